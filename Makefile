@@ -1,0 +1,53 @@
+# make test runs all there is: it installs what is missing, checks the code, and tests each module on the
+# embedded server, on a real redis-server and next to real Redisson. The steps are in scripts/check, what
+# they need in scripts/deps.
+
+# Stamping commands with the version of the checkout fails where it belongs to another user, as in CI.
+export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
+
+.NOTPARALLEL:
+.PHONY: help test unit lint matrix matrix-table testdata demo bench deps clean
+
+# Everything. The other targets are parts of it, or tools.
+test: deps
+	scripts/check lint unit standalone compat
+
+help:
+	@awk '/^#/ { text = text "\n    " substr($$0, 3); next } /^[a-z-]+:/ { sub(/:.*/, ""); print $$0 text } { text = "" }' Makefile
+
+# All but Redisson: no Java needed.
+unit:
+	scripts/deps redis cc
+	scripts/check unit
+
+lint:
+	scripts/check lint
+
+# Each Redisson version against this library, with the table of what works.
+matrix: deps
+	scripts/check matrix
+
+# The same, and writes the table into the README.
+matrix-table: deps
+	RUN=-update scripts/check matrix
+
+# Writes testdata/ anew, from the real jars.
+testdata: deps
+	scripts/check states
+
+# Workers and pollers on one limit, live.
+demo:
+	go run ./cmd/rrl demo
+
+# The benchmarks that stand beside the tests.
+bench:
+	scripts/check bench
+
+# Installs what the tests need and this machine lacks.
+deps:
+	scripts/deps
+
+clean:
+	go clean -testcache
+	rm -rf bin compat/java/target
+	find . -name '*.test' -type f -delete

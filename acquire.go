@@ -1,0 +1,397 @@
+package rratelimiter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+// acquire.go is what callers who want permits see. It knows what they may ask and what they are told; how they are
+// served is flight.go's.
+
+// Allow asks once for n permits and tells all that an HTTP answer needs. When n permits are not free, it takes none and
+// Result.RetryAfter says when they will be, if nobody else takes them: exactly while at most 512 records live or the
+// permits of the first 512 suffice, else at least so long.
+func (l *Limiter) Allow(ctx context.Context, n int64) (Result, error) {
+	r := newRequest(n)
+	r.detail = true
+	err := l.request(ctx, "allow", r)
+	if err != nil {
+		return Result{}, err
+	}
+	return r.result, nil
+}
+
+// TryAcquire takes n permits if they are free now, and tells whether it did (Redisson: tryAcquire).
+func (l *Limiter) TryAcquire(ctx context.Context, n int64) (bool, error) {
+	r := newRequest(n)
+	err := l.request(ctx, "try to acquire from", r)
+	return err == nil && r.result.Allowed, err
+}
+
+// TryAcquireTimeout takes n permits, waiting for them up to a time; with none or less it tries once (Redisson: tryAcquire
+// with a timeout). It answers false as soon as it is known that the permits won't be free in time, where Redisson sleeps
+// until the time is over; a release or a new rate elsewhere could change what is known. A call that is in the air when
+// the time ends is waited for, so that the answer is never in doubt: use ctx for a hard bound.
+func (l *Limiter) TryAcquireTimeout(ctx context.Context, n int64, timeout time.Duration) (bool, error) {
+	if timeout <= 0 {
+		return l.TryAcquire(ctx, n)
+	}
+	r := newRequest(n)
+	r.waits, r.until = true, l.client.clock().Add(timeout)
+	err := l.request(ctx, "try to acquire from", r)
+	return err == nil && r.result.Allowed, err
+}
+
+// Acquire takes n permits, waiting for them until ctx ends (Redisson: acquire). Callers of one process are served in the
+// order in which they came. When ctx ends while they wait, the error is ctx.Err(); when it ends while a call for them is
+// in the air, it is ErrOutcomeUnknown, too.
+func (l *Limiter) Acquire(ctx context.Context, n int64) error {
+	r := newRequest(n)
+	r.waits = true
+	return l.request(ctx, "acquire from", r)
+}
+
+// request is the one way by which whole requests are made.
+func (l *Limiter) request(ctx context.Context, operation string, r *request) error {
+	err := l.err
+	if err == nil && r.n < 1 {
+		err = fmt.Errorf("%w: %d", ErrInvalidPermits, r.n)
+	}
+	if err == nil {
+		err = l.client.answer(ctx, l, r)
+	}
+	if errors.Is(err, ErrExceedsRate) {
+		err = fmt.Errorf("%w: %d", err, r.n)
+	}
+	return wrap(operation, l.name, err)
+}
+
+// AcquireUpTo takes as many permits as are free now, at most n, and tells how many. While callers of this process wait
+// for their turn, nothing is free.
+func (l *Limiter) AcquireUpTo(ctx context.Context, n int64) (int64, error) {
+	const operation = "acquire up to from"
+	if l.err == nil && n < 1 {
+		return 0, wrap(operation, l.name, fmt.Errorf("%w: %d", ErrInvalidPermits, n))
+	}
+	if l.err != nil {
+		return 0, wrap(operation, l.name, l.err)
+	}
+	if err := ctx.Err(); err != nil {
+		return 0, wrap(operation, l.name, err)
+	}
+	ln := l.client.enter(l)
+	defer l.client.exit(ln, false)
+	ln.mu.Lock()
+	queued := ln.waiting > 0
+	ln.mu.Unlock()
+	if queued {
+		return 0, nil
+	}
+	g, err := l.look(ctx, []group{{size: n, callers: make([]*request, 1)}}, "u")
+	if err != nil {
+		return 0, wrap(operation, l.name, err)
+	}
+	return g.groups[0].granted, nil
+}
+
+// look makes a call of its own, and goes on until no expired record stands in its way.
+func (l *Limiter) look(ctx context.Context, groups []group, flags string) (grants, error) {
+	rebuild := ""
+	for {
+		if err := ctx.Err(); err != nil {
+			return grants{}, err
+		}
+		started := time.Now()
+		g, err := within(ctx, l.client, func(ctx context.Context) (grants, error) {
+			return l.acquire(ctx, groups, 0, flags+rebuild)
+		})
+		if len(groups) > 0 {
+			err = outcome(err)
+		}
+		if o := l.client.observer; o != nil && len(groups) > 0 {
+			info := FlightInfo{
+				Limiter: l.name, Callers: 1, Latency: time.Since(started), Attempts: g.attempts, Healed: healed(g.notes),
+				RateMismatch: g.notes&noteDiffers != 0, Err: err,
+			}
+			if err == nil {
+				info.Permits = g.groups[0].granted
+			}
+			info.Granted = int(min(info.Permits, 1))
+			info.Denied = 1 - info.Granted
+			o.Flight(info)
+		}
+		if err != nil || g.notes&noteMore == 0 || len(groups) > 0 && g.groups[0].granted > 0 {
+			return g, err
+		}
+		rebuild = ""
+		if g.notes&noteUnbuilt != 0 {
+			rebuild = "b"
+		}
+	}
+}
+
+// Release gives n permits back before their interval is over, those of the oldest grants first, and tells how many came
+// back: at most what is in use (Redisson: release, since 3.52.0). What stays counted is then never older than the truth,
+// so no window holds more than the rate; Redisson's release lets the same permits return a second time. Zero permits are
+// nothing to do, fewer are ErrInvalidPermits. Without a rate the error is ErrNotInitialized; where the answer did not
+// arrive it is ErrOutcomeUnknown, and more may have come back than Release tells.
+func (l *Limiter) Release(ctx context.Context, n int64) (int64, error) {
+	const operation = "release to"
+	if l.err != nil {
+		return 0, wrap(operation, l.name, l.err)
+	}
+	if n < 0 {
+		return 0, wrap(operation, l.name, fmt.Errorf("%w: %d", ErrInvalidPermits, n))
+	}
+	var released int64
+	defer func() {
+		if released > 0 {
+			l.client.wake(l.keyNames[keyConfig])
+		}
+	}()
+	flags := ""
+	for released < n {
+		if err := ctx.Err(); err != nil {
+			return released, wrap(operation, l.name, err)
+		}
+		reply, err := within(ctx, l.client, func(ctx context.Context) ([]int64, error) {
+			return l.client.run(ctx, releaseScript, l.keys(), l.now(), n-released, flags)
+		})
+		if err == nil && reply[0] != 0 {
+			err = notInitialized(reply[0])
+		}
+		if err = outcome(err); err != nil {
+			return released, wrap(operation, l.name, err)
+		}
+		released += reply[2]
+		flags = ""
+		if reply[1]&noteUnbuilt != 0 {
+			flags = "b"
+		}
+		if reply[1]&noteMore == 0 {
+			break
+		}
+	}
+	return released, nil
+}
+
+// AllowAll asks several limiters at once for n permits of each: either all allow and all count, or none counts. A limiter
+// that is listed twice gives twice as many; where its options differ, those of the first one listed count.
+//
+// On a *redis.Client that is one step, and on a cluster, a Ring or any other client where the names share a hash tag (on
+// a cluster, a slot). Else the limiters are asked in order, and what was taken is released when one refuses: others may
+// be refused meanwhile. When ctx ends first, that goes on without the caller, whose error is ErrOutcomeUnknown, too.
+// AllowAll does not queue: in one step, callers of this process who wait for one of the limiters may be passed.
+//
+// The results are in the limiters' order; where one refuses, none is Allowed, and RetryAfter is 0 for those that would
+// have allowed. Asked in order, the limiters before the one that refuses have no ResetAfter, and those behind it, which
+// were not asked, have zero Results.
+func (c *Client) AllowAll(ctx context.Context, n int64, limiters ...*Limiter) ([]Result, error) {
+	if n < 1 {
+		return nil, fmt.Errorf("allow all: %w: %d", ErrInvalidPermits, n)
+	}
+	var keys []string
+	var distinct []*Limiter
+	counts := map[string]int64{}
+	for _, l := range limiters {
+		if l == nil {
+			return nil, fmt.Errorf("allow all: %w", invalidOption("a limiter is nil"))
+		}
+		if l.client != c {
+			return nil, wrap("allow all of", l.name, invalidOption("the limiter is another client's"))
+		}
+		if l.err != nil {
+			return nil, wrap("allow all of", l.name, l.err)
+		}
+		key := l.keyNames[keyConfig]
+		if counts[key] == 0 {
+			distinct = append(distinct, l)
+			keys = append(keys, l.keys()...)
+		}
+		if counts[key] > math.MaxInt64-n {
+			return nil, wrap("allow all of", l.name, ErrExceedsRate)
+		}
+		counts[key] += n
+	}
+	err := c.err
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("allow all: %w", err)
+	}
+	if len(distinct) == 0 {
+		return nil, nil
+	}
+	ask := c.allowInOrder
+	if c.together(keys) {
+		ask = c.allowTogether
+	}
+	found, err := ask(ctx, counts, distinct)
+	if err != nil {
+		return nil, err
+	}
+	results := make([]Result, len(limiters))
+	for i, l := range limiters {
+		results[i] = found[slices.IndexFunc(distinct, func(d *Limiter) bool {
+			return d.keyNames[keyConfig] == l.keyNames[keyConfig]
+		})]
+	}
+	return results, nil
+}
+
+// allowTogether asks all limiters in one script, and tells the observer of each one's part.
+func (c *Client) allowTogether(ctx context.Context, counts map[string]int64, limiters []*Limiter) ([]Result, error) {
+	started := time.Now()
+	notes := make([]int64, len(limiters))
+	results, asked, err := c.askTogether(ctx, counts, limiters, notes)
+	if c.observer == nil || asked == 0 {
+		return results, err
+	}
+	latency := time.Since(started)
+	for i, l := range limiters {
+		info := FlightInfo{
+			Limiter: l.name, Callers: 1, Denied: 1, Latency: latency, Attempts: asked, Healed: healed(notes[i]),
+			RateMismatch: notes[i]&noteDiffers != 0, Err: err,
+		}
+		if err == nil && results[i].Allowed {
+			info.Granted, info.Denied, info.Permits = 1, 0, counts[l.keyNames[keyConfig]]
+		}
+		c.observer.Flight(info)
+	}
+	return results, err
+}
+
+// askTogether runs allowall.lua until no expired record and no other rate stands in its way. It tells how often it did,
+// and adds up each limiter's notes.
+func (c *Client) askTogether(
+	ctx context.Context, counts map[string]int64, limiters []*Limiter, notes []int64,
+) (results []Result, asked int, err error) {
+	const perAnswer = 8
+	var keys []string
+	for _, l := range limiters {
+		keys = append(keys, l.keys()...)
+	}
+	rebuild := make([]string, len(limiters))
+	enforced := make([]int, len(limiters))
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, asked, fmt.Errorf("allow all: %w", err)
+		}
+		var args []any
+		for i, l := range limiters {
+			args = append(args, counts[l.keyNames[keyConfig]], l.now(), c.identity.prefix(l.settings.format, 1),
+				l.rateFlag()+rebuild[i])
+			args = append(args, l.settings.rate.args()...)
+		}
+		asked++
+		reply, err := within(ctx, c, func(ctx context.Context) ([]int64, error) {
+			return c.run(ctx, allowAllScript, keys, args...)
+		})
+		if err != nil {
+			return nil, asked, fmt.Errorf("allow all: %w", outcome(err))
+		}
+		if reply[0] != 0 {
+			at := reply[1]
+			if err = notInitializedOrOther(reply[0]); err == nil {
+				enforced[at]++
+				_, err = within(ctx, c, func(ctx context.Context) (bool, error) {
+					return true, limiters[at].enforce(ctx, enforced[at])
+				})
+			}
+			if err != nil {
+				return nil, asked, wrap("allow all of", limiters[at].name, err)
+			}
+			continue
+		}
+		results, again := make([]Result, len(limiters)), false
+		var refused error
+		allowed := true
+		for i, l := range limiters {
+			figures := reply[1+i*perAnswer:][:perAnswer]
+			rebuild[i] = ""
+			if figures[5]&noteUnbuilt != 0 {
+				rebuild[i] = "b"
+			}
+			notes[i] |= figures[5]
+			if figures[0] < 0 && refused == nil {
+				refused = wrap("allow all of", l.name, fmt.Errorf("%w: %d", ErrExceedsRate, counts[l.keyNames[keyConfig]]))
+			}
+			allowed = allowed && figures[0] == 1
+			again = again || figures[0] == 0 && figures[5]&noteMore != 0
+			results[i] = Result{
+				Limit: figures[2], Remaining: figures[4], RetryAfter: millis(figures[6]), ResetAfter: millis(figures[7]),
+			}
+		}
+		if refused != nil {
+			return nil, asked, refused
+		}
+		if again {
+			continue
+		}
+		for i := range results {
+			results[i].Allowed = allowed
+		}
+		return results, asked, nil
+	}
+}
+
+// notInitializedOrOther is the error of a status other than 0; nil where another rate is in force.
+func notInitializedOrOther(status int64) error {
+	if status == statusOtherRate {
+		return nil
+	}
+	return notInitialized(status)
+}
+
+// allowInOrder asks one limiter after the other, and gives back what it took once one refuses.
+func (c *Client) allowInOrder(ctx context.Context, counts map[string]int64, limiters []*Limiter) ([]Result, error) {
+	results := make([]Result, len(limiters))
+	for i, l := range limiters {
+		var err error
+		results[i], err = l.Allow(ctx, counts[l.keyNames[keyConfig]])
+		if err != nil {
+			return nil, errors.Join(err, undo(ctx, counts, limiters[:i]))
+		}
+		if results[i].Allowed {
+			continue
+		}
+		if err := undo(ctx, counts, limiters[:i]); err != nil {
+			return nil, err
+		}
+		for j := range results[:i] {
+			results[j].Allowed, results[j].ResetAfter = false, 0
+			results[j].Remaining += counts[limiters[j].keyNames[keyConfig]]
+		}
+		return results, nil
+	}
+	return results, nil
+}
+
+// undo gives back what limiters granted, all at once and each call within the client's time for it. It goes on when ctx
+// ends, but nobody waits for it then: the permits must go back, the caller may be gone.
+func undo(ctx context.Context, counts map[string]int64, limiters []*Limiter) error {
+	undone := make(chan error, len(limiters))
+	for _, l := range limiters {
+		go func() {
+			_, err := l.Release(context.WithoutCancel(ctx), counts[l.keyNames[keyConfig]])
+			undone <- err
+		}()
+	}
+	var failed error
+	for range limiters {
+		select {
+		case err := <-undone:
+			if failed == nil {
+				failed = err
+			}
+		case <-ctx.Done():
+			return errors.Join(failed, fmt.Errorf("allow all: %w", outcome(ctx.Err())))
+		}
+	}
+	return failed
+}

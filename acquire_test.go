@@ -1,0 +1,711 @@
+package rratelimiter
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/window"
+)
+
+// A handClock moves when the test says so.
+type handClock struct{ ns atomic.Int64 }
+
+func newHandClock() *handClock {
+	c := &handClock{}
+	c.ns.Store(time.Date(2024, 5, 1, 12, 0, 0, 0, time.UTC).UnixNano())
+	return c
+}
+
+func (c *handClock) now() time.Time          { return time.Unix(0, c.ns.Load()) }
+func (c *handClock) advance(d time.Duration) { c.ns.Add(int64(d)) }
+
+// patient lets a test go on when the machine stands still for seconds, as busy ones do.
+var patient = WithCallTimeout(time.Minute)
+
+// standstills watches for how long this process did not run when it should have, until the returned function is called.
+// What a test measures on a real server is to be seen beside that.
+func standstills(t *testing.T) (stood func() time.Duration) {
+	const tick, usual = 2 * ms, 6 * ms
+	stop, sum := make(chan struct{}), make(chan time.Duration, 1)
+	stood = sync.OnceValue(func() time.Duration {
+		time.Sleep(2 * usual) // who measures may run again before who watches
+		close(stop)
+		return <-sum
+	})
+	go func() {
+		var total time.Duration
+		for last := time.Now(); ; {
+			select {
+			case <-stop:
+				sum <- total
+				return
+			case <-time.After(tick):
+			}
+			if gap := time.Since(last); gap > usual {
+				total += gap - tick
+			}
+			last = time.Now()
+		}
+	}()
+	t.Cleanup(func() { stood() })
+	return stood
+}
+
+// soon waits until something is so.
+func soon(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for range 1000 {
+		if is() {
+			return
+		}
+		time.Sleep(10 * ms)
+	}
+	t.Fatalf("%s did not happen", what)
+}
+
+func mustTry(t *testing.T, l *Limiter, n int64, want bool) {
+	t.Helper()
+	if got, err := l.TryAcquire(t.Context(), n); err != nil || got != want {
+		t.Fatalf("TryAcquire(%d): %v, %v, expected %v", n, got, err, want)
+	}
+}
+
+func mustSet(t *testing.T, l *Limiter, r Rate) {
+	t.Helper()
+	if err := l.SetRate(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAllowTellsAll(t *testing.T) {
+	const s = time.Second
+	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
+		clock := newHandClock()
+		l := NewClient(server.Client(), WithClock(clock.now), patient).RateLimiter("l", WithRate(PerSecond(10)))
+		start := clock.now()
+		for _, step := range []struct {
+			at   time.Duration
+			n    int64
+			want Result
+		}{
+			{0, 4, Result{true, 10, 6, 0, s}},
+			{0, 10, Result{false, 10, 6, s, s}},
+			{300 * ms, 4, Result{true, 10, 2, 0, s}},
+			{400 * ms, 3, Result{false, 10, 2, 600 * ms, 900 * ms}},
+			{400 * ms, 6, Result{false, 10, 2, 600 * ms, 900 * ms}},
+			{400 * ms, 7, Result{false, 10, 2, 900 * ms, 900 * ms}},
+			{400 * ms, 2, Result{true, 10, 0, 0, s}},
+			{400 * ms, 1, Result{false, 10, 0, 600 * ms, s}},
+			{999 * ms, 10, Result{false, 10, 0, 401 * ms, 401 * ms}},
+			{999 * ms, 4, Result{false, 10, 0, 1 * ms, 401 * ms}},
+			{1000*ms - 1, 4, Result{false, 10, 0, 1 * ms, 401 * ms}}, // the clock is read in whole ms
+			{1000 * ms, 5, Result{false, 10, 4, 300 * ms, 400 * ms}},
+			{1000 * ms, 4, Result{true, 10, 0, 0, s}},
+			{5 * s, 10, Result{true, 10, 0, 0, s}},
+			{5 * s, 10, Result{false, 10, 0, s, s}},
+			{6 * s, 1, Result{true, 10, 9, 0, s}},
+		} {
+			clock.advance(step.at - clock.now().Sub(start))
+			got, err := l.Allow(t.Context(), step.n)
+			if err != nil || got != step.want {
+				t.Errorf("at %v Allow(%d): %+v, %v, expected %+v", step.at, step.n, got, err, step.want)
+			}
+		}
+	})
+}
+
+// Where the permits of 512 records do not suffice, RetryAfter is when those are free: others follow. ResetAfter is exact.
+func TestAllowBehindManyRecords(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
+		clock := newHandClock()
+		l := NewClient(server.Client(), WithClock(clock.now), patient).RateLimiter("l", WithRate(PerSecond(700)))
+		for range 700 {
+			mustTry(t, l, 1, true)
+			clock.advance(ms)
+		}
+		for n, want := range map[int64]time.Duration{1: 300 * ms, 2: 301 * ms, 512: 811 * ms, 513: 811 * ms, 700: 811 * ms} {
+			got, err := l.Allow(t.Context(), n)
+			if want := (Result{false, 700, 0, want, 999 * ms}); err != nil || got != want {
+				t.Errorf("Allow(%d): %+v, %v, expected %+v", n, got, err, want)
+			}
+		}
+	})
+}
+
+func TestTryAcquireTimeout(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		b.ended("free now", b.tryFor(l, 4, 1), true, 0)
+		for _, timeout := range []time.Duration{0, -1, math.MinInt64} {
+			b.ended("no time, free now", b.tryFor(l, 2, timeout), true, 0)
+			b.ended("no time, not free", b.tryFor(l, 7, timeout), false, 0)
+		}
+		b.ended("in vain", b.tryFor(l, 1, 999*ms), false, 0)
+		b.ended("in vain, just so: free when the time is over", b.tryFor(l, 1, 1000*ms), false, 0)
+		inTime := b.tryFor(l, 10, 1001*ms)
+		short, long, ever := b.tryFor(l, 5, 1500*ms), b.tryFor(l, 5, 2100*ms), b.tryFor(l, 5, math.MaxInt64)
+		b.sleepTo(999 * ms)
+		b.waits("in time", inTime)
+		b.sleepTo(1000 * ms)
+		b.granted("in time", inTime, 1000*ms)
+		// That ten permits were taken before it is known only now: then 1.5 s are too few.
+		b.ended("in vain behind others", short, false, 1000*ms)
+		b.waits("in time behind others", long)
+		b.sleepTo(3 * time.Second)
+		b.granted("in time behind others", long, 2000*ms)
+		b.granted("with all the time there is", ever, 2000*ms)
+	})
+}
+
+// The time that is over while a call is in the air does not put its answer in doubt.
+func TestTimeoutWhileACallIsInTheAir(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		p.wire.back.Store(int64(100 * ms))
+		granted, refused := b.tryFor(l, 10, 20*ms), b.tryFor(l, 10, 150*ms)
+		b.sleepTo(time.Second)
+		b.granted("who is granted", granted, 100*ms)
+		b.ended("who is refused", refused, false, 200*ms)
+	})
+}
+
+func TestTimeoutsOnServers(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
+		l := NewClient(server.Client(), patient).RateLimiter("l",
+			WithRate(Rate{Permits: 2, Interval: 300 * ms}))
+		slow := NewClient(server.Client(), patient).RateLimiter("slow", WithRate(PerHour(2)))
+		start := time.Now()
+		mustTry(t, l, 2, true)
+		mustTry(t, slow, 2, true)
+		if ok, err := slow.TryAcquireTimeout(t.Context(), 1, time.Minute); ok || err != nil {
+			t.Errorf("in vain: %v, %v", ok, err)
+		}
+		if took := time.Since(start); took > 30*time.Second {
+			t.Errorf("in vain: known after %v", took)
+		}
+		if ok, err := l.TryAcquireTimeout(t.Context(), 2, time.Minute); !ok || err != nil {
+			t.Errorf("in time: %v, %v", ok, err)
+		}
+		if took := time.Since(start); took < 299*ms {
+			t.Errorf("granted after %v", took)
+		}
+	})
+}
+
+func TestErrorsTakeNothing(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
+		rdb := server.Client()
+		client := NewClient(rdb, patient)
+		l, none, part := client.RateLimiter("l"), client.RateLimiter("none"), client.RateLimiter("part")
+		mustSet(t, l, PerMinute(10))
+		mustTry(t, l, 4, true)
+		if err := rdb.HSet(t.Context(), "part", "rate", "5", "interval", "1000").Err(); err != nil {
+			t.Fatal(err)
+		}
+		check := func(what string, err, want error, texts ...string) {
+			t.Helper()
+			if !errors.Is(err, want) || errors.Is(err, ErrOutcomeUnknown) {
+				t.Errorf("%s: %v, expected %v", what, err, want)
+				return
+			}
+			for _, text := range texts {
+				if !strings.Contains(err.Error(), text) {
+					t.Errorf("%s: %q does not tell %s", what, err, text)
+				}
+			}
+		}
+		for name, ask := range everyWay(l) {
+			for _, n := range []int64{0, -1, math.MinInt64} {
+				check(fmt.Sprint(name, n), ask(t.Context(), n), ErrInvalidPermits, `"l"`, fmt.Sprint(n))
+			}
+			for _, n := range []int64{11, 1 << 32, 1 << 53, math.MaxInt64} {
+				check(fmt.Sprint(name, n), ask(t.Context(), n), ErrExceedsRate, `"l"`, fmt.Sprint(n))
+			}
+			check(name, everyWay(none)[name](t.Context(), 1), ErrNotInitialized, `"none"`, "no rate")
+			check(name, everyWay(part)[name](t.Context(), 1), ErrNotInitialized, `"part"`, "type")
+		}
+		for _, n := range []int64{0, -1, math.MinInt64} {
+			_, err := l.AcquireUpTo(t.Context(), n)
+			check("AcquireUpTo", err, ErrInvalidPermits)
+			_, err = client.AllowAll(t.Context(), n, l)
+			check("AllowAll", err, ErrInvalidPermits)
+			released, err := l.Release(t.Context(), n)
+			if n < 0 {
+				check("Release", err, ErrInvalidPermits)
+			}
+			if released != 0 || n == 0 && err != nil {
+				t.Errorf("Release(%d): %d, %v", n, released, err)
+			}
+		}
+		_, err := none.AcquireUpTo(t.Context(), 1)
+		check("AcquireUpTo", err, ErrNotInitialized)
+		_, err = client.AllowAll(t.Context(), 11, l)
+		check("AllowAll", err, ErrExceedsRate)
+		_, err = client.AllowAll(t.Context(), 1, l, none)
+		check("AllowAll", err, ErrNotInitialized)
+		wrong := client.RateLimiter("l", WithRate(Rate{Permits: 1}))
+		for name, ask := range everyWay(wrong) {
+			check(name, ask(t.Context(), 1), ErrInvalidOption)
+		}
+		if s := state(t, l); s.Used != 4 || s.Available != 6 || s.Records != 1 || !s.Consistent {
+			t.Errorf("%+v", s)
+		}
+		if keys := rdb.Keys(t.Context(), "*{none}*").Val(); len(keys) != 0 {
+			t.Errorf("%q were made", keys)
+		}
+	})
+}
+
+// Whoever asks for more than the rate learns that, and those who share the call are served as if alone.
+func TestExcessIsOneCallersOwn(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		plug := p.wire.hang()
+		b.try(l, 1)
+		served := []*call{b.acquire(l, 3), b.tryFor(l, 2, time.Second)}
+		excess := []*call{b.acquire(l, 11), b.tryFor(l, 12, time.Second), b.try(l, 13)}
+		served = append(served, b.acquire(l, 1), b.try(l, 2))
+		before := p.wire.scripts.Load()
+		plug()
+		for _, c := range served {
+			b.granted("who is served", c, 0)
+		}
+		for i, c := range excess {
+			b.ended("who asks for too much", c, false, 0)
+			if !errors.Is(c.err, ErrExceedsRate) || !strings.Contains(fmt.Sprint(c.err), fmt.Sprint(11+i)) {
+				t.Error(c.err)
+			}
+		}
+		if n := p.wire.scripts.Load() - before; n != 1 {
+			t.Errorf("%d calls", n)
+		}
+		if s := state(t, l); s.Used != 9 || s.Records != 2 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// Each caller of a shared call is told what remained after it.
+func TestRemainingInASharedCall(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		plug := p.wire.hang()
+		b.try(l, 1)
+		results := make([]Result, 5)
+		for i, n := range []int64{2, 2, 3, 7, 2} {
+			b.call(func(ctx context.Context) (ok bool, err error) {
+				results[i], err = l.Allow(ctx, n)
+				return results[i].Allowed, err
+			})
+		}
+		plug()
+		synctest.Wait()
+		for i, want := range []Result{
+			{true, 10, 7, 0, time.Second}, {true, 10, 5, 0, time.Second}, // those of a size are served together
+			{true, 10, 0, 0, time.Second}, {false, 10, 0, time.Second, time.Second}, {true, 10, 3, 0, time.Second},
+		} {
+			if results[i] != want {
+				t.Errorf("caller %d: %+v, expected %+v", i, results[i], want)
+			}
+		}
+	})
+}
+
+func TestAcquireUpTo(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
+		clock := newHandClock()
+		l := NewClient(server.Client(), WithClock(clock.now), patient).RateLimiter("l", WithRate(PerSecond(10)))
+		for _, step := range []struct{ ask, want int64 }{{3, 3}, {20, 7}, {1, 0}, {math.MaxInt64, 0}} {
+			if got, err := l.AcquireUpTo(t.Context(), step.ask); err != nil || got != step.want {
+				t.Errorf("AcquireUpTo(%d): %d, %v, expected %d", step.ask, got, err, step.want)
+			}
+		}
+		clock.advance(time.Second)
+		if got, err := l.AcquireUpTo(t.Context(), math.MaxInt64); err != nil || got != 10 {
+			t.Errorf("AcquireUpTo(all): %d, %v", got, err)
+		}
+		if s := state(t, l); s.Used != 10 || s.Records != 1 || !s.Consistent {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// Whoever waits learns at once that the limiter is gone, when it was deleted here.
+func TestDeleteEndsWaiting(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
+		client := NewClient(server.Client(), patient)
+		l := client.RateLimiter("l")
+		mustSet(t, l, PerHour(1))
+		mustTry(t, l, 1, true)
+		ends := make(chan error)
+		for range 5 {
+			go func() { ends <- l.Acquire(t.Context(), 1) }()
+		}
+		soon(t, "waiting", func() bool { return client.look("l").Waiting == 5 })
+		if _, err := l.Delete(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			select {
+			case err := <-ends:
+				if !errors.Is(err, ErrNotInitialized) {
+					t.Error(err)
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatal("still waits")
+			}
+		}
+	})
+}
+
+// While Redis hangs, callers return when their context ends, or the time for a call; afterwards all is as before.
+func TestHangingServer(t *testing.T) {
+	server := redistest.Real(t)
+	const limit, noise = 400 * ms, 100 * ms
+	client, calm := NewClient(server.Client(), WithCallTimeout(limit)), NewClient(server.Client(), patient)
+	l, full := client.RateLimiter("l", WithRate(PerHour(1000))), calm.RateLimiter("full", WithRate(PerHour(1)))
+	mustTry(t, calm.RateLimiter("l", WithRate(PerHour(1000))), 1, true)
+	mustTry(t, full, 1, true)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	waited := make(chan error, 1)
+	go func() { waited <- full.Acquire(ctx, 1) }()
+	// Its next call comes a second later at most: then it is in the air when ctx ends.
+	soon(t, "waiting", func() bool { return calm.look("full").Next > 0 })
+	server.Pause()
+	resume := sync.OnceFunc(server.Resume)
+	defer resume()
+
+	check := func(what string, least, most time.Duration, ask func() error, want error) {
+		t.Helper()
+		stood, start := standstills(t), time.Now()
+		err := ask()
+		took := time.Since(start)
+		if still := stood(); took < least || took-still > most {
+			t.Errorf("%s returned after %v, of which the machine stood still for %v", what, took, still)
+		}
+		if !errors.Is(err, want) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	check("who waits", 0, noise, func() error { cancel(); return <-waited }, context.Canceled)
+	for name, ask := range everyWay(l) {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
+		check(name, 50*ms, 50*ms+noise, func() error { return ask(ctx, 1) }, context.DeadlineExceeded)
+		cancel()
+	}
+	other := client.RateLimiter("other", WithRate(PerHour(1000)))
+	for name, ask := range everyWay(other) {
+		check(name, limit, 2*limit+noise, func() error { return ask(t.Context(), 1) }, ErrOutcomeUnknown)
+	}
+
+	resume()
+	for name, ask := range everyWay(l) {
+		soon(t, name+" that works", func() bool { return ask(t.Context(), 1) == nil })
+	}
+	if s := state(t, calm.RateLimiter("l")); !s.Consistent {
+		t.Errorf("%+v", s)
+	}
+}
+
+// With the server's clock it does not matter what this host's says.
+func TestServerTime(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
+		rdb, day := server.Client(), 24*time.Hour
+		at := func(shift time.Duration) *Limiter {
+			return NewClient(rdb, WithClock(func() time.Time { return time.Now().Add(shift) }), patient).
+				RateLimiter("l", WithServerTime(), WithRate(Rate{Permits: 10, Interval: 400 * ms}))
+		}
+		early, right, late := at(-day), at(0), at(day)
+		before := rdb.Time(t.Context()).Val()
+		mustTry(t, late, 4, true)
+		mustTry(t, early, 6, true)
+		if scores, err := rdb.ZRangeWithScores(t.Context(), "{l}:permits", 0, -1).Result(); err != nil || len(scores) != 2 {
+			t.Errorf("%v, %v", scores, err)
+		} else {
+			for _, z := range scores {
+				at := time.UnixMilli(int64(z.Score))
+				if at.Before(before.Truncate(ms)) || at.After(rdb.Time(t.Context()).Val()) {
+					t.Errorf("a grant at %v, not after %v", at, before)
+				}
+			}
+		}
+		if r, err := right.Allow(t.Context(), 10); err != nil || r.Allowed || r.RetryAfter > 400*ms || r.RetryAfter <= 0 {
+			t.Errorf("%+v, %v", r, err)
+		}
+		var all sync.WaitGroup
+		for _, l := range []*Limiter{early, right, late} {
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				defer cancel()
+				if err := l.Acquire(ctx, 7); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		// 7 a time fit into an interval: three intervals after the first two grants.
+		if took := rdb.Time(t.Context()).Val().Sub(before); took < 1200*ms-ms {
+			t.Errorf("took %v", took)
+		}
+	})
+}
+
+func TestRecordFormats(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
+		rdb, clock := server.Client(), newHandClock()
+		client := NewClient(rdb, WithClock(clock.now), patient)
+		mustSet(t, client.RateLimiter("all"), PerSecond(100))
+		var used int64
+		for format, length := range map[RecordFormat]int{Redisson313: 8, Redisson316: 20, Redisson317: 13, Redisson321: 21} {
+			for _, name := range []string{fmt.Sprint("only", int(format)), "all"} {
+				l := client.RateLimiter(name, WithRecordFormat(format), WithRate(PerSecond(100)))
+				mustTry(t, l, 7, true)
+				if name == "all" {
+					used += 7
+					continue
+				}
+				members := rdb.ZRange(t.Context(), "{"+name+"}:permits", 0, -1).Val()
+				if len(members) != 1 || len(members[0]) != length {
+					t.Fatalf("%v: %q", format, members)
+				}
+				if r, err := UnpackRecord([]byte(members[0])); err != nil || r.Permits != 7 {
+					t.Errorf("%v: %+v, %v", format, r, err)
+				}
+				if n := binary.LittleEndian.Uint32([]byte(members[0])[length-4:]); n != 7 {
+					t.Errorf("%v: %d permits", format, n)
+				}
+				clock.advance(500 * ms)
+				mustTry(t, l, 94, false)
+				mustTry(t, l, 93, true)
+				clock.advance(500 * ms)
+				mustTry(t, l, 8, false)
+				mustTry(t, l, 7, true)
+				clock.advance(-time.Second)
+			}
+		}
+		all := client.RateLimiter("all")
+		if s := state(t, all); s.Used != used || s.Records != 4 || !s.Consistent {
+			t.Errorf("all formats together: %+v", s)
+		}
+		clock.advance(time.Second)
+		if n, err := all.AvailablePermits(t.Context()); n != 100 || err != nil {
+			t.Errorf("all formats together: %d, %v", n, err)
+		}
+	})
+}
+
+func TestRecordPerRequest(t *testing.T) {
+	for _, format := range []RecordFormat{Redisson313, Redisson317} {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			p := b.process()
+			sizes := func(name string) map[uint32]int {
+				found := map[uint32]int{}
+				for _, member := range p.rdb.ZRange(t.Context(), "{"+name+"}:permits", 0, -1).Val() {
+					r, err := UnpackRecord([]byte(member))
+					if err != nil {
+						t.Error(err)
+					}
+					found[r.Permits]++
+				}
+				return found
+			}
+			for name, opts := range map[string][]LimiterOption{"sum": nil, "each": {WithRecordPerRequest()}} {
+				l := p.RateLimiter(name, append(opts, WithRate(PerSecond(10000)), WithRecordFormat(format))...)
+				plug := p.wire.hang()
+				b.try(l, 7)
+				var all []*call
+				for i := range 400 {
+					if i%2 == 0 {
+						all = append(all, b.acquire(l, int64(1+i%3)))
+					} else {
+						all = append(all, b.try(l, int64(1+i%3)))
+					}
+				}
+				plug()
+				for _, c := range all {
+					b.granted("a caller", c, 0)
+				}
+				found := sizes(name)
+				if name == "each" && (found[7] != 1 || found[1] != 134 || found[2] != 133 || found[3] != 133) {
+					t.Errorf("a record for each: %v", found)
+				}
+				if name == "sum" && len(found) > 5 {
+					t.Errorf("a record for each call: %v", found)
+				}
+				if s := state(t, l); s.Used != 7+134+2*133+3*133 || !s.Consistent {
+					t.Errorf("%+v", s)
+				}
+			}
+		})
+	}
+}
+
+// Handles of one name count on one state, whatever their options.
+func TestHandlesWithOtherOptionsShareTheLimit(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
+		log := &log{}
+		client := NewClient(server.Client(), WithObserver(log), patient, WithLimiterDefaults(WithRate(PerMinute(10))))
+		mustSet(t, client.RateLimiter("l"), PerMinute(10))
+		other := NewClient(server.Client(), patient)
+		handles := []*Limiter{
+			client.RateLimiter("l"), client.RateLimiter("l", WithRecordPerRequest()), client.RateLimiter("l", WithServerTime()),
+			client.RateLimiter("l", WithRecordFormat(Redisson321)), client.RateLimiter("l", WithRate(PerHour(5))),
+			other.RateLimiter("l"), other.RateLimiter("l", WithRecordFormat(Redisson313)),
+		}
+		var granted atomic.Int64
+		var all sync.WaitGroup
+		for _, l := range handles {
+			all.Go(func() {
+				for range 5 {
+					ok, err := l.TryAcquire(t.Context(), 1)
+					if err != nil {
+						t.Error(err)
+					}
+					if ok {
+						granted.Add(1)
+					}
+				}
+			})
+		}
+		all.Wait()
+		if granted.Load() != 10 {
+			t.Errorf("%d granted", granted.Load())
+		}
+		differed := 0
+		for _, f := range log.all() {
+			if f.RateMismatch {
+				differed++
+			}
+		}
+		if differed != 5 {
+			t.Errorf("%d calls met another rate than theirs, expected 5", differed)
+		}
+	})
+}
+
+// Two processes with callers of all kinds: no window above the rate, by the log of grants and by the scores, and the
+// rate is used.
+func TestNoWindowAboveTheRate(t *testing.T) {
+	const permits, interval, lasts = 200, 250 * ms, 3 * time.Second
+	server := redistest.Real(t)
+	watch := server.Client()
+	scores := map[string]window.Score{}
+	look := func() {
+		found, err := watch.ZRangeWithScores(t.Context(), "{l}:permits", 0, -1).Result()
+		if err != nil {
+			t.Error(err)
+		}
+		for _, z := range found {
+			member := z.Member.(string)
+			r, err := UnpackRecord([]byte(member))
+			if err != nil {
+				t.Error(err)
+			}
+			scores[member] = window.Score{At: int64(z.Score), Permits: int64(r.Permits)}
+		}
+	}
+	calls := &log{}
+	var mu sync.Mutex
+	var grants []window.Grant
+	var all sync.WaitGroup
+	ctx, stop := context.WithTimeout(t.Context(), lasts)
+	defer stop()
+	stood := standstills(t)
+	for range 2 {
+		client := NewClient(server.Client(), patient, WithObserver(calls))
+		for worker := range 12 {
+			l := client.RateLimiter("l", WithRate(Rate{Permits: permits, Interval: interval}))
+			all.Go(func() {
+				for ctx.Err() == nil {
+					n, ok, start := 1+rand.Int64N(3), false, time.Now()
+					var err error
+					switch worker % 6 {
+					case 0:
+						ok, err = l.TryAcquire(ctx, n)
+						time.Sleep(rand.N(5 * ms))
+					case 1:
+						ok, err = l.TryAcquireTimeout(ctx, n, rand.N(interval))
+						time.Sleep(rand.N(5 * ms))
+					case 2:
+						short, cancel := context.WithTimeout(ctx, rand.N(interval))
+						err = l.Acquire(short, n)
+						ok = err == nil
+						cancel()
+					default:
+						err = l.Acquire(ctx, n)
+						ok = err == nil
+					}
+					if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+						t.Error(err)
+					}
+					if ok {
+						mu.Lock()
+						grants = append(grants, window.Grant{Permits: n, Start: start, End: time.Now()})
+						mu.Unlock()
+					}
+				}
+			})
+		}
+	}
+	for ctx.Err() == nil {
+		time.Sleep(interval / 5)
+		look()
+	}
+	all.Wait()
+	look()
+	if most, at := window.Largest(grants, interval); most > permits {
+		t.Errorf("%d permits in the %v from %v", most, interval, at)
+	}
+	var written []window.Score
+	for _, s := range scores {
+		written = append(written, s)
+	}
+	// A record bears the time at which its call went out. Calls of two processes may overtake each other on the way, so
+	// what was written in a window counts only if it was out of reach of that.
+	var slowest time.Duration
+	var used int64
+	for _, f := range calls.all() {
+		slowest = max(slowest, f.Latency)
+		used += f.Permits
+	}
+	if most, at := window.LargestScores(written, (interval - slowest - ms).Milliseconds()); most > permits {
+		t.Errorf("%d permits in the %v from %d, as they were written; calls took up to %v", most, interval, at, slowest)
+	}
+	still := stood()
+	if ideal := int64(permits * max(lasts-still, 0) / interval); used < ideal*95/100 {
+		t.Errorf("%d permits were used of %d; the machine stood still for %v", used, ideal, still)
+	}
+}
+
+// Limiters whose rate is each client's own don't share it.
+func TestPerClient(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
+		rdb := server.Client()
+		a, b := NewClient(rdb, WithClientID("a"), patient), NewClient(rdb, WithClientID("b"), patient)
+		mustSet(t, a.RateLimiter("l"), Rate{Type: PerClient, Permits: 3, Interval: time.Minute})
+		for _, c := range []*Client{a, b} {
+			mustTry(t, c.RateLimiter("l"), 3, true)
+			mustTry(t, c.RateLimiter("l"), 1, false)
+		}
+		mustTry(t, NewClient(rdb, WithClientID("a"), patient).RateLimiter("l"), 1, false) // a restart finds its own again
+		if n := rdb.Exists(t.Context(), "{l}:value", "{l}:permits").Val(); n != 0 {
+			t.Error("the shared state is used")
+		}
+	})
+}

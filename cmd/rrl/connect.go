@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+)
+
+// connect.go gives every subcommand its Redis server, and sees to it that no password in an address is ever printed:
+// what is printed of an address is put together anew from host, port and database, errors of parsers are replaced, and
+// errors of servers, some of which repeat what they were sent, are cleaned.
+
+// A server is a Redis that a subcommand works with.
+type server struct {
+	rdb      redis.UniversalClient
+	where    string // for people
+	embedded bool
+	options  *redis.Options // how to reach it; nil for a cluster
+	nodes    []string       // of a cluster
+	secrets  []string       // that no text may hold
+	stop     func()
+}
+
+func (s *server) close() {
+	s.rdb.Close()
+	if s.stop != nil {
+		s.stop()
+	}
+}
+
+// clean takes the secrets out of an error's text, and keeps what errors.Is sees.
+func (s *server) clean(err error) error {
+	if err == nil {
+		return nil
+	}
+	text := err.Error()
+	for _, secret := range s.secrets {
+		text = strings.ReplaceAll(text, secret, "***")
+	}
+	if text == err.Error() {
+		return err
+	}
+	return cleaned{text, err}
+}
+
+type cleaned struct {
+	text string
+	err  error
+}
+
+func (c cleaned) Error() string        { return c.text }
+func (c cleaned) Is(target error) bool { return errors.Is(c.err, target) }
+
+var (
+	addressed   = regexp.MustCompile(`(?is)\b(rediss?|unix):/.*`)
+	credentials = regexp.MustCompile(`(?i)\b(rediss?|unix)://[^\s"]*@`)
+)
+
+// redacted is a text that repeats what a user wrote, up to where an address begins.
+func redacted(text string) string { return addressed.ReplaceAllString(text, "$1://***") }
+
+// lastDefence takes out what stands where an address has its password. Nothing should.
+func lastDefence(text string) string { return credentials.ReplaceAllString(text, "$1://***@") }
+
+type silence struct{}
+
+func (silence) Printf(context.Context, string, ...any) {}
+
+// Errors come back from calls; a log would tear the view. It is one for all clients, so it is set before there is any.
+func init() { redis.SetLogger(silence{}) }
+
+// connect opens the server of an address, or starts an embedded one where it is "". It makes no call.
+func connect(address string) (*server, error) {
+	if address == "" {
+		return embedded()
+	}
+	scheme, rest, found := strings.Cut(address, "://")
+	switch {
+	case !found || scheme != "redis" && scheme != "rediss" && scheme != "unix":
+		return nil, errors.New("--redis is not an address: it must begin with redis://, rediss:// or unix://")
+	case scheme != "unix" && strings.Contains(hosts(rest), ","):
+		return connectCluster(scheme, rest)
+	}
+	options, err := redis.ParseURL(address)
+	if err != nil {
+		return nil, errAddress
+	}
+	s := &server{rdb: redis.NewClient(options), options: options, where: options.Addr}
+	if options.Network != "unix" {
+		s.where = scheme + "://" + options.Addr
+	} else {
+		s.where = "unix://" + options.Addr
+	}
+	if options.DB != 0 {
+		s.where += ", database " + strconv.Itoa(options.DB)
+	}
+	s.hide(options.Password, rest)
+	return s, nil
+}
+
+var errAddress = errors.New("--redis can't be read as an address, such as redis://user:password@host:6379/0, " +
+	"rediss://host:6379 or unix:///path/to/socket?db=0; in a password, write characters like / ? # @ : % as %2F %3F %23 %40 %3A %25")
+
+// hosts is the part of an address, less its scheme, that names hosts.
+func hosts(rest string) string {
+	rest, _, _ = strings.Cut(rest[strings.LastIndex(rest, "@")+1:], "/")
+	rest, _, _ = strings.Cut(rest, "?")
+	return rest
+}
+
+// connectCluster opens a cluster, given by some of its nodes: redis://host:port,host:port.
+func connectCluster(scheme, rest string) (*server, error) {
+	user := rest[:strings.LastIndex(rest, "@")+1]
+	nodes := strings.Split(hosts(rest), ",")
+	_, path, _ := strings.Cut(rest[len(user):], "/")
+	path, query, _ := strings.Cut(path, "?")
+	for _, node := range nodes[1:] {
+		query += "&addr=" + url.QueryEscape(node)
+	}
+	options, err := redis.ParseClusterURL(scheme + "://" + user + nodes[0] + "?" + strings.TrimPrefix(query, "&"))
+	if err != nil || path != "" && path != "0" {
+		return nil, errAddress
+	}
+	s := &server{
+		rdb: redis.NewClusterClient(options), nodes: options.Addrs,
+		where: "the cluster of " + strings.Join(options.Addrs, ", "),
+	}
+	s.hide(options.Password, rest)
+	return s, nil
+}
+
+// hide notes a password, plain and as it was written in the address.
+func (s *server) hide(password, rest string) {
+	if at := strings.LastIndex(rest, "@"); at >= 0 {
+		_, written, _ := strings.Cut(rest[:at], ":")
+		s.secrets = append(s.secrets, written)
+	}
+	s.secrets = append(s.secrets, password)
+	kept := s.secrets[:0]
+	for _, secret := range s.secrets {
+		if secret != "" {
+			kept = append(kept, secret)
+		}
+	}
+	s.secrets = kept
+}
+
+func embedded() (*server, error) {
+	m, err := miniredis.Run()
+	if err != nil {
+		return nil, fmt.Errorf("start the embedded server: %w", err)
+	}
+	return &server{
+		rdb: redis.NewClient(&redis.Options{Addr: m.Addr()}), where: "embedded server", embedded: true, stop: m.Close,
+	}, nil
+}

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+// java.go writes the Java program that joins in on a limiter.
+
+// javaSnippet is Java that uses the same limiter through Redisson, and sets the same rate if it comes first. It holds no
+// password, only the place for one.
+func javaSnippet(s *server, name string, r rratelimiter.Rate, permits int64) string {
+	var b strings.Builder
+	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	since := "3.17"
+	if r.KeepAlive > 0 {
+		since = "3.38"
+	}
+	line("// Java, Redisson %s or later (org.redisson:redisson)", since)
+	line("Config config = new Config();")
+	user, password := "", len(s.secrets) > 0
+	switch {
+	case s.options == nil:
+		var nodes []string
+		for _, node := range s.nodes {
+			nodes = append(nodes, javaString("redis://"+node))
+		}
+		line("config.useClusterServers().addNodeAddress(%s)%s;", strings.Join(nodes, ", "), javaLogin(user, password))
+	case s.options.Network == "unix":
+		line("// the server of %s, at its TCP address:", javaComment(s.options.Addr))
+		line(`config.useSingleServer().setAddress("redis://HOST:6379").setDatabase(%d)%s;`,
+			s.options.DB, javaLogin(s.options.Username, password))
+	default:
+		scheme := "redis"
+		if s.options.TLSConfig != nil {
+			scheme = "rediss"
+		}
+		database := ""
+		if s.options.DB != 0 {
+			database = fmt.Sprintf(".setDatabase(%d)", s.options.DB)
+		}
+		line("config.useSingleServer().setAddress(%s)%s%s;",
+			javaString(scheme+"://"+s.options.Addr), database, javaLogin(s.options.Username, password))
+	}
+	line("RRateLimiter limiter = Redisson.create(config).getRateLimiter(%s);", javaString(name))
+	kind := "RateType." + r.Type.String()
+	if r.KeepAlive > 0 {
+		line("limiter.trySetRate(%s, %d, Duration.ofMillis(%d), Duration.ofMillis(%d));",
+			kind, r.Permits, r.Interval.Milliseconds(), r.KeepAlive.Milliseconds())
+	} else {
+		n, unit := javaInterval(r.Interval)
+		line("limiter.trySetRate(%s, %d, %d, RateIntervalUnit.%s);", kind, r.Permits, n, unit)
+	}
+	if r.Type == rratelimiter.PerClient {
+		line("// the rate is for each client by itself: this program has its own permits")
+	}
+	line("while (true) {")
+	line("    limiter.acquire(%d);", permits)
+	line(`    System.out.println("granted");`)
+	line("}")
+	return b.String()
+}
+
+func javaLogin(user string, password bool) string {
+	login := ""
+	if user != "" {
+		login = "\n    .setUsername(" + javaString(user) + ")"
+	}
+	if password {
+		login += "\n    .setPassword(System.getenv(\"REDIS_PASSWORD\"))"
+	}
+	return login
+}
+
+// javaInterval is an interval in the largest of Redisson's units that it is a whole number of.
+func javaInterval(d time.Duration) (n int64, unit string) {
+	for _, u := range []struct {
+		length time.Duration
+		name   string
+	}{{24 * time.Hour, "DAYS"}, {time.Hour, "HOURS"}, {time.Minute, "MINUTES"}, {time.Second, "SECONDS"}} {
+		if d%u.length == 0 {
+			return int64(d / u.length), u.name
+		}
+	}
+	return d.Milliseconds(), "MILLISECONDS"
+}
+
+// javaString is a Java literal. Anything but plain characters is written as UTF-16 escapes.
+func javaString(s string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case r >= ' ' && r < 0x7f:
+			b.WriteRune(r)
+		case r > 0xffff:
+			r -= 0x10000
+			fmt.Fprintf(&b, `\u%04x\u%04x`, 0xd800+r>>10, 0xdc00+r&0x3ff)
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\r':
+			b.WriteString(`\r`)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+// javaComment is a text that neither ends a line nor is an escape in Java.
+func javaComment(s string) string {
+	return strings.ReplaceAll(strings.Trim(strconv.Quote(s), `"`), `\`, "/")
+}

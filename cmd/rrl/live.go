@@ -1,0 +1,231 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"charm.land/lipgloss/v2"
+	"github.com/charmbracelet/x/term"
+
+	"github.com/rratelimiter/rratelimiter/internal/span"
+)
+
+// live.go shows a demo on a terminal: a frame, drawn anew a few times a second. frame draws it as text, for any size; the
+// model brings it to the terminal and takes the keys.
+
+const liveEvery = 100 * time.Millisecond
+
+// showLive runs the view until ctx ends or its reader ends it, on the terminal's other screen: the frame vanishes with it.
+func showLive(ctx context.Context, f func(columns int) figures, java string, in io.Reader, out io.Writer) error {
+	if file, ok := in.(*os.File); !ok || !term.IsTerminal(file.Fd()) {
+		in = nil // no keys; signals still work
+	}
+	l := &live{figures: f, java: java, width: 80, height: 24}
+	options := []tea.ProgramOption{tea.WithInput(in), tea.WithOutput(out), tea.WithoutSignalHandler()}
+	if _, ok := out.(*os.File); !ok {
+		options = append(options, tea.WithWindowSize(l.width, l.height))
+	}
+	p := tea.NewProgram(l, options...)
+	ended := context.AfterFunc(ctx, func() { p.Send(finished{}) })
+	defer ended()
+	_, err := p.Run()
+	return err
+}
+
+type live struct {
+	figures       func(columns int) figures
+	java          string // the program that joins in; "" if none can
+	showJava      bool
+	width, height int
+}
+
+type (
+	tick     struct{}
+	finished struct{}
+)
+
+func next() tea.Cmd { return tea.Tick(liveEvery, func(time.Time) tea.Msg { return tick{} }) }
+
+func (l *live) Init() tea.Cmd { return next() }
+
+func (l *live) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	switch msg := msg.(type) {
+	case tick:
+		return l, next()
+	case tea.WindowSizeMsg:
+		l.width, l.height = msg.Width, msg.Height
+	case finished:
+		return l, tea.Quit
+	case tea.KeyPressMsg:
+		switch msg.String() {
+		case "q", "esc", "ctrl+c":
+			return l, tea.Quit
+		case "j":
+			l.showJava = !l.showJava && l.java != ""
+		}
+	}
+	return l, nil
+}
+
+func (l *live) View() tea.View {
+	f := l.figures(barCells(l.width))
+	var lines []string
+	if l.showJava {
+		lines = page(f, l.java, l.width, l.height)
+	} else {
+		lines = frame(f, l.width, l.height)
+	}
+	v := tea.NewView(strings.Join(lines, "\n"))
+	v.AltScreen = true
+	return v
+}
+
+var (
+	strong = lipgloss.NewStyle().Bold(true)
+	dim    = lipgloss.NewStyle().Faint(true)
+	good   = lipgloss.NewStyle().Foreground(lipgloss.Green)
+	warm   = lipgloss.NewStyle().Foreground(lipgloss.Yellow)
+	bad    = lipgloss.NewStyle().Foreground(lipgloss.Red).Bold(true)
+)
+
+const labelCells, figureCells = 12, 31
+
+// barCells is how wide bars are on a terminal of a width.
+func barCells(width int) int { return min(max(width-labelCells-figureCells-2, 8), 100) }
+
+// fit cuts lines to the size of a terminal.
+func fit(lines []string, width, height int) []string {
+	style := lipgloss.NewStyle().MaxWidth(width).Inline(true)
+	lines = lines[:min(len(lines), max(height, 1))]
+	for i := range lines {
+		lines[i] = style.Render(lines[i])
+	}
+	return lines
+}
+
+// frame draws figures for a terminal of a size. Colour only repeats what the text says.
+func frame(f figures, width, height int) []string {
+	cells := barCells(width)
+	lines := head(f, width, cells)
+	lines = append(lines, "", dim.Render(table("", strings.Repeat(" ", cells-8), cells, "granted", "denied", "longest", "now")))
+
+	var tail []string
+	if !f.alone {
+		tail = append(tail, table("others", "", cells, thousands(f.others), "", "", ""))
+	}
+	tail = append(tail, table("all", "", cells, thousands(f.granted+f.others), thousands(f.denied), wait(f.longest), ""))
+	for _, note := range []string{f.changed, f.healed} {
+		if note != "" {
+			tail = append(tail, warm.Render(note))
+		}
+	}
+	keys := "q stops"
+	if !f.alone {
+		keys += ", j shows the Java that joins in"
+	}
+	tail = append(tail, "", dim.Render(keys))
+	lines = append(lines, rows(f.callers, max(height-len(lines)-len(tail), 1), cells)...)
+	return fit(append(lines, tail...), width, height)
+}
+
+// page draws the Java program under the figures.
+func page(f figures, java string, width, height int) []string {
+	lines := append(head(f, width, barCells(width)), "")
+	lines = append(lines, strings.Split(java, "\n")...)
+	return fit(append(lines, dim.Render("q stops, j goes back")), width, height)
+}
+
+// head draws what concerns the limiter.
+func head(f figures, width, cells int) []string {
+	labelled := func(label, bar, figure string) string {
+		return fmt.Sprintf("%-*s%s  %s", labelCells, label, bar, figure)
+	}
+	use := good
+	if f.used >= f.rate.Permits {
+		use = warm
+	}
+	verdict := good
+	if f.largest > f.rate.Permits {
+		verdict = bad
+	}
+	free := max(f.rate.Permits-f.used, 0)
+	return []string{
+		edges(strong.Render("rrl demo")+"  "+f.name+"  "+strong.Render(f.rate.String())+"  "+f.where, f.time(), width),
+		"",
+		labelled("window", use.Render(bar(f.used, f.rate.Permits, cells, "█", "░")),
+			fmt.Sprintf("%s of %s in use", thousands(f.used), thousands(f.rate.Permits))),
+		labelled("", strings.Repeat(" ", cells), fmt.Sprintf("%s free, %d waiting", number(free, "permit"), f.waiting)),
+		labelled("grants", sparks(f.columns), fmt.Sprintf("from %s ago to now", span.Text(f.rate.Interval))),
+		labelled("throughput", good.Render(bar(int64(f.average*1000), f.rate.Permits*1000, cells, "█", "░")), f.throughput()),
+		labelled("largest", verdict.Render(bar(f.largest, f.rate.Permits, cells, "█", "░")),
+			fmt.Sprintf("%s of %s, %s", thousands(f.largest), thousands(f.rate.Permits), verdict.Render(f.kept()))),
+	}
+}
+
+// table draws one row of the table of callers.
+func table(name, bar string, cells int, granted, denied, longest, now string) string {
+	return fmt.Sprintf("%-*s%s%*s %8s %9s  %s", labelCells, name, bar, cells+2-lipgloss.Width(bar), granted, denied, longest, now)
+}
+
+// rows draws the callers, one a row, as far as there is room; the last row then stands for the rest.
+func rows(callers []caller, room, cells int) []string {
+	var most int64 = 1
+	for _, c := range callers {
+		most = max(most, c.granted)
+	}
+	var lines []string
+	for i, c := range callers {
+		if i == room-1 && len(callers) > room {
+			return append(lines, others(callers[i:], cells))
+		}
+		bars := cells - 8
+		denied, longest := "-", wait(c.longest)
+		if !c.blocks {
+			denied, longest = thousands(c.denied), "-"
+		}
+		lines = append(lines, table(c.name, bar(c.granted, most, bars, "■", " "), cells, thousands(c.granted), denied, longest, doing(c)))
+	}
+	return lines
+}
+
+func others(callers []caller, cells int) string {
+	var granted, denied int64
+	var longest time.Duration
+	for _, c := range callers {
+		granted, denied, longest = granted+c.granted, denied+c.denied, max(longest, c.longest)
+	}
+	return table(fmt.Sprintf("%d more", len(callers)), "", cells, thousands(granted), thousands(denied), wait(longest), "")
+}
+
+// doing is what a caller does now.
+func doing(c caller) string {
+	switch c.state {
+	case asking:
+		if c.blocks {
+			return warm.Render("waits")
+		}
+		return "asks"
+	case got:
+		if !c.blocks {
+			return good.Render("granted")
+		}
+		return good.Render("works")
+	case refused:
+		return warm.Render("denied")
+	}
+	return ""
+}
+
+// edges puts one text to the left and one to the right.
+func edges(left, right string, width int) string {
+	gap := width - lipgloss.Width(left) - lipgloss.Width(right)
+	if gap < 2 {
+		return left + "  " + right
+	}
+	return left + strings.Repeat(" ", gap) + right
+}

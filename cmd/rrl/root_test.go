@@ -1,0 +1,83 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// A tape is output that a test can read while a command writes it.
+type tape struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *tape) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(b)
+}
+
+func (o *tape) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// rrl runs the program with arguments.
+func rrl(ctx context.Context, args ...string) (code int, out, errs string) {
+	var o, e tape
+	code = run(ctx, args, strings.NewReader(""), &o, &e)
+	return code, o.String(), e.String()
+}
+
+func TestCommandLine(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		args      []string
+		code      int
+		out, errs string
+	}{
+		{"help without arguments", nil, 0, "demo", ""},
+		{"help of demo", []string{"demo", "--help"}, 0, "--workers", ""},
+		{"version", []string{"--version"}, 0, "rrl ", ""},
+		{"unknown command", []string{"demmo"}, 1, "", `unknown command "demmo"`},
+		{"unknown flag", []string{"demo", "--wrokers", "3"}, 1, "", "unknown flag: --wrokers; see rrl demo --help"},
+		{"argument", []string{"demo", "x"}, 1, "", "no arguments"},
+		{"rate without interval", []string{"demo", "--rate", "50"}, 1, "", "--rate: rratelimiter: invalid rate"},
+		{"rate of nothing", []string{"demo", "--rate", "0/s"}, 1, "", "--rate: rratelimiter: invalid rate"},
+		{"nobody", []string{"demo", "--workers", "0", "--pollers", "0"}, 1, "", "must be somebody"},
+		{"negative workers", []string{"demo", "--workers", "-1"}, 1, "", "must be somebody"},
+		{"no permits", []string{"demo", "--permits", "0"}, 1, "", "must be positive"},
+		{"more permits than the rate", []string{"demo", "--permits", "51"}, 1, "", "never grants so many"},
+		{"demand", []string{"demo", "--demand", "NaN"}, 1, "", "--demand"},
+		{"negative time", []string{"demo", "--for", "-1s"}, 1, "", "must not be negative"},
+		{"no name", []string{"demo", "--name", ""}, 1, "", "--name"},
+		{"no address", []string{"demo", "--redis", "localhost:6379"}, 1, "", "not an address"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			code, out, errs := rrl(t.Context(), c.args...)
+			if code != c.code || !strings.Contains(out, c.out) || !strings.Contains(errs, c.errs) || (code == 0) != (errs == "") {
+				t.Errorf("exit code %d, output %q, errors %q", code, out, errs)
+			}
+		})
+	}
+}
+
+func TestVersionNamesTheBuild(t *testing.T) {
+	info := &debug.BuildInfo{GoVersion: "go1.26.0", Main: debug.Module{Version: "v1.2.3"}}
+	if got := version(info, true); got != "v1.2.3 go1.26.0" {
+		t.Error(got)
+	}
+	info.Main.Version = ""
+	info.Settings = []debug.BuildSetting{{Key: "vcs.revision", Value: "0123456789abcdef"}, {Key: "vcs.modified", Value: "true"}}
+	if got := version(info, true); got != "(devel) (commit 0123456789ab, changed since) go1.26.0" {
+		t.Error(got)
+	}
+	if got := version(nil, false); got != "unknown version" {
+		t.Error(got)
+	}
+}

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/window"
+)
+
+// traffic.go is the work of a demo: workers that block in Acquire, pollers that TryAcquire, and the log of what they got.
+// It knows nothing of how that is shown.
+
+// A caller is a worker or a poller, as it stands now.
+type caller struct {
+	name    string
+	blocks  bool
+	granted int64 // permits
+	denied  int64 // requests
+	longest time.Duration
+	state   state
+	since   time.Time
+}
+
+type state int
+
+const (
+	idle state = iota
+	asking
+	got
+	refused
+)
+
+// A load is what callers do.
+type load struct {
+	workers, pollers int
+	permits          int64   // of each request
+	demand           float64 // times the rate that the workers would use without a limit; 0: no pauses
+	rate             rratelimiter.Rate
+}
+
+// pause is the mean time between two requests of one of n callers, so that together they ask for so many times the rate.
+// Nobody pauses longer than a demo's reader would like to wait.
+func (l load) pause(n int, times float64, longest time.Duration) time.Duration {
+	if times <= 0 {
+		return 0
+	}
+	mean := float64(n) * float64(l.permits) * float64(l.rate.Interval) / (float64(l.rate.Permits) * times)
+	return min(time.Duration(mean), longest)
+}
+
+// A traffic is the callers at work, and their log.
+type traffic struct {
+	load    load
+	checker *window.Checker
+	stop    context.CancelCauseFunc
+
+	mu        sync.Mutex
+	callers   []caller
+	granted   int64 // permits
+	denied    int64 // requests
+	unknown   int64 // permits of requests that ended with nobody knowing whether they were granted
+	longest   time.Duration
+	calls     int64 // to Redis
+	landed    int64 // permits that calls brought, also for callers who had gone
+	failed    bool  // a call failed, so landed is too low
+	healed    string
+	grantedBy [2]int64 // pollers, workers
+}
+
+func newTraffic(l load, stop context.CancelCauseFunc) *traffic {
+	t := &traffic{load: l, checker: window.NewChecker(l.rate.Interval), stop: stop}
+	for i := range l.workers {
+		t.callers = append(t.callers, caller{name: fmt.Sprintf("worker %d", i+1), blocks: true})
+	}
+	for i := range l.pollers {
+		t.callers = append(t.callers, caller{name: fmt.Sprintf("poller %d", i+1)})
+	}
+	return t
+}
+
+// Flight counts calls; the callers themselves tell the rest.
+func (t *traffic) Flight(info rratelimiter.FlightInfo) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.calls += int64(info.Attempts)
+	t.landed += info.Permits
+	t.failed = t.failed || info.Err != nil
+	if info.Healed != "" {
+		t.healed = info.Healed
+	}
+}
+
+// run lets all callers work until ctx ends, and returns when the last one has stopped.
+func (t *traffic) run(ctx context.Context, workers, pollers *rratelimiter.Limiter) {
+	const longest, least = 500 * time.Millisecond, time.Millisecond
+	work := t.load.pause(t.load.workers, t.load.demand, longest)
+	poll := max(t.load.pause(t.load.pollers, 0.3, longest/2), least)
+	var all sync.WaitGroup
+	for i := range t.callers {
+		all.Go(func() {
+			if t.callers[i].blocks {
+				t.repeat(ctx, i, work, func() (bool, error) {
+					err := workers.Acquire(ctx, t.load.permits)
+					return err == nil, err
+				})
+			} else {
+				t.repeat(ctx, i, poll, func() (bool, error) { return pollers.TryAcquire(ctx, t.load.permits) })
+			}
+		})
+	}
+	all.Wait()
+}
+
+// repeat is the life of one caller.
+func (t *traffic) repeat(ctx context.Context, i int, pause time.Duration, ask func() (bool, error)) {
+	rest(ctx, min(pause, 150*time.Millisecond), 0) // so that they don't march in step
+	for ctx.Err() == nil {
+		start := time.Now()
+		t.note(i, asking, start)
+		granted, err := ask()
+		t.answered(i, start, time.Now(), granted, err)
+		if err != nil {
+			if ctx.Err() == nil {
+				t.stop(err)
+			}
+			return
+		}
+		rest(ctx, pause, 0.5)
+	}
+}
+
+// rest sleeps for about a time: from a part of it on, up to as much above it.
+func rest(ctx context.Context, mean time.Duration, part float64) {
+	d := time.Duration(float64(mean) * (part + rand.Float64()*(2-2*part)))
+	if d <= 0 {
+		return
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+func (t *traffic) note(i int, s state, at time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.callers[i].state, t.callers[i].since = s, at
+}
+
+// answered logs the end of a request. That it was granted between start and end is certain, if it was; for a caller that
+// waited, it is nearly always close to the end, but nobody outside the library can know.
+func (t *traffic) answered(i int, start, end time.Time, granted bool, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := &t.callers[i]
+	c.since = end
+	switch {
+	case granted:
+		t.checker.Add(window.Grant{Permits: t.load.permits, Start: start, End: end})
+		c.state = got
+		c.granted += t.load.permits
+		t.granted += t.load.permits
+		if c.blocks {
+			c.longest = max(c.longest, end.Sub(start))
+			t.longest = max(t.longest, end.Sub(start))
+			t.grantedBy[1] += t.load.permits
+		} else {
+			t.grantedBy[0] += t.load.permits
+		}
+	case err == nil:
+		c.state = refused
+		c.denied++
+		t.denied++
+	default:
+		c.state = idle
+		if errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+			t.unknown += t.load.permits
+		}
+	}
+}
+
+// own tells how many permits the callers took: at least, and at most. The two differ when callers stopped while their call
+// was in the air.
+func (t *traffic) own() (least, most int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	most = t.granted + t.unknown
+	if !t.failed {
+		most = min(most, max(t.landed, t.granted))
+	}
+	return t.granted, most
+}
+
+// doubted tells whether callers stopped while their call was in the air.
+func (t *traffic) doubted() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.unknown > 0
+}

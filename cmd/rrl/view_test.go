@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	tea "charm.land/bubbletea/v2"
+	"charm.land/lipgloss/v2"
+	"github.com/charmbracelet/x/ansi"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/span"
+)
+
+func someFigures(callers, columns int) figures {
+	f := figures{
+		name: "rrl-demo", where: "embedded server", alone: true, length: 5 * time.Second, elapsed: 3100 * time.Millisecond,
+		granted: 154, denied: 20, waiting: 3, longest: 376 * time.Millisecond,
+		picture: picture{rate: perSecond(50), used: 47, columns: make([]int64, columns), average: 49.5, over: 3, largest: 50},
+	}
+	for i := range callers {
+		f.callers = append(f.callers, caller{name: fmt.Sprintf("worker %d", i+1), blocks: i%2 == 0, granted: int64(i), state: asking})
+	}
+	return f
+}
+
+func TestFrameFitsTheTerminal(t *testing.T) {
+	for _, size := range [][2]int{{80, 24}, {120, 40}, {40, 10}, {200, 60}, {20, 3}, {1, 1}} {
+		for _, callers := range []int{0, 1, 6, 500} {
+			f := someFigures(callers, barCells(size[0]))
+			f.name = strings.Repeat("long", 30)
+			f.alone = callers == 6
+			f.changed = strings.Repeat("somebody ", 20)
+			for _, lines := range [][]string{frame(f, size[0], size[1]), page(f, "line\nline", size[0], size[1])} {
+				if len(lines) > size[1] {
+					t.Errorf("%v, %d callers: %d lines", size, callers, len(lines))
+				}
+				for _, line := range lines {
+					if lipgloss.Width(line) > size[0] || strings.ContainsAny(line, "\n\r\t") {
+						t.Errorf("%v, %d callers: %q", size, callers, line)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestFrameSaysWhatHappens(t *testing.T) {
+	text := ansi.Strip(strings.Join(frame(someFigures(60, barCells(80)), 80, 24), "\n"))
+	for _, want := range []string{"rrl-demo  50/s", "3.1s of 5s", "47 of 50 in use", "3 permits free, 3 waiting", "49.5/s of 50",
+		"50 of 50, limit kept", "waits", "49 more", "376 ms", "q stops"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	f := someFigures(2, barCells(80))
+	f.largest, f.others, f.alone = 51, 7, false
+	text = ansi.Strip(strings.Join(frame(f, 80, 24), "\n"))
+	for _, want := range []string{"51 of 50, LIMIT NOT KEPT", "others", "j shows the Java"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
+func TestPlainLineIsASCII(t *testing.T) {
+	f := someFigures(2, 0)
+	f.others = 3
+	line := plainLine(f)
+	for _, want := range []string{"  3.1s [#########.] 47/50 granted 154 denied 20 waiting 3, 49.5/s, largest 50, others 3"} {
+		if !strings.Contains(line, want) {
+			t.Errorf("no %q in %q", want, line)
+		}
+	}
+	f.largest = 51
+	if !strings.HasSuffix(plainLine(f), "largest 51, others 3: LIMIT NOT KEPT") {
+		t.Errorf("%q", plainLine(f))
+	}
+	if len(line) != utf8.RuneCountInString(line) {
+		t.Errorf("%q", line)
+	}
+}
+
+func TestBar(t *testing.T) {
+	for _, c := range []struct {
+		part, whole int64
+		want        string
+	}{{0, 10, "...."}, {1, 1000, "#..."}, {5, 10, "##.."}, {999, 1000, "###."}, {10, 10, "####"}, {20, 10, "####"}, {-1, 10, "...."}, {1, 0, ""}} {
+		if got := bar(c.part, c.whole, 4, "#", "."); got != c.want {
+			t.Errorf("bar of %d in %d: %q", c.part, c.whole, got)
+		}
+	}
+	if got := sparks([]int64{0, 1, 4, 8}); got != " ▁▄█" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestWords(t *testing.T) {
+	for got, want := range map[string]string{
+		thousands(1234567):            "1,234,567",
+		thousands(-123):               "-123",
+		number(1, "permit"):           "1 permit",
+		wait(0):                       "0 ms",
+		wait(1500 * time.Microsecond): "1.5 ms",
+		wait(376 * time.Millisecond):  "376 ms",
+		wait(1234 * time.Millisecond): "1.23 s",
+		wait(12 * time.Second):        "12 s",
+		span.Text(time.Minute):        "1m",
+		span.Text(90 * time.Second):   "1m30s",
+		printable("orders:é"):         "orders:é",
+		printable("a\x1b[2Jb"):        `"a\x1b[2Jb"`,
+		printable("a b"):              `"a b"`,
+	} {
+		if got != want {
+			t.Errorf("%q, not %q", got, want)
+		}
+	}
+}
+
+func TestKeys(t *testing.T) {
+	l := &live{figures: func(columns int) figures { return someFigures(3, columns) }, java: "JAVA", width: 80, height: 24}
+	press := func(key rune) tea.Cmd {
+		_, cmd := l.Update(tea.KeyPressMsg{Code: key, Text: string(key)})
+		return cmd
+	}
+	press('j')
+	if !strings.Contains(l.View().Content, "JAVA") {
+		t.Error("j shows no Java")
+	}
+	press('j')
+	if strings.Contains(l.View().Content, "JAVA") {
+		t.Error("j does not go back")
+	}
+	l.Update(tea.WindowSizeMsg{Width: 30, Height: 5})
+	if lines := strings.Split(l.View().Content, "\n"); len(lines) > 5 || lipgloss.Width(lines[0]) > 30 {
+		t.Errorf("%q", lines)
+	}
+	if cmd := press('q'); cmd == nil {
+		t.Error("q does not stop")
+	} else if _, quits := cmd().(tea.QuitMsg); !quits {
+		t.Error("q does not stop")
+	}
+}
+
+func TestLiveViewEndsWithTheDemo(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
+	defer cancel()
+	var out tape
+	err := showLive(ctx, func(columns int) figures { return someFigures(3, columns) }, "", strings.NewReader(""), &out)
+	if err != nil || !strings.Contains(ansi.Strip(out.String()), "47 of 50 in use") {
+		t.Errorf("%v: %q", err, out.String())
+	}
+}
+
+func TestJava(t *testing.T) {
+	s, err := connect("rediss://me:secret@host:7000/3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	text := javaSnippet(s, "a\"b\u00e9\U0001F600\n", rratelimiter.Rate{Permits: 5, Interval: 250 * time.Millisecond}, 2)
+	for _, want := range []string{`.setAddress("rediss://host:7000").setDatabase(3)`, `.setUsername("me")`, `System.getenv("REDIS_PASSWORD")`,
+		`getRateLimiter("a\"b\u00e9\ud83d\ude00\n")`, "trySetRate(RateType.OVERALL, 5, 250, RateIntervalUnit.MILLISECONDS)", "acquire(2)"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+	text = javaSnippet(s, "x", rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5, Interval: time.Hour, KeepAlive: 2 * time.Hour}, 1)
+	for _, want := range []string{"3.38", "RateType.PER_CLIENT, 5, Duration.ofMillis(3600000), Duration.ofMillis(7200000)", "own permits"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+}

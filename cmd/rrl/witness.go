@@ -1,0 +1,375 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/span"
+	"github.com/rratelimiter/rratelimiter/internal/window"
+)
+
+// witness.go watches a limiter from outside. It doesn't ask the library what happened: it reads the records that lie in
+// Redis, many times an interval, and gives them to the checker of package window.
+//
+// What that proves. A record lives for an interval, so a reader that is faster sees each one, whoever wrote it, Java too.
+// Its score is the caller's clock, read before its call; the look that found it ended after the call was served. So the
+// grant lies between the two for certain, and what the checker counts in one window did happen in one. What callers were
+// told is held against the records, as a sum: a permit that no record stands for would be outside the limit. The callers'
+// own log goes through the checker, too. It is sharp for pollers, and weak for workers: who was blocked knows only that
+// it was granted somewhere between the beginning of Acquire and its return.
+//
+// The bare scores are counted beside that, and the larger figure is shown. They alone can't convict a limiter: the calls
+// of two processes pass each other on the way to Redis, so one that read its clock a ms earlier is served later, and takes
+// permits that the other one's ms has freed. Nor do they acquit one whose hosts' clocks differ: nobody sees that here.
+
+// A witness sees one limiter.
+type witness struct {
+	rdb             redis.UniversalClient
+	config, permits string       // keys
+	own             func() int64 // permits of this process's callers, at most
+
+	mu       sync.Mutex
+	rate     rratelimiter.Rate
+	began    time.Time
+	seen     map[string]sighting
+	newest   int64 // score, at most this host's time
+	recent   []moment
+	checker  *window.Checker // grants between score and look
+	scores   *window.Checker // grants at their scores
+	recorded int64           // permits in records since the watch began
+	earlier  int64           // the same at the look before
+	others   int64           // permits of others, at least
+	last     time.Time
+	gap      bool   // records may have come and gone unseen
+	broken   string // the first violation that a restarted checker no longer knows
+	changed  string // what somebody else did to the rate
+}
+
+type sighting struct{ at, permits int64 }
+
+// A moment is permits that were granted at one ms.
+type moment struct{ at, permits int64 }
+
+// A look is what one reading found.
+type look struct {
+	from, until time.Time
+	rate        string // rate, interval and type as stored
+	records     []redis.Z
+}
+
+// permitsKey is the key of the records of a limiter, as Redisson names it.
+func permitsKey(name string, r rratelimiter.Rate, client string) string {
+	key := "{" + name + "}:permits"
+	if strings.Contains(name, "{") {
+		key = name + ":permits"
+	}
+	if r.Type == rratelimiter.PerClient {
+		key += ":" + client
+	}
+	return key
+}
+
+func stored(r rratelimiter.Rate) string {
+	return fmt.Sprintf("%d %d %d", r.Permits, r.Interval.Milliseconds(), r.Type)
+}
+
+func newWitness(rdb redis.UniversalClient, name string, r rratelimiter.Rate, client string, own func() int64) *witness {
+	return &witness{
+		rdb: rdb, config: name, permits: permitsKey(name, r, client), own: own,
+		rate: r, seen: map[string]sighting{}, checker: window.NewChecker(r.Interval), scores: window.NewChecker(r.Interval),
+	}
+}
+
+// cadence is the time between two looks: many an interval.
+func cadence(interval time.Duration) time.Duration {
+	return min(max(interval/8, time.Millisecond), 10*time.Millisecond)
+}
+
+// behind is how far before the newest record the next look begins: clocks of hosts differ.
+func (w *witness) behind() int64 { return min(w.rate.Interval, time.Second).Milliseconds() }
+
+// begin notes the records that are there before the demo: they are shown as in use, but are no part of the check. It goes
+// through a page at a time, newest first, so that a limiter with very many is not held up.
+func (w *witness) begin(ctx context.Context) error {
+	const page = 5000
+	now := time.Now()
+	edge := float64(now.Add(-w.rate.Interval).UnixMilli())
+	for rank := int64(0); ; rank += page {
+		records, err := w.rdb.ZRevRangeWithScores(ctx, w.permits, rank, rank+page-1).Result()
+		if err != nil {
+			return fmt.Errorf("read the records: %w", err)
+		}
+		w.mu.Lock()
+		for _, z := range records {
+			w.see(z, now)
+		}
+		w.began, w.last = now, time.Now()
+		w.recorded = 0
+		w.mu.Unlock()
+		if len(records) < page || records[len(records)-1].Score <= edge {
+			return nil
+		}
+	}
+}
+
+// watch looks until ctx ends. On a busy server it looks less often, so that it never is much of the load.
+func (w *witness) watch(ctx context.Context) error {
+	for {
+		started := time.Now()
+		err := w.look(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		timer := time.NewTimer(max(cadence(w.rateNow().Interval), 4*time.Since(started)))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		}
+	}
+}
+
+func (w *witness) rateNow() rratelimiter.Rate {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.rate
+}
+
+// look reads the rate and the records that came since the last look, in one step.
+func (w *witness) look(ctx context.Context) error {
+	w.mu.Lock()
+	from := "-inf"
+	if w.newest > 0 {
+		from = strconv.FormatInt(w.newest-w.behind(), 10)
+	}
+	w.mu.Unlock()
+	l := look{from: time.Now()}
+	var fields *redis.SliceCmd
+	var records *redis.ZSliceCmd
+	_, err := w.rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {
+		fields = p.HMGet(ctx, w.config, "rate", "interval", "type")
+		records = p.ZRangeByScoreWithScores(ctx, w.permits, &redis.ZRangeBy{Min: from, Max: "+inf"})
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read the records: %w", err)
+	}
+	var parts []string
+	for _, f := range fields.Val() {
+		text, _ := f.(string)
+		parts = append(parts, text)
+	}
+	l.until, l.rate, l.records = time.Now(), strings.Join(parts, " "), records.Val()
+	w.take(l)
+	return nil
+}
+
+// take gives what a look found to the checker. When somebody else set another rate, what was granted so far was right
+// under the old one and says nothing about the new, so counting begins anew.
+func (w *witness) take(l look) {
+	own := w.own()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	fresh := l.rate != stored(w.rate)
+	if fresh {
+		w.restart(l)
+	}
+	if l.until.Sub(w.last) > w.rate.Interval-w.rate.Interval/4 {
+		w.gap = true
+	}
+	w.last = l.from
+	w.others = max(w.earlier-own, 0)
+	for _, z := range l.records {
+		if permits := w.see(z, l.until); permits > 0 && !fresh {
+			at := time.UnixMilli(int64(z.Score))
+			w.checker.Add(window.Grant{Permits: permits, Start: at, End: l.until})
+			w.scores.Add(window.Grant{Permits: permits, Start: at, End: at})
+		}
+	}
+	w.earlier = w.recorded
+	w.forget()
+}
+
+// see notes a record, and tells how many of its permits are new.
+func (w *witness) see(z redis.Z, now time.Time) int64 {
+	member, _ := z.Member.(string)
+	record, err := rratelimiter.UnpackRecord([]byte(member))
+	if err != nil {
+		return 0 // it counts for nobody
+	}
+	at, id := int64(z.Score), member[:len(member)-4]
+	before := w.seen[id].permits
+	w.seen[id] = sighting{at, max(before, int64(record.Permits))}
+	w.newest = max(w.newest, min(at, now.UnixMilli()))
+	permits := int64(record.Permits) - before
+	if permits <= 0 {
+		return 0
+	}
+	w.recorded += permits
+	if last := len(w.recent) - 1; last >= 0 && w.recent[last].at == at {
+		w.recent[last].permits += permits
+	} else {
+		w.recent = append(w.recent, moment{at, permits})
+	}
+	return permits
+}
+
+// restart begins anew with the rate that a look found.
+func (w *witness) restart(l look) {
+	if broken := w.violation(); w.broken == "" && broken != "" {
+		w.broken = broken
+	}
+	w.gap = true // setting a rate removes records
+	var permits, interval int64
+	var kind rratelimiter.RateType
+	after := l.until.Sub(w.began).Round(100 * time.Millisecond)
+	if _, err := fmt.Sscan(l.rate, &permits, &interval, &kind); err != nil || interval < 1 {
+		w.changed = fmt.Sprintf("somebody removed the rate after %v", after)
+	} else {
+		old := w.rate
+		w.rate.Permits, w.rate.Interval = permits, time.Duration(interval)*time.Millisecond
+		w.rate.Type = kind
+		w.changed = fmt.Sprintf("somebody changed the rate from %v to %v after %v", old, w.rate, after)
+	}
+	w.checker, w.scores = window.NewChecker(w.rate.Interval), window.NewChecker(w.rate.Interval)
+	w.recent, w.seen = nil, map[string]sighting{}
+	recorded := w.recorded
+	for _, z := range l.records {
+		w.see(z, l.until)
+	}
+	w.recorded = recorded
+}
+
+// averaged is how many intervals back the throughput is measured.
+const averaged = 5
+
+// forget drops what no later look, and no view, can need.
+func (w *witness) forget() {
+	if len(w.seen) > 2*1024 {
+		for id, s := range w.seen {
+			if s.at < w.newest-w.behind() {
+				delete(w.seen, id)
+			}
+		}
+	}
+	edge := w.last.Add(-(averaged + 1) * w.rate.Interval).UnixMilli()
+	if len(w.recent) > 1024 && w.recent[len(w.recent)/2].at < edge {
+		kept := w.recent[:0]
+		for _, m := range w.recent {
+			if m.at >= edge {
+				kept = append(kept, m)
+			}
+		}
+		w.recent = kept
+	}
+}
+
+// A picture is what a witness saw, for views.
+type picture struct {
+	rate     rratelimiter.Rate
+	used     int64   // permits in records that live
+	columns  []int64 // the same by their age, oldest first
+	average  float64 // permits an interval, over whole intervals
+	over     int     // how many of these; 0: the first is not over
+	largest  int64   // permits in any window; above the rate only if that is certain
+	recorded int64
+	others   int64
+	changed  string
+}
+
+// picture gives what was seen, up to the last look.
+func (w *witness) picture(columns int) picture {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := picture{rate: w.rate, recorded: w.recorded, others: w.others, changed: w.changed, columns: make([]int64, columns)}
+	p.largest, _ = w.largest()
+	now, interval := w.last.UnixMilli(), w.rate.Interval.Milliseconds()
+	p.over = min(int(w.last.Sub(w.began)/w.rate.Interval), averaged)
+	var sum int64
+	for _, m := range w.recent {
+		if m.at > now-int64(p.over)*interval {
+			sum += m.permits
+		}
+		if age := now - m.at; age < interval {
+			p.used += m.permits
+			if columns > 0 {
+				p.columns[columns-1-int(max(age, 0)*int64(columns)/interval)] += m.permits
+			}
+		}
+	}
+	if p.over > 0 {
+		p.average = float64(sum) / float64(p.over)
+	}
+	return p
+}
+
+// largest is the largest window: by scores as long as these are within the rate, else what is certain.
+func (w *witness) largest() (permits, scores int64) {
+	permits, _ = w.checker.Largest()
+	scores, _ = w.scores.Largest()
+	return max(permits, min(scores, w.rate.Permits)), scores
+}
+
+// violation describes a window with more permits than the rate; "" without one.
+func (w *witness) violation() string {
+	largest, at := w.checker.Largest()
+	if largest <= w.rate.Permits {
+		return ""
+	}
+	return fmt.Sprintf("the window of %s that began at %s holds %d permits by their records, and the rate is %v",
+		span.Text(w.rate.Interval), at.Format("15:04:05.000"), largest, w.rate)
+}
+
+// A verdict is the end of a watch.
+type verdict struct {
+	largest  int64 // by records
+	scores   int64 // by their bare scores
+	log      int64 // by the callers' log: what is certain from it
+	recorded int64 // permits
+	others   int64 // of these, whose the callers were not
+	doubt    int64 // permits that may have gone to callers who had stopped
+	complete bool  // no record can have gone unseen
+	faults   []string
+}
+
+func (v verdict) err() error {
+	if len(v.faults) == 0 {
+		return nil
+	}
+	return errors.New("the limit was not kept: " + strings.Join(v.faults, "; "))
+}
+
+// judge holds the callers' log against the records, once all callers have stopped and a last look was taken.
+func (w *witness) judge(log *window.Checker, least, most int64) verdict {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	v := verdict{recorded: w.recorded, others: max(w.recorded-most, 0), doubt: most - least, complete: !w.gap}
+	v.largest, v.scores = w.largest()
+	var at time.Time
+	v.log, at = log.Largest()
+	for _, fault := range []string{w.broken, w.violation()} {
+		if fault != "" {
+			v.faults = append(v.faults, fault)
+		}
+	}
+	if w.changed == "" && v.log > w.rate.Permits {
+		v.faults = append(v.faults, fmt.Sprintf("callers got %d permits in the window of %s that began at %s, and the rate is %v",
+			v.log, span.Text(w.rate.Interval), at.Format("15:04:05.000"), w.rate))
+	}
+	if v.complete && least > w.recorded {
+		v.faults = append(v.faults, fmt.Sprintf("callers got %d permits, the records hold %d", least, w.recorded))
+	}
+	return v
+}

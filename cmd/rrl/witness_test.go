@@ -1,0 +1,179 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/window"
+)
+
+func perSecond(n int64) rratelimiter.Rate { return rratelimiter.PerSecond(n) }
+
+// A scene is a witness that looks when a test says so.
+type scene struct {
+	*witness
+	t     *testing.T
+	start time.Time
+	ids   int
+}
+
+func newScene(t *testing.T, permits int64) *scene {
+	w := newWitness(nil, "x", perSecond(permits), "client", func() int64 { return 0 })
+	start := time.UnixMilli(1_000_000)
+	w.began, w.last = start, start
+	return &scene{witness: w, t: t, start: start}
+}
+
+// record makes a record dated so many ms after the start.
+func (s *scene) record(ms int, permits uint32) redis.Z {
+	s.ids++
+	member, err := rratelimiter.PackRecord(rratelimiter.Redisson317, []byte{0, 0, 0, 0, 0, 0, byte(s.ids >> 8), byte(s.ids)}, permits)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return redis.Z{Score: float64(s.start.UnixMilli() + int64(ms)), Member: string(member)}
+}
+
+func (s *scene) at(ms int) time.Time { return s.start.Add(time.Duration(ms) * time.Millisecond) }
+
+// looks has the witness look from one time to another, in ms after the start.
+func (s *scene) looks(from, until int, records ...redis.Z) {
+	s.take(look{from: s.at(from), until: s.at(until), rate: stored(s.rate), records: records})
+}
+
+func (s *scene) verdict(granted int64) verdict {
+	return s.judge(window.NewChecker(s.rate.Interval), granted, granted)
+}
+
+func TestRecordsAreCountedOnce(t *testing.T) {
+	s := newScene(t, 5)
+	a, b := s.record(100, 3), s.record(200, 2)
+	s.looks(100, 110, a)
+	s.looks(200, 210, a, b)
+	s.looks(300, 310, a, b)
+	if v := s.verdict(5); v.err() != nil || v.largest != 5 || v.recorded != 5 || !v.complete || v.others != 0 {
+		t.Errorf("%+v", v)
+	}
+	if p := s.picture(10); p.used != 5 || len(p.columns) != 10 || p.columns[8] != 2 || p.columns[7] != 3 {
+		t.Errorf("%+v", p)
+	}
+}
+
+func TestAnIntervalApartIsNoFault(t *testing.T) {
+	s := newScene(t, 5)
+	s.looks(0, 10, s.record(0, 5))
+	s.looks(700, 710)
+	s.looks(1000, 1010, s.record(1000, 5))
+	if v := s.verdict(10); v.err() != nil || v.largest != 5 || v.scores != 5 {
+		t.Errorf("%+v", v)
+	}
+}
+
+func TestTooManyPermitsAreAFault(t *testing.T) {
+	s := newScene(t, 5)
+	s.looks(0, 10, s.record(0, 5))
+	s.looks(500, 510, s.record(505, 1))
+	v := s.verdict(6)
+	if v.err() == nil || v.largest != 6 || !strings.Contains(v.err().Error(), "holds 6 permits by their records, and the rate is 5/s") {
+		t.Errorf("%+v", v)
+	}
+}
+
+// A caller that read its clock at 999 ms may be served after one that read 1000 ms and freed the permits taken at 0.
+func TestCallsThatPassEachOtherAreNoFault(t *testing.T) {
+	s := newScene(t, 5)
+	s.looks(0, 10, s.record(0, 5))
+	s.looks(600, 610)
+	s.looks(998, 1008, s.record(999, 1), s.record(1000, 4))
+	v := s.verdict(10)
+	if v.err() != nil || v.largest != 5 || v.scores != 6 {
+		t.Errorf("%+v", v)
+	}
+}
+
+func TestGrantsWithoutRecordAreAFault(t *testing.T) {
+	s := newScene(t, 5)
+	s.looks(0, 10, s.record(0, 3))
+	if v := s.verdict(4); v.err() == nil || !strings.Contains(v.err().Error(), "callers got 4 permits, the records hold 3") {
+		t.Errorf("%+v", v)
+	}
+	s.looks(5000, 5010) // whatever came meanwhile is gone
+	if v := s.verdict(4); v.err() != nil || v.complete {
+		t.Errorf("%+v", v)
+	}
+}
+
+func TestCallersLogIsChecked(t *testing.T) {
+	s := newScene(t, 5)
+	log := window.NewChecker(time.Second)
+	log.Add(window.Grant{Permits: 6, Start: s.at(1), End: s.at(2)})
+	s.looks(0, 10, s.record(1, 5), s.record(2, 1))
+	if v := s.judge(log, 6, 6); v.log != 6 || len(v.faults) == 0 {
+		t.Errorf("%+v", v)
+	}
+}
+
+func TestOthersAreWhatCallersDidNotGet(t *testing.T) {
+	s := newScene(t, 5)
+	s.looks(0, 10, s.record(0, 3), s.record(5, 2))
+	if v := s.judge(window.NewChecker(time.Second), 2, 3); v.others != 2 || v.err() != nil {
+		t.Errorf("%+v", v)
+	}
+}
+
+func TestAnotherRateBeginsAnew(t *testing.T) {
+	s := newScene(t, 5)
+	old := s.record(0, 5)
+	s.looks(0, 10, old)
+	s.take(look{from: s.at(100), until: s.at(110), rate: "2 1000 0", records: []redis.Z{old}})
+	s.looks(200, 210, old, s.record(205, 2))
+	if v := s.verdict(7); v.err() != nil || v.largest != 2 || v.complete {
+		t.Errorf("%+v", v)
+	}
+	if p := s.picture(0); p.changed != "somebody changed the rate from 5/s to 2/s after 100ms" || p.rate != perSecond(2) {
+		t.Errorf("%+v", p)
+	}
+	s.looks(300, 310, s.record(305, 1))
+	s.take(look{from: s.at(400), until: s.at(410), rate: "  "})
+	if v := s.verdict(8); v.err() == nil {
+		t.Errorf("a fault was forgotten: %+v", v)
+	}
+}
+
+func TestForeignMembersCountForNobody(t *testing.T) {
+	s := newScene(t, 5)
+	s.looks(0, 10, redis.Z{Score: 1_000_000, Member: "abc"}, redis.Z{Score: 1_000_001, Member: 7})
+	if v := s.verdict(0); v.err() != nil || v.recorded != 0 {
+		t.Errorf("%+v", v)
+	}
+}
+
+func TestWitnessForgets(t *testing.T) {
+	s := newScene(t, 5)
+	for i := range 20000 {
+		s.looks(i*10, i*10+5, s.record(i*10, 1))
+	}
+	if len(s.seen) > 3000 || len(s.recent) > 3000 {
+		t.Errorf("%d records and %d moments in memory", len(s.seen), len(s.recent))
+	}
+}
+
+func TestPermitsKey(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		kind rratelimiter.RateType
+		key  string
+	}{
+		{"x", rratelimiter.Overall, "{x}:permits"},
+		{"a{b}", rratelimiter.Overall, "a{b}:permits"},
+		{"x", rratelimiter.PerClient, "{x}:permits:me"},
+	} {
+		if got := permitsKey(c.name, rratelimiter.Rate{Type: c.kind}, "me"); got != c.key {
+			t.Errorf("%+v: %s", c, got)
+		}
+	}
+}

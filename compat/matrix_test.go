@@ -1,0 +1,412 @@
+package compat
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/compat/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+var update = flag.Bool("update", false, "write the table of the matrix into the README")
+
+// A check is a column of the matrix.
+type check struct {
+	name        string
+	since       string // the first version that it makes sense for; "" all
+	run         func(b *bench, name string)
+	otherwise   string // what passing means for versions before otherwiseTo, if not yes
+	otherwiseTo string
+}
+
+var checks = []check{
+	{name: "Java sets, Go goes on", run: javaFirst(redisson.Overall)},
+	{name: "Go sets, Java goes on", run: goFirst(redisson.Overall)},
+	{name: "the same per client", run: func(b *bench, name string) {
+		javaFirst(redisson.PerClient)(b, name+":java")
+		goFirst(redisson.PerClient)(b, name+":go")
+	}},
+	{name: "Java reads Go's records", run: javaReadsRecords},
+	{name: "Go reads Java's records", run: goReadsRecords},
+	{name: "life time by Java", run: lifeTimeByJava},
+	{name: "life time by Go", run: lifeTimeByGo},
+	{name: "new rate by Java", run: newRateByJava},
+	{name: "keep-alive", run: keepAlive, otherwise: "Java lets it die", otherwiseTo: "3.38.0"},
+	{name: "release", since: "3.52.0", run: release},
+}
+
+// TestMatrix runs every check with every version, and holds the table of the README against what it saw.
+func TestMatrix(t *testing.T) {
+	if err := redisson.Build(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	server := redistest.Real(t)
+	var mu sync.Mutex
+	results := map[string]map[string]string{}
+	t.Run("versions", func(t *testing.T) {
+		for _, version := range redisson.Versions {
+			t.Run(version, func(t *testing.T) {
+				t.Parallel()
+				row := map[string]string{}
+				defer func() {
+					mu.Lock()
+					defer mu.Unlock()
+					results[version] = row
+				}()
+				b := &bench{T: t, ctx: t.Context(), rdb: server.Client(), java: redisson.Start(t, version, redisson.Addr(server.Addr))}
+				for _, c := range checks {
+					if before(version, c.since) {
+						row[c.name] = "–"
+						continue
+					}
+					row[c.name] = "NO"
+					passed := t.Run(c.name, func(t *testing.T) {
+						c.run(&bench{T: t, ctx: t.Context(), rdb: b.rdb, java: b.java}, version+":"+c.name)
+					})
+					switch {
+					case passed && before(version, c.otherwiseTo):
+						row[c.name] = c.otherwise
+					case passed:
+						row[c.name] = "yes"
+					}
+				}
+			})
+		}
+	})
+	text := table(results)
+	t.Logf("version x check:\n%s", text)
+	compareReadme(t, text)
+}
+
+// before tells whether one version is older than another.
+func before(version, other string) bool {
+	parts := func(v string) (numbers []int) {
+		for _, part := range strings.Split(v, ".") {
+			n, _ := strconv.Atoi(part)
+			numbers = append(numbers, n)
+		}
+		return numbers
+	}
+	return other != "" && slices.Compare(parts(version), parts(other)) < 0
+}
+
+func table(results map[string]map[string]string) string {
+	var text strings.Builder
+	text.WriteString("| Redisson | record format |")
+	for _, c := range checks {
+		fmt.Fprintf(&text, " %s |", c.name)
+	}
+	text.WriteString("\n|---|---|" + strings.Repeat("---|", len(checks)) + "\n")
+	for _, version := range redisson.Versions {
+		fmt.Fprintf(&text, "| %s | `%s` |", version, formatNames[format(version)])
+		for _, c := range checks {
+			fmt.Fprintf(&text, " %s |", results[version][c.name])
+		}
+		text.WriteString("\n")
+	}
+	return text.String()
+}
+
+var formatNames = map[rratelimiter.RecordFormat]string{
+	rratelimiter.Redisson313: "Redisson313", rratelimiter.Redisson316: "Redisson316",
+	rratelimiter.Redisson317: "Redisson317", rratelimiter.Redisson321: "Redisson321",
+}
+
+// format is what a version writes, and the oldest that it can read.
+func format(version string) rratelimiter.RecordFormat {
+	switch {
+	case before(version, "3.16.4"):
+		return rratelimiter.Redisson313
+	case before(version, "3.17.0"):
+		return rratelimiter.Redisson316
+	case before(version, "3.21.0"):
+		return rratelimiter.Redisson317
+	}
+	return rratelimiter.Redisson321
+}
+
+const (
+	readme     = "../README.md"
+	tableBegin = "<!-- matrix: written by make matrix-table -->\n"
+	tableEnd   = "<!-- /matrix -->"
+)
+
+func compareReadme(t *testing.T, text string) {
+	t.Helper()
+	page, err := os.ReadFile(readme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, rest, found := strings.Cut(string(page), tableBegin)
+	old, tail, ends := strings.Cut(rest, tableEnd)
+	if !found || !ends {
+		t.Fatalf("%s has no place for the table", readme)
+	}
+	if strings.TrimSpace(old) == strings.TrimSpace(text) {
+		return
+	}
+	if !*update {
+		t.Errorf("the table in %s is not the one above: make matrix-table writes it", readme)
+		return
+	}
+	if err := os.WriteFile(readme, []byte(head+tableBegin+"\n"+text+"\n"+tableEnd+tail), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// limiter is the Go side of a check: it writes records that the version can read.
+func (b *bench) limiter(name string, opts ...rratelimiter.LimiterOption) *rratelimiter.Limiter {
+	opts = append(opts, rratelimiter.WithRecordFormat(readable(b.java.Version())))
+	return b.client(rratelimiter.WithClientID(b.java.ID())).RateLimiter(name, opts...)
+}
+
+// readable is the format that a fleet with this version is to use.
+func readable(version string) rratelimiter.RecordFormat {
+	if f := format(version); f != rratelimiter.Redisson321 {
+		return f
+	}
+	return rratelimiter.Redisson317 // the default serves all from 3.17.0 on
+}
+
+func goType(t redisson.Type) rratelimiter.RateType {
+	if t == redisson.PerClient {
+		return rratelimiter.PerClient
+	}
+	return rratelimiter.Overall
+}
+
+// javaFirst: Java sets the rate and takes some, Go reads the rate and takes the rest, both find nothing left.
+func javaFirst(kind redisson.Type) func(*bench, string) {
+	return func(b *bench, name string) {
+		l := b.limiter(name)
+		want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, redisson.Rate{Type: kind, Permits: 5, Interval: time.Minute}))
+		want(b, "Go's Config", rratelimiter.Rate{Type: goType(kind), Permits: 5, Interval: time.Minute})(l.Config(b.ctx))
+		want(b, "Go's TrySetRate", false)(l.TrySetRate(b.ctx, rratelimiter.PerSecond(1)))
+		want(b, "Java's tryAcquire", true)(b.java.TryAcquire(b.ctx, name, 2))
+		want(b, "Go's AvailablePermits", int64(3))(l.AvailablePermits(b.ctx))
+		want(b, "Go's TryAcquire", true)(l.TryAcquire(b.ctx, 3))
+		b.nothingLeft(l, name)
+	}
+}
+
+// goFirst is javaFirst with the sides swapped.
+func goFirst(kind redisson.Type) func(*bench, string) {
+	return func(b *bench, name string) {
+		l := b.limiter(name)
+		rate := redisson.Rate{Type: kind, Permits: 5, Interval: time.Minute}
+		want(b, "Go's TrySetRate", true)(l.TrySetRate(b.ctx, rratelimiter.Rate{Type: goType(kind), Permits: 5, Interval: time.Minute}))
+		want(b, "Java's getConfig", rate)(b.java.Config(b.ctx, name))
+		want(b, "Java's trySetRate", false)(b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: 1, Interval: time.Second}))
+		want(b, "Go's TryAcquire", true)(l.TryAcquire(b.ctx, 2))
+		want(b, "Java's availablePermits", int64(3))(b.java.Available(b.ctx, name))
+		want(b, "Java's tryAcquire", true)(b.java.TryAcquire(b.ctx, name, 3))
+		b.nothingLeft(l, name)
+	}
+}
+
+func (b *bench) nothingLeft(l *rratelimiter.Limiter, name string) {
+	b.Helper()
+	want(b, "Java's availablePermits", int64(0))(b.java.Available(b.ctx, name))
+	want(b, "Go's AvailablePermits", int64(0))(l.AvailablePermits(b.ctx))
+	want(b, "Java's tryAcquire", false)(b.java.TryAcquire(b.ctx, name, 1))
+	want(b, "Go's TryAcquire", false)(l.TryAcquire(b.ctx, 1))
+	state, err := l.State(b.ctx)
+	b.must("Go's State", err)
+	if !state.Consistent || state.Used != 5 || state.Records != 2 {
+		b.Fatalf("two grants of 5 permits in sum left %+v", state)
+	}
+}
+
+const recordsInterval = 900 * time.Millisecond
+
+// twoGrants takes 3 and then 4 of 10 permits, apart enough that the first returns well before the second.
+func (b *bench) twoGrants(take func(n int64) (bool, error)) {
+	b.Helper()
+	want(b, "the first grant", true)(take(3))
+	time.Sleep(recordsInterval * 2 / 3)
+	want(b, "the second grant", true)(take(4))
+}
+
+// javaReadsRecords: Go's records expire one by one in Java's own script, which unpacks them to do so.
+func javaReadsRecords(b *bench, name string) {
+	formats := []rratelimiter.RecordFormat{readable(b.java.Version())}
+	if f := format(b.java.Version()); f != formats[0] {
+		formats = append(formats, f)
+	}
+	for _, f := range formats {
+		name := fmt.Sprintf("%s:%d", name, f)
+		l := b.client().RateLimiter(name, rratelimiter.WithRecordFormat(f))
+		want(b, "Go's TrySetRate", true)(l.TrySetRate(b.ctx, rratelimiter.Rate{Permits: 10, Interval: recordsInterval}))
+		b.twoGrants(func(n int64) (bool, error) { return l.TryAcquire(b.ctx, n) })
+		want(b, "Java's availablePermits", int64(3))(b.java.Available(b.ctx, name))
+		b.sees("Java", []int64{3, 6, 10}, func() (int64, error) { return b.java.Available(b.ctx, name) })
+		if n := b.rdb.ZCard(b.ctx, permitsKey(name)).Val(); n != 0 {
+			b.Fatalf("Java left %d records of Go", n)
+		}
+	}
+}
+
+// goReadsRecords: the other way round; Go also reads every member by itself.
+func goReadsRecords(b *bench, name string) {
+	l := b.limiter(name)
+	want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: 10, Interval: recordsInterval}))
+	b.twoGrants(func(n int64) (bool, error) { return b.java.TryAcquire(b.ctx, name, n) })
+	members, err := b.rdb.ZRangeWithScores(b.ctx, permitsKey(name), 0, -1).Result()
+	b.must("reading the records", err)
+	var sizes []uint32
+	for _, m := range members {
+		record, err := rratelimiter.UnpackRecord([]byte(m.Member.(string)))
+		b.must("UnpackRecord", err)
+		packed, err := rratelimiter.PackRecord(format(b.java.Version()), record.ID, record.Permits)
+		b.must("PackRecord", err)
+		if string(packed) != m.Member {
+			b.Fatalf("Java wrote %x, Go packs %x", m.Member, packed)
+		}
+		sizes = append(sizes, record.Permits)
+	}
+	if !slices.Equal(sizes, []uint32{3, 4}) {
+		b.Fatalf("Java's records hold %v permits", sizes)
+	}
+	b.sees("Go", []int64{3, 6, 10}, func() (int64, error) { return l.AvailablePermits(b.ctx) })
+	if n := b.rdb.ZCard(b.ctx, permitsKey(name)).Val(); n != 0 {
+		b.Fatalf("Go left %d records of Java", n)
+	}
+}
+
+// sees asks until it has seen the given numbers, in this order, and no others.
+func (b *bench) sees(who string, numbers []int64, ask func() (int64, error)) {
+	b.Helper()
+	at := 0
+	b.eventually(fmt.Sprintf("%s sees %v", who, numbers), 10*time.Second, func() bool {
+		n, err := ask()
+		b.must(who, err)
+		for at < len(numbers)-1 && n != numbers[at] {
+			at++
+		}
+		if n != numbers[at] {
+			b.Fatalf("%s sees %d permits free, not one of %v", who, n, numbers)
+		}
+		return at == len(numbers)-1
+	})
+}
+
+func valueKey(name string) string   { return "{" + name + "}:value" }
+func permitsKey(name string) string { return "{" + name + "}:permits" }
+
+// stateLives fails unless value and permits live about as long as given.
+func (b *bench) stateLives(name string, ttl time.Duration) {
+	b.Helper()
+	for _, key := range []string{valueKey(name), permitsKey(name)} {
+		left := b.rdb.PTTL(b.ctx, key).Val()
+		if left > ttl || left < ttl-10*time.Second {
+			b.Fatalf("%s lives %v, not about %v", key, left, ttl)
+		}
+	}
+}
+
+// lifeTimeByJava: an expire of Java holds for the state that Go writes.
+func lifeTimeByJava(b *bench, name string) {
+	l := b.limiter(name)
+	want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: 5, Interval: time.Minute}))
+	want(b, "Java's expire", true)(b.java.Expire(b.ctx, name, time.Minute))
+	want(b, "Go's TryAcquire", true)(l.TryAcquire(b.ctx, 1))
+	b.stateLives(name, time.Minute)
+}
+
+// lifeTimeByGo: an expire of Go holds for the state that is there, and for what Java writes, where that version gives the
+// state the configuration's life time.
+func lifeTimeByGo(b *bench, name string) {
+	l := b.limiter(name)
+	want(b, "Go's TrySetRate", true)(l.TrySetRate(b.ctx, rratelimiter.Rate{Permits: 5, Interval: time.Minute}))
+	want(b, "Java's tryAcquire", true)(b.java.TryAcquire(b.ctx, name, 1))
+	want(b, "Go's Expire", true)(l.Expire(b.ctx, time.Minute))
+	b.stateLives(name, time.Minute)
+	want(b, "Java's tryAcquire", true)(b.java.TryAcquire(b.ctx, name, 1))
+	b.stateLives(name, time.Minute)
+	ttl, err := b.java.TTL(b.ctx, name)
+	b.must("Java's remainTimeToLive", err)
+	if ttl > time.Minute || ttl < 50*time.Second {
+		b.Fatalf("Java sees a life time of %v", ttl)
+	}
+	want(b, "Go's ClearExpire", true)(l.ClearExpire(b.ctx))
+	want(b, "Java's remainTimeToLive", -time.Millisecond)(b.java.TTL(b.ctx, name))
+}
+
+// newRateByJava: Go uses a rate from the moment at which Java sets it.
+func newRateByJava(b *bench, name string) {
+	l := b.limiter(name, rratelimiter.WithRate(rratelimiter.PerMinute(1)))
+	want(b, "Go's TryAcquire", true)(l.TryAcquire(b.ctx, 1))
+	want(b, "Go's TryAcquire", false)(l.TryAcquire(b.ctx, 1))
+	b.must("Java's setRate", b.java.SetRate(b.ctx, name, redisson.Rate{Permits: 7, Interval: time.Minute}))
+	want(b, "Go's AvailablePermits", int64(7))(l.AvailablePermits(b.ctx))
+	want(b, "Go's TryAcquire", true)(l.TryAcquire(b.ctx, 5))
+	if before(b.java.Version(), "4.4.0") {
+		return
+	}
+	want(b, "Java's updateRate", true)(b.java.UpdateRate(b.ctx, name, redisson.Rate{Permits: 9, Interval: time.Minute, KeepState: true}))
+	want(b, "Go's AvailablePermits", int64(4))(l.AvailablePermits(b.ctx))
+}
+
+// keepAlive: each side renews a limiter with a keep-alive that the other set; Redisson before 3.38 knows none, so that
+// under it alone the limiter dies.
+func keepAlive(b *bench, name string) {
+	const alive = 1500 * time.Millisecond
+	renew := func(take func() (bool, error)) (lives bool) {
+		for end := time.Now().Add(2 * alive); time.Now().Before(end); time.Sleep(alive / 5) {
+			if _, err := take(); err != nil {
+				return false
+			}
+		}
+		return b.rdb.Exists(b.ctx, name).Val() == 1
+	}
+	l := b.limiter(name)
+	want(b, "Go's TrySetRate", true)(l.TrySetRate(b.ctx, rratelimiter.Rate{Permits: 5, Interval: 100 * time.Millisecond, KeepAlive: alive}))
+	knows := !before(b.java.Version(), "3.38.0")
+	if lives := renew(func() (bool, error) { return b.java.TryAcquire(b.ctx, name, 1) }); lives != knows {
+		b.Fatalf("under Java's traffic the limiter lives on: %v, want %v", lives, knows)
+	}
+	rate := redisson.Rate{Permits: 5, Interval: 100 * time.Millisecond, KeepAlive: alive}
+	err := b.java.SetRate(b.ctx, name, rate)
+	if !knows {
+		if !errors.Is(err, redisson.ErrUnsupported) {
+			b.Fatalf("Java's setRate with a keep-alive: %v, want unsupported", err)
+		}
+		b.must("Go's SetRate", l.SetRate(b.ctx, rratelimiter.Rate{Permits: 5, Interval: 100 * time.Millisecond, KeepAlive: alive}))
+	} else {
+		b.must("Java's setRate", err)
+	}
+	if !renew(func() (bool, error) { return l.TryAcquire(b.ctx, 1) }) {
+		b.Fatal("under Go's traffic the limiter died")
+	}
+	b.eventually("the limiter dies unused", 4*alive, func() bool {
+		return b.rdb.Exists(b.ctx, name, valueKey(name), permitsKey(name)).Val() == 0
+	})
+	_, err = l.TryAcquire(b.ctx, 1)
+	if !errors.Is(err, rratelimiter.ErrNotInitialized) {
+		b.Fatalf("acquiring from a dead limiter: %v", err)
+	}
+}
+
+// release: permits that Java releases are free for Go, and the other way round.
+func release(b *bench, name string) {
+	l := b.limiter(name, rratelimiter.WithRate(rratelimiter.PerMinute(5)))
+	want(b, "Go's TryAcquire", true)(l.TryAcquire(b.ctx, 5))
+	b.must("Java's release", b.java.Release(b.ctx, name, 2))
+	want(b, "Go's AvailablePermits", int64(2))(l.AvailablePermits(b.ctx))
+	want(b, "Go's TryAcquire", true)(l.TryAcquire(b.ctx, 2))
+	want(b, "Go's TryAcquire", false)(l.TryAcquire(b.ctx, 1))
+	want(b, "Go's Release", int64(3))(l.Release(b.ctx, 3))
+	want(b, "Java's availablePermits", int64(3))(b.java.Available(b.ctx, name))
+	want(b, "Java's tryAcquire", true)(b.java.TryAcquire(b.ctx, name, 3))
+	want(b, "Java's tryAcquire", false)(b.java.TryAcquire(b.ctx, name, 1))
+}

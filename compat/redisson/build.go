@@ -1,0 +1,357 @@
+package redisson
+
+// Building the harness: one thin jar a version, in the user's cache folder, in a folder named
+// after a hash of the sources. All versions that are missing are built by one Maven run: Maven's
+// local repository is not safe against several processes, but a run may use several threads.
+
+import (
+	"archive/zip"
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	install       = "apt-get install openjdk-17-jdk-headless maven"
+	buildAttempts = 3
+	mainClass     = "Main-Class: rratelimiter.compat.Harness"
+)
+
+var (
+	versionForm = regexp.MustCompile(`^[0-9][0-9A-Za-z.-]*$`)
+	// built remembers by version which jars this process has seen complete.
+	built sync.Map
+)
+
+// Build makes the harness for the given versions of Redisson, or for all Versions. What is there
+// already, from the same sources, is not built again. Processes that build at the same time wait
+// for each other. The first build on a machine downloads 30 MB for a version, less for each more.
+func Build(ctx context.Context, versions ...string) error {
+	if len(versions) == 0 {
+		versions = Versions
+	}
+	for _, version := range versions {
+		if !versionForm.MatchString(version) {
+			return fmt.Errorf("redisson: %q is no version", version)
+		}
+	}
+	sources, err := sourceFolder()
+	if err != nil {
+		return err
+	}
+	folder, err := outputFolder(sources)
+	if err != nil {
+		return err
+	}
+	if len(missing(folder, versions)) == 0 {
+		return nil
+	}
+	for _, name := range []string{"java", "javac", "mvn"} {
+		if _, err := tool(name); err != nil {
+			return err
+		}
+	}
+	if err := checkJava(ctx); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return fmt.Errorf("redisson: %w", err)
+	}
+	// One lock for all sources: what they share is the Maven repository.
+	unlock, err := lock(ctx, filepath.Join(filepath.Dir(folder), "lock"))
+	if err != nil {
+		return fmt.Errorf("redisson: wait for another build: %w", err)
+	}
+	defer unlock()
+
+	var output string
+	for attempt := 1; attempt <= buildAttempts; attempt++ {
+		todo := missing(folder, versions)
+		if len(todo) == 0 {
+			return nil
+		}
+		if attempt > 1 {
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Duration(attempt) * time.Second):
+			}
+		}
+		if output, err = maven(ctx, sources, folder, todo, attempt > 1); err != nil && ctx.Err() != nil {
+			return fmt.Errorf("redisson: build %s: %w", strings.Join(todo, ", "), ctx.Err())
+		}
+	}
+	if todo := missing(folder, versions); len(todo) > 0 {
+		if err == nil {
+			err = errors.New("no error by Maven, but the jars are not complete (a blank in the path of its repository?)")
+		}
+		return fmt.Errorf("redisson: build %s: %w\n%s", strings.Join(todo, ", "), err, output)
+	}
+	return nil
+}
+
+// Jar builds one version where needed and tells where its jar is. It runs with java -jar.
+func Jar(ctx context.Context, version string) (string, error) {
+	if jar, ok := built.Load(version); ok {
+		return jar.(string), nil
+	}
+	if err := Build(ctx, version); err != nil {
+		return "", err
+	}
+	jar, ok := built.Load(version)
+	if !ok {
+		return "", fmt.Errorf("redisson: %s was not built", version)
+	}
+	return jar.(string), nil
+}
+
+// missing returns the versions whose jar is not there, or not of these sources, or points to jars
+// that have left the Maven repository.
+func missing(folder string, versions []string) []string {
+	var todo []string
+	for _, version := range versions {
+		jar := filepath.Join(folder, version, "harness.jar")
+		if complete(jar) {
+			built.Store(version, jar)
+		} else if !slices.Contains(todo, version) {
+			todo = append(todo, version)
+		}
+	}
+	return todo
+}
+
+// complete tells whether a harness jar and all that its manifest points to exist.
+func complete(jar string) bool {
+	archive, err := zip.OpenReader(jar)
+	if err != nil {
+		return false
+	}
+	defer archive.Close()
+	file, err := archive.Open("META-INF/MANIFEST.MF")
+	if err != nil {
+		return false
+	}
+	defer file.Close()
+	manifest, err := io.ReadAll(file)
+	if err != nil {
+		return false
+	}
+	// Long lines are folded; the rest begins with a blank.
+	text := strings.NewReplacer("\r\n ", "", "\n ", "").Replace(string(manifest))
+	jars := 0
+	main := false
+	lines := bufio.NewScanner(strings.NewReader(text))
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		line := strings.TrimSpace(lines.Text())
+		main = main || line == mainClass
+		if entries, ok := strings.CutPrefix(line, "Class-Path: "); ok {
+			for entry := range strings.FieldsSeq(entries) {
+				if _, err := os.Stat(strings.TrimPrefix(entry, "file://")); err != nil {
+					return false
+				}
+				jars++
+			}
+		}
+	}
+	return main && jars > 5
+}
+
+// maven builds versions in one run, each a module of a project made for the occasion, and puts
+// the jars in their places. Its output comes back for the case that something is missing then.
+func maven(ctx context.Context, sources, folder string, versions []string, again bool) (string, error) {
+	work, err := os.MkdirTemp(folder, "building-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(work)
+	pom, err := os.ReadFile(filepath.Join(sources, "pom.xml"))
+	if err != nil {
+		return "", err
+	}
+	var modules strings.Builder
+	for _, version := range versions {
+		module := setProperty(pom, "redisson.version", version)
+		module = setProperty(module, "harness.dir", sources)
+		module = setProperty(module, "harness.out", filepath.Join(work, "out"))
+		if err := os.WriteFile(filepath.Join(work, version+".xml"), module, 0o644); err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&modules, "    <module>%s.xml</module>\n", version)
+	}
+	all := "<project>\n  <modelVersion>4.0.0</modelVersion>\n  <groupId>com.github.rratelimiter</groupId>\n" +
+		"  <artifactId>harnesses</artifactId>\n  <version>1</version>\n  <packaging>pom</packaging>\n" +
+		"  <modules>\n" + modules.String() + "  </modules>\n</project>\n"
+	if err := os.WriteFile(filepath.Join(work, "pom.xml"), []byte(all), 0o644); err != nil {
+		return "", err
+	}
+
+	mvn, err := tool("mvn")
+	if err != nil {
+		return "", err
+	}
+	args := []string{"-B", "-q", "-T", "4", "--fail-at-end", "-Dmaven.artifact.threads=8", "-f", work, "package"}
+	if again {
+		args = append(args, "-U") // or a download that failed is not tried again
+	}
+	cmd := exec.CommandContext(ctx, mvn, args...)
+	cmd.Dir = work
+	cmd.WaitDelay = 10 * time.Second
+	output := &tail{max: 16 << 10}
+	cmd.Stdout, cmd.Stderr = output, output
+	err = cmd.Run()
+	for _, version := range versions {
+		jar := filepath.Join(work, "out", version, "harness.jar")
+		if !complete(jar) {
+			continue
+		}
+		place := filepath.Join(folder, version)
+		if moveErr := os.MkdirAll(place, 0o755); moveErr != nil {
+			return output.String(), moveErr
+		}
+		if moveErr := os.Rename(jar, filepath.Join(place, "harness.jar")); moveErr != nil {
+			return output.String(), moveErr
+		}
+	}
+	return output.String(), err
+}
+
+// setProperty changes the value of a property in the text of a pom.
+func setProperty(pom []byte, name, value string) []byte {
+	begin := []byte("<" + name + ">")
+	before, rest, ok := bytes.Cut(pom, begin)
+	if !ok {
+		return pom
+	}
+	_, after, ok := bytes.Cut(rest, []byte("</"+name+">"))
+	if !ok {
+		return pom
+	}
+	escaped := strings.NewReplacer("&", "&amp;", "<", "&lt;").Replace(value)
+	return slices.Concat(before, begin, []byte(escaped), []byte("</"+name+">"), after)
+}
+
+// sourceFolder finds compat/java: beside this file, or, when the build has hidden where that was
+// (-trimpath), in the working folder or above it.
+func sourceFolder() (string, error) {
+	var candidates []string
+	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) {
+		candidates = append(candidates, filepath.Join(filepath.Dir(filepath.Dir(file)), "java"))
+	}
+	if folder, err := os.Getwd(); err == nil {
+		for {
+			candidates = append(candidates, filepath.Join(folder, "compat", "java"))
+			parent := filepath.Dir(folder)
+			if parent == folder {
+				break
+			}
+			folder = parent
+		}
+	}
+	for _, candidate := range candidates {
+		if _, err := os.Stat(filepath.Join(candidate, "pom.xml")); err == nil {
+			return candidate, nil
+		}
+	}
+	return "", fmt.Errorf("redisson: compat/java not found; looked for %s", strings.Join(candidates, ", "))
+}
+
+// outputFolder is where the jars of these sources are: same sources, same folder.
+func outputFolder(sources string) (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		// No home, as in some containers.
+		cache = filepath.Join(sources, "target", "cache")
+	}
+	hash := sha256.New()
+	err = filepath.WalkDir(sources, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(sources, path)
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			if name == "target" {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if filepath.Ext(name) != ".java" && name != "pom.xml" {
+			return nil
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(hash, "%s %d\n", filepath.ToSlash(name), len(content))
+		hash.Write(content)
+		return nil
+	})
+	if err != nil {
+		return "", fmt.Errorf("redisson: %w", err)
+	}
+	return filepath.Join(cache, "rratelimiter", "redisson", hex.EncodeToString(hash.Sum(nil))[:16]), nil
+}
+
+// tool finds a program of the JDK or Maven, or says what to install.
+func tool(name string) (string, error) {
+	if home := os.Getenv("JAVA_HOME"); home != "" && name != "mvn" {
+		if path, err := exec.LookPath(filepath.Join(home, "bin", name)); err == nil {
+			return path, nil
+		}
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("redisson: %s not found; real Redisson needs a JDK 17 or later and Maven: %s", name, install)
+	}
+	return path, nil
+}
+
+// checkJava fails where Java is too old for the harness.
+func checkJava(ctx context.Context) error {
+	java, err := tool("java")
+	if err != nil {
+		return err
+	}
+	output, err := exec.CommandContext(ctx, java, "-version").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("redisson: java -version: %w: %s", err, output)
+	}
+	if major := javaMajor(string(output)); major < 17 {
+		first, _, _ := strings.Cut(string(output), "\n")
+		return fmt.Errorf("redisson: Java 17 or later is needed, this is %s: %s", strings.TrimSpace(first), install)
+	}
+	return nil
+}
+
+var javaVersionForm = regexp.MustCompile(`version "([0-9]+)(?:\.([0-9]+))?`)
+
+// javaMajor reads the 17 out of `openjdk version "17.0.15"`, and 8 out of "1.8.0_292".
+func javaMajor(output string) int {
+	match := javaVersionForm.FindStringSubmatch(output)
+	if match == nil {
+		return 0
+	}
+	major, _ := strconv.Atoi(match[1])
+	if major == 1 {
+		major, _ = strconv.Atoi(match[2])
+	}
+	return major
+}

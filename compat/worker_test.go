@@ -1,0 +1,114 @@
+package compat
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/compat/redisson"
+)
+
+// worker_test.go is the Go counterpart of the harness's run: a process of its own (this test binary again) whose
+// goroutines acquire for a while and log what they got.
+
+// workerEnv holds the order of a worker; a test binary that finds it set is one.
+const workerEnv = "RRATELIMITER_COMPAT_WORKER"
+
+type order struct {
+	Addr, Name string
+	Work       redisson.Work
+}
+
+// workerMain does what a worker is told to, and prints a line of JSON for each grant.
+func workerMain(words string) int {
+	var o order
+	if err := json.Unmarshal([]byte(words), &o); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: o.Addr})
+	defer rdb.Close()
+	limiter := rratelimiter.NewClient(rdb).RateLimiter(o.Name)
+	out := bufio.NewWriter(os.Stdout)
+	defer out.Flush()
+	var mu sync.Mutex
+	failed := 0
+	report := func(g redisson.Grant, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			failed = 1
+			fmt.Fprintln(os.Stderr, err)
+			return
+		}
+		line, _ := json.Marshal(g)
+		out.Write(append(line, '\n'))
+	}
+	time.Sleep(time.Until(o.Work.At))
+	end := time.Now().Add(o.Work.For)
+	// Who is still waiting at the end leaves the line; a grant at that very moment is lost, and Redis alone knows it.
+	ctx, cancel := context.WithDeadline(context.Background(), end)
+	defer cancel()
+	var wg sync.WaitGroup
+	for thread := range o.Work.Threads {
+		wg.Go(func() {
+			for time.Now().Before(end) {
+				n := o.Work.Min + rand.Int64N(o.Work.Max-o.Work.Min+1)
+				start := time.Now()
+				granted, err := true, error(nil)
+				if o.Work.Blocked {
+					err = limiter.Acquire(ctx, n)
+				} else {
+					granted, err = limiter.TryAcquire(context.Background(), n)
+				}
+				switch {
+				case errors.Is(err, context.DeadlineExceeded):
+				case err != nil || granted:
+					report(redisson.Grant{Thread: thread, Permits: n, Start: start, End: time.Now()}, err)
+				default:
+					time.Sleep(o.Work.Pause)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return failed
+}
+
+// runGo runs a worker and reads its log.
+func runGo(t *testing.T, o order) []redisson.Grant {
+	words, err := json.Marshal(o)
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), workerEnv+"="+string(words))
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Errorf("a Go worker: %v", err)
+	}
+	var grants []redisson.Grant
+	for line := range bytes.Lines(out) {
+		var g redisson.Grant
+		if err := json.Unmarshal(line, &g); err != nil {
+			t.Errorf("a Go worker's line %q: %v", line, err)
+			break
+		}
+		grants = append(grants, g)
+	}
+	return grants
+}

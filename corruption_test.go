@@ -1,0 +1,558 @@
+package rratelimiter
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// A broken state is what a hand, a crash, another version or an eviction may leave in the keys: of a rate of 10 a minute,
+// unless fields says something else.
+type broken struct {
+	name   string
+	fields []string          // of the configuration, name and text by turns; over the usual ones
+	drop   []string          // fields that are missing
+	value  string            // "": none
+	add    map[string]string // member: ms from now, or a score as text
+	want   string            // part of the ErrNotInitialized that most methods answer; "": they work
+	free   int64             // then, what AvailablePermits answers
+	real   bool              // only a real Redis can hold this
+}
+
+// brokenStates are the states that every method must bear.
+func brokenStates() []broken {
+	two := map[string]string{record("aaaaaaaa", 3): "-1000", record("bbbbbbbb", 2): "0"}
+	states := []broken{
+		{name: "value missing with records", add: two, free: 5},
+		{name: "value without records, nothing left", value: "0", free: 10}, // Redisson fails on it for ever: #2987
+		{name: "value without records, something left", value: "4", free: 10},
+		{name: "neither value nor records", free: 10},
+		{name: "value negative", value: "-5", add: two, free: 5},
+		{name: "value negative, no records", value: "-5", free: 10},
+		{name: "value above the rate", value: "11", add: two, free: 5},
+		{name: "value above the rate, no records", value: "11", free: 10},
+		{name: "value too low", value: "1", add: two, free: 1}, // a refusal finds the others
+		{name: "value too high", value: "7", add: two, free: 7},
+		{name: "value and expired above the rate", value: "7", free: 8,
+			add: map[string]string{record("expired1", 9): "-60000", record("aaaaaaaa", 2): "0"}},
+		{name: "expired alone, drifted", value: "7", add: map[string]string{record("expired1", 9): "-60000"}, free: 10},
+		{name: "expired alone, value missing", add: map[string]string{record("expired1", 9): "-60000"}, free: 10},
+		{name: "more granted than the rate", value: "0", add: map[string]string{record("aaaaaaaa", 4000000000): "0"}, free: 0},
+		{name: "more granted than the rate, value missing", add: map[string]string{record("aaaaaaaa", 4000000000): "0"}, free: 0},
+		{name: "short members", value: "5", free: 5,
+			add: map[string]string{record("aaaaaaaa", 5): "-500", "": "-3000", "x": "-2000", "xyz": "-1000"}},
+		{name: "short members, value missing", free: 5,
+			add: map[string]string{record("aaaaaaaa", 5): "-500", "": "-3000", "x": "-2000", "xyz": "-1000"}},
+		{name: "short members alone", value: "0", add: map[string]string{"": "-3000", "x": "-2000", "xyz": "-1000"}, free: 0},
+		{name: "short members, expired", value: "3", add: map[string]string{"": "-70000", "xyz": "-60000"}, free: 10},
+		{name: "permits alone", value: "5", free: 5, add: map[string]string{"\x03\x00\x00\x00": "-2000", "\x02\x00\x00\x00": "-1000"}},
+		{name: "members of other formats", value: "1", free: 1, add: map[string]string{
+			"\xf4\x1e\x87\x5c\x02\x00\x00\x00": "-4000", "\x08\x00\x00\x00\x00\x00\x00\x0012345678\x03\x00\x00\x00": "-3000",
+			"\x10" + strings.Repeat("i", 16) + "\x04\x00\x00\x00": "-2000",
+		}},
+		{name: "members of text", value: "5", free: 5, add: map[string]string{"hello, world": "-2000", "{\"permits\":5}": "-1000"}},
+		{name: "members of nothing", value: "5", free: 5,
+			add: map[string]string{strings.Repeat("\x00", 13): "-2000", strings.Repeat("\xff", 13): "-1000"}},
+		{name: "scores of fractions", value: "5", free: 5,
+			add: map[string]string{record("aaaaaaaa", 3): "-1000.625", record("bbbbbbbb", 2): "-0.5"}},
+		{name: "scores below zero", value: "5", free: 10, add: map[string]string{record("aaaaaaaa", 5): "=-5000"}},
+		{name: "scores of zero", value: "5", free: 10, add: map[string]string{record("aaaaaaaa", 5): "=0"}},
+		{name: "scores to come", value: "5", free: 5, add: map[string]string{record("aaaaaaaa", 5): "3600000"}},
+		{name: "scores far to come", value: "5", free: 5, add: map[string]string{record("aaaaaaaa", 5): "=1e300"}, real: true},
+		{name: "scores long ago", value: "5", free: 10, add: map[string]string{record("aaaaaaaa", 5): "=-1e300"}, real: true},
+		{name: "score inf", value: "5", free: 5, add: map[string]string{record("aaaaaaaa", 5): "=+inf"}, real: true},
+		{name: "score inf, value missing", free: 5, add: map[string]string{record("aaaaaaaa", 5): "=+inf"}, real: true},
+		{name: "score -inf", value: "5", free: 10, add: map[string]string{record("aaaaaaaa", 5): "=-inf"}, real: true},
+		{name: "scores inf and -inf", value: "5", free: 7,
+			add: map[string]string{record("aaaaaaaa", 3): "=+inf", record("bbbbbbbb", 2): "=-inf"}, real: true},
+		{name: "type missing", drop: []string{"type"}, value: "5", add: two, want: "its type is missing"},
+		{name: "interval missing", drop: []string{"interval"}, value: "5", add: two, want: "its interval is missing"},
+		{name: "rate missing", drop: []string{"rate"}, value: "5", add: two, want: "its rate is missing"},
+		{name: "configuration missing", drop: []string{"rate", "interval", "type"}, value: "5", add: two, want: "it has no rate"},
+		{name: "configuration foreign", drop: []string{"rate", "interval", "type"}, fields: []string{"colour", "red"}, want: "it has no rate"},
+		{name: "rate 0", fields: []string{"rate", "0"}, free: 0},
+		{name: "rate 007", fields: []string{"rate", "007"}, value: "3", add: map[string]string{record("aaaaaaaa", 4): "0"}, free: 3},
+		{name: "rate of 19 digits", fields: []string{"rate", "9223372036854775807"}, free: 1e15},
+		{name: "rate of 30 digits", fields: []string{"rate", strings.Repeat("9", 30)}, value: strings.Repeat("9", 30), free: 1e15},
+		{name: "interval of 15 digits", fields: []string{"interval", "999999999999999"}, value: "5", add: two, free: 5},
+		{name: "keep-alive of 15 digits", fields: []string{"keepAliveTime", "999999999999999"}, value: "5", add: two, free: 5},
+	}
+	for _, kind := range []string{"2", "", "-1", "00", "0 ", "OVERALL", "nan"} {
+		states = append(states, broken{name: fmt.Sprintf("type %q", kind), fields: []string{"type", kind}, value: "5", add: two,
+			want: "its type is neither 0 nor 1"})
+	}
+	garbage := []string{"nan", "-nan", "inf", "-inf", "1e3", "0x10", "", "text", " 5", "5 ", "5.0", "+5", "--5", "5-", "\x00", "5\x00", "５"}
+	for _, text := range garbage {
+		states = append(states,
+			broken{name: fmt.Sprintf("value %q", text), value: text + "|", add: two, free: 5},
+			broken{name: fmt.Sprintf("value %q, no records", text), value: text + "|", free: 10},
+			broken{name: fmt.Sprintf("rate %q", text), fields: []string{"rate", text}, value: "5", add: two, want: "its rate is no whole number"},
+			broken{name: fmt.Sprintf("interval %q", text), fields: []string{"interval", text}, value: "5", add: two,
+				want: "its interval is no positive whole number"},
+			broken{name: fmt.Sprintf("keep-alive %q", text), fields: []string{"keepAliveTime", text}, value: "5", add: two, free: 5},
+		)
+	}
+	for _, text := range []string{"007", "-0", "9223372036854775807", "-9223372036854775808", "9223372036854775808", strings.Repeat("9", 400)} {
+		states = append(states,
+			broken{name: fmt.Sprintf("value %.30q", text), value: text, add: two, free: 5},
+			broken{name: fmt.Sprintf("value %.30q, no records", text), value: text, free: 10})
+	}
+	for _, text := range []string{"-5", "-0x1", "-9223372036854775808"} {
+		states = append(states, broken{name: fmt.Sprintf("rate %q", text), fields: []string{"rate", text}, want: "its rate is no whole number"})
+	}
+	for _, text := range []string{"0", "-1", "-60000", "1234567890123456", "9223372036854775807"} {
+		states = append(states, broken{name: fmt.Sprintf("interval %q", text), fields: []string{"interval", text},
+			want: "its interval is no positive whole number"})
+	}
+	for _, text := range []string{"-5", "1234567890123456", "9223372036854775807"} {
+		states = append(states, broken{name: fmt.Sprintf("keep-alive %q", text), fields: []string{"keepAliveTime", text}, value: "5", add: two, free: 5})
+	}
+	return states
+}
+
+// make writes the state, in one round trip.
+func (b broken) make(r *rig, l *Limiter) {
+	r.t.Helper()
+	ctx := r.t.Context()
+	pipe := r.rdb.Pipeline()
+	pipe.FlushDB(ctx)
+	pipe.HSet(ctx, l.keyNames[keyConfig], "rate", "10", "interval", "60000", "type", "0")
+	if len(b.fields) > 0 {
+		pipe.HSet(ctx, l.keyNames[keyConfig], b.fields)
+	}
+	if len(b.drop) > 0 {
+		pipe.HDel(ctx, l.keyNames[keyConfig], b.drop...)
+	}
+	if b.value != "" {
+		pipe.Set(ctx, l.keyNames[keyValue], strings.TrimSuffix(b.value, "|"), 0)
+	}
+	for member, at := range b.add {
+		if score, absolute := strings.CutPrefix(at, "="); absolute {
+			at = score
+		} else {
+			var offset float64
+			_, err := fmt.Sscan(at, &offset)
+			r.must(err)
+			at = fmt.Sprintf("%f", float64(r.ms())+offset)
+		}
+		pipe.Do(ctx, "zadd", l.keyNames[keyPermits], at, member)
+	}
+	_, err := pipe.Exec(ctx)
+	r.must(err)
+}
+
+// live adds up the permits that count now, as an onlooker sees them, who knows the last four bytes and nothing else.
+func (r *rig) live(l *Limiter, interval int64) (sum int64) {
+	r.t.Helper()
+	for _, m := range r.members(l) {
+		if n := len(m.Member); n >= 4 && m.Score > float64(r.ms()-interval) {
+			sum += int64(binary.LittleEndian.Uint32([]byte(m.Member[n-4:])))
+		}
+	}
+	return sum
+}
+
+// asked is everyMethod, with an Acquire that does not wait for long: of a state that has nothing to give.
+func asked(r *rig, l *Limiter) map[string]func(context.Context) error {
+	methods := everyMethod(r.client, l)
+	methods["Acquire"] = func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+		defer cancel()
+		err := l.Acquire(ctx, 1)
+		if errors.Is(err, context.DeadlineExceeded) {
+			return nil // it may wait
+		}
+		return err
+	}
+	return methods
+}
+
+// neverFails are the methods that don't need a rate that can be used.
+var neverFails = []string{
+	"TrySetRate", "SetRate", "SetRate, KeepState", "UpdateRate", "Exists", "Delete", "Clients", "Expire", "ExpireAt", "ClearExpire",
+	"TTL", "Rename", "RenameNX",
+}
+
+func TestNoMethodFailsOnABrokenState(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, state := range brokenStates() {
+			if state.real && !s.IsReal() {
+				continue
+			}
+			t.Run(state.name, func(t *testing.T) {
+				r := newRig(t, s)
+				l := r.limiter("rl")
+				for method, call := range asked(r, l) {
+					state.make(r, l)
+					missing := r.rdb.Exists(t.Context(), "rl").Val() == 0
+					err := call(t.Context())
+					switch {
+					case missing && strings.HasPrefix(method, "Rename"), missing && method == "TTL":
+						if !errors.Is(err, ErrNotInitialized) {
+							t.Errorf("%s: %v, want ErrNotInitialized", method, err)
+						}
+					case slices.Contains(neverFails, method):
+						if err != nil {
+							t.Errorf("%s: %v", method, err)
+						}
+					case state.want != "":
+						if !errors.Is(err, ErrNotInitialized) || !strings.Contains(err.Error(), state.want) {
+							t.Errorf("%s: %v, want ErrNotInitialized and %q", method, err, state.want)
+						}
+					case state.free == 0 && slices.Equal(state.fields, []string{"rate", "0"}):
+						if err != nil && !errors.Is(err, ErrExceedsRate) {
+							t.Errorf("%s: %v, want ErrExceedsRate", method, err)
+						}
+					case err != nil:
+						t.Errorf("%s: %v", method, err)
+					}
+				}
+				if state.want == "" {
+					state.heals(t, r, l)
+				}
+				state.make(r, l)
+				r.setsRate(l)
+			})
+		}
+	})
+}
+
+// heals goes on from a state that can be used, until the window is over.
+func (b broken) heals(t *testing.T, r *rig, l *Limiter) {
+	t.Helper()
+	b.make(r, l)
+	state, err := l.State(t.Context())
+	r.must(err)
+	rate, interval := state.Rate.Permits, int64(60000)
+	if i := slices.Index(b.fields, "interval"); i >= 0 {
+		interval = 999999999999999
+	}
+	before := r.live(l, interval)
+	if state.Used != before {
+		t.Errorf("%d permits live, State says %d", before, state.Used)
+	}
+	if state.Available != b.free {
+		t.Errorf("State says that %d are free, want %d", state.Available, b.free)
+	}
+	if free := r.free(l); free != b.free {
+		t.Errorf("%d are free, want %d", free, b.free)
+	}
+	// Now all that can be had is taken: never more than the rate in a window, but for a value that says that Redisson gave
+	// permits back.
+	const record = math.MaxUint32 // a call that takes 1e15 permits would write 200,000 of these
+	got, err := l.AcquireUpTo(t.Context(), record)
+	r.must(err)
+	if got != min(b.free, record) {
+		t.Errorf("%d were granted of %d", got, b.free)
+	}
+	for range 3 {
+		for _, n := range []int64{3, 1} {
+			if _, err := l.Allow(t.Context(), n); err != nil && !errors.Is(err, ErrExceedsRate) {
+				t.Errorf("Allow: %v", err)
+			}
+		}
+	}
+	most := max(rate, before+b.free)
+	if live := r.live(l, interval); live > most {
+		t.Errorf("%d live at once of a rate of %d, %d before", live, rate, before)
+	}
+	if interval > 60000 || rate == 0 {
+		return
+	}
+	ahead := false
+	for _, m := range r.members(l) {
+		ahead = ahead || m.Score > float64(r.ms())
+	}
+	r.advance(time.Minute)
+	free := r.free(l)
+	if !ahead && free != rate {
+		t.Errorf("once all expired, %d are free of %d", free, rate)
+	}
+	if !ahead && !r.try(l, min(rate, record)) {
+		t.Errorf("once all expired, %d were not granted", rate)
+	}
+	if after, err := l.State(t.Context()); err != nil || !after.Consistent && !ahead {
+		t.Errorf("once all expired, the state is %+v, %v", after, err)
+	}
+}
+
+// setsRate sets a rate over whatever is there; then all is well.
+func (r *rig) setsRate(l *Limiter) {
+	r.t.Helper()
+	for _, opts := range [][]SetOption{{KeepState()}, nil} {
+		rate := PerMinute(8)
+		r.setRate(l, rate, opts...)
+		live := r.live(l, 60000)
+		state, err := l.State(r.t.Context())
+		r.must(err)
+		if !state.Consistent || state.Rate != rate || state.Used != live || state.Available != max(0, 8-live) {
+			r.t.Errorf("after SetRate, %d options, the state is %+v with %d live", len(opts), state, live)
+		}
+		if got, err := l.AcquireUpTo(r.t.Context(), 100); err != nil || got != state.Available {
+			r.t.Errorf("after SetRate %d were granted of %d: %v", got, state.Available, err)
+		}
+		if r.try(l, 1) {
+			r.t.Error("after SetRate more was granted than is free")
+		}
+	}
+	if live := r.live(l, 60000); live != 8 {
+		r.t.Errorf("after SetRate %d live of 8", live)
+	}
+}
+
+// TestWrongTypesAreSaidAndChangeNothing puts a value of another Redis type into each of the five keys.
+func TestWrongTypesAreSaidAndChangeNothing(t *testing.T) {
+	kinds := map[string]func(context.Context, *redis.Client, string) error{
+		"string": func(ctx context.Context, rdb *redis.Client, key string) error {
+			return rdb.Set(ctx, key, "text", 0).Err()
+		},
+		"list": func(ctx context.Context, rdb *redis.Client, key string) error {
+			return rdb.RPush(ctx, key, "a", "b").Err()
+		},
+		"set": func(ctx context.Context, rdb *redis.Client, key string) error {
+			return rdb.SAdd(ctx, key, "a", "b").Err()
+		},
+		"hash": func(ctx context.Context, rdb *redis.Client, key string) error {
+			return rdb.HSet(ctx, key, "a", "b").Err()
+		},
+		"zset": func(ctx context.Context, rdb *redis.Client, key string) error {
+			return rdb.ZAdd(ctx, key, redis.Z{Score: 1, Member: "a"}).Err()
+		},
+	}
+	right := [keyCount]string{"hash", "string", "string", "zset", "zset"}
+	counting := []string{"Allow", "TryAcquire", "TryAcquireTimeout", "Acquire", "AcquireUpTo", "Release", "AllowAll", "AvailablePermits", "State"}
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for at, used := range map[int][]string{ // who must say so; nobody else may fail
+			keyConfig:        append(slices.Clone(counting), "Config", "TrySetRate", "SetRate", "SetRate, KeepState", "UpdateRate"),
+			keyValue:         append(slices.Clone(counting), "SetRate, KeepState"),
+			keyPermits:       append(slices.Clone(counting), "SetRate, KeepState"),
+			keyClientValue:   append(slices.Clone(counting), "SetRate, KeepState"),
+			keyClientPermits: append(slices.Clone(counting), "SetRate, KeepState"),
+		} {
+			for kind, write := range kinds {
+				if kind == right[at] {
+					continue
+				}
+				r := newRig(t, s)
+				l := r.limiter("rl")
+				rate := Rate{Permits: 10, Interval: time.Minute}
+				if at == keyClientValue || at == keyClientPermits {
+					rate.Type = PerClient
+				}
+				methods := asked(r, l)
+				if rate.Type == PerClient { // a rate of another type has other keys
+					methods["SetRate, KeepState"] = func(ctx context.Context) error { return l.SetRate(ctx, rate, KeepState()) }
+				}
+				for method, call := range methods {
+					r.wipe()
+					r.setRate(l, rate)
+					r.try(l, 3)
+					r.must(r.rdb.Del(t.Context(), l.keyNames[at]).Err())
+					r.must(write(t.Context(), r.rdb, l.keyNames[at]))
+					before := r.dump()
+					err := call(t.Context())
+					what := fmt.Sprintf("%s with a %s in %s", method, kind, l.keyNames[at])
+					var answer redis.Error
+					switch {
+					case !slices.Contains(used, method):
+						if err != nil {
+							t.Errorf("%s: %v", what, err)
+						}
+					case !errors.As(err, &answer) || errors.Is(err, ErrOutcomeUnknown) || !redis.HasErrorPrefix(err, "WRONGTYPE"):
+						t.Errorf("%s: %v, want what Redis says (WRONGTYPE)", what, err)
+					case !strings.Contains(err.Error(), `"rl"`) && method != "AllowAll":
+						t.Errorf("%s: %q does not name the limiter", what, err)
+					default:
+						r.unchanged(before, what)
+					}
+				}
+				// Setting the rate anew puts a wrong state right.
+				if at != keyConfig {
+					r.wipe()
+					r.setRate(l, rate)
+					r.must(write(t.Context(), r.rdb, l.keyNames[at]))
+					r.setRate(l, rate)
+					r.same(l, State{Rate: rate, Available: 10, Consistent: true})
+				}
+			}
+		}
+		// The pair of the other type is nobody's business.
+		r := newRig(t, s)
+		r.wipe()
+		l := r.limiter("rl")
+		r.setRate(l, PerMinute(10))
+		r.must(r.rdb.RPush(t.Context(), l.keyNames[keyClientValue], "a").Err())
+		r.must(r.rdb.RPush(t.Context(), l.keyNames[keyClientPermits], "a").Err())
+		if !r.try(l, 10) || r.release(l, 4) != 4 || r.free(l) != 4 {
+			t.Error("wrong types in keys that are not used stand in the way")
+		}
+	})
+}
+
+// TestRandomGarbageIsBorne is the table above, with whatever comes.
+func TestRandomGarbageIsBorne(t *testing.T) {
+	const cases, atMost = 3000, 10 * time.Second
+	s := redistest.Real(t)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	pick := func(from ...string) string { return from[random.IntN(len(from))] }
+	number := func() string {
+		switch random.IntN(12) {
+		case 0:
+			return pick("nan", "inf", "-inf", "1e3", "0x10", "", "text", " 5", "5 ", "007", "-0", "+1", "1.5", "9223372036854775807", "-1")
+		case 1:
+			bytes := make([]byte, random.IntN(8))
+			for i := range bytes {
+				bytes[i] = byte(random.IntN(256))
+			}
+			return string(bytes)
+		case 2:
+			return fmt.Sprint(random.Int64() >> random.IntN(64))
+		}
+		return fmt.Sprint(random.IntN(50))
+	}
+	r := newRig(t, s, WithCallTimeout(5*time.Second))
+	l := r.limiter("rl")
+	member := func() string {
+		switch random.IntN(6) {
+		case 0:
+			bytes := make([]byte, random.IntN(24))
+			for i := range bytes {
+				bytes[i] = byte(random.IntN(256))
+			}
+			return string(bytes)
+		case 1: // short ones that lie close together, so that shrinking one meets another
+			return pick("", "a", "ab", "a\xff", "\xff\xff") + string([]byte{byte(random.IntN(4)), 0, 0, 0})
+		case 2:
+			return r.client.identity.prefix(formats[random.IntN(4)], 1) + string([]byte{byte(random.IntN(4)), 0, 0, 0})
+		}
+		return record(fmt.Sprintf("%08d", random.IntN(5)), uint32(random.IntN(6)))
+	}
+	started := time.Now()
+	tried := 0
+	for ; tried < cases && time.Since(started) < atMost; tried++ {
+		b := broken{add: map[string]string{}}
+		for _, field := range []string{"rate", "interval", "type", "keepAliveTime"} {
+			switch chance := random.IntN(30); {
+			case chance == 0:
+				b.drop = append(b.drop, field)
+			case chance < 3:
+				text := number()
+				if keep, err := strconv.Atoi(text); err == nil && field == "keepAliveTime" && keep > 0 && keep < 60000 {
+					text += "0000" // else the limiter is gone, as it says, before the case is over
+				}
+				b.fields = append(b.fields, field, text)
+			case chance < 10 && field == "keepAliveTime":
+				b.fields = append(b.fields, field, "90000")
+			case chance < 12 && field == "rate":
+				b.fields = append(b.fields, field, fmt.Sprint(random.IntN(30)))
+			}
+		}
+		if random.IntN(5) > 0 {
+			b.value = number() + "|"
+		}
+		for range random.IntN(8) {
+			score := fmt.Sprint(random.IntN(100_000) - 90_000)
+			if random.IntN(10) == 0 {
+				score = pick("=inf", "=-inf", "=0", "=-1", "=1e300", "-0.5", "-60000", "-59999", "-59999.5", "-60000.5")
+			}
+			b.add[member()] = score
+		}
+		b.make(r, l)
+		rate, err := l.Config(t.Context())
+		configured := err == nil
+		if err != nil && !errors.Is(err, ErrNotInitialized) {
+			t.Fatalf("case %d, %+v: Config: %v", tried, b, err)
+		}
+		if configured && rate.Type == PerClient { // the same mess in the client's own keys
+			r.rdb.Rename(t.Context(), l.keyNames[keyValue], l.keyNames[keyClientValue])
+			r.rdb.Rename(t.Context(), l.keyNames[keyPermits], l.keyNames[keyClientPermits])
+		}
+		live := func() (sum int64) {
+			key := l.keyNames[keyPermits]
+			if rate.Type == PerClient {
+				key = l.keyNames[keyClientPermits]
+			}
+			for _, m := range r.membersAt(key) {
+				if n := len(m.Member); n >= 4 && m.Score > float64(r.ms()-rate.Interval.Milliseconds()) {
+					sum += int64(binary.LittleEndian.Uint32([]byte(m.Member[n-4:])))
+				}
+			}
+			return sum
+		}
+		before := live()
+		state, err := l.State(t.Context())
+		if configured && (err != nil || state.Used != before) {
+			t.Fatalf("case %d, %+v: State: %+v, %v, with %d live", tried, b, state, err, before)
+		}
+		// Beyond the rate only what the value says on purpose, as after Redisson's release.
+		most := max(rate.Permits, before+state.Available)
+		for range 4 {
+			n := int64(random.IntN(8) + 1)
+			was := live()
+			var got int64
+			var name string
+			var err error
+			switch random.IntN(6) {
+			case 0:
+				name = "AcquireUpTo"
+				got, err = l.AcquireUpTo(t.Context(), n)
+			case 1:
+				name = "Release"
+				got, err = l.Release(t.Context(), n)
+				got = -got
+			case 2:
+				name = "AvailablePermits"
+				_, err = l.AvailablePermits(t.Context())
+			case 3:
+				name = "AllowAll"
+				var results []Result
+				if results, err = r.client.AllowAll(t.Context(), n, l); err == nil && results[0].Allowed {
+					got = n
+				}
+			default:
+				name = "Allow"
+				var result Result
+				if result, err = l.Allow(t.Context(), n); result.Allowed {
+					got = n
+				}
+			}
+			switch {
+			case !configured:
+				if !errors.Is(err, ErrNotInitialized) {
+					t.Fatalf("case %d, %+v: %s: %v, want ErrNotInitialized", tried, b, name, err)
+				}
+			case err != nil && !(errors.Is(err, ErrExceedsRate) && n > rate.Permits):
+				t.Fatalf("case %d, %+v: %s: %v", tried, b, name, err)
+			case rate.Interval < 5000*time.Hour && live() != was+got:
+				t.Fatalf("case %d, %+v: %s of %d answered %d: %d live, then %d", tried, b, name, n, got, was, live())
+			case live() > most:
+				t.Fatalf("case %d, %+v: %s: %d live at a rate of %d, %d before", tried, b, name, live(), rate.Permits, before)
+			}
+		}
+		if tried%10 == 0 {
+			b.make(r, l)
+			r.setsRate(l)
+		}
+		if t.Failed() {
+			t.Fatalf("that was case %d: %+v", tried, b)
+		}
+	}
+	t.Logf("%d cases in %v", tried, time.Since(started).Round(time.Millisecond))
+	if tried < 300 {
+		t.Errorf("only %d cases within %v", tried, atMost)
+	}
+}

@@ -1,0 +1,39 @@
+package rratelimiter
+
+import (
+	"context"
+
+	"github.com/rratelimiter/rratelimiter/internal/hook"
+)
+
+// hook.go opens a back door to packages of this module (internal/hook), so that what only they need is no API. It holds
+// no logic.
+
+func init() {
+	hook.Keys = func(name, clientID string) [keyCount]string { return keyNames(name, clientID) }
+	hook.Alone = func(client any) { client.(*Client).alone = true }
+	hook.RedissonHere = func(ctx context.Context, limiter any) bool { return limiter.(*Limiter).redissonHere(ctx) }
+	hook.Wake = func(client any) { client.(*Client).wake("") }
+	hook.Look = func(client any, limiter string) hook.Calls { return client.(*Client).look(limiter) }
+}
+
+// look tells what goes on, on the limiters with a name, or on all of them with "".
+func (c *Client) look(limiter string) (calls hook.Calls) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, ln := range c.lines {
+		if limiter != "" && ln.limiter.name != limiter {
+			continue
+		}
+		ln.mu.Lock()
+		calls.Waiting += ln.waiting
+		calls.Flying = calls.Flying || ln.flight != nil
+		if ln.first != nil && ln.first.asked {
+			if wait := ln.first.result.RetryAfter; calls.Next == 0 || wait < calls.Next {
+				calls.Next = wait
+			}
+		}
+		ln.mu.Unlock()
+	}
+	return calls
+}

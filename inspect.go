@@ -1,0 +1,137 @@
+package rratelimiter
+
+import (
+	"context"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// inspect.go is a view of a limiter's state. It changes nothing but what AvailablePermits, like Redisson's, sets right.
+
+// State is what the keys of a limiter say at one time.
+type State struct {
+	Rate           Rate
+	Available      int64         // permits free now, expired records counted as free
+	Used           int64         // permits in live records
+	Records        int           // live records
+	Oldest, Newest time.Time     // of live records; zero when none
+	TTL            time.Duration // of the configuration; 0: none
+	Consistent     bool          // value + all records == rate
+}
+
+// AvailablePermits tells how many permits are free now (Redisson: availablePermits). Like Redisson's it counts expired
+// permits back, and repairs what it finds wrong. Without a rate the error is ErrNotInitialized.
+func (l *Limiter) AvailablePermits(ctx context.Context) (int64, error) {
+	err := l.err
+	var g grants
+	if err == nil {
+		g, err = l.look(ctx, nil, "p")
+	}
+	return g.free, wrap("count the permits of", l.name, err)
+}
+
+// State looks at the limiter and changes nothing, not even expired records. It reads every record: on a limiter with
+// hundreds of thousands of them, that takes Redis part of a second. Without a rate the error is ErrNotInitialized.
+func (l *Limiter) State(ctx context.Context) (State, error) {
+	r, err := l.inspect(ctx, "")
+	if err != nil {
+		return State{}, wrap("look at", l.name, err)
+	}
+	s := State{
+		Rate:      readRate(r),
+		Available: r[5], Used: r[6], Records: int(r[7]), TTL: max(millis(r[10]), 0), Consistent: r[11] == 1,
+	}
+	if s.Records > 0 {
+		s.Oldest, s.Newest = time.UnixMilli(r[8]), time.UnixMilli(r[9])
+	}
+	return s, nil
+}
+
+// inspect runs state.lua.
+func (l *Limiter) inspect(ctx context.Context, flags string) ([]int64, error) {
+	if l.err != nil {
+		return nil, l.err
+	}
+	reply, err := within(ctx, l.client, func(ctx context.Context) ([]int64, error) {
+		return l.client.run(ctx, stateScript, l.keys(), l.now(), flags)
+	})
+	if err == nil && reply[0] != 0 {
+		err = notInitialized(reply[0])
+	}
+	return reply, err
+}
+
+func readRate(r []int64) Rate {
+	return Rate{Permits: r[1], Interval: millis(r[2]), Type: RateType(r[3]), KeepAlive: millis(r[4])}
+}
+
+// Clients lists the ids of clients that have state of their own on this limiter, as a PerClient rate makes it, in order.
+// It goes through all keys of the server (SCAN), so it takes long on a large one. On a cluster or a Ring that is the node
+// of the limiter's keys. An AutoPipeliner, or a client of another type, over several nodes doesn't show which node that
+// is, so the list may be of any one of them: ask with the client below it.
+func (l *Limiter) Clients(ctx context.Context) ([]string, error) {
+	ids, err := l.clients(ctx)
+	return ids, wrap("list the clients of", l.name, err)
+}
+
+func (l *Limiter) clients(ctx context.Context) ([]string, error) {
+	if l.err != nil {
+		return nil, l.err
+	}
+	server, err := within(ctx, l.client, func(ctx context.Context) (Redis, error) {
+		return l.client.serverOf(ctx, l.keyNames[keyConfig])
+	})
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]bool{}
+	for _, prefix := range []string{l.keyNames[keyValue] + ":", l.keyNames[keyPermits] + ":"} {
+		var cursor uint64
+		for {
+			type page struct {
+				keys []string
+				next uint64
+			}
+			got, err := within(ctx, l.client, func(ctx context.Context) (page, error) {
+				cmd := redis.NewScanCmd(ctx, nil, "scan", cursor, "match", escapeGlob(prefix)+"*", "count", 1000)
+				err := server.Process(ctx, cmd)
+				keys, next := cmd.Val()
+				return page{keys, next}, err
+			})
+			if err != nil {
+				return nil, err
+			}
+			for _, key := range got.keys {
+				found[strings.TrimPrefix(key, prefix)] = true
+			}
+			if cursor = got.next; cursor == 0 {
+				break
+			}
+		}
+	}
+	ids := make([]string, 0, len(found))
+	for id := range found {
+		ids = append(ids, id)
+	}
+	sort.Strings(ids)
+	return ids, nil
+}
+
+// serverOf gives a client of the one server that holds a key, where the redis client shows it.
+func (c *Client) serverOf(ctx context.Context, key string) (Redis, error) {
+	switch rdb := c.rdb.(type) {
+	case *redis.ClusterClient:
+		return rdb.MasterForKey(ctx, key)
+	case *redis.Ring:
+		return rdb.GetShardClientForKey(key)
+	}
+	return c.rdb, nil
+}
+
+// escapeGlob makes a pattern that matches a text alone.
+func escapeGlob(text string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(text)
+}

@@ -1,0 +1,188 @@
+// Package redistest starts Redis servers on loopback for our tests, and shows what they execute. It
+// knows nothing about limiters.
+//
+// Most tests want Each: the same body against the embedded server and against a real redis-server.
+// Tests that stop, kill or configure the server take one of their own from Real; all others share one
+// process and get a logical database each (Shared), which costs less than a millisecond. Cluster starts
+// a cluster; Monitor records the commands that a real server executes.
+//
+// A missing redis-server fails a test, never skips it. RRATELIMITER_REDIS_SERVER names another binary
+// than the one in PATH. A process that was started here ends with the test that asked for it, or with
+// Main; on Linux the kernel also ends it when the test binary dies of whatever cause.
+//
+// This file has the servers as tests see them; process.go the redis-server process, shared.go the
+// process that tests share, cluster.go the cluster and monitor.go the recording.
+package redistest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+)
+
+// A Server is a Redis server for one test: embedded, a process of its own, or one database of the
+// process that all tests share.
+type Server struct {
+	Addr string // host:port on loopback
+	DB   int    // the database of this test; 0 unless the server is shared
+
+	tb     testing.TB
+	mini   *miniredis.Miniredis
+	proc   *process
+	shared bool
+}
+
+// Embedded starts an embedded server, which needs nothing installed. Its keys expire by the clock, as on
+// a real one; Mini().SetTime sets that clock.
+func Embedded(tb testing.TB) *Server {
+	tb.Helper()
+	mini := miniredis.NewMiniRedis()
+	mini.ClockTTL(true)
+	err := errPortTaken
+	for attempt := 0; err != nil && attempt < portAttempts; attempt++ {
+		err = mini.StartAddr(net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort(false))))
+	}
+	if err != nil {
+		tb.Fatalf("redistest: start the embedded server: %v", err)
+	}
+	tb.Cleanup(mini.Close)
+	return &Server{Addr: mini.Addr(), tb: tb, mini: mini}
+}
+
+// Real starts a redis-server of its own for this test, without persistence, and stops it when the test
+// ends. More arguments are given to redis-server as they are: "--maxmemory", "10mb".
+func Real(tb testing.TB, args ...string) *Server {
+	tb.Helper()
+	proc, err := startProcess(tb.TempDir(), false, args)
+	if err != nil {
+		tb.Fatalf("redistest: %v", err)
+	}
+	tb.Cleanup(proc.kill)
+	return &Server{Addr: proc.addr, tb: tb, proc: proc}
+}
+
+// Each runs the body as subtest "embedded" on a fresh embedded server and as subtest "redis" on an empty
+// database of the real server that tests share.
+func Each(t *testing.T, body func(t *testing.T, s *Server)) {
+	t.Helper()
+	t.Run("embedded", func(t *testing.T) { body(t, Embedded(t)) })
+	t.Run("redis", func(t *testing.T) { body(t, Shared(t)) })
+}
+
+// Options returns what a client needs to use this server, changed by the opts.
+func (s *Server) Options(opts ...func(*redis.Options)) *redis.Options {
+	o := &redis.Options{Addr: s.Addr, DB: s.DB}
+	for _, opt := range opts {
+		opt(o)
+	}
+	return o
+}
+
+// Client returns a new client of this server, which is closed when the test ends.
+func (s *Server) Client(opts ...func(*redis.Options)) *redis.Client {
+	client := redis.NewClient(s.Options(opts...))
+	s.tb.Cleanup(func() { _ = client.Close() }) // a test may have closed it already
+	return client
+}
+
+// URL returns the server's address and database as a URL, for other processes.
+func (s *Server) URL() string { return fmt.Sprintf("redis://%s/%d", s.Addr, s.DB) }
+
+// Mini returns the embedded server, nil for a real one.
+func (s *Server) Mini() *miniredis.Miniredis { return s.mini }
+
+// IsReal says whether the server is a redis-server process.
+func (s *Server) IsReal() bool { return s.proc != nil }
+
+// Pid returns the process id of the redis-server, 0 for an embedded one or one that was killed.
+func (s *Server) Pid() int {
+	if s.proc == nil {
+		return 0
+	}
+	return s.proc.pid()
+}
+
+// Version returns the version of a real server, such as "7.0.15", and "miniredis" for an embedded one.
+func (s *Server) Version() string {
+	s.tb.Helper()
+	if s.proc == nil {
+		return "miniredis"
+	}
+	client := redis.NewClient(s.Options())
+	defer client.Close()
+	info, err := client.Info(context.Background(), "server").Result()
+	if err != nil {
+		s.tb.Fatalf("redistest: version of %s: %v", s.Addr, err)
+	}
+	return infoField(info, "redis_version")
+}
+
+// Pause stops the server as if it hung: connections stay open, nothing is answered. It returns when the
+// process stands still.
+func (s *Server) Pause() {
+	s.tb.Helper()
+	s.own("Pause").do(s.tb, (*process).pause)
+}
+
+// Resume lets a paused server go on.
+func (s *Server) Resume() {
+	s.tb.Helper()
+	s.own("Resume").do(s.tb, (*process).resume)
+}
+
+// Kill ends the server at once, as a crash would. A real server loses its data, an embedded one keeps it
+// for Restart.
+func (s *Server) Kill() {
+	s.tb.Helper()
+	if s.mini != nil {
+		s.mini.Close()
+		return
+	}
+	s.own("Kill").kill()
+}
+
+// Restart kills the server where it still runs and starts it again on the same port, with the same
+// arguments.
+func (s *Server) Restart() {
+	s.tb.Helper()
+	if s.mini != nil {
+		s.mini.Close()
+		if err := s.mini.Restart(); err != nil {
+			s.tb.Fatalf("redistest: restart the embedded server: %v", err)
+		}
+		return
+	}
+	s.own("Restart").do(s.tb, (*process).restart)
+}
+
+// own returns the process if it belongs to this test alone.
+func (s *Server) own(action string) *process {
+	s.tb.Helper()
+	if s.proc == nil || s.shared {
+		s.tb.Fatalf("redistest: %s needs a server process of this test's own: use Real", action)
+	}
+	return s.proc
+}
+
+func (p *process) do(tb testing.TB, action func(*process) error) {
+	tb.Helper()
+	if err := action(p); err != nil {
+		tb.Fatalf("redistest: %v", err)
+	}
+}
+
+// infoField returns the value of a field in the reply of INFO or CLUSTER INFO, "" if it isn't there.
+func infoField(info, name string) string {
+	for line := range strings.Lines(info) {
+		if value, ok := strings.CutPrefix(line, name+":"); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}

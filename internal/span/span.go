@@ -1,0 +1,19 @@
+// Package span writes durations the way people do. It knows nothing of limiters.
+package span
+
+import (
+	"strings"
+	"time"
+)
+
+// Text writes a duration without the zeros at its end: 1h, not 1h0m0s. time.ParseDuration reads it.
+func Text(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}

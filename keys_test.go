@@ -1,0 +1,237 @@
+package rratelimiter
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// TestKeyNamesAreRedissons lists names as Redisson builds them: its suffixName wraps a name without a brace, and adds to
+// one with a brace.
+func TestKeyNamesAreRedissons(t *testing.T) {
+	tests := []struct {
+		name string
+		want [keyCount]string
+	}{
+		{"rl", [keyCount]string{"rl", "{rl}:value", "{rl}:value:ID", "{rl}:permits", "{rl}:permits:ID"}},
+		{"{tag}x", [keyCount]string{"{tag}x", "{tag}x:value", "{tag}x:value:ID", "{tag}x:permits", "{tag}x:permits:ID"}},
+		{"x{tag}", [keyCount]string{"x{tag}", "x{tag}:value", "x{tag}:value:ID", "x{tag}:permits", "x{tag}:permits:ID"}},
+		{"a{b", [keyCount]string{"a{b", "a{b:value", "a{b:value:ID", "a{b:permits", "a{b:permits:ID"}},
+		{"a{}b", [keyCount]string{"a{}b", "a{}b:value", "a{}b:value:ID", "a{}b:permits", "a{}b:permits:ID"}},
+		{"a}b", [keyCount]string{"a}b", "{a}b}:value", "{a}b}:value:ID", "{a}b}:permits", "{a}b}:permits:ID"}},
+		{"", [keyCount]string{"", "{}:value", "{}:value:ID", "{}:permits", "{}:permits:ID"}},
+		{" ", [keyCount]string{" ", "{ }:value", "{ }:value:ID", "{ }:permits", "{ }:permits:ID"}},
+		{"\x00\xff\r\n", [keyCount]string{
+			"\x00\xff\r\n", "{\x00\xff\r\n}:value", "{\x00\xff\r\n}:value:ID", "{\x00\xff\r\n}:permits", "{\x00\xff\r\n}:permits:ID",
+		}},
+		{"заказы", [keyCount]string{"заказы", "{заказы}:value", "{заказы}:value:ID", "{заказы}:permits", "{заказы}:permits:ID"}},
+	}
+	for _, test := range tests {
+		if got := keyNames(test.name, "ID"); got != test.want {
+			t.Errorf("keys of %q are %q, want %q", test.name, got, test.want)
+		}
+	}
+}
+
+func TestKeysHoldTheClientsIDAsItIs(t *testing.T) {
+	for _, id := range []string{"9d6c5c5e-7a8e-4b8e-9d6c-5c5e7a8e4b8e", "a:b", "{x}", "\x00"} {
+		c := NewClient(redis.NewClient(&redis.Options{Addr: "192.0.2.1:1"}), WithClientID(id))
+		if c.ID() != id {
+			t.Errorf("ID() is %q, want %q", c.ID(), id)
+		}
+		keys := c.RateLimiter("rl").keys()
+		if keys[keyClientValue] != "{rl}:value:"+id || keys[keyClientPermits] != "{rl}:permits:"+id {
+			t.Errorf("the keys of client %q are %q", id, keys)
+		}
+	}
+	a := NewClient(redis.NewClient(&redis.Options{}))
+	b := NewClient(redis.NewClient(&redis.Options{}))
+	if len(a.ID()) != 36 || a.ID() == b.ID() {
+		t.Errorf("the default ids %q and %q are not two UUIDs", a.ID(), b.ID())
+	}
+}
+
+func TestNameMapperMakesTheKeysAndNotTheName(t *testing.T) {
+	c := NewClient(redis.NewClient(&redis.Options{}), WithClientID("ID"),
+		WithNameMapper(func(name string) string { return "prod:" + name }))
+	l := c.RateLimiter("rl")
+	if l.Name() != "rl" {
+		t.Errorf("the name is %q, want rl", l.Name())
+	}
+	want := []string{"prod:rl", "{prod:rl}:value", "{prod:rl}:value:ID", "{prod:rl}:permits", "{prod:rl}:permits:ID"}
+	if !slices.Equal(l.keys(), want) {
+		t.Errorf("the keys are %q, want %q", l.keys(), want)
+	}
+}
+
+// oddNames are names whose keys Redisson scatters, on all but a few clusters.
+var oddNames = []string{"a{b", "a{}b", "a}b", "", "{", "}", "{}", "{}x", "x{"}
+
+func TestOddNamesScatterTheirKeys(t *testing.T) {
+	for _, name := range oddNames {
+		keys := keyNames(name, "ID")
+		if sameSlot(keys[:]) {
+			t.Errorf("the keys of %q lie in one slot", name)
+		}
+	}
+	for _, name := range []string{"rl", "{tag}x", "x{tag}", "{a}{b}", "{a}}", "a{b}c{", "\x00\xff", " ", "заказы"} {
+		keys := keyNames(name, "ID")
+		if !sameSlot(keys[:]) || !sameTag(keys[:]) {
+			t.Errorf("the keys of %q lie in different slots", name)
+		}
+	}
+}
+
+// randomName is a name that often has braces.
+func randomName(random *rand.Rand) string {
+	const letters = "ab{}{}:\x00\xff-"
+	name := make([]byte, random.IntN(12))
+	for i := range name {
+		if name[i] = byte(random.IntN(256)); random.IntN(2) == 0 {
+			name[i] = letters[random.IntN(len(letters))]
+		}
+	}
+	return string(name)
+}
+
+func TestSlotsAreTheClusters(t *testing.T) {
+	rdb := redistest.Cluster(t, 3).ClusterClient()
+	random := rand.New(rand.NewPCG(3, 1))
+	var names []string
+	for range 1000 {
+		names = append(names, randomName(random))
+	}
+	names = append(append(names, oddNames...), "123456789", "foo{bar}zap", "foo{{bar}}zap", "foo{bar}{zap}")
+	pipe := rdb.Pipeline()
+	var replies []*redis.IntCmd
+	for _, name := range names {
+		replies = append(replies, pipe.ClusterKeySlot(t.Context(), name))
+	}
+	if _, err := pipe.Exec(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range names {
+		if want := replies[i].Val(); int64(slot(name)) != want {
+			t.Errorf("the slot of %q is %d, want %d", name, slot(name), want)
+		}
+	}
+
+	// The names that were let through work, whatever slots they have; the others are refused, and rightly so.
+	c := NewClient(rdb)
+	for _, name := range names[:200] {
+		l := c.RateLimiter(name, WithRate(PerMinute(10)))
+		ok, err := l.TryAcquire(t.Context(), 3)
+		if keys := l.keyNames; sameSlot(keys[:]) {
+			if !ok || err != nil {
+				t.Errorf("acquiring from %q: %v, %v", name, ok, err)
+			}
+		} else if !errors.Is(err, ErrCrossSlotName) {
+			t.Errorf("acquiring from %q, whose keys lie in different slots: %v, %v", name, ok, err)
+		}
+	}
+}
+
+// TestOddNamesAreRefusedOnACluster has no cluster: nothing must be sent at all.
+func TestOddNamesAreRefusedOnACluster(t *testing.T) {
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"192.0.2.1:1"}})
+	defer rdb.Close()
+	refusing := &refusing{t: t}
+	rdb.AddHook(refusing)
+	c := NewClient(rdb)
+	for _, name := range oddNames {
+		for method, call := range everyMethod(c, c.RateLimiter(name, WithRate(PerSecond(1)))) {
+			err := call(t.Context())
+			if !errors.Is(err, ErrCrossSlotName) {
+				t.Errorf("%s of %q: %v, want ErrCrossSlotName", method, name, err)
+			} else if !strings.Contains(err.Error(), fmt.Sprintf("%q", name)) {
+				t.Errorf("%s of %q: %q does not name the limiter", method, name, err)
+			}
+		}
+		if name != "" {
+			if err := c.RateLimiter("{t}plain").Rename(t.Context(), name); !errors.Is(err, ErrCrossSlotName) {
+				t.Errorf("renaming to %q: %v, want ErrCrossSlotName", name, err)
+			}
+		}
+	}
+	if err := c.RateLimiter("here").Rename(t.Context(), "there"); !errors.Is(err, ErrCrossSlotName) {
+		t.Errorf("renaming to another slot: %v, want ErrCrossSlotName", err)
+	}
+	mapped := NewClient(rdb, WithNameMapper(func(name string) string { return "{" + name }))
+	if _, err := mapped.RateLimiter("plain").Allow(t.Context(), 1); !errors.Is(err, ErrCrossSlotName) {
+		t.Errorf("a name mapped to an odd one: %v, want ErrCrossSlotName", err)
+	}
+}
+
+func TestOddNamesWorkOnASingleServer(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		for _, name := range append(oddNames, "\x00\xff\r\n", "заказы", "*?[a]\\") {
+			l := r.limiter(name)
+			r.setRate(l, PerMinute(10))
+			if !r.try(l, 4) || !r.try(l, 6) || r.try(l, 1) {
+				t.Errorf("%q does not count to ten", name)
+			}
+			if released, err := l.Release(t.Context(), 3); released != 3 || err != nil {
+				t.Errorf("%q released %d, %v", name, released, err)
+			}
+			r.same(l, State{
+				Rate: PerMinute(10), Available: 3, Used: 7, Records: 2, Oldest: r.now(), Newest: r.now(), Consistent: true,
+			})
+			if err := l.Rename(t.Context(), name+"renamed"); err != nil {
+				t.Errorf("renaming %q: %v", name, err)
+			}
+			if n, err := r.limiter(name + "renamed").AvailablePermits(t.Context()); n != 3 || err != nil {
+				t.Errorf("%q has, renamed, %d permits, %v", name, n, err)
+			}
+			if gone, err := r.limiter(name + "renamed").Delete(t.Context()); !gone || err != nil {
+				t.Errorf("deleting %q: %v, %v", name, gone, err)
+			}
+		}
+		if left := r.rdb.DBSize(t.Context()).Val(); left != 0 {
+			t.Errorf("%d keys are left", left)
+		}
+	})
+}
+
+func FuzzKeyNames(f *testing.F) {
+	for _, name := range append(oddNames, "rl", "{tag}x", "x{tag}y", "\x00\xff") {
+		f.Add(name, "9d6c5c5e")
+	}
+	f.Add("rl", "{}")
+	f.Fuzz(func(t *testing.T, name, clientID string) {
+		keys := keyNames(name, clientID)
+		if keys[keyConfig] != name {
+			t.Fatalf("the configuration of %q is %q", name, keys[keyConfig])
+		}
+		base := strings.TrimSuffix(keys[keyValue], ":value")
+		if base != name && base != "{"+name+"}" || (base == name) != strings.Contains(name, "{") {
+			t.Fatalf("the value of %q is %q", name, keys[keyValue])
+		}
+		for i, want := range []string{keyConfig: name, keyValue: base + ":value", keyClientValue: base + ":value:" + clientID,
+			keyPermits: base + ":permits", keyClientPermits: base + ":permits:" + clientID} {
+			if keys[i] != want {
+				t.Fatalf("key %d of %q is %q, want %q", i, name, keys[i], want)
+			}
+		}
+		one := true
+		for _, key := range keys {
+			if s := slot(key); s < 0 || s >= 16384 {
+				t.Fatalf("slot %d of %q", s, key)
+			}
+			one = one && slot(key) == slot(keys[0])
+		}
+		if sameSlot(keys[:]) != one {
+			t.Fatalf("sameSlot of %q is %v, but their slots say %v", keys, !one, one)
+		}
+		if sameTag(keys[:]) && !one {
+			t.Fatalf("%q have one tag and different slots", keys)
+		}
+	})
+}

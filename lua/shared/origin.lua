@@ -1,0 +1,43 @@
+-- origin.lua reads the first bytes of a record's id as one number, by which a client knows its own kind: five of them, or
+-- the four of the oldest format; -1 where the member has no known form. Formats: pack.go.
+local function origin(member)
+  local length, head = #member, string.byte(member)
+  local from, to
+  if length == 8 then
+    from, to = 1, 4
+  elseif length >= 10 and head == length - 5 then
+    from, to = 2, 6
+  elseif length == 20 and head == 8 then
+    from, to = 9, 13
+  else
+    return -1
+  end
+  local number = 0
+  for at = from, to do
+    number = number * 256 + string.byte(member, at)
+  end
+  return number
+end
+
+-- strangers looks among records for such whose id does not start as this client's do, and answers the origin of one of
+-- another Go client, or what is given; and whether there is one that is no Go client's.
+local function strangers(walked, prefix, found)
+  -- How much of a prefix is the same for all of a client's records, by its length: all but the counter.
+  local same = ({ [4] = 2, [9] = 6, [16] = 13, [17] = 9 })[#prefix]
+  local own, other = string.sub(prefix, 1, same), false
+  for i = 1, #walked, 2 do
+    if string.sub(walked[i], 1, same) ~= own then
+      local from = origin(walked[i])
+      local mark = from
+      while mark >= 65536 do
+        mark = math.floor(mark / 256)
+      end
+      if mark == 18287 then -- 'Go'
+        found = from
+      else
+        other = true
+      end
+    end
+  end
+  return found, other
+end

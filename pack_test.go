@@ -1,0 +1,428 @@
+package rratelimiter
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"math"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+var formats = []RecordFormat{Redisson313, Redisson316, Redisson317, Redisson321}
+
+// TestRecordBytesAreRedissons has the members that real Redisson wrote for tryAcquire(2) (REDISSON.md), with ids filled in.
+func TestRecordBytesAreRedissons(t *testing.T) {
+	tests := []struct {
+		format  RecordFormat
+		id      string // hex, as the member
+		permits uint32
+		member  string
+	}{
+		{Redisson313, "f41e875c", 2, "f41e875c 02000000"},
+		{Redisson316, "0102030405060708", 2, "0800000000000000 0102030405060708 02000000"},
+		{Redisson317, "0102030405060708", 2, "08 0102030405060708 02000000"},
+		{Redisson321, "0102030405060708090a0b0c0d0e0f10", 2, "10 0102030405060708090a0b0c0d0e0f10 02000000"},
+		{Redisson317, "0000000000000000", 0, "08 0000000000000000 00000000"},
+		{Redisson317, "ffffffffffffffff", math.MaxUint32, "08 ffffffffffffffff ffffffff"},
+		{Redisson317, "0102030405060708", 0x04030201, "08 0102030405060708 01020304"},
+	}
+	for _, test := range tests {
+		id, want := unhex(t, test.id), unhex(t, test.member)
+		got, err := PackRecord(test.format, id, test.permits)
+		if err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%v, %d permits: %x, %v; want %x", test.format, test.permits, got, err, want)
+		}
+		record, err := UnpackRecord(want)
+		if err != nil || !bytes.Equal(record.ID, id) || record.Permits != test.permits || !record.At.IsZero() {
+			t.Errorf("%v: %x was read as %+v, %v", test.format, want, record, err)
+		}
+		if f, _, known := formatOf(want); f != test.format || !known {
+			t.Errorf("%x was taken for %v, %v", want, f, known)
+		}
+	}
+}
+
+func unhex(t *testing.T, text string) []byte {
+	t.Helper()
+	data, err := hex.DecodeString(strings.ReplaceAll(text, " ", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func TestRecordsNeedAnIDOfTheirFormatsLength(t *testing.T) {
+	for f, length := range map[RecordFormat]int{Redisson313: 4, Redisson316: 8, Redisson317: 8, Redisson321: 16} {
+		for wrong := range 20 {
+			_, err := PackRecord(f, make([]byte, wrong), 1)
+			if wrong == length {
+				if err != nil {
+					t.Errorf("%v with %d bytes: %v", f, wrong, err)
+				}
+			} else if err == nil || !strings.Contains(err.Error(), f.String()) {
+				t.Errorf("%v with %d bytes: %v, want an error that names the format", f, wrong, err)
+			}
+		}
+	}
+	for _, f := range []RecordFormat{-1, 4, math.MaxInt} {
+		if _, err := PackRecord(f, make([]byte, 8), 1); !errors.Is(err, ErrInvalidOption) {
+			t.Errorf("format %d: %v, want ErrInvalidOption", int(f), err)
+		}
+		if !strings.Contains(f.String(), "unknown") {
+			t.Errorf("format %d is called %q", int(f), f)
+		}
+	}
+}
+
+func TestForeignMembersAreReadByTheirLastFourBytes(t *testing.T) {
+	tests := []struct {
+		member  string
+		id      string
+		permits uint32
+	}{
+		{"05000000", "", 5},
+		{"aa05000000", "aa", 5},
+		{"0001020305000000", "00010203", 5},            // 8 bytes: the oldest format
+		{"030102030405000000", "0301020304", 5},        // a length that isn't
+		{"0401020304ffffff7f", "01020304", 0x7fffffff}, // an id of 4 bytes, as Redisson reads any length
+		{"0b" + strings.Repeat("ab", 11) + "01000000", strings.Repeat("ab", 11), 1},
+		{strings.Repeat("ff", 20) + "01000000", strings.Repeat("ff", 20), 1},
+		{strings.Repeat("00", 16) + "01000000", strings.Repeat("00", 16), 1}, // 20 bytes, but no length of 8 before the id
+		{"ff" + strings.Repeat("ab", 255) + "01000000", strings.Repeat("ab", 255), 1},
+	}
+	for _, test := range tests {
+		record, err := UnpackRecord(unhex(t, test.member))
+		if err != nil || hex.EncodeToString(record.ID) != test.id || record.Permits != test.permits {
+			t.Errorf("%s was read as %x with %d permits, %v; want %s with %d",
+				test.member, record.ID, record.Permits, err, test.id, test.permits)
+		}
+	}
+	for length := range 4 {
+		if _, err := UnpackRecord(make([]byte, length)); err == nil || !strings.Contains(err.Error(), "at least 4 bytes") {
+			t.Errorf("%d bytes: %v, want an error that tells how many there must be", length, err)
+		}
+	}
+	if _, err := UnpackRecord(nil); err == nil {
+		t.Error("nil was read as a record")
+	}
+}
+
+func TestRecordsOwnTheirBytes(t *testing.T) {
+	id := []byte("12345678")
+	member, _ := PackRecord(Redisson317, id, 7)
+	record, _ := UnpackRecord(member)
+	clear(member)
+	clear(id)
+	if string(record.ID) != "12345678" || record.Permits != 7 {
+		t.Errorf("the record changed with the bytes it was read from: %+v", record)
+	}
+}
+
+func FuzzUnpackRecord(f *testing.F) {
+	for _, seed := range []string{"", "abc", "\x05\x00\x00\x00", "\x08\x01\x02\x03\x04\x05\x06\x07\x08\x02\x00\x00\x00",
+		"\x10" + strings.Repeat("i", 16) + "\xff\xff\xff\xff", "\x08\x00\x00\x00\x00\x00\x00\x0012345678\x01\x00\x00\x00",
+		"\xf4\x1e\x87\x5c\x02\x00\x00\x00", strings.Repeat("\xff", 300)} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, member []byte) {
+		record, err := UnpackRecord(member)
+		if len(member) < 4 {
+			if err == nil {
+				t.Fatalf("%x was read as %+v", member, record)
+			}
+			return
+		}
+		if err != nil {
+			t.Fatalf("%x: %v", member, err)
+		}
+		rest := member[:len(member)-4]
+		if want := binary.LittleEndian.Uint32(member[len(member)-4:]); record.Permits != want {
+			t.Fatalf("%x holds %d permits, want %d", member, record.Permits, want)
+		}
+		if !bytes.HasSuffix(rest, record.ID) || len(rest)-len(record.ID) > 8 {
+			t.Fatalf("%x has the id %x", member, record.ID)
+		}
+		if format, _, known := formatOf(member); known && format != Redisson317 {
+			again, err := PackRecord(format, record.ID, record.Permits)
+			if err != nil || !bytes.Equal(again, member) {
+				t.Fatalf("%x was read as %v and written as %x, %v", member, format, again, err)
+			}
+		}
+	})
+}
+
+func FuzzPackRecord(f *testing.F) {
+	f.Add(0, []byte("12345678"), uint32(1))
+	f.Add(1, []byte("1234567890123456"), uint32(math.MaxUint32))
+	f.Add(2, []byte("12345678"), uint32(0))
+	f.Add(3, []byte("1234"), uint32(256))
+	f.Fuzz(func(t *testing.T, format int, id []byte, permits uint32) {
+		member, err := PackRecord(RecordFormat(format), id, permits)
+		if err != nil {
+			return // TestRecordsNeedAnIDOfTheirFormatsLength
+		}
+		record, err := UnpackRecord(member)
+		if err != nil || !bytes.Equal(record.ID, id) || record.Permits != permits {
+			t.Fatalf("%v: %x with %d permits came back as %+v, %v", RecordFormat(format), id, permits, record, err)
+		}
+	})
+}
+
+func TestIDsOfAProcessNeverRepeat(t *testing.T) {
+	const workers, each = 4, 25_000
+	for _, f := range []RecordFormat{Redisson316, Redisson317, Redisson321} {
+		identity := newIdentity("client")
+		made := make([][]string, workers)
+		var wait sync.WaitGroup
+		for w := range workers {
+			wait.Go(func() {
+				for range each {
+					made[w] = append(made[w], identity.prefix(f, 1))
+				}
+			})
+		}
+		wait.Wait()
+		seen := make(map[string]bool, workers*each)
+		for _, prefixes := range made {
+			for _, prefix := range prefixes {
+				if seen[prefix] {
+					t.Fatalf("%v: the prefix %x was made twice", f, prefix)
+				}
+				seen[prefix] = true
+			}
+		}
+	}
+}
+
+func TestIDsTellWhoseTheyAre(t *testing.T) {
+	me, other := newIdentity("me"), newIdentity("other")
+	if me.tag == other.tag {
+		t.Fatal("two clients have one tag")
+	}
+	if again := newIdentity("me"); again.tag != me.tag {
+		t.Errorf("a client has the tag %x, and the tag %x after a restart", me.tag, again.tag)
+	}
+	for _, f := range formats {
+		member := []byte(me.prefix(f, 1) + "\x02\x00\x00\x00")
+		record, err := UnpackRecord(member)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := PackRecord(f, record.ID, 2)
+		if err != nil || !bytes.Equal(again, member) {
+			t.Errorf("%v: the client wrote %x, PackRecord writes %x, %v", f, member, again, err)
+		}
+		mark, tag := idMark, 3
+		if f == Redisson313 {
+			mark, tag = idMark[:1], 1
+		}
+		if f == Redisson321 {
+			tag = 6
+		}
+		if want := mark + string(me.tag[:tag]); !strings.HasPrefix(string(record.ID), want) {
+			t.Errorf("%v: the id %x does not start with %x", f, record.ID, want)
+		}
+	}
+}
+
+// originOf is what records.lua does; TestOriginsAreReadAlike holds the two together.
+func originOf(member []byte) int64 {
+	f, head, known := formatOf(member)
+	if !known || f == Redisson317 && len(member) < 10 {
+		return -1
+	}
+	var bytes []byte
+	if bytes = member[head : head+5]; f == Redisson313 {
+		bytes = member[:4]
+	}
+	var number int64
+	for _, b := range bytes {
+		number = number<<8 | int64(b)
+	}
+	return number
+}
+
+func TestKindsOfRecords(t *testing.T) {
+	me, other := newIdentity("me"), newIdentity("other")
+	permits := "\x01\x00\x00\x00"
+	for _, f := range formats {
+		if k, _ := me.kindOf(originOf([]byte(me.prefix(f, 1) + permits))); k != kindSelf {
+			t.Errorf("%v: an own record is taken for %d", f, k)
+		}
+		k, tag := me.kindOf(originOf([]byte(other.prefix(f, 1) + permits)))
+		if k != kindGo {
+			t.Errorf("%v: another Go client's record is taken for %d", f, k)
+		}
+		want := uint32(other.tag[0])<<16 | uint32(other.tag[1])<<8 | uint32(other.tag[2])
+		if f == Redisson313 {
+			want >>= 16
+		}
+		if tag != want {
+			t.Errorf("%v: another Go client's tag is %x, want %x", f, tag, want)
+		}
+	}
+	for _, member := range []string{
+		"\xf4\x1e\x87\x5c\x02\x00\x00\x00",                               // 3.13.6
+		"\x08\x00\x00\x00\x00\x00\x00\x00\x12\x34567890\x01\x00\x00\x00", // no known form
+		"\x08" + "\x9a\x01\x02\x03\x04\x05\x06\x07" + permits,
+		"\x10" + "\x9a\x01\x02\x03\x04\x05\x06\x07\x9a\x01\x02\x03\x04\x05\x06\x07" + permits,
+		"\x08" + "GO345678" + permits,
+		"\x08" + "oG345678" + permits,
+		"", "x", permits, "Go" + permits,
+	} {
+		if k, tag := me.kindOf(originOf([]byte(member))); k != kindOther || tag != 0 {
+			t.Errorf("%x is taken for kind %d of tag %x", member, k, tag)
+		}
+	}
+}
+
+// TestOriginsAreReadAlike asks records.lua whose the oldest record is.
+func TestOriginsAreReadAlike(t *testing.T) {
+	other := newIdentity("other")
+	permits := "\x05\x00\x00\x00"
+	members := []string{
+		"\xf4\x1e\x87\x5c" + permits,
+		"\x08\x00\x00\x00\x00\x00\x00\x00\xfe\xdc\xba\x98\x76\x54\x32\x10" + permits,
+		"\x08\xfe\xdc\xba\x98\x76\x54\x32\x10" + permits,
+		"\x10" + "\xfe\xdc\xba\x98\x76\x54\x32\x10\xfe\xdc\xba\x98\x76\x54\x32\x10" + permits,
+		"\x05\x01\x02\x03\x04\x05" + permits,
+		"\x04\x01\x02\x03\x04" + permits,
+		"\x08\xfe\xdc\xba\x98\x76\x54\x32\x10\xff" + permits,
+		"12345678901234567890", permits, "no", "",
+	}
+	for _, f := range formats {
+		members = append(members, other.prefix(f, 1)+permits)
+	}
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		for _, member := range members {
+			l := r.limiter("rl")
+			r.config(l, "rate", "5", "interval", "1000", "type", "0")
+			r.set(l, "0")
+			r.add(l, r.ms(), member)
+			r.add(l, r.ms()+1, record("98765432", 5)) // so that there is something to refuse
+			g, err := l.acquire(t.Context(), []group{{size: 5, callers: make([]*request, 1)}}, 0, "")
+			if err != nil || g.groups[0].granted != 0 {
+				t.Fatalf("%x: granted %v, %v", member, g.groups, err)
+			}
+			if want := originOf([]byte(member)); g.origin != want {
+				t.Errorf("%x comes, by the script, from %x, want %x", member, g.origin, want)
+			}
+			r.wipe()
+		}
+	})
+}
+
+// TestACounterThatOverflowsStaysInItsID lets the counter pass each place where a format cuts it.
+func TestACounterThatOverflowsStaysInItsID(t *testing.T) {
+	for _, start := range []uint64{math.MaxUint16 - 1, 1<<24 - 2, math.MaxUint32 - 1, math.MaxUint64 - 1} {
+		for _, f := range formats {
+			identity := newIdentity("client")
+			identity.counter.Store(start)
+			seen := map[string]bool{}
+			length := len(identity.prefix(f, 1))
+			for range 4 {
+				prefix := identity.prefix(f, 1)
+				if k, _ := identity.kindOf(originOf([]byte(prefix + "\x01\x00\x00\x00"))); k != kindSelf {
+					t.Errorf("%v after %x: %x is taken for kind %d", f, start, prefix, k)
+				}
+				if len(prefix) != length || seen[prefix] {
+					t.Errorf("%v after %x: the prefix %x, after %v", f, start, prefix, seen)
+				}
+				seen[prefix] = true
+			}
+		}
+	}
+}
+
+func TestPrefixesForSeveralRecordsLeaveRoom(t *testing.T) {
+	identity := newIdentity("client")
+	identity.counter.Store(100)
+	first, second := identity.prefix(Redisson317, 3), identity.prefix(Redisson317, 1)
+	if first[len(first)-1] != 101 || second[len(second)-1] != 104 {
+		t.Errorf("three ids from %x, the next from %x", first, second)
+	}
+}
+
+// TestATakenIDIsLeftAlone plants the very member that the next grant would write, and the one after that, too.
+func TestATakenIDIsLeftAlone(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, f := range formats {
+			for _, counter := range []uint64{41, 1<<24 - 2, math.MaxUint64 - 1} {
+				r := newRig(t, s)
+				l := r.limiter("rl", WithRecordFormat(f))
+				r.setRate(l, PerMinute(100))
+				r.client.identity.counter.Store(counter)
+				taken := []string{r.client.identity.prefix(f, 1), r.client.identity.prefix(f, 1)}
+				if next := after(taken[0]); next != taken[1] && counter == 41 {
+					t.Fatalf("after %x comes %x", taken[0], taken[1])
+				}
+				for i, prefix := range []string{taken[0], after(taken[0])} {
+					r.add(l, r.ms()-int64(10*(i+1)), prefix+"\x07\x00\x00\x00")
+				}
+				r.set(l, "86")
+				r.client.identity.counter.Store(counter)
+				if !r.try(l, 7) {
+					t.Fatalf("%v: not granted", f)
+				}
+				want := State{Rate: PerMinute(100), Available: 79, Used: 21, Records: 3,
+					Oldest: r.now().Add(-20e6), Newest: r.now(), Consistent: true}
+				r.same(l, want)
+				members := r.members(l)
+				if len(members) != 3 {
+					t.Fatalf("%v: %d members", f, len(members))
+				}
+				if members[2].Member != after(after(taken[0]))+"\x07\x00\x00\x00" {
+					t.Errorf("%v: wrote %x after %x", f, members[2].Member, taken)
+				}
+				r.wipe()
+			}
+		}
+	})
+}
+
+// after is what records.lua does with a prefix whose id is taken.
+func after(prefix string) string {
+	next := []byte(prefix)
+	for at := len(next) - 1; at > 0; at-- {
+		if next[at]++; next[at] != 0 {
+			break
+		}
+	}
+	return string(next)
+}
+
+// TestARecordPerRequestHasItsOwnIDs lets two limiters of one client write records of several requests by turns.
+func TestARecordPerRequestHasItsOwnIDs(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		l := r.limiter("rl", WithRecordPerRequest())
+		r.setRate(l, PerMinute(1000))
+		for range 5 {
+			g, err := l.acquire(t.Context(), []group{
+				{size: 2, callers: make([]*request, 3)}, {size: 1, callers: make([]*request, 2)},
+			}, 0, "")
+			if err != nil || g.groups[0].granted != 3 || g.groups[1].granted != 2 {
+				t.Fatal(g, err)
+			}
+		}
+		r.same(l, State{Rate: PerMinute(1000), Available: 960, Used: 40, Records: 25, Oldest: r.now(), Newest: r.now(), Consistent: true})
+		ids := map[string]bool{}
+		for _, z := range r.members(l) {
+			ids[z.Member[:len(z.Member)-4]] = true
+		}
+		if len(ids) != 25 {
+			t.Errorf("25 records have %d ids", len(ids))
+		}
+	})
+}
+
+// record is a member as Redisson 3.17 writes it.
+func record(id string, permits uint32) string {
+	return string(binary.LittleEndian.AppendUint32([]byte("\x08"+id), permits))
+}

@@ -1,0 +1,451 @@
+// Package rratelimiter is Redisson's RRateLimiter for Go: a distributed rate limiter that keeps its state in Redis, in the
+// same keys and bytes as Redisson, so that Go and Java services can share one limit.
+//
+// A limiter has a name and a [Rate]: so many permits in any interval of so much time. Whoever uses the name on the same
+// Redis shares the limit.
+//
+//	client := rratelimiter.NewClient(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
+//	limiter := client.RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerSecond(100)))
+//	if err := limiter.Acquire(ctx, 1); err != nil {
+//		return err
+//	}
+//
+// See [Limiter] for how it works and which method to use.
+package rratelimiter
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"reflect"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/span"
+)
+
+// Redis is what the limiters need of a go-redis client: *redis.Client, *redis.ClusterClient, *redis.Ring, failover
+// clients and *redis.AutoPipeliner all have it.
+type Redis interface {
+	Process(ctx context.Context, cmd redis.Cmder) error
+	Pipeline() redis.Pipeliner
+}
+
+// A Client holds what the limiters of one process share: the connection, the client id, the clock and the defaults. It is
+// safe for concurrent use. It has nothing to close: closing the redis client ends all waiting with its error.
+type Client struct {
+	rdb         Redis
+	id          string
+	identity    *identity
+	mapName     func(string) string
+	clock       func() time.Time
+	callTimeout time.Duration
+	observer    Observer
+	defaults    settings
+	err         error // of the options
+
+	mu    sync.Mutex
+	lines map[lineKey]*line // of limiters that somebody uses now, or waited for a short while ago
+	sweep *time.Timer       // forgets lines that nobody uses; runs only while there are some
+
+	watching atomic.Bool // the redis client is looked at, since callers wait
+	alone    bool        // no Redisson can be on this server (limittest)
+}
+
+// NewClient makes a client over a go-redis client, which stays the caller's to close: that ends all waiting within a
+// second.
+func NewClient(rdb Redis, opts ...Option) *Client {
+	c := &Client{
+		rdb:         rdb,
+		id:          uuid.NewString(),
+		mapName:     func(name string) string { return name },
+		clock:       time.Now,
+		callTimeout: time.Second,
+		lines:       map[lineKey]*line{},
+	}
+	for _, opt := range opts {
+		if err := apply(opt, c); err != nil && c.err == nil {
+			c.err = err
+		}
+	}
+	if v := reflect.ValueOf(rdb); rdb == nil || v.Kind() == reflect.Pointer && v.IsNil() {
+		c.err = invalidOption("the redis client is nil")
+	}
+	c.identity = newIdentity(c.id)
+	return c
+}
+
+// ID is the client's id, the CLIENT part of the keys of limiters of type PerClient (Redisson: RedissonClient.getId).
+func (c *Client) ID() string { return c.id }
+
+// RateLimiter gives the limiter with a name (Redisson: RedissonClient.getRateLimiter). It is cheap: no call is made and
+// no state kept. Limiters of one name and with the same options are the same.
+func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
+	l := &Limiter{client: c, name: name, settings: c.defaults, err: c.err}
+	for _, opt := range opts {
+		if err := apply(opt, &l.settings); err != nil && l.err == nil {
+			l.err = asOption(err)
+		}
+	}
+	raw := c.mapName(name)
+	l.keyNames = keyNames(raw, c.id)
+	if l.err == nil && c.clustered() && !sameSlot(l.keyNames[:]) {
+		l.err = fmt.Errorf("%w: %q", ErrCrossSlotName, raw)
+	}
+	return l
+}
+
+// An Option is a property of a client. A wrong one comes back, as ErrInvalidOption, from every method of its limiters.
+type Option func(*Client) error
+
+// WithClientID sets the client's id, which must not be empty. The default is a random UUID, as in Redisson. A stable id
+// lets a process find its PerClient permits again after a restart.
+func WithClientID(id string) Option {
+	return func(c *Client) error {
+		if id == "" {
+			return invalidOption("the client id is empty")
+		}
+		c.id = id
+		return nil
+	}
+}
+
+// WithNameMapper sets how a limiter's name becomes the name of its key (Redisson: NameMapper), for example to add the
+// prefix that the Java side adds.
+func WithNameMapper(mapName func(name string) string) Option {
+	return func(c *Client) error {
+		if mapName == nil {
+			return invalidOption("the name mapper is nil")
+		}
+		c.mapName = mapName
+		return nil
+	}
+}
+
+// WithClock sets the clock that dates the grants, for tests. The default is time.Now.
+func WithClock(now func() time.Time) Option {
+	return func(c *Client) error {
+		if now == nil {
+			return invalidOption("the clock is nil")
+		}
+		c.clock = now
+		return nil
+	}
+}
+
+// WithCallTimeout bounds one call to Redis, repetition included. The default is a second.
+func WithCallTimeout(d time.Duration) Option {
+	return func(c *Client) error {
+		if d <= 0 {
+			return invalidOption("the call timeout %v is not positive", d)
+		}
+		c.callTimeout = d
+		return nil
+	}
+}
+
+// WithObserver sets who is told of each acquiring call.
+func WithObserver(o Observer) Option {
+	return func(c *Client) error {
+		c.observer = o
+		return nil
+	}
+}
+
+// WithLimiterDefaults sets options for all limiters of the client; what RateLimiter is given comes on top.
+func WithLimiterDefaults(opts ...LimiterOption) Option {
+	return func(c *Client) error {
+		for _, opt := range opts {
+			if err := apply(opt, &c.defaults); err != nil {
+				return asOption(err)
+			}
+		}
+		return nil
+	}
+}
+
+// apply lets an option change what it is an option of.
+func apply[O ~func(T) error, T any](opt O, to T) error {
+	if opt == nil {
+		return invalidOption("an option is nil")
+	}
+	return opt(to)
+}
+
+// settings are the options of a limiter. They can be compared: limiters that agree in name and settings are the same.
+type settings struct {
+	rate             Rate // zero: none
+	enforced         bool
+	serverTime       bool
+	format           RecordFormat
+	recordPerRequest bool
+}
+
+// A LimiterOption is a property of one limiter in this process; nothing of it is stored in Redis.
+type LimiterOption func(*settings) error
+
+// WithRate lets the limiter set its own rate, in the call that first needs it, when it finds none. A rate that is there
+// already wins, whatever it is; the observer is told that it differs. Where only a part of the configuration is there, the
+// rest is set (Redisson: trySetRate before each use). Every acquiring method and AvailablePermits set the rate; those that
+// only look, such as Config, State and TTL, don't. Of WithRate and WithEnforcedRate, the last one given counts.
+func WithRate(r Rate) LimiterOption {
+	return func(s *settings) error {
+		s.rate, s.enforced = r, false
+		return r.validate()
+	}
+}
+
+// WithEnforcedRate lets the limiter set its own rate, keeping what is granted, whenever it finds none or another. Two
+// processes that enforce different rates on one limiter fight for ever: a rate should have one owner.
+func WithEnforcedRate(r Rate) LimiterOption {
+	return func(s *settings) error {
+		s.rate, s.enforced = r, true
+		return r.validate()
+	}
+}
+
+// WithServerTime dates the grants by the clock of the Redis server, not of this host. It is worth the more the worse the
+// hosts' clocks agree; Redisson's clients always use their own.
+func WithServerTime() LimiterOption {
+	return func(s *settings) error {
+		s.serverTime = true
+		return nil
+	}
+}
+
+// WithRecordFormat sets how grants are written: so that the oldest Redisson of the fleet can read them. The default is
+// Redisson317, which all releases from 3.17.0 on read.
+func WithRecordFormat(f RecordFormat) LimiterOption {
+	return func(s *settings) error {
+		if _, _, known := f.layout(); !known {
+			return invalidOption("%v", f)
+		}
+		s.format = f
+		return nil
+	}
+}
+
+// WithRecordPerRequest writes a record for each request, where one for all requests of a call is the default. Redisson
+// before 3.35.0 counts records where it should count permits, once the value key was evicted: with those in the fleet, and
+// requests of one permit, this keeps their count right. It costs memory.
+func WithRecordPerRequest() LimiterOption {
+	return func(s *settings) error {
+		s.recordPerRequest = true
+		return nil
+	}
+}
+
+// WithGranularity is not offered yet: it answers ErrInvalidOption.
+func WithGranularity(time.Duration) LimiterOption { return notOffered("WithGranularity") }
+
+// WithDenyCache is not offered yet: it answers ErrInvalidOption.
+func WithDenyCache(int) LimiterOption { return notOffered("WithDenyCache") }
+
+// WithFallback is not offered yet: it answers ErrInvalidOption.
+func WithFallback(float64) LimiterOption { return notOffered("WithFallback") }
+
+func notOffered(name string) LimiterOption {
+	return func(*settings) error { return invalidOption("%s is not offered yet", name) }
+}
+
+// A Limiter shares one limit among all processes, Go or Java, that use its name on the same Redis.
+//
+// It grants at most [Rate.Permits] permits in any window of [Rate.Interval], wherever the window starts. A grant is a
+// record in Redis: it counts for one interval, then its permits are free again. No permit has to be returned.
+//
+// Each way to ask does something else when too few permits are free:
+//   - [Limiter.TryAcquire] answers false at once.
+//   - [Limiter.Allow] does the same and says when to come back: what an HTTP answer needs.
+//   - [Limiter.TryAcquireTimeout] waits up to a time, and answers false as soon as it is known that this is in vain.
+//   - [Limiter.Acquire] waits until the permits are granted or its context ends.
+//   - [Limiter.AcquireUpTo] takes what is free.
+//
+// Use Acquire in workers and Allow in front of a service. A request for more permits than the rate fails with
+// ErrExceedsRate, one for fewer than one with ErrInvalidPermits, one on a limiter without a rate with ErrNotInitialized;
+// none of these takes anything.
+//
+// Callers of one Client who wait for one limiter, through handles with the same options, are served strictly in order,
+// and callers who don't wait never pass them; [Client.AllowAll] alone does not queue. Between processes there is no
+// order, only a rule that lets Redisson's threads have their part.
+//
+// A Limiter is safe for concurrent use.
+type Limiter struct {
+	client   *Client
+	name     string
+	keyNames [keyCount]string
+	settings settings
+	err      error // of the options, or of the name
+}
+
+// Name is the limiter's name, as given to RateLimiter (Redisson: getName).
+func (l *Limiter) Name() string { return l.name }
+
+func (l *Limiter) keys() []string { return l.keyNames[:] }
+
+// now is the time as scripts take it: ms since the epoch, or "" where the server's clock decides.
+func (l *Limiter) now() any {
+	if l.settings.serverTime {
+		return ""
+	}
+	return l.client.clock().UnixMilli()
+}
+
+// RateType tells whom a limit counts.
+type RateType int
+
+// The types, by Redisson's numbers.
+const (
+	Overall   RateType = 0 // all clients together
+	PerClient RateType = 1 // each Redisson instance and each Client by itself, by its id: mostly each process
+)
+
+// String gives Redisson's name of the type: OVERALL or PER_CLIENT.
+func (t RateType) String() string {
+	switch t {
+	case Overall:
+		return "OVERALL"
+	case PerClient:
+		return "PER_CLIENT"
+	}
+	return fmt.Sprintf("unknown type %d", int(t))
+}
+
+// Rate is a limiter's configuration.
+type Rate struct {
+	Type      RateType      // Overall (zero value) or PerClient
+	Permits   int64         // permits per Interval, 1 to 4294967295
+	Interval  time.Duration // whole milliseconds, at least 1 ms
+	KeepAlive time.Duration // how long the limiter outlives its last use; 0: for ever; else at least Interval (Redisson 3.38 and later)
+}
+
+// PerSecond is a rate of so many permits a second.
+func PerSecond(permits int64) Rate { return Rate{Permits: permits, Interval: time.Second} }
+
+// PerMinute is a rate of so many permits a minute.
+func PerMinute(permits int64) Rate { return Rate{Permits: permits, Interval: time.Minute} }
+
+// PerHour is a rate of so many permits an hour.
+func PerHour(permits int64) Rate { return Rate{Permits: permits, Interval: time.Hour} }
+
+// validate says what is wrong with a rate that is to be set.
+func (r Rate) validate() error {
+	switch {
+	case r.Type != Overall && r.Type != PerClient:
+		return invalidRate("%v", r.Type)
+	case r.Permits < 1 || r.Permits > math.MaxUint32:
+		return invalidRate("%d permits, not 1 to %d", r.Permits, uint32(math.MaxUint32))
+	case r.Interval < time.Millisecond || r.Interval%time.Millisecond != 0:
+		return invalidRate("interval %v is not a positive number of whole milliseconds", r.Interval)
+	case r.KeepAlive < 0 || r.KeepAlive%time.Millisecond != 0:
+		return invalidRate("keep-alive %v is not a number of whole milliseconds", r.KeepAlive)
+	case r.KeepAlive != 0 && r.KeepAlive < r.Interval:
+		return invalidRate("keep-alive %v is shorter than the interval %v", r.KeepAlive, r.Interval)
+	}
+	return nil
+}
+
+// args are the values of the rate as scripts take them.
+func (r Rate) args() []any {
+	return []any{r.Permits, r.Interval.Milliseconds(), int(r.Type), r.KeepAlive.Milliseconds()}
+}
+
+var units = map[string]time.Duration{
+	"ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour,
+}
+
+const (
+	perClientText = " per client"
+	keepAliveText = " keep-alive "
+)
+
+// String writes the rate as ParseRate reads it: "100/s", "5/250ms", "1000/h", "10/s per client keep-alive 1h".
+func (r Rate) String() string {
+	text := strconv.FormatInt(r.Permits, 10) + "/"
+	if unit := span.Text(r.Interval); strings.HasPrefix(unit, "1") && units[unit[1:]] != 0 {
+		text += unit[1:]
+	} else {
+		text += unit
+	}
+	if r.Type == PerClient {
+		text += perClientText
+	}
+	if r.KeepAlive != 0 {
+		text += keepAliveText + span.Text(r.KeepAlive)
+	}
+	return text
+}
+
+// ParseRate reads a rate: permits, a slash, and a unit (ms, s, m, h, d) or a duration as time.ParseDuration takes it;
+// then, if wanted, "per client" and "keep-alive" with a duration. The error is ErrInvalidRate and says what is wrong.
+func ParseRate(s string) (Rate, error) {
+	rest, keepAlive, kept := strings.Cut(strings.TrimSpace(s), keepAliveText)
+	rest, perClient := strings.CutSuffix(rest, perClientText)
+	permits, interval, found := strings.Cut(rest, "/")
+	if !found {
+		return Rate{}, invalidRate("%q is not of the form permits/interval, such as 100/s", s)
+	}
+	var r Rate
+	var err error
+	if r.Permits, err = strconv.ParseInt(strings.TrimSpace(permits), 10, 64); err != nil {
+		return Rate{}, invalidRate("%q: permits are not a whole number", s)
+	}
+	if r.Interval, err = parseInterval(interval); err != nil {
+		return Rate{}, invalidRate("%q: the interval is neither a unit (ms, s, m, h, d) nor a duration", s)
+	}
+	if kept {
+		if r.KeepAlive, err = parseInterval(keepAlive); err != nil {
+			return Rate{}, invalidRate("%q: the keep-alive is not a duration", s)
+		}
+	}
+	if perClient {
+		r.Type = PerClient
+	}
+	if err := r.validate(); err != nil {
+		return Rate{}, err
+	}
+	return r, nil
+}
+
+func parseInterval(text string) (time.Duration, error) {
+	text = strings.TrimSpace(text)
+	if unit, found := units[text]; found {
+		return unit, nil
+	}
+	return time.ParseDuration(text)
+}
+
+// millis is a number of ms as a duration, as long as durations can be.
+func millis(ms int64) time.Duration {
+	return time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
+}
+
+// Result is what one try brought, with all that an HTTP answer needs.
+type Result struct {
+	Allowed    bool
+	Limit      int64         // the limiter's rate
+	Remaining  int64         // permits free after this caller
+	RetryAfter time.Duration // when the permits asked for will be free, if nobody else takes them; 0 when Allowed
+	ResetAfter time.Duration // when all permits will be free, if nobody takes any; after a grant, an interval
+}
+
+// An Observer sees each acquiring call after it landed. Its methods must return fast: callers wait for them.
+type Observer interface{ Flight(FlightInfo) }
+
+// FlightInfo describes one acquiring call.
+type FlightInfo struct {
+	Limiter                  string        // name
+	Callers, Granted, Denied int           // of the call; who keeps waiting is neither granted nor denied
+	Permits                  int64         // granted in sum
+	Waiting                  int           // callers still blocked in this process
+	Latency                  time.Duration // from asking Redis to its answer
+	Attempts                 int           // how often Redis was asked
+	Healed                   string        // what was repaired and why; "" mostly
+	RateMismatch             bool          // WithRate differs from the rate in force
+	Err                      error         // why the call failed; nil mostly
+}

@@ -1,0 +1,204 @@
+package rratelimiter
+
+import (
+	"context"
+	"crypto/sha1"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// script.go runs the scripts of lua/ and makes Go errors of what a server says. It knows nothing of what they do.
+
+//go:embed lua/*.lua lua/shared/*.lua
+var luaFiles embed.FS
+
+// A script is one file of lua/, with a shared file in the place of each line "--@include NAME": there alone, so that what
+// a rare case needs costs nothing in others.
+type script struct{ text, sha string }
+
+var (
+	acquireScript    = loadScript("acquire")
+	allowAllScript   = loadScript("allowall")
+	expireScript     = loadScript("expire")
+	releaseScript    = loadScript("release")
+	renameScript     = loadScript("rename")
+	setRateScript    = loadScript("setrate")
+	stateScript      = loadScript("state")
+	trySetRateScript = loadScript("trysetrate")
+)
+
+func loadScript(name string) *script {
+	text := readLua(name)
+	sum := sha1.Sum([]byte(text))
+	return &script{text: text, sha: hex.EncodeToString(sum[:])}
+}
+
+func readLua(name string) string {
+	text, err := luaFiles.ReadFile("lua/" + name + ".lua")
+	if err != nil {
+		panic(err) // a file that this package was built with
+	}
+	lines := strings.SplitAfter(string(text), "\n")
+	for i, line := range lines {
+		if part, found := strings.CutPrefix(strings.TrimSpace(line), "--@include "); found {
+			lines[i] = readLua("shared/" + part)
+		}
+	}
+	return strings.Join(lines, "")
+}
+
+// A once is a command that the client library must not repeat by itself: it can't know whether Redis served it.
+type once struct{ *redis.IntSliceCmd }
+
+func (o once) NoRetry() bool      { return true }
+func (o once) Clone() redis.Cmder { return once{o.IntSliceCmd.Clone().(*redis.IntSliceCmd)} }
+
+// run runs a script on the server that holds its first key. The reply is whole numbers alone.
+func (c *Client) run(ctx context.Context, s *script, keys []string, args ...any) ([]int64, error) {
+	all := make([]any, 0, 3+len(keys)+len(args))
+	all = append(all, "evalsha", s.sha, len(keys))
+	for _, key := range keys {
+		all = append(all, key)
+	}
+	all = append(all, args...)
+	for {
+		cmd := once{redis.NewIntSliceCmd(ctx, all...)}
+		err := c.process(ctx, cmd)
+		if err == nil {
+			return cmd.Val(), nil
+		}
+		if all[0] == "evalsha" && redis.HasErrorPrefix(err, "NOSCRIPT") {
+			all[0], all[1] = "eval", s.text
+			continue
+		}
+		return nil, err
+	}
+}
+
+// process runs one command, and says in our own words what a server refuses.
+func (c *Client) process(ctx context.Context, cmd redis.Cmder) error {
+	err := c.rdb.Process(ctx, cmd)
+	if err == nil {
+		return nil
+	}
+	if err = scriptError(err); redis.HasErrorPrefix(err, "CROSSSLOT") {
+		err = fmt.Errorf("%w: %w", ErrCrossSlotName, err)
+	}
+	return err
+}
+
+// A wrapped is the error of a command in a script, on servers before Redis 7.0 and on miniredis: they put it behind words
+// of their own, so that its code ("WRONGTYPE") would not be found where redis.HasErrorPrefix looks.
+type wrapped struct {
+	error
+	text string
+}
+
+func (w wrapped) Error() string { return w.text }
+func (w wrapped) RedisError()   {}
+func (w wrapped) Unwrap() error { return w.error }
+
+var inScript = regexp.MustCompile(`(?s)^ERR Error .*?: ?\d+: -?([A-Z]{3,} .*?)(?:\s*stack traceback:.*)?$`)
+
+func scriptError(err error) error {
+	if found := inScript.FindStringSubmatch(err.Error()); found != nil {
+		return wrapped{err, found[1]}
+	}
+	return err
+}
+
+// outcome gives the error of a call that takes permits, or gives them back, what its caller must know: that Redis may
+// have served it, since the request may have gone out and no answer came.
+func outcome(err error) error {
+	var answer redis.Error
+	var network *net.OpError
+	switch {
+	case err == nil, errors.As(err, &answer), errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout),
+		errors.Is(err, redis.ErrPoolExhausted), errors.Is(err, ErrNotInitialized), errors.Is(err, ErrCrossSlotName), errors.Is(err, errContested),
+		errors.As(err, &network) && network.Op == "dial":
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+}
+
+// within makes one call to Redis, and returns with its answer, when ctx ends, or when the time for a call is over,
+// whichever comes first. go-redis can't be told to stop waiting for an answer, so a call that is late goes on by itself
+// until its connection gives up.
+func within[T any](ctx context.Context, c *Client, call func(context.Context) (T, error)) (T, error) {
+	type answer struct {
+		value T
+		err   error
+	}
+	var none T
+	landed := make(chan answer, 1)
+	bounded, cancel := context.WithTimeout(ctx, c.callTimeout)
+	go func() {
+		defer cancel()
+		value, err := call(bounded)
+		landed <- answer{value, err}
+	}()
+	late := time.NewTimer(c.callTimeout)
+	defer late.Stop()
+	select {
+	case a := <-landed:
+		return a.value, a.err
+	case <-ctx.Done():
+		return none, ctx.Err()
+	case <-late.C:
+		return none, errLate(c.callTimeout)
+	}
+}
+
+func errLate(timeout time.Duration) error {
+	return fmt.Errorf("no answer from Redis within %v: %w", timeout, os.ErrDeadlineExceeded)
+}
+
+// Notes of a script's answer: the same bits as in lua/shared/open.lua.
+const (
+	noteMore    = 256  // expired records remain
+	noteUnbuilt = 512  // the free permits are to be rebuilt once these are gone
+	noteDiffers = 1024 // another rate than the caller's is in force
+	noteOther   = 2048 // somebody else than Go clients has live permits
+)
+
+var healings = []struct {
+	note int64
+	text string
+}{
+	{1, "free permits were missing"},
+	{2, "free permits were no whole number"},
+	{4, "free permits were negative"},
+	{8, "free permits were above the rate"},
+	{16, "free permits and expired ones were more than the rate"},
+	{32, "free permits were not the rate, without a record"},
+	{64, "free permits and records were less than the rate"},
+}
+
+// healed tells what a script repaired; "" if nothing.
+func healed(notes int64) string {
+	var texts []string
+	for _, h := range healings {
+		if notes&h.note != 0 {
+			texts = append(texts, h.text)
+		}
+	}
+	return strings.Join(texts, ", ")
+}
+
+// notInitialized makes an error of the status with which a script refuses a configuration.
+func notInitialized(status int64) error {
+	what := [...]string{
+		1: "it has no rate", 2: "its rate is missing", 3: "its interval is missing", 4: "its type is missing",
+		5: "its rate is no whole number", 6: "its interval is no positive whole number", 7: "its type is neither 0 nor 1",
+	}
+	return fmt.Errorf("%w: %s", ErrNotInitialized, what[status])
+}

@@ -1,0 +1,213 @@
+package snapshot
+
+import (
+	"context"
+	"crypto/rand"
+	_ "embed"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+// restore.go writes a limiter into Redis: first under names that nobody uses, then, in one step, under its own.
+
+//go:embed restore.lua
+var restoreScript string
+
+const (
+	prepared    = 10 * time.Minute // how long keys that were prepared live if nobody takes them
+	recordsAdd  = 500              // records in one ZADD
+	recordsPipe = 5_000            // records in one pipeline
+)
+
+// A RestoreOption is a way of restoring a snapshot.
+type RestoreOption func(*restoring)
+
+type restoring struct {
+	name    string
+	replace bool
+	shift   func(taken time.Time) time.Duration
+}
+
+// As restores the limiter under another name, that of its configuration key.
+func As(name string) RestoreOption {
+	return func(r *restoring) { r.name = name }
+}
+
+// Replace removes a limiter that is there, the keys of all its clients included. Without it, Restore does nothing then but
+// answer ErrExists.
+func Replace() RestoreOption {
+	return func(r *restoring) { r.replace = true }
+}
+
+// Shift moves the time of every grant by a number of whole ms, so that its permits return so much later.
+func Shift(d time.Duration) RestoreOption {
+	return func(r *restoring) { r.shift = func(time.Time) time.Duration { return d } }
+}
+
+// At moves the time of every grant by what lies between Snapshot.TakenAt and a time, mostly now, as if the snapshot were
+// taken then. Without Shift or At grants keep their time, so that those of an old snapshot have expired.
+func At(t time.Time) RestoreOption {
+	return func(r *restoring) { r.shift = t.Sub }
+}
+
+// Restore writes the limiter into Redis. rdb is any client of go-redis. Keys get the life time that they had left when the
+// snapshot was taken. It looks at all keys of the server (SCAN) for such as are left of an earlier limiter's clients.
+//
+// It is done all at once or not at all, whatever the size: the keys are prepared under names that nobody uses, and one
+// step gives them the limiter's. Only when the answer to this step is lost, so that the error is one of the network, can it
+// be done all the same.
+func (s *Snapshot) Restore(ctx context.Context, rdb rratelimiter.Redis, opts ...RestoreOption) error {
+	r := restoring{name: s.Name, shift: func(time.Time) time.Duration { return 0 }}
+	for _, opt := range opts {
+		opt(&r)
+	}
+	err := s.check()
+	if err == nil {
+		err = r.restore(ctx, rdb, s)
+	}
+	if err != nil {
+		return fmt.Errorf("restore a snapshot as %q: %w", r.name, err)
+	}
+	return nil
+}
+
+func (r restoring) restore(ctx context.Context, rdb rratelimiter.Redis, s *Snapshot) error {
+	ids, err := clientsOf(ctx, rdb, r.name)
+	if err != nil {
+		return err
+	}
+	shift := float64(r.shift(s.TakenAt).Milliseconds())
+	states := []State{s.Shared}
+	own, known := make([]string, 0, len(s.Clients)+len(ids)), map[string]bool{}
+	for _, c := range s.Clients {
+		own, known[c.ID] = append(own, c.ID), true
+		states = append(states, c.State)
+	}
+	for _, id := range ids {
+		if !known[id] {
+			own = append(own, id)
+		}
+	}
+	targets := keysOf(r.name, own)
+
+	p := &preparation{rdb: rdb, prefix: strings.TrimSuffix(targets[2], "permits") + "restore:" + rand.Text() + ":"}
+	defer p.discard(ctx)
+	if s.Config != nil {
+		p.key(1, s.Config.TTL)
+		for _, f := range s.Config.Fields {
+			p.add(ctx, "hset", f.Name, f.Value)
+		}
+	}
+	for i, state := range states {
+		if state.Value != nil {
+			p.key(2+2*i, state.Value.TTL)
+			p.add(ctx, "set", state.Value.Text)
+		}
+		if state.Permits != nil {
+			p.key(3+2*i, state.Permits.TTL)
+			for some := range slices.Chunk(state.Permits.Records, recordsAdd) {
+				args := make([]any, 0, 2*len(some))
+				for _, record := range some {
+					args = append(args, strconv.FormatFloat(record.Score+shift, 'g', -1, 64), record.Member)
+				}
+				p.add(ctx, "zadd", args...)
+			}
+		}
+	}
+	if p.flush(ctx); p.err != nil {
+		return crossSlot(p.err)
+	}
+	return p.finish(ctx, targets, r.replace)
+}
+
+// A preparation is keys that are about to become a limiter's.
+type preparation struct {
+	rdb    rratelimiter.Redis
+	prefix string
+	keys   []string
+	become []any // for each key: its number among the limiter's, its life time in ms
+	pipe   redis.Pipeliner
+	size   int
+	err    error
+}
+
+// key begins a key.
+func (p *preparation) key(target int, ttl time.Duration) {
+	p.keys = append(p.keys, p.prefix+strconv.Itoa(len(p.keys)))
+	p.become = append(p.become, target, ttl.Milliseconds())
+}
+
+// add sends a command for the key that was begun last, sooner or later.
+func (p *preparation) add(ctx context.Context, command string, args ...any) {
+	if p.err != nil {
+		return
+	}
+	if p.pipe == nil {
+		p.pipe = p.rdb.Pipeline()
+	}
+	key := p.keys[len(p.keys)-1]
+	p.pipe.Do(ctx, append([]any{command, key}, args...)...)
+	p.pipe.Do(ctx, "pexpire", key, prepared.Milliseconds())
+	if p.size += len(args); p.size >= 2*recordsPipe {
+		p.flush(ctx)
+	}
+}
+
+func (p *preparation) flush(ctx context.Context) {
+	if p.pipe != nil && p.err == nil {
+		_, p.err = p.pipe.Exec(ctx)
+	}
+	p.pipe, p.size = nil, 0
+}
+
+// finish makes the keys the limiter's.
+func (p *preparation) finish(ctx context.Context, targets []string, replace bool) error {
+	args := []any{"eval", restoreScript, len(targets) + len(p.keys)}
+	for _, key := range append(targets[:len(targets):len(targets)], p.keys...) {
+		args = append(args, key)
+	}
+	flags := ""
+	if replace {
+		flags = "r"
+	}
+	cmd := once{redis.NewIntCmd(ctx, append(append(args, len(targets), flags), p.become...)...)}
+	if err := p.rdb.Process(ctx, cmd); err != nil {
+		return err
+	}
+	switch n := cmd.Val(); {
+	case n < 0:
+		return errors.New("what was prepared is gone: Redis removed it, or it took too long")
+	case n > 0:
+		return fmt.Errorf("%w: key %q", ErrExists, targets[n-1])
+	}
+	p.keys = nil
+	return nil
+}
+
+// discard removes what was prepared in vain, also when the caller has gone. What it can't reach leaves by itself.
+func (p *preparation) discard(ctx context.Context) {
+	if len(p.keys) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	args := []any{"unlink"}
+	for _, key := range p.keys {
+		args = append(args, key)
+	}
+	p.rdb.Process(ctx, redis.NewIntCmd(ctx, args...))
+}
+
+// A once is a command that the client library must not repeat by itself: the second time it would find nothing prepared.
+type once struct{ *redis.IntCmd }
+
+func (o once) NoRetry() bool      { return true }
+func (o once) Clone() redis.Cmder { return once{o.IntCmd.Clone().(*redis.IntCmd)} }

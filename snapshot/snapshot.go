@@ -1,0 +1,142 @@
+// Package snapshot takes the whole state of a limiter out of Redis, and puts it back: to move a limiter to another server,
+// to send its state with a bug report, or to keep the states that a Redisson release writes as test data.
+//
+//	s, err := snapshot.Take(ctx, rdb, "orders")
+//	...
+//	data, err := s.Encode()
+//	...
+//	s, err = snapshot.Decode(data)
+//	err = s.Restore(ctx, other, snapshot.As("orders-copy"), snapshot.At(time.Now()))
+//
+// A snapshot keeps what is there, byte for byte, and judges nothing: a damaged limiter comes back just as damaged. Names
+// are those of the configuration key in Redis, as a name mapper makes them.
+package snapshot
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+)
+
+// What can go wrong, to be matched with errors.Is. Errors of the Redis client are wrapped, too.
+var (
+	// ErrNotFound says that Redis has no key of the limiter.
+	ErrNotFound = errors.New("snapshot: there is no limiter")
+	// ErrExists says that Restore found a key of a limiter and was not told to replace it.
+	ErrExists = errors.New("snapshot: there is a limiter already")
+	// ErrWrongType says that a key of the limiter has another Redis type than limiters give it.
+	ErrWrongType = errors.New("snapshot: wrong type of key")
+	// ErrInvalid says that a Snapshot, or the bytes of one, can't be: what is wrong with it stands behind.
+	ErrInvalid = errors.New("snapshot: invalid")
+)
+
+// A Snapshot is the state of a limiter at one time. Each TTL in it is how long the key had still to live, to the ms; 0 is
+// for ever.
+type Snapshot struct {
+	Name     string    // of the configuration key
+	Note     string    // where it comes from, such as "Redisson 3.17.5"
+	Server   string    // version of the server; "" where it does not tell
+	TakenAt  time.Time // by the server's clock, in UTC, to the ms
+	HostTime time.Time // by the clock of the host that took it, in UTC, to the ms
+	OneStep  bool      // all was read at one instant: see Take
+
+	Config  *Config // nil: no such key
+	Shared  State
+	Clients []ClientState // of PER_CLIENT limiters, in order of their ids
+}
+
+// Config is the configuration key.
+type Config struct {
+	Fields []Field // at least one, in the order in which Redis gave them
+	TTL    time.Duration
+}
+
+// A Field is one field of the configuration.
+type Field struct{ Name, Value string }
+
+// State is a pair of keys: the one that all clients share, or one client's own.
+type State struct {
+	Value   *Value   // nil: no such key
+	Permits *Permits // nil: no such key
+}
+
+// ClientState is the pair of keys of one client.
+type ClientState struct {
+	ID string
+	State
+}
+
+// Value is the key of the free permits.
+type Value struct {
+	Text string
+	TTL  time.Duration
+}
+
+// Permits is the key of the records.
+type Permits struct {
+	Records []Record // at least one, in the order of Redis: by score, then by member
+	TTL     time.Duration
+}
+
+// A Record is one grant. rratelimiter.UnpackRecord reads its member.
+type Record struct {
+	Member []byte
+	Score  float64 // time of the grant in ms since the epoch, by its client's clock
+}
+
+// check says what is wrong with a snapshot, if it is not one that Redis can hold.
+func (s *Snapshot) check() error {
+	found := s.Config != nil
+	if s.Config != nil {
+		if len(s.Config.Fields) == 0 {
+			return invalid("the configuration has no field")
+		}
+		names := map[string]bool{}
+		for _, f := range s.Config.Fields {
+			if names[f.Name] {
+				return invalid("the configuration has the field %q twice", f.Name)
+			}
+			names[f.Name] = true
+		}
+		if s.Config.TTL < 0 {
+			return invalid("the life time of the configuration is negative")
+		}
+	}
+	ids := map[string]bool{}
+	for _, c := range s.Clients {
+		if ids[c.ID] {
+			return invalid("the client %q is there twice", c.ID)
+		}
+		ids[c.ID] = true
+	}
+	for _, c := range append(s.Clients[:len(s.Clients):len(s.Clients)], ClientState{State: s.Shared}) {
+		if c.Value != nil && c.Value.TTL < 0 || c.Permits != nil && c.Permits.TTL < 0 {
+			return invalid("a life time is negative")
+		}
+		if c.Permits != nil {
+			if len(c.Permits.Records) == 0 {
+				return invalid("a set of permits has no record")
+			}
+			members := make(map[string]bool, len(c.Permits.Records))
+			for _, r := range c.Permits.Records {
+				if math.IsNaN(r.Score) {
+					return invalid("the score of a record is no number")
+				}
+				if members[string(r.Member)] {
+					return invalid("the record %x is there twice", r.Member)
+				}
+				members[string(r.Member)] = true
+			}
+		}
+		found = found || c.Value != nil || c.Permits != nil
+	}
+	if !found {
+		return invalid("it has no key")
+	}
+	return nil
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, args...))
+}

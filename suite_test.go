@@ -1,0 +1,506 @@
+package rratelimiter
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/window"
+)
+
+// suite_test.go tests the behaviours that Redisson's own suite has a test case for. Each test names the one that it is
+// about; how it tests is our own.
+
+// onServers runs a test on all servers, with a limiter whose clock the test drives.
+func onServers(t *testing.T, test func(t *testing.T, l *Limiter, clock *handClock)) {
+	t.Helper()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		clock := newHandClock()
+		test(t, NewClient(s.Client(), WithClock(clock.now), patient).RateLimiter("limiter"), clock)
+	})
+}
+
+func mustTrySet(t *testing.T, l *Limiter, r Rate, want bool) {
+	t.Helper()
+	if got, err := l.TrySetRate(t.Context(), r); err != nil || got != want {
+		t.Fatalf("TrySetRate(%v): %v, %v, expected %v", r, got, err, want)
+	}
+}
+
+func mustAvail(t *testing.T, l *Limiter, want int64) {
+	t.Helper()
+	if got, err := l.AvailablePermits(t.Context()); err != nil || got != want {
+		t.Fatalf("AvailablePermits: %v, %v, expected %v", got, err, want)
+	}
+}
+
+func mustBe(t *testing.T, l *Limiter, want Rate) {
+	t.Helper()
+	if got, err := l.Config(t.Context()); err != nil || got != want {
+		t.Fatalf("Config: %v, %v, expected %v", got, err, want)
+	}
+}
+
+// testKeepAliveTime
+func TestSuiteKeepAliveTime(t *testing.T) {
+	for _, rateType := range []RateType{Overall, PerClient} {
+		redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+			rdb := s.Client()
+			l := NewClient(rdb, patient).RateLimiter("limiter")
+			rate := Rate{Type: rateType, Permits: 10, Interval: 100 * ms, KeepAlive: 700 * ms}
+			mustTrySet(t, l, rate, true)
+			mustBe(t, l, rate)
+			used := time.Now()
+			for start := used; time.Since(start) < 2*rate.KeepAlive; time.Sleep(50 * ms) { // each use lets it live on
+				if _, err := l.TryAcquire(t.Context(), 1); err != nil {
+					if time.Since(used) < rate.KeepAlive-50*ms {
+						t.Fatalf("%v after its last use: %v", time.Since(used), err)
+					}
+					mustTrySet(t, l, rate, true) // the machine stood still: once more
+					start = time.Now()
+				}
+				used = time.Now()
+				if ttl, err := l.TTL(t.Context()); err == nil && (ttl <= 0 || ttl > rate.KeepAlive) {
+					t.Fatalf("TTL: %v", ttl)
+				}
+			}
+			soon(t, "its end", func() bool { return len(rdb.Keys(t.Context(), "*limiter*").Val()) == 0 })
+			if _, err := l.TryAcquire(t.Context(), 1); !errors.Is(err, ErrNotInitialized) {
+				t.Error(err)
+			}
+			if set, err := l.TrySetRate(t.Context(), Rate{Permits: 1, Interval: time.Second, KeepAlive: 999 * ms}); set || !errors.Is(err, ErrInvalidRate) {
+				t.Errorf("a keep-alive below the interval: %v, %v", set, err)
+			}
+		})
+	}
+}
+
+// testExpire: all keys go when the time is over.
+func TestSuiteExpire(t *testing.T) {
+	for _, rateType := range []RateType{Overall, PerClient} {
+		redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+			rdb := s.Client()
+			l := NewClient(rdb, patient).RateLimiter("limiter")
+			mustTrySet(t, l, Rate{Type: rateType, Permits: 3, Interval: time.Hour}, true)
+			mustTry(t, l, 1, true)
+			if set, err := l.Expire(t.Context(), 600*ms); !set || err != nil {
+				t.Fatal(set, err)
+			}
+			if n := len(rdb.Keys(t.Context(), "*limiter*").Val()); n != 3 && n != 0 {
+				t.Errorf("%d keys", n)
+			}
+			soon(t, "its end", func() bool { return len(rdb.Keys(t.Context(), "*limiter*").Val()) == 0 })
+			if exists, err := l.Exists(t.Context()); exists || err != nil {
+				t.Error(exists, err)
+			}
+			if _, err := l.TTL(t.Context()); !errors.Is(err, ErrNotInitialized) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// testExpire2: what is made after the life time was set gets it, too, and later uses do not end it.
+func TestSuiteExpire2(t *testing.T) {
+	for _, rateType := range []RateType{Overall, PerClient} {
+		redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+			rdb := s.Client()
+			l := NewClient(rdb, patient).RateLimiter("limiter")
+			mustTrySet(t, l, Rate{Type: rateType, Permits: 30, Interval: time.Second}, true)
+			if set, err := l.Expire(t.Context(), time.Hour); !set || err != nil {
+				t.Fatal(set, err)
+			}
+			keys := [][]int{{keyConfig, keyValue, keyPermits}, {keyConfig, keyClientValue, keyClientPermits}}[rateType]
+			for range 3 {
+				mustTry(t, l, 1, true)
+				for _, key := range keys {
+					ttl, err := rdb.PTTL(t.Context(), l.keyNames[key]).Result()
+					if err != nil || ttl <= 0 || ttl > time.Hour {
+						t.Errorf("%s lives %v, %v", l.keyNames[key], ttl, err)
+					}
+				}
+			}
+			if cleared, err := l.ClearExpire(t.Context()); !cleared || err != nil {
+				t.Error(cleared, err)
+			}
+			mustTry(t, l, 1, true)
+			if ttl, err := l.TTL(t.Context()); ttl != 0 || err != nil {
+				t.Error(ttl, err)
+			}
+			if ttl := rdb.PTTL(t.Context(), l.keyNames[keyValue]).Val(); rateType == Overall && ttl > 0 {
+				t.Errorf("the state lives %v", ttl)
+			}
+		})
+	}
+}
+
+// testRateValue: however it is used, never more than the rate is free, and all of it is after an interval.
+func TestSuiteRateValue(t *testing.T) {
+	onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
+		mustTrySet(t, l, Rate{Permits: 10, Interval: time.Second}, true)
+		for round := range 20 {
+			for n := range int64(4) {
+				mustTry(t, l, n+1, true)
+				clock.advance(time.Duration(37*round+13) * ms % (200 * ms))
+				if free, err := l.AvailablePermits(t.Context()); err != nil || free > 10 || free < 0 {
+					t.Fatal(free, err)
+				}
+			}
+			clock.advance(time.Second)
+			mustAvail(t, l, 10)
+		}
+	})
+}
+
+// testAcquisitionInterval: what is acquired at different times comes back at different times.
+func TestSuiteAcquisitionInterval(t *testing.T) {
+	onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
+		mustTrySet(t, l, Rate{Permits: 5, Interval: 5 * time.Second}, true)
+		for range 5 {
+			mustTry(t, l, 1, true)
+			clock.advance(time.Second)
+		}
+		for range 10 { // 5 s after the first: one a second
+			mustTry(t, l, 2, false)
+			mustTry(t, l, 1, true)
+			mustTry(t, l, 1, false)
+			clock.advance(999 * ms)
+			mustTry(t, l, 1, false)
+			clock.advance(ms)
+		}
+	})
+}
+
+// testRateConfig
+func TestSuiteRateConfig(t *testing.T) {
+	onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
+		if _, err := l.Config(t.Context()); !errors.Is(err, ErrNotInitialized) {
+			t.Error(err)
+		}
+		first := Rate{Type: PerClient, Permits: 1, Interval: 5 * time.Second}
+		mustTrySet(t, l, first, true)
+		mustTrySet(t, l, Rate{Permits: 100, Interval: time.Minute}, false)
+		mustBe(t, l, first)
+	})
+}
+
+// testAvailablePermits
+func TestSuiteAvailablePermits(t *testing.T) {
+	onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
+		if _, err := l.AvailablePermits(t.Context()); !errors.Is(err, ErrNotInitialized) {
+			t.Error(err)
+		}
+		mustTrySet(t, l, Rate{Permits: 10, Interval: time.Second}, true)
+		mustAvail(t, l, 10)
+		mustTry(t, l, 1, true)
+		mustAvail(t, l, 9)
+		clock.advance(999 * ms)
+		mustTry(t, l, 8, true)
+		mustAvail(t, l, 1)
+		clock.advance(ms)
+		mustAvail(t, l, 2)
+		clock.advance(999 * ms)
+		mustAvail(t, l, 10)
+	})
+}
+
+// testUpdateRateConfig: a rate that is set again starts afresh.
+func TestSuiteUpdateRateConfig(t *testing.T) {
+	onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
+		mustSet(t, l, Rate{Permits: 1, Interval: 5 * time.Second})
+		mustTry(t, l, 1, true)
+		mustTry(t, l, 1, false)
+		for _, r := range []Rate{
+			{Permits: 4, Interval: 5 * time.Second},
+			{Type: PerClient, Permits: 2, Interval: time.Second},
+			{Permits: 3, Interval: time.Minute},
+		} {
+			mustSet(t, l, r)
+			mustBe(t, l, r)
+			mustTry(t, l, r.Permits, true)
+			mustTry(t, l, 1, false)
+			clock.advance(r.Interval)
+			mustTry(t, l, r.Permits, true)
+		}
+	})
+}
+
+// testPermitsExceeding
+func TestSuitePermitsExceeding(t *testing.T) {
+	onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
+		mustTrySet(t, l, PerSecond(1), true)
+		for name, ask := range everyWay(l) {
+			if err := ask(t.Context(), 20); !errors.Is(err, ErrExceedsRate) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		mustTry(t, l, 1, true)
+		mustTry(t, l, 1, false)
+	})
+}
+
+// testZeroTimeout: no time to wait is one try.
+func TestSuiteZeroTimeout(t *testing.T) {
+	onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
+		mustTrySet(t, l, Rate{Permits: 5, Interval: time.Second}, true)
+		for i := range 10 {
+			if ok, err := l.TryAcquireTimeout(t.Context(), 1, 0); err != nil || ok != (i < 5) {
+				t.Errorf("try %d: %v, %v", i, ok, err)
+			}
+		}
+		clock.advance(time.Second)
+		if ok, err := l.TryAcquireTimeout(t.Context(), 5, 0); !ok || err != nil {
+			t.Error(ok, err)
+		}
+	})
+}
+
+// testTryAcquire
+func TestSuiteTryAcquire(t *testing.T) {
+	onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
+		mustTrySet(t, l, Rate{Permits: 5, Interval: time.Second}, true)
+		for range 5 {
+			mustTry(t, l, 1, true)
+		}
+		mustTry(t, l, 1, false)
+		clock.advance(time.Second)
+		mustTry(t, l, 5, true)
+		mustTry(t, l, 1, false)
+	})
+}
+
+// testAcquire: it waits until an interval has passed since what is in its way was granted.
+func TestSuiteAcquire(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		const interval = 250 * ms
+		l := NewClient(s.Client(), patient).RateLimiter("limiter")
+		mustTrySet(t, l, Rate{Permits: 5, Interval: interval}, true)
+		start := time.Now()
+		for i := range 11 {
+			if err := l.Acquire(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
+			if least := time.Duration(i/5) * interval; time.Since(start) < least-ms {
+				t.Errorf("grant %d after %v, expected at least %v", i, time.Since(start), least)
+			}
+		}
+		if took := time.Since(start); took > time.Minute {
+			t.Errorf("took %v", took)
+		}
+	})
+}
+
+// testRemove
+func TestSuiteRemove(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		rdb := s.Client()
+		for _, rateType := range []RateType{Overall, PerClient} {
+			l := NewClient(rdb, patient).RateLimiter("limiter")
+			if deleted, err := l.Delete(t.Context()); deleted || err != nil {
+				t.Error(deleted, err)
+			}
+			mustTrySet(t, l, Rate{Type: rateType, Permits: 5, Interval: time.Hour}, true)
+			mustTry(t, l, 3, true)
+			if deleted, err := l.Delete(t.Context()); !deleted || err != nil {
+				t.Error(deleted, err)
+			}
+			if keys := rdb.Keys(t.Context(), "*").Val(); len(keys) != 0 {
+				t.Errorf("%q remain", keys)
+			}
+			if _, err := l.TryAcquire(t.Context(), 1); !errors.Is(err, ErrNotInitialized) {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// crowd lets callers acquire one permit at a time, each of clients by its own, until a number is granted.
+func crowd(t *testing.T, s *redistest.Server, r Rate, clients, callers, permits int) {
+	t.Helper()
+	var mu sync.Mutex
+	var grants []window.Grant
+	var left atomic.Int64
+	left.Store(int64(permits))
+	var all sync.WaitGroup
+	start := time.Now()
+	for range clients {
+		l := NewClient(s.Client(), patient).RateLimiter("limiter")
+		if _, err := l.TrySetRate(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		for range callers {
+			all.Go(func() {
+				for left.Add(-1) >= 0 {
+					asked := time.Now()
+					if err := l.Acquire(t.Context(), 1); err != nil {
+						t.Error(err)
+						return
+					}
+					mu.Lock()
+					grants = append(grants, window.Grant{Permits: 1, Start: asked, End: time.Now()})
+					mu.Unlock()
+				}
+			})
+		}
+	}
+	all.Wait()
+	if len(grants) != permits {
+		t.Errorf("%d grants, expected %d", len(grants), permits)
+	}
+	if most, at := window.Largest(grants, r.Interval); most > r.Permits {
+		t.Errorf("%d permits in the %v from %v", most, r.Interval, at)
+	}
+	if least := time.Duration((permits-1)/int(r.Permits)) * r.Interval; time.Since(start) < least-ms {
+		t.Errorf("took %v, at least %v are needed", time.Since(start), least)
+	}
+}
+
+// testConcurrency: many threads of one client.
+func TestSuiteConcurrency(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		crowd(t, s, Rate{Permits: 10, Interval: 100 * ms}, 1, 16, 100)
+	})
+}
+
+// testConcurrency2: several clients with threads of their own.
+func TestSuiteConcurrency2(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		crowd(t, s, Rate{Permits: 18, Interval: 100 * ms}, 4, 8, 150)
+	})
+}
+
+// testChangeRate
+func TestSuiteChangeRate(t *testing.T) {
+	onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
+		mustSet(t, l, Rate{Permits: 10, Interval: time.Second})
+		mustBe(t, l, Rate{Permits: 10, Interval: time.Second})
+		mustTry(t, l, 10, true)
+		mustSet(t, l, Rate{Permits: 20, Interval: 2 * time.Second})
+		mustBe(t, l, Rate{Permits: 20, Interval: 2 * time.Second})
+		mustAvail(t, l, 20)
+		mustTry(t, l, 20, true)
+		clock.advance(1999 * ms)
+		mustTry(t, l, 1, false)
+		clock.advance(ms)
+		mustTry(t, l, 20, true)
+		mustSet(t, l, Rate{Permits: 20, Interval: 2 * time.Second}) // the same one
+		mustAvail(t, l, 20)
+	})
+}
+
+// testSetStateArgs*: setting a rate with its arguments: a keep-alive, and what becomes of the state.
+func TestSuiteSetStateArgs(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		to         Rate
+		opts       []SetOption
+		free, next int64 // after 6 of 10 were used: at once, and half a second later, when 4 of these came back
+	}{
+		{"state is forgotten", Rate{Permits: 20, Interval: time.Second}, nil, 20, 20},
+		{"state is kept", Rate{Permits: 20, Interval: time.Second}, []SetOption{KeepState()}, 14, 18},
+		{"state is kept, the rate is lower", Rate{Permits: 7, Interval: time.Second}, []SetOption{KeepState()}, 1, 5},
+		{"state is kept, the rate is lower than what is used", Rate{Permits: 5, Interval: time.Second}, []SetOption{KeepState()}, 0, 3},
+		{"state is kept, the interval is shorter", Rate{Permits: 10, Interval: 500 * ms}, []SetOption{KeepState()}, 8, 10},
+		{"state is kept, the interval is longer", Rate{Permits: 10, Interval: time.Hour}, []SetOption{KeepState()}, 4, 4},
+		{"another type", Rate{Type: PerClient, Permits: 20, Interval: time.Second}, []SetOption{KeepState()}, 20, 20},
+		{"a keep-alive", Rate{Permits: 20, Interval: time.Second, KeepAlive: time.Minute}, []SetOption{KeepState()}, 14, 18},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
+				mustSet(t, l, Rate{Permits: 10, Interval: time.Second})
+				mustTry(t, l, 4, true)
+				clock.advance(500 * ms)
+				mustTry(t, l, 2, true)
+				if err := l.SetRate(t.Context(), c.to, c.opts...); err != nil {
+					t.Fatal(err)
+				}
+				mustBe(t, l, c.to)
+				mustAvail(t, l, c.free)
+				clock.advance(500 * ms)
+				mustAvail(t, l, c.next)
+				if s := state(t, l); !s.Consistent && c.to.Permits >= 6 {
+					t.Errorf("%+v", s)
+				}
+				clock.advance(c.to.Interval)
+				mustTry(t, l, c.to.Permits, true)
+				if ttl, err := l.TTL(t.Context()); err != nil || (ttl > 0) != (c.to.KeepAlive > 0) {
+					t.Error(ttl, err)
+				}
+			})
+		})
+	}
+}
+
+// testUpdateRate*: updating sets a rate only where there is one.
+func TestSuiteUpdateRate(t *testing.T) {
+	onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
+		to := Rate{Permits: 20, Interval: time.Second}
+		for _, opts := range [][]SetOption{nil, {KeepState()}} {
+			if set, err := l.UpdateRate(t.Context(), to, opts...); set || err != nil {
+				t.Error(set, err)
+			}
+			if exists, err := l.Exists(t.Context()); exists || err != nil {
+				t.Error(exists, err)
+			}
+		}
+		mustTrySet(t, l, Rate{Permits: 10, Interval: time.Second}, true)
+		mustTry(t, l, 8, true)
+		if set, err := l.UpdateRate(t.Context(), to, KeepState()); !set || err != nil {
+			t.Error(set, err)
+		}
+		mustBe(t, l, to)
+		mustAvail(t, l, 12)
+		if set, err := l.UpdateRate(t.Context(), Rate{Permits: 5, Interval: time.Second}, KeepState()); !set || err != nil {
+			t.Error(set, err)
+		}
+		mustAvail(t, l, 0)
+		clock.advance(time.Second)
+		mustAvail(t, l, 5)
+		mustTry(t, l, 5, true)
+		if set, err := l.UpdateRate(t.Context(), to); !set || err != nil {
+			t.Error(set, err)
+		}
+		mustAvail(t, l, 20)
+	})
+}
+
+// testRelease: permits come back before their time, at most what is used; not a second time, as Redisson's do.
+func TestSuiteRelease(t *testing.T) {
+	onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
+		release := func(n, want int64) {
+			t.Helper()
+			if got, err := l.Release(t.Context(), n); err != nil || got != want {
+				t.Fatalf("Release(%d): %d, %v, expected %d", n, got, err, want)
+			}
+		}
+		if _, err := l.Release(t.Context(), 1); !errors.Is(err, ErrNotInitialized) {
+			t.Error(err)
+		}
+		mustTrySet(t, l, Rate{Permits: 10, Interval: time.Second}, true)
+		release(1, 0)
+		mustTry(t, l, 4, true)
+		clock.advance(500 * ms)
+		mustTry(t, l, 6, true)
+		release(0, 0)
+		release(5, 5) // the 4 that are the oldest, and one of the others
+		mustAvail(t, l, 5)
+		clock.advance(500 * ms)
+		mustAvail(t, l, 5)
+		mustTry(t, l, 6, false)
+		clock.advance(500 * ms)
+		mustAvail(t, l, 10)
+		mustTry(t, l, 10, true)
+		release(100, 10)
+		mustAvail(t, l, 10)
+		mustTry(t, l, 10, true)
+		if _, err := l.Release(t.Context(), -1); !errors.Is(err, ErrInvalidPermits) {
+			t.Error(err)
+		}
+		if s := state(t, l); s.Used != 10 || s.Records != 1 || !s.Consistent {
+			t.Errorf("%+v", s)
+		}
+	})
+}

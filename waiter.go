@@ -1,0 +1,489 @@
+package rratelimiter
+
+import (
+	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// waiter.go keeps the callers who wait: first in, first out, one timer a limiter, and a share for others. It knows
+// nothing of what a call looks like.
+
+// A line is all callers of one limiter in this process, now: those who wait for their turn, those who try once, and the
+// call in the air. It is made when somebody comes and forgotten some time after the last one left.
+type line struct {
+	client  *Client
+	limiter *Limiter // one with this name and these settings
+
+	mu          sync.Mutex
+	first, last *request // who waits, in order
+	waiting     int
+	trying      []*request
+	flight      *flight
+	ask         bool // somebody has a question that the flight in the air doesn't carry
+	rebuild     bool // the next flight finishes a rebuild of the free permits
+	timer       *time.Timer
+	naps        int // sleeps in a row that were cut short
+	share       share
+	rate        int64     // as of the last answer; 0: none yet
+	noticed     time.Time // when Redisson was last looked for on the server
+	polite      time.Time // until then this process takes no more than its part, by the client's clock
+
+	users  int       // requests not yet answered; the client's lock
+	expiry time.Time // when the line is forgotten; the client's lock
+}
+
+// lineKey tells limiters apart.
+type lineKey struct {
+	name     string // of the configuration key
+	settings settings
+}
+
+// enter gives the line of a limiter, which stays at least until as many calls of exit.
+func (c *Client) enter(l *Limiter) *line {
+	key := lineKey{l.keyNames[keyConfig], l.settings}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ln := c.lines[key]
+	if ln == nil {
+		ln = &line{client: c, limiter: l}
+		c.lines[key] = ln
+	}
+	ln.users++
+	return ln
+}
+
+// exit says that a request left. A line that nobody uses is forgotten: at once if nobody ever waited, else after a time
+// in which it may be of use again, since it remembers who shares the limiter.
+func (c *Client) exit(ln *line, waited bool) {
+	const linger = 30 * time.Second
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ln.users--
+	if waited {
+		ln.expiry = time.Now().Add(linger)
+	}
+	if ln.users > 0 {
+		return
+	}
+	if ln.expiry.IsZero() {
+		delete(c.lines, lineKey{ln.limiter.keyNames[keyConfig], ln.limiter.settings})
+	} else if c.sweep == nil {
+		c.sweep = time.AfterFunc(linger, func() { c.forget(linger) })
+	}
+}
+
+// forget drops lines that nobody used for a while, and comes again while some are left.
+func (c *Client) forget(linger time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	for key, ln := range c.lines {
+		if ln.users == 0 && now.After(ln.expiry) {
+			delete(c.lines, key)
+		}
+	}
+	c.sweep = nil
+	if len(c.lines) > 0 {
+		c.sweep = time.AfterFunc(linger, func() { c.forget(linger) })
+	}
+}
+
+// wake lets everybody who waits for a limiter in this process ask again: it has just changed. "" means all limiters.
+func (c *Client) wake(name string) {
+	c.mu.Lock()
+	var woken []*line
+	for key, ln := range c.lines {
+		if name == "" || key.name == name {
+			woken = append(woken, ln)
+		}
+	}
+	c.mu.Unlock()
+	for _, ln := range woken {
+		ln.mu.Lock()
+		if ln.waiting > 0 {
+			ln.polite = time.Time{}
+			ln.ask = true
+			ln.depart()
+		}
+		ln.mu.Unlock()
+	}
+}
+
+// answer waits for the answer to a request: until it comes or ctx ends.
+func (c *Client) answer(ctx context.Context, l *Limiter, r *request) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	ln := c.enter(l)
+	defer c.exit(ln, r.waits)
+	ln.join(r)
+	var over <-chan time.Time
+	if !r.until.IsZero() {
+		timer := time.NewTimer(r.until.Sub(c.clock()))
+		defer timer.Stop()
+		over = timer.C
+	}
+	for {
+		select {
+		case <-r.done:
+			return r.err
+		case <-ctx.Done():
+			return ln.abandon(r, ctx.Err())
+		case <-over:
+			if ln.giveUp(r) {
+				return nil
+			}
+		}
+	}
+}
+
+// join adds a caller. Behind others who wait there is nothing to ask, unless the caller wants to know how long it takes, or
+// asks for more than there ever is.
+func (ln *line) join(r *request) {
+	ln.mu.Lock()
+	defer ln.mu.Unlock()
+	if r.waits {
+		r.prev, ln.last = ln.last, r
+		if r.prev == nil {
+			ln.first = r
+		} else {
+			r.prev.next = r
+		}
+		ln.waiting++
+	} else {
+		ln.trying = append(ln.trying, r)
+	}
+	if !r.waits || r.prev == nil || !r.until.IsZero() || ln.rate > 0 && r.n > ln.rate {
+		ln.ask = true
+		ln.depart()
+	}
+}
+
+// leave takes a caller who waits out of the line.
+func (ln *line) leave(r *request) {
+	if r.prev == nil {
+		ln.first = r.next
+	} else {
+		r.prev.next = r.next
+	}
+	if r.next == nil {
+		ln.last = r.prev
+	} else {
+		r.next.prev = r.prev
+	}
+	ln.waiting--
+}
+
+// abandon ends a request whose caller's context is over, unless its answer is there already. It makes the caller's error.
+func (ln *line) abandon(r *request, cause error) error {
+	ln.mu.Lock()
+	defer ln.mu.Unlock()
+	if r.settled {
+		return r.err
+	}
+	ln.drop(r)
+	if r.flying {
+		return outcome(cause)
+	}
+	return cause
+}
+
+// giveUp ends a request whose time is over, unless a call for it is in the air: its answer comes soon, and is the last.
+func (ln *line) giveUp(r *request) bool {
+	ln.mu.Lock()
+	defer ln.mu.Unlock()
+	r.last = true
+	if r.settled || r.flying {
+		return false
+	}
+	ln.drop(r)
+	return true
+}
+
+// drop forgets a request without an answer. Whoever is first in line then may need fewer permits, so it asks.
+func (ln *line) drop(r *request) {
+	r.gone = true
+	if !r.waits {
+		return
+	}
+	wasFirst := ln.first == r
+	ln.leave(r)
+	if ln.waiting == 0 {
+		ln.stop()
+	} else if wasFirst {
+		ln.ask = true
+		ln.depart()
+	}
+}
+
+// plan decides, after a flight landed, whether the next one goes at once or when the first in line can be served.
+func (ln *line) plan(f *flight, g grants) {
+	if ln.first == nil {
+		ln.stop()
+	}
+	switch {
+	case ln.ask || len(ln.trying) > 0 || ln.first != nil && !ln.first.asked:
+		ln.depart()
+	case ln.first != nil && ln.first.flown != f:
+		ln.rest()
+	case ln.first != nil:
+		ln.share.saw(ln.client.identity, g)
+		ln.sleep(ln.first.result.RetryAfter, g)
+		ln.notice()
+	}
+}
+
+// stop ends the sleep of a line in which nobody waits any more.
+func (ln *line) stop() {
+	ln.naps = 0
+	if ln.timer != nil {
+		ln.timer.Stop()
+	}
+}
+
+// Sleeps are cut short, since what happens elsewhere can't be heard: a rate raised, permits released.
+const (
+	shortestCut = time.Second
+	longestCut  = 15 * time.Second
+)
+
+// sleep sets the timer to the moment at which the first in line can be served, so long after an answer.
+func (ln *line) sleep(wait time.Duration, g grants) {
+	now := ln.client.clock()
+	free := ln.since(g).Add(wait)
+	pause := ln.share.divide(g, ln.since(g))
+	ln.polite = time.Time{}
+	wait = max(free.Sub(now), 0)
+	longest := min(shortestCut<<ln.naps, longestCut)
+	switch {
+	case wait > longest:
+		wait = longest - rand.N(longest/10)
+		ln.naps = min(ln.naps+1, 4)
+	case pause > 0:
+		ln.polite = free.Add(pause)
+		if ln.share.room(free) < 0 {
+			wait += pause
+		}
+		fallthrough
+	default:
+		ln.naps = 0
+	}
+	ln.set(wait)
+	ln.client.watch()
+}
+
+// room tells how many permits callers in line may ask for now; below 0 for none.
+func (ln *line) room() int64 {
+	if now := ln.client.clock(); now.Before(ln.polite) {
+		return ln.share.room(now)
+	}
+	return math.MaxInt64
+}
+
+// rest sets the timer to the moment at which a line that has its part may ask again: when a grant of its own returns, or
+// others had their chance.
+func (ln *line) rest() {
+	now := ln.client.clock()
+	until := ln.polite
+	if returns := ln.share.returns(now); returns.After(now) && returns.Before(until) {
+		until = returns
+	}
+	ln.set(max(until.Sub(now), 0))
+}
+
+func (ln *line) set(wait time.Duration) {
+	if ln.timer == nil {
+		ln.timer = time.AfterFunc(wait, ln.rise)
+	} else {
+		ln.timer.Reset(wait)
+	}
+}
+
+// A pool of connections is what a redis client shows of itself: none are left once it is closed.
+type pool interface{ PoolStats() *redis.PoolStats }
+
+// watch looks, while callers wait, whether the redis client was closed: nothing else would tell them before they wake. A
+// client without connections may also be one that lost them all, so it is asked.
+func (c *Client) watch() {
+	const often = 100 * time.Millisecond
+	connections, known := c.rdb.(pool)
+	if !known || !c.watching.CompareAndSwap(false, true) {
+		return
+	}
+	time.AfterFunc(often, func() {
+		c.watching.Store(false)
+		if !c.waited() {
+			return
+		}
+		if connections.PoolStats().TotalConns == 0 {
+			ctx, cancel := context.WithTimeout(context.Background(), c.callTimeout)
+			defer cancel()
+			if errors.Is(c.rdb.Process(ctx, redis.NewStatusCmd(ctx, "ping")), redis.ErrClosed) {
+				c.wake("")
+			}
+		}
+		c.watch()
+	})
+}
+
+// waited tells whether anybody is waiting for an answer.
+func (c *Client) waited() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, ln := range c.lines {
+		if ln.users > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// rise asks for those who waited.
+func (ln *line) rise() {
+	ln.mu.Lock()
+	defer ln.mu.Unlock()
+	if ln.waiting > 0 {
+		ln.ask = true
+		ln.depart()
+	}
+}
+
+// A share knows who else uses a limiter, as far as refusals show it, and what part of it is this process's. Redisson's
+// timers tick in steps of up to 100 ms, so a process that always wakes on time would take everything. Beside Redisson,
+// one takes no more than its part when permits become free, and what is left a little later.
+type share struct {
+	own    []grantedAt // live, in order
+	sum    int64       // of own
+	others map[uint32]int64
+	java   int64 // when a record was last seen that is no Go client's, in ms; 0: never
+	probe  int64 // when to leave something for somebody who gets nothing, in ms; 0: at once
+
+	redisson bool // uses limiters on this server, perhaps this one
+
+	part     int64         // of the permits, after the last refusal: what this process may hold
+	interval time.Duration // of the limiter
+	offset   time.Duration // of the client's clock to that which dates the grants
+}
+
+type grantedAt struct{ at, n int64 }
+
+// granted notes permits that this process got at a time in ms. What lies close together counts as one grant, so that
+// these are few on limiters with long intervals, too.
+func (s *share) granted(now int64, interval time.Duration, n int64) {
+	edge := now - interval.Milliseconds()
+	dead := 0
+	for dead < len(s.own) && s.own[dead].at <= edge {
+		s.sum -= s.own[dead].n
+		dead++
+	}
+	s.own = s.own[dead:]
+	if n == 0 {
+		return
+	}
+	s.sum += n
+	const notes = 256
+	if last := len(s.own) - 1; last >= 0 && now-s.own[last].at <= interval.Milliseconds()/notes {
+		s.own[last].n += n
+	} else {
+		s.own = append(s.own, grantedAt{now, n})
+	}
+}
+
+// noOrigin is what a refusal tells where no record lived before it.
+const noOrigin = -2
+
+// memory is for how long a client that was seen counts as one that shares the limiter.
+func memory(interval time.Duration) int64 { return 10*interval.Milliseconds() + 1000 }
+
+// saw notes whose records a refusal met.
+func (s *share) saw(self *identity, g grants) {
+	const most = 64 // others that are told apart
+	now := g.now
+	for tag, at := range s.others {
+		if now-at > memory(g.interval) {
+			delete(s.others, tag)
+		}
+	}
+	if g.notes&noteOther != 0 {
+		s.java = now
+	}
+	switch k, tag := self.kindOf(g.origin); {
+	case g.origin == noOrigin:
+	case k == kindOther:
+		s.java = now
+	case k == kindGo && len(s.others) < most:
+		if s.others == nil {
+			s.others = map[uint32]int64{}
+		}
+		s.others[tag] = now
+	}
+}
+
+// divide finds out, when something was refused, what part of the limiter is this process's, and for how long after permits
+// are free others have the first call on the rest: 0 if there are no others.
+func (s *share) divide(g grants, asked time.Time) time.Duration {
+	const most = 110 * time.Millisecond // a tick of Redisson's timers, and the way to Redis
+	s.interval, s.offset = g.interval, asked.Sub(time.UnixMilli(g.now))
+	s.granted(g.now, g.interval, 0)
+	used := g.rate - g.free
+	s.part = used / int64(len(s.others)+2)
+	switch {
+	case s.java != 0 && g.now-s.java <= memory(g.interval):
+		return min(most, g.interval/4)
+	case !s.redisson || !s.crowds():
+		return 0
+	}
+	return s.probes(g, used, min(most, g.interval/4))
+}
+
+// crowds tells whether this process has more than its part.
+func (s *share) crowds() bool { return s.sum > s.part }
+
+// probes is divide where Redisson is on the server, but not known on this limiter. One that comes when all permits are
+// taken gets none, so it leaves no record by which it could be known (measured: 16 threads without a permit for 5 s, and
+// more). So a process that has more than its part leaves a few permits for a while, every two intervals; of a small
+// limiter it leaves all, less often.
+func (s *share) probes(g grants, used int64, pause time.Duration) time.Duration {
+	const few = 10
+	if g.now < s.probe {
+		return 0
+	}
+	again := max(2*g.interval, 2*time.Second)
+	s.part = used - max(2, used/50)
+	if used < few {
+		again, s.part = max(again, 10*time.Second), -1
+	}
+	s.probe = g.now + again.Milliseconds()
+	return pause
+}
+
+// room tells how many permits this process may take at a time before it has more than its part; below 0 for none.
+func (s *share) room(at time.Time) int64 {
+	room := s.part
+	for _, own := range s.own {
+		if s.returnsAt(own).After(at) {
+			room -= own.n
+		}
+	}
+	return room
+}
+
+// returns tells when the next of this process's grants returns.
+func (s *share) returns(now time.Time) time.Time {
+	for _, own := range s.own {
+		if at := s.returnsAt(own); at.After(now) {
+			return at
+		}
+	}
+	return time.Time{}
+}
+
+func (s *share) returnsAt(own grantedAt) time.Time {
+	return time.UnixMilli(own.at).Add(s.interval + s.offset)
+}

@@ -1,0 +1,1272 @@
+package rratelimiter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/window"
+)
+
+// A bubble is an embedded server in a synctest bubble, where time passes only while everybody waits for it.
+type bubble struct {
+	t      *testing.T
+	server *miniredis.Miniredis
+	start  time.Time
+}
+
+// inBubble runs a test in which time is exact.
+func inBubble(t *testing.T, test func(t *testing.T, b *bubble)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		m := miniredis.NewMiniRedis()
+		m.ClockTTL(true)
+		defer m.Close()
+		test(t, &bubble{t: t, server: m, start: time.Now()})
+	})
+}
+
+// A process is one client on a server of a bubble, as another process would be.
+type process struct {
+	*Client
+	rdb  *redis.Client
+	wire *wire
+}
+
+// process starts one more process. It ends with the test.
+func (b *bubble) process(opts ...Option) *process {
+	rdb := redis.NewClient(&redis.Options{
+		Addr:   "127.0.0.1:6379", // nobody is asked; a name would be looked up, which a bubble can't
+		Dialer: func(context.Context, string, string) (net.Conn, error) { return b.server.Dial() },
+		// Else go-redis looks the server's name up, which it can't in a bubble.
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+	b.t.Cleanup(func() { rdb.Close() })
+	for _, s := range []*script{acquireScript, releaseScript} { // so that no call is two
+		if err := rdb.ScriptLoad(b.t.Context(), s.text).Err(); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	w := &wire{Client: rdb}
+	return &process{NewClient(w, opts...), rdb, w}
+}
+
+// A wire is what lies between a process and its server: it counts scripts, takes its time, and can be cut.
+type wire struct {
+	*redis.Client
+	scripts atomic.Int64
+	there   atomic.Int64 // ns from the process to the server
+	back    atomic.Int64 // ns from the server to the process
+	cut     atomic.Int64 // the script, by number, whose answer is lost
+
+	mu   sync.Mutex
+	hung chan struct{}
+}
+
+func (w *wire) Process(ctx context.Context, cmd redis.Cmder) error {
+	if name := cmd.Name(); name == "evalsha" || name == "eval" {
+		if w.scripts.Add(1) == w.cut.Load() {
+			cmd.SetErr(io.EOF)
+			return io.EOF
+		}
+	}
+	time.Sleep(time.Duration(w.there.Load()))
+	w.mu.Lock()
+	hung := w.hung
+	w.mu.Unlock()
+	if hung != nil {
+		<-hung
+	}
+	err := w.Client.Process(ctx, cmd)
+	time.Sleep(time.Duration(w.back.Load()))
+	return err
+}
+
+// hang holds requests back, from now until the returned function is called.
+func (w *wire) hang() (resume func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	hung := make(chan struct{})
+	w.hung = hung
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.hung == hung {
+			w.hung = nil
+		}
+		close(hung)
+	}
+}
+
+// A call is one request of a test: made in a goroutine of its own, so that others follow.
+type call struct {
+	ended atomic.Bool
+	ok    bool
+	err   error
+	at    time.Duration // since the bubble began
+	end   context.CancelFunc
+}
+
+// call makes a request, and returns once it has landed or waits.
+func (b *bubble) call(ask func(ctx context.Context) (bool, error)) *call {
+	ctx, cancel := context.WithCancel(context.Background())
+	b.t.Cleanup(cancel)
+	c := &call{end: cancel}
+	go func() {
+		c.ok, c.err = ask(ctx)
+		c.at = time.Since(b.start)
+		c.ended.Store(true)
+	}()
+	synctest.Wait()
+	return c
+}
+
+func (b *bubble) acquire(l *Limiter, n int64) *call {
+	return b.call(func(ctx context.Context) (bool, error) {
+		err := l.Acquire(ctx, n)
+		return err == nil, err
+	})
+}
+
+func (b *bubble) try(l *Limiter, n int64) *call {
+	return b.call(func(ctx context.Context) (bool, error) { return l.TryAcquire(ctx, n) })
+}
+
+func (b *bubble) tryFor(l *Limiter, n int64, timeout time.Duration) *call {
+	return b.call(func(ctx context.Context) (bool, error) { return l.TryAcquireTimeout(ctx, n, timeout) })
+}
+
+// granted checks that a call was granted, at a time since the bubble began.
+func (b *bubble) granted(what string, c *call, at time.Duration) {
+	b.t.Helper()
+	b.ended(what, c, true, at)
+	if c.err != nil {
+		b.t.Errorf("%s: %v", what, c.err)
+	}
+}
+
+// ended checks a call's answer and when it came.
+func (b *bubble) ended(what string, c *call, ok bool, at time.Duration) {
+	b.t.Helper()
+	synctest.Wait()
+	switch {
+	case !c.ended.Load():
+		b.t.Errorf("%s still waits at %v, expected its end at %v", what, time.Since(b.start), at)
+	case c.ok != ok || c.at != at:
+		b.t.Errorf("%s ended with %v, %v at %v, expected %v at %v", what, c.ok, c.err, c.at, ok, at)
+	}
+}
+
+// waits checks that a call has no answer yet.
+func (b *bubble) waits(what string, c *call) {
+	b.t.Helper()
+	synctest.Wait()
+	if c.ended.Load() {
+		b.t.Errorf("%s ended with %v, %v at %v, expected it to wait", what, c.ok, c.err, c.at)
+	}
+}
+
+// sleepTo lets the time pass up to a moment since the bubble began.
+func (b *bubble) sleepTo(at time.Duration) {
+	time.Sleep(at - time.Since(b.start))
+	synctest.Wait()
+}
+
+const ms = time.Millisecond
+
+// Whoever is held up by somebody who leaves goes at once, however that one leaves.
+func TestHeadThatLeavesLetsSmallerOnesGo(t *testing.T) {
+	// Of 10 permits a second 8 are used for all of these, so that 5 more are not free before a second is over, 1 is.
+	full := func(t *testing.T, b *bubble) (*process, *Limiter) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		b.granted("the first", b.acquire(l, 8), 0)
+		b.sleepTo(100 * ms)
+		return p, l
+	}
+	t.Run("its context ends in line", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			_, l := full(t, b)
+			big, small := b.acquire(l, 5), b.acquire(l, 1)
+			b.waits("the small one", small)
+			b.sleepTo(250 * ms)
+			big.end()
+			b.granted("the small one", small, 250*ms)
+		})
+	})
+	t.Run("its time is over", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			p, l := full(t, b)
+			resume := p.wire.hang()
+			first := b.acquire(l, 5)
+			timed, small := b.tryFor(l, 5, 50*ms), b.acquire(l, 1)
+			b.sleepTo(200 * ms)
+			b.ended("the timed one", timed, false, 150*ms)
+			first.end()
+			resume()
+			b.granted("the small one", small, 200*ms)
+		})
+	})
+	t.Run("its context ends in the air", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			p, l := full(t, b)
+			plug, next := p.wire.hang(), (func())(nil)
+			b.try(l, 10)
+			big, small := b.acquire(l, 5), b.acquire(l, 1)
+			next = p.wire.hang()
+			plug()
+			b.sleepTo(200 * ms)
+			big.end()
+			b.waits("the small one", small)
+			next()
+			b.granted("the small one", small, 200*ms)
+		})
+	})
+	t.Run("its context ends in the air, behind another", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			p, l := full(t, b)
+			plug := p.wire.hang()
+			b.try(l, 10)
+			first, big, small := b.acquire(l, 1), b.acquire(l, 5), b.acquire(l, 1)
+			next := p.wire.hang()
+			plug()
+			b.sleepTo(200 * ms)
+			big.end()
+			next()
+			b.granted("the first in line", first, 200*ms)
+			b.granted("the small one", small, 200*ms)
+		})
+	})
+	t.Run("it can't be served in time", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			p, l := full(t, b)
+			plug := p.wire.hang()
+			b.try(l, 10)
+			timed, small, timedToo, try := b.tryFor(l, 5, 500*ms), b.acquire(l, 1), b.tryFor(l, 1, 500*ms), b.try(l, 1)
+			plug()
+			b.ended("the timed one", timed, false, 100*ms)
+			b.granted("the small one", small, 100*ms)
+			b.granted("the small timed one", timedToo, 100*ms)
+			b.ended("the one that tries", try, false, 100*ms)
+		})
+	})
+}
+
+// Many callers who can't be served in time learn that from one call, not each from its own.
+func TestCallersInVainShareOneCall(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		b.granted("the first", b.acquire(l, 10), 0)
+		before := p.wire.scripts.Load()
+		var all []*call
+		resume := p.wire.hang()
+		b.try(l, 1)
+		for range 100 {
+			all = append(all, b.tryFor(l, 1, 500*ms))
+		}
+		resume()
+		for _, c := range all {
+			b.ended("a caller in vain", c, false, 0)
+		}
+		if calls := p.wire.scripts.Load() - before; calls > 3 {
+			t.Errorf("%d calls", calls)
+		}
+	})
+}
+
+// A process that alone uses a limiter never yields, also when its first call both grants and refuses.
+func TestAloneTheQueueWakesExactly(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerSecond(100)))
+		plug := p.wire.hang()
+		b.try(l, 101)
+		var all []*call
+		for range 4 {
+			all = append(all, b.acquire(l, 50))
+		}
+		plug()
+		b.sleepTo(3 * time.Second)
+		for i, c := range all {
+			b.granted("a caller", c, time.Duration(i/2)*time.Second)
+		}
+	})
+}
+
+// useRedisson leaves on a server what shows that Redisson uses limiters there: one of its scripts' hashes, under which
+// this test's own text is found.
+func (b *bubble) useRedisson(sha string) {
+	b.t.Helper()
+	old := redissonScripts
+	redissonScripts = []any{sha}
+	b.t.Cleanup(func() { redissonScripts = old })
+}
+
+// Where Redisson uses limiters, a queue that gets everything leaves a permit for a moment, now and then, for one that may
+// wait for it; it is on time else.
+func TestQueueThatGetsAllLeavesSomethingForRedisson(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		b.useRedisson(acquireScript.sha)
+		l := p.RateLimiter("l", WithRate(PerSecond(100)))
+		var all []*call
+		for range 300 {
+			all = append(all, b.acquire(l, 1))
+		}
+		b.sleepTo(time.Minute)
+		for i, c := range all {
+			at := time.Duration(i/100) * time.Second
+			switch i {
+			case 199:
+				at += 110 * ms
+			case 299: // which returns so late itself, and is what is left the next time
+				at += 220 * ms
+			}
+			b.granted(fmt.Sprint("caller ", i), c, at)
+		}
+	})
+}
+
+// Of a limiter of few permits it leaves all, less often.
+func TestQueueOfFewLeavesAllForRedisson(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		b.useRedisson(acquireScript.sha)
+		l := p.RateLimiter("l", WithRate(PerSecond(1)))
+		var all []*call
+		for range 15 {
+			all = append(all, b.acquire(l, 1))
+		}
+		b.sleepTo(time.Minute)
+		at := time.Duration(0)
+		for i, c := range all {
+			if i > 0 {
+				at += time.Second
+			}
+			if i == 1 || i == 11 {
+				at += 110 * ms
+			}
+			b.granted(fmt.Sprint("caller ", i), c, at)
+		}
+	})
+}
+
+// Without Redisson on the server it is always on time.
+func TestQueueThatGetsAllIsOnTime(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		var all []*call
+		for range 300 {
+			all = append(all, b.acquire(l, 1))
+		}
+		b.sleepTo(time.Minute)
+		for i, c := range all {
+			b.granted(fmt.Sprint("caller ", i), c, time.Duration(i/10)*time.Second)
+		}
+	})
+}
+
+// A line of more sizes than a call carries does not keep try-callers from their answer, nor does it storm Redis.
+func TestTryCallersBehindALongLineOfSizes(t *testing.T) {
+	for _, opts := range [][]LimiterOption{nil, {WithRecordPerRequest()}} {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			p := b.process()
+			l := p.RateLimiter("l", append(opts, WithRate(PerSecond(900)))...)
+			b.granted("the first", b.acquire(l, 900), 0)
+			b.sleepTo(100 * ms)
+			var line []*call
+			for i := range 600 {
+				line = append(line, b.acquire(l, int64(1+i%2)))
+			}
+			before := p.wire.scripts.Load()
+			try, result := b.try(l, 1), Result{}
+			allow := b.call(func(ctx context.Context) (ok bool, err error) {
+				result, err = l.Allow(ctx, 3)
+				return result.Allowed, err
+			})
+			b.ended("the one that tries", try, false, 100*ms)
+			b.ended("the one that asks", allow, false, 100*ms)
+			if result.RetryAfter != 900*ms || result.ResetAfter != 900*ms || result.Limit != 900 {
+				t.Errorf("%+v", result)
+			}
+			b.sleepTo(999 * ms)
+			if calls := p.wire.scripts.Load() - before; calls > 5 {
+				t.Errorf("%d calls while nothing could be granted", calls)
+			}
+			resume := p.wire.hang()
+			b.sleepTo(1001 * ms)
+			behind := b.try(l, 1) // behind a line that takes several calls: all of it goes first
+			resume()
+			b.sleepTo(1002 * ms)
+			for _, c := range line {
+				b.granted("one in line", c, 1001*ms)
+			}
+			b.ended("the one behind", behind, false, 1001*ms)
+		})
+	}
+}
+
+// What is known of the time at which permits are free counts from when Redis was asked, not from when the answer came.
+func TestTimeoutOnASlowWire(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		b.granted("the first", b.acquire(l, 10), 0)
+		b.sleepTo(500 * ms)
+		p.wire.back.Store(int64(300 * ms))
+		timed := b.tryFor(l, 1, 550*ms) // refused at 800 ms; free at 1000 ms; over at 1050 ms
+		b.sleepTo(2 * time.Second)
+		b.granted("the timed one", timed, 1300*ms)
+	})
+}
+
+func TestAcquireWaitsExactlyForTheOldestGrants(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		b.granted("6 of 10", b.acquire(l, 6), 0)
+		b.sleepTo(300 * ms)
+		b.granted("4 more", b.acquire(l, 4), 300*ms)
+		first, second := b.acquire(l, 5), b.acquire(l, 5)
+		b.sleepTo(1299 * ms)
+		b.granted("who needs the first grant back", first, 1000*ms)
+		b.waits("who needs the second one, too", second)
+		b.sleepTo(1300 * ms)
+		b.granted("who needs the second one, too", second, 1300*ms)
+	})
+}
+
+func TestWhoWaitsIsServedInOrder(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerSecond(5)))
+		var all []*call
+		for i := range 40 {
+			all = append(all, b.acquire(l, int64(1+i*7%4)))
+		}
+		b.sleepTo(time.Minute)
+		var used int64
+		at := time.Duration(0)
+		for i, c := range all {
+			if n := int64(1 + i*7%4); used+n > 5 {
+				at, used = at+time.Second, n
+			} else {
+				used += n
+			}
+			if i == 0 || c.at >= all[i-1].at {
+				continue
+			}
+			t.Errorf("caller %d at %v, after caller %d at %v", i, c.at, i-1, all[i-1].at)
+		}
+		if last := all[len(all)-1]; !last.ok || last.at > at {
+			t.Errorf("the last one was served at %v (%v), expected at most %v", last.at, last.ok, at)
+		}
+	})
+}
+
+// A thousand callers on 100 permits a second take as long as they must, and a call of the script for each second.
+func TestThousandCallersWait(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerSecond(100)))
+		var all sync.WaitGroup
+		plug := p.wire.hang()
+		for range 1000 {
+			all.Go(func() {
+				if err := l.Acquire(t.Context(), 1); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		plug()
+		all.Wait()
+		if took := time.Since(b.start); took != 9*time.Second {
+			t.Errorf("took %v, expected 9 s", took)
+		}
+		if n := p.wire.scripts.Load(); n != 2+9 { // the first caller's, the others', and one for each second
+			t.Errorf("%d calls", n)
+		}
+	})
+}
+
+// A stream of small requests does not keep a big one waiting for ever.
+func TestBigRequestUnderAStreamOfSmallOnes(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerSecond(100)))
+		stop := make(chan struct{})
+		var passed int // small ones granted while the big one waited
+		var big atomic.Pointer[call]
+		go func() {
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(2 * ms):
+				}
+				c := big.Load()
+				r, err := l.Allow(t.Context(), 1)
+				if err != nil {
+					t.Error(err)
+				}
+				if r.Allowed && c != nil && !c.ended.Load() {
+					passed++
+				}
+			}
+		}()
+		b.sleepTo(1500 * ms)
+		big.Store(b.acquire(l, 50))
+		b.sleepTo(2500 * ms)
+		close(stop)
+		synctest.Wait()
+		if c := big.Load(); !c.ok || c.at > 2100*ms { // half of what was granted within the second before came back
+			t.Errorf("granted: %v (%v) at %v", c.ok, c.err, c.at)
+		}
+		if passed > 0 {
+			t.Errorf("%d small ones passed it", passed)
+		}
+	})
+}
+
+func TestNobodyPassesWhoWaits(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		b.granted("8 of 10", b.acquire(l, 8), 0)
+		b.sleepTo(100 * ms)
+		first := b.acquire(l, 5)
+
+		b.ended("one that tries", b.try(l, 1), false, 100*ms)
+		b.ended("one whose time is short", b.tryFor(l, 1, 500*ms), false, 100*ms)
+		r, err := l.Allow(t.Context(), 2)
+		if want := (Result{Limit: 10, Remaining: 2, RetryAfter: 900 * ms, ResetAfter: 900 * ms}); r != want || err != nil {
+			t.Errorf("%+v, %v, expected %+v", r, err, want)
+		}
+		calls := p.wire.scripts.Load()
+		if n, err := l.AcquireUpTo(t.Context(), 2); n != 0 || err != nil || p.wire.scripts.Load() != calls {
+			t.Errorf("AcquireUpTo: %d, %v", n, err)
+		}
+		patient, behind := b.tryFor(l, 1, 2*time.Second), b.acquire(l, 4)
+		b.sleepTo(999 * ms)
+		b.waits("the first", first)
+		b.waits("the patient one", patient)
+		b.sleepTo(1000 * ms)
+		for _, c := range []*call{first, patient, behind} {
+			b.granted("one in line", c, 1000*ms)
+		}
+		if n, err := l.AcquireUpTo(t.Context(), 2); n != 0 || err != nil {
+			t.Errorf("AcquireUpTo of an empty limiter: %d, %v", n, err)
+		}
+	})
+}
+
+func TestContextThatEndsBeforeTheCall(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errors.New("some cause"))
+		for name, ask := range everyWay(l) {
+			if err := ask(ctx, 1); !errors.Is(err, context.Canceled) || errors.Is(err, ErrOutcomeUnknown) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if _, err := l.AcquireUpTo(ctx, 1); !errors.Is(err, context.Canceled) || errors.Is(err, ErrOutcomeUnknown) {
+			t.Errorf("AcquireUpTo: %v", err)
+		}
+		if _, err := l.Release(ctx, 1); !errors.Is(err, context.Canceled) || errors.Is(err, ErrOutcomeUnknown) {
+			t.Errorf("Release: %v", err)
+		}
+		if n := p.wire.scripts.Load(); n != 0 {
+			t.Errorf("%d calls were made", n)
+		}
+	})
+}
+
+// everyWay is the ways to ask for n permits.
+func everyWay(l *Limiter) map[string]func(ctx context.Context, n int64) error {
+	return map[string]func(ctx context.Context, n int64) error{
+		"Allow":      func(ctx context.Context, n int64) error { _, err := l.Allow(ctx, n); return err },
+		"TryAcquire": func(ctx context.Context, n int64) error { _, err := l.TryAcquire(ctx, n); return err },
+		"TryAcquireTimeout": func(ctx context.Context, n int64) error {
+			_, err := l.TryAcquireTimeout(ctx, n, time.Minute)
+			return err
+		},
+		"Acquire": l.Acquire,
+	}
+}
+
+func TestContextThatEndsInLine(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		b.granted("the first", b.acquire(l, 10), 0)
+		in, ended := b.acquire(l, 1), 0
+		b.waits("who waits", in)
+		for name, ask := range everyWay(l) {
+			if name != "Acquire" && name != "TryAcquireTimeout" {
+				continue
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 100*ms)
+			before := time.Now()
+			err := ask(ctx, 1)
+			cancel()
+			if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrOutcomeUnknown) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if took := time.Since(before); took != 100*ms {
+				t.Errorf("%s returned after %v", name, took)
+			}
+			ended++
+		}
+		resume := p.wire.hang()
+		b.try(l, 1)
+		try := b.try(l, 1) // behind the call in the air
+		try.end()
+		b.ended("who tries behind a call in the air", try, false, time.Duration(ended)*100*ms)
+		if !errors.Is(try.err, context.Canceled) || errors.Is(try.err, ErrOutcomeUnknown) {
+			t.Errorf("who tries behind a call in the air: %v", try.err)
+		}
+		resume()
+		b.sleepTo(time.Second)
+		b.granted("who waits", in, time.Second)
+		if s := state(t, l); s.Used != 1 || !s.Consistent {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+func state(t *testing.T, l *Limiter) State {
+	t.Helper()
+	s, err := l.State(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// While Redis hangs, a caller returns when its context ends, at that instant.
+func TestContextThatEndsInTheAir(t *testing.T) {
+	for name := range everyWay(nil) {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bubble) {
+				p := b.process()
+				l := p.RateLimiter("l", WithRate(PerSecond(10)))
+				resume := p.wire.hang()
+				ctx, cancel := context.WithTimeout(t.Context(), 70*ms)
+				defer cancel()
+				err := everyWay(l)[name](ctx, 3)
+				if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrOutcomeUnknown) {
+					t.Errorf("%v", err)
+				}
+				if at := time.Since(b.start); at != 70*ms {
+					t.Errorf("returned at %v", at)
+				}
+				resume()
+				synctest.Wait()
+				if s := state(t, l); s.Used != 3 || !s.Consistent { // nobody else wanted them
+					t.Errorf("%+v", s)
+				}
+			})
+		})
+	}
+}
+
+// A context that ends once the answer is there changes nothing: the permits are the caller's.
+func TestContextThatEndsAtTheGrant(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerSecond(1)))
+		granted := 0
+		for i := range 50 {
+			ctx, cancel := context.WithDeadline(t.Context(), b.start.Add(time.Duration(i)*time.Second))
+			if i == 0 {
+				ctx, cancel = context.WithCancel(t.Context())
+			}
+			switch err := l.Acquire(ctx, 1); { // free at the instant at which ctx ends
+			case err == nil:
+				granted++
+			case !errors.Is(err, context.DeadlineExceeded):
+				t.Errorf("%v", err)
+			case !errors.Is(err, ErrOutcomeUnknown):
+				// It was in line, so nothing may be spent for it.
+				synctest.Wait()
+				if s := state(t, l); s.Used != 0 {
+					t.Errorf("%+v", s)
+				}
+				b.granted("the next one", b.acquire(l, 1), time.Since(b.start))
+			}
+			cancel()
+			b.sleepTo(time.Duration(i)*time.Second + ms/2)
+		}
+		if granted == 0 {
+			t.Error("nothing was granted")
+		}
+	})
+}
+
+func TestGrantOfACallerWhoHasGone(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		behind        int64
+		granted, used int64
+	}{
+		{"goes to the next in line", 6, 6, 6 + 1},
+		{"goes to the next in line who needs less", 5, 5, 6 + 1},
+		{"stays spent when nobody can use it", 7, 0, 6 + 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bubble) {
+				p := b.process()
+				l := p.RateLimiter("l", WithRate(PerSecond(10)))
+				plug := p.wire.hang()
+				b.try(l, 1)
+				gone, behind := b.acquire(l, 6), b.acquire(l, c.behind)
+				next := p.wire.hang()
+				plug()
+				b.sleepTo(10 * ms)
+				gone.end()
+				b.ended("who has gone", gone, false, 10*ms)
+				if !errors.Is(gone.err, context.Canceled) || !errors.Is(gone.err, ErrOutcomeUnknown) {
+					t.Errorf("who has gone: %v", gone.err)
+				}
+				next()
+				synctest.Wait()
+				if c.granted > 0 {
+					b.granted("who is behind", behind, 10*ms)
+				} else {
+					b.waits("who is behind", behind)
+				}
+				if s := state(t, l); s.Used != c.used || !s.Consistent {
+					t.Errorf("%+v", s)
+				}
+			})
+		})
+	}
+}
+
+// What changes in this process is seen at once, also through a handle with other options.
+func TestLocalChangesWakeWhoWaits(t *testing.T) {
+	hour := Rate{Permits: 10, Interval: time.Hour}
+	for name, change := range map[string]func(context.Context, *Limiter) error{
+		"SetRate": func(ctx context.Context, l *Limiter) error {
+			return l.SetRate(ctx, Rate{Permits: 11, Interval: time.Hour}, KeepState())
+		},
+		"SetRate without state": func(ctx context.Context, l *Limiter) error { return l.SetRate(ctx, hour) },
+		"UpdateRate": func(ctx context.Context, l *Limiter) error {
+			_, err := l.UpdateRate(ctx, Rate{Permits: 11, Interval: time.Hour}, KeepState())
+			return err
+		},
+		"Release": func(ctx context.Context, l *Limiter) error { _, err := l.Release(ctx, 1); return err },
+		"Delete":  func(ctx context.Context, l *Limiter) error { _, err := l.Delete(ctx); return err },
+		"Rename":  func(ctx context.Context, l *Limiter) error { return l.Rename(ctx, "other") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bubble) {
+				p := b.process()
+				l := p.RateLimiter("l")
+				if err := l.SetRate(t.Context(), hour); err != nil {
+					t.Fatal(err)
+				}
+				b.granted("the first", b.acquire(l, 10), 0)
+				waiter := b.acquire(l, 1)
+				b.sleepTo(1234567 * time.Microsecond)
+				b.waits("who waits", waiter)
+				if err := change(t.Context(), p.RateLimiter("l", WithServerTime())); err != nil {
+					t.Fatal(err)
+				}
+				gone := name == "Delete" || name == "Rename"
+				b.ended("who waits", waiter, !gone, 1234567*time.Microsecond)
+				if gone != errors.Is(waiter.err, ErrNotInitialized) {
+					t.Errorf("%v", waiter.err)
+				}
+			})
+		})
+	}
+}
+
+// A release of which only the first part is known to have worked wakes who waits, too.
+func TestReleaseThatFailsHalfwayWakesWhoWaits(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(Rate{Permits: 3000, Interval: time.Hour}), WithRecordPerRequest())
+		plug := p.wire.hang()
+		b.try(l, 3001)
+		for range 3000 {
+			go l.Acquire(t.Context(), 1)
+		}
+		plug()
+		synctest.Wait()
+		waiter := b.acquire(l, 1)
+		b.waits("who waits", waiter)
+		p.wire.cut.Store(p.wire.scripts.Load() + 2)
+		n, err := l.Release(t.Context(), 2500)
+		if n == 0 || n == 2500 || !errors.Is(err, ErrOutcomeUnknown) {
+			t.Fatalf("%d, %v", n, err)
+		}
+		b.granted("who waits", waiter, 0)
+	})
+}
+
+// What changes elsewhere is noticed when a sleep is cut short: after a second at first, after 15 at most.
+func TestChangesElsewhereAreNoticed(t *testing.T) {
+	hour := Rate{Permits: 10, Interval: time.Hour}
+	for _, c := range []struct {
+		after, within time.Duration
+	}{{100 * ms, 900 * ms}, {10 * time.Minute, 15 * time.Second}} {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			p, elsewhere := b.process(), b.process()
+			l, deleted := p.RateLimiter("l", WithRate(hour)), p.RateLimiter("deleted")
+			if err := deleted.SetRate(t.Context(), hour); err != nil {
+				t.Fatal(err)
+			}
+			b.granted("the first", b.acquire(l, 10), 0)
+			b.granted("the first", b.acquire(deleted, 10), 0)
+			waiter, other := b.acquire(l, 1), b.acquire(deleted, 1)
+			b.sleepTo(c.after)
+			if err := elsewhere.RateLimiter("l").SetRate(t.Context(), Rate{Permits: 11, Interval: time.Hour}, KeepState()); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := elsewhere.RateLimiter("deleted").Delete(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			b.sleepTo(c.after + c.within)
+			if !waiter.ok {
+				t.Errorf("after %v: %v", c.after, waiter.err)
+			}
+			if !errors.Is(other.err, ErrNotInitialized) {
+				t.Errorf("after %v: %v", c.after, other.err)
+			}
+			if n, most := p.wire.scripts.Load(), 2*(10+int64(c.after/(13*time.Second))); n > most {
+				t.Errorf("%d calls within %v, expected at most %d", n, c.after+c.within, most)
+			}
+		})
+	}
+}
+
+// Closing the redis client ends all waiting, when the queue wakes next.
+func TestClosedRedisClientEndsWaiting(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(Rate{Permits: 1, Interval: time.Hour}))
+		b.granted("the first", b.acquire(l, 1), 0)
+		var all []*call
+		for range 20 {
+			all = append(all, b.acquire(l, 1))
+		}
+		b.sleepTo(5 * time.Minute)
+		p.rdb.Close()
+		b.sleepTo(5*time.Minute + 15*time.Second)
+		for _, c := range all {
+			if !errors.Is(c.err, redis.ErrClosed) || errors.Is(c.err, ErrOutcomeUnknown) {
+				t.Errorf("%v, %v at %v", c.ok, c.err, c.at)
+			}
+		}
+		if err := l.Acquire(t.Context(), 1); !errors.Is(err, redis.ErrClosed) {
+			t.Error(err)
+		}
+	})
+}
+
+func TestClosedRedisClientEndsWaitingSoon(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		rdb := s.Client()
+		l := NewClient(rdb).RateLimiter("l", WithRate(Rate{Permits: 1, Interval: time.Hour}))
+		if ok, err := l.TryAcquire(t.Context(), 1); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		ended := make(chan error)
+		for range 20 {
+			go func() { ended <- l.Acquire(context.Background(), 1) }()
+		}
+		time.Sleep(200 * time.Millisecond)
+		closed := time.Now()
+		rdb.Close()
+		for range 20 {
+			if err := <-ended; !errors.Is(err, redis.ErrClosed) {
+				t.Error(err)
+			}
+		}
+		// Without a look at the client the first sleep alone would last most of a second, and the next ones longer.
+		if took := time.Since(closed); took > 600*time.Millisecond {
+			t.Errorf("callers knew it after %v", took)
+		}
+	})
+}
+
+// An answer that does not come in time fails all who are in the call, and nobody else.
+func TestCallThatTakesTooLong(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		log := &log{}
+		p := b.process(WithCallTimeout(250*ms), WithObserver(log))
+		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		p.wire.back.Store(int64(400 * ms))
+		in := b.acquire(l, 1)
+		b.sleepTo(100 * ms)
+		p.wire.back.Store(0)
+		behind, try := b.acquire(l, 2), b.try(l, 3)
+		b.sleepTo(249 * ms)
+		b.waits("who is in the call", in)
+		resume := p.wire.hang()
+		b.sleepTo(250 * ms)
+		b.ended("who is in the call", in, false, 250*ms)
+		if !errors.Is(in.err, ErrOutcomeUnknown) || !errors.Is(in.err, os.ErrDeadlineExceeded) || errors.Is(in.err, context.DeadlineExceeded) {
+			t.Errorf("who is in the call: %v", in.err)
+		}
+		b.waits("who is behind", behind)
+		b.sleepTo(300 * ms)
+		resume()
+		b.granted("who is behind", behind, 300*ms)
+		b.granted("who tries behind", try, 300*ms)
+		b.sleepTo(500 * ms) // the late answer is nobody's any more
+		if s := state(t, l); s.Used != 6 || !s.Consistent {
+			t.Errorf("%+v", s)
+		}
+		if f := log.all()[0]; f.Err == nil || f.Attempts != 1 || f.Callers != 1 || f.Denied != 1 || f.Latency != 250*ms {
+			t.Errorf("%+v", f)
+		}
+	})
+}
+
+// Nothing remains of a limiter that nobody uses: not even in the process.
+func TestLinesAreForgotten(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		lines := func() int {
+			synctest.Wait()
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return len(p.lines)
+		}
+		limiter := func(i int) *Limiter { return p.RateLimiter(fmt.Sprint(i), WithRate(PerSecond(1))) }
+		for i := range 100 {
+			for name, ask := range everyWay(limiter(i)) {
+				if name == "Allow" || name == "TryAcquire" {
+					if err := ask(t.Context(), 1); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		}
+		if n := lines(); n != 0 {
+			t.Errorf("%d lines after callers who tried", n)
+		}
+		waiting := b.acquire(limiter(0), 1)
+		p.mu.Lock()
+		var ln *line
+		for _, ln = range p.lines {
+		}
+		p.mu.Unlock()
+		waiting.end()
+		synctest.Wait()
+		if ln.timer == nil || ln.timer.Stop() {
+			t.Error("the timer runs though nobody waits")
+		}
+		for i := range 100 {
+			if i%2 == 0 {
+				b.acquire(limiter(i), 1).end()
+			} else {
+				b.tryFor(limiter(i), 1, time.Second)
+			}
+		}
+		b.sleepTo(10 * time.Second)
+		if n := lines(); n != 100 {
+			t.Errorf("%d lines shortly after callers who waited", n)
+		}
+		b.sleepTo(90 * time.Second)
+		if n := lines(); n != 0 {
+			t.Errorf("%d lines long after callers who waited", n)
+		}
+		if p.sweep != nil {
+			t.Error("lines are still swept")
+		}
+	})
+}
+
+// No goroutine, no timer and no connection that somebody waits on remains after a crowd with all kinds of ends.
+func TestCrowdLeavesNothing(t *testing.T) {
+	before := runtime.NumGoroutine()
+	inBubble(t, func(t *testing.T, b *bubble) { // which fails by itself when a goroutine of it remains
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerSecond(100)))
+		p.wire.there.Store(int64(3 * ms))
+		p.wire.back.Store(int64(2 * ms))
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		var granted int64
+		var log []window.Grant
+		for i := range 600 {
+			all.Go(func() {
+				r := rand.New(rand.NewPCG(1, uint64(i)))
+				time.Sleep(time.Duration(r.Int64N(int64(2 * time.Second))))
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(r.Int64N(int64(4*time.Second))))
+				defer cancel()
+				n, start := 1+r.Int64N(5), time.Now()
+				var err error
+				ok := false
+				switch i % 4 {
+				case 0:
+					err = l.Acquire(ctx, n)
+					ok = err == nil
+				case 1:
+					ok, err = l.TryAcquire(ctx, n)
+				case 2:
+					ok, err = l.TryAcquireTimeout(ctx, n, time.Duration(r.Int64N(int64(3*time.Second))))
+				case 3:
+					var result Result
+					result, err = l.Allow(ctx, n)
+					ok = result.Allowed
+				}
+				if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+					t.Error(err)
+				}
+				if ok {
+					mu.Lock()
+					defer mu.Unlock()
+					granted += n
+					log = append(log, window.Grant{Permits: n, Start: start, End: time.Now()})
+				}
+			})
+		}
+		all.Wait()
+		if most, at := window.Largest(log, time.Second); most > 100 {
+			t.Errorf("%d permits in the second from %v", most, at.Sub(b.start))
+		}
+		if granted < 300 {
+			t.Errorf("only %d permits were granted in %v", granted, time.Since(b.start))
+		}
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if s := state(t, l); s.Used != 0 || !s.Consistent {
+			t.Errorf("%+v", s)
+		}
+		p.mu.Lock()
+		for _, ln := range p.lines {
+			if ln.waiting != 0 || ln.first != nil || ln.last != nil || len(ln.trying) != 0 || ln.flight != nil || ln.users != 0 ||
+				ln.timer.Stop() {
+				t.Errorf("%+v", ln)
+			}
+		}
+		p.mu.Unlock()
+	})
+	for range 100 {
+		if runtime.NumGoroutine() <= before {
+			return
+		}
+		time.Sleep(10 * ms)
+	}
+	t.Errorf("%d goroutines, %d before", runtime.NumGoroutine(), before)
+}
+
+// A log is an Observer that remembers.
+type log struct {
+	mu      sync.Mutex
+	flights []FlightInfo
+}
+
+func (l *log) Flight(f FlightInfo) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.flights = append(l.flights, f)
+}
+
+func (l *log) all() []FlightInfo {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]FlightInfo(nil), l.flights...)
+}
+
+func TestObserverSeesEachCall(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		log := &log{}
+		p := b.process(WithObserver(log))
+		l := p.RateLimiter("orders", WithRate(PerSecond(10)))
+		if err := l.SetRate(t.Context(), PerSecond(11)); err != nil { // another than the handle's
+			t.Fatal(err)
+		}
+		p.wire.there.Store(int64(2 * ms))
+		p.wire.back.Store(int64(3 * ms))
+		resume := p.wire.hang()
+		plug := b.acquire(l, 1)
+		var all []*call
+		for range 3 {
+			all = append(all, b.acquire(l, 4))
+		}
+		all = append(all, b.try(l, 1), b.acquire(l, 12))
+		resume()
+		b.sleepTo(100 * ms)
+		_ = plug
+		all[2].end()
+		synctest.Wait()
+		b.sleepTo(200 * ms)
+		b.server.Set("{orders}:value", "12")
+		if n, err := l.AcquireUpTo(t.Context(), 5); n != 2 || err != nil {
+			t.Errorf("AcquireUpTo: %d, %v", n, err)
+		}
+		b.server.Del("orders")
+		bare := p.RateLimiter("orders")
+		if err := bare.Acquire(t.Context(), 1); !errors.Is(err, ErrNotInitialized) {
+			t.Error(err)
+		}
+		want := []FlightInfo{
+			{Callers: 1, Granted: 1, Permits: 1, Waiting: 4, RateMismatch: true},
+			{Callers: 5, Granted: 2, Denied: 2, Permits: 8, Waiting: 1, RateMismatch: true},
+			{Callers: 1, Granted: 1, Permits: 2, Healed: "free permits were above the rate", RateMismatch: true},
+			{Callers: 1, Denied: 1, Err: ErrNotInitialized},
+		}
+		got := log.all()
+		if len(got) != len(want) {
+			t.Fatalf("%+v", got)
+		}
+		for i, f := range got {
+			if f.Latency != 5*ms {
+				t.Errorf("call %d took %v", i, f.Latency)
+			}
+			if !errors.Is(f.Err, want[i].Err) || (f.Err != nil) != (want[i].Err != nil) {
+				t.Errorf("call %d: %v", i, f.Err)
+			}
+			f.Latency, f.Err, want[i].Err = 0, nil, nil
+			want[i].Limiter, want[i].Attempts = "orders", 1
+			if f != want[i] {
+				t.Errorf("call %d: %+v, expected %+v", i, f, want[i])
+			}
+		}
+	})
+}
+
+// A rate that is enforced over another takes a second attempt.
+func TestObserverCountsAttempts(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		log := &log{}
+		p := b.process(WithObserver(log))
+		if err := p.RateLimiter("l").SetRate(t.Context(), PerSecond(5)); err != nil {
+			t.Fatal(err)
+		}
+		b.granted("who enforces", b.acquire(p.RateLimiter("l", WithEnforcedRate(PerSecond(10))), 10), 0)
+		if f := log.all()[0]; f.Attempts != 2 || f.RateMismatch || f.Permits != 10 {
+			t.Errorf("%+v", f)
+		}
+	})
+}
+
+// The numbers of the share rule: a Redisson client was seen lately, and own x (Go clients seen + 1) > all in use.
+func TestShareRule(t *testing.T) {
+	self, others := newIdentity("self"), []*identity{newIdentity("a"), newIdentity("b")}
+	id := func(i *identity) (origin int64) {
+		for _, digit := range []byte(i.prefix(Redisson317, 1))[1:6] {
+			origin = origin<<8 | int64(digit)
+		}
+		return origin
+	}
+	const java, now = 0x1234567890, 1_000_000
+	for _, c := range []struct {
+		name     string
+		interval time.Duration
+		own      int64           // of 100 in use
+		seen     map[int64]int64 // origin: ms ago
+		pause    time.Duration
+		held     bool // has more than its part
+	}{
+		{"alone", time.Second, 100, nil, 0, false},
+		{"alone, as its own records show", time.Second, 100, map[int64]int64{id(self): 0}, 0, false},
+		{"another Go client", time.Second, 100, map[int64]int64{id(others[0]): 0}, 0, false},
+		{"nothing seen", time.Second, 100, map[int64]int64{noOrigin: 0}, 0, false},
+		{"Java, and more than half", time.Second, 51, map[int64]int64{java: 0}, 110 * ms, true},
+		{"Java, and half", time.Second, 50, map[int64]int64{java: 0}, 110 * ms, false},
+		{"a record of no known form", time.Second, 51, map[int64]int64{-1: 0}, 110 * ms, true},
+		{"Java, a Go client, more than a third", time.Second, 34, map[int64]int64{java: 0, id(others[0]): 5}, 110 * ms, true},
+		{"Java, a Go client, less than a third", time.Second, 33, map[int64]int64{java: 0, id(others[0]): 5}, 110 * ms, false},
+		{"Java, two Go clients, more than a quarter", time.Second, 26, map[int64]int64{java: 0, id(others[0]): 5, id(others[1]): 9}, 110 * ms, true},
+		{"Java, two Go clients, a quarter", time.Second, 25, map[int64]int64{java: 0, id(others[0]): 5, id(others[1]): 9}, 110 * ms, false},
+		{"Java, ten intervals and a second ago", time.Second, 51, map[int64]int64{java: 11000}, 110 * ms, true},
+		{"Java, longer ago", time.Second, 51, map[int64]int64{java: 11001}, 0, false},
+		{"a Go client, longer ago", time.Second, 40, map[int64]int64{java: 0, id(others[0]): 11001}, 110 * ms, false},
+		{"a short interval", 100 * ms, 51, map[int64]int64{java: 0}, 25 * ms, true},
+		{"a short interval, long ago", 100 * ms, 51, map[int64]int64{java: 2001}, 0, false},
+	} {
+		var s share
+		for origin, ago := range c.seen {
+			s.saw(self, grants{origin: origin, now: now - ago, interval: c.interval})
+		}
+		s.saw(self, grants{origin: id(self), now: now, interval: c.interval}) // what was seen long ago is forgotten now
+		s.granted(now-c.interval.Milliseconds(), c.interval, 1000)            // expired
+		s.granted(now-1, c.interval, c.own-1)
+		s.granted(now, c.interval, 1)
+		g := grants{now: now, rate: 120, free: 20, interval: c.interval}
+		pause := s.divide(g, time.UnixMilli(now))
+		if held := pause > 0 && s.room(time.UnixMilli(now)) < 0; pause != c.pause || held != c.held {
+			t.Errorf("%s: %v, held %v; expected %v, %v", c.name, pause, held, c.pause, c.held)
+		}
+	}
+}
+
+// What a share remembers of a process's own grants is little, however many they are.
+func TestShareIsSmall(t *testing.T) {
+	var s share
+	for i := range int64(2 * 3600 * 10) {
+		if s.granted(100*i, time.Hour, 1); len(s.own) > 260 {
+			t.Fatalf("%d notes at %d", len(s.own), 100*i)
+		}
+	}
+	if live := int64(3600 * 10); s.sum > live || s.sum < live*99/100 {
+		t.Errorf("%d, expected about %d", s.sum, live)
+	}
+}
+
+// Beside a client of Redisson, this process wakes a little later while it has more than its share.
+func TestQueueYieldsToRedisson(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		id    []byte // of the oldest record
+		other uint32 // its permits, of 100
+		at    time.Duration
+	}{
+		{"Redisson has less than half", []byte{1, 2, 3, 4, 5, 6, 7, 8}, 30, 1110 * ms},
+		{"Redisson has more than half", []byte{1, 2, 3, 4, 5, 6, 7, 8}, 60, 1000 * ms},
+		{"another Go client has less than half", []byte("Goxyz678"), 30, 1000 * ms},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for range 20 { // sleeps have jitter, this one must not
+				inBubble(t, func(t *testing.T, b *bubble) {
+					p := b.process()
+					l := p.RateLimiter("l")
+					mustSet(t, l, PerSecond(100))
+					member, err := PackRecord(Redisson317, c.id, c.other)
+					if err != nil {
+						t.Fatal(err)
+					}
+					score := float64(b.start.UnixMilli())
+					if err := p.rdb.ZAdd(t.Context(), "{l}:permits", redis.Z{Score: score, Member: member}).Err(); err != nil {
+						t.Fatal(err)
+					}
+					if err := p.rdb.Set(t.Context(), "{l}:value", 100-c.other, 0).Err(); err != nil {
+						t.Fatal(err)
+					}
+					b.sleepTo(45 * ms)
+					b.granted("who takes the rest", b.acquire(l, 100-int64(c.other)), 45*ms)
+					waiter := b.acquire(l, int64(c.other))
+					b.sleepTo(3 * time.Second)
+					b.granted("who waits", waiter, c.at)
+				})
+			}
+		})
+	}
+}
