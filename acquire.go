@@ -16,20 +16,13 @@ import (
 // Result.RetryAfter says when they will be, if nobody else takes them: exactly while at most 512 records live or the
 // permits of the first 512 suffice, else at least so long.
 func (l *Limiter) Allow(ctx context.Context, n int64) (Result, error) {
-	r := newRequest(n)
-	r.detail = true
-	err := l.request(ctx, "allow", r)
-	if err != nil {
-		return Result{}, err
-	}
-	return r.result, nil
+	return l.request(ctx, "allow", ask{n: n, detail: true})
 }
 
 // TryAcquire takes n permits if they are free now, and tells whether it did (Redisson: tryAcquire).
 func (l *Limiter) TryAcquire(ctx context.Context, n int64) (bool, error) {
-	r := newRequest(n)
-	err := l.request(ctx, "try to acquire from", r)
-	return err == nil && r.result.Allowed, err
+	result, err := l.request(ctx, "try to acquire from", ask{n: n})
+	return result.Allowed, err
 }
 
 // TryAcquireTimeout takes n permits, waiting for them up to a time; with none or less it tries once (Redisson: tryAcquire
@@ -40,34 +33,36 @@ func (l *Limiter) TryAcquireTimeout(ctx context.Context, n int64, timeout time.D
 	if timeout <= 0 {
 		return l.TryAcquire(ctx, n)
 	}
-	r := newRequest(n)
-	r.waits, r.until = true, l.client.clock().Add(timeout)
-	err := l.request(ctx, "try to acquire from", r)
-	return err == nil && r.result.Allowed, err
+	until := l.client.clock().Add(timeout)
+	result, err := l.request(ctx, "try to acquire from", ask{n: n, waits: true, until: until})
+	return result.Allowed, err
 }
 
 // Acquire takes n permits, waiting for them until ctx ends (Redisson: acquire). Callers of one process are served in the
 // order in which they came. When ctx ends while they wait, the error is ctx.Err(); when it ends while a call for them is
 // in the air, it is ErrOutcomeUnknown, too.
 func (l *Limiter) Acquire(ctx context.Context, n int64) error {
-	r := newRequest(n)
-	r.waits = true
-	return l.request(ctx, "acquire from", r)
+	_, err := l.request(ctx, "acquire from", ask{n: n, waits: true})
+	return err
 }
 
 // request is the one way by which whole requests are made.
-func (l *Limiter) request(ctx context.Context, operation string, r *request) error {
+func (l *Limiter) request(ctx context.Context, operation string, a ask) (Result, error) {
 	err := l.err
-	if err == nil && r.n < 1 {
-		err = fmt.Errorf("%w: %d", ErrInvalidPermits, r.n)
+	if err == nil && a.n < 1 {
+		err = fmt.Errorf("%w: %d", ErrInvalidPermits, a.n)
+	}
+	var result Result
+	if err == nil {
+		result, err = l.client.answer(ctx, l, a)
 	}
 	if err == nil {
-		err = l.client.answer(ctx, l, r)
+		return result, nil
 	}
 	if errors.Is(err, ErrExceedsRate) {
-		err = fmt.Errorf("%w: %d", err, r.n)
+		err = fmt.Errorf("%w: %d", err, a.n)
 	}
-	return wrap(operation, l.name, err)
+	return Result{}, wrap(operation, l.name, err)
 }
 
 // AcquireUpTo takes as many permits as are free now, at most n, and tells how many. While callers of this process wait
@@ -84,10 +79,8 @@ func (l *Limiter) AcquireUpTo(ctx context.Context, n int64) (int64, error) {
 		return 0, wrap(operation, l.name, err)
 	}
 	ln := l.client.enter(l)
-	defer l.client.exit(ln, false)
-	ln.mu.Lock()
 	queued := ln.waiting > 0
-	ln.mu.Unlock()
+	ln.exit()
 	if queued {
 		return 0, nil
 	}
@@ -95,7 +88,7 @@ func (l *Limiter) AcquireUpTo(ctx context.Context, n int64) (int64, error) {
 	if err != nil {
 		return 0, wrap(operation, l.name, err)
 	}
-	return g.groups[0].granted, nil
+	return g.granted(0), nil
 }
 
 // look makes a call of its own, and goes on until no expired record stands in its way.
@@ -107,7 +100,7 @@ func (l *Limiter) look(ctx context.Context, groups []group, flags string) (grant
 		}
 		started := time.Now()
 		g, err := within(ctx, l.client, func(ctx context.Context) (grants, error) {
-			return l.acquire(ctx, groups, 0, flags+rebuild)
+			return l.acquire(ctx, groups, 0, flags+rebuild, nil)
 		})
 		if len(groups) > 0 {
 			err = outcome(err)
@@ -118,13 +111,13 @@ func (l *Limiter) look(ctx context.Context, groups []group, flags string) (grant
 				RateMismatch: g.notes&noteDiffers != 0, Err: err,
 			}
 			if err == nil {
-				info.Permits = g.groups[0].granted
+				info.Permits = g.granted(0)
 			}
 			info.Granted = int(min(info.Permits, 1))
 			info.Denied = 1 - info.Granted
 			o.Flight(info)
 		}
-		if err != nil || g.notes&noteMore == 0 || len(groups) > 0 && g.groups[0].granted > 0 {
+		if err != nil || g.notes&noteMore == 0 || len(groups) > 0 && g.granted(0) > 0 {
 			return g, err
 		}
 		rebuild = ""

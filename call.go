@@ -18,17 +18,40 @@ type grants struct {
 	notes    int64
 	origin   int64 // of the oldest live record, when something was refused
 	lasts    time.Duration
-	groups   []groupGrants
+	groups   []int64 // two figures each
 	attempts int
 }
 
-type groupGrants struct {
-	granted int64         // callers; -1: the size exceeds the rate
-	wait    time.Duration // of the first caller refused
+// granted tells how many callers of a group got their permits; -1: the size exceeds the rate.
+func (g grants) granted(group int) int64 { return g.groups[2*group] }
+
+// wait tells how long the first caller of a group who was refused has to wait.
+func (g grants) wait(group int) time.Duration { return millis(g.groups[2*group+1]) }
+
+// acquire asks Redis for permits for groups of callers, once. A rate that is enforced and not in force is set on the way: at
+// once, if last, the error of an earlier answer, says so.
+func (l *Limiter) acquire(ctx context.Context, groups []group, strict int, flags string, last error) (g grants, err error) {
+	for attempt := 0; ; {
+		if errors.Is(last, errOtherRate) {
+			if err := l.enforce(ctx, attempt); err != nil {
+				return grants{attempts: attempt}, err
+			}
+		}
+		var reply []int64
+		attempt++
+		reply, last = l.client.run(ctx, acquireScript, l.keys(), l.appendCall(nil, groups, strict, flags)...)
+		if last == nil {
+			g, last = readGrants(reply)
+		}
+		if !errors.Is(last, errOtherRate) {
+			g.attempts = attempt
+			return g, last
+		}
+	}
 }
 
-// acquire asks Redis for permits for groups of callers, once. A rate that is enforced and not in force is set on the way.
-func (l *Limiter) acquire(ctx context.Context, groups []group, strict int, flags string) (grants, error) {
+// appendCall appends the arguments of acquire.lua.
+func (l *Limiter) appendCall(args []any, groups []group, strict int, flags string) []any {
 	records := 1
 	if l.settings.recordPerRequest {
 		flags += "r"
@@ -36,10 +59,9 @@ func (l *Limiter) acquire(ctx context.Context, groups []group, strict int, flags
 			records += len(g.callers)
 		}
 	}
-	given := l.settings.rate != Rate{}
-	args := make([]any, 0, 9+2*len(groups))
-	args = append(args, nil, l.client.identity.prefix(l.settings.format, records), inPlaces(flags+l.rateFlag()), strict)
-	if given {
+	prefix := l.client.identity.prefix(l.settings.format, records)
+	args = append(args, l.now(), prefix, inPlaces(flags+l.rateFlag()), strict)
+	if (l.settings.rate != Rate{}) {
 		args = append(append(args, 10), l.settings.rate.args()...)
 	} else {
 		args = append(args, 6)
@@ -47,23 +69,7 @@ func (l *Limiter) acquire(ctx context.Context, groups []group, strict int, flags
 	for _, g := range groups {
 		args = append(args, g.size, len(g.callers))
 	}
-	for attempt := 1; ; attempt++ {
-		args[0] = l.now()
-		reply, err := l.client.run(ctx, acquireScript, l.keys(), args...)
-		if err == nil && reply[0] == statusOtherRate {
-			err = l.enforce(ctx, attempt)
-			if err == nil {
-				continue
-			}
-		}
-		if err == nil && reply[0] != 0 {
-			err = notInitialized(reply[0])
-		}
-		if err != nil {
-			return grants{attempts: attempt}, err
-		}
-		return readGrants(reply, attempt), nil
-	}
+	return args
 }
 
 // inPlaces writes the flags of acquire.lua, each in its place: reading them costs that script less than looking for them.
@@ -78,6 +84,8 @@ func inPlaces(flags string) string {
 
 // statusOtherRate is the status of scripts that found another rate than the one to enforce.
 const statusOtherRate = 8
+
+var errOtherRate = errors.New("rratelimiter: another rate is in force")
 
 // rateFlag is the flag that tells scripts what to do with the limiter's own rate.
 func (l *Limiter) rateFlag() string {
@@ -101,15 +109,16 @@ func (l *Limiter) enforce(ctx context.Context, attempt int) error {
 	return err
 }
 
-func readGrants(reply []int64, attempts int) grants {
-	g := grants{
+func readGrants(reply []int64) (grants, error) {
+	switch reply[0] {
+	case 0:
+	case statusOtherRate:
+		return grants{}, errOtherRate
+	default:
+		return grants{}, notInitialized(reply[0])
+	}
+	return grants{
 		now: reply[1], rate: reply[2], interval: millis(reply[3]), free: reply[4], notes: reply[5], origin: reply[6],
-		lasts: millis(reply[7]), attempts: attempts,
-	}
-	rest := reply[8:]
-	g.groups = make([]groupGrants, len(rest)/2)
-	for i := range g.groups {
-		g.groups[i] = groupGrants{granted: rest[2*i], wait: millis(rest[2*i+1])}
-	}
-	return g
+		lasts: millis(reply[7]), groups: reply[8:],
+	}, nil
 }

@@ -2,6 +2,9 @@ package rratelimiter
 
 import (
 	"context"
+	"errors"
+	"slices"
+	"sync"
 	"time"
 )
 
@@ -13,26 +16,47 @@ const (
 	maxRequests = 256 // requests a call carries where each gets a record of its own
 )
 
-// A request is what one caller asks of a limiter. Its fields below done belong to the line's lock until done is closed.
-type request struct {
+// An ask is what one caller wants of a limiter.
+type ask struct {
 	n      int64
-	detail bool      // wants Result.ResetAfter
+	detail bool      // wants Result.ResetAfter, and Result.RetryAfter though it does not wait
 	waits  bool      // stays in line until granted
 	until  time.Time // when waiting is over, for a caller with a timeout; zero: never
-	done   chan struct{}
+}
+
+// A request is an ask under way. Its fields below done belong to the line's lock until the caller is told by done.
+type request struct {
+	ask
+	done chan struct{} // has room for the one time that something is sent
 
 	result     Result
 	err        error
-	settled    bool    // result or err is final
-	gone       bool    // the caller's context ended
-	flying     bool    // in a call that has not landed
-	flown      *flight // the last call that carried it
-	asked      bool    // was refused once, so it knows its wait
-	last       bool    // the caller's time is over: the next answer is the last
+	settled    bool      // result or err is final
+	gone       bool      // the caller's context ended
+	flying     bool      // in a call that has not landed
+	flown      *flight   // the last call that carried it
+	asked      bool      // was refused once, so it knows when it can be served
+	free       time.Time // that
+	last       bool      // the caller's time is over: the next answer is the last
 	prev, next *request
 }
 
-func newRequest(n int64) *request { return &request{n: n, done: make(chan struct{})} }
+// newRequest makes a request. It takes those that were used before from the client, not from all: a channel belongs to the
+// synctest bubble of a test, as a client does.
+func (c *Client) newRequest(a ask) *request {
+	r, ok := c.requests.Get().(*request)
+	if !ok {
+		r = &request{done: make(chan struct{}, 1)}
+	}
+	r.ask = a
+	return r
+}
+
+// recycle gives a request back whose caller was told.
+func (c *Client) recycle(r *request) {
+	*r = request{done: r.done}
+	c.requests.Put(r)
+}
 
 // A group is callers who follow each other in a call and ask for the same number of permits.
 type group struct {
@@ -42,6 +66,7 @@ type group struct {
 
 // A flight is one call for many callers.
 type flight struct {
+	line     *line
 	groups   []group
 	strict   int // groups of callers in line; they come first
 	callers  int
@@ -49,9 +74,26 @@ type flight struct {
 	detail   bool
 	rebuild  bool
 	started  time.Time
-	late     *time.Timer
+	attempts int
+	args     []any
+	cmd      once
+	stalled  bool // others may depart before it lands
 	landed   bool
 	answered []*request // their callers are told once the observer was
+}
+
+var flights = sync.Pool{New: func() any { return &flight{} }}
+
+// recycle gives a flight back that nobody looks at any more.
+func (f *flight) recycle() {
+	for i := range f.groups {
+		clear(f.groups[i].callers)
+		f.groups[i].callers = f.groups[i].callers[:0]
+	}
+	clear(f.args)
+	clear(f.answered)
+	*f = flight{groups: f.groups[:0], args: f.args[:0], answered: f.answered[:0]}
+	flights.Put(f)
 }
 
 // board adds a caller to the group of its size: the last one for callers in line, whose order counts, any one behind the
@@ -80,7 +122,12 @@ func (f *flight) board(r *request, perRequest bool) bool {
 		if at >= groups {
 			return false
 		}
-		f.groups = append(f.groups, group{size: r.n})
+		if at < cap(f.groups) {
+			f.groups = f.groups[:at+1] // with the callers' memory of an earlier flight
+		} else {
+			f.groups = append(f.groups, group{})
+		}
+		f.groups[at].size = r.n
 		if r.waits {
 			f.strict++
 		}
@@ -98,12 +145,15 @@ func (ln *line) depart() {
 		return
 	}
 	ln.ask = false
-	f := &flight{rebuild: ln.rebuild, started: time.Now()}
+	f := flights.Get().(*flight)
+	f.line, f.rebuild, f.started = ln, ln.rebuild, time.Now()
 	perRequest := ln.limiter.settings.recordPerRequest
 	room := ln.room()
 	for r := ln.first; r != nil && !f.partial; r = r.next {
-		f.partial = room < 0 || !f.board(r, perRequest)
-		room -= r.n
+		if !r.flying {
+			f.partial = room < 0 || !f.board(r, perRequest)
+			room -= r.n
+		}
 	}
 	boarded := 0
 	for _, r := range ln.trying {
@@ -112,45 +162,107 @@ func (ln *line) depart() {
 		}
 		boarded++
 	}
-	ln.trying = append(ln.trying[:0:0], ln.trying[boarded:]...)
+	ln.trying = slices.Delete(ln.trying, 0, boarded)
 	if f.callers == 0 {
-		if ln.first != nil {
+		f.recycle()
+		if ln.waiter() != nil {
 			ln.rest()
 		}
 		return
 	}
 	ln.flight = f
-	f.late = time.AfterFunc(ln.client.callTimeout, func() {
-		ln.land(f, grants{attempts: 1}, outcome(errLate(ln.client.callTimeout)))
-	})
-	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), ln.client.callTimeout)
-		defer cancel()
-		flags := ""
-		if f.detail {
-			flags = "d"
-		}
-		if f.rebuild {
-			flags += "b"
-		}
-		if f.partial {
-			flags += "q"
-		}
-		g, err := ln.limiter.acquire(ctx, f.groups, f.strict, flags)
-		ln.land(f, g, outcome(err))
-	}()
+	ln.client.send(f)
+}
+
+// mostAstray is how many stalled calls of a limiter let others depart before they land.
+const mostAstray = 3
+
+// stall lets the next call depart before this one has landed, which takes too long.
+func (ln *line) stall(f *flight) {
+	ln.mu.Lock()
+	defer ln.exit()
+	if f.landed || ln.flight != f || ln.astray == mostAstray {
+		return
+	}
+	f.stalled, ln.flight = true, nil
+	ln.astray++
+	if next := ln.waiter(); ln.urgent(next) {
+		ln.depart()
+	} else if next != nil {
+		ln.rest()
+	}
+}
+
+// ask makes the command of a flight, dated now.
+func (f *flight) ask(ctx context.Context, text bool) {
+	f.attempts++
+	args := append(append(f.args[:0], acquireScript.head(text)...), int(keyCount))
+	args = append(args, f.line.keys...)
+	f.args = f.line.limiter.appendCall(args, f.groups, f.strict, f.flags())
+	f.cmd = newOnce(ctx, f.args)
+}
+
+func (f *flight) flags() string {
+	flags := ""
+	if f.detail {
+		flags = "d"
+	}
+	if f.rebuild {
+		flags += "b"
+	}
+	if f.partial {
+		flags += "q"
+	}
+	return flags
+}
+
+// arrive reads the answer to a flight's command, and lands it; unless that has to be asked again. A regular flight, which
+// never stalled, is nobody's any more once it has landed.
+func (f *flight) arrive(regular bool) {
+	c := f.line.client
+	err := serverError(f.cmd.Err())
+	var g grants
+	if err == nil {
+		g, err = readGrants(f.cmd.Val())
+	}
+	g.attempts = f.attempts
+	if errors.Is(err, errOtherRate) || c.redirected(err) {
+		go f.alone(err)
+		return
+	}
+	f.land(g, err)
+	if regular {
+		f.recycle()
+	}
+}
+
+// alone asks by itself for a flight whose answer was that another node has to be asked, or another rate to be set first.
+func (f *flight) alone(answer error) {
+	c := f.line.client
+	late := time.AfterFunc(c.callTimeout, func() { f.land(grants{attempts: f.attempts}, errLate(c.callTimeout)) })
+	defer late.Stop()
+	ctx, cancel := context.WithTimeout(context.Background(), c.callTimeout)
+	defer cancel()
+	g, err := f.line.limiter.acquire(ctx, f.groups, f.strict, f.flags(), answer)
+	g.attempts += f.attempts
+	f.land(g, err)
 }
 
 // land gives the callers of a flight their answers, and sends the next one.
-func (ln *line) land(f *flight, g grants, err error) {
+func (f *flight) land(g grants, err error) {
+	ln := f.line
+	err = outcome(err)
 	ln.mu.Lock()
 	if f.landed {
 		ln.mu.Unlock()
 		return
 	}
 	f.landed = true
-	f.late.Stop()
-	ln.flight = nil
+	if f.stalled {
+		ln.astray--
+	} else {
+		ln.flight = nil
+	}
 	info := FlightInfo{
 		Limiter: ln.limiter.name, Callers: f.callers, Latency: time.Since(f.started),
 		Attempts: g.attempts, Healed: healed(g.notes), RateMismatch: g.notes&noteDiffers != 0, Err: err,
@@ -170,12 +282,12 @@ func (ln *line) land(f *flight, g grants, err error) {
 	}
 	ln.plan(f, g)
 	info.Waiting = ln.waiting
-	ln.mu.Unlock()
+	ln.exit()
 	if ln.client.observer != nil {
 		ln.client.observer.Flight(info)
 	}
 	for _, r := range f.answered {
-		close(r.done)
+		r.done <- struct{}{}
 	}
 }
 
@@ -222,7 +334,7 @@ func (ln *line) distribute(f *flight, g grants, info *FlightInfo) {
 	var spare, own int64
 	free := g.free
 	for i := len(f.groups) - 1; i >= 0; i-- { // backwards, so that what remains after each caller is known
-		size, granted := f.groups[i].size, g.groups[i].granted
+		size, granted := f.groups[i].size, g.granted(i)
 		for at := int(granted) - 1; at >= 0; at-- {
 			r := f.groups[i].callers[at]
 			own += size
@@ -237,7 +349,7 @@ func (ln *line) distribute(f *flight, g grants, info *FlightInfo) {
 	ln.share.granted(g.now, g.interval, own)
 	var denied []*request
 	for i, group := range f.groups {
-		granted := g.groups[i].granted
+		granted := g.granted(i)
 		for _, r := range group.callers[max(granted, 0):] {
 			switch {
 			case r.gone:
@@ -252,7 +364,7 @@ func (ln *line) distribute(f *flight, g grants, info *FlightInfo) {
 				ln.again(r)
 			default:
 				r.result = Result{
-					Limit: g.rate, Remaining: g.free, RetryAfter: g.groups[i].wait, ResetAfter: g.lasts,
+					Limit: g.rate, Remaining: g.free, RetryAfter: g.wait(i), ResetAfter: g.lasts,
 				}
 				denied = append(denied, r)
 			}
@@ -263,7 +375,7 @@ func (ln *line) distribute(f *flight, g grants, info *FlightInfo) {
 		case r.n <= g.free && !r.last && (ln.first == nil || ln.first.n <= g.free):
 			ln.again(r) // it was refused for the sake of somebody in line who has left it meanwhile
 		case r.mayWait(since.Add(r.result.RetryAfter)):
-			r.flying, r.asked = false, true
+			r.flying, r.asked, r.free = false, true, since.Add(r.result.RetryAfter)
 		default:
 			info.Denied++
 			ln.finish(f, r, nil)

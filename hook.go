@@ -19,12 +19,7 @@ func init() {
 
 // look tells what goes on, on the limiters with a name, or on all of them with "".
 func (c *Client) look(limiter string) (calls hook.Calls) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, ln := range c.lines {
-		if limiter != "" && ln.limiter.name != limiter {
-			continue
-		}
+	for _, ln := range c.lines.list(func(l *Limiter) bool { return limiter == "" || l.name == limiter }) {
 		ln.mu.Lock()
 		calls.Waiting += ln.waiting
 		calls.Flying = calls.Flying || ln.flight != nil

@@ -306,8 +306,8 @@ func TestOriginsAreReadAlike(t *testing.T) {
 			r.set(l, "0")
 			r.add(l, r.ms(), member)
 			r.add(l, r.ms()+1, record("98765432", 5)) // so that there is something to refuse
-			g, err := l.acquire(t.Context(), []group{{size: 5, callers: make([]*request, 1)}}, 0, "")
-			if err != nil || g.groups[0].granted != 0 {
+			g, err := l.acquire(t.Context(), []group{{size: 5, callers: make([]*request, 1)}}, 0, "", nil)
+			if err != nil || g.granted(0) != 0 {
 				t.Fatalf("%x: granted %v, %v", member, g.groups, err)
 			}
 			if want := originOf([]byte(member)); g.origin != want {
@@ -406,8 +406,8 @@ func TestARecordPerRequestHasItsOwnIDs(t *testing.T) {
 		for range 5 {
 			g, err := l.acquire(t.Context(), []group{
 				{size: 2, callers: make([]*request, 3)}, {size: 1, callers: make([]*request, 2)},
-			}, 0, "")
-			if err != nil || g.groups[0].granted != 3 || g.groups[1].granted != 2 {
+			}, 0, "", nil)
+			if err != nil || g.granted(0) != 3 || g.granted(1) != 2 {
 				t.Fatal(g, err)
 			}
 		}

@@ -54,7 +54,7 @@ func (ln *line) notice() {
 		defer cancel()
 		here := ln.limiter.redissonHere(ctx)
 		ln.mu.Lock()
-		defer ln.mu.Unlock()
+		defer ln.exit()
 		news := here && !ln.share.redisson
 		ln.share.redisson = here
 		if news && ln.waiting > 0 {

@@ -50,9 +50,13 @@ type Client struct {
 	defaults    settings
 	err         error // of the options
 
-	mu    sync.Mutex
-	lines map[lineKey]*line // of limiters that somebody uses now, or waited for a short while ago
-	sweep *time.Timer       // forgets lines that nobody uses; runs only while there are some
+	lines    lines
+	waiting  atomic.Int64 // callers in all lines
+	requests sync.Pool    // of *request
+	lane     *lane        // to the server, or to all of them where lanes has none
+
+	lanesMu sync.Mutex
+	lanes   map[*redis.Client]*lane // to the nodes of a cluster
 
 	watching atomic.Bool // the redis client is looked at, since callers wait
 	alone    bool        // no Redisson can be on this server (limittest)
@@ -67,7 +71,8 @@ func NewClient(rdb Redis, opts ...Option) *Client {
 		mapName:     func(name string) string { return name },
 		clock:       time.Now,
 		callTimeout: time.Second,
-		lines:       map[lineKey]*line{},
+		lines:       lines{all: map[lineKey]*line{}},
+		lanes:       map[*redis.Client]*lane{},
 	}
 	for _, opt := range opts {
 		if err := apply(opt, c); err != nil && c.err == nil {
@@ -78,6 +83,7 @@ func NewClient(rdb Redis, opts ...Option) *Client {
 		c.err = invalidOption("the redis client is nil")
 	}
 	c.identity = newIdentity(c.id)
+	c.lane = newLane(rdb, c.callTimeout)
 	return c
 }
 
@@ -280,7 +286,8 @@ type Limiter struct {
 	name     string
 	keyNames [keyCount]string
 	settings settings
-	err      error // of the options, or of the name
+	err      error                // of the options, or of the name
+	line     atomic.Pointer[line] // the one used last; it may have been dropped
 }
 
 // Name is the limiter's name, as given to RateLimiter (Redisson: getName).

@@ -23,7 +23,10 @@ var luaFiles embed.FS
 
 // A script is one file of lua/, with a shared file in the place of each line "--@include NAME": there alone, so that what
 // a rare case needs costs nothing in others.
-type script struct{ text, sha string }
+type script struct {
+	text, sha      string
+	byName, byText []any // how its commands start
+}
 
 var (
 	acquireScript    = loadScript("acquire")
@@ -39,7 +42,8 @@ var (
 func loadScript(name string) *script {
 	text := readLua(name)
 	sum := sha1.Sum([]byte(text))
-	return &script{text: text, sha: hex.EncodeToString(sum[:])}
+	sha := hex.EncodeToString(sum[:])
+	return &script{text: text, sha: sha, byName: []any{"evalsha", sha}, byText: []any{"eval", text}}
 }
 
 func readLua(name string) string {
@@ -59,34 +63,42 @@ func readLua(name string) string {
 // A once is a command that the client library must not repeat by itself: it can't know whether Redis served it.
 type once struct{ *redis.IntSliceCmd }
 
+func newOnce(ctx context.Context, args []any) once { return once{redis.NewIntSliceCmd(ctx, args...)} }
+
 func (o once) NoRetry() bool      { return true }
 func (o once) Clone() redis.Cmder { return once{o.IntSliceCmd.Clone().(*redis.IntSliceCmd)} }
 
+// head is how a command starts that runs the script: by its name, or with its text.
+func (s *script) head(text bool) []any {
+	if text {
+		return s.byText
+	}
+	return s.byName
+}
+
 // run runs a script on the server that holds its first key. The reply is whole numbers alone.
 func (c *Client) run(ctx context.Context, s *script, keys []string, args ...any) ([]int64, error) {
-	all := make([]any, 0, 3+len(keys)+len(args))
-	all = append(all, "evalsha", s.sha, len(keys))
-	for _, key := range keys {
-		all = append(all, key)
-	}
-	all = append(all, args...)
-	for {
-		cmd := once{redis.NewIntSliceCmd(ctx, all...)}
+	for text := false; ; text = true {
+		all := append(make([]any, 0, 3+len(keys)+len(args)), s.head(text)...)
+		all = append(all, len(keys))
+		for _, key := range keys {
+			all = append(all, key)
+		}
+		cmd := newOnce(ctx, append(all, args...))
 		err := c.process(ctx, cmd)
-		if err == nil {
-			return cmd.Val(), nil
+		if err == nil || text || !redis.HasErrorPrefix(err, "NOSCRIPT") {
+			return cmd.Val(), err
 		}
-		if all[0] == "evalsha" && redis.HasErrorPrefix(err, "NOSCRIPT") {
-			all[0], all[1] = "eval", s.text
-			continue
-		}
-		return nil, err
 	}
 }
 
-// process runs one command, and says in our own words what a server refuses.
+// process runs one command.
 func (c *Client) process(ctx context.Context, cmd redis.Cmder) error {
-	err := c.rdb.Process(ctx, cmd)
+	return serverError(c.rdb.Process(ctx, cmd))
+}
+
+// serverError says in our own words what a server refuses.
+func serverError(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -94,6 +106,20 @@ func (c *Client) process(ctx context.Context, cmd redis.Cmder) error {
 		err = fmt.Errorf("%w: %w", ErrCrossSlotName, err)
 	}
 	return err
+}
+
+// redirected tells whether a node of a cluster answered that it did not serve a command, because others have or get its
+// keys: the cluster client knows whom to ask then.
+func (c *Client) redirected(err error) bool {
+	if err == nil || !c.clustered() {
+		return false
+	}
+	for _, code := range []string{"MOVED", "ASK", "CLUSTERDOWN", "TRYAGAIN"} {
+		if redis.HasErrorPrefix(err, code) {
+			return true
+		}
+	}
+	return false
 }
 
 // A wrapped is the error of a command in a script, on servers before Redis 7.0 and on miniredis: they put it behind words

@@ -1731,7 +1731,7 @@ func TestAllowAllAcrossACluster(t *testing.T) {
 	ctx := t.Context()
 	at := time.Now().Truncate(time.Millisecond)
 	var calls atomic.Int64
-	rdb.AddHook(counting{&calls})
+	rdb.OnNewNode(func(node *redis.Client) { node.AddHook(counting{&calls}) })
 	c := NewClient(rdb, WithClock(func() time.Time { return at }), WithCallTimeout(20*time.Second))
 	// Names of one slot, but different tags.
 	twin := ""

@@ -15,140 +15,92 @@ import (
 // nothing of what a call looks like.
 
 // A line is all callers of one limiter in this process, now: those who wait for their turn, those who try once, and the
-// call in the air. It is made when somebody comes and forgotten some time after the last one left.
+// calls in the air.
 type line struct {
 	client  *Client
 	limiter *Limiter // one with this name and these settings
+	keys    []any    // its keys, as arguments
 
 	mu          sync.Mutex
 	first, last *request // who waits, in order
 	waiting     int
 	trying      []*request
-	flight      *flight
-	ask         bool // somebody has a question that the flight in the air doesn't carry
-	rebuild     bool // the next flight finishes a rebuild of the free permits
+	flight      *flight // the call in the air, which the next one waits for
+	astray      int     // calls in the air that stalled, so that none waits for them
+	ask         bool    // somebody has a question that the flight in the air doesn't carry
+	rebuild     bool    // the next flight finishes a rebuild of the free permits
 	timer       *time.Timer
 	naps        int // sleeps in a row that were cut short
 	share       share
 	rate        int64     // as of the last answer; 0: none yet
 	noticed     time.Time // when Redisson was last looked for on the server
 	polite      time.Time // until then this process takes no more than its part, by the client's clock
-
-	users  int       // requests not yet answered; the client's lock
-	expiry time.Time // when the line is forgotten; the client's lock
+	parked      bool      // among the spare lines
+	dropped     bool      // no longer among the lines of the client
 }
 
-// lineKey tells limiters apart.
-type lineKey struct {
-	name     string // of the configuration key
-	settings settings
-}
-
-// enter gives the line of a limiter, which stays at least until as many calls of exit.
-func (c *Client) enter(l *Limiter) *line {
-	key := lineKey{l.keyNames[keyConfig], l.settings}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	ln := c.lines[key]
-	if ln == nil {
-		ln = &line{client: c, limiter: l}
-		c.lines[key] = ln
+func newLine(l *Limiter) *line {
+	ln := &line{client: l.client, limiter: l, keys: make([]any, keyCount)}
+	for i, key := range l.keyNames {
+		ln.keys[i] = key
 	}
-	ln.users++
 	return ln
 }
 
-// exit says that a request left. A line that nobody uses is forgotten: at once if nobody ever waited, else after a time
-// in which it may be of use again, since it remembers who shares the limiter.
-func (c *Client) exit(ln *line, waited bool) {
-	const linger = 30 * time.Second
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	ln.users--
-	if waited {
-		ln.expiry = time.Now().Add(linger)
-	}
-	if ln.users > 0 {
-		return
-	}
-	if ln.expiry.IsZero() {
-		delete(c.lines, lineKey{ln.limiter.keyNames[keyConfig], ln.limiter.settings})
-	} else if c.sweep == nil {
-		c.sweep = time.AfterFunc(linger, func() { c.forget(linger) })
-	}
-}
-
-// forget drops lines that nobody used for a while, and comes again while some are left.
-func (c *Client) forget(linger time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := time.Now()
-	for key, ln := range c.lines {
-		if ln.users == 0 && now.After(ln.expiry) {
-			delete(c.lines, key)
-		}
-	}
-	c.sweep = nil
-	if len(c.lines) > 0 {
-		c.sweep = time.AfterFunc(linger, func() { c.forget(linger) })
-	}
+// idle tells whether nobody uses the line.
+func (ln *line) idle() bool {
+	return ln.first == nil && len(ln.trying) == 0 && ln.flight == nil && ln.astray == 0
 }
 
 // wake lets everybody who waits for a limiter in this process ask again: it has just changed. "" means all limiters.
 func (c *Client) wake(name string) {
-	c.mu.Lock()
-	var woken []*line
-	for key, ln := range c.lines {
-		if name == "" || key.name == name {
-			woken = append(woken, ln)
-		}
-	}
-	c.mu.Unlock()
-	for _, ln := range woken {
+	for _, ln := range c.lines.list(func(l *Limiter) bool { return name == "" || l.keyNames[keyConfig] == name }) {
 		ln.mu.Lock()
 		if ln.waiting > 0 {
 			ln.polite = time.Time{}
 			ln.ask = true
 			ln.depart()
 		}
-		ln.mu.Unlock()
+		ln.exit()
 	}
 }
 
-// answer waits for the answer to a request: until it comes or ctx ends.
-func (c *Client) answer(ctx context.Context, l *Limiter, r *request) error {
+// answer waits for the answer to what somebody asks of a limiter: until it comes or ctx ends.
+func (c *Client) answer(ctx context.Context, l *Limiter, a ask) (Result, error) {
 	if err := ctx.Err(); err != nil {
-		return err
+		return Result{}, err
 	}
+	r := c.newRequest(a)
 	ln := c.enter(l)
-	defer c.exit(ln, r.waits)
 	ln.join(r)
+	ln.exit()
 	var over <-chan time.Time
-	if !r.until.IsZero() {
-		timer := time.NewTimer(r.until.Sub(c.clock()))
+	if !a.until.IsZero() {
+		timer := time.NewTimer(a.until.Sub(c.clock()))
 		defer timer.Stop()
 		over = timer.C
 	}
 	for {
 		select {
 		case <-r.done:
-			return r.err
+			result, err := r.result, r.err
+			c.recycle(r)
+			return result, err
 		case <-ctx.Done():
 			return ln.abandon(r, ctx.Err())
 		case <-over:
 			if ln.giveUp(r) {
-				return nil
+				return Result{}, nil
 			}
 		}
 	}
 }
 
-// join adds a caller. Behind others who wait there is nothing to ask, unless the caller wants to know how long it takes, or
-// asks for more than there ever is.
+// join adds a caller. Behind others who wait there is nothing to ask, unless these are in calls that stalled, or the caller
+// wants to know how long it takes, or asks for more than there ever is. The line is locked.
 func (ln *line) join(r *request) {
-	ln.mu.Lock()
-	defer ln.mu.Unlock()
 	if r.waits {
+		ln.client.waiting.Add(1)
 		r.prev, ln.last = ln.last, r
 		if r.prev == nil {
 			ln.first = r
@@ -159,7 +111,7 @@ func (ln *line) join(r *request) {
 	} else {
 		ln.trying = append(ln.trying, r)
 	}
-	if !r.waits || r.prev == nil || !r.until.IsZero() || ln.rate > 0 && r.n > ln.rate {
+	if !r.waits || ln.flight == nil && ln.waiter() == r || !r.until.IsZero() || ln.rate > 0 && r.n > ln.rate {
 		ln.ask = true
 		ln.depart()
 	}
@@ -178,26 +130,27 @@ func (ln *line) leave(r *request) {
 		r.next.prev = r.prev
 	}
 	ln.waiting--
+	ln.client.waiting.Add(-1)
 }
 
-// abandon ends a request whose caller's context is over, unless its answer is there already. It makes the caller's error.
-func (ln *line) abandon(r *request, cause error) error {
+// abandon ends a request whose caller's context is over, unless its answer is there already.
+func (ln *line) abandon(r *request, cause error) (Result, error) {
 	ln.mu.Lock()
-	defer ln.mu.Unlock()
+	defer ln.exit()
 	if r.settled {
-		return r.err
+		return r.result, r.err
 	}
 	ln.drop(r)
 	if r.flying {
-		return outcome(cause)
+		cause = outcome(cause)
 	}
-	return cause
+	return Result{}, cause
 }
 
 // giveUp ends a request whose time is over, unless a call for it is in the air: its answer comes soon, and is the last.
 func (ln *line) giveUp(r *request) bool {
 	ln.mu.Lock()
-	defer ln.mu.Unlock()
+	defer ln.exit()
 	r.last = true
 	if r.settled || r.flying {
 		return false
@@ -212,14 +165,23 @@ func (ln *line) drop(r *request) {
 	if !r.waits {
 		return
 	}
-	wasFirst := ln.first == r
+	ahead := ln.first == r || ln.waiter() == r
 	ln.leave(r)
 	if ln.waiting == 0 {
 		ln.stop()
-	} else if wasFirst {
+	} else if ahead {
 		ln.ask = true
 		ln.depart()
 	}
+}
+
+// waiter is the first one in line who is not under way already; nil if there is none.
+func (ln *line) waiter() *request {
+	r := ln.first
+	for r != nil && r.flying {
+		r = r.next
+	}
+	return r
 }
 
 // plan decides, after a flight landed, whether the next one goes at once or when the first in line can be served.
@@ -227,16 +189,23 @@ func (ln *line) plan(f *flight, g grants) {
 	if ln.first == nil {
 		ln.stop()
 	}
+	next := ln.waiter()
 	switch {
-	case ln.ask || len(ln.trying) > 0 || ln.first != nil && !ln.first.asked:
+	case ln.flight != nil:
+	case ln.urgent(next):
 		ln.depart()
-	case ln.first != nil && ln.first.flown != f:
+	case next != nil && next.flown != f:
 		ln.rest()
-	case ln.first != nil:
+	case next != nil:
 		ln.share.saw(ln.client.identity, g)
-		ln.sleep(ln.first.result.RetryAfter, g)
+		ln.sleep(next.free, g)
 		ln.notice()
 	}
+}
+
+// urgent tells whether there is something to ask at once, given who waits first.
+func (ln *line) urgent(next *request) bool {
+	return ln.ask || len(ln.trying) > 0 || next != nil && !next.asked
 }
 
 // stop ends the sleep of a line in which nobody waits any more.
@@ -253,13 +222,12 @@ const (
 	longestCut  = 15 * time.Second
 )
 
-// sleep sets the timer to the moment at which the first in line can be served, so long after an answer.
-func (ln *line) sleep(wait time.Duration, g grants) {
+// sleep sets the timer to the moment at which the first in line can be served, as an answer told.
+func (ln *line) sleep(free time.Time, g grants) {
 	now := ln.client.clock()
-	free := ln.since(g).Add(wait)
 	pause := ln.share.divide(g, ln.since(g))
 	ln.polite = time.Time{}
-	wait = max(free.Sub(now), 0)
+	wait := max(free.Sub(now), 0)
 	longest := min(shortestCut<<ln.naps, longestCut)
 	switch {
 	case wait > longest:
@@ -286,11 +254,14 @@ func (ln *line) room() int64 {
 	return math.MaxInt64
 }
 
-// rest sets the timer to the moment at which a line that has its part may ask again: when a grant of its own returns, or
-// others had their chance.
+// rest sets the timer to the moment at which a line that did not ask for its first caller may do so: when that can be
+// served, when a grant of its own returns, or when others had their chance.
 func (ln *line) rest() {
 	now := ln.client.clock()
 	until := ln.polite
+	if !now.Before(until) {
+		until = ln.waiter().free
+	}
 	if returns := ln.share.returns(now); returns.After(now) && returns.Before(until) {
 		until = returns
 	}
@@ -318,7 +289,7 @@ func (c *Client) watch() {
 	}
 	time.AfterFunc(often, func() {
 		c.watching.Store(false)
-		if !c.waited() {
+		if c.waiting.Load() == 0 {
 			return
 		}
 		if connections.PoolStats().TotalConns == 0 {
@@ -332,22 +303,10 @@ func (c *Client) watch() {
 	})
 }
 
-// waited tells whether anybody is waiting for an answer.
-func (c *Client) waited() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, ln := range c.lines {
-		if ln.users > 0 {
-			return true
-		}
-	}
-	return false
-}
-
 // rise asks for those who waited.
 func (ln *line) rise() {
 	ln.mu.Lock()
-	defer ln.mu.Unlock()
+	defer ln.exit()
 	if ln.waiting > 0 {
 		ln.ask = true
 		ln.depart()

@@ -63,7 +63,9 @@ func (b *bubble) process(opts ...Option) *process {
 		}
 	}
 	w := &wire{Client: rdb}
-	return &process{NewClient(w, opts...), rdb, w}
+	p := &process{NewClient(w, opts...), rdb, w}
+	p.lane.patient = p.callTimeout // nothing stalls, however slow the wire is
+	return p
 }
 
 // A wire is what lies between a process and its server: it counts scripts, takes its time, and can be cut.
@@ -917,87 +919,79 @@ func TestCallThatTakesTooLong(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		log := &log{}
 		p := b.process(WithCallTimeout(250*ms), WithObserver(log))
+		p.lane.patient = shortestStall
 		l := p.RateLimiter("l", WithRate(PerSecond(10)))
 		p.wire.back.Store(int64(400 * ms))
 		in := b.acquire(l, 1)
 		b.sleepTo(100 * ms)
 		p.wire.back.Store(0)
-		behind, try := b.acquire(l, 2), b.try(l, 3)
+		b.granted("who comes once the call has stalled", b.acquire(l, 2), 100*ms)
+		b.granted("who tries then", b.try(l, 3), 100*ms)
 		b.sleepTo(249 * ms)
 		b.waits("who is in the call", in)
-		resume := p.wire.hang()
 		b.sleepTo(250 * ms)
 		b.ended("who is in the call", in, false, 250*ms)
 		if !errors.Is(in.err, ErrOutcomeUnknown) || !errors.Is(in.err, os.ErrDeadlineExceeded) || errors.Is(in.err, context.DeadlineExceeded) {
 			t.Errorf("who is in the call: %v", in.err)
 		}
-		b.waits("who is behind", behind)
-		b.sleepTo(300 * ms)
-		resume()
-		b.granted("who is behind", behind, 300*ms)
-		b.granted("who tries behind", try, 300*ms)
 		b.sleepTo(500 * ms) // the late answer is nobody's any more
 		if s := state(t, l); s.Used != 6 || !s.Consistent {
 			t.Errorf("%+v", s)
 		}
-		if f := log.all()[0]; f.Err == nil || f.Attempts != 1 || f.Callers != 1 || f.Denied != 1 || f.Latency != 250*ms {
+		if f := log.all()[2]; f.Err == nil || f.Attempts != 1 || f.Callers != 1 || f.Denied != 1 || f.Latency != 250*ms {
 			t.Errorf("%+v", f)
 		}
 	})
 }
 
-// Nothing remains of a limiter that nobody uses: not even in the process.
+// Next to nothing remains of limiters that nobody uses, and a line that is in use is never forgotten.
 func TestLinesAreForgotten(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		lines := func() int {
-			synctest.Wait()
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			return len(p.lines)
-		}
 		limiter := func(i int) *Limiter { return p.RateLimiter(fmt.Sprint(i), WithRate(PerSecond(1))) }
-		for i := range 100 {
-			for name, ask := range everyWay(limiter(i)) {
+		long := limiter(0)
+		b.granted("the first one", b.acquire(long, 1), 0)
+		waiting := b.acquire(long, 1)
+		for i := range 2 * spareLines {
+			for name, ask := range everyWay(limiter(1 + i)) {
 				if name == "Allow" || name == "TryAcquire" {
 					if err := ask(t.Context(), 1); err != nil {
 						t.Error(err)
 					}
 				}
 			}
-		}
-		if n := lines(); n != 0 {
-			t.Errorf("%d lines after callers who tried", n)
-		}
-		waiting := b.acquire(limiter(0), 1)
-		p.mu.Lock()
-		var ln *line
-		for _, ln = range p.lines {
-		}
-		p.mu.Unlock()
-		waiting.end()
-		synctest.Wait()
-		if ln.timer == nil || ln.timer.Stop() {
-			t.Error("the timer runs though nobody waits")
-		}
-		for i := range 100 {
 			if i%2 == 0 {
-				b.acquire(limiter(i), 1).end()
-			} else {
-				b.tryFor(limiter(i), 1, time.Second)
+				b.acquire(limiter(1+i), 1).end()
 			}
 		}
-		b.sleepTo(10 * time.Second)
-		if n := lines(); n != 100 {
-			t.Errorf("%d lines shortly after callers who waited", n)
+		synctest.Wait()
+		all := p.lines.list(func(*Limiter) bool { return true })
+		if len(all) != 1+spareLines {
+			t.Errorf("%d lines, not one in use and %d spare ones", len(all), spareLines)
 		}
-		b.sleepTo(90 * time.Second)
-		if n := lines(); n != 0 {
-			t.Errorf("%d lines long after callers who waited", n)
+		for _, ln := range all {
+			if ln.limiter != long && ln.timer != nil && ln.timer.Stop() {
+				t.Error("a timer runs though nobody waits")
+			}
 		}
-		if p.sweep != nil {
-			t.Error("lines are still swept")
+		if behind := b.acquire(limiter(0), 1); p.enter(long).waiting != 2 {
+			t.Error("another handle has another line")
+		} else {
+			long.line.Load().exit()
+			b.sleepTo(2 * time.Second)
+			b.granted("who waited", waiting, time.Second)
+			b.granted("who came behind", behind, 2*time.Second)
 		}
+		old := limiter(3 * spareLines)
+		b.granted("a handle whose line is spare", b.try(old, 1), 2*time.Second)
+		for i := range spareLines {
+			b.granted("others", b.try(limiter(1+i), 1), 2*time.Second)
+		}
+		if old.line.Load() != nil {
+			t.Error("a forgotten line is held by its handle")
+		}
+		b.sleepTo(3 * time.Second)
+		b.granted("a handle whose line was forgotten", b.try(old, 1), 3*time.Second)
 	})
 }
 
@@ -1058,14 +1052,14 @@ func TestCrowdLeavesNothing(t *testing.T) {
 		if s := state(t, l); s.Used != 0 || !s.Consistent {
 			t.Errorf("%+v", s)
 		}
-		p.mu.Lock()
-		for _, ln := range p.lines {
-			if ln.waiting != 0 || ln.first != nil || ln.last != nil || len(ln.trying) != 0 || ln.flight != nil || ln.users != 0 ||
-				ln.timer.Stop() {
+		for _, ln := range p.lines.list(func(*Limiter) bool { return true }) {
+			if ln.waiting != 0 || ln.first != nil || ln.last != nil || !ln.idle() || ln.timer.Stop() {
 				t.Errorf("%+v", ln)
 			}
 		}
-		p.mu.Unlock()
+		if p.waiting.Load() != 0 || p.lane.air+p.lane.stalled+len(p.lane.waiting) != 0 {
+			t.Errorf("%d wait; lane %+v", p.waiting.Load(), p.lane)
+		}
 	})
 	for range 100 {
 		if runtime.NumGoroutine() <= before {

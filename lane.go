@@ -1,0 +1,270 @@
+package rratelimiter
+
+import (
+	"context"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// lane.go brings flights to Redis. It knows nodes and pipelines: flights of all limiters whose keys lie on one node travel
+// together when they leave together, a few pipelines are in the air at once, and one that does not come back holds up
+// nobody but its own callers.
+
+const (
+	mostTrips   = 4   // of a lane in the air at once
+	mostStalled = 4   // trips of a lane that gave their place away; more keep it
+	mostFlights = 256 // of a trip
+
+	// A trip has stalled once it takes longer than this, and so many times longer than usual.
+	shortestStall = 20 * time.Millisecond
+	stallFactor   = 8
+)
+
+// A lane is the way to one node.
+type lane struct {
+	node    Redis
+	timeout time.Duration // of a trip
+	places  int           // for trips in the air
+	seats   int           // for flights in a trip
+	patient time.Duration // a trip that takes no longer has not stalled
+
+	mu      sync.Mutex
+	waiting []*flight     // for a place
+	air     int           // trips that have a place
+	stalled int           // trips that gave it away
+	usual   time.Duration // that a trip takes, smoothed
+	spare   []*trip
+}
+
+// newLane makes the way to a node, or to many behind a client that does not show them: there each flight goes by itself.
+func newLane(node Redis, timeout time.Duration) *lane {
+	l := &lane{node: node, timeout: timeout, places: mostTrips, seats: mostFlights, patient: shortestStall}
+	switch node.(type) {
+	case *redis.Ring, *redis.AutoPipeliner:
+		l.places, l.seats = math.MaxInt, 1
+	}
+	return l
+}
+
+// send brings a flight on its way.
+func (c *Client) send(f *flight) {
+	cluster, ok := c.rdb.(*redis.ClusterClient)
+	if !ok {
+		if t := c.lane.admit(f); t != nil {
+			go t.run()
+		}
+		return
+	}
+	go func() { // finding the node may take a call of its own
+		ctx, cancel := context.WithTimeout(context.Background(), c.callTimeout)
+		defer cancel()
+		late := time.AfterFunc(c.callTimeout, func() { f.land(grants{attempts: 1}, errLate(c.callTimeout)) })
+		node, err := cluster.MasterForKey(ctx, f.line.limiter.keyNames[keyConfig])
+		if !late.Stop() {
+			return
+		}
+		if err != nil {
+			f.land(grants{attempts: 1}, err)
+		} else if t := c.laneTo(node).admit(f); t != nil {
+			t.run()
+		}
+	}()
+}
+
+// laneTo gives the lane to a node of a cluster. Lanes without a flight are forgotten when a new one is made: their nodes may
+// have left.
+func (c *Client) laneTo(node *redis.Client) *lane {
+	c.lanesMu.Lock()
+	defer c.lanesMu.Unlock()
+	if l := c.lanes[node]; l != nil {
+		return l
+	}
+	for other, l := range c.lanes {
+		l.mu.Lock()
+		if l.air+l.stalled+len(l.waiting) == 0 {
+			delete(c.lanes, other)
+		}
+		l.mu.Unlock()
+	}
+	l := newLane(node, c.callTimeout)
+	c.lanes[node] = l
+	return l
+}
+
+// admit takes a flight, and answers a trip for the caller to run if there is a place for one.
+func (l *lane) admit(f *flight) *trip {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waiting = append(l.waiting, f)
+	return l.load()
+}
+
+// load puts those who wait on a trip, if there is a place for one. The lane is locked.
+func (l *lane) load() *trip {
+	if len(l.waiting) == 0 || l.air >= l.places {
+		return nil
+	}
+	l.air++
+	var t *trip
+	if last := len(l.spare) - 1; last >= 0 {
+		t, l.spare = l.spare[last], l.spare[:last]
+	} else {
+		t = &trip{lane: l, expired: make(chan struct{})}
+	}
+	n := min(len(l.waiting), l.seats)
+	t.flights = append(t.flights[:0], l.waiting[:n]...)
+	l.waiting = slices.Delete(l.waiting, 0, n)
+	t.started = time.Now()
+	t.bound = &bound{context.Background(), t.started.Add(l.timeout), t.expired}
+	t.stall = min(max(l.patient, stallFactor*l.usual), l.timeout)
+	if t.timer == nil {
+		t.timer = time.AfterFunc(t.stall, t.overdue)
+	} else {
+		t.timer.Reset(t.stall)
+	}
+	return t
+}
+
+// A trip is one pipeline: there and back.
+type trip struct {
+	lane    *lane
+	flights []*flight
+	asking  []*flight // those of them that have no answer yet
+	timer   *time.Timer
+	expired chan struct{} // closed when it is late
+	bound   *bound
+	started time.Time
+	stall   time.Duration // how long it may take before it has stalled
+
+	// What follows is the lane's lock's.
+	stalled bool // it takes too long
+	yielded bool // and gave its place away
+	over    bool // it is back
+}
+
+// A bound is the context of a trip's commands. It ends when the trip is late.
+type bound struct {
+	context.Context
+	deadline time.Time
+	expired  <-chan struct{}
+}
+
+func (b *bound) Deadline() (time.Time, bool) { return b.deadline, true }
+func (b *bound) Done() <-chan struct{}       { return b.expired }
+
+func (b *bound) Err() error {
+	select {
+	case <-b.expired:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
+// run makes a trip, and goes on with those for whom there was no place before.
+func (t *trip) run() {
+	for t != nil {
+		t = t.fly()
+	}
+}
+
+// fly makes one trip. It answers the next one, if its place can be used again.
+func (t *trip) fly() (next *trip) {
+	l := t.lane
+	t.carry()
+
+	l.mu.Lock()
+	t.over = true
+	regular := !t.stalled
+	early := regular && len(t.flights) == 1
+	switch {
+	case t.yielded:
+		l.stalled--
+	case early: // whoever departs while this one lands needs the place
+		l.air--
+	}
+	l.usual += (time.Since(t.started) - l.usual) / 8
+	l.mu.Unlock()
+	for i, f := range t.flights {
+		f.arrive(regular)
+		t.flights[i] = nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !early && !t.yielded {
+		l.air--
+	}
+	if regular && t.timer.Stop() { // else its timer may still call
+		t.over = false
+		l.spare = append(l.spare, t)
+	}
+	return l.load()
+}
+
+// carry asks Redis until each flight has an answer. Where the server lacks the script, the first one brings its text: so
+// those behind find it, unless somebody removes it meanwhile.
+func (t *trip) carry() {
+	t.asking = append(t.asking[:0], t.flights...)
+	for text := false; len(t.asking) > 0; text = true {
+		for i, f := range t.asking {
+			f.ask(t.bound, text && i == 0)
+		}
+		t.exchange()
+		t.asking = slices.DeleteFunc(t.asking, func(f *flight) bool {
+			return !redis.HasErrorPrefix(f.cmd.Err(), "NOSCRIPT")
+		})
+	}
+}
+
+// exchange sends the commands of those who ask, and reads the replies. What failed stands in each command.
+func (t *trip) exchange() {
+	if len(t.asking) == 1 {
+		_ = t.lane.node.Process(t.bound, t.asking[0].cmd)
+		return
+	}
+	pipe := t.lane.node.Pipeline()
+	for _, f := range t.asking {
+		_ = pipe.Process(t.bound, f.cmd)
+	}
+	_, _ = pipe.Exec(t.bound)
+}
+
+// overdue is called when a trip stalls, and when it is late. The first time its place is free for another one, and its
+// limiters may make their next calls; the second time its callers are told.
+func (t *trip) overdue() {
+	l := t.lane
+	l.mu.Lock()
+	if t.over {
+		l.mu.Unlock()
+		return
+	}
+	late := t.stalled
+	t.stalled = true
+	var next *trip
+	if !t.yielded && (late || l.stalled < mostStalled) {
+		t.yielded = true
+		l.stalled++
+		l.air--
+		next = l.load()
+	}
+	flights := slices.Clone(t.flights)
+	l.mu.Unlock()
+	if next != nil {
+		go next.run()
+	}
+	if !late {
+		for _, f := range flights {
+			f.line.stall(f)
+		}
+		t.timer.Reset(l.timeout - t.stall)
+		return
+	}
+	close(t.expired)
+	for _, f := range flights {
+		f.land(grants{attempts: 1}, errLate(l.timeout))
+	}
+}
