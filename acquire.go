@@ -284,9 +284,12 @@ func (c *Client) askTogether(
 		}
 		var args []any
 		for i, l := range limiters {
-			args = append(args, counts[l.keyNames[keyConfig]], l.now(), c.identity.prefix(l.settings.format, 1),
-				l.rateFlag()+rebuild[i])
-			args = append(args, l.settings.rate.args()...)
+			flags := rebuild[i]
+			if l.settings.enforced {
+				flags += "e"
+			}
+			args = append(args, counts[l.keyNames[keyConfig]], l.now(), c.identity.prefix(l.settings.format, 1), flags,
+				l.settings.rateText(), l.settings.bucket())
 		}
 		asked++
 		reply, err := within(ctx, c, func(ctx context.Context) ([]int64, error) {

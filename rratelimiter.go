@@ -185,6 +185,7 @@ type settings struct {
 	serverTime       bool
 	format           RecordFormat
 	recordPerRequest bool
+	granularity      time.Duration // 0: none
 }
 
 // A LimiterOption is a property of one limiter in this process; nothing of it is stored in Redis.
