@@ -234,7 +234,7 @@ func (ln *line) distribute(f *flight, g grants, info *FlightInfo) {
 			free += size
 		}
 	}
-	ln.share.granted(g.now, g.interval, own)
+	ln.share.granted(g.at, g.interval, own)
 	var denied []*request
 	for i, group := range f.groups {
 		granted := g.groups[i].granted
@@ -274,7 +274,7 @@ func (ln *line) distribute(f *flight, g grants, info *FlightInfo) {
 
 // grant answers a request with its permits.
 func (ln *line) grant(f *flight, r *request, g grants, free int64, info *FlightInfo) {
-	r.result = Result{Allowed: true, Limit: g.rate, Remaining: free, ResetAfter: g.interval}
+	r.result = Result{Allowed: true, Limit: g.rate, Remaining: free, ResetAfter: g.lasts}
 	info.Granted++
 	ln.finish(f, r, nil)
 }

@@ -95,6 +95,9 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 	}
 	raw := c.mapName(name)
 	l.keyNames = keyNames(raw, c.id)
+	if l.err == nil {
+		l.err = l.settings.validate()
+	}
 	if l.err == nil && c.clustered() && !sameSlot(l.keyNames[:]) {
 		l.err = fmt.Errorf("%w: %q", ErrCrossSlotName, raw)
 	}
@@ -188,6 +191,19 @@ type settings struct {
 	granularity      time.Duration // 0: none
 }
 
+// validate says which options don't go together, in whatever order they were given.
+func (s settings) validate() error {
+	switch {
+	case s.granularity == 0:
+		return nil
+	case s.recordPerRequest:
+		return invalidOption("WithGranularity joins the records that WithRecordPerRequest asks for")
+	case s.rate != Rate{} && s.granularity > s.rate.Interval/10:
+		return invalidOption("the granularity %v is more than a tenth of the interval %v", s.granularity, s.rate.Interval)
+	}
+	return nil
+}
+
 // A LimiterOption is a property of one limiter in this process; nothing of it is stored in Redis.
 type LimiterOption func(*settings) error
 
@@ -242,8 +258,23 @@ func WithRecordPerRequest() LimiterOption {
 	}
 }
 
-// WithGranularity is not offered yet: it answers ErrInvalidOption.
-func WithGranularity(time.Duration) LimiterOption { return notOffered("WithGranularity") }
+// WithGranularity bounds the memory of a limiter with many grants: what this client is granted within d becomes one
+// record, dated at the end of that time, so that it holds at most interval/d + 2 records. Its permits return up to d late,
+// never early; clients with and without it, and Redisson, share a limiter as always.
+//
+// d is a positive number of whole milliseconds, at most a tenth of the interval. More than that of the limiter's own rate
+// (WithRate), or WithRecordPerRequest beside it, is ErrInvalidOption. Where a rate with a shorter interval is in force, a
+// tenth of that counts instead, and below 2 ms nothing is joined. With WithServerTime it is the server's clock that cuts
+// time. With the format Redisson313 the option does nothing: its ids are too short for a client to know its own records.
+func WithGranularity(d time.Duration) LimiterOption {
+	return func(s *settings) error {
+		if d <= 0 || d%time.Millisecond != 0 {
+			return invalidOption("the granularity %v is not a positive number of whole milliseconds", d)
+		}
+		s.granularity = d
+		return nil
+	}
+}
 
 // WithDenyCache is not offered yet: it answers ErrInvalidOption.
 func WithDenyCache(int) LimiterOption { return notOffered("WithDenyCache") }
@@ -432,7 +463,7 @@ type Result struct {
 	Limit      int64         // the limiter's rate
 	Remaining  int64         // permits free after this caller
 	RetryAfter time.Duration // when the permits asked for will be free, if nobody else takes them; 0 when Allowed
-	ResetAfter time.Duration // when all permits will be free, if nobody takes any; after a grant, an interval
+	ResetAfter time.Duration // when all permits will be free, if nobody takes any; after a grant, an interval (WithGranularity: and up to that more)
 }
 
 // An Observer sees each acquiring call after it landed. Its methods must return fast: callers wait for them.

@@ -68,6 +68,7 @@ if taken > 0 then
 end
 local joined, held = nil, 0
 if bucketed and taken > 0 then
+  local prefix = string.sub(ARGV[2], 1, -5)
   --@include join
 end
 
