@@ -84,11 +84,12 @@ func (l *Limiter) AcquireUpTo(ctx context.Context, n int64) (int64, error) {
 	if queued {
 		return 0, nil
 	}
-	g, err := l.look(ctx, []group{{size: n, callers: make([]*request, 1)}}, "u")
+	groups := []group{{size: n, callers: make([]*request, 1)}}
+	g, err := l.look(ctx, groups, "u")
 	if err != nil {
 		return 0, wrap(operation, l.name, err)
 	}
-	return g.granted(0), nil
+	return g.granted(0, groups[0]), nil
 }
 
 // look makes a call of its own, and goes on until no expired record stands in its way.
@@ -111,13 +112,13 @@ func (l *Limiter) look(ctx context.Context, groups []group, flags string) (grant
 				RateMismatch: g.notes&noteDiffers != 0, Err: err,
 			}
 			if err == nil {
-				info.Permits = g.granted(0)
+				info.Permits = g.granted(0, groups[0])
 			}
 			info.Granted = int(min(info.Permits, 1))
 			info.Denied = 1 - info.Granted
 			o.Flight(info)
 		}
-		if err != nil || g.notes&noteMore == 0 || len(groups) > 0 && g.granted(0) > 0 {
+		if err != nil || g.notes&noteMore == 0 || len(groups) > 0 && g.granted(0, groups[0]) > 0 {
 			return g, err
 		}
 		rebuild = ""
@@ -277,9 +278,12 @@ func (c *Client) askTogether(
 		}
 		var args []any
 		for i, l := range limiters {
-			args = append(args, counts[l.keyNames[keyConfig]], l.now(), c.identity.prefix(l.settings.format, 1),
-				l.rateFlag()+rebuild[i])
-			args = append(args, l.settings.rate.args()...)
+			flags := rebuild[i]
+			if l.settings.enforced {
+				flags += "e"
+			}
+			args = append(args, counts[l.keyNames[keyConfig]], l.now(), c.identity.prefix(l.settings.format, 1), flags,
+				l.settings.rateText(), l.settings.bucket())
 		}
 		asked++
 		reply, err := within(ctx, c, func(ctx context.Context) ([]int64, error) {

@@ -75,7 +75,8 @@ type flight struct {
 	rebuild  bool
 	started  time.Time
 	attempts int
-	args     []any
+	question question
+	args     []any // of the command
 	cmd      once
 	stalled  bool // others may depart before it lands
 	landed   bool
@@ -90,9 +91,8 @@ func (f *flight) recycle() {
 		clear(f.groups[i].callers)
 		f.groups[i].callers = f.groups[i].callers[:0]
 	}
-	clear(f.args)
 	clear(f.answered)
-	*f = flight{groups: f.groups[:0], args: f.args[:0], answered: f.answered[:0]}
+	*f = flight{groups: f.groups[:0], question: f.question, args: f.args[:0], answered: f.answered[:0]}
 	flights.Put(f)
 }
 
@@ -198,7 +198,7 @@ func (f *flight) ask(ctx context.Context, text bool) {
 	f.attempts++
 	args := append(append(f.args[:0], acquireScript.head(text)...), int(keyCount))
 	args = append(args, f.line.keys...)
-	f.args = f.line.limiter.appendCall(args, f.groups, f.strict, f.flags())
+	f.args = f.question.ask(args, f.line.limiter, f.groups, f.strict, f.flags())
 	f.cmd = newOnce(ctx, f.args)
 }
 
@@ -223,7 +223,7 @@ func (f *flight) arrive(regular bool) {
 	err := serverError(f.cmd.Err())
 	var g grants
 	if err == nil {
-		g, err = readGrants(f.cmd.Val())
+		g, err = f.line.limiter.settings.readGrants(f.cmd.Val(), f.question.now)
 	}
 	g.attempts = f.attempts
 	if errors.Is(err, errOtherRate) || c.redirected(err) {
@@ -334,7 +334,7 @@ func (ln *line) distribute(f *flight, g grants, info *FlightInfo) {
 	var spare, own int64
 	free := g.free
 	for i := len(f.groups) - 1; i >= 0; i-- { // backwards, so that what remains after each caller is known
-		size, granted := f.groups[i].size, g.granted(i)
+		size, granted := f.groups[i].size, g.granted(i, f.groups[i])
 		for at := int(granted) - 1; at >= 0; at-- {
 			r := f.groups[i].callers[at]
 			own += size
@@ -346,10 +346,10 @@ func (ln *line) distribute(f *flight, g grants, info *FlightInfo) {
 			free += size
 		}
 	}
-	ln.share.granted(g.now, g.interval, own)
+	ln.share.granted(g.at, g.interval, own)
 	var denied []*request
 	for i, group := range f.groups {
-		granted := g.granted(i)
+		granted := g.granted(i, group)
 		for _, r := range group.callers[max(granted, 0):] {
 			switch {
 			case r.gone:
@@ -386,7 +386,7 @@ func (ln *line) distribute(f *flight, g grants, info *FlightInfo) {
 
 // grant answers a request with its permits.
 func (ln *line) grant(f *flight, r *request, g grants, free int64, info *FlightInfo) {
-	r.result = Result{Allowed: true, Limit: g.rate, Remaining: free, ResetAfter: g.interval}
+	r.result = Result{Allowed: true, Limit: g.rate, Remaining: free, ResetAfter: g.lasts}
 	info.Granted++
 	ln.finish(f, r, nil)
 }

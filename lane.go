@@ -55,7 +55,7 @@ func (c *Client) send(f *flight) {
 	cluster, ok := c.rdb.(*redis.ClusterClient)
 	if !ok {
 		if t := c.lane.admit(f); t != nil {
-			go t.run()
+			go t.start()
 		}
 		return
 	}
@@ -114,6 +114,7 @@ func (l *lane) load() *trip {
 		t, l.spare = l.spare[last], l.spare[:last]
 	} else {
 		t = &trip{lane: l, expired: make(chan struct{})}
+		t.start = t.run
 	}
 	n := min(len(l.waiting), l.seats)
 	t.flights = append(t.flights[:0], l.waiting[:n]...)
@@ -132,6 +133,7 @@ func (l *lane) load() *trip {
 // A trip is one pipeline: there and back.
 type trip struct {
 	lane    *lane
+	start   func() // run, which then takes no memory
 	flights []*flight
 	asking  []*flight // those of them that have no answer yet
 	timer   *time.Timer
@@ -215,7 +217,8 @@ func (t *trip) carry() {
 		}
 		t.exchange()
 		t.asking = slices.DeleteFunc(t.asking, func(f *flight) bool {
-			return !redis.HasErrorPrefix(f.cmd.Err(), "NOSCRIPT")
+			err := f.cmd.Err()
+			return err == nil || !redis.HasErrorPrefix(err, "NOSCRIPT")
 		})
 	}
 }
@@ -254,7 +257,7 @@ func (t *trip) overdue() {
 	flights := slices.Clone(t.flights)
 	l.mu.Unlock()
 	if next != nil {
-		go next.run()
+		go next.start()
 	}
 	if !late {
 		for _, f := range flights {

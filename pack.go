@@ -130,13 +130,15 @@ func newIdentity(clientID string) *identity {
 }
 
 // prefix makes the bytes of a record before its permits, for the first of n records whose ids follow each other.
-func (i *identity) prefix(f RecordFormat, n int) string {
+func (i *identity) prefix(f RecordFormat, n int) string { return string(i.appendPrefix(nil, f, n)) }
+
+// appendPrefix is prefix for those who have the memory.
+func (i *identity) appendPrefix(prefix []byte, f RecordFormat, n int) []byte {
 	head, length, _ := f.layout()
 	first := i.counter.Add(uint64(n)) - uint64(n) + 1
 	var count [8]byte
 	binary.BigEndian.PutUint64(count[:], first)
-	var bytes [17]byte
-	prefix := append(bytes[:0], head...)
+	prefix = append(prefix, head...)
 	switch length {
 	case 4:
 		prefix = append(append(append(prefix, idMark[0]), i.tag[0]), count[6:]...)
@@ -145,7 +147,7 @@ func (i *identity) prefix(f RecordFormat, n int) string {
 	default:
 		prefix = append(append(append(prefix, idMark...), i.tag[:]...), count[:]...)
 	}
-	return string(prefix)
+	return prefix
 }
 
 // A kind tells whose record it is, as far as its id shows.

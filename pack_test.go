@@ -307,7 +307,7 @@ func TestOriginsAreReadAlike(t *testing.T) {
 			r.add(l, r.ms(), member)
 			r.add(l, r.ms()+1, record("98765432", 5)) // so that there is something to refuse
 			g, err := l.acquire(t.Context(), []group{{size: 5, callers: make([]*request, 1)}}, 0, "", nil)
-			if err != nil || g.granted(0) != 0 {
+			if err != nil || g.granted(0, group{}) != 0 {
 				t.Fatalf("%x: granted %v, %v", member, g.groups, err)
 			}
 			if want := originOf([]byte(member)); g.origin != want {
@@ -407,7 +407,7 @@ func TestARecordPerRequestHasItsOwnIDs(t *testing.T) {
 			g, err := l.acquire(t.Context(), []group{
 				{size: 2, callers: make([]*request, 3)}, {size: 1, callers: make([]*request, 2)},
 			}, 0, "", nil)
-			if err != nil || g.granted(0) != 3 || g.granted(1) != 2 {
+			if err != nil || g.granted(0, group{}) != 3 || g.granted(1, group{}) != 2 {
 				t.Fatal(g, err)
 			}
 		}

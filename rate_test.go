@@ -234,14 +234,15 @@ func TestWrongOptionsComeBackFromEveryMethod(t *testing.T) {
 		"negative timeout":   WithCallTimeout(-time.Second),
 		"wrong default":      WithLimiterDefaults(WithRecordFormat(9)),
 		"wrong default rate": WithLimiterDefaults(WithServerTime(), WithRate(Rate{})),
-		"default granular":   WithLimiterDefaults(WithGranularity(time.Second)),
+		"default granular":   WithLimiterDefaults(WithGranularity(-time.Second)),
 	}
 	limiters := map[string]LimiterOption{
 		"no rate":         WithRate(Rate{}),
 		"wrong rate":      WithRate(Rate{Permits: 1, Interval: time.Second, KeepAlive: time.Millisecond}),
 		"wrong enforced":  WithEnforcedRate(PerSecond(-1)),
 		"unknown format":  WithRecordFormat(-1),
-		"WithGranularity": WithGranularity(time.Millisecond),
+		"no granularity":  WithGranularity(0),
+		"granularity, µs": WithGranularity(1500 * time.Microsecond),
 		"WithDenyCache":   WithDenyCache(10),
 		"WithFallback":    WithFallback(0.5),
 	}

@@ -99,8 +99,12 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 			l.err = asOption(err)
 		}
 	}
+	l.options = l.settings.options()
 	raw := c.mapName(name)
 	l.keyNames = keyNames(raw, c.id)
+	if l.err == nil {
+		l.err = l.settings.validate()
+	}
 	if l.err == nil && c.clustered() && !sameSlot(l.keyNames[:]) {
 		l.err = fmt.Errorf("%w: %q", ErrCrossSlotName, raw)
 	}
@@ -191,6 +195,20 @@ type settings struct {
 	serverTime       bool
 	format           RecordFormat
 	recordPerRequest bool
+	granularity      time.Duration // 0: none
+}
+
+// validate says which options don't go together, in whatever order they were given.
+func (s settings) validate() error {
+	switch {
+	case s.granularity == 0:
+		return nil
+	case s.recordPerRequest:
+		return invalidOption("WithGranularity joins the records that WithRecordPerRequest asks for")
+	case s.rate != Rate{} && s.granularity > s.rate.Interval/10:
+		return invalidOption("the granularity %v is more than a tenth of the interval %v", s.granularity, s.rate.Interval)
+	}
+	return nil
 }
 
 // A LimiterOption is a property of one limiter in this process; nothing of it is stored in Redis.
@@ -247,8 +265,23 @@ func WithRecordPerRequest() LimiterOption {
 	}
 }
 
-// WithGranularity is not offered yet: it answers ErrInvalidOption.
-func WithGranularity(time.Duration) LimiterOption { return notOffered("WithGranularity") }
+// WithGranularity bounds the memory of a limiter with many grants: what this client is granted within d becomes one
+// record, dated at the end of that time, so that it holds at most interval/d + 2 records. Its permits return up to d late,
+// never early; clients with and without it, and Redisson, share a limiter as always.
+//
+// d is a positive number of whole milliseconds, at most a tenth of the interval. More than that of the limiter's own rate
+// (WithRate), or WithRecordPerRequest beside it, is ErrInvalidOption. Where a rate with a shorter interval is in force, a
+// tenth of that counts instead, and below 2 ms nothing is joined. With WithServerTime it is the server's clock that cuts
+// time. With the format Redisson313 the option does nothing: its ids are too short for a client to know its own records.
+func WithGranularity(d time.Duration) LimiterOption {
+	return func(s *settings) error {
+		if d <= 0 || d%time.Millisecond != 0 {
+			return invalidOption("the granularity %v is not a positive number of whole milliseconds", d)
+		}
+		s.granularity = d
+		return nil
+	}
+}
 
 // WithDenyCache is not offered yet: it answers ErrInvalidOption.
 func WithDenyCache(int) LimiterOption { return notOffered("WithDenyCache") }
@@ -287,6 +320,7 @@ type Limiter struct {
 	keyNames [keyCount]string
 	settings settings
 	err      error                // of the options, or of the name
+	options  []any                // of the settings, as scripts take them
 	line     atomic.Pointer[line] // the one used last; it may have been dropped
 }
 
@@ -357,9 +391,17 @@ func (r Rate) validate() error {
 	return nil
 }
 
-// args are the values of the rate as scripts take them.
-func (r Rate) args() []any {
-	return []any{r.Permits, r.Interval.Milliseconds(), int(r.Type), r.KeepAlive.Milliseconds()}
+// figures are the values of the rate as scripts take them.
+func (r Rate) figures() [4]int64 {
+	return [...]int64{r.Permits, r.Interval.Milliseconds(), int64(r.Type), r.KeepAlive.Milliseconds()}
+}
+
+// args are the same, as arguments.
+func (r Rate) args() (args []any) {
+	for _, figure := range r.figures() {
+		args = append(args, figure)
+	}
+	return args
 }
 
 var units = map[string]time.Duration{
@@ -438,7 +480,7 @@ type Result struct {
 	Limit      int64         // the limiter's rate
 	Remaining  int64         // permits free after this caller
 	RetryAfter time.Duration // when the permits asked for will be free, if nobody else takes them; 0 when Allowed
-	ResetAfter time.Duration // when all permits will be free, if nobody takes any; after a grant, an interval
+	ResetAfter time.Duration // when all permits will be free, if nobody takes any; after a grant, an interval (WithGranularity: and up to that more)
 }
 
 // An Observer sees each acquiring call after it landed. Its methods must return fast: callers wait for them.

@@ -145,12 +145,15 @@ func scriptError(err error) error {
 // outcome gives the error of a call that takes permits, or gives them back, what its caller must know: that Redis may
 // have served it, since the request may have gone out and no answer came.
 func outcome(err error) error {
+	if err == nil {
+		return nil // and nothing of what follows takes memory
+	}
 	var answer redis.Error
 	var network *net.OpError
 	switch {
-	case err == nil, errors.As(err, &answer), errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout),
-		errors.Is(err, redis.ErrPoolExhausted), errors.Is(err, ErrNotInitialized), errors.Is(err, ErrCrossSlotName), errors.Is(err, errContested),
-		errors.As(err, &network) && network.Op == "dial":
+	case errors.As(err, &answer), errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout),
+		errors.Is(err, redis.ErrPoolExhausted), errors.Is(err, ErrNotInitialized), errors.Is(err, ErrCrossSlotName),
+		errors.Is(err, errContested), errors.As(err, &network) && network.Op == "dial":
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)

@@ -2,137 +2,103 @@
 -- free, as Redisson's availablePermits does.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
--- ARGV  1 now (ms; '': this server's clock), 2 record prefix, 3 flags, 4 how many of the groups are strict,
---       5 where the groups begin, [6 rate, 7 interval (ms), 8 type, 9 keep-alive (ms), if the caller has a rate,]
---       then the groups, in order: size, count, size, count, ...
---       flags: eight letters, each in its place, '-' where not set:
---       r a record for each grant, u grant a part of the (only) size rather than nothing, d tell when permits will be
---       free, p only look, w set the caller's rate where none is, e report another rate in force, b finish a rebuild,
---       q the queue goes on behind the strict groups, so nobody but these gets anything
+-- ARGV  1 now (ms; '': this server's clock), 2 the record of all that is asked for, 3 how many permits that is ('': one
+--       record can't tell, or somebody is to get nothing), 4 groups of callers in order, "SIZExCOUNT SIZExCOUNT! ...", the
+--       strict ones first and marked; '': only look, 5 flags, [6 the caller's rate ("rate interval type keep-alive"; '': it
+--       has none), [7 granularity (ms)]]
+--       flags: r a record for each grant, u grant a part of the (only) size rather than nothing, d tell when permits will
+--       be free, e report another rate in force, where else the caller's is set where none is, b finish a rebuild, q the
+--       queue goes on behind the strict groups, so nobody but these gets anything
 -- reply 1 status (0, 1 to 7 not initialised: config.lua, 8 another rate is in force), then with status 0:
---       2 now (ms), 3 rate, 4 interval (ms), 5 permits free after all, 6 notes (open.lua),
---       7 whose record lives when something is refused (origin.lua): another Go client's if one was met, else the
---         oldest one's; -2 without a record,
---       8 ms until all permits are free (0 unless granted or asked for),
+--       2 rate, 3 interval (ms), 4 permits free after all; no more if all is granted and there is nothing else to tell,
+--       5 notes (names.lua), 6 now (ms), 7 ms until all permits are free (0 unless granted or asked for); no more if all
+--       is granted,
+--       8 whose record lives (origin.lua): another Go client's if one was met, else the oldest one's; -2 without a record,
 --       then two a group: how many of it are granted (-1: its size exceeds the rate; with u: permits granted), and ms until
 --       the permits of its first refused caller are free (with d, or where a group is strict; else 0)
 --
 -- A strict group's callers wait in line: when one is refused, nobody behind gets anything. Behind the strict groups each
 -- group takes what it can.
 --
--- The calls to Redis of a grant with nothing expired: HMGET the configuration, GET the free permits, ZRANGE the oldest
--- record (has anything expired?), PTTL (the life time to pass on), ZADD the record, INCRBY the free permits. Expired
--- records cost three more: ZRANGEBYSCORE and ZREMRANGEBYRANK, and the ZRANGE of who is oldest then; a refusal two: ZCARD,
--- and ZRANGE of what it adds up or walks.
+-- The script reads top to bottom, without functions and tables where all that is asked for is granted: these cost Redis
+-- more than what they do. What a refusal needs stands in the branch of the refusal. The calls to Redis of a grant with
+-- nothing expired, none of which can be spared:
+--   HMGET   the configuration, which anybody may change at any time
+--   GET     the free permits, which must be checked before they are counted with
+--   ZRANGE  the oldest record: has anything expired, is there any record
+--   PTTL    the life time to pass on to the state; not with a keep-alive
+--   ZADD    the record: the first write, which a full server refuses
+--   INCRBY  the free permits
+-- Expired records cost ZRANGEBYSCORE (their permits), ZRANGE (who is oldest then) and ZREMRANGEBYRANK; a life time
+-- PEXPIRE of both keys; a granularity ZRANGEBYSCORE (this client's record of the bucket) and ZREM of it; a refusal writes
+-- nothing, but takes ZCARD and ZRANGE of the records that it adds up or walks.
 
---@include numbers
---@include permits
---@include clock
+--@include names
+local from, asked, flags, given, granularity = 0, ARGV[1], ARGV[5], ARGV[6], ARGV[7]
+if given == '' then
+  given = nil
+end
 --@include config
---@include open
---@include add
---@include close
-
-local NO = 45 -- '-'
-local each, partly, told, look, gives, enforced, rebuild, queued = string.byte(ARGV[3], 1, 8)
-local groups = tonumber(ARGV[5])
-local limiter, fault = configured(0, groups > 6 and 6)
-if not limiter then
-  return { enforced ~= NO and 8 or fault }
-elseif enforced ~= NO and limiter.notes == DIFFERS then
-  return { 8 }
-end
-if look ~= NO and not limiter.set then
-  limiter.keep = 0
-end
-local now = clock(ARGV[1])
-settle(limiter, now, rebuild ~= NO)
-
-local answer = { 0, now, limiter.rate, limiter.interval, 0, 0, -2, 0, 0, 0 }
-local strict, last = tonumber(ARGV[4]), #ARGV
-local free, refused
-
--- grant decides who gets what.
-local function grant()
-  free, refused = limiter.free, false
-  local blocked = false
-  for i = groups, last, 2 do
-    local size, count, given = tonumber(ARGV[i]), tonumber(ARGV[i + 1]), 0
-    blocked = blocked or queued ~= NO and i - groups >= 2 * strict
-    if size > limiter.rate and partly == NO then
-      given = -1
-    elseif partly ~= NO then
-      given = math.max(0, math.min(size, free))
-      free = free - given
-    elseif blocked or free < size then
-      refused = true
-      blocked = blocked or i - groups < 2 * strict
-    else
-      given = math.min(count, math.floor(free / size))
-      free = free - given * size
-      if given < count then
-        refused = true
-        blocked = i - groups < 2 * strict
-      end
-    end
-    answer[9 + i - groups] = given
-    answer[10 + i - groups] = 0
+if fault or notes == DIFFERS then
+  local enforced = find(flags, 'e', 1, true)
+  if fault or enforced then
+    return { enforced and 8 or fault }
   end
 end
-
-grant()
-if refused and not limiter.more then
-  --@include refusal
-  --@include origin
-  if looked(limiter) then
-    grant()
-  end
-  if told ~= NO or strict > 0 then
-    local known = {} -- sizes are few, callers many
-    for i = groups, last, 2 do
-      local size, given = ARGV[i], answer[9 + i - groups]
-      if given >= 0 and given < tonumber(ARGV[i + 1]) then
-        known[size] = known[size] or wait(limiter, free, tonumber(size))
-        answer[10 + i - groups] = known[size]
-      end
-    end
-  end
-  if told ~= NO then
-    answer[8] = lasting(limiter)
-  end
-  if limiter.oldest then
-    answer[7] = origin(limiter.oldest)
-    if strict > 0 then
-      local other
-      answer[7], other = strangers(limiter.walked, ARGV[2], answer[7])
-      limiter.notes = limiter.notes + (other and 2048 or 0)
-    end
-  end
+if ARGV[4] == '' and not set then
+  keep = 0 -- who only looks keeps nothing alive
 end
+--@include clock
+local rebuild = flags ~= '' and find(flags, 'b', 1, true)
+--@include settle
+local at = now -- the score of what is granted
+--@include bucket
 
-if limiter.set then
-  redis.call('HSET', limiter.name, unpack(limiter.set))
+-- Decide.
+local wanted = tonumber(ARGV[3])
+local left, lasts, groups, origin
+if wanted and wanted <= free then
+  left = free - wanted
+else
+  --@include divide
 end
-local taken = limiter.free - free
+local taken = free - left
 if taken > 0 then
-  if each == NO or partly ~= NO then
-    add(limiter.records, ARGV[2], taken, now)
-  else
-    --@include after
-    local prefix = ARGV[2]
-    for i = groups, last, 2 do
-      for _ = 1, answer[9 + i - groups] do
-        prefix = after(add(limiter.records, prefix, tonumber(ARGV[i]), now))
-      end
+  lasts = lasts or at + interval - now
+end
+local joined, held = nil, 0
+if bucketed and taken > 0 then
+  local prefix = string.sub(ARGV[2], 1, -5)
+  --@include join
+end
+
+-- Write.
+if set then
+  call('HSET', name, unpack(set))
+end
+if taken > 0 then
+  if groups and find(flags, 'r', 1, true) then
+    --@include each
+  elseif joined or taken ~= wanted or call('ZADD', records, 'NX', at == now and asked ~= '' and asked or at, ARGV[2]) == 0 then
+    --@include add
+    add(records, string.sub(ARGV[2], 1, -5), taken + held, at)
+    if joined then
+      call('ZREM', records, joined)
     end
   end
-  answer[8] = limiter.interval
-  limiter.free = free
 end
-save(limiter)
-renew(limiter)
-answer[5], answer[6] = math.max(0, free), limiter.notes
-if groups > last then
-  answer[9], answer[10] = nil, nil
+free = left
+--@include save
+--@include renew
+
+if notes == 0 and not groups and asked ~= '' then
+  return { 0, rate, interval, free }
+end
+local answer = { 0, rate, interval, math.max(0, free), notes, now, lasts or 0, origin }
+if groups then
+  for i = 1, #groups do
+    answer[7 + 2 * i] = groups[i].given
+    answer[8 + 2 * i] = groups[i].wait
+  end
 end
 return answer

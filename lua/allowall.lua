@@ -1,78 +1,83 @@
 -- allowall.lua asks several limiters for the same caller: all of them grant, or none does.
 --
 -- KEYS  five a limiter: config, value, client value, permits, client permits
--- ARGV  eight a limiter: permits, now (ms; '': this server's clock), record prefix, flags (w set the rate where none is,
---       e the same and report another rate in force, b finish a rebuild), rate, interval (ms), type, keep-alive (ms)
+-- ARGV  six a limiter: permits, now (ms; '': this server's clock), bytes of a record before its permits, flags (e report another rate
+--       in force, where else the caller's is set where none is, b finish a rebuild), the caller's rate ("rate interval
+--       type keep-alive"; '': it has none), granularity (ms; 0: none)
 -- reply 1 status (0; else as in acquire.lua, of the limiter numbered by 2, from 0), then with status 0 eight a limiter:
 --       1 granted if all grant (1 yes, 0 no, -1 more than its rate), now (ms), rate, interval (ms), permits free after
---       all, notes (open.lua), ms until the permits are free, ms until all are free
+--       all, notes (names.lua), ms until the permits are free, ms until all are free
 
---@include numbers
---@include permits
---@include clock
---@include config
---@include open
---@include refusal
---@include add
---@include close
+--@include names
 
-local limiters, all = {}, true
+-- Each limiter is read and decided on; what then remains to do is a function of it, called once all are decided on.
+local all, answer, finishers = true, { 0 }, {}
 for i = 0, #KEYS / 5 - 1 do
-  local from = 8 * i
-  local flags = ARGV[from + 4]
-  local enforced = string.find(flags, 'e', 1, true)
-  local given = (enforced or string.find(flags, 'w', 1, true)) and from + 5
-  local limiter, fault = configured(i * 5, given)
-  if not limiter then
+  local from = 5 * i
+  local wanted, asked, prefix, flags = tonumber(ARGV[6 * i + 1]), ARGV[6 * i + 2], ARGV[6 * i + 3], ARGV[6 * i + 4]
+  local given, granularity = ARGV[6 * i + 5], ARGV[6 * i + 6]
+  given = given ~= '' and given or nil
+  local enforced, rebuild = find(flags, 'e', 1, true), find(flags, 'b', 1, true)
+  --@include config
+  if fault or enforced and notes == DIFFERS then
     return { enforced and 8 or fault, i }
-  elseif enforced and limiter.notes == DIFFERS then
-    return { 8, i }
   end
-  limiter.wanted, limiter.prefix = tonumber(ARGV[from + 1]), ARGV[from + 3]
-  settle(limiter, clock(ARGV[from + 2]), string.find(flags, 'b', 1, true) ~= nil)
-  limiter.granted, limiter.wait, limiter.lasts = 1, 0, limiter.interval
-  if limiter.wanted > limiter.rate then
-    limiter.granted, limiter.lasts = -1, 0
-  elseif limiter.wanted > limiter.free then
-    limiter.granted, limiter.lasts = 0, 0
-    if not limiter.more then
-      if looked(limiter) and limiter.wanted <= limiter.free then
-        limiter.granted = 1
+  --@include clock
+  --@include settle
+  local at, taken = now, wanted
+  --@include bucket
+  local joined, held = nil, 0
+  if bucketed then
+    --@include join
+  end
+
+  local granted, waits, lasts = 1, 0, at + interval - now
+  if wanted > rate then
+    granted, lasts = -1, 0
+  elseif wanted > free then
+    granted, lasts = 0, 0
+    if not more then
+      --@include refusal
+      if wanted <= free then
+        granted, lasts = 1, at + interval - now
       else
-        limiter.wait, limiter.lasts = wait(limiter, limiter.free, limiter.wanted), lasting(limiter)
+        waits, lasts = wait(wanted, free, 0), lasting(0)
       end
     end
   end
-  all = all and limiter.granted == 1
-  limiters[i + 1] = limiter
-end
+  all = all and granted == 1
 
-if not all then
-  -- Who would have granted took nothing, either.
-  for _, limiter in ipairs(limiters) do
-    if limiter.granted == 1 and not limiter.more then
-      looked(limiter)
-      limiter.lasts = lasting(limiter)
+  finishers[i + 1] = function(write)
+    if not write then
+      -- Who would have granted took nothing, either.
+      if not all and granted == 1 and not more then
+        --@include refusal
+        lasts = lasting(0)
+      end
+      return
+    end
+    if set then
+      call('HSET', name, unpack(set))
+    end
+    if all then
+      --@include add
+      add(records, prefix, wanted + held, at)
+      if joined then
+        call('ZREM', records, joined)
+      end
+      free = free - wanted
+    end
+    --@include save
+    --@include renew
+    for _, figure in ipairs({ granted, now, rate, interval, math.max(0, free), notes, waits, lasts }) do
+      answer[#answer + 1] = figure
     end
   end
 end
 
-local answer = { 0 }
-for _, limiter in ipairs(limiters) do
-  if limiter.set then
-    redis.call('HSET', limiter.name, unpack(limiter.set))
-  end
-  if all then
-    add(limiter.records, limiter.prefix, limiter.wanted, limiter.now)
-    limiter.free = limiter.free - limiter.wanted
-  end
-  save(limiter)
-  renew(limiter)
-  for _, figure in ipairs({
-    limiter.granted, limiter.now, limiter.rate, limiter.interval, math.max(0, limiter.free), limiter.notes,
-    limiter.wait, limiter.lasts,
-  }) do
-    answer[#answer + 1] = figure
+for _, write in ipairs({ false, true }) do
+  for _, finish in ipairs(finishers) do
+    finish(write)
   end
 end
 return answer

@@ -10,8 +10,6 @@
 -- PERSIST lets the client's own pair live for an interval and a minute from now: then it says nothing any more (close.lua),
 -- and a client that never comes back would leave it for ever.
 
---@include numbers
-
 local condition = ARGV[3]
 local left = redis.call('PTTL', KEYS[1])
 if left == -2 then
@@ -31,13 +29,16 @@ if condition ~= '' then
     return { 0 }
   end
 end
-local interval = redis.call('TYPE', KEYS[1]).ok == 'hash' and int(redis.call('HGET', KEYS[1], 'interval'))
+local interval = redis.call('TYPE', KEYS[1]).ok == 'hash' and redis.call('HGET', KEYS[1], 'interval')
+if not interval or #interval > 15 or not string.find(interval, '^%d+$') then
+  interval = 0
+end
 local done = 0
 for i = #KEYS, 1, -1 do
   if ARGV[1] ~= 'PERSIST' then
     done = redis.call(ARGV[1], KEYS[i], ARGV[2])
   elseif i == 3 or i == 5 then
-    redis.call('PEXPIRE', KEYS[i], (interval or 0) + 60000)
+    redis.call('PEXPIRE', KEYS[i], interval + 60000)
   else
     done = redis.call('PERSIST', KEYS[i])
   end

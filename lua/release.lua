@@ -4,26 +4,22 @@
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 now (ms; '': this server's clock), 2 permits, 3 flags: b finish a rebuild
 -- reply 1 status (0, 1 to 7 not initialised: config.lua), then with status 0:
---       2 notes (open.lua; with more, the caller asks again for the rest), 3 permits that came back
+--       2 notes (names.lua; with MORE, the caller asks again for the rest), 3 permits that came back
 
---@include numbers
---@include permits
---@include clock
+--@include names
+local from, asked, rebuild, given = 0, ARGV[1], ARGV[3] == 'b', nil
 --@include config
---@include open
---@include add
---@include close
-
-local limiter, fault = configured(0)
-if not limiter then
+if fault then
   return { fault }
 end
-settle(limiter, clock(ARGV[1]), ARGV[3] == 'b')
+--@include clock
+--@include settle
 
 local wanted, back = tonumber(ARGV[2]), 0
 local shrunk, at, rest
-if not limiter.more then
-  local page = redis.call('ZRANGE', limiter.records, limiter.dead, limiter.dead + BATCH - 1, 'WITHSCORES')
+if not more then
+  --@include permits
+  local page = call('ZRANGE', records, dead, dead + BATCH - 1, 'WITHSCORES')
   for i = 1, #page, 2 do
     if back == wanted then
       break
@@ -34,19 +30,20 @@ if not limiter.more then
       back = wanted
     else
       back = back + held
-      limiter.dead = limiter.dead + 1
+      dead = dead + 1
     end
   end
   if back < wanted and #page == 2 * BATCH then
-    limiter.notes = limiter.notes + MORE
+    notes = notes + MORE
   end
-  limiter.free = math.min(limiter.rate, limiter.free + back)
+  free = math.min(rate, free + back)
 end
 
-save(limiter)
+--@include save
 if shrunk then
-  redis.call('ZREM', limiter.records, shrunk)
-  add(limiter.records, string.sub(shrunk, 1, -5), rest, at)
+  --@include add
+  call('ZREM', records, shrunk)
+  add(records, string.sub(shrunk, 1, -5), rest, at)
 end
-renew(limiter)
-return { 0, limiter.notes, back }
+--@include renew
+return { 0, notes, back }

@@ -8,32 +8,30 @@
 --       9 and 10 time of the oldest and of the newest of them (ms; 0: none), 11 life time of the configuration (ms; -1:
 --       none), 12 1 if free permits and records add up to the rate, else 0
 
---@include numbers
---@include permits
---@include clock
+--@include names
+local from, asked, given = 0, ARGV[1], nil
 --@include config
-
-local limiter, fault = configured(0)
-if not limiter then
+if fault then
   return { fault }
 end
-local config = { 0, limiter.rate, limiter.interval, limiter.own and 1 or 0, limiter.keep }
+local answer = { 0, rate, interval, own and 1 or 0, keep }
 if ARGV[2] == 'c' then
-  return config
+  return answer
 end
+--@include clock
+--@include stored
+--@include permits
 
 -- How many records are read at a time.
 local PAGE = 5000
 
-local stored = redis.call('GET', limiter.value)
-local value = plain(stored)
-local edge = clock(ARGV[1]) - limiter.interval
+local edge = now - interval
 local expired, used, count, all = 0, 0, 0, 0
 local oldest, newest = 0, 0
 repeat
-  local page = redis.call('ZRANGE', limiter.records, all, all + PAGE - 1, 'WITHSCORES')
+  local page = call('ZRANGE', records, all, all + PAGE - 1, 'WITHSCORES')
   for i = 1, #page, 2 do
-    local at = score(page[i + 1])
+    local at = tonumber(page[i + 1])
     if at <= edge then
       expired = expired + permits(page[i])
     else
@@ -47,19 +45,19 @@ until #page < 2 * PAGE
 
 local free, consistent
 if count == 0 then
-  free = limiter.rate
-  consistent = value and value + expired == free or all == 0 and not stored
-elseif not value or value + expired > limiter.rate then
-  free, consistent = math.max(0, limiter.rate - used), false
+  free = rate
+  consistent = counted and counted + expired == free or all == 0 and not stored
+elseif not counted or counted + expired > rate then
+  free, consistent = math.max(0, rate - used), false
 else
-  free = value + expired
-  consistent = free + used == limiter.rate
-  if value < 0 and count <= 256 then
-    free = limiter.rate - used -- as rebuild.lua has it
+  free = counted + expired
+  consistent = free + used == rate
+  if counted < 0 and count <= 256 then
+    free = rate - used -- as rebuild.lua has it
   end
 end
-local life = redis.call('PTTL', limiter.name)
+local life = call('PTTL', name)
 for _, figure in ipairs({ math.max(0, free), used, count, oldest, newest, life, consistent and 1 or 0 }) do
-  config[#config + 1] = figure
+  answer[#answer + 1] = figure
 end
-return config
+return answer

@@ -4,7 +4,7 @@ local function add(set, prefix, n, at)
   local part = math.min(n, 4294967295)
   local b, c = math.floor(part / 256), math.floor(part / 65536)
   local bytes = string.char(part % 256, b % 256, c % 256, math.floor(c / 256))
-  local added = redis.call('ZADD', set, 'NX', at, prefix .. bytes)
+  local added = call('ZADD', set, 'NX', at, prefix .. bytes)
   if added == 1 and part == n then
     return prefix
   end

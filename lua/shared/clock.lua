@@ -1,8 +1,9 @@
--- clock.lua: the time in ms, the caller's or, where the caller sends none (''), this server's.
-local function clock(now)
-  if now ~= '' then
-    return tonumber(now)
-  end
+-- clock.lua tells the time.
+--
+-- takes  asked, the caller's time in ms as text; '' for this server's
+-- sets   now (ms)
+local now = tonumber(asked)
+if not now then
   local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
 end

@@ -1,52 +1,50 @@
--- config.lua reads the configuration of a limiter. It needs numbers.
-
--- choose makes a limiter of a type: '0' has one state for all clients, '1' one for each.
-local function choose(at, type, rate, interval, keep)
-  local own = type == '1'
-  return {
-    name = KEYS[at + 1], value = KEYS[at + (own and 3 or 2)], records = KEYS[at + (own and 5 or 4)], own = own,
-    rate = rate, interval = interval, keep = keep, life = -1, notes = 0, set = false,
-    stored = 0, now = 0, free = 0, dead = 0, more = false, oldest = false, since = false,
-  }
-end
-
--- configured reads the limiter whose keys come after a number of keys. given is where in ARGV the rate of the caller
--- stands, if it has one: rate, interval, type, keep-alive. It sets what is missing. The answer is the limiter, or nil and
--- a code that tells what is wrong: 1 nothing is set; 2, 3, 4 rate, interval, type is missing; 5, 6, 7 the same can't be
--- used.
-local function configured(at, given)
-  local config = redis.call('HMGET', KEYS[at + 1], 'rate', 'interval', 'type', 'keepAliveTime')
-  local set = false
-  if not (config[1] and config[2] and config[3]) then
-    if not given then
-      if not (config[1] or config[2] or config[3]) then
-        return nil, 1
-      end
-      return nil, config[1] and (config[2] and 4 or 3) or 2
-    end
+-- config.lua reads the configuration of a limiter, and trusts no text in it: tonumber alone takes 'nan', 'inf' and '0x10',
+-- and not the same ones on every server.
+--
+-- takes  from, how many keys come before the limiter's; given, the rate of the caller ('rate interval type keep-alive'), or
+--        nil if it has none
+-- sets   name, value, records (keys), own; rate, interval (ms), keep (ms; 0: none); notes; set, what of the caller's rate
+--        HSET must write, else nil; fault, what is wrong, else nil: 1 nothing is set; 2, 3, 4 rate, interval, type is
+--        missing; 5, 6, 7 the same can't be used. With a fault the rest means nothing.
+local name, notes, set, fault = KEYS[from + 1], 0, nil, nil
+local config = call('HMGET', name, 'rate', 'interval', 'type', 'keepAliveTime')
+if not (config[1] and config[2] and config[3]) then
+  if given then
     set = {}
-    for i, field in ipairs({ 'rate', 'interval', 'type', 'keepAliveTime' }) do
-      local value = ARGV[given + i - 1]
-      if not config[i] and not (i == 4 and value == '0') then
-        config[i] = value
-        set[#set + 1] = field
-        set[#set + 1] = value
+    local fields, i = { 'rate', 'interval', 'type', 'keepAliveTime' }, 0
+    for text in string.gmatch(given, '%d+') do
+      i = i + 1
+      if not config[i] and not (i == 4 and text == '0') then
+        config[i] = text
+        set[#set + 1] = fields[i]
+        set[#set + 1] = text
       end
     end
+  elseif config[1] or config[2] or config[3] then
+    fault = config[1] and (config[2] and 4 or 3) or 2
+  else
+    fault = 1
   end
-  local rate, interval, type, keep = config[1], config[2], config[3], config[4]
-  local limiter = choose(at, type, int(rate) or (string.find(rate, '^%d+$') and MOST), int(interval), keep and math.max(0, int(keep) or 0) or 0)
-  limiter.set = set
-  if given and (rate ~= ARGV[given] or interval ~= ARGV[given + 1] or type ~= ARGV[given + 2]
-    or (keep or '0') ~= ARGV[given + 3]) then
-    limiter.notes = 1024 -- DIFFERS
-  end
-  if not limiter.rate or limiter.rate < 0 then
-    return nil, 5
-  elseif not limiter.interval or limiter.interval < 1 then
-    return nil, 6
-  elseif type ~= '0' and type ~= '1' then
-    return nil, 7
-  end
-  return limiter
 end
+local rates, every, kind, kept = config[1], config[2], config[3], config[4] -- as text
+local rate, interval, keep
+if not fault then
+  if given and given ~= rates .. ' ' .. every .. ' ' .. kind .. ' ' .. (kept or '0') then
+    notes = DIFFERS
+  end
+  if find(rates, '^%d+$') then
+    rate = #rates <= 15 and tonumber(rates) or MOST
+  end
+  if find(every, '^%d+$') and #every <= 15 then
+    interval = tonumber(every)
+  end
+  keep = kept and find(kept, '^%d+$') and #kept <= 15 and tonumber(kept) or 0
+  if not rate then
+    fault = 5
+  elseif not interval or interval < 1 then
+    fault = 6
+  elseif kind ~= '0' and kind ~= '1' then
+    fault = 7
+  end
+end
+--@include choose

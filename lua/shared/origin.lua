@@ -1,6 +1,6 @@
 -- origin.lua reads the first bytes of a record's id as one number, by which a client knows its own kind: five of them, or
 -- the four of the oldest format; -1 where the member has no known form. Formats: pack.go.
-local function origin(member)
+local function originOf(member)
   local length, head = #member, string.byte(member)
   local from, to
   if length == 8 then
@@ -22,12 +22,11 @@ end
 -- strangers looks among records for such whose id does not start as this client's do, and answers the origin of one of
 -- another Go client, or what is given; and whether there is one that is no Go client's.
 local function strangers(walked, prefix, found)
-  -- How much of a prefix is the same for all of a client's records, by its length: all but the counter.
-  local same = ({ [4] = 2, [9] = 6, [16] = 13, [17] = 9 })[#prefix]
-  local own, other = string.sub(prefix, 1, same), false
+  --@include own
+  local other = false
   for i = 1, #walked, 2 do
-    if string.sub(walked[i], 1, same) ~= own then
-      local from = origin(walked[i])
+    if string.sub(walked[i], 1, #mine) ~= mine then
+      local from = originOf(walked[i])
       local mark = from
       while mark >= 65536 do
         mark = math.floor(mark / 256)

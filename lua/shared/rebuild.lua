@@ -1,54 +1,49 @@
--- rebuild.lua computes the free permits anew from the records, where what is stored can't be right, and notes why.
-
--- live adds up the permits of the records from a rank on.
-local function live(records, rank)
-  local total = 0
-  while true do
-    local page = redis.call('ZRANGE', records, rank, rank + PAGE - 1)
+-- rebuild.lua computes the free permits anew from the records, where what is stored can't be right, and notes why. It is
+-- part of settle.lua.
+--
+-- takes  what settle.lua has found out, with free as it is stored
+-- sets   free, more, notes
+--
+-- While more expired records remain than leave in one call, nothing is free: the call that removes the last of them
+-- rebuilds. Free permits are below 0 while more is granted than a rate that was lowered since: that is checked where the
+-- records are few.
+local why
+if not stored then
+  why = MISSING
+elseif not free then
+  why = find(stored, '^%-%d+$') and NEGATIVE or GARBLED
+elseif free > rate then
+  why = ABOVE
+elseif not oldest then
+  why = free + back ~= rate and EMPTY or 0
+elseif free < 0 and not rebuild then
+  why = NEGATIVE
+else
+  why = DRIFTED
+end
+if not oldest then
+  -- Without a record all is free. A limiter that nobody has used yet has neither record nor value.
+  if stored or dead > 0 then
+    notes = notes + why
+  end
+  free, more = rate, false
+elseif free and why == NEGATIVE and call('ZCARD', records) - dead > 256 then
+  free = free + back
+elseif more then
+  free, notes = 0, notes + why + UNBUILT
+else
+  local PAGE = 5000 -- records read at a time
+  local left, rank = rate, dead
+  --@include permits
+  repeat
+    local page = call('ZRANGE', records, rank, rank + PAGE - 1)
     for i = 1, #page do
-      total = total + permits(page[i])
-    end
-    if #page < PAGE then
-      return total
+      left = left - permits(page[i])
     end
     rank = rank + PAGE
+  until #page < PAGE
+  if not free or why ~= NEGATIVE or left ~= free + back then
+    notes = notes + why
   end
-end
-
--- rebuilt answers the free permits. While more expired records remain than leave in one call, nothing is free: the call
--- that removes the last of them rebuilds. They are below 0 while more is granted than a rate that was lowered since: that
--- is checked where the records are few.
-local function rebuilt(limiter, stored, free, dead, back, oldest, more, rebuild)
-  local MISSING, GARBLED, NEGATIVE, ABOVE, DRIFTED, EMPTY, UNBUILT = 1, 2, 4, 8, 16, 32, 512
-  local why
-  if not stored then
-    why = MISSING
-  elseif not free then
-    why = (int(stored) or 0) < 0 and NEGATIVE or GARBLED
-  elseif free > limiter.rate then
-    why = ABOVE
-  elseif oldest and free < 0 and not rebuild then
-    why = NEGATIVE
-    if redis.call('ZCARD', limiter.records) - dead > 256 then
-      return free + back, more
-    end
-  elseif not oldest then
-    why = free + back ~= limiter.rate and EMPTY or 0
-  else
-    why = DRIFTED
-  end
-  if not oldest then
-    -- Without a record all is free. A limiter that nobody has used yet has neither record nor value.
-    limiter.notes = limiter.notes + ((stored or dead > 0) and why or 0)
-    return limiter.rate, false
-  end
-  if more then
-    limiter.notes = limiter.notes + why + UNBUILT
-    return 0, true
-  end
-  local rest = limiter.rate - live(limiter.records, dead)
-  if not free or why ~= NEGATIVE or rest ~= free + back then
-    limiter.notes = limiter.notes + why
-  end
-  return rest, false
+  free = left
 end

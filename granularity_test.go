@@ -1,0 +1,501 @@
+package rratelimiter
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/window"
+)
+
+// toBucket lets the clock go on to so much after the start of a bucket.
+func (r *rig) toBucket(length, after time.Duration) {
+	past := time.Duration(r.now().UnixNano()) % length
+	r.advance(length - past + after)
+}
+
+func TestGranularityDatesGrantsAtTheEndOfTheirBucket(t *testing.T) {
+	const d = 40 * time.Millisecond
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, after := range []time.Duration{0, 1, 20, 39} {
+			r := newRig(t, s)
+			r.wipe()
+			l := r.limiter("rl", WithGranularity(d))
+			r.setRate(l, PerSecond(10))
+			r.toBucket(d, after*time.Millisecond)
+			start := r.ms()
+			end := start
+			if after > 0 {
+				end += d.Milliseconds() - int64(after)
+			}
+			result, err := l.Allow(t.Context(), 4)
+			r.must(err)
+			want := Result{Allowed: true, Limit: 10, Remaining: 6, ResetAfter: millis(end - start + 1000)}
+			if result != want {
+				t.Errorf("%d ms into a bucket: %+v, want %+v", after, result, want)
+			}
+			at := time.UnixMilli(end)
+			r.same(l, State{Rate: PerSecond(10), Available: 6, Used: 4, Records: 1, Oldest: at, Newest: at, Consistent: true})
+
+			// Never early, and not a moment after the end.
+			r.advance(millis(end - start + 999))
+			if r.try(l, 7) {
+				t.Errorf("%d ms into a bucket: granted again 1 ms early", after)
+			}
+			r.advance(time.Millisecond)
+			if !r.try(l, 10) {
+				t.Errorf("%d ms into a bucket: an interval after its end all is not free", after)
+			}
+		}
+	})
+}
+
+func TestGranularityJoinsTheGrantsOfABucket(t *testing.T) {
+	const d = 100 * time.Millisecond
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, format := range formats {
+			r := newRig(t, s)
+			r.wipe()
+			l := r.limiter("rl", WithGranularity(d), WithRecordFormat(format))
+			r.setRate(l, PerSecond(1000))
+			r.toBucket(d, 10*time.Millisecond)
+			end := r.ms() + 90
+			members, at := 1, []time.Time{time.UnixMilli(end), time.UnixMilli(end)}
+			if format == Redisson313 { // does without
+				members, at = 4, []time.Time{r.now(), r.now().Add(60 * time.Millisecond)}
+			}
+			var last string
+			for i := range 4 {
+				if i == 2 {
+					got, err := l.AcquireUpTo(t.Context(), 300)
+					if got != 300 || err != nil {
+						t.Fatal(got, err)
+					}
+				} else if i == 3 {
+					results, err := r.client.AllowAll(t.Context(), 2, l)
+					if err != nil || !results[0].Allowed {
+						t.Fatal(results, err)
+					}
+				} else if !r.try(l, 7) {
+					t.Fatal("not granted")
+				}
+				last = r.client.identity.prefix(format, 1)
+				r.advance(20 * time.Millisecond)
+			}
+			r.same(l, State{Rate: PerSecond(1000), Available: 684, Used: 316, Records: members, Oldest: at[0], Newest: at[1], Consistent: true})
+			if format == Redisson313 {
+				continue
+			}
+			// The record bears the id of the last grant.
+			member := r.members(l)[0].Member
+			mine, theirs := binary.BigEndian.Uint16([]byte(last[len(last)-2:])), binary.BigEndian.Uint16([]byte(member[len(member)-6:]))
+			if mine-theirs != 1 {
+				t.Errorf("%v: the record's id ends in %x, the next id in %x", format, theirs, mine)
+			}
+			r.advance(20 * time.Millisecond)
+			if !r.try(l, 1) || len(r.members(l)) != 2 {
+				t.Errorf("%v: the next bucket has %d records beside the first one", format, len(r.members(l))-1)
+			}
+		}
+	})
+}
+
+func TestGranularityByTheServersClock(t *testing.T) {
+	const d = time.Second
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		r.advance(-20 * 365 * 24 * time.Hour)
+		l := r.limiter("rl", WithServerTime(), WithGranularity(d), WithRate(PerMinute(100)))
+		start := time.Now()
+		for range 3 {
+			r.try(l, 3)
+		}
+		results, err := r.client.AllowAll(t.Context(), 3, l)
+		r.must(err)
+		result, err := l.Allow(t.Context(), 3)
+		r.must(err)
+		for _, got := range []time.Duration{results[0].ResetAfter, result.ResetAfter} {
+			if got < time.Minute || got > time.Minute+d {
+				t.Errorf("all is free after %v", got)
+			}
+		}
+		end := time.Now()
+		members := r.members(l)
+		var sum int64
+		for _, m := range members {
+			record, err := UnpackRecord([]byte(m.Member))
+			r.must(err)
+			sum += int64(record.Permits)
+			at := time.UnixMilli(int64(m.Score))
+			if int64(m.Score)%d.Milliseconds() != 0 || at.Before(start.Truncate(time.Millisecond)) || at.After(end.Add(d)) {
+				t.Errorf("a record is dated %v", at)
+			}
+		}
+		if buckets := int(end.Sub(start)/d) + 2; sum != 15 || len(members) > buckets {
+			t.Errorf("%d permits in %d records of at most %d buckets", sum, len(members), buckets)
+		}
+	})
+}
+
+// TestGranularityJoinsNobodyElses has records of all sorts in the same bucket.
+func TestGranularityJoinsNobodyElses(t *testing.T) {
+	const d = 50 * time.Millisecond
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, format := range formats[1:] {
+			r := newRig(t, s)
+			r.wipe()
+			l := r.limiter("rl", WithGranularity(d), WithRecordFormat(format))
+			other := newRig(t, s, WithClientID("other"), WithClock(r.now))
+			r.setRate(l, PerSecond(1000))
+			r.toBucket(d, 3*time.Millisecond)
+			end := r.ms() + 47
+			own := r.client.identity.prefix(format, 1)
+			foreign := []string{
+				record("12345678", 5), "\x10" + strings.Repeat("j", 16) + "\x02\x00\x00\x00", "\xf4\x1e\x87\x5c\x02\x00\x00\x00",
+				"", "abc", own[:len(own)-2] + "\x03\x00\x00\x00", own + "\x00\x01\x00\x00\x00", strings.Repeat("\x00", len(own)+4),
+			}
+			r.add(l, end, foreign...)
+			r.add(l, end+50, own+"\x05\x00\x00\x00") // of the bucket to come
+			r.add(l, end-50, own+"\x06\x00\x00\x00")
+			r.must(r.rdb.Del(t.Context(), l.keyNames[keyValue]).Err())
+			r.free(l)
+			before := r.members(l)
+			theirs := other.limiter("rl", WithGranularity(d), WithRecordFormat(format))
+			for range 3 {
+				if !r.try(l, 2) || !other.try(theirs, 3) {
+					t.Fatal("not granted")
+				}
+			}
+			var added []int64
+			for _, m := range r.members(l) {
+				if !slices.Contains(before, m) {
+					got, err := UnpackRecord([]byte(m.Member))
+					r.must(err)
+					added = append(added, int64(got.Permits))
+				}
+			}
+			slices.Sort(added)
+			if !slices.Equal(added, []int64{6, 9}) || len(r.members(l)) != len(before)+2 {
+				t.Errorf("%v: beside %d records, two clients wrote such of %v", format, len(before), added)
+			}
+		}
+	})
+}
+
+func TestGranularityBoundsTheRecords(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		seed := rand.Uint64()
+		t.Logf("seed %d", seed)
+		random := rand.New(rand.NewPCG(seed, 0))
+		for _, d := range []time.Duration{2 * time.Millisecond, 7 * time.Millisecond, 100 * time.Millisecond} {
+			const rate = 500
+			r := newRig(t, s)
+			r.wipe()
+			others := newRig(t, s, WithClientID("other"), WithClock(r.now))
+			l := r.limiter("rl", WithGranularity(d))
+			limiters := []*Limiter{l, l, others.limiter("rl", WithGranularity(2*time.Millisecond)), others.limiter("rl")}
+			r.setRate(l, PerSecond(rate))
+			var grants []window.Grant
+			tag := string(r.client.identity.tag[:3])
+			for range 1500 {
+				r.advance(time.Duration(random.IntN(5)) * time.Millisecond)
+				n := 1 + random.Int64N(4)
+				ok := r.try(limiters[random.IntN(len(limiters))], n)
+				if ok {
+					grants = append(grants, window.Grant{Permits: n, Start: r.now(), End: r.now()})
+				}
+				if random.IntN(20) > 0 {
+					continue
+				}
+				state, err := l.State(t.Context())
+				if err != nil || !state.Consistent {
+					t.Fatalf("%+v, %v", state, err)
+				}
+				var live, own int
+				for _, m := range r.members(l) {
+					if m.Score > float64(r.ms()-1000) {
+						live++
+						if strings.Contains(m.Member, "Go"+tag) {
+							own++
+						}
+					}
+				}
+				if most := int(time.Second/d) + 2; own > most {
+					t.Fatalf("with %v, %d records of one client live, at most %d may", d, own, most)
+				}
+			}
+			if most, at := window.Largest(grants, time.Second); most > rate {
+				t.Errorf("with %v, %d permits in the second from %v", d, most, at)
+			}
+			if len(grants) < 300 {
+				t.Errorf("with %v, %d grants", d, len(grants))
+			}
+		}
+	})
+}
+
+// TestGranularityTellsExactWaits checks RetryAfter by what happens then, among records of clients with other buckets.
+func TestGranularityTellsExactWaits(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		seed := rand.Uint64()
+		t.Logf("seed %d", seed)
+		random := rand.New(rand.NewPCG(seed, 0))
+		for range 40 {
+			const rate = 20
+			r := newRig(t, s)
+			r.wipe()
+			var limiters []*Limiter
+			for i, d := range []time.Duration{100 * time.Millisecond, 30 * time.Millisecond, time.Millisecond} {
+				c := newRig(t, s, WithClientID(fmt.Sprint(i)), WithClock(r.now))
+				limiters = append(limiters, c.limiter("rl", WithGranularity(d)))
+			}
+			r.setRate(limiters[0], PerSecond(rate))
+			l := limiters[0]
+			for {
+				l = limiters[random.IntN(len(limiters))]
+				if !r.try(l, 1+random.Int64N(5)) {
+					break
+				}
+				r.advance(time.Duration(random.IntN(60)) * time.Millisecond)
+			}
+			n := 1 + random.Int64N(rate)
+			for {
+				got, err := l.Allow(t.Context(), n)
+				r.must(err)
+				if got.Allowed {
+					n = rate
+					continue
+				}
+				state, err := l.State(t.Context())
+				r.must(err)
+				if reset := state.Newest.Sub(r.now()) + time.Second; got.ResetAfter != reset {
+					t.Errorf("all is free after %v, want %v", got.ResetAfter, reset)
+				}
+				r.advance(got.RetryAfter - time.Millisecond)
+				if r.try(l, n) {
+					t.Errorf("%d permits were free before %v", n, got.RetryAfter)
+				}
+				r.advance(time.Millisecond)
+				if !r.try(l, n) {
+					t.Errorf("%d permits were not free after %v", n, got.RetryAfter)
+				}
+				break
+			}
+		}
+	})
+}
+
+// TestGranularityCountsItsOwnGrantInItsPlace: a call that grants something and refuses something tells when that is free,
+// also where somebody else's record returns after the one it writes.
+func TestGranularityCountsItsOwnGrantInItsPlace(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		other := newRig(t, s, WithClientID("other"), WithClock(r.now))
+		l, coarse := r.limiter("rl", WithGranularity(10*time.Millisecond)), other.limiter("rl", WithGranularity(100*time.Millisecond))
+		r.setRate(l, PerSecond(10))
+		r.toBucket(100*time.Millisecond, 5*time.Millisecond)
+		other.try(coarse, 4) // back after 1095 ms
+		g, err := l.acquire(t.Context(), []group{
+			{size: 5, callers: make([]*request, 1)}, {size: 3, callers: make([]*request, 1)}, {size: 7, callers: make([]*request, 1)},
+		}, 0, "d", nil)
+		r.must(err)
+		if g.granted(0, group{}) != 1 || g.wait(1) != 1005*time.Millisecond || g.wait(2) != 1095*time.Millisecond ||
+			g.lasts != 1095*time.Millisecond || g.at != g.now+5 {
+			t.Errorf("%+v", g)
+		}
+	})
+}
+
+func TestGranularityAndRelease(t *testing.T) {
+	const d = 100 * time.Millisecond
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		l := r.limiter("rl", WithGranularity(d))
+		r.setRate(l, PerSecond(100))
+		r.toBucket(d, 20*time.Millisecond)
+		first := time.UnixMilli(r.ms() + 80)
+		r.try(l, 30)
+		r.try(l, 10)
+		r.advance(d)
+		r.try(l, 20)
+		state := State{Rate: PerSecond(100), Available: 70, Used: 30, Records: 2, Oldest: first, Newest: first.Add(d), Consistent: true}
+		if back := r.release(l, 30); back != 30 {
+			t.Errorf("%d came back", back)
+		}
+		r.same(l, state)
+		if back := r.release(l, 15); back != 15 {
+			t.Errorf("%d came back", back)
+		}
+		state.Available, state.Used, state.Records, state.Oldest = 85, 15, 1, first.Add(d)
+		r.same(l, state)
+		r.try(l, 5) // into what is left of its bucket
+		state.Available, state.Used = 80, 20
+		r.same(l, state)
+		if back := r.release(l, 99); back != 20 || r.free(l) != 100 {
+			t.Errorf("%d came back, %d are free", back, r.free(l))
+		}
+	})
+}
+
+// TestGranularityIsClampedToTheRateInForce goes through rates with shorter intervals than the option was made for.
+func TestGranularityIsClampedToTheRateInForce(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, test := range []struct{ interval, bucket int64 }{
+			{60000, 1000}, {10000, 1000}, {9999, 999}, {1000, 100}, {25, 2}, {19, 1}, {10, 1}, {9, 1}, {1, 1},
+		} {
+			r := newRig(t, s)
+			r.wipe()
+			l := r.limiter("rl", WithGranularity(time.Second))
+			r.setRate(l, Rate{Permits: 50, Interval: millis(test.interval)})
+			r.toBucket(millis(test.bucket), time.Millisecond%millis(test.bucket))
+			want := (r.ms() + test.bucket - 1) / test.bucket * test.bucket
+			if !r.try(l, 2) {
+				t.Fatal("not granted")
+			}
+			members := r.members(l)
+			if len(members) != 1 || int64(members[0].Score) != want {
+				t.Errorf("an interval of %d ms: %v at %d, want a record at %d", test.interval, members, r.ms(), want)
+			}
+			results, err := r.client.AllowAll(t.Context(), 3, l)
+			if err != nil || !results[0].Allowed || results[0].ResetAfter != millis(want-r.ms()+test.interval) {
+				t.Errorf("an interval of %d ms: %+v, %v", test.interval, results, err)
+			}
+		}
+	})
+}
+
+func TestGranularityWithMoreThanARecordHolds(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		l := r.limiter("rl", WithGranularity(time.Second))
+		r.config(l, "rate", "1000000000000000", "interval", "60000", "type", "0")
+		r.toBucket(time.Second, 10*time.Millisecond)
+		for _, n := range []int64{3_000_000_000, 1_294_967_295, 1, 9_000_000_000, 2_000_000_000} {
+			if !r.try(l, n) {
+				t.Fatalf("%d were not granted", n)
+			}
+		}
+		const used = 15_294_967_296
+		at := time.UnixMilli(r.ms() + 990)
+		state, err := l.State(t.Context())
+		r.must(err)
+		if state.Used != used || !state.Consistent || state.Records < 4 || state.Records > 5 || !state.Oldest.Equal(at) {
+			t.Errorf("%+v", state)
+		}
+		full := false
+		for _, m := range r.members(l) {
+			full = full || strings.HasSuffix(m.Member, "\xff\xff\xff\xff")
+		}
+		if !full {
+			t.Errorf("no record holds %d", uint32(math.MaxUint32))
+		}
+		r.advance(time.Minute + time.Second)
+		if free := r.free(l); free != 1e15 {
+			t.Errorf("%d are free at last", free)
+		}
+	})
+}
+
+func TestGranularityWakesWhoWaitsAtTheEndOfABucket(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerSecond(10)), WithGranularity(100*ms))
+		b.sleepTo(20 * ms)
+		b.granted("6 of 10", b.acquire(l, 6), 20*ms)
+		b.sleepTo(150 * ms)
+		b.granted("4 more", b.acquire(l, 4), 150*ms)
+		first, second := b.acquire(l, 6), b.acquire(l, 4)
+		b.sleepTo(1200 * ms)
+		b.granted("who needs the first grants back", first, 1100*ms)
+		b.granted("who needs the others, too", second, 1200*ms)
+		if calls := p.wire.scripts.Load(); calls > 8 {
+			t.Errorf("that took %d calls", calls)
+		}
+	})
+}
+
+func TestGranularityHoldsAMillionPermitsInLittleMemory(t *testing.T) {
+	const permits, flights, parts = 1_000_000, 5000, 1000
+	s := redistest.Real(t)
+	r := newRig(t, s)
+	l := r.limiter("rl", WithGranularity(time.Hour/parts))
+	r.setRate(l, PerHour(permits))
+	r.toBucket(time.Hour/parts, 0)
+	for range flights {
+		r.advance(time.Hour / flights)
+		if !r.try(l, permits/flights) {
+			t.Fatal("not granted")
+		}
+	}
+	bytes, err := r.rdb.MemoryUsage(t.Context(), l.keyNames[keyPermits], 0).Result()
+	r.must(err)
+	state, err := l.State(t.Context())
+	r.must(err)
+	t.Logf("%d permits in %d records take %d bytes", state.Used, state.Records, bytes)
+	if state.Used != permits || state.Records > parts+2 || bytes > 200_000 {
+		t.Errorf("%+v in %d bytes", state, bytes)
+	}
+}
+
+// TestAFullServerRefusesABucketWhole: a larger record is written before the smaller one goes.
+func TestAFullServerRefusesABucketWhole(t *testing.T) {
+	s := redistest.Real(t)
+	ctx := t.Context()
+	r := newRig(t, s)
+	l := r.limiter("rl", WithGranularity(time.Second))
+	r.setRate(l, PerMinute(10))
+	r.toBucket(time.Second, 0)
+	r.advance(time.Millisecond)
+	r.try(l, 3)
+	for name, call := range map[string]func() error{
+		"TryAcquire": func() error { _, err := l.TryAcquire(ctx, 1); return err },
+		"AllowAll":   func() error { _, err := r.client.AllowAll(ctx, 1, l); return err },
+	} {
+		before := r.dump()
+		r.must(r.rdb.ConfigSet(ctx, "maxmemory", "1").Err())
+		err := call()
+		r.must(r.rdb.ConfigSet(ctx, "maxmemory", "0").Err())
+		if !redis.HasErrorPrefix(err, "OOM") {
+			t.Errorf("%s: %v, want what Redis says (OOM)", name, err)
+		}
+		r.unchanged(before, name)
+		r.must(call())
+	}
+	r.same(l, State{Rate: PerMinute(10), Available: 5, Used: 5, Records: 1,
+		Oldest: r.now().Add(999 * time.Millisecond), Newest: r.now().Add(999 * time.Millisecond), Consistent: true})
+}
+
+func TestGranularityAndOptionsThatDontGoTogether(t *testing.T) {
+	d, each := WithGranularity(time.Second), WithRecordPerRequest()
+	tests := map[string]struct {
+		defaults, options []LimiterOption
+		wrong             bool
+	}{
+		"alone":                         {nil, []LimiterOption{d}, false},
+		"a record per request":          {nil, []LimiterOption{d, each}, true},
+		"a record per request, first":   {nil, []LimiterOption{each, d}, true},
+		"a record per request, default": {[]LimiterOption{each}, []LimiterOption{d}, true},
+		"both defaults":                 {[]LimiterOption{d, each}, nil, true},
+		"granularity as default":        {[]LimiterOption{d}, []LimiterOption{each}, true},
+		"a tenth of the own rate":       {nil, []LimiterOption{d, WithRate(Rate{Permits: 1, Interval: 10 * time.Second})}, false},
+		"more than a tenth":             {nil, []LimiterOption{d, WithRate(Rate{Permits: 1, Interval: 9999 * time.Millisecond})}, true},
+		"more than a tenth, enforced":   {nil, []LimiterOption{WithEnforcedRate(PerSecond(1)), d}, true},
+		"more than a tenth, default":    {[]LimiterOption{WithRate(PerSecond(1))}, []LimiterOption{d}, true},
+		"a finer one over a default":    {[]LimiterOption{d}, []LimiterOption{WithRate(PerSecond(1)), WithGranularity(time.Millisecond)}, false},
+	}
+	for name, test := range tests {
+		l := NewClient(refusingClient(t), WithLimiterDefaults(test.defaults...)).RateLimiter("rl", test.options...)
+		if wrong := errors.Is(l.err, ErrInvalidOption); wrong != test.wrong {
+			t.Errorf("%s: %v", name, l.err)
+		}
+	}
+}
