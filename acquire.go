@@ -52,6 +52,14 @@ func (l *Limiter) request(ctx context.Context, operation string, a ask) (Result,
 	if err == nil && a.n < 1 {
 		err = fmt.Errorf("%w: %d", ErrInvalidPermits, a.n)
 	}
+	if err == nil && !a.waits && l.settings.denyCache > 0 {
+		if err = ctx.Err(); err == nil {
+			if result, denied := l.client.denials.answer(l.keyNames[keyConfig], a.n, l.client.clock()); denied {
+				return result, nil
+			}
+		}
+		a.detail = true // else a refusal could not be remembered
+	}
 	var result Result
 	if err == nil {
 		result, err = l.client.answer(ctx, l, a)

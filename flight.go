@@ -74,6 +74,7 @@ type flight struct {
 	detail   bool
 	rebuild  bool
 	started  time.Time
+	changes  int64 // of the client's denials, when it departed
 	attempts int
 	question question
 	args     []any // of the command
@@ -146,7 +147,7 @@ func (ln *line) depart() {
 	}
 	ln.ask = false
 	f := flights.Get().(*flight)
-	f.line, f.rebuild, f.started = ln, ln.rebuild, time.Now()
+	f.line, f.rebuild, f.started, f.changes = ln, ln.rebuild, time.Now(), ln.client.denials.changes.Load()
 	perRequest := ln.limiter.settings.recordPerRequest
 	room := ln.room()
 	for r := ln.first; r != nil && !f.partial; r = r.next {
@@ -282,6 +283,9 @@ func (f *flight) land(g grants, err error) {
 	}
 	ln.plan(f, g)
 	info.Waiting = ln.waiting
+	if ln.limiter.settings.denyCache > 0 {
+		info.Remembered = ln.client.denials.collect(ln.limiter.keyNames[keyConfig])
+	}
 	ln.exit()
 	if ln.client.observer != nil {
 		ln.client.observer.Flight(info)
@@ -378,10 +382,23 @@ func (ln *line) distribute(f *flight, g grants, info *FlightInfo) {
 			r.flying, r.asked, r.free = false, true, since.Add(r.result.RetryAfter)
 		default:
 			info.Denied++
+			ln.remember(f, r, since)
 			ln.finish(f, r, nil)
 		}
 	}
 	info.Permits = own
+}
+
+// remember keeps the refusal of a caller who tried, as told at a time. Behind others in line a refusal tells little.
+func (ln *line) remember(f *flight, r *request, since time.Time) {
+	size := ln.limiter.settings.denyCache
+	if size == 0 || r.waits || f.strict > 0 {
+		return
+	}
+	ln.client.denials.remember(size, ln.limiter.keyNames[keyConfig], denial{
+		n: r.n, limit: r.result.Limit, left: r.result.Remaining,
+		free: since.Add(r.result.RetryAfter), reset: since.Add(r.result.ResetAfter),
+	}, ln.client.clock(), f.changes)
 }
 
 // grant answers a request with its permits.

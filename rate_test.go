@@ -243,7 +243,7 @@ func TestWrongOptionsComeBackFromEveryMethod(t *testing.T) {
 		"unknown format":  WithRecordFormat(-1),
 		"no granularity":  WithGranularity(0),
 		"granularity, µs": WithGranularity(1500 * time.Microsecond),
-		"WithDenyCache":   WithDenyCache(10),
+		"no deny cache":   WithDenyCache(0),
 		"WithFallback":    WithFallback(0.5),
 	}
 	check := func(name string, c *Client, l *Limiter) {

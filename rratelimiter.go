@@ -53,7 +53,8 @@ type Client struct {
 	lines    lines
 	waiting  atomic.Int64 // callers in all lines
 	requests sync.Pool    // of *request
-	lane     *lane        // to the server, or to all of them where lanes has none
+	denials  denials
+	lane     *lane // to the server, or to all of them where lanes has none
 
 	lanesMu sync.Mutex
 	lanes   map[*redis.Client]*lane // to the nodes of a cluster
@@ -196,6 +197,7 @@ type settings struct {
 	format           RecordFormat
 	recordPerRequest bool
 	granularity      time.Duration // 0: none
+	denyCache        int           // limiters; 0: none
 }
 
 // validate says which options don't go together, in whatever order they were given.
@@ -283,8 +285,20 @@ func WithGranularity(d time.Duration) LimiterOption {
 	}
 }
 
-// WithDenyCache is not offered yet: it answers ErrInvalidOption.
-func WithDenyCache(int) LimiterOption { return notOffered("WithDenyCache") }
+// WithDenyCache lets this process answer by itself what is known to be in vain: once Allow or TryAcquire was refused n
+// permits, the next ones for n or more are refused without a call to Redis, until those n are free if nobody takes them. So
+// an attack costs Redis next to nothing. Permits that come back earlier, by a new rate or a release elsewhere, are seen only
+// then; what this client does (SetRate, Release, Delete, ...) counts at once. The client remembers refusals of at most so
+// many limiters, which must be positive, and forgets others for them.
+func WithDenyCache(limiters int) LimiterOption {
+	return func(s *settings) error {
+		if limiters < 1 {
+			return invalidOption("a deny cache for %d limiters", limiters)
+		}
+		s.denyCache = limiters
+		return nil
+	}
+}
 
 // WithFallback is not offered yet: it answers ErrInvalidOption.
 func WithFallback(float64) LimiterOption { return notOffered("WithFallback") }
@@ -496,5 +510,6 @@ type FlightInfo struct {
 	Attempts                 int           // how often Redis was asked
 	Healed                   string        // what was repaired and why; "" mostly
 	RateMismatch             bool          // WithRate differs from the rate in force
+	Remembered               int           // refusals by WithDenyCache, without a call, since the limiter's last call
 	Err                      error         // why the call failed; nil mostly
 }

@@ -52,8 +52,10 @@ func (ln *line) idle() bool {
 	return ln.first == nil && len(ln.trying) == 0 && ln.flight == nil && ln.astray == 0
 }
 
-// wake lets everybody who waits for a limiter in this process ask again: it has just changed. "" means all limiters.
+// wake lets everybody who waits for a limiter in this process ask again, and forgets what was refused: it has just changed.
+// "" means all limiters.
 func (c *Client) wake(name string) {
+	c.denials.forget(name)
 	for _, ln := range c.lines.list(func(l *Limiter) bool { return name == "" || l.keyNames[keyConfig] == name }) {
 		ln.mu.Lock()
 		if ln.waiting > 0 {
