@@ -20,6 +20,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/roomy"
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
@@ -44,6 +45,7 @@ func inBubble(t *testing.T, test func(t *testing.T, b *bubble)) {
 // A process is one client on a server of a bubble, as another process would be.
 type process struct {
 	*Client
+	t    *testing.T
 	rdb  *redis.Client
 	wire *wire
 }
@@ -51,8 +53,14 @@ type process struct {
 // process starts one more process. It ends with the test.
 func (b *bubble) process(opts ...Option) *process {
 	rdb := redis.NewClient(&redis.Options{
-		Addr:   "127.0.0.1:6379", // nobody is asked; a name would be looked up, which a bubble can't
-		Dialer: func(context.Context, string, string) (net.Conn, error) { return b.server.Dial() },
+		Addr: "127.0.0.1:6379", // nobody is asked; a name would be looked up, which a bubble can't
+		Dialer: func(context.Context, string, string) (net.Conn, error) {
+			pipe, err := b.server.Dial()
+			if err != nil {
+				return nil, err
+			}
+			return roomy.Conn(pipe), nil
+		},
 		// Else go-redis looks the server's name up, which it can't in a bubble.
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
@@ -63,7 +71,7 @@ func (b *bubble) process(opts ...Option) *process {
 		}
 	}
 	w := &wire{Client: rdb}
-	p := &process{NewClient(w, opts...), rdb, w}
+	p := &process{NewClient(w, opts...), b.t, rdb, w}
 	p.lane.patient = p.callTimeout // nothing stalls, however slow the wire is
 	return p
 }

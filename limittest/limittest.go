@@ -37,6 +37,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/hook"
+	"github.com/rratelimiter/rratelimiter/internal/roomy"
 )
 
 // Epoch is what the clock of a new server shows, unless it is the real one.
@@ -100,7 +101,7 @@ func start(realTime bool, fail func(string, ...any)) *Server {
 			if err != nil {
 				return nil, err
 			}
-			return newConn(pipe), nil
+			return roomy.Conn(pipe), nil
 		},
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},

@@ -1,4 +1,5 @@
-package limittest
+// Package roomy lets clients talk to the embedded server over a pipe.
+package roomy
 
 import (
 	"net"
@@ -19,7 +20,8 @@ type conn struct {
 	pending []byte
 }
 
-func newConn(pipe net.Conn) *conn {
+// Conn makes the client's end of a pipe roomy.
+func Conn(pipe net.Conn) net.Conn {
 	c := &conn{Conn: pipe, closed: make(chan struct{}), ready: make(chan struct{}, 1)}
 	go c.pass()
 	return c

@@ -1,0 +1,316 @@
+package rratelimiter
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// A road is a hook that counts what is sent, and takes its time.
+type road struct {
+	takes     atomic.Int64 // ns
+	alone     atomic.Int64 // commands by themselves
+	pipelines atomic.Int64
+	commands  atomic.Int64 // in pipelines
+	most      atomic.Int64 // sent at once
+	now       atomic.Int64 // being sent
+}
+
+func (r *road) travel() (arrive func()) {
+	now := r.now.Add(1)
+	for most := r.most.Load(); now > most && !r.most.CompareAndSwap(most, now); most = r.most.Load() {
+	}
+	time.Sleep(time.Duration(r.takes.Load()))
+	return func() { r.now.Add(-1) }
+}
+
+func (r *road) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
+}
+
+func (r *road) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		r.alone.Add(1)
+		defer r.travel()()
+		return next(ctx, cmd)
+	}
+}
+
+func (r *road) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		r.pipelines.Add(1)
+		r.commands.Add(int64(len(cmds)))
+		defer r.travel()()
+		return next(ctx, cmds)
+	}
+}
+
+// Limiters whose callers come at the same time share pipelines, a few of which are in the air at once.
+func TestLimitersShareATrip(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		road := &road{}
+		road.takes.Store(int64(10 * ms))
+		p.rdb.AddHook(road)
+		c := NewClient(p.rdb)
+		const limiters = 1000
+		crowd := func() {
+			var all sync.WaitGroup
+			for i := range limiters {
+				all.Go(func() {
+					if ok, err := c.RateLimiter(fmt.Sprint(i), WithRate(PerSecond(2))).TryAcquire(t.Context(), 1); !ok || err != nil {
+						t.Error(ok, err)
+					}
+				})
+			}
+			all.Wait()
+		}
+		crowd() // makes the connections
+		for _, count := range []*atomic.Int64{&road.alone, &road.pipelines, &road.commands, &road.most} {
+			count.Store(0)
+		}
+		start := time.Now()
+		crowd()
+		alone, pipelines, commands := road.alone.Load(), road.pipelines.Load(), road.commands.Load()
+		if alone+commands != limiters {
+			t.Errorf("%d calls for %d limiters", alone+commands, limiters)
+		}
+		if alone > mostTrips || pipelines > limiters/mostFlights+mostTrips {
+			t.Errorf("%d calls by themselves, %d pipelines", alone, pipelines)
+		}
+		if most := road.most.Load(); most != mostTrips {
+			t.Errorf("%d were in the air at once, not %d", most, mostTrips)
+		}
+		if took := time.Since(start); took > 30*ms {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// A trip that stalls gives its place to others, and its limiters go on; those who are on it have their answer when it comes.
+func TestStalledTripHoldsNobodyUp(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		road := &road{}
+		p.rdb.AddHook(road)
+		c := NewClient(p.rdb)
+		limiter := func(i int) *Limiter { return c.RateLimiter(fmt.Sprint(i), WithRate(PerSecond(10))) }
+		b.granted("the first", b.try(limiter(0), 1), 0)
+		road.takes.Store(int64(500 * ms))
+		var stuck []*call
+		for i := range mostTrips {
+			stuck = append(stuck, b.try(limiter(i), 1))
+		}
+		road.takes.Store(0)
+		same, other := b.acquire(limiter(0), 1), b.try(limiter(mostTrips), 1)
+		b.sleepTo(shortestStall - ms)
+		b.waits("who shares a limiter with a stalled call", same)
+		b.waits("who finds no place", other)
+		b.sleepTo(shortestStall)
+		b.granted("who shares a limiter with a stalled call", same, shortestStall)
+		b.granted("who found no place", other, shortestStall)
+		b.granted("who comes later", b.try(limiter(0), 1), shortestStall)
+		for _, c := range stuck {
+			b.waits("who is on a stalled trip", c)
+		}
+		b.sleepTo(500 * ms)
+		for _, c := range stuck {
+			b.granted("who was on a stalled trip", c, 500*ms)
+		}
+		if c.lane.air != 0 || c.lane.stalled != 0 {
+			t.Errorf("%+v", c.lane)
+		}
+	})
+}
+
+// What takes long is no stall where it always takes long.
+func TestSlowRoadIsNoStall(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		road := &road{}
+		road.takes.Store(int64(60 * ms))
+		p.rdb.AddHook(road)
+		c := NewClient(p.rdb)
+		l := c.RateLimiter("l", WithRate(PerSecond(1000)))
+		for range 20 { // until it is known
+			b.try(l, 1)
+			b.sleepTo(time.Since(b.start) + 60*ms)
+		}
+		road.most.Store(0)
+		for range 30 {
+			b.try(l, 1)
+			b.sleepTo(time.Since(b.start) + 7*ms)
+		}
+		if most := road.most.Load(); most != 1 {
+			t.Errorf("%d calls of a limiter were in the air at once", most)
+		}
+		b.sleepTo(time.Since(b.start) + time.Second)
+	})
+}
+
+// More stalled trips than a few keep their places, until they are late: a server that hangs is not flooded.
+func TestHungServerIsNotFlooded(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		road := &road{}
+		p.rdb.AddHook(road)
+		c := NewClient(p.rdb)
+		b.granted("the first", b.try(c.RateLimiter("l", WithRate(PerSecond(1))), 1), 0)
+		road.takes.Store(int64(10 * time.Second))
+		var calls []*call
+		for i := range 100 {
+			calls = append(calls, b.try(c.RateLimiter(fmt.Sprint(i), WithRate(PerSecond(1))), 1))
+			b.sleepTo(time.Since(b.start) + 9*ms)
+		}
+		if most := road.most.Load(); most > mostTrips+mostStalled {
+			t.Errorf("%d trips were in the air", most)
+		}
+		b.sleepTo(5 * time.Second)
+		for _, c := range calls {
+			if synctest.Wait(); !c.ended.Load() || c.err == nil || c.at > 3*time.Second {
+				t.Fatalf("ended %v with %v, %v at %v", c.ended.Load(), c.ok, c.err, c.at)
+			}
+		}
+		b.sleepTo(30 * time.Second)
+		if c.lane.air != 0 || c.lane.stalled != 0 || len(c.lane.waiting) != 0 {
+			t.Errorf("%+v", c.lane)
+		}
+	})
+}
+
+// A pipeline finds no script where somebody flushed them: each of its calls is answered all the same.
+func TestScriptsFlushedBeforeATrip(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		rdb := s.Client()
+		road := &road{}
+		rdb.AddHook(road)
+		c := NewClient(rdb, patient)
+		c.lane.patient = c.callTimeout
+		var sum int64
+		for round := range 5 {
+			if err := rdb.ScriptFlush(t.Context()).Err(); err != nil {
+				t.Fatal(err)
+			}
+			road.takes.Store(int64(5 * ms)) // so that pipelines fill
+			var all sync.WaitGroup
+			for i := range 100 {
+				all.Go(func() {
+					l := c.RateLimiter(fmt.Sprint(i), WithRate(PerHour(10)))
+					result, err := l.Allow(t.Context(), 1)
+					if err != nil || !result.Allowed || result.Remaining != int64(9-round) {
+						t.Errorf("round %d: %+v, %v", round, result, err)
+					}
+				})
+			}
+			all.Wait()
+			road.takes.Store(0)
+			sum += 100
+		}
+		if road.pipelines.Load() == 0 || sum != 500 {
+			t.Error("nothing travelled together")
+		}
+	})
+}
+
+// A node of a cluster that has lost a slot says where it went.
+func TestSlotThatMoved(t *testing.T) {
+	nodes := redistest.Cluster(t, 2)
+	rdb := nodes.ClusterClient()
+	l := NewClient(rdb, patient).RateLimiter("moves", WithRate(PerHour(10)))
+	mustTry(t, l, 1, true)
+	from := nodes.Owner("moves")
+	if err := from.Client().FlushAll(t.Context()).Err(); err != nil { // only empty slots can simply be given away
+		t.Fatal(err)
+	}
+	to := nodes.Servers[0]
+	if to == from {
+		to = nodes.Servers[1]
+	}
+	id := to.Client().ClusterMyID(t.Context()).Val()
+	for _, node := range []*redistest.Server{to, from} {
+		if err := node.Client().Do(t.Context(), "cluster", "setslot", slot("moves"), "node", id).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 5 {
+		mustTry(t, l, 1, true)
+	}
+	mustAvail(t, l, 5)
+}
+
+// A served is a server that grants all, at once and without a memory.
+type served struct{ redis.Pipeliner }
+
+func (served) Process(_ context.Context, cmd redis.Cmder) error {
+	cmd.(once).SetVal([]int64{0, 10, 1000, 9})
+	return nil
+}
+
+func (s served) Pipeline() redis.Pipeliner { return &pile{served: s} }
+
+type pile struct {
+	served
+	cmds []redis.Cmder
+}
+
+func (p *pile) Process(_ context.Context, cmd redis.Cmder) error {
+	p.cmds = append(p.cmds, cmd)
+	return nil
+}
+
+func (p *pile) Exec(ctx context.Context) ([]redis.Cmder, error) {
+	for _, cmd := range p.cmds {
+		_ = p.served.Process(ctx, cmd)
+	}
+	return p.cmds, nil
+}
+
+// Of a million names that somebody asked for once next to nothing remains; of fewer with the race detector, which is slow.
+func TestMillionNames(t *testing.T) {
+	const callers = 64
+	names := 1_000_000
+	if raceDetector {
+		names = 50_000
+	}
+	c := NewClient(served{})
+	memory := func() uint64 {
+		var m runtime.MemStats
+		for range 3 { // what pools hold goes with the second one
+			runtime.GC()
+		}
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	goroutines, before := runtime.NumGoroutine(), memory()
+	var all sync.WaitGroup
+	for caller := range callers {
+		all.Go(func() {
+			for i := caller; i < names; i += callers {
+				if ok, err := c.RateLimiter(fmt.Sprint("name", i), WithDenyCache(100)).TryAcquire(t.Context(), 1); !ok || err != nil {
+					t.Error(ok, err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	soon(t, "the end of the last trips", func() bool { return runtime.NumGoroutine() <= goroutines })
+	after := memory()
+	runtime.KeepAlive(c)
+	if grown := int64(after) - int64(before); grown > 1<<20 {
+		t.Errorf("%d bytes remain of %d names", grown, names)
+	}
+	if lines := len(c.lines.all); lines > spareLines {
+		t.Errorf("%d lines remain", lines)
+	}
+}

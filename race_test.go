@@ -1,0 +1,5 @@
+//go:build race
+
+package rratelimiter
+
+const raceDetector = true
