@@ -253,26 +253,22 @@ const (
 	longestCut  = 15 * time.Second
 )
 
-// sleep sets the timer to the moment at which the first in line can be served, so long after an answer.
+// sleep sets the timer to the moment at which the first in line can be served, so long after an answer, or at which it is
+// the turn of this process.
 func (ln *line) sleep(wait time.Duration, g grants) {
-	now := ln.client.clock()
-	free := ln.since(g).Add(wait)
-	pause := ln.share.divide(g, ln.since(g))
-	ln.polite = time.Time{}
+	now, since := ln.client.clock(), ln.since(g)
+	free := since.Add(wait)
+	ln.polite = ln.share.divide(g, since, wait)
 	wait = max(free.Sub(now), 0)
-	longest := min(shortestCut<<ln.naps, longestCut)
-	switch {
-	case wait > longest:
+	if longest := min(shortestCut<<ln.naps, longestCut); wait > longest {
 		wait = longest - rand.N(longest/10)
 		ln.naps = min(ln.naps+1, 4)
-	case pause > 0:
-		ln.polite = free.Add(pause)
-		if ln.share.room(free) < 0 {
-			wait += pause
-		}
-		fallthrough
-	default:
+		ln.polite = time.Time{}
+	} else {
 		ln.naps = 0
+		if free.Before(ln.polite) {
+			wait = max(ln.share.ready(free, ln.polite, ln.first.n).Sub(now), 0)
+		}
 	}
 	ln.set(wait)
 	ln.client.watch()
@@ -280,21 +276,16 @@ func (ln *line) sleep(wait time.Duration, g grants) {
 
 // room tells how many permits callers in line may ask for now; below 0 for none.
 func (ln *line) room() int64 {
-	if now := ln.client.clock(); now.Before(ln.polite) {
-		return ln.share.room(now)
+	if now := ln.client.clock(); ln.first != nil && now.Before(ln.polite) {
+		return ln.share.room(now, ln.first.n)
 	}
 	return math.MaxInt64
 }
 
-// rest sets the timer to the moment at which a line that has its part may ask again: when a grant of its own returns, or
-// others had their chance.
+// rest sets the timer to the moment at which a line that has its part may ask again.
 func (ln *line) rest() {
 	now := ln.client.clock()
-	until := ln.polite
-	if returns := ln.share.returns(now); returns.After(now) && returns.Before(until) {
-		until = returns
-	}
-	ln.set(max(until.Sub(now), 0))
+	ln.set(max(ln.share.ready(now, ln.polite, ln.first.n).Sub(now), 0))
 }
 
 func (ln *line) set(wait time.Duration) {

@@ -20,11 +20,12 @@ local function origin(member)
 end
 
 -- strangers looks among records for such whose id does not start as this client's do, and answers the origin of one of
--- another Go client, or what is given; and whether there is one that is no Go client's.
+-- another Go client, or what is given; and whether there is one that is no Go client's. Which one it answers goes by the
+-- number in the caller's prefix, which is another one in each call: so a caller hears of all of them in time.
 local function strangers(walked, prefix, found)
   -- How much of a prefix is the same for all of a client's records, by its length: all but the counter.
   local same = ({ [4] = 2, [9] = 6, [16] = 13, [17] = 9 })[#prefix]
-  local own, other = string.sub(prefix, 1, same), false
+  local own, gos, other = string.sub(prefix, 1, same), {}, false
   for i = 1, #walked, 2 do
     if string.sub(walked[i], 1, same) ~= own then
       local from = origin(walked[i])
@@ -33,11 +34,11 @@ local function strangers(walked, prefix, found)
         mark = math.floor(mark / 256)
       end
       if mark == 18287 then -- 'Go'
-        found = from
+        gos[#gos + 1] = from
       else
         other = true
       end
     end
   end
-  return found, other
+  return gos[1] and gos[1 + string.byte(prefix, -1) % #gos] or found, other
 end
