@@ -28,7 +28,7 @@ type share struct {
 	redisson bool // uses limiters on this server, perhaps this one
 
 	part     int64         // of the permits, after the last refusal: what this process may hold
-	over     bool          // it held more than a part, at the last refusal
+	strictly bool          // not even its last caller may go beyond that
 	period   int64         // the one in which permits were last left for somebody unknown
 	from     time.Time     // when that began,
 	until    time.Time     // and ended
@@ -95,31 +95,32 @@ func (s *share) saw(self *identity, g grants) {
 	}
 }
 
-// divide finds out, when something was refused, how much this process may hold when permits return, after a wait. That
-// holds until the time that it answers, for others have the first call on the rest; zero if there are no others.
-func (s *share) divide(g grants, asked time.Time, wait time.Duration) time.Time {
+// divide finds out, when n permits were refused to the first in line, how much this process may hold when these return,
+// after a wait. That counts until the time that it answers: so long others have the first call on the rest. It is zero if
+// there are no others.
+func (s *share) divide(g grants, asked time.Time, wait time.Duration, n int64) time.Time {
 	s.interval, s.offset = g.interval, asked.Sub(time.UnixMilli(g.now))
 	s.granted(g.now, g.interval, 0)
 	used, sharers := g.rate-g.free, int64(len(s.others)+2)
-	part := used / sharers
-	s.over = s.sum > part
 	free := asked.Add(wait)
 	switch {
 	case s.java != 0 && g.now-s.java <= memory(g.interval):
-		if s.part = part; !s.over {
+		s.part = used / sharers
+		if s.strictly = s.sum > s.part; !s.strictly {
 			s.part = (used + sharers - 1) / sharers
 		}
 		return free.Add(min(pause, g.interval/4))
 	case s.redisson:
-		return s.leave(g, free)
+		return s.leave(g, free, n)
 	}
 	return time.Time{}
 }
 
 // leave is divide where Redisson is on the server, but not known on this limiter. In every second period it leaves a
 // fiftieth of what it holds, in every fourth twice as much, in every eighth four times, and so on up to all: so who waits
-// for many permits has a chance, too. Where nobody comes that costs less than three permits of a hundred.
-func (s *share) leave(g grants, free time.Time) time.Time {
+// for many permits has a chance, too. It leaves nothing where its own first caller takes more than that at a time. Where
+// nobody comes all this costs less than three permits of a hundred.
+func (s *share) leave(g grants, free time.Time, n int64) time.Time {
 	if !free.Before(s.from) && free.Before(s.until) {
 		return s.until // decided before: what returns at a time returns bit by bit, with refusals between
 	}
@@ -129,15 +130,16 @@ func (s *share) leave(g grants, free time.Time) time.Time {
 		return time.Time{}
 	}
 	s.period, s.from, s.until = period, free, free.Add(pause)
-	s.part = s.sum - min(s.sum, max(1, s.sum/50)*min(64, period&-period))
+	left := min(s.sum, max(1, s.sum/50)*min(64, period&-period))
+	s.part, s.strictly = s.sum-left, left >= n
 	return s.until
 }
 
 // room tells how many permits this process may take at a time, beside the n of the first caller in line, before it has more
-// than its part; below 0 for none at all. If it had no more than its part before, its last caller may go beyond that: else
-// nobody ever got more permits at a time than a part has.
+// than its part; below 0 for none at all. A process that had no more than its part before may go beyond it with its last
+// caller: else nobody ever got more permits at a time than a part has.
 func (s *share) room(at time.Time, n int64) int64 {
-	if !s.over {
+	if !s.strictly {
 		n = 1
 	}
 	room := s.part - n

@@ -258,7 +258,7 @@ const (
 func (ln *line) sleep(wait time.Duration, g grants) {
 	now, since := ln.client.clock(), ln.since(g)
 	free := since.Add(wait)
-	ln.polite = ln.share.divide(g, since, wait)
+	ln.polite = ln.share.divide(g, since, wait, ln.first.n)
 	wait = max(free.Sub(now), 0)
 	if longest := min(shortestCut<<ln.naps, longestCut); wait > longest {
 		wait = longest - rand.N(longest/10)
