@@ -40,12 +40,15 @@ func (l *Limiter) redissonHere(ctx context.Context) bool {
 	return false
 }
 
-// notice looks for Redisson on the server, now and then, while this process has more than its part of a limiter and has
-// seen nobody. What it finds lets the line ask again, so that it can make room.
+// notice looks for Redisson on the server while callers wait: often, since it may come at any time and has nothing until
+// then, and now and then once it is there. What it finds lets the line ask again, so that it can make room.
 func (ln *line) notice() {
-	const again = 10 * time.Second
+	again := time.Second
+	if ln.share.redisson {
+		again = 10 * time.Second
+	}
 	now := time.Now()
-	if ln.client.alone || !ln.share.crowds() || now.Before(ln.noticed.Add(again)) {
+	if ln.client.alone || now.Before(ln.noticed.Add(again)) {
 		return
 	}
 	ln.noticed = now

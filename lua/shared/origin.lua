@@ -20,10 +20,11 @@ local function originOf(member)
 end
 
 -- strangers looks among records for such whose id does not start as this client's do, and answers the origin of one of
--- another Go client, or what is given; and whether there is one that is no Go client's.
+-- another Go client, or what is given; and whether there is one that is no Go client's. Which one it answers goes by the
+-- number in the caller's prefix, which is another one in each call: so a caller hears of all of them in time.
 local function strangers(walked, prefix, found)
   --@include own
-  local other = false
+  local gos, other = {}, false
   for i = 1, #walked, 2 do
     if string.sub(walked[i], 1, #mine) ~= mine then
       local from = originOf(walked[i])
@@ -32,11 +33,11 @@ local function strangers(walked, prefix, found)
         mark = math.floor(mark / 256)
       end
       if mark == 18287 then -- 'Go'
-        found = from
+        gos[#gos + 1] = from
       else
         other = true
       end
     end
   end
-  return found, other
+  return gos[1] and gos[1 + string.byte(prefix, -1) % #gos] or found, other
 end
