@@ -34,7 +34,7 @@ type request struct {
 	settled    bool      // result or err is final
 	gone       bool      // the caller's context ended
 	flying     bool      // in a call that has not landed
-	flown      *flight   // the last call that carried it
+	flown      int64     // the number of the last call that carried it
 	asked      bool      // was refused once, so it knows when it can be served
 	free       time.Time // that
 	last       bool      // the caller's time is over: the next answer is the last
@@ -67,6 +67,7 @@ type group struct {
 // A flight is one call for many callers.
 type flight struct {
 	line     *line
+	number   int64 // among those of the line
 	groups   []group
 	strict   int // groups of callers in line; they come first
 	callers  int
@@ -136,7 +137,7 @@ func (f *flight) board(r *request, perRequest bool) bool {
 	f.groups[at].callers = append(f.groups[at].callers, r)
 	f.callers++
 	f.detail = f.detail || r.detail
-	r.flying, r.flown = true, f
+	r.flying, r.flown = true, f.number
 	return true
 }
 
@@ -146,8 +147,10 @@ func (ln *line) depart() {
 		return
 	}
 	ln.ask = false
+	ln.flights++
 	f := flights.Get().(*flight)
-	f.line, f.rebuild, f.started, f.changes = ln, ln.rebuild, time.Now(), ln.client.denials.changes.Load()
+	f.line, f.number, f.rebuild = ln, ln.flights, ln.rebuild
+	f.started, f.changes = time.Now(), ln.client.denials.changes.Load()
 	perRequest := ln.limiter.settings.recordPerRequest
 	room := ln.room()
 	for r := ln.first; r != nil && !f.partial; r = r.next {

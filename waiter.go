@@ -26,6 +26,7 @@ type line struct {
 	waiting     int
 	trying      []*request
 	flight      *flight // the call in the air, which the next one waits for
+	flights     int64   // calls so far
 	astray      int     // calls in the air that stalled, so that none waits for them
 	ask         bool    // somebody has a question that the flight in the air doesn't carry
 	rebuild     bool    // the next flight finishes a rebuild of the free permits
@@ -196,7 +197,7 @@ func (ln *line) plan(f *flight, g grants) {
 	case ln.flight != nil:
 	case ln.urgent(next):
 		ln.depart()
-	case next != nil && next.flown != f:
+	case next != nil && next.flown != f.number:
 		ln.rest()
 	case next != nil:
 		ln.share.saw(ln.client.identity, g)
