@@ -312,6 +312,17 @@ func TestGranularityCountsItsOwnGrantInItsPlace(t *testing.T) {
 			g.lasts != 1095*time.Millisecond || g.at != g.now+5 {
 			t.Errorf("%+v", g)
 		}
+
+		// Where it returns last, it is what all wait for.
+		r.advance(200 * time.Millisecond)
+		g, err = l.acquire(t.Context(), []group{
+			{size: 1, callers: make([]*request, 1)}, {size: 9, callers: make([]*request, 1)}, {size: 10, callers: make([]*request, 1)},
+		}, 0, "d")
+		r.must(err)
+		if g.groups[0].granted != 1 || g.groups[1].wait != 895*time.Millisecond || g.groups[2].wait != 1005*time.Millisecond ||
+			g.lasts != 1005*time.Millisecond {
+			t.Errorf("%+v", g)
+		}
 	})
 }
 
@@ -384,7 +395,10 @@ func TestGranularityWithMoreThanARecordHolds(t *testing.T) {
 				t.Fatalf("%d were not granted", n)
 			}
 		}
-		const used = 15_294_967_296
+		for range 20 {
+			r.try(l, 1)
+		}
+		const used = 15_294_967_316
 		at := time.UnixMilli(r.ms() + 990)
 		state, err := l.State(t.Context())
 		r.must(err)
