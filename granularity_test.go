@@ -259,15 +259,10 @@ func TestGranularityTellsExactWaits(t *testing.T) {
 				limiters = append(limiters, c.limiter("rl", WithGranularity(d)))
 			}
 			r.setRate(limiters[0], PerSecond(rate))
-			l := limiters[0]
-			for {
-				l = limiters[random.IntN(len(limiters))]
-				if !r.try(l, 1+random.Int64N(5)) {
-					break
-				}
+			for r.try(limiters[random.IntN(len(limiters))], 1+random.Int64N(5)) {
 				r.advance(time.Duration(random.IntN(60)) * time.Millisecond)
 			}
-			n := 1 + random.Int64N(rate)
+			l, n := limiters[random.IntN(len(limiters))], 1+random.Int64N(rate)
 			for {
 				got, err := l.Allow(t.Context(), n)
 				r.must(err)
