@@ -425,7 +425,7 @@ func TestRandomGarbageIsBorne(t *testing.T) {
 		return fmt.Sprint(random.IntN(50))
 	}
 	r := newRig(t, s, WithCallTimeout(5*time.Second))
-	l := r.limiter("rl")
+	plain, coarse := r.limiter("rl"), r.limiter("rl", WithGranularity(time.Second))
 	member := func() string {
 		switch random.IntN(6) {
 		case 0:
@@ -444,6 +444,10 @@ func TestRandomGarbageIsBorne(t *testing.T) {
 	started := time.Now()
 	tried := 0
 	for ; tried < cases && time.Since(started) < atMost; tried++ {
+		l := plain
+		if tried%2 == 1 {
+			l = coarse
+		}
 		b := broken{add: map[string]string{}}
 		for _, field := range []string{"rate", "interval", "type", "keepAliveTime"} {
 			switch chance := random.IntN(30); {

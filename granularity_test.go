@@ -259,15 +259,10 @@ func TestGranularityTellsExactWaits(t *testing.T) {
 				limiters = append(limiters, c.limiter("rl", WithGranularity(d)))
 			}
 			r.setRate(limiters[0], PerSecond(rate))
-			l := limiters[0]
-			for {
-				l = limiters[random.IntN(len(limiters))]
-				if !r.try(l, 1+random.Int64N(5)) {
-					break
-				}
+			for r.try(limiters[random.IntN(len(limiters))], 1+random.Int64N(5)) {
 				r.advance(time.Duration(random.IntN(60)) * time.Millisecond)
 			}
-			n := 1 + random.Int64N(rate)
+			l, n := limiters[random.IntN(len(limiters))], 1+random.Int64N(rate)
 			for {
 				got, err := l.Allow(t.Context(), n)
 				r.must(err)
@@ -310,6 +305,17 @@ func TestGranularityCountsItsOwnGrantInItsPlace(t *testing.T) {
 		r.must(err)
 		if g.granted(0, group{}) != 1 || g.wait(1) != 1005*time.Millisecond || g.wait(2) != 1095*time.Millisecond ||
 			g.lasts != 1095*time.Millisecond || g.at != g.now+5 {
+			t.Errorf("%+v", g)
+		}
+
+		// Where it returns last, it is what all wait for.
+		r.advance(200 * time.Millisecond)
+		g, err = l.acquire(t.Context(), []group{
+			{size: 1, callers: make([]*request, 1)}, {size: 9, callers: make([]*request, 1)}, {size: 10, callers: make([]*request, 1)},
+		}, 0, "d", nil)
+		r.must(err)
+		if g.granted(0, group{}) != 1 || g.wait(1) != 895*time.Millisecond || g.wait(2) != 1005*time.Millisecond ||
+			g.lasts != 1005*time.Millisecond {
 			t.Errorf("%+v", g)
 		}
 	})
@@ -384,7 +390,10 @@ func TestGranularityWithMoreThanARecordHolds(t *testing.T) {
 				t.Fatalf("%d were not granted", n)
 			}
 		}
-		const used = 15_294_967_296
+		for range 20 {
+			r.try(l, 1)
+		}
+		const used = 15_294_967_316
 		at := time.UnixMilli(r.ms() + 990)
 		state, err := l.State(t.Context())
 		r.must(err)

@@ -191,7 +191,7 @@ func errLate(timeout time.Duration) error {
 	return fmt.Errorf("no answer from Redis within %v: %w", timeout, os.ErrDeadlineExceeded)
 }
 
-// Notes of a script's answer: the same bits as in lua/shared/open.lua.
+// Notes of a script's answer: the same bits as in lua/shared/names.lua.
 const (
 	noteMore    = 256  // expired records remain
 	noteUnbuilt = 512  // the free permits are to be rebuilt once these are gone

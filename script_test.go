@@ -1897,6 +1897,51 @@ func TestScriptsAskOfOldServersNothingNew(t *testing.T) {
 	}
 }
 
+// TestWhatACallAsksOfRedis counts the calls that acquire.lua says it makes: each costs Redis about a microsecond.
+func TestWhatACallAsksOfRedis(t *testing.T) {
+	s := redistest.Real(t)
+	ctx := t.Context()
+	r := newRig(t, s)
+	l, fine := r.limiter("rl", WithRate(PerSecond(10))), r.limiter("rl", WithGranularity(100*time.Millisecond))
+	grant := func(l *Limiter) func() { return func() { r.try(l, 1) } }
+	r.must(l.client.RateLimiter("other", WithRate(PerSecond(1))).Acquire(ctx, 1)) // so that the server knows the script
+	for _, step := range []struct {
+		name string
+		do   func()
+		want string
+	}{
+		{"the first grant", grant(l), "hmget get zrange pttl hset zadd set"},
+		{"a grant", grant(l), "hmget get zrange pttl zadd incrby"},
+		{"a grant for who waits", func() { r.must(l.Acquire(ctx, 1)) }, "hmget get zrange pttl zadd incrby"},
+		{"a grant to many", func() { r.try(l, 3) }, "hmget get zrange pttl zadd incrby"},
+		{"the first grant of a bucket", grant(fine), "hmget get zrange pttl zrangebyscore zadd incrby"},
+		{"another grant of a bucket", grant(fine), "hmget get zrange pttl zrangebyscore zadd zrem incrby"},
+		{"a refusal", func() { r.try(l, 9) }, "hmget get zrange pttl zcard zrange"},
+		{"a look", func() { r.free(l) }, "hmget get zrange pttl"},
+		{"a grant with a life time", func() {
+			r.must(r.rdb.PExpire(ctx, "rl", time.Hour).Err())
+			r.try(l, 1)
+		}, "pexpire hmget get zrange pttl zadd incrby pexpire pexpire"},
+		{"a grant once all expired", func() {
+			r.must(r.rdb.Persist(ctx, "rl").Err())
+			r.advance(2 * time.Second)
+			r.try(l, 1)
+		}, "persist hmget get zrange zrangebyscore zrange pttl zadd incrby zremrangebyrank"},
+	} {
+		monitor := redistest.Monitor(t, s.Addr)
+		step.do()
+		var names []string
+		for _, c := range monitor.Stop() {
+			if len(c.Args) > 1 && strings.Contains(c.Args[1], "rl") { // the key
+				names = append(names, strings.ToLower(c.Args[0]))
+			}
+		}
+		if got := strings.Join(names, " "); got != step.want {
+			t.Errorf("%s: %s, want %s", step.name, got, step.want)
+		}
+	}
+}
+
 func TestHealingsHaveWords(t *testing.T) {
 	texts := map[string]bool{}
 	for _, note := range []int64{1, 2, 4, 8, 16, 32, 64} {

@@ -88,7 +88,7 @@ func (l *Limiter) setRate(ctx context.Context, r Rate, flags string) (bool, erro
 		return false, err
 	}
 	if reply[1]&noteUnbuilt != 0 {
-		_, err = l.look(ctx, nil, "pb")
+		_, err = l.look(ctx, nil, "b")
 	}
 	return reply[0] == 1, err
 }

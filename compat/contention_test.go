@@ -30,6 +30,8 @@ type fleet struct {
 	javas []*redisson.Process
 	gos   int
 	work  redisson.Work
+
+	granularity time.Duration // of the Go processes; 0: none
 }
 
 // A report is what a fleet got.
@@ -83,7 +85,9 @@ func (f fleet) run(t *testing.T, server *redistest.Server, name string, mixed bo
 	for i := range f.gos {
 		w := work
 		w.Blocked = !mixed || i%2 == 0
-		wg.Go(func() { add(&r.byGo, runGo(t, order{Addr: server.Addr, Name: name, Work: w})) })
+		wg.Go(func() {
+			add(&r.byGo, runGo(t, order{Addr: server.Addr, Name: name, Granularity: f.granularity, Work: w}))
+		})
 	}
 	wg.Wait()
 	commands := monitor.Stop()
@@ -114,10 +118,22 @@ func disorderOf(commands []redistest.Command, name string) time.Duration {
 }
 
 // scoresOf reads, from what a MONITOR saw, the records written for a permits key: whoever wrote them, in whatever format.
+// A record that a larger one of the same score replaced counts no more; nothing else takes single records away here. With
+// a granularity, scores are the ends of buckets, and no window of them may hold more than the rate, either: each counts
+// from before its score to an interval after it.
 func scoresOf(t *testing.T, commands []redistest.Command, key string, until time.Time) []window.Score {
 	t.Helper()
 	var scores []window.Score
+	written := map[string]int{} // index by member
 	for _, c := range commands {
+		if len(c.Args) == 3 && strings.EqualFold(c.Args[0], "zrem") && c.Args[1] == key && !c.Time.After(until) {
+			i, known := written[c.Args[2]]
+			if last := len(scores) - 1; !known || scores[i].At != scores[last].At || scores[i].Permits >= scores[last].Permits {
+				t.Fatalf("the record %q was removed after %+v", c.Args[2], scores[last])
+			}
+			scores[i].Permits = 0
+			continue
+		}
 		if len(c.Args) < 4 || !strings.EqualFold(c.Args[0], "zadd") || c.Args[1] != key || c.Time.After(until) {
 			continue
 		}
@@ -127,6 +143,7 @@ func scoresOf(t *testing.T, commands []redistest.Command, key string, until time
 			t.Fatalf("a record with score %q and member %q", score, member)
 		}
 		permits := binary.LittleEndian.Uint32([]byte(member[len(member)-4:]))
+		written[member] = len(scores)
 		scores = append(scores, window.Score{Permits: int64(permits), At: at})
 	}
 	return scores
@@ -181,6 +198,28 @@ func TestContention(t *testing.T) {
 			}
 			f.run(t, server, "contention:"+strings.Join(versions, "+"), true).judge(t, 0.95)
 		})
+	}
+}
+
+// TestContentionWithGranularity is the same where the Go processes join what they are granted within a bucket.
+func TestContentionWithGranularity(t *testing.T) {
+	server := redistest.Real(t)
+	f := fleet{
+		rate: every(250*time.Millisecond, 200), javas: javas(t, server, "3.17.5", "4.7.0"), gos: 2,
+		work:        redisson.Work{Threads: 8, For: 5 * time.Second, Min: 1, Max: 3},
+		granularity: 25 * time.Millisecond,
+	}
+	r := f.run(t, server, "contention:granularity", true)
+	r.judge(t, 0.75) // all permits of Go return up to a tenth of the interval late
+	joined := 0
+	for _, s := range r.scores {
+		if s.Permits == 0 {
+			joined++
+		}
+	}
+	t.Logf("%d of %d records were joined with another one", joined, len(r.scores))
+	if joined == 0 {
+		t.Error("no record was joined with another one")
 	}
 }
 

@@ -27,8 +27,9 @@ import (
 const workerEnv = "RRATELIMITER_COMPAT_WORKER"
 
 type order struct {
-	Addr, Name string
-	Work       redisson.Work
+	Addr, Name  string
+	Granularity time.Duration // 0: none
+	Work        redisson.Work
 }
 
 // workerMain does what a worker is told to, and prints a line of JSON for each grant.
@@ -40,7 +41,11 @@ func workerMain(words string) int {
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: o.Addr})
 	defer rdb.Close()
-	limiter := rratelimiter.NewClient(rdb).RateLimiter(o.Name)
+	var options []rratelimiter.LimiterOption
+	if o.Granularity > 0 {
+		options = append(options, rratelimiter.WithGranularity(o.Granularity))
+	}
+	limiter := rratelimiter.NewClient(rdb).RateLimiter(o.Name, options...)
 	out := bufio.NewWriter(os.Stdout)
 	defer out.Flush()
 	var mu sync.Mutex

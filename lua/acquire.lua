@@ -30,8 +30,8 @@
 --   ZADD    the record: the first write, which a full server refuses
 --   INCRBY  the free permits
 -- Expired records cost ZRANGEBYSCORE (their permits), ZRANGE (who is oldest then) and ZREMRANGEBYRANK; a life time
--- PEXPIRE of both keys; a granularity ZRANGEBYSCORE (this client's record of the bucket) and ZREM of it; a refusal writes
--- nothing, but takes ZCARD and ZRANGE of the records that it adds up or walks.
+-- PEXPIRE of both keys; a granularity ZRANGEBYSCORE (this client's record of the bucket) and ZREM of it; a refusal ZCARD and
+-- ZRANGE of the records that it adds up or walks.
 
 --@include names
 local from, asked, flags, given, granularity = 0, ARGV[1], ARGV[5], ARGV[6], ARGV[7]

@@ -7,7 +7,7 @@
 --
 -- PEXPIRE knows these conditions only from Redis 7.0 on, so they are decided here.
 --
--- PERSIST lets the client's own pair live for an interval and a minute from now: then it says nothing any more (close.lua),
+-- PERSIST lets the client's own pair live for an interval and a minute from now: then it says nothing any more (renew.lua),
 -- and a client that never comes back would leave it for ever.
 
 local condition = ARGV[3]

@@ -25,7 +25,7 @@ end
 local function strangers(walked, prefix, found)
   --@include own
   local gos, other = {}, false
-  for i = 1, #walked, 2 do
+  for i = 1, #walked do
     if string.sub(walked[i], 1, #mine) ~= mine then
       local from = originOf(walked[i])
       local mark = from

@@ -2,8 +2,8 @@
 --
 -- takes  what settle.lua sets; at, the score of what is granted
 -- sets   free and notes, raised where free permits were forgotten: never lowered, since after a release by Redisson there
---        are more permits than the rate on purpose; raised, whether they were; walked, live records as they return, with
---        their scores; wait and lasting
+--        are more permits than the rate on purpose; raised, whether they were; walked, live records as they return; wait
+--        and lasting
 
 -- How many records a refusal adds up, to find free permits that were forgotten; and how many it walks to tell a time.
 local CHECKED, WALKED = 256, 512
@@ -12,11 +12,11 @@ local CHECKED, WALKED = 256, 512
 local alive, raised = call('ZCARD', records) - dead, false
 local walked
 if alive > CHECKED then
-  walked = { oldest, since }
+  walked = { oldest }
 else
-  walked = call('ZRANGE', records, dead, dead + CHECKED - 1, 'WITHSCORES')
+  walked = call('ZRANGE', records, dead, dead + CHECKED - 1)
   local live = 0
-  for i = 1, #walked, 2 do
+  for i = 1, #walked do
     live = live + permits(walked[i])
   end
   if free + live < rate then
@@ -29,40 +29,42 @@ local function delay(score)
   return math.max(1, math.min(MOST, math.ceil(score + interval - now)))
 end
 
+-- returning is delay for the live record of the given rank. Scores are asked for one by one: they cost Redis more than
+-- members do, and few are needed.
+local function returning(rank)
+  if rank == 0 then
+    return delay(tonumber(since))
+  end
+  return delay(tonumber(call('ZRANGE', records, dead + rank, dead + rank, 'WITHSCORES')[2]))
+end
+
 -- wait answers how many ms from now a size will be free, if nobody else takes it, where so many permits are left and so
 -- many were taken: at least so long, where the records are too many to walk.
 local function wait(size, left, taken)
-  local have, ours, granted = left, taken, tonumber(at)
-  for i = 1, #walked, 2 do
-    local score = tonumber(walked[i + 1])
-    if ours > 0 and score > granted then
-      have, ours = have + ours, 0
+  local have = left
+  local before = taken > 0 and call('ZCOUNT', records, '-inf', at) - dead -- records that return before what was taken
+  for i = 1, #walked do
+    if before == i - 1 then
+      have = have + taken
       if have >= size then
-        return delay(granted)
+        return delay(at)
       end
     end
     have = have + permits(walked[i])
     if have >= size then
-      return delay(score)
+      return returning(i - 1)
     end
   end
-  if alive <= #walked / 2 then
-    return delay(granted)
-  elseif #walked > 2 then
-    return delay(tonumber(walked[#walked]))
+  if alive <= #walked then
+    return delay(at)
+  elseif #walked > 1 then
+    return returning(#walked - 1)
   end
-  walked = call('ZRANGE', records, dead, dead + WALKED - 1, 'WITHSCORES')
+  walked = call('ZRANGE', records, dead, dead + WALKED - 1)
   return wait(size, left, taken)
 end
 
 -- lasting answers how many ms from now all permits will be free, if nobody takes any, where so many were taken.
 local function lasting(taken)
-  local newest, granted = walked[#walked], tonumber(at)
-  if alive > #walked / 2 then
-    newest = call('ZRANGE', records, '-1', '-1', 'WITHSCORES')[2]
-  end
-  if taken > 0 then
-    newest = math.max(newest and tonumber(newest) or granted, granted)
-  end
-  return newest and delay(tonumber(newest)) or 0
+  return math.max(alive > 0 and returning(alive - 1) or 0, taken > 0 and delay(at) or 0)
 end
