@@ -44,7 +44,7 @@ type grantedAt struct{ at, n int64 }
 const pause = 150 * time.Millisecond
 
 // granted notes permits that this process got at a time in ms. What lies close together counts as one grant, so that
-// these are few on limiters with long intervals, too.
+// these are few on limiters with long intervals, too: it counts as returned a little early.
 func (s *share) granted(now int64, interval time.Duration, n int64) {
 	edge := now - interval.Milliseconds()
 	dead := 0
@@ -57,7 +57,7 @@ func (s *share) granted(now int64, interval time.Duration, n int64) {
 		return
 	}
 	s.sum += n
-	const notes = 256
+	const notes = 1024
 	if last := len(s.own) - 1; last >= 0 && now-s.own[last].at <= interval.Milliseconds()/notes {
 		s.own[last].n += n
 	} else {

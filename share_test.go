@@ -372,7 +372,7 @@ func TestShareRule(t *testing.T) {
 func TestShareIsSmall(t *testing.T) {
 	var s share
 	for i := range int64(2 * 3600 * 10) {
-		if s.granted(100*i, time.Hour, 1); len(s.own) > 260 {
+		if s.granted(100*i, time.Hour, 1); len(s.own) > 1030 {
 			t.Fatalf("%d notes at %d", len(s.own), 100*i)
 		}
 	}
