@@ -37,7 +37,7 @@ for i = 0, #KEYS / 5 - 1 do
     limiter.granted, limiter.lasts = 0, 0
     if not limiter.more then
       if looked(limiter) and limiter.wanted <= limiter.free then
-        limiter.granted = 1
+        limiter.granted, limiter.lasts = 1, limiter.interval
       else
         limiter.wait, limiter.lasts = wait(limiter, limiter.free, limiter.wanted), lasting(limiter)
       end
