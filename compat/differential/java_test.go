@@ -203,7 +203,7 @@ func hash(text string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// keysOf are the five keys of a limiter, in the order of every script.
+// keysOf are the five keys of a limiter whose name has no braces, in the order of every script.
 func keysOf(name, client string) []string {
 	return []string{name, "{" + name + "}:value", "{" + name + "}:value:" + client,
 		"{" + name + "}:permits", "{" + name + "}:permits:" + client}
