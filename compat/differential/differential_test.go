@@ -300,26 +300,31 @@ func drawState(t *rapid.T) state {
 	for kind := range s.pairs {
 		s.pairs[kind] = drawPair(t, c)
 	}
+	if p := s.pair(); len(p.records) > 200 && s.fields["rate"] != "" {
+		s.fields["rate"] = fmt.Sprint(len(p.records) + 2)
+	}
 	return s
 }
 
+// drawPair draws free permits and records, mostly such that they are right.
 func drawPair(t *rapid.T, c config) pair {
 	var p pair
 	var all int64
 	count := rapid.IntRange(0, 8).Draw(t, "records")
-	step := int64(0)
-	if chance(t, 50, "many records") {
-		count = rapid.SampledFrom([]int{250, 256, 257, 300, 510, 515, 700}).Draw(t, "how many")
-		step = c.interval / 400
+	many := chance(t, 25, "many records")
+	oldest := c.interval * 3 / 2
+	if many {
+		count = rapid.SampledFrom([]int{256, 255, 257, 511, 512, 513, 700}).Draw(t, "how many")
+		oldest = rapid.SampledFrom([]int64{c.interval - 1, c.interval * 9 / 8}).Draw(t, "age of the oldest")
 	}
 	format := rratelimiter.Redisson317
 	if chance(t, 20, "other formats") {
 		format = rapid.SampledFrom([]rratelimiter.RecordFormat{rratelimiter.Redisson313, rratelimiter.Redisson316}).Draw(t, "format")
 	}
 	for i := range count {
-		r := record{at: epoch - c.interval*3/2 + int64(i)*step, permits: 1}
-		if count <= 8 {
-			r.at += rapid.Int64Range(0, c.interval*3/2+3).Draw(t, "age")
+		r := record{at: epoch - oldest + int64(i)*c.interval/1000, permits: 1}
+		if !many {
+			r.at = epoch - oldest + rapid.Int64Range(0, oldest+3).Draw(t, "age")
 			r.permits = rapid.Int64Range(1, max(1, c.rate/3)).Draw(t, "permits")
 		}
 		r.member = memberOf(format, 0xe000_0000+uint64(i), r.permits)
@@ -329,12 +334,19 @@ func drawPair(t *rapid.T, c config) pair {
 	if count > 0 {
 		p.recordsEnd = drawEnd(t, 200, "life time of records")
 	}
+	if many {
+		c.rate = all + 2 // few are free, so that drift shows
+	}
 	p.set(c.rate - all)
-	switch rapid.IntRange(0, 12).Draw(t, "value") {
+	kind := rapid.IntRange(0, 12).Draw(t, "value")
+	if many && kind < 7 {
+		kind = 8
+	}
+	switch kind {
 	case 7:
 		p.value = ""
 	case 8:
-		p.set(max(0, c.rate-all-rapid.Int64Range(1, 5).Draw(t, "too few")))
+		p.set(max(0, c.rate-all-rapid.Int64Range(1, 3).Draw(t, "too few")))
 	case 9:
 		p.set(c.rate - all + rapid.Int64Range(1, 5).Draw(t, "too many"))
 	case 10:
