@@ -300,9 +300,6 @@ func drawState(t *rapid.T) state {
 	for kind := range s.pairs {
 		s.pairs[kind] = drawPair(t, c)
 	}
-	if p := s.pair(); len(p.records) > 200 && s.fields["rate"] != "" {
-		s.fields["rate"] = fmt.Sprint(len(p.records) + 2)
-	}
 	return s
 }
 
@@ -311,21 +308,14 @@ func drawPair(t *rapid.T, c config) pair {
 	var p pair
 	var all int64
 	count := rapid.IntRange(0, 8).Draw(t, "records")
-	many := chance(t, 25, "many records")
-	oldest := c.interval * 3 / 2
-	if many {
-		count = rapid.SampledFrom([]int{256, 255, 257, 511, 512, 513, 700}).Draw(t, "how many")
-		oldest = rapid.SampledFrom([]int64{c.interval - 1, c.interval * 9 / 8}).Draw(t, "age of the oldest")
-	}
 	format := rratelimiter.Redisson317
 	if chance(t, 20, "other formats") {
 		format = rapid.SampledFrom([]rratelimiter.RecordFormat{rratelimiter.Redisson313, rratelimiter.Redisson316}).Draw(t, "format")
 	}
 	for i := range count {
-		r := record{at: epoch - oldest + int64(i)*c.interval/1000, permits: 1}
-		if !many {
-			r.at = epoch - oldest + rapid.Int64Range(0, oldest+3).Draw(t, "age")
-			r.permits = rapid.Int64Range(1, max(1, c.rate/3)).Draw(t, "permits")
+		r := record{
+			at:      epoch + 3 - rapid.Int64Range(0, c.interval*3/2+3).Draw(t, "age"),
+			permits: rapid.Int64Range(1, max(1, c.rate/3)).Draw(t, "permits"),
 		}
 		r.member = memberOf(format, 0xe000_0000+uint64(i), r.permits)
 		all += r.permits
@@ -334,15 +324,8 @@ func drawPair(t *rapid.T, c config) pair {
 	if count > 0 {
 		p.recordsEnd = drawEnd(t, 200, "life time of records")
 	}
-	if many {
-		c.rate = all + 2 // few are free, so that drift shows
-	}
 	p.set(c.rate - all)
-	kind := rapid.IntRange(0, 12).Draw(t, "value")
-	if many && kind < 7 {
-		kind = 8
-	}
-	switch kind {
+	switch rapid.IntRange(0, 12).Draw(t, "value") {
 	case 7:
 		p.value = ""
 	case 8:
@@ -363,10 +346,10 @@ func drawPair(t *rapid.T, c config) pair {
 }
 
 // disturb changes a state as an eviction, another program or a hand may.
-func disturb(t *rapid.T, s *state) {
+func disturb(t *rapid.T, s *state, now int64) {
 	p := s.pair()
 	value, _ := p.number()
-	switch rapid.IntRange(0, 7).Draw(t, "disturbance") {
+	switch rapid.IntRange(0, 8).Draw(t, "disturbance") {
 	case 0:
 		p.value, p.valueEnd = "", 0
 	case 1:
@@ -390,7 +373,25 @@ func disturb(t *rapid.T, s *state) {
 		if len(s.fields) == 0 {
 			s.end = 0
 		}
+	case 8:
+		if s.initialized() {
+			crowd(t, s, now)
+		}
 	}
+}
+
+// crowd gives a limiter about as many live records as a refusal adds up or walks at most, and too few free permits.
+func crowd(t *rapid.T, s *state, now int64) {
+	p := s.pair()
+	p.records = nil
+	count := rapid.SampledFrom([]int{checked, checked - 1, checked + 1, walked, walked - 1, walked + 1}).Draw(t, "records")
+	interval := s.number("interval")
+	for i := range count {
+		member := memberOf(rratelimiter.Redisson317, 0xf000_0000+uint64(i), 1)
+		p.records = append(p.records, record{now - interval + 1 + int64(i)*interval/1000, 1, member})
+	}
+	s.fields["rate"] = fmt.Sprint(count + 4)
+	p.set(rapid.Int64Range(-2, 4).Draw(t, "free"))
 }
 
 // drawCall draws what to ask, more often what is asked more often, and of which Redisson.
@@ -405,7 +406,7 @@ func drawCall(t *rapid.T, of []string, s *state) (string, call) {
 	case tryAcquire, release, acquireUpTo:
 		rate := max(1, s.number("rate"))
 		free, _ := s.pair().number()
-		c.n = max(1, rapid.OneOf(rapid.Int64Range(1, 3), rapid.Int64Range(1, rate+1), rapid.Int64Range(free-1, free+1)).Draw(t, "permits"))
+		c.n = max(1, rapid.OneOf(rapid.Int64Range(1, 3), rapid.Int64Range(1, rate+1), rapid.Int64Range(free-1, free+1), rapid.Int64Range(rate-4, rate)).Draw(t, "permits"))
 	case available, look:
 	default:
 		c.rate = drawConfig(t, knowsKeepAlive(version))
@@ -500,7 +501,7 @@ func (w *world) sequence(t *rapid.T, of []string, callers []caller, compared, al
 		version, asked := drawCall(t, of, &current)
 		if chance(t, 10, "a stranger") {
 			before := current.String()
-			disturb(t, &current)
+			disturb(t, &current, w.now)
 			t.Logf("at %d ms a stranger changes %s", w.now-epoch, before)
 			if current, err = w.put(ctx, current); err != nil {
 				t.Fatal("a call failed: ", err)
@@ -514,7 +515,7 @@ func (w *world) sequence(t *rapid.T, of []string, callers []caller, compared, al
 			alone.Add(1)
 			return
 		}
-		by := rapid.SampledFrom(callers).Draw(t, "caller")
+		by := callers[rapid.IntRange(0, len(callers)-1).Draw(t, "caller")]
 		by.way = rapid.IntRange(byAllow, byAllowAll).Draw(t, "way")
 		c := &comparison{version: version, call: asked, before: current}
 		var differences []string
