@@ -27,7 +27,7 @@ local function rebuilt(limiter, stored, free, dead, back, oldest, more, rebuild)
     why = (int(stored) or 0) < 0 and NEGATIVE or GARBLED
   elseif free > limiter.rate then
     why = ABOVE
-  elseif oldest and free < 0 and not rebuild then
+  elseif oldest and free < 0 and free + back <= limiter.rate and not rebuild then
     why = NEGATIVE
     if redis.call('ZCARD', limiter.records) - dead > 256 then
       return free + back, more
