@@ -6,11 +6,13 @@
 // Redisson does from the jars: its scripts are seen on the wire when the tests start, and then sent with chosen times and
 // ids.
 //
-// A failing run names its seed; -rapid.seed=N repeats it, -steps=N makes the differential test longer.
+// A run names its seed; -rapid.seed=N repeats it, and -steps=N makes the differential test longer:
+//
+//	go test ./compat/differential -run Differential -steps 1000000 -timeout 2h -v
 //
 // This file has the flags; java_test.go Redisson's scripts, state_test.go a limiter's state, rules_test.go where this
-// library differs on purpose, differential_test.go the comparison, window_test.go the windows, and fault_test.go the
-// connections that lose answers.
+// library differs on purpose, examples_test.go a case of each, differential_test.go the comparison, window_test.go the
+// windows, and fault_test.go the connections that lose answers.
 package differential
 
 import (
