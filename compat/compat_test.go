@@ -1,5 +1,5 @@
 // Package compat proves that this library and real Redissons share limiters: matrix_test.go for every version in the
-// table of the README, contention_test.go for many processes at once.
+// table of the README, contention_test.go for many processes at once, suite_test.go for what Redisson tests of itself.
 package compat
 
 import (

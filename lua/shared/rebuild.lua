@@ -16,7 +16,7 @@ elseif free > rate then
   why = ABOVE
 elseif not oldest then
   why = free + back ~= rate and EMPTY or 0
-elseif free < 0 and not rebuild then
+elseif free < 0 and free + back <= rate and not rebuild then
   why = NEGATIVE
 else
   why = DRIFTED

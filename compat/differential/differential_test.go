@@ -1,0 +1,549 @@
+package differential
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// differential_test.go asks Redisson's scripts and this library the same, and compares.
+
+// epoch is when the clock of the tests starts: ms since 1970.
+const epoch = int64(1_700_000_000_000)
+
+// A world is a limiter that Java uses and one that Go uses on the same server, and the clock of both.
+type world struct {
+	wire
+	rdb      *redis.Client
+	javaName string
+	goName   string
+	now      int64
+	ids      uint64
+	hits     []atomic.Int64
+}
+
+func newWorld(t *testing.T, w wire, server *redistest.Server, name string) *world {
+	t.Helper()
+	rdb := server.Client()
+	w.load(t, rdb)
+	for _, text := range []string{readText, copyText} {
+		if err := rdb.ScriptLoad(t.Context(), text).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &world{wire: w, rdb: rdb, javaName: "java:" + name, goName: "go:" + name, hits: make([]atomic.Int64, len(rules))}
+}
+
+// begin gives both limiters a state, at the start of the clock.
+func (w *world) begin(ctx context.Context, s state) (state, error) {
+	w.now, w.ids = epoch, 0
+	return w.put(ctx, s)
+}
+
+// put replaces the state of the limiter that Go uses.
+func (w *world) put(ctx context.Context, s state) (state, error) {
+	p := w.rdb.Pipeline()
+	s.write(ctx, p, w.goName)
+	read := readInto(ctx, p, w.goName)
+	if _, err := p.Exec(ctx); err != nil {
+		return state{}, err
+	}
+	return parseState(read)
+}
+
+// askJava asks Redisson in a state that this library's limiter is in, changed as the comparison says.
+func (w *world) askJava(ctx context.Context, c *comparison, changed bool) (outcome, error) {
+	w.ids++
+	p := w.rdb.Pipeline()
+	if changed {
+		c.start.write(ctx, p, w.javaName)
+	} else {
+		copyOver(ctx, p, w.goName, w.javaName)
+	}
+	reply := w.send(ctx, p, c.version, c.asked, w.javaName, c.now, w.ids)
+	read := readInto(ctx, p, w.javaName)
+	p.Exec(ctx) // the errors of Redisson's scripts are answers
+	s, err := parseState(read)
+	return outcome{understand(c.asked, reply), s}, err
+}
+
+// A caller is how this library is asked: which way does not matter to what it answers.
+type caller struct {
+	limiter *rratelimiter.Limiter
+	client  *rratelimiter.Client
+	way     int
+}
+
+// The ways to ask for permits.
+const (
+	byAllow = iota
+	byTryAcquire
+	byAllowAll
+)
+
+// askGo asks this library.
+func (w *world) askGo(ctx context.Context, c *comparison, by caller) (outcome, error) {
+	a, result := by.answer(ctx, c)
+	read := w.rdb.EvalSha(ctx, readSHA, keysOf(w.goName, clientID))
+	s, err := parseState(read)
+	if a.failure == "" && result != nil {
+		if wanted := resultOf(&s, a, c.now, result.ResetAfter); *result != wanted {
+			a.failure = fmt.Sprintf("the result is %+v, by the state %+v", *result, wanted)
+		}
+	}
+	return outcome{a, s}, err
+}
+
+// resultOf is what a caller must be told in the state that its call left. After a grant all is free an interval later, or
+// when the last record of a client returns whose clock is ahead: both are right.
+func resultOf(s *state, a answer, now int64, told time.Duration) rratelimiter.Result {
+	free, _ := s.pair().number()
+	interval := s.number("interval")
+	r := rratelimiter.Result{Allowed: a.granted, Limit: s.number("rate"), Remaining: max(0, free)}
+	if records := s.pair().records; len(records) > 0 {
+		r.ResetAfter = time.Duration(max(1, records[len(records)-1].at+interval-now)) * time.Millisecond
+	}
+	if !a.granted {
+		r.RetryAfter = time.Duration(a.wait) * time.Millisecond
+	} else if simple := time.Duration(interval) * time.Millisecond; told == simple {
+		r.ResetAfter = simple
+	}
+	return r
+}
+
+// answer asks, and comes with the whole result where the way to ask has one.
+func (by caller) answer(ctx context.Context, c *comparison) (answer, *rratelimiter.Result) {
+	l := by.limiter
+	var opts []rratelimiter.SetOption
+	if c.call.keep {
+		opts = append(opts, rratelimiter.KeepState())
+	}
+	var a answer
+	var result *rratelimiter.Result
+	var err error
+	switch c.call.kind {
+	case trySetRate:
+		a.granted, err = l.TrySetRate(ctx, c.call.rate.goRate())
+	case setRate, setRateArgs:
+		err = l.SetRate(ctx, c.call.rate.goRate(), opts...)
+		a.granted = err == nil
+	case updateRate:
+		a.granted, err = l.UpdateRate(ctx, c.call.rate.goRate(), opts...)
+	case available:
+		a.amount, err = l.AvailablePermits(ctx)
+	case release:
+		a.amount, err = l.Release(ctx, c.call.n)
+		a.granted = err == nil
+	case look:
+		var state rratelimiter.State
+		state, err = l.State(ctx)
+		a.amount = state.Available
+	case acquireUpTo:
+		a.amount, err = l.AcquireUpTo(ctx, c.call.n)
+		a.wait = unknown
+	case tryAcquire:
+		switch by.way {
+		case byTryAcquire:
+			a.granted, err = l.TryAcquire(ctx, c.call.n)
+			a.wait = unknown
+		case byAllowAll:
+			var all []rratelimiter.Result
+			if all, err = by.client.AllowAll(ctx, c.call.n, l); err == nil {
+				result = &all[0]
+			}
+		default:
+			var r rratelimiter.Result
+			r, err = l.Allow(ctx, c.call.n)
+			result = &r
+		}
+		if result != nil {
+			a.granted, a.wait = result.Allowed, result.RetryAfter.Milliseconds()
+		}
+	}
+	switch {
+	case err == nil:
+		return a, result
+	case errors.Is(err, rratelimiter.ErrNotInitialized):
+		return answer{failure: uninitialized}, nil
+	case errors.Is(err, rratelimiter.ErrExceedsRate):
+		return answer{failure: exceeds}, nil
+	}
+	return answer{failure: err.Error()}, nil
+}
+
+// unknown stands for a wait that a caller was not told.
+const unknown = -1
+
+// compare asks both and tells what differs without a rule that says so.
+func (w *world) compare(ctx context.Context, c *comparison, by caller) (after state, differences []string, err error) {
+	c.now, c.start, c.asked = w.now, c.before.clone(), c.call
+	changed := false
+	for i, r := range rules {
+		if r.heals != nil && r.heals(c) {
+			w.hits[i].Add(1)
+			changed = true
+		}
+	}
+	began := time.Now()
+	if c.wanted, err = w.askJava(ctx, c, changed); err != nil {
+		return state{}, nil, err
+	}
+	got, err := w.askGo(ctx, c, by)
+	if err != nil {
+		return state{}, nil, err
+	}
+	c.took, c.ended = time.Since(began), time.Now().UnixMilli()
+	javas := c.wanted
+	javas.state = javas.state.clone()
+	for i, r := range rules {
+		if r.expects != nil && r.expects(c) {
+			w.hits[i].Add(1)
+		}
+	}
+	if got.wait == unknown {
+		c.wanted.wait = unknown
+	}
+	if c.wanted.granted {
+		c.wanted.wait = got.wait
+	}
+	if c.wanted.failure != got.failure || c.wanted.answer != got.answer && got.failure == "" {
+		differences = append(differences, fmt.Sprintf("answer: %v, %v", c.wanted.answer, got.answer))
+	}
+	// Redisson's life times began at some moment of the comparison, ours at another.
+	differences = append(differences, c.wanted.differences(&got.state, c.took+10*time.Millisecond)...)
+	if len(differences) > 0 {
+		differences = append(differences, fmt.Sprintf("before:  %v\nhealed:  %v\nJava:    %v; %v\nwanted:  %v; %v\nGo:      %v; %v",
+			c.before, c.start, javas.answer, javas.state, c.wanted.answer, c.wanted.state, got.answer, got.state))
+	}
+	return got.state, differences, nil
+}
+
+// javaAlone lets Redisson act on the limiter that both share from then on: so Go meets what Java leaves.
+func (w *world) javaAlone(ctx context.Context, version string, c call) (state, error) {
+	w.ids++
+	p := w.rdb.Pipeline()
+	w.send(ctx, p, version, c, w.goName, w.now, w.ids)
+	read := readInto(ctx, p, w.goName)
+	p.Exec(ctx)
+	return parseState(read)
+}
+
+// memberOf makes the member of a record.
+func memberOf(f rratelimiter.RecordFormat, id uint64, permits int64) string {
+	length := map[rratelimiter.RecordFormat]int{
+		rratelimiter.Redisson313: 4, rratelimiter.Redisson316: 8, rratelimiter.Redisson317: 8, rratelimiter.Redisson321: 16,
+	}[f]
+	text := fmt.Sprintf("%016x", id)
+	member, err := rratelimiter.PackRecord(f, []byte(text[len(text)-length:]), uint32(permits))
+	if err != nil {
+		panic(err)
+	}
+	return string(member)
+}
+
+// chance is true once in n times.
+func chance(t *rapid.T, n int, label string) bool { return rapid.IntRange(1, n).Draw(t, label) == n }
+
+var (
+	rateGen = rapid.OneOf(rapid.Int64Range(1, 12), rapid.Int64Range(1, 300), rapid.Just(int64(1_000_000)), rapid.Just(int64(4_294_967_295)))
+	spanGen = rapid.OneOf(rapid.Int64Range(1, 50), rapid.SampledFrom([]int64{1000, 60_000, 3_600_000}))
+)
+
+// drawConfig draws a rate; one with a keep-alive only where that is wanted. All that lives in real time lives minutes.
+func drawConfig(t *rapid.T, keepAlive bool) config {
+	c := config{rateGen.Draw(t, "rate"), spanGen.Draw(t, "interval"), int64(rapid.IntRange(0, 1).Draw(t, "type")), 0}
+	if keepAlive && chance(t, 3, "keep-alive") {
+		c.keepAlive = c.interval + rapid.SampledFrom([]int64{600_000, 7_200_000}).Draw(t, "keep-alive, ms")
+	}
+	return c
+}
+
+// drawEnd draws when a key's life time ends; mostly it has none.
+func drawEnd(t *rapid.T, minutes int, label string) int64 {
+	if !chance(t, 5, label) {
+		return 0
+	}
+	return time.Now().Add(time.Duration(minutes+rapid.IntRange(0, 100).Draw(t, label+", minutes")) * time.Minute).UnixMilli()
+}
+
+// drawState draws a state as any hand may have left it.
+func drawState(t *rapid.T) state {
+	c := drawConfig(t, true)
+	s := state{fields: map[string]string{
+		"rate": fmt.Sprint(c.rate), "interval": fmt.Sprint(c.interval), "type": fmt.Sprint(c.kind),
+	}}
+	if c.keepAlive > 0 || chance(t, 4, "a keep-alive of 0") {
+		s.fields["keepAliveTime"] = fmt.Sprint(c.keepAlive)
+	}
+	switch rapid.IntRange(0, 12).Draw(t, "part of the configuration") {
+	case 10:
+		s.fields = map[string]string{}
+	case 11:
+		for _, field := range []string{"rate", "interval", "type"} {
+			if chance(t, 2, "no "+field) {
+				delete(s.fields, field)
+			}
+		}
+	}
+	if len(s.fields) > 0 {
+		s.end = drawEnd(t, 30, "life time")
+	}
+	for kind := range s.pairs {
+		s.pairs[kind] = drawPair(t, c)
+	}
+	return s
+}
+
+// drawPair draws free permits and records, mostly such that they are right.
+func drawPair(t *rapid.T, c config) pair {
+	var p pair
+	var all int64
+	count := rapid.IntRange(0, 8).Draw(t, "records")
+	format := rratelimiter.Redisson317
+	if chance(t, 20, "other formats") {
+		format = rapid.SampledFrom([]rratelimiter.RecordFormat{rratelimiter.Redisson313, rratelimiter.Redisson316}).Draw(t, "format")
+	}
+	for i := range count {
+		r := record{
+			at:      epoch + 3 - rapid.Int64Range(0, c.interval*3/2+3).Draw(t, "age"),
+			permits: rapid.Int64Range(1, max(1, c.rate/3)).Draw(t, "permits"),
+		}
+		r.member = memberOf(format, 0xe000_0000+uint64(i), r.permits)
+		all += r.permits
+		p.records = append(p.records, r)
+	}
+	if count > 0 {
+		p.recordsEnd = drawEnd(t, 200, "life time of records")
+	}
+	p.set(c.rate - all)
+	switch rapid.IntRange(0, 12).Draw(t, "value") {
+	case 7:
+		p.value = ""
+	case 8:
+		p.set(max(0, c.rate-all-rapid.Int64Range(1, 3).Draw(t, "too few")))
+	case 9:
+		p.set(c.rate - all + rapid.Int64Range(1, 5).Draw(t, "too many"))
+	case 10:
+		p.set(rapid.Int64Range(-5, c.rate+5).Draw(t, "any value"))
+	case 11:
+		p.value = rapid.SampledFrom([]string{"nan", "1.5", "-", "007", " 3", "0x10", "1e3"}).Draw(t, "no number")
+	case 12:
+		p = pair{}
+	}
+	if p.value != "" {
+		p.valueEnd = drawEnd(t, 400, "life time of value")
+	}
+	return p
+}
+
+// disturb changes a state as an eviction, another program or a hand may.
+func disturb(t *rapid.T, s *state, now int64) {
+	p := s.pair()
+	value, _ := p.number()
+	switch rapid.IntRange(0, 8).Draw(t, "disturbance") {
+	case 0:
+		p.value, p.valueEnd = "", 0
+	case 1:
+		p.records, p.recordsEnd = nil, 0
+	case 2:
+		p.set(value - rapid.Int64Range(1, 5).Draw(t, "less"))
+	case 3:
+		p.set(value + rapid.Int64Range(1, 5).Draw(t, "more"))
+	case 4:
+		p.value = "no number"
+	case 5:
+		if s.initialized() {
+			s.fields["rate"] = fmt.Sprint(rateGen.Draw(t, "another rate"))
+		}
+	case 6:
+		if len(s.fields) > 0 {
+			s.end = drawEnd(t, 30, "another life time")
+		}
+	case 7:
+		delete(s.fields, rapid.SampledFrom([]string{"rate", "type"}).Draw(t, "missing field"))
+		if len(s.fields) == 0 {
+			s.end = 0
+		}
+	case 8:
+		if s.initialized() {
+			crowd(t, s, now)
+		}
+	}
+}
+
+// crowd gives a limiter about as many live records as a refusal adds up or walks at most, and too few free permits.
+func crowd(t *rapid.T, s *state, now int64) {
+	p := s.pair()
+	p.records = nil
+	count := rapid.SampledFrom([]int{checked, checked - 1, checked + 1, walked, walked - 1, walked + 1}).Draw(t, "records")
+	interval := s.number("interval")
+	for i := range count {
+		member := memberOf(rratelimiter.Redisson317, 0xf000_0000+uint64(i), 1)
+		p.records = append(p.records, record{now - interval + 1 + int64(i)*interval/1000, 1, member})
+	}
+	s.fields["rate"] = fmt.Sprint(count + 4)
+	p.set(rapid.Int64Range(-2, 4).Draw(t, "free"))
+}
+
+// drawCall draws what to ask, more often what is asked more often, and of which Redisson.
+func drawCall(t *rapid.T, of []string, s *state) (string, call) {
+	kinds := []kind{
+		tryAcquire, tryAcquire, tryAcquire, tryAcquire, tryAcquire, tryAcquire, tryAcquire, tryAcquire,
+		available, available, acquireUpTo, look, release, release, setRate, setRateArgs, updateRate, trySetRate,
+	}
+	version := rapid.SampledFrom(of).Draw(t, "version")
+	c := call{kind: rapid.SampledFrom(kinds).Filter(func(k kind) bool { return has(version, k) }).Draw(t, "call")}
+	switch c.kind {
+	case tryAcquire, release, acquireUpTo:
+		rate := max(1, s.number("rate"))
+		free, _ := s.pair().number()
+		c.n = max(1, rapid.OneOf(rapid.Int64Range(1, 3), rapid.Int64Range(1, rate+1), rapid.Int64Range(free-1, free+1), rapid.Int64Range(rate-4, rate)).Draw(t, "permits"))
+	case available, look:
+	default:
+		c.rate = drawConfig(t, knowsKeepAlive(version))
+		c.keep = (c.kind == setRateArgs || c.kind == updateRate) && rapid.Bool().Draw(t, "keep the state")
+		if c.kind == setRateArgs {
+			c.keep = true // without, it is setRate
+		}
+		if rapid.Bool().Draw(t, "the same type") {
+			c.rate.kind = int64(s.kind())
+		}
+	}
+	return version, c
+}
+
+// drawTime draws how much later the next call is: often just when a record expires, now and then earlier.
+func drawTime(t *rapid.T, s *state, now int64) int64 {
+	interval := max(1, s.number("interval"))
+	switch rapid.IntRange(0, 9).Draw(t, "time") {
+	case 0, 1, 2:
+		return 0
+	case 3, 4, 5, 6:
+		records := s.pair().records
+		if len(records) == 0 {
+			return 1
+		}
+		r := rapid.SampledFrom(records).Draw(t, "until one expires")
+		return max(0, r.at+interval-now+int64(rapid.IntRange(-1, 1).Draw(t, "give or take")))
+	case 7:
+		return rapid.Int64Range(0, 2*interval).Draw(t, "ms later")
+	case 8:
+		return -rapid.Int64Range(1, interval).Draw(t, "ms earlier")
+	}
+	return interval
+}
+
+func TestDifferential(t *testing.T) {
+	learnt := learn(t)
+	groups := [][]string{{"3.17.5"}, {"3.35.0"}, {"4.7.0"}, versions}
+	checks := *steps/len(groups)/perCheck*13/10 + 20 // the length of a sequence is random, and Java's own steps don't count
+	setChecks(t, checks)
+	server := redistest.Real(t)
+	var compared, alone atomic.Int64
+	hits := make([]atomic.Int64, len(rules))
+	began := time.Now()
+	t.Run("versions", func(t *testing.T) {
+		for _, of := range groups {
+			name := fmt.Sprint(of)
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, learnt, server, name)
+				w.hits = hits
+				callers := newCallers(w)
+				rapid.Check(t, func(t *rapid.T) { w.sequence(t, of, callers, &compared, &alone) })
+			})
+		}
+	})
+	t.Logf("%d steps compared, %d by Java alone, in %v", compared.Load(), alone.Load(), time.Since(began).Round(time.Second))
+	for i, r := range rules {
+		t.Logf("%8d times: %s", hits[i].Load(), r.name)
+		if hits[i].Load() == 0 && *steps >= 50_000 && !t.Failed() {
+			t.Errorf("no step met the rule %q", r.name)
+		}
+	}
+	if n := compared.Load(); n < int64(*steps) && !t.Failed() {
+		t.Errorf("%d steps were compared, not %d", n, *steps)
+	}
+}
+
+// TestNegativeValueAmongManyRecords: where records are too many to be added up, those that expire still can't lift a
+// negative value above the rate.
+func TestNegativeValueAmongManyRecords(t *testing.T) {
+	w := newWorld(t, learn(t), redistest.Shared(t), "negative")
+	s := sketch{fields: "rate=2 interval=1000 type=0", shared: "-1" + strings.Repeat(" 1@-1000", 10) + strings.Repeat(" 1@-1", checked+1)}
+	before, err := w.begin(t.Context(), s.state())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &comparison{version: newest, call: call{kind: tryAcquire, n: 1}, before: before}
+	_, differences, err := w.compare(t.Context(), c, newCallers(w)[0])
+	if err != nil || len(differences) > 0 || c.wanted.granted {
+		t.Errorf("%v\n%s", err, strings.Join(differences, "\n"))
+	}
+}
+
+// newCallers are clients of this library that write in different ways, which must not matter.
+func newCallers(w *world) []caller {
+	var callers []caller
+	for _, opts := range [][]rratelimiter.LimiterOption{
+		nil, {rratelimiter.WithRecordFormat(rratelimiter.Redisson321)}, {rratelimiter.WithRecordPerRequest()},
+	} {
+		client := rratelimiter.NewClient(w.rdb, rratelimiter.WithClientID(clientID),
+			rratelimiter.WithClock(func() time.Time { return time.UnixMilli(w.now) }), rratelimiter.WithCallTimeout(time.Minute))
+		callers = append(callers, caller{limiter: client.RateLimiter(w.goName, opts...), client: client})
+	}
+	return callers
+}
+
+// sequence is one test case: a state, and calls.
+func (w *world) sequence(t *rapid.T, of []string, callers []caller, compared, alone *atomic.Int64) {
+	ctx := context.Background()
+	start := drawState(t)
+	current, err := w.begin(ctx, start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Repeat(map[string]func(*rapid.T){"step": func(t *rapid.T) {
+		w.now += drawTime(t, &current, w.now)
+		version, asked := drawCall(t, of, &current)
+		if chance(t, 10, "a stranger") {
+			before := current.String()
+			disturb(t, &current, w.now)
+			t.Logf("at %d ms a stranger changes %s", w.now-epoch, before)
+			if current, err = w.put(ctx, current); err != nil {
+				t.Fatal("a call failed: ", err)
+			}
+		}
+		if asked.kind != acquireUpTo && asked.kind != look && chance(t, 5, "Java alone") {
+			t.Logf("at %d ms Redisson %s alone: %v", w.now-epoch, version, asked)
+			if current, err = w.javaAlone(ctx, version, asked); err != nil {
+				t.Fatal("a call failed: ", err)
+			}
+			alone.Add(1)
+			return
+		}
+		by := callers[rapid.IntRange(0, len(callers)-1).Draw(t, "caller")]
+		by.way = rapid.IntRange(byAllow, byAllowAll).Draw(t, "way")
+		c := &comparison{version: version, call: asked, before: current}
+		var differences []string
+		current, differences, err = w.compare(ctx, c, by)
+		if err != nil {
+			t.Fatal("a call failed: ", err)
+		}
+		compared.Add(1)
+		t.Logf("at %d ms Redisson %s and Go: %v", w.now-epoch, version, asked)
+		if len(differences) > 0 {
+			t.Fatal("Redisson and this library differ, and no rule says so\n", strings.Join(differences, "\n"))
+		}
+	}})
+}

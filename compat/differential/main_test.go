@@ -1,0 +1,53 @@
+// Package differential compares this library with Redisson where no list of cases ends: in random states and random
+// sequences of calls, made by a property-testing library, which also shrinks what fails.
+//
+// The differential test asks both the same question in the same state and compares all they answer and leave behind. The
+// window test lets any mix of clients, clocks and faults work on one limiter and counts what was granted. Both take what
+// Redisson does from the jars: its scripts are seen on the wire when the tests start, and then sent with chosen times and
+// ids.
+//
+// A run names its seed; -rapid.seed=N repeats it, and -steps=N makes the differential test longer:
+//
+//	go test ./compat/differential -run Differential -steps 1000000 -timeout 2h -v
+//
+// This file has the flags; java_test.go Redisson's scripts, state_test.go a limiter's state, rules_test.go where this
+// library differs on purpose, examples_test.go a case of each, differential_test.go the comparison, window_test.go the
+// windows, and fault_test.go the connections that lose answers.
+package differential
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+var steps = flag.Int("steps", 100_000, "how many steps the differential test compares at least")
+
+// perCheck is how many steps a sequence has on average.
+const perCheck = 40
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	given := map[string]bool{}
+	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	for name, value := range map[string]string{
+		"rapid.seed":       strconv.FormatUint(1+rand.Uint64N(1<<32), 10),
+		"rapid.steps":      strconv.Itoa(perCheck),
+		"rapid.nofailfile": "true",
+	} {
+		if given[name] {
+			continue
+		}
+		if err := flag.Set(name, value); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(2)
+		}
+	}
+	fmt.Printf("-rapid.seed=%v\n", flag.Lookup("rapid.seed").Value)
+	redistest.Main(m)
+}

@@ -1,0 +1,329 @@
+package differential
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+// state_test.go has the state of a limiter as Go values: read in one script, copied in one script, written by plain
+// commands.
+
+// clientID is the client whose own pair of keys PER_CLIENT limiters use, on both sides.
+const clientID = "client"
+
+// A config is a rate as it is set, times in ms.
+type config struct{ rate, interval, kind, keepAlive int64 }
+
+func (c config) String() string { return c.goRate().String() }
+
+func (c config) goRate() rratelimiter.Rate {
+	return rratelimiter.Rate{
+		Type: rratelimiter.RateType(c.kind), Permits: c.rate, Interval: time.Duration(c.interval) * time.Millisecond,
+		KeepAlive: time.Duration(c.keepAlive) * time.Millisecond,
+	}
+}
+
+// A record is a grant.
+type record struct {
+	at, permits int64
+	member      string
+}
+
+// A pair is the free permits and the records of a limiter, or of one of its clients. Ends of life times are ms since
+// 1970 by the server's clock, 0 for none; in what a test wants, less than 0 for "none, or this one".
+type pair struct {
+	value      string // "" where there is none
+	valueEnd   int64
+	records    []record // oldest first
+	recordsEnd int64
+}
+
+// A state is all that is stored of a limiter.
+type state struct {
+	fields map[string]string
+	end    int64
+	pairs  [2]pair // by type: the shared one, the client's
+}
+
+const readText = `
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local function lives(key)
+  local ends = redis.pcall('PEXPIRETIME', key) -- since Redis 7.0
+  if type(ends) == 'table' then
+    ends = redis.call('PTTL', key)
+    ends = ends < 0 and 0 or now + ends
+  end
+  return math.max(0, ends)
+end
+local answer = { redis.call('HGETALL', KEYS[1]), lives(KEYS[1]) }
+for own = 0, 1 do
+  local value, permits = KEYS[2 + own], KEYS[4 + own]
+  answer[#answer + 1] = redis.call('GET', value) or ''
+  answer[#answer + 1] = lives(value)
+  answer[#answer + 1] = redis.call('ZRANGE', permits, 0, -1, 'WITHSCORES')
+  answer[#answer + 1] = lives(permits)
+end
+return answer`
+
+// copyText gives the first five keys' content to the second five.
+const copyText = `
+for i = 1, 5 do
+  redis.call('DEL', KEYS[i + 5])
+  redis.call('COPY', KEYS[i], KEYS[i + 5])
+end`
+
+var readSHA, copySHA = hash(readText), hash(copyText)
+
+func readInto(ctx context.Context, p redis.Pipeliner, name string) *redis.Cmd {
+	return p.EvalSha(ctx, readSHA, keysOf(name, clientID))
+}
+
+func copyOver(ctx context.Context, p redis.Pipeliner, from, to string) {
+	p.EvalSha(ctx, copySHA, append(keysOf(from, clientID), keysOf(to, clientID)...))
+}
+
+// parseState makes a state of a reply of readInto.
+func parseState(cmd *redis.Cmd) (state, error) {
+	reply, err := cmd.Slice()
+	if err != nil {
+		return state{}, err
+	}
+	s := state{fields: map[string]string{}, end: reply[1].(int64)}
+	fields := reply[0].([]any)
+	for i := 0; i < len(fields); i += 2 {
+		s.fields[fields[i].(string)] = fields[i+1].(string)
+	}
+	for kind := range s.pairs {
+		part := reply[2+4*kind:]
+		p := pair{value: part[0].(string), valueEnd: part[1].(int64), recordsEnd: part[3].(int64)}
+		members := part[2].([]any)
+		for i := 0; i < len(members); i += 2 {
+			at, err := strconv.ParseInt(members[i+1].(string), 10, 64)
+			if err != nil {
+				return s, err
+			}
+			member := members[i].(string)
+			r, err := rratelimiter.UnpackRecord([]byte(member))
+			if err != nil {
+				return s, err
+			}
+			p.records = append(p.records, record{at, int64(r.Permits), member})
+		}
+		s.pairs[kind] = p
+	}
+	return s, nil
+}
+
+// write replaces all that is stored under a name. ends are by this machine's clock, which is the server's.
+func (s state) write(ctx context.Context, p redis.Pipeliner, name string) {
+	keys := keysOf(name, clientID)
+	p.Del(ctx, keys...)
+	expire := func(key string, end int64) {
+		if end > 0 {
+			p.PExpireAt(ctx, key, time.UnixMilli(end))
+		}
+	}
+	for field, value := range s.fields {
+		p.HSet(ctx, keys[0], field, value)
+	}
+	expire(keys[0], s.end)
+	for kind, pair := range s.pairs {
+		if pair.value != "" {
+			p.Set(ctx, keys[1+kind], pair.value, 0)
+			expire(keys[1+kind], pair.valueEnd)
+		}
+		if len(pair.records) > 0 {
+			members := make([]redis.Z, len(pair.records))
+			for i, r := range pair.records {
+				members[i] = redis.Z{Score: float64(r.at), Member: r.member}
+			}
+			p.ZAdd(ctx, keys[3+kind], members...)
+			expire(keys[3+kind], pair.recordsEnd)
+		}
+	}
+}
+
+func (s state) clone() state {
+	s.fields = maps.Clone(s.fields)
+	for i := range s.pairs {
+		s.pairs[i].records = slices.Clone(s.pairs[i].records)
+	}
+	return s
+}
+
+// number reads a field of the configuration; 0 where it is none.
+func (s *state) number(field string) int64 {
+	n, _ := strconv.ParseInt(s.fields[field], 10, 64)
+	return n
+}
+
+func (s *state) initialized() bool {
+	return s.fields["rate"] != "" && s.fields["interval"] != "" && s.fields["type"] != ""
+}
+
+// pair is the pair that the limiter uses.
+func (s *state) pair() *pair { return &s.pairs[s.kind()] }
+
+func (s *state) kind() int {
+	if s.fields["type"] == "1" {
+		return 1
+	}
+	return 0
+}
+
+// number is the free permits, if they are stored as Redis's own numbers are.
+func (p *pair) number() (int64, bool) {
+	n, err := strconv.ParseInt(p.value, 10, 64)
+	return n, err == nil && strconv.FormatInt(n, 10) == p.value
+}
+
+func (p *pair) set(value int64) { p.value = strconv.FormatInt(value, 10) }
+
+// sums adds up the records: those that expired by a time, and those that live.
+func (p *pair) sums(edge int64) (expired, live int64, living []record) {
+	for i, r := range p.records {
+		if r.at > edge {
+			for _, l := range p.records[i:] {
+				live += l.permits
+			}
+			return expired, live, p.records[i:]
+		}
+		expired += r.permits
+	}
+	return expired, 0, nil
+}
+
+// A failure of a call, in the words of this test.
+const (
+	uninitialized = "not initialized"
+	exceeds       = "more than the rate"
+)
+
+// An answer is what a caller is told.
+type answer struct {
+	failure string
+	granted bool  // or done
+	wait    int64 // ms, of a refusal
+	amount  int64 // free permits, or those that came back
+}
+
+func (a answer) String() string {
+	switch {
+	case a.failure != "":
+		return "fails: " + a.failure
+	case a.amount != 0:
+		return strconv.FormatInt(a.amount, 10)
+	case a.granted:
+		return "yes"
+	case a.wait > 0:
+		return fmt.Sprintf("no, wait %d ms", a.wait)
+	}
+	return "no"
+}
+
+// An outcome is an answer and what is stored after it.
+type outcome struct {
+	answer
+	state
+}
+
+// differences lists what differs between two states, with an allowance for life times that were set a moment apart. Ids
+// of records are nobody's business.
+func (s *state) differences(other *state, allowance time.Duration) []string {
+	var list []string
+	say := func(what string, a, b any) { list = append(list, fmt.Sprintf("%s: %v, %v", what, a, b)) }
+	ends := func(what string, a, b int64) {
+		if a < 0 {
+			if b == 0 {
+				return
+			}
+			a = -a
+		}
+		if (a == 0) != (b == 0) || math.Abs(float64(a-b)) > float64(allowance.Milliseconds()) {
+			say("life time of "+what, lasts(a), lasts(b))
+		}
+	}
+	if !maps.Equal(s.fields, other.fields) {
+		say("configuration", s.fields, other.fields)
+	}
+	ends("the configuration", s.end, other.end)
+	for kind, whose := range []string{"", "client's "} {
+		a, b := s.pairs[kind], other.pairs[kind]
+		if a.value != b.value {
+			say(whose+"value", strconv.Quote(a.value), strconv.Quote(b.value))
+		}
+		ends(whose+"value", a.valueEnd, b.valueEnd)
+		if !slices.Equal(a.anonymous(), b.anonymous()) {
+			say(whose+"records", a, b)
+		}
+		ends(whose+"records", a.recordsEnd, b.recordsEnd)
+	}
+	return list
+}
+
+// anonymous lists the records without their ids, in an order that does not depend on these.
+func (p *pair) anonymous() []record {
+	list := slices.Clone(p.records)
+	for i := range list {
+		list[i].member = ""
+	}
+	slices.SortFunc(list, func(a, b record) int {
+		if a.at != b.at {
+			return int(a.at - b.at)
+		}
+		return int(a.permits - b.permits)
+	})
+	return list
+}
+
+func (p pair) String() string {
+	if p.value == "" && len(p.records) == 0 {
+		return "nothing"
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, "value %q", p.value)
+	for i, r := range p.anonymous() {
+		if i == 20 {
+			fmt.Fprintf(&text, " and %d more", len(p.records)-i)
+			break
+		}
+		fmt.Fprintf(&text, " %d@%d", r.permits, r.at-epoch)
+	}
+	if p.valueEnd != 0 {
+		fmt.Fprintf(&text, " value lives %s", lasts(p.valueEnd))
+	}
+	if p.recordsEnd != 0 {
+		fmt.Fprintf(&text, " records live %s", lasts(p.recordsEnd))
+	}
+	return text.String()
+}
+
+func (s state) String() string {
+	text := fmt.Sprintf("%v", s.fields)
+	if s.end != 0 {
+		text += " lives " + lasts(s.end)
+	}
+	return text + "; shared " + s.pairs[0].String() + "; client's " + s.pairs[1].String()
+}
+
+// lasts tells how long something lives, so roughly that it is the same each time.
+func lasts(end int64) string {
+	switch {
+	case end == 0:
+		return "for ever"
+	case end < 0:
+		return "for ever or " + lasts(-end)
+	}
+	return time.Until(time.UnixMilli(end)).Round(time.Minute).String()
+}

@@ -1,0 +1,532 @@
+package differential
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/window"
+)
+
+// window_test.go lets up to six clients of any kinds work on two limiters, with wrong clocks, crashes and lost answers,
+// and counts what was granted.
+//
+// What must hold follows from the clocks. Say a client's clock is never more than s ahead of another's, at any two
+// moments of the test. A record is written with its client's time; whoever calls it expired finds it an interval old by
+// his own clock. By a true clock it is at least interval - s old then, so every grant counts at least that long:
+//
+//   - No window of interval - s holds more permits than the rate (and so none of an interval more than
+//     ceil(interval / (interval - s)) times the rate; where all clocks agree, than the rate).
+//   - No grant counts longer than interval + s, and the granularity of its client more: after that all is free again.
+//
+// Permits that were released don't count from then on. Where all clocks agree, those of the oldest grants are taken for
+// released, as the library promises; else those of the newest, since nobody knows who is the oldest by another's clock.
+//
+// Redisson's release is left out: it lets the same permits return twice (rules_test.go).
+
+// A fellow is one client in the mix.
+type fellow struct {
+	name string
+	skew int64 // ms that its clock is ahead
+
+	version  string // of Redisson; "" for Go
+	client   *rratelimiter.Client
+	limiters [2]*rratelimiter.Limiter
+	faults   *faults
+	releases bool
+	slack    int64 // ms that its grants may count longer
+}
+
+// A kindOfGo is a way to set up this library.
+type kindOfGo struct {
+	name     string
+	opts     func(interval int64) []rratelimiter.LimiterOption
+	slack    func(interval int64) int64
+	releases bool
+	server   bool // by the server's clock
+}
+
+var kindsOfGo = []kindOfGo{
+	{name: "Go"},
+	{name: "Go that releases and uses AllowAll", releases: true},
+	{name: "Go with a record a request", opts: func(int64) []rratelimiter.LimiterOption {
+		return []rratelimiter.LimiterOption{rratelimiter.WithRecordPerRequest()}
+	}},
+	{name: "Go with granularity", opts: func(interval int64) []rratelimiter.LimiterOption {
+		return []rratelimiter.LimiterOption{rratelimiter.WithGranularity(time.Duration(interval/10) * time.Millisecond)}
+	}, slack: func(interval int64) int64 { return interval / 10 }},
+	{name: "Go with a deny cache", opts: func(int64) []rratelimiter.LimiterOption {
+		return []rratelimiter.LimiterOption{rratelimiter.WithDenyCache(100)}
+	}},
+	{name: "Go with server time", opts: func(int64) []rratelimiter.LimiterOption {
+		return []rratelimiter.LimiterOption{rratelimiter.WithServerTime()}
+	}, server: true},
+}
+
+// javaVersions are the Redissons in the mix.
+var javaVersions = []string{"3.17.5", newest}
+
+// offered leaves out what is not offered yet.
+func offered(t *testing.T, rdb *redis.Client) []kindOfGo {
+	t.Helper()
+	var kinds []kindOfGo
+	for _, k := range kindsOfGo {
+		if k.opts != nil {
+			l := rratelimiter.NewClient(rdb).RateLimiter("offered", append(k.opts(1000), rratelimiter.WithRate(rratelimiter.PerSecond(5)))...)
+			if _, err := l.TryAcquire(t.Context(), 1); err != nil {
+				if !strings.Contains(err.Error(), "not offered yet") {
+					t.Fatalf("%s: %v", k.name, err)
+				}
+				t.Logf("%s: %v", k.name, err)
+				continue
+			}
+		}
+		kinds = append(kinds, k)
+	}
+	return kinds
+}
+
+// A deed is permits that were granted or, where negative, released: for certain or perhaps.
+type deed struct {
+	permits    int64
+	start, end time.Time // by the true clock
+	certain    bool
+}
+
+// A mix is one test case.
+type mix struct {
+	wire
+	rdb      *redis.Client // without faults
+	names    [2]string
+	rate     int64
+	interval int64
+	real     bool // time is real time, and not now
+	now      int64
+	fellows  []*fellow
+	ids      uint64
+	most     int64 // skew
+	least    int64
+	slack    int64
+	deeds    [2][]deed
+}
+
+// time is the true time, in ms.
+func (m *mix) time() time.Time {
+	if m.real {
+		return time.Now()
+	}
+	return time.UnixMilli(m.now)
+}
+
+// spread is how far apart clocks were.
+func (m *mix) spread() int64 { return m.most - m.least }
+
+// set changes a clock.
+func (m *mix) set(f *fellow, skew int64) {
+	f.skew = skew
+	m.most, m.least = max(m.most, skew), min(m.least, skew)
+}
+
+// join makes the client of a fellow, again after a crash: with another id.
+func (m *mix) join(f *fellow, k kindOfGo, rdb *redis.Client) {
+	f.client = rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(time.Minute),
+		rratelimiter.WithClock(func() time.Time { return m.time().Add(time.Duration(f.skew) * time.Millisecond) }))
+	for i, name := range m.names {
+		var opts []rratelimiter.LimiterOption
+		if k.opts != nil {
+			opts = k.opts(m.interval)
+		}
+		f.limiters[i] = f.client.RateLimiter(name, opts...)
+	}
+}
+
+// note writes down what a call did; lost says that its answer was.
+func (m *mix) note(limiter int, permits int64, start time.Time, certain bool) {
+	if permits != 0 {
+		m.deeds[limiter] = append(m.deeds[limiter], deed{permits, start, m.time(), certain})
+	}
+}
+
+// crew is what outlives a test case: connections, and what this library offers.
+type crew struct {
+	wire
+	rdb    *redis.Client
+	kinds  []kindOfGo
+	faulty []*faults
+	clumsy []*redis.Client // with these faults
+	full   atomic.Int64    // test cases in which a window held as much as it may
+	lost   atomic.Int64    // answers that were lost
+}
+
+const mostFellows = 6
+
+func newCrew(t *testing.T) *crew {
+	server := redistest.Real(t)
+	c := &crew{wire: learn(t), rdb: server.Client()}
+	c.load(t, c.rdb)
+	if err := c.rdb.ScriptLoad(t.Context(), readText).Err(); err != nil {
+		t.Fatal(err)
+	}
+	c.kinds = offered(t, c.rdb)
+	for range mostFellows {
+		f := &faults{}
+		c.faulty = append(c.faulty, f)
+		c.clumsy = append(c.clumsy, server.Client(f.options))
+	}
+	return c
+}
+
+// draw makes a test case.
+func (c *crew) draw(t *rapid.T, real bool) *mix {
+	m := &mix{wire: c.wire, rdb: c.rdb, names: [2]string{"window:a", "window:b"}, real: real, now: epoch}
+	m.rate = rapid.Int64Range(1, 12).Draw(t, "rate")
+	m.interval = rapid.SampledFrom([]int64{20, 100, 1000, 60_000}).Draw(t, "interval")
+	if real {
+		m.interval = 60
+	}
+	ctx := context.Background()
+	setup := rratelimiter.NewClient(m.rdb)
+	for _, name := range m.names {
+		l := setup.RateLimiter(name)
+		if _, err := l.Delete(ctx); err != nil {
+			t.Fatal(err)
+		}
+		rate := rratelimiter.Rate{Permits: m.rate, Interval: time.Duration(m.interval) * time.Millisecond}
+		if err := l.SetRate(ctx, rate); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wrong := m.interval / 4 * int64(rapid.IntRange(0, 1).Draw(t, "wrong clocks"))
+	for i := range rapid.IntRange(1, mostFellows).Draw(t, "clients") {
+		f := &fellow{}
+		which := rapid.IntRange(0, len(c.kinds)+len(javaVersions)-1).Draw(t, "client")
+		if which >= len(c.kinds) {
+			f.version = javaVersions[which-len(c.kinds)]
+			f.name = "Redisson " + f.version
+		} else {
+			k := c.kinds[which]
+			if k.server && !real {
+				k = c.kinds[0] // the server's clock can't be driven
+			}
+			f.name, f.releases, f.faults = k.name, k.releases, c.faulty[i]
+			f.faults.arm(noFault, 0)
+			if k.slack != nil {
+				f.slack = k.slack(m.interval)
+				m.slack = max(m.slack, f.slack)
+			}
+			m.join(f, k, c.clumsy[i])
+		}
+		if wrong > 0 {
+			m.set(f, rapid.Int64Range(-wrong, wrong).Draw(t, "ahead"))
+		}
+		t.Logf("%s, %d ms ahead", f.name, f.skew)
+		m.fellows = append(m.fellows, f)
+	}
+	return m
+}
+
+// step lets some time pass and one client act.
+func (m *mix) step(t *rapid.T, c *crew) {
+	switch rapid.IntRange(0, 5).Draw(t, "time") {
+	case 0, 1:
+	case 2, 3:
+		m.pass(rapid.Int64Range(1, max(1, m.interval/8)).Draw(t, "ms"))
+	case 4:
+		m.pass(rapid.Int64Range(1, m.interval).Draw(t, "ms"))
+	case 5:
+		if n := len(m.deeds[0]); n > 0 && !m.real { // just when the oldest that may count returns
+			for _, d := range m.deeds[0] {
+				if left := d.start.UnixMilli() + m.interval - m.now; left > 0 {
+					m.pass(max(0, left+int64(rapid.IntRange(-1, 1).Draw(t, "give or take"))))
+					break
+				}
+			}
+		}
+	}
+	f := m.fellows[rapid.IntRange(0, len(m.fellows)-1).Draw(t, "who")]
+	if wrong := max(m.most, -m.least); wrong > 0 && chance(t, 10, "its clock jumps") {
+		m.set(f, rapid.Int64Range(-wrong, wrong).Draw(t, "ahead"))
+	}
+	n := rapid.Int64Range(1, m.rate).Draw(t, "permits")
+	limiter := rapid.IntRange(0, 4).Draw(t, "limiter") / 4
+	if f.version != "" {
+		m.java(t, f, limiter, n)
+	} else {
+		m.golang(t, c, f, limiter, n)
+	}
+}
+
+func (m *mix) pass(ms int64) {
+	if m.real {
+		time.Sleep(time.Duration(ms) * time.Millisecond)
+	} else {
+		m.now += ms
+	}
+}
+
+// java lets Redisson try; when it crashes, nobody hears the answer.
+func (m *mix) java(t *rapid.T, f *fellow, limiter int, n int64) {
+	ctx := context.Background()
+	crashes := chance(t, 8, "crashes")
+	start := m.time()
+	m.ids++
+	p := m.rdb.Pipeline()
+	asked := call{kind: tryAcquire, n: n}
+	reply := m.send(ctx, p, f.version, asked, m.names[limiter], start.UnixMilli()+f.skew, m.ids)
+	p.Exec(ctx)
+	a := understand(asked, reply)
+	t.Logf("%d ms: %s tries %d of limiter %d: %v", m.now-epoch, f.name, n, limiter, a)
+	if a.failure != "" {
+		t.Fatalf("Redisson fails: %s", a.failure)
+	}
+	if a.granted {
+		m.note(limiter, n, start, !crashes)
+	}
+}
+
+// golang lets this library do something.
+func (m *mix) golang(t *rapid.T, c *crew, f *fellow, limiter int, n int64) {
+	ctx := context.Background()
+	trouble := noFault
+	if chance(t, 6, "trouble") {
+		trouble = fault(rapid.IntRange(int(loseRequest), int(loseReply)).Draw(t, "what is lost"))
+		f.faults.arm(trouble, rapid.IntRange(1, 3).Draw(t, "how often"))
+	}
+	l, start := f.limiters[limiter], m.time()
+	way := rapid.IntRange(0, 3).Draw(t, "way")
+	if f.releases {
+		way += 2
+	}
+	var err error
+	switch way {
+	case 0, 3:
+		var granted bool
+		if granted, err = l.TryAcquire(ctx, n); granted || perhaps(err) {
+			m.note(limiter, n, start, err == nil)
+		}
+	case 1:
+		var r rratelimiter.Result
+		if r, err = l.Allow(ctx, n); r.Allowed || perhaps(err) {
+			m.note(limiter, n, start, err == nil)
+		}
+	case 2:
+		var got int64
+		got, err = l.AcquireUpTo(ctx, n)
+		if perhaps(err) {
+			got = n
+		}
+		m.note(limiter, got, start, err == nil)
+	case 4:
+		var all []rratelimiter.Result
+		all, err = f.client.AllowAll(ctx, n, f.limiters[:]...)
+		for i := range f.limiters {
+			if perhaps(err) || err == nil && all[i].Allowed {
+				m.note(i, n, start, err == nil)
+			}
+		}
+	case 5:
+		var back int64
+		back, err = l.Release(ctx, n)
+		if perhaps(err) {
+			back = n
+		}
+		m.note(limiter, -back, start, err == nil)
+	}
+	f.faults.arm(noFault, 0)
+	t.Logf("%d ms: %s, way %d, %d of limiter %d: %d %v", m.now-epoch, f.name, way, n, limiter, trouble, err)
+	if err != nil {
+		c.lost.Add(1)
+		if trouble == noFault {
+			t.Fatalf("%s fails without a fault: %v", f.name, err)
+		}
+		if chance(t, 3, "restarts") {
+			for i, client := range c.clumsy {
+				if c.faulty[i] == f.faults {
+					for _, k := range c.kinds {
+						if k.name == f.name {
+							m.join(f, k, client)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// sound fails the test unless free permits and records add up to the rate, as every script of both sides keeps it.
+func (m *mix) sound(t *rapid.T) {
+	ctx := context.Background()
+	for limiter, name := range m.names {
+		s, err := parseState(m.rdb.EvalSha(ctx, readSHA, keysOf(name, clientID)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := s.pair()
+		_, sum, _ := p.sums(0)
+		if value, whole := p.number(); value+sum != m.rate || !whole && p.value != "" {
+			if p.value != "" || sum != 0 {
+				t.Fatalf("free permits and records of limiter %d are not the rate: %v", limiter, s)
+			}
+		}
+	}
+}
+
+// perhaps tells whether a call that failed may have done its work.
+func perhaps(err error) bool { return errors.Is(err, rratelimiter.ErrOutcomeUnknown) }
+
+// judge fails the test unless the bounds hold that the head of this file derives.
+func (m *mix) judge(t *rapid.T, c *crew) {
+	ctx := context.Background()
+	full := false
+	for limiter := range m.names {
+		length := m.interval - m.spread()
+		held := m.held(limiter, length)
+		if held > m.rate {
+			t.Fatalf("a window of %d ms holds %d permits of limiter %d, and the rate is %d per %d ms", length, held, limiter, m.rate, m.interval)
+		}
+		full = full || held == m.rate
+		m.accounted(t, limiter)
+	}
+	if full {
+		c.full.Add(1)
+	}
+	m.pass(m.interval + m.spread() + m.slack + 1)
+	for limiter, name := range m.names {
+		for _, f := range m.fellows {
+			var free int64
+			var err error
+			if f.version == "" {
+				free, err = f.limiters[limiter].AvailablePermits(ctx)
+			} else {
+				p := m.rdb.Pipeline()
+				reply := m.send(ctx, p, f.version, call{kind: available}, name, m.time().UnixMilli()+f.skew, 0)
+				_, err = p.Exec(ctx)
+				free = understand(call{kind: available}, reply).amount
+			}
+			if err != nil || free != m.rate {
+				t.Fatalf("when all is over, %s sees %d permits of %d free, %v", f.name, free, m.rate, err)
+			}
+		}
+	}
+}
+
+// held is the largest sum of permits of one limiter in a window, less what was released.
+func (m *mix) held(limiter int, length int64) int64 {
+	if m.real {
+		// When a call happened is not known exactly, so what was released counts as if it had never been granted.
+		var grants []window.Grant
+		for _, d := range m.deeds[limiter] {
+			if d.permits > 0 && d.certain {
+				grants = append(grants, window.Grant{Permits: d.permits, Start: d.start, End: d.end})
+			}
+			for i := len(grants) - 1; i >= 0 && d.permits < 0; i-- {
+				back := min(grants[i].Permits, -d.permits)
+				grants[i].Permits -= back
+				d.permits += back
+			}
+		}
+		most, _ := window.Largest(grants, time.Duration(length)*time.Millisecond)
+		return most
+	}
+	var scores []window.Score
+	for _, d := range m.deeds[limiter] {
+		at := d.start.UnixMilli()
+		if d.permits > 0 {
+			if d.certain {
+				scores = append(scores, window.Score{Permits: d.permits, At: at, Added: at})
+			}
+			continue
+		}
+		scores = cancel(scores, -d.permits, at, length, m.spread() == 0)
+	}
+	most, _ := window.LargestScores(scores, length)
+	return most
+}
+
+// cancel takes permits off what is held at a moment: from the oldest or the newest.
+func cancel(scores []window.Score, permits, at, length int64, oldest bool) []window.Score {
+	for i := range scores {
+		if !oldest {
+			i = len(scores) - 1 - i
+		}
+		s := &scores[i]
+		if permits == 0 || s.Removed != 0 || s.At+length <= at {
+			continue
+		}
+		rest := s.Permits - min(permits, s.Permits)
+		permits -= s.Permits - rest
+		if rest > 0 {
+			kept := *s
+			kept.Permits = rest
+			s.Permits -= rest
+			s.Removed = at
+			scores = append(scores, window.Score{})
+			copy(scores[i+2:], scores[i+1:])
+			scores[i+1] = kept
+			break
+		}
+		s.Removed = at
+	}
+	return scores
+}
+
+// accounted fails the test if permits are in use that nobody was granted, not even perhaps.
+func (m *mix) accounted(t *rapid.T, limiter int) {
+	since := m.time().Add(-time.Duration(m.interval+m.spread()+m.slack+1) * time.Millisecond)
+	granted := int64(0)
+	for _, d := range m.deeds[limiter] {
+		if d.permits > 0 && d.end.After(since) {
+			granted += d.permits
+		}
+	}
+	for _, f := range m.fellows {
+		if f.version != "" {
+			continue
+		}
+		free, err := f.limiters[limiter].AvailablePermits(context.Background())
+		if err != nil || m.rate-free > granted {
+			t.Fatalf("%s sees %d permits of %d free, and %d were granted lately, %v", f.name, free, m.rate, granted, err)
+		}
+	}
+}
+
+// run makes test cases.
+func (c *crew) run(t *testing.T, cases int, real bool) {
+	setChecks(t, cases)
+	began := time.Now()
+	rapid.Check(t, func(t *rapid.T) {
+		m := c.draw(t, real)
+		t.Repeat(map[string]func(*rapid.T){"step": func(t *rapid.T) {
+			m.step(t, c)
+			m.sound(t)
+		}})
+		m.judge(t, c)
+	})
+	t.Logf("%d cases in %v: in %d a window was full, %d answers were lost", cases, time.Since(began).Round(time.Millisecond), c.full.Load(), c.lost.Load())
+	if c.full.Load() < int64(cases/2) || c.lost.Load() < int64(cases/4) {
+		t.Errorf("in %d cases of %d a window was full, and %d answers were lost: too few to show anything", c.full.Load(), cases, c.lost.Load())
+	}
+}
+
+func setChecks(t *testing.T, n int) {
+	t.Helper()
+	if err := flag.Set("rapid.checks", strconv.Itoa(n)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestWindow drives the clock itself, so that every millisecond counts.
+func TestWindow(t *testing.T) { newCrew(t).run(t, 1500, false) }
+
+// TestWindowInRealTime has clients that use the server's clock, too.
+func TestWindowInRealTime(t *testing.T) { newCrew(t).run(t, 40, true) }
