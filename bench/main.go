@@ -6,7 +6,7 @@
 //	go run ./bench -update                everything, and writes README.md, docs/bench.svg and bench/results.json
 //	go run ./bench -from bench/results.json   shows an earlier run
 //
-// It needs redis-server, and a JDK and Maven for Redisson itself; -java '' leaves that out. README.md in this folder says
+// It needs redis-server, and a JDK and Maven for Redisson itself; -java ” leaves that out. README.md in this folder says
 // what is measured, and how.
 //
 // This file has the command line. lab.go measures rows in turn, workloads.go and rows.go say what is measured, load.go

@@ -128,7 +128,7 @@ func commands(s Sample) float64      { return float64(s.Commands) }
 func seconds(s Sample) float64       { return s.Seconds }
 func overIdeal(s Sample) float64     { return s.Seconds / s.Ideal }
 func records(s Sample) float64       { return float64(s.Records) }
-func bytes(s Sample) float64         { return float64(s.Bytes) }
+func setBytes(s Sample) float64      { return float64(s.Bytes) }
 func longest(s Sample) float64       { return s.Longest }
 
 // median is the median of a figure over the repetitions.

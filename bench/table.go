@@ -171,7 +171,7 @@ func memoryDetail(rows []*Row) grid {
 	g := grid{head: []string{"", "permits", "records", "memory", "calls until all left", "longest script"}}
 	g.fill(rows, func(row *Row) []string {
 		return []string{
-			thousands(row.Samples[0].Permits), thousands(int64(row.median(records))), size10(row.median(bytes)),
+			thousands(row.Samples[0].Permits), thousands(int64(row.median(records))), size10(row.median(setBytes)),
 			thousands(int64(row.median(commands))), duration(row.median(longest)),
 		}
 	})
@@ -254,7 +254,7 @@ func memoryOverview(r *Report) grid {
 }
 
 func memoryCells(row *Row) []string {
-	return []string{thousands(int64(row.median(records))), size10(row.median(bytes)), duration(row.median(longest))}
+	return []string{thousands(int64(row.median(records))), size10(row.median(setBytes)), duration(row.median(longest))}
 }
 
 func verdictTable(r *Report) grid {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"time"
 
@@ -149,7 +150,8 @@ func (b *lab) processRun(ctx context.Context, s scene, callers int) (counts, err
 func worker(ctx context.Context, program, text string, ready *sync.WaitGroup, start <-chan time.Time, f *finding) error {
 	cmd := exec.CommandContext(ctx, program)
 	cmd.Env = append(os.Environ(), workerEnv+"="+text)
-	cmd.Stderr = os.Stderr
+	var said strings.Builder
+	cmd.Stderr = &said
 	in, err := cmd.StdinPipe()
 	out, err2 := cmd.StdoutPipe()
 	err = errors.Join(err, err2)
@@ -168,5 +170,8 @@ func worker(ctx context.Context, program, text string, ready *sync.WaitGroup, st
 	if err == nil {
 		err = errors.Join(json.NewEncoder(in).Encode(at), json.NewDecoder(lines).Decode(f))
 	}
-	return errors.Join(err, cmd.Wait())
+	if err = errors.Join(err, cmd.Wait()); err != nil {
+		return fmt.Errorf("a process of callers: %s: %w", strings.TrimSpace(said.String()), err)
+	}
+	return nil
 }

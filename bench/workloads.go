@@ -30,8 +30,8 @@ type workload struct {
 type size struct {
 	repeats     int
 	warm, time  time.Duration // of one sample
-	callers     []int // on one limiter
-	spread      []int // on many limiters, or asking for different numbers of permits
+	callers     []int         // on one limiter
+	spread      []int         // on many limiters, or asking for different numbers of permits
 	limiters    int
 	waiting     int // callers at 100 permits a second
 	waitingMany int // callers at 1,000 permits a second
