@@ -13,7 +13,7 @@ import (
 )
 
 // rows.go has the contenders: what each of them does when it is asked for permits. All of them have a go-redis client
-// with its defaults, or Redisson's own with its defaults.
+// with its defaults (but for patience with a machine under load), or Redisson's own with its defaults.
 
 // A contender is a row of the tables.
 type contender struct {
@@ -109,7 +109,7 @@ func (r goRunner) wait(ctx context.Context, callers int, arrive time.Duration) (
 // goRow makes a contender of a function that, over a client, makes an asker.
 func goRow(name string, open func(context.Context, *lab, scene, *redis.Client) (asker, error)) *contender {
 	return &contender{name: name, open: func(ctx context.Context, b *lab, s scene) (runner, error) {
-		rdb := redis.NewClient(&redis.Options{Addr: s.addr})
+		rdb := redis.NewClient(&redis.Options{Addr: s.addr, PoolTimeout: patience})
 		ask, err := open(ctx, b, s, rdb)
 		if err != nil {
 			_ = rdb.Close()

@@ -42,7 +42,7 @@ type size struct {
 
 var (
 	full = size{
-		repeats: 3, warm: 400 * time.Millisecond, time: time.Second, callers: []int{1, 64, 1024}, spread: []int{1, 64, 1024}, limiters: 10_000,
+		repeats: 3, warm: 300 * time.Millisecond, time: 900 * time.Millisecond, callers: []int{1, 64, 1024}, spread: []int{1, 64, 1024}, limiters: 10_000,
 		waiting: 1000, waitingMany: 10_000, processes: 20, outstanding: 1_000_000, javaWarm: warmUp,
 	}
 	quick = size{
@@ -102,7 +102,8 @@ func (b *lab) plan(o options) []*workload {
 	}
 	takes := b.warm + b.time + 50*time.Millisecond
 	load := func(name string, rows []*contender, names []string, w work) {
-		add(name, takes, rows, func(ctx context.Context, c *contender) (Sample, error) {
+		setUp := time.Duration(len(names)) * 30 * time.Microsecond
+		add(name, takes+setUp, rows, func(ctx context.Context, c *contender) (Sample, error) {
 			w.time = b.time
 			return b.load(ctx, c, scene{b.addr, names, unlimited}, w)
 		})
@@ -117,7 +118,7 @@ func (b *lab) plan(o options) []*workload {
 	for _, callers := range b.callers {
 		load(hotName(callers), hot, one, work{callers: callers, limiters: 1})
 	}
-	denied := slices.Concat(peers, contenders(rowLibrary, rowPerRequest, rowGranularity, rowDenyCache, rowAuto))
+	denied := slices.Concat(peers, contenders(rowLibrary, rowPerRequest, rowGranularity, rowDenyCache))
 	for _, callers := range b.callers {
 		var limit rratelimiter.Rate
 		add(deniedName(callers), takes, denied, func(ctx context.Context, c *contender) (Sample, error) {
@@ -133,7 +134,7 @@ func (b *lab) plan(o options) []*workload {
 		})
 	}
 	for _, callers := range b.spread {
-		load(mixedName(callers), contenders(rowRedisRate, rowScript, rowLibrary, rowPerRequest, rowGranularity, rowAuto), one,
+		load(mixedName(callers), contenders(rowRedisRate, rowScript, rowLibrary, rowPerRequest, rowGranularity), one,
 			work{callers: callers, limiters: 1, mixed: true})
 	}
 	for _, delay := range []time.Duration{time.Millisecond, farthest} {
@@ -144,7 +145,9 @@ func (b *lab) plan(o options) []*workload {
 					return Sample{}, err
 				}
 				defer stop()
-				return b.load(ctx, c, scene{addr, one, unlimited}, work{callers: callers, limiters: 1, time: b.time})
+				sample, err := b.load(ctx, c, scene{addr, one, unlimited}, work{callers: callers, limiters: 1, time: b.time})
+				sample.Allocs = 0 // the proxy's are among them
+				return sample, err
 			})
 		}
 	}

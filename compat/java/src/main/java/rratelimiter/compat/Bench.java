@@ -16,9 +16,9 @@ import org.redisson.api.RRateLimiter;
  * </pre>
  *
  * For {@code for} ms, sync callers are threads that call tryAcquire(1), each again as soon as it has its answer; async
- * callers are so many calls of tryAcquireAsync(1) in the air. Blocked callers are threads that call acquire(1) once, all
- * at the same moment. The answer is {@code requests=N granted=N nanos=N p50=N p99=N}: the time of the whole, and how long
- * a call took, in ns. A call that fails ends the bench, with its error.
+ * callers are so many calls of tryAcquireAsync(1) in the air; each calls at least once. Blocked callers are threads that
+ * call acquire(1) once, all at the same moment. The answer is {@code requests=N granted=N nanos=N p50=N p99=N}: the time
+ * of the whole, and how long a call took, in ns. A call that fails ends the bench, with its error.
  */
 final class Bench {
     private static final long LONGEST = 3_600_000_000_000L;
@@ -56,10 +56,10 @@ final class Bench {
         }
         long begin = switch (mode) {
             case "sync" -> threads(latency -> {
-                while (System.nanoTime() - end < 0 && fault.get() == null) {
+                do {
                     long start = System.nanoTime();
                     count(latency, start, limiter.tryAcquire(1));
-                }
+                } while (System.nanoTime() - end < 0 && fault.get() == null);
             });
             case "blocked" -> threads(latency -> {
                 long start = System.nanoTime();
