@@ -85,14 +85,14 @@ func measure(ctx context.Context, o options, p *progress) (*Report, error) {
 				switch {
 				case ctx.Err() != nil:
 					return nil, ctx.Err()
-				case errors.Is(err, rratelimiter.ErrInvalidOption):
+				case errors.Is(err, rratelimiter.ErrInvalidOption) && strings.Contains(err.Error(), notOffered):
 					rows[i].Missing = notOffered
 				case err != nil:
 					rows[i].Fault = err.Error()
 				default:
 					rows[i].Samples = append(rows[i].Samples, sample)
 				}
-				p.end(w, c, sample, err)
+				p.end(w, c, sample, rows[i].Fault)
 			}
 		}
 		report.Rows = append(report.Rows, rows...)
@@ -103,7 +103,7 @@ func measure(ctx context.Context, o options, p *progress) (*Report, error) {
 	return report, nil
 }
 
-// notOffered stands for figures of an option that this library does not have yet.
+// notOffered stands for figures of an option that this library does not have yet, and is how it says so.
 const notOffered = "not offered"
 
 // clear leaves the server as if it had just started: no keys, and no script, by which clients could know each other.

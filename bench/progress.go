@@ -52,18 +52,16 @@ func (p *progress) begin(w *workload, c *contender, repeat int) {
 }
 
 // end tells what came out.
-func (p *progress) end(w *workload, c *contender, s Sample, err error) {
+func (p *progress) end(w *workload, c *contender, s Sample, fault string) {
 	p.done += w.takes
+	p.last = ""
 	switch {
-	case err != nil:
-		p.last = ""
-		if !p.live {
-			fmt.Fprintf(p.out, "      %s: %v\n", c.name, err)
-		}
+	case fault != "" && p.live:
+		fmt.Fprintf(p.out, "%s%s: %s: %s\n", clearLine, w.name, c.name, fault)
+	case fault != "":
+		fmt.Fprintf(p.out, "      %s: %s\n", c.name, fault)
 	case s.P50 > 0 && s.Ideal == 0:
 		p.last = "(the last one: " + thousands(int64(perSecond(s))) + "/s)"
-	default:
-		p.last = ""
 	}
 }
 

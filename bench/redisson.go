@@ -85,7 +85,7 @@ func javaRows(versions []string, modes ...redisson.Mode) (rows []*contender) {
 						return javaRunner{j.process, mode, s.names[0]}, nil
 					}
 				}
-				return nil, fmt.Errorf("Redisson %s does not run", version)
+				return nil, fmt.Errorf("no Redisson %s runs", version)
 			}})
 		}
 	}
@@ -143,7 +143,7 @@ func capture(ctx context.Context, addr string, call func() error) (string, error
 	for {
 		line, err := lines.ReadString('\n')
 		if err != nil {
-			return "", fmt.Errorf("Redisson's script did not pass: %w", err)
+			return "", fmt.Errorf("no script of Redisson passed: %w", err)
 		}
 		command, err := redistest.ParseCommand([]byte(strings.TrimRight(line, "\r\n")))
 		if err != nil {
