@@ -4,6 +4,7 @@ import (
 	"errors"
 	"image/color"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -40,7 +41,7 @@ func drawChart(r *Report, file string) error {
 	p.X.Min = 0
 	p.Y.LineStyle.Width = 0
 	p.Y.Tick.Length = 0
-	p.Y.Padding = vg.Points(14) // some fonts are wider
+	p.Y.Padding = vg.Points(20) // some fonts are wider
 	p.BackgroundColor = color.Transparent
 	style(&p.Y.Tick.Label, 12, inkColour)
 
@@ -89,6 +90,9 @@ func drawChart(r *Report, file string) error {
 	p.Draw(draw.Crop(whole, vg.Points(16), -vg.Points(16), vg.Points(10), -vg.Points(14)))
 	var svg strings.Builder
 	if _, err := canvas.WriteTo(&svg); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
 	}
 	// The library names one font; a reader may have another of the same widths.

@@ -38,6 +38,14 @@ type work struct {
 type counts struct {
 	requests, denied, permits int64
 	took, p50, p99            time.Duration
+	latencies                 *hdrhistogram.Histogram // until the crew works again; nil where others measured
+}
+
+// summarise takes the percentiles of latencies.
+func (c *counts) summarise(latencies *hdrhistogram.Histogram) {
+	c.latencies = latencies
+	c.p50 = time.Duration(latencies.ValueAtQuantile(50)) * tick
+	c.p99 = time.Duration(latencies.ValueAtQuantile(99)) * tick
 }
 
 // tick is the unit of the histograms.
@@ -177,7 +185,6 @@ func together(callers []*caller, sum *hdrhistogram.Histogram, body func(*caller,
 		all.denied += c.denied
 		all.permits += c.permits
 	}
-	all.p50 = time.Duration(sum.ValueAtQuantile(50)) * tick
-	all.p99 = time.Duration(sum.ValueAtQuantile(99)) * tick
+	all.summarise(sum)
 	return all, nil
 }

@@ -118,8 +118,15 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	return errors.Join(err, report.failed())
 }
 
-// isTerminal tells whether lines written there can be drawn over.
-func isTerminal(w io.Writer) bool {
+// width is how many columns the terminal has that is written to; 0 if it is none.
+func width(w io.Writer) int {
 	file, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(file.Fd()))
+	if !ok {
+		return 0
+	}
+	columns, _, err := term.GetSize(int(file.Fd()))
+	if err != nil {
+		return 0
+	}
+	return max(columns, 40) // some tell 0
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"time"
+	"unicode/utf8"
 )
 
 // progress.go tells how far a run is: one line that changes on a terminal, else a line for each round of a workload.
@@ -15,13 +16,16 @@ type progress struct {
 	last        string
 }
 
-func newProgress(out io.Writer) *progress { return &progress{out: out, live: isTerminal(out)} }
+func newProgress(out io.Writer) *progress { return &progress{out: out, live: width(out) > 0} }
 
 const clearLine = "\r\x1b[K"
 
-// say tells what goes on when no sample is being taken.
+// say tells what goes on.
 func (p *progress) say(text string) {
 	if p.live {
+		if columns := width(p.out); columns > 0 && utf8.RuneCountInString(text) >= columns {
+			text = string([]rune(text)[:columns-1]) // a line that wraps can't be drawn over
+		}
 		fmt.Fprint(p.out, clearLine+text)
 	} else {
 		fmt.Fprintln(p.out, text)
@@ -45,7 +49,7 @@ func (p *progress) begin(w *workload, c *contender, repeat int) {
 	round := fmt.Sprintf("%3d %%, %s left  %s, round %d", part, about(left), w.name, repeat+1)
 	switch {
 	case p.live:
-		fmt.Fprintf(p.out, "%s%s: %s  %s", clearLine, round, c.name, p.last)
+		p.say(round + ": " + c.name + "  " + p.last)
 	case c == w.rows[0]:
 		fmt.Fprintln(p.out, round)
 	}

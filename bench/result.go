@@ -24,16 +24,17 @@ type Sample struct {
 	RedisCPU float64 `json:"redis_cpu_us"` // of the server's process
 	Allocs   int64   `json:"allocs,omitempty"`
 
-	Records int64   `json:"records,omitempty"` // in the permits set
-	Bytes   int64   `json:"bytes,omitempty"`   // of the permits set, as MEMORY USAGE tells
-	Longest float64 `json:"longest_us,omitempty"`
+	Records int64   `json:"records,omitempty"`    // in the permits set
+	Bytes   int64   `json:"bytes,omitempty"`      // of the permits set, as MEMORY USAGE tells
+	Longest float64 `json:"longest_us,omitempty"` // script, in processor time
+	Slowest float64 `json:"slowest_us,omitempty"` // script, by the slow log
 }
 
 // A Row is all samples of one contender in one workload, one a repetition.
 type Row struct {
 	Workload string   `json:"workload"`
 	Name     string   `json:"row"`
-	Samples  []Sample `json:"samples"`
+	Samples  []Sample `json:"samples,omitempty"`
 	Missing  string   `json:"missing,omitempty"` // why there are none: what the library does not offer yet
 	Fault    string   `json:"fault,omitempty"`   // what went wrong
 }
@@ -129,6 +130,7 @@ func seconds(s Sample) float64       { return s.Seconds }
 func overIdeal(s Sample) float64     { return s.Seconds / s.Ideal }
 func records(s Sample) float64       { return float64(s.Records) }
 func setBytes(s Sample) float64      { return float64(s.Bytes) }
+func slowest(s Sample) float64       { return s.Slowest }
 func longest(s Sample) float64       { return s.Longest }
 
 // median is the median of a figure over the repetitions.

@@ -12,10 +12,11 @@ import (
 
 // table.go makes tables of a report: all of it for the terminal, the most important of it for the README.
 
-// A grid is a table; its first column is text, the others are figures.
+// A grid is a table; its first column is text, the others are figures, unless all of it is words.
 type grid struct {
-	head []string
-	rows [][]string
+	head  []string
+	rows  [][]string
+	words bool
 }
 
 func (g *grid) add(cells ...string) { g.rows = append(g.rows, cells) }
@@ -48,7 +49,11 @@ func (g grid) text() string {
 // markdown writes the grid for a page.
 func (g grid) markdown() string {
 	var b strings.Builder
-	b.WriteString("| " + strings.Join(g.head, " | ") + " |\n|---|" + strings.Repeat("---:|", len(g.head)-1) + "\n")
+	column := "---:|"
+	if g.words {
+		column = "---|"
+	}
+	b.WriteString("| " + strings.Join(g.head, " | ") + " |\n|---|" + strings.Repeat(column, len(g.head)-1) + "\n")
 	for _, row := range g.rows {
 		b.WriteString("| " + strings.Join(row, " | ") + " |\n")
 	}
@@ -168,11 +173,11 @@ func perCall(s Sample) float64  { return float64(s.Requests) }
 func redisCPU(s Sample) float64 { return s.RedisCPU }
 
 func memoryDetail(rows []*Row) grid {
-	g := grid{head: []string{"", "permits", "records", "memory", "calls until all left", "longest script"}}
+	g := grid{head: []string{"", "permits", "records", "memory", "calls until all left", "longest script, CPU", "by the slow log"}}
 	g.fill(rows, func(row *Row) []string {
 		return []string{
 			thousands(row.Samples[0].Permits), thousands(int64(row.median(records))), size10(row.median(setBytes)),
-			thousands(int64(row.median(commands))), duration(row.median(longest)),
+			thousands(int64(row.median(commands))), duration(row.median(longest)), duration(row.median(slowest)),
 		}
 	})
 	return g
@@ -247,18 +252,20 @@ func (g *grid) labelled(r *Report, label, workload string, cells func(*Row) []st
 }
 
 func memoryOverview(r *Report) grid {
-	g := grid{head: []string{"", "records", "memory", "longest script when all expire"}}
+	g := grid{head: []string{"", "records", "memory", "longest script when all expire, CPU", "by the slow log"}}
 	g.labelled(r, "taken over an hour", memoryName, memoryCells)
 	g.labelled(r, "written by Java, expired by", javaMemoryName, memoryCells)
 	return g
 }
 
 func memoryCells(row *Row) []string {
-	return []string{thousands(int64(row.median(records))), size10(row.median(setBytes)), duration(row.median(longest))}
+	return []string{
+		thousands(int64(row.median(records))), size10(row.median(setBytes)), duration(row.median(longest)), duration(row.median(slowest)),
+	}
 }
 
 func verdictTable(r *Report) grid {
-	g := grid{head: []string{"goal", "measured", "met"}}
+	g := grid{head: []string{"goal", "measured", "met"}, words: true}
 	for _, v := range r.Verdicts {
 		g.add(v.Workload+": "+v.Goal, v.Measured, v.Met)
 	}

@@ -31,6 +31,11 @@ func TestGrid(t *testing.T) {
 	if text, want := g.text(), "                 µs\n  a longer name   1\n  b               –\n"; text != want {
 		t.Errorf("%q, want %q", text, want)
 	}
+	g.words = true
+	if text := g.markdown(); !strings.Contains(text, "|---|---|") {
+		t.Errorf("words are set like figures: %q", text)
+	}
+	g.words = false
 	if text, want := g.markdown(), "|  | µs |\n|---|---:|\n| a longer name | 1 |\n| b | – |\n"; text != want {
 		t.Errorf("%q, want %q", text, want)
 	}
@@ -69,7 +74,7 @@ func TestThePageIsWrittenBetweenItsMarks(t *testing.T) {
 }
 
 func TestTheChartNamesEachRow(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "bench.svg")
+	file := filepath.Join(t.TempDir(), "docs", "bench.svg")
 	if err := drawChart(ideal(), file); err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -68,9 +69,9 @@ type order struct {
 
 // A finding is what a worker saw.
 type finding struct {
-	Permits  int64
-	End      time.Time
-	P50, P99 time.Duration
+	Permits   int64
+	End       time.Time
+	Latencies *hdrhistogram.Snapshot
 }
 
 // workerMain is a worker's whole life: it says that it is ready, and starts once it is told the time.
@@ -105,10 +106,13 @@ func workerRun(text string) (finding, error) {
 	seen, err := new(crew).once(ctx, o.Callers, 0, func(ctx context.Context, _ int, n int64, _ bool) (bool, error) {
 		return true, limiter.Acquire(ctx, n)
 	})
-	return finding{seen.permits, time.Now(), seen.p50, seen.p99}, err
+	if err != nil {
+		return finding{}, err
+	}
+	return finding{seen.permits, time.Now(), seen.latencies.Export()}, nil
 }
 
-// processRun lets workers wait, from the same moment on. Their latencies are those of the slowest one.
+// processRun lets workers wait, from the same moment on.
 func (b *lab) processRun(ctx context.Context, s scene, callers int) (counts, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -136,14 +140,19 @@ func (b *lab) processRun(ctx context.Context, s scene, callers int) (counts, err
 		start <- at
 	}
 	over.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return counts{}, err
+	}
 	all := counts{}
+	latencies := newHistogram(callers <= fewCallers)
 	for _, f := range findings {
 		all.permits += f.Permits
 		all.took = max(all.took, f.End.Sub(at))
-		all.p50, all.p99 = max(all.p50, f.P50), max(all.p99, f.P99)
+		latencies.Merge(hdrhistogram.Import(f.Latencies))
 	}
 	all.requests = all.permits
-	return all, errors.Join(errs...)
+	all.summarise(latencies)
+	return all, nil
 }
 
 // worker runs one process. It counts down ready exactly once, and takes one start, whatever happens.
