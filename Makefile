@@ -6,7 +6,7 @@
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 
 .NOTPARALLEL:
-.PHONY: help test unit lint matrix matrix-table testdata demo bench deps clean
+.PHONY: help test unit lint matrix matrix-table testdata demo bench bench-update deps clean
 
 # Everything. The other targets are parts of it, or tools.
 test: deps
@@ -39,9 +39,13 @@ testdata: deps
 demo:
 	go run ./cmd/rrl demo
 
-# The benchmarks that stand beside the tests.
-bench:
+# This library beside its peers, on a Redis of its own: a quarter of an hour. RUN=-quick takes a minute.
+bench: deps
 	scripts/check bench
+
+# The same, and writes tables and chart into the README.
+bench-update: deps
+	RUN=-update scripts/check bench
 
 # Installs what the tests need and this machine lacks.
 deps:

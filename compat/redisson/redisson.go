@@ -13,7 +13,7 @@
 // Commands on one Process may run at the same time, each in a Java thread of its own.
 //
 // This file has the process and the protocol, commands.go the calls, run.go threads that acquire in
-// the background, build.go what happens before the first start.
+// the background, bench.go how fast they can, build.go what happens before the first start.
 package redisson
 
 import (
@@ -25,6 +25,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -81,6 +82,7 @@ type settings struct {
 	addresses []string
 	args      []string
 	env       []string
+	jvm       []string
 }
 
 // Addr names the server, or the nodes of a cluster, or the sentinels. An address is host:port or a
@@ -118,6 +120,12 @@ func CommandTimeout(d time.Duration) Option { return words("--timeout", millis(d
 // Env adds KEY=VALUE pairs to the environment of the JVM.
 func Env(pairs ...string) Option {
 	return func(s *settings) { s.env = append(s.env, pairs...) }
+}
+
+// JVM gives the flags of the JVM itself. The default ones let it start fast and stay small; whoever measures speed wants
+// others.
+func JVM(flags ...string) Option {
+	return func(s *settings) { s.jvm = flags }
 }
 
 func words(args ...string) Option {
@@ -167,7 +175,7 @@ func Start(tb testing.TB, version string, opts ...Option) *Process {
 
 // Open is Start for those who have no test at hand. The caller calls Close.
 func Open(ctx context.Context, version string, opts ...Option) (*Process, error) {
-	var s settings
+	s := settings{jvm: smallJVM}
 	for _, opt := range opts {
 		opt(&s)
 	}
@@ -175,7 +183,7 @@ func Open(ctx context.Context, version string, opts ...Option) (*Process, error)
 		return nil, errors.New("redisson: no address given")
 	}
 	// The command must outlive ctx, which bounds the start alone.
-	cmd, err := Command(ctx, version, append([]string{"--redis", strings.Join(s.addresses, ",")}, s.args...)...)
+	cmd, err := command(ctx, version, s.jvm, append([]string{"--redis", strings.Join(s.addresses, ",")}, s.args...))
 	if err != nil {
 		return nil, err
 	}
@@ -227,6 +235,14 @@ func Open(ctx context.Context, version string, opts ...Option) (*Process, error)
 // that it needs is bounded by the context. Without a command among the words it speaks the protocol of
 // compat/java on stdin and stdout.
 func Command(ctx context.Context, version string, words ...string) (*exec.Cmd, error) {
+	return command(ctx, version, smallJVM, words)
+}
+
+// smallJVM are flags for a JVM that starts fast and stays small. A class data archive of our own was measured too: it
+// saves 50 ms of 700, and is not worth its 10 MB a version.
+var smallJVM = []string{"-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m"}
+
+func command(ctx context.Context, version string, flags, words []string) (*exec.Cmd, error) {
 	jar, err := Jar(ctx, version)
 	if err != nil {
 		return nil, err
@@ -235,10 +251,7 @@ func Command(ctx context.Context, version string, words ...string) (*exec.Cmd, e
 	if err != nil {
 		return nil, err
 	}
-	// A JVM that starts fast and stays small. A class data archive of our own was measured too: it
-	// saves 50 ms of 700, and is not worth its 10 MB a version.
-	flags := []string{"-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m", "-jar", jar}
-	return exec.Command(java, append(flags, words...)...), nil
+	return exec.Command(java, slices.Concat(flags, []string{"-jar", jar}, words)...), nil
 }
 
 // read hands the lines of the JVM to those who wait for them, until it ends.

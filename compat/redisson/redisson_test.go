@@ -239,6 +239,7 @@ func TestEveryCommand(t *testing.T) {
 			t.Run("life", func(t *testing.T) { testLife(t, java, v, db, prefix+"life") })
 			t.Run("names", func(t *testing.T) { testNames(t, java, v, db, prefix) })
 			t.Run("errors", func(t *testing.T) { testErrors(t, java, prefix+"errors") })
+			t.Run("bench", func(t *testing.T) { testBench(t, java, prefix+"bench ") })
 		})
 	}
 }

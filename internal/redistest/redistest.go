@@ -67,6 +67,16 @@ func Real(tb testing.TB, args ...string) *Server {
 	return &Server{Addr: proc.addr, tb: tb, proc: proc}
 }
 
+// Open is Real for those who have no test at hand. Files, if the server is told to write any, go to dir.
+// The caller calls stop.
+func Open(dir string, args ...string) (addr string, stop func(), err error) {
+	proc, err := startProcess(dir, false, args)
+	if err != nil {
+		return "", nil, fmt.Errorf("redistest: %w", err)
+	}
+	return proc.addr, proc.kill, nil
+}
+
 // Each runs the body as subtest "embedded" on a fresh embedded server and as subtest "redis" on an empty
 // database of the real server that tests share.
 func Each(t *testing.T, body func(t *testing.T, s *Server)) {

@@ -379,3 +379,20 @@ func eventually(t *testing.T, what string, holds func() bool) {
 		}
 	}
 }
+
+func TestOpenServesUntilItIsStopped(t *testing.T) {
+	addr, stop, err := Open(t.TempDir(), "--maxmemory", "10mb")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	client := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1})
+	defer client.Close()
+	if limit := client.ConfigGet(t.Context(), "maxmemory").Val()["maxmemory"]; limit != "10485760" {
+		t.Errorf("maxmemory is %q", limit)
+	}
+	stop()
+	if err := client.Ping(t.Context()).Err(); err == nil {
+		t.Error("a server that was stopped answers")
+	}
+}

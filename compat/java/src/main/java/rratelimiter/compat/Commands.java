@@ -38,6 +38,7 @@ import org.redisson.api.RedissonClient;
  * rename     NAME NEWNAME
  * renamenx   NAME NEWNAME                                         true or false
  * run        NAME ...                                             see Run
+ * bench      NAME ...                                             see Bench
  * </pre>
  */
 final class Commands {
@@ -122,6 +123,7 @@ final class Commands {
             }
             case "renamenx" -> "" + limiter.renamenx(args.text("a new name"));
             case "run" -> Run.parse(args).go(limiter, reply);
+            case "bench" -> Bench.parse(args).go(limiter);
             default -> throw new IllegalArgumentException("unknown command " + command);
         };
         if (!args.end()) {

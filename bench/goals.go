@@ -1,0 +1,209 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+)
+
+// goals.go has the goals, and judges a report by them.
+
+// A Verdict is what became of a goal.
+type Verdict struct {
+	Workload string `json:"workload"`
+	Goal     string `json:"goal"`
+	Measured string `json:"measured"`
+	Met      string `json:"met"` // yes, NO, or why it can't be told
+}
+
+const (
+	met     = "yes"
+	notMet  = "NO"
+	unknown = "not measured"
+)
+
+// A goal is a line of the table. All of its checks must hold.
+type goal struct {
+	workload, text string
+	checks         []check
+}
+
+// A check is one figure and its bound.
+type check struct {
+	what  string // behind the figure
+	bound float64
+	least bool // the bound is the least, else the most
+	value func(*Report) (float64, string)
+}
+
+// found is a row, or why there is none.
+func found(r *Report, workload, name string) (*Row, string) {
+	if row := r.row(workload, name); row != nil {
+		return row, ""
+	}
+	for _, row := range r.Rows {
+		if row.Workload == workload && row.Name == name && row.Missing != "" {
+			return nil, row.Missing
+		}
+	}
+	return nil, unknown
+}
+
+// against is a check of the ratio of two rows.
+func against(what string, bound float64, least bool, workload, a, b string, of, by metric) check {
+	return between(what, bound, least, workload, a, workload, b, of, by)
+}
+
+func between(what string, bound float64, least bool, workloadA, a, workloadB, b string, of, by metric) check {
+	return check{what, bound, least, func(r *Report) (float64, string) {
+		one, why := found(r, workloadA, a)
+		if one == nil {
+			return 0, why
+		}
+		other, why := found(r, workloadB, b)
+		if other == nil {
+			return 0, why
+		}
+		return ratio(one, other, of, by), ""
+	}}
+}
+
+// figure is a check of one figure of one row.
+func figure(what string, bound float64, least bool, workload, name string, m metric, unit float64) check {
+	return check{what, bound, least, func(r *Report) (float64, string) {
+		row, why := found(r, workload, name)
+		if row == nil {
+			return 0, why
+		}
+		return row.median(m) / unit, ""
+	}}
+}
+
+const (
+	atLeast = true
+	atMost  = false
+)
+
+// fastestJava is the ratio of a row to the fastest Redisson.
+func fastestJava(what string, bound float64, workload, name string) check {
+	return check{what, bound, atLeast, func(r *Report) (float64, string) {
+		own, why := found(r, workload, name)
+		if own == nil {
+			return 0, why
+		}
+		var fastest *Row
+		for _, row := range r.of(workload) {
+			if isJava(row.Name) && len(row.Samples) > 0 && (fastest == nil || row.median(perSecond) > fastest.median(perSecond)) {
+				fastest = row
+			}
+		}
+		if fastest == nil {
+			return 0, unknown
+		}
+		return ratio(own, fastest, perSecond, perSecond), ""
+	}}
+}
+
+// isOwn tells whether a row is this library.
+func isOwn(name string) bool { return strings.HasPrefix(name, rowLibrary) }
+
+// isJava tells whether a row is Redisson itself.
+func isJava(name string) bool { return strings.HasPrefix(name, "Redisson ") }
+
+// goals are what this library is to reach, on a machine with two processors.
+func goals() []goal {
+	rate := func(times float64, workload, a, b, what string) check {
+		return against(what, times, atLeast, workload, a, b, perSecond, perSecond)
+	}
+	hot, denied, far := hotName(1024), deniedName(1024), farName(farthest, 1024)
+	return []goal{
+		{"hot limiter, 1024 callers, default", "at least 10x bare PING, 15x Redisson's script by EVALSHA, 25x Redisson's Java client; aim at 20x PING", []check{
+			rate(10, hot, rowLibrary, rowPing, "x PING"),
+			rate(15, hot, rowLibrary, rowScript, "x the script"),
+			fastestJava("x the fastest Java", 25, hot, rowLibrary),
+		}},
+		{"same, RecordPerRequest", "at least 3x PING", []check{rate(3, hot, rowPerRequest, rowPing, "x PING")}},
+		{"same, 90 % denied: default", "at least 10x PING", []check{rate(10, denied, rowLibrary, rowPing, "x PING")}},
+		{"same, 90 % denied: with DenyCache", "at least 30x PING and less than one EVAL per 10,000 denials", []check{
+			rate(30, denied, rowDenyCache, rowPing, "x PING"),
+			figure("denials an EVAL", 10_000, atLeast, denied, rowDenyCache, deniedPerCall, 1),
+		}},
+		{"hot limiter behind 20 ms of network delay", "p99 of TryAcquire at most 2.2 round trips", []check{
+			between("round trips", 2.2, atMost, far, rowLibrary, farName(farthest, 1), rowPing, p99, p50),
+		}},
+		{"one caller, p50 latency", `at most 1.20x EVALSHA "return 1"; at most 1.03x Redisson's script by EVALSHA`, []check{
+			against(`x "return 1"`, 1.20, atMost, hotName(1), rowLibrary, rowReturn1, p50, p50),
+			against("x the script", 1.03, atMost, hotName(1), rowLibrary, rowScript, p50, p50),
+		}},
+		{"10,000 limiters uniform, 1024 callers", "at least 1.5x Redisson's script pooled, 1.15x redis_rate", []check{
+			rate(1.5, uniformName(1024), rowLibrary, rowScript, "x the script"),
+			rate(1.15, uniformName(1024), rowLibrary, rowRedisRate, "x redis_rate"),
+		}},
+		{"same at 64 callers", "at least 1.2x Redisson's script pooled", []check{
+			rate(1.2, uniformName(64), rowLibrary, rowScript, "x the script"),
+		}},
+		{"1,000 blocked callers at once, 100/s", "at most 15 EVALs for all, total time at most 1.005x the ideal", []check{
+			figure("EVALs", 15, atMost, crowdName, rowLibrary, commands, 1),
+			figure("x the ideal", 1.005, atMost, crowdName, rowLibrary, overIdeal, 1),
+		}},
+		{"the same, arriving over 1 s, granularity interval/50", "at most 100 EVALs", []check{
+			figure("EVALs", 100, atMost, arriveName, rowGranularity, commands, 1),
+		}},
+		{"20 processes x 50 blocked callers", "at most 3x the EVALs of one process", []check{
+			against("x one process", 3, atMost, crowdName, rowProcesses, rowLibrary, commands, commands),
+		}},
+		{"10,000 blocked callers, 1,000/s", "at most 30 EVALs, total time at most 1.02x the ideal", []check{
+			figure("EVALs", 30, atMost, crowdsName, rowLibrary, commands, 1),
+			figure("x the ideal", 1.02, atMost, crowdsName, rowLibrary, overIdeal, 1),
+		}},
+		{"memory at 1,000,000 outstanding permits, WithGranularity(interval/1000)", "below 200 KB in the zset", []check{
+			figure("KB", 200, atMost, memoryName, rowGranularity, setBytes, 1000),
+		}},
+		{"longest script, 1,000,000 records expiring at once, written by Java", "below 5 ms", []check{
+			figure("ms", 5, atMost, javaMemoryName, rowLibrary, longest, 1000),
+		}},
+	}
+}
+
+// judge holds a report against the goals.
+func judge(r *Report) (verdicts []Verdict) {
+	for _, g := range goals() {
+		v := Verdict{Workload: g.workload, Goal: g.text, Met: met}
+		var figures []string
+		for _, c := range g.checks {
+			value, why := c.value(r)
+			switch {
+			case why != "":
+				if v.Met == met {
+					v.Met = why
+				}
+				continue
+			case c.least && value < c.bound, !c.least && value > c.bound:
+				v.Met = notMet
+			}
+			figures = append(figures, quantity(value)+" "+c.what)
+		}
+		v.Measured = strings.Join(figures, ", ")
+		verdicts = append(verdicts, v)
+	}
+	return verdicts
+}
+
+// summary counts verdicts.
+func summary(verdicts []Verdict) string {
+	var yes, no, other int
+	for _, v := range verdicts {
+		switch v.Met {
+		case met:
+			yes++
+		case notMet:
+			no++
+		default:
+			other++
+		}
+	}
+	text := fmt.Sprintf("%d of %d goals met, %d not", yes, len(verdicts), no)
+	if other > 0 {
+		text += fmt.Sprintf(", %d not measured", other)
+	}
+	return text
+}

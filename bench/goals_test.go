@@ -1,0 +1,114 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// ideal is a report in which each goal is met: ratios by far, and counts of nothing.
+func ideal() *Report {
+	r := &Report{}
+	add := func(workload, name string, s Sample) {
+		s.Seconds = max(s.Seconds, 1)
+		r.Rows = append(r.Rows, &Row{Workload: workload, Name: name, Samples: []Sample{s}})
+	}
+	peer, own := Sample{Requests: 100, P50: 100, P99: 100, Commands: 100}, Sample{Requests: 10_000_000, Denied: 9_000_000, P50: 100, P99: 200, Commands: 100}
+	for _, workload := range []string{
+		hotName(1), hotName(64), hotName(1024), deniedName(1024), farName(farthest, 1), farName(farthest, 1024), uniformName(64), uniformName(1024),
+	} {
+		for _, name := range []string{rowPing, rowReturn1, rowRedisRate, rowScript, "Redisson 3.17.5, threads", "Redisson 4.7.0, async"} {
+			add(workload, name, peer)
+		}
+		for _, name := range []string{rowLibrary, rowPerRequest, rowDenyCache} {
+			add(workload, name, own)
+		}
+	}
+	waits := Sample{Seconds: 9, Ideal: 9, Commands: 10}
+	add(crowdName, rowLibrary, waits)
+	add(crowdName, rowProcesses, waits)
+	add(arriveName, rowGranularity, waits)
+	add(crowdsName, rowLibrary, waits)
+	add(memoryName, rowGranularity, Sample{Bytes: 100_000})
+	add(javaMemoryName, rowLibrary, Sample{Longest: 2000})
+	return r
+}
+
+func verdict(t *testing.T, r *Report, goal string) Verdict {
+	t.Helper()
+	for _, v := range judge(r) {
+		if strings.HasPrefix(v.Workload, goal) {
+			return v
+		}
+	}
+	t.Fatalf("there is no goal %q", goal)
+	return Verdict{}
+}
+
+func TestGoalsAreMet(t *testing.T) {
+	for _, v := range judge(ideal()) {
+		if v.Met != met || v.Measured == "" {
+			t.Errorf("%+v", v)
+		}
+	}
+}
+
+func TestOneFigureMissesAGoal(t *testing.T) {
+	for _, c := range []struct {
+		goal, workload, row string
+		spoil               func(*Sample)
+	}{
+		{"hot limiter, 1024", hotName(1024), rowLibrary, func(s *Sample) { s.Requests = 999 }},
+		{"hot limiter, 1024", hotName(1024), rowPing, func(s *Sample) { s.Requests = 1_000_001 }},
+		{"hot limiter, 1024", hotName(1024), rowScript, func(s *Sample) { s.Requests = 700_000 }},
+		{"hot limiter, 1024", hotName(1024), "Redisson 4.7.0, async", func(s *Sample) { s.Requests = 410_000 }},
+		{"same, RecordPerRequest", hotName(1024), rowPerRequest, func(s *Sample) { s.Requests = 299 }},
+		{"same, 90 % denied: default", deniedName(1024), rowLibrary, func(s *Sample) { s.Requests = 999 }},
+		{"same, 90 % denied: with", deniedName(1024), rowDenyCache, func(s *Sample) { s.Requests = 2999 }},
+		{"same, 90 % denied: with", deniedName(1024), rowDenyCache, func(s *Sample) { s.Commands = 901 }},
+		{"hot limiter behind", farName(farthest, 1024), rowLibrary, func(s *Sample) { s.P99 = 221 }},
+		{"one caller", hotName(1), rowLibrary, func(s *Sample) { s.P50 = 104 }},
+		{"one caller", hotName(1), rowReturn1, func(s *Sample) { s.P50 = 83 }},
+		{"10,000 limiters", uniformName(1024), rowScript, func(s *Sample) { s.Requests = 7_000_000 }},
+		{"10,000 limiters", uniformName(1024), rowRedisRate, func(s *Sample) { s.Requests = 9_000_000 }},
+		{"same at 64", uniformName(64), rowScript, func(s *Sample) { s.Requests = 9_000_000 }},
+		{"1,000 blocked", crowdName, rowLibrary, func(s *Sample) { s.Commands = 16 }},
+		{"1,000 blocked", crowdName, rowLibrary, func(s *Sample) { s.Seconds = 9.05 }},
+		{"the same, arriving", arriveName, rowGranularity, func(s *Sample) { s.Commands = 101 }},
+		{"20 processes", crowdName, rowProcesses, func(s *Sample) { s.Commands = 31 }},
+		{"10,000 blocked", crowdsName, rowLibrary, func(s *Sample) { s.Commands = 31 }},
+		{"10,000 blocked", crowdsName, rowLibrary, func(s *Sample) { s.Seconds = 9.19 }},
+		{"memory", memoryName, rowGranularity, func(s *Sample) { s.Bytes = 200_001 }},
+		{"longest script", javaMemoryName, rowLibrary, func(s *Sample) { s.Longest = 5001 }},
+	} {
+		r := ideal()
+		c.spoil(&r.row(c.workload, c.row).Samples[0])
+		if v := verdict(t, r, c.goal); v.Met != notMet {
+			t.Errorf("%s, with %s spoilt: %+v", c.goal, c.row, v)
+		}
+	}
+}
+
+func TestWhatIsMissingIsNeitherMetNorMissed(t *testing.T) {
+	r := ideal()
+	row := r.row(memoryName, rowGranularity)
+	row.Samples, row.Missing = nil, notOffered
+	if v := verdict(t, r, "memory"); v.Met != notOffered || v.Measured != "" {
+		t.Errorf("%+v", v)
+	}
+	r.row(crowdsName, rowLibrary).Workload = "another"
+	if v := verdict(t, r, "10,000 blocked"); v.Met != unknown {
+		t.Errorf("%+v", v)
+	}
+	if text := summary(judge(r)); text != "12 of 14 goals met, 0 not, 2 not measured" {
+		t.Error(text)
+	}
+}
+
+func TestAMissedGoalIsToldAlsoWhenAPartIsMissing(t *testing.T) {
+	r := ideal()
+	r.row(hotName(1024), rowLibrary).Samples[0].Requests = 999
+	r.row(hotName(1024), rowScript).Name = "another"
+	if v := verdict(t, r, "hot limiter, 1024"); v.Met != notMet {
+		t.Errorf("%+v", v)
+	}
+}

@@ -1,0 +1,214 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// lab.go has the server on which all is measured, and measures the rows of a workload in turn: each once, then each again,
+// so that all of them meet the same weather.
+
+// patience is for how long an answer is waited for: one of Redisson's scripts can block the server for a second.
+const patience = time.Minute
+
+// A lab is one redis-server and what was started beside it.
+type lab struct {
+	size
+	addr   string
+	rdb    *redis.Client
+	crew   *crew
+	script string // Redisson's own, for tryAcquire; "" without Java
+	javas  []*java
+}
+
+// measure runs all that is asked for.
+func measure(ctx context.Context, o options, p *progress) (*Report, error) {
+	started := time.Now()
+	folder, err := os.MkdirTemp("", "bench-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(folder)
+	addr, stop, err := redistest.Open(folder)
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	b := &lab{size: full, addr: addr, rdb: redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: patience}), crew: &crew{}}
+	defer b.rdb.Close()
+	if o.quick {
+		b.size = quick
+	}
+	report := &Report{At: started.UTC().Truncate(time.Second), Go: runtime.Version(), CPUs: runtime.NumCPU(), Quick: o.quick, Repeats: b.repeats}
+	info, err := b.info(ctx, "server")
+	if err != nil {
+		return nil, err
+	}
+	report.Redis = info["redis_version"]
+
+	plan := b.plan(o)
+	if len(plan) == 0 {
+		return nil, errors.New("nothing to measure: no workload matches -run")
+	}
+	if len(o.java) > 0 {
+		p.say("starting Redisson " + strings.Join(o.java, " and ") + ", and warming it up")
+		defer b.closeJava()
+		if err := b.openJava(ctx, o.java); err != nil {
+			return nil, fmt.Errorf("%w\n-java '' measures without Redisson", err)
+		}
+	}
+	p.expect(plan, b.repeats)
+	for _, w := range plan {
+		rows := make([]*Row, len(w.rows))
+		for i, c := range w.rows {
+			rows[i] = &Row{Workload: w.name, Name: c.name}
+		}
+		for repeat := range b.repeats {
+			for i, c := range w.rows {
+				if rows[i].Missing != "" || rows[i].Fault != "" {
+					p.skip(w)
+					continue
+				}
+				p.begin(w, c, repeat)
+				sample, err := w.measure(ctx, c)
+				switch {
+				case ctx.Err() != nil:
+					return nil, ctx.Err()
+				case errors.Is(err, rratelimiter.ErrInvalidOption) && strings.Contains(err.Error(), notOffered):
+					rows[i].Missing = notOffered
+				case err != nil:
+					rows[i].Fault = err.Error()
+				default:
+					rows[i].Samples = append(rows[i].Samples, sample)
+				}
+				p.end(w, c, sample, rows[i].Fault)
+			}
+		}
+		report.Rows = append(report.Rows, rows...)
+	}
+	p.over()
+	report.Took = time.Since(started).Round(time.Second).Seconds()
+	report.Verdicts = judge(report)
+	return report, nil
+}
+
+// notOffered stands for figures of an option that this library does not have yet, and is how it says so.
+const notOffered = "not offered"
+
+// clear leaves the server as if it had just started: no keys, and no script, by which clients could know each other.
+func (b *lab) clear(ctx context.Context) error {
+	if err := b.rdb.FlushAll(ctx).Err(); err != nil {
+		return err
+	}
+	return b.rdb.ScriptFlush(ctx).Err()
+}
+
+// setRates gives each limiter its rate.
+func (b *lab) setRates(ctx context.Context, names []string, rate rratelimiter.Rate) error {
+	client := rratelimiter.NewClient(b.rdb)
+	jobs := make(chan string)
+	done := make(chan error)
+	const hands = 16
+	for range hands {
+		go func() {
+			var err error
+			for name := range jobs {
+				if err == nil {
+					err = client.RateLimiter(name).SetRate(ctx, rate)
+				}
+			}
+			done <- err
+		}()
+	}
+	for _, name := range names {
+		jobs <- name
+	}
+	close(jobs)
+	var err error
+	for range hands {
+		err = errors.Join(err, <-done)
+	}
+	return err
+}
+
+// A meter reads what the server and this process have spent.
+type meter struct {
+	cpu    float64 // µs
+	evals  int64
+	pings  int64
+	allocs int64
+}
+
+func (b *lab) read(ctx context.Context) (meter, error) {
+	info, err := b.info(ctx, "cpu", "commandstats")
+	if err != nil {
+		return meter{}, err
+	}
+	var m meter
+	for _, field := range []string{"used_cpu_sys", "used_cpu_user"} {
+		seconds, err := strconv.ParseFloat(info[field], 64)
+		if err != nil {
+			return meter{}, fmt.Errorf("INFO says %s is %q", field, info[field])
+		}
+		m.cpu += seconds * 1e6
+	}
+	m.evals = calls(info["cmdstat_evalsha"]) + calls(info["cmdstat_eval"])
+	m.pings = calls(info["cmdstat_ping"])
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	m.allocs = int64(memory.Mallocs)
+	return m, nil
+}
+
+// spend notes in a sample what was spent between two readings.
+func (s *Sample) spend(before, after meter, c *contender) {
+	s.RedisCPU = after.cpu - before.cpu
+	s.Commands = after.evals - before.evals
+	if c.name == rowPing {
+		s.Commands = after.pings - before.pings
+	}
+	if !c.java {
+		s.Allocs = after.allocs - before.allocs
+	}
+}
+
+// info reads sections of INFO.
+func (b *lab) info(ctx context.Context, sections ...string) (map[string]string, error) {
+	text, err := b.rdb.Info(ctx, sections...).Result()
+	if err != nil {
+		return nil, err
+	}
+	return infoFields(text), nil
+}
+
+func infoFields(text string) map[string]string {
+	fields := map[string]string{}
+	for line := range strings.Lines(text) {
+		if name, value, found := strings.Cut(strings.TrimSpace(line), ":"); found {
+			fields[name] = value
+		}
+	}
+	return fields
+}
+
+// calls reads the number of calls in a line of commandstats; a command that was never called has none.
+func calls(stat string) int64 {
+	for part := range strings.SplitSeq(stat, ",") {
+		if text, found := strings.CutPrefix(part, "calls="); found {
+			n, _ := strconv.ParseInt(text, 10, 64)
+			return n
+		}
+	}
+	return 0
+}

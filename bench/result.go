@@ -1,0 +1,165 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+)
+
+// result.go holds what was measured, and takes medians. It knows neither how it was measured nor how it is shown.
+
+// A Sample is one measurement of one row in one workload. What was not measured is 0.
+type Sample struct {
+	Seconds  float64 `json:"seconds"`
+	Ideal    float64 `json:"ideal_seconds,omitempty"` // what waiting callers would need at best
+	Requests int64   `json:"requests"`
+	Denied   int64   `json:"denied,omitempty"`
+	Permits  int64   `json:"permits"`
+	P50      float64 `json:"p50_us"`
+	P99      float64 `json:"p99_us"`
+	Commands int64   `json:"commands"`     // EVALSHA and EVAL that Redis served, or PING
+	RedisCPU float64 `json:"redis_cpu_us"` // of the server's process
+	Allocs   int64   `json:"allocs,omitempty"`
+
+	Records int64   `json:"records,omitempty"`    // in the permits set
+	Bytes   int64   `json:"bytes,omitempty"`      // of the permits set, as MEMORY USAGE tells
+	Longest float64 `json:"longest_us,omitempty"` // script, in processor time
+	Slowest float64 `json:"slowest_us,omitempty"` // script, by the slow log
+}
+
+// A Row is all samples of one contender in one workload, one a repetition.
+type Row struct {
+	Workload string   `json:"workload"`
+	Name     string   `json:"row"`
+	Samples  []Sample `json:"samples,omitempty"`
+	Missing  string   `json:"missing,omitempty"` // why there are none: what the library does not offer yet
+	Fault    string   `json:"fault,omitempty"`   // what went wrong
+}
+
+// A Report is one run of the program.
+type Report struct {
+	At       time.Time `json:"at"`
+	Go       string    `json:"go"`
+	Redis    string    `json:"redis"`
+	CPUs     int       `json:"cpus"`
+	Quick    bool      `json:"quick,omitempty"`
+	Repeats  int       `json:"repeats"`
+	Took     float64   `json:"took_seconds"`
+	Rows     []*Row    `json:"rows"`
+	Verdicts []Verdict `json:"goals"`
+}
+
+func readReport(file string) (*Report, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	r := &Report{}
+	if err := json.Unmarshal(text, r); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	r.Verdicts = judge(r)
+	return r, nil
+}
+
+func (r *Report) write(file string) error {
+	text, err := json.MarshalIndent(r, "", "\t")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, append(text, '\n'), 0o644)
+}
+
+// failed is the error of a run in which measurements failed.
+func (r *Report) failed() error {
+	var all []error
+	for _, row := range r.Rows {
+		if row.Fault != "" {
+			all = append(all, fmt.Errorf("%s, %s: %s", row.Workload, row.Name, row.Fault))
+		}
+	}
+	return errors.Join(all...)
+}
+
+// row finds a row that was measured; nil if it was not.
+func (r *Report) row(workload, name string) *Row {
+	for _, row := range r.Rows {
+		if row.Workload == workload && row.Name == name && len(row.Samples) > 0 && row.Fault == "" {
+			return row
+		}
+	}
+	return nil
+}
+
+// workloads are the names of the workloads in order, without those of which nothing is known.
+func (r *Report) workloads() (names []string) {
+	for _, row := range r.Rows {
+		if !slices.Contains(names, row.Workload) {
+			names = append(names, row.Workload)
+		}
+	}
+	return names
+}
+
+// of are the rows of a workload.
+func (r *Report) of(workload string) (rows []*Row) {
+	for _, row := range r.Rows {
+		if row.Workload == workload {
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+// A metric is a figure of a sample.
+type metric func(Sample) float64
+
+func perSecond(s Sample) float64     { return float64(s.Requests) / s.Seconds }
+func perPermit(s Sample) float64     { return float64(s.Commands) / float64(max(s.Permits, 1)) }
+func cpuPermit(s Sample) float64     { return s.RedisCPU / float64(max(s.Permits, 1)) }
+func allocations(s Sample) float64   { return float64(s.Allocs) / float64(max(s.Requests, 1)) }
+func deniedShare(s Sample) float64   { return float64(s.Denied) / float64(max(s.Requests, 1)) }
+func deniedPerCall(s Sample) float64 { return float64(s.Denied) / float64(max(s.Commands, 1)) }
+func p50(s Sample) float64           { return s.P50 }
+func p99(s Sample) float64           { return s.P99 }
+func commands(s Sample) float64      { return float64(s.Commands) }
+func seconds(s Sample) float64       { return s.Seconds }
+func overIdeal(s Sample) float64     { return s.Seconds / s.Ideal }
+func records(s Sample) float64       { return float64(s.Records) }
+func setBytes(s Sample) float64      { return float64(s.Bytes) }
+func slowest(s Sample) float64       { return s.Slowest }
+func longest(s Sample) float64       { return s.Longest }
+
+// median is the median of a figure over the repetitions.
+func (r *Row) median(m metric) float64 {
+	values := make([]float64, len(r.Samples))
+	for i, s := range r.Samples {
+		values[i] = m(s)
+	}
+	return median(values)
+}
+
+// ratio is the median, over the repetitions, of a figure of one row by that of another: what was measured side by side is
+// compared, so that a machine that slows down for a while does no harm.
+func ratio(a, b *Row, of, by metric) float64 {
+	var values []float64
+	for i := range min(len(a.Samples), len(b.Samples)) {
+		values = append(values, of(a.Samples[i])/by(b.Samples[i]))
+	}
+	return median(values)
+}
+
+func median(values []float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	middle := len(sorted) / 2
+	if len(sorted)%2 == 0 {
+		return (sorted[middle-1] + sorted[middle]) / 2
+	}
+	return sorted[middle]
+}

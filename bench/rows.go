@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"time"
+
+	"github.com/go-redis/redis_rate/v10"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+// rows.go has the contenders: what each of them does when it is asked for permits. All of them have a go-redis client
+// with its defaults (but for patience with a machine under load), or Redisson's own with its defaults.
+
+// A contender is a row of the tables.
+type contender struct {
+	name string
+	java bool
+	open func(ctx context.Context, b *lab, s scene) (runner, error)
+}
+
+// A scene is what a contender finds: limiters whose rate is set.
+type scene struct {
+	addr  string
+	names []string
+	rate  rratelimiter.Rate
+}
+
+// A runner is a contender, ready to be asked.
+type runner interface {
+	run(ctx context.Context, w work) (counts, error)
+	wait(ctx context.Context, callers int, arrive time.Duration) (counts, error)
+	close()
+}
+
+// Names of the rows.
+const (
+	rowPing        = "bare PING"
+	rowReturn1     = `EVALSHA "return 1"`
+	rowRedisRate   = "redis_rate v10"
+	rowScript      = "Redisson's script, from Go"
+	rowLibrary     = "this library"
+	rowPerRequest  = "this library, record per request"
+	rowGranularity = "this library, granularity"
+	rowDenyCache   = "this library, deny cache"
+	rowAuto        = "this library, AutoPipeline"
+	rowProcesses   = "this library, 20 processes"
+)
+
+// buckets is how many granularities an interval has, where a row has one and a workload does not say otherwise.
+const buckets = 50
+
+// contenders gives rows by their names.
+func contenders(names ...string) []*contender {
+	all := map[string]*contender{
+		rowPing:      goRow(rowPing, openPing),
+		rowReturn1:   goRow(rowReturn1, openReturn1),
+		rowRedisRate: goRow(rowRedisRate, openRedisRate),
+		rowScript:    goRow(rowScript, openScript),
+		rowAuto:      goRow(rowAuto, openAuto),
+	}
+	for name, option := range map[string]option{
+		rowLibrary:     nil,
+		rowPerRequest:  func(rratelimiter.Rate) rratelimiter.LimiterOption { return rratelimiter.WithRecordPerRequest() },
+		rowGranularity: granularity(buckets),
+		rowDenyCache:   func(rratelimiter.Rate) rratelimiter.LimiterOption { return rratelimiter.WithDenyCache(1024) },
+	} {
+		all[name] = libraryRow(name, option)
+	}
+	rows := make([]*contender, len(names))
+	for i, name := range names {
+		rows[i] = all[name]
+	}
+	return rows
+}
+
+// An option is what a row of this library is measured with.
+type option func(rratelimiter.Rate) rratelimiter.LimiterOption
+
+func granularity(buckets time.Duration) option {
+	return func(r rratelimiter.Rate) rratelimiter.LimiterOption {
+		return rratelimiter.WithGranularity(r.Interval / buckets)
+	}
+}
+
+func (o option) of(r rratelimiter.Rate) []rratelimiter.LimiterOption {
+	if o == nil {
+		return nil
+	}
+	return []rratelimiter.LimiterOption{o(r)}
+}
+
+// goRunner asks from this process.
+type goRunner struct {
+	crew *crew
+	rdb  *redis.Client
+	ask  asker
+}
+
+func (r goRunner) run(ctx context.Context, w work) (counts, error) { return r.crew.run(ctx, w, r.ask) }
+func (r goRunner) close()                                          { _ = r.rdb.Close() }
+func (r goRunner) wait(ctx context.Context, callers int, arrive time.Duration) (counts, error) {
+	return r.crew.once(ctx, callers, arrive, r.ask)
+}
+
+// goRow makes a contender of a function that, over a client, makes an asker.
+func goRow(name string, open func(context.Context, *lab, scene, *redis.Client) (asker, error)) *contender {
+	return &contender{name: name, open: func(ctx context.Context, b *lab, s scene) (runner, error) {
+		rdb := redis.NewClient(&redis.Options{Addr: s.addr, PoolTimeout: patience})
+		ask, err := open(ctx, b, s, rdb)
+		if err != nil {
+			_ = rdb.Close()
+			return nil, err
+		}
+		return goRunner{b.crew, rdb, ask}, nil
+	}}
+}
+
+func openPing(_ context.Context, _ *lab, _ scene, rdb *redis.Client) (asker, error) {
+	return func(ctx context.Context, _ int, _ int64, _ bool) (bool, error) {
+		return true, rdb.Ping(ctx).Err()
+	}, nil
+}
+
+func openReturn1(ctx context.Context, _ *lab, s scene, rdb *redis.Client) (asker, error) {
+	sha, err := rdb.ScriptLoad(ctx, "return 1").Result()
+	return func(ctx context.Context, limiter int, _ int64, _ bool) (bool, error) {
+		return true, rdb.EvalSha(ctx, sha, s.names[limiter:limiter+1]).Err()
+	}, err
+}
+
+// openRedisRate has redis_rate's own form of the rate: at most so many at once, so many an interval.
+func openRedisRate(_ context.Context, _ *lab, s scene, rdb *redis.Client) (asker, error) {
+	limiter := redis_rate.NewLimiter(rdb)
+	limit := redis_rate.Limit{Rate: int(s.rate.Permits), Burst: int(s.rate.Permits), Period: s.rate.Interval}
+	return func(ctx context.Context, i int, n int64, _ bool) (bool, error) {
+		result, err := limiter.AllowN(ctx, s.names[i], limit, int(n))
+		if err != nil {
+			return false, err
+		}
+		return result.Allowed > 0, nil
+	}, nil
+}
+
+// openScript calls Redisson's script as Redisson does: its keys, the permits, the time and a random id.
+func openScript(ctx context.Context, b *lab, s scene, rdb *redis.Client) (asker, error) {
+	sha, err := rdb.ScriptLoad(ctx, b.script).Result()
+	if err != nil {
+		return nil, err
+	}
+	keys := make([][]string, len(s.names))
+	for i, name := range s.names {
+		keys[i] = []string{name, valueKey(name), valueKey(name) + ":bench", permitsKey(name), permitsKey(name) + ":bench"}
+	}
+	return func(ctx context.Context, i int, n int64, _ bool) (bool, error) {
+		var id [16]byte
+		rand.Read(id[:])
+		err := rdb.EvalSha(ctx, sha, keys[i], n, time.Now().UnixMilli(), id[:]).Err()
+		if err == redis.Nil {
+			return true, nil
+		}
+		return false, err
+	}, nil
+}
+
+func valueKey(name string) string   { return "{" + name + "}:value" }
+func permitsKey(name string) string { return "{" + name + "}:permits" }
+
+// libraryRow is this library with an option.
+func libraryRow(name string, o option) *contender {
+	return goRow(name, func(ctx context.Context, _ *lab, s scene, rdb *redis.Client) (asker, error) {
+		return library(ctx, newLibrary(rdb), s, o)
+	})
+}
+
+func openAuto(ctx context.Context, _ *lab, s scene, rdb *redis.Client) (asker, error) {
+	auto, err := rdb.AutoPipeline()
+	if err != nil {
+		return nil, err
+	}
+	return library(ctx, newLibrary(auto), s, nil)
+}
+
+// newLibrary is a client of this library that bears with a machine under load; it is not slower or faster for that.
+func newLibrary(rdb rratelimiter.Redis) *rratelimiter.Client {
+	return rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(10*time.Second))
+}
+
+func library(ctx context.Context, client *rratelimiter.Client, s scene, o option) (asker, error) {
+	limiters := make([]*rratelimiter.Limiter, len(s.names))
+	for i, name := range s.names {
+		limiters[i] = client.RateLimiter(name, o.of(s.rate)...)
+	}
+	if _, err := limiters[0].Config(ctx); err != nil {
+		return nil, fmt.Errorf("the first limiter: %w", err)
+	}
+	return func(ctx context.Context, i int, n int64, wait bool) (bool, error) {
+		if wait {
+			return true, limiters[i].Acquire(ctx, n)
+		}
+		return limiters[i].TryAcquire(ctx, n)
+	}, nil
+}

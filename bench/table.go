@@ -1,0 +1,331 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// table.go makes tables of a report: all of it for the terminal, the most important of it for the README.
+
+// A grid is a table; its first column is text, the others are figures, unless all of it is words.
+type grid struct {
+	head  []string
+	rows  [][]string
+	words bool
+}
+
+func (g *grid) add(cells ...string) { g.rows = append(g.rows, cells) }
+
+// text writes the grid in columns.
+func (g grid) text() string {
+	widths := make([]int, len(g.head))
+	all := append([][]string{g.head}, g.rows...)
+	for _, row := range all {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	var b strings.Builder
+	for _, row := range all {
+		line := ""
+		for i, cell := range row {
+			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
+			if i == 0 {
+				line += "  " + cell + pad
+			} else {
+				line += "  " + pad + cell
+			}
+		}
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+	return b.String()
+}
+
+// markdown writes the grid for a page.
+func (g grid) markdown() string {
+	var b strings.Builder
+	column := "---:|"
+	if g.words {
+		column = "---|"
+	}
+	b.WriteString("| " + strings.Join(g.head, " | ") + " |\n|---|" + strings.Repeat(column, len(g.head)-1) + "\n")
+	for _, row := range g.rows {
+		b.WriteString("| " + strings.Join(row, " | ") + " |\n")
+	}
+	return b.String()
+}
+
+// fullText is all that a report says.
+func fullText(r *Report) string {
+	var b strings.Builder
+	for _, workload := range r.workloads() {
+		fmt.Fprintf(&b, "%s\n%s\n", workload, detail(r, workload).text())
+	}
+	b.WriteString("goals\n")
+	for _, v := range r.Verdicts {
+		fmt.Fprintf(&b, "  %-12s  %s: %s\n", v.Met, v.Workload, v.Goal)
+		if v.Measured != "" {
+			fmt.Fprintf(&b, "  %-12s  %s\n", "", v.Measured)
+		}
+	}
+	fmt.Fprintf(&b, "\n%s; %s\n", summary(r.Verdicts), conditions(r))
+	return b.String()
+}
+
+// conditions tells under which the figures were taken.
+func conditions(r *Report) string {
+	text := fmt.Sprintf("%s, Redis %s on the same machine, %d processors, medians of %d, %v in all",
+		r.Go, r.Redis, r.CPUs, r.Repeats, time.Duration(r.Took)*time.Second)
+	if r.Quick {
+		text += "\na quick run: short samples and small crowds, not for quoting"
+	}
+	return text
+}
+
+// detail is everything that was measured in a workload.
+func detail(r *Report, workload string) grid {
+	rows := r.of(workload)
+	var any Sample
+	for _, row := range rows {
+		if len(row.Samples) > 0 {
+			any = row.Samples[0]
+		}
+	}
+	switch {
+	case any.Ideal > 0:
+		return waitingDetail(rows)
+	case any.Bytes > 0:
+		return memoryDetail(rows)
+	}
+	return loadDetail(r, rows)
+}
+
+// fill adds the rows of a workload, by what shows a row that was measured.
+func (g *grid) fill(rows []*Row, cells func(*Row) []string) {
+	for _, row := range rows {
+		switch {
+		case row.Fault != "":
+			g.pad(row.Name, "failed")
+		case len(row.Samples) == 0:
+			g.pad(row.Name, row.Missing)
+		default:
+			g.add(append([]string{row.Name}, cells(row)...)...)
+		}
+	}
+}
+
+func (g *grid) pad(cells ...string) {
+	for len(cells) < len(g.head) {
+		cells = append(cells, "–")
+	}
+	g.add(cells...)
+}
+
+func loadDetail(r *Report, rows []*Row) grid {
+	denied := slices.ContainsFunc(rows, func(row *Row) bool { return row.median(deniedShare) > 0 })
+	g := grid{head: []string{"", "requests/s", "x PING", "p50 µs", "p99 µs", "commands/permit", "Redis µs/permit", "allocs/request"}}
+	if denied {
+		g.head = append(g.head, "denied", "denials/command")
+	}
+	g.fill(rows, func(row *Row) []string {
+		beside := "–"
+		if ping := r.row(row.Workload, rowPing); ping != nil {
+			beside = quantity(ratio(row, ping, perSecond, perSecond))
+		}
+		cells := []string{
+			thousands(int64(row.median(perSecond))), beside, quantity(row.median(p50)), quantity(row.median(p99)),
+			quantity(row.median(perPermit)), quantity(row.median(cpuPermit)), allocs(row),
+		}
+		if denied {
+			cells = append(cells, percent(row.median(deniedShare)), quantity(row.median(deniedPerCall)))
+		}
+		return cells
+	})
+	return g
+}
+
+// allocs is not known of other processes.
+func allocs(row *Row) string {
+	if row.median(allocations) == 0 {
+		return "–"
+	}
+	return quantity(row.median(allocations))
+}
+
+func waitingDetail(rows []*Row) grid {
+	g := grid{head: []string{"", "callers", "EVALs", "time s", "x the ideal", "p50 wait s", "p99 wait s", "Redis ms"}}
+	g.fill(rows, func(row *Row) []string {
+		return []string{
+			thousands(int64(row.median(perCall))), thousands(int64(row.median(commands))), quantity(row.median(seconds)),
+			fmt.Sprintf("%.4f", row.median(overIdeal)), quantity(row.median(p50) / 1e6), quantity(row.median(p99) / 1e6),
+			quantity(row.median(redisCPU) / 1000),
+		}
+	})
+	return g
+}
+
+func perCall(s Sample) float64  { return float64(s.Requests) }
+func redisCPU(s Sample) float64 { return s.RedisCPU }
+
+func memoryDetail(rows []*Row) grid {
+	g := grid{head: []string{"", "permits", "records", "memory", "calls until all left", "longest script, CPU", "by the slow log"}}
+	g.fill(rows, func(row *Row) []string {
+		return []string{
+			thousands(row.Samples[0].Permits), thousands(int64(row.median(records))), size10(row.median(setBytes)),
+			thousands(int64(row.median(commands))), duration(row.median(longest)), duration(row.median(slowest)),
+		}
+	})
+	return g
+}
+
+// readmeText is what the README shows.
+func readmeText(r *Report) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "![Requests a second on one limiter with 1,024 callers](%s)\n\n", chartFile)
+	fmt.Fprintf(&b, "Requests a second (%s; %s):\n\n%s\n", r.At.Format("January 2006"), conditions(r), overview(r).markdown())
+	fmt.Fprintf(&b, "One hot limiter, 1,024 callers:\n\n%s\n", detail(r, hotName(1024)).markdown())
+	fmt.Fprintf(&b, "Callers that wait for a permit each (at best: 1,000 callers at 100/s take 9 s):\n\n%s\n", waitingOverview(r).markdown())
+	fmt.Fprintf(&b, "1,000,000 permits outstanding:\n\n%s\n", memoryOverview(r).markdown())
+	fmt.Fprintf(&b, "What was aimed at (%s):\n\n%s", summary(r.Verdicts), verdictTable(r).markdown())
+	return b.String()
+}
+
+// overview has a line for each contender and a column for each kind of load.
+func overview(r *Report) grid {
+	columns := []struct{ head, workload string }{
+		{"1 limiter, 1 caller", hotName(1)}, {"64 callers", hotName(64)}, {"1,024 callers", hotName(1024)},
+		{"90 % denied, 1,024", deniedName(1024)}, {"1 to 10 permits, 1,024", mixedName(1024)}, {"20 ms away, 1,024", farName(farthest, 1024)},
+		{"10,000 limiters, 64", uniformName(64)}, {"10,000 limiters, 1,024", uniformName(1024)}, {"10,000 limiters, Zipf, 1,024", zipfName(1024)},
+	}
+	g := grid{head: []string{""}}
+	var names []string
+	for _, column := range columns {
+		g.head = append(g.head, column.head)
+		for _, row := range r.of(column.workload) {
+			if !slices.Contains(names, row.Name) {
+				names = append(names, row.Name)
+			}
+		}
+	}
+	for _, name := range names {
+		cells := []string{name}
+		for _, column := range columns {
+			cell := ""
+			if row, why := found(r, column.workload, name); row != nil {
+				cell = short(row.median(perSecond))
+			} else if why != unknown {
+				cell = why
+			}
+			cells = append(cells, cell)
+		}
+		g.add(cells...)
+	}
+	return g
+}
+
+func waitingOverview(r *Report) grid {
+	g := grid{head: []string{"", "EVALs", "time", "x the ideal"}}
+	g.labelled(r, "1,000 at once, 100/s", crowdName, waitingCells)
+	g.labelled(r, "1,000 within a second, 100/s", arriveName, waitingCells)
+	g.labelled(r, "10,000 at once, 1,000/s", crowdsName, waitingCells)
+	return g
+}
+
+func waitingCells(row *Row) []string {
+	return []string{
+		thousands(int64(row.median(commands))), quantity(row.median(seconds)) + " s", fmt.Sprintf("%.3f", row.median(overIdeal)),
+	}
+}
+
+// labelled adds the rows of a workload, with a label before their names.
+func (g *grid) labelled(r *Report, label, workload string, cells func(*Row) []string) {
+	from := len(g.rows)
+	g.fill(r.of(workload), cells)
+	for _, row := range g.rows[from:] {
+		row[0] = label + ": " + row[0]
+	}
+}
+
+func memoryOverview(r *Report) grid {
+	g := grid{head: []string{"", "records", "memory", "longest script when all expire, CPU", "by the slow log"}}
+	g.labelled(r, "taken over an hour", memoryName, memoryCells)
+	g.labelled(r, "written by Java, expired by", javaMemoryName, memoryCells)
+	return g
+}
+
+func memoryCells(row *Row) []string {
+	return []string{
+		thousands(int64(row.median(records))), size10(row.median(setBytes)), duration(row.median(longest)), duration(row.median(slowest)),
+	}
+}
+
+func verdictTable(r *Report) grid {
+	g := grid{head: []string{"goal", "measured", "met"}, words: true}
+	for _, v := range r.Verdicts {
+		g.add(v.Workload+": "+v.Goal, v.Measured, v.Met)
+	}
+	return g
+}
+
+// thousands writes a whole number with commas.
+func thousands(n int64) string {
+	text := strconv.FormatInt(n, 10)
+	for at := len(text) - 3; at > 0 && text[at-1] != '-'; at -= 3 {
+		text = text[:at] + "," + text[at:]
+	}
+	return text
+}
+
+// quantity writes three digits that count.
+func quantity(x float64) string {
+	switch size := math.Abs(x); {
+	case size == 0:
+		return "0"
+	case size >= 100:
+		return thousands(int64(math.Round(x)))
+	case size >= 10:
+		return strconv.FormatFloat(x, 'f', 1, 64)
+	case size >= 0.1:
+		return strconv.FormatFloat(x, 'f', 2, 64)
+	}
+	return strconv.FormatFloat(x, 'g', 2, 64)
+}
+
+// short writes a large number in thousands or millions.
+func short(x float64) string {
+	if x >= 1e6 {
+		return strconv.FormatFloat(x/1e6, 'f', 2, 64) + " M"
+	}
+	return quantity(x/1e3) + " k"
+}
+
+func percent(x float64) string { return strconv.FormatFloat(100*x, 'f', 1, 64) + " %" }
+
+// size10 writes a number of bytes.
+func size10(x float64) string {
+	switch {
+	case x >= 1e6:
+		return quantity(x/1e6) + " MB"
+	case x >= 1e3:
+		return quantity(x/1e3) + " KB"
+	}
+	return quantity(x) + " B"
+}
+
+// duration writes a number of µs.
+func duration(x float64) string {
+	switch {
+	case x == 0:
+		return "below 10 µs"
+	case x >= 1e6:
+		return quantity(x/1e6) + " s"
+	case x >= 1e3:
+		return quantity(x/1e3) + " ms"
+	}
+	return quantity(x) + " µs"
+}

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+// waiting.go measures callers that wait for one permit each: how long all of them take, and how often Redis is asked.
+
+// idealTime is how long callers take at best, who arrive evenly over a time, if each has its permit as soon as the rate
+// allows.
+func idealTime(callers int, rate rratelimiter.Rate, arrive time.Duration) time.Duration {
+	granted := make([]time.Duration, callers)
+	for i := range granted {
+		granted[i] = arrive * time.Duration(i) / time.Duration(callers)
+		if before := i - int(rate.Permits); before >= 0 {
+			granted[i] = max(granted[i], granted[before]+rate.Interval)
+		}
+	}
+	return granted[callers-1]
+}
+
+// wait measures a contender whose callers wait.
+func (b *lab) wait(ctx context.Context, c *contender, s scene, callers int, arrive time.Duration) (Sample, error) {
+	if err := b.clear(ctx); err != nil {
+		return Sample{}, err
+	}
+	if err := b.setRates(ctx, s.names, s.rate); err != nil {
+		return Sample{}, err
+	}
+	run := func() (counts, error) { return b.processRun(ctx, s, callers/b.processes) }
+	if c.name != rowProcesses {
+		r, err := c.open(ctx, b, s)
+		if err != nil {
+			return Sample{}, err
+		}
+		defer r.close()
+		run = func() (counts, error) { return r.wait(ctx, callers, arrive) }
+	}
+	sample, err := b.spent(ctx, c, run)
+	sample.Ideal = idealTime(callers, s.rate, arrive).Seconds()
+	if c.name == rowProcesses {
+		sample.Allocs = 0 // theirs are not known
+	}
+	return sample, err
+}
+
+// workerEnv holds the order of a worker: this program, as one of several processes.
+const workerEnv = "RRATELIMITER_BENCH_WORKER"
+
+// An order says what a worker does: so many callers wait for one permit each, from the same moment on.
+type order struct {
+	Addr, Name string
+	Callers    int
+}
+
+// A finding is what a worker saw.
+type finding struct {
+	Permits   int64
+	End       time.Time
+	Latencies *hdrhistogram.Snapshot
+}
+
+// workerMain is a worker's whole life: it says that it is ready, and starts once it is told the time.
+func workerMain(text string) int {
+	f, err := workerRun(text)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	_ = json.NewEncoder(os.Stdout).Encode(f)
+	return 0
+}
+
+func workerRun(text string) (finding, error) {
+	var o order
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		return finding{}, err
+	}
+	ctx := context.Background()
+	rdb := redis.NewClient(&redis.Options{Addr: o.Addr})
+	defer rdb.Close()
+	limiter := rratelimiter.NewClient(rdb).RateLimiter(o.Name)
+	if _, err := limiter.Config(ctx); err != nil { // connects
+		return finding{}, err
+	}
+	fmt.Println("ready")
+	var at time.Time
+	if err := json.NewDecoder(os.Stdin).Decode(&at); err != nil {
+		return finding{}, err
+	}
+	time.Sleep(time.Until(at))
+	seen, err := new(crew).once(ctx, o.Callers, 0, func(ctx context.Context, _ int, n int64, _ bool) (bool, error) {
+		return true, limiter.Acquire(ctx, n)
+	})
+	if err != nil {
+		return finding{}, err
+	}
+	return finding{seen.permits, time.Now(), seen.latencies.Export()}, nil
+}
+
+// processRun lets workers wait, from the same moment on.
+func (b *lab) processRun(ctx context.Context, s scene, callers int) (counts, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return counts{}, err
+	}
+	text, err := json.Marshal(order{s.addr, s.names[0], callers})
+	if err != nil {
+		return counts{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	var ready, over sync.WaitGroup
+	ready.Add(b.processes)
+	start := make(chan time.Time)
+	findings := make([]finding, b.processes)
+	errs := make([]error, b.processes)
+	for i := range b.processes {
+		over.Go(func() {
+			errs[i] = worker(ctx, program, string(text), &ready, start, &findings[i])
+		})
+	}
+	ready.Wait()
+	at := time.Now().Add(100 * time.Millisecond)
+	for range b.processes {
+		start <- at
+	}
+	over.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return counts{}, err
+	}
+	all := counts{}
+	latencies := newHistogram(callers <= fewCallers)
+	for _, f := range findings {
+		all.permits += f.Permits
+		all.took = max(all.took, f.End.Sub(at))
+		latencies.Merge(hdrhistogram.Import(f.Latencies))
+	}
+	all.requests = all.permits
+	all.summarise(latencies)
+	return all, nil
+}
+
+// worker runs one process. It counts down ready exactly once, and takes one start, whatever happens.
+func worker(ctx context.Context, program, text string, ready *sync.WaitGroup, start <-chan time.Time, f *finding) error {
+	cmd := exec.CommandContext(ctx, program)
+	cmd.Env = append(os.Environ(), workerEnv+"="+text)
+	var said strings.Builder
+	cmd.Stderr = &said
+	in, err := cmd.StdinPipe()
+	out, err2 := cmd.StdoutPipe()
+	err = errors.Join(err, err2)
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		ready.Done()
+		<-start
+		return err
+	}
+	lines := bufio.NewReader(out)
+	_, err = lines.ReadString('\n')
+	ready.Done()
+	at := <-start
+	if err == nil {
+		err = errors.Join(json.NewEncoder(in).Encode(at), json.NewDecoder(lines).Decode(f))
+	}
+	if err = errors.Join(err, cmd.Wait()); err != nil {
+		return fmt.Errorf("a process of callers: %s: %w", strings.TrimSpace(said.String()), err)
+	}
+	return nil
+}

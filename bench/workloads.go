@@ -1,0 +1,246 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/Shopify/toxiproxy/v2"
+	"github.com/rs/zerolog"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/compat/redisson"
+)
+
+// workloads.go says what is measured: which rows meet which workload.
+
+// A workload is one situation in which rows are compared.
+type workload struct {
+	name    string
+	takes   time.Duration // one sample of one row, about
+	rows    []*contender
+	measure func(ctx context.Context, c *contender) (Sample, error)
+}
+
+// size is how much is done.
+type size struct {
+	repeats     int
+	warm, time  time.Duration // of one sample
+	callers     []int         // on one limiter
+	spread      []int         // on many limiters, or asking for different numbers of permits
+	limiters    int
+	waiting     int // callers at 100 permits a second
+	waitingMany int // callers at 1,000 permits a second
+	processes   int
+	outstanding int64 // permits
+	javaWarm    time.Duration
+}
+
+var (
+	full = size{
+		repeats: 3, warm: 300 * time.Millisecond, time: 900 * time.Millisecond, callers: []int{1, 64, 1024}, spread: []int{1, 64, 1024}, limiters: 10_000,
+		waiting: 1000, waitingMany: 10_000, processes: 20, outstanding: 1_000_000, javaWarm: warmUp,
+	}
+	quick = size{
+		repeats: 1, warm: 260 * time.Millisecond, time: 150 * time.Millisecond, callers: []int{1, 1024}, spread: []int{1024}, limiters: 10_000,
+		waiting: 200, waitingMany: 2000, processes: 4, outstanding: 100_000, javaWarm: time.Second,
+	}
+)
+
+// Names of the workloads, some of them by the number of callers.
+func hotName(callers int) string { return "hot limiter, " + callersText(callers) }
+func deniedName(callers int) string {
+	return "hot limiter, asked for ten times its rate, " + callersText(callers)
+}
+func mixedName(callers int) string {
+	return "hot limiter, 1 to 10 permits, half waiting, " + callersText(callers)
+}
+func farName(delay time.Duration, callers int) string {
+	return fmt.Sprintf("hot limiter, Redis %v away, %s", delay, callersText(callers))
+}
+func uniformName(callers int) string { return "10,000 limiters, uniform, " + callersText(callers) }
+func zipfName(callers int) string    { return "10,000 limiters, Zipf, " + callersText(callers) }
+
+const (
+	crowdName  = "callers that wait, all at once"
+	arriveName = "callers that wait, arriving over an interval"
+	crowdsName = "callers that wait, ten times as many at ten times the rate"
+
+	memoryName     = "permits outstanding, then expired at once"
+	javaMemoryName = "permits outstanding as Java writes them, then expired at once"
+)
+
+// farthest is the longest delay between the callers and Redis.
+const farthest = 20 * time.Millisecond
+
+func callersText(n int) string {
+	if n == 1 {
+		return "1 caller"
+	}
+	return thousands(int64(n)) + " callers"
+}
+
+// plan is what a run measures, in order.
+func (b *lab) plan(o options) []*workload {
+	var all []*workload
+	one := []string{"bench"}
+	many := make([]string, b.limiters)
+	for i := range many {
+		many[i] = "bench:" + strconv.Itoa(i)
+	}
+	add := func(name string, takes time.Duration, rows []*contender, measure func(context.Context, *contender) (Sample, error)) {
+		rows = slices.DeleteFunc(slices.Clone(rows), func(c *contender) bool {
+			return c.name != rowPing && !o.rows.MatchString(c.name) || c.name == rowScript && len(o.java) == 0
+		})
+		if o.run.MatchString(name) && len(rows) > 0 {
+			all = append(all, &workload{name, takes, rows, measure})
+		}
+	}
+	takes := b.warm + b.time + 50*time.Millisecond
+	load := func(name string, rows []*contender, names []string, w work) {
+		setUp := time.Duration(len(names)) * 30 * time.Microsecond
+		add(name, takes+setUp, rows, func(ctx context.Context, c *contender) (Sample, error) {
+			w.time = b.time
+			return b.load(ctx, c, scene{b.addr, names, unlimited}, w)
+		})
+	}
+
+	peers := slices.Concat(
+		contenders(rowPing, rowReturn1, rowRedisRate),
+		javaRows(o.java, redisson.Sync, redisson.Async),
+		contenders(rowScript),
+	)
+	hot := slices.Concat(peers, contenders(rowLibrary, rowPerRequest, rowGranularity, rowAuto))
+	for _, callers := range b.callers {
+		load(hotName(callers), hot, one, work{callers: callers, limiters: 1})
+	}
+	denied := slices.Concat(peers, contenders(rowLibrary, rowPerRequest, rowGranularity, rowDenyCache))
+	for _, callers := range b.callers {
+		var limit rratelimiter.Rate
+		add(deniedName(callers), takes, denied, func(ctx context.Context, c *contender) (Sample, error) {
+			s := scene{b.addr, one, unlimited}
+			if c.name != rowPing {
+				s.rate = limit
+			}
+			sample, err := b.load(ctx, c, s, work{callers: callers, limiters: 1, time: b.time})
+			if c.name == rowPing && err == nil {
+				limit = tenth(sample)
+			}
+			return sample, err
+		})
+	}
+	for _, callers := range b.spread {
+		load(mixedName(callers), contenders(rowRedisRate, rowScript, rowLibrary, rowPerRequest, rowGranularity), one,
+			work{callers: callers, limiters: 1, mixed: true})
+	}
+	for _, delay := range []time.Duration{time.Millisecond, farthest} {
+		for _, callers := range []int{1, 1024} {
+			add(farName(delay, callers), takes, contenders(rowPing, rowScript, rowLibrary), func(ctx context.Context, c *contender) (Sample, error) {
+				addr, stop, err := far(b.addr, delay)
+				if err != nil {
+					return Sample{}, err
+				}
+				defer stop()
+				sample, err := b.load(ctx, c, scene{addr, one, unlimited}, work{callers: callers, limiters: 1, time: b.time})
+				sample.Allocs = 0 // the proxy's are among them
+				return sample, err
+			})
+		}
+	}
+	spreadRows := contenders(rowPing, rowRedisRate, rowScript, rowLibrary, rowAuto)
+	for _, callers := range b.spread {
+		load(uniformName(callers), spreadRows, many, work{callers: callers, limiters: b.limiters, spread: uniform})
+	}
+	for _, callers := range b.spread {
+		load(zipfName(callers), spreadRows, many, work{callers: callers, limiters: b.limiters, spread: zipf})
+	}
+
+	hundred, thousand := rratelimiter.PerSecond(100), rratelimiter.PerSecond(1000)
+	crowd := slices.Concat(javaRows(o.java, redisson.Sync), contenders(rowLibrary), []*contender{{name: rowProcesses}})
+	wait := func(name string, rows []*contender, callers int, rate rratelimiter.Rate, arrive time.Duration) {
+		ideal := idealTime(callers, rate, arrive)
+		add(name, ideal+300*time.Millisecond, rows, func(ctx context.Context, c *contender) (Sample, error) {
+			return b.wait(ctx, c, scene{b.addr, one, rate}, callers, arrive)
+		})
+	}
+	wait(crowdName, crowd, b.waiting, hundred, 0)
+	wait(arriveName, contenders(rowLibrary, rowGranularity), b.waiting, hundred, hundred.Interval)
+	wait(crowdsName, contenders(rowLibrary), b.waitingMany, thousand, 0)
+
+	records := time.Duration(b.outstanding) * 5 * time.Microsecond
+	add(memoryName, records, contenders(rowLibrary, rowPerRequest, rowGranularity), b.memory)
+	add(javaMemoryName, records, contenders(rowScript, rowLibrary), b.javaMemory)
+	return all
+}
+
+// tenth is the rate that is a tenth of what a sample of bare PING reached.
+func tenth(s Sample) rratelimiter.Rate {
+	r := unlimited
+	r.Permits = max(1, int64(perSecond(s)*r.Interval.Seconds()/10))
+	return r
+}
+
+// load measures a contender whose callers ask as fast as they can.
+func (b *lab) load(ctx context.Context, c *contender, s scene, w work) (Sample, error) {
+	if err := b.clear(ctx); err != nil {
+		return Sample{}, err
+	}
+	if err := b.setRates(ctx, s.names, s.rate); err != nil {
+		return Sample{}, err
+	}
+	r, err := c.open(ctx, b, s)
+	if err != nil {
+		return Sample{}, err
+	}
+	defer r.close()
+	warm := w
+	warm.time = b.warm
+	if _, err := r.run(ctx, warm); err != nil {
+		return Sample{}, err
+	}
+	return b.spent(ctx, c, func() (counts, error) { return r.run(ctx, w) })
+}
+
+// spent makes a sample of what callers see and of what is spent meanwhile.
+func (b *lab) spent(ctx context.Context, c *contender, run func() (counts, error)) (Sample, error) {
+	runtime.GC()
+	before, err := b.read(ctx)
+	if err != nil {
+		return Sample{}, err
+	}
+	seen, err := run()
+	if err != nil {
+		return Sample{}, err
+	}
+	after, err := b.read(ctx)
+	if err != nil {
+		return Sample{}, err
+	}
+	sample := Sample{
+		Seconds: seen.took.Seconds(), Requests: seen.requests, Denied: seen.denied, Permits: seen.permits,
+		P50: micros(seen.p50), P99: micros(seen.p99),
+	}
+	sample.spend(before, after, c)
+	return sample, nil
+}
+
+func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+
+// far is an address by which each answer of a server comes so much later.
+func far(addr string, delay time.Duration) (through string, stop func(), err error) {
+	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
+	proxy := toxiproxy.NewProxy(server, "far", "127.0.0.1:0", addr)
+	if err := proxy.Start(); err != nil {
+		return "", nil, err
+	}
+	toxic := fmt.Sprintf(`{"type": "latency", "attributes": {"latency": %d}}`, delay.Milliseconds())
+	if _, err := proxy.Toxics.AddToxicJson(strings.NewReader(toxic)); err != nil {
+		proxy.Stop()
+		return "", nil, err
+	}
+	return proxy.Listen, proxy.Stop, nil
+}
