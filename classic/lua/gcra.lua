@@ -5,7 +5,8 @@
 -- reply 1 permits granted, or 0, 2 permits left, rounded down, 3 s until the permits are free (text), 4 s until all are free
 --       (text)
 --
--- The order of the arithmetic decides about the last digits, so it is that of the peer.
+-- The order of the arithmetic decides about the last digits, so it is the peer's. The peer leaves it to the server how a TAT
+-- is written; the embedded one writes an exponent.
 
 local EPOCH = 1483228800
 local burst, rate, period, wanted = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -19,7 +20,8 @@ else
 end
 local each = period / rate
 
-local tat = decimal(redis.call('GET', KEYS[1]))
+local stored = redis.call('GET', KEYS[1])
+local tat = stored and #stored <= 32 and string.find(stored, '^%d+%.?%d*e?[+-]?%d*$') and tonumber(stored)
 if not tat or tat < now or tat > now + math.max(1e9, each * burst) then
   tat = now
 end
