@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"strconv"
 	"sync/atomic"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -23,8 +22,8 @@ var slidingLogScript = loadScript("sliding_log")
 // permits of all records, and cursor the time from which they count: that of the oldest. Both keys live for an interval
 // from the last grant. What the hash says is compared with the records whenever up to 512 of them are read.
 //
-// Cost: a record of some 80 bytes for each grant of an interval; one call with five commands and more, and the time to
-// remove what expired. On a cluster the two keys need a hash tag: over a *redis.ClusterClient a name without one is kept as
+// Cost: a record of some 80 bytes for each grant of an interval; one call with ten commands, and the time to remove
+// what expired. On a cluster the two keys need a hash tag: over a *redis.ClusterClient a name without one is kept as
 // {NAME} and {NAME}_windows.
 //
 // Weakness: memory, and nothing else: at most Permits in any interval, exactly, by the clients' clocks.
@@ -47,8 +46,8 @@ func NewSlidingLog(rdb rratelimiter.Redis, name string, rate rratelimiter.Rate, 
 
 var (
 	process = rand.Text()[:12]
-	serial  atomic.Uint64
+	serial  atomic.Uint32
 )
 
-// unique is a text that no other call, of any process, gets.
-func unique() string { return process + strconv.FormatUint(serial.Add(1), 36) }
+// unique is a text of twenty characters that no other call, of any process, gets.
+func unique() string { return process + fmt.Sprintf("%08x", serial.Add(1)) }
