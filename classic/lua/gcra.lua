@@ -21,7 +21,7 @@ end
 local each = period / rate
 
 local stored = redis.call('GET', KEYS[1])
-local tat = stored and #stored <= 32 and string.find(stored, '^%d+%.?%d*e?[+-]?%d*$') and tonumber(stored)
+local tat = stored and #stored <= 32 and string.find(stored, '^-?%d+%.?%d*e?[+-]?%d*$') and tonumber(stored)
 if not tat or tat < now or tat > now + math.max(1e9, each * burst) then
   tat = now
 end
