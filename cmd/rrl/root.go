@@ -55,6 +55,7 @@ grant, kept in Redis as a record, when that many are free; a record counts for o
 		return fmt.Errorf("%s; see %s --help", redacted(err.Error()), cmd.CommandPath())
 	})
 	root.AddCommand(newDemo())
+	root.AddCommand(newSimulate())
 	return root
 }
 

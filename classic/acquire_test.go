@@ -1,0 +1,260 @@
+package classic_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/classic"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/limittest"
+)
+
+// Whatever the algorithm, a caller who waits is served as soon as Allow would be, and that is when it was told.
+func TestAcquireWaitsAsLongAsItIsTold(t *testing.T) {
+	for _, s := range subjects() {
+		t.Run(s.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := limittest.NewRealTime(t)
+				l := s.make(server.Redis(), "key", classic.WithClock(server.Now))
+				if s.night {
+					time.Sleep(24*time.Hour - 10*time.Second)
+				}
+				var told time.Duration
+				for asked := 0; told == 0; asked++ {
+					r, err := l.Allow(t.Context(), 1)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if told = r.RetryAfter; asked == 100 {
+						t.Fatal("never refused")
+					}
+				}
+				began := time.Now()
+				if err := l.Acquire(t.Context(), 1); err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(began); took > told+2*ms || took < told-2*ms {
+					t.Errorf("waited %v, was told %v", took, told)
+				}
+			})
+		})
+	}
+}
+
+func TestAcquireIsFirstInFirstOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := limittest.NewRealTime(t)
+		l := classic.NewSlidingLog(server.Redis(), "key", rratelimiter.PerSecond(3), classic.WithClock(server.Now))
+		var mu sync.Mutex
+		var served []int
+		var all sync.WaitGroup
+		for i, n := range []int64{3, 2, 3, 1, 2, 1, 3} {
+			all.Go(func() {
+				if err := l.Acquire(t.Context(), n); err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				served = append(served, i)
+			})
+			synctest.Wait()
+		}
+		all.Wait()
+		if !slices.IsSorted(served) {
+			t.Error(served)
+		}
+	})
+}
+
+func TestAcquireEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := limittest.NewRealTime(t)
+		l := classic.NewSlidingLog(server.Redis(), "key", rratelimiter.PerHour(1), classic.WithClock(server.Now))
+		if err := l.Acquire(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		var all sync.WaitGroup
+		for i := range 3 { // one waits for permits, two for their turn
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i+1)*time.Second)
+				defer cancel()
+				if err := l.Acquire(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if took := time.Since(began); took != 3*time.Second {
+			t.Errorf("took %v", took)
+		}
+	})
+}
+
+func TestWrongRequestsTakeNothing(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		b := newBench(t, s)
+		for _, subject := range subjects() {
+			l := subject.make(b.rdb, "key", b.clock())
+			for n, want := range map[int64]error{
+				0: rratelimiter.ErrInvalidPermits, -1: rratelimiter.ErrInvalidPermits, math.MinInt64: rratelimiter.ErrInvalidPermits,
+				math.MaxInt64: rratelimiter.ErrExceedsRate, 101: rratelimiter.ErrExceedsRate,
+			} {
+				if _, err := l.Allow(t.Context(), n); !errors.Is(err, want) {
+					t.Errorf("%s: Allow(%d): %v", subject.name, n, err)
+				}
+				if err := l.Acquire(t.Context(), n); !errors.Is(err, want) {
+					t.Errorf("%s: Acquire(%d): %v", subject.name, n, err)
+				}
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			if _, err := l.Allow(ctx, 1); !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: %v", subject.name, err)
+			}
+		}
+		b.holds(0, "dbsize")
+	})
+}
+
+func TestWrongParametersAreTold(t *testing.T) {
+	rdb := redistest.Embedded(t).Client()
+	rate := rratelimiter.PerSecond(10)
+	wrongRates := []rratelimiter.Rate{
+		{}, {Permits: 1}, {Interval: time.Second}, {Permits: -1, Interval: time.Second}, {Permits: 1 << 32, Interval: time.Second},
+		{Permits: 1, Interval: 1500 * time.Microsecond}, {Permits: 1, Interval: time.Second, Type: rratelimiter.PerClient},
+		{Permits: 1, Interval: time.Second, KeepAlive: time.Hour},
+	}
+	byRate := map[string]func(rratelimiter.Rate) asker{
+		"FixedWindow":  func(r rratelimiter.Rate) asker { return classic.NewFixedWindow(rdb, "key", r) },
+		"WindowKeys":   func(r rratelimiter.Rate) asker { return classic.NewWindowKeys(rdb, "key", r) },
+		"ListWindow":   func(r rratelimiter.Rate) asker { return classic.NewListWindow(rdb, "key", r) },
+		"CursorWindow": func(r rratelimiter.Rate) asker { return classic.NewCursorWindow(rdb, "key", r) },
+		"SlidingLog":   func(r rratelimiter.Rate) asker { return classic.NewSlidingLog(rdb, "key", r) },
+		"SubWindows":   func(r rratelimiter.Rate) asker { return classic.NewSubWindows(rdb, "key", r, 2) },
+		"TwoCounters":  func(r rratelimiter.Rate) asker { return classic.NewTwoCounters(rdb, "key", r) },
+		"LeakyBucket":  func(r rratelimiter.Rate) asker { return classic.NewLeakyBucket(rdb, "key", r, 1) },
+		"LeakyQueue":   func(r rratelimiter.Rate) asker { return classic.NewLeakyQueue(rdb, "key", r, 1) },
+		"GCRA":         func(r rratelimiter.Rate) asker { return classic.NewGCRA(rdb, "key", r, 1) },
+	}
+	wrong := func(what string, l asker, want error) {
+		t.Helper()
+		if _, err := l.Allow(t.Context(), 1); !errors.Is(err, want) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err := l.Acquire(t.Context(), 1); !errors.Is(err, want) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for name, make := range byRate {
+		for _, r := range wrongRates {
+			wrong(name, make(r), rratelimiter.ErrInvalidRate)
+		}
+		rdb.FlushDB(t.Context())
+		if _, err := make(rate).Allow(t.Context(), 1); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	second := time.Second
+	for name, l := range map[string]asker{
+		"a part of a second":  classic.NewWindowKeys(rdb, "key", rratelimiter.Rate{Permits: 1, Interval: 1500 * ms}),
+		"no quota":            classic.NewQuota(rdb, "key", 0, classic.Days{}),
+		"no capacity":         classic.NewTokenBucket(rdb, "key", classic.Tokens{PerStep: 1, Step: second}),
+		"no tokens":           classic.NewTokenBucket(rdb, "key", classic.Tokens{Capacity: 1, Step: second}),
+		"a step too short":    classic.NewTokenBucket(rdb, "key", classic.Tokens{Capacity: 1, PerStep: 1, Step: 100 * ms}),
+		"a debt below zero":   classic.NewTokenBucket(rdb, "key", classic.Tokens{Capacity: 1, PerStep: 1, Step: second, Debt: -1}),
+		"no interval":         classic.NewGatewayBucket(rdb, "key", classic.Gateway{Every: second, Capacity: 1}),
+		"no gateway capacity": classic.NewGatewayBucket(rdb, "key", classic.Gateway{Every: second, Interval: second}),
+		"no drops":            classic.NewLeakyBucket(rdb, "key", rate, 0),
+		"no burst":            classic.NewGCRA(rdb, "key", rate, 0),
+		"uneven sub-windows":  classic.NewSubWindows(rdb, "key", rate, 3),
+	} {
+		wrong(name, l, rratelimiter.ErrInvalidRate)
+	}
+	var none *redis.Client
+	for name, l := range map[string]asker{
+		"nil client":     classic.NewFixedWindow(nil, "key", rate),
+		"nil pointer":    classic.NewSlidingLog(none, "key", rate),
+		"nil list":       classic.NewListWindow(nil, "key", rate),
+		"nil option":     classic.NewCursorWindow(rdb, "key", rate, nil),
+		"nil clock":      classic.NewCursorWindow(rdb, "key", rate, classic.WithClock(nil)),
+		"one sub-window": classic.NewSubWindows(rdb, "key", rate, 1),
+	} {
+		wrong(name, l, rratelimiter.ErrInvalidOption)
+	}
+}
+
+// What Redis answers comes back with its code; what may have been served is told apart.
+func TestErrorsOfTheServer(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		b := newBench(t, s)
+		for _, subject := range subjects() {
+			b.do("flushdb")
+			for _, key := range []string{"key", "rate:key", "key::2036-01-01"} {
+				b.do("sadd", key, "a set")
+			}
+			l := subject.make(b.rdb, "key", b.clock())
+			_, err := l.Allow(t.Context(), 1)
+			if subject.name == "window keys" {
+				continue // its key's name is not known here
+			}
+			if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+				t.Errorf("%s: %v", subject.name, err)
+			}
+		}
+	})
+	server := redistest.Embedded(t)
+	rdb := server.Client(func(o *redis.Options) { o.MaxRetries = -1 })
+	l := classic.NewSlidingLog(rdb, "key", rratelimiter.PerSecond(1))
+	if _, err := l.Allow(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	_ = rdb.Close()
+	if _, err := l.Allow(t.Context(), 1); !errors.Is(err, redis.ErrClosed) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+		t.Error(err)
+	}
+}
+
+// On a cluster every layout works: those of two keys by a hash tag.
+func TestCluster(t *testing.T) {
+	rdb := redistest.Cluster(t, 3).ClusterClient()
+	rate := rratelimiter.PerHour(3)
+	for _, name := range []string{"a", "user:1", "{tag}:x", "a{b"} {
+		for what, l := range map[string]asker{
+			"fixed window":   classic.NewFixedWindow(rdb, "fw"+name, rate),
+			"window keys":    classic.NewWindowKeys(rdb, "wk"+name, rate),
+			"quota":          classic.NewQuota(rdb, "q"+name, 3, classic.Days{}),
+			"list window":    classic.NewListWindow(rdb, "lw"+name, rate),
+			"cursor window":  classic.NewCursorWindow(rdb, "cw"+name, rate),
+			"sliding log":    classic.NewSlidingLog(rdb, "sl"+name, rate),
+			"sub-windows":    classic.NewSubWindows(rdb, "sw"+name, rate, 4),
+			"two counters":   classic.NewTwoCounters(rdb, "tc"+name, rate),
+			"token bucket":   classic.NewTokenBucket(rdb, "tb"+name, classic.Tokens{Capacity: 3, PerStep: 1, Step: time.Hour}),
+			"gateway bucket": classic.NewGatewayBucket(rdb, "gb"+name, classic.Gateway{Every: time.Hour, Capacity: 3, Interval: time.Hour}),
+			"leaky bucket":   classic.NewLeakyBucket(rdb, "lb"+name, rate, 3),
+			"GCRA":           classic.NewGCRA(rdb, name, rate, 3),
+		} {
+			for i := range 4 {
+				r, err := l.Allow(t.Context(), 1)
+				if err != nil || r.Allowed != (i < 3) {
+					t.Errorf("%s %q, request %d: %+v, %v", what, name, i, r, err)
+				}
+			}
+		}
+	}
+	for _, l := range []asker{classic.NewSlidingLog(rdb, "}x", rate), classic.NewListWindow(rdb, "a}", rate)} {
+		if _, err := l.Allow(t.Context(), 1); !errors.Is(err, rratelimiter.ErrCrossSlotName) {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,159 @@
+package classic_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/classic"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/window"
+)
+
+// bounds_test.go lets random traffic through each algorithm and counts, from outside, what any time of some length held:
+// never more than the algorithm's documentation says, and sometimes nearly as much, or the traffic proves nothing.
+
+// A subject is an algorithm with the bound that it guarantees.
+type subject struct {
+	name  string
+	make  func(rdb *redis.Client, key string, opts ...classic.Option) asker
+	most  int64                       // largest request
+	bound func(t time.Duration) int64 // permits in any time t
+	over  []time.Duration             // times to look at
+	exact bool                        // the bound is reached
+	timed bool                        // windows end as keys expire, to the ms
+	night bool                        // traffic has to be around midnight
+}
+
+func subjects() []subject {
+	const limit, interval = 10, 2 * time.Second
+	rate := rratelimiter.Rate{Permits: limit, Interval: interval}
+	windows := []time.Duration{interval, 3 * interval}
+	everywhere := []time.Duration{ms, 300 * ms, time.Second, interval, 5 * time.Second, 17 * time.Second}
+	// aligned is the bound of windows side by side: those that a time can touch.
+	aligned := func(t time.Duration) int64 { return limit * (int64((t+interval-2*ms)/interval) + 1) }
+	// flowing is the bound of a burst and a flow.
+	flowing := func(burst int64, perSecond float64) func(time.Duration) int64 {
+		return func(t time.Duration) int64 { return burst + int64(math.Floor(perSecond*(t-ms).Seconds()+1e-6)) }
+	}
+	return []subject{
+		{name: "fixed window", timed: true, most: limit, bound: aligned, over: windows, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+			return classic.NewFixedWindow(rdb, key, rate, opts...)
+		}},
+		{name: "window keys", timed: true, most: limit, bound: aligned, over: windows, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+			return classic.NewWindowKeys(rdb, key, rate, opts...)
+		}},
+		{name: "quota", most: limit, night: true, over: []time.Duration{24 * time.Hour}, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+			return classic.NewQuota(rdb, key, limit, classic.Days{}, opts...)
+		}, bound: func(time.Duration) int64 { return 2 * limit }},
+		{name: "list window", timed: true, most: limit, bound: aligned, over: windows, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+			return classic.NewListWindow(rdb, key, rate, opts...)
+		}},
+		{name: "cursor window", most: limit, bound: aligned, over: windows, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+			return classic.NewCursorWindow(rdb, key, rate, opts...)
+		}},
+		{name: "token bucket", most: 10, over: everywhere, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+			return classic.NewTokenBucket(rdb, key, classic.Tokens{Capacity: 10, PerStep: 3, Step: 2 * time.Second}, opts...)
+		}, bound: func(t time.Duration) int64 { return 10 + 3*int64((t+2*time.Second-1)/(2*time.Second)) }},
+		{name: "token bucket with debt", most: 14, over: everywhere, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+			return classic.NewTokenBucket(rdb, key, classic.Tokens{Capacity: 10, PerStep: 3, Step: 2 * time.Second, Debt: 4}, opts...)
+		}, bound: func(t time.Duration) int64 { return 14 + 3*int64((t+2*time.Second-1)/(2*time.Second)) }},
+		{name: "gateway bucket", most: limit, over: everywhere, bound: func(t time.Duration) int64 {
+			return limit + int64((t+200*ms-ms)/(200*ms))
+		}, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+			return classic.NewGatewayBucket(rdb, key, classic.Gateway{Every: 200 * ms, Capacity: limit, Interval: interval}, opts...)
+		}},
+		{name: "sliding log", most: limit, over: []time.Duration{interval}, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+			return classic.NewSlidingLog(rdb, key, rate, opts...)
+		}, bound: func(time.Duration) int64 { return limit }, exact: true},
+		{name: "sub-windows", most: limit, over: []time.Duration{interval * 4 / 5, interval}, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+			return classic.NewSubWindows(rdb, key, rate, 5, opts...)
+		}, bound: func(t time.Duration) int64 { return limit * int64((t+interval*4/5-1)/(interval*4/5)) }},
+		{name: "two counters", most: limit, over: []time.Duration{interval}, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+			return classic.NewTwoCounters(rdb, key, rate, opts...)
+		}, bound: func(time.Duration) int64 { return 2*limit - 1 }},
+		{name: "leaky bucket", most: 6, over: everywhere, bound: flowing(6, 5), make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+			return classic.NewLeakyBucket(rdb, key, rate, 6, opts...)
+		}, exact: true},
+		{name: "leaky queue, without waiting", most: 1, over: everywhere, bound: flowing(1, 5), make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+			return classic.NewLeakyQueue(rdb, key, rate, 6, opts...)
+		}, exact: true},
+		{name: "GCRA", most: 6, over: everywhere, bound: flowing(6, 5), make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+			return classic.NewGCRA(rdb, key, rate, 6, opts...)
+		}, exact: true},
+	}
+}
+
+func TestBounds(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		seeds, steps := int64(2), 400
+		if s.IsReal() {
+			seeds = 1
+		}
+		for _, subject := range subjects() {
+			if subject.timed && s.IsReal() {
+				continue // a real server's time can't stand still between calls, as the test's does
+			}
+			t.Run(subject.name, func(t *testing.T) {
+				b := newBench(t, s)
+				highest := 0.0
+				for seed := range seeds {
+					highest = max(highest, b.traffic(subject, seed, steps))
+				}
+				t.Logf("up to %.0f %% of the bound", 100*highest)
+				if highest < 0.7 || subject.exact && highest < 1 {
+					t.Errorf("no time held more than %.0f %% of what the bound allows", 100*highest)
+				}
+			})
+		}
+	})
+}
+
+// traffic asks at random and tells how much of the bound was reached.
+func (b *bench) traffic(s subject, seed int64, steps int) (highest float64) {
+	b.Helper()
+	random := rand.New(rand.NewSource(seed))
+	l := s.make(b.rdb, fmt.Sprintf("%s %d", s.name, seed), b.clock())
+	var log []window.Grant
+	if s.night {
+		b.pass(b.now.Truncate(24 * time.Hour).Add(24*time.Hour - 30*time.Second).Sub(b.now))
+	}
+	for range steps {
+		switch random.Intn(8) {
+		case 0:
+			b.pass(time.Duration(random.Intn(3000)) * ms)
+		case 1: // around a border of windows
+			next := b.now.Truncate(2 * time.Second).Add(2*time.Second - time.Duration(random.Intn(3))*ms)
+			b.pass(max(0, next.Sub(b.now)))
+		case 2: // nothing
+		default:
+			b.pass(time.Duration(random.Intn(250)) * ms)
+		}
+		n := 1 + random.Int63n(min(3, s.most))
+		if random.Intn(5) == 0 {
+			n = 1 + random.Int63n(s.most)
+		}
+		r, err := l.Allow(b.Context(), n)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if r.Allowed {
+			log = append(log, window.Grant{Permits: n, Start: b.now, End: b.now})
+		} else if r.RetryAfter <= 0 {
+			b.Fatalf("seed %d: refused at %v, to come back after %v", seed, b.now, r.RetryAfter)
+		}
+	}
+	for _, over := range s.over {
+		most, at := window.Largest(log, over)
+		highest = max(highest, float64(most)/float64(s.bound(over)))
+		if most > s.bound(over) {
+			b.Errorf("seed %d: %d permits in the %v from %v, more than %d", seed, most, over, at, s.bound(over))
+		}
+	}
+	return highest
+}

@@ -1,0 +1,290 @@
+package classic_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/classic"
+)
+
+// buckets_test.go has the layouts and the boundaries of buckets and of GCRA.
+
+var tokens = classic.Tokens{Capacity: 10, PerStep: 2, Step: 5 * time.Second}
+
+func TestTokenBucketGoesOnWithTwoKeys(t *testing.T) {
+	onServers(t, func(b *bench) {
+		b.do("set", "key", 3, "ex", 25)
+		b.do("set", "key_time", epoch.Unix()-12, "ex", 25)
+		l := classic.NewTokenBucket(b.rdb, "key", tokens, b.clock())
+		r := b.granted(l, 6) // two steps brought four
+		equal(b, "remaining", r.Remaining, 1)
+		b.holds("1", "get", "key")
+		b.holds(strconv.FormatInt(epoch.Unix()-2, 10), "get", "key_time") // two seconds of a step are carried over
+		b.lives("key", 25*time.Second)
+		b.lives("key_time", 25*time.Second)
+		equal(b, "retry after", b.refused(l, 2).RetryAfter, 3*time.Second)
+		b.pass(3*time.Second - ms)
+		b.refused(l, 2)
+		b.pass(ms)
+		b.granted(l, 3)
+		b.holds("0", "get", "key")
+		equal(b, "reset after", b.refused(l, 1).ResetAfter, 25*time.Second)
+	})
+}
+
+func TestTokenBucketIsFullAtFirst(t *testing.T) {
+	onServers(t, func(b *bench) {
+		l := classic.NewTokenBucket(b.rdb, "key", tokens, b.clock())
+		equal(b, "remaining", b.granted(l, 4).Remaining, 6)
+		b.holds("6", "get", "key")
+		b.holds(strconv.FormatInt(epoch.Unix(), 10), "get", "key_time")
+		b.holds(25, "ttl", "key")
+		b.holds(26, "ttl", "key_time") // one second longer at first
+		b.granted(l, 1)
+		b.holds(25, "ttl", "key_time")
+		b.pass(time.Hour)
+		b.granted(l, 10)
+		b.refused(l, 1)
+	})
+}
+
+func TestTokenBucketHealsItsTimeKey(t *testing.T) {
+	onServers(t, func(b *bench) {
+		l := classic.NewTokenBucket(b.rdb, "key", tokens, b.clock())
+		for _, lost := range []string{"", "soon", "nan", "inf", "1e99", strconv.FormatInt(epoch.Unix()+3600, 10)} {
+			b.do("set", "key", 1)
+			b.do("set", "key_time", lost)
+			if lost == "" {
+				b.do("del", "key_time")
+			}
+			equal(b, "retry after", b.refused(l, 3).RetryAfter, 5*time.Second)
+			b.holds(strconv.FormatInt(b.now.Unix(), 10), "get", "key_time")
+			b.lives("key_time", 25*time.Second)
+			b.pass(5 * time.Second)
+			b.granted(l, 3)
+		}
+	})
+}
+
+// The plain form takes what comes: two seconds of each seven are lost.
+func TestTokenBucketCarriesOverTheRest(t *testing.T) {
+	onServers(t, func(b *bench) {
+		l := classic.NewTokenBucket(b.rdb, "key", classic.Tokens{Capacity: 100, PerStep: 1, Step: 5 * time.Second}, b.clock())
+		b.granted(l, 100)
+		granted := 0
+		for range 10 {
+			b.pass(7 * time.Second)
+			granted += b.takes(l, 3)
+		}
+		equal(b, "permits in 70 s", granted, 14)
+	})
+}
+
+func TestTokenBucketOfDebtMakesTheNextOneWait(t *testing.T) {
+	onServers(t, func(b *bench) {
+		l := classic.NewTokenBucket(b.rdb, "key", classic.Tokens{Capacity: 10, PerStep: 2, Step: time.Second, Debt: 5}, b.clock())
+		b.granted(l, 9)
+		b.granted(l, 6) // one is there, five are owed
+		b.holds("-5", "get", "key")
+		b.holds(8, "ttl", "key") // until 15 are refilled
+		r := b.refused(l, 1)
+		equal(b, "remaining", r.Remaining, 0)
+		equal(b, "retry after", r.RetryAfter, 3*time.Second)
+		b.pass(3*time.Second - ms)
+		b.refused(l, 1)
+		b.pass(ms)
+		b.granted(l, 1)
+		b.granted(classic.NewTokenBucket(b.rdb, "full", classic.Tokens{Capacity: 10, PerStep: 2, Step: time.Second, Debt: 5}, b.clock()), 15)
+	})
+}
+
+// goldenKey, and the figures beside it, are those of a case that gateways are tested with.
+const goldenKey = "ratelimit:127.0.0.1:/user/get:1000"
+
+func TestGatewayBucketGoldenCase(t *testing.T) {
+	onServers(t, func(b *bench) {
+		equal(b, "name", classic.GatewayKey("127.0.0.1", "/user/get", time.Second), goldenKey)
+		now := int64(1520402606803)
+		l := classic.NewGatewayBucket(b.rdb, goldenKey, classic.Gateway{Every: 500 * ms, Capacity: 2, Interval: time.Second},
+			classic.WithClock(func() time.Time { return time.UnixMilli(now) }))
+		state := func(last int64, tokens string) {
+			t.Helper()
+			b.holds(strconv.FormatInt(last, 10), "hget", goldenKey, "lastRefillTime")
+			b.holds(tokens, "hget", goldenKey, "tokensRemaining")
+		}
+		b.granted(l, 1)
+		state(1520402606803, "1")
+		b.granted(l, 1)
+		state(1520402606803, "0")
+		equal(b, "retry after", b.refused(l, 1).RetryAfter, 500*ms)
+		now += 700
+		b.granted(l, 1)
+		state(1520402607303, "0") // 200 ms are kept
+		now += 300
+		b.granted(l, 1)
+		state(1520402607803, "0")
+		now -= 5000 // a clock that is behind
+		b.refused(l, 1)
+		state(1520402607803, "0")
+		now += 6001 // an idle interval
+		b.granted(l, 2)
+		state(1520402608804, "0")
+	})
+}
+
+func TestGatewayBucketGoesOnWithAHash(t *testing.T) {
+	onServers(t, func(b *bench) {
+		b.do("hset", "bucket", "lastRefillTime", epoch.Add(-250*ms).UnixMilli(), "tokensRemaining", 3)
+		l := classic.NewGatewayBucket(b.rdb, "bucket", classic.Gateway{Every: 100 * ms, Capacity: 10, Interval: time.Second}, b.clock())
+		b.granted(l, 4)
+		b.holds("1", "hget", "bucket", "tokensRemaining")
+		b.holds(strconv.FormatInt(epoch.UnixMilli()-50, 10), "hget", "bucket", "lastRefillTime")
+		b.holds(2, "hlen", "bucket")
+		b.lives("bucket", time.Second+ms) // ms, which EXPIRE would take for a quarter of an hour
+	})
+}
+
+// The usual script sets the life time when it makes the bucket: one in use dies, and is full again.
+func TestGatewayBucketInUseDoesNotDie(t *testing.T) {
+	onServers(t, func(b *bench) {
+		p := classic.Gateway{Every: 100 * ms, Capacity: 10, Interval: time.Second}
+		l := classic.NewGatewayBucket(b.rdb, "ours", p, b.clock())
+		b.granted(l, 10)
+		b.do("hset", "naive", "lastRefillTime", b.now.UnixMilli(), "tokensRemaining", 0)
+		b.do("pexpire", "naive", 1000)
+		for range 11 {
+			b.pass(100 * ms)
+			b.granted(l, 1)
+			if n := b.do("exists", "naive").(int64); n == 1 {
+				b.do("hset", "naive", "lastRefillTime", b.now.UnixMilli(), "tokensRemaining", 0)
+			}
+		}
+		b.holds(0, "exists", "naive") // so the next request finds a full bucket
+		b.refused(l, 1)
+	})
+}
+
+func TestGatewayBucketNeverDividesByZero(t *testing.T) {
+	onServers(t, func(b *bench) {
+		limit, interval := int64(2000), time.Second
+		every := time.Duration(interval.Milliseconds()/limit) * ms // as the usual one has it
+		l := classic.NewGatewayBucket(b.rdb, "bucket", classic.Gateway{Every: every, Capacity: limit, Interval: interval}, b.clock())
+		if _, err := l.Allow(t.Context(), 1); !errors.Is(err, rratelimiter.ErrInvalidRate) {
+			t.Error(err)
+		}
+	})
+}
+
+func TestLeakyBucketGoesOnWithAHash(t *testing.T) {
+	onServers(t, func(b *bench) {
+		b.do("hset", "bucket", "level", "4.5", "lastLeak", epoch.Add(-200*ms).UnixMilli())
+		l := classic.NewLeakyBucket(b.rdb, "bucket", tenPerSecond, 5, b.clock())
+		r := b.granted(l, 2) // 2.5 are left
+		equal(b, "reset after", r.ResetAfter, 450*ms)
+		b.holds("4.500000", "hget", "bucket", "level")
+		b.holds(strconv.FormatInt(epoch.UnixMilli(), 10), "hget", "bucket", "lastLeak")
+		b.lives("bucket", 450*ms)
+		equal(b, "retry after", b.refused(l, 1).RetryAfter, 50*ms)
+		b.pass(49 * ms)
+		b.refused(l, 1)
+		b.pass(ms)
+		b.granted(l, 1)
+	})
+}
+
+func TestLeakyBucketFlowsOutEvenly(t *testing.T) {
+	onServers(t, func(b *bench) {
+		l := classic.NewLeakyBucket(b.rdb, "bucket", rratelimiter.Rate{Permits: 3, Interval: time.Second}, 5, b.clock())
+		equal(b, "at once", b.takes(l, 20), 5)
+		granted := 0
+		for range 3000 / 50 {
+			b.pass(50 * ms)
+			granted += b.takes(l, 1)
+		}
+		equal(b, "in 3 s", granted, 9)
+	})
+}
+
+func TestLeakyQueueLetsCallersGoOneByOne(t *testing.T) {
+	onServers(t, func(b *bench) {
+		rate := rratelimiter.PerSecond(20)
+		q := classic.NewLeakyQueue(b.rdb, "queue", rate, 3, b.clock())
+		began := time.Now()
+		for range 2 {
+			if err := q.Acquire(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if took := time.Since(began); took < 50*ms {
+			t.Errorf("the second went on after %v", took)
+		}
+		equal(b, "retry after", b.refused(q, 1).RetryAfter, 100*ms)
+		b.holds("2.000000", "hget", "queue", "level")
+		if err := q.Acquire(t.Context(), 2); !errors.Is(err, classic.ErrQueueFull) {
+			t.Error(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := q.Acquire(ctx, 1); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		b.holds("2.000000", "hget", "queue", "level")
+		b.pass(100 * ms)
+		b.granted(q, 1)
+	})
+}
+
+func TestGCRAGoesOnWithATime(t *testing.T) {
+	onServers(t, func(b *bench) {
+		const y2017 = 1483228800
+		tat := float64(epoch.Unix()-y2017) + 0.25
+		b.do("set", "rate:key", strconv.FormatFloat(tat, 'f', -1, 64), "ex", 1)
+		l := classic.NewGCRA(b.rdb, "key", tenPerSecond, 5, b.clock())
+		r := b.granted(l, 2) // two and a half were taken
+		equal(b, "remaining", r.Remaining, 0)
+		moved, err := strconv.ParseFloat(b.do("get", "rate:key").(string), 64)
+		if err != nil || math.Abs(moved-tat-0.2) > 1e-6 {
+			t.Error(moved, err)
+		}
+		b.lives("rate:key", time.Second)
+		if wait := b.refused(l, 1).RetryAfter; wait < 49*ms || wait > 51*ms {
+			t.Errorf("retry after %v", wait)
+		}
+	})
+}
+
+func TestGCRAPassesABurst(t *testing.T) {
+	onServers(t, func(b *bench) {
+		l := classic.NewGCRA(b.rdb, "key", tenPerSecond, 10, b.clock())
+		b.granted(l, 10)
+		b.refused(l, 1)
+		granted := 0
+		for range 9 {
+			b.pass(100*ms + time.Microsecond)
+			granted += b.takes(l, 3)
+		}
+		equal(b, "in the rest of the second", granted, 9)
+	})
+}
+
+// GCRA goes by the server's clock, whatever the client's is.
+func TestGCRAGoesByTheServersClock(t *testing.T) {
+	onServers(t, func(b *bench) {
+		l := classic.NewGCRA(b.rdb, "key", rratelimiter.PerHour(1), 1)
+		b.granted(l, 1)
+		b.refused(l, 1)
+		now := b.rdb.Time(t.Context()).Val()
+		tat, err := strconv.ParseFloat(b.do("get", "rate:key").(string), 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ahead := time.Unix(1483228800+int64(tat), 0).Sub(now); ahead < 59*time.Minute || ahead > time.Hour {
+			t.Errorf("the next permit is due in %v", ahead)
+		}
+	})
+}

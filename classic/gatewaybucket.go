@@ -1,0 +1,70 @@
+package classic
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+var gatewayBucketScript = loadScript("gateway_bucket")
+
+// GatewayKey is the name that gateways give a bucket: ratelimit:IP:PATH:INTERVAL, the interval in ms.
+func GatewayKey(ip, path string, interval time.Duration) string {
+	return fmt.Sprintf("ratelimit:%s:%s:%d", ip, path, interval.Milliseconds())
+}
+
+// Gateway are the parameters of a token bucket in the gateway form, all of them in whole milliseconds.
+type Gateway struct {
+	Every    time.Duration // a permit each so often
+	Capacity int64         // permits in a full bucket
+	Interval time.Duration // after so long without a refill the bucket is full; at least Every
+}
+
+// NewGatewayBucket makes a token bucket that is refilled as time goes by, as gateways have it in front of a path.
+//
+// Model: a bucket holds Capacity permits and is full at first. Each Every brings one; the rest of the time is kept. After
+// an Interval without a refill the bucket is full. A caller whose clock is behind refills nothing.
+//
+// Layout: one hash, best named by GatewayKey: lastRefillTime in ms, as if the refill had come on time, and tokensRemaining.
+// It lives for an interval from its last change. Three slips of the usual script are not here: the interval in ms given to
+// EXPIRE, which takes seconds; a life time set only when the bucket is made, so that one in use dies and is full again;
+// and Every as interval / limit, which is 0 for more permits than ms: here that is ErrInvalidRate.
+//
+// Cost: one hash of two numbers, one call with three commands. It works on a cluster: there is one key.
+//
+// Weakness: a full bucket passes at once, then permits go on coming: in any time, at most Capacity and a permit for each
+// Every begun; or Capacity again for each Interval, where that is more.
+func NewGatewayBucket(rdb rratelimiter.Redis, key string, p Gateway, opts ...Option) *Limiter {
+	l := newLimiter(rdb, key, p.Capacity, p.Capacity, opts, p.check())
+	every, interval := p.Every.Milliseconds(), p.Interval.Milliseconds()
+	l.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {
+		now := l.now()
+		reply, err := l.run(ctx, gatewayBucketScript, []string{key}, every, now, p.Capacity, interval, n)
+		if err != nil {
+			return rratelimiter.Result{}, err
+		}
+		tokens, last := reply[1], reply[2]
+		// after is how long it takes until so many tokens are there, by refills or by the interval.
+		after := func(wanted int64) time.Duration {
+			if tokens >= wanted {
+				return 0
+			}
+			return millis(last + min((wanted-tokens)*every, interval+1) - now)
+		}
+		return rratelimiter.Result{Allowed: reply[0] == 1, Remaining: tokens, RetryAfter: after(n), ResetAfter: after(p.Capacity)}, nil
+	}
+	return l
+}
+
+func (p Gateway) check() error {
+	const ms = time.Millisecond
+	switch {
+	case p.Every < ms || p.Every%ms != 0:
+		return invalidRate("a permit every %v: not a positive number of whole milliseconds", p.Every)
+	case p.Interval < p.Every || p.Interval%ms != 0:
+		return invalidRate("interval %v is not a number of whole milliseconds, at least %v", p.Interval, p.Every)
+	}
+	return checkCount("permits of capacity", p.Capacity)
+}

@@ -1,0 +1,68 @@
+package classic
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+var gcraScript = loadScript("gcra")
+
+// NewGCRA makes a limiter by the generic cell rate algorithm, in the layout of go-redis/redis_rate v10 and with its answers.
+//
+// Model: the theoretical arrival time (TAT) is when the next permit would be due if all came evenly, an interval / permits
+// apart. Each permit moves it on; a request passes while it is no more than burst permits ahead of now. It is a leaky bucket
+// that remembers a time in the place of a level.
+//
+// Layout: rate:KEY holds the TAT in seconds since the beginning of 2017, with as many digits as a double has. It lives until
+// that time, rounded up to seconds. What is no decimal number, or lies 30 years ahead, is no TAT.
+//
+// Cost: one key of a number, one call with three commands. It works on a cluster: there is one key. The clock is the
+// server's, unless WithClock gives another, so clients' clocks don't matter.
+//
+// Weakness: burst permits pass at once, then permits go on coming: in any time t, at most burst + t x rate. A burst of a
+// whole rate thus passes nearly twice the rate in an interval. Its arithmetic is in doubles, as the peer's is, so the last
+// permit of a burst may come a microsecond late.
+func NewGCRA(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, burst int64, opts ...Option) *Limiter {
+	l := newLimiter(rdb, key, burst, burst, opts, checkRate(rate), checkCount("permits of burst", burst))
+	l.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {
+		cmd, err := l.eval(ctx, gcraScript, []string{"rate:" + key}, burst, rate.Permits, rate.Interval.Seconds(), n, l.serverNow())
+		if err != nil {
+			return rratelimiter.Result{}, err
+		}
+		return gcraResult(cmd.Slice())
+	}
+	return l
+}
+
+// serverNow is the time in seconds since the epoch, or "" where the server's clock decides.
+func (l *Limiter) serverNow() string {
+	if l.clock == nil {
+		return ""
+	}
+	micros := l.clock().UnixMicro()
+	return fmt.Sprintf("%d.%06d", micros/1e6, micros%1e6)
+}
+
+// gcraResult reads a reply in which times are texts, in seconds.
+func gcraResult(reply []any, err error) (rratelimiter.Result, error) {
+	if err != nil {
+		return rratelimiter.Result{}, err
+	}
+	var seconds [2]float64
+	for i := range seconds {
+		text, _ := reply[2+i].(string)
+		if seconds[i], err = strconv.ParseFloat(text, 64); err != nil {
+			return rratelimiter.Result{}, err
+		}
+	}
+	granted, _ := reply[0].(int64)
+	remaining, _ := reply[1].(int64)
+	return rratelimiter.Result{
+		Allowed: granted > 0, Remaining: remaining,
+		RetryAfter: time.Duration(seconds[0] * float64(time.Second)), ResetAfter: time.Duration(seconds[1] * float64(time.Second)),
+	}, nil
+}

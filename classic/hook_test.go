@@ -1,0 +1,28 @@
+package classic_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A recorder notes the keys of scripts, and lets no command through.
+type recorder struct{ keys []string }
+
+func (r *recorder) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (r *recorder) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (r *recorder) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, cmd redis.Cmder) error {
+		args := cmd.Args()
+		for _, key := range args[3 : 3+args[2].(int)] {
+			r.keys = append(r.keys, fmt.Sprint(key))
+		}
+		return errors.New("not let through")
+	}
+}

@@ -1,0 +1,98 @@
+package classic_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/classic"
+)
+
+// All who ask at the first moment are told that there is no list; each then makes it, and passes.
+func TestListWindowFirstHitIsNoRace(t *testing.T) {
+	onServers(t, func(b *bench) {
+		const callers, limit = 16, 3
+		passed := 0
+		for range callers {
+			b.holds(0, "llen", "naive") // this is where everybody looks ...
+		}
+		for range callers { // ... before anybody writes
+			if _, err := b.rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
+				p.RPush(t.Context(), "naive", "naive")
+				p.Expire(t.Context(), "naive", time.Second)
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			passed++
+		}
+		equal(b, "the usual form", passed, callers)
+
+		// The same, where what each of ours sends next waits until everybody has looked.
+		gate := &gate{UniversalClient: b.rdb, all: make(chan struct{})}
+		gate.missing.Store(callers)
+		var granted atomic.Int64
+		var asking sync.WaitGroup
+		for range callers {
+			asking.Go(func() {
+				r, err := classic.NewListWindow(gate, "ours", rratelimiter.PerSecond(limit)).Allow(t.Context(), 1)
+				if err != nil {
+					t.Error(err)
+				}
+				if r.Allowed {
+					granted.Add(1)
+				}
+			})
+		}
+		asking.Wait()
+		equal(b, "ours", granted.Load(), limit)
+		b.holds(limit, "llen", "ours")
+		b.lives("ours", time.Second)
+	})
+}
+
+// A gate lets transactions begin once a number of callers want to.
+type gate struct {
+	redis.UniversalClient
+	missing atomic.Int64
+	all     chan struct{}
+}
+
+func (g *gate) TxPipeline() redis.Pipeliner {
+	if g.missing.Add(-1) == 0 {
+		close(g.all)
+	}
+	<-g.all
+	return g.UniversalClient.TxPipeline()
+}
+
+// RPUSHX on a list that has just expired adds nothing: in the usual form that request passes and is not counted.
+func TestListWindowCountsAHitAsTheWindowEnds(t *testing.T) {
+	onServers(t, func(b *bench) {
+		b.do("rpush", "ip", "ip")
+		b.do("pexpire", "ip", 1000)
+		rdb := &between{UniversalClient: b.rdb, then: func() { b.do("del", "ip") }}
+		b.granted(classic.NewListWindow(rdb, "ip", tenPerSecond), 2)
+		b.holds(2, "llen", "ip")
+		b.lives("ip", time.Second)
+	})
+}
+
+// A between does something after the first pipeline was made and before what follows it.
+type between struct {
+	redis.UniversalClient
+	then func()
+}
+
+func (w *between) Process(ctx context.Context, cmd redis.Cmder) error {
+	if w.then != nil {
+		w.then()
+		w.then = nil
+	}
+	return w.UniversalClient.Process(ctx, cmd)
+}

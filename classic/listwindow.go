@@ -1,0 +1,145 @@
+package classic
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+// NewListWindow makes a fixed window that is a list, and needs no script: the second pattern of the documentation of INCR.
+//
+// Model: the first permit opens a window of one interval; each adds an element to the list, whose length is the count. When
+// the list expires the count begins anew.
+//
+// Layout: key is the list: LLEN is the count, RPUSHX adds to it while it exists, and it lives until the window ends. The
+// usual form makes it by RPUSH and EXPIRE in a MULTI when EXISTS has said no, so that all who ask at the first moment make it
+// and pass, however many there are. Here a list with a life time is made beside it, {key}:unique, and RENAMENX puts it in
+// place: one wins, the others add to its list. Elements are unique for each request, so that one who comes too late takes
+// back just its own. A list that has lost its life time gets a new one.
+//
+// Cost: some 20 bytes for each permit of a window; two round trips for a grant, three for the first one. It works on a
+// cluster: the list beside has a hash tag that keeps it in the slot of key, unless key is empty or has a } and no tag.
+// The client must have transactions (TxPipeline): all of go-redis have.
+//
+// Weakness: at most 2 x Permits in any interval, as in any fixed window. While one that is over takes its elements back,
+// another may be refused in vain; and a command that the client library repeats after a lost answer counts twice.
+func NewListWindow(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, opts ...Option) *Limiter {
+	tx, able := rdb.(transactor)
+	fault := checkRate(rate)
+	if fault == nil && rdb != nil && !able {
+		fault = invalidOption("a redis client without transactions")
+	}
+	if _, cluster := rdb.(*redis.ClusterClient); cluster && fault == nil && !tagged(key) && (key == "" || strings.Contains(key, "}")) {
+		fault = fmt.Errorf("%w: %q", rratelimiter.ErrCrossSlotName, key)
+	}
+	l := newLimiter(rdb, key, rate.Permits, rate.Permits, opts, fault)
+	l.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {
+		return listWindow{l, tx, rate}.take(ctx, n)
+	}
+	return l
+}
+
+type transactor interface{ TxPipeline() redis.Pipeliner }
+
+type listWindow struct {
+	*Limiter
+	tx   transactor
+	rate rratelimiter.Rate
+}
+
+func (w listWindow) take(ctx context.Context, n int64) (rratelimiter.Result, error) {
+	token := unique()
+	for {
+		count, life, err := w.look(ctx)
+		if err != nil {
+			return rratelimiter.Result{}, err
+		}
+		if count+n > w.limit {
+			return w.result(false, count, life), nil
+		}
+		if count == 0 {
+			made, err := w.open(ctx, token, n)
+			if err != nil {
+				return rratelimiter.Result{}, err
+			}
+			if made {
+				return w.result(true, n, w.rate.Interval.Milliseconds()), nil
+			}
+		}
+		count, err = w.push(ctx, token, n)
+		if err != nil {
+			return rratelimiter.Result{}, err
+		}
+		switch {
+		case count == 0: // the window has ended meanwhile
+		case count > w.limit:
+			if err := w.rdb.Process(ctx, redis.NewIntCmd(ctx, "lrem", w.name, 0, token)); err != nil {
+				return rratelimiter.Result{}, outcome(err)
+			}
+			return w.result(false, count-n, life), nil
+		default:
+			return w.result(true, count, life), nil
+		}
+	}
+}
+
+// look tells the length of the list and its life time (ms), and heals a list without one.
+func (w listWindow) look(ctx context.Context) (count, life int64, err error) {
+	pipe := w.rdb.Pipeline()
+	length, left := pipe.LLen(ctx, w.name), pipe.Do(ctx, "pttl", w.name)
+	if _, err := pipe.Exec(ctx); err != nil {
+		return 0, 0, err
+	}
+	if life, err = left.Int64(); err != nil {
+		return 0, 0, err
+	}
+	if life == -1 {
+		life = w.rate.Interval.Milliseconds()
+		err = w.rdb.Process(ctx, redis.NewBoolCmd(ctx, "pexpire", w.name, life))
+	}
+	return length.Val(), max(0, life), err
+}
+
+// open makes the list, with its life time, unless somebody else was first.
+func (w listWindow) open(ctx context.Context, token string, n int64) (bool, error) {
+	beside := w.name + ":" + token
+	if !tagged(w.name) {
+		beside = "{" + w.name + "}:" + token
+	}
+	pipe := w.tx.TxPipeline()
+	pipe.RPush(ctx, beside, elements(token, n)...)
+	pipe.PExpire(ctx, beside, w.rate.Interval)
+	made := pipe.RenameNX(ctx, beside, w.name)
+	pipe.Del(ctx, beside)
+	if _, err := pipe.Exec(ctx); err != nil {
+		return false, outcome(err)
+	}
+	return made.Val(), nil
+}
+
+// push adds to the list and tells its length, 0 where there is none.
+func (w listWindow) push(ctx context.Context, token string, n int64) (int64, error) {
+	cmd := redis.NewCmd(ctx, append([]any{"rpushx", w.name}, elements(token, n)...)...)
+	if err := w.rdb.Process(ctx, once{cmd}); err != nil {
+		return 0, outcome(err)
+	}
+	return cmd.Int64()
+}
+
+func (w listWindow) result(allowed bool, count, life int64) rratelimiter.Result {
+	return rratelimiter.Result{
+		Allowed: allowed, Remaining: w.limit - count, RetryAfter: millis(life), ResetAfter: millis(life),
+	}
+}
+
+func elements(token string, n int64) []any {
+	all := make([]any, n)
+	for i := range all {
+		all[i] = token
+	}
+	return all
+}

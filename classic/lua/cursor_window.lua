@@ -1,0 +1,24 @@
+-- cursor_window.lua counts permits in a window that begins at a cursor.
+--
+-- KEYS  1 hash: cursor (ms), currentRate
+-- ARGV  1 limit, 2 interval (ms), 3 now (ms), 4 permits
+-- reply 1 permits in the window, or -1 when over, 2 permits in it as they stand now, 3 ms until the window ends
+
+local limit, interval, now, permits = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local state = redis.call('HMGET', KEYS[1], 'cursor', 'currentRate')
+local cursor, used = int(state[1]), int(state[2])
+if not cursor or cursor > now + interval then
+  cursor, used = now - now % interval, 0
+elseif now >= cursor + interval then
+  cursor, used = now - (now - cursor) % interval, 0
+elseif not used or used < 0 then
+  used = 0
+end
+
+local over = used + permits > limit
+if not over then
+  used = used + permits
+  redis.call('HSET', KEYS[1], 'cursor', whole(cursor), 'currentRate', whole(used))
+  redis.call('PEXPIRE', KEYS[1], interval)
+end
+return { over and -1 or used, used, cursor + interval - now }

@@ -1,0 +1,29 @@
+-- quota.lua takes permits from a quota, or gives some back.
+--
+-- KEYS  1 count
+-- ARGV  1 limit, 2 permits; negative: given back, 3 when the count ends (ms since the epoch)
+-- reply 1 count, or -1 when over, 2 count as it stands now
+
+local limit, permits = tonumber(ARGV[1]), tonumber(ARGV[2])
+local stored = redis.call('GET', KEYS[1])
+local count = int(stored)
+local known = count and count >= 0
+local mortal = redis.call('PTTL', KEYS[1]) ~= -1
+count = known and count or 0
+
+local over = permits > 0 and count + permits > limit
+local change = over and 0 or math.max(permits, -count)
+if not known then
+  if change ~= 0 or stored then
+    redis.call('SET', KEYS[1], whole(change))
+    mortal = false
+  end
+elseif change > 0 then
+  redis.call('INCRBY', KEYS[1], change)
+elseif change < 0 then
+  redis.call('DECRBY', KEYS[1], -change)
+end
+if not mortal then
+  redis.call('PEXPIREAT', KEYS[1], ARGV[3])
+end
+return { over and -1 or count + change, count + change }

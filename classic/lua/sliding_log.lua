@@ -1,0 +1,78 @@
+-- sliding_log.lua counts the permits of the last interval, each grant by its own time.
+--
+-- KEYS  1 hash: cursor (ms), currentRate; 2 zset: score = time (ms), member = permits, then anything
+-- ARGV  1 limit, 2 interval (ms), 3 now (ms), 4 permits, 5 member
+-- reply 1 permits in the interval, or -1 when over, 2 permits in it as they stand now, 3 ms until the permits are free (at
+--       least; exactly where the first 512 records suffice), 4 ms until all are free
+
+local PAGE = 512
+local MOST = 1e15 -- a score above is no time, and would never expire
+local limit, interval, now, permits = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+
+-- held is how many permits a record has; one that doesn't say has one.
+local function held(member)
+  return int(string.match(member, '^%d+')) or 1
+end
+
+local used = int(redis.call('HGET', KEYS[1], 'currentRate'))
+local stored = used
+local expired = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', whole(now - interval))
+local endless = redis.call('ZCOUNT', KEYS[2], '(' .. whole(MOST), '+inf')
+local records = redis.call('ZCARD', KEYS[2]) - #expired - endless
+if used and endless == 0 then
+  for _, member in ipairs(expired) do
+    used = used - held(member)
+  end
+else
+  used = nil
+end
+
+-- The oldest live records tell when permits are free again, and, where they are all there are, how many are used.
+local page = {}
+local function look(count)
+  page = count > 0 and redis.call('ZRANGE', KEYS[2], #expired, #expired + count - 1, 'WITHSCORES') or {}
+  if #page == 2 * records then
+    used = 0
+    for i = 1, #page, 2 do
+      used = used + held(page[i])
+    end
+  end
+end
+if not used or used < 0 then
+  look(records)
+elseif used + permits > limit then
+  look(math.min(records, PAGE))
+else
+  look(math.min(records, 1))
+end
+
+local over = used + permits > limit
+local oldest = page[2] and tonumber(page[2]) or now
+local newest = records > 0 and tonumber(redis.call('ZRANGE', KEYS[2], -1 - endless, -1 - endless, 'WITHSCORES')[2]) or now
+local wait, free = 0, limit - used
+if over then
+  for i = 1, #page, 2 do
+    if free >= permits then
+      break
+    end
+    free = free + held(page[i])
+    wait = tonumber(page[i + 1]) + interval - now
+  end
+else
+  used = used + permits
+  oldest, newest = math.min(oldest, now), math.max(newest, now)
+  redis.call('ZADD', KEYS[2], whole(now), ARGV[5])
+end
+if not over or used ~= stored then
+  local life = math.max(1, math.ceil(newest + interval - now))
+  redis.call('HSET', KEYS[1], 'cursor', whole(oldest), 'currentRate', whole(used))
+  redis.call('PEXPIRE', KEYS[1], life)
+  redis.call('PEXPIRE', KEYS[2], life)
+end
+if #expired > 0 then
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', whole(now - interval))
+end
+if endless > 0 then
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '(' .. whole(MOST), '+inf')
+end
+return { over and -1 or used, used, math.ceil(wait), math.ceil(newest + interval - now) }

@@ -1,0 +1,43 @@
+-- two_counters.lua estimates the permits of the last interval from this window and the last one.
+--
+-- KEYS  1 hash: window (number), current, previous
+-- ARGV  1 limit, 2 interval (ms), 3 now (ms), 4 permits
+-- reply 1 estimate, rounded up, or -1 when over, 2 the same as it stands now, 3 ms until the permits are free, 4 ms until all
+--       are free
+
+local limit, interval, now, permits = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local state = redis.call('HMGET', KEYS[1], 'window', 'current', 'previous')
+local window, current, previous = int(state[1]), int(state[2]), int(state[3])
+local number = math.floor(now / interval)
+current = current and math.max(0, current) or 0
+previous = previous and math.max(0, previous) or 0
+if not window or window > number + 1 or window < number - 1 then
+  window, current, previous = number, 0, 0
+elseif window == number - 1 then
+  previous = current -- by itself: the embedded server's Lua assigns several from left to right
+  window, current = number, 0
+end
+local passed = math.max(0, now - window * interval)
+
+-- The comparison is in whole numbers, times the interval.
+local over = previous * (interval - passed) + (current + permits) * interval > limit * interval
+local wait = 0
+if not over then
+  current = current + permits
+  redis.call('HSET', KEYS[1], 'window', whole(window), 'current', whole(current), 'previous', whole(previous))
+  redis.call('PEXPIRE', KEYS[1], 2 * interval)
+else
+  -- left is when of so many permits of a last window no more remain than there is room for.
+  local function left(last, room)
+    return last > room and math.ceil(interval - room * interval / last) or 0
+  end
+  if current + permits <= limit then
+    wait = left(previous, limit - current - permits) - passed
+  else
+    wait = interval + left(current, limit - permits) - passed
+  end
+  wait = wait + window * interval + passed - now
+end
+local estimate = current + math.ceil(previous * (interval - passed) / interval)
+local last = current > 0 and 2 or 1
+return { over and -1 or estimate, estimate, math.max(1, wait), math.max(0, (window + last) * interval - now) }

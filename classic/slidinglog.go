@@ -1,0 +1,53 @@
+package classic
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+var slidingLogScript = loadScript("sliding_log")
+
+// NewSlidingLog makes a sliding window that remembers each grant.
+//
+// Model: a grant counts for one interval from its time on. What was granted in the last interval is what counts, at any
+// moment.
+//
+// Layout: a hash NAME and a zset NAME_windows. The zset has a record for each grant: its score is the time in ms, its member
+// begins with the permits. The plain form writes the permits alone, so that a second grant of the same size moves the
+// record of the first instead of adding one; here a colon and something unique follows. In the hash, currentRate is the
+// permits of all records, and cursor the time from which they count: that of the oldest. Both keys live for an interval
+// from the last grant. What the hash says is compared with the records whenever up to 512 of them are read.
+//
+// Cost: a record of some 80 bytes for each grant of an interval; one call with ten commands, and the time to remove
+// what expired. On a cluster the two keys need a hash tag: over a *redis.ClusterClient a name without one is kept as
+// {NAME} and {NAME}_windows.
+//
+// Weakness: memory, and nothing else: at most Permits in any interval, exactly, by the clients' clocks.
+func NewSlidingLog(rdb rratelimiter.Redis, name string, rate rratelimiter.Rate, opts ...Option) *Limiter {
+	key, fault := pairName(rdb, name)
+	l := newLimiter(rdb, name, rate.Permits, rate.Permits, opts, fault, checkRate(rate))
+	l.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {
+		member := fmt.Sprintf("%d:%s", n, unique())
+		reply, err := l.run(ctx, slidingLogScript, []string{key, key + "_windows"},
+			rate.Permits, rate.Interval.Milliseconds(), l.now(), n, member)
+		if err != nil {
+			return rratelimiter.Result{}, err
+		}
+		r := counted(rate.Permits, reply)
+		r.ResetAfter = millis(reply[3])
+		return r, nil
+	}
+	return l
+}
+
+var (
+	process = rand.Text()[:12]
+	serial  atomic.Uint32
+)
+
+// unique is a text of twenty characters that no other call, of any process, gets.
+func unique() string { return process + fmt.Sprintf("%08x", serial.Add(1)) }

@@ -1,0 +1,253 @@
+package classic
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+// A Smooth is one of Guava's two rate limiters, in this process alone: SmoothBursty or SmoothWarmingUp. Its waits are
+// Guava's to the microsecond.
+//
+// Model: permits come evenly, one each 1 / rate. A request is served at the next free moment and moves that on by what it
+// took: it pays for the one before it, and the next one pays for it (reserve-ahead). So even a large request is served at
+// once after a pause, and none is ever too large. While nobody asks, permits are stored: in a SmoothBursty those of one
+// second, which are then free; in a SmoothWarmingUp as the limiter cools down, and the more are stored the longer each one
+// takes, three times as long as usual when it is cold, so that the rate rises to its full height over the warm-up period.
+//
+// Cost: none in Redis; about a microsecond and no memory.
+//
+// Weakness: it is one process's own limit. In any time t, a SmoothBursty serves at most rate x (1 s + t), and one request
+// more of any size; a SmoothWarmingUp at most rate x t and that one.
+//
+// A Smooth is safe for concurrent use.
+type Smooth struct {
+	err    error
+	clock  func() time.Time
+	start  time.Time
+	warmUp float64 // microseconds; 0: bursty
+
+	mu        sync.Mutex
+	rate      float64 // permits a second
+	interval  float64 // microseconds a permit, when warm
+	stored    float64
+	most      float64 // permits that can be stored
+	threshold float64 // stored permits above it are slow
+	slope     float64 // microseconds more for each permit above it
+	next      int64   // microseconds since start: when the next request is served
+}
+
+// coldFactor is how much longer a permit takes when a limiter is cold: Guava's.
+const coldFactor = 3.0
+
+// NewSmoothBursty makes a limiter that stores up to a second's permits (Guava: RateLimiter.create(permitsPerSecond)).
+func NewSmoothBursty(perSecond float64, opts ...Option) *Smooth {
+	return newSmooth(perSecond, 0, nil, opts)
+}
+
+// NewSmoothWarmingUp makes a limiter that warms up over a period, of at least a microsecond (Guava:
+// RateLimiter.create(permitsPerSecond, warmupPeriod)).
+func NewSmoothWarmingUp(perSecond float64, warmUp time.Duration, opts ...Option) *Smooth {
+	var fault error
+	if warmUp < time.Microsecond {
+		fault = invalidOption("the warm-up period %v is shorter than a microsecond", warmUp)
+	}
+	return newSmooth(perSecond, warmUp, fault, opts)
+}
+
+func newSmooth(perSecond float64, warmUp time.Duration, fault error, opts []Option) *Smooth {
+	base := Limiter{clock: time.Now, err: fault}
+	base.apply(opts)
+	s := &Smooth{err: base.err, clock: base.clock, warmUp: float64(warmUp.Microseconds())}
+	if err := checkPerSecond(perSecond); s.err == nil {
+		s.err = err
+	}
+	if s.err == nil {
+		s.start = s.clock()
+		s.set(perSecond)
+	}
+	return s
+}
+
+func checkPerSecond(rate float64) error {
+	if !(rate > 0) || math.IsInf(rate, 0) {
+		return invalidRate("%v permits a second", rate)
+	}
+	return nil
+}
+
+// Rate is the permits a second.
+func (s *Smooth) Rate() float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rate
+}
+
+// Stored is how many permits are stored now.
+func (s *Smooth) Stored() float64 {
+	if s.err != nil {
+		return 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.settle(s.micros())
+	return s.stored
+}
+
+// SetRate changes the rate while the limiter runs. Stored permits change in proportion; who waits, or is the next to be
+// served, does so as under the old rate.
+func (s *Smooth) SetRate(perSecond float64) error {
+	err := s.err
+	if err == nil {
+		err = checkPerSecond(perSecond)
+	}
+	if err != nil {
+		return smoothError("set rate of", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.settle(s.micros())
+	s.set(perSecond)
+	return nil
+}
+
+// set knows how the rate decides about all else. Products are converted before they are added, so that no machine fuses
+// the two and rounds otherwise than Java.
+func (s *Smooth) set(perSecond float64) {
+	s.rate, s.interval = perSecond, 1e6/perSecond
+	old := s.most
+	if s.warmUp == 0 {
+		s.most = perSecond // of one second
+	} else {
+		cold := s.interval * coldFactor
+		s.threshold = 0.5 * s.warmUp / s.interval
+		s.most = s.threshold + 2.0*s.warmUp/(s.interval+float64(cold))
+		s.slope = (float64(cold) - s.interval) / (s.most - s.threshold)
+	}
+	switch {
+	case old != 0:
+		s.stored = s.stored * s.most / old
+	case s.warmUp != 0:
+		s.stored = s.most // cold at first
+	}
+}
+
+// micros is the time since the start.
+func (s *Smooth) micros() int64 { return int64(s.clock().Sub(s.start) / time.Microsecond) }
+
+// settle stores what has come since the next free moment, if that is over.
+func (s *Smooth) settle(now int64) {
+	if now <= s.next {
+		return
+	}
+	each := s.interval
+	if s.warmUp != 0 {
+		each = s.warmUp / s.most
+	}
+	s.stored = min(s.most, s.stored+float64(now-s.next)/each)
+	s.next = now
+}
+
+// Reserve takes n permits and tells how long the caller has to wait before it uses them. They can't be given back.
+func (s *Smooth) Reserve(n int64) (time.Duration, error) {
+	if err := s.check(n); err != nil {
+		return 0, smoothError("reserve from", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reserve(n, s.micros()), nil
+}
+
+// reserve serves a request at the next free moment, and moves that on.
+func (s *Smooth) reserve(n, now int64) time.Duration {
+	s.settle(now)
+	at := s.next
+	spent := min(float64(n), s.stored)
+	cost := s.slow(spent) + int64(float64((float64(n)-spent)*s.interval))
+	if s.next > math.MaxInt64-cost {
+		s.next = math.MaxInt64
+	} else {
+		s.next += cost
+	}
+	s.stored -= spent
+	return micros(max(0, at-now))
+}
+
+// slow is how long so many of the stored permits take, in microseconds: the area under a line that is flat to the
+// threshold and rises from there.
+func (s *Smooth) slow(permits float64) int64 {
+	if s.warmUp == 0 {
+		return 0
+	}
+	var took int64
+	if above := s.stored - s.threshold; above > 0 {
+		taken := min(above, permits)
+		sum := s.each(above) + s.each(above-taken)
+		took = int64(float64(taken*sum) / 2)
+		permits -= taken
+	}
+	return took + int64(float64(s.interval*permits))
+}
+
+// each is how long one permit takes, so many above the threshold.
+func (s *Smooth) each(above float64) float64 { return s.interval + float64(above*s.slope) }
+
+// Allow takes n permits if they need no waiting (Guava: tryAcquire).
+func (s *Smooth) Allow(_ context.Context, n int64) (rratelimiter.Result, error) {
+	if err := s.check(n); err != nil {
+		return rratelimiter.Result{}, smoothError("allow", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.micros()
+	r := rratelimiter.Result{Limit: int64(s.rate), RetryAfter: micros(max(0, s.next-now))}
+	if r.RetryAfter == 0 {
+		r.Allowed = true
+		s.reserve(n, now)
+	}
+	r.Remaining = int64(s.stored)
+	each := s.interval
+	if s.warmUp != 0 {
+		each = s.warmUp / s.most
+	}
+	r.ResetAfter = micros(max(0, s.next-now) + int64((s.most-s.stored)*each))
+	return r, nil
+}
+
+// Acquire takes n permits and waits until they may be used, or until ctx ends: then they are spent all the same (Guava:
+// acquire, which can't be interrupted).
+func (s *Smooth) Acquire(ctx context.Context, n int64) error {
+	if err := ctx.Err(); err != nil {
+		return smoothError("acquire from", err)
+	}
+	wait, err := s.Reserve(n)
+	if err == nil && wait > 0 {
+		err = pause(ctx, wait)
+	}
+	return smoothError("acquire from", err)
+}
+
+func (s *Smooth) check(n int64) error {
+	if s.err != nil {
+		return s.err
+	}
+	if n < 1 {
+		return fmt.Errorf("%w: %d", rratelimiter.ErrInvalidPermits, n)
+	}
+	return nil
+}
+
+func smoothError(operation string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s a smooth limiter: %w", operation, err)
+}
+
+func micros(n int64) time.Duration {
+	return time.Duration(min(n, math.MaxInt64/int64(time.Microsecond))) * time.Microsecond
+}

@@ -1,0 +1,47 @@
+package classic
+
+import (
+	"context"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+var subWindowsScript = loadScript("sub_windows")
+
+// NewSubWindows makes a sliding window of so many sub-windows of equal length, each with a counter. The interval must be a
+// whole number of milliseconds for each.
+//
+// Model: the current sub-window and those before it, as many as there are in an interval, count together. The permits of a
+// sub-window leave together, when it is an interval since it began.
+//
+// Layout: one hash with a field for each sub-window that counts: its number since 1970, and its permits. It lives for an
+// interval from the last grant. Numbers that are none, and sub-windows more than an interval ahead, are removed.
+//
+// Cost: one hash of up to that many numbers, whatever the rate; one call with three commands. It works on a cluster: there
+// is one key.
+//
+// Weakness: permits leave up to a sub-window early, so an interval may hold up to 2 x Permits; any time of an interval less
+// a sub-window, at most Permits. The more sub-windows, the less this matters, and the more memory they take.
+func NewSubWindows(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, parts int, opts ...Option) *Limiter {
+	fault := checkRate(rate)
+	switch {
+	case fault != nil:
+	case parts < 2 || parts > 1000:
+		fault = invalidOption("%d sub-windows, not 2 to 1000", parts)
+	case rate.Interval%(time.Duration(parts)*time.Millisecond) != 0:
+		fault = invalidRate("%d sub-windows of %v are not whole milliseconds", parts, rate.Interval)
+	}
+	l := newLimiter(rdb, key, rate.Permits, rate.Permits, opts, fault)
+	l.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {
+		length := rate.Interval.Milliseconds() / int64(parts)
+		reply, err := l.run(ctx, subWindowsScript, []string{key}, rate.Permits, length, parts, l.now(), n)
+		if err != nil {
+			return rratelimiter.Result{}, err
+		}
+		r := counted(rate.Permits, reply)
+		r.ResetAfter = millis(reply[3])
+		return r, nil
+	}
+	return l
+}

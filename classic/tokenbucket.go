@@ -1,0 +1,77 @@
+package classic
+
+import (
+	"context"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+var tokenBucketScript = loadScript("token_bucket")
+
+// Tokens are the parameters of a token bucket.
+type Tokens struct {
+	Capacity int64         // tokens in a full bucket
+	PerStep  int64         // tokens that a step brings
+	Step     time.Duration // whole seconds
+	Debt     int64         // tokens that a request may take in advance; the next one waits for them
+}
+
+// NewTokenBucket makes a token bucket that is refilled in whole steps.
+//
+// Model: a bucket holds Capacity tokens and is full at first. Each Step brings PerStep tokens; what remains of a step is
+// carried over. A request takes its tokens or is refused. With Debt, a request is served as long as one token is there,
+// even when it needs more, and the next one waits until the debt is paid (pre-consumption).
+//
+// Layout: key holds the tokens left, key_time the time of the last refill in seconds, as if it had come on time. Both live
+// as long as a full refill takes, the time key one second longer at first. The script answers the tokens left, or -1. A
+// time key that is lost, or lies further ahead than a full refill takes, becomes now; without tokens the bucket is full.
+//
+// Cost: two keys of a number each, one call with four commands. On a cluster the two keys need a hash tag: over a
+// *redis.ClusterClient a key without one is kept as {key} and {key}_time; give a key with a tag of its own to have it the
+// same everywhere.
+//
+// Weakness: a full bucket passes at once, and more in the second after it: at most Capacity + Debt + PerStep for each Step
+// begun. Time is whole seconds, so a refill may come up to a second early, seen from one client.
+func NewTokenBucket(rdb rratelimiter.Redis, key string, p Tokens, opts ...Option) *Limiter {
+	name, fault := pairName(rdb, key)
+	l := newLimiter(rdb, key, p.Capacity, p.Capacity+p.Debt, opts, fault, p.check())
+	l.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {
+		now, step := l.now(), int64(p.Step/time.Second)
+		reply, err := l.run(ctx, tokenBucketScript, []string{name, name + "_time"}, p.Capacity, p.PerStep, step, now/1000, n, p.Debt)
+		if err != nil {
+			return rratelimiter.Result{}, err
+		}
+		tokens, last := reply[1], reply[2]
+		// after is how long it takes until so many tokens are there.
+		after := func(wanted int64) time.Duration {
+			steps := (wanted - tokens + p.PerStep - 1) / p.PerStep
+			return millis(max(0, (last+steps*step)*1000-now))
+		}
+		return rratelimiter.Result{
+			Allowed: reply[3] == 1, Remaining: tokens, RetryAfter: after(max(1, n-p.Debt)), ResetAfter: after(p.Capacity),
+		}, nil
+	}
+	return l
+}
+
+func (p Tokens) check() error {
+	if err := checkCount("tokens of capacity", p.Capacity); err != nil {
+		return err
+	}
+	if err := checkCount("tokens a step", p.PerStep); err != nil {
+		return err
+	}
+	switch {
+	case p.Step < time.Second || p.Step%time.Second != 0 || p.Step > maxStep:
+		return invalidRate("step %v is not a number of whole seconds, up to %v", p.Step, maxStep)
+	case p.Debt < 0 || p.Debt > maxDebt:
+		return invalidRate("debt %d is not 0 to %d", p.Debt, maxDebt)
+	}
+	return nil
+}
+
+const (
+	maxStep = 30 * 24 * time.Hour
+	maxDebt = int64(1) << 32
+)
