@@ -13,7 +13,9 @@
 // that a limit refuses takes nothing from the others. Any algorithm can decide that has the method of [Allower].
 //
 // A [Policy] says what happens around the limits: the zero Policy lets requests pass when Redis gives no answer within
-// 100 ms, and counts them. It knows nothing of HTTP, and the interceptors of grpclimit go by it, too.
+// 100 ms, and counts them. It knows nothing of HTTP.
+//
+// gRPC servers have interceptors that go by a Guard in the package grpclimit, a module of its own.
 //
 // Frameworks whose chain must be told to stop use [Guard.Check] in place of [Guard.Middleware]:
 //
@@ -79,12 +81,7 @@ func (g *Guard) Middleware(next http.Handler) http.Handler {
 // Check decides on a request and sets the header fields that tell the client of its limits. When it answers false it has
 // written the whole answer, and nobody may handle the request any more.
 func (g *Guard) Check(w http.ResponseWriter, r *http.Request) bool {
-	for _, rule := range g.Skip {
-		if rule(r) {
-			return true
-		}
-	}
-	d := g.policy().Decide(r.Context(), g.claims(r)...)
+	d := g.Decide(r)
 	if !g.policy().Shadow {
 		g.describe(w.Header(), d)
 	}
@@ -99,6 +96,11 @@ func (g *Guard) Check(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
+// Decide decides on a request as Check does, and tells nobody. It serves protocols above HTTP, such as gRPC.
+func (g *Guard) Decide(r *http.Request) Decision {
+	return g.policy().Decide(r.Context(), g.claims(r)...)
+}
+
 func (g *Guard) policy() *Policy {
 	if g.Policy != nil {
 		return g.Policy
@@ -108,7 +110,7 @@ func (g *Guard) policy() *Policy {
 
 func (g *Guard) claims(r *http.Request) []Claim {
 	limits := g.limits.Load()
-	if limits == nil {
+	if limits == nil || slices.ContainsFunc(g.Skip, func(rule Rule) bool { return rule(r) }) {
 		return nil
 	}
 	claims := make([]Claim, len(*limits))

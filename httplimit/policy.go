@@ -64,7 +64,7 @@ type Outcome int
 
 // The outcomes.
 const (
-	Unlimited       Outcome = iota // no limit bounds it: it passed
+	Unlimited       Outcome = iota // no limit bounds it, or a rule makes it free: it passed
 	Allowed                        // all limits allowed it: it passed
 	Denied                         // a limit refused it
 	Shadowed                       // a limit refused it, and it passed, since the policy is a shadow
@@ -154,8 +154,8 @@ func (p *Policy) Count(o Outcome) int64 {
 	return p.counts[o].Load()
 }
 
-// Decide asks for all that a request claims, and says whether it may pass. It is what Guard.Check and grpclimit decide
-// by; others that serve requests of any kind can use it in the same way.
+// Decide asks for all that a request claims, and says whether it may pass. It is what a Guard
+// decides by; what serves requests of any other kind, such as messages, can do the same.
 func (p *Policy) Decide(ctx context.Context, claims ...Claim) Decision {
 	started := time.Now()
 	var d Decision

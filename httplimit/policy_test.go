@@ -237,7 +237,7 @@ func TestRefusalStandsWhereOthersCantTakeBack(t *testing.T) {
 		Claim{Name: "kept", Limiter: fixed{result: rratelimiter.Result{Allowed: true, Limit: 9, Remaining: 8}}},
 		Claim{Name: "full", Limiter: &counting{}},
 		Claim{Name: "not asked", Limiter: &counting{}})
-	if d.Outcome != Denied || len(d.Answers) != 3 || d.Answers[1].Remaining != 8 || !slices.Equal(d.Refused(), []string{"full"}) {
+	if d.Outcome != Denied || len(d.Answers) != 3 || d.Answers[0].Remaining != 5 || d.Answers[1].Remaining != 8 || !slices.Equal(d.Refused(), []string{"full"}) {
 		t.Errorf("%+v", d)
 	}
 	if len(told) != 1 || !errors.Is(told[0], cause) {
@@ -306,13 +306,17 @@ func TestWaitForSeveralLimits(t *testing.T) {
 }
 
 func TestWaitInVainIsRefusedAtOnce(t *testing.T) {
-	s := limittest.New(t)
-	p := &Policy{Wait: 59 * time.Second, Bound: 10 * time.Second}
-	claim := Named(s.Client(), "1m", "", rratelimiter.PerMinute(1))
-	p.Decide(t.Context(), claim)
-	if d := p.Decide(t.Context(), claim); d.Outcome != Denied || d.RetryAfter() != time.Minute {
-		t.Errorf("%+v", d)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := limittest.NewRealTime(t).Client()
+		p := &Policy{Wait: 59 * time.Second}
+		minute, hour := Named(c, "1m", "", rratelimiter.PerMinute(1)), Named(c, "1h", "", rratelimiter.PerHour(2))
+		p.Decide(t.Context(), minute, hour)
+		for _, claims := range [][]Claim{{minute}, {minute, hour}} {
+			if d := p.Decide(t.Context(), claims...); d.Outcome != Denied || d.RetryAfter() != time.Minute || d.Took != 0 {
+				t.Errorf("%+v", d)
+			}
+		}
+	})
 }
 
 func TestClientThatIsGone(t *testing.T) {
