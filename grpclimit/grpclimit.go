@@ -2,7 +2,7 @@
 // RESOURCE_EXHAUSTED, and are told when to come back.
 //
 //	guard := httplimit.New(
-//		httplimit.Per(client, rratelimiter.PerSecond(10), httplimit.Join(httplimit.ClientAddr{}.Key, httplimit.Path)),
+//		httplimit.Per(client, "1s", rratelimiter.PerSecond(10), httplimit.Join(httplimit.ClientAddr{}.Key, httplimit.Path)),
 //	)
 //	guard.Skip = []httplimit.Rule{httplimit.Paths("/grpc.health.v1.Health/")}
 //	server := grpc.NewServer(

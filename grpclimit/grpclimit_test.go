@@ -66,8 +66,8 @@ func TestRefusedCallIsToldWhenToComeBack(t *testing.T) {
 	s := limittest.New(t)
 	client := s.Client()
 	guard := httplimit.New(
-		httplimit.Per(client, rratelimiter.PerMinute(1), httplimit.Join(httplimit.ClientAddr{}.Key, httplimit.Path)),
-		httplimit.Per(client, rratelimiter.PerHour(5), httplimit.ClientAddr{}.Key),
+		httplimit.Per(client, "1m", rratelimiter.PerMinute(1), httplimit.Join(httplimit.ClientAddr{}.Key, httplimit.Path)),
+		httplimit.Per(client, "1h", rratelimiter.PerHour(5), httplimit.ClientAddr{}.Key),
 	)
 	guard.Policy, guard.PartitionKeys = patient, true
 	c := serve(t, guard)
@@ -94,7 +94,7 @@ func TestRefusedCallIsToldWhenToComeBack(t *testing.T) {
 }
 
 func TestStream(t *testing.T) {
-	guard := httplimit.New(httplimit.Per(limittest.New(t).Client(), rratelimiter.PerHour(1), httplimit.Path))
+	guard := httplimit.New(httplimit.Per(limittest.New(t).Client(), "1h", rratelimiter.PerHour(1), httplimit.Path))
 	guard.Policy = patient
 	c := serve(t, guard)
 	open := func() error {
@@ -116,7 +116,7 @@ func TestStream(t *testing.T) {
 
 func TestKeysAndRulesOfHTTP(t *testing.T) {
 	addr := httplimit.ClientAddr{Trusted: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
-	guard := httplimit.New(httplimit.Per(limittest.New(t).Client(), rratelimiter.PerHour(1),
+	guard := httplimit.New(httplimit.Per(limittest.New(t).Client(), "1h", rratelimiter.PerHour(1),
 		httplimit.Join(addr.Key, httplimit.Header("X-Api-Key"))))
 	guard.Policy = patient
 	guard.Skip = []httplimit.Rule{func(r *http.Request) bool { return r.Host == "free.example" }}
@@ -136,7 +136,7 @@ func TestRedisThatFails(t *testing.T) {
 		failure httplimit.Failure
 		want    codes.Code
 	}{{httplimit.FailOpen, codes.OK}, {httplimit.FailClosed, codes.Unavailable}} {
-		guard := httplimit.New(httplimit.Per(s.Client(), rratelimiter.PerHour(1), httplimit.Path))
+		guard := httplimit.New(httplimit.Per(s.Client(), "1h", rratelimiter.PerHour(1), httplimit.Path))
 		guard.Policy = &httplimit.Policy{Failure: c.failure, Bound: 10 * time.Second, Logger: slog.New(slog.DiscardHandler)}
 		client := serve(t, guard)
 		s.Fail("LOADING Redis is loading the dataset in memory")
@@ -156,7 +156,7 @@ func TestRedisThatFails(t *testing.T) {
 // A gRPC client that is told to may come back by itself, at the time it was told.
 func TestClientComesBack(t *testing.T) {
 	s := limittest.New(t)
-	guard := httplimit.New(httplimit.Per(s.Client(), rratelimiter.Rate{Permits: 1, Interval: 20 * time.Millisecond}, httplimit.Path))
+	guard := httplimit.New(httplimit.Per(s.Client(), "20ms", rratelimiter.Rate{Permits: 1, Interval: 20 * time.Millisecond}, httplimit.Path))
 	guard.Policy = &httplimit.Policy{
 		Bound:  10 * time.Second,
 		OnDeny: func(context.Context, httplimit.Decision) { s.Advance(20 * time.Millisecond) },
@@ -172,7 +172,7 @@ func TestClientComesBack(t *testing.T) {
 func TestClientThatIsGone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	guard := httplimit.New(httplimit.Per(limittest.New(t).Client(), rratelimiter.PerHour(1), nil))
+	guard := httplimit.New(httplimit.Per(limittest.New(t).Client(), "1h", rratelimiter.PerHour(1), nil))
 	guard.Policy = patient
 	if err := grpclimit.Check(ctx, guard, "/a/B"); status.Code(err) != codes.Canceled {
 		t.Errorf("%v", err)
@@ -182,7 +182,7 @@ func TestClientThatIsGone(t *testing.T) {
 func ExampleUnary() {
 	server := limittest.Start()
 	defer server.Close()
-	guard := httplimit.New(httplimit.Per(server.Client(), rratelimiter.PerSecond(1), httplimit.Path))
+	guard := httplimit.New(httplimit.Per(server.Client(), "1s", rratelimiter.PerSecond(1), httplimit.Path))
 	guard.Policy = patient
 	limited := grpclimit.Unary(guard) // to be given to grpc.NewServer, by grpc.UnaryInterceptor
 

@@ -14,7 +14,7 @@ import (
 func BenchmarkMiddleware(b *testing.B) {
 	client := rratelimiter.NewClient(redistest.Shared(b).Client())
 	free := Shared("free", fixed{rratelimiter.Result{Allowed: true, Limit: 5, Remaining: 4}, nil})
-	second, minute := Per(client, rratelimiter.PerSecond(4e9), byAddr), Per(client, rratelimiter.PerMinute(4e9), byAddr)
+	second, minute := Per(client, "1s", rratelimiter.PerSecond(4e9), byAddr), Per(client, "1m", rratelimiter.PerMinute(4e9), byAddr)
 	served := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	guarded := func(limits ...Limit) http.Handler { return patient(limits...).Middleware(served) }
 	for _, c := range []struct {

@@ -40,8 +40,8 @@ func Example() {
 
 	addr := httplimit.ClientAddr{}
 	guard := httplimit.New(
-		httplimit.Per(client, rratelimiter.PerSecond(2), addr.Key),
-		httplimit.Per(client, rratelimiter.PerMinute(3), addr.Key),
+		httplimit.Per(client, "1s", rratelimiter.PerSecond(2), addr.Key),
+		httplimit.Per(client, "1m", rratelimiter.PerMinute(3), addr.Key),
 	)
 	guard.Skip = []httplimit.Rule{httplimit.Paths("/healthz")}
 	guard.Policy = patient
@@ -109,7 +109,7 @@ func ExamplePolicy() {
 	server := limittest.Start()
 	defer server.Close()
 
-	guard := httplimit.New(httplimit.Per(server.Client(), rratelimiter.PerSecond(10), nil))
+	guard := httplimit.New(httplimit.Per(server.Client(), "1s", rratelimiter.PerSecond(10), nil))
 	guard.Policy = &httplimit.Policy{Failure: httplimit.FailClosed, Bound: 50 * time.Millisecond, Wait: time.Second}
 	h := guard.Middleware(http.NotFoundHandler())
 

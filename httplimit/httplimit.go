@@ -3,8 +3,8 @@
 //
 //	addr := httplimit.ClientAddr{Trusted: proxies}
 //	guard := httplimit.New(
-//		httplimit.Per(client, rratelimiter.PerSecond(10), httplimit.Join(addr.Key, httplimit.Path)),
-//		httplimit.Per(client, rratelimiter.PerMinute(200), httplimit.Join(addr.Key, httplimit.Path)),
+//		httplimit.Per(client, "1s", rratelimiter.PerSecond(10), httplimit.Join(addr.Key, httplimit.Path)),
+//		httplimit.Per(client, "1m", rratelimiter.PerMinute(200), httplimit.Join(addr.Key, httplimit.Path)),
 //	)
 //	guard.Skip = []httplimit.Rule{addr.Private, httplimit.Paths("/healthz")}
 //	http.ListenAndServe(":8080", guard.Middleware(mux))

@@ -58,8 +58,8 @@ func TestRefusedRequestIsToldWhenToComeBack(t *testing.T) {
 	s := limittest.New(t)
 	client := s.Client()
 	guard := patient(
-		Per(client, rratelimiter.Rate{Permits: 2, Interval: 10 * time.Second}, byAddr),
-		Per(client, rratelimiter.PerMinute(3), byAddr),
+		Per(client, "10s", rratelimiter.Rate{Permits: 2, Interval: 10 * time.Second}, byAddr),
+		Per(client, "1m", rratelimiter.PerMinute(3), byAddr),
 	)
 	served := 0
 	h := guard.Middleware(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served++ }))
@@ -91,7 +91,7 @@ func TestRefusedRequestIsToldWhenToComeBack(t *testing.T) {
 func TestGuardOnAnyRedis(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		client := rratelimiter.NewClient(s.Client(), rratelimiter.WithCallTimeout(10*time.Second))
-		guard := patient(Per(client, rratelimiter.PerHour(2), Join(byAddr, Path)), Per(client, rratelimiter.PerMinute(200), byAddr))
+		guard := patient(Per(client, "1h", rratelimiter.PerHour(2), Join(byAddr, Path)), Per(client, "1m", rratelimiter.PerMinute(200), byAddr))
 		h := guard.Middleware(ok)
 		wantCodes(t, h, "192.0.2.1", "/a", 200, 200, 429, 429)
 		wantCodes(t, h, "192.0.2.1", "/b", 200)
@@ -111,7 +111,7 @@ func TestGeneratedLimitersDontStay(t *testing.T) {
 	client := s.Client()
 	own := rratelimiter.Rate{Permits: 1, Interval: time.Second, KeepAlive: time.Hour}
 	h := patient(
-		Per(client, rratelimiter.PerSecond(1), byAddr),
+		Per(client, "1s", rratelimiter.PerSecond(1), byAddr),
 		PerFunc(client, "own", func(*http.Request) rratelimiter.Rate { return own }, byAddr),
 	).Middleware(ok)
 	for i := range 20 {
@@ -173,7 +173,7 @@ func TestLimitsChangeWhileRequestsCome(t *testing.T) {
 		})
 	}
 	for range 50 {
-		guard.SetLimits(none, Per(s.Client(), rratelimiter.PerHour(2), byAddr))
+		guard.SetLimits(none, Per(s.Client(), "1h", rratelimiter.PerHour(2), byAddr))
 		guard.SetLimits()
 		guard.SetLimits(refuseAll, none)
 		wantCodes(t, h, "192.0.2.9", "/", 429)
@@ -186,7 +186,7 @@ func TestLimitsChangeWhileRequestsCome(t *testing.T) {
 
 func TestSkippedRequestsTakeNothing(t *testing.T) {
 	s := limittest.New(t)
-	guard := patient(Per(s.Client(), rratelimiter.PerHour(1), byAddr))
+	guard := patient(Per(s.Client(), "1h", rratelimiter.PerHour(1), byAddr))
 	guard.Skip = []Rule{ClientAddr{}.Private, Paths("/healthz")}
 	h := guard.Middleware(ok)
 	wantCodes(t, h, "192.168.0.1", "/", 200, 200, 200)
@@ -208,7 +208,7 @@ func TestZeroGuardLetsAllPass(t *testing.T) {
 func TestCost(t *testing.T) {
 	s := limittest.New(t)
 	cost := func(r *http.Request) int64 { return r.ContentLength }
-	h := patient(Per(s.Client(), rratelimiter.PerMinute(10), nil).Cost(cost)).Middleware(ok)
+	h := patient(Per(s.Client(), "1m", rratelimiter.PerMinute(10), nil).Cost(cost)).Middleware(ok)
 	send := func(length int64) int {
 		return get(h, "192.0.2.1", "/", func(r *http.Request) { r.ContentLength = length }).Code
 	}
@@ -242,7 +242,7 @@ func TestRequestLargerThanTheRate(t *testing.T) {
 		limit Limit
 		codes []int
 	}{
-		{"takes the whole rate", Per(s.Client(), rratelimiter.PerMinute(2), nil), []int{200, 429, 429}},
+		{"takes the whole rate", Per(s.Client(), "1m", rratelimiter.PerMinute(2), nil), []int{200, 429, 429}},
 		{"takes a permit of an unknown rate", Shared("unknown", unknown), []int{200, 200, 429}},
 		{"gets nothing where there is nothing", Shared("never", never), []int{429, 429}},
 	} {
@@ -288,7 +288,7 @@ func TestGuardInGuard(t *testing.T) {
 
 func TestRouteInsideAMux(t *testing.T) {
 	s := limittest.New(t)
-	guard := patient(Per(s.Client(), rratelimiter.PerHour(1), Join(byAddr, Route)))
+	guard := patient(Per(s.Client(), "1h", rratelimiter.PerHour(1), Join(byAddr, Route)))
 	mux := http.NewServeMux()
 	mux.Handle("GET /orders/{id}", guard.Middleware(ok))
 	mux.Handle("GET /users/{id}", guard.Middleware(ok))

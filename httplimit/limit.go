@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/span"
 )
 
 // limit.go knows what a request takes, and from which limiter. It knows nothing of what happens then.
@@ -28,16 +27,16 @@ type Claim struct {
 // A Limit gives the claim of a request. A Claim without a Limiter means that this limit does not bound the request.
 type Limit func(r *http.Request) Claim
 
-// Per limits the requests of each key to a rate. Its name is the rate's interval ("1s"), and its limiters are named
-// "ratelimit:KEY:1s", without KEY where key is nil, and live as Named says.
-func Per(client *rratelimiter.Client, rate rratelimiter.Rate, key Key) Limit {
-	return PerFunc(client, span.Text(rate.Interval), func(*http.Request) rratelimiter.Rate { return rate }, key)
+// Per limits the requests of each key to a rate. Each key has a limiter of its own, as Named makes it: "ratelimit:KEY:NAME",
+// or "ratelimit:NAME" for all requests together where key is nil. Limits of one name and key are one limit, also in other
+// guards and services, and should have one rate; so a name should say what is limited, or for how long.
+func Per(client *rratelimiter.Client, name string, rate rratelimiter.Rate, key Key) Limit {
+	return PerFunc(client, name, func(*http.Request) rratelimiter.Rate { return rate }, key)
 }
 
-// PerFunc limits the requests of each key to a rate that depends on the request: on its route, say, or on the plan of its
-// tenant. The zero Rate means that the request is not limited. Requests of one key must have one rate at a time; a new
-// one is in force from the next request on, and what was granted stays counted. name is the limit's, and its limiters are
-// named "ratelimit:KEY:NAME".
+// PerFunc is Per for a rate that depends on the request: on its route, say, or on the plan of its tenant. The zero Rate
+// means that the request is not limited. Requests of one key should have one rate at a time; a new one is in force from
+// the next request on, and what was granted stays counted.
 func PerFunc(client *rratelimiter.Client, name string, rate func(*http.Request) rratelimiter.Rate, key Key) Limit {
 	return func(r *http.Request) Claim {
 		rate := rate(r)

@@ -103,7 +103,7 @@ func TestNoAnswerWithinTheBound(t *testing.T) {
 func TestRedisThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := limittest.NewRealTime(t)
-		guard := New(Per(s.Client(), rratelimiter.PerHour(1), byAddr), Per(s.Client(), rratelimiter.PerMinute(1), byAddr))
+		guard := New(Per(s.Client(), "1h", rratelimiter.PerHour(1), byAddr), Per(s.Client(), "1m", rratelimiter.PerMinute(1), byAddr))
 		guard.Policy = &Policy{Logger: quiet, Failure: FailLocal, Bound: 10 * time.Second}
 		h := guard.Middleware(ok)
 		s.Fail("LOADING Redis is loading the dataset in memory")
@@ -155,7 +155,7 @@ func TestErrorsAreToldAndLoggedOnceAMinute(t *testing.T) {
 
 func TestShadowRefusesNothing(t *testing.T) {
 	s := limittest.New(t)
-	guard := New(Per(s.Client(), rratelimiter.PerHour(1), byAddr))
+	guard := New(Per(s.Client(), "1h", rratelimiter.PerHour(1), byAddr))
 	var denied []string
 	guard.Policy = &Policy{
 		Shadow: true, Wait: time.Hour, Bound: 10 * time.Second,

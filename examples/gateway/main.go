@@ -76,8 +76,8 @@ func gateway(client *rratelimiter.Client, backend *url.URL, trusted []netip.Pref
 	addr := httplimit.ClientAddr{Trusted: trusted}
 	perPath := httplimit.Join(addr.Key, httplimit.Path)
 	guard := httplimit.New(
-		httplimit.Per(client, rratelimiter.PerSecond(10), perPath),
-		httplimit.Per(client, rratelimiter.PerMinute(200), perPath),
+		httplimit.Per(client, "1s", rratelimiter.PerSecond(10), perPath),
+		httplimit.Per(client, "1m", rratelimiter.PerMinute(200), perPath),
 	)
 	guard.Skip = []httplimit.Rule{addr.Private}
 	guard.Policy = policy

@@ -83,7 +83,7 @@ func TestNoMoreThanTheLimitPasses(t *testing.T) {
 			// Two gateways, each a client of its own, share the limit.
 			var services []*service
 			for range 2 {
-				guard := httplimit.New(httplimit.Per(client(s), c.rate, httplimit.Path))
+				guard := httplimit.New(httplimit.Per(client(s), "limit", c.rate, httplimit.Path))
 				guard.Policy = policy
 				services = append(services, serve(t, guard))
 			}
@@ -120,7 +120,7 @@ func TestTrafficGoesOnWithoutRedis(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := redistest.Real(t)
-			guard := httplimit.New(httplimit.Per(client(s), rratelimiter.PerHour(5), httplimit.Path))
+			guard := httplimit.New(httplimit.Per(client(s), "1h", rratelimiter.PerHour(5), httplimit.Path))
 			guard.Policy = &httplimit.Policy{Logger: slog.New(slog.DiscardHandler)}
 			service := serve(t, guard)
 			ended := make(chan time.Time, 1)
@@ -173,8 +173,8 @@ func TestTrafficGoesOnWithoutRedis(t *testing.T) {
 // the differences are what a guard costs. The time of an operation says nothing here.
 func BenchmarkLoad(b *testing.B) {
 	c := client(redistest.Shared(b))
-	one := httplimit.Per(c, rratelimiter.PerSecond(1e6), httplimit.Path)
-	two := httplimit.Per(c, rratelimiter.PerMinute(1e8), httplimit.Path)
+	one := httplimit.Per(c, "1s", rratelimiter.PerSecond(1e6), httplimit.Path)
+	two := httplimit.Per(c, "1m", rratelimiter.PerMinute(1e8), httplimit.Path)
 	for _, limits := range [][]httplimit.Limit{nil, {one}, {one, two}} {
 		b.Run(fmt.Sprintf("%d limits", len(limits)), func(b *testing.B) {
 			service := serve(b, httplimit.New(limits...))

@@ -16,7 +16,7 @@ import (
 // NewGuard limits the requests of each client address to each route to ten a second. httplimit.Route reads
 // Request.Pattern, which chi sets by itself (5.2.2 and later), and the others don't.
 func NewGuard(client *rratelimiter.Client) *httplimit.Guard {
-	return httplimit.New(httplimit.Per(client, rratelimiter.PerSecond(10),
+	return httplimit.New(httplimit.Per(client, "1s", rratelimiter.PerSecond(10),
 		httplimit.Join(httplimit.ClientAddr{}.Key, httplimit.Route)))
 }
 
