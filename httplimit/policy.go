@@ -303,10 +303,11 @@ func (p *Policy) awaitInLine(ctx context.Context, line waiter, a Answer) ([]Answ
 	if err != nil {
 		return nil, err
 	}
-	if ok {
-		// What else there is to tell nobody said: others are in line behind, so nothing is free.
-		a.Refused, a.Result = false, rratelimiter.Result{Allowed: true, Limit: a.Limit, ResetAfter: a.Rate.Interval}
+	if !ok {
+		return p.ask(ctx, []Claim{a.Claim}) // for when to come back, as of now
 	}
+	// What else there is to tell nobody said: others may be in line behind, so nothing is free.
+	a.Refused, a.Result = false, rratelimiter.Result{Allowed: true, Limit: a.Limit, ResetAfter: a.Rate.Interval}
 	return []Answer{a}, nil
 }
 

@@ -266,7 +266,7 @@ func TestWaitInLine(t *testing.T) {
 	}
 	// Now it is clear that the second's permits come too late.
 	d = <-second
-	if d.Outcome != Denied || d.RetryAfter() <= 0 {
+	if d.Outcome != Denied || d.RetryAfter() != time.Minute {
 		t.Errorf("second: %+v", d)
 	}
 }
