@@ -343,6 +343,9 @@ type Limiter struct {
 // Name is the limiter's name, as given to RateLimiter (Redisson: getName).
 func (l *Limiter) Name() string { return l.name }
 
+// Client is the client that the limiter is of.
+func (l *Limiter) Client() *Client { return l.client }
+
 func (l *Limiter) keys() []string { return l.keyNames[:] }
 
 // now is the time as scripts take it: ms since the epoch, or "" where the server's clock decides.

@@ -1,0 +1,204 @@
+// Package load puts a guarded HTTP server under load, in front of a real Redis.
+package load
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	vegeta "github.com/tsenart/vegeta/v12/lib"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/window"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// A service is a guarded server that logs what it serves: each request from the moment when it came to the moment when
+// it had passed the guard.
+type service struct {
+	*httptest.Server
+	mu     sync.Mutex
+	passed []window.Grant
+}
+
+type began struct{}
+
+func serve(tb testing.TB, guard *httplimit.Guard) *service {
+	s := &service{}
+	h := guard.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		now := time.Now()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.passed = append(s.passed, window.Grant{Start: r.Context().Value(began{}).(time.Time), End: now, Permits: 1})
+	}))
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), began{}, time.Now())))
+	}))
+	tb.Cleanup(s.Close)
+	return s
+}
+
+// attack asks for a page at a pace and for a time. Each of the answers, in order, is given to see, if any.
+func attack(tb testing.TB, url string, perSecond int, d time.Duration, see func(*vegeta.Result)) *vegeta.Metrics {
+	tb.Helper()
+	attacker := vegeta.NewAttacker(vegeta.Timeout(30*time.Second), vegeta.KeepAlive(true))
+	target := vegeta.NewStaticTargeter(vegeta.Target{Method: http.MethodGet, URL: url})
+	var m vegeta.Metrics
+	for r := range attacker.Attack(target, vegeta.ConstantPacer{Freq: perSecond, Per: time.Second}, d, "load") {
+		m.Add(r)
+		if see != nil {
+			see(r)
+		}
+	}
+	m.Close()
+	return &m
+}
+
+func client(s *redistest.Server) *rratelimiter.Client {
+	return rratelimiter.NewClient(s.Client(), rratelimiter.WithCallTimeout(30*time.Second))
+}
+
+func TestNoMoreThanTheLimitPasses(t *testing.T) {
+	s := redistest.Shared(t)
+	// A closed guard, so that nothing passes but what was granted; with time for the answers of a busy machine.
+	policy := &httplimit.Policy{Failure: httplimit.FailClosed, Bound: 20 * time.Second}
+	for _, c := range []struct {
+		name string
+		rate rratelimiter.Rate
+		all  bool // the rate lasts for the whole attack, so exactly so many pass
+	}{
+		{"of an hour", rratelimiter.PerHour(100), true},
+		{"of a quarter second", rratelimiter.Rate{Permits: 20, Interval: 250 * time.Millisecond}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			// Two gateways, each a client of its own, share the limit.
+			var services []*service
+			for range 2 {
+				guard := httplimit.New(httplimit.Per(client(s), "limit", c.rate, httplimit.Path))
+				guard.Policy = policy
+				services = append(services, serve(t, guard))
+			}
+			var wg sync.WaitGroup
+			for _, service := range services {
+				wg.Go(func() {
+					m := attack(t, service.URL, 300, 2*time.Second, nil)
+					if m.StatusCodes["200"]+m.StatusCodes["429"] != int(m.Requests) {
+						t.Errorf("answers %v, errors %v", m.StatusCodes, m.Errors)
+					}
+				})
+			}
+			wg.Wait()
+			passed := slices.Concat(services[0].passed, services[1].passed)
+			most, at := window.Largest(passed, c.rate.Interval)
+			if most > c.rate.Permits {
+				t.Errorf("%d passed within %v from %v", most, c.rate.Interval, at)
+			}
+			if n := int64(len(passed)); c.all && n != c.rate.Permits || n < c.rate.Permits {
+				t.Errorf("%d passed, of a rate of %v", n, c.rate)
+			}
+		})
+	}
+}
+
+// The zero policy gives Redis 100 ms. What is not bounded by it would hang here for the call timeout of 30 s.
+func TestTrafficGoesOnWithoutRedis(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		end, mend func(*redistest.Server)
+	}{
+		{"killed", (*redistest.Server).Kill, (*redistest.Server).Restart},
+		{"hung", (*redistest.Server).Pause, (*redistest.Server).Resume},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := redistest.Real(t)
+			guard := httplimit.New(httplimit.Per(client(s), "1h", rratelimiter.PerHour(5), httplimit.Path))
+			guard.Policy = &httplimit.Policy{Logger: slog.New(slog.DiscardHandler)}
+			service := serve(t, guard)
+			awaitRefusal(t, service)
+			ended := make(chan time.Time, 1)
+			time.AfterFunc(time.Second, func() {
+				c.end(s)
+				ended <- time.Now()
+			})
+			var answers []*vegeta.Result
+			m := attack(t, service.URL, 100, 3*time.Second, func(r *vegeta.Result) { answers = append(answers, r) })
+			at := <-ended
+			after := 0
+			var slowest time.Duration
+			for _, r := range answers {
+				if r.Timestamp.After(at) {
+					after++
+					slowest = max(slowest, r.Latency)
+					if r.Code != http.StatusOK {
+						t.Fatalf("without Redis: %d %s", r.Code, r.Error)
+					}
+				}
+			}
+			if after == 0 || m.StatusCodes["429"]+m.StatusCodes["200"] != int(m.Requests) {
+				t.Errorf("%d answers without Redis; in all %v", after, m.StatusCodes)
+			}
+			if open := guard.Policy.Count(httplimit.FailedOpen); open < int64(after) {
+				t.Errorf("%d answers without Redis, and %d counted", after, open)
+			}
+			if slowest > 10*time.Second {
+				t.Errorf("the slowest answer took %v", slowest)
+			}
+			t.Logf("without Redis %d answers, the slowest after %v", after, slowest)
+
+			c.mend(s)
+			awaitRefusal(t, service)
+		})
+	}
+}
+
+// awaitRefusal uses a service until its limit is there and used up.
+func awaitRefusal(t *testing.T, s *service) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
+		answer, err := s.Client().Get(s.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+		if answer.StatusCode == http.StatusTooManyRequests {
+			return
+		}
+	}
+	t.Fatal("nothing is refused for 30 s")
+}
+
+// BenchmarkLoad tells how long a request takes at 500 a second over loopback, without a guard and with one and two limits:
+// the differences are what a guard costs. The time of an operation says nothing here.
+func BenchmarkLoad(b *testing.B) {
+	c := client(redistest.Shared(b))
+	one := httplimit.Per(c, "1s", rratelimiter.PerSecond(1e6), httplimit.Path)
+	two := httplimit.Per(c, "1m", rratelimiter.PerMinute(1e8), httplimit.Path)
+	for _, limits := range [][]httplimit.Limit{nil, {one}, {one, two}} {
+		b.Run(fmt.Sprintf("%d limits", len(limits)), func(b *testing.B) {
+			guard := httplimit.New(limits...)
+			guard.Policy = &httplimit.Policy{Failure: httplimit.FailClosed, Bound: 20 * time.Second} // every request is decided
+			service := serve(b, guard)
+			var median, late []time.Duration
+			for b.Loop() {
+				m := attack(b, service.URL, 500, time.Second, nil)
+				if m.StatusCodes["200"] != int(m.Requests) {
+					b.Fatalf("answers %v, errors %v", m.StatusCodes, m.Errors)
+				}
+				median, late = append(median, m.Latencies.P50), append(late, m.Latencies.P99)
+			}
+			slices.Sort(median)
+			slices.Sort(late)
+			b.ReportMetric(float64(median[len(median)/2].Microseconds()), "µs/p50")
+			b.ReportMetric(float64(late[len(late)/2].Microseconds()), "µs/p99")
+		})
+	}
+}

@@ -1,0 +1,120 @@
+// Package grpclimit guards gRPC servers with the limits, keys, rules and policies of httplimit. Refused calls fail with
+// RESOURCE_EXHAUSTED, and are told when to come back.
+//
+//	guard := httplimit.New(
+//		httplimit.Per(client, "1s", rratelimiter.PerSecond(10), httplimit.Join(httplimit.ClientAddr{}.Key, httplimit.Path)),
+//	)
+//	guard.Skip = []httplimit.Rule{httplimit.Paths("/grpc.health.v1.Health/")}
+//	server := grpc.NewServer(
+//		grpc.UnaryInterceptor(grpclimit.Unary(guard)),
+//		grpc.StreamInterceptor(grpclimit.Stream(guard)),
+//	)
+//
+// To the limits, a call is the HTTP request that it is on the wire: a POST whose path is the method ("/shop.Orders/Get")
+// and whose header is the metadata. [Request] shows it.
+package grpclimit
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/rratelimiter/rratelimiter/httplimit"
+)
+
+// Unary lets calls pass, or refuses them as Check does.
+func Unary(guard *httplimit.Guard) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		if err := Check(ctx, guard, info.FullMethod); err != nil {
+			return nil, err
+		}
+		return handler(ctx, req)
+	}
+}
+
+// Stream lets streams open, or refuses them as Check does. What an open stream carries is not limited.
+func Stream(guard *httplimit.Guard) grpc.StreamServerInterceptor {
+	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		if err := Check(stream.Context(), guard, info.FullMethod); err != nil {
+			return err
+		}
+		return handler(srv, stream)
+	}
+}
+
+// Check decides on a call to a method, whose server context it gets. The error is nil if it may pass, else a status:
+//   - RESOURCE_EXHAUSTED if a limit refused, with a QuotaFailure that names the limits;
+//   - UNAVAILABLE if the limits could not be asked and the policy fails closed;
+//   - CANCELLED or DEADLINE_EXCEEDED if the client was gone.
+//
+// The first two have a RetryInfo, and the trailer grpc-retry-pushback-ms, by which gRPC clients with a retry policy come
+// back in time. Guard.PartitionKeys adds the keys to the QuotaFailure; Guard.Refuse and Guard.XRateLimit are for HTTP.
+func Check(ctx context.Context, guard *httplimit.Guard, fullMethod string) error {
+	d := guard.Decide(Request(ctx, fullMethod))
+	switch {
+	case d.Outcome.Passed():
+		return nil
+	case d.Outcome == httplimit.Gone:
+		return status.FromContextError(ctx.Err()).Err()
+	case d.Outcome == httplimit.FailedClosed:
+		return refuse(ctx, status.New(codes.Unavailable, "limits can't be asked"), time.Second, nil)
+	}
+	quota := &errdetails.QuotaFailure{}
+	for _, a := range d.Answers {
+		if !a.Refused {
+			continue
+		}
+		violation := &errdetails.QuotaFailure_Violation{Description: a.Name}
+		if guard.PartitionKeys {
+			violation.Subject = a.Key
+		}
+		quota.Violations = append(quota.Violations, violation)
+	}
+	retry := d.RetryAfter()
+	if retry <= 0 {
+		retry = time.Second
+	}
+	return refuse(ctx, status.New(codes.ResourceExhausted, "too many requests"), retry, quota)
+}
+
+func refuse(ctx context.Context, s *status.Status, retry time.Duration, quota *errdetails.QuotaFailure) error {
+	ms := (retry + time.Millisecond - 1) / time.Millisecond
+	// Outside a server there is nobody to tell; the status says the same.
+	_ = grpc.SetTrailer(ctx, metadata.Pairs("grpc-retry-pushback-ms", strconv.FormatInt(int64(ms), 10)))
+	detailed, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(retry)})
+	if err == nil && quota != nil {
+		detailed, err = detailed.WithDetails(quota)
+	}
+	if err != nil {
+		return s.Err()
+	}
+	return detailed.Err()
+}
+
+// Request is a call as limits see it.
+func Request(ctx context.Context, fullMethod string) *http.Request {
+	r := &http.Request{Method: http.MethodPost, URL: &url.URL{Path: fullMethod}, Pattern: fullMethod, Header: http.Header{}}
+	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
+		r.RemoteAddr = p.Addr.String()
+	}
+	if md, ok := metadata.FromIncomingContext(ctx); ok {
+		for name, values := range md {
+			if name == ":authority" && len(values) > 0 {
+				r.Host = values[0]
+			} else {
+				r.Header[http.CanonicalHeaderKey(name)] = values
+			}
+		}
+	}
+	return r.WithContext(ctx)
+}

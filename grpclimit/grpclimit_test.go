@@ -1,0 +1,198 @@
+package grpclimit_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/grpclimit"
+	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/limittest"
+)
+
+// patient gives limits time for their answers: a busy machine is no fault.
+var patient = &httplimit.Policy{Bound: 10 * time.Second, Failure: httplimit.FailClosed}
+
+// serve starts a health service behind a guard, and gives a client of it.
+func serve(t *testing.T, guard *httplimit.Guard, opts ...grpc.DialOption) grpc_health_v1.HealthClient {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(grpc.UnaryInterceptor(grpclimit.Unary(guard)), grpc.StreamInterceptor(grpclimit.Stream(guard)))
+	grpc_health_v1.RegisterHealthServer(server, health.NewServer())
+	go server.Serve(listener)
+	t.Cleanup(server.Stop)
+	conn, err := grpc.NewClient(listener.Addr().String(), append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return grpc_health_v1.NewHealthClient(conn)
+}
+
+func call(ctx context.Context, c grpc_health_v1.HealthClient, opts ...grpc.CallOption) error {
+	_, err := c.Check(ctx, &grpc_health_v1.HealthCheckRequest{}, opts...)
+	return err
+}
+
+func wantCodes(t *testing.T, ctx context.Context, c grpc_health_v1.HealthClient, want ...codes.Code) {
+	t.Helper()
+	for i, code := range want {
+		if err := call(ctx, c); status.Code(err) != code {
+			t.Fatalf("call %d: %v, not %v", i+1, err, code)
+		}
+	}
+}
+
+func TestRefusedCallIsToldWhenToComeBack(t *testing.T) {
+	s := limittest.New(t)
+	client := s.Client()
+	guard := httplimit.New(
+		httplimit.Per(client, "1m", rratelimiter.PerMinute(1), httplimit.Join(httplimit.ClientAddr{}.Key, httplimit.Path)),
+		httplimit.Per(client, "1h", rratelimiter.PerHour(5), httplimit.ClientAddr{}.Key),
+	)
+	guard.Policy, guard.PartitionKeys = patient, true
+	c := serve(t, guard)
+	wantCodes(t, t.Context(), c, codes.OK)
+	s.Advance(500 * time.Millisecond)
+
+	var trailer metadata.MD
+	refused := status.Convert(call(t.Context(), c, grpc.Trailer(&trailer)))
+	if refused.Code() != codes.ResourceExhausted || len(refused.Details()) != 2 {
+		t.Fatalf("%v, %v", refused, refused.Details())
+	}
+	if d := refused.Details()[0].(*errdetails.RetryInfo).RetryDelay.AsDuration(); d != 59500*time.Millisecond {
+		t.Errorf("retry after %v", d)
+	}
+	violations := refused.Details()[1].(*errdetails.QuotaFailure).Violations
+	if len(violations) != 1 || violations[0].Description != "1m" || violations[0].Subject != "127.0.0.1:/grpc.health.v1.Health/Check" {
+		t.Errorf("violations %v", violations)
+	}
+	if got := fmt.Sprint(trailer["grpc-retry-pushback-ms"]); got != "[59500]" {
+		t.Errorf("pushback %v", got)
+	}
+	s.Advance(59500 * time.Millisecond)
+	wantCodes(t, t.Context(), c, codes.OK)
+}
+
+func TestStream(t *testing.T) {
+	guard := httplimit.New(httplimit.Per(limittest.New(t).Client(), "1h", rratelimiter.PerHour(1), httplimit.Path))
+	guard.Policy = patient
+	c := serve(t, guard)
+	open := func() error {
+		stream, err := c.Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+		if err != nil {
+			return err
+		}
+		_, err = stream.Recv()
+		return err
+	}
+	if err := open(); err != nil {
+		t.Errorf("first stream: %v", err)
+	}
+	if err := open(); status.Code(err) != codes.ResourceExhausted || err == io.EOF {
+		t.Errorf("second stream: %v", err)
+	}
+	wantCodes(t, t.Context(), c, codes.OK, codes.ResourceExhausted) // a method of its own
+}
+
+func TestKeysAndRulesOfHTTP(t *testing.T) {
+	addr := httplimit.ClientAddr{Trusted: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
+	guard := httplimit.New(httplimit.Per(limittest.New(t).Client(), "1h", rratelimiter.PerHour(1),
+		httplimit.Join(addr.Key, httplimit.Header("X-Api-Key"))))
+	guard.Policy = patient
+	guard.Skip = []httplimit.Rule{func(r *http.Request) bool { return r.Host == "free.example" }}
+	c := serve(t, guard, grpc.WithAuthority("shop.example"))
+	as := func(addr, key string) context.Context {
+		return metadata.AppendToOutgoingContext(t.Context(), "x-forwarded-for", addr, "x-api-key", key)
+	}
+	wantCodes(t, as("192.0.2.1", "a"), c, codes.OK, codes.ResourceExhausted)
+	wantCodes(t, as("192.0.2.1", "b"), c, codes.OK)
+	wantCodes(t, as("192.0.2.2", "a"), c, codes.OK)
+	wantCodes(t, as("192.0.2.2", "a"), serve(t, guard, grpc.WithAuthority("free.example")), codes.OK, codes.OK)
+}
+
+func TestRedisThatFails(t *testing.T) {
+	s := limittest.New(t)
+	for _, c := range []struct {
+		failure httplimit.Failure
+		want    codes.Code
+	}{{httplimit.FailOpen, codes.OK}, {httplimit.FailClosed, codes.Unavailable}} {
+		guard := httplimit.New(httplimit.Per(s.Client(), "1h", rratelimiter.PerHour(1), httplimit.Path))
+		guard.Policy = &httplimit.Policy{Failure: c.failure, Bound: 10 * time.Second, Logger: slog.New(slog.DiscardHandler)}
+		client := serve(t, guard)
+		s.Fail("LOADING Redis is loading the dataset in memory")
+		err := call(t.Context(), client)
+		s.Fail("")
+		if status.Code(err) != c.want {
+			t.Errorf("failure %v: %v", c.failure, err)
+		}
+		if c.want != codes.OK {
+			if details := status.Convert(err).Details(); len(details) != 1 || details[0].(*errdetails.RetryInfo).RetryDelay.AsDuration() <= 0 {
+				t.Errorf("details %v", details)
+			}
+		}
+	}
+}
+
+// A gRPC client that is told to may come back by itself, at the time it was told.
+func TestClientComesBack(t *testing.T) {
+	s := limittest.New(t)
+	guard := httplimit.New(httplimit.Per(s.Client(), "20ms", rratelimiter.Rate{Permits: 1, Interval: 20 * time.Millisecond}, httplimit.Path))
+	guard.Policy = &httplimit.Policy{
+		Bound:  10 * time.Second,
+		OnDeny: func(context.Context, httplimit.Decision) { s.Advance(20 * time.Millisecond) },
+	}
+	c := serve(t, guard, grpc.WithDefaultServiceConfig(`{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 2,
+		"initialBackoff": "3600s", "maxBackoff": "3600s", "backoffMultiplier": 1, "retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`))
+	wantCodes(t, t.Context(), c, codes.OK, codes.OK)
+	if n := guard.Policy.Count(httplimit.Denied); n != 1 {
+		t.Errorf("%d refused", n)
+	}
+}
+
+func TestClientThatIsGone(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	guard := httplimit.New(httplimit.Per(limittest.New(t).Client(), "1h", rratelimiter.PerHour(1), nil))
+	guard.Policy = patient
+	if err := grpclimit.Check(ctx, guard, "/a/B"); status.Code(err) != codes.Canceled {
+		t.Errorf("%v", err)
+	}
+}
+
+func ExampleUnary() {
+	server := limittest.Start()
+	defer server.Close()
+	guard := httplimit.New(httplimit.Per(server.Client(), "1s", rratelimiter.PerSecond(1), httplimit.Path))
+	guard.Policy = patient
+	limited := grpclimit.Unary(guard) // to be given to grpc.NewServer, by grpc.UnaryInterceptor
+
+	handler := func(context.Context, any) (any, error) { return "served", nil }
+	info := &grpc.UnaryServerInfo{FullMethod: "/shop.Orders/Get"}
+	for range 2 {
+		answer, err := limited(context.Background(), nil, info, handler)
+		fmt.Println(answer, status.Code(err))
+	}
+	// Output:
+	// served OK
+	// <nil> ResourceExhausted
+}

@@ -1,0 +1,43 @@
+package httplimit
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// BenchmarkMiddleware shows what a guard costs a request: its own work with a limiter that costs nothing, then with one
+// and two limits on a real Redis. The first line is the same without a guard.
+func BenchmarkMiddleware(b *testing.B) {
+	client := rratelimiter.NewClient(redistest.Shared(b).Client())
+	free := Shared("free", fixed{rratelimiter.Result{Allowed: true, Limit: 5, Remaining: 4}, nil})
+	second, minute := Per(client, "1s", rratelimiter.PerSecond(4e9), byAddr), Per(client, "1m", rratelimiter.PerMinute(4e9), byAddr)
+	served := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	guarded := func(limits ...Limit) http.Handler { return patient(limits...).Middleware(served) }
+	for _, c := range []struct {
+		name string
+		h    http.Handler
+	}{
+		{"no guard", served},
+		{"no Redis", guarded(free)},
+		{"one limit", guarded(second)},
+		{"two limits", guarded(second, minute)},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				r := httptest.NewRequest(http.MethodGet, "/", nil)
+				for pb.Next() {
+					w := httptest.NewRecorder()
+					if c.h.ServeHTTP(w, r); w.Code != http.StatusOK {
+						b.Errorf("%d %s", w.Code, w.Body)
+						return
+					}
+				}
+			})
+		})
+	}
+}

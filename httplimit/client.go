@@ -1,0 +1,171 @@
+package httplimit
+
+import (
+	"net/http"
+	"net/netip"
+	"strings"
+)
+
+// client.go knows whose request it is. It believes nothing that the client itself could have written.
+
+// ClientAddr finds the address of the client of a request. The zero value takes the peer of the connection.
+type ClientAddr struct {
+	// Trusted are the addresses of our own proxies. Only what they add to the header is believed: it is read from its end,
+	// where the nearest proxy writes, to the first address that is not trusted, which is the client's.
+	Trusted []netip.Prefix
+	// Header is the field that the proxies write: "X-Forwarded-For", the default, or "Forwarded" (RFC 7239). The other one
+	// is not looked at, since a client could send it through them.
+	Header string
+	// IPv6Bits is how many bits of an IPv6 address tell clients apart; 0 means 64, since most have a whole /64 network.
+	IPv6Bits int
+}
+
+// Addr is the client's address; an IPv4 address is never mapped into IPv6, and there is no zone. known is false where the
+// header of a trusted proxy can't be read: the address is then the last one that could.
+func (c ClientAddr) Addr(r *http.Request) (addr netip.Addr, known bool) {
+	addr, known = parseNode(r.RemoteAddr)
+	if !known || !c.trusts(addr) {
+		return addr, known
+	}
+	next := nextForwardedFor
+	name := "X-Forwarded-For"
+	if strings.EqualFold(c.Header, "Forwarded") {
+		next, name = nextForwarded, "Forwarded"
+	} else if c.Header != "" {
+		name = c.Header
+	}
+	lines := r.Header.Values(name)
+	for i := len(lines) - 1; i >= 0; i-- {
+		for rest, more := lines[i], true; more; {
+			var node string
+			node, rest, more = next(rest)
+			hop, ok := parseNode(node)
+			if !ok {
+				return addr, false
+			}
+			addr = hop
+			if !c.trusts(addr) {
+				return addr, true
+			}
+		}
+	}
+	return addr, true
+}
+
+// Key is the client's address as a key: "192.0.2.1", or "2001:db8::/64" for IPv6. Clients without one share "unknown".
+func (c ClientAddr) Key(r *http.Request) string {
+	addr, _ := c.Addr(r)
+	if !addr.IsValid() {
+		return "unknown"
+	}
+	if addr.Is4() {
+		return addr.String()
+	}
+	bits := c.IPv6Bits
+	if bits <= 0 || bits > 128 {
+		bits = 64
+	}
+	return netip.PrefixFrom(addr, bits).Masked().String()
+}
+
+// Private is a Rule: true where the client's address is known and belongs to a private network, to this host or to the
+// link.
+func (c ClientAddr) Private(r *http.Request) bool {
+	addr, known := c.Addr(r)
+	return known && (addr.IsPrivate() || addr.IsLoopback() || addr.IsLinkLocalUnicast())
+}
+
+func (c ClientAddr) trusts(addr netip.Addr) bool {
+	for _, prefix := range c.Trusted {
+		if prefix.Contains(addr) {
+			return true
+		}
+	}
+	return false
+}
+
+// parseNode reads an address, with or without a port, and in brackets or not where it is an IPv6 one.
+func parseNode(text string) (netip.Addr, bool) {
+	text = strings.TrimSpace(text)
+	addr, err := netip.ParseAddr(text)
+	if err != nil {
+		if inner, ok := strings.CutPrefix(text, "["); ok && strings.HasSuffix(inner, "]") {
+			addr, err = netip.ParseAddr(strings.TrimSuffix(inner, "]"))
+		} else {
+			var both netip.AddrPort
+			both, err = netip.ParseAddrPort(text)
+			addr = both.Addr()
+		}
+	}
+	return addr.Unmap().WithZone(""), err == nil
+}
+
+// nextForwardedFor takes the last entry off a line of X-Forwarded-For.
+func nextForwardedFor(line string) (node, rest string, more bool) {
+	if comma := strings.LastIndexByte(line, ','); comma >= 0 {
+		return line[comma+1:], line[:comma], true
+	}
+	return line, "", false
+}
+
+// nextForwarded takes the last element off a line of Forwarded, and gives what its parameter "for" says; "" where it is
+// missing, stands there twice or is written wrongly. It reads backwards: whatever the client wrote stands before what the
+// proxies added, and an open quote there must not swallow that.
+func nextForwarded(line string) (node, rest string, more bool) {
+	element := line
+	if comma := lastOutside(line, ','); comma >= 0 {
+		element, rest, more = line[comma+1:], line[:comma], true
+	}
+	for last := false; !last; {
+		pair := element
+		semicolon := lastOutside(element, ';')
+		if last = semicolon < 0; !last {
+			pair, element = element[semicolon+1:], element[:semicolon]
+		}
+		name, value, ok := strings.Cut(strings.TrimSpace(pair), "=")
+		if !ok || !strings.EqualFold(name, "for") {
+			continue
+		}
+		value, ok = unquote(value)
+		if !ok || node != "" {
+			return "", rest, more
+		}
+		node = value
+	}
+	return node, rest, more
+}
+
+// lastOutside finds the last separator that stands in no quoted text, seen from the end.
+func lastOutside(text string, separator byte) int {
+	quoted := false
+	for i := len(text) - 1; i >= 0; i-- {
+		switch {
+		case text[i] == '"' && !escaped(text, i):
+			quoted = !quoted
+		case text[i] == separator && !quoted:
+			return i
+		}
+	}
+	return -1
+}
+
+// escaped tells whether an odd number of backslashes stands before a place.
+func escaped(text string, at int) bool {
+	n := 0
+	for at-n > 0 && text[at-n-1] == '\\' {
+		n++
+	}
+	return n%2 == 1
+}
+
+// unquote takes a value out of its quotes, if it has any. No address needs an escape in them, so one is an error.
+func unquote(value string) (string, bool) {
+	inner, opened := strings.CutPrefix(value, `"`)
+	if opened {
+		var closed bool
+		if inner, closed = strings.CutSuffix(inner, `"`); !closed {
+			return "", false
+		}
+	}
+	return inner, inner != "" && !strings.ContainsAny(inner, `"\`)
+}

@@ -1,0 +1,122 @@
+package httplimit_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/limittest"
+)
+
+// ask sends a request to a handler and prints the answer.
+func ask(h http.Handler, path, user string) {
+	r := httptest.NewRequest(http.MethodGet, path, nil)
+	r.Header.Set("X-User", user)
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	fmt.Print(w.Code)
+	for _, name := range []string{"RateLimit", "Retry-After"} {
+		if value := w.Header().Get(name); value != "" {
+			fmt.Printf(", %s: %s", name, value)
+		}
+	}
+	fmt.Println()
+}
+
+// The examples run on an embedded server whose clock stands still until they move it, and give it more time for an answer
+// than the 100 ms of the zero Policy. A program has a redis client:
+//
+//	client := rratelimiter.NewClient(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
+
+var patient = &httplimit.Policy{Bound: 10 * time.Second}
+
+func Example() {
+	server := limittest.Start()
+	defer server.Close()
+	client := server.Client()
+
+	addr := httplimit.ClientAddr{}
+	guard := httplimit.New(
+		httplimit.Per(client, "1s", rratelimiter.PerSecond(2), addr.Key),
+		httplimit.Per(client, "1m", rratelimiter.PerMinute(3), addr.Key),
+	)
+	guard.Skip = []httplimit.Rule{httplimit.Paths("/healthz")}
+	guard.Policy = patient
+	h := guard.Middleware(http.NotFoundHandler())
+
+	for range 3 {
+		ask(h, "/orders", "")
+	}
+	ask(h, "/healthz", "")
+	server.Advance(time.Second)
+	ask(h, "/orders", "")
+	ask(h, "/orders", "")
+	// Output:
+	// 404, RateLimit: "1s";r=1;t=1, "1m";r=2;t=60
+	// 404, RateLimit: "1s";r=0;t=1, "1m";r=1;t=60
+	// 429, RateLimit: "1s";r=0;t=1, Retry-After: 1
+	// 404
+	// 404, RateLimit: "1s";r=1;t=1, "1m";r=0;t=60
+	// 429, RateLimit: "1m";r=0;t=59, Retry-After: 59
+}
+
+// Each user's rate follows from a plan, and nothing limits those of a plan without a rate. What the function answers may
+// change at any time.
+func ExamplePerFunc() {
+	server := limittest.Start()
+	defer server.Close()
+
+	plans := map[string]rratelimiter.Rate{"ann": rratelimiter.PerHour(1), "bob": rratelimiter.PerHour(1000)}
+	user := func(r *http.Request) string { return r.Header.Get("X-User") }
+	guard := httplimit.New(httplimit.PerFunc(server.Client(), "plan",
+		func(r *http.Request) rratelimiter.Rate { return plans[user(r)] }, httplimit.By("user", user)))
+	guard.Policy = patient
+	h := guard.Middleware(http.NotFoundHandler())
+
+	ask(h, "/", "ann")
+	ask(h, "/", "ann")
+	ask(h, "/", "bob")
+	ask(h, "/", "eve")
+	// Output:
+	// 404, RateLimit: "plan";r=0;t=3600
+	// 429, RateLimit: "plan";r=0;t=3600, Retry-After: 3600
+	// 404, RateLimit: "plan";r=999;t=3600
+	// 404
+}
+
+// A limiter that other services use, too, in Java for example, keeps its own name and rate.
+func ExampleShared() {
+	server := limittest.Start()
+	defer server.Close()
+
+	orders := server.Client().RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerSecond(1)))
+	guard := httplimit.New(httplimit.Shared("orders", orders))
+	guard.Policy = patient
+	h := guard.Middleware(http.NotFoundHandler())
+	ask(h, "/", "")
+	ask(h, "/", "")
+	// Output:
+	// 404, RateLimit: "orders";r=0;t=1
+	// 429, RateLimit: "orders";r=0;t=1, Retry-After: 1
+}
+
+// Requests that can't be decided are refused here, instead of served, and those that come too fast wait for up to a
+// second.
+func ExamplePolicy() {
+	server := limittest.Start()
+	defer server.Close()
+
+	guard := httplimit.New(httplimit.Per(server.Client(), "1s", rratelimiter.PerSecond(10), nil))
+	guard.Policy = &httplimit.Policy{Failure: httplimit.FailClosed, Bound: 50 * time.Millisecond, Wait: time.Second}
+	h := guard.Middleware(http.NotFoundHandler())
+
+	server.Fail("LOADING Redis is loading the dataset in memory")
+	ask(h, "/", "")
+	fmt.Println(guard.Policy.Count(httplimit.FailedClosed), httplimit.FailedClosed)
+	// Output:
+	// 503, Retry-After: 1
+	// 1 failed closed
+}

@@ -1,0 +1,133 @@
+package httplimit
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// headers.go knows what the client is told: the fields RateLimit-Policy and RateLimit of the IETF's draft "RateLimit
+// header fields for HTTP" (draft-ietf-httpapi-ratelimit-headers-10 and 11), Retry-After, and the older X-RateLimit
+// fields.
+
+// describe sets the fields. Both RateLimit fields are lists, so those of a guard further in are added to ours.
+func (g *Guard) describe(h http.Header, d Decision) {
+	var policies, limits []string
+	for _, a := range d.Answers {
+		name, key := quote(a.Name), ""
+		if g.PartitionKeys && a.Key != "" {
+			key = ";pk=:" + base64.StdEncoding.EncodeToString([]byte(a.Key)) + ":"
+		}
+		policy := name + ";q=" + integer(a.Limit)
+		if w := a.Rate.Interval; w >= time.Second && w%time.Second == 0 { // a window is in whole seconds
+			policy += ";w=" + seconds(w)
+		}
+		policies = append(policies, policy+key)
+
+		// Of a refusal, only those who refuse say how long: Retry-After must not end before the time of any of them.
+		reset := a.ResetAfter
+		if !d.Outcome.Passed() {
+			if !a.Refused {
+				continue
+			}
+			reset = a.RetryAfter
+		}
+		limit := name + ";r=" + integer(a.Remaining)
+		if reset > 0 {
+			limit += ";t=" + seconds(reset)
+		}
+		limits = append(limits, limit+key)
+	}
+	if len(policies) > 0 {
+		h.Add("RateLimit-Policy", strings.Join(policies, ", "))
+	}
+	if len(limits) > 0 {
+		h.Add("RateLimit", strings.Join(limits, ", "))
+	}
+	if a := nearest(d.Answers); g.XRateLimit && a != nil {
+		reset := a.ResetAfter
+		if a.Refused {
+			reset = a.RetryAfter
+		}
+		h.Set("X-RateLimit-Limit", integer(a.Limit))
+		h.Set("X-RateLimit-Remaining", integer(a.Remaining))
+		h.Set("X-RateLimit-Reset", seconds(reset))
+	}
+	if !d.Outcome.Passed() {
+		h.Set("Retry-After", seconds(max(d.RetryAfter(), time.Second)))
+	}
+}
+
+// nearest is the answer of the limit that refuses longest or, if none does, has the smallest part of its permits left.
+func nearest(answers []Answer) (near *Answer) {
+	for i := range answers {
+		a := &answers[i]
+		switch {
+		case near == nil,
+			a.Refused && !near.Refused,
+			a.Refused && a.RetryAfter > near.RetryAfter,
+			!near.Refused && float64(a.Remaining)*float64(near.Limit) < float64(near.Remaining)*float64(a.Limit):
+			near = a
+		}
+	}
+	return near
+}
+
+// A problem is the body of a refusal (RFC 9457), with the types of the draft.
+type problem struct {
+	Type     string   `json:"type"`
+	Title    string   `json:"title"`
+	Status   int      `json:"status"`
+	Violated []string `json:"violated-policies,omitempty"`
+}
+
+func refuse(w http.ResponseWriter, d Decision) {
+	const types = "https://iana.org/assignments/http-problem-types#"
+	p := problem{types + "quota-exceeded", "Too many requests", http.StatusTooManyRequests, d.Refused()}
+	if len(p.Violated) == 0 {
+		p.Type, p.Title, p.Status = types+"temporary-reduced-capacity", "Not available now", http.StatusServiceUnavailable
+	}
+	body, err := json.Marshal(p)
+	if err != nil {
+		http.Error(w, p.Title, p.Status)
+		return
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(p.Status)
+	_, _ = w.Write(append(body, '\n')) // a client that is gone needs no answer
+}
+
+// quote writes a name as a string of a structured field (RFC 9651), which holds printable ASCII alone.
+func quote(name string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, c := range name {
+		switch {
+		case c == '"' || c == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(c)
+		case c < ' ' || c > '~':
+			b.WriteByte('?')
+		default:
+			b.WriteRune(c)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+// integer writes a number as structured fields can hold it: not negative here, and of at most 15 digits.
+func integer(n int64) string { return strconv.FormatInt(min(max(n, 0), 999_999_999_999_999), 10) }
+
+// seconds are whole ones, rounded up: nobody should come back too early.
+func seconds(d time.Duration) string {
+	s := int64(d / time.Second)
+	if d%time.Second > 0 {
+		s++
+	}
+	return integer(s)
+}

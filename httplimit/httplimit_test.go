@@ -1,0 +1,301 @@
+package httplimit
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/limittest"
+)
+
+// ok is what the guards of these tests guard.
+var ok = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "served") })
+
+// get asks a handler as a client with an address. A change to the request may be given.
+func get(h http.Handler, addr, path string, change ...func(*http.Request)) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodGet, path, nil)
+	r.RemoteAddr = addr + ":1234"
+	for _, c := range change {
+		c(r)
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+func wantCodes(t *testing.T, h http.Handler, addr, path string, codes ...int) {
+	t.Helper()
+	for i, code := range codes {
+		if w := get(h, addr, path); w.Code != code {
+			t.Fatalf("%s %s, request %d: %d %s, not %d", addr, path, i+1, w.Code, w.Body, code)
+		}
+	}
+}
+
+// patient makes a guard whose limits may be slow: a busy machine is no fault.
+func patient(limits ...Limit) *Guard {
+	guard := New(limits...)
+	guard.Policy = &Policy{Failure: FailClosed, Bound: 10 * time.Second}
+	return guard
+}
+
+func byAddr(r *http.Request) string { return ClientAddr{}.Key(r) }
+
+// quiet keeps what a policy logs off the test's output.
+var quiet = slog.New(slog.DiscardHandler)
+
+func TestRefusedRequestIsToldWhenToComeBack(t *testing.T) {
+	s := limittest.New(t)
+	client := s.Client()
+	guard := patient(
+		Per(client, "10s", rratelimiter.Rate{Permits: 2, Interval: 10 * time.Second}, byAddr),
+		Per(client, "1m", rratelimiter.PerMinute(3), byAddr),
+	)
+	served := 0
+	h := guard.Middleware(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served++ }))
+	for _, step := range []struct {
+		wait          time.Duration
+		code          int
+		limit, policy string
+		retryAfter    string
+	}{
+		{0, 200, `"10s";r=1;t=10, "1m";r=2;t=60`, `"10s";q=2;w=10, "1m";q=3;w=60`, ""},
+		{2500 * time.Millisecond, 200, `"10s";r=0;t=10, "1m";r=1;t=60`, `"10s";q=2;w=10, "1m";q=3;w=60`, ""},
+		{0, 429, `"10s";r=0;t=8`, `"10s";q=2;w=10, "1m";q=3;w=60`, "8"},
+		{7500 * time.Millisecond, 200, `"10s";r=0;t=10, "1m";r=0;t=60`, `"10s";q=2;w=10, "1m";q=3;w=60`, ""},
+		{10 * time.Second, 429, `"1m";r=0;t=40`, `"10s";q=2;w=10, "1m";q=3;w=60`, "40"},
+	} {
+		s.Advance(step.wait)
+		w := get(h, "192.0.2.1", "/")
+		h := w.Header()
+		if w.Code != step.code || h.Get("RateLimit") != step.limit || h.Get("RateLimit-Policy") != step.policy ||
+			h.Get("Retry-After") != step.retryAfter {
+			t.Errorf("after %v: %d\n%s\nnot %+v", step.wait, w.Code, lines(h), step)
+		}
+	}
+	if served != 3 {
+		t.Errorf("the handler served %d", served)
+	}
+}
+
+func TestGuardOnAnyRedis(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		client := rratelimiter.NewClient(s.Client(), rratelimiter.WithCallTimeout(10*time.Second))
+		guard := patient(Per(client, "1h", rratelimiter.PerHour(2), Join(byAddr, Path)), Per(client, "1m", rratelimiter.PerMinute(200), byAddr))
+		h := guard.Middleware(ok)
+		wantCodes(t, h, "192.0.2.1", "/a", 200, 200, 429, 429)
+		wantCodes(t, h, "192.0.2.1", "/b", 200)
+		wantCodes(t, h, "192.0.2.2", "/a", 200)
+		state, err := client.RateLimiter("ratelimit:192.0.2.1:1m").State(t.Context())
+		if err != nil || state.Used != 3 {
+			t.Errorf("refused requests took permits of another limit: %+v, %v", state, err)
+		}
+		if state, err = client.RateLimiter("ratelimit:192.0.2.1:/a:1h").State(t.Context()); err != nil || state.Used != 2 {
+			t.Errorf("%+v, %v", state, err)
+		}
+	})
+}
+
+func TestGeneratedLimitersDontStay(t *testing.T) {
+	s := limittest.New(t)
+	client := s.Client()
+	own := rratelimiter.Rate{Permits: 1, Interval: time.Second, KeepAlive: time.Hour}
+	h := patient(
+		Per(client, "1s", rratelimiter.PerSecond(1), byAddr),
+		PerFunc(client, "own", func(*http.Request) rratelimiter.Rate { return own }, byAddr),
+	).Middleware(ok)
+	for i := range 20 {
+		wantCodes(t, h, fmt.Sprintf("192.0.2.%d", i), "/", 200)
+	}
+	keys := func() int { return len(s.Redis().Keys(t.Context(), "*").Val()) }
+	if n := keys(); n != 20*2*3 {
+		t.Errorf("%d keys of 40 limiters", n)
+	}
+	s.Advance(time.Minute)
+	if n := keys(); n != 20*3 {
+		t.Errorf("after a minute %d keys", n)
+	}
+	s.Advance(time.Hour)
+	if n := keys(); n != 0 {
+		t.Errorf("after an hour %d keys", n)
+	}
+}
+
+func TestRateOfTheRequest(t *testing.T) {
+	s := limittest.New(t)
+	var rates atomic.Pointer[map[string]rratelimiter.Rate]
+	rates.Store(&map[string]rratelimiter.Rate{"/paid": rratelimiter.PerMinute(2), "/free": rratelimiter.PerMinute(1)})
+	h := patient(PerFunc(s.Client(), "plan", func(r *http.Request) rratelimiter.Rate { return (*rates.Load())[r.URL.Path] }, Path)).Middleware(ok)
+	wantCodes(t, h, "192.0.2.1", "/paid", 200, 200, 429)
+	wantCodes(t, h, "192.0.2.1", "/free", 200, 429)
+	wantCodes(t, h, "192.0.2.1", "/open", 200, 200, 200)
+
+	// The new rate counts what was granted under the old one.
+	rates.Store(&map[string]rratelimiter.Rate{"/paid": rratelimiter.PerMinute(3), "/open": rratelimiter.PerMinute(1)})
+	wantCodes(t, h, "192.0.2.1", "/paid", 200, 429)
+	wantCodes(t, h, "192.0.2.1", "/free", 200, 200)
+	wantCodes(t, h, "192.0.2.1", "/open", 200, 429)
+	s.Advance(time.Minute)
+	wantCodes(t, h, "192.0.2.1", "/paid", 200, 200, 200, 429)
+}
+
+func TestLimitsChangeWhileRequestsCome(t *testing.T) {
+	s := limittest.New(t)
+	none := func(*http.Request) Claim { return Claim{} }
+	refuseAll := Shared("none", fixed{rratelimiter.Result{Limit: 1, RetryAfter: time.Second}, nil})
+	guard := patient(none)
+	h := guard.Middleware(ok)
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for i := range 4 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if w := get(h, fmt.Sprint("192.0.2.", i), "/"); w.Code != 200 && w.Code != 429 {
+					t.Errorf("%d %s", w.Code, w.Body)
+					return
+				}
+			}
+		})
+	}
+	for range 50 {
+		guard.SetLimits(none, Per(s.Client(), "1h", rratelimiter.PerHour(2), byAddr))
+		guard.SetLimits()
+		guard.SetLimits(refuseAll, none)
+		wantCodes(t, h, "192.0.2.9", "/", 429)
+		guard.SetLimits(none)
+		wantCodes(t, h, "192.0.2.9", "/", 200)
+	}
+	close(stop)
+	wg.Wait()
+}
+
+func TestSkippedRequestsTakeNothing(t *testing.T) {
+	s := limittest.New(t)
+	guard := patient(Per(s.Client(), "1h", rratelimiter.PerHour(1), byAddr))
+	guard.Skip = []Rule{ClientAddr{}.Private, Paths("/healthz")}
+	h := guard.Middleware(ok)
+	wantCodes(t, h, "192.168.0.1", "/", 200, 200, 200)
+	wantCodes(t, h, "192.0.2.1", "/healthz", 200, 200)
+	if w := get(h, "192.0.2.1", "/healthz"); len(w.Header()) > 1 {
+		t.Errorf("a free request is told of limits:\n%s", lines(w.Header()))
+	}
+	if n := s.Redis().DBSize(t.Context()).Val(); n != 0 {
+		t.Errorf("%d keys", n)
+	}
+	wantCodes(t, h, "192.0.2.1", "/", 200, 429)
+}
+
+func TestZeroGuardLetsAllPass(t *testing.T) {
+	wantCodes(t, new(Guard).Middleware(ok), "192.0.2.1", "/", 200, 200)
+	wantCodes(t, New().Middleware(ok), "192.0.2.1", "/", 200, 200)
+}
+
+func TestCost(t *testing.T) {
+	s := limittest.New(t)
+	cost := func(r *http.Request) int64 { return r.ContentLength }
+	h := patient(Per(s.Client(), "1m", rratelimiter.PerMinute(10), nil).Cost(cost)).Middleware(ok)
+	send := func(length int64) int {
+		return get(h, "192.0.2.1", "/", func(r *http.Request) { r.ContentLength = length }).Code
+	}
+	for i, c := range []struct {
+		length int64
+		code   int
+	}{{6, 200}, {5, 429}, {4, 200}, {1, 429}, {0, 200}, {-1, 200}} {
+		if code := send(c.length); code != c.code {
+			t.Errorf("request %d of cost %d: %d", i, c.length, code)
+		}
+	}
+}
+
+// A request larger than the rate is a fault of the configuration: its client is not to see it, and is not to gain by it.
+func TestRequestLargerThanTheRate(t *testing.T) {
+	s := limittest.New(t)
+	must := func(_ bool, err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx := t.Context()
+	unknown := s.Client().RateLimiter("unknown")
+	must(unknown.TrySetRate(ctx, rratelimiter.PerMinute(2)))
+	never := s.Client().RateLimiter("never")
+	must(never.TrySetRate(ctx, rratelimiter.PerMinute(2)))
+	s.Redis().HSet(ctx, "never", "rate", 0)
+	cost := func(*http.Request) int64 { return 1e9 }
+	for _, c := range []struct {
+		name  string
+		limit Limit
+		codes []int
+	}{
+		{"takes the whole rate", Per(s.Client(), "1m", rratelimiter.PerMinute(2), nil), []int{200, 429, 429}},
+		{"takes a permit of an unknown rate", Shared("unknown", unknown), []int{200, 200, 429}},
+		{"gets nothing where there is nothing", Shared("never", never), []int{429, 429}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var log bytes.Buffer
+			var errs int
+			guard := patient(c.limit.Cost(cost))
+			guard.Policy = &Policy{
+				Bound: 10 * time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+				OnError: func(context.Context, error) { errs++ },
+			}
+			wantCodes(t, guard.Middleware(ok), "192.0.2.1", "/", c.codes...)
+			if strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), "exceed the rate") {
+				t.Errorf("logged: %s", &log)
+			}
+			if errs != len(c.codes) {
+				t.Errorf("told of %d errors", errs)
+			}
+		})
+	}
+}
+
+func TestRefuseWritesTheAnswer(t *testing.T) {
+	guard := patient(Shared("mine", fixed{rratelimiter.Result{Limit: 5, RetryAfter: 3 * time.Second}, nil}))
+	guard.Refuse = func(w http.ResponseWriter, r *http.Request, d Decision) {
+		http.Error(w, fmt.Sprint(r.URL.Path, d.Refused(), w.Header().Get("Retry-After")), http.StatusTeapot)
+	}
+	if w := get(guard.Middleware(ok), "192.0.2.1", "/x"); w.Code != http.StatusTeapot || w.Body.String() != "/x[mine]3\n" {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+// The fields are lists, so guards one inside the other both are heard.
+func TestGuardInGuard(t *testing.T) {
+	grant := func(name string) *Guard {
+		return patient(Shared(name, fixed{rratelimiter.Result{Allowed: true, Limit: 5, Remaining: 4}, nil}))
+	}
+	w := get(grant("outer").Middleware(grant("inner").Middleware(ok)), "192.0.2.1", "/")
+	if got := strings.Join(w.Header().Values("RateLimit"), ", "); got != `"outer";r=4, "inner";r=4` {
+		t.Error(got)
+	}
+}
+
+func TestRouteInsideAMux(t *testing.T) {
+	s := limittest.New(t)
+	guard := patient(Per(s.Client(), "1h", rratelimiter.PerHour(1), Join(byAddr, Route)))
+	mux := http.NewServeMux()
+	mux.Handle("GET /orders/{id}", guard.Middleware(ok))
+	mux.Handle("GET /users/{id}", guard.Middleware(ok))
+	wantCodes(t, mux, "192.0.2.1", "/orders/1", 200, 429)
+	wantCodes(t, mux, "192.0.2.1", "/orders/2", 429)
+	wantCodes(t, mux, "192.0.2.1", "/users/1", 200)
+	if n := s.Redis().Exists(t.Context(), "ratelimit:192.0.2.1:GET+/orders/<id>:1h").Val(); n != 1 {
+		t.Errorf("keys: %v", s.Redis().Keys(t.Context(), "*").Val())
+	}
+}

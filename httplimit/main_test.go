@@ -1,0 +1,9 @@
+package httplimit
+
+import (
+	"testing"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
