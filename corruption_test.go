@@ -164,17 +164,27 @@ func (r *rig) live(l *Limiter, interval int64) (sum int64) {
 	return sum
 }
 
-// asked is everyMethod, with an Acquire that does not wait for long: of a state that has nothing to give.
+// asked is everyMethod, with an Acquire that does not wait once it was refused: of a state that has nothing to give.
 func asked(r *rig, l *Limiter) map[string]func(context.Context) error {
 	methods := everyMethod(r.client, l)
 	methods["Acquire"] = func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		err := l.Acquire(ctx, 1)
-		if errors.Is(err, context.DeadlineExceeded) {
-			return nil // it may wait
+		ended := make(chan error)
+		go func() { ended <- l.Acquire(ctx, 1) }()
+		for {
+			select {
+			case err := <-ended:
+				if errors.Is(err, context.Canceled) {
+					return nil // it may wait
+				}
+				return err
+			case <-time.After(time.Millisecond):
+				if calls := r.client.look(l.name); calls.Next > 0 && !calls.Flying {
+					cancel()
+				}
+			}
 		}
-		return err
 	}
 	return methods
 }
