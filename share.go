@@ -166,6 +166,18 @@ func (s *share) ready(from, until time.Time, n int64) time.Time {
 	return from
 }
 
+// together tells when to ask for permits that return at a time, where many wait: with the last of this process's grants that
+// return right after it. Then they are one grant from then on, and take one call.
+func (s *share) together(free time.Time) time.Time {
+	within := free.Add(min(2*time.Millisecond, s.interval/500))
+	for _, own := range s.own {
+		if at := s.returnsAt(own); at.After(free) && !at.After(within) {
+			free = at
+		}
+	}
+	return free
+}
+
 func (s *share) returnsAt(own grantedAt) time.Time {
 	return time.UnixMilli(own.at).Add(s.interval + s.offset)
 }

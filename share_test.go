@@ -422,3 +422,23 @@ func TestQueueYieldsToRedisson(t *testing.T) {
 		})
 	}
 }
+
+// What this process was granted within two ms is one grant from the next interval on, so that many who wait cost few calls.
+func TestGrantsThatReturnTogetherBecomeOne(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerSecond(6)))
+		for at := range 3 {
+			b.sleepTo(time.Duration(at) * ms)
+			b.granted("one of the first", b.try(l, 2), time.Duration(at)*ms)
+		}
+		var waiting []*call
+		for range 18 {
+			waiting = append(waiting, b.acquire(l, 1))
+		}
+		p.asks("three intervals", 3, func() { b.sleepTo(4 * time.Second) })
+		for i, c := range waiting {
+			b.granted("who waited", c, time.Duration(1+i/6)*time.Second+2*ms)
+		}
+	})
+}

@@ -299,12 +299,19 @@ func (c *Client) watch() {
 	})
 }
 
-// rise asks for those who waited.
+// rise asks for those who waited: where they are many, once for all that returns about now.
 func (ln *line) rise() {
 	ln.mu.Lock()
 	defer ln.exit()
-	if ln.waiting > 0 {
-		ln.ask = true
-		ln.depart()
+	if ln.waiting == 0 {
+		return
 	}
+	if next, now := ln.waiter(), ln.client.clock(); next != nil && ln.waiting > 1 && !now.Before(next.free) {
+		if at := ln.share.together(next.free); now.Before(at) {
+			ln.set(at.Sub(now))
+			return
+		}
+	}
+	ln.ask = true
+	ln.depart()
 }
