@@ -168,13 +168,18 @@ func (r *rig) live(l *Limiter, interval int64) (sum int64) {
 func asked(r *rig, l *Limiter) map[string]func(context.Context) error {
 	methods := everyMethod(r.client, l)
 	methods["Acquire"] = func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
-		defer cancel()
-		err := l.Acquire(ctx, 1)
-		if errors.Is(err, context.DeadlineExceeded) {
-			return nil // it may wait
+		for {
+			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+			err := l.Acquire(short, 1)
+			cancel()
+			switch {
+			case errors.Is(err, ErrOutcomeUnknown): // the machine was busy: the answer was on its way
+			case errors.Is(err, context.DeadlineExceeded):
+				return nil // it may wait
+			default:
+				return err
+			}
 		}
-		return err
 	}
 	return methods
 }
