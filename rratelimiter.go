@@ -499,7 +499,7 @@ type Result struct {
 	Limit      int64         // the limiter's rate
 	Remaining  int64         // permits free after this caller
 	RetryAfter time.Duration // when the permits asked for will be free, if nobody else takes them; 0 when Allowed
-	ResetAfter time.Duration // when all permits will be free, if nobody takes any; after a grant, an interval (WithGranularity: and up to that more)
+	ResetAfter time.Duration // when all permits will be free, if nobody takes any; after a grant, an interval (and up to a granularity)
 }
 
 // An Observer sees each acquiring call after it landed. Its methods must return fast: callers wait for them.

@@ -77,9 +77,10 @@ if set then
   call('HSET', name, unpack(set))
 end
 if taken > 0 then
-  if groups and find(flags, 'r', 1, true) then
+  local score = at == now and asked ~= '' and asked or at -- a text costs Redis less than a number
+  if groups and find(flags, 'r', 1, true) and not find(flags, 'u', 1, true) then
     --@include each
-  elseif joined or taken ~= wanted or call('ZADD', records, 'NX', at == now and asked ~= '' and asked or at, ARGV[2]) == 0 then
+  elseif joined or taken ~= wanted or call('ZADD', records, 'NX', score, ARGV[2]) == 0 then
     --@include add
     add(records, string.sub(ARGV[2], 1, -5), taken + held, at)
     if joined then

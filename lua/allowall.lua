@@ -1,9 +1,9 @@
 -- allowall.lua asks several limiters for the same caller: all of them grant, or none does.
 --
 -- KEYS  five a limiter: config, value, client value, permits, client permits
--- ARGV  six a limiter: permits, now (ms; '': this server's clock), bytes of a record before its permits, flags (e report another rate
---       in force, where else the caller's is set where none is, b finish a rebuild), the caller's rate ("rate interval
---       type keep-alive"; '': it has none), granularity (ms; 0: none)
+-- ARGV  six a limiter: permits, now (ms; '': this server's clock), bytes of a record before its permits, flags (e report
+--       another rate in force, where else the caller's is set where none is, b finish a rebuild), the caller's rate
+--       ("rate interval type keep-alive"; '': it has none), granularity (ms; 0: none)
 -- reply 1 status (0; else as in acquire.lua, of the limiter numbered by 2, from 0), then with status 0 eight a limiter:
 --       1 granted if all grant (1 yes, 0 no, -1 more than its rate), now (ms), rate, interval (ms), permits free after
 --       all, notes (names.lua), ms until the permits are free, ms until all are free
