@@ -397,6 +397,24 @@ func after(prefix string) string {
 	return string(next)
 }
 
+// TestWhatIsFreeIsOneRecord: a request for what is free is one, however many permits that are.
+func TestWhatIsFreeIsOneRecord(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		l := r.limiter("rl", WithRecordPerRequest())
+		r.setRate(l, PerMinute(4294967295))
+		if got, err := l.AcquireUpTo(t.Context(), 3_000_000_000); err != nil || got != 3_000_000_000 {
+			t.Error(got, err)
+		}
+		if got, err := l.AcquireUpTo(t.Context(), 3_000_000_000); err != nil || got != 1_294_967_295 {
+			t.Error(got, err)
+		}
+		if members := r.members(l); len(members) != 2 {
+			t.Errorf("%d records", len(members))
+		}
+	})
+}
+
 // TestARecordPerRequestHasItsOwnIDs lets two limiters of one client write records of several requests by turns.
 func TestARecordPerRequestHasItsOwnIDs(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
