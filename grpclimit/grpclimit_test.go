@@ -163,7 +163,9 @@ func TestClientComesBack(t *testing.T) {
 	}
 	c := serve(t, guard, grpc.WithDefaultServiceConfig(`{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 2,
 		"initialBackoff": "3600s", "maxBackoff": "3600s", "backoffMultiplier": 1, "retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`))
-	wantCodes(t, t.Context(), c, codes.OK, codes.OK)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // it would come back in an hour
+	defer cancel()
+	wantCodes(t, ctx, c, codes.OK, codes.OK)
 	if n := guard.Policy.Count(httplimit.Denied); n != 1 {
 		t.Errorf("%d refused", n)
 	}
