@@ -258,3 +258,41 @@ func TestCluster(t *testing.T) {
 		}
 	}
 }
+
+// Callers of a queue, whatever their process, go on in their order and at an even pace; what does not fit is dropped.
+func TestLeakyQueueIsEven(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := limittest.NewRealTime(t)
+		began := time.Now()
+		var mu sync.Mutex
+		var went []time.Duration
+		dropped := 0
+		var all sync.WaitGroup
+		for range 12 {
+			all.Go(func() {
+				q := classic.NewLeakyQueue(server.Redis(), "queue", tenPerSecond, 8, classic.WithClock(server.Now))
+				err := q.Acquire(t.Context(), 1)
+				mu.Lock()
+				defer mu.Unlock()
+				if errors.Is(err, classic.ErrQueueFull) {
+					dropped++
+					return
+				}
+				if err != nil {
+					t.Error(err)
+				}
+				went = append(went, time.Since(began))
+			})
+			synctest.Wait()
+		}
+		all.Wait()
+		if dropped != 4 || len(went) != 8 {
+			t.Fatalf("%d went on, %d were dropped", len(went), dropped)
+		}
+		for i, at := range went {
+			if want := time.Duration(i) * 100 * ms; at != want {
+				t.Errorf("caller %d went on after %v, not %v", i, at, want)
+			}
+		}
+	})
+}
