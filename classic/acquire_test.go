@@ -3,10 +3,13 @@ package classic_test
 import (
 	"context"
 	"errors"
+	"io"
 	"math"
+	"net"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -295,4 +298,44 @@ func TestLeakyQueueIsEven(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A call whose answer is lost may have been served: that is told, and the client library does not make it again.
+func TestALostAnswerIsNotARefusal(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		var cut atomic.Bool
+		rdb := s.Client(func(o *redis.Options) {
+			o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+				return &lossy{conn, &cut}, err
+			}
+		})
+		l := classic.NewFixedWindow(rdb, "key", rratelimiter.PerHour(100))
+		if _, err := l.Allow(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		cut.Store(true)
+		if _, err := l.Allow(t.Context(), 1); !errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+			t.Error(err)
+		}
+		r, err := l.Allow(t.Context(), 1)
+		if err != nil || r.Remaining != 97 || cut.Load() {
+			t.Errorf("%+v, %v", r, err)
+		}
+	})
+}
+
+// A lossy connection loses one answer, and breaks, once it is cut.
+type lossy struct {
+	net.Conn
+	cut *atomic.Bool
+}
+
+func (l *lossy) Read(b []byte) (int, error) {
+	n, err := l.Conn.Read(b)
+	if err == nil && l.cut.CompareAndSwap(true, false) {
+		_ = l.Conn.Close()
+		return 0, io.EOF
+	}
+	return n, err
 }
