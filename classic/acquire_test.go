@@ -3,10 +3,13 @@ package classic_test
 import (
 	"context"
 	"errors"
+	"io"
 	"math"
+	"net"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -257,4 +260,82 @@ func TestCluster(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// Callers of a queue, whatever their process, go on in their order and at an even pace; what does not fit is dropped.
+func TestLeakyQueueIsEven(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := limittest.NewRealTime(t)
+		began := time.Now()
+		var mu sync.Mutex
+		var went []time.Duration
+		dropped := 0
+		var all sync.WaitGroup
+		for range 12 {
+			all.Go(func() {
+				q := classic.NewLeakyQueue(server.Redis(), "queue", tenPerSecond, 8, classic.WithClock(server.Now))
+				err := q.Acquire(t.Context(), 1)
+				mu.Lock()
+				defer mu.Unlock()
+				if errors.Is(err, classic.ErrQueueFull) {
+					dropped++
+					return
+				}
+				if err != nil {
+					t.Error(err)
+				}
+				went = append(went, time.Since(began))
+			})
+			synctest.Wait()
+		}
+		all.Wait()
+		if dropped != 4 || len(went) != 8 {
+			t.Fatalf("%d went on, %d were dropped", len(went), dropped)
+		}
+		for i, at := range went {
+			if want := time.Duration(i) * 100 * ms; at != want {
+				t.Errorf("caller %d went on after %v, not %v", i, at, want)
+			}
+		}
+	})
+}
+
+// A call whose answer is lost may have been served: that is told, and the client library does not make it again.
+func TestALostAnswerIsNotARefusal(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		var cut atomic.Bool
+		rdb := s.Client(func(o *redis.Options) {
+			o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+				return &lossy{conn, &cut}, err
+			}
+		})
+		l := classic.NewFixedWindow(rdb, "key", rratelimiter.PerHour(100))
+		if _, err := l.Allow(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		cut.Store(true)
+		if _, err := l.Allow(t.Context(), 1); !errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+			t.Error(err)
+		}
+		r, err := l.Allow(t.Context(), 1)
+		if err != nil || r.Remaining != 97 || cut.Load() {
+			t.Errorf("%+v, %v", r, err)
+		}
+	})
+}
+
+// A lossy connection loses one answer, and breaks, once it is cut.
+type lossy struct {
+	net.Conn
+	cut *atomic.Bool
+}
+
+func (l *lossy) Read(b []byte) (int, error) {
+	n, err := l.Conn.Read(b)
+	if err == nil && l.cut.CompareAndSwap(true, false) {
+		_ = l.Conn.Close()
+		return 0, io.EOF
+	}
+	return n, err
 }

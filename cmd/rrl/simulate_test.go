@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,25 +16,37 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// traced runs one built-in trace through all algorithms.
+// measured is what all algorithms make of the traces built in: once for all tests, since it takes seconds.
+var measured = sync.OnceValues(func() (all []simulation, err error) {
+	for _, t := range builtIn() {
+		s, err := simulate(context.Background(), t, algorithms, sizes)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, s)
+	}
+	return all, nil
+})
+
+// traced gives the outcomes of one trace built in, by algorithm.
 func traced(t *testing.T, name string) map[string]outcome {
 	t.Helper()
-	for _, trace := range builtIn() {
-		if trace.name != name {
-			continue
-		}
-		s, err := simulate(t.Context(), trace, algorithms, sizes)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all := map[string]outcome{}
-		for _, o := range s.Outcomes {
-			all[o.Algorithm] = o
-		}
-		return all
+	simulations, err := measured()
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatalf("no trace %s", name)
-	return nil
+	all := map[string]outcome{}
+	for _, s := range simulations {
+		for _, o := range s.Outcomes {
+			if s.Trace == name {
+				all[o.Algorithm] = o
+			}
+		}
+	}
+	if len(all) != len(algorithms) {
+		t.Fatalf("%d outcomes of %s", len(all), name)
+	}
+	return all
 }
 
 // within tells the permits granted from one second to another.
@@ -96,37 +109,64 @@ func TestSimulateBuiltInTraces(t *testing.T) {
 // The page shows what is measured. Where this fails, renew it: rrl simulate --docs docs/algorithms.md
 func TestSimulateDocsAreMeasured(t *testing.T) {
 	folder := filepath.Join("..", "..", "docs")
-	page, err := os.ReadFile(filepath.Join(folder, "algorithms.md"))
+	text, err := os.ReadFile(filepath.Join(folder, "algorithms.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	copied := filepath.Join(t.TempDir(), "algorithms.md")
-	if err := os.WriteFile(copied, page, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if code, _, errs := rrl(t.Context(), "simulate", "--docs", copied); code != 0 {
-		t.Fatal(errs)
-	}
-	renewed, err := os.ReadFile(copied)
+	simulations, err := measured()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Equal(page, renewed) {
-		t.Error("docs/algorithms.md is not what is measured: rrl simulate --docs docs/algorithms.md")
+	for _, s := range simulations {
+		renewed, err := between(string(text), s.Trace, s.markdown())
+		if err != nil || renewed != string(text) {
+			t.Errorf("docs/algorithms.md does not have what is measured of %s (%v):\n%s", s.Trace, err, s.markdown())
+		}
+		drawn := filepath.Join(t.TempDir(), "drawn.svg")
+		if err := s.save(drawn); err != nil {
+			t.Fatal(err)
+		}
+		kept := filepath.Join(folder, "algorithms", s.Trace+".svg")
+		if !bytes.Equal(content(t, kept), content(t, drawn)) {
+			t.Errorf("%s is not what is measured", kept)
+		}
 	}
+}
+
+func content(t *testing.T, path string) []byte {
+	t.Helper()
+	bytes, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes
+}
+
+func TestSimulateRenewsAPage(t *testing.T) {
+	page := filepath.Join(t.TempDir(), "page.md")
+	var text string
 	for _, trace := range builtIn() {
-		chart := filepath.Join("algorithms", trace.name+".svg")
-		kept, err := os.ReadFile(filepath.Join(folder, chart))
-		if err != nil {
-			t.Fatal(err)
-		}
-		drawn, err := os.ReadFile(filepath.Join(filepath.Dir(copied), chart))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Equal(kept, drawn) {
-			t.Errorf("%s is not what is measured: rrl simulate --docs docs/algorithms.md", chart)
-		}
+		text += "before " + trace.name + "\n<!-- measured: " + trace.name + " -->\nwhat was\n<!-- end -->\n"
+	}
+	if err := os.WriteFile(page, []byte(text+"after\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs := rrl(t.Context(), "simulate", "--docs", page, "--algorithms", "gcra")
+	if code != 0 || !strings.Contains(out, page) {
+		t.Fatal(out, errs)
+	}
+	renewed := string(content(t, page))
+	if strings.Contains(renewed, "what was") || strings.Count(renewed, "| gcra |") != 4 || !strings.HasSuffix(renewed, "<!-- end -->\nafter\n") {
+		t.Error(renewed)
+	}
+	if chart := content(t, filepath.Join(strings.TrimSuffix(page, ".md"), "border.svg")); !bytes.Contains(chart, []byte("gcra")) {
+		t.Error("the chart has no gcra")
+	}
+	if err := os.WriteFile(page, []byte("no place"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, errs := rrl(t.Context(), "simulate", "--docs", page, "--algorithms", "gcra"); code == 0 || !strings.Contains(errs, "no lines") {
+		t.Error(errs)
 	}
 }
 
@@ -151,14 +191,10 @@ func TestSimulateWritesWhatItIsAsked(t *testing.T) {
 	if decoded, err := png.Decode(picture); err != nil || decoded.Bounds().Dx() < 1000 {
 		t.Error(err)
 	}
-	svg, err := os.ReadFile(file("a.svg"))
-	if err != nil || !bytes.Contains(svg, []byte("</svg>")) || !bytes.Contains(svg, []byte("rratelimiter")) {
-		t.Error(err)
+	if svg := content(t, file("a.svg")); !bytes.Contains(svg, []byte("</svg>")) || !bytes.Contains(svg, []byte("rratelimiter")) {
+		t.Error("the picture is none")
 	}
-	text, err := os.ReadFile(file("a.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := content(t, file("a.json"))
 	var s simulation
 	if err := json.Unmarshal(text, &s); err != nil {
 		t.Fatal(err)
