@@ -185,12 +185,12 @@ func everyMethod(c *Client, l *Limiter) map[string]func(context.Context) error {
 	}
 }
 
-// Whoever adds a method to Limiter adds it above, too.
+// Whoever adds a method to Limiter that can fail adds it above, too.
 func TestEveryMethodIsAmongThem(t *testing.T) {
 	methods := everyMethod(nil, nil)
 	limiter := reflect.TypeFor[*Limiter]()
 	for i := range limiter.NumMethod() {
-		if name := limiter.Method(i).Name; name != "Name" && methods[name] == nil {
+		if name := limiter.Method(i).Name; name != "Name" && name != "Client" && methods[name] == nil {
 			t.Errorf("no test tries %s on wrong options and broken state: add it to everyMethod", name)
 		}
 	}
