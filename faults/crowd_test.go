@@ -177,7 +177,8 @@ func TestCrowd(t *testing.T) {
 // for one at a time, for several times what there is.
 //
 // With a limiter of its own, a process serves that caller within one interval: from its first refusal on nobody behind it
-// gets anything, and all that others have expires meanwhile. (The limit leaves three more to a busy machine.)
+// gets anything, and all that others have expires meanwhile. (The limit leaves some more to a busy machine.) It stays away
+// for longer than an interval, so that the others have all there is, a permit at a time, when it comes back.
 //
 // Between processes there is no order. But while the big callers of all four wait, the others get nothing, so within an
 // interval one of the four is served: that is a round, here of an eighth of a second or so. Then only the others of its
@@ -185,15 +186,22 @@ func TestCrowd(t *testing.T) {
 // 40 rounds without it are one case in 100,000. The limit is the time of 40 rounds.
 func TestBigRequestsUnderStreams(t *testing.T) {
 	const processes = 4
-	rate := rratelimiter.Rate{Permits: 500, Interval: 500 * time.Millisecond}
 	for _, test := range []struct {
-		what  string
-		name  func(process int) string
-		limit time.Duration
-		last  time.Duration // longer than the limit: whoever starves does so to the end
+		what     string
+		name     func(process int) string
+		interval time.Duration // for 1 permit a ms
+		away     time.Duration
+		limit    time.Duration
+		last     time.Duration // longer than the limit: whoever starves does so to the end
 	}{
-		{"a limiter each", func(i int) string { return fmt.Sprint("stream:", i) }, 4 * rate.Interval, 4 * time.Second},
-		{"one limiter", func(int) string { return "stream" }, 10 * rate.Interval, 6 * time.Second},
+		{
+			what: "a limiter each", name: func(i int) string { return fmt.Sprint("stream:", i) },
+			interval: 250 * time.Millisecond, away: 500 * time.Millisecond, limit: 2 * time.Second, last: 5 * time.Second,
+		},
+		{
+			what: "one limiter", name: func(int) string { return "stream" },
+			interval: 500 * time.Millisecond, away: 100 * time.Millisecond, limit: 5 * time.Second, last: 6 * time.Second,
+		},
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			server := redistest.Real(t)
@@ -201,9 +209,10 @@ func TestBigRequestsUnderStreams(t *testing.T) {
 			for i := range orders {
 				orders[i] = order{
 					Kind: "stream", Addr: server.Addr, Name: test.name(i), Goroutines: 200, For: test.last,
-					Pause: 100 * time.Millisecond,
+					Pause: 100 * time.Millisecond, Away: test.away,
 				}
-				setRate(t, server, orders[i].Name, rate)
+				setRate(t, server, orders[i].Name,
+					rratelimiter.Rate{Permits: test.interval.Milliseconds(), Interval: test.interval})
 			}
 			got, _ := runWorkers(t, orders...)
 			for i, c := range got {

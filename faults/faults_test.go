@@ -142,6 +142,29 @@ func load(callers, often int, pause time.Duration, enough <-chan struct{}, once 
 	return slices.Concat(logs...)
 }
 
+// arrive lets calls begin one after the other, each in its time, however long those before it take: so who is held up is
+// seen in the calls that come meanwhile, too. It returns once enough is closed and all calls are back.
+func arrive(every time.Duration, enough <-chan struct{}, once func(i int) call) (all calls) {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	next := time.Now()
+	for i := 0; ; i++ {
+		select {
+		case <-enough:
+			wg.Wait()
+			return all
+		case <-time.After(time.Until(next)):
+		}
+		next = next.Add(every)
+		wg.Go(func() {
+			c := once(i)
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, c)
+		})
+	}
+}
+
 // lasting is closed after a time.
 func lasting(d time.Duration) <-chan struct{} {
 	done := make(chan struct{})

@@ -18,8 +18,8 @@ import (
 
 func TestHungNode(t *testing.T) {
 	const (
-		callers  = 24 // on the healthy nodes, and as many on the hung one
-		often    = 200
+		every    = time.Millisecond // a call to the healthy nodes
+		callers  = 24               // on the hung one
 		pause    = 2 * time.Millisecond
 		hang     = 3 * time.Second
 		deadline = 150 * time.Millisecond // of every second caller on the hung node
@@ -47,17 +47,13 @@ func TestHungNode(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	next := make([]int, callers)
-	onWell := func(caller int) call {
-		next[caller]++
-		return ask(1, func() (bool, error) {
-			return well[(caller*len(well)/callers+next[caller])%len(well)].TryAcquire(t.Context(), 1)
-		})
+	onWell := func(i int) call {
+		return ask(1, func() (bool, error) { return well[i%len(well)].TryAcquire(t.Context(), 1) })
 	}
 	onSick := func(ctx context.Context, caller int) call {
 		return ask(1, func() (bool, error) { return true, sick[caller%len(sick)].Acquire(ctx, 1) })
 	}
-	before := load(callers, often/4, pause, lasting(0), onWell)
+	before := arrive(every, lasting(hang/5), onWell)
 	atRest(t)
 	goroutines := runtime.NumGoroutine()
 
@@ -65,7 +61,7 @@ func TestHungNode(t *testing.T) {
 	over := lasting(hang)
 	var others, patient, hasty calls
 	var wg sync.WaitGroup
-	wg.Go(func() { others = load(callers, often, pause, over, onWell) })
+	wg.Go(func() { others = arrive(every, over, onWell) })
 	wg.Go(func() {
 		patient = load(callers/2, 1, pause, over, func(caller int) call { return onSick(t.Context(), caller) })
 	})
@@ -117,7 +113,7 @@ func TestHungNode(t *testing.T) {
 		}
 		return true
 	})
-	after := load(callers, often/4, pause, lasting(0), func(caller int) call { return onSick(t.Context(), caller) })
+	after := load(callers, 10, pause, lasting(0), func(caller int) call { return onSick(t.Context(), caller) })
 	for _, c := range after.where(failed) {
 		t.Errorf("after the node came back: %v", c.err)
 	}

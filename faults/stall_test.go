@@ -26,10 +26,8 @@ func TestStalledConnection(t *testing.T) {
 
 func stallConnection(t *testing.T, limiters int, held string) {
 	const (
-		callers = 32
-		often   = 200 // calls of each while the connection stalls, so that one slow call of each is less than 1 %
-		pause   = 2 * time.Millisecond
-		stall   = 1500 * time.Millisecond // at least; longer than a call may take
+		every = time.Millisecond        // a call
+		stall = 1500 * time.Millisecond // longer than a call may take
 	)
 	server := redistest.Real(t)
 	p := newProxy(t, server.Addr)
@@ -44,22 +42,17 @@ func stallConnection(t *testing.T, limiters int, held string) {
 			t.Fatal(ok, err)
 		}
 	}
-	next := make([]int, callers)
-	once := func(caller int) call {
-		next[caller]++
-		return ask(1, func() (bool, error) {
-			return hot[(caller*limiters/callers+next[caller])%limiters].TryAcquire(t.Context(), 1)
-		})
+	once := func(i int) call {
+		return ask(1, func() (bool, error) { return hot[i%limiters].TryAcquire(t.Context(), 1) })
 	}
 
-	before := load(callers, often/4, pause, lasting(0), once)
+	before := arrive(every, lasting(stall/3), once)
 	var release func()
-	first := next[0]
-	during := load(callers, often, pause, lasting(stall), func(caller int) call {
-		if caller == 0 && next[0] == first+10 { // in the midst of the others' calls
+	during := arrive(every, lasting(stall), func(i int) call {
+		if i == 10 { // in the midst of others
 			release = p.hold(held)
 		}
-		return once(caller)
+		return once(i)
 	})
 	release()
 	atRest(t)
@@ -67,16 +60,14 @@ func stallConnection(t *testing.T, limiters int, held string) {
 	stuck, others := during.where(failed), during.where(answered)
 	t.Logf("before: p99 %v of %d calls; while it stalls: p99 %v of all %d calls, %v of all but the %d stuck ones",
 		before.percentile(99), len(before), during.percentile(99), len(during), others.percentile(99), len(stuck))
-	if len(stuck) == 0 || len(stuck) > callers {
-		t.Errorf("%d calls stuck, not 1 to %d: one of each caller, when the connection stalls", len(stuck), callers)
+	// Those are stuck who come together with, or before, the one call that stalls: on a quiet machine a few.
+	if most := max(len(during)/100, 4*int(before.percentile(99)/every)); len(stuck) == 0 || len(stuck) > most {
+		t.Errorf("%d calls stuck, not 1 to %d", len(stuck), most)
 	}
 	for _, c := range stuck {
 		if !c.Unknown {
 			t.Errorf("a stuck call: %v", c.err)
 		}
-	}
-	if p99, limit := during.percentile(99), quick(before); p99 > limit {
-		t.Errorf("99 of 100 calls took up to %v, not %v", p99, limit)
 	}
 	if p99, limit := others.percentile(99), quick(before); p99 > limit {
 		t.Errorf("99 of 100 calls that were not stuck took up to %v, not %v", p99, limit)

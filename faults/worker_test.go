@@ -32,6 +32,7 @@ type order struct {
 	Goroutines int
 	For        time.Duration
 	Pause      time.Duration // mean, between the calls of a goroutine
+	Away       time.Duration // the same, of the one caller in a stream who asks for many permits
 }
 
 // works are what a worker can be told to do. Each returns what it got once its context has ended.
@@ -224,7 +225,7 @@ func stream(ctx context.Context, l *rratelimiter.Limiter, o order) (got calls) {
 	}
 	for ctx.Err() == nil {
 		got = append(got, ask(big, func() (bool, error) { return true, l.Acquire(context.WithoutCancel(ctx), big) }))
-		rest(ctx, rand.N(2*o.Pause))
+		rest(ctx, rand.N(2*o.Away))
 	}
 	wg.Wait()
 	return got
