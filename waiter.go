@@ -168,7 +168,7 @@ func (ln *line) drop(r *request) {
 	if !r.waits {
 		return
 	}
-	ahead := ln.first == r || ln.waiter() == r
+	ahead := r.prev == nil || !r.flying && r.prev.flying && ln.waiter() == r
 	ln.leave(r)
 	if ln.waiting == 0 {
 		ln.stop()

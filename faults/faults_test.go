@@ -1,0 +1,254 @@
+// Package faults proves what callers of a limiter see while connections stall, nodes hang, Redis is dead or too many of
+// them come at once: on real servers, with a limit on how long anybody may notice it.
+//
+// This file has what all of these tests need: a proxy in front of a server, a load of callers with a log of what they
+// got, and the checks that nothing remains. Each fault has a file of its own; worker_test.go is for those that take more
+// than one process.
+package faults
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"runtime/pprof"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/Shopify/toxiproxy/v2"
+	"github.com/rs/zerolog"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+func TestMain(m *testing.M) {
+	if words := os.Getenv(workerEnv); words != "" {
+		os.Exit(workerMain(words))
+	}
+	redistest.Main(m)
+}
+
+// ample is a rate that refuses nothing and forgets nothing within a test, so that Redis keeps a record of each grant.
+var ample = rratelimiter.PerHour(1_000_000_000)
+
+// A proxy stands between clients and a server.
+type proxy struct {
+	tb    testing.TB
+	proxy *toxiproxy.Proxy
+}
+
+// The directions of a proxy: requests go up, replies come down.
+const (
+	requests = "upstream"
+	replies  = "downstream"
+)
+
+// newProxy starts a proxy before a server, which lets everything through.
+func newProxy(tb testing.TB, server string) *proxy {
+	tb.Helper()
+	api := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
+	p := toxiproxy.NewProxy(api, "proxy", "127.0.0.1:0", server)
+	if err := p.Start(); err != nil {
+		tb.Fatalf("start a proxy before %s: %v", server, err)
+	}
+	tb.Cleanup(p.Stop)
+	return &proxy{tb, p}
+}
+
+// hold keeps back all that goes one way from now on, and loses nothing: release lets it go.
+func (p *proxy) hold(direction string) (release func()) {
+	p.tb.Helper()
+	toxic, err := json.Marshal(map[string]any{
+		"name": direction, "type": "latency", "stream": direction, "attributes": map[string]any{"latency": time.Hour.Milliseconds()},
+	})
+	if err != nil {
+		p.tb.Error(err)
+	}
+	if _, err := p.proxy.Toxics.AddToxicJson(bytes.NewReader(toxic)); err != nil {
+		p.tb.Errorf("hold the %s of %s: %v", direction, p.proxy.Upstream, err)
+	}
+	return func() {
+		if err := p.proxy.Toxics.RemoveToxic(context.Background(), direction); err != nil {
+			p.tb.Errorf("release the %s of %s: %v", direction, p.proxy.Upstream, err)
+		}
+	}
+}
+
+// dialOnce is a dialer whose first connection goes through the proxy, and all others straight to the server.
+func (p *proxy) dialOnce() func(ctx context.Context, network, addr string) (net.Conn, error) {
+	var dialled atomic.Int64
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if dialled.Add(1) == 1 {
+			addr = p.proxy.Listen
+		}
+		var dialer net.Dialer
+		return dialer.DialContext(ctx, network, addr)
+	}
+}
+
+// A call is what one caller asked and got.
+type call struct {
+	Permits    int64
+	Start, End time.Time
+	Granted    bool
+	Unknown    bool // ErrOutcomeUnknown
+
+	err error
+}
+
+func (c call) took() time.Duration { return c.End.Sub(c.Start) }
+
+// ask makes a call and notes it.
+func ask(permits int64, acquire func() (granted bool, err error)) call {
+	c := call{Permits: permits, Start: time.Now()}
+	c.Granted, c.err = acquire()
+	c.End = time.Now()
+	c.Unknown = errors.Is(c.err, rratelimiter.ErrOutcomeUnknown)
+	return c
+}
+
+// A record of calls, in no order.
+type calls []call
+
+// load lets callers call again and again with a pause between: each so often, and at least until enough is closed.
+func load(callers, often int, pause time.Duration, enough <-chan struct{}, once func(caller int) call) calls {
+	logs := make([]calls, callers)
+	var wg sync.WaitGroup
+	for caller := range callers {
+		wg.Go(func() {
+			for {
+				logs[caller] = append(logs[caller], once(caller))
+				if len(logs[caller]) >= often {
+					select {
+					case <-enough:
+						return
+					default:
+					}
+				}
+				time.Sleep(pause)
+			}
+		})
+	}
+	wg.Wait()
+	return slices.Concat(logs...)
+}
+
+// arrive lets calls begin one after the other, each in its time, however long those before it take: so who is held up is
+// seen in the calls that come meanwhile, too. It returns once enough is closed and all calls are back.
+func arrive(every time.Duration, enough <-chan struct{}, once func(i int) call) (all calls) {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	next := time.Now()
+	for i := 0; ; i++ {
+		select {
+		case <-enough:
+			wg.Wait()
+			return all
+		case <-time.After(time.Until(next)):
+		}
+		next = next.Add(every)
+		wg.Go(func() {
+			c := once(i)
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, c)
+		})
+	}
+}
+
+// lasting is closed after a time.
+func lasting(d time.Duration) <-chan struct{} {
+	done := make(chan struct{})
+	time.AfterFunc(d, func() { close(done) })
+	return done
+}
+
+func (all calls) where(chosen func(c call) bool) calls {
+	return slices.DeleteFunc(slices.Clone(all), func(c call) bool { return !chosen(c) })
+}
+
+func failed(c call) bool    { return c.err != nil }
+func answered(c call) bool  { return c.err == nil }
+func isGranted(c call) bool { return c.Granted }
+func isUnknown(c call) bool { return c.Unknown }
+
+// permits of all calls.
+func (all calls) permits() (sum int64) {
+	for _, c := range all {
+		sum += c.Permits
+	}
+	return sum
+}
+
+// percentile tells how long calls took: so many of a hundred were that fast, or faster.
+func (all calls) percentile(p int) time.Duration {
+	if len(all) == 0 {
+		return 0
+	}
+	sorted := slices.SortedFunc(slices.Values(all), func(a, b call) int { return cmp.Compare(a.took(), b.took()) })
+	return sorted[min(len(sorted)*p/100, len(sorted)-1)].took()
+}
+
+// quick bounds what 99 of 100 callers may notice of a fault that is not theirs. On a machine so busy that they took half
+// of that before the fault, it is a few times that; but always well below a call's timeout, which is what those wait who
+// are held up.
+func quick(before calls) time.Duration {
+	return min(max(100*time.Millisecond, 4*before.percentile(99)), 600*time.Millisecond)
+}
+
+// used adds up the permits in the records of limiters.
+func used(t *testing.T, limiters ...*rratelimiter.Limiter) (sum int64) {
+	t.Helper()
+	for _, l := range limiters {
+		state, err := l.State(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += state.Used
+	}
+	return sum
+}
+
+// ownGoroutines counts the goroutines in which the library is at work, or waits.
+func ownGoroutines(t *testing.T) (count int) {
+	t.Helper()
+	var profile bytes.Buffer
+	if err := pprof.Lookup("goroutine").WriteTo(&profile, 1); err != nil {
+		t.Fatal(err)
+	}
+	for stack := range strings.SplitSeq(profile.String(), "\n\n") {
+		if strings.Contains(stack, "github.com/rratelimiter/rratelimiter.") {
+			if i := strings.Index(stack, " @ "); i >= 0 {
+				n, _ := strconv.Atoi(stack[strings.LastIndex(stack[:i], "\n")+1 : i])
+				count += n
+			}
+		}
+	}
+	return count
+}
+
+// atRest waits until the library has nothing under way: no call, no timer that has fired.
+func atRest(t *testing.T) {
+	t.Helper()
+	eventually(t, "no goroutine of the library is left", func() bool { return ownGoroutines(t) == 0 })
+}
+
+// eventually waits until something holds, for things that take as long as a busy machine wants.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	const limit = 30 * time.Second
+	for deadline := time.Now().Add(limit); !holds(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", limit, what)
+		}
+	}
+}

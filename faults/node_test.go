@@ -1,0 +1,130 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// node_test.go hangs one node of a cluster: its connections stay open, and nothing is answered.
+
+func TestHungNode(t *testing.T) {
+	const (
+		every    = time.Millisecond // a call to the healthy nodes
+		callers  = 24               // on the hung one
+		pause    = 2 * time.Millisecond
+		hang     = 3 * time.Second
+		deadline = 150 * time.Millisecond // of every second caller on the hung node
+		timeout  = time.Second            // of a call, by default
+		each     = 40                     // limiters on a node
+	)
+	nodes := redistest.Cluster(t, 3)
+	rdb := nodes.ClusterClient()
+	client := rratelimiter.NewClient(rdb)
+	hung := nodes.Servers[1]
+	var sick, well []*rratelimiter.Limiter
+	for i := 0; len(sick) < each || len(well) < 2*each; i++ {
+		name := fmt.Sprint("node:", i)
+		node, err := rdb.MasterForKey(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := client.RateLimiter(name, rratelimiter.WithRate(ample))
+		if node.Options().Addr == hung.Addr {
+			sick = append(sick, l)
+		} else {
+			well = append(well, l)
+		}
+		if err := l.Acquire(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	onWell := func(i int) call {
+		return ask(1, func() (bool, error) { return well[i%len(well)].TryAcquire(t.Context(), 1) })
+	}
+	onSick := func(ctx context.Context, caller int) call {
+		return ask(1, func() (bool, error) { return true, sick[caller%len(sick)].Acquire(ctx, 1) })
+	}
+	before := arrive(every, lasting(hang/5), onWell)
+	atRest(t)
+	goroutines := runtime.NumGoroutine()
+
+	hung.Pause()
+	over := lasting(hang)
+	var others, patient, hasty calls
+	var wg sync.WaitGroup
+	wg.Go(func() { others = arrive(every, over, onWell) })
+	wg.Go(func() {
+		patient = load(callers/2, 1, pause, over, func(caller int) call { return onSick(t.Context(), caller) })
+	})
+	wg.Go(func() {
+		hasty = load(callers/2, 1, pause, over, func(caller int) call {
+			ctx, cancel := context.WithTimeout(t.Context(), deadline)
+			defer cancel()
+			return onSick(ctx, caller+callers/2)
+		})
+	})
+	wg.Wait()
+	hung.Resume()
+
+	t.Logf("healthy nodes: p99 %v of %d calls before, %v of %d meanwhile; hung node: median %v of %d calls, with a deadline of %v median %v, p99 %v of %d",
+		before.percentile(99), len(before), others.percentile(99), len(others), patient.percentile(50), len(patient),
+		deadline, hasty.percentile(50), hasty.percentile(99), len(hasty))
+	for _, c := range others.where(failed) {
+		t.Errorf("a call to a healthy node: %v", c.err)
+	}
+	if p99, limit := others.percentile(99), quick(before); p99 > limit {
+		t.Errorf("on healthy nodes 99 of 100 calls took up to %v, not %v", p99, limit)
+	}
+	for _, c := range patient {
+		if !errors.Is(c.err, os.ErrDeadlineExceeded) || !c.Unknown {
+			t.Errorf("on the hung node the error is %v", c.err)
+		}
+	}
+	if most := patient.percentile(50); most > 2*timeout {
+		t.Errorf("on the hung node half of the calls took more than %v, not %v", most, timeout)
+	}
+	for _, c := range hasty {
+		if !errors.Is(c.err, context.DeadlineExceeded) {
+			t.Errorf("on the hung node the error of a caller with a deadline is %v", c.err)
+		}
+	}
+	if most := hasty.percentile(90); most > deadline+quick(before) {
+		t.Errorf("on the hung node callers with a deadline of %v waited %v", deadline, most)
+	}
+
+	// Afterwards all is as before, and what was granted was recorded once.
+	eventually(t, "the node that hung grants again", func() bool {
+		for _, l := range sick {
+			ctx, cancel := context.WithTimeout(t.Context(), timeout)
+			c := ask(1, func() (bool, error) { return true, l.Acquire(ctx, 1) })
+			cancel()
+			if patient = append(patient, c); c.err != nil {
+				return false
+			}
+		}
+		return true
+	})
+	after := load(callers, 10, pause, lasting(0), func(caller int) call { return onSick(t.Context(), caller) })
+	for _, c := range after.where(failed) {
+		t.Errorf("after the node came back: %v", c.err)
+	}
+	atRest(t)
+	if recorded, given := used(t, well...), int64(len(well))+before.permits()+others.permits(); recorded != given {
+		t.Errorf("on the healthy nodes %d permits are recorded, %d were granted", recorded, given)
+	}
+	doubtful := append(patient, hasty...).where(isUnknown).permits()
+	given := int64(len(sick)) + append(patient, after...).where(answered).permits()
+	if recorded := used(t, sick...); recorded < given || recorded > given+doubtful {
+		t.Errorf("on the node that hung %d permits are recorded, %d were granted and %d in doubt", recorded, given, doubtful)
+	}
+	eventually(t, "all goroutines are gone", func() bool { return runtime.NumGoroutine() <= goroutines+5 })
+}

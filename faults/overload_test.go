@@ -1,0 +1,148 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"os"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+// overload_test.go lets ten thousand callers ask one limiter whose Redis is dead.
+
+const callersOfADeadRedis = 10_000
+
+// TestManyCallersOfADeadRedis: all get an error by their own deadline, and nothing is left of them.
+func TestManyCallersOfADeadRedis(t *testing.T) {
+	// How late do callers notice that their time is over who do nothing but wait for that?
+	idle := overdue(t, func(ctx context.Context, _ int) (bool, error) {
+		<-ctx.Done()
+		return false, ctx.Err()
+	})
+	t.Run("connection refused", func(t *testing.T) { overload(t, refusing(t), idle) })
+	t.Run("black hole", func(t *testing.T) { overload(t, blackHole(t), idle) })
+}
+
+// refusing is an address at which nobody listens.
+func refusing(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+// blackHole is an address at which connections are accepted, and nothing is ever answered.
+func blackHole(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var accepting sync.WaitGroup
+	accepting.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		accepting.Wait()
+	})
+	return listener.Addr().String()
+}
+
+func overload(t *testing.T, addr string, idle calls) {
+	const (
+		perCaller = 16 << 10 // bytes, its own stack included
+		rest      = 16 << 20 // bytes; the runtime keeps what it knew of goroutines
+	)
+	rdb := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Second})
+	t.Cleanup(func() { _ = rdb.Close() })
+	limiter := rratelimiter.NewClient(rdb).RateLimiter("overload", rratelimiter.WithRate(ample))
+	runtime.GC()
+	goroutines, before := runtime.NumGoroutine(), memory()
+
+	var most uint64
+	done := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(50 * time.Millisecond):
+				most = max(most, memory())
+			}
+		}
+	})
+	got := overdue(t, func(ctx context.Context, caller int) (bool, error) {
+		if caller%2 == 0 {
+			return true, limiter.Acquire(ctx, 1)
+		}
+		return limiter.TryAcquire(ctx, 1)
+	})
+	close(done)
+	watching.Wait()
+
+	t.Logf("%d calls: median %v after their deadline, p99 %v, the last %v; callers who only wait: %v, %v, %v; %d MB in use, %d before",
+		len(got), got.percentile(50), got.percentile(99), got.percentile(100),
+		idle.percentile(50), idle.percentile(99), idle.percentile(100), most>>20, before>>20)
+	for _, c := range got {
+		if !errors.Is(c.err, syscall.ECONNREFUSED) && !errors.Is(c.err, os.ErrDeadlineExceeded) &&
+			!errors.Is(c.err, context.DeadlineExceeded) {
+			t.Fatalf("a caller's error is %v", c.err)
+		}
+	}
+	if longest, limit := got.percentile(100), 500*time.Millisecond+5*idle.percentile(100); longest > limit {
+		t.Errorf("a caller had its answer %v after its deadline, not %v", longest, limit)
+	}
+	if most > before+callersOfADeadRedis*perCaller {
+		t.Errorf("%d bytes in use for %d callers", most-before, callersOfADeadRedis)
+	}
+	atRest(t)
+	eventually(t, "all goroutines are gone", func() bool { return runtime.NumGoroutine() <= goroutines+10 })
+	eventually(t, "all memory is free", func() bool {
+		runtime.GC()
+		return memory() < before+rest
+	})
+}
+
+// overdue lets callers call with deadlines at random, and gives their calls as though these had begun at their deadlines.
+func overdue(t *testing.T, acquire func(ctx context.Context, caller int) (bool, error)) calls {
+	const (
+		often    = 2 // calls of each
+		shortest = 200 * time.Millisecond
+		longest  = 1200 * time.Millisecond
+	)
+	return load(callersOfADeadRedis, often, 0, lasting(0), func(caller int) call {
+		deadline := time.Now().Add(shortest + rand.N(longest-shortest))
+		ctx, cancel := context.WithDeadline(t.Context(), deadline)
+		defer cancel()
+		c := ask(1, func() (bool, error) { return acquire(ctx, caller) })
+		c.Start = deadline
+		return c
+	})
+}
+
+// memory is what the process has in use, or had and did not give back yet: heap and stacks.
+func memory() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapInuse + m.StackInuse
+}

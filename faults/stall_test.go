@@ -1,0 +1,81 @@
+package faults
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// stall_test.go stalls one connection while the others are well.
+
+// TestStalledConnection: only who is in the call that stalls waits, and that no longer than a call may take.
+func TestStalledConnection(t *testing.T) {
+	for _, limiters := range []int{1, 300} {
+		for _, held := range []string{requests, replies} {
+			t.Run(fmt.Sprintf("%d limiters, %s held", limiters, held), func(t *testing.T) {
+				stallConnection(t, limiters, held)
+			})
+		}
+	}
+}
+
+func stallConnection(t *testing.T, limiters int, held string) {
+	const (
+		every = time.Millisecond        // a call
+		stall = 1500 * time.Millisecond // longer than a call may take
+	)
+	server := redistest.Real(t)
+	p := newProxy(t, server.Addr)
+	client := rratelimiter.NewClient(server.Client(func(o *redis.Options) {
+		o.Dialer = p.dialOnce()
+		o.ReadTimeout = time.Minute // the redis client does not give the connection up before it is well again
+	}))
+	hot := make([]*rratelimiter.Limiter, limiters)
+	for i := range hot {
+		hot[i] = client.RateLimiter(fmt.Sprint("stall:", i), rratelimiter.WithRate(ample))
+		if ok, err := hot[i].TryAcquire(t.Context(), 1); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+	}
+	once := func(i int) call {
+		return ask(1, func() (bool, error) { return hot[i%limiters].TryAcquire(t.Context(), 1) })
+	}
+
+	before := arrive(every, lasting(stall/3), once)
+	var release func()
+	during := arrive(every, lasting(stall), func(i int) call {
+		if i == 10 { // in the midst of others
+			release = p.hold(held)
+		}
+		return once(i)
+	})
+	release()
+	atRest(t)
+
+	stuck, others := during.where(failed), during.where(answered)
+	t.Logf("before: p99 %v of %d calls; while it stalls: p99 %v of all %d calls, %v of all but the %d stuck ones",
+		before.percentile(99), len(before), during.percentile(99), len(during), others.percentile(99), len(stuck))
+	// Those are stuck who come together with, or before, the one call that stalls: on a quiet machine a few.
+	if most := max(len(during)/100, 4*int(before.percentile(99)/every)); len(stuck) == 0 || len(stuck) > most {
+		t.Errorf("%d calls stuck, not 1 to %d", len(stuck), most)
+	}
+	for _, c := range stuck {
+		if !c.Unknown {
+			t.Errorf("a stuck call: %v", c.err)
+		}
+	}
+	if p99, limit := others.percentile(99), quick(before); p99 > limit {
+		t.Errorf("99 of 100 calls that were not stuck took up to %v, not %v", p99, limit)
+	}
+	// Nothing was lost on the way: what was asked in vain was served once the connection was well again.
+	all := append(before, during...)
+	given, doubtful := int64(limiters)+all.where(isGranted).permits(), all.where(isUnknown).permits()
+	if recorded := used(t, hot...); recorded != given+doubtful {
+		t.Errorf("%d permits recorded, %d granted and %d in doubt", recorded, given, doubtful)
+	}
+}
