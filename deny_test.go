@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -135,6 +136,7 @@ func TestDenyCacheDoesNotKnowTheLine(t *testing.T) {
 			t.Errorf("behind the line: %+v, %v", result, err)
 		}
 		waiting.end()
+		synctest.Wait()
 		b.granted("once the line is empty", b.try(l, 1), 0)
 	})
 }

@@ -141,9 +141,10 @@ func (f *flight) board(r *request, perRequest bool) bool {
 	return true
 }
 
-// depart sends the next call, if none is in the air and somebody has something to ask. The line is locked.
+// depart sends the next call, if none is in the air or gathers callers, and somebody has something to ask. The line is
+// locked.
 func (ln *line) depart() {
-	if ln.flight != nil {
+	if ln.flight != nil || ln.gathers > 0 {
 		return
 	}
 	ln.ask = false
@@ -190,7 +191,7 @@ func (ln *line) stall(f *flight) {
 	}
 	f.stalled, ln.flight = true, nil
 	ln.astray++
-	if next := ln.waiter(); ln.urgent(next) {
+	if next := ln.waiter(); ln.ask || len(ln.trying) > 0 || next != nil && !next.asked {
 		ln.depart()
 	} else if next != nil {
 		ln.rest()

@@ -53,6 +53,7 @@ type Client struct {
 	lines    lines
 	waiting  atomic.Int64 // callers in all lines
 	requests sync.Pool    // of *request
+	faraway  time.Duration
 	denials  denials
 	lane     *lane // to the server, or to all of them where lanes has none
 
@@ -74,6 +75,7 @@ func NewClient(rdb Redis, opts ...Option) *Client {
 		mapName:     func(name string) string { return name },
 		clock:       time.Now,
 		callTimeout: time.Second,
+		faraway:     faraway,
 		lines:       lines{all: map[lineKey]*line{}},
 		lanes:       map[*redis.Client]*lane{},
 	}

@@ -29,6 +29,7 @@ type line struct {
 	flights     int64   // calls so far
 	astray      int     // calls in the air that stalled, so that none waits for them
 	ask         bool    // somebody has a question that the flight in the air doesn't carry
+	gathers     int     // how many callers the next flight waits for, those included who were just answered; 0: it doesn't
 	rebuild     bool    // the next flight finishes a rebuild of the free permits
 	timer       *time.Timer
 	naps        int // sleeps in a row that were cut short
@@ -50,7 +51,7 @@ func newLine(l *Limiter) *line {
 
 // idle tells whether nobody uses the line.
 func (ln *line) idle() bool {
-	return ln.first == nil && len(ln.trying) == 0 && ln.flight == nil && ln.astray == 0
+	return ln.first == nil && len(ln.trying) == 0 && ln.flight == nil && ln.astray == 0 && ln.gathers == 0
 }
 
 // wake lets everybody who waits for a limiter in this process ask again, and forgets what was refused: it has just changed.
@@ -114,7 +115,12 @@ func (ln *line) join(r *request) {
 	} else {
 		ln.trying = append(ln.trying, r)
 	}
-	if !r.waits || ln.flight == nil && ln.waiter() == r || !r.until.IsZero() || ln.rate > 0 && r.n > ln.rate {
+	gathered := ln.gathers > 0 && len(ln.trying)+ln.waiting >= ln.gathers
+	if gathered {
+		ln.gathers = 0
+		ln.timer.Stop()
+	}
+	if gathered || !r.waits || ln.flight == nil && ln.waiter() == r || !r.until.IsZero() || ln.rate > 0 && r.n > ln.rate {
 		ln.ask = true
 		ln.depart()
 	}
@@ -192,10 +198,14 @@ func (ln *line) plan(f *flight, g grants) {
 	if ln.first == nil {
 		ln.stop()
 	}
-	next := ln.waiter()
+	next, took := ln.waiter(), time.Since(f.started)
+	urgent := ln.ask || len(ln.trying) > 0 || next != nil && !next.asked
 	switch {
-	case ln.flight != nil:
-	case ln.urgent(next):
+	case ln.flight != nil || ln.gathers > 0:
+	case took >= ln.client.faraway && len(f.answered) > 0 && (urgent || next == nil && len(f.answered) > 1):
+		ln.gathers = len(f.answered) + len(ln.trying) + ln.waiting
+		ln.set(took / 10)
+	case urgent:
 		ln.depart()
 	case next != nil && next.flown != f.number:
 		ln.rest()
@@ -206,15 +216,14 @@ func (ln *line) plan(f *flight, g grants) {
 	}
 }
 
-// urgent tells whether there is something to ask at once, given who waits first.
-func (ln *line) urgent(next *request) bool {
-	return ln.ask || len(ln.trying) > 0 || next != nil && !next.asked
-}
+// faraway is how long a flight takes to a server for which the next one waits for a tenth of that. Callers who have just
+// had their answers mostly ask again at once: they would miss it by a hair, and wait for two.
+const faraway = 2 * time.Millisecond
 
 // stop ends the sleep of a line in which nobody waits any more.
 func (ln *line) stop() {
 	ln.naps = 0
-	if ln.timer != nil {
+	if ln.timer != nil && ln.gathers == 0 {
 		ln.timer.Stop()
 	}
 }
@@ -303,6 +312,11 @@ func (c *Client) watch() {
 func (ln *line) rise() {
 	ln.mu.Lock()
 	defer ln.exit()
+	if ln.gathers > 0 {
+		ln.gathers = 0
+		ln.depart()
+		return
+	}
 	if ln.waiting == 0 {
 		return
 	}

@@ -72,7 +72,7 @@ func (b *bubble) process(opts ...Option) *process {
 	}
 	w := &wire{Client: rdb}
 	p := &process{NewClient(w, opts...), b.t, rdb, w}
-	p.lane.patient = p.callTimeout // nothing stalls, however slow the wire is
+	p.lane.patient, p.faraway = p.callTimeout, p.callTimeout // nothing stalls or gathers, however slow the wire is
 	return p
 }
 
@@ -890,6 +890,37 @@ func TestCallThatTakesTooLong(t *testing.T) {
 		}
 		if f := log.all()[2]; f.Err == nil || f.Attempts != 1 || f.Callers != 1 || f.Denied != 1 || f.Latency != 250*ms {
 			t.Errorf("%+v", f)
+		}
+	})
+}
+
+// Where Redis is far away, callers who ask again as soon as they are answered do not just miss the next call.
+func TestFarawayCallsGatherWhoAsksAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		const takes, rounds = 20 * ms, 10
+		p := b.process()
+		p.faraway = faraway
+		l := p.RateLimiter("l", WithRate(PerSecond(10000)))
+		p.wire.back.Store(int64(takes))
+		b.try(l, 1) // those who follow wait behind it
+		var all sync.WaitGroup
+		for range 30 {
+			all.Go(func() {
+				for range rounds {
+					if ok, err := l.TryAcquire(t.Context(), 1); !ok || err != nil {
+						t.Error(ok, err)
+					}
+				}
+			})
+		}
+		p.asks("a call a round", rounds, all.Wait)
+		if took := time.Since(b.start); took > (rounds+2)*(takes+takes/10) {
+			t.Errorf("it took %v", took)
+		}
+		waiting := b.acquire(l, 10000)
+		b.sleepTo(time.Since(b.start) + 2*time.Second)
+		if !waiting.ended.Load() {
+			t.Error("who waits was forgotten")
 		}
 	})
 }
