@@ -133,6 +133,15 @@ func setBytes(s Sample) float64      { return float64(s.Bytes) }
 func slowest(s Sample) float64       { return s.Slowest }
 func longest(s Sample) float64       { return s.Longest }
 
+// bounded is the smaller of the two times of the longest script, which took neither more processor time than the server nor
+// longer than the slow log says.
+func bounded(s Sample) float64 {
+	if s.Slowest == 0 {
+		return s.Longest
+	}
+	return min(s.Longest, s.Slowest)
+}
+
 // median is the median of a figure over the repetitions.
 func (r *Row) median(m metric) float64 {
 	values := make([]float64, len(r.Samples))
