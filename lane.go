@@ -200,7 +200,7 @@ func (t *trip) fly() (next *trip) {
 	if !early && !t.yielded {
 		l.air--
 	}
-	if regular && t.timer.Stop() { // else its timer may still call
+	if regular && t.timer.Stop() && len(l.spare) < mostTrips { // else its timer may still call, or it is one of many
 		t.over = false
 		l.spare = append(l.spare, t)
 	}

@@ -314,3 +314,20 @@ func TestMillionNames(t *testing.T) {
 		t.Errorf("%d lines remain", lines)
 	}
 }
+
+// A try takes three pieces of memory beside what go-redis takes: the command, its context, and the reply, here the test's.
+func TestTryTakesLittleMemory(t *testing.T) {
+	l := NewClient(served{}).RateLimiter("l", WithRate(PerSecond(1000)))
+	most := 3.0
+	if raceDetector {
+		most = 12 // it makes pools forget
+	}
+	got := testing.AllocsPerRun(1000, func() {
+		if ok, err := l.TryAcquire(t.Context(), 1); !ok || err != nil {
+			t.Error(ok, err)
+		}
+	})
+	if got > most {
+		t.Errorf("%v allocations", got)
+	}
+}
