@@ -266,8 +266,8 @@ func (t *trip) overdue() {
 		t.timer.Reset(l.timeout - t.stall)
 		return
 	}
-	close(t.expired)
 	for _, f := range flights {
 		f.land(grants{attempts: 1}, errLate(l.timeout))
 	}
+	close(t.expired) // not before: that a context ended must not look like the end of a caller's
 }
