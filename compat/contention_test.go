@@ -228,24 +228,29 @@ func TestSharing(t *testing.T) {
 	server := redistest.Real(t)
 	for _, version := range []string{"3.17.5", "4.7.0"} {
 		java := javas(t, server, version)
-		for _, rate := range []rratelimiter.Rate{every(250*time.Millisecond, 200), rratelimiter.PerSecond(100)} {
-			for _, gos := range []int{1, 3} {
-				t.Run(fmt.Sprintf("%s/%d per %v/Go x %d", version, rate.Permits, rate.Interval, gos), func(t *testing.T) {
-					f := fleet{
-						rate: rate, javas: java, gos: gos,
-						work: redisson.Work{Blocked: true, Threads: 16, For: max(6*time.Second, 10*rate.Interval), Min: 1, Max: 1},
-					}
-					r := f.run(t, server, "sharing:"+t.Name(), false)
-					r.judge(t, 0.9)
-					least, most := 0.3, 0.7
-					if gos == 3 {
-						least, most = 0.125, 1 // half of its quarter
-					}
-					if share := r.javaShare(); share < least || share > most {
-						t.Errorf("Java got %.1f %%, not %.1f to %.1f %%", 100*share, 100*least, 100*most)
-					}
-				})
-			}
+		for _, c := range []struct {
+			rate rratelimiter.Rate
+			gos  int
+		}{
+			{every(250*time.Millisecond, 200), 1},
+			{every(250*time.Millisecond, 200), 3},
+			{rratelimiter.PerSecond(100), 1},
+		} {
+			t.Run(fmt.Sprintf("%s/%d per %v/Go x %d", version, c.rate.Permits, c.rate.Interval, c.gos), func(t *testing.T) {
+				f := fleet{
+					rate: c.rate, javas: java, gos: c.gos,
+					work: redisson.Work{Blocked: true, Threads: 16, For: max(6*time.Second, 10*c.rate.Interval), Min: 1, Max: 1},
+				}
+				r := f.run(t, server, "sharing:"+t.Name(), false)
+				r.judge(t, 0.9)
+				least, most := 0.3, 0.7
+				if c.gos == 3 {
+					least, most = 0.125, 1 // half of its quarter
+				}
+				if share := r.javaShare(); share < least || share > most {
+					t.Errorf("Java got %.1f %%, not %.1f to %.1f %%", 100*share, 100*least, 100*most)
+				}
+			})
 		}
 	}
 }
@@ -279,35 +284,33 @@ func TestJavaJoinsASaturatedLimiter(t *testing.T) {
 	server := redistest.Real(t)
 	for _, version := range []string{"3.17.5", "4.7.0"} {
 		java := javas(t, server, version)[0]
-		for round := range 2 {
-			t.Run(fmt.Sprintf("%s/%d", version, round), func(t *testing.T) {
-				name := "joins:" + t.Name()
-				limiter := rratelimiter.NewClient(server.Client()).RateLimiter(name)
-				if err := limiter.SetRate(t.Context(), rratelimiter.PerSecond(50)); err != nil {
-					t.Fatal(err)
-				}
-				const early, both = 2 * time.Second, 7 * time.Second
-				at := time.Now().Add(start)
-				var wg sync.WaitGroup
-				wg.Go(func() {
-					runGo(t, order{Addr: server.Addr, Name: name, Work: redisson.Work{
-						Blocked: true, Threads: 4, At: at, For: early + both, Min: 1, Max: 1,
-					}})
-				})
-				result, err := java.Run(t.Context(), name, redisson.Work{
-					Blocked: true, Threads: 4, At: at.Add(early), For: both, Min: 1, Max: 1, Grace: grace,
-				})
-				wg.Wait()
-				if err != nil {
-					t.Fatal(err)
-				}
-				share := float64(result.Permits) / (50 * both.Seconds())
-				t.Logf("Java got %.1f %% of what the rate allows", 100*share)
-				if share < 0.1 {
-					t.Errorf("Java got %.1f %%, not 10 %%", 100*share)
-				}
+		t.Run(version, func(t *testing.T) {
+			name := "joins:" + t.Name()
+			limiter := rratelimiter.NewClient(server.Client()).RateLimiter(name)
+			if err := limiter.SetRate(t.Context(), rratelimiter.PerSecond(50)); err != nil {
+				t.Fatal(err)
+			}
+			const early, both = 2 * time.Second, 7 * time.Second
+			at := time.Now().Add(start)
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				runGo(t, order{Addr: server.Addr, Name: name, Work: redisson.Work{
+					Blocked: true, Threads: 4, At: at, For: early + both, Min: 1, Max: 1,
+				}})
 			})
-		}
+			result, err := java.Run(t.Context(), name, redisson.Work{
+				Blocked: true, Threads: 4, At: at.Add(early), For: both, Min: 1, Max: 1, Grace: grace,
+			})
+			wg.Wait()
+			if err != nil {
+				t.Fatal(err)
+			}
+			share := float64(result.Permits) / (50 * both.Seconds())
+			t.Logf("Java got %.1f %% of what the rate allows", 100*share)
+			if share < 0.1 {
+				t.Errorf("Java got %.1f %%, not 10 %%", 100*share)
+			}
+		})
 	}
 }
 
