@@ -53,5 +53,5 @@ deps:
 
 clean:
 	go clean -testcache
-	rm -rf bin compat/java/target
+	rm -rf bin compat/java/target compat/guava/java/target
 	find . -name '*.test' -type f -delete
