@@ -1,6 +1,10 @@
 package rratelimiter
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/rratelimiter/rratelimiter/internal/hashtag"
+)
 
 // keys.go knows how Redisson names the keys of a limiter, and where these lie on a cluster. It knows nothing of what the
 // keys hold.
@@ -29,21 +33,10 @@ func suffixed(name, suffix string) string {
 	return "{" + name + "}:" + suffix
 }
 
-// hashTag is the part of a key that decides its slot: what the first pair of braces holds, if that is anything, else the
-// whole key.
-func hashTag(key string) string {
-	if _, rest, found := strings.Cut(key, "{"); found {
-		if tag, _, found := strings.Cut(rest, "}"); found && tag != "" {
-			return tag
-		}
-	}
-	return key
-}
-
 // slot is the cluster slot of a key: CRC-16/XMODEM of its hash tag, modulo the 16384 slots.
 func slot(key string) int {
 	var crc uint16
-	for _, b := range []byte(hashTag(key)) {
+	for _, b := range []byte(hashtag.Of(key)) {
 		crc ^= uint16(b) << 8
 		for range 8 {
 			if crc&0x8000 != 0 {
@@ -59,7 +52,7 @@ func slot(key string) int {
 // sameSlot tells whether a cluster serves all the keys together.
 func sameSlot(keys []string) bool {
 	for _, key := range keys[1:] {
-		if hashTag(key) != hashTag(keys[0]) && slot(key) != slot(keys[0]) {
+		if hashtag.Of(key) != hashtag.Of(keys[0]) && slot(key) != slot(keys[0]) {
 			return false
 		}
 	}
@@ -69,7 +62,7 @@ func sameSlot(keys []string) bool {
 // sameTag tells whether every way of spreading keys over servers keeps these together.
 func sameTag(keys []string) bool {
 	for _, key := range keys[1:] {
-		if hashTag(key) != hashTag(keys[0]) {
+		if hashtag.Of(key) != hashtag.Of(keys[0]) {
 			return false
 		}
 	}

@@ -7,13 +7,14 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"regexp"
 	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/doubt"
 )
 
 // script.go runs the scripts of lua/ and makes Go errors of what a server says. It knows nothing of what they do.
@@ -145,15 +146,7 @@ func scriptError(err error) error {
 // outcome gives the error of a call that takes permits, or gives them back, what its caller must know: that Redis may
 // have served it, since the request may have gone out and no answer came.
 func outcome(err error) error {
-	if err == nil {
-		return nil // and nothing of what follows takes memory
-	}
-	var answer redis.Error
-	var network *net.OpError
-	switch {
-	case errors.As(err, &answer), errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout),
-		errors.Is(err, redis.ErrPoolExhausted), errors.Is(err, ErrNotInitialized), errors.Is(err, ErrCrossSlotName),
-		errors.Is(err, errContested), errors.As(err, &network) && network.Op == "dial":
+	if !doubt.Left(err) || errors.Is(err, ErrNotInitialized) || errors.Is(err, ErrCrossSlotName) || errors.Is(err, errContested) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)

@@ -5,14 +5,13 @@ import (
 	"crypto/sha1"
 	"embed"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"net"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/doubt"
+	"github.com/rratelimiter/rratelimiter/internal/hashtag"
 )
 
 // script.go runs the scripts of lua/ and names the keys of algorithms that need two. It knows nothing of what scripts do.
@@ -77,11 +76,7 @@ func (l *Limiter) run(ctx context.Context, s *script, keys []string, args ...any
 
 // outcome gives the error of a call that takes permits what its caller must know: that Redis may have served it.
 func outcome(err error) error {
-	var answer redis.Error
-	var network *net.OpError
-	switch {
-	case err == nil, errors.As(err, &answer), errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout),
-		errors.Is(err, redis.ErrPoolExhausted), errors.As(err, &network) && network.Op == "dial":
+	if !doubt.Left(err) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", rratelimiter.ErrOutcomeUnknown, err)
@@ -99,9 +94,5 @@ func pairName(rdb rratelimiter.Redis, name string) (string, error) {
 	return name, fmt.Errorf("%w: %q", rratelimiter.ErrCrossSlotName, name)
 }
 
-// tagged tells whether a key has a hash tag: something in its first pair of braces.
-func tagged(key string) bool {
-	_, rest, open := strings.Cut(key, "{")
-	tag, _, closed := strings.Cut(rest, "}")
-	return open && closed && tag != ""
-}
+// tagged tells whether a key has a hash tag.
+func tagged(key string) bool { return hashtag.Of(key) != key }
