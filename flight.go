@@ -191,7 +191,7 @@ func (ln *line) stall(f *flight) {
 	}
 	f.stalled, ln.flight = true, nil
 	ln.astray++
-	if next := ln.waiter(); ln.ask || len(ln.trying) > 0 || next != nil && !next.asked {
+	if next := ln.waiter(); ln.urgent(next) {
 		ln.depart()
 	} else if next != nil {
 		ln.rest()
@@ -243,12 +243,9 @@ func (f *flight) arrive(regular bool) {
 
 // alone asks by itself for a flight whose answer was that another node has to be asked, or another rate to be set first.
 func (f *flight) alone(answer error) {
-	c := f.line.client
-	late := time.AfterFunc(c.callTimeout, func() { f.land(grants{attempts: f.attempts}, errLate(c.callTimeout)) })
-	defer late.Stop()
-	ctx, cancel := context.WithTimeout(context.Background(), c.callTimeout)
-	defer cancel()
-	g, err := f.line.limiter.acquire(ctx, f.groups, f.strict, f.flags(), answer)
+	g, err := within(context.Background(), f.line.client, func(ctx context.Context) (grants, error) {
+		return f.line.limiter.acquire(ctx, f.groups, f.strict, f.flags(), answer)
+	})
 	g.attempts += f.attempts
 	f.land(g, err)
 }

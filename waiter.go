@@ -199,7 +199,7 @@ func (ln *line) plan(f *flight, g grants) {
 		ln.stop()
 	}
 	next, took := ln.waiter(), time.Since(f.started)
-	urgent := ln.ask || len(ln.trying) > 0 || next != nil && !next.asked
+	urgent := ln.urgent(next)
 	switch {
 	case ln.flight != nil || ln.gathers > 0:
 	case took >= ln.client.faraway && len(f.answered) > 0 && (urgent || next == nil && len(f.answered) > 1):
@@ -214,6 +214,11 @@ func (ln *line) plan(f *flight, g grants) {
 		ln.sleep(next, g)
 		ln.notice()
 	}
+}
+
+// urgent tells whether there is something to ask at once, given who is next in line.
+func (ln *line) urgent(next *request) bool {
+	return ln.ask || len(ln.trying) > 0 || next != nil && !next.asked
 }
 
 // faraway is how long a flight takes to a server for which the next one waits for a tenth of that. Callers who have just
