@@ -41,20 +41,21 @@ func (t *text) set(bytes []byte) any {
 // ask appends the arguments with which groups of callers ask a limiter for permits now. The memory of the question is
 // theirs until the answer is there.
 func (q *question) ask(args []any, l *Limiter, groups []group, strict int, flags string) []any {
+	each := l.settings.recordPerRequest
+	if each {
+		flags += "r"
+	}
 	records, sum := 1, int64(0)
 	for _, g := range groups {
 		n := int64(len(g.callers))
-		if l.settings.recordPerRequest {
+		if each {
 			records += len(g.callers)
 		}
 		if g.size > (math.MaxUint32-sum)/n {
-			sum = math.MaxInt64 // more than a record holds
-			break
+			sum = math.MaxInt64 // more than a record holds, whatever else comes
+		} else {
+			sum += g.size * n
 		}
-		sum += g.size * n
-	}
-	if l.settings.recordPerRequest {
-		flags += "r"
 	}
 	var permits any = sum
 	if sum > math.MaxUint32 || strings.ContainsAny(flags, "ruq") {

@@ -397,6 +397,19 @@ func after(prefix string) string {
 	return string(next)
 }
 
+// TestIDsAreKeptForEachRequest: a call whose requests are more than a record holds keeps an id for each of them, too.
+func TestIDsAreKeptForEachRequest(t *testing.T) {
+	l := NewClient(served{}).RateLimiter("rl", WithRecordPerRequest())
+	counter := &l.client.identity.counter
+	before := counter.Load()
+	new(question).ask(nil, l, []group{
+		{size: math.MaxUint32, callers: make([]*request, 2)}, {size: 1, callers: make([]*request, 3)},
+	}, 0, "")
+	if kept := counter.Load() - before; kept < 5 {
+		t.Errorf("%d ids are kept for 5 requests", kept)
+	}
+}
+
 // TestWhatIsFreeIsOneRecord: a request for what is free is one, however many permits that are.
 func TestWhatIsFreeIsOneRecord(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
