@@ -107,6 +107,20 @@ func (r *Recording) Stop() []Command {
 	return r.commands
 }
 
+// Killed returns all that a server was seen to execute which has been killed meanwhile: what it did in its last moment may
+// be missing.
+func (r *Recording) Killed() []Command {
+	r.tb.Helper()
+	select {
+	case <-r.done:
+	case <-time.After(monitorLimit):
+		r.tb.Fatalf("redistest: the recording of %s goes on: nobody has killed the server", r.addr)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.commands
+}
+
 func (r *Recording) sendEnd() error {
 	select {
 	case <-r.done:
