@@ -246,20 +246,27 @@ const (
 func (ln *line) sleep(next *request, g grants) {
 	now, since := ln.client.clock(), ln.since(g)
 	ln.polite = ln.share.divide(g, since, next.free.Sub(since), next.n)
-	wait, longest := max(next.free.Sub(now), 0), min(shortestCut<<ln.naps, longestCut)
-	short := wait > longest
-	if short {
-		wait = longest - rand.N(longest/10)
+	wait, longest := max(next.free.Sub(now), 0), ln.longest()
+	if wait > longest {
 		ln.polite = time.Time{}
+		ln.nap(longest)
 	} else {
 		ln.naps = 0
 		if next.free.Before(ln.polite) {
 			wait = max(ln.share.ready(next.free, ln.polite, next.n).Sub(now), 0)
 		}
+		ln.set(wait)
 	}
-	ln.set(wait)
-	ln.napping = short
 	ln.client.watch()
+}
+
+// longest is how long the line may sleep.
+func (ln *line) longest() time.Duration { return min(shortestCut<<ln.naps, longestCut) }
+
+// nap sets the timer to about so long, in the place of a sleep that is to be cut short.
+func (ln *line) nap(longest time.Duration) {
+	ln.set(longest - rand.N(longest/10))
+	ln.napping = true
 }
 
 // room tells how many permits callers in line may ask for now, beside those of the first; below 0 for none.
@@ -278,7 +285,11 @@ func (ln *line) rest() {
 	if now.Before(ln.polite) {
 		at = ln.share.ready(now, ln.polite, next.n)
 	}
-	ln.set(max(at.Sub(now), 0))
+	if wait, longest := max(at.Sub(now), 0), ln.longest(); wait > longest {
+		ln.nap(longest)
+	} else {
+		ln.set(wait)
+	}
 }
 
 func (ln *line) set(wait time.Duration) {

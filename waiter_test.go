@@ -819,6 +819,33 @@ func TestChangesElsewhereAreNoticed(t *testing.T) {
 	}
 }
 
+// They are noticed as soon where the first in line was answered by a call that stalled, before a later call for others.
+func TestChangesElsewhereAreNoticedAfterAStall(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p, elsewhere := b.process(), b.process()
+		p.lane.patient = shortestStall
+		hour := Rate{Permits: 10, Interval: time.Hour}
+		l := p.RateLimiter("l", WithRate(hour))
+		b.granted("the first", b.acquire(l, 10), 0)
+		stalled := p.wire.hang()
+		waiter := b.acquire(l, 1)
+		b.sleepTo(2 * shortestStall)
+		next := p.wire.hang()
+		other := b.acquire(l, 1)
+		stalled()
+		synctest.Wait()
+		next()
+		synctest.Wait()
+		if err := elsewhere.RateLimiter("l").SetRate(t.Context(), Rate{Permits: 12, Interval: time.Hour}, KeepState()); err != nil {
+			t.Fatal(err)
+		}
+		b.sleepTo(2*shortestStall + time.Second)
+		if !waiter.ok || !other.ok {
+			t.Errorf("%v, %v", waiter.err, other.err)
+		}
+	})
+}
+
 // Closing the redis client ends all waiting, when the queue wakes next.
 func TestClosedRedisClientEndsWaiting(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
