@@ -111,17 +111,24 @@ func disorderOf(commands []redistest.Command, name string) time.Duration {
 			continue
 		}
 		current = latest // of a call on another limiter
-		if len(c.Args) < 10 || !strings.HasPrefix(c.Name(), "EVAL") || c.Args[3] != name {
-			continue
-		}
-		for _, arg := range c.Args[8:10] { // Java says how many permits first, Go the time
-			if now, err := strconv.ParseInt(arg, 10, 64); err == nil && now > 1e12 {
-				latest, current = max(latest, now), now
-				break
-			}
+		if now, ok := datedBy(c, name); ok {
+			latest, current = max(latest, now), now
 		}
 	}
 	return time.Duration(most) * time.Millisecond
+}
+
+// datedBy tells the time that a client gave to its call on a limiter, in ms.
+func datedBy(c redistest.Command, name string) (now int64, ok bool) {
+	if len(c.Args) < 10 || !strings.HasPrefix(c.Name(), "EVAL") || c.Args[3] != name {
+		return 0, false
+	}
+	for _, arg := range c.Args[8:10] { // Java says how many permits first, Go the time
+		if now, err := strconv.ParseInt(arg, 10, 64); err == nil && now > 1e12 {
+			return now, true
+		}
+	}
+	return 0, false
 }
 
 // scoresOf reads, from what a MONITOR saw, the records written for a permits key: whoever wrote them, in whatever format.

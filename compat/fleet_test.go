@@ -1,6 +1,9 @@
 package compat
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -37,10 +40,13 @@ func (f *mixed) beside(java *redisson.Process) *bench {
 	return &bench{T: f.T, ctx: f.Context(), rdb: f.rdb, java: java}
 }
 
-// limiter is Go's handle on a limiter.
+// limiter is Go's handle on a limiter, which bears with a busy machine.
 func (f *mixed) limiter(name string, opts ...rratelimiter.LimiterOption) *rratelimiter.Limiter {
-	return rratelimiter.NewClient(f.rdb).RateLimiter(name, opts...)
+	return rratelimiter.NewClient(f.rdb, rratelimiter.WithCallTimeout(patience)).RateLimiter(name, opts...)
 }
+
+// patience is for what takes no time but on a busy machine.
+const patience = 20 * time.Second
 
 // TestFleet: evictions come first, since they may take any key of the server that has a life time.
 func TestFleet(t *testing.T) {
@@ -54,6 +60,7 @@ func TestFleet(t *testing.T) {
 	}{
 		{"eviction", evictions},
 		{"keep-alive", keptAlive},
+		{"new rate", newRates},
 	} {
 		t.Run(story.name, func(t *testing.T) { story.tell(fleet.in(t)) })
 	}
@@ -82,9 +89,12 @@ func javaMember(t *testing.T, java *redisson.Process, name string) member {
 	}}
 }
 
-// goMember is goroutines in this process.
+// goMember is goroutines in this process: as many as two Redissons have threads.
 func goMember(l *rratelimiter.Limiter) member {
-	return member{"Go", func(work redisson.Work, report func(redisson.Grant, error)) { acquireWhile(l, work, report) }}
+	return member{"Go", func(work redisson.Work, report func(redisson.Grant, error)) {
+		work.Threads *= 2
+		acquireWhile(l, work, report)
+	}}
 }
 
 // A journal is what the members of a fleet got, and what failed, by their names.
@@ -99,37 +109,80 @@ func newJournal() *journal {
 	return &journal{grants: map[string][]redisson.Grant{}, faults: map[string][]error{}}
 }
 
-// work lets each member acquire in two ways at once, blocked and polling, and returns when all are done.
-func (j *journal) work(work redisson.Work, members ...member) {
-	work.Pause, work.Grace = 5*time.Millisecond, grace
+// work lets each member acquire in two ways at once, blocked and polling, one short run after the other, until there is
+// enough: by a time that a busy machine needs, too.
+func (j *journal) work(t *testing.T, enough func() bool, members ...member) {
+	t.Helper()
+	const limit = 40 * time.Second
+	work := redisson.Work{Threads: 2, For: 500 * time.Millisecond, Min: 1, Max: 3, Pause: 5 * time.Millisecond, Grace: limit}
+	deadline := time.Now().Add(limit)
 	var wg sync.WaitGroup
 	for _, m := range members {
 		for _, blocked := range []bool{true, false} {
 			own := work
 			own.Blocked = blocked
 			wg.Go(func() {
-				m.acquire(own, func(g redisson.Grant, err error) {
-					j.mu.Lock()
-					defer j.mu.Unlock()
-					if err != nil {
-						j.faults[m.name] = append(j.faults[m.name], err)
-						return
-					}
-					j.grants[m.name] = append(j.grants[m.name], g)
-					j.log = append(j.log, window.Grant{Permits: g.Permits, Start: g.Start, End: g.End})
-				})
+				for !enough() && time.Now().Before(deadline) {
+					m.acquire(own, func(g redisson.Grant, err error) { j.note(m.name, g, err) })
+				}
 			})
 		}
 	}
 	wg.Wait()
+	if !enough() {
+		t.Errorf("not enough within %v: %s", limit, j.summary(members))
+	}
+}
+
+func (j *journal) note(member string, g redisson.Grant, err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if err != nil {
+		j.faults[member] = append(j.faults[member], err)
+		return
+	}
+	j.grants[member] = append(j.grants[member], g)
+	j.log = append(j.log, window.Grant{Permits: g.Permits, Start: g.Start, End: g.End})
+}
+
+// everybody tells whether each member got so many permits after a time.
+func (j *journal) everybody(members []member, least int64, after time.Time) bool {
+	return !slices.ContainsFunc(members, func(m member) bool { return j.permits(m.name, after) < least })
+}
+
+// sum is how many permits the members got after a time.
+func (j *journal) sum(members []member, after time.Time) (sum int64) {
+	for _, m := range members {
+		sum += j.permits(m.name, after)
+	}
+	return sum
+}
+
+func (j *journal) summary(members []member) (text string) {
+	for _, m := range members {
+		text += fmt.Sprintf("%s %d permits, %s; ", m.name, j.permits(m.name, time.Time{}), kinds(j.faults[m.name]))
+	}
+	return text
 }
 
 // permits is how many a member got, of those that had returned after a time.
 func (j *journal) permits(member string, after time.Time) (sum int64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	for _, g := range j.grants[member] {
 		if g.End.After(after) {
 			sum += g.Permits
 		}
 	}
 	return sum
+}
+
+// kinds counts errors by their texts, without what is different in each.
+func kinds(faults []error) string {
+	counts := map[string]int{}
+	for _, fault := range faults {
+		text, _, _ := strings.Cut(fault.Error(), " EVAL")
+		counts[fmt.Sprintf("%.160s", text)]++
+	}
+	return fmt.Sprint(len(faults), " faults ", counts)
 }
