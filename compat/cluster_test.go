@@ -50,7 +50,7 @@ func TestFleetOnCluster(t *testing.T) {
 				want(b, "4.7.0's trySetRate", false)(recent.TrySetRate(b.ctx, name, redisson.Rate{Permits: 1, Interval: time.Hour}))
 				want(b, "Go's Config", rate)(limiter.Config(b.ctx))
 
-				members := []member{javaMember(t, old, name), javaMember(t, recent, name), goMember(limiter)}
+				members := []member{javaMember(t, old, name), javaMember(t, recent, name), goMember(t, limiter)}
 				everybody := func(j *journal, least int64) func() bool {
 					return func() bool { return j.everybody(members, least, time.Time{}) }
 				}

@@ -25,15 +25,24 @@ import (
 func TestFleetFailover(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Sentinel(t, 1)
+	for _, s := range servers.Sentinels { // a busy machine is not to look like the end of the master
+		sentinel := redis.NewSentinelClient(s.Options())
+		if err := sentinel.Set(t.Context(), redistest.MasterName, "down-after-milliseconds", "1500").Err(); err != nil {
+			t.Fatal(err)
+		}
+		if err := sentinel.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	options := []redisson.Option{redisson.Addr(servers.Addrs()...), redisson.Sentinel(redistest.MasterName)}
 	old, recent := redisson.Start(t, "3.17.5", options...), redisson.Start(t, "4.7.0", options...)
 	rdb := servers.Client()
 	b := &bench{T: t, ctx: t.Context(), rdb: rdb, java: old}
 	busy := b.client().RateLimiter("failover:busy")
 	// Windows of a busy limiter are shorter than the time without a master, so none holds grants of both.
-	rate := every(250*time.Millisecond, 50)
+	rate := every(500*time.Millisecond, 100)
 	b.must("Go's SetRate", busy.SetRate(b.ctx, rate))
-	members := []member{javaMember(t, old, busy.Name()), javaMember(t, recent, busy.Name()), goMember(busy)}
+	members := []member{javaMember(t, old, busy.Name()), javaMember(t, recent, busy.Name()), goMember(t, busy)}
 	master, replica := servers.Servers[0], servers.Servers[1]
 	ofMaster := master.Monitor()
 	j := newJournal()
@@ -43,6 +52,7 @@ func TestFleetFailover(t *testing.T) {
 	load.Go(func() {
 		j.work(t, func() bool { return since.Load() != nil && j.everybody(members, 10, *since.Load()) }, members...)
 	})
+	t.Cleanup(load.Wait)
 	b.eventually("everybody gets something from the old master", patience, func() bool { return j.everybody(members, 10, begun) })
 	long := newLongLimiter(b, old, recent)
 	long.everybodyTakes(10)

@@ -74,7 +74,7 @@ func underLoad(f *mixed, r raise) {
 	monitor := redistest.Monitor(f, f.server.Addr, func(c redistest.Command) bool {
 		return len(c.Args) > 3 && (c.Args[1] == permitsKey(limiter.Name()) || c.Args[3] == limiter.Name())
 	})
-	members := []member{javaMember(f.T, f.old, limiter.Name()), javaMember(f.T, f.recent, limiter.Name()), goMember(limiter)}
+	members := []member{javaMember(f.T, f.old, limiter.Name()), javaMember(f.T, f.recent, limiter.Name()), goMember(f.T, limiter)}
 	j := newJournal()
 	// The old rate would not grant that many by the end.
 	const each, all, within = 20, 300, 20 * time.Second
@@ -85,6 +85,7 @@ func underLoad(f *mixed, r raise) {
 			return since.Load() != nil && j.everybody(members, each, *since.Load()) && j.sum(members, *since.Load()) >= all
 		}, members...)
 	})
+	f.Cleanup(load.Wait)
 	b.eventually("the old rate is used", patience, func() bool { return j.sum(members, time.Time{}) >= lowRate })
 	setting := time.Now()
 	b.must(r.name, r.set(b.ctx, limiter.Name(), time.Second))
