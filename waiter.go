@@ -32,7 +32,8 @@ type line struct {
 	gathers     int     // how many callers the next flight waits for, those included who were just answered; 0: it doesn't
 	rebuild     bool    // the next flight finishes a rebuild of the free permits
 	timer       *time.Timer
-	naps        int // sleeps in a row that were cut short
+	naps        int  // sleeps in a row that were cut short, and slept to their end
+	napping     bool // the timer ends one more
 	share       share
 	rate        int64     // as of the last answer; 0: none yet
 	noticed     time.Time // when Redisson was last looked for on the server
@@ -233,7 +234,8 @@ func (ln *line) stop() {
 	}
 }
 
-// Sleeps are cut short, since what happens elsewhere can't be heard: a rate raised, permits released.
+// Sleeps are cut short, since what happens elsewhere can't be heard: a rate raised, permits released. They grow by those that
+// were slept to their end: who tries meanwhile asks for those who wait, too, and says nothing about how long they have.
 const (
 	shortestCut = time.Second
 	longestCut  = 15 * time.Second
@@ -244,19 +246,27 @@ const (
 func (ln *line) sleep(next *request, g grants) {
 	now, since := ln.client.clock(), ln.since(g)
 	ln.polite = ln.share.divide(g, since, next.free.Sub(since), next.n)
-	wait := max(next.free.Sub(now), 0)
-	if longest := min(shortestCut<<ln.naps, longestCut); wait > longest {
-		wait = longest - rand.N(longest/10)
-		ln.naps = min(ln.naps+1, 4)
+	wait, longest := max(next.free.Sub(now), 0), ln.longest()
+	if wait > longest {
 		ln.polite = time.Time{}
+		ln.nap(longest)
 	} else {
 		ln.naps = 0
 		if next.free.Before(ln.polite) {
 			wait = max(ln.share.ready(next.free, ln.polite, next.n).Sub(now), 0)
 		}
+		ln.set(wait)
 	}
-	ln.set(wait)
 	ln.client.watch()
+}
+
+// longest is how long the line may sleep.
+func (ln *line) longest() time.Duration { return min(shortestCut<<ln.naps, longestCut) }
+
+// nap sets the timer to about so long, in the place of a sleep that is to be cut short.
+func (ln *line) nap(longest time.Duration) {
+	ln.set(longest - rand.N(longest/10))
+	ln.napping = true
 }
 
 // room tells how many permits callers in line may ask for now, beside those of the first; below 0 for none.
@@ -275,10 +285,15 @@ func (ln *line) rest() {
 	if now.Before(ln.polite) {
 		at = ln.share.ready(now, ln.polite, next.n)
 	}
-	ln.set(max(at.Sub(now), 0))
+	if wait, longest := max(at.Sub(now), 0), ln.longest(); wait > longest {
+		ln.nap(longest)
+	} else {
+		ln.set(wait)
+	}
 }
 
 func (ln *line) set(wait time.Duration) {
+	ln.napping = false
 	if ln.timer == nil {
 		ln.timer = time.AfterFunc(wait, ln.rise)
 	} else {
@@ -324,6 +339,9 @@ func (ln *line) rise() {
 	}
 	if ln.waiting == 0 {
 		return
+	}
+	if ln.napping {
+		ln.naps = min(ln.naps+1, 4)
 	}
 	if next, now := ln.waiter(), ln.client.clock(); next != nil && ln.waiting > 1 && !now.Before(next.free) {
 		if at := ln.share.together(next.free); now.Before(at) {

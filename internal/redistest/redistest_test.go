@@ -137,7 +137,7 @@ func TestRealTakesArguments(t *testing.T) {
 func TestRealEndsWithItsTest(t *testing.T) {
 	var addr string
 	t.Run("inner", func(t *testing.T) { addr = Real(t).Addr })
-	if _, err := servingPid(addr); err == nil {
+	if _, err := servingPid(addr, nil); err == nil {
 		t.Errorf("%s still answers", addr)
 	}
 }
@@ -237,6 +237,7 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 		{"not a redis-server", "false", func(tb testing.TB) { Real(tb) }, []string{"ended at once"}},
 		{"a wrong argument", "", func(tb testing.TB) { Real(tb, "--no-such-option", "1") }, []string{"ended at once", "no-such-option"}},
 		{"a cluster of nothing", "", func(tb testing.TB) { Cluster(tb, 0) }, []string{"0 masters"}},
+		{"sentinels over nothing", "", func(tb testing.TB) { Sentinel(tb, 0) }, []string{"0 replicas"}},
 		{"kill what is shared", "", func(tb testing.TB) { Shared(tb).Kill() }, []string{"use Real"}},
 		{"pause what is shared", "", func(tb testing.TB) { Shared(tb).Pause() }, []string{"use Real"}},
 		{"restart what is shared", "", func(tb testing.TB) { Shared(tb).Restart() }, []string{"use Real"}},
@@ -298,7 +299,7 @@ func TestServersDieWithTheTestBinary(t *testing.T) {
 			for lines.Scan() {
 				if addr, ok := strings.CutPrefix(lines.Text(), "serving at "); ok {
 					addrs = append(addrs, addr)
-					if _, err := servingPid(addr); err != nil && end == "is killed" {
+					if _, err := servingPid(addr, nil); err != nil && end == "is killed" {
 						t.Errorf("%s does not answer while the child lives: %v", addr, err)
 					}
 				}
@@ -315,7 +316,7 @@ func TestServersDieWithTheTestBinary(t *testing.T) {
 				t.Fatalf("the child named %d servers", len(addrs))
 			}
 			for _, addr := range addrs {
-				eventually(t, addr+" is gone", func() bool { _, err := servingPid(addr); return err != nil })
+				eventually(t, addr+" is gone", func() bool { _, err := servingPid(addr, nil); return err != nil })
 			}
 		})
 	}
