@@ -387,7 +387,7 @@ func (ln *line) distribute(f *flight, g grants, info *FlightInfo) {
 			ln.finish(f, r, nil)
 		}
 	}
-	info.Permits = own
+	info.Permits, info.Abandoned = own, spare
 }
 
 // remember keeps the refusal of a caller who tried, as told at a time. Behind others in line a refusal tells little.
