@@ -81,8 +81,6 @@ require (
 	gopkg.in/yaml.v3 v3.0.1 // indirect
 )
 
-replace github.com/rratelimiter/rratelimiter => ..
-
 require (
 	github.com/prometheus/client_golang v1.23.2
 	github.com/prometheus/client_model v0.6.2
@@ -92,7 +90,3 @@ require (
 	go.opentelemetry.io/otel/exporters/prometheus v0.64.0
 	go.opentelemetry.io/otel/sdk/metric v1.42.0
 )
-
-replace github.com/rratelimiter/rratelimiter/otellimit => ../otellimit
-
-replace github.com/rratelimiter/rratelimiter/promlimit => ../promlimit

@@ -23,5 +23,3 @@ require (
 	go.uber.org/atomic v1.12.0 // indirect
 	golang.org/x/sys v0.41.0 // indirect
 )
-
-replace github.com/rratelimiter/rratelimiter => ..
