@@ -3,6 +3,7 @@
 //
 //	go run ./scripts/release                prints the version
 //	go run ./scripts/release set v0.2.0     sets another, in go.work and in each go.mod
+//	go run ./scripts/release tags           prints the tags of a release at that version, one for each module
 //	go run ./scripts/release proxy DIR      makes DIR a module proxy (GOPROXY=file://DIR) that has all modules at that version
 //
 // The proxy holds what git tracks, as it lies in the checkout. It is refused where a go.mod would not do for users: one that
@@ -45,12 +46,17 @@ func run(args []string) error {
 	case len(args) == 0:
 		fmt.Println(work.version)
 		return nil
+	case len(args) == 1 && args[0] == "tags":
+		for _, m := range work.modules {
+			fmt.Println(strings.TrimPrefix(m.Module.Mod.Path+"/"+work.version, root+"/"))
+		}
+		return nil
 	case len(args) == 2 && args[0] == "set":
 		return work.set(args[1])
 	case len(args) == 2 && args[0] == "proxy":
 		return work.proxy(args[1])
 	}
-	return errors.New("usage: release [set VERSION | proxy DIR]")
+	return errors.New("usage: release [set VERSION | tags | proxy DIR]")
 }
 
 // A workspace is go.work and what it leads to.
