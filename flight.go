@@ -375,6 +375,7 @@ func (ln *line) distribute(f *flight, g grants, info *FlightInfo) {
 			}
 		}
 	}
+	info.Abandoned = spare
 	for _, r := range denied {
 		switch {
 		case r.n <= g.free && !r.last && (ln.first == nil || ln.first.n <= g.free):
@@ -387,7 +388,7 @@ func (ln *line) distribute(f *flight, g grants, info *FlightInfo) {
 			ln.finish(f, r, nil)
 		}
 	}
-	info.Permits, info.Abandoned = own, spare
+	info.Permits = own
 }
 
 // remember keeps the refusal of a caller who tried, as told at a time. Behind others in line a refusal tells little.

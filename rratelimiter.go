@@ -523,5 +523,6 @@ type FlightInfo struct {
 	Healed                   string        // what was repaired and why; "" mostly
 	RateMismatch             bool          // WithRate differs from the rate in force
 	Remembered               int           // refusals by WithDenyCache, without a call, since the limiter's last call
+	Fallback                 bool          // the process decided by itself (WithFallback): since the call failed, or without one
 	Err                      error         // why the call failed; nil mostly
 }

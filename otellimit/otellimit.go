@@ -48,7 +48,7 @@ type Observer struct {
 
 	called, attempts, carried, requests metric.Int64Counter
 	permits, abandoned                  metric.Int64Counter
-	healed, mismatched                  metric.Int64Counter
+	healed, mismatched, fallbacks       metric.Int64Counter
 	callTime, waitTime                  metric.Float64Histogram
 
 	mu      sync.Mutex
@@ -129,6 +129,8 @@ func New(config Config) (*Observer, error) {
 	o.healed = counter("rratelimiter.healed", "{call}", "Calls that found a broken state and repaired it.")
 	o.mismatched = counter("rratelimiter.rate.mismatches", "{call}",
 		"Calls that found another rate in force than their limiter's own.")
+	o.fallbacks = counter("rratelimiter.fallbacks", "{call}",
+		"Calls that the process answered by itself, as Redis could not be reached.")
 	_, err := meter.Int64ObservableUpDownCounter("rratelimiter.waiting.requests", metric.WithUnit("{request}"),
 		metric.WithDescription("Callers who are blocked now."), metric.WithInt64Callback(o.waiting))
 	return o, errors.Join(append(problems, err)...)
@@ -137,27 +139,36 @@ func New(config Config) (*Observer, error) {
 // Flight counts a call.
 func (o *Observer) Flight(info rratelimiter.FlightInfo) {
 	ctx := context.Background()
-	if o.calls != nil {
+	called := !info.Fallback || info.Err != nil
+	if o.calls != nil && called {
 		ctx = o.traceCall(ctx, info)
 	}
 	l := o.all.Of(info.Limiter)
-	o.callTime.Record(ctx, info.Latency.Seconds(), l.plain.record...)
-	add(ctx, o.attempts, info.Attempts, l.plain)
-	add(ctx, o.carried, info.Callers, l.plain)
 	add(ctx, o.requests, info.Granted, l.granted)
 	add(ctx, o.requests, info.Remembered, l.remembered)
 	add(ctx, o.permits, info.Permits, l.plain)
 	add(ctx, o.abandoned, info.Abandoned, l.plain)
+	if info.Err == nil || info.Fallback {
+		add(ctx, o.requests, info.Denied, l.denied)
+	} else {
+		add(ctx, o.requests, info.Denied, l.failed)
+	}
+	if info.Fallback {
+		add(ctx, o.fallbacks, 1, l.plain)
+	}
+	if !called {
+		return
+	}
+	o.callTime.Record(ctx, info.Latency.Seconds(), l.plain.record...)
+	add(ctx, o.attempts, info.Attempts, l.plain)
+	add(ctx, o.carried, info.Callers, l.plain)
 	switch {
 	case info.Err == nil:
 		add(ctx, o.called, 1, l.ok)
-		add(ctx, o.requests, info.Denied, l.denied)
 	case errors.Is(info.Err, rratelimiter.ErrOutcomeUnknown):
 		add(ctx, o.called, 1, l.unknown)
-		add(ctx, o.requests, info.Denied, l.failed)
 	default:
 		add(ctx, o.called, 1, l.failed)
-		add(ctx, o.requests, info.Denied, l.failed)
 	}
 	if info.Healed != "" {
 		add(ctx, o.healed, 1, l.plain)

@@ -123,6 +123,25 @@ func TestCountsWhatACallTells(t *testing.T) {
 				"rratelimiter.requests{outcome=failed} 2",
 			},
 		},
+		"a failure that the process makes up for": {
+			rratelimiter.FlightInfo{Granted: 1, Denied: 2, Permits: 3, Attempts: 1, Fallback: true, Err: down}, []string{
+				"rratelimiter.calls{outcome=failed} 1",
+				"rratelimiter.call.duration{} 1 0",
+				"rratelimiter.call.attempts{} 1",
+				"rratelimiter.requests{outcome=granted} 1",
+				"rratelimiter.requests{outcome=denied} 2",
+				"rratelimiter.granted.permits{} 3",
+				"rratelimiter.fallbacks{} 1",
+			},
+		},
+		"an answer without a call": {
+			rratelimiter.FlightInfo{Callers: 3, Granted: 1, Denied: 2, Permits: 3, Fallback: true}, []string{
+				"rratelimiter.requests{outcome=granted} 1",
+				"rratelimiter.requests{outcome=denied} 2",
+				"rratelimiter.granted.permits{} 3",
+				"rratelimiter.fallbacks{} 1",
+			},
+		},
 		"a repair and another rate": {
 			rratelimiter.FlightInfo{Healed: "free permits were missing", RateMismatch: true}, []string{
 				"rratelimiter.calls{outcome=ok} 1",
@@ -238,7 +257,7 @@ func TestSpansAreAsLongAsWhatTheyShow(t *testing.T) {
 	}
 	call := spans[1]
 	want := "db.system.name=redis,error.type=outcome_unknown,rratelimiter.call.attempts=2,rratelimiter.call.requests=3," +
-		"rratelimiter.healed=free permits were missing,rratelimiter.limiter=orders,rratelimiter.permits.abandoned=1," +
+		"rratelimiter.fallback=false,rratelimiter.healed=free permits were missing,rratelimiter.limiter=orders,rratelimiter.permits.abandoned=1," +
 		"rratelimiter.permits.granted=4,rratelimiter.rate_mismatch=false,rratelimiter.requests.denied=1,rratelimiter.requests.granted=2"
 	if got := attributesOf(call); call.Name() != "rratelimiter.call" || call.SpanKind() != trace.SpanKindClient || got != want {
 		t.Errorf("%s, a %v: %s", call.Name(), call.SpanKind(), got)

@@ -42,6 +42,7 @@ func (o *Observer) traceCall(ctx context.Context, info rratelimiter.FlightInfo) 
 			attribute.Int64("rratelimiter.permits.granted", info.Permits),
 			attribute.Int64("rratelimiter.permits.abandoned", info.Abandoned),
 			attribute.Bool("rratelimiter.rate_mismatch", info.RateMismatch),
+			attribute.Bool("rratelimiter.fallback", info.Fallback),
 		)
 		if info.Healed != "" {
 			span.SetAttributes(attribute.String("rratelimiter.healed", info.Healed))

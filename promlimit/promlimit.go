@@ -62,7 +62,7 @@ type limiter struct {
 	permits, abandoned                prometheus.Counter
 	waitTime                          prometheus.Observer
 	waiting                           prometheus.Gauge
-	healed, mismatched                prometheus.Counter
+	healed, mismatched, fallbacks     prometheus.Counter
 }
 
 // New makes metrics, which are to be registered.
@@ -97,6 +97,7 @@ func New(config Config) *Metrics {
 		config.WaitBuckets, waitBuckets)
 	healed := counter("healed_total", "Calls that found a broken state and repaired it.")
 	mismatched := counter("rate_mismatches_total", "Calls that found another rate in force than their limiter's own.")
+	fallbacks := counter("fallbacks_total", "Calls that the process answered by itself, as Redis could not be reached.")
 	m.waiting = prometheus.NewGaugeVec(
 		prometheus.GaugeOpts{Namespace: "rratelimiter", Name: "waiting_requests", Help: "Callers who are blocked now."}, label)
 	m.all = series.New(config.Label, config.MostLabels, func(label string) *limiter {
@@ -117,6 +118,7 @@ func New(config Config) *Metrics {
 			waiting:    m.waiting.WithLabelValues(label),
 			healed:     healed.WithLabelValues(label),
 			mismatched: mismatched.WithLabelValues(label),
+			fallbacks:  fallbacks.WithLabelValues(label),
 		}
 	})
 	return m
@@ -125,23 +127,32 @@ func New(config Config) *Metrics {
 // Flight counts a call.
 func (m *Metrics) Flight(info rratelimiter.FlightInfo) {
 	l := m.all.Of(info.Limiter)
-	l.callTime.Observe(info.Latency.Seconds())
-	add(l.attempts, info.Attempts)
-	add(l.carried, info.Callers)
+	called := !info.Fallback || info.Err != nil
 	add(l.granted, info.Granted)
 	add(l.refused, info.Remembered)
 	add(l.permits, info.Permits)
 	add(l.abandoned, info.Abandoned)
+	if info.Err == nil || info.Fallback {
+		add(l.denied, info.Denied)
+	} else {
+		add(l.doubted, info.Denied)
+	}
+	if info.Fallback {
+		l.fallbacks.Inc()
+	}
+	if !called {
+		return
+	}
+	l.callTime.Observe(info.Latency.Seconds())
+	add(l.attempts, info.Attempts)
+	add(l.carried, info.Callers)
 	switch {
 	case info.Err == nil:
 		l.called.Inc()
-		add(l.denied, info.Denied)
 	case errors.Is(info.Err, rratelimiter.ErrOutcomeUnknown):
 		l.unknown.Inc()
-		add(l.doubted, info.Denied)
 	default:
 		l.failed.Inc()
-		add(l.doubted, info.Denied)
 	}
 	if info.Healed != "" {
 		l.healed.Inc()

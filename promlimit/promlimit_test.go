@@ -85,6 +85,22 @@ func TestCountsWhatACallTells(t *testing.T) {
 			rratelimiter_call_requests_total{limiter=""} 2
 			rratelimiter_requests_total{limiter="",outcome="failed"} 2`,
 		},
+		"a failure that the process makes up for": {
+			rratelimiter.FlightInfo{Granted: 1, Denied: 2, Permits: 3, Attempts: 1, Fallback: true, Err: down}, `
+			rratelimiter_calls_total{limiter="",outcome="failed"} 1
+			rratelimiter_call_attempts_total{limiter=""} 1
+			rratelimiter_requests_total{limiter="",outcome="granted"} 1
+			rratelimiter_requests_total{limiter="",outcome="denied"} 2
+			rratelimiter_granted_permits_total{limiter=""} 3
+			rratelimiter_fallbacks_total{limiter=""} 1`,
+		},
+		"an answer without a call": {
+			rratelimiter.FlightInfo{Callers: 3, Granted: 1, Denied: 2, Permits: 3, Fallback: true}, `
+			rratelimiter_requests_total{limiter="",outcome="granted"} 1
+			rratelimiter_requests_total{limiter="",outcome="denied"} 2
+			rratelimiter_granted_permits_total{limiter=""} 3
+			rratelimiter_fallbacks_total{limiter=""} 1`,
+		},
 		"a repair": {
 			rratelimiter.FlightInfo{Healed: "free permits were missing"}, `
 			rratelimiter_healed_total{limiter=""} 1`,
@@ -234,35 +250,5 @@ func TestMetricsAreDescribed(t *testing.T) {
 	}
 	if listed := strings.Count(string(text), "\n| `rratelimiter_"); listed != len(families) {
 		t.Errorf("docs/observability.md lists %d metrics, there are %d", listed, len(families))
-	}
-}
-
-func BenchmarkFlight(b *testing.B) {
-	info := rratelimiter.FlightInfo{
-		Limiter: "orders", Callers: 100, Granted: 60, Denied: 40, Permits: 60, Latency: time.Millisecond, Attempts: 1,
-	}
-	for name, label := range map[string]func(string) string{"none": nil, "name": func(limiter string) string { return limiter }} {
-		b.Run("label="+name, func(b *testing.B) {
-			m := New(Config{Label: label})
-			b.ReportAllocs()
-			for b.Loop() {
-				m.Flight(info)
-			}
-		})
-	}
-}
-
-func BenchmarkRequest(b *testing.B) {
-	m := New(Config{})
-	for _, waits := range []bool{false, true} {
-		info := rratelimiter.RequestInfo{Limiter: "orders", Waits: waits, Permits: 1, Granted: 1, Latency: time.Millisecond}
-		b.Run(fmt.Sprintf("waits=%v", waits), func(b *testing.B) {
-			b.ReportAllocs()
-			b.RunParallel(func(pb *testing.PB) {
-				for pb.Next() {
-					m.Request(b.Context(), info)
-				}
-			})
-		})
 	}
 }

@@ -44,6 +44,7 @@ func TestThePageShowsTheWork(t *testing.T) {
 var everything = []rratelimiter.FlightInfo{
 	{Callers: 1, Granted: 1, Denied: 1, Permits: 1, Abandoned: 1, Remembered: 1, Attempts: 1, Healed: "x", RateMismatch: true},
 	{Denied: 1, Err: rratelimiter.ErrNotInitialized},
+	{Fallback: true},
 	{Denied: 1, Err: rratelimiter.ErrOutcomeUnknown},
 }
 
