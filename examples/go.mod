@@ -5,11 +5,19 @@ go 1.25.0
 require (
 	github.com/gin-gonic/gin v1.11.0
 	github.com/go-chi/chi/v5 v5.2.3
+	github.com/go-redis/redis_rate/v10 v10.0.1
 	github.com/hibiken/asynq v0.25.1
 	github.com/labstack/echo/v4 v4.13.4
+	github.com/prometheus/client_golang v1.23.2
+	github.com/prometheus/client_model v0.6.2
+	github.com/prometheus/prometheus v0.306.0
 	github.com/redis/go-redis/v9 v9.22.0
 	github.com/rratelimiter/rratelimiter v0.1.0
+	github.com/rratelimiter/rratelimiter/otellimit v0.1.0
+	github.com/rratelimiter/rratelimiter/promlimit v0.1.0
 	github.com/tsenart/vegeta/v12 v12.13.0
+	go.opentelemetry.io/otel/exporters/prometheus v0.64.0
+	go.opentelemetry.io/otel/sdk/metric v1.42.0
 )
 
 require (
@@ -79,15 +87,4 @@ require (
 	golang.org/x/tools v0.39.0 // indirect
 	google.golang.org/protobuf v1.36.11 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect
-)
-
-require (
-	github.com/go-redis/redis_rate/v10 v10.0.1
-	github.com/prometheus/client_golang v1.23.2
-	github.com/prometheus/client_model v0.6.2
-	github.com/prometheus/prometheus v0.306.0
-	github.com/rratelimiter/rratelimiter/otellimit v0.1.0
-	github.com/rratelimiter/rratelimiter/promlimit v0.1.0
-	go.opentelemetry.io/otel/exporters/prometheus v0.64.0
-	go.opentelemetry.io/otel/sdk/metric v1.42.0
 )
