@@ -6,11 +6,11 @@
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 
 .NOTPARALLEL:
-.PHONY: help test unit lint matrix matrix-table testdata demo bench bench-update deps clean
+.PHONY: help test unit lint release-check tidy matrix matrix-table testdata demo bench bench-update deps clean
 
 # Everything. The other targets are parts of it, or tools.
 test: deps
-	scripts/check lint unit compat
+	scripts/check lint release unit compat
 
 help:
 	@awk '/^#/ { text = text "\n    " substr($$0, 3); next } /^[a-z-]+:/ { sub(/:.*/, ""); print $$0 text } { text = "" }' Makefile
@@ -22,6 +22,14 @@ unit:
 
 lint:
 	scripts/check lint
+
+# All modules as users get them at the next version, which docs/releasing.md tells more of.
+release-check:
+	scripts/check release
+
+# go mod tidy for all modules, which need each other at a version that is not published yet.
+tidy:
+	scripts/check tidy
 
 # Each Redisson version against this library, with the table of what works.
 matrix: deps

@@ -46,8 +46,8 @@ func (l *Limiter) Acquire(ctx context.Context, n int64) error {
 	return err
 }
 
-// request is the one way by which whole requests are made.
-func (l *Limiter) request(ctx context.Context, operation string, a ask) (Result, error) {
+// serve answers a whole request.
+func (l *Limiter) serve(ctx context.Context, operation string, a ask) (Result, error) {
 	err := l.err
 	if err == nil && a.n < 1 {
 		err = fmt.Errorf("%w: %d", ErrInvalidPermits, a.n)
@@ -76,6 +76,15 @@ func (l *Limiter) request(ctx context.Context, operation string, a ask) (Result,
 // AcquireUpTo takes as many permits as are free now, at most n, and tells how many. While callers of this process wait
 // for their turn, nothing is free.
 func (l *Limiter) AcquireUpTo(ctx context.Context, n int64) (int64, error) {
+	started := time.Now()
+	granted, err := l.acquireUpTo(ctx, n)
+	l.client.tell(ctx, RequestInfo{
+		Limiter: l.name, Method: "AcquireUpTo", Permits: n, Granted: granted, Latency: time.Since(started), Err: err,
+	})
+	return granted, err
+}
+
+func (l *Limiter) acquireUpTo(ctx context.Context, n int64) (int64, error) {
 	const operation = "acquire up to from"
 	if l.err == nil && n < 1 {
 		return 0, wrap(operation, l.name, fmt.Errorf("%w: %d", ErrInvalidPermits, n))
@@ -264,6 +273,10 @@ func (c *Client) allowTogether(ctx context.Context, counts map[string]int64, lim
 			info.Granted, info.Denied, info.Permits = 1, 0, counts[l.keyNames[keyConfig]]
 		}
 		c.observer.Flight(info)
+		c.tell(ctx, RequestInfo{
+			Limiter: l.name, Method: "AllowAll", Permits: counts[l.keyNames[keyConfig]], Granted: info.Permits,
+			Latency: latency, Err: err,
+		})
 	}
 	return results, err
 }

@@ -375,6 +375,7 @@ func (ln *line) distribute(f *flight, g grants, info *FlightInfo) {
 			}
 		}
 	}
+	info.Abandoned = spare
 	for _, r := range denied {
 		switch {
 		case r.n <= g.free && !r.last && (ln.first == nil || ln.first.n <= g.free):

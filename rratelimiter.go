@@ -50,6 +50,8 @@ type Client struct {
 	defaults    settings
 	err         error // of the options
 
+	requestObserver RequestObserver // the observer, if it is one
+
 	lines    lines
 	waiting  atomic.Int64 // callers in all lines
 	requests sync.Pool    // of *request
@@ -89,6 +91,7 @@ func NewClient(rdb Redis, opts ...Option) *Client {
 	}
 	c.identity = newIdentity(c.id)
 	c.lane = newLane(rdb, c.callTimeout)
+	c.observed()
 	return c
 }
 
@@ -165,7 +168,8 @@ func WithCallTimeout(d time.Duration) Option {
 	}
 }
 
-// WithObserver sets who is told of each acquiring call.
+// WithObserver sets who is told of each acquiring call, and of each request if it is a [RequestObserver]. Where it has a
+// method Watch(*Client), NewClient calls that with the client. [Observers] makes one of several.
 func WithObserver(o Observer) Option {
 	return func(c *Client) error {
 		c.observer = o
@@ -512,11 +516,13 @@ type FlightInfo struct {
 	Limiter                  string        // name
 	Callers, Granted, Denied int           // of the call; who keeps waiting is neither granted nor denied
 	Permits                  int64         // granted in sum
+	Abandoned                int64         // of them, those that nobody got: their callers had gone
 	Waiting                  int           // callers still blocked in this process
 	Latency                  time.Duration // from asking Redis to its answer
 	Attempts                 int           // how often Redis was asked
 	Healed                   string        // what was repaired and why; "" mostly
 	RateMismatch             bool          // WithRate differs from the rate in force
 	Remembered               int           // refusals by WithDenyCache, without a call, since the limiter's last call
+	Fallback                 bool          // the process decided by itself (WithFallback): since the call failed, or without one
 	Err                      error         // why the call failed; nil mostly
 }

@@ -5,7 +5,7 @@ go 1.25.0
 require (
 	github.com/Shopify/toxiproxy/v2 v2.12.0
 	github.com/redis/go-redis/v9 v9.22.0
-	github.com/rratelimiter/rratelimiter v0.0.0
+	github.com/rratelimiter/rratelimiter v0.1.0
 	github.com/rs/zerolog v1.33.0
 )
 
@@ -30,5 +30,3 @@ require (
 	google.golang.org/protobuf v1.36.1 // indirect
 	gopkg.in/tomb.v1 v1.0.0-20141024135613-dd632973f1e7 // indirect
 )
-
-replace github.com/rratelimiter/rratelimiter => ..

@@ -9,7 +9,7 @@ require (
 	github.com/charmbracelet/x/ansi v0.11.8
 	github.com/charmbracelet/x/term v0.2.2
 	github.com/redis/go-redis/v9 v9.22.0
-	github.com/rratelimiter/rratelimiter v0.0.0
+	github.com/rratelimiter/rratelimiter v0.1.0
 	github.com/spf13/cobra v1.10.2
 	gonum.org/v1/plot v0.17.0
 )
@@ -43,5 +43,3 @@ require (
 	golang.org/x/sys v0.47.0 // indirect
 	golang.org/x/text v0.28.0 // indirect
 )
-
-replace github.com/rratelimiter/rratelimiter => ../..
