@@ -12,6 +12,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
+	"fmt"
 	"net"
 	"os"
 	"runtime/pprof"
@@ -27,14 +29,24 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
 func TestMain(m *testing.M) {
 	if words := os.Getenv(workerEnv); words != "" {
 		os.Exit(workerMain(words))
 	}
-	redistest.Main(m)
+	flag.Parse()
+	// Most tests with a server of their own wait for what it does, and share the processors well. (An error means that the
+	// flag has another name, and they run a few at a time.)
+	_ = flag.Set("test.parallel", "8")
+	code := m.Run()
+	if code == 0 && runsAll() {
+		if err := writePage(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
 }
 
 // ample is a rate that refuses nothing and forgets nothing within a test, so that Redis keeps a record of each grant.
