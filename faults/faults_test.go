@@ -79,14 +79,21 @@ func newProxy(tb testing.TB, server string) *proxy {
 // hold keeps back all that goes one way from now on, and loses nothing: release lets it go.
 func (p *proxy) hold(direction string) (release func()) {
 	p.tb.Helper()
+	return p.delay(direction, time.Hour, 0)
+}
+
+// delay makes all that goes one way from now on late, by chance up to the jitter more or less: release ends that.
+func (p *proxy) delay(direction string, latency, jitter time.Duration) (release func()) {
+	p.tb.Helper()
 	toxic, err := json.Marshal(map[string]any{
-		"name": direction, "type": "latency", "stream": direction, "attributes": map[string]any{"latency": time.Hour.Milliseconds()},
+		"name": direction, "type": "latency", "stream": direction,
+		"attributes": map[string]any{"latency": latency.Milliseconds(), "jitter": jitter.Milliseconds()},
 	})
 	if err != nil {
 		p.tb.Error(err)
 	}
 	if _, err := p.proxy.Toxics.AddToxicJson(bytes.NewReader(toxic)); err != nil {
-		p.tb.Errorf("hold the %s of %s: %v", direction, p.proxy.Upstream, err)
+		p.tb.Errorf("delay the %s of %s: %v", direction, p.proxy.Upstream, err)
 	}
 	return func() {
 		if err := p.proxy.Toxics.RemoveToxic(context.Background(), direction); err != nil {
