@@ -97,7 +97,7 @@ func linked(tb testing.TB, replica *Server) {
 func hurry(s *Server) error {
 	_, err := askSentinel(s, func(c *redis.SentinelClient) (string, error) {
 		cmd := redis.NewStatusCmd(context.Background(), "sentinel", "debug",
-			"info-period", 200, "publish-period", 200, "ping-period", 100, "election-timeout", 1000, "tilt-period", 1000)
+			"info-period", 200, "publish-period", 200, "election-timeout", 1000, "tilt-period", 1000)
 		_ = c.Process(context.Background(), cmd)
 		return cmd.Result()
 	})
