@@ -275,3 +275,37 @@ func clockStep(t *testing.T, step time.Duration) {
 		t.Errorf("clocks in step again: %d in a window, of %d", most, rate.Permits)
 	}
 }
+
+// TestServerTime: clients whose clocks are wrong by an hour keep the limit by the server's clock.
+func TestServerTime(t *testing.T) {
+	t.Parallel()
+	rate := rratelimiter.Rate{Permits: 20, Interval: 200 * time.Millisecond}
+	server := redistest.Real(t)
+	var clients []*rratelimiter.Limiter
+	for _, wrong := range []time.Duration{-time.Hour, 0, time.Hour} {
+		clients = append(clients, rratelimiter.NewClient(server.Client(), rratelimiter.WithCallTimeout(20*time.Second),
+			rratelimiter.WithClock(func() time.Time { return time.Now().Add(wrong) })).
+			RateLimiter("clock", rratelimiter.WithRate(rate), rratelimiter.WithServerTime()))
+	}
+	got := load(len(clients), 1, time.Millisecond, lasting(time.Second), func(caller int) call {
+		return ask(3, func() (bool, error) { return clients[caller].TryAcquire(t.Context(), 3) })
+	})
+	for _, c := range got.where(failed) {
+		t.Error(c.err)
+	}
+	var log []window.Grant
+	for _, c := range got.where(isGranted) {
+		log = append(log, window.Grant{Permits: c.Permits, Start: c.Start, End: c.End})
+	}
+	most, _ := window.Largest(log, rate.Interval)
+	t.Logf("%d permits granted, %d in a window, of %d", got.where(isGranted).permits(), most, rate.Permits)
+	if most > rate.Permits || got.where(isGranted).permits() < 2*rate.Permits {
+		t.Errorf("%d permits granted, %d in a window, of %d", got.where(isGranted).permits(), most, rate.Permits)
+	}
+	state, err := clients[0].State(t.Context())
+	if err != nil || time.Until(state.Newest) > time.Minute || time.Since(state.Newest) > time.Minute {
+		t.Errorf("%+v, %v", state, err)
+	}
+	row{section: own, fault: "clocks are wrong by an hour, `WithServerTime`", sees: "nothing", after: "exact, by the server's clock"}.
+		proves(t, 0)
+}

@@ -26,11 +26,11 @@ const (
 	refuses  = "Redis answers, but with an error"
 	lost     = "Something is taken away"
 	slow     = "Redis is slow"
-	replaced = "Another server takes over"
+	takeover = "Another server takes over"
 	own      = "The fault is on this side"
 )
 
-var sections = []string{gone, refuses, lost, slow, replaced, own}
+var sections = []string{gone, refuses, lost, slow, takeover, own}
 
 // A row is what one test proves about one fault.
 type row struct {
