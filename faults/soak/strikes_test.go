@@ -103,6 +103,7 @@ func (s *striker) strikeUntil(ctx context.Context) {
 		f.strike(s)
 		struck := time.Now()
 		back := s.back(ctx, struck)
+		s.t.Logf("%s until %s, back after %v", f.name, struck.Format("15:04:05.000"), back.Round(time.Millisecond))
 		if s.tally[f.name] == nil {
 			s.tally[f.name] = &toll{}
 		}
