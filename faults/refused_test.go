@@ -315,7 +315,7 @@ func TestEviction(t *testing.T) {
 			select {
 			case <-done:
 				return
-			default:
+			case <-time.After(5 * time.Millisecond):
 			}
 			_, err := admin.Pipelined(context.WithoutCancel(ctx), func(p redis.Pipeliner) error {
 				for range 100 {

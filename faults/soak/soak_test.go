@@ -63,8 +63,8 @@ func limits() []limit {
 	}
 	return []limit{
 		{name: "soak:fast", rate: rate(20, 200*time.Millisecond)},
-		{name: "soak:slow", rate: rate(100, 2*time.Second)},
-		{name: "soak:each", rate: rate(50, time.Second), opts: []rratelimiter.LimiterOption{rratelimiter.WithRecordPerRequest()}},
+		{name: "soak:slow", rate: rate(100, time.Second)},
+		{name: "soak:each", rate: rate(50, 500*time.Millisecond), opts: []rratelimiter.LimiterOption{rratelimiter.WithRecordPerRequest()}},
 		{name: "soak:joined", rate: rate(60, time.Second), joined: true,
 			opts: []rratelimiter.LimiterOption{rratelimiter.WithGranularity(50 * time.Millisecond)}},
 	}
@@ -82,10 +82,11 @@ type client struct {
 	errors map[string]int
 }
 
-// note counts an error by what it says at its end, without what differs from time to time.
+// note counts an error by what it says, without what differs from time to time: at its end, and in Java at the beginning.
 func (c *client) note(err error) {
 	c.failed.Add(1)
 	text := err.Error()
+	var thrown *redisson.Error
 	switch {
 	case errors.Is(err, rratelimiter.ErrOutcomeUnknown):
 		text = "outcome unknown"
@@ -93,8 +94,12 @@ func (c *client) note(err error) {
 		text = "not initialized"
 	case errors.Is(err, context.DeadlineExceeded):
 		text = "the caller's deadline"
+	case errors.As(err, &thrown):
+		all := words(thrown.Message)
+		text = thrown.Class[strings.LastIndexByte(thrown.Class, '.')+1:] + ": " + strings.Join(all[:min(len(all), 12)], " ")
 	default:
-		text = words(text)
+		all := words(text)
+		text = strings.Join(all[max(0, len(all)-5):], " ")
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,11 +109,10 @@ func (c *client) note(err error) {
 	c.errors[text]++
 }
 
-// words are the last few words of a text, without figures and addresses.
-func words(text string) string {
-	fields := strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" \t,;:[]()/", r) })
-	fields = slices.DeleteFunc(fields, func(f string) bool { return strings.ContainsAny(f, "0123456789@=") })
-	return strings.Join(fields[max(0, len(fields)-5):], " ")
+// words are those of a text, without figures, addresses and braces.
+func words(text string) []string {
+	fields := strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" \t,;:[](){}/", r) })
+	return slices.DeleteFunc(fields, func(f string) bool { return strings.ContainsAny(f, "0123456789@=") })
 }
 
 func (c *client) granted(end time.Time) {

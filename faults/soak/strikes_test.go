@@ -38,6 +38,7 @@ type striker struct {
 type toll struct {
 	times   int
 	longest time.Duration // until all clients were back
+	last    string        // the one that took so long
 }
 
 // strikes are all faults. Those that cost a limiter its state say so.
@@ -64,7 +65,14 @@ var strikes = []struct {
 	}},
 	{"a key evicted", true, func(s *striker) {
 		name := s.limits[s.random.IntN(len(s.limits))].name
-		s.must("del", []string{name, "{" + name + "}:value", "{" + name + "}:permits"}[s.random.IntN(3)])
+		value, permits := "{"+name+"}:value", "{"+name+"}:permits"
+		keys := [][]any{{"del", name}, {"del", permits}, {"del", value}}
+		if *java {
+			// Redisson takes a limiter without a value for a fresh one, whatever is recorded, and so grants twice the rate for
+			// as long as the load never rests.
+			keys[2] = append(keys[2], permits)
+		}
+		s.must(keys[s.random.IntN(len(keys))]...)
 	}},
 	{"clients killed", false, func(s *striker) {
 		for range 3 {
@@ -102,13 +110,15 @@ func (s *striker) strikeUntil(ctx context.Context) {
 		}
 		f.strike(s)
 		struck := time.Now()
-		back := s.back(ctx, struck)
-		s.t.Logf("%s until %s, back after %v", f.name, struck.Format("15:04:05.000"), back.Round(time.Millisecond))
+		back, last := s.back(ctx, struck)
+		s.t.Logf("%s until %s, all back after %v, %s last", f.name, struck.Format("15:04:05.000"), back.Round(time.Millisecond), last)
 		if s.tally[f.name] == nil {
 			s.tally[f.name] = &toll{}
 		}
-		s.tally[f.name].times++
-		s.tally[f.name].longest = max(s.tally[f.name].longest, back)
+		tally := s.tally[f.name]
+		if tally.times++; back > tally.longest {
+			tally.longest, tally.last = back, last
+		}
 		if f.forgets {
 			rest(ctx, s.judge.settled())
 			s.judge.begin()
@@ -117,8 +127,9 @@ func (s *striker) strikeUntil(ctx context.Context) {
 	}
 }
 
-// back waits until all clients were granted something since a time, and tells how long that took.
-func (s *striker) back(ctx context.Context, since time.Time) time.Duration {
+// back waits until all clients were granted something since a time, and tells how long that took, and who was the last.
+func (s *striker) back(ctx context.Context, since time.Time) (took time.Duration, last string) {
+	last = s.clients[0].name
 	for time.Since(since) < comebackIn {
 		missing := ""
 		for _, c := range s.clients {
@@ -127,12 +138,13 @@ func (s *striker) back(ctx context.Context, since time.Time) time.Duration {
 			}
 		}
 		if missing == "" || ctx.Err() != nil {
-			return time.Since(since)
+			return time.Since(since), last
 		}
+		last = missing
 		time.Sleep(5 * time.Millisecond)
 	}
-	s.t.Errorf("not all clients were granted anything within %v", comebackIn)
-	return comebackIn
+	s.t.Errorf("%s was granted nothing within %v", last, comebackIn)
+	return comebackIn, last
 }
 
 // comeback fails the test unless each limiter has all its permits free once all is over.
@@ -186,10 +198,10 @@ func (s *striker) killClients() {
 func (s *striker) report() string {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "survived\ttimes\tall clients back after, at most")
+	fmt.Fprintln(w, "survived\ttimes\tall clients back after, at most\tthe last")
 	for _, f := range strikes {
 		if tally := s.tally[f.name]; tally != nil {
-			fmt.Fprintf(w, "%s\t%d\t%v\n", f.name, tally.times, tally.longest.Round(time.Millisecond))
+			fmt.Fprintf(w, "%s\t%d\t%v\t%s\n", f.name, tally.times, tally.longest.Round(time.Millisecond), tally.last)
 		}
 	}
 	_ = w.Flush()
