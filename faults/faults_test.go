@@ -221,7 +221,7 @@ func (all calls) percentile(p int) time.Duration {
 // of that before the fault, it is a few times that; but always well below a call's timeout, which is what those wait who
 // are held up.
 func quick(before calls) time.Duration {
-	return min(max(100*time.Millisecond, 4*before.percentile(99)), 600*time.Millisecond)
+	return min(max(250*time.Millisecond, 4*before.percentile(99)), 600*time.Millisecond)
 }
 
 // used adds up the permits in the records of limiters.

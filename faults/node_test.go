@@ -127,4 +127,10 @@ func TestHungNode(t *testing.T) {
 		t.Errorf("on the node that hung %d permits are recorded, %d were granted and %d in doubt", recorded, given, doubtful)
 	}
 	eventually(t, "all goroutines are gone", func() bool { return runtime.NumGoroutine() <= goroutines+5 })
+	row{
+		section: slow, fault: "one node of a cluster hangs",
+		sees:   "on its limiters `ErrOutcomeUnknown` after the call timeout, or its context's error; on all others nothing",
+		within: "on the others 99 of 100 calls within", limit: 600 * time.Millisecond,
+		after: "granted ≤ recorded ≤ granted + permits of callers with `ErrOutcomeUnknown`; all others exact",
+	}.proves(t, others.percentile(99))
 }

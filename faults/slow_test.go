@@ -162,7 +162,7 @@ func TestClockSteps(t *testing.T) {
 	}{
 		{time.Hour, "one client's clock jumps ahead by an hour",
 			"with each of its calls the others' permits are free again; the others are refused, up to an hour after the clock is right again",
-			"records dated in the future: `State().Newest` shows them, `SetRate` without `KeepState` or `rrl repair` removes them"},
+			"records dated in the future: `State().Newest` shows them, `SetRate` without `KeepState`, or `rrl reset`, removes them"},
 		{-time.Hour, "one client's clock jumps back by an hour",
 			"what it was granted is free again with each call of the others; it waits longer for what the others were granted",
 			"exact again with the next call once the clock is right"},

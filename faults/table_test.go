@@ -148,9 +148,10 @@ func writePage() error {
 	for _, section := range sections {
 		if lines := written.rows[section]; len(lines) > 0 {
 			slices.Sort(lines)
-			fmt.Fprintf(&rows, "\n### %s\n\n%s%s\n", section, head, strings.Join(lines, ""))
+			fmt.Fprintf(&rows, "\n### %s\n\n%s%s", section, head, strings.Join(lines, ""))
 		}
 	}
+	rows.WriteByte('\n')
 	return os.WriteFile(page, []byte(before+begin+rows.String()+end+after), 0o644)
 }
 
