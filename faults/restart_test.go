@@ -152,47 +152,52 @@ func (all calls) last() (last time.Time) {
 	return last
 }
 
+// A closer is a redis client that can be closed.
+type closer interface {
+	rratelimiter.Redis
+	Close() error
+}
+
 // TestRedisClientClosed: who waits has the error at once.
 func TestRedisClientClosed(t *testing.T) {
 	t.Parallel()
 	const waiting = 200
 	server := redistest.Real(t)
 	nodes := redistest.Cluster(t, 1)
-	var worst time.Duration
-	for _, test := range []struct {
-		what string
-		rdb  interface {
-			rratelimiter.Redis
-			Close() error
-		}
-	}{
-		{"one server", server.Client()},
-		{"cluster", nodes.ClusterClient()},
-	} {
-		limiter := rratelimiter.NewClient(test.rdb).RateLimiter("closed", rratelimiter.WithRate(rratelimiter.PerHour(1)))
-		if err := limiter.Acquire(t.Context(), 1); err != nil {
+	type closing struct {
+		what    string
+		rdb     closer
+		limiter *rratelimiter.Limiter
+		got     calls
+		loading sync.WaitGroup
+	}
+	tests := []*closing{{what: "one server", rdb: server.Client()}, {what: "cluster", rdb: nodes.ClusterClient()}}
+	for _, test := range tests {
+		test.limiter = rratelimiter.NewClient(test.rdb).RateLimiter("closed", rratelimiter.WithRate(rratelimiter.PerHour(1)))
+		if err := test.limiter.Acquire(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
-		var got calls
-		var loading sync.WaitGroup
-		loading.Go(func() {
-			got = load(waiting, 1, 0, lasting(0), func(int) call {
-				return ask(1, func() (bool, error) { return true, limiter.Acquire(t.Context(), 1) })
+		test.loading.Go(func() {
+			test.got = load(waiting, 1, 0, lasting(0), func(int) call {
+				return ask(1, func() (bool, error) { return true, test.limiter.Acquire(t.Context(), 1) })
 			})
 		})
-		time.Sleep(200 * time.Millisecond)
+	}
+	time.Sleep(1300 * time.Millisecond) // they look at Redis again after a second, and then not for two
+	var worst time.Duration
+	for _, test := range tests {
 		closed := time.Now()
 		if err := test.rdb.Close(); err != nil {
 			t.Error(err)
 		}
-		loading.Wait()
-		worst = max(worst, got.last().Sub(closed))
-		for _, c := range got {
+		test.loading.Wait()
+		worst = max(worst, test.got.last().Sub(closed))
+		for _, c := range test.got {
 			if !errors.Is(c.err, redis.ErrClosed) || c.Unknown || c.End.Before(closed) {
 				t.Errorf("%s: %v, in doubt: %v", test.what, c.err, c.Unknown)
 			}
 		}
-		if c := ask(1, func() (bool, error) { return limiter.TryAcquire(t.Context(), 1) }); !errors.Is(c.err, redis.ErrClosed) {
+		if c := ask(1, func() (bool, error) { return test.limiter.TryAcquire(t.Context(), 1) }); !errors.Is(c.err, redis.ErrClosed) {
 			t.Errorf("%s, afterwards: %v", test.what, c.err)
 		}
 	}
