@@ -85,7 +85,7 @@ func TestSentinelFailover(t *testing.T) {
 	}
 	row{
 		section: takeover, fault: "a master dies, Sentinel makes a replica the master",
-		sees:   "the connection's error or `ErrOutcomeUnknown` until there is a new master; then grants",
+		sees:   "the connection's error or `ErrOutcomeUnknown`, once the call's time is over and there is no new master yet",
 		within: "back once there is a new master within", limit: callTimeout + slack,
 		after: "as the replica had it: what was granted in the last moments may be forgotten (Redis copies it later)",
 	}.proves(t, recovered)
@@ -168,7 +168,7 @@ func TestClusterFailover(t *testing.T) {
 	}
 	row{
 		section: takeover, fault: "a master of a cluster dies, its replica takes over",
-		sees:   "on its limiters the connection's error or `ErrOutcomeUnknown`, until the replica is the master; on all others nothing, with `cluster-require-full-coverage no`: else they have `CLUSTERDOWN` for the last moments",
+		sees:   "on its limiters the connection's error or `ErrOutcomeUnknown`, once the call's time is over and the replica is no master yet; on all others nothing, with `cluster-require-full-coverage no`: else they have `CLUSTERDOWN` for the last moments",
 		within: "back once the replica is the master within", limit: reload + callTimeout + slack,
 		after: "as the replica had it; all others exact",
 	}.proves(t, recovered)
@@ -226,7 +226,7 @@ func TestSlotsMovedUnderLoad(t *testing.T) {
 	}
 	row{
 		section: takeover, fault: "a slot of a cluster is moved under load (`MOVED`, `ASK`, `TRYAGAIN`)",
-		sees:   "the time of the move; the error `TRYAGAIN` where that takes longer than a call may",
+		sees:   "nothing but the time of the move; the error `TRYAGAIN` where it takes longer than a call may",
 		within: "99 of 100 calls within", limit: callTimeout + slack, after: "exact: nothing is lost or doubled on the way",
 	}.proves(t, onMoved.percentile(99))
 }

@@ -42,7 +42,7 @@ func TestReplica(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := admin.SlaveOf(t.Context(), host, port).Err(); err != nil {
+			if err := admin.ReplicaOf(t.Context(), host, port).Err(); err != nil {
 				t.Fatal(err)
 			}
 			got := load(8, 2, time.Millisecond, lasting(300*time.Millisecond), func(caller int) call {
@@ -56,7 +56,7 @@ func TestReplica(t *testing.T) {
 					t.Errorf("after %v: %v", c.took(), c.err)
 				}
 			}
-			if err := admin.SlaveOf(t.Context(), "no", "one").Err(); err != nil {
+			if err := admin.ReplicaOf(t.Context(), "no", "one").Err(); err != nil {
 				t.Fatal(err)
 			}
 			recovered := firstGrant(t, limiter, time.Now())
@@ -64,7 +64,7 @@ func TestReplica(t *testing.T) {
 				t.Errorf("%+v, %v, after 8 permits", state, err)
 			}
 			row{
-				section: refuses, fault: test.fault, sees: "the error `" + test.code + "`, at once or when the call's time is over",
+				section: refuses, fault: test.fault, sees: "the error `" + test.code + "`, unless that is over before the call's time is",
 				within: "back once it is a master within", limit: callTimeout + slack, after: "unchanged",
 			}.proves(t, max(recovered, 0))
 		})
@@ -192,7 +192,7 @@ func TestFullMemory(t *testing.T) {
 	}
 	row{
 		section: refuses, fault: "`OOM`: the memory is full (`maxmemory`, `noeviction`)",
-		sees:   "the error `OOM` of whatever needs memory, at once or when the call's time is over; all else works",
+		sees:   "the error `OOM` at once, of whatever needs memory; all else works",
 		within: "an operation within", limit: callTimeout + slack,
 		after: "unchanged by what was refused: no operation is ever half done",
 	}.proves(t, longest)

@@ -77,7 +77,7 @@ func TestRestartEmptyWithRate(t *testing.T) {
 	}
 	row{
 		section: gone, fault: "killed and restarted empty, `WithRate`",
-		sees:   "the dial's or the connection's error while it is down, `ErrOutcomeUnknown` where the request had left; then grants",
+		sees:   "nothing, where it is back before the call's time is over; else the connection's error, or `ErrOutcomeUnknown` if the request had left",
 		within: "back after the restart within", limit: callTimeout + slack,
 		after: "new: the rate is set again, what was granted before is forgotten",
 	}.proves(t, recovered)
@@ -264,7 +264,7 @@ func TestLoading(t *testing.T) {
 	}
 	row{
 		section: refuses, fault: "`LOADING`: restarted, and reads its data from disk",
-		sees: "the error `LOADING`, at once or when the call's time is over", within: "back once it is loaded within",
+		sees: "the error `LOADING`, unless that is over before the call's time is", within: "back once it is loaded within",
 		limit: callTimeout + slack, after: "as it was saved; nothing else is lost",
 	}.proves(t, recovered)
 }

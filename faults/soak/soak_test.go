@@ -134,12 +134,17 @@ func TestSoak(t *testing.T) {
 		*seed = rand.Uint64()
 	}
 	t.Logf("%v, -seed %d", length, *seed)
+	if *java {
+		if err := redisson.Build(t.Context(), javaVersions...); err != nil {
+			t.Fatal(err)
+		}
+	}
 	server := redistest.Real(t)
-	near := newProxy(t, server.Addr)
+	detour := newProxy(t, server.Addr)
 	all := limits()
 	j := newJudge(t, server, all)
 	s := &striker{
-		t: t, server: server, proxy: near, judge: j, limits: all,
+		t: t, server: server, proxy: detour, judge: j, limits: all,
 		random: rand.New(rand.NewPCG(*seed, 0)), admin: server.Client(),
 	}
 	setter := rratelimiter.NewClient(server.Client())
@@ -152,23 +157,19 @@ func TestSoak(t *testing.T) {
 	defer stop()
 	var clients []*client
 	var loading sync.WaitGroup
-	for i, addr := range []string{server.Addr, near.addr()} {
+	addrs := []string{server.Addr, detour.addr()} // one client of each kind straight, the other through the proxy
+	for i, addr := range addrs {
 		c := &client{name: fmt.Sprint("Go ", i+1)}
 		clients = append(clients, c)
 		rdb := server.Client(func(o *redis.Options) { o.Addr = addr })
 		loading.Go(func() { runGo(ctx, t, c, rdb, j, all) })
 	}
 	if *java {
-		if err := redisson.Build(t.Context(), javaVersions...); err != nil {
-			t.Fatal(err)
-		}
 		for i, version := range javaVersions {
-			for _, addr := range [][]string{{server.Addr, near.addr()}, {near.addr(), server.Addr}}[i][:1] {
-				c := &client{name: "Java " + version}
-				clients = append(clients, c)
-				process := redisson.Start(t, version, redisson.Addr(addr), redisson.CommandTimeout(callTimeout))
-				loading.Go(func() { runJava(ctx, t, c, process, j, all, length) })
-			}
+			c := &client{name: "Java " + version}
+			clients = append(clients, c)
+			process := redisson.Start(t, version, redisson.Addr(addrs[i]), redisson.CommandTimeout(callTimeout))
+			loading.Go(func() { runJava(ctx, t, c, process, j, all, length) })
 		}
 	}
 	s.clients = clients

@@ -111,6 +111,9 @@ func (s *striker) strikeUntil(ctx context.Context) {
 		f.strike(s)
 		struck := time.Now()
 		back, last := s.back(ctx, struck)
+		if ctx.Err() != nil {
+			return
+		}
 		s.t.Logf("%s until %s, all back after %v, %s last", f.name, struck.Format("15:04:05.000"), back.Round(time.Millisecond), last)
 		if s.tally[f.name] == nil {
 			s.tally[f.name] = &toll{}
