@@ -336,12 +336,16 @@ func TestEviction(t *testing.T) {
 		l := all[(caller*limiters/len(next)+next[caller])%limiters]
 		return ask(1, func() (bool, error) { return l.TryAcquire(ctx, 1) })
 	})
+	keys := make([]string, limiters)
+	for i, l := range all {
+		keys[i] = "{" + l.Name() + "}:value"
+	}
+	eventually(t, "keys of limiters are evicted", func() bool {
+		there, err := admin.Exists(ctx, keys...).Result()
+		return err == nil && there < limiters
+	})
 	close(done)
 	filling.Wait()
-	stats, err := admin.Info(ctx, "stats").Result()
-	if err != nil || strings.Contains(stats, "evicted_keys:0\r") {
-		t.Errorf("nothing was evicted: %v", err)
-	}
 	if err := admin.ConfigSet(ctx, "maxmemory", "0").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -361,9 +365,6 @@ func TestEviction(t *testing.T) {
 		}
 	}
 	t.Logf("%d calls; of %d limiters %d had lost some of their keys, before they were asked once more", len(got), limiters, torn)
-	if torn == 0 {
-		t.Error("no limiter had lost a key")
-	}
 	row{
 		section: lost, fault: "the server evicts keys (`allkeys-lru`) under load, `WithRate`", sees: "nothing",
 		within: "99 of 100 calls within", limit: callTimeout,
