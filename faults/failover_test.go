@@ -168,7 +168,9 @@ func TestClusterFailover(t *testing.T) {
 	}
 	row{
 		section: takeover, fault: "a master of a cluster dies, its replica takes over",
-		sees:   "on its limiters the connection's error or `ErrOutcomeUnknown`, once the call's time is over and the replica is no master yet; on all others nothing, with `cluster-require-full-coverage no`: else they have `CLUSTERDOWN` for the last moments",
+		sees: "on its limiters the connection's error or `ErrOutcomeUnknown`, once the call's time is over and the replica is " +
+			"no master yet; on all others nothing, with `cluster-require-full-coverage no`: else they have `CLUSTERDOWN` for " +
+			"the last moments",
 		within: "back once the replica is the master within", limit: reload + callTimeout + slack,
 		after: "as the replica had it; all others exact",
 	}.proves(t, recovered)

@@ -161,7 +161,8 @@ func TestClockSteps(t *testing.T) {
 		after string
 	}{
 		{time.Hour, "one client's clock jumps ahead by an hour",
-			"with each of its calls the others' permits are free again; the others are refused, up to an hour after the clock is right again",
+			"with each of its calls the others' permits are free again; the others are refused, up to an hour after the clock " +
+				"is right again",
 			"records dated in the future: `State().Newest` shows them, `SetRate` without `KeepState`, or `rrl reset`, removes them"},
 		{-time.Hour, "one client's clock jumps back by an hour",
 			"what it was granted is free again with each call of the others; it waits longer for what the others were granted",
@@ -257,7 +258,8 @@ func clockStep(t *testing.T, step time.Duration) {
 		if future := state.Newest.Sub(at); future < step-2*rate.Interval || future > step {
 			t.Errorf("the newest record is %v ahead", future)
 		}
-		if result, err := right.Allow(t.Context(), rate.Permits); err != nil || result.Allowed || result.RetryAfter < step-2*rate.Interval {
+		result, err := right.Allow(t.Context(), rate.Permits)
+		if err != nil || result.Allowed || result.RetryAfter < step-2*rate.Interval {
 			t.Errorf("%+v, %v: what is dated in the future counts", result, err)
 		}
 		if err := right.SetRate(t.Context(), rate); err != nil {

@@ -13,8 +13,8 @@ import (
 )
 
 // table_test.go knows docs/faults.md: each fault is a row, which the test of it writes. With -update the rows of the tests
-// that run are written anew; else a test fails whose row says anything else than the page. What was measured is rounded up to a few classes,
-// and only written: it differs from run to run.
+// that run are written anew; else a test fails whose row says anything else than the page. What was measured is rounded
+// up to a few classes, and only written: it differs from run to run.
 
 var update = flag.Bool("update", false, "write docs/faults.md")
 
@@ -108,7 +108,8 @@ func columnsOf(line string) (columns []string) {
 	return strings.Split(strings.TrimSuffix(line, " |"), " | ")
 }
 
-const head = "| fault | what a caller sees | the test's limit | measured | the limiter afterwards |\n| --- | --- | --- | --- | --- |\n"
+const head = "| fault | what a caller sees | the test's limit | measured | the limiter afterwards |\n" +
+	"| --- | --- | --- | --- | --- |\n"
 
 // Marks around what is written.
 const (

@@ -154,7 +154,8 @@ func (j *judge) report() string {
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "limiter, in %d stretches\trate\tpermits granted\tmost in a window\trecords\tmost in a window\n", j.stretches)
 	for _, l := range j.limits {
-		fmt.Fprintf(w, "%s\t%v\t%d\t%d\t%d\t%d\n", l.name, l.rate, j.counted[l.name], j.byLog[l.name], j.records[l.name], j.byRecords[l.name])
+		fmt.Fprintf(w, "%s\t%v\t%d\t%d\t%d\t%d\n",
+			l.name, l.rate, j.counted[l.name], j.byLog[l.name], j.records[l.name], j.byRecords[l.name])
 	}
 	_ = w.Flush()
 	return text.String()

@@ -64,7 +64,8 @@ func limits() []limit {
 	return []limit{
 		{name: "soak:fast", rate: rate(20, 200*time.Millisecond)},
 		{name: "soak:slow", rate: rate(100, time.Second)},
-		{name: "soak:each", rate: rate(50, 500*time.Millisecond), opts: []rratelimiter.LimiterOption{rratelimiter.WithRecordPerRequest()}},
+		{name: "soak:each", rate: rate(50, 500*time.Millisecond),
+			opts: []rratelimiter.LimiterOption{rratelimiter.WithRecordPerRequest()}},
 		{name: "soak:joined", rate: rate(60, time.Second), joined: true,
 			opts: []rratelimiter.LimiterOption{rratelimiter.WithGranularity(50 * time.Millisecond)}},
 	}
@@ -234,7 +235,9 @@ func anyWay(ctx context.Context, l *rratelimiter.Limiter, n int64) (bool, error)
 }
 
 // runJava lets threads of a Java client acquire on each limit, every second limit blocked.
-func runJava(ctx context.Context, t *testing.T, c *client, process *redisson.Process, j *judge, all []limit, length time.Duration) {
+func runJava(
+	ctx context.Context, t *testing.T, c *client, process *redisson.Process, j *judge, all []limit, length time.Duration,
+) {
 	var wg sync.WaitGroup
 	for i, l := range all {
 		wg.Go(func() {
