@@ -121,7 +121,8 @@ type call struct {
 	Granted    bool
 	Unknown    bool // ErrOutcomeUnknown
 
-	err error
+	err  error
+	late time.Duration // than it should have begun: this machine was busy
 }
 
 func (c call) took() time.Duration { return c.End.Sub(c.Start) }
@@ -174,9 +175,11 @@ func arrive(every time.Duration, enough <-chan struct{}, once func(i int) call) 
 			return all
 		case <-time.After(time.Until(next)):
 		}
+		late := time.Since(next)
 		next = next.Add(every)
 		wg.Go(func() {
 			c := once(i)
+			c.late = late
 			mu.Lock()
 			defer mu.Unlock()
 			all = append(all, c)
@@ -209,19 +212,26 @@ func (all calls) permits() (sum int64) {
 }
 
 // percentile tells how long calls took: so many of a hundred were that fast, or faster.
-func (all calls) percentile(p int) time.Duration {
+func (all calls) percentile(p int) time.Duration { return percentile(all, p, call.took) }
+
+// lateness tells the same of how late calls began.
+func (all calls) lateness(p int) time.Duration {
+	return percentile(all, p, func(c call) time.Duration { return c.late })
+}
+
+func percentile(all calls, p int, of func(c call) time.Duration) time.Duration {
 	if len(all) == 0 {
 		return 0
 	}
-	sorted := slices.SortedFunc(slices.Values(all), func(a, b call) int { return cmp.Compare(a.took(), b.took()) })
-	return sorted[min(len(sorted)*p/100, len(sorted)-1)].took()
+	sorted := slices.SortedFunc(slices.Values(all), func(a, b call) int { return cmp.Compare(of(a), of(b)) })
+	return of(sorted[min(len(sorted)*p/100, len(sorted)-1)])
 }
 
-// quick bounds what 99 of 100 callers may notice of a fault that is not theirs. On a machine so busy that they took half
-// of that before the fault, it is a few times that; but always well below a call's timeout, which is what those wait who
-// are held up.
-func quick(before calls) time.Duration {
-	return min(max(250*time.Millisecond, 4*before.percentile(99)), 600*time.Millisecond)
+// quick bounds what 99 of 100 callers may notice of a fault that is not theirs. On a machine so busy that they took a
+// good part of that before the fault, or begin late while it lasts, it is more; but mostly well below a call's timeout,
+// which is what those wait who are held up.
+func quick(before, meanwhile calls) time.Duration {
+	return min(max(250*time.Millisecond, 4*before.percentile(99)), 600*time.Millisecond) + 4*meanwhile.lateness(99)
 }
 
 // used adds up the permits in the records of limiters.
