@@ -6,7 +6,7 @@
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 
 .NOTPARALLEL:
-.PHONY: help test unit lint release-check tidy matrix matrix-table testdata demo bench bench-update deps clean
+.PHONY: help test unit lint release-check tidy matrix matrix-table testdata demo bench bench-update soak deps clean
 
 # Everything. The other targets are parts of it, or tools.
 test: deps
@@ -54,6 +54,10 @@ bench: deps
 # The same, and writes tables and chart into the README.
 bench-update: deps
 	RUN=-update scripts/check bench
+
+# Go and Java clients while one fault after the other strikes their Redis: ten minutes. RUN='-minutes 2' takes two.
+soak: deps
+	scripts/check soak
 
 # Installs what the tests need and this machine lacks.
 deps:

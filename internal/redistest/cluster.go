@@ -33,7 +33,9 @@ type Nodes struct {
 // More arguments are given to each redis-server.
 func Cluster(tb testing.TB, masters int, args ...string) *Nodes {
 	tb.Helper()
-	return startCluster(tb, masters, nil, args)
+	nodes := startNodes(tb, masters, nil, args)
+	nodes.Ready()
+	return nodes
 }
 
 // ReplicatedCluster is a Cluster in which each master has a replica, which takes its place when it does not
@@ -41,7 +43,8 @@ func Cluster(tb testing.TB, masters int, args ...string) *Nodes {
 func ReplicatedCluster(tb testing.TB, masters int, args ...string) *Nodes {
 	tb.Helper()
 	args = append(append(replicating(), "--cluster-node-timeout", "500", "--cluster-replica-validity-factor", "0"), args...)
-	nodes := startCluster(tb, masters, nil, args)
+	nodes := startNodes(tb, masters, nil, args)
+	nodes.Ready()
 	for _, master := range nodes.Servers {
 		replica := nodes.start(nil, args)
 		nodes.Replicas = append(nodes.Replicas, replica)
@@ -54,7 +57,8 @@ func ReplicatedCluster(tb testing.TB, masters int, args ...string) *Nodes {
 	return nodes
 }
 
-func startCluster(tb testing.TB, masters int, secure *TLS, args []string) *Nodes {
+// startNodes starts masters and makes them meet.
+func startNodes(tb testing.TB, masters int, secure *TLS, args []string) *Nodes {
 	tb.Helper()
 	if masters < 1 || masters > slots {
 		tb.Fatalf("redistest: a cluster of %d masters", masters)
@@ -68,7 +72,6 @@ func startCluster(tb testing.TB, masters int, secure *TLS, args []string) *Nodes
 			tb.Fatalf("redistest: cluster node %s: %v", s.Addr, err)
 		}
 	}
-	nodes.Ready()
 	return nodes
 }
 

@@ -23,8 +23,9 @@ const MasterName = "limits"
 const (
 	sentinels       = 3
 	quorum          = 2
-	downAfter       = 500 * time.Millisecond // without an answer a master is down
-	failoverTimeout = 2 * time.Second        // before a failover that went wrong is tried again, half of it between votes
+	downAfter       = 500 * time.Millisecond // without an answer a master is down, for the first sentinel
+	stagger         = 200 * time.Millisecond // longer for each of the others, which then vote for the first one
+	failoverTimeout = time.Second            // a failover that went wrong is tried again after twice as long
 )
 
 // A Watched is a master with replicas, and the sentinels that give it a successor once it is gone. Each server is one of
@@ -37,7 +38,7 @@ type Watched struct {
 }
 
 // Sentinel starts a master with replicas and three sentinels, two of which decide, and returns when all know each other.
-// A master that does not answer for half a second is replaced. More arguments are given to the master and its replicas.
+// A master that does not answer for most of a second is replaced. More arguments are given to the master and its replicas.
 func Sentinel(tb testing.TB, replicas int, args ...string) *Watched {
 	tb.Helper()
 	if replicas < 1 {
@@ -56,8 +57,8 @@ func Sentinel(tb testing.TB, replicas int, args ...string) *Watched {
 	for _, replica := range w.Servers[1:] {
 		linked(tb, replica)
 	}
-	for range sentinels {
-		proc, err := startSentinel(tb.TempDir(), host, port)
+	for i := range sentinels {
+		proc, err := startSentinel(tb.TempDir(), host, port, downAfter+time.Duration(i)*stagger)
 		if err != nil {
 			tb.Fatalf("redistest: %v", err)
 		}
@@ -91,11 +92,12 @@ func linked(tb testing.TB, replica *Server) {
 	}
 }
 
-// hurry lets a sentinel look around more often than every few seconds. Before Redis 7.0 it can't be told to.
+// hurry lets a sentinel look around more often than every few seconds, and rest for a second, not for half a minute, where
+// the machine was too busy for it. Before Redis 7.0 it can't be told to.
 func hurry(s *Server) error {
 	_, err := askSentinel(s, func(c *redis.SentinelClient) (string, error) {
 		cmd := redis.NewStatusCmd(context.Background(), "sentinel", "debug",
-			"info-period", 200, "publish-period", 200, "ping-period", 100)
+			"info-period", 200, "publish-period", 200, "election-timeout", 1000, "tilt-period", 1000)
 		_ = c.Process(context.Background(), cmd)
 		return cmd.Result()
 	})
@@ -106,7 +108,7 @@ func hurry(s *Server) error {
 }
 
 // startSentinel starts a sentinel, which keeps what it knows in a file in dir.
-func startSentinel(dir, masterHost, masterPort string) (*process, error) {
+func startSentinel(dir, masterHost, masterPort string, downAfter time.Duration) (*process, error) {
 	binary, err := findServer()
 	if err != nil {
 		return nil, err

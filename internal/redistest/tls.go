@@ -39,7 +39,9 @@ func RealTLS(tb testing.TB, args ...string) *Server {
 // ClusterTLS is Cluster with nodes that speak nothing but TLS, among each other, too.
 func ClusterTLS(tb testing.TB, masters int, args ...string) *Nodes {
 	tb.Helper()
-	return startCluster(tb, masters, newTLS(tb), args)
+	nodes := startNodes(tb, masters, newTLS(tb), args)
+	nodes.Ready()
+	return nodes
 }
 
 // args are for redis-server; the port comes with those of every server.
