@@ -2,6 +2,7 @@ package rratelimiter
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"slices"
 	"sync"
@@ -38,6 +39,8 @@ type lane struct {
 	stalled int           // trips that gave it away
 	usual   time.Duration // that a trip takes, smoothed
 	spare   []*trip
+
+	breaker breaker // on a cluster, the client's own lane has that of finding nodes
 }
 
 // newLane makes the way to a node, or to many behind a client that does not show them: there each flight goes by itself.
@@ -53,6 +56,12 @@ func newLane(node Redis, timeout time.Duration) *lane {
 // send brings a flight on its way.
 func (c *Client) send(f *flight) {
 	cluster, ok := c.rdb.(*redis.ClusterClient)
+	if f.breaker = &c.lane.breaker; !ok && c.lane.seats == 1 {
+		f.breaker = &f.line.breaker
+	}
+	if f.bypass() {
+		return
+	}
 	if !ok {
 		if t := c.lane.admit(f); t != nil {
 			go t.start()
@@ -69,7 +78,13 @@ func (c *Client) send(f *flight) {
 		}
 		if err != nil {
 			f.land(grants{attempts: 1}, err)
-		} else if t := c.laneTo(node).admit(f); t != nil {
+			return
+		}
+		lane := c.laneTo(node)
+		if f.breaker = &lane.breaker; f.bypass() {
+			return
+		}
+		if t := lane.admit(f); t != nil {
 			t.run()
 		}
 	}()
@@ -108,6 +123,9 @@ func (l *lane) load() *trip {
 	if len(l.waiting) == 0 || l.air >= l.places {
 		return nil
 	}
+	if l.forsake(); len(l.waiting) == 0 {
+		return nil
+	}
 	l.air++
 	var t *trip
 	if last := len(l.spare) - 1; last >= 0 {
@@ -121,13 +139,34 @@ func (l *lane) load() *trip {
 	l.waiting = slices.Delete(l.waiting, 0, n)
 	t.started = time.Now()
 	t.bound = &bound{context.Background(), t.started.Add(l.timeout), t.expired}
-	t.stall = min(max(l.patient, stallFactor*l.usual), l.timeout)
+	t.stall = min(max(l.patient, stallFactor*l.usual), t.left(t.flights))
 	if t.timer == nil {
 		t.timer = time.AfterFunc(t.stall, t.overdue)
 	} else {
 		t.timer.Reset(t.stall)
 	}
 	return t
+}
+
+// forsake takes those out of the line whose callers have all gone: nothing is to be taken for them. The lane is locked.
+func (l *lane) forsake() {
+	gone := func(f *flight) bool { return f.present.Load() == 0 }
+	if !slices.ContainsFunc(l.waiting[:min(len(l.waiting), l.seats)], gone) {
+		return
+	}
+	var forsaken []*flight
+	l.waiting = slices.DeleteFunc(l.waiting, func(f *flight) bool {
+		if !gone(f) {
+			return false
+		}
+		forsaken = append(forsaken, f)
+		return true
+	})
+	go func() {
+		for _, f := range forsaken {
+			f.land(grants{}, errUnsent)
+		}
+	}()
 }
 
 // A trip is one pipeline: there and back.
@@ -236,8 +275,20 @@ func (t *trip) exchange() {
 	_, _ = pipe.Exec(t.bound)
 }
 
-// overdue is called when a trip stalls, and when it is late. The first time its place is free for another one, and its
-// limiters may make their next calls; the second time its callers are told.
+// left tells how much time is left until the first of some flights is late: a flight's time begins when it departs, not when
+// it has a place.
+func (t *trip) left(flights []*flight) time.Duration {
+	left := t.lane.timeout
+	for _, f := range flights {
+		left = min(left, t.lane.timeout-time.Since(f.started))
+	}
+	return max(left, 0)
+}
+
+// overdue is called when a trip stalls, and when flights of it are late. The first time its place is free for another one,
+// and its limiters may make their next calls; then the callers of those that are late are told. A trip whose place was not
+// free until then, since too many others had stalled, too, shows that the node hangs: then those are told who wait for a
+// place.
 func (t *trip) overdue() {
 	l := t.lane
 	l.mu.Lock()
@@ -248,6 +299,10 @@ func (t *trip) overdue() {
 	late := t.stalled
 	t.stalled = true
 	var next *trip
+	var behind []*flight
+	if late && !t.yielded {
+		behind, l.waiting = l.waiting, nil
+	}
 	if !t.yielded && (late || l.stalled < mostStalled) {
 		t.yielded = true
 		l.stalled++
@@ -263,11 +318,23 @@ func (t *trip) overdue() {
 		for _, f := range flights {
 			f.line.stall(f)
 		}
-		t.timer.Reset(l.timeout - t.stall)
+		t.timer.Reset(t.left(flights))
 		return
 	}
+	for _, f := range behind {
+		f.land(grants{}, fmt.Errorf("%w: %w", errUnsent, errLate(l.timeout)))
+	}
+	var rest []*flight
 	for _, f := range flights {
-		f.land(grants{attempts: 1}, errLate(l.timeout))
+		if t.left([]*flight{f}) > 0 {
+			rest = append(rest, f)
+		} else {
+			f.land(grants{attempts: 1}, errLate(l.timeout))
+		}
+	}
+	if len(rest) > 0 {
+		t.timer.Reset(t.left(rest))
+		return
 	}
 	close(t.expired) // not before: that a context ended must not look like the end of a caller's
 }

@@ -146,7 +146,8 @@ func scriptError(err error) error {
 // outcome gives the error of a call that takes permits, or gives them back, what its caller must know: that Redis may
 // have served it, since the request may have gone out and no answer came.
 func outcome(err error) error {
-	if !doubt.Left(err) || errors.Is(err, ErrNotInitialized) || errors.Is(err, ErrCrossSlotName) || errors.Is(err, errContested) {
+	if !doubt.Left(err) || errors.Is(err, ErrNotInitialized) || errors.Is(err, ErrCrossSlotName) || errors.Is(err, errContested) ||
+		errors.Is(err, errUnsent) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
@@ -179,6 +180,9 @@ func within[T any](ctx context.Context, c *Client, call func(context.Context) (T
 		return none, errLate(c.callTimeout)
 	}
 }
+
+// errUnsent says that Redis was not asked.
+var errUnsent = errors.New("rratelimiter: the call was not made, since those before it have no answer")
 
 func errLate(timeout time.Duration) error {
 	return fmt.Errorf("no answer from Redis within %v: %w", timeout, os.ErrDeadlineExceeded)
