@@ -44,17 +44,32 @@ const (
 	longestPause  = time.Second
 )
 
-// A breaker is what flights know of the way to a node: whether it was broken just now. While it is, they are decided in the
-// process, and now and then a call that carries nobody looks whether the node is back. So a node that hangs costs those a
-// call's time who come before that is known, and nobody else.
+// A breaker is what flights know of the way to a node: whether it was broken just now. While it is, flights that can be are
+// decided in the process, and now and then a call that carries nobody looks whether the node is back. So a node that hangs
+// costs those a call's time who come before that is known, and nobody else. What is known is forgotten when nobody asks.
 type breaker struct {
-	broken atomic.Bool
+	answered atomic.Int64 // when the last call began that had an answer, since epoch; 0: none had
+	broken   atomic.Bool
 
-	mu       sync.Mutex
-	answered time.Time // when the last call began that had an answer
-	until    time.Time // the end of the pause
-	pause    time.Duration
-	probing  bool
+	mu      sync.Mutex
+	until   time.Time // the end of the pause
+	pause   time.Duration
+	probing bool
+}
+
+var epoch = time.Now()
+
+// answer notes that the node answered a call.
+func (b *breaker) answer(began time.Time) {
+	if at, last := int64(began.Sub(epoch)), b.answered.Load(); at > last || last == 0 {
+		b.answered.Store(at)
+	}
+}
+
+// silent tells whether no call that began after a time was answered.
+func (b *breaker) silent(since time.Time) bool {
+	last := b.answered.Load()
+	return last == 0 || last <= int64(since.Sub(epoch))
 }
 
 // ask tells whether the way is broken, and if so when it is worth while to ask again, and whether it is the caller's turn to
@@ -65,11 +80,14 @@ func (b *breaker) ask() (broken bool, retry time.Duration, probe bool) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	retry = time.Until(b.until)
-	if probe = retry <= 0 && !b.probing; probe {
+	if retry = time.Until(b.until); retry < -longestPause && !b.probing {
+		b.broken.Store(false)
+	}
+	broken = b.broken.Load()
+	if probe = broken && retry <= 0 && !b.probing; probe {
 		b.probing = true
 	}
-	return b.broken.Load(), max(retry, shortestPause/10), probe
+	return broken, max(retry, shortestPause/10), probe
 }
 
 // fail notes that a call did not reach the node: it breaks the way, unless a call that began later was answered. It tells
@@ -77,7 +95,7 @@ func (b *breaker) ask() (broken bool, retry time.Duration, probe bool) {
 func (b *breaker) fail(began time.Time) (retry time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.answered.After(began) {
+	if !b.silent(began) {
 		return shortestPause
 	}
 	if !b.broken.Load() {
@@ -91,16 +109,6 @@ func (b *breaker) fail(began time.Time) (retry time.Duration) {
 func (b *breaker) rest(pause time.Duration) {
 	b.pause = pause
 	b.until = time.Now().Add(pause - rand.N(pause/5))
-}
-
-// answer notes that the node answered a call. It tells whether the way was broken before.
-func (b *breaker) answer(began time.Time) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if began.After(b.answered) {
-		b.answered = began
-	}
-	return b.broken.Swap(false)
 }
 
 // probe looks whether Redis is back, on behalf of nobody.
@@ -117,17 +125,17 @@ func (l *Limiter) probe(b *breaker) {
 	}
 	b.mu.Unlock()
 	if reached {
-		l.reached(b, g, err, began)
+		l.client.reached(b, began)
 	}
-}
-
-// reached notes an answer of Redis. Whoever waits in the process asks Redis again once it is back.
-func (l *Limiter) reached(b *breaker, g grants, err error, began time.Time) {
 	if err == nil {
 		l.learn(g.rate, g.interval)
 	}
-	if b.answer(began) {
-		go l.client.rouse(func(l *Limiter) bool { return l.settings.fallsBack })
+}
+
+// reached notes that Redis answered a call. If it was not to be reached before, whoever waits in the process asks again.
+func (c *Client) reached(b *breaker, began time.Time) {
+	if b.answer(began); b.broken.Load() && b.broken.Swap(false) {
+		go c.rouse(func(l *Limiter) bool { return l.settings.fallsBack })
 	}
 }
 
@@ -158,15 +166,18 @@ func (f *flight) bypass() bool {
 // deputize gives the answer to a flight whose call has ended: that of Redis or, where that was not reached, the process's.
 func (f *flight) deputize(g grants, err error) (grants, error) {
 	l := f.line.limiter
-	if !l.settings.fallsBack || g.notes&noteLocal != 0 {
+	if g.local() || err == errUnsent {
 		return g, err
 	}
 	if !unreachable(err) {
-		l.reached(f.breaker, g, err, f.started)
+		l.client.reached(f.breaker, f.started)
+		if err == nil {
+			l.learn(g.rate, g.interval)
+		}
 		return g, err
 	}
-	if err == errUnsent {
-		return g, err // nobody is there any more
+	if !l.settings.fallsBack {
+		return g, err
 	}
 	attempts := g.attempts
 	if g, known := l.deputize(f.groups, f.strict, f.flags(), f.breaker.fail(f.started)); known {
@@ -202,9 +213,7 @@ func reach[T any](
 		return answer, nil, err
 	}
 	if !unreachable(err) {
-		if b.answer(began) {
-			go c.rouse(func(l *Limiter) bool { return l.settings.fallsBack })
-		}
+		c.reached(b, began)
 		return answer, nil, err
 	}
 	if local, known := deputize(b.fail(began)); known {
@@ -238,6 +247,7 @@ const mostDeputies = 1 << 16
 // deputies are what a client needs to stand in for Redis, by the names of configuration keys. They are forgotten when there
 // is nothing to know any more: by whoever has an answer of Redis next, a few at a time.
 type deputies struct {
+	most int
 	size atomic.Int64 // of all
 
 	mu  sync.Mutex
@@ -279,8 +289,8 @@ func (l *Limiter) learn(rate int64, interval time.Duration) {
 
 // add makes a deputy; nil if there are too many that count.
 func (d *deputies) add(name string, now time.Time) *deputy {
-	if len(d.all) >= mostDeputies {
-		if d.forget(8, func(known *deputy) bool { return known.spare(now) }); len(d.all) >= mostDeputies {
+	if len(d.all) >= d.most {
+		if d.forget(8, func(known *deputy) bool { return known.spare(now) }); len(d.all) >= d.most {
 			return nil
 		}
 	}
@@ -367,7 +377,10 @@ func part(fraction float64, permits int64, interval time.Duration) (int64, time.
 	const rounding = 1e-6 // 0.29 of 100 is 29
 	share := fraction * float64(permits)
 	if share == 0 || share+rounding >= 1 {
-		return int64(math.Min(math.Floor(share+rounding), float64(permits))), interval
+		if fraction == 1 {
+			return permits, interval
+		}
+		return int64(share + rounding), interval
 	}
 	longer := float64(interval) / share
 	return 1, time.Duration(math.Min(longer, math.MaxInt64/2))

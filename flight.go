@@ -289,7 +289,7 @@ func (f *flight) land(g grants, err error) {
 				ln.finish(f, r, err)
 			}
 		}
-		if !f.stalled && errors.Is(err, os.ErrDeadlineExceeded) {
+		if !f.stalled && errors.Is(err, os.ErrDeadlineExceeded) && f.breaker.silent(f.started) {
 			ln.tell(f, cause, &info)
 		}
 	} else {
@@ -297,6 +297,10 @@ func (f *flight) land(g grants, err error) {
 			ln.rebuild, ln.rate = g.notes&noteUnbuilt != 0, g.rate
 		}
 		ln.distribute(f, g, &info)
+		ln.passes = 0
+		if g.local() && ln.first != nil && ln.first.n > g.rate {
+			ln.passes = g.rate
+		}
 	}
 	ln.plan(f, g)
 	info.Waiting = ln.waiting
@@ -312,8 +316,8 @@ func (f *flight) land(g grants, err error) {
 	}
 }
 
-// tell gives those whose question had to wait for a flight, which was late, its error: their time is over, too. No call was
-// made for them.
+// tell gives those whose question had to wait for a flight, which was late, its error, though no call was made for them: else
+// they might wait for a server that hangs twice as long.
 func (ln *line) tell(f *flight, late error, info *FlightInfo) {
 	late = fmt.Errorf("%w: %w", errUnsent, late)
 	count := func(r *request) {

@@ -20,7 +20,8 @@ const (
 	mostStalled = 4   // trips of a lane that gave their place away; more keep it
 	mostFlights = 256 // of a trip
 
-	// A trip has stalled once it takes longer than this, and so many times longer than usual.
+	// A trip has stalled once it takes longer than this, and so many times longer than usual; or twice as long, where that is a
+	// quarter of what a call may take. Whoever comes when a server begins to hang may wait so much longer than a call takes.
 	shortestStall = 20 * time.Millisecond
 	stallFactor   = 8
 )
@@ -139,7 +140,7 @@ func (l *lane) load() *trip {
 	l.waiting = slices.Delete(l.waiting, 0, n)
 	t.started = time.Now()
 	t.bound = &bound{context.Background(), t.started.Add(l.timeout), t.expired}
-	t.stall = min(max(l.patient, stallFactor*l.usual), t.left(t.flights))
+	t.stall = min(max(l.patient, min(stallFactor*l.usual, max(2*l.usual, l.timeout/4))), t.left(t.flights))
 	if t.timer == nil {
 		t.timer = time.AfterFunc(t.stall, t.overdue)
 	} else {
@@ -278,17 +279,18 @@ func (t *trip) exchange() {
 // left tells how much time is left until the first of some flights is late: a flight's time begins when it departs, not when
 // it has a place.
 func (t *trip) left(flights []*flight) time.Duration {
-	left := t.lane.timeout
-	for _, f := range flights {
-		left = min(left, t.lane.timeout-time.Since(f.started))
+	first := flights[0].started
+	for _, f := range flights[1:] {
+		if f.started.Before(first) {
+			first = f.started
+		}
 	}
-	return max(left, 0)
+	return max(t.lane.timeout-time.Since(first), 0)
 }
 
 // overdue is called when a trip stalls, and when flights of it are late. The first time its place is free for another one,
-// and its limiters may make their next calls; then the callers of those that are late are told. A trip whose place was not
-// free until then, since too many others had stalled, too, shows that the node hangs: then those are told who wait for a
-// place.
+// and its limiters may make their next calls; then the callers of those that are late are told. So are those who still wait
+// for its place then, if no later call was answered.
 func (t *trip) overdue() {
 	l := t.lane
 	l.mu.Lock()
@@ -296,11 +298,12 @@ func (t *trip) overdue() {
 		l.mu.Unlock()
 		return
 	}
-	late := t.stalled
+	left := t.left(t.flights)
+	late := left == 0
 	t.stalled = true
 	var next *trip
 	var behind []*flight
-	if late && !t.yielded {
+	if late && !t.yielded && l.breaker.silent(t.flights[0].started) {
 		behind, l.waiting = l.waiting, nil
 	}
 	if !t.yielded && (late || l.stalled < mostStalled) {
@@ -318,7 +321,7 @@ func (t *trip) overdue() {
 		for _, f := range flights {
 			f.line.stall(f)
 		}
-		t.timer.Reset(t.left(flights))
+		t.timer.Reset(left)
 		return
 	}
 	for _, f := range behind {
@@ -326,7 +329,7 @@ func (t *trip) overdue() {
 	}
 	var rest []*flight
 	for _, f := range flights {
-		if t.left([]*flight{f}) > 0 {
+		if time.Since(f.started) < l.timeout {
 			rest = append(rest, f)
 		} else {
 			f.land(grants{attempts: 1}, errLate(l.timeout))

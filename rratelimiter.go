@@ -78,6 +78,7 @@ func NewClient(rdb Redis, opts ...Option) *Client {
 		callTimeout: time.Second,
 		faraway:     faraway,
 		lines:       lines{all: map[lineKey]*line{}},
+		deputies:    deputies{most: mostDeputies},
 		lanes:       map[*redis.Client]*lane{},
 	}
 	for _, opt := range opts {

@@ -35,6 +35,7 @@ type line struct {
 	naps        int // sleeps in a row that were cut short
 	share       share
 	rate        int64     // as of the last answer; 0: none yet
+	passes      int64     // who wants no more may be served by the process though the first one can't; 0: nobody
 	noticed     time.Time // when Redisson was last looked for on the server
 	polite      time.Time // until then this process takes no more than its part, by the client's clock
 	breaker     breaker   // where the way to the node has none
@@ -126,7 +127,8 @@ func (ln *line) join(r *request) {
 		ln.gathers = 0
 		ln.timer.Stop()
 	}
-	if gathered || !r.waits || ln.flight == nil && ln.waiter() == r || !r.until.IsZero() || ln.rate > 0 && r.n > ln.rate {
+	if gathered || !r.waits || ln.flight == nil && ln.waiter() == r || !r.until.IsZero() || ln.rate > 0 && r.n > ln.rate ||
+		r.n <= ln.passes {
 		ln.ask = true
 		ln.depart()
 	}
