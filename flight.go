@@ -3,7 +3,6 @@ package rratelimiter
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"sync"
@@ -319,7 +318,7 @@ func (f *flight) land(g grants, err error) {
 // tell gives those whose question had to wait for a flight, which was late, its error, though no call was made for them: else
 // they might wait for a server that hangs twice as long.
 func (ln *line) tell(f *flight, late error, info *FlightInfo) {
-	late = fmt.Errorf("%w: %w", errUnsent, late)
+	late = unsent(late)
 	count := func(r *request) {
 		info.Callers++
 		info.Denied++

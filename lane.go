@@ -2,7 +2,6 @@ package rratelimiter
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"slices"
 	"sync"
@@ -325,7 +324,7 @@ func (t *trip) overdue() {
 		return
 	}
 	for _, f := range behind {
-		f.land(grants{}, fmt.Errorf("%w: %w", errUnsent, errLate(l.timeout)))
+		f.land(grants{}, unsent(errLate(l.timeout)))
 	}
 	var rest []*flight
 	for _, f := range flights {

@@ -184,6 +184,14 @@ func within[T any](ctx context.Context, c *Client, call func(context.Context) (T
 // errUnsent says that Redis was not asked.
 var errUnsent = errors.New("rratelimiter: the call was not made, since those before it have no answer")
 
+// unsent is the error of a call that was not made since another one failed.
+func unsent(cause error) error {
+	if errors.Is(cause, errUnsent) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", errUnsent, cause)
+}
+
 func errLate(timeout time.Duration) error {
 	return fmt.Errorf("no answer from Redis within %v: %w", timeout, os.ErrDeadlineExceeded)
 }
