@@ -253,6 +253,33 @@ func TestFallbackToNothing(t *testing.T) {
 	})
 }
 
+// When nobody has asked for a while, nothing is known of Redis: whoever comes then asks it.
+func TestFallbackAfterASilence(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerSecond(10)), WithFallback(0))
+		mend := p.wire.fail(errRefused)
+		b.ended("while it is away", b.try(l, 1), false, 0)
+		mend()
+		b.sleepTo(time.Minute)
+		b.granted("a minute later", b.try(l, 1), time.Minute)
+	})
+}
+
+// A deny cache holds what Redis refused, not what the process did.
+func TestFallbackIsNotRememberedAsADenial(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerHour(10)), WithFallback(0.5), WithDenyCache(5))
+		mend := p.wire.fail(errRefused)
+		b.granted("the part", b.try(l, 5), 0)
+		b.ended("more", b.try(l, 1), false, 0)
+		mend()
+		b.sleepTo(time.Minute)
+		b.granted("when Redis is back", b.try(l, 1), time.Minute)
+	})
+}
+
 // Callers wait in the same line, in order; only who can't be served by the process lets others pass.
 func TestFallbackServesTheLine(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
