@@ -1,6 +1,7 @@
 package rratelimiter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -117,16 +118,27 @@ func (l *Limiter) look(ctx context.Context, groups []group, flags string) (grant
 			return grants{}, err
 		}
 		started := time.Now()
-		g, err := within(ctx, l.client, func(ctx context.Context) (grants, error) {
+		g, cause, err := reach(ctx, l, func(ctx context.Context) (grants, error) {
 			return l.acquire(ctx, groups, 0, flags+rebuild, nil)
+		}, func(retry time.Duration) (grants, bool) {
+			if len(groups) == 0 {
+				return grants{}, false
+			}
+			return l.deputize(groups, 0, flags, retry)
 		})
 		if len(groups) > 0 {
-			err = outcome(err)
+			err, cause = outcome(err), outcome(cause)
+		}
+		if err == nil && !g.local() {
+			l.learn(g.rate, g.interval)
+		}
+		if cause != nil {
+			g.attempts = 1
 		}
 		if o := l.client.observer; o != nil && len(groups) > 0 {
 			info := FlightInfo{
 				Limiter: l.name, Callers: 1, Latency: time.Since(started), Attempts: g.attempts, Healed: healed(g.notes),
-				RateMismatch: g.notes&noteDiffers != 0, Err: err,
+				RateMismatch: g.notes&noteDiffers != 0, Fallback: g.local(), Err: cmp.Or(err, cause),
 			}
 			if err == nil {
 				info.Permits = g.granted(0, groups[0])
@@ -259,15 +271,18 @@ func (c *Client) AllowAll(ctx context.Context, n int64, limiters ...*Limiter) ([
 func (c *Client) allowTogether(ctx context.Context, counts map[string]int64, limiters []*Limiter) ([]Result, error) {
 	started := time.Now()
 	notes := make([]int64, len(limiters))
-	results, asked, err := c.askTogether(ctx, counts, limiters, notes)
+	results, asked, cause, err := c.askTogether(ctx, counts, limiters, notes)
 	if c.observer == nil || asked == 0 {
 		return results, err
 	}
 	latency := time.Since(started)
+	if notes[0]&noteLocal != 0 && cause == nil {
+		asked--
+	}
 	for i, l := range limiters {
 		info := FlightInfo{
 			Limiter: l.name, Callers: 1, Denied: 1, Latency: latency, Attempts: asked, Healed: healed(notes[i]),
-			RateMismatch: notes[i]&noteDiffers != 0, Err: err,
+			RateMismatch: notes[i]&noteDiffers != 0, Fallback: notes[i]&noteLocal != 0, Err: cmp.Or(err, cause),
 		}
 		if err == nil && results[i].Allowed {
 			info.Granted, info.Denied, info.Permits = 1, 0, counts[l.keyNames[keyConfig]]
@@ -282,10 +297,10 @@ func (c *Client) allowTogether(ctx context.Context, counts map[string]int64, lim
 }
 
 // askTogether runs allowall.lua until no expired record and no other rate stands in its way. It tells how often it did,
-// and adds up each limiter's notes.
+// and adds up each limiter's notes. A cause is why the process answered.
 func (c *Client) askTogether(
 	ctx context.Context, counts map[string]int64, limiters []*Limiter, notes []int64,
-) (results []Result, asked int, err error) {
+) (results []Result, asked int, cause, err error) {
 	const perAnswer = 8
 	var keys []string
 	for _, l := range limiters {
@@ -295,7 +310,7 @@ func (c *Client) askTogether(
 	enforced := make([]int, len(limiters))
 	for {
 		if err := ctx.Err(); err != nil {
-			return nil, asked, fmt.Errorf("allow all: %w", err)
+			return nil, asked, nil, fmt.Errorf("allow all: %w", err)
 		}
 		var args []any
 		for i, l := range limiters {
@@ -307,11 +322,11 @@ func (c *Client) askTogether(
 				l.settings.rateText(), l.settings.bucket())
 		}
 		asked++
-		reply, err := within(ctx, c, func(ctx context.Context) ([]int64, error) {
+		reply, cause, err := reach(ctx, limiters[0], func(ctx context.Context) ([]int64, error) {
 			return c.run(ctx, allowAllScript, keys, args...)
-		})
+		}, func(retry time.Duration) ([]int64, bool) { return c.deputizeAll(limiters, counts, retry) })
 		if err != nil {
-			return nil, asked, fmt.Errorf("allow all: %w", outcome(err))
+			return nil, asked, nil, fmt.Errorf("allow all: %w", outcome(err))
 		}
 		if reply[0] != 0 {
 			at := reply[1]
@@ -322,7 +337,7 @@ func (c *Client) askTogether(
 				})
 			}
 			if err != nil {
-				return nil, asked, wrap("allow all of", limiters[at].name, err)
+				return nil, asked, nil, wrap("allow all of", limiters[at].name, err)
 			}
 			continue
 		}
@@ -335,7 +350,9 @@ func (c *Client) askTogether(
 			if figures[5]&noteUnbuilt != 0 {
 				rebuild[i] = "b"
 			}
-			notes[i] |= figures[5]
+			if notes[i] |= figures[5]; figures[5]&noteLocal == 0 {
+				l.learn(figures[2], millis(figures[3]))
+			}
 			if figures[0] < 0 && refused == nil {
 				refused = wrap("allow all of", l.name, fmt.Errorf("%w: %d", ErrExceedsRate, counts[l.keyNames[keyConfig]]))
 			}
@@ -346,7 +363,7 @@ func (c *Client) askTogether(
 			}
 		}
 		if refused != nil {
-			return nil, asked, refused
+			return nil, asked, nil, refused
 		}
 		if again {
 			continue
@@ -354,7 +371,7 @@ func (c *Client) askTogether(
 		for i := range results {
 			results[i].Allowed = allowed
 		}
-		return results, asked, nil
+		return results, asked, outcome(cause), nil
 	}
 }
 
@@ -368,17 +385,17 @@ func notInitializedOrOther(status int64) error {
 
 // allowInOrder asks one limiter after the other, and gives back what it took once one refuses.
 func (c *Client) allowInOrder(ctx context.Context, counts map[string]int64, limiters []*Limiter) ([]Result, error) {
-	results := make([]Result, len(limiters))
+	results, local := make([]Result, len(limiters)), make([]bool, len(limiters))
 	for i, l := range limiters {
 		var err error
-		results[i], err = l.Allow(ctx, counts[l.keyNames[keyConfig]])
+		results[i], err = l.request(ctx, "allow", ask{n: counts[l.keyNames[keyConfig]], detail: true, local: &local[i]})
 		if err != nil {
-			return nil, errors.Join(err, undo(ctx, counts, limiters[:i]))
+			return nil, errors.Join(err, undo(ctx, counts, limiters[:i], local))
 		}
 		if results[i].Allowed {
 			continue
 		}
-		if err := undo(ctx, counts, limiters[:i]); err != nil {
+		if err := undo(ctx, counts, limiters[:i], local); err != nil {
 			return nil, err
 		}
 		for j := range results[:i] {
@@ -390,11 +407,17 @@ func (c *Client) allowInOrder(ctx context.Context, counts map[string]int64, limi
 	return results, nil
 }
 
-// undo gives back what limiters granted, all at once and each call within the client's time for it. It goes on when ctx
-// ends, but nobody waits for it then: the permits must go back, the caller may be gone.
-func undo(ctx context.Context, counts map[string]int64, limiters []*Limiter) error {
+// undo gives back what limiters granted, all at once and each call within the client's time for it; what the process granted
+// instead of Redis is local. It goes on when ctx ends, but nobody waits for it then: the permits must go back, the caller may
+// be gone.
+func undo(ctx context.Context, counts map[string]int64, limiters []*Limiter, local []bool) error {
 	undone := make(chan error, len(limiters))
-	for _, l := range limiters {
+	for i, l := range limiters {
+		if local[i] {
+			l.client.deputies.untake(l, counts[l.keyNames[keyConfig]])
+			undone <- nil
+			continue
+		}
 		go func() {
 			_, err := l.Release(context.WithoutCancel(ctx), counts[l.keyNames[keyConfig]])
 			undone <- err

@@ -88,7 +88,11 @@ type grants struct {
 	lasts    time.Duration
 	groups   []int64 // two figures each; nil: all are granted
 	attempts int
+	retry    time.Duration // until it is worth while to ask again; only of an answer that the process gave
 }
+
+// local tells whether the process answered instead of Redis.
+func (g grants) local() bool { return g.notes&noteLocal != 0 }
 
 // granted tells how many callers of a group got their permits; -1: the size exceeds the rate.
 func (g grants) granted(i int, of group) int64 {

