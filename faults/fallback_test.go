@@ -91,10 +91,10 @@ func fallBack(t *testing.T, takeAway func(*redistest.Server) (back func())) {
 	later := during.where(func(c call) bool { return c.Start.After(known) })
 	t.Logf("before: p99 %v; away: the longest %v, once it was known p99 %v of %d; last decision in the process %v after its return",
 		before.percentile(99), during.percentile(100), later.percentile(99), len(later), o.last.Sub(returned))
-	if longest, limit := during.percentile(100), timeout+quick(before); longest > limit {
+	if longest, limit := during.percentile(100), timeout+quick(before, during); longest > limit {
 		t.Errorf("a caller waited %v, not %v", longest, limit)
 	}
-	if p99, limit := later.percentile(99), quick(before)/2; p99 > limit {
+	if p99, limit := later.percentile(99), quick(before, later)/2; p99 > limit {
 		t.Errorf("once it was known that Redis is away, 99 of 100 callers waited up to %v, not %v", p99, limit)
 	}
 	if late := o.last.Sub(returned); late > away-200*time.Millisecond {
