@@ -107,13 +107,14 @@ func (l *Limiter) look(ctx context.Context, groups []group, flags string) (grant
 		if err := ctx.Err(); err != nil {
 			return grants{}, err
 		}
-		started := time.Now()
+		started, sent := time.Now(), new(trail)
 		g, err := within(ctx, l.client, func(ctx context.Context) (grants, error) {
-			return l.acquire(ctx, groups, 0, flags+rebuild, nil)
+			return l.insist(ctx, new(question), sent, groups, 0, flags+rebuild, nil)
 		})
 		if len(groups) > 0 {
-			err = outcome(err)
+			err = sent.outcome(err)
 		}
+		g.attempts = int(sent.attempts.Load())
 		if o := l.client.observer; o != nil && len(groups) > 0 {
 			info := FlightInfo{
 				Limiter: l.name, Callers: 1, Latency: time.Since(started), Attempts: g.attempts, Healed: healed(g.notes),
@@ -160,13 +161,14 @@ func (l *Limiter) Release(ctx context.Context, n int64) (int64, error) {
 		if err := ctx.Err(); err != nil {
 			return released, wrap(operation, l.name, err)
 		}
+		sent := new(trail)
 		reply, err := within(ctx, l.client, func(ctx context.Context) ([]int64, error) {
-			return l.client.run(ctx, releaseScript, l.keys(), l.now(), n-released, flags)
+			return l.client.run(ctx, sent, releaseScript, false, l.keys(), l.now(), n-released, flags)
 		})
 		if err == nil && reply[0] != 0 {
 			err = notInitialized(reply[0])
 		}
-		if err = outcome(err); err != nil {
+		if err = sent.outcome(err); err != nil {
 			return released, wrap(operation, l.name, err)
 		}
 		released += reply[2]
@@ -284,25 +286,17 @@ func (c *Client) askTogether(
 		if err := ctx.Err(); err != nil {
 			return nil, asked, fmt.Errorf("allow all: %w", err)
 		}
-		var args []any
-		for i, l := range limiters {
-			flags := rebuild[i]
-			if l.settings.enforced {
-				flags += "e"
-			}
-			args = append(args, counts[l.keyNames[keyConfig]], l.now(), c.identity.prefix(l.settings.format, 1), flags,
-				l.settings.rateText(), l.settings.bucket())
-		}
-		asked++
+		sent := new(trail)
 		reply, err := within(ctx, c, func(ctx context.Context) ([]int64, error) {
-			return c.run(ctx, allowAllScript, keys, args...)
+			return c.insistTogether(ctx, sent, counts, limiters, keys, rebuild)
 		})
-		if err != nil {
-			return nil, asked, fmt.Errorf("allow all: %w", outcome(err))
+		asked += int(sent.attempts.Load())
+		if err = sent.outcome(err); err != nil {
+			return nil, asked, fmt.Errorf("allow all: %w", err)
 		}
 		if reply[0] != 0 {
 			at := reply[1]
-			if err = notInitializedOrOther(reply[0]); err == nil {
+			if err = statusError(reply[0]); errors.Is(err, errOtherRate) {
 				enforced[at]++
 				_, err = within(ctx, c, func(ctx context.Context) (bool, error) {
 					return true, limiters[at].enforce(ctx, enforced[at])
@@ -345,12 +339,41 @@ func (c *Client) askTogether(
 	}
 }
 
-// notInitializedOrOther is the error of a status other than 0; nil where another rate is in force.
-func notInitializedOrOther(status int64) error {
-	if status == statusOtherRate {
-		return nil
+// insistTogether runs allowall.lua until there is an answer: each time with the same records, and another time.
+func (c *Client) insistTogether(
+	ctx context.Context, t *trail, counts map[string]int64, limiters []*Limiter, keys, flags []string,
+) ([]int64, error) {
+	prefixes, firsts, findable := make([][]byte, len(limiters)), make([]any, len(limiters)), true
+	for i, l := range limiters {
+		n := counts[l.keyNames[keyConfig]]
+		records := idsOf(n)
+		prefixes[i] = c.identity.appendPrefix(nil, l.settings.format, int(records))
+		if l.settings.bucket() > 0 {
+			prefixes[i] = appendShare(prefixes[i], l.settings.format, uint32(min(n, math.MaxUint32)))
+		}
+		if firsts[i] = l.now(); l.settings.serverTime {
+			firsts[i] = 0
+		}
+		findable = findable && (records == 1 || records <= mostRecords && l.settings.format != Redisson313)
 	}
-	return notInitialized(status)
+	var reply []int64
+	err := c.repeat(ctx, t, findable, func() (err error) {
+		var args []any
+		for i, l := range limiters {
+			flags := flags[i]
+			if l.settings.enforced {
+				flags += "e"
+			}
+			args = append(args, counts[l.keyNames[keyConfig]], l.now(), prefixes[i], flags, l.settings.rateText(),
+				l.settings.bucket())
+		}
+		if t.doubtful() {
+			args = append(args, firsts...)
+		}
+		reply, err = c.try(ctx, t, allowAllScript, keys, args...)
+		return err
+	})
+	return reply, err
 }
 
 // allowInOrder asks one limiter after the other, and gives back what it took once one refuses.
@@ -395,7 +418,7 @@ func undo(ctx context.Context, counts map[string]int64, limiters []*Limiter) err
 				failed = err
 			}
 		case <-ctx.Done():
-			return errors.Join(failed, fmt.Errorf("allow all: %w", outcome(ctx.Err())))
+			return errors.Join(failed, fmt.Errorf("allow all: %w", unknown(ctx.Err())))
 		}
 	}
 	return failed

@@ -60,9 +60,12 @@ func (l *Limiter) expire(ctx context.Context, command string, ms int64, cond []E
 	}
 	var reply []int64
 	if err == nil {
+		sent := new(trail)
+		twice := condition == "" && command != "PERSIST" && ms > 0 // else the second answer may be another one
 		reply, err = within(ctx, l.client, func(ctx context.Context) ([]int64, error) {
-			return l.client.run(ctx, expireScript, l.keys(), command, ms, condition)
+			return l.client.run(ctx, sent, expireScript, twice, l.keys(), command, ms, condition)
 		})
+		err = sent.outcome(err)
 	}
 	return err == nil && reply[0] == 1, wrap("set the life time of", l.name, err)
 }

@@ -211,6 +211,9 @@ func (t *trip) fly() (next *trip) {
 // those behind find it, unless somebody removes it meanwhile.
 func (t *trip) carry() {
 	t.asking = append(t.asking[:0], t.flights...)
+	for _, f := range t.flights {
+		f.due, f.stall = t.bound.deadline, t.started.Add(t.stall)
+	}
 	for text := false; len(t.asking) > 0; text = true {
 		for i, f := range t.asking {
 			f.ask(t.bound, text && i == 0)
@@ -218,7 +221,11 @@ func (t *trip) carry() {
 		t.exchange()
 		t.asking = slices.DeleteFunc(t.asking, func(f *flight) bool {
 			err := f.cmd.Err()
-			return err == nil || !redis.HasErrorPrefix(err, "NOSCRIPT")
+			if err == nil || !redis.HasErrorPrefix(err, "NOSCRIPT") {
+				return true
+			}
+			f.sent.end(err)
+			return false
 		})
 	}
 }
@@ -226,12 +233,12 @@ func (t *trip) carry() {
 // exchange sends the commands of those who ask, and reads the replies. What failed stands in each command.
 func (t *trip) exchange() {
 	if len(t.asking) == 1 {
-		_ = t.lane.node.Process(t.bound, t.asking[0].cmd)
+		_ = t.lane.node.Process(t.bound, &t.asking[0].cmd)
 		return
 	}
 	pipe := t.lane.node.Pipeline()
 	for _, f := range t.asking {
-		_ = pipe.Process(t.bound, f.cmd)
+		_ = pipe.Process(t.bound, &f.cmd)
 	}
 	_, _ = pipe.Exec(t.bound)
 }
@@ -267,7 +274,7 @@ func (t *trip) overdue() {
 		return
 	}
 	for _, f := range flights {
-		f.land(grants{attempts: 1}, errLate(l.timeout))
+		f.land(grants{attempts: int(f.sent.attempts.Load())}, errLate(l.timeout))
 	}
 	close(t.expired) // not before: that a context ended must not look like the end of a caller's
 }

@@ -94,7 +94,7 @@ func formatOf(member []byte) (f RecordFormat, head int, known bool) {
 	switch {
 	case length == 8:
 		return Redisson313, 0, true
-	case length == 20 && binary.LittleEndian.Uint64(member) == 8:
+	case length >= 20 && binary.LittleEndian.Uint64(member) == uint64(length-12):
 		return Redisson316, 8, true
 	case length == 21 && member[0] == 16:
 		return Redisson321, 1, true
@@ -148,6 +148,29 @@ func (i *identity) appendPrefix(prefix []byte, f RecordFormat, n int) []byte {
 		prefix = append(append(append(prefix, idMark...), i.tag[:]...), count[:]...)
 	}
 	return prefix
+}
+
+// appendShare puts a share before the counter of a prefix that was just appended: how many permits of its record the call
+// was granted that wrote it. So records that others joined tell that, too (WithGranularity).
+func appendShare(prefix []byte, f RecordFormat, share uint32) []byte {
+	head, length, _ := f.layout()
+	prefix = append(prefix, 0, 0, 0, 0)
+	at := len(head) + tagEnd(length)
+	copy(prefix[at+4:], prefix[at:])
+	binary.LittleEndian.PutUint32(prefix[at:], share)
+	prefix[0] += 4 // the length of the id
+	return prefix
+}
+
+// tagEnd is where the counter starts in an id of a length.
+func tagEnd(length int) int {
+	switch length {
+	case 4:
+		return 2
+	case 8:
+		return 5
+	}
+	return 8
 }
 
 // A kind tells whose record it is, as far as its id shows.

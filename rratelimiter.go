@@ -340,6 +340,7 @@ type Limiter struct {
 	err      error                // of the options, or of the name
 	options  []any                // of the settings, as scripts take them
 	line     atomic.Pointer[line] // the one used last; it may have been dropped
+	served   atomic.Int64         // a time in ms, by the server's clock, before which nothing is asked any more; 0: not known
 }
 
 // Name is the limiter's name, as given to RateLimiter (Redisson: getName).

@@ -151,7 +151,7 @@ func (ln *line) abandon(r *request, cause error) (Result, error) {
 	}
 	ln.drop(r)
 	if r.flying {
-		cause = outcome(cause)
+		cause = unknown(cause)
 	}
 	return Result{}, cause
 }
