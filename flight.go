@@ -76,7 +76,7 @@ type flight struct {
 	detail   bool
 	rebuild  bool
 	started  time.Time
-	changes  int64 // of the client's denials, when it departed
+	changes  int64     // of the client's denials, when it departed
 	due      time.Time // when its callers are told at the latest
 	stall    time.Time // when others need not wait for it any more
 	sent     trail

@@ -88,7 +88,7 @@ var notNow = []string{
 // again tells whether a call is to be repeated, given how its last attempt ended. Where one may have been served, only a
 // call that may be served twice, or that finds out, is.
 func (t *trail) again(err error, twice bool) bool {
-	if err == nil {
+	if err == nil || errors.Is(err, ErrOutcomeUnknown) {
 		return false
 	}
 	if isAnswer(err) {

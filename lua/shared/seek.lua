@@ -27,7 +27,7 @@ local function seek()
     wanted[shared and string.sub(id, #mine + 5) or id] = true
     id = after(id)
   end
-  local found, others = {}, false
+  local found, others, released = {}, false, false
   local rank = call('ZCOUNT', records, '-inf', string.format('(%.0f', first))
   for _ = 1, SOUGHT / PAGE do
     local page = call('ZRANGE', records, rank, rank + PAGE - 1)
@@ -37,6 +37,7 @@ local function seek()
         if wanted[string.sub(member, shared and #mine + 5 or 1, -5)] then
           found[#found + 1] = member
           share = share + permits(shared and string.sub(member, 1, #mine + 4) or member)
+          released = shared and share > permits(member)
         else
           others = true
         end
@@ -44,7 +45,7 @@ local function seek()
     end
     if #found == ids or #page < PAGE then
       -- A later call may have joined the record and given it its own id. A share that is full may be more.
-      if shared and (#found == 0 and others or ids > 1 or share == 4294967295) then
+      if shared and (#found == 0 and others or ids > 1 or share == 4294967295 or released) then
         return nil
       end
       return found
