@@ -87,29 +87,36 @@ func (l *Limiter) AcquireUpTo(ctx context.Context, n int64) (int64, error) {
 		return 0, wrap(operation, l.name, err)
 	}
 	ln := l.client.enter(l)
-	queued := ln.waiting > 0
+	queued, before := ln.waiting > 0, ln.wrote
 	ln.exit()
 	if queued {
 		return 0, nil
 	}
 	groups := []group{{size: n, callers: make([]*request, 1)}}
-	g, err := l.look(ctx, groups, "u")
+	g, err := l.look(ctx, before, groups, "u")
 	if err != nil {
 		return 0, wrap(operation, l.name, err)
 	}
-	return g.granted(0, groups[0]), nil
+	got := g.granted(0, groups[0])
+	if got > 0 {
+		ln := l.client.enter(l)
+		ln.wrote = g.id
+		ln.exit()
+	}
+	return got, nil
 }
 
-// look makes a call of its own, and goes on until no expired record stands in its way.
-func (l *Limiter) look(ctx context.Context, groups []group, flags string) (grants, error) {
+// look makes a call of its own, after a grant that is written under an id, and goes on until no expired record stands in its
+// way.
+func (l *Limiter) look(ctx context.Context, before int64, groups []group, flags string) (grants, error) {
 	rebuild := ""
 	for {
 		if err := ctx.Err(); err != nil {
 			return grants{}, err
 		}
-		started, sent := time.Now(), new(trail)
+		started, sent, q := time.Now(), new(trail), &question{before: before}
 		g, err := within(ctx, l.client, func(ctx context.Context) (grants, error) {
-			return l.insist(ctx, new(question), sent, groups, 0, flags+rebuild, nil)
+			return l.insist(ctx, q, sent, groups, 0, flags+rebuild, nil)
 		})
 		if len(groups) > 0 {
 			err = sent.outcome(err)

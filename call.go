@@ -19,13 +19,18 @@ type question struct {
 	first   int64 // the time of the first attempt, or one before it
 	records int64 // ids that are its own; 0: it was not asked yet
 	permits any   // as asked for, of one record; "": one can't tell
+	id      int64 // the end of its first id
+	before  int64 // that of the id which a record of this client bears that was there before; noID: not known
 	clock   text
 	member  text
 	groups  text
 }
 
-// next makes it the question of another call.
-func (q *question) next() { q.records = 0 }
+// next makes it the question of another call, on a line whose last grant is written under an id.
+func (q *question) next(before int64) { q.records, q.before = 0, before }
+
+// noID is no end of an id.
+const noID = -1
 
 // mostRecords is how many records of one call are looked for.
 const mostRecords = 512
@@ -79,7 +84,7 @@ func (q *question) ask(args []any, l *Limiter, groups []group, strict int, flags
 		return append(append(args, now, q.member.arg, q.permits, q.groups.arg, flags), l.options...)
 	}
 	return append(args, now, q.member.arg, q.permits, q.groups.arg, flags,
-		l.settings.rateText(), l.settings.bucket(), q.first, q.records)
+		l.settings.rateText(), l.settings.bucket(), q.first, q.records, q.before)
 }
 
 // draw gives the question its ids, and makes the record of all that is asked for.
@@ -103,6 +108,7 @@ func (q *question) draw(l *Limiter, groups []group, flags string) {
 	}
 	var memory [64]byte
 	member := l.client.identity.appendPrefix(memory[:0], l.settings.format, int(q.records))
+	q.id = endOf(member)
 	if l.settings.bucket() > 0 {
 		member = appendShare(member, l.settings.format, uint32(sum))
 	}
@@ -132,6 +138,7 @@ type grants struct {
 	lasts    time.Duration
 	groups   []int64 // two figures each; nil: all are granted
 	attempts int
+	id       int64 // the end of the first id that the call had
 }
 
 // granted tells how many callers of a group got their permits; -1: the size exceeds the rate.
@@ -147,7 +154,7 @@ func (g grants) wait(i int) time.Duration { return millis(g.groups[2*i+1]) }
 
 // acquire asks Redis for permits for groups of callers, in a call of its own.
 func (l *Limiter) acquire(ctx context.Context, groups []group, strict int, flags string, last error) (grants, error) {
-	return l.insist(ctx, new(question), new(trail), groups, strict, flags, last)
+	return l.insist(ctx, &question{before: noID}, new(trail), groups, strict, flags, last)
 }
 
 // insist asks Redis for permits for groups of callers until it has an answer: with a question that may have been asked
@@ -175,6 +182,7 @@ func (l *Limiter) insist(
 		if last == nil {
 			g, last = l.readGrants(reply, q.now)
 		}
+		g.id = q.id
 		g.attempts = int(t.attempts.Load())
 		if !errors.Is(last, errOtherRate) && !t.again(last, q.findable(l)) {
 			return g, last

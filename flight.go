@@ -155,7 +155,7 @@ func (ln *line) depart() {
 	f := flights.Get().(*flight)
 	f.line, f.number, f.rebuild = ln, ln.flights, ln.rebuild
 	f.started, f.changes, f.sent.text = time.Now(), ln.client.denials.changes.Load(), textOfKeyCount
-	f.question.next()
+	f.question.next(ln.wrote)
 	perRequest := ln.limiter.settings.recordPerRequest
 	f.apart = ln.astray > 0 && ln.limiter.settings.bucket() > 0
 	room := ln.room()
@@ -401,6 +401,9 @@ func (ln *line) distribute(f *flight, g grants, info *FlightInfo) {
 		}
 	}
 	info.Permits = own
+	if own > 0 {
+		ln.wrote = f.question.id
+	}
 }
 
 // remember keeps the refusal of a caller who tried, as told at a time. Behind others in line a refusal tells little.

@@ -396,6 +396,31 @@ func TestShareThatCantBeTold(t *testing.T) {
 	})
 }
 
+// TestRecordThatWasThereBefore: the record that the calls before have left is no riddle to one that never arrived.
+func TestRecordThatWasThereBefore(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, format := range []RecordFormat{Redisson316, Redisson317, Redisson321} {
+			r := newRig(t, s)
+			r.wipe()
+			c, tap := r.tapped()
+			l := c.RateLimiter("rl", WithGranularity(time.Second), WithRecordFormat(format), WithRate(PerMinute(100)))
+			r.toBucket(time.Second, 10*time.Millisecond)
+			at := time.UnixMilli(l.settings.dated(r.ms(), 60000))
+			for _, before := range []func() error{
+				func() error { _, err := l.TryAcquire(t.Context(), 2); return err },
+				func() error { _, err := l.AcquireUpTo(t.Context(), 2); return err },
+				func() error { _, err := l.AcquireUpTo(t.Context(), 2); return err },
+			} {
+				tap.plan()
+				r.must(before())
+				tap.plan(plan{lost: true})
+				mustTry(t, l, 3, true)
+			}
+			r.same(l, State{Rate: PerMinute(100), Available: 85, Used: 15, Records: 1, Oldest: at, Newest: at, Consistent: true})
+		}
+	})
+}
+
 // TestTooManyRecordsToLookThrough: behind more records than are looked at, an attempt can't be found.
 func TestTooManyRecordsToLookThrough(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

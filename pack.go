@@ -162,6 +162,12 @@ func appendShare(prefix []byte, f RecordFormat, share uint32) []byte {
 	return prefix
 }
 
+// endOf is the last three bytes of an id, given a prefix, as a number.
+func endOf(prefix []byte) int64 {
+	end := prefix[len(prefix)-3:]
+	return int64(end[0])<<16 | int64(end[1])<<8 | int64(end[2])
+}
+
 // tagEnd is where the counter starts in an id of a length.
 func tagEnd(length int) int {
 	switch length {

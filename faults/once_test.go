@@ -403,4 +403,3 @@ func TestBlindRepetitionTakesTwice(t *testing.T) {
 		t.Errorf("%d permits were granted, %d calls failed, and no more than that were taken: %d", granted.Load(), failed.Load(), taken)
 	}
 }
-

@@ -1,11 +1,11 @@
 -- look.lua finds out what an earlier attempt of the same call was granted, and dates that anew: it must not be older than
 -- the answer. It is part of acquire.lua.
 --
--- takes  records, value; at; ARGV 2, 3, 8 and 9; granularity
+-- takes  records, value; at; ARGV 2, 3, 8 to 10; granularity
 -- sets   found, the permits that were granted; nil if there are none
 --
 -- Nothing that is read later can fail once a record is dated anew: all keys have been read by then.
-local prefix, first, ids = string.sub(ARGV[2], 1, -5), tonumber(ARGV[8]), tonumber(ARGV[9])
+local prefix, first, ids, before = string.sub(ARGV[2], 1, -5), tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
 if granularity == '0' then
   granularity = nil
 end

@@ -2,7 +2,8 @@
 --
 -- takes  records; prefix, the bytes before the permits of the first of them; ids, how many there can be; first, the time of
 --        that attempt, or one before it; whole, the record if all was granted, or nil; shared, whether other calls of the
---        client join its records, and then the ids tell shares
+--        client join its records, and then the ids tell shares; before, the last three bytes of the id that such a record
+--        had before that attempt, as a number, or -1
 -- sets   sought, the records; nil if nobody can tell any more which these are; share, the permits in them that are the
 --        call's
 --
@@ -39,7 +40,8 @@ local function seek()
           share = share + permits(shared and string.sub(member, 1, #mine + 4) or member)
           released = shared and share > permits(member)
         else
-          others = true
+          local a, b, c = string.byte(member, -7, -5)
+          others = others or a * 65536 + b * 256 + c ~= before
         end
       end
     end
