@@ -87,7 +87,7 @@ func (l *Limiter) AcquireUpTo(ctx context.Context, n int64) (int64, error) {
 		return 0, wrap(operation, l.name, err)
 	}
 	ln := l.client.enter(l)
-	queued, before := ln.waiting > 0, ln.wrote
+	queued, before := ln.waiting > 0, ln.grants
 	ln.exit()
 	if queued {
 		return 0, nil
@@ -98,17 +98,16 @@ func (l *Limiter) AcquireUpTo(ctx context.Context, n int64) (int64, error) {
 		return 0, wrap(operation, l.name, err)
 	}
 	got := g.granted(0, groups[0])
-	if got > 0 {
+	if got > 0 && l.settings.bucket() > 0 {
 		ln := l.client.enter(l)
-		ln.wrote = g.id
+		ln.grants.add(g.id)
 		ln.exit()
 	}
 	return got, nil
 }
 
-// look makes a call of its own, after a grant that is written under an id, and goes on until no expired record stands in its
-// way.
-func (l *Limiter) look(ctx context.Context, before int64, groups []group, flags string) (grants, error) {
+// look makes a call of its own, after grants that were made before, and goes on until no expired record stands in its way.
+func (l *Limiter) look(ctx context.Context, before past, groups []group, flags string) (grants, error) {
 	rebuild := ""
 	for {
 		if err := ctx.Err(); err != nil {

@@ -20,17 +20,37 @@ type question struct {
 	records int64 // ids that are its own; 0: it was not asked yet
 	permits any   // as asked for, of one record; "": one can't tell
 	id      int64 // the end of its first id
-	before  int64 // that of the id which a record of this client bears that was there before; noID: not known
+	before  past  // grants that were made before
 	clock   text
 	member  text
 	groups  text
 }
 
-// next makes it the question of another call, on a line whose last grant is written under an id.
-func (q *question) next(before int64) { q.records, q.before = 0, before }
+// next makes it the question of another call, after grants on the same line.
+func (q *question) next(before past) { q.records, q.before = 0, before }
 
-// noID is no end of an id.
-const noID = -1
+// A past is the ends of the ids under which a line's latest grants were written, whose answers are there: a record with
+// one of these was not touched since. It is kept where records are joined.
+type past struct {
+	ids  [8]int64
+	next int
+}
+
+func (p *past) add(id int64) {
+	p.ids[p.next] = id + 1
+	p.next = (p.next + 1) % len(p.ids)
+}
+
+// text is the ids as scripts take them, each between blanks.
+func (p *past) text() string {
+	text := []byte{' '}
+	for _, id := range p.ids {
+		if id > 0 {
+			text = append(strconv.AppendInt(text, id-1, 10), ' ')
+		}
+	}
+	return string(text)
+}
 
 // mostRecords is how many records of one call are looked for.
 const mostRecords = 512
@@ -84,7 +104,7 @@ func (q *question) ask(args []any, l *Limiter, groups []group, strict int, flags
 		return append(append(args, now, q.member.arg, q.permits, q.groups.arg, flags), l.options...)
 	}
 	return append(args, now, q.member.arg, q.permits, q.groups.arg, flags,
-		l.settings.rateText(), l.settings.bucket(), q.first, q.records, q.before)
+		l.settings.rateText(), l.settings.bucket(), q.first, q.records, q.before.text())
 }
 
 // draw gives the question its ids, and makes the record of all that is asked for.
@@ -154,7 +174,7 @@ func (g grants) wait(i int) time.Duration { return millis(g.groups[2*i+1]) }
 
 // acquire asks Redis for permits for groups of callers, in a call of its own.
 func (l *Limiter) acquire(ctx context.Context, groups []group, strict int, flags string, last error) (grants, error) {
-	return l.insist(ctx, &question{before: noID}, new(trail), groups, strict, flags, last)
+	return l.insist(ctx, new(question), new(trail), groups, strict, flags, last)
 }
 
 // insist asks Redis for permits for groups of callers until it has an answer: with a question that may have been asked

@@ -155,7 +155,7 @@ func (ln *line) depart() {
 	f := flights.Get().(*flight)
 	f.line, f.number, f.rebuild = ln, ln.flights, ln.rebuild
 	f.started, f.changes, f.sent.text = time.Now(), ln.client.denials.changes.Load(), textOfKeyCount
-	f.question.next(ln.wrote)
+	f.question.next(ln.grants)
 	perRequest := ln.limiter.settings.recordPerRequest
 	f.apart = ln.astray > 0 && ln.limiter.settings.bucket() > 0
 	room := ln.room()
@@ -401,8 +401,8 @@ func (ln *line) distribute(f *flight, g grants, info *FlightInfo) {
 		}
 	}
 	info.Permits = own
-	if own > 0 {
-		ln.wrote = f.question.id
+	if own > 0 && ln.limiter.settings.bucket() > 0 {
+		ln.grants.add(f.question.id)
 	}
 }
 

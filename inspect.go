@@ -28,7 +28,7 @@ func (l *Limiter) AvailablePermits(ctx context.Context) (int64, error) {
 	err := l.err
 	var g grants
 	if err == nil {
-		g, err = l.look(ctx, noID, nil, "")
+		g, err = l.look(ctx, past{}, nil, "")
 	}
 	return g.free, wrap("count the permits of", l.name, err)
 }

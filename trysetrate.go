@@ -91,7 +91,7 @@ func (l *Limiter) setRate(ctx context.Context, t *trail, r Rate, flags string) (
 		return false, err
 	}
 	if reply[1]&noteUnbuilt != 0 {
-		_, err = l.look(ctx, noID, nil, "b")
+		_, err = l.look(ctx, past{}, nil, "b")
 	}
 	return reply[0] == 1, err
 }

@@ -31,7 +31,7 @@ type line struct {
 	ask         bool    // somebody has a question that the flight in the air doesn't carry
 	gathers     int     // how many callers the next flight waits for, those included who were just answered; 0: it doesn't
 	rebuild     bool    // the next flight finishes a rebuild of the free permits
-	wrote       int64   // the end of the id under which the last grant is written; noID: not known
+	grants      past    // the latest ones, with a granularity
 	timer       *time.Timer
 	naps        int // sleeps in a row that were cut short
 	share       share
@@ -43,7 +43,7 @@ type line struct {
 }
 
 func newLine(l *Limiter) *line {
-	ln := &line{client: l.client, limiter: l, keys: make([]any, keyCount), wrote: noID}
+	ln := &line{client: l.client, limiter: l, keys: make([]any, keyCount)}
 	for i, key := range l.keyNames {
 		ln.keys[i] = key
 	}

@@ -6,8 +6,8 @@
 --       record can't tell, or somebody is to get nothing), 4 groups of callers in order, "SIZExCOUNT SIZExCOUNT! ...", the
 --       strict ones first and marked; '': only look, 5 flags, [6 the caller's rate ("rate interval type keep-alive"; '': it
 --       has none), [7 granularity (ms; 0: none), [8 the time of an earlier attempt of the same call (ms), or one before it,
---       which is looked for first, 9 how many ids are the call's own, 10 the last three bytes of the id under which the
---       client had its last grant before (-1: not known)]]]
+--       which is looked for first, 9 how many ids are the call's own, 10 the last three bytes of the ids under which the
+--       client has had grants before, as numbers between blanks]]]
 --       flags: r a record for each grant, u grant a part of the (only) size rather than nothing, d tell when permits will
 --       be free, e report another rate in force, where else the caller's is set where none is, b finish a rebuild, q the
 --       queue goes on behind the strict groups, so nobody but these gets anything, j join no record of another call

@@ -5,7 +5,7 @@
 -- sets   found, the permits that were granted; nil if there are none
 --
 -- Nothing that is read later can fail once a record is dated anew: all keys have been read by then.
-local prefix, first, ids, before = string.sub(ARGV[2], 1, -5), tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+local prefix, first, ids, before = string.sub(ARGV[2], 1, -5), tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10]
 if granularity == '0' then
   granularity = nil
 end

@@ -15,7 +15,7 @@ if ARGV[6 * limiters + 1] then
     else
       --@include clock
       --@include bytes
-      local at, wanted, shared, before = now, tonumber(ARGV[6 * i + 1]), granularity ~= '0', -1
+      local at, wanted, shared, before = now, tonumber(ARGV[6 * i + 1]), granularity ~= '0', ''
       --@include bucket
       local ids = wanted > 4294967295 and math.floor(wanted / 4294967295) + 1 or 1
       local whole = ids == 1 and not shared and prefix .. bytes(wanted) or nil

@@ -2,8 +2,8 @@
 --
 -- takes  records; prefix, the bytes before the permits of the first of them; ids, how many there can be; first, the time of
 --        that attempt, or one before it; whole, the record if all was granted, or nil; shared, whether other calls of the
---        client join its records, and then the ids tell shares; before, the last three bytes of the id that such a record
---        had before that attempt, as a number, or -1
+--        client join its records, and then the ids tell shares; before, the last three bytes of ids of the client that
+--        such records had before that attempt, as numbers between blanks
 -- sets   sought, the records; nil if nobody can tell any more which these are; share, the permits in them that are the
 --        call's
 --
@@ -41,7 +41,8 @@ local function seek()
           released = shared and share > permits(member)
         else
           local a, b, c = string.byte(member, -7, -5)
-          others = others or a * 65536 + b * 256 + c ~= before
+          local id = string.format(' %.0f ', a * 65536 + b * 256 + c)
+          others = others or not find(before, id, 1, true)
         end
       end
     end
