@@ -24,7 +24,8 @@ const (
 
 // Expire sets the time after which the limiter is gone, rounded up to whole milliseconds, and tells whether it did: not
 // without a limiter, nor when a condition is not met (Redisson: expire). Acquiring gives the state the same life time. A
-// time that is not positive removes the limiter now. Two conditions, or an unknown one, are ErrInvalidOption.
+// time that is not positive removes the limiter now. Two conditions, or an unknown one, are ErrInvalidOption. Where the
+// answer did not arrive the error is ErrOutcomeUnknown.
 func (l *Limiter) Expire(ctx context.Context, ttl time.Duration, cond ...ExpireCondition) (bool, error) {
 	ms := ttl.Milliseconds()
 	if ttl > 0 && ttl%time.Millisecond > 0 {

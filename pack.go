@@ -61,7 +61,8 @@ type Record struct {
 }
 
 // PackRecord writes the member of the permits set for a grant. The id must have the length of the format: 4 bytes for
-// Redisson313, 8 for Redisson316 and Redisson317, 16 for Redisson321.
+// Redisson313, 8 for Redisson316 and Redisson317, 16 for Redisson321. (Limiters with WithGranularity write ids that are
+// four bytes longer.)
 func PackRecord(f RecordFormat, id []byte, permits uint32) ([]byte, error) {
 	head, length, known := f.layout()
 	if !known {
@@ -108,8 +109,8 @@ func formatOf(member []byte) (f RecordFormat, head int, known bool) {
 // random. In the oldest format, which has but four bytes, the first one must do.
 const idMark = "Go"
 
-// An identity makes the ids of one client's records: the mark, a tag of the client, a counter that starts at random. So
-// ids never meet within a client, and hardly between two.
+// An identity makes the ids of one client's records: the mark, a tag of the client, with a granularity a share, and a
+// counter that starts at random. So ids never meet within a client, and hardly between two.
 type identity struct {
 	tag     [6]byte
 	counter atomic.Uint64

@@ -13,7 +13,8 @@ import (
 
 // TrySetRate sets the rate of a limiter that has none, and tells whether it did (Redisson: trySetRate). Where a part of
 // the configuration is there already, it stays; as with Redisson, the type decides the answer: true if there was none. A
-// rate that can't be set is ErrInvalidRate.
+// rate that can't be set is ErrInvalidRate; where the answer did not arrive the error is ErrOutcomeUnknown, and trying once
+// more tells false if it was set.
 func (l *Limiter) TrySetRate(ctx context.Context, r Rate) (bool, error) {
 	sent := new(trail)
 	set, err := l.change(ctx, r, func(ctx context.Context) (bool, error) {
@@ -121,7 +122,7 @@ func (l *Limiter) Exists(ctx context.Context) (bool, error) {
 
 // Delete removes the limiter: its configuration, its state, and this client's state (Redisson: delete). It tells whether
 // any of these was there, be it state alone. The state of other clients stays, as with Redisson; the limiter of a
-// PerClient rate that is set again finds it.
+// PerClient rate that is set again finds it. Where the answer did not arrive the error is ErrOutcomeUnknown.
 func (l *Limiter) Delete(ctx context.Context) (bool, error) {
 	err := l.err
 	var n int64
@@ -161,7 +162,8 @@ func (l *Limiter) delete(ctx context.Context, t *trail) (int64, error) {
 // name that is one of the limiter's own keys is ErrInvalidOption.
 //
 // On a cluster both names must lie in one slot, on a Ring both must have the same hash tag ("{tag}x"), else the error is
-// ErrCrossSlotName. Over a Ring, an AutoPipeliner can't check that: there, too, rename within a hash tag only.
+// ErrCrossSlotName. Over a Ring, an AutoPipeliner can't check that: there, too, rename within a hash tag only. Where the
+// answer did not arrive the error is ErrOutcomeUnknown.
 func (l *Limiter) Rename(ctx context.Context, newName string) error {
 	_, err := l.rename(ctx, newName, "")
 	return wrap("rename", l.name, err)
