@@ -670,3 +670,24 @@ func TestTrailOfACall(t *testing.T) {
 		}
 	}
 }
+
+// TestIDThatWasTaken: where an older grant has the very bytes of the record, the attempt wrote another one, and nobody knows
+// which.
+func TestIDThatWasTaken(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		c, tap := r.tapped()
+		l := c.RateLimiter("rl")
+		r.setRate(l, PerMinute(10))
+		r.add(l, r.ms()-1000, c.identity.prefix(Redisson317, 1)+"\x02\x00\x00\x00")
+		r.free(l)
+		c.identity.counter.Add(^uint64(0)) // the counter comes round
+		tap.plan(plan{cut: true})
+		if _, err := l.TryAcquire(t.Context(), 2); !errors.Is(err, ErrOutcomeUnknown) {
+			t.Errorf("%v", err)
+		}
+		if s := state(t, l); s.Used != 4 || s.Records != 2 || !s.Consistent {
+			t.Errorf("%+v", s)
+		}
+	})
+}
