@@ -680,7 +680,7 @@ func TestIDThatWasTaken(t *testing.T) {
 		l := c.RateLimiter("rl")
 		r.setRate(l, PerMinute(10))
 		r.add(l, r.ms()-1000, c.identity.prefix(Redisson317, 1)+"\x02\x00\x00\x00")
-		r.free(l)
+		r.free(r.limiter("rl"))
 		c.identity.counter.Add(^uint64(0)) // the counter comes round
 		tap.plan(plan{cut: true})
 		if _, err := l.TryAcquire(t.Context(), 2); !errors.Is(err, ErrOutcomeUnknown) {
