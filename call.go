@@ -198,7 +198,7 @@ func (l *Limiter) insist(
 			}
 		}
 		var reply []int64
-		reply, last = c.try(ctx, t, acquireScript, l.keys(), q.ask(nil, l, groups, strict, flags, t.doubtful())...)
+		reply, last = c.try(ctx, t, acquireScript, l.keys(), q.ask(nil, l, groups, strict, flags, t.doubtful() && len(groups) > 0)...)
 		if last == nil {
 			g, last = l.readGrants(reply, q.now)
 		}

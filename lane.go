@@ -68,7 +68,12 @@ func (c *Client) send(f *flight) {
 			return
 		}
 		if err != nil {
-			f.land(grants{attempts: 1}, err)
+			f.due, f.stall = f.started.Add(c.callTimeout), time.Now().Add(shortestStall)
+			if f.sent.again(err, false) {
+				f.alone(err)
+			} else {
+				f.land(grants{attempts: 1}, err)
+			}
 		} else if t := c.laneTo(node).admit(f); t != nil {
 			t.run()
 		}

@@ -146,18 +146,10 @@ func serverError(err error) error {
 	return err
 }
 
-// redirected tells whether a node of a cluster answered that it did not serve a command, because others have or get its
-// keys: the cluster client knows whom to ask then.
+// redirected tells whether a node of a cluster answered that it did not serve a command, because another one has or gets its
+// keys: the cluster client knows whom to ask then, at once.
 func (c *Client) redirected(err error) bool {
-	if err == nil || !c.clustered() {
-		return false
-	}
-	for _, code := range []string{"MOVED", "ASK", "CLUSTERDOWN", "TRYAGAIN"} {
-		if redis.HasErrorPrefix(err, code) {
-			return true
-		}
-	}
-	return false
+	return err != nil && c.clustered() && (redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK"))
 }
 
 // A wrapped is the error of a command in a script, on servers before Redis 7.0 and on miniredis: they put it behind words
