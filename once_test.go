@@ -72,19 +72,20 @@ func (r *rig) tapped(opts ...Option) (*Client, *tap) {
 		r.must(r.rdb.ScriptLoad(r.t.Context(), s.text).Err()) // so that no call is two
 	}
 	p := &tap{}
-	rdb := r.server.Client(func(o *redis.Options) {
-		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			var dialer net.Dialer
-			conn, err := dialer.DialContext(ctx, network, addr)
-			if err != nil {
-				return nil, err
-			}
-			return &tapConn{Conn: conn, tap: p}, nil
-		}
-	})
+	rdb := r.server.Client(func(o *redis.Options) { o.Dialer = p.dial })
 	c := NewClient(rdb, append([]Option{WithClientID("me"), WithClock(r.now), WithCallTimeout(20 * time.Second)}, opts...)...)
 	c.lane.patient = c.callTimeout
 	return c, p
+}
+
+// dial makes a connection with the tap on it.
+func (p *tap) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &tapConn{Conn: conn, tap: p}, nil
 }
 
 type tapConn struct {
@@ -690,4 +691,47 @@ func TestIDThatWasTaken(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	})
+}
+
+// TestLostReplyOverOtherClients: the rules are the same for all kinds of redis clients.
+func TestLostReplyOverOtherClients(t *testing.T) {
+	nodes := redistest.Cluster(t, 2)
+	tap := &tap{}
+	cluster := nodes.ClusterClient(func(o *redis.ClusterOptions) { o.Dialer = tap.dial })
+	pipeliner, err := cluster.AutoPipeline()
+	if err != nil {
+		t.Fatal(err)
+	}
+	single := redistest.Shared(t)
+	ring := redis.NewRing(&redis.RingOptions{
+		Addrs: map[string]string{"one": single.Addr}, DB: single.DB,
+		NewClient: func(o *redis.Options) *redis.Client { o.Dialer = tap.dial; return redis.NewClient(o) },
+	})
+	t.Cleanup(func() { _ = ring.Close() })
+	for name, rdb := range map[string]Redis{"cluster": cluster, "auto-pipeliner": pipeliner, "ring": ring} {
+		c := NewClient(rdb, patient)
+		l, other := c.RateLimiter("{"+name+"}", WithRate(PerHour(100))), c.RateLimiter("{"+name+"}2", WithRate(PerHour(100)))
+		if _, err := c.AllowAll(t.Context(), 1, l, other); err != nil { // so that no call is two
+			t.Fatal(err)
+		}
+		mustTry(t, l, 1, true)
+		for _, plan := range []plan{{cut: true}, {lost: true}, {answer: "-TRYAGAIN later\r\n"}, {answer: "-CLUSTERDOWN for now\r\n"}} {
+			tap.requests()
+			tap.plan(plan)
+			mustTry(t, l, 2, true)
+			if n := tap.requests(); n != 2 {
+				t.Errorf("%s: %+v: %d requests", name, plan, n)
+			}
+			tap.plan(plan)
+			if results, err := c.AllowAll(t.Context(), 3, l, other); err != nil || !results[0].Allowed {
+				t.Errorf("%s: %+v: %+v, %v", name, plan, results, err)
+			}
+		}
+		if s := state(t, l); s.Used != 2+4*(2+3) || !s.Consistent {
+			t.Errorf("%s: %+v", name, s)
+		}
+		if s := state(t, other); s.Used != 1+4*3 || !s.Consistent {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
 }
