@@ -44,7 +44,6 @@ type cutter struct {
 	odds     float64       // of a request to be cut
 	hold     time.Duration // how long a client waits in vain for the reply that was cut
 	budget   *atomic.Int64 // cuts left
-	sent     atomic.Int64  // when a request was sent on last, in ns since the epoch
 
 	mu     sync.Mutex
 	random *rand.Rand
@@ -149,7 +148,6 @@ func (c *cutter) serve(client net.Conn) {
 		case beforeTheReply, inTheReply:
 			cut.Store(int64(way) + 1)
 		}
-		c.sent.Store(time.Now().UnixNano())
 		if _, err := server.Write(send); err != nil || way == inTheRequest || way == atOnceAfterTheRequest {
 			return
 		}
@@ -310,8 +308,8 @@ type counter struct{ more atomic.Int64 }
 func (c *counter) Flight(f rratelimiter.FlightInfo) { c.more.Add(int64(f.Attempts - 1)) }
 
 // TestRepeatedLongAfter: a reply that is lost a second after the grant, with an interval of 100 ms. Its record has expired
-// then, so it must count anew, from when the caller gets its answer. What each caller got lies between the time of the last
-// request of its connection and its return.
+// then, so it must count anew, from when the caller gets its answer. What each caller got lies between the time that its
+// last request tells and its return.
 func TestRepeatedLongAfter(t *testing.T) {
 	const processes, cuts, late = 12, 60, time.Second
 	rate := rratelimiter.Rate{Permits: 20, Interval: 100 * time.Millisecond}
@@ -329,9 +327,16 @@ func TestRepeatedLongAfter(t *testing.T) {
 		c := newCutter(t, server.Addr, rand.New(rand.NewPCG(seed, uint64(i))), &budget, 0.1)
 		c.hold = late
 		cutters = append(cutters, c)
-		l := rratelimiter.NewClient(c.client(t), rratelimiter.WithCallTimeout(20*time.Second)).
+		var told time.Time // by the last request: who tries once reads the clock for nothing later
+		clock := rratelimiter.WithClock(func() time.Time {
+			mu.Lock()
+			defer mu.Unlock()
+			told = time.Now()
+			return told
+		})
+		l := rratelimiter.NewClient(c.client(t), rratelimiter.WithCallTimeout(20*time.Second), clock).
 			RateLimiter("late", rratelimiter.WithRate(rate))
-		load.Go(func() { // one caller, so the last request is its own
+		load.Go(func() {
 			for budget.Load() > 0 {
 				start := time.Now()
 				ok, err := l.TryAcquire(t.Context(), 3)
@@ -344,7 +349,7 @@ func TestRepeatedLongAfter(t *testing.T) {
 					repeated++
 				}
 				if ok {
-					grants = append(grants, window.Grant{Permits: 3, Start: time.Unix(0, c.sent.Load()), End: end})
+					grants = append(grants, window.Grant{Permits: 3, Start: told, End: end})
 				}
 				mu.Unlock()
 				time.Sleep(5 * time.Millisecond)
