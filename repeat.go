@@ -51,10 +51,10 @@ func (t *trail) begin() { t.attempts.Add(1) }
 
 // end notes how an attempt ended: it is in doubt if it was written and the server did not say anything to it.
 func (t *trail) end(err error) {
-	marks := t.marks.And(^uint32(markSent))
-	if marks&markSent != 0 && err != nil && !isAnswer(err) {
-		t.marks.Or(markDoubt)
+	if t.marks.Load()&markSent != 0 && err != nil && !isAnswer(err) {
+		t.marks.Or(markDoubt) // first, as somebody may look meanwhile
 	}
+	t.marks.And(^uint32(markSent))
 }
 
 // doubtful tells whether an attempt that ended may have been served.

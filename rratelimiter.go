@@ -274,8 +274,9 @@ func WithRecordPerRequest() LimiterOption {
 }
 
 // WithGranularity bounds the memory of a limiter with many grants: what this client is granted within d becomes one
-// record, dated at the end of that time, so that it holds at most interval/d + 2 records. Its permits return up to d late,
-// never early; clients with and without it, and Redisson, share a limiter as always.
+// record, dated at the end of that time, so that it holds at most interval/d + 2 records, and a few more where calls stalled
+// or had to be repeated. Its permits return up to d late, never early; clients with and without it, and Redisson, share a
+// limiter as always.
 //
 // An answer that was lost can be found out less often than without it: not once a later call joined the record
 // (ErrOutcomeUnknown). Its records are four bytes longer.
