@@ -97,29 +97,36 @@ func (l *Limiter) acquireUpTo(ctx context.Context, n int64) (int64, error) {
 		return 0, wrap(operation, l.name, err)
 	}
 	ln := l.client.enter(l)
-	queued := ln.waiting > 0
+	queued, before := ln.waiting > 0, ln.grants
 	ln.exit()
 	if queued {
 		return 0, nil
 	}
 	groups := []group{{size: n, callers: make([]*request, 1)}}
-	g, err := l.look(ctx, groups, "u")
+	g, err := l.look(ctx, before, groups, "u")
 	if err != nil {
 		return 0, wrap(operation, l.name, err)
 	}
-	return g.granted(0, groups[0]), nil
+	got := g.granted(0, groups[0])
+	if got > 0 && l.settings.bucket() > 0 {
+		ln := l.client.enter(l)
+		ln.grants.add(g.id)
+		ln.exit()
+	}
+	return got, nil
 }
 
-// look makes a call of its own, and goes on until no expired record stands in its way.
-func (l *Limiter) look(ctx context.Context, groups []group, flags string) (grants, error) {
+// look makes a call of its own, after grants that were made before, and goes on until no expired record stands in its way.
+func (l *Limiter) look(ctx context.Context, before past, groups []group, flags string) (grants, error) {
 	rebuild := ""
 	for {
 		if err := ctx.Err(); err != nil {
 			return grants{}, err
 		}
-		started := time.Now()
+		started, q := time.Now(), &question{before: before}
+		sent := &trail{hasty: l.settings.fallsBack && len(groups) > 0}
 		g, cause, err := reach(ctx, l, func(ctx context.Context) (grants, error) {
-			return l.acquire(ctx, groups, 0, flags+rebuild, nil)
+			return l.insist(ctx, q, sent, groups, 0, flags+rebuild, nil)
 		}, func(retry time.Duration) (grants, bool) {
 			if len(groups) == 0 {
 				return grants{}, false
@@ -127,14 +134,12 @@ func (l *Limiter) look(ctx context.Context, groups []group, flags string) (grant
 			return l.deputize(groups, 0, flags, retry)
 		})
 		if len(groups) > 0 {
-			err, cause = outcome(err), outcome(cause)
+			err, cause = sent.outcome(err), sent.outcome(cause)
 		}
 		if err == nil && !g.local() {
 			l.learn(g.rate, g.interval)
 		}
-		if cause != nil {
-			g.attempts = 1
-		}
+		g.attempts = int(sent.attempts.Load())
 		if o := l.client.observer; o != nil && len(groups) > 0 {
 			info := FlightInfo{
 				Limiter: l.name, Callers: 1, Latency: time.Since(started), Attempts: g.attempts, Healed: healed(g.notes),
@@ -181,13 +186,14 @@ func (l *Limiter) Release(ctx context.Context, n int64) (int64, error) {
 		if err := ctx.Err(); err != nil {
 			return released, wrap(operation, l.name, err)
 		}
+		sent := new(trail)
 		reply, err := within(ctx, l.client, func(ctx context.Context) ([]int64, error) {
-			return l.client.run(ctx, releaseScript, l.keys(), l.now(), n-released, flags)
+			return l.client.run(ctx, sent, releaseScript, false, l.keys(), l.now(), n-released, flags)
 		})
 		if err == nil && reply[0] != 0 {
 			err = notInitialized(reply[0])
 		}
-		if err = outcome(err); err != nil {
+		if err = sent.outcome(err); err != nil {
 			return released, wrap(operation, l.name, err)
 		}
 		released += reply[2]
@@ -267,22 +273,27 @@ func (c *Client) AllowAll(ctx context.Context, n int64, limiters ...*Limiter) ([
 	return results, nil
 }
 
+// together is what the observer is told of limiters that were asked in one script.
+type together struct {
+	asked    bool
+	attempts int
+	notes    []int64 // of each limiter
+	cause    error   // why the process answered
+}
+
 // allowTogether asks all limiters in one script, and tells the observer of each one's part.
 func (c *Client) allowTogether(ctx context.Context, counts map[string]int64, limiters []*Limiter) ([]Result, error) {
 	started := time.Now()
-	notes := make([]int64, len(limiters))
-	results, asked, cause, err := c.askTogether(ctx, counts, limiters, notes)
-	if c.observer == nil || asked == 0 {
+	t := together{notes: make([]int64, len(limiters))}
+	results, err := c.askTogether(ctx, counts, limiters, &t)
+	if c.observer == nil || !t.asked {
 		return results, err
 	}
 	latency := time.Since(started)
-	if notes[0]&noteLocal != 0 && cause == nil {
-		asked--
-	}
 	for i, l := range limiters {
 		info := FlightInfo{
-			Limiter: l.name, Callers: 1, Denied: 1, Latency: latency, Attempts: asked, Healed: healed(notes[i]),
-			RateMismatch: notes[i]&noteDiffers != 0, Fallback: notes[i]&noteLocal != 0, Err: cmp.Or(err, cause),
+			Limiter: l.name, Callers: 1, Denied: 1, Latency: latency, Attempts: t.attempts, Healed: healed(t.notes[i]),
+			RateMismatch: t.notes[i]&noteDiffers != 0, Fallback: t.notes[i]&noteLocal != 0, Err: cmp.Or(err, t.cause),
 		}
 		if err == nil && results[i].Allowed {
 			info.Granted, info.Denied, info.Permits = 1, 0, counts[l.keyNames[keyConfig]]
@@ -296,11 +307,10 @@ func (c *Client) allowTogether(ctx context.Context, counts map[string]int64, lim
 	return results, err
 }
 
-// askTogether runs allowall.lua until no expired record and no other rate stands in its way. It tells how often it did,
-// and adds up each limiter's notes. A cause is why the process answered.
+// askTogether runs allowall.lua until no expired record and no other rate stands in its way.
 func (c *Client) askTogether(
-	ctx context.Context, counts map[string]int64, limiters []*Limiter, notes []int64,
-) (results []Result, asked int, cause, err error) {
+	ctx context.Context, counts map[string]int64, limiters []*Limiter, t *together,
+) (results []Result, err error) {
 	const perAnswer = 8
 	var keys []string
 	for _, l := range limiters {
@@ -310,34 +320,27 @@ func (c *Client) askTogether(
 	enforced := make([]int, len(limiters))
 	for {
 		if err := ctx.Err(); err != nil {
-			return nil, asked, nil, fmt.Errorf("allow all: %w", err)
+			return nil, fmt.Errorf("allow all: %w", err)
 		}
-		var args []any
-		for i, l := range limiters {
-			flags := rebuild[i]
-			if l.settings.enforced {
-				flags += "e"
-			}
-			args = append(args, counts[l.keyNames[keyConfig]], l.now(), c.identity.prefix(l.settings.format, 1), flags,
-				l.settings.rateText(), l.settings.bucket())
-		}
-		asked++
+		t.asked = true
+		sent := &trail{hasty: limiters[0].settings.fallsBack}
 		reply, cause, err := reach(ctx, limiters[0], func(ctx context.Context) ([]int64, error) {
-			return c.run(ctx, allowAllScript, keys, args...)
+			return c.insistTogether(ctx, sent, counts, limiters, keys, rebuild)
 		}, func(retry time.Duration) ([]int64, bool) { return c.deputizeAll(limiters, counts, retry) })
-		if err != nil {
-			return nil, asked, nil, fmt.Errorf("allow all: %w", outcome(err))
+		t.attempts += int(sent.attempts.Load())
+		if err, t.cause = sent.outcome(err), sent.outcome(cause); err != nil {
+			return nil, fmt.Errorf("allow all: %w", err)
 		}
 		if reply[0] != 0 {
 			at := reply[1]
-			if err = notInitializedOrOther(reply[0]); err == nil {
+			if err = statusError(reply[0]); errors.Is(err, errOtherRate) {
 				enforced[at]++
 				_, err = within(ctx, c, func(ctx context.Context) (bool, error) {
 					return true, limiters[at].enforce(ctx, enforced[at])
 				})
 			}
 			if err != nil {
-				return nil, asked, nil, wrap("allow all of", limiters[at].name, err)
+				return nil, wrap("allow all of", limiters[at].name, err)
 			}
 			continue
 		}
@@ -350,7 +353,7 @@ func (c *Client) askTogether(
 			if figures[5]&noteUnbuilt != 0 {
 				rebuild[i] = "b"
 			}
-			if notes[i] |= figures[5]; figures[5]&noteLocal == 0 {
+			if t.notes[i] |= figures[5]; figures[5]&noteLocal == 0 {
 				l.learn(figures[2], millis(figures[3]))
 			}
 			if figures[0] < 0 && refused == nil {
@@ -363,7 +366,7 @@ func (c *Client) askTogether(
 			}
 		}
 		if refused != nil {
-			return nil, asked, nil, refused
+			return nil, refused
 		}
 		if again {
 			continue
@@ -371,16 +374,45 @@ func (c *Client) askTogether(
 		for i := range results {
 			results[i].Allowed = allowed
 		}
-		return results, asked, outcome(cause), nil
+		return results, nil
 	}
 }
 
-// notInitializedOrOther is the error of a status other than 0; nil where another rate is in force.
-func notInitializedOrOther(status int64) error {
-	if status == statusOtherRate {
-		return nil
+// insistTogether runs allowall.lua until there is an answer: each time with the same records, and another time.
+func (c *Client) insistTogether(
+	ctx context.Context, t *trail, counts map[string]int64, limiters []*Limiter, keys, flags []string,
+) ([]int64, error) {
+	prefixes, firsts, findable := make([][]byte, len(limiters)), make([]any, len(limiters)), true
+	for i, l := range limiters {
+		n := counts[l.keyNames[keyConfig]]
+		records := idsOf(n)
+		prefixes[i] = c.identity.appendPrefix(nil, l.settings.format, int(records))
+		if l.settings.bucket() > 0 {
+			prefixes[i] = appendShare(prefixes[i], l.settings.format, uint32(min(n, math.MaxUint32)))
+		}
+		if firsts[i] = l.now(); l.settings.serverTime {
+			firsts[i] = 0
+		}
+		findable = findable && (records == 1 || records <= mostRecords && l.settings.format != Redisson313)
 	}
-	return notInitialized(status)
+	var reply []int64
+	err := c.repeat(ctx, t, findable, func() (err error) {
+		var args []any
+		for i, l := range limiters {
+			flags := flags[i]
+			if l.settings.enforced {
+				flags += "e"
+			}
+			args = append(args, counts[l.keyNames[keyConfig]], l.now(), prefixes[i], flags, l.settings.rateText(),
+				l.settings.bucket())
+		}
+		if t.doubtful() {
+			args = append(args, firsts...)
+		}
+		reply, err = c.try(ctx, t, allowAllScript, keys, args...)
+		return err
+	})
+	return reply, err
 }
 
 // allowInOrder asks one limiter after the other, and gives back what it took once one refuses.
@@ -431,7 +463,7 @@ func undo(ctx context.Context, counts map[string]int64, limiters []*Limiter, loc
 				failed = err
 			}
 		case <-ctx.Done():
-			return errors.Join(failed, fmt.Errorf("allow all: %w", outcome(ctx.Err())))
+			return errors.Join(failed, fmt.Errorf("allow all: %w", unknown(ctx.Err())))
 		}
 	}
 	return failed

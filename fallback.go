@@ -26,7 +26,8 @@ const noteLocal = 1 << 30
 // of a cluster that is down. What a server says of a limiter, of its memory or of who may do what is an answer, and a redis
 // client that was closed never comes back.
 func unreachable(err error) bool {
-	if err == nil || errors.Is(err, redis.ErrClosed) || errors.Is(err, ErrNotInitialized) || errors.Is(err, errContested) {
+	if err == nil || errors.Is(err, redis.ErrClosed) || errors.Is(err, ErrNotInitialized) || errors.Is(err, errContested) ||
+		errors.Is(err, errUntold) {
 		return false
 	}
 	var answer redis.Error
@@ -40,8 +41,8 @@ func unreachable(err error) bool {
 
 // Redis is asked again after a pause, which grows while it can't be reached.
 const (
-	shortestPause = 100 * time.Millisecond
-	longestPause  = time.Second
+	shortestOutage = 100 * time.Millisecond
+	longestOutage  = time.Second
 )
 
 // A breaker is what flights know of the way to a node: whether it was broken just now. While it is, flights that can be are
@@ -80,14 +81,14 @@ func (b *breaker) ask() (broken bool, retry time.Duration, probe bool) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if retry = time.Until(b.until); retry < -longestPause && !b.probing {
+	if retry = time.Until(b.until); retry < -longestOutage && !b.probing {
 		b.broken.Store(false)
 	}
 	broken = b.broken.Load()
 	if probe = broken && retry <= 0 && !b.probing; probe {
 		b.probing = true
 	}
-	return broken, max(retry, shortestPause/10), probe
+	return broken, max(retry, shortestOutage/10), probe
 }
 
 // fail notes that a call did not reach the node: it breaks the way, unless a call that began later was answered. It tells
@@ -96,13 +97,13 @@ func (b *breaker) fail(began time.Time) (retry time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.silent(began) {
-		return shortestPause
+		return shortestOutage
 	}
 	if !b.broken.Load() {
-		b.rest(shortestPause)
+		b.rest(shortestOutage)
 		b.broken.Store(true)
 	}
-	return max(time.Until(b.until), shortestPause/10)
+	return max(time.Until(b.until), shortestOutage/10)
 }
 
 // rest begins a pause. The breaker is locked.
@@ -114,14 +115,12 @@ func (b *breaker) rest(pause time.Duration) {
 // probe looks whether Redis is back, on behalf of nobody.
 func (l *Limiter) probe(b *breaker) {
 	began := time.Now()
-	g, err := within(context.Background(), l.client, func(ctx context.Context) (grants, error) {
-		return l.acquire(ctx, nil, 0, "", nil)
-	})
+	g, err := within(context.Background(), l.client, l.peek)
 	reached := !unreachable(err)
 	b.mu.Lock()
 	b.probing = false
 	if !reached {
-		b.rest(min(2*b.pause, longestPause))
+		b.rest(min(2*b.pause, longestOutage))
 	}
 	b.mu.Unlock()
 	if reached {

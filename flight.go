@@ -77,11 +77,14 @@ type flight struct {
 	callers  int
 	present  atomic.Int32 // callers who have not gone
 	partial  bool         // the line is longer than what the call carries of it
+	apart    bool         // there are calls of the line that never landed in time, whose records must be found again
 	detail   bool
 	rebuild  bool
 	started  time.Time
-	changes  int64 // of the client's denials, when it departed
-	attempts int
+	changes  int64     // of the client's denials, when it departed
+	due      time.Time // when its callers are told at the latest
+	stall    time.Time // when others need not wait for it any more
+	sent     trail
 	question question
 	args     []any // of the command
 	cmd      once
@@ -158,8 +161,11 @@ func (ln *line) depart() {
 	ln.flights++
 	f := flights.Get().(*flight)
 	f.line, f.number, f.rebuild = ln, ln.flights, ln.rebuild
-	f.started, f.changes = time.Now(), ln.client.denials.changes.Load()
+	f.started, f.changes, f.sent.text = time.Now(), ln.client.denials.changes.Load(), textOfKeyCount
+	f.sent.hasty = ln.limiter.settings.fallsBack
+	f.question.next(ln.grants)
 	perRequest := ln.limiter.settings.recordPerRequest
+	f.apart = ln.astray > 0 && ln.limiter.settings.bucket() > 0
 	room := ln.room()
 	for r := ln.first; r != nil && !f.partial; r = r.next {
 		if !r.flying {
@@ -207,10 +213,10 @@ func (ln *line) stall(f *flight) {
 
 // ask makes the command of a flight, dated now.
 func (f *flight) ask(ctx context.Context, text bool) {
-	f.attempts++
-	args := append(append(f.args[:0], acquireScript.head(text)...), int(keyCount))
+	f.sent.begin()
+	args := append(append(f.args[:0], acquireScript.head(text)...), &f.sent)
 	args = append(args, f.line.keys...)
-	f.args = f.question.ask(args, f.line.limiter, f.groups, f.strict, f.flags())
+	f.args = f.question.ask(args, f.line.limiter, f.groups, f.strict, f.flags(), false)
 	f.cmd = newOnce(ctx, f.args)
 }
 
@@ -225,35 +231,43 @@ func (f *flight) flags() string {
 	if f.partial {
 		flags += "q"
 	}
+	if f.apart {
+		flags += "j"
+	}
 	return flags
 }
 
 // arrive reads the answer to a flight's command, and lands it; unless that has to be asked again. A regular flight, which
 // never stalled, is nobody's any more once it has landed.
 func (f *flight) arrive(regular bool) {
-	c := f.line.client
+	l := f.line.limiter
 	err := serverError(f.cmd.Err())
+	f.sent.end(err)
 	var g grants
 	if err == nil {
-		g, err = f.line.limiter.settings.readGrants(f.cmd.Val(), f.question.now)
+		g, err = l.readGrants(f.cmd.Val(), f.question.now)
 	}
-	g.attempts = f.attempts
-	if errors.Is(err, errOtherRate) || c.redirected(err) {
+	if errors.Is(err, errOtherRate) || l.client.redirected(err) || f.sent.again(err, f.question.findable(l)) {
 		go f.alone(err)
 		return
 	}
+	g.attempts = int(f.sent.attempts.Load())
 	f.land(g, err)
 	if regular {
 		f.recycle()
 	}
 }
 
-// alone asks by itself for a flight whose answer was that another node has to be asked, or another rate to be set first.
-func (f *flight) alone(answer error) {
-	g, err := within(context.Background(), f.line.client, func(ctx context.Context) (grants, error) {
-		return f.line.limiter.acquire(ctx, f.groups, f.strict, f.flags(), answer)
+// alone asks by itself for a flight that has no answer yet: the call failed, another node has to be asked, or another rate
+// to be set first.
+func (f *flight) alone(last error) {
+	stall := time.AfterFunc(time.Until(f.stall), func() { f.line.stall(f) })
+	defer stall.Stop()
+	l := f.line.limiter
+	g, err := withinRest(context.Background(), l.client, time.Until(f.due), func(ctx context.Context) (grants, error) {
+		return l.insist(ctx, &f.question, &f.sent, f.groups, f.strict, f.flags(), last)
 	})
-	g.attempts += f.attempts
+	g.attempts = int(f.sent.attempts.Load())
 	f.land(g, err)
 }
 
@@ -268,6 +282,7 @@ func (f *flight) land(g grants, err error) {
 	f.landed = true
 	cause := err
 	g, err = f.deputize(g, err)
+	told := f.sent.outcome(cause)
 	if f.stalled {
 		ln.astray--
 	} else {
@@ -276,16 +291,15 @@ func (f *flight) land(g grants, err error) {
 	info := FlightInfo{
 		Limiter: ln.limiter.name, Callers: f.callers, Latency: time.Since(f.started),
 		Attempts: g.attempts, Healed: healed(g.notes), RateMismatch: g.notes&noteDiffers != 0,
-		Fallback: g.local(), Err: outcome(cause),
+		Fallback: g.local(), Err: told,
 	}
 	if err != nil {
-		err = outcome(err)
 		for _, group := range f.groups {
 			for _, r := range group.callers {
 				if !r.gone {
 					info.Denied++
 				}
-				ln.finish(f, r, err)
+				ln.finish(f, r, told)
 			}
 		}
 		if !f.stalled && errors.Is(err, os.ErrDeadlineExceeded) && f.breaker.silent(f.started) {
@@ -438,6 +452,9 @@ func (ln *line) distribute(f *flight, g grants, info *FlightInfo) {
 		}
 	}
 	info.Permits = own
+	if own > 0 && ln.limiter.settings.bucket() > 0 {
+		ln.grants.add(f.question.id)
+	}
 }
 
 // remember keeps the refusal of a caller who tried, as told at a time. Behind others in line a refusal tells little.

@@ -28,7 +28,7 @@ func (l *Limiter) AvailablePermits(ctx context.Context) (int64, error) {
 	err := l.err
 	var g grants
 	if err == nil {
-		g, err = l.look(ctx, nil, "")
+		g, err = l.look(ctx, past{}, nil, "")
 	}
 	return g.free, wrap("count the permits of", l.name, err)
 }
@@ -56,7 +56,7 @@ func (l *Limiter) inspect(ctx context.Context, flags string) ([]int64, error) {
 		return nil, l.err
 	}
 	reply, err := within(ctx, l.client, func(ctx context.Context) ([]int64, error) {
-		return l.client.run(ctx, stateScript, l.keys(), l.now(), flags)
+		return l.client.run(ctx, new(trail), stateScript, true, l.keys(), l.now(), flags)
 	})
 	if err == nil && reply[0] != 0 {
 		err = notInitialized(reply[0])

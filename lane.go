@@ -77,7 +77,12 @@ func (c *Client) send(f *flight) {
 			return
 		}
 		if err != nil {
-			f.land(grants{attempts: 1}, err)
+			f.due, f.stall = f.started.Add(c.callTimeout), time.Now().Add(shortestStall)
+			if f.sent.again(err, false) {
+				f.alone(err)
+			} else {
+				f.land(grants{attempts: 1}, err)
+			}
 			return
 		}
 		lane := c.laneTo(node)
@@ -250,6 +255,9 @@ func (t *trip) fly() (next *trip) {
 // those behind find it, unless somebody removes it meanwhile.
 func (t *trip) carry() {
 	t.asking = append(t.asking[:0], t.flights...)
+	for _, f := range t.flights {
+		f.due, f.stall = f.started.Add(t.lane.timeout), t.started.Add(t.stall)
+	}
 	for text := false; len(t.asking) > 0; text = true {
 		for i, f := range t.asking {
 			f.ask(t.bound, text && i == 0)
@@ -257,7 +265,11 @@ func (t *trip) carry() {
 		t.exchange()
 		t.asking = slices.DeleteFunc(t.asking, func(f *flight) bool {
 			err := f.cmd.Err()
-			return err == nil || !redis.HasErrorPrefix(err, "NOSCRIPT")
+			if err == nil || !redis.HasErrorPrefix(err, "NOSCRIPT") {
+				return true
+			}
+			f.sent.end(err)
+			return false
 		})
 	}
 }
@@ -265,12 +277,12 @@ func (t *trip) carry() {
 // exchange sends the commands of those who ask, and reads the replies. What failed stands in each command.
 func (t *trip) exchange() {
 	if len(t.asking) == 1 {
-		_ = t.lane.node.Process(t.bound, t.asking[0].cmd)
+		_ = t.lane.node.Process(t.bound, &t.asking[0].cmd)
 		return
 	}
 	pipe := t.lane.node.Pipeline()
 	for _, f := range t.asking {
-		_ = pipe.Process(t.bound, f.cmd)
+		_ = pipe.Process(t.bound, &f.cmd)
 	}
 	_, _ = pipe.Exec(t.bound)
 }
@@ -331,7 +343,7 @@ func (t *trip) overdue() {
 		if time.Since(f.started) < l.timeout {
 			rest = append(rest, f)
 		} else {
-			f.land(grants{attempts: 1}, errLate(l.timeout))
+			f.land(grants{attempts: int(f.sent.attempts.Load())}, errLate(l.timeout))
 		}
 	}
 	if len(rest) > 0 {

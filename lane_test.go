@@ -356,7 +356,7 @@ func TestSlotThatMoved(t *testing.T) {
 type served struct{ redis.Pipeliner }
 
 func (served) Process(_ context.Context, cmd redis.Cmder) error {
-	cmd.(once).SetVal([]int64{0, 10, 1000, 9})
+	cmd.(*once).SetVal([]int64{0, 10, 1000, 9})
 	return nil
 }
 

@@ -404,7 +404,7 @@ func TestIDsAreKeptForEachRequest(t *testing.T) {
 	before := counter.Load()
 	new(question).ask(nil, l, []group{
 		{size: math.MaxUint32, callers: make([]*request, 2)}, {size: 1, callers: make([]*request, 3)},
-	}, 0, "")
+	}, 0, "", false)
 	if kept := counter.Load() - before; kept < 5 {
 		t.Errorf("%d ids are kept for 5 requests", kept)
 	}

@@ -159,7 +159,9 @@ func WithClock(now func() time.Time) Option {
 	}
 }
 
-// WithCallTimeout bounds one call to Redis, repetition included. The default is a second.
+// WithCallTimeout bounds one call to Redis, repetition included. The default is a second. A call that failed is repeated, at
+// first after some ms, then up to a quarter of a second, while there is time: so who should outlive a failover without an
+// error needs more time than that takes.
 func WithCallTimeout(d time.Duration) Option {
 	return func(c *Client) error {
 		if d <= 0 {
@@ -280,8 +282,12 @@ func WithRecordPerRequest() LimiterOption {
 }
 
 // WithGranularity bounds the memory of a limiter with many grants: what this client is granted within d becomes one
-// record, dated at the end of that time, so that it holds at most interval/d + 2 records. Its permits return up to d late,
-// never early; clients with and without it, and Redisson, share a limiter as always.
+// record, dated at the end of that time, so that it holds at most interval/d + 2 records, and a few more where calls stalled
+// or had to be repeated. Its permits return up to d late, never early; clients with and without it, and Redisson, share a
+// limiter as always.
+//
+// An answer that was lost can be found out less often than without it: not once a later call joined the record
+// (ErrOutcomeUnknown). Its records are four bytes longer.
 //
 // d is a positive number of whole milliseconds, at most a tenth of the interval. More than that of the limiter's own rate
 // (WithRate), or WithRecordPerRequest beside it, is ErrInvalidOption. Where a rate with a shorter interval is in force, a
@@ -371,6 +377,7 @@ type Limiter struct {
 	err      error                // of the options, or of the name
 	options  []any                // of the settings, as scripts take them
 	line     atomic.Pointer[line] // the one used last; it may have been dropped
+	served   atomic.Int64         // a time in ms, by the server's clock, before which nothing is asked any more; 0: not known
 }
 
 // Name is the limiter's name, as given to RateLimiter (Redisson: getName).

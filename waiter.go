@@ -31,6 +31,7 @@ type line struct {
 	ask         bool    // somebody has a question that the flight in the air doesn't carry
 	gathers     int     // how many callers the next flight waits for, those included who were just answered; 0: it doesn't
 	rebuild     bool    // the next flight finishes a rebuild of the free permits
+	grants      past    // the latest ones, with a granularity
 	timer       *time.Timer
 	naps        int  // sleeps in a row that were cut short, and slept to their end
 	napping     bool // the timer ends one more
@@ -160,7 +161,7 @@ func (ln *line) abandon(r *request, cause error) (Result, error) {
 	}
 	ln.drop(r)
 	if r.flying {
-		cause = outcome(cause)
+		cause = unknown(cause)
 	}
 	return Result{}, cause
 }

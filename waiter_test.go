@@ -92,7 +92,7 @@ type wire struct {
 func (w *wire) Process(ctx context.Context, cmd redis.Cmder) error {
 	if name := cmd.Name(); name == "evalsha" || name == "eval" {
 		if w.scripts.Add(1) == w.cut.Load() {
-			cmd.SetErr(io.EOF)
+			_ = w.Client.Process(ctx, cmd)
 			return io.EOF
 		}
 	}
