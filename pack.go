@@ -95,7 +95,7 @@ func formatOf(member []byte) (f RecordFormat, head int, known bool) {
 	switch {
 	case length == 8:
 		return Redisson313, 0, true
-	case length >= 20 && binary.LittleEndian.Uint64(member) == uint64(length-12):
+	case (length == 20 || length == 24) && binary.LittleEndian.Uint64(member) == uint64(length-12):
 		return Redisson316, 8, true
 	case length == 21 && member[0] == 16:
 		return Redisson321, 1, true
