@@ -223,7 +223,7 @@ func TestHungServerHoldsNobodyUpTwice(t *testing.T) {
 					if took := c.call.at - c.at; !c.ended.Load() || !errors.Is(c.err, os.ErrDeadlineExceeded) || took > time.Second+shortestStall {
 						t.Fatalf("call %d at %v: ended %v with %v, %v after %v", i, c.at, c.ended.Load(), c.ok, c.err, took)
 					}
-					if sent := !errors.Is(c.err, errUnsent); sent != errors.Is(c.err, ErrOutcomeUnknown) {
+					if errors.Is(c.err, ErrOutcomeUnknown) { // the road takes its time before anything is written
 						t.Fatalf("call %d: %v", i, c.err)
 					}
 				}
