@@ -31,17 +31,22 @@ type Nodes struct {
 // More arguments are given to each redis-server.
 func Cluster(tb testing.TB, masters int, args ...string) *Nodes {
 	tb.Helper()
+	return startCluster(tb, masters, nil, args)
+}
+
+func startCluster(tb testing.TB, masters int, secure *TLS, args []string) *Nodes {
+	tb.Helper()
 	if masters < 1 || masters > slots {
 		tb.Fatalf("redistest: a cluster of %d masters", masters)
 	}
 	nodes := &Nodes{tb: tb}
 	for range masters {
-		proc, err := startProcess(tb.TempDir(), true, append([]string{"--cluster-enabled", "yes"}, args...))
+		proc, err := startProcess(tb.TempDir(), true, secure, append([]string{"--cluster-enabled", "yes"}, args...))
 		if err != nil {
 			tb.Fatalf("redistest: %v", err)
 		}
 		tb.Cleanup(proc.kill)
-		nodes.Servers = append(nodes.Servers, &Server{Addr: proc.addr, tb: tb, proc: proc})
+		nodes.Servers = append(nodes.Servers, &Server{Addr: proc.addr, TLS: secure, tb: tb, proc: proc})
 	}
 	for i, s := range nodes.Servers {
 		if err := join(s, i, nodes.Servers); err != nil {
@@ -113,7 +118,7 @@ func (n *Nodes) Addrs() []string {
 
 // ClusterClient returns a new client of the whole cluster, which is closed when the test ends.
 func (n *Nodes) ClusterClient(opts ...func(*redis.ClusterOptions)) *redis.ClusterClient {
-	o := &redis.ClusterOptions{Addrs: n.Addrs()}
+	o := &redis.ClusterOptions{Addrs: n.Addrs(), TLSConfig: n.Servers[0].TLS.config()}
 	for _, opt := range opts {
 		opt(o)
 	}
