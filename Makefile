@@ -6,7 +6,7 @@
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 
 .NOTPARALLEL:
-.PHONY: help test unit lint matrix matrix-table testdata demo bench bench-update deps clean
+.PHONY: help test unit lint matrix matrix-table testdata demo bench bench-update vuln deps clean
 
 # Everything. The other targets are parts of it, or tools.
 test: deps
@@ -46,6 +46,10 @@ bench: deps
 # The same, and writes tables and chart into the README.
 bench-update: deps
 	RUN=-update scripts/check bench
+
+# Known vulnerabilities of what is used, in each module. It asks vuln.go.dev, so it is no part of the tests.
+vuln:
+	scripts/check vuln
 
 # Installs what the tests need and this machine lacks.
 deps:
