@@ -335,9 +335,6 @@ func TestRefusedConnectionsSayWhy(t *testing.T) {
 			secure.Client(hasty, func(o *redis.Options) { o.TLSConfig.ServerName = "redis.example.com" }),
 			func(err error) bool { return errors.As(err, &unknown) },
 		},
-		"no password": {
-			closed.Client(hasty), func(err error) bool { return redis.HasErrorPrefix(err, "NOAUTH") },
-		},
 		"a wrong password": {
 			closed.Client(hasty, func(o *redis.Options) { o.Password = "hush1hush2" }),
 			func(err error) bool { return redis.HasErrorPrefix(err, "WRONGPASS") },
