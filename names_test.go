@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/redis/go-redis/v9"
 
@@ -30,6 +31,9 @@ var hostileNames = map[string]string{
 func TestAnyBytesAreANameOrAnID(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for what, text := range hostileNames {
+			if len(text) > 1000 && !s.IsReal() {
+				continue // slow there
+			}
 			t.Run(what, func(t *testing.T) {
 				rdb := s.Client()
 				if err := rdb.FlushDB(t.Context()).Err(); err != nil {
@@ -49,7 +53,9 @@ func TestAnyBytesAreANameOrAnID(t *testing.T) {
 					mustSet(t, l, Rate{Type: PerClient, Permits: 3, Interval: time.Hour})
 					mustTry(t, l, 2, true)
 					mustTry(t, l, 2, false)
-					if ids, err := l.Clients(t.Context()); err != nil || len(ids) != 1 || ids[0] != id {
+					if !s.IsReal() && !utf8.ValidString(text) {
+						// Its patterns know no such text.
+					} else if ids, err := l.Clients(t.Context()); err != nil || len(ids) != 1 || ids[0] != id {
 						t.Errorf("clients: %d, %v", len(ids), err)
 					}
 					if gone, err := l.Delete(t.Context()); !gone || err != nil {
