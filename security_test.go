@@ -200,6 +200,51 @@ func TestTheRuleOfReadmeIsEnough(t *testing.T) {
 	}
 }
 
+// Who only looks may do what docs/security.md says, and change nothing.
+func TestTheRuleOfWhoOnlyLooks(t *testing.T) {
+	page, err := os.ReadFile("docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "A user who is to look")
+	_, text, _ = strings.Cut(text, "needs `")
+	text, _, _ = strings.Cut(text, "for `Clients`")
+	rule := []any{"ACL", "SETUSER", "limiter", "on", ">secret", "resetchannels", "~orders*", "~{orders*}:*", "-@all"}
+	for _, word := range strings.Fields(strings.NewReplacer("`", " ", ",", " ", " and ", " ").Replace(text)) {
+		rule = append(rule, word)
+	}
+	s := redistest.Real(t)
+	owner := NewClient(s.Client(), patient).RateLimiter("orders", WithRate(PerMinute(10)))
+	mustTry(t, owner, 3, true)
+	rdb := as(t, s, rule)
+	l := NewClient(rdb, patient).RateLimiter("orders")
+	methods := everyMethod(l.client, l)
+	for _, method := range []string{"State", "Config", "TTL", "Exists", "Clients"} {
+		if err := methods[method](t.Context()); err != nil {
+			t.Errorf("%s: %v", method, err)
+		}
+		delete(methods, method)
+	}
+	take, err := os.ReadFile("snapshot/take.lua")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rdb.Eval(t.Context(), string(take), []string{"orders", "{orders}:value", "{orders}:permits"}, 100).Err(); err != nil {
+		t.Errorf("a snapshot: %v", err)
+	}
+	if err := rdb.ZScan(t.Context(), "{orders}:permits", 0, "", 10).Err(); err != nil {
+		t.Errorf("a large snapshot: %v", err)
+	}
+	for method, call := range methods {
+		if err := call(t.Context()); !noPermission(err) && method != "AvailablePermits" {
+			t.Errorf("%s: %v", method, err)
+		}
+	}
+	if free, err := owner.AvailablePermits(t.Context()); free != 7 || err != nil {
+		t.Errorf("%d are free, %v", free, err)
+	}
+}
+
 // Each command that the rule allows is needed: without it something fails, or is refused where nobody minds.
 func TestTheRuleOfReadmeIsNotMoreThanEnough(t *testing.T) {
 	s := redistest.Real(t)
