@@ -15,7 +15,7 @@ import (
 
 // oddNames are such as Java can write: text.
 var oddNames = []string{
-	" ", "a{b", "a}b", "a{}b", "{", "}", "{}", "{}x", "x{", "{tag}x", "x{tag}", "{a}{b}", "a\x00b", "a\r\nb", "*?[a]\\", "%s", "'\"", "a:b:value",
+	"", " ", "a{b", "a}b", "a{}b", "{", "}", "{}", "{}x", "x{", "{tag}x", "x{tag}", "{a}{b}", "a\x00b", "a\r\nb", "*?[a]\\", "%s", "'\"", "a:b:value",
 	"заказы", "注文", "\U0001f6a6", "e\u0301", "\u00e9", "\u202eabc", "\ufffd",
 }
 

@@ -66,16 +66,3 @@ func TestTheCertificatesNameTheirIssuer(t *testing.T) {
 		}
 	}
 }
-
-func TestAClusterSpeaksTLS(t *testing.T) {
-	nodes := ClusterTLS(t, 3)
-	client := nodes.ClusterClient()
-	for _, key := range []string{"a", "b", "c", "d", "e", "f"} {
-		if err := client.Set(ctx, key, "value", 0).Err(); err != nil {
-			t.Fatal(err)
-		}
-		if got := nodes.Owner(key).Client().Get(ctx, key).Val(); got != "value" {
-			t.Errorf("the owner of %q holds %q", key, got)
-		}
-	}
-}
