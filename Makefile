@@ -6,7 +6,7 @@
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 
 .NOTPARALLEL:
-.PHONY: help test unit lint release-check tidy matrix matrix-table testdata demo bench bench-update soak deps clean
+.PHONY: help test unit lint release-check tidy matrix matrix-table testdata demo bench bench-update soak vuln deps clean
 
 # Everything. The other targets are parts of it, or tools.
 test: deps
@@ -58,6 +58,10 @@ bench-update: deps
 # Go and Java clients while one fault after the other strikes their Redis: ten minutes. RUN='-minutes 2' takes two.
 soak: deps
 	scripts/check soak
+
+# Known vulnerabilities of what is used, in each module. It asks vuln.go.dev, so it is no part of the tests.
+vuln:
+	scripts/check vuln
 
 # Installs what the tests need and this machine lacks.
 deps:

@@ -3,6 +3,7 @@ package rratelimiter
 import (
 	"errors"
 	"fmt"
+	"strconv"
 )
 
 // What can go wrong, to be matched with errors.Is. Errors of methods wrap one of these, or the error of the Redis
@@ -34,7 +35,16 @@ func wrap(operation, name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s %q: %w", operation, name, err)
+	return fmt.Errorf("%s %s: %w", operation, quoted(name), err)
+}
+
+// quoted is a name as an error shows it: in one line, and not all of it where it is long.
+func quoted(name string) string {
+	const most = 200
+	if len(name) <= most {
+		return strconv.Quote(name)
+	}
+	return fmt.Sprintf("%q... (%d bytes)", name[:most], len(name))
 }
 
 func invalidOption(format string, args ...any) error {

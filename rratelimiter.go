@@ -111,12 +111,16 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 	}
 	l.options = l.settings.options()
 	raw := c.mapName(name)
-	l.keyNames = keyNames(raw, c.id)
+	if err := checkLength(len(raw), len(c.id)); err == nil {
+		l.keyNames = keyNames(raw, c.id)
+	} else if l.err == nil {
+		l.err = err
+	}
 	if l.err == nil {
 		l.err = l.settings.validate()
 	}
 	if l.err == nil && c.clustered() && !sameSlot(l.keyNames[:]) {
-		l.err = fmt.Errorf("%w: %q", ErrCrossSlotName, raw)
+		l.err = fmt.Errorf("%w: %s", ErrCrossSlotName, quoted(raw))
 	}
 	return l
 }

@@ -183,13 +183,13 @@ func (l *Limiter) rename(ctx context.Context, newName, flags string) (bool, erro
 	if to.keyNames[keyConfig] != l.keyNames[keyConfig] {
 		for _, key := range to.keyNames {
 			if slices.Contains(l.keys(), key) {
-				return false, invalidOption("the new name %q shares the key %q with the old one", newName, key)
+				return false, invalidOption("the new name %s shares the key %s with the old one", quoted(newName), quoted(key))
 			}
 		}
 	}
 	keys := append(append([]string(nil), l.keys()...), to.keys()...)
 	if !l.client.reachable(keys) {
-		return false, fmt.Errorf("%w: the new name %q lies elsewhere", ErrCrossSlotName, newName)
+		return false, fmt.Errorf("%w: the new name %s lies elsewhere", ErrCrossSlotName, quoted(newName))
 	}
 	sent := new(trail)
 	reply, err := within(ctx, l.client, func(ctx context.Context) ([]int64, error) {
