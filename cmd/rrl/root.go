@@ -54,8 +54,7 @@ grant, kept in Redis as a record, when that many are free; a record counts for o
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%s; see %s --help", redacted(err.Error()), cmd.CommandPath())
 	})
-	root.AddCommand(newDemo())
-	root.AddCommand(newSimulate())
+	root.AddCommand(newLs(), newShow(), newSet(), newRelease(), newRm(), newRepair(), newReset(), newDemo(), newSimulate())
 	return root
 }
 
