@@ -117,7 +117,7 @@ func connectBy(address string, a access) (*server, error) {
 		return nil, errAddress
 	}
 	a.complete(&options.Username, &options.Password, &options.TLSConfig)
-	a.wait(&options.ReadTimeout)
+	a.wait(&options.ReadTimeout, &options.DialerRetries)
 	s := &server{rdb: redis.NewClient(options), options: options, where: options.Addr}
 	if options.Network != "unix" {
 		s.where = scheme + "://" + options.Addr
@@ -150,10 +150,15 @@ func (a access) complete(user, password *string, to **tls.Config) {
 	*to = config
 }
 
-func (a access) wait(timeout *time.Duration) {
-	if a.patient && *timeout == 0 {
+// wait bounds calls, and the tries to reach somebody.
+func (a access) wait(timeout *time.Duration, tries *int) {
+	if !a.patient {
+		return
+	}
+	if *timeout == 0 {
 		*timeout = patience
 	}
+	*tries = 1
 }
 
 // patience is how long a call of an operator may take.
@@ -183,7 +188,7 @@ func connectCluster(scheme, rest string, a access) (*server, error) {
 		return nil, errAddress
 	}
 	a.complete(&options.Username, &options.Password, &options.TLSConfig)
-	a.wait(&options.ReadTimeout)
+	a.wait(&options.ReadTimeout, &options.DialerRetries)
 	s := &server{
 		rdb: redis.NewClusterClient(options), nodes: options.Addrs,
 		where: "the cluster of " + strings.Join(options.Addrs, ", "),
@@ -209,11 +214,11 @@ func connectSentinel(scheme, rest string, a access) (*server, error) {
 		return nil, errAddress
 	}
 	a.complete(&options.Username, &options.Password, &options.TLSConfig)
-	a.wait(&options.ReadTimeout)
+	a.wait(&options.ReadTimeout, &options.DialerRetries)
 	failover := &redis.FailoverOptions{
 		MasterName: name, SentinelPassword: a.sentinelPassword,
 		Username: options.Username, Password: options.Password, DB: options.DB, TLSConfig: options.TLSConfig,
-		DialTimeout: options.DialTimeout, ReadTimeout: options.ReadTimeout, WriteTimeout: options.WriteTimeout,
+		DialerRetries: options.DialerRetries, DialTimeout: options.DialTimeout, ReadTimeout: options.ReadTimeout, WriteTimeout: options.WriteTimeout,
 	}
 	for _, node := range nodes {
 		if _, _, err := net.SplitHostPort(node); err != nil {

@@ -14,7 +14,23 @@ import (
 // root.go is the command itself: what all subcommands share, and how errors leave. A subcommand is one file with a
 // function that makes it, listed in newRoot.
 
-// run is the whole program with its surroundings as arguments, and answers the exit code: 0, or 1 after any error.
+// An exit is an error with an exit code of its own. Without an error behind it, nothing is printed.
+type exit struct {
+	code int
+	err  error
+}
+
+func (e exit) Error() string {
+	if e.err == nil {
+		return ""
+	}
+	return e.err.Error()
+}
+
+func (e exit) Unwrap() error { return e.err }
+
+// run is the whole program with its surroundings as arguments, and answers the exit code: 0, or 1 after any error that has
+// none of its own.
 func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
@@ -22,8 +38,12 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 	root.SetOut(out)
 	root.SetErr(errs)
 	if err := root.ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(errs, "rrl: "+lastDefence(err.Error()))
-		return 1
+		code := exit{code: 1}
+		errors.As(err, &code)
+		if text := err.Error(); text != "" {
+			fmt.Fprintln(errs, "rrl: "+lastDefence(text))
+		}
+		return code.code
 	}
 	return 0
 }
@@ -54,7 +74,7 @@ grant, kept in Redis as a record, when that many are free; a record counts for o
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%s; see %s --help", redacted(err.Error()), cmd.CommandPath())
 	})
-	root.AddCommand(newLs(), newShow(), newSet(), newRelease(), newRm(), newRepair(), newReset(), newDemo(), newSimulate())
+	root.AddCommand(newLs(), newShow(), newSet(), newAcquire(), newRelease(), newRm(), newRepair(), newReset(), newDemo(), newSimulate())
 	return root
 }
 

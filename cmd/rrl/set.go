@@ -126,7 +126,7 @@ func (s *session) compare(ctx context.Context, w wanted) (change, error) {
 func (s *session) change(ctx context.Context, c *change) error {
 	l := s.limiter(c.name, "")
 	var options []rratelimiter.SetOption
-	if !c.reset {
+	if !c.reset && c.rate.Type != rratelimiter.PerClient { // of that, our own state is nobody's
 		options = append(options, rratelimiter.KeepState())
 	}
 	if err := l.SetRate(ctx, c.rate, options...); err != nil {
