@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 	"errors"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -55,9 +55,6 @@ type jsonRow struct {
 	Exact       bool       `json:"exact"` // false: too many records to read for a list
 }
 
-// lookers is how many limiters are asked for at a time.
-const lookers = 16
-
 func (s *session) ls(ctx context.Context, pattern string) error {
 	p := s.progress(ctx)
 	names, err := survey.Limiters(ctx, s.rdb, pattern, p.step)
@@ -72,12 +69,13 @@ func (s *session) ls(ctx context.Context, pattern string) error {
 	if err != nil {
 		return err
 	}
-	rows, err := glances(ctx, names, func(ctx context.Context, name string) ([]jsonRow, error) {
+	found, err := each(ctx, names, func(ctx context.Context, name string) ([]jsonRow, error) {
 		return s.glance(ctx, name, clients[name])
 	})
 	if err != nil {
 		return err
 	}
+	rows := slices.Concat(found...)
 	if s.json {
 		for _, row := range rows {
 			if err := s.emit(row); err != nil {
@@ -94,35 +92,7 @@ func (s *session) ls(ctx context.Context, pattern string) error {
 	return nil
 }
 
-// glances asks for limiters, some at a time, and keeps their order. Those that are gone by then are left out.
-func glances(ctx context.Context, names []string, ask func(context.Context, string) ([]jsonRow, error)) ([]jsonRow, error) {
-	found := make([][]jsonRow, len(names))
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	var group sync.WaitGroup
-	for first := range lookers {
-		group.Go(func() {
-			for i := first; i < len(names) && ctx.Err() == nil; i += lookers {
-				rows, err := ask(ctx, names[i])
-				if err != nil {
-					stop(err)
-				}
-				found[i] = rows
-			}
-		})
-	}
-	group.Wait()
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
-	rows := make([]jsonRow, 0, len(names))
-	for _, some := range found {
-		rows = append(rows, some...)
-	}
-	return rows, nil
-}
-
-// glance looks at one limiter, or at each of its clients that is asked for.
+// glance looks at one limiter, or at each of its clients that is asked for. One that is gone by now has no row.
 func (s *session) glance(ctx context.Context, name string, clients []string) ([]jsonRow, error) {
 	shared := s.limiter(name, "")
 	state, exact, err := shared.Glance(ctx)

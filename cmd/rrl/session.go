@@ -11,6 +11,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/charmbracelet/x/term"
@@ -103,6 +104,7 @@ type session struct {
 	*server
 	*common
 	anyone    *rratelimiter.Client
+	now       func() time.Time // this host's clock
 	in        io.Reader
 	out, errs io.Writer
 	colour    bool
@@ -132,7 +134,7 @@ func (c *common) open(ctx context.Context) (*session, error) {
 		if err != nil {
 			return nil, err
 		}
-		s := &session{server: srv, common: c}
+		s := &session{server: srv, common: c, now: time.Now}
 		s.anyone = s.newClient()
 		if _, single := srv.rdb.(*redis.Client); !single {
 			return s, nil
@@ -265,6 +267,33 @@ func (s *session) states(ctx context.Context, name string) ([]*rratelimiter.Limi
 		all = append(all, s.limiter(name, id))
 	}
 	return all, err
+}
+
+// lookers is how many limiters are asked for at a time.
+const lookers = 16
+
+// each does something for every name, some at a time, and keeps their order.
+func each[T any](ctx context.Context, names []string, do func(context.Context, string) (T, error)) ([]T, error) {
+	found := make([]T, len(names))
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var group sync.WaitGroup
+	for first := range lookers {
+		group.Go(func() {
+			for i := first; i < len(names) && ctx.Err() == nil; i += lookers {
+				one, err := do(ctx, names[i])
+				if err != nil {
+					stop(err)
+				}
+				found[i] = one
+			}
+		})
+	}
+	group.Wait()
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return found, nil
 }
 
 // whom names the client of a limiter that is one client's own.
