@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -229,4 +230,12 @@ func TestDemoOnCluster(t *testing.T) {
 	contains(t, out, "the cluster of", "useClusterServers()", "limit           kept", "has removed it")
 }
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+// TestMain lets the test binary be rrl itself, for tests that need a process of it.
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+	}
+	redistest.Main(m)
+}
+
+const asProgram = "RRL_TEST_AS_PROGRAM"

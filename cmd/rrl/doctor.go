@@ -87,15 +87,30 @@ const leftFor = time.Hour
 
 func (s *session) doctor(ctx context.Context, names []string, everything bool) error {
 	var findings []finding
-	p := s.progress(ctx)
+	var clients map[string][]string
 	if everything {
-		var err error
-		if names, err = survey.Limiters(ctx, s.rdb, "*", p.step); err != nil {
+		p := s.progress(ctx)
+		found, err := survey.Limiters(ctx, s.rdb, "*", p.step)
+		var keys []survey.StateKey
+		if err == nil {
+			keys, err = survey.StateKeys(ctx, s.rdb, p.step)
+		}
+		p.done()
+		if err != nil {
 			return err
 		}
+		var broken []string
+		if findings, broken, err = s.unowned(ctx, keys, found); err != nil {
+			return err
+		}
+		names, clients = append(found, broken...), survey.Clients(keys)
 	}
-	looks, err := each(ctx, names, s.examine)
-	p.done()
+	looks, err := each(ctx, names, func(ctx context.Context, name string) (examined, error) {
+		if everything {
+			return s.examine(ctx, name, func(context.Context) ([]string, error) { return clients[name], nil })
+		}
+		return s.examine(ctx, name, s.limiter(name, "").Clients)
+	})
 	if err != nil {
 		return err
 	}
@@ -106,13 +121,6 @@ func (s *session) doctor(ctx context.Context, names []string, everything bool) e
 			shortest = look.interval
 		}
 		kept = kept || look.kept
-	}
-	if everything {
-		lost, err := s.unowned(ctx)
-		if err != nil {
-			return err
-		}
-		findings = append(findings, lost...)
 	}
 	servers, err := s.servers(ctx)
 	if err != nil {
@@ -185,7 +193,9 @@ type examined struct {
 }
 
 // examine looks at one limiter, with all its clients.
-func (s *session) examine(ctx context.Context, name string) (found examined, err error) {
+func (s *session) examine(
+	ctx context.Context, name string, clients func(context.Context) ([]string, error),
+) (found examined, err error) {
 	shared := s.limiter(name, "")
 	view, err := survey.Read(ctx, shared, false, 0)
 	if errors.Is(err, rratelimiter.ErrCrossSlotName) {
@@ -196,6 +206,10 @@ func (s *session) examine(ctx context.Context, name string) (found examined, err
 		return found, err
 	}
 	if view.Keys[0].Type == "none" {
+		if view.Keys[1].Type != "none" || view.Keys[2].Type != "none" {
+			found.findings = append(found.findings, rateless(name))
+			return found, nil
+		}
 		return found, fmt.Errorf("look at %q: %w: there is no limiter", name, rratelimiter.ErrNotInitialized)
 	}
 	found.findings = judge(view)
@@ -207,7 +221,7 @@ func (s *session) examine(ctx context.Context, name string) (found examined, err
 		return found, s.confirm(ctx, shared, view, &found)
 	}
 	found.findings = nil // the state of a client that is nobody's
-	ids, err := shared.Clients(ctx)
+	ids, err := clients(ctx)
 	if err != nil {
 		return found, err
 	}
@@ -252,20 +266,17 @@ func (s *session) confirm(ctx context.Context, l *rratelimiter.Limiter, v *surve
 	return err
 }
 
-// unowned looks for state that belongs to no limiter, or to clients of one that has none for clients.
-func (s *session) unowned(ctx context.Context) ([]finding, error) {
-	p := s.progress(ctx)
-	keys, err := survey.StateKeys(ctx, s.rdb, p.step)
-	p.done()
-	if err != nil {
-		return nil, err
-	}
-	var findings []finding
+// unowned looks among the keys that hold state for such as belong to no limiter, or to clients of one that has none for
+// clients. It also names limiters that are not among the known ones, since a part of their configuration is missing.
+func (s *session) unowned(ctx context.Context, keys []survey.StateKey, known []string) (all []finding, broken []string, err error) {
 	there, clients, seen := map[string]bool{}, map[string]int{}, map[survey.Owner]bool{}
+	for _, name := range known {
+		there[name] = true
+	}
 	for _, key := range keys {
 		owner, limiter, err := s.ownerOf(ctx, key, there)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if seen[owner] {
 			continue
@@ -273,30 +284,37 @@ func (s *session) unowned(ctx context.Context) ([]finding, error) {
 		seen[owner] = true
 		l := s.limiter(owner.Name, owner.Client)
 		switch {
-		case owner.Client != "" && limiter:
+		case limiter && owner.Client == "":
+			if _, found := slices.BinarySearch(known, owner.Name); !found {
+				broken = append(broken, owner.Name)
+			}
+		case limiter:
 			if rate, err := l.Config(ctx); err == nil && rate.Type == rratelimiter.PerClient {
-				continue // examine has seen it
+				continue // examine sees it
 			}
 			fallthrough
 		case owner.Client != "":
 			what, err := hook.Collect(ctx, l, leftFor, true)
 			if err != nil && !tolerable(err) {
-				return nil, err
+				return nil, nil, err
 			}
 			if err == nil && what == hook.Removed {
 				clients[owner.Name]++
 			}
-		case !limiter:
-			if kind, err := s.rdb.Type(ctx, key.Key).Result(); err != nil || key.Permits && kind != "zset" || !key.Permits && kind != "string" {
-				continue
+		default:
+			kind, err := s.rdb.Type(ctx, key.Key).Result()
+			if err != nil {
+				return nil, nil, err
 			}
-			findings = append(findings, rateless(owner.Name))
+			if key.Permits && kind == "zset" || !key.Permits && kind == "string" {
+				all = append(all, rateless(owner.Name))
+			}
 		}
 	}
 	for name, n := range clients {
-		findings = append(findings, orphaned(name, n, there[name]))
+		all = append(all, orphaned(name, n, there[name]))
 	}
-	return findings, nil
+	return all, broken, nil
 }
 
 // A host is a server, as far as it tells.

@@ -26,7 +26,7 @@ func judge(v *survey.Survey) (all []finding) {
 		return all
 	}
 	if v.Fault != nil {
-		add(fault, "broken-config", "it can't be used: "+strings.TrimPrefix(v.Fault.Error(), "read the configuration of "),
+		add(fault, "broken-config", "it can't be used: "+reason(v.Fault),
 			"rrl set "+name+" RATE")
 		return all
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -106,7 +107,7 @@ func (s *session) glance(ctx context.Context, name string, clients []string) ([]
 			return nil, nil
 		}
 		if errors.Is(err, rratelimiter.ErrNotInitialized) {
-			row.Fault = err.Error()
+			row.Fault = reason(err)
 		}
 		return []jsonRow{row}, nil
 	}
@@ -167,7 +168,7 @@ func (s *session) list(rows []jsonRow) {
 			t.rows = append(t.rows, []string{name, "?", "", "", "", "", "", s.paint(bad, row.Fault)})
 			continue
 		}
-		cells := []string{name, row.Rate, row.Type, "-", "-", "-", lasting(time.Duration(row.TTLMs) * time.Millisecond), ""}
+		cells := []string{name, strings.Replace(row.Rate, " per client", "", 1), row.Type, "-", "-", "-", lasting(time.Duration(row.TTLMs) * time.Millisecond), ""}
 		if row.Available != nil {
 			about := ""
 			if !row.Exact {

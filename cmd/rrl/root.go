@@ -74,7 +74,7 @@ grant, kept in Redis as a record, when that many are free; a record counts for o
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%s; see %s --help", redacted(err.Error()), cmd.CommandPath())
 	})
-	root.AddCommand(newLs(), newShow(), newSet(), newAcquire(), newRelease(), newRm(), newRepair(), newReset(), newDoctor(), newSnapshot(), newRestore(), newGc(), newDemo(), newSimulate())
+	root.AddCommand(newLs(), newShow(), newSet(), newApply(), newAcquire(), newRelease(), newRm(), newRepair(), newReset(), newDoctor(), newSnapshot(), newRestore(), newGc(), newDemo(), newSimulate())
 	return root
 }
 
