@@ -150,12 +150,9 @@ func (a access) complete(user, password *string, to **tls.Config) {
 	*to = config
 }
 
-// wait bounds calls, and the tries to reach somebody.
+// wait bounds calls, and the tries to reach somebody: commands are tried again by themselves.
 func (a access) wait(timeout *time.Duration, tries *int) {
-	if !a.patient {
-		return
-	}
-	if *timeout == 0 {
+	if a.patient && *timeout == 0 {
 		*timeout = patience
 	}
 	*tries = 1

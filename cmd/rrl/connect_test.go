@@ -275,6 +275,7 @@ func certificate(t *testing.T) (ca, cert, key string) {
 
 // The address of one node, as a plain one, is enough for all commands to see the whole cluster.
 func TestCommandsOnACluster(t *testing.T) {
+	t.Parallel()
 	nodes := redistest.Cluster(t, 3)
 	rdb := nodes.ClusterClient()
 	client := rratelimiter.NewClient(rdb)

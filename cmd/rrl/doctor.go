@@ -372,8 +372,8 @@ func (s *session) servers(ctx context.Context) ([]host, error) {
 // round trip of some.
 func skew(ctx context.Context, rdb *redis.Client, now func() time.Time) (ahead, wrong time.Duration, err error) {
 	for i := range 7 {
-		before := now()
 		began := time.Now()
+		before := now()
 		theirs, err := rdb.Time(ctx).Result()
 		half := time.Since(began) / 2
 		if err != nil {

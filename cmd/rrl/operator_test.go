@@ -138,7 +138,7 @@ var times = regexp.MustCompile(`\b\d+(\.\d+)?(ms|s)\b ago`)
 func TestShowTellsAllAboutALimiter(t *testing.T) {
 	onShops(t, func(t *testing.T, s shop) {
 		s.limiter("orders", "20", "60000", "0", "keepAliveTime", "0")
-		s.state("orders", "", "7", -60500, javaRecord(rratelimiter.Redisson321, 1), -59000, goRecord("abc", 2), -30000, goRecord("abc", 3),
+		s.state("orders", "", "7", -60500, javaRecord(rratelimiter.Redisson321, 1), -50000, goRecord("abc", 2), -30000, goRecord("abc", 3),
 			-100, goRecord("xyz", 4), -200, packed(rratelimiter.Redisson321, "fedcba9876543210", 3))
 		got := times.ReplaceAllString(s.ok("show", "orders"), "AGO")
 		want := `orders
@@ -170,12 +170,15 @@ adds up     yes: 7 stored as free + 13 in records = 20
 				t.Errorf("%s is %v, want %v", field, one[field], want)
 			}
 		}
-		sum := 0.
-		for _, n := range one["axis"].([]any) {
+		sum, late := 0., 0.
+		for i, n := range one["axis"].([]any) {
 			sum += n.(float64)
+			if i >= 50 {
+				late += n.(float64)
+			}
 		}
-		if axis := one["axis"].([]any); sum != 12 || axis[59] != 7. || axis[30] != 3. && axis[29] != 3. {
-			t.Errorf("the axis is %v", axis)
+		if sum != 12 || late != 7 || len(one["axis"].([]any)) != axis {
+			t.Errorf("the axis is %v", one["axis"])
 		}
 	})
 }

@@ -61,6 +61,7 @@ func (o outcome) within(from, to time.Duration) (sum int64) {
 
 // What each algorithm lets through of the traces that show their differences.
 func TestSimulateBuiltInTraces(t *testing.T) {
+	t.Parallel()
 	edge := traced(t, "window-edge")
 	for _, name := range []string{"fixed-window", "window-keys", "list-window", "cursor-window"} {
 		if passed := edge[name].within(2*time.Second, 5*time.Second); passed != 1980 || edge[name].Largest != 1980 {
@@ -171,6 +172,7 @@ func TestSimulateRenewsAPage(t *testing.T) {
 }
 
 func TestSimulateWritesWhatItIsAsked(t *testing.T) {
+	t.Parallel()
 	folder := t.TempDir()
 	file := func(name string) string { return filepath.Join(folder, name) }
 	code, out, errs := rrl(t.Context(), "simulate", "--trace", "poisson", "--rate", "20/s", "--for", "3s",
