@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -204,6 +206,47 @@ func TestShowTellsWhatIsWrong(t *testing.T) {
 	})
 }
 
+// What real releases of Redisson wrote (testdata) is told apart as far as it differs, and doctor finds nothing wrong with it.
+func TestShowGuessesTheRedisson(t *testing.T) {
+	files, err := filepath.Glob("../../testdata/*/part.msgpack")
+	if err != nil || len(files) < 11 {
+		t.Fatalf("%d states: %v", len(files), err)
+	}
+	s := shop{t: t, s: redistest.Embedded(t)}
+	s.rdb = s.s.Client()
+	for _, file := range files {
+		release := filepath.Base(filepath.Dir(file))
+		data, err := os.ReadFile(file)
+		s.must(err)
+		if code, out, errs := s.with(string(data), "restore", "--as", release, "--now"); code != 0 {
+			t.Fatalf("%s: %s%s", release, out, errs)
+		}
+		var major, minor int
+		_, err = fmt.Sscanf(release, "%d.%d", &major, &minor)
+		s.must(err)
+		want := "records of Redisson 3.21.0 and later"
+		switch {
+		case major > 3 || minor >= 38:
+			want += "; rate set by Redisson 3.38.0 or later"
+		case minor >= 21:
+		case minor >= 17:
+			want = "records of Redisson 3.17.0 to 3.20.1"
+		case release == "3.16.8":
+			want = "records of Redisson 3.16.4 to 3.16.8"
+		default:
+			want = "records of Redisson 3.13.3 to 3.16.3"
+		}
+		one := objects(t, s.ok("show", release, "--json"))[0]
+		if one["redisson_guess"] != want || one["used"] != 3. || one["consistent"] != true {
+			t.Errorf("of %s it shows %v", release, one)
+		}
+		if !strings.Contains(want, "3.13.3") { // its ids are too short to tell for certain
+			contains(t, s.ok("show", release), "Java or unknown     3 permits in 2 records")
+		}
+		s.ok("doctor", release)
+	}
+}
+
 func TestShowReadsManyRecordsPageByPage(t *testing.T) {
 	s := shop{t: t, s: redistest.Shared(t)}
 	s.rdb = s.s.Client()
@@ -292,6 +335,17 @@ e            ?                                                its rate is no who
 		if len(rows) != 4 || rows[1]["used"] != 1500. || rows[1]["consistent"] != true || rows[2]["consistent"] != false ||
 			rows[0]["ttl_ms"].(float64) < 80*60_000 || rows[3]["name_base64"] != "ZAD/" || rows[3]["name"] != `"d\x00\xff"` {
 			t.Errorf("as JSON it lists %v", rows)
+		}
+		for _, name := range []string{"", "\xff", "{", "a{b", "{x}", "\u202e", "*", "--", "-x"} { // all that Redis can hold
+			quoted := strconv.Quote(name)
+			s.ok("set", "--quoted", quoted, "5/s")
+			if one := objects(t, s.ok("show", "--quoted", quoted, "--json"))[0]; one["available"] != 5. {
+				t.Errorf("%s is %v", quoted, one)
+			}
+			if text := s.ok("show", "--quoted", quoted); !strings.HasPrefix(text, name+"\n") && !strings.HasPrefix(text, quoted+"\n") ||
+				strings.ContainsAny(text, "\xff\u202e") {
+				t.Errorf("%s is shown as %q", quoted, text)
+			}
 		}
 		contains(t, s.ok("show", "--quoted", `"d\x00\xff"`), `"d\x00\xff"`, "5/s, OVERALL")
 		s.fails(1, "no name in double quotes", "show", "--quoted", "d")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"image/png"
 	"os"
 	"path/filepath"
@@ -17,15 +18,15 @@ import (
 )
 
 // measured is what all algorithms make of the traces built in: once for all tests, since it takes seconds.
-var measured = sync.OnceValues(func() (all []simulation, err error) {
-	for _, t := range builtIn() {
-		s, err := simulate(context.Background(), t, algorithms, sizes)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, s)
+var measured = sync.OnceValues(func() ([]simulation, error) {
+	all := make([]simulation, len(builtIn()))
+	failed := make([]error, len(all))
+	var group sync.WaitGroup
+	for i, t := range builtIn() {
+		group.Go(func() { all[i], failed[i] = simulate(context.Background(), t, algorithms, sizes) })
 	}
-	return all, nil
+	group.Wait()
+	return all, errors.Join(failed...)
 })
 
 // traced gives the outcomes of one trace built in, by algorithm.

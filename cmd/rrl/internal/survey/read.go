@@ -32,14 +32,17 @@ func (s *Sum) add(permits int64) {
 
 // A Writer is who wrote live records, as far as these show it.
 type Writer struct {
-	Tag string // of a Go client, as hexadecimal digits; "" for Java or unknown
+	Tag string // of a Go client, as hexadecimal digits: six, or two and no more than likely; "" for Java or unknown
 	Sum
 }
 
 // Text names a writer for people.
 func (w Writer) Text() string {
-	if w.Tag == "" {
+	switch len(w.Tag) {
+	case 0:
 		return "Java or unknown"
+	case 2: // one byte in the oldest format tells so, and one in 256 of Redisson's has it, too
+		return "Go " + w.Tag + ", or Java"
 	}
 	return "Go client " + w.Tag
 }
