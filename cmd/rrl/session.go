@@ -326,8 +326,8 @@ func (s *session) agree(question string) error {
 	return nil
 }
 
-// terminal tells whether a person reads or writes there.
-func terminal(stream any) bool {
+// terminal tells whether a person reads or writes there. Tests have their own.
+var terminal = func(stream any) bool {
 	file, ok := stream.(*os.File)
 	return ok && term.IsTerminal(file.Fd()) && os.Getenv("TERM") != "dumb"
 }

@@ -91,9 +91,6 @@ type change struct {
 	repaired int // clients whose free permits were adapted
 }
 
-// differs tells whether there is anything to do.
-func (c change) differs() bool { return c.old == nil || *c.old != c.rate || c.reset }
-
 // compare finds out what has to be done.
 func (s *session) compare(ctx context.Context, w wanted) (change, error) {
 	c := change{name: w.name, rate: w.rate, reset: w.reset}
