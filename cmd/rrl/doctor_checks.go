@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
@@ -220,15 +222,21 @@ func before(version string, major, minor int) bool {
 	return err1 == nil && err2 == nil && (first < major || first == major && second < minor)
 }
 
-// shellName is a name as a shell takes it.
+// shellName is a name as a shell, and rrl, take it as an argument.
 func shellName(name string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-.:/@+=,", r)
 	}
-	if name != "" && !strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }) {
-		return name
+	other := func(r rune) bool { return !plain(r) }
+	odd := func(r rune) bool { return !unicode.IsPrint(r) }
+	inQuotes := func(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+	switch {
+	case !utf8.ValidString(name) || strings.HasPrefix(name, "-") || strings.ContainsFunc(name, odd):
+		return "--quoted " + inQuotes(strconv.Quote(name))
+	case name == "" || strings.ContainsFunc(name, other):
+		return inQuotes(name)
 	}
-	return "'" + strings.ReplaceAll(printable(name), "'", `'\''`) + "'"
+	return name
 }
 
 // rateArgument is the part of a rate that rrl set takes as one argument.
