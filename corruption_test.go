@@ -349,7 +349,8 @@ func TestWrongTypesAreSaidAndChangeNothing(t *testing.T) {
 		},
 	}
 	right := [keyCount]string{"hash", "string", "string", "zset", "zset"}
-	counting := []string{"Allow", "TryAcquire", "TryAcquireTimeout", "Acquire", "AcquireUpTo", "Release", "AllowAll", "AvailablePermits", "State"}
+	counting := []string{"Allow", "TryAcquire", "TryAcquireTimeout", "Acquire", "AcquireUpTo", "Release", "AllowAll", "AvailablePermits", "State",
+		"Glance", "Repair", "Reset"}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for at, used := range map[int][]string{ // who must say so; nobody else may fail
 			keyConfig:        append(slices.Clone(counting), "Config", "TrySetRate", "SetRate", "SetRate, KeepState", "UpdateRate"),
