@@ -54,7 +54,7 @@ grant, kept in Redis as a record, when that many are free; a record counts for o
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%s; see %s --help", redacted(err.Error()), cmd.CommandPath())
 	})
-	root.AddCommand(newLs(), newShow(), newSet(), newRelease(), newRm(), newRepair(), newReset(), newDemo(), newSimulate())
+	root.AddCommand(newLs(), newShow(), newWatch(), newServe(), newSet(), newRelease(), newRm(), newRepair(), newReset(), newDemo(), newSimulate())
 	return root
 }
 
