@@ -50,28 +50,11 @@ reaches the address sees it: beyond this machine, put a proxy before it that kno
 			return fmt.Errorf("--listen: %w", err)
 		}
 		s.say("http://%s", listener.Addr())
-		return s.serve(ctx, listener, pattern)
+		return newSite(ctx, s, pattern).serve(listener)
 	})
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:8580", "`address` of the page: host:port")
 	c.flags(cmd)
 	return cmd
-}
-
-// serve serves the page until ctx ends.
-func (s *session) serve(ctx context.Context, listener net.Listener, pattern string) error {
-	server := &http.Server{
-		Handler: newSite(ctx, s, pattern).handler(), ReadHeaderTimeout: 10 * time.Second,
-		BaseContext: func(net.Listener) context.Context { return ctx }, // its events end with it
-	}
-	context.AfterFunc(ctx, func() {
-		soon, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		_ = server.Shutdown(soon)
-	})
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
 }
 
 // A site is what all readers of the page share: limiters that several of them have open are looked at once.
@@ -93,6 +76,24 @@ type shown struct {
 
 func newSite(ctx context.Context, s *session, pattern string) *site {
 	return &site{ctx: ctx, session: s, pattern: pattern, open: map[string]*shown{}}
+}
+
+// serve serves the page until the site's context ends.
+func (w *site) serve(listener net.Listener) error {
+	server := &http.Server{
+		Handler: w.handler(), ReadHeaderTimeout: 10 * time.Second,
+		BaseContext: func(net.Listener) context.Context { return w.ctx }, // its events end with it
+	}
+	ended := context.AfterFunc(w.ctx, func() {
+		soon, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = server.Shutdown(soon)
+	})
+	defer ended()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
 }
 
 func (w *site) handler() http.Handler {
