@@ -38,26 +38,14 @@ func warm() time.Duration {
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// build makes the command.
-var build = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "rrl-views")
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "rrl")
+// command builds rrl.
+func command(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "rrl")
 	cmd := exec.Command("go", "build", "-o", path, ".")
 	cmd.Dir = ".."
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w\n%s", err, out)
-	}
-	return path, nil
-})
-
-func command(t *testing.T) string {
-	t.Helper()
-	path, err := build()
-	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v\n%s", err, out)
 	}
 	return path
 }

@@ -118,7 +118,7 @@ class Card {
     for (const part of [0, 0.5, 1]) {
       const line = y(part * highest);
       svg.append(element("line", { class: "grid", x1: left, x2: width, y1: line, y2: line }));
-      if (part) svg.append(element("text", { x: left + 2, y: line - 3 }, thousands(Math.round(part * highest * 10) / 10)));
+      if (part === 1) svg.append(element("text", { x: left + 2, y: line - 3 }, thousands(Math.round(part * highest * 10) / 10)));
     }
     for (const ago of [90, 60, 30]) {
       svg.append(element("text", { x: x(now - ago * 1000), y: height - 3, "text-anchor": "middle" }, `${ago} s ago`));
