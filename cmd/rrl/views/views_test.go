@@ -9,7 +9,8 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"net/url"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -320,11 +321,13 @@ func TestTheTerminalShowsWhatHappens(t *testing.T) {
 // photograph makes a picture of a terminal's text.
 func photograph(t *testing.T, text string) []byte {
 	t.Helper()
-	html := `<meta charset="utf-8"><style>` + terminalStyle + `</style><pre class="term-container">` +
+	html := `<!doctype html><meta charset="utf-8"><style>` + terminalStyle + `</style><pre class="term-container">` +
 		terminal.Render([]byte(strings.TrimRight(text, "\n "))) + `</pre>`
-	b := browser(t, 1400, 800, true)
-	b.do(chromedp.Navigate("data:text/html;charset=utf-8," + url.PathEscape(html)))
-	return b.picture(chromedp.Screenshot("pre"))
+	b := browser(t, 1310, 610, true)
+	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(html)) }))
+	t.Cleanup(site.Close)
+	b.do(chromedp.Navigate(site.URL))
+	return b.picture(chromedp.FullScreenshot(100))
 }
 
 const terminalStyle = `body { margin: 0; background: #0d1117 }
