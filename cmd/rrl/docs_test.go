@@ -26,7 +26,7 @@ func TestDocumentationIsComplete(t *testing.T) {
 	}
 	for _, object := range []any{
 		jsonRow{}, jsonView{}, jsonWriter{}, jsonFormat{}, jsonFinding{}, jsonChange{}, jsonMended{}, jsonCollected{},
-		jsonPicture{}, jsonState{}, jsonRecord{}, jsonName{}, jsonRate{},
+		jsonPicture{}, jsonState{}, jsonSecond{}, jsonRecord{}, jsonName{}, jsonRate{},
 	} {
 		kind := reflect.TypeOf(object)
 		for i := range kind.NumField() {
