@@ -4,14 +4,14 @@
 // Most tests want Each: the same body against the embedded server and against a real redis-server.
 // Tests that stop, kill or configure the server take one of their own from Real; all others share one
 // process and get a logical database each (Shared), which costs less than a millisecond. Cluster starts
-// a cluster; Monitor records the commands that a real server executes.
+// a cluster, Sentinel a master with replicas and sentinels; Monitor records the commands that a real server executes.
 //
 // A missing redis-server fails a test, never skips it. RRATELIMITER_REDIS_SERVER names another binary
 // than the one in PATH. A process that was started here ends with the test that asked for it, or with
 // Main; on Linux the kernel also ends it when the test binary dies of whatever cause.
 //
 // This file has the servers as tests see them; process.go the redis-server process, shared.go the
-// process that tests share, cluster.go the cluster and monitor.go the recording.
+// process that tests share, cluster.go the cluster, sentinel.go the sentinels and monitor.go the recording.
 package redistest
 
 import (

@@ -237,6 +237,7 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 		{"not a redis-server", "false", func(tb testing.TB) { Real(tb) }, []string{"ended at once"}},
 		{"a wrong argument", "", func(tb testing.TB) { Real(tb, "--no-such-option", "1") }, []string{"ended at once", "no-such-option"}},
 		{"a cluster of nothing", "", func(tb testing.TB) { Cluster(tb, 0) }, []string{"0 masters"}},
+		{"sentinels over nothing", "", func(tb testing.TB) { Sentinel(tb, 0) }, []string{"0 replicas"}},
 		{"kill what is shared", "", func(tb testing.TB) { Shared(tb).Kill() }, []string{"use Real"}},
 		{"pause what is shared", "", func(tb testing.TB) { Shared(tb).Pause() }, []string{"use Real"}},
 		{"restart what is shared", "", func(tb testing.TB) { Shared(tb).Restart() }, []string{"use Real"}},
