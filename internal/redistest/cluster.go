@@ -33,9 +33,7 @@ type Nodes struct {
 // More arguments are given to each redis-server.
 func Cluster(tb testing.TB, masters int, args ...string) *Nodes {
 	tb.Helper()
-	nodes := startNodes(tb, masters, args)
-	nodes.Ready()
-	return nodes
+	return startCluster(tb, masters, nil, args)
 }
 
 // ReplicatedCluster is a Cluster in which each master has a replica, which takes its place when it does not
@@ -43,10 +41,9 @@ func Cluster(tb testing.TB, masters int, args ...string) *Nodes {
 func ReplicatedCluster(tb testing.TB, masters int, args ...string) *Nodes {
 	tb.Helper()
 	args = append(append(replicating(), "--cluster-node-timeout", "500", "--cluster-replica-validity-factor", "0"), args...)
-	nodes := startNodes(tb, masters, args)
-	nodes.Ready()
+	nodes := startCluster(tb, masters, nil, args)
 	for _, master := range nodes.Servers {
-		replica := nodes.start(args)
+		replica := nodes.start(nil, args)
 		nodes.Replicas = append(nodes.Replicas, replica)
 		if err := meet(replica, nodes.Servers...); err != nil {
 			tb.Fatalf("redistest: cluster node %s: %v", replica.Addr, err)
@@ -57,33 +54,33 @@ func ReplicatedCluster(tb testing.TB, masters int, args ...string) *Nodes {
 	return nodes
 }
 
-// startNodes starts masters and makes them meet.
-func startNodes(tb testing.TB, masters int, args []string) *Nodes {
+func startCluster(tb testing.TB, masters int, secure *TLS, args []string) *Nodes {
 	tb.Helper()
 	if masters < 1 || masters > slots {
 		tb.Fatalf("redistest: a cluster of %d masters", masters)
 	}
 	nodes := &Nodes{tb: tb}
 	for range masters {
-		nodes.Servers = append(nodes.Servers, nodes.start(args))
+		nodes.Servers = append(nodes.Servers, nodes.start(secure, args))
 	}
 	for i, s := range nodes.Servers {
 		if err := join(s, i, nodes.Servers); err != nil {
 			tb.Fatalf("redistest: cluster node %s: %v", s.Addr, err)
 		}
 	}
+	nodes.Ready()
 	return nodes
 }
 
 // start starts a node that knows no other.
-func (n *Nodes) start(args []string) *Server {
+func (n *Nodes) start(secure *TLS, args []string) *Server {
 	n.tb.Helper()
-	proc, err := startProcess(n.tb.TempDir(), true, append([]string{"--cluster-enabled", "yes"}, args...))
+	proc, err := startProcess(n.tb.TempDir(), true, secure, append([]string{"--cluster-enabled", "yes"}, args...))
 	if err != nil {
 		n.tb.Fatalf("redistest: %v", err)
 	}
 	n.tb.Cleanup(proc.kill)
-	return &Server{Addr: proc.addr, tb: n.tb, proc: proc}
+	return &Server{Addr: proc.addr, TLS: secure, tb: n.tb, proc: proc}
 }
 
 // replicate makes a node the replica of another as soon as it knows that one, and waits until it has its data.
@@ -183,7 +180,7 @@ func (n *Nodes) Addrs() []string {
 
 // ClusterClient returns a new client of the whole cluster, which is closed when the test ends.
 func (n *Nodes) ClusterClient(opts ...func(*redis.ClusterOptions)) *redis.ClusterClient {
-	o := &redis.ClusterOptions{Addrs: n.Addrs()}
+	o := &redis.ClusterOptions{Addrs: n.Addrs(), TLSConfig: n.Servers[0].TLS.config()}
 	for _, opt := range opts {
 		opt(o)
 	}

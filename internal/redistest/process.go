@@ -5,6 +5,7 @@ package redistest
 
 import (
 	"bufio"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -41,6 +42,7 @@ var errPortTaken = errors.New("port taken")
 type process struct {
 	addr, dir string
 	args      []string
+	tls       *TLS // nil: plain
 
 	mu     sync.Mutex
 	cmd    *exec.Cmd
@@ -48,18 +50,23 @@ type process struct {
 	output *tail
 }
 
-// startProcess starts a redis-server that keeps its files, if it is told to write any, in dir.
-func startProcess(dir string, cluster bool, args []string) (*process, error) {
+// startProcess starts a redis-server that keeps its files, if it is told to write any, in dir. Where secure is given, it
+// speaks TLS alone.
+func startProcess(dir string, cluster bool, secure *TLS, args []string) (*process, error) {
 	binary, err := findServer()
 	if err != nil {
 		return nil, err
 	}
 	for range portAttempts {
 		port := freePort(cluster)
-		p := &process{addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), dir: dir}
-		p.args = append([]string{binary, "--port", strconv.Itoa(port), "--bind", "127.0.0.1",
+		p := &process{addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), dir: dir, tls: secure}
+		p.args = []string{binary, "--port", strconv.Itoa(port)}
+		if secure != nil {
+			p.args = append([]string{binary, "--port", "0", "--tls-port", strconv.Itoa(port)}, secure.args()...)
+		}
+		p.args = append(append(p.args, "--bind", "127.0.0.1",
 			"--dir", dir, "--save", "", "--appendonly", "no", "--daemonize", "no", "--logfile", "",
-			"--databases", strconv.Itoa(databases)}, args...)
+			"--databases", strconv.Itoa(databases)), args...)
 		err = p.start()
 		if err == nil {
 			return p, nil
@@ -145,7 +152,7 @@ func (p *process) start() error {
 func (p *process) ready(pid int, gone <-chan struct{}, output *tail) error {
 	deadline := time.Now().Add(startLimit)
 	for {
-		answering, err := servingPid(p.addr)
+		answering, err := servingPid(p.addr, p.tls)
 		if answering == pid {
 			return nil
 		}
@@ -166,8 +173,8 @@ func (p *process) ready(pid int, gone <-chan struct{}, output *tail) error {
 }
 
 // servingPid asks the server at addr for its process id.
-func servingPid(addr string) (int, error) {
-	conn, err := net.DialTimeout("tcp", addr, time.Second)
+func servingPid(addr string, secure *TLS) (int, error) {
+	conn, err := dial(addr, secure, time.Second)
 	if err != nil {
 		return 0, err
 	}
@@ -191,6 +198,14 @@ func servingPid(addr string) (int, error) {
 			return strconv.Atoi(pid)
 		}
 	}
+}
+
+func dial(addr string, secure *TLS, timeout time.Duration) (net.Conn, error) {
+	dialer := &net.Dialer{Timeout: timeout}
+	if secure != nil {
+		return tls.DialWithDialer(dialer, "tcp", addr, secure.Config)
+	}
+	return dialer.Dial("tcp", addr)
 }
 
 func (p *process) pid() int {

@@ -5,13 +5,15 @@
 // Tests that stop, kill or configure the server take one of their own from Real; all others share one
 // process and get a logical database each (Shared), which costs less than a millisecond. Cluster starts
 // a cluster, Sentinel a master with replicas and sentinels; Monitor records the commands that a real server executes.
+// RealTLS and ClusterTLS start servers that speak TLS alone.
 //
 // A missing redis-server fails a test, never skips it. RRATELIMITER_REDIS_SERVER names another binary
 // than the one in PATH. A process that was started here ends with the test that asked for it, or with
 // Main; on Linux the kernel also ends it when the test binary dies of whatever cause.
 //
 // This file has the servers as tests see them; process.go the redis-server process, shared.go the
-// process that tests share, cluster.go the cluster, sentinel.go the sentinels and monitor.go the recording.
+// process that tests share, cluster.go the cluster, sentinel.go the sentinels, tls.go the certificates and monitor.go the
+// recording.
 package redistest
 
 import (
@@ -31,6 +33,7 @@ import (
 type Server struct {
 	Addr string // host:port on loopback
 	DB   int    // the database of this test; 0 unless the server is shared
+	TLS  *TLS   // what clients need to trust it; nil for a server that speaks no TLS
 
 	tb     testing.TB
 	mini   *miniredis.Miniredis
@@ -59,18 +62,23 @@ func Embedded(tb testing.TB) *Server {
 // ends. More arguments are given to redis-server as they are: "--maxmemory", "10mb".
 func Real(tb testing.TB, args ...string) *Server {
 	tb.Helper()
-	proc, err := startProcess(tb.TempDir(), false, args)
+	return startReal(tb, nil, args)
+}
+
+func startReal(tb testing.TB, secure *TLS, args []string) *Server {
+	tb.Helper()
+	proc, err := startProcess(tb.TempDir(), false, secure, args)
 	if err != nil {
 		tb.Fatalf("redistest: %v", err)
 	}
 	tb.Cleanup(proc.kill)
-	return &Server{Addr: proc.addr, tb: tb, proc: proc}
+	return &Server{Addr: proc.addr, TLS: secure, tb: tb, proc: proc}
 }
 
 // Open is Real for those who have no test at hand. Files, if the server is told to write any, go to dir.
 // The caller calls stop.
 func Open(dir string, args ...string) (addr string, stop func(), err error) {
-	proc, err := startProcess(dir, false, args)
+	proc, err := startProcess(dir, false, nil, args)
 	if err != nil {
 		return "", nil, fmt.Errorf("redistest: %w", err)
 	}
@@ -87,7 +95,7 @@ func Each(t *testing.T, body func(t *testing.T, s *Server)) {
 
 // Options returns what a client needs to use this server, changed by the opts.
 func (s *Server) Options(opts ...func(*redis.Options)) *redis.Options {
-	o := &redis.Options{Addr: s.Addr, DB: s.DB}
+	o := &redis.Options{Addr: s.Addr, DB: s.DB, TLSConfig: s.TLS.config()}
 	for _, opt := range opts {
 		opt(o)
 	}
@@ -102,7 +110,13 @@ func (s *Server) Client(opts ...func(*redis.Options)) *redis.Client {
 }
 
 // URL returns the server's address and database as a URL, for other processes.
-func (s *Server) URL() string { return fmt.Sprintf("redis://%s/%d", s.Addr, s.DB) }
+func (s *Server) URL() string {
+	scheme := "redis"
+	if s.TLS != nil {
+		scheme = "rediss"
+	}
+	return fmt.Sprintf("%s://%s/%d", scheme, s.Addr, s.DB)
+}
 
 // Mini returns the embedded server, nil for a real one.
 func (s *Server) Mini() *miniredis.Miniredis { return s.mini }

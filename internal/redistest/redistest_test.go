@@ -137,7 +137,7 @@ func TestRealTakesArguments(t *testing.T) {
 func TestRealEndsWithItsTest(t *testing.T) {
 	var addr string
 	t.Run("inner", func(t *testing.T) { addr = Real(t).Addr })
-	if _, err := servingPid(addr); err == nil {
+	if _, err := servingPid(addr, nil); err == nil {
 		t.Errorf("%s still answers", addr)
 	}
 }
@@ -299,7 +299,7 @@ func TestServersDieWithTheTestBinary(t *testing.T) {
 			for lines.Scan() {
 				if addr, ok := strings.CutPrefix(lines.Text(), "serving at "); ok {
 					addrs = append(addrs, addr)
-					if _, err := servingPid(addr); err != nil && end == "is killed" {
+					if _, err := servingPid(addr, nil); err != nil && end == "is killed" {
 						t.Errorf("%s does not answer while the child lives: %v", addr, err)
 					}
 				}
@@ -316,7 +316,7 @@ func TestServersDieWithTheTestBinary(t *testing.T) {
 				t.Fatalf("the child named %d servers", len(addrs))
 			}
 			for _, addr := range addrs {
-				eventually(t, addr+" is gone", func() bool { _, err := servingPid(addr); return err != nil })
+				eventually(t, addr+" is gone", func() bool { _, err := servingPid(addr, nil); return err != nil })
 			}
 		})
 	}

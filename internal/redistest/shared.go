@@ -57,7 +57,7 @@ func sharedProcess(tb testing.TB) (string, *process, *redis.Client) {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 	if shared.proc == nil {
-		proc, err := startProcess(os.TempDir(), false, nil) // it writes nothing
+		proc, err := startProcess(os.TempDir(), false, nil, nil) // it writes nothing
 		if err != nil {
 			tb.Fatalf("redistest: %v", err)
 		}
