@@ -18,7 +18,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-var update = flag.Bool("update", false, "write the table of the matrix into the README")
+var (
+	update = flag.Bool("update", false, "write the table of the matrix into COMPATIBILITY.md")
+	all    = flag.Bool("all", false, "run the matrix with every release of Redisson")
+)
 
 // A check is a column of the matrix.
 type check struct {
@@ -45,16 +48,22 @@ var checks = []check{
 	{name: "release", since: "3.52.0", run: release},
 }
 
-// TestMatrix runs every check with every version, and holds the table of the README against what it saw.
+// TestMatrix runs every check with every version, or with -all every release, and holds the tables of COMPATIBILITY.md
+// against what it saw.
 func TestMatrix(t *testing.T) {
-	if err := redisson.Build(context.Background()); err != nil {
+	versions := redisson.Versions
+	if *all {
+		versions = redisson.Releases
+	}
+	if err := redisson.Build(context.Background(), versions...); err != nil {
 		t.Fatal(err)
 	}
 	server := redistest.Real(t)
+	listed := listedMethods(t)
 	var mu sync.Mutex
 	results := map[string]map[string]string{}
 	t.Run("versions", func(t *testing.T) {
-		for _, version := range redisson.Versions {
+		for _, version := range versions {
 			t.Run(version, func(t *testing.T) {
 				t.Parallel()
 				row := map[string]string{}
@@ -64,6 +73,7 @@ func TestMatrix(t *testing.T) {
 					results[version] = row
 				}()
 				b := &bench{T: t, ctx: t.Context(), rdb: server.Client(), java: redisson.Start(t, version, redisson.Addr(server.Addr))}
+				t.Run("methods", func(t *testing.T) { listed.compare(t, b.java) })
 				for _, c := range checks {
 					if before(version, c.since) {
 						row[c.name] = "–"
@@ -83,9 +93,12 @@ func TestMatrix(t *testing.T) {
 			})
 		}
 	})
-	text := table(results)
-	t.Logf("version x check:\n%s", text)
-	compareReadme(t, text)
+	var rows []string
+	for _, version := range versions {
+		rows = append(rows, tableRow(version, results[version]))
+	}
+	t.Logf("version x check:\n%s%s", tableHead(), strings.Join(rows, ""))
+	compareTable(t, versions, rows)
 }
 
 // before tells whether one version is older than another.
@@ -100,21 +113,23 @@ func before(version, other string) bool {
 	return other != "" && slices.Compare(parts(version), parts(other)) < 0
 }
 
-func table(results map[string]map[string]string) string {
+func tableHead() string {
 	var text strings.Builder
 	text.WriteString("| Redisson | record format |")
 	for _, c := range checks {
 		fmt.Fprintf(&text, " %s |", c.name)
 	}
 	text.WriteString("\n|---|---|" + strings.Repeat("---|", len(checks)) + "\n")
-	for _, version := range redisson.Versions {
-		fmt.Fprintf(&text, "| %s | `%s` |", version, formatNames[format(version)])
-		for _, c := range checks {
-			fmt.Fprintf(&text, " %s |", results[version][c.name])
-		}
-		text.WriteString("\n")
-	}
 	return text.String()
+}
+
+func tableRow(version string, results map[string]string) string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "| %s | `%s` |", version, formatNames[format(version)])
+	for _, c := range checks {
+		fmt.Fprintf(&text, " %s |", results[c.name])
+	}
+	return text.String() + "\n"
 }
 
 var formatNames = map[rratelimiter.RecordFormat]string{
@@ -136,31 +151,70 @@ func format(version string) rratelimiter.RecordFormat {
 }
 
 const (
-	readme     = "../README.md"
-	tableBegin = "<!-- matrix: written by make matrix-table -->\n"
+	page       = "../COMPATIBILITY.md"
+	tableBegin = "<!-- matrix: written by make matrix-all -->\n"
 	tableEnd   = "<!-- /matrix -->"
 )
 
-func compareReadme(t *testing.T, text string) {
+// compareTable holds rows against those of the page, which has one for every release. A run with all of them writes the
+// whole table, where that is wanted, another one its rows.
+func compareTable(t *testing.T, versions, rows []string) {
 	t.Helper()
-	page, err := os.ReadFile(readme)
+	content, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	head, rest, found := strings.Cut(string(page), tableBegin)
+	head, rest, found := strings.Cut(string(content), tableBegin)
 	old, tail, ends := strings.Cut(rest, tableEnd)
 	if !found || !ends {
-		t.Fatalf("%s has no place for the table", readme)
+		t.Fatalf("%s has no place for the table", page)
 	}
-	if strings.TrimSpace(old) == strings.TrimSpace(text) {
+	old = strings.TrimSpace(old) + "\n"
+	text := tableHead()
+	if i := strings.Index(old, "|---|"); !*all && i >= 0 {
+		for line := range strings.Lines(old[strings.Index(old[i:], "\n")+i+1:]) {
+			version := strings.TrimSpace(strings.Split(line, "|")[1])
+			if i := slices.Index(versions, version); i >= 0 {
+				line = rows[i]
+			}
+			text += line
+		}
+	} else {
+		text += strings.Join(rows, "")
+	}
+	if old == text {
 		return
 	}
 	if !*update {
-		t.Errorf("the table in %s is not the one above: make matrix-table writes it", readme)
+		t.Errorf("the table in %s does not say what is above; make matrix-all writes it", page)
 		return
 	}
-	if err := os.WriteFile(readme, []byte(head+tableBegin+"\n"+text+"\n"+tableEnd+tail), 0o644); err != nil {
+	if err := os.WriteFile(page, []byte(head+tableBegin+"\n"+text+"\n"+tableEnd+tail), 0o644); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestTheTableHasEveryRelease keeps the table whole, of which most runs see only some rows.
+func TestTheTableHasEveryRelease(t *testing.T) {
+	content, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(content), tableBegin)
+	table, _, _ := strings.Cut(rest, tableEnd)
+	var versions []string
+	for line := range strings.Lines(table) {
+		if cells := strings.Split(line, "|"); len(cells) > 1 && cells[1][1] >= '0' && cells[1][1] <= '9' {
+			versions = append(versions, strings.TrimSpace(cells[1]))
+		}
+	}
+	if !slices.Equal(versions, redisson.Releases) {
+		t.Errorf("%s has the rows %q, and the releases are %q", page, versions, redisson.Releases)
+	}
+	for _, version := range redisson.Versions {
+		if !slices.Contains(redisson.Releases, version) {
+			t.Errorf("%s is no release", version)
+		}
 	}
 }
 
