@@ -97,6 +97,16 @@ func Each(t *testing.T, body func(t *testing.T, s *Server)) {
 	t.Run("redis "+oldestRelease+", RESP2", func(t *testing.T) { body(t, Oldest(t)) })
 }
 
+// UseOldest makes the servers that this test starts ones of the oldest release: those of Real and Cluster, not Shared.
+func UseOldest(t *testing.T) {
+	t.Helper()
+	path, err := findOldest()
+	if err != nil {
+		t.Fatalf("redistest: %v", err)
+	}
+	t.Setenv(serverEnv, path)
+}
+
 // Options returns what a client needs to use this server, changed by the opts.
 func (s *Server) Options(opts ...func(*redis.Options)) *redis.Options {
 	o := &redis.Options{Addr: s.Addr, DB: s.DB, TLSConfig: s.TLS.config(), Protocol: s.protocol}

@@ -49,13 +49,16 @@ func TestEachGivesAnEmptyServerOfEachKind(t *testing.T) {
 			_, kind, _ := strings.Cut(t.Name(), "/")
 			kind, _, _ = strings.Cut(kind, "#")
 			_, resp3 := client.Do(ctx, "hgetall", "none").Val().(map[any]any)
-			kinds[fmt.Sprintf("%s: real %v, RESP3 %v, 6.2 %v", kind, s.IsReal(), resp3, strings.HasPrefix(s.Version(), "6.2."))] = true
+			kinds[fmt.Sprintf("%s: real %v, RESP3 %v", kind, s.IsReal(), resp3)] = true
+			if oldest := strings.HasPrefix(s.Version(), oldestRelease+"."); strings.Contains(kind, oldestRelease) && !oldest {
+				t.Errorf("%s is a %s", kind, s.Version())
+			}
 		})
 	}
 	want := []string{
-		"embedded: real false, RESP3 true, 6.2 false",
-		"redis: real true, RESP3 true, 6.2 false",
-		"redis_6.2,_RESP2: real true, RESP3 false, 6.2 true",
+		"embedded: real false, RESP3 true",
+		"redis: real true, RESP3 true",
+		"redis_6.2,_RESP2: real true, RESP3 false",
 	}
 	if got := slices.Sorted(maps.Keys(kinds)); !slices.Equal(got, want) {
 		t.Errorf("ran as %q, want %q", got, want)
@@ -272,7 +275,11 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 }
 
 func TestTheOldestServerIsWhatItSays(t *testing.T) {
-	for name, binary := range map[string]string{"none": filepath.Join(t.TempDir(), "no-such-server"), "another release": "redis-server"} {
+	other := filepath.Join(t.TempDir(), "redis-server")
+	if err := os.WriteFile(other, []byte("#!/bin/sh\necho Redis server v=7.0.15 sha=00000000:0\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, binary := range map[string]string{"none": filepath.Join(t.TempDir(), "no-such-server"), "another release": other} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv(oldestEnv, binary)
 			_, err := findOldest()
@@ -285,6 +292,13 @@ func TestTheOldestServerIsWhatItSays(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestUseOldest(t *testing.T) {
+	UseOldest(t)
+	if version := Real(t).Version(); !strings.HasPrefix(version, oldestRelease+".") {
+		t.Errorf("started a %s", version)
 	}
 }
 
