@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -40,6 +41,7 @@ func TestServersThatAreClaimedAreTested(t *testing.T) {
 			claimed[strings.TrimSpace(cells[1])+" by "+strings.TrimSpace(cells[2])] = true
 		}
 	}
+	var mu sync.Mutex
 	ran := map[string]bool{}
 	here := ""
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -52,6 +54,8 @@ func TestServersThatAreClaimedAreTested(t *testing.T) {
 		if _, isMap := s.Client().Do(t.Context(), "hgetall", "none").Val().(map[any]any); isMap {
 			protocol = "RESP3"
 		}
+		mu.Lock()
+		defer mu.Unlock()
 		ran[name+" by "+protocol] = true
 		if strings.HasSuffix(t.Name(), "/redis") {
 			here = name + " by " + protocol

@@ -24,6 +24,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/alicebob/miniredis/v2"
@@ -89,12 +90,18 @@ func Open(dir string, args ...string) (addr string, stop func(), err error) {
 }
 
 // Each runs the body as subtest "embedded" on a fresh embedded server, as subtest "redis" on an empty
-// database of the real server that tests share, and as subtest "redis 6.2, RESP2" on one of the oldest.
+// database of the real server that tests share, and as subtest "redis 6.2, RESP2" on one of the oldest. The
+// three run at the same time, so what a body shares with the others must be made for that.
 func Each(t *testing.T, body func(t *testing.T, s *Server)) {
 	t.Helper()
-	t.Run("embedded", func(t *testing.T) { body(t, Embedded(t)) })
-	t.Run("redis", func(t *testing.T) { body(t, Shared(t)) })
-	t.Run("redis "+oldestRelease+", RESP2", func(t *testing.T) { body(t, Oldest(t)) })
+	var group sync.WaitGroup
+	run := func(name string, server func(testing.TB) *Server) {
+		group.Go(func() { t.Run(name, func(t *testing.T) { body(t, server(t)) }) })
+	}
+	run("embedded", Embedded)
+	run("redis", Shared)
+	run("redis "+oldestRelease+", RESP2", Oldest)
+	group.Wait()
 }
 
 // UseOldest makes the servers that this test starts ones of the oldest release: those of Real and Cluster, not Shared.

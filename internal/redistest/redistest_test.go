@@ -29,6 +29,7 @@ func TestMain(m *testing.M) { Main(m) }
 var ctx = context.Background()
 
 func TestEachGivesAnEmptyServerOfEachKind(t *testing.T) {
+	var mu sync.Mutex
 	kinds := map[string]bool{}
 	for range 3 { // what one round writes must not be there in the next
 		Each(t, func(t *testing.T, s *Server) {
@@ -49,6 +50,8 @@ func TestEachGivesAnEmptyServerOfEachKind(t *testing.T) {
 			_, kind, _ := strings.Cut(t.Name(), "/")
 			kind, _, _ = strings.Cut(kind, "#")
 			_, resp3 := client.Do(ctx, "hgetall", "none").Val().(map[any]any)
+			mu.Lock()
+			defer mu.Unlock()
 			kinds[fmt.Sprintf("%s: real %v, RESP3 %v", kind, s.IsReal(), resp3)] = true
 			if oldest := strings.HasPrefix(s.Version(), oldestRelease+"."); strings.Contains(kind, oldestRelease) && !oldest {
 				t.Errorf("%s is a %s", kind, s.Version())
