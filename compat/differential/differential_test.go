@@ -350,7 +350,7 @@ func drawPair(t *rapid.T, c config) pair {
 func disturb(t *rapid.T, s *state, now int64) {
 	p := s.pair()
 	value, _ := p.number()
-	switch rapid.IntRange(0, 8).Draw(t, "disturbance") {
+	switch rapid.IntRange(0, 9).Draw(t, "disturbance") {
 	case 0:
 		p.value, p.valueEnd = "", 0
 	case 1:
@@ -378,6 +378,32 @@ func disturb(t *rapid.T, s *state, now int64) {
 		if s.initialized() {
 			crowd(t, s, now)
 		}
+	case 9:
+		if s.initialized() && chance(t, 8, "many have expired") {
+			flood(t, s, now)
+		}
+	}
+}
+
+// flood gives a limiter more expired records than leave in one call, or just as many, and a few live ones.
+func flood(t *rapid.T, s *state, now int64) {
+	p := s.pair()
+	*p = pair{}
+	expired := rapid.SampledFrom([]int{batch, batch + 1, batch + 500, 2 * batch, 2*batch + 1}).Draw(t, "expired")
+	live := rapid.IntRange(0, 3).Draw(t, "live")
+	interval := s.number("interval")
+	for i := range expired + live {
+		at := now - interval - int64(i%7)
+		if i >= expired {
+			at = now
+		}
+		p.records = append(p.records, record{at, 1, memberOf(rratelimiter.Redisson317, 0xf000_0000+uint64(i), 1)})
+	}
+	free := rapid.IntRange(0, 3).Draw(t, "free")
+	s.fields["rate"] = fmt.Sprint(expired + live + free)
+	p.set(int64(free))
+	if chance(t, 4, "no value") {
+		p.value = ""
 	}
 }
 
