@@ -67,20 +67,28 @@ func TestMatrix(t *testing.T) {
 			t.Run(version, func(t *testing.T) {
 				t.Parallel()
 				row := map[string]string{}
+				left := len(checks)
 				defer func() {
 					mu.Lock()
 					defer mu.Unlock()
-					results[version] = row
+					if left == 0 { // else -run left some out
+						results[version] = row
+					}
 				}()
 				b := &bench{T: t, ctx: t.Context(), rdb: server.Client(), java: redisson.Start(t, version, redisson.Addr(server.Addr))}
 				t.Run("methods", func(t *testing.T) { listed.compare(t, b.java) })
+				t.Run("configuration alone", func(t *testing.T) {
+					configurationAlone(&bench{T: t, ctx: t.Context(), rdb: b.rdb, java: b.java}, version+":alone")
+				})
 				for _, c := range checks {
 					if before(version, c.since) {
 						row[c.name] = "–"
+						left--
 						continue
 					}
 					row[c.name] = "NO"
 					passed := t.Run(c.name, func(t *testing.T) {
+						left--
 						c.run(&bench{T: t, ctx: t.Context(), rdb: b.rdb, java: b.java}, version+":"+c.name)
 					})
 					switch {

@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"errors"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/compat/redisson"
@@ -94,6 +96,35 @@ func (m methods) compare(t *testing.T, java *redisson.Process) {
 		if !before(java.Version(), listed.since) && !slices.Contains(offered, signature) {
 			t.Errorf("%s is not in %s, by the table since %s", signature, java.Version(), listed.since)
 		}
+	}
+}
+
+// configurationAlone: what the page says of Java's unlink and rename, which leave the state behind, of Go's calls in their
+// place, and of a negative number of permits.
+func configurationAlone(b *bench, name string) {
+	rate := redisson.Rate{Permits: 5, Interval: time.Minute}
+	want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, rate))
+	want(b, "Java's tryAcquire", true)(b.java.TryAcquire(b.ctx, name, 2))
+	want(b, "Java's unlink", true)(b.java.Unlink(b.ctx, name))
+	want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, rate))
+	want(b, "Java's availablePermits after unlink", int64(3))(b.java.Available(b.ctx, name))
+	b.must("Java's rename", b.java.Rename(b.ctx, name, name+":new"))
+	want(b, "Java's availablePermits after rename", int64(5))(b.java.Available(b.ctx, name+":new"))
+	want(b, "the keys left by rename", int64(2))(b.rdb.Exists(b.ctx, name, valueKey(name), permitsKey(name)).Result())
+
+	l := b.limiter(name, rratelimiter.WithRate(rratelimiter.PerMinute(5)))
+	want(b, "Go's TryAcquire", true)(l.TryAcquire(b.ctx, 2))
+	b.must("Go's Rename", l.Rename(b.ctx, name+":third"))
+	want(b, "the keys left by Rename", int64(0))(b.rdb.Exists(b.ctx, name, valueKey(name), permitsKey(name)).Result())
+	third := b.limiter(name + ":third")
+	want(b, "Go's AvailablePermits after Rename", int64(1))(third.AvailablePermits(b.ctx))
+	want(b, "Go's Delete", true)(third.Delete(b.ctx))
+	want(b, "the keys left by Delete", int64(0))(b.rdb.Exists(b.ctx, name+":third", valueKey(name+":third"), permitsKey(name+":third")).Result())
+
+	want(b, "Java's tryAcquire of -1", true)(b.java.TryAcquire(b.ctx, name+":new", -1))
+	want(b, "what is free then", int64(6))(b.java.Available(b.ctx, name+":new"))
+	if _, err := b.limiter(name+":new").TryAcquire(b.ctx, -1); !errors.Is(err, rratelimiter.ErrInvalidPermits) {
+		b.Fatalf("Go's TryAcquire of -1: %v", err)
 	}
 }
 
