@@ -311,6 +311,9 @@ var rules = []rule{
 			}
 			p := c.wanted.pair()
 			value, _ := p.number()
+			// Members in another format were healed: of those of one time, another may come first then.
+			_, _, living := c.before.pairs[c.wanted.kind()].sums(c.edge())
+			p.records = slices.Clone(living)
 			left := c.call.n
 			for left > 0 && len(p.records) > 0 {
 				back := min(left, p.records[0].permits)
