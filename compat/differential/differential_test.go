@@ -558,7 +558,7 @@ func (w *world) sequence(t *rapid.T, of []string, callers []caller, compared, al
 				t.Fatal("a call failed: ", err)
 			}
 		}
-		if current.initialized() && chance(t, 800, "many have expired") {
+		if current.initialized() && chance(t, 800, "many have expired") && chance(t, 4, "really many") {
 			asked = flood(t, version, &current, w.now)
 			if current, err = w.put(ctx, current); err != nil {
 				t.Fatal("a call failed: ", err)
