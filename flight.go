@@ -195,11 +195,13 @@ func (ln *line) depart() {
 // mostAstray is how many stalled calls of a limiter let others depart before they land.
 const mostAstray = 3
 
-// stall lets the next call depart before this one has landed, which takes too long.
+// stall lets the next call depart before this one has landed, which takes too long. One that is late lands at once, and
+// whoever waits behind it is told with it.
 func (ln *line) stall(f *flight) {
 	ln.mu.Lock()
 	defer ln.exit()
-	if f.landed || ln.flight != f || ln.astray == mostAstray {
+	late := time.Since(f.started) >= ln.client.callTimeout
+	if f.landed || late || ln.flight != f || ln.astray == mostAstray {
 		return
 	}
 	f.stalled, ln.flight = true, nil

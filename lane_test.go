@@ -238,6 +238,39 @@ func TestHungServerHoldsNobodyUpTwice(t *testing.T) {
 	}
 }
 
+// A deadEnd is a server that nothing comes back from, seen just before a call is late.
+type deadEnd struct{ *road }
+
+func (d deadEnd) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, cmd redis.Cmder) error {
+		time.Sleep(time.Second - time.Microsecond)
+		cmd.SetErr(&net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded})
+		return cmd.Err()
+	}
+}
+
+// A call that is about to be late lets nobody depart any more: who waits behind it is told with it.
+func TestWhoWaitsBehindALateCallIsToldWithIt(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		p.rdb.AddHook(deadEnd{&road{}})
+		l := NewClient(p.rdb).RateLimiter("l", WithRate(PerSecond(10)))
+		for i := range 8 { // until calls take as long as they may
+			b.try(l, 1)
+			b.sleepTo(time.Duration(i+1) * time.Second)
+		}
+		first := b.try(l, 1)
+		b.sleepTo(8*time.Second + 10*ms)
+		second := b.try(l, 1)
+		b.sleepTo(12 * time.Second)
+		for _, c := range []*call{first, second} {
+			if c.err == nil || c.at > 9*time.Second+shortestStall {
+				t.Errorf("%v at %v", c.err, c.at)
+			}
+		}
+	})
+}
+
 // Who waits behind a call that is lost goes on where a later call was answered.
 func TestLostCallOfAServerThatAnswers(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
