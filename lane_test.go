@@ -238,35 +238,20 @@ func TestHungServerHoldsNobodyUpTwice(t *testing.T) {
 	}
 }
 
-// A deadEnd is a server that nothing comes back from, seen just before a call is late.
-type deadEnd struct{ *road }
-
-func (d deadEnd) ProcessHook(redis.ProcessHook) redis.ProcessHook {
-	return func(_ context.Context, cmd redis.Cmder) error {
-		time.Sleep(time.Second - time.Microsecond)
-		cmd.SetErr(&net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded})
-		return cmd.Err()
-	}
-}
-
-// A call that is about to be late lets nobody depart any more: who waits behind it is told with it.
-func TestWhoWaitsBehindALateCallIsToldWithIt(t *testing.T) {
+// A call that is late lets nobody depart any more, even if it never stalled before: who waits behind it is told with it.
+func TestALateCallDoesNotStall(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
-		p := b.process()
-		p.rdb.AddHook(deadEnd{&road{}})
-		l := NewClient(p.rdb).RateLimiter("l", WithRate(PerSecond(10)))
-		for i := range 8 { // until calls take as long as they may
-			b.try(l, 1)
-			b.sleepTo(time.Duration(i+1) * time.Second)
+		c := NewClient(b.process().rdb)
+		ln := newLine(c.RateLimiter("l"))
+		f := &flight{line: ln, started: time.Now()}
+		ln.flight = f
+		b.sleepTo(c.callTimeout)
+		if ln.stall(f); ln.flight != f || ln.astray != 0 {
+			t.Error("others may depart")
 		}
-		first := b.try(l, 1)
-		b.sleepTo(8*time.Second + 10*ms)
-		second := b.try(l, 1)
-		b.sleepTo(12 * time.Second)
-		for _, c := range []*call{first, second} {
-			if c.err == nil || c.at > 9*time.Second+shortestStall {
-				t.Errorf("%v at %v", c.err, c.at)
-			}
+		f.started = time.Now().Add(-c.callTimeout + ms)
+		if ln.stall(f); ln.flight == f || ln.astray != 1 {
+			t.Error("others must wait though the call has a ms left")
 		}
 	})
 }
