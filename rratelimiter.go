@@ -281,7 +281,7 @@ func WithRecordFormat(f RecordFormat) LimiterOption {
 // those in the fleet, and requests of one permit, this keeps their count right. It costs memory.
 //
 // It can't mend more than the count. Redisson of any release takes a limiter without a value key for a fresh one, and
-// repairs it when the next record expires: what it grants until then comes on top of what was granted before.
+// repairs it when a record expires at the earliest: what it grants until then comes on top of what was granted before.
 func WithRecordPerRequest() LimiterOption {
 	return func(s *settings) error {
 		s.recordPerRequest = true

@@ -50,7 +50,8 @@ func setOptionsOf(opts []SetOption) (o setOptions) {
 }
 
 // SetRate sets the rate, whatever it was (Redisson: setRate). Whoever waits in this process asks again at once. A rate
-// that can't be set is ErrInvalidRate.
+// that can't be set is ErrInvalidRate; where the answer did not arrive the error is ErrOutcomeUnknown, and setting it once
+// more does no harm but that it forgets what was granted meanwhile, without KeepState.
 func (l *Limiter) SetRate(ctx context.Context, r Rate, opts ...SetOption) error {
 	sent := new(trail)
 	_, err := l.change(ctx, r, func(ctx context.Context) (bool, error) {
