@@ -29,7 +29,7 @@ func (l *Limiter) TryAcquire(ctx context.Context, n int64) (bool, error) {
 // TryAcquireTimeout takes n permits, waiting for them up to a time; with none or less it tries once (Redisson: tryAcquire
 // with a timeout). It answers false as soon as it is known that the permits won't be free in time, where Redisson sleeps
 // until the time is over; a release or a new rate elsewhere could change what is known. A call that is in the air when
-// the time ends is waited for, so that the answer is never in doubt: use ctx for a hard bound.
+// the time ends is waited for, so that the end of the time leaves no doubt: use ctx for a hard bound.
 func (l *Limiter) TryAcquireTimeout(ctx context.Context, n int64, timeout time.Duration) (bool, error) {
 	if timeout <= 0 {
 		return l.TryAcquire(ctx, n)
@@ -41,7 +41,8 @@ func (l *Limiter) TryAcquireTimeout(ctx context.Context, n int64, timeout time.D
 
 // Acquire takes n permits, waiting for them until ctx ends (Redisson: acquire). Callers of one process are served in the
 // order in which they came. When ctx ends while they wait, the error is ctx.Err(); when it ends while a call for them is
-// in the air, it is ErrOutcomeUnknown, too.
+// in the air, it is ErrOutcomeUnknown, too. A call that fails ends the wait with its error: who must outlive a Redis that
+// stumbles asks again, or has WithFallback.
 func (l *Limiter) Acquire(ctx context.Context, n int64) error {
 	_, err := l.request(ctx, "acquire from", ask{n: n, waits: true})
 	return err

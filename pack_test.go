@@ -15,7 +15,7 @@ import (
 
 var formats = []RecordFormat{Redisson313, Redisson316, Redisson317, Redisson321}
 
-// TestRecordBytesAreRedissons has the members that real Redisson wrote for tryAcquire(2) (REDISSON.md), with ids filled in.
+// TestRecordBytesAreRedissons has the members that real Redisson wrote for tryAcquire(2), with ids filled in.
 func TestRecordBytesAreRedissons(t *testing.T) {
 	tests := []struct {
 		format  RecordFormat

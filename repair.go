@@ -50,7 +50,8 @@ func (l *Limiter) Repair(ctx context.Context, opts ...RepairOption) (Repaired, e
 }
 
 // Reset forgets all grants, so that all permits are free, and keeps the configuration. On a PerClient limiter it forgets
-// this client's own. For one interval, twice the rate can be used. Without a rate the error is ErrNotInitialized.
+// this client's own. For one interval, twice the rate can be used. Without a rate the error is ErrNotInitialized; where the
+// answer did not arrive it is ErrOutcomeUnknown.
 func (l *Limiter) Reset(ctx context.Context, opts ...RepairOption) (Repaired, error) {
 	flags := "r"
 	if repairOptionsOf(opts).dry {

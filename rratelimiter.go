@@ -165,7 +165,8 @@ func WithClock(now func() time.Time) Option {
 
 // WithCallTimeout bounds one call to Redis, repetition included. The default is a second. A call that failed is repeated, at
 // first after some ms, then up to a quarter of a second, while there is time: so who should outlive a failover without an
-// error needs more time than that takes.
+// error needs more time than that takes. Who waits behind a call that is late, with
+// no later one answered, is told with it; nothing was sent for those, so they are in no doubt.
 func WithCallTimeout(d time.Duration) Option {
 	return func(c *Client) error {
 		if d <= 0 {
@@ -276,8 +277,11 @@ func WithRecordFormat(f RecordFormat) LimiterOption {
 }
 
 // WithRecordPerRequest writes a record for each request, where one for all requests of a call is the default. Redisson
-// before 3.35.0 counts records where it should count permits, once the value key was evicted: with those in the fleet, and
-// requests of one permit, this keeps their count right. It costs memory.
+// before 3.35.0 counts records where it should count permits, when it repairs a limiter whose value key was evicted: with
+// those in the fleet, and requests of one permit, this keeps their count right. It costs memory.
+//
+// It can't mend more than the count. Redisson of any release takes a limiter without a value key for a fresh one, and
+// repairs it when a record expires at the earliest: what it grants until then comes on top of what was granted before.
 func WithRecordPerRequest() LimiterOption {
 	return func(s *settings) error {
 		s.recordPerRequest = true
@@ -329,7 +333,8 @@ func WithDenyCache(limiters int) LimiterOption {
 // time. Any other fraction is ErrInvalidOption.
 //
 // All acquiring methods are answered like that, with the process's part as Result.Limit; callers who wait do so in the
-// same line. Who asks for more than the part, but not than the rate, is refused, or waits, until Redis is back.
+// same line. Who asks for more than the part, but not than the rate, is refused, or waits, until Redis is back; such a
+// caller holds up nobody behind him.
 // FlightInfo.Fallback tells the observer. Release and all else asks Redis as ever: what the process granted left no
 // record, and can't be given back.
 //
@@ -355,7 +360,8 @@ func WithFallback(fraction float64) LimiterOption {
 // A Limiter shares one limit among all processes, Go or Java, that use its name on the same Redis.
 //
 // It grants at most [Rate.Permits] permits in any window of [Rate.Interval], wherever the window starts. A grant is a
-// record in Redis: it counts for one interval, then its permits are free again. No permit has to be returned.
+// record in Redis: it counts for one interval, then its permits are free again. No permit has to be returned. What Redis
+// forgets can be granted again, and what [WithFallback] grants comes on top.
 //
 // Each way to ask does something else when too few permits are free:
 //   - [Limiter.TryAcquire] answers false at once.
@@ -366,7 +372,8 @@ func WithFallback(fraction float64) LimiterOption {
 //
 // Use Acquire in workers and Allow in front of a service. A request for more permits than the rate fails with
 // ErrExceedsRate, one for fewer than one with ErrInvalidPermits, one on a limiter without a rate with ErrNotInitialized;
-// none of these takes anything.
+// none of these takes anything. A call whose answer is lost is made again, and takes its permits once; where that was in
+// vain for as long as a call may take ([WithCallTimeout]), the error is the network's or ErrOutcomeUnknown.
 //
 // Callers of one Client who wait for one limiter, through handles with the same options, are served strictly in order,
 // and callers who don't wait never pass them; [Client.AllowAll] alone does not queue. Between processes there is no
@@ -546,10 +553,12 @@ type Result struct {
 	ResetAfter time.Duration // when all permits will be free, if nobody takes any; after a grant, an interval (and up to a granularity)
 }
 
-// An Observer sees each acquiring call after it landed. Its methods must return fast: callers wait for them.
+// An Observer sees each acquiring call after it landed, and what the process decided in place of one (WithFallback). Its
+// methods must return fast: callers wait for them.
 type Observer interface{ Flight(FlightInfo) }
 
-// FlightInfo describes one acquiring call.
+// FlightInfo describes one acquiring call. Where it failed, its callers count as denied; so do those who waited behind it
+// and were told its error.
 type FlightInfo struct {
 	Limiter                  string        // name
 	Callers, Granted, Denied int           // of the call; who keeps waiting is neither granted nor denied
@@ -557,7 +566,7 @@ type FlightInfo struct {
 	Abandoned                int64         // of them, those that nobody got: their callers had gone
 	Waiting                  int           // callers still blocked in this process
 	Latency                  time.Duration // from asking Redis to its answer
-	Attempts                 int           // how often Redis was asked
+	Attempts                 int           // how often Redis was asked; 0 where no call was made
 	Healed                   string        // what was repaired and why; "" mostly
 	RateMismatch             bool          // WithRate differs from the rate in force
 	Remembered               int           // refusals by WithDenyCache, without a call, since the limiter's last call

@@ -874,7 +874,7 @@ func TestReleaseGivesBackTheOldestFirst(t *testing.T) {
 			}
 		}
 
-		// The story of DESIGN.md: what stays counted is never older than the truth.
+		// What stays counted is never older than the truth.
 		r := newRig(t, s)
 		r.wipe()
 		l := r.limiter("rl")

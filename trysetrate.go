@@ -29,7 +29,7 @@ type SetOption func(*setOptions)
 
 type setOptions struct{ keep bool }
 
-// KeepState counts the live grants against the new rate (Redisson: RateLimiterArgs.keepState, since 4.4.0). Without it
+// KeepState counts the live grants against the new rate (Redisson: RateLimiterArgs.keepState, since 4.6.1). Without it
 // they are forgotten, so that for one interval both rates may be used up. A new Type forgets them, too.
 func KeepState() SetOption { return func(o *setOptions) { o.keep = true } }
 
@@ -50,7 +50,8 @@ func setOptionsOf(opts []SetOption) (o setOptions) {
 }
 
 // SetRate sets the rate, whatever it was (Redisson: setRate). Whoever waits in this process asks again at once. A rate
-// that can't be set is ErrInvalidRate.
+// that can't be set is ErrInvalidRate; where the answer did not arrive the error is ErrOutcomeUnknown, and setting it once
+// more does no harm but that it forgets what was granted meanwhile, without KeepState.
 func (l *Limiter) SetRate(ctx context.Context, r Rate, opts ...SetOption) error {
 	sent := new(trail)
 	_, err := l.change(ctx, r, func(ctx context.Context) (bool, error) {
@@ -59,7 +60,7 @@ func (l *Limiter) SetRate(ctx context.Context, r Rate, opts ...SetOption) error 
 	return wrap("set the rate of", l.name, sent.outcome(err))
 }
 
-// UpdateRate sets the rate of a limiter that has one, and tells whether it had (Redisson: updateRate, since 4.4.0). A rate
+// UpdateRate sets the rate of a limiter that has one, and tells whether it had (Redisson: updateRate, since 4.6.1). A rate
 // that can't be set is ErrInvalidRate.
 func (l *Limiter) UpdateRate(ctx context.Context, r Rate, opts ...SetOption) (bool, error) {
 	sent := new(trail)

@@ -1,7 +1,7 @@
 package redisson
 
 // The calls of RRateLimiter, one method each. They pass things on as they are, also where Redisson's
-// answers are odd; what is odd is said in REDISSON.md and in the tests.
+// answers are odd; what is odd is said in the tests.
 
 import (
 	"context"
