@@ -263,7 +263,7 @@ func newStateFigures(own promauto.Factory, byClient bool) *stateFigures {
 		labels = append(labels, "client")
 	}
 	gauge := func(name, help string) *prometheus.GaugeVec {
-		return own.NewGaugeVec(prometheus.GaugeOpts{Namespace: "rratelimiter", Subsystem: "state", Name: name, Help: help}, labels)
+		return own.NewGaugeVec(prometheus.GaugeOpts{Name: "rratelimiter_state_" + name, Help: help}, labels)
 	}
 	return &stateFigures{
 		byClient:  byClient,
@@ -272,8 +272,8 @@ func newStateFigures(own promauto.Factory, byClient bool) *stateFigures {
 		available: gauge("available_permits", "Permits free now, expired ones counted as free."),
 		live:      gauge("live_permits", "Permits in live records: granted within the last interval, by Go and by Java."),
 		records:   gauge("records", "Live records: grants within the last interval."),
-		oldest:    gauge("oldest_record_age_seconds", "Age of the oldest live record; below 0: it is dated in the future. None without records."),
-		ttl:       gauge("ttl_seconds", "Time until Redis removes the limiter. None where it lives for ever."),
+		oldest:    gauge("oldest_record_age_seconds", "Age of the oldest live record; below 0: it is dated in the future."),
+		ttl:       gauge("ttl_seconds", "Time until Redis removes the limiter, where it does not live for ever."),
 		consistent: gauge("consistent", "1 if free permits and records add up to the limit; "+
 			"0 if they don't, or the limiter can't be used."),
 	}

@@ -208,6 +208,28 @@ func TestExportSearchesSometimes(t *testing.T) {
 	})
 }
 
+// On a server with so many keys that a search takes longer than a scrape, there are metrics all the same.
+func TestExportHasTheLastListWhileASearchGoesOn(t *testing.T) {
+	t.Parallel()
+	server := redistest.Embedded(t)
+	s := shop{t, server, server.Client()}
+	s.limiter("a", "5", "1000", "0")
+	var e *exporter
+	x := startExport(t, server.URL(), func(made *exporter) { e = made })
+	x.scrape(time.Minute)
+	search := make(chan listing, 1)
+	e.turn <- struct{}{}
+	e.search = search
+	<-e.turn
+	if got := x.scrape(2 * time.Second); got["export_up"] != 1 || got[`state_limit_permits{limiter="a"}`] != 5 {
+		t.Errorf("while it goes on: %v", got)
+	}
+	search <- listing{at: time.Now(), skipped: 3}
+	if got := x.scrape(time.Minute); got["export_skipped_limiters"] != 3 {
+		t.Errorf("when it has found something: %v", got)
+	}
+}
+
 func TestExportShowsSoManyAtMost(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		s := shop{t, server, server.Client()}
@@ -235,8 +257,14 @@ func TestExportOutlivesItsRedis(t *testing.T) {
 			t.Parallel()
 			server := start(t)
 			s := shop{t, server, server.Client()}
-			s.limiter("a", "5", "1000", "0")
 			x := startExport(t, server.URL(), func(e *exporter) { e.every = time.Hour })
+			server.Kill()
+			if got := x.scrape(time.Minute); got["export_up"] != 0 || got["export_errors_total"] != 1 {
+				t.Errorf("before the first search: %v", got)
+			}
+			server.Restart()
+			s.limiter("a", "5", "1000", "0")
+			x.errs.Reset()
 			if got := x.scrape(time.Minute); got["export_up"] != 1 || got[`state_limit_permits{limiter="a"}`] != 5 || x.errs.Len() > 0 {
 				t.Errorf("before: %v, %s", got, x.errs)
 			}
@@ -284,6 +312,7 @@ func TestExportAnswersInTimeForAScrape(t *testing.T) {
 }
 
 func TestExportOnACluster(t *testing.T) {
+	t.Parallel()
 	nodes := redistest.Cluster(t, 3)
 	rdb := nodes.ClusterClient()
 	for i := range 9 {
