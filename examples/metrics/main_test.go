@@ -229,9 +229,15 @@ func TestAlertsUseWhatThereIs(t *testing.T) {
 	}
 }
 
-func TestDashboardUsesWhatThereIs(t *testing.T) {
-	known := byPrometheus(t)
-	text, err := os.ReadFile("../../docs/observability/dashboard.json")
+func TestDashboardsUseWhatThereIs(t *testing.T) {
+	t.Run("dashboard", func(t *testing.T) { checkDashboard(t, "dashboard.json", byPrometheus(t)) })
+	t.Run("keys", func(t *testing.T) { checkDashboard(t, "keys.json", byExport(t)) })
+}
+
+// checkDashboard tells what of a dashboard is no metric that is known, and what is not on it.
+func checkDashboard(t *testing.T, file string, known map[string]map[string]map[string]bool) {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/observability/" + file)
 	if err != nil {
 		t.Fatal(err)
 	}
