@@ -331,6 +331,46 @@ func TestExportOnACluster(t *testing.T) {
 	}
 }
 
+// The rule of docs/rrl.md is enough, and nothing in it can be left out.
+func TestExportNeedsFewCommands(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/rrl.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rule := strings.Fields(regexp.MustCompile("needs for export: `([^`]*)`").FindStringSubmatch(string(text))[1])
+	server := redistest.Real(t)
+	s := shop{t, server, server.Client()}
+	s.limiter("a", "5", "3600000", "0")
+	s.state("a", "", "4", -1000, goRecord("abc", 1))
+	s.limiter("e", "5", "3600000", "1")
+	s.state("e", "x", "4", -1000, goRecord("abc", 1))
+	for without := -1; without < len(rule); without++ {
+		allowed := slices.Clone(rule)
+		if without >= 0 {
+			allowed = slices.Delete(allowed, without, without+1)
+		}
+		user := []any{"acl", "setuser", "looker", "reset", "on", "nopass", "~*"}
+		for _, command := range allowed {
+			user = append(user, command)
+		}
+		s.must(s.rdb.Do(t.Context(), user...).Err())
+		s.must(s.rdb.ScriptFlush(t.Context()).Err())
+		address := strings.Replace(server.URL(), "://", "://looker:x@", 1)
+		x := startExport(t, address, func(e *exporter) { e.session.client, e.every = everyone, time.Hour })
+		s.limiter("gone", "5", "1000", "0")
+		x.scrape(time.Minute)
+		s.must(s.rdb.Del(t.Context(), "gone").Err())
+		got := x.scrape(time.Minute)
+		_, stays := got[`state_consistent{client="",limiter="gone"}`]
+		works := !stays && got["export_up"] == 1 && got[`state_live_permits{client="",limiter="a"}`] == 1 &&
+			got[`state_live_permits{client="x",limiter="e"}`] == 1
+		if works != (without < 0) {
+			t.Errorf("with %q it works: %v, %v", allowed, works, got)
+		}
+	}
+}
+
 func TestExportRefusesWhatItCannotDo(t *testing.T) {
 	s := shop{t: t, s: redistest.Embedded(t)}
 	s.fails(1, "--every: -1s is no time", "export", "--every", "-1s")
