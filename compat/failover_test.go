@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -130,11 +131,11 @@ func (j *journal) goesOn(member string, after time.Time) time.Duration {
 }
 
 // documented tells whether an error is one that a caller has to expect when servers fail: of a call that may have been
-// served, or the redis client's or the server's own for one that was not.
+// served, that its time was over before it went out, or the redis client's or the server's own for one that was not served.
 func documented(err error) bool {
 	var answer redis.Error
 	var network *net.OpError
-	return errors.Is(err, rratelimiter.ErrOutcomeUnknown) || errors.As(err, &answer) ||
+	return errors.Is(err, rratelimiter.ErrOutcomeUnknown) || errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &answer) ||
 		errors.As(err, &network) && network.Op == "dial" || errors.Is(err, redis.ErrPoolTimeout)
 }
 

@@ -79,12 +79,15 @@ func newSite(ctx context.Context, s *session, pattern string) *site {
 }
 
 // serve serves the page until the site's context ends.
-func (w *site) serve(listener net.Listener) error {
+func (w *site) serve(listener net.Listener) error { return serveUntil(w.ctx, listener, w.handler()) }
+
+// serveUntil serves until ctx ends, and all requests with it.
+func serveUntil(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	server := &http.Server{
-		Handler: w.handler(), ReadHeaderTimeout: 10 * time.Second,
-		BaseContext: func(net.Listener) context.Context { return w.ctx }, // its events end with it
+		Handler: handler, ReadHeaderTimeout: 10 * time.Second,
+		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
-	ended := context.AfterFunc(w.ctx, func() {
+	ended := context.AfterFunc(ctx, func() {
 		soon, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		_ = server.Shutdown(soon)

@@ -200,3 +200,15 @@ func TestAnAlertFiresWhenAllWait(t *testing.T) {
 		t.Errorf("when nobody waits any more: %q", got)
 	}
 }
+
+func TestAlertsFireOnWhatStandsInRedis(t *testing.T) {
+	for value, expected := range map[float64][]string{0: {"RateLimiterExportDown", "RateLimiterStateBroken"}, 1: nil} {
+		h := history{}
+		h.add(time.Hour, "rratelimiter_export_up", nil, value)
+		h.add(time.Hour, "rratelimiter_state_consistent", nil, 1, "limiter", "good")
+		h.add(time.Hour, "rratelimiter_state_consistent", nil, value, "limiter", "orders")
+		if got := h.firing(t, time.Hour); !slices.Equal(got, expected) {
+			t.Errorf("of %v, alerts: %q, expected %q", value, got, expected)
+		}
+	}
+}

@@ -187,8 +187,26 @@ func matches(m *labels.Matcher, values map[string]bool) bool {
 	return true
 }
 
+// byExport are the metrics of rrl export, as the page has them, which its own tests compare.
+func byExport(t *testing.T) map[string]map[string]map[string]bool {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/observability.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]map[string]map[string]bool{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `(rratelimiter_(state|export)_[a-z_]+)` \\|").FindAllStringSubmatch(string(text), -1) {
+		found[row[1]] = map[string]map[string]bool{"job": nil}
+		if row[2] == "state" {
+			found[row[1]]["limiter"], found[row[1]]["client"] = nil, nil
+		}
+	}
+	return found
+}
+
 func TestAlertsUseWhatThereIs(t *testing.T) {
 	known := byPrometheus(t)
+	maps.Copy(known, byExport(t))
 	groups, problems := rulefmt.ParseFile("../../docs/observability/alerts.yaml", false)
 	for _, problem := range problems {
 		t.Error(problem)
@@ -211,9 +229,15 @@ func TestAlertsUseWhatThereIs(t *testing.T) {
 	}
 }
 
-func TestDashboardUsesWhatThereIs(t *testing.T) {
-	known := byPrometheus(t)
-	text, err := os.ReadFile("../../docs/observability/dashboard.json")
+func TestDashboardsUseWhatThereIs(t *testing.T) {
+	t.Run("dashboard", func(t *testing.T) { checkDashboard(t, "dashboard.json", byPrometheus(t)) })
+	t.Run("keys", func(t *testing.T) { checkDashboard(t, "keys.json", byExport(t)) })
+}
+
+// checkDashboard tells what of a dashboard is no metric that is known, and what is not on it.
+func checkDashboard(t *testing.T, file string, known map[string]map[string]map[string]bool) {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/observability/" + file)
 	if err != nil {
 		t.Fatal(err)
 	}
