@@ -6,30 +6,38 @@
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 
 .NOTPARALLEL:
-.PHONY: help test unit lint matrix matrix-table testdata demo bench bench-update deps clean
+.PHONY: help test unit lint release-check tidy matrix matrix-all testdata demo bench bench-update soak views vuln deps clean
 
 # Everything. The other targets are parts of it, or tools.
 test: deps
-	scripts/check lint unit compat
+	scripts/check lint release unit compat
 
 help:
 	@awk '/^#/ { text = text "\n    " substr($$0, 3); next } /^[a-z-]+:/ { sub(/:.*/, ""); print $$0 text } { text = "" }' Makefile
 
 # All but Redisson: no Java needed.
 unit:
-	scripts/deps redis cc
+	scripts/deps redis redis6 cc
 	scripts/check unit
 
 lint:
 	scripts/check lint
 
+# All modules as users get them at the next version, which docs/releasing.md tells more of.
+release-check:
+	scripts/check release
+
+# go mod tidy for all modules, which need each other at a version that is not published yet.
+tidy:
+	scripts/check tidy
+
 # Each Redisson version against this library, with the table of what works.
 matrix: deps
 	scripts/check matrix
 
-# The same, and writes the table into the README.
-matrix-table: deps
-	RUN=-update scripts/check matrix
+# The same with every release, and writes the table into COMPATIBILITY.md: ten minutes, more with the downloads.
+matrix-all: deps
+	RUN="-all -update -timeout 2h" scripts/check matrix
 
 # Writes testdata/ anew, from the real jars.
 testdata: deps
@@ -46,6 +54,19 @@ bench: deps
 # The same, and writes tables and chart into the README.
 bench-update: deps
 	RUN=-update scripts/check bench
+
+# Go and Java clients while one fault after the other strikes their Redis: ten minutes. RUN='-minutes 2' takes two.
+soak: deps
+	scripts/check soak
+
+# The web page and the terminal view of rrl in a browser and a terminal. RUN=-update keeps pictures in docs/.
+views:
+	scripts/deps redis chromium tmux
+	scripts/check views
+
+# Known vulnerabilities of what is used, in each module. It asks vuln.go.dev, so it is no part of the tests.
+vuln:
+	scripts/check vuln
 
 # Installs what the tests need and this machine lacks.
 deps:

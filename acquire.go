@@ -1,6 +1,7 @@
 package rratelimiter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +29,7 @@ func (l *Limiter) TryAcquire(ctx context.Context, n int64) (bool, error) {
 // TryAcquireTimeout takes n permits, waiting for them up to a time; with none or less it tries once (Redisson: tryAcquire
 // with a timeout). It answers false as soon as it is known that the permits won't be free in time, where Redisson sleeps
 // until the time is over; a release or a new rate elsewhere could change what is known. A call that is in the air when
-// the time ends is waited for, so that the answer is never in doubt: use ctx for a hard bound.
+// the time ends is waited for, so that the end of the time leaves no doubt: use ctx for a hard bound.
 func (l *Limiter) TryAcquireTimeout(ctx context.Context, n int64, timeout time.Duration) (bool, error) {
 	if timeout <= 0 {
 		return l.TryAcquire(ctx, n)
@@ -40,14 +41,15 @@ func (l *Limiter) TryAcquireTimeout(ctx context.Context, n int64, timeout time.D
 
 // Acquire takes n permits, waiting for them until ctx ends (Redisson: acquire). Callers of one process are served in the
 // order in which they came. When ctx ends while they wait, the error is ctx.Err(); when it ends while a call for them is
-// in the air, it is ErrOutcomeUnknown, too.
+// in the air, it is ErrOutcomeUnknown, too. A call that fails ends the wait with its error: who must outlive a Redis that
+// stumbles asks again, or has WithFallback.
 func (l *Limiter) Acquire(ctx context.Context, n int64) error {
 	_, err := l.request(ctx, "acquire from", ask{n: n, waits: true})
 	return err
 }
 
-// request is the one way by which whole requests are made.
-func (l *Limiter) request(ctx context.Context, operation string, a ask) (Result, error) {
+// serve answers a whole request.
+func (l *Limiter) serve(ctx context.Context, operation string, a ask) (Result, error) {
 	err := l.err
 	if err == nil && a.n < 1 {
 		err = fmt.Errorf("%w: %d", ErrInvalidPermits, a.n)
@@ -76,6 +78,15 @@ func (l *Limiter) request(ctx context.Context, operation string, a ask) (Result,
 // AcquireUpTo takes as many permits as are free now, at most n, and tells how many. While callers of this process wait
 // for their turn, nothing is free.
 func (l *Limiter) AcquireUpTo(ctx context.Context, n int64) (int64, error) {
+	started := time.Now()
+	granted, err := l.acquireUpTo(ctx, n)
+	l.client.tell(ctx, RequestInfo{
+		Limiter: l.name, Method: "AcquireUpTo", Permits: n, Granted: granted, Latency: time.Since(started), Err: err,
+	})
+	return granted, err
+}
+
+func (l *Limiter) acquireUpTo(ctx context.Context, n int64) (int64, error) {
 	const operation = "acquire up to from"
 	if l.err == nil && n < 1 {
 		return 0, wrap(operation, l.name, fmt.Errorf("%w: %d", ErrInvalidPermits, n))
@@ -87,37 +98,53 @@ func (l *Limiter) AcquireUpTo(ctx context.Context, n int64) (int64, error) {
 		return 0, wrap(operation, l.name, err)
 	}
 	ln := l.client.enter(l)
-	queued := ln.waiting > 0
+	queued, before := ln.waiting > 0, ln.grants
 	ln.exit()
 	if queued {
 		return 0, nil
 	}
 	groups := []group{{size: n, callers: make([]*request, 1)}}
-	g, err := l.look(ctx, groups, "u")
+	g, err := l.look(ctx, before, groups, "u")
 	if err != nil {
 		return 0, wrap(operation, l.name, err)
 	}
-	return g.granted(0, groups[0]), nil
+	got := g.granted(0, groups[0])
+	if got > 0 && l.settings.bucket() > 0 {
+		ln := l.client.enter(l)
+		ln.grants.add(g.id)
+		ln.exit()
+	}
+	return got, nil
 }
 
-// look makes a call of its own, and goes on until no expired record stands in its way.
-func (l *Limiter) look(ctx context.Context, groups []group, flags string) (grants, error) {
+// look makes a call of its own, after grants that were made before, and goes on until no expired record stands in its way.
+func (l *Limiter) look(ctx context.Context, before past, groups []group, flags string) (grants, error) {
 	rebuild := ""
 	for {
 		if err := ctx.Err(); err != nil {
 			return grants{}, err
 		}
-		started := time.Now()
-		g, err := within(ctx, l.client, func(ctx context.Context) (grants, error) {
-			return l.acquire(ctx, groups, 0, flags+rebuild, nil)
+		started, q := time.Now(), &question{before: before}
+		sent := &trail{hasty: l.settings.fallsBack && len(groups) > 0}
+		g, cause, err := reach(ctx, l, func(ctx context.Context) (grants, error) {
+			return l.insist(ctx, q, sent, groups, 0, flags+rebuild, nil)
+		}, func(retry time.Duration) (grants, bool) {
+			if len(groups) == 0 {
+				return grants{}, false
+			}
+			return l.deputize(groups, 0, flags, retry)
 		})
 		if len(groups) > 0 {
-			err = outcome(err)
+			err, cause = sent.outcome(err), sent.outcome(cause)
 		}
+		if err == nil && !g.local() {
+			l.learn(g.rate, g.interval)
+		}
+		g.attempts = int(sent.attempts.Load())
 		if o := l.client.observer; o != nil && len(groups) > 0 {
 			info := FlightInfo{
 				Limiter: l.name, Callers: 1, Latency: time.Since(started), Attempts: g.attempts, Healed: healed(g.notes),
-				RateMismatch: g.notes&noteDiffers != 0, Err: err,
+				RateMismatch: g.notes&noteDiffers != 0, Fallback: g.local(), Err: cmp.Or(err, cause),
 			}
 			if err == nil {
 				info.Permits = g.granted(0, groups[0])
@@ -160,13 +187,14 @@ func (l *Limiter) Release(ctx context.Context, n int64) (int64, error) {
 		if err := ctx.Err(); err != nil {
 			return released, wrap(operation, l.name, err)
 		}
+		sent := new(trail)
 		reply, err := within(ctx, l.client, func(ctx context.Context) ([]int64, error) {
-			return l.client.run(ctx, releaseScript, l.keys(), l.now(), n-released, flags)
+			return l.client.run(ctx, sent, releaseScript, false, l.keys(), l.now(), n-released, flags)
 		})
 		if err == nil && reply[0] != 0 {
 			err = notInitialized(reply[0])
 		}
-		if err = outcome(err); err != nil {
+		if err = sent.outcome(err); err != nil {
 			return released, wrap(operation, l.name, err)
 		}
 		released += reply[2]
@@ -246,33 +274,44 @@ func (c *Client) AllowAll(ctx context.Context, n int64, limiters ...*Limiter) ([
 	return results, nil
 }
 
+// together is what the observer is told of limiters that were asked in one script.
+type together struct {
+	asked    bool
+	attempts int
+	notes    []int64 // of each limiter
+	cause    error   // why the process answered
+}
+
 // allowTogether asks all limiters in one script, and tells the observer of each one's part.
 func (c *Client) allowTogether(ctx context.Context, counts map[string]int64, limiters []*Limiter) ([]Result, error) {
 	started := time.Now()
-	notes := make([]int64, len(limiters))
-	results, asked, err := c.askTogether(ctx, counts, limiters, notes)
-	if c.observer == nil || asked == 0 {
+	t := together{notes: make([]int64, len(limiters))}
+	results, err := c.askTogether(ctx, counts, limiters, &t)
+	if c.observer == nil || !t.asked {
 		return results, err
 	}
 	latency := time.Since(started)
 	for i, l := range limiters {
 		info := FlightInfo{
-			Limiter: l.name, Callers: 1, Denied: 1, Latency: latency, Attempts: asked, Healed: healed(notes[i]),
-			RateMismatch: notes[i]&noteDiffers != 0, Err: err,
+			Limiter: l.name, Callers: 1, Denied: 1, Latency: latency, Attempts: t.attempts, Healed: healed(t.notes[i]),
+			RateMismatch: t.notes[i]&noteDiffers != 0, Fallback: t.notes[i]&noteLocal != 0, Err: cmp.Or(err, t.cause),
 		}
 		if err == nil && results[i].Allowed {
 			info.Granted, info.Denied, info.Permits = 1, 0, counts[l.keyNames[keyConfig]]
 		}
 		c.observer.Flight(info)
+		c.tell(ctx, RequestInfo{
+			Limiter: l.name, Method: "AllowAll", Permits: counts[l.keyNames[keyConfig]], Granted: info.Permits,
+			Latency: latency, Err: err,
+		})
 	}
 	return results, err
 }
 
-// askTogether runs allowall.lua until no expired record and no other rate stands in its way. It tells how often it did,
-// and adds up each limiter's notes.
+// askTogether runs allowall.lua until no expired record and no other rate stands in its way.
 func (c *Client) askTogether(
-	ctx context.Context, counts map[string]int64, limiters []*Limiter, notes []int64,
-) (results []Result, asked int, err error) {
+	ctx context.Context, counts map[string]int64, limiters []*Limiter, t *together,
+) (results []Result, err error) {
 	const perAnswer = 8
 	var keys []string
 	for _, l := range limiters {
@@ -282,34 +321,27 @@ func (c *Client) askTogether(
 	enforced := make([]int, len(limiters))
 	for {
 		if err := ctx.Err(); err != nil {
-			return nil, asked, fmt.Errorf("allow all: %w", err)
+			return nil, fmt.Errorf("allow all: %w", err)
 		}
-		var args []any
-		for i, l := range limiters {
-			flags := rebuild[i]
-			if l.settings.enforced {
-				flags += "e"
-			}
-			args = append(args, counts[l.keyNames[keyConfig]], l.now(), c.identity.prefix(l.settings.format, 1), flags,
-				l.settings.rateText(), l.settings.bucket())
-		}
-		asked++
-		reply, err := within(ctx, c, func(ctx context.Context) ([]int64, error) {
-			return c.run(ctx, allowAllScript, keys, args...)
-		})
-		if err != nil {
-			return nil, asked, fmt.Errorf("allow all: %w", outcome(err))
+		t.asked = true
+		sent := &trail{hasty: limiters[0].settings.fallsBack}
+		reply, cause, err := reach(ctx, limiters[0], func(ctx context.Context) ([]int64, error) {
+			return c.insistTogether(ctx, sent, counts, limiters, keys, rebuild)
+		}, func(retry time.Duration) ([]int64, bool) { return c.deputizeAll(limiters, counts, retry) })
+		t.attempts += int(sent.attempts.Load())
+		if err, t.cause = sent.outcome(err), sent.outcome(cause); err != nil {
+			return nil, fmt.Errorf("allow all: %w", err)
 		}
 		if reply[0] != 0 {
 			at := reply[1]
-			if err = notInitializedOrOther(reply[0]); err == nil {
+			if err = statusError(reply[0]); errors.Is(err, errOtherRate) {
 				enforced[at]++
 				_, err = within(ctx, c, func(ctx context.Context) (bool, error) {
 					return true, limiters[at].enforce(ctx, enforced[at])
 				})
 			}
 			if err != nil {
-				return nil, asked, wrap("allow all of", limiters[at].name, err)
+				return nil, wrap("allow all of", limiters[at].name, err)
 			}
 			continue
 		}
@@ -322,7 +354,9 @@ func (c *Client) askTogether(
 			if figures[5]&noteUnbuilt != 0 {
 				rebuild[i] = "b"
 			}
-			notes[i] |= figures[5]
+			if t.notes[i] |= figures[5]; figures[5]&noteLocal == 0 {
+				l.learn(figures[2], millis(figures[3]))
+			}
 			if figures[0] < 0 && refused == nil {
 				refused = wrap("allow all of", l.name, fmt.Errorf("%w: %d", ErrExceedsRate, counts[l.keyNames[keyConfig]]))
 			}
@@ -333,7 +367,7 @@ func (c *Client) askTogether(
 			}
 		}
 		if refused != nil {
-			return nil, asked, refused
+			return nil, refused
 		}
 		if again {
 			continue
@@ -341,31 +375,60 @@ func (c *Client) askTogether(
 		for i := range results {
 			results[i].Allowed = allowed
 		}
-		return results, asked, nil
+		return results, nil
 	}
 }
 
-// notInitializedOrOther is the error of a status other than 0; nil where another rate is in force.
-func notInitializedOrOther(status int64) error {
-	if status == statusOtherRate {
-		return nil
+// insistTogether runs allowall.lua until there is an answer: each time with the same records, and another time.
+func (c *Client) insistTogether(
+	ctx context.Context, t *trail, counts map[string]int64, limiters []*Limiter, keys, flags []string,
+) ([]int64, error) {
+	prefixes, firsts, findable := make([][]byte, len(limiters)), make([]any, len(limiters)), true
+	for i, l := range limiters {
+		n := counts[l.keyNames[keyConfig]]
+		records := idsOf(n)
+		prefixes[i] = c.identity.appendPrefix(nil, l.settings.format, int(records))
+		if l.settings.bucket() > 0 {
+			prefixes[i] = appendShare(prefixes[i], l.settings.format, uint32(min(n, math.MaxUint32)))
+		}
+		if firsts[i] = l.now(); l.settings.serverTime {
+			firsts[i] = 0
+		}
+		findable = findable && (records == 1 || records <= mostRecords && l.settings.format != Redisson313)
 	}
-	return notInitialized(status)
+	var reply []int64
+	err := c.repeat(ctx, t, findable, func() (err error) {
+		var args []any
+		for i, l := range limiters {
+			flags := flags[i]
+			if l.settings.enforced {
+				flags += "e"
+			}
+			args = append(args, counts[l.keyNames[keyConfig]], l.now(), prefixes[i], flags, l.settings.rateText(),
+				l.settings.bucket())
+		}
+		if t.doubtful() {
+			args = append(args, firsts...)
+		}
+		reply, err = c.try(ctx, t, allowAllScript, keys, args...)
+		return err
+	})
+	return reply, err
 }
 
 // allowInOrder asks one limiter after the other, and gives back what it took once one refuses.
 func (c *Client) allowInOrder(ctx context.Context, counts map[string]int64, limiters []*Limiter) ([]Result, error) {
-	results := make([]Result, len(limiters))
+	results, local := make([]Result, len(limiters)), make([]bool, len(limiters))
 	for i, l := range limiters {
 		var err error
-		results[i], err = l.Allow(ctx, counts[l.keyNames[keyConfig]])
+		results[i], err = l.request(ctx, "allow", ask{n: counts[l.keyNames[keyConfig]], detail: true, local: &local[i]})
 		if err != nil {
-			return nil, errors.Join(err, undo(ctx, counts, limiters[:i]))
+			return nil, errors.Join(err, undo(ctx, counts, limiters[:i], local))
 		}
 		if results[i].Allowed {
 			continue
 		}
-		if err := undo(ctx, counts, limiters[:i]); err != nil {
+		if err := undo(ctx, counts, limiters[:i], local); err != nil {
 			return nil, err
 		}
 		for j := range results[:i] {
@@ -377,11 +440,17 @@ func (c *Client) allowInOrder(ctx context.Context, counts map[string]int64, limi
 	return results, nil
 }
 
-// undo gives back what limiters granted, all at once and each call within the client's time for it. It goes on when ctx
-// ends, but nobody waits for it then: the permits must go back, the caller may be gone.
-func undo(ctx context.Context, counts map[string]int64, limiters []*Limiter) error {
+// undo gives back what limiters granted, all at once and each call within the client's time for it; what the process granted
+// instead of Redis is local. It goes on when ctx ends, but nobody waits for it then: the permits must go back, the caller may
+// be gone.
+func undo(ctx context.Context, counts map[string]int64, limiters []*Limiter, local []bool) error {
 	undone := make(chan error, len(limiters))
-	for _, l := range limiters {
+	for i, l := range limiters {
+		if local[i] {
+			l.client.deputies.untake(l, counts[l.keyNames[keyConfig]])
+			undone <- nil
+			continue
+		}
 		go func() {
 			_, err := l.Release(context.WithoutCancel(ctx), counts[l.keyNames[keyConfig]])
 			undone <- err
@@ -395,7 +464,7 @@ func undo(ctx context.Context, counts map[string]int64, limiters []*Limiter) err
 				failed = err
 			}
 		case <-ctx.Done():
-			return errors.Join(failed, fmt.Errorf("allow all: %w", outcome(ctx.Err())))
+			return errors.Join(failed, fmt.Errorf("allow all: %w", unknown(ctx.Err())))
 		}
 	}
 	return failed

@@ -5,10 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
-	"math/rand/v2"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -197,14 +196,20 @@ var neverFails = []string{
 
 func TestNoMethodFailsOnABrokenState(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, state := range brokenStates() {
+		for at, state := range brokenStates() {
 			if state.real && !s.IsReal() {
 				continue
 			}
 			t.Run(state.name, func(t *testing.T) {
 				r := newRig(t, s)
 				l := r.limiter("rl")
-				for method, call := range asked(r, l) {
+				methods := asked(r, l)
+				for turn, method := range slices.Sorted(maps.Keys(methods)) {
+					// The embedded server runs scripts slowly: each state meets some of the methods, each method some states.
+					if !s.IsReal() && (turn+at)%6 != 0 {
+						continue
+					}
+					call := methods[method]
 					state.make(r, l)
 					missing := r.rdb.Exists(t.Context(), "rl").Val() == 0
 					err := call(t.Context())
@@ -232,8 +237,10 @@ func TestNoMethodFailsOnABrokenState(t *testing.T) {
 				if state.want == "" {
 					state.heals(t, r, l)
 				}
-				state.make(r, l)
-				r.setsRate(l)
+				if s.IsReal() || at%4 == 0 {
+					state.make(r, l)
+					r.setsRate(l)
+				}
 			})
 		}
 	})
@@ -342,7 +349,8 @@ func TestWrongTypesAreSaidAndChangeNothing(t *testing.T) {
 		},
 	}
 	right := [keyCount]string{"hash", "string", "string", "zset", "zset"}
-	counting := []string{"Allow", "TryAcquire", "TryAcquireTimeout", "Acquire", "AcquireUpTo", "Release", "AllowAll", "AvailablePermits", "State"}
+	counting := []string{"Allow", "TryAcquire", "TryAcquireTimeout", "Acquire", "AcquireUpTo", "Release", "AllowAll", "AvailablePermits", "State",
+		"Glance", "Repair", "Reset"}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for at, used := range map[int][]string{ // who must say so; nobody else may fail
 			keyConfig:        append(slices.Clone(counting), "Config", "TrySetRate", "SetRate", "SetRate, KeepState", "UpdateRate"),
@@ -409,164 +417,4 @@ func TestWrongTypesAreSaidAndChangeNothing(t *testing.T) {
 			t.Error("wrong types in keys that are not used stand in the way")
 		}
 	})
-}
-
-// TestRandomGarbageIsBorne is the table above, with whatever comes.
-func TestRandomGarbageIsBorne(t *testing.T) {
-	const cases, atMost = 3000, 10 * time.Second
-	s := redistest.Real(t)
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
-	pick := func(from ...string) string { return from[random.IntN(len(from))] }
-	number := func() string {
-		switch random.IntN(12) {
-		case 0:
-			return pick("nan", "inf", "-inf", "1e3", "0x10", "", "text", " 5", "5 ", "007", "-0", "+1", "1.5", "9223372036854775807", "-1")
-		case 1:
-			bytes := make([]byte, random.IntN(8))
-			for i := range bytes {
-				bytes[i] = byte(random.IntN(256))
-			}
-			return string(bytes)
-		case 2:
-			return fmt.Sprint(random.Int64() >> random.IntN(64))
-		}
-		return fmt.Sprint(random.IntN(50))
-	}
-	r := newRig(t, s, WithCallTimeout(5*time.Second))
-	plain, coarse := r.limiter("rl"), r.limiter("rl", WithGranularity(time.Second))
-	member := func() string {
-		switch random.IntN(6) {
-		case 0:
-			bytes := make([]byte, random.IntN(24))
-			for i := range bytes {
-				bytes[i] = byte(random.IntN(256))
-			}
-			return string(bytes)
-		case 1: // short ones that lie close together, so that shrinking one meets another
-			return pick("", "a", "ab", "a\xff", "\xff\xff") + string([]byte{byte(random.IntN(4)), 0, 0, 0})
-		case 2:
-			return r.client.identity.prefix(formats[random.IntN(4)], 1) + string([]byte{byte(random.IntN(4)), 0, 0, 0})
-		}
-		return record(fmt.Sprintf("%08d", random.IntN(5)), uint32(random.IntN(6)))
-	}
-	started := time.Now()
-	tried := 0
-	for ; tried < cases && time.Since(started) < atMost; tried++ {
-		l := plain
-		if tried%2 == 1 {
-			l = coarse
-		}
-		b := broken{add: map[string]string{}}
-		for _, field := range []string{"rate", "interval", "type", "keepAliveTime"} {
-			switch chance := random.IntN(30); {
-			case chance == 0:
-				b.drop = append(b.drop, field)
-			case chance < 3:
-				text := number()
-				if keep, err := strconv.Atoi(text); err == nil && field == "keepAliveTime" && keep > 0 && keep < 60000 {
-					text += "0000" // else the limiter is gone, as it says, before the case is over
-				}
-				b.fields = append(b.fields, field, text)
-			case chance < 10 && field == "keepAliveTime":
-				b.fields = append(b.fields, field, "90000")
-			case chance < 12 && field == "rate":
-				b.fields = append(b.fields, field, fmt.Sprint(random.IntN(30)))
-			}
-		}
-		if random.IntN(5) > 0 {
-			b.value = number() + "|"
-		}
-		for range random.IntN(8) {
-			score := fmt.Sprint(random.IntN(100_000) - 90_000)
-			if random.IntN(10) == 0 {
-				score = pick("=inf", "=-inf", "=0", "=-1", "=1e300", "-0.5", "-60000", "-59999", "-59999.5", "-60000.5")
-			}
-			b.add[member()] = score
-		}
-		b.make(r, l)
-		rate, err := l.Config(t.Context())
-		configured := err == nil
-		if err != nil && !errors.Is(err, ErrNotInitialized) {
-			t.Fatalf("case %d, %+v: Config: %v", tried, b, err)
-		}
-		if configured && rate.Type == PerClient { // the same mess in the client's own keys
-			r.rdb.Rename(t.Context(), l.keyNames[keyValue], l.keyNames[keyClientValue])
-			r.rdb.Rename(t.Context(), l.keyNames[keyPermits], l.keyNames[keyClientPermits])
-		}
-		live := func() (sum int64) {
-			key := l.keyNames[keyPermits]
-			if rate.Type == PerClient {
-				key = l.keyNames[keyClientPermits]
-			}
-			for _, m := range r.membersAt(key) {
-				if n := len(m.Member); n >= 4 && m.Score > float64(r.ms()-rate.Interval.Milliseconds()) {
-					sum += int64(binary.LittleEndian.Uint32([]byte(m.Member[n-4:])))
-				}
-			}
-			return sum
-		}
-		before := live()
-		state, err := l.State(t.Context())
-		if configured && (err != nil || state.Used != before) {
-			t.Fatalf("case %d, %+v: State: %+v, %v, with %d live", tried, b, state, err, before)
-		}
-		// Beyond the rate only what the value says on purpose, as after Redisson's release.
-		most := max(rate.Permits, before+state.Available)
-		for range 4 {
-			n := int64(random.IntN(8) + 1)
-			was := live()
-			var got int64
-			var name string
-			var err error
-			switch random.IntN(6) {
-			case 0:
-				name = "AcquireUpTo"
-				got, err = l.AcquireUpTo(t.Context(), n)
-			case 1:
-				name = "Release"
-				got, err = l.Release(t.Context(), n)
-				got = -got
-			case 2:
-				name = "AvailablePermits"
-				_, err = l.AvailablePermits(t.Context())
-			case 3:
-				name = "AllowAll"
-				var results []Result
-				if results, err = r.client.AllowAll(t.Context(), n, l); err == nil && results[0].Allowed {
-					got = n
-				}
-			default:
-				name = "Allow"
-				var result Result
-				if result, err = l.Allow(t.Context(), n); result.Allowed {
-					got = n
-				}
-			}
-			switch {
-			case !configured:
-				if !errors.Is(err, ErrNotInitialized) {
-					t.Fatalf("case %d, %+v: %s: %v, want ErrNotInitialized", tried, b, name, err)
-				}
-			case err != nil && !(errors.Is(err, ErrExceedsRate) && n > rate.Permits):
-				t.Fatalf("case %d, %+v: %s: %v", tried, b, name, err)
-			case rate.Interval < 5000*time.Hour && live() != was+got:
-				t.Fatalf("case %d, %+v: %s of %d answered %d: %d live, then %d", tried, b, name, n, got, was, live())
-			case live() > most:
-				t.Fatalf("case %d, %+v: %s: %d live at a rate of %d, %d before", tried, b, name, live(), rate.Permits, before)
-			}
-		}
-		if tried%10 == 0 {
-			b.make(r, l)
-			r.setsRate(l)
-		}
-		if t.Failed() {
-			t.Fatalf("that was case %d: %+v", tried, b)
-		}
-	}
-	t.Logf("%d cases in %v", tried, time.Since(started).Round(time.Millisecond))
-	if tried < 300 {
-		t.Errorf("only %d cases within %v", tried, atMost)
-	}
 }

@@ -3,6 +3,7 @@ package rratelimiter
 import (
 	"errors"
 	"fmt"
+	"strconv"
 )
 
 // What can go wrong, to be matched with errors.Is. Errors of methods wrap one of these, or the error of the Redis
@@ -20,8 +21,9 @@ var (
 	// ErrInvalidOption says that an option of NewClient or RateLimiter was wrong. Constructors return no error: every
 	// method of what they made returns it.
 	ErrInvalidOption = errors.New("rratelimiter: invalid option")
-	// ErrOutcomeUnknown says that Redis may have served a call whose answer did not arrive, so permits may be spent
-	// that nobody got. The cause is wrapped, too.
+	// ErrOutcomeUnknown says that Redis may have served a call whose answer did not arrive, and which could not be made
+	// again within its time (WithCallTimeout), or not without doing twice what it does: so permits may be spent that
+	// nobody got. The cause is wrapped, too. A call that never reached Redis is not in doubt: its error is the cause.
 	ErrOutcomeUnknown = errors.New("rratelimiter: the call may or may not have taken permits")
 	// ErrCrossSlotName says that a name can't be used on this cluster, since Redisson's names of its keys lie in
 	// different slots. Names without braces, and names with a whole hash tag ("{tag}x"), don't have this trouble.
@@ -33,7 +35,16 @@ func wrap(operation, name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s %q: %w", operation, name, err)
+	return fmt.Errorf("%s %s: %w", operation, quoted(name), err)
+}
+
+// quoted is a name as an error shows it: in one line, and not all of it where it is long.
+func quoted(name string) string {
+	const most = 200
+	if len(name) <= most {
+		return strconv.Quote(name)
+	}
+	return fmt.Sprintf("%q... (%d bytes)", name[:most], len(name))
 }
 
 func invalidOption(format string, args ...any) error {

@@ -328,3 +328,33 @@ func ExampleObserver() {
 	// orders granted 1 denied 0 permits 3
 	// orders granted 0 denied 1 permits 0
 }
+
+// Slow tells who was blocked for long. It is no more than an Observer that sees requests, too.
+type slow struct{ than time.Duration }
+
+func (slow) Flight(rratelimiter.FlightInfo) {}
+
+func (s slow) Request(_ context.Context, info rratelimiter.RequestInfo) {
+	if info.Latency >= s.than {
+		fmt.Println(info.Method, "of", info.Permits, "from", info.Limiter, "took long; granted:", info.Granted)
+	}
+}
+
+func ExampleObservers() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	calls := make(watcher, 10)
+	client := server.Client(rratelimiter.WithObserver(rratelimiter.Observers(calls, slow{than: 0})))
+	limiter := client.RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerSecond(5)))
+	if err := limiter.Acquire(ctx, 3); err != nil {
+		fmt.Println(err)
+		return
+	}
+	info := <-calls
+	fmt.Println("a call of", info.Callers)
+	// Output:
+	// Acquire of 3 from orders took long; granted: 3
+	// a call of 1
+}

@@ -24,7 +24,8 @@ const (
 
 // Expire sets the time after which the limiter is gone, rounded up to whole milliseconds, and tells whether it did: not
 // without a limiter, nor when a condition is not met (Redisson: expire). Acquiring gives the state the same life time. A
-// time that is not positive removes the limiter now. Two conditions, or an unknown one, are ErrInvalidOption.
+// time that is not positive removes the limiter now. Two conditions, or an unknown one, are ErrInvalidOption. Where the
+// answer did not arrive the error is ErrOutcomeUnknown.
 func (l *Limiter) Expire(ctx context.Context, ttl time.Duration, cond ...ExpireCondition) (bool, error) {
 	ms := ttl.Milliseconds()
 	if ttl > 0 && ttl%time.Millisecond > 0 {
@@ -60,9 +61,12 @@ func (l *Limiter) expire(ctx context.Context, command string, ms int64, cond []E
 	}
 	var reply []int64
 	if err == nil {
+		sent := new(trail)
+		twice := condition == "" && command != "PERSIST" && ms > 0 // else the second answer may be another one
 		reply, err = within(ctx, l.client, func(ctx context.Context) ([]int64, error) {
-			return l.client.run(ctx, expireScript, l.keys(), command, ms, condition)
+			return l.client.run(ctx, sent, expireScript, twice, l.keys(), command, ms, condition)
 		})
+		err = sent.outcome(err)
 	}
 	return err == nil && reply[0] == 1, wrap("set the life time of", l.name, err)
 }

@@ -3,8 +3,10 @@ package rratelimiter
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -22,6 +24,7 @@ type ask struct {
 	detail bool      // wants Result.ResetAfter, and Result.RetryAfter though it does not wait
 	waits  bool      // stays in line until granted
 	until  time.Time // when waiting is over, for a caller with a timeout; zero: never
+	local  *bool     // set when the process granted instead of Redis; nil: the caller does not care
 }
 
 // A request is an ask under way. Its fields below done belong to the line's lock until the caller is told by done.
@@ -34,6 +37,7 @@ type request struct {
 	settled    bool      // result or err is final
 	gone       bool      // the caller's context ended
 	flying     bool      // in a call that has not landed
+	on         *flight   // that call
 	flown      int64     // the number of the last call that carried it
 	asked      bool      // was refused once, so it knows when it can be served
 	free       time.Time // that
@@ -71,17 +75,22 @@ type flight struct {
 	groups   []group
 	strict   int // groups of callers in line; they come first
 	callers  int
-	partial  bool // the line is longer than what the call carries of it
+	present  atomic.Int32 // callers who have not gone
+	partial  bool         // the line is longer than what the call carries of it
+	apart    bool         // there are calls of the line that never landed in time, whose records must be found again
 	detail   bool
 	rebuild  bool
 	started  time.Time
-	changes  int64 // of the client's denials, when it departed
-	attempts int
+	changes  int64     // of the client's denials, when it departed
+	due      time.Time // when its callers are told at the latest
+	stall    time.Time // when others need not wait for it any more
+	sent     trail
 	question question
 	args     []any // of the command
 	cmd      once
 	stalled  bool // others may depart before it lands
 	landed   bool
+	breaker  *breaker   // of the way that it takes
 	answered []*request // their callers are told once the observer was
 }
 
@@ -136,8 +145,9 @@ func (f *flight) board(r *request, perRequest bool) bool {
 	}
 	f.groups[at].callers = append(f.groups[at].callers, r)
 	f.callers++
+	f.present.Add(1)
 	f.detail = f.detail || r.detail
-	r.flying, r.flown = true, f.number
+	r.flying, r.on, r.flown = true, f, f.number
 	return true
 }
 
@@ -151,8 +161,11 @@ func (ln *line) depart() {
 	ln.flights++
 	f := flights.Get().(*flight)
 	f.line, f.number, f.rebuild = ln, ln.flights, ln.rebuild
-	f.started, f.changes = time.Now(), ln.client.denials.changes.Load()
+	f.started, f.changes, f.sent.text = time.Now(), ln.client.denials.changes.Load(), textOfKeyCount
+	f.sent.hasty = ln.limiter.settings.fallsBack
+	f.question.next(ln.grants)
 	perRequest := ln.limiter.settings.recordPerRequest
+	f.apart = ln.astray > 0 && ln.limiter.settings.bucket() > 0
 	room := ln.room()
 	for r := ln.first; r != nil && !f.partial; r = r.next {
 		if !r.flying {
@@ -182,11 +195,13 @@ func (ln *line) depart() {
 // mostAstray is how many stalled calls of a limiter let others depart before they land.
 const mostAstray = 3
 
-// stall lets the next call depart before this one has landed, which takes too long.
+// stall lets the next call depart before this one has landed, which takes too long. One that is late lands at once, and
+// whoever waits behind it is told with it.
 func (ln *line) stall(f *flight) {
 	ln.mu.Lock()
 	defer ln.exit()
-	if f.landed || ln.flight != f || ln.astray == mostAstray {
+	late := time.Since(f.started) >= ln.client.callTimeout
+	if f.landed || late || ln.flight != f || ln.astray == mostAstray {
 		return
 	}
 	f.stalled, ln.flight = true, nil
@@ -200,10 +215,10 @@ func (ln *line) stall(f *flight) {
 
 // ask makes the command of a flight, dated now.
 func (f *flight) ask(ctx context.Context, text bool) {
-	f.attempts++
-	args := append(append(f.args[:0], acquireScript.head(text)...), int(keyCount))
+	f.sent.begin()
+	args := append(append(f.args[:0], acquireScript.head(text)...), &f.sent)
 	args = append(args, f.line.keys...)
-	f.args = f.question.ask(args, f.line.limiter, f.groups, f.strict, f.flags())
+	f.args = f.question.ask(args, f.line.limiter, f.groups, f.strict, f.flags(), false)
 	f.cmd = newOnce(ctx, f.args)
 }
 
@@ -218,48 +233,58 @@ func (f *flight) flags() string {
 	if f.partial {
 		flags += "q"
 	}
+	if f.apart {
+		flags += "j"
+	}
 	return flags
 }
 
 // arrive reads the answer to a flight's command, and lands it; unless that has to be asked again. A regular flight, which
 // never stalled, is nobody's any more once it has landed.
 func (f *flight) arrive(regular bool) {
-	c := f.line.client
+	l := f.line.limiter
 	err := serverError(f.cmd.Err())
+	f.sent.end(err)
 	var g grants
 	if err == nil {
-		g, err = f.line.limiter.settings.readGrants(f.cmd.Val(), f.question.now)
+		g, err = l.readGrants(f.cmd.Val(), f.question.now)
 	}
-	g.attempts = f.attempts
-	if errors.Is(err, errOtherRate) || c.redirected(err) {
+	if errors.Is(err, errOtherRate) || l.client.redirected(err) || f.sent.again(err, f.question.findable(l)) {
 		go f.alone(err)
 		return
 	}
+	g.attempts = int(f.sent.attempts.Load())
 	f.land(g, err)
 	if regular {
 		f.recycle()
 	}
 }
 
-// alone asks by itself for a flight whose answer was that another node has to be asked, or another rate to be set first.
-func (f *flight) alone(answer error) {
-	g, err := within(context.Background(), f.line.client, func(ctx context.Context) (grants, error) {
-		return f.line.limiter.acquire(ctx, f.groups, f.strict, f.flags(), answer)
+// alone asks by itself for a flight that has no answer yet: the call failed, another node has to be asked, or another rate
+// to be set first.
+func (f *flight) alone(last error) {
+	stall := time.AfterFunc(time.Until(f.stall), func() { f.line.stall(f) })
+	defer stall.Stop()
+	l := f.line.limiter
+	g, err := withinRest(context.Background(), l.client, time.Until(f.due), func(ctx context.Context) (grants, error) {
+		return l.insist(ctx, &f.question, &f.sent, f.groups, f.strict, f.flags(), last)
 	})
-	g.attempts += f.attempts
+	g.attempts = int(f.sent.attempts.Load())
 	f.land(g, err)
 }
 
 // land gives the callers of a flight their answers, and sends the next one.
 func (f *flight) land(g grants, err error) {
 	ln := f.line
-	err = outcome(err)
 	ln.mu.Lock()
 	if f.landed {
 		ln.mu.Unlock()
 		return
 	}
 	f.landed = true
+	cause := err
+	g, err = f.deputize(g, err)
+	told := f.sent.outcome(cause)
 	if f.stalled {
 		ln.astray--
 	} else {
@@ -267,7 +292,8 @@ func (f *flight) land(g grants, err error) {
 	}
 	info := FlightInfo{
 		Limiter: ln.limiter.name, Callers: f.callers, Latency: time.Since(f.started),
-		Attempts: g.attempts, Healed: healed(g.notes), RateMismatch: g.notes&noteDiffers != 0, Err: err,
+		Attempts: g.attempts, Healed: healed(g.notes), RateMismatch: g.notes&noteDiffers != 0,
+		Fallback: g.local(), Err: told,
 	}
 	if err != nil {
 		for _, group := range f.groups {
@@ -275,12 +301,21 @@ func (f *flight) land(g grants, err error) {
 				if !r.gone {
 					info.Denied++
 				}
-				ln.finish(f, r, err)
+				ln.finish(f, r, told)
 			}
 		}
+		if !f.stalled && errors.Is(err, os.ErrDeadlineExceeded) && f.breaker.silent(f.started) {
+			ln.tell(f, cause, &info)
+		}
 	} else {
-		ln.rebuild, ln.rate = g.notes&noteUnbuilt != 0, g.rate
+		if !g.local() {
+			ln.rebuild, ln.rate = g.notes&noteUnbuilt != 0, g.rate
+		}
 		ln.distribute(f, g, &info)
+		ln.passes = 0
+		if g.local() && ln.first != nil && ln.first.n > g.rate {
+			ln.passes = g.rate
+		}
 	}
 	ln.plan(f, g)
 	info.Waiting = ln.waiting
@@ -293,6 +328,32 @@ func (f *flight) land(g grants, err error) {
 	}
 	for _, r := range f.answered {
 		r.done <- struct{}{}
+	}
+}
+
+// tell gives those whose question had to wait for a flight, which was late, its error, though no call was made for them: else
+// they might wait for a server that hangs twice as long.
+func (ln *line) tell(f *flight, late error, info *FlightInfo) {
+	late = unsent(late)
+	count := func(r *request) {
+		info.Callers++
+		info.Denied++
+		ln.finish(f, r, late)
+	}
+	for _, r := range ln.trying {
+		if !r.gone {
+			count(r)
+		}
+	}
+	clear(ln.trying)
+	ln.trying = ln.trying[:0]
+	now := ln.client.clock()
+	for r := ln.first; r != nil; {
+		next := r.next
+		if !r.flying && (!r.asked || !now.Before(r.free)) {
+			count(r)
+		}
+		r = next
 	}
 }
 
@@ -351,7 +412,9 @@ func (ln *line) distribute(f *flight, g grants, info *FlightInfo) {
 			free += size
 		}
 	}
-	ln.share.granted(g.at, g.interval, own)
+	if !g.local() { // else Redis knows nothing of it
+		ln.share.granted(g.at, g.interval, own)
+	}
 	var denied []*request
 	for i, group := range f.groups {
 		granted := g.granted(i, group)
@@ -375,6 +438,7 @@ func (ln *line) distribute(f *flight, g grants, info *FlightInfo) {
 			}
 		}
 	}
+	info.Abandoned = spare
 	for _, r := range denied {
 		switch {
 		case r.n <= g.free && !r.last && (ln.first == nil || ln.first.n <= g.free):
@@ -383,11 +447,16 @@ func (ln *line) distribute(f *flight, g grants, info *FlightInfo) {
 			r.flying, r.asked, r.free = false, true, since.Add(r.result.RetryAfter)
 		default:
 			info.Denied++
-			ln.remember(f, r, since)
+			if !g.local() {
+				ln.remember(f, r, since)
+			}
 			ln.finish(f, r, nil)
 		}
 	}
 	info.Permits = own
+	if own > 0 && ln.limiter.settings.bucket() > 0 {
+		ln.grants.add(f.question.id)
+	}
 }
 
 // remember keeps the refusal of a caller who tried, as told at a time. Behind others in line a refusal tells little.
@@ -404,6 +473,9 @@ func (ln *line) remember(f *flight, r *request, since time.Time) {
 
 // grant answers a request with its permits.
 func (ln *line) grant(f *flight, r *request, g grants, free int64, info *FlightInfo) {
+	if r.local != nil && !r.gone {
+		*r.local = g.local()
+	}
 	r.result = Result{Allowed: true, Limit: g.rate, Remaining: free, ResetAfter: g.lasts}
 	info.Granted++
 	ln.finish(f, r, nil)

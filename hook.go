@@ -2,6 +2,7 @@ package rratelimiter
 
 import (
 	"context"
+	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/hook"
 )
@@ -14,6 +15,12 @@ func init() {
 	hook.Alone = func(client any) { client.(*Client).alone = true }
 	hook.RedissonHere = func(ctx context.Context, limiter any) bool { return limiter.(*Limiter).redissonHere(ctx) }
 	hook.Wake = func(client any) { client.(*Client).wake("") }
+	hook.Survey = func(ctx context.Context, limiter any, first, count int, own bool) (hook.Stored, error) {
+		return limiter.(*Limiter).survey(ctx, first, count, own)
+	}
+	hook.Collect = func(ctx context.Context, limiter any, idle time.Duration, dry bool) (hook.Collected, error) {
+		return limiter.(*Limiter).collect(ctx, idle, dry)
+	}
 	hook.Look = func(client any, limiter string) hook.Calls { return client.(*Client).look(limiter) }
 }
 

@@ -28,7 +28,7 @@ func (l *Limiter) AvailablePermits(ctx context.Context) (int64, error) {
 	err := l.err
 	var g grants
 	if err == nil {
-		g, err = l.look(ctx, nil, "")
+		g, err = l.look(ctx, past{}, nil, "")
 	}
 	return g.free, wrap("count the permits of", l.name, err)
 }
@@ -40,6 +40,11 @@ func (l *Limiter) State(ctx context.Context) (State, error) {
 	if err != nil {
 		return State{}, wrap("look at", l.name, err)
 	}
+	return readState(r), nil
+}
+
+// readState reads what state.lua answers.
+func readState(r []int64) State {
 	s := State{
 		Rate:      readRate(r),
 		Available: r[5], Used: r[6], Records: int(r[7]), TTL: max(millis(r[10]), 0), Consistent: r[11] == 1,
@@ -47,16 +52,20 @@ func (l *Limiter) State(ctx context.Context) (State, error) {
 	if s.Records > 0 {
 		s.Oldest, s.Newest = time.UnixMilli(r[8]), time.UnixMilli(r[9])
 	}
-	return s, nil
+	return s
 }
 
 // inspect runs state.lua.
 func (l *Limiter) inspect(ctx context.Context, flags string) ([]int64, error) {
+	return l.inspectBy(ctx, stateScript, flags)
+}
+
+func (l *Limiter) inspectBy(ctx context.Context, s *script, flags string) ([]int64, error) {
 	if l.err != nil {
 		return nil, l.err
 	}
 	reply, err := within(ctx, l.client, func(ctx context.Context) ([]int64, error) {
-		return l.client.run(ctx, stateScript, l.keys(), l.now(), flags)
+		return l.client.run(ctx, new(trail), s, true, l.keys(), l.now(), flags)
 	})
 	if err == nil && reply[0] != 0 {
 		err = notInitialized(reply[0])

@@ -33,6 +33,20 @@ func suffixed(name, suffix string) string {
 	return "{" + name + "}:" + suffix
 }
 
+// mostKeyBytes is how many bytes all keys of a limiter may have together: half of what Redis takes from a client before it
+// cuts the connection (client-query-buffer-limit, 1 GB), since renaming sends the keys of two. Redisson's calls send the
+// same keys, so its names are not longer.
+const mostKeyBytes = 512 << 20
+
+// checkLength says whether a raw name and a client id of so many bytes are too long.
+func checkLength(name, clientID int) error {
+	const parts = len("{}:permits:")
+	if keyCount*(name+parts)+2*clientID > mostKeyBytes {
+		return invalidOption("the name has %d bytes and the client id %d: Redis would not take the keys", name, clientID)
+	}
+	return nil
+}
+
 // slot is the cluster slot of a key: CRC-16/XMODEM of its hash tag, modulo the 16384 slots.
 func slot(key string) int {
 	var crc uint16

@@ -19,7 +19,8 @@ const (
 	mostStalled = 4   // trips of a lane that gave their place away; more keep it
 	mostFlights = 256 // of a trip
 
-	// A trip has stalled once it takes longer than this, and so many times longer than usual.
+	// A trip has stalled once it takes longer than this, and so many times longer than usual; or twice as long, where that is a
+	// quarter of what a call may take. Whoever comes when a server begins to hang may wait so much longer than a call takes.
 	shortestStall = 20 * time.Millisecond
 	stallFactor   = 8
 )
@@ -38,6 +39,8 @@ type lane struct {
 	stalled int           // trips that gave it away
 	usual   time.Duration // that a trip takes, smoothed
 	spare   []*trip
+
+	breaker breaker // on a cluster, the client's own lane has that of finding nodes
 }
 
 // newLane makes the way to a node, or to many behind a client that does not show them: there each flight goes by itself.
@@ -53,6 +56,12 @@ func newLane(node Redis, timeout time.Duration) *lane {
 // send brings a flight on its way.
 func (c *Client) send(f *flight) {
 	cluster, ok := c.rdb.(*redis.ClusterClient)
+	if f.breaker = &c.lane.breaker; !ok && c.lane.seats == 1 {
+		f.breaker = &f.line.breaker
+	}
+	if f.bypass() {
+		return
+	}
 	if !ok {
 		if t := c.lane.admit(f); t != nil {
 			go t.start()
@@ -68,8 +77,19 @@ func (c *Client) send(f *flight) {
 			return
 		}
 		if err != nil {
-			f.land(grants{attempts: 1}, err)
-		} else if t := c.laneTo(node).admit(f); t != nil {
+			f.due, f.stall = f.started.Add(c.callTimeout), time.Now().Add(shortestStall)
+			if f.sent.again(err, false) {
+				f.alone(err)
+			} else {
+				f.land(grants{attempts: 1}, err)
+			}
+			return
+		}
+		lane := c.laneTo(node)
+		if f.breaker = &lane.breaker; f.bypass() {
+			return
+		}
+		if t := lane.admit(f); t != nil {
 			t.run()
 		}
 	}()
@@ -108,6 +128,9 @@ func (l *lane) load() *trip {
 	if len(l.waiting) == 0 || l.air >= l.places {
 		return nil
 	}
+	if l.forsake(); len(l.waiting) == 0 {
+		return nil
+	}
 	l.air++
 	var t *trip
 	if last := len(l.spare) - 1; last >= 0 {
@@ -121,13 +144,34 @@ func (l *lane) load() *trip {
 	l.waiting = slices.Delete(l.waiting, 0, n)
 	t.started = time.Now()
 	t.bound = &bound{context.Background(), t.started.Add(l.timeout), t.expired}
-	t.stall = min(max(l.patient, stallFactor*l.usual), l.timeout)
+	t.stall = min(max(l.patient, min(stallFactor*l.usual, max(2*l.usual, l.timeout/4))), t.left(t.flights))
 	if t.timer == nil {
 		t.timer = time.AfterFunc(t.stall, t.overdue)
 	} else {
 		t.timer.Reset(t.stall)
 	}
 	return t
+}
+
+// forsake takes those out of the line whose callers have all gone: nothing is to be taken for them. The lane is locked.
+func (l *lane) forsake() {
+	gone := func(f *flight) bool { return f.present.Load() == 0 }
+	if !slices.ContainsFunc(l.waiting[:min(len(l.waiting), l.seats)], gone) {
+		return
+	}
+	var forsaken []*flight
+	l.waiting = slices.DeleteFunc(l.waiting, func(f *flight) bool {
+		if !gone(f) {
+			return false
+		}
+		forsaken = append(forsaken, f)
+		return true
+	})
+	go func() {
+		for _, f := range forsaken {
+			f.land(grants{}, errUnsent)
+		}
+	}()
 }
 
 // A trip is one pipeline: there and back.
@@ -211,6 +255,9 @@ func (t *trip) fly() (next *trip) {
 // those behind find it, unless somebody removes it meanwhile.
 func (t *trip) carry() {
 	t.asking = append(t.asking[:0], t.flights...)
+	for _, f := range t.flights {
+		f.due, f.stall = f.started.Add(t.lane.timeout), t.started.Add(t.stall)
+	}
 	for text := false; len(t.asking) > 0; text = true {
 		for i, f := range t.asking {
 			f.ask(t.bound, text && i == 0)
@@ -218,7 +265,11 @@ func (t *trip) carry() {
 		t.exchange()
 		t.asking = slices.DeleteFunc(t.asking, func(f *flight) bool {
 			err := f.cmd.Err()
-			return err == nil || !redis.HasErrorPrefix(err, "NOSCRIPT")
+			if err == nil || !redis.HasErrorPrefix(err, "NOSCRIPT") {
+				return true
+			}
+			f.sent.end(err)
+			return false
 		})
 	}
 }
@@ -226,18 +277,31 @@ func (t *trip) carry() {
 // exchange sends the commands of those who ask, and reads the replies. What failed stands in each command.
 func (t *trip) exchange() {
 	if len(t.asking) == 1 {
-		_ = t.lane.node.Process(t.bound, t.asking[0].cmd)
+		_ = t.lane.node.Process(t.bound, &t.asking[0].cmd)
 		return
 	}
 	pipe := t.lane.node.Pipeline()
 	for _, f := range t.asking {
-		_ = pipe.Process(t.bound, f.cmd)
+		_ = pipe.Process(t.bound, &f.cmd)
 	}
 	_, _ = pipe.Exec(t.bound)
 }
 
-// overdue is called when a trip stalls, and when it is late. The first time its place is free for another one, and its
-// limiters may make their next calls; the second time its callers are told.
+// left tells how much time is left until the first of some flights is late: a flight's time begins when it departs, not when
+// it has a place.
+func (t *trip) left(flights []*flight) time.Duration {
+	first := flights[0].started
+	for _, f := range flights[1:] {
+		if f.started.Before(first) {
+			first = f.started
+		}
+	}
+	return max(t.lane.timeout-time.Since(first), 0)
+}
+
+// overdue is called when a trip stalls, and when flights of it are late. The first time its place is free for another one,
+// and its limiters may make their next calls; then the callers of those that are late are told. So are those who still wait
+// for its place then, if no later call was answered.
 func (t *trip) overdue() {
 	l := t.lane
 	l.mu.Lock()
@@ -245,9 +309,14 @@ func (t *trip) overdue() {
 		l.mu.Unlock()
 		return
 	}
-	late := t.stalled
+	left := t.left(t.flights)
+	late := left == 0
 	t.stalled = true
 	var next *trip
+	var behind []*flight
+	if late && !t.yielded && l.breaker.silent(t.flights[0].started) {
+		behind, l.waiting = l.waiting, nil
+	}
 	if !t.yielded && (late || l.stalled < mostStalled) {
 		t.yielded = true
 		l.stalled++
@@ -263,11 +332,23 @@ func (t *trip) overdue() {
 		for _, f := range flights {
 			f.line.stall(f)
 		}
-		t.timer.Reset(l.timeout - t.stall)
+		t.timer.Reset(left)
 		return
 	}
+	for _, f := range behind {
+		f.land(grants{}, unsent(errLate(l.timeout)))
+	}
+	var rest []*flight
 	for _, f := range flights {
-		f.land(grants{attempts: 1}, errLate(l.timeout))
+		if time.Since(f.started) < l.timeout {
+			rest = append(rest, f)
+		} else {
+			f.land(grants{attempts: int(f.sent.attempts.Load())}, errLate(l.timeout))
+		}
+	}
+	if len(rest) > 0 {
+		t.timer.Reset(t.left(rest))
+		return
 	}
 	close(t.expired) // not before: that a context ended must not look like the end of a caller's
 }

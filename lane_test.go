@@ -2,8 +2,10 @@ package rratelimiter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -188,6 +190,126 @@ func TestHungServerIsNotFlooded(t *testing.T) {
 	})
 }
 
+// Nobody waits longer for a server that hangs than a call may take, and that before it stalls, wherever it is that they wait.
+func TestHungServerHoldsNobodyUpTwice(t *testing.T) {
+	for _, limiters := range []int{1, 20, 1000} {
+		t.Run(fmt.Sprintf("%d limiters", limiters), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bubble) {
+				p := b.process()
+				road := &road{}
+				p.rdb.AddHook(road)
+				c := NewClient(p.rdb)
+				limiter := func(i int) *Limiter { return c.RateLimiter(fmt.Sprint(i%limiters), WithRate(PerHour(10000))) }
+				b.granted("the first", b.try(limiter(0), 1), 0)
+				road.takes.Store(int64(10 * time.Second))
+				type asked struct {
+					*call
+					at time.Duration
+				}
+				var calls []asked
+				for i := range 2500 {
+					now := time.Since(b.start)
+					if i%2 == 0 {
+						calls = append(calls, asked{b.try(limiter(i), 1), now})
+					} else {
+						calls = append(calls, asked{b.acquire(limiter(i), 1), now})
+					}
+					if i > 1000 { // so many at once
+						b.sleepTo(now + 2*ms)
+					}
+				}
+				b.sleepTo(5 * time.Second)
+				for i, c := range calls {
+					if took := c.call.at - c.at; !c.ended.Load() || !errors.Is(c.err, os.ErrDeadlineExceeded) || took > time.Second+shortestStall {
+						t.Fatalf("call %d at %v: ended %v with %v, %v after %v", i, c.at, c.ended.Load(), c.ok, c.err, took)
+					}
+					if errors.Is(c.err, ErrOutcomeUnknown) { // the road takes its time before anything is written
+						t.Fatalf("call %d: %v", i, c.err)
+					}
+				}
+				road.takes.Store(0)
+				b.sleepTo(20 * time.Second)
+				b.granted("when it is back", b.try(limiter(0), 1), 20*time.Second)
+				if c.lane.air != 0 || c.lane.stalled != 0 || len(c.lane.waiting) != 0 {
+					t.Errorf("%+v", c.lane)
+				}
+			})
+		})
+	}
+}
+
+// A call that is late lets nobody depart any more, even if it never stalled before: who waits behind it is told with it.
+func TestALateCallDoesNotStall(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		c := NewClient(b.process().rdb)
+		ln := newLine(c.RateLimiter("l"))
+		f := &flight{line: ln, started: time.Now()}
+		ln.flight = f
+		b.sleepTo(c.callTimeout)
+		if ln.stall(f); ln.flight != f || ln.astray != 0 {
+			t.Error("others may depart")
+		}
+		f.started = time.Now().Add(-c.callTimeout + ms)
+		if ln.stall(f); ln.flight == f || ln.astray != 1 {
+			t.Error("others must wait though the call has a ms left")
+		}
+	})
+}
+
+// Who waits behind a call that is lost goes on where a later call was answered.
+func TestLostCallOfAServerThatAnswers(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process() // where nothing stalls
+		l, other := p.RateLimiter("l", WithRate(PerSecond(10))), p.RateLimiter("other", WithRate(PerSecond(10)))
+		hang := p.wire.hang()
+		lost, behind := b.try(l, 1), b.try(l, 1)
+		p.wire.mu.Lock()
+		p.wire.hung = nil
+		p.wire.mu.Unlock()
+		b.sleepTo(500 * ms)
+		b.granted("another limiter's", b.try(other, 1), 500*ms)
+		b.waits("who waits behind it", behind)
+		b.sleepTo(time.Second)
+		b.ended("the lost call", lost, false, time.Second)
+		b.granted("who waits behind it", behind, time.Second)
+		hang()
+	})
+}
+
+// Nothing is taken for callers who have gone before their call was made.
+func TestForsakenFlightIsNotSent(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		road := &road{}
+		p.rdb.AddHook(road)
+		c := NewClient(p.rdb)
+		limiter := func(i int) *Limiter { return c.RateLimiter(fmt.Sprint(i), WithRate(PerSecond(10))) }
+		road.takes.Store(int64(500 * ms))
+		const places = mostTrips + mostStalled
+		for i := range places {
+			b.try(limiter(i), 1)
+			b.sleepTo(time.Since(b.start) + 10*ms)
+		}
+		forsaken, kept := b.acquire(limiter(places), 1), b.try(limiter(places+1), 1)
+		b.sleepTo(200 * ms)
+		forsaken.end()
+		synctest.Wait()
+		if !errors.Is(forsaken.err, context.Canceled) {
+			t.Errorf("who has gone: %v", forsaken.err)
+		}
+		road.takes.Store(0)
+		b.sleepTo(2 * time.Second)
+		b.granted("who has not", kept, 500*ms+mostTrips*10*ms) // when the first trip that kept its place is back
+		if sent := road.alone.Load() + road.commands.Load(); sent != places+1 {
+			t.Errorf("%d calls were sent, not %d", sent, places+1)
+		}
+		if b.server.Exists(fmt.Sprint(places)) {
+			t.Error("the limiter that nobody waits for was used")
+		}
+		b.granted("who comes later", b.try(limiter(places), 1), 2*time.Second)
+	})
+}
+
 // A pipeline finds no script where somebody flushed them: each of its calls is answered all the same.
 func TestScriptsFlushedBeforeATrip(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -252,7 +374,7 @@ func TestSlotThatMoved(t *testing.T) {
 type served struct{ redis.Pipeliner }
 
 func (served) Process(_ context.Context, cmd redis.Cmder) error {
-	cmd.(once).SetVal([]int64{0, 10, 1000, 9})
+	cmd.(*once).SetVal([]int64{0, 10, 1000, 9})
 	return nil
 }
 

@@ -61,7 +61,8 @@ type Record struct {
 }
 
 // PackRecord writes the member of the permits set for a grant. The id must have the length of the format: 4 bytes for
-// Redisson313, 8 for Redisson316 and Redisson317, 16 for Redisson321.
+// Redisson313, 8 for Redisson316 and Redisson317, 16 for Redisson321. (Limiters with WithGranularity write ids that are
+// four bytes longer.)
 func PackRecord(f RecordFormat, id []byte, permits uint32) ([]byte, error) {
 	head, length, known := f.layout()
 	if !known {
@@ -94,7 +95,7 @@ func formatOf(member []byte) (f RecordFormat, head int, known bool) {
 	switch {
 	case length == 8:
 		return Redisson313, 0, true
-	case length == 20 && binary.LittleEndian.Uint64(member) == 8:
+	case (length == 20 || length == 24) && binary.LittleEndian.Uint64(member) == uint64(length-12):
 		return Redisson316, 8, true
 	case length == 21 && member[0] == 16:
 		return Redisson321, 1, true
@@ -108,8 +109,8 @@ func formatOf(member []byte) (f RecordFormat, head int, known bool) {
 // random. In the oldest format, which has but four bytes, the first one must do.
 const idMark = "Go"
 
-// An identity makes the ids of one client's records: the mark, a tag of the client, a counter that starts at random. So
-// ids never meet within a client, and hardly between two.
+// An identity makes the ids of one client's records: the mark, a tag of the client, with a granularity a share, and a
+// counter that starts at random. So ids never meet within a client, and hardly between two.
 type identity struct {
 	tag     [6]byte
 	counter atomic.Uint64
@@ -148,6 +149,35 @@ func (i *identity) appendPrefix(prefix []byte, f RecordFormat, n int) []byte {
 		prefix = append(append(append(prefix, idMark...), i.tag[:]...), count[:]...)
 	}
 	return prefix
+}
+
+// appendShare puts a share before the counter of a prefix that was just appended: how many permits of its record the call
+// was granted that wrote it. So records that others joined tell that, too (WithGranularity).
+func appendShare(prefix []byte, f RecordFormat, share uint32) []byte {
+	head, length, _ := f.layout()
+	prefix = append(prefix, 0, 0, 0, 0)
+	at := len(head) + tagEnd(length)
+	copy(prefix[at+4:], prefix[at:])
+	binary.LittleEndian.PutUint32(prefix[at:], share)
+	prefix[0] += 4 // the length of the id
+	return prefix
+}
+
+// endOf is the last three bytes of an id, given a prefix, as a number.
+func endOf(prefix []byte) int64 {
+	end := prefix[len(prefix)-3:]
+	return int64(end[0])<<16 | int64(end[1])<<8 | int64(end[2])
+}
+
+// tagEnd is where the counter starts in an id of a length.
+func tagEnd(length int) int {
+	switch length {
+	case 4:
+		return 2
+	case 8:
+		return 5
+	}
+	return 8
 }
 
 // A kind tells whose record it is, as far as its id shows.

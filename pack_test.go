@@ -15,7 +15,7 @@ import (
 
 var formats = []RecordFormat{Redisson313, Redisson316, Redisson317, Redisson321}
 
-// TestRecordBytesAreRedissons has the members that real Redisson wrote for tryAcquire(2) (REDISSON.md), with ids filled in.
+// TestRecordBytesAreRedissons has the members that real Redisson wrote for tryAcquire(2), with ids filled in.
 func TestRecordBytesAreRedissons(t *testing.T) {
 	tests := []struct {
 		format  RecordFormat
@@ -126,7 +126,8 @@ func TestRecordsOwnTheirBytes(t *testing.T) {
 func FuzzUnpackRecord(f *testing.F) {
 	for _, seed := range []string{"", "abc", "\x05\x00\x00\x00", "\x08\x01\x02\x03\x04\x05\x06\x07\x08\x02\x00\x00\x00",
 		"\x10" + strings.Repeat("i", 16) + "\xff\xff\xff\xff", "\x08\x00\x00\x00\x00\x00\x00\x0012345678\x01\x00\x00\x00",
-		"\xf4\x1e\x87\x5c\x02\x00\x00\x00", strings.Repeat("\xff", 300)} {
+		"\xf4\x1e\x87\x5c\x02\x00\x00\x00", "\x0c\x00\x00\x00\x00\x00\x00\x00123456789012\x01\x00\x00\x00",
+		strings.Repeat("\xff", 300)} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, member []byte) {
@@ -147,7 +148,8 @@ func FuzzUnpackRecord(f *testing.F) {
 		if !bytes.HasSuffix(rest, record.ID) || len(rest)-len(record.ID) > 8 {
 			t.Fatalf("%x has the id %x", member, record.ID)
 		}
-		if format, _, known := formatOf(member); known && format != Redisson317 {
+		format, _, known := formatOf(member)
+		if _, length, _ := format.layout(); known && format != Redisson317 && len(record.ID) == length {
 			again, err := PackRecord(format, record.ID, record.Permits)
 			if err != nil || !bytes.Equal(again, member) {
 				t.Fatalf("%x was read as %v and written as %x, %v", member, format, again, err)
@@ -254,6 +256,11 @@ func TestKindsOfRecords(t *testing.T) {
 		if k, _ := me.kindOf(originOf([]byte(me.prefix(f, 1) + permits))); k != kindSelf {
 			t.Errorf("%v: an own record is taken for %d", f, k)
 		}
+		if f != Redisson313 {
+			if k, _ := me.kindOf(originOf(append(appendShare([]byte(me.prefix(f, 1)), f, 5), permits...))); k != kindSelf {
+				t.Errorf("%v: an own record that tells a share is taken for %d", f, k)
+			}
+		}
 		k, tag := me.kindOf(originOf([]byte(other.prefix(f, 1) + permits)))
 		if k != kindGo {
 			t.Errorf("%v: another Go client's record is taken for %d", f, k)
@@ -297,6 +304,9 @@ func TestOriginsAreReadAlike(t *testing.T) {
 	}
 	for _, f := range formats {
 		members = append(members, other.prefix(f, 1)+permits)
+		if f != Redisson313 {
+			members = append(members, string(appendShare([]byte(other.prefix(f, 1)), f, 5))+permits)
+		}
 	}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
@@ -404,7 +414,7 @@ func TestIDsAreKeptForEachRequest(t *testing.T) {
 	before := counter.Load()
 	new(question).ask(nil, l, []group{
 		{size: math.MaxUint32, callers: make([]*request, 2)}, {size: 1, callers: make([]*request, 3)},
-	}, 0, "")
+	}, 0, "", false)
 	if kept := counter.Load() - before; kept < 5 {
 		t.Errorf("%d ids are kept for 5 requests", kept)
 	}

@@ -50,11 +50,14 @@ type Client struct {
 	defaults    settings
 	err         error // of the options
 
+	requestObserver RequestObserver // the observer, if it is one
+
 	lines    lines
 	waiting  atomic.Int64 // callers in all lines
 	requests sync.Pool    // of *request
 	faraway  time.Duration
 	denials  denials
+	deputies deputies
 	lane     *lane // to the server, or to all of them where lanes has none
 
 	lanesMu sync.Mutex
@@ -77,6 +80,7 @@ func NewClient(rdb Redis, opts ...Option) *Client {
 		callTimeout: time.Second,
 		faraway:     faraway,
 		lines:       lines{all: map[lineKey]*line{}},
+		deputies:    deputies{most: mostDeputies},
 		lanes:       map[*redis.Client]*lane{},
 	}
 	for _, opt := range opts {
@@ -89,6 +93,7 @@ func NewClient(rdb Redis, opts ...Option) *Client {
 	}
 	c.identity = newIdentity(c.id)
 	c.lane = newLane(rdb, c.callTimeout)
+	c.observed()
 	return c
 }
 
@@ -106,12 +111,16 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 	}
 	l.options = l.settings.options()
 	raw := c.mapName(name)
-	l.keyNames = keyNames(raw, c.id)
+	if err := checkLength(len(raw), len(c.id)); err == nil {
+		l.keyNames = keyNames(raw, c.id)
+	} else if l.err == nil {
+		l.err = err
+	}
 	if l.err == nil {
 		l.err = l.settings.validate()
 	}
 	if l.err == nil && c.clustered() && !sameSlot(l.keyNames[:]) {
-		l.err = fmt.Errorf("%w: %q", ErrCrossSlotName, raw)
+		l.err = fmt.Errorf("%w: %s", ErrCrossSlotName, quoted(raw))
 	}
 	return l
 }
@@ -154,7 +163,10 @@ func WithClock(now func() time.Time) Option {
 	}
 }
 
-// WithCallTimeout bounds one call to Redis, repetition included. The default is a second.
+// WithCallTimeout bounds one call to Redis, repetition included. The default is a second. A call that failed is repeated, at
+// first after some ms, then up to a quarter of a second, while there is time: so who should outlive a failover without an
+// error needs more time than that takes. Who waits behind a call that is late, with
+// no later one answered, is told with it; nothing was sent for those, so they are in no doubt.
 func WithCallTimeout(d time.Duration) Option {
 	return func(c *Client) error {
 		if d <= 0 {
@@ -165,7 +177,8 @@ func WithCallTimeout(d time.Duration) Option {
 	}
 }
 
-// WithObserver sets who is told of each acquiring call.
+// WithObserver sets who is told of each acquiring call, and of each request if it is a [RequestObserver]. Where it has a
+// method Watch(*Client), NewClient calls that with the client. [Observers] makes one of several.
 func WithObserver(o Observer) Option {
 	return func(c *Client) error {
 		c.observer = o
@@ -202,6 +215,8 @@ type settings struct {
 	recordPerRequest bool
 	granularity      time.Duration // 0: none
 	denyCache        int           // limiters; 0: none
+	fallsBack        bool
+	fallback         float64 // of the rate
 }
 
 // validate says which options don't go together, in whatever order they were given.
@@ -262,8 +277,11 @@ func WithRecordFormat(f RecordFormat) LimiterOption {
 }
 
 // WithRecordPerRequest writes a record for each request, where one for all requests of a call is the default. Redisson
-// before 3.35.0 counts records where it should count permits, once the value key was evicted: with those in the fleet, and
-// requests of one permit, this keeps their count right. It costs memory.
+// before 3.35.0 counts records where it should count permits, when it repairs a limiter whose value key was evicted: with
+// those in the fleet, and requests of one permit, this keeps their count right. It costs memory.
+//
+// It can't mend more than the count. Redisson of any release takes a limiter without a value key for a fresh one, and
+// repairs it when a record expires at the earliest: what it grants until then comes on top of what was granted before.
 func WithRecordPerRequest() LimiterOption {
 	return func(s *settings) error {
 		s.recordPerRequest = true
@@ -272,8 +290,12 @@ func WithRecordPerRequest() LimiterOption {
 }
 
 // WithGranularity bounds the memory of a limiter with many grants: what this client is granted within d becomes one
-// record, dated at the end of that time, so that it holds at most interval/d + 2 records. Its permits return up to d late,
-// never early; clients with and without it, and Redisson, share a limiter as always.
+// record, dated at the end of that time, so that it holds at most interval/d + 2 records, and a few more where calls stalled
+// or had to be repeated. Its permits return up to d late, never early; clients with and without it, and Redisson, share a
+// limiter as always.
+//
+// An answer that was lost can be found out less often than without it: not once a later call joined the record
+// (ErrOutcomeUnknown). Its records are four bytes longer.
 //
 // d is a positive number of whole milliseconds, at most a tenth of the interval. More than that of the limiter's own rate
 // (WithRate), or WithRecordPerRequest beside it, is ErrInvalidOption. Where a rate with a shorter interval is in force, a
@@ -304,17 +326,42 @@ func WithDenyCache(limiters int) LimiterOption {
 	}
 }
 
-// WithFallback is not offered yet: it answers ErrInvalidOption.
-func WithFallback(float64) LimiterOption { return notOffered("WithFallback") }
-
-func notOffered(name string) LimiterOption {
-	return func(*settings) error { return invalidOption("%s is not offered yet", name) }
+// WithFallback lets this process decide by itself while Redis can't be reached: no connection, no answer in time, or a
+// server that says it is loading, busy, full of clients, a replica, or in a cluster that is down. All other errors come as
+// always. A fraction of the last known rate, from 0 to 1, is what the process grants then: 0 refuses everything, 1 lets each
+// process grant the whole rate; with n processes, 1/n keeps to it in sum. Less than one permit is one permit in a longer
+// time. Any other fraction is ErrInvalidOption.
+//
+// All acquiring methods are answered like that, with the process's part as Result.Limit; callers who wait do so in the
+// same line. Who asks for more than the part, but not than the rate, is refused, or waits, until Redis is back; such a
+// caller holds up nobody behind him.
+// FlightInfo.Fallback tells the observer. Release and all else asks Redis as ever: what the process granted left no
+// record, and can't be given back.
+//
+// No interval holds more of the process's own grants than the fraction of the rate, outages in close succession included;
+// they come on top of what Redis granted before and after, and permits may return up to a tenth of the interval late. The
+// last known rate is what Redis told this process last, else that of WithRate; without either the error comes as without
+// the option. What must be known for that is kept for at most 65,536 limiters a client, until an interval after the last
+// grant; on more at a time, the error comes, too.
+//
+// Redis is asked again after 100 ms, then less often, down to once a second, by a call that nobody waits for. So a server
+// that hangs costs a call's time those who come before that is known, and then nobody. What is known goes for all limiters
+// on a node; over a Ring or an AutoPipeliner, which don't show their nodes, each limiter finds out for itself.
+func WithFallback(fraction float64) LimiterOption {
+	return func(s *settings) error {
+		if !(fraction >= 0 && fraction <= 1) {
+			return invalidOption("a fallback to %v of the rate, not 0 to 1", fraction)
+		}
+		s.fallsBack, s.fallback = true, fraction
+		return nil
+	}
 }
 
 // A Limiter shares one limit among all processes, Go or Java, that use its name on the same Redis.
 //
 // It grants at most [Rate.Permits] permits in any window of [Rate.Interval], wherever the window starts. A grant is a
-// record in Redis: it counts for one interval, then its permits are free again. No permit has to be returned.
+// record in Redis: it counts for one interval, then its permits are free again. No permit has to be returned. What Redis
+// forgets can be granted again, and what [WithFallback] grants comes on top.
 //
 // Each way to ask does something else when too few permits are free:
 //   - [Limiter.TryAcquire] answers false at once.
@@ -325,7 +372,8 @@ func notOffered(name string) LimiterOption {
 //
 // Use Acquire in workers and Allow in front of a service. A request for more permits than the rate fails with
 // ErrExceedsRate, one for fewer than one with ErrInvalidPermits, one on a limiter without a rate with ErrNotInitialized;
-// none of these takes anything.
+// none of these takes anything. A call whose answer is lost is made again, and takes its permits once; where that was in
+// vain for as long as a call may take ([WithCallTimeout]), the error is the network's or ErrOutcomeUnknown.
 //
 // Callers of one Client who wait for one limiter, through handles with the same options, are served strictly in order,
 // and callers who don't wait never pass them; [Client.AllowAll] alone does not queue. Between processes there is no
@@ -340,6 +388,7 @@ type Limiter struct {
 	err      error                // of the options, or of the name
 	options  []any                // of the settings, as scripts take them
 	line     atomic.Pointer[line] // the one used last; it may have been dropped
+	served   atomic.Int64         // a time in ms, by the server's clock, before which nothing is asked any more; 0: not known
 }
 
 // Name is the limiter's name, as given to RateLimiter (Redisson: getName).
@@ -504,19 +553,23 @@ type Result struct {
 	ResetAfter time.Duration // when all permits will be free, if nobody takes any; after a grant, an interval (and up to a granularity)
 }
 
-// An Observer sees each acquiring call after it landed. Its methods must return fast: callers wait for them.
+// An Observer sees each acquiring call after it landed, and what the process decided in place of one (WithFallback). Its
+// methods must return fast: callers wait for them.
 type Observer interface{ Flight(FlightInfo) }
 
-// FlightInfo describes one acquiring call.
+// FlightInfo describes one acquiring call. Where it failed, its callers count as denied; so do those who waited behind it
+// and were told its error.
 type FlightInfo struct {
 	Limiter                  string        // name
 	Callers, Granted, Denied int           // of the call; who keeps waiting is neither granted nor denied
 	Permits                  int64         // granted in sum
+	Abandoned                int64         // of them, those that nobody got: their callers had gone
 	Waiting                  int           // callers still blocked in this process
 	Latency                  time.Duration // from asking Redis to its answer
-	Attempts                 int           // how often Redis was asked
+	Attempts                 int           // how often Redis was asked; 0 where no call was made
 	Healed                   string        // what was repaired and why; "" mostly
 	RateMismatch             bool          // WithRate differs from the rate in force
 	Remembered               int           // refusals by WithDenyCache, without a call, since the limiter's last call
+	Fallback                 bool          // the process decided by itself (WithFallback): since the call failed, or without one
 	Err                      error         // why the call failed; nil mostly
 }

@@ -9,12 +9,11 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/rratelimiter/rratelimiter/internal/doubt"
 )
 
 // script.go runs the scripts of lua/ and makes Go errors of what a server says. It knows nothing of what they do.
@@ -61,13 +60,36 @@ func readLua(name string) string {
 	return strings.Join(lines, "")
 }
 
-// A once is a command that the client library must not repeat by itself: it can't know whether Redis served it.
-type once struct{ *redis.IntSliceCmd }
+// A once is a command that the client library must not repeat by itself: it can't know whether Redis served it. What was
+// read as its reply stays, though a network error of a pipeline behind it is given to all commands.
+type once struct {
+	*redis.IntSliceCmd
+	read bool
+}
 
-func newOnce(ctx context.Context, args []any) once { return once{redis.NewIntSliceCmd(ctx, args...)} }
+func newOnce(ctx context.Context, args []any) once {
+	return once{IntSliceCmd: redis.NewIntSliceCmd(ctx, args...)}
+}
 
-func (o once) NoRetry() bool      { return true }
-func (o once) Clone() redis.Cmder { return once{o.IntSliceCmd.Clone().(*redis.IntSliceCmd)} }
+func (o *once) NoRetry() bool { return true }
+
+// SetErr is called with nil once the reply was read.
+func (o *once) SetErr(err error) {
+	if !o.read {
+		o.read = err == nil
+		o.IntSliceCmd.SetErr(err)
+	}
+}
+
+func (o *once) Clone() redis.Cmder {
+	return &once{o.IntSliceCmd.Clone().(*redis.IntSliceCmd), o.read}
+}
+
+// An onceInt is the same for a command whose reply is one number.
+type onceInt struct{ *redis.IntCmd }
+
+func (o onceInt) NoRetry() bool      { return true }
+func (o onceInt) Clone() redis.Cmder { return onceInt{o.IntCmd.Clone().(*redis.IntCmd)} }
 
 // head is how a command starts that runs the script: by its name, or with its text.
 func (s *script) head(text bool) []any {
@@ -77,16 +99,32 @@ func (s *script) head(text bool) []any {
 	return s.byName
 }
 
-// run runs a script on the server that holds its first key. The reply is whole numbers alone.
-func (c *Client) run(ctx context.Context, s *script, keys []string, args ...any) ([]int64, error) {
+// run runs a script on the server that holds its first key, and repeats that while Redis surely did not serve it, or if it
+// may be served twice. The reply is whole numbers alone.
+func (c *Client) run(ctx context.Context, t *trail, s *script, twice bool, keys []string, args ...any) ([]int64, error) {
+	var reply []int64
+	err := c.repeat(ctx, t, twice, func() (err error) {
+		reply, err = c.try(ctx, t, s, keys, args...)
+		return err
+	})
+	return reply, err
+}
+
+// try is one attempt of run: two where the server lacks the script.
+func (c *Client) try(ctx context.Context, t *trail, s *script, keys []string, args ...any) ([]int64, error) {
+	if t.text == nil {
+		t.text = strconv.AppendInt(nil, int64(len(keys)), 10)
+	}
+	t.begin()
 	for text := false; ; text = true {
 		all := append(make([]any, 0, 3+len(keys)+len(args)), s.head(text)...)
-		all = append(all, len(keys))
+		all = append(all, t)
 		for _, key := range keys {
 			all = append(all, key)
 		}
 		cmd := newOnce(ctx, append(all, args...))
-		err := c.process(ctx, cmd)
+		err := c.process(ctx, &cmd)
+		t.end(err)
 		if err == nil || text || !redis.HasErrorPrefix(err, "NOSCRIPT") {
 			return cmd.Val(), err
 		}
@@ -109,18 +147,10 @@ func serverError(err error) error {
 	return err
 }
 
-// redirected tells whether a node of a cluster answered that it did not serve a command, because others have or get its
-// keys: the cluster client knows whom to ask then.
+// redirected tells whether a node of a cluster answered that it did not serve a command, because another one has or gets its
+// keys: the cluster client knows whom to ask then, at once.
 func (c *Client) redirected(err error) bool {
-	if err == nil || !c.clustered() {
-		return false
-	}
-	for _, code := range []string{"MOVED", "ASK", "CLUSTERDOWN", "TRYAGAIN"} {
-		if redis.HasErrorPrefix(err, code) {
-			return true
-		}
-	}
-	return false
+	return err != nil && c.clustered() && (redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK"))
 }
 
 // A wrapped is the error of a command in a script, on servers before Redis 7.0 and on miniredis: they put it behind words
@@ -143,32 +173,30 @@ func scriptError(err error) error {
 	return err
 }
 
-// outcome gives the error of a call that takes permits, or gives them back, what its caller must know: that Redis may
-// have served it, since the request may have gone out and no answer came.
-func outcome(err error) error {
-	if !doubt.Left(err) || errors.Is(err, ErrNotInitialized) || errors.Is(err, ErrCrossSlotName) || errors.Is(err, errContested) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
-}
-
 // within makes one call to Redis, and returns with its answer, when ctx ends, or when the time for a call is over,
 // whichever comes first. go-redis can't be told to stop waiting for an answer, so a call that is late goes on by itself
 // until its connection gives up.
 func within[T any](ctx context.Context, c *Client, call func(context.Context) (T, error)) (T, error) {
+	return withinRest(ctx, c, c.callTimeout, call)
+}
+
+// withinRest is within for a call that has been under way for a while, with the time that is left.
+func withinRest[T any](
+	ctx context.Context, c *Client, rest time.Duration, call func(context.Context) (T, error),
+) (T, error) {
 	type answer struct {
 		value T
 		err   error
 	}
 	var none T
 	landed := make(chan answer, 1)
-	bounded, cancel := context.WithTimeout(ctx, c.callTimeout)
+	bounded, cancel := context.WithTimeout(ctx, rest)
 	go func() {
 		defer cancel()
 		value, err := call(bounded)
 		landed <- answer{value, err}
 	}()
-	late := time.NewTimer(c.callTimeout)
+	late := time.NewTimer(rest)
 	defer late.Stop()
 	select {
 	case a := <-landed:
@@ -178,6 +206,17 @@ func within[T any](ctx context.Context, c *Client, call func(context.Context) (T
 	case <-late.C:
 		return none, errLate(c.callTimeout)
 	}
+}
+
+// errUnsent says that Redis was not asked.
+var errUnsent = errors.New("rratelimiter: the call was not made, since those before it have no answer")
+
+// unsent is the error of a call that was not made since another one failed.
+func unsent(cause error) error {
+	if errors.Is(cause, errUnsent) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", errUnsent, cause)
 }
 
 func errLate(timeout time.Duration) error {

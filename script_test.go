@@ -874,7 +874,7 @@ func TestReleaseGivesBackTheOldestFirst(t *testing.T) {
 			}
 		}
 
-		// The story of DESIGN.md: what stays counted is never older than the truth.
+		// What stays counted is never older than the truth.
 		r := newRig(t, s)
 		r.wipe()
 		l := r.limiter("rl")
@@ -1866,6 +1866,7 @@ func TestScriptsAskOfOldServersNothingNew(t *testing.T) {
 	all := map[string]*script{
 		"acquire": acquireScript, "allowall": allowAllScript, "expire": expireScript, "release": releaseScript,
 		"rename": renameScript, "setrate": setRateScript, "state": stateScript, "trysetrate": trySetRateScript,
+		"collect": collectScript, "glance": glanceScript, "repair": repairScript, "survey": surveyScript,
 	}
 	files, err := luaFiles.ReadDir("lua")
 	if err != nil {

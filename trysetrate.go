@@ -13,13 +13,15 @@ import (
 
 // TrySetRate sets the rate of a limiter that has none, and tells whether it did (Redisson: trySetRate). Where a part of
 // the configuration is there already, it stays; as with Redisson, the type decides the answer: true if there was none. A
-// rate that can't be set is ErrInvalidRate.
+// rate that can't be set is ErrInvalidRate; where the answer did not arrive the error is ErrOutcomeUnknown, and trying once
+// more tells false if it was set.
 func (l *Limiter) TrySetRate(ctx context.Context, r Rate) (bool, error) {
+	sent := new(trail)
 	set, err := l.change(ctx, r, func(ctx context.Context) (bool, error) {
-		reply, err := l.client.run(ctx, trySetRateScript, l.keys(), r.args()...)
+		reply, err := l.client.run(ctx, sent, trySetRateScript, false, l.keys(), r.args()...)
 		return err == nil && reply[0] == 1, err
 	})
-	return set, wrap("try to set the rate of", l.name, err)
+	return set, wrap("try to set the rate of", l.name, sent.outcome(err))
 }
 
 // A SetOption is a way of setting a rate.
@@ -27,7 +29,7 @@ type SetOption func(*setOptions)
 
 type setOptions struct{ keep bool }
 
-// KeepState counts the live grants against the new rate (Redisson: RateLimiterArgs.keepState, since 4.4.0). Without it
+// KeepState counts the live grants against the new rate (Redisson: RateLimiterArgs.keepState, since 4.6.1). Without it
 // they are forgotten, so that for one interval both rates may be used up. A new Type forgets them, too.
 func KeepState() SetOption { return func(o *setOptions) { o.keep = true } }
 
@@ -48,21 +50,24 @@ func setOptionsOf(opts []SetOption) (o setOptions) {
 }
 
 // SetRate sets the rate, whatever it was (Redisson: setRate). Whoever waits in this process asks again at once. A rate
-// that can't be set is ErrInvalidRate.
+// that can't be set is ErrInvalidRate; where the answer did not arrive the error is ErrOutcomeUnknown, and setting it once
+// more does no harm but that it forgets what was granted meanwhile, without KeepState.
 func (l *Limiter) SetRate(ctx context.Context, r Rate, opts ...SetOption) error {
+	sent := new(trail)
 	_, err := l.change(ctx, r, func(ctx context.Context) (bool, error) {
-		return l.setRate(ctx, r, setOptionsOf(opts).flags())
+		return l.setRate(ctx, sent, r, setOptionsOf(opts).flags())
 	})
-	return wrap("set the rate of", l.name, err)
+	return wrap("set the rate of", l.name, sent.outcome(err))
 }
 
-// UpdateRate sets the rate of a limiter that has one, and tells whether it had (Redisson: updateRate, since 4.4.0). A rate
+// UpdateRate sets the rate of a limiter that has one, and tells whether it had (Redisson: updateRate, since 4.6.1). A rate
 // that can't be set is ErrInvalidRate.
 func (l *Limiter) UpdateRate(ctx context.Context, r Rate, opts ...SetOption) (bool, error) {
+	sent := new(trail)
 	set, err := l.change(ctx, r, func(ctx context.Context) (bool, error) {
-		return l.setRate(ctx, r, "u"+setOptionsOf(opts).flags())
+		return l.setRate(ctx, sent, r, "u"+setOptionsOf(opts).flags())
 	})
-	return set, wrap("update the rate of", l.name, err)
+	return set, wrap("update the rate of", l.name, sent.outcome(err))
 }
 
 // change runs one operation that sets a rate, and wakes who waits for it.
@@ -81,14 +86,14 @@ func (l *Limiter) change(ctx context.Context, r Rate, set func(context.Context) 
 }
 
 // setRate is one call of setrate.lua, and as many as it takes to get rid of expired records that stand in its way.
-func (l *Limiter) setRate(ctx context.Context, r Rate, flags string) (bool, error) {
+func (l *Limiter) setRate(ctx context.Context, t *trail, r Rate, flags string) (bool, error) {
 	args := append(append([]any{l.now()}, r.args()...), flags)
-	reply, err := l.client.run(ctx, setRateScript, l.keys(), args...)
+	reply, err := l.client.run(ctx, t, setRateScript, true, l.keys(), args...)
 	if err != nil {
 		return false, err
 	}
 	if reply[1]&noteUnbuilt != 0 {
-		_, err = l.look(ctx, nil, "b")
+		_, err = l.look(ctx, past{}, nil, "b")
 	}
 	return reply[0] == 1, err
 }
@@ -104,35 +109,53 @@ func (l *Limiter) Config(ctx context.Context) (Rate, error) {
 
 // Exists tells whether the limiter has a configuration (Redisson: isExists).
 func (l *Limiter) Exists(ctx context.Context) (bool, error) {
-	n, err := l.count(ctx, "exists", l.keys()[:1])
+	err := l.err
+	var n int64
+	if err == nil {
+		n, err = within(ctx, l.client, func(ctx context.Context) (int64, error) {
+			cmd := redis.NewIntCmd(ctx, "exists", l.keyNames[keyConfig])
+			err := l.client.process(ctx, cmd)
+			return cmd.Val(), err
+		})
+	}
 	return n > 0, wrap("look for", l.name, err)
 }
 
 // Delete removes the limiter: its configuration, its state, and this client's state (Redisson: delete). It tells whether
 // any of these was there, be it state alone. The state of other clients stays, as with Redisson; the limiter of a
-// PerClient rate that is set again finds it.
+// PerClient rate that is set again finds it. Where the answer did not arrive the error is ErrOutcomeUnknown.
 func (l *Limiter) Delete(ctx context.Context) (bool, error) {
-	n, err := l.count(ctx, "del", l.keys())
+	err := l.err
+	var n int64
+	if err == nil {
+		sent := &trail{text: []byte(l.keyNames[keyConfig])}
+		n, err = within(ctx, l.client, func(ctx context.Context) (int64, error) {
+			return l.delete(ctx, sent)
+		})
+		err = sent.outcome(err)
+	}
 	if n > 0 {
 		l.client.wake(l.keyNames[keyConfig])
 	}
 	return n > 0, wrap("delete", l.name, err)
 }
 
-// count runs a command on keys that answers how many of them it met.
-func (l *Limiter) count(ctx context.Context, command string, keys []string) (int64, error) {
-	if l.err != nil {
-		return 0, l.err
+// delete counts the keys that it removes. It is not repeated once it may have been served: then it would count none.
+func (l *Limiter) delete(ctx context.Context, t *trail) (int64, error) {
+	args := []any{"del", t}
+	for _, key := range l.keys()[1:] {
+		args = append(args, key)
 	}
-	return within(ctx, l.client, func(ctx context.Context) (int64, error) {
-		args := []any{command}
-		for _, key := range keys {
-			args = append(args, key)
-		}
-		cmd := redis.NewIntCmd(ctx, args...)
+	var n int64
+	err := l.client.repeat(ctx, t, false, func() error {
+		cmd := onceInt{redis.NewIntCmd(ctx, args...)}
+		t.begin()
 		err := l.client.process(ctx, cmd)
-		return cmd.Val(), err
+		t.end(err)
+		n = cmd.Val()
+		return err
 	})
+	return n, err
 }
 
 // Rename gives the limiter's keys another name (Redisson: rename); this Limiter keeps the old one. A limiter that had the
@@ -140,7 +163,8 @@ func (l *Limiter) count(ctx context.Context, command string, keys []string) (int
 // name that is one of the limiter's own keys is ErrInvalidOption.
 //
 // On a cluster both names must lie in one slot, on a Ring both must have the same hash tag ("{tag}x"), else the error is
-// ErrCrossSlotName. Over a Ring, an AutoPipeliner can't check that: there, too, rename within a hash tag only.
+// ErrCrossSlotName. Over a Ring, an AutoPipeliner can't check that: there, too, rename within a hash tag only. Where the
+// answer did not arrive the error is ErrOutcomeUnknown.
 func (l *Limiter) Rename(ctx context.Context, newName string) error {
 	_, err := l.rename(ctx, newName, "")
 	return wrap("rename", l.name, err)
@@ -160,18 +184,19 @@ func (l *Limiter) rename(ctx context.Context, newName, flags string) (bool, erro
 	if to.keyNames[keyConfig] != l.keyNames[keyConfig] {
 		for _, key := range to.keyNames {
 			if slices.Contains(l.keys(), key) {
-				return false, invalidOption("the new name %q shares the key %q with the old one", newName, key)
+				return false, invalidOption("the new name %s shares the key %s with the old one", quoted(newName), quoted(key))
 			}
 		}
 	}
 	keys := append(append([]string(nil), l.keys()...), to.keys()...)
 	if !l.client.reachable(keys) {
-		return false, fmt.Errorf("%w: the new name %q lies elsewhere", ErrCrossSlotName, newName)
+		return false, fmt.Errorf("%w: the new name %s lies elsewhere", ErrCrossSlotName, quoted(newName))
 	}
+	sent := new(trail)
 	reply, err := within(ctx, l.client, func(ctx context.Context) ([]int64, error) {
-		return l.client.run(ctx, renameScript, keys, flags)
+		return l.client.run(ctx, sent, renameScript, false, keys, flags)
 	})
-	if err != nil {
+	if err = sent.outcome(err); err != nil {
 		return false, err
 	}
 	if reply[0] < 0 {

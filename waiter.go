@@ -31,12 +31,16 @@ type line struct {
 	ask         bool    // somebody has a question that the flight in the air doesn't carry
 	gathers     int     // how many callers the next flight waits for, those included who were just answered; 0: it doesn't
 	rebuild     bool    // the next flight finishes a rebuild of the free permits
+	grants      past    // the latest ones, with a granularity
 	timer       *time.Timer
-	naps        int // sleeps in a row that were cut short
+	naps        int  // sleeps in a row that were cut short, and slept to their end
+	napping     bool // the timer ends one more
 	share       share
 	rate        int64     // as of the last answer; 0: none yet
+	passes      int64     // who wants no more may be served by the process though the first one can't; 0: nobody
 	noticed     time.Time // when Redisson was last looked for on the server
 	polite      time.Time // until then this process takes no more than its part, by the client's clock
+	breaker     breaker   // where the way to the node has none
 	parked      bool      // among the spare lines
 	dropped     bool      // no longer among the lines of the client
 }
@@ -58,7 +62,12 @@ func (ln *line) idle() bool {
 // "" means all limiters.
 func (c *Client) wake(name string) {
 	c.denials.forget(name)
-	for _, ln := range c.lines.list(func(l *Limiter) bool { return name == "" || l.keyNames[keyConfig] == name }) {
+	c.rouse(func(l *Limiter) bool { return name == "" || l.keyNames[keyConfig] == name })
+}
+
+// rouse lets everybody who waits for chosen limiters in this process ask again.
+func (c *Client) rouse(chosen func(*Limiter) bool) {
+	for _, ln := range c.lines.list(chosen) {
 		ln.mu.Lock()
 		if ln.waiting > 0 {
 			ln.polite = time.Time{}
@@ -120,7 +129,8 @@ func (ln *line) join(r *request) {
 		ln.gathers = 0
 		ln.timer.Stop()
 	}
-	if gathered || !r.waits || ln.flight == nil && ln.waiter() == r || !r.until.IsZero() || ln.rate > 0 && r.n > ln.rate {
+	if gathered || !r.waits || ln.flight == nil && ln.waiter() == r || !r.until.IsZero() || ln.rate > 0 && r.n > ln.rate ||
+		r.n <= ln.passes {
 		ln.ask = true
 		ln.depart()
 	}
@@ -151,7 +161,7 @@ func (ln *line) abandon(r *request, cause error) (Result, error) {
 	}
 	ln.drop(r)
 	if r.flying {
-		cause = outcome(cause)
+		cause = unknown(cause)
 	}
 	return Result{}, cause
 }
@@ -171,6 +181,9 @@ func (ln *line) giveUp(r *request) bool {
 // drop forgets a request without an answer. Whoever is first in line then may need fewer permits, so it asks.
 func (ln *line) drop(r *request) {
 	r.gone = true
+	if r.flying {
+		r.on.present.Add(-1)
+	}
 	if !r.waits {
 		return
 	}
@@ -202,13 +215,15 @@ func (ln *line) plan(f *flight, g grants) {
 	urgent := ln.urgent(next)
 	switch {
 	case ln.flight != nil || ln.gathers > 0:
-	case took >= ln.client.faraway && len(f.answered) > 0 && (urgent || next == nil && len(f.answered) > 1):
+	case g.rate > 0 && !g.local() && took >= ln.client.faraway && len(f.answered) > 0 && (urgent || next == nil && len(f.answered) > 1):
 		ln.gathers = len(f.answered) + len(ln.trying) + ln.waiting
 		ln.set(took / 10)
 	case urgent:
 		ln.depart()
 	case next != nil && next.flown != f.number:
 		ln.rest()
+	case next != nil && g.local():
+		ln.set(min(max(next.free.Sub(ln.client.clock()), 0), g.retry))
 	case next != nil:
 		ln.share.saw(ln.client.identity, g)
 		ln.sleep(next, g)
@@ -233,7 +248,8 @@ func (ln *line) stop() {
 	}
 }
 
-// Sleeps are cut short, since what happens elsewhere can't be heard: a rate raised, permits released.
+// Sleeps are cut short, since what happens elsewhere can't be heard: a rate raised, permits released. They grow by those that
+// were slept to their end: who tries meanwhile asks for those who wait, too, and says nothing about how long they have.
 const (
 	shortestCut = time.Second
 	longestCut  = 15 * time.Second
@@ -244,19 +260,27 @@ const (
 func (ln *line) sleep(next *request, g grants) {
 	now, since := ln.client.clock(), ln.since(g)
 	ln.polite = ln.share.divide(g, since, next.free.Sub(since), next.n)
-	wait := max(next.free.Sub(now), 0)
-	if longest := min(shortestCut<<ln.naps, longestCut); wait > longest {
-		wait = longest - rand.N(longest/10)
-		ln.naps = min(ln.naps+1, 4)
+	wait, longest := max(next.free.Sub(now), 0), ln.longest()
+	if wait > longest {
 		ln.polite = time.Time{}
+		ln.nap(longest)
 	} else {
 		ln.naps = 0
 		if next.free.Before(ln.polite) {
 			wait = max(ln.share.ready(next.free, ln.polite, next.n).Sub(now), 0)
 		}
+		ln.set(wait)
 	}
-	ln.set(wait)
 	ln.client.watch()
+}
+
+// longest is how long the line may sleep.
+func (ln *line) longest() time.Duration { return min(shortestCut<<ln.naps, longestCut) }
+
+// nap sets the timer to about so long, in the place of a sleep that is to be cut short.
+func (ln *line) nap(longest time.Duration) {
+	ln.set(longest - rand.N(longest/10))
+	ln.napping = true
 }
 
 // room tells how many permits callers in line may ask for now, beside those of the first; below 0 for none.
@@ -275,10 +299,15 @@ func (ln *line) rest() {
 	if now.Before(ln.polite) {
 		at = ln.share.ready(now, ln.polite, next.n)
 	}
-	ln.set(max(at.Sub(now), 0))
+	if wait, longest := max(at.Sub(now), 0), ln.longest(); wait > longest {
+		ln.nap(longest)
+	} else {
+		ln.set(wait)
+	}
 }
 
 func (ln *line) set(wait time.Duration) {
+	ln.napping = false
 	if ln.timer == nil {
 		ln.timer = time.AfterFunc(wait, ln.rise)
 	} else {
@@ -324,6 +353,9 @@ func (ln *line) rise() {
 	}
 	if ln.waiting == 0 {
 		return
+	}
+	if ln.napping {
+		ln.naps = min(ln.naps+1, 4)
 	}
 	if next, now := ln.waiter(), ln.client.clock(); next != nil && ln.waiting > 1 && !now.Before(next.free) {
 		if at := ln.share.together(next.free); now.Before(at) {

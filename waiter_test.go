@@ -80,9 +80,10 @@ func (b *bubble) process(opts ...Option) *process {
 type wire struct {
 	*redis.Client
 	scripts atomic.Int64
-	there   atomic.Int64 // ns from the process to the server
-	back    atomic.Int64 // ns from the server to the process
-	cut     atomic.Int64 // the script, by number, whose answer is lost
+	there   atomic.Int64          // ns from the process to the server
+	back    atomic.Int64          // ns from the server to the process
+	cut     atomic.Int64          // the script, by number, whose answer is lost
+	fault   atomic.Pointer[error] // what each command gets instead of an answer
 
 	mu   sync.Mutex
 	hung chan struct{}
@@ -91,9 +92,13 @@ type wire struct {
 func (w *wire) Process(ctx context.Context, cmd redis.Cmder) error {
 	if name := cmd.Name(); name == "evalsha" || name == "eval" {
 		if w.scripts.Add(1) == w.cut.Load() {
-			cmd.SetErr(io.EOF)
+			_ = w.Client.Process(ctx, cmd)
 			return io.EOF
 		}
+	}
+	if fault := w.fault.Load(); fault != nil {
+		cmd.SetErr(*fault)
+		return *fault
 	}
 	time.Sleep(time.Duration(w.there.Load()))
 	w.mu.Lock()
@@ -782,8 +787,9 @@ func TestReleaseThatFailsHalfwayWakesWhoWaits(t *testing.T) {
 func TestChangesElsewhereAreNoticed(t *testing.T) {
 	hour := Rate{Permits: 10, Interval: time.Hour}
 	for _, c := range []struct {
+		tries         int // by others in the process, when somebody waits
 		after, within time.Duration
-	}{{100 * ms, 900 * ms}, {10 * time.Minute, 15 * time.Second}} {
+	}{{0, 100 * ms, 900 * ms}, {5, 100 * ms, 900 * ms}, {0, 10 * time.Minute, 15 * time.Second}} {
 		inBubble(t, func(t *testing.T, b *bubble) {
 			p, elsewhere := b.process(), b.process()
 			l, deleted := p.RateLimiter("l", WithRate(hour)), p.RateLimiter("deleted")
@@ -793,6 +799,10 @@ func TestChangesElsewhereAreNoticed(t *testing.T) {
 			b.granted("the first", b.acquire(l, 10), 0)
 			b.granted("the first", b.acquire(deleted, 10), 0)
 			waiter, other := b.acquire(l, 1), b.acquire(deleted, 1)
+			for range c.tries {
+				b.try(l, 1)
+				b.try(deleted, 1)
+			}
 			b.sleepTo(c.after)
 			if err := elsewhere.RateLimiter("l").SetRate(t.Context(), Rate{Permits: 11, Interval: time.Hour}, KeepState()); err != nil {
 				t.Fatal(err)
@@ -807,11 +817,38 @@ func TestChangesElsewhereAreNoticed(t *testing.T) {
 			if !errors.Is(other.err, ErrNotInitialized) {
 				t.Errorf("after %v: %v", c.after, other.err)
 			}
-			if n, most := p.wire.scripts.Load(), 2*(10+int64(c.after/(13*time.Second))); n > most {
+			if n, most := p.wire.scripts.Load(), 2*(10+int64(c.tries)+int64(c.after/(13*time.Second))); n > most {
 				t.Errorf("%d calls within %v, expected at most %d", n, c.after+c.within, most)
 			}
 		})
 	}
+}
+
+// They are noticed as soon where the first in line was answered by a call that stalled, before a later call for others.
+func TestChangesElsewhereAreNoticedAfterAStall(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p, elsewhere := b.process(), b.process()
+		p.lane.patient = shortestStall
+		hour := Rate{Permits: 10, Interval: time.Hour}
+		l := p.RateLimiter("l", WithRate(hour))
+		b.granted("the first", b.acquire(l, 10), 0)
+		stalled := p.wire.hang()
+		waiter := b.acquire(l, 1)
+		b.sleepTo(2 * shortestStall)
+		next := p.wire.hang()
+		other := b.acquire(l, 1)
+		stalled()
+		synctest.Wait()
+		next()
+		synctest.Wait()
+		if err := elsewhere.RateLimiter("l").SetRate(t.Context(), Rate{Permits: 12, Interval: time.Hour}, KeepState()); err != nil {
+			t.Fatal(err)
+		}
+		b.sleepTo(2*shortestStall + time.Second)
+		if !waiter.ok || !other.ok {
+			t.Errorf("%v, %v", waiter.err, other.err)
+		}
+	})
 }
 
 // Closing the redis client ends all waiting, when the queue wakes next.

@@ -7,7 +7,7 @@ require (
 	github.com/Shopify/toxiproxy/v2 v2.5.0
 	github.com/go-redis/redis_rate/v10 v10.0.1
 	github.com/redis/go-redis/v9 v9.22.0
-	github.com/rratelimiter/rratelimiter v0.0.0
+	github.com/rratelimiter/rratelimiter v0.1.0
 	github.com/rs/zerolog v1.28.0
 	golang.org/x/term v0.42.0
 	gonum.org/v1/plot v0.16.0
@@ -44,5 +44,3 @@ require (
 	google.golang.org/protobuf v1.28.1 // indirect
 	gopkg.in/tomb.v1 v1.0.0-20141024135613-dd632973f1e7 // indirect
 )
-
-replace github.com/rratelimiter/rratelimiter => ../

@@ -1,5 +1,6 @@
-// Package compat proves that this library and real Redissons share limiters: matrix_test.go for every version in the
-// table of the README, contention_test.go for many processes at once, suite_test.go for what Redisson tests of itself.
+// Package compat proves that this library and real Redissons share limiters: matrix_test.go for the releases in the table
+// of COMPATIBILITY.md, methods_test.go for its table of methods, contention_test.go for many processes at once,
+// suite_test.go for what Redisson tests of itself.
 package compat
 
 import (

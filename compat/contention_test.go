@@ -96,25 +96,39 @@ func (f fleet) run(t *testing.T, server *redistest.Server, name string, mixed bo
 	return r
 }
 
-// disorderOf tells how far time went back between calls, in the order in which Redis served them. Every client takes the
-// time before it sends its call, so on a busy machine a call can overtake another that says it is later. A record that
-// one call found expired lets a later one grant, whose time may be that much earlier: so it is windows shorter than the
-// interval by that much that never hold more than the rate. (Where calls are in order, the two are the same.)
+// disorderOf tells how far time went back between calls and those that were granted, in the order in which Redis served
+// them. Every client takes the time before it sends its call, so on a busy machine a call can overtake another that says
+// it is later. A record that one call found expired lets a later one grant, whose time may be that much earlier: so it is
+// windows shorter than the interval by that much that never hold more than the rate. (Where calls are in order, the two are
+// the same.)
 func disorderOf(commands []redistest.Command, name string) time.Duration {
-	var latest, most int64
+	var latest, current, most int64
 	for _, c := range commands {
-		if len(c.Args) < 10 || !strings.HasPrefix(strings.ToLower(c.Args[0]), "eval") || c.Args[3] != name {
+		if c.Lua && c.Name() == "ZADD" {
+			most = max(most, latest-current)
+		}
+		if c.Lua {
 			continue
 		}
-		for _, arg := range c.Args[8:10] { // Java says how many permits first, Go the time
-			if now, err := strconv.ParseInt(arg, 10, 64); err == nil && now > 1e12 {
-				latest = max(latest, now)
-				most = max(most, latest-now)
-				break
-			}
+		current = latest // of a call on another limiter
+		if now, ok := datedBy(c, name); ok {
+			latest, current = max(latest, now), now
 		}
 	}
 	return time.Duration(most) * time.Millisecond
+}
+
+// datedBy tells the time that a client gave to its call on a limiter, in ms.
+func datedBy(c redistest.Command, name string) (now int64, ok bool) {
+	if len(c.Args) < 10 || !strings.HasPrefix(c.Name(), "EVAL") || c.Args[3] != name {
+		return 0, false
+	}
+	for _, arg := range c.Args[8:10] { // Java says how many permits first, Go the time
+		if now, err := strconv.ParseInt(arg, 10, 64); err == nil && now > 1e12 {
+			return now, true
+		}
+	}
+	return 0, false
 }
 
 // scoresOf reads, from what a MONITOR saw, the records written for a permits key: whoever wrote them, in whatever format.

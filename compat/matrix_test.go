@@ -18,7 +18,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-var update = flag.Bool("update", false, "write the table of the matrix into the README")
+var (
+	update = flag.Bool("update", false, "write the table of the matrix into COMPATIBILITY.md")
+	all    = flag.Bool("all", false, "run the matrix with every release of Redisson")
+)
 
 // A check is a column of the matrix.
 type check struct {
@@ -36,41 +39,56 @@ var checks = []check{
 		javaFirst(redisson.PerClient)(b, name+":java")
 		goFirst(redisson.PerClient)(b, name+":go")
 	}},
-	{name: "Java reads Go's records", run: javaReadsRecords},
+	{name: "Java reads Go's records", run: javaReadsRecords, otherwise: "but for `availablePermits`", otherwiseTo: "3.13.4"},
 	{name: "Go reads Java's records", run: goReadsRecords},
 	{name: "life time by Java", run: lifeTimeByJava},
 	{name: "life time by Go", run: lifeTimeByGo},
-	{name: "new rate by Java", run: newRateByJava},
+	{name: "new rate by Java", since: "3.13.4", run: newRateByJava},
 	{name: "keep-alive", run: keepAlive, otherwise: "Java lets it die", otherwiseTo: "3.38.0"},
 	{name: "release", since: "3.52.0", run: release},
 }
 
-// TestMatrix runs every check with every version, and holds the table of the README against what it saw.
+// TestMatrix runs every check with every version, or with -all every release, and holds the tables of COMPATIBILITY.md
+// against what it saw.
 func TestMatrix(t *testing.T) {
-	if err := redisson.Build(context.Background()); err != nil {
+	versions := redisson.Versions
+	if *all {
+		versions = redisson.Releases
+	}
+	if err := redisson.Build(context.Background(), versions...); err != nil {
 		t.Fatal(err)
 	}
 	server := redistest.Real(t)
+	listed := listedMethods(t)
 	var mu sync.Mutex
 	results := map[string]map[string]string{}
 	t.Run("versions", func(t *testing.T) {
-		for _, version := range redisson.Versions {
+		for _, version := range versions {
 			t.Run(version, func(t *testing.T) {
 				t.Parallel()
 				row := map[string]string{}
+				left := len(checks)
 				defer func() {
 					mu.Lock()
 					defer mu.Unlock()
-					results[version] = row
+					if left == 0 { // else -run left some out
+						results[version] = row
+					}
 				}()
 				b := &bench{T: t, ctx: t.Context(), rdb: server.Client(), java: redisson.Start(t, version, redisson.Addr(server.Addr))}
+				t.Run("methods", func(t *testing.T) { listed.compare(t, b.java) })
+				t.Run("configuration alone", func(t *testing.T) {
+					configurationAlone(&bench{T: t, ctx: t.Context(), rdb: b.rdb, java: b.java}, version+":alone")
+				})
 				for _, c := range checks {
 					if before(version, c.since) {
 						row[c.name] = "–"
+						left--
 						continue
 					}
 					row[c.name] = "NO"
 					passed := t.Run(c.name, func(t *testing.T) {
+						left--
 						c.run(&bench{T: t, ctx: t.Context(), rdb: b.rdb, java: b.java}, version+":"+c.name)
 					})
 					switch {
@@ -83,9 +101,13 @@ func TestMatrix(t *testing.T) {
 			})
 		}
 	})
-	text := table(results)
-	t.Logf("version x check:\n%s", text)
-	compareReadme(t, text)
+	var rows []string
+	versions = slices.DeleteFunc(slices.Clone(versions), func(version string) bool { return results[version] == nil })
+	for _, version := range versions { // those that -run chose
+		rows = append(rows, tableRow(version, results[version]))
+	}
+	t.Logf("version x check:\n%s%s", tableHead(), strings.Join(rows, ""))
+	compareTable(t, versions, rows)
 }
 
 // before tells whether one version is older than another.
@@ -100,21 +122,23 @@ func before(version, other string) bool {
 	return other != "" && slices.Compare(parts(version), parts(other)) < 0
 }
 
-func table(results map[string]map[string]string) string {
+func tableHead() string {
 	var text strings.Builder
 	text.WriteString("| Redisson | record format |")
 	for _, c := range checks {
 		fmt.Fprintf(&text, " %s |", c.name)
 	}
 	text.WriteString("\n|---|---|" + strings.Repeat("---|", len(checks)) + "\n")
-	for _, version := range redisson.Versions {
-		fmt.Fprintf(&text, "| %s | `%s` |", version, formatNames[format(version)])
-		for _, c := range checks {
-			fmt.Fprintf(&text, " %s |", results[version][c.name])
-		}
-		text.WriteString("\n")
-	}
 	return text.String()
+}
+
+func tableRow(version string, results map[string]string) string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "| %s | `%s` |", version, formatNames[format(version)])
+	for _, c := range checks {
+		fmt.Fprintf(&text, " %s |", results[c.name])
+	}
+	return text.String() + "\n"
 }
 
 var formatNames = map[rratelimiter.RecordFormat]string{
@@ -136,31 +160,72 @@ func format(version string) rratelimiter.RecordFormat {
 }
 
 const (
-	readme     = "../README.md"
-	tableBegin = "<!-- matrix: written by make matrix-table -->\n"
+	page       = "../COMPATIBILITY.md"
+	tableBegin = "<!-- matrix: written by make matrix-all -->\n"
 	tableEnd   = "<!-- /matrix -->"
 )
 
-func compareReadme(t *testing.T, text string) {
+// compareTable holds the rows of some versions against those of the page, which has one for every release, and writes
+// them where that is wanted.
+func compareTable(t *testing.T, versions, rows []string) {
 	t.Helper()
-	page, err := os.ReadFile(readme)
+	content, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	head, rest, found := strings.Cut(string(page), tableBegin)
+	head, rest, found := strings.Cut(string(content), tableBegin)
 	old, tail, ends := strings.Cut(rest, tableEnd)
 	if !found || !ends {
-		t.Fatalf("%s has no place for the table", readme)
+		t.Fatalf("%s has no place for the table", page)
 	}
-	if strings.TrimSpace(old) == strings.TrimSpace(text) {
+	old = strings.TrimSpace(old) + "\n"
+	kept := map[string]string{}
+	for line := range strings.Lines(old) {
+		if cells := strings.Split(line, "|"); len(cells) > 1 {
+			kept[strings.TrimSpace(cells[1])] = line
+		}
+	}
+	text := tableHead()
+	for _, version := range redisson.Releases {
+		if i := slices.Index(versions, version); i >= 0 {
+			text += rows[i]
+		} else {
+			text += kept[version]
+		}
+	}
+	if old == text {
 		return
 	}
 	if !*update {
-		t.Errorf("the table in %s is not the one above: make matrix-table writes it", readme)
+		t.Errorf("the table in %s does not say what is above; make matrix-all writes it", page)
 		return
 	}
-	if err := os.WriteFile(readme, []byte(head+tableBegin+"\n"+text+"\n"+tableEnd+tail), 0o644); err != nil {
+	if err := os.WriteFile(page, []byte(head+tableBegin+"\n"+text+"\n"+tableEnd+tail), 0o644); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestTheTableHasEveryRelease keeps the table whole, of which most runs see only some rows.
+func TestTheTableHasEveryRelease(t *testing.T) {
+	content, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(content), tableBegin)
+	table, _, _ := strings.Cut(rest, tableEnd)
+	var versions []string
+	for line := range strings.Lines(table) {
+		if cells := strings.Split(line, "|"); len(cells) > 1 && cells[1][1] >= '0' && cells[1][1] <= '9' {
+			versions = append(versions, strings.TrimSpace(cells[1]))
+		}
+	}
+	if !slices.Equal(versions, redisson.Releases) {
+		t.Errorf("%s has the rows %q, and the releases are %q", page, versions, redisson.Releases)
+	}
+	for _, version := range redisson.Versions {
+		if !slices.Contains(redisson.Releases, version) {
+			t.Errorf("%s is no release", version)
+		}
 	}
 }
 
@@ -237,8 +302,21 @@ func (b *bench) twoGrants(take func(n int64) (bool, error)) {
 	want(b, "the second grant", true)(take(4))
 }
 
-// javaReadsRecords: Go's records expire one by one in Java's own script, which unpacks them to do so.
+// javaReadsRecords: Go's records expire one by one in Java's own script, which unpacks them to do so. The
+// availablePermits of 3.13.3 can't read any record that has expired, not even its own.
 func javaReadsRecords(b *bench, name string) {
+	own := before(b.java.Version(), "3.13.4")
+	see := func(name string) (int64, error) { return b.java.Available(b.ctx, name) }
+	if own {
+		rate := redisson.Rate{Permits: 10, Interval: time.Millisecond}
+		want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name+":own", rate))
+		want(b, "Java's tryAcquire", true)(b.java.TryAcquire(b.ctx, name+":own", 1))
+		b.eventually("Java's availablePermits fails on its own record", 10*time.Second, func() bool {
+			_, err := b.java.Available(b.ctx, name+":own")
+			return err != nil && strings.Contains(err.Error(), "unpack")
+		})
+		see = b.freeByTrying
+	}
 	formats := []rratelimiter.RecordFormat{readable(b.java.Version())}
 	if f := format(b.java.Version()); f != formats[0] {
 		formats = append(formats, f)
@@ -247,13 +325,27 @@ func javaReadsRecords(b *bench, name string) {
 		name := fmt.Sprintf("%s:%d", name, f)
 		l := b.client().RateLimiter(name, rratelimiter.WithRecordFormat(f))
 		want(b, "Go's TrySetRate", true)(l.TrySetRate(b.ctx, rratelimiter.Rate{Permits: 10, Interval: recordsInterval}))
+		began := time.Now()
 		b.twoGrants(func(n int64) (bool, error) { return l.TryAcquire(b.ctx, n) })
-		want(b, "Java's availablePermits", int64(3))(b.java.Available(b.ctx, name))
-		b.sees("Java", []int64{3, 6, 10}, func() (int64, error) { return b.java.Available(b.ctx, name) })
+		free, err := see(name)
+		if b.must("what Java sees", err); free != 3 && time.Since(began) < recordsInterval {
+			b.Fatalf("Java sees %d permits free, not 3", free)
+		}
+		b.sees("Java", []int64{3, 6, 10}, func() (int64, error) { return see(name) })
 		if n := b.rdb.ZCard(b.ctx, permitsKey(name)).Val(); n != 0 {
 			b.Fatalf("Java left %d records of Go", n)
 		}
 	}
+}
+
+// freeByTrying lets Java's tryAcquire count what is free, by asking for more than the rate. Where no record is live that
+// fails, as in all releases, but only after the count.
+func (b *bench) freeByTrying(name string) (int64, error) {
+	granted, err := b.java.TryAcquire(b.ctx, name, 11)
+	if granted || err != nil && !strings.Contains(err.Error(), "unpack") {
+		return 0, fmt.Errorf("11 of 10 permits: granted %v, %v", granted, err)
+	}
+	return b.rdb.Get(b.ctx, valueKey(name)).Int64()
 }
 
 // goReadsRecords: the other way round; Go also reads every member by itself.
@@ -358,32 +450,48 @@ func newRateByJava(b *bench, name string) {
 }
 
 // keepAlive: each side renews a limiter with a keep-alive that the other set; Redisson before 3.38 knows none, so that
-// under it alone the limiter dies.
+// under it alone the limiter dies. 3.37.0 takes one, as a life time that it never renews.
 func keepAlive(b *bench, name string) {
 	const alive = 1500 * time.Millisecond
-	renew := func(take func() (bool, error)) (lives bool) {
-		for end := time.Now().Add(2 * alive); time.Now().Before(end); time.Sleep(alive / 5) {
-			if _, err := take(); err != nil {
-				return false
-			}
-		}
-		return b.rdb.Exists(b.ctx, name).Val() == 1
-	}
 	l := b.limiter(name)
-	want(b, "Go's TrySetRate", true)(l.TrySetRate(b.ctx, rratelimiter.Rate{Permits: 5, Interval: 100 * time.Millisecond, KeepAlive: alive}))
-	knows := !before(b.java.Version(), "3.38.0")
+	goRate := rratelimiter.Rate{Permits: 5, Interval: 100 * time.Millisecond, KeepAlive: alive}
+	// renew tells whether the limiter lives on while it is used. Where the machine stood still for too long to tell, the
+	// limiter is made anew and used again.
+	renew := func(take func() (bool, error)) (lives bool) {
+		for range 10 {
+			used, late := time.Now(), false
+			lives = true
+			for end := used.Add(2 * alive); lives && time.Now().Before(end); time.Sleep(alive / 5) {
+				began := time.Now()
+				_, err := take()
+				late = late || time.Since(used) > alive*2/3
+				used, lives = began, err == nil
+			}
+			lives = lives && b.rdb.Exists(b.ctx, name).Val() == 1
+			if lives || !late {
+				break
+			}
+			b.must("Go's SetRate", l.SetRate(b.ctx, goRate))
+		}
+		return lives
+	}
+	want(b, "Go's TrySetRate", true)(l.TrySetRate(b.ctx, goRate))
+	knows, takesIt := !before(b.java.Version(), "3.38.0"), !before(b.java.Version(), "3.37.0")
 	if lives := renew(func() (bool, error) { return b.java.TryAcquire(b.ctx, name, 1) }); lives != knows {
 		b.Fatalf("under Java's traffic the limiter lives on: %v, want %v", lives, knows)
 	}
 	rate := redisson.Rate{Permits: 5, Interval: 100 * time.Millisecond, KeepAlive: alive}
 	err := b.java.SetRate(b.ctx, name, rate)
-	if !knows {
-		if !errors.Is(err, redisson.ErrUnsupported) {
-			b.Fatalf("Java's setRate with a keep-alive: %v, want unsupported", err)
-		}
-		b.must("Go's SetRate", l.SetRate(b.ctx, rratelimiter.Rate{Permits: 5, Interval: 100 * time.Millisecond, KeepAlive: alive}))
-	} else {
+	if takesIt {
 		b.must("Java's setRate", err)
+	} else if !errors.Is(err, redisson.ErrUnsupported) {
+		b.Fatalf("Java's setRate with a keep-alive: %v, want unsupported", err)
+	}
+	if !knows {
+		if field := b.rdb.HGet(b.ctx, name, "keepAliveTime").Val(); takesIt && field != "" {
+			b.Fatalf("Java wrote a keep-alive of %s", field)
+		}
+		b.must("Go's SetRate", l.SetRate(b.ctx, goRate))
 	}
 	if !renew(func() (bool, error) { return l.TryAcquire(b.ctx, 1) }) {
 		b.Fatal("under Go's traffic the limiter died")

@@ -61,35 +61,42 @@ func workerMain(words string) int {
 		line, _ := json.Marshal(g)
 		out.Write(append(line, '\n'))
 	}
-	time.Sleep(time.Until(o.Work.At))
-	end := time.Now().Add(o.Work.For)
+	acquireWhile(limiter, o.Work, report)
+	return failed
+}
+
+// acquireWhile lets goroutines acquire from a limiter for a while, as the threads of a harness do, and reports each grant
+// and each error.
+func acquireWhile(limiter *rratelimiter.Limiter, work redisson.Work, report func(redisson.Grant, error)) {
+	time.Sleep(time.Until(work.At))
+	end := time.Now().Add(work.For)
 	// Who is still waiting at the end leaves the line; a grant at that very moment is lost, and Redis alone knows it.
 	ctx, cancel := context.WithDeadline(context.Background(), end)
 	defer cancel()
 	var wg sync.WaitGroup
-	for thread := range o.Work.Threads {
+	for thread := range work.Threads {
 		wg.Go(func() {
 			for time.Now().Before(end) {
-				n := o.Work.Min + rand.Int64N(o.Work.Max-o.Work.Min+1)
+				n := work.Min + rand.Int64N(work.Max-work.Min+1)
 				start := time.Now()
 				granted, err := true, error(nil)
-				if o.Work.Blocked {
+				if work.Blocked {
 					err = limiter.Acquire(ctx, n)
 				} else {
 					granted, err = limiter.TryAcquire(context.Background(), n)
 				}
 				switch {
-				case errors.Is(err, context.DeadlineExceeded):
+				case errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil:
 				case err != nil || granted:
 					report(redisson.Grant{Thread: thread, Permits: n, Start: start, End: time.Now()}, err)
-				default:
-					time.Sleep(o.Work.Pause)
+				}
+				if err != nil || !granted {
+					time.Sleep(work.Pause)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	return failed
 }
 
 // runGo runs a worker and reads its log.

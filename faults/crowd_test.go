@@ -204,6 +204,7 @@ func TestBigRequestsUnderStreams(t *testing.T) {
 		},
 	} {
 		t.Run(test.what, func(t *testing.T) {
+			t.Parallel()
 			server := redistest.Real(t)
 			orders := make([]order, processes)
 			for i := range orders {

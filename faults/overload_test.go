@@ -23,13 +23,9 @@ const callersOfADeadRedis = 10_000
 
 // TestManyCallersOfADeadRedis: all get an error by their own deadline, and nothing is left of them.
 func TestManyCallersOfADeadRedis(t *testing.T) {
-	// How late do callers notice that their time is over who do nothing but wait for that?
-	idle := overdue(t, func(ctx context.Context, _ int) (bool, error) {
-		<-ctx.Done()
-		return false, ctx.Err()
-	})
-	t.Run("connection refused", func(t *testing.T) { overload(t, refusing(t), idle) })
-	t.Run("black hole", func(t *testing.T) { overload(t, blackHole(t), idle) })
+	t.Run("connection refused", func(t *testing.T) { overload(t, refusing(t)) })
+	t.Run("black hole", func(t *testing.T) { overload(t, blackHole(t)) })
+	t.Run("black hole, with a fallback", func(t *testing.T) { overload(t, blackHole(t), rratelimiter.WithFallback(1)) })
 }
 
 // refusing is an address at which nobody listens.
@@ -67,14 +63,18 @@ func blackHole(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-func overload(t *testing.T, addr string, idle calls) {
+// overload asks a dead Redis, with a deadline for most callers. Those without one have their answers once a call's time is
+// over, and a bit more for who comes just before the first call stalls.
+func overload(t *testing.T, addr string, opts ...rratelimiter.LimiterOption) {
 	const (
 		perCaller = 16 << 10 // bytes, its own stack included
 		rest      = 16 << 20 // bytes; the runtime keeps what it knew of goroutines
+		timeout   = time.Second
 	)
 	rdb := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Second})
 	t.Cleanup(func() { _ = rdb.Close() })
-	limiter := rratelimiter.NewClient(rdb).RateLimiter("overload", rratelimiter.WithRate(ample))
+	limiter := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(timeout)).
+		RateLimiter("overload", append(opts, rratelimiter.WithRate(ample))...)
 	runtime.GC()
 	goroutines, before := runtime.NumGoroutine(), memory()
 
@@ -91,11 +91,18 @@ func overload(t *testing.T, addr string, idle calls) {
 			}
 		}
 	})
-	got := overdue(t, func(ctx context.Context, caller int) (bool, error) {
-		if caller%2 == 0 {
+	got, idle := overdue(t, func(ctx context.Context, caller int) (bool, error) {
+		switch caller % 4 {
+		case 0:
 			return true, limiter.Acquire(ctx, 1)
+		case 1:
+			result, err := limiter.Allow(ctx, 1)
+			return result.Allowed, err
 		}
 		return limiter.TryAcquire(ctx, 1)
+	})
+	unbounded := load(callersOfADeadRedis/10, 1, 0, lasting(0), func(int) call {
+		return ask(1, func() (bool, error) { return limiter.TryAcquire(t.Context(), 1) })
 	})
 	close(done)
 	watching.Wait()
@@ -104,6 +111,9 @@ func overload(t *testing.T, addr string, idle calls) {
 		len(got), got.percentile(50), got.percentile(99), got.percentile(100),
 		idle.percentile(50), idle.percentile(99), idle.percentile(100), most>>20, before>>20)
 	for _, c := range got {
+		if len(opts) > 0 && c.Granted && c.err == nil {
+			continue
+		}
 		if !errors.Is(c.err, syscall.ECONNREFUSED) && !errors.Is(c.err, os.ErrDeadlineExceeded) &&
 			!errors.Is(c.err, context.DeadlineExceeded) {
 			t.Fatalf("a caller's error is %v", c.err)
@@ -111,6 +121,13 @@ func overload(t *testing.T, addr string, idle calls) {
 	}
 	if longest, limit := got.percentile(100), 500*time.Millisecond+5*idle.percentile(100); longest > limit {
 		t.Errorf("a caller had its answer %v after its deadline, not %v", longest, limit)
+	}
+	t.Logf("without a deadline: median %v, the last %v", unbounded.percentile(50), unbounded.percentile(100))
+	if longest, limit := unbounded.percentile(100), timeout+500*time.Millisecond+5*idle.percentile(100); longest > limit {
+		t.Errorf("a caller without a deadline had its answer after %v, not %v", longest, limit)
+	}
+	if answers := unbounded.where(answered); len(opts) > 0 && len(answers) < len(unbounded) || len(opts) == 0 && len(answers) > 0 {
+		t.Errorf("%d of %d callers without a deadline had an answer", len(answers), len(unbounded))
 	}
 	if most > before+callersOfADeadRedis*perCaller {
 		t.Errorf("%d bytes in use for %d callers", most-before, callersOfADeadRedis)
@@ -123,22 +140,33 @@ func overload(t *testing.T, addr string, idle calls) {
 	})
 }
 
-// overdue lets callers call with deadlines at random, and gives their calls as though these had begun at their deadlines.
-func overdue(t *testing.T, acquire func(ctx context.Context, caller int) (bool, error)) calls {
+// overdue lets callers call with deadlines at random, and gives their calls as though these had begun at their deadlines. So
+// it does for a tenth as many who do nothing but wait: how late do they notice that their time is over?
+func overdue(t *testing.T, acquire func(ctx context.Context, caller int) (bool, error)) (got, idle calls) {
 	const (
 		often    = 2 // calls of each
 		shortest = 200 * time.Millisecond
 		longest  = 1200 * time.Millisecond
 	)
-	return load(callersOfADeadRedis, often, 0, lasting(0), func(caller int) call {
+	all := load(callersOfADeadRedis*11/10, often, 0, lasting(0), func(caller int) call {
 		deadline := time.Now().Add(shortest + rand.N(longest-shortest))
 		ctx, cancel := context.WithDeadline(t.Context(), deadline)
 		defer cancel()
-		c := ask(1, func() (bool, error) { return acquire(ctx, caller) })
+		c := ask(1, func() (bool, error) {
+			if caller%11 == 10 {
+				<-ctx.Done()
+				return false, errIdle
+			}
+			return acquire(ctx, caller)
+		})
 		c.Start = deadline
 		return c
 	})
+	isIdle := func(c call) bool { return c.err == errIdle }
+	return all.where(func(c call) bool { return !isIdle(c) }), all.where(isIdle)
 }
+
+var errIdle = errors.New("nothing was asked")
 
 // memory is what the process has in use, or had and did not give back yet: heap and stacks.
 func memory() uint64 {

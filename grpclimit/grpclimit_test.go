@@ -139,7 +139,7 @@ func TestRedisThatFails(t *testing.T) {
 		guard := httplimit.New(httplimit.Per(s.Client(), "1h", rratelimiter.PerHour(1), httplimit.Path))
 		guard.Policy = &httplimit.Policy{Failure: c.failure, Bound: 10 * time.Second, Logger: slog.New(slog.DiscardHandler)}
 		client := serve(t, guard)
-		s.Fail("LOADING Redis is loading the dataset in memory")
+		s.Fail("OOM command not allowed")
 		err := call(t.Context(), client)
 		s.Fail("")
 		if status.Code(err) != c.want {

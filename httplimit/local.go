@@ -6,56 +6,47 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/local"
 )
 
-// local.go decides in the process while Redis can't. It never grants more than its share of a rate in any interval; it
-// counts by tenths of the interval, so permits return up to a tenth late. It keeps at most mostKeys keys.
+// local.go decides in the process while Redis can't. It never grants more than its share of a rate in any interval, and
+// permits return up to a tenth of that late. It keeps at most mostKeys keys.
 
-const (
-	tenths   = 10
-	mostKeys = 10_000
-)
+const mostKeys = 10_000
 
-type local struct {
+type deputy struct {
 	mu      sync.Mutex
-	windows map[localKey]*window
+	windows map[localKey]*local.Window
 }
 
 type localKey struct{ name, key string }
 
-// A window counts what was granted in the last tenths of an interval, and in the current one.
-type window struct {
-	interval time.Duration
-	current  int64 // number of the tenth that counts[0] belongs to
-	counts   [tenths + 1]int64
-}
-
 // ask answers for claims whose rate is known. It can't if there is none, or no room for their keys.
-func (l *local) ask(claims []Claim, share float64) (answers []Answer, can bool) {
+func (d *deputy) ask(claims []Claim, share float64) (answers []Answer, can bool) {
 	if share <= 0 {
 		share = 1
 	}
 	now := time.Now()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var windows []*window
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var windows []*local.Window
 	denied := false
 	for _, c := range claims {
 		if c.Rate.Permits < 1 || c.Rate.Interval <= 0 {
 			continue
 		}
-		w := l.window(localKey{c.Name, c.Key}, c.Rate.Interval, now)
+		w := d.window(localKey{c.Name, c.Key}, c.Rate.Interval, now)
 		if w == nil {
 			continue
 		}
 		limit := max(1, int64(math.Floor(float64(c.Rate.Permits)*share)))
 		n := min(c.Permits, limit)
-		free := limit - w.used()
+		free := limit - w.Used()
 		a := Answer{Claim: c, Result: rratelimiter.Result{Limit: limit, Remaining: max(free, 0)}}
 		if a.Refused = n > free; a.Refused {
-			a.RetryAfter, denied = w.until(now, w.used()+n-limit), true
+			a.RetryAfter, denied = w.Until(now, w.Used()+n-limit), true
 		}
-		a.ResetAfter = w.until(now, w.used())
+		a.ResetAfter = w.Until(now, w.Used())
 		answers, windows = append(answers, a), append(windows, w)
 	}
 	if denied {
@@ -63,72 +54,36 @@ func (l *local) ask(claims []Claim, share float64) (answers []Answer, can bool) 
 	}
 	for i, w := range windows {
 		n := min(answers[i].Permits, answers[i].Limit)
-		w.counts[0] += n
+		w.Take(n)
 		answers[i].Allowed, answers[i].Remaining = true, answers[i].Remaining-n
-		answers[i].ResetAfter = w.until(now, w.used())
+		answers[i].ResetAfter = w.Until(now, w.Used())
 	}
 	return answers, len(answers) > 0
 }
 
 // window finds the window of a key, moved on to now, or makes it; nil if there is no room.
-func (l *local) window(key localKey, interval time.Duration, now time.Time) *window {
-	w := l.windows[key]
-	if w == nil || w.interval != interval {
-		if w == nil && len(l.windows) >= mostKeys && !l.sweep(now) {
+func (d *deputy) window(key localKey, interval time.Duration, now time.Time) *local.Window {
+	w := d.windows[key]
+	if w == nil {
+		if len(d.windows) >= mostKeys && !d.sweep(now) {
 			return nil
 		}
-		if l.windows == nil {
-			l.windows = map[localKey]*window{}
+		if d.windows == nil {
+			d.windows = map[localKey]*local.Window{}
 		}
-		w = &window{interval: interval, current: now.UnixNano() / tenth(interval)}
-		l.windows[key] = w
+		w = &local.Window{}
+		d.windows[key] = w
 	}
-	w.move(now)
+	w.Turn(now, interval)
 	return w
 }
 
 // sweep forgets keys that have nothing in use, and tells whether that made room.
-func (l *local) sweep(now time.Time) bool {
-	for key, w := range l.windows {
-		if w.move(now); w.used() == 0 {
-			delete(l.windows, key)
+func (d *deputy) sweep(now time.Time) bool {
+	for key, w := range d.windows {
+		if w.Empty(now) {
+			delete(d.windows, key)
 		}
 	}
-	return len(l.windows) < mostKeys
-}
-
-// tenth is the length of a tenth in ns, rounded up.
-func tenth(interval time.Duration) int64 { return (int64(interval) + tenths - 1) / tenths }
-
-func (w *window) move(now time.Time) {
-	current := now.UnixNano() / tenth(w.interval)
-	for ; w.current < current; w.current++ {
-		if w.used() == 0 {
-			w.current = current
-			return
-		}
-		copy(w.counts[1:], w.counts[:])
-		w.counts[0] = 0
-	}
-}
-
-func (w *window) used() (sum int64) {
-	for _, n := range w.counts {
-		sum += n
-	}
-	return sum
-}
-
-// until is the time until n permits that are in use will have returned.
-func (w *window) until(now time.Time, n int64) time.Duration {
-	for i := tenths; i >= 0; i-- {
-		if n <= 0 {
-			break
-		}
-		if n -= w.counts[i]; n <= 0 {
-			end := (w.current - int64(i) + tenths + 1) * tenth(w.interval)
-			return time.Duration(end - now.UnixNano())
-		}
-	}
-	return 0
+	return len(d.windows) < mostKeys
 }

@@ -14,7 +14,7 @@ func TestLocalGrantsNoMoreThanItsShareInAnyInterval(t *testing.T) {
 	for _, interval := range []time.Duration{time.Second, 7 * time.Millisecond, time.Hour + 3} {
 		synctest.Test(t, func(t *testing.T) {
 			const limit = 5
-			var l local
+			var l deputy
 			random := rand.New(rand.NewPCG(1, 2))
 			claim := Claim{Name: "a", Permits: 1, Rate: rratelimiter.Rate{Permits: 2 * limit, Interval: interval}}
 			var granted []time.Time
@@ -49,7 +49,7 @@ func TestLocalGrantsNoMoreThanItsShareInAnyInterval(t *testing.T) {
 
 func TestLocalKeepsItsWord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var l local
+		var l deputy
 		claims := []Claim{{Name: "a", Permits: 2, Rate: rratelimiter.PerSecond(3)}}
 		ask := func() Answer {
 			answers, _ := l.ask(claims, 1)
@@ -74,7 +74,7 @@ func TestLocalKeepsItsWord(t *testing.T) {
 }
 
 func TestLocalRefusalTakesNothingFromOtherLimits(t *testing.T) {
-	var l local
+	var l deputy
 	small := Claim{Name: "small", Permits: 1, Rate: rratelimiter.PerHour(1)}
 	large := Claim{Name: "large", Permits: 1, Rate: rratelimiter.PerHour(2)}
 	for i, want := range []bool{true, false, false} {
@@ -88,7 +88,7 @@ func TestLocalRefusalTakesNothingFromOtherLimits(t *testing.T) {
 }
 
 func TestLocalNeedsARate(t *testing.T) {
-	var l local
+	var l deputy
 	if answers, can := l.ask([]Claim{{Name: "a", Permits: 1}}, 1); can {
 		t.Errorf("decided: %+v", answers)
 	}
@@ -96,7 +96,7 @@ func TestLocalNeedsARate(t *testing.T) {
 
 func TestLocalIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var l local
+		var l deputy
 		ask := func(key int) bool {
 			_, can := l.ask([]Claim{{Name: "a", Key: fmt.Sprint(key), Permits: 1, Rate: rratelimiter.PerMinute(5)}}, 1)
 			return can

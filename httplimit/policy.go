@@ -54,7 +54,7 @@ type Policy struct {
 	Logger *slog.Logger
 
 	counts [outcomes]atomic.Int64
-	local  local
+	local  deputy
 	mu     sync.Mutex
 	logged map[bool]time.Time // when errors of the configuration, or others, were last logged
 }

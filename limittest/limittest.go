@@ -146,8 +146,9 @@ func (s *Server) Client(opts ...rratelimiter.Option) *rratelimiter.Client {
 // Redis is the connection to the server that all clients use: to look at keys, or to change them behind a limiter's back.
 func (s *Server) Redis() *redis.Client { return s.rdb }
 
-// Fail lets the server answer every command with an error, such as "LOADING Redis is loading the dataset in memory",
-// until it is called with "".
+// Fail lets the server answer every command with an error, such as "OOM command not allowed", until it is called with "".
+// Where the error says that it will pass, as LOADING does, calls are made again until their time is over: 10 s of real time,
+// unless a client has another one (WithCallTimeout).
 func (s *Server) Fail(message string) { s.server.SetError(message) }
 
 // Now is what the clock shows.

@@ -5,11 +5,14 @@
 -- ARGV  1 now (ms; '': this server's clock), 2 the record of all that is asked for, 3 how many permits that is ('': one
 --       record can't tell, or somebody is to get nothing), 4 groups of callers in order, "SIZExCOUNT SIZExCOUNT! ...", the
 --       strict ones first and marked; '': only look, 5 flags, [6 the caller's rate ("rate interval type keep-alive"; '': it
---       has none), [7 granularity (ms)]]
+--       has none), [7 granularity (ms; 0: none), [8 the time of an earlier attempt of the same call (ms), or one before it,
+--       which is looked for first, 9 how many ids are the call's own, 10 the last three bytes of the ids under which the
+--       client has had grants before, as numbers between blanks]]]
 --       flags: r a record for each grant, u grant a part of the (only) size rather than nothing, d tell when permits will
 --       be free, e report another rate in force, where else the caller's is set where none is, b finish a rebuild, q the
---       queue goes on behind the strict groups, so nobody but these gets anything
--- reply 1 status (0, 1 to 7 not initialised: config.lua, 8 another rate is in force), then with status 0:
+--       queue goes on behind the strict groups, so nobody but these gets anything, j join no record of another call
+-- reply 1 status (0, 1 to 7 not initialised: config.lua, 8 another rate is in force, 9 what an earlier attempt was granted
+--       can't be told any more), then with status 0:
 --       2 rate, 3 interval (ms), 4 permits free after all; no more if all is granted and there is nothing else to tell,
 --       5 notes (names.lua), 6 now (ms), 7 ms until all permits are free (0 unless granted or asked for); no more if all
 --       is granted,
@@ -31,7 +34,7 @@
 --   INCRBY  the free permits
 -- Expired records cost ZRANGEBYSCORE (their permits), ZRANGE (who is oldest then) and ZREMRANGEBYRANK; a life time
 -- PEXPIRE of both keys; a granularity ZRANGEBYSCORE (this client's record of the bucket) and ZREM of it; a refusal ZCARD and
--- ZRANGE of the records that it adds up or walks.
+-- ZRANGE of the records that it adds up or walks; a look for an earlier attempt what seek.lua and redate.lua say.
 
 --@include names
 local from, asked, flags, given, granularity = 0, ARGV[1], ARGV[5], ARGV[6], ARGV[7]
@@ -50,24 +53,30 @@ if ARGV[4] == '' and not set then
 end
 --@include clock
 local rebuild = flags ~= '' and find(flags, 'b', 1, true)
---@include settle
 local at = now -- the score of what is granted
 --@include bucket
+local found
+if ARGV[9] then
+  --@include look
+end
+--@include settle
 
 -- Decide.
 local wanted = tonumber(ARGV[3])
 local left, lasts, groups, origin
-if wanted and wanted <= free then
+if found and found == wanted then
+  left = free
+elseif wanted and wanted <= free and not found then
   left = free - wanted
 else
   --@include divide
 end
 local taken = free - left
-if taken > 0 then
+if taken > 0 or found then
   lasts = lasts or at + interval - now
 end
 local joined, held = nil, 0
-if bucketed and taken > 0 then
+if bucketed and taken > 0 and not find(flags, 'j', 1, true) then
   local prefix = string.sub(ARGV[2], 1, -5)
   --@include join
 end
@@ -81,8 +90,15 @@ if taken > 0 then
   if groups and find(flags, 'r', 1, true) and not find(flags, 'u', 1, true) then
     --@include each
   elseif joined or taken ~= wanted or call('ZADD', records, 'NX', score, ARGV[2]) == 0 then
+    if not joined and taken == wanted and asked ~= '' and tonumber(call('ZSCORE', records, ARGV[2])) >= at then
+      return { 9 } -- a later attempt of this call was served before this one, which nobody waits for any more
+    end
     --@include add
-    add(records, string.sub(ARGV[2], 1, -5), taken + held, at)
+    local prefix = string.sub(ARGV[2], 1, -5)
+    if granularity then
+      --@include share
+    end
+    add(records, prefix, taken + held, at)
     if joined then
       call('ZREM', records, joined)
     end

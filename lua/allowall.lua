@@ -3,12 +3,15 @@
 -- KEYS  five a limiter: config, value, client value, permits, client permits
 -- ARGV  six a limiter: permits, now (ms; '': this server's clock), bytes of a record before its permits, flags (e report
 --       another rate in force, where else the caller's is set where none is, b finish a rebuild), the caller's rate
---       ("rate interval type keep-alive"; '': it has none), granularity (ms; 0: none)
+--       ("rate interval type keep-alive"; '': it has none), granularity (ms; 0: none); then, where an earlier attempt of the
+--       same call is looked for, one a limiter: the time of that (ms), or one before it
 -- reply 1 status (0; else as in acquire.lua, of the limiter numbered by 2, from 0), then with status 0 eight a limiter:
 --       1 granted if all grant (1 yes, 0 no, -1 more than its rate), now (ms), rate, interval (ms), permits free after
 --       all, notes (names.lua), ms until the permits are free, ms until all are free
 
 --@include names
+
+--@include lookall
 
 -- Each limiter is read and decided on; what then remains to do is a function of it, called once all are decided on.
 local all, answer, finishers = true, { 0 }, {}
@@ -19,7 +22,7 @@ for i = 0, #KEYS / 5 - 1 do
   given = given ~= '' and given or nil
   local enforced, rebuild = find(flags, 'e', 1, true), find(flags, 'b', 1, true)
   --@include config
-  if fault or enforced and notes == DIFFERS then
+  if fault or enforced and notes == DIFFERS and not found then
     return { enforced and 8 or fault, i }
   end
   --@include clock
@@ -27,14 +30,14 @@ for i = 0, #KEYS / 5 - 1 do
   local at, taken = now, wanted
   --@include bucket
   local joined, held = nil, 0
-  if bucketed then
+  if bucketed and not found then
     --@include join
   end
 
   local granted, waits, lasts = 1, 0, at + interval - now
-  if wanted > rate then
+  if wanted > rate and not found then
     granted, lasts = -1, 0
-  elseif wanted > free then
+  elseif wanted > free and not found then
     granted, lasts = 0, 0
     if not more then
       --@include refusal
@@ -59,7 +62,7 @@ for i = 0, #KEYS / 5 - 1 do
     if set then
       call('HSET', name, unpack(set))
     end
-    if all then
+    if all and not found then
       --@include add
       add(records, prefix, wanted + held, at)
       if joined then

@@ -43,21 +43,9 @@ repeat
   all = all + #page / 2
 until #page < 2 * PAGE
 
-local free, consistent
-if count == 0 then
-  free = rate
-  consistent = counted and counted + expired == free or all == 0 and not stored
-elseif not counted or counted + expired > rate then
-  free, consistent = math.max(0, rate - used), false
-else
-  free = counted + expired
-  consistent = free + used == rate
-  if counted < 0 and count <= 256 then
-    free = rate - used -- as rebuild.lua has it
-  end
-end
+--@include judge
 local life = call('PTTL', name)
-for _, figure in ipairs({ math.max(0, free), used, count, oldest, newest, life, consistent and 1 or 0 }) do
+for _, figure in ipairs({ free, used, count, oldest, newest, life, consistent and 1 or 0 }) do
   answer[#answer + 1] = figure
 end
 return answer

@@ -108,6 +108,25 @@ func Decode(data []byte) (*Snapshot, error) {
 	return s, nil
 }
 
+// DecodeAll reads what Encode wrote several times, one after the other, as in a file that keeps more limiters than one. No
+// bytes are no snapshots. Whatever else the bytes are, the error is ErrInvalid and says what is wrong, and where.
+func DecodeAll(data []byte) ([]*Snapshot, error) {
+	rest := bytes.NewReader(data)
+	var all []*Snapshot
+	for rest.Len() > 0 {
+		r := &reader{rest: rest, from: msgpack.NewDecoder(rest)}
+		s := r.snapshot()
+		if r.err == nil {
+			r.err = s.check()
+		}
+		if r.err != nil {
+			return nil, fmt.Errorf("decode snapshot %d: %w", len(all)+1, r.err)
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}
+
 // A reader reads until something is wrong, then nothing more.
 type reader struct {
 	rest *bytes.Reader

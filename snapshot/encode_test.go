@@ -60,6 +60,27 @@ func TestEncodedComesBack(t *testing.T) {
 }
 
 // The files in testdata and in bug reports must stay readable, so these bytes must never change their meaning.
+func TestSeveralSnapshotsComeBack(t *testing.T) {
+	one, other := full(), full()
+	other.Name, other.Clients = "other", nil
+	data := append(encoded(t, one), encoded(t, other)...)
+	all, err := snapshot.DecodeAll(data)
+	if err != nil || !reflect.DeepEqual(all, []*snapshot.Snapshot{one, other}) {
+		t.Errorf("%v, %v came back", all, err)
+	}
+	if all, err := snapshot.DecodeAll(nil); len(all) > 0 || err != nil {
+		t.Errorf("%v, %v came back from nothing", all, err)
+	}
+	for _, wrong := range [][]byte{data[:len(data)-1], append(data[:len(data):len(data)], 0)} {
+		if all, err := snapshot.DecodeAll(wrong); all != nil || !errors.Is(err, snapshot.ErrInvalid) {
+			t.Errorf("%v, %v came back", all, err)
+		}
+	}
+	if _, err := snapshot.Decode(data); !errors.Is(err, snapshot.ErrInvalid) {
+		t.Errorf("two are one: %v", err)
+	}
+}
+
 func TestBytesOfVersion1(t *testing.T) {
 	s := &snapshot.Snapshot{Name: "n", TakenAt: time.UnixMilli(1).UTC(), HostTime: time.UnixMilli(2).UTC(), OneStep: true,
 		Config: &snapshot.Config{Fields: []snapshot.Field{{Name: "rate", Value: "1"}}},

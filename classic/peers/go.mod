@@ -2,12 +2,10 @@ module github.com/rratelimiter/rratelimiter/classic/peers
 
 go 1.25.0
 
-replace github.com/rratelimiter/rratelimiter => ../..
-
 require (
 	github.com/go-redis/redis_rate/v10 v10.0.1
 	github.com/redis/go-redis/v9 v9.22.0
-	github.com/rratelimiter/rratelimiter v0.0.0
+	github.com/rratelimiter/rratelimiter v0.1.0
 )
 
 require (

@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
@@ -59,8 +62,8 @@ func (c cleaned) Error() string        { return c.text }
 func (c cleaned) Is(target error) bool { return errors.Is(c.err, target) }
 
 var (
-	addressed   = regexp.MustCompile(`(?is)\b(rediss?|unix):/.*`)
-	credentials = regexp.MustCompile(`(?i)\b(rediss?|unix)://[^\s"]*@`)
+	addressed   = regexp.MustCompile(`(?is)\b((?:rediss?|unix)(?:\+\w+)?):/.*`)
+	credentials = regexp.MustCompile(`(?i)\b((?:rediss?|unix)(?:\+\w+)?)://[^\s"]*@`)
 )
 
 // redacted is a text that repeats what a user wrote, up to where an address begins.
@@ -81,17 +84,40 @@ func connect(address string) (*server, error) {
 	if address == "" {
 		return embedded()
 	}
+	return connectBy(address, access{})
+}
+
+// access is what is needed beside an address.
+type access struct {
+	user, password, sentinelPassword string // where the address has none
+	tls                              *tls.Config
+	clustered                        bool // the address is that of a node of a cluster
+	patient                          bool // calls may take as long as a look at very many records takes
+}
+
+// connectBy opens the server of an address that is not "".
+func connectBy(address string, a access) (*server, error) {
 	scheme, rest, found := strings.Cut(address, "://")
+	scheme, kind, _ := strings.Cut(scheme, "+")
 	switch {
-	case !found || scheme != "redis" && scheme != "rediss" && scheme != "unix":
-		return nil, errors.New("--redis is not an address: it must begin with redis://, rediss:// or unix://")
-	case scheme != "unix" && strings.Contains(hosts(rest), ","):
-		return connectCluster(scheme, rest)
+	case !found || scheme != "redis" && scheme != "rediss" && (scheme != "unix" || kind != "") ||
+		kind != "" && kind != "cluster" && kind != "sentinel":
+		return nil, errors.New("--redis is not an address: it must begin with redis://, rediss://, unix://, redis+cluster:// " +
+			"or redis+sentinel://")
+	case a.tls != nil && scheme != "rediss":
+		return nil, errors.New("--ca, --cert, --key and --insecure are for TLS: the address must begin with rediss://, " +
+			"rediss+cluster:// or rediss+sentinel://")
+	case kind == "sentinel":
+		return connectSentinel(scheme, rest, a)
+	case scheme != "unix" && (kind == "cluster" || a.clustered || strings.Contains(hosts(rest), ",")):
+		return connectCluster(scheme, rest, a)
 	}
 	options, err := redis.ParseURL(address)
 	if err != nil {
 		return nil, errAddress
 	}
+	a.complete(&options.Username, &options.Password, &options.TLSConfig)
+	a.wait(&options.ReadTimeout, &options.DialerRetries)
 	s := &server{rdb: redis.NewClient(options), options: options, where: options.Addr}
 	if options.Network != "unix" {
 		s.where = scheme + "://" + options.Addr
@@ -105,8 +131,38 @@ func connect(address string) (*server, error) {
 	return s, nil
 }
 
+// complete fills in what an address left out.
+func (a access) complete(user, password *string, to **tls.Config) {
+	if *password == "" {
+		*password = a.password
+		if *user == "" {
+			*user = a.user
+		}
+	}
+	if a.tls == nil {
+		return
+	}
+	config := a.tls.Clone()
+	if *to != nil {
+		config.ServerName = (*to).ServerName
+		config.InsecureSkipVerify = config.InsecureSkipVerify || (*to).InsecureSkipVerify
+	}
+	*to = config
+}
+
+// wait bounds calls, and the tries to reach somebody: commands are tried again by themselves.
+func (a access) wait(timeout *time.Duration, tries *int) {
+	if a.patient && *timeout == 0 {
+		*timeout = patience
+	}
+	*tries = 1
+}
+
+// patience is how long a call of an operator may take.
+const patience = 15 * time.Second
+
 var errAddress = errors.New("--redis can't be read as an address, such as redis://user:password@host:6379/0, " +
-	"rediss://host:6379 or unix:///path/to/socket?db=0; in a password, write characters like / ? # @ : % as %2F %3F %23 %40 %3A %25")
+	"rediss://host:6379, redis+cluster://host:6379, redis+sentinel://host:26379/master/0 or unix:///path/to/socket?db=0; in a password, write characters like / ? # @ : % as %2F %3F %23 %40 %3A %25")
 
 // hosts is the part of an address, less its scheme, that names hosts.
 func hosts(rest string) string {
@@ -116,7 +172,7 @@ func hosts(rest string) string {
 }
 
 // connectCluster opens a cluster, given by some of its nodes: redis://host:port,host:port.
-func connectCluster(scheme, rest string) (*server, error) {
+func connectCluster(scheme, rest string, a access) (*server, error) {
 	user := rest[:strings.LastIndex(rest, "@")+1]
 	nodes := strings.Split(hosts(rest), ",")
 	_, path, _ := strings.Cut(rest[len(user):], "/")
@@ -128,11 +184,56 @@ func connectCluster(scheme, rest string) (*server, error) {
 	if err != nil || path != "" && path != "0" {
 		return nil, errAddress
 	}
+	a.complete(&options.Username, &options.Password, &options.TLSConfig)
+	a.wait(&options.ReadTimeout, &options.DialerRetries)
 	s := &server{
 		rdb: redis.NewClusterClient(options), nodes: options.Addrs,
 		where: "the cluster of " + strings.Join(options.Addrs, ", "),
 	}
 	s.hide(options.Password, rest)
+	return s, nil
+}
+
+// connectSentinel opens the master that sentinels know by a name: redis+sentinel://host:port,host:port/name/database. A
+// password in the address is the master's.
+func connectSentinel(scheme, rest string, a access) (*server, error) {
+	user := rest[:strings.LastIndex(rest, "@")+1]
+	path, query, _ := strings.Cut(rest[len(user):], "?")
+	_, path, _ = strings.Cut(path, "/")
+	master, database, _ := strings.Cut(path, "/")
+	name, err := url.PathUnescape(master)
+	if err != nil || name == "" {
+		return nil, errors.New("--redis names no master: it must be like redis+sentinel://host:26379/mymaster")
+	}
+	nodes := strings.Split(hosts(rest), ",")
+	options, err := redis.ParseURL(scheme + "://" + user + nodes[0] + "/" + database + "?" + query)
+	if err != nil {
+		return nil, errAddress
+	}
+	a.complete(&options.Username, &options.Password, &options.TLSConfig)
+	a.wait(&options.ReadTimeout, &options.DialerRetries)
+	failover := &redis.FailoverOptions{
+		MasterName: name, SentinelPassword: a.sentinelPassword,
+		Username: options.Username, Password: options.Password, DB: options.DB, TLSConfig: options.TLSConfig,
+		DialerRetries: options.DialerRetries, DialTimeout: options.DialTimeout, ReadTimeout: options.ReadTimeout, WriteTimeout: options.WriteTimeout,
+	}
+	for _, node := range nodes {
+		if _, _, err := net.SplitHostPort(node); err != nil {
+			node = net.JoinHostPort(strings.Trim(node, "[]"), "26379")
+		}
+		failover.SentinelAddrs = append(failover.SentinelAddrs, node)
+	}
+	s := &server{
+		rdb:   redis.NewFailoverClient(failover),
+		where: fmt.Sprintf("the master %s of the sentinels %s", printable(name), strings.Join(failover.SentinelAddrs, ", ")),
+	}
+	if options.DB != 0 {
+		s.where += ", database " + strconv.Itoa(options.DB)
+	}
+	s.hide(options.Password, rest)
+	if a.sentinelPassword != "" {
+		s.secrets = append(s.secrets, a.sentinelPassword)
+	}
 	return s, nil
 }
 

@@ -1,12 +1,27 @@
 package main
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/big"
 	"net"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/alicebob/miniredis/v2"
+	miniserver "github.com/alicebob/miniredis/v2/server"
+
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -46,6 +61,14 @@ func TestPasswordsAreNotPrinted(t *testing.T) {
 		{"demo", "--redis", "redis://:hush1hush2@" + closed},
 		{"demo", "--redis", "redis://me:hush1hush2@" + real.Addr},
 		{"demo", "--redis", "redis://me:hush1hush2@" + echo},
+		{"demo", "--redis", "rediss://me:hush1hush2@" + closed},
+		{"demo", "--redis", "redis://me:hush1hush2@" + closed + "," + closed},
+		{"demo", "--redis", "redis://me:hush1hush2@" + real.Addr + "," + real.Addr},
+		{"demo", "--redis", "unix://me:hush1hush2@/nowhere/redis.sock?db=1"},
+		{"demo", "--redis", "unix://me:hush1hush2@/nowhere/redis.sock?db=hush"},
+		{"demo", "--redis", "redis://me:hush1hush2@[::1"},
+		{"demo", "--redis", "redis://me:hush1hush2@host:port"},
+		{"demo", "--redis", "redis://me:hush1\x7fhush2@" + closed},
 		{"demo", "--redis", "redis://me:hush1%2Fhush2@" + echo},
 		{"demo", "--redis", "redis://me:hush1/hush2@" + closed},
 		{"demo", "--redis", "redis://me:12/hush2@" + closed},
@@ -61,6 +84,14 @@ func TestPasswordsAreNotPrinted(t *testing.T) {
 		{"demo", "--redis", "redis//me:hush1@" + closed},
 		{"demo", "--redis", "http://me:hush1@" + closed},
 		{"demo", "--redis", "hush1"},
+		{"ls", "--redis", "redis://me:hush1hush2@" + echo},
+		{"show", "x", "--redis", "redis://me:hush1hush2@" + real.Addr},
+		{"show", "x", "--redis", "redis+cluster://me:hush1hush2@" + closed},
+		{"ls", "--redis", "redis+sentinel://me:hush1hush2@" + closed + "/x"},
+		{"ls", "--redis", "redis+sentinel://me:hush1@" + closed},
+		{"ls", "--redis", "redis+other://me:hush1@" + closed},
+		{"ls", "--rediss", "redis+cluster://me:hush1@" + closed},
+		{"set", "x", "redis+cluster://me:hush1@" + closed},
 		{"demo", "redis://me:hush1@" + closed},
 		{"redis://me:hush1@" + closed},
 		{"demo", "--for", "redis://me:hush1@" + closed},
@@ -111,5 +142,205 @@ func TestCleanKeepsTheCause(t *testing.T) {
 	}
 	if s.clean(nil) != nil {
 		t.Error("an error out of nothing")
+	}
+}
+
+func TestOtherKindsOfAddresses(t *testing.T) {
+	for _, c := range []struct{ address, where string }{
+		{"redis+cluster://user:secret@a:7000", "the cluster of a:7000"},
+		{"rediss+cluster://a:7000,b:7001", "the cluster of a:7000, b:7001"},
+		{"redis+sentinel://user:secret@a:26380,b/my%20master/2", `the master "my master" of the sentinels a:26380, b:26379, database 2`},
+		{"rediss+sentinel://a/mymaster", "the master mymaster of the sentinels a:26379"},
+	} {
+		s, err := connectBy(c.address, access{password: "secret", sentinelPassword: "secret"})
+		if err != nil {
+			t.Errorf("%s: %v", c.address, err)
+			continue
+		}
+		if s.where != c.where || !slices.Contains(s.secrets, "secret") {
+			t.Errorf("%s: %s", c.address, s.where)
+		}
+		s.close()
+	}
+	for address, part := range map[string]string{
+		"redis+sentinel://a:26379":       "names no master",
+		"redis+sentinel://a:26379/m/x":   "can't be read",
+		"redis+other://a":                "not an address",
+		"unix+cluster:///tmp/x":          "not an address",
+		"redis+cluster://a:7000/3":       "can't be read",
+		"redis+sentinel://me:hush@a:x/m": "",
+	} {
+		s, err := connectBy(address, access{})
+		if err == nil {
+			s.close()
+		}
+		if part != "" && (err == nil || !strings.Contains(err.Error(), part)) || err != nil && strings.Contains(err.Error(), "hush") {
+			t.Errorf("%s: %v, want %q", address, err, part)
+		}
+	}
+}
+
+func TestPasswordComesFromTheEnvironment(t *testing.T) {
+	s := redistest.Real(t)
+	if err := s.Client().ConfigSet(t.Context(), "requirepass", "hush1hush2").Err(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		variables []string // name, text
+		code      int
+		part      string
+	}{
+		{[]string{"RRL_PASSWORD", "hush1hush2"}, 0, "no limiters"},
+		{[]string{"REDISCLI_AUTH", "hush1hush2"}, 0, "no limiters"},
+		{[]string{"RRL_USER", "default", "RRL_PASSWORD", "hush1hush2"}, 0, "no limiters"},
+		{[]string{"RRL_PASSWORD", "hush1"}, 1, "RRL_PASSWORD"},
+		{nil, 1, "set RRL_PASSWORD"},
+	} {
+		t.Run(fmt.Sprint(c.variables), func(t *testing.T) {
+			for i := 0; i < len(c.variables); i += 2 {
+				t.Setenv(c.variables[i], c.variables[i+1])
+			}
+			code, out, errs := rrl(t.Context(), "ls", "--redis", "redis://"+s.Addr)
+			if code != c.code || !strings.Contains(out+errs, c.part) || strings.Contains(out+errs, "hush") || strings.Count(out+errs, "\n") != 1 {
+				t.Errorf("exit code %d, output %q, errors %q", code, out, errs)
+			}
+		})
+	}
+}
+
+func TestTLS(t *testing.T) {
+	ca, cert, key := certificate(t)
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	signer, err := os.ReadFile(ca)
+	if err != nil || !roots.AppendCertsFromPEM(signer) {
+		t.Fatal(err)
+	}
+	m := miniredis.NewMiniRedis()
+	if err := m.StartTLS(&tls.Config{
+		Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: roots,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	for _, c := range []struct {
+		args []string
+		code int
+		part string
+	}{
+		{[]string{"--ca", ca, "--cert", cert, "--key", key}, 0, "no limiters"},
+		{[]string{"--insecure", "--cert", cert, "--key", key}, 0, "no limiters"},
+		{[]string{"--cert", cert, "--key", key}, 1, "--ca names who signs"},
+		{[]string{"--ca", ca}, 1, "certificate required"},
+		{[]string{"--ca", key}, 1, "there is no certificate in"},
+		{[]string{"--ca", ca + "x"}, 1, "no such file"},
+		{[]string{"--cert", cert}, 1, "belong together"},
+	} {
+		code, out, errs := rrl(t.Context(), append([]string{"ls", "--redis", "rediss://" + m.Addr()}, c.args...)...)
+		if code != c.code || !strings.Contains(out+errs, c.part) {
+			t.Errorf("%q: exit code %d, output %q, errors %q", c.args, code, out, errs)
+		}
+	}
+	if code, _, errs := rrl(t.Context(), "ls", "--redis", "redis://"+m.Addr(), "--insecure"); code != 1 || !strings.Contains(errs, "must begin with rediss://") {
+		t.Errorf("exit code %d, errors %q", code, errs)
+	}
+}
+
+// certificate makes a certificate for 127.0.0.1 that signs itself.
+func certificate(t *testing.T) (ca, cert, key string) {
+	t.Helper()
+	secret, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage:    x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	signed, err := x509.CreateCertificate(rand.Reader, template, template, &secret.PublicKey, secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(name, kind string, bytes []byte) string {
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: bytes}), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	cert = write("cert.pem", "CERTIFICATE", signed)
+	return cert, cert, write("key.pem", "PRIVATE KEY", private)
+}
+
+// The address of one node, as a plain one, is enough for all commands to see the whole cluster.
+func TestCommandsOnACluster(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.Cluster(t, 3)
+	rdb := nodes.ClusterClient()
+	client := rratelimiter.NewClient(rdb)
+	for i := range 12 {
+		l := client.RateLimiter(fmt.Sprintf("limiter %02d", i))
+		if err := l.SetRate(t.Context(), perSecond(5)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := rdb.HSet(t.Context(), "a{b", "rate", 1, "interval", 1000, "type", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := rdb.Set(t.Context(), "{limiter 03}:value:one", 5, 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	s := shop{t: t, s: nodes.Servers[1]}
+	if rows := objects(t, s.ok("ls", "--json")); len(rows) != 13 || rows[1]["name"] != "limiter 00" || rows[12]["name"] != "limiter 11" ||
+		!strings.Contains(rows[0]["fault"].(string), "different cluster slots") {
+		t.Errorf("it lists %v", rows)
+	}
+	code, out, errs := s.run("doctor")
+	contains(t, out, nodes.Servers[0].Addr+": Redis ", nodes.Servers[2].Addr+": Redis ", "13 limiters looked at", "cross-slot", "full-coverage",
+		"orphaned-clients")
+	if code != 1 || errs != "" {
+		t.Errorf("exit code %d, errors %q", code, errs)
+	}
+	contains(t, s.ok("gc", "--yes"), `"limiter 03" of one`)
+	contains(t, s.ok("rm", "limiter 01", "limiter 02", "limiter 03", "--yes"), `"limiter 02": removed`)
+	data := s.ok("snapshot", "limiter 04", "limiter 05")
+	if code, out, errs := s.with(data, "restore", "--replace"); code != 0 || strings.Count(out, "restored") != 2 {
+		t.Errorf("exit code %d, output %q, errors %q", code, out, errs)
+	}
+	s.fails(1, "such a name works on a single server only", "show", "a{b")
+}
+
+func TestSentinelNamesTheMaster(t *testing.T) {
+	s := shop{t: t, s: redistest.Embedded(t)}
+	s.rdb = s.s.Client()
+	s.limiter("orders", "5", "1000", "0")
+	host, port, err := net.SplitHostPort(s.s.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sentinel := redistest.Embedded(t)
+	if err := sentinel.Mini().Server().Register("SENTINEL", func(c *miniserver.Peer, _ string, args []string) {
+		if strings.EqualFold(args[0], "get-master-addr-by-name") && args[1] == "mymaster" {
+			c.WriteLen(2)
+			c.WriteBulk(host)
+			c.WriteBulk(port)
+			return
+		}
+		c.WriteLen(0)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs := rrl(t.Context(), "ls", "--redis", "redis+sentinel://"+sentinel.Addr+"/mymaster")
+	if code != 0 || !strings.Contains(out, "orders  5/s") {
+		t.Errorf("exit code %d, output %q, errors %q", code, out, errs)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/charmbracelet/x/term"
 	"github.com/rratelimiter/rratelimiter"
@@ -356,7 +357,7 @@ func thousands(n int64) string {
 
 // printable is a name that does no harm to a terminal.
 func printable(name string) string {
-	if strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == '"' || r == '\\' || r >= 0x7f && !isPlain(r) }) {
+	if !utf8.ValidString(name) || name == "" || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == '"' || r == '\\' || r >= 0x7f && !isPlain(r) }) {
 		return fmt.Sprintf("%q", name)
 	}
 	return name

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -80,13 +81,13 @@ func TestDemoKeepsTheLimit(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, args := range [][]string{
 			{"--rate", "200/250ms", "--demand", "0", "--workers", "16", "--pollers", "4"},
-			{"--rate", "20/s", "--permits", "3"},
-			{"--rate", "50/s per client"},
+			{"--rate", "6/250ms", "--permits", "3"},
+			{"--rate", "15/250ms per client"},
 			{"--rate", "5/20ms", "--demand", "3"},
-			{"--rate", "100/s keep-alive 1m"},
+			{"--rate", "25/250ms keep-alive 1m"},
 		} {
 			t.Run(strings.Join(args, " "), func(t *testing.T) {
-				code, out, errs := rrl(t.Context(), append([]string{"demo", "--redis", s.URL(), "--for", "1200ms"}, args...)...)
+				code, out, errs := rrl(t.Context(), append([]string{"demo", "--redis", s.URL(), "--for", "600ms"}, args...)...)
 				if code != 0 {
 					t.Fatalf("exit code %d, errors %q, output\n%s", code, errs, out)
 				}
@@ -103,6 +104,7 @@ func TestDemoKeepsTheLimit(t *testing.T) {
 }
 
 func TestDemoLeavesForeignLimiter(t *testing.T) {
+	t.Parallel()
 	s := redistest.Real(t)
 	limiter := rratelimiter.NewClient(s.Client()).RateLimiter("orders")
 	if err := limiter.SetRate(t.Context(), rratelimiter.PerSecond(20)); err != nil {
@@ -143,6 +145,7 @@ func during(t *testing.T, s *redistest.Server, do func(rdb *redis.Client), args 
 }
 
 func TestTooHighGrantIsReported(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		code, out, errs := during(t, s, func(rdb *redis.Client) {
 			member, _ := rratelimiter.PackRecord(rratelimiter.Redisson317, []byte("intruder"), 40)
@@ -157,6 +160,7 @@ func TestTooHighGrantIsReported(t *testing.T) {
 }
 
 func TestDemoSharesWithOthers(t *testing.T) {
+	t.Parallel()
 	s := redistest.Real(t)
 	code, out, errs := during(t, s, func(rdb *redis.Client) {
 		other := rratelimiter.NewClient(rdb).RateLimiter("rrl-demo")
@@ -173,6 +177,7 @@ func TestDemoSharesWithOthers(t *testing.T) {
 }
 
 func TestRateChangedByOthers(t *testing.T) {
+	t.Parallel()
 	s := redistest.Real(t)
 	code, out, errs := during(t, s, func(rdb *redis.Client) {
 		if err := rratelimiter.NewClient(rdb).RateLimiter("rrl-demo").SetRate(t.Context(), rratelimiter.PerSecond(10)); err != nil {
@@ -186,6 +191,7 @@ func TestRateChangedByOthers(t *testing.T) {
 }
 
 func TestLimiterRemovedByOthers(t *testing.T) {
+	t.Parallel()
 	s := redistest.Real(t)
 	code, out, errs := during(t, s, func(rdb *redis.Client) {
 		if _, err := rratelimiter.NewClient(rdb).RateLimiter("rrl-demo").Delete(t.Context()); err != nil {
@@ -198,6 +204,7 @@ func TestLimiterRemovedByOthers(t *testing.T) {
 }
 
 func TestServerThatGoesAway(t *testing.T) {
+	t.Parallel()
 	s := redistest.Real(t)
 	start := time.Now()
 	code, out, errs := during(t, s, func(*redis.Client) { s.Kill() }, "--for", "20s")
@@ -221,6 +228,7 @@ func TestWrongTypeIsReported(t *testing.T) {
 }
 
 func TestDemoOnCluster(t *testing.T) {
+	t.Parallel()
 	nodes := redistest.Cluster(t, 3)
 	code, out, errs := rrl(t.Context(), "demo", "--redis", "redis://"+strings.Join(nodes.Addrs(), ","), "--for", "1200ms")
 	if code != 0 {
@@ -229,4 +237,12 @@ func TestDemoOnCluster(t *testing.T) {
 	contains(t, out, "the cluster of", "useClusterServers()", "limit           kept", "has removed it")
 }
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+// TestMain lets the test binary be rrl itself, for tests that need a process of it.
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+	}
+	redistest.Main(m)
+}
+
+const asProgram = "RRL_TEST_AS_PROGRAM"

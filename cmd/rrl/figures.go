@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -89,18 +90,19 @@ func bar(part, whole int64, cells int, full, free string) string {
 	return strings.Repeat(full, n) + strings.Repeat(free, cells-n)
 }
 
-// sparks draws counts as columns of a height relative to the highest.
+// sparks draws counts as columns of a height relative to the highest; nothing where there is none.
 func sparks(counts []int64) string {
-	heights := []rune("▁▂▃▄▅▆▇█")
-	var highest int64 = 1
-	for _, n := range counts {
-		highest = max(highest, n)
-	}
-	line := make([]rune, len(counts))
-	for i, n := range counts {
+	return heights(counts, slices.Max(append([]int64{1}, counts...)), 0)
+}
+
+// heights draws figures as columns, up to the height of the highest; those that are none, or less, are not drawn.
+func heights(figures []int64, highest, none int64) string {
+	steps := []rune("▁▂▃▄▅▆▇█")
+	line := make([]rune, len(figures))
+	for i, n := range figures {
 		line[i] = ' '
-		if n > 0 {
-			line[i] = heights[int(float64(n)/float64(highest)*float64(len(heights)-1))]
+		if n > none {
+			line[i] = steps[int(float64(min(n, highest))/float64(max(highest, 1))*float64(len(steps)-1))]
 		}
 	}
 	return string(line)

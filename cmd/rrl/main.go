@@ -8,9 +8,24 @@ import (
 	"syscall"
 )
 
+// An interrupted is why everything ends: a signal.
+type interrupted struct{ syscall.Signal }
+
+func (i interrupted) Error() string { return i.String() }
+
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// The first signal ends what runs in good order, a second one ends the process.
-	context.AfterFunc(ctx, stop)
-	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	ctx, end := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		// The first signal ends what runs in good order, a second one ends the process.
+		s, _ := (<-signals).(syscall.Signal)
+		signal.Stop(signals)
+		end(interrupted{s})
+	}()
+	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	if ctx.Err() != nil && code > ofSignal {
+		dieOf(syscall.Signal(code - ofSignal))
+	}
+	os.Exit(code)
 }

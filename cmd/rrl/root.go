@@ -14,7 +14,23 @@ import (
 // root.go is the command itself: what all subcommands share, and how errors leave. A subcommand is one file with a
 // function that makes it, listed in newRoot.
 
-// run is the whole program with its surroundings as arguments, and answers the exit code: 0, or 1 after any error.
+// An exit is an error with an exit code of its own. Without an error behind it, nothing is printed.
+type exit struct {
+	code int
+	err  error
+}
+
+func (e exit) Error() string {
+	if e.err == nil {
+		return ""
+	}
+	return e.err.Error()
+}
+
+func (e exit) Unwrap() error { return e.err }
+
+// run is the whole program with its surroundings as arguments, and answers the exit code: 0, or 1 after any error that has
+// none of its own.
 func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
@@ -22,8 +38,12 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 	root.SetOut(out)
 	root.SetErr(errs)
 	if err := root.ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(errs, "rrl: "+lastDefence(err.Error()))
-		return 1
+		code := exit{code: 1}
+		errors.As(err, &code)
+		if text := err.Error(); text != "" {
+			fmt.Fprintln(errs, "rrl: "+lastDefence(text))
+		}
+		return code.code
 	}
 	return 0
 }
@@ -35,7 +55,13 @@ func newRoot() *cobra.Command {
 		Long: `rrl works with rate limiters that Go and Java (Redisson) services share through Redis.
 
 A limiter has a name and a rate: so many permits in any interval, such as 50/s. Whoever asks for permits gets a
-grant, kept in Redis as a record, when that many are free; a record counts for one interval.`,
+grant, kept in Redis as a record, when that many are free; a record counts for one interval.
+
+Commands on a live Redis find it by --redis, else RRL_REDIS, else at localhost:6379; passwords come from the environment
+(RRL_PASSWORD or REDISCLI_AUTH). With --json they write one object a line. They go by Redis's clock, not this host's.
+
+Exit codes: 0 done; 1 an error, or what doctor found wrong; 2 apply --diff found differences; acquire has 124 and more,
+see rrl acquire --help.`,
 		Version:       version(debug.ReadBuildInfo()),
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -54,8 +80,21 @@ grant, kept in Redis as a record, when that many are free; a record counts for o
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%s; see %s --help", redacted(err.Error()), cmd.CommandPath())
 	})
-	root.AddCommand(newDemo())
-	root.AddCommand(newSimulate())
+	for _, group := range []struct {
+		id, title string
+		commands  []*cobra.Command
+	}{
+		{"look", "Look at limiters:", []*cobra.Command{newLs(), newShow(), newWatch(), newServe(), newExport(), newDoctor()}},
+		{"use", "Set rates, take and give back permits:", []*cobra.Command{newSet(), newApply(), newAcquire(), newRelease()}},
+		{"tend", "Mend, move and remove:", []*cobra.Command{newRepair(), newReset(), newSnapshot(), newRestore(), newRm(), newGc()}},
+		{"try", "Try without a service of your own:", []*cobra.Command{newDemo(), newSimulate()}},
+	} {
+		root.AddGroup(&cobra.Group{ID: group.id, Title: group.title})
+		for _, cmd := range group.commands {
+			cmd.GroupID = group.id
+			root.AddCommand(cmd)
+		}
+	}
 	return root
 }
 

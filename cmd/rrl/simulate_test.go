@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"image/png"
 	"os"
 	"path/filepath"
@@ -17,15 +18,15 @@ import (
 )
 
 // measured is what all algorithms make of the traces built in: once for all tests, since it takes seconds.
-var measured = sync.OnceValues(func() (all []simulation, err error) {
-	for _, t := range builtIn() {
-		s, err := simulate(context.Background(), t, algorithms, sizes)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, s)
+var measured = sync.OnceValues(func() ([]simulation, error) {
+	all := make([]simulation, len(builtIn()))
+	failed := make([]error, len(all))
+	var group sync.WaitGroup
+	for i, t := range builtIn() {
+		group.Go(func() { all[i], failed[i] = simulate(context.Background(), t, algorithms, sizes) })
 	}
-	return all, nil
+	group.Wait()
+	return all, errors.Join(failed...)
 })
 
 // traced gives the outcomes of one trace built in, by algorithm.
@@ -61,6 +62,7 @@ func (o outcome) within(from, to time.Duration) (sum int64) {
 
 // What each algorithm lets through of the traces that show their differences.
 func TestSimulateBuiltInTraces(t *testing.T) {
+	t.Parallel()
 	edge := traced(t, "window-edge")
 	for _, name := range []string{"fixed-window", "window-keys", "list-window", "cursor-window"} {
 		if passed := edge[name].within(2*time.Second, 5*time.Second); passed != 1980 || edge[name].Largest != 1980 {
@@ -171,6 +173,7 @@ func TestSimulateRenewsAPage(t *testing.T) {
 }
 
 func TestSimulateWritesWhatItIsAsked(t *testing.T) {
+	t.Parallel()
 	folder := t.TempDir()
 	file := func(name string) string { return filepath.Join(folder, name) }
 	code, out, errs := rrl(t.Context(), "simulate", "--trace", "poisson", "--rate", "20/s", "--for", "3s",

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -381,6 +382,39 @@ func disturb(t *rapid.T, s *state, now int64) {
 	}
 }
 
+// flood gives a limiter more expired records than leave in one call, or just as many, and a few live ones; and draws a
+// call that meets them, of not more than the rate: one of more looks no further than the first batch. So few remain that
+// later calls meet no flood, in a state that somebody may have changed meanwhile.
+func flood(t *rapid.T, version string, s *state, now int64) call {
+	p := s.pair()
+	*p = pair{}
+	expired := rapid.SampledFrom([]int{batch, batch + 1, batch + 500}).Draw(t, "expired")
+	live := rapid.IntRange(0, 3).Draw(t, "live")
+	interval := s.number("interval")
+	for i := range expired + live {
+		at := now - interval - int64(i%7)
+		if i >= expired {
+			at = now
+		}
+		p.records = append(p.records, record{at, 1, memberOf(rratelimiter.Redisson317, 0xf000_0000+uint64(i), 1)})
+	}
+	free := rapid.IntRange(0, 3).Draw(t, "free")
+	rate := int64(expired + live + free)
+	s.fields["rate"] = fmt.Sprint(rate)
+	p.set(int64(free))
+	if chance(t, 4, "a bad value") {
+		p.value = rapid.SampledFrom([]string{"", "1.5"}).Draw(t, "value")
+	}
+	// No Filter: where it finds nothing, rapid gives the step up, and the state would be changed here alone.
+	kinds := []kind{tryAcquire, tryAcquire, tryAcquire, available, acquireUpTo, release}
+	kinds = slices.DeleteFunc(kinds, func(k kind) bool { return !has(version, k) })
+	c := call{kind: rapid.SampledFrom(kinds).Draw(t, "call")}
+	if c.kind != available {
+		c.n = rapid.OneOf(rapid.Int64Range(1, 3), rapid.Int64Range(1, rate), rapid.Int64Range(batch-1, batch), rapid.Int64Range(rate-4, rate)).Draw(t, "permits")
+	}
+	return c
+}
+
 // crowd gives a limiter about as many live records as a refusal adds up or walks at most, and too few free permits.
 func crowd(t *rapid.T, s *state, now int64) {
 	p := s.pair()
@@ -524,7 +558,12 @@ func (w *world) sequence(t *rapid.T, of []string, callers []caller, compared, al
 				t.Fatal("a call failed: ", err)
 			}
 		}
-		if asked.kind != acquireUpTo && asked.kind != look && chance(t, 5, "Java alone") {
+		if current.initialized() && chance(t, 800, "many have expired") && chance(t, 4, "really many") {
+			asked = flood(t, version, &current, w.now)
+			if current, err = w.put(ctx, current); err != nil {
+				t.Fatal("a call failed: ", err)
+			}
+		} else if asked.kind != acquireUpTo && asked.kind != look && chance(t, 5, "Java alone") {
 			t.Logf("at %d ms Redisson %s alone: %v", w.now-epoch, version, asked)
 			if current, err = w.javaAlone(ctx, version, asked); err != nil {
 				t.Fatal("a call failed: ", err)

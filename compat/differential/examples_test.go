@@ -127,6 +127,13 @@ var examples = []struct {
 		here: `fails: more than the rate; shared value "3" 2@-10`,
 	},
 	{
+		rule: "expired records leave 2,000 at a time", version: "4.7.0",
+		before: sketch{fields: "rate=2001 interval=1000 type=0", shared: "0" + strings.Repeat(" 1@-1000", batch+1)},
+		call:   call{kind: tryAcquire, n: 1},
+		java:   `yes; shared value "2000" 1@0`,
+		here:   `yes; shared value "1999" 1@-1000 1@0`,
+	},
+	{
 		rule: "the wait is for all permits that are asked for", version: "4.7.0",
 		before: sketch{fields: limit, shared: "1 2@-300 2@-100"}, call: call{kind: tryAcquire, n: 4},
 		java: `no, wait 703 ms; shared value "1" 2@-300 2@-100`,

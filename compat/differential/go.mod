@@ -4,7 +4,7 @@ go 1.25.0
 
 require (
 	github.com/redis/go-redis/v9 v9.22.0
-	github.com/rratelimiter/rratelimiter v0.0.0
+	github.com/rratelimiter/rratelimiter v0.1.0
 	pgregory.net/rapid v1.3.0
 )
 
@@ -16,5 +16,3 @@ require (
 	go.uber.org/atomic v1.12.0 // indirect
 	golang.org/x/sys v0.30.0 // indirect
 )
-
-replace github.com/rratelimiter/rratelimiter => ../..

@@ -1,6 +1,7 @@
 package differential
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
@@ -38,6 +39,25 @@ const checked = 256
 
 // walked is up to how many live records a wait is found exactly.
 const walked = 512
+
+// batch is how many expired records leave in one call of a script.
+const batch = 2000
+
+// leaving is how many expired records of the limiter leave in a call that is content with so many free permits, and how
+// many permits are free then. A value that had to be healed needs all of them to leave.
+func (c *comparison) leaving(enough int64) (count int, free int64) {
+	p := c.start.pair()
+	free, _ = p.number()
+	healed := p.value != c.before.pairs[c.start.kind()].value
+	for i, r := range p.records {
+		if r.at > c.edge() || !healed && i > 0 && i%batch == 0 && free >= enough {
+			break
+		}
+		free += r.permits
+		count++
+	}
+	return count, free
+}
 
 // acquires tells whether a call reads the state of the limiter to take or count permits, and can.
 func (c *comparison) acquires() bool {
@@ -184,13 +204,13 @@ var rules = []rule{
 				return false
 			}
 			p := c.start.pair()
-			free, whole := p.number()
-			expired, _, _ := p.sums(c.edge())
+			_, whole := p.number()
+			_, free := c.leaving(1)
 			if p.value == "" {
 				free, whole = c.start.number("rate"), true
 			}
 			c.asked = call{kind: available}
-			if n := min(free+expired, c.call.n); whole && n > 0 {
+			if n := min(free, c.call.n); whole && n > 0 {
 				c.asked = call{kind: tryAcquire, n: n}
 			}
 			return true
@@ -200,6 +220,38 @@ var rules = []rule{
 				return false
 			}
 			c.wanted.answer = answer{amount: c.asked.n, wait: unknown}
+			return true
+		},
+	},
+	{
+		name: "expired records leave 2,000 at a time",
+		java: "removes any number of them in one call: a million block Redis for a second, and too many fail",
+		here: "removes the oldest 2,000, and goes on only while the request needs more",
+		why:  "one limiter must not hold up all others",
+		expects: func(c *comparison) bool {
+			if c.asked.kind != tryAcquire || !c.wanted.granted && c.call.kind != acquireUpTo || c.wanted.failure != "" {
+				return false
+			}
+			enough := c.call.n
+			if c.call.kind == acquireUpTo {
+				enough = 1
+			}
+			before := c.before.pairs[c.start.kind()].records
+			count, _ := c.leaving(enough)
+			stay := 0
+			for count+stay < len(before) && before[count+stay].at <= c.edge() {
+				stay++
+			}
+			if stay == 0 {
+				return false
+			}
+			p := c.wanted.pair()
+			value, _ := p.number()
+			p.records = append(slices.Clone(before[count:count+stay]), p.records...)
+			for _, r := range before[count : count+stay] {
+				value -= r.permits
+			}
+			p.set(value)
 			return true
 		},
 	},
@@ -259,6 +311,9 @@ var rules = []rule{
 			}
 			p := c.wanted.pair()
 			value, _ := p.number()
+			// Members in another format were healed: of those of one time, another may come first then.
+			_, _, living := c.before.pairs[c.wanted.kind()].sums(c.edge())
+			p.records = slices.Clone(living)
 			left := c.call.n
 			for left > 0 && len(p.records) > 0 {
 				back := min(left, p.records[0].permits)

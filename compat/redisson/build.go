@@ -35,6 +35,9 @@ const (
 
 var (
 	versionForm = regexp.MustCompile(`^[0-9][0-9A-Za-z.-]*$`)
+	// orphans are releases whose parent POM is missing at Maven Central, each with the release whose parent, which tells
+	// the versions of what Redisson needs, stands in for it.
+	orphans = map[string]string{"3.24.0": "3.24.1"}
 	// built remembers by version which jars this process has seen complete.
 	built sync.Map
 )
@@ -193,6 +196,13 @@ func maven(ctx context.Context, sources, folder string, versions []string, again
 			return "", err
 		}
 		fmt.Fprintf(&modules, "    <module>%s.xml</module>\n", version)
+		if other, ok := orphans[version]; ok {
+			parent := []byte(fmt.Sprintf(standIn, version, other))
+			if err := os.WriteFile(filepath.Join(work, version+"-parent.xml"), parent, 0o644); err != nil {
+				return "", err
+			}
+			fmt.Fprintf(&modules, "    <module>%s-parent.xml</module>\n", version)
+		}
 	}
 	all := "<project>\n  <modelVersion>4.0.0</modelVersion>\n  <groupId>com.github.rratelimiter</groupId>\n" +
 		"  <artifactId>harnesses</artifactId>\n  <version>1</version>\n  <packaging>pom</packaging>\n" +
@@ -230,6 +240,27 @@ func maven(ctx context.Context, sources, folder string, versions []string, again
 	}
 	return output.String(), err
 }
+
+// standIn is a parent POM of one release that has the dependencies of another's.
+const standIn = `<project>
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>org.redisson</groupId>
+  <artifactId>redisson-parent</artifactId>
+  <version>%s</version>
+  <packaging>pom</packaging>
+  <dependencyManagement>
+    <dependencies>
+      <dependency>
+        <groupId>org.redisson</groupId>
+        <artifactId>redisson-parent</artifactId>
+        <version>%s</version>
+        <type>pom</type>
+        <scope>import</scope>
+      </dependency>
+    </dependencies>
+  </dependencyManagement>
+</project>
+`
 
 // setProperty changes the value of a property in the text of a pom.
 func setProperty(pom []byte, name, value string) []byte {

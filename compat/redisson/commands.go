@@ -1,7 +1,7 @@
 package redisson
 
 // The calls of RRateLimiter, one method each. They pass things on as they are, also where Redisson's
-// answers are odd; what is odd is said in REDISSON.md and in the tests.
+// answers are odd; what is odd is said in the tests.
 
 import (
 	"context"
@@ -45,6 +45,12 @@ func (r Rate) words() []string {
 		words = append(words, "keepstate")
 	}
 	return words
+}
+
+// Methods lists what RRateLimiter and all that it extends offer in this version: NAME(TYPE,TYPE) for each
+// method, and NAME alone for those of the asynchronous, reactive and Rx forms.
+func (p *Process) Methods(ctx context.Context) ([]string, error) {
+	return p.do(ctx, nil, "methods")
 }
 
 // TrySetRate calls trySetRate: true when there was no rate before.

@@ -34,9 +34,8 @@ import (
 	"unicode/utf8"
 )
 
-// Versions are the Redisson versions with which compatibility is claimed and checked: the ends of
-// each record format, each change of behaviour that REDISSON.md lists, and the newest.
-// 4.4.0 to 4.6.0 exist as tags only, not as jars.
+// Versions are the Redisson versions that the tests run with, of all Releases: some of each record
+// format, those that changed behaviour, and the newest.
 var Versions = []string{
 	"3.13.6", "3.15.6", "3.16.8", "3.17.5", "3.20.1", "3.21.0",
 	"3.35.0", "3.38.0", "3.52.0", "4.6.1", "4.7.0",

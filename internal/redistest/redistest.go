@@ -1,17 +1,21 @@
 // Package redistest starts Redis servers on loopback for our tests, and shows what they execute. It
 // knows nothing about limiters.
 //
-// Most tests want Each: the same body against the embedded server and against a real redis-server.
+// Most tests want Each: the same body against the embedded server, against a real redis-server by RESP3,
+// and against one of the oldest release that we support by RESP2.
 // Tests that stop, kill or configure the server take one of their own from Real; all others share one
-// process and get a logical database each (Shared), which costs less than a millisecond. Cluster starts
-// a cluster; Monitor records the commands that a real server executes.
+// process and get a logical database each (Shared, Oldest), which costs less than a millisecond. Cluster
+// starts a cluster, Sentinel a master with replicas and sentinels; Monitor records the commands that a real server executes.
+// RealTLS and ClusterTLS start servers that speak TLS alone.
 //
 // A missing redis-server fails a test, never skips it. RRATELIMITER_REDIS_SERVER names another binary
-// than the one in PATH. A process that was started here ends with the test that asked for it, or with
+// than the one in PATH, RRATELIMITER_REDIS_6 another of the oldest release than the one that scripts/deps
+// keeps. A process that was started here ends with the test that asked for it, or with
 // Main; on Linux the kernel also ends it when the test binary dies of whatever cause.
 //
 // This file has the servers as tests see them; process.go the redis-server process, shared.go the
-// process that tests share, cluster.go the cluster and monitor.go the recording.
+// processes that tests share, cluster.go the cluster, sentinel.go the sentinels, tls.go the certificates and monitor.go
+// the recording.
 package redistest
 
 import (
@@ -20,6 +24,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/alicebob/miniredis/v2"
@@ -31,11 +36,13 @@ import (
 type Server struct {
 	Addr string // host:port on loopback
 	DB   int    // the database of this test; 0 unless the server is shared
+	TLS  *TLS   // what clients need to trust it; nil for a server that speaks no TLS
 
-	tb     testing.TB
-	mini   *miniredis.Miniredis
-	proc   *process
-	shared bool
+	tb       testing.TB
+	mini     *miniredis.Miniredis
+	proc     *process
+	shared   bool
+	protocol int // of clients; 0: the default of go-redis, RESP3
 }
 
 // Embedded starts an embedded server, which needs nothing installed. Its keys expire by the clock, as on
@@ -59,35 +66,57 @@ func Embedded(tb testing.TB) *Server {
 // ends. More arguments are given to redis-server as they are: "--maxmemory", "10mb".
 func Real(tb testing.TB, args ...string) *Server {
 	tb.Helper()
-	proc, err := startProcess(tb.TempDir(), false, args)
+	return startReal(tb, nil, args)
+}
+
+func startReal(tb testing.TB, secure *TLS, args []string) *Server {
+	tb.Helper()
+	proc, err := startProcess(tb.TempDir(), false, secure, args)
 	if err != nil {
 		tb.Fatalf("redistest: %v", err)
 	}
 	tb.Cleanup(proc.kill)
-	return &Server{Addr: proc.addr, tb: tb, proc: proc}
+	return &Server{Addr: proc.addr, TLS: secure, tb: tb, proc: proc}
 }
 
 // Open is Real for those who have no test at hand. Files, if the server is told to write any, go to dir.
 // The caller calls stop.
 func Open(dir string, args ...string) (addr string, stop func(), err error) {
-	proc, err := startProcess(dir, false, args)
+	proc, err := startProcess(dir, false, nil, args)
 	if err != nil {
 		return "", nil, fmt.Errorf("redistest: %w", err)
 	}
 	return proc.addr, proc.kill, nil
 }
 
-// Each runs the body as subtest "embedded" on a fresh embedded server and as subtest "redis" on an empty
-// database of the real server that tests share.
+// Each runs the body as subtest "embedded" on a fresh embedded server, as subtest "redis" on an empty
+// database of the real server that tests share, and as subtest "redis 6.2, RESP2" on one of the oldest. The
+// three run at the same time, so what a body shares with the others must be made for that.
 func Each(t *testing.T, body func(t *testing.T, s *Server)) {
 	t.Helper()
-	t.Run("embedded", func(t *testing.T) { body(t, Embedded(t)) })
-	t.Run("redis", func(t *testing.T) { body(t, Shared(t)) })
+	var group sync.WaitGroup
+	run := func(name string, server func(testing.TB) *Server) {
+		group.Go(func() { t.Run(name, func(t *testing.T) { body(t, server(t)) }) })
+	}
+	run("embedded", Embedded)
+	run("redis", Shared)
+	run("redis "+oldestRelease+", RESP2", Oldest)
+	group.Wait()
+}
+
+// UseOldest makes the servers that this test starts ones of the oldest release: those of Real and Cluster, not Shared.
+func UseOldest(t *testing.T) {
+	t.Helper()
+	path, err := findOldest()
+	if err != nil {
+		t.Fatalf("redistest: %v", err)
+	}
+	t.Setenv(serverEnv, path)
 }
 
 // Options returns what a client needs to use this server, changed by the opts.
 func (s *Server) Options(opts ...func(*redis.Options)) *redis.Options {
-	o := &redis.Options{Addr: s.Addr, DB: s.DB}
+	o := &redis.Options{Addr: s.Addr, DB: s.DB, TLSConfig: s.TLS.config(), Protocol: s.protocol}
 	for _, opt := range opts {
 		opt(o)
 	}
@@ -102,7 +131,13 @@ func (s *Server) Client(opts ...func(*redis.Options)) *redis.Client {
 }
 
 // URL returns the server's address and database as a URL, for other processes.
-func (s *Server) URL() string { return fmt.Sprintf("redis://%s/%d", s.Addr, s.DB) }
+func (s *Server) URL() string {
+	scheme := "redis"
+	if s.TLS != nil {
+		scheme = "rediss"
+	}
+	return fmt.Sprintf("%s://%s/%d", scheme, s.Addr, s.DB)
+}
 
 // Mini returns the embedded server, nil for a real one.
 func (s *Server) Mini() *miniredis.Miniredis { return s.mini }

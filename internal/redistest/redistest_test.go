@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,7 +28,8 @@ func TestMain(m *testing.M) { Main(m) }
 
 var ctx = context.Background()
 
-func TestEachGivesAnEmptyServerOfBothKinds(t *testing.T) {
+func TestEachGivesAnEmptyServerOfEachKind(t *testing.T) {
+	var mu sync.Mutex
 	kinds := map[string]bool{}
 	for range 3 { // what one round writes must not be there in the next
 		Each(t, func(t *testing.T, s *Server) {
@@ -46,11 +49,22 @@ func TestEachGivesAnEmptyServerOfBothKinds(t *testing.T) {
 			}
 			_, kind, _ := strings.Cut(t.Name(), "/")
 			kind, _, _ = strings.Cut(kind, "#")
-			kinds[fmt.Sprintf("%s real=%v", kind, s.IsReal())] = true
+			_, resp3 := client.Do(ctx, "hgetall", "none").Val().(map[any]any)
+			mu.Lock()
+			defer mu.Unlock()
+			kinds[fmt.Sprintf("%s: real %v, RESP3 %v", kind, s.IsReal(), resp3)] = true
+			if oldest := strings.HasPrefix(s.Version(), oldestRelease+"."); strings.Contains(kind, oldestRelease) && !oldest {
+				t.Errorf("%s is a %s", kind, s.Version())
+			}
 		})
 	}
-	if len(kinds) != 2 || !kinds["embedded real=false"] || !kinds["redis real=true"] {
-		t.Errorf("ran as %v", kinds)
+	want := []string{
+		"embedded: real false, RESP3 true",
+		"redis: real true, RESP3 true",
+		"redis_6.2,_RESP2: real true, RESP3 false",
+	}
+	if got := slices.Sorted(maps.Keys(kinds)); !slices.Equal(got, want) {
+		t.Errorf("ran as %q, want %q", got, want)
 	}
 }
 
@@ -137,7 +151,7 @@ func TestRealTakesArguments(t *testing.T) {
 func TestRealEndsWithItsTest(t *testing.T) {
 	var addr string
 	t.Run("inner", func(t *testing.T) { addr = Real(t).Addr })
-	if _, err := servingPid(addr); err == nil {
+	if _, err := servingPid(addr, nil); err == nil {
 		t.Errorf("%s still answers", addr)
 	}
 }
@@ -237,6 +251,8 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 		{"not a redis-server", "false", func(tb testing.TB) { Real(tb) }, []string{"ended at once"}},
 		{"a wrong argument", "", func(tb testing.TB) { Real(tb, "--no-such-option", "1") }, []string{"ended at once", "no-such-option"}},
 		{"a cluster of nothing", "", func(tb testing.TB) { Cluster(tb, 0) }, []string{"0 masters"}},
+		{"sentinels over nothing", "", func(tb testing.TB) { Sentinel(tb, 0) }, []string{"0 replicas"}},
+		{"kill what is shared, of the oldest release", "", func(tb testing.TB) { Oldest(tb).Kill() }, []string{"use Real"}},
 		{"kill what is shared", "", func(tb testing.TB) { Shared(tb).Kill() }, []string{"use Real"}},
 		{"pause what is shared", "", func(tb testing.TB) { Shared(tb).Pause() }, []string{"use Real"}},
 		{"restart what is shared", "", func(tb testing.TB) { Shared(tb).Restart() }, []string{"use Real"}},
@@ -258,6 +274,34 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestTheOldestServerIsWhatItSays(t *testing.T) {
+	other := filepath.Join(t.TempDir(), "redis-server")
+	if err := os.WriteFile(other, []byte("#!/bin/sh\necho Redis server v=7.0.15 sha=00000000:0\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, binary := range map[string]string{"none": filepath.Join(t.TempDir(), "no-such-server"), "another release": other} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(oldestEnv, binary)
+			_, err := findOldest()
+			if err == nil {
+				t.Fatalf("took %s", binary)
+			}
+			for _, want := range []string{binary, "scripts/deps redis6", oldestEnv} {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("the failure does not say %q:\n%v", want, err)
+				}
+			}
+		})
+	}
+}
+
+func TestUseOldest(t *testing.T) {
+	UseOldest(t)
+	if version := Real(t).Version(); !strings.HasPrefix(version, oldestRelease+".") {
+		t.Errorf("started a %s", version)
 	}
 }
 
@@ -298,7 +342,7 @@ func TestServersDieWithTheTestBinary(t *testing.T) {
 			for lines.Scan() {
 				if addr, ok := strings.CutPrefix(lines.Text(), "serving at "); ok {
 					addrs = append(addrs, addr)
-					if _, err := servingPid(addr); err != nil && end == "is killed" {
+					if _, err := servingPid(addr, nil); err != nil && end == "is killed" {
 						t.Errorf("%s does not answer while the child lives: %v", addr, err)
 					}
 				}
@@ -315,7 +359,7 @@ func TestServersDieWithTheTestBinary(t *testing.T) {
 				t.Fatalf("the child named %d servers", len(addrs))
 			}
 			for _, addr := range addrs {
-				eventually(t, addr+" is gone", func() bool { _, err := servingPid(addr); return err != nil })
+				eventually(t, addr+" is gone", func() bool { _, err := servingPid(addr, nil); return err != nil })
 			}
 		})
 	}

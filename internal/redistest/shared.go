@@ -1,6 +1,7 @@
 package redistest
 
-// This file hands out the databases of one redis-server process to all tests of a test binary.
+// This file hands out the databases of one redis-server process to all tests of a test binary, and those
+// of one of the oldest release that we support.
 
 import (
 	"context"
@@ -12,19 +13,28 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// databases is how many tests can use the shared server at once.
+// databases is how many tests can use a shared server at once.
 const databases = 64
 
 // takeLimit bounds the wait for a database, so that a test that takes more than there are fails with a
 // clear message and not by the timeout of the whole binary.
 const takeLimit = 2 * time.Minute
 
-var shared struct {
+// A pool is a process whose databases tests share.
+type pool struct {
+	find     func() (string, error)
+	protocol int // of the clients: RESP2 or RESP3
+
 	mu    sync.Mutex
 	proc  *process
 	admin *redis.Client
 	spare chan int // databases that no test uses
 }
+
+var (
+	shared = &pool{find: findServer, protocol: 3}
+	oldest = &pool{find: findOldest, protocol: 2}
+)
 
 // Shared returns an empty database of the one redis-server that all tests of this test binary share. It
 // belongs to the test alone until the test ends. What is not kept by database is shared: the script
@@ -32,58 +42,78 @@ var shared struct {
 // Restart fail the test; use Real for those.
 func Shared(tb testing.TB) *Server {
 	tb.Helper()
-	addr, proc, admin := sharedProcess(tb)
+	return shared.take(tb)
+}
+
+// Oldest is Shared with a redis-server of the oldest release that we support, and clients that speak RESP2.
+func Oldest(tb testing.TB) *Server {
+	tb.Helper()
+	return oldest.take(tb)
+}
+
+func (p *pool) take(tb testing.TB) *Server {
+	tb.Helper()
+	p.start(tb)
 	var db int
 	select {
-	case db = <-shared.spare:
+	case db = <-p.spare:
 	case <-time.After(takeLimit):
 		tb.Fatalf("redistest: all %d databases of the shared server are in use", databases)
 	}
-	tb.Cleanup(func() { shared.spare <- db })
+	tb.Cleanup(func() { p.spare <- db })
 	ctx := context.Background()
-	if _, err := admin.Pipelined(ctx, func(p redis.Pipeliner) error {
-		p.Do(ctx, "select", db)
-		p.FlushDB(ctx)
+	if _, err := p.admin.Pipelined(ctx, func(c redis.Pipeliner) error {
+		c.Do(ctx, "select", db)
+		c.FlushDB(ctx)
 		return nil
 	}); err != nil {
-		tb.Fatalf("redistest: empty database %d of %s: %v", db, addr, err)
+		tb.Fatalf("redistest: empty database %d of %s: %v", db, p.proc.addr, err)
 	}
-	return &Server{Addr: addr, DB: db, tb: tb, proc: proc, shared: true}
+	return &Server{Addr: p.proc.addr, DB: db, tb: tb, proc: p.proc, shared: true, protocol: p.protocol}
 }
 
-// sharedProcess starts the shared server at the first call.
-func sharedProcess(tb testing.TB) (string, *process, *redis.Client) {
+// start starts the process at the first call.
+func (p *pool) start(tb testing.TB) {
 	tb.Helper()
-	shared.mu.Lock()
-	defer shared.mu.Unlock()
-	if shared.proc == nil {
-		proc, err := startProcess(os.TempDir(), false, nil) // it writes nothing
-		if err != nil {
-			tb.Fatalf("redistest: %v", err)
-		}
-		shared.proc = proc
-		shared.admin = redis.NewClient(&redis.Options{Addr: proc.addr})
-		shared.spare = make(chan int, databases)
-		for db := range databases {
-			shared.spare <- db
-		}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.proc != nil {
+		return
 	}
-	return shared.proc.addr, shared.proc, shared.admin
+	binary, err := p.find()
+	if err != nil {
+		tb.Fatalf("redistest: %v", err)
+	}
+	proc, err := launch(binary, os.TempDir(), false, nil, nil) // it writes nothing
+	if err != nil {
+		tb.Fatalf("redistest: %v", err)
+	}
+	p.proc = proc
+	p.admin = redis.NewClient(&redis.Options{Addr: proc.addr})
+	p.spare = make(chan int, databases)
+	for db := range databases {
+		p.spare <- db
+	}
 }
 
-// Main runs the tests of a package, ends the shared server, and exits. A package that uses Shared or
-// Each calls it from its TestMain:
+func (p *pool) stop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.proc != nil {
+		_ = p.admin.Close()
+		p.proc.kill()
+	}
+}
+
+// Main runs the tests of a package, ends the shared servers, and exits. A package that uses Shared, Oldest
+// or Each calls it from its TestMain:
 //
 //	func TestMain(m *testing.M) { redistest.Main(m) }
 //
-// On Linux the shared server also ends without it.
+// On Linux the shared servers also end without it.
 func Main(m *testing.M) {
 	code := m.Run()
-	shared.mu.Lock()
-	if shared.proc != nil {
-		_ = shared.admin.Close()
-		shared.proc.kill()
-	}
-	shared.mu.Unlock()
+	shared.stop()
+	oldest.stop()
 	os.Exit(code)
 }

@@ -1,10 +1,9 @@
 -- add.lua writes permits granted at a time, as one record, or as several where four bytes can't hold them. A member that
 -- is there already belongs to somebody else, so the next id is tried. The answer is the prefix that was used last.
+--@include bytes
 local function add(set, prefix, n, at)
   local part = math.min(n, 4294967295)
-  local b, c = math.floor(part / 256), math.floor(part / 65536)
-  local bytes = string.char(part % 256, b % 256, c % 256, math.floor(c / 256))
-  local added = call('ZADD', set, 'NX', at, prefix .. bytes)
+  local added = call('ZADD', set, 'NX', at, prefix .. bytes(n))
   if added == 1 and part == n then
     return prefix
   end

@@ -1,7 +1,8 @@
 -- divide.lua decides who gets what, where there is not enough for all, or not all are to have something. It is part of
 -- acquire.lua.
 --
--- takes  what settle.lua sets; at; flags; given in ARGV 4 the groups, in ARGV 2 a record
+-- takes  what settle.lua sets; at; flags; found, what an earlier attempt was granted, or nil; given in ARGV 4 the groups, in
+--        ARGV 2 a record
 -- sets   free and notes (refusal.lua); left, the permits that remain free; groups, each with its size, its count, how many
 --        are given and the wait of the others; lasts and origin, as the answer has them
 groups, origin = {}, -2
@@ -16,7 +17,7 @@ local partly, queued = find(flags, 'u', 1, true), find(flags, 'q', 1, true)
 local refused
 
 local function grant()
-  left, refused = free, false
+  left, refused = found or free, false
   local blocked = false
   for i, group in ipairs(groups) do
     local size, fits = group.size, 0
@@ -24,7 +25,7 @@ local function grant()
     if partly then
       group.given = math.max(0, math.min(size, left))
       left = left - group.given
-    elseif size > rate then
+    elseif size > rate and not (found and size <= left) then
       group.given = -1
     else
       if not blocked then
@@ -41,11 +42,20 @@ local function grant()
 end
 
 grant()
+if found then
+  -- What an attempt was granted is divided as it was then, to the last permit: each takes all that it can.
+  if left > 0 then
+    return { 9 }
+  end
+  left = free
+end
 if refused and not more then
   --@include refusal
   --@include origin
-  if raised then
+  if raised and not found then
     grant()
+  elseif raised then
+    left = free
   end
   local taken, told = free - left, find(flags, 'd', 1, true)
   if told or strict > 0 then

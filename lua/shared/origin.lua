@@ -7,7 +7,7 @@ local function originOf(member)
     from, to = 1, 4
   elseif length >= 10 and head == length - 5 then
     from, to = 2, 6
-  elseif length == 20 and head == 8 then
+  elseif (length == 20 or length == 24) and head == length - 12 then
     from, to = 9, 13
   else
     return -1

@@ -9,9 +9,13 @@ import java.util.Date;
 import java.util.List;
 import java.util.Properties;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.redisson.Redisson;
 import org.redisson.api.RRateLimiter;
+import org.redisson.api.RRateLimiterAsync;
+import org.redisson.api.RRateLimiterReactive;
+import org.redisson.api.RRateLimiterRx;
 import org.redisson.api.RateIntervalUnit;
 import org.redisson.api.RateLimiterConfig;
 import org.redisson.api.RateType;
@@ -23,6 +27,7 @@ import org.redisson.api.RedissonClient;
  *
  * <pre>
  * version | id
+ * methods                                                         those of RRateLimiter, as Java writes them
  * trysetrate NAME TYPE RATE INTERVALMS [KEEPALIVEMS]              true or false
  * setrate    NAME TYPE RATE INTERVALMS [KEEPALIVEMS] [keepstate]
  * updaterate NAME TYPE RATE INTERVALMS [KEEPALIVEMS] [keepstate]  true or false
@@ -69,6 +74,21 @@ final class Commands {
         return client.getId();
     }
 
+    /**
+     * The methods of RRateLimiter and all that it extends, each as NAME(TYPE,TYPE); those of the interfaces for other
+     * styles of calling, whose parameters are the same, by name: NAME alone.
+     */
+    private static String methods() {
+        Stream<String> usual = Stream.of(RRateLimiter.class.getMethods())
+                .filter(method -> !method.getDeclaringClass().getSimpleName().endsWith("Async"))
+                .map(method -> method.getName() + Stream.of(method.getParameterTypes()).map(Class::getSimpleName)
+                        .collect(Collectors.joining(",", "(", ")")));
+        Stream<String> others = Stream.of(RRateLimiterAsync.class, RRateLimiterReactive.class, RRateLimiterRx.class)
+                .flatMap(style -> Stream.of(style.getMethods()))
+                .map(Method::getName);
+        return Stream.concat(usual, others).distinct().sorted().collect(Collectors.joining(" "));
+    }
+
     /** Runs one command; the answer is what follows "ok". */
     String execute(List<String> words, Harness.Reply reply) throws InterruptedException {
         Args args = new Args(words);
@@ -78,6 +98,8 @@ final class Commands {
                 return VERSION;
             case "id":
                 return id();
+            case "methods":
+                return methods();
             default:
                 break;
         }
@@ -170,8 +192,9 @@ final class Commands {
         if (method.equals("trySetRate")) {
             return limiter.trySetRate(type, rate, interval, RateIntervalUnit.MILLISECONDS);
         }
-        limiter.setRate(type, rate, interval, RateIntervalUnit.MILLISECONDS);
-        return null;
+        return call(limiter, RRateLimiter.class, method,
+                new Class<?>[] {RateType.class, long.class, long.class, RateIntervalUnit.class},
+                type, rate, interval, RateIntervalUnit.MILLISECONDS);
     }
 
     private static Class<?> argsType() {

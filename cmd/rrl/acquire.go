@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os/exec"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+// acquire.go is the subcommand acquire: it takes permits, and can run a command once it has them.
+
+// Exit codes of acquire, as timeout and env have them.
+const (
+	exitDenied  = 124 // the permits were not granted, in time or at once
+	exitFailed  = 125 // something else went wrong before the command was started
+	exitNotRun  = 126 // the command can't be run
+	exitUnfound = 127 // there is no such command
+	ofSignal    = 128 // and the signal's number: it came while permits were waited for
+)
+
+func newAcquire() *cobra.Command {
+	c := &common{whose: true}
+	var timeout time.Duration
+	var try bool
+	var command []string
+	var name string
+	permits := int64(1)
+	cmd := c.live(&cobra.Command{
+		Use:   "acquire NAME [N] [-- COMMAND ARGS...]",
+		Short: "Take permits, waiting for them; and run a command with them",
+		Long: `acquire takes permits, one without N, and waits until they are granted. With a COMMAND it then becomes that command, so
+that a shell script keeps to the limiter's pace: signals, input, output and exit code are the command's.
+
+Exit codes: 0 granted; 124 not granted at once (--try) or in time (--timeout); 1 anything else. With a COMMAND, its own
+exit code; 124 as above, 125 anything else before it started, 126 it can't be run, 127 there is no such command. A
+signal during the wait ends it as if nothing had caught the signal.
+
+Each process that waits asks Redis by itself, so many of them at a time cost more than one that waits for all.`,
+		Example: `  rrl acquire orders
+  rrl acquire orders 5 --timeout 10s || echo "too busy"
+  for file in *.csv; do rrl acquire uploads -- curl -T "$file" https://example.com/; done`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if at := cmd.ArgsLenAtDash(); at >= 0 {
+				args, command = args[:at], args[at:]
+				if len(command) == 0 {
+					return errors.New("there is no command behind --")
+				}
+			}
+			if len(args) < 1 || len(args) > 2 {
+				return errors.New("rrl acquire needs the name of a limiter, and may have a number: rrl acquire orders 5 -- command")
+			}
+			if name = args[0]; len(args) == 2 {
+				var err error
+				permits, err = permitsOf(args[1])
+				return err
+			}
+			return nil
+		},
+		ValidArgsFunction: c.complete,
+	}, func(ctx context.Context, s *session, _ []string) error {
+		if try && timeout > 0 {
+			return errors.New("--try does not wait: leave --timeout out")
+		}
+		name, err := s.named(name)
+		if err != nil {
+			return err
+		}
+		if s.client == everyone {
+			return errors.New("--client all: permits are acquired for one client")
+		}
+		states, err := s.states(ctx, name)
+		if err != nil {
+			return err
+		}
+		return s.acquire(ctx, states[0], permits, try, timeout, command != nil)
+	})
+	take := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if command != nil { // no permits for what can't be run
+			if _, err := exec.LookPath(command[0]); err != nil {
+				return unable(err)
+			}
+		}
+		err := take(cmd, args)
+		var end interrupted
+		if err != nil && errors.As(context.Cause(cmd.Context()), &end) {
+			return exit{ofSignal + int(end.Signal), nil} // so that a shell's loop ends, too
+		}
+		if command == nil {
+			return err
+		}
+		var code exit
+		switch {
+		case err == nil:
+			return become(command)
+		case errors.As(err, &code):
+			return err
+		}
+		return exit{exitFailed, err}
+	}
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait; without it as long as it takes")
+	cmd.Flags().BoolVar(&try, "try", false, "don't wait")
+	c.flags(cmd)
+	return cmd
+}
+
+// acquire takes permits. Where a command follows, the output is the command's.
+func (s *session) acquire(ctx context.Context, l *rratelimiter.Limiter, n int64, try bool, timeout time.Duration, quiet bool) error {
+	began := time.Now()
+	granted, result := true, rratelimiter.Result{}
+	var err error
+	switch {
+	case try:
+		result, err = l.Allow(ctx, n)
+		granted = result.Allowed
+	case timeout > 0:
+		granted, err = l.TryAcquireTimeout(ctx, n, timeout)
+	default:
+		err = l.Acquire(ctx, n)
+	}
+	if err != nil {
+		return err
+	}
+	waited := time.Since(began)
+	if s.json && !quiet {
+		err := s.emit(struct {
+			jsonName
+			Client       string `json:"client,omitempty"`
+			Permits      int64  `json:"permits"`
+			Granted      bool   `json:"granted"`
+			WaitedMs     int64  `json:"waited_ms"`
+			RetryAfterMs int64  `json:"retry_after_ms,omitempty"` // with --try
+		}{nameOf(l.Name()), s.whom(l), n, granted, waited.Milliseconds(), result.RetryAfter.Milliseconds()})
+		if err != nil {
+			return err
+		}
+	}
+	switch {
+	case granted && !quiet && !s.json:
+		s.say("%s: %s granted after %s", s.titled(l), number(n, "permit"), wait(waited))
+	case !granted && try:
+		return exit{exitDenied, fmt.Errorf("%s: not granted; try again in %s", s.titled(l), wait(result.RetryAfter))}
+	case !granted:
+		return exit{exitDenied, fmt.Errorf("%s: not granted: %s would not be enough", s.titled(l), wait(timeout))}
+	}
+	return nil
+}
+
+// unable says why a command does not run, with the exit code that a shell would give.
+func unable(err error) error {
+	code := exitNotRun
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+		code = exitUnfound
+	}
+	return exit{code, err}
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+func TestAcquireTakesPermits(t *testing.T) {
+	onShops(t, func(t *testing.T, s shop) {
+		s.limiter("x", "5", "3600000", "0")
+		contains(t, s.ok("acquire", "x"), "x: 1 permit granted after ")
+		if one := objects(t, s.ok("acquire", "x", "2", "--timeout", "1h", "--json"))[0]; one["granted"] != true || one["permits"] != 2. {
+			t.Errorf("as JSON it says %v", one)
+		}
+		s.fails(exitDenied, "x: not granted; try again in ", "acquire", "x", "3", "--try")
+		code, out, _ := s.run("acquire", "x", "3", "--try", "--json")
+		if one := objects(t, out)[0]; code != exitDenied || one["granted"] != false || one["retry_after_ms"].(float64) < 3_000_000 {
+			t.Errorf("exit code %d, %v", code, one)
+		}
+		s.fails(exitDenied, "x: not granted: 10 ms would not be enough", "acquire", "x", "3", "--timeout", "10ms")
+		s.fails(1, "requested permits exceed the rate", "acquire", "x", "6")
+		s.fails(1, "rrl set sets a rate", "acquire", "nothing")
+		s.fails(1, "--try does not wait", "acquire", "x", "--try", "--timeout", "1s")
+		s.fails(1, "no number of permits", "acquire", "x", "many")
+		s.fails(1, "needs the name of a limiter", "acquire")
+		s.fails(1, "no command behind --", "acquire", "x", "--")
+		if one := objects(t, s.ok("show", "x", "--json"))[0]; one["used"] != 3. {
+			t.Errorf("%v permits are in use", one["used"])
+		}
+	})
+}
+
+// program runs rrl as a process.
+func (s shop) program(args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(s.t.Context(), os.Args[0], args...)
+	cmd.Env = append(os.Environ(), asProgram+"=1", "RRL_REDIS="+s.s.URL())
+	return cmd
+}
+
+func TestAcquireBecomesACommand(t *testing.T) {
+	s := shop{t: t, s: redistest.Shared(t)}
+	s.rdb = s.s.Client()
+	s.limiter("x", "3", "3600000", "0")
+	for _, c := range []struct {
+		args      []string
+		code      int
+		out, errs string
+		used      int64
+	}{
+		{[]string{"x", "--", "sh", "-c", "cat; echo out; echo errs >&2; exit 7"}, 7, "in\nout\n", "errs\n", 1},
+		{[]string{"x", "--", "no-such-command"}, exitUnfound, "", "rrl: exec:", 1},
+		{[]string{"x", "--", "/dev/null"}, exitNotRun, "", "rrl: exec:", 1},
+		{[]string{"x", "2", "--json", "--", "sh", "-c", "kill -TERM $$"}, -1, "", "", 3},
+		{[]string{"x", "--try", "--", "echo", "never"}, exitDenied, "", "rrl: x: not granted", 3},
+		{[]string{"nothing", "--", "echo", "never"}, exitFailed, "", "rrl: read the configuration", 3},
+	} {
+		cmd := s.program(append([]string{"acquire"}, c.args...)...)
+		var out, errs bytes.Buffer
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader("in\n"), &out, &errs
+		err := cmd.Run()
+		if cmd.ProcessState.ExitCode() != c.code || out.String() != c.out || !strings.HasPrefix(errs.String(), c.errs) {
+			t.Errorf("%q: %v, output %q, errors %q", c.args, err, out.String(), errs.String())
+		}
+		if used := s.rdb.Get(t.Context(), "{x}:value").Val(); used != []string{"3", "2", "1", "0"}[c.used] {
+			t.Errorf("%q: %s of 3 are free", c.args, used)
+		}
+	}
+}
+
+// A signal while permits are waited for ends the process as if it had not been caught: a shell's loop goes by that.
+func TestAcquireEndsByItsSignal(t *testing.T) {
+	s := shop{t: t, s: redistest.Shared(t)}
+	s.rdb = s.s.Client()
+	s.limiter("x", "1", "3600000", "0")
+	s.ok("acquire", "x")
+	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		name := fmt.Sprintf("waits-for-signal-%d", signal)
+		cmd := s.program("acquire", "x", "--redis", s.s.URL()+"?client_name="+name, "--", "echo", "never")
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		s.must(cmd.Start())
+		began := time.Now()
+		for !strings.Contains(s.rdb.ClientList(t.Context()).Val(), name) { // until then it may not listen for signals
+			if time.Since(began) > time.Minute {
+				t.Fatal("it does not come")
+			}
+			time.Sleep(time.Millisecond)
+		}
+		s.must(cmd.Process.Signal(signal))
+		var ended *exec.ExitError
+		err := cmd.Wait()
+		status, _ := cmd.ProcessState.Sys().(syscall.WaitStatus)
+		if !errors.As(err, &ended) || !status.Signaled() || status.Signal() != signal || out.Len() > 0 {
+			t.Errorf("%v: %v, output %q", signal, err, out.String())
+		}
+	}
+}

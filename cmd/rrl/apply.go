@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+// apply.go is the subcommand apply: one file owns the rates of many limiters.
+
+// exitDiffers is apply's exit code with --diff where something differs.
+const exitDiffers = 2
+
+func newApply() *cobra.Command {
+	c := &common{}
+	var file string
+	var diff bool
+	cmd := c.live(&cobra.Command{
+		Use:   "apply -f FILE",
+		Short: "Set the rates of many limiters as a file says; live grants stay counted",
+		Long: `apply gives limiters the rates of a file, so that these have one owner. Limiters that are not in the file stay as they
+are; so do rates that are right already. The file is YAML:
+
+  limits:
+    orders: 100/s
+    search:
+      rate: 50/s
+      per-client: true
+      keep-alive: 1h
+      reset: true        # forget what is granted, where the rate changes
+
+What an entry does not say is so: all clients share the permits, and there is no keep-alive. Nothing is changed unless the
+whole file can be read. Exit code 2 with --diff if something differs.`,
+		Example: `  rrl apply -f limits.yaml --diff
+  rrl apply -f limits.yaml
+  generate | rrl apply -f -`,
+		Args: noArgs,
+	}, func(ctx context.Context, s *session, _ []string) error {
+		if file == "" {
+			return errors.New("-f names the file; - is the standard input")
+		}
+		data, err := input(s.in, file)
+		if err != nil {
+			return err
+		}
+		all, err := readLimits(data)
+		if err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		return s.apply(ctx, all, diff)
+	})
+	cmd.Flags().StringVarP(&file, "file", "f", "", "the `file`; - is the standard input")
+	cmd.Flags().BoolVar(&diff, "diff", false, "only say what would be changed")
+	c.flags(cmd)
+	return cmd
+}
+
+func (s *session) apply(ctx context.Context, all []wanted, diff bool) error {
+	changed := 0
+	for _, w := range all {
+		change, err := s.compare(ctx, w)
+		if err != nil {
+			return err
+		}
+		same := change.old != nil && *change.old == change.rate
+		change.reset = change.reset && !same
+		if !same {
+			changed++
+			if !diff {
+				if err := s.change(ctx, &change); err != nil {
+					return err
+				}
+			}
+		}
+		if s.json {
+			if err := s.emit(change.json()); err != nil {
+				return err
+			}
+			continue
+		}
+		mark, style := "~", warm
+		switch {
+		case same:
+			mark, style = "=", dim
+		case change.old == nil:
+			mark, style = "+", good
+		}
+		s.say("%s", s.paint(style, mark+" "+change.text()))
+	}
+	if diff && !s.json {
+		s.say("%d of %s would be changed", changed, number(int64(len(all)), "limiter"))
+	}
+	if diff && changed > 0 {
+		return exit{exitDiffers, nil}
+	}
+	return nil
+}
+
+// limit is an entry of the file.
+type limit struct {
+	Rate      string `yaml:"rate"`
+	PerClient bool   `yaml:"per-client"`
+	KeepAlive string `yaml:"keep-alive"`
+	Reset     bool   `yaml:"reset"`
+}
+
+// readLimits reads the file, in its order. Errors name the line.
+func readLimits(data []byte) ([]wanted, error) {
+	var file yaml.Node
+	if err := yaml.Unmarshal(data, &file); err != nil {
+		return nil, err
+	}
+	if len(file.Content) == 0 {
+		return nil, errors.New("it is empty")
+	}
+	top := file.Content[0]
+	if top.Kind != yaml.MappingNode || len(top.Content) != 2 || top.Content[0].Value != "limits" {
+		return nil, fmt.Errorf("line %d: it must have limits and nothing else", top.Line)
+	}
+	entries := top.Content[1]
+	if entries.Kind != yaml.MappingNode {
+		return nil, fmt.Errorf("line %d: limits must have an entry for each limiter, such as orders: 100/s", entries.Line)
+	}
+	var all []wanted
+	seen := map[string]int{}
+	for i := 0; i < len(entries.Content); i += 2 {
+		key, value := entries.Content[i], entries.Content[i+1]
+		var name string
+		if err := key.Decode(&name); err != nil || key.Kind != yaml.ScalarNode {
+			return nil, fmt.Errorf("line %d: this is no name", key.Line)
+		}
+		if seen[name] > 0 {
+			return nil, fmt.Errorf("line %d: %s is there already, in line %d", key.Line, printable(name), seen[name])
+		}
+		seen[name] = key.Line
+		w, err := readLimit(value)
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %s: %w", key.Line, printable(name), err)
+		}
+		w.name = name
+		all = append(all, w)
+	}
+	return all, nil
+}
+
+func readLimit(node *yaml.Node) (w wanted, err error) {
+	for node.Kind == yaml.AliasNode {
+		node = node.Alias
+	}
+	var l limit
+	switch node.Kind {
+	case yaml.ScalarNode:
+		l.Rate = node.Value
+	case yaml.MappingNode:
+		for i := 0; i < len(node.Content); i += 2 {
+			switch field := node.Content[i].Value; field {
+			case "rate", "per-client", "keep-alive", "reset", "<<":
+			default:
+				return w, fmt.Errorf("unknown field %q: rate, per-client, keep-alive and reset are known", field)
+			}
+		}
+		if err := node.Decode(&l); err != nil {
+			return w, err
+		}
+	default:
+		return w, errors.New("neither a rate nor fields")
+	}
+	rate, err := rratelimiter.ParseRate(l.Rate)
+	if err != nil {
+		return w, err
+	}
+	if l.KeepAlive != "" {
+		if rate.KeepAlive, err = time.ParseDuration(l.KeepAlive); err != nil {
+			return w, fmt.Errorf("keep-alive %q is no duration, such as 1h", l.KeepAlive)
+		}
+	}
+	if l.PerClient {
+		rate.Type = rratelimiter.PerClient
+	}
+	if rate, err = rratelimiter.ParseRate(rate.String()); err != nil { // with all its parts
+		return w, err
+	}
+	perClient := rate.Type == rratelimiter.PerClient
+	return wanted{rate: rate, kind: &perClient, keepAlive: &rate.KeepAlive, reset: l.Reset}, nil
+}

@@ -1,0 +1,28 @@
+//go:build !unix
+
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"syscall"
+)
+
+// become runs a command and ends as it does: this system can't turn a process into another one.
+func become(command []string) error {
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	err := cmd.Run()
+	var ended *exec.ExitError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &ended):
+		return exit{ended.ExitCode(), nil}
+	}
+	return unable(err)
+}
+
+// dieOf does nothing: this system knows no signals, so the exit code must do.
+func dieOf(syscall.Signal) {}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// The page on rrl has all fields of --json whose types have names, all codes of doctor, and all commands.
+func TestDocumentationIsComplete(t *testing.T) {
+	text, err := os.ReadFile("../../docs/rrl.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := func(what string) {
+		t.Helper()
+		if !strings.Contains(string(text), "`"+what+"`") {
+			t.Errorf("docs/rrl.md does not say `%s`", what)
+		}
+	}
+	for _, object := range []any{
+		jsonRow{}, jsonView{}, jsonWriter{}, jsonFormat{}, jsonFinding{}, jsonChange{}, jsonMended{}, jsonCollected{},
+		jsonPicture{}, jsonState{}, jsonSecond{}, jsonRecord{}, jsonName{}, jsonRate{},
+	} {
+		kind := reflect.TypeOf(object)
+		for i := range kind.NumField() {
+			if name, _, _ := strings.Cut(kind.Field(i).Tag.Get("json"), ","); name != "" {
+				said(name)
+			}
+		}
+	}
+	checks, err := os.ReadFile("doctor_checks.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	codes := regexp.MustCompile(`(?:fault|warning|worthKnowing|level), (?:code: )?"([a-z-]+)"`).FindAllStringSubmatch(string(checks), -1)
+	if len(codes) < 24 {
+		t.Errorf("only %d findings are found", len(codes))
+	}
+	for _, code := range codes {
+		said(code[1])
+	}
+	for _, cmd := range newRoot().Commands() {
+		if name := cmd.Name(); name != "help" && !strings.Contains(string(readme), "`rrl "+name) {
+			t.Errorf("the README does not name rrl %s", name)
+		}
+	}
+}

@@ -1,0 +1,246 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
+	"github.com/rratelimiter/rratelimiter/internal/span"
+)
+
+// doctor_checks.go knows what can be wrong, how bad that is, and what to do. It asks nobody.
+
+// judge says what is wrong with the state of a limiter.
+func judge(v *survey.Survey) (all []finding) {
+	add := func(s severity, code, text, advice string) {
+		all = append(all, finding{severity: s, code: code, name: v.Name, client: v.Client, about: true, text: text, advice: advice})
+	}
+	name := shellName(v.Name)
+	if wrong := v.WrongType(); wrong != "" {
+		add(fault, "wrong-type", wrong+": every call fails (WRONGTYPE)",
+			"find out which program uses the key, then rrl rm "+name+" and set the rate again")
+		return all
+	}
+	if v.Fault != nil {
+		add(fault, "broken-config", "it can't be used: "+reason(v.Fault),
+			"rrl set "+name+" RATE")
+		return all
+	}
+	if v.OneStep {
+		all = append(all, adding(v)...)
+	}
+
+	var classes []string
+	for _, f := range v.Forms {
+		if f.Odd != "" {
+			add(warning, "unknown-records", fmt.Sprintf("%s by an unknown hand: %s", number(int64(f.Others.Records+f.Go.Records), "record"), f.Odd),
+				"find out who writes to "+v.Keys[2].Name)
+			continue
+		}
+		class := f.Format.String()
+		if f.Format == rratelimiter.Redisson321 {
+			class = rratelimiter.Redisson317.String() // these two read each other's
+		}
+		if !slices.Contains(classes, class) {
+			classes = append(classes, class)
+		}
+	}
+	if len(classes) > 1 {
+		add(fault, "mixed-formats", "records are written as by "+strings.Join(classes, " and by ")+
+			": the older clients read wrong permits from the newer records",
+			"give Go clients WithRecordFormat for the oldest Redisson of the fleet, or update that")
+	}
+	if v.Rate.KeepAlive > 0 {
+		for _, f := range v.Forms {
+			switch {
+			case f.Odd != "" || f.Others.Records == 0:
+			case f.Format != rratelimiter.Redisson321:
+				add(fault, "keep-alive-old-java", fmt.Sprintf("it has a keep-alive of %s, and clients as old as %s use it: they don't "+
+					"renew it, so that it dies under their traffic", span.Text(v.Rate.KeepAlive), f.Format),
+					"rrl set "+name+" "+rateArgument(v.Rate)+" --keep-alive 0, or update these clients to 3.38.0 or later")
+			default:
+				add(worthKnowing, "keep-alive-java", fmt.Sprintf("it has a keep-alive of %s, and Redisson uses it: releases before 3.38.0 "+
+					"don't renew it", span.Text(v.Rate.KeepAlive)), "make sure that no Redisson is older than 3.38.0")
+			}
+		}
+	}
+	if v.Future.Records > 0 {
+		level := warning
+		if v.Farthest.Sub(v.At) > v.Rate.Interval {
+			level = fault
+		}
+		add(level, "future-records", fmt.Sprintf("%s in %s dated up to %s ahead of Redis's clock: they return that much too late",
+			number(v.Future.Permits, "permit"), number(int64(v.Future.Records), "record"), lasting(v.Farthest.Sub(v.At).Round(time.Millisecond))),
+			"set the clock of the client right (rrl show "+name+" names the writers); rrl reset "+name+" frees the permits now")
+	}
+	if v.Client == "" && v.Keys[0].TTL == 0 && (v.Keys[1].TTL > 0 || v.Keys[2].TTL > 0) {
+		add(warning, "state-expires", "its grants have a life time and its rate has none: they will be forgotten too early, or together "+
+			"with nothing", "find out who sets the life time of "+v.Keys[1].Name+"; redis-cli PERSIST takes it away")
+	}
+	if records := v.Live.Records + v.Expired.Records; records > confirmable {
+		add(worthKnowing, "many-records", number(int64(records), "record")+": about "+
+			fmt.Sprintf("%d MB", records/10_000)+", and an old Redisson expires them all in one call, which blocks Redis",
+			"give Go clients WithGranularity")
+	}
+	return all
+}
+
+// adding says how the figures of a limiter don't add up, if so.
+func adding(v *survey.Survey) []finding {
+	if v.Consistent() {
+		return nil
+	}
+	f := finding{name: v.Name, client: v.Client, about: true, advice: "rrl repair " + shellName(v.Name)}
+	if v.Client != "" {
+		f.advice += " --client " + shellName(v.Client)
+	}
+	records := v.Live.Records + v.Expired.Records
+	switch {
+	case v.Keys[1].Type == "none":
+		f.severity, f.code = warning, "value-missing"
+		f.text = "the free permits are missing, evicted perhaps: Redisson before 3.35.0 counts records in their place, and lets too much through"
+	case !v.Readable:
+		f.severity, f.code = fault, "value-garbled"
+		f.text = fmt.Sprintf("the free permits are stored as %q, no whole number: Redisson fails on it", v.Value)
+	case records == 0 && v.Drift < 0:
+		f.severity, f.code = fault, "stuck"
+		f.text = fmt.Sprintf("%s of %s are free and there is no record: once too few are left, every call of Redisson fails for ever",
+			thousands(v.Free), thousands(v.Rate.Permits))
+	case v.Drift < 0:
+		f.severity, f.code = fault, "permits-lost"
+		f.text = wrongSum(v) + ": so many are lost until it is repaired"
+	default:
+		f.severity, f.code = warning, "permits-gained"
+		f.text = wrongSum(v) + ": after a release by Redisson that is on purpose, until the records expire; else too much gets through"
+	}
+	return []finding{f}
+}
+
+func crossing(name string) finding {
+	return finding{severity: fault, code: "cross-slot", name: name, about: true,
+		text:   "Redisson's names of its keys lie in different slots of the cluster: every call fails",
+		advice: "use another name: one without braces, or with a whole hash tag such as {tag}x"}
+}
+
+func orphaned(name string, clients int, limiter bool) finding {
+	f := finding{severity: warning, code: "orphaned-clients", name: name, about: true,
+		text:   fmt.Sprintf("%s that say nothing: of Redisson instances that are gone, mostly, each restart leaves some", number(int64(2*clients), "key")),
+		advice: "rrl gc removes them"}
+	if !limiter {
+		f.text += "; and there is no such limiter any more"
+	}
+	return f
+}
+
+func rateless(name string) finding {
+	return finding{severity: warning, code: "no-rate", name: name, about: true,
+		text:   "there are grants and no rate: calls fail, and a rate that is set finds old grants (Redisson's rename leaves them behind)",
+		advice: "rrl set " + shellName(name) + " RATE, or rrl rm " + shellName(name)}
+}
+
+// judge says what is wrong with a server, where the shortest interval of its limiters is known, or 0, and whether any has a
+// life time.
+func (h host) judge(shortest time.Duration, kept bool) (all []finding) {
+	add := func(s severity, code, text, advice string) {
+		all = append(all, finding{severity: s, code: code, server: h.where, text: text, advice: advice})
+	}
+	off := h.ahead.Abs() - h.error
+	direction := "ahead of"
+	if h.ahead > 0 {
+		direction = "behind"
+	}
+	said := fmt.Sprintf("this host's clock is %s %s Redis's", lasting(h.ahead.Abs().Round(time.Millisecond)), direction)
+	const clocks = "keep clocks in step (NTP), or use WithServerTime in Go"
+	switch {
+	case off >= time.Second || shortest > 0 && off >= 50*time.Millisecond && off > shortest/10:
+		add(fault, "clock-skew", said+": a client here frees permits as much too early, or too late", clocks)
+	case off >= 50*time.Millisecond:
+		add(warning, "clock-skew", said, clocks)
+	}
+	if version := h.info["redis_version"]; version != "" && before(version, 6, 2) {
+		add(fault, "old-server", "Redis "+version+": limiters need 6.2 or later", "update Redis")
+	}
+	if h.info["role"] == "slave" {
+		add(fault, "replica", "this is a replica: it can't grant anything, and what it shows may be old", "name the master in --redis")
+	}
+	limit, _ := strconv.ParseInt(h.info["maxmemory"], 10, 64)
+	used, _ := strconv.ParseInt(h.info["used_memory"], 10, 64)
+	policy := h.info["maxmemory_policy"]
+	const better = "set maxmemory-policy to noeviction, or give limiters a Redis of their own"
+	switch {
+	case limit == 0:
+	case strings.HasPrefix(policy, "allkeys"):
+		add(fault, "eviction", fmt.Sprintf("maxmemory-policy %s: when Redis is full (%s) it drops limiters, and their limits are forgotten",
+			policy, percent(used, limit)), better)
+	case strings.HasPrefix(policy, "volatile") && kept:
+		add(warning, "eviction", fmt.Sprintf("maxmemory-policy %s: when Redis is full (%s) it drops limiters with a life time or keep-alive",
+			policy, percent(used, limit)), better)
+	case used > limit/10*9:
+		add(warning, "memory", fmt.Sprintf("%s of maxmemory are used: once it is full, no permit is granted any more", percent(used, limit)),
+			"give Redis more memory, or give Go clients WithGranularity")
+	}
+	if h.settings["cluster-require-full-coverage"] == "yes" && h.info["cluster_enabled"] == "1" {
+		add(worthKnowing, "full-coverage", "cluster-require-full-coverage is yes: when the slots of one node are lost, limiters on all "+
+			"nodes stop", "set it to no if the others should go on")
+	}
+	if save, known := h.settings["save"]; known && save == "" && h.info["aof_enabled"] == "0" {
+		add(worthKnowing, "no-persistence", "nothing is written to disk: after a restart there is no limiter",
+			"let services set the rate (WithRate, trySetRate), or turn persistence on")
+	}
+	return all
+}
+
+// describe is a server in one line.
+func (h host) describe() string {
+	version := ""
+	if v := h.info["redis_version"]; v != "" {
+		version = "Redis " + v + ", "
+	}
+	direction := "behind"
+	if h.ahead < 0 {
+		direction = "ahead"
+	}
+	return fmt.Sprintf("%s: %sthis host's clock is %s %s (+- %s)", h.where, version,
+		wait(h.ahead.Abs()), direction, wait(h.error))
+}
+
+func percent(part, whole int64) string {
+	return fmt.Sprintf("%.0f %% used", float64(part)/float64(whole)*100)
+}
+
+// before tells whether a version is older than another.
+func before(version string, major, minor int) bool {
+	parts := append(strings.Split(version, "."), "0")
+	first, err1 := strconv.Atoi(parts[0])
+	second, err2 := strconv.Atoi(parts[1])
+	return err1 == nil && err2 == nil && (first < major || first == major && second < minor)
+}
+
+// shellName is a name as a shell, and rrl, take it as an argument.
+func shellName(name string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-.:/@+=,", r)
+	}
+	other := func(r rune) bool { return !plain(r) }
+	odd := func(r rune) bool { return !unicode.IsPrint(r) }
+	inQuotes := func(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+	switch {
+	case !utf8.ValidString(name) || strings.HasPrefix(name, "-") || strings.ContainsFunc(name, odd):
+		return "--quoted " + inQuotes(strconv.Quote(name))
+	case name == "" || strings.ContainsFunc(name, other):
+		return inQuotes(name)
+	}
+	return name
+}
+
+// rateArgument is the part of a rate that rrl set takes as one argument.
+func rateArgument(r rratelimiter.Rate) string {
+	r.KeepAlive, r.Type = 0, rratelimiter.Overall
+	return r.String()
+}

@@ -1,0 +1,262 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// Each state is one finding, and no other; each finding says what to do.
+func TestDoctorFindsWhatIsWrongWithLimiters(t *testing.T) {
+	const hour = 3_600_000
+	java, java16 := javaRecord(rratelimiter.Redisson317, 1), javaRecord(rratelimiter.Redisson321, 1)
+	onShops(t, func(t *testing.T, s shop) {
+		for _, c := range []struct {
+			code, severity, advice string // "": nothing is wrong
+			make                   func()
+		}{
+			{"", "", "", func() { s.limiter("x", "10", "60000", "0") }},
+			{"", "", "", func() {
+				s.limiter("x", "10", "60000", "0")
+				s.state("x", "", "6", -70_000, java, -5, goRecord("abc", 3))
+			}},
+			{"", "", "", func() { // Redisson from 3.17.0 on reads both
+				s.limiter("x", "10", "60000", "0")
+				s.state("x", "", "8", -6, java, -5, java16)
+			}},
+			{"", "", "", func() { // as WithGranularity dates records
+				s.limiter("x", "10", "60000", "0")
+				s.state("x", "", "7", 6000, goRecord("abc", 3))
+			}},
+			{"", "", "", func() {
+				s.limiter("x", "10", "1000", "1")
+				s.state("x", "one", "9", -5, java)
+			}},
+			{"broken-config", "error", "rrl set x RATE", func() { s.limiter("x", "ten", "60000", "0") }},
+			{"broken-config", "error", "rrl set x RATE", func() {
+				s.limiter("x", "10", "60000") // no type: found by its state
+				s.state("x", "", "9", -5, java)
+			}},
+			{"wrong-type", "error", "rrl rm x", func() {
+				s.limiter("x", "10", "60000", "0")
+				s.must(s.rdb.RPush(t.Context(), "{x}:value", "1").Err())
+			}},
+			{"value-missing", "warning", "rrl repair x", func() {
+				s.limiter("x", "10", "60000", "0")
+				s.state("x", "", "", -5, java)
+			}},
+			{"value-garbled", "error", "rrl repair x", func() {
+				s.limiter("x", "10", "60000", "0")
+				s.state("x", "", "1e1", -5, java)
+			}},
+			{"stuck", "error", "rrl repair x", func() {
+				s.limiter("x", "10", "60000", "0")
+				s.state("x", "", "0")
+			}},
+			{"permits-lost", "error", "rrl repair x", func() {
+				s.limiter("x", "10", "60000", "0")
+				s.state("x", "", "3", -5, java)
+			}},
+			{"permits-gained", "warning", "rrl repair x --client one", func() {
+				s.limiter("x", "10", "60000", "1")
+				s.state("x", "one", "10", -5, java)
+			}},
+			{"mixed-formats", "error", "WithRecordFormat", func() {
+				s.limiter("x", "10", "60000", "0")
+				s.state("x", "", "7", -5, javaRecord(rratelimiter.Redisson313, 1), -6, goRecord("abc", 2))
+			}},
+			{"unknown-records", "warning", "{x}:permits", func() {
+				s.limiter("x", "10", "60000", "0")
+				s.state("x", "", "10", -5, "abc")
+			}},
+			{"keep-alive-old-java", "error", "rrl set x 10/m --keep-alive 0", func() {
+				s.limiter("x", "10", "60000", "0", "keepAliveTime", "3600000")
+				s.state("x", "", "9", -5, java)
+			}},
+			{"keep-alive-java", "note", "3.38.0", func() {
+				s.limiter("x", "10", "60000", "0", "keepAliveTime", "3600000")
+				s.state("x", "", "9", -5, java16)
+			}},
+			{"future-records", "warning", "clock", func() {
+				s.limiter("x", "10", "60000", "0")
+				s.state("x", "", "9", 20_000, java)
+			}},
+			{"future-records", "error", "rrl reset x", func() {
+				s.limiter("x", "10", "60000", "0")
+				s.state("x", "", "9", hour, java)
+			}},
+			{"state-expires", "warning", "PERSIST", func() {
+				s.limiter("x", "10", "60000", "0")
+				s.state("x", "", "9", -5, java)
+				s.must(s.rdb.Expire(t.Context(), "{x}:permits", time.Hour).Err())
+			}},
+			{"orphaned-clients", "warning", "rrl gc", func() {
+				s.limiter("x", "10", "60000", "1")
+				s.state("x", "one", "9", -2*hour, java)
+			}},
+			{"orphaned-clients", "warning", "rrl gc", func() { // nobody reads them
+				s.limiter("x", "10", "60000", "0")
+				s.state("x", "one", "10")
+			}},
+			{"orphaned-clients", "warning", "rrl gc", func() { s.state("x", "one", "10") }},
+			{"no-rate", "warning", "rrl set x RATE", func() { s.state("x", "", "", -5, java) }},
+		} {
+			s.must(s.rdb.FlushDB(t.Context()).Err())
+			c.make()
+			code, out, errs := s.run("doctor", "--json")
+			var limiters []map[string]any
+			for _, f := range objects(t, out) {
+				if f["limiter"] != nil {
+					limiters = append(limiters, f)
+				}
+			}
+			if errs != "" || (code != 0) != (c.severity == "error" || c.severity == "warning") {
+				t.Errorf("%s: exit code %d, errors %q", c.code, code, errs)
+			}
+			if c.code == "" {
+				if len(limiters) > 0 {
+					t.Errorf("nothing is wrong, but it says %v", limiters)
+				}
+				continue
+			}
+			if len(limiters) != 1 || limiters[0]["code"] != c.code || limiters[0]["severity"] != c.severity ||
+				!strings.Contains(limiters[0]["advice"].(string), c.advice) || limiters[0]["limiter"].(map[string]any)["name"] != "x" {
+				t.Errorf("%s: it says %v", c.code, limiters)
+			}
+			_, text, _ := s.run("doctor")
+			contains(t, text, strings.ToUpper(c.severity), "x", c.code, "-> ")
+		}
+	})
+}
+
+func TestDoctorOfOneLimiter(t *testing.T) {
+	onShops(t, func(t *testing.T, s shop) {
+		s.limiter("good", "10", "60000", "0")
+		s.limiter("bad", "10", "60000", "0")
+		s.state("bad", "", "3")
+		s.state("left", "", "", -5, goRecord("abc", 1))
+		contains(t, s.ok("doctor", "good"), "1 limiter looked at", "this host's clock is ")
+		if code, out, _ := s.run("doctor", "good", "bad"); code != 1 || !strings.Contains(out, "stuck") || strings.Contains(out, "no-rate") {
+			t.Errorf("exit code %d, output\n%s", code, out)
+		}
+		if code, out, _ := s.run("doctor", "left"); code != 1 || !strings.Contains(out, "no-rate") {
+			t.Errorf("exit code %d, output\n%s", code, out)
+		}
+		s.fails(1, "there is no limiter", "doctor", "nothing")
+	})
+}
+
+// Of a limiter whose records take several steps to read, the sum is asked for again, in one.
+func TestDoctorAddsUpManyRecordsInOneStep(t *testing.T) {
+	s := shop{t: t, s: redistest.Shared(t)}
+	s.rdb = s.s.Client()
+	s.limiter("many", "10000", "3600000", "0")
+	var all []redis.Z
+	for i := range 1500 {
+		all = append(all, redis.Z{Score: float64(s.now() - int64(i)), Member: packed(rratelimiter.Redisson317, fmt.Sprintf("%08d", i), 2)})
+	}
+	s.must(s.rdb.ZAdd(t.Context(), "{many}:permits", all...).Err())
+	s.state("many", "", "6000")
+	if code, out, _ := s.run("doctor", "many"); code != 1 || !strings.Contains(out, "6,000 stored as free + 3,000 in records is 1,000 less than 10,000") {
+		t.Errorf("exit code %d, output\n%s", code, out)
+	}
+	s.state("many", "", "7000")
+	s.ok("doctor", "many")
+}
+
+func TestDoctorFindsWhatIsWrongWithTheServer(t *testing.T) {
+	server := redistest.Real(t, "--maxmemory", "200mb", "--maxmemory-policy", "volatile-lru")
+	s := shop{t, server, server.Client()}
+	found := func(code string, want ...string) {
+		t.Helper()
+		got, out, _ := s.run("doctor", "--json")
+		var codes []string
+		for _, f := range objects(t, out) {
+			codes = append(codes, f["severity"].(string)+" "+f["code"].(string))
+		}
+		if !slices.Equal(codes, want) || fmt.Sprint(got) != code {
+			t.Errorf("exit code %d, %q, want %s, %q", got, codes, code, want)
+		}
+	}
+	s.limiter("x", "10", "60000", "0")
+	found("0", "note no-persistence")
+	s.must(s.rdb.Expire(t.Context(), "x", time.Hour).Err())
+	found("1", "warning eviction", "note no-persistence")
+	s.must(s.rdb.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-random").Err())
+	found("1", "error eviction", "note no-persistence")
+	s.must(s.rdb.ConfigSet(t.Context(), "maxmemory-policy", "noeviction").Err())
+	s.must(s.rdb.ConfigSet(t.Context(), "save", "3600 1").Err())
+	found("0")
+	s.must(s.rdb.ConfigSet(t.Context(), "maxmemory", "900kb").Err())
+	found("1", "warning memory")
+}
+
+func TestDoctorKnowsServers(t *testing.T) {
+	for _, c := range []struct {
+		h        host
+		shortest time.Duration
+		want     string
+	}{
+		{host{info: map[string]string{"redis_version": "6.2.0", "role": "master"}}, time.Second, ""},
+		{host{info: map[string]string{"redis_version": "5.0.14"}}, 0, "error old-server"},
+		{host{info: map[string]string{"redis_version": "6.0"}}, 0, "error old-server"},
+		{host{info: map[string]string{"redis_version": "255.255.255"}}, 0, ""},
+		{host{info: map[string]string{"redis_version": "unstable"}}, 0, ""},
+		{host{info: map[string]string{"role": "slave"}}, 0, "error replica"},
+		{host{info: map[string]string{"cluster_enabled": "1"}, settings: map[string]string{"cluster-require-full-coverage": "yes"}}, 0,
+			"note full-coverage"},
+		{host{ahead: 40 * time.Millisecond}, 10 * time.Millisecond, ""},
+		{host{ahead: -80 * time.Millisecond}, time.Minute, "warning clock-skew"},
+		{host{ahead: -80 * time.Millisecond, error: 40 * time.Millisecond}, time.Minute, ""},
+		{host{ahead: 80 * time.Millisecond}, 500 * time.Millisecond, "error clock-skew"},
+		{host{ahead: 1100 * time.Millisecond}, time.Hour, "error clock-skew"},
+	} {
+		got := ""
+		for _, f := range c.h.judge(c.shortest, false) {
+			got += f.severity.String() + " " + f.code
+			if f.text == "" || f.advice == "" {
+				t.Errorf("%s says too little", f.code)
+			}
+		}
+		if got != c.want {
+			t.Errorf("of %+v it says %q, want %q", c.h, got, c.want)
+		}
+	}
+}
+
+func TestDoctorMeasuresTheClock(t *testing.T) {
+	server := redistest.Embedded(t)
+	server.Mini().SetTime(time.Now().Add(2 * time.Hour))
+	s := shop{t, server, server.Client()}
+	code, out, _ := s.run("doctor")
+	if code != 1 {
+		t.Errorf("exit code %d", code)
+	}
+	contains(t, out, "this host's clock is 2h behind Redis's", "ERROR", "clock-skew", "NTP")
+
+	for _, off := range []time.Duration{-time.Minute, 0, time.Minute} {
+		real := redistest.Shared(t)
+		ahead, wrong, err := skew(t.Context(), real.Client(), func() time.Time { return time.Now().Add(off) })
+		if err != nil || (ahead+off).Abs() > wrong+time.Millisecond || wrong <= 0 {
+			t.Errorf("a clock that is %v off is measured as %v, +- %v (%v)", off, -ahead, wrong, err)
+		}
+	}
+}
+
+func TestShellNames(t *testing.T) {
+	for name, want := range map[string]string{
+		"api:orders-1": "api:orders-1", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "a*": "'a*'", "größe": "'größe'",
+		"a\x00'": `--quoted '"a\x00'\''"'`, "\xff": `--quoted '"\xff"'`, "-x": `--quoted '"-x"'`, "\u202e": `--quoted '"\u202e"'`,
+	} {
+		if got := shellName(name); got != want {
+			t.Errorf("%q is written %s, want %s", name, got, want)
+		}
+	}
+}

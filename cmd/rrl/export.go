@@ -1,0 +1,318 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
+)
+
+// export.go is the subcommand export: what stands in the keys of limiters as metrics for Prometheus, so that Java's use is
+// seen, too. Limiters are looked at when Prometheus asks, and at no other time.
+
+func newExport() *cobra.Command {
+	c := &common{whose: true}
+	var listen, match string
+	var every time.Duration
+	var most int
+	cmd := c.live(&cobra.Command{
+		Use:   "export",
+		Short: "Metrics for Prometheus, read from the keys",
+		Long: `export serves metrics for Prometheus at /metrics: of each limiter the limit and its interval, the free permits, the live
+permits and their records, the age of the oldest, the life time, and whether it adds up. They are read from the keys each
+time that Prometheus asks, by Redis's clock, and hold what Java services use as well as Go's. It changes nothing.
+
+At most --most limiters have metrics; rratelimiter_export_skipped_limiters counts those that are left out. The permits of
+PER_CLIENT limiters are each client's own: --client says whose to show, all shows each client's, which counts as a limiter.
+While Redis can't be reached, rratelimiter_export_up is 0. Anybody who reaches the address sees names and figures.`,
+		Example: `  rrl export --match 'api:*'
+  rrl export --listen :9580 --client all`,
+		Args: noArgs,
+	}, func(ctx context.Context, s *session, _ []string) error {
+		switch {
+		case every < 0:
+			return fmt.Errorf("--every: %v is no time to wait", every)
+		case most < 1:
+			return fmt.Errorf("--most: %d limiters are none", most)
+		}
+		listener, err := net.Listen("tcp", listen)
+		if err != nil {
+			return fmt.Errorf("--listen: %w", err)
+		}
+		s.say("http://%s/metrics", listener.Addr())
+		return serveUntil(ctx, listener, newExporter(ctx, s, match, every, most).handler())
+	})
+	f := cmd.Flags()
+	f.StringVar(&match, "match", "*", "`pattern` of the limiters' names, as Redis has it (* ? [a-z])")
+	f.StringVar(&listen, "listen", "127.0.0.1:9580", "`address` of the metrics: host:port")
+	f.DurationVar(&every, "every", 30*time.Second, "search for limiters that often at most: it goes through all keys")
+	f.IntVar(&most, "most", 1000, "show that `many` limiters at most")
+	c.flags(cmd)
+	return cmd
+}
+
+// An exporter answers scrapes, one at a time: however many ask, Redis has no more to do at once.
+type exporter struct {
+	ctx     context.Context // of searches, which may take longer than a scrape
+	session *session
+	pattern string
+	every   time.Duration // between searches
+	most    int
+	errors  prometheus.Counter
+
+	turn    chan struct{} // whoever has it may use what follows
+	listed  listing
+	search  chan listing // brings the result of the search that is under way; nil without one
+	failing bool         // and that was said
+}
+
+// A listing is what a search found.
+type listing struct {
+	at      time.Time // when it began; zero before the first
+	names   []string
+	clients map[string][]string // with state of their own, by limiter
+	skipped int
+	err     error
+}
+
+func newExporter(ctx context.Context, s *session, pattern string, every time.Duration, most int) *exporter {
+	return &exporter{
+		ctx: ctx, session: s, pattern: pattern, every: every, most: most, turn: make(chan struct{}, 1),
+		errors: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "rratelimiter_export_errors_total", Help: "Searches for limiters, and looks at one, that failed.",
+		}),
+	}
+}
+
+func (e *exporter) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /metrics", func(out http.ResponseWriter, in *http.Request) {
+		ctx, cancel := context.WithTimeout(in.Context(), scrapeTime(in.Header))
+		defer cancel()
+		promhttp.HandlerFor(e.scrape(ctx), promhttp.HandlerOpts{}).ServeHTTP(out, in)
+	})
+	return mux
+}
+
+// scrapeTime is how long an answer may take: most of the time that Prometheus waits for it.
+func scrapeTime(h http.Header) time.Duration {
+	waits, err := strconv.ParseFloat(h.Get("X-Prometheus-Scrape-Timeout-Seconds"), 64)
+	if err != nil || !(waits > 0 && waits < 3600) {
+		waits = 10 // its default
+	}
+	return time.Duration(0.9 * waits * float64(time.Second))
+}
+
+// scrape looks at all limiters. Of what fails there are no metrics.
+func (e *exporter) scrape(ctx context.Context) *prometheus.Registry {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(e.errors)
+	own := promauto.With(registry)
+	up := own.NewGauge(prometheus.GaugeOpts{
+		Name: "rratelimiter_export_up", Help: "1 if the search for limiters and all looks at them worked.",
+	})
+	skipped := own.NewGauge(prometheus.GaugeOpts{
+		Name: "rratelimiter_export_skipped_limiters", Help: "Limiters without metrics, as there are more than --most.",
+	})
+	select {
+	case e.turn <- struct{}{}:
+		defer func() { <-e.turn }()
+	case <-ctx.Done():
+		e.errors.Inc()
+		return registry
+	}
+	err := e.find(ctx)
+	skipped.Set(float64(e.listed.skipped))
+	names := e.listed.names
+	if server, single := e.session.rdb.(*redis.Client); single {
+		if err == nil {
+			err = server.Ping(ctx).Err() // fails at once, where a look would try again
+		}
+		if err != nil {
+			names = nil
+		}
+	}
+	figures := newStateFigures(own, e.session.client != "")
+	// One limiter's failure is no reason to leave out others, such as those on another node.
+	failures, late := each(ctx, names, func(ctx context.Context, name string) (error, error) {
+		return e.look(ctx, name, figures), nil
+	})
+	failures = slices.DeleteFunc(append(failures, err, late), func(err error) bool { return err == nil })
+	e.errors.Add(float64(len(failures)))
+	if len(failures) == 0 {
+		up.Set(1)
+	} else if !e.failing {
+		fmt.Fprintln(e.session.errs, "rrl: "+lastDefence(e.session.explain(failures[0]).Error()))
+	}
+	e.failing = len(failures) > 0
+	return registry
+}
+
+// find makes a new list of limiters where the last one is too old. A search that takes long goes on by itself, and the last
+// list serves meanwhile.
+func (e *exporter) find(ctx context.Context) error {
+	if e.search == nil && time.Since(e.listed.at) >= e.every {
+		done := make(chan listing, 1)
+		e.search = done
+		go func() { done <- e.list() }()
+	}
+	if e.search == nil {
+		return nil
+	}
+	enough := ctx.Done()
+	if end, ok := ctx.Deadline(); ok && !e.listed.at.IsZero() {
+		half, cancel := context.WithTimeout(ctx, time.Until(end)/2)
+		defer cancel()
+		enough = half.Done()
+	}
+	select {
+	case found := <-e.search:
+		e.search = nil
+		if found.err == nil {
+			e.listed = found
+		}
+		return found.err
+	case <-enough:
+		if e.listed.at.IsZero() {
+			return errors.New("the first search for limiters is still under way")
+		}
+		return nil
+	}
+}
+
+// list searches for limiters.
+func (e *exporter) list() listing {
+	s, found := e.session, listing{at: time.Now()}
+	names, err := survey.Limiters(e.ctx, s.rdb, e.pattern, nil)
+	if err == nil && s.client == everyone {
+		var keys []survey.StateKey
+		keys, err = survey.StateKeys(e.ctx, s.rdb, nil)
+		found.clients = survey.Clients(keys)
+	}
+	found.err = err
+	room := e.most
+	for _, name := range names {
+		looks := max(1, len(found.clients[name]))
+		n := min(looks, room)
+		found.skipped += looks - n
+		room -= n
+		if n > 0 {
+			found.names = append(found.names, name)
+		}
+		if n < len(found.clients[name]) {
+			found.clients[name] = found.clients[name][:n]
+		}
+	}
+	return found
+}
+
+// look looks at a limiter, or at each of its clients that is asked for.
+func (e *exporter) look(ctx context.Context, name string, figures *stateFigures) error {
+	rows, err := e.session.glance(ctx, name, e.listed.clients[name])
+	if err != nil {
+		return err
+	}
+	var now time.Time
+	if slices.ContainsFunc(rows, func(row jsonRow) bool { return row.Oldest != nil }) {
+		if now, err = e.session.serverTime(ctx, name); err != nil {
+			return err
+		}
+	}
+	for _, row := range rows {
+		figures.set(name, row, now)
+	}
+	return nil
+}
+
+// serverTime is the clock of the server that has a key.
+func (s *session) serverTime(ctx context.Context, key string) (time.Time, error) {
+	if cluster, ok := s.rdb.(*redis.ClusterClient); ok {
+		master, err := cluster.MasterForKey(ctx, key)
+		if err != nil {
+			return time.Time{}, err
+		}
+		return master.Time(ctx).Result()
+	}
+	return s.rdb.Time(ctx).Result()
+}
+
+// stateFigures are the metrics of limiters in one scrape.
+type stateFigures struct {
+	byClient                                               bool
+	limit, interval, available, live, records, oldest, ttl *prometheus.GaugeVec
+	consistent                                             *prometheus.GaugeVec
+}
+
+func newStateFigures(own promauto.Factory, byClient bool) *stateFigures {
+	labels := []string{"limiter"}
+	if byClient {
+		labels = append(labels, "client")
+	}
+	gauge := func(name, help string) *prometheus.GaugeVec {
+		return own.NewGaugeVec(prometheus.GaugeOpts{Name: "rratelimiter_state_" + name, Help: help}, labels)
+	}
+	return &stateFigures{
+		byClient:  byClient,
+		limit:     gauge("limit_permits", "Permits that may be granted in any interval."),
+		interval:  gauge("interval_seconds", "The interval of the limit."),
+		available: gauge("available_permits", "Permits free now, expired ones counted as free."),
+		live:      gauge("live_permits", "Permits in live records: granted within the last interval, by Go and by Java."),
+		records:   gauge("records", "Live records: grants within the last interval."),
+		oldest:    gauge("oldest_record_age_seconds", "Age of the oldest live record; below 0: it is dated in the future."),
+		ttl:       gauge("ttl_seconds", "Time until Redis removes the limiter, where it does not live for ever."),
+		consistent: gauge("consistent", "1 if free permits and records add up to the limit; "+
+			"0 if they don't, or the limiter can't be used."),
+	}
+}
+
+// set takes over what was seen of a limiter, or of one client's part in it, when the server's clock was now.
+func (g *stateFigures) set(name string, row jsonRow, now time.Time) {
+	labels := []string{labelOf(name)}
+	if g.byClient {
+		labels = append(labels, labelOf(row.Client))
+	}
+	set := func(metric *prometheus.GaugeVec, value float64) { metric.WithLabelValues(labels...).Set(value) }
+	if row.jsonRate != nil {
+		set(g.limit, float64(row.Permits))
+		set(g.interval, float64(row.IntervalMs)/1e3)
+	}
+	if row.TTLMs > 0 {
+		set(g.ttl, float64(row.TTLMs)/1e3)
+	}
+	if row.Available != nil {
+		set(g.available, float64(*row.Available))
+		set(g.live, float64(*row.Used))
+		set(g.records, float64(*row.LiveRecords))
+	}
+	if row.Oldest != nil {
+		set(g.oldest, now.Sub(*row.Oldest).Seconds())
+	}
+	switch {
+	case row.Fault != "" || row.Consistent != nil && !*row.Consistent:
+		set(g.consistent, 0)
+	case row.Consistent != nil:
+		set(g.consistent, 1)
+	}
+}
+
+// labelOf makes a label, which must be UTF-8, of a name or an id: another one of each.
+func labelOf(name string) string {
+	if utf8.ValidString(name) && !strings.HasPrefix(name, `"`) {
+		return name
+	}
+	return strconv.Quote(name)
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/feed"
+)
+
+// follow.go keeps looking at limiters for watch and serve, which show the same: what is free over time, and what was granted
+// to whom in each second.
+
+// A followed is a limiter that is looked at again and again.
+type followed struct {
+	mu      sync.Mutex
+	feed    *feed.Feed
+	last    feed.Look
+	failed  error // why the last look failed; nil
+	changed func()
+}
+
+// A sight is what is known of a followed limiter.
+type sight struct {
+	feed.Look
+	frees   []feed.Free   // of the last two minutes
+	seconds []feed.Second // of the same; those without a grant left out
+	failed  error
+}
+
+// follow looks at a limiter until ctx ends. changed is called after each look.
+func follow(ctx context.Context, s *session, l *rratelimiter.Limiter, changed func()) *followed {
+	f := &followed{feed: feed.New(l, s.client != ""), last: feed.Look{Name: l.Name()}, changed: changed}
+	go func() {
+		for ctx.Err() == nil {
+			f.look(ctx, s)
+			changed()
+			select {
+			case <-ctx.Done():
+			case <-time.After(f.feed.Every()):
+			}
+		}
+	}()
+	return f
+}
+
+func (f *followed) look(ctx context.Context, s *session) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	look, err := f.feed.Look(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	if err == nil {
+		f.last = look
+		if look.Rate.Type == rratelimiter.PerClient && look.Client == "" {
+			err = errors.New("a PER_CLIENT limiter: --client says whose permits to show")
+		}
+	}
+	f.failed = s.explain(err)
+}
+
+// sight gives what is known now.
+func (f *followed) sight() sight {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	since := f.last.At.Add(-feed.Length)
+	return sight{Look: f.last, frees: f.feed.Frees(since), seconds: f.feed.Seconds(since), failed: f.failed}
+}
+
+// last is what was granted in the last whole second.
+func (v sight) lastSecond() feed.Second {
+	at := v.At.Unix() - 1
+	for _, second := range v.seconds {
+		if second.At.Unix() == at {
+			return second
+		}
+	}
+	return feed.Second{At: time.Unix(at, 0)}
+}
+
+// mean is the permits granted a second, over so many whole seconds before now.
+func (v sight) mean(seconds int) float64 {
+	var sum int64
+	now := v.At.Unix()
+	for _, second := range v.seconds {
+		if at := second.At.Unix(); at < now && at >= now-int64(seconds) {
+			sum += second.Permits
+		}
+	}
+	return float64(sum) / float64(seconds)
+}
+
+// columns are the figures of so many seconds up to the one before now: the fewest permits free, and the permits granted.
+func (v sight) columns(n int) (free, granted []int64) {
+	free, granted = make([]int64, n), make([]int64, n)
+	for i := range free {
+		free[i] = -1 // nobody looked
+	}
+	first := v.At.Unix() - int64(n)
+	for _, p := range v.frees {
+		if i := p.At.Unix() - first; i >= 0 && i < int64(n) && (free[i] < 0 || p.Free < free[i]) {
+			free[i] = p.Free
+		}
+	}
+	for _, second := range v.seconds {
+		if i := second.At.Unix() - first; i >= 0 && i < int64(n) {
+			granted[i] = second.Permits
+		}
+	}
+	return free, granted
+}
+
+// writer names who a tag stands for.
+func writer(tag string) string {
+	if tag == "" {
+		return "Java or unknown"
+	}
+	return "Go client " + tag
+}
+
+// followable gives the limiters to follow under a name: each client's, where these are asked for. One that is not there yet
+// may come.
+func (s *session) followable(ctx context.Context, name string) ([]*rratelimiter.Limiter, error) {
+	limiters, err := s.states(ctx, name)
+	if errors.Is(err, rratelimiter.ErrNotInitialized) && s.client == "" {
+		return []*rratelimiter.Limiter{s.limiter(name, "")}, nil
+	}
+	return limiters, err
+}

@@ -1,0 +1,135 @@
+package feed
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// A Java client's record, by hand: what feeds see of it is its score and its last bytes.
+func javaRecord(t *testing.T, s *redistest.Server, name string, at time.Time, permits uint32) {
+	t.Helper()
+	member, err := rratelimiter.PackRecord(rratelimiter.Redisson317, []byte("\xfe\x01rstuvw"), permits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	z := redis.Z{Score: float64(at.UnixMilli()), Member: string(member)}
+	if err := s.Client().ZAdd(t.Context(), "{"+name+"}:permits", z).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAFeedTellsWhatIsFreeAndWhoWasGrantedHowMuch(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		client := rratelimiter.NewClient(s.Client(), rratelimiter.WithLimiterDefaults(rratelimiter.WithServerTime()))
+		l := client.RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(100)))
+		f := New(l, false)
+		if k, err := f.Look(t.Context()); err != nil || k.Fault != "it has no rate" {
+			t.Fatalf("without a limiter: %+v, %v", k, err)
+		}
+		for range 3 {
+			if err := l.Acquire(t.Context(), 5); err != nil {
+				t.Fatal(err)
+			}
+			k, err := f.Look(t.Context())
+			if err != nil || k.Fault != "" {
+				t.Fatalf("%+v, %v", k, err)
+			}
+		}
+		javaRecord(t, s, "orders", time.Now(), 7)
+		k, err := f.Look(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if k.Rate != rratelimiter.PerMinute(100) || k.Used != 22 || k.Records != 4 || k.Consistent || k.Partial {
+			t.Errorf("%+v", k)
+		}
+		var sum, java int64
+		for _, second := range f.Seconds(time.Time{}) {
+			sum += second.Permits
+			java += second.By[""]
+		}
+		if sum != 22 || java != 7 {
+			t.Errorf("%d permits in all, %d of Java; want 22 and 7, however often it looked", sum, java)
+		}
+		if tags, _ := Writers(f.Seconds(time.Time{})); len(tags) != 2 || tags[1] != "" {
+			t.Errorf("writers %q: one Go client, then Java", tags)
+		}
+		if frees := f.Frees(time.Time{}); len(frees) != 4 || frees[0].Free != 95 || frees[2].Free != 85 {
+			t.Errorf("free %v", frees)
+		}
+	})
+}
+
+func TestWhatWasReleasedOrHasExpiredStaysCounted(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		rate := rratelimiter.Rate{Permits: 10, Interval: 600 * time.Millisecond}
+		client := rratelimiter.NewClient(s.Client(), rratelimiter.WithLimiterDefaults(rratelimiter.WithServerTime()))
+		l := client.RateLimiter("orders", rratelimiter.WithRate(rate))
+		f := New(l, false)
+		if _, err := l.TryAcquire(t.Context(), 4); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Look(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if f.Every() >= rate.Interval/2 {
+			t.Errorf("a look each %v does not see all of an interval of %v", f.Every(), rate.Interval)
+		}
+		if _, err := l.Release(t.Context(), 4); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(f.slot) // what is granted again in the same slot can't be told apart
+		if err := l.Acquire(t.Context(), 10); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Look(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Acquire(t.Context(), 10); err != nil { // once the ten before have expired
+			t.Fatal(err)
+		}
+		k, err := f.Look(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var sum int64
+		for _, second := range f.Seconds(time.Time{}) {
+			sum += second.Permits
+		}
+		if sum != 24 || k.Used != 10 {
+			t.Errorf("%d granted in all, %d in use; want 24 and 10", sum, k.Used)
+		}
+	})
+}
+
+func TestMoreThanAFeedReadsIsSaid(t *testing.T) {
+	s := redistest.Shared(t)
+	client := rratelimiter.NewClient(s.Client(), rratelimiter.WithLimiterDefaults(rratelimiter.WithServerTime()))
+	l := client.RateLimiter("orders")
+	if _, err := l.TrySetRate(t.Context(), rratelimiter.PerMinute(1_000_000)); err != nil {
+		t.Fatal(err)
+	}
+	now, pipe := time.Now(), s.Client().Pipeline()
+	for i := range most + 2000 {
+		id := []byte{1, 2, 3, 4, 5, byte(i), byte(i >> 8), byte(i >> 16)}
+		member, err := rratelimiter.PackRecord(rratelimiter.Redisson317, id, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pipe.ZAdd(t.Context(), "{orders}:permits", redis.Z{Score: float64(now.UnixMilli()), Member: string(member)})
+	}
+	if _, err := pipe.Exec(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	k, err := New(l, false).Look(t.Context())
+	if err != nil || !k.Partial {
+		t.Errorf("%+v, %v: partial", k, err)
+	}
+}

@@ -1,0 +1,186 @@
+// Package survey reads limiters for those who look after them: it finds them on a server, and tells what is stored of each,
+// who wrote it, and what does not add up. It changes nothing. It knows nothing of how that is shown.
+package survey
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// find.go goes through the keys of a server, of all masters of a cluster, a little at a time: nobody is held up, however
+// many keys there are. What comes or goes meanwhile may be found or not.
+
+// scanned is how many keys Redis looks at in one step.
+const scanned = 1000
+
+// Progress is told of every step of a search: by how many keys it went on, and what it has found so far.
+type Progress func(keys, found int)
+
+// eachMaster runs a search on every server that has keys, on those of a cluster at the same time.
+func eachMaster(ctx context.Context, rdb redis.UniversalClient, search func(context.Context, *redis.Client) error) error {
+	switch rdb := rdb.(type) {
+	case *redis.ClusterClient:
+		return rdb.ForEachMaster(ctx, search)
+	case *redis.Client:
+		return search(ctx, rdb)
+	}
+	return errors.New("this kind of client can't be searched")
+}
+
+// Keys is how many keys there are, on all masters together.
+func Keys(ctx context.Context, rdb redis.UniversalClient) (sum int64, err error) {
+	var mu sync.Mutex
+	err = eachMaster(ctx, rdb, func(ctx context.Context, master *redis.Client) error {
+		n, err := master.DBSize(ctx).Result()
+		mu.Lock()
+		defer mu.Unlock()
+		sum += n
+		return err
+	})
+	return sum, err
+}
+
+// scan gives the keys that match a pattern, of one Redis type or, with "", of any, page by page and one page at a time. The
+// page answers how many of them it was looking for.
+func scan(
+	ctx context.Context, rdb redis.UniversalClient, pattern, kind string, progress Progress, page func(keys []string) (int, error),
+) error {
+	var mu sync.Mutex
+	found := 0
+	return eachMaster(ctx, rdb, func(ctx context.Context, master *redis.Client) error {
+		for cursor := uint64(0); ; {
+			var keys []string
+			var err error
+			if kind == "" {
+				keys, cursor, err = master.Scan(ctx, cursor, pattern, scanned).Result()
+			} else {
+				keys, cursor, err = master.ScanType(ctx, cursor, pattern, scanned, kind).Result()
+			}
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			n, err := page(keys)
+			found += n
+			if err == nil && progress != nil {
+				progress(scanned, found)
+			}
+			mu.Unlock()
+			if err != nil || cursor == 0 {
+				return err
+			}
+		}
+	})
+}
+
+// Limiters lists the limiters whose name matches a pattern of Redis (glob), in order: the hashes that have a rate, an
+// interval and a type. progress may be nil.
+func Limiters(ctx context.Context, rdb redis.UniversalClient, pattern string, progress Progress) ([]string, error) {
+	var names []string
+	err := scan(ctx, rdb, pattern, "hash", progress, func(keys []string) (int, error) {
+		if len(keys) == 0 {
+			return 0, nil
+		}
+		replies := make([]*redis.SliceCmd, len(keys))
+		_, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for i, key := range keys {
+				replies[i] = p.HMGet(ctx, key, "rate", "interval", "type")
+			}
+			return nil
+		})
+		var answer redis.Error
+		if err != nil && !errors.As(err, &answer) { // one key may have become something else meanwhile
+			return 0, err
+		}
+		before := len(names)
+		for i, reply := range replies {
+			if fields := reply.Val(); len(fields) == 3 && !slices.Contains(fields, nil) {
+				names = append(names, keys[i])
+			}
+		}
+		return len(names) - before, nil
+	})
+	slices.Sort(names)
+	return slices.Compact(names), err
+}
+
+// A StateKey is a key that may hold a limiter's state, and which one: a name in braces can be a limiter's whole name as
+// well as what another one's name became.
+type StateKey struct {
+	Key     string
+	Permits bool    // records, else free permits
+	Owners  []Owner // who may own it
+}
+
+// An Owner is a limiter, and the client that has the key for itself; "" where all share it.
+type Owner struct{ Name, Client string }
+
+// StateKeys finds all keys that hold the state of limiters, by their names. progress may be nil.
+func StateKeys(ctx context.Context, rdb redis.UniversalClient, progress Progress) ([]StateKey, error) {
+	found := map[string]StateKey{}
+	// Both "value" and "permits" begin so; one pattern means one walk.
+	err := scan(ctx, rdb, "*:[pv][ea][rl][mu][ie]*", "", progress, func(keys []string) (int, error) {
+		before := len(found)
+		for _, key := range keys {
+			if state, ok := parse(key); ok {
+				found[key] = state
+			}
+		}
+		return len(found) - before, nil
+	})
+	all := make([]StateKey, 0, len(found))
+	for _, state := range found {
+		all = append(all, state)
+	}
+	slices.SortFunc(all, func(a, b StateKey) int { return strings.Compare(a.Key, b.Key) })
+	return all, err
+}
+
+// parse reads the name of a key.
+func parse(key string) (s StateKey, ok bool) {
+	s.Key = key
+	for _, suffix := range []string{":value", ":permits"} {
+		for from := 0; ; {
+			at := strings.Index(key[from:], suffix)
+			if at < 0 {
+				break
+			}
+			head, rest := key[:from+at], key[from+at+len(suffix):]
+			from += at + 1
+			client, own := strings.CutPrefix(rest, ":")
+			if rest != "" && !own || !strings.Contains(head, "{") {
+				continue
+			}
+			inner, wrapped := strings.CutPrefix(head, "{")
+			inner, closed := strings.CutSuffix(inner, "}")
+			if wrapped && closed && !strings.Contains(inner, "{") {
+				s.Owners = append(s.Owners, Owner{inner, client})
+			}
+			s.Owners = append(s.Owners, Owner{head, client})
+			s.Permits = suffix == ":permits"
+		}
+	}
+	return s, len(s.Owners) > 0
+}
+
+// Clients lists, for each limiter, the clients that have keys of their own.
+func Clients(keys []StateKey) map[string][]string {
+	clients := map[string][]string{}
+	for _, key := range keys {
+		for _, owner := range key.Owners {
+			if owner.Client != "" {
+				clients[owner.Name] = append(clients[owner.Name], owner.Client)
+			}
+		}
+	}
+	for name, ids := range clients {
+		slices.Sort(ids)
+		clients[name] = slices.Compact(ids)
+	}
+	return clients
+}

@@ -1,0 +1,294 @@
+package survey
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/hook"
+)
+
+// read.go reads one limiter, record by record.
+
+// page is how many records are read in one step.
+const page = 1000
+
+// A Sum is some records and the permits in them.
+type Sum struct {
+	Records int
+	Permits int64
+}
+
+func (s *Sum) add(permits int64) {
+	s.Records++
+	s.Permits += permits
+}
+
+// A Writer is who wrote live records, as far as these show it.
+type Writer struct {
+	Tag string // of a Go client, as hexadecimal digits: six, or two and no more than likely; "" for Java or unknown
+	Sum
+}
+
+// Text names a writer for people.
+func (w Writer) Text() string {
+	switch len(w.Tag) {
+	case 0:
+		return "Java or unknown"
+	case 2: // one byte in the oldest format tells so, and one in 256 of Redisson's has it, too
+		return "Go " + w.Tag + ", or Java"
+	}
+	return "Go client " + w.Tag
+}
+
+// A Form is a way of writing records, and how many are written so by others than Go clients.
+type Form struct {
+	Format rratelimiter.RecordFormat
+	Odd    string // what is odd, where it is no Redisson's: Format then says nothing
+	Go     Sum
+	Others Sum
+}
+
+// A Survey is what is stored of a limiter: its configuration, and the state that all clients share or one client has.
+type Survey struct {
+	Name, Client string // Client "": the state is shared
+	At           time.Time
+	Fields       map[string]string // of the configuration, as they are stored
+	Rate         rratelimiter.Rate
+	Fault        error // why the rate can't be used: then nothing below it means much
+	Keys         [3]hook.StoredKey
+	Value        string // the free permits as they are stored
+	Free         int64  // the same as a number, 0 where it is none
+	Readable     bool   // it is a number
+	OneStep      bool   // all was read at one instant
+	Live         Sum
+	Expired      Sum
+	Future       Sum // live records that are dated after now, by more than WithGranularity and clocks explain
+	Farthest     time.Time
+	Oldest       time.Time // of live records
+	Newest       time.Time
+	Writers      []Writer // of live records, most permits first
+	Forms        []Form   // of all records
+	Available    int64    // permits free now
+	Drift        int64    // free permits and all records, less the rate: 0 where all is right
+	Bins         []int64  // live permits, by the time of their grant: an interval from the oldest to now
+}
+
+// Consistent tells whether what is stored adds up to the rate. Of a limiter that nobody has used yet nothing is stored.
+func (s *Survey) Consistent() bool {
+	if s.Keys[1].Type == "none" && s.Live.Records+s.Expired.Records == 0 {
+		return true
+	}
+	return s.Readable && s.Drift == 0
+}
+
+// WrongType names a key that is not of the Redis type that it should be; "" mostly.
+func (s *Survey) WrongType() string {
+	for i, want := range []string{"hash", "string", "zset"} {
+		if kind := s.Keys[i].Type; kind != want && kind != "none" {
+			return fmt.Sprintf("%q is a %s, not a %s", s.Keys[i].Name, kind, want)
+		}
+	}
+	return ""
+}
+
+// Slack is how far in the future a record of a limiter may be dated with nothing being wrong: clocks differ a little, and
+// WithGranularity dates records at the end of up to a tenth of the interval.
+func Slack(r rratelimiter.Rate) time.Duration { return r.Interval/10 + time.Second }
+
+// Read reads a limiter. own says that its client's own state is meant, whatever the type of the limiter. Bins of a survey
+// are as many as are asked for. A limiter that is not there is no error: see Survey.Keys.
+func Read(ctx context.Context, l *rratelimiter.Limiter, own bool, bins int) (*Survey, error) {
+	stored, err := hook.Survey(ctx, l, 0, page, own)
+	if err != nil {
+		return nil, err
+	}
+	s := &Survey{
+		Name: l.Name(), At: stored.At, Fields: stored.Fields, Keys: stored.Keys, Value: stored.Value,
+		OneStep: stored.Records <= page, Bins: make([]int64, bins),
+	}
+	if stored.Own {
+		s.Client = l.Client().ID()
+	}
+	if s.Keys[0].Type == "hash" {
+		s.Rate, s.Fault = l.Config(ctx)
+	} else {
+		s.Fault = rratelimiter.ErrNotInitialized
+	}
+	s.Free, err = strconv.ParseInt(s.Value, 10, 64)
+	s.Readable = err == nil && strconv.FormatInt(s.Free, 10) == s.Value
+	if !s.Readable {
+		s.Free = 0
+	}
+	tally := newTally(s)
+	for {
+		for _, r := range stored.Page {
+			tally.add(r)
+		}
+		if len(stored.Page) < page {
+			break
+		}
+		// Records that came since have moved those that follow further away: tally knows which it has seen.
+		first := tally.seen
+		if stored, err = hook.Survey(ctx, l, first, page, own); err != nil {
+			return nil, err
+		}
+	}
+	tally.finish()
+	return s, nil
+}
+
+// A tally adds up records, the newest first.
+type tally struct {
+	*Survey
+	edge, now float64
+	seen      int
+	last      hook.StoredRecord
+	writers   map[string]*Writer
+	forms     map[string]*Form
+}
+
+func newTally(s *Survey) *tally {
+	now := float64(s.At.UnixMilli())
+	return &tally{
+		Survey: s, now: now, edge: now - float64(s.Rate.Interval.Milliseconds()),
+		writers: map[string]*Writer{}, forms: map[string]*Form{},
+	}
+}
+
+// add counts a record, but not twice.
+func (t *tally) add(r hook.StoredRecord) {
+	t.seen++
+	if t.seen > 1 && (r.Score > t.last.Score || r.Score == t.last.Score && r.Member >= t.last.Member) {
+		return
+	}
+	t.last = r
+	form, tag, permits := read(r.Member)
+	key := form.Odd + form.Format.String()
+	if t.forms[key] == nil {
+		t.forms[key] = &form
+	}
+	if tag != "" {
+		t.forms[key].Go.add(permits)
+	} else {
+		t.forms[key].Others.add(permits)
+	}
+	if r.Score <= t.edge {
+		t.Expired.add(permits)
+		return
+	}
+	t.Live.add(permits)
+	if t.writers[tag] == nil {
+		t.writers[tag] = &Writer{Tag: tag}
+	}
+	t.writers[tag].add(permits)
+	at := time.UnixMilli(int64(min(r.Score, 1e15)))
+	t.Oldest = at
+	if t.Live.Records == 1 {
+		t.Newest = at
+	}
+	if ahead := r.Score - t.now; ahead > float64(Slack(t.Rate).Milliseconds()) {
+		if t.Future.add(permits); t.Future.Records == 1 {
+			t.Farthest = at
+		}
+	}
+	if n := len(t.Bins); n > 0 {
+		bin := int(math.Floor((r.Score - t.edge) / (t.now - t.edge) * float64(n)))
+		t.Bins[min(max(bin, 0), n-1)] += permits
+	}
+}
+
+func (t *tally) finish() {
+	for _, w := range t.writers {
+		t.Writers = append(t.Writers, *w)
+	}
+	slices.SortFunc(t.Writers, func(a, b Writer) int {
+		return cmp.Or(cmp.Compare(b.Permits, a.Permits), strings.Compare(a.Tag, b.Tag))
+	})
+	for _, f := range t.forms {
+		t.Forms = append(t.Forms, *f)
+	}
+	slices.SortFunc(t.Forms, func(a, b Form) int {
+		return cmp.Or(cmp.Compare(order(a), order(b)), strings.Compare(a.Odd, b.Odd))
+	})
+	if t.Fault != nil {
+		return
+	}
+	all := t.Live.Permits + t.Expired.Permits
+	t.Drift = t.Free + all - t.Rate.Permits
+	switch {
+	case t.Live.Records == 0:
+		t.Available = t.Rate.Permits
+	case !t.Readable || t.Free+t.Expired.Permits > t.Rate.Permits:
+		t.Available = max(0, t.Rate.Permits-t.Live.Permits)
+	default:
+		t.Available = max(0, t.Free+t.Expired.Permits)
+	}
+}
+
+// order sorts forms from the oldest release to the newest, odd ones last.
+func order(f Form) int {
+	if f.Odd != "" {
+		return 100
+	}
+	return slices.Index([]rratelimiter.RecordFormat{
+		rratelimiter.Redisson313, rratelimiter.Redisson316, rratelimiter.Redisson317, rratelimiter.Redisson321,
+	}, f.Format)
+}
+
+// read reads a member: how it is written, the tag of the Go client that wrote it, "" if none did, and its permits.
+func read(member string) (form Form, tag string, permits int64) {
+	r, err := rratelimiter.UnpackRecord([]byte(member))
+	if err != nil {
+		form.Odd = fmt.Sprintf("%d bytes, no record", len(member))
+		return form, "", 0
+	}
+	head := len(member) - 4 - len(r.ID)
+	switch {
+	case head == 8:
+		form.Format = rratelimiter.Redisson316
+	case head == 1 && len(r.ID) == 16:
+		form.Format = rratelimiter.Redisson321
+	case head == 1 && len(r.ID) == 8:
+		form.Format = rratelimiter.Redisson317
+	case head == 1:
+		form.Odd = fmt.Sprintf("an id of %d bytes", len(r.ID))
+	case len(member) == 8:
+		form.Format = rratelimiter.Redisson313
+	default:
+		form.Odd = fmt.Sprintf("%d bytes, of no known form", len(member))
+		return form, "", int64(r.Permits)
+	}
+	return form, goTag(r.ID), int64(r.Permits)
+}
+
+// goTag is what tells the Go client of an id, as hexadecimal digits: six, or two where the id is short.
+func goTag(id []byte) string {
+	switch {
+	case len(id) >= 5 && string(id[:2]) == "Go":
+		return fmt.Sprintf("%x", id[2:5])
+	case len(id) == 4 && id[0] == 'G':
+		return fmt.Sprintf("%x", id[1:2])
+	}
+	return ""
+}
+
+// Guess tells which releases of Redisson use the limiter, by what they write; "" where nothing shows it.
+func (s *Survey) Guess() string {
+	var parts []string
+	for _, f := range s.Forms {
+		if f.Odd == "" && f.Others.Records > 0 {
+			parts = append(parts, "records of "+f.Format.String())
+		}
+	}
+	if kept, found := s.Fields["keepAliveTime"]; found && kept == "0" {
+		parts = append(parts, "rate set by Redisson 3.38.0 or later")
+	}
+	return strings.Join(parts, "; ")
+}

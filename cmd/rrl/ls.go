@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
+)
+
+// ls.go is the subcommand ls: all limiters of a server, at a glance.
+
+func newLs() *cobra.Command {
+	c := &common{whose: true}
+	cmd := c.live(&cobra.Command{
+		Use:     "ls [PATTERN]",
+		Aliases: []string{"list"},
+		Short:   "List limiters, with what is free and in use",
+		Long: `ls lists the limiters whose name matches a pattern as Redis has it (* ? [a-z]), all without one. It goes through the
+keys by SCAN, on all masters of a cluster, and holds nobody up, however many keys there are: a million take a while.
+
+A limiter with more than 2,000 records is not read whole: its figures have a ~, and are right unless something is wrong
+with it. The permits of PER_CLIENT limiters are each client's own: --client says whose to show, all shows a line each.`,
+		Example: `  rrl ls
+  rrl ls 'api:*' --json | jq -r 'select(.available == 0) | .name'`,
+		Args: cobra.MaximumNArgs(1),
+	}, func(ctx context.Context, s *session, args []string) error {
+		pattern := "*"
+		if len(args) > 0 {
+			pattern = args[0]
+		}
+		return s.ls(ctx, pattern)
+	})
+	c.flags(cmd)
+	return cmd
+}
+
+// jsonRow is what ls writes of a limiter.
+type jsonRow struct {
+	jsonName
+	*jsonRate
+	Client      string     `json:"client,omitempty"`
+	Fault       string     `json:"fault,omitempty"`     // why it can't be used, or read
+	Available   *int64     `json:"available,omitempty"` // none for a PER_CLIENT limiter without --client
+	Used        *int64     `json:"used,omitempty"`
+	LiveRecords *int       `json:"live_records,omitempty"`
+	Oldest      *time.Time `json:"oldest,omitempty"` // of live records
+	Newest      *time.Time `json:"newest,omitempty"`
+	TTLMs       int64      `json:"ttl_ms"` // 0: lives for ever
+	Consistent  *bool      `json:"consistent,omitempty"`
+	Exact       bool       `json:"exact"` // false: too many records to read for a list
+}
+
+func (s *session) ls(ctx context.Context, pattern string) error {
+	p := s.progress(ctx)
+	names, err := survey.Limiters(ctx, s.rdb, pattern, p.step)
+	var clients map[string][]string
+	if err == nil && s.client == everyone {
+		var keys []survey.StateKey
+		if keys, err = survey.StateKeys(ctx, s.rdb, p.step); err == nil {
+			clients = survey.Clients(keys)
+		}
+	}
+	p.done()
+	if err != nil {
+		return err
+	}
+	found, err := each(ctx, names, func(ctx context.Context, name string) ([]jsonRow, error) {
+		return s.glance(ctx, name, clients[name])
+	})
+	if err != nil {
+		return err
+	}
+	rows := slices.Concat(found...)
+	if s.json {
+		for _, row := range rows {
+			if err := s.emit(row); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(rows) == 0 {
+		s.say("no limiters")
+		return nil
+	}
+	s.list(rows)
+	return nil
+}
+
+// glance looks at one limiter, or at each of its clients that is asked for. One that is gone by now has no row.
+func (s *session) glance(ctx context.Context, name string, clients []string) ([]jsonRow, error) {
+	shared := s.limiter(name, "")
+	state, exact, err := shared.Glance(ctx)
+	row := jsonRow{jsonName: nameOf(name), Exact: true}
+	if err != nil {
+		if !tolerable(err) {
+			return nil, err
+		}
+		row.Fault = cause(err).Error()
+		if there, err := shared.Exists(ctx); err == nil && !there {
+			return nil, nil
+		}
+		if errors.Is(err, rratelimiter.ErrNotInitialized) {
+			row.Fault = reason(err)
+		}
+		return []jsonRow{row}, nil
+	}
+	rate := rateOf(state.Rate)
+	row.jsonRate, row.TTLMs = &rate, state.TTL.Milliseconds()
+	if state.Rate.Type != rratelimiter.PerClient {
+		return []jsonRow{row.with(state, exact)}, nil
+	}
+	switch s.client {
+	case "":
+		return []jsonRow{row}, nil
+	case everyone:
+	default:
+		clients = []string{s.client}
+	}
+	var rows []jsonRow
+	for _, id := range clients {
+		state, exact, err := s.limiter(name, id).Glance(ctx)
+		one := row
+		one.Client = id
+		switch {
+		case err == nil:
+			one = one.with(state, exact)
+		case tolerable(err):
+			one.Fault = cause(err).Error()
+		default:
+			return nil, err
+		}
+		rows = append(rows, one)
+	}
+	if len(rows) == 0 {
+		return []jsonRow{row}, nil
+	}
+	return rows, nil
+}
+
+// with is the row with what was seen.
+func (row jsonRow) with(state rratelimiter.State, exact bool) jsonRow {
+	row.Available, row.Used, row.LiveRecords = &state.Available, &state.Used, &state.Records
+	row.Consistent, row.Exact = &state.Consistent, exact
+	if state.Records > 0 {
+		oldest, newest := state.Oldest.UTC(), state.Newest.UTC()
+		row.Oldest, row.Newest = &oldest, &newest
+	}
+	return row
+}
+
+// list writes rows for people.
+func (s *session) list(rows []jsonRow) {
+	head := []string{"NAME", "RATE", "TYPE", "FREE", "IN USE", "RECORDS", "TTL", ""}
+	t := sheet{right: map[int]bool{3: true, 4: true, 5: true}, rows: [][]string{head}}
+	for _, row := range rows {
+		name := printed(row.jsonName)
+		if row.Client != "" {
+			name += " of " + printable(row.Client)
+		}
+		if row.jsonRate == nil {
+			t.rows = append(t.rows, []string{name, "?", "", "", "", "", "", s.paint(bad, row.Fault)})
+			continue
+		}
+		cells := []string{name, strings.Replace(row.Rate, " per client", "", 1), row.Type, "-", "-", "-", lasting(time.Duration(row.TTLMs) * time.Millisecond), ""}
+		if row.Available != nil {
+			about := ""
+			if !row.Exact {
+				about = "~"
+			}
+			cells[3], cells[4], cells[5] = about+thousands(*row.Available), about+thousands(*row.Used), thousands(int64(*row.LiveRecords))
+			if *row.Available == 0 {
+				cells[3] = s.paint(warm, cells[3])
+			}
+			if !*row.Consistent {
+				cells[7] = s.paint(bad, "does not add up: rrl show")
+			}
+		}
+		if row.Fault != "" {
+			cells[7] = s.paint(bad, row.Fault)
+		}
+		t.rows = append(t.rows, cells)
+	}
+	t.write(s)
+}
+
+// printed is a name for people.
+func printed(n jsonName) string {
+	if n.Base64 != "" {
+		return n.Name // quoted already
+	}
+	return printable(n.Name)
+}

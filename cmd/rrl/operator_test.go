@@ -1,0 +1,637 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/charmbracelet/x/ansi"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// A shop is a server with limiters, for commands on a live Redis.
+type shop struct {
+	t   *testing.T
+	s   *redistest.Server
+	rdb *redis.Client
+}
+
+// onShops runs a test on an embedded and on a real server.
+func onShops(t *testing.T, test func(t *testing.T, s shop)) {
+	t.Helper()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) { test(t, shop{t, s, s.Client()}) })
+}
+
+// run runs a command on the server.
+func (s shop) run(args ...string) (code int, out, errs string) {
+	s.t.Helper()
+	return s.with("", args...)
+}
+
+// with is run with an input.
+func (s shop) with(input string, args ...string) (code int, out, errs string) {
+	s.t.Helper()
+	var o, e bytes.Buffer
+	all := append([]string{args[0], "--redis", s.s.URL()}, args[1:]...)
+	code = run(s.t.Context(), all, strings.NewReader(input), &o, &e)
+	return code, o.String(), e.String()
+}
+
+// ok runs a command that must work, and gives what it wrote.
+func (s shop) ok(args ...string) string {
+	s.t.Helper()
+	code, out, errs := s.run(args...)
+	if code != 0 || errs != "" {
+		s.t.Fatalf("rrl %q: exit code %d, errors %q, output\n%s", args, code, errs, out)
+	}
+	return out
+}
+
+// fails runs a command that must fail so, with one line.
+func (s shop) fails(code int, part string, args ...string) {
+	s.t.Helper()
+	got, out, errs := s.run(args...)
+	if got != code || !strings.Contains(errs, part) || strings.Count(errs, "\n") != 1 {
+		s.t.Errorf("rrl %q: exit code %d, want %d; errors %q, want %q in one line; output %q", args, got, code, errs, part, out)
+	}
+}
+
+// objects reads what --json writes.
+func objects(t *testing.T, text string) (all []map[string]any) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		var one map[string]any
+		if err := json.Unmarshal([]byte(line), &one); err != nil {
+			t.Fatalf("%v in %q", err, line)
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+func (s shop) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// limiter writes a configuration: rate, interval in ms, type, and more fields.
+func (s shop) limiter(name string, fields ...string) {
+	s.t.Helper()
+	names := []string{"rate", "interval", "type"}
+	all := append([]string(nil), fields[min(3, len(fields)):]...)
+	for i, field := range fields[:min(3, len(fields))] {
+		all = append(all, names[i], field)
+	}
+	s.must(s.rdb.HSet(s.t.Context(), name, all).Err())
+}
+
+// state writes free permits and records, as the keys "{name}" + suffix say: each record is ms from now, and a member.
+func (s shop) state(name, client, value string, records ...any) {
+	s.t.Helper()
+	suffix := ""
+	if client != "" {
+		suffix = ":" + client
+	}
+	if value != "" {
+		s.must(s.rdb.Set(s.t.Context(), "{"+name+"}:value"+suffix, value, 0).Err())
+	}
+	for i := 0; i < len(records); i += 2 {
+		at := float64(s.now() + int64(records[i].(int)))
+		s.must(s.rdb.ZAdd(s.t.Context(), "{"+name+"}:permits"+suffix, redis.Z{Score: at, Member: records[i+1]}).Err())
+	}
+}
+
+func (s shop) now() int64 { return s.rdb.Time(s.t.Context()).Val().UnixMilli() }
+
+// records of who may write them.
+func goRecord(tag string, permits uint32) string {
+	return packed(rratelimiter.Redisson317, ("Go" + tag + "12345678")[:8], permits)
+}
+
+func javaRecord(f rratelimiter.RecordFormat, permits uint32) string {
+	length := map[rratelimiter.RecordFormat]int{rratelimiter.Redisson313: 4, rratelimiter.Redisson321: 16}[f]
+	if length == 0 {
+		length = 8
+	}
+	return packed(f, "0123456789abcdef"[:length], permits)
+}
+
+func packed(f rratelimiter.RecordFormat, id string, permits uint32) string {
+	member, err := rratelimiter.PackRecord(f, []byte(id), permits)
+	if err != nil {
+		panic(err)
+	}
+	return string(member)
+}
+
+var times = regexp.MustCompile(`\b\d+(\.\d+)?(ms|s)\b ago`)
+
+func TestShowTellsAllAboutALimiter(t *testing.T) {
+	onShops(t, func(t *testing.T, s shop) {
+		s.limiter("orders", "20", "60000", "0", "keepAliveTime", "0")
+		s.state("orders", "", "7", -60500, javaRecord(rratelimiter.Redisson321, 1), -50000, goRecord("abc", 2), -30000, goRecord("abc", 3),
+			-100, goRecord("xyz", 4), -200, packed(rratelimiter.Redisson321, "fedcba9876543210", 3))
+		got := times.ReplaceAllString(s.ok("show", "orders"), "AGO")
+		want := `orders
+rate        20/m, OVERALL
+life time   lives for ever
+free        ████████░░░░░░░░░░░░  8 of 20
+in use      12 permits in 4 live records
+            granted from AGO to AGO
+by time     `
+		if !strings.HasPrefix(got, want) {
+			t.Errorf("it shows\n%s\nwant\n%s", got, want)
+		}
+		contains(t, got, `by writer   Go client 616263    5 permits in 2 records
+            Go client 78797a    4 permits in 1 record
+            Java or unknown     3 permits in 1 record
+written as  by Redisson 3.17.0 to 3.20.1: 3 records
+            by Redisson 3.21.0 and later: 2 records
+Redisson    records of Redisson 3.21.0 and later; rate set by Redisson 3.38.0 or later
+expired     1 permit in 1 record, to be counted back at the next use
+adds up     yes: 7 stored as free + 13 in records = 20
+`)
+		one := objects(t, s.ok("show", "orders", "--json"))[0]
+		for field, want := range map[string]any{
+			"name": "orders", "rate": "20/m", "permits": 20., "interval_ms": 60000., "type": "OVERALL", "value": "7", "available": 8.,
+			"used": 12., "live_records": 4., "expired_records": 1., "expired_permits": 1., "future_records": 0., "ttl_ms": 0.,
+			"consistent": true, "drift": 0., "one_step": true,
+		} {
+			if one[field] != want {
+				t.Errorf("%s is %v, want %v", field, one[field], want)
+			}
+		}
+		sum, late := 0., 0.
+		for i, n := range one["axis"].([]any) {
+			sum += n.(float64)
+			if i >= 50 {
+				late += n.(float64)
+			}
+		}
+		if sum != 12 || late != 7 || len(one["axis"].([]any)) != axis {
+			t.Errorf("the axis is %v", one["axis"])
+		}
+	})
+}
+
+func TestShowTellsWhatIsWrong(t *testing.T) {
+	onShops(t, func(t *testing.T, s shop) {
+		s.limiter("drift", "10", "60000", "0")
+		s.state("drift", "", "4", -100, goRecord("abc", 2))
+		contains(t, s.ok("show", "drift"), "adds up     NO: 4 stored as free + 2 in records is 4 less than 10", "rrl repair")
+		s.limiter("future", "10", "60000", "0")
+		s.state("future", "", "8", 3_600_000, goRecord("abc", 2))
+		contains(t, s.ok("show", "future"), "future      2 permits in 1 record, the last one dated in ", "a clock is wrong")
+		s.limiter("value", "10", "60000", "0")
+		s.state("value", "", "ten", -100, goRecord("abc", 2))
+		contains(t, s.ok("show", "value"), `adds up     NO: the free permits are stored as "ten", no whole number`, "8 of 10")
+		s.limiter("broken", "ten", "60000", "0")
+		contains(t, s.ok("show", "broken"), "none that can be used", "rate = ten")
+		s.must(s.rdb.RPush(t.Context(), "{wrong}:permits", "x").Err())
+		s.limiter("wrong", "10", "60000", "0")
+		contains(t, s.ok("show", "wrong"), `"{wrong}:permits" is a list, not a zset`)
+		s.fails(1, `show "nothing": rratelimiter: rate limiter is not initialized: there is no limiter; rrl ls lists`, "show", "nothing")
+		s.fails(1, "needs the name of a limiter", "show")
+	})
+}
+
+// What real releases of Redisson wrote (testdata) is told apart as far as it differs, and doctor finds nothing wrong with it.
+func TestShowGuessesTheRedisson(t *testing.T) {
+	files, err := filepath.Glob("../../testdata/*/part.msgpack")
+	if err != nil || len(files) < 11 {
+		t.Fatalf("%d states: %v", len(files), err)
+	}
+	s := shop{t: t, s: redistest.Embedded(t)}
+	s.rdb = s.s.Client()
+	for _, file := range files {
+		release := filepath.Base(filepath.Dir(file))
+		data, err := os.ReadFile(file)
+		s.must(err)
+		if code, out, errs := s.with(string(data), "restore", "--as", release, "--now"); code != 0 {
+			t.Fatalf("%s: %s%s", release, out, errs)
+		}
+		var major, minor int
+		_, err = fmt.Sscanf(release, "%d.%d", &major, &minor)
+		s.must(err)
+		want := "records of Redisson 3.21.0 and later"
+		switch {
+		case major > 3 || minor >= 38:
+			want += "; rate set by Redisson 3.38.0 or later"
+		case minor >= 21:
+		case minor >= 17:
+			want = "records of Redisson 3.17.0 to 3.20.1"
+		case release == "3.16.8":
+			want = "records of Redisson 3.16.4 to 3.16.8"
+		default:
+			want = "records of Redisson 3.13.3 to 3.16.3"
+		}
+		one := objects(t, s.ok("show", release, "--json"))[0]
+		if one["redisson_guess"] != want || one["used"] != 3. || one["consistent"] != true {
+			t.Errorf("of %s it shows %v", release, one)
+		}
+		if !strings.Contains(want, "3.13.3") { // its ids are too short to tell for certain
+			contains(t, s.ok("show", release), "Java or unknown     3 permits in 2 records")
+		}
+		s.ok("doctor", release)
+	}
+}
+
+func TestShowReadsManyRecordsPageByPage(t *testing.T) {
+	s := shop{t: t, s: redistest.Shared(t)}
+	s.rdb = s.s.Client()
+	s.limiter("many", "10000", "3600000", "0")
+	var all []redis.Z
+	for i := range 2500 {
+		all = append(all, redis.Z{Score: float64(s.now() - int64(i/7)), Member: packed(rratelimiter.Redisson317, fmt.Sprintf("%08d", i), 2)})
+	}
+	s.must(s.rdb.ZAdd(t.Context(), "{many}:permits", all...).Err())
+	s.state("many", "", "5000")
+	one := objects(t, s.ok("show", "many", "--json"))[0]
+	if one["used"] != 5000. || one["live_records"] != 2500. || one["consistent"] != true || one["one_step"] != false {
+		t.Errorf("it shows %v", one)
+	}
+}
+
+func TestPerClientLimiters(t *testing.T) {
+	onShops(t, func(t *testing.T, s shop) {
+		s.limiter("pc", "10", "3600000", "1")
+		s.state("pc", "one", "7", -100, goRecord("abc", 3))
+		s.state("pc", "two", "9", -100, javaRecord(rratelimiter.Redisson321, 1))
+		text := s.ok("show", "pc")
+		contains(t, text, "rate        10/h per client", "one", "two")
+		if !regexp.MustCompile(`(?m)^one +7 +1 .* yes$`).MatchString(text) {
+			t.Errorf("it shows\n%s", text)
+		}
+		if all := objects(t, s.ok("show", "pc", "--client", "all", "--json")); len(all) != 2 || all[0]["client"] != "one" || all[1]["available"] != 9. {
+			t.Errorf("it shows %v", all)
+		}
+		contains(t, s.ok("show", "pc", "--client", "one"), "client      one", "3 permits in 1 live record")
+		row := objects(t, s.ok("ls", "--json"))
+		if _, there := row[0]["available"]; there || len(row) != 1 || row[0]["type"] != "PER_CLIENT" {
+			t.Errorf("without --client ls says %v", row)
+		}
+		if all := objects(t, s.ok("ls", "--json", "--client", "all")); len(all) != 2 || all[0]["available"] != 7. || all[1]["client"] != "two" {
+			t.Errorf("of all ls says %v", all)
+		}
+		s.fails(1, "pc is a PER_CLIENT limiter: --client says whose permits", "release", "pc", "1")
+		contains(t, s.ok("release", "pc", "2", "--client", "one"), "pc of one: 2 permits given back")
+		contains(t, s.ok("reset", "pc", "--client", "all", "--yes"),
+			"pc of one: reset: 1 permit in 1 record forgotten, all 10 free", "pc of two: reset")
+		contains(t, s.ok("acquire", "pc", "4", "--client", "three"), "pc of three: 4 permits granted")
+		s.fails(exitDenied, "not granted", "acquire", "pc", "7", "--client", "three", "--try")
+		contains(t, s.ok("set", "pc", "20/h"), "free permits of 1 client adapted") // the two others have been reset
+		if one := objects(t, s.ok("show", "pc", "--client", "three", "--json")); one[0]["available"] != 16. || one[0]["consistent"] != true {
+			t.Errorf("after a new rate it shows %v", one)
+		}
+		if n := s.rdb.Exists(t.Context(), "{pc}:value:one", "{pc}:value:two").Val(); n != 0 {
+			t.Errorf("%d of the clients that were reset have keys", n)
+		}
+		s.limiter("all", "10", "3600000", "0")
+		s.fails(1, "all is no PER_CLIENT limiter", "show", "all", "--client", "one")
+		contains(t, s.ok("rm", "pc", "--yes"), "pc: removed")
+		if keys := s.rdb.Keys(t.Context(), "*pc*").Val(); len(keys) > 0 {
+			t.Errorf("%q are left", keys)
+		}
+	})
+}
+
+func TestLsListsLimitersAndNothingElse(t *testing.T) {
+	onShops(t, func(t *testing.T, s shop) {
+		if out := s.ok("ls"); out != "no limiters\n" {
+			t.Errorf("of nothing it says %q", out)
+		}
+		s.limiter("b", "2000", "60000", "0")
+		s.state("b", "", "500", -100, goRecord("abc", 1500))
+		s.limiter("a", "10", "250", "0")
+		s.limiter("c", "10", "1000", "0")
+		s.state("c", "", "3", -100, goRecord("abc", 1))
+		s.limiter("d\x00\xff", "5", "1000", "0")
+		s.limiter("e", "ten", "1000", "0")
+		s.must(s.rdb.HSet(t.Context(), "hash", "rate", "1", "type", "0").Err())
+		s.must(s.rdb.Set(t.Context(), "text", "1", 0).Err())
+		s.must(s.rdb.PExpire(t.Context(), "a", 90*time.Minute).Err())
+		want := `NAME         RATE      TYPE     FREE  IN USE  RECORDS  TTL
+a            10/250ms  OVERALL    10       0        0  1h30m
+b            2000/m    OVERALL   500   1,500        1  -
+c            10/s      OVERALL     3       1        1  -      does not add up: rrl show
+"d\x00\xff"  5/s       OVERALL     5       0        0  -
+e            ?                                                its rate is no whole number
+`
+		if got := s.ok("ls"); got != want {
+			t.Errorf("it lists\n%s\nwant\n%s", got, want)
+		}
+		rows := objects(t, s.ok("ls", "--json", "[a-d]*"))
+		if len(rows) != 4 || rows[1]["used"] != 1500. || rows[1]["consistent"] != true || rows[2]["consistent"] != false ||
+			rows[0]["ttl_ms"].(float64) < 80*60_000 || rows[3]["name_base64"] != "ZAD/" || rows[3]["name"] != `"d\x00\xff"` {
+			t.Errorf("as JSON it lists %v", rows)
+		}
+		for _, name := range []string{"", "\xff", "{", "a{b", "{x}", "\u202e", "*", "--", "-x"} { // all that Redis can hold
+			quoted := strconv.Quote(name)
+			s.ok("set", "--quoted", quoted, "5/s")
+			if one := objects(t, s.ok("show", "--quoted", quoted, "--json"))[0]; one["available"] != 5. {
+				t.Errorf("%s is %v", quoted, one)
+			}
+			if text := s.ok("show", "--quoted", quoted); !strings.HasPrefix(text, name+"\n") && !strings.HasPrefix(text, quoted+"\n") ||
+				strings.Contains(text, "\xff") || strings.Contains(text, "\u202e") {
+				t.Errorf("%s is shown as %q", quoted, text)
+			}
+		}
+		contains(t, s.ok("show", "--quoted", `"d\x00\xff"`), `"d\x00\xff"`, "5/s, OVERALL")
+		s.fails(1, "no name in double quotes", "show", "--quoted", "d")
+	})
+}
+
+// Of very many keys, ls asks by SCAN alone, a thousand at a time, and looks closer at limiters only.
+func TestLsOfManyKeysHoldsNobodyUp(t *testing.T) {
+	server := redistest.Real(t)
+	s := shop{t, server, server.Client()}
+	const fill = `for i = ARGV[1], ARGV[2] do
+		redis.call('SET', 'text:' .. i, i)
+		redis.call('HSET', 'hash:' .. i, 'type', i)
+		if i % 1000 == 0 then redis.call('HSET', 'limit:' .. i, 'rate', '5', 'interval', '1000', 'type', '0') end
+	end`
+	for first := 0; first < 55_000; first += 5000 {
+		s.must(s.rdb.Eval(t.Context(), fill+" return 1", nil, first, first+4999).Err())
+	}
+	s.must(s.rdb.ConfigResetStat(t.Context()).Err())
+	if rows := objects(t, s.ok("ls", "--json")); len(rows) != 55 {
+		t.Errorf("%d limiters are found", len(rows))
+	}
+	calls := map[string]int{}
+	for _, found := range regexp.MustCompile(`cmdstat_(\S+?):calls=(\d+)`).FindAllStringSubmatch(s.rdb.Info(t.Context(), "commandstats").Val(), -1) {
+		calls[found[1]], _ = strconv.Atoi(found[2])
+	}
+	if calls["keys"] > 0 || calls["scan"] < 110 || calls["evalsha"] > 2*55 {
+		t.Errorf("it called %v", calls)
+	}
+}
+
+func TestSetKeepsWhatIsNotSaid(t *testing.T) {
+	onShops(t, func(t *testing.T, s shop) {
+		for _, step := range []struct {
+			args []string
+			want string
+		}{
+			{[]string{"x", "10/m"}, "x: 10/m, new\n"},
+			{[]string{"x", "10/m"}, "x: 10/m, as before\n"},
+			{[]string{"x", "20/m", "--keep-alive", "1h"}, "x: 10/m -> 20/m keep-alive 1h\n"},
+			{[]string{"x", "30/m"}, "x: 20/m keep-alive 1h -> 30/m keep-alive 1h\n"},
+			{[]string{"x", "30/m", "--per-client"}, "x: 30/m keep-alive 1h -> 30/m per client keep-alive 1h\n"},
+			{[]string{"x", "40/m", "--keep-alive", "0"}, "x: 30/m per client keep-alive 1h -> 40/m per client\n"},
+			{[]string{"x", "40/m", "--per-client=false"}, "x: 40/m per client -> 40/m\n"},
+		} {
+			if got := s.ok(append([]string{"set"}, step.args...)...); got != step.want {
+				t.Errorf("set %q says %q, want %q", step.args, got, step.want)
+			}
+		}
+		s.ok("acquire", "x", "15")
+		s.ok("set", "x", "50/m")
+		if one := objects(t, s.ok("show", "x", "--json"))[0]; one["available"] != 35. || one["consistent"] != true {
+			t.Errorf("grants were forgotten: %v", one)
+		}
+		changed := objects(t, s.ok("set", "x", "5/s", "--reset", "--json"))[0]
+		if changed["change"] != "changed" || changed["old"].(map[string]any)["rate"] != "50/m" || changed["reset"] != true {
+			t.Errorf("as JSON it says %v", changed)
+		}
+		if one := objects(t, s.ok("show", "x", "--json"))[0]; one["available"] != 5. || one["live_records"] != 0. {
+			t.Errorf("grants were kept: %v", one)
+		}
+		s.fails(1, "invalid rate", "set", "x", "5")
+		s.fails(1, "needs the name", "set", "x")
+	})
+}
+
+func TestReleaseRepairResetRm(t *testing.T) {
+	onShops(t, func(t *testing.T, s shop) {
+		s.limiter("x", "10", "3600000", "0")
+		s.state("x", "", "4", -100, goRecord("abc", 3))
+		const would = "x: to be repaired: free permits and records were 3 less than the rate; free permits 4 -> 7, with 3 permits in 1 record\n"
+		if got := s.ok("repair", "x"); got != would+"Nothing was changed. --yes does it.\n" {
+			t.Errorf("a dry run says %q", got)
+		}
+		if got := s.ok("repair", "x", "--yes"); got != strings.Replace(would, "to be ", "", 1) {
+			t.Errorf("a repair says %q", got)
+		}
+		if got := s.ok("repair", "x"); got != "x: nothing to do\n" {
+			t.Errorf("a second one says %q", got)
+		}
+		if got := s.ok("release", "x", "2"); got != "x: 2 permits given back\n" {
+			t.Errorf("a release says %q", got)
+		}
+		if did := objects(t, s.ok("reset", "x", "--json"))[0]; did["changed"] != true || did["dry_run"] != true || did["permits"] != 1. {
+			t.Errorf("a dry run of reset says %v", did)
+		}
+		if got := s.ok("reset", "x", "--yes"); got != "x: reset: 1 permit in 1 record forgotten, all 10 free\n" {
+			t.Errorf("a reset says %q", got)
+		}
+		s.fails(1, "nobody can be asked: --yes does it", "rm", "x")
+		if s.rdb.Exists(t.Context(), "x").Val() != 1 {
+			t.Error("it is gone without a yes")
+		}
+		if did := objects(t, s.ok("rm", "x", "--yes", "--json"))[0]; did["removed"] != true {
+			t.Errorf("rm says %v", did)
+		}
+		s.fails(1, "there is no limiter x", "rm", "x", "--yes")
+		s.fails(1, "not initialized", "repair", "x")
+		s.fails(1, "no number of permits", "release", "x", "0")
+	})
+}
+
+func TestGcRemovesWhatClientsLeft(t *testing.T) {
+	onShops(t, func(t *testing.T, s shop) {
+		s.limiter("pc", "10", "1000", "1")
+		s.state("pc", "live", "9", -100, javaRecord(rratelimiter.Redisson321, 1))
+		s.state("pc", "recent", "9", -60_000, javaRecord(rratelimiter.Redisson321, 1))
+		s.state("pc", "gone", "9", -7_200_000, javaRecord(rratelimiter.Redisson321, 1))
+		s.state("nothing", "empty", "10")
+		s.state("pc", "leaving", "10")
+		s.must(s.rdb.PExpire(t.Context(), "{pc}:value:leaving", time.Hour).Err())
+		before := s.rdb.DBSize(t.Context()).Val()
+		want := "nothing of empty, without a limiter\npc of gone\nThe state of 2 clients can go. Nothing was changed. --yes does it.\n"
+		if got := s.ok("gc"); got != want || s.rdb.DBSize(t.Context()).Val() != before {
+			t.Errorf("a dry run says %q", got)
+		}
+		if all := objects(t, s.ok("gc", "--json", "--idle", "10s")); len(all) != 3 || all[2]["client"] != "recent" || all[2]["removed"] != false {
+			t.Errorf("with less patience it says %v", all)
+		}
+		contains(t, s.ok("gc", "--yes"), "Removed the state of 2 clients.")
+		if n := s.rdb.DBSize(t.Context()).Val(); n != before-3 || s.rdb.Exists(t.Context(), "{pc}:permits:live", "{pc}:value:recent").Val() != 2 {
+			t.Errorf("%d keys are left of %d", n, before)
+		}
+		if got := s.ok("gc"); got != "nothing to remove\n" {
+			t.Errorf("then it says %q", got)
+		}
+	})
+}
+
+func TestSnapshotAndRestore(t *testing.T) {
+	onShops(t, func(t *testing.T, s shop) {
+		s.limiter("a", "10", "3600000", "0")
+		s.state("a", "", "7", -100, goRecord("abc", 3))
+		s.limiter("b", "5", "3600000", "1")
+		s.state("b", "one", "4", -100, goRecord("abc", 1))
+		data := s.ok("snapshot", "a", "b", "--note", "for a test")
+		contains(t, s.ok("snapshot", "a", "--text"), `limiter "a"`, "3 by Go")
+		if one := objects(t, s.ok("snapshot", "b", "--json"))[0]; one["name"] != "b" || len(one["states"].([]any)) != 2 {
+			t.Errorf("as JSON it is %v", one)
+		}
+		restored := func(code int, part string, args ...string) {
+			t.Helper()
+			got, out, errs := s.with(data, append([]string{"restore"}, args...)...)
+			if got != code || !strings.Contains(out+errs, part) {
+				t.Errorf("restore %q: exit code %d, output %q, errors %q", args, got, out, errs)
+			}
+		}
+		restored(1, "there is a limiter already: key \"a\"; --replace removes it")
+		restored(1, "--as: there are 2 limiters in the file", "--as", "c")
+		restored(0, "a: to be restored", "--dry-run", "--replace")
+		s.ok("acquire", "a", "7")
+		restored(0, "b: restored, taken 2", "--replace")
+		if one := objects(t, s.ok("show", "a", "--json"))[0]; one["available"] != 7. || one["consistent"] != true {
+			t.Errorf("what is restored is %v", one)
+		}
+		contains(t, s.ok("show", "b"), "one")
+		data = s.ok("snapshot", "a")
+		restored(0, `{"name":"c","taken_at":"`, "--as", "c", "--now", "--json")
+		data = data[:len(data)-1]
+		restored(1, "decode snapshot 1: snapshot: invalid")
+		data = ""
+		restored(1, "there is nothing in the file")
+		s.fails(1, "there is no limiter", "snapshot", "nothing")
+	})
+}
+
+func TestApplySetsTheRatesOfAFile(t *testing.T) {
+	onShops(t, func(t *testing.T, s shop) {
+		const file = `
+limits:
+  orders: 100/s
+  search: &one
+    rate: 50/s
+    per-client: true
+    keep-alive: 1h
+  more: *one
+  "a b": {rate: 5/h, reset: true}
+`
+		s.limiter("orders", "90", "1000", "0")
+		s.limiter("a b", "5", "3600000", "0")
+		apply := func(code int, want string, args ...string) {
+			t.Helper()
+			got, out, errs := s.with(file, append([]string{"apply", "-f", "-"}, args...)...)
+			if got != code || out != want || errs != "" {
+				t.Errorf("apply %q: exit code %d, errors %q, output\n%s\nwant\n%s", args, got, errs, out, want)
+			}
+		}
+		want := "~ orders: 90/s -> 100/s\n+ search: 50/s per client keep-alive 1h, new\n+ more: 50/s per client keep-alive 1h, new\n" +
+			"= \"a b\": 5/h, as before\n"
+		apply(exitDiffers, want+"3 of 4 limiters would be changed\n", "--diff")
+		if s.rdb.Exists(t.Context(), "search").Val() != 0 {
+			t.Error("--diff has changed something")
+		}
+		apply(0, want)
+		apply(0, strings.NewReplacer("90/s -> 100/s", "100/s, as before", ", new", ", as before", "~", "=", "+", "=").Replace(want)+
+			"0 of 4 limiters would be changed\n", "--diff")
+		for text, part := range map[string]string{
+			"limits: {a: 5/s, b: 0/s}":            "line 1: b: rratelimiter: invalid rate",
+			"limits:\n  a: {rate: 5/s, burst: 3}": `line 2: a: unknown field "burst"`,
+			"limits:\n  a: 5/s\n  a: 6/s":         "line 3: a is there already, in line 2",
+			"rates: {}":                           "it must have limits and nothing else",
+			"limits: [a]":                         "limits must have an entry for each limiter",
+			"":                                    "it is empty",
+			"limits:\n  a: {rate: 5/h, keep-alive: 1s}": "keep-alive 1s is shorter than the interval",
+			"\t": "yaml:",
+		} {
+			code, out, errs := s.with(text, "apply", "-f", "-")
+			if code != 1 || out != "" || !strings.Contains(errs, part) {
+				t.Errorf("of %q it says %q %q, want %q", text, out, errs, part)
+			}
+		}
+		if s.rdb.Exists(t.Context(), "a").Val() != 0 {
+			t.Error("a file with a fault has set something")
+		}
+		s.fails(1, "-f names the file", "apply")
+	})
+}
+
+// On a terminal there is colour that only repeats what the text says, a search shows how far it has come, and what can't be
+// undone is asked for.
+func TestOnATerminal(t *testing.T) {
+	before := terminal
+	terminal = func(any) bool { return true }
+	defer func() { terminal = before }()
+	s := shop{t: t, s: redistest.Embedded(t)}
+	s.rdb = s.s.Client()
+	s.limiter("x", "10", "3600000", "0")
+	s.state("x", "", "0")
+	code, out, errs := s.run("ls")
+	if plain := ansi.Strip(out); code != 0 || plain == out || !strings.Contains(plain, "x     10/h  OVERALL    10") ||
+		!strings.Contains(errs, "\r\x1b[K2 of 2 keys, 1 found\r\x1b[K") {
+		t.Errorf("exit code %d, output %q, errors %q", code, out, errs)
+	}
+	t.Setenv("NO_COLOR", "1")
+	if _, out, _ := s.run("ls"); strings.Contains(out, "\x1b") {
+		t.Errorf("with NO_COLOR it says %q", out)
+	}
+	for _, answer := range []string{"", "n\n", "what\n"} {
+		if code, _, errs := s.with(answer, "rm", "x"); code != 1 || !strings.HasPrefix(errs, "Remove x (10/h)? [y/N] ") ||
+			!strings.Contains(errs, "nothing was done") {
+			t.Errorf("answered %q: exit code %d, %q", answer, code, errs)
+		}
+	}
+	if code, out, errs := s.run("snapshot", "x"); code != 1 || out != "" || !strings.Contains(errs, "this is no text") {
+		t.Errorf("exit code %d, output %q, errors %q", code, out, errs)
+	}
+	if code, _, errs := s.run("restore"); code != 1 || !strings.Contains(errs, "nothing to read") {
+		t.Errorf("exit code %d, errors %q", code, errs)
+	}
+	if code, out, _ := s.with("Yes\n", "rm", "x"); code != 0 || out != "x: removed\n" || s.rdb.DBSize(t.Context()).Val() != 0 {
+		t.Errorf("exit code %d, output %q", code, out)
+	}
+}
+
+func TestCompletionOffersNames(t *testing.T) {
+	s := shop{t: t, s: redistest.Embedded(t)}
+	s.rdb = s.s.Client()
+	s.limiter("orders", "10", "1000", "0")
+	s.limiter("other*", "10", "1000", "0")
+	s.limiter("search", "10", "1000", "0")
+	t.Setenv("RRL_REDIS", s.s.URL())
+	if _, out, _ := rrl(t.Context(), "__complete", "show", "or"); !strings.HasPrefix(out, "orders\n:4\n") {
+		t.Errorf("of or it offers %q", out)
+	}
+	if _, out, _ := rrl(t.Context(), "__complete", "show", "other*"); !strings.HasPrefix(out, "other*\n:4\n") {
+		t.Errorf("of other* it offers %q", out)
+	}
+	if code, out, _ := rrl(t.Context(), "completion", "bash"); code != 0 || !strings.Contains(out, "__rrl_") && !strings.Contains(out, "rrl") {
+		t.Errorf("the script for bash: exit code %d, %d bytes", code, len(out))
+	}
+}
+
+func TestEveryCommandOnALiveRedisHasJSONAndHelp(t *testing.T) {
+	for _, cmd := range newRoot().Commands() {
+		switch cmd.Name() {
+		case "demo", "simulate", "completion", "help":
+			continue
+		}
+		for _, flag := range []string{"json", "redis", "ca", "cert", "key", "insecure", "quoted"} {
+			if cmd.Flags().Lookup(flag) == nil {
+				t.Errorf("rrl %s has no --%s", cmd.Name(), flag)
+			}
+		}
+		if cmd.Short == "" || len(cmd.Long) < 100 || cmd.Example == "" || !strings.Contains(cmd.Long, "RRL_PASSWORD") {
+			t.Errorf("rrl %s has too little help", cmd.Name())
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+// release.go is the subcommand release.
+
+func newRelease() *cobra.Command {
+	c := &common{whose: true}
+	cmd := c.live(&cobra.Command{
+		Use:   "release NAME N",
+		Short: "Give permits back before their time, those of the oldest grants first",
+		Long: `release gives permits back that were granted and not used. Those of the oldest grants come back first, at most as many
+as are in use. It prints how many came back.`,
+		Example: "  rrl release orders 5",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return errors.New("rrl release needs the name of a limiter and a number, such as: rrl release orders 5")
+			}
+			return nil
+		},
+		ValidArgsFunction: c.complete,
+	}, func(ctx context.Context, s *session, args []string) error {
+		name, err := s.named(args[0])
+		if err != nil {
+			return err
+		}
+		n, err := permitsOf(args[1])
+		if err != nil {
+			return err
+		}
+		states, err := s.states(ctx, name)
+		if err != nil {
+			return err
+		}
+		for _, l := range states {
+			back, err := l.Release(ctx, n)
+			if err != nil {
+				return err
+			}
+			if s.json {
+				err = s.emit(struct {
+					jsonName
+					Client   string `json:"client,omitempty"`
+					Released int64  `json:"released"`
+				}{nameOf(name), s.whom(l), back})
+			} else {
+				s.say("%s: %s given back", s.titled(l), number(back, "permit"))
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	c.flags(cmd)
+	return cmd
+}
+
+// permitsOf reads a number of permits.
+func permitsOf(text string) (int64, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 1 {
+		return 0, fmt.Errorf("%q is no number of permits", text)
+	}
+	return n, nil
+}
+
+// titled names a limiter, with its client where that is meant.
+func (s *session) titled(l *rratelimiter.Limiter) string {
+	text := printable(l.Name())
+	if id := s.whom(l); id != "" {
+		text += " of " + printable(id)
+	}
+	return text
+}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+// rm.go is the subcommand rm.
+
+func newRm() *cobra.Command {
+	c := &common{}
+	var yes bool
+	cmd := c.live(&cobra.Command{
+		Use:   "rm NAME...",
+		Short: "Remove limiters, with the state of all clients",
+		Long: `rm removes a limiter: its rate, its grants, and the state of each client of a PER_CLIENT limiter, for which it goes
+through all keys. It asks first; --yes is the answer. Services that set the rate themselves make the limiter anew; all
+others fail until somebody sets a rate.`,
+		Example:           "  rrl rm orders --yes",
+		Args:              someNames,
+		ValidArgsFunction: c.complete,
+	}, func(ctx context.Context, s *session, args []string) error {
+		for _, arg := range args {
+			name, err := s.named(arg)
+			if err != nil {
+				return err
+			}
+			if err := s.rm(ctx, name, yes); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	cmd.Flags().BoolVar(&yes, "yes", false, "do it without asking")
+	c.flags(cmd)
+	return cmd
+}
+
+func (s *session) rm(ctx context.Context, name string, yes bool) error {
+	l := s.limiter(name, "")
+	rate, err := l.Config(ctx)
+	what := fmt.Sprintf("%v", rate)
+	if err != nil {
+		if !tolerable(err) {
+			return err
+		}
+		what = cause(err).Error()
+	}
+	ids, err := l.Clients(ctx)
+	if err != nil {
+		return err
+	}
+	if !yes {
+		clients := ""
+		if len(ids) > 0 {
+			clients = ", with the state of " + number(int64(len(ids)), "client")
+		}
+		if err := s.agree(fmt.Sprintf("Remove %s (%s)%s?", printable(name), what, clients)); err != nil {
+			return err
+		}
+	}
+	found, err := l.Delete(ctx)
+	if err != nil {
+		return err
+	}
+	clients := 0
+	for _, id := range ids {
+		there, err := s.limiter(name, id).Delete(ctx)
+		if err != nil {
+			return err
+		}
+		if there {
+			clients++
+		}
+	}
+	if !found && clients == 0 {
+		return fmt.Errorf("there is no limiter %s", printable(name))
+	}
+	if s.json {
+		return s.emit(struct {
+			jsonName
+			Removed bool `json:"removed"`
+			Clients int  `json:"clients"` // whose state went, too
+		}{nameOf(name), true, clients})
+	}
+	s.say("%s: removed", printable(name))
+	return nil
+}
+
+// someNames takes the names of limiters, one at least.
+func someNames(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return errors.New(cmd.CommandPath() + " needs the name of a limiter; see " + cmd.CommandPath() + " --help")
+	}
+	return nil
+}

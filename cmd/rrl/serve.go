@@ -1,0 +1,318 @@
+package main
+
+import (
+	"context"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
+)
+
+// serve.go is the subcommand serve: the view of watch as a web page, which can change nothing. The page is web/; what it
+// shows comes to it by server-sent events.
+
+//go:embed web
+var webFiles embed.FS
+
+func newServe() *cobra.Command {
+	c := &common{whose: true}
+	var listen string
+	cmd := c.live(&cobra.Command{
+		Use:   "serve [PATTERN]",
+		Short: "A web page with limiters, live",
+		Long: `serve shows limiters on a web page: permits free over time, and grants by second and by who got them. It changes
+nothing, needs nothing from elsewhere, and looks only at limiters that somebody has on the page.
+
+The page lists the limiters whose name matches a pattern as Redis has it (* ? [a-z]), all without one. Anybody who
+reaches the address sees it: beyond this machine, put a proxy before it that knows your users.`,
+		Example: `  rrl serve
+  rrl serve 'api:*' --listen 127.0.0.1:9000`,
+		Args: cobra.MaximumNArgs(1),
+	}, func(ctx context.Context, s *session, args []string) error {
+		pattern := "*"
+		if len(args) > 0 {
+			pattern = args[0]
+		}
+		listener, err := net.Listen("tcp", listen)
+		if err != nil {
+			return fmt.Errorf("--listen: %w", err)
+		}
+		s.say("http://%s", listener.Addr())
+		return newSite(ctx, s, pattern).serve(listener)
+	})
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:8580", "`address` of the page: host:port")
+	c.flags(cmd)
+	return cmd
+}
+
+// A site is what all readers of the page share: limiters that several of them have open are looked at once.
+type site struct {
+	ctx     context.Context
+	session *session
+	pattern string
+
+	mu   sync.Mutex
+	open map[string]*shown
+}
+
+// shown is a limiter that somebody has on the page.
+type shown struct {
+	*followed
+	readers map[chan struct{}]bool // each is told of a look
+	stop    context.CancelFunc
+}
+
+func newSite(ctx context.Context, s *session, pattern string) *site {
+	return &site{ctx: ctx, session: s, pattern: pattern, open: map[string]*shown{}}
+}
+
+// serve serves the page until the site's context ends.
+func (w *site) serve(listener net.Listener) error { return serveUntil(w.ctx, listener, w.handler()) }
+
+// serveUntil serves until ctx ends, and all requests with it.
+func serveUntil(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	server := &http.Server{
+		Handler: handler, ReadHeaderTimeout: 10 * time.Second,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	ended := context.AfterFunc(ctx, func() {
+		soon, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = server.Shutdown(soon)
+	})
+	defer ended()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+func (w *site) handler() http.Handler {
+	files, err := fs.Sub(webFiles, "web")
+	if err != nil {
+		panic(err) // a folder that the command was built with
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /", http.FileServerFS(files))
+	mux.HandleFunc("GET /limiters", w.list)
+	mux.HandleFunc("GET /events", w.events)
+	return http.HandlerFunc(func(out http.ResponseWriter, in *http.Request) {
+		h := out.Header()
+		h.Set("Content-Security-Policy", "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'none'")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer")
+		mux.ServeHTTP(out, in)
+	})
+}
+
+// mostListed is how many limiters the page lists: more are no list but a search.
+const mostListed = 500
+
+// listed is what the page gets of all limiters.
+type listed struct {
+	Where    string        `json:"where"`
+	Limiters []listedEntry `json:"limiters"`
+	More     int           `json:"more"` // that match, and are not listed
+}
+
+type listedEntry struct {
+	jsonName
+	Rate      string `json:"rate,omitempty"`
+	Permits   int64  `json:"permits"`
+	Available int64  `json:"available"`
+	Fault     string `json:"fault,omitempty"`
+}
+
+// list answers with the limiters whose names hold the text that is searched for.
+func (w *site) list(out http.ResponseWriter, in *http.Request) {
+	ctx, s := in.Context(), w.session
+	names, err := survey.Limiters(ctx, s.rdb, w.pattern, nil)
+	if err != nil {
+		http.Error(out, s.explain(err).Error(), http.StatusBadGateway)
+		return
+	}
+	answer := listed{Where: s.where, Limiters: []listedEntry{}}
+	for _, name := range names {
+		if !strings.Contains(name, in.FormValue("search")) {
+			continue
+		}
+		if len(answer.Limiters) == mostListed {
+			answer.More++
+			continue
+		}
+		entry := listedEntry{jsonName: nameOf(name)}
+		state, _, err := s.limiter(name, s.clientOrNone()).Glance(ctx)
+		switch {
+		case err != nil:
+			entry.Fault = cause(s.explain(err)).Error()
+		case state.Rate.Type == rratelimiter.PerClient && s.clientOrNone() == "":
+			entry.Rate = state.Rate.String()
+		default:
+			entry.Rate, entry.Permits, entry.Available = state.Rate.String(), state.Rate.Permits, state.Available
+		}
+		answer.Limiters = append(answer.Limiters, entry)
+	}
+	out.Header().Set("Content-Type", "application/json")
+	out.Header().Set("Cache-Control", "no-store")
+	_ = json.NewEncoder(out).Encode(answer) // who has gone needs no answer
+}
+
+// clientOrNone is the one client whose permits are shown; "" where there is none.
+func (s *session) clientOrNone() string {
+	if s.client == everyone {
+		return ""
+	}
+	return s.client
+}
+
+// mostOpen is how many limiters one reader has open at most.
+const mostOpen = 24
+
+// event is what the page gets of one limiter after a look: all that is known at first, then what is new.
+type event struct {
+	jsonName
+	Client     string      `json:"client,omitempty"`
+	At         int64       `json:"at"` // ms since the epoch, by the server's clock
+	Rate       string      `json:"rate,omitempty"`
+	Type       string      `json:"type,omitempty"`
+	Permits    int64       `json:"permits"`
+	IntervalMs int64       `json:"interval_ms"`
+	Available  int64       `json:"available"`
+	Used       int64       `json:"used"`
+	Records    int         `json:"records"`
+	TTLMs      int64       `json:"ttl_ms"`
+	Consistent bool        `json:"consistent"`
+	Partial    bool        `json:"partial,omitempty"`
+	Fault      string      `json:"fault,omitempty"`
+	Error      string      `json:"error,omitempty"`
+	Free       [][2]int64  `json:"free"`   // time in ms, permits free
+	Grants     []secondRow `json:"grants"` // replace what was sent of the same seconds
+}
+
+type secondRow struct {
+	At int64            `json:"at"` // ms
+	By map[string]int64 `json:"by"` // by the tag of the Go client; "java" for Java or unknown
+}
+
+func eventOf(v sight, since time.Time) event {
+	e := event{
+		jsonName: nameOf(v.Name), Client: v.Client, At: v.At.UnixMilli(), Available: v.Free, Used: v.Used, Records: v.Records,
+		TTLMs: v.TTL.Milliseconds(), Consistent: v.Consistent, Partial: v.Partial, Fault: v.Fault,
+		Free: [][2]int64{}, Grants: []secondRow{},
+	}
+	if v.Rate.Permits > 0 {
+		e.Rate, e.Type = v.Rate.String(), v.Rate.Type.String()
+		e.Permits, e.IntervalMs = v.Rate.Permits, v.Rate.Interval.Milliseconds()
+	}
+	if v.failed != nil {
+		e.Error = v.failed.Error()
+	}
+	for _, p := range v.frees {
+		if p.At.After(since) {
+			e.Free = append(e.Free, [2]int64{p.At.UnixMilli(), p.Free})
+		}
+	}
+	for _, second := range v.seconds {
+		if second.At.After(since.Add(-5 * time.Second)) { // what was counted since then may have grown
+			e.Grants = append(e.Grants, secondRow{second.At.UnixMilli(), byWriter(second)})
+		}
+	}
+	return e
+}
+
+// events sends what happens on the limiters that are named, as long as the reader stays.
+func (w *site) events(out http.ResponseWriter, in *http.Request) {
+	names := in.URL.Query()["name"]
+	slices.Sort(names)
+	names = slices.Compact(names)
+	if len(names) == 0 || len(names) > mostOpen {
+		http.Error(out, fmt.Sprintf("name 1 to %d limiters", mostOpen), http.StatusBadRequest)
+		return
+	}
+	told := make(chan struct{}, 1)
+	var all []*shown
+	for _, name := range names {
+		n := w.show(name, told)
+		defer w.hide(name, n, told)
+		all = append(all, n)
+	}
+	out.Header().Set("Content-Type", "text/event-stream")
+	out.Header().Set("Cache-Control", "no-store")
+	control := http.NewResponseController(out)
+	sent := make([]time.Time, len(all)) // when the look was made that was sent last
+	failed := make([]string, len(all))
+	for {
+		for i, n := range all {
+			v := n.sight()
+			e := eventOf(v, sent[i])
+			if v.At.Equal(sent[i]) && e.Error == failed[i] {
+				continue
+			}
+			sent[i], failed[i] = v.At, e.Error
+			text, err := json.Marshal(e)
+			if err != nil {
+				return
+			}
+			if _, err := fmt.Fprintf(out, "data: %s\n\n", text); err != nil {
+				return
+			}
+		}
+		if control.Flush() != nil {
+			return
+		}
+		select {
+		case <-in.Context().Done():
+			return
+		case <-told:
+		}
+	}
+}
+
+// show has a limiter looked at for one more reader.
+func (w *site) show(name string, reader chan struct{}) *shown {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := w.open[name]
+	if n == nil {
+		ctx, stop := context.WithCancel(w.ctx)
+		n = &shown{readers: map[chan struct{}]bool{}, stop: stop}
+		n.followed = follow(ctx, w.session, w.session.limiter(name, w.session.clientOrNone()), func() { w.tell(n) })
+		w.open[name] = n
+	}
+	n.readers[reader] = true
+	return n
+}
+
+// hide forgets a reader, and the limiter with its last one.
+func (w *site) hide(name string, n *shown, reader chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(n.readers, reader)
+	if len(n.readers) == 0 {
+		n.stop()
+		delete(w.open, name)
+	}
+}
+
+func (w *site) tell(n *shown) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for reader := range n.readers {
+		select {
+		case reader <- struct{}{}:
+		default: // it knows
+		}
+	}
+}

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// startSite serves the page, and answers its address and what its readers share.
+func startSite(t *testing.T, s *redistest.Server, pattern string) (address string, w *site) {
+	t.Helper()
+	c := &common{address: s.URL()}
+	session, err := c.open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	session.out, session.errs = io.Discard, io.Discard
+	ctx, cancel := context.WithCancel(t.Context())
+	w = newSite(ctx, session, pattern)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error)
+	go func() { ended <- w.serve(listener) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		session.close()
+	})
+	return "http://" + listener.Addr().String(), w
+}
+
+func get(t *testing.T, ctx context.Context, address string) *http.Response {
+	t.Helper()
+	in, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { answer.Body.Close() })
+	return answer
+}
+
+func body(t *testing.T, answer *http.Response) string {
+	t.Helper()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestThePageNeedsNothingFromElsewhere(t *testing.T) {
+	address, _ := startSite(t, redistest.Embedded(t), "*")
+	for path, kind := range map[string]string{"/": "text/html", "/app.js": "javascript", "/style.css": "text/css", "/icon.svg": "image/svg"} {
+		answer := get(t, t.Context(), address+path)
+		text := strings.ReplaceAll(body(t, answer), "http://www.w3.org/2000/svg", "")
+		if answer.StatusCode != http.StatusOK || !strings.Contains(answer.Header.Get("Content-Type"), kind) {
+			t.Errorf("%s: %s %s", path, answer.Status, answer.Header.Get("Content-Type"))
+		}
+		if strings.Contains(text, "//") && (strings.Contains(text, "http:") || strings.Contains(text, "https:")) {
+			t.Errorf("%s names another server", path)
+		}
+		if policy := answer.Header.Get("Content-Security-Policy"); !strings.HasPrefix(policy, "default-src 'self';") {
+			t.Errorf("%s: policy %q", path, policy)
+		}
+	}
+	if answer := get(t, t.Context(), address+"/../serve.go"); answer.StatusCode != http.StatusNotFound {
+		t.Errorf("a file that is not the page's: %s", answer.Status)
+	}
+	answer, err := http.Post(address+"/limiters", "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answer.Body.Close(); answer.StatusCode != http.StatusMethodNotAllowed {
+		t.Errorf("POST: %s", answer.Status)
+	}
+}
+
+func TestThePageListsLimiters(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		client := rratelimiter.NewClient(s.Client())
+		for _, name := range []string{"api:orders", "api:mail", "other"} {
+			if err := client.RateLimiter(name).SetRate(t.Context(), rratelimiter.PerMinute(10)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := client.RateLimiter("api:mail").TryAcquire(t.Context(), 4); err != nil {
+			t.Fatal(err)
+		}
+		address, _ := startSite(t, s, "api:*")
+		var found listed
+		if err := json.NewDecoder(get(t, t.Context(), address+"/limiters").Body).Decode(&found); err != nil {
+			t.Fatal(err)
+		}
+		if len(found.Limiters) != 2 || found.Limiters[0].Name != "api:mail" || found.Limiters[0].Available != 6 || found.Limiters[0].Rate != "10/m" {
+			t.Errorf("%+v", found)
+		}
+		if err := json.NewDecoder(get(t, t.Context(), address+"/limiters?search=ord").Body).Decode(&found); err != nil {
+			t.Fatal(err)
+		}
+		if len(found.Limiters) != 1 || found.Limiters[0].Name != "api:orders" {
+			t.Errorf("searched: %+v", found)
+		}
+	})
+}
+
+func TestThePageIsToldOfGrantsWhileSomebodyReads(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		l := rratelimiter.NewClient(s.Client()).RateLimiter("a b&c", rratelimiter.WithRate(rratelimiter.PerMinute(100)))
+		if err := l.Acquire(t.Context(), 10); err != nil {
+			t.Fatal(err)
+		}
+		address, w := startSite(t, s, "*")
+		if answer := get(t, t.Context(), address+"/events"); answer.StatusCode != http.StatusBadRequest {
+			t.Errorf("no name: %s", answer.Status)
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		events := bufio.NewScanner(get(t, ctx, address+"/events?"+url.Values{"name": {"a b&c", "nobody"}}.Encode()).Body)
+		next := func(name string, fits func(event) bool) {
+			t.Helper()
+			for events.Scan() {
+				text, data := strings.CutPrefix(events.Text(), "data: ")
+				if !data {
+					continue
+				}
+				var e event
+				if err := json.Unmarshal([]byte(text), &e); err != nil {
+					t.Fatal(err)
+				}
+				if e.Name == name && fits(e) {
+					return
+				}
+			}
+			t.Fatalf("no more events: %v", events.Err())
+		}
+		granted := func(e event) (sum int64) {
+			for _, second := range e.Grants {
+				for _, n := range second.By {
+					sum += n
+				}
+			}
+			return sum
+		}
+		next("nobody", func(e event) bool { return e.Fault == "it has no rate" })
+		next("a b&c", func(e event) bool { return e.Available == 90 && e.Permits == 100 && e.Consistent && len(e.Free) > 0 })
+		if err := l.Acquire(t.Context(), 5); err != nil {
+			t.Fatal(err)
+		}
+		next("a b&c", func(e event) bool { return e.Available == 85 && granted(e) >= 5 })
+		leave()
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+			w.mu.Lock()
+			open := len(w.open)
+			w.mu.Unlock()
+			if open == 0 {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%d limiters are looked at for nobody", open)
+			}
+		}
+	})
+}

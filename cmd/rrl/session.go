@@ -1,0 +1,366 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/charmbracelet/x/term"
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
+)
+
+// session.go is what all commands on a live Redis share: the flags that say which server and whose state, the connection,
+// and what an error means to who runs the command.
+
+// common are the flags of such a command.
+type common struct {
+	address, ca, cert, key string
+	insecure               bool
+	json, quoted           bool
+	client                 string
+	whose                  bool // the command has --client
+}
+
+const environment = `
+The server is the one of --redis, else of RRL_REDIS, else redis://localhost:6379. Passwords come from the environment:
+RRL_PASSWORD or REDISCLI_AUTH, with RRL_USER where there are users, and RRL_SENTINEL_PASSWORD.`
+
+// live makes a command that works on a live Redis. Its name says which arguments it takes.
+func (c *common) live(cmd *cobra.Command, do func(ctx context.Context, s *session, args []string) error) *cobra.Command {
+	cmd.Long += "\n" + environment
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		s, err := c.open(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer s.close()
+		s.in, s.out, s.errs = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
+		s.colour = terminal(s.out) && os.Getenv("NO_COLOR") == ""
+		return s.explain(do(cmd.Context(), s, args))
+	}
+	cmd.Flags().SortFlags = false
+	return cmd
+}
+
+// flags adds the flags, after those of the command itself.
+func (c *common) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	if c.whose {
+		f.StringVar(&c.client, "client", "", "`id` of the client whose permits are meant, or all: for PER_CLIENT limiters")
+	}
+	f.BoolVar(&c.json, "json", false, "one JSON object a line")
+	f.BoolVar(&c.quoted, "quoted", false, `names are given as they are shown: "a\x00b" in double quotes, with escapes`)
+	f.StringVar(&c.address, "redis", "", "`address` of Redis: redis://host:6379/0, rediss:// for TLS, unix:///socket, redis+cluster://host:6379, redis+sentinel://host:26379/master")
+	f.StringVar(&c.ca, "ca", "", "`file` with the certificates that sign the server's (PEM)")
+	f.StringVar(&c.cert, "cert", "", "`file` with a certificate for the server to know us by (PEM)")
+	f.StringVar(&c.key, "key", "", "`file` with the key of --cert (PEM)")
+	f.BoolVar(&c.insecure, "insecure", false, "accept any certificate")
+}
+
+// tls reads the flags of TLS; nil where there are none.
+func (c *common) tls() (*tls.Config, error) {
+	if c.ca == "" && c.cert == "" && c.key == "" && !c.insecure {
+		return nil, nil
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: c.insecure}
+	if c.ca != "" {
+		bytes, err := os.ReadFile(c.ca)
+		if err != nil {
+			return nil, fmt.Errorf("--ca: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(bytes) {
+			return nil, fmt.Errorf("--ca: there is no certificate in %s", c.ca)
+		}
+	}
+	if (c.cert == "") != (c.key == "") {
+		return nil, errors.New("--cert and --key belong together")
+	}
+	if c.cert != "" {
+		pair, err := tls.LoadX509KeyPair(c.cert, c.key)
+		if err != nil {
+			return nil, fmt.Errorf("--cert, --key: %w", err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
+}
+
+// A session is one command on one server.
+type session struct {
+	*server
+	*common
+	anyone    *rratelimiter.Client
+	now       func() time.Time // this host's clock
+	in        io.Reader
+	out, errs io.Writer
+	colour    bool
+}
+
+// open connects, and looks whether somebody is there. The address of one node is enough for a cluster.
+func (c *common) open(ctx context.Context) (*session, error) {
+	config, err := c.tls()
+	if err != nil {
+		return nil, err
+	}
+	address := c.address
+	for _, other := range []string{os.Getenv("RRL_REDIS"), "redis://localhost:6379"} {
+		if address == "" {
+			address = other
+		}
+	}
+	a := access{
+		user: os.Getenv("RRL_USER"), password: os.Getenv("RRL_PASSWORD"), sentinelPassword: os.Getenv("RRL_SENTINEL_PASSWORD"),
+		tls: config, patient: true,
+	}
+	if a.password == "" {
+		a.password = os.Getenv("REDISCLI_AUTH")
+	}
+	for {
+		srv, err := connectBy(address, a)
+		if err != nil {
+			return nil, err
+		}
+		s := &session{server: srv, common: c, now: time.Now}
+		s.anyone = s.newClient()
+		if _, single := srv.rdb.(*redis.Client); !single {
+			return s, nil
+		}
+		info, err := srv.rdb.Info(ctx, "cluster").Result()
+		var answer redis.Error
+		if err != nil && (!errors.As(err, &answer) || redis.HasErrorPrefix(err, "NOAUTH")) {
+			s.close()
+			return nil, s.explain(err)
+		}
+		if srv.options == nil || srv.options.Network == "unix" || !strings.Contains(info, "cluster_enabled:1") {
+			return s, nil
+		}
+		s.close()
+		a.clustered = true
+	}
+}
+
+// explain says what to do about an error, in the same line, and takes secrets out.
+func (s *session) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	err = s.clean(err)
+	var untrusted x509.UnknownAuthorityError
+	advice := ""
+	for prefix, text := range map[string]string{
+		"NOAUTH":    "set RRL_PASSWORD",
+		"WRONGPASS": "RRL_PASSWORD, or RRL_USER, is not right",
+		"NOPERM":    "the user of RRL_USER may not do this",
+		"READONLY":  "this is a replica: name the master",
+		"LOADING":   "try again once Redis has read its data",
+		"OOM":       "Redis is full: see rrl doctor",
+		"WRONGTYPE": "another program uses a key of this name: see rrl doctor",
+	} {
+		if redis.HasErrorPrefix(err, prefix) || redis.HasErrorPrefix(cause(err), prefix) {
+			advice = text
+		}
+	}
+	text := err.Error()
+	switch {
+	case advice != "":
+	case errors.Is(err, rratelimiter.ErrNotInitialized):
+		advice = "rrl ls lists what is there, rrl set sets a rate"
+	case errors.Is(err, rratelimiter.ErrCrossSlotName):
+		advice = "such a name works on a single server only"
+	case strings.Contains(text, "connection refused"), strings.Contains(text, "no such host"), strings.Contains(text, "i/o timeout"):
+		text = s.where + ": " + text
+		advice = "is Redis there? --redis names another"
+	case strings.Contains(text, "invalid username-password"), strings.Contains(text, "AUTH"):
+		advice = "is RRL_PASSWORD right?"
+	case errors.As(err, &untrusted):
+		advice = "--ca names who signs"
+	}
+	if advice == "" && text == err.Error() {
+		return err
+	}
+	if advice != "" {
+		text += "; " + advice
+	}
+	return cleaned{text, err}
+}
+
+// tolerable tells whether an error is about one limiter alone, so that others can be looked at.
+func tolerable(err error) bool {
+	return errors.Is(err, rratelimiter.ErrNotInitialized) || errors.Is(err, rratelimiter.ErrCrossSlotName) ||
+		redis.HasErrorPrefix(cause(err), "WRONGTYPE") || redis.HasErrorPrefix(err, "WRONGTYPE")
+}
+
+// reason says why a limiter can't be used, where its name has been said.
+func reason(err error) string {
+	text := err.Error()
+	if _, rest, found := strings.Cut(text, rratelimiter.ErrNotInitialized.Error()+": "); found {
+		return rest
+	}
+	return strings.TrimPrefix(text, "rratelimiter: ")
+}
+
+// cause is the error that all others are wrapped around.
+func cause(err error) error {
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err
+		}
+		err = inner
+	}
+}
+
+// named reads a limiter's name as it was given.
+func (s *session) named(arg string) (string, error) {
+	if !s.quoted {
+		return arg, nil
+	}
+	name, err := strconv.Unquote(arg)
+	if err != nil {
+		return "", fmt.Errorf(`--quoted: %q is no name in double quotes with escapes, such as "a\x00b"`, arg)
+	}
+	return name, nil
+}
+
+// limiter is a limiter as a client with an id has it; "" is any client. Its clock is the server's: this host's may be
+// wrong, and whoever looks after limiters must not be misled by it.
+func (s *session) limiter(name, client string) *rratelimiter.Limiter {
+	if client != "" {
+		return s.newClient(rratelimiter.WithClientID(client)).RateLimiter(name)
+	}
+	return s.anyone.RateLimiter(name)
+}
+
+func (s *session) newClient(options ...rratelimiter.Option) *rratelimiter.Client {
+	return rratelimiter.NewClient(s.rdb, append(options, rratelimiter.WithCallTimeout(patience),
+		rratelimiter.WithLimiterDefaults(rratelimiter.WithServerTime()))...)
+}
+
+// everyone is the --client that means all of them.
+const everyone = "all"
+
+// states are the limiters to work on for one name: one for what all clients share; of a PER_CLIENT limiter one for each
+// client that is meant.
+func (s *session) states(ctx context.Context, name string) ([]*rratelimiter.Limiter, error) {
+	shared := s.limiter(name, "")
+	rate, err := shared.Config(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case rate.Type != rratelimiter.PerClient && s.client != "":
+		return nil, fmt.Errorf("%s is no PER_CLIENT limiter: leave --client out", printable(name))
+	case rate.Type != rratelimiter.PerClient:
+		return []*rratelimiter.Limiter{shared}, nil
+	case s.client == "":
+		return nil, fmt.Errorf("%s is a PER_CLIENT limiter: --client says whose permits, by id, or all", printable(name))
+	case s.client != everyone:
+		return []*rratelimiter.Limiter{s.limiter(name, s.client)}, nil
+	}
+	ids, err := shared.Clients(ctx)
+	var all []*rratelimiter.Limiter
+	for _, id := range ids {
+		all = append(all, s.limiter(name, id))
+	}
+	return all, err
+}
+
+// lookers is how many limiters are asked for at a time.
+const lookers = 16
+
+// each does something for every name, some at a time, and keeps their order.
+func each[T any](ctx context.Context, names []string, do func(context.Context, string) (T, error)) ([]T, error) {
+	found := make([]T, len(names))
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var group sync.WaitGroup
+	for first := range lookers {
+		group.Go(func() {
+			for i := first; i < len(names) && ctx.Err() == nil; i += lookers {
+				one, err := do(ctx, names[i])
+				if err != nil {
+					stop(err)
+				}
+				found[i] = one
+			}
+		})
+	}
+	group.Wait()
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return found, nil
+}
+
+// whom names the client of a limiter that is one client's own.
+func (s *session) whom(l *rratelimiter.Limiter) string {
+	if s.client == "" {
+		return ""
+	}
+	return l.Client().ID()
+}
+
+// agree asks before something is done that can't be undone. Where nobody can be asked the answer must have been given.
+func (s *session) agree(question string) error {
+	if !terminal(s.in) {
+		return errors.New("nobody can be asked: --yes does it")
+	}
+	fmt.Fprintf(s.errs, "%s [y/N] ", question)
+	answer, _ := bufio.NewReader(s.in).ReadString('\n')
+	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
+		return errors.New("nothing was done")
+	}
+	return nil
+}
+
+// terminal tells whether a person reads or writes there. Tests have their own.
+var terminal = func(stream any) bool {
+	file, ok := stream.(*os.File)
+	return ok && term.IsTerminal(file.Fd()) && os.Getenv("TERM") != "dumb"
+}
+
+// A progress shows on a terminal how far a search has come.
+type progress struct {
+	s     *session
+	total int64
+	keys  int
+	last  time.Time
+	shown bool
+}
+
+// progress begins to show one, of all keys.
+func (s *session) progress(ctx context.Context) *progress {
+	p := &progress{s: s}
+	if terminal(s.errs) {
+		p.total, _ = survey.Keys(ctx, s.rdb) // without it less is shown
+	}
+	return p
+}
+
+func (p *progress) step(keys, found int) {
+	p.keys += keys
+	if !terminal(p.s.errs) || time.Since(p.last) < 100*time.Millisecond {
+		return
+	}
+	p.last, p.shown = time.Now(), true
+	fmt.Fprintf(p.s.errs, "\r\x1b[K%s of %s keys, %s found", thousands(min(int64(p.keys), p.total)), thousands(p.total), thousands(int64(found)))
+}
+
+func (p *progress) done() {
+	if p.shown {
+		fmt.Fprint(p.s.errs, "\r\x1b[K")
+	}
+}

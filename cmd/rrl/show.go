@@ -1,0 +1,316 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
+	"github.com/rratelimiter/rratelimiter/internal/span"
+)
+
+// show.go is the subcommand show: all there is to know about one limiter.
+
+func newShow() *cobra.Command {
+	c := &common{whose: true}
+	cmd := c.live(&cobra.Command{
+		Use:   "show NAME",
+		Short: "All about one limiter: its rate, its grants by time and by writer, and whether they add up",
+		Long: `show tells what Redis holds of a limiter. It reads every record, some at a time, and changes nothing.
+
+Records of Go clients carry the client's tag; all others are of Java, or of somebody unknown. The time axis goes from
+one interval ago to now. Free permits and permits in records must add up to the rate: where they don't, rrl repair
+helps. Of a PER_CLIENT limiter it shows a line for each client, or with --client all about one of them.`,
+		Example: `  rrl show orders
+  rrl show orders --client 2f6c8a5e-8a37-4a55-9d0e-1b6f4a0c9a11
+  rrl show orders --json | jq .available`,
+		Args:              oneName,
+		ValidArgsFunction: c.complete,
+	}, func(ctx context.Context, s *session, args []string) error {
+		name, err := s.named(args[0])
+		if err != nil {
+			return err
+		}
+		return s.show(ctx, name)
+	})
+	c.flags(cmd)
+	return cmd
+}
+
+// axis is how many parts the time axis has.
+const axis = 60
+
+func (s *session) show(ctx context.Context, name string) error {
+	shared := s.limiter(name, "")
+	rate, err := shared.Config(ctx)
+	perClient := err == nil && rate.Type == rratelimiter.PerClient
+	if s.client != "" && err == nil && !perClient {
+		return fmt.Errorf("%s is no PER_CLIENT limiter: leave --client out", printable(name))
+	}
+	switch {
+	case s.client != "" && s.client != everyone:
+		shared = s.limiter(name, s.client)
+	case perClient:
+		return s.showClients(ctx, shared, rate)
+	}
+	view, err := survey.Read(ctx, shared, perClient, axis)
+	if err != nil {
+		return err
+	}
+	if view.Keys[0].Type == "none" && view.Keys[1].Type == "none" && view.Keys[2].Type == "none" {
+		return fmt.Errorf("show %q: %w: there is no limiter", name, rratelimiter.ErrNotInitialized)
+	}
+	if s.json {
+		return s.emit(viewOf(view))
+	}
+	s.describe(view)
+	return nil
+}
+
+// jsonView is what show writes of a limiter, or of one client of it.
+type jsonView struct {
+	jsonName
+	*jsonRate
+	Client         string            `json:"client,omitempty"`
+	Fault          string            `json:"fault,omitempty"` // why the rate can't be used
+	Fields         map[string]string `json:"fields"`          // of the configuration, as stored
+	Value          *string           `json:"value"`           // free permits as stored; null: none
+	Available      int64             `json:"available"`
+	Used           int64             `json:"used"`
+	LiveRecords    int               `json:"live_records"`
+	ExpiredRecords int               `json:"expired_records"`
+	ExpiredPermits int64             `json:"expired_permits"`
+	FutureRecords  int               `json:"future_records"`
+	FuturePermits  int64             `json:"future_permits"`
+	Oldest         *time.Time        `json:"oldest,omitempty"` // of live records
+	Newest         *time.Time        `json:"newest,omitempty"`
+	ServerTime     time.Time         `json:"server_time"`
+	TTLMs          int64             `json:"ttl_ms"` // 0: lives for ever
+	StateTTLMs     int64             `json:"state_ttl_ms"`
+	Consistent     bool              `json:"consistent"`
+	Drift          int64             `json:"drift"`    // free permits and all records, less the rate
+	OneStep        bool              `json:"one_step"` // all was read at one instant
+	Writers        []jsonWriter      `json:"writers"`
+	Formats        []jsonFormat      `json:"formats"`
+	Guess          string            `json:"redisson_guess,omitempty"`
+	Axis           []int64           `json:"axis"` // live permits by time of grant, oldest first, an interval in all
+}
+
+type jsonWriter struct {
+	Tag     string `json:"go_client,omitempty"` // "": Java or unknown
+	Records int    `json:"records"`
+	Permits int64  `json:"permits"`
+}
+
+type jsonFormat struct {
+	Format       string `json:"format"`
+	GoRecords    int    `json:"go_records"`
+	OtherRecords int    `json:"other_records"`
+}
+
+func viewOf(v *survey.Survey) jsonView {
+	j := jsonView{
+		jsonName: nameOf(v.Name), Client: v.Client, Fields: v.Fields, Available: v.Available, Used: v.Live.Permits,
+		LiveRecords: v.Live.Records, ExpiredRecords: v.Expired.Records, ExpiredPermits: v.Expired.Permits,
+		FutureRecords: v.Future.Records, FuturePermits: v.Future.Permits, ServerTime: v.At.UTC(),
+		TTLMs: v.Keys[0].TTL.Milliseconds(), StateTTLMs: v.Keys[1].TTL.Milliseconds(),
+		Consistent: v.Fault == nil && v.Consistent(), Drift: v.Drift, OneStep: v.OneStep, Axis: v.Bins, Guess: v.Guess(),
+		Writers: []jsonWriter{}, Formats: []jsonFormat{},
+	}
+	if v.Fault != nil {
+		j.Fault = reason(v.Fault)
+	} else {
+		rate := rateOf(v.Rate)
+		j.jsonRate = &rate
+	}
+	if v.Keys[1].Type == "string" {
+		j.Value = &v.Value
+	}
+	if v.Live.Records > 0 {
+		oldest, newest := v.Oldest.UTC(), v.Newest.UTC()
+		j.Oldest, j.Newest = &oldest, &newest
+	}
+	for _, w := range v.Writers {
+		j.Writers = append(j.Writers, jsonWriter{w.Tag, w.Records, w.Permits})
+	}
+	for _, f := range v.Forms {
+		j.Formats = append(j.Formats, jsonFormat{formText(f), f.Go.Records, f.Others.Records})
+	}
+	return j
+}
+
+func formText(f survey.Form) string {
+	if f.Odd != "" {
+		return f.Odd
+	}
+	return f.Format.String()
+}
+
+// describe writes a limiter for people.
+func (s *session) describe(v *survey.Survey) {
+	line := func(what, format string, args ...any) {
+		text := strings.TrimRight(fmt.Sprintf("%-12s%s", what, fmt.Sprintf(format, args...)), " ")
+		s.say("%s", text)
+	}
+	s.say("%s", s.paint(strong, printable(v.Name)))
+	if v.Client != "" {
+		line("client", "%s", printable(v.Client))
+	}
+	if wrong := v.WrongType(); wrong != "" {
+		line("WRONG", "%s", wrong)
+	}
+	if v.Fault != nil {
+		line("rate", "%s: %s", s.paint(bad, "none that can be used"), reason(v.Fault))
+		for name, text := range v.Fields {
+			line("", "%s = %s", printable(name), printable(text))
+		}
+		if v.Value != "" || v.Live.Records > 0 {
+			line("state", "%s stored as free, %s", printable(v.Value), number(int64(v.Live.Records), "record"))
+		}
+		return
+	}
+	line("rate", "%v, %v", v.Rate, v.Rate.Type)
+	life := "lives for ever"
+	if v.Keys[0].TTL > 0 {
+		life = "gone in " + lasting(v.Keys[0].TTL) + " unless it is used"
+		if v.Rate.KeepAlive == 0 {
+			life = "gone in " + lasting(v.Keys[0].TTL)
+		}
+	}
+	line("life time", "%s", life)
+	line("free", "%s  %s of %s", bar(v.Available, v.Rate.Permits, 20, "█", "░"), thousands(v.Available), thousands(v.Rate.Permits))
+	line("in use", "%s in %s", number(v.Live.Permits, "permit"), number(int64(v.Live.Records), "live record"))
+	if v.Live.Records > 0 {
+		line("", "granted from %s to %s", ago(v.Oldest, v.At), ago(v.Newest, v.At))
+		line("by time", "%s", sparks(v.Bins))
+		line("", "%-*s%s", axis-3, span.Text(v.Rate.Interval)+" ago", "now")
+	}
+	for i, w := range v.Writers {
+		what := ""
+		if i == 0 {
+			what = "by writer"
+		}
+		line(what, "%-20s%s in %s", w.Text(), number(w.Permits, "permit"), number(int64(w.Records), "record"))
+	}
+	for i, f := range v.Forms {
+		what := ""
+		if i == 0 {
+			what = "written as"
+		}
+		form := formText(f)
+		if f.Odd == "" {
+			form = "by " + form
+		}
+		line(what, "%s: %s", form, number(int64(f.Go.Records+f.Others.Records), "record"))
+	}
+	if guess := v.Guess(); guess != "" {
+		line("Redisson", "%s", guess)
+	}
+	if v.Expired.Records > 0 {
+		line("expired", "%s in %s, to be counted back at the next use",
+			number(v.Expired.Permits, "permit"), number(int64(v.Expired.Records), "record"))
+	}
+	if v.Future.Records > 0 {
+		line("future", "%s", s.paint(warm, fmt.Sprintf("%s in %s, the last one dated %s: a clock is wrong",
+			number(v.Future.Permits, "permit"), number(int64(v.Future.Records), "record"), ago(v.Farthest, v.At))))
+	}
+	switch {
+	case v.Consistent() && v.Keys[1].Type == "none":
+		line("adds up", "yes: nobody has used it yet")
+	case v.Consistent():
+		line("adds up", "%s", s.paint(good, fmt.Sprintf("yes: %s stored as free + %s in records = %s",
+			thousands(v.Free), thousands(v.Live.Permits+v.Expired.Permits), thousands(v.Rate.Permits))))
+	case !v.OneStep:
+		line("adds up", "not surely: it was used while it was read; rrl doctor looks closer")
+	default:
+		line("adds up", "%s", s.paint(bad, "NO: "+wrongSum(v)))
+		line("", "rrl repair sets it right")
+	}
+}
+
+// wrongSum says how the free permits and the records don't add up.
+func wrongSum(v *survey.Survey) string {
+	in := thousands(v.Live.Permits + v.Expired.Permits)
+	switch {
+	case v.Keys[1].Type == "none":
+		return fmt.Sprintf("the free permits are missing, with %s in records", in)
+	case !v.Readable:
+		return fmt.Sprintf("the free permits are stored as %q, no whole number", v.Value)
+	}
+	more, drift := "more", v.Drift
+	if drift < 0 {
+		more, drift = "less", -drift
+	}
+	return fmt.Sprintf("%s stored as free + %s in records is %s %s than %s",
+		thousands(v.Free), in, thousands(drift), more, thousands(v.Rate.Permits))
+}
+
+// showClients writes a line for each client of a PER_CLIENT limiter.
+func (s *session) showClients(ctx context.Context, shared *rratelimiter.Limiter, rate rratelimiter.Rate) error {
+	ids, err := shared.Clients(ctx)
+	if err != nil {
+		return err
+	}
+	var views []*survey.Survey
+	for _, id := range ids {
+		view, err := survey.Read(ctx, s.limiter(shared.Name(), id), true, axis)
+		if err != nil {
+			return err
+		}
+		views = append(views, view)
+	}
+	if s.json {
+		for _, view := range views {
+			if err := s.emit(viewOf(view)); err != nil {
+				return err
+			}
+		}
+		if len(views) > 0 {
+			return nil
+		}
+		view, err := survey.Read(ctx, shared, false, axis) // its configuration, at least
+		if err != nil {
+			return err
+		}
+		j := viewOf(view)
+		j.Client = ""
+		return s.emit(j)
+	}
+	s.say("%s", s.paint(strong, printable(shared.Name())))
+	s.say("%-12s%v", "rate", rate)
+	if len(views) == 0 {
+		s.say("%-12snone has used it yet, or not for long", "clients")
+		return nil
+	}
+	s.say("")
+	t := sheet{right: map[int]bool{1: true, 2: true}, rows: [][]string{{"CLIENT", "FREE", "RECORDS", "LAST USE", "TTL", "ADDS UP"}}}
+	for _, v := range views {
+		last, sum := "-", "yes"
+		if v.Live.Records > 0 {
+			last = ago(v.Newest, v.At)
+		}
+		if !v.Consistent() {
+			sum = s.paint(bad, "NO")
+		}
+		t.rows = append(t.rows, []string{
+			printable(v.Client), thousands(v.Available), thousands(int64(v.Live.Records)), last, lasting(v.Keys[1].TTL), sum,
+		})
+	}
+	t.write(s)
+	return nil
+}
+
+// oneName takes the name of a limiter and nothing else.
+func oneName(cmd *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0:
+		return fmt.Errorf("%s needs the name of a limiter; see %s --help", cmd.CommandPath(), cmd.CommandPath())
+	case len(args) > 1:
+		return fmt.Errorf("%s takes one name; see %s --help", cmd.CommandPath(), cmd.CommandPath())
+	}
+	return nil
+}

@@ -1,0 +1,335 @@
+//go:build views
+
+package views
+
+import (
+	"bufio"
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/buildkite/terminal-to-html/v3"
+	"github.com/chromedp/chromedp"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+var update = flag.Bool("update", false, "write the pictures in docs/")
+
+// warm is how long the limiters are used before anybody looks: with -update, until the charts are full.
+func warm() time.Duration {
+	if *update {
+		return 2 * time.Minute
+	}
+	return 4 * time.Second
+}
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// command builds rrl.
+func command(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "rrl")
+	cmd := exec.Command("go", "build", "-o", path, ".")
+	cmd.Dir = ".."
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return path
+}
+
+// traffic uses some limiters until the test ends: as three Go processes would, and a stranger.
+func traffic(t *testing.T, s *redistest.Server) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	t.Cleanup(func() { cancel(); running.Wait() })
+	rates := map[string]rratelimiter.Rate{
+		"orders": rratelimiter.PerSecond(50), "api:search": rratelimiter.PerMinute(900),
+		"payments": {Permits: 5, Interval: 250 * time.Millisecond}, "mail:outgoing": rratelimiter.PerHour(1000),
+	}
+	for process := range 3 {
+		client := rratelimiter.NewClient(s.Client())
+		for name, rate := range rates {
+			l := client.RateLimiter(name, rratelimiter.WithRate(rate))
+			if name == "mail:outgoing" && process > 0 {
+				continue
+			}
+			for range 2 {
+				running.Go(func() {
+					for ctx.Err() == nil {
+						if l.Acquire(ctx, 1+rand.Int64N(2)) == nil {
+							pause := time.Duration(rand.Int64N(int64(150 * time.Millisecond)))
+							if name == "mail:outgoing" {
+								pause *= 20
+							}
+							sleep(ctx, pause)
+						}
+					}
+				})
+			}
+		}
+	}
+	rdb := s.Client()
+	running.Go(func() {
+		for ctx.Err() == nil {
+			stranger(ctx, rdb, "orders")
+			sleep(ctx, time.Duration(40+rand.IntN(80))*time.Millisecond)
+		}
+	})
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// stranger takes two permits as somebody does whose records have no Go client's ids.
+func stranger(ctx context.Context, rdb *redis.Client, name string) {
+	id := make([]byte, 8)
+	for i := range id {
+		id[i] = byte(128 + rand.IntN(128))
+	}
+	member, err := rratelimiter.PackRecord(rratelimiter.Redisson317, id, 2)
+	if err != nil {
+		panic(err) // an id of eight bytes fits
+	}
+	take := redis.NewScript(`local free = tonumber(redis.call('GET', KEYS[1])) or 0
+		if free < 2 then return 0 end
+		redis.call('ZADD', KEYS[2], ARGV[1], ARGV[2])
+		return redis.call('DECRBY', KEYS[1], 2)`)
+	keys := []string{"{" + name + "}:value", "{" + name + "}:permits"}
+	_ = take.Run(ctx, rdb, keys, time.Now().UnixMilli(), string(member)).Err() // ends with the test
+}
+
+// browser opens a headless Chromium.
+func browser(t *testing.T, width, height int, dark bool) tab {
+	t.Helper()
+	options := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.NoSandbox, chromedp.WindowSize(width, height), chromedp.Flag("hide-scrollbars", true),
+		chromedp.Flag("blink-settings", fmt.Sprintf("preferredColorScheme=%d", map[bool]int{true: 0, false: 1}[dark])))
+	ctx, cancel := chromedp.NewExecAllocator(context.Background(), options...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	return tab{t, ctx}
+}
+
+// serve runs rrl serve, and answers the address of its page.
+func serve(t *testing.T, s *redistest.Server) string {
+	t.Helper()
+	cmd := exec.Command(command(t), "serve", "--listen", "127.0.0.1:0", "--redis", s.URL())
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(line)
+}
+
+func keep(t *testing.T, name string, picture []byte) {
+	t.Helper()
+	if !*update {
+		return
+	}
+	if err := os.WriteFile(filepath.Join("../../../docs", name), picture, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A tab is a page in a browser.
+type tab struct {
+	t   *testing.T
+	ctx context.Context
+}
+
+// do makes steps on the page.
+func (b tab) do(steps ...chromedp.Action[chromedp.Void]) {
+	b.t.Helper()
+	if err := chromedp.Do(b.ctx, steps...); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// text is what a script says of the page.
+func (b tab) text(script string) string {
+	b.t.Helper()
+	text, err := chromedp.Run(b.ctx, chromedp.Evaluate[string]("String("+script+")"))
+	if err != nil {
+		b.t.Fatalf("%s: %v", script, err)
+	}
+	return text
+}
+
+// until waits until a script says something of the page.
+func (b tab) until(script, want string) {
+	b.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		got := b.text(script)
+		if strings.Contains(got, want) {
+			return
+		}
+		if time.Now().After(deadline) {
+			b.t.Fatalf("%s is %q, not %q", script, got, want)
+		}
+	}
+}
+
+func (b tab) picture(take chromedp.Action[[]byte]) []byte {
+	b.t.Helper()
+	picture, err := chromedp.Run(b.ctx, take)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return picture
+}
+
+func TestThePageShowsWhatHappens(t *testing.T) {
+	s := redistest.Real(t)
+	traffic(t, s)
+	page := serve(t, s)
+	for name, dark := range map[string]bool{"serve.png": false, "serve-dark.png": true} {
+		b := browser(t, 1400, 1000, dark)
+		b.do(chromedp.Navigate(page))
+		b.until(`document.querySelectorAll(".card").length`, "4")
+		time.Sleep(warm())
+		all := func(what string) string {
+			return `[...document.querySelectorAll("` + what + `")].map((e) => e.textContent).join()`
+		}
+		for _, want := range [][2]string{
+			{all("#list .name"), "orders"}, {all("#list .name"), "mail:outgoing"}, {all(".card .rate"), "50/s"},
+			{all(".card .rate"), "5/250ms"}, {all(".of"), "of 50 permits free"}, {all(".legend"), "Java or unknown"},
+			{all(".legend"), "Go "}, {all("#live"), "live"}, {`document.querySelectorAll(".free .line").length`, "4"},
+			{`document.querySelectorAll(".grants rect").length > 8`, "true"},
+		} {
+			b.until(want[0], want[1])
+		}
+		keep(t, name, b.picture(chromedp.FullScreenshot(100)))
+	}
+}
+
+func TestThePageFindsShowsAndHides(t *testing.T) {
+	s := redistest.Real(t)
+	client := rratelimiter.NewClient(s.Client())
+	odd := `<b>"x"</b> & co`
+	for _, name := range []string{odd, "a", "b", "c", "d"} {
+		if err := client.RateLimiter(name).SetRate(t.Context(), rratelimiter.PerSecond(3)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := browser(t, 1000, 800, false)
+	b.do(chromedp.Navigate(serve(t, s)))
+	b.until(`document.querySelectorAll("#list li").length`, "5")
+	b.do(chromedp.SendKeys("#search", "<b>"))
+	b.until(`document.querySelectorAll("#list li").length`, "1")
+	b.do(chromedp.Click("#list li button"))
+	b.until(`document.querySelector(".card .of")?.textContent`, "of 3 permits free")
+	for script, want := range map[string]string{
+		`document.querySelector("#list .name").textContent`:              odd,
+		`document.querySelector(".card .name").textContent`:              odd,
+		`document.querySelectorAll("#list b, .card h2 b").length`:        "0",
+		`decodeURIComponent(location.hash)`:                              "#" + odd,
+		`document.querySelector("#list button").ariaPressed`:             "true",
+		`getComputedStyle(document.querySelector(".card .tip")).display`: "none",
+	} {
+		if got := b.text(script); got != want {
+			t.Errorf("%s is %q, not %q", script, got, want)
+		}
+	}
+	b.until(`(() => {
+		const chart = document.querySelector(".free"), box = chart.getBoundingClientRect();
+		chart.dispatchEvent(new PointerEvent("pointermove", {clientX: box.right - 1, clientY: box.top + 9}));
+		return document.querySelector(".tip").textContent;
+	})()`, "3 free")
+	b.do(chromedp.Click(".card .close"))
+	b.until(`document.querySelectorAll(".card").length`, "0")
+}
+
+func TestThePageTellsThatRedisIsGone(t *testing.T) {
+	s := redistest.Real(t)
+	page := serve(t, s)
+	s.Kill()
+	b := browser(t, 1000, 800, false)
+	b.do(chromedp.Navigate(page + "/#orders"))
+	b.until(`document.querySelector(".card .note")?.textContent`, "is Redis there?")
+}
+
+func TestTheTerminalShowsWhatHappens(t *testing.T) {
+	s := redistest.Real(t)
+	traffic(t, s)
+	socket := filepath.Join(t.TempDir(), "tmux")
+	tmux := func(args ...string) string {
+		t.Helper()
+		out, err := exec.Command("tmux", append([]string{"-f", "/dev/null", "-S", socket}, args...)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("tmux %s: %v\n%s", args[0], err, out)
+		}
+		return string(out)
+	}
+	tmux("new-session", "-d", "-x", "150", "-y", "32", "-s", "view",
+		command(t), "watch", "--redis", s.URL(), "orders", "api:search", "payments", "mail:outgoing")
+	t.Cleanup(func() { _ = exec.Command("tmux", "-S", socket, "kill-server").Run() }) // it may have ended by itself
+	time.Sleep(warm())
+	text := tmux("capture-pane", "-p", "-t", "view")
+	for _, want := range []string{"rrl watch", "orders  50/s", "payments  5/250ms", "of 50 free", "fewest free", "▁", "Go client ",
+		"Java or unknown", "last second", "q stops"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	coloured := tmux("capture-pane", "-p", "-e", "-t", "view")
+	tmux("resize-window", "-t", "view", "-x", "60", "-y", "12")
+	time.Sleep(500 * time.Millisecond)
+	if small := tmux("capture-pane", "-p", "-t", "view"); !strings.Contains(small, "q stops") || !strings.Contains(small, "payments") {
+		t.Errorf("on a small terminal:\n%s", small)
+	}
+	tmux("send-keys", "-t", "view", "q")
+	deadline := time.Now().Add(10 * time.Second)
+	for exec.Command("tmux", "-S", socket, "has-session", "-t", "view").Run() == nil {
+		if time.Now().After(deadline) {
+			t.Fatal("q does not stop it")
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if *update {
+		keep(t, "watch.png", photograph(t, coloured))
+	}
+}
+
+// photograph makes a picture of a terminal's text.
+func photograph(t *testing.T, text string) []byte {
+	t.Helper()
+	html := `<!doctype html><meta charset="utf-8"><style>` + terminalStyle + `</style><pre class="term-container">` +
+		terminal.Render([]byte(strings.TrimRight(text, "\n "))) + `</pre>`
+	b := browser(t, 1310, 610, true)
+	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(html)) }))
+	t.Cleanup(site.Close)
+	b.do(chromedp.Navigate(site.URL))
+	return b.picture(chromedp.FullScreenshot(100))
+}
+
+const terminalStyle = `body { margin: 0; background: #0d1117 }
+pre { margin: 0; padding: 18px 22px; display: inline-block; background: #0d1117; color: #d6dde5; font: 14px/1.25 "DejaVu Sans Mono", monospace }
+.term-fg1 { font-weight: bold; color: #fff } .term-fg2 { color: #7d8896 }
+.term-fg31 { color: #f87171 } .term-fg32 { color: #2dd4bf } .term-fg33 { color: #fbbf24 }`

@@ -1,0 +1,278 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/spf13/cobra"
+
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/feed"
+)
+
+// watch.go is the subcommand watch: limiters, live, on a terminal; elsewhere a line a second.
+
+func newWatch() *cobra.Command {
+	c := &common{whose: true}
+	var length time.Duration
+	cmd := c.live(&cobra.Command{
+		Use:   "watch NAME...",
+		Short: "Watch limiters live: permits free over time, grants by second, and who got them",
+		Long: `watch shows, second by second, the fewest permits that were free and how many were granted, as read from the records:
+so it sees what Java is granted, too. It changes nothing. Looks cost Redis a few commands a second and limiter.
+
+Where the output is no terminal it writes a line a second and limiter. Grants of limiters with an interval below a fifth
+of a second are counted in part.`,
+		Example: `  rrl watch orders
+  rrl watch orders payments --for 10s --json | jq .granted`,
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: c.complete,
+	}, func(ctx context.Context, s *session, args []string) error {
+		if length < 0 {
+			return fmt.Errorf("--for must not be negative")
+		}
+		return s.watch(ctx, args, length)
+	})
+	cmd.Flags().DurationVar(&length, "for", 0, "how long; 0: until Ctrl-C")
+	c.flags(cmd)
+	return cmd
+}
+
+func (s *session) watch(ctx context.Context, args []string, length time.Duration) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var all []*followed
+	for _, arg := range args {
+		name, err := s.named(arg)
+		if err != nil {
+			return err
+		}
+		limiters, err := s.followable(ctx, name)
+		if err != nil {
+			return err
+		}
+		for _, l := range limiters {
+			all = append(all, follow(ctx, s, l, func() {}))
+		}
+	}
+	if length > 0 {
+		time.AfterFunc(length, cancel)
+	}
+	if s.json || !terminal(s.out) {
+		return s.watchPlain(ctx, all)
+	}
+	view := &watchView{session: s, all: all, width: 80, height: 24}
+	options := []tea.ProgramOption{tea.WithInput(nil), tea.WithOutput(s.out), tea.WithoutSignalHandler()}
+	if terminal(s.in) {
+		options[0] = tea.WithInput(s.in)
+	}
+	p := tea.NewProgram(view, options...)
+	ended := context.AfterFunc(ctx, func() { p.Send(finished{}) })
+	defer ended()
+	_, err := p.Run()
+	return err
+}
+
+// jsonSecond is what watch writes of a limiter each second.
+type jsonSecond struct {
+	jsonName
+	*jsonRate
+	Client      string           `json:"client,omitempty"`
+	At          time.Time        `json:"at"`              // of the look, by the server's clock
+	Fault       string           `json:"fault,omitempty"` // why the rate can't be used
+	Error       string           `json:"error,omitempty"` // why nothing new is known
+	Available   int64            `json:"available"`
+	Used        int64            `json:"used"`
+	LiveRecords int              `json:"live_records"`
+	Granted     int64            `json:"granted"`    // in the last whole second
+	GrantedBy   map[string]int64 `json:"granted_by"` // by the tag of the Go client; "java" for Java or unknown
+	TTLMs       int64            `json:"ttl_ms"`
+	Consistent  bool             `json:"consistent"`
+	Partial     bool             `json:"partial,omitempty"` // more was granted than was read
+}
+
+func secondOf(v sight) jsonSecond {
+	j := jsonSecond{
+		jsonName: nameOf(v.Name), Client: v.Client, At: v.At.UTC(), Fault: v.Fault, Available: v.Free, Used: v.Used,
+		LiveRecords: v.Records, GrantedBy: map[string]int64{}, TTLMs: v.TTL.Milliseconds(), Consistent: v.Consistent,
+		Partial: v.Partial,
+	}
+	if v.failed != nil {
+		j.Error = v.failed.Error()
+	}
+	if v.Rate.Permits > 0 {
+		rate := rateOf(v.Rate)
+		j.jsonRate = &rate
+	}
+	second := v.lastSecond()
+	j.Granted, j.GrantedBy = second.Permits, byWriter(second)
+	return j
+}
+
+func byWriter(second feed.Second) map[string]int64 {
+	by := map[string]int64{}
+	for tag, permits := range second.By {
+		if tag == "" {
+			tag = "java"
+		}
+		by[tag] = permits
+	}
+	return by
+}
+
+// watchPlain writes what is known, once a second.
+func (s *session) watchPlain(ctx context.Context, all []*followed) error {
+	seconds := time.NewTicker(time.Second)
+	defer seconds.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-seconds.C:
+		}
+		for _, f := range all {
+			v := f.sight()
+			if s.json {
+				if err := s.emit(secondOf(v)); err != nil {
+					return err
+				}
+				continue
+			}
+			s.say("%s", watchLine(v))
+		}
+	}
+}
+
+// watchLine is one look as a line of plain text.
+func watchLine(v sight) string {
+	at := v.At.UTC().Format("15:04:05")
+	switch {
+	case v.failed != nil:
+		return fmt.Sprintf("%s  %s: %v", time.Now().UTC().Format("15:04:05"), printable(v.Name), v.failed)
+	case v.Fault != "":
+		return fmt.Sprintf("%s  %s: %s", at, printable(v.Name), v.Fault)
+	}
+	return fmt.Sprintf("%s  %s %v [%s] %d free, %d in use, %d granted in the last second",
+		at, printable(title(v)), v.Rate, bar(v.Free, v.Rate.Permits, 20, "#", "."), v.Free, v.Used, v.lastSecond().Permits)
+}
+
+// title is the name of a limiter, with the client whose permits are shown.
+func title(v sight) string {
+	if v.Client != "" {
+		return v.Name + " " + v.Client
+	}
+	return v.Name
+}
+
+// watchView is the live view on a terminal.
+type watchView struct {
+	*session
+	all           []*followed
+	width, height int
+}
+
+func (w *watchView) Init() tea.Cmd { return next() }
+
+func (w *watchView) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	switch msg := msg.(type) {
+	case tick:
+		return w, next()
+	case tea.WindowSizeMsg:
+		w.width, w.height = msg.Width, msg.Height
+	case finished:
+		return w, tea.Quit
+	case tea.KeyPressMsg:
+		switch msg.String() {
+		case "q", "esc", "ctrl+c":
+			return w, tea.Quit
+		}
+	}
+	return w, nil
+}
+
+func (w *watchView) View() tea.View {
+	var sights []sight
+	for _, f := range w.all {
+		sights = append(sights, f.sight())
+	}
+	v := tea.NewView(strings.Join(watchFrame(sights, w.where, w.width, w.height), "\n"))
+	v.AltScreen = true
+	return v
+}
+
+// Lines of a limiter in the view: all of them, and where many share a terminal the first one alone.
+const watchLines = 6
+
+// watchFrame draws limiters for a terminal of a size.
+func watchFrame(sights []sight, where string, width, height int) []string {
+	now := time.Now()
+	if len(sights) > 0 && !sights[0].At.IsZero() {
+		now = sights[0].At
+	}
+	lines := []string{edges(strong.Render("rrl watch")+"  "+where, now.UTC().Format("15:04:05")+" UTC", width), ""}
+	room := (height - len(lines) - 1) / max(len(sights), 1)
+	for i, v := range sights {
+		if len(lines) >= height-2 && i < len(sights)-1 {
+			lines = append(lines, dim.Render(fmt.Sprintf("%d more", len(sights)-i)))
+			break
+		}
+		block := watchBlock(v, width)
+		if room < watchLines {
+			block = block[:1]
+		} else {
+			block = append(block, "")
+		}
+		lines = append(lines, block...)
+	}
+	lines = lines[:min(len(lines), max(height-1, 0))]
+	return fit(append(lines, dim.Render("q stops")), width, height)
+}
+
+// watchBlock draws one limiter.
+func watchBlock(v sight, width int) []string {
+	name := strong.Render(printable(title(v)))
+	switch {
+	case v.failed != nil:
+		return []string{name + "  " + bad.Render(v.failed.Error())}
+	case v.At.IsZero():
+		return []string{name}
+	case v.Fault != "":
+		return []string{name + "  " + warm.Render(v.Fault)}
+	}
+	cells := barCells(width)
+	use := good
+	if v.Free == 0 {
+		use = warm
+	}
+	free, granted := v.columns(cells)
+	writers, permits := feed.Writers(v.seconds)
+	var who []string
+	for _, tag := range writers {
+		who = append(who, fmt.Sprintf("%s %s", writer(tag), thousands(permits[tag])))
+	}
+	labelled := func(label, chart, figure string) string {
+		return fmt.Sprintf("%-*s%s  %s", labelCells, label, chart, figure)
+	}
+	state := fmt.Sprintf("%s in %s", number(v.Used, "permit"), number(int64(v.Records), "record"))
+	if v.TTL > 0 {
+		state += ", gone in " + lasting(v.TTL)
+	}
+	first := fmt.Sprintf("%s  %v  %s  %s of %s free", name, v.Rate, use.Render(bar(v.Free, v.Rate.Permits, 20, "█", "░")),
+		thousands(v.Free), thousands(v.Rate.Permits))
+	if !v.Consistent {
+		first += "  " + warm.Render("does not add up: see rrl show")
+	}
+	second := fmt.Sprintf("%s last second, %.1f a second", thousands(v.lastSecond().Permits), v.mean(10))
+	if v.Partial {
+		second += ", and more"
+	}
+	return []string{
+		first,
+		labelled("fewest free", use.Render(heights(free, v.Rate.Permits, -1)), "of "+thousands(v.Rate.Permits)),
+		labelled("grants", sparks(granted), second),
+		labelled("in use", state, ""),
+		labelled("granted to", strings.Join(who, ", "), ""),
+	}
+}

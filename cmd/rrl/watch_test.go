@@ -1,0 +1,100 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"charm.land/lipgloss/v2"
+	"github.com/charmbracelet/x/ansi"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/feed"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// someSight is a limiter of 50/s that was half used ten seconds ago and is used up now.
+func someSight(name string) sight {
+	at := time.Unix(1_700_000_000, 500e6)
+	return sight{
+		Look: feed.Look{Name: name, At: at, Rate: perSecond(50), Used: 50, Records: 12, Consistent: true, TTL: time.Hour},
+		frees: []feed.Free{
+			{At: at.Add(-10 * time.Second), Free: 25}, {At: at.Add(-2 * time.Second), Free: 7}, {At: at.Add(-1900 * time.Millisecond), Free: 9},
+		},
+		seconds: []feed.Second{
+			{At: time.Unix(1_699_999_990, 0), Permits: 25, By: map[string]int64{"abc123": 25}},
+			{At: time.Unix(1_699_999_999, 0), Permits: 50, By: map[string]int64{"abc123": 20, "": 30}},
+			{At: time.Unix(1_700_000_000, 0), Permits: 3, By: map[string]int64{"": 3}},
+		},
+	}
+}
+
+func TestColumnsAreWholeSecondsUpToNow(t *testing.T) {
+	free, granted := someSight("orders").columns(10)
+	if free[0] != 25 || free[8] != 7 || free[5] != -1 {
+		t.Errorf("free %v: 25 ten seconds ago, the fewest of two looks two seconds ago, none between", free)
+	}
+	if granted[0] != 25 || granted[9] != 50 || granted[4] != 0 {
+		t.Errorf("granted %v", granted)
+	}
+	if mean := someSight("orders").mean(10); mean != 7.5 {
+		t.Errorf("%v permits a second on average, 75 in ten", mean)
+	}
+}
+
+func TestWatchFrameFitsTheTerminalAndSaysWhatHappens(t *testing.T) {
+	failed, faulty, odd := someSight("broken"), someSight("faulty"), someSight("odd\n\x1b[31m")
+	failed.failed = errors.New("redis://localhost:1: connection refused")
+	faulty.Fault = "its rate is missing"
+	odd.Consistent = false
+	sights := []sight{someSight("orders"), failed, faulty, odd, {}}
+	for _, size := range [][2]int{{80, 24}, {200, 60}, {40, 10}, {20, 3}, {1, 1}} {
+		for n := range len(sights) + 1 {
+			lines := watchFrame(sights[:n], "redis://localhost", size[0], size[1])
+			if len(lines) > size[1] {
+				t.Errorf("%v, %d limiters: %d lines", size, n, len(lines))
+			}
+			for _, line := range lines {
+				if lipgloss.Width(line) > size[0] || strings.ContainsAny(line, "\n\r\t") || strings.Contains(line, "\x1b[31m") {
+					t.Errorf("%v, %d limiters: %q", size, n, line)
+				}
+			}
+		}
+	}
+	text := ansi.Strip(strings.Join(watchFrame(sights, "redis://localhost", 140, 60), "\n"))
+	for _, want := range []string{"orders  50/s", "0 of 50 free", "50 last second, 7.5 a second", "50 permits in 12 records, gone in 1h",
+		"Go client abc123 45, Java or unknown 33", "connection refused", "its rate is missing", "does not add up", "q stops"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
+func TestWatchWritesALineASecondWhereThereIsNoTerminal(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		l := rratelimiter.NewClient(s.Client()).RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(100)))
+		if err := l.Acquire(t.Context(), 40); err != nil {
+			t.Fatal(err)
+		}
+		code, out, errs := rrl(t.Context(), "watch", "orders", "nobody", "--for", "1500ms", "--redis", s.URL())
+		if code != 0 || !strings.Contains(out, "orders 100/m [############........] 60 free, 40 in use") ||
+			!strings.Contains(out, "nobody: it has no rate") {
+			t.Errorf("%d %s\n%s", code, errs, out)
+		}
+		code, out, errs = rrl(t.Context(), "watch", "orders", "--for", "1500ms", "--json", "--redis", s.URL())
+		var second map[string]any
+		if err := json.Unmarshal([]byte(out), &second); code != 0 || err != nil {
+			t.Fatalf("%d %s %v\n%s", code, errs, err, out)
+		}
+		for field, want := range map[string]any{"name": "orders", "rate": "100/m", "available": 60.0, "used": 40.0, "consistent": true} {
+			if second[field] != want {
+				t.Errorf("%s is %v, not %v", field, second[field], want)
+			}
+		}
+		if code, _, errs := rrl(t.Context(), "watch", "--redis", s.URL()); code != 1 || !strings.Contains(errs, "arg") {
+			t.Errorf("without a name: %d %s", code, errs)
+		}
+	})
+}

@@ -1,0 +1,143 @@
+package compat
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/compat/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/hook"
+)
+
+// eviction_test.go: a full Redis takes away the value key of a limiter, and one of the fleet is the first to notice.
+//
+// Redisson of any version then begins with the whole rate again, and mends that when the next record expires: before
+// 3.35.0 by the number of records, as if each was one permit; from then on by their permits. Go adds up the permits at
+// once.
+
+const (
+	evictedRate     = 10
+	evictedInterval = time.Hour
+)
+
+// evictions: how many permits a window holds by the choice of who repairs and of how Go writes its records.
+func evictions(f *mixed) {
+	perRequest := []rratelimiter.LimiterOption{rratelimiter.WithRecordPerRequest()}
+	for _, c := range []struct {
+		name   string
+		java   *redisson.Process
+		opts   []rratelimiter.LimiterOption
+		first  int64 // permits that Java takes at once
+		goes   bool  // Go asks before Java does
+		window int64
+	}{
+		{"3.17.5 counts one record for six permits", f.old, nil, 1, false, 15},
+		{"3.17.5 counts a record per request", f.old, perRequest, 1, false, evictedRate},
+		{"4.7.0 counts the permits of a record", f.recent, nil, 1, false, evictedRate},
+		{"Go comes before 3.17.5", f.old, nil, 0, true, evictedRate},
+		{"3.17.5 takes all before a record expires", f.old, perRequest, evictedRate, false, 6 + evictedRate},
+		{"4.7.0 takes all before a record expires", f.recent, perRequest, evictedRate, false, 6 + evictedRate},
+	} {
+		f.Run(c.name, func(t *testing.T) {
+			b := f.in(t).beside(c.java)
+			name := "eviction:" + c.name
+			b.shared(name, c.opts...)
+			f.in(t).evict(valueKey(name))
+			now := b.client().RateLimiter(name)
+			if c.goes {
+				want(b, "Go's TryAcquire", true)(now.TryAcquire(b.ctx, 1))
+			}
+			if c.first > 0 {
+				want(b, "Java's first tryAcquire", true)(c.java.TryAcquire(b.ctx, name, c.first))
+			}
+			for taken := 0; c.first < evictedRate; taken++ {
+				granted, err := c.java.TryAcquire(b.ctx, name, 1)
+				b.must("Java's tryAcquire", err)
+				if !granted {
+					break
+				}
+				if taken > 2*evictedRate {
+					b.Fatal("Java grants without end")
+				}
+			}
+			state, err := now.State(b.ctx)
+			b.must("Go's State", err)
+			if state.Used != c.window {
+				b.Fatalf("%d permits of %d are in use, want %d: %+v", state.Used, evictedRate, c.window, state)
+			}
+		})
+	}
+}
+
+// shared leaves a limiter with two permits that are about to return and six that Go took in one call, for as many callers.
+// All are dated in the past, an interval and a half before now and half a one, so that nobody has to wait.
+func (b *bench) shared(name string, opts ...rratelimiter.LimiterOption) {
+	b.Helper()
+	ago := evictedInterval * 3 / 2
+	clock := &handDriven{at: time.Now().Add(-ago)}
+	client := b.client(rratelimiter.WithClock(clock.now))
+	l := client.RateLimiter(name, opts...)
+	b.must("Go's SetRate", l.SetRate(b.ctx, rratelimiter.Rate{Permits: 2, Interval: evictedInterval}))
+	want(b, "Go's TryAcquire", true)(l.TryAcquire(b.ctx, 2))
+	clock.add(ago - evictedInterval/2 - time.Minute)
+	granted := make(chan error)
+	const callers = 6
+	for range callers {
+		go func() { granted <- l.Acquire(b.ctx, 1) }()
+	}
+	b.eventually("all callers wait", patience, func() bool { return hook.Look(client, name).Waiting == callers })
+	b.must("Go's SetRate", l.SetRate(b.ctx, rratelimiter.Rate{Permits: evictedRate, Interval: evictedInterval}, rratelimiter.KeepState()))
+	var failed error
+	for range callers {
+		failed = errors.Join(failed, <-granted)
+	}
+	b.must("Go's Acquire", failed)
+	records := int64(2)
+	if len(opts) > 0 {
+		records = 1 + callers
+	}
+	if n := b.rdb.ZCard(b.ctx, permitsKey(name)).Val(); n != records {
+		b.Fatalf("%d records of two and six permits, want %d", n, records)
+	}
+}
+
+// A handDriven clock stands until it is moved.
+type handDriven struct {
+	mu sync.Mutex
+	at time.Time
+}
+
+func (c *handDriven) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at
+}
+
+func (c *handDriven) add(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = c.at.Add(d)
+}
+
+// evict lets the server evict a key: the only one that has a life time, under a policy that takes no others.
+func (f *mixed) evict(key string) {
+	f.Helper()
+	before := f.rdb.DBSize(f.Context()).Val()
+	set := func(pairs ...string) {
+		for i := 0; i < len(pairs); i += 2 {
+			if err := f.rdb.ConfigSet(f.Context(), pairs[i], pairs[i+1]).Err(); err != nil {
+				f.Fatal(err)
+			}
+		}
+	}
+	if ok, err := f.rdb.Expire(f.Context(), key, time.Hour).Result(); !ok || err != nil {
+		f.Fatal(key, ok, err)
+	}
+	set("maxmemory-policy", "volatile-ttl", "maxmemory", "1")
+	set("maxmemory", "0")
+	if after := f.rdb.DBSize(f.Context()).Val(); after != before-1 || f.rdb.Exists(f.Context(), key).Val() != 0 {
+		f.Fatalf("of %d keys %d are left, with or without %s", before, after, key)
+	}
+}

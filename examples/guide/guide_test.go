@@ -1,0 +1,104 @@
+// Package guide holds the code of the pages in docs/guide. Each block of Go on those pages stands in one of these tests,
+// line by line, so that it compiles and does what its page says.
+package guide
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const pages = "../../docs/guide"
+
+// dedent takes from lines what all of them are indented by.
+func dedent(lines []string) []string {
+	indent := -1
+	for _, line := range lines {
+		if text := strings.TrimLeft(line, "\t"); text != "" && (indent < 0 || len(line)-len(text) < indent) {
+			indent = len(line) - len(text)
+		}
+	}
+	var all []string
+	for _, line := range lines {
+		all = append(all, line[min(max(indent, 0), len(line)):])
+	}
+	return all
+}
+
+// holds tells whether a file has the lines of a block, one after the other, however deep.
+func holds(file, block []string) bool {
+	for at := range max(len(file)-len(block)+1, 0) {
+		if slices.Equal(dedent(file[at:at+len(block)]), block) {
+			return true
+		}
+	}
+	return false
+}
+
+func TestCodeOnThePagesIsTested(t *testing.T) {
+	names, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var files [][]string
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, strings.Split(string(text), "\n"))
+	}
+	guides, err := filepath.Glob(pages + "/*.md")
+	if err != nil || len(guides) == 0 {
+		t.Fatal(guides, err)
+	}
+	block := regexp.MustCompile("(?ms)^```go\n(.*?)\n```$")
+	for _, guide := range guides {
+		text, err := os.ReadFile(guide)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := block.FindAllStringSubmatch(string(text), -1)
+		if len(found) == 0 && filepath.Base(guide) != "README.md" {
+			t.Errorf("%s has no code", guide)
+		}
+		for _, code := range found {
+			lines := strings.Split(code[1], "\n")
+			if !slices.ContainsFunc(files, func(file []string) bool { return holds(file, lines) }) {
+				t.Errorf("%s has code that no test has:\n%s", guide, code[1])
+			}
+		}
+	}
+}
+
+func TestLinksOfThePagesLeadSomewhere(t *testing.T) {
+	guides, err := filepath.Glob(pages + "/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
+	listed := map[string]bool{}
+	for _, guide := range guides {
+		text, err := os.ReadFile(guide)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range link.FindAllStringSubmatch(string(text), -1) {
+			to := filepath.Join(pages, found[1])
+			if _, err := os.Stat(to); err != nil {
+				t.Errorf("%s: %v", guide, err)
+			}
+			if filepath.Base(guide) == "README.md" {
+				listed[to] = true
+			}
+		}
+	}
+	for _, guide := range guides {
+		if !listed[guide] && filepath.Base(guide) != "README.md" {
+			t.Errorf("README.md does not list %s", guide)
+		}
+	}
+}

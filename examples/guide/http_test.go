@@ -1,0 +1,105 @@
+package guide
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/limittest"
+)
+
+// patience is more than a program should have: a busy machine that runs tests is no fault.
+const patience = 10 * time.Second
+
+func guarded(client *rratelimiter.Client, mux *http.ServeMux) http.Handler {
+	addr := httplimit.ClientAddr{Trusted: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}} // our own proxies
+	guard := httplimit.New(
+		httplimit.Per(client, "1s", rratelimiter.PerSecond(2), addr.Key),
+		httplimit.Per(client, "1m", rratelimiter.PerMinute(5), addr.Key),
+	)
+	guard.Skip = []httplimit.Rule{httplimit.Paths("/healthz")}
+	guard.Policy = &httplimit.Policy{
+		Failure: httplimit.FailOpen,
+		Bound:   patience, // a request is not held up longer by Redis
+		OnDeny: func(ctx context.Context, d httplimit.Decision) {
+			slog.InfoContext(ctx, "refused", "limits", d.Refused())
+		},
+	}
+	handler := guard.Middleware(mux)
+	return handler
+}
+
+// asked gives the answer to a request of a client behind a proxy.
+func asked(h http.Handler, path, client string) *http.Response {
+	r := httptest.NewRequest(http.MethodGet, path, nil)
+	r.RemoteAddr = "10.0.0.1:1234"
+	r.Header.Set("X-Forwarded-For", client)
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w.Result()
+}
+
+func TestTheGuardRefusesWhatIsTooMuch(t *testing.T) {
+	server := limittest.New(t)
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	h := guarded(server.Client(), mux)
+	for i, want := range []int{204, 204, 429} {
+		if got := asked(h, "/", "203.0.113.7"); got.StatusCode != want {
+			t.Errorf("request %d: %s", i, got.Status)
+		} else if want == 429 && got.Header.Get("Retry-After") != "1" {
+			t.Errorf("come back after %q", got.Header.Get("Retry-After"))
+		}
+	}
+	if got := asked(h, "/", "203.0.113.8"); got.StatusCode != 204 {
+		t.Errorf("another client: %s", got.Status)
+	}
+	if got := asked(h, "/healthz", "203.0.113.7"); got.StatusCode != 204 {
+		t.Errorf("what is free: %s", got.Status)
+	}
+}
+
+var plans = map[string]rratelimiter.Rate{
+	"free": rratelimiter.PerMinute(1),
+	"paid": rratelimiter.PerMinute(1000),
+}
+
+func byPlan(client *rratelimiter.Client, planOf func(user string) string) *httplimit.Guard {
+	user := func(r *http.Request) string { return r.Header.Get("X-User") }
+	guard := httplimit.New(httplimit.PerFunc(client, "plan",
+		func(r *http.Request) rratelimiter.Rate { return plans[planOf(user(r))] }, // none: not limited
+		httplimit.By("user", user),
+	))
+	return guard
+}
+
+func byHand(guard *httplimit.Guard) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if !guard.Check(w, r) {
+			return // it is answered
+		}
+		w.WriteHeader(http.StatusNoContent)
+	}
+}
+
+func TestPlansHaveTheirRates(t *testing.T) {
+	guard := byPlan(limittest.New(t).Client(), func(user string) string { return map[string]string{"ann": "free", "bob": "paid"}[user] })
+	guard.Policy = &httplimit.Policy{Bound: patience}
+	for i, c := range []struct {
+		user string
+		want int
+	}{{"ann", 204}, {"ann", 429}, {"bob", 204}, {"bob", 204}, {"root", 204}} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("X-User", c.user)
+		w := httptest.NewRecorder()
+		if byHand(guard)(w, r); w.Code != c.want {
+			t.Errorf("request %d, of %s: %d", i, c.user, w.Code)
+		}
+	}
+}

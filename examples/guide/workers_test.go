@@ -1,0 +1,89 @@
+package guide
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/limittest"
+)
+
+func worker(ctx context.Context, mails *rratelimiter.Limiter, jobs <-chan string, send func(string)) {
+	for job := range jobs {
+		for {
+			err := mails.Acquire(ctx, 1)
+			if err == nil {
+				break
+			}
+			if ctx.Err() != nil {
+				return
+			}
+			slog.Error("no permit, trying again", "err", err) // Redis stumbled
+			time.Sleep(time.Second)
+		}
+		send(job)
+	}
+}
+
+func TestWorkersKeepThePace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := limittest.NewRealTime(t)
+		mails := server.Client().RateLimiter("mails", rratelimiter.WithRate(rratelimiter.PerSecond(2)))
+		jobs := make(chan string, 6)
+		for i := range cap(jobs) {
+			jobs <- fmt.Sprint(i)
+		}
+		close(jobs)
+		began := time.Now()
+		sent := 0
+		server.Fail("OOM command not allowed") // no call is made again for that
+		time.AfterFunc(500*time.Millisecond, func() { server.Fail("") })
+		worker(t.Context(), mails, jobs, func(string) { sent++ })
+		if took := time.Since(began); sent != 6 || took < 3*time.Second || took > 4*time.Second {
+			t.Errorf("%d were sent in %v", sent, took)
+		}
+	})
+}
+
+var errLater = errors.New("not now")
+
+func patient(ctx context.Context, mails *rratelimiter.Limiter, send func()) error {
+	ok, err := mails.TryAcquireTimeout(ctx, 1, 5*time.Second)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return errLater // known at once if 5 s are not enough
+	}
+	send()
+	return nil
+}
+
+func batch(ctx context.Context, mails *rratelimiter.Limiter, waiting []string, send func([]string)) ([]string, error) {
+	n, err := mails.AcquireUpTo(ctx, int64(len(waiting)))
+	if err != nil {
+		return waiting, err
+	}
+	send(waiting[:n])
+	return waiting[n:], nil
+}
+
+func TestWorkersTakeWhatIsFree(t *testing.T) {
+	mails := limittest.New(t).Client().RateLimiter("mails", rratelimiter.WithRate(rratelimiter.PerMinute(3)))
+	sent := 0
+	if err := patient(t.Context(), mails, func() { sent++ }); err != nil {
+		t.Fatal(err)
+	}
+	left, err := batch(t.Context(), mails, []string{"a", "b", "c"}, func(now []string) { sent += len(now) })
+	if err != nil || sent != 3 || len(left) != 1 {
+		t.Errorf("%d sent, %q left: %v", sent, left, err)
+	}
+	if err := patient(t.Context(), mails, func() { sent++ }); err != errLater {
+		t.Errorf("with nothing free: %v", err)
+	}
+}

@@ -1,0 +1,601 @@
+package rratelimiter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/window"
+)
+
+var errRefused = &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+
+// fail lets all commands fail from now on, until the returned function is called.
+func (w *wire) fail(err error) (mend func()) {
+	w.fault.Store(&err)
+	return func() { w.fault.Store(nil) }
+}
+
+// mustAllow asks by Allow and checks what it brings.
+func (b *bubble) mustAllow(what string, l *Limiter, n int64, want Result) {
+	b.t.Helper()
+	if got, err := l.Allow(b.t.Context(), n); err != nil || got != want {
+		b.t.Errorf("%s: %+v, %v, expected %+v", what, got, err, want)
+	}
+}
+
+func TestFallbackGrantsItsPartOfTheRate(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerSecond(10)), WithFallback(0.5))
+		b.mustAllow("by Redis", l, 7, Result{Allowed: true, Limit: 10, Remaining: 3, ResetAfter: time.Second})
+		mend := p.wire.fail(errRefused)
+		full := 1100 * ms // by tenths, permits return up to one late
+		b.mustAllow("by the process", l, 3, Result{Allowed: true, Limit: 5, Remaining: 2, ResetAfter: full})
+		b.mustAllow("too much for now", l, 3, Result{Limit: 5, Remaining: 2, RetryAfter: full, ResetAfter: full})
+		b.mustAllow("the rest", l, 2, Result{Allowed: true, Limit: 5, ResetAfter: full})
+		b.granted("nothing", b.call(func(ctx context.Context) (bool, error) {
+			ok, err := l.TryAcquire(ctx, 1)
+			return !ok, err
+		}), 0)
+		if result, err := l.Allow(t.Context(), 6); err != nil || result.Allowed || result.RetryAfter <= 0 || result.RetryAfter > 100*ms {
+			t.Errorf("more than the part: %+v, %v", result, err)
+		}
+		if _, err := l.Allow(t.Context(), 11); !errors.Is(err, ErrExceedsRate) {
+			t.Errorf("more than the rate: %v", err)
+		}
+		b.sleepTo(full - 1)
+		b.granted("before its time", b.call(func(ctx context.Context) (bool, error) {
+			ok, err := l.TryAcquire(ctx, 1)
+			return !ok, err
+		}), full-1)
+		mend()
+		b.sleepTo(1200 * ms)
+		b.granted("who sees to it that Redis is asked", b.try(l, 5), 1200*ms)
+		b.sleepTo(3 * time.Second)
+		b.mustAllow("by Redis again", l, 10, Result{Allowed: true, Limit: 10, ResetAfter: time.Second})
+		if deputies := len(p.deputies.all); deputies != 0 {
+			t.Errorf("%d limiters are remembered", deputies)
+		}
+	})
+}
+
+// Whatever callers ask, however often Redis comes and goes: no interval holds more of the process's own grants than its part.
+func TestFallbackNeverGrantsMoreThanItsPart(t *testing.T) {
+	for _, of := range []struct {
+		rate     Rate
+		fraction float64
+		part     int64
+		interval time.Duration
+	}{
+		{PerSecond(10), 0.5, 5, time.Second},
+		{Rate{Permits: 100, Interval: 250 * ms}, 0.29, 29, 250 * ms},
+		{PerSecond(7), 1, 7, time.Second},
+		{PerSecond(2), 0.1, 1, 5 * time.Second},
+	} {
+		t.Run(fmt.Sprintf("%v of %v", of.fraction, of.rate), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bubble) {
+				o := &log{}
+				p := b.process(WithObserver(o))
+				random := rand.New(rand.NewPCG(1, 2))
+				limiter := func(name string) *Limiter { return p.RateLimiter(name, WithRate(of.rate), WithFallback(of.fraction)) }
+				l, other := limiter("{l}"), limiter("{l}other")
+				var grants []window.Grant
+				ctx, cancel := context.WithCancel(t.Context())
+				seen, sum := 0, int64(0)
+				look := func() {
+					synctest.Wait()
+					for _, f := range o.all()[seen:] {
+						if seen++; f.Fallback && f.Limiter == l.name {
+							grants = append(grants, window.Grant{Permits: f.Permits, Start: time.Now(), End: time.Now()})
+							sum += f.Permits
+						}
+					}
+				}
+				mend := func() {}
+				for range 300 {
+					time.Sleep(time.Duration(random.Int64N(int64(of.interval / 10))))
+					look()
+					if random.IntN(30) == 0 {
+						if mend(); random.IntN(4) > 0 {
+							mend = p.wire.fail(errRefused)
+						}
+					}
+					n := 1 + random.Int64N(of.rate.Permits)
+					switch random.IntN(6) {
+					case 0:
+						go l.Acquire(ctx, n)
+					case 1:
+						go l.TryAcquireTimeout(ctx, n, of.interval/3)
+					case 2:
+						go l.AcquireUpTo(ctx, n)
+					case 3:
+						go p.AllowAll(ctx, 1+n/4, other, l)
+					default:
+						go l.Allow(ctx, 1+n/4)
+					}
+					look()
+				}
+				cancel()
+				look()
+				if most, at := window.LargestAt(grants, of.interval, 1); most > of.part || most == 0 {
+					t.Errorf("%d permits within %v from %v on, of %d", most, of.interval, at.Sub(b.start), of.part)
+				}
+				if sum < 10 {
+					t.Errorf("only %d permits were granted by the process", sum)
+				}
+			})
+		})
+	}
+}
+
+// A server that hangs costs those a call's time who come before that is known, and nobody else.
+func TestFallbackFromAServerThatHangs(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process(WithCallTimeout(time.Second))
+		limiters := make([]*Limiter, 3)
+		for i := range limiters {
+			limiters[i] = p.RateLimiter(fmt.Sprint(i), WithRate(PerHour(1000)), WithFallback(1))
+		}
+		l := limiters[0]
+		b.granted("before", b.try(l, 1), 0)
+		resume := p.wire.hang()
+		first := b.try(l, 1)
+		b.sleepTo(600 * ms)
+		behind, waiting := b.try(l, 1), b.acquire(l, 1)
+		b.sleepTo(999 * ms)
+		b.waits("the first", first)
+		b.sleepTo(time.Second)
+		b.granted("the first", first, time.Second)
+		b.granted("who waited behind it", behind, time.Second)
+		b.granted("who stood in line behind it", waiting, time.Second)
+		asked := p.wire.scripts.Load()
+		for at := time.Second; at < 20*time.Second; at += 10 * ms {
+			b.sleepTo(at)
+			for i, l := range limiters {
+				b.granted(fmt.Sprintf("a call of limiter %d", i), b.try(l, 1), at)
+			}
+			if t.Failed() {
+				t.FailNow()
+			}
+			if at == 2*time.Second { // the hour's permits must last
+				for _, l := range limiters {
+					p.deputies.untake(l, 1000)
+				}
+			}
+			p.deputies.untake(l, 1)
+			p.deputies.untake(limiters[1], 1)
+			p.deputies.untake(limiters[2], 1)
+		}
+		if asked = p.wire.scripts.Load() - asked; asked < 8 || asked > 15 {
+			t.Errorf("Redis was asked %d times meanwhile", asked)
+		}
+		resume()
+		b.sleepTo(22 * time.Second)
+		before := p.wire.scripts.Load()
+		for _, l := range limiters {
+			b.granted("afterwards", b.try(l, 1), 22*time.Second)
+		}
+		if asked = p.wire.scripts.Load() - before; asked < 3 {
+			t.Errorf("afterwards Redis was asked %d times", asked)
+		}
+	})
+}
+
+// One call that is lost does not make a server unreachable that answered a later one.
+func TestFallbackIsForTheLostCallAlone(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		o := &log{}
+		p := b.process(WithCallTimeout(time.Second), WithObserver(o))
+		lost, other := p.RateLimiter("lost", WithRate(PerSecond(10)), WithFallback(1)), p.RateLimiter("other", WithRate(PerSecond(10)), WithFallback(1))
+		b.granted("before", b.try(lost, 1), 0)
+		resume := p.wire.hang()
+		stuck := b.try(lost, 1)
+		p.wire.mu.Lock()
+		p.wire.hung = nil
+		p.wire.mu.Unlock()
+		b.sleepTo(500 * ms)
+		b.granted("another call", b.try(other, 1), 500*ms)
+		b.sleepTo(time.Second)
+		b.granted("the lost one", stuck, time.Second)
+		b.granted("the next one", b.try(other, 1), time.Second)
+		resume()
+		var fallbacks []string
+		for _, f := range o.all() {
+			if f.Fallback {
+				fallbacks = append(fallbacks, f.Limiter)
+			}
+		}
+		if fmt.Sprint(fallbacks) != "[lost]" {
+			t.Errorf("decided in the process: %v", fallbacks)
+		}
+	})
+}
+
+func TestFallbackToNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerSecond(10)), WithFallback(0))
+		mend := p.wire.fail(errRefused)
+		waiting := b.acquire(l, 1)
+		for at := time.Duration(0); at < 5*time.Second; at += 100 * ms {
+			b.sleepTo(at)
+			result, err := l.Allow(t.Context(), 1)
+			if err != nil || result.Allowed || result.Limit != 0 || result.RetryAfter <= 0 || result.RetryAfter > time.Second {
+				t.Fatalf("at %v: %+v, %v", at, result, err)
+			}
+		}
+		b.waits("who stands in line", waiting)
+		b.ended("who waits a while", b.tryFor(l, 1, ms), false, 4900*ms)
+		mend()
+		b.sleepTo(6 * time.Second)
+		if synctest.Wait(); !waiting.ended.Load() || !waiting.ok || waiting.at > 6*time.Second {
+			t.Errorf("who stood in line: %v, %v at %v", waiting.ok, waiting.err, waiting.at)
+		}
+		if len(p.deputies.all) != 0 {
+			t.Error("a limiter is remembered without a need")
+		}
+	})
+}
+
+// When nobody has asked for a while, nothing is known of Redis: whoever comes then asks it.
+func TestFallbackAfterASilence(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerSecond(10)), WithFallback(0))
+		mend := p.wire.fail(errRefused)
+		b.ended("while it is away", b.try(l, 1), false, 0)
+		mend()
+		b.sleepTo(time.Minute)
+		b.granted("a minute later", b.try(l, 1), time.Minute)
+	})
+}
+
+// A deny cache holds what Redis refused, not what the process did.
+func TestFallbackIsNotRememberedAsADenial(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerHour(10)), WithFallback(0.5), WithDenyCache(5))
+		mend := p.wire.fail(errRefused)
+		b.granted("the part", b.try(l, 5), 0)
+		b.ended("more", b.try(l, 1), false, 0)
+		mend()
+		b.sleepTo(time.Minute)
+		b.granted("when Redis is back", b.try(l, 1), time.Minute)
+	})
+}
+
+// Callers wait in the same line, in order; only who can't be served by the process lets others pass.
+func TestFallbackServesTheLine(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerSecond(10)), WithFallback(0.4))
+		mend := p.wire.fail(errRefused)
+		big, first := b.acquire(l, 5), b.acquire(l, 3)
+		second, third := b.acquire(l, 2), b.acquire(l, 1)
+		b.granted("the first", first, 0)
+		b.waits("the second", second)
+		b.waits("the third, behind it", third)
+		b.ended("who only tries, behind them", b.try(l, 1), false, 0)
+		b.sleepTo(1099 * ms)
+		b.waits("the second", second)
+		b.sleepTo(1100 * ms)
+		b.granted("the second", second, 1100*ms)
+		b.granted("the third", third, 1100*ms)
+		b.waits("who wants more than the part", big)
+		mend()
+		b.sleepTo(3 * time.Second)
+		if !big.ended.Load() || !big.ok {
+			t.Errorf("who wants more than the part: %v, %v, although Redis is back", big.ok, big.err)
+		}
+	})
+}
+
+func TestFallbackOfAcquireUpToAndAllowAll(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		o := &log{}
+		p := b.process(WithObserver(o))
+		limiter := func(name string, permits int64) *Limiter {
+			return p.RateLimiter(name, WithRate(PerSecond(permits)), WithFallback(0.5))
+		}
+		p.wire.fail(errRefused)
+		l := limiter("up to", 10)
+		for _, want := range []int64{3, 2, 0} {
+			if n, err := l.AcquireUpTo(t.Context(), 3); err != nil || n != want {
+				t.Errorf("up to 3: %d, %v, expected %d", n, err, want)
+			}
+		}
+		for how, names := range map[string][2]string{"together": {"{a}small", "{a}large"}, "in order": {"small", "large"}} {
+			small, large := limiter(names[0], 4), limiter(names[1], 10)
+			for i := range 3 {
+				results, err := p.AllowAll(t.Context(), 1, large, small)
+				if err != nil || results[0].Allowed != (i < 2) || results[1].Allowed != (i < 2) {
+					t.Errorf("%s, %d: %+v, %v", how, i, results, err)
+				}
+				if want := int64(5 - min(i+1, 2)); err == nil && results[0].Remaining != want {
+					t.Errorf("%s, %d: %+v, expected %d left", how, i, results[0], want)
+				}
+			}
+			if result, err := large.Allow(t.Context(), 3); err != nil || !result.Allowed || result.Remaining != 0 {
+				t.Errorf("%s: a refusal took permits: %+v, %v", how, result, err)
+			}
+			if _, err := p.AllowAll(t.Context(), 5, small, large); !errors.Is(err, ErrExceedsRate) {
+				t.Errorf("%s, more than a rate: %v", how, err)
+			}
+		}
+		if _, err := p.AllowAll(t.Context(), 1, limiter("{a}1", 5), p.RateLimiter("{a}2")); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("with a limiter that does not fall back: %v", err)
+		}
+		for i, f := range o.all() {
+			if fell := f.Limiter != "{a}2" && f.Limiter != "{a}1"; f.Fallback != fell {
+				t.Errorf("%d: %+v", i, f)
+			}
+		}
+	})
+}
+
+// The rate that counts is the one that Redis told last.
+func TestFallbackKnowsTheLastRate(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		if err := p.RateLimiter("told").SetRate(t.Context(), PerSecond(100)); err != nil {
+			t.Fatal(err)
+		}
+		told := p.RateLimiter("told", WithRate(PerSecond(10)), WithFallback(0.5))
+		without := p.RateLimiter("told", WithFallback(0.2))
+		b.granted("a call", b.try(told, 1), 0)
+		mend := p.wire.fail(errRefused)
+		full := 1100 * ms
+		b.mustAllow("the rate that was told", told, 1, Result{Allowed: true, Limit: 50, Remaining: 49, ResetAfter: full})
+		b.mustAllow("another handle", without, 1, Result{Allowed: true, Limit: 20, Remaining: 18, ResetAfter: full})
+		b.mustAllow("its own rate", p.RateLimiter("other", WithRate(PerSecond(10)), WithFallback(0.5)), 1,
+			Result{Allowed: true, Limit: 5, Remaining: 4, ResetAfter: full})
+		unknown := p.RateLimiter("unknown", WithFallback(0.5))
+		if _, err := unknown.TryAcquire(t.Context(), 1); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("without any rate: %v", err)
+		}
+		if _, err := unknown.AcquireUpTo(t.Context(), 1); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("without any rate: %v", err)
+		}
+		mend()
+		b.sleepTo(5 * time.Second)
+		if err := told.SetRate(t.Context(), PerSecond(10)); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 20 { // whoever comes next learns the rate, and forgets what has expired
+			b.sleepTo(5*time.Second + time.Duration(i)*100*ms)
+			b.granted("afterwards", b.try(told, 1), 5*time.Second+time.Duration(i)*100*ms)
+		}
+		if len(p.deputies.all) != 0 {
+			t.Errorf("%d limiters are remembered", len(p.deputies.all))
+		}
+	})
+}
+
+// What Redis answers is never overruled, but for answers that it can't serve anybody now.
+func TestUnreachable(t *testing.T) {
+	server := func(text string) error { return serverError(redisError(text)) }
+	for _, of := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, false},
+		{errRefused, true},
+		{io.EOF, true},
+		{fmt.Errorf("read: %w", syscall.ECONNRESET), true},
+		{errLate(time.Second), true},
+		{os.ErrDeadlineExceeded, true},
+		{redis.ErrPoolTimeout, true},
+		{server("LOADING Redis is loading the dataset in memory"), true},
+		{server("READONLY You can't write against a read only replica."), true},
+		{server("ERR Error running script (call to f_1): @user_script:3: READONLY You can't write against a read only replica."), true},
+		{server("CLUSTERDOWN The cluster is down"), true},
+		{server("TRYAGAIN Multiple keys request during rehashing of slot"), true},
+		{server("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."), true},
+		{server("BUSY Redis is busy running a script."), true},
+		{server("ERR max number of clients reached"), true},
+		{redis.ErrClosed, false},
+		{notInitialized(1), false},
+		{errContested, false},
+		{server("WRONGTYPE Operation against a key holding the wrong kind of value"), false},
+		{server("OOM command not allowed when used memory > 'maxmemory'."), false},
+		{server("MISCONF Redis is configured to save RDB snapshots"), false},
+		{server("NOPERM this user has no permissions"), false},
+		{server("NOAUTH Authentication required."), false},
+		{server("CROSSSLOT Keys in request don't hash to the same slot"), false},
+	} {
+		if got := unreachable(of.err); got != of.want {
+			t.Errorf("%v: %v, expected %v", of.err, got, of.want)
+		}
+	}
+}
+
+type redisError string
+
+func (e redisError) Error() string { return string(e) }
+func (redisError) RedisError()     {}
+
+// Errors that are answers come as always, and so does that of a redis client that was closed.
+func TestFallbackLeavesAnswersAlone(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		rdb := s.Client()
+		c := NewClient(rdb, patient)
+		if _, err := c.RateLimiter("none", WithFallback(1)).TryAcquire(t.Context(), 1); !errors.Is(err, ErrNotInitialized) {
+			t.Error(err)
+		}
+		if err := rdb.Set(t.Context(), "wrong", 1, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		wrong := c.RateLimiter("wrong", WithRate(PerSecond(1)), WithFallback(1))
+		if _, err := wrong.TryAcquire(t.Context(), 1); !redis.HasErrorPrefix(err, "WRONGTYPE") {
+			t.Error(err)
+		}
+		if _, err := wrong.AcquireUpTo(t.Context(), 1); !redis.HasErrorPrefix(err, "WRONGTYPE") {
+			t.Error(err)
+		}
+		if err := rdb.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.RateLimiter("l", WithRate(PerSecond(1)), WithFallback(1)).Acquire(t.Context(), 1); !errors.Is(err, redis.ErrClosed) {
+			t.Error(err)
+		}
+	})
+}
+
+func TestObserverSeesTheFallback(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		o := &log{}
+		p := b.process(WithObserver(o))
+		l := p.RateLimiter("l", WithRate(PerSecond(10)), WithFallback(0.5))
+		p.wire.fail(errRefused)
+		b.granted("the first", b.try(l, 2), 0)
+		b.granted("the second", b.try(l, 3), 0)
+		b.ended("the third", b.try(l, 3), false, 0)
+		got := o.all()
+		for i := range got {
+			got[i].Latency = 0
+		}
+		want := []FlightInfo{
+			{Limiter: "l", Callers: 1, Granted: 1, Permits: 2, Attempts: 1, Fallback: true, Err: errRefused},
+			{Limiter: "l", Callers: 1, Granted: 1, Permits: 3, Fallback: true},
+			{Limiter: "l", Callers: 1, Denied: 1, Fallback: true},
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("%+v, expected %+v", got, want)
+		}
+	})
+}
+
+func TestPart(t *testing.T) {
+	for _, of := range []struct {
+		fraction float64
+		rate     int64
+		want     int64
+		interval time.Duration
+	}{
+		{0, 10, 0, time.Second}, {1, 10, 10, time.Second}, {0.29, 100, 29, time.Second}, {1.0 / 3, 3, 1, time.Second},
+		{0.19, 10, 1, time.Second}, {0.05, 10, 1, 2 * time.Second}, {1, math.MaxInt64, math.MaxInt64, time.Second},
+		{math.SmallestNonzeroFloat64, 1, 1, math.MaxInt64 / 2},
+	} {
+		if n, interval := part(of.fraction, of.rate, time.Second); n != of.want || interval != of.interval && interval-of.interval != 1 {
+			t.Errorf("%v of %d: %d in %v, expected %d in %v", of.fraction, of.rate, n, interval, of.want, of.interval)
+		}
+	}
+}
+
+// A dead is a server that can't be reached, until it is.
+type dead struct {
+	served
+	alive *atomic.Bool
+}
+
+func (d dead) Process(ctx context.Context, cmd redis.Cmder) error {
+	if d.alive.Load() {
+		return d.served.Process(ctx, cmd)
+	}
+	cmd.SetErr(errRefused)
+	return errRefused
+}
+
+func (d dead) Pipeline() redis.Pipeliner { return &deadPile{dead: d} }
+
+type deadPile struct {
+	dead
+	cmds []redis.Cmder
+}
+
+func (p *deadPile) Process(_ context.Context, cmd redis.Cmder) error {
+	p.cmds = append(p.cmds, cmd)
+	return nil
+}
+
+func (p *deadPile) Exec(ctx context.Context) (cmds []redis.Cmder, err error) {
+	for _, cmd := range p.cmds {
+		err = p.dead.Process(ctx, cmd)
+	}
+	return p.cmds, err
+}
+
+// However many names are asked for while Redis is away, what is remembered is bounded, and is forgotten after an interval.
+func TestFallbackIsBounded(t *testing.T) {
+	const most, names, callers = 2000, 5000, 64
+	var alive atomic.Bool
+	clock := newHandClock()
+	c := NewClient(dead{alive: &alive}, WithClock(clock.now))
+	c.deputies.most = most
+	memory := func() int64 {
+		var m runtime.MemStats
+		for range 3 { // what pools hold goes with the second one
+			runtime.GC()
+		}
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	goroutines, before := runtime.NumGoroutine(), memory()
+	var granted, failed atomic.Int64
+	ask := func() {
+		var all sync.WaitGroup
+		for caller := range callers {
+			all.Go(func() {
+				for i := caller; i < names; i += callers {
+					l := c.RateLimiter(fmt.Sprint("name", i), WithRate(PerSecond(10)), WithFallback(0.1))
+					switch ok, err := l.TryAcquire(t.Context(), 1); {
+					case errors.Is(err, syscall.ECONNREFUSED):
+						failed.Add(1)
+					case err != nil:
+						t.Error(err)
+						return
+					case ok:
+						granted.Add(1)
+					}
+				}
+			})
+		}
+		all.Wait()
+	}
+	ask()
+	if granted.Load() != most || failed.Load() != names-most {
+		t.Errorf("%d granted, %d failed", granted.Load(), failed.Load())
+	}
+	grown := memory() - before
+	t.Logf("%d bytes for %d limiters", grown, len(c.deputies.all))
+	if grown > most*512+1<<20 { // the spare lines, too
+		t.Errorf("%d bytes for %d limiters", grown, most)
+	}
+	if ask(); granted.Load() != most {
+		t.Errorf("a limiter was forgotten: %d granted", granted.Load())
+	}
+	clock.advance(time.Hour)
+	alive.Store(true)
+	one := c.RateLimiter("name0", WithRate(PerSecond(10)), WithFallback(0.1))
+	soon(t, "all is forgotten", func() bool {
+		for range 100 {
+			if _, err := one.TryAcquire(t.Context(), 1); err != nil {
+				t.Error(err)
+			}
+		}
+		clock.advance(time.Hour)
+		return c.deputies.size.Load() == 0
+	})
+	soon(t, "the end of the last trips", func() bool { return runtime.NumGoroutine() <= goroutines })
+	grown = memory() - before
+	runtime.KeepAlive(c)
+	if grown > 1<<20 { // a map keeps its room
+		t.Errorf("%d bytes remain", grown)
+	}
+}

@@ -1,0 +1,277 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// failover_test.go kills masters that have replicas, and moves slots from node to node.
+
+// copied waits until the replicas of a server have all that was written by this client: what is not copied dies with it.
+func copied(t *testing.T, server *redistest.Server, replicas int) {
+	t.Helper()
+	client := server.Client()
+	if err := client.Set(t.Context(), "copied", "", 0).Err(); err != nil && !redis.HasErrorPrefix(err, "MOVED") {
+		t.Fatal(err)
+	}
+	if n, err := client.Wait(t.Context(), replicas, 10*time.Second).Result(); err != nil || int(n) < replicas {
+		t.Fatalf("%d replicas have all: %v", n, err)
+	}
+}
+
+// bounded fails the test where a call failed by anything but what a server that is gone or replaced may cause, or took
+// longer than a call may.
+func bounded(t *testing.T, got calls) {
+	t.Helper()
+	for _, c := range got {
+		if c.took() > callTimeout+slack {
+			t.Errorf("a call took %v: %v", c.took(), c.err)
+		}
+		if errors.Is(c.err, rratelimiter.ErrNotInitialized) || errors.Is(c.err, redis.ErrClosed) {
+			t.Errorf("while a server is replaced: %v", c.err)
+		}
+	}
+}
+
+// TestSentinelFailover: a client that follows the master is back soon after there is one.
+func TestSentinelFailover(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Sentinel(t, 2)
+	limiter := rratelimiter.NewClient(servers.Client()).RateLimiter("failover", rratelimiter.WithRate(ample))
+	if err := limiter.Acquire(t.Context(), 7); err != nil {
+		t.Fatal(err)
+	}
+	copied(t, servers.Master(), 2)
+	enough := make(chan struct{})
+	var got calls
+	var loading sync.WaitGroup
+	loading.Go(func() {
+		got = load(8, 1, 5*time.Millisecond, enough, func(caller int) call {
+			if caller%2 == 0 {
+				return ask(1, func() (bool, error) { return true, limiter.Acquire(t.Context(), 1) })
+			}
+			return ask(1, func() (bool, error) { return limiter.TryAcquire(t.Context(), 1) })
+		})
+	})
+	time.Sleep(300 * time.Millisecond)
+	died := time.Now()
+	servers.Failover()
+	replaced := time.Now()
+	recovered := firstGrant(t, limiter, replaced)
+	time.Sleep(100 * time.Millisecond)
+	close(enough)
+	loading.Wait()
+
+	bounded(t, got)
+	before := 7 + got.where(func(c call) bool { return c.Granted && c.End.Before(died) }).permits()
+	state, err := limiter.State(t.Context())
+	given, doubtful := 8+got.where(isGranted).where(answered).permits(), got.where(isUnknown).permits()
+	t.Logf("replaced after %v; %d calls, %d failed; %d permits recorded, %d granted (%d before), %d in doubt",
+		replaced.Sub(died), len(got), len(got.where(failed)), state.Used, given, before, doubtful)
+	// Replicas lag behind: what was granted just before may be forgotten, nothing else.
+	if err != nil || !state.Consistent || state.Used > given+doubtful || state.Used < given-before+7 {
+		t.Errorf("%+v, %v", state, err)
+	}
+	row{
+		section: takeover, fault: "a master dies, Sentinel makes a replica the master",
+		sees:   "the connection's error or `ErrOutcomeUnknown`, once the call's time is over and there is no new master yet",
+		within: "back once there is a new master within", limit: callTimeout + slack,
+		after: "as the replica had it: what was granted in the last moments may be forgotten (Redis copies it later)",
+	}.proves(t, recovered)
+}
+
+// reload is how often the cluster client looks who its nodes are.
+const reload = 500 * time.Millisecond
+
+// TestClusterFailover: only the limiters of a master that dies notice, until its replica has taken its place.
+func TestClusterFailover(t *testing.T) {
+	t.Parallel()
+	const each = 20 // limiters on a node
+	// By default a cluster refuses all calls (CLUSTERDOWN) while some of its slots are nobody's.
+	nodes := redistest.ReplicatedCluster(t, 3, "--cluster-require-full-coverage", "no")
+	rdb := nodes.ClusterClient(func(o *redis.ClusterOptions) { o.ClusterStateReloadInterval = reload })
+	client := rratelimiter.NewClient(rdb)
+	dying := nodes.Servers[1]
+	var sick, well []*rratelimiter.Limiter
+	for i := 0; len(sick) < each || len(well) < 2*each; i++ {
+		name := fmt.Sprint("failover:", i)
+		node, err := rdb.MasterForKey(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := client.RateLimiter(name, rratelimiter.WithRate(ample))
+		if node.Options().Addr == dying.Addr {
+			sick = append(sick, l)
+		} else {
+			well = append(well, l)
+		}
+		if err := l.Acquire(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	copied(t, dying, 1)
+	enough := make(chan struct{})
+	var onSick, onWell calls
+	var loading sync.WaitGroup
+	loading.Go(func() {
+		onSick = load(8, 1, 10*time.Millisecond, enough, func(caller int) call {
+			return ask(1, func() (bool, error) { return sick[caller].TryAcquire(t.Context(), 1) })
+		})
+	})
+	loading.Go(func() {
+		onWell = arrive(5*time.Millisecond, enough, func(i int) call {
+			return ask(1, func() (bool, error) { return well[i%len(well)].TryAcquire(t.Context(), 1) })
+		})
+	})
+	time.Sleep(200 * time.Millisecond)
+	died := time.Now()
+	if killed := nodes.Failover(sick[0].Name()); killed != dying {
+		t.Errorf("%s was killed, not %s", killed.Addr, dying.Addr)
+	}
+	replaced := time.Now()
+	last := sick[len(sick)-1]
+	recovered := firstGrant(t, last, replaced)
+	time.Sleep(100 * time.Millisecond)
+	close(enough)
+	loading.Wait()
+
+	bounded(t, onSick)
+	t.Logf("replaced after %v; on its limiters %d calls, %d failed; on others %d calls, p99 %v",
+		replaced.Sub(died), len(onSick), len(onSick.where(failed)), len(onWell), onWell.percentile(99))
+	for _, c := range onWell.where(failed) {
+		t.Errorf("on another node: %v", c.err)
+	}
+	if p99 := onWell.percentile(99); p99 > callTimeout {
+		t.Errorf("on other nodes 99 of 100 calls took up to %v", p99)
+	}
+	balanced(t, int64(len(well)), onWell, well...)
+	for _, l := range sick {
+		if state, err := l.State(t.Context()); err != nil || !state.Consistent || state.Used < 1 {
+			t.Errorf("%s: %+v, %v", l.Name(), state, err)
+		}
+	}
+	before := onSick.where(func(c call) bool { return c.Granted && c.End.Before(died) }).permits()
+	given, doubtful := int64(len(sick))+1+onSick.where(isGranted).permits(), onSick.where(isUnknown).permits()
+	if recorded := used(t, sick...); recorded > given+doubtful || recorded < given-before {
+		t.Errorf("%d permits recorded, %d granted (%d of them just before), %d in doubt", recorded, given, before, doubtful)
+	}
+	row{
+		section: takeover, fault: "a master of a cluster dies, its replica takes over",
+		sees: "on its limiters the connection's error or `ErrOutcomeUnknown`, once the call's time is over and the replica is " +
+			"no master yet; on all others nothing, with `cluster-require-full-coverage no`: else they have `CLUSTERDOWN` for " +
+			"the last moments",
+		within: "back once the replica is the master within", limit: reload + callTimeout + slack,
+		after: "as the replica had it; all others exact",
+	}.proves(t, recovered)
+}
+
+// TestSlotsMovedUnderLoad: a slot goes from node to node, and nothing is lost on the way. A slot that is half moved serves no
+// script whose keys are not all there, and two of a limiter's five keys never are: so a call waits for the end of the move.
+func TestSlotsMovedUnderLoad(t *testing.T) {
+	t.Parallel()
+	const (
+		limiters = 10 // in the slot, and so many elsewhere
+		moves    = 8
+	)
+	nodes := redistest.Cluster(t, 2)
+	client := rratelimiter.NewClient(nodes.ClusterClient())
+	var moved, others []*rratelimiter.Limiter
+	for i := range limiters {
+		moved = append(moved, client.RateLimiter(fmt.Sprint("{moved}:", i), rratelimiter.WithRate(ample)))
+		others = append(others, client.RateLimiter(fmt.Sprint("{stays}:", i), rratelimiter.WithRate(ample)))
+	}
+	enough := make(chan struct{})
+	var onMoved, onOthers calls
+	var loading sync.WaitGroup
+	try := func(all []*rratelimiter.Limiter, got *calls) func() {
+		return func() {
+			*got = load(limiters, 1, 3*time.Millisecond, enough, func(caller int) call {
+				return ask(1, func() (bool, error) { return all[caller].TryAcquire(t.Context(), 1) })
+			})
+		}
+	}
+	loading.Go(try(moved, &onMoved))
+	loading.Go(try(others, &onOthers))
+	time.Sleep(100 * time.Millisecond)
+	for range moves {
+		moveSlot(t, nodes, "{moved}")
+		time.Sleep(100 * time.Millisecond)
+	}
+	close(enough)
+	loading.Wait()
+
+	t.Logf("%d calls on what moved, %d failed, p99 %v; %d on others, p99 %v",
+		len(onMoved), len(onMoved.where(failed)), onMoved.percentile(99), len(onOthers), onOthers.percentile(99))
+	for _, c := range onMoved {
+		if c.err != nil && (!redis.HasErrorPrefix(c.err, "TRYAGAIN") || c.Unknown) {
+			t.Errorf("while the slot moved: %v", c.err)
+		}
+	}
+	for _, c := range onOthers.where(failed) {
+		t.Errorf("in another slot: %v", c.err)
+	}
+	balanced(t, 0, onMoved, moved...)
+	balanced(t, 0, onOthers, others...)
+	if len(onMoved.where(isGranted)) < moves*limiters {
+		t.Errorf("%d calls were granted", len(onMoved.where(isGranted)))
+	}
+	row{
+		section: takeover, fault: "a slot of a cluster is moved under load (`MOVED`, `ASK`, `TRYAGAIN`)",
+		sees:   "nothing but the time of the move; the error `TRYAGAIN` where it takes longer than a call may",
+		within: "99 of 100 calls within", limit: callTimeout + slack, after: "exact: nothing is lost or doubled on the way",
+	}.proves(t, onMoved.percentile(99))
+}
+
+// moveSlot moves the slot of a key to the next node, as redis-cli does, one limiter's key at a time.
+func moveSlot(t *testing.T, nodes *redistest.Nodes, key string) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	from := nodes.Owner(key)
+	to := nodes.Servers[(slices.Index(nodes.Servers, from)+1)%len(nodes.Servers)]
+	source, target := from.Client(), to.Client()
+	text := func(client *redis.Client, args ...any) string {
+		t.Helper()
+		reply, err := client.Do(ctx, args...).Text()
+		if err != nil {
+			t.Fatalf("%v: %v", args, err)
+		}
+		return reply
+	}
+	slot, err := source.ClusterKeySlot(ctx, key).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fromID, toID := text(source, "cluster", "myid"), text(target, "cluster", "myid")
+	text(target, "cluster", "setslot", slot, "importing", fromID)
+	text(source, "cluster", "setslot", slot, "migrating", toID)
+	host, port, err := net.SplitHostPort(to.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		keys, err := source.ClusterGetKeysInSlot(ctx, int(slot), 5).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(keys) == 0 {
+			break
+		}
+		for _, key := range keys {
+			text(source, "migrate", host, port, key, 0, 5000)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	text(target, "cluster", "setslot", slot, "node", toID)
+	text(source, "cluster", "setslot", slot, "node", toID)
+}

@@ -1,0 +1,313 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/window"
+)
+
+// slow_test.go is about servers that are far away, and about one that hangs.
+
+var hang = flag.Duration("hang", 1500*time.Millisecond, "how long a server hangs in TestHungServer")
+
+// TestLatency: a server 200 ms away, more or less, costs that time and nothing else.
+func TestLatency(t *testing.T) {
+	t.Parallel()
+	const (
+		callers = 64
+		latency = 200 * time.Millisecond
+		jitter  = 100 * time.Millisecond // more or less
+	)
+	rate := rratelimiter.Rate{Permits: 100, Interval: 700 * time.Millisecond}
+	server := redistest.Real(t)
+	setRate(t, server, "far", rate)
+	p := newProxy(t, server.Addr)
+	release := p.delay(replies, latency, jitter)
+	defer release()
+	rdb := server.Client(func(o *redis.Options) { o.Addr = p.proxy.Listen; o.ReadTimeout = time.Minute })
+	// Calls that took a second would be late by default, and a busy machine adds to what the way takes.
+	limiter := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(20*time.Second)).RateLimiter("far")
+	if _, err := limiter.TryAcquire(t.Context(), 1); err != nil { // the first connection takes a few round trips
+		t.Fatal(err)
+	}
+	recording := watch(t, server, "far")
+	got := load(callers, 1, 5*time.Millisecond, lasting(2*time.Second), func(int) call {
+		n := 1 + rand.Int64N(3)
+		return ask(n, func() (bool, error) { return limiter.TryAcquire(t.Context(), n) })
+	})
+	for _, c := range got.where(failed) {
+		t.Error(c.err)
+	}
+	h := historyOf(t, recording.Stop(), "far", rate)
+	h.judge(t, rate, got.where(isGranted))
+	if granted := got.where(isGranted).permits(); h.permits() != granted || granted < 2*rate.Permits {
+		t.Errorf("%d permits recorded, %d granted", h.permits(), granted)
+	}
+	row{
+		section: slow, fault: "the way there and back takes 200 ms, ±100 ms",
+		sees:   "that time, twice where a call has just left; no error while it is below `WithCallTimeout`",
+		within: "half of the calls within", limit: 2*(latency+jitter) + 500*time.Millisecond,
+		after: "exact: no window holds more than the rate, every grant is recorded once",
+	}.proves(t, got.percentile(50))
+}
+
+// TestHungServer: a server that hangs holds up nobody beyond the caller's own time, and nobody has to do anything when it
+// goes on. It hangs for 5 s with -hang 5s.
+func TestHungServer(t *testing.T) {
+	const (
+		callers = 1000
+		own     = 100 * time.Millisecond // time of a caller
+		limit   = 150 * time.Millisecond
+	)
+	server := redistest.Real(t)
+	rdb := server.Client()
+	limiter := rratelimiter.NewClient(rdb).RateLimiter("hung", rratelimiter.WithRate(ample))
+	if err := limiter.Acquire(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	with := func(callers int, enough <-chan struct{}, acquire func(ctx context.Context, caller int) (bool, error)) calls {
+		return load(callers, 1, 20*time.Millisecond, enough, func(caller int) call {
+			ctx, cancel := context.WithTimeout(t.Context(), own)
+			defer cancel()
+			return ask(1, func() (bool, error) { return acquire(ctx, caller) })
+		})
+	}
+	atRest(t)
+	goroutines := runtime.NumGoroutine()
+
+	server.Pause()
+	over := lasting(*hang)
+	var got, idle calls
+	var calling sync.WaitGroup
+	// How late is this machine, at the same time, for callers who do nothing but wait for the end of their time?
+	calling.Go(func() {
+		idle = with(callers/4, over, func(ctx context.Context, _ int) (bool, error) { <-ctx.Done(); return false, ctx.Err() })
+	})
+	calling.Go(func() {
+		got = with(callers, over, func(ctx context.Context, caller int) (bool, error) {
+			if caller%2 == 0 {
+				return true, limiter.Acquire(ctx, 1)
+			}
+			return limiter.TryAcquire(ctx, 1)
+		})
+	})
+	calling.Wait()
+	server.Resume()
+	recovered := firstGrant(t, limiter, time.Now())
+
+	for _, c := range got {
+		if !errors.Is(c.err, context.DeadlineExceeded) && !errors.Is(c.err, os.ErrDeadlineExceeded) {
+			t.Fatalf("a caller's error is %v", c.err)
+		}
+	}
+	t.Logf("it hung for %v: %d calls of %v, median %v, p99 %v, the last %v (callers who only wait: %v, %v, %v)",
+		*hang, len(got), own, got.percentile(50), got.percentile(99), got.percentile(100),
+		idle.percentile(50), idle.percentile(99), idle.percentile(100))
+	// A busy machine is late by itself.
+	most, late := got.percentile(100), idle.percentile(100)-own
+	if most > limit+4*late {
+		t.Errorf("a caller returned after %v, where those who only wait are late by %v", most, late)
+	}
+	row{
+		section: slow, fault: "the server hangs, 1,000 callers with 100 ms each",
+		sees:   "its context's error; `ErrOutcomeUnknown` too if its call was in the air",
+		within: "all return within", limit: limit, after: "what was in the air may be recorded when the server goes on",
+	}.proves(t, min(most, limit))
+	row{
+		section: slow, fault: "the server goes on after it hung",
+		sees: "grants", within: "the first grant within", limit: callTimeout + slack,
+		after: "granted ≤ recorded ≤ granted + permits of callers with `ErrOutcomeUnknown`",
+	}.proves(t, recovered)
+
+	after := load(callers/10, 3, time.Millisecond, lasting(0), func(int) call {
+		return ask(1, func() (bool, error) { return limiter.TryAcquire(t.Context(), 1) })
+	})
+	for _, c := range after.where(failed) {
+		t.Errorf("afterwards: %v", c.err)
+	}
+	atRest(t)
+	balanced(t, 2+after.where(isGranted).permits(), got, limiter)
+	eventually(t, "all goroutines are gone", func() bool { return runtime.NumGoroutine() <= goroutines+10 })
+}
+
+// balanced fails the test unless each permit that was granted is recorded, and no more than those and what is in doubt:
+// so many permits beside those of the calls.
+func balanced(t *testing.T, beside int64, got calls, limiters ...*rratelimiter.Limiter) {
+	t.Helper()
+	given, doubtful := beside+got.where(isGranted).where(answered).permits(), got.where(isUnknown).permits()
+	if recorded := used(t, limiters...); recorded < given || recorded > given+doubtful {
+		t.Errorf("%d permits recorded, %d granted and %d in doubt", recorded, given, doubtful)
+	}
+}
+
+// TestClockSteps: the clock of one client is an hour wrong.
+func TestClockSteps(t *testing.T) {
+	for _, test := range []struct {
+		step  time.Duration
+		fault string
+		sees  string
+		after string
+	}{
+		{time.Hour, "one client's clock jumps ahead by an hour",
+			"with each of its calls the others' permits are free again; the others are refused, up to an hour after the clock " +
+				"is right again",
+			"records dated in the future: `State().Newest` shows them, `SetRate` without `KeepState`, or `rrl reset`, removes them"},
+		{-time.Hour, "one client's clock jumps back by an hour",
+			"what it was granted is free again with each call of the others; it waits longer for what the others were granted",
+			"exact again with the next call once the clock is right"},
+	} {
+		t.Run(test.step.String(), func(t *testing.T) {
+			t.Parallel()
+			clockStep(t, test.step)
+			row{section: own, fault: test.fault, sees: test.sees, after: test.after}.proves(t, 0)
+		})
+	}
+}
+
+// clockStep drives two clients by hand, one of which has a clock that is wrong for a while, and counts what they get.
+//
+// What is sure meanwhile: the one that is ahead, of the two, is granted no more than the rate in any interval by its own
+// clock, since nobody else frees what it has. And between two calls of that one both together are granted no more than
+// the rate. So the other one alone can be granted more: the rate with each call of the one ahead.
+func clockStep(t *testing.T, step time.Duration) {
+	const asks = 600
+	rate := rratelimiter.Rate{Permits: 20, Interval: time.Second}
+	server := redistest.Real(t)
+	at := time.Now().Truncate(time.Millisecond)
+	wrong := time.Duration(0)
+	right := rratelimiter.NewClient(server.Client(), rratelimiter.WithClock(func() time.Time { return at })).
+		RateLimiter("clock", rratelimiter.WithRate(rate))
+	other := rratelimiter.NewClient(server.Client(), rratelimiter.WithClock(func() time.Time { return at.Add(wrong) })).
+		RateLimiter("clock", rratelimiter.WithRate(rate))
+	random := rand.New(rand.NewPCG(7, uint64(step)))
+	// take lets both ask in any order for a while, and gives what each was granted, and the most that both were between
+	// two calls of the one that is ahead.
+	take := func() (byRight, byOther []window.Grant, most int64) {
+		var since int64
+		for range asks {
+			at = at.Add(time.Duration(random.IntN(40)) * time.Millisecond)
+			l, log, ahead, n := right, &byRight, wrong < 0, 1+random.Int64N(10)
+			if random.IntN(2) == 0 {
+				l, log, ahead = other, &byOther, wrong > 0
+			}
+			if ahead && random.IntN(4) > 0 {
+				continue
+			}
+			if ahead {
+				since, n = 0, 1 // so that it leaves most to the other one
+			}
+			got, err := l.AcquireUpTo(t.Context(), n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			*log = append(*log, window.Grant{Permits: got, Start: at, End: at})
+			since += got
+			most = max(most, since)
+		}
+		return byRight, byOther, most
+	}
+	largest := func(logs ...[]window.Grant) int64 {
+		var all []window.Grant
+		for _, log := range logs {
+			all = append(all, log...)
+		}
+		most, _ := window.Largest(all, rate.Interval)
+		return most
+	}
+	byRight, byOther, _ := take()
+	if most := largest(byRight, byOther); most != rate.Permits {
+		t.Errorf("clocks in step: %d in a window, of %d", most, rate.Permits)
+	}
+
+	wrong = step
+	byRight, byOther, between := take()
+	ahead, behind := largest(byOther), largest(byRight)
+	if step < 0 {
+		ahead, behind = behind, ahead
+	}
+	t.Logf("while one clock is wrong by %v: in a window %d for the one ahead, %d for the one behind, %d for both, of %d; %d between two calls of the one ahead",
+		step, ahead, behind, largest(byRight, byOther), rate.Permits, between)
+	if ahead > rate.Permits {
+		t.Errorf("the one ahead was granted %d in a window", ahead)
+	}
+	if between > rate.Permits {
+		t.Errorf("between two calls of the one ahead %d were granted", between)
+	}
+	if behind <= rate.Permits {
+		t.Errorf("the one behind was granted %d: then the page says too much", behind)
+	}
+
+	wrong = 0
+	state, err := right.State(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if step > 0 {
+		if future := state.Newest.Sub(at); future < step-2*rate.Interval || future > step {
+			t.Errorf("the newest record is %v ahead", future)
+		}
+		result, err := right.Allow(t.Context(), rate.Permits)
+		if err != nil || result.Allowed || result.RetryAfter < step-2*rate.Interval {
+			t.Errorf("%+v, %v: what is dated in the future counts", result, err)
+		}
+		if err := right.SetRate(t.Context(), rate); err != nil {
+			t.Fatal(err)
+		}
+		if ok, err := right.TryAcquire(t.Context(), rate.Permits); !ok || err != nil {
+			t.Errorf("after SetRate: %v, %v", ok, err)
+		}
+	} else if state.Newest.After(at) || !state.Consistent {
+		t.Errorf("%+v, at %v", state, at)
+	}
+	at = at.Add(rate.Interval) // what was granted before leaves
+	byRight, byOther, _ = take()
+	if most := largest(byRight, byOther); most != rate.Permits {
+		t.Errorf("clocks in step again: %d in a window, of %d", most, rate.Permits)
+	}
+}
+
+// TestServerTime: clients whose clocks are wrong by an hour keep the limit by the server's clock.
+func TestServerTime(t *testing.T) {
+	t.Parallel()
+	rate := rratelimiter.Rate{Permits: 20, Interval: 200 * time.Millisecond}
+	server := redistest.Real(t)
+	var clients []*rratelimiter.Limiter
+	for _, wrong := range []time.Duration{-time.Hour, 0, time.Hour} {
+		clients = append(clients, rratelimiter.NewClient(server.Client(), rratelimiter.WithCallTimeout(20*time.Second),
+			rratelimiter.WithClock(func() time.Time { return time.Now().Add(wrong) })).
+			RateLimiter("clock", rratelimiter.WithRate(rate), rratelimiter.WithServerTime()))
+	}
+	got := load(len(clients), 1, time.Millisecond, lasting(time.Second), func(caller int) call {
+		return ask(3, func() (bool, error) { return clients[caller].TryAcquire(t.Context(), 3) })
+	})
+	for _, c := range got.where(failed) {
+		t.Error(c.err)
+	}
+	var log []window.Grant
+	for _, c := range got.where(isGranted) {
+		log = append(log, window.Grant{Permits: c.Permits, Start: c.Start, End: c.End})
+	}
+	most, _ := window.Largest(log, rate.Interval)
+	t.Logf("%d permits granted, %d in a window, of %d", got.where(isGranted).permits(), most, rate.Permits)
+	if most > rate.Permits || got.where(isGranted).permits() < 2*rate.Permits {
+		t.Errorf("%d permits granted, %d in a window, of %d", got.where(isGranted).permits(), most, rate.Permits)
+	}
+	state, err := clients[0].State(t.Context())
+	if err != nil || time.Until(state.Newest) > time.Minute || time.Since(state.Newest) > time.Minute {
+		t.Errorf("%+v, %v", state, err)
+	}
+	row{section: own, fault: "clocks are wrong by an hour, `WithServerTime`", sees: "nothing", after: "exact, by the server's clock"}.
+		proves(t, 0)
+}

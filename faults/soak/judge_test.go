@@ -1,0 +1,162 @@
+package soak
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/window"
+)
+
+// judge_test.go watches two things: the times between which callers were granted something, and the records that Redis
+// was told to write. Both are judged in stretches of time: where a fault takes a limiter's state away, what was granted
+// before is forgotten, so the stretch ends there, and the next one begins once nothing of before can matter.
+
+// A judge holds what is not judged yet.
+type judge struct {
+	t      *testing.T
+	server *redistest.Server
+	limits []limit
+
+	mu      sync.Mutex
+	log     map[string][]window.Grant // since the stretch began
+	begun   time.Time
+	watched *redistest.Recording // nil while none runs
+
+	counted   map[string]int64 // permits of grants that were judged
+	byLog     map[string]int64 // most in a window
+	records   map[string]int
+	byRecords map[string]int64
+	stretches int
+}
+
+func newJudge(t *testing.T, server *redistest.Server, limits []limit) *judge {
+	j := &judge{
+		t: t, server: server, limits: limits, log: map[string][]window.Grant{}, counted: map[string]int64{},
+		byLog: map[string]int64{}, records: map[string]int{}, byRecords: map[string]int64{},
+	}
+	j.begin()
+	return j
+}
+
+// settled is how long after a state was taken away nothing of it matters any more: a few of the longest intervals.
+func (j *judge) settled() time.Duration {
+	var longest time.Duration
+	for _, l := range j.limits {
+		longest = max(longest, l.rate.Interval)
+	}
+	return 2*longest + 500*time.Millisecond
+}
+
+// granted takes a grant.
+func (j *judge) granted(name string, g window.Grant) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.log[name] = append(j.log[name], g)
+}
+
+// begin starts a stretch.
+func (j *judge) begin() {
+	watched := redistest.Monitor(j.t, j.server.Addr, func(c redistest.Command) bool {
+		return c.Name() == "ZADD" && strings.HasPrefix(c.Args[1], "{soak:")
+	})
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.watched, j.begun = watched, time.Now()
+}
+
+// end ends a stretch, and judges it. What is granted from then on is not judged before the next one begins.
+func (j *judge) end() {
+	j.t.Helper()
+	if j.watched == nil {
+		return
+	}
+	ended := time.Now()
+	commands := j.watched.Stop()
+	j.watched = nil
+	// A grant of this stretch may be told a little later, and by Java up to a command's time later; what overlaps its end is
+	// not judged anyway.
+	time.Sleep(100 * time.Millisecond)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.stretches++
+	spans := spansOf(j.t, commands)
+	for _, l := range j.limits {
+		log := slices.DeleteFunc(j.log[l.name], func(g window.Grant) bool { return g.Start.Before(j.begun) || g.End.After(ended) })
+		most, at := window.Largest(log, l.rate.Interval)
+		if most > l.rate.Permits {
+			j.t.Errorf("%s: callers were granted %d of %d in a window from %v on", l.name, most, l.rate.Permits, at)
+		}
+		for _, g := range log {
+			j.counted[l.name] += g.Permits
+		}
+		j.byLog[l.name] = max(j.byLog[l.name], most)
+		if !l.joined {
+			most, at := window.Largest(spans[l.name], l.rate.Interval)
+			if most > l.rate.Permits {
+				j.t.Errorf("%s: records of %d permits, of %d, in a window from %v on", l.name, most, l.rate.Permits, at)
+			}
+			j.records[l.name] += len(spans[l.name])
+			j.byRecords[l.name] = max(j.byRecords[l.name], most)
+		}
+	}
+	clear(j.log)
+}
+
+// spansOf reads what was recorded for each limit: between the time of its call, which is the score, and the time when that
+// was served. A record that is written again, as by a call that is repeated, is one grant.
+func spansOf(t *testing.T, commands []redistest.Command) map[string][]window.Grant {
+	found := map[string]map[string]window.Grant{}
+	for _, c := range commands {
+		name := strings.TrimSuffix(strings.TrimPrefix(c.Args[1], "{"), "}:permits")
+		if found[name] == nil {
+			found[name] = map[string]window.Grant{}
+		}
+		args := c.Args[2:]
+		for len(args) > 0 && len(args)%2 == 1 { // NX, XX
+			args = args[1:]
+		}
+		for ; len(args) > 1; args = args[2:] {
+			score, err := strconv.ParseFloat(args[0], 64)
+			member := args[1]
+			if err != nil || len(member) < 4 {
+				t.Errorf("a record of %s: %q at %s", name, member, args[0])
+				continue
+			}
+			g, again := found[name][member]
+			if !again {
+				g = window.Grant{
+					Permits: int64(binary.LittleEndian.Uint32([]byte(member[len(member)-4:]))), Start: time.UnixMilli(int64(score)),
+				}
+			}
+			g.End = c.Time
+			found[name][member] = g
+		}
+	}
+	spans := map[string][]window.Grant{}
+	for name, members := range found {
+		for _, g := range members {
+			spans[name] = append(spans[name], g)
+		}
+	}
+	return spans
+}
+
+func (j *judge) report() string {
+	var text strings.Builder
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "limiter, in %d stretches\trate\tpermits granted\tmost in a window\trecords\tmost in a window\n", j.stretches)
+	for _, l := range j.limits {
+		fmt.Fprintf(w, "%s\t%v\t%d\t%d\t%d\t%d\n",
+			l.name, l.rate, j.counted[l.name], j.byLog[l.name], j.records[l.name], j.byRecords[l.name])
+	}
+	_ = w.Flush()
+	return text.String()
+}

@@ -1,0 +1,179 @@
+package faults
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// table_test.go knows docs/faults.md: each fault is a row, which the test of it writes. With -update the rows of the tests
+// that run are written anew; else a test fails whose row says anything else than the page. What was measured is rounded
+// up to a few classes, and only written: it differs from run to run.
+
+var update = flag.Bool("update", false, "write docs/faults.md")
+
+var page = filepath.Join("..", "docs", "faults.md")
+
+// The sections of the page, in order.
+const (
+	gone     = "Redis is gone, or comes back"
+	refuses  = "Redis answers, but with an error"
+	lost     = "Something is taken away"
+	slow     = "Redis is slow"
+	takeover = "Another server takes over"
+	own      = "The fault is on this side"
+)
+
+var sections = []string{gone, refuses, lost, slow, takeover, own}
+
+// A row is what one test proves about one fault.
+type row struct {
+	section string
+	fault   string
+	sees    string        // what a caller sees
+	within  string        // how fast, where a caller may see anything: what the limit counts from, before the figure
+	limit   time.Duration // that the test insists on
+	after   string        // the limiter's state, once the fault is over
+}
+
+// classes are what measured times are rounded up to.
+var classes = []time.Duration{
+	10 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 150 * time.Millisecond,
+	250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second, 3 * time.Second, 5 * time.Second,
+	10 * time.Second, time.Minute,
+}
+
+func class(d time.Duration) time.Duration {
+	i, _ := slices.BinarySearch(classes, d)
+	return classes[min(i, len(classes)-1)]
+}
+
+// texts are the columns that are always the same.
+func (r row) texts() []string {
+	limit := "–"
+	if r.limit > 0 {
+		limit = strings.TrimSpace(fmt.Sprint(r.within, " ", r.limit))
+	}
+	return []string{r.fault, r.sees, limit, r.after}
+}
+
+var written = struct {
+	mu   sync.Mutex
+	rows map[string][]string // section to lines
+}{rows: map[string][]string{}}
+
+// proves fails the test where what was measured is over the row's limit, and puts the row on the page.
+func (r row) proves(t *testing.T, measured time.Duration) {
+	t.Helper()
+	t.Logf("measured: %v of %v", measured.Round(time.Millisecond), r.limit)
+	if measured > r.limit {
+		t.Errorf("it took %v, not %v", measured, r.limit)
+	}
+	columns := r.texts()
+	written.mu.Lock()
+	seen := "–"
+	if r.limit > 0 {
+		seen = class(measured).String()
+	}
+	line := fmt.Sprintf("| %s | %s | %s | %s | %s |\n", columns[0], columns[1], columns[2], seen, columns[3])
+	written.rows[r.section] = append(written.rows[r.section], line)
+	written.mu.Unlock()
+	if *update || t.Failed() {
+		return
+	}
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for there := range strings.Lines(string(text)) {
+		if got := columnsOf(there); len(got) == 5 && slices.Equal(columns, slices.Concat(got[:3], got[4:])) {
+			return
+		}
+	}
+	t.Errorf("docs/faults.md does not say so (-update writes it): %s", line)
+}
+
+// columnsOf reads a line of a table.
+func columnsOf(line string) (columns []string) {
+	line, ok := strings.CutPrefix(strings.TrimSpace(line), "| ")
+	if !ok {
+		return nil
+	}
+	return strings.Split(strings.TrimSuffix(line, " |"), " | ")
+}
+
+const head = "| fault | what a caller sees | the test's limit | measured | the limiter afterwards |\n" +
+	"| --- | --- | --- | --- | --- |\n"
+
+// Marks around what is written.
+const (
+	begin = "<!-- rows: written by the tests in faults/, with -update -->\n"
+	end   = "<!-- end of rows -->\n"
+)
+
+// writePage writes the rows of the tests that ran, and leaves out those that no test proves any more where all ran. Without
+// -update it only looks whether there are such rows.
+func writePage() error {
+	text, err := os.ReadFile(page)
+	if err != nil {
+		return err
+	}
+	before, rest, ok := strings.Cut(string(text), begin)
+	old, after, also := strings.Cut(rest, end)
+	if !ok || !also {
+		return fmt.Errorf("%s lacks the marks of the rows", page)
+	}
+	section := ""
+	for line := range strings.Lines(old) {
+		if name, ok := strings.CutPrefix(line, "### "); ok {
+			section = strings.TrimSpace(name)
+		}
+		if columns := columnsOf(line); len(columns) != 5 || columns[0] == "fault" || columns[0] == "---" || proved(columns[0]) {
+			continue
+		} else if !runsAll() {
+			written.rows[section] = append(written.rows[section], line)
+		} else if !*update {
+			return fmt.Errorf("%s has a row that no test proves (-update leaves it out): %s", page, line)
+		}
+	}
+	if !*update {
+		return nil
+	}
+	var rows strings.Builder
+	for _, section := range sections {
+		if lines := written.rows[section]; len(lines) > 0 {
+			slices.Sort(lines)
+			fmt.Fprintf(&rows, "\n### %s\n\n%s%s", section, head, strings.Join(lines, ""))
+		}
+	}
+	rows.WriteByte('\n')
+	return os.WriteFile(page, []byte(before+begin+rows.String()+end+after), 0o644)
+}
+
+// proved tells whether a test that ran has the row of a fault.
+func proved(fault string) bool {
+	for _, lines := range written.rows {
+		for _, line := range lines {
+			if columnsOf(line)[0] == fault {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// runsAll tells whether no test is left out.
+func runsAll() bool {
+	for _, name := range []string{"test.run", "test.skip", "test.list"} {
+		if f := flag.Lookup(name); f != nil && f.Value.String() != "" {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,794 @@
+package rratelimiter
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// garbage_test.go writes into the keys of limiters what nobody would, and asks them for permits then. What must come out
+// is found by an onlooker of its own, in the server: it knows what stands in README and in DESIGN, and no script of lua/.
+
+var (
+	messes   = flag.Int("garbage.cases", 0, "states of random garbage; 0: 100,000, 5,000 with the race detector")
+	messSeed = flag.Uint64("garbage.seed", 0, "what they are drawn from; 0: another one each time")
+)
+
+// A mess is a state, as the commands that write it, and what is done to the limiter then. Each of both can be left out,
+// so a mess that finds something is made smaller before it is shown.
+type mess struct {
+	options int // in messOptions
+	writes  [][]any
+	steps   []deed
+	well    deed // how all is put right
+}
+
+type deed struct {
+	method string
+	n      int64
+}
+
+var messOptions = []struct {
+	name string
+	opts []LimiterOption
+	rate bool // its own
+}{
+	{name: "no options"},
+	{name: "granularity", opts: []LimiterOption{WithGranularity(time.Second)}},
+	{name: "own rate", opts: []LimiterOption{WithRate(PerMinute(10))}, rate: true},
+	{name: "a record for each request", opts: []LimiterOption{WithRecordPerRequest(), WithRecordFormat(Redisson321)}},
+	{name: "the oldest format, own rate", opts: []LimiterOption{WithRecordFormat(Redisson313), WithRate(PerMinute(10))}, rate: true},
+	{name: "an old format", opts: []LimiterOption{WithRecordFormat(Redisson316), WithGranularity(5 * time.Second)}},
+}
+
+func (m mess) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s:\n", messOptions[m.options].name)
+	for _, w := range m.writes {
+		for _, word := range w {
+			text := fmt.Sprint(word)
+			if len(text) > 60 {
+				text = fmt.Sprintf("%s... %d bytes", text[:60], len(text))
+			}
+			fmt.Fprintf(&b, " %q", text)
+		}
+		b.WriteString("\n")
+	}
+	fmt.Fprintf(&b, "then %v, then %v", m.steps, m.well)
+	return b.String()
+}
+
+// The onlooker tells what stands in the keys of a limiter, and then what does once it has written a mess, if it is given
+// one.
+//
+// KEYS  those of the limiter, then those of its name to be
+// ARGV  1 now (ms), then commands: number of words, words, ...
+// reply two views
+const onlooker = `
+local function kind(key) return redis.call('TYPE', key).ok end
+local function view()
+  local rate, every, type = false, false, false
+  local config = kind(KEYS[1])
+  if config == 'hash' then
+    rate, every, type = unpack(redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type'))
+  end
+  local value, permits = KEYS[2], KEYS[4]
+  if type == '1' then value, permits = KEYS[3], KEYS[5] end
+  local values, records = kind(value), kind(permits)
+  local now = tonumber(ARGV[1])
+  local edge = now - (every and #every <= 15 and string.find(every, '^%d+$') and tonumber(every) or 60000)
+  local live, dead, count, ahead = 0, 0, 0, 0
+  if records == 'zset' then
+    local all = redis.call('ZRANGE', permits, 0, -1, 'WITHSCORES')
+    for i = 1, #all, 2 do
+      local m, score, n = all[i], tonumber(all[i + 1]), 0
+      if #m >= 4 then
+        local a, b, c, d = string.byte(m, #m - 3, #m)
+        n = a + 256 * (b + 256 * (c + 256 * d))
+      end
+      if score > edge then live, count = live + n, count + 1 else dead = dead + n end
+      if score > now then ahead = ahead + 1 end
+    end
+  end
+  local digest = ''
+  local function wrong(is, right) return is ~= right and is ~= 'none' end
+  if wrong(config, 'hash') or wrong(values, 'string') or wrong(records, 'zset') then
+    for _, key in ipairs(KEYS) do
+      digest = redis.sha1hex(digest .. (redis.call('DUMP', key) or ''))
+    end
+  end
+  return { config, values, records, rate, every, type, values == 'string' and redis.call('GET', value),
+    live, dead, count, ahead, digest }
+end
+local before = view()
+if not ARGV[2] then return { before, before } end
+redis.call('DEL', unpack(KEYS))
+local i = 2
+while ARGV[i] do
+  local n = tonumber(ARGV[i])
+  redis.pcall(unpack(ARGV, i + 1, i + n))
+  i = i + n + 1
+end
+return { before, view() }`
+
+// A view is what the onlooker sees.
+type view struct {
+	types                     [3]string // of the configuration, of the value and of the permits that count
+	rate, interval, kind      string
+	missing                   [3]bool // of these
+	value                     string
+	live, dead, living, ahead int64
+	permits, every            int64 // the rate, if there is no fault
+	digest                    string
+	wrong                     int  // 1 the configuration is no hash, 2 what counts has wrong types
+	incomplete                bool // something of the configuration is missing
+	fault                     bool
+}
+
+// A messer works on one limiter after the other, all under one name.
+type messer struct {
+	rdb        Redis
+	now, later *Client
+	name       string
+	random     *rand.Rand
+	start      int64 // what the clock says, in ms
+	keys       []any
+	sha        string
+}
+
+// exchange looks at what stands in the keys, and at what does once a mess was written, if there is one.
+func (g *messer) exchange(ctx context.Context, m *mess) (before, after view, err error) {
+	args := append([]any{"evalsha", g.sha, len(g.keys)}, g.keys...)
+	args = append(args, g.start)
+	if m != nil {
+		args = append(args, 1, "PING") // a mess may be no command at all
+		for _, w := range m.writes {
+			args = append(append(args, len(w)), w...)
+		}
+	}
+	cmd := redis.NewSliceCmd(ctx, args...)
+	if err := g.rdb.Process(ctx, cmd); err != nil {
+		return view{}, view{}, fmt.Errorf("look: %w", err)
+	}
+	return readView(cmd.Val()[0].([]any)), readView(cmd.Val()[1].([]any)), nil
+}
+
+func readView(r []any) (v view) {
+	for i := range v.types {
+		v.types[i], _ = r[i].(string)
+	}
+	for i, text := range []*string{&v.rate, &v.interval, &v.kind} {
+		var there bool
+		*text, there = r[3+i].(string)
+		v.missing[i] = !there
+	}
+	v.value, _ = r[6].(string)
+	v.live, v.dead, v.living, v.ahead = r[7].(int64), r[8].(int64), r[9].(int64), r[10].(int64)
+	v.digest, _ = r[11].(string)
+	return v
+}
+
+// judge finds out what a limiter, with a rate of its own or without, must make of it.
+func (v *view) judge(own bool) {
+	switch {
+	case v.types[0] != "hash" && v.types[0] != "none":
+		v.wrong = 1
+		return
+	case v.types[1] != "string" && v.types[1] != "none", v.types[2] != "zset" && v.types[2] != "none":
+		v.wrong = 2
+	}
+	texts := [3]string{v.rate, v.interval, v.kind}
+	for i, missing := range v.missing {
+		if missing {
+			if v.incomplete = true; !own {
+				v.fault = true
+				return
+			}
+			texts[i] = [3]string{"10", "60000", "0"}[i]
+		}
+	}
+	digits := func(text string) bool { return text != "" && strings.Trim(text, "0123456789") == "" }
+	v.fault = !digits(texts[0]) || !digits(texts[1]) || len(texts[1]) > 15 || strings.Trim(texts[1], "0") == "" ||
+		texts[2] != "0" && texts[2] != "1"
+	if v.fault {
+		return
+	}
+	v.permits, v.every = 1e15, 0
+	if len(texts[0]) <= 15 {
+		v.permits, _ = strconv.ParseInt(texts[0], 10, 64)
+	}
+	v.every, _ = strconv.ParseInt(texts[1], 10, 64)
+}
+
+// said is how many permits are free by the value, if it can be right.
+func (v view) said() (int64, bool) {
+	n, err := strconv.ParseInt(v.value, 10, 64)
+	if err != nil || strconv.FormatInt(n, 10) != v.value || n < 0 || n > v.permits || n+v.dead > v.permits {
+		return 0, false
+	}
+	return n + v.dead, true
+}
+
+// stateReaders are the methods that read the state.
+var stateReaders = []string{
+	"Allow", "TryAcquire", "TryAcquireTimeout", "Acquire", "AcquireUpTo", "Release", "AllowAll", "AvailablePermits", "State",
+}
+
+// do does one thing, and tells how many permits it was granted, or gave back (as a negative number).
+func (g *messer) do(ctx context.Context, l *Limiter, d deed) (got int64, err error) {
+	granted := func(ok bool) int64 {
+		if ok {
+			return d.n
+		}
+		return 0
+	}
+	plausible := func(r Result) error {
+		if err == nil && (r.Limit < 0 || r.Remaining < 0 || r.Remaining > r.Limit || r.RetryAfter < 0 || r.ResetAfter < 0 ||
+			r.Allowed == (r.RetryAfter > 0)) {
+			return fmt.Errorf("the result can't be: %+v", r)
+		}
+		return err
+	}
+	switch d.method {
+	case "Allow":
+		var r Result
+		r, err = l.Allow(ctx, d.n)
+		return granted(r.Allowed), plausible(r)
+	case "TryAcquire":
+		var ok bool
+		ok, err = l.TryAcquire(ctx, d.n)
+		return granted(ok), err
+	case "TryAcquireTimeout":
+		var ok bool
+		ok, err = l.TryAcquireTimeout(ctx, d.n, time.Nanosecond)
+		return granted(ok), err
+	case "Acquire":
+		ok, err := asksOnce(ctx, l, d.n)
+		return granted(ok), err
+	case "AcquireUpTo":
+		return l.AcquireUpTo(ctx, d.n)
+	case "Release":
+		got, err = l.Release(ctx, d.n)
+		return -got, err
+	case "AllowAll":
+		var r []Result
+		if r, err = l.client.AllowAll(ctx, d.n, l); err != nil {
+			return 0, err
+		}
+		return granted(r[0].Allowed), plausible(r[0])
+	case "AvailablePermits":
+		var free int64
+		if free, err = l.AvailablePermits(ctx); free < 0 {
+			err = fmt.Errorf("%d are free", free)
+		}
+	case "State":
+		var s State
+		if s, err = l.State(ctx); s.Available < 0 || s.Used < 0 || s.Available > s.Rate.Permits && s.Rate != (Rate{}) {
+			err = fmt.Errorf("the state can't be: %+v", s)
+		}
+	case "Config":
+		_, err = l.Config(ctx)
+	case "Exists":
+		_, err = l.Exists(ctx)
+	case "TTL":
+		_, err = l.TTL(ctx)
+	case "Clients":
+		_, err = l.Clients(ctx)
+	case "Expire":
+		_, err = l.Expire(ctx, time.Hour, ExpireCondition(1+d.n%4))
+	case "ExpireAt":
+		_, err = l.ExpireAt(ctx, time.UnixMilli(g.start).Add(time.Hour), ExpireCondition(1+d.n%4))
+	case "ClearExpire":
+		_, err = l.ClearExpire(ctx)
+	case "Rename":
+		if err = l.Rename(ctx, g.name+"{"); err == nil {
+			err = g.now.RateLimiter(g.name+"{").Rename(ctx, g.name)
+		}
+	case "RenameNX":
+		var done bool
+		if done, err = l.RenameNX(ctx, g.name+"{"); err == nil && !done {
+			err = errors.New("the new name was taken")
+		} else if err == nil {
+			err = g.now.RateLimiter(g.name+"{").Rename(ctx, g.name)
+		}
+	default:
+		err = fmt.Errorf("no method %q", d.method)
+	}
+	return 0, err
+}
+
+var errUnsure = errors.New("it went away without an answer")
+
+// asksOnce is Acquire that goes away once it was refused. Its clock stands still, so a line that leaves others their part
+// would do so for ever: then it goes away without an answer.
+func asksOnce(ctx context.Context, l *Limiter, n int64) (bool, error) {
+	started, answered := time.Now(), false
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- l.Acquire(ctx, n) }()
+	for {
+		select {
+		case err := <-ended:
+			switch {
+			case errors.Is(err, context.Canceled) && (!answered || errors.Is(err, ErrOutcomeUnknown)):
+				return false, errUnsure
+			case errors.Is(err, context.Canceled):
+				return false, nil
+			}
+			return err == nil, err
+		case <-time.After(time.Millisecond):
+			calls := l.client.look(l.name)
+			if calls.Waiting > 0 && !calls.Flying && (calls.Next > 0 || time.Since(started) > 100*time.Millisecond) {
+				answered = answered || calls.Next > 0
+				cancel()
+			}
+		}
+	}
+}
+
+// An aftermath is what a mess came to, as far as the answers tell.
+type aftermath struct {
+	m       *mess
+	before  view
+	live    int64 // by the answers
+	refused bool  // for a wrong type
+	unsure  bool  // an answer did not come
+}
+
+// run makes the mess and says what was not as it must be.
+func (g *messer) run(ctx context.Context, m *mess) error {
+	_, before, err := g.exchange(ctx, m)
+	if err != nil {
+		return err
+	}
+	o, err := g.deal(ctx, m, before)
+	if err != nil {
+		return err
+	}
+	after, _, err := g.exchange(ctx, nil)
+	if err == nil {
+		err = o.check(after)
+	}
+	if err == nil {
+		err = g.end(ctx, o, after)
+	}
+	return err
+}
+
+// deal does what the mess says.
+func (g *messer) deal(ctx context.Context, m *mess, before view) (o aftermath, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	options := messOptions[m.options]
+	l := g.now.RateLimiter(g.name, options.opts...)
+	before.judge(options.rate)
+	most := max(before.permits, before.live)
+	said, sure := before.said()
+	if sure {
+		most = max(most, before.live+said) // beyond the rate only what the value says on purpose, as after Redisson's release
+	}
+	live, refused, touched := before.live, false, false
+	for _, d := range m.steps {
+		got, err := g.do(ctx, l, d)
+		what := fmt.Sprintf("%v of %d gave %d, %v", d.method, d.n, got, err)
+		reads := slices.Contains(stateReaders, d.method)
+		if d.method == "TryAcquireTimeout" && got == 0 && err == nil {
+			continue // its time may have been over before it asked
+		}
+		var answer redis.Error
+		switch {
+		case err == nil:
+		case errors.Is(err, errUnsure):
+			return aftermath{m: m, before: before, unsure: true}, nil
+		case errors.Is(err, ErrOutcomeUnknown):
+			return o, fmt.Errorf("%s: the answer is in doubt", what)
+		case errors.Is(err, ErrNotInitialized):
+			if strings.HasPrefix(d.method, "Rename") || d.method == "TTL" {
+				if before.types[0] != "none" {
+					return o, fmt.Errorf("%s: there is a configuration", what)
+				}
+			} else if looks := d.method == "State" || d.method == "Config" || d.method == "Release"; // these set no rate of their own
+			before.wrong == 1 || !before.fault && !(looks && before.incomplete) {
+				return o, fmt.Errorf("%s: but it is initialized", what)
+			}
+		case errors.Is(err, ErrExceedsRate):
+			if before.wrong != 0 || before.fault || d.n <= before.permits {
+				return o, fmt.Errorf("%s: but the rate is %d", what, before.permits)
+			}
+		case errors.As(err, &answer) && redis.HasErrorPrefix(err, "WRONGTYPE"):
+			if before.wrong == 0 || before.wrong == 2 && (!reads || before.fault) {
+				return o, fmt.Errorf("%s: but the types are right: %v", what, before.types)
+			}
+		default:
+			return o, fmt.Errorf("%s: what error is this?", what)
+		}
+		switch {
+		case err != nil && got != 0:
+			return o, errors.New(what)
+		case err == nil && reads && (before.wrong == 1 || before.fault && d.n > 0):
+			return o, fmt.Errorf("%s: there is no rate: %+v", what, before)
+		case err == nil && reads && before.wrong == 2:
+			return o, fmt.Errorf("%s: and nothing of %v", what, before.types)
+		case got > before.permits, got > d.n, -got > d.n:
+			return o, fmt.Errorf("%s: at a rate of %d", what, before.permits)
+		}
+		if d.method == "AcquireUpTo" && !touched && err == nil {
+			free := [2]int64{before.permits - before.live, before.permits - before.live}
+			if sure {
+				free[0], free[1] = min(said, free[0]), max(said, free[1])
+			}
+			if before.living == 0 {
+				free = [2]int64{before.permits, before.permits}
+			}
+			if got < min(d.n, max(0, free[0])) || got > min(d.n, max(0, free[1])) {
+				return o, fmt.Errorf("%s: %d to %d are free of %+v", what, free[0], free[1], before)
+			}
+		}
+		touched = touched || got != 0 || err == nil && reads
+		refused = refused || before.wrong != 0 && reads && err != nil
+		if live += got; live > most && before.wrong == 0 && !before.fault {
+			return o, fmt.Errorf("%s: %d live at once at a rate of %d, at first %+v", what, live, before.permits, before)
+		}
+	}
+	return aftermath{m: m, before: before, live: live, refused: refused}, nil
+}
+
+// check compares what stands in the keys with the answers.
+func (o aftermath) check(after view) error {
+	touching := func(d deed) bool { return strings.Contains(d.method, "Expire") }
+	switch {
+	case o.unsure:
+	case o.before.wrong == 0 && !o.before.fault && after.live != o.live:
+		return fmt.Errorf("%d were live, by what was answered it should be %d, it is %d", o.before.live, o.live, after.live)
+	case o.refused && after.digest != o.before.digest && !messOptions[o.m.options].rate && !slices.ContainsFunc(o.m.steps, touching):
+		return errors.New("a wrong type was refused, yet something changed")
+	}
+	return nil
+}
+
+// end lets the window pass, where nothing is dated in the future, and puts all right.
+func (g *messer) end(ctx context.Context, o aftermath, after view) error {
+	if o.before.wrong == 0 && !o.before.fault && after.ahead == 0 && o.before.every == 60000 && o.before.living < 2000 {
+		l := g.later.RateLimiter(g.name, messOptions[o.m.options].opts...)
+		if free, err := l.AvailablePermits(ctx); err != nil || free != o.before.permits {
+			return fmt.Errorf("once all expired, %d are free of %d: %v", free, o.before.permits, err)
+		}
+	}
+	return g.well(ctx, o.m)
+}
+
+// well puts all right, and sees that it is.
+func (g *messer) well(ctx context.Context, m *mess) error {
+	l := g.now.RateLimiter(g.name) // the rate is set by hand
+	rate := Rate{Permits: 8, Interval: time.Minute, Type: RateType(m.well.n % 2)}
+	set := l.SetRate
+	var opts []SetOption
+	var err error
+	switch m.well.method {
+	case "SetRate":
+	case "SetRate, KeepState":
+		opts = append(opts, KeepState())
+	case "UpdateRate":
+		set = func(ctx context.Context, r Rate, opts ...SetOption) error {
+			done, err := l.UpdateRate(ctx, r, opts...)
+			if err == nil && !done {
+				return l.SetRate(ctx, r, opts...)
+			}
+			return err
+		}
+	case "Delete":
+		_, err = l.Delete(ctx)
+		set = func(ctx context.Context, r Rate, _ ...SetOption) error {
+			done, err := l.TrySetRate(ctx, r)
+			if err == nil && !done {
+				return errors.New("deleted, and there is a rate")
+			}
+			return err
+		}
+	}
+	if err == nil {
+		err = set(ctx, rate, opts...)
+	}
+	if redis.HasErrorPrefix(err, "WRONGTYPE") { // SetRate says so where it reads; without a state to keep it reads no state
+		if err = l.SetRate(ctx, rate); redis.HasErrorPrefix(err, "WRONGTYPE") {
+			if _, err = l.Delete(ctx); err == nil {
+				err = l.SetRate(ctx, rate)
+			}
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%v: %w", m.well, err)
+	}
+	got, err := l.AcquireUpTo(ctx, 100)
+	if err != nil {
+		return fmt.Errorf("after %v: %w", m.well, err)
+	}
+	if len(opts) == 0 && got != 8 {
+		return fmt.Errorf("after %v %d were granted of 8", m.well, got)
+	}
+	if len(opts) == 0 && m.well.n%8 != 0 {
+		return nil
+	}
+	v, _, err := g.exchange(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if v.live != 8 && (got != 0 || v.live < 8) {
+		return fmt.Errorf("after %v %d were granted, and %d are live of 8", m.well, got, v.live)
+	}
+	s, err := l.State(ctx)
+	if err != nil || s.Rate != rate || s.Used != v.live || s.Available != 0 || !s.Consistent {
+		return fmt.Errorf("after %v the state is %+v, %v, with %d live", m.well, s, err, v.live)
+	}
+	return nil
+}
+
+// smaller leaves out of a mess what it can do without to fail.
+func (g *messer) smaller(ctx context.Context, m mess) (mess, error) {
+	err := g.run(ctx, &m)
+	for again := true; again; {
+		again = false
+		try := func(less mess) {
+			if failure := g.run(ctx, &less); failure != nil {
+				m, err, again = less, failure, true
+			}
+		}
+		for i := len(m.writes) - 1; i >= 0; i-- {
+			if i < len(m.writes) {
+				less := m
+				less.writes = slices.Delete(slices.Clone(m.writes), i, i+1)
+				try(less)
+			}
+		}
+		for i := len(m.steps) - 1; i >= 0; i-- {
+			less := m
+			less.steps = slices.Delete(slices.Clone(m.steps), i, i+1)
+			try(less)
+		}
+	}
+	return m, err
+}
+
+func (g *messer) pick(from ...string) string { return from[g.random.IntN(len(from))] }
+func (g *messer) once(in int) bool           { return g.random.IntN(in) == 0 }
+
+func (g *messer) bytes(most int) string {
+	bytes := make([]byte, g.random.IntN(most))
+	for i := range bytes {
+		bytes[i] = byte(g.random.IntN(256))
+	}
+	return string(bytes)
+}
+
+// number is mostly a small one.
+func (g *messer) number() string {
+	switch g.random.IntN(14) {
+	case 0:
+		return g.pick("nan", "-nan", "inf", "-inf", "1e3", "0x10", "", "text", " 5", "5 ", "007", "-0", "+1", "1.5", "-1", "--1", "5\x00",
+			"\n5", "999999999999999", "1000000000000000", "1000000000000001", "9007199254740993", "9223372036854775807", "-9223372036854775808",
+			"9223372036854775808", "-999999999999999", strings.Repeat("9", 40), "４")
+	case 1:
+		return g.bytes(8)
+	case 2:
+		return strconv.FormatInt(g.random.Int64()>>g.random.IntN(64), 10)
+	}
+	return strconv.Itoa(g.random.IntN(50))
+}
+
+func (g *messer) member() string {
+	small := string([]byte{byte(g.random.IntN(6)), 0, 0, 0})
+	switch g.random.IntN(24) {
+	case 0, 1:
+		return g.bytes(24)
+	case 2: // short ones that lie close together, so that shrinking one meets another
+		return g.pick("", "a", "ab", "a\xff", "\xff\xff", "\x08\xff\xff\xff\xff\xff\xff\xff\xff") + small
+	case 3, 4, 5: // this client's own
+		return g.now.identity.prefix(formats[g.random.IntN(len(formats))], 1) + small
+	case 6:
+		return g.pick("", "a", "abc", "\x00", "\xff\xff\xff\xff", "\x08\x00\x00\x00\x00\x00\x00\x00\x0012345678\x03\x00\x00\x00")
+	case 7:
+		if g.once(100) {
+			return strings.Repeat("x", 100_000) + small
+		}
+	case 8:
+		return record("big"+g.bytes(6), uint32(math.MaxUint32-g.random.IntN(3)))
+	}
+	return record(fmt.Sprintf("%08d", g.random.IntN(9)), uint32(g.random.IntN(6)))
+}
+
+func (g *messer) score() string {
+	switch g.random.IntN(14) {
+	case 0:
+		return g.pick("inf", "-inf", "0", "-0", "-1", "1e308", "-1e308", "5e-324", "1e15", "1e16", "9007199254740993", "-9223372036854775808")
+	case 1: // at the edge of the window
+		at := g.start - 60_000
+		return g.pick(fmt.Sprint(at), fmt.Sprint(at+1), fmt.Sprint(at-1), fmt.Sprintf("%d.5", at), fmt.Sprint(g.start), fmt.Sprint(g.start+1))
+	}
+	return strconv.FormatInt(g.start+g.random.Int64N(100_000)-90_000, 10)
+}
+
+// mess draws one: a state as it may be, in which one thing or another is not.
+func (g *messer) mess() *mess {
+	m := &mess{options: g.random.IntN(len(messOptions))}
+	write := func(words ...any) { m.writes = append(m.writes, words) }
+	config, value, permits := g.keys[keyConfig], g.keys[keyValue], g.keys[keyPermits]
+	fields := [][2]string{{"rate", "10"}, {"interval", "60000"}, {"type", "0"}}
+	if g.once(4) {
+		fields[0][1] = strconv.Itoa(g.random.IntN(30))
+	}
+	if g.once(4) {
+		fields[2][1] = "1"
+		value, permits = g.keys[keyClientValue], g.keys[keyClientPermits]
+	}
+	if g.once(4) {
+		fields = append(fields, [2]string{"keepAliveTime", g.pick("0", "600000", "90000000", "-5", "999999999999999", "nan", "")})
+	}
+	for _, f := range fields {
+		switch {
+		case g.once(60):
+			continue
+		case g.once(25) && f[0] != "keepAliveTime": // a small one would end the limiter in the midst of it
+			f[1] = g.number()
+		}
+		write("HSET", config, f[0], f[1])
+	}
+	if !g.once(8) {
+		write("SET", value, g.number())
+	}
+	if g.once(1500) {
+		many := []int{255, 258, 511, 600, 1999, 2001, 2600, 5100}[g.random.IntN(8)]
+		spread := []int64{1, 1000, 50_000, 200_000}[g.random.IntN(4)]
+		for from := 0; from < many; from += 500 {
+			words := []any{"ZADD", permits}
+			for i := from; i < min(many, from+500); i++ {
+				words = append(words, g.start-spread*int64(i)/int64(many)-int64(g.random.IntN(2)*70_000), record(fmt.Sprintf("m%07d", i), uint32(i%2)))
+			}
+			write(words...)
+		}
+	}
+	for range g.random.IntN(8) {
+		write("ZADD", permits, g.score(), g.member())
+	}
+	if g.once(12) { // another type than the right one, or than any has
+		key := g.keys[g.random.IntN(keyCount)]
+		m.writes = slices.DeleteFunc(m.writes, func(w []any) bool { return w[1] == key })
+		switch g.random.IntN(6) {
+		case 0:
+			write("SET", key, g.number())
+		case 1:
+			write("HSET", key, "rate", g.number())
+		case 2:
+			write("ZADD", key, g.score(), g.member())
+		case 3:
+			write("RPUSH", key, "a", g.number())
+		case 4:
+			write("SADD", key, g.number())
+		case 5:
+			write("XADD", key, "*", "rate", "10")
+		}
+	}
+	if g.once(10) {
+		write("PEXPIRE", g.keys[g.random.IntN(keyCount)], 600_000+g.random.IntN(1e9))
+	}
+	for range 1 + g.random.IntN(5)/2 {
+		d := deed{n: 1 + g.random.Int64N(12), method: stateReaders[g.random.IntN(len(stateReaders))]}
+		switch {
+		case d.method == "Acquire" && !g.once(20): // it takes a while
+			d.method = "Allow"
+		case g.once(6):
+			d.method = g.pick("Config", "Exists", "TTL", "Expire", "ExpireAt", "ClearExpire", "Rename", "RenameNX")
+		case g.once(100):
+			d.method = "Clients"
+		case g.once(30) && d.method != "Release":
+			d.n = []int64{1 << 32, math.MaxInt64, 1e15 + 1}[g.random.IntN(3)]
+			if d.method == "AcquireUpTo" {
+				d.n = 1 << 32
+			}
+		}
+		m.steps = append(m.steps, d)
+	}
+	m.well = deed{g.pick("SetRate", "SetRate, KeepState", "UpdateRate", "Delete"), g.random.Int64N(64)}
+	return m
+}
+
+// TestRandomGarbageIsBorne: whatever stands in the keys, no method panics or fails but as documented, nothing is granted
+// above the rate, and SetRate or Delete put all right.
+func TestRandomGarbageIsBorne(t *testing.T) {
+	const messers = 128
+	seed := *messSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	fmt.Fprintf(os.Stderr, "TestRandomGarbageIsBorne: -garbage.seed=%d\n", seed)
+	rdb, err := redistest.Real(t).Client().AutoPipeline()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rdb.Close()
+	sha, err := rdb.ScriptLoad(t.Context(), onlooker).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases := *messes
+	if cases == 0 && raceDetector {
+		cases = 5_000
+	} else if cases == 0 {
+		cases = 100_000
+	}
+	started := time.Now().Truncate(time.Millisecond)
+	client := func(at time.Time) *Client {
+		return NewClient(rdb, WithClientID("me"), patient, WithClock(func() time.Time { return at }))
+	}
+	var once sync.Once
+	var all sync.WaitGroup
+	for i := range messers {
+		g := &messer{
+			rdb: rdb, now: client(started), later: client(started.Add(time.Minute)), name: fmt.Sprint("rl", i), sha: sha,
+			start: started.UnixMilli(), random: rand.New(rand.NewPCG(seed, uint64(i))),
+		}
+		for _, name := range []string{g.name, g.name + "{"} {
+			for _, key := range g.now.RateLimiter(name).keys() {
+				g.keys = append(g.keys, key)
+			}
+		}
+		all.Go(func() {
+			if m, err := g.work(t.Context(), cases/messers, t.Failed); err != nil {
+				once.Do(func() {
+					small, failure := g.smaller(t.Context(), *m)
+					t.Errorf("%v\nat %d, %v\nmade smaller: %v\nfrom %v", err, g.start, small, failure, m)
+				})
+			}
+		})
+	}
+	all.Wait()
+	t.Logf("%d messes in %v", cases/messers*messers, time.Since(started).Round(time.Millisecond))
+}
+
+// work makes one mess after the other, and answers the first that shows something. To write one and to look at what became
+// of the one before is one call; only a part of them is followed to the end.
+func (g *messer) work(ctx context.Context, cases int, over func() bool) (*mess, error) {
+	var last aftermath
+	for i := 0; i <= cases && !over(); i++ {
+		var m *mess
+		if i < cases {
+			m = g.mess()
+		}
+		after, before, err := g.exchange(ctx, m)
+		if err == nil && last.m != nil {
+			err = last.check(after)
+		}
+		if err != nil {
+			return last.m, err
+		}
+		last.m = nil
+		switch {
+		case m == nil:
+		case g.once(8):
+			err = g.run(ctx, m)
+		default:
+			last, err = g.deal(ctx, m, before)
+		}
+		if err != nil {
+			return m, err
+		}
+	}
+	return nil, nil
+}

@@ -1,0 +1,113 @@
+package rratelimiter
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// hostileNames are what somebody may send as a name who wants to break something.
+var hostileNames = map[string]string{
+	"empty":                    "",
+	"NUL":                      "\x00",
+	"lines":                    "a\r\nDEL orders\r\n*1\r\n$8\r\nFLUSHALL\r\n",
+	"invalid UTF-8":            "\xff\xfe\xc3\x28\xed\xa0\x80",
+	"a pattern":                `*?[a-z]\`,
+	"Lua":                      `'..redis.call("FLUSHALL")..'"]]`,
+	"format":                   "%s%d%n%!",
+	"a number":                 "5",
+	"as long as a megabyte":    strings.Repeat("long", 1<<18),
+	"a megabyte of braces":     strings.Repeat("{", 1<<20),
+	"right to left, combining": "\u202eאב\u0301\u200b",
+}
+
+// Any bytes are a name and a client's id: they count for themselves, and touch nothing else.
+func TestAnyBytesAreANameOrAnID(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for what, text := range hostileNames {
+			if len(text) > 1000 && !s.IsReal() {
+				continue // slow there
+			}
+			t.Run(what, func(t *testing.T) {
+				rdb := s.Client()
+				if err := rdb.FlushDB(t.Context()).Err(); err != nil {
+					t.Fatal(err)
+				}
+				if err := rdb.Set(t.Context(), "orders", "mine", 0).Err(); err != nil {
+					t.Fatal(err)
+				}
+				id := text
+				if id == "" {
+					id = "me"
+				}
+				for _, l := range []*Limiter{
+					NewClient(rdb, WithClientID(id), patient).RateLimiter(text),
+					NewClient(rdb, WithClientID(id), patient, WithNameMapper(func(string) string { return text + "mapped" })).RateLimiter("x"),
+				} {
+					mustSet(t, l, Rate{Type: PerClient, Permits: 3, Interval: time.Hour})
+					mustTry(t, l, 2, true)
+					mustTry(t, l, 2, false)
+					if !s.IsReal() && !utf8.ValidString(text) {
+						// Its patterns know no such text.
+					} else if ids, err := l.Clients(t.Context()); err != nil || len(ids) != 1 || ids[0] != id {
+						t.Errorf("clients: %d, %v", len(ids), err)
+					}
+					if gone, err := l.Delete(t.Context()); !gone || err != nil {
+						t.Error(gone, err)
+					}
+				}
+				if left := rdb.DBSize(t.Context()).Val(); left != 1 || rdb.Get(t.Context(), "orders").Val() != "mine" {
+					t.Errorf("%d keys are left", left)
+				}
+			})
+		}
+	})
+}
+
+// An error names the limiter in one line that can be read, however long the name is and whatever it holds.
+func TestErrorsQuoteNames(t *testing.T) {
+	rdb := redistest.Shared(t).Client()
+	for what, name := range hostileNames {
+		_, err := NewClient(rdb, patient).RateLimiter(name).Allow(t.Context(), 1)
+		if !errors.Is(err, ErrNotInitialized) || len(err.Error()) > 1000 || strings.ContainsAny(err.Error(), "\r\n\x00\u202e") {
+			t.Errorf("%s: %.2000q", what, err)
+		}
+	}
+	refused := NewClient(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"192.0.2.1:1"}})).RateLimiter(hostileNames["a megabyte of braces"])
+	if _, err := refused.Allow(t.Context(), 1); !errors.Is(err, ErrCrossSlotName) || len(err.Error()) > 1000 {
+		t.Errorf("%.2000q", err)
+	}
+}
+
+// What a server would cut the connection for, and with it the calls of other limiters, is not sent.
+func TestNamesThatNoServerTakesAreRefused(t *testing.T) {
+	c := NewClient(refusingClient(t), WithClientID("me"))
+	for _, length := range []int{mostKeyBytes/keyCount + 1, mostKeyBytes} {
+		if err := checkLength(length, len("me")); !errors.Is(err, ErrInvalidOption) {
+			t.Errorf("a name of %d bytes: %v", length, err)
+		}
+	}
+	for _, length := range []int{0, 1 << 20, 100 << 20} {
+		if err := checkLength(length, 36); err != nil {
+			t.Errorf("a name of %d bytes: %v", length, err)
+		}
+	}
+	if err := checkLength(3, mostKeyBytes/2); !errors.Is(err, ErrInvalidOption) {
+		t.Errorf("a long id: %v", err)
+	}
+	long := strings.Repeat("x", mostKeyBytes/keyCount)
+	for method, call := range everyMethod(c, c.RateLimiter(long, WithRate(PerSecond(1)))) {
+		if err := call(t.Context()); !errors.Is(err, ErrInvalidOption) || len(err.Error()) > 1000 {
+			t.Errorf("%s: %.1000q", method, err)
+		}
+	}
+	if err := c.RateLimiter("short").Rename(t.Context(), long); !errors.Is(err, ErrInvalidOption) {
+		t.Errorf("renaming: %v", err)
+	}
+}

@@ -1,0 +1,738 @@
+package rratelimiter
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// once_test.go cuts connections at chosen moments, and checks that a call is served once all the same.
+
+// A tap sits on the connections of a client, and does what a test tells it with the next requests that run a script.
+type tap struct {
+	mu    sync.Mutex
+	plans []plan
+	seen  int // requests that run a script
+}
+
+// A plan is what becomes of one request, which may be a pipeline. The zero plan lets it pass.
+type plan struct {
+	lost    bool   // it does not arrive
+	half    bool   // only half of it arrives
+	cut     bool   // it is served, and then the connection breaks
+	replies int    // so many replies come through before that
+	part    int    // and so many bytes of the next one
+	answer  string // it does not arrive, and this is the answer
+	then    func() // called once it was served
+}
+
+func (p *tap) plan(plans ...plan) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.plans = plans
+}
+
+func (p *tap) next() plan {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.seen++
+	if len(p.plans) == 0 {
+		return plan{}
+	}
+	next := p.plans[0]
+	p.plans = p.plans[1:]
+	return next
+}
+
+// requests tells how many requests there were since it was asked last.
+func (p *tap) requests() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	defer func() { p.seen = 0 }()
+	return p.seen
+}
+
+// tapped is a client of a rig's server, with its clock and id, on connections with a tap.
+func (r *rig) tapped(opts ...Option) (*Client, *tap) {
+	for _, s := range []*script{acquireScript, allowAllScript, expireScript, releaseScript, renameScript, setRateScript, stateScript, trySetRateScript} {
+		r.must(r.rdb.ScriptLoad(r.t.Context(), s.text).Err()) // so that no call is two
+	}
+	p := &tap{}
+	rdb := r.server.Client(func(o *redis.Options) { o.Dialer = p.dial })
+	c := NewClient(rdb, append([]Option{WithClientID("me"), WithClock(r.now), WithCallTimeout(20 * time.Second)}, opts...)...)
+	c.lane.patient = c.callTimeout
+	return c, p
+}
+
+// dial makes a connection with the tap on it.
+func (p *tap) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &tapConn{Conn: conn, tap: p}, nil
+}
+
+type tapConn struct {
+	net.Conn
+	tap  *tap
+	rest []byte // what is still read
+	dead bool
+}
+
+func (c *tapConn) Write(request []byte) (int, error) {
+	commands := 0
+	for _, line := range bytes.Split(request, []byte("\r\n")) {
+		switch string(bytes.ToLower(line)) {
+		case "evalsha", "eval", "del":
+			commands++
+		}
+	}
+	if commands == 0 {
+		return c.Conn.Write(request)
+	}
+	plan := c.tap.next()
+	switch {
+	case plan.lost:
+		c.dead = true
+	case plan.answer != "":
+		c.rest = []byte(plan.answer)
+	case plan.half:
+		c.dead = true
+		return c.Conn.Write(request[:len(request)/2])
+	case plan.cut:
+		if n, err := c.Conn.Write(request); err != nil {
+			return n, err
+		}
+		c.dead = true
+		replies := readReplies(c.Conn, commands)
+		c.rest = slices.Concat(replies[:plan.replies]...)
+		if plan.part > 0 {
+			c.rest = append(c.rest, replies[plan.replies][:plan.part]...)
+		}
+	default:
+		return c.Conn.Write(request)
+	}
+	if plan.then != nil {
+		plan.then()
+	}
+	return len(request), nil
+}
+
+// readReplies reads replies that are numbers, lists of numbers or errors.
+func readReplies(from io.Reader, n int) (replies [][]byte) {
+	r := bufio.NewReader(from)
+	for range n {
+		reply, err := r.ReadBytes('\n')
+		if err == nil && reply[0] == '*' {
+			lines, _ := strconv.Atoi(strings.TrimSpace(string(reply[1:])))
+			for range lines {
+				line, _ := r.ReadBytes('\n')
+				reply = append(reply, line...)
+			}
+		}
+		replies = append(replies, reply)
+	}
+	return replies
+}
+
+func (c *tapConn) Read(b []byte) (int, error) {
+	switch {
+	case len(c.rest) > 0:
+		n := copy(b, c.rest)
+		c.rest = c.rest[n:]
+		return n, nil
+	case c.dead:
+		_ = c.Conn.Close()
+		return 0, io.EOF
+	}
+	return c.Conn.Read(b)
+}
+
+// callers are groups of callers with sizes, so many of each.
+func callers(sizes ...int64) (groups []group) {
+	for i := 0; i < len(sizes); i += 2 {
+		groups = append(groups, group{size: sizes[i], callers: make([]*request, sizes[i+1])})
+	}
+	return groups
+}
+
+// given are the callers granted of each group.
+func (g grants) given(groups []group) (given []int64) {
+	for i := range groups {
+		given = append(given, g.granted(i, groups[i]))
+	}
+	return given
+}
+
+var lossyCalls = []struct {
+	name   string
+	groups []group
+	strict int
+	flags  string
+	opts   []LimiterOption
+	given  []int64 // of 100 permits a minute
+	used   int64
+	member int // records
+}{
+	{"granted whole", callers(7, 3), 0, "", nil, []int64{3}, 21, 1},
+	{"granted in part", callers(40, 2, 30, 3, 3, 9), 0, "", nil, []int64{2, 0, 6}, 98, 1},
+	{"granted in part, with waits", callers(40, 2, 30, 3, 3, 9), 0, "d", nil, []int64{2, 0, 6}, 98, 1},
+	{"a line that is blocked", callers(40, 2, 30, 3, 3, 9), 2, "", nil, []int64{2, 0, 0}, 80, 1},
+	{"a line that goes on", callers(7, 3, 5, 2), 1, "q", nil, []int64{3, 0}, 21, 1},
+	{"more than the rate beside others", callers(101, 1, 60, 2), 0, "", nil, []int64{-1, 1}, 60, 1},
+	{"what is free", callers(250, 1), 0, "u", nil, []int64{100}, 100, 1},
+	{"nothing", callers(60, 1, 101, 1), 0, "", []LimiterOption{WithRate(Rate{Permits: 50, Interval: time.Minute})}, []int64{1, -1}, 60, 1},
+	{"a record per request", callers(40, 2, 30, 3, 3, 9), 0, "", []LimiterOption{WithRecordPerRequest()}, []int64{2, 0, 6}, 98, 8},
+	{"by the server's clock", callers(7, 3, 90, 1), 0, "", []LimiterOption{WithServerTime()}, []int64{3, 0}, 21, 1},
+	{"joined to a record", callers(7, 3), 0, "", []LimiterOption{WithGranularity(6 * time.Second)}, []int64{3}, 21, 1},
+	{"joined to a record in part", callers(7, 3, 90, 1), 0, "", []LimiterOption{WithGranularity(6 * time.Second)}, []int64{3, 0}, 21, 1},
+}
+
+// TestLostReplyTakesNothingTwice: the call is made again, at a later time, and its callers get what it got them before, no
+// matter what the others did meanwhile.
+func TestLostReplyTakesNothingTwice(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for i, test := range lossyCalls {
+			for _, format := range []RecordFormat{Redisson317, []RecordFormat{Redisson313, Redisson316, Redisson321}[i%3]} {
+				r := newRig(t, s)
+				r.wipe()
+				c, tap := r.tapped()
+				l := c.RateLimiter("rl", append(test.opts, WithRecordFormat(format))...)
+				r.setRate(l, PerMinute(100))
+				r.toBucket(6*time.Second, 10*time.Millisecond)
+				if format == Redisson313 && l.settings.recordPerRequest {
+					continue // its ids come round too soon
+				}
+				r.free(l) // so that a server's time is known
+				tap.requests()
+				other := r.limiter("rl")
+				tap.plan(plan{cut: true, then: func() {
+					r.advance(500 * time.Millisecond)
+					if free := 100 - test.used; free > 1 {
+						r.try(other, free-1)
+					}
+				}}, plan{cut: true})
+				g, err := l.acquire(t.Context(), test.groups, test.strict, test.flags, nil)
+				what := fmt.Sprintf("%s, %v", test.name, format)
+				if err != nil || !slices.Equal(g.given(test.groups), test.given) {
+					t.Errorf("%s: granted %v, %v, want %v", what, g.given(test.groups), err, test.given)
+				}
+				if n := tap.requests(); n != 3 || g.attempts != 3 {
+					t.Errorf("%s: %d requests, %d attempts", what, n, g.attempts)
+				}
+				state, err := l.State(t.Context())
+				r.must(err)
+				want := test.used + max(100-test.used-1, 0)
+				if state.Used != want || !state.Consistent || g.free != 100-want {
+					t.Errorf("%s: %+v, and %d free are told, not %d used", what, state, g.free, want)
+				}
+				var own int64
+				for _, m := range r.members(l) {
+					record, err := UnpackRecord([]byte(m.Member))
+					r.must(err)
+					if int64(record.Permits) == max(100-test.used-1, 0) && int64(m.Score) == r.ms() {
+						continue // the other's
+					}
+					own++
+					if !l.settings.serverTime && int64(m.Score) != l.settings.dated(r.ms(), 60000) {
+						t.Errorf("%s: dated %v ms before the answer", what, r.ms()-int64(m.Score))
+					}
+				}
+			}
+		}
+	})
+}
+
+// TestLostRequestIsMadeAgain: what never arrived is served when it does.
+func TestLostRequestIsMadeAgain(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, lost := range []plan{{lost: true}, {half: true}} {
+			r := newRig(t, s)
+			r.wipe()
+			c, tap := r.tapped()
+			l := c.RateLimiter("rl", WithRate(PerMinute(10)))
+			log := &log{}
+			c.observer = log
+			mustTry(t, l, 1, true)
+			tap.plan(lost)
+			mustTry(t, l, 3, true)
+			r.same(l, State{Rate: PerMinute(10), Available: 6, Used: 4, Records: 2, Oldest: r.now(), Newest: r.now(), Consistent: true})
+			if f := log.all()[1]; f.Attempts != 2 || f.Err != nil || f.Permits != 3 {
+				t.Errorf("%+v", f)
+			}
+		}
+	})
+}
+
+// TestRepliesThatWereReadCount: of a pipeline that breaks, only those limiters are asked again whose replies did not come.
+func TestRepliesThatWereReadCount(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, part := range []int{0, 5} { // of the fourth reply
+			r := newRig(t, s)
+			r.wipe()
+			c, tap := r.tapped()
+			const limiters = 9
+			var all []*Limiter
+			for i := range limiters {
+				all = append(all, c.RateLimiter(fmt.Sprint("rl", i), WithRate(PerMinute(10))))
+				mustTry(t, all[i], 1, true)
+			}
+			c.lane.places = 0 // until all are there
+			var asked sync.WaitGroup
+			for i, l := range all {
+				asked.Go(func() { mustTry(t, l, int64(1+i%3), true) })
+			}
+			soon(t, "the flights", func() bool {
+				c.lane.mu.Lock()
+				defer c.lane.mu.Unlock()
+				return len(c.lane.waiting) == limiters
+			})
+			tap.requests()
+			tap.plan(plan{cut: true, replies: 3, part: part})
+			c.lane.mu.Lock()
+			c.lane.places = mostTrips
+			trip := c.lane.load()
+			c.lane.mu.Unlock()
+			go trip.start()
+			asked.Wait()
+			if n := tap.requests(); n != 1+limiters-3 {
+				t.Errorf("%d requests", n)
+			}
+			for i, l := range all {
+				if s := state(t, l); s.Used != int64(2+i%3) || !s.Consistent {
+					t.Errorf("limiter %d: %+v", i, s)
+				}
+			}
+		}
+	})
+}
+
+// TestGrantThatExpiredUnanswered: where it was counted back meanwhile, permits are taken anew; where it was not, its record
+// counts from now on.
+func TestGrantThatExpiredUnanswered(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for name, meanwhile := range map[string]func(r *rig, l *Limiter){
+			"counted back": func(r *rig, l *Limiter) { r.free(l) },
+			"still there":  func(*rig, *Limiter) {},
+			"released":     func(r *rig, l *Limiter) { r.advance(-time.Minute); r.release(l, 7); r.advance(time.Minute) },
+			"set anew":     func(r *rig, l *Limiter) { r.setRate(l, PerMinute(10)) },
+		} {
+			for _, opts := range [][]LimiterOption{nil, {WithRecordPerRequest()}, {WithGranularity(100 * time.Millisecond)}} {
+				r := newRig(t, s)
+				r.wipe()
+				c, tap := r.tapped()
+				l, other := c.RateLimiter("rl", opts...), r.limiter("rl")
+				r.setRate(l, PerMinute(10))
+				r.try(other, 3)
+				r.advance(30 * time.Second)
+				tap.plan(plan{cut: true, then: func() {
+					r.advance(time.Minute)
+					r.advance(100 * time.Millisecond)
+					meanwhile(r, other)
+				}})
+				if ok, err := l.TryAcquire(t.Context(), 4); !ok || err != nil {
+					t.Errorf("%s, %+v: %v, %v", name, l.settings, ok, err)
+				}
+				state, err := l.State(t.Context())
+				r.must(err)
+				at := time.UnixMilli(l.settings.dated(r.ms(), 60000))
+				if state.Used != 4 || state.Available != 6 || !state.Consistent || !state.Oldest.Equal(at) || state.Records != 1 {
+					t.Errorf("%s: %+v at %v", name, state, r.now())
+				}
+			}
+		}
+	})
+}
+
+// TestGrantThatWasReleasedInPart: it was not its callers who gave anything back.
+func TestGrantThatWasReleasedInPart(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, opts := range [][]LimiterOption{nil, {WithRecordPerRequest()}, {WithGranularity(time.Second)}} {
+			r := newRig(t, s)
+			r.wipe()
+			c, tap := r.tapped()
+			l := c.RateLimiter("rl", append(opts, WithRate(PerMinute(10)))...)
+			tap.plan(plan{cut: true, then: func() { r.release(r.limiter("rl"), 1) }})
+			if _, err := l.TryAcquire(t.Context(), 4); !errors.Is(err, ErrOutcomeUnknown) {
+				t.Errorf("%v", err)
+			}
+			if s := state(t, l); s.Used != 3 || !s.Consistent {
+				t.Errorf("%+v", s)
+			}
+		}
+	})
+}
+
+// TestShareThatCantBeTold: where a later call joined the record, nobody knows what an earlier one was granted. It takes
+// nothing then, and says so.
+func TestShareThatCantBeTold(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		c, tap := r.tapped()
+		d := WithGranularity(time.Second)
+		l, later := c.RateLimiter("rl", d), r.limiter("rl", d)
+		r.setRate(l, PerMinute(10))
+		r.toBucket(time.Second, 10*time.Millisecond)
+		tap.plan(plan{cut: true, then: func() { r.try(later, 3) }})
+		if _, err := l.TryAcquire(t.Context(), 2); !errors.Is(err, ErrOutcomeUnknown) {
+			t.Errorf("%v", err)
+		}
+		at := time.UnixMilli(l.settings.dated(r.ms(), 60000))
+		r.same(l, State{Rate: PerMinute(10), Available: 5, Used: 5, Records: 1, Oldest: at, Newest: at, Consistent: true})
+	})
+}
+
+// TestRecordThatWasThereBefore: the record that the calls before have left is no riddle to one that never arrived.
+func TestRecordThatWasThereBefore(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, format := range []RecordFormat{Redisson316, Redisson317, Redisson321} {
+			r := newRig(t, s)
+			r.wipe()
+			c, tap := r.tapped()
+			l := c.RateLimiter("rl", WithGranularity(time.Second), WithRecordFormat(format), WithRate(PerMinute(100)))
+			r.toBucket(time.Second, 10*time.Millisecond)
+			at := time.UnixMilli(l.settings.dated(r.ms(), 60000))
+			for _, before := range []func() error{
+				func() error { _, err := l.TryAcquire(t.Context(), 2); return err },
+				func() error { _, err := l.AcquireUpTo(t.Context(), 2); return err },
+				func() error { _, err := l.AcquireUpTo(t.Context(), 2); return err },
+			} {
+				tap.plan()
+				r.must(before())
+				tap.plan(plan{lost: true})
+				mustTry(t, l, 3, true)
+			}
+			r.same(l, State{Rate: PerMinute(100), Available: 85, Used: 15, Records: 1, Oldest: at, Newest: at, Consistent: true})
+		}
+	})
+}
+
+// TestTooManyRecordsToLookThrough: behind more records than are looked at, an attempt can't be found.
+func TestTooManyRecordsToLookThrough(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for records, told := range map[int]bool{19_000: true, 20_001: false} {
+			r := newRig(t, s)
+			r.wipe()
+			c, tap := r.tapped()
+			l := c.RateLimiter("rl")
+			r.setRate(l, PerMinute(100_000))
+			r.add(l, r.ms(), many(records)...)
+			r.free(l)
+			tap.plan(plan{lost: true})
+			ok, err := l.TryAcquire(t.Context(), 2)
+			if ok != told || (err == nil) != told || !told && !errors.Is(err, ErrOutcomeUnknown) {
+				t.Errorf("behind %d records: %v, %v", records, ok, err)
+			}
+			if s := state(t, l); s.Used != int64(records)+map[bool]int64{true: 2}[told] {
+				t.Errorf("behind %d records: %+v", records, s)
+			}
+		}
+	})
+}
+
+// TestOvertakenAttemptTakesNothing: an attempt that arrives after its own repetition was served.
+func TestOvertakenAttemptTakesNothing(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		l := r.limiter("rl", WithRate(PerMinute(10)))
+		var q question
+		groups := callers(2, 2)
+		early := q.ask(nil, l, groups, 0, "", false)
+		early[1] = string(early[1].([]byte))
+		r.advance(10 * time.Millisecond)
+		late := q.ask(nil, l, groups, 0, "", true)
+		early[0] = r.ms() - 10
+		for i, args := range [][]any{late, early} {
+			reply, err := l.client.run(t.Context(), new(trail), acquireScript, false, l.keys(), args...)
+			if err != nil || reply[0] != []int64{0, statusUntold}[i] {
+				t.Errorf("attempt %d: %v, %v", i, reply, err)
+			}
+		}
+		r.same(l, State{Rate: PerMinute(10), Available: 6, Used: 4, Records: 1, Oldest: r.now(), Newest: r.now(), Consistent: true})
+	})
+}
+
+// TestServersThatSayNotNow: a call is made again where the server did not serve it, and is not in doubt.
+func TestServersThatSayNotNow(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		c, tap := r.tapped()
+		l := c.RateLimiter("rl", WithRate(PerHour(1000)))
+		for i, text := range []string{
+			"LOADING Redis is loading the dataset in memory", "READONLY You can't write against a read only replica.",
+			"MASTERDOWN Link with MASTER is down", "CLUSTERDOWN The cluster is down", "TRYAGAIN Multiple keys request",
+			"NOREPLICAS Not enough good replicas to write.", "ERR max number of clients reached",
+		} {
+			for name, call := range everyMethod(c, l) {
+				if i > 0 && name != "TryAcquire" {
+					continue // one rule for all
+				}
+				r.must(l.SetRate(t.Context(), PerHour(1000)))
+				tap.requests()
+				tap.plan(plan{answer: "-" + text + "\r\n"}, plan{answer: "-" + text + "\r\n"})
+				err := call(t.Context())
+				if n := tap.requests(); err != nil && n > 0 || n != 0 && n < 3 {
+					t.Errorf("%s: %s: %d requests, %v", text, name, n, err)
+				}
+				tap.plan()
+			}
+		}
+	})
+}
+
+// TestWhatMayNotBeRepeatedIsSaid: some calls change what their answer says.
+func TestWhatMayNotBeRepeatedIsSaid(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		c, tap := r.tapped()
+		l, fresh := c.RateLimiter("rl"), c.RateLimiter("fresh")
+		ctx := t.Context()
+		for name, call := range map[string]func() error{
+			"TrySetRate":  func() error { _, err := fresh.TrySetRate(ctx, PerHour(10)); return err },
+			"Release":     func() error { _, err := l.Release(ctx, 1); return err },
+			"Delete":      func() error { _, err := l.Delete(ctx); return err },
+			"Rename":      func() error { return l.Rename(ctx, "other") },
+			"RenameNX":    func() error { _, err := l.RenameNX(ctx, "other"); return err },
+			"ClearExpire": func() error { _, err := l.ClearExpire(ctx); return err },
+			"Expire if":   func() error { _, err := l.Expire(ctx, time.Hour, IfNotSet); return err },
+		} {
+			r.wipe()
+			r.must(l.SetRate(ctx, PerHour(10)))
+			mustTry(t, l, 5, true)
+			for _, p := range []plan{{cut: true}, {lost: true}} {
+				tap.requests()
+				tap.plan(p)
+				if err := call(); !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, io.EOF) {
+					t.Errorf("%s: %v", name, err)
+				}
+				if n := tap.requests(); n != 1 {
+					t.Errorf("%s: %d requests", name, n)
+				}
+			}
+		}
+		for name, call := range map[string]func() error{
+			"SetRate":          func() error { return l.SetRate(ctx, PerHour(10)) },
+			"UpdateRate":       func() error { _, err := l.UpdateRate(ctx, PerHour(10), KeepState()); return err },
+			"State":            func() error { _, err := l.State(ctx); return err },
+			"Config":           func() error { _, err := l.Config(ctx); return err },
+			"AvailablePermits": func() error { _, err := l.AvailablePermits(ctx); return err },
+			"Expire":           func() error { _, err := l.Expire(ctx, time.Hour); return err },
+		} {
+			r.must(l.SetRate(ctx, PerHour(10)))
+			tap.requests()
+			tap.plan(plan{cut: true}, plan{lost: true})
+			if err := call(); err != nil || tap.requests() != 3 {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
+}
+
+// TestAllowAllIsMadeAgain: all limiters granted before, or none did.
+func TestAllowAllIsMadeAgain(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for name, opts := range map[string][]LimiterOption{
+			"plain": nil, "joined": {WithGranularity(time.Second)}, "server time": {WithServerTime()},
+			"enforced": {WithEnforcedRate(PerMinute(10))},
+		} {
+			for _, lost := range []plan{{cut: true}, {lost: true}} {
+				r := newRig(t, s)
+				r.wipe()
+				c, tap := r.tapped()
+				a, b := c.RateLimiter("a", opts...), c.RateLimiter("b", WithRate(PerMinute(20)))
+				r.setRate(a, PerMinute(10))
+				lost.then = func() { r.advance(300 * time.Millisecond) }
+				tap.plan(lost)
+				results, err := c.AllowAll(t.Context(), 4, a, b)
+				if err != nil || !results[0].Allowed || !results[1].Allowed || results[0].Remaining != 6 || results[1].Remaining != 16 {
+					t.Errorf("%s: %+v, %v", name, results, err)
+				}
+				for _, l := range []*Limiter{a, b} {
+					state, err := l.State(t.Context())
+					r.must(err)
+					at := time.UnixMilli(l.settings.dated(r.ms(), 60000))
+					if state.Used != 4 || !state.Consistent || state.Records != 1 || !l.settings.serverTime && !state.Oldest.Equal(at) {
+						t.Errorf("%s: %+v at %v", name, state, r.now())
+					}
+				}
+			}
+		}
+
+		// Gone from one of them, and not from the other: that was not one call's doing.
+		r := newRig(t, s)
+		r.wipe()
+		c, tap := r.tapped()
+		short, long := c.RateLimiter("short", WithRate(PerSecond(10))), c.RateLimiter("long", WithRate(PerMinute(10)))
+		tap.plan(plan{cut: true, then: func() { r.advance(time.Second); r.free(r.limiter("short")) }})
+		if _, err := c.AllowAll(t.Context(), 2, short, long); !errors.Is(err, ErrOutcomeUnknown) {
+			t.Errorf("%v", err)
+		}
+		r.same(long, State{Rate: PerMinute(10), Available: 8, Used: 2, Records: 1,
+			Oldest: r.now().Add(-time.Second), Newest: r.now().Add(-time.Second), Consistent: true})
+	})
+}
+
+// TestLookSparesAFullServer: what is found is dated anew by a write that a full server refuses, and nothing else changes.
+func TestLookSparesAFullServer(t *testing.T) {
+	s := redistest.Real(t)
+	r := newRig(t, s)
+	c, tap := r.tapped()
+	l := c.RateLimiter("rl", WithRate(PerMinute(10)))
+	var before map[string]string
+	tap.plan(plan{cut: true, then: func() {
+		r.advance(time.Second)
+		before = r.dump()
+		r.must(r.rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	}})
+	_, err := l.TryAcquire(t.Context(), 4)
+	r.must(r.rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	if !redis.HasErrorPrefix(err, "OOM") || !errors.Is(err, ErrOutcomeUnknown) {
+		t.Errorf("%v", err)
+	}
+	r.unchanged(before, "TryAcquire")
+}
+
+// TestCallThatNeverWentOut: nobody listens, so nothing is in doubt, however long that takes to find out.
+func TestCallThatNeverWentOut(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := listener.Addr().String()
+	listener.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	defer rdb.Close()
+	for _, timeout := range []time.Duration{50 * time.Millisecond, 600 * time.Millisecond} {
+		c := NewClient(rdb, WithCallTimeout(timeout))
+		var all sync.WaitGroup
+		for name, call := range everyMethod(c, c.RateLimiter("rl")) {
+			all.Go(func() {
+				if err := call(t.Context()); errors.Is(err, ErrOutcomeUnknown) {
+					t.Errorf("%s within %v: %v", name, timeout, err)
+				}
+			})
+		}
+		all.Wait()
+	}
+}
+
+// TestTrailOfACall: what is unknown of a call goes by all its attempts.
+func TestTrailOfACall(t *testing.T) {
+	answer := redis.ErrNoScript
+	for name, test := range map[string]struct {
+		attempts []error
+		written  []bool
+		last     error
+		unknown  bool
+	}{
+		"never written":                      {[]error{io.EOF}, []bool{false}, io.EOF, false},
+		"written":                            {[]error{io.EOF}, []bool{true}, io.EOF, true},
+		"refused by the server":              {[]error{answer}, []bool{true}, answer, false},
+		"lost, then refused":                 {[]error{io.EOF, answer}, []bool{true, true}, answer, true},
+		"lost, then never written":           {[]error{io.EOF, io.EOF}, []bool{true, false}, io.EOF, true},
+		"lost, then without a rate":          {[]error{io.EOF, nil}, []bool{true, true}, ErrNotInitialized, false},
+		"lost, then answered":                {[]error{io.EOF, nil}, []bool{true, true}, nil, false},
+		"refused, then lost":                 {[]error{answer, io.EOF}, []bool{true, true}, io.EOF, true},
+		"refused, then never written":        {[]error{answer, io.EOF}, []bool{true, false}, io.EOF, false},
+		"what another attempt got is untold": {[]error{io.EOF, nil}, []bool{true, true}, errUntold, true},
+	} {
+		var sent trail
+		for i, err := range test.attempts {
+			sent.begin()
+			if test.written[i] {
+				if _, err := sent.MarshalBinary(); err != nil {
+					t.Error(err)
+				}
+			}
+			sent.end(err)
+		}
+		err := sent.outcome(test.last)
+		if errors.Is(err, ErrOutcomeUnknown) != test.unknown || !errors.Is(err, test.last) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := sent.MarshalBinary(); err == nil {
+			t.Errorf("%s: written after its end", name)
+		}
+	}
+}
+
+// TestIDThatWasTaken: where an older grant has the very bytes of the record, the attempt wrote another one, and nobody knows
+// which.
+func TestIDThatWasTaken(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		c, tap := r.tapped()
+		l := c.RateLimiter("rl")
+		r.setRate(l, PerMinute(10))
+		r.add(l, r.ms()-1000, c.identity.prefix(Redisson317, 1)+"\x02\x00\x00\x00")
+		r.free(r.limiter("rl"))
+		c.identity.counter.Add(^uint64(0)) // the counter comes round
+		tap.plan(plan{cut: true})
+		if _, err := l.TryAcquire(t.Context(), 2); !errors.Is(err, ErrOutcomeUnknown) {
+			t.Errorf("%v", err)
+		}
+		if s := state(t, l); s.Used != 4 || s.Records != 2 || !s.Consistent {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// TestLostReplyOverOtherClients: the rules are the same for all kinds of redis clients.
+func TestLostReplyOverOtherClients(t *testing.T) {
+	nodes := redistest.Cluster(t, 2)
+	tap := &tap{}
+	cluster := nodes.ClusterClient(func(o *redis.ClusterOptions) { o.Dialer = tap.dial })
+	pipeliner, err := cluster.AutoPipeline()
+	if err != nil {
+		t.Fatal(err)
+	}
+	single := redistest.Shared(t)
+	ring := redis.NewRing(&redis.RingOptions{
+		Addrs: map[string]string{"one": single.Addr}, DB: single.DB,
+		NewClient: func(o *redis.Options) *redis.Client { o.Dialer = tap.dial; return redis.NewClient(o) },
+	})
+	t.Cleanup(func() { _ = ring.Close() })
+	for name, rdb := range map[string]Redis{"cluster": cluster, "auto-pipeliner": pipeliner, "ring": ring} {
+		c := NewClient(rdb, patient)
+		l, other := c.RateLimiter("{"+name+"}", WithRate(PerHour(100))), c.RateLimiter("{"+name+"}2", WithRate(PerHour(100)))
+		if _, err := c.AllowAll(t.Context(), 1, l, other); err != nil { // so that no call is two
+			t.Fatal(err)
+		}
+		mustTry(t, l, 1, true)
+		for _, plan := range []plan{{cut: true}, {lost: true}, {answer: "-TRYAGAIN later\r\n"}, {answer: "-CLUSTERDOWN for now\r\n"}} {
+			tap.requests()
+			tap.plan(plan)
+			mustTry(t, l, 2, true)
+			if n := tap.requests(); n != 2 {
+				t.Errorf("%s: %+v: %d requests", name, plan, n)
+			}
+			tap.plan(plan)
+			if results, err := c.AllowAll(t.Context(), 3, l, other); err != nil || !results[0].Allowed {
+				t.Errorf("%s: %+v: %+v, %v", name, plan, results, err)
+			}
+		}
+		if s := state(t, l); s.Used != 2+4*(2+3) || !s.Consistent {
+			t.Errorf("%s: %+v", name, s)
+		}
+		if s := state(t, other); s.Used != 1+4*3 || !s.Consistent {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+}

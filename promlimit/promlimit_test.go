@@ -1,0 +1,254 @@
+package promlimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/limittest"
+)
+
+// page is what Prometheus reads of the metrics, without comments and the zeros.
+func page(t *testing.T, m *Metrics) string {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(m)
+	answer := httptest.NewRecorder()
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(answer, httptest.NewRequest("GET", "/metrics", nil))
+	if answer.Code != 200 {
+		t.Fatalf("%d %s", answer.Code, answer.Body)
+	}
+	var lines []string
+	for line := range strings.Lines(answer.Body.String()) {
+		if line = strings.TrimSpace(line); !strings.HasPrefix(line, "#") && !strings.HasSuffix(line, " 0") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// expect checks lines of a page.
+func expect(t *testing.T, page, want string) {
+	t.Helper()
+	lines := strings.Split(page, "\n")
+	for line := range strings.Lines(strings.TrimSpace(want)) {
+		if line = strings.TrimSpace(line); !slices.Contains(lines, line) {
+			t.Errorf("%s is not there:\n%s", line, page)
+		}
+	}
+}
+
+func TestCountsWhatACallTells(t *testing.T) {
+	down := errors.New("down")
+	const ms = time.Millisecond
+	for name, c := range map[string]struct {
+		info rratelimiter.FlightInfo
+		want string
+	}{
+		"a call for many": {
+			rratelimiter.FlightInfo{
+				Callers: 9, Granted: 4, Denied: 3, Permits: 12, Abandoned: 2, Latency: 2 * ms, Attempts: 1, Remembered: 5,
+			}, `
+			rratelimiter_calls_total{limiter="",outcome="ok"} 1
+			rratelimiter_call_duration_seconds_bucket{limiter="",le="0.0025"} 1
+			rratelimiter_call_duration_seconds_sum{limiter=""} 0.002
+			rratelimiter_call_attempts_total{limiter=""} 1
+			rratelimiter_call_requests_total{limiter=""} 9
+			rratelimiter_requests_total{limiter="",outcome="granted"} 4
+			rratelimiter_requests_total{limiter="",outcome="denied"} 3
+			rratelimiter_requests_total{limiter="",outcome="remembered"} 5
+			rratelimiter_granted_permits_total{limiter=""} 12
+			rratelimiter_abandoned_permits_total{limiter=""} 2`,
+		},
+		"a failure": {
+			rratelimiter.FlightInfo{Callers: 3, Denied: 2, Attempts: 2, Err: down}, `
+			rratelimiter_calls_total{limiter="",outcome="failed"} 1
+			rratelimiter_call_requests_total{limiter=""} 3
+			rratelimiter_call_attempts_total{limiter=""} 2
+			rratelimiter_requests_total{limiter="",outcome="failed"} 2`,
+		},
+		"a doubt": {
+			rratelimiter.FlightInfo{Callers: 2, Denied: 2, Err: fmt.Errorf("%w: %w", rratelimiter.ErrOutcomeUnknown, down)}, `
+			rratelimiter_calls_total{limiter="",outcome="unknown"} 1
+			rratelimiter_call_requests_total{limiter=""} 2
+			rratelimiter_requests_total{limiter="",outcome="failed"} 2`,
+		},
+		"a failure that the process makes up for": {
+			rratelimiter.FlightInfo{Granted: 1, Denied: 2, Permits: 3, Attempts: 1, Fallback: true, Err: down}, `
+			rratelimiter_calls_total{limiter="",outcome="failed"} 1
+			rratelimiter_call_attempts_total{limiter=""} 1
+			rratelimiter_requests_total{limiter="",outcome="granted"} 1
+			rratelimiter_requests_total{limiter="",outcome="denied"} 2
+			rratelimiter_granted_permits_total{limiter=""} 3
+			rratelimiter_fallbacks_total{limiter=""} 1`,
+		},
+		"an answer without a call": {
+			rratelimiter.FlightInfo{Callers: 3, Granted: 1, Denied: 2, Permits: 3, Fallback: true}, `
+			rratelimiter_requests_total{limiter="",outcome="granted"} 1
+			rratelimiter_requests_total{limiter="",outcome="denied"} 2
+			rratelimiter_granted_permits_total{limiter=""} 3
+			rratelimiter_fallbacks_total{limiter=""} 1`,
+		},
+		"a repair": {
+			rratelimiter.FlightInfo{Healed: "free permits were missing"}, `
+			rratelimiter_healed_total{limiter=""} 1`,
+		},
+		"another rate": {
+			rratelimiter.FlightInfo{RateMismatch: true}, `
+			rratelimiter_rate_mismatches_total{limiter=""} 1`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := New(Config{})
+			before := page(t, m)
+			if before != "" {
+				t.Errorf("counted already: %s", before)
+			}
+			m.Flight(c.info)
+			got := page(t, m)
+			expect(t, got, c.want)
+			for line := range strings.Lines(got) {
+				line = strings.TrimSpace(line)
+				if !strings.Contains(line, "call_duration") && !strings.Contains(line, `outcome="ok"`) && !strings.Contains(c.want, line) {
+					t.Errorf("not expected: %s", line)
+				}
+			}
+		})
+	}
+}
+
+// Of a client, everything arrives: calls, the time of those who were blocked, and how many are.
+func TestObservesAClient(t *testing.T) {
+	server := limittest.New(t)
+	m := New(Config{WaitBuckets: []float64{3600}})
+	client := server.Client(rratelimiter.WithObserver(rratelimiter.Observers(m, nil)))
+	l := client.RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(5)))
+	for range 2 {
+		if _, err := l.Allow(t.Context(), 3); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan error)
+	go func() { gone <- l.Acquire(ctx, 4) }()
+	server.AwaitWaiting("orders", 1)
+	expect(t, page(t, m), `
+		rratelimiter_requests_total{limiter="",outcome="granted"} 1
+		rratelimiter_requests_total{limiter="",outcome="denied"} 1
+		rratelimiter_granted_permits_total{limiter=""} 3
+		rratelimiter_waiting_requests{limiter=""} 1`)
+	cancel()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	now := page(t, m)
+	if strings.Contains(now, "waiting_requests") {
+		t.Errorf("who has gone still waits:\n%s", now)
+	}
+	expect(t, now, `
+		rratelimiter_wait_duration_seconds_bucket{limiter="",le="3600"} 1
+		rratelimiter_wait_duration_seconds_count{limiter=""} 1`)
+}
+
+func TestLabelsTellLimitersApart(t *testing.T) {
+	server := limittest.New(t)
+	m := New(Config{MostLabels: 2, Label: func(limiter string) string {
+		kind, _, _ := strings.Cut(limiter, ":")
+		return kind
+	}})
+	client := server.Client(rratelimiter.WithObserver(m))
+	for _, name := range []string{"a:1", "a:2", "b", "c", "d"} {
+		l := client.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerMinute(1)))
+		if err := l.Acquire(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ended := make(chan error)
+	ctx, cancel := context.WithCancel(t.Context())
+	for _, name := range []string{"a:1", "d"} {
+		go func() { ended <- client.RateLimiter(name).Acquire(ctx, 1) }()
+		server.AwaitWaiting(name, 1)
+	}
+	expect(t, page(t, m), `
+		rratelimiter_granted_permits_total{limiter="a"} 2
+		rratelimiter_granted_permits_total{limiter="b"} 1
+		rratelimiter_granted_permits_total{limiter="other"} 2
+		rratelimiter_waiting_requests{limiter="a"} 1
+		rratelimiter_waiting_requests{limiter="other"} 1`)
+	cancel()
+	<-ended
+	<-ended
+}
+
+// A client has nothing to close, so being watched must not keep it.
+func TestWatchedClientsCanBeCollected(t *testing.T) {
+	m := New(Config{})
+	collected := make(chan bool)
+	func() {
+		client := rratelimiter.NewClient(nil, rratelimiter.WithObserver(m))
+		runtime.AddCleanup(client, func(c chan bool) { close(c) }, collected)
+	}()
+	for range 5000 {
+		runtime.GC()
+		select {
+		case <-collected:
+			if page(t, m); len(m.clients) != 0 {
+				t.Errorf("%d clients are still watched", len(m.clients))
+			}
+			return
+		case <-time.After(time.Millisecond):
+		}
+	}
+	t.Error("the client is kept")
+}
+
+func TestMetricsFollowPrometheusConventions(t *testing.T) {
+	m := New(Config{})
+	m.Flight(rratelimiter.FlightInfo{})
+	problems, err := testutil.CollectAndLint(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
+
+// The page that describes the metrics lists each with its type and labels.
+func TestMetricsAreDescribed(t *testing.T) {
+	text, err := os.ReadFile("../docs/observability.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(New(Config{}))
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		labels := []string{}
+		for _, l := range f.Metric[0].Label {
+			labels = append(labels, "`"+l.GetName()+"`")
+		}
+		row := fmt.Sprintf("| `%s` | %s | %s |", f.GetName(), strings.ToLower(f.GetType().String()), strings.Join(labels, ", "))
+		if !strings.Contains(string(text), row) {
+			t.Errorf("docs/observability.md does not have: %s", row)
+		}
+	}
+	if listed := strings.Count(string(text), "\n| `rratelimiter_"); listed != len(families) {
+		t.Errorf("docs/observability.md lists %d metrics, there are %d", listed, len(families))
+	}
+}

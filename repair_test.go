@@ -1,0 +1,110 @@
+package rratelimiter
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+func TestRepairRebuildsFreePermitsFromRecords(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, state := range brokenStates() {
+			if state.real && !s.IsReal() || state.want != "" {
+				continue
+			}
+			r := newRig(t, s)
+			l := r.limiter("rl")
+			state.make(r, l)
+			before := r.dump()
+			would, err := l.Repair(t.Context(), DryRun())
+			r.must(err)
+			r.unchanged(before, state.name+": a dry run")
+			was, err := l.State(t.Context())
+			r.must(err)
+			did, err := l.Repair(t.Context())
+			r.must(err)
+			if !would.Changed {
+				r.unchanged(before, state.name+": a repair of nothing")
+			}
+			if did.Free = would.Free; did != would {
+				t.Errorf("%s: the dry run says %+v, the repair %+v", state.name, would, did)
+			}
+			is, err := l.State(t.Context())
+			r.must(err)
+			right := is.Used+is.Available == is.Rate.Permits || is.Used > is.Rate.Permits && is.Available == 0
+			if would.Changed == was.Consistent || (would.Fault != "") != would.Changed || !right || is.Used != was.Used {
+				t.Errorf("%s: it was %+v, %+v was done, it is %+v", state.name, was, would, is)
+			}
+			if again, err := l.Repair(t.Context(), DryRun()); err != nil || again.Changed {
+				t.Errorf("%s: a second repair would change something: %+v, %v", state.name, again, err)
+			}
+		}
+	})
+}
+
+func TestRepairSaysWhatWasWrong(t *testing.T) {
+	r := newRig(t, redistest.Embedded(t))
+	l := r.limiter("rl")
+	for fault, value := range map[string]string{
+		"free permits and records were 2 more than the rate": "7",
+		"free permits and records were 3 less than the rate": "2",
+		"free permits were no whole number":                  "five",
+		"free permits were missing":                          "",
+	} {
+		r.wipe()
+		r.setRate(l, PerMinute(10))
+		r.try(l, 5)
+		r.must(r.rdb.Set(t.Context(), l.keyNames[keyValue], value, 0).Err())
+		if value == "" {
+			r.must(r.rdb.Del(t.Context(), l.keyNames[keyValue]).Err())
+		}
+		if did, err := l.Repair(t.Context()); err != nil || did.Fault != fault || did.Free != 5 || did.Permits != 5 || did.Records != 1 {
+			t.Errorf("%q stored: %+v, %v", value, did, err)
+		}
+		if free := r.free(l); free != 5 {
+			t.Errorf("%d are free", free)
+		}
+	}
+}
+
+func TestRepairKeepsLifeTimes(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		l := r.limiter("rl")
+		r.setRate(l, PerMinute(10))
+		r.try(l, 5)
+		if _, err := l.Expire(t.Context(), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		r.must(r.rdb.Set(t.Context(), l.keyNames[keyValue], "1", 0).Err())
+		if _, err := l.Repair(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r.life(time.Hour, l.keyNames[keyConfig], l.keyNames[keyValue], l.keyNames[keyPermits])
+	})
+}
+
+func TestResetForgetsGrantsAndKeepsTheRate(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, rate := range []Rate{PerMinute(10), {Type: PerClient, Permits: 10, Interval: time.Minute, KeepAlive: time.Hour}} {
+			r := newRig(t, s)
+			r.wipe()
+			l := r.limiter("rl")
+			r.setRate(l, rate)
+			r.try(l, 7)
+			before := r.dump()
+			if would, err := l.Reset(t.Context(), DryRun()); err != nil || !would.Changed || would.Records != 1 || would.Permits != 7 {
+				t.Errorf("it would do %+v, %v", would, err)
+			}
+			r.unchanged(before, "a dry run")
+			if did, err := l.Reset(t.Context()); err != nil || !did.Changed || did.Fault != "" || did.Was != 3 || did.Free != 10 {
+				t.Errorf("it did %+v, %v", did, err)
+			}
+			if again, err := l.Reset(t.Context()); err != nil || again.Changed {
+				t.Errorf("the second time it did %+v, %v", again, err)
+			}
+			r.same(l, State{Rate: rate, Available: 10, Consistent: true, TTL: rate.KeepAlive})
+		}
+	})
+}

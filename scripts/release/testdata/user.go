@@ -1,0 +1,51 @@
+// Command user is the program of somebody who uses all that users can.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/classic"
+	"github.com/rratelimiter/rratelimiter/grpclimit"
+	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/limittest"
+	"github.com/rratelimiter/rratelimiter/otellimit"
+	"github.com/rratelimiter/rratelimiter/promlimit"
+	"github.com/rratelimiter/rratelimiter/snapshot"
+)
+
+func main() {
+	server := limittest.Start()
+	defer server.Close()
+	metrics := promlimit.New(promlimit.Config{})
+	prometheus.MustRegister(metrics)
+	traces, err := otellimit.New(otellimit.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	client := server.Client(rratelimiter.WithObserver(rratelimiter.Observers(metrics, traces)))
+	orders := client.RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerSecond(1)))
+	guard := httplimit.New(
+		httplimit.Shared("orders", orders),
+		httplimit.Shared("bucket", classic.NewGCRA(server.Redis(), "bucket", rratelimiter.PerSecond(5), 5)),
+	)
+	grpc.NewServer(grpc.UnaryInterceptor(grpclimit.Unary(guard)))
+	handler := guard.Middleware(http.NotFoundHandler())
+	for range 2 {
+		answer := httptest.NewRecorder()
+		handler.ServeHTTP(answer, httptest.NewRequest("GET", "/", nil))
+		fmt.Println(answer.Code)
+	}
+	taken, err := snapshot.Take(context.Background(), server.Redis(), orders.Name())
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(taken)
+}

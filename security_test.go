@@ -1,0 +1,405 @@
+package rratelimiter
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// security_test.go runs limiters as a user who may do what README says and nothing else, and over TLS.
+
+// aclRule is the rule that README gives, as the words of a command; with what it adds for some use, by the first words of
+// the line that says so.
+func aclRule(t *testing.T, uses ...string) []any {
+	t.Helper()
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rule, found := strings.Cut(string(readme), "redis-cli ACL SETUSER")
+	rule, _, closed := strings.Cut(rule, "```")
+	if !found || !closed {
+		t.Fatal("README has no rule")
+	}
+	for _, use := range uses {
+		_, rest, found := strings.Cut(string(readme), "\n| "+use)
+		_, rest, _ = strings.Cut(rest, "| `")
+		more, _, _ := strings.Cut(rest, "` |")
+		if !found || !strings.HasPrefix(more, "+") {
+			t.Fatalf("README does not say what %q needs", use)
+		}
+		rule += " " + strings.ReplaceAll(more, `\|`, "|")
+	}
+	words := []any{"ACL", "SETUSER"}
+	for _, word := range strings.Fields(strings.NewReplacer("'", "", "\\\n", " ").Replace(rule)) {
+		words = append(words, word)
+	}
+	return words
+}
+
+// as gives a client of the user whom a rule makes anew.
+func as(t *testing.T, s *redistest.Server, rule []any, opts ...func(*redis.Options)) *redis.Client {
+	t.Helper()
+	admin := s.Client()
+	for _, words := range [][]any{{"ACL", "DELUSER", rule[2]}, rule, {"ACL", "LOG", "RESET"}} {
+		if err := admin.Do(t.Context(), words...).Err(); err != nil {
+			t.Fatalf("%v: %v", words, err)
+		}
+	}
+	return s.Client(append([]func(*redis.Options){func(o *redis.Options) {
+		o.Username, o.Password, o.PoolSize, o.MaxRetries = rule[2].(string), "secret", 1, -1
+	}}, opts...)...)
+}
+
+// denied is what the server's log of refusals holds, but for what go-redis tells of itself at the start of a connection.
+func denied(t *testing.T, s *redistest.Server) (objects []string) {
+	t.Helper()
+	entries, err := s.Client().ACLLog(t.Context(), 100).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Object, "client") {
+			objects = append(objects, e.Reason+" "+e.Object)
+		}
+	}
+	return objects
+}
+
+// noPermission tells whether an error is the server's refusal of a command or a key, in a script or outside, on any version.
+func noPermission(err error) bool {
+	var answer redis.Error
+	if !errors.As(err, &answer) || errors.Is(err, ErrOutcomeUnknown) {
+		return false
+	}
+	return strings.Contains(err.Error(), "NOPERM") || strings.Contains(err.Error(), "ACL failure") ||
+		strings.Contains(err.Error(), "can't run this command") || strings.Contains(err.Error(), "can't access")
+}
+
+// exercise uses everything of a limiter that the rule is for, so that each command that a script may call is called.
+func exercise(ctx context.Context, rdb Redis, name string) error {
+	at := time.Now()
+	c := NewClient(rdb, patient, WithClientID("me"), WithClock(func() time.Time { return at }))
+	var failed []error
+	must := func(err error) {
+		if err != nil && !errors.Is(err, ErrExceedsRate) {
+			failed = append(failed, err)
+		}
+	}
+	for _, kind := range []RateType{Overall, PerClient} {
+		rate := Rate{Type: kind, Permits: 10, Interval: time.Second}
+		own, plain := c.RateLimiter(name, WithRate(rate)), c.RateLimiter(name)
+		joined := c.RateLimiter(name, WithGranularity(100*time.Millisecond))
+		if _, err := plain.Delete(ctx); err != nil {
+			return err
+		}
+		for _, l := range []*Limiter{own, joined, joined, plain} { // sets the rate, joins records
+			_, err := l.Allow(ctx, 2)
+			must(err)
+			at = at.Add(time.Millisecond)
+		}
+		_, err := plain.Release(ctx, 3) // shrinks a record
+		must(err)
+		_, err = c.AllowAll(ctx, 2, plain, joined)
+		must(err)
+		_, err = c.AllowAll(ctx, 9, plain)
+		must(err)
+		_, err = plain.AcquireUpTo(ctx, 20)
+		must(err)
+		at = at.Add(700 * time.Millisecond)
+		for _, n := range []int64{10, 3} { // is refused, and told when
+			_, err = plain.Allow(ctx, n)
+			must(err)
+		}
+		at = at.Add(400 * time.Millisecond) // some expire, one call is shared by those who get something and those who don't
+		var q question
+		groups := []group{{size: 3, callers: make([]*request, 1)}, {size: 9, callers: make([]*request, 1)}}
+		for _, again := range []bool{false, true} { // and is made again
+			reply, err := c.try(ctx, new(trail), acquireScript, plain.keys(), q.ask(nil, plain, groups, 0, "d", again)...)
+			if must(err); err == nil {
+				must(statusError(reply[0]))
+			}
+		}
+		at = at.Add(time.Minute)
+		_, err = plain.AvailablePermits(ctx)
+		must(err)
+		methods := everyMethod(c, plain)
+		for _, leave := range []string{"Acquire", "Clients", "Rename", "RenameNX"} {
+			delete(methods, leave)
+		}
+		for _, method := range []string{"SetRate", "SetRate, KeepState", "Allow", "UpdateRate", "TrySetRate"} {
+			must(methods[method](ctx))
+		}
+		keep := rate
+		keep.KeepAlive = time.Hour
+		must(plain.SetRate(ctx, keep))
+		must(plain.SetRate(ctx, rate)) // clears the keep-alive
+		for _, method := range []string{"State", "Config", "Exists", "TTL", "Expire", "Allow", "ClearExpire"} {
+			must(methods[method](ctx))
+		}
+		_, err = c.RateLimiter(name, WithServerTime()).State(ctx)
+		must(err)
+		_, err = plain.ExpireAt(ctx, time.Now().Add(time.Hour))
+		must(err)
+		_, err = plain.Delete(ctx)
+		must(err)
+		_, err = plain.TrySetRate(ctx, keep)
+		must(err)
+		plain.redissonHere(ctx) // as while callers wait
+		_, err = plain.Delete(ctx)
+		must(err)
+	}
+	must(rdb.Process(ctx, redis.NewStatusCmd(ctx, "ping")))
+	return errors.Join(failed...)
+}
+
+func TestTheRuleOfReadmeIsEnough(t *testing.T) {
+	s := redistest.Real(t)
+	rdb := as(t, s, aclRule(t))
+	for _, name := range []string{"orders", "orders:eu", "orders{tag}", "orders\n\x00"} {
+		if err := exercise(t.Context(), rdb, name); err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	if objects := denied(t, s); len(objects) > 0 {
+		t.Errorf("refused: %q", objects)
+	}
+	// More than that for what more there is.
+	l := NewClient(rdb).RateLimiter("orders", WithRate(PerSecond(1)))
+	if _, err := l.Allow(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	clients := func() error { _, err := l.Clients(t.Context()); return err }
+	rename := func() error { return l.Rename(t.Context(), "orders{orders}2") }
+	for use, do := range map[string]func() error{
+		"`Clients`": clients, "`Rename`": rename,
+		"another database": func() error { return rdb.Do(t.Context(), "select", 3).Err() },
+		"a name":           func() error { return rdb.Do(t.Context(), "client", "setname", "me").Err() },
+	} {
+		if err := do(); !noPermission(err) {
+			t.Errorf("%s without what README adds: %v", use, err)
+		}
+		more := as(t, s, aclRule(t, use))
+		plain := rdb
+		rdb, l = more, NewClient(more).RateLimiter("orders")
+		if err := do(); err != nil {
+			t.Errorf("%s with what README adds: %v", use, err)
+		}
+		rdb = plain
+		as(t, s, aclRule(t))
+		l = NewClient(rdb).RateLimiter("orders", WithRate(PerSecond(1)))
+		if _, err := l.Allow(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Who only looks may do what docs/security.md says, and change nothing.
+func TestTheRuleOfWhoOnlyLooks(t *testing.T) {
+	page, err := os.ReadFile("docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "A user who is to look")
+	_, text, _ = strings.Cut(text, "needs\n`")
+	text, _, _ = strings.Cut(text, "for `rrl`")
+	rule := []any{"ACL", "SETUSER", "limiter", "on", ">secret", "resetchannels", "~orders*", "~{orders*}:*", "-@all"}
+	for _, word := range strings.Fields(strings.ReplaceAll(text, "`", " ")) {
+		if strings.HasPrefix(word, "+") {
+			rule = append(rule, word)
+		}
+	}
+	s := redistest.Real(t)
+	owner := NewClient(s.Client(), patient).RateLimiter("orders", WithRate(PerMinute(10)))
+	mustTry(t, owner, 3, true)
+	rdb := as(t, s, rule)
+	l := NewClient(rdb, patient).RateLimiter("orders")
+	methods := everyMethod(l.client, l)
+	for _, method := range []string{"State", "Glance", "Config", "TTL", "Exists", "Clients"} {
+		if err := methods[method](t.Context()); err != nil {
+			t.Errorf("%s: %v", method, err)
+		}
+		delete(methods, method)
+	}
+	if _, err := l.survey(t.Context(), 0, 10, false); err != nil {
+		t.Errorf("what rrl reads: %v", err)
+	}
+	take, err := os.ReadFile("snapshot/take.lua")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rdb.Eval(t.Context(), string(take), []string{"orders", "{orders}:value", "{orders}:permits"}, 100).Err(); err != nil {
+		t.Errorf("a snapshot: %v", err)
+	}
+	if err := rdb.ZScan(t.Context(), "{orders}:permits", 0, "", 10).Err(); err != nil {
+		t.Errorf("a large snapshot: %v", err)
+	}
+	for method, call := range methods {
+		if err := call(t.Context()); !noPermission(err) && method != "AvailablePermits" && method != "Repair" { // nothing to repair
+			t.Errorf("%s: %v", method, err)
+		}
+	}
+	if free, err := owner.AvailablePermits(t.Context()); free != 7 || err != nil {
+		t.Errorf("%d are free, %v", free, err)
+	}
+}
+
+// Each command that the rule allows is needed: without it something fails, or is refused where nobody minds.
+func TestTheRuleOfReadmeIsNotMoreThanEnough(t *testing.T) {
+	s := redistest.Real(t)
+	rule := aclRule(t)
+	for i, word := range rule {
+		if !strings.HasPrefix(word.(string), "+") {
+			continue
+		}
+		without := slices.Delete(slices.Clone(rule), i, i+1)
+		rdb := as(t, s, without)
+		if err := s.Client().ScriptFlush(t.Context()).Err(); err != nil { // else nobody needs EVAL
+			t.Fatal(err)
+		}
+		if err := exercise(t.Context(), rdb, "orders"); err == nil && len(denied(t, s)) == 0 {
+			t.Errorf("nothing needs %s", word)
+		}
+		s.Client().FlushAll(t.Context())
+	}
+}
+
+func TestTheRuleOfReadmeKeepsFromAllElse(t *testing.T) {
+	s := redistest.Real(t)
+	admin := s.Client()
+	rdb := as(t, s, aclRule(t))
+	if err := admin.MSet(t.Context(), "billing", "x", "{billing}:value", "x", "order", "x").Err(); err != nil {
+		t.Fatal(err)
+	}
+	c := NewClient(rdb, patient)
+	for _, name := range []string{"billing", "order", "{x}orders", "{orders", "", "*"} {
+		for method, call := range everyMethod(c, c.RateLimiter(name, WithRate(PerSecond(1)))) {
+			if method == "RenameNX" || method == "Rename" || method == "Clients" {
+				continue // refused for the command
+			}
+			if err := call(t.Context()); !noPermission(err) {
+				t.Errorf("%s of %q: %v", method, name, err)
+			}
+		}
+	}
+	for _, words := range [][]any{
+		{"get", "billing"}, {"set", "billing", "y"}, {"del", "order"}, {"hset", "billing", "rate", 1}, {"exists", "orders", "billing"},
+		{"eval", "return redis.call('GET', KEYS[1])", 1, "billing"}, {"eval", "return redis.call('GET', 'billing')", 1, "orders"},
+		{"eval", "return redis.call('GET', 'billing')", 0}, {"eval", "return redis.call('FLUSHALL')", 0},
+		{"eval", "return redis.call('KEYS', '*')", 0}, {"eval", "return redis.call('PUBLISH', 'orders', 'x')", 0},
+		{"keys", "*"}, {"scan", 0}, {"randomkey"}, {"dbsize"}, {"flushall"}, {"flushdb"}, {"select", 1}, {"info"}, {"monitor"},
+		{"config", "get", "*"}, {"config", "set", "requirepass", "x"}, {"acl", "list"}, {"acl", "whoami"}, {"client", "list"},
+		{"client", "kill", "type", "normal"}, {"script", "flush"}, {"script", "load", "return 1"}, {"function", "list"},
+		{"shutdown"}, {"save"}, {"replicaof", "no", "one"}, {"slowlog", "get"}, {"publish", "orders", "x"},
+		{"subscribe", "orders"}, {"psubscribe", "*"}, {"dump", "orders"}, {"copy", "orders", "billing"}, {"rename", "orders", "ordersx"},
+		{"sort", "orders", "by", "x"}, {"object", "encoding", "orders"}, {"memory", "usage", "orders"}, {"wait", 0, 1}, {"module", "list"},
+		{"migrate", "127.0.0.1", 1, "orders", 0, 1}, {"swapdb", 0, 1}, {"move", "orders", 1}, {"expire", "orders", 1}, {"append", "orders", "x"},
+		{"unlink", "orders"}, {"xadd", "orders", "*", "a", "b"}, {"lpush", "orders", "a"}, {"sadd", "orders", "a"}, {"mget", "orders"},
+	} {
+		if err := rdb.Do(t.Context(), words...).Err(); !noPermission(err) && !strings.Contains(err.Error(), "unknown command") {
+			t.Errorf("%v: %v", words, err)
+		}
+	}
+	if got := admin.MGet(t.Context(), "billing", "{billing}:value", "order").Val(); fmt.Sprint(got) != "[x x x]" || admin.DBSize(t.Context()).Val() != 3 {
+		t.Errorf("something outside changed: %v", got)
+	}
+	// All commands that the server has, one by one, but for those that anybody may send.
+	commands, err := admin.Do(t.Context(), "command").Slice()
+	if err != nil {
+		t.Fatal(err)
+	}
+	allowed := map[string]bool{"auth": true, "hello": true, "quit": true, "reset": true, "debug": true} // DEBUG is off for all
+	for _, word := range aclRule(t) {
+		if name, found := strings.CutPrefix(word.(string), "+"); found {
+			name, _, _ = strings.Cut(name, "|")
+			allowed[name] = true
+		}
+	}
+	for _, command := range commands {
+		name, arity := command.([]any)[0].(string), command.([]any)[1].(int64)
+		if allowed[name] {
+			continue
+		}
+		words := []any{name}
+		for range max(arity, -arity) - 1 {
+			words = append(words, "orders")
+		}
+		if err := rdb.Do(t.Context(), words...).Err(); !noPermission(err) && !strings.Contains(err.Error(), "unknown subcommand") {
+			t.Errorf("%v: %v", words, err)
+		}
+	}
+}
+
+// On a cluster, over TLS: with what README adds for one.
+func TestTheRuleOfReadmeOnAClusterWithTLS(t *testing.T) {
+	nodes := redistest.ClusterTLS(t, 3)
+	rule := aclRule(t, "a cluster")
+	for _, s := range nodes.Servers {
+		as(t, s, rule)
+	}
+	rdb := nodes.ClusterClient(func(o *redis.ClusterOptions) { o.Username, o.Password = "limiter", "secret" })
+	for i := range 6 {
+		if err := exercise(t.Context(), rdb, fmt.Sprint("orders", i)); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := rdb.ForEachMaster(t.Context(), func(ctx context.Context, node *redis.Client) error {
+		return node.Do(ctx, "asking").Err() // what a slot on its way to another node needs
+	}); err != nil {
+		t.Error(err)
+	}
+	for _, s := range nodes.Servers {
+		if objects := denied(t, s); len(objects) > 0 {
+			t.Errorf("refused: %q", objects)
+		}
+	}
+	if _, err := NewClient(rdb).RateLimiter("billing").Allow(t.Context(), 1); !noPermission(err) {
+		t.Error(err)
+	}
+}
+
+// Who can't get a connection is told why, and that nothing was taken.
+func TestRefusedConnectionsSayWhy(t *testing.T) {
+	secure := redistest.RealTLS(t)
+	closed := redistest.Real(t)
+	if err := closed.Client().ConfigSet(t.Context(), "requirepass", "hush").Err(); err != nil {
+		t.Fatal(err)
+	}
+	hasty := func(o *redis.Options) { o.MaxRetries, o.DialerRetries = -1, 1 }
+	var unknown *tls.CertificateVerificationError
+	for what, c := range map[string]struct {
+		rdb   *redis.Client
+		right func(error) bool
+	}{
+		"an unknown authority": {
+			secure.Client(hasty, func(o *redis.Options) { o.TLSConfig = &tls.Config{} }),
+			func(err error) bool { return errors.As(err, &unknown) },
+		},
+		"another host's certificate": {
+			secure.Client(hasty, func(o *redis.Options) { o.TLSConfig.ServerName = "redis.example.com" }),
+			func(err error) bool { return errors.As(err, &unknown) },
+		},
+		"a wrong password": {
+			closed.Client(hasty, func(o *redis.Options) { o.Password = "hush1hush2" }),
+			func(err error) bool { return redis.HasErrorPrefix(err, "WRONGPASS") },
+		},
+	} {
+		l := NewClient(c.rdb, patient).RateLimiter("orders", WithRate(PerSecond(1)))
+		for method, call := range everyMethod(l.client, l) {
+			err := call(t.Context())
+			if err == nil || !c.right(err) || errors.Is(err, ErrOutcomeUnknown) || strings.Contains(err.Error(), "hush") {
+				t.Errorf("%s, %s: %v", what, method, err)
+			}
+		}
+	}
+}

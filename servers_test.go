@@ -1,0 +1,158 @@
+package rratelimiter
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// servers_test.go is about servers and protocols: that those are tested which COMPATIBILITY.md names, and that all that a
+// limiter sends works on each of them by each protocol.
+
+func speaking(protocol int) func(*redis.Options) {
+	return func(o *redis.Options) { o.Protocol = protocol }
+}
+
+// TestServersThatAreClaimedAreTested holds the table of servers against those that Each runs tests on. With another
+// redis-server in PATH than the one claimed, its row alone can't be seen.
+func TestServersThatAreClaimedAreTested(t *testing.T) {
+	page, err := os.ReadFile("COMPATIBILITY.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "<!-- servers: checked by make test -->")
+	table, _, found := strings.Cut(rest, "<!-- /servers -->")
+	if !found {
+		t.Fatal("there is no table of servers")
+	}
+	claimed := map[string]bool{}
+	for line := range strings.Lines(table) {
+		if cells := strings.Split(line, "|"); len(cells) == 4 && !strings.Contains(line, "---") && !strings.Contains(line, "server |") {
+			claimed[strings.TrimSpace(cells[1])+" by "+strings.TrimSpace(cells[2])] = true
+		}
+	}
+	var mu sync.Mutex
+	ran := map[string]bool{}
+	here := ""
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name := "miniredis, embedded"
+		if s.IsReal() {
+			parts := strings.Split(s.Version(), ".")
+			name = "Redis " + parts[0] + "." + parts[1]
+		}
+		protocol := "RESP2"
+		if _, isMap := s.Client().Do(t.Context(), "hgetall", "none").Val().(map[any]any); isMap {
+			protocol = "RESP3"
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		ran[name+" by "+protocol] = true
+		if strings.HasSuffix(t.Name(), "/redis") {
+			here = name + " by " + protocol
+		}
+	})
+	if !claimed[here] {
+		t.Logf("this machine has %s, which is not claimed", here)
+		delete(ran, here)
+		maps.DeleteFunc(claimed, func(name string, _ bool) bool { return name == "Redis 7.0 by RESP3" })
+	}
+	if !maps.Equal(claimed, ran) {
+		t.Errorf("claimed are %q, and the tests ran on %q", slices.Sorted(maps.Keys(claimed)), slices.Sorted(maps.Keys(ran)))
+	}
+}
+
+// TestEveryCallByBothProtocols sends all that a limiter can send.
+func TestEveryCallByBothProtocols(t *testing.T) {
+	for name, start := range map[string]func(testing.TB) *redistest.Server{"redis": redistest.Shared, "oldest": redistest.Oldest} {
+		for _, protocol := range []int{2, 3} {
+			t.Run(fmt.Sprintf("%s, RESP%d", name, protocol), func(t *testing.T) {
+				everyCall(t, start(t).Client(speaking(protocol)))
+			})
+		}
+	}
+}
+
+// everyCall tells a story in which each method is called once, by its way through Redis.
+func everyCall(t *testing.T, rdb Redis) {
+	t.Helper()
+	ctx := t.Context()
+	check := func(what string, got any, err error, want any) {
+		t.Helper()
+		if err != nil || got != want {
+			t.Errorf("%s: %v, %v, want %v", what, got, err, want)
+		}
+	}
+	c := NewClient(rdb, patient, WithClientID("me"))
+	l := c.RateLimiter("{a}1")
+	rate := Rate{Permits: 10, Interval: time.Hour}
+	set, err := l.TrySetRate(ctx, rate)
+	check("TrySetRate", set, err, true)
+	ok, err := l.TryAcquire(ctx, 2)
+	check("TryAcquire", ok, err, true)
+	check("Acquire", nil, l.Acquire(ctx, 1), nil)
+	ok, err = l.TryAcquireTimeout(ctx, 8, time.Second)
+	check("TryAcquireTimeout", ok, err, false)
+	result, err := l.Allow(ctx, 8)
+	check("Allow", result.Remaining, err, int64(7))
+	results, err := c.AllowAll(ctx, 1, l, c.RateLimiter("{a}2", WithRate(rate)))
+	check("AllowAll", len(results) == 2 && results[1].Allowed, err, true)
+	n, err := l.Release(ctx, 1)
+	check("Release", n, err, int64(1))
+	n, err = l.AcquireUpTo(ctx, 100)
+	check("AcquireUpTo", n, err, int64(7))
+	n, err = l.AvailablePermits(ctx)
+	check("AvailablePermits", n, err, int64(0))
+	state, err := l.State(ctx)
+	check("State", state.Used, err, int64(10))
+	for name, opts := range map[string][]LimiterOption{
+		"granularity": {WithGranularity(time.Minute)}, "server time": {WithServerTime()}, "a record each": {WithRecordPerRequest()},
+	} {
+		ok, err = c.RateLimiter("with "+name, append(opts, WithRate(rate))...).TryAcquire(ctx, 1)
+		check(name, ok, err, true)
+	}
+	set, err = l.UpdateRate(ctx, Rate{Permits: 12, Interval: time.Hour}, KeepState())
+	check("UpdateRate", set, err, true)
+	ok, err = c.RateLimiter("{a}1", WithEnforcedRate(Rate{Permits: 13, Interval: time.Hour})).TryAcquire(ctx, 3)
+	check("an enforced rate", ok, err, true)
+	for _, cond := range []ExpireCondition{IfNotSet, IfSet, IfGreater, IfLess} {
+		d := map[ExpireCondition]time.Duration{IfNotSet: time.Hour, IfSet: time.Hour, IfGreater: 2 * time.Hour, IfLess: time.Minute}[cond]
+		ok, err = l.Expire(ctx, d, cond)
+		check(fmt.Sprint("Expire, condition ", cond), ok, err, true)
+	}
+	ttl, err := l.TTL(ctx)
+	check("TTL", ttl > 0 && ttl <= time.Minute, err, true)
+	ok, err = l.ClearExpire(ctx)
+	check("ClearExpire", ok, err, true)
+	got, err := l.Config(ctx)
+	check("Config", got, err, Rate{Permits: 13, Interval: time.Hour})
+	check("SetRate", nil, l.SetRate(ctx, Rate{Type: PerClient, Permits: 2, Interval: time.Hour, KeepAlive: time.Hour}), nil)
+	ok, err = l.TryAcquire(ctx, 2)
+	check("TryAcquire per client", ok, err, true)
+	ids, err := l.Clients(ctx)
+	check("Clients", fmt.Sprint(ids), err, "[me]")
+	check("Rename", nil, l.Rename(ctx, "{a}3"), nil)
+	ok, err = c.RateLimiter("{a}3").RenameNX(ctx, "{a}2")
+	check("RenameNX", ok, err, false)
+	ok, err = c.RateLimiter("{a}3").Delete(ctx)
+	check("Delete", ok, err, true)
+	ok, err = c.RateLimiter("{a}3").Exists(ctx)
+	check("Exists", ok, err, false)
+	if _, err = l.TryAcquire(ctx, 1); !errors.Is(err, ErrNotInitialized) {
+		t.Errorf("without a limiter: %v", err)
+	}
+}
+
+func TestEveryCallOnAClusterOfTheOldestRelease(t *testing.T) {
+	redistest.UseOldest(t)
+	everyCall(t, redistest.Cluster(t, 3).ClusterClient(func(o *redis.ClusterOptions) { o.Protocol = 2 }))
+}

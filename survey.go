@@ -1,0 +1,125 @@
+package rratelimiter
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/hook"
+)
+
+// survey.go is what tools that look after many limiters need: a look that costs little, one that judges nothing, and the
+// removal of what clients left behind. It is no part of using a limiter.
+
+var (
+	collectScript = loadScript("collect")
+	glanceScript  = loadScript("glance")
+	surveyScript  = loadScript("survey")
+)
+
+// Glance is State for a small price: it changes nothing and costs Redis next to nothing, however many records there are.
+// Of more than 2,000 live or expired ones, the free permits are taken as they are stored, and exact is false. Without a
+// rate the error is ErrNotInitialized.
+func (l *Limiter) Glance(ctx context.Context) (s State, exact bool, err error) {
+	r, err := l.inspectBy(ctx, glanceScript, "")
+	if err != nil {
+		return State{}, false, wrap("glance at", l.name, err)
+	}
+	return readState(r), r[12] == 0, nil
+}
+
+// survey runs survey.lua.
+func (l *Limiter) survey(ctx context.Context, first, count int, own bool) (hook.Stored, error) {
+	s, err := l.stored(ctx, first, count, own)
+	return s, wrap("survey", l.name, err)
+}
+
+func (l *Limiter) stored(ctx context.Context, first, count int, own bool) (s hook.Stored, err error) {
+	if l.err != nil {
+		return s, l.err
+	}
+	flags := ""
+	if own {
+		flags = "o"
+	}
+	reply, err := within(ctx, l.client, func(ctx context.Context) ([]any, error) {
+		for text := false; ; text = true {
+			args := append(append([]any{}, surveyScript.head(text)...), len(l.keyNames))
+			for _, key := range l.keyNames {
+				args = append(args, key)
+			}
+			cmd := redis.NewSliceCmd(ctx, append(args, first, count, flags)...)
+			err := l.client.process(ctx, cmd)
+			if err == nil || text || !redis.HasErrorPrefix(err, "NOSCRIPT") {
+				return cmd.Val(), err
+			}
+		}
+	})
+	if err != nil {
+		return s, err
+	}
+	texts := func(part any) (all []string) {
+		for _, one := range part.([]any) {
+			text, _ := one.(string)
+			all = append(all, text)
+		}
+		return all
+	}
+	whole := func(part any) int64 {
+		n, _ := part.(int64)
+		return n
+	}
+	seconds, _ := strconv.ParseInt(reply[0].(string), 10, 64)
+	micros, _ := strconv.ParseInt(reply[1].(string), 10, 64)
+	s.At = time.UnixMicro(seconds*1e6 + micros)
+	s.Fields = map[string]string{}
+	fields := texts(reply[2])
+	for i := 0; i+1 < len(fields); i += 2 {
+		s.Fields[fields[i]] = fields[i+1]
+	}
+	s.Own = whole(reply[3]) == 1
+	s.Value, _ = reply[4].(string)
+	s.Records = int(whole(reply[5]))
+	page := texts(reply[6])
+	for i := 0; i+1 < len(page); i += 2 {
+		score, err := strconv.ParseFloat(page[i+1], 64)
+		if err != nil {
+			return s, err
+		}
+		s.Page = append(s.Page, hook.StoredRecord{Member: page[i], Score: score})
+	}
+	names := [...]string{l.keyNames[keyConfig], l.keyNames[keyValue], l.keyNames[keyPermits]}
+	if s.Own {
+		names[1], names[2] = l.keyNames[keyClientValue], l.keyNames[keyClientPermits]
+	}
+	for i := range s.Keys {
+		kind, _ := reply[7+2*i].(string)
+		s.Keys[i] = hook.StoredKey{Name: names[i], Type: kind, TTL: max(millis(whole(reply[8+2*i])), 0)}
+	}
+	return s, nil
+}
+
+// collect runs collect.lua.
+func (l *Limiter) collect(ctx context.Context, idle time.Duration, dry bool) (hook.Collected, error) {
+	const operation = "collect the keys of a client of"
+	if l.err != nil {
+		return 0, wrap(operation, l.name, l.err)
+	}
+	flags := ""
+	if dry {
+		flags = "d"
+	}
+	sent := new(trail)
+	reply, err := within(ctx, l.client, func(ctx context.Context) ([]int64, error) {
+		return l.client.run(ctx, sent, collectScript, dry, l.keys(), l.now(), idle.Milliseconds(), flags)
+	})
+	if !dry {
+		err = sent.outcome(err)
+	}
+	if err != nil {
+		return 0, wrap(operation, l.name, err)
+	}
+	return hook.Collected(reply[0]), nil
+}
