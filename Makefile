@@ -6,7 +6,7 @@
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 
 .NOTPARALLEL:
-.PHONY: help test unit lint release-check tidy matrix matrix-all testdata demo bench bench-update soak views vuln deps clean
+.PHONY: help test unit lint release-check tidy matrix matrix-all testdata demo bench bench-update soak views mutants vuln deps clean
 
 # Everything. The other targets are parts of it, or tools.
 test: deps
@@ -58,6 +58,11 @@ bench-update: deps
 # Go and Java clients while one fault after the other strikes their Redis: ten minutes. RUN='-minutes 2' takes two.
 soak: deps
 	scripts/check soak
+
+# Breaks the scripts and the core in small ways, one at a time, and shows that the tests notice each: an hour.
+# RUN='-run waiter.go' takes some.
+mutants: deps
+	scripts/check mutants
 
 # The web page and the terminal view of rrl in a browser and a terminal. RUN=-update keeps pictures in docs/.
 views:

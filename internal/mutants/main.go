@@ -1,0 +1,163 @@
+// Command mutants breaks the scripts and the core of the library in small ways, one at a time, and shows that the tests
+// notice each: what a test does not notice, it does not prove. mutations.go lists them.
+//
+// It runs in the root of a checkout, which it does not change: the go command is given the broken file in the place of the
+// right one. A mutant is killed by the first test that fails, or that does not end. One that survives all stages is reported,
+// and makes the command fail, unless the list explains why nothing can notice it.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// A stage is tests that are tried on a mutant, the quick ones first. Hanging takes longer than any of them does.
+type stage struct {
+	dir  string
+	args []string
+}
+
+var stages = []stage{
+	{".", []string{"-timeout", "90s", "-skip", "Million|Granularity|Memory|Garbage|Broken|KeepAliveTime|Share|Starve|Hung", "."}},
+	{".", []string{"-timeout", "8m", ".", "./internal/local", "./snapshot", "./limittest"}},
+	{"compat/differential", []string{"-timeout", "8m", "."}},
+}
+
+func main() {
+	only := flag.String("run", "", "only mutations whose file or text matches this `pattern`")
+	list := flag.Bool("list", false, "list the mutations, and check that each still fits its file")
+	flag.Parse()
+	if err := run(*only, *list); err != nil {
+		fmt.Fprintln(os.Stderr, "mutants:", err)
+		os.Exit(1)
+	}
+}
+
+func run(only string, list bool) error {
+	pattern, err := regexp.Compile(only)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "mutants")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	var killed, explained, survived int
+	var stale error
+	for i, m := range mutations {
+		title := fmt.Sprintf("%2d %s: %s", i+1, m.file, m.why)
+		if !pattern.MatchString(title) {
+			continue
+		}
+		overlay, err := m.overlay(dir)
+		if list {
+			fmt.Println(title)
+			stale = errors.Join(stale, err)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		started := time.Now()
+		by, err := kill(overlay)
+		if err != nil {
+			return fmt.Errorf("%s: %w", title, err)
+		}
+		took := time.Since(started).Round(time.Second)
+		switch {
+		case by != "":
+			killed++
+			fmt.Printf("%s\n     killed by %s, %v\n", title, by, took)
+		case m.equal != "":
+			explained++
+			fmt.Printf("%s\n     lives, as it must: %s\n", title, m.equal)
+		default:
+			survived++
+			fmt.Printf("%s\n     SURVIVED, %v\n", title, took)
+		}
+	}
+	if list {
+		return stale
+	}
+	fmt.Printf("\n%d killed, %d explained, %d survived\n", killed, explained, survived)
+	if survived > 0 {
+		return fmt.Errorf("%d survived", survived)
+	}
+	return nil
+}
+
+// overlay writes the broken file, and the file that tells the go command of it.
+func (m mutation) overlay(dir string) (string, error) {
+	right, err := filepath.Abs(m.file)
+	if err != nil {
+		return "", err
+	}
+	text, err := os.ReadFile(right)
+	if err != nil {
+		return "", err
+	}
+	if found := strings.Count(string(text), m.old); found != 1 {
+		return "", fmt.Errorf("%s: %q stands there %d times, not once", m.file, m.old, found)
+	}
+	broken, overlay := filepath.Join(dir, "broken"+filepath.Ext(m.file)), filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(broken, []byte(strings.Replace(string(text), m.old, m.new, 1)), 0o600); err != nil {
+		return "", err
+	}
+	replace, err := json.Marshal(map[string]map[string]string{"Replace": {right: broken}})
+	if err != nil {
+		return "", err
+	}
+	return overlay, os.WriteFile(overlay, replace, 0o600)
+}
+
+var (
+	failed = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
+	hung   = regexp.MustCompile(`panic: test timed out`)
+	during = regexp.MustCompile(`(?s)running tests:\s+(\S+)`)
+)
+
+// kill tells which test killed a mutant; "" if none did.
+func kill(overlay string) (string, error) {
+	for _, s := range stages {
+		cmd := exec.Command("go", append([]string{"test", "-count=1", "-failfast", "-overlay", overlay}, s.args...)...)
+		cmd.Dir = s.dir
+		out, err := cmd.CombinedOutput()
+		var exit *exec.ExitError
+		if err != nil && !errors.As(err, &exit) {
+			return "", err
+		}
+		text := string(out)
+		if err == nil {
+			continue
+		}
+		if strings.Contains(text, "[build failed]") || strings.Contains(text, "[setup failed]") {
+			return "", fmt.Errorf("it does not build:\n%s", text)
+		}
+		// The innermost test that failed comes last of its kind.
+		if found := failed.FindAllStringSubmatch(text, -1); found != nil {
+			return found[len(found)-1][1], nil
+		}
+		if hung.MatchString(text) {
+			if found := during.FindStringSubmatch(text); found != nil {
+				return found[1] + " (hung)", nil
+			}
+			return "a test that hung", nil
+		}
+		return "a panic: " + firstLine(text), nil
+	}
+	return "", nil
+}
+
+func firstLine(text string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
+	return line
+}
