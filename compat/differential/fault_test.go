@@ -26,13 +26,23 @@ type faults struct {
 	mu    sync.Mutex
 	next  fault
 	times int // how many scripts in a row
+	taken int // how many of these there were
 }
 
 // arm sets what happens to the next scripts.
 func (f *faults) arm(next fault, times int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.next, f.times = next, times
+	f.next, f.times, f.taken = next, times, 0
+}
+
+// disarm ends that, and tells how often it happened.
+func (f *faults) disarm() (taken int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	taken = f.taken
+	f.times, f.taken = 0, 0
+	return taken
 }
 
 // take tells what happens to the script that is sent now.
@@ -43,6 +53,7 @@ func (f *faults) take() fault {
 		return noFault
 	}
 	f.times--
+	f.taken++
 	return f.next
 }
 
