@@ -121,7 +121,7 @@ func readLimits(data []byte) ([]wanted, error) {
 	}
 	top := file.Content[0]
 	if top.Kind != yaml.MappingNode || len(top.Content) != 2 || top.Content[0].Value != "limits" {
-		return nil, fmt.Errorf("line %d: it must have limits and nothing else", top.Line)
+		return nil, fmt.Errorf("line %d: the entries must stand under limits, and nothing beside it; see rrl apply --help", top.Line)
 	}
 	entries := top.Content[1]
 	if entries.Kind != yaml.MappingNode {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -15,12 +16,14 @@ import (
 
 // A followed is a limiter that is looked at again and again.
 type followed struct {
-	mu      sync.Mutex
-	feed    *feed.Feed
-	last    feed.Look
-	failed  error // why the last look failed; nil
-	changed func()
+	feed *feed.Feed // of whoever looks
+
+	mu    sync.Mutex
+	known sight
 }
+
+// longestLook is how long a look may take before it is said that Redis does not answer.
+const longestLook = 2 * time.Second
 
 // A sight is what is known of a followed limiter.
 type sight struct {
@@ -32,7 +35,7 @@ type sight struct {
 
 // follow looks at a limiter until ctx ends. changed is called after each look.
 func follow(ctx context.Context, s *session, l *rratelimiter.Limiter, changed func()) *followed {
-	f := &followed{feed: feed.New(l, s.client != ""), last: feed.Look{Name: l.Name()}, changed: changed}
+	f := &followed{feed: feed.New(l, s.client != ""), known: sight{Look: feed.Look{Name: l.Name()}}}
 	go func() {
 		for ctx.Err() == nil {
 			f.look(ctx, s)
@@ -47,30 +50,35 @@ func follow(ctx context.Context, s *session, l *rratelimiter.Limiter, changed fu
 }
 
 func (f *followed) look(ctx context.Context, s *session) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	look, err := f.feed.Look(ctx)
+	bounded, cancel := context.WithTimeoutCause(ctx, longestLook, fmt.Errorf("no answer within %v", longestLook))
+	defer cancel()
+	look, err := f.feed.Look(bounded)
 	if ctx.Err() != nil {
 		return
 	}
-	if err == nil {
-		f.last = look
-		if look.Rate.Type == rratelimiter.PerClient && look.Client == "" {
-			err = errors.New("a PER_CLIENT limiter: --client says whose permits to show")
-		}
+	if err != nil && bounded.Err() != nil {
+		err = fmt.Errorf("%s: %w", s.where, context.Cause(bounded))
 	}
-	f.failed = s.explain(err)
+	if err == nil && look.Rate.Type == rratelimiter.PerClient && look.Client == "" {
+		err = errors.New("a PER_CLIENT limiter: --client says whose permits to show")
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.known.failed = s.explain(err)
+	if err == nil {
+		since := look.At.Add(-feed.Length)
+		f.known.Look, f.known.frees, f.known.seconds = look, f.feed.Frees(since), f.feed.Seconds(since)
+	}
 }
 
 // sight gives what is known now.
 func (f *followed) sight() sight {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	since := f.last.At.Add(-feed.Length)
-	return sight{Look: f.last, frees: f.feed.Frees(since), seconds: f.feed.Seconds(since), failed: f.failed}
+	return f.known
 }
 
-// last is what was granted in the last whole second.
+// lastSecond is what was granted in the last whole second.
 func (v sight) lastSecond() feed.Second {
 	at := v.At.Unix() - 1
 	for _, second := range v.seconds {

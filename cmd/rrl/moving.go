@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -81,7 +82,7 @@ func newRestore() *cobra.Command {
 		Use:   "restore < FILE",
 		Short: "Write limiters back from a file that rrl snapshot made",
 		Long: `restore makes limiters what they were, each in one step or not at all. One that is there already stays, unless --replace
-says otherwise: then it is gone, with the state of all its clients. Grants keep their time, so those of an old file have
+says otherwise, and the others are restored; with --replace it is gone, with the state of all its clients. Grants keep their time, so those of an old file have
 expired; --now dates them as if the file were written now.`,
 		Example: `  rrl restore < limits.msgpack
   rrl restore --file limits.msgpack --as orders-copy --now`,
@@ -90,6 +91,9 @@ expired; --now dates them as if the file were written now.`,
 		data, err := input(s.in, file)
 		if err != nil {
 			return err
+		}
+		if bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
+			return errors.New("this is JSON: restore takes what snapshot writes without --json")
 		}
 		all, err := snapshot.DecodeAll(data)
 		if err != nil {
@@ -101,6 +105,7 @@ expired; --now dates them as if the file were written now.`,
 		if as != "" && len(all) > 1 {
 			return fmt.Errorf("--as: there are %d limiters in the file", len(all))
 		}
+		var stayed error
 		for _, one := range all {
 			var options []snapshot.RestoreOption
 			name := one.Name
@@ -118,10 +123,11 @@ expired; --now dates them as if the file were written now.`,
 			}
 			if !dry {
 				if err := one.Restore(ctx, s.rdb, options...); err != nil {
-					if errors.Is(err, snapshot.ErrExists) {
-						err = fmt.Errorf("%w; --replace removes it, --as restores under another name", err)
+					if !errors.Is(err, snapshot.ErrExists) {
+						return err
 					}
-					return err
+					stayed = errors.Join(stayed, fmt.Errorf("%w; --replace removes it, --as restores under another name", err))
+					continue
 				}
 			}
 			if s.json {
@@ -141,7 +147,7 @@ expired; --now dates them as if the file were written now.`,
 			}
 			s.say("%s: %s, taken %s", printable(name), what, one.TakenAt.Format(time.RFC3339))
 		}
-		return nil
+		return stayed
 	})
 	cmd.Flags().StringVarP(&file, "file", "f", "", "`file` to read, in place of the standard input")
 	cmd.Flags().StringVar(&as, "as", "", "restore the one limiter in the file under this `name`")

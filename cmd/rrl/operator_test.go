@@ -157,8 +157,8 @@ by time     `
 		contains(t, got, `by writer   Go client 616263    5 permits in 2 records
             Go client 78797a    4 permits in 1 record
             Java or unknown     3 permits in 1 record
-written as  by Redisson 3.17.0 to 3.20.1: 3 records
-            by Redisson 3.21.0 and later: 2 records
+format      as Redisson 3.17.0 to 3.20.1: 3 records
+            as Redisson 3.21.0 and later: 2 records
 Redisson    records of Redisson 3.21.0 and later; rate set by Redisson 3.38.0 or later
 expired     1 permit in 1 record, to be counted back at the next use
 adds up     yes: 7 stored as free + 13 in records = 20
@@ -547,7 +547,7 @@ limits:
 			"limits: {a: 5/s, b: 0/s}":            "line 1: b: rratelimiter: invalid rate",
 			"limits:\n  a: {rate: 5/s, burst: 3}": `line 2: a: unknown field "burst"`,
 			"limits:\n  a: 5/s\n  a: 6/s":         "line 3: a is there already, in line 2",
-			"rates: {}":                           "it must have limits and nothing else",
+			"rates: {}":                           "the entries must stand under limits",
 			"limits: [a]":                         "limits must have an entry for each limiter",
 			"":                                    "it is empty",
 			"limits:\n  a: {rate: 5/h, keep-alive: 1s}": "keep-alive 1s is shorter than the interval",
@@ -633,5 +633,50 @@ func TestEveryCommandOnALiveRedisHasJSONAndHelp(t *testing.T) {
 		if cmd.Short == "" || len(cmd.Long) < 100 || cmd.Example == "" || !strings.Contains(cmd.Long, "RRL_PASSWORD") {
 			t.Errorf("rrl %s has too little help", cmd.Name())
 		}
+	}
+}
+
+func TestRestoreGoesOnBehindALimiterThatIsThere(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		client := rratelimiter.NewClient(s.Client())
+		for _, name := range []string{"a", "b"} {
+			if err := client.RateLimiter(name).SetRate(t.Context(), rratelimiter.PerSecond(5)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		file := filepath.Join(t.TempDir(), "limits")
+		if code, _, errs := rrl(t.Context(), "snapshot", "a", "b", "--output", file, "--redis", s.URL()); code != 0 {
+			t.Fatal(errs)
+		}
+		if _, err := client.RateLimiter("b").Delete(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		code, out, errs := rrl(t.Context(), "restore", "--file", file, "--redis", s.URL())
+		if code != 1 || !strings.Contains(out, "b: restored") || !strings.Contains(errs, "--replace") {
+			t.Errorf("%d %s\n%s: b is to be restored though a is there", code, out, errs)
+		}
+		if err := os.WriteFile(file, []byte(`{"name":"a"}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if code, _, errs := rrl(t.Context(), "restore", "--file", file, "--redis", s.URL()); code != 1 || !strings.Contains(errs, "JSON") {
+			t.Errorf("%d %s: it must say that this is JSON", code, errs)
+		}
+		if code, _, errs := rrl(t.Context(), "set", "", "5/s", "--redis", s.URL()); code != 1 || !strings.Contains(errs, "empty") {
+			t.Errorf("%d %s: an empty name must be meant", code, errs)
+		}
+	})
+}
+
+func TestWatchTellsThatRedisDoesNotAnswer(t *testing.T) {
+	s := redistest.Real(t)
+	if err := rratelimiter.NewClient(s.Client()).RateLimiter("orders").SetRate(t.Context(), rratelimiter.PerSecond(5)); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(1200*time.Millisecond, s.Pause)
+	defer s.Resume()
+	code, out, errs := rrl(t.Context(), "watch", "orders", "--for", "5s", "--redis", s.URL())
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	if code != 0 || len(lines) < 3 || !strings.Contains(out, "5 free") || !strings.Contains(lines[len(lines)-1], "no answer within 2s") {
+		t.Errorf("%d %s\n%s", code, errs, out)
 	}
 }

@@ -153,6 +153,8 @@ func (c *common) open(ctx context.Context) (*session, error) {
 	}
 }
 
+const notAllowed = "the user of RRL_USER may not do this: docs/security.md has what rrl needs"
+
 // explain says what to do about an error, in the same line, and takes secrets out.
 func (s *session) explain(err error) error {
 	if err == nil {
@@ -164,7 +166,7 @@ func (s *session) explain(err error) error {
 	for prefix, text := range map[string]string{
 		"NOAUTH":    "set RRL_PASSWORD",
 		"WRONGPASS": "RRL_PASSWORD, or RRL_USER, is not right",
-		"NOPERM":    "the user of RRL_USER may not do this",
+		"NOPERM":    notAllowed,
 		"READONLY":  "this is a replica: name the master",
 		"LOADING":   "try again once Redis has read its data",
 		"OOM":       "Redis is full: see rrl doctor",
@@ -177,6 +179,8 @@ func (s *session) explain(err error) error {
 	text := err.Error()
 	switch {
 	case advice != "":
+	case strings.Contains(text, "can't run this command"), strings.Contains(text, "ACL failure"):
+		advice = notAllowed
 	case errors.Is(err, rratelimiter.ErrNotInitialized):
 		advice = "rrl ls lists what is there, rrl set sets a rate"
 	case errors.Is(err, rratelimiter.ErrCrossSlotName):
@@ -227,6 +231,9 @@ func cause(err error) error {
 // named reads a limiter's name as it was given.
 func (s *session) named(arg string) (string, error) {
 	if !s.quoted {
+		if arg == "" {
+			return "", errors.New(`the name is empty: is a variable not set? A limiter without a name is --quoted '""'`)
+		}
 		return arg, nil
 	}
 	name, err := strconv.Unquote(arg)

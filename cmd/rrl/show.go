@@ -199,11 +199,11 @@ func (s *session) describe(v *survey.Survey) {
 	for i, f := range v.Forms {
 		what := ""
 		if i == 0 {
-			what = "written as"
+			what = "format"
 		}
 		form := formText(f)
 		if f.Odd == "" {
-			form = "by " + form
+			form = "as " + form
 		}
 		line(what, "%s: %s", form, number(int64(f.Go.Records+f.Others.Records), "record"))
 	}

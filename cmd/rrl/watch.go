@@ -27,7 +27,7 @@ Where the output is no terminal it writes a line a second and limiter. Grants of
 of a second are counted in part.`,
 		Example: `  rrl watch orders
   rrl watch orders payments --for 10s --json | jq .granted`,
-		Args:              cobra.MinimumNArgs(1),
+		Args:              someNames,
 		ValidArgsFunction: c.complete,
 	}, func(ctx context.Context, s *session, args []string) error {
 		if length < 0 {

@@ -93,7 +93,7 @@ func TestWatchWritesALineASecondWhereThereIsNoTerminal(t *testing.T) {
 				t.Errorf("%s is %v, not %v", field, second[field], want)
 			}
 		}
-		if code, _, errs := rrl(t.Context(), "watch", "--redis", s.URL()); code != 1 || !strings.Contains(errs, "arg") {
+		if code, _, errs := rrl(t.Context(), "watch", "--redis", s.URL()); code != 1 || !strings.Contains(errs, "needs the name") {
 			t.Errorf("without a name: %d %s", code, errs)
 		}
 	})
