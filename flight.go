@@ -282,7 +282,7 @@ func (f *flight) land(g grants, err error) {
 		return
 	}
 	f.landed = true
-	cause := err
+	cause := f.sent.explain(err)
 	g, err = f.deputize(g, err)
 	told := f.sent.outcome(cause)
 	if f.stalled {

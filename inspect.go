@@ -64,9 +64,11 @@ func (l *Limiter) inspectBy(ctx context.Context, s *script, flags string) ([]int
 	if l.err != nil {
 		return nil, l.err
 	}
+	sent := new(trail)
 	reply, err := within(ctx, l.client, func(ctx context.Context) ([]int64, error) {
-		return l.client.run(ctx, new(trail), s, true, l.keys(), l.now(), flags)
+		return l.client.run(ctx, sent, s, true, l.keys(), l.now(), flags)
 	})
+	err = sent.explain(err)
 	if err == nil && reply[0] != 0 {
 		err = notInitialized(reply[0])
 	}

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -734,5 +735,16 @@ func TestLostReplyOverOtherClients(t *testing.T) {
 		if s := state(t, other); s.Used != 1+4*3 || !s.Consistent {
 			t.Errorf("%s: %+v", name, s)
 		}
+	}
+}
+
+// Who waits for nothing is told why: the time is over, and what came of the last attempt.
+func TestARefusedConnectionIsNamedWhenTheTimeIsOver(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // nobody listens there
+	t.Cleanup(func() { _ = rdb.Close() })
+	l := NewClient(rdb, WithCallTimeout(700*time.Millisecond)).RateLimiter("l", WithRate(PerSecond(1)))
+	_, err := l.TryAcquire(t.Context(), 1)
+	if !errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, ErrOutcomeUnknown) {
+		t.Errorf("the error is %v", err)
 	}
 }

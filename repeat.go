@@ -22,8 +22,9 @@ import (
 type trail struct {
 	marks    atomic.Uint32
 	attempts atomic.Int32
-	text     []byte // of the argument
-	hasty    bool   // somebody else answers where Redis surely did not serve the call, so that is not made again
+	text     []byte                // of the argument
+	last     atomic.Pointer[error] // why the last attempt that no server answered failed
+	hasty    bool                  // somebody else answers where Redis surely did not serve the call, so that is not made again
 }
 
 const (
@@ -52,8 +53,12 @@ func (t *trail) begin() { t.attempts.Add(1) }
 
 // end notes how an attempt ended: it is in doubt if it was written and the server did not say anything to it.
 func (t *trail) end(err error) {
-	if t.marks.Load()&markSent != 0 && err != nil && !isAnswer(err) {
-		t.marks.Or(markDoubt) // first, as somebody may look meanwhile
+	if err != nil && !isAnswer(err) {
+		if t.marks.Load()&markSent != 0 {
+			t.marks.Or(markDoubt) // first, as somebody may look meanwhile
+		}
+		cause := err
+		t.last.Store(&cause)
 	}
 	t.marks.And(^uint32(markSent))
 }
@@ -61,10 +66,24 @@ func (t *trail) end(err error) {
 // doubtful tells whether an attempt that ended may have been served.
 func (t *trail) doubtful() bool { return t.marks.Load()&markDoubt != 0 }
 
+// explain adds to the error of a call whose time is over why its last attempt failed.
+func (t *trail) explain(err error) error {
+	last := t.last.Load()
+	if last == nil {
+		return err
+	}
+	var late late
+	if !errors.As(err, &late) || errors.Is(err, *last) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, *last)
+}
+
 // outcome ends a call that takes permits, or changes something else that counts, and gives its error what the caller must
 // know: that Redis may have served it. What the limiter's configuration says leaves no doubt.
 func (t *trail) outcome(err error) error {
 	marks := t.marks.Or(markClosed)
+	err = t.explain(err)
 	if err == nil || marks&(markSent|markDoubt) == 0 || errors.Is(err, ErrNotInitialized) || errors.Is(err, ErrOutcomeUnknown) {
 		return err
 	}

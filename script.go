@@ -219,9 +219,16 @@ func unsent(cause error) error {
 	return fmt.Errorf("%w: %w", errUnsent, cause)
 }
 
-func errLate(timeout time.Duration) error {
-	return fmt.Errorf("no answer from Redis within %v: %w", timeout, os.ErrDeadlineExceeded)
+// errLate is the error of a call that has no answer once its time is over.
+func errLate(timeout time.Duration) error { return late(timeout) }
+
+type late time.Duration
+
+func (l late) Error() string {
+	return fmt.Sprintf("no answer from Redis within %v: %v", time.Duration(l), os.ErrDeadlineExceeded)
 }
+
+func (late) Unwrap() error { return os.ErrDeadlineExceeded }
 
 // Notes of a script's answer: the same bits as in lua/shared/names.lua.
 const (
