@@ -17,6 +17,17 @@ import (
 // A Failure says what becomes of requests when the limits can't be asked.
 type Failure int
 
+// outcome says it for a log.
+func (f Failure) outcome() string {
+	switch f {
+	case FailClosed:
+		return "requests are refused"
+	case FailLocal:
+		return "this process decides by itself"
+	}
+	return "requests pass"
+}
+
 // The ways to fail.
 const (
 	FailOpen   Failure = iota // they pass
@@ -338,7 +349,11 @@ func (p *Policy) report(ctx context.Context, err error) {
 	if wrong {
 		logger.ErrorContext(ctx, "a limit is configured wrongly", "error", err)
 	} else {
-		logger.WarnContext(ctx, "limits can't be asked", "error", err)
+		failure := p.Failure
+		if p.Shadow {
+			failure = FailOpen
+		}
+		logger.WarnContext(ctx, "Redis does not answer for the limits: "+failure.outcome(), "error", err)
 	}
 }
 
