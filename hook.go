@@ -29,7 +29,7 @@ func (c *Client) look(limiter string) (calls hook.Calls) {
 	for _, ln := range c.lines.list(func(l *Limiter) bool { return limiter == "" || l.name == limiter }) {
 		ln.mu.Lock()
 		calls.Waiting += ln.waiting
-		calls.Flying = calls.Flying || ln.flight != nil
+		calls.Flying = calls.Flying || ln.flight != nil || ln.astray > 0 || ln.gathers > 0 // or is about to
 		if ln.first != nil && ln.first.asked {
 			if wait := ln.first.result.RetryAfter; calls.Next == 0 || wait < calls.Next {
 				calls.Next = wait

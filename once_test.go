@@ -740,9 +740,9 @@ func TestLostReplyOverOtherClients(t *testing.T) {
 
 // Who waits for nothing is told why: the time is over, and what came of the last attempt.
 func TestARefusedConnectionIsNamedWhenTheTimeIsOver(t *testing.T) {
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // nobody listens there
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", DialerRetries: 1}) // nobody listens there
 	t.Cleanup(func() { _ = rdb.Close() })
-	l := NewClient(rdb, WithCallTimeout(700*time.Millisecond)).RateLimiter("l", WithRate(PerSecond(1)))
+	l := NewClient(rdb, WithCallTimeout(300*time.Millisecond)).RateLimiter("l", WithRate(PerSecond(1)))
 	_, err := l.TryAcquire(t.Context(), 1)
 	if !errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, ErrOutcomeUnknown) {
 		t.Errorf("the error is %v", err)
