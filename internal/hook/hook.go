@@ -68,6 +68,6 @@ const (
 // Calls is what goes on in a client at one time.
 type Calls struct {
 	Waiting int           // callers who wait, those included whose call is in the air
-	Flying  bool          // a call is in the air
+	Flying  bool          // a call is in the air, or about to depart
 	Next    time.Duration // after the last answers, how long the one who is served first has to wait; 0: nobody waits
 }
