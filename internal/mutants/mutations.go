@@ -168,8 +168,11 @@ var mutations = []mutation{
 	// A call that is made again.
 	{file: "lua/acquire.lua", why: "nobody looks what an earlier attempt was granted",
 		old: "if ARGV[9] then", new: "if false then"},
-	{file: "lua/acquire.lua", why: "what an earlier attempt was granted is granted once more",
-		old: "if found and found == wanted then", new: "if false then"},
+	{file: "lua/acquire.lua", why: "the short way for a call that was granted whole is not taken",
+		old: "if found and found == wanted then", new: "if false then",
+		equal: "the division of what was found comes to the same"},
+	{file: "lua/shared/divide.lua", why: "what an earlier attempt was granted is not what is divided",
+		old: "left, refused = found or free, false", new: "left, refused = free, false"},
 	{file: "lua/shared/seek.lua", why: "a record with the id that is older than the call is taken for its own",
 		old: "if tonumber(score) < first then", new: "if false then"},
 	{file: "lua/shared/seek.lua", why: "a share that others have joined is looked for in vain, and taken anew",
