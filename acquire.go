@@ -394,7 +394,7 @@ func (c *Client) insistTogether(
 		if firsts[i] = l.now(); l.settings.serverTime {
 			firsts[i] = 0
 		}
-		findable = findable && (records == 1 || records <= mostRecords && l.settings.format != Redisson313)
+		findable = findable && l.settings.findable(records)
 	}
 	var reply []int64
 	err := c.repeat(ctx, t, findable, func() (err error) {

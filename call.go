@@ -55,9 +55,9 @@ func (p *past) text() string {
 // mostRecords is how many records of one call are looked for.
 const mostRecords = 512
 
-// findable tells whether the records of an attempt can be found: not if their ids come round too soon.
-func (q *question) findable(l *Limiter) bool {
-	return q.records == 1 || q.records <= mostRecords && l.settings.format != Redisson313
+// findable tells whether so many records of an attempt can be found: not if their ids come round too soon.
+func (s settings) findable(records int64) bool {
+	return records == 1 || records <= mostRecords && s.format != Redisson313
 }
 
 // A text is an argument whose bytes change from question to question, but hardly ever their number.
@@ -213,7 +213,7 @@ func (l *Limiter) insist(
 		}
 		g.id = q.id
 		g.attempts = int(t.attempts.Load())
-		if !errors.Is(last, errOtherRate) && !t.again(last, q.findable(l)) {
+		if !errors.Is(last, errOtherRate) && !t.again(last, l.settings.findable(q.records)) {
 			return g, last
 		}
 	}

@@ -30,13 +30,8 @@ func unreachable(err error) bool {
 		errors.Is(err, errUntold) {
 		return false
 	}
-	var answer redis.Error
-	if !errors.As(err, &answer) || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted) {
-		return true
-	}
-	return redis.IsLoadingError(answer) || redis.IsReadOnlyError(answer) || redis.IsClusterDownError(answer) ||
-		redis.IsTryAgainError(answer) || redis.IsMasterDownError(answer) || redis.IsMaxClientsError(answer) ||
-		redis.HasErrorPrefix(answer, "BUSY")
+	return !isAnswer(err) || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted) ||
+		says(err, notNow...) || says(err, "BUSY")
 }
 
 // Redis is asked again after a pause, which grows while it can't be reached.

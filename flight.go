@@ -249,7 +249,7 @@ func (f *flight) arrive(regular bool) {
 	if err == nil {
 		g, err = l.readGrants(f.cmd.Val(), f.question.now)
 	}
-	if errors.Is(err, errOtherRate) || l.client.redirected(err) || f.sent.again(err, f.question.findable(l)) {
+	if errors.Is(err, errOtherRate) || l.client.redirected(err) || f.sent.again(err, l.settings.findable(f.question.records)) {
 		go f.alone(err)
 		return
 	}

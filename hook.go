@@ -15,6 +15,11 @@ func init() {
 	hook.Alone = func(client any) { client.(*Client).alone = true }
 	hook.RedissonHere = func(ctx context.Context, limiter any) bool { return limiter.(*Limiter).redissonHere(ctx) }
 	hook.Wake = func(client any) { client.(*Client).wake("") }
+	hook.FormatOf = func(member []byte) (format, idLength int, known bool) {
+		f, _, known := formatOf(member)
+		_, idLength, _ = f.layout()
+		return int(f), idLength, known
+	}
 	hook.Survey = func(ctx context.Context, limiter any, first, count int, own bool) (hook.Stored, error) {
 		return limiter.(*Limiter).survey(ctx, first, count, own)
 	}

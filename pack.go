@@ -97,7 +97,7 @@ func formatOf(member []byte) (f RecordFormat, head int, known bool) {
 		return Redisson313, 0, true
 	case (length == 20 || length == 24) && binary.LittleEndian.Uint64(member) == uint64(length-12):
 		return Redisson316, 8, true
-	case length == 21 && member[0] == 16:
+	case (length == 21 || length == 25) && int(member[0]) == length-5:
 		return Redisson321, 1, true
 	case length > 5 && int(member[0]) == length-5:
 		return Redisson317, 1, true // ids of any length, as Redisson reads them

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -101,8 +102,11 @@ func isAnswer(err error) bool {
 
 // Servers say these where they did not serve a command, and may serve it soon: they load their data, or are none that may
 // write, or not any more, or have too many clients for the moment.
-var notNow = []string{
-	"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "max number of clients",
+var notNow = []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "max number of clients"}
+
+// says tells whether an error is a server's answer that begins with one of some words.
+func says(err error, words ...string) bool {
+	return slices.ContainsFunc(words, func(word string) bool { return redis.HasErrorPrefix(err, word) })
 }
 
 // again tells whether a call is to be repeated, given how its last attempt ended. Where one may have been served, only a
@@ -112,12 +116,7 @@ func (t *trail) again(err error, twice bool) bool {
 		return false
 	}
 	if isAnswer(err) {
-		for _, code := range notNow {
-			if redis.HasErrorPrefix(err, code) {
-				return twice || !t.doubtful()
-			}
-		}
-		return false
+		return (says(err, notNow...) || says(err, "NOREPLICAS")) && (twice || !t.doubtful())
 	}
 	if t.doubtful() {
 		return twice && !errors.Is(err, redis.ErrClosed) && !errors.Is(err, errClosedTrail)

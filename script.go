@@ -110,8 +110,20 @@ func (c *Client) run(ctx context.Context, t *trail, s *script, twice bool, keys 
 	return reply, err
 }
 
-// try is one attempt of run: two where the server lacks the script.
+// try is one attempt of run.
 func (c *Client) try(ctx context.Context, t *trail, s *script, keys []string, args ...any) ([]int64, error) {
+	var cmd once
+	err := c.attempt(ctx, t, s, keys, args, func(all []any) redis.Cmder {
+		cmd = newOnce(ctx, all)
+		return &cmd
+	})
+	return cmd.Val(), err
+}
+
+// attempt is one attempt to run a script by a kind of command: two commands where the server lacks the script.
+func (c *Client) attempt(
+	ctx context.Context, t *trail, s *script, keys []string, args []any, command func(all []any) redis.Cmder,
+) error {
 	if t.text == nil {
 		t.text = strconv.AppendInt(nil, int64(len(keys)), 10)
 	}
@@ -122,11 +134,10 @@ func (c *Client) try(ctx context.Context, t *trail, s *script, keys []string, ar
 		for _, key := range keys {
 			all = append(all, key)
 		}
-		cmd := newOnce(ctx, append(all, args...))
-		err := c.process(ctx, &cmd)
+		err := c.process(ctx, command(append(all, args...)))
 		t.end(err)
 		if err == nil || text || !redis.HasErrorPrefix(err, "NOSCRIPT") {
-			return cmd.Val(), err
+			return err
 		}
 	}
 }
@@ -150,7 +161,7 @@ func serverError(err error) error {
 // redirected tells whether a node of a cluster answered that it did not serve a command, because another one has or gets its
 // keys: the cluster client knows whom to ask then, at once.
 func (c *Client) redirected(err error) bool {
-	return err != nil && c.clustered() && (redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK"))
+	return err != nil && c.clustered() && says(err, "MOVED", "ASK")
 }
 
 // A wrapped is the error of a command in a script, on servers before Redis 7.0 and on miniredis: they put it behind words

@@ -45,17 +45,12 @@ func (l *Limiter) stored(ctx context.Context, first, count int, own bool) (s hoo
 		flags = "o"
 	}
 	reply, err := within(ctx, l.client, func(ctx context.Context) ([]any, error) {
-		for text := false; ; text = true {
-			args := append(append([]any{}, surveyScript.head(text)...), len(l.keyNames))
-			for _, key := range l.keyNames {
-				args = append(args, key)
-			}
-			cmd := redis.NewSliceCmd(ctx, append(args, first, count, flags)...)
-			err := l.client.process(ctx, cmd)
-			if err == nil || text || !redis.HasErrorPrefix(err, "NOSCRIPT") {
-				return cmd.Val(), err
-			}
-		}
+		var cmd *redis.SliceCmd
+		err := l.client.attempt(ctx, new(trail), surveyScript, l.keys(), []any{first, count, flags}, func(all []any) redis.Cmder {
+			cmd = redis.NewSliceCmd(ctx, all...)
+			return cmd
+		})
+		return cmd.Val(), err
 	})
 	if err != nil {
 		return s, err

@@ -3,14 +3,16 @@ package classic
 import (
 	"context"
 	"crypto/sha1"
+	"crypto/tls"
 	"embed"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"net"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/doubt"
 	"github.com/rratelimiter/rratelimiter/internal/hashtag"
 )
 
@@ -76,10 +78,25 @@ func (l *Limiter) run(ctx context.Context, s *script, keys []string, args ...any
 
 // outcome gives the error of a call that takes permits what its caller must know: that Redis may have served it.
 func outcome(err error) error {
-	if !doubt.Left(err) {
+	if !doubtful(err) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", rratelimiter.ErrOutcomeUnknown, err)
+}
+
+// doubtful tells whether Redis may have served a call, given its error as go-redis gives it. There is no doubt where the call
+// did not fail, the server answered, or the request never went out.
+func doubtful(err error) bool {
+	if err == nil {
+		return false // and nothing of what follows takes memory
+	}
+	var answer redis.Error
+	var network *net.OpError
+	var certificate *tls.CertificateVerificationError // a client that trusts no server says nothing to it
+	var plain tls.RecordHeaderError                   // nor one that meets a server without TLS
+	return !errors.As(err, &answer) && !errors.Is(err, redis.ErrClosed) && !errors.Is(err, redis.ErrPoolTimeout) &&
+		!errors.Is(err, redis.ErrPoolExhausted) && !(errors.As(err, &network) && network.Op == "dial") &&
+		!errors.As(err, &certificate) && !errors.As(err, &plain)
 }
 
 // pairName is the name under which two keys, the name and the name with something after it, are kept. On a cluster they

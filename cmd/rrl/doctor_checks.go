@@ -28,7 +28,7 @@ func judge(v *survey.Survey) (all []finding) {
 		return all
 	}
 	if v.Fault != nil {
-		add(fault, "broken-config", "it can't be used: "+reason(v.Fault),
+		add(fault, "broken-config", "it can't be used: "+survey.Reason(v.Fault),
 			"rrl set "+name+" RATE")
 		return all
 	}

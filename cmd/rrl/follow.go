@@ -121,14 +121,6 @@ func (v sight) columns(n int) (free, granted []int64) {
 	return free, granted
 }
 
-// writer names who a tag stands for.
-func writer(tag string) string {
-	if tag == "" {
-		return "Java or unknown"
-	}
-	return "Go client " + tag
-}
-
 // followable gives the limiters to follow under a name: each client's, where these are asked for. One that is not there yet
 // may come.
 func (s *session) followable(ctx context.Context, name string) ([]*rratelimiter.Limiter, error) {

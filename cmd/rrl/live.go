@@ -20,28 +20,55 @@ import (
 
 const liveEvery = 100 * time.Millisecond
 
-// showLive runs the view until ctx ends or its reader ends it, on the terminal's other screen: the frame vanishes with it.
+// showLive runs the view until ctx ends or its reader ends it.
 func showLive(ctx context.Context, f func(columns int) figures, java string, in io.Reader, out io.Writer) error {
+	return newLive(f, java).run(ctx, in, out)
+}
+
+// newLive is the view of a demo; java is the program that joins in, "" if none can.
+func newLive(f func(columns int) figures, java string) *screen {
+	showJava := false
+	s := newScreen(func(width, height int) []string {
+		now := f(barCells(width))
+		if showJava {
+			return page(now, java, width, height)
+		}
+		return frame(now, width, height)
+	})
+	s.press = func(key string) {
+		if key == "j" {
+			showJava = !showJava && java != ""
+		}
+	}
+	return s
+}
+
+// A screen is a live view on a terminal: lines that fit it, drawn anew a few times a second, until its reader presses q.
+type screen struct {
+	draw          func(width, height int) []string
+	press         func(key string) // of the other keys; nil: nothing
+	width, height int
+}
+
+func newScreen(draw func(width, height int) []string) *screen {
+	return &screen{draw: draw, width: 80, height: 24}
+}
+
+// run shows the screen until ctx ends or its reader ends it, in place of what the terminal shows: that comes back with its
+// end.
+func (s *screen) run(ctx context.Context, in io.Reader, out io.Writer) error {
 	if file, ok := in.(*os.File); !ok || !term.IsTerminal(file.Fd()) {
 		in = nil // no keys; signals still work
 	}
-	l := &live{figures: f, java: java, width: 80, height: 24}
 	options := []tea.ProgramOption{tea.WithInput(in), tea.WithOutput(out), tea.WithoutSignalHandler()}
 	if _, ok := out.(*os.File); !ok {
-		options = append(options, tea.WithWindowSize(l.width, l.height))
+		options = append(options, tea.WithWindowSize(s.width, s.height))
 	}
-	p := tea.NewProgram(l, options...)
+	p := tea.NewProgram(s, options...)
 	ended := context.AfterFunc(ctx, func() { p.Send(finished{}) })
 	defer ended()
 	_, err := p.Run()
 	return err
-}
-
-type live struct {
-	figures       func(columns int) figures
-	java          string // the program that joins in; "" if none can
-	showJava      bool
-	width, height int
 }
 
 type (
@@ -51,36 +78,29 @@ type (
 
 func next() tea.Cmd { return tea.Tick(liveEvery, func(time.Time) tea.Msg { return tick{} }) }
 
-func (l *live) Init() tea.Cmd { return next() }
+func (s *screen) Init() tea.Cmd { return next() }
 
-func (l *live) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+func (s *screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tick:
-		return l, next()
+		return s, next()
 	case tea.WindowSizeMsg:
-		l.width, l.height = msg.Width, msg.Height
+		s.width, s.height = msg.Width, msg.Height
 	case finished:
-		return l, tea.Quit
+		return s, tea.Quit
 	case tea.KeyPressMsg:
-		switch msg.String() {
-		case "q", "esc", "ctrl+c":
-			return l, tea.Quit
-		case "j":
-			l.showJava = !l.showJava && l.java != ""
+		switch key := msg.String(); {
+		case key == "q", key == "esc", key == "ctrl+c":
+			return s, tea.Quit
+		case s.press != nil:
+			s.press(key)
 		}
 	}
-	return l, nil
+	return s, nil
 }
 
-func (l *live) View() tea.View {
-	f := l.figures(barCells(l.width))
-	var lines []string
-	if l.showJava {
-		lines = page(f, l.java, l.width, l.height)
-	} else {
-		lines = frame(f, l.width, l.height)
-	}
-	v := tea.NewView(strings.Join(lines, "\n"))
+func (s *screen) View() tea.View {
+	v := tea.NewView(strings.Join(s.draw(s.width, s.height), "\n"))
 	v.AltScreen = true
 	return v
 }

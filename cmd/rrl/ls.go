@@ -107,7 +107,7 @@ func (s *session) glance(ctx context.Context, name string, clients []string) ([]
 			return nil, nil
 		}
 		if errors.Is(err, rratelimiter.ErrNotInitialized) {
-			row.Fault = reason(err)
+			row.Fault = survey.Reason(err)
 		}
 		return []jsonRow{row}, nil
 	}

@@ -16,7 +16,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
@@ -143,24 +142,22 @@ func (w *site) list(out http.ResponseWriter, in *http.Request) {
 		http.Error(out, s.explain(err).Error(), http.StatusBadGateway)
 		return
 	}
-	answer := listed{Where: s.where, Limiters: []listedEntry{}}
-	for _, name := range names {
-		if !strings.Contains(name, in.FormValue("search")) {
-			continue
+	names = slices.DeleteFunc(names, func(name string) bool { return !strings.Contains(name, in.FormValue("search")) })
+	answer := listed{Where: s.where, Limiters: []listedEntry{}, More: max(len(names)-mostListed, 0)}
+	found, err := each(ctx, names[:len(names)-answer.More], func(ctx context.Context, name string) ([]jsonRow, error) {
+		return s.glance(ctx, name, nil)
+	})
+	if err != nil {
+		http.Error(out, s.explain(err).Error(), http.StatusBadGateway)
+		return
+	}
+	for _, row := range slices.Concat(found...) {
+		entry := listedEntry{jsonName: row.jsonName, Fault: row.Fault}
+		if row.jsonRate != nil {
+			entry.Rate = row.Rate
 		}
-		if len(answer.Limiters) == mostListed {
-			answer.More++
-			continue
-		}
-		entry := listedEntry{jsonName: nameOf(name)}
-		state, _, err := s.limiter(name, s.clientOrNone()).Glance(ctx)
-		switch {
-		case err != nil:
-			entry.Fault = cause(s.explain(err)).Error()
-		case state.Rate.Type == rratelimiter.PerClient && s.clientOrNone() == "":
-			entry.Rate = state.Rate.String()
-		default:
-			entry.Rate, entry.Permits, entry.Available = state.Rate.String(), state.Rate.Permits, state.Available
+		if row.Available != nil {
+			entry.Permits, entry.Available = row.Permits, *row.Available
 		}
 		answer.Limiters = append(answer.Limiters, entry)
 	}

@@ -208,15 +208,6 @@ func tolerable(err error) bool {
 		redis.HasErrorPrefix(cause(err), "WRONGTYPE") || redis.HasErrorPrefix(err, "WRONGTYPE")
 }
 
-// reason says why a limiter can't be used, where its name has been said.
-func reason(err error) string {
-	text := err.Error()
-	if _, rest, found := strings.Cut(text, rratelimiter.ErrNotInitialized.Error()+": "); found {
-		return rest
-	}
-	return strings.TrimPrefix(text, "rratelimiter: ")
-}
-
 // cause is the error that all others are wrapped around.
 func cause(err error) error {
 	for {

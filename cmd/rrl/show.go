@@ -122,7 +122,7 @@ func viewOf(v *survey.Survey) jsonView {
 		Writers: []jsonWriter{}, Formats: []jsonFormat{},
 	}
 	if v.Fault != nil {
-		j.Fault = reason(v.Fault)
+		j.Fault = survey.Reason(v.Fault)
 	} else {
 		rate := rateOf(v.Rate)
 		j.jsonRate = &rate
@@ -164,7 +164,7 @@ func (s *session) describe(v *survey.Survey) {
 		line("WRONG", "%s", wrong)
 	}
 	if v.Fault != nil {
-		line("rate", "%s: %s", s.paint(bad, "none that can be used"), reason(v.Fault))
+		line("rate", "%s: %s", s.paint(bad, "none that can be used"), survey.Reason(v.Fault))
 		for name, text := range v.Fields {
 			line("", "%s = %s", printable(name), printable(text))
 		}

@@ -122,7 +122,7 @@ func TestWords(t *testing.T) {
 }
 
 func TestKeys(t *testing.T) {
-	l := &live{figures: func(columns int) figures { return someFigures(3, columns) }, java: "JAVA", width: 80, height: 24}
+	l := newLive(func(columns int) figures { return someFigures(3, columns) }, "JAVA")
 	press := func(key rune) tea.Cmd {
 		_, cmd := l.Update(tea.KeyPressMsg{Code: key, Text: string(key)})
 		return cmd

@@ -6,10 +6,10 @@ import (
 	"strings"
 	"time"
 
-	tea "charm.land/bubbletea/v2"
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/feed"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
 // watch.go is the subcommand watch: limiters, live, on a terminal; elsewhere a line a second.
@@ -63,16 +63,13 @@ func (s *session) watch(ctx context.Context, args []string, length time.Duration
 	if s.json || !terminal(s.out) {
 		return s.watchPlain(ctx, all)
 	}
-	view := &watchView{session: s, all: all, width: 80, height: 24}
-	options := []tea.ProgramOption{tea.WithInput(nil), tea.WithOutput(s.out), tea.WithoutSignalHandler()}
-	if terminal(s.in) {
-		options[0] = tea.WithInput(s.in)
-	}
-	p := tea.NewProgram(view, options...)
-	ended := context.AfterFunc(ctx, func() { p.Send(finished{}) })
-	defer ended()
-	_, err := p.Run()
-	return err
+	return newScreen(func(width, height int) []string {
+		var sights []sight
+		for _, f := range all {
+			sights = append(sights, f.sight())
+		}
+		return watchFrame(sights, s.where, width, height)
+	}).run(ctx, s.in, s.out)
 }
 
 // jsonSecond is what watch writes of a limiter each second.
@@ -166,42 +163,6 @@ func title(v sight) string {
 	return v.Name
 }
 
-// watchView is the live view on a terminal.
-type watchView struct {
-	*session
-	all           []*followed
-	width, height int
-}
-
-func (w *watchView) Init() tea.Cmd { return next() }
-
-func (w *watchView) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
-	switch msg := msg.(type) {
-	case tick:
-		return w, next()
-	case tea.WindowSizeMsg:
-		w.width, w.height = msg.Width, msg.Height
-	case finished:
-		return w, tea.Quit
-	case tea.KeyPressMsg:
-		switch msg.String() {
-		case "q", "esc", "ctrl+c":
-			return w, tea.Quit
-		}
-	}
-	return w, nil
-}
-
-func (w *watchView) View() tea.View {
-	var sights []sight
-	for _, f := range w.all {
-		sights = append(sights, f.sight())
-	}
-	v := tea.NewView(strings.Join(watchFrame(sights, w.where, w.width, w.height), "\n"))
-	v.AltScreen = true
-	return v
-}
-
 // Lines of a limiter in the view: all of them, and where many share a terminal the first one alone.
 const watchLines = 6
 
@@ -250,7 +211,7 @@ func watchBlock(v sight, width int) []string {
 	writers, permits := feed.Writers(v.seconds)
 	var who []string
 	for _, tag := range writers {
-		who = append(who, fmt.Sprintf("%s %s", writer(tag), thousands(permits[tag])))
+		who = append(who, fmt.Sprintf("%s %s", survey.Writer{Tag: tag}.Text(), thousands(permits[tag])))
 	}
 	labelled := func(label, chart, figure string) string {
 		return fmt.Sprintf("%-*s%s  %s", labelCells, label, chart, figure)

@@ -22,6 +22,13 @@ var Wake func(client any)
 // Look tells what goes on in a *rratelimiter.Client, on the limiters with a name, or on all of them with "".
 var Look func(client any, limiter string) Calls
 
+// FormatOf tells the format of a record, a rratelimiter.RecordFormat, and how long ids are in it, of which a Go client's with
+// a granularity are ShareLength longer.
+var FormatOf func(member []byte) (format, idLength int, known bool)
+
+// ShareLength is how many bytes of an id tell a call's share of a record that others join.
+const ShareLength = 4
+
 // Survey reads what is stored of a *rratelimiter.Limiter: all but its records, and so many of these, from one on, counted
 // from the newest. With own it is the pair of keys of the limiter's client, whatever the limiter's type.
 var Survey func(ctx context.Context, limiter any, first, count int, own bool) (Stored, error)

@@ -191,7 +191,7 @@ var mutations = []mutation{
 		old: `func unknown(err error) error { return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err) }`,
 		new: `func unknown(err error) error { return fmt.Errorf("%w", err) }`},
 	{file: "repeat.go", why: "a server that loads is asked once",
-		old: `	"LOADING", "READONLY",`, new: `	"READONLY",`},
+		old: `{"LOADING", "READONLY",`, new: `{"READONLY",`},
 	{file: "call.go", why: "a call that is made again has another id",
 		old: "	if q.records == 0 {\n", new: "	if true {\n"},
 

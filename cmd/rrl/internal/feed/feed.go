@@ -78,8 +78,7 @@ func (f *Feed) Look(ctx context.Context) (Look, error) {
 	}
 	state, _, err := f.limiter.Glance(ctx)
 	if errors.Is(err, rratelimiter.ErrNotInitialized) {
-		_, k.Fault, _ = strings.Cut(err.Error(), rratelimiter.ErrNotInitialized.Error()+": ")
-		k.At = time.Now()
+		k.At, k.Fault = time.Now(), survey.Reason(err)
 		f.every = slowest
 		return k, nil
 	}

@@ -80,6 +80,15 @@ type Survey struct {
 	Bins         []int64  // live permits, by the time of their grant: an interval from the oldest to now
 }
 
+// Reason says why a limiter can't be used, where its name has been said.
+func Reason(err error) string {
+	text := err.Error()
+	if _, rest, found := strings.Cut(text, rratelimiter.ErrNotInitialized.Error()+": "); found {
+		return rest
+	}
+	return strings.TrimPrefix(text, "rratelimiter: ")
+}
+
 // Consistent tells whether what is stored adds up to the rate. Of a limiter that nobody has used yet nothing is stored.
 func (s *Survey) Consistent() bool {
 	if s.Keys[1].Type == "none" && s.Live.Records+s.Expired.Records == 0 {
@@ -249,23 +258,18 @@ func read(member string) (form Form, tag string, permits int64) {
 		form.Odd = fmt.Sprintf("%d bytes, no record", len(member))
 		return form, "", 0
 	}
-	head := len(member) - 4 - len(r.ID)
-	switch {
-	case head == 8:
-		form.Format = rratelimiter.Redisson316
-	case head == 1 && len(r.ID) == 16:
-		form.Format = rratelimiter.Redisson321
-	case head == 1 && len(r.ID) == 8:
-		form.Format = rratelimiter.Redisson317
-	case head == 1:
-		form.Odd = fmt.Sprintf("an id of %d bytes", len(r.ID))
-	case len(member) == 8:
-		form.Format = rratelimiter.Redisson313
-	default:
+	format, length, known := hook.FormatOf([]byte(member))
+	if !known {
 		form.Odd = fmt.Sprintf("%d bytes, of no known form", len(member))
 		return form, "", int64(r.Permits)
 	}
-	return form, goTag(r.ID), int64(r.Permits)
+	tag = goTag(r.ID)
+	if len(r.ID) != length && (tag == "" || len(r.ID) != length+hook.ShareLength) {
+		form.Odd = fmt.Sprintf("an id of %d bytes", len(r.ID))
+	} else {
+		form.Format = rratelimiter.RecordFormat(format)
+	}
+	return form, tag, int64(r.Permits)
 }
 
 // goTag is what tells the Go client of an id, as hexadecimal digits: six, or two where the id is short.

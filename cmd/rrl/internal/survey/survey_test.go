@@ -40,15 +40,19 @@ func TestOwnersOfStateKeys(t *testing.T) {
 
 func TestWritersAndForms(t *testing.T) {
 	for member, want := range map[string]string{
-		"f\x1e\x87\x5c\x02\x00\x00\x00":                            "Redisson 3.13.3 to 3.16.3 Java or unknown 2",
-		"Gx\x01\x02\x02\x00\x00\x00":                               "Redisson 3.13.3 to 3.16.3 Go 78, or Java 2",
-		"\x08\x00\x00\x00\x00\x00\x00\x0012345678\x00\x01\x00\x00": "Redisson 3.16.4 to 3.16.8 Java or unknown 256",
-		"\x08Goabcdef\x01\x00\x00\x00":                             "Redisson 3.17.0 to 3.20.1 Go client 616263 1",
-		"\x10Goabcdef12345678\xff\xff\xff\xff":                     "Redisson 3.21.0 and later Go client 616263 4294967295",
-		"\x03abc\x01\x00\x00\x00":                                  "Redisson 3.13.3 to 3.16.3 Java or unknown 1", // eight bytes: nobody can tell
-		"\x04abcd\x01\x00\x00\x00":                                 "an id of 4 bytes Java or unknown 1",
-		"abcdefghij\x01\x00\x00\x00":                               "14 bytes, of no known form Java or unknown 1",
-		"abc":                                                      "3 bytes, no record Java or unknown 0",
+		"f\x1e\x87\x5c\x02\x00\x00\x00":                                "Redisson 3.13.3 to 3.16.3 Java or unknown 2",
+		"Gx\x01\x02\x02\x00\x00\x00":                                   "Redisson 3.13.3 to 3.16.3 Go 78, or Java 2",
+		"\x08\x00\x00\x00\x00\x00\x00\x0012345678\x00\x01\x00\x00":     "Redisson 3.16.4 to 3.16.8 Java or unknown 256",
+		"\x08Goabcdef\x01\x00\x00\x00":                                 "Redisson 3.17.0 to 3.20.1 Go client 616263 1",
+		"\x10Goabcdef12345678\xff\xff\xff\xff":                         "Redisson 3.21.0 and later Go client 616263 4294967295",
+		"\x03abc\x01\x00\x00\x00":                                      "Redisson 3.13.3 to 3.16.3 Java or unknown 1",  // eight bytes: nobody can tell
+		"\x0cGoabcshar123\x01\x00\x00\x00":                             "Redisson 3.17.0 to 3.20.1 Go client 616263 1", // with a share
+		"\x14Goabcdefshar12345678\x01\x00\x00\x00":                     "Redisson 3.21.0 and later Go client 616263 1",
+		"\x0c\x00\x00\x00\x00\x00\x00\x00Goabcshar123\x01\x00\x00\x00": "Redisson 3.16.4 to 3.16.8 Go client 616263 1",
+		"\x0cabcdefghijkl\x01\x00\x00\x00":                             "an id of 12 bytes Java or unknown 1",
+		"\x04abcd\x01\x00\x00\x00":                                     "an id of 4 bytes Java or unknown 1",
+		"abcdefghij\x01\x00\x00\x00":                                   "14 bytes, of no known form Java or unknown 1",
+		"abc":                                                          "3 bytes, no record Java or unknown 0",
 	} {
 		form, tag, permits := read(member)
 		text := form.Odd
