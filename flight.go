@@ -263,8 +263,12 @@ func (f *flight) arrive(regular bool) {
 // alone asks by itself for a flight that has no answer yet: the call failed, another node has to be asked, or another rate
 // to be set first.
 func (f *flight) alone(last error) {
-	stall := time.AfterFunc(time.Until(f.stall), func() { f.line.stall(f) })
-	defer stall.Stop()
+	if rest := time.Until(f.stall); rest > 0 {
+		stall := time.AfterFunc(rest, func() { f.line.stall(f) })
+		defer stall.Stop()
+	} else {
+		f.line.stall(f)
+	}
 	l := f.line.limiter
 	g, err := withinRest(context.Background(), l.client, time.Until(f.due), func(ctx context.Context) (grants, error) {
 		return l.insist(ctx, &f.question, &f.sent, f.groups, f.strict, f.flags(), last)

@@ -200,6 +200,9 @@ func withinRest[T any](
 		err   error
 	}
 	var none T
+	if rest <= 0 {
+		return none, errLate(c.callTimeout)
+	}
 	landed := make(chan answer, 1)
 	bounded, cancel := context.WithTimeout(ctx, rest)
 	go func() {
