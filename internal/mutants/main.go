@@ -25,8 +25,11 @@ type stage struct {
 	args []string
 }
 
+const slow = "Million|Granularity|Memory|Garbage|Broken|WrongTypes|KeepAliveTime|Expire|Share|Starve|Hung|Hanging|Cluster|Odd|" +
+	"Moved|Readme|NoWindow|OverOtherClients|Bounded|Took|ServerTime"
+
 var stages = []stage{
-	{".", []string{"-timeout", "90s", "-skip", "Million|Granularity|Memory|Garbage|Broken|KeepAliveTime|Share|Starve|Hung", "."}},
+	{".", []string{"-timeout", "60s", "-skip", slow, "."}},
 	{".", []string{"-timeout", "8m", ".", "./internal/local", "./snapshot", "./limittest"}},
 	{"compat/differential", []string{"-timeout", "8m", "."}},
 }
@@ -121,7 +124,7 @@ func (m mutation) overlay(dir string) (string, error) {
 }
 
 var (
-	failed = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
+	failed = regexp.MustCompile(`(?m)^( *)--- FAIL: (\S+)`)
 	hung   = regexp.MustCompile(`panic: test timed out`)
 	during = regexp.MustCompile(`(?s)running tests:\s+(\S+)`)
 )
@@ -143,9 +146,8 @@ func kill(overlay string) (string, error) {
 		if strings.Contains(text, "[build failed]") || strings.Contains(text, "[setup failed]") {
 			return "", fmt.Errorf("it does not build:\n%s", text)
 		}
-		// The innermost test that failed comes last of its kind.
-		if found := failed.FindAllStringSubmatch(text, -1); found != nil {
-			return found[len(found)-1][1], nil
+		if test := firstFailed(text); test != "" {
+			return test, nil
 		}
 		if hung.MatchString(text) {
 			if found := during.FindStringSubmatch(text); found != nil {
@@ -156,6 +158,18 @@ func kill(overlay string) (string, error) {
 		return "a panic: " + firstLine(text), nil
 	}
 	return "", nil
+}
+
+// firstFailed names the first test that failed, and of that the innermost one.
+func firstFailed(text string) (test string) {
+	depth := -1
+	for _, found := range failed.FindAllStringSubmatch(text, -1) {
+		if len(found[1]) <= depth {
+			break
+		}
+		depth, test = len(found[1]), found[2]
+	}
+	return test
 }
 
 func firstLine(text string) string {
