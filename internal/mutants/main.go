@@ -25,8 +25,9 @@ type stage struct {
 	args []string
 }
 
-const slow = "Million|Granularity|Memory|Garbage|Broken|WrongTypes|KeepAliveTime|Expire|Share|Starve|Hung|Hanging|Cluster|Odd|" +
-	"Moved|Readme|NoWindow|OverOtherClients|Bounded|Took|ServerTime"
+// Tests that take a second and more, and seldom notice what others don't.
+const slow = "Million|Granularity|Memory|Garbage|Broken|WrongTypes|SuiteKeep|SuiteExpire|Share|Starve|Hung|Hanging|Cluster|Odd|" +
+	"Moved|Readme|NoWindow|OverOtherClients|Bounded|TestServerTime$"
 
 var stages = []stage{
 	{".", []string{"-timeout", "60s", "-skip", slow, "."}},
