@@ -169,6 +169,11 @@ func (l *Limiter) look(ctx context.Context, before past, groups []group, flags s
 // nothing to do, fewer are ErrInvalidPermits. Without a rate the error is ErrNotInitialized; where the answer did not
 // arrive it is ErrOutcomeUnknown, and more may have come back than Release tells.
 func (l *Limiter) Release(ctx context.Context, n int64) (int64, error) {
+	return l.release(ctx, n)
+}
+
+// release is Release, or, with the time of a grant, gives back what was granted then, and nothing else.
+func (l *Limiter) release(ctx context.Context, n int64, granted ...any) (int64, error) {
 	const operation = "release to"
 	if l.err != nil {
 		return 0, wrap(operation, l.name, l.err)
@@ -189,7 +194,8 @@ func (l *Limiter) Release(ctx context.Context, n int64) (int64, error) {
 		}
 		sent := new(trail)
 		reply, err := within(ctx, l.client, func(ctx context.Context) ([]int64, error) {
-			return l.client.run(ctx, sent, releaseScript, false, l.keys(), l.now(), n-released, flags)
+			args := append([]any{l.now(), n - released, flags}, granted...)
+			return l.client.run(ctx, sent, releaseScript, false, l.keys(), args...)
 		})
 		if err == nil && reply[0] != 0 {
 			err = notInitialized(reply[0])
@@ -213,21 +219,31 @@ func (l *Limiter) Release(ctx context.Context, n int64) (int64, error) {
 // that is listed twice gives twice as many; where its options differ, those of the first one listed count.
 //
 // On a *redis.Client that is one step, and on a cluster, a Ring or any other client where the names share a hash tag (on
-// a cluster, a slot). Else the limiters are asked in order, and what was taken is released when one refuses: others may
-// be refused meanwhile. When ctx ends first, that goes on without the caller, whose error is ErrOutcomeUnknown, too.
+// a cluster, a slot). Else the limiters are asked in order, and what was taken is given back when one refuses: others may
+// be refused meanwhile, so list the limiter first that refuses most. When ctx ends first, that goes on without the caller, whose error is ErrOutcomeUnknown, too.
 // AllowAll does not queue: in one step, callers of this process who wait for one of the limiters may be passed.
 //
 // The results are in the limiters' order; where one refuses, none is Allowed, and RetryAfter is 0 for those that would
 // have allowed. Asked in order, the limiters before the one that refuses have no ResetAfter, and those behind it, which
 // were not asked, have zero Results.
 func (c *Client) AllowAll(ctx context.Context, n int64, limiters ...*Limiter) ([]Result, error) {
-	if n < 1 {
-		return nil, fmt.Errorf("allow all: %w: %d", ErrInvalidPermits, n)
+	return c.AllowAllN(ctx, slices.Repeat([]int64{n}, len(limiters)), limiters...)
+}
+
+// AllowAllN is AllowAll for permits[i] of limiters[i]: a call of a language model, say, counts once against its requests per
+// minute, and with all its tokens against those. The slices must be of one length.
+func (c *Client) AllowAllN(ctx context.Context, permits []int64, limiters ...*Limiter) ([]Result, error) {
+	if len(permits) != len(limiters) {
+		return nil, fmt.Errorf("allow all: %w: %d numbers for %d limiters", ErrInvalidPermits, len(permits), len(limiters))
 	}
 	var keys []string
 	var distinct []*Limiter
 	counts := map[string]int64{}
-	for _, l := range limiters {
+	for i, l := range limiters {
+		n := permits[i]
+		if n < 1 {
+			return nil, fmt.Errorf("allow all: %w: %d", ErrInvalidPermits, n)
+		}
 		if l == nil {
 			return nil, fmt.Errorf("allow all: %w", invalidOption("a limiter is nil"))
 		}
@@ -418,17 +434,17 @@ func (c *Client) insistTogether(
 
 // allowInOrder asks one limiter after the other, and gives back what it took once one refuses.
 func (c *Client) allowInOrder(ctx context.Context, counts map[string]int64, limiters []*Limiter) ([]Result, error) {
-	results, local := make([]Result, len(limiters)), make([]bool, len(limiters))
+	results, taken := make([]Result, len(limiters)), make([]source, len(limiters))
 	for i, l := range limiters {
 		var err error
-		results[i], err = l.request(ctx, "allow", ask{n: counts[l.keyNames[keyConfig]], detail: true, local: &local[i]})
+		results[i], err = l.request(ctx, "allow", ask{n: counts[l.keyNames[keyConfig]], detail: true, source: &taken[i]})
 		if err != nil {
-			return nil, errors.Join(err, undo(ctx, counts, limiters[:i], local))
+			return nil, errors.Join(err, undo(ctx, counts, limiters[:i], taken))
 		}
 		if results[i].Allowed {
 			continue
 		}
-		if err := undo(ctx, counts, limiters[:i], local); err != nil {
+		if err := undo(ctx, counts, limiters[:i], taken); err != nil {
 			return nil, err
 		}
 		for j := range results[:i] {
@@ -440,19 +456,19 @@ func (c *Client) allowInOrder(ctx context.Context, counts map[string]int64, limi
 	return results, nil
 }
 
-// undo gives back what limiters granted, all at once and each call within the client's time for it; what the process granted
-// instead of Redis is local. It goes on when ctx ends, but nobody waits for it then: the permits must go back, the caller may
-// be gone.
-func undo(ctx context.Context, counts map[string]int64, limiters []*Limiter, local []bool) error {
+// undo gives back what limiters granted, all at once and each call within the client's time for it: the very permits that
+// were taken, so that others' return when they would have returned. It goes on when ctx ends, but nobody waits for it then:
+// the permits must go back, the caller may be gone.
+func undo(ctx context.Context, counts map[string]int64, limiters []*Limiter, taken []source) error {
 	undone := make(chan error, len(limiters))
 	for i, l := range limiters {
-		if local[i] {
+		if taken[i].local {
 			l.client.deputies.untake(l, counts[l.keyNames[keyConfig]])
 			undone <- nil
 			continue
 		}
 		go func() {
-			_, err := l.Release(context.WithoutCancel(ctx), counts[l.keyNames[keyConfig]])
+			_, err := l.release(context.WithoutCancel(ctx), counts[l.keyNames[keyConfig]], taken[i].at)
 			undone <- err
 		}()
 	}

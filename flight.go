@@ -24,7 +24,13 @@ type ask struct {
 	detail bool      // wants Result.ResetAfter, and Result.RetryAfter though it does not wait
 	waits  bool      // stays in line until granted
 	until  time.Time // when waiting is over, for a caller with a timeout; zero: never
-	local  *bool     // set when the process granted instead of Redis; nil: the caller does not care
+	source *source   // set with a grant; nil: the caller does not care
+}
+
+// A source is where permits came from, for who may give them back.
+type source struct {
+	local bool  // the process granted instead of Redis
+	at    int64 // the time of the record, ms
 }
 
 // A request is an ask under way. Its fields below done belong to the line's lock until the caller is told by done.
@@ -477,8 +483,8 @@ func (ln *line) remember(f *flight, r *request, since time.Time) {
 
 // grant answers a request with its permits.
 func (ln *line) grant(f *flight, r *request, g grants, free int64, info *FlightInfo) {
-	if r.local != nil && !r.gone {
-		*r.local = g.local()
+	if r.source != nil && !r.gone {
+		*r.source = source{g.local(), g.at}
 	}
 	r.result = Result{Allowed: true, Limit: g.rate, Remaining: free, ResetAfter: g.lasts}
 	info.Granted++

@@ -2,8 +2,10 @@ package rratelimiter
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net"
 	"reflect"
@@ -1675,6 +1677,81 @@ func TestAllowAllInOrderIsUndoneWithoutItsCaller(t *testing.T) {
 		}
 		if results[2].RetryAfter == 0 || results[2].ResetAfter == 0 || results[3] != (Result{}) {
 			t.Errorf("who refused, and behind: %+v", results[2:])
+		}
+	})
+}
+
+func TestAllowAllNTakesItsOwnNumberOfEach(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		ctx := t.Context()
+		requests, tokens := r.limiter("requests", WithRate(PerMinute(3))), r.limiter("tokens", WithRate(PerMinute(1000)))
+		results, err := r.client.AllowAllN(ctx, []int64{1, 700}, requests, tokens)
+		want := []Result{{true, 3, 2, 0, time.Minute}, {true, 1000, 300, 0, time.Minute}}
+		if err != nil || !slices.Equal(results, want) {
+			t.Errorf("%+v, %v; want %+v", results, err, want)
+		}
+		results, err = r.client.AllowAllN(ctx, []int64{1, 301}, requests, tokens)
+		want = []Result{{false, 3, 2, 0, time.Minute}, {false, 1000, 300, time.Minute, time.Minute}}
+		if err != nil || !slices.Equal(results, want) {
+			t.Errorf("%+v, %v; want %+v", results, err, want)
+		}
+		// A limiter that is listed twice gives both.
+		results, err = r.client.AllowAllN(ctx, []int64{100, 1, 200}, tokens, requests, tokens)
+		want = []Result{{true, 1000, 0, 0, time.Minute}, {true, 3, 1, 0, time.Minute}, {true, 1000, 0, 0, time.Minute}}
+		if err != nil || !slices.Equal(results, want) {
+			t.Errorf("%+v, %v; want %+v", results, err, want)
+		}
+		before := r.dump()
+		for _, permits := range [][]int64{{1}, {1, 1, 1}, {1, 0}, {-1, 1}, nil} {
+			if results, err := r.client.AllowAllN(ctx, permits, requests, tokens); !errors.Is(err, ErrInvalidPermits) || results != nil {
+				t.Errorf("%d of two limiters: %+v, %v", permits, results, err)
+			}
+		}
+		r.unchanged(before, "what can't be asked")
+	})
+}
+
+// A refused caller must not keep others' permits in use longer than they would have been.
+func TestAllowAllInOrderGivesBackWhatItTook(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, test := range []struct {
+			name    string
+			options []LimiterOption
+		}{
+			{"plain", nil},
+			{"a record each", []LimiterOption{WithRecordPerRequest()}},
+			{"granularity", []LimiterOption{WithGranularity(500 * time.Millisecond)}},
+		} {
+			r := newRig(t, s)
+			r.wipe()
+			c := NewClient(struct{ Redis }{s.Client()}, WithClock(r.now), WithCallTimeout(20*time.Second))
+			all, full := c.RateLimiter("all", append(test.options, WithRate(PerMinute(20)))...), c.RateLimiter("full", WithRate(PerHour(1)))
+			take := func(l *Limiter, n int64) {
+				if ok, err := l.TryAcquire(t.Context(), n); !ok || err != nil {
+					t.Fatal(ok, err)
+				}
+			}
+			take(full, 1)
+			take(all, 3)
+			r.advance(time.Second)
+			take(all, 2)                        // just when others ask
+			inUse := func() map[float64]int64 { // by the time of the grant
+				sums := map[float64]int64{}
+				for _, m := range r.members(all) {
+					sums[m.Score] += int64(binary.LittleEndian.Uint32([]byte(m.Member[len(m.Member)-4:])))
+				}
+				return sums
+			}
+			before := inUse()
+			for range 3 {
+				if results, err := c.AllowAllN(t.Context(), []int64{4, 1}, all, full); err != nil || results[1].RetryAfter == 0 {
+					t.Fatalf("%+v, %v", results, err)
+				}
+			}
+			if got, free := inUse(), r.free(all); !maps.Equal(got, before) || len(got) != 2 || free != 15 {
+				t.Errorf("%s: in use are %v, before %v; %d are free", test.name, got, before, free)
+			}
 		}
 	})
 }

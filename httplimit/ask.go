@@ -3,6 +3,7 @@ package httplimit
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -10,15 +11,15 @@ import (
 
 // ask.go knows how several limits are asked, so that either all allow or none has counted the request.
 
-// askAll asks at once where it can: limiters of one client, for the same number of permits each. Else it asks in order,
-// and gives back what it took once one refuses or fails. An error beside a refusal is that some of it could not be given
+// askAll asks at once where it can: limiters of one client. Else it asks in order, and gives back what it took once one
+// refuses or fails. An error beside a refusal is that some of it could not be given
 // back.
 func askAll(ctx context.Context, claims []Claim) ([]Answer, error) {
-	limiters, ok := together(claims)
-	if !ok {
+	limiters, permits := together(claims)
+	if limiters == nil {
 		return askInOrder(ctx, claims)
 	}
-	results, err := limiters[0].Client().AllowAll(ctx, claims[0].Permits, limiters...)
+	results, err := limiters[0].Client().AllowAllN(ctx, permits, limiters...)
 	if err != nil {
 		return nil, err
 	}
@@ -36,20 +37,20 @@ func askAll(ctx context.Context, claims []Claim) ([]Answer, error) {
 	return answers, nil
 }
 
-// together gives the limiters that can be asked at once, if there are several and all can.
-func together(claims []Claim) ([]*rratelimiter.Limiter, bool) {
+// together gives the limiters that can be asked at once, and for how much, if there are several and all can.
+func together(claims []Claim) ([]*rratelimiter.Limiter, []int64) {
 	if len(claims) < 2 {
-		return nil, false
+		return nil, nil
 	}
-	limiters := make([]*rratelimiter.Limiter, len(claims))
+	limiters, permits := make([]*rratelimiter.Limiter, len(claims)), make([]int64, len(claims))
 	for i, c := range claims {
 		l, ok := c.Limiter.(*rratelimiter.Limiter)
-		if !ok || c.Permits != claims[0].Permits || i > 0 && l.Client() != limiters[0].Client() {
-			return nil, false
+		if !ok || i > 0 && l.Client() != limiters[0].Client() {
+			return nil, nil
 		}
-		limiters[i] = l
+		limiters[i], permits[i] = l, c.Permits
 	}
-	return limiters, true
+	return limiters, permits
 }
 
 func askInOrder(ctx context.Context, claims []Claim) ([]Answer, error) {
@@ -84,6 +85,7 @@ func undo(ctx context.Context, answers []Answer) error {
 		return nil
 	}
 	undone := make(chan error, 1)
+	answers = slices.Clone(answers) // the caller's may change before all is undone
 	go func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()

@@ -205,6 +205,26 @@ func TestZeroGuardLetsAllPass(t *testing.T) {
 	wantCodes(t, New().Middleware(ok), "192.0.2.1", "/", 200, 200)
 }
 
+func TestRefusalTakesNothingOfLimitsWithOtherCosts(t *testing.T) {
+	s := limittest.New(t)
+	cost := func(*http.Request) int64 { return 3 }
+	h := patient(
+		Per(s.Client(), "all", rratelimiter.PerMinute(100), nil).Cost(cost),
+		Per(s.Client(), "each", rratelimiter.PerMinute(1), byAddr),
+	).Middleware(ok)
+	wantCodes(t, h, "192.0.2.1", "/", 200)
+	s.Advance(30 * time.Second)
+	wantCodes(t, h, "192.0.2.1", "/", 429, 429, 429)
+	all := s.Client().RateLimiter("ratelimit:all")
+	if state, err := all.State(t.Context()); err != nil || state.Used != 3 {
+		t.Errorf("%+v, %v", state, err)
+	}
+	s.Advance(30 * time.Second)
+	if n, err := all.AvailablePermits(t.Context()); n != 100 || err != nil {
+		t.Errorf("%d are free when what was granted has expired, %v", n, err)
+	}
+}
+
 func TestCost(t *testing.T) {
 	s := limittest.New(t)
 	cost := func(r *http.Request) int64 { return r.ContentLength }
