@@ -31,8 +31,8 @@ func javaOfThePages(f *mixed) {
 	}
 }
 
-// sharesOrders: of the 100 permits a second that Java sets, Go has those that Java did not take. Where the machine stood still
-// until these were free again, it is done anew.
+// sharesOrders: of the 100 permits a second that Java sets, Go has those that Java did not take. Where the machine stood
+// still until these were free again, it is done anew.
 func sharesOrders(b *bench, taken int64, page func(t *testing.T) error) {
 	orders := b.client(rratelimiter.WithCallTimeout(patience)).RateLimiter("orders")
 	b.eventually("Java and Go have the same 100 permits", patience, func() bool {

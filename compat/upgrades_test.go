@@ -61,8 +61,9 @@ var (
 	}}
 )
 
-// recordsOfOthers: no Redisson can bear records of releases of another row of the guide's table, be they older or newer, nor
-// records that Go writes for those. Go reads all of them, and once it has taken away what is expired, Redisson is right again.
+// recordsOfOthers: no Redisson can bear records of releases of another row of the guide's table, be they older or
+// newer, nor what Go writes for those. Go reads them all, and once it has taken away what is expired, Redisson is right
+// again.
 func recordsOfOthers(f *mixed, javas []*redisson.Process) {
 	made := map[string][]outcome{ // of what each of javas writes
 		"3.15.6": {rightly, asNothing, asEndless, asEndless},
@@ -130,7 +131,7 @@ func throughAll(f *mixed, first, second *redisson.Process) {
 	granular := rratelimiter.WithGranularity(granularity)
 
 	want(b, "Java's trySetRate", true)(first.TrySetRate(b.ctx, name, redisson.Rate{Permits: rate.Permits, Interval: interval}))
-	monitor := redistest.Monitor(f, f.server.Addr, func(c redistest.Command) bool {
+	monitor := f.server.Monitor(func(c redistest.Command) bool {
 		return len(c.Args) > 1 && c.Args[1] == permitsKey(name) || len(c.Args) > 3 && c.Args[3] == name
 	})
 	r := newRota(b)
