@@ -11,7 +11,7 @@ import (
 
 // pack.go knows the bytes of a record: a member of the permits set, which stands for one grant. It knows nothing of Redis.
 
-// RecordFormat is the way in which a grant is written. Any format is read, always; what a fleet's oldest Redisson can't
+// RecordFormat is the way in which a grant is written. Any format is read, always; what the Redissons of a fleet can't
 // read must not be written.
 type RecordFormat int
 

@@ -264,7 +264,7 @@ func WithServerTime() LimiterOption {
 	}
 }
 
-// WithRecordFormat sets how grants are written: so that the oldest Redisson of the fleet can read them. The default is
+// WithRecordFormat sets how grants are written: so that the Redissons of the fleet can read them. The default is
 // Redisson317, which all releases from 3.17.0 on read.
 func WithRecordFormat(f RecordFormat) LimiterOption {
 	return func(s *settings) error {

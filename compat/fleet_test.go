@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -61,6 +62,8 @@ func TestFleet(t *testing.T) {
 		{"eviction", evictions},
 		{"keep-alive", keptAlive},
 		{"new rate", newRates},
+		{"Java of the pages", javaOfThePages},
+		{"upgrades", upgrades},
 	} {
 		t.Run(story.name, func(t *testing.T) { story.tell(fleet.in(t)) })
 	}
@@ -75,15 +78,13 @@ type member struct {
 // javaMember is threads in a Redisson, on the limiter with a name.
 func javaMember(t *testing.T, java *redisson.Process, name string) member {
 	return member{java.Version(), func(work redisson.Work, report func(redisson.Grant, error)) bool {
+		work.OnGrant = func(grant redisson.Grant) { report(grant, nil) }
 		result, err := java.Run(t.Context(), name, work)
 		if err != nil {
 			if t.Context().Err() == nil {
 				t.Errorf("Java %s: %v", java.Version(), err)
 			}
 			return false
-		}
-		for _, grant := range result.Grants {
-			report(grant, nil)
 		}
 		for _, fault := range result.Faults {
 			report(redisson.Grant{}, fault)
@@ -103,6 +104,8 @@ func goMember(t *testing.T, l *rratelimiter.Limiter) member {
 
 // A journal is what the members of a fleet got, and what failed, by their names.
 type journal struct {
+	spell time.Duration // how long a member works at a time; 500 ms when 0
+
 	mu     sync.Mutex
 	log    []window.Grant
 	grants map[string][]redisson.Grant
@@ -118,7 +121,9 @@ func newJournal() *journal {
 func (j *journal) work(t *testing.T, enough func() bool, members ...member) {
 	t.Helper()
 	const limit = time.Minute
-	work := redisson.Work{Threads: 2, For: 500 * time.Millisecond, Min: 1, Max: 3, Pause: 5 * time.Millisecond, Grace: limit}
+	work := redisson.Work{
+		Threads: 2, For: cmp.Or(j.spell, 500*time.Millisecond), Min: 1, Max: 3, Pause: 5 * time.Millisecond, Grace: limit,
+	}
 	deadline := time.Now().Add(limit)
 	var wg sync.WaitGroup
 	for _, m := range members {

@@ -53,8 +53,8 @@ func judge(v *survey.Survey) (all []finding) {
 	}
 	if len(classes) > 1 {
 		add(fault, "mixed-formats", "records are written as by "+strings.Join(classes, " and by ")+
-			": the older clients read wrong permits from the newer records",
-			"give Go clients WithRecordFormat for the oldest Redisson of the fleet, or update that")
+			": no Redisson reads the right permits from both",
+			"let only Redissons of one of these use it, and give Go clients WithRecordFormat for them")
 	}
 	if v.Rate.KeepAlive > 0 {
 		for _, f := range v.Forms {

@@ -6,6 +6,7 @@ package redisson
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -51,6 +52,18 @@ func (r Rate) words() []string {
 // method, and NAME alone for those of the asynchronous, reactive and Rx forms.
 func (p *Process) Methods(ctx context.Context) ([]string, error) {
 	return p.do(ctx, nil, "methods")
+}
+
+// Guide runs the Java of docs/guide/share-with-java.md, on the limiter "orders".
+func (p *Process) Guide(ctx context.Context) error {
+	_, err := p.do(ctx, nil, "page", "guide")
+	return err
+}
+
+// Readme runs the Java of README.md, on the limiter "orders", and answers what its tryAcquire did.
+func (p *Process) Readme(ctx context.Context) (bool, error) {
+	answer, err := p.do(ctx, nil, "page", "readme")
+	return err == nil && slices.Equal(answer, []string{"true"}), err
 }
 
 // TrySetRate calls trySetRate: true when there was no rate before.

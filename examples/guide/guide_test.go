@@ -1,5 +1,6 @@
 // Package guide holds the code of the pages in docs/guide. Each block of Go on those pages stands in one of these tests,
-// line by line, so that it compiles and does what its page says.
+// line by line, so that it compiles and does what its page says. Their Java stands in compat/java in the same way, with
+// that of the README, and runs in the tests of compat.
 package guide
 
 import (
@@ -11,13 +12,17 @@ import (
 	"testing"
 )
 
-const pages = "../../docs/guide"
+const (
+	pages  = "../../docs/guide"
+	readme = "../../README.md"
+	java   = "../../compat/java/src/main/java/rratelimiter/compat/Pages.java"
+)
 
 // dedent takes from lines what all of them are indented by.
 func dedent(lines []string) []string {
 	indent := -1
 	for _, line := range lines {
-		if text := strings.TrimLeft(line, "\t"); text != "" && (indent < 0 || len(line)-len(text) < indent) {
+		if text := strings.TrimLeft(line, "\t "); text != "" && (indent < 0 || len(line)-len(text) < indent) {
 			indent = len(line) - len(text)
 		}
 	}
@@ -38,6 +43,27 @@ func holds(file, block []string) bool {
 	return false
 }
 
+// linesOf reads a file.
+func linesOf(t *testing.T, name string) []string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Split(string(text), "\n")
+}
+
+// blocksOf are the blocks of code on a page, in a language.
+func blocksOf(t *testing.T, page, language string) (blocks [][]string) {
+	t.Helper()
+	text := strings.Join(linesOf(t, page), "\n")
+	block := regexp.MustCompile("(?ms)^```" + language + "\n(.*?)\n```$")
+	for _, found := range block.FindAllStringSubmatch(text, -1) {
+		blocks = append(blocks, strings.Split(found[1], "\n"))
+	}
+	return blocks
+}
+
 func TestCodeOnThePagesIsTested(t *testing.T) {
 	names, err := filepath.Glob("*_test.go")
 	if err != nil {
@@ -45,32 +71,41 @@ func TestCodeOnThePagesIsTested(t *testing.T) {
 	}
 	var files [][]string
 	for _, name := range names {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files = append(files, strings.Split(string(text), "\n"))
+		files = append(files, linesOf(t, name))
 	}
 	guides, err := filepath.Glob(pages + "/*.md")
 	if err != nil || len(guides) == 0 {
 		t.Fatal(guides, err)
 	}
-	block := regexp.MustCompile("(?ms)^```go\n(.*?)\n```$")
 	for _, guide := range guides {
-		text, err := os.ReadFile(guide)
-		if err != nil {
-			t.Fatal(err)
-		}
-		found := block.FindAllStringSubmatch(string(text), -1)
-		if len(found) == 0 && filepath.Base(guide) != "README.md" {
+		blocks := blocksOf(t, guide, "go")
+		if len(blocks) == 0 && filepath.Base(guide) != "README.md" {
 			t.Errorf("%s has no code", guide)
 		}
-		for _, code := range found {
-			lines := strings.Split(code[1], "\n")
+		for _, lines := range blocks {
 			if !slices.ContainsFunc(files, func(file []string) bool { return holds(file, lines) }) {
-				t.Errorf("%s has code that no test has:\n%s", guide, code[1])
+				t.Errorf("%s has code that no test has:\n%s", guide, strings.Join(lines, "\n"))
 			}
 		}
+	}
+}
+
+func TestJavaOnThePagesIsTested(t *testing.T) {
+	guides, err := filepath.Glob(pages + "/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, blocks := linesOf(t, java), 0
+	for _, page := range append(guides, readme) {
+		for _, lines := range blocksOf(t, page, "java") {
+			blocks++
+			if !holds(file, lines) {
+				t.Errorf("%s has Java that no test has:\n%s", page, strings.Join(lines, "\n"))
+			}
+		}
+	}
+	if blocks == 0 {
+		t.Error("no page has any Java")
 	}
 }
 

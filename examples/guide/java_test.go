@@ -53,13 +53,13 @@ func TestNamesAreMappedAsInJava(t *testing.T) {
 
 func amongOldReleases(rdb *redis.Client) *rratelimiter.Client {
 	client := rratelimiter.NewClient(rdb, rratelimiter.WithLimiterDefaults(
-		rratelimiter.WithRecordFormat(rratelimiter.Redisson316), // the oldest one reads this
-		rratelimiter.WithRecordPerRequest(),                     // it is older than 3.35.0
+		rratelimiter.WithRecordFormat(rratelimiter.Redisson316), // 3.16.4 to 3.16.8 read this
+		rratelimiter.WithRecordPerRequest(),                     // they are older than 3.35.0
 	))
 	return client
 }
 
-func TestRecordsAreWrittenForTheOldestRelease(t *testing.T) {
+func TestRecordsAreWrittenForOldReleases(t *testing.T) {
 	server := limittest.New(t)
 	trySetRate(t, server.Redis(), "orders")
 	if err := amongOldReleases(server.Redis()).RateLimiter("orders").Acquire(t.Context(), 1); err != nil {

@@ -28,6 +28,7 @@ import org.redisson.api.RedissonClient;
  * <pre>
  * version | id
  * methods                                                         those of RRateLimiter, as Java writes them
+ * page guide|readme                                               what the Java on that page is left with
  * trysetrate NAME TYPE RATE INTERVALMS [KEEPALIVEMS]              true or false
  * setrate    NAME TYPE RATE INTERVALMS [KEEPALIVEMS] [keepstate]
  * updaterate NAME TYPE RATE INTERVALMS [KEEPALIVEMS] [keepstate]  true or false
@@ -100,6 +101,8 @@ final class Commands {
                 return id();
             case "methods":
                 return methods();
+            case "page":
+                return Pages.run(client, args.text("a page"));
             default:
                 break;
         }

@@ -1,0 +1,38 @@
+package rratelimiter.compat;
+
+import org.redisson.api.RRateLimiter;
+import org.redisson.api.RateIntervalUnit;
+import org.redisson.api.RateType;
+import org.redisson.api.RedissonClient;
+
+/** The Java of the documentation, line by line: the tests of examples/guide hold the pages against this file. */
+final class Pages {
+    private Pages() {
+    }
+
+    /** Runs what stands on a page, and answers what it is left with. */
+    static String run(RedissonClient redisson, String page) {
+        return switch (page) {
+            case "guide" -> {
+                guide(redisson);
+                yield "";
+            }
+            case "readme" -> "" + readme(redisson);
+            default -> throw new IllegalArgumentException("no page " + page);
+        };
+    }
+
+    private static void guide(RedissonClient redisson) {
+        RRateLimiter orders = redisson.getRateLimiter("orders");
+        orders.trySetRate(RateType.OVERALL, 100, 1, RateIntervalUnit.SECONDS);
+        orders.acquire(1);
+    }
+
+    private static boolean readme(RedissonClient redisson) {
+        RRateLimiter limiter = redisson.getRateLimiter("orders");
+        limiter.trySetRate(RateType.OVERALL, 100, 1, RateIntervalUnit.SECONDS); // since 3.37: 100, Duration.ofSeconds(1)
+        limiter.acquire(1);
+        boolean allowed = limiter.tryAcquire(1);
+        return allowed;
+    }
+}
