@@ -456,21 +456,12 @@ func (c *Client) allowInOrder(ctx context.Context, counts map[string]int64, limi
 	return results, nil
 }
 
-// undo gives back what limiters granted, all at once and each call within the client's time for it: the very permits that
-// were taken, so that others' return when they would have returned. It goes on when ctx ends, but nobody waits for it then:
-// the permits must go back, the caller may be gone.
+// undo gives back what limiters granted, all at once and each call within the client's time for it. It goes on when ctx ends,
+// but nobody waits for it then: the permits must go back, the caller may be gone.
 func undo(ctx context.Context, counts map[string]int64, limiters []*Limiter, taken []source) error {
 	undone := make(chan error, len(limiters))
 	for i, l := range limiters {
-		if taken[i].local {
-			l.client.deputies.untake(l, counts[l.keyNames[keyConfig]])
-			undone <- nil
-			continue
-		}
-		go func() {
-			_, err := l.release(context.WithoutCancel(ctx), counts[l.keyNames[keyConfig]], taken[i].at)
-			undone <- err
-		}()
+		go func() { undone <- l.undo(context.WithoutCancel(ctx), counts[l.keyNames[keyConfig]], taken[i]) }()
 	}
 	var failed error
 	for range limiters {
@@ -484,4 +475,14 @@ func undo(ctx context.Context, counts map[string]int64, limiters []*Limiter, tak
 		}
 	}
 	return failed
+}
+
+// undo gives back the very permits that a grant took, so that others' return when they would have returned.
+func (l *Limiter) undo(ctx context.Context, n int64, from source) error {
+	if from.local {
+		l.client.deputies.untake(l, n)
+		return nil
+	}
+	_, err := l.release(ctx, n, from.at)
+	return err
 }

@@ -20,6 +20,11 @@ func init() {
 		_, idLength, _ = f.layout()
 		return int(f), idLength, known
 	}
+	hook.Allow = func(ctx context.Context, limiter any, n int64) (any, func(context.Context) error, error) {
+		l, from := limiter.(*Limiter), source{}
+		result, err := l.request(ctx, "allow", ask{n: n, detail: true, source: &from})
+		return result, func(ctx context.Context) error { return l.undo(ctx, n, from) }, err
+	}
 	hook.Survey = func(ctx context.Context, limiter any, first, count int, own bool) (hook.Stored, error) {
 		return limiter.(*Limiter).survey(ctx, first, count, own)
 	}

@@ -3,17 +3,16 @@ package httplimit
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/hook"
 )
 
 // ask.go knows how several limits are asked, so that either all allow or none has counted the request.
 
 // askAll asks at once where it can: limiters of one client. Else it asks in order, and gives back what it took once one
-// refuses or fails. An error beside a refusal is that some of it could not be given
-// back.
+// refuses or fails. An error beside a refusal is that some of it could not be given back.
 func askAll(ctx context.Context, claims []Claim) ([]Answer, error) {
 	limiters, permits := together(claims)
 	if limiters == nil {
@@ -55,45 +54,64 @@ func together(claims []Claim) ([]*rratelimiter.Limiter, []int64) {
 
 func askInOrder(ctx context.Context, claims []Claim) ([]Answer, error) {
 	answers := make([]Answer, 0, len(claims))
+	var ways []way
 	for _, c := range claims {
-		r, err := c.Limiter.Allow(ctx, c.Permits)
+		r, back, err := allow(ctx, c)
 		if err != nil {
-			return nil, errors.Join(err, undo(ctx, answers))
+			return nil, errors.Join(err, undo(ctx, ways))
 		}
 		if !r.Allowed {
-			err := undo(ctx, answers)
+			err := undo(ctx, ways)
 			for i, a := range answers {
-				if _, ok := a.Limiter.(releaser); ok {
+				if ways[i] != nil {
 					answers[i].Allowed, answers[i].Remaining = false, a.Remaining+a.Permits
 				}
 			}
 			return append(answers, Answer{Claim: c, Result: r, Refused: true}), err
 		}
-		answers = append(answers, Answer{Claim: c, Result: r})
+		answers, ways = append(answers, Answer{Claim: c, Result: r}), append(ways, back)
 	}
 	return answers, nil
 }
 
-// A releaser is a limiter that can take permits back. What others granted stays taken when a later limit refuses.
+// A way gives permits back; nil: there is none, so they stay taken when a later limit refuses.
+type way func(context.Context) error
+
+// A releaser is a limiter that can take permits back.
 type releaser interface {
 	Release(ctx context.Context, n int64) (int64, error)
 }
 
+// allow asks one limit, and tells how to give back what it took.
+func allow(ctx context.Context, c Claim) (rratelimiter.Result, way, error) {
+	if l, ok := c.Limiter.(*rratelimiter.Limiter); ok {
+		r, back, err := hook.Allow(ctx, l, c.Permits)
+		return r.(rratelimiter.Result), back, err
+	}
+	var back way
+	if l, ok := c.Limiter.(releaser); ok {
+		back = func(ctx context.Context) error {
+			_, err := l.Release(ctx, c.Permits)
+			return err
+		}
+	}
+	r, err := c.Limiter.Allow(ctx, c.Permits)
+	return r, back, err
+}
+
 // undo gives back what was taken. When ctx ends, that goes on for a second, but nobody waits for it.
-func undo(ctx context.Context, answers []Answer) error {
-	if len(answers) == 0 {
+func undo(ctx context.Context, ways []way) error {
+	if len(ways) == 0 {
 		return nil
 	}
 	undone := make(chan error, 1)
-	answers = slices.Clone(answers) // the caller's may change before all is undone
 	go func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		var failed error
-		for _, a := range answers {
-			if l, ok := a.Limiter.(releaser); ok {
-				_, err := l.Release(ctx, a.Permits)
-				failed = errors.Join(failed, err)
+		for _, back := range ways {
+			if back != nil {
+				failed = errors.Join(failed, back(ctx))
 			}
 		}
 		undone <- failed

@@ -206,22 +206,28 @@ func TestZeroGuardLetsAllPass(t *testing.T) {
 }
 
 func TestRefusalTakesNothingOfLimitsWithOtherCosts(t *testing.T) {
-	s := limittest.New(t)
-	cost := func(*http.Request) int64 { return 3 }
-	h := patient(
-		Per(s.Client(), "all", rratelimiter.PerMinute(100), nil).Cost(cost),
-		Per(s.Client(), "each", rratelimiter.PerMinute(1), byAddr),
-	).Middleware(ok)
-	wantCodes(t, h, "192.0.2.1", "/", 200)
-	s.Advance(30 * time.Second)
-	wantCodes(t, h, "192.0.2.1", "/", 429, 429, 429)
-	all := s.Client().RateLimiter("ratelimit:all")
-	if state, err := all.State(t.Context()); err != nil || state.Used != 3 {
-		t.Errorf("%+v, %v", state, err)
-	}
-	s.Advance(30 * time.Second)
-	if n, err := all.AvailablePermits(t.Context()); n != 100 || err != nil {
-		t.Errorf("%d are free when what was granted has expired, %v", n, err)
+	for _, clients := range []int{1, 2} {
+		s := limittest.New(t)
+		client := s.Client()
+		other := client
+		if clients == 2 { // so they are asked in order
+			other = s.Client()
+		}
+		h := patient(
+			Per(client, "all", rratelimiter.PerMinute(100), nil).Cost(func(*http.Request) int64 { return 3 }),
+			Per(other, "each", rratelimiter.PerMinute(1), byAddr),
+		).Middleware(ok)
+		wantCodes(t, h, "192.0.2.1", "/", 200)
+		s.Advance(30 * time.Second)
+		wantCodes(t, h, "192.0.2.1", "/", 429, 429, 429)
+		all := client.RateLimiter("ratelimit:all")
+		if state, err := all.State(t.Context()); err != nil || state.Used != 3 {
+			t.Errorf("%d clients: %+v, %v", clients, state, err)
+		}
+		s.Advance(30 * time.Second)
+		if n, err := all.AvailablePermits(t.Context()); n != 100 || err != nil {
+			t.Errorf("%d clients: %d are free once what was granted has expired, %v", clients, n, err)
+		}
 	}
 }
 

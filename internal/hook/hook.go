@@ -19,6 +19,10 @@ var RedissonHere func(ctx context.Context, limiter any) bool
 // Wake lets all callers who wait in a *rratelimiter.Client ask again, now.
 var Wake func(client any)
 
+// Allow is the Allow of a *rratelimiter.Limiter, with its rratelimiter.Result, and a way to give back what it took: those
+// permits, where Release gives back the oldest.
+var Allow func(ctx context.Context, limiter any, n int64) (result any, undo func(context.Context) error, err error)
+
 // Look tells what goes on in a *rratelimiter.Client, on the limiters with a name, or on all of them with "".
 var Look func(client any, limiter string) Calls
 
