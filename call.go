@@ -196,6 +196,7 @@ func (l *Limiter) insist(
 	for enforced := 0; ; {
 		switch {
 		case errors.Is(last, errOtherRate):
+			t.vain()
 			if err := l.enforce(ctx, enforced); err != nil {
 				return grants{attempts: int(t.attempts.Load())}, err
 			}

@@ -24,7 +24,7 @@ var (
 	// ErrOutcomeUnknown says that Redis may have served a call whose answer did not arrive, and which could not be made
 	// again within its time (WithCallTimeout), or not without doing twice what it does: so permits may be spent that
 	// nobody got. The cause is wrapped, too. A call that never reached Redis is not in doubt: its error is the cause.
-	ErrOutcomeUnknown = errors.New("rratelimiter: the call may or may not have taken permits")
+	ErrOutcomeUnknown = errors.New("rratelimiter: the call may or may not have been served")
 	// ErrCrossSlotName says that a name can't be used on this cluster, since Redisson's names of its keys lie in
 	// different slots. Names without braces, and names with a whole hash tag ("{tag}x"), don't have this trouble.
 	ErrCrossSlotName = errors.New("rratelimiter: the keys of this name lie in different cluster slots")

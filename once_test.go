@@ -635,6 +635,54 @@ func TestCallThatNeverWentOut(t *testing.T) {
 }
 
 // TestTrailOfACall: what is unknown of a call goes by all its attempts.
+// absent is a hook by which callers leave once they are served, before they hear of it.
+type absent struct{ leave func() }
+
+func (a absent) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (a absent) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (a absent) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if err == nil {
+			a.leave()
+		}
+		return err
+	}
+}
+
+// Who leaves in the very moment at which the server answers may have changed something, and must know it.
+func TestWhoLeavesAfterTheAnswerIsInDoubt(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		harmless := map[string]bool{ // these change nothing, or the same when they are called again
+			"AvailablePermits": true, "State": true, "Glance": true, "Repair": true, "Clients": true, "Config": true, "Exists": true,
+			"TTL": true,
+		}
+		for name := range everyMethod(nil, nil) {
+			r := newRig(t, s)
+			r.wipe()
+			r.setRate(r.limiter("{rl}"), PerMinute(10))
+			ctx, cancel := context.WithCancel(t.Context())
+			gone := make(chan struct{})
+			rdb := s.Client()
+			r.must(rdb.Ping(ctx).Err()) // so that there is a connection
+			rdb.AddHook(absent{func() {
+				cancel()
+				<-gone
+			}})
+			c := NewClient(rdb, WithCallTimeout(20*time.Second))
+			err := everyMethod(c, c.RateLimiter("{rl}"))[name](ctx)
+			close(gone)
+			if !errors.Is(err, context.Canceled) || errors.Is(err, ErrOutcomeUnknown) == harmless[name] {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
+}
+
 func TestTrailOfACall(t *testing.T) {
 	answer := redis.ErrNoScript
 	for name, test := range map[string]struct {
@@ -652,6 +700,8 @@ func TestTrailOfACall(t *testing.T) {
 		"lost, then answered":                {[]error{io.EOF, nil}, []bool{true, true}, nil, false},
 		"refused, then lost":                 {[]error{answer, io.EOF}, []bool{true, true}, io.EOF, true},
 		"refused, then never written":        {[]error{answer, io.EOF}, []bool{true, false}, io.EOF, false},
+		"answered after its caller's time":   {[]error{nil}, []bool{true}, context.DeadlineExceeded, true},
+		"answered, then never written":       {[]error{nil, io.EOF}, []bool{true, false}, io.EOF, false},
 		"what another attempt got is untold": {[]error{io.EOF, nil}, []bool{true, true}, errUntold, true},
 	} {
 		var sent trail

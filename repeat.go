@@ -29,7 +29,7 @@ type trail struct {
 }
 
 const (
-	markSent   = 1 << iota // the attempt that is made was written, at least in part
+	markSent   = 1 << iota // the last attempt was written, at least in part, and it is not known to have done nothing
 	markDoubt              // an earlier attempt may have been served
 	markClosed             // the call is over: nothing is written any more
 )
@@ -50,19 +50,29 @@ func (t *trail) String() string { return string(t.text) }
 var errClosedTrail = errors.New("rratelimiter: the time for the call is over")
 
 // begin notes one more attempt.
-func (t *trail) begin() { t.attempts.Add(1) }
+func (t *trail) begin() {
+	t.attempts.Add(1)
+	t.vain()
+}
 
-// end notes how an attempt ended: it is in doubt if it was written and the server did not say anything to it.
+// end notes how an attempt ended: it is in doubt if it was written and the server did not say anything to it. If it was
+// served, that stays noted: its caller's time may end before the answer reaches him.
 func (t *trail) end(err error) {
-	if err != nil && !isAnswer(err) {
+	if err == nil {
+		return
+	}
+	if !isAnswer(err) {
 		if t.marks.Load()&markSent != 0 {
 			t.marks.Or(markDoubt) // first, as somebody may look meanwhile
 		}
 		cause := err
 		t.last.Store(&cause)
 	}
-	t.marks.And(^uint32(markSent))
+	t.vain()
 }
+
+// vain notes that the last attempt did nothing.
+func (t *trail) vain() { t.marks.And(^uint32(markSent)) }
 
 // doubtful tells whether an attempt that ended may have been served.
 func (t *trail) doubtful() bool { return t.marks.Load()&markDoubt != 0 }

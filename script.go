@@ -212,13 +212,20 @@ func withinRest[T any](
 	}()
 	late := time.NewTimer(rest)
 	defer late.Stop()
+	var over error
 	select {
 	case a := <-landed:
 		return a.value, a.err
 	case <-ctx.Done():
-		return none, ctx.Err()
+		over = ctx.Err()
 	case <-late.C:
-		return none, errLate(c.callTimeout)
+		over = errLate(c.callTimeout)
+	}
+	select {
+	case a := <-landed: // just now
+		return a.value, a.err
+	default:
+		return none, over
 	}
 }
 
