@@ -68,7 +68,8 @@ type Client struct {
 }
 
 // NewClient makes a client over a go-redis client, which stays the caller's to close: that ends all waiting within a
-// second. Calls for many limiters travel together, in pipelines. On a cluster they go to each node by its own client, so
+// second; where an AutoPipeliner or a Conn is closed, which don't show it, as soon as the first in line looks again, after 15
+// seconds at most. Calls for many limiters travel together, in pipelines. On a cluster they go to each node by its own client, so
 // that a node that hangs holds up its own limiters alone: hooks that are to see them are added by
 // redis.ClusterClient.OnNewNode, as tracing and metrics of go-redis do.
 func NewClient(rdb Redis, opts ...Option) *Client {
