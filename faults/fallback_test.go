@@ -2,7 +2,9 @@ package faults
 
 import (
 	"fmt"
+	"net"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -16,24 +18,68 @@ import (
 
 // fallback_test.go takes Redis away from limiters that then decide in the process.
 
-// An outages is an observer that keeps what a process granted by itself.
+// An outages is an observer that keeps what a process decided by itself.
 type outages struct {
-	mu     sync.Mutex
-	grants map[string][]window.Grant
-	last   time.Time
+	mu   sync.Mutex
+	made []decision
+	away map[string]bool // limiters on which the process decided last
+}
+
+type decision struct {
+	rratelimiter.FlightInfo
+	at time.Time
 }
 
 func (o *outages) Flight(f rratelimiter.FlightInfo) {
-	if !f.Fallback {
-		return
-	}
-	now := time.Now()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.last = now
-	if f.Permits > 0 {
-		o.grants[f.Limiter] = append(o.grants[f.Limiter], window.Grant{Permits: f.Permits, Start: now.Add(-f.Latency), End: now})
+	if o.away == nil {
+		o.away = map[string]bool{}
 	}
+	if o.away[f.Limiter] = f.Fallback; f.Fallback {
+		o.made = append(o.made, decision{f, time.Now()})
+	}
+}
+
+// decisions are all so far, in order.
+func (o *outages) decisions() []decision {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.made)
+}
+
+// last is when the process decided last.
+func (o *outages) last() (at time.Time) {
+	for _, d := range o.decisions() {
+		at = d.at
+	}
+	return at
+}
+
+// grants of the process, by the names of limiters.
+func (o *outages) grants() map[string][]window.Grant {
+	grants := map[string][]window.Grant{}
+	for _, d := range o.decisions() {
+		grants[d.Limiter] = append(grants[d.Limiter], window.Grant{Permits: d.Permits, Start: d.at.Add(-d.Latency), End: d.at})
+	}
+	return grants
+}
+
+// end waits until Redis decides on limiters again, and tells how long that took.
+func (o *outages) end(t *testing.T, limiters ...*rratelimiter.Limiter) time.Duration {
+	t.Helper()
+	began := time.Now()
+	for _, l := range limiters {
+		eventually(t, "Redis decides on "+l.Name()+" again", func() bool {
+			if _, err := l.TryAcquire(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			return !o.away[l.Name()]
+		})
+	}
+	return time.Since(began)
 }
 
 // TestFallback: a Redis that is away costs callers one call's time at most, and none an error; the process keeps to its part
@@ -63,7 +109,7 @@ func fallBack(t *testing.T, takeAway func(*redistest.Server) (back func())) {
 	)
 	rate := rratelimiter.Rate{Permits: 2 * part, Interval: 500 * time.Millisecond}
 	server := redistest.Real(t)
-	o := &outages{grants: map[string][]window.Grant{}}
+	o := &outages{}
 	client := rratelimiter.NewClient(server.Client(func(o *redis.Options) { o.DialTimeout = timeout }),
 		rratelimiter.WithCallTimeout(timeout), rratelimiter.WithObserver(o),
 		rratelimiter.WithLimiterDefaults(rratelimiter.WithRate(rate), rratelimiter.WithFallback(0.5)))
@@ -89,20 +135,21 @@ func fallBack(t *testing.T, takeAway func(*redistest.Server) (back func())) {
 	}
 	known := began.Add(2 * timeout)
 	later := during.where(func(c call) bool { return c.Start.After(known) })
+	late := o.last().Sub(returned)
 	t.Logf("before: p99 %v; away: the longest %v, once it was known p99 %v of %d; last decision in the process %v after its return",
-		before.percentile(99), during.percentile(100), later.percentile(99), len(later), o.last.Sub(returned))
+		before.percentile(99), during.percentile(100), later.percentile(99), len(later), late)
 	if longest, limit := during.percentile(100), timeout+quick(before, during); longest > limit {
 		t.Errorf("a caller waited %v, not %v", longest, limit)
 	}
 	if p99, limit := later.percentile(99), quick(before, later)/2; p99 > limit {
 		t.Errorf("once it was known that Redis is away, 99 of 100 callers waited up to %v, not %v", p99, limit)
 	}
-	if late := o.last.Sub(returned); late > away-200*time.Millisecond {
+	if late > away-200*time.Millisecond {
 		t.Errorf("%v after its return Redis did not decide again", late)
 	}
-	granted := int64(0)
+	grants, granted := o.grants(), int64(0)
 	for _, l := range all {
-		most, _ := window.Largest(o.grants[l.Name()], rate.Interval)
+		most, _ := window.Largest(grants[l.Name()], rate.Interval)
 		if granted += most; most > part {
 			t.Errorf("the process granted %d permits in a window, of %d", most, part)
 		}
@@ -112,4 +159,57 @@ func fallBack(t *testing.T, takeAway func(*redistest.Server) (back func())) {
 	}
 	atRest(t)
 	eventually(t, "all goroutines are gone", func() bool { return runtime.NumGoroutine() <= goroutines+5 })
+}
+
+// TestFallbackFromAReplica: a server that became a replica answers who only looks, and serves nobody. Once that is known it is
+// not asked on behalf of callers any more, until it is a master again.
+func TestFallbackFromAReplica(t *testing.T) {
+	t.Parallel()
+	const (
+		every = 2 * time.Millisecond
+		away  = 2500 * time.Millisecond
+		most  = 4 // calls in the air at once
+	)
+	server := redistest.Real(t)
+	admin := server.Client()
+	o := &outages{}
+	client := rratelimiter.NewClient(server.Client(), rratelimiter.WithObserver(o))
+	limiter := client.RateLimiter("replica", rratelimiter.WithRate(ample), rratelimiter.WithFallback(1))
+	once := func(int) call { return ask(1, func() (bool, error) { return limiter.TryAcquire(t.Context(), 1) }) }
+	before := arrive(every, lasting(away/10), once)
+	host, port, err := net.SplitHostPort(refusing(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := admin.ReplicaOf(t.Context(), host, port).Err(); err != nil {
+		t.Fatal(err)
+	}
+	known := time.Now().Add(away / 5)
+	during := arrive(every, lasting(away), once)
+	if err := admin.ReplicaOf(t.Context(), "no", "one").Err(); err != nil {
+		t.Fatal(err)
+	}
+	returned := o.end(t, limiter)
+	for _, c := range append(before, during...) {
+		if c.err != nil || !c.Granted {
+			t.Fatalf("a caller got %v, %v", c.Granted, c.err)
+		}
+	}
+	asked, later := 0, during.where(func(c call) bool { return c.Start.After(known) })
+	for _, d := range o.decisions() {
+		if d.Attempts > 0 {
+			asked++
+		}
+	}
+	t.Logf("before: p99 %v; a replica: %d of %d calls asked it, the longest took %v, later p99 %v; a master: %v",
+		before.percentile(99), asked, len(during), during.percentile(100), later.percentile(99), returned)
+	if asked == 0 || asked > most {
+		t.Errorf("the replica was asked by %d calls", asked)
+	}
+	if p99, limit := later.percentile(99), quick(before, later)/2; p99 > limit {
+		t.Errorf("once it was known, 99 of 100 callers waited up to %v, not %v", p99, limit)
+	}
+	if returned > callTimeout+slack {
+		t.Errorf("%v after it is a master again it does not decide", returned)
+	}
 }
