@@ -110,7 +110,7 @@ func (b *breaker) rest(pause time.Duration) {
 // probe looks whether Redis is back, on behalf of nobody.
 func (l *Limiter) probe(b *breaker) {
 	began := time.Now()
-	g, err := within(context.Background(), l.client, l.peek)
+	_, err := within(context.Background(), l.client, l.sound)
 	reached := !unreachable(err)
 	b.mu.Lock()
 	b.probing = false
@@ -121,9 +121,11 @@ func (l *Limiter) probe(b *breaker) {
 	if reached {
 		l.client.reached(b, began)
 	}
-	if err == nil {
-		l.learn(g.rate, g.interval)
-	}
+}
+
+// sound asks Redis once whether it could grant permits: it fails on a replica, too.
+func (l *Limiter) sound(ctx context.Context) ([]int64, error) {
+	return l.client.try(ctx, new(trail), probeScript, l.keys())
 }
 
 // reached notes that Redis answered a call. If it was not to be reached before, whoever waits in the process asks again.

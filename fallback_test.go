@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -429,6 +430,64 @@ type redisError string
 
 func (e redisError) Error() string { return string(e) }
 func (redisError) RedisError()     {}
+
+// Who looks whether Redis is back changes nothing, whatever is there. The user of README's rule may do it, and a full server
+// does not refuse it; a replica does.
+func TestProbe(t *testing.T) {
+	for _, release := range []string{"7.0", "6.2"} {
+		t.Run(release, func(t *testing.T) {
+			if release == "6.2" {
+				redistest.UseOldest(t)
+			}
+			s := redistest.Real(t)
+			ctx := t.Context()
+			r := newRig(t, s)
+			c := NewClient(as(t, s, aclRule(t)), patient)
+			names := []string{"orders:none"}
+			for name, prepare := range map[string]func(l *Limiter){
+				"orders:rate": func(l *Limiter) { r.setRate(l, PerHour(10)) },
+				"orders:used": func(l *Limiter) { r.setRate(l, PerHour(10)); r.try(l, 3) },
+				"orders:lasting": func(l *Limiter) {
+					r.setRate(l, Rate{Permits: 10, Interval: time.Hour, KeepAlive: 2 * time.Hour})
+					r.try(l, 3)
+				},
+				"orders:mortal": func(l *Limiter) {
+					r.setRate(l, PerHour(10))
+					r.must(r.rdb.PExpire(ctx, l.name, time.Hour).Err())
+					r.try(l, 3)
+				},
+			} {
+				prepare(r.limiter(name))
+				names = append(names, name)
+			}
+			changes := func() string {
+				info, err := r.rdb.Info(ctx, "persistence").Result()
+				r.must(err)
+				_, rest, _ := strings.Cut(info, "rdb_changes_since_last_save:")
+				count, _, _ := strings.Cut(rest, "\r\n")
+				return count
+			}
+			r.must(r.rdb.ConfigSet(ctx, "maxmemory", "1").Err())
+			before, made := r.dump(), changes()
+			for _, name := range names {
+				if _, err := c.RateLimiter(name).sound(ctx); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+			r.unchanged(before, "a probe")
+			r.life(2*time.Hour, "orders:lasting", "{orders:lasting}:value", "{orders:lasting}:permits")
+			if got := changes(); got != made || got == "" {
+				t.Errorf("%s changes, %s before", got, made)
+			}
+			r.must(r.rdb.ReplicaOf(ctx, "127.0.0.1", "1").Err())
+			for _, name := range names {
+				if _, err := c.RateLimiter(name).sound(ctx); !unreachable(err) {
+					t.Errorf("%s, on a replica: %v", name, err)
+				}
+			}
+		})
+	}
+}
 
 // Errors that are answers come as always, and so does that of a redis client that was closed.
 func TestFallbackLeavesAnswersAlone(t *testing.T) {

@@ -32,6 +32,7 @@ var (
 	acquireScript    = loadScript("acquire")
 	allowAllScript   = loadScript("allowall")
 	expireScript     = loadScript("expire")
+	probeScript      = loadScript("probe")
 	releaseScript    = loadScript("release")
 	renameScript     = loadScript("rename")
 	setRateScript    = loadScript("setrate")

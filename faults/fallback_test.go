@@ -167,7 +167,7 @@ func TestFallbackFromAReplica(t *testing.T) {
 	t.Parallel()
 	const (
 		every = 2 * time.Millisecond
-		away  = 2500 * time.Millisecond
+		away  = 2 * time.Second
 		most  = 4 // calls in the air at once
 	)
 	server := redistest.Real(t)

@@ -10,8 +10,7 @@
 --       client has had grants before, as numbers between blanks]]]
 --       flags: r a record for each grant, u grant a part of the (only) size rather than nothing, d tell when permits will
 --       be free, e report another rate in force, where else the caller's is set where none is, b finish a rebuild, q the
---       queue goes on behind the strict groups, so nobody but these gets anything, j join no record of another call, w fail
---       where nobody can write, though there is nothing to write (only where nobody is to get anything)
+--       queue goes on behind the strict groups, so nobody but these gets anything, j join no record of another call
 -- reply 1 status (0, 1 to 7 not initialised: config.lua, 8 another rate is in force, 9 what an earlier attempt was granted
 --       can't be told any more), then with status 0:
 --       2 rate, 3 interval (ms), 4 permits free after all; no more if all is granted and there is nothing else to tell,
@@ -41,9 +40,6 @@
 local from, asked, flags, given, granularity = 0, ARGV[1], ARGV[5], ARGV[6], ARGV[7]
 if given == '' then
   given = nil
-end
-if ARGV[4] == '' and find(flags, 'w', 1, true) then
-  call('ZREMRANGEBYRANK', KEYS[4], '1', '0') -- an empty range, which replicas refuse, and full servers don't
 end
 --@include config
 if fault or notes == DIFFERS then
