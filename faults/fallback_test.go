@@ -213,3 +213,132 @@ func TestFallbackFromAReplica(t *testing.T) {
 		t.Errorf("%v after it is a master again it does not decide", returned)
 	}
 }
+
+// TestFallbackOnACluster: one master dies and another one hangs. The process decides on their limiters alone, and nobody
+// notices anything on those of the third.
+func TestFallbackOnACluster(t *testing.T) {
+	t.Parallel()
+	const (
+		each    = 4 // limiters on a node, one for each way to ask
+		every   = 2 * time.Millisecond
+		timeout = 400 * time.Millisecond
+		away    = 2 * time.Second
+		part    = 10
+	)
+	rate := rratelimiter.Rate{Permits: 2 * part, Interval: 500 * time.Millisecond}
+	nodes := redistest.Cluster(t, 3, "--cluster-require-full-coverage", "no")
+	o := &outages{}
+	rdb := nodes.ClusterClient()
+	client := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(timeout), rratelimiter.WithObserver(o),
+		rratelimiter.WithLimiterDefaults(rratelimiter.WithFallback(0.5)))
+	on := func(s *redistest.Server, rate rratelimiter.Rate, count int) (all []*rratelimiter.Limiter) {
+		for i := 0; len(all) < count; i++ {
+			name := fmt.Sprint(rate, i)
+			if node, err := rdb.MasterForKey(t.Context(), name); err != nil {
+				t.Fatal(err)
+			} else if node.Options().Addr == s.Addr {
+				all = append(all, client.RateLimiter(name, rratelimiter.WithRate(rate)))
+			}
+		}
+		return all
+	}
+	dead, hung, fine := nodes.Servers[0], nodes.Servers[1], nodes.Servers[2]
+	well, pair := on(fine, ample, each), on(fine, rratelimiter.PerHour(1_000_000), 1)[0]
+	sick := append(on(dead, rate, each), on(hung, rate, each)...)
+	try := func(i int) call {
+		return ask(1, func() (bool, error) { return well[i%each].TryAcquire(t.Context(), 1) })
+	}
+	before := arrive(every, lasting(away/5), try)
+	o.end(t, append(sick, pair)...)
+
+	dead.Kill()
+	hung.Pause()
+	over := lasting(away)
+	var others calls
+	got := make([]calls, len(sick))
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		others = arrive(every, over, func(i int) call {
+			switch l := well[i%each]; i / each % 3 {
+			case 0:
+				return try(i)
+			case 1:
+				return ask(1, func() (bool, error) { return true, second(l.AcquireUpTo(t.Context(), 1)) })
+			default:
+				return ask(1, func() (bool, error) { return true, second(client.AllowAll(t.Context(), 1, l)) })
+			}
+		})
+	})
+	for i, l := range sick {
+		ways := [each]func() (permits int64, err error){
+			func() (int64, error) { return one(l.TryAcquire(t.Context(), 1)) },
+			func() (int64, error) { return l.AcquireUpTo(t.Context(), 2) },
+			func() (int64, error) { return 1, l.Acquire(t.Context(), 1) },
+			func() (int64, error) {
+				results, err := client.AllowAll(t.Context(), 1, pair, l)
+				return one(err == nil && results[1].Allowed, err)
+			},
+		}
+		wg.Go(func() {
+			got[i] = load(2, 1, 5*time.Millisecond, over, func(int) call {
+				var permits int64
+				c := ask(0, func() (_ bool, err error) {
+					permits, err = ways[i%each]()
+					return permits > 0, err
+				})
+				c.Permits = permits
+				return c
+			})
+		})
+	}
+	wg.Wait()
+	hung.Resume()
+	hangs := o.end(t, sick[each:]...)
+	dead.Restart()
+	nodes.Ready()
+	dies := o.end(t, sick[:each]...)
+	t.Logf("healthy node: p99 %v of %d calls before, %v of %d meanwhile; back to the node that hung within %v, to the dead one %v",
+		before.percentile(99), len(before), others.percentile(99), len(others), hangs, dies)
+
+	for _, c := range others.where(failed) {
+		t.Errorf("on the healthy node: %v", c.err)
+	}
+	if p99, limit := others.percentile(99), quick(before, others); p99 > limit {
+		t.Errorf("on the healthy node 99 of 100 calls took up to %v, not %v", p99, limit)
+	}
+	decided := map[string]int{}
+	for _, d := range o.decisions() {
+		decided[d.Limiter]++
+	}
+	for _, l := range append(well, pair) {
+		if decided[l.Name()] > 0 {
+			t.Errorf("the process decided %d times on %s, which is on the healthy node", decided[l.Name()], l.Name())
+		}
+	}
+	for i, l := range sick {
+		var grants []window.Grant
+		for _, c := range got[i] {
+			if c.err != nil {
+				t.Fatalf("on a node that is away: %v", c.err)
+			}
+			grants = append(grants, window.Grant{Permits: c.Permits, Start: c.Start, End: c.End})
+		}
+		if most, _ := window.Largest(grants, rate.Interval); most > part || most < part/2 {
+			t.Errorf("%s: %d permits were granted in a window, of %d", l.Name(), most, part)
+		}
+	}
+	if limit := callTimeout + slack; hangs > limit || dies > limit {
+		t.Errorf("after %v and %v Redis decides again", hangs, dies)
+	}
+}
+
+// second is the error of a call, whatever else it brings.
+func second[T any](_ T, err error) error { return err }
+
+// one is how many permits a caller has who wanted one.
+func one(granted bool, err error) (int64, error) {
+	if granted {
+		return 1, err
+	}
+	return 0, err
+}
