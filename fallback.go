@@ -234,7 +234,40 @@ func (c *Client) breakerTo(ctx context.Context, l *Limiter) *breaker {
 	}
 	ln := c.enter(l)
 	defer ln.exit()
+	return ln.way()
+}
+
+// way gives the breaker of a line whose flights go by themselves: that of its shard on a Ring, else its own.
+func (ln *line) way() *breaker {
+	if ring, ok := ln.client.rdb.(*redis.Ring); ok {
+		if shard, err := ring.GetShardClientForKey(ln.limiter.keyNames[keyConfig]); err == nil {
+			return ln.client.shards.breakerTo(shard)
+		}
+	}
 	return &ln.breaker
+}
+
+// shards are the breakers of the ways to the shards of a Ring.
+type shards struct {
+	mu  sync.Mutex
+	all map[*redis.Client]*breaker
+}
+
+// mostShards is how many shards are remembered, those that have left the Ring included.
+const mostShards = 1024
+
+func (s *shards) breakerTo(shard *redis.Client) *breaker {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.all[shard]
+	if b == nil {
+		if s.all == nil || len(s.all) == mostShards {
+			s.all = map[*redis.Client]*breaker{}
+		}
+		b = &breaker{}
+		s.all[shard] = b
+	}
+	return b
 }
 
 // mostDeputies is of how many limiters a client knows the rate, where it is not WithRate's, or what it granted by itself.

@@ -57,7 +57,7 @@ func newLane(node Redis, timeout time.Duration) *lane {
 func (c *Client) send(f *flight) {
 	cluster, ok := c.rdb.(*redis.ClusterClient)
 	if f.breaker = &c.lane.breaker; !ok && c.lane.seats == 1 {
-		f.breaker = &f.line.breaker
+		f.breaker = f.line.way()
 	}
 	if f.bypass() {
 		return

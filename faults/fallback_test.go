@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"runtime"
@@ -214,27 +215,63 @@ func TestFallbackFromAReplica(t *testing.T) {
 	}
 }
 
-// TestFallbackOnACluster: one master dies and another one hangs. The process decides on their limiters alone, and nobody
-// notices anything on those of the third.
-func TestFallbackOnACluster(t *testing.T) {
+// TestFallbackByNodes: of three servers one dies and another one hangs. The process decides on their limiters alone, and
+// nobody notices anything on those of the third.
+func TestFallbackByNodes(t *testing.T) {
 	t.Parallel()
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		nodes := redistest.Cluster(t, 3, "--cluster-require-full-coverage", "no")
+		rdb := nodes.ClusterClient()
+		fallBackByNodes(t, nodes.Servers, rdb, rdb.MasterForKey, nodes.Ready)
+	})
+	t.Run("ring that keeps its shards", func(t *testing.T) {
+		t.Parallel()
+		servers := []*redistest.Server{redistest.Real(t), redistest.Real(t), redistest.Real(t)}
+		ring := newRing(t, servers, func(o *redis.RingOptions) {
+			o.HeartbeatFn = func(context.Context, *redis.Client) bool { return true }
+		})
+		fallBackByNodes(t, servers, ring, func(_ context.Context, key string) (*redis.Client, error) {
+			return ring.GetShardClientForKey(key)
+		}, func() {})
+	})
+}
+
+func newRing(t *testing.T, servers []*redistest.Server, opts ...func(*redis.RingOptions)) *redis.Ring {
+	o := &redis.RingOptions{Addrs: map[string]string{}}
+	for i, s := range servers {
+		o.Addrs[fmt.Sprint("shard", i)] = s.Addr
+	}
+	for _, opt := range opts {
+		opt(o)
+	}
+	ring := redis.NewRing(o)
+	t.Cleanup(func() { _ = ring.Close() })
+	return ring
+}
+
+// fallBackByNodes takes two of three servers away. A way tells which one holds a key, and ready waits until all are whole
+// again after a restart.
+func fallBackByNodes(
+	t *testing.T, servers []*redistest.Server, rdb rratelimiter.Redis,
+	way func(ctx context.Context, key string) (*redis.Client, error), ready func(),
+) {
 	const (
-		each    = 4 // limiters on a node, one for each way to ask
+		each    = 4 // limiters on a server, one for each way to ask
 		every   = 2 * time.Millisecond
 		timeout = 400 * time.Millisecond
 		away    = 2 * time.Second
 		part    = 10
 	)
 	rate := rratelimiter.Rate{Permits: 2 * part, Interval: 500 * time.Millisecond}
-	nodes := redistest.Cluster(t, 3, "--cluster-require-full-coverage", "no")
 	o := &outages{}
-	rdb := nodes.ClusterClient()
 	client := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(timeout), rratelimiter.WithObserver(o),
 		rratelimiter.WithLimiterDefaults(rratelimiter.WithFallback(0.5)))
+	names := 0
 	on := func(s *redistest.Server, rate rratelimiter.Rate, count int) (all []*rratelimiter.Limiter) {
-		for i := 0; len(all) < count; i++ {
-			name := fmt.Sprint(rate, i)
-			if node, err := rdb.MasterForKey(t.Context(), name); err != nil {
+		for ; len(all) < count; names++ {
+			name := fmt.Sprint("limiter", names)
+			if node, err := way(t.Context(), name); err != nil {
 				t.Fatal(err)
 			} else if node.Options().Addr == s.Addr {
 				all = append(all, client.RateLimiter(name, rratelimiter.WithRate(rate)))
@@ -242,9 +279,9 @@ func TestFallbackOnACluster(t *testing.T) {
 		}
 		return all
 	}
-	dead, hung, fine := nodes.Servers[0], nodes.Servers[1], nodes.Servers[2]
-	well, pair := on(fine, ample, each), on(fine, rratelimiter.PerHour(1_000_000), 1)[0]
-	sick := append(on(dead, rate, each), on(hung, rate, each)...)
+	dead, hung, fine := servers[0], servers[1], servers[2]
+	well, pair := on(fine, ample, each), on(fine, ample, 1)[0]
+	sick, late := append(on(dead, rate, each), on(hung, rate, each)...), append(on(dead, rate, 5), on(hung, rate, 5)...)
 	try := func(i int) call {
 		return ask(1, func() (bool, error) { return well[i%each].TryAcquire(t.Context(), 1) })
 	}
@@ -291,35 +328,47 @@ func TestFallbackOnACluster(t *testing.T) {
 			})
 		})
 	}
+	time.Sleep(away * 3 / 4)
+	for _, l := range late {
+		if ok, err := l.TryAcquire(t.Context(), 1); !ok || err != nil {
+			t.Errorf("%s, for the first time: %v, %v", l.Name(), ok, err)
+		}
+	}
 	wg.Wait()
 	hung.Resume()
 	hangs := o.end(t, sick[each:]...)
 	dead.Restart()
-	nodes.Ready()
+	ready()
 	dies := o.end(t, sick[:each]...)
-	t.Logf("healthy node: p99 %v of %d calls before, %v of %d meanwhile; back to the node that hung within %v, to the dead one %v",
+	t.Logf("healthy server: p99 %v of %d calls before, %v of %d meanwhile; back to the one that hung within %v, to the dead one %v",
 		before.percentile(99), len(before), others.percentile(99), len(others), hangs, dies)
 
 	for _, c := range others.where(failed) {
-		t.Errorf("on the healthy node: %v", c.err)
+		t.Errorf("on the healthy server: %v", c.err)
 	}
 	if p99, limit := others.percentile(99), quick(before, others); p99 > limit {
-		t.Errorf("on the healthy node 99 of 100 calls took up to %v, not %v", p99, limit)
+		t.Errorf("on the healthy server 99 of 100 calls took up to %v, not %v", p99, limit)
 	}
-	decided := map[string]int{}
+	decided, asked := map[string]int{}, map[string]int{}
 	for _, d := range o.decisions() {
 		decided[d.Limiter]++
+		asked[d.Limiter] += d.Attempts
 	}
 	for _, l := range append(well, pair) {
 		if decided[l.Name()] > 0 {
-			t.Errorf("the process decided %d times on %s, which is on the healthy node", decided[l.Name()], l.Name())
+			t.Errorf("the process decided %d times on %s, which is on the healthy server", decided[l.Name()], l.Name())
+		}
+	}
+	for _, l := range late {
+		if decided[l.Name()] == 0 || asked[l.Name()] > 0 {
+			t.Errorf("%d decisions on %s, for which the server was asked %d times", decided[l.Name()], l.Name(), asked[l.Name()])
 		}
 	}
 	for i, l := range sick {
 		var grants []window.Grant
 		for _, c := range got[i] {
 			if c.err != nil {
-				t.Fatalf("on a node that is away: %v", c.err)
+				t.Fatalf("on a server that is away: %v", c.err)
 			}
 			grants = append(grants, window.Grant{Permits: c.Permits, Start: c.Start, End: c.End})
 		}
@@ -329,6 +378,66 @@ func TestFallbackOnACluster(t *testing.T) {
 	}
 	if limit := callTimeout + slack; hangs > limit || dies > limit {
 		t.Errorf("after %v and %v Redis decides again", hangs, dies)
+	}
+}
+
+// TestFallbackOnARing: a Ring takes a shard that is dead out, and its limiters begin anew on another one, until it is back.
+// The process decides until then.
+func TestFallbackOnARing(t *testing.T) {
+	t.Parallel()
+	dead, fine := redistest.Real(t), redistest.Real(t)
+	ring := newRing(t, []*redistest.Server{dead, fine}, func(o *redis.RingOptions) { o.HeartbeatFrequency = 200 * time.Millisecond })
+	o := &outages{}
+	client := rratelimiter.NewClient(ring, rratelimiter.WithObserver(o),
+		rratelimiter.WithLimiterDefaults(rratelimiter.WithRate(ample), rratelimiter.WithFallback(0.5)))
+	var sick, well *rratelimiter.Limiter
+	for i := 0; sick == nil || well == nil; i++ {
+		l := client.RateLimiter(fmt.Sprint("limiter", i))
+		if shard, err := ring.GetShardClientForKey(l.Name()); err != nil {
+			t.Fatal(err)
+		} else if shard.Options().Addr == dead.Addr {
+			sick = l
+		} else {
+			well = l
+		}
+	}
+	take := func(l *rratelimiter.Limiter) {
+		t.Helper()
+		if ok, err := l.TryAcquire(t.Context(), 1); !ok || err != nil {
+			t.Error(ok, err)
+		}
+	}
+	there := func(s *redistest.Server) bool {
+		t.Helper()
+		n, err := s.Client().Exists(t.Context(), sick.Name()).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n == 1
+	}
+	take(sick)
+	take(well)
+	dead.Kill()
+	take(sick)
+	if len(o.decisions()) == 0 {
+		t.Error("the process did not decide")
+	}
+	eventually(t, "another shard decides", func() bool {
+		take(sick)
+		take(well)
+		return there(fine)
+	})
+	o.end(t, sick)
+	dead.Restart()
+	eventually(t, "the shard that was dead decides again", func() bool {
+		take(sick)
+		take(well)
+		return there(dead)
+	})
+	for _, d := range o.decisions() {
+		if d.Limiter != sick.Name() {
+			t.Errorf("the process decided on %s: %v", d.Limiter, d.Err)
+		}
 	}
 }
 
