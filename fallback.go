@@ -109,8 +109,11 @@ func (b *breaker) rest(pause time.Duration) {
 
 // probe looks whether Redis is back, on behalf of nobody.
 func (l *Limiter) probe(b *breaker) {
-	began := time.Now()
-	_, err := within(context.Background(), l.client, l.sound)
+	began, look := time.Now(), l.sound
+	if b == &l.client.lane.breaker && l.client.clustered() {
+		look = l.found
+	}
+	_, err := within(context.Background(), l.client, look)
 	reached := !unreachable(err)
 	b.mu.Lock()
 	b.probing = false
@@ -126,6 +129,12 @@ func (l *Limiter) probe(b *breaker) {
 // sound asks Redis once whether it could grant permits: it fails on a replica, too.
 func (l *Limiter) sound(ctx context.Context) ([]int64, error) {
 	return l.client.try(ctx, new(trail), probeScript, l.keys())
+}
+
+// found looks for the node of a cluster that serves the limiter, and asks it nothing: it may be another one that is away.
+func (l *Limiter) found(ctx context.Context) ([]int64, error) {
+	_, err := l.client.serverOf(ctx, l.keyNames[keyConfig])
+	return nil, err
 }
 
 // reached notes that Redis answered a call. If it was not to be reached before, whoever waits in the process asks again.
@@ -241,33 +250,10 @@ func (c *Client) breakerTo(ctx context.Context, l *Limiter) *breaker {
 func (ln *line) way() *breaker {
 	if ring, ok := ln.client.rdb.(*redis.Ring); ok {
 		if shard, err := ring.GetShardClientForKey(ln.limiter.keyNames[keyConfig]); err == nil {
-			return ln.client.shards.breakerTo(shard)
+			return &ln.client.laneTo(shard).breaker
 		}
 	}
 	return &ln.breaker
-}
-
-// shards are the breakers of the ways to the shards of a Ring.
-type shards struct {
-	mu  sync.Mutex
-	all map[*redis.Client]*breaker
-}
-
-// mostShards is how many shards are remembered, those that have left the Ring included.
-const mostShards = 1024
-
-func (s *shards) breakerTo(shard *redis.Client) *breaker {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	b := s.all[shard]
-	if b == nil {
-		if s.all == nil || len(s.all) == mostShards {
-			s.all = map[*redis.Client]*breaker{}
-		}
-		b = &breaker{}
-		s.all[shard] = b
-	}
-	return b
 }
 
 // mostDeputies is of how many limiters a client knows the rate, where it is not WithRate's, or what it granted by itself.

@@ -489,6 +489,95 @@ func TestProbe(t *testing.T) {
 	}
 }
 
+// halfCluster is a client of a cluster whose first half of slots is on a server, and the other half on one that is away. Its
+// first look for nodes fails.
+func halfCluster(t *testing.T, s *redistest.Server) *redis.ClusterClient {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	away := listener.Addr().String()
+	listener.Close()
+	var looked atomic.Bool
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{
+		DialerRetries: 1,
+		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+			if !looked.Swap(true) {
+				return nil, errRefused
+			}
+			return []redis.ClusterSlot{
+				{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: s.Addr}}},
+				{Start: 8192, End: 16383, Nodes: []redis.ClusterNode{{Addr: away}}},
+			}, nil
+		},
+	})
+	t.Cleanup(func() { rdb.Close() })
+	return rdb
+}
+
+// limitersOf gives a limiter on each half.
+func limitersOf(c *Client) (here, away *Limiter) {
+	for i := 0; here == nil || away == nil; i++ {
+		l := c.RateLimiter(fmt.Sprint(i), WithRate(PerHour(1_000_000)), WithFallback(1))
+		if slot(l.name) < 8192 {
+			here = l
+		} else {
+			away = l
+		}
+	}
+	return here, away
+}
+
+// Whether nodes can be found is looked for by that alone, even on behalf of a limiter whose node is away.
+func TestFallbackUntilNodesAreFound(t *testing.T) {
+	c := NewClient(halfCluster(t, redistest.Embedded(t)), patient)
+	here, away := limitersOf(c)
+	mustTry(t, here, 1, true)
+	if !c.lane.breaker.broken.Load() {
+		t.Fatal("a node was found at once")
+	}
+	soon(t, "nodes are found", func() bool {
+		mustTry(t, away, 1, true)
+		return !c.lane.breaker.broken.Load()
+	})
+	mustTry(t, here, 1, true)
+	if state, err := here.State(t.Context()); err != nil || state.Used != 1 {
+		t.Errorf("%+v, %v, after one call of which Redis knows", state, err)
+	}
+}
+
+// What is known of the way to a node lasts, though its callers come one by one, and others ask other nodes between.
+func TestFallbackKeepsInMindWhichNodeIsAway(t *testing.T) {
+	o := &log{}
+	rdb := halfCluster(t, redistest.Embedded(t))
+	if _, err := rdb.MasterForKey(t.Context(), ""); err == nil {
+		t.Fatal("a node was found at once")
+	}
+	c := NewClient(rdb, WithObserver(o), patient)
+	here, away := limitersOf(c)
+	for range 20 {
+		mustTry(t, here, 1, true)
+		mustTry(t, away, 1, true)
+		n, err := away.AcquireUpTo(t.Context(), 1)
+		if n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	asked := 0
+	for _, f := range o.all() {
+		if f.Fallback != (f.Limiter == away.name) {
+			t.Errorf("%+v", f)
+		}
+		if f.Limiter == away.name {
+			asked += f.Attempts
+		}
+	}
+	if asked != 1 {
+		t.Errorf("the node that is away was asked %d times on behalf of callers", asked)
+	}
+}
+
 // Errors that are answers come as always, and so does that of a redis client that was closed.
 func TestFallbackLeavesAnswersAlone(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

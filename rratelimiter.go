@@ -61,8 +61,7 @@ type Client struct {
 	lane     *lane // to the server, or to all of them where lanes has none
 
 	lanesMu sync.Mutex
-	lanes   map[*redis.Client]*lane // to the nodes of a cluster
-	shards  shards
+	lanes   map[*redis.Client]*lane // to the nodes of a cluster, or the shards of a Ring
 
 	watching atomic.Bool // the redis client is looked at, since callers wait
 	alone    bool        // no Redisson can be on this server (limittest)
