@@ -34,6 +34,10 @@ func unreachable(err error) bool {
 		says(err, notNow...) || says(err, "BUSY")
 }
 
+// isOfSlot tells whether an error that unreachable knows is of one slot alone, and nothing is wrong with the node: that slot is
+// on its way to another one, or nobody has it.
+func isOfSlot(err error) bool { return says(err, "TRYAGAIN", "CLUSTERDOWN Hash slot") }
+
 // Redis is asked again after a pause, which grows while it can't be reached.
 const (
 	shortestOutage = 100 * time.Millisecond
@@ -86,12 +90,12 @@ func (b *breaker) ask() (broken bool, retry time.Duration, probe bool) {
 	return broken, max(retry, shortestOutage/10), probe
 }
 
-// fail notes that a call did not reach the node: it breaks the way, unless a call that began later was answered. It tells
+// fail notes why a call did not reach the node: it breaks the way, unless a call that began later was answered. It tells
 // when it is worth while to ask again.
-func (b *breaker) fail(began time.Time) (retry time.Duration) {
+func (b *breaker) fail(began time.Time, why error) (retry time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.silent(began) {
+	if !b.silent(began) || isOfSlot(why) {
 		return shortestOutage
 	}
 	if !b.broken.Load() {
@@ -114,7 +118,7 @@ func (l *Limiter) probe(b *breaker) {
 		look = l.found
 	}
 	_, err := within(context.Background(), l.client, look)
-	reached := !unreachable(err)
+	reached := !unreachable(err) || isOfSlot(err)
 	b.mu.Lock()
 	b.probing = false
 	if !reached {
@@ -185,7 +189,7 @@ func (f *flight) deputize(g grants, err error) (grants, error) {
 		return g, err
 	}
 	attempts := g.attempts
-	if g, known := l.deputize(f.groups, f.strict, f.flags(), f.breaker.fail(f.started)); known {
+	if g, known := l.deputize(f.groups, f.strict, f.flags(), f.breaker.fail(f.started, err)); known {
 		g.attempts = attempts
 		return g, nil
 	}
@@ -221,7 +225,7 @@ func reach[T any](
 		c.reached(b, began)
 		return answer, nil, err
 	}
-	if local, known := deputize(b.fail(began)); known {
+	if local, known := deputize(b.fail(began, err)); known {
 		return local, err, nil
 	}
 	return answer, nil, err

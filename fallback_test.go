@@ -578,6 +578,54 @@ func TestFallbackKeepsInMindWhichNodeIsAway(t *testing.T) {
 	}
 }
 
+// A halfMoved is a hook that answers scripts on some keys as a node does from which their slot is moving.
+type halfMoved struct{ moving string }
+
+func (halfMoved) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h halfMoved) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if args := cmd.Args(); len(args) > 3 && args[3] == h.moving {
+			err := redisError("TRYAGAIN Multiple keys request during rehashing of slot")
+			cmd.SetErr(err)
+			return err
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (h halfMoved) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// A slot that is half moved is no matter of the others on its node.
+func TestFallbackOfASlotAlone(t *testing.T) {
+	o := &log{}
+	rdb := redistest.Embedded(t).Client()
+	rdb.AddHook(halfMoved{"moving"})
+	c := NewClient(rdb, WithObserver(o), patient)
+	limiter := func(name string) *Limiter { return c.RateLimiter(name, WithRate(PerHour(1_000_000)), WithFallback(1)) }
+	moving, there := limiter("moving"), limiter("there")
+	for range 5 {
+		for _, l := range []*Limiter{moving, there} {
+			mustTry(t, l, 1, true)
+			if n, err := l.AcquireUpTo(t.Context(), 1); n != 1 || err != nil {
+				t.Error(n, err)
+			}
+		}
+	}
+	for _, f := range o.all() {
+		if f.Fallback != (f.Limiter == "moving") {
+			t.Errorf("%+v", f)
+		}
+	}
+	c.lane.breaker.fail(time.Now(), errRefused)
+	soon(t, "a node is back whose slot is half moved", func() bool {
+		mustTry(t, moving, 1, true)
+		return !c.lane.breaker.broken.Load()
+	})
+}
+
 // Errors that are answers come as always, and so does that of a redis client that was closed.
 func TestFallbackLeavesAnswersAlone(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
