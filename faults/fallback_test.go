@@ -257,15 +257,14 @@ func fallBackByNodes(
 	way func(ctx context.Context, key string) (*redis.Client, error), ready func(),
 ) {
 	const (
-		each    = 4 // limiters on a server, one for each way to ask
-		every   = 2 * time.Millisecond
-		timeout = 400 * time.Millisecond
-		away    = 2 * time.Second
-		part    = 10
+		each  = 4 // limiters on a server, one for each way to ask
+		every = 2 * time.Millisecond
+		away  = 5 * callTimeout / 2
+		part  = 10
 	)
 	rate := rratelimiter.Rate{Permits: 2 * part, Interval: 500 * time.Millisecond}
 	o := &outages{}
-	client := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(timeout), rratelimiter.WithObserver(o),
+	client := rratelimiter.NewClient(rdb, rratelimiter.WithObserver(o),
 		rratelimiter.WithLimiterDefaults(rratelimiter.WithFallback(0.5)))
 	names := 0
 	on := func(s *redistest.Server, rate rratelimiter.Rate, count int) (all []*rratelimiter.Limiter) {
@@ -285,7 +284,7 @@ func fallBackByNodes(
 	try := func(i int) call {
 		return ask(1, func() (bool, error) { return well[i%each].TryAcquire(t.Context(), 1) })
 	}
-	before := arrive(every, lasting(away/5), try)
+	before := arrive(every, lasting(away/10), try)
 	o.end(t, append(sick, pair)...)
 
 	dead.Kill()
