@@ -176,16 +176,6 @@ func (g grants) granted(i int, of group) int64 {
 // wait tells how long the first caller of a group who was refused has to wait.
 func (g grants) wait(i int) time.Duration { return millis(g.groups[2*i+1]) }
 
-// peek asks Redis once for no permits.
-func (l *Limiter) peek(ctx context.Context) (grants, error) {
-	var q question
-	reply, err := l.client.try(ctx, new(trail), acquireScript, l.keys(), q.ask(nil, l, nil, 0, "", false)...)
-	if err != nil {
-		return grants{}, err
-	}
-	return l.readGrants(reply, q.now)
-}
-
 // insist asks Redis for permits for groups of callers until it has an answer: with a question that may have been asked
 // before, and then with the error in which that ended. A rate that is enforced and not in force is set on the way.
 func (l *Limiter) insist(

@@ -34,6 +34,10 @@ func unreachable(err error) bool {
 		says(err, notNow...) || says(err, "BUSY")
 }
 
+// isOfSlot tells whether an error that unreachable knows is of one slot alone, and nothing is wrong with the node: that slot is
+// on its way to another one, or nobody has it.
+func isOfSlot(err error) bool { return says(err, "TRYAGAIN", "CLUSTERDOWN Hash slot") }
+
 // Redis is asked again after a pause, which grows while it can't be reached.
 const (
 	shortestOutage = 100 * time.Millisecond
@@ -86,12 +90,12 @@ func (b *breaker) ask() (broken bool, retry time.Duration, probe bool) {
 	return broken, max(retry, shortestOutage/10), probe
 }
 
-// fail notes that a call did not reach the node: it breaks the way, unless a call that began later was answered. It tells
+// fail notes why a call did not reach the node: it breaks the way, unless a call that began later was answered. It tells
 // when it is worth while to ask again.
-func (b *breaker) fail(began time.Time) (retry time.Duration) {
+func (b *breaker) fail(began time.Time, why error) (retry time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.silent(began) {
+	if !b.silent(began) || isOfSlot(why) {
 		return shortestOutage
 	}
 	if !b.broken.Load() {
@@ -109,9 +113,12 @@ func (b *breaker) rest(pause time.Duration) {
 
 // probe looks whether Redis is back, on behalf of nobody.
 func (l *Limiter) probe(b *breaker) {
-	began := time.Now()
-	g, err := within(context.Background(), l.client, l.peek)
-	reached := !unreachable(err)
+	began, look := time.Now(), l.sound
+	if b == &l.client.lane.breaker && l.client.clustered() {
+		look = l.found
+	}
+	_, err := within(context.Background(), l.client, look)
+	reached := !unreachable(err) || isOfSlot(err)
 	b.mu.Lock()
 	b.probing = false
 	if !reached {
@@ -121,9 +128,17 @@ func (l *Limiter) probe(b *breaker) {
 	if reached {
 		l.client.reached(b, began)
 	}
-	if err == nil {
-		l.learn(g.rate, g.interval)
-	}
+}
+
+// sound asks Redis once whether it could grant permits: it fails on a replica, too.
+func (l *Limiter) sound(ctx context.Context) ([]int64, error) {
+	return l.client.try(ctx, new(trail), probeScript, l.keys())
+}
+
+// found looks for the node of a cluster that serves the limiter, and asks it nothing: it may be another one that is away.
+func (l *Limiter) found(ctx context.Context) ([]int64, error) {
+	_, err := l.client.serverOf(ctx, l.keyNames[keyConfig])
+	return nil, err
 }
 
 // reached notes that Redis answered a call. If it was not to be reached before, whoever waits in the process asks again.
@@ -174,7 +189,7 @@ func (f *flight) deputize(g grants, err error) (grants, error) {
 		return g, err
 	}
 	attempts := g.attempts
-	if g, known := l.deputize(f.groups, f.strict, f.flags(), f.breaker.fail(f.started)); known {
+	if g, known := l.deputize(f.groups, f.strict, f.flags(), f.breaker.fail(f.started, err)); known {
 		g.attempts = attempts
 		return g, nil
 	}
@@ -210,7 +225,7 @@ func reach[T any](
 		c.reached(b, began)
 		return answer, nil, err
 	}
-	if local, known := deputize(b.fail(began)); known {
+	if local, known := deputize(b.fail(began, err)); known {
 		return local, err, nil
 	}
 	return answer, nil, err
@@ -232,6 +247,16 @@ func (c *Client) breakerTo(ctx context.Context, l *Limiter) *breaker {
 	}
 	ln := c.enter(l)
 	defer ln.exit()
+	return ln.way()
+}
+
+// way gives the breaker of a line whose flights go by themselves: that of its shard on a Ring, else its own.
+func (ln *line) way() *breaker {
+	if ring, ok := ln.client.rdb.(*redis.Ring); ok {
+		if shard, err := ring.GetShardClientForKey(ln.limiter.keyNames[keyConfig]); err == nil {
+			return &ln.client.laneTo(shard).breaker
+		}
+	}
 	return &ln.breaker
 }
 

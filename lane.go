@@ -32,6 +32,7 @@ type lane struct {
 	places  int           // for trips in the air
 	seats   int           // for flights in a trip
 	patient time.Duration // a trip that takes no longer has not stalled
+	used    time.Time     // when somebody last asked for the lane; the client's lock's
 
 	mu      sync.Mutex
 	waiting []*flight     // for a place
@@ -57,7 +58,7 @@ func newLane(node Redis, timeout time.Duration) *lane {
 func (c *Client) send(f *flight) {
 	cluster, ok := c.rdb.(*redis.ClusterClient)
 	if f.breaker = &c.lane.breaker; !ok && c.lane.seats == 1 {
-		f.breaker = &f.line.breaker
+		f.breaker = f.line.way()
 	}
 	if f.bypass() {
 		return
@@ -95,23 +96,28 @@ func (c *Client) send(f *flight) {
 	}()
 }
 
-// laneTo gives the lane to a node of a cluster. Lanes without a flight are forgotten when a new one is made: their nodes may
-// have left.
+// longestRest is how long a lane is kept that nobody uses. What is known of a way must last between calls.
+const longestRest = time.Minute
+
+// laneTo gives the lane to a node of a cluster, or the one of a Ring's shard, whose breaker counts alone. Lanes that nobody
+// has used for a while are forgotten when a new one is made: their nodes may have left.
 func (c *Client) laneTo(node *redis.Client) *lane {
 	c.lanesMu.Lock()
 	defer c.lanesMu.Unlock()
-	if l := c.lanes[node]; l != nil {
-		return l
-	}
-	for other, l := range c.lanes {
-		l.mu.Lock()
-		if l.air+l.stalled+len(l.waiting) == 0 {
-			delete(c.lanes, other)
+	now := time.Now()
+	l := c.lanes[node]
+	if l == nil {
+		for other, l := range c.lanes {
+			l.mu.Lock()
+			if l.air+l.stalled+len(l.waiting) == 0 && now.Sub(l.used) > longestRest {
+				delete(c.lanes, other)
+			}
+			l.mu.Unlock()
 		}
-		l.mu.Unlock()
+		l = newLane(node, c.callTimeout)
+		c.lanes[node] = l
 	}
-	l := newLane(node, c.callTimeout)
-	c.lanes[node] = l
+	l.used = now
 	return l
 }
 

@@ -61,7 +61,7 @@ type Client struct {
 	lane     *lane // to the server, or to all of them where lanes has none
 
 	lanesMu sync.Mutex
-	lanes   map[*redis.Client]*lane // to the nodes of a cluster
+	lanes   map[*redis.Client]*lane // to the nodes of a cluster, or the shards of a Ring
 
 	watching atomic.Bool // the redis client is looked at, since callers wait
 	alone    bool        // no Redisson can be on this server (limittest)
@@ -347,7 +347,10 @@ func WithDenyCache(limiters int) LimiterOption {
 //
 // Redis is asked again after 100 ms, then less often, down to once a second, by a call that nobody waits for. So a server
 // that hangs costs a call's time those who come before that is known, and then nobody. What is known goes for all limiters
-// on a node; over a Ring or an AutoPipeliner, which don't show their nodes, each limiter finds out for itself.
+// on a node, or on a shard of a Ring; an AutoPipeliner over several nodes doesn't show these, so each limiter finds out for
+// itself. A Ring takes a shard out that doesn't answer, by default 2 s after it died or 15 s after it began to hang: until it
+// is back, its limiters begin anew on another shard, where they need WithRate. With a RingOptions.HeartbeatFn that always
+// returns true they stay where they are, and the process decides.
 func WithFallback(fraction float64) LimiterOption {
 	return func(s *settings) error {
 		if !(fraction >= 0 && fraction <= 1) {

@@ -32,6 +32,7 @@ var (
 	acquireScript    = loadScript("acquire")
 	allowAllScript   = loadScript("allowall")
 	expireScript     = loadScript("expire")
+	probeScript      = loadScript("probe")
 	releaseScript    = loadScript("release")
 	renameScript     = loadScript("rename")
 	setRateScript    = loadScript("setrate")
@@ -142,8 +143,10 @@ func (c *Client) attempt(
 	}
 }
 
-// process runs one command.
+// process runs one command. Its keys follow each other: a cluster client that is not told so asks any node, the first time,
+// what it knows of all commands, and waits for that though this node be one that hangs.
 func (c *Client) process(ctx context.Context, cmd redis.Cmder) error {
+	cmd.SetStepCount(1)
 	return serverError(c.rdb.Process(ctx, cmd))
 }
 

@@ -1944,6 +1944,7 @@ func TestScriptsAskOfOldServersNothingNew(t *testing.T) {
 		"acquire": acquireScript, "allowall": allowAllScript, "expire": expireScript, "release": releaseScript,
 		"rename": renameScript, "setrate": setRateScript, "state": stateScript, "trysetrate": trySetRateScript,
 		"collect": collectScript, "glance": glanceScript, "repair": repairScript, "survey": surveyScript,
+		"probe": probeScript,
 	}
 	files, err := luaFiles.ReadDir("lua")
 	if err != nil {

@@ -223,6 +223,11 @@ var mutations = []mutation{
 	{file: "fallback.go", why: "nobody looks whether Redis is back",
 		old: "if probe = broken && retry <= 0 && !b.probing; probe {", new: "if probe = false; probe {"},
 
+	{file: "lane.go", why: "that a node is away is forgotten as soon as nobody asks it",
+		old: " && now.Sub(l.used) > longestRest {", new: " {"},
+	{file: "lua/probe.lua", why: "a replica counts as back, since it answers",
+		old: "redis.call('ZREMRANGEBYRANK', KEYS[4], '1', '0')", new: "redis.call('ZCARD', KEYS[4])"},
+
 	// Callers.
 	{file: "flight.go", why: "permits of callers who have gone are nobody's",
 		old: "				spare += size\n", new: ""},
