@@ -264,6 +264,18 @@ func TestSpansAreAsLongAsWhatTheyShow(t *testing.T) {
 	}
 }
 
+// Names may be any bytes, and exporters take no text but UTF-8.
+func TestSpansAreUTF8(t *testing.T) {
+	r := newRig(t, Config{TraceCalls: true})
+	r.Request(t.Context(), rratelimiter.RequestInfo{Limiter: "a\xffb"})
+	r.Flight(rratelimiter.FlightInfo{Limiter: "a\xffb"})
+	for _, s := range r.spans.Ended() {
+		if got := attributesOf(s); !strings.Contains(got, `rratelimiter.limiter="a\\xffb"`) {
+			t.Errorf("%s: %s", s.Name(), got)
+		}
+	}
+}
+
 func TestCallsAreNoSpansUnlessWanted(t *testing.T) {
 	r := newRig(t, Config{})
 	r.Flight(rratelimiter.FlightInfo{})

@@ -192,6 +192,13 @@ func TestLabelsTellLimitersApart(t *testing.T) {
 	<-ended
 }
 
+// Names come from requests and may be any bytes. None may end the process, or keep Prometheus from reading all others.
+func TestNamesMayBeAnyBytes(t *testing.T) {
+	m := New(Config{Label: func(limiter string) string { return limiter }})
+	m.Flight(rratelimiter.FlightInfo{Limiter: "a\xffb", Permits: 1})
+	expect(t, page(t, m), `rratelimiter_granted_permits_total{limiter="\"a\\xffb\""} 1`)
+}
+
 // A client has nothing to close, so being watched must not keep it.
 func TestWatchedClientsCanBeCollected(t *testing.T) {
 	m := New(Config{})
