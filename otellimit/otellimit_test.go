@@ -113,14 +113,12 @@ func TestCountsWhatACallTells(t *testing.T) {
 				"rratelimiter.calls{outcome=failed} 1",
 				"rratelimiter.call.duration{} 1 0",
 				"rratelimiter.call.attempts{} 2",
-				"rratelimiter.requests{outcome=failed} 2",
 			},
 		},
 		"a doubt": {
 			rratelimiter.FlightInfo{Denied: 2, Err: fmt.Errorf("%w: %w", rratelimiter.ErrOutcomeUnknown, down)}, []string{
 				"rratelimiter.calls{outcome=unknown} 1",
 				"rratelimiter.call.duration{} 1 0",
-				"rratelimiter.requests{outcome=failed} 2",
 			},
 		},
 		"a failure that the process makes up for": {
