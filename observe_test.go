@@ -100,7 +100,7 @@ func TestRequestObserverSeesWhoHasNoAnswer(t *testing.T) {
 			all.Go(func() { _, _ = l.Allow(ctx, 1) })
 		}
 		all.Go(func() { _ = l.Acquire(ctx, 1) })
-		all.Go(func() { _, _ = l.AcquireUpTo(ctx, 1) })
+		all.Go(func() { _, _ = other.AcquireUpTo(ctx, 1) })
 		all.Go(func() { _, _ = p.AllowAll(ctx, 1, l, other) })
 		all.Wait()
 		_, _ = l.Allow(ctx, 1)
