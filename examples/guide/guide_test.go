@@ -1,5 +1,5 @@
-// Package guide holds the code of the pages in docs/guide. Each block of Go on those pages stands in one of these tests,
-// line by line, so that it compiles and does what its page says.
+// Package guide holds the code of the pages in docs and of the README. Each block of Go on those pages stands in one of these
+// tests, line by line, so that it compiles and does what its page says.
 package guide
 
 import (
@@ -55,14 +55,19 @@ func TestCodeOnThePagesIsTested(t *testing.T) {
 	if err != nil || len(guides) == 0 {
 		t.Fatal(guides, err)
 	}
+	others, err := filepath.Glob(pages + "/../*.md")
+	if err != nil || len(others) == 0 {
+		t.Fatal(others, err)
+	}
+	withCode := slices.Concat(guides, []string{pages + "/../algorithms.md", pages + "/../observability.md", "../../README.md"})
 	block := regexp.MustCompile("(?ms)^```go\n(.*?)\n```$")
-	for _, guide := range guides {
+	for _, guide := range slices.Concat(withCode, others) {
 		text, err := os.ReadFile(guide)
 		if err != nil {
 			t.Fatal(err)
 		}
 		found := block.FindAllStringSubmatch(string(text), -1)
-		if len(found) == 0 && filepath.Base(guide) != "README.md" {
+		if len(found) == 0 && slices.Contains(withCode, guide) && guide != pages+"/README.md" {
 			t.Errorf("%s has no code", guide)
 		}
 		for _, code := range found {
