@@ -247,8 +247,12 @@ func (c *Client) AllowAll(ctx context.Context, n int64, limiters ...*Limiter) ([
 		}
 		counts[key] += n
 	}
-	if c.err != nil {
-		return nil, fmt.Errorf("allow all: %w", c.err)
+	err := c.err
+	if err == nil && len(distinct) == 0 {
+		err = ctx.Err() // else it is looked at for each limiter, and the observer told
+	}
+	if err != nil {
+		return nil, fmt.Errorf("allow all: %w", err)
 	}
 	if len(distinct) == 0 {
 		return nil, nil
