@@ -264,8 +264,8 @@ func (c *Client) AllowAllN(ctx context.Context, permits []int64, limiters ...*Li
 		counts[key] += n
 	}
 	err := c.err
-	if err == nil {
-		err = ctx.Err()
+	if err == nil && len(distinct) == 0 {
+		err = ctx.Err() // else it is looked at for each limiter, and the observer told
 	}
 	if err != nil {
 		return nil, fmt.Errorf("allow all: %w", err)
@@ -295,27 +295,32 @@ type together struct {
 	asked    bool
 	attempts int
 	notes    []int64 // of each limiter
+	refused  []bool  // by each
 	cause    error   // why the process answered
 }
 
 // allowTogether asks all limiters in one script, and tells the observer of each one's part.
 func (c *Client) allowTogether(ctx context.Context, counts map[string]int64, limiters []*Limiter) ([]Result, error) {
 	started := time.Now()
-	t := together{notes: make([]int64, len(limiters))}
+	t := together{notes: make([]int64, len(limiters)), refused: make([]bool, len(limiters))}
 	results, err := c.askTogether(ctx, counts, limiters, &t)
-	if c.observer == nil || !t.asked {
+	if c.observer == nil {
 		return results, err
 	}
 	latency := time.Since(started)
 	for i, l := range limiters {
 		info := FlightInfo{
-			Limiter: l.name, Callers: 1, Denied: 1, Latency: latency, Attempts: t.attempts, Healed: healed(t.notes[i]),
+			Limiter: l.name, Callers: 1, Latency: latency, Attempts: t.attempts, Healed: healed(t.notes[i]),
 			RateMismatch: t.notes[i]&noteDiffers != 0, Fallback: t.notes[i]&noteLocal != 0, Err: cmp.Or(err, t.cause),
 		}
 		if err == nil && results[i].Allowed {
-			info.Granted, info.Denied, info.Permits = 1, 0, counts[l.keyNames[keyConfig]]
+			info.Granted, info.Permits = 1, counts[l.keyNames[keyConfig]]
+		} else if t.refused[i] || err != nil && !errors.Is(err, ErrExceedsRate) {
+			info.Denied = 1
 		}
-		c.observer.Flight(info)
+		if t.asked {
+			c.observer.Flight(info)
+		}
 		c.tell(ctx, RequestInfo{
 			Limiter: l.name, Method: "AllowAll", Permits: counts[l.keyNames[keyConfig]], Granted: info.Permits,
 			Latency: latency, Err: err,
@@ -376,7 +381,8 @@ func (c *Client) askTogether(
 			if figures[0] < 0 && refused == nil {
 				refused = wrap("allow all of", l.name, fmt.Errorf("%w: %d", ErrExceedsRate, counts[l.keyNames[keyConfig]]))
 			}
-			allowed = allowed && figures[0] == 1
+			t.refused[i] = figures[0] != 1
+			allowed = allowed && !t.refused[i]
 			again = again || figures[0] == 0 && figures[5]&noteMore != 0
 			results[i] = Result{
 				Limit: figures[2], Remaining: figures[4], RetryAfter: millis(figures[6]), ResetAfter: millis(figures[7]),

@@ -8,15 +8,17 @@ import (
 // observe.go is what observers can be, beside the Observer that sees calls: several at once, and ones that see each request
 // or the client itself.
 
-// A RequestObserver is an [Observer] that sees each request, too, when it has its answer: what is true of one caller, such as
-// its time in line and its context, where a call is of many. It is called by the callers themselves, many at once.
+// A RequestObserver is an [Observer] that sees each request, too, once, when it has its answer or ends without one: what is
+// true of one caller, such as its time in line and its context, where a call is of many. A caller whose context ends before
+// a call lands is no part of that call's [FlightInfo], but seen here. It is called by the callers themselves, many at once.
 type RequestObserver interface {
 	Observer
 	Request(ctx context.Context, info RequestInfo)
 }
 
 // RequestInfo describes one request: a call of one of a limiter's methods that ask for permits. AllowAll is a request to each
-// of its limiters: by "AllowAll" where they are asked in one step, else by "Allow".
+// of its limiters: by "AllowAll" where they are asked in one step, else by "Allow". In one step, Granted is 0 and Err
+// nil for one that would have allowed, too, where another refuses; FlightInfo.Denied is of those that refuse.
 type RequestInfo struct {
 	Limiter string        // name
 	Method  string        // "Acquire", "TryAcquireTimeout", "TryAcquire", "Allow", "AcquireUpTo" or "AllowAll"

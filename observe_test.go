@@ -82,6 +82,42 @@ func TestRequestObserverSeesEachRequest(t *testing.T) {
 	})
 }
 
+// Callers whose context ends before the answer are no part of the call, or there is none: they are seen as requests, once.
+func TestRequestObserverSeesWhoHasNoAnswer(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		log := &requestLog{}
+		p := b.process(WithObserver(log))
+		l, other := p.RateLimiter("{t}a", WithRate(PerSecond(10))), p.RateLimiter("{t}b", WithRate(PerSecond(10)))
+		if _, err := l.Allow(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		log.requests = nil
+		resume := p.wire.hang()
+		ctx, cancel := context.WithTimeout(t.Context(), 100*ms)
+		defer cancel()
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() { _, _ = l.Allow(ctx, 1) })
+		}
+		all.Go(func() { _ = l.Acquire(ctx, 1) })
+		all.Go(func() { _, _ = other.AcquireUpTo(ctx, 1) })
+		all.Go(func() { _, _ = p.AllowAll(ctx, 1, l, other) })
+		all.Wait()
+		_, _ = l.Allow(ctx, 1)
+		_, _ = p.AllowAll(ctx, 1, l, other)
+		resume()
+		synctest.Wait()
+		if len(log.requests) != 11 {
+			t.Errorf("%d requests were seen", len(log.requests))
+		}
+		for _, info := range log.requests {
+			if !errors.Is(info.Err, context.DeadlineExceeded) {
+				t.Errorf("%+v", info)
+			}
+		}
+	})
+}
+
 // Permits of a caller who has gone count as abandoned where nobody behind can use them.
 func TestObserverSeesAbandonedPermits(t *testing.T) {
 	for behind, abandoned := range map[int64]int64{5: 1, 7: 6} {

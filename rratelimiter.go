@@ -561,11 +561,11 @@ type Result struct {
 // methods must return fast: callers wait for them.
 type Observer interface{ Flight(FlightInfo) }
 
-// FlightInfo describes one acquiring call. Where it failed, its callers count as denied; so do those who waited behind it
-// and were told its error.
+// FlightInfo describes one acquiring call; AllowAll's in one step is told as one of each of its limiters. Where it failed, its
+// callers count as denied; so do those who waited behind it and were told its error.
 type FlightInfo struct {
 	Limiter                  string        // name
-	Callers, Granted, Denied int           // of the call; who keeps waiting is neither granted nor denied
+	Callers, Granted, Denied int           // of the call; neither: who keeps waiting, or is refused by another limiter
 	Permits                  int64         // granted in sum
 	Abandoned                int64         // of them, those that nobody got: their callers had gone
 	Waiting                  int           // callers still blocked in this process

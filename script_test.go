@@ -1776,11 +1776,11 @@ func TestAllowAllTellsTheObserver(t *testing.T) {
 			}, nil},
 			{4, [2]FlightInfo{
 				{Limiter: "a", Callers: 1, Denied: 1, Attempts: 1, RateMismatch: true},
-				{Limiter: "b", Callers: 1, Denied: 1, Attempts: 1},
+				{Limiter: "b", Callers: 1, Attempts: 1}, // it would have allowed
 			}, nil},
 			{6, [2]FlightInfo{
 				{Limiter: "a", Callers: 1, Denied: 1, Attempts: 1, RateMismatch: true},
-				{Limiter: "b", Callers: 1, Denied: 1, Attempts: 1},
+				{Limiter: "b", Callers: 1, Attempts: 1}, // it would have allowed
 			}, ErrExceedsRate},
 		}
 		for _, test := range tests {

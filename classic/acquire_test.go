@@ -3,6 +3,7 @@ package classic_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"net"
@@ -323,6 +324,64 @@ func TestALostAnswerIsNotARefusal(t *testing.T) {
 			t.Errorf("%+v, %v", r, err)
 		}
 	})
+}
+
+// Who asks a server that hangs waits no longer than its context, whatever the client library waits for.
+func TestAHungServerHoldsNobodyLongerThanItsContext(t *testing.T) {
+	var hangs atomic.Bool
+	goesOn := make(chan struct{})
+	release := sync.OnceFunc(func() { close(goesOn) })
+	rdb := redistest.Embedded(t).Client(func(o *redis.Options) {
+		o.PoolSize, o.ReadTimeout = 100, -1
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			return &mute{conn, &hangs, goesOn}, err
+		}
+	})
+	all := subjects()
+	limiters := make([]asker, len(all))
+	for i, subject := range all {
+		limiters[i] = subject.make(rdb, fmt.Sprint("{", i, "}"))
+	}
+	hangs.Store(true)
+	defer release()
+	tooLate := time.AfterFunc(10*time.Second, release)
+	var wait sync.WaitGroup
+	for i, subject := range all {
+		for what, ask := range map[string]func(context.Context) error{
+			"Allow":   func(ctx context.Context) error { _, err := limiters[i].Allow(ctx, 1); return err },
+			"Acquire": func(ctx context.Context) error { return limiters[i].Acquire(ctx, 1) },
+		} {
+			wait.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
+				defer cancel()
+				err := ask(ctx)
+				looks := subject.name == "list window" // its first call takes nothing
+				if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) == looks {
+					t.Errorf("%s of a %s: %v", what, subject.name, err)
+				}
+			})
+		}
+	}
+	wait.Wait()
+	if !tooLate.Stop() {
+		t.Error("they waited for the server")
+	}
+}
+
+// A mute connection brings no answers while it hangs.
+type mute struct {
+	net.Conn
+	hangs  *atomic.Bool
+	goesOn <-chan struct{}
+}
+
+func (m *mute) Read(b []byte) (int, error) {
+	n, err := m.Conn.Read(b)
+	if m.hangs.Load() {
+		<-m.goesOn
+	}
+	return n, err
 }
 
 // A lossy connection loses one answer, and breaks, once it is cut.

@@ -40,7 +40,8 @@ type Limiter struct {
 // Name is the key or name that the limiter was made with.
 func (l *Limiter) Name() string { return l.name }
 
-// Allow asks once for n permits. Where it refuses, it has taken none, and Result.RetryAfter says when to come back.
+// Allow asks once for n permits. Where it refuses, it has taken none, and Result.RetryAfter says when to come back. When ctx
+// ends while a call that takes permits is in the air, the error is ErrOutcomeUnknown beside ctx.Err(): it goes on by itself.
 func (l *Limiter) Allow(ctx context.Context, n int64) (rratelimiter.Result, error) {
 	r, err := l.ask(ctx, n)
 	return r, l.wrap("allow", err)
@@ -48,7 +49,7 @@ func (l *Limiter) Allow(ctx context.Context, n int64) (rratelimiter.Result, erro
 
 // Acquire takes n permits and waits for them until ctx ends. Callers of one Limiter value are served in the order in which
 // they came; callers of Allow, and of other values and processes, may pass them. A call that is in the air when ctx ends
-// is waited for.
+// is not waited for, as in Allow.
 func (l *Limiter) Acquire(ctx context.Context, n int64) error {
 	return l.wrap("acquire from", l.acquire(ctx, n))
 }

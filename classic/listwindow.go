@@ -77,7 +77,7 @@ func (w listWindow) take(ctx context.Context, n int64) (rratelimiter.Result, err
 		switch {
 		case count == 0: // the window has ended meanwhile
 		case count > w.limit:
-			if err := w.rdb.Process(ctx, redis.NewIntCmd(ctx, "lrem", w.name, 0, token)); err != nil {
+			if err := w.process(ctx, redis.NewIntCmd(ctx, "lrem", w.name, 0, token)); err != nil {
 				return rratelimiter.Result{}, outcome(err)
 			}
 			return w.result(false, count-n, life), nil
@@ -91,7 +91,7 @@ func (w listWindow) take(ctx context.Context, n int64) (rratelimiter.Result, err
 func (w listWindow) look(ctx context.Context) (count, life int64, err error) {
 	pipe := w.rdb.Pipeline()
 	length, left := pipe.LLen(ctx, w.name), pipe.Do(ctx, "pttl", w.name)
-	if _, err := pipe.Exec(ctx); err != nil {
+	if err := exec(ctx, pipe); err != nil {
 		return 0, 0, err
 	}
 	if life, err = left.Int64(); err != nil {
@@ -99,7 +99,7 @@ func (w listWindow) look(ctx context.Context) (count, life int64, err error) {
 	}
 	if life == -1 {
 		life = w.rate.Interval.Milliseconds()
-		err = w.rdb.Process(ctx, redis.NewBoolCmd(ctx, "pexpire", w.name, life))
+		err = w.process(ctx, redis.NewBoolCmd(ctx, "pexpire", w.name, life))
 	}
 	return length.Val(), max(0, life), err
 }
@@ -115,7 +115,7 @@ func (w listWindow) open(ctx context.Context, token string, n int64) (bool, erro
 	pipe.PExpire(ctx, beside, w.rate.Interval)
 	made := pipe.RenameNX(ctx, beside, w.name)
 	pipe.Del(ctx, beside)
-	if _, err := pipe.Exec(ctx); err != nil {
+	if err := exec(ctx, pipe); err != nil {
 		return false, outcome(err)
 	}
 	return made.Val(), nil
@@ -124,7 +124,7 @@ func (w listWindow) open(ctx context.Context, token string, n int64) (bool, erro
 // push adds to the list and tells its length, 0 where there is none.
 func (w listWindow) push(ctx context.Context, token string, n int64) (int64, error) {
 	cmd := redis.NewCmd(ctx, append([]any{"rpushx", w.name}, elements(token, n)...)...)
-	if err := w.rdb.Process(ctx, once{cmd}); err != nil {
+	if err := w.process(ctx, once{cmd}); err != nil {
 		return 0, outcome(err)
 	}
 	return cmd.Int64()

@@ -55,7 +55,7 @@ func (l *Limiter) eval(ctx context.Context, s *script, keys []string, args ...an
 	for {
 		cmd := once{redis.NewCmd(ctx, all...)}
 		cmd.SetFirstKeyPos(3)
-		err := l.rdb.Process(ctx, cmd)
+		err := l.process(ctx, cmd)
 		if err == nil {
 			return cmd.Cmd, nil
 		}
@@ -64,6 +64,34 @@ func (l *Limiter) eval(ctx context.Context, s *script, keys []string, args ...an
 			continue
 		}
 		return nil, outcome(err)
+	}
+}
+
+// process runs a command, and does not wait for its answer once ctx ends: go-redis would, for its read timeout.
+func (l *Limiter) process(ctx context.Context, cmd redis.Cmder) error {
+	return within(ctx, func() error { return l.rdb.Process(ctx, cmd) })
+}
+
+// exec is process for the commands of a pipeline.
+func exec(ctx context.Context, pipe redis.Pipeliner) error {
+	return within(ctx, func() error {
+		_, err := pipe.Exec(ctx)
+		return err
+	})
+}
+
+// within makes a call, which goes on by itself when ctx ends: then nobody may look at what it reads.
+func within(ctx context.Context, call func() error) error {
+	if ctx.Done() == nil {
+		return call()
+	}
+	landed := make(chan error, 1)
+	go func() { landed <- call() }()
+	select {
+	case err := <-landed:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 

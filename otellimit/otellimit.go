@@ -57,7 +57,7 @@ type Observer struct {
 
 // A limiter is the attributes of one label.
 type limiter struct {
-	plain, ok, failed, unknown, granted, denied, remembered attributes
+	plain, ok, failed, unknown, granted, denied, remembered, left attributes
 }
 
 // Attributes are a set as instruments take it, made once.
@@ -81,7 +81,7 @@ func newLimiter(label string) *limiter {
 	}
 	return &limiter{
 		plain: with(""), ok: with("ok"), failed: with("failed"), unknown: with("unknown"),
-		granted: with("granted"), denied: with("denied"), remembered: with("remembered"),
+		granted: with("granted"), denied: with("denied"), remembered: with("remembered"), left: with("left"),
 	}
 }
 
@@ -112,15 +112,15 @@ func New(config Config) (*Observer, error) {
 		return h
 	}
 	o.called = counter("rratelimiter.calls", "{call}", "Calls to Redis that ask for permits, by outcome: ok, failed, or unknown, "+
-		"where permits may be spent that nobody got.")
+		"where permits may be spent that nobody got. AllowAll's one call counts for each of its limiters.")
 	o.callTime = histogram("rratelimiter.call.duration", "Time from asking Redis to its answer.",
 		.00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5)
 	o.attempts = counter("rratelimiter.call.attempts", "{command}",
 		"Commands sent for the calls; more than calls where some were repeated.")
 	o.carried = counter("rratelimiter.call.requests", "{request}",
 		"Requests that the calls carried. One that waits is carried more than once.")
-	o.requests = counter("rratelimiter.requests", "{request}", "Answered requests, by outcome: granted, denied, remembered, "+
-		"which is denied without asking Redis, or failed.")
+	o.requests = counter("rratelimiter.requests", "{request}", "Requests, by outcome: granted, denied, remembered, "+
+		"which is denied without asking Redis, failed, or left, where a caller who waited has gone.")
 	o.permits = counter("rratelimiter.granted.permits", "{permit}", "Permits granted.")
 	o.abandoned = counter("rratelimiter.abandoned.permits", "{permit}",
 		"Permits granted to callers who had gone, that nobody else could use.")
@@ -148,10 +148,9 @@ func (o *Observer) Flight(info rratelimiter.FlightInfo) {
 	add(ctx, o.requests, info.Remembered, l.remembered)
 	add(ctx, o.permits, info.Permits, l.plain)
 	add(ctx, o.abandoned, info.Abandoned, l.plain)
-	if info.Err == nil || info.Fallback {
-		add(ctx, o.requests, info.Denied, l.denied)
-	} else {
-		add(ctx, o.requests, info.Denied, l.failed)
+	answered := info.Err == nil || errors.Is(info.Err, rratelimiter.ErrExceedsRate)
+	if answered || info.Fallback {
+		add(ctx, o.requests, info.Denied, l.denied) // who else has no permits has an error, which Request sees
 	}
 	if info.Fallback {
 		add(ctx, o.fallbacks, 1, l.plain)
@@ -163,7 +162,7 @@ func (o *Observer) Flight(info rratelimiter.FlightInfo) {
 	add(ctx, o.attempts, info.Attempts, l.plain)
 	add(ctx, o.carried, info.Callers, l.plain)
 	switch {
-	case info.Err == nil:
+	case answered:
 		add(ctx, o.called, 1, l.ok)
 	case errors.Is(info.Err, rratelimiter.ErrOutcomeUnknown):
 		add(ctx, o.called, 1, l.unknown)
@@ -188,6 +187,13 @@ func add[N int | int64](ctx context.Context, c metric.Int64Counter, n N, a attri
 func (o *Observer) Request(ctx context.Context, info rratelimiter.RequestInfo) {
 	if o.tracer != nil {
 		ctx = o.traceRequest(ctx, info)
+	}
+	switch unknown := errors.Is(info.Err, rratelimiter.ErrOutcomeUnknown); {
+	case info.Err == nil || errors.Is(info.Err, rratelimiter.ErrExceedsRate):
+	case info.Waits && ctx.Err() != nil && !unknown:
+		add(ctx, o.requests, 1, o.all.Of(info.Limiter).left)
+	default:
+		add(ctx, o.requests, 1, o.all.Of(info.Limiter).failed)
 	}
 	if info.Waits {
 		o.waitTime.Record(ctx, info.Latency.Seconds(), o.all.Of(info.Limiter).plain.record...)

@@ -113,14 +113,12 @@ func TestCountsWhatACallTells(t *testing.T) {
 				"rratelimiter.calls{outcome=failed} 1",
 				"rratelimiter.call.duration{} 1 0",
 				"rratelimiter.call.attempts{} 2",
-				"rratelimiter.requests{outcome=failed} 2",
 			},
 		},
 		"a doubt": {
 			rratelimiter.FlightInfo{Denied: 2, Err: fmt.Errorf("%w: %w", rratelimiter.ErrOutcomeUnknown, down)}, []string{
 				"rratelimiter.calls{outcome=unknown} 1",
 				"rratelimiter.call.duration{} 1 0",
-				"rratelimiter.requests{outcome=failed} 2",
 			},
 		},
 		"a failure that the process makes up for": {
@@ -261,6 +259,18 @@ func TestSpansAreAsLongAsWhatTheyShow(t *testing.T) {
 		"rratelimiter.permits.granted=4,rratelimiter.rate_mismatch=false,rratelimiter.requests.denied=1,rratelimiter.requests.granted=2"
 	if got := attributesOf(call); call.Name() != "rratelimiter.call" || call.SpanKind() != trace.SpanKindClient || got != want {
 		t.Errorf("%s, a %v: %s", call.Name(), call.SpanKind(), got)
+	}
+}
+
+// Names may be any bytes, and exporters take no text but UTF-8.
+func TestSpansAreUTF8(t *testing.T) {
+	r := newRig(t, Config{TraceCalls: true})
+	r.Request(t.Context(), rratelimiter.RequestInfo{Limiter: "a\xffb"})
+	r.Flight(rratelimiter.FlightInfo{Limiter: "a\xffb"})
+	for _, s := range r.spans.Ended() {
+		if got := attributesOf(s); !strings.Contains(got, `rratelimiter.limiter="a\\xffb"`) {
+			t.Errorf("%s: %s", s.Name(), got)
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/series"
 )
 
 // trace.go makes spans of what is over. A span has a limiter's whole name: its number is no trouble to traces.
@@ -18,7 +19,7 @@ func (o *Observer) traceRequest(ctx context.Context, info rratelimiter.RequestIn
 	ctx, span := o.tracer.Start(ctx, "rratelimiter."+info.Method, since(info.Latency))
 	if span.IsRecording() {
 		span.SetAttributes(
-			attribute.String("rratelimiter.limiter", info.Limiter),
+			attribute.String("rratelimiter.limiter", series.LabelOf(info.Limiter)),
 			attribute.Int64("rratelimiter.permits.requested", info.Permits),
 			attribute.Int64("rratelimiter.permits.granted", info.Granted),
 		)
@@ -34,7 +35,7 @@ func (o *Observer) traceCall(ctx context.Context, info rratelimiter.FlightInfo) 
 	if span.IsRecording() {
 		span.SetAttributes(
 			attribute.String("db.system.name", "redis"),
-			attribute.String("rratelimiter.limiter", info.Limiter),
+			attribute.String("rratelimiter.limiter", series.LabelOf(info.Limiter)),
 			attribute.Int("rratelimiter.call.requests", info.Callers),
 			attribute.Int("rratelimiter.call.attempts", info.Attempts),
 			attribute.Int("rratelimiter.requests.granted", info.Granted),

@@ -55,14 +55,15 @@ type Metrics struct {
 
 // A limiter is the series of one label.
 type limiter struct {
-	called, failed, unknown           prometheus.Counter
-	callTime                          prometheus.Observer
-	attempts, carried                 prometheus.Counter
-	granted, denied, refused, doubted prometheus.Counter // requests
-	permits, abandoned                prometheus.Counter
-	waitTime                          prometheus.Observer
-	waiting                           prometheus.Gauge
-	healed, mismatched, fallbacks     prometheus.Counter
+	called, failed, unknown       prometheus.Counter
+	callTime                      prometheus.Observer
+	attempts, carried             prometheus.Counter
+	granted, denied, refused      prometheus.Counter // requests
+	doubted, left                 prometheus.Counter // requests without an answer
+	permits, abandoned            prometheus.Counter
+	waitTime                      prometheus.Observer
+	waiting                       prometheus.Gauge
+	healed, mismatched, fallbacks prometheus.Counter
 }
 
 // New makes metrics, which are to be registered.
@@ -85,12 +86,12 @@ func New(config Config) *Metrics {
 		return h
 	}
 	calls := counter("calls_total", "Calls to Redis that ask for permits, by outcome: ok, failed, or unknown, "+
-		"where permits may be spent that nobody got.", "outcome")
+		"where permits may be spent that nobody got. AllowAll's one call counts for each of its limiters.", "outcome")
 	callTime := histogram("call_duration_seconds", "Time from asking Redis to its answer.", config.CallBuckets, callBuckets)
 	attempts := counter("call_attempts_total", "Commands sent for the calls; more than calls where some were repeated.")
 	carried := counter("call_requests_total", "Requests that the calls carried. One that waits is carried more than once.")
-	requests := counter("requests_total", "Answered requests, by outcome: granted, denied, remembered, "+
-		"which is denied without asking Redis, or failed.", "outcome")
+	requests := counter("requests_total", "Requests, by outcome: granted, denied, remembered, "+
+		"which is denied without asking Redis, failed, or left, where a caller who waited has gone.", "outcome")
 	permits := counter("granted_permits_total", "Permits granted.")
 	abandoned := counter("abandoned_permits_total", "Permits granted to callers who had gone, that nobody else could use.")
 	waitTime := histogram("wait_duration_seconds", "Time that callers who may wait were blocked, granted or not.",
@@ -112,6 +113,7 @@ func New(config Config) *Metrics {
 			denied:     requests.WithLabelValues(label, "denied"),
 			refused:    requests.WithLabelValues(label, "remembered"),
 			doubted:    requests.WithLabelValues(label, "failed"),
+			left:       requests.WithLabelValues(label, "left"),
 			permits:    permits.WithLabelValues(label),
 			abandoned:  abandoned.WithLabelValues(label),
 			waitTime:   waitTime.WithLabelValues(label),
@@ -132,10 +134,9 @@ func (m *Metrics) Flight(info rratelimiter.FlightInfo) {
 	add(l.refused, info.Remembered)
 	add(l.permits, info.Permits)
 	add(l.abandoned, info.Abandoned)
-	if info.Err == nil || info.Fallback {
-		add(l.denied, info.Denied)
-	} else {
-		add(l.doubted, info.Denied)
+	answered := info.Err == nil || errors.Is(info.Err, rratelimiter.ErrExceedsRate)
+	if answered || info.Fallback {
+		add(l.denied, info.Denied) // who else has no permits has an error, which Request sees
 	}
 	if info.Fallback {
 		l.fallbacks.Inc()
@@ -147,7 +148,7 @@ func (m *Metrics) Flight(info rratelimiter.FlightInfo) {
 	add(l.attempts, info.Attempts)
 	add(l.carried, info.Callers)
 	switch {
-	case info.Err == nil:
+	case answered:
 		l.called.Inc()
 	case errors.Is(info.Err, rratelimiter.ErrOutcomeUnknown):
 		l.unknown.Inc()
@@ -168,8 +169,15 @@ func add[N int | int64](c prometheus.Counter, n N) {
 	}
 }
 
-// Request notes how long a caller was blocked.
-func (m *Metrics) Request(_ context.Context, info rratelimiter.RequestInfo) {
+// Request notes how long a caller was blocked, and that it has no answer.
+func (m *Metrics) Request(ctx context.Context, info rratelimiter.RequestInfo) {
+	switch unknown := errors.Is(info.Err, rratelimiter.ErrOutcomeUnknown); {
+	case info.Err == nil || errors.Is(info.Err, rratelimiter.ErrExceedsRate):
+	case info.Waits && ctx.Err() != nil && !unknown:
+		m.all.Of(info.Limiter).left.Inc()
+	default:
+		m.all.Of(info.Limiter).doubted.Inc()
+	}
 	if info.Waits {
 		m.all.Of(info.Limiter).waitTime.Observe(info.Latency.Seconds())
 	}

@@ -76,14 +76,17 @@ func TestCountsWhatACallTells(t *testing.T) {
 			rratelimiter.FlightInfo{Callers: 3, Denied: 2, Attempts: 2, Err: down}, `
 			rratelimiter_calls_total{limiter="",outcome="failed"} 1
 			rratelimiter_call_requests_total{limiter=""} 3
-			rratelimiter_call_attempts_total{limiter=""} 2
-			rratelimiter_requests_total{limiter="",outcome="failed"} 2`,
+			rratelimiter_call_attempts_total{limiter=""} 2`,
 		},
 		"a doubt": {
 			rratelimiter.FlightInfo{Callers: 2, Denied: 2, Err: fmt.Errorf("%w: %w", rratelimiter.ErrOutcomeUnknown, down)}, `
 			rratelimiter_calls_total{limiter="",outcome="unknown"} 1
-			rratelimiter_call_requests_total{limiter=""} 2
-			rratelimiter_requests_total{limiter="",outcome="failed"} 2`,
+			rratelimiter_call_requests_total{limiter=""} 2`,
+		},
+		"more than the rate": {
+			rratelimiter.FlightInfo{Callers: 1, Denied: 1, Err: fmt.Errorf("%w: 7", rratelimiter.ErrExceedsRate)}, `
+			rratelimiter_call_requests_total{limiter=""} 1
+			rratelimiter_requests_total{limiter="",outcome="denied"} 1`,
 		},
 		"a failure that the process makes up for": {
 			rratelimiter.FlightInfo{Granted: 1, Denied: 2, Permits: 3, Attempts: 1, Fallback: true, Err: down}, `
@@ -124,6 +127,43 @@ func TestCountsWhatACallTells(t *testing.T) {
 				if !strings.Contains(line, "call_duration") && !strings.Contains(line, `outcome="ok"`) && !strings.Contains(c.want, line) {
 					t.Errorf("not expected: %s", line)
 				}
+			}
+		})
+	}
+}
+
+// A request without an answer counts once, by what became of its caller.
+func TestCountsRequestsWithoutAnAnswer(t *testing.T) {
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	unknown := fmt.Errorf("%w: %w", rratelimiter.ErrOutcomeUnknown, context.Canceled)
+	for name, c := range map[string]struct {
+		ctx  context.Context
+		info rratelimiter.RequestInfo
+		want string // outcome
+	}{
+		"granted or denied":  {t.Context(), rratelimiter.RequestInfo{}, ""},
+		"too large":          {t.Context(), rratelimiter.RequestInfo{Err: rratelimiter.ErrExceedsRate}, ""},
+		"Redis fails":        {t.Context(), rratelimiter.RequestInfo{Waits: true, Err: errors.New("down")}, "failed"},
+		"no time left":       {over, rratelimiter.RequestInfo{Err: context.Canceled}, "failed"},
+		"a doubt":            {over, rratelimiter.RequestInfo{Waits: true, Err: unknown}, "failed"},
+		"gone while in line": {over, rratelimiter.RequestInfo{Waits: true, Err: context.Canceled}, "left"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := New(Config{})
+			m.Request(c.ctx, c.info)
+			want := ""
+			if c.want != "" {
+				want = `rratelimiter_requests_total{limiter="",outcome="` + c.want + `"} 1`
+			}
+			got := ""
+			for line := range strings.Lines(page(t, m)) {
+				if strings.Contains(line, "requests_total") {
+					got += strings.TrimSpace(line)
+				}
+			}
+			if got != want {
+				t.Errorf("got %s, expected %s", got, want)
 			}
 		})
 	}
@@ -190,6 +230,13 @@ func TestLabelsTellLimitersApart(t *testing.T) {
 	cancel()
 	<-ended
 	<-ended
+}
+
+// Names come from requests and may be any bytes. None may end the process, or keep Prometheus from reading all others.
+func TestNamesMayBeAnyBytes(t *testing.T) {
+	m := New(Config{Label: func(limiter string) string { return limiter }})
+	m.Flight(rratelimiter.FlightInfo{Limiter: "a\xffb", Permits: 1})
+	expect(t, page(t, m), `rratelimiter_granted_permits_total{limiter="\"a\\xffb\""} 1`)
 }
 
 // A client has nothing to close, so being watched must not keep it.

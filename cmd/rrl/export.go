@@ -8,9 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
@@ -19,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
+	"github.com/rratelimiter/rratelimiter/internal/series"
 )
 
 // export.go is the subcommand export: what stands in the keys of limiters as metrics for Prometheus, so that Java's use is
@@ -281,9 +280,9 @@ func newStateFigures(own promauto.Factory, byClient bool) *stateFigures {
 
 // set takes over what was seen of a limiter, or of one client's part in it, when the server's clock was now.
 func (g *stateFigures) set(name string, row jsonRow, now time.Time) {
-	labels := []string{labelOf(name)}
+	labels := []string{series.LabelOf(name)}
 	if g.byClient {
-		labels = append(labels, labelOf(row.Client))
+		labels = append(labels, series.LabelOf(row.Client))
 	}
 	set := func(metric *prometheus.GaugeVec, value float64) { metric.WithLabelValues(labels...).Set(value) }
 	if row.jsonRate != nil {
@@ -307,12 +306,4 @@ func (g *stateFigures) set(name string, row jsonRow, now time.Time) {
 	case row.Consistent != nil:
 		set(g.consistent, 1)
 	}
-}
-
-// labelOf makes a label, which must be UTF-8, of a name or an id: another one of each.
-func labelOf(name string) string {
-	if utf8.ValidString(name) && !strings.HasPrefix(name, `"`) {
-		return name
-	}
-	return strconv.Quote(name)
 }

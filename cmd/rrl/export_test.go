@@ -18,6 +18,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/series"
 )
 
 // A scraper stands for Prometheus.
@@ -382,7 +383,7 @@ func TestLabelsOfNamesDiffer(t *testing.T) {
 	names := []string{"a", "\xff", `"\xff"`, `"a"`, "", "a\n", `a\n`, "é"}
 	labels := map[string]bool{}
 	for _, name := range names {
-		labels[labelOf(name)] = true
+		labels[series.LabelOf(name)] = true
 	}
 	if len(labels) != len(names) {
 		t.Errorf("%q have the labels %q", names, slices.Sorted(maps.Keys(labels)))

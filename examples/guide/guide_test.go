@@ -1,6 +1,6 @@
-// Package guide holds the code of the pages in docs/guide. Each block of Go on those pages stands in one of these tests,
-// line by line, so that it compiles and does what its page says. Their Java stands in compat/java in the same way, with
-// that of the README, and runs in the tests of compat.
+// Package guide holds the code of the pages in docs and of the README. Each block of Go on those pages stands in one of these
+// tests, line by line, so that it compiles and does what its page says. Their Java stands in compat/java in the same way, and
+// runs in the tests of compat.
 package guide
 
 import (
@@ -77,9 +77,14 @@ func TestCodeOnThePagesIsTested(t *testing.T) {
 	if err != nil || len(guides) == 0 {
 		t.Fatal(guides, err)
 	}
-	for _, guide := range guides {
+	others, err := filepath.Glob(pages + "/../*.md")
+	if err != nil || len(others) == 0 {
+		t.Fatal(others, err)
+	}
+	withCode := slices.Concat(guides, []string{pages + "/../algorithms.md", pages + "/../observability.md", "../../README.md"})
+	for _, guide := range slices.Concat(withCode, others) {
 		blocks := blocksOf(t, guide, "go")
-		if len(blocks) == 0 && filepath.Base(guide) != "README.md" {
+		if len(blocks) == 0 && slices.Contains(withCode, guide) && guide != pages+"/README.md" {
 			t.Errorf("%s has no code", guide)
 		}
 		for _, lines := range blocks {

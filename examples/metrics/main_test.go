@@ -52,7 +52,10 @@ func count(o rratelimiter.RequestObserver) {
 	for _, info := range everything {
 		o.Flight(info)
 	}
-	o.Request(context.Background(), rratelimiter.RequestInfo{Waits: true})
+	o.Request(context.Background(), rratelimiter.RequestInfo{Waits: true, Err: rratelimiter.ErrNotInitialized})
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	o.Request(gone, rratelimiter.RequestInfo{Waits: true, Err: gone.Err()})
 }
 
 // families are what Prometheus gets: metrics by the names of their series, each with its labels and their values.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -116,5 +117,57 @@ func TestPoolGivesBackWhatItDidNotDo(t *testing.T) {
 	e := <-ended
 	if !slices.Equal(done, []int{0}) || !slices.Equal(e.left, []int{1}) || len(jobs) != 3 || !errors.Is(e.err, context.Canceled) {
 		t.Errorf("done %v, left %v, %d in the channel, %v", done, e.left, len(jobs), e.err)
+	}
+}
+
+func TestConfigKeepsWhatItsOwnerDecides(t *testing.T) {
+	mild := errors.New("mild")
+	c := workers.Config(asynq.Config{
+		IsFailure:      func(err error) bool { return !errors.Is(err, mild) },
+		RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 7 * time.Second },
+	}, time.Hour)
+	task := asynq.NewTask("mail", nil)
+	if delay := c.RetryDelayFunc(1, mild, task); c.IsFailure(mild) || !c.IsFailure(errors.New("grave")) || delay != 7*time.Second {
+		t.Errorf("the owner's functions are not asked: a delay of %v", delay)
+	}
+	l := limittest.New(t).Client().RateLimiter("mails", rratelimiter.WithRate(rratelimiter.PerMinute(1)))
+	paced := workers.Paced(l, time.Nanosecond)(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }))
+	if err := paced.ProcessTask(t.Context(), task); err != nil {
+		t.Fatal(err)
+	}
+	err := paced.ProcessTask(t.Context(), task)
+	if delay := c.RetryDelayFunc(1, err, task); err == nil || c.IsFailure(err) || delay != time.Hour {
+		t.Errorf("without a permit: %v, again after %v", err, delay)
+	}
+}
+
+func TestPoolOutlivesAStumble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := limittest.NewRealTime(t)
+		limiter := s.Client().RateLimiter("jobs", rratelimiter.WithRate(rratelimiter.PerMinute(100)))
+		s.Fail("OOM command not allowed") // no call is made again for that
+		time.AfterFunc(time.Minute, func() { s.Fail("") })
+		jobs := make(chan int)
+		go func() {
+			defer close(jobs)
+			for i := range 10 {
+				jobs <- i
+			}
+		}()
+		var done atomic.Int64
+		left, err := workers.Run(t.Context(), limiter, 2, jobs, func(context.Context, int) { done.Add(1) })
+		if err != nil || len(left) > 0 || done.Load() != 10 {
+			t.Errorf("%d done, %v left, %v", done.Load(), left, err)
+		}
+	})
+}
+
+func TestPoolEndsAsAWholeWhenItCanNeverGoOn(t *testing.T) {
+	limiter := limittest.New(t).Client().RateLimiter("jobs") // has no rate
+	jobs := make(chan int, 1)
+	jobs <- 7
+	left, err := workers.Run(t.Context(), limiter, 2, jobs, func(context.Context, int) { t.Error("a job was done") })
+	if !slices.Equal(left, []int{7}) || !errors.Is(err, rratelimiter.ErrNotInitialized) {
+		t.Errorf("left %v, %v", left, err)
 	}
 }

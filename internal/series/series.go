@@ -4,7 +4,10 @@ package series
 
 import (
 	"iter"
+	"strconv"
+	"strings"
 	"sync"
+	"unicode/utf8"
 )
 
 const (
@@ -38,12 +41,20 @@ func New[T any](label func(limiter string) string, most int, make func(label str
 	return s
 }
 
+// LabelOf makes a label, which must be UTF-8, of a name or an id, which may be any bytes: another one of each.
+func LabelOf(name string) string {
+	if utf8.ValidString(name) && !strings.HasPrefix(name, `"`) {
+		return name
+	}
+	return strconv.Quote(name)
+}
+
 // Of is the series of a limiter.
 func (s *Set[T]) Of(limiter string) T {
 	if s.label == nil {
 		return s.none
 	}
-	label := s.label(limiter)
+	label := LabelOf(s.label(limiter))
 	if found, ok := s.all.Load(label); ok {
 		return found.(T)
 	}

@@ -27,6 +27,18 @@ func TestLabelsAreBounded(t *testing.T) {
 	}
 }
 
+// Names of limiters may be any bytes; those that count take labels in UTF-8 alone.
+func TestLabelsAreUTF8(t *testing.T) {
+	s := New(func(limiter string) string { return limiter }, 0, func(label string) string { return label })
+	for limiter, want := range map[string]string{
+		"größe": "größe", "a\xffb": `"a\xffb"`, "a\xfeb": `"a\xfeb"`, `"a\xffb"`: `"\"a\\xffb\""`,
+	} {
+		if got := s.Of(limiter); got != want {
+			t.Errorf("%q: %s, expected %s", limiter, got, want)
+		}
+	}
+}
+
 func TestWithoutLabelFunctionThereIsOneSeries(t *testing.T) {
 	made := 0
 	s := New(nil, 0, func(label string) string { made++; return "<" + label + ">" })

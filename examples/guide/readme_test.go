@@ -1,0 +1,52 @@
+package guide
+
+import (
+	"context"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+func serveOne(ctx context.Context, w http.ResponseWriter, addr string) error {
+	client := rratelimiter.NewClient(redis.NewClient(&redis.Options{Addr: addr})) // such as "localhost:6379"
+	limiter := client.RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerSecond(100)))
+	if err := limiter.Acquire(ctx, 1); err != nil { // waits for its turn
+		return err
+	}
+
+	result, err := limiter.Allow(ctx, 1) // asks once
+	if err == nil && !result.Allowed {
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(result.RetryAfter.Seconds()))))
+		http.Error(w, "too many requests", http.StatusTooManyRequests)
+	}
+	return err
+}
+
+func TestTheFirstProgramRuns(t *testing.T) {
+	server := redistest.Embedded(t)
+	ctx := t.Context()
+	rdb := server.Client()
+	// Somebody else has set a lower rate, which holds.
+	other := rratelimiter.NewClient(rdb).RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerHour(3)))
+	if err := other.Acquire(ctx, 1); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
+		if i == 1 {
+			if _, err := other.Release(ctx, 1); err != nil { // Acquire must not wait an hour
+				t.Fatal(err)
+			}
+		}
+		w := httptest.NewRecorder()
+		if err := serveOne(ctx, w, server.Addr); err != nil || w.Code != want || (want == http.StatusOK) != (w.Header().Get("Retry-After") == "") {
+			t.Errorf("%d %v, %v", w.Code, w.Header(), err)
+		}
+	}
+}
