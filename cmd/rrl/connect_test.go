@@ -180,6 +180,30 @@ func TestOtherKindsOfAddresses(t *testing.T) {
 	}
 }
 
+// Who reads that an address is wrong must learn which one: the flag's, or the one in the environment.
+func TestErrorsNameWhereTheAddressComesFrom(t *testing.T) {
+	for _, c := range []struct {
+		variable string
+		args     []string
+		part     string
+	}{
+		{"hush1", nil, "RRL_REDIS is not an address"},
+		{"redis://me:hush1/x@host", nil, "RRL_REDIS can't be read as an address"},
+		{"redis+sentinel://host", nil, "RRL_REDIS names no master"},
+		{"redis://host", []string{"--insecure"}, "the address of RRL_REDIS must begin with rediss://"},
+		{"redis://127.0.0.1:1", nil, "RRL_REDIS names this one"},
+		{"redis://127.0.0.1:1", []string{"--redis", "hush1"}, "--redis is not an address"},
+		{"redis://127.0.0.1:1", []string{"--redis", "redis://127.0.0.1:1"}, "connection refused; is Redis there?"},
+		{"redis://127.0.0.1:1", []string{"--redis", ""}, "--redis is empty: is a variable not set?"},
+	} {
+		t.Setenv("RRL_REDIS", c.variable)
+		code, out, errs := rrl(t.Context(), append([]string{"ls"}, c.args...)...)
+		if code != 1 || out != "" || !strings.Contains(errs, c.part) || strings.Contains(errs, "hush") || strings.Count(errs, "\n") != 1 {
+			t.Errorf("RRL_REDIS=%s, %q: exit code %d, output %q, errors %q, want %q", c.variable, c.args, code, out, errs, c.part)
+		}
+	}
+}
+
 func TestPasswordComesFromTheEnvironment(t *testing.T) {
 	s := redistest.Real(t)
 	if err := s.Client().ConfigSet(t.Context(), "requirepass", "hush1hush2").Err(); err != nil {

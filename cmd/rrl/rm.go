@@ -14,8 +14,9 @@ func newRm() *cobra.Command {
 	c := &common{}
 	var yes bool
 	cmd := c.live(&cobra.Command{
-		Use:   "rm NAME...",
-		Short: "Remove limiters, with the state of all clients",
+		Use:        "rm NAME...",
+		SuggestFor: []string{"delete", "del", "remove"},
+		Short:      "Remove limiters, with the state of all clients",
 		Long: `rm removes a limiter: its rate, its grants, and the state of each client of a PER_CLIENT limiter, for which it goes
 through all keys. It asks first; --yes is the answer. Services that set the rate themselves make the limiter anew; all
 others fail until somebody sets a rate.`,

@@ -72,7 +72,11 @@ see rrl acquire --help.`,
 			if strings.Contains(args[0], "://") { // may hold a password, so it is not repeated
 				return errors.New("an address is no command: servers are named by --redis; see rrl --help")
 			}
-			return fmt.Errorf("unknown command %q; see rrl --help", args[0])
+			hint := ""
+			if near := meant(cmd, args[0]); len(near) > 0 {
+				hint = ": did you mean " + strings.Join(near, " or ") + "?"
+			}
+			return fmt.Errorf("unknown command %q%s; see rrl --help", args[0], hint)
 		},
 		Args: cobra.ArbitraryArgs,
 	}
@@ -96,6 +100,15 @@ see rrl acquire --help.`,
 		}
 	}
 	return root
+}
+
+// meant names the commands that somebody may have meant by what is none: in a short one, one letter may be wrong.
+func meant(root *cobra.Command, typed string) []string {
+	root.SuggestionsMinimumDistance = 2
+	if len(typed) < 4 {
+		root.SuggestionsMinimumDistance = 1
+	}
+	return root.SuggestionsFor(typed)
 }
 
 // noArgs refuses arguments without repeating them: one may be an address with a password.

@@ -32,6 +32,7 @@ type common struct {
 	json, quoted           bool
 	client                 string
 	whose                  bool // the command has --client
+	given                  func(flag string) bool
 }
 
 const environment = `
@@ -58,6 +59,7 @@ func (c *common) live(cmd *cobra.Command, do func(ctx context.Context, s *sessio
 // flags adds the flags, after those of the command itself.
 func (c *common) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
+	c.given = f.Changed
 	if c.whose {
 		f.StringVar(&c.client, "client", "", "`id` of the client whose permits are meant, or all: for PER_CLIENT limiters")
 	}
@@ -99,6 +101,9 @@ func (c *common) tls() (*tls.Config, error) {
 	return config, nil
 }
 
+// fromEnvironment tells whether the address is the one in the environment.
+func (c *common) fromEnvironment() bool { return c.address == "" && os.Getenv("RRL_REDIS") != "" }
+
 // A session is one command on one server.
 type session struct {
 	*server
@@ -116,13 +121,17 @@ func (c *common) open(ctx context.Context) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	address := c.address
-	for _, other := range []string{os.Getenv("RRL_REDIS"), "redis://localhost:6379"} {
-		if address == "" {
-			address = other
-		}
+	address, from := c.address, "--redis"
+	switch {
+	case address == "" && c.given("redis"):
+		return nil, errors.New("--redis is empty: is a variable not set?")
+	case c.fromEnvironment():
+		address, from = os.Getenv("RRL_REDIS"), "RRL_REDIS"
+	case address == "":
+		address = "redis://localhost:6379"
 	}
 	a := access{
+		from: from,
 		user: os.Getenv("RRL_USER"), password: os.Getenv("RRL_PASSWORD"), sentinelPassword: os.Getenv("RRL_SENTINEL_PASSWORD"),
 		tls: config, patient: true,
 	}
@@ -188,6 +197,9 @@ func (s *session) explain(err error) error {
 	case strings.Contains(text, "connection refused"), strings.Contains(text, "no such host"), strings.Contains(text, "i/o timeout"):
 		text = s.where + ": " + text
 		advice = "is Redis there? --redis names another"
+		if s.fromEnvironment() {
+			advice = "is Redis there? RRL_REDIS names this one"
+		}
 	case strings.Contains(text, "invalid username-password"), strings.Contains(text, "AUTH"):
 		advice = "is RRL_PASSWORD right?"
 	case errors.As(err, &untrusted):

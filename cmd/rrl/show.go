@@ -18,8 +18,9 @@ import (
 func newShow() *cobra.Command {
 	c := &common{whose: true}
 	cmd := c.live(&cobra.Command{
-		Use:   "show NAME",
-		Short: "All about one limiter: its rate, its grants by time and by writer, and whether they add up",
+		Use:        "show NAME",
+		SuggestFor: []string{"get", "info", "describe"},
+		Short:      "All about one limiter: its rate, its grants by time and by writer, and whether they add up",
 		Long: `show tells what Redis holds of a limiter. It reads every record, some at a time, and changes nothing.
 
 Records of Go clients carry the client's tag; all others are of Java, or of somebody unknown. The time axis goes from
