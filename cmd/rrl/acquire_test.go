@@ -88,13 +88,7 @@ func TestAcquireEndsByItsSignal(t *testing.T) {
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
 		s.must(cmd.Start())
-		began := time.Now()
-		for !strings.Contains(s.rdb.ClientList(t.Context()).Val(), name) { // until then it may not listen for signals
-			if time.Since(began) > time.Minute {
-				t.Fatal("it does not come")
-			}
-			time.Sleep(time.Millisecond)
-		}
+		s.comes(name) // until then it may not listen for signals
 		s.must(cmd.Process.Signal(signal))
 		var ended *exec.ExitError
 		err := cmd.Wait()
@@ -102,5 +96,38 @@ func TestAcquireEndsByItsSignal(t *testing.T) {
 		if !errors.As(err, &ended) || !status.Signaled() || status.Signal() != signal || out.Len() > 0 {
 			t.Errorf("%v: %v, output %q", signal, err, out.String())
 		}
+	}
+}
+
+// comes waits for a process by the name that it gives its connection.
+func (s shop) comes(name string) {
+	s.t.Helper()
+	began := time.Now()
+	for !strings.Contains(s.rdb.ClientList(s.t.Context()).Val(), name) {
+		if time.Since(began) > time.Minute {
+			s.t.Fatal("it does not come")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// What a script runs in the background ignores interrupts, and so does the command that acquire becomes.
+func TestAcquireIgnoresWhatItsCallerIgnores(t *testing.T) {
+	s := shop{t: t, s: redistest.Shared(t)}
+	s.rdb = s.s.Client()
+	s.limiter("x", "1", "3600000", "0")
+	s.ok("acquire", "x")
+	const name = "ignores-interrupts"
+	cmd := s.program("acquire", "x", "--redis", s.s.URL()+"?client_name="+name, "--", "sh", "-c", "kill -INT $$; echo got it")
+	cmd.Args = append([]string{"sh", "-c", `trap "" INT; exec "$0" "$@"`}, cmd.Args...)
+	cmd.Path = "/bin/sh"
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	s.must(cmd.Start())
+	s.comes(name)
+	s.must(cmd.Process.Signal(syscall.SIGINT))
+	s.ok("set", "x", "2/h")
+	if err := cmd.Wait(); err != nil || out.String() != "got it\n" {
+		t.Errorf("%v, output %q", err, out.String())
 	}
 }
