@@ -61,7 +61,7 @@ func TestAcquireBecomesACommand(t *testing.T) {
 		{[]string{"x", "--", "/dev/null"}, exitNotRun, "", "rrl: exec:", 1},
 		{[]string{"x", "2", "--json", "--", "sh", "-c", "kill -TERM $$"}, -1, "", "", 3},
 		{[]string{"x", "--try", "--", "echo", "never"}, exitDenied, "", "rrl: x: not granted", 3},
-		{[]string{"nothing", "--", "echo", "never"}, exitFailed, "", "rrl: read the configuration", 3},
+		{[]string{"nothing", "--", "echo", "never"}, exitFailed, "", "rrl: there is no limiter nothing; rrl ls", 3},
 	} {
 		cmd := s.program(append([]string{"acquire"}, c.args...)...)
 		var out, errs bytes.Buffer

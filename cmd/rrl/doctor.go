@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -210,7 +209,7 @@ func (s *session) examine(
 			found.findings = append(found.findings, rateless(name))
 			return found, nil
 		}
-		return found, fmt.Errorf("look at %q: %w: there is no limiter", name, rratelimiter.ErrNotInitialized)
+		return found, absent(name, "")
 	}
 	found.findings = judge(view)
 	if view.Fault != nil {

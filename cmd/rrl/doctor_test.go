@@ -259,4 +259,14 @@ func TestShellNames(t *testing.T) {
 			t.Errorf("%q is written %s, want %s", name, got, want)
 		}
 	}
+	for _, c := range []struct{ name, client, want string }{
+		{"a", "one", `a --client one`},
+		{"a", "it's", `a --client 'it'\''s'`},
+		{"a", "b\n", `--quoted '"a"' --client '"b\n"'`},
+		{"a\n", "b c", `--quoted '"a\n"' --client '"b c"'`},
+	} {
+		if got := shellNames(c.name, c.client); got != c.want {
+			t.Errorf("%q of %q is %s, want %s", c.client, c.name, got, c.want)
+		}
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -102,12 +103,9 @@ func (s *session) glance(ctx context.Context, name string, clients []string) ([]
 		if !tolerable(err) {
 			return nil, err
 		}
-		row.Fault = cause(err).Error()
+		row.Fault = reasonOf(err)
 		if there, err := shared.Exists(ctx); err == nil && !there {
 			return nil, nil
-		}
-		if errors.Is(err, rratelimiter.ErrNotInitialized) {
-			row.Fault = survey.Reason(err)
 		}
 		return []jsonRow{row}, nil
 	}
@@ -132,7 +130,7 @@ func (s *session) glance(ctx context.Context, name string, clients []string) ([]
 		case err == nil:
 			one = one.with(state, exact)
 		case tolerable(err):
-			one.Fault = cause(err).Error()
+			one.Fault = reasonOf(err)
 		default:
 			return nil, err
 		}
@@ -142,6 +140,17 @@ func (s *session) glance(ctx context.Context, name string, clients []string) ([]
 		return []jsonRow{row}, nil
 	}
 	return rows, nil
+}
+
+// reasonOf says why a limiter can't be used.
+func reasonOf(err error) string {
+	switch {
+	case errors.Is(err, rratelimiter.ErrNotInitialized):
+		return survey.Reason(err)
+	case redis.HasErrorPrefix(cause(err), "WRONGTYPE"):
+		return "another program uses a key of it (WRONGTYPE)"
+	}
+	return cause(err).Error()
 }
 
 // with is the row with what was seen.

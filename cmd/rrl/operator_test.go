@@ -193,16 +193,22 @@ func TestShowTellsWhatIsWrong(t *testing.T) {
 		contains(t, s.ok("show", "drift"), "adds up     NO: 4 stored as free + 2 in records is 4 less than 10", "rrl repair")
 		s.limiter("future", "10", "60000", "0")
 		s.state("future", "", "8", 3_600_000, goRecord("abc", 2))
-		contains(t, s.ok("show", "future"), "future      2 permits in 1 record, the last one dated in ", "a clock is wrong")
+		contains(t, s.ok("show", "future"), "granted from 1h ahead to 1h ahead", "future      2 permits in 1 record, the last one dated 1h ahead: a clock is wrong")
 		s.limiter("value", "10", "60000", "0")
 		s.state("value", "", "ten", -100, goRecord("abc", 2))
 		contains(t, s.ok("show", "value"), `adds up     NO: the free permits are stored as "ten", no whole number`, "8 of 10")
 		s.limiter("broken", "ten", "60000", "0")
-		contains(t, s.ok("show", "broken"), "none that can be used", "rate = ten")
+		contains(t, s.ok("show", "broken"), "none that can be used: its rate is no whole number\n            interval = 60000\n            rate = ten\n            type = 0\n")
 		s.must(s.rdb.RPush(t.Context(), "{wrong}:permits", "x").Err())
 		s.limiter("wrong", "10", "60000", "0")
-		contains(t, s.ok("show", "wrong"), `"{wrong}:permits" is a list, not a zset`)
-		s.fails(1, `show "nothing": rratelimiter: rate limiter is not initialized: there is no limiter; rrl ls lists`, "show", "nothing")
+		contains(t, s.ok("show", "wrong"), "WRONG       \"{wrong}:permits\" is a list, not a zset: no call works\nrate        10/m, OVERALL\n")
+		if text := s.ok("show", "wrong"); strings.Contains(text, "adds up") {
+			t.Errorf("where a key is another program's it shows\n%s", text)
+		}
+		if one := objects(t, s.ok("show", "wrong", "--json"))[0]; one["consistent"] != false || one["fault"] != `"{wrong}:permits" is a list, not a zset` {
+			t.Errorf("where a key is another program's it shows %v", one)
+		}
+		s.fails(1, "there is no limiter nothing; rrl ls lists", "show", "nothing")
 		s.fails(1, "needs the name of a limiter", "show")
 	})
 }
@@ -270,7 +276,7 @@ func TestPerClientLimiters(t *testing.T) {
 		s.state("pc", "one", "7", -100, goRecord("abc", 3))
 		s.state("pc", "two", "9", -100, javaRecord(rratelimiter.Redisson321, 1))
 		text := s.ok("show", "pc")
-		contains(t, text, "rate        10/h per client", "one", "two")
+		contains(t, text, "rate        10/h per client\nlife time   lives for ever\n", "one", "two")
 		if !regexp.MustCompile(`(?m)^one +7 +1 .* yes$`).MatchString(text) {
 			t.Errorf("it shows\n%s", text)
 		}
@@ -285,6 +291,9 @@ func TestPerClientLimiters(t *testing.T) {
 		if all := objects(t, s.ok("ls", "--json", "--client", "all")); len(all) != 2 || all[0]["available"] != 7. || all[1]["client"] != "two" {
 			t.Errorf("of all ls says %v", all)
 		}
+		contains(t, s.ok("show", "--quoted", `"pc"`, "--client", `"\x6fne"`), "client      one")
+		contains(t, s.ok("show", "--quoted", `"pc"`, "--client", "two"), "client      two")
+		s.fails(1, `--client: "\"one" is no id in double quotes`, "show", "--quoted", `"pc"`, "--client", `"one`)
 		s.fails(1, "pc is a PER_CLIENT limiter: --client says whose permits", "release", "pc", "1")
 		contains(t, s.ok("release", "pc", "2", "--client", "one"), "pc of one: 2 permits given back")
 		contains(t, s.ok("reset", "pc", "--client", "all", "--yes"),
@@ -444,8 +453,31 @@ func TestReleaseRepairResetRm(t *testing.T) {
 			t.Errorf("rm says %v", did)
 		}
 		s.fails(1, "there is no limiter x", "rm", "x", "--yes")
-		s.fails(1, "not initialized", "repair", "x")
+		s.fails(1, "there is no limiter x", "repair", "x")
 		s.fails(1, "no number of permits", "release", "x", "0")
+	})
+}
+
+func TestRmLeavesAloneWhatIsNoLimiter(t *testing.T) {
+	onShops(t, func(t *testing.T, s shop) {
+		s.must(s.rdb.Set(t.Context(), "text", "mine", 0).Err())
+		s.must(s.rdb.HSet(t.Context(), "hash", "type", "0", "colour", "red").Err())
+		for _, name := range []string{"text", "hash"} {
+			s.fails(1, "the key "+name+" is another program's", "rm", name, "--yes")
+		}
+		if n := s.rdb.Exists(t.Context(), "text", "hash").Val(); n != 2 {
+			t.Errorf("%d of 2 keys are left", n)
+		}
+		s.limiter("half", "10", "1000")
+		s.limiter("used", "10", "1000", "0")
+		s.must(s.rdb.LPush(t.Context(), "{used}:permits", "mine").Err())
+		s.state("rateless", "", "5")
+		s.fails(1, "nobody can be asked", "rm", "rateless")
+		code, out, errs := s.run("rm", "a", "half", "b", "used", "rateless", "--yes")
+		if code != 1 || out != "half: removed\nused: removed\nrateless: removed\n" || errs != "rrl: there is no limiter a, nor b\n" {
+			t.Errorf("exit code %d, output %q, errors %q", code, out, errs)
+		}
+		s.fails(1, "there is no limiter a", "rm", "a") // and nobody is asked
 	})
 }
 

@@ -126,7 +126,7 @@ func ago(at, now time.Time) string {
 		text = "0s"
 	}
 	if d < 0 {
-		return "in " + text
+		return text + " ahead"
 	}
 	return text + " ago"
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -48,6 +49,9 @@ func (c *common) live(cmd *cobra.Command, do func(ctx context.Context, s *sessio
 			return err
 		}
 		defer s.close()
+		if s.client, err = c.clientID(); err != nil {
+			return err
+		}
 		s.in, s.out, s.errs = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 		s.colour = terminal(s.out) && os.Getenv("NO_COLOR") == ""
 		return s.explain(do(cmd.Context(), s, args))
@@ -64,7 +68,7 @@ func (c *common) flags(cmd *cobra.Command) {
 		f.StringVar(&c.client, "client", "", "`id` of the client whose permits are meant, or all: for PER_CLIENT limiters")
 	}
 	f.BoolVar(&c.json, "json", false, "one JSON object a line")
-	f.BoolVar(&c.quoted, "quoted", false, `names are given as they are shown: "a\x00b" in double quotes, with escapes`)
+	f.BoolVar(&c.quoted, "quoted", false, `names, and ids of clients, are given as odd ones are shown: "a\x00b" in double quotes, with escapes`)
 	f.StringVar(&c.address, "redis", "", "`address` of Redis: redis://host:6379/0, rediss:// for TLS, unix:///socket, redis+cluster://host:6379, redis+sentinel://host:26379/master")
 	f.StringVar(&c.ca, "ca", "", "`file` with the certificates that sign the server's (PEM)")
 	f.StringVar(&c.cert, "cert", "", "`file` with a certificate for the server to know us by (PEM)")
@@ -179,13 +183,13 @@ func (s *session) explain(err error) error {
 		"READONLY":  "this is a replica: name the master",
 		"LOADING":   "try again once Redis has read its data",
 		"OOM":       "Redis is full: see rrl doctor",
-		"WRONGTYPE": "another program uses a key of this name: see rrl doctor",
+		"WRONGTYPE": "another program uses a key of this name: rrl show says which",
 	} {
 		if redis.HasErrorPrefix(err, prefix) || redis.HasErrorPrefix(cause(err), prefix) {
 			advice = text
 		}
 	}
-	text := err.Error()
+	text := inScript.ReplaceAllString(err.Error(), "")
 	switch {
 	case advice != "":
 	case strings.Contains(text, "can't run this command"), strings.Contains(text, "ACL failure"):
@@ -209,10 +213,13 @@ func (s *session) explain(err error) error {
 		return err
 	}
 	if advice != "" {
-		text += "; " + advice
+		text = strings.TrimSuffix(text, ".") + "; " + advice
 	}
 	return cleaned{text, err}
 }
+
+// inScript is what Redis says, beside the error, of a script that has one.
+var inScript = regexp.MustCompile(`,? script: [0-9a-f]{40}, on @\S+$`)
 
 // tolerable tells whether an error is about one limiter alone, so that others can be looked at.
 func tolerable(err error) bool {
@@ -246,6 +253,18 @@ func (s *session) named(arg string) (string, error) {
 	return name, nil
 }
 
+// clientID reads --client as it was given: with --quoted it may be in double quotes, as odd ones are shown.
+func (c *common) clientID() (string, error) {
+	if !c.quoted || !strings.HasPrefix(c.client, `"`) {
+		return c.client, nil
+	}
+	id, err := strconv.Unquote(c.client)
+	if err != nil {
+		return "", fmt.Errorf(`--client: %q is no id in double quotes with escapes, such as "a\x00b"`, c.client)
+	}
+	return id, nil
+}
+
 // limiter is a limiter as a client with an id has it; "" is any client. Its clock is the server's: this host's may be
 // wrong, and whoever looks after limiters must not be misled by it.
 func (s *session) limiter(name, client string) *rratelimiter.Limiter {
@@ -269,6 +288,8 @@ func (s *session) states(ctx context.Context, name string) ([]*rratelimiter.Limi
 	shared := s.limiter(name, "")
 	rate, err := shared.Config(ctx)
 	switch {
+	case errors.Is(err, rratelimiter.ErrNotInitialized):
+		return nil, absent(name, survey.Reason(err))
 	case err != nil:
 		return nil, err
 	case rate.Type != rratelimiter.PerClient && s.client != "":
@@ -287,6 +308,18 @@ func (s *session) states(ctx context.Context, name string) ([]*rratelimiter.Limi
 	}
 	return all, err
 }
+
+// absent is the error for a limiter that is not there, or that can't be used for a reason.
+func absent(name, reason string) error {
+	text := "there is no limiter " + printable(name)
+	if reason != "" && reason != noRate {
+		text = printable(name) + " can't be used: " + reason
+	}
+	return cleaned{text, rratelimiter.ErrNotInitialized}
+}
+
+// noRate is the reason of a limiter that has nothing in its configuration.
+const noRate = "it has no rate"
 
 // lookers is how many limiters are asked for at a time.
 const lookers = 16
