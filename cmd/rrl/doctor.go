@@ -34,7 +34,7 @@ know. Exit code 1 if there is an error or a warning. The clock is this host's: r
 		Example: `  rrl doctor
   rrl doctor orders --json`,
 		Args:              cobra.ArbitraryArgs,
-		ValidArgsFunction: c.complete,
+		ValidArgsFunction: c.completeMore,
 	}, func(ctx context.Context, s *session, args []string) error {
 		var names []string
 		for _, arg := range args {

@@ -238,13 +238,13 @@ func shellNames(name, client string) string {
 			strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 	}
 	argument := func(text string) string {
-		if text == "" || strings.ContainsFunc(text, other) {
+		if strings.ContainsFunc(text, other) {
 			return inQuotes(text)
 		}
 		return text
 	}
 	quoted := ""
-	if odd(name) || odd(client) {
+	if name == "" || odd(name) || odd(client) {
 		quoted, argument = "--quoted ", func(text string) string { return inQuotes(strconv.Quote(text)) }
 	}
 	if client != "" {

@@ -252,7 +252,7 @@ func TestDoctorMeasuresTheClock(t *testing.T) {
 
 func TestShellNames(t *testing.T) {
 	for name, want := range map[string]string{
-		"api:orders-1": "api:orders-1", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "a*": "'a*'", "größe": "'größe'",
+		"api:orders-1": "api:orders-1", "": `--quoted '""'`, "a b": "'a b'", "it's": `'it'\''s'`, "a*": "'a*'", "größe": "'größe'",
 		"a\x00'": `--quoted '"a\x00'\''"'`, "\xff": `--quoted '"\xff"'`, "-x": `--quoted '"-x"'`, "\u202e": `--quoted '"\u202e"'`,
 	} {
 		if got := shellName(name); got != want {

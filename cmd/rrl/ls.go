@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -29,16 +30,33 @@ A limiter with more than 2,000 records is not read whole: its figures have a ~, 
 with it. The permits of PER_CLIENT limiters are each client's own: --client says whose to show, all shows a line each.`,
 		Example: `  rrl ls
   rrl ls 'api:*' --json | jq -r 'select(.available == 0) | .name'`,
-		Args: cobra.MaximumNArgs(1),
+		Args:              onePattern,
+		ValidArgsFunction: c.complete,
 	}, func(ctx context.Context, s *session, args []string) error {
-		pattern := "*"
-		if len(args) > 0 {
-			pattern = args[0]
+		pattern, err := s.pattern(args)
+		if err != nil {
+			return err
 		}
 		return s.ls(ctx, pattern)
 	})
 	c.flags(cmd)
 	return cmd
+}
+
+// onePattern takes a pattern or nothing.
+func onePattern(cmd *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return fmt.Errorf("%s takes one pattern, in quotes, so that the shell leaves it alone: %s 'api:*'", cmd.CommandPath(), cmd.CommandPath())
+	}
+	return nil
+}
+
+// pattern reads it as it was given; without one all is meant.
+func (s *session) pattern(args []string) (string, error) {
+	if len(args) == 0 {
+		return "*", nil
+	}
+	return s.named(args[0])
 }
 
 // jsonRow is what ls writes of a limiter.

@@ -28,7 +28,7 @@ to go with a bug report. The file is msgpack, one array for each limiter; packag
 		Example: `  rrl snapshot orders search > limits.msgpack
   rrl snapshot orders --text`,
 		Args:              someNames,
-		ValidArgsFunction: c.complete,
+		ValidArgsFunction: c.completeMore,
 	}, func(ctx context.Context, s *session, args []string) error {
 		var data []byte
 		for _, arg := range args {
@@ -41,7 +41,7 @@ to go with a bug report. The file is msgpack, one array for each limiter; packag
 				return err
 			}
 			if text && !s.json {
-				fmt.Fprint(s.out, taken)
+				s.write(taken.String())
 				continue
 			}
 			if s.json {

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -640,15 +641,53 @@ func TestCompletionOffersNames(t *testing.T) {
 	s.limiter("other*", "10", "1000", "0")
 	s.limiter("search", "10", "1000", "0")
 	t.Setenv("RRL_REDIS", s.s.URL())
-	if _, out, _ := rrl(t.Context(), "__complete", "show", "or"); !strings.HasPrefix(out, "orders\n:4\n") {
-		t.Errorf("of or it offers %q", out)
-	}
-	if _, out, _ := rrl(t.Context(), "__complete", "show", "other*"); !strings.HasPrefix(out, "other*\n:4\n") {
-		t.Errorf("of other* it offers %q", out)
+	s.limiter("new\nline", "10", "1000", "0")
+	s.limiter("pc", "10", "1000", "1")
+	s.state("pc", "one", "10")
+	s.state("pc", "two", "10")
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"show", "or"}, "orders\n"},
+		{[]string{"show", "other*"}, "other*\n"},
+		{[]string{"show", "new"}, ""}, // it can't be written on a line
+		{[]string{"show", "orders", ""}, ""},
+		{[]string{"rm", "orders", "o"}, "other*\n"},
+		{[]string{"ls", "s"}, "search\n"},
+		{[]string{"gc", ""}, ""},
+		{[]string{"show", "pc", "--client", ""}, "one\ntwo\nall\n"},
+		{[]string{"show", "pc", "--client", "t"}, "two\n"},
+		{[]string{"ls", "--client", ""}, "all\n"},
+	} {
+		if _, out, _ := rrl(t.Context(), append([]string{"__complete"}, c.args...)...); !strings.HasPrefix(out, c.want+":4\n") {
+			t.Errorf("of %q it offers %q, want %q", c.args, out, c.want)
+		}
 	}
 	if code, out, _ := rrl(t.Context(), "completion", "bash"); code != 0 || !strings.Contains(out, "__rrl_") && !strings.Contains(out, "rrl") {
 		t.Errorf("the script for bash: exit code %d, %d bytes", code, len(out))
 	}
+}
+
+// full is an output that takes nothing, as a disk that is full.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("no space left") }
+
+func TestOutputThatGetsLostIsAnError(t *testing.T) {
+	s := shop{t: t, s: redistest.Embedded(t)}
+	s.rdb = s.s.Client()
+	s.limiter("x", "10", "3600000", "0")
+	for _, args := range [][]string{
+		{"ls"}, {"ls", "--json"}, {"show", "x"}, {"doctor", "x"}, {"set", "x", "5/h"}, {"snapshot", "x", "--text"}, {"snapshot", "x"},
+	} {
+		var errs bytes.Buffer
+		all := append([]string{args[0], "--redis", s.s.URL()}, args[1:]...)
+		if code := run(t.Context(), all, strings.NewReader(""), full{}, &errs); code != 1 || errs.String() != "rrl: no space left\n" {
+			t.Errorf("rrl %q: exit code %d, errors %q", args, code, errs.String())
+		}
+	}
+	s.fails(1, "rrl ls takes one pattern, in quotes", "ls", "a", "b")
 }
 
 func TestEveryCommandOnALiveRedisHasJSONAndHelp(t *testing.T) {

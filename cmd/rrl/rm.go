@@ -25,7 +25,7 @@ through all keys. It asks first; --yes is the answer. A key of another program i
 others fail until somebody sets a rate.`,
 		Example:           "  rrl rm orders --yes",
 		Args:              someNames,
-		ValidArgsFunction: c.complete,
+		ValidArgsFunction: c.completeMore,
 	}, func(ctx context.Context, s *session, args []string) error {
 		var absent []string
 		for _, arg := range args {

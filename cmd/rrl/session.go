@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -54,9 +55,12 @@ func (c *common) live(cmd *cobra.Command, do func(ctx context.Context, s *sessio
 		}
 		s.in, s.out, s.errs = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 		s.colour = terminal(s.out) && os.Getenv("NO_COLOR") == ""
-		return s.explain(do(cmd.Context(), s, args))
+		return s.explain(cmp.Or(do(cmd.Context(), s, args), s.unwritten))
 	}
 	cmd.Flags().SortFlags = false
+	if cmd.ValidArgsFunction == nil {
+		cmd.ValidArgsFunction = cobra.NoFileCompletions
+	}
 	return cmd
 }
 
@@ -66,6 +70,7 @@ func (c *common) flags(cmd *cobra.Command) {
 	c.given = f.Changed
 	if c.whose {
 		f.StringVar(&c.client, "client", "", "`id` of the client whose permits are meant, or all: for PER_CLIENT limiters")
+		cmd.RegisterFlagCompletionFunc("client", c.completeClient) // fails only if there is one already
 	}
 	f.BoolVar(&c.json, "json", false, "one JSON object a line")
 	f.BoolVar(&c.quoted, "quoted", false, `names, and ids of clients, are given as odd ones are shown: "a\x00b" in double quotes, with escapes`)
@@ -117,6 +122,7 @@ type session struct {
 	in        io.Reader
 	out, errs io.Writer
 	colour    bool
+	unwritten error // why a line did not get out
 }
 
 // open connects, and looks whether somebody is there. The address of one node is enough for a cluster.
@@ -196,6 +202,8 @@ func (s *session) explain(err error) error {
 		advice = notAllowed
 	case errors.Is(err, rratelimiter.ErrNotInitialized):
 		advice = "rrl ls lists what is there, rrl set sets a rate"
+	case errors.Is(err, rratelimiter.ErrExceedsRate):
+		advice = "rrl show says the rate, and more at once is never granted"
 	case errors.Is(err, rratelimiter.ErrCrossSlotName):
 		advice = "such a name works on a single server only"
 	case strings.Contains(text, "connection refused"), strings.Contains(text, "no such host"), strings.Contains(text, "i/o timeout"):
