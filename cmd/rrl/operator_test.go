@@ -406,6 +406,10 @@ func TestSetKeepsWhatIsNotSaid(t *testing.T) {
 				t.Errorf("set %q says %q, want %q", step.args, got, step.want)
 			}
 		}
+		s.limiter("broken", "ten", "60000", "0")
+		if got := s.ok("set", "broken", "10/m"); got != "broken: 10/m, in place of one that can't be used: its rate is no whole number\n" {
+			t.Errorf("where there is a broken rate it says %q", got)
+		}
 		s.ok("acquire", "x", "15")
 		s.ok("set", "x", "50/m")
 		if one := objects(t, s.ok("show", "x", "--json"))[0]; one["available"] != 35. || one["consistent"] != true {
@@ -527,7 +531,8 @@ func TestSnapshotAndRestore(t *testing.T) {
 				t.Errorf("restore %q: exit code %d, output %q, errors %q", args, got, out, errs)
 			}
 		}
-		restored(1, "there is a limiter already: key \"a\"; --replace removes it")
+		restored(1, "rrl: there already, and left as they are: a, b; --replace removes them, --as restores one under another name\n")
+		restored(1, "rrl: there already, and left as they are: a, b; --replace", "--dry-run")
 		restored(1, "--as: there are 2 limiters in the file", "--as", "c")
 		restored(0, "a: to be restored", "--dry-run", "--replace")
 		s.ok("acquire", "a", "7")
@@ -585,10 +590,13 @@ limits:
 			"":                                    "it is empty",
 			"limits:\n  a: {rate: 5/h, keep-alive: 1s}": "keep-alive 1s is shorter than the interval",
 			"\t": "yaml:",
+			"limits: {a: 5/s}\n---\nlimits: {b: 5/s}": "line 2: a second document",
+			"limits: {~: 5/s}":                        "line 1: this is no name",
+			"limits: {a: {rate: 5/s, reset: maybe}}":  "a: line 1: cannot unmarshal !!str `maybe` into bool",
 		} {
 			code, out, errs := s.with(text, "apply", "-f", "-")
-			if code != 1 || out != "" || !strings.Contains(errs, part) {
-				t.Errorf("of %q it says %q %q, want %q", text, out, errs, part)
+			if code != 1 || out != "" || !strings.Contains(errs, part) || strings.Count(errs, "\n") != 1 {
+				t.Errorf("of %q it says %q %q, want %q in one line", text, out, errs, part)
 			}
 		}
 		if s.rdb.Exists(t.Context(), "a").Val() != 0 {

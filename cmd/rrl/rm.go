@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
@@ -79,9 +80,8 @@ func (s *session) rm(ctx context.Context, name string, yes bool) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if !there && len(ids) == 0 {
-		view, err := survey.Read(ctx, l, false, 0)
-		if err != nil || view.Keys[1].Type == "none" && view.Keys[2].Type == "none" {
+	if len(ids) == 0 {
+		if there, err = s.holds(ctx, l); err != nil || !there {
 			return false, err
 		}
 	}
@@ -120,6 +120,15 @@ func (s *session) rm(ctx context.Context, name string, yes bool) (bool, error) {
 	}
 	s.say("%s: removed", printable(name))
 	return true, nil
+}
+
+// holds tells whether Redis has anything of a limiter, be it grants alone.
+func (s *session) holds(ctx context.Context, l *rratelimiter.Limiter) (bool, error) {
+	if there, err := l.Exists(ctx); there || err != nil {
+		return there, err
+	}
+	view, err := survey.Read(ctx, l, false, 0)
+	return err == nil && (view.Keys[1].Type != "none" || view.Keys[2].Type != "none"), err
 }
 
 // someNames takes the names of limiters, one at least.
