@@ -271,6 +271,14 @@ func TestTLS(t *testing.T) {
 	if code, _, errs := rrl(t.Context(), "ls", "--redis", "redis://"+m.Addr(), "--insecure"); code != 1 || !strings.Contains(errs, "must begin with rediss://") {
 		t.Errorf("exit code %d, errors %q", code, errs)
 	}
+	if code, _, errs := rrl(t.Context(), "ls", "--redis", "redis://"+m.Addr()); code != 1 || !strings.Contains(errs, "does it want TLS?") {
+		t.Errorf("without TLS: exit code %d, errors %q", code, errs)
+	}
+	plain := "rediss://" + redistest.Shared(t).Addr
+	if code, _, errs := rrl(t.Context(), "ls", "--redis", plain+"?dial_timeout=50ms"); code != 1 ||
+		!strings.Contains(errs, "rrl: "+plain+": ") || !strings.Contains(errs, "does it speak TLS? --redis names another") {
+		t.Errorf("with TLS where there is none: exit code %d, errors %q", code, errs)
+	}
 }
 
 // certificate makes a certificate for 127.0.0.1 that signs itself.

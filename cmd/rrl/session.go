@@ -206,11 +206,20 @@ func (s *session) explain(err error) error {
 		advice = "rrl show says the rate, and more at once is never granted"
 	case errors.Is(err, rratelimiter.ErrCrossSlotName):
 		advice = "such a name works on a single server only"
-	case strings.Contains(text, "connection refused"), strings.Contains(text, "no such host"), strings.Contains(text, "i/o timeout"):
+	case errors.Is(err, io.EOF), strings.Contains(text, "connection reset"):
+		text = s.where + ": it hung up: " + text
+		advice = "does it want TLS? Then the address begins with rediss://"
+	case strings.Contains(text, "connection refused"), strings.Contains(text, "no such host"), strings.Contains(text, "i/o timeout"),
+		errors.Is(err, context.DeadlineExceeded):
 		text = s.where + ": " + text
-		advice = "is Redis there? --redis names another"
+		advice = "is Redis there"
+		if s.options != nil && s.options.TLSConfig != nil {
+			advice += ", and does it speak TLS"
+		}
 		if s.fromEnvironment() {
-			advice = "is Redis there? RRL_REDIS names this one"
+			advice += "? RRL_REDIS names this one"
+		} else {
+			advice += "? --redis names another"
 		}
 	case strings.Contains(text, "invalid username-password"), strings.Contains(text, "AUTH"):
 		advice = "is RRL_PASSWORD right?"
