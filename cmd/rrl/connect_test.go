@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -57,6 +58,7 @@ func TestPasswordsAreNotPrinted(t *testing.T) {
 		t.Fatal(err)
 	}
 	echo := echoing(t)
+	var group sync.WaitGroup
 	for _, args := range [][]string{
 		{"demo", "--redis", "redis://:hush1hush2@" + closed},
 		{"demo", "--redis", "redis://me:hush1hush2@" + real.Addr},
@@ -97,11 +99,14 @@ func TestPasswordsAreNotPrinted(t *testing.T) {
 		{"demo", "--for", "redis://me:hush1@" + closed},
 		{"demo", "--rate", "redis://me:hush1@" + closed},
 	} {
-		code, out, errs := rrl(t.Context(), args...)
-		if code != 1 || errs == "" || strings.Contains(out+errs, "hush") {
-			t.Errorf("%q: exit code %d, output %q, errors %q", args, code, out, errs)
-		}
+		group.Go(func() { // some of them try for a second
+			code, out, errs := rrl(t.Context(), args...)
+			if code != 1 || errs == "" || strings.Contains(out+errs, "hush") {
+				t.Errorf("%q: exit code %d, output %q, errors %q", args, code, out, errs)
+			}
+		})
 	}
+	group.Wait()
 }
 
 // echoing is a server that repeats what it is sent, as old servers do with commands that they don't know.
@@ -201,6 +206,14 @@ func TestErrorsNameWhereTheAddressComesFrom(t *testing.T) {
 		if code != 1 || out != "" || !strings.Contains(errs, c.part) || strings.Contains(errs, "hush") || strings.Count(errs, "\n") != 1 {
 			t.Errorf("RRL_REDIS=%s, %q: exit code %d, output %q, errors %q, want %q", c.variable, c.args, code, out, errs, c.part)
 		}
+	}
+}
+
+// Before anything is asked for: a call would be tried again as long as calls may take.
+func TestAClusterThatIsNotThereIsSaidAtOnce(t *testing.T) {
+	code, _, errs := rrl(t.Context(), "show", "x", "--redis", "redis+cluster://127.0.0.1:1")
+	if code != 1 || !strings.HasPrefix(errs, "rrl: the cluster of 127.0.0.1:1: dial tcp ") {
+		t.Errorf("exit code %d, errors %q", code, errs)
 	}
 }
 

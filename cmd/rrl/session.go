@@ -155,7 +155,12 @@ func (c *common) open(ctx context.Context) (*session, error) {
 		}
 		s := &session{server: srv, common: c, now: time.Now}
 		s.anyone = s.newClient()
-		if _, single := srv.rdb.(*redis.Client); !single {
+		if nodes, cluster := srv.rdb.(*redis.ClusterClient); cluster {
+			there := func(context.Context, *redis.Client) error { return nil }
+			if err := nodes.ForEachMaster(ctx, there); err != nil { // no node says which ones there are
+				s.close()
+				return nil, s.explain(err)
+			}
 			return s, nil
 		}
 		info, err := srv.rdb.Info(ctx, "cluster").Result()
