@@ -43,7 +43,7 @@ func judge(v *survey.Survey) (all []finding) {
 	for _, f := range v.Forms {
 		if f.Odd != "" {
 			add(warning, "unknown-records", fmt.Sprintf("%s by an unknown hand: %s", number(int64(f.Others.Records+f.Go.Records), "record"), f.Odd),
-				"find out who writes to "+v.Keys[2].Name)
+				"find out who writes to "+printable(v.Keys[2].Name))
 			continue
 		}
 		class := f.Format.String()
@@ -84,7 +84,7 @@ func judge(v *survey.Survey) (all []finding) {
 	}
 	if v.Client == "" && v.Keys[0].TTL == 0 && (v.Keys[1].TTL > 0 || v.Keys[2].TTL > 0) {
 		add(warning, "state-expires", "its grants have a life time and its rate has none: they will be forgotten too early, or together "+
-			"with nothing", "find out who sets the life time of "+v.Keys[1].Name+"; redis-cli PERSIST takes it away")
+			"with nothing", "find out who sets the life time of "+printable(v.Keys[1].Name)+"; redis-cli PERSIST takes it away")
 	}
 	if records := v.Live.Records + v.Expired.Records; records > confirmable {
 		add(worthKnowing, "many-records", number(int64(records), "record")+": about "+
