@@ -380,12 +380,33 @@ func TestSentinelNamesTheMaster(t *testing.T) {
 			c.WriteBulk(port)
 			return
 		}
-		c.WriteLen(0)
+		switch args[1] {
+		case "locked":
+			c.WriteError("NOAUTH Authentication required.")
+		case "wrong":
+			c.WriteError("WRONGPASS invalid username-password pair or user is disabled.")
+		default:
+			c.WriteNull()
+		}
 	}); err != nil {
 		t.Fatal(err)
 	}
 	code, out, errs := rrl(t.Context(), "ls", "--redis", "redis+sentinel://"+sentinel.Addr+"/mymaster")
 	if code != 0 || !strings.Contains(out, "orders  5/s") {
 		t.Errorf("exit code %d, output %q, errors %q", code, out, errs)
+	}
+	const unreachable = "redis: all sentinels specified in configuration are unreachable: "
+	where := "rrl: the master %s of the sentinels %s: " + unreachable
+	for _, c := range []struct{ address, name, advice string }{
+		{sentinel.Addr, "other", "redis: nil; they know no master of this name"},
+		{sentinel.Addr, "locked", "; set RRL_SENTINEL_PASSWORD"},
+		{sentinel.Addr, "wrong", "; RRL_SENTINEL_PASSWORD is not right"},
+		{s.s.Addr, "mymaster", "; is it a sentinel?"},
+		{"127.0.0.1:1", "mymaster", "; are they there? --redis names others"},
+	} {
+		code, _, errs := rrl(t.Context(), "ls", "--redis", "redis+sentinel://"+c.address+"/"+c.name)
+		if code != 1 || !strings.HasPrefix(errs, fmt.Sprintf(where, c.name, c.address)) || !strings.HasSuffix(errs, c.advice+"\n") {
+			t.Errorf("of %s at %s: exit code %d, errors %q, want %q", c.name, c.address, code, errs, c.advice)
+		}
 	}
 }

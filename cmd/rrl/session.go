@@ -189,7 +189,7 @@ func (s *session) explain(err error) error {
 	advice := ""
 	for prefix, text := range map[string]string{
 		"NOAUTH":    "set RRL_PASSWORD",
-		"WRONGPASS": "RRL_PASSWORD, or RRL_USER, is not right",
+		"WRONGPASS": "the password, or the user, is not right: RRL_PASSWORD and RRL_USER have them, or the address",
 		"NOPERM":    notAllowed,
 		"READONLY":  "this is a replica: name the master",
 		"LOADING":   "try again once Redis has read its data",
@@ -202,6 +202,9 @@ func (s *session) explain(err error) error {
 	}
 	text := inScript.ReplaceAllString(err.Error(), "")
 	switch {
+	case strings.Contains(text, "all sentinels specified"):
+		text = s.where + ": " + text
+		advice = sentinelAdvice(text)
 	case advice != "":
 	case strings.Contains(text, "can't run this command"), strings.Contains(text, "ACL failure"):
 		advice = notAllowed
@@ -238,6 +241,21 @@ func (s *session) explain(err error) error {
 		text = strings.TrimSuffix(text, ".") + "; " + advice
 	}
 	return cleaned{text, err}
+}
+
+// sentinelAdvice says what to do about sentinels that did not name a master.
+func sentinelAdvice(text string) string {
+	for part, advice := range map[string]string{
+		"NOAUTH":          "set RRL_SENTINEL_PASSWORD",
+		"WRONGPASS":       "RRL_SENTINEL_PASSWORD is not right",
+		"unknown command": "is it a sentinel?",
+		"redis: nil":      "they know no master of this name",
+	} {
+		if strings.Contains(text, part) {
+			return advice
+		}
+	}
+	return "are they there? --redis names others"
 }
 
 // inScript is what Redis says, beside the error, of a script that has one.
