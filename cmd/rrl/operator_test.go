@@ -2,14 +2,17 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -639,6 +642,35 @@ func TestOnATerminal(t *testing.T) {
 	}
 	if code, out, _ := s.with("Yes\n", "rm", "x"); code != 0 || out != "x: removed\n" || s.rdb.DBSize(t.Context()).Val() != 0 {
 		t.Errorf("exit code %d, output %q", code, out)
+	}
+}
+
+// A shell's loop goes by it, and there is nothing to say about it.
+func TestASignalEndsWithoutWords(t *testing.T) {
+	before := terminal
+	terminal = func(any) bool { return true }
+	defer func() { terminal = before }()
+	s := shop{t: t, s: redistest.Embedded(t)}
+	s.rdb = s.s.Client()
+	s.limiter("x", "10", "3600000", "0")
+	ctx, end := context.WithCancelCause(t.Context())
+	question, never := io.Pipe() // nobody answers
+	defer never.Close()
+	var errs tape
+	code := make(chan int)
+	go func() { code <- run(ctx, []string{"rm", "x", "--redis", s.s.URL()}, question, io.Discard, &errs) }()
+	for !strings.HasSuffix(errs.String(), "[y/N] ") {
+		time.Sleep(time.Millisecond)
+	}
+	end(interrupted{syscall.SIGINT})
+	if got := <-code; got != ofSignal+2 || strings.Contains(errs.String(), "rrl:") {
+		t.Errorf("while it asks: exit code %d, errors %q", got, errs.String())
+	}
+	if got, out, errs := rrl(ctx, "ls", "--redis", s.s.URL()); got != ofSignal+2 || out != "" || errs != "" {
+		t.Errorf("while it looks: exit code %d, output %q, errors %q", got, out, errs)
+	}
+	if s.rdb.Exists(t.Context(), "x").Val() != 1 {
+		t.Error("it is gone without a yes")
 	}
 }
 

@@ -90,7 +90,7 @@ func (s *session) rm(ctx context.Context, name string, yes bool) (bool, error) {
 		if len(ids) > 0 {
 			clients = ", with the state of " + number(int64(len(ids)), "client")
 		}
-		if err := s.agree(fmt.Sprintf("Remove %s (%s)%s?", printable(name), what, clients)); err != nil {
+		if err := s.agree(ctx, fmt.Sprintf("Remove %s (%s)%s?", printable(name), what, clients)); err != nil {
 			return false, err
 		}
 	}

@@ -30,7 +30,7 @@ func (e exit) Error() string {
 func (e exit) Unwrap() error { return e.err }
 
 // run is the whole program with its surroundings as arguments, and answers the exit code: 0, or 1 after any error that has
-// none of its own.
+// none of its own. What a signal has ended ends by that, and says nothing.
 func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
@@ -38,6 +38,9 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 	root.SetOut(out)
 	root.SetErr(errs)
 	if err := root.ExecuteContext(ctx); err != nil {
+		if end := (interrupted{}); errors.Is(err, context.Canceled) && errors.As(context.Cause(ctx), &end) {
+			return ofSignal + int(end.Signal)
+		}
 		code := exit{code: 1}
 		errors.As(err, &code)
 		if text := err.Error(); text != "" {

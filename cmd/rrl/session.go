@@ -397,12 +397,23 @@ func (s *session) whom(l *rratelimiter.Limiter) string {
 }
 
 // agree asks before something is done that can't be undone. Where nobody can be asked the answer must have been given.
-func (s *session) agree(question string) error {
+func (s *session) agree(ctx context.Context, question string) error {
 	if !terminal(s.in) {
 		return errors.New("nobody can be asked: --yes does it")
 	}
 	fmt.Fprintf(s.errs, "%s [y/N] ", question)
-	answer, _ := bufio.NewReader(s.in).ReadString('\n')
+	answers := make(chan string, 1)
+	go func() {
+		answer, _ := bufio.NewReader(s.in).ReadString('\n')
+		answers <- answer
+	}()
+	var answer string
+	select {
+	case answer = <-answers:
+	case <-ctx.Done():
+		fmt.Fprintln(s.errs)
+		return ctx.Err()
+	}
 	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
 		return errors.New("nothing was done")
 	}
