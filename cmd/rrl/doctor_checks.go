@@ -176,13 +176,13 @@ func (h host) judge(shortest time.Duration, kept bool) (all []finding) {
 	switch {
 	case limit == 0:
 	case strings.HasPrefix(policy, "allkeys"):
-		add(fault, "eviction", fmt.Sprintf("maxmemory-policy %s: when Redis is full (%s) it drops limiters, and their limits are forgotten",
+		add(fault, "eviction", fmt.Sprintf("maxmemory-policy %s: when Redis is full (%s used) it drops limiters, and their limits are forgotten",
 			policy, percent(used, limit)), better)
 	case strings.HasPrefix(policy, "volatile") && kept:
-		add(warning, "eviction", fmt.Sprintf("maxmemory-policy %s: when Redis is full (%s) it drops limiters with a life time or keep-alive",
+		add(warning, "eviction", fmt.Sprintf("maxmemory-policy %s: when Redis is full (%s used) it drops limiters with a life time or keep-alive",
 			policy, percent(used, limit)), better)
 	case used > limit/10*9:
-		add(warning, "memory", fmt.Sprintf("%s of maxmemory are used: once it is full, no permit is granted any more", percent(used, limit)),
+		add(warning, "memory", fmt.Sprintf("%s of maxmemory is used: once it is full, no permit is granted any more", percent(used, limit)),
 			"give Redis more memory, or give Go clients WithGranularity")
 	}
 	if h.settings["cluster-require-full-coverage"] == "yes" && h.info["cluster_enabled"] == "1" {
@@ -211,7 +211,7 @@ func (h host) describe() string {
 }
 
 func percent(part, whole int64) string {
-	return fmt.Sprintf("%.0f %% used", float64(part)/float64(whole)*100)
+	return fmt.Sprintf("%.0f %%", float64(part)/float64(whole)*100)
 }
 
 // before tells whether a version is older than another.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -196,6 +197,9 @@ func TestDoctorFindsWhatIsWrongWithTheServer(t *testing.T) {
 	found("0")
 	s.must(s.rdb.ConfigSet(t.Context(), "maxmemory", "900kb").Err())
 	found("1", "warning memory")
+	if _, out, _ := s.run("doctor"); !regexp.MustCompile(`(?m)^ +\d+ % of maxmemory is used: `).MatchString(out) {
+		t.Errorf("it says\n%s", out)
+	}
 }
 
 func TestDoctorKnowsServers(t *testing.T) {
