@@ -106,7 +106,7 @@ func (s *session) doctor(ctx context.Context, names []string, everything bool) e
 	}
 	looks, err := each(ctx, names, func(ctx context.Context, name string) (examined, error) {
 		if everything {
-			return s.examine(ctx, name, func(context.Context) ([]string, error) { return clients[name], nil })
+			return s.examineFound(ctx, name, clients[name])
 		}
 		return s.examine(ctx, name, s.limiter(name, "").Clients)
 	})
@@ -189,6 +189,16 @@ type examined struct {
 	findings []finding
 	interval time.Duration // 0: none that is known
 	kept     bool          // it has a life time
+}
+
+// examineFound looks at a limiter that a search has found, with its clients. There is nothing to say of one that is gone
+// by now.
+func (s *session) examineFound(ctx context.Context, name string, clients []string) (examined, error) {
+	found, err := s.examine(ctx, name, func(context.Context) ([]string, error) { return clients, nil })
+	if errors.Is(err, rratelimiter.ErrNotInitialized) {
+		return examined{}, nil
+	}
+	return found, err
 }
 
 // examine looks at one limiter, with all its clients.

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"regexp"
 	"slices"
 	"strings"
@@ -287,4 +289,20 @@ func TestDoctorKeepsControlCharactersFromTheTerminal(t *testing.T) {
 			t.Errorf("exit code %d, errors %q, output %q", code, errs, out)
 		}
 	})
+}
+
+func TestDoctorPassesOverWhatHasGoneMeanwhile(t *testing.T) {
+	server := redistest.Embedded(t)
+	s, err := (&common{address: server.URL()}).open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	if found, err := s.examineFound(t.Context(), "gone", []string{"one"}); err != nil || len(found.findings) > 0 {
+		t.Errorf("of a limiter that is gone it says %v, %v", found, err)
+	}
+	s.out = io.Discard
+	if err := s.doctor(t.Context(), []string{"never"}, false); !errors.Is(err, rratelimiter.ErrNotInitialized) {
+		t.Errorf("of one that was asked for it says %v", err)
+	}
 }
