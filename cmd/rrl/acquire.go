@@ -45,9 +45,14 @@ Each process that waits asks Redis by itself, so many of them at a time cost mor
 		Example: `  rrl acquire orders
   rrl acquire orders 5 --timeout 10s || echo "too busy"
   for file in *.csv; do rrl acquire uploads -- curl -T "$file" https://example.com/; done`,
-		Args: func(cmd *cobra.Command, args []string) error {
+		Args: func(cmd *cobra.Command, args []string) (err error) {
 			if at := cmd.ArgsLenAtDash(); at >= 0 {
 				args, command = args[:at], args[at:]
+				defer func() {
+					if err != nil {
+						err = exit{exitFailed, err}
+					}
+				}()
 				if len(command) == 0 {
 					return errors.New("there is no command behind --")
 				}
@@ -56,16 +61,17 @@ Each process that waits asks Redis by itself, so many of them at a time cost mor
 				return errors.New("rrl acquire needs the name of a limiter, and may have a number: rrl acquire orders 5 -- command")
 			}
 			if name = args[0]; len(args) == 2 {
-				var err error
 				permits, err = permitsOf(args[1])
-				return err
 			}
-			return nil
+			return err
 		},
 		ValidArgsFunction: c.complete,
 	}, func(ctx context.Context, s *session, _ []string) error {
-		if try && timeout > 0 {
+		switch given := c.given("timeout"); {
+		case try && given:
 			return errors.New("--try does not wait: leave --timeout out")
+		case given && timeout <= 0:
+			return errors.New("--timeout must be positive: --try does not wait, and without either it takes as long as it takes")
 		}
 		name, err := s.named(name)
 		if err != nil {

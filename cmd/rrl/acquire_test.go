@@ -27,12 +27,15 @@ func TestAcquireTakesPermits(t *testing.T) {
 			t.Errorf("exit code %d, %v", code, one)
 		}
 		s.fails(exitDenied, "x: not granted: 10 ms would not be enough", "acquire", "x", "3", "--timeout", "10ms")
-		s.fails(1, "requested permits exceed the rate", "acquire", "x", "6")
+		s.fails(1, "requested permits exceed the rate: 6; rrl show says the rate", "acquire", "x", "6")
 		s.fails(1, "rrl set sets a rate", "acquire", "nothing")
 		s.fails(1, "--try does not wait", "acquire", "x", "--try", "--timeout", "1s")
+		s.fails(1, "--timeout must be positive", "acquire", "x", "3", "--timeout", "0s")
+		s.fails(1, "--timeout must be positive", "acquire", "x", "3", "--timeout", "-1s")
 		s.fails(1, "no number of permits", "acquire", "x", "many")
+		s.fails(exitFailed, "no number of permits", "acquire", "x", "many", "--", "true")
 		s.fails(1, "needs the name of a limiter", "acquire")
-		s.fails(1, "no command behind --", "acquire", "x", "--")
+		s.fails(exitFailed, "no command behind --", "acquire", "x", "--")
 		if one := objects(t, s.ok("show", "x", "--json"))[0]; one["used"] != 3. {
 			t.Errorf("%v permits are in use", one["used"])
 		}
@@ -61,7 +64,7 @@ func TestAcquireBecomesACommand(t *testing.T) {
 		{[]string{"x", "--", "/dev/null"}, exitNotRun, "", "rrl: exec:", 1},
 		{[]string{"x", "2", "--json", "--", "sh", "-c", "kill -TERM $$"}, -1, "", "", 3},
 		{[]string{"x", "--try", "--", "echo", "never"}, exitDenied, "", "rrl: x: not granted", 3},
-		{[]string{"nothing", "--", "echo", "never"}, exitFailed, "", "rrl: read the configuration", 3},
+		{[]string{"nothing", "--", "echo", "never"}, exitFailed, "", "rrl: there is no limiter nothing; rrl ls", 3},
 	} {
 		cmd := s.program(append([]string{"acquire"}, c.args...)...)
 		var out, errs bytes.Buffer
@@ -88,13 +91,7 @@ func TestAcquireEndsByItsSignal(t *testing.T) {
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
 		s.must(cmd.Start())
-		began := time.Now()
-		for !strings.Contains(s.rdb.ClientList(t.Context()).Val(), name) { // until then it may not listen for signals
-			if time.Since(began) > time.Minute {
-				t.Fatal("it does not come")
-			}
-			time.Sleep(time.Millisecond)
-		}
+		s.comes(name) // until then it may not listen for signals
 		s.must(cmd.Process.Signal(signal))
 		var ended *exec.ExitError
 		err := cmd.Wait()
@@ -102,5 +99,38 @@ func TestAcquireEndsByItsSignal(t *testing.T) {
 		if !errors.As(err, &ended) || !status.Signaled() || status.Signal() != signal || out.Len() > 0 {
 			t.Errorf("%v: %v, output %q", signal, err, out.String())
 		}
+	}
+}
+
+// comes waits for a process by the name that it gives its connection.
+func (s shop) comes(name string) {
+	s.t.Helper()
+	began := time.Now()
+	for !strings.Contains(s.rdb.ClientList(s.t.Context()).Val(), name) {
+		if time.Since(began) > time.Minute {
+			s.t.Fatal("it does not come")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// What a script runs in the background ignores interrupts, and so does the command that acquire becomes.
+func TestAcquireIgnoresWhatItsCallerIgnores(t *testing.T) {
+	s := shop{t: t, s: redistest.Shared(t)}
+	s.rdb = s.s.Client()
+	s.limiter("x", "1", "3600000", "0")
+	s.ok("acquire", "x")
+	const name = "ignores-interrupts"
+	cmd := s.program("acquire", "x", "--redis", s.s.URL()+"?client_name="+name, "--", "sh", "-c", "kill -INT $$; echo got it")
+	cmd.Args = append([]string{"sh", "-c", `trap "" INT; exec "$0" "$@"`}, cmd.Args...)
+	cmd.Path = "/bin/sh"
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	s.must(cmd.Start())
+	s.comes(name)
+	s.must(cmd.Process.Signal(syscall.SIGINT))
+	s.ok("set", "x", "2/h")
+	if err := cmd.Wait(); err != nil || out.String() != "got it\n" {
+		t.Errorf("%v, output %q", err, out.String())
 	}
 }

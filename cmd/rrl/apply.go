@@ -1,9 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -51,6 +54,9 @@ whole file can be read. Exit code 2 with --diff if something differs.`,
 		}
 		all, err := readLimits(data)
 		if err != nil {
+			if file == "-" {
+				file = "the standard input"
+			}
 			return fmt.Errorf("%s: %w", file, err)
 		}
 		return s.apply(ctx, all, diff)
@@ -102,6 +108,14 @@ func (s *session) apply(ctx context.Context, all []wanted, diff bool) error {
 	return nil
 }
 
+// oneLine is an error of YAML without its line breaks.
+func oneLine(err error) error {
+	if all := (*yaml.TypeError)(nil); errors.As(err, &all) {
+		return errors.New(strings.Join(all.Errors, "; "))
+	}
+	return err
+}
+
 // limit is an entry of the file.
 type limit struct {
 	Rate      string `yaml:"rate"`
@@ -112,12 +126,19 @@ type limit struct {
 
 // readLimits reads the file, in its order. Errors name the line.
 func readLimits(data []byte) ([]wanted, error) {
-	var file yaml.Node
-	if err := yaml.Unmarshal(data, &file); err != nil {
+	var file, more yaml.Node
+	documents := yaml.NewDecoder(bytes.NewReader(data))
+	switch err := documents.Decode(&file); {
+	case err == io.EOF || err == nil && len(file.Content) == 0:
+		return nil, errors.New("it is empty")
+	case err != nil:
 		return nil, err
 	}
-	if len(file.Content) == 0 {
-		return nil, errors.New("it is empty")
+	switch err := documents.Decode(&more); {
+	case err == nil:
+		return nil, fmt.Errorf("line %d: a second document: all entries must stand in one", more.Line)
+	case err != io.EOF:
+		return nil, err
 	}
 	top := file.Content[0]
 	if top.Kind != yaml.MappingNode || len(top.Content) != 2 || top.Content[0].Value != "limits" {
@@ -132,7 +153,7 @@ func readLimits(data []byte) ([]wanted, error) {
 	for i := 0; i < len(entries.Content); i += 2 {
 		key, value := entries.Content[i], entries.Content[i+1]
 		var name string
-		if err := key.Decode(&name); err != nil || key.Kind != yaml.ScalarNode {
+		if err := key.Decode(&name); err != nil || key.Kind != yaml.ScalarNode || key.Tag == "!!null" {
 			return nil, fmt.Errorf("line %d: this is no name", key.Line)
 		}
 		if seen[name] > 0 {
@@ -166,7 +187,7 @@ func readLimit(node *yaml.Node) (w wanted, err error) {
 			}
 		}
 		if err := node.Decode(&l); err != nil {
-			return w, err
+			return w, oneLine(err)
 		}
 	default:
 		return w, errors.New("neither a rate nor fields")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,16 +11,41 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
-// completion.go lets shells complete the names of limiters. Who presses Tab gets what can be found in a moment, or nothing.
+// completion.go lets shells complete the names of limiters, and the ids of their clients. Who presses Tab gets what can be found in a moment, or nothing.
 
 const glimpse = 500 * time.Millisecond
 
-// complete lists names of limiters that begin as the last argument does.
+// complete lists names of limiters that begin as the first argument does.
 func (c *common) complete(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-	const nothingElse = cobra.ShellCompDirectiveNoFileComp
 	if len(args) > 0 {
-		return nil, nothingElse
+		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
+	return c.completeMore(cmd, args, begun)
+}
+
+// completeMore lists names of limiters that begin as the last argument does, without those that are given already.
+func (c *common) completeMore(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	return c.found(cmd, args, begun, func(ctx context.Context, s *session) ([]string, error) {
+		return survey.Limiters(ctx, s.rdb, literal(begun)+"*", nil)
+	})
+}
+
+// completeClient lists the ids of clients of the limiter that is the first argument.
+func (c *common) completeClient(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	return c.found(cmd, nil, begun, func(ctx context.Context, s *session) ([]string, error) {
+		if len(args) == 0 {
+			return []string{everyone}, nil
+		}
+		ids, err := s.limiter(args[0], "").Clients(ctx)
+		return append(ids, everyone), err
+	})
+}
+
+// found lists what a search finds in a moment, as far as it got: what begins so, and can be written as it is on a line.
+func (c *common) found(
+	cmd *cobra.Command, but []string, begun string, search func(context.Context, *session) ([]string, error),
+) ([]string, cobra.ShellCompDirective) {
+	const nothingElse = cobra.ShellCompDirectiveNoFileComp
 	ctx, cancel := context.WithTimeout(cmd.Context(), glimpse)
 	defer cancel()
 	s, err := c.open(ctx)
@@ -27,8 +53,10 @@ func (c *common) complete(cmd *cobra.Command, args []string, begun string) ([]st
 		return nil, nothingElse
 	}
 	defer s.close()
-	names, _ := survey.Limiters(ctx, s.rdb, literal(begun)+"*", nil) // as far as it got
-	return names, nothingElse
+	all, _ := search(ctx, s)
+	return slices.DeleteFunc(all, func(one string) bool {
+		return !strings.HasPrefix(one, begun) || slices.Contains(but, one) || strings.HasPrefix(shellName(one), "--quoted ")
+	}), nothingElse
 }
 
 // literal makes of a text a pattern that matches it alone.

@@ -84,15 +84,16 @@ func connect(address string) (*server, error) {
 	if address == "" {
 		return embedded()
 	}
-	return connectBy(address, access{})
+	return connectBy(address, access{from: "--redis"})
 }
 
 // access is what is needed beside an address.
 type access struct {
 	user, password, sentinelPassword string // where the address has none
 	tls                              *tls.Config
-	clustered                        bool // the address is that of a node of a cluster
-	patient                          bool // calls may take as long as a look at very many records takes
+	from                             string // what the address comes from, for errors: a flag, or a variable of the environment
+	clustered                        bool   // the address is that of a node of a cluster
+	patient                          bool   // calls may take as long as a look at very many records takes
 }
 
 // connectBy opens the server of an address that is not "".
@@ -102,10 +103,10 @@ func connectBy(address string, a access) (*server, error) {
 	switch {
 	case !found || scheme != "redis" && scheme != "rediss" && (scheme != "unix" || kind != "") ||
 		kind != "" && kind != "cluster" && kind != "sentinel":
-		return nil, errors.New("--redis is not an address: it must begin with redis://, rediss://, unix://, redis+cluster:// " +
+		return nil, errors.New(a.from + " is not an address: it must begin with redis://, rediss://, unix://, redis+cluster:// " +
 			"or redis+sentinel://")
 	case a.tls != nil && scheme != "rediss":
-		return nil, errors.New("--ca, --cert, --key and --insecure are for TLS: the address must begin with rediss://, " +
+		return nil, errors.New("--ca, --cert, --key and --insecure are for TLS: the address of " + a.from + " must begin with rediss://, " +
 			"rediss+cluster:// or rediss+sentinel://")
 	case kind == "sentinel":
 		return connectSentinel(scheme, rest, a)
@@ -114,7 +115,7 @@ func connectBy(address string, a access) (*server, error) {
 	}
 	options, err := redis.ParseURL(address)
 	if err != nil {
-		return nil, errAddress
+		return nil, a.unreadable()
 	}
 	a.complete(&options.Username, &options.Password, &options.TLSConfig)
 	a.wait(&options.ReadTimeout, &options.DialerRetries)
@@ -161,8 +162,12 @@ func (a access) wait(timeout *time.Duration, tries *int) {
 // patience is how long a call of an operator may take.
 const patience = 15 * time.Second
 
-var errAddress = errors.New("--redis can't be read as an address, such as redis://user:password@host:6379/0, " +
-	"rediss://host:6379, redis+cluster://host:6379, redis+sentinel://host:26379/master/0 or unix:///path/to/socket?db=0; in a password, write characters like / ? # @ : % as %2F %3F %23 %40 %3A %25")
+// unreadable is the error for an address that no parser takes; it holds nothing of it.
+func (a access) unreadable() error {
+	return errors.New(a.from + " can't be read as an address, such as redis://host:6379/0, rediss://host:6379, redis+cluster://host:6379, " +
+		"redis+sentinel://host:26379/master/0 or unix:///path/to/socket?db=0; a password stands best in RRL_PASSWORD: in an address, " +
+		"write characters like / ? # @ : % in it as %2F %3F %23 %40 %3A %25")
+}
 
 // hosts is the part of an address, less its scheme, that names hosts.
 func hosts(rest string) string {
@@ -182,7 +187,7 @@ func connectCluster(scheme, rest string, a access) (*server, error) {
 	}
 	options, err := redis.ParseClusterURL(scheme + "://" + user + nodes[0] + "?" + strings.TrimPrefix(query, "&"))
 	if err != nil || path != "" && path != "0" {
-		return nil, errAddress
+		return nil, a.unreadable()
 	}
 	a.complete(&options.Username, &options.Password, &options.TLSConfig)
 	a.wait(&options.ReadTimeout, &options.DialerRetries)
@@ -203,12 +208,12 @@ func connectSentinel(scheme, rest string, a access) (*server, error) {
 	master, database, _ := strings.Cut(path, "/")
 	name, err := url.PathUnescape(master)
 	if err != nil || name == "" {
-		return nil, errors.New("--redis names no master: it must be like redis+sentinel://host:26379/mymaster")
+		return nil, errors.New(a.from + " names no master: it must be like redis+sentinel://host:26379/mymaster")
 	}
 	nodes := strings.Split(hosts(rest), ",")
 	options, err := redis.ParseURL(scheme + "://" + user + nodes[0] + "/" + database + "?" + query)
 	if err != nil {
-		return nil, errAddress
+		return nil, a.unreadable()
 	}
 	a.complete(&options.Username, &options.Password, &options.TLSConfig)
 	a.wait(&options.ReadTimeout, &options.DialerRetries)

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -57,6 +58,7 @@ func TestPasswordsAreNotPrinted(t *testing.T) {
 		t.Fatal(err)
 	}
 	echo := echoing(t)
+	var group sync.WaitGroup
 	for _, args := range [][]string{
 		{"demo", "--redis", "redis://:hush1hush2@" + closed},
 		{"demo", "--redis", "redis://me:hush1hush2@" + real.Addr},
@@ -97,11 +99,14 @@ func TestPasswordsAreNotPrinted(t *testing.T) {
 		{"demo", "--for", "redis://me:hush1@" + closed},
 		{"demo", "--rate", "redis://me:hush1@" + closed},
 	} {
-		code, out, errs := rrl(t.Context(), args...)
-		if code != 1 || errs == "" || strings.Contains(out+errs, "hush") {
-			t.Errorf("%q: exit code %d, output %q, errors %q", args, code, out, errs)
-		}
+		group.Go(func() { // some of them try for a second
+			code, out, errs := rrl(t.Context(), args...)
+			if code != 1 || errs == "" || strings.Contains(out+errs, "hush") {
+				t.Errorf("%q: exit code %d, output %q, errors %q", args, code, out, errs)
+			}
+		})
 	}
+	group.Wait()
 }
 
 // echoing is a server that repeats what it is sent, as old servers do with commands that they don't know.
@@ -180,6 +185,38 @@ func TestOtherKindsOfAddresses(t *testing.T) {
 	}
 }
 
+// Who reads that an address is wrong must learn which one: the flag's, or the one in the environment.
+func TestErrorsNameWhereTheAddressComesFrom(t *testing.T) {
+	for _, c := range []struct {
+		variable string
+		args     []string
+		part     string
+	}{
+		{"hush1", nil, "RRL_REDIS is not an address"},
+		{"redis://me:hush1/x@host", nil, "RRL_REDIS can't be read as an address"},
+		{"redis+sentinel://host", nil, "RRL_REDIS names no master"},
+		{"redis://host", []string{"--insecure"}, "the address of RRL_REDIS must begin with rediss://"},
+		{"redis://127.0.0.1:1", nil, "RRL_REDIS names this one"},
+		{"redis://127.0.0.1:1", []string{"--redis", "hush1"}, "--redis is not an address"},
+		{"redis://127.0.0.1:1", []string{"--redis", "redis://127.0.0.1:1"}, "connection refused; is Redis there?"},
+		{"redis://127.0.0.1:1", []string{"--redis", ""}, "--redis is empty: is a variable not set?"},
+	} {
+		t.Setenv("RRL_REDIS", c.variable)
+		code, out, errs := rrl(t.Context(), append([]string{"ls"}, c.args...)...)
+		if code != 1 || out != "" || !strings.Contains(errs, c.part) || strings.Contains(errs, "hush") || strings.Count(errs, "\n") != 1 {
+			t.Errorf("RRL_REDIS=%s, %q: exit code %d, output %q, errors %q, want %q", c.variable, c.args, code, out, errs, c.part)
+		}
+	}
+}
+
+// Before anything is asked for: a call would be tried again as long as calls may take.
+func TestAClusterThatIsNotThereIsSaidAtOnce(t *testing.T) {
+	code, _, errs := rrl(t.Context(), "show", "x", "--redis", "redis+cluster://127.0.0.1:1")
+	if code != 1 || !strings.HasPrefix(errs, "rrl: the cluster of 127.0.0.1:1: dial tcp ") {
+		t.Errorf("exit code %d, errors %q", code, errs)
+	}
+}
+
 func TestPasswordComesFromTheEnvironment(t *testing.T) {
 	s := redistest.Real(t)
 	if err := s.Client().ConfigSet(t.Context(), "requirepass", "hush1hush2").Err(); err != nil {
@@ -246,6 +283,14 @@ func TestTLS(t *testing.T) {
 	}
 	if code, _, errs := rrl(t.Context(), "ls", "--redis", "redis://"+m.Addr(), "--insecure"); code != 1 || !strings.Contains(errs, "must begin with rediss://") {
 		t.Errorf("exit code %d, errors %q", code, errs)
+	}
+	if code, _, errs := rrl(t.Context(), "ls", "--redis", "redis://"+m.Addr()); code != 1 || !strings.Contains(errs, "does it want TLS?") {
+		t.Errorf("without TLS: exit code %d, errors %q", code, errs)
+	}
+	plain := "rediss://" + redistest.Shared(t).Addr
+	if code, _, errs := rrl(t.Context(), "ls", "--redis", plain+"?dial_timeout=50ms"); code != 1 ||
+		!strings.Contains(errs, "rrl: "+plain+": ") || !strings.Contains(errs, "does it speak TLS? --redis names another") {
+		t.Errorf("with TLS where there is none: exit code %d, errors %q", code, errs)
 	}
 }
 
@@ -335,12 +380,33 @@ func TestSentinelNamesTheMaster(t *testing.T) {
 			c.WriteBulk(port)
 			return
 		}
-		c.WriteLen(0)
+		switch args[1] {
+		case "locked":
+			c.WriteError("NOAUTH Authentication required.")
+		case "wrong":
+			c.WriteError("WRONGPASS invalid username-password pair or user is disabled.")
+		default:
+			c.WriteNull()
+		}
 	}); err != nil {
 		t.Fatal(err)
 	}
 	code, out, errs := rrl(t.Context(), "ls", "--redis", "redis+sentinel://"+sentinel.Addr+"/mymaster")
 	if code != 0 || !strings.Contains(out, "orders  5/s") {
 		t.Errorf("exit code %d, output %q, errors %q", code, out, errs)
+	}
+	const unreachable = "redis: all sentinels specified in configuration are unreachable: "
+	where := "rrl: the master %s of the sentinels %s: " + unreachable
+	for _, c := range []struct{ address, name, advice string }{
+		{sentinel.Addr, "other", "redis: nil; they know no master of this name"},
+		{sentinel.Addr, "locked", "; set RRL_SENTINEL_PASSWORD"},
+		{sentinel.Addr, "wrong", "; RRL_SENTINEL_PASSWORD is not right"},
+		{s.s.Addr, "mymaster", "; is it a sentinel?"},
+		{"127.0.0.1:1", "mymaster", "; are they there? --redis names others"},
+	} {
+		code, _, errs := rrl(t.Context(), "ls", "--redis", "redis+sentinel://"+c.address+"/"+c.name)
+		if code != 1 || !strings.HasPrefix(errs, fmt.Sprintf(where, c.name, c.address)) || !strings.HasSuffix(errs, c.advice+"\n") {
+			t.Errorf("of %s at %s: exit code %d, errors %q, want %q", c.name, c.address, code, errs, c.advice)
+		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -35,7 +34,7 @@ know. Exit code 1 if there is an error or a warning. The clock is this host's: r
 		Example: `  rrl doctor
   rrl doctor orders --json`,
 		Args:              cobra.ArbitraryArgs,
-		ValidArgsFunction: c.complete,
+		ValidArgsFunction: c.completeMore,
 	}, func(ctx context.Context, s *session, args []string) error {
 		var names []string
 		for _, arg := range args {
@@ -107,7 +106,7 @@ func (s *session) doctor(ctx context.Context, names []string, everything bool) e
 	}
 	looks, err := each(ctx, names, func(ctx context.Context, name string) (examined, error) {
 		if everything {
-			return s.examine(ctx, name, func(context.Context) ([]string, error) { return clients[name], nil })
+			return s.examineFound(ctx, name, clients[name])
 		}
 		return s.examine(ctx, name, s.limiter(name, "").Clients)
 	})
@@ -192,6 +191,16 @@ type examined struct {
 	kept     bool          // it has a life time
 }
 
+// examineFound looks at a limiter that a search has found, with its clients. There is nothing to say of one that is gone
+// by now.
+func (s *session) examineFound(ctx context.Context, name string, clients []string) (examined, error) {
+	found, err := s.examine(ctx, name, func(context.Context) ([]string, error) { return clients, nil })
+	if errors.Is(err, rratelimiter.ErrNotInitialized) {
+		return examined{}, nil
+	}
+	return found, err
+}
+
 // examine looks at one limiter, with all its clients.
 func (s *session) examine(
 	ctx context.Context, name string, clients func(context.Context) ([]string, error),
@@ -210,7 +219,7 @@ func (s *session) examine(
 			found.findings = append(found.findings, rateless(name))
 			return found, nil
 		}
-		return found, fmt.Errorf("look at %q: %w: there is no limiter", name, rratelimiter.ErrNotInitialized)
+		return found, absent(name, "")
 	}
 	found.findings = judge(view)
 	if view.Fault != nil {

@@ -23,8 +23,11 @@ func judge(v *survey.Survey) (all []finding) {
 	}
 	name := shellName(v.Name)
 	if wrong := v.WrongType(); wrong != "" {
-		add(fault, "wrong-type", wrong+": every call fails (WRONGTYPE)",
-			"find out which program uses the key, then rrl rm "+name+" and set the rate again")
+		advice := "find out which program uses the key, then rrl rm " + name + " and set the rate again"
+		if v.Keys[0].Type != "none" && v.Keys[0].Type != "hash" {
+			advice = "find out which program uses the key: it, or the limiter, needs another name"
+		}
+		add(fault, "wrong-type", wrong+": every call fails (WRONGTYPE)", advice)
 		return all
 	}
 	if v.Fault != nil {
@@ -40,7 +43,7 @@ func judge(v *survey.Survey) (all []finding) {
 	for _, f := range v.Forms {
 		if f.Odd != "" {
 			add(warning, "unknown-records", fmt.Sprintf("%s by an unknown hand: %s", number(int64(f.Others.Records+f.Go.Records), "record"), f.Odd),
-				"find out who writes to "+v.Keys[2].Name)
+				"find out who writes to "+printable(v.Keys[2].Name))
 			continue
 		}
 		class := f.Format.String()
@@ -81,7 +84,7 @@ func judge(v *survey.Survey) (all []finding) {
 	}
 	if v.Client == "" && v.Keys[0].TTL == 0 && (v.Keys[1].TTL > 0 || v.Keys[2].TTL > 0) {
 		add(warning, "state-expires", "its grants have a life time and its rate has none: they will be forgotten too early, or together "+
-			"with nothing", "find out who sets the life time of "+v.Keys[1].Name+"; redis-cli PERSIST takes it away")
+			"with nothing", "find out who sets the life time of "+printable(v.Keys[1].Name)+"; redis-cli PERSIST takes it away")
 	}
 	if records := v.Live.Records + v.Expired.Records; records > confirmable {
 		add(worthKnowing, "many-records", number(int64(records), "record")+": about "+
@@ -96,10 +99,7 @@ func adding(v *survey.Survey) []finding {
 	if v.Consistent() {
 		return nil
 	}
-	f := finding{name: v.Name, client: v.Client, about: true, advice: "rrl repair " + shellName(v.Name)}
-	if v.Client != "" {
-		f.advice += " --client " + shellName(v.Client)
-	}
+	f := finding{name: v.Name, client: v.Client, about: true, advice: "rrl repair " + shellNames(v.Name, v.Client)}
 	records := v.Live.Records + v.Expired.Records
 	switch {
 	case v.Keys[1].Type == "none":
@@ -130,7 +130,7 @@ func crossing(name string) finding {
 
 func orphaned(name string, clients int, limiter bool) finding {
 	f := finding{severity: warning, code: "orphaned-clients", name: name, about: true,
-		text:   fmt.Sprintf("%s that say nothing: of Redisson instances that are gone, mostly, each restart leaves some", number(int64(2*clients), "key")),
+		text:   fmt.Sprintf("keys of %s that say nothing: Redisson instances that are gone, mostly, each restart leaves some", number(int64(clients), "client")),
 		advice: "rrl gc removes them"}
 	if !limiter {
 		f.text += "; and there is no such limiter any more"
@@ -176,13 +176,13 @@ func (h host) judge(shortest time.Duration, kept bool) (all []finding) {
 	switch {
 	case limit == 0:
 	case strings.HasPrefix(policy, "allkeys"):
-		add(fault, "eviction", fmt.Sprintf("maxmemory-policy %s: when Redis is full (%s) it drops limiters, and their limits are forgotten",
+		add(fault, "eviction", fmt.Sprintf("maxmemory-policy %s: when Redis is full (%s used) it drops limiters, and their limits are forgotten",
 			policy, percent(used, limit)), better)
 	case strings.HasPrefix(policy, "volatile") && kept:
-		add(warning, "eviction", fmt.Sprintf("maxmemory-policy %s: when Redis is full (%s) it drops limiters with a life time or keep-alive",
+		add(warning, "eviction", fmt.Sprintf("maxmemory-policy %s: when Redis is full (%s used) it drops limiters with a life time or keep-alive",
 			policy, percent(used, limit)), better)
 	case used > limit/10*9:
-		add(warning, "memory", fmt.Sprintf("%s of maxmemory are used: once it is full, no permit is granted any more", percent(used, limit)),
+		add(warning, "memory", fmt.Sprintf("%s of maxmemory is used: once it is full, no permit is granted any more", percent(used, limit)),
 			"give Redis more memory, or give Go clients WithGranularity")
 	}
 	if h.settings["cluster-require-full-coverage"] == "yes" && h.info["cluster_enabled"] == "1" {
@@ -211,7 +211,7 @@ func (h host) describe() string {
 }
 
 func percent(part, whole int64) string {
-	return fmt.Sprintf("%.0f %% used", float64(part)/float64(whole)*100)
+	return fmt.Sprintf("%.0f %%", float64(part)/float64(whole)*100)
 }
 
 // before tells whether a version is older than another.
@@ -223,20 +223,34 @@ func before(version string, major, minor int) bool {
 }
 
 // shellName is a name as a shell, and rrl, take it as an argument.
-func shellName(name string) string {
+func shellName(name string) string { return shellNames(name, "") }
+
+// shellNames is the name of a limiter, and the id of a client of it unless that is "", as a shell, and rrl, take them as
+// arguments.
+func shellNames(name, client string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-.:/@+=,", r)
 	}
 	other := func(r rune) bool { return !plain(r) }
-	odd := func(r rune) bool { return !unicode.IsPrint(r) }
 	inQuotes := func(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
-	switch {
-	case !utf8.ValidString(name) || strings.HasPrefix(name, "-") || strings.ContainsFunc(name, odd):
-		return "--quoted " + inQuotes(strconv.Quote(name))
-	case name == "" || strings.ContainsFunc(name, other):
-		return inQuotes(name)
+	odd := func(text string) bool {
+		return !utf8.ValidString(text) || strings.HasPrefix(text, "-") ||
+			strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 	}
-	return name
+	argument := func(text string) string {
+		if strings.ContainsFunc(text, other) {
+			return inQuotes(text)
+		}
+		return text
+	}
+	quoted := ""
+	if name == "" || odd(name) || odd(client) {
+		quoted, argument = "--quoted ", func(text string) string { return inQuotes(strconv.Quote(text)) }
+	}
+	if client != "" {
+		return quoted + argument(name) + " --client " + argument(client)
+	}
+	return quoted + argument(name)
 }
 
 // rateArgument is the part of a rate that rrl set takes as one argument.

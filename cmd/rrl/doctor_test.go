@@ -1,7 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -196,6 +199,9 @@ func TestDoctorFindsWhatIsWrongWithTheServer(t *testing.T) {
 	found("0")
 	s.must(s.rdb.ConfigSet(t.Context(), "maxmemory", "900kb").Err())
 	found("1", "warning memory")
+	if _, out, _ := s.run("doctor"); !regexp.MustCompile(`(?m)^ +\d+ % of maxmemory is used: `).MatchString(out) {
+		t.Errorf("it says\n%s", out)
+	}
 }
 
 func TestDoctorKnowsServers(t *testing.T) {
@@ -252,11 +258,51 @@ func TestDoctorMeasuresTheClock(t *testing.T) {
 
 func TestShellNames(t *testing.T) {
 	for name, want := range map[string]string{
-		"api:orders-1": "api:orders-1", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "a*": "'a*'", "größe": "'größe'",
+		"api:orders-1": "api:orders-1", "": `--quoted '""'`, "a b": "'a b'", "it's": `'it'\''s'`, "a*": "'a*'", "größe": "'größe'",
 		"a\x00'": `--quoted '"a\x00'\''"'`, "\xff": `--quoted '"\xff"'`, "-x": `--quoted '"-x"'`, "\u202e": `--quoted '"\u202e"'`,
 	} {
 		if got := shellName(name); got != want {
 			t.Errorf("%q is written %s, want %s", name, got, want)
 		}
+	}
+	for _, c := range []struct{ name, client, want string }{
+		{"a", "one", `a --client one`},
+		{"a", "it's", `a --client 'it'\''s'`},
+		{"a", "b\n", `--quoted '"a"' --client '"b\n"'`},
+		{"a\n", "b c", `--quoted '"a\n"' --client '"b c"'`},
+	} {
+		if got := shellNames(c.name, c.client); got != c.want {
+			t.Errorf("%q of %q is %s, want %s", c.client, c.name, got, c.want)
+		}
+	}
+}
+
+// Names come from whoever writes to Redis, and a terminal obeys what stands in them.
+func TestDoctorKeepsControlCharactersFromTheTerminal(t *testing.T) {
+	onShops(t, func(t *testing.T, s shop) {
+		s.limiter("\x1b[31m", "10", "60000", "0")
+		s.state("\x1b[31m", "", "10", -100, "\x1b]odd")
+		s.must(s.rdb.Expire(t.Context(), "{\x1b[31m}:value", time.Hour).Err())
+		code, out, errs := s.run("doctor")
+		contains(t, out, "unknown-records", `find out who writes to "{\x1b[31m}:permits"`, "state-expires", `the life time of "{\x1b[31m}:value"`)
+		if code != 1 || errs != "" || strings.Contains(out, "\x1b") {
+			t.Errorf("exit code %d, errors %q, output %q", code, errs, out)
+		}
+	})
+}
+
+func TestDoctorPassesOverWhatHasGoneMeanwhile(t *testing.T) {
+	server := redistest.Embedded(t)
+	s, err := (&common{address: server.URL()}).open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	if found, err := s.examineFound(t.Context(), "gone", []string{"one"}); err != nil || len(found.findings) > 0 {
+		t.Errorf("of a limiter that is gone it says %v, %v", found, err)
+	}
+	s.out = io.Discard
+	if err := s.doctor(t.Context(), []string{"never"}, false); !errors.Is(err, rratelimiter.ErrNotInitialized) {
+		t.Errorf("of one that was asked for it says %v", err)
 	}
 }

@@ -52,7 +52,9 @@ While Redis can't be reached, rratelimiter_export_up is 0. Anybody who reaches t
 		if err != nil {
 			return fmt.Errorf("--listen: %w", err)
 		}
-		s.say("http://%s/metrics", listener.Addr())
+		if err := s.served(fmt.Sprintf("http://%s/metrics", listener.Addr())); err != nil {
+			return err
+		}
 		return serveUntil(ctx, listener, newExporter(ctx, s, match, every, most).handler())
 	})
 	f := cmd.Flags()

@@ -22,9 +22,9 @@ func newGc() *cobra.Command {
 		Use:   "gc",
 		Short: "Remove what clients that are gone have left of PER_CLIENT limiters",
 		Long: `gc removes the two keys of a client that has not been granted anything for an interval and --idle more, or of which no
-record is left. They say that all its permits are free, which is what no keys say, too: so
-nothing is lost, even if the client comes back, and nobody has to be stopped. Keys of Go clients leave by themselves and
-are let be; Redisson's stay for ever.
+record is left. They say that all its permits are free, which is what no keys say, too: so nothing is lost, even if the
+client comes back, and nobody has to be stopped. Keys of Go clients leave by themselves and are let be; Redisson's stay
+for ever.
 
 It goes through all keys by SCAN and holds nobody up. Without --yes it only says what it would remove.`,
 		Example: `  rrl gc

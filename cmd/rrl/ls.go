@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -28,16 +30,33 @@ A limiter with more than 2,000 records is not read whole: its figures have a ~, 
 with it. The permits of PER_CLIENT limiters are each client's own: --client says whose to show, all shows a line each.`,
 		Example: `  rrl ls
   rrl ls 'api:*' --json | jq -r 'select(.available == 0) | .name'`,
-		Args: cobra.MaximumNArgs(1),
+		Args:              onePattern,
+		ValidArgsFunction: c.complete,
 	}, func(ctx context.Context, s *session, args []string) error {
-		pattern := "*"
-		if len(args) > 0 {
-			pattern = args[0]
+		pattern, err := s.pattern(args)
+		if err != nil {
+			return err
 		}
 		return s.ls(ctx, pattern)
 	})
 	c.flags(cmd)
 	return cmd
+}
+
+// onePattern takes a pattern or nothing.
+func onePattern(cmd *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return fmt.Errorf("%s takes one pattern, in quotes, so that the shell leaves it alone: %s 'api:*'", cmd.CommandPath(), cmd.CommandPath())
+	}
+	return nil
+}
+
+// pattern reads it as it was given; without one all is meant.
+func (s *session) pattern(args []string) (string, error) {
+	if len(args) == 0 {
+		return "*", nil
+	}
+	return s.named(args[0])
 }
 
 // jsonRow is what ls writes of a limiter.
@@ -102,12 +121,9 @@ func (s *session) glance(ctx context.Context, name string, clients []string) ([]
 		if !tolerable(err) {
 			return nil, err
 		}
-		row.Fault = cause(err).Error()
+		row.Fault = reasonOf(err)
 		if there, err := shared.Exists(ctx); err == nil && !there {
 			return nil, nil
-		}
-		if errors.Is(err, rratelimiter.ErrNotInitialized) {
-			row.Fault = survey.Reason(err)
 		}
 		return []jsonRow{row}, nil
 	}
@@ -132,7 +148,7 @@ func (s *session) glance(ctx context.Context, name string, clients []string) ([]
 		case err == nil:
 			one = one.with(state, exact)
 		case tolerable(err):
-			one.Fault = cause(err).Error()
+			one.Fault = reasonOf(err)
 		default:
 			return nil, err
 		}
@@ -142,6 +158,17 @@ func (s *session) glance(ctx context.Context, name string, clients []string) ([]
 		return []jsonRow{row}, nil
 	}
 	return rows, nil
+}
+
+// reasonOf says why a limiter can't be used.
+func reasonOf(err error) string {
+	switch {
+	case errors.Is(err, rratelimiter.ErrNotInitialized):
+		return survey.Reason(err)
+	case redis.HasErrorPrefix(cause(err), "WRONGTYPE"):
+		return "another program uses a key of it (WRONGTYPE)"
+	}
+	return cause(err).Error()
 }
 
 // with is the row with what was seen.

@@ -16,7 +16,11 @@ func (i interrupted) Error() string { return i.String() }
 func main() {
 	ctx, end := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+		if !signal.Ignored(s) { // as a shell has it for what a script runs in the background
+			signal.Notify(signals, s)
+		}
+	}
 	go func() {
 		// The first signal ends what runs in good order, a second one ends the process.
 		s, _ := (<-signals).(syscall.Signal)

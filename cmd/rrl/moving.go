@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -28,7 +29,7 @@ to go with a bug report. The file is msgpack, one array for each limiter; packag
 		Example: `  rrl snapshot orders search > limits.msgpack
   rrl snapshot orders --text`,
 		Args:              someNames,
-		ValidArgsFunction: c.complete,
+		ValidArgsFunction: c.completeMore,
 	}, func(ctx context.Context, s *session, args []string) error {
 		var data []byte
 		for _, arg := range args {
@@ -41,7 +42,7 @@ to go with a bug report. The file is msgpack, one array for each limiter; packag
 				return err
 			}
 			if text && !s.json {
-				fmt.Fprint(s.out, taken)
+				s.write(taken.String())
 				continue
 			}
 			if s.json {
@@ -82,8 +83,9 @@ func newRestore() *cobra.Command {
 		Use:   "restore < FILE",
 		Short: "Write limiters back from a file that rrl snapshot made",
 		Long: `restore makes limiters what they were, each in one step or not at all. One that is there already stays, unless --replace
-says otherwise, and the others are restored; with --replace it is gone, with the state of all its clients. Grants keep their time, so those of an old file have
-expired; --now dates them as if the file were written now.`,
+says otherwise, and the others are restored; with --replace it is gone, with the state of all its clients. Grants keep
+their time, so those of an old file have expired; --now dates them as if the file were written now. Exit code 1 if one
+stays.`,
 		Example: `  rrl restore < limits.msgpack
   rrl restore --file limits.msgpack --as orders-copy --now`,
 		Args: noArgs,
@@ -105,7 +107,7 @@ expired; --now dates them as if the file were written now.`,
 		if as != "" && len(all) > 1 {
 			return fmt.Errorf("--as: there are %d limiters in the file", len(all))
 		}
-		var stayed error
+		var stay []string
 		for _, one := range all {
 			var options []snapshot.RestoreOption
 			name := one.Name
@@ -121,14 +123,20 @@ expired; --now dates them as if the file were written now.`,
 			if now {
 				options = append(options, snapshot.At(time.Now()))
 			}
-			if !dry {
-				if err := one.Restore(ctx, s.rdb, options...); err != nil {
-					if !errors.Is(err, snapshot.ErrExists) {
-						return err
-					}
-					stayed = errors.Join(stayed, fmt.Errorf("%w; --replace removes it, --as restores under another name", err))
+			if dry {
+				there, err := s.holds(ctx, s.limiter(name, ""))
+				if err != nil {
+					return err
+				}
+				if there && !replace {
+					stay = append(stay, printable(name))
 					continue
 				}
+			} else if err := one.Restore(ctx, s.rdb, options...); errors.Is(err, snapshot.ErrExists) {
+				stay = append(stay, printable(name))
+				continue
+			} else if err != nil {
+				return err
 			}
 			if s.json {
 				err = s.emit(struct {
@@ -147,13 +155,17 @@ expired; --now dates them as if the file were written now.`,
 			}
 			s.say("%s: %s, taken %s", printable(name), what, one.TakenAt.Format(time.RFC3339))
 		}
-		return stayed
+		if len(stay) > 0 {
+			return fmt.Errorf("there already, and left as they are: %s; --replace removes them, --as restores one under another name",
+				strings.Join(stay, ", "))
+		}
+		return nil
 	})
 	cmd.Flags().StringVarP(&file, "file", "f", "", "`file` to read, in place of the standard input")
 	cmd.Flags().StringVar(&as, "as", "", "restore the one limiter in the file under this `name`")
 	cmd.Flags().BoolVar(&replace, "replace", false, "remove a limiter that is there")
 	cmd.Flags().BoolVar(&now, "now", false, "date grants as if the file were written now")
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say what is in the file")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say what would be restored")
 	c.flags(cmd)
 	return cmd
 }

@@ -2,13 +2,17 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -193,16 +197,22 @@ func TestShowTellsWhatIsWrong(t *testing.T) {
 		contains(t, s.ok("show", "drift"), "adds up     NO: 4 stored as free + 2 in records is 4 less than 10", "rrl repair")
 		s.limiter("future", "10", "60000", "0")
 		s.state("future", "", "8", 3_600_000, goRecord("abc", 2))
-		contains(t, s.ok("show", "future"), "future      2 permits in 1 record, the last one dated in ", "a clock is wrong")
+		contains(t, s.ok("show", "future"), "granted from 1h ahead to 1h ahead", "future      2 permits in 1 record, the last one dated 1h ahead: a clock is wrong")
 		s.limiter("value", "10", "60000", "0")
 		s.state("value", "", "ten", -100, goRecord("abc", 2))
 		contains(t, s.ok("show", "value"), `adds up     NO: the free permits are stored as "ten", no whole number`, "8 of 10")
 		s.limiter("broken", "ten", "60000", "0")
-		contains(t, s.ok("show", "broken"), "none that can be used", "rate = ten")
+		contains(t, s.ok("show", "broken"), "none that can be used: its rate is no whole number\n            interval = 60000\n            rate = ten\n            type = 0\n")
 		s.must(s.rdb.RPush(t.Context(), "{wrong}:permits", "x").Err())
 		s.limiter("wrong", "10", "60000", "0")
-		contains(t, s.ok("show", "wrong"), `"{wrong}:permits" is a list, not a zset`)
-		s.fails(1, `show "nothing": rratelimiter: rate limiter is not initialized: there is no limiter; rrl ls lists`, "show", "nothing")
+		contains(t, s.ok("show", "wrong"), "WRONG       \"{wrong}:permits\" is a list, not a zset: no call works\nrate        10/m, OVERALL\n")
+		if text := s.ok("show", "wrong"); strings.Contains(text, "adds up") {
+			t.Errorf("where a key is another program's it shows\n%s", text)
+		}
+		if one := objects(t, s.ok("show", "wrong", "--json"))[0]; one["consistent"] != false || one["fault"] != `"{wrong}:permits" is a list, not a zset` {
+			t.Errorf("where a key is another program's it shows %v", one)
+		}
+		s.fails(1, "there is no limiter nothing; rrl ls lists", "show", "nothing")
 		s.fails(1, "needs the name of a limiter", "show")
 	})
 }
@@ -270,7 +280,7 @@ func TestPerClientLimiters(t *testing.T) {
 		s.state("pc", "one", "7", -100, goRecord("abc", 3))
 		s.state("pc", "two", "9", -100, javaRecord(rratelimiter.Redisson321, 1))
 		text := s.ok("show", "pc")
-		contains(t, text, "rate        10/h per client", "one", "two")
+		contains(t, text, "rate        10/h per client\nlife time   lives for ever\n", "one", "two")
 		if !regexp.MustCompile(`(?m)^one +7 +1 .* yes$`).MatchString(text) {
 			t.Errorf("it shows\n%s", text)
 		}
@@ -285,6 +295,9 @@ func TestPerClientLimiters(t *testing.T) {
 		if all := objects(t, s.ok("ls", "--json", "--client", "all")); len(all) != 2 || all[0]["available"] != 7. || all[1]["client"] != "two" {
 			t.Errorf("of all ls says %v", all)
 		}
+		contains(t, s.ok("show", "--quoted", `"pc"`, "--client", `"\x6fne"`), "client      one")
+		contains(t, s.ok("show", "--quoted", `"pc"`, "--client", "two"), "client      two")
+		s.fails(1, `--client: "\"one" is no id in double quotes`, "show", "--quoted", `"pc"`, "--client", `"one`)
 		s.fails(1, "pc is a PER_CLIENT limiter: --client says whose permits", "release", "pc", "1")
 		contains(t, s.ok("release", "pc", "2", "--client", "one"), "pc of one: 2 permits given back")
 		contains(t, s.ok("reset", "pc", "--client", "all", "--yes"),
@@ -396,6 +409,10 @@ func TestSetKeepsWhatIsNotSaid(t *testing.T) {
 				t.Errorf("set %q says %q, want %q", step.args, got, step.want)
 			}
 		}
+		s.limiter("broken", "ten", "60000", "0")
+		if got := s.ok("set", "broken", "10/m"); got != "broken: 10/m, in place of one that can't be used: its rate is no whole number\n" {
+			t.Errorf("where there is a broken rate it says %q", got)
+		}
 		s.ok("acquire", "x", "15")
 		s.ok("set", "x", "50/m")
 		if one := objects(t, s.ok("show", "x", "--json"))[0]; one["available"] != 35. || one["consistent"] != true {
@@ -444,8 +461,31 @@ func TestReleaseRepairResetRm(t *testing.T) {
 			t.Errorf("rm says %v", did)
 		}
 		s.fails(1, "there is no limiter x", "rm", "x", "--yes")
-		s.fails(1, "not initialized", "repair", "x")
+		s.fails(1, "there is no limiter x", "repair", "x")
 		s.fails(1, "no number of permits", "release", "x", "0")
+	})
+}
+
+func TestRmLeavesAloneWhatIsNoLimiter(t *testing.T) {
+	onShops(t, func(t *testing.T, s shop) {
+		s.must(s.rdb.Set(t.Context(), "text", "mine", 0).Err())
+		s.must(s.rdb.HSet(t.Context(), "hash", "type", "0", "colour", "red").Err())
+		for _, name := range []string{"text", "hash"} {
+			s.fails(1, "the key "+name+" is another program's", "rm", name, "--yes")
+		}
+		if n := s.rdb.Exists(t.Context(), "text", "hash").Val(); n != 2 {
+			t.Errorf("%d of 2 keys are left", n)
+		}
+		s.limiter("half", "10", "1000")
+		s.limiter("used", "10", "1000", "0")
+		s.must(s.rdb.LPush(t.Context(), "{used}:permits", "mine").Err())
+		s.state("rateless", "", "5")
+		s.fails(1, "nobody can be asked", "rm", "rateless")
+		code, out, errs := s.run("rm", "a", "half", "b", "used", "rateless", "--yes")
+		if code != 1 || out != "half: removed\nused: removed\nrateless: removed\n" || errs != "rrl: there is no limiter a, nor b\n" {
+			t.Errorf("exit code %d, output %q, errors %q", code, out, errs)
+		}
+		s.fails(1, "there is no limiter a", "rm", "a") // and nobody is asked
 	})
 }
 
@@ -494,7 +534,8 @@ func TestSnapshotAndRestore(t *testing.T) {
 				t.Errorf("restore %q: exit code %d, output %q, errors %q", args, got, out, errs)
 			}
 		}
-		restored(1, "there is a limiter already: key \"a\"; --replace removes it")
+		restored(1, "rrl: there already, and left as they are: a, b; --replace removes them, --as restores one under another name\n")
+		restored(1, "rrl: there already, and left as they are: a, b; --replace", "--dry-run")
 		restored(1, "--as: there are 2 limiters in the file", "--as", "c")
 		restored(0, "a: to be restored", "--dry-run", "--replace")
 		s.ok("acquire", "a", "7")
@@ -552,10 +593,13 @@ limits:
 			"":                                    "it is empty",
 			"limits:\n  a: {rate: 5/h, keep-alive: 1s}": "keep-alive 1s is shorter than the interval",
 			"\t": "yaml:",
+			"limits: {a: 5/s}\n---\nlimits: {b: 5/s}": "line 2: a second document",
+			"limits: {~: 5/s}":                        "line 1: this is no name",
+			"limits: {a: {rate: 5/s, reset: maybe}}":  "a: line 1: cannot unmarshal !!str `maybe` into bool",
 		} {
 			code, out, errs := s.with(text, "apply", "-f", "-")
-			if code != 1 || out != "" || !strings.Contains(errs, part) {
-				t.Errorf("of %q it says %q %q, want %q", text, out, errs, part)
+			if code != 1 || out != "" || !strings.Contains(errs, part) || strings.Count(errs, "\n") != 1 {
+				t.Errorf("of %q it says %q %q, want %q in one line", text, out, errs, part)
 			}
 		}
 		if s.rdb.Exists(t.Context(), "a").Val() != 0 {
@@ -601,6 +645,35 @@ func TestOnATerminal(t *testing.T) {
 	}
 }
 
+// A shell's loop goes by it, and there is nothing to say about it.
+func TestASignalEndsWithoutWords(t *testing.T) {
+	before := terminal
+	terminal = func(any) bool { return true }
+	defer func() { terminal = before }()
+	s := shop{t: t, s: redistest.Embedded(t)}
+	s.rdb = s.s.Client()
+	s.limiter("x", "10", "3600000", "0")
+	ctx, end := context.WithCancelCause(t.Context())
+	question, never := io.Pipe() // nobody answers
+	defer never.Close()
+	var errs tape
+	code := make(chan int)
+	go func() { code <- run(ctx, []string{"rm", "x", "--redis", s.s.URL()}, question, io.Discard, &errs) }()
+	for !strings.HasSuffix(errs.String(), "[y/N] ") {
+		time.Sleep(time.Millisecond)
+	}
+	end(interrupted{syscall.SIGINT})
+	if got := <-code; got != ofSignal+2 || strings.Contains(errs.String(), "rrl:") {
+		t.Errorf("while it asks: exit code %d, errors %q", got, errs.String())
+	}
+	if got, out, errs := rrl(ctx, "ls", "--redis", s.s.URL()); got != ofSignal+2 || out != "" || errs != "" {
+		t.Errorf("while it looks: exit code %d, output %q, errors %q", got, out, errs)
+	}
+	if s.rdb.Exists(t.Context(), "x").Val() != 1 {
+		t.Error("it is gone without a yes")
+	}
+}
+
 func TestCompletionOffersNames(t *testing.T) {
 	s := shop{t: t, s: redistest.Embedded(t)}
 	s.rdb = s.s.Client()
@@ -608,15 +681,53 @@ func TestCompletionOffersNames(t *testing.T) {
 	s.limiter("other*", "10", "1000", "0")
 	s.limiter("search", "10", "1000", "0")
 	t.Setenv("RRL_REDIS", s.s.URL())
-	if _, out, _ := rrl(t.Context(), "__complete", "show", "or"); !strings.HasPrefix(out, "orders\n:4\n") {
-		t.Errorf("of or it offers %q", out)
-	}
-	if _, out, _ := rrl(t.Context(), "__complete", "show", "other*"); !strings.HasPrefix(out, "other*\n:4\n") {
-		t.Errorf("of other* it offers %q", out)
+	s.limiter("new\nline", "10", "1000", "0")
+	s.limiter("pc", "10", "1000", "1")
+	s.state("pc", "one", "10")
+	s.state("pc", "two", "10")
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"show", "or"}, "orders\n"},
+		{[]string{"show", "other*"}, "other*\n"},
+		{[]string{"show", "new"}, ""}, // it can't be written on a line
+		{[]string{"show", "orders", ""}, ""},
+		{[]string{"rm", "orders", "o"}, "other*\n"},
+		{[]string{"ls", "s"}, "search\n"},
+		{[]string{"gc", ""}, ""},
+		{[]string{"show", "pc", "--client", ""}, "one\ntwo\nall\n"},
+		{[]string{"show", "pc", "--client", "t"}, "two\n"},
+		{[]string{"ls", "--client", ""}, "all\n"},
+	} {
+		if _, out, _ := rrl(t.Context(), append([]string{"__complete"}, c.args...)...); !strings.HasPrefix(out, c.want+":4\n") {
+			t.Errorf("of %q it offers %q, want %q", c.args, out, c.want)
+		}
 	}
 	if code, out, _ := rrl(t.Context(), "completion", "bash"); code != 0 || !strings.Contains(out, "__rrl_") && !strings.Contains(out, "rrl") {
 		t.Errorf("the script for bash: exit code %d, %d bytes", code, len(out))
 	}
+}
+
+// full is an output that takes nothing, as a disk that is full.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("no space left") }
+
+func TestOutputThatGetsLostIsAnError(t *testing.T) {
+	s := shop{t: t, s: redistest.Embedded(t)}
+	s.rdb = s.s.Client()
+	s.limiter("x", "10", "3600000", "0")
+	for _, args := range [][]string{
+		{"ls"}, {"ls", "--json"}, {"show", "x"}, {"doctor", "x"}, {"set", "x", "5/h"}, {"snapshot", "x", "--text"}, {"snapshot", "x"},
+	} {
+		var errs bytes.Buffer
+		all := append([]string{args[0], "--redis", s.s.URL()}, args[1:]...)
+		if code := run(t.Context(), all, strings.NewReader(""), full{}, &errs); code != 1 || errs.String() != "rrl: no space left\n" {
+			t.Errorf("rrl %q: exit code %d, errors %q", args, code, errs.String())
+		}
+	}
+	s.fails(1, "rrl ls takes one pattern, in quotes", "ls", "a", "b")
 }
 
 func TestEveryCommandOnALiveRedisHasJSONAndHelp(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -34,8 +35,14 @@ func (s *session) paint(style lipgloss.Style, text string) string {
 	return style.Render(text)
 }
 
-// say writes a line.
-func (s *session) say(format string, args ...any) { fmt.Fprintf(s.out, format+"\n", args...) }
+// say writes a line. A failure is told when the command ends.
+func (s *session) say(format string, args ...any) { s.write(fmt.Sprintf(format+"\n", args...)) }
+
+func (s *session) write(text string) {
+	if _, err := io.WriteString(s.out, text); err != nil {
+		s.unwritten = err
+	}
+}
 
 // jsonName is the name of a limiter, or the id of a client, which need not be UTF-8.
 type jsonName struct {
@@ -100,7 +107,7 @@ func (t sheet) write(s *session) {
 		}
 		b.WriteString(text + "\n")
 	}
-	fmt.Fprint(s.out, b.String())
+	s.write(b.String())
 }
 
 // lasting is a life time for people.
@@ -126,7 +133,7 @@ func ago(at, now time.Time) string {
 		text = "0s"
 	}
 	if d < 0 {
-		return "in " + text
+		return text + " ahead"
 	}
 	return text + " ago"
 }

@@ -30,7 +30,7 @@ func (e exit) Error() string {
 func (e exit) Unwrap() error { return e.err }
 
 // run is the whole program with its surroundings as arguments, and answers the exit code: 0, or 1 after any error that has
-// none of its own.
+// none of its own. What a signal has ended ends by that, and says nothing.
 func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
@@ -38,6 +38,9 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 	root.SetOut(out)
 	root.SetErr(errs)
 	if err := root.ExecuteContext(ctx); err != nil {
+		if end := (interrupted{}); errors.Is(err, context.Canceled) && errors.As(context.Cause(ctx), &end) {
+			return ofSignal + int(end.Signal)
+		}
 		code := exit{code: 1}
 		errors.As(err, &code)
 		if text := err.Error(); text != "" {
@@ -72,7 +75,11 @@ see rrl acquire --help.`,
 			if strings.Contains(args[0], "://") { // may hold a password, so it is not repeated
 				return errors.New("an address is no command: servers are named by --redis; see rrl --help")
 			}
-			return fmt.Errorf("unknown command %q; see rrl --help", args[0])
+			hint := ""
+			if near := meant(cmd, args[0]); len(near) > 0 {
+				hint = ": did you mean " + strings.Join(near, " or ") + "?"
+			}
+			return fmt.Errorf("unknown command %q%s; see rrl --help", args[0], hint)
 		},
 		Args: cobra.ArbitraryArgs,
 	}
@@ -96,6 +103,15 @@ see rrl acquire --help.`,
 		}
 	}
 	return root
+}
+
+// meant names the commands that somebody may have meant by what is none: in a short one, one letter may be wrong.
+func meant(root *cobra.Command, typed string) []string {
+	root.SuggestionsMinimumDistance = 2
+	if len(typed) < 4 {
+		root.SuggestionsMinimumDistance = 1
+	}
+	return root.SuggestionsFor(typed)
 }
 
 // noArgs refuses arguments without repeating them: one may be an address with a password.

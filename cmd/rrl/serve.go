@@ -38,22 +38,36 @@ The page lists the limiters whose name matches a pattern as Redis has it (* ? [a
 reaches the address sees it: beyond this machine, put a proxy before it that knows your users.`,
 		Example: `  rrl serve
   rrl serve 'api:*' --listen 127.0.0.1:9000`,
-		Args: cobra.MaximumNArgs(1),
+		Args:              onePattern,
+		ValidArgsFunction: c.complete,
 	}, func(ctx context.Context, s *session, args []string) error {
-		pattern := "*"
-		if len(args) > 0 {
-			pattern = args[0]
+		pattern, err := s.pattern(args)
+		if err != nil {
+			return err
 		}
 		listener, err := net.Listen("tcp", listen)
 		if err != nil {
 			return fmt.Errorf("--listen: %w", err)
 		}
-		s.say("http://%s", listener.Addr())
+		if err := s.served(fmt.Sprintf("http://%s", listener.Addr())); err != nil {
+			return err
+		}
 		return newSite(ctx, s, pattern).serve(listener)
 	})
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:8580", "`address` of the page: host:port")
 	c.flags(cmd)
 	return cmd
+}
+
+// served says where something is served.
+func (s *session) served(url string) error {
+	if s.json {
+		return s.emit(struct {
+			URL string `json:"url"`
+		}{url})
+	}
+	s.say("%s", url)
+	return nil
 }
 
 // A site is what all readers of the page share: limiters that several of them have open are looked at once.

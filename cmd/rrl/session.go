@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -9,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,6 +34,7 @@ type common struct {
 	json, quoted           bool
 	client                 string
 	whose                  bool // the command has --client
+	given                  func(flag string) bool
 }
 
 const environment = `
@@ -47,22 +50,30 @@ func (c *common) live(cmd *cobra.Command, do func(ctx context.Context, s *sessio
 			return err
 		}
 		defer s.close()
+		if s.client, err = c.clientID(); err != nil {
+			return err
+		}
 		s.in, s.out, s.errs = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 		s.colour = terminal(s.out) && os.Getenv("NO_COLOR") == ""
-		return s.explain(do(cmd.Context(), s, args))
+		return s.explain(cmp.Or(do(cmd.Context(), s, args), s.unwritten))
 	}
 	cmd.Flags().SortFlags = false
+	if cmd.ValidArgsFunction == nil {
+		cmd.ValidArgsFunction = cobra.NoFileCompletions
+	}
 	return cmd
 }
 
 // flags adds the flags, after those of the command itself.
 func (c *common) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
+	c.given = f.Changed
 	if c.whose {
 		f.StringVar(&c.client, "client", "", "`id` of the client whose permits are meant, or all: for PER_CLIENT limiters")
+		cmd.RegisterFlagCompletionFunc("client", c.completeClient) // fails only if there is one already
 	}
 	f.BoolVar(&c.json, "json", false, "one JSON object a line")
-	f.BoolVar(&c.quoted, "quoted", false, `names are given as they are shown: "a\x00b" in double quotes, with escapes`)
+	f.BoolVar(&c.quoted, "quoted", false, `names, and ids of clients, are given as odd ones are shown: "a\x00b" in double quotes, with escapes`)
 	f.StringVar(&c.address, "redis", "", "`address` of Redis: redis://host:6379/0, rediss:// for TLS, unix:///socket, redis+cluster://host:6379, redis+sentinel://host:26379/master")
 	f.StringVar(&c.ca, "ca", "", "`file` with the certificates that sign the server's (PEM)")
 	f.StringVar(&c.cert, "cert", "", "`file` with a certificate for the server to know us by (PEM)")
@@ -99,6 +110,9 @@ func (c *common) tls() (*tls.Config, error) {
 	return config, nil
 }
 
+// fromEnvironment tells whether the address is the one in the environment.
+func (c *common) fromEnvironment() bool { return c.address == "" && os.Getenv("RRL_REDIS") != "" }
+
 // A session is one command on one server.
 type session struct {
 	*server
@@ -108,6 +122,7 @@ type session struct {
 	in        io.Reader
 	out, errs io.Writer
 	colour    bool
+	unwritten error // why a line did not get out
 }
 
 // open connects, and looks whether somebody is there. The address of one node is enough for a cluster.
@@ -116,13 +131,17 @@ func (c *common) open(ctx context.Context) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	address := c.address
-	for _, other := range []string{os.Getenv("RRL_REDIS"), "redis://localhost:6379"} {
-		if address == "" {
-			address = other
-		}
+	address, from := c.address, "--redis"
+	switch {
+	case address == "" && c.given("redis"):
+		return nil, errors.New("--redis is empty: is a variable not set?")
+	case c.fromEnvironment():
+		address, from = os.Getenv("RRL_REDIS"), "RRL_REDIS"
+	case address == "":
+		address = "redis://localhost:6379"
 	}
 	a := access{
+		from: from,
 		user: os.Getenv("RRL_USER"), password: os.Getenv("RRL_PASSWORD"), sentinelPassword: os.Getenv("RRL_SENTINEL_PASSWORD"),
 		tls: config, patient: true,
 	}
@@ -136,7 +155,12 @@ func (c *common) open(ctx context.Context) (*session, error) {
 		}
 		s := &session{server: srv, common: c, now: time.Now}
 		s.anyone = s.newClient()
-		if _, single := srv.rdb.(*redis.Client); !single {
+		if nodes, cluster := srv.rdb.(*redis.ClusterClient); cluster {
+			there := func(context.Context, *redis.Client) error { return nil }
+			if err := nodes.ForEachMaster(ctx, there); err != nil { // no node says which ones there are
+				s.close()
+				return nil, s.explain(err)
+			}
 			return s, nil
 		}
 		info, err := srv.rdb.Info(ctx, "cluster").Result()
@@ -165,29 +189,46 @@ func (s *session) explain(err error) error {
 	advice := ""
 	for prefix, text := range map[string]string{
 		"NOAUTH":    "set RRL_PASSWORD",
-		"WRONGPASS": "RRL_PASSWORD, or RRL_USER, is not right",
+		"WRONGPASS": "the password, or the user, is not right: RRL_PASSWORD and RRL_USER have them, or the address",
 		"NOPERM":    notAllowed,
 		"READONLY":  "this is a replica: name the master",
 		"LOADING":   "try again once Redis has read its data",
 		"OOM":       "Redis is full: see rrl doctor",
-		"WRONGTYPE": "another program uses a key of this name: see rrl doctor",
+		"WRONGTYPE": "another program uses a key of this name: rrl show says which",
 	} {
 		if redis.HasErrorPrefix(err, prefix) || redis.HasErrorPrefix(cause(err), prefix) {
 			advice = text
 		}
 	}
-	text := err.Error()
+	text := inScript.ReplaceAllString(err.Error(), "")
 	switch {
+	case strings.Contains(text, "all sentinels specified"):
+		text = s.where + ": " + text
+		advice = sentinelAdvice(text)
 	case advice != "":
 	case strings.Contains(text, "can't run this command"), strings.Contains(text, "ACL failure"):
 		advice = notAllowed
 	case errors.Is(err, rratelimiter.ErrNotInitialized):
 		advice = "rrl ls lists what is there, rrl set sets a rate"
+	case errors.Is(err, rratelimiter.ErrExceedsRate):
+		advice = "rrl show says the rate, and more at once is never granted"
 	case errors.Is(err, rratelimiter.ErrCrossSlotName):
 		advice = "such a name works on a single server only"
-	case strings.Contains(text, "connection refused"), strings.Contains(text, "no such host"), strings.Contains(text, "i/o timeout"):
+	case errors.Is(err, io.EOF), strings.Contains(text, "connection reset"):
+		text = s.where + ": it hung up: " + text
+		advice = "does it want TLS? Then the address begins with rediss://"
+	case strings.Contains(text, "connection refused"), strings.Contains(text, "no such host"), strings.Contains(text, "i/o timeout"),
+		errors.Is(err, context.DeadlineExceeded):
 		text = s.where + ": " + text
-		advice = "is Redis there? --redis names another"
+		advice = "is Redis there"
+		if s.options != nil && s.options.TLSConfig != nil {
+			advice += ", and does it speak TLS"
+		}
+		if s.fromEnvironment() {
+			advice += "? RRL_REDIS names this one"
+		} else {
+			advice += "? --redis names another"
+		}
 	case strings.Contains(text, "invalid username-password"), strings.Contains(text, "AUTH"):
 		advice = "is RRL_PASSWORD right?"
 	case errors.As(err, &untrusted):
@@ -197,10 +238,28 @@ func (s *session) explain(err error) error {
 		return err
 	}
 	if advice != "" {
-		text += "; " + advice
+		text = strings.TrimSuffix(text, ".") + "; " + advice
 	}
 	return cleaned{text, err}
 }
+
+// sentinelAdvice says what to do about sentinels that did not name a master.
+func sentinelAdvice(text string) string {
+	for part, advice := range map[string]string{
+		"NOAUTH":          "set RRL_SENTINEL_PASSWORD",
+		"WRONGPASS":       "RRL_SENTINEL_PASSWORD is not right",
+		"unknown command": "is it a sentinel?",
+		"redis: nil":      "they know no master of this name",
+	} {
+		if strings.Contains(text, part) {
+			return advice
+		}
+	}
+	return "are they there? --redis names others"
+}
+
+// inScript is what Redis says, beside the error, of a script that has one.
+var inScript = regexp.MustCompile(`,? script: [0-9a-f]{40}, on @\S+$`)
 
 // tolerable tells whether an error is about one limiter alone, so that others can be looked at.
 func tolerable(err error) bool {
@@ -234,6 +293,18 @@ func (s *session) named(arg string) (string, error) {
 	return name, nil
 }
 
+// clientID reads --client as it was given: with --quoted it may be in double quotes, as odd ones are shown.
+func (c *common) clientID() (string, error) {
+	if !c.quoted || !strings.HasPrefix(c.client, `"`) {
+		return c.client, nil
+	}
+	id, err := strconv.Unquote(c.client)
+	if err != nil {
+		return "", fmt.Errorf(`--client: %q is no id in double quotes with escapes, such as "a\x00b"`, c.client)
+	}
+	return id, nil
+}
+
 // limiter is a limiter as a client with an id has it; "" is any client. Its clock is the server's: this host's may be
 // wrong, and whoever looks after limiters must not be misled by it.
 func (s *session) limiter(name, client string) *rratelimiter.Limiter {
@@ -257,6 +328,8 @@ func (s *session) states(ctx context.Context, name string) ([]*rratelimiter.Limi
 	shared := s.limiter(name, "")
 	rate, err := shared.Config(ctx)
 	switch {
+	case errors.Is(err, rratelimiter.ErrNotInitialized):
+		return nil, absent(name, survey.Reason(err))
 	case err != nil:
 		return nil, err
 	case rate.Type != rratelimiter.PerClient && s.client != "":
@@ -275,6 +348,18 @@ func (s *session) states(ctx context.Context, name string) ([]*rratelimiter.Limi
 	}
 	return all, err
 }
+
+// absent is the error for a limiter that is not there, or that can't be used for a reason.
+func absent(name, reason string) error {
+	text := "there is no limiter " + printable(name)
+	if reason != "" && reason != noRate {
+		text = printable(name) + " can't be used: " + reason
+	}
+	return cleaned{text, rratelimiter.ErrNotInitialized}
+}
+
+// noRate is the reason of a limiter that has nothing in its configuration.
+const noRate = "it has no rate"
 
 // lookers is how many limiters are asked for at a time.
 const lookers = 16
@@ -312,12 +397,23 @@ func (s *session) whom(l *rratelimiter.Limiter) string {
 }
 
 // agree asks before something is done that can't be undone. Where nobody can be asked the answer must have been given.
-func (s *session) agree(question string) error {
+func (s *session) agree(ctx context.Context, question string) error {
 	if !terminal(s.in) {
 		return errors.New("nobody can be asked: --yes does it")
 	}
 	fmt.Fprintf(s.errs, "%s [y/N] ", question)
-	answer, _ := bufio.NewReader(s.in).ReadString('\n')
+	answers := make(chan string, 1)
+	go func() {
+		answer, _ := bufio.NewReader(s.in).ReadString('\n')
+		answers <- answer
+	}()
+	var answer string
+	select {
+	case answer = <-answers:
+	case <-ctx.Done():
+		fmt.Fprintln(s.errs)
+		return ctx.Err()
+	}
 	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
 		return errors.New("nothing was done")
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
 // set.go is the subcommand set, and what setting a rate means to apply as well: live grants stay counted, those of each
@@ -86,6 +87,7 @@ type wanted struct {
 type change struct {
 	name     string
 	old      *rratelimiter.Rate // nil: there was none
+	broken   string             // why the one that is there can't be used; "": there is none, or it can
 	rate     rratelimiter.Rate
 	reset    bool
 	repaired int // clients whose free permits were adapted
@@ -106,6 +108,8 @@ func (s *session) compare(ctx context.Context, w wanted) (change, error) {
 		}
 	case !errors.Is(err, rratelimiter.ErrNotInitialized):
 		return c, err
+	case survey.Reason(err) != noRate:
+		c.broken = survey.Reason(err)
 	}
 	if w.kind != nil {
 		c.rate.Type = rratelimiter.Overall
@@ -164,6 +168,8 @@ func (c change) text() string {
 		forgotten = fmt.Sprintf(", free permits of %s adapted", number(int64(c.repaired), "client"))
 	}
 	switch {
+	case c.broken != "":
+		return fmt.Sprintf("%s: %v, in place of one that can't be used: %s", name, c.rate, c.broken)
 	case c.old == nil:
 		return fmt.Sprintf("%s: %v, new", name, c.rate)
 	case *c.old == c.rate:

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,13 +20,14 @@ import (
 func newShow() *cobra.Command {
 	c := &common{whose: true}
 	cmd := c.live(&cobra.Command{
-		Use:   "show NAME",
-		Short: "All about one limiter: its rate, its grants by time and by writer, and whether they add up",
+		Use:        "show NAME",
+		SuggestFor: []string{"get", "info", "describe"},
+		Short:      "All about one limiter: its rate, its grants by time and by writer, and whether they add up",
 		Long: `show tells what Redis holds of a limiter. It reads every record, some at a time, and changes nothing.
 
 Records of Go clients carry the client's tag; all others are of Java, or of somebody unknown. The time axis goes from
 one interval ago to now. Free permits and permits in records must add up to the rate: where they don't, rrl repair
-helps. Of a PER_CLIENT limiter it shows a line for each client, or with --client all about one of them.`,
+helps. Of a PER_CLIENT limiter it shows a line for each client; --client ID shows the whole of one of them.`,
 		Example: `  rrl show orders
   rrl show orders --client 2f6c8a5e-8a37-4a55-9d0e-1b6f4a0c9a11
   rrl show orders --json | jq .available`,
@@ -62,7 +65,7 @@ func (s *session) show(ctx context.Context, name string) error {
 		return err
 	}
 	if view.Keys[0].Type == "none" && view.Keys[1].Type == "none" && view.Keys[2].Type == "none" {
-		return fmt.Errorf("show %q: %w: there is no limiter", name, rratelimiter.ErrNotInitialized)
+		return absent(name, "")
 	}
 	if s.json {
 		return s.emit(viewOf(view))
@@ -127,6 +130,9 @@ func viewOf(v *survey.Survey) jsonView {
 		rate := rateOf(v.Rate)
 		j.jsonRate = &rate
 	}
+	if wrong := v.WrongType(); wrong != "" {
+		j.Fault, j.Consistent = wrong, false
+	}
 	if v.Keys[1].Type == "string" {
 		j.Value = &v.Value
 	}
@@ -161,12 +167,16 @@ func (s *session) describe(v *survey.Survey) {
 		line("client", "%s", printable(v.Client))
 	}
 	if wrong := v.WrongType(); wrong != "" {
-		line("WRONG", "%s", wrong)
+		line("WRONG", "%s", s.paint(bad, wrong+": no call works"))
+		if v.Fault == nil {
+			line("rate", "%v, %v", v.Rate, v.Rate.Type)
+		}
+		return
 	}
 	if v.Fault != nil {
 		line("rate", "%s: %s", s.paint(bad, "none that can be used"), survey.Reason(v.Fault))
-		for name, text := range v.Fields {
-			line("", "%s = %s", printable(name), printable(text))
+		for _, name := range slices.Sorted(maps.Keys(v.Fields)) {
+			line("", "%s = %s", printable(name), printable(v.Fields[name]))
 		}
 		if v.Value != "" || v.Live.Records > 0 {
 			line("state", "%s stored as free, %s", printable(v.Value), number(int64(v.Live.Records), "record"))
@@ -174,14 +184,7 @@ func (s *session) describe(v *survey.Survey) {
 		return
 	}
 	line("rate", "%v, %v", v.Rate, v.Rate.Type)
-	life := "lives for ever"
-	if v.Keys[0].TTL > 0 {
-		life = "gone in " + lasting(v.Keys[0].TTL) + " unless it is used"
-		if v.Rate.KeepAlive == 0 {
-			life = "gone in " + lasting(v.Keys[0].TTL)
-		}
-	}
-	line("life time", "%s", life)
+	line("life time", "%s", lifeTime(v))
 	line("free", "%s  %s of %s", bar(v.Available, v.Rate.Permits, 20, "█", "░"), thousands(v.Available), thousands(v.Rate.Permits))
 	line("in use", "%s in %s", number(v.Live.Permits, "permit"), number(int64(v.Live.Records), "live record"))
 	if v.Live.Records > 0 {
@@ -232,6 +235,18 @@ func (s *session) describe(v *survey.Survey) {
 	}
 }
 
+// lifeTime says how long a limiter is there.
+func lifeTime(v *survey.Survey) string {
+	switch ttl := v.Keys[0].TTL; {
+	case ttl == 0:
+		return "lives for ever"
+	case v.Rate.KeepAlive == 0:
+		return "gone in " + lasting(ttl)
+	default:
+		return "gone in " + lasting(ttl) + " unless it is used"
+	}
+}
+
 // wrongSum says how the free permits and the records don't add up.
 func wrongSum(v *survey.Survey) string {
 	in := thousands(v.Live.Permits + v.Expired.Permits)
@@ -263,6 +278,10 @@ func (s *session) showClients(ctx context.Context, shared *rratelimiter.Limiter,
 		}
 		views = append(views, view)
 	}
+	config, err := survey.Read(ctx, shared, false, axis)
+	if err != nil {
+		return err
+	}
 	if s.json {
 		for _, view := range views {
 			if err := s.emit(viewOf(view)); err != nil {
@@ -272,16 +291,13 @@ func (s *session) showClients(ctx context.Context, shared *rratelimiter.Limiter,
 		if len(views) > 0 {
 			return nil
 		}
-		view, err := survey.Read(ctx, shared, false, axis) // its configuration, at least
-		if err != nil {
-			return err
-		}
-		j := viewOf(view)
+		j := viewOf(config) // its configuration, at least
 		j.Client = ""
 		return s.emit(j)
 	}
 	s.say("%s", s.paint(strong, printable(shared.Name())))
 	s.say("%-12s%v", "rate", rate)
+	s.say("%-12s%s", "life time", lifeTime(config))
 	if len(views) == 0 {
 		s.say("%-12snone has used it yet, or not for long", "clients")
 		return nil

@@ -28,7 +28,7 @@ of a second are counted in part.`,
 		Example: `  rrl watch orders
   rrl watch orders payments --for 10s --json | jq .granted`,
 		Args:              someNames,
-		ValidArgsFunction: c.complete,
+		ValidArgsFunction: c.completeMore,
 	}, func(ctx context.Context, s *session, args []string) error {
 		if length < 0 {
 			return fmt.Errorf("--for must not be negative")
