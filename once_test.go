@@ -376,8 +376,35 @@ func TestGrantThatWasReleasedInPart(t *testing.T) {
 			if s := state(t, l); s.Used != 3 || !s.Consistent {
 				t.Errorf("%+v", s)
 			}
+			r.release(l, 3)
+			tap.plan(plan{cut: true, then: func() { r.release(r.limiter("rl"), 1) }})
+			if results, err := c.AllowAll(t.Context(), 4, l); !errors.Is(err, ErrOutcomeUnknown) {
+				t.Errorf("AllowAll: %+v, %v", results, err)
+			}
+			if s := state(t, l); s.Used != 3 || !s.Consistent {
+				t.Errorf("AllowAll: %+v", s)
+			}
 		}
 	})
+}
+
+// TestGrantByAClockThatWentBack: a server's clock may go back a little, and what it granted is found all the same.
+func TestGrantByAClockThatWentBack(t *testing.T) {
+	s := redistest.Embedded(t) // whose clock can be set
+	r := newRig(t, s)
+	c, tap := r.tapped()
+	l := c.RateLimiter("rl", WithServerTime(), WithRate(PerMinute(10)))
+	at := time.Now()
+	s.Mini().SetTime(at)
+	r.try(l, 1)
+	s.Mini().SetTime(at.Add(-900 * time.Millisecond))
+	tap.plan(plan{cut: true})
+	if ok, err := l.TryAcquire(t.Context(), 4); !ok || err != nil {
+		t.Error(ok, err)
+	}
+	if s := state(t, l); s.Used != 5 || !s.Consistent {
+		t.Errorf("%+v", s)
+	}
 }
 
 // TestShareThatCantBeTold: where a later call joined the record, nobody knows what an earlier one was granted. It takes

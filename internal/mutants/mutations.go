@@ -206,8 +206,6 @@ var mutations = []mutation{
 		old: "const serverSlack = 1000", new: "const serverSlack = 0"},
 	{file: "lua/shared/lookall.lua", why: "a share that was released in part counts as the whole",
 		old: "if not sought or #sought > 0 and share ~= wanted then", new: "if not sought then"},
-	{file: "lua/shared/seek.lua", why: "a share that can't be told from a bigger one counts as itself",
-		old: "or ids > 1 or share == 4294967295 or released)", new: "or ids > 1 or released)"},
 	{file: "repeat.go", why: "a server that loads is asked once",
 		old: `{"LOADING", "READONLY",`, new: `{"READONLY",`},
 	{file: "call.go", why: "a call that is made again has another id",

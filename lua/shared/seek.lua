@@ -47,8 +47,8 @@ local function seek()
       end
     end
     if #found == ids or #page < PAGE then
-      -- A later call may have joined the record and given it its own id. A share that is full may be more.
-      if shared and (#found == 0 and others or ids > 1 or share == 4294967295 or released) then
+      -- A later call may have joined the record and given it its own id. The share of several records is in none of them.
+      if shared and (#found == 0 and others or ids > 1 or released) then
         return nil
       end
       return found
