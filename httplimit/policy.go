@@ -32,7 +32,9 @@ func (f Failure) outcome() string {
 const (
 	FailOpen   Failure = iota // they pass
 	FailClosed                // they are refused, as what nobody can serve now
-	FailLocal                 // this process decides by itself; see Policy.LocalShare
+	// FailLocal lets this process decide by itself; see Policy.LocalShare. It keeps apart 10,000 keys that have permits in
+	// use. While there are as many, keys that come new share what one key is granted of their limit; the others keep theirs.
+	FailLocal
 )
 
 // A Policy is what happens around limits. The zero Policy refuses at once what a limit refuses, and lets requests pass
