@@ -25,8 +25,8 @@
 //
 // What each file knows: httplimit.go the way of a request, limit.go what it takes and from whom, key.go which requests
 // share a limiter, client.go whose request it is, skip.go which requests are free, policy.go what comes of the limits'
-// answers or their absence, ask.go how several limits are asked, local.go how to do without Redis, headers.go what the
-// client is told.
+// answers or their absence, ask.go how several limits are asked, apart.go how they are asked where one is configured
+// wrongly, local.go how to do without Redis, headers.go what the client is told.
 package httplimit
 
 import (

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,7 +42,9 @@ const (
 // when there is no answer within 100 ms. Its fields must not change once it is in use. It is safe for concurrent use and
 // must not be copied.
 type Policy struct {
-	// Failure says what becomes of requests that could not be decided in time, or because of an error.
+	// Failure says what becomes of requests that could not be decided in time, or because of an error. Where one limit of
+	// several is configured wrongly (it has no rate, or one that can't be set), it says what becomes of that limit alone:
+	// the request passes if the others allow it, is refused, or needs what this process decides, too.
 	Failure Failure
 	// Bound is how long limits may take to answer; 0 means 100 ms. Time that a request waits for its permits is not
 	// counted.
@@ -58,8 +61,8 @@ type Policy struct {
 	Shadow bool
 	// OnDeny is called for each request that is refused, or would be without Shadow: Decision.Refused tells by which limits.
 	OnDeny func(ctx context.Context, d Decision)
-	// OnError is called for each request that could not be decided, or only after its permits were cut to what the
-	// rate allows (rratelimiter.ErrExceedsRate).
+	// OnError is called for each request that could not be decided, for each limit of it that is configured wrongly, and
+	// where a request asked for more permits than the rate ever grants (rratelimiter.ErrExceedsRate) and so was cut.
 	OnError func(ctx context.Context, err error)
 	// OnDecision is called for each decision, before the request goes on.
 	OnDecision func(ctx context.Context, d Decision)
@@ -202,7 +205,7 @@ func (p *Policy) conclude(ctx context.Context, claims []Claim, d *Decision) {
 		case ctx.Err() != nil:
 			d.Outcome = Gone
 			return
-		case p.Failure == FailClosed && !p.Shadow:
+		case p.failure() == FailClosed:
 			d.Outcome = FailedClosed
 			return
 		case p.Failure != FailLocal:
@@ -225,15 +228,20 @@ func (p *Policy) conclude(ctx context.Context, claims []Claim, d *Decision) {
 }
 
 // limited leaves the claims that bound the request. Nothing can be granted more than its rate, so a claim for more is cut
-// to that, and takes all there is.
+// to that, and takes all there is. Of claims that give one limiter several rates the first counts.
 func (p *Policy) limited(ctx context.Context, claims []Claim) []Claim {
 	left := make([]Claim, 0, len(claims))
 	for _, c := range claims {
-		if c.Limiter == nil {
+		if l, ours := c.Limiter.(*rratelimiter.Limiter); c.Limiter == nil || ours && l == nil {
 			continue
 		}
 		if c.Permits == 0 {
 			c.Permits = 1
+		}
+		if other := slices.IndexFunc(left, c.contradicts); other >= 0 {
+			p.report(ctx, fmt.Errorf("limit %q, key %q: %w: a rate of %v, and another one of %v: the first one counts",
+				c.Name, c.Key, rratelimiter.ErrInvalidOption, left[other].Rate, c.Rate))
+			continue
 		}
 		if most := c.Rate.Permits; most > 0 && c.Permits > most {
 			p.report(ctx, fmt.Errorf("limit %q, key %q: %w: %d", c.Name, c.Key, rratelimiter.ErrExceedsRate, c.Permits))
@@ -244,8 +252,17 @@ func (p *Policy) limited(ctx context.Context, claims []Claim) []Claim {
 	return left
 }
 
-// ask asks all limits, within the bound. What is more than a rate that nobody knew is cut to one permit; a limit that
-// does not grant even that refuses everything.
+// contradicts tells whether two claims give one limiter different rates.
+func (c Claim) contradicts(other Claim) bool {
+	if c.Rate == other.Rate || c.Rate.Permits == 0 || other.Rate.Permits == 0 {
+		return false
+	}
+	one, ours := c.Limiter.(*rratelimiter.Limiter)
+	two, too := other.Limiter.(*rratelimiter.Limiter)
+	return ours && too && one.Client() == two.Client() && one.Name() == two.Name()
+}
+
+// ask asks all limits, within the bound.
 func (p *Policy) ask(ctx context.Context, claims []Claim) ([]Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.bound())
 	defer cancel()
@@ -254,19 +271,8 @@ func (p *Policy) ask(ctx context.Context, claims []Claim) ([]Answer, error) {
 		p.report(ctx, err)
 		return answers, nil
 	}
-	if !errors.Is(err, rratelimiter.ErrExceedsRate) {
-		return answers, err
-	}
-	p.report(ctx, err)
-	for i := range claims {
-		claims[i].Permits = 1
-	}
-	answers, err = askAll(ctx, claims)
-	if errors.Is(err, rratelimiter.ErrExceedsRate) {
-		answers, err = nil, nil
-		for _, c := range claims {
-			answers = append(answers, Answer{Claim: c, Refused: true})
-		}
+	if len(claims) > 1 && misconfigured(err) || errors.Is(err, rratelimiter.ErrExceedsRate) {
+		return p.askApart(ctx, claims)
 	}
 	return answers, err
 }
@@ -324,8 +330,24 @@ func (p *Policy) awaitInLine(ctx context.Context, line waiter, a Answer) ([]Answ
 	return []Answer{a}, nil
 }
 
-// report tells of an error, and logs it if none of its kind was logged in the last minute.
-func (p *Policy) report(ctx context.Context, err error) {
+// failure is what becomes of requests that can't be decided; a shadow refuses nothing.
+func (p *Policy) failure() Failure {
+	if p.Shadow && p.Failure == FailClosed {
+		return FailOpen
+	}
+	return p.Failure
+}
+
+// report tells of errors, and logs those of whose kind none was logged in the last minute.
+func (p *Policy) report(ctx context.Context, errs ...error) {
+	for _, err := range errs {
+		if err != nil {
+			p.reportOne(ctx, err)
+		}
+	}
+}
+
+func (p *Policy) reportOne(ctx context.Context, err error) {
 	if p.OnError != nil {
 		p.OnError(ctx, err)
 	}
