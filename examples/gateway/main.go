@@ -1,6 +1,6 @@
 // Command gateway is a reverse proxy that limits what each client may ask of each path: 10 requests a second and 200 a
-// minute. Clients in private networks are free. The limits are shared by all gateways on one Redis, where they are named
-// "ratelimit:IP:PATH:INTERVAL".
+// minute, whatever detours are in it ("//x", "/./x"). Clients in private networks are free. The limits are shared by all
+// gateways on one Redis, where they are named "ratelimit:IP:PATH:INTERVAL".
 //
 //	go run ./gateway -backend http://localhost:9000 -redis redis://localhost:6379 -trust 10.0.0.0/8
 package main

@@ -147,6 +147,18 @@ func TestClientsAndPathsAreCountedApart(t *testing.T) {
 	})
 }
 
+func TestDetoursAreNoOtherPaths(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		n := 0
+		for _, path := range []string{"/orders", "//orders", "/./orders", "/x/../orders"} {
+			n += w.passed(4, path, "203.0.113.7")
+		}
+		if n != 10 {
+			t.Errorf("%d passed", n)
+		}
+	})
+}
+
 func TestNamesInRedis(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		w.passed(1, "/orders", "203.0.113.7")
