@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/hook"
 )
 
 // policy.go knows what comes of the limits' answers, or of their absence. It knows nothing of HTTP.
@@ -47,7 +48,8 @@ type Policy struct {
 	// the request passes if the others allow it, is refused, or needs what this process decides, too.
 	Failure Failure
 	// Bound is how long limits may take to answer; 0 means 100 ms. Time that a request waits for its permits is not
-	// counted.
+	// counted, but a wait ends when it is known that Redis takes longer than this: mostly this long after permits are due. For
+	// limiters of other kinds than *rratelimiter.Limiter that know how to wait, it is added to Wait.
 	Bound time.Duration
 	// LocalShare is the part of each limit's rate that this process grants by itself with FailLocal; 0 means 1, all of it.
 	// With n processes, 1/n keeps to the rate in sum. The request passes if no limit's Rate is known.
@@ -318,8 +320,16 @@ func (p *Policy) await(ctx context.Context, claims []Claim, answers []Answer) ([
 func (p *Policy) awaitInLine(ctx context.Context, line waiter, a Answer) ([]Answer, error) {
 	bounded, cancel := context.WithTimeout(ctx, p.Wait+p.bound())
 	defer cancel()
+	bounded, giveUp := context.WithCancelCause(bounded)
+	defer giveUp(nil)
+	if l, ours := line.(*rratelimiter.Limiter); ours {
+		go p.listen(bounded, l, giveUp)
+	}
 	ok, err := line.TryAcquireTimeout(bounded, a.Permits, p.Wait)
 	if err != nil {
+		if bounded.Err() != nil {
+			err = errors.Join(context.Cause(bounded), err)
+		}
 		return nil, err
 	}
 	if !ok {
@@ -328,6 +338,21 @@ func (p *Policy) awaitInLine(ctx context.Context, line waiter, a Answer) ([]Answ
 	// What else there is to tell nobody said: others may be in line behind, so nothing is free.
 	a.Refused, a.Result = false, rratelimiter.Result{Allowed: true, Limit: a.Limit, ResetAfter: a.Rate.Interval}
 	return []Answer{a}, nil
+}
+
+// listen gives a wait in line up once Redis has been silent for the bound. While nobody asks it, since no permits can be free
+// yet, it is not silent.
+func (p *Policy) listen(ctx context.Context, l *rratelimiter.Limiter, giveUp context.CancelCauseFunc) {
+	for silence := time.Duration(0); silence < p.bound(); silence = hook.Silence(l) {
+		timer := time.NewTimer(p.bound() - silence)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+	}
+	giveUp(fmt.Errorf("no answer within %v: %w", p.bound(), context.DeadlineExceeded))
 }
 
 // failure is what becomes of requests that can't be decided; a shadow refuses nothing.
