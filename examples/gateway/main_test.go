@@ -178,7 +178,7 @@ func TestNamesInRedis(t *testing.T) {
 
 func TestPrivateClientsAreFree(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
-		for _, client := range []string{"", "10.1.2.3", "192.168.0.9", "fd00::5"} {
+		for _, client := range []string{"10.1.2.3", "192.168.0.9", "fd00::5"} {
 			if n := w.passed(15, "/orders", client); n != 15 {
 				t.Errorf("client %q: %d of 15 passed", client, n)
 			}
@@ -199,6 +199,9 @@ func TestNobodyPassesForPrivate(t *testing.T) {
 		}
 		if got := w.forward.Load(); got != "10.1.2.3, nonsense, 127.0.0.1" {
 			t.Errorf("the backend sees X-Forwarded-For: %v", got)
+		}
+		if n := w.passed(11, "/users", ""); n != 10 {
+			t.Errorf("without a header, %d of 11 passed", n)
 		}
 	})
 }
