@@ -77,7 +77,8 @@ func (c ClientAddr) Key(r *http.Request) string {
 }
 
 // Private is a Rule: true where the client's address is known and belongs to a private network, to this host or to the
-// link. What a trusted proxy sends without a header is not free, though the proxy's own address is private: it may be anybody's.
+// link. What a trusted proxy sends without a header is not free, though the proxy's own address is private: it may be
+// anybody's.
 func (c ClientAddr) Private(r *http.Request) bool {
 	addr, known := c.Addr(r)
 	return known && (addr.IsPrivate() || addr.IsLoopback() || addr.IsLinkLocalUnicast())
