@@ -31,6 +31,7 @@ func init() {
 	hook.Collect = func(ctx context.Context, limiter any, idle time.Duration, dry bool) (hook.Collected, error) {
 		return limiter.(*Limiter).collect(ctx, idle, dry)
 	}
+	hook.Silence = func(limiter any) time.Duration { return limiter.(*Limiter).silence() }
 	hook.Look = func(client any, limiter string) hook.Calls { return client.(*Client).look(limiter) }
 }
 
@@ -48,4 +49,22 @@ func (c *Client) look(limiter string) (calls hook.Calls) {
 		ln.mu.Unlock()
 	}
 	return calls
+}
+
+// silence tells how long the last call that departed for a limiter has had no answer; 0: it had one.
+func (l *Limiter) silence() time.Duration {
+	ln := l.line.Load()
+	if ln == nil {
+		return 0
+	}
+	ln.mu.Lock()
+	defer ln.mu.Unlock()
+	f := ln.flight
+	if first := ln.first; f == nil && first != nil && first.flying && first.on.number == ln.flights {
+		f = first.on // it stalled, and nobody departed since
+	}
+	if f == nil {
+		return 0
+	}
+	return time.Since(f.started)
 }

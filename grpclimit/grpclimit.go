@@ -24,6 +24,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
@@ -101,11 +102,16 @@ func refuse(ctx context.Context, s *status.Status, retry time.Duration, quota *e
 	return detailed.Err()
 }
 
-// Request is a call as limits see it.
+// Request is a call as limits see it. Its TLS is the state of the connection, if that has one, client certificates included.
 func Request(ctx context.Context, fullMethod string) *http.Request {
 	r := &http.Request{Method: http.MethodPost, URL: &url.URL{Path: fullMethod}, Pattern: fullMethod, Header: http.Header{}}
-	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
-		r.RemoteAddr = p.Addr.String()
+	if p, ok := peer.FromContext(ctx); ok {
+		if p.Addr != nil {
+			r.RemoteAddr = p.Addr.String()
+		}
+		if secure, ok := p.AuthInfo.(credentials.TLSInfo); ok {
+			r.TLS = &secure.State
+		}
 	}
 	if md, ok := metadata.FromIncomingContext(ctx); ok {
 		for name, values := range md {

@@ -2,6 +2,9 @@ package grpclimit_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"fmt"
 	"io"
 	"log/slog"
@@ -14,10 +17,12 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -128,6 +133,21 @@ func TestKeysAndRulesOfHTTP(t *testing.T) {
 	wantCodes(t, as("192.0.2.1", "b"), c, codes.OK)
 	wantCodes(t, as("192.0.2.2", "a"), c, codes.OK)
 	wantCodes(t, as("192.0.2.2", "a"), serve(t, guard, grpc.WithAuthority("free.example")), codes.OK, codes.OK)
+}
+
+// The client's certificate is a part of the request.
+func TestRequestKnowsTheConnection(t *testing.T) {
+	addr := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 80}
+	state := tls.ConnectionState{PeerCertificates: []*x509.Certificate{{Subject: pkix.Name{CommonName: "shop"}}}}
+	for _, p := range []*peer.Peer{{Addr: addr, AuthInfo: credentials.TLSInfo{State: state}}, {Addr: addr}, {}} {
+		r := grpclimit.Request(peer.NewContext(t.Context(), p), "/a/B")
+		if p.Addr != nil && r.RemoteAddr != "192.0.2.1:80" {
+			t.Errorf("from %q", r.RemoteAddr)
+		}
+		if secure := p.AuthInfo != nil; secure != (r.TLS != nil) || secure && r.TLS.PeerCertificates[0].Subject.CommonName != "shop" {
+			t.Errorf("TLS %+v", r.TLS)
+		}
+	}
 }
 
 func TestRedisThatFails(t *testing.T) {

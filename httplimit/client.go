@@ -13,6 +13,9 @@ type ClientAddr struct {
 	// Trusted are the addresses of our own proxies. Only what they add to the header is believed: it is read from its end,
 	// where the nearest proxy writes, to the first address that is not trusted, which is the client's.
 	Trusted []netip.Prefix
+	// TrustUnix trusts all peers of unix sockets, which have no address: our own proxy on this host. Without it their
+	// requests are those of one client, whom nobody knows.
+	TrustUnix bool
 	// Header is the field that the proxies write: "X-Forwarded-For", the default, or "Forwarded" (RFC 7239). The other one
 	// is not looked at, since a client could send it through them.
 	Header string
@@ -20,36 +23,41 @@ type ClientAddr struct {
 	IPv6Bits int
 }
 
-// Addr is the client's address; an IPv4 address is never mapped into IPv6, and there is no zone. known is false where the
-// header of a trusted proxy can't be read: the address is then the last one that could.
+// Addr is the client's address; an IPv4 address is never mapped into IPv6, and there is no zone. known is false where a
+// trusted proxy sent no header, or one that can't be read: the address is then the last one that could be, if any, and that
+// is a proxy's.
 func (c ClientAddr) Addr(r *http.Request) (addr netip.Addr, known bool) {
 	addr, known = parseNode(r.RemoteAddr)
-	if !known || !c.trusts(addr) {
+	if !known && !(c.TrustUnix && unix(r.RemoteAddr)) || known && !c.trusts(addr) {
 		return addr, known
 	}
-	next := nextForwardedFor
+	cut, read := cutForwardedFor, strings.TrimSpace
 	name := "X-Forwarded-For"
 	if strings.EqualFold(c.Header, "Forwarded") {
-		next, name = nextForwarded, "Forwarded"
+		cut, read, name = cutForwarded, forwardedFor, "Forwarded"
 	} else if c.Header != "" {
 		name = c.Header
 	}
+	known = false
 	lines := r.Header.Values(name)
 	for i := len(lines) - 1; i >= 0; i-- {
 		for rest, more := lines[i], true; more; {
-			var node string
-			node, rest, more = next(rest)
-			hop, ok := parseNode(node)
+			var element string
+			element, rest, more = cut(rest)
+			if strings.TrimSpace(element) == "" {
+				continue // lists may have empty elements, which mean nothing
+			}
+			hop, ok := parseNode(read(element))
 			if !ok {
 				return addr, false
 			}
-			addr = hop
+			addr, known = hop, true
 			if !c.trusts(addr) {
 				return addr, true
 			}
 		}
 	}
-	return addr, true
+	return addr, known
 }
 
 // Key is the client's address as a key: "192.0.2.1", or "2001:db8::/64" for IPv6. Clients without one share "unknown".
@@ -69,7 +77,8 @@ func (c ClientAddr) Key(r *http.Request) string {
 }
 
 // Private is a Rule: true where the client's address is known and belongs to a private network, to this host or to the
-// link.
+// link. What a trusted proxy sends without a header is not free, though the proxy's own address is private: it may be
+// anybody's.
 func (c ClientAddr) Private(r *http.Request) bool {
 	addr, known := c.Addr(r)
 	return known && (addr.IsPrivate() || addr.IsLoopback() || addr.IsLinkLocalUnicast())
@@ -84,38 +93,65 @@ func (c ClientAddr) trusts(addr netip.Addr) bool {
 	return false
 }
 
-// parseNode reads an address, with or without a port, and in brackets or not where it is an IPv6 one.
+// unix tells whether the peer of a connection has the address of a unix socket: none, or one with a name.
+func unix(remote string) bool {
+	return remote == "" || remote[0] == '@' || remote[0] == '/'
+}
+
+// parseNode reads an address, with or without a port, and in brackets or not where it is an IPv6 one. The port may be hidden
+// ("_x", as RFC 7239 has it).
 func parseNode(text string) (netip.Addr, bool) {
 	text = strings.TrimSpace(text)
-	addr, err := netip.ParseAddr(text)
-	if err != nil {
-		if inner, ok := strings.CutPrefix(text, "["); ok && strings.HasSuffix(inner, "]") {
-			addr, err = netip.ParseAddr(strings.TrimSuffix(inner, "]"))
-		} else {
-			var both netip.AddrPort
-			both, err = netip.ParseAddrPort(text)
-			addr = both.Addr()
+	if colon := strings.LastIndex(text, ":_"); colon >= 0 && hidden(text[colon+1:]) {
+		host := text[:colon]
+		addr, ok := parseHost(host)
+		return addr, ok && (strings.HasSuffix(host, "]") || !strings.Contains(host, ":"))
+	}
+	if addr, ok := parseHost(text); ok {
+		return addr, true
+	}
+	both, err := netip.ParseAddrPort(text)
+	return both.Addr().Unmap().WithZone(""), err == nil
+}
+
+// parseHost reads an address without a port.
+func parseHost(text string) (netip.Addr, bool) {
+	if inner, ok := strings.CutPrefix(text, "["); ok {
+		if text, ok = strings.CutSuffix(inner, "]"); !ok {
+			return netip.Addr{}, false
 		}
 	}
+	addr, err := netip.ParseAddr(text)
 	return addr.Unmap().WithZone(""), err == nil
 }
 
-// nextForwardedFor takes the last entry off a line of X-Forwarded-For.
-func nextForwardedFor(line string) (node, rest string, more bool) {
+// hidden tells whether a port is one of those that hide the true one: an underscore and a name.
+func hidden(port string) bool {
+	return len(port) > 1 && !strings.ContainsFunc(port, func(c rune) bool {
+		return (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') && c != '.' && c != '_' && c != '-'
+	})
+}
+
+// cutForwardedFor takes the last element off a line of X-Forwarded-For.
+func cutForwardedFor(line string) (element, rest string, more bool) {
 	if comma := strings.LastIndexByte(line, ','); comma >= 0 {
 		return line[comma+1:], line[:comma], true
 	}
 	return line, "", false
 }
 
-// nextForwarded takes the last element off a line of Forwarded, and gives what its parameter "for" says; "" where it is
-// missing, stands there twice or is written wrongly. It reads backwards: whatever the client wrote stands before what the
-// proxies added, and an open quote there must not swallow that.
-func nextForwarded(line string) (node, rest string, more bool) {
-	element := line
+// cutForwarded takes the last element off a line of Forwarded. It reads backwards: whatever the client wrote stands before
+// what the proxies added, and an open quote there must not swallow that.
+func cutForwarded(line string) (element, rest string, more bool) {
 	if comma := lastOutside(line, ','); comma >= 0 {
-		element, rest, more = line[comma+1:], line[:comma], true
+		return line[comma+1:], line[:comma], true
 	}
+	return line, "", false
+}
+
+// forwardedFor is what the parameter "for" of an element of Forwarded says; "" where it is missing, stands there twice or is
+// written wrongly.
+func forwardedFor(element string) (node string) {
 	for last := false; !last; {
 		pair := element
 		semicolon := lastOutside(element, ';')
@@ -128,11 +164,11 @@ func nextForwarded(line string) (node, rest string, more bool) {
 		}
 		value, ok = unquote(value)
 		if !ok || node != "" {
-			return "", rest, more
+			return ""
 		}
 		node = value
 	}
-	return node, rest, more
+	return node
 }
 
 // lastOutside finds the last separator that stands in no quoted text, seen from the end.

@@ -41,7 +41,8 @@ func TestClientAddr(t *testing.T) {
 		{"made up by the client", "10.0.0.1:1", xff, http.Header{xff: {"198.51.100.9, 192.0.2.1"}}, "192.0.2.1", true},
 		{"proxy made up by the client", "10.0.0.1:1", xff, http.Header{xff: {"10.9.9.9, 192.0.2.1"}}, "192.0.2.1", true},
 		{"line made up by the client", "10.0.0.1:1", xff, http.Header{xff: {"nonsense, \"", "192.0.2.1"}}, "192.0.2.1", true},
-		{"request of a proxy", "10.0.0.1:1", xff, nil, "10.0.0.1", true},
+		{"proxy that says nothing", "10.0.0.1:1", xff, nil, "10.0.0.1", false},
+		{"proxy with an empty header", "10.0.0.1:1", xff, http.Header{xff: {"", " , "}}, "10.0.0.1", false},
 		{"request from inside", "10.0.0.1:1", xff, http.Header{xff: {"10.0.0.7"}}, "10.0.0.7", true},
 		{"port", "10.0.0.1:1", xff, http.Header{xff: {"192.0.2.1:8080"}}, "192.0.2.1", true},
 		{"IPv6", "[fd00::1]:1", xff, http.Header{xff: {"2001:db8::1"}}, "2001:db8::1", true},
@@ -50,14 +51,22 @@ func TestClientAddr(t *testing.T) {
 		{"mapped proxy", "[::ffff:10.0.0.1]:1", xff, http.Header{xff: {"192.0.2.1"}}, "192.0.2.1", true},
 		{"unreadable", "10.0.0.1:1", xff, http.Header{xff: {"192.0.2.1, unknown"}}, "10.0.0.1", false},
 		{"unreadable behind a proxy", "10.0.0.1:1", xff, http.Header{xff: {"_x, 10.0.0.2"}}, "10.0.0.2", false},
-		{"empty entry", "10.0.0.1:1", xff, http.Header{xff: {"192.0.2.1, "}}, "10.0.0.1", false},
-		{"the other header is not looked at", "10.0.0.1:1", xff, http.Header{fwd: {"for=192.0.2.1"}}, "10.0.0.1", true},
+		{"empty elements", "10.0.0.1:1", xff, http.Header{xff: {"198.51.100.9", "192.0.2.1,, ", ""}}, "192.0.2.1", true},
+		{"the other header is not looked at", "10.0.0.1:1", xff, http.Header{fwd: {"for=192.0.2.1"}}, "10.0.0.1", false},
 		{"a header of the proxy's own", "10.0.0.1:1", "X-Real-Ip", http.Header{"X-Real-Ip": {"192.0.2.1"}}, "192.0.2.1", true},
 
 		{"Forwarded", "10.0.0.1:1", fwd, http.Header{fwd: {"for=192.0.2.1"}}, "192.0.2.1", true},
 		{"any case", "10.0.0.1:1", "forwarded", http.Header{fwd: {"For=192.0.2.1"}}, "192.0.2.1", true},
 		{"more parameters", "10.0.0.1:1", fwd, http.Header{fwd: {"proto=http; for=192.0.2.1 ;by=10.0.0.1"}}, "192.0.2.1", true},
 		{"quotes and port", "10.0.0.1:1", fwd, http.Header{fwd: {`for="192.0.2.1:4711"`}}, "192.0.2.1", true},
+		{"empty elements of Forwarded", "10.0.0.1:1", fwd, http.Header{fwd: {"for=198.51.100.9,for=192.0.2.1, ,"}}, "192.0.2.1", true},
+		{"hidden port", "10.0.0.1:1", fwd, http.Header{fwd: {`for="192.0.2.1:_a.b-c_1"`}}, "192.0.2.1", true},
+		{"hidden port of IPv6", "10.0.0.1:1", fwd, http.Header{fwd: {`for="[2001:db8::1]:_x"`}}, "2001:db8::1", true},
+		{"hidden port behind a port", "10.0.0.1:1", fwd, http.Header{fwd: {`for="192.0.2.1:80:_x"`}}, "10.0.0.1", false},
+		{"hidden port without brackets", "10.0.0.1:1", fwd, http.Header{fwd: {`for="2001:db8::1:_x"`}}, "10.0.0.1", false},
+		{"hidden port that is none", "10.0.0.1:1", fwd, http.Header{fwd: {`for="192.0.2.1:_"`}}, "10.0.0.1", false},
+		{"hidden port with signs", "10.0.0.1:1", fwd, http.Header{fwd: {`for="192.0.2.1:_a/b"`}}, "10.0.0.1", false},
+		{"hidden port of nobody", "10.0.0.1:1", fwd, http.Header{fwd: {`for=":_a"`}}, "10.0.0.1", false},
 		{"IPv6 in Forwarded", "10.0.0.1:1", fwd, http.Header{fwd: {`for="[2001:db8:cafe::17]:4711"`}}, "2001:db8:cafe::17", true},
 		{"IPv6 without port", "10.0.0.1:1", fwd, http.Header{fwd: {`for="[2001:db8::1]"`}}, "2001:db8::1", true},
 		{"separators in quotes", "10.0.0.1:1", fwd, http.Header{fwd: {`for=192.0.2.1;host="a,b;for=10.1.1.1"`}}, "192.0.2.1", true},
@@ -72,7 +81,7 @@ func TestClientAddr(t *testing.T) {
 		{"for twice", "10.0.0.1:1", fwd, http.Header{fwd: {"for=192.0.2.1;for=192.0.2.2"}}, "10.0.0.1", false},
 		{"open quote", "10.0.0.1:1", fwd, http.Header{fwd: {`for="192.0.2.1`}}, "10.0.0.1", false},
 		{"empty quotes", "10.0.0.1:1", fwd, http.Header{fwd: {`for=""`}}, "10.0.0.1", false},
-		{"the other header is not looked at, either", "10.0.0.1:1", fwd, http.Header{xff: {"192.0.2.1"}}, "10.0.0.1", true},
+		{"the other header is not looked at, either", "10.0.0.1:1", fwd, http.Header{xff: {"192.0.2.1"}}, "10.0.0.1", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			addr, known := ClientAddr{Trusted: trusted, Header: c.read}.Addr(from(c.remote, c.header))
@@ -80,6 +89,34 @@ func TestClientAddr(t *testing.T) {
 				t.Errorf("%v, known %v; want %v, %v", addr, known, c.want, c.known)
 			}
 		})
+	}
+}
+
+func TestProxyOnAUnixSocket(t *testing.T) {
+	forwarded := http.Header{"X-Forwarded-For": {"198.51.100.9, 192.0.2.1"}}
+	for _, c := range []struct {
+		remote string
+		trust  bool
+		header http.Header
+		key    string
+	}{
+		{"@", true, forwarded, "192.0.2.1"},
+		{"", true, forwarded, "192.0.2.1"},
+		{"/run/proxy", true, forwarded, "192.0.2.1"},
+		{"@", true, http.Header{"X-Forwarded-For": {"192.168.0.1"}}, "192.168.0.1"},
+		{"@", true, nil, "unknown"},
+		{"@", true, http.Header{"X-Forwarded-For": {"nonsense"}}, "unknown"},
+		{"@", false, forwarded, "unknown"},
+		{"nonsense", true, forwarded, "unknown"},
+		{"198.51.100.3:80", true, forwarded, "198.51.100.3"},
+	} {
+		addr, r := ClientAddr{TrustUnix: c.trust}, from(c.remote, c.header)
+		if key := addr.Key(r); key != c.key {
+			t.Errorf("%+v: %q", c, key)
+		}
+		if private := addr.Private(r); private != (c.key == "192.168.0.1") {
+			t.Errorf("%+v: private %v", c, private)
+		}
 	}
 }
 
@@ -115,7 +152,8 @@ func TestPrivateClient(t *testing.T) {
 		{"192.168.1.1:80", "", true},
 		{"[fd12::1]:80", "", true},
 		{"169.254.1.1:80", "", true},
-		{"10.0.0.1:80", "", true},
+		{"10.0.0.1:80", "", false}, // a proxy does not say for whom
+		{"10.0.0.1:80", " ,", false},
 		{"10.0.0.1:80", "172.16.0.5", true},
 		{"192.0.2.1:80", "10.0.0.7", false},
 		{"10.0.0.1:80", "192.0.2.1", false},

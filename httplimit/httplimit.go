@@ -12,6 +12,11 @@
 // A [Limit] says what a request takes from which limiter, its [Claim]. A request passes if all its limits allow it; one
 // that a limit refuses takes nothing from the others. Any algorithm can decide that has the method of [Allower].
 //
+// For that, limits are asked in one step, if they are limiters of one [rratelimiter.Client], and on a cluster have names of
+// one slot, as [Per] does not make them. Else they are asked in their order, and what was taken is given back once one
+// refuses: until then others may be refused for it. Algorithms that have no way to give back, as those of the package
+// classic, keep it. So the narrowest limit, which refuses most, should come first: those behind it are then not asked.
+//
 // A [Policy] says what happens around the limits: the zero Policy lets requests pass when Redis gives no answer within
 // 100 ms, and counts them. It knows nothing of HTTP.
 //
@@ -25,8 +30,8 @@
 //
 // What each file knows: httplimit.go the way of a request, limit.go what it takes and from whom, key.go which requests
 // share a limiter, client.go whose request it is, skip.go which requests are free, policy.go what comes of the limits'
-// answers or their absence, ask.go how several limits are asked, local.go how to do without Redis, headers.go what the
-// client is told.
+// answers or their absence, ask.go how several limits are asked, apart.go how they are asked where one is configured
+// wrongly, local.go how to do without Redis, headers.go what the client is told.
 package httplimit
 
 import (
@@ -38,7 +43,8 @@ import (
 // A Guard lets requests pass or refuses them. Its fields must not change once it is in use; its limits may, by SetLimits.
 // A Guard without limits lets everything pass. It is safe for concurrent use and must not be copied.
 type Guard struct {
-	// Policy is what happens around the limits; nil is the zero Policy. Guards may share one.
+	// Policy is what happens around the limits; nil is a zero Policy of the guard's own. Guards may share one. ActivePolicy
+	// gives the one that counts.
 	Policy *Policy
 	// Skip lists requests that are free: those that any of the rules is true for.
 	Skip []Rule
@@ -82,7 +88,7 @@ func (g *Guard) Middleware(next http.Handler) http.Handler {
 // written the whole answer, and nobody may handle the request any more.
 func (g *Guard) Check(w http.ResponseWriter, r *http.Request) bool {
 	d := g.Decide(r)
-	if !g.policy().Shadow {
+	if !g.ActivePolicy().Shadow {
 		g.describe(w.Header(), d)
 	}
 	if d.Outcome.Passed() {
@@ -98,10 +104,12 @@ func (g *Guard) Check(w http.ResponseWriter, r *http.Request) bool {
 
 // Decide decides on a request as Check does, and tells nobody. It serves protocols above HTTP, such as gRPC.
 func (g *Guard) Decide(r *http.Request) Decision {
-	return g.policy().Decide(r.Context(), g.claims(r)...)
+	return g.ActivePolicy().Decide(r.Context(), g.claims(r)...)
 }
 
-func (g *Guard) policy() *Policy {
+// ActivePolicy is the policy that the guard goes by, also where its field Policy is nil. It tells the outcomes:
+// guard.ActivePolicy().Count(httplimit.FailedOpen).
+func (g *Guard) ActivePolicy() *Policy {
 	if g.Policy != nil {
 		return g.Policy
 	}

@@ -200,6 +200,16 @@ func TestSkippedRequestsTakeNothing(t *testing.T) {
 	wantCodes(t, h, "192.0.2.1", "/", 200, 429)
 }
 
+func TestOutcomesOfTheDefaultPolicyCanBeRead(t *testing.T) {
+	guard := New(Shared("none", fixed{rratelimiter.Result{Limit: 1, RetryAfter: time.Second}, nil}))
+	wantCodes(t, guard.Middleware(ok), "192.0.2.1", "/", 429, 429)
+	wantCount(t, guard.ActivePolicy(), map[Outcome]int64{Denied: 2})
+	guard = patient()
+	if guard.ActivePolicy() != guard.Policy {
+		t.Error("it is not the policy that was set")
+	}
+}
+
 func TestZeroGuardLetsAllPass(t *testing.T) {
 	wantCodes(t, new(Guard).Middleware(ok), "192.0.2.1", "/", 200, 200)
 	wantCodes(t, New().Middleware(ok), "192.0.2.1", "/", 200, 200)

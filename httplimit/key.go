@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
+	"path"
 	"strings"
 )
 
@@ -33,10 +34,15 @@ func Header(name string) Key {
 	return By(name, func(r *http.Request) string { return r.Header.Get(name) })
 }
 
-// Path is a key: the path of the request's URL, escaped as by By. Where clients can make up paths that are served, each
-// is a limit of its own to them: use Route there.
+// Path is a key: the path of the request's URL, escaped as by By. It is cleaned as a http.ServeMux does it, so that "//x",
+// "/./x" and "/a/../x" are "/x", while "/x/" is another path. Where clients can make up paths that are served, each is a
+// limit of its own to them: use Route there.
 func Path(r *http.Request) string {
-	return "/" + escape(strings.TrimPrefix(r.URL.Path, "/"))
+	clean := path.Clean("/" + r.URL.Path)
+	if clean != "/" && strings.HasSuffix(r.URL.Path, "/") {
+		clean += "/"
+	}
+	return "/" + escape(clean[1:])
 }
 
 // Route is a key: the pattern that the request was routed by ("GET /orders/{id}"), as Request.Pattern has it, written

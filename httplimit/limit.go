@@ -19,7 +19,7 @@ type Allower interface {
 type Claim struct {
 	Name    string            // of the limit, to clients and to who is told of decisions
 	Key     string            // which of the limit's limiters it is; "" where there is only one
-	Limiter Allower           // decides; nil: the request is not limited
+	Limiter Allower           // decides; nil, also of a *rratelimiter.Limiter: the request is not limited
 	Permits int64             // what the request takes; 0 counts as 1
 	Rate    rratelimiter.Rate // the limiter's rate, if known: without one there is no window in RateLimit-Policy, and no local fallback
 }
@@ -28,19 +28,23 @@ type Claim struct {
 type Limit func(r *http.Request) Claim
 
 // Per limits the requests of each key to a rate. Each key has a limiter of its own, as Named makes it: "ratelimit:KEY:NAME",
-// or "ratelimit:NAME" for all requests together where key is nil. Limits of one name and key are one limit, also in other
-// guards and services, and should have one rate; so a name should say what is limited, or for how long.
+// or "ratelimit:NAME" for all requests together where key is nil. A rate without permits, such as the zero Rate, limits
+// nothing.
+//
+// Limits of one name and key are one limit, also in other guards and services, and should have one rate; so a name should say
+// what is limited, or for how long. Where one request meets different rates of a name and key, the first one counts, and the
+// others are reported as a fault of the configuration.
 func Per(client *rratelimiter.Client, name string, rate rratelimiter.Rate, key Key) Limit {
 	return PerFunc(client, name, func(*http.Request) rratelimiter.Rate { return rate }, key)
 }
 
-// PerFunc is Per for a rate that depends on the request: on its route, say, or on the plan of its tenant. The zero Rate
-// means that the request is not limited. Requests of one key should have one rate at a time; a new one is in force from
-// the next request on, and what was granted stays counted.
+// PerFunc is Per for a rate that depends on the request: on its route, say, or on the plan of its tenant. A rate without
+// permits means that the request is not limited. Requests of one key should have one rate at a time; a new one is in force
+// from the next request on, and what was granted stays counted.
 func PerFunc(client *rratelimiter.Client, name string, rate func(*http.Request) rratelimiter.Rate, key Key) Limit {
 	return func(r *http.Request) Claim {
 		rate := rate(r)
-		if rate == (rratelimiter.Rate{}) {
+		if rate.Permits == 0 {
 			return Claim{Name: name}
 		}
 		value := ""

@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -9,19 +10,27 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/local"
 )
 
-// local.go decides in the process while Redis can't. It never grants more than its share of a rate in any interval, and
-// permits return up to a tenth of that late. It keeps at most mostKeys keys.
+// local.go decides in the process while Redis can't. It never grants a key more than its share of a rate in any interval, and
+// permits return up to a tenth of that late. It remembers at most mostKeys keys: when as many have permits in use, those that
+// are new share what one key has of their limit.
 
-const mostKeys = 10_000
+const (
+	mostKeys   = 10_000
+	mostShared = 1_000 // names of limits whose new keys share
+	looks      = 8     // keys that a new one looks at, for one that needs its place no more
+)
 
 type deputy struct {
 	mu      sync.Mutex
 	windows map[localKey]*local.Window
+	places  []localKey               // the keys of windows, each once
+	next    int                      // the place to look at next
+	shared  map[string]*local.Window // of the keys without a place, by the limit's name
 }
 
 type localKey struct{ name, key string }
 
-// ask answers for claims whose rate is known. It can't if there is none, or no room for their keys.
+// ask answers for claims whose rate is known. It can't if there is none.
 func (d *deputy) ask(claims []Claim, share float64) (answers []Answer, can bool) {
 	if share <= 0 {
 		share = 1
@@ -35,13 +44,15 @@ func (d *deputy) ask(claims []Claim, share float64) (answers []Answer, can bool)
 		if c.Rate.Permits < 1 || c.Rate.Interval <= 0 {
 			continue
 		}
-		w := d.window(localKey{c.Name, c.Key}, c.Rate.Interval, now)
-		if w == nil {
-			continue
-		}
+		w := d.window(localKey{c.Name, c.Key}, c.Rate.Interval, now, windows)
 		limit := max(1, int64(math.Floor(float64(c.Rate.Permits)*share)))
 		n := min(c.Permits, limit)
 		free := limit - w.Used()
+		for i, other := range windows { // keys of one request may share, too
+			if other == w {
+				free -= min(answers[i].Permits, answers[i].Limit)
+			}
+		}
 		a := Answer{Claim: c, Result: rratelimiter.Result{Limit: limit, Remaining: max(free, 0)}}
 		if a.Refused = n > free; a.Refused {
 			a.RetryAfter, denied = w.Until(now, w.Used()+n-limit), true
@@ -61,29 +72,61 @@ func (d *deputy) ask(claims []Claim, share float64) (answers []Answer, can bool)
 	return answers, len(answers) > 0
 }
 
-// window finds the window of a key, moved on to now, or makes it; nil if there is no room.
-func (d *deputy) window(key localKey, interval time.Duration, now time.Time) *local.Window {
+// window finds the window of a key, moved on to now, or makes it. One that is made while keys share begins with what these
+// have in use, since the key may have had a part of that. The windows held stay.
+func (d *deputy) window(key localKey, interval time.Duration, now time.Time, held []*local.Window) *local.Window {
 	w := d.windows[key]
 	if w == nil {
-		if len(d.windows) >= mostKeys && !d.sweep(now) {
-			return nil
-		}
-		if d.windows == nil {
-			d.windows = map[localKey]*local.Window{}
-		}
 		w = &local.Window{}
-		d.windows[key] = w
+		common := d.shared[key.name]
+		if common != nil && common.Empty(now) {
+			delete(d.shared, key.name)
+			common = nil
+		}
+		if !d.place(key, w, now, held) {
+			w = d.common(key.name)
+		} else if common != nil {
+			*w = *common
+		}
 	}
 	w.Turn(now, interval)
 	return w
 }
 
-// sweep forgets keys that have nothing in use, and tells whether that made room.
-func (d *deputy) sweep(now time.Time) bool {
-	for key, w := range d.windows {
-		if w.Empty(now) {
-			delete(d.windows, key)
+// place gives a window a place, if there is one or a few looks find one whose key has nothing in use.
+func (d *deputy) place(key localKey, w *local.Window, now time.Time, held []*local.Window) bool {
+	if d.windows == nil {
+		d.windows = map[localKey]*local.Window{}
+	}
+	if len(d.places) < mostKeys {
+		d.places = append(d.places, key)
+		d.windows[key] = w
+		return true
+	}
+	for range looks {
+		at := d.next
+		d.next = (d.next + 1) % len(d.places)
+		old := d.places[at]
+		if was := d.windows[old]; was.Empty(now) && !slices.Contains(held, was) {
+			delete(d.windows, old)
+			d.places[at], d.windows[key] = key, w
+			return true
 		}
 	}
-	return len(d.windows) < mostKeys
+	return false
+}
+
+// common is the window that the keys of a limit share which have no place. Where there are too many limits, those without
+// one share, too.
+func (d *deputy) common(name string) *local.Window {
+	if d.shared == nil {
+		d.shared = map[string]*local.Window{}
+	}
+	if d.shared[name] == nil && len(d.shared) >= mostShared {
+		name = ""
+	}
+	if d.shared[name] == nil {
+		d.shared[name] = &local.Window{}
+	}
+	return d.shared[name]
 }

@@ -97,24 +97,84 @@ func TestLocalNeedsARate(t *testing.T) {
 func TestLocalIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l deputy
-		ask := func(key int) bool {
-			_, can := l.ask([]Claim{{Name: "a", Key: fmt.Sprint(key), Permits: 1, Rate: rratelimiter.PerMinute(5)}}, 1)
-			return can
+		passed := func(key string) bool {
+			answers, can := l.ask([]Claim{{Name: "a", Key: key, Permits: 1, Rate: rratelimiter.PerMinute(2)}}, 1)
+			if !can {
+				t.Fatalf("no answer for key %s", key)
+			}
+			return answers[0].Allowed
 		}
-		for i := range mostKeys {
-			if !ask(i) {
-				t.Fatalf("no room for key %d", i)
+		want := func(key string, want ...bool) {
+			t.Helper()
+			for i, w := range want {
+				if passed(key) != w {
+					t.Fatalf("key %s, request %d: passed %v", key, i+1, !w)
+				}
 			}
 		}
-		if ask(mostKeys) {
-			t.Error("room for one more")
+		want("mine", true)
+		for i := range 2 * mostKeys {
+			passed(fmt.Sprint(i))
 		}
-		if !ask(0) {
-			t.Error("a key lost its room")
+		if n := len(l.windows) + len(l.shared); n != mostKeys+1 || len(l.places) != mostKeys {
+			t.Errorf("%d keys are kept, in %d places", n, len(l.places))
 		}
-		time.Sleep(2 * time.Minute)
-		if !ask(mostKeys) || len(l.windows) != 1 {
-			t.Errorf("%d keys stay", len(l.windows))
+		want("mine", true, false)   // it has kept its place
+		want("new", false)          // for those without one everything is used up
+		want("0", true, false)      // the first of the others have theirs
+		time.Sleep(2 * time.Minute) // all is over
+		want("mine", true, true, false)
+		want("new", true, true, false)
+		want("other", true)
+		if n := len(l.windows) + len(l.shared); n > mostKeys {
+			t.Errorf("%d keys are kept", n)
 		}
 	})
+}
+
+// A key that gets a place of its own may have had a part of what those without one shared.
+func TestLocalKeyWithANewPlaceGainsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l deputy
+		ask := func(key string, rate rratelimiter.Rate) bool {
+			answers, _ := l.ask([]Claim{{Name: "a", Key: key, Permits: 1, Rate: rate}}, 1)
+			return answers[0].Allowed
+		}
+		for i := range mostKeys {
+			ask(fmt.Sprint(i), rratelimiter.PerSecond(1))
+		}
+		hour := rratelimiter.PerHour(1)
+		if !ask("late", hour) || ask("late", hour) {
+			t.Fatal("without a place it is not one an hour")
+		}
+		time.Sleep(2 * time.Second)
+		if ask("late", hour) {
+			t.Error("two within an hour")
+		}
+		if len(l.windows) != mostKeys {
+			t.Errorf("%d keys", len(l.windows))
+		}
+		time.Sleep(2 * time.Hour)
+		if !ask("late", hour) {
+			t.Error("none in the next hour")
+		}
+	})
+}
+
+func TestLocalNamesAreBounded(t *testing.T) {
+	var l deputy
+	for i := range mostKeys + 2*mostShared {
+		l.ask([]Claim{{Name: fmt.Sprint(i), Permits: 1, Rate: rratelimiter.PerHour(1)}}, 1)
+	}
+	if n := len(l.shared); n != mostShared+1 {
+		t.Errorf("%d names share", n)
+	}
+}
+
+func TestLocalCountsOneLimitTwiceInARequest(t *testing.T) {
+	var l deputy
+	claim := Claim{Name: "a", Permits: 2, Rate: rratelimiter.PerHour(3)}
+	if answers, _ := l.ask([]Claim{claim, claim}, 1); answers[0].Refused || !answers[1].Refused {
+		t.Errorf("%+v", answers)
+	}
 }

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/hook"
 )
 
 // policy.go knows what comes of the limits' answers, or of their absence. It knows nothing of HTTP.
@@ -32,17 +34,22 @@ func (f Failure) outcome() string {
 const (
 	FailOpen   Failure = iota // they pass
 	FailClosed                // they are refused, as what nobody can serve now
-	FailLocal                 // this process decides by itself; see Policy.LocalShare
+	// FailLocal lets this process decide by itself; see Policy.LocalShare. It keeps apart 10,000 keys that have permits in
+	// use. While there are as many, keys that come new share what one key is granted of their limit; the others keep theirs.
+	FailLocal
 )
 
 // A Policy is what happens around limits. The zero Policy refuses at once what a limit refuses, and lets requests pass
 // when there is no answer within 100 ms. Its fields must not change once it is in use. It is safe for concurrent use and
 // must not be copied.
 type Policy struct {
-	// Failure says what becomes of requests that could not be decided in time, or because of an error.
+	// Failure says what becomes of requests that could not be decided in time, or because of an error. Where one limit of
+	// several is configured wrongly (it has no rate, or one that can't be set), it says what becomes of that limit alone:
+	// the request passes if the others allow it, is refused, or needs what this process decides, too.
 	Failure Failure
 	// Bound is how long limits may take to answer; 0 means 100 ms. Time that a request waits for its permits is not
-	// counted.
+	// counted, but a wait ends when it is known that Redis takes longer than this: mostly this long after permits are due. For
+	// limiters of other kinds than *rratelimiter.Limiter that know how to wait, it is added to Wait.
 	Bound time.Duration
 	// LocalShare is the part of each limit's rate that this process grants by itself with FailLocal; 0 means 1, all of it.
 	// With n processes, 1/n keeps to the rate in sum. The request passes if no limit's Rate is known.
@@ -56,8 +63,8 @@ type Policy struct {
 	Shadow bool
 	// OnDeny is called for each request that is refused, or would be without Shadow: Decision.Refused tells by which limits.
 	OnDeny func(ctx context.Context, d Decision)
-	// OnError is called for each request that could not be decided, or only after its permits were cut to what the
-	// rate allows (rratelimiter.ErrExceedsRate).
+	// OnError is called for each request that could not be decided, for each limit of it that is configured wrongly, and
+	// where a request asked for more permits than the rate ever grants (rratelimiter.ErrExceedsRate) and so was cut.
 	OnError func(ctx context.Context, err error)
 	// OnDecision is called for each decision, before the request goes on.
 	OnDecision func(ctx context.Context, d Decision)
@@ -200,7 +207,7 @@ func (p *Policy) conclude(ctx context.Context, claims []Claim, d *Decision) {
 		case ctx.Err() != nil:
 			d.Outcome = Gone
 			return
-		case p.Failure == FailClosed && !p.Shadow:
+		case p.failure() == FailClosed:
 			d.Outcome = FailedClosed
 			return
 		case p.Failure != FailLocal:
@@ -223,15 +230,20 @@ func (p *Policy) conclude(ctx context.Context, claims []Claim, d *Decision) {
 }
 
 // limited leaves the claims that bound the request. Nothing can be granted more than its rate, so a claim for more is cut
-// to that, and takes all there is.
+// to that, and takes all there is. Of claims that give one limiter several rates the first counts.
 func (p *Policy) limited(ctx context.Context, claims []Claim) []Claim {
 	left := make([]Claim, 0, len(claims))
 	for _, c := range claims {
-		if c.Limiter == nil {
+		if l, ours := c.Limiter.(*rratelimiter.Limiter); c.Limiter == nil || ours && l == nil {
 			continue
 		}
 		if c.Permits == 0 {
 			c.Permits = 1
+		}
+		if other := slices.IndexFunc(left, c.contradicts); other >= 0 {
+			p.report(ctx, fmt.Errorf("limit %q, key %q: %w: a rate of %v, and another one of %v: the first one counts",
+				c.Name, c.Key, rratelimiter.ErrInvalidOption, left[other].Rate, c.Rate))
+			continue
 		}
 		if most := c.Rate.Permits; most > 0 && c.Permits > most {
 			p.report(ctx, fmt.Errorf("limit %q, key %q: %w: %d", c.Name, c.Key, rratelimiter.ErrExceedsRate, c.Permits))
@@ -242,8 +254,17 @@ func (p *Policy) limited(ctx context.Context, claims []Claim) []Claim {
 	return left
 }
 
-// ask asks all limits, within the bound. What is more than a rate that nobody knew is cut to one permit; a limit that
-// does not grant even that refuses everything.
+// contradicts tells whether two claims give one limiter different rates.
+func (c Claim) contradicts(other Claim) bool {
+	if c.Rate == other.Rate || c.Rate.Permits == 0 || other.Rate.Permits == 0 {
+		return false
+	}
+	one, ours := c.Limiter.(*rratelimiter.Limiter)
+	two, too := other.Limiter.(*rratelimiter.Limiter)
+	return ours && too && one.Client() == two.Client() && one.Name() == two.Name()
+}
+
+// ask asks all limits, within the bound.
 func (p *Policy) ask(ctx context.Context, claims []Claim) ([]Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.bound())
 	defer cancel()
@@ -252,19 +273,8 @@ func (p *Policy) ask(ctx context.Context, claims []Claim) ([]Answer, error) {
 		p.report(ctx, err)
 		return answers, nil
 	}
-	if !errors.Is(err, rratelimiter.ErrExceedsRate) {
-		return answers, err
-	}
-	p.report(ctx, err)
-	for i := range claims {
-		claims[i].Permits = 1
-	}
-	answers, err = askAll(ctx, claims)
-	if errors.Is(err, rratelimiter.ErrExceedsRate) {
-		answers, err = nil, nil
-		for _, c := range claims {
-			answers = append(answers, Answer{Claim: c, Refused: true})
-		}
+	if len(claims) > 1 && misconfigured(err) || errors.Is(err, rratelimiter.ErrExceedsRate) {
+		return p.askApart(ctx, claims)
 	}
 	return answers, err
 }
@@ -310,8 +320,16 @@ func (p *Policy) await(ctx context.Context, claims []Claim, answers []Answer) ([
 func (p *Policy) awaitInLine(ctx context.Context, line waiter, a Answer) ([]Answer, error) {
 	bounded, cancel := context.WithTimeout(ctx, p.Wait+p.bound())
 	defer cancel()
+	bounded, giveUp := context.WithCancelCause(bounded)
+	defer giveUp(nil)
+	if l, ours := line.(*rratelimiter.Limiter); ours {
+		go p.listen(bounded, l, giveUp)
+	}
 	ok, err := line.TryAcquireTimeout(bounded, a.Permits, p.Wait)
 	if err != nil {
+		if bounded.Err() != nil {
+			err = errors.Join(context.Cause(bounded), err)
+		}
 		return nil, err
 	}
 	if !ok {
@@ -322,8 +340,39 @@ func (p *Policy) awaitInLine(ctx context.Context, line waiter, a Answer) ([]Answ
 	return []Answer{a}, nil
 }
 
-// report tells of an error, and logs it if none of its kind was logged in the last minute.
-func (p *Policy) report(ctx context.Context, err error) {
+// listen gives a wait in line up once Redis has been silent for the bound. While nobody asks it, since no permits can be free
+// yet, it is not silent.
+func (p *Policy) listen(ctx context.Context, l *rratelimiter.Limiter, giveUp context.CancelCauseFunc) {
+	for silence := time.Duration(0); silence < p.bound(); silence = hook.Silence(l) {
+		timer := time.NewTimer(p.bound() - silence)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+	}
+	giveUp(fmt.Errorf("no answer within %v: %w", p.bound(), context.DeadlineExceeded))
+}
+
+// failure is what becomes of requests that can't be decided; a shadow refuses nothing.
+func (p *Policy) failure() Failure {
+	if p.Shadow && p.Failure == FailClosed {
+		return FailOpen
+	}
+	return p.Failure
+}
+
+// report tells of errors, and logs those of whose kind none was logged in the last minute.
+func (p *Policy) report(ctx context.Context, errs ...error) {
+	for _, err := range errs {
+		if err != nil {
+			p.reportOne(ctx, err)
+		}
+	}
+}
+
+func (p *Policy) reportOne(ctx context.Context, err error) {
 	if p.OnError != nil {
 		p.OnError(ctx, err)
 	}

@@ -11,9 +11,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/limittest"
@@ -269,6 +272,57 @@ func TestWaitInLine(t *testing.T) {
 	if d.Outcome != Denied || d.RetryAfter() != time.Minute {
 		t.Errorf("second: %+v", d)
 	}
+}
+
+// mute is a hook of a redis client that holds all calls back from when it is told to until it is closed.
+type mute struct {
+	on     atomic.Bool
+	closed chan struct{}
+}
+
+func (m *mute) hold() {
+	if m.on.Load() {
+		<-m.closed
+	}
+}
+
+func (m *mute) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (m *mute) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		m.hold()
+		return next(ctx, cmd)
+	}
+}
+
+func (m *mute) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		m.hold()
+		return next(ctx, cmds)
+	}
+}
+
+func TestWaitInLineEndsWhenRedisIsSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := limittest.NewRealTime(t)
+		m := mute{closed: make(chan struct{})}
+		defer close(m.closed)
+		s.Redis().AddHook(&m)
+		p := &Policy{Wait: time.Hour, Logger: quiet}
+		client := s.Client(rratelimiter.WithCallTimeout(time.Hour))
+		claim := Named(client, "500ms", "", rratelimiter.Rate{Permits: 1, Interval: 500 * time.Millisecond})
+		if d := p.Decide(t.Context(), claim); d.Outcome != Allowed {
+			t.Fatalf("%+v", d)
+		}
+		waited := make(chan Decision)
+		go func() { waited <- p.Decide(t.Context(), claim) }()
+		s.AwaitWaiting("", 1)
+		m.on.Store(true)
+		d := <-waited
+		if d.Outcome != FailedOpen || !errors.Is(d.Err, context.DeadlineExceeded) || d.Took > 700*time.Millisecond {
+			t.Errorf("%v after %v: %v", d.Outcome, d.Took, d.Err)
+		}
+	})
 }
 
 func TestWaitForSeveralLimits(t *testing.T) {

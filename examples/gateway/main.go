@@ -1,6 +1,9 @@
 // Command gateway is a reverse proxy that limits what each client may ask of each path: 10 requests a second and 200 a
-// minute. Clients in private networks are free. The limits are shared by all gateways on one Redis, where they are named
-// "ratelimit:IP:PATH:INTERVAL".
+// minute, whatever detours are in it ("//x", "/./x"). Clients in private networks are free. The limits are shared by all
+// gateways on one Redis, where they are named "ratelimit:IP:PATH:INTERVAL".
+//
+// The proxies of -trust must write X-Forwarded-For: what comes from one without it may be anybody's, so it is limited by the
+// proxy's address, and not free though that is private. Name no network there in which clients are, too.
 //
 //	go run ./gateway -backend http://localhost:9000 -redis redis://localhost:6379 -trust 10.0.0.0/8
 package main
@@ -26,7 +29,7 @@ func main() {
 	listen := flag.String("listen", "localhost:8080", "`address` to listen on")
 	backend := flag.String("backend", "http://localhost:9000", "`URL` of the service behind")
 	server := flag.String("redis", "redis://localhost:6379", "`URL` of Redis")
-	trust := flag.String("trust", "", "`networks` of our own proxies in front, with commas between them")
+	trust := flag.String("trust", "", "`networks` of our own proxies in front, which write X-Forwarded-For, with commas between them")
 	flag.Parse()
 	if err := run(*listen, *backend, *server, *trust); err != nil {
 		log.Fatal(err)

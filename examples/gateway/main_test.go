@@ -147,6 +147,18 @@ func TestClientsAndPathsAreCountedApart(t *testing.T) {
 	})
 }
 
+func TestDetoursAreNoOtherPaths(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		n := 0
+		for _, path := range []string{"/orders", "//orders", "/./orders", "/x/../orders"} {
+			n += w.passed(4, path, "203.0.113.7")
+		}
+		if n != 10 {
+			t.Errorf("%d passed", n)
+		}
+	})
+}
+
 func TestNamesInRedis(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		w.passed(1, "/orders", "203.0.113.7")
@@ -166,7 +178,7 @@ func TestNamesInRedis(t *testing.T) {
 
 func TestPrivateClientsAreFree(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
-		for _, client := range []string{"", "10.1.2.3", "192.168.0.9", "fd00::5"} {
+		for _, client := range []string{"10.1.2.3", "192.168.0.9", "fd00::5"} {
 			if n := w.passed(15, "/orders", client); n != 15 {
 				t.Errorf("client %q: %d of 15 passed", client, n)
 			}
@@ -187,6 +199,9 @@ func TestNobodyPassesForPrivate(t *testing.T) {
 		}
 		if got := w.forward.Load(); got != "10.1.2.3, nonsense, 127.0.0.1" {
 			t.Errorf("the backend sees X-Forwarded-For: %v", got)
+		}
+		if n := w.passed(11, "/users", ""); n != 10 {
+			t.Errorf("without a header, %d of 11 passed", n)
 		}
 	})
 }

@@ -26,6 +26,10 @@ var Allow func(ctx context.Context, limiter any, n int64) (result any, undo func
 // Look tells what goes on in a *rratelimiter.Client, on the limiters with a name, or on all of them with "".
 var Look func(client any, limiter string) Calls
 
+// Silence tells how long those who wait in line for a *rratelimiter.Limiter have had no answer to the last call that departed;
+// 0: none is in the air.
+var Silence func(limiter any) time.Duration
+
 // FormatOf tells the format of a record, a rratelimiter.RecordFormat, and how long ids are in it, of which a Go client's with
 // a granularity are ShareLength longer.
 var FormatOf func(member []byte) (format, idLength int, known bool)

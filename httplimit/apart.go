@@ -1,0 +1,77 @@
+package httplimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+// apart.go knows how limits are asked one of which is configured wrongly: each by itself, so that the others still hold.
+
+// askApart asks one limit after the other. Those that are configured wrongly fall under the policy's failure alone; the
+// error is theirs where nobody else is left to decide, or where the policy fails closed. What was granted is given back once
+// one refuses or fails.
+func (p *Policy) askApart(ctx context.Context, claims []Claim) ([]Answer, error) {
+	var answers []Answer
+	var wrong []Claim
+	var causes []error
+	for i := range claims {
+		a, err := p.askOne(ctx, &claims[i])
+		switch {
+		case err != nil && (!misconfigured(err) || p.failure() == FailClosed):
+			return nil, errors.Join(append(causes, err, undo(ctx, answers))...)
+		case err != nil:
+			wrong, causes = append(wrong, claims[i]), append(causes, err)
+		case a.Refused:
+			p.report(ctx, append(causes, giveBack(ctx, answers))...)
+			return append(answers, a), nil
+		default:
+			answers = append(answers, a)
+		}
+	}
+	if len(answers) == 0 {
+		return nil, errors.Join(causes...)
+	}
+	if p.failure() == FailLocal {
+		own, _ := p.local.ask(wrong, p.LocalShare)
+		if refused(own) {
+			causes = append(causes, giveBack(ctx, answers))
+		}
+		answers = append(answers, own...)
+	}
+	p.report(ctx, causes...)
+	return answers, nil
+}
+
+// askOne asks one limit. What is more than a rate that nobody knew is cut to one permit; a limit that does not grant even
+// that refuses everything.
+func (p *Policy) askOne(ctx context.Context, c *Claim) (Answer, error) {
+	for {
+		answers, err := askAll(ctx, []Claim{*c})
+		if err == nil {
+			return answers[0], nil
+		}
+		err = fmt.Errorf("limit %q, key %q: %w", c.Name, c.Key, err)
+		if !errors.Is(err, rratelimiter.ErrExceedsRate) {
+			return Answer{}, err
+		}
+		if c.Permits == 1 {
+			return Answer{Claim: *c, Refused: true}, nil
+		}
+		p.report(ctx, err)
+		c.Permits = 1
+	}
+}
+
+// giveBack gives back what was granted, as far as limiters can take it back, and makes the answers say so.
+func giveBack(ctx context.Context, answers []Answer) error {
+	err := undo(ctx, answers)
+	for i, a := range answers {
+		if _, ok := a.Limiter.(releaser); ok {
+			answers[i].Allowed, answers[i].Remaining = false, a.Remaining+a.Permits
+		}
+	}
+	return err
+}

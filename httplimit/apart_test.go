@@ -1,0 +1,140 @@
+package httplimit
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/limittest"
+)
+
+// A limit that is configured wrongly says nothing about the others: they hold.
+func TestLimitThatIsConfiguredWrongly(t *testing.T) {
+	s := limittest.New(t)
+	badRate := rratelimiter.Rate{Permits: 1, Interval: time.Hour + 1} // no whole milliseconds
+	for _, c := range []struct {
+		name    string
+		policy  *Policy
+		wrong   Claim
+		want    []Outcome
+		used    int64 // of the good limits
+		refused []string
+	}{
+		{"no rate, open", &Policy{}, Claim{Name: "wrong", Limiter: s.Client().RateLimiter("unset")},
+			[]Outcome{Allowed, Allowed, Denied, Denied}, 2, []string{"good"}},
+		{"no rate, closed", &Policy{Failure: FailClosed}, Claim{Name: "wrong", Limiter: s.Client().RateLimiter("unset")},
+			[]Outcome{FailedClosed, FailedClosed, FailedClosed}, 0, nil},
+		{"no rate, closed shadow", &Policy{Failure: FailClosed, Shadow: true}, Claim{Name: "wrong", Limiter: s.Client().RateLimiter("unset")},
+			[]Outcome{Allowed, Allowed, Shadowed}, 2, []string{"good"}},
+		{"no rate, local", &Policy{Failure: FailLocal}, Claim{Name: "wrong", Limiter: s.Client().RateLimiter("unset")},
+			[]Outcome{Allowed, Allowed, Denied}, 2, []string{"good"}},
+		{"a rate that can't be set, open", &Policy{}, Named(s.Client(), "wrong", "", badRate),
+			[]Outcome{Allowed, Allowed, Denied}, 2, []string{"good"}},
+		{"a rate that can't be set, local", &Policy{Failure: FailLocal}, Named(s.Client(), "wrong", "", badRate),
+			[]Outcome{Allowed, Denied, Denied}, 1, []string{"wrong"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			client := s.Client()
+			if l, ok := c.wrong.Limiter.(*rratelimiter.Limiter); ok {
+				client = l.Client() // so that they are asked together
+			}
+			good := Named(client, "good", c.name, rratelimiter.PerHour(2))
+			more := Named(client, "more", c.name, rratelimiter.PerHour(9))
+			var told []error
+			c.policy.Bound, c.policy.Logger = 10*time.Second, quiet
+			c.policy.OnError = func(_ context.Context, err error) { told = append(told, err) }
+			for i, want := range c.want {
+				d := c.policy.Decide(t.Context(), more, c.wrong, good)
+				if d.Outcome != want {
+					t.Fatalf("request %d: %v, not %v: %+v", i+1, d.Outcome, want, d)
+				}
+				if refused := d.Refused(); i == len(c.want)-1 && !slices.Equal(refused, c.refused) {
+					t.Errorf("refused by %v, not %v", refused, c.refused)
+				}
+			}
+			if len(told) != len(c.want) || !misconfigured(told[0]) {
+				t.Errorf("told of %v", told)
+			}
+			for _, claim := range []Claim{good, more} {
+				state, err := claim.Limiter.(*rratelimiter.Limiter).State(t.Context())
+				if errors.Is(err, rratelimiter.ErrNotInitialized) {
+					err = nil // it was not asked
+				}
+				if err != nil || state.Used != c.used {
+					t.Errorf("%s: %d used, not %d: %v", claim.Name, state.Used, c.used, err)
+				}
+			}
+		})
+	}
+}
+
+// What else there is to go wrong is not passed over beside a wrong configuration.
+func TestFailureBesideAWrongConfiguration(t *testing.T) {
+	first := &counting{limit: 5}
+	cause := errors.New("out of order")
+	d := (&Policy{Logger: quiet}).Decide(t.Context(),
+		Claim{Name: "first", Limiter: first},
+		Claim{Name: "wrong", Limiter: fixed{err: rratelimiter.ErrNotInitialized}},
+		Claim{Name: "broken", Limiter: fixed{err: cause}})
+	if d.Outcome != FailedOpen || !errors.Is(d.Err, cause) || !errors.Is(d.Err, rratelimiter.ErrNotInitialized) || first.used != 0 {
+		t.Errorf("%+v, %d used", d, first.used)
+	}
+}
+
+// Who asks for more than there ever is of one limit gets no discount of the others.
+func TestOnlyTheClaimAboveItsRateIsCut(t *testing.T) {
+	small, large := &exceeding{counting{limit: 3}}, &counting{limit: 20}
+	p := &Policy{Logger: quiet}
+	d := p.Decide(t.Context(), Claim{Name: "large", Permits: 5, Limiter: large}, Claim{Name: "small", Permits: 5, Limiter: small})
+	if d.Outcome != Allowed || large.used != 5 || small.used != 1 {
+		t.Errorf("%v, %d and %d used", d.Outcome, large.used, small.used)
+	}
+}
+
+// exceeding is a counting limiter that can't grant more than its limit at once.
+type exceeding struct{ counting }
+
+func (e *exceeding) Allow(ctx context.Context, n int64) (rratelimiter.Result, error) {
+	if n > e.limit {
+		return rratelimiter.Result{}, rratelimiter.ErrExceedsRate
+	}
+	return e.counting.Allow(ctx, n)
+}
+
+func TestTwoRatesOfOneLimiter(t *testing.T) {
+	s := limittest.New(t)
+	client := s.Client()
+	var told []error
+	guard := patient(Per(client, "api", rratelimiter.PerHour(3), nil), Per(client, "api", rratelimiter.PerMinute(1), nil))
+	guard.Policy = &Policy{Bound: 10 * time.Second, Logger: quiet, OnError: func(_ context.Context, err error) { told = append(told, err) }}
+	wantCodes(t, guard.Middleware(ok), "192.0.2.1", "/", 200, 200, 200, 429)
+	if len(told) != 4 || !misconfigured(told[0]) {
+		t.Errorf("told of %v", told)
+	}
+	rate, err := client.RateLimiter("ratelimit:api").Config(t.Context())
+	if err != nil || rate.Interval != time.Hour {
+		t.Errorf("%v, %v", rate, err)
+	}
+	told = nil
+	guard.SetLimits(Per(client, "one", rratelimiter.PerHour(3), nil), Per(client, "one", rratelimiter.PerHour(3), nil))
+	wantCodes(t, guard.Middleware(ok), "192.0.2.1", "/", 200, 429)
+	if len(told) > 0 {
+		t.Errorf("of one rate, twice: %v", told)
+	}
+}
+
+func TestLimitsThatAreNone(t *testing.T) {
+	s := limittest.New(t)
+	var none *rratelimiter.Limiter
+	guard := patient(
+		Shared("none", none), Shared("nil", nil), Per(s.Client(), "0", rratelimiter.PerSecond(0), nil),
+		Per(s.Client(), "zero", rratelimiter.Rate{}, nil), Per(s.Client(), "1h", rratelimiter.PerHour(1), nil),
+	)
+	wantCodes(t, guard.Middleware(ok), "192.0.2.1", "/", 200, 429)
+	guard.SetLimits(Shared("none", none), Per(s.Client(), "0", rratelimiter.PerSecond(0), nil))
+	wantCodes(t, guard.Middleware(ok), "192.0.2.1", "/", 200, 200)
+	wantCount(t, guard.Policy, map[Outcome]int64{Allowed: 1, Denied: 1, Unlimited: 2})
+}
