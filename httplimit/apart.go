@@ -14,64 +14,53 @@ import (
 // error is theirs where nobody else is left to decide, or where the policy fails closed. What was granted is given back once
 // one refuses or fails.
 func (p *Policy) askApart(ctx context.Context, claims []Claim) ([]Answer, error) {
-	var answers []Answer
+	var g granted
 	var wrong []Claim
 	var causes []error
 	for i := range claims {
-		a, err := p.askOne(ctx, &claims[i])
+		a, back, err := p.askOne(ctx, &claims[i])
 		switch {
 		case err != nil && (!misconfigured(err) || p.failure() == FailClosed):
-			return nil, errors.Join(append(causes, err, undo(ctx, answers))...)
+			return nil, errors.Join(append(causes, err, g.giveBack(ctx))...)
 		case err != nil:
 			wrong, causes = append(wrong, claims[i]), append(causes, err)
 		case a.Refused:
-			p.report(ctx, append(causes, giveBack(ctx, answers))...)
-			return append(answers, a), nil
+			p.report(ctx, append(causes, g.giveBack(ctx))...)
+			return append(g.answers, a), nil
 		default:
-			answers = append(answers, a)
+			g.add(a, back)
 		}
 	}
-	if len(answers) == 0 {
+	if len(g.answers) == 0 {
 		return nil, errors.Join(causes...)
 	}
 	if p.failure() == FailLocal {
 		own, _ := p.local.ask(wrong, p.LocalShare)
 		if refused(own) {
-			causes = append(causes, giveBack(ctx, answers))
+			causes = append(causes, g.giveBack(ctx))
 		}
-		answers = append(answers, own...)
+		g.answers = append(g.answers, own...)
 	}
 	p.report(ctx, causes...)
-	return answers, nil
+	return g.answers, nil
 }
 
 // askOne asks one limit. What is more than a rate that nobody knew is cut to one permit; a limit that does not grant even
 // that refuses everything.
-func (p *Policy) askOne(ctx context.Context, c *Claim) (Answer, error) {
+func (p *Policy) askOne(ctx context.Context, c *Claim) (Answer, way, error) {
 	for {
-		answers, err := askAll(ctx, []Claim{*c})
+		a, back, err := allow(ctx, *c)
 		if err == nil {
-			return answers[0], nil
+			return a, back, nil
 		}
 		err = fmt.Errorf("limit %q, key %q: %w", c.Name, c.Key, err)
 		if !errors.Is(err, rratelimiter.ErrExceedsRate) {
-			return Answer{}, err
+			return Answer{}, nil, err
 		}
 		if c.Permits == 1 {
-			return Answer{Claim: *c, Refused: true}, nil
+			return Answer{Claim: *c, Refused: true}, nil, nil
 		}
 		p.report(ctx, err)
 		c.Permits = 1
 	}
-}
-
-// giveBack gives back what was granted, as far as limiters can take it back, and makes the answers say so.
-func giveBack(ctx context.Context, answers []Answer) error {
-	err := undo(ctx, answers)
-	for i, a := range answers {
-		if _, ok := a.Limiter.(releaser); ok {
-			answers[i].Allowed, answers[i].Remaining = false, a.Remaining+a.Permits
-		}
-	}
-	return err
 }

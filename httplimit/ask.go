@@ -53,25 +53,19 @@ func together(claims []Claim) ([]*rratelimiter.Limiter, []int64) {
 }
 
 func askInOrder(ctx context.Context, claims []Claim) ([]Answer, error) {
-	answers := make([]Answer, 0, len(claims))
-	var ways []way
+	var g granted
 	for _, c := range claims {
-		r, back, err := allow(ctx, c)
-		if err != nil {
-			return nil, errors.Join(err, undo(ctx, ways))
+		a, back, err := allow(ctx, c)
+		switch {
+		case err != nil:
+			return nil, errors.Join(err, g.giveBack(ctx))
+		case a.Refused:
+			err := g.giveBack(ctx)
+			return append(g.answers, a), err
 		}
-		if !r.Allowed {
-			err := undo(ctx, ways)
-			for i, a := range answers {
-				if ways[i] != nil {
-					answers[i].Allowed, answers[i].Remaining = false, a.Remaining+a.Permits
-				}
-			}
-			return append(answers, Answer{Claim: c, Result: r, Refused: true}), err
-		}
-		answers, ways = append(answers, Answer{Claim: c, Result: r}), append(ways, back)
+		g.add(a, back)
 	}
-	return answers, nil
+	return g.answers, nil
 }
 
 // A way gives permits back; nil: there is none, so they stay taken when a later limit refuses.
@@ -83,33 +77,54 @@ type releaser interface {
 }
 
 // allow asks one limit, and tells how to give back what it took.
-func allow(ctx context.Context, c Claim) (rratelimiter.Result, way, error) {
-	if l, ok := c.Limiter.(*rratelimiter.Limiter); ok {
-		r, back, err := hook.Allow(ctx, l, c.Permits)
-		return r.(rratelimiter.Result), back, err
-	}
+func allow(ctx context.Context, c Claim) (Answer, way, error) {
+	var r rratelimiter.Result
 	var back way
-	if l, ok := c.Limiter.(releaser); ok {
+	var err error
+	switch l := c.Limiter.(type) {
+	case *rratelimiter.Limiter:
+		var result any
+		result, back, err = hook.Allow(ctx, l, c.Permits)
+		r = result.(rratelimiter.Result)
+	case releaser:
 		back = func(ctx context.Context) error {
 			_, err := l.Release(ctx, c.Permits)
 			return err
 		}
+		r, err = c.Limiter.Allow(ctx, c.Permits)
+	default:
+		r, err = l.Allow(ctx, c.Permits)
 	}
-	r, err := c.Limiter.Allow(ctx, c.Permits)
-	return r, back, err
+	return Answer{Claim: c, Result: r, Refused: !r.Allowed}, back, err
 }
 
-// undo gives back what was taken. When ctx ends, that goes on for a second, but nobody waits for it.
-func undo(ctx context.Context, ways []way) error {
-	if len(ways) == 0 {
+// granted is what limits granted that are asked one after the other, and how it goes back.
+type granted struct {
+	answers []Answer
+	ways    []way
+}
+
+func (g *granted) add(a Answer, back way) {
+	g.answers, g.ways = append(g.answers, a), append(g.ways, back)
+}
+
+// giveBack gives back what was granted, as far as there is a way, and makes the answers say so. When ctx ends, that goes on for
+// a second, but nobody waits for it.
+func (g *granted) giveBack(ctx context.Context) error {
+	if len(g.answers) == 0 {
 		return nil
+	}
+	for i, a := range g.answers {
+		if g.ways[i] != nil {
+			g.answers[i].Allowed, g.answers[i].Remaining = false, a.Remaining+a.Permits
+		}
 	}
 	undone := make(chan error, 1)
 	go func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		var failed error
-		for _, back := range ways {
+		for _, back := range g.ways {
 			if back != nil {
 				failed = errors.Join(failed, back(ctx))
 			}
