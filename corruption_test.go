@@ -97,7 +97,7 @@ func brokenStates() []broken {
 		states = append(states,
 			broken{name: fmt.Sprintf("value %q", text), value: text + "|", add: two, free: 5},
 			broken{name: fmt.Sprintf("value %q, no records", text), value: text + "|", free: 10},
-			broken{name: fmt.Sprintf("rate %q", text), fields: []string{"rate", text}, value: "5", add: two, want: "its rate is no whole number"},
+			broken{name: fmt.Sprintf("rate %q", text), fields: []string{"rate", text}, value: "5", add: two, want: "its rate is no whole number from 0 on"},
 			broken{name: fmt.Sprintf("interval %q", text), fields: []string{"interval", text}, value: "5", add: two,
 				want: "its interval is no positive whole number"},
 			broken{name: fmt.Sprintf("keep-alive %q", text), fields: []string{"keepAliveTime", text}, value: "5", add: two, free: 5},
@@ -109,7 +109,7 @@ func brokenStates() []broken {
 			broken{name: fmt.Sprintf("value %.30q, no records", text), value: text, free: 10})
 	}
 	for _, text := range []string{"-5", "-0x1", "-9223372036854775808"} {
-		states = append(states, broken{name: fmt.Sprintf("rate %q", text), fields: []string{"rate", text}, want: "its rate is no whole number"})
+		states = append(states, broken{name: fmt.Sprintf("rate %q", text), fields: []string{"rate", text}, want: "its rate is no whole number from 0 on"})
 	}
 	for _, text := range []string{"0", "-1", "-60000", "1234567890123456", "9223372036854775807"} {
 		states = append(states, broken{name: fmt.Sprintf("interval %q", text), fields: []string{"interval", text},

@@ -202,7 +202,7 @@ func TestShowTellsWhatIsWrong(t *testing.T) {
 		s.state("value", "", "ten", -100, goRecord("abc", 2))
 		contains(t, s.ok("show", "value"), `adds up     NO: the free permits are stored as "ten", no whole number`, "8 of 10")
 		s.limiter("broken", "ten", "60000", "0")
-		contains(t, s.ok("show", "broken"), "none that can be used: its rate is no whole number\n            interval = 60000\n            rate = ten\n            type = 0\n")
+		contains(t, s.ok("show", "broken"), "none that can be used: its rate is no whole number from 0 on\n            interval = 60000\n            rate = ten\n            type = 0\n")
 		s.must(s.rdb.RPush(t.Context(), "{wrong}:permits", "x").Err())
 		s.limiter("wrong", "10", "60000", "0")
 		contains(t, s.ok("show", "wrong"), "WRONG       \"{wrong}:permits\" is a list, not a zset: no call works\nrate        10/m, OVERALL\n")
@@ -340,7 +340,7 @@ a            10/250ms  OVERALL    10       0        0  1h30m
 b            2000/m    OVERALL   500   1,500        1  -
 c            10/s      OVERALL     3       1        1  -      does not add up: rrl show
 "d\x00\xff"  5/s       OVERALL     5       0        0  -
-e            ?                                                its rate is no whole number
+e            ?                                                its rate is no whole number from 0 on
 `
 		if got := s.ok("ls"); got != want {
 			t.Errorf("it lists\n%s\nwant\n%s", got, want)
@@ -410,7 +410,7 @@ func TestSetKeepsWhatIsNotSaid(t *testing.T) {
 			}
 		}
 		s.limiter("broken", "ten", "60000", "0")
-		if got := s.ok("set", "broken", "10/m"); got != "broken: 10/m, in place of one that can't be used: its rate is no whole number\n" {
+		if got := s.ok("set", "broken", "10/m"); got != "broken: 10/m, in place of one that can't be used: its rate is no whole number from 0 on\n" {
 			t.Errorf("where there is a broken rate it says %q", got)
 		}
 		s.ok("acquire", "x", "15")

@@ -149,7 +149,7 @@ func TestTrafficGoesOnWithoutRedis(t *testing.T) {
 			if open := guard.Policy.Count(httplimit.FailedOpen); open < int64(after) {
 				t.Errorf("%d answers without Redis, and %d counted", after, open)
 			}
-			if slowest > 10*time.Second {
+			if slowest > 2*time.Second { // the bound, and what a busy machine needs
 				t.Errorf("the slowest answer took %v", slowest)
 			}
 			t.Logf("without Redis %d answers, the slowest after %v", after, slowest)
