@@ -169,11 +169,11 @@ func (l *Limiter) look(ctx context.Context, before past, groups []group, flags s
 // nothing to do, fewer are ErrInvalidPermits. Without a rate the error is ErrNotInitialized; where the answer did not
 // arrive it is ErrOutcomeUnknown, and more may have come back than Release tells.
 func (l *Limiter) Release(ctx context.Context, n int64) (int64, error) {
-	return l.release(ctx, n)
+	return l.release(ctx, n, 0)
 }
 
-// release is Release, or, with the time of a grant, gives back what was granted then, and nothing else.
-func (l *Limiter) release(ctx context.Context, n int64, granted ...any) (int64, error) {
+// release is Release, or, with the time of a grant in ms, gives back what was granted then, and nothing else; 0: none.
+func (l *Limiter) release(ctx context.Context, n, granted int64) (int64, error) {
 	const operation = "release to"
 	if l.err != nil {
 		return 0, wrap(operation, l.name, l.err)
@@ -194,7 +194,10 @@ func (l *Limiter) release(ctx context.Context, n int64, granted ...any) (int64, 
 		}
 		sent := new(trail)
 		reply, err := within(ctx, l.client, func(ctx context.Context) ([]int64, error) {
-			args := append([]any{l.now(), n - released, flags}, granted...)
+			args := []any{l.now(), n - released, flags}
+			if granted != 0 {
+				args = append(args, granted)
+			}
 			return l.client.run(ctx, sent, releaseScript, false, l.keys(), args...)
 		})
 		if err == nil && reply[0] != 0 {
@@ -220,8 +223,9 @@ func (l *Limiter) release(ctx context.Context, n int64, granted ...any) (int64, 
 //
 // On a *redis.Client that is one step, and on a cluster, a Ring or any other client where the names share a hash tag (on
 // a cluster, a slot). Else the limiters are asked in order, and what was taken is given back when one refuses: others may
-// be refused meanwhile, so list the limiter first that refuses most. When ctx ends first, that goes on without the caller, whose error is ErrOutcomeUnknown, too.
-// AllowAll does not queue: in one step, callers of this process who wait for one of the limiters may be passed.
+// be refused meanwhile, so list the limiter first that refuses most. When ctx ends first, that goes on without the caller,
+// whose error is ErrOutcomeUnknown, too. AllowAll does not queue: in one step, callers of this process who wait for one of
+// the limiters may be passed.
 //
 // The results are in the limiters' order; where one refuses, none is Allowed, and RetryAfter is 0 for those that would
 // have allowed. Asked in order, the limiters before the one that refuses have no ResetAfter, and those behind it, which
@@ -483,7 +487,8 @@ func undo(ctx context.Context, counts map[string]int64, limiters []*Limiter, tak
 	return failed
 }
 
-// undo gives back the very permits that a grant took, so that others' return when they would have returned.
+// undo gives back the very permits that a grant took, so that others' return when they would have returned: as far as they
+// are still there.
 func (l *Limiter) undo(ctx context.Context, n int64, from source) error {
 	if from.local {
 		l.client.deputies.untake(l, n)

@@ -186,7 +186,6 @@ func (l *Limiter) insist(
 	for enforced := 0; ; {
 		switch {
 		case errors.Is(last, errOtherRate):
-			t.vain()
 			if err := l.enforce(ctx, enforced); err != nil {
 				return grants{attempts: int(t.attempts.Load())}, err
 			}
@@ -200,7 +199,9 @@ func (l *Limiter) insist(
 		var reply []int64
 		reply, last = c.try(ctx, t, acquireScript, l.keys(), q.ask(nil, l, groups, strict, flags, t.doubtful() && len(groups) > 0)...)
 		if last == nil {
-			g, last = l.readGrants(reply, q.now)
+			if g, last = l.readGrants(reply, q.now); errors.Is(last, errOtherRate) {
+				t.vain()
+			}
 		}
 		g.id = q.id
 		g.attempts = int(t.attempts.Load())

@@ -250,9 +250,9 @@ func (c *Client) breakerTo(ctx context.Context, l *Limiter) *breaker {
 	return ln.way()
 }
 
-// way gives the breaker of a line whose flights go by themselves: that of its shard on a Ring, else its own.
+// way gives the breaker of a line whose flights go by themselves: that of its shard on a Ring, if that counts, else its own.
 func (ln *line) way() *breaker {
-	if ring, ok := ln.client.rdb.(*redis.Ring); ok {
+	if ring, ok := ln.client.rdb.(*redis.Ring); ok && ln.limiter.settings.fallsBack {
 		if shard, err := ring.GetShardClientForKey(ln.limiter.keyNames[keyConfig]); err == nil {
 			return &ln.client.laneTo(shard).breaker
 		}

@@ -255,6 +255,9 @@ func (f *flight) arrive(regular bool) {
 	if err == nil {
 		g, err = l.readGrants(f.cmd.Val(), f.question.now)
 	}
+	if errors.Is(err, errOtherRate) {
+		f.sent.vain()
+	}
 	if errors.Is(err, errOtherRate) || l.client.redirected(err) || f.sent.again(err, l.settings.findable(f.question.records)) {
 		go f.alone(err)
 		return

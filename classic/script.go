@@ -91,6 +91,11 @@ func within(ctx context.Context, call func() error) error {
 	case err := <-landed:
 		return err
 	case <-ctx.Done():
+	}
+	select {
+	case err := <-landed: // just now
+		return err
+	default:
 		return ctx.Err()
 	}
 }

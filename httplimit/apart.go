@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/rratelimiter/rratelimiter"
 )
@@ -17,18 +18,24 @@ func (p *Policy) askApart(ctx context.Context, claims []Claim) ([]Answer, error)
 	var g granted
 	var wrong []Claim
 	var causes []error
+	at := 0 // in the answers, of the wrong one
+	var places []int
 	for i := range claims {
 		a, back, err := p.askOne(ctx, &claims[i])
 		switch {
 		case err != nil && (!misconfigured(err) || p.failure() == FailClosed):
 			return nil, errors.Join(append(causes, err, g.giveBack(ctx))...)
 		case err != nil:
-			wrong, causes = append(wrong, claims[i]), append(causes, err)
+			causes = append(causes, err)
+			if claims[i].local() {
+				wrong, places, at = append(wrong, claims[i]), append(places, at), at+1
+			}
 		case a.Refused:
 			p.report(ctx, append(causes, g.giveBack(ctx))...)
 			return append(g.answers, a), nil
 		default:
 			g.add(a, back)
+			at++
 		}
 	}
 	if len(g.answers) == 0 {
@@ -39,7 +46,9 @@ func (p *Policy) askApart(ctx context.Context, claims []Claim) ([]Answer, error)
 		if refused(own) {
 			causes = append(causes, g.giveBack(ctx))
 		}
-		g.answers = append(g.answers, own...)
+		for i, a := range own {
+			g.answers = slices.Insert(g.answers, places[i], a)
+		}
 	}
 	p.report(ctx, causes...)
 	return g.answers, nil

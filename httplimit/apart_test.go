@@ -3,6 +3,7 @@ package httplimit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -51,6 +52,12 @@ func TestLimitThatIsConfiguredWrongly(t *testing.T) {
 				if d.Outcome != want {
 					t.Fatalf("request %d: %v, not %v: %+v", i+1, d.Outcome, want, d)
 				}
+				order := []string{"more", "wrong", "good"}
+				if !slices.IsSortedFunc(d.Answers, func(a, b Answer) int {
+					return slices.Index(order, a.Name) - slices.Index(order, b.Name)
+				}) {
+					t.Errorf("answers %+v", d.Answers)
+				}
 				if refused := d.Refused(); i == len(c.want)-1 && !slices.Equal(refused, c.refused) {
 					t.Errorf("refused by %v, not %v", refused, c.refused)
 				}
@@ -68,6 +75,25 @@ func TestLimitThatIsConfiguredWrongly(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Claims on one limiter are cut to what its rate allows in sum.
+func TestClaimsThatAreTooMuchInSum(t *testing.T) {
+	client := limittest.New(t).Client()
+	for _, c := range []struct{ first, second, taken int64 }{{6, 6, 10}, {10, 1, 10}, {12, 3, 10}, {5, 5, 10}, {4, 5, 9}} {
+		var told []error
+		p := &Policy{Bound: 10 * time.Second, Logger: quiet, OnError: func(_ context.Context, err error) { told = append(told, err) }}
+		claim := Named(client, "1h", fmt.Sprint(c.first, c.second), rratelimiter.PerHour(10))
+		first, second := claim, claim
+		first.Permits, second.Permits = c.first, c.second
+		if d := p.Decide(t.Context(), first, second); d.Outcome != Allowed {
+			t.Errorf("%+v: %+v", c, d)
+		}
+		state, err := claim.Limiter.(*rratelimiter.Limiter).State(t.Context())
+		if err != nil || state.Used != c.taken || (len(told) > 0) != (c.first+c.second > 10) {
+			t.Errorf("%+v: %d taken, %v; told of %v", c, state.Used, err, told)
+		}
 	}
 }
 

@@ -14,6 +14,13 @@ import (
 // askAll asks at once where it can: limiters of one client. Else it asks in order, and gives back what it took once one
 // refuses or fails. An error beside a refusal is that some of it could not be given back.
 func askAll(ctx context.Context, claims []Claim) ([]Answer, error) {
+	if len(claims) == 1 { // nothing can have to go back
+		r, err := claims[0].Limiter.Allow(ctx, claims[0].Permits)
+		if err != nil {
+			return nil, err
+		}
+		return []Answer{{Claim: claims[0], Result: r, Refused: !r.Allowed}}, nil
+	}
 	limiters, permits := together(claims)
 	if limiters == nil {
 		return askInOrder(ctx, claims)
@@ -36,11 +43,8 @@ func askAll(ctx context.Context, claims []Claim) ([]Answer, error) {
 	return answers, nil
 }
 
-// together gives the limiters that can be asked at once, and for how much, if there are several and all can.
+// together gives the limiters that can be asked at once, and for how much, if all can.
 func together(claims []Claim) ([]*rratelimiter.Limiter, []int64) {
-	if len(claims) < 2 {
-		return nil, nil
-	}
 	limiters, permits := make([]*rratelimiter.Limiter, len(claims)), make([]int64, len(claims))
 	for i, c := range claims {
 		l, ok := c.Limiter.(*rratelimiter.Limiter)
@@ -116,25 +120,29 @@ func (g *granted) giveBack(ctx context.Context) error {
 	}
 	for i, a := range g.answers {
 		if g.ways[i] != nil {
-			g.answers[i].Allowed, g.answers[i].Remaining = false, a.Remaining+a.Permits
+			g.answers[i].Allowed, g.answers[i].Remaining, g.answers[i].ResetAfter = false, a.Remaining+a.Permits, 0
 		}
 	}
-	undone := make(chan error, 1)
-	go func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		var failed error
-		for _, back := range g.ways {
-			if back != nil {
-				failed = errors.Join(failed, back(ctx))
+	undone := make(chan error, len(g.ways))
+	for _, back := range g.ways {
+		go func() {
+			if back == nil {
+				undone <- nil
+				return
 			}
-		}
-		undone <- failed
-	}()
-	select {
-	case err := <-undone:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			undone <- back(ctx)
+		}()
 	}
+	var failed error
+	for range g.ways {
+		select {
+		case err := <-undone:
+			failed = errors.Join(failed, err)
+		case <-ctx.Done():
+			return errors.Join(failed, ctx.Err())
+		}
+	}
+	return failed
 }

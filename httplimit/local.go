@@ -23,12 +23,18 @@ const (
 type deputy struct {
 	mu      sync.Mutex
 	windows map[localKey]*local.Window
-	places  []localKey               // the keys of windows, each once
-	next    int                      // the place to look at next
-	shared  map[string]*local.Window // of the keys without a place, by the limit's name
+	places  []localKey                  // the keys of windows, each once
+	next    int                         // the place to look at next
+	shared  map[commonKey]*local.Window // of the keys without a place
 }
 
 type localKey struct{ name, key string }
+
+// A commonKey tells which keys without a place share: those of one limit, whose intervals are the same.
+type commonKey struct {
+	name     string
+	interval time.Duration
+}
 
 // ask answers for claims whose rate is known. It can't if there is none.
 func (d *deputy) ask(claims []Claim, share float64) (answers []Answer, can bool) {
@@ -41,7 +47,7 @@ func (d *deputy) ask(claims []Claim, share float64) (answers []Answer, can bool)
 	var windows []*local.Window
 	denied := false
 	for _, c := range claims {
-		if c.Rate.Permits < 1 || c.Rate.Interval <= 0 {
+		if !c.local() {
 			continue
 		}
 		w := d.window(localKey{c.Name, c.Key}, c.Rate.Interval, now, windows)
@@ -72,19 +78,23 @@ func (d *deputy) ask(claims []Claim, share float64) (answers []Answer, can bool)
 	return answers, len(answers) > 0
 }
 
+// local tells whether the process can decide on a claim by itself.
+func (c Claim) local() bool { return c.Rate.Permits > 0 && c.Rate.Interval > 0 }
+
 // window finds the window of a key, moved on to now, or makes it. One that is made while keys share begins with what these
 // have in use, since the key may have had a part of that. The windows held stay.
 func (d *deputy) window(key localKey, interval time.Duration, now time.Time, held []*local.Window) *local.Window {
 	w := d.windows[key]
 	if w == nil {
 		w = &local.Window{}
-		common := d.shared[key.name]
-		if common != nil && common.Empty(now) {
-			delete(d.shared, key.name)
+		shared := commonKey{key.name, interval}
+		common := d.shared[shared]
+		if common != nil && common.Empty(now) && !slices.Contains(held, common) {
+			delete(d.shared, shared)
 			common = nil
 		}
 		if !d.place(key, w, now, held) {
-			w = d.common(key.name)
+			w = d.common(shared)
 		} else if common != nil {
 			*w = *common
 		}
@@ -118,15 +128,15 @@ func (d *deputy) place(key localKey, w *local.Window, now time.Time, held []*loc
 
 // common is the window that the keys of a limit share which have no place. Where there are too many limits, those without
 // one share, too.
-func (d *deputy) common(name string) *local.Window {
+func (d *deputy) common(key commonKey) *local.Window {
 	if d.shared == nil {
-		d.shared = map[string]*local.Window{}
+		d.shared = map[commonKey]*local.Window{}
 	}
-	if d.shared[name] == nil && len(d.shared) >= mostShared {
-		name = ""
+	if d.shared[key] == nil && len(d.shared) >= mostShared {
+		key.name = ""
 	}
-	if d.shared[name] == nil {
-		d.shared[name] = &local.Window{}
+	if d.shared[key] == nil {
+		d.shared[key] = &local.Window{}
 	}
-	return d.shared[name]
+	return d.shared[key]
 }

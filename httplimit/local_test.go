@@ -178,3 +178,40 @@ func TestLocalCountsOneLimitTwiceInARequest(t *testing.T) {
 		t.Errorf("%+v", answers)
 	}
 }
+
+// The plans of tenants have rates of different intervals, and one key's requests can be two of those without a place.
+func TestLocalKeysWithoutAPlaceShareByInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l deputy
+		claim := func(key string, interval time.Duration) Claim {
+			return Claim{Name: "a", Key: key, Permits: 1, Rate: rratelimiter.Rate{Permits: 2, Interval: interval}}
+		}
+		for i := range mostKeys {
+			l.ask([]Claim{claim(fmt.Sprint(i), time.Hour)}, 1)
+		}
+		granted := map[time.Duration]int{}
+		for range 300 {
+			for _, interval := range []time.Duration{100 * time.Millisecond, 300 * time.Millisecond} {
+				if answers, _ := l.ask([]Claim{claim("new", interval)}, 1); answers[0].Allowed {
+					granted[interval]++
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+		}
+		if short, long := granted[100*time.Millisecond], granted[300*time.Millisecond]; short < 50 || short > 62 || long < 16 || long > 22 {
+			t.Errorf("in 3 s %d of 2 each 100 ms, and %d of 2 each 300 ms", short, long)
+		}
+
+		time.Sleep(2 * time.Second)
+		passed := 0
+		for range 6 {
+			answers, _ := l.ask([]Claim{claim("one", time.Second), claim("two", time.Second)}, 1)
+			if answers[0].Allowed {
+				passed += 2
+			}
+		}
+		if passed != 2 {
+			t.Errorf("%d passed together of a common 2", passed)
+		}
+	})
+}

@@ -245,9 +245,19 @@ func (p *Policy) limited(ctx context.Context, claims []Claim) []Claim {
 				c.Name, c.Key, rratelimiter.ErrInvalidOption, left[other].Rate, c.Rate))
 			continue
 		}
-		if most := c.Rate.Permits; most > 0 && c.Permits > most {
-			p.report(ctx, fmt.Errorf("limit %q, key %q: %w: %d", c.Name, c.Key, rratelimiter.ErrExceedsRate, c.Permits))
-			c.Permits = most
+		if most := c.Rate.Permits; most > 0 {
+			for _, other := range left {
+				if c.shares(other) {
+					most -= other.Permits
+				}
+			}
+			if c.Permits > most {
+				p.report(ctx, fmt.Errorf("limit %q, key %q: %w: %d", c.Name, c.Key, rratelimiter.ErrExceedsRate, c.Permits))
+				c.Permits = most
+			}
+			if most < 1 {
+				continue // the claims before it take all there is
+			}
 		}
 		left = append(left, c)
 	}
@@ -256,9 +266,11 @@ func (p *Policy) limited(ctx context.Context, claims []Claim) []Claim {
 
 // contradicts tells whether two claims give one limiter different rates.
 func (c Claim) contradicts(other Claim) bool {
-	if c.Rate == other.Rate || c.Rate.Permits == 0 || other.Rate.Permits == 0 {
-		return false
-	}
+	return c.Rate != other.Rate && c.Rate.Permits != 0 && other.Rate.Permits != 0 && c.shares(other)
+}
+
+// shares tells whether two claims are of one limiter.
+func (c Claim) shares(other Claim) bool {
 	one, ours := c.Limiter.(*rratelimiter.Limiter)
 	two, too := other.Limiter.(*rratelimiter.Limiter)
 	return ours && too && one.Client() == two.Client() && one.Name() == two.Name()
@@ -274,6 +286,9 @@ func (p *Policy) ask(ctx context.Context, claims []Claim) ([]Answer, error) {
 		return answers, nil
 	}
 	if len(claims) > 1 && misconfigured(err) || errors.Is(err, rratelimiter.ErrExceedsRate) {
+		if slices.ContainsFunc(claims[1:], claims[0].shares) { // then it may be only in sum that they are wrong
+			p.report(ctx, err)
+		}
 		return p.askApart(ctx, claims)
 	}
 	return answers, err
@@ -398,11 +413,7 @@ func (p *Policy) reportOne(ctx context.Context, err error) {
 	if wrong {
 		logger.ErrorContext(ctx, "a limit is configured wrongly", "error", err)
 	} else {
-		failure := p.Failure
-		if p.Shadow {
-			failure = FailOpen
-		}
-		logger.WarnContext(ctx, "Redis does not answer for the limits: "+failure.outcome(), "error", err)
+		logger.WarnContext(ctx, "Redis does not answer for the limits: "+p.failure().outcome(), "error", err)
 	}
 }
 

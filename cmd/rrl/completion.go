@@ -11,7 +11,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
-// completion.go lets shells complete the names of limiters, and the ids of their clients. Who presses Tab gets what can be found in a moment, or nothing.
+// completion.go lets shells complete the names of limiters, and the ids of their clients. Who presses Tab gets what can be
+// found in a moment, or nothing.
 
 const glimpse = 500 * time.Millisecond
 

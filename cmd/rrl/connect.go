@@ -164,9 +164,9 @@ const patience = 15 * time.Second
 
 // unreadable is the error for an address that no parser takes; it holds nothing of it.
 func (a access) unreadable() error {
-	return errors.New(a.from + " can't be read as an address, such as redis://host:6379/0, rediss://host:6379, redis+cluster://host:6379, " +
-		"redis+sentinel://host:26379/master/0 or unix:///path/to/socket?db=0; a password stands best in RRL_PASSWORD: in an address, " +
-		"write characters like / ? # @ : % in it as %2F %3F %23 %40 %3A %25")
+	return errors.New(a.from + " can't be read as an address, such as redis://host:6379/0, rediss://host:6379, " +
+		"redis+cluster://host:6379, redis+sentinel://host:26379/master/0 or unix:///path/to/socket?db=0; a password stands best in " +
+		"RRL_PASSWORD: in an address, write characters like / ? # @ : % in it as %2F %3F %23 %40 %3A %25")
 }
 
 // hosts is the part of an address, less its scheme, that names hosts.

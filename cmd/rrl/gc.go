@@ -128,8 +128,7 @@ func (s *session) ownerOf(ctx context.Context, key survey.StateKey, there map[st
 		exists, known := there[owner.Name]
 		if !known {
 			var err error
-			exists, err = s.isLimiter(ctx, owner.Name)
-			if err != nil {
+			if exists, err = s.isLimiter(ctx, owner.Name); err != nil {
 				return owner, false, err
 			}
 			there[owner.Name] = exists
@@ -141,15 +140,12 @@ func (s *session) ownerOf(ctx context.Context, key survey.StateKey, there map[st
 	return key.Owners[0], false, nil
 }
 
-// isLimiter tells whether a key is the configuration of a limiter, be it a broken one.
+// isLimiter tells whether a key is the configuration of a limiter, be it a broken one: a hash of which at most one of the
+// fields that make a rate is missing.
 func (s *session) isLimiter(ctx context.Context, name string) (bool, error) {
 	fields, err := s.rdb.HMGet(ctx, name, "rate", "interval", "type").Result()
-	var answer redis.Error
-	if errors.As(err, &answer) {
-		return false, nil // it is something else
-	}
-	if err != nil {
-		return false, err
+	if redis.HasErrorPrefix(err, "WRONGTYPE") {
+		return false, nil
 	}
 	found := 0
 	for _, field := range fields {
@@ -157,5 +153,5 @@ func (s *session) isLimiter(ctx context.Context, name string) (bool, error) {
 			found++
 		}
 	}
-	return found >= 2, nil
+	return found >= 2, err
 }

@@ -22,8 +22,8 @@ func newRm() *cobra.Command {
 		SuggestFor: []string{"delete", "del", "remove"},
 		Short:      "Remove limiters, with the state of all clients",
 		Long: `rm removes a limiter: its rate, its grants, and the state of each client of a PER_CLIENT limiter, for which it goes
-through all keys. It asks first; --yes is the answer. A key of another program is left alone. Services that set the rate themselves make the limiter anew; all
-others fail until somebody sets a rate.`,
+through all keys. It asks first; --yes is the answer. A key of another program is left alone. Services that set the rate
+themselves make the limiter anew; all others fail until somebody sets a rate.`,
 		Example:           "  rrl rm orders --yes",
 		Args:              someNames,
 		ValidArgsFunction: c.completeMore,

@@ -55,7 +55,8 @@ func (c *common) live(cmd *cobra.Command, do func(ctx context.Context, s *sessio
 		}
 		s.in, s.out, s.errs = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 		s.colour = terminal(s.out) && os.Getenv("NO_COLOR") == ""
-		return s.explain(cmp.Or(do(cmd.Context(), s, args), s.unwritten))
+		err = do(cmd.Context(), s, args)
+		return s.explain(cmp.Or(err, s.unwritten))
 	}
 	cmd.Flags().SortFlags = false
 	if cmd.ValidArgsFunction == nil {
@@ -245,14 +246,14 @@ func (s *session) explain(err error) error {
 
 // sentinelAdvice says what to do about sentinels that did not name a master.
 func sentinelAdvice(text string) string {
-	for part, advice := range map[string]string{
-		"NOAUTH":          "set RRL_SENTINEL_PASSWORD",
-		"WRONGPASS":       "RRL_SENTINEL_PASSWORD is not right",
-		"unknown command": "is it a sentinel?",
-		"redis: nil":      "they know no master of this name",
+	for _, known := range [...]struct{ part, advice string }{
+		{"WRONGPASS", "RRL_SENTINEL_PASSWORD is not right"},
+		{"NOAUTH", "set RRL_SENTINEL_PASSWORD"},
+		{"redis: nil", "they know no master of this name"},
+		{"unknown command", "is it a sentinel?"},
 	} {
-		if strings.Contains(text, part) {
-			return advice
+		if strings.Contains(text, known.part) {
+			return known.advice
 		}
 	}
 	return "are they there? --redis names others"

@@ -65,8 +65,8 @@ func Config(c asynq.Config, pause time.Duration) asynq.Config {
 
 // Run lets some workers do the jobs of a channel, each once it has a permit, until the channel is closed or ctx ends. Where
 // Redis fails they ask again; an error that stays, such as a limiter without a rate, ends them all. The jobs that were taken
-// from the channel and not done come back, with the error that kept them from being done. Who fills the channel must look
-// out for Run's end, too.
+// from the channel and not done come back, with the error that kept them from being done: there is none where ctx ends and
+// nobody holds a job. Who fills the channel must look out for Run's end, too.
 func Run[J any](
 	ctx context.Context, limiter *rratelimiter.Limiter, workers int, jobs <-chan J, do func(context.Context, J),
 ) (left []J, err error) {
