@@ -31,6 +31,7 @@ const (
 	beforeTheReply
 	inTheReply
 	waysToCut
+	anyWayToCut = waysToCut
 )
 
 var ways = [waysToCut]string{
@@ -44,6 +45,8 @@ type cutter struct {
 	odds     float64       // of a request to be cut
 	hold     time.Duration // how long a client waits in vain for the reply that was cut
 	budget   *atomic.Int64 // cuts left
+	only     int           // the way in which all are cut; anyWayToCut: drawn
+	ended    atomic.Int64  // when a client could first notice the latest cut, in ns since 1970
 
 	mu     sync.Mutex
 	random *rand.Rand
@@ -56,7 +59,7 @@ func newCutter(t *testing.T, server string, random *rand.Rand, budget *atomic.In
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cutter{server: server, listener: listener, odds: odds, budget: budget, random: random}
+	c := &cutter{server: server, listener: listener, odds: odds, budget: budget, random: random, only: anyWayToCut}
 	var accepting sync.WaitGroup
 	accepting.Go(func() {
 		for {
@@ -92,7 +95,9 @@ func (c *cutter) roll(request []byte) (way int, reset bool) {
 	if c.budget.Add(-1) < 0 {
 		return -1, false
 	}
-	way = c.random.IntN(waysToCut)
+	if way = c.only; way == anyWayToCut {
+		way = c.random.IntN(waysToCut)
+	}
 	c.count[way]++
 	return way, c.random.IntN(2) == 0
 }
@@ -122,8 +127,8 @@ func (c *cutter) serve(client net.Conn) {
 			case way == inTheReply:
 				_, _ = client.Write(reply[:n/2])
 				fallthrough
-			case way == beforeTheReply:
-				time.Sleep(c.hold)
+			case way == beforeTheReply, way == atOnceAfterTheRequest:
+				c.wait()
 				return
 			}
 			if _, err := client.Write(reply[:n]); err != nil {
@@ -142,16 +147,28 @@ func (c *cutter) serve(client net.Conn) {
 		send := request[:n]
 		switch way {
 		case beforeTheRequest:
+			c.wait()
 			return
 		case inTheRequest:
 			send = send[:n/2]
-		case beforeTheReply, inTheReply:
+		case beforeTheReply, inTheReply, atOnceAfterTheRequest:
 			cut.Store(int64(way) + 1)
 		}
-		if _, err := server.Write(send); err != nil || way == inTheRequest || way == atOnceAfterTheRequest {
+		_, err = server.Write(send)
+		if way == inTheRequest || way == atOnceAfterTheRequest {
+			c.wait()
+			return
+		}
+		if err != nil {
 			return
 		}
 	}
+}
+
+// wait keeps a client waiting for what it will not get.
+func (c *cutter) wait() {
+	time.Sleep(c.hold)
+	c.ended.Store(time.Now().UnixNano())
 }
 
 // total adds up what cutters did.
@@ -307,64 +324,86 @@ type counter struct{ more atomic.Int64 }
 
 func (c *counter) Flight(f rratelimiter.FlightInfo) { c.more.Add(int64(f.Attempts - 1)) }
 
-// TestRepeatedLongAfter: a reply that is lost a second after the grant, with an interval of 100 ms. Its record has expired
-// then, so it must count anew, from when the caller gets its answer. What each caller got lies between the time that its
-// last request tells and its return.
-func TestRepeatedLongAfter(t *testing.T) {
-	const processes, cuts, late = 12, 60, time.Second
+// TestRepeatedLater: an attempt is lost, and the next one is made when the record of the first, if there is one, has expired
+// (a second later, with an interval of 100 ms) or soon will. What is granted then counts from then on: it was granted
+// after the client could know of the cut, and before the caller had the answer. Whoever asks for all there is, again and
+// again from then on, gets no more than the rest.
+func TestRepeatedLater(t *testing.T) {
+	t.Parallel()
+	const n = 7
 	rate := rratelimiter.Rate{Permits: 20, Interval: 100 * time.Millisecond}
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
 	server := redistest.Real(t)
+	var all sync.WaitGroup
+	defer all.Wait()
+	for _, hold := range []time.Duration{time.Second, 60 * time.Millisecond} {
+		for _, forgotten := range []bool{false, true} { // what expired meanwhile was counted back by others
+			for _, opts := range [][]rratelimiter.LimiterOption{nil, {rratelimiter.WithRecordPerRequest()}} {
+				for way, what := range ways {
+					name := fmt.Sprintf("%v %s, forgotten %v, %d options", hold, what, forgotten, len(opts))
+					all.Go(func() { // they wait, nearly all the time
+						t.Run(name, func(t *testing.T) { repeatedLater(t, server, rate, n, way, hold, forgotten, opts) })
+					})
+				}
+			}
+		}
+	}
+}
+
+func repeatedLater(
+	t *testing.T, server *redistest.Server, rate rratelimiter.Rate, n int64, way int, hold time.Duration, forgotten bool,
+	opts []rratelimiter.LimiterOption,
+) {
 	var budget atomic.Int64
-	budget.Store(cuts)
-	var mu sync.Mutex
-	var grants []window.Grant
-	var cutters []*cutter
-	repeated := 0
-	var load sync.WaitGroup
-	for i := range processes {
-		c := newCutter(t, server.Addr, rand.New(rand.NewPCG(seed, uint64(i))), &budget, 0.1)
-		c.hold = late
-		cutters = append(cutters, c)
-		var told time.Time // by the last request: who tries once reads the clock for nothing later
-		clock := rratelimiter.WithClock(func() time.Time {
-			mu.Lock()
-			defer mu.Unlock()
-			told = time.Now()
-			return told
-		})
-		l := rratelimiter.NewClient(c.client(t), rratelimiter.WithCallTimeout(20*time.Second), clock).
-			RateLimiter("late", rratelimiter.WithRate(rate))
-		load.Go(func() {
-			for budget.Load() > 0 {
-				start := time.Now()
-				ok, err := l.TryAcquire(t.Context(), 3)
-				end := time.Now()
-				if err != nil {
+	c := newCutter(t, server.Addr, rand.New(rand.NewPCG(1, 1)), &budget, 1)
+	c.hold, c.only = hold, way
+	direct := server.Client()
+	others := rratelimiter.NewClient(direct, rratelimiter.WithCallTimeout(20*time.Second)).RateLimiter(t.Name())
+	if err := others.SetRate(t.Context(), rate); err != nil {
+		t.Fatal(err)
+	}
+	limiter := rratelimiter.NewClient(c.client(t), rratelimiter.WithCallTimeout(20*time.Second)).RateLimiter(t.Name(), opts...)
+	if _, err := others.AvailablePermits(t.Context()); err != nil { // the server has the script, so it serves the first attempt
+		t.Fatal(err)
+	}
+	budget.Store(1)
+	stop := make(chan struct{})
+	var looking sync.WaitGroup
+	if forgotten {
+		looking.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(20 * time.Millisecond):
+				}
+				if _, err := others.AvailablePermits(t.Context()); err != nil {
 					t.Error(err)
+					return
 				}
-				mu.Lock()
-				if end.Sub(start) > late && ok {
-					repeated++
-				}
-				if ok {
-					grants = append(grants, window.Grant{Permits: 3, Start: told, End: end})
-				}
-				mu.Unlock()
-				time.Sleep(5 * time.Millisecond)
 			}
 		})
 	}
-	load.Wait()
-	most, at := window.Largest(grants, rate.Interval)
-	_, text := total(cutters)
-	t.Logf("%s; %d grants, %d of them a second late; at most %d permits in a window", text, len(grants), repeated, most)
-	if most > rate.Permits {
-		t.Errorf("%d permits in the window from %v, of %d", most, at, rate.Permits)
+	asked := time.Now()
+	ok, err := limiter.TryAcquire(t.Context(), n)
+	back := time.Now()
+	close(stop)
+	looking.Wait()
+	cut := time.Unix(0, c.ended.Load())
+	if !ok || err != nil || !cut.After(asked) || !cut.Before(back) {
+		t.Fatalf("%v, %v, asked at %v, cut at %v, back at %v", ok, err, asked, cut, back)
 	}
-	if repeated == 0 {
-		t.Error("nothing was granted late")
+	grants := []window.Grant{{Permits: n, Start: cut, End: back}}
+	for time.Since(back) < 2*rate.Interval {
+		start := time.Now()
+		got, err := others.AcquireUpTo(t.Context(), rate.Permits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		grants = append(grants, window.Grant{Permits: got, Start: start, End: time.Now()})
+		time.Sleep(3 * time.Millisecond)
+	}
+	if most, at := window.Largest(grants, rate.Interval); most > rate.Permits {
+		t.Errorf("%d permits in the window from %v, of %d", most, at, rate.Permits)
 	}
 }
 
