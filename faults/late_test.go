@@ -17,10 +17,16 @@ import (
 // late_test.go delivers requests that were given up: an attempt reaches Redis after its own repetition was answered. It shows
 // what that costs, and which setting of the redis client avoids it.
 
-// A post keeps the next request with a script back, once it is told to, until it is to deliver that.
+// impatience is how long redis clients wait here.
+const impatience = 250 * time.Millisecond
+
+// A post keeps the next request with a script back, once it is told to, until it is to deliver that; or the one after it, and
+// holds that one up for a moment.
 type post struct {
 	mu     sync.Mutex
+	there  chan struct{} // closed once a request is kept
 	keeps  bool
+	holds  bool
 	kept   []byte
 	sender net.Conn
 }
@@ -40,8 +46,13 @@ type posted struct {
 func (c *posted) Write(request []byte) (int, error) {
 	c.post.mu.Lock()
 	defer c.post.mu.Unlock()
-	if c.post.keeps && bytes.Contains(request, []byte("eval")) {
+	switch isCall := bytes.Contains(request, []byte("eval")); {
+	case isCall && c.post.holds:
+		c.post.holds = false
+		time.Sleep(10 * time.Millisecond) // less than what lets others depart meanwhile
+	case isCall && c.post.keeps:
 		c.post.keeps, c.post.kept, c.post.sender = false, bytes.Clone(request), c.Conn
+		close(c.post.there)
 		return len(request), nil
 	}
 	return c.Conn.Write(request)
@@ -60,22 +71,40 @@ func (c *posted) Close() error {
 func (p *post) keep() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.keeps = true
+	p.keeps, p.there = true, make(chan struct{})
+}
+
+func (p *post) keepNext() {
+	p.keep()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.holds = true
 }
 
 // deliver gives the server what was kept.
 func (p *post) deliver(t *testing.T) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.kept == nil {
-		t.Error("nothing was kept")
-		return
-	}
 	_ = p.sender.SetWriteDeadline(time.Time{})
 	if _, err := p.sender.Write(p.kept); err != nil {
 		t.Error(err)
 	}
 	p.kept = nil
+}
+
+// deliverLater delivers once a redis client with that impatience would have given up.
+func (p *post) deliverLater(t *testing.T) (delivered *sync.WaitGroup) {
+	delivered = new(sync.WaitGroup)
+	delivered.Go(func() {
+		select {
+		case <-p.there:
+			time.Sleep(impatience + impatience/2)
+			p.deliver(t)
+		case <-time.After(10 * time.Second):
+			t.Error("nothing was sent")
+		}
+	})
+	return delivered
 }
 
 // served waits until the server has answered what was delivered to nobody.
@@ -145,7 +174,7 @@ func TestAttemptThatComesLate(t *testing.T) {
 				t.Parallel()
 				var p post
 				rdb := server.Client(func(o *redis.Options) {
-					o.Dialer, o.ReadTimeout = p.dial, 50*time.Millisecond
+					o.Dialer, o.ReadTimeout = p.dial, impatience
 					if patient {
 						o.ReadTimeout = timeout
 					}
@@ -158,7 +187,7 @@ func TestAttemptThatComesLate(t *testing.T) {
 				}
 				p.keep()
 				if patient {
-					defer time.AfterFunc(150*time.Millisecond, func() { p.deliver(t) }).Stop()
+					defer p.deliverLater(t).Wait()
 				}
 				if got, err := test.call(t.Context(), client, limiter); got != n || err != nil {
 					t.Fatal(got, err)
@@ -186,6 +215,59 @@ func TestAttemptThatComesLate(t *testing.T) {
 	}
 }
 
+// TestSharedAttemptThatComesLate: of three callers in one call one was refused.
+func TestSharedAttemptThatComesLate(t *testing.T) {
+	t.Parallel()
+	server := redistest.Real(t)
+	shared := func() bool {
+		var p post
+		var flights []rratelimiter.FlightInfo
+		var mu sync.Mutex
+		rdb := server.Client(func(o *redis.Options) { o.Dialer, o.ReadTimeout = p.dial, impatience })
+		limiter := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(5*time.Second), rratelimiter.WithObserver(
+			observer(func(f rratelimiter.FlightInfo) {
+				mu.Lock()
+				defer mu.Unlock()
+				flights = append(flights, f)
+			}))).RateLimiter("shared")
+		if err := limiter.SetRate(t.Context(), rratelimiter.PerMinute(9)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := limiter.AvailablePermits(t.Context()); err != nil { // the server has the script
+			t.Fatal(err)
+		}
+		p.keepNext()
+		var calling sync.WaitGroup
+		for _, n := range []int64{1, 1, 1, 9} {
+			calling.Go(func() {
+				if ok, err := limiter.TryAcquire(t.Context(), n); err != nil || ok != (n == 1) {
+					t.Errorf("%d permits: %v, %v", n, ok, err)
+				}
+			})
+			time.Sleep(time.Millisecond)
+		}
+		calling.Wait()
+		if len(flights) != 2 || flights[1].Callers != 3 || flights[1].Denied != 1 || flights[1].Attempts != 2 {
+			return false // a busy machine: they did not share the call
+		}
+		if state, err := limiter.State(t.Context()); err != nil || state.Used != 3 {
+			t.Errorf("%+v, %v, after 3 permits", state, err)
+		}
+		p.deliver(t)
+		p.served(t)
+		if state, err := limiter.State(t.Context()); err != nil || state.Used != 5 || !state.Consistent {
+			t.Errorf("%+v, %v, after 3 permits and 2 of an attempt that came late", state, err)
+		}
+		return true
+	}
+	eventually(t, "three callers share a call", shared)
+}
+
+// An observer is told of calls.
+type observer func(f rratelimiter.FlightInfo)
+
+func (o observer) Flight(f rratelimiter.FlightInfo) { o(f) }
+
 // TestSetRateThatComesLate: the rate that somebody else has set since is overwritten.
 func TestSetRateThatComesLate(t *testing.T) {
 	t.Parallel()
@@ -197,7 +279,7 @@ func TestSetRateThatComesLate(t *testing.T) {
 	for _, patient := range []bool{false, true} {
 		var p post
 		rdb := server.Client(func(o *redis.Options) {
-			o.Dialer, o.ReadTimeout = p.dial, 50*time.Millisecond
+			o.Dialer, o.ReadTimeout = p.dial, impatience
 			if patient {
 				o.ReadTimeout = 5 * time.Second
 			}
@@ -205,7 +287,7 @@ func TestSetRateThatComesLate(t *testing.T) {
 		limiter := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(5*time.Second)).RateLimiter("late")
 		p.keep()
 		if patient {
-			defer time.AfterFunc(150*time.Millisecond, func() { p.deliver(t) }).Stop()
+			defer p.deliverLater(t).Wait()
 		}
 		if err := limiter.SetRate(t.Context(), rratelimiter.PerMinute(10)); err != nil {
 			t.Fatal(err)
