@@ -25,7 +25,7 @@ const (
 	gone     = "Redis is gone, or comes back"
 	refuses  = "Redis answers, but with an error"
 	lost     = "Something is taken away"
-	slow     = "Redis is slow"
+	slow     = "Redis is slow, or the way to it is bad"
 	takeover = "Another server takes over"
 	own      = "The fault is on this side"
 )
