@@ -123,10 +123,12 @@ func (c *cutter) serve(client net.Conn) {
 			switch way := cut.Load() - 1; {
 			case err != nil:
 				return
+			case way == atOnceAfterTheRequest:
+				continue
 			case way == inTheReply:
 				_, _ = client.Write(reply[:n/2])
 				fallthrough
-			case way == beforeTheReply, way == atOnceAfterTheRequest:
+			case way == beforeTheReply:
 				c.wait()
 				return
 			}
@@ -290,7 +292,7 @@ func manyCuts(t *testing.T, addr string, random *rand.Rand, mode cutMode) time.D
 	for process := range processes {
 		c := newCutter(t, addr, rand.New(rand.NewPCG(random.Uint64(), 0)), &budget, odds)
 		cutters = append(cutters, c)
-		opts := []rratelimiter.Option{rratelimiter.WithCallTimeout(10 * time.Second), rratelimiter.WithObserver(&attempts)}
+		opts := []rratelimiter.Option{rratelimiter.WithCallTimeout(30 * time.Second), rratelimiter.WithObserver(&attempts)}
 		if mode.each {
 			opts = append(opts, rratelimiter.WithClientID(ids[process]))
 		}
