@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,7 +32,8 @@ var (
 // A mess is a state, as the commands that write it, and what is done to the limiter then. Each of both can be left out,
 // so a mess that finds something is made smaller before it is shown.
 type mess struct {
-	options int // in messOptions
+	options int   // in messOptions
+	start   int64 // what the clock says, in ms
 	writes  [][]any
 	steps   []deed
 	well    deed // how all is put right
@@ -46,6 +48,7 @@ var messOptions = []struct {
 	name string
 	opts []LimiterOption
 	rate bool // its own
+	late bool // the clock goes on: nothing stands in the keys that expires in the midst of it
 }{
 	{name: "no options"},
 	{name: "granularity", opts: []LimiterOption{WithGranularity(time.Second)}},
@@ -53,6 +56,9 @@ var messOptions = []struct {
 	{name: "a record for each request", opts: []LimiterOption{WithRecordPerRequest(), WithRecordFormat(Redisson321)}},
 	{name: "the oldest format, own rate", opts: []LimiterOption{WithRecordFormat(Redisson313), WithRate(PerMinute(10))}, rate: true},
 	{name: "an old format", opts: []LimiterOption{WithRecordFormat(Redisson316), WithGranularity(5 * time.Second)}},
+	{name: "the server's clock", opts: []LimiterOption{WithServerTime()}, late: true},
+	{name: "the server's clock, granularity, own rate", rate: true, late: true,
+		opts: []LimiterOption{WithServerTime(), WithGranularity(time.Second), WithRate(PerMinute(10))}},
 }
 
 func (m mess) String() string {
@@ -76,11 +82,11 @@ func (m mess) String() string {
 // one.
 //
 // KEYS  those of the limiter, then those of its name to be
-// ARGV  1 now (ms), then commands: number of words, words, ...
+// ARGV  1 now (ms), 2 what it is to the mess, then commands: number of words, words, ...
 // reply two views
 const onlooker = `
 local function kind(key) return redis.call('TYPE', key).ok end
-local function view()
+local function view(now)
   local rate, every, type = false, false, false
   local config = kind(KEYS[1])
   if config == 'hash' then
@@ -89,7 +95,6 @@ local function view()
   local value, permits = KEYS[2], KEYS[4]
   if type == '1' then value, permits = KEYS[3], KEYS[5] end
   local values, records = kind(value), kind(permits)
-  local now = tonumber(ARGV[1])
   local edge = now - (every and #every <= 15 and string.find(every, '^%d+$') and tonumber(every) or 60000)
   local live, dead, count, ahead = 0, 0, 0, 0
   if records == 'zset' then
@@ -114,16 +119,16 @@ local function view()
   return { config, values, records, rate, every, type, values == 'string' and redis.call('GET', value),
     live, dead, count, ahead, digest }
 end
-local before = view()
-if not ARGV[2] then return { before, before } end
+local before = view(tonumber(ARGV[1]))
+if not ARGV[3] then return { before, before } end
 redis.call('DEL', unpack(KEYS))
-local i = 2
+local i = 3
 while ARGV[i] do
   local n = tonumber(ARGV[i])
   redis.pcall(unpack(ARGV, i + 1, i + n))
   i = i + n + 1
 end
-return { before, view() }`
+return { before, view(tonumber(ARGV[2])) }`
 
 // A view is what the onlooker sees.
 type view struct {
@@ -145,17 +150,22 @@ type messer struct {
 	now, later *Client
 	name       string
 	random     *rand.Rand
-	start      int64 // what the clock says, in ms
+	begun      int64        // when all began, in ms
+	start      int64        // what the clock says to the latest mess, in ms
+	clock      atomic.Int64 // the same, to clients
 	keys       []any
 	sha        string
+	beside     [2]*Limiter // which nobody messes with: one that a script can ask together with the other, and one it can't
+	took       [2]int64    // permits that these granted
 }
 
 // exchange looks at what stands in the keys, and at what does once a mess was written, if there is one.
 func (g *messer) exchange(ctx context.Context, m *mess) (before, after view, err error) {
 	args := append([]any{"evalsha", g.sha, len(g.keys)}, g.keys...)
-	args = append(args, g.start)
+	args = append(args, g.clock.Load())
 	if m != nil {
-		args = append(args, 1, "PING") // a mess may be no command at all
+		g.clock.Store(m.start)
+		args = append(args, m.start, 1, "PING") // a mess may be no command at all
 		for _, w := range m.writes {
 			args = append(append(args, len(w)), w...)
 		}
@@ -225,7 +235,8 @@ func (v view) said() (int64, bool) {
 
 // stateReaders are the methods that read the state.
 var stateReaders = []string{
-	"Allow", "TryAcquire", "TryAcquireTimeout", "Acquire", "AcquireUpTo", "Release", "AllowAll", "AvailablePermits", "State",
+	"Allow", "TryAcquire", "TryAcquireTimeout", "Acquire", "AcquireUpTo", "Release", "AllowAll", "AllowAllN", "AvailablePermits",
+	"State",
 }
 
 // do does one thing, and tells how many permits it was granted, or gave back (as a negative number).
@@ -270,6 +281,21 @@ func (g *messer) do(ctx context.Context, l *Limiter, d deed) (got int64, err err
 			return 0, err
 		}
 		return granted(r[0].Allowed), plausible(r[0])
+	case "AllowAllN":
+		which, first := d.n%2, int(d.n/2%2)
+		permits, limiters := []int64{d.n, d.n}, []*Limiter{l, l}
+		permits[1-first], limiters[1-first] = 1+d.n%3, g.beside[which]
+		r, err := l.client.AllowAllN(ctx, permits, limiters...)
+		if err != nil {
+			return 0, err
+		}
+		if r[first].Allowed {
+			g.took[which] += permits[1-first]
+		}
+		if r[0].Allowed != r[1].Allowed {
+			return 0, fmt.Errorf("one of both allows: %+v", r)
+		}
+		return granted(r[first].Allowed), plausible(r[first])
 	case "AvailablePermits":
 		var free int64
 		if free, err = l.AvailablePermits(ctx); free < 0 {
@@ -466,7 +492,7 @@ func (o aftermath) check(after view) error {
 
 // end lets the window pass, where nothing is dated in the future, and puts all right.
 func (g *messer) end(ctx context.Context, o aftermath, after view) error {
-	if o.before.wrong == 0 && !o.before.fault && after.ahead == 0 && o.before.every == 60000 && o.before.living < 2000 {
+	if o.before.wrong == 0 && !o.before.fault && !messOptions[o.m.options].late && after.ahead == 0 && o.before.every == 60000 && o.before.living < 2000 {
 		l := g.later.RateLimiter(g.name, messOptions[o.m.options].opts...)
 		if free, err := l.AvailablePermits(ctx); err != nil || free != o.before.permits {
 			return fmt.Errorf("once all expired, %d are free of %d: %v", free, o.before.permits, err)
@@ -614,20 +640,32 @@ func (g *messer) member() string {
 	return record(fmt.Sprintf("%08d", g.random.IntN(9)), uint32(g.random.IntN(6)))
 }
 
-func (g *messer) score() string {
+func (g *messer) score(late bool) string {
 	switch g.random.IntN(14) {
 	case 0:
 		return g.pick("inf", "-inf", "0", "-0", "-1", "1e308", "-1e308", "5e-324", "1e15", "1e16", "9007199254740993", "-9223372036854775808")
 	case 1: // at the edge of the window
+		if late {
+			break
+		}
 		at := g.start - 60_000
 		return g.pick(fmt.Sprint(at), fmt.Sprint(at+1), fmt.Sprint(at-1), fmt.Sprintf("%d.5", at), fmt.Sprint(g.start), fmt.Sprint(g.start+1))
 	}
-	return strconv.FormatInt(g.start+g.random.Int64N(100_000)-90_000, 10)
+	score := g.start + g.random.Int64N(100_000) - 90_000
+	if late && score > g.start-62_000 && score < g.start-30_000 {
+		score += 30_000
+	}
+	return strconv.FormatInt(score, 10)
 }
 
 // mess draws one: a state as it may be, in which one thing or another is not.
 func (g *messer) mess() *mess {
-	m := &mess{options: g.random.IntN(len(messOptions))}
+	m := &mess{options: g.random.IntN(len(messOptions)), start: g.begun}
+	late := messOptions[m.options].late
+	if late {
+		m.start = time.Now().UnixMilli() // which is the server's, too
+	}
+	g.start = m.start
 	write := func(words ...any) { m.writes = append(m.writes, words) }
 	config, value, permits := g.keys[keyConfig], g.keys[keyValue], g.keys[keyPermits]
 	fields := [][2]string{{"rate", "10"}, {"interval", "60000"}, {"type", "0"}}
@@ -645,7 +683,7 @@ func (g *messer) mess() *mess {
 		switch {
 		case g.once(60):
 			continue
-		case g.once(25) && f[0] != "keepAliveTime": // a small one would end the limiter in the midst of it
+		case g.once(25) && f[0] != "keepAliveTime" && !(late && f[0] == "interval"): // a small one would end the limiter in the midst of it
 			f[1] = g.number()
 		}
 		write("HSET", config, f[0], f[1])
@@ -653,7 +691,7 @@ func (g *messer) mess() *mess {
 	if !g.once(8) {
 		write("SET", value, g.number())
 	}
-	if g.once(1500) {
+	if !late && g.once(1500) {
 		many := []int{255, 258, 511, 600, 1999, 2001, 2600, 5100}[g.random.IntN(8)]
 		spread := []int64{1, 1000, 50_000, 200_000}[g.random.IntN(4)]
 		for from := 0; from < many; from += 500 {
@@ -665,7 +703,7 @@ func (g *messer) mess() *mess {
 		}
 	}
 	for range g.random.IntN(8) {
-		write("ZADD", permits, g.score(), g.member())
+		write("ZADD", permits, g.score(late), g.member())
 	}
 	if g.once(12) { // another type than the right one, or than any has
 		key := g.keys[g.random.IntN(keyCount)]
@@ -676,7 +714,7 @@ func (g *messer) mess() *mess {
 		case 1:
 			write("HSET", key, "rate", g.number())
 		case 2:
-			write("ZADD", key, g.score(), g.member())
+			write("ZADD", key, g.score(late), g.member())
 		case 3:
 			write("RPUSH", key, "a", g.number())
 		case 4:
@@ -734,15 +772,20 @@ func TestRandomGarbageIsBorne(t *testing.T) {
 		cases = 100_000
 	}
 	started := time.Now().Truncate(time.Millisecond)
-	client := func(at time.Time) *Client {
-		return NewClient(rdb, WithClientID("me"), patient, WithClock(func() time.Time { return at }))
-	}
 	var once sync.Once
 	var all sync.WaitGroup
 	for i := range messers {
 		g := &messer{
-			rdb: rdb, now: client(started), later: client(started.Add(time.Minute)), name: fmt.Sprint("rl", i), sha: sha,
-			start: started.UnixMilli(), random: rand.New(rand.NewPCG(seed, uint64(i))),
+			rdb: rdb, name: fmt.Sprint("rl", i), sha: sha, begun: started.UnixMilli(), random: rand.New(rand.NewPCG(seed, uint64(i))),
+		}
+		g.clock.Store(g.begun)
+		client := func(later int64) *Client {
+			return NewClient(rdb, WithClientID("me"), patient,
+				WithClock(func() time.Time { return time.UnixMilli(g.clock.Load() + later) }))
+		}
+		g.now, g.later = client(0), client(time.Minute.Milliseconds())
+		for i, name := range []string{"{" + g.name + "}beside", g.name + " beside"} {
+			g.beside[i] = g.now.RateLimiter(name, WithRate(PerHour(1_000_000_000)), WithGranularity(time.Minute))
 		}
 		for _, name := range []string{g.name, g.name + "{"} {
 			for _, key := range g.now.RateLimiter(name).keys() {
@@ -753,7 +796,7 @@ func TestRandomGarbageIsBorne(t *testing.T) {
 			if m, err := g.work(t.Context(), cases/messers, t.Failed); err != nil {
 				once.Do(func() {
 					small, failure := g.smaller(t.Context(), *m)
-					t.Errorf("%v\nat %d, %v\nmade smaller: %v\nfrom %v", err, g.start, small, failure, m)
+					t.Errorf("%v\nat %d, %v\nmade smaller: %v\nfrom %v", err, m.start, small, failure, m)
 				})
 			}
 		})
@@ -788,6 +831,11 @@ func (g *messer) work(ctx context.Context, cases int, over func() bool) (*mess, 
 		}
 		if err != nil {
 			return m, err
+		}
+	}
+	for i, l := range g.beside {
+		if s, err := l.State(ctx); !over() && g.took[i] > 0 && (err != nil || s.Used != g.took[i]) {
+			return &mess{}, fmt.Errorf("%s granted %d, and says %+v, %v", l.name, g.took[i], s, err)
 		}
 	}
 	return nil, nil

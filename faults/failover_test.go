@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -211,8 +212,16 @@ func TestSlotsMovedUnderLoad(t *testing.T) {
 	close(enough)
 	loading.Wait()
 
-	t.Logf("%d calls on what moved, %d failed, p99 %v; %d on others, p99 %v",
-		len(onMoved), len(onMoved.where(failed)), onMoved.percentile(99), len(onOthers), onOthers.percentile(99))
+	said := answers(t, nodes, "MOVED", "ASK", "TRYAGAIN")
+	t.Logf("%d calls on what moved, %d failed, p99 %v; %d on others, p99 %v; servers said %v",
+		len(onMoved), len(onMoved.where(failed)), onMoved.percentile(99), len(onOthers), onOthers.percentile(99), said)
+	if said["MOVED"] < moves || said["ASK"]+said["TRYAGAIN"] == 0 {
+		t.Errorf("calls met too little of %d moves: %v", moves, said)
+	}
+	// A move that takes longer than a call may, on a busy machine, fails a call of each limiter.
+	if most := 2 * limiters; len(onMoved.where(failed)) > most {
+		t.Errorf("%d calls failed while the slot moved, not %d", len(onMoved.where(failed)), most)
+	}
 	for _, c := range onMoved {
 		if c.err != nil && (!redis.HasErrorPrefix(c.err, "TRYAGAIN") || c.Unknown) {
 			t.Errorf("while the slot moved: %v", c.err)
@@ -231,6 +240,27 @@ func TestSlotsMovedUnderLoad(t *testing.T) {
 		sees:   "nothing but the time of the move; the error `TRYAGAIN` where it takes longer than a call may",
 		within: "99 of 100 calls within", limit: callTimeout + slack, after: "exact: nothing is lost or doubled on the way",
 	}.proves(t, onMoved.percentile(99))
+}
+
+// answers tells how often the nodes gave errors of these kinds.
+func answers(t *testing.T, nodes *redistest.Nodes, kinds ...string) map[string]int {
+	t.Helper()
+	count := map[string]int{}
+	for _, server := range nodes.Servers {
+		stats, err := server.Client().Info(t.Context(), "errorstats").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(stats) {
+			for _, kind := range kinds {
+				var n int
+				if _, err := fmt.Sscanf(line, "errorstat_"+kind+":count=%d", &n); err == nil {
+					count[kind] += n
+				}
+			}
+		}
+	}
+	return count
 }
 
 // moveSlot moves the slot of a key to the next node, as redis-cli does, one limiter's key at a time.

@@ -231,7 +231,7 @@ func percentile(all calls, p int, of func(c call) time.Duration) time.Duration {
 // good part of that before the fault, or begin late while it lasts, it is more; but mostly well below a call's timeout,
 // which is what those wait who are held up.
 func quick(before, meanwhile calls) time.Duration {
-	return min(max(250*time.Millisecond, 4*before.percentile(99)), 600*time.Millisecond) + 4*meanwhile.lateness(99)
+	return min(max(250*time.Millisecond, 4*before.percentile(99)), 600*time.Millisecond) + machine*meanwhile.lateness(99)
 }
 
 // used adds up the permits in the records of limiters.

@@ -3,7 +3,6 @@ package faults
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -31,6 +30,7 @@ const (
 	beforeTheReply
 	inTheReply
 	waysToCut
+	anyWayToCut = waysToCut
 )
 
 var ways = [waysToCut]string{
@@ -44,6 +44,8 @@ type cutter struct {
 	odds     float64       // of a request to be cut
 	hold     time.Duration // how long a client waits in vain for the reply that was cut
 	budget   *atomic.Int64 // cuts left
+	only     int           // the way in which all are cut; anyWayToCut: drawn
+	ended    atomic.Int64  // when a client could first notice the latest cut, in ns since 1970
 
 	mu     sync.Mutex
 	random *rand.Rand
@@ -56,7 +58,7 @@ func newCutter(t *testing.T, server string, random *rand.Rand, budget *atomic.In
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cutter{server: server, listener: listener, odds: odds, budget: budget, random: random}
+	c := &cutter{server: server, listener: listener, odds: odds, budget: budget, random: random, only: anyWayToCut}
 	var accepting sync.WaitGroup
 	accepting.Go(func() {
 		for {
@@ -92,7 +94,9 @@ func (c *cutter) roll(request []byte) (way int, reset bool) {
 	if c.budget.Add(-1) < 0 {
 		return -1, false
 	}
-	way = c.random.IntN(waysToCut)
+	if way = c.only; way == anyWayToCut {
+		way = c.random.IntN(waysToCut)
+	}
 	c.count[way]++
 	return way, c.random.IntN(2) == 0
 }
@@ -119,11 +123,13 @@ func (c *cutter) serve(client net.Conn) {
 			switch way := cut.Load() - 1; {
 			case err != nil:
 				return
+			case way == atOnceAfterTheRequest:
+				continue
 			case way == inTheReply:
 				_, _ = client.Write(reply[:n/2])
 				fallthrough
 			case way == beforeTheReply:
-				time.Sleep(c.hold)
+				c.wait()
 				return
 			}
 			if _, err := client.Write(reply[:n]); err != nil {
@@ -142,16 +148,28 @@ func (c *cutter) serve(client net.Conn) {
 		send := request[:n]
 		switch way {
 		case beforeTheRequest:
+			c.wait()
 			return
 		case inTheRequest:
 			send = send[:n/2]
-		case beforeTheReply, inTheReply:
+		case beforeTheReply, inTheReply, atOnceAfterTheRequest:
 			cut.Store(int64(way) + 1)
 		}
-		if _, err := server.Write(send); err != nil || way == inTheRequest || way == atOnceAfterTheRequest {
+		_, err = server.Write(send)
+		if way == inTheRequest || way == atOnceAfterTheRequest {
+			c.wait()
+			return
+		}
+		if err != nil {
 			return
 		}
 	}
+}
+
+// wait keeps a client waiting for what it will not get.
+func (c *cutter) wait() {
+	time.Sleep(c.hold)
+	c.ended.Store(time.Now().UnixNano())
 }
 
 // total adds up what cutters did.
@@ -172,93 +190,163 @@ func total(cutters []*cutter) (sum int, text string) {
 	return sum, strings.Join(parts, ", ")
 }
 
+// A cutMode is how the limiters are used whose connections are cut.
+type cutMode struct {
+	name string
+	cuts int
+	opts []rratelimiter.LimiterOption
+	// doubtful: somebody may be left in doubt. Elsewhere nobody is, as long as there is time to make the call again.
+	doubtful bool
+	all      bool // by AllowAll
+	each     bool // each process has the rate for itself
+	scarce   bool // there is less than is asked for: calls are refused, or granted in part
+}
+
 // TestTenThousandCuts: whatever is cut, each permit is taken once. Whoever got an error that says so is in doubt, nobody
 // else.
 func TestTenThousandCuts(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	server := redistest.Real(t)
-	for i, test := range []struct {
-		name string
-		cuts int
-		opts []rratelimiter.LimiterOption
-		all  bool // by AllowAll
-	}{
-		{"plain", 4000, nil, false},
-		{"by the server's clock", 1500, []rratelimiter.LimiterOption{rratelimiter.WithServerTime()}, false},
-		{"a record per request", 1500, []rratelimiter.LimiterOption{rratelimiter.WithRecordPerRequest()}, false},
-		{"joined records", 2000, []rratelimiter.LimiterOption{rratelimiter.WithGranularity(10 * time.Second)}, false},
-		{"all of several", 1000, nil, true},
+	var mu sync.Mutex
+	var worst time.Duration
+	var all sync.WaitGroup
+	for i, mode := range []cutMode{
+		{name: "plain", cuts: 2500},
+		{name: "scarce", cuts: 800, scarce: true},
+		{name: "by the server's clock", cuts: 1000, opts: []rratelimiter.LimiterOption{rratelimiter.WithServerTime()}},
+		{name: "a record per request", cuts: 1200, opts: []rratelimiter.LimiterOption{rratelimiter.WithRecordPerRequest()}},
+		{name: "joined records", cuts: 2500, doubtful: true,
+			opts: []rratelimiter.LimiterOption{rratelimiter.WithGranularity(10 * time.Second)}},
+		{name: "all of several", cuts: 700, all: true},
+		{name: "each process for itself", cuts: 600, each: true},
+		{name: "an old format", cuts: 700, opts: []rratelimiter.LimiterOption{rratelimiter.WithRecordFormat(rratelimiter.Redisson313)}},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			manyCuts(t, server.Addr, rand.New(rand.NewPCG(seed, uint64(i))), test.cuts, test.all, test.opts)
+		all.Go(func() { // half of what they do is to wait
+			t.Run(mode.name, func(t *testing.T) {
+				took := manyCuts(t, server.Addr, rand.New(rand.NewPCG(seed, uint64(i))), mode)
+				mu.Lock()
+				defer mu.Unlock()
+				worst = max(worst, took)
+			})
 		})
 	}
+	all.Wait()
+	row{
+		section: slow, fault: "connections are cut, before a request, in it, before its answer or in that",
+		sees: "nothing: the call is made again, and finds out whether it was served; `ErrOutcomeUnknown` where its time is over " +
+			"before, and with `WithGranularity` where others have joined the record since",
+		within: "with 4 of 10 requests cut, half of the calls within", limit: callTimeout + slack,
+		after: "exact: what was granted is recorded once, and nothing else but the permits of callers with `ErrOutcomeUnknown`",
+	}.proves(t, worst)
 }
 
-func manyCuts(t *testing.T, addr string, random *rand.Rand, cuts int, all bool, opts []rratelimiter.LimiterOption) {
+// manyCuts tells how long half of the calls took.
+func manyCuts(t *testing.T, addr string, random *rand.Rand, mode cutMode) time.Duration {
 	const processes, limiters, callers, odds = 12, 3, 4, 0.4 // callers of each limiter in each process
 	var budget atomic.Int64
-	budget.Store(int64(cuts))
+	budget.Store(int64(mode.cuts))
 	direct := redis.NewClient(&redis.Options{Addr: addr})
 	defer direct.Close()
 	name := func(i int) string { return fmt.Sprint(t.Name(), ":", i) }
-	var servers []*rratelimiter.Limiter
+	rate := ample
+	if mode.each {
+		rate.Type = rratelimiter.PerClient
+	}
+	if mode.scarce {
+		rate.Permits = 100
+	}
+	ids := []string{"1"} // of the clients whose records count apart
+	for i := 1; i < processes && mode.each; i++ {
+		ids = append(ids, fmt.Sprint(i+1))
+	}
+	onlookers := make([][]*rratelimiter.Limiter, limiters)
 	for i := range limiters {
-		l := rratelimiter.NewClient(direct).RateLimiter(name(i))
-		if err := l.SetRate(t.Context(), ample); err != nil {
+		for _, id := range ids {
+			onlookers[i] = append(onlookers[i], rratelimiter.NewClient(direct, rratelimiter.WithClientID(id)).RateLimiter(name(i)))
+		}
+		if err := onlookers[i][0].SetRate(t.Context(), rate); err != nil {
 			t.Fatal(err)
 		}
-		servers = append(servers, l)
 	}
 	var cutters []*cutter
 	var mu sync.Mutex
+	var got calls
 	granted, doubtful := make([]int64, limiters), make([]int64, limiters)
-	calls, failures := 0, map[string]int{}
+	refused, inPart, failures := 0, 0, map[string]int{}
 	var attempts counter
 	var load sync.WaitGroup
-	for range processes {
+	if mode.scarce {
+		load.Go(func() { // what is free is gone at once, so it becomes a bit more again and again
+			for rate := rate; budget.Load() > 0; rate.Permits += 10 {
+				for _, l := range onlookers {
+					if err := l[0].SetRate(t.Context(), rate, rratelimiter.KeepState()); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+		})
+	}
+	for process := range processes {
 		c := newCutter(t, addr, rand.New(rand.NewPCG(random.Uint64(), 0)), &budget, odds)
 		cutters = append(cutters, c)
-		client := rratelimiter.NewClient(c.client(t), rratelimiter.WithCallTimeout(10*time.Second),
-			rratelimiter.WithObserver(&attempts))
+		opts := []rratelimiter.Option{rratelimiter.WithCallTimeout(30 * time.Second), rratelimiter.WithObserver(&attempts)}
+		if mode.each {
+			opts = append(opts, rratelimiter.WithClientID(ids[process]))
+		}
+		client := rratelimiter.NewClient(c.client(t), opts...)
 		var mine []*rratelimiter.Limiter
 		for i := range limiters {
-			mine = append(mine, client.RateLimiter(name(i), opts...))
+			mine = append(mine, client.RateLimiter(name(i), mode.opts...))
 		}
 		for i, l := range mine {
 			for caller := range callers {
 				load.Go(func() {
 					for k := int64(caller); budget.Load() > 0; k++ {
-						n := 1 + k%3
-						got, asked := n, []int{i}
-						var err error
-						switch {
-						case all:
-							asked = []int{0, 1, 2}
-							var results []rratelimiter.Result
-							if results, err = client.AllowAll(t.Context(), n, mine...); err == nil && !results[0].Allowed {
-								t.Error("refused")
+						n, asked, upTo := 1+k%3, []int{i}, !mode.all && k%6 == 1
+						var given int64
+						once := ask(n, func() (ok bool, err error) {
+							switch {
+							case mode.all:
+								asked = []int{0, 1, 2}
+								results, err := client.AllowAll(t.Context(), n, mine...)
+								return err == nil && results[0].Allowed, err
+							case upTo:
+								given, err = l.AcquireUpTo(t.Context(), n)
+								return given == n, err
+							case k%6 == 2:
+								result, err := l.Allow(t.Context(), n)
+								return result.Allowed, err
+							case k%6 == 3 || mode.scarce:
+								return l.TryAcquire(t.Context(), n)
+							case k%6 == 4:
+								return l.TryAcquireTimeout(t.Context(), n, time.Minute)
 							}
-						case k%2 == 0:
 							err = l.Acquire(t.Context(), n)
-						case k%5 == 1:
-							got, err = l.AcquireUpTo(t.Context(), n)
-						default:
-							_, err = l.TryAcquire(t.Context(), n)
+							return err == nil, err
+						})
+						if once.Granted {
+							given = n
 						}
 						mu.Lock()
-						calls++
+						got = append(got, once)
 						for _, i := range asked {
-							switch {
-							case err == nil:
-								granted[i] += got
-							case errors.Is(err, rratelimiter.ErrOutcomeUnknown):
+							granted[i] += given
+							if once.Unknown {
 								doubtful[i] += n
 							}
 						}
-						if err != nil {
-							failures[err.Error()]++
+						switch {
+						case once.err != nil:
+							failures[once.err.Error()]++
+						case given == 0 && upTo:
+							inPart++ // also where callers wait for the answer to a call that was cut
+						case given == 0:
+							refused++
+						case given < n:
+							inPart++
 						}
 						mu.Unlock()
 					}
@@ -269,37 +357,50 @@ func manyCuts(t *testing.T, addr string, random *rand.Rand, cuts int, all bool, 
 	start := time.Now()
 	load.Wait()
 	sum, text := total(cutters)
-	if sum != cuts {
-		t.Errorf("%d cuts, not %d", sum, cuts)
+	if sum != mode.cuts {
+		t.Errorf("%d cuts, not %d", sum, mode.cuts)
 	}
-	t.Logf("%d cuts (%s) in %v; %d calls, repeated %d times", sum, text, time.Since(start).Round(time.Millisecond), calls, attempts.more.Load())
+	t.Logf("%d cuts (%s) in %v; %d calls, repeated %d times; %d refused, %d granted in part or nothing",
+		sum, text, time.Since(start).Round(time.Millisecond), len(got), attempts.more.Load(), refused, inPart)
 	for text, n := range failures {
-		if !strings.Contains(text, rratelimiter.ErrOutcomeUnknown.Error()) {
+		if !mode.doubtful || !strings.Contains(text, rratelimiter.ErrOutcomeUnknown.Error()) {
 			t.Errorf("%d times %s", n, text)
 		}
 	}
-	for i, l := range servers {
-		state, err := l.State(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Logf("limiter %d: %d permits granted, %d recorded in %d records, %d in doubt", i, granted[i], state.Used, state.Records, doubtful[i])
-		if state.Used < granted[i] || state.Used > granted[i]+doubtful[i] || !state.Consistent {
-			t.Errorf("limiter %d: %d permits granted, %d in doubt: %+v", i, granted[i], doubtful[i], state)
-		}
-		ids := map[string]bool{}
-		members, err := direct.ZRange(t.Context(), "{"+name(i)+"}:permits", 0, -1).Result()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, member := range members {
-			record, err := rratelimiter.UnpackRecord([]byte(member))
-			if err != nil || ids[string(record.ID)] {
-				t.Errorf("limiter %d: the record %x is there twice (%v)", i, record.ID, err)
+	if mode.scarce != (refused > 0) || mode.scarce && inPart == 0 {
+		t.Errorf("%d calls were refused, %d granted in part", refused, inPart)
+	}
+	for i, l := range onlookers {
+		recorded, records := int64(0), map[string]bool{}
+		for k, l := range l {
+			state, err := l.State(t.Context())
+			if err != nil || !state.Consistent {
+				t.Errorf("limiter %d: %+v, %v", i, state, err)
 			}
-			ids[string(record.ID)] = true
+			recorded += state.Used
+			key := "{" + name(i) + "}:permits"
+			if mode.each {
+				key += ":" + ids[k]
+			}
+			members, err := direct.ZRange(t.Context(), key, 0, -1).Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, member := range members {
+				record, err := rratelimiter.UnpackRecord([]byte(member))
+				if id := key + string(record.ID); err != nil || records[id] {
+					t.Errorf("limiter %d: the record %x is there twice (%v)", i, record.ID, err)
+				} else {
+					records[id] = true
+				}
+			}
+		}
+		t.Logf("limiter %d: %d permits granted, %d recorded in %d records, %d in doubt", i, granted[i], recorded, len(records), doubtful[i])
+		if recorded < granted[i] || recorded > granted[i]+doubtful[i] || recorded == 0 {
+			t.Errorf("limiter %d: %d permits granted, %d recorded, %d in doubt", i, granted[i], recorded, doubtful[i])
 		}
 	}
+	return got.percentile(50)
 }
 
 // A counter is an observer that counts the attempts beyond the first.
@@ -307,64 +408,86 @@ type counter struct{ more atomic.Int64 }
 
 func (c *counter) Flight(f rratelimiter.FlightInfo) { c.more.Add(int64(f.Attempts - 1)) }
 
-// TestRepeatedLongAfter: a reply that is lost a second after the grant, with an interval of 100 ms. Its record has expired
-// then, so it must count anew, from when the caller gets its answer. What each caller got lies between the time that its
-// last request tells and its return.
-func TestRepeatedLongAfter(t *testing.T) {
-	const processes, cuts, late = 12, 60, time.Second
+// TestRepeatedLater: an attempt is lost, and the next one is made when the record of the first, if there is one, has expired
+// (a second later, with an interval of 100 ms) or soon will. What is granted then counts from then on: it was granted
+// after the client could know of the cut, and before the caller had the answer. Whoever asks for all there is, again and
+// again from then on, gets no more than the rest.
+func TestRepeatedLater(t *testing.T) {
+	t.Parallel()
+	const n = 7
 	rate := rratelimiter.Rate{Permits: 20, Interval: 100 * time.Millisecond}
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
 	server := redistest.Real(t)
+	var all sync.WaitGroup
+	defer all.Wait()
+	for _, hold := range []time.Duration{time.Second, 60 * time.Millisecond} {
+		for _, forgotten := range []bool{false, true} { // what expired meanwhile was counted back by others
+			for _, opts := range [][]rratelimiter.LimiterOption{nil, {rratelimiter.WithRecordPerRequest()}} {
+				for way, what := range ways {
+					name := fmt.Sprintf("%v %s, forgotten %v, %d options", hold, what, forgotten, len(opts))
+					all.Go(func() { // they wait, nearly all the time
+						t.Run(name, func(t *testing.T) { repeatedLater(t, server, rate, n, way, hold, forgotten, opts) })
+					})
+				}
+			}
+		}
+	}
+}
+
+func repeatedLater(
+	t *testing.T, server *redistest.Server, rate rratelimiter.Rate, n int64, way int, hold time.Duration, forgotten bool,
+	opts []rratelimiter.LimiterOption,
+) {
 	var budget atomic.Int64
-	budget.Store(cuts)
-	var mu sync.Mutex
-	var grants []window.Grant
-	var cutters []*cutter
-	repeated := 0
-	var load sync.WaitGroup
-	for i := range processes {
-		c := newCutter(t, server.Addr, rand.New(rand.NewPCG(seed, uint64(i))), &budget, 0.1)
-		c.hold = late
-		cutters = append(cutters, c)
-		var told time.Time // by the last request: who tries once reads the clock for nothing later
-		clock := rratelimiter.WithClock(func() time.Time {
-			mu.Lock()
-			defer mu.Unlock()
-			told = time.Now()
-			return told
-		})
-		l := rratelimiter.NewClient(c.client(t), rratelimiter.WithCallTimeout(20*time.Second), clock).
-			RateLimiter("late", rratelimiter.WithRate(rate))
-		load.Go(func() {
-			for budget.Load() > 0 {
-				start := time.Now()
-				ok, err := l.TryAcquire(t.Context(), 3)
-				end := time.Now()
-				if err != nil {
+	c := newCutter(t, server.Addr, rand.New(rand.NewPCG(1, 1)), &budget, 1)
+	c.hold, c.only = hold, way
+	direct := server.Client()
+	others := rratelimiter.NewClient(direct, rratelimiter.WithCallTimeout(20*time.Second)).RateLimiter(t.Name())
+	if err := others.SetRate(t.Context(), rate); err != nil {
+		t.Fatal(err)
+	}
+	limiter := rratelimiter.NewClient(c.client(t), rratelimiter.WithCallTimeout(20*time.Second)).RateLimiter(t.Name(), opts...)
+	if _, err := others.AvailablePermits(t.Context()); err != nil { // the server has the script, so it serves the first attempt
+		t.Fatal(err)
+	}
+	budget.Store(1)
+	stop := make(chan struct{})
+	var looking sync.WaitGroup
+	if forgotten {
+		looking.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(20 * time.Millisecond):
+				}
+				if _, err := others.AvailablePermits(t.Context()); err != nil {
 					t.Error(err)
+					return
 				}
-				mu.Lock()
-				if end.Sub(start) > late && ok {
-					repeated++
-				}
-				if ok {
-					grants = append(grants, window.Grant{Permits: 3, Start: told, End: end})
-				}
-				mu.Unlock()
-				time.Sleep(5 * time.Millisecond)
 			}
 		})
 	}
-	load.Wait()
-	most, at := window.Largest(grants, rate.Interval)
-	_, text := total(cutters)
-	t.Logf("%s; %d grants, %d of them a second late; at most %d permits in a window", text, len(grants), repeated, most)
-	if most > rate.Permits {
-		t.Errorf("%d permits in the window from %v, of %d", most, at, rate.Permits)
+	asked := time.Now()
+	ok, err := limiter.TryAcquire(t.Context(), n)
+	back := time.Now()
+	close(stop)
+	looking.Wait()
+	cut := time.Unix(0, c.ended.Load())
+	if !ok || err != nil || !cut.After(asked) || !cut.Before(back) {
+		t.Fatalf("%v, %v, asked at %v, cut at %v, back at %v", ok, err, asked, cut, back)
 	}
-	if repeated == 0 {
-		t.Error("nothing was granted late")
+	grants := []window.Grant{{Permits: n, Start: cut, End: back}}
+	for time.Since(back) < 2*rate.Interval {
+		start := time.Now()
+		got, err := others.AcquireUpTo(t.Context(), rate.Permits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		grants = append(grants, window.Grant{Permits: got, Start: start, End: time.Now()})
+		time.Sleep(3 * time.Millisecond)
+	}
+	if most, at := window.Largest(grants, rate.Interval); most > rate.Permits {
+		t.Errorf("%d permits in the window from %v, of %d", most, at, rate.Permits)
 	}
 }
 

@@ -23,10 +23,26 @@ const callersOfADeadRedis = 10_000
 
 // TestManyCallersOfADeadRedis: all get an error by their own deadline, and nothing is left of them.
 func TestManyCallersOfADeadRedis(t *testing.T) {
-	t.Run("connection refused", func(t *testing.T) { overload(t, refusing(t)) })
-	t.Run("black hole", func(t *testing.T) { overload(t, blackHole(t)) })
-	t.Run("black hole, with a fallback", func(t *testing.T) { overload(t, blackHole(t), rratelimiter.WithFallback(1)) })
+	var worst, late time.Duration
+	note := func(took, own time.Duration) {
+		if worst == 0 || took-machine*own > worst-machine*late {
+			worst, late = took, own
+		}
+	}
+	t.Run("connection refused", func(t *testing.T) { note(overload(t, refusing(t))) })
+	t.Run("black hole", func(t *testing.T) { note(overload(t, blackHole(t))) })
+	t.Run("black hole, with a fallback", func(t *testing.T) { note(overload(t, blackHole(t), rratelimiter.WithFallback(1))) })
+	row{
+		section: gone, fault: "dead, it refuses connections or answers nothing, and 10,000 callers ask one limiter",
+		sees: "its context's error, or the connection's once the call's time is over; without a deadline that may take twice " +
+			"as long, as few calls are made at a time while none has an answer",
+		within: "all return after their deadline within", limit: tolerance, late: &lateness{late},
+		after: "as Redis left it. In the process nothing is left: no goroutine, no memory",
+	}.proves(t, worst)
 }
+
+// tolerance is how late ten thousand callers may notice that their time is over.
+const tolerance = 250 * time.Millisecond
 
 // refusing is an address at which nobody listens.
 func refusing(t *testing.T) string {
@@ -64,10 +80,12 @@ func blackHole(t *testing.T) string {
 }
 
 // overload asks a dead Redis, with a deadline for most callers. Those without one have their answers once a call's time is
-// over, and a bit more for who comes just before the first call stalls.
-func overload(t *testing.T, addr string, opts ...rratelimiter.LimiterOption) {
+// over, or twice that: some come while as many calls have no answer as may be in the air, and wait for the end of one. It
+// tells how late the last caller noticed that its time was over, and how late those did who only waited.
+func overload(t *testing.T, addr string, opts ...rratelimiter.LimiterOption) (took, late time.Duration) {
 	const (
-		perCaller = 16 << 10 // bytes, its own stack included
+		perCaller = 13 << 10 // bytes, its own stack included
+		callers   = callersOfADeadRedis * 11 / 10
 		rest      = 16 << 20 // bytes; the runtime keeps what it knew of goroutines
 		timeout   = time.Second
 	)
@@ -106,10 +124,11 @@ func overload(t *testing.T, addr string, opts ...rratelimiter.LimiterOption) {
 	})
 	close(done)
 	watching.Wait()
+	took, late = got.percentile(100), idle.percentile(100)
 
 	t.Logf("%d calls: median %v after their deadline, p99 %v, the last %v; callers who only wait: %v, %v, %v; %d MB in use, %d before",
-		len(got), got.percentile(50), got.percentile(99), got.percentile(100),
-		idle.percentile(50), idle.percentile(99), idle.percentile(100), most>>20, before>>20)
+		len(got), got.percentile(50), got.percentile(99), took,
+		idle.percentile(50), idle.percentile(99), late, most>>20, before>>20)
 	for _, c := range got {
 		if len(opts) > 0 && c.Granted && c.err == nil {
 			continue
@@ -119,18 +138,15 @@ func overload(t *testing.T, addr string, opts ...rratelimiter.LimiterOption) {
 			t.Fatalf("a caller's error is %v", c.err)
 		}
 	}
-	if longest, limit := got.percentile(100), 500*time.Millisecond+5*idle.percentile(100); longest > limit {
-		t.Errorf("a caller had its answer %v after its deadline, not %v", longest, limit)
-	}
 	t.Logf("without a deadline: median %v, the last %v", unbounded.percentile(50), unbounded.percentile(100))
-	if longest, limit := unbounded.percentile(100), timeout+500*time.Millisecond+5*idle.percentile(100); longest > limit {
+	if longest, limit := unbounded.percentile(100), 2*timeout+tolerance+machine*late; longest > limit {
 		t.Errorf("a caller without a deadline had its answer after %v, not %v", longest, limit)
 	}
 	if answers := unbounded.where(answered); len(opts) > 0 && len(answers) < len(unbounded) || len(opts) == 0 && len(answers) > 0 {
 		t.Errorf("%d of %d callers without a deadline had an answer", len(answers), len(unbounded))
 	}
-	if most > before+callersOfADeadRedis*perCaller {
-		t.Errorf("%d bytes in use for %d callers", most-before, callersOfADeadRedis)
+	if most > before+callers*perCaller {
+		t.Errorf("%d bytes in use for %d callers", most-before, callers)
 	}
 	atRest(t)
 	eventually(t, "all goroutines are gone", func() bool { return runtime.NumGoroutine() <= goroutines+10 })
@@ -138,6 +154,7 @@ func overload(t *testing.T, addr string, opts ...rratelimiter.LimiterOption) {
 		runtime.GC()
 		return memory() < before+rest
 	})
+	return took, late
 }
 
 // overdue lets callers call with deadlines at random, and gives their calls as though these had begun at their deadlines. So

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -195,6 +197,81 @@ func TestFullMemory(t *testing.T) {
 		sees:   "the error `OOM` at once, of whatever needs memory; all else works",
 		within: "an operation within", limit: callTimeout + slack,
 		after: "unchanged by what was refused: no operation is ever half done",
+	}.proves(t, longest)
+}
+
+// TestFailedSave: a server that can't save its data to disk writes nothing more, by default, until it can.
+func TestFailedSave(t *testing.T) {
+	t.Parallel()
+	server := redistest.Real(t, "--dbfilename", "dump.rdb")
+	admin := server.Client()
+	ctx := t.Context()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	client := rratelimiter.NewClient(server.Client())
+	limiter := client.RateLimiter("unsaved", rratelimiter.WithRate(rratelimiter.PerHour(100)))
+	if ok, err := limiter.TryAcquire(ctx, 7); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	// save lets the server try, and waits for how that ends.
+	save := func(status string) {
+		t.Helper()
+		must(admin.BgSave(ctx).Err())
+		eventually(t, "the data is saved: "+status, func() bool {
+			info, err := admin.Info(ctx, "persistence").Result()
+			return err == nil && strings.Contains(info, "rdb_bgsave_in_progress:0") &&
+				strings.Contains(info, "rdb_last_bgsave_status:"+status)
+		})
+	}
+	dir, err := admin.ConfigGet(ctx, "dir").Result()
+	must(err)
+	file := filepath.Join(dir["dir"], "dump.rdb")
+	must(os.MkdirAll(filepath.Join(file, "in the way"), 0o755))
+	must(admin.ConfigSet(ctx, "save", "3600 1").Err())
+	must(admin.ConfigSet(ctx, "stop-writes-on-bgsave-error", "yes").Err())
+	save("err")
+
+	before := dump(t, admin)
+	var longest time.Duration
+	for what, operation := range map[string]func() error{
+		"acquire":       func() error { _, err := limiter.TryAcquire(ctx, 1); return err },
+		"acquire up to": func() error { _, err := limiter.AcquireUpTo(ctx, 1); return err },
+		"allow all":     func() error { _, err := client.AllowAll(ctx, 1, limiter); return err },
+		"with a fallback": func() error {
+			_, err := rratelimiter.NewClient(server.Client()).RateLimiter("unsaved", rratelimiter.WithFallback(1)).TryAcquire(ctx, 1)
+			return err
+		},
+		"release":  func() error { _, err := limiter.Release(ctx, 1); return err },
+		"set rate": func() error { return limiter.SetRate(ctx, rratelimiter.PerHour(5)) },
+		"delete":   func() error { _, err := limiter.Delete(ctx); return err },
+	} {
+		started := time.Now()
+		err := operation()
+		longest = max(longest, time.Since(started))
+		if !redis.HasErrorPrefix(err, "MISCONF") || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if state, err := limiter.State(ctx); err != nil || state.Used != 7 || !state.Consistent {
+		t.Errorf("%+v, %v, after 7 permits", state, err)
+	}
+	if after := dump(t, admin); !reflect.DeepEqual(before, after) {
+		t.Errorf("refused, and yet the keys changed: from\n%v to\n%v", before, after)
+	}
+
+	must(os.RemoveAll(file))
+	save("ok")
+	if ok, err := limiter.TryAcquire(ctx, 1); !ok || err != nil {
+		t.Error(ok, err)
+	}
+	row{
+		section: refuses, fault: "`MISCONF`: the server could not save its data (`stop-writes-on-bgsave-error`)",
+		sees:   "the error `MISCONF` at once, of whatever writes, with `WithFallback`, too; what only reads works",
+		within: "an operation within", limit: callTimeout + slack, after: "unchanged; in order with the first save that succeeds",
 	}.proves(t, longest)
 }
 

@@ -20,7 +20,7 @@ import (
 
 // slow_test.go is about servers that are far away, and about one that hangs.
 
-var hang = flag.Duration("hang", 1500*time.Millisecond, "how long a server hangs in TestHungServer")
+var hang = flag.Duration("hang", 5*time.Second, "how long a server hangs in TestHungServer")
 
 // TestLatency: a server 200 ms away, more or less, costs that time and nothing else.
 func TestLatency(t *testing.T) {
@@ -64,7 +64,7 @@ func TestLatency(t *testing.T) {
 }
 
 // TestHungServer: a server that hangs holds up nobody beyond the caller's own time, and nobody has to do anything when it
-// goes on. It hangs for 5 s with -hang 5s.
+// goes on.
 func TestHungServer(t *testing.T) {
 	const (
 		callers = 1000
@@ -115,16 +115,12 @@ func TestHungServer(t *testing.T) {
 	t.Logf("it hung for %v: %d calls of %v, median %v, p99 %v, the last %v (callers who only wait: %v, %v, %v)",
 		*hang, len(got), own, got.percentile(50), got.percentile(99), got.percentile(100),
 		idle.percentile(50), idle.percentile(99), idle.percentile(100))
-	// A busy machine is late by itself.
-	most, late := got.percentile(100), idle.percentile(100)-own
-	if most > limit+4*late {
-		t.Errorf("a caller returned after %v, where those who only wait are late by %v", most, late)
-	}
 	row{
 		section: slow, fault: "the server hangs, 1,000 callers with 100 ms each",
 		sees:   "its context's error; `ErrOutcomeUnknown` too if its call was in the air",
-		within: "all return within", limit: limit, after: "what was in the air may be recorded when the server goes on",
-	}.proves(t, min(most, limit))
+		within: "all return within", limit: limit, late: &lateness{idle.percentile(100) - own},
+		after: "what was in the air may be recorded when the server goes on",
+	}.proves(t, got.percentile(100))
 	row{
 		section: slow, fault: "the server goes on after it hung",
 		sees: "grants", within: "the first grant within", limit: callTimeout + slack,

@@ -15,24 +15,26 @@ import (
 
 // TestStalledConnection: only who is in the call that stalls waits, and that no longer than a call may take.
 func TestStalledConnection(t *testing.T) {
-	var worst time.Duration
+	var worst, late time.Duration
 	for _, limiters := range []int{1, 300} {
 		for _, held := range []string{requests, replies} {
 			t.Run(fmt.Sprintf("%d limiters, %s held", limiters, held), func(t *testing.T) {
-				worst = max(worst, stallConnection(t, limiters, held))
+				if took, own := stallConnection(t, limiters, held); worst == 0 || took-machine*own > worst-machine*late {
+					worst, late = took, own
+				}
 			})
 		}
 	}
 	row{
 		section: slow, fault: "one connection stalls, the others are well",
 		sees:   "`ErrOutcomeUnknown` after the call timeout, who is in the call that stalls; all others nothing",
-		within: "99 of 100 of all others within", limit: 600 * time.Millisecond,
+		within: "99 of 100 of all others within", limit: 600 * time.Millisecond, late: &lateness{late},
 		after: "what stalled is recorded once the connection is well again",
-	}.proves(t, min(worst, 600*time.Millisecond)) // on a busy machine it may take longer
+	}.proves(t, worst)
 }
 
-// stallConnection tells how long 99 of 100 calls took that did not stall.
-func stallConnection(t *testing.T, limiters int, held string) time.Duration {
+// stallConnection tells how long 99 of 100 calls took that did not stall, and how late this machine was.
+func stallConnection(t *testing.T, limiters int, held string) (took, late time.Duration) {
 	const (
 		every = time.Millisecond        // a call
 		stall = 1500 * time.Millisecond // longer than a call may take
@@ -87,5 +89,5 @@ func stallConnection(t *testing.T, limiters int, held string) time.Duration {
 	if recorded := used(t, hot...); recorded != given+doubtful {
 		t.Errorf("%d permits recorded, %d granted and %d in doubt", recorded, given, doubtful)
 	}
-	return others.percentile(99)
+	return others.percentile(99), during.lateness(99)
 }

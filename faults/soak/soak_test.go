@@ -163,7 +163,11 @@ func TestSoak(t *testing.T) {
 		c := &client{name: fmt.Sprint("Go ", i+1)}
 		clients = append(clients, c)
 		rdb := server.Client(func(o *redis.Options) { o.Addr = addr })
-		loading.Go(func() { runGo(ctx, t, c, rdb, j, all) })
+		var opts []rratelimiter.Option
+		if i == 0 {
+			opts = append(opts, rratelimiter.WithClock(func() time.Time { return time.Now().Add(time.Duration(s.wrong.Load())) }))
+		}
+		loading.Go(func() { runGo(ctx, t, c, rratelimiter.NewClient(rdb, opts...), j, all) })
 	}
 	if *java {
 		for i, version := range javaVersions {
@@ -182,8 +186,7 @@ func TestSoak(t *testing.T) {
 }
 
 // runGo calls in every way, for 1 to 4 permits, until its time is over.
-func runGo(ctx context.Context, t *testing.T, c *client, rdb *redis.Client, j *judge, all []limit) {
-	gos := rratelimiter.NewClient(rdb)
+func runGo(ctx context.Context, t *testing.T, c *client, gos *rratelimiter.Client, j *judge, all []limit) {
 	var wg sync.WaitGroup
 	for _, l := range all {
 		limiter := gos.RateLimiter(l.name, append(slices.Clone(l.opts), rratelimiter.WithRate(l.rate))...)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"text/tabwriter"
 	"time"
@@ -31,6 +32,7 @@ type striker struct {
 	random  *rand.Rand
 	admin   *redis.Client
 	clients []*client
+	wrong   atomic.Int64 // ns by which the clock of one Go client is wrong
 	tally   map[string]*toll
 }
 
@@ -41,7 +43,7 @@ type toll struct {
 	last    string        // the one that took so long
 }
 
-// strikes are all faults. Those that cost a limiter its state say so.
+// strikes are all faults. Those that cost a limiter its state, or let somebody be granted more than the rate, say so.
 var strikes = []struct {
 	name    string
 	forgets bool
@@ -79,6 +81,21 @@ var strikes = []struct {
 			s.killClients()
 			s.sleep(20, 200)
 		}
+	}},
+	{"a replica of nobody", false, func(s *striker) { // READONLY
+		s.must("replicaof", "127.0.0.1", "1")
+		s.sleep(100, 1000)
+		s.must("replicaof", "no", "one")
+	}},
+	{"out of memory", false, func(s *striker) { // OOM
+		s.must("config", "set", "maxmemory", "1")
+		s.sleep(100, 1000)
+		s.must("config", "set", "maxmemory", "0")
+	}},
+	{"a clock was wrong", true, func(s *striker) { // which lets others be granted more, or this client
+		s.wrong.Store(int64(time.Duration(s.random.IntN(4000)-2000) * time.Millisecond))
+		s.sleep(100, 1000)
+		s.wrong.Store(0)
 	}},
 	{"slow", false, func(s *striker) {
 		release := s.proxy.poison("latency", map[string]any{"latency": 100, "jitter": 80})
