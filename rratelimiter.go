@@ -166,8 +166,9 @@ func WithClock(now func() time.Time) Option {
 
 // WithCallTimeout bounds one call to Redis, repetition included. The default is a second. A call that failed is repeated, at
 // first after some ms, then up to a quarter of a second, while there is time: so who should outlive a failover without an
-// error needs more time than that takes. Who waits behind a call that is late, with
-// no later one answered, is told with it; nothing was sent for those, so they are in no doubt.
+// error needs more time than that takes, and a redis client whose ReadTimeout is as long, since an attempt that is given up
+// before it is served may take its permits a second time. Who waits behind a call that is late, with no later one answered,
+// is told with it; nothing was sent for those, so they are in no doubt.
 func WithCallTimeout(d time.Duration) Option {
 	return func(c *Client) error {
 		if d <= 0 {
