@@ -59,7 +59,7 @@ bench-update: deps
 soak: deps
 	scripts/check soak
 
-# Breaks the scripts and the core in small ways, one at a time, and shows that the tests notice each: an hour.
+# Breaks the scripts and the core in small ways, one at a time, and shows that the tests notice each: half an hour.
 # RUN='-run waiter.go' takes some.
 mutants: deps
 	scripts/check mutants
