@@ -30,7 +30,8 @@ func testBench(t *testing.T, java *redisson.Process, name string) {
 	want(t, true)(java.TrySetRate(ctx, limiter, rate))
 	r, err := java.Bench(ctx, limiter, redisson.Blocked, 6, 0)
 	ok(t, err)
-	if r.Granted != 6 || r.Requests != 6 || r.Took < rate.Interval || r.P99 < rate.Interval {
+	// A caller who begins late waits less than an interval, and so does Redisson by a ms, which it dates grants by.
+	if r.Granted != 6 || r.Requests != 6 || r.Took < rate.Interval-time.Millisecond || r.P99 < rate.Interval/2 {
 		t.Errorf("blocked: %+v", r)
 	}
 }
