@@ -320,11 +320,11 @@ func testPerClient(t *testing.T, java *redisson.Process, v traits, db *conn, nam
 
 func testWaiting(t *testing.T, java *redisson.Process, name string) {
 	ctx := t.Context()
-	ok(t, java.SetRate(ctx, name, redisson.Rate{Permits: 2, Interval: time.Second}))
+	ok(t, java.SetRate(ctx, name, redisson.Rate{Permits: 2, Interval: 2 * time.Second}))
 	ok(t, java.Acquire(ctx, name, 2))
 	want(t, false)(java.TryAcquire(ctx, name, 1))
 	want(t, false)(java.TryAcquireTimeout(ctx, name, 1, 50*time.Millisecond))
-	want(t, true)(java.TryAcquireTimeout(ctx, name, 1, 5*time.Second))
+	want(t, true)(java.TryAcquireTimeout(ctx, name, 1, 10*time.Second))
 
 	// Commands run beside one that waits, and a call ends with its context.
 	ok(t, java.SetRate(ctx, name, redisson.Rate{Permits: 2, Interval: time.Hour}))
