@@ -148,7 +148,7 @@ func (o *Observer) Flight(info rratelimiter.FlightInfo) {
 	add(ctx, o.requests, info.Remembered, l.remembered)
 	add(ctx, o.permits, info.Permits, l.plain)
 	add(ctx, o.abandoned, info.Abandoned, l.plain)
-	answered := info.Err == nil || errors.Is(info.Err, rratelimiter.ErrExceedsRate)
+	answered := series.Answered(info.Err)
 	if answered || info.Fallback {
 		add(ctx, o.requests, info.Denied, l.denied) // who else has no permits has an error, which Request sees
 	}
@@ -188,9 +188,9 @@ func (o *Observer) Request(ctx context.Context, info rratelimiter.RequestInfo) {
 	if o.tracer != nil {
 		ctx = o.traceRequest(ctx, info)
 	}
-	switch unknown := errors.Is(info.Err, rratelimiter.ErrOutcomeUnknown); {
-	case info.Err == nil || errors.Is(info.Err, rratelimiter.ErrExceedsRate):
-	case info.Waits && ctx.Err() != nil && !unknown:
+	switch {
+	case series.Answered(info.Err):
+	case series.Left(ctx, info):
 		add(ctx, o.requests, 1, o.all.Of(info.Limiter).left)
 	default:
 		add(ctx, o.requests, 1, o.all.Of(info.Limiter).failed)

@@ -134,7 +134,7 @@ func (m *Metrics) Flight(info rratelimiter.FlightInfo) {
 	add(l.refused, info.Remembered)
 	add(l.permits, info.Permits)
 	add(l.abandoned, info.Abandoned)
-	answered := info.Err == nil || errors.Is(info.Err, rratelimiter.ErrExceedsRate)
+	answered := series.Answered(info.Err)
 	if answered || info.Fallback {
 		add(l.denied, info.Denied) // who else has no permits has an error, which Request sees
 	}
@@ -171,9 +171,9 @@ func add[N int | int64](c prometheus.Counter, n N) {
 
 // Request notes how long a caller was blocked, and that it has no answer.
 func (m *Metrics) Request(ctx context.Context, info rratelimiter.RequestInfo) {
-	switch unknown := errors.Is(info.Err, rratelimiter.ErrOutcomeUnknown); {
-	case info.Err == nil || errors.Is(info.Err, rratelimiter.ErrExceedsRate):
-	case info.Waits && ctx.Err() != nil && !unknown:
+	switch {
+	case series.Answered(info.Err):
+	case series.Left(ctx, info):
 		m.all.Of(info.Limiter).left.Inc()
 	default:
 		m.all.Of(info.Limiter).doubted.Inc()

@@ -1,5 +1,5 @@
-// Package series keeps what is counted by label: one series for each label of a limiter, of a bounded number of labels. It
-// knows nothing of who counts.
+// Package series is what all metrics of limiters share. It keeps what is counted by label: one series for each label of a
+// limiter, of a bounded number of labels. It knows nothing of who counts.
 package series
 
 import (

@@ -1,0 +1,21 @@
+package series
+
+import (
+	"context"
+	"errors"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+// outcome.go tells what became of calls and requests, so that all metrics count it alike.
+
+// Answered tells whether a call or a request had an answer, given its error. That it asks for more than the rate is one.
+func Answered(err error) bool {
+	return err == nil || errors.Is(err, rratelimiter.ErrExceedsRate)
+}
+
+// Left tells whether a request without an answer ended since its caller, who waited, has gone, while no call for it was in
+// the air.
+func Left(ctx context.Context, info rratelimiter.RequestInfo) bool {
+	return info.Waits && ctx.Err() != nil && !errors.Is(info.Err, rratelimiter.ErrOutcomeUnknown)
+}
