@@ -199,9 +199,7 @@ func (l *Limiter) insist(
 		var reply []int64
 		reply, last = c.try(ctx, t, acquireScript, l.keys(), q.ask(nil, l, groups, strict, flags, t.doubtful() && len(groups) > 0)...)
 		if last == nil {
-			if g, last = l.readGrants(reply, q.now); errors.Is(last, errOtherRate) {
-				t.vain()
-			}
+			g, last = l.readGrants(t, reply, q.now)
 		}
 		g.id = q.id
 		g.attempts = int(t.attempts.Load())
@@ -292,9 +290,12 @@ func (l *Limiter) enforce(ctx context.Context, attempt int) error {
 }
 
 // readGrants reads an answer of acquire.lua, which tells no more than who asked at a time can't know.
-func (l *Limiter) readGrants(reply []int64, now int64) (grants, error) {
+func (l *Limiter) readGrants(t *trail, reply []int64, now int64) (grants, error) {
 	s := l.settings
 	if err := statusError(reply[0]); err != nil {
+		if errors.Is(err, errOtherRate) {
+			t.vain()
+		}
 		return grants{}, err
 	}
 	g := grants{now: now, rate: reply[1], interval: millis(reply[2]), free: reply[3], origin: noOrigin}

@@ -253,10 +253,7 @@ func (f *flight) arrive(regular bool) {
 	f.sent.end(err)
 	var g grants
 	if err == nil {
-		g, err = l.readGrants(f.cmd.Val(), f.question.now)
-	}
-	if errors.Is(err, errOtherRate) {
-		f.sent.vain()
+		g, err = l.readGrants(&f.sent, f.cmd.Val(), f.question.now)
 	}
 	if errors.Is(err, errOtherRate) || l.client.redirected(err) || f.sent.again(err, l.settings.findable(f.question.records)) {
 		go f.alone(err)
