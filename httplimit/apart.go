@@ -18,8 +18,7 @@ func (p *Policy) askApart(ctx context.Context, claims []Claim) ([]Answer, error)
 	var g granted
 	var wrong []Claim
 	var causes []error
-	at := 0 // in the answers, of the wrong one
-	var places []int
+	var places []int // of the wrong ones in the answers
 	for i := range claims {
 		a, back, err := p.askOne(ctx, &claims[i])
 		switch {
@@ -28,14 +27,14 @@ func (p *Policy) askApart(ctx context.Context, claims []Claim) ([]Answer, error)
 		case err != nil:
 			causes = append(causes, err)
 			if claims[i].local() {
-				wrong, places, at = append(wrong, claims[i]), append(places, at), at+1
+				places = append(places, len(g.answers)+len(wrong))
+				wrong = append(wrong, claims[i])
 			}
 		case a.Refused:
 			p.report(ctx, append(causes, g.giveBack(ctx))...)
 			return append(g.answers, a), nil
 		default:
 			g.add(a, back)
-			at++
 		}
 	}
 	if len(g.answers) == 0 {
