@@ -80,7 +80,7 @@ func (s *session) rm(ctx context.Context, name string, yes bool) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if len(ids) == 0 {
+	if !there && len(ids) == 0 {
 		if there, err = s.holds(ctx, l); err != nil || !there {
 			return false, err
 		}

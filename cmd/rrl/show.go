@@ -278,19 +278,19 @@ func (s *session) showClients(ctx context.Context, shared *rratelimiter.Limiter,
 		}
 		views = append(views, view)
 	}
-	config, err := survey.Read(ctx, shared, false, axis)
-	if err != nil {
-		return err
-	}
-	if s.json {
+	if s.json && len(views) > 0 {
 		for _, view := range views {
 			if err := s.emit(viewOf(view)); err != nil {
 				return err
 			}
 		}
-		if len(views) > 0 {
-			return nil
-		}
+		return nil
+	}
+	config, err := survey.Read(ctx, shared, false, axis)
+	if err != nil {
+		return err
+	}
+	if s.json {
 		j := viewOf(config) // its configuration, at least
 		j.Client = ""
 		return s.emit(j)
