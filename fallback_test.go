@@ -493,12 +493,7 @@ func TestProbe(t *testing.T) {
 // first look for nodes fails.
 func halfCluster(t *testing.T, s *redistest.Server) *redis.ClusterClient {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	away := listener.Addr().String()
-	listener.Close()
+	away := redistest.Nowhere(t)
 	var looked atomic.Bool
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{
 		DialerRetries: 1,

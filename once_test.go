@@ -639,13 +639,7 @@ func TestLookSparesAFullServer(t *testing.T) {
 // TestCallThatNeverWentOut: nobody listens, so nothing is in doubt, however long that takes to find out.
 func TestCallThatNeverWentOut(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := listener.Addr().String()
-	listener.Close()
-	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	rdb := redis.NewClient(&redis.Options{Addr: redistest.Nowhere(t)})
 	defer rdb.Close()
 	for _, timeout := range []time.Duration{50 * time.Millisecond, 600 * time.Millisecond} {
 		c := NewClient(rdb, WithCallTimeout(timeout))

@@ -178,7 +178,7 @@ func TestFallbackFromAReplica(t *testing.T) {
 	limiter := client.RateLimiter("replica", rratelimiter.WithRate(ample), rratelimiter.WithFallback(1))
 	once := func(int) call { return ask(1, func() (bool, error) { return limiter.TryAcquire(t.Context(), 1) }) }
 	before := arrive(every, lasting(away/10), once)
-	host, port, err := net.SplitHostPort(refusing(t))
+	host, port, err := net.SplitHostPort(redistest.Nowhere(t))
 	if err != nil {
 		t.Fatal(err)
 	}

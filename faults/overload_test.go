@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
 // overload_test.go lets ten thousand callers ask one limiter whose Redis is dead.
@@ -29,7 +30,7 @@ func TestManyCallersOfADeadRedis(t *testing.T) {
 			worst, late = took, own
 		}
 	}
-	t.Run("connection refused", func(t *testing.T) { note(overload(t, refusing(t))) })
+	t.Run("connection refused", func(t *testing.T) { note(overload(t, redistest.Nowhere(t))) })
 	t.Run("black hole", func(t *testing.T) { note(overload(t, blackHole(t))) })
 	t.Run("black hole, with a fallback", func(t *testing.T) { note(overload(t, blackHole(t), rratelimiter.WithFallback(1))) })
 	row{
@@ -43,17 +44,6 @@ func TestManyCallersOfADeadRedis(t *testing.T) {
 
 // tolerance is how late ten thousand callers may notice that their time is over.
 const tolerance = 500 * time.Millisecond
-
-// refusing is an address at which nobody listens.
-func refusing(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
-}
 
 // blackHole is an address at which connections are accepted, and nothing is ever answered.
 func blackHole(t *testing.T) string {

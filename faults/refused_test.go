@@ -40,7 +40,7 @@ func TestReplica(t *testing.T) {
 			if err := limiter.Acquire(t.Context(), 7); err != nil {
 				t.Fatal(err)
 			}
-			host, port, err := net.SplitHostPort(refusing(t))
+			host, port, err := net.SplitHostPort(redistest.Nowhere(t))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -609,15 +609,21 @@ limits:
 	})
 }
 
-// On a terminal there is colour that only repeats what the text says, a search shows how far it has come, and what can't be
-// undone is asked for.
-func TestOnATerminal(t *testing.T) {
+// onTerminal is a shop with a limiter x, whose input and output are taken for a terminal.
+func onTerminal(t *testing.T) shop {
 	before := terminal
 	terminal = func(any) bool { return true }
-	defer func() { terminal = before }()
+	t.Cleanup(func() { terminal = before })
 	s := shop{t: t, s: redistest.Embedded(t)}
 	s.rdb = s.s.Client()
 	s.limiter("x", "10", "3600000", "0")
+	return s
+}
+
+// On a terminal there is colour that only repeats what the text says, a search shows how far it has come, and what can't be
+// undone is asked for.
+func TestOnATerminal(t *testing.T) {
+	s := onTerminal(t)
 	s.state("x", "", "0")
 	code, out, errs := s.run("ls")
 	if plain := ansi.Strip(out); code != 0 || plain == out || !strings.Contains(plain, "x     10/h  OVERALL    10") ||
@@ -647,12 +653,7 @@ func TestOnATerminal(t *testing.T) {
 
 // A shell's loop goes by it, and there is nothing to say about it.
 func TestASignalEndsWithoutWords(t *testing.T) {
-	before := terminal
-	terminal = func(any) bool { return true }
-	defer func() { terminal = before }()
-	s := shop{t: t, s: redistest.Embedded(t)}
-	s.rdb = s.s.Client()
-	s.limiter("x", "10", "3600000", "0")
+	s := onTerminal(t)
 	ctx, end := context.WithCancelCause(t.Context())
 	question, never := io.Pipe() // nobody answers
 	defer never.Close()

@@ -45,6 +45,17 @@ type Server struct {
 	protocol int // of clients; 0: the default of go-redis, RESP3
 }
 
+// Nowhere is an address on loopback at which nobody listens.
+func Nowhere(tb testing.TB) string {
+	tb.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatalf("redistest: find a free port: %v", err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
 // Embedded starts an embedded server, which needs nothing installed. Its keys expire by the clock, as on
 // a real one; Mini().SetTime sets that clock.
 func Embedded(tb testing.TB) *Server {
