@@ -1,79 +1,79 @@
-# make test runs all there is: it installs what is missing, checks the code, and tests each module on the
-# embedded server, on a real redis-server and next to real Redisson. The steps are in scripts/check, what
-# they need in scripts/deps.
+# make test installs missing tools, checks the code, and tests each module on the embedded server, on a real
+# redis-server and next to real Redisson. scripts/check has the steps, and scripts/deps installs the tools.
 
-# Stamping commands with the version of the checkout fails where it belongs to another user, as in CI.
+# go build cannot stamp the version of a checkout that belongs to another user, as in CI.
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 
 .NOTPARALLEL:
 .PHONY: help test unit lint release-check tidy matrix matrix-all testdata demo bench bench-update soak views mutants vuln deps clean
 
-# Everything. The other targets are parts of it, or tools.
+# All checks and tests. The other targets are parts of them, or tools.
 test: deps
 	scripts/check lint release unit compat
 
 help:
 	@awk '/^#/ { text = text "\n    " substr($$0, 3); next } /^[a-z-]+:/ { sub(/:.*/, ""); print $$0 text } { text = "" }' Makefile
 
-# All but Redisson: no Java needed.
+# All tests except those next to Redisson: no Java needed.
 unit:
 	scripts/deps redis redis6 cc
 	scripts/check unit
 
 lint:
+	scripts/deps luacheck
 	scripts/check lint
 
-# All modules as users get them at the next version, which docs/releasing.md tells more of.
+# Tests all modules at the next version as users get them: see docs/releasing.md.
 release-check:
 	scripts/check release
 
-# go mod tidy for all modules, which need each other at a version that is not published yet.
+# go mod tidy for all modules, which require each other at a version that is not published yet.
 tidy:
 	scripts/check tidy
 
-# Each Redisson version against this library, with the table of what works.
+# Tests this library next to each Redisson version, and prints the table of compatibility.
 matrix: deps
 	scripts/check matrix
 
-# The same with every release, and writes the table into COMPATIBILITY.md: ten minutes, more with the downloads.
+# The same with every release; writes the table into COMPATIBILITY.md. Takes ten minutes, longer with the downloads.
 matrix-all: deps
 	RUN="-all -update -timeout 2h" scripts/check matrix
 
-# Writes testdata/ anew, from the real jars.
+# Regenerates testdata/: the states from the real jars, the scripts from lua/.
 testdata: deps
 	scripts/check states
 
-# Workers and pollers on one limit, live.
+# Shows workers and pollers on one limit, live.
 demo:
 	go run ./cmd/rrl demo
 
-# This library beside its peers, on a Redis of its own: a quarter of an hour. RUN=-quick takes a minute.
+# Compares this library with its peers on its own Redis: a quarter of an hour. RUN=-quick takes a minute.
 bench: deps
 	scripts/check bench
 
-# The same, and writes tables and chart into the README.
+# The same; also writes the tables and the chart into the README.
 bench-update: deps
 	RUN=-update scripts/check bench
 
-# Go and Java clients while one fault after the other strikes their Redis: ten minutes. RUN='-minutes 2' takes two.
+# Runs Go and Java clients on a Redis with one fault after the other: ten minutes. RUN='-minutes 2' takes two.
 soak: deps
 	scripts/check soak
 
-# Breaks the scripts and the core in small ways, one at a time, and shows that the tests notice each: half an hour.
-# RUN='-run waiter.go' takes some.
+# Runs the tests on mutants of the scripts and of the core; at least one test must fail for each: half an hour.
+# RUN='-run waiter.go' selects some of them.
 mutants: deps
 	scripts/check mutants
 
-# The web page and the terminal view of rrl in a browser and a terminal. RUN=-update keeps pictures in docs/.
+# Tests the web page and the terminal view of rrl in a browser and a terminal. RUN=-update writes pictures to docs/.
 views:
 	scripts/deps redis chromium tmux
 	scripts/check views
 
-# Known vulnerabilities of what is used, in each module. It asks vuln.go.dev, so it is no part of the tests.
+# Looks for known vulnerabilities in the dependencies of each module. It needs vuln.go.dev, so it is not part of test.
 vuln:
 	scripts/check vuln
 
-# Installs what the tests need and this machine lacks.
+# Installs missing tools that the tests need.
 deps:
 	scripts/deps
 

@@ -10,26 +10,28 @@ import (
 	"time"
 )
 
-// acquire.go is what callers who want permits see. It knows what they may ask and what they are told; how they are
-// served is flight.go's.
+// Acquiring and releasing permits: argument checks, errors and observers of the public methods. How callers share calls
+// is not decided here.
 
-// Allow asks once for n permits and tells all that an HTTP answer needs. When n permits are not free, it takes none and
-// Result.RetryAfter says when they will be, if nobody else takes them: exactly while at most 512 records live or the
-// permits of the first 512 suffice, else at least so long.
+// Allow asks once for n permits and returns all that an HTTP response needs. If n permits are not free, it takes none,
+// and Result.RetryAfter is the time until they are, if no other client takes them: exactly if at most 512 records are
+// live or the permits of the first 512 suffice, else the time is a lower bound. While callers of this process wait,
+// RetryAfter is at least the time until the first of them can be served.
 func (l *Limiter) Allow(ctx context.Context, n int64) (Result, error) {
 	return l.request(ctx, "allow", ask{n: n, detail: true})
 }
 
-// TryAcquire takes n permits if they are free now, and tells whether it did (Redisson: tryAcquire).
+// TryAcquire takes n permits if they are free now, and reports whether it did (Redisson: tryAcquire).
 func (l *Limiter) TryAcquire(ctx context.Context, n int64) (bool, error) {
 	result, err := l.request(ctx, "try to acquire from", ask{n: n})
 	return result.Allowed, err
 }
 
-// TryAcquireTimeout takes n permits, waiting for them up to a time; with none or less it tries once (Redisson: tryAcquire
-// with a timeout). It answers false as soon as it is known that the permits won't be free in time, where Redisson sleeps
-// until the time is over; a release or a new rate elsewhere could change what is known. A call that is in the air when
-// the time ends is waited for, so that the end of the time leaves no doubt: use ctx for a hard bound.
+// TryAcquireTimeout takes n permits and waits for them up to timeout (Redisson: tryAcquire with a timeout). With a
+// timeout of 0 or less it tries once, as TryAcquire. It returns false as soon as it is known that the permits will not
+// be free in time, although a release or a new rate elsewhere could change that; Redisson sleeps until the timeout. If
+// a call is in flight when the timeout ends, TryAcquireTimeout waits for its reply, so that the timeout never leaves
+// the outcome unknown. Use ctx for a hard bound.
 func (l *Limiter) TryAcquireTimeout(ctx context.Context, n int64, timeout time.Duration) (bool, error) {
 	if timeout <= 0 {
 		return l.TryAcquire(ctx, n)
@@ -39,16 +41,16 @@ func (l *Limiter) TryAcquireTimeout(ctx context.Context, n int64, timeout time.D
 	return result.Allowed, err
 }
 
-// Acquire takes n permits, waiting for them until ctx ends (Redisson: acquire). Callers of one process are served in the
-// order in which they came. When ctx ends while they wait, the error is ctx.Err(); when it ends while a call for them is
-// in the air, it is ErrOutcomeUnknown, too. A call that fails ends the wait with its error: who must outlive a Redis that
-// stumbles asks again, or has WithFallback.
+// Acquire takes n permits and waits for them until ctx ends (Redisson: acquire). Callers of one process are served in
+// order, unless a call stalls. If ctx ends while the caller waits, the error is ctx.Err(). If a call for it is in
+// flight then, the error is ErrOutcomeUnknown, too. A call that fails ends the wait with its error. A caller that must
+// outlast short failures of Redis asks again, or uses WithFallback.
 func (l *Limiter) Acquire(ctx context.Context, n int64) error {
 	_, err := l.request(ctx, "acquire from", ask{n: n, waits: true})
 	return err
 }
 
-// serve answers a whole request.
+// serve answers a request: from the deny cache, or by a call that it shares with other callers.
 func (l *Limiter) serve(ctx context.Context, operation string, a ask) (Result, error) {
 	err := l.err
 	if err == nil && a.n < 1 {
@@ -56,11 +58,11 @@ func (l *Limiter) serve(ctx context.Context, operation string, a ask) (Result, e
 	}
 	if err == nil && !a.waits && l.settings.denyCache > 0 {
 		if err = ctx.Err(); err == nil {
-			if result, denied := l.client.denials.answer(l.keyNames[keyConfig], a.n, l.client.clock()); denied {
+			if result, denied := l.client.denyCache.answer(l.keyNames[keyConfig], a.n, l.client.clock(), &l.settings); denied {
 				return result, nil
 			}
 		}
-		a.detail = true // else a refusal could not be remembered
+		a.detail = true // the deny cache needs Result.RetryAfter and ResetAfter
 	}
 	var result Result
 	if err == nil {
@@ -72,11 +74,14 @@ func (l *Limiter) serve(ctx context.Context, operation string, a ask) (Result, e
 	if errors.Is(err, ErrExceedsRate) {
 		err = fmt.Errorf("%w: %d", err, a.n)
 	}
+	if errors.Is(err, ErrUnavailable) {
+		err = failure(ctx, l.client.callTimeout, err) // the caller's context may have ended meanwhile
+	}
 	return Result{}, wrap(operation, l.name, err)
 }
 
-// AcquireUpTo takes as many permits as are free now, at most n, and tells how many. While callers of this process wait
-// for their turn, nothing is free.
+// AcquireUpTo takes as many permits as are free now, at most n, and returns how many it took. While callers of this
+// process wait, no permits are free.
 func (l *Limiter) AcquireUpTo(ctx context.Context, n int64) (int64, error) {
 	started := time.Now()
 	granted, err := l.acquireUpTo(ctx, n)
@@ -97,82 +102,100 @@ func (l *Limiter) acquireUpTo(ctx context.Context, n int64) (int64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, wrap(operation, l.name, err)
 	}
-	ln := l.client.enter(l)
-	queued, before := ln.waiting > 0, ln.grants
-	ln.exit()
+	q := l.client.enter(l)
+	queued, before := q.waiting > 0, q.grants
+	q.exit()
 	if queued {
 		return 0, nil
 	}
 	groups := []group{{size: n, callers: make([]*request, 1)}}
-	g, err := l.look(ctx, before, groups, "u")
+	g, err := l.acquireDirect(ctx, before, groups, "u")
 	if err != nil {
 		return 0, wrap(operation, l.name, err)
 	}
 	got := g.granted(0, groups[0])
 	if got > 0 && l.settings.bucket() > 0 {
-		ln := l.client.enter(l)
-		ln.grants.add(g.id)
-		ln.exit()
+		q := l.client.enter(l)
+		q.grants.add(g.id)
+		q.exit()
 	}
 	return got, nil
 }
 
-// look makes a call of its own, after grants that were made before, and goes on until no expired record stands in its way.
-func (l *Limiter) look(ctx context.Context, before past, groups []group, flags string) (grants, error) {
+// acquireDirect makes a call that is not shared, and repeats it while expired records remain and nothing was granted.
+// The recent ids are those of the limiter's grants before. Without groups it grants nothing: it counts expired permits
+// back and returns what is free. If there are too many live records to add up in one call, it then recounts them.
+func (l *Limiter) acquireDirect(ctx context.Context, before recentIDs, groups []group, flags string) (acquireReply, error) {
 	rebuild := ""
 	for {
 		if err := ctx.Err(); err != nil {
-			return grants{}, err
+			return acquireReply{}, err
 		}
-		started, q := time.Now(), &question{before: before}
-		sent := &trail{hasty: l.settings.fallsBack && len(groups) > 0}
-		g, cause, err := reach(ctx, l, func(ctx context.Context) (grants, error) {
-			return l.insist(ctx, q, sent, groups, 0, flags+rebuild, nil)
-		}, func(retry time.Duration) (grants, bool) {
-			if len(groups) == 0 {
-				return grants{}, false
-			}
-			return l.deputize(groups, 0, flags, retry)
-		})
+		check := len(groups) > 0 && l.unchecked()
+		if check {
+			rebuild += checkFlag
+		}
+		started, q := time.Now(), &acquireRequest{recent: before}
+		var decide func(time.Duration) (acquireReply, bool)
+		if len(groups) > 0 && l.client.localLimiters.canDecide(l) {
+			decide = func(retry time.Duration) (acquireReply, bool) { return l.decideLocally(groups, 0, flags, retry) }
+		}
+		sent := &attempts{noRetryIfUnsent: decide != nil}
+		g, cause, err := reach(ctx, l, func(ctx context.Context) (acquireReply, error) {
+			return l.doWithRetry(ctx, q, sent, groups, 0, flags+rebuild, nil)
+		}, decide)
 		if len(groups) > 0 {
 			err, cause = sent.outcome(err), sent.outcome(cause)
+		} else {
+			err = sent.explain(err)
 		}
 		if err == nil && !g.local() {
 			l.learn(g.rate, g.interval)
+			if len(groups) > 0 {
+				l.saw(g, check)
+			}
 		}
-		g.attempts = int(sent.attempts.Load())
+		g.attempts = int(sent.count.Load())
 		if o := l.client.observer; o != nil && len(groups) > 0 {
-			info := FlightInfo{
-				Limiter: l.name, Callers: 1, Latency: time.Since(started), Attempts: g.attempts, Healed: healed(g.notes),
-				RateMismatch: g.notes&noteDiffers != 0, Fallback: g.local(), Err: cmp.Or(err, cause),
+			info := CallInfo{
+				Limiter: l.name, Callers: 1, Latency: time.Since(started), Attempts: g.attempts, Repaired: repaired(g.notes),
+				RateMismatch: g.notes&noteRateMismatch != 0, Fallback: g.local(), Err: cmp.Or(err, cause),
 			}
 			if err == nil {
 				info.Permits = g.granted(0, groups[0])
 			}
 			info.Granted = int(min(info.Permits, 1))
 			info.Denied = 1 - info.Granted
-			o.Flight(info)
+			o.Call(info)
+		}
+		if err == nil && len(groups) == 0 && g.notes&noteMany != 0 {
+			if err = l.recount(ctx); err != nil || flags == "" {
+				return g, err
+			}
+			rebuild, flags = "", ""
+			continue
 		}
 		if err != nil || g.notes&noteMore == 0 || len(groups) > 0 && g.granted(0, groups[0]) > 0 {
 			return g, err
 		}
 		rebuild = ""
-		if g.notes&noteUnbuilt != 0 {
+		if g.notes&noteRebuildPending != 0 {
 			rebuild = "b"
 		}
 	}
 }
 
-// Release gives n permits back before their interval is over, those of the oldest grants first, and tells how many came
-// back: at most what is in use (Redisson: release, since 3.52.0). What stays counted is then never older than the truth,
-// so no window holds more than the rate; Redisson's release lets the same permits return a second time. Zero permits are
-// nothing to do, fewer are ErrInvalidPermits. Without a rate the error is ErrNotInitialized; where the answer did not
-// arrive it is ErrOutcomeUnknown, and more may have come back than Release tells.
+// Release gives n permits back before their interval is over, those of the oldest grants first, and returns how many
+// came back: at most those in use (Redisson: release, since 3.52.0). The permits that stay counted are then never older
+// than those in use, so no window holds more than the rate. After Redisson's release the same permits return a second
+// time. n = 0 does nothing; n < 0 is ErrInvalidPermits. Without a rate the error is ErrNotInitialized. If the reply is
+// lost it is ErrOutcomeUnknown, and more permits may have come back than Release returns.
 func (l *Limiter) Release(ctx context.Context, n int64) (int64, error) {
 	return l.release(ctx, n, 0)
 }
 
-// release is Release, or, with the time of a grant in ms, gives back what was granted then, and nothing else; 0: none.
+// release is Release if granted is 0. Otherwise granted is the score of a record in µs, and release gives back only
+// permits that were granted then.
 func (l *Limiter) release(ctx context.Context, n, granted int64) (int64, error) {
 	const operation = "release to"
 	if l.err != nil {
@@ -192,11 +215,12 @@ func (l *Limiter) release(ctx context.Context, n, granted int64) (int64, error) 
 		if err := ctx.Err(); err != nil {
 			return released, wrap(operation, l.name, err)
 		}
-		sent := new(trail)
-		reply, err := within(ctx, l.client, func(ctx context.Context) ([]int64, error) {
+		sent := new(attempts)
+		reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
+			defer l.changed()
 			args := []any{l.now(), n - released, flags}
 			if granted != 0 {
-				args = append(args, granted)
+				args = append(args, millisText(granted))
 			}
 			return l.client.run(ctx, sent, releaseScript, false, l.keys(), args...)
 		})
@@ -207,8 +231,13 @@ func (l *Limiter) release(ctx context.Context, n, granted int64) (int64, error) 
 			return released, wrap(operation, l.name, err)
 		}
 		released += reply[2]
+		if reply[1]&noteMany != 0 {
+			if err := l.recount(ctx); err != nil {
+				return released, wrap(operation, l.name, err)
+			}
+		}
 		flags = ""
-		if reply[1]&noteUnbuilt != 0 {
+		if reply[1]&noteRebuildPending != 0 {
 			flags = "b"
 		}
 		if reply[1]&noteMore == 0 {
@@ -218,24 +247,25 @@ func (l *Limiter) release(ctx context.Context, n, granted int64) (int64, error) 
 	return released, nil
 }
 
-// AllowAll asks several limiters at once for n permits of each: either all allow and all count, or none counts. A limiter
-// that is listed twice gives twice as many; where its options differ, those of the first one listed count.
+// AllowAll asks several limiters at once for n permits of each: either all of them grant, or none does. A limiter that
+// is listed twice grants twice as many; if its options differ, those of the first one listed count.
 //
-// On a *redis.Client that is one step, and on a cluster, a Ring or any other client where the names share a hash tag (on
-// a cluster, a slot). Else the limiters are asked in order, and what was taken is given back when one refuses: others may
-// be refused meanwhile, so list the limiter first that refuses most. When ctx ends first, that goes on without the caller,
-// whose error is ErrOutcomeUnknown, too. AllowAll does not queue: in one step, callers of this process who wait for one of
-// the limiters may be passed.
+// With a *redis.Client this is one step. With a cluster, a Ring or any other client it is one step if the names share a
+// hash tag (on a cluster: a slot). Otherwise the limiters are asked in order, and when one refuses, the permits taken
+// from those before it are given back. Other callers may be refused meanwhile, so list the limiter first that refuses
+// most often. If ctx ends first, giving back goes on in the background, and the error is ErrOutcomeUnknown, too. The
+// permits of a call in flight are given back when its reply arrives; if the reply is lost, they stay taken for one
+// interval. AllowAll does not queue: in one step it may pass callers of this process that wait for one of the limiters.
 //
-// The results are in the limiters' order; where one refuses, none is Allowed, and RetryAfter is 0 for those that would
-// have allowed. Asked in order, the limiters before the one that refuses have no ResetAfter, and those behind it, which
-// were not asked, have zero Results.
+// The results are in the order of the limiters. If one refuses, no result is Allowed, and RetryAfter is 0 for the
+// limiters that would have granted. If they were asked in order, those before the one that refuses have no ResetAfter,
+// and those behind it, which were not asked, have zero Results.
 func (c *Client) AllowAll(ctx context.Context, n int64, limiters ...*Limiter) ([]Result, error) {
 	return c.AllowAllN(ctx, slices.Repeat([]int64{n}, len(limiters)), limiters...)
 }
 
-// AllowAllN is AllowAll for permits[i] of limiters[i]: a call of a language model, say, counts once against its requests per
-// minute, and with all its tokens against those. The slices must be of one length.
+// AllowAllN is AllowAll for permits[i] of limiters[i]. For example, a call of a language model counts once against its
+// requests per minute, and with all its tokens against its tokens per minute. The slices must have the same length.
 func (c *Client) AllowAllN(ctx context.Context, permits []int64, limiters ...*Limiter) ([]Result, error) {
 	if len(permits) != len(limiters) {
 		return nil, fmt.Errorf("allow all: %w: %d numbers for %d limiters", ErrInvalidPermits, len(permits), len(limiters))
@@ -269,7 +299,7 @@ func (c *Client) AllowAllN(ctx context.Context, permits []int64, limiters ...*Li
 	}
 	err := c.err
 	if err == nil && len(distinct) == 0 {
-		err = ctx.Err() // else it is looked at for each limiter, and the observer told
+		err = ctx.Err() // otherwise ctx is checked for each limiter, and the observer sees it
 	}
 	if err != nil {
 		return nil, fmt.Errorf("allow all: %w", err)
@@ -294,16 +324,16 @@ func (c *Client) AllowAllN(ctx context.Context, permits []int64, limiters ...*Li
 	return results, nil
 }
 
-// together is what the observer is told of limiters that were asked in one script.
+// A together collects, for the observer, what happened to limiters that were asked in one script.
 type together struct {
-	asked    bool
+	asked    bool // a call was made, or decided locally
 	attempts int
 	notes    []int64 // of each limiter
-	refused  []bool  // by each
-	cause    error   // why the process answered
+	refused  []bool  // whether each limiter refused
+	cause    error   // why Redis did not answer, if the process decided
 }
 
-// allowTogether asks all limiters in one script, and tells the observer of each one's part.
+// allowTogether asks all limiters in one script, and informs the observer about each of them.
 func (c *Client) allowTogether(ctx context.Context, counts map[string]int64, limiters []*Limiter) ([]Result, error) {
 	started := time.Now()
 	t := together{notes: make([]int64, len(limiters)), refused: make([]bool, len(limiters))}
@@ -313,9 +343,9 @@ func (c *Client) allowTogether(ctx context.Context, counts map[string]int64, lim
 	}
 	latency := time.Since(started)
 	for i, l := range limiters {
-		info := FlightInfo{
-			Limiter: l.name, Callers: 1, Latency: latency, Attempts: t.attempts, Healed: healed(t.notes[i]),
-			RateMismatch: t.notes[i]&noteDiffers != 0, Fallback: t.notes[i]&noteLocal != 0, Err: cmp.Or(err, t.cause),
+		info := CallInfo{
+			Limiter: l.name, Callers: 1, Latency: latency, Attempts: t.attempts, Repaired: repaired(t.notes[i]),
+			RateMismatch: t.notes[i]&noteRateMismatch != 0, Fallback: t.notes[i]&noteLocal != 0, Err: cmp.Or(err, t.cause),
 		}
 		if err == nil && results[i].Allowed {
 			info.Granted, info.Permits = 1, counts[l.keyNames[keyConfig]]
@@ -323,7 +353,7 @@ func (c *Client) allowTogether(ctx context.Context, counts map[string]int64, lim
 			info.Denied = 1
 		}
 		if t.asked {
-			c.observer.Flight(info)
+			c.observer.Call(info)
 		}
 		c.tell(ctx, RequestInfo{
 			Limiter: l.name, Method: "AllowAll", Permits: counts[l.keyNames[keyConfig]], Granted: info.Permits,
@@ -333,7 +363,8 @@ func (c *Client) allowTogether(ctx context.Context, counts map[string]int64, lim
 	return results, err
 }
 
-// askTogether runs allowall.lua until no expired record and no other rate stands in its way.
+// askTogether runs allowall.lua until it is no longer stopped by expired records or by another rate than an enforced
+// one.
 func (c *Client) askTogether(
 	ctx context.Context, counts map[string]int64, limiters []*Limiter, t *together,
 ) (results []Result, err error) {
@@ -343,26 +374,36 @@ func (c *Client) askTogether(
 		keys = append(keys, l.keys()...)
 	}
 	rebuild := make([]string, len(limiters))
-	enforced := make([]int, len(limiters))
+	sets := make([]int, len(limiters))
 	for {
+		checks := make([]bool, len(limiters))
+		for i, l := range limiters {
+			if checks[i] = l.unchecked(); checks[i] {
+				rebuild[i] += checkFlag
+			}
+		}
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("allow all: %w", err)
 		}
 		t.asked = true
-		sent := &trail{hasty: limiters[0].settings.fallsBack}
+		var decide func(time.Duration) ([]int64, bool)
+		if c.localLimiters.canDecide(limiters...) {
+			decide = func(retry time.Duration) ([]int64, bool) { return c.decideAllLocally(limiters, counts, retry) }
+		}
+		sent := &attempts{noRetryIfUnsent: decide != nil}
 		reply, cause, err := reach(ctx, limiters[0], func(ctx context.Context) ([]int64, error) {
-			return c.insistTogether(ctx, sent, counts, limiters, keys, rebuild)
-		}, func(retry time.Duration) ([]int64, bool) { return c.deputizeAll(limiters, counts, retry) })
-		t.attempts += int(sent.attempts.Load())
+			return c.doAllWithRetry(ctx, sent, counts, limiters, keys, rebuild, sets)
+		}, decide)
+		t.attempts += int(sent.count.Load())
 		if err, t.cause = sent.outcome(err), sent.outcome(cause); err != nil {
 			return nil, fmt.Errorf("allow all: %w", err)
 		}
 		if reply[0] != 0 {
 			at := reply[1]
 			if err = statusError(reply[0]); errors.Is(err, errOtherRate) {
-				enforced[at]++
-				_, err = within(ctx, c, func(ctx context.Context) (bool, error) {
-					return true, limiters[at].enforce(ctx, enforced[at])
+				sets[at]++
+				_, err = within(ctx, limiters[at], func(ctx context.Context) (bool, error) {
+					return true, limiters[at].enforce(ctx)
 				})
 			}
 			if err != nil {
@@ -376,11 +417,12 @@ func (c *Client) askTogether(
 		for i, l := range limiters {
 			figures := reply[1+i*perAnswer:][:perAnswer]
 			rebuild[i] = ""
-			if figures[5]&noteUnbuilt != 0 {
+			if figures[5]&noteRebuildPending != 0 {
 				rebuild[i] = "b"
 			}
 			if t.notes[i] |= figures[5]; figures[5]&noteLocal == 0 {
 				l.learn(figures[2], millis(figures[3]))
+				l.saw(acquireReply{rate: figures[2], interval: millis(figures[3]), notes: figures[5]}, checks[i])
 			}
 			if figures[0] < 0 && refused == nil {
 				refused = wrap("allow all of", l.name, fmt.Errorf("%w: %d", ErrExceedsRate, counts[l.keyNames[keyConfig]]))
@@ -389,7 +431,7 @@ func (c *Client) askTogether(
 			allowed = allowed && !t.refused[i]
 			again = again || figures[0] == 0 && figures[5]&noteMore != 0
 			results[i] = Result{
-				Limit: figures[2], Remaining: figures[4], RetryAfter: millis(figures[6]), ResetAfter: millis(figures[7]),
+				Limit: figures[2], Remaining: figures[4], RetryAfter: micros(figures[6]), ResetAfter: micros(figures[7]),
 			}
 		}
 		if refused != nil {
@@ -405,9 +447,10 @@ func (c *Client) askTogether(
 	}
 }
 
-// insistTogether runs allowall.lua until there is an answer: each time with the same records, and another time.
-func (c *Client) insistTogether(
-	ctx context.Context, t *trail, counts map[string]int64, limiters []*Limiter, keys, flags []string,
+// doAllWithRetry runs allowall.lua until there is a final reply or error. All attempts have the same record ids, and
+// each has its own time.
+func (c *Client) doAllWithRetry(
+	ctx context.Context, t *attempts, counts map[string]int64, limiters []*Limiter, keys, flags []string, sets []int,
 ) ([]int64, error) {
 	prefixes, firsts, findable := make([][]byte, len(limiters)), make([]any, len(limiters)), true
 	for i, l := range limiters {
@@ -423,17 +466,13 @@ func (c *Client) insistTogether(
 		findable = findable && l.settings.findable(records)
 	}
 	var reply []int64
-	err := c.repeat(ctx, t, findable, func() (err error) {
+	err := c.retry(ctx, t, findable, func() (err error) {
 		var args []any
 		for i, l := range limiters {
-			flags := flags[i]
-			if l.settings.enforced {
-				flags += "e"
-			}
-			args = append(args, counts[l.keyNames[keyConfig]], l.now(), prefixes[i], flags, l.settings.rateText(),
+			args = append(args, counts[l.keyNames[keyConfig]], l.now(), prefixes[i], flags[i]+l.flags(sets[i]), l.settings.rateText(),
 				l.settings.bucket())
 		}
-		if t.doubtful() {
+		if t.maybeExecuted() {
 			args = append(args, firsts...)
 		}
 		reply, err = c.try(ctx, t, allowAllScript, keys, args...)
@@ -442,14 +481,18 @@ func (c *Client) insistTogether(
 	return reply, err
 }
 
-// allowInOrder asks one limiter after the other, and gives back what it took once one refuses.
+// allowInOrder asks one limiter after the other. If one refuses, it gives back what it took.
 func (c *Client) allowInOrder(ctx context.Context, counts map[string]int64, limiters []*Limiter) ([]Result, error) {
 	results, taken := make([]Result, len(limiters)), make([]source, len(limiters))
 	for i, l := range limiters {
 		var err error
 		results[i], err = l.request(ctx, "allow", ask{n: counts[l.keyNames[keyConfig]], detail: true, source: &taken[i]})
 		if err != nil {
-			return nil, errors.Join(err, undo(ctx, counts, limiters[:i], taken))
+			back := undo(ctx, counts, limiters[:i], taken)
+			if ctx.Err() != nil && back != nil {
+				return nil, back // the same cause, and the outcome of giving back is unknown, too
+			}
+			return nil, errors.Join(err, back)
 		}
 		if results[i].Allowed {
 			continue
@@ -466,8 +509,8 @@ func (c *Client) allowInOrder(ctx context.Context, counts map[string]int64, limi
 	return results, nil
 }
 
-// undo gives back what limiters granted, all at once and each call within the client's time for it. It goes on when ctx ends,
-// but nobody waits for it then: the permits must go back, the caller may be gone.
+// undo gives back what limiters granted, in parallel, each call within the call timeout. If ctx ends, undo returns
+// ErrOutcomeUnknown, and the calls go on in the background.
 func undo(ctx context.Context, counts map[string]int64, limiters []*Limiter, taken []source) error {
 	undone := make(chan error, len(limiters))
 	for i, l := range limiters {
@@ -487,11 +530,20 @@ func undo(ctx context.Context, counts map[string]int64, limiters []*Limiter, tak
 	return failed
 }
 
-// undo gives back the very permits that a grant took, so that others' return when they would have returned: as far as they
-// are still there.
+// giveBack waits for the reply to a request whose caller's context ended, and gives back what it was granted.
+func (l *Limiter) giveBack(r *request) {
+	<-r.done
+	if r.result.Allowed {
+		_ = l.undo(context.Background(), r.n, *r.source)
+	}
+	l.client.recycle(r)
+}
+
+// undo gives back n permits with the score of one grant, so that permits granted at other times return when they would
+// have. Permits that expired or were released already are not given back again.
 func (l *Limiter) undo(ctx context.Context, n int64, from source) error {
 	if from.local {
-		l.client.deputies.untake(l, n)
+		l.client.localLimiters.untake(l, n)
 		return nil
 	}
 	_, err := l.release(ctx, n, from.at)

@@ -19,7 +19,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// A handClock moves when the test says so.
+// A handClock moves only when the test advances it.
 type handClock struct{ ns atomic.Int64 }
 
 func newHandClock() *handClock {
@@ -31,16 +31,16 @@ func newHandClock() *handClock {
 func (c *handClock) now() time.Time          { return time.Unix(0, c.ns.Load()) }
 func (c *handClock) advance(d time.Duration) { c.ns.Add(int64(d)) }
 
-// patient lets a test go on when the machine stands still for seconds, as busy ones do.
+// patient is a call timeout that outlasts pauses of a busy machine, which can last seconds.
 var patient = WithCallTimeout(time.Minute)
 
-// standstills watches for how long this process did not run when it should have, until the returned function is called.
-// What a test measures on a real server is to be seen beside that.
+// standstills measures how long this process did not run although it should have, until the returned function is
+// called. Durations measured on a real server must allow for that.
 func standstills(t *testing.T) (stood func() time.Duration) {
 	const tick, usual = 2 * ms, 6 * ms
 	stop, sum := make(chan struct{}), make(chan time.Duration, 1)
 	stood = sync.OnceValue(func() time.Duration {
-		time.Sleep(2 * usual) // who measures may run again before who watches
+		time.Sleep(2 * usual) // the goroutine that measures may resume before this one
 		close(stop)
 		return <-sum
 	})
@@ -63,7 +63,7 @@ func standstills(t *testing.T) (stood func() time.Duration) {
 	return stood
 }
 
-// soon waits until something is so.
+// soon waits until is returns true.
 func soon(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for range 1000 {
@@ -89,7 +89,7 @@ func mustSet(t *testing.T, l *Limiter, r Rate) {
 	}
 }
 
-func TestAllowTellsAll(t *testing.T) {
+func TestAllowReturnsAllFigures(t *testing.T) {
 	const s = time.Second
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		clock := newHandClock()
@@ -110,7 +110,7 @@ func TestAllowTellsAll(t *testing.T) {
 			{400 * ms, 1, Result{false, 10, 0, 600 * ms, s}},
 			{999 * ms, 10, Result{false, 10, 0, 401 * ms, 401 * ms}},
 			{999 * ms, 4, Result{false, 10, 0, 1 * ms, 401 * ms}},
-			{1000*ms - 1, 4, Result{false, 10, 0, 1 * ms, 401 * ms}}, // the clock is read in whole ms
+			{1000*ms - 1, 4, Result{false, 10, 0, time.Microsecond, 400*ms + time.Microsecond}}, // the clock is read in whole µs
 			{1000 * ms, 5, Result{false, 10, 4, 300 * ms, 400 * ms}},
 			{1000 * ms, 4, Result{true, 10, 0, 0, s}},
 			{5 * s, 10, Result{true, 10, 0, 0, s}},
@@ -126,7 +126,8 @@ func TestAllowTellsAll(t *testing.T) {
 	})
 }
 
-// Where the permits of 512 records do not suffice, RetryAfter is when those are free: others follow. ResetAfter is exact.
+// If the permits of 512 records do not suffice, RetryAfter is the time until those are free: a lower bound. ResetAfter
+// is exact.
 func TestAllowBehindManyRecords(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		clock := newHandClock()
@@ -153,16 +154,16 @@ func TestTryAcquireTimeout(t *testing.T) {
 			b.ended("no time, free now", b.tryFor(l, 2, timeout), true, 0)
 			b.ended("no time, not free", b.tryFor(l, 7, timeout), false, 0)
 		}
-		b.ended("in vain", b.tryFor(l, 1, 999*ms), false, 0)
-		b.ended("in vain, just so: free when the time is over", b.tryFor(l, 1, 1000*ms), false, 0)
+		b.ended("refused", b.tryFor(l, 1, 999*ms), false, 0)
+		b.ended("refused: free just when the timeout ends", b.tryFor(l, 1, 1000*ms), false, 0)
 		inTime := b.tryFor(l, 10, 1001*ms)
 		short, long, ever := b.tryFor(l, 5, 1500*ms), b.tryFor(l, 5, 2100*ms), b.tryFor(l, 5, math.MaxInt64)
 		b.sleepTo(999 * ms)
 		b.waits("in time", inTime)
 		b.sleepTo(1000 * ms)
 		b.granted("in time", inTime, 1000*ms)
-		// That ten permits were taken before it is known only now: then 1.5 s are too few.
-		b.ended("in vain behind others", short, false, 1000*ms)
+		// The records of the first ten permits are read only now: by them, 1.5 s is too short.
+		b.ended("refused behind others", short, false, 1000*ms)
 		b.waits("in time behind others", long)
 		b.sleepTo(3 * time.Second)
 		b.granted("in time behind others", long, 2000*ms)
@@ -170,16 +171,16 @@ func TestTryAcquireTimeout(t *testing.T) {
 	})
 }
 
-// The time that is over while a call is in the air does not put its answer in doubt.
-func TestTimeoutWhileACallIsInTheAir(t *testing.T) {
+// A timeout that ends while a call is in flight does not make its outcome unknown.
+func TestTimeoutWhileACallIsInFlight(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
 		l := p.RateLimiter("l", WithRate(PerSecond(10)))
 		p.wire.back.Store(int64(100 * ms))
 		granted, refused := b.tryFor(l, 10, 20*ms), b.tryFor(l, 10, 150*ms)
 		b.sleepTo(time.Second)
-		b.granted("who is granted", granted, 100*ms)
-		b.ended("who is refused", refused, false, 200*ms)
+		b.granted("the caller that is granted", granted, 100*ms)
+		b.ended("the caller that is refused", refused, false, 200*ms)
 	})
 }
 
@@ -192,10 +193,10 @@ func TestTimeoutsOnServers(t *testing.T) {
 		mustTry(t, l, 2, true)
 		mustTry(t, slow, 2, true)
 		if ok, err := slow.TryAcquireTimeout(t.Context(), 1, time.Minute); ok || err != nil {
-			t.Errorf("in vain: %v, %v", ok, err)
+			t.Errorf("refused: %v, %v", ok, err)
 		}
 		if took := time.Since(start); took > 30*time.Second {
-			t.Errorf("in vain: known after %v", took)
+			t.Errorf("refused: known after %v", took)
 		}
 		if ok, err := l.TryAcquireTimeout(t.Context(), 2, time.Minute); !ok || err != nil {
 			t.Errorf("in time: %v, %v", ok, err)
@@ -224,7 +225,7 @@ func TestErrorsTakeNothing(t *testing.T) {
 			}
 			for _, text := range texts {
 				if !strings.Contains(err.Error(), text) {
-					t.Errorf("%s: %q does not tell %s", what, err, text)
+					t.Errorf("%s: %q does not contain %s", what, err, text)
 				}
 			}
 		}
@@ -270,7 +271,7 @@ func TestErrorsTakeNothing(t *testing.T) {
 	})
 }
 
-// Whoever asks for more than the rate learns that, and those who share the call are served as if alone.
+// A request for more than the rate gets ErrExceedsRate; the other requests of the call are served as without it.
 func TestExcessIsOneCallersOwn(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
@@ -283,10 +284,10 @@ func TestExcessIsOneCallersOwn(t *testing.T) {
 		before := p.wire.scripts.Load()
 		plug()
 		for _, c := range served {
-			b.granted("who is served", c, 0)
+			b.granted("the caller that is served", c, 0)
 		}
 		for i, c := range excess {
-			b.ended("who asks for too much", c, false, 0)
+			b.ended("the caller that asks for too much", c, false, 0)
 			if !errors.Is(c.err, ErrExceedsRate) || !strings.Contains(fmt.Sprint(c.err), fmt.Sprint(11+i)) {
 				t.Error(c.err)
 			}
@@ -300,7 +301,7 @@ func TestExcessIsOneCallersOwn(t *testing.T) {
 	})
 }
 
-// Each caller of a shared call is told what remained after it.
+// Each result of a shared call has the permits that remain after its own request.
 func TestRemainingInASharedCall(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
@@ -317,7 +318,7 @@ func TestRemainingInASharedCall(t *testing.T) {
 		plug()
 		synctest.Wait()
 		for i, want := range []Result{
-			{true, 10, 7, 0, time.Second}, {true, 10, 5, 0, time.Second}, // those of a size are served together
+			{true, 10, 7, 0, time.Second}, {true, 10, 5, 0, time.Second}, // requests of one size are served together
 			{true, 10, 0, 0, time.Second}, {false, 10, 0, time.Second, time.Second}, {true, 10, 3, 0, time.Second},
 		} {
 			if results[i] != want {
@@ -346,7 +347,7 @@ func TestAcquireUpTo(t *testing.T) {
 	})
 }
 
-// Whoever waits learns at once that the limiter is gone, when it was deleted here.
+// A waiting caller fails at once when this process deletes the limiter.
 func TestDeleteEndsWaiting(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		client := NewClient(server.Client(), patient)
@@ -374,7 +375,7 @@ func TestDeleteEndsWaiting(t *testing.T) {
 	})
 }
 
-// While Redis hangs, callers return when their context ends, or the time for a call; afterwards all is as before.
+// While Redis hangs, callers return when their context or the call timeout ends. Afterwards all works as before.
 func TestHangingServer(t *testing.T) {
 	server := redistest.Real(t)
 	const limit, noise = 400 * ms, 100 * ms
@@ -386,7 +387,7 @@ func TestHangingServer(t *testing.T) {
 	defer cancel()
 	waited := make(chan error, 1)
 	go func() { waited <- full.Acquire(ctx, 1) }()
-	// Its next call comes a second later at most: then it is in the air when ctx ends.
+	// Its next call is sent after at most 1 s, so it is in flight when ctx ends.
 	soon(t, "waiting", func() bool { return calm.look("full").Next > 0 })
 	server.Pause()
 	resume := sync.OnceFunc(server.Resume)
@@ -404,10 +405,10 @@ func TestHangingServer(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	check("who waits", 0, noise, func() error { cancel(); return <-waited }, context.Canceled)
+	check("the caller that waits", 0, noise, func() error { cancel(); return <-waited }, context.Canceled)
 	for name, ask := range everyWay(l) {
-		ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
-		check(name, 50*ms, 50*ms+noise, func() error { return ask(ctx, 1) }, context.DeadlineExceeded)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*ms) // which begins before the time that check takes
+		check(name, 40*ms, 50*ms+noise, func() error { return ask(ctx, 1) }, context.DeadlineExceeded)
 		cancel()
 	}
 	other := client.RateLimiter("other", WithRate(PerHour(1000)))
@@ -424,7 +425,7 @@ func TestHangingServer(t *testing.T) {
 	}
 }
 
-// With the server's clock it does not matter what this host's says.
+// With the server's clock, the clock of this host does not matter.
 func TestServerTime(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		rdb, day := server.Client(), 24*time.Hour
@@ -440,13 +441,13 @@ func TestServerTime(t *testing.T) {
 			t.Errorf("%v, %v", scores, err)
 		} else {
 			for _, z := range scores {
-				at := time.UnixMilli(int64(z.Score))
-				if at.Before(before.Truncate(ms)) || at.After(rdb.Time(t.Context()).Val()) {
-					t.Errorf("a grant at %v, not after %v", at, before)
+				at := time.UnixMicro(int64(math.Round(z.Score * 1000)))
+				if now := rdb.Time(t.Context()).Val(); at.Before(before) || at.After(now.Add(ms)) { // dated at the next ms
+					t.Errorf("a grant at %v, not between %v and %v", at, before, now)
 				}
 			}
 		}
-		if r, err := right.Allow(t.Context(), 10); err != nil || r.Allowed || r.RetryAfter > 400*ms || r.RetryAfter <= 0 {
+		if r, err := right.Allow(t.Context(), 10); err != nil || r.Allowed || r.RetryAfter > 401*ms || r.RetryAfter <= 0 {
 			t.Errorf("%+v, %v", r, err)
 		}
 		var all sync.WaitGroup
@@ -460,7 +461,7 @@ func TestServerTime(t *testing.T) {
 			})
 		}
 		all.Wait()
-		// 7 a time fit into an interval: three intervals after the first two grants.
+		// An interval has room for 7 permits: three intervals after the first two grants.
 		if took := rdb.Time(t.Context()).Val().Sub(before); took < 1200*ms-ms {
 			t.Errorf("took %v", took)
 		}
@@ -557,7 +558,7 @@ func TestRecordPerRequest(t *testing.T) {
 	}
 }
 
-// Handles of one name count on one state, whatever their options.
+// Handles of one name share one state, whatever their options.
 func TestHandlesWithOtherOptionsShareTheLimit(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		log := &log{}
@@ -600,8 +601,8 @@ func TestHandlesWithOtherOptionsShareTheLimit(t *testing.T) {
 	})
 }
 
-// Two processes with callers of all kinds: no window above the rate, by the log of grants and by the scores, and the
-// rate is used.
+// Two processes with callers of all kinds: no window holds more than the rate, by the log of grants and by the scores,
+// and the rate is used.
 func TestNoWindowAboveTheRate(t *testing.T) {
 	const permits, interval, lasts = 200, 250 * ms, 3 * time.Second
 	server := redistest.Real(t)
@@ -618,7 +619,7 @@ func TestNoWindowAboveTheRate(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-			scores[member] = window.Score{At: int64(z.Score), Permits: int64(r.Permits)}
+			scores[member] = window.Score{At: int64(math.Round(z.Score * 1000)), Permits: int64(r.Permits)}
 		}
 	}
 	calls := &log{}
@@ -677,15 +678,15 @@ func TestNoWindowAboveTheRate(t *testing.T) {
 	for _, s := range scores {
 		written = append(written, s)
 	}
-	// A record bears the time at which its call went out. Calls of two processes may overtake each other on the way, so
-	// what was written in a window counts only if it was out of reach of that.
+	// A record has the time at which its call was sent. Calls of two processes may overtake each other, so a record
+	// counts only if that cannot move it into or out of the window.
 	var slowest time.Duration
 	var used int64
 	for _, f := range calls.all() {
 		slowest = max(slowest, f.Latency)
 		used += f.Permits
 	}
-	if most, at := window.LargestScores(written, (interval - slowest - ms).Milliseconds()); most > permits {
+	if most, at := window.LargestScores(written, interval-slowest-ms); most > permits {
 		t.Errorf("%d permits in the %v from %d, as they were written; calls took up to %v", most, interval, at, slowest)
 	}
 	still := stood()
@@ -694,7 +695,7 @@ func TestNoWindowAboveTheRate(t *testing.T) {
 	}
 }
 
-// Limiters whose rate is each client's own don't share it.
+// Clients do not share a PerClient rate.
 func TestPerClient(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		rdb := server.Client()
@@ -704,14 +705,14 @@ func TestPerClient(t *testing.T) {
 			mustTry(t, c.RateLimiter("l"), 3, true)
 			mustTry(t, c.RateLimiter("l"), 1, false)
 		}
-		mustTry(t, NewClient(rdb, WithClientID("a"), patient).RateLimiter("l"), 1, false) // a restart finds its own again
+		mustTry(t, NewClient(rdb, WithClientID("a"), patient).RateLimiter("l"), 1, false) // as after a restart
 		if n := rdb.Exists(t.Context(), "{l}:value", "{l}:permits").Val(); n != 0 {
 			t.Error("the shared state is used")
 		}
 	})
 }
 
-// acquire asks for permits for groups of callers, in a call of its own.
-func (l *Limiter) acquire(ctx context.Context, groups []group, strict int, flags string, last error) (grants, error) {
-	return l.insist(ctx, new(question), new(trail), groups, strict, flags, last)
+// acquire runs acquire.lua for groups of callers, in a call of its own.
+func (l *Limiter) acquire(ctx context.Context, groups []group, strict int, flags string, last error) (acquireReply, error) {
+	return l.doWithRetry(ctx, new(acquireRequest), new(attempts), groups, strict, flags, last)
 }

@@ -11,38 +11,40 @@ import (
 	"time"
 )
 
-// call.go is the one place that knows how acquire.lua is asked and what it answers. Who asks, and who is told, is flight.go's.
+// The request and the reply of acquire.lua: how arguments are encoded and what the numbers in a reply mean. This file
+// does not know which callers are behind a group.
 
-// A question is the arguments of acquire.lua. Its memory serves for the next one, too.
-type question struct {
-	now     int64 // ms since the epoch; 0: the server knows
-	first   int64 // the time of the first attempt, or one before it
-	records int64 // ids that are its own; 0: it was not asked yet
-	permits any   // as asked for, of one record; "": one can't tell
-	id      int64 // the end of its first id
-	before  past  // grants that were made before
-	clock   text
-	member  text
-	groups  text
+// An acquireRequest holds the arguments of acquire.lua for one call. Its memory is reused for the next call.
+type acquireRequest struct {
+	now     int64     // time of the last attempt, µs since the epoch; 0: by the server's clock
+	first   int64     // time of the first attempt or an earlier one, µs since the epoch
+	records int64     // number of record ids that belong to the call; 0: no attempt yet
+	permits any       // permits asked for, if one record can hold them; otherwise ""
+	id      int64     // last three bytes of the first id
+	sets    int       // how often the call has set the limiter's own rate over another one
+	recent  recentIDs // of grants before the first attempt
+	clock   argBuffer // now, in ms
+	member  argBuffer // the record of all that is asked for
+	groups  argBuffer // see appendGroups
 }
 
-// next makes it the question of another call, after grants on the same line.
-func (q *question) next(before past) { q.records, q.before = 0, before }
+// next prepares q for another call, which follows the grants with the given ids.
+func (q *acquireRequest) next(before recentIDs) { q.records, q.sets, q.recent = 0, 0, before }
 
-// A past is the ends of the ids under which a line's latest grants were written, whose answers are there: a record with
-// one of these was not touched since. It is kept where records are joined.
-type past struct {
-	ids  [8]int64
-	next int
+// A recentIDs holds the last three bytes of the ids of a limiter's latest records, as far as replies told of them. No
+// later call has joined a record with one of these ids. It is used with a granularity.
+type recentIDs struct {
+	ids  [8]int64 // a ring: each the id plus 1; 0: none
+	next int      // index in ids
 }
 
-func (p *past) add(id int64) {
+func (p *recentIDs) add(id int64) {
 	p.ids[p.next] = id + 1
 	p.next = (p.next + 1) % len(p.ids)
 }
 
-// text is the ids as scripts take them, each between blanks.
-func (p *past) text() string {
+// text returns the ids as scripts take them: numbers, each between blanks.
+func (p *recentIDs) text() string {
 	text := []byte{' '}
 	for _, id := range p.ids {
 		if id > 0 {
@@ -52,22 +54,23 @@ func (p *past) text() string {
 	return string(text)
 }
 
-// mostRecords is how many records of one call are looked for.
+// mostRecords is how many records of one call a retry looks for at most.
 const mostRecords = 512
 
-// findable tells whether so many records of an attempt can be found: not if their ids come round too soon.
+// findable reports whether a retry can find so many records of an earlier attempt. Ids of Redisson313 repeat too soon
+// to find more than one.
 func (s settings) findable(records int64) bool {
 	return records == 1 || records <= mostRecords && s.format != Redisson313
 }
 
-// A text is an argument whose bytes change from question to question, but hardly ever their number.
-type text struct {
+// An argBuffer holds an argument whose bytes change with each request, but rarely their number. It saves allocations.
+type argBuffer struct {
 	bytes []byte
-	arg   any
+	arg   any // bytes, as an interface value
 }
 
-// set gives the text other bytes, and answers it as an argument.
-func (t *text) set(bytes []byte) any {
+// set replaces the bytes and returns them as an argument.
+func (t *argBuffer) set(bytes []byte) any {
 	if t.arg == nil || len(bytes) != len(t.bytes) {
 		t.bytes = slices.Clone(bytes)
 		t.arg = t.bytes
@@ -77,18 +80,18 @@ func (t *text) set(bytes []byte) any {
 	return t.arg
 }
 
-// ask appends the arguments with which groups of callers ask a limiter for permits now. The memory of the question is
-// theirs until the answer is there. Asked once more, the question keeps its ids; the script looks for them first, if an
-// earlier attempt may have been served.
-func (q *question) ask(args []any, l *Limiter, groups []group, strict int, flags string, look bool) []any {
+// ask appends the arguments of a request for groups of callers, with the current time. They use the memory of q until
+// the reply arrives. A retry has the ids of the first attempt. With look, the script first looks for records of an
+// attempt that may have been executed.
+func (q *acquireRequest) ask(args []any, l *Limiter, groups []group, strict int, flags string, look bool) []any {
 	if l.settings.recordPerRequest {
 		flags += "r"
 	}
 	var memory [64]byte
 	var now any = ""
 	if q.now = 0; !l.settings.serverTime {
-		q.now = l.client.clock().UnixMilli()
-		now = q.clock.set(strconv.AppendInt(memory[:0], q.now, 10))
+		q.now = l.client.clock().UnixMicro()
+		now = q.clock.set(appendMillis(memory[:0], q.now))
 	}
 	if q.records == 0 {
 		q.draw(l, groups, flags)
@@ -97,18 +100,16 @@ func (q *question) ask(args []any, l *Limiter, groups []group, strict int, flags
 			q.first = l.served.Load()
 		}
 	}
-	if l.settings.enforced {
-		flags += "e"
-	}
+	flags += l.flags(q.sets)
 	if !look {
 		return append(append(args, now, q.member.arg, q.permits, q.groups.arg, flags), l.options...)
 	}
 	return append(args, now, q.member.arg, q.permits, q.groups.arg, flags,
-		l.settings.rateText(), l.settings.bucket(), q.first, q.records, q.before.text())
+		l.settings.rateText(), l.settings.bucket(), millisText(q.first), q.records, q.recent.text())
 }
 
-// draw gives the question its ids, and makes the record of all that is asked for.
-func (q *question) draw(l *Limiter, groups []group, flags string) {
+// draw gives q new ids and makes the record of all that is asked for.
+func (q *acquireRequest) draw(l *Limiter, groups []group, flags string) {
 	sum := int64(0)
 	q.records = 1
 	for _, g := range groups {
@@ -135,7 +136,7 @@ func (q *question) draw(l *Limiter, groups []group, flags string) {
 	q.member.set(binary.LittleEndian.AppendUint32(member, uint32(sum)))
 }
 
-// idsOf is how many records hold permits that one call is granted.
+// idsOf returns how many records hold the permits of one grant: a record holds at most a uint32.
 func idsOf(permits int64) int64 {
 	if permits <= math.MaxUint32 {
 		return 1
@@ -143,73 +144,76 @@ func idsOf(permits int64) int64 {
 	return 1 + min(permits, mostPermits)/math.MaxUint32
 }
 
-// mostPermits is the highest rate that scripts count with (MOST in lua/shared/names.lua).
+// mostPermits is the highest rate that scripts calculate with (MAX_PERMITS in lua/shared/base.lua).
 const mostPermits = 1e15
 
-// grants is what acquire.lua answers.
-type grants struct {
-	now      int64 // ms since the epoch
-	at       int64 // the time of what is granted, ms: now or, with a granularity, up to so much later
+// An acquireReply is the decoded reply of acquire.lua, or a local reply in the same form.
+type acquireReply struct {
+	now      int64 // time of the call, µs since the epoch
+	at       int64 // score of what is granted, µs: now, or a little later (grant.lua)
 	rate     int64
 	interval time.Duration
-	free     int64
-	notes    int64
-	origin   int64 // of the oldest live record, when something was refused
-	lasts    time.Duration
-	groups   []int64 // two figures each; nil: all are granted
+	free     int64         // permits that remain free
+	notes    int64         // bits: noteMore and so on
+	origin   int64         // first bytes of a live record's id, if something was refused; noOrigin: no record
+	lasts    time.Duration // until all permits are free
+	groups   []int64       // for each group the result of granted and a wait in µs; nil: all granted
 	attempts int
-	retry    time.Duration // until it is worth while to ask again; only of an answer that the process gave
-	id       int64         // the end of the first id that the call had
+	retry    time.Duration // wait before the next request; only in a local reply
+	id       int64         // last three bytes of the first id of the call
 }
 
-// local tells whether the process answered instead of Redis.
-func (g grants) local() bool { return g.notes&noteLocal != 0 }
+// local reports whether this process made the reply, and not Redis.
+func (g acquireReply) local() bool { return g.notes&noteLocal != 0 }
 
-// granted tells how many callers of a group got their permits; -1: the size exceeds the rate.
-func (g grants) granted(i int, of group) int64 {
+// granted returns how many callers of a group got their permits; -1: the size exceeds the rate. With the flag u it is
+// the number of permits.
+func (g acquireReply) granted(i int, of group) int64 {
 	if g.groups == nil {
 		return int64(len(of.callers))
 	}
 	return g.groups[2*i]
 }
 
-// wait tells how long the first caller of a group who was refused has to wait.
-func (g grants) wait(i int) time.Duration { return millis(g.groups[2*i+1]) }
+// wait returns how long the first refused caller of a group has to wait.
+func (g acquireReply) wait(i int) time.Duration { return micros(g.groups[2*i+1]) }
 
-// insist asks Redis for permits for groups of callers until it has an answer: with a question that may have been asked
-// before, and then with the error in which that ended. A rate that is enforced and not in force is set on the way.
-func (l *Limiter) insist(
-	ctx context.Context, q *question, t *trail, groups []group, strict int, flags string, last error,
-) (g grants, err error) {
+// doWithRetry asks Redis for permits for groups of callers, and retries until there is a final reply or error. If q was
+// sent before, last is the error of that attempt, else nil. If the limiter enforces a rate and another one is in force,
+// it sets its own first.
+func (l *Limiter) doWithRetry(
+	ctx context.Context, q *acquireRequest, t *attempts, groups []group, strict int, flags string, last error,
+) (g acquireReply, err error) {
 	c := l.client
-	var pace pace
-	for enforced := 0; ; {
+	var pauses backoff
+	for {
 		switch {
 		case errors.Is(last, errOtherRate):
-			if err := l.enforce(ctx, enforced); err != nil {
-				return grants{attempts: int(t.attempts.Load())}, err
+			if err := l.enforce(ctx); err != nil {
+				return acquireReply{attempts: int(t.count.Load())}, err
 			}
-			enforced++
+			q.sets++
 		case last != nil && !c.redirected(last):
-			c.relearn(ctx, last)
-			if !pace.rest(ctx) {
-				return grants{attempts: int(t.attempts.Load())}, last
+			c.reloadTopology(ctx, last)
+			if !pauses.rest(ctx) {
+				return acquireReply{attempts: int(t.count.Load())}, last
 			}
 		}
 		var reply []int64
-		reply, last = c.try(ctx, t, acquireScript, l.keys(), q.ask(nil, l, groups, strict, flags, t.doubtful() && len(groups) > 0)...)
+		reply, last = c.try(ctx, t, acquireScript, l.keys(), q.ask(nil, l, groups, strict, flags, t.maybeExecuted() && len(groups) > 0)...)
 		if last == nil {
 			g, last = l.readGrants(t, reply, q.now)
 		}
 		g.id = q.id
-		g.attempts = int(t.attempts.Load())
+		g.attempts = int(t.count.Load())
 		if !errors.Is(last, errOtherRate) && !t.again(last, l.settings.findable(q.records)) {
 			return g, last
 		}
 	}
 }
 
-// appendGroups writes groups as acquire.lua reads them: "SIZExCOUNT", with a mark where they are strict.
+// appendGroups appends groups as acquire.lua reads them: "SIZExCOUNT", followed by "!" if the group is strict,
+// separated by blanks.
 func appendGroups(text []byte, groups []group, strict int) []byte {
 	for i, g := range groups {
 		if i > 0 {
@@ -225,18 +229,18 @@ func appendGroups(text []byte, groups []group, strict int) []byte {
 	return text
 }
 
-// Statuses of scripts beside those of notInitialized.
+// Statuses of scripts in addition to those of notInitialized.
 const (
 	statusOtherRate = 8 // another rate than the one to enforce is in force
-	statusUntold    = 9 // nobody can tell any more what an earlier attempt of the call was granted
+	statusUntold    = 9 // the grant of an earlier attempt of the call can no longer be determined
 )
 
 var (
 	errOtherRate = errors.New("rratelimiter: another rate is in force")
-	errUntold    = unknown(errors.New("what the call was granted can't be told from that of others any more"))
+	errUntold    = unknown(errors.New("the permits granted to the call can no longer be told from those of other calls"))
 )
 
-// rateText is the limiter's own rate as scripts take it; "" if it has none.
+// rateText returns the limiter's own rate as scripts take it; "" if it has none.
 func (s settings) rateText() string {
 	if s.rate == (Rate{}) {
 		return ""
@@ -251,7 +255,7 @@ func (s settings) rateText() string {
 	return string(text)
 }
 
-// options are the arguments that are the same in each question.
+// options returns the arguments that are the same in each request of a limiter.
 func (s settings) options() []any {
 	switch rate, bucket := s.rateText(), s.bucket(); {
 	case bucket > 0:
@@ -262,43 +266,59 @@ func (s settings) options() []any {
 	return nil
 }
 
-// bucket is the granularity as scripts take it, in ms; 0 for none.
+// flags returns the flags that are the same in each request and for each limiter of AllowAll. The call has set the
+// limiter's own rate sets times.
+func (l *Limiter) flags(sets int) string {
+	flags := ""
+	if l.settings.enforced && sets < mostSets {
+		flags += "e"
+	}
+	if l.settings.format == Redisson313 {
+		flags += "w"
+	}
+	return flags
+}
+
+// bucket returns the granularity as scripts take it, in ms; 0 for none.
 func (s settings) bucket() int64 {
 	if s.format == Redisson313 {
-		return 0 // its ids are too short to tell whose a record is
+		return 0 // its ids are too short to tell which client wrote a record
 	}
 	return s.granularity.Milliseconds()
 }
 
-// dated is the time at which a grant counts as made, in ms: the end of its bucket, as bucket.lua has it.
+// dated returns the score (µs) of a grant, as grant.lua computes it. The interval is in ms.
 func (s settings) dated(now, interval int64) int64 {
-	if length := min(s.bucket(), interval/10); length > 1 {
-		return (now + length - 1) / length * length
+	const fractions = 200 // ms: with shorter intervals, scores have fractions of a ms
+	length := min(s.bucket(), interval/10)
+	if length <= 1 && interval < fractions && s.format != Redisson313 {
+		return now
 	}
-	return now
+	length = max(length, 1) * 1000
+	return (now + length - 1) / length * length
 }
 
-var errContested = errors.New("rratelimiter: somebody else keeps setting another rate")
+// mostSets is how often one call sets its limiter's own rate. If other processes keep setting another one, as old
+// processes do in a rolling deploy, the call is then served at the rate in force, and the observer sees
+// CallInfo.RateMismatch.
+const mostSets = 3
 
-// enforce sets the limiter's own rate over another one. It gives up when others keep setting theirs.
-func (l *Limiter) enforce(ctx context.Context, attempt int) error {
-	if attempt > 3 {
-		return errContested
-	}
-	_, err := l.setRate(ctx, new(trail), l.settings.rate, "k")
+// enforce sets the limiter's own rate in the place of another one.
+func (l *Limiter) enforce(ctx context.Context) error {
+	_, err := l.setRate(ctx, new(attempts), l.settings.rate, "k")
 	return err
 }
 
-// readGrants reads an answer of acquire.lua, which tells no more than who asked at a time can't know.
-func (l *Limiter) readGrants(t *trail, reply []int64, now int64) (grants, error) {
+// readGrants decodes a reply of acquire.lua. Short replies omit what follows from now, the time of the request in µs.
+func (l *Limiter) readGrants(t *attempts, reply []int64, now int64) (acquireReply, error) {
 	s := l.settings
 	if err := statusError(reply[0]); err != nil {
 		if errors.Is(err, errOtherRate) {
-			t.vain()
+			t.notExecuted()
 		}
-		return grants{}, err
+		return acquireReply{}, err
 	}
-	g := grants{now: now, rate: reply[1], interval: millis(reply[2]), free: reply[3], origin: noOrigin}
+	g := acquireReply{now: now, rate: reply[1], interval: millis(reply[2]), free: reply[3], origin: noOrigin}
 	if len(reply) > 4 {
 		g.notes, g.now = reply[4], reply[5]
 	}
@@ -306,9 +326,9 @@ func (l *Limiter) readGrants(t *trail, reply []int64, now int64) (grants, error)
 		l.served.Store(g.now - serverSlack)
 	}
 	g.at = s.dated(g.now, reply[2])
-	g.lasts = millis(g.at + reply[2] - g.now)
+	g.lasts = micros(g.at - g.now + reply[2]*1000)
 	if len(reply) > 4 {
-		g.lasts = millis(reply[6])
+		g.lasts = micros(reply[6])
 	}
 	if len(reply) > 7 {
 		g.origin, g.groups = reply[7], reply[8:]
@@ -316,10 +336,10 @@ func (l *Limiter) readGrants(t *trail, reply []int64, now int64) (grants, error)
 	return g, nil
 }
 
-// serverSlack is how many ms the clock of a server may go back, or be behind that of the one whose place it takes.
-const serverSlack = 1000
+// serverSlack is by how many µs a server's clock may go back, or be behind that of the server that it replaces.
+const serverSlack = 1_000_000
 
-// statusError makes an error of the status with which a script answers nothing else.
+// statusError returns the error for a status; nil for 0.
 func statusError(status int64) error {
 	switch status {
 	case 0:

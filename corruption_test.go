@@ -17,32 +17,32 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// A broken state is what a hand, a crash, another version or an eviction may leave in the keys: of a rate of 10 a minute,
-// unless fields says something else.
+// A broken state is what a manual change, a crash, another version or an eviction may leave in the keys. The rate is 10
+// per minute unless fields has another one.
 type broken struct {
 	name   string
-	fields []string          // of the configuration, name and text by turns; over the usual ones
-	drop   []string          // fields that are missing
+	fields []string          // of the configuration: alternating names and values, which replace the usual ones
+	drop   []string          // fields to remove
 	value  string            // "": none
 	add    map[string]string // member: ms from now, or a score as text
-	want   string            // part of the ErrNotInitialized that most methods answer; "": they work
-	free   int64             // then, what AvailablePermits answers
-	real   bool              // only a real Redis can hold this
+	want   string            // part of the ErrNotInitialized that most methods return; "": they work
+	free   int64             // otherwise, the result of AvailablePermits
+	real   bool              // possible only on a real Redis
 }
 
-// brokenStates are the states that every method must bear.
+// brokenStates are the states that every method must handle.
 func brokenStates() []broken {
 	two := map[string]string{record("aaaaaaaa", 3): "-1000", record("bbbbbbbb", 2): "0"}
 	states := []broken{
 		{name: "value missing with records", add: two, free: 5},
-		{name: "value without records, nothing left", value: "0", free: 10}, // Redisson fails on it for ever: #2987
+		{name: "value without records, nothing left", value: "0", free: 10}, // Redisson never recovers from it: #2987
 		{name: "value without records, something left", value: "4", free: 10},
 		{name: "neither value nor records", free: 10},
 		{name: "value negative", value: "-5", add: two, free: 5},
 		{name: "value negative, no records", value: "-5", free: 10},
 		{name: "value above the rate", value: "11", add: two, free: 5},
 		{name: "value above the rate, no records", value: "11", free: 10},
-		{name: "value too low", value: "1", add: two, free: 1}, // a refusal finds the others
+		{name: "value too low", value: "1", add: two, free: 5},
 		{name: "value too high", value: "7", add: two, free: 7},
 		{name: "value and expired above the rate", value: "7", free: 8,
 			add: map[string]string{record("expired1", 9): "-60000", record("aaaaaaaa", 2): "0"}},
@@ -54,7 +54,7 @@ func brokenStates() []broken {
 			add: map[string]string{record("aaaaaaaa", 5): "-500", "": "-3000", "x": "-2000", "xyz": "-1000"}},
 		{name: "short members, value missing", free: 5,
 			add: map[string]string{record("aaaaaaaa", 5): "-500", "": "-3000", "x": "-2000", "xyz": "-1000"}},
-		{name: "short members alone", value: "0", add: map[string]string{"": "-3000", "x": "-2000", "xyz": "-1000"}, free: 0},
+		{name: "short members alone", value: "0", add: map[string]string{"": "-3000", "x": "-2000", "xyz": "-1000"}, free: 10},
 		{name: "short members, expired", value: "3", add: map[string]string{"": "-70000", "xyz": "-60000"}, free: 10},
 		{name: "permits alone", value: "5", free: 5, add: map[string]string{"\x03\x00\x00\x00": "-2000", "\x02\x00\x00\x00": "-1000"}},
 		{name: "members of other formats", value: "1", free: 1, add: map[string]string{
@@ -152,7 +152,7 @@ func (b broken) make(r *rig, l *Limiter) {
 	r.must(err)
 }
 
-// live adds up the permits that count now, as an onlooker sees them, who knows the last four bytes and nothing else.
+// live returns the sum of permits in live records, by their last four bytes alone.
 func (r *rig) live(l *Limiter, interval int64) (sum int64) {
 	r.t.Helper()
 	for _, m := range r.members(l) {
@@ -163,7 +163,7 @@ func (r *rig) live(l *Limiter, interval int64) (sum int64) {
 	return sum
 }
 
-// asked is everyMethod, with an Acquire that does not wait once it was refused: of a state that has nothing to give.
+// asked is everyMethod with an Acquire that gives up after a refusal, for states without free permits.
 func asked(r *rig, l *Limiter) map[string]func(context.Context) error {
 	methods := everyMethod(r.client, l)
 	methods["Acquire"] = func(ctx context.Context) error {
@@ -235,7 +235,7 @@ func TestNoMethodFailsOnABrokenState(t *testing.T) {
 					}
 				}
 				if state.want == "" {
-					state.heals(t, r, l)
+					state.repairs(t, r, l)
 				}
 				if s.IsReal() || at%4 == 0 {
 					state.make(r, l)
@@ -246,8 +246,8 @@ func TestNoMethodFailsOnABrokenState(t *testing.T) {
 	})
 }
 
-// heals goes on from a state that can be used, until the window is over.
-func (b broken) heals(t *testing.T, r *rig, l *Limiter) {
+// repairs starts from a usable broken state and continues until the window is over.
+func (b broken) repairs(t *testing.T, r *rig, l *Limiter) {
 	t.Helper()
 	b.make(r, l)
 	state, err := l.State(t.Context())
@@ -266,9 +266,9 @@ func (b broken) heals(t *testing.T, r *rig, l *Limiter) {
 	if free := r.free(l); free != b.free {
 		t.Errorf("%d are free, want %d", free, b.free)
 	}
-	// Now all that can be had is taken: never more than the rate in a window, but for a value that says that Redisson gave
-	// permits back.
-	const record = math.MaxUint32 // a call that takes 1e15 permits would write 200,000 of these
+	// Take all that is available: never more than the rate in a window, except with a value that looks like a release
+	// by Redisson.
+	const record = math.MaxUint32 // a call that takes 1e15 permits would write 200,000 records
 	got, err := l.AcquireUpTo(t.Context(), record)
 	r.must(err)
 	if got != min(b.free, record) {
@@ -305,7 +305,7 @@ func (b broken) heals(t *testing.T, r *rig, l *Limiter) {
 	}
 }
 
-// setsRate sets a rate over whatever is there; then all is well.
+// setsRate sets a rate whatever is stored; after that everything must work.
 func (r *rig) setsRate(l *Limiter) {
 	r.t.Helper()
 	for _, opts := range [][]SetOption{{KeepState()}, nil} {
@@ -329,8 +329,8 @@ func (r *rig) setsRate(l *Limiter) {
 	}
 }
 
-// TestWrongTypesAreSaidAndChangeNothing puts a value of another Redis type into each of the five keys.
-func TestWrongTypesAreSaidAndChangeNothing(t *testing.T) {
+// TestWrongTypesAreReportedAndChangeNothing puts a value of another Redis type into each of the five keys.
+func TestWrongTypesAreReportedAndChangeNothing(t *testing.T) {
 	kinds := map[string]func(context.Context, *redis.Client, string) error{
 		"string": func(ctx context.Context, rdb *redis.Client, key string) error {
 			return rdb.Set(ctx, key, "text", 0).Err()
@@ -349,15 +349,16 @@ func TestWrongTypesAreSaidAndChangeNothing(t *testing.T) {
 		},
 	}
 	right := [keyCount]string{"hash", "string", "string", "zset", "zset"}
+	// Delete removes the keys of the right type; all others change nothing.
 	counting := []string{"Allow", "TryAcquire", "TryAcquireTimeout", "Acquire", "AcquireUpTo", "Release", "AllowAll", "AvailablePermits", "State",
-		"Glance", "Repair", "Reset"}
+		"Glance", "Repair", "Reset", "Delete", "Rename", "RenameNX"}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for at, used := range map[int][]string{ // who must say so; nobody else may fail
+		for at, used := range map[int][]string{ // methods that must return WRONGTYPE; the others must not fail
 			keyConfig:        append(slices.Clone(counting), "Config", "TrySetRate", "SetRate", "SetRate, KeepState", "UpdateRate"),
-			keyValue:         append(slices.Clone(counting), "SetRate, KeepState"),
-			keyPermits:       append(slices.Clone(counting), "SetRate, KeepState"),
-			keyClientValue:   append(slices.Clone(counting), "SetRate, KeepState"),
-			keyClientPermits: append(slices.Clone(counting), "SetRate, KeepState"),
+			keyValue:         append(slices.Clone(counting), "SetRate", "SetRate, KeepState", "UpdateRate"),
+			keyPermits:       append(slices.Clone(counting), "SetRate", "SetRate, KeepState", "UpdateRate"),
+			keyClientValue:   append(slices.Clone(counting), "SetRate", "SetRate, KeepState", "UpdateRate"),
+			keyClientPermits: append(slices.Clone(counting), "SetRate", "SetRate, KeepState", "UpdateRate"),
 		} {
 			for kind, write := range kinds {
 				if kind == right[at] {
@@ -382,6 +383,9 @@ func TestWrongTypesAreSaidAndChangeNothing(t *testing.T) {
 					before := r.dump()
 					err := call(t.Context())
 					what := fmt.Sprintf("%s with a %s in %s", method, kind, l.keyNames[at])
+					if key := l.keyNames[at]; r.dump()[key] != before[key] {
+						t.Errorf("%s changed that key: from %s to %s", what, before[key], r.dump()[key])
+					}
 					var answer redis.Error
 					switch {
 					case !slices.Contains(used, method):
@@ -389,24 +393,22 @@ func TestWrongTypesAreSaidAndChangeNothing(t *testing.T) {
 							t.Errorf("%s: %v", what, err)
 						}
 					case !errors.As(err, &answer) || errors.Is(err, ErrOutcomeUnknown) || !redis.HasErrorPrefix(err, "WRONGTYPE"):
-						t.Errorf("%s: %v, want what Redis says (WRONGTYPE)", what, err)
+						t.Errorf("%s: %v, want the error of Redis (WRONGTYPE)", what, err)
 					case !strings.Contains(err.Error(), `"rl"`) && method != "AllowAll":
 						t.Errorf("%s: %q does not name the limiter", what, err)
+					case method == "Delete":
+						for i, key := range l.keyNames {
+							if left := r.rdb.Exists(t.Context(), key).Val() == 1; left != (i == at) {
+								t.Errorf("%s: %s is left: %v", what, key, left)
+							}
+						}
 					default:
 						r.unchanged(before, what)
 					}
 				}
-				// Setting the rate anew puts a wrong state right.
-				if at != keyConfig {
-					r.wipe()
-					r.setRate(l, rate)
-					r.must(write(t.Context(), r.rdb, l.keyNames[at]))
-					r.setRate(l, rate)
-					r.same(l, State{Rate: rate, Available: 10, Consistent: true})
-				}
 			}
 		}
-		// The pair of the other type is nobody's business.
+		// The keys of the other rate type do not matter.
 		r := newRig(t, s)
 		r.wipe()
 		l := r.limiter("rl")
@@ -414,7 +416,7 @@ func TestWrongTypesAreSaidAndChangeNothing(t *testing.T) {
 		r.must(r.rdb.RPush(t.Context(), l.keyNames[keyClientValue], "a").Err())
 		r.must(r.rdb.RPush(t.Context(), l.keyNames[keyClientPermits], "a").Err())
 		if !r.try(l, 10) || r.release(l, 4) != 4 || r.free(l) != 4 {
-			t.Error("wrong types in keys that are not used stand in the way")
+			t.Error("wrong types in keys that are not used have an effect")
 		}
 	})
 }

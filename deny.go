@@ -6,31 +6,35 @@ import (
 	"time"
 )
 
-// deny.go remembers refusals: until the moment that a refusal named, asking for as much again is in vain, unless somebody
-// changes the limiter. It knows nothing of calls.
+// The deny cache: refusals that hold until a known time. Until then a call for as many permits is refused again, unless
+// a client changes the limiter.
 
-// denials are what a client remembers, by the name of the configuration key.
-type denials struct {
-	mu      sync.RWMutex
-	all     map[string]*denial
-	changes atomic.Int64 // how often something was forgotten, since a limiter was changed here
+// A denyCache holds the refusals that a client knows.
+type denyCache struct {
+	mu      sync.RWMutex       // guards all
+	all     map[string]*denial // by the name of the configuration key
+	changes atomic.Int64       // number of calls of forget
 }
 
-// A denial is one refusal. It holds for whoever asks for as many permits, or more.
+// A denial is one refusal. It holds for requests for as many permits or more, if their limiter does not enforce another
+// rate. It does not change once it is in the cache, but for the count of requests.
 type denial struct {
-	n           int64
-	limit, left int64
-	free        time.Time // when n permits are free, by the client's clock
-	reset       time.Time // when all are
-	answered    *atomic.Int64
+	n           int64 // permits asked for
+	limit, left int64 // rate, and permits that were free
+	interval    time.Duration
+	enforced    Rate          // the rate that the limiter of the refused request enforces (WithEnforcedRate); zero: none
+	free        time.Time     // when n permits are free, by the client's clock
+	reset       time.Time     // when all permits are free
+	answered    *atomic.Int64 // requests refused from the cache since the last collect
 }
 
-// answer gives the refusal of a request that is in vain.
-func (d *denials) answer(name string, n int64, now time.Time) (Result, bool) {
+// answer returns the refusal that holds for a request for n permits, if there is one. A limiter that enforces a rate
+// asks Redis until a refusal under that rate is known, because its call may change the stored rate.
+func (d *denyCache) answer(name string, n int64, now time.Time, s *settings) (Result, bool) {
 	d.mu.RLock()
 	known := d.all[name]
 	d.mu.RUnlock()
-	if known == nil || n < known.n || n > known.limit || !now.Before(known.free) {
+	if known == nil || n < known.n || n > known.limit || !now.Before(known.free) || s.enforced && s.rate != known.enforced {
 		return Result{}, false
 	}
 	known.answered.Add(1)
@@ -39,13 +43,24 @@ func (d *denials) answer(name string, n int64, now time.Time) (Result, bool) {
 	}, true
 }
 
-// remember notes a refusal, where no smaller one holds; unless a limiter was changed since changes were counted. It keeps
-// no more names than size.
-func (d *denials) remember(size int, name string, refusal denial, now time.Time, changes int64) {
+// learn drops a refusal under another rate than that of a reply.
+func (d *denyCache) learn(name string, rate int64, interval time.Duration) {
+	d.mu.RLock()
+	known := d.all[name]
+	d.mu.RUnlock()
+	if known != nil && (known.limit != rate || known.interval != interval) {
+		d.forget(name)
+	}
+}
+
+// remember stores a refusal, unless one of fewer permits holds for the same requests, or forget was called since
+// changes was read. It keeps at most size names.
+func (d *denyCache) remember(size int, name string, refusal denial, now time.Time, changes int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	known := d.all[name]
-	if d.changes.Load() != changes || known != nil && known.n < refusal.n && now.Before(known.free) {
+	if d.changes.Load() != changes ||
+		known != nil && known.n < refusal.n && now.Before(known.free) && known.enforced == refusal.enforced {
 		return
 	}
 	if known != nil {
@@ -62,8 +77,8 @@ func (d *denials) remember(size int, name string, refusal denial, now time.Time,
 	d.all[name] = &refusal
 }
 
-// evict forgets, of a few refusals, the one that holds least long.
-func (d *denials) evict() {
+// evict removes, of up to eight refusals, the one that ends first. d.mu is held.
+func (d *denyCache) evict() {
 	const few = 8
 	looked, first := 0, ""
 	for name, known := range d.all {
@@ -77,8 +92,8 @@ func (d *denials) evict() {
 	delete(d.all, first)
 }
 
-// forget drops what is known of a limiter, since it has changed; of all with "".
-func (d *denials) forget(name string) {
+// forget drops the refusal of a limiter, because the limiter has changed; with "" those of all.
+func (d *denyCache) forget(name string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.changes.Add(1)
@@ -89,8 +104,8 @@ func (d *denials) forget(name string) {
 	}
 }
 
-// collect tells how many requests were answered since it was asked last.
-func (d *denials) collect(name string) int {
+// collect returns how many requests were refused from the cache since the last call of collect.
+func (d *denyCache) collect(name string) int {
 	d.mu.RLock()
 	known := d.all[name]
 	d.mu.RUnlock()

@@ -7,9 +7,11 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// refused asks by Allow and checks that it is refused for a time.
+// refused calls Allow and checks that it refuses, with the given RetryAfter.
 func (b *bubble) refused(l *Limiter, n int64, wait time.Duration) {
 	b.t.Helper()
 	result, err := l.Allow(b.t.Context(), n)
@@ -18,7 +20,7 @@ func (b *bubble) refused(l *Limiter, n int64, wait time.Duration) {
 	}
 }
 
-// asks checks how many calls to Redis something takes.
+// asks checks how many calls to Redis do makes.
 func (p *process) asks(what string, want int64, do func()) {
 	p.t.Helper()
 	before := p.wire.scripts.Load()
@@ -28,7 +30,7 @@ func (p *process) asks(what string, want int64, do func()) {
 	}
 }
 
-func TestDenyCacheAnswersInVainWithoutRedis(t *testing.T) {
+func TestDenyCacheRefusesWithoutRedis(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
 		l := p.RateLimiter("l", WithRate(PerSecond(10)), WithDenyCache(5))
@@ -71,7 +73,7 @@ func TestDenyCacheAnswersInVainWithoutRedis(t *testing.T) {
 	})
 }
 
-// A smaller refusal counts for more than a bigger one, which does not push it out.
+// A refusal of fewer permits covers more requests, so one of more permits does not replace it.
 func TestDenyCacheKeepsTheSmallerRefusal(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
@@ -92,7 +94,16 @@ func TestDenyCacheForgetsWhatChangesHere(t *testing.T) {
 			_, err := l.UpdateRate(ctx, PerSecond(20), KeepState())
 			return err
 		},
-		"Delete": func(ctx context.Context, l *Limiter) error { _, err := l.Delete(ctx); return err },
+		"Delete":   func(ctx context.Context, l *Limiter) error { _, err := l.Delete(ctx); return err },
+		"Rename":   func(ctx context.Context, l *Limiter) error { return l.Rename(ctx, "other") },
+		"RenameNX": func(ctx context.Context, l *Limiter) error { _, err := l.RenameNX(ctx, "other"); return err },
+		"Expire":   func(ctx context.Context, l *Limiter) error { _, err := l.Expire(ctx, 0); return err },
+		"ExpireAt": func(ctx context.Context, l *Limiter) error { _, err := l.ExpireAt(ctx, time.Unix(1, 0)); return err },
+		"Reset":    func(ctx context.Context, l *Limiter) error { _, err := l.Reset(ctx); return err },
+		"WithEnforcedRate": func(ctx context.Context, l *Limiter) error {
+			_, err := l.Client().RateLimiter("l", WithEnforcedRate(PerSecond(20))).TryAcquire(ctx, 1)
+			return err
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bubble) {
@@ -125,20 +136,124 @@ func TestDenyCacheForgetsWhatChangesHere(t *testing.T) {
 	}
 }
 
-// Who is refused since others wait in line may be served as soon as they have left.
-func TestDenyCacheDoesNotKnowTheLine(t *testing.T) {
+// A request that was refused because of waiting callers may be served as soon as they have left.
+func TestDenyCacheIgnoresTheQueue(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
 		l := p.RateLimiter("l", WithRate(PerSecond(10)), WithDenyCache(5))
 		b.granted("the first", b.try(l, 8), 0)
 		waiting := b.acquire(l, 5)
 		if result, err := l.Allow(t.Context(), 1); err != nil || result.Allowed {
-			t.Errorf("behind the line: %+v, %v", result, err)
+			t.Errorf("behind the queue: %+v, %v", result, err)
 		}
 		waiting.end()
 		synctest.Wait()
-		b.granted("once the line is empty", b.try(l, 1), 0)
+		b.granted("once the queue is empty", b.try(l, 1), 0)
 	})
+}
+
+// A refusal under one rate does not count for a handle that enforces another one, for example when a customer's plan
+// changes.
+func TestDenyCacheCallsRedisForAnotherEnforcedRate(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		c := NewClient(s.Client(), patient)
+		small := c.RateLimiter("l", WithEnforcedRate(PerHour(2)), WithDenyCache(5))
+		big := c.RateLimiter("l", WithEnforcedRate(Rate{Permits: 2, Interval: 100 * ms}), WithDenyCache(5))
+		mustAllow(t, small, 2, true)
+		mustAllow(t, small, 1, false)
+		time.Sleep(200 * ms)
+		mustAllow(t, small, 1, false)
+		mustAllow(t, big, 1, true)
+	})
+}
+
+// Once a refusal under the handle's own rate is cached, an enforcing handle calls Redis no more often than others.
+func TestDenyCacheServesHandlesThatEnforceOneRate(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		enforcing := p.RateLimiter("l", WithEnforcedRate(PerSecond(10)), WithDenyCache(5))
+		plain := p.RateLimiter("l", WithDenyCache(5))
+		b.granted("the first", b.try(enforcing, 8), 0)
+		p.asks("the refusal of the plain one", 1, func() { b.refused(plain, 3, time.Second) })
+		p.asks("the refusal of the enforcing one", 1, func() { b.refused(enforcing, 5, time.Second) })
+		p.asks("once both are known", 0, func() { b.refused(enforcing, 5, time.Second); b.refused(plain, 6, time.Second) })
+	})
+}
+
+// Any reply with another rate than that of a cached refusal removes the refusal.
+func TestDenyCacheForgetsARateThatIsNotInForce(t *testing.T) {
+	for name, look := range map[string]func(context.Context, *Limiter) error{
+		"Allow":            func(ctx context.Context, l *Limiter) error { _, err := l.Allow(ctx, 1); return err },
+		"AcquireUpTo":      func(ctx context.Context, l *Limiter) error { _, err := l.AcquireUpTo(ctx, 1); return err },
+		"AllowAll":         func(ctx context.Context, l *Limiter) error { _, err := l.Client().AllowAll(ctx, 1, l); return err },
+		"AvailablePermits": func(ctx context.Context, l *Limiter) error { _, err := l.AvailablePermits(ctx); return err },
+		"Config":           func(ctx context.Context, l *Limiter) error { _, err := l.Config(ctx); return err },
+		"State":            func(ctx context.Context, l *Limiter) error { _, err := l.State(ctx); return err },
+		"Glance":           func(ctx context.Context, l *Limiter) error { _, _, err := l.Glance(ctx); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				c := NewClient(s.Client(), patient)
+				l := c.RateLimiter("l", WithRate(PerHour(10)), WithDenyCache(5))
+				mustAllow(t, l, 8, true)
+				mustAllow(t, l, 3, false)
+				elsewhere := NewClient(s.Client(), patient).RateLimiter("l")
+				if err := elsewhere.SetRate(t.Context(), PerHour(100), KeepState()); err != nil {
+					t.Fatal(err)
+				}
+				mustAllow(t, l, 3, false) // no reply had the new rate yet
+				if err := look(t.Context(), c.RateLimiter("l")); err != nil {
+					t.Fatal(err)
+				}
+				mustAllow(t, l, 3, true)
+			})
+		})
+	}
+}
+
+// A cached refusal lasts no longer than the limiter, and its RetryAfter ends no later.
+func TestDenyCacheEndsWithTheLimiter(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		l := NewClient(s.Client(), patient).RateLimiter("l", WithRate(PerHour(1)), WithDenyCache(5))
+		mustAllow(t, l, 1, true)
+		mustAllow(t, l, 1, false)
+		const life = 500 * ms
+		if set, err := l.Expire(t.Context(), life); !set || err != nil {
+			t.Fatal(set, err)
+		}
+		if r, err := l.Allow(t.Context(), 1); err != nil || !r.Allowed && max(r.RetryAfter, r.ResetAfter) > life+ms {
+			t.Errorf("%+v, %v", r, err)
+		}
+		soon(t, "the end of the limiter", func() bool {
+			r, err := l.Allow(t.Context(), 1)
+			return err == nil && r.Allowed
+		})
+	})
+}
+
+// Permits that are free but reserved for waiting callers are not cached as used.
+func TestDenyCacheSkipsPermitsLeftToOthers(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		useScript(t, acquireScript.sha)
+		l := p.RateLimiter("l", WithRate(PerSecond(1)), WithDenyCache(5))
+		b.granted("the first", b.try(l, 1), 0)
+		waiting := b.acquire(l, 1)
+		b.sleepTo(1050 * ms) // the permit returned at 1 s, and is left to Redisson until 1.15 s
+		p.wire.there.Store(int64(ms))
+		b.refused(l, 1, 99*ms)
+		p.wire.there.Store(0)
+		waiting.end()
+		synctest.Wait()
+		b.granted("once no caller waits", b.try(l, 1), 1051*ms)
+	})
+}
+
+func mustAllow(t *testing.T, l *Limiter, n int64, want bool) {
+	t.Helper()
+	if r, err := l.Allow(t.Context(), n); err != nil || r.Allowed != want {
+		t.Fatalf("Allow(%d): %+v, %v, expected %v", n, r, err, want)
+	}
 }
 
 func TestDenyCacheIsBounded(t *testing.T) {
@@ -149,17 +264,17 @@ func TestDenyCacheIsBounded(t *testing.T) {
 			b.granted("the only one", b.try(l, 1), 0)
 			b.refused(l, 1, time.Hour)
 			p.asks("the last name", 0, func() { b.refused(l, 1, time.Hour) })
-			if known := len(p.denials.all); known > 10 {
+			if known := len(p.denyCache.all); known > 10 {
 				t.Fatalf("%d names are known", known)
 			}
 		}
-		if known := len(p.denials.all); known != 10 {
+		if known := len(p.denyCache.all); known != 10 {
 			t.Errorf("%d names are known", known)
 		}
 	})
 }
 
-func TestObserverCountsRememberedRefusals(t *testing.T) {
+func TestObserverCountsDenyCacheHits(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		log := &log{}
 		p := b.process(WithObserver(log))
@@ -173,7 +288,7 @@ func TestObserverCountsRememberedRefusals(t *testing.T) {
 		b.refused(l, 1, time.Second)
 		var remembered []int
 		for _, f := range log.all() {
-			remembered = append(remembered, f.Remembered)
+			remembered = append(remembered, f.DenyCacheHits)
 		}
 		if want := []int{0, 0, 7, 0}; fmt.Sprint(remembered) != fmt.Sprint(want) {
 			t.Errorf("%v refusals were remembered, expected %v", remembered, want)

@@ -10,8 +10,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// The examples run on an embedded server whose clock stands still until they move it. A program has a redis client, and
-// the rest is the same:
+// The examples run on an embedded server whose clock stands still until they move it. A program uses a redis client
+// instead; the rest is the same:
 //
 //	client := rratelimiter.NewClient(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
 
@@ -40,7 +40,7 @@ func Example() {
 	// true 1 <nil>
 }
 
-// A service tells its callers when to come back.
+// A service returns to its callers when to retry.
 func ExampleLimiter_Allow() {
 	server := limittest.Start()
 	defer server.Close()
@@ -87,7 +87,7 @@ func ExampleLimiter_TryAcquire() {
 	// false try to acquire from "mails": rratelimiter: requested permits exceed the rate: 4
 }
 
-// When the permits can't be free in time, the answer comes at once.
+// If the permits cannot be free in time, it returns at once.
 func ExampleLimiter_TryAcquireTimeout() {
 	server := limittest.Start()
 	defer server.Close()
@@ -150,10 +150,10 @@ func ExampleLimiter_Release() {
 
 	limiter := server.Client().RateLimiter("calls", rratelimiter.WithRate(rratelimiter.PerHour(10)))
 	fmt.Println(limiter.TryAcquire(ctx, 8))
-	// Five of the calls were not made after all.
+	// Five of the calls were not made.
 	fmt.Println(limiter.Release(ctx, 5))
 	fmt.Println(limiter.AvailablePermits(ctx))
-	// No more than what is in use comes back.
+	// No more permits than are in use are given back.
 	fmt.Println(limiter.Release(ctx, 5))
 	// Output:
 	// true <nil>
@@ -170,11 +170,11 @@ func ExampleLimiter_SetRate() {
 	limiter := server.Client().RateLimiter("calls", rratelimiter.WithRate(rratelimiter.PerHour(10)))
 	fmt.Println(limiter.TryAcquire(ctx, 8))
 
-	// What was granted in this hour counts against the new rate.
+	// Permits granted in this hour count against the new rate.
 	fmt.Println(limiter.SetRate(ctx, rratelimiter.PerHour(20), rratelimiter.KeepState()))
 	fmt.Println(limiter.AvailablePermits(ctx))
 
-	// Without KeepState it is forgotten.
+	// Without KeepState they do not.
 	fmt.Println(limiter.SetRate(ctx, rratelimiter.PerHour(20)))
 	fmt.Println(limiter.AvailablePermits(ctx))
 	// Output:
@@ -185,7 +185,7 @@ func ExampleLimiter_SetRate() {
 	// 20 <nil>
 }
 
-// A request has to fit the limit of its user and that of the service. When one refuses, none counts.
+// A request must fit both the user's limit and the service's limit. If one refuses, neither counts.
 func ExampleClient_AllowAll() {
 	server := limittest.Start()
 	defer server.Close()
@@ -235,7 +235,7 @@ func ExamplePackRecord() {
 	// 08 47 6f 41 42 43 44 45 46 05 00 00 00 <nil>
 }
 
-// Records are read whichever Redisson wrote them.
+// UnpackRecord reads records of every Redisson release.
 func ExampleUnpackRecord() {
 	for _, member := range []string{
 		"\x10ABCDEFGHIJKLMNOP\x02\x00\x00\x00",                     // Redisson 3.21.0 and later
@@ -253,7 +253,7 @@ func ExampleUnpackRecord() {
 	// ABCD 2 <nil>
 }
 
-// A limiter sets its own rate where none is; a rate that is there wins.
+// A limiter sets its own rate if there is none; an existing rate stays.
 func ExampleWithRate() {
 	server := limittest.Start()
 	defer server.Close()
@@ -303,10 +303,10 @@ func ExampleLimiter_State() {
 	// consistent true
 }
 
-// A watcher passes on what happens. It is called after the callers got their answers.
-type watcher chan rratelimiter.FlightInfo
+// A watcher forwards each call. It is called after the callers got their results.
+type watcher chan rratelimiter.CallInfo
 
-func (w watcher) Flight(info rratelimiter.FlightInfo) { w <- info }
+func (w watcher) Call(info rratelimiter.CallInfo) { w <- info }
 
 func ExampleObserver() {
 	server := limittest.Start()
@@ -329,10 +329,10 @@ func ExampleObserver() {
 	// orders granted 0 denied 1 permits 0
 }
 
-// Slow tells who was blocked for long. It is no more than an Observer that sees requests, too.
+// slow reports requests that were blocked for long. It is an Observer that also implements RequestObserver.
 type slow struct{ than time.Duration }
 
-func (slow) Flight(rratelimiter.FlightInfo) {}
+func (slow) Call(rratelimiter.CallInfo) {}
 
 func (s slow) Request(_ context.Context, info rratelimiter.RequestInfo) {
 	if info.Latency >= s.than {

@@ -8,24 +8,27 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// expire.go is about the life time of a limiter: of all its keys together, other clients' PerClient state excepted.
+// expire.go sets and reads the TTL of a limiter: of all its keys together, except the PerClient state of other clients.
 
-// An ExpireCondition says when a new life time is set. At most one can be given. They work on every server, also on those
-// before 7.0, whose PEXPIRE has none.
+// An ExpireCondition makes a new TTL depend on the present one. At most one condition can be given. Conditions work on
+// every server, also before Redis 7.0, whose PEXPIRE has none.
 type ExpireCondition int
 
 // The conditions, with Redisson's methods.
 const (
-	IfNotSet  ExpireCondition = iota + 1 // it has no life time yet (expireIfNotSet)
-	IfSet                                // it has one (expireIfSet)
-	IfGreater                            // it has one, and the new one ends later (expireIfGreater)
-	IfLess                               // it has none, or the new one ends earlier (expireIfLess)
+	IfNotSet  ExpireCondition = iota + 1 // there is no TTL (expireIfNotSet)
+	IfSet                                // there is a TTL (expireIfSet)
+	IfGreater                            // there is a TTL, and the new one ends later (expireIfGreater)
+	IfLess                               // there is no TTL, or the new one ends earlier (expireIfLess)
 )
 
-// Expire sets the time after which the limiter is gone, rounded up to whole milliseconds, and tells whether it did: not
-// without a limiter, nor when a condition is not met (Redisson: expire). Acquiring gives the state the same life time. A
-// time that is not positive removes the limiter now. Two conditions, or an unknown one, are ErrInvalidOption. Where the
-// answer did not arrive the error is ErrOutcomeUnknown.
+// Expire sets the time after which the limiter is removed, rounded up to whole milliseconds (Redisson: expire). It
+// returns whether the TTL was set: false if there is no limiter or the condition is not met. A ttl of zero or less
+// removes the limiter now. State that later grants create gets the same TTL. Keys of another Redis type belong to
+// another program and keep their TTL.
+//
+// More than one condition, or an unknown one, is ErrInvalidOption. If the reply was lost, the error is
+// ErrOutcomeUnknown.
 func (l *Limiter) Expire(ctx context.Context, ttl time.Duration, cond ...ExpireCondition) (bool, error) {
 	ms := ttl.Milliseconds()
 	if ttl > 0 && ttl%time.Millisecond > 0 {
@@ -34,11 +37,11 @@ func (l *Limiter) Expire(ctx context.Context, ttl time.Duration, cond ...ExpireC
 	return l.expire(ctx, "PEXPIRE", ms, cond)
 }
 
-// ExpireAt sets the time at which the limiter is gone, rounded down to whole milliseconds, and tells whether it did
-// (Redisson: expireAt). A time that has passed removes the limiter now; one more than 31,000 years away is taken for that
-// long. See Expire.
+// ExpireAt sets the time at which the limiter is removed, rounded down to whole milliseconds, and returns whether it
+// was set (Redisson: expireAt). A time in the past removes the limiter now; a time after 1e15 ms since the epoch (more
+// than 31,000 years) counts as that time. Conditions and errors are those of Expire.
 func (l *Limiter) ExpireAt(ctx context.Context, t time.Time, cond ...ExpireCondition) (bool, error) {
-	const last = 1e15 // ms since the epoch; what scripts count with exactly
+	const last = 1e15 // ms since the epoch; Lua numbers are exact up to here
 	ms := t.UnixMilli()
 	if t.After(time.UnixMilli(last)) {
 		ms = last
@@ -48,8 +51,8 @@ func (l *Limiter) ExpireAt(ctx context.Context, t time.Time, cond ...ExpireCondi
 	return l.expire(ctx, "PEXPIREAT", ms, cond)
 }
 
-// ClearExpire lets the limiter live for ever, and tells whether it had a life time before (Redisson: clearExpire). A rate
-// with KeepAlive sets one again when it is next used. This client's PerClient state still leaves once it is of no use.
+// ClearExpire removes the TTL, and returns whether there was one (Redisson: clearExpire). A rate with KeepAlive sets
+// one again at its next use. This client's PerClient state keeps a TTL, and expires once it is no longer needed.
 func (l *Limiter) ClearExpire(ctx context.Context) (bool, error) {
 	return l.expire(ctx, "PERSIST", 0, nil)
 }
@@ -61,14 +64,15 @@ func (l *Limiter) expire(ctx context.Context, command string, ms int64, cond []E
 	}
 	var reply []int64
 	if err == nil {
-		sent := new(trail)
-		twice := condition == "" && command != "PERSIST" && ms > 0 // else the second answer may be another one
-		reply, err = within(ctx, l.client, func(ctx context.Context) ([]int64, error) {
+		sent := new(attempts)
+		twice := condition == "" && command != "PERSIST" && ms > 0 // else a second execution may reply differently
+		reply, err = within(ctx, l, func(ctx context.Context) ([]int64, error) {
+			defer l.changed()
 			return l.client.run(ctx, sent, expireScript, twice, l.keys(), command, ms, condition)
 		})
 		err = sent.outcome(err)
 	}
-	return err == nil && reply[0] == 1, wrap("set the life time of", l.name, err)
+	return err == nil && reply[0] == 1, wrap("set the TTL of", l.name, err)
 }
 
 func conditionOf(cond []ExpireCondition) (string, error) {
@@ -84,14 +88,14 @@ func conditionOf(cond []ExpireCondition) (string, error) {
 	return names[cond[0]], nil
 }
 
-// TTL tells how long the limiter still lives; 0 means for ever (Redisson: remainTimeToLive). Without a limiter the error
-// is ErrNotInitialized.
+// TTL returns the time after which the limiter is removed; 0 means never (Redisson: remainTimeToLive). Without a
+// limiter the error is ErrNotInitialized.
 func (l *Limiter) TTL(ctx context.Context) (time.Duration, error) {
-	const operation = "read the life time of"
+	const operation = "read the TTL of"
 	if l.err != nil {
 		return 0, wrap(operation, l.name, l.err)
 	}
-	ms, err := within(ctx, l.client, func(ctx context.Context) (int64, error) {
+	ms, err := within(ctx, l, func(ctx context.Context) (int64, error) {
 		cmd := redis.NewIntCmd(ctx, "pttl", l.keyNames[keyConfig])
 		err := l.client.process(ctx, cmd)
 		return cmd.Val(), err

@@ -20,19 +20,20 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/hook"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
 var errRefused = &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 
-// fail lets all commands fail from now on, until the returned function is called.
+// fail makes all commands fail from now on, until the returned function is called.
 func (w *wire) fail(err error) (mend func()) {
 	w.fault.Store(&err)
 	return func() { w.fault.Store(nil) }
 }
 
-// mustAllow asks by Allow and checks what it brings.
+// mustAllow calls Allow and checks its result.
 func (b *bubble) mustAllow(what string, l *Limiter, n int64, want Result) {
 	b.t.Helper()
 	if got, err := l.Allow(b.t.Context(), n); err != nil || got != want {
@@ -46,7 +47,7 @@ func TestFallbackGrantsItsPartOfTheRate(t *testing.T) {
 		l := p.RateLimiter("l", WithRate(PerSecond(10)), WithFallback(0.5))
 		b.mustAllow("by Redis", l, 7, Result{Allowed: true, Limit: 10, Remaining: 3, ResetAfter: time.Second})
 		mend := p.wire.fail(errRefused)
-		full := 1100 * ms // by tenths, permits return up to one late
+		full := 1100 * ms // permits return up to a tenth of the interval late
 		b.mustAllow("by the process", l, 3, Result{Allowed: true, Limit: 5, Remaining: 2, ResetAfter: full})
 		b.mustAllow("too much for now", l, 3, Result{Limit: 5, Remaining: 2, RetryAfter: full, ResetAfter: full})
 		b.mustAllow("the rest", l, 2, Result{Allowed: true, Limit: 5, ResetAfter: full})
@@ -67,16 +68,17 @@ func TestFallbackGrantsItsPartOfTheRate(t *testing.T) {
 		}), full-1)
 		mend()
 		b.sleepTo(1200 * ms)
-		b.granted("who sees to it that Redis is asked", b.try(l, 5), 1200*ms)
+		b.granted("the caller that makes a call to Redis", b.try(l, 5), 1200*ms)
 		b.sleepTo(3 * time.Second)
 		b.mustAllow("by Redis again", l, 10, Result{Allowed: true, Limit: 10, ResetAfter: time.Second})
-		if deputies := len(p.deputies.all); deputies != 0 {
-			t.Errorf("%d limiters are remembered", deputies)
+		if states := len(p.localLimiters.all); states != 0 {
+			t.Errorf("%d limiters are kept", states)
 		}
 	})
 }
 
-// Whatever callers ask, however often Redis comes and goes: no interval holds more of the process's own grants than its part.
+// With every method, and however often Redis fails and recovers, no interval holds more of the process's own grants
+// than its fraction of the rate.
 func TestFallbackNeverGrantsMoreThanItsPart(t *testing.T) {
 	for _, of := range []struct {
 		rate     Rate
@@ -134,7 +136,7 @@ func TestFallbackNeverGrantsMoreThanItsPart(t *testing.T) {
 				}
 				cancel()
 				look()
-				if most, at := window.LargestAt(grants, of.interval, 1); most > of.part || most == 0 {
+				if most, at := window.Largest(grants, of.interval); most > of.part || most == 0 {
 					t.Errorf("%d permits within %v from %v on, of %d", most, of.interval, at.Sub(b.start), of.part)
 				}
 				if sum < 10 {
@@ -145,7 +147,7 @@ func TestFallbackNeverGrantsMoreThanItsPart(t *testing.T) {
 	}
 }
 
-// A server that hangs costs those a call's time who come before that is known, and nobody else.
+// A server that hangs delays callers until that is detected, half a second at most; afterwards no caller is delayed.
 func TestFallbackFromAServerThatHangs(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process(WithCallTimeout(time.Second))
@@ -157,14 +159,15 @@ func TestFallbackFromAServerThatHangs(t *testing.T) {
 		b.granted("before", b.try(l, 1), 0)
 		resume := p.wire.hang()
 		first := b.try(l, 1)
-		b.sleepTo(600 * ms)
+		b.sleepTo(300 * ms)
 		behind, waiting := b.try(l, 1), b.acquire(l, 1)
-		b.sleepTo(999 * ms)
+		b.sleepTo(499 * ms)
 		b.waits("the first", first)
+		b.sleepTo(500 * ms)
+		b.granted("the first", first, 500*ms)
+		b.granted("the caller that waited behind it", behind, 500*ms)
+		b.granted("the one queued behind it", waiting, 500*ms)
 		b.sleepTo(time.Second)
-		b.granted("the first", first, time.Second)
-		b.granted("who waited behind it", behind, time.Second)
-		b.granted("who stood in line behind it", waiting, time.Second)
 		asked := p.wire.scripts.Load()
 		for at := time.Second; at < 20*time.Second; at += 10 * ms {
 			b.sleepTo(at)
@@ -176,15 +179,15 @@ func TestFallbackFromAServerThatHangs(t *testing.T) {
 			}
 			if at == 2*time.Second { // the hour's permits must last
 				for _, l := range limiters {
-					p.deputies.untake(l, 1000)
+					p.localLimiters.untake(l, 1000)
 				}
 			}
-			p.deputies.untake(l, 1)
-			p.deputies.untake(limiters[1], 1)
-			p.deputies.untake(limiters[2], 1)
+			p.localLimiters.untake(l, 1)
+			p.localLimiters.untake(limiters[1], 1)
+			p.localLimiters.untake(limiters[2], 1)
 		}
 		if asked = p.wire.scripts.Load() - asked; asked < 8 || asked > 15 {
-			t.Errorf("Redis was asked %d times meanwhile", asked)
+			t.Errorf("Redis was called %d times in between", asked)
 		}
 		resume()
 		b.sleepTo(22 * time.Second)
@@ -193,12 +196,12 @@ func TestFallbackFromAServerThatHangs(t *testing.T) {
 			b.granted("afterwards", b.try(l, 1), 22*time.Second)
 		}
 		if asked = p.wire.scripts.Load() - before; asked < 3 {
-			t.Errorf("afterwards Redis was asked %d times", asked)
+			t.Errorf("afterwards Redis was called %d times", asked)
 		}
 	})
 }
 
-// One call that is lost does not make a server unreachable that answered a later one.
+// One lost call does not make a server count as away that answered a later call.
 func TestFallbackIsForTheLostCallAlone(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		o := &log{}
@@ -241,20 +244,20 @@ func TestFallbackToNothing(t *testing.T) {
 				t.Fatalf("at %v: %+v, %v", at, result, err)
 			}
 		}
-		b.waits("who stands in line", waiting)
-		b.ended("who waits a while", b.tryFor(l, 1, ms), false, 4900*ms)
+		b.waits("the one in the queue", waiting)
+		b.ended("the caller that waits a while", b.tryFor(l, 1, ms), false, 4900*ms)
 		mend()
 		b.sleepTo(6 * time.Second)
 		if synctest.Wait(); !waiting.ended.Load() || !waiting.ok || waiting.at > 6*time.Second {
-			t.Errorf("who stood in line: %v, %v at %v", waiting.ok, waiting.err, waiting.at)
+			t.Errorf("the one in the queue: %v, %v at %v", waiting.ok, waiting.err, waiting.at)
 		}
-		if len(p.deputies.all) != 0 {
+		if len(p.localLimiters.all) != 0 {
 			t.Error("a limiter is remembered without a need")
 		}
 	})
 }
 
-// When nobody has asked for a while, nothing is known of Redis: whoever comes then asks it.
+// After a while without requests the state of the node is forgotten: the next request calls Redis.
 func TestFallbackAfterASilence(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
@@ -267,8 +270,8 @@ func TestFallbackAfterASilence(t *testing.T) {
 	})
 }
 
-// A deny cache holds what Redis refused, not what the process did.
-func TestFallbackIsNotRememberedAsADenial(t *testing.T) {
+// The deny cache holds refusals by Redis, not those by the process.
+func TestFallbackIsNotCachedAsADenial(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
 		l := p.RateLimiter("l", WithRate(PerHour(10)), WithFallback(0.5), WithDenyCache(5))
@@ -281,8 +284,8 @@ func TestFallbackIsNotRememberedAsADenial(t *testing.T) {
 	})
 }
 
-// Callers wait in the same line, in order; only who can't be served by the process lets others pass.
-func TestFallbackServesTheLine(t *testing.T) {
+// Callers wait in the same queue, in order. Only a request for more than the process can grant lets others pass.
+func TestFallbackServesTheQueue(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
 		l := p.RateLimiter("l", WithRate(PerSecond(10)), WithFallback(0.4))
@@ -292,17 +295,17 @@ func TestFallbackServesTheLine(t *testing.T) {
 		b.granted("the first", first, 0)
 		b.waits("the second", second)
 		b.waits("the third, behind it", third)
-		b.ended("who only tries, behind them", b.try(l, 1), false, 0)
+		b.ended("the caller that only tries, behind them", b.try(l, 1), false, 0)
 		b.sleepTo(1099 * ms)
 		b.waits("the second", second)
 		b.sleepTo(1100 * ms)
 		b.granted("the second", second, 1100*ms)
 		b.granted("the third", third, 1100*ms)
-		b.waits("who wants more than the part", big)
+		b.waits("the caller that wants more than the fraction", big)
 		mend()
 		b.sleepTo(3 * time.Second)
 		if !big.ended.Load() || !big.ok {
-			t.Errorf("who wants more than the part: %v, %v, although Redis is back", big.ok, big.err)
+			t.Errorf("the caller that wants more than the fraction: %v, %v, although Redis is back", big.ok, big.err)
 		}
 	})
 }
@@ -350,19 +353,19 @@ func TestFallbackOfAcquireUpToAndAllowAll(t *testing.T) {
 	})
 }
 
-// The rate that counts is the one that Redis told last.
-func TestFallbackKnowsTheLastRate(t *testing.T) {
+// The rate of the latest reply counts.
+func TestFallbackUsesTheLastRate(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		if err := p.RateLimiter("told").SetRate(t.Context(), PerSecond(100)); err != nil {
+		if err := p.RateLimiter("learned").SetRate(t.Context(), PerSecond(100)); err != nil {
 			t.Fatal(err)
 		}
-		told := p.RateLimiter("told", WithRate(PerSecond(10)), WithFallback(0.5))
-		without := p.RateLimiter("told", WithFallback(0.2))
-		b.granted("a call", b.try(told, 1), 0)
+		learned := p.RateLimiter("learned", WithRate(PerSecond(10)), WithFallback(0.5))
+		without := p.RateLimiter("learned", WithFallback(0.2))
+		b.granted("a call", b.try(learned, 1), 0)
 		mend := p.wire.fail(errRefused)
 		full := 1100 * ms
-		b.mustAllow("the rate that was told", told, 1, Result{Allowed: true, Limit: 50, Remaining: 49, ResetAfter: full})
+		b.mustAllow("the rate of the last reply", learned, 1, Result{Allowed: true, Limit: 50, Remaining: 49, ResetAfter: full})
 		b.mustAllow("another handle", without, 1, Result{Allowed: true, Limit: 20, Remaining: 18, ResetAfter: full})
 		b.mustAllow("its own rate", p.RateLimiter("other", WithRate(PerSecond(10)), WithFallback(0.5)), 1,
 			Result{Allowed: true, Limit: 5, Remaining: 4, ResetAfter: full})
@@ -375,20 +378,20 @@ func TestFallbackKnowsTheLastRate(t *testing.T) {
 		}
 		mend()
 		b.sleepTo(5 * time.Second)
-		if err := told.SetRate(t.Context(), PerSecond(10)); err != nil {
+		if err := learned.SetRate(t.Context(), PerSecond(10)); err != nil {
 			t.Fatal(err)
 		}
-		for i := range 20 { // whoever comes next learns the rate, and forgets what has expired
+		for i := range 20 { // the next call learns the rate, and drops expired budgets
 			b.sleepTo(5*time.Second + time.Duration(i)*100*ms)
-			b.granted("afterwards", b.try(told, 1), 5*time.Second+time.Duration(i)*100*ms)
+			b.granted("afterwards", b.try(learned, 1), 5*time.Second+time.Duration(i)*100*ms)
 		}
-		if len(p.deputies.all) != 0 {
-			t.Errorf("%d limiters are remembered", len(p.deputies.all))
+		if len(p.localLimiters.all) != 0 {
+			t.Errorf("%d limiters are kept", len(p.localLimiters.all))
 		}
 	})
 }
 
-// What Redis answers is never overruled, but for answers that it can't serve anybody now.
+// Replies of Redis are final, except replies that it cannot serve any client now.
 func TestUnreachable(t *testing.T) {
 	server := func(text string) error { return serverError(redisError(text)) }
 	for _, of := range []struct {
@@ -399,7 +402,7 @@ func TestUnreachable(t *testing.T) {
 		{errRefused, true},
 		{io.EOF, true},
 		{fmt.Errorf("read: %w", syscall.ECONNRESET), true},
-		{errLate(time.Second), true},
+		{late(time.Second), true},
 		{os.ErrDeadlineExceeded, true},
 		{redis.ErrPoolTimeout, true},
 		{server("LOADING Redis is loading the dataset in memory"), true},
@@ -412,7 +415,6 @@ func TestUnreachable(t *testing.T) {
 		{server("ERR max number of clients reached"), true},
 		{redis.ErrClosed, false},
 		{notInitialized(1), false},
-		{errContested, false},
 		{server("WRONGTYPE Operation against a key holding the wrong kind of value"), false},
 		{server("OOM command not allowed when used memory > 'maxmemory'."), false},
 		{server("MISCONF Redis is configured to save RDB snapshots"), false},
@@ -431,8 +433,8 @@ type redisError string
 func (e redisError) Error() string { return string(e) }
 func (redisError) RedisError()     {}
 
-// Who looks whether Redis is back changes nothing, whatever is there. The user of README's rule may do it, and a full server
-// does not refuse it; a replica does.
+// The write probe changes nothing, whatever is stored. The ACL user of the README may run it, and a full server accepts
+// it; a replica does not.
 func TestProbe(t *testing.T) {
 	for _, release := range []string{"7.0", "6.2"} {
 		t.Run(release, func(t *testing.T) {
@@ -470,7 +472,7 @@ func TestProbe(t *testing.T) {
 			r.must(r.rdb.ConfigSet(ctx, "maxmemory", "1").Err())
 			before, made := r.dump(), changes()
 			for _, name := range names {
-				if _, err := c.RateLimiter(name).sound(ctx); err != nil {
+				if _, err := c.RateLimiter(name).writeProbe(ctx); err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
@@ -481,7 +483,7 @@ func TestProbe(t *testing.T) {
 			}
 			r.must(r.rdb.ReplicaOf(ctx, "127.0.0.1", "1").Err())
 			for _, name := range names {
-				if _, err := c.RateLimiter(name).sound(ctx); !unreachable(err) {
+				if _, err := c.RateLimiter(name).writeProbe(ctx); !unreachable(err) {
 					t.Errorf("%s, on a replica: %v", name, err)
 				}
 			}
@@ -489,8 +491,8 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// halfCluster is a client of a cluster whose first half of slots is on a server, and the other half on one that is away. Its
-// first look for nodes fails.
+// halfCluster returns a client of a cluster: the first half of the slots is on a server, the other half on one that is
+// away. Its first topology query fails.
 func halfCluster(t *testing.T, s *redistest.Server) *redis.ClusterClient {
 	t.Helper()
 	away := redistest.Nowhere(t)
@@ -511,7 +513,7 @@ func halfCluster(t *testing.T, s *redistest.Server) *redis.ClusterClient {
 	return rdb
 }
 
-// limitersOf gives a limiter on each half.
+// limitersOf returns a limiter on each half.
 func limitersOf(c *Client) (here, away *Limiter) {
 	for i := 0; here == nil || away == nil; i++ {
 		l := c.RateLimiter(fmt.Sprint(i), WithRate(PerHour(1_000_000)), WithFallback(1))
@@ -524,26 +526,27 @@ func limitersOf(c *Client) (here, away *Limiter) {
 	return here, away
 }
 
-// Whether nodes can be found is looked for by that alone, even on behalf of a limiter whose node is away.
+// Until the nodes are found, the topology probe alone decides whether they can be found, even for a limiter whose node
+// is away.
 func TestFallbackUntilNodesAreFound(t *testing.T) {
 	c := NewClient(halfCluster(t, redistest.Embedded(t)), patient)
 	here, away := limitersOf(c)
 	mustTry(t, here, 1, true)
-	if !c.lane.breaker.broken.Load() {
+	if !c.pipeline.breaker.broken.Load() {
 		t.Fatal("a node was found at once")
 	}
 	soon(t, "nodes are found", func() bool {
 		mustTry(t, away, 1, true)
-		return !c.lane.breaker.broken.Load()
+		return !c.pipeline.breaker.broken.Load()
 	})
 	mustTry(t, here, 1, true)
 	if state, err := here.State(t.Context()); err != nil || state.Used != 1 {
-		t.Errorf("%+v, %v, after one call of which Redis knows", state, err)
+		t.Errorf("%+v, %v, after one call that Redis executed", state, err)
 	}
 }
 
-// What is known of the way to a node lasts, though its callers come one by one, and others ask other nodes between.
-func TestFallbackKeepsInMindWhichNodeIsAway(t *testing.T) {
+// The state of a node is kept between single calls, even with calls to other nodes in between.
+func TestFallbackKeepsTheStateOfANode(t *testing.T) {
 	o := &log{}
 	rdb := halfCluster(t, redistest.Embedded(t))
 	if _, err := rdb.MasterForKey(t.Context(), ""); err == nil {
@@ -569,11 +572,11 @@ func TestFallbackKeepsInMindWhichNodeIsAway(t *testing.T) {
 		}
 	}
 	if asked != 1 {
-		t.Errorf("the node that is away was asked %d times on behalf of callers", asked)
+		t.Errorf("the node that is away was called %d times for callers", asked)
 	}
 }
 
-// A halfMoved is a hook that answers scripts on some keys as a node does from which their slot is moving.
+// A halfMoved is a hook that replies to scripts on some keys like a node from which their slot is moving.
 type halfMoved struct{ moving string }
 
 func (halfMoved) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -593,7 +596,7 @@ func (h halfMoved) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 	return next
 }
 
-// A slot that is half moved is no matter of the others on its node.
+// A slot that is being moved does not affect the other slots of its node.
 func TestFallbackOfASlotAlone(t *testing.T) {
 	o := &log{}
 	rdb := redistest.Embedded(t).Client()
@@ -614,14 +617,14 @@ func TestFallbackOfASlotAlone(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	}
-	c.lane.breaker.fail(time.Now(), errRefused)
+	c.pipeline.breaker.fail(time.Now(), errRefused)
 	soon(t, "a node is back whose slot is half moved", func() bool {
 		mustTry(t, moving, 1, true)
-		return !c.lane.breaker.broken.Load()
+		return !c.pipeline.breaker.broken.Load()
 	})
 }
 
-// Errors that are answers come as always, and so does that of a redis client that was closed.
+// Errors in replies are returned as without WithFallback, and so is the error of a closed redis client.
 func TestFallbackLeavesAnswersAlone(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb := s.Client()
@@ -661,8 +664,8 @@ func TestObserverSeesTheFallback(t *testing.T) {
 		for i := range got {
 			got[i].Latency = 0
 		}
-		want := []FlightInfo{
-			{Limiter: "l", Callers: 1, Granted: 1, Permits: 2, Attempts: 1, Fallback: true, Err: errRefused},
+		want := []CallInfo{
+			{Limiter: "l", Callers: 1, Granted: 1, Permits: 2, Attempts: 1, Fallback: true, Err: unavailable{cause: errRefused}},
 			{Limiter: "l", Callers: 1, Granted: 1, Permits: 3, Fallback: true},
 			{Limiter: "l", Callers: 1, Denied: 1, Fallback: true},
 		}
@@ -689,7 +692,7 @@ func TestPart(t *testing.T) {
 	}
 }
 
-// A dead is a server that can't be reached, until it is.
+// A dead is a server that cannot be reached until the test revives it.
 type dead struct {
 	served
 	alive *atomic.Bool
@@ -722,16 +725,16 @@ func (p *deadPile) Exec(ctx context.Context) (cmds []redis.Cmder, err error) {
 	return p.cmds, err
 }
 
-// However many names are asked for while Redis is away, what is remembered is bounded, and is forgotten after an interval.
+// However many names are used while Redis is away, the state kept is bounded, and is dropped after an interval.
 func TestFallbackIsBounded(t *testing.T) {
 	const most, names, callers = 2000, 5000, 64
 	var alive atomic.Bool
 	clock := newHandClock()
 	c := NewClient(dead{alive: &alive}, WithClock(clock.now))
-	c.deputies.most = most
+	c.localLimiters.most = most
 	memory := func() int64 {
 		var m runtime.MemStats
-		for range 3 { // what pools hold goes with the second one
+		for range 3 { // the second one also empties the pools
 			runtime.GC()
 		}
 		runtime.ReadMemStats(&m)
@@ -764,8 +767,8 @@ func TestFallbackIsBounded(t *testing.T) {
 		t.Errorf("%d granted, %d failed", granted.Load(), failed.Load())
 	}
 	grown := memory() - before
-	t.Logf("%d bytes for %d limiters", grown, len(c.deputies.all))
-	if grown > most*512+1<<20 { // the spare lines, too
+	t.Logf("%d bytes for %d limiters", grown, len(c.localLimiters.all))
+	if grown > most*512+1<<20 { // the parked queues, too
 		t.Errorf("%d bytes for %d limiters", grown, most)
 	}
 	if ask(); granted.Load() != most {
@@ -781,12 +784,44 @@ func TestFallbackIsBounded(t *testing.T) {
 			}
 		}
 		clock.advance(time.Hour)
-		return c.deputies.size.Load() == 0
+		return c.localLimiters.size.Load() == 0
 	})
-	soon(t, "the end of the last trips", func() bool { return runtime.NumGoroutine() <= goroutines })
+	soon(t, "the end of the last runs", func() bool { return runtime.NumGoroutine() <= goroutines })
 	grown = memory() - before
 	runtime.KeepAlive(c)
-	if grown > 1<<20 { // a map keeps its room
+	if grown > 1<<20 { // a map keeps its buckets
 		t.Errorf("%d bytes remain", grown)
 	}
+}
+
+// hook.Away works without WithFallback, too. Probes are sent only while it is called.
+func TestAwayWithoutAFallback(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process(WithCallTimeout(time.Second))
+		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		away := func(want bool) {
+			t.Helper()
+			if got := hook.Away(t.Context(), l); got != want {
+				t.Fatalf("away at %v: %v", time.Since(b.start), got)
+			}
+			synctest.Wait()
+		}
+		away(false)
+		mend := p.wire.fail(errRefused)
+		b.try(l, 1)
+		b.sleepTo(time.Second)
+		away(true)
+		asked := p.wire.scripts.Load()
+		b.sleepTo(1900 * ms)
+		if now := p.wire.scripts.Load(); now != asked {
+			t.Errorf("Redis was called %d times though the state was not queried", now-asked)
+		}
+		away(true)
+		mend()
+		for at := 2 * time.Second; at < 4*time.Second; at += 100 * ms {
+			b.sleepTo(at)
+			hook.Away(t.Context(), l)
+		}
+		away(false)
+	})
 }

@@ -10,49 +10,51 @@ import (
 	"time"
 )
 
-// flight.go shares calls: all callers of a limiter in this process who ask while a call is in the air go with the next
-// one. It knows how callers become groups and how an answer becomes theirs; who waits, and for how long, is waiter.go's.
+// Batches: while a call of a limiter is in flight, later callers of this process queue, and the next call carries all
+// of them. This file forms groups out of callers and maps a reply to them. It does not decide when a waiting caller
+// asks again.
 
 const (
-	maxGroups   = 256 // sizes a call carries, run-length encoded
-	maxRequests = 256 // requests a call carries where each gets a record of its own
+	maxGroups   = 256 // groups in one batch
+	maxRequests = 256 // callers in one batch if each grant gets a record of its own (WithRecordPerRequest)
 )
 
-// An ask is what one caller wants of a limiter.
+// An ask holds the parameters of one caller's request.
 type ask struct {
 	n      int64
-	detail bool      // wants Result.ResetAfter, and Result.RetryAfter though it does not wait
-	waits  bool      // stays in line until granted
-	until  time.Time // when waiting is over, for a caller with a timeout; zero: never
-	source *source   // set with a grant; nil: the caller does not care
+	detail bool      // the result has ResetAfter, and RetryAfter even if the caller does not wait
+	waits  bool      // the request stays queued until it is granted
+	until  time.Time // the end of the caller's timeout, by the client's clock; zero: none
+	source *source   // filled in with a grant; nil: not needed
 }
 
-// A source is where permits came from, for who may give them back.
+// A source tells where granted permits came from, so that they can be given back.
 type source struct {
-	local bool  // the process granted instead of Redis
-	at    int64 // the time of the record, ms
+	local bool  // granted by this process, not by Redis
+	at    int64 // score of the record, µs
 }
 
-// A request is an ask under way. Its fields below done belong to the line's lock until the caller is told by done.
+// A request is an ask under way. The fields below done are guarded by queue.mu until done receives; from then on they
+// belong to the caller.
 type request struct {
 	ask
-	done chan struct{} // has room for the one time that something is sent
+	done chan struct{} // capacity 1: it receives once, when the request is settled
 
 	result     Result
 	err        error
 	settled    bool      // result or err is final
-	gone       bool      // the caller's context ended
-	flying     bool      // in a call that has not landed
-	on         *flight   // that call
-	flown      int64     // the number of the last call that carried it
-	asked      bool      // was refused once, so it knows when it can be served
-	free       time.Time // that
-	last       bool      // the caller's time is over: the next answer is the last
-	prev, next *request
+	cancelled  bool      // the caller's context or timeout ended
+	inFlight   bool      // in a batch that is not complete
+	batch      *batch    // that batch
+	lastBatch  int64     // number of the last batch that carried it
+	asked      bool      // was refused, so free is known
+	free       time.Time // when its permits will be free, by the client's clock
+	last       bool      // the timeout is over: the next reply settles it
+	prev, next *request  // neighbours in the queue
 }
 
-// newRequest makes a request. It takes those that were used before from the client, not from all: a channel belongs to the
-// synctest bubble of a test, as a client does.
+// newRequest returns a request for a. The pool belongs to the client and is not global: a channel belongs to the
+// synctest bubble of one test, as a client does.
 func (c *Client) newRequest(a ask) *request {
 	r, ok := c.requests.Get().(*request)
 	if !ok {
@@ -62,431 +64,475 @@ func (c *Client) newRequest(a ask) *request {
 	return r
 }
 
-// recycle gives a request back whose caller was told.
+// recycle returns r to the pool. Its caller must have received from done.
 func (c *Client) recycle(r *request) {
 	*r = request{done: r.done}
 	c.requests.Put(r)
 }
 
-// A group is callers who follow each other in a call and ask for the same number of permits.
+// A group is callers of a batch that ask for the same number of permits and stand next to each other in it.
 type group struct {
-	size    int64
+	size    int64 // permits for each caller
 	callers []*request
 }
 
-// A flight is one call for many callers.
-type flight struct {
-	line     *line
-	number   int64 // among those of the line
-	groups   []group
-	strict   int // groups of callers in line; they come first
-	callers  int
-	present  atomic.Int32 // callers who have not gone
-	partial  bool         // the line is longer than what the call carries of it
-	apart    bool         // there are calls of the line that never landed in time, whose records must be found again
-	detail   bool
-	rebuild  bool
-	started  time.Time
-	changes  int64     // of the client's denials, when it departed
-	due      time.Time // when its callers are told at the latest
-	stall    time.Time // when others need not wait for it any more
-	sent     trail
-	question question
-	args     []any // of the command
-	cmd      once
-	stalled  bool // others may depart before it lands
-	landed   bool
-	breaker  *breaker   // of the way that it takes
-	answered []*request // their callers are told once the observer was
+// A batch is one call for many callers. It is filled while queue.mu is held; then it belongs to the goroutine that
+// makes the call. Its fields stalled, completed and answered are guarded by queue.mu.
+type batch struct {
+	queue          *queue
+	number         int64 // sequence number in its queue, from 1
+	groups         []group
+	strict         int          // number of groups of waiting callers; they come first
+	callers        int          // in all groups
+	present        atomic.Int32 // callers that are not cancelled
+	partial        bool         // waiting callers remain that are not in this batch
+	full           bool         // partial because the batch has no room; otherwise the rest is left to other clients
+	detachedOthers bool         // join no record: retries of the queue's detached batches must find theirs (flag j)
+	detail         bool         // a caller wants ask.detail
+	rebuild        bool         // finish a rebuild of the free permits (flag b)
+	check          bool         // add up the records (checkFlag)
+	started        time.Time    // when it was sent; the call timeout counts from here
+	changes        int64        // denyCache.changes when it was sent
+	due            time.Time    // when its callers get an error at the latest
+	stallAt        time.Time    // when the queue stops waiting for it
+	attempts       attempts
+	request        acquireRequest
+	args           []any // memory for the arguments of cmd
+	cmd            noRetryCmd
+	stalled        bool       // detached: the queue does not wait for it
+	completed      bool       // complete was called
+	breaker        *breaker   // of the node or the limiter that it is sent to
+	answered       []*request // settled by this batch; signalled after the observer was called
 }
 
-var flights = sync.Pool{New: func() any { return &flight{} }}
+// batches is the pool of batches. recycle returns one.
+var batches = sync.Pool{New: func() any { return &batch{} }}
 
-// recycle gives a flight back that nobody looks at any more.
-func (f *flight) recycle() {
-	for i := range f.groups {
-		clear(f.groups[i].callers)
-		f.groups[i].callers = f.groups[i].callers[:0]
+// recycle returns f to the pool. No goroutine may use f afterwards.
+func (b *batch) recycle() {
+	for i := range b.groups {
+		clear(b.groups[i].callers)
+		b.groups[i].callers = b.groups[i].callers[:0]
 	}
-	clear(f.answered)
-	*f = flight{groups: f.groups[:0], question: f.question, args: f.args[:0], answered: f.answered[:0]}
-	flights.Put(f)
+	clear(b.answered)
+	*b = batch{groups: b.groups[:0], request: b.request, args: b.args[:0], answered: b.answered[:0]}
+	batches.Put(b)
 }
 
-// board adds a caller to the group of its size: the last one for callers in line, whose order counts, any one behind the
-// strict ones for the others. It answers false when the flight is full: callers in line, who board first, leave half of
-// it to the others, who must have their answer however long the line is.
-func (f *flight) board(r *request, perRequest bool) bool {
+// add adds r to the group of its size and reports whether there was room. A waiting caller joins only the last group,
+// which keeps the order; another caller joins any group behind the strict ones. Waiting callers, which are added first,
+// get at most half of the room, so that the others get a reply however long the queue is.
+func (b *batch) add(r *request, perRequest bool) bool {
 	groups, requests := maxGroups, maxRequests
 	if r.waits {
 		groups, requests = maxGroups/2, maxRequests/2
 	}
-	if perRequest && f.callers >= requests {
+	if perRequest && b.callers >= requests {
 		return false
 	}
-	from := len(f.groups) - 1
+	from := len(b.groups) - 1
 	if !r.waits {
-		from = f.strict
+		from = b.strict
 	}
-	at := len(f.groups)
-	for i := max(from, 0); i < len(f.groups); i++ {
-		if f.groups[i].size == r.n {
+	at := len(b.groups)
+	for i := max(from, 0); i < len(b.groups); i++ {
+		if b.groups[i].size == r.n {
 			at = i
 			break
 		}
 	}
-	if at == len(f.groups) {
+	if at == len(b.groups) {
 		if at >= groups {
 			return false
 		}
-		if at < cap(f.groups) {
-			f.groups = f.groups[:at+1] // with the callers' memory of an earlier flight
+		if at < cap(b.groups) {
+			b.groups = b.groups[:at+1] // reuses the memory of the group's callers
 		} else {
-			f.groups = append(f.groups, group{})
+			b.groups = append(b.groups, group{})
 		}
-		f.groups[at].size = r.n
+		b.groups[at].size = r.n
 		if r.waits {
-			f.strict++
+			b.strict++
 		}
 	}
-	f.groups[at].callers = append(f.groups[at].callers, r)
-	f.callers++
-	f.present.Add(1)
-	f.detail = f.detail || r.detail
-	r.flying, r.on, r.flown = true, f, f.number
+	b.groups[at].callers = append(b.groups[at].callers, r)
+	b.callers++
+	b.present.Add(1)
+	b.detail = b.detail || r.detail
+	r.inFlight, r.batch, r.lastBatch = true, b, b.number
 	return true
 }
 
-// depart sends the next call, if none is in the air or gathers callers, and somebody has something to ask. The line is
-// locked.
-func (ln *line) depart() {
-	if ln.flight != nil || ln.gathers > 0 {
+// send sends the next batch, unless a batch is in flight, the queue lingers, or there is nothing to ask. q.mu is held.
+func (q *queue) send() {
+	if q.inFlight != nil || q.linger > 0 {
 		return
 	}
-	ln.ask = false
-	ln.flights++
-	f := flights.Get().(*flight)
-	f.line, f.number, f.rebuild = ln, ln.flights, ln.rebuild
-	f.started, f.changes, f.sent.text = time.Now(), ln.client.denials.changes.Load(), textOfKeyCount
-	f.sent.hasty = ln.limiter.settings.fallsBack
-	f.question.next(ln.grants)
-	perRequest := ln.limiter.settings.recordPerRequest
-	f.apart = ln.astray > 0 && ln.limiter.settings.bucket() > 0
-	room := ln.room()
-	for r := ln.first; r != nil && !f.partial; r = r.next {
-		if !r.flying {
-			f.partial = room < 0 || !f.board(r, perRequest)
+	q.ask = false
+	q.batches++
+	b := batches.Get().(*batch)
+	b.queue, b.number, b.rebuild, b.check = q, q.batches, q.rebuild, q.unchecked()
+	b.started, b.changes, b.attempts.text = time.Now(), q.client.denyCache.changes.Load(), textOfKeyCount
+	b.attempts.noRetryIfUnsent = q.limiter.settings.fallsBack
+	b.request.next(q.grants)
+	perRequest := q.limiter.settings.recordPerRequest
+	b.detachedOthers = q.detached > 0 && q.limiter.settings.bucket() > 0
+	room := q.room()
+	for r := q.first; r != nil && !b.partial; r = r.next {
+		if !r.inFlight {
+			b.full = room >= 0 && !b.add(r, perRequest)
+			b.partial = room < 0 || b.full
 			room -= r.n
 		}
 	}
-	boarded := 0
-	for _, r := range ln.trying {
-		if !r.gone && !f.board(r, perRequest) {
+	added := 0
+	for _, r := range q.trying {
+		if !r.cancelled && !b.add(r, perRequest) {
 			break
 		}
-		boarded++
+		added++
 	}
-	ln.trying = slices.Delete(ln.trying, 0, boarded)
-	if f.callers == 0 {
-		f.recycle()
-		if ln.waiter() != nil {
-			ln.rest()
+	q.trying = slices.Delete(q.trying, 0, added)
+	if b.callers == 0 {
+		b.recycle()
+		if q.waiter() != nil {
+			q.rest()
 		}
 		return
 	}
-	ln.flight = f
-	ln.client.send(f)
+	q.inFlight = b
+	q.client.send(b)
 }
 
-// mostAstray is how many stalled calls of a limiter let others depart before they land.
-const mostAstray = 3
+// maxDetached is how many batches of one queue may be detached at once.
+const maxDetached = 3
 
-// stall lets the next call depart before this one has landed, which takes too long. One that is late lands at once, and
-// whoever waits behind it is told with it.
-func (ln *line) stall(f *flight) {
-	ln.mu.Lock()
-	defer ln.exit()
-	late := time.Since(f.started) >= ln.client.callTimeout
-	if f.landed || late || ln.flight != f || ln.astray == mostAstray {
+// detach lets the queue send its next batch before f, which takes too long, is complete. It does nothing once the call
+// timeout of f is over: f is then completed at once, and may fail the requests queued behind it.
+func (q *queue) detach(b *batch) {
+	q.mu.Lock()
+	defer q.exit()
+	late := time.Since(b.started) >= q.client.callTimeout
+	if b.completed || late || q.inFlight != b || q.detached == maxDetached {
 		return
 	}
-	f.stalled, ln.flight = true, nil
-	ln.astray++
-	if next := ln.waiter(); ln.urgent(next) {
-		ln.depart()
+	b.stalled, q.inFlight = true, nil
+	q.detached++
+	if next := q.waiter(); q.urgent(next) {
+		q.send()
 	} else if next != nil {
-		ln.rest()
+		q.rest()
 	}
 }
 
-// ask makes the command of a flight, dated now.
-func (f *flight) ask(ctx context.Context, text bool) {
-	f.sent.begin()
-	args := append(append(f.args[:0], acquireScript.head(text)...), &f.sent)
-	args = append(args, f.line.keys...)
-	f.args = f.question.ask(args, f.line.limiter, f.groups, f.strict, f.flags(), false)
-	f.cmd = newOnce(ctx, f.args)
+// command makes the command of f, with the current time. With text it carries the script's text instead of its SHA-1.
+func (b *batch) command(ctx context.Context, text bool) {
+	b.attempts.begin()
+	args := append(append(b.args[:0], acquireScript.head(text)...), &b.attempts)
+	args = append(args, b.queue.keys...)
+	b.args = b.request.ask(args, b.queue.limiter, b.groups, b.strict, b.flags(), false)
+	b.cmd = newNoRetryCmd(ctx, b.args)
 }
 
-func (f *flight) flags() string {
+func (b *batch) flags() string {
 	flags := ""
-	if f.detail {
+	if b.detail {
 		flags = "d"
 	}
-	if f.rebuild {
+	if b.rebuild {
 		flags += "b"
 	}
-	if f.partial {
+	if b.partial {
 		flags += "q"
 	}
-	if f.apart {
+	if b.detachedOthers {
 		flags += "j"
+	}
+	if b.check {
+		flags += checkFlag
 	}
 	return flags
 }
 
-// arrive reads the answer to a flight's command, and lands it; unless that has to be asked again. A regular flight, which
-// never stalled, is nobody's any more once it has landed.
-func (f *flight) arrive(regular bool) {
-	l := f.line.limiter
-	err := serverError(f.cmd.Err())
-	f.sent.end(err)
-	var g grants
+// handleReply reads the reply to the command of f. It completes f, or starts retryDirect if the call must be repeated.
+// A batch that was completed in a regular run, which never stalled, is recycled here. A batch of a stalled run is not:
+// its timeout goroutine may still use it.
+func (b *batch) handleReply(regular bool) {
+	l := b.queue.limiter
+	err := serverError(b.cmd.Err())
+	b.attempts.end(err)
+	var g acquireReply
 	if err == nil {
-		g, err = l.readGrants(&f.sent, f.cmd.Val(), f.question.now)
+		g, err = l.readGrants(&b.attempts, b.cmd.Val(), b.request.now)
 	}
-	if errors.Is(err, errOtherRate) || l.client.redirected(err) || f.sent.again(err, l.settings.findable(f.question.records)) {
-		go f.alone(err)
+	if errors.Is(err, errOtherRate) || l.client.redirected(err) || b.attempts.again(err, l.settings.findable(b.request.records)) {
+		go b.retryDirect(err)
 		return
 	}
-	g.attempts = int(f.sent.attempts.Load())
-	f.land(g, err)
+	g.attempts = int(b.attempts.count.Load())
+	b.complete(g, err)
 	if regular {
-		f.recycle()
+		b.recycle()
 	}
 }
 
-// alone asks by itself for a flight that has no answer yet: the call failed, another node has to be asked, or another rate
-// to be set first.
-func (f *flight) alone(last error) {
-	if rest := time.Until(f.stall); rest > 0 {
-		stall := time.AfterFunc(rest, func() { f.line.stall(f) })
+// retryDirect repeats the call of f outside the pipeline until f.due: after a failure, for a redirect to another node,
+// or to set the enforced rate first.
+func (b *batch) retryDirect(last error) {
+	if rest := time.Until(b.stallAt); rest > 0 {
+		stall := time.AfterFunc(rest, func() { b.queue.detach(b) })
 		defer stall.Stop()
 	} else {
-		f.line.stall(f)
+		b.queue.detach(b)
 	}
-	l := f.line.limiter
-	g, err := withinRest(context.Background(), l.client, time.Until(f.due), func(ctx context.Context) (grants, error) {
-		return l.insist(ctx, &f.question, &f.sent, f.groups, f.strict, f.flags(), last)
+	l := b.queue.limiter
+	g, err := withinRest(context.Background(), l, time.Until(b.due), l.client.localLimiters.canDecide(l), func(ctx context.Context) (acquireReply, error) {
+		return l.doWithRetry(ctx, &b.request, &b.attempts, b.groups, b.strict, b.flags(), last)
 	})
-	g.attempts = int(f.sent.attempts.Load())
-	f.land(g, err)
+	g.attempts = int(b.attempts.count.Load())
+	b.complete(g, err)
 }
 
-// land gives the callers of a flight their answers, and sends the next one.
-func (f *flight) land(g grants, err error) {
-	ln := f.line
-	ln.mu.Lock()
-	if f.landed {
-		ln.mu.Unlock()
+// complete settles the callers of f with a reply or an error and plans the queue's next batch. Only the first call has
+// an effect.
+func (b *batch) complete(g acquireReply, err error) {
+	q := b.queue
+	q.mu.Lock()
+	if b.completed {
+		q.mu.Unlock()
 		return
 	}
-	f.landed = true
-	cause := f.sent.explain(err)
-	g, err = f.deputize(g, err)
-	told := f.sent.outcome(cause)
-	if f.stalled {
-		ln.astray--
+	b.completed = true
+	cause := failure(context.Background(), b.queue.client.callTimeout, b.attempts.explain(err))
+	g, err = b.decideLocally(g, err)
+	told := b.attempts.outcome(cause)
+	if b.stalled {
+		q.detached--
 	} else {
-		ln.flight = nil
+		q.inFlight = nil
 	}
-	info := FlightInfo{
-		Limiter: ln.limiter.name, Callers: f.callers, Latency: time.Since(f.started),
-		Attempts: g.attempts, Healed: healed(g.notes), RateMismatch: g.notes&noteDiffers != 0,
+	info := CallInfo{
+		Limiter: q.limiter.name, Callers: b.callers, Latency: time.Since(b.started),
+		Attempts: g.attempts, Repaired: repaired(g.notes), RateMismatch: g.notes&noteRateMismatch != 0,
 		Fallback: g.local(), Err: told,
 	}
 	if err != nil {
-		for _, group := range f.groups {
+		for _, group := range b.groups {
 			for _, r := range group.callers {
-				if !r.gone {
+				if !r.cancelled {
 					info.Denied++
 				}
-				ln.finish(f, r, told)
+				q.finish(b, r, told)
 			}
 		}
-		if !f.stalled && errors.Is(err, os.ErrDeadlineExceeded) && f.breaker.silent(f.started) {
-			ln.tell(f, cause, &info)
+		if !b.stalled && errors.Is(err, os.ErrDeadlineExceeded) && b.breaker.silent(b.started) {
+			q.failQueued(b, cause, &info)
 		}
 	} else {
 		if !g.local() {
-			ln.rebuild, ln.rate = g.notes&noteUnbuilt != 0, g.rate
+			q.rebuild = g.notes&noteRebuildPending != 0
+			q.saw(g, b.check)
 		}
-		ln.distribute(f, g, &info)
-		ln.passes = 0
-		if g.local() && ln.first != nil && ln.first.n > g.rate {
-			ln.passes = g.rate
+		q.distribute(b, g, &info)
+		q.mayPass = 0
+		if g.local() && q.first != nil && q.first.n > g.rate {
+			q.mayPass = g.rate
 		}
 	}
-	ln.plan(f, g)
-	info.Waiting = ln.waiting
-	if ln.limiter.settings.denyCache > 0 {
-		info.Remembered = ln.client.denials.collect(ln.limiter.keyNames[keyConfig])
+	q.plan(b, g)
+	q.behind(b, g)
+	info.Waiting = q.waiting
+	if q.limiter.settings.denyCache > 0 {
+		info.DenyCacheHits = q.client.denyCache.collect(q.limiter.keyNames[keyConfig])
 	}
-	ln.exit()
-	if ln.client.observer != nil {
-		ln.client.observer.Flight(info)
+	q.exit()
+	if q.client.observer != nil {
+		q.client.observer.Call(info)
 	}
-	for _, r := range f.answered {
+	for _, r := range b.answered {
 		r.done <- struct{}{}
 	}
 }
 
-// tell gives those whose question had to wait for a flight, which was late, its error, though no call was made for them: else
-// they might wait for a server that hangs twice as long.
-func (ln *line) tell(f *flight, late error, info *FlightInfo) {
-	late = unsent(late)
+// late returns the timeout error of f as of now.
+func (b *batch) late() error {
+	return late(min(time.Since(b.started).Round(time.Millisecond), b.queue.client.callTimeout))
+}
+
+// failQueued fails the requests that had to wait for f, which timed out, without making a call for them. Otherwise they
+// could wait for a server that hangs for twice the call timeout. Waiting callers whose permits are not free yet stay.
+// q.mu is held.
+func (q *queue) failQueued(b *batch, late error, info *CallInfo) {
 	count := func(r *request) {
 		info.Callers++
 		info.Denied++
-		ln.finish(f, r, late)
+		q.finish(b, r, late)
 	}
-	for _, r := range ln.trying {
-		if !r.gone {
+	for _, r := range q.trying {
+		if !r.cancelled {
 			count(r)
 		}
 	}
-	clear(ln.trying)
-	ln.trying = ln.trying[:0]
-	now := ln.client.clock()
-	for r := ln.first; r != nil; {
+	clear(q.trying)
+	q.trying = q.trying[:0]
+	now := q.client.clock()
+	for r := q.first; r != nil; {
 		next := r.next
-		if !r.flying && (!r.asked || !now.Before(r.free)) {
+		if !r.inFlight && (!r.asked || !now.Before(r.free)) {
 			count(r)
 		}
 		r = next
 	}
 }
 
-// finish settles a request whose flight landed, unless its caller has gone.
-func (ln *line) finish(f *flight, r *request, err error) {
-	r.flying = false
-	if r.gone || r.settled {
+// finish settles r with err, as f is complete, unless r is cancelled or settled already. q.mu is held.
+func (q *queue) finish(b *batch, r *request, err error) {
+	r.inFlight = false
+	if r.cancelled || r.settled {
 		return
 	}
 	if r.waits {
-		ln.leave(r)
+		q.leave(r)
 	}
 	r.err, r.settled = err, true
-	f.answered = append(f.answered, r)
+	b.answered = append(b.answered, r)
 }
 
-// mayWait tells whether a request that was refused stays for permits that are free at a time.
+// mayWait reports whether r, which was refused, stays queued for permits that are free at the given time.
 func (r *request) mayWait(free time.Time) bool {
 	return r.waits && !r.last && (r.until.IsZero() || free.Before(r.until))
 }
 
-// again keeps a request, which the flight left open, for the next one.
-func (ln *line) again(r *request) {
-	r.flying, ln.ask = false, true
+// again keeps r, which the batch did not settle, for the next batch. q.mu is held.
+func (q *queue) again(r *request) {
+	r.inFlight, q.ask = false, true
 	if !r.waits {
-		ln.trying = append(ln.trying, r)
+		q.trying = append(q.trying, r)
 	}
 }
 
-// since is the time from which the waits of an answer count, by this process's clock: when Redis was asked, up to the
-// very ms. Where the server's clock decides that is not known exactly, and now is not too early.
-func (ln *line) since(g grants) time.Time {
-	if ln.limiter.settings.serverTime {
-		return ln.client.clock()
+// since returns the time, by the client's clock, from which the waits in g count: the time of the request, to the µs.
+// With WithServerTime that moment is not known exactly by this clock; the current time is never too early.
+func (q *queue) since(g acquireReply) time.Time {
+	if q.limiter.settings.serverTime {
+		return q.client.clock()
 	}
-	return time.UnixMilli(g.now)
+	return time.UnixMicro(g.now)
 }
 
-// distribute hands out what a flight brought. Permits granted to callers who have gone are offered to those who were
-// refused, in order, wherever they fit.
-func (ln *line) distribute(f *flight, g grants, info *FlightInfo) {
+// distribute applies a reply to the callers of f. Permits granted to cancelled callers go to the requests behind them,
+// in order, where they fit; they never pass a waiting caller that needs more. The reply settles each caller that does
+// not wait, unless expired records remain (noteMore), or all waiting callers in f were served and the next batch is
+// sent for the rest of the queue anyway. q.mu is held.
+func (q *queue) distribute(b *batch, g acquireReply, info *CallInfo) {
 	more := g.notes&noteMore != 0
-	since := ln.since(g)
+	since := q.since(g)
 	var spare, own int64
 	free := g.free
-	for i := len(f.groups) - 1; i >= 0; i-- { // backwards, so that what remains after each caller is known
-		size, granted := f.groups[i].size, g.granted(i, f.groups[i])
+	for i := len(b.groups) - 1; i >= 0; i-- { // backwards, so that the permits left after each caller are known
+		size, granted := b.groups[i].size, g.granted(i, b.groups[i])
 		for at := int(granted) - 1; at >= 0; at-- {
-			r := f.groups[i].callers[at]
+			r := b.groups[i].callers[at]
 			own += size
-			if r.gone {
+			if r.cancelled {
 				spare += size
 			} else {
-				ln.grant(f, r, g, free, info)
+				q.grant(b, r, g, free, info)
 			}
 			free += size
 		}
 	}
-	if !g.local() { // else Redis knows nothing of it
-		ln.share.granted(g.at, g.interval, own)
+	if own > 0 && !g.local() { // local grants have no record
+		q.fairShare.granted(g.at, g.interval, own)
 	}
-	var denied []*request
-	for i, group := range f.groups {
+	left, ahead := g.free, false // permits that callers may ask for again; whether a waiting caller in front is not served
+	for i, group := range b.groups {
 		granted := g.granted(i, group)
+		ahead = ahead || b.partial && i >= b.strict
 		for _, r := range group.callers[max(granted, 0):] {
-			switch {
-			case r.gone:
-				r.flying = false
+			refusal := Result{Limit: g.rate, Remaining: g.free, RetryAfter: g.wait(i), ResetAfter: g.lasts}
+			switch due := since.Add(refusal.RetryAfter); {
+			case r.cancelled:
+				r.inFlight = false
+				continue
 			case granted < 0:
 				info.Denied++
-				ln.finish(f, r, ErrExceedsRate)
-			case spare >= r.n:
+				q.finish(b, r, ErrExceedsRate)
+			case !ahead && r.n <= spare:
 				spare -= r.n
-				ln.grant(f, r, g, g.free, info)
-			case more && (!r.waits || r.mayWait(ln.client.clock())):
-				ln.again(r)
-			default:
-				r.result = Result{
-					Limit: g.rate, Remaining: g.free, RetryAfter: g.wait(i), ResetAfter: g.lasts,
+				q.grant(b, r, g, g.free, info)
+			case more && (!r.waits || r.mayWait(q.client.clock())):
+				q.again(r)
+			case r.waits && !r.last && r.n <= left || !r.waits && b.full && !g.local() && r.n <= left:
+				left -= r.n
+				q.again(r) // a caller in front has left, or the next batch is sent for the rest of the queue anyway
+			case r.mayWait(due):
+				r.inFlight, r.asked, r.free, r.result = false, true, due, refusal
+				if r.n <= g.rate { // a request above the local limit waits for Redis and does not block those behind it
+					left = 0
 				}
-				denied = append(denied, r)
+			default:
+				info.Denied++
+				r.result = refusal
+				q.remember(b, r, g, since)
+				q.finish(b, r, nil)
 			}
+			ahead = ahead || r.waits && !r.settled && r.n <= g.rate
 		}
 	}
-	info.Abandoned = spare
-	for _, r := range denied {
-		switch {
-		case r.n <= g.free && !r.last && (ln.first == nil || ln.first.n <= g.free):
-			ln.again(r) // it was refused for the sake of somebody in line who has left it meanwhile
-		case r.mayWait(since.Add(r.result.RetryAfter)):
-			r.flying, r.asked, r.free = false, true, since.Add(r.result.RetryAfter)
-		default:
-			info.Denied++
-			if !g.local() {
-				ln.remember(f, r, since)
-			}
-			ln.finish(f, r, nil)
-		}
-	}
+	info.Unclaimed = spare
 	info.Permits = own
-	if own > 0 && ln.limiter.settings.bucket() > 0 {
-		ln.grants.add(f.question.id)
+	if own > 0 && q.limiter.settings.bucket() > 0 {
+		q.grants.add(b.request.id)
 	}
 }
 
-// remember keeps the refusal of a caller who tried, as told at a time. Behind others in line a refusal tells little.
-func (ln *line) remember(f *flight, r *request, since time.Time) {
-	size := ln.limiter.settings.denyCache
-	if size == 0 || r.waits || f.strict > 0 {
+// behind corrects the results of refused callers that do not wait: free permits are reserved for the waiting callers,
+// so Remaining is 0, and RetryAfter is at least the time until the first waiting caller can be served. q.mu is held.
+func (q *queue) behind(b *batch, g acquireReply) {
+	now := q.client.clock()
+	for _, r := range b.answered {
+		free := r.n <= r.result.Remaining // but reserved for waiting callers
+		if r.waits || r.err != nil || r.result.Allowed || q.first == nil && !free {
+			continue
+		}
+		r.result.Remaining = 0
+		if !g.local() { // a local reply contains the wait for waiting callers already
+			if free {
+				r.result.RetryAfter = time.Millisecond
+			}
+			if q.first != nil {
+				r.result.RetryAfter = max(r.result.RetryAfter, q.turn(q.first, now).Sub(now))
+			}
+		}
+		r.result.ResetAfter = max(r.result.ResetAfter, r.result.RetryAfter)
+	}
+}
+
+// remember stores the refusal of a caller that does not wait in the deny cache; its times count from since. It stores
+// nothing if the permits are free but reserved for waiting callers, which may leave, if the process decided locally, or
+// if another rate than the enforced one is in force.
+func (q *queue) remember(b *batch, r *request, g acquireReply, since time.Time) {
+	s := q.limiter.settings
+	if s.denyCache == 0 || r.waits || r.n <= g.free || g.local() || s.enforced && g.notes&noteRateMismatch != 0 {
 		return
 	}
-	ln.client.denials.remember(size, ln.limiter.keyNames[keyConfig], denial{
-		n: r.n, limit: r.result.Limit, left: r.result.Remaining,
+	refusal := denial{
+		n: r.n, limit: g.rate, left: g.free, interval: g.interval,
 		free: since.Add(r.result.RetryAfter), reset: since.Add(r.result.ResetAfter),
-	}, ln.client.clock(), f.changes)
+	}
+	if s.enforced {
+		refusal.enforced = s.rate
+	}
+	q.client.denyCache.remember(s.denyCache, q.limiter.keyNames[keyConfig], refusal, q.client.clock(), b.changes)
 }
 
-// grant answers a request with its permits.
-func (ln *line) grant(f *flight, r *request, g grants, free int64, info *FlightInfo) {
-	if r.source != nil && !r.gone {
+// grant settles r with its permits; free is what remains after it. q.mu is held.
+func (q *queue) grant(b *batch, r *request, g acquireReply, free int64, info *CallInfo) {
+	if r.source != nil && !r.cancelled {
 		*r.source = source{g.local(), g.at}
 	}
 	r.result = Result{Allowed: true, Limit: g.rate, Remaining: free, ResetAfter: g.lasts}
 	info.Granted++
-	ln.finish(f, r, nil)
+	q.finish(b, r, nil)
 }

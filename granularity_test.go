@@ -17,7 +17,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// toBucket lets the clock go on to so much after the start of a bucket.
+// toBucket advances the clock to the given time after the start of a bucket.
 func (r *rig) toBucket(length, after time.Duration) {
 	past := time.Duration(r.now().UnixNano()) % length
 	r.advance(length - past + after)
@@ -46,7 +46,7 @@ func TestGranularityDatesGrantsAtTheEndOfTheirBucket(t *testing.T) {
 			at := time.UnixMilli(end)
 			r.same(l, State{Rate: PerSecond(10), Available: 6, Used: 4, Records: 1, Oldest: at, Newest: at, Consistent: true})
 
-			// Never early, and not a moment after the end.
+			// Never early, and no later than the end.
 			r.advance(millis(end - start + 999))
 			if r.try(l, 7) {
 				t.Errorf("%d ms into a bucket: granted again 1 ms early", after)
@@ -95,7 +95,7 @@ func TestGranularityJoinsTheGrantsOfABucket(t *testing.T) {
 			if format == Redisson313 {
 				continue
 			}
-			// The record bears the id of the last grant.
+			// The record has the id of the last grant.
 			member := r.members(l)[0].Member
 			mine, theirs := binary.BigEndian.Uint16([]byte(last[len(last)-2:])), binary.BigEndian.Uint16([]byte(member[len(member)-6:]))
 			if mine-theirs != 1 {
@@ -146,8 +146,8 @@ func TestGranularityByTheServersClock(t *testing.T) {
 	})
 }
 
-// TestGranularityJoinsNobodyElses has records of all sorts in the same bucket.
-func TestGranularityJoinsNobodyElses(t *testing.T) {
+// TestGranularityJoinsOnlyOwnRecords has records of all sorts in the same bucket.
+func TestGranularityJoinsOnlyOwnRecords(t *testing.T) {
 	const d = 50 * time.Millisecond
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, format := range formats[1:] {
@@ -164,7 +164,7 @@ func TestGranularityJoinsNobodyElses(t *testing.T) {
 				"", "abc", own[:len(own)-2] + "\x03\x00\x00\x00", own + "\x00\x01\x00\x00\x00", strings.Repeat("\x00", len(own)+4),
 			}
 			r.add(l, end, foreign...)
-			r.add(l, end+50, own+"\x05\x00\x00\x00") // of the bucket to come
+			r.add(l, end+50, own+"\x05\x00\x00\x00") // of the next bucket
 			r.add(l, end-50, own+"\x06\x00\x00\x00")
 			r.must(r.rdb.Del(t.Context(), l.keyNames[keyValue]).Err())
 			r.free(l)
@@ -247,8 +247,9 @@ func TestGranularityBoundsTheRecords(t *testing.T) {
 	})
 }
 
-// TestGranularityTellsExactWaits checks RetryAfter by what happens then, among records of clients with other buckets.
-func TestGranularityTellsExactWaits(t *testing.T) {
+// TestGranularityReturnsExactWaits checks that permits are free at RetryAfter and not before, with records of clients
+// with other buckets.
+func TestGranularityReturnsExactWaits(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		seed := rand.Uint64()
 		t.Logf("seed %d", seed)
@@ -293,8 +294,8 @@ func TestGranularityTellsExactWaits(t *testing.T) {
 	})
 }
 
-// TestGranularityCountsItsOwnGrantInItsPlace: a call that grants something and refuses something tells when that is free,
-// also where somebody else's record returns after the one it writes.
+// TestGranularityCountsItsOwnGrantInItsPlace: a call that grants some requests and refuses others returns when the
+// refused permits are free, also if another client's record expires after the one that it writes.
 func TestGranularityCountsItsOwnGrantInItsPlace(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
@@ -308,11 +309,11 @@ func TestGranularityCountsItsOwnGrantInItsPlace(t *testing.T) {
 		}, 0, "d", nil)
 		r.must(err)
 		if g.granted(0, group{}) != 1 || g.wait(1) != 1005*time.Millisecond || g.wait(2) != 1095*time.Millisecond ||
-			g.lasts != 1095*time.Millisecond || g.at != g.now+5 {
+			g.lasts != 1095*time.Millisecond || g.at != g.now+5000 {
 			t.Errorf("%+v", g)
 		}
 
-		// Where it returns last, it is what all wait for.
+		// If its permits return last, all requests wait for them.
 		r.advance(200 * time.Millisecond)
 		g, err = l.acquire(t.Context(), []group{
 			{size: 1, callers: make([]*request, 1)}, {size: 9, callers: make([]*request, 1)}, {size: 10, callers: make([]*request, 1)},
@@ -347,7 +348,7 @@ func TestGranularityAndRelease(t *testing.T) {
 		}
 		state.Available, state.Used, state.Records, state.Oldest = 85, 15, 1, first.Add(d)
 		r.same(l, state)
-		r.try(l, 5) // into what is left of its bucket
+		r.try(l, 5) // into the rest of its bucket
 		state.Available, state.Used = 80, 20
 		r.same(l, state)
 		if back := r.release(l, 99); back != 20 || r.free(l) != 100 {
@@ -356,7 +357,7 @@ func TestGranularityAndRelease(t *testing.T) {
 	})
 }
 
-// TestGranularityIsClampedToTheRateInForce goes through rates with shorter intervals than the option was made for.
+// TestGranularityIsClampedToTheRateInForce sets rates whose intervals are too short for the granularity.
 func TestGranularityIsClampedToTheRateInForce(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, test := range []struct{ interval, bucket int64 }{
@@ -418,7 +419,7 @@ func TestGranularityWithMoreThanARecordHolds(t *testing.T) {
 	})
 }
 
-func TestGranularityWakesWhoWaitsAtTheEndOfABucket(t *testing.T) {
+func TestGranularityWakesWaitersAtTheEndOfABucket(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
 		l := p.RateLimiter("l", WithRate(PerSecond(10)), WithGranularity(100*ms))
@@ -428,8 +429,8 @@ func TestGranularityWakesWhoWaitsAtTheEndOfABucket(t *testing.T) {
 		b.granted("4 more", b.acquire(l, 4), 150*ms)
 		first, second := b.acquire(l, 6), b.acquire(l, 4)
 		b.sleepTo(1200 * ms)
-		b.granted("who needs the first grants back", first, 1100*ms)
-		b.granted("who needs the others, too", second, 1200*ms)
+		b.granted("the caller that needs the first grants back", first, 1100*ms)
+		b.granted("the caller that needs the others, too", second, 1200*ms)
 		if calls := p.wire.scripts.Load(); calls > 8 {
 			t.Errorf("that took %d calls", calls)
 		}
@@ -437,15 +438,15 @@ func TestGranularityWakesWhoWaitsAtTheEndOfABucket(t *testing.T) {
 }
 
 func TestGranularityHoldsAMillionPermitsInLittleMemory(t *testing.T) {
-	const permits, flights, parts = 1_000_000, 5000, 1000
+	const permits, grants, parts = 1_000_000, 5000, 1000
 	s := redistest.Real(t)
 	r := newRig(t, s)
 	l := r.limiter("rl", WithGranularity(time.Hour/parts))
 	r.setRate(l, PerHour(permits))
 	r.toBucket(time.Hour/parts, 0)
-	for range flights {
-		r.advance(time.Hour / flights)
-		if !r.try(l, permits/flights) {
+	for range grants {
+		r.advance(time.Hour / grants)
+		if !r.try(l, permits/grants) {
 			t.Fatal("not granted")
 		}
 	}
@@ -459,7 +460,7 @@ func TestGranularityHoldsAMillionPermitsInLittleMemory(t *testing.T) {
 	}
 }
 
-// TestAFullServerRefusesABucketWhole: a larger record is written before the smaller one goes.
+// TestAFullServerRefusesABucketWhole: a larger record is written before the smaller one is removed.
 func TestAFullServerRefusesABucketWhole(t *testing.T) {
 	s := redistest.Real(t)
 	ctx := t.Context()
@@ -478,7 +479,7 @@ func TestAFullServerRefusesABucketWhole(t *testing.T) {
 		err := call()
 		r.must(r.rdb.ConfigSet(ctx, "maxmemory", "0").Err())
 		if !redis.HasErrorPrefix(err, "OOM") {
-			t.Errorf("%s: %v, want what Redis says (OOM)", name, err)
+			t.Errorf("%s: %v, want the error of Redis (OOM)", name, err)
 		}
 		r.unchanged(before, name)
 		r.must(call())

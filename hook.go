@@ -7,8 +7,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/hook"
 )
 
-// hook.go opens a back door to packages of this module (internal/hook), so that what only they need is no API. It holds
-// no logic.
+// Functions for other packages of this module (internal/hook), so that what only they need is not part of the API.
 
 func init() {
 	hook.Keys = func(name, clientID string) [keyCount]string { return keyNames(name, clientID) }
@@ -32,39 +31,41 @@ func init() {
 		return limiter.(*Limiter).collect(ctx, idle, dry)
 	}
 	hook.Silence = func(limiter any) time.Duration { return limiter.(*Limiter).silence() }
+	hook.Away = func(_ context.Context, limiter any) bool { return limiter.(*Limiter).away() }
+	hook.DecidesLocally = func(limiter any) bool { return limiter.(*Limiter).decidesLocally() }
 	hook.Look = func(client any, limiter string) hook.Calls { return client.(*Client).look(limiter) }
 }
 
-// look tells what goes on, on the limiters with a name, or on all of them with "".
+// look returns what goes on now on the limiters with a name; "" means all limiters.
 func (c *Client) look(limiter string) (calls hook.Calls) {
-	for _, ln := range c.lines.list(func(l *Limiter) bool { return limiter == "" || l.name == limiter }) {
-		ln.mu.Lock()
-		calls.Waiting += ln.waiting
-		calls.Flying = calls.Flying || ln.flight != nil || ln.astray > 0 || ln.gathers > 0 // or is about to
-		if ln.first != nil && ln.first.asked {
-			if wait := ln.first.result.RetryAfter; calls.Next == 0 || wait < calls.Next {
+	for _, q := range c.registry.list(func(l *Limiter) bool { return limiter == "" || l.name == limiter }) {
+		q.mu.Lock()
+		calls.Waiting += q.waiting
+		calls.Flying = calls.Flying || q.inFlight != nil || q.detached > 0 || q.linger > 0 // or about to be
+		if q.first != nil && q.first.asked {
+			if wait := q.first.result.RetryAfter; calls.Next == 0 || wait < calls.Next {
 				calls.Next = wait
 			}
 		}
-		ln.mu.Unlock()
+		q.mu.Unlock()
 	}
 	return calls
 }
 
-// silence tells how long the last call that departed for a limiter has had no answer; 0: it had one.
+// silence returns for how long the last batch sent for l has had no reply; 0 if it has one.
 func (l *Limiter) silence() time.Duration {
-	ln := l.line.Load()
-	if ln == nil {
+	q := l.queue.Load()
+	if q == nil {
 		return 0
 	}
-	ln.mu.Lock()
-	defer ln.mu.Unlock()
-	f := ln.flight
-	if first := ln.first; f == nil && first != nil && first.flying && first.on.number == ln.flights {
-		f = first.on // it stalled, and nobody departed since
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	b := q.inFlight
+	if first := q.first; b == nil && first != nil && first.inFlight && first.batch.number == q.batches {
+		b = first.batch // detached, and no batch was sent since
 	}
-	if f == nil {
+	if b == nil {
 		return 0
 	}
-	return time.Since(f.started)
+	return time.Since(b.started)
 }

@@ -9,32 +9,35 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// inspect.go is a view of a limiter's state. It changes nothing but what AvailablePermits, like Redisson's, sets right.
+// inspect.go reads the state of a limiter. Only AvailablePermits changes it: like Redisson's method it repairs what is
+// wrong.
 
-// State is what the keys of a limiter say at one time.
+// State is the content of a limiter's keys at one time.
 type State struct {
 	Rate           Rate
-	Available      int64         // permits free now, expired records counted as free
+	Available      int64         // permits free now, including those of expired records
 	Used           int64         // permits in live records
-	Records        int           // live records
-	Oldest, Newest time.Time     // of live records; zero when none
+	Records        int           // number of live records
+	Oldest, Newest time.Time     // times of live records; zero if there are none
 	TTL            time.Duration // of the configuration; 0: none
 	Consistent     bool          // value + all records == rate
 }
 
-// AvailablePermits tells how many permits are free now (Redisson: availablePermits). Like Redisson's it counts expired
-// permits back, and repairs what it finds wrong. Without a rate the error is ErrNotInitialized.
+// AvailablePermits returns the number of permits free now (Redisson: availablePermits). Like Redisson's method it
+// removes expired records and repairs what it finds wrong. To do so it reads the live records. Without a rate the error
+// is ErrNotInitialized.
 func (l *Limiter) AvailablePermits(ctx context.Context) (int64, error) {
 	err := l.err
-	var g grants
+	var g acquireReply
 	if err == nil {
-		g, err = l.look(ctx, past{}, nil, "")
+		g, err = l.acquireDirect(ctx, recentIDs{}, nil, checkFlag)
 	}
 	return g.free, wrap("count the permits of", l.name, err)
 }
 
-// State looks at the limiter and changes nothing, not even expired records. It reads every record: on a limiter with
-// hundreds of thousands of them, that takes Redis part of a second. Without a rate the error is ErrNotInitialized.
+// State reads the limiter and changes nothing; not even expired records are removed. It reads every record: with
+// hundreds of thousands of them, that blocks Redis for a part of a second. Without a rate the error is
+// ErrNotInitialized.
 func (l *Limiter) State(ctx context.Context) (State, error) {
 	r, err := l.inspect(ctx, "")
 	if err != nil {
@@ -43,19 +46,19 @@ func (l *Limiter) State(ctx context.Context) (State, error) {
 	return readState(r), nil
 }
 
-// readState reads what state.lua answers.
+// readState decodes the reply of state.lua or glance.lua.
 func readState(r []int64) State {
 	s := State{
 		Rate:      readRate(r),
 		Available: r[5], Used: r[6], Records: int(r[7]), TTL: max(millis(r[10]), 0), Consistent: r[11] == 1,
 	}
 	if s.Records > 0 {
-		s.Oldest, s.Newest = time.UnixMilli(r[8]), time.UnixMilli(r[9])
+		s.Oldest, s.Newest = time.UnixMicro(r[8]), time.UnixMicro(r[9])
 	}
 	return s
 }
 
-// inspect runs state.lua.
+// inspect runs state.lua. The flag "c" limits it to the configuration.
 func (l *Limiter) inspect(ctx context.Context, flags string) ([]int64, error) {
 	return l.inspectBy(ctx, stateScript, flags)
 }
@@ -64,13 +67,17 @@ func (l *Limiter) inspectBy(ctx context.Context, s *script, flags string) ([]int
 	if l.err != nil {
 		return nil, l.err
 	}
-	sent := new(trail)
-	reply, err := within(ctx, l.client, func(ctx context.Context) ([]int64, error) {
+	sent := new(attempts)
+	reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
 		return l.client.run(ctx, sent, s, true, l.keys(), l.now(), flags)
 	})
 	err = sent.explain(err)
 	if err == nil && reply[0] != 0 {
 		err = notInitialized(reply[0])
+	}
+	if err == nil {
+		rate := readRate(reply)
+		l.client.denyCache.learn(l.keyNames[keyConfig], rate.Permits, rate.Interval)
 	}
 	return reply, err
 }
@@ -79,10 +86,12 @@ func readRate(r []int64) Rate {
 	return Rate{Permits: r[1], Interval: millis(r[2]), Type: RateType(r[3]), KeepAlive: millis(r[4])}
 }
 
-// Clients lists the ids of clients that have state of their own on this limiter, as a PerClient rate makes it, in order.
-// It goes through all keys of the server (SCAN), so it takes long on a large one. On a cluster or a Ring that is the node
-// of the limiter's keys. An AutoPipeliner, or a client of another type, over several nodes doesn't show which node that
-// is, so the list may be of any one of them: ask with the client below it.
+// Clients returns the sorted ids of the clients that have state of their own on this limiter, as a PerClient rate makes
+// it.
+//
+// It scans all keys of the server (SCAN), which takes long on a large one. On a cluster or a Ring it scans the node
+// that holds the limiter's keys. An AutoPipeliner, or a client of another type, over several nodes does not show which
+// node that is, so the list may come from any of them: use a limiter over the underlying client instead.
 func (l *Limiter) Clients(ctx context.Context) ([]string, error) {
 	ids, err := l.clients(ctx)
 	return ids, wrap("list the clients of", l.name, err)
@@ -92,7 +101,7 @@ func (l *Limiter) clients(ctx context.Context) ([]string, error) {
 	if l.err != nil {
 		return nil, l.err
 	}
-	server, err := within(ctx, l.client, func(ctx context.Context) (Redis, error) {
+	server, err := within(ctx, l, func(ctx context.Context) (Redis, error) {
 		return l.client.serverOf(ctx, l.keyNames[keyConfig])
 	})
 	if err != nil {
@@ -106,7 +115,7 @@ func (l *Limiter) clients(ctx context.Context) ([]string, error) {
 				keys []string
 				next uint64
 			}
-			got, err := within(ctx, l.client, func(ctx context.Context) (page, error) {
+			got, err := within(ctx, l, func(ctx context.Context) (page, error) {
 				cmd := redis.NewScanCmd(ctx, nil, "scan", cursor, "match", escapeGlob(prefix)+"*", "count", 1000)
 				err := server.Process(ctx, cmd)
 				keys, next := cmd.Val()
@@ -131,7 +140,8 @@ func (l *Limiter) clients(ctx context.Context) ([]string, error) {
 	return ids, nil
 }
 
-// serverOf gives a client of the one server that holds a key, where the redis client shows it.
+// serverOf returns a client of the one server that holds a key, or the redis client itself where its type does not show
+// the servers.
 func (c *Client) serverOf(ctx context.Context, key string) (Redis, error) {
 	switch rdb := c.rdb.(type) {
 	case *redis.ClusterClient:
@@ -142,7 +152,7 @@ func (c *Client) serverOf(ctx context.Context, key string) (Redis, error) {
 	return c.rdb, nil
 }
 
-// escapeGlob makes a pattern that matches a text alone.
+// escapeGlob returns a glob-style pattern that matches only the text.
 func escapeGlob(text string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(text)
 }

@@ -6,10 +6,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/hashtag"
 )
 
-// keys.go knows how Redisson names the keys of a limiter, and where these lie on a cluster. It knows nothing of what the
-// keys hold.
+// keys.go has Redisson's names of a limiter's keys, and their cluster slots. It does not depend on what the keys hold.
 
-// The keys of a limiter, in the order in which every script takes them.
+// Indexes of a limiter's keys, in the order in which every script takes them.
 const (
 	keyConfig = iota
 	keyValue
@@ -19,8 +18,8 @@ const (
 	keyCount
 )
 
-// keyNames lists the keys of a limiter with a raw name, for the client with an id. A name that holds a brace is not put
-// into braces again, whether or not that keeps the keys in one slot: Redisson does the same, and its keys are ours.
+// keyNames returns the keys of the limiter with a mapped name, for the client with an id. As in Redisson, a name that
+// contains "{" is not put into braces again, even if its keys are then in different slots.
 func keyNames(name, clientID string) [keyCount]string {
 	value, permits := suffixed(name, "value"), suffixed(name, "permits")
 	return [keyCount]string{name, value, suffixed(value, clientID), permits, suffixed(permits, clientID)}
@@ -33,12 +32,12 @@ func suffixed(name, suffix string) string {
 	return "{" + name + "}:" + suffix
 }
 
-// mostKeyBytes is how many bytes all keys of a limiter may have together: half of what Redis takes from a client before it
-// cuts the connection (client-query-buffer-limit, 1 GB), since renaming sends the keys of two. Redisson's calls send the
-// same keys, so its names are not longer.
+// mostKeyBytes is the largest total length of a limiter's keys, in bytes: half of what Redis buffers from a client
+// before it closes the connection (client-query-buffer-limit, 1 GB), because renaming sends the keys of two limiters.
+// Redisson's calls send the same keys, so its names are bounded in the same way.
 const mostKeyBytes = 512 << 20
 
-// checkLength says whether a raw name and a client id of so many bytes are too long.
+// checkLength returns an error if a mapped name and a client id of these lengths (bytes) are too long.
 func checkLength(name, clientID int) error {
 	const parts = len("{}:permits:")
 	if keyCount*(name+parts)+2*clientID > mostKeyBytes {
@@ -47,7 +46,7 @@ func checkLength(name, clientID int) error {
 	return nil
 }
 
-// slot is the cluster slot of a key: CRC-16/XMODEM of its hash tag, modulo the 16384 slots.
+// slot returns the cluster slot of a key: CRC-16/XMODEM of its hash tag, modulo 16384.
 func slot(key string) int {
 	var crc uint16
 	for _, b := range []byte(hashtag.Of(key)) {
@@ -63,7 +62,7 @@ func slot(key string) int {
 	return int(crc % 16384)
 }
 
-// sameSlot tells whether a cluster serves all the keys together.
+// sameSlot returns whether all keys are in one cluster slot.
 func sameSlot(keys []string) bool {
 	for _, key := range keys[1:] {
 		if hashtag.Of(key) != hashtag.Of(keys[0]) && slot(key) != slot(keys[0]) {
@@ -73,7 +72,7 @@ func sameSlot(keys []string) bool {
 	return true
 }
 
-// sameTag tells whether every way of spreading keys over servers keeps these together.
+// sameTag returns whether all keys have the same hash tag, and so are on one server however keys are distributed.
 func sameTag(keys []string) bool {
 	for _, key := range keys[1:] {
 		if hashtag.Of(key) != hashtag.Of(keys[0]) {

@@ -71,7 +71,7 @@ func TestNameMapperMakesTheKeysAndNotTheName(t *testing.T) {
 	}
 }
 
-// oddNames are names whose keys Redisson scatters, on all but a few clusters.
+// oddNames are names whose Redisson keys are in different slots, except by chance.
 var oddNames = []string{"a{b", "a{}b", "a}b", "", "{", "}", "{}", "{}x", "x{"}
 
 func TestOddNamesScatterTheirKeys(t *testing.T) {
@@ -89,7 +89,7 @@ func TestOddNamesScatterTheirKeys(t *testing.T) {
 	}
 }
 
-// randomName is a name that often has braces.
+// randomName returns a name that often has braces.
 func randomName(random *rand.Rand) string {
 	const letters = "ab{}{}:\x00\xff-"
 	name := make([]byte, random.IntN(12))
@@ -123,7 +123,7 @@ func TestSlotsAreTheClusters(t *testing.T) {
 		}
 	}
 
-	// The names that were let through work, whatever slots they have; the others are refused, and rightly so.
+	// Names that were accepted work, whatever their slots; the others would fail.
 	c := NewClient(rdb)
 	for _, name := range names[:200] {
 		l := c.RateLimiter(name, WithRate(PerMinute(10)))
@@ -138,7 +138,7 @@ func TestSlotsAreTheClusters(t *testing.T) {
 	}
 }
 
-// TestOddNamesAreRefusedOnACluster has no cluster: nothing must be sent at all.
+// TestOddNamesAreRefusedOnACluster has no cluster: no command may be sent.
 func TestOddNamesAreRefusedOnACluster(t *testing.T) {
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"192.0.2.1:1"}})
 	defer rdb.Close()

@@ -10,147 +10,171 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// lane.go brings flights to Redis. It knows nodes and pipelines: flights of all limiters whose keys lie on one node travel
-// together when they leave together, a few pipelines are in the air at once, and one that does not come back holds up
-// nobody but its own callers.
+// Pipelines to nodes: batches of all limiters on one node that are sent at the same time share a run, which is one
+// Redis pipeline. A few runs are in flight at once. One that stalls delays only its own callers.
 
 const (
-	mostTrips   = 4   // of a lane in the air at once
-	mostStalled = 4   // trips of a lane that gave their place away; more keep it
-	mostFlights = 256 // of a trip
+	maxRuns    = 4   // runs of a pipeline that are in flight at once, each in a slot
+	maxStalled = 4   // stalled runs of a pipeline that released their slot; more of them keep it
+	maxBatch   = 256 // batches of a run
 
-	// A trip has stalled once it takes longer than this, and so many times longer than usual; or twice as long, where that is a
-	// quarter of what a call may take. Whoever comes when a server begins to hang may wait so much longer than a call takes.
+	// A run has stalled once it takes longer than shortestStall and longer than stallFactor times its usual time. That
+	// multiple counts as no more than a quarter of the call timeout, or twice the usual time if that is more. A caller
+	// that arrives when a server begins to hang may wait for so much longer than the call timeout.
 	shortestStall = 20 * time.Millisecond
 	stallFactor   = 8
 )
 
-// A lane is the way to one node.
-type lane struct {
-	node    Redis
-	timeout time.Duration // of a trip
-	places  int           // for trips in the air
-	seats   int           // for flights in a trip
-	patient time.Duration // a trip that takes no longer has not stalled
-	used    time.Time     // when somebody last asked for the lane; the client's lock's
+// A pipeline sends the batches for one node.
+type pipeline struct {
+	node        Redis
+	timeout     time.Duration // of a batch, from when it is sent
+	maxInFlight int           // runs that may hold a slot
+	maxBatch    int           // batches in a run
+	patient     time.Duration // a run that takes no longer has not stalled
+	used        time.Time     // last use; guarded by Client.pipelinesMu
 
-	mu      sync.Mutex
-	waiting []*flight     // for a place
-	air     int           // trips that have a place
-	stalled int           // trips that gave it away
-	usual   time.Duration // that a trip takes, smoothed
-	spare   []*trip
+	mu       sync.Mutex    // guards the fields below, but breaker; and the last fields of each run
+	waiting  []*batch      // for a slot
+	inFlight int           // runs that hold a slot
+	stalled  int           // runs in flight that released theirs
+	usual    time.Duration // smoothed time of a run
+	spare    []*run        // for reuse, at most maxRuns
 
-	breaker breaker // on a cluster, the client's own lane has that of finding nodes
+	breaker breaker // in the own pipeline of a cluster client: the breaker of finding nodes
 }
 
-// newLane makes the way to a node, or to many behind a client that does not show them: there each flight goes by itself.
-func newLane(node Redis, timeout time.Duration) *lane {
-	l := &lane{node: node, timeout: timeout, places: mostTrips, seats: mostFlights, patient: shortestStall}
+// newPipeline returns a pipeline to a node, or to the nodes behind a client that does not show them. There each batch
+// has a run of its own, and the number of runs is not limited.
+func newPipeline(node Redis, timeout time.Duration) *pipeline {
+	l := &pipeline{node: node, timeout: timeout, maxInFlight: maxRuns, maxBatch: maxBatch, patient: shortestStall}
 	switch node.(type) {
 	case *redis.Ring, *redis.AutoPipeliner:
-		l.places, l.seats = math.MaxInt, 1
+		l.maxInFlight, l.maxBatch = math.MaxInt, 1
 	}
 	return l
 }
 
-// send brings a flight on its way.
-func (c *Client) send(f *flight) {
+// send sends f to the node of its limiter. It does not block: a reply or an error arrives by f.complete.
+func (c *Client) send(b *batch) {
 	cluster, ok := c.rdb.(*redis.ClusterClient)
-	if f.breaker = &c.lane.breaker; !ok && c.lane.seats == 1 {
-		f.breaker = f.line.way()
+	if b.breaker = &c.pipeline.breaker; !ok && c.pipeline.maxBatch == 1 {
+		b.breaker = b.queue.breakerOf()
 	}
-	if f.bypass() {
+	if b.bypass() {
 		return
 	}
 	if !ok {
-		if t := c.lane.admit(f); t != nil {
+		if t := c.pipeline.admit(b); t != nil {
 			go t.start()
 		}
 		return
 	}
-	go func() { // finding the node may take a call of its own
+	go func() { // nodeOf may make a call
 		ctx, cancel := context.WithTimeout(context.Background(), c.callTimeout)
 		defer cancel()
-		late := time.AfterFunc(c.callTimeout, func() { f.land(grants{attempts: 1}, errLate(c.callTimeout)) })
-		node, err := cluster.MasterForKey(ctx, f.line.limiter.keyNames[keyConfig])
+		late := time.AfterFunc(c.callTimeout, func() { b.complete(acquireReply{attempts: 1}, b.late()) })
+		searching := !c.found.Load()
+		if searching {
+			b.breaker.begin(search{b, late}, b.queue.limiter)
+		}
+		node, err := c.nodeOf(ctx, cluster, b.queue.limiter)
+		if searching {
+			b.breaker.end(search{b, late}, err == nil)
+		}
 		if !late.Stop() {
 			return
 		}
 		if err != nil {
-			f.due, f.stall = f.started.Add(c.callTimeout), time.Now().Add(shortestStall)
-			if f.sent.again(err, false) {
-				f.alone(err)
+			b.due, b.stallAt = b.started.Add(c.callTimeout), time.Now().Add(shortestStall)
+			if b.attempts.again(err, false) {
+				b.retryDirect(err)
 			} else {
-				f.land(grants{attempts: 1}, err)
+				b.complete(acquireReply{attempts: 1}, err)
 			}
 			return
 		}
-		lane := c.laneTo(node)
-		if f.breaker = &lane.breaker; f.bypass() {
+		p := c.pipelineTo(node)
+		if b.breaker = &p.breaker; b.bypass() {
 			return
 		}
-		if t := lane.admit(f); t != nil {
+		if t := p.admit(b); t != nil {
 			t.run()
 		}
 	}()
 }
 
-// longestRest is how long a lane is kept that nobody uses. What is known of a way must last between calls.
+// A search is a pending call that finds the node of a batch.
+type search struct {
+	batch *batch
+	late  *time.Timer // completes the batch with a timeout
+}
+
+// nodeAway completes the batch at once if the process can decide on its limiter.
+func (s search) nodeAway() {
+	if l := s.batch.queue.limiter; l.client.localLimiters.canDecide(l) && s.late.Stop() {
+		s.late.Reset(0)
+	}
+}
+
+// longestRest is how long an unused pipeline of a cluster or Ring is kept, so that its breaker and its usual time last
+// between calls.
 const longestRest = time.Minute
 
-// laneTo gives the lane to a node of a cluster, or the one of a Ring's shard, whose breaker counts alone. Lanes that nobody
-// has used for a while are forgotten when a new one is made: their nodes may have left.
-func (c *Client) laneTo(node *redis.Client) *lane {
-	c.lanesMu.Lock()
-	defer c.lanesMu.Unlock()
+// pipelineTo returns the pipeline to a node of a cluster, or that of a Ring's shard, of which only the breaker is used.
+// Pipelines that were not used for longestRest are removed when a new one is made: their nodes may have left.
+func (c *Client) pipelineTo(node *redis.Client) *pipeline {
+	c.pipelinesMu.Lock()
+	defer c.pipelinesMu.Unlock()
 	now := time.Now()
-	l := c.lanes[node]
+	l := c.pipelines[node]
 	if l == nil {
-		for other, l := range c.lanes {
+		for other, l := range c.pipelines {
 			l.mu.Lock()
-			if l.air+l.stalled+len(l.waiting) == 0 && now.Sub(l.used) > longestRest {
-				delete(c.lanes, other)
+			if l.inFlight+l.stalled+len(l.waiting) == 0 && now.Sub(l.used) > longestRest {
+				delete(c.pipelines, other)
 			}
 			l.mu.Unlock()
 		}
-		l = newLane(node, c.callTimeout)
-		c.lanes[node] = l
+		l = newPipeline(node, c.callTimeout)
+		c.pipelines[node] = l
 	}
 	l.used = now
 	return l
 }
 
-// admit takes a flight, and answers a trip for the caller to run if there is a place for one.
-func (l *lane) admit(f *flight) *trip {
+// admit takes f, and returns a run for the caller to execute if a slot is free; else nil.
+func (l *pipeline) admit(b *batch) *run {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.waiting = append(l.waiting, f)
+	l.waiting = append(l.waiting, b)
 	return l.load()
 }
 
-// load puts those who wait on a trip, if there is a place for one. The lane is locked.
-func (l *lane) load() *trip {
-	if len(l.waiting) == 0 || l.air >= l.places {
+// load puts waiting batches into a run if a slot is free; else it returns nil. l.mu is held.
+func (l *pipeline) load() *run {
+	if len(l.waiting) == 0 || l.inFlight >= l.maxInFlight {
 		return nil
 	}
-	if l.forsake(); len(l.waiting) == 0 {
+	if l.dropCancelled(); len(l.waiting) == 0 {
 		return nil
 	}
-	l.air++
-	var t *trip
+	l.inFlight++
+	var t *run
 	if last := len(l.spare) - 1; last >= 0 {
 		t, l.spare = l.spare[last], l.spare[:last]
 	} else {
-		t = &trip{lane: l, expired: make(chan struct{})}
+		t = &run{pipeline: l, expired: make(chan struct{})}
 		t.start = t.run
 	}
-	n := min(len(l.waiting), l.seats)
-	t.flights = append(t.flights[:0], l.waiting[:n]...)
+	n := min(len(l.waiting), l.maxBatch)
+	t.batches = append(t.batches[:0], l.waiting[:n]...)
 	l.waiting = slices.Delete(l.waiting, 0, n)
+	t.breaker = t.batches[0].breaker
 	t.started = time.Now()
-	t.bound = &bound{context.Background(), t.started.Add(l.timeout), t.expired}
-	t.stall = min(max(l.patient, min(stallFactor*l.usual, max(2*l.usual, l.timeout/4))), t.left(t.flights))
+	t.over, t.away = false, false
+	t.bound = &bound{context.Background(), t, t.started.Add(l.timeout), t.expired}
+	t.stall = min(max(l.patient, min(stallFactor*l.usual, max(2*l.usual, l.timeout/4))), t.left(t.batches))
 	if t.timer == nil {
 		t.timer = time.AfterFunc(t.stall, t.overdue)
 	} else {
@@ -159,48 +183,54 @@ func (l *lane) load() *trip {
 	return t
 }
 
-// forsake takes those out of the line whose callers have all gone: nothing is to be taken for them. The lane is locked.
-func (l *lane) forsake() {
-	gone := func(f *flight) bool { return f.present.Load() == 0 }
-	if !slices.ContainsFunc(l.waiting[:min(len(l.waiting), l.seats)], gone) {
+// dropCancelled removes the waiting batches whose callers are all cancelled, so that no permits are taken for them. It
+// completes them with errUnsent in the background. l.mu is held.
+func (l *pipeline) dropCancelled() {
+	gone := func(b *batch) bool { return b.present.Load() == 0 }
+	if !slices.ContainsFunc(l.waiting[:min(len(l.waiting), l.maxBatch)], gone) {
 		return
 	}
-	var forsaken []*flight
-	l.waiting = slices.DeleteFunc(l.waiting, func(f *flight) bool {
-		if !gone(f) {
+	var dropped []*batch
+	l.waiting = slices.DeleteFunc(l.waiting, func(b *batch) bool {
+		if !gone(b) {
 			return false
 		}
-		forsaken = append(forsaken, f)
+		dropped = append(dropped, b)
 		return true
 	})
 	go func() {
-		for _, f := range forsaken {
-			f.land(grants{}, errUnsent)
+		for _, b := range dropped {
+			b.complete(acquireReply{}, errUnsent)
 		}
 	}()
 }
 
-// A trip is one pipeline: there and back.
-type trip struct {
-	lane    *lane
-	start   func() // run, which then takes no memory
-	flights []*flight
-	asking  []*flight // those of them that have no answer yet
-	timer   *time.Timer
-	expired chan struct{} // closed when it is late
-	bound   *bound
-	started time.Time
-	stall   time.Duration // how long it may take before it has stalled
+// A run is one Redis pipeline: commands of batches, and their replies.
+type run struct {
+	pipeline   *pipeline
+	start      func() // the method run: go start() does not allocate
+	batches    []*batch
+	unanswered []*batch      // batches without a reply
+	timer      *time.Timer   // calls overdue
+	expired    chan struct{} // closed once all batches are complete though the commands are not
+	bound      *bound
+	breaker    *breaker // of its batches
+	started    time.Time
+	stall      time.Duration // the run has stalled if it takes longer
 
-	// What follows is the lane's lock's.
-	stalled bool // it takes too long
-	yielded bool // and gave its place away
-	over    bool // it is back
+	// The fields below are guarded by pipeline.mu.
+	stalled   bool // it takes too long, or its node is away
+	released  bool // it released its slot
+	over      bool // its commands have ended; true until the run is used again
+	away      bool // its node is away
+	abandoned bool // all batches are complete though the commands are not
 }
 
-// A bound is the context of a trip's commands. It ends when the trip is late.
+// A bound is the context of a run's commands. It ends with run.expired. A run that is used again gets a new one, so
+// that a late call of nodeAway can be told from one for the current use.
 type bound struct {
 	context.Context
+	run      *run
 	deadline time.Time
 	expired  <-chan struct{}
 }
@@ -217,144 +247,165 @@ func (b *bound) Err() error {
 	}
 }
 
-// run makes a trip, and goes on with those for whom there was no place before.
-func (t *trip) run() {
+// run executes t, and then further runs while batches wait for its slot.
+func (t *run) run() {
 	for t != nil {
-		t = t.fly()
+		t = t.execute()
 	}
 }
 
-// fly makes one trip. It answers the next one, if its place can be used again.
-func (t *trip) fly() (next *trip) {
-	l := t.lane
+// execute executes t once. It returns the run to execute next in the same slot; nil if there is none.
+func (t *run) execute() (next *run) {
+	l := t.pipeline
+	t.breaker.begin(t.bound, t.batches[0].queue.limiter)
 	t.carry()
+	t.breaker.end(t.bound, slices.ContainsFunc(t.batches, func(b *batch) bool { return isThere(b.cmd.Err()) }))
 
 	l.mu.Lock()
 	t.over = true
 	regular := !t.stalled
-	early := regular && len(t.flights) == 1
+	early := regular && len(t.batches) == 1
 	switch {
-	case t.yielded:
+	case t.released:
 		l.stalled--
-	case early: // whoever departs while this one lands needs the place
-		l.air--
+	case early: // a batch that is sent while this one completes needs the slot
+		l.inFlight--
 	}
 	l.usual += (time.Since(t.started) - l.usual) / 8
 	l.mu.Unlock()
-	for i, f := range t.flights {
-		f.arrive(regular)
-		t.flights[i] = nil
+	for i, b := range t.batches {
+		b.handleReply(regular)
+		t.batches[i] = nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !early && !t.yielded {
-		l.air--
+	if !early && !t.released {
+		l.inFlight--
 	}
-	if regular && t.timer.Stop() && len(l.spare) < mostTrips { // else its timer may still call, or it is one of many
-		t.over = false
+	if regular && t.timer.Stop() && len(l.spare) < maxRuns { // else the timer may still fire, or enough are kept
 		l.spare = append(l.spare, t)
 	}
 	return l.load()
 }
 
-// carry asks Redis until each flight has an answer. Where the server lacks the script, the first one brings its text: so
-// those behind find it, unless somebody removes it meanwhile.
-func (t *trip) carry() {
-	t.asking = append(t.asking[:0], t.flights...)
-	for _, f := range t.flights {
-		f.due, f.stall = f.started.Add(t.lane.timeout), t.started.Add(t.stall)
+// carry sends commands until each batch has a reply. If the server lacks the script, the first command of the next
+// round carries the script's text; those behind it find the script then, unless it is removed meanwhile.
+func (t *run) carry() {
+	t.unanswered = append(t.unanswered[:0], t.batches...)
+	for _, b := range t.batches {
+		b.due, b.stallAt = b.started.Add(t.pipeline.timeout), t.started.Add(t.stall)
 	}
-	for text := false; len(t.asking) > 0; text = true {
-		for i, f := range t.asking {
-			f.ask(t.bound, text && i == 0)
+	for text := false; len(t.unanswered) > 0; text = true {
+		for i, b := range t.unanswered {
+			b.command(t.bound, text && i == 0)
 		}
 		t.exchange()
-		t.asking = slices.DeleteFunc(t.asking, func(f *flight) bool {
-			err := f.cmd.Err()
+		t.unanswered = slices.DeleteFunc(t.unanswered, func(b *batch) bool {
+			err := b.cmd.Err()
 			if err == nil || !redis.HasErrorPrefix(err, "NOSCRIPT") {
 				return true
 			}
-			f.sent.end(err)
+			b.attempts.end(err)
 			return false
 		})
 	}
 }
 
-// exchange sends the commands of those who ask, and reads the replies. What failed stands in each command.
-func (t *trip) exchange() {
-	if len(t.asking) == 1 {
-		_ = t.lane.node.Process(t.bound, &t.asking[0].cmd)
+// exchange sends the commands of the batches without a reply, and reads the replies. Errors are stored in each command.
+func (t *run) exchange() {
+	if len(t.unanswered) == 1 {
+		_ = t.pipeline.node.Process(t.bound, &t.unanswered[0].cmd)
 		return
 	}
-	pipe := t.lane.node.Pipeline()
-	for _, f := range t.asking {
-		_ = pipe.Process(t.bound, &f.cmd)
+	pipe := t.pipeline.node.Pipeline()
+	for _, b := range t.unanswered {
+		_ = pipe.Process(t.bound, &b.cmd)
 	}
 	_, _ = pipe.Exec(t.bound)
 }
 
-// left tells how much time is left until the first of some flights is late: a flight's time begins when it departs, not when
-// it has a place.
-func (t *trip) left(flights []*flight) time.Duration {
-	first := flights[0].started
-	for _, f := range flights[1:] {
-		if f.started.Before(first) {
-			first = f.started
+// left returns the time until the first of some batches is late. The timeout of a batch counts from when it is sent,
+// not from when it gets a slot.
+func (t *run) left(batches []*batch) time.Duration {
+	first := batches[0].started
+	for _, b := range batches[1:] {
+		if b.started.Before(first) {
+			first = b.started
 		}
 	}
-	return max(t.lane.timeout-time.Since(first), 0)
+	return max(t.pipeline.timeout-time.Since(first), 0)
 }
 
-// overdue is called when a trip stalls, and when flights of it are late. The first time its place is free for another one,
-// and its limiters may make their next calls; then the callers of those that are late are told. So are those who still wait
-// for its place then, if no later call was answered.
-func (t *trip) overdue() {
-	l := t.lane
+// nodeAway completes at once the batches on which the process can decide, without waiting for the commands.
+func (b *bound) nodeAway() {
+	t := b.run
+	t.pipeline.mu.Lock()
+	defer t.pipeline.mu.Unlock()
+	if t.bound == b && !t.over && !t.abandoned {
+		t.away = true
+		t.timer.Reset(0)
+	}
+}
+
+// overdue is called by the timer when the run stalls, when its node is found to be away, and when batches of it are
+// late. The first call releases the slot, unless maxStalled runs have done so and this one is not late yet, and lets
+// the limiters send their next batches. Each call completes the batches that are late or, if the node is away, that the
+// process can decide on. The same holds for the batches that wait for a slot if the node is away; if the run is late
+// and no later call was answered, all of these are completed.
+func (t *run) overdue() {
+	l := t.pipeline
 	l.mu.Lock()
-	if t.over {
+	if t.over || t.abandoned {
 		l.mu.Unlock()
 		return
 	}
-	left := t.left(t.flights)
-	late := left == 0
-	t.stalled = true
-	var next *trip
-	var behind []*flight
-	if late && !t.yielded && l.breaker.silent(t.flights[0].started) {
-		behind, l.waiting = l.waiting, nil
+	late := t.left(t.batches) == 0
+	ends := func(b *batch) bool {
+		return time.Since(b.started) >= l.timeout ||
+			t.away && b.queue.client.localLimiters.canDecide(b.queue.limiter)
 	}
-	if !t.yielded && (late || l.stalled < mostStalled) {
-		t.yielded = true
+	t.stalled = true
+	var next *run
+	var behind []*batch
+	if late && !t.released && l.breaker.silent(t.batches[0].started) {
+		behind, l.waiting = l.waiting, nil
+	} else if t.away {
+		l.waiting = slices.DeleteFunc(l.waiting, func(b *batch) bool {
+			ends := ends(b)
+			if ends {
+				behind = append(behind, b)
+			}
+			return ends
+		})
+	}
+	if !t.released && (late || l.stalled < maxStalled) {
+		t.released = true
 		l.stalled++
-		l.air--
+		l.inFlight--
 		next = l.load()
 	}
-	flights := slices.Clone(t.flights)
+	var ended, rest []*batch
+	for _, b := range t.batches {
+		if ends(b) {
+			ended = append(ended, b)
+		} else {
+			rest = append(rest, b)
+		}
+	}
+	if t.abandoned = len(rest) == 0; !t.abandoned {
+		t.timer.Reset(t.left(rest))
+	}
 	l.mu.Unlock()
 	if next != nil {
 		go next.start()
 	}
-	if !late {
-		for _, f := range flights {
-			f.line.stall(f)
-		}
-		t.timer.Reset(left)
-		return
+	for _, b := range append(ended, behind...) {
+		b.complete(acquireReply{attempts: int(b.attempts.count.Load())}, b.late())
 	}
-	for _, f := range behind {
-		f.land(grants{}, unsent(errLate(l.timeout)))
+	if len(rest) == 0 {
+		close(t.expired) // after complete: the end of this context must not be taken for the end of a caller's
 	}
-	var rest []*flight
-	for _, f := range flights {
-		if time.Since(f.started) < l.timeout {
-			rest = append(rest, f)
-		} else {
-			f.land(grants{attempts: int(f.sent.attempts.Load())}, errLate(l.timeout))
-		}
+	for _, b := range rest {
+		b.queue.detach(b)
 	}
-	if len(rest) > 0 {
-		t.timer.Reset(t.left(rest))
-		return
-	}
-	close(t.expired) // not before: that a context ended must not look like the end of a caller's
 }

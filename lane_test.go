@@ -18,17 +18,17 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// A road is a hook that counts what is sent, and takes its time.
-type road struct {
+// A slowHook is a hook that counts the commands sent, and delays them.
+type slowHook struct {
 	takes     atomic.Int64 // ns
-	alone     atomic.Int64 // commands by themselves
+	alone     atomic.Int64 // single commands
 	pipelines atomic.Int64
 	commands  atomic.Int64 // in pipelines
-	most      atomic.Int64 // sent at once
-	now       atomic.Int64 // being sent
+	most      atomic.Int64 // in flight at the same time, at most
+	now       atomic.Int64 // in flight
 }
 
-func (r *road) travel() (arrive func()) {
+func (r *slowHook) delay() (done func()) {
 	now := r.now.Add(1)
 	for most := r.most.Load(); now > most && !r.most.CompareAndSwap(most, now); most = r.most.Load() {
 	}
@@ -36,34 +36,34 @@ func (r *road) travel() (arrive func()) {
 	return func() { r.now.Add(-1) }
 }
 
-func (r *road) DialHook(next redis.DialHook) redis.DialHook {
+func (r *slowHook) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
 }
 
-func (r *road) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (r *slowHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		r.alone.Add(1)
-		defer r.travel()()
+		defer r.delay()()
 		return next(ctx, cmd)
 	}
 }
 
-func (r *road) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (r *slowHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		r.pipelines.Add(1)
 		r.commands.Add(int64(len(cmds)))
-		defer r.travel()()
+		defer r.delay()()
 		return next(ctx, cmds)
 	}
 }
 
-// Limiters whose callers come at the same time share pipelines, a few of which are in the air at once.
-func TestLimitersShareATrip(t *testing.T) {
+// Limiters whose callers come at the same time share pipelines, a few of which are in flight at once.
+func TestLimitersShareARun(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		road := &road{}
-		road.takes.Store(int64(10 * ms))
-		p.rdb.AddHook(road)
+		slow := &slowHook{}
+		slow.takes.Store(int64(10 * ms))
+		p.rdb.AddHook(slow)
 		c := NewClient(p.rdb)
 		const limiters = 1000
 		crowd := func() {
@@ -77,21 +77,21 @@ func TestLimitersShareATrip(t *testing.T) {
 			}
 			all.Wait()
 		}
-		crowd() // makes the connections
-		for _, count := range []*atomic.Int64{&road.alone, &road.pipelines, &road.commands, &road.most} {
+		crowd() // opens the connections
+		for _, count := range []*atomic.Int64{&slow.alone, &slow.pipelines, &slow.commands, &slow.most} {
 			count.Store(0)
 		}
 		start := time.Now()
 		crowd()
-		alone, pipelines, commands := road.alone.Load(), road.pipelines.Load(), road.commands.Load()
+		alone, pipelines, commands := slow.alone.Load(), slow.pipelines.Load(), slow.commands.Load()
 		if alone+commands != limiters {
 			t.Errorf("%d calls for %d limiters", alone+commands, limiters)
 		}
-		if alone > mostTrips || pipelines > limiters/mostFlights+mostTrips {
+		if alone > maxRuns || pipelines > limiters/maxBatch+maxRuns {
 			t.Errorf("%d calls by themselves, %d pipelines", alone, pipelines)
 		}
-		if most := road.most.Load(); most != mostTrips {
-			t.Errorf("%d were in the air at once, not %d", most, mostTrips)
+		if most := slow.most.Load(); most != maxRuns {
+			t.Errorf("%d were in flight at once, not %d", most, maxRuns)
 		}
 		if took := time.Since(start); took > 30*ms {
 			t.Errorf("it took %v", took)
@@ -99,83 +99,85 @@ func TestLimitersShareATrip(t *testing.T) {
 	})
 }
 
-// A trip that stalls gives its place to others, and its limiters go on; those who are on it have their answer when it comes.
-func TestStalledTripHoldsNobodyUp(t *testing.T) {
+// A run that stalls releases its slot, and its limiters send further calls. The callers of the stalled run get their
+// results when the reply arrives.
+func TestStalledRunDelaysNoOtherCaller(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		road := &road{}
-		p.rdb.AddHook(road)
+		slow := &slowHook{}
+		p.rdb.AddHook(slow)
 		c := NewClient(p.rdb)
 		limiter := func(i int) *Limiter { return c.RateLimiter(fmt.Sprint(i), WithRate(PerSecond(10))) }
 		b.granted("the first", b.try(limiter(0), 1), 0)
-		road.takes.Store(int64(500 * ms))
+		slow.takes.Store(int64(500 * ms))
 		var stuck []*call
-		for i := range mostTrips {
+		for i := range maxRuns {
 			stuck = append(stuck, b.try(limiter(i), 1))
 		}
-		road.takes.Store(0)
-		same, other := b.acquire(limiter(0), 1), b.try(limiter(mostTrips), 1)
+		slow.takes.Store(0)
+		same, other := b.acquire(limiter(0), 1), b.try(limiter(maxRuns), 1)
 		b.sleepTo(shortestStall - ms)
-		b.waits("who shares a limiter with a stalled call", same)
-		b.waits("who finds no place", other)
+		b.waits("the caller that shares a limiter with a stalled call", same)
+		b.waits("the caller that finds no slot", other)
 		b.sleepTo(shortestStall)
-		b.granted("who shares a limiter with a stalled call", same, shortestStall)
-		b.granted("who found no place", other, shortestStall)
-		b.granted("who comes later", b.try(limiter(0), 1), shortestStall)
+		b.granted("the caller that shares a limiter with a stalled call", same, shortestStall)
+		b.granted("the caller that found no slot", other, shortestStall)
+		b.granted("a later one", b.try(limiter(0), 1), shortestStall)
 		for _, c := range stuck {
-			b.waits("who is on a stalled trip", c)
+			b.waits("a caller of a stalled run", c)
 		}
 		b.sleepTo(500 * ms)
 		for _, c := range stuck {
-			b.granted("who was on a stalled trip", c, 500*ms)
+			b.granted("a caller of a stalled run", c, 500*ms)
 		}
-		if c.lane.air != 0 || c.lane.stalled != 0 {
-			t.Errorf("%+v", c.lane)
+		if c.pipeline.inFlight != 0 || c.pipeline.stalled != 0 {
+			t.Errorf("%+v", c.pipeline)
 		}
 	})
 }
 
-// What takes long is no stall where it always takes long.
-func TestSlowRoadIsNoStall(t *testing.T) {
+// A duration that is usual for the server is not a stall.
+func TestSlowConnectionIsNoStall(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		road := &road{}
-		road.takes.Store(int64(60 * ms))
-		p.rdb.AddHook(road)
+		slow := &slowHook{}
+		slow.takes.Store(int64(60 * ms))
+		p.rdb.AddHook(slow)
 		c := NewClient(p.rdb)
 		l := c.RateLimiter("l", WithRate(PerSecond(1000)))
-		for range 20 { // until it is known
+		for range 20 { // until the usual duration is known
 			b.try(l, 1)
 			b.sleepTo(time.Since(b.start) + 60*ms)
 		}
-		road.most.Store(0)
+		slow.most.Store(0)
 		for range 30 {
 			b.try(l, 1)
 			b.sleepTo(time.Since(b.start) + 7*ms)
 		}
-		if most := road.most.Load(); most != 1 {
-			t.Errorf("%d calls of a limiter were in the air at once", most)
+		if most := slow.most.Load(); most != 1 {
+			t.Errorf("%d calls of a limiter were in flight at once", most)
 		}
 		b.sleepTo(time.Since(b.start) + time.Second)
 	})
 }
 
-// More stalled trips than a few keep their places, until they are late: a server that hangs is not flooded.
+// If more than a few runs stall, the others keep their slots until they time out, so a server that hangs is not
+// flooded.
 func TestHungServerIsNotFlooded(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		road := &road{}
-		p.rdb.AddHook(road)
+		slow := &slowHook{}
+		p.rdb.AddHook(slow)
 		c := NewClient(p.rdb)
 		b.granted("the first", b.try(c.RateLimiter("l", WithRate(PerSecond(1))), 1), 0)
-		road.takes.Store(int64(10 * time.Second))
+		slow.takes.Store(int64(10 * time.Second))
 		var calls []*call
 		for i := range 100 {
 			calls = append(calls, b.try(c.RateLimiter(fmt.Sprint(i), WithRate(PerSecond(1))), 1))
 			b.sleepTo(time.Since(b.start) + 9*ms)
 		}
-		if most := road.most.Load(); most > mostTrips+mostStalled {
-			t.Errorf("%d trips were in the air", most)
+		if most := slow.most.Load(); most > maxRuns+maxStalled {
+			t.Errorf("%d runs were in flight", most)
 		}
 		b.sleepTo(5 * time.Second)
 		for _, c := range calls {
@@ -184,24 +186,25 @@ func TestHungServerIsNotFlooded(t *testing.T) {
 			}
 		}
 		b.sleepTo(30 * time.Second)
-		if c.lane.air != 0 || c.lane.stalled != 0 || len(c.lane.waiting) != 0 {
-			t.Errorf("%+v", c.lane)
+		if c.pipeline.inFlight != 0 || c.pipeline.stalled != 0 || len(c.pipeline.waiting) != 0 {
+			t.Errorf("%+v", c.pipeline)
 		}
 	})
 }
 
-// Nobody waits longer for a server that hangs than a call may take, and that before it stalls, wherever it is that they wait.
-func TestHungServerHoldsNobodyUpTwice(t *testing.T) {
+// No caller waits for a hanging server longer than the call timeout plus the time until a stall, wherever its request
+// is queued.
+func TestHungServerDelaysNoCallerTwice(t *testing.T) {
 	for _, limiters := range []int{1, 20, 1000} {
 		t.Run(fmt.Sprintf("%d limiters", limiters), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bubble) {
 				p := b.process()
-				road := &road{}
-				p.rdb.AddHook(road)
+				slow := &slowHook{}
+				p.rdb.AddHook(slow)
 				c := NewClient(p.rdb)
 				limiter := func(i int) *Limiter { return c.RateLimiter(fmt.Sprint(i%limiters), WithRate(PerHour(10000))) }
 				b.granted("the first", b.try(limiter(0), 1), 0)
-				road.takes.Store(int64(10 * time.Second))
+				slow.takes.Store(int64(10 * time.Second))
 				type asked struct {
 					*call
 					at time.Duration
@@ -214,7 +217,7 @@ func TestHungServerHoldsNobodyUpTwice(t *testing.T) {
 					} else {
 						calls = append(calls, asked{b.acquire(limiter(i), 1), now})
 					}
-					if i > 1000 { // so many at once
+					if i > 1000 { // run at the same time
 						b.sleepTo(now + 2*ms)
 					}
 				}
@@ -223,40 +226,41 @@ func TestHungServerHoldsNobodyUpTwice(t *testing.T) {
 					if took := c.call.at - c.at; !c.ended.Load() || !errors.Is(c.err, os.ErrDeadlineExceeded) || took > time.Second+shortestStall {
 						t.Fatalf("call %d at %v: ended %v with %v, %v after %v", i, c.at, c.ended.Load(), c.ok, c.err, took)
 					}
-					if errors.Is(c.err, ErrOutcomeUnknown) { // the road takes its time before anything is written
+					if errors.Is(c.err, ErrOutcomeUnknown) { // the hook delays requests before they are written
 						t.Fatalf("call %d: %v", i, c.err)
 					}
 				}
-				road.takes.Store(0)
+				slow.takes.Store(0)
 				b.sleepTo(20 * time.Second)
 				b.granted("when it is back", b.try(limiter(0), 1), 20*time.Second)
-				if c.lane.air != 0 || c.lane.stalled != 0 || len(c.lane.waiting) != 0 {
-					t.Errorf("%+v", c.lane)
+				if c.pipeline.inFlight != 0 || c.pipeline.stalled != 0 || len(c.pipeline.waiting) != 0 {
+					t.Errorf("%+v", c.pipeline)
 				}
 			})
 		})
 	}
 }
 
-// A call that is late lets nobody depart any more, even if it never stalled before: who waits behind it is told with it.
+// A call that has timed out lets no other call be sent, even if it never stalled before: the requests queued behind it
+// fail with it.
 func TestALateCallDoesNotStall(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		c := NewClient(b.process().rdb)
-		ln := newLine(c.RateLimiter("l"))
-		f := &flight{line: ln, started: time.Now()}
-		ln.flight = f
+		q := newQueue(c.RateLimiter("l"))
+		f := &batch{queue: q, started: time.Now()}
+		q.inFlight = f
 		b.sleepTo(c.callTimeout)
-		if ln.stall(f); ln.flight != f || ln.astray != 0 {
-			t.Error("others may depart")
+		if q.detach(f); q.inFlight != f || q.detached != 0 {
+			t.Error("other calls may be sent")
 		}
 		f.started = time.Now().Add(-c.callTimeout + ms)
-		if ln.stall(f); ln.flight == f || ln.astray != 1 {
+		if q.detach(f); q.inFlight == f || q.detached != 1 {
 			t.Error("others must wait though the call has a ms left")
 		}
 	})
 }
 
-// Who waits behind a call that is lost goes on where a later call was answered.
+// Requests queued behind a lost call are sent if a later call was answered.
 func TestLostCallOfAServerThatAnswers(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process() // where nothing stalls
@@ -268,62 +272,62 @@ func TestLostCallOfAServerThatAnswers(t *testing.T) {
 		p.wire.mu.Unlock()
 		b.sleepTo(500 * ms)
 		b.granted("another limiter's", b.try(other, 1), 500*ms)
-		b.waits("who waits behind it", behind)
+		b.waits("the caller that waits behind it", behind)
 		b.sleepTo(time.Second)
 		b.ended("the lost call", lost, false, time.Second)
-		b.granted("who waits behind it", behind, time.Second)
+		b.granted("the caller that waits behind it", behind, time.Second)
 		hang()
 	})
 }
 
-// Nothing is taken for callers who have gone before their call was made.
-func TestForsakenFlightIsNotSent(t *testing.T) {
+// Nothing is taken for callers that cancelled before their call was sent.
+func TestCancelledBatchIsNotSent(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		road := &road{}
-		p.rdb.AddHook(road)
+		slow := &slowHook{}
+		p.rdb.AddHook(slow)
 		c := NewClient(p.rdb)
 		limiter := func(i int) *Limiter { return c.RateLimiter(fmt.Sprint(i), WithRate(PerSecond(10))) }
-		road.takes.Store(int64(500 * ms))
-		const places = mostTrips + mostStalled
-		for i := range places {
+		slow.takes.Store(int64(500 * ms))
+		const slots = maxRuns + maxStalled
+		for i := range slots {
 			b.try(limiter(i), 1)
 			b.sleepTo(time.Since(b.start) + 10*ms)
 		}
-		forsaken, kept := b.acquire(limiter(places), 1), b.try(limiter(places+1), 1)
+		cancelled, kept := b.acquire(limiter(slots), 1), b.try(limiter(slots+1), 1)
 		b.sleepTo(200 * ms)
-		forsaken.end()
+		cancelled.end()
 		synctest.Wait()
-		if !errors.Is(forsaken.err, context.Canceled) {
-			t.Errorf("who has gone: %v", forsaken.err)
+		if !errors.Is(cancelled.err, context.Canceled) {
+			t.Errorf("the cancelled one: %v", cancelled.err)
 		}
-		road.takes.Store(0)
+		slow.takes.Store(0)
 		b.sleepTo(2 * time.Second)
-		b.granted("who has not", kept, 500*ms+mostTrips*10*ms) // when the first trip that kept its place is back
-		if sent := road.alone.Load() + road.commands.Load(); sent != places+1 {
-			t.Errorf("%d calls were sent, not %d", sent, places+1)
+		b.granted("the caller that has not", kept, 500*ms+maxRuns*10*ms) // when the first run that kept its slot has completed
+		if sent := slow.alone.Load() + slow.commands.Load(); sent != slots+1 {
+			t.Errorf("%d calls were sent, not %d", sent, slots+1)
 		}
-		if b.server.Exists(fmt.Sprint(places)) {
-			t.Error("the limiter that nobody waits for was used")
+		if b.server.Exists(fmt.Sprint(slots)) {
+			t.Error("the limiter of the cancelled callers was used")
 		}
-		b.granted("who comes later", b.try(limiter(places), 1), 2*time.Second)
+		b.granted("a later one", b.try(limiter(slots), 1), 2*time.Second)
 	})
 }
 
-// A pipeline finds no script where somebody flushed them: each of its calls is answered all the same.
-func TestScriptsFlushedBeforeATrip(t *testing.T) {
+// If another client has flushed the scripts, each call of a pipeline is still answered.
+func TestScriptsFlushedBeforeARun(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb := s.Client()
-		road := &road{}
-		rdb.AddHook(road)
+		slow := &slowHook{}
+		rdb.AddHook(slow)
 		c := NewClient(rdb, patient)
-		c.lane.patient = c.callTimeout
+		c.pipeline.patient = c.callTimeout
 		var sum int64
 		for round := range 5 {
 			if err := rdb.ScriptFlush(t.Context()).Err(); err != nil {
 				t.Fatal(err)
 			}
-			road.takes.Store(int64(5 * ms)) // so that pipelines fill
+			slow.takes.Store(int64(5 * ms)) // so that pipelines fill
 			var all sync.WaitGroup
 			for i := range 100 {
 				all.Go(func() {
@@ -335,23 +339,23 @@ func TestScriptsFlushedBeforeATrip(t *testing.T) {
 				})
 			}
 			all.Wait()
-			road.takes.Store(0)
+			slow.takes.Store(0)
 			sum += 100
 		}
-		if road.pipelines.Load() == 0 || sum != 500 {
-			t.Error("nothing travelled together")
+		if slow.pipelines.Load() == 0 || sum != 500 {
+			t.Error("no pipeline was shared")
 		}
 	})
 }
 
-// A node of a cluster that has lost a slot says where it went.
+// A cluster node that has lost a slot redirects calls to the slot's new node.
 func TestSlotThatMoved(t *testing.T) {
 	nodes := redistest.Cluster(t, 2)
 	rdb := nodes.ClusterClient()
 	l := NewClient(rdb, patient).RateLimiter("moves", WithRate(PerHour(10)))
 	mustTry(t, l, 1, true)
 	from := nodes.Owner("moves")
-	if err := from.Client().FlushAll(t.Context()).Err(); err != nil { // only empty slots can simply be given away
+	if err := from.Client().FlushAll(t.Context()).Err(); err != nil { // only empty slots can be moved in one step
 		t.Fatal(err)
 	}
 	to := nodes.Servers[0]
@@ -370,11 +374,11 @@ func TestSlotThatMoved(t *testing.T) {
 	mustAvail(t, l, 5)
 }
 
-// A served is a server that grants all, at once and without a memory.
+// A served is a server that grants every request at once and keeps no state.
 type served struct{ redis.Pipeliner }
 
 func (served) Process(_ context.Context, cmd redis.Cmder) error {
-	cmd.(*once).SetVal([]int64{0, 10, 1000, 9})
+	cmd.(*noRetryCmd).SetVal([]int64{0, 10, 1000, 9})
 	return nil
 }
 
@@ -397,17 +401,17 @@ func (p *pile) Exec(ctx context.Context) ([]redis.Cmder, error) {
 	return p.cmds, nil
 }
 
-// Of a million names that somebody asked for once next to nothing remains; of fewer with the race detector, which is slow.
+// Almost nothing remains of a million names that were used once; fewer with the race detector, which is slow.
 func TestMillionNames(t *testing.T) {
 	const callers = 64
 	names := 1_000_000
 	if raceDetector {
 		names = 50_000
 	}
-	c := NewClient(served{})
+	c := NewClient(served{}, patient)
 	memory := func() uint64 {
 		var m runtime.MemStats
-		for range 3 { // what pools hold goes with the second one
+		for range 3 { // the second one also empties the pools
 			runtime.GC()
 		}
 		runtime.ReadMemStats(&m)
@@ -426,18 +430,19 @@ func TestMillionNames(t *testing.T) {
 		})
 	}
 	all.Wait()
-	soon(t, "the end of the last trips", func() bool { return runtime.NumGoroutine() <= goroutines })
+	soon(t, "the end of the last runs", func() bool { return runtime.NumGoroutine() <= goroutines })
 	after := memory()
 	runtime.KeepAlive(c)
 	if grown := int64(after) - int64(before); grown > 1<<20 {
 		t.Errorf("%d bytes remain of %d names", grown, names)
 	}
-	if lines := len(c.lines.all); lines > spareLines {
-		t.Errorf("%d lines remain", lines)
+	if queues := len(c.registry.all); queues > spareQueues {
+		t.Errorf("%d queues remain", queues)
 	}
 }
 
-// A try takes three pieces of memory beside what go-redis takes: the command, its context, and the reply, here the test's.
+// A try makes three allocations beside those of go-redis: the command, its context, and the reply, which is the test's
+// here.
 func TestTryTakesLittleMemory(t *testing.T) {
 	l := NewClient(served{}).RateLimiter("l", WithRate(PerSecond(1000)))
 	most := 3.0
@@ -451,5 +456,24 @@ func TestTryTakesLittleMemory(t *testing.T) {
 	})
 	if got > most {
 		t.Errorf("%v allocations", got)
+	}
+}
+
+// A breaker notifies calls in separate goroutines that their node is away. The notification may arrive after the run
+// has ended and its memory is used for another run.
+func TestEndedRunIgnoresItsNode(t *testing.T) {
+	c := NewClient(served{}, patient)
+	mustTry(t, c.RateLimiter("l", WithRate(PerSecond(10))), 1, true)
+	soon(t, "the end of the run", func() bool {
+		c.pipeline.mu.Lock()
+		defer c.pipeline.mu.Unlock()
+		return len(c.pipeline.spare) == 1
+	})
+	ended := c.pipeline.spare[0]
+	ended.bound.nodeAway()
+	c.pipeline.mu.Lock()
+	defer c.pipeline.mu.Unlock()
+	if ended.away {
+		t.Error("an ended run took the notice that its node is away")
 	}
 }

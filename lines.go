@@ -2,86 +2,86 @@ package rratelimiter
 
 import "sync"
 
-// lines.go knows the lines of a client: which limiters somebody uses now, and a few that somebody used just before. Of all
-// other names nothing is kept.
+// The registry of a client's queues: those in use, and a few that were used recently. Nothing is kept of other names.
 
-// spareLines is how many lines nobody uses are kept at most, since whoever asks once mostly asks again.
-const spareLines = 256
+// spareQueues is how many idle queues are kept at most, since a name that was used once is mostly used again.
+const spareQueues = 256
 
-// lines are the lines of a client. A line's own lock comes after this one.
-type lines struct {
-	mu    sync.Mutex
-	all   map[lineKey]*line
-	spare [spareLines]*line // parked here, each once, and mostly not used any more
-	next  int               // the place of the next one
+// A registry holds the queues of a client. Lock order: registry.mu before queue.mu.
+type registry struct {
+	mu    sync.Mutex // guards the fields below
+	all   map[queueKey]*queue
+	spare [spareQueues]*queue // a ring of parked queues, each once; most are idle
+	next  int                 // index in spare that the next parked queue takes
 }
 
-// lineKey tells limiters apart.
-type lineKey struct {
+// A queueKey identifies a queue. Limiters with equal keys share it.
+type queueKey struct {
 	name     string // of the configuration key
 	settings settings
 }
 
-// enter gives the line of a limiter, and locks it.
-func (c *Client) enter(l *Limiter) *line {
-	if ln := l.line.Load(); ln != nil {
-		if ln.mu.Lock(); !ln.dropped {
-			return ln
+// enter returns the queue of l with its mutex held. The caller unlocks it with exit.
+func (c *Client) enter(l *Limiter) *queue {
+	if q := l.queue.Load(); q != nil {
+		if q.mu.Lock(); !q.dropped {
+			return q
 		}
-		ln.mu.Unlock()
+		q.mu.Unlock()
 	}
-	key := lineKey{l.keyNames[keyConfig], l.settings}
-	c.lines.mu.Lock()
-	ln := c.lines.all[key]
-	if ln == nil {
-		ln = newLine(l)
-		c.lines.all[key] = ln
+	key := queueKey{l.keyNames[keyConfig], l.settings}
+	c.registry.mu.Lock()
+	q := c.registry.all[key]
+	if q == nil {
+		q = newQueue(l)
+		c.registry.all[key] = q
 	}
-	ln.mu.Lock()
-	c.lines.mu.Unlock()
-	l.line.Store(ln)
-	return ln
+	q.mu.Lock()
+	c.registry.mu.Unlock()
+	l.queue.Store(q)
+	return q
 }
 
-// exit unlocks a line. One that nobody uses any more is parked, and forgotten once so many others were parked after it.
-func (ln *line) exit() {
-	park := !ln.parked && ln.idle()
-	ln.parked = ln.parked || park
-	ln.mu.Unlock()
+// exit unlocks the queue. An idle queue is parked; it is dropped once spareQueues others were parked after it.
+func (q *queue) exit() {
+	park := !q.parked && q.idle()
+	q.parked = q.parked || park
+	q.mu.Unlock()
 	if park {
-		ln.client.lines.park(ln)
+		q.client.registry.park(q)
 	}
 }
 
-// park keeps a line for a while, in the place of another one: that is forgotten unless it is in use again.
-func (ls *lines) park(ln *line) {
+// park puts a queue in the place of the one that was parked first. That one is dropped if it is idle; otherwise it is
+// parked again when it becomes idle.
+func (ls *registry) park(q *queue) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	out := ls.spare[ls.next]
-	ls.spare[ls.next] = ln
-	ls.next = (ls.next + 1) % spareLines
+	ls.spare[ls.next] = q
+	ls.next = (ls.next + 1) % spareQueues
 	if out == nil {
 		return
 	}
 	out.mu.Lock()
 	defer out.mu.Unlock()
 	if !out.idle() {
-		out.parked = false // it parks again
+		out.parked = false
 		return
 	}
 	out.dropped = true
-	out.limiter.line.CompareAndSwap(out, nil)
-	delete(ls.all, lineKey{out.limiter.keyNames[keyConfig], out.limiter.settings})
+	out.limiter.queue.CompareAndSwap(out, nil)
+	delete(ls.all, queueKey{out.limiter.keyNames[keyConfig], out.limiter.settings})
 }
 
-// list gives the lines of the limiters that are chosen.
-func (ls *lines) list(chosen func(*Limiter) bool) []*line {
+// list returns the queues of the chosen limiters.
+func (ls *registry) list(chosen func(*Limiter) bool) []*queue {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	var found []*line
-	for _, ln := range ls.all {
-		if chosen(ln.limiter) {
-			found = append(found, ln)
+	var found []*queue
+	for _, q := range ls.all {
+		if chosen(q.limiter) {
+			found = append(found, q)
 		}
 	}
 	return found

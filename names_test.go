@@ -12,7 +12,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// hostileNames are what somebody may send as a name who wants to break something.
+// hostileNames are names that an attacker may send.
 var hostileNames = map[string]string{
 	"empty":                    "",
 	"NUL":                      "\x00",
@@ -27,7 +27,7 @@ var hostileNames = map[string]string{
 	"right to left, combining": "\u202eאב\u0301\u200b",
 }
 
-// Any bytes are a name and a client's id: they count for themselves, and touch nothing else.
+// A name and a client id may have any bytes: they are used literally, and affect no other key.
 func TestAnyBytesAreANameOrAnID(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for what, text := range hostileNames {
@@ -54,7 +54,7 @@ func TestAnyBytesAreANameOrAnID(t *testing.T) {
 					mustTry(t, l, 2, true)
 					mustTry(t, l, 2, false)
 					if !s.IsReal() && !utf8.ValidString(text) {
-						// Its patterns know no such text.
+						// Its patterns do not match such text.
 					} else if ids, err := l.Clients(t.Context()); err != nil || len(ids) != 1 || ids[0] != id {
 						t.Errorf("clients: %d, %v", len(ids), err)
 					}
@@ -70,7 +70,7 @@ func TestAnyBytesAreANameOrAnID(t *testing.T) {
 	})
 }
 
-// An error names the limiter in one line that can be read, however long the name is and whatever it holds.
+// An error has the limiter's name in one readable line, whatever its length and bytes.
 func TestErrorsQuoteNames(t *testing.T) {
 	rdb := redistest.Shared(t).Client()
 	for what, name := range hostileNames {
@@ -85,7 +85,7 @@ func TestErrorsQuoteNames(t *testing.T) {
 	}
 }
 
-// What a server would cut the connection for, and with it the calls of other limiters, is not sent.
+// Commands so long that the server would close the connection, and so fail the calls of other limiters, are not sent.
 func TestNamesThatNoServerTakesAreRefused(t *testing.T) {
 	c := NewClient(refusingClient(t), WithClientID("me"))
 	for _, length := range []int{mostKeyBytes/keyCount + 1, mostKeyBytes} {

@@ -5,34 +5,67 @@ import (
 	"time"
 )
 
-// observe.go is what observers can be, beside the Observer that sees calls: several at once, and ones that see each request
-// or the client itself.
+// observe.go has the optional interfaces of an Observer (for requests, decisions of guards, and the client itself), and
+// Observers, which combines several.
 
-// A RequestObserver is an [Observer] that sees each request, too, once, when it has its answer or ends without one: what is
-// true of one caller, such as its time in line and its context, where a call is of many. A caller whose context ends before
-// a call lands is no part of that call's [FlightInfo], but seen here. It is called by the callers themselves, many at once.
+// A RequestObserver is an [Observer] that also sees each request once, when it is answered or ends without an answer. A
+// call serves many requests; RequestInfo has what belongs to one of them, such as its time in the queue, and its
+// context. A request whose context ends before its call completes is not in that call's [CallInfo], but is reported
+// here. The callers' goroutines call Request concurrently.
 type RequestObserver interface {
 	Observer
 	Request(ctx context.Context, info RequestInfo)
 }
 
-// RequestInfo describes one request: a call of one of a limiter's methods that ask for permits. AllowAll is a request to each
-// of its limiters: by "AllowAll" where they are asked in one step, else by "Allow". In one step, Granted is 0 and Err
-// nil for one that would have allowed, too, where another refuses; FlightInfo.Denied is of those that refuse.
+// RequestInfo describes one request: a call of a method that asks a limiter for permits. AllowAll makes one request to
+// each of its limiters, with Method "AllowAll" if it runs in one step, else "Allow". In one step, if any limiter
+// refuses, Granted is 0 and Err is nil for all of them, also for those that would have allowed; CallInfo.Denied counts
+// only the limiters that refuse.
 type RequestInfo struct {
 	Limiter string        // name
 	Method  string        // "Acquire", "TryAcquireTimeout", "TryAcquire", "Allow", "AcquireUpTo" or "AllowAll"
-	Waits   bool          // the method waits for permits
-	Permits int64         // asked for
-	Granted int64         // of them
-	Latency time.Duration // from asking to the answer
-	Err     error         // as the caller has it; nil mostly
+	Waits   bool          // whether the method waits for permits
+	Permits int64         // requested
+	Granted int64         // of Permits
+	Latency time.Duration // from the start of the method to its answer
+	Err     error         // as returned to the caller; nil if the request was answered
 }
 
-// A watcher is an observer that wants to know the clients it is an observer of.
+// A GuardObserver is an [Observer] that also sees the decisions of guards: each decision of a policy of package
+// httplimit, which gRPC servers use as well. The callers' goroutines call Guard concurrently. It must return quickly.
+type GuardObserver interface {
+	Observer
+	Guard(ctx context.Context, info GuardInfo)
+}
+
+// GuardInfo describes one decision of a guard. Its Outcome is one of:
+//
+//	unlimited          no limit bounds the request, or a rule skips it; it passed
+//	allowed            all limits allowed it; it passed
+//	denied             a limit refused it
+//	shadowed           a limit refused it; it passed, because the policy only watches
+//	failed open        the limits could not be checked; it passed
+//	failed closed      the limits could not be checked; it was refused
+//	allowed locally    the limits could not be checked; the process allowed it
+//	denied locally     the limits could not be checked; the process refused it
+//	shadowed locally   the same as denied locally, but it passed, because the policy only watches
+//	gone               the caller's context ended before the decision
+//
+// A decision that the process makes for a limiter with [WithFallback] counts as allowed or denied.
+type GuardInfo struct {
+	Policy  string        // name of the policy; "" if it has none
+	Outcome string        // see above
+	Latency time.Duration // from the request to the decision, including time spent waiting
+	Err     error         // why the limits could not be checked; nil if they were
+}
+
+// A watcher is an observer to which NewClient passes the client.
 type watcher interface{ Watch(*Client) }
 
-// observed tells the observer, if there is one, whom it sees.
+// Observer returns the observer set by [WithObserver], or nil.
+func (c *Client) Observer() Observer { return c.observer }
+
+// observed determines the optional interfaces of the observer, and calls its Watch method if it has one.
 func (c *Client) observed() {
 	c.requestObserver, _ = c.observer.(RequestObserver)
 	if w, ok := c.observer.(watcher); ok {
@@ -40,7 +73,8 @@ func (c *Client) observed() {
 	}
 }
 
-// Observers makes one observer of several, which are told in order. Those that are nil are left out.
+// Observers combines several observers into one, which calls them in order. Nil observers are skipped; without any
+// other, the result is nil.
 func Observers(all ...Observer) Observer {
 	var some observers
 	requests := false
@@ -64,9 +98,9 @@ func Observers(all ...Observer) Observer {
 
 type observers []Observer
 
-func (all observers) Flight(info FlightInfo) {
+func (all observers) Call(info CallInfo) {
 	for _, o := range all {
-		o.Flight(info)
+		o.Call(info)
 	}
 }
 
@@ -74,6 +108,14 @@ func (all observers) Watch(c *Client) {
 	for _, o := range all {
 		if w, ok := o.(watcher); ok {
 			w.Watch(c)
+		}
+	}
+}
+
+func (all observers) Guard(ctx context.Context, info GuardInfo) {
+	for _, o := range all {
+		if o, ok := o.(GuardObserver); ok {
+			o.Guard(ctx, info)
 		}
 	}
 }
@@ -88,20 +130,21 @@ func (all requestObservers) Request(ctx context.Context, info RequestInfo) {
 	}
 }
 
-// Waiting tells how many callers are blocked now, by the names of their limiters.
+// Waiting returns the number of callers blocked now, by the names of their limiters.
 func (c *Client) Waiting() map[string]int {
 	waiting := map[string]int{}
-	for _, ln := range c.lines.list(func(*Limiter) bool { return true }) {
-		ln.mu.Lock()
-		if ln.waiting > 0 {
-			waiting[ln.limiter.name] += ln.waiting
+	for _, q := range c.registry.list(func(*Limiter) bool { return true }) {
+		q.mu.Lock()
+		if q.waiting > 0 {
+			waiting[q.limiter.name] += q.waiting
 		}
-		ln.mu.Unlock()
+		q.mu.Unlock()
 	}
 	return waiting
 }
 
-// request is the one way by which whole requests are made.
+// request serves a whole request and reports it to the request observer. AllowAll in one step and AcquireUpTo, which do
+// not use it, report their requests themselves.
 func (l *Limiter) request(ctx context.Context, operation string, a ask) (Result, error) {
 	if l.client.requestObserver == nil {
 		return l.serve(ctx, operation, a)
@@ -118,14 +161,14 @@ func (l *Limiter) request(ctx context.Context, operation string, a ask) (Result,
 	return result, err
 }
 
-// tell tells the observer, if it wants to know, of a request.
+// tell passes a request to the request observer, if there is one.
 func (c *Client) tell(ctx context.Context, info RequestInfo) {
 	if c.requestObserver != nil {
 		c.requestObserver.Request(ctx, info)
 	}
 }
 
-// method names the method of a limiter that asks so.
+// method returns the RequestInfo.Method of the request.
 func (a ask) method() string {
 	switch {
 	case a.waits && a.until.IsZero():

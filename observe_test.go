@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A requestLog is an observer that remembers requests and clients, too.
+// A requestLog is an observer that also records requests and clients.
 type requestLog struct {
 	log
 	mu       sync.Mutex
@@ -82,8 +82,8 @@ func TestRequestObserverSeesEachRequest(t *testing.T) {
 	})
 }
 
-// Callers whose context ends before the answer are no part of the call, or there is none: they are seen as requests, once.
-func TestRequestObserverSeesWhoHasNoAnswer(t *testing.T) {
+// Callers whose context ends before the reply, or without a call, are not in a CallInfo, but are seen as requests once.
+func TestRequestObserverSeesUnansweredRequests(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		log := &requestLog{}
 		p := b.process(WithObserver(log))
@@ -118,9 +118,9 @@ func TestRequestObserverSeesWhoHasNoAnswer(t *testing.T) {
 	})
 }
 
-// Permits of a caller who has gone count as abandoned where nobody behind can use them.
-func TestObserverSeesAbandonedPermits(t *testing.T) {
-	for behind, abandoned := range map[int64]int64{5: 1, 7: 6} {
+// Permits of a cancelled caller count as unclaimed if no request behind it can use them.
+func TestObserverSeesUnclaimedPermits(t *testing.T) {
+	for behind, unclaimed := range map[int64]int64{5: 1, 7: 6} {
 		inBubble(t, func(t *testing.T, b *bubble) {
 			log := &log{}
 			p := b.process(WithObserver(log))
@@ -136,14 +136,14 @@ func TestObserverSeesAbandonedPermits(t *testing.T) {
 			synctest.Wait()
 			resume()
 			synctest.Wait()
-			if flights := log.all(); len(flights) < 2 || flights[1].Permits != 6 || flights[1].Abandoned != abandoned {
-				t.Errorf("with %d behind: %+v, expected %d abandoned", behind, flights, abandoned)
+			if calls := log.all(); len(calls) < 2 || calls[1].Permits != 6 || calls[1].Unclaimed != unclaimed {
+				t.Errorf("with %d behind: %+v, expected %d unclaimed", behind, calls, unclaimed)
 			}
 		})
 	}
 }
 
-func TestObserversTellAll(t *testing.T) {
+func TestObserversCallAll(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		first, second, plain := &requestLog{}, &requestLog{}, &log{}
 		p := b.process(WithObserver(Observers(first, nil, Observers(plain, second))))
@@ -151,7 +151,7 @@ func TestObserversTellAll(t *testing.T) {
 			t.Fatal(ok, err)
 		}
 		if len(first.all()) != 1 || len(second.all()) != 1 || len(plain.all()) != 1 {
-			t.Error("somebody did not see the call")
+			t.Error("an observer did not see the call")
 		}
 		for _, l := range []*requestLog{first, second} {
 			if len(l.requests) != 1 || !slices.Equal(l.clients, []*Client{p.Client}) {
@@ -159,12 +159,36 @@ func TestObserversTellAll(t *testing.T) {
 			}
 		}
 		if _, ok := Observers(plain, &log{}).(RequestObserver); ok {
-			t.Error("nobody wants to see requests, but they are told")
+			t.Error("no observer sees requests, but they are reported")
 		}
 		if o := Observers(nil, nil); o != nil {
 			t.Errorf("no observers: %v", o)
 		}
 	})
+}
+
+// A guardLog is an observer that records decisions of guards.
+type guardLog struct {
+	log
+	decisions []GuardInfo
+}
+
+func (l *guardLog) Guard(_ context.Context, info GuardInfo) { l.decisions = append(l.decisions, info) }
+
+func TestObserversForwardDecisionsOfGuards(t *testing.T) {
+	first, second := &guardLog{}, &guardLog{}
+	for _, plain := range []Observer{&log{}, &requestLog{}} {
+		c := NewClient(nil, WithObserver(Observers(first, plain, Observers(second, plain))))
+		c.Observer().(GuardObserver).Guard(t.Context(), GuardInfo{Policy: "api", Outcome: "allowed"})
+	}
+	for _, l := range []*guardLog{first, second} {
+		if want := (GuardInfo{Policy: "api", Outcome: "allowed"}); !slices.Equal(l.decisions, []GuardInfo{want, want}) {
+			t.Errorf("%+v", l.decisions)
+		}
+	}
+	if o := NewClient(nil).Observer(); o != nil {
+		t.Errorf("without one: %v", o)
+	}
 }
 
 func TestWaitingCountsBlockedCallers(t *testing.T) {
@@ -184,7 +208,7 @@ func TestWaitingCountsBlockedCallers(t *testing.T) {
 		}
 		synctest.Wait()
 		if w := p.Waiting(); len(w) != 0 {
-			t.Errorf("waiting, though all have gone: %v", w)
+			t.Errorf("waiting, though all have left: %v", w)
 		}
 	})
 }

@@ -21,24 +21,24 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// once_test.go cuts connections at chosen moments, and checks that a call is served once all the same.
+// once_test.go breaks connections at chosen points, and checks that a call still takes effect once.
 
-// A tap sits on the connections of a client, and does what a test tells it with the next requests that run a script.
+// A tap intercepts the connections of a client, and applies the test's plans to the next requests that run a script.
 type tap struct {
 	mu    sync.Mutex
 	plans []plan
 	seen  int // requests that run a script
 }
 
-// A plan is what becomes of one request, which may be a pipeline. The zero plan lets it pass.
+// A plan determines what happens to one request, which may be a pipeline. The zero plan lets it pass.
 type plan struct {
 	lost    bool   // it does not arrive
 	half    bool   // only half of it arrives
-	cut     bool   // it is served, and then the connection breaks
-	replies int    // so many replies come through before that
-	part    int    // and so many bytes of the next one
-	answer  string // it does not arrive, and this is the answer
-	then    func() // called once it was served
+	cut     bool   // it is executed, and then the connection breaks
+	replies int    // number of replies that arrive before that
+	part    int    // and number of bytes of the next one
+	answer  string // it does not arrive, and this is the reply
+	then    func() // called after it was executed
 }
 
 func (p *tap) plan(plans ...plan) {
@@ -59,7 +59,7 @@ func (p *tap) next() plan {
 	return next
 }
 
-// requests tells how many requests there were since it was asked last.
+// requests returns the number of requests since its last call.
 func (p *tap) requests() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,7 +67,7 @@ func (p *tap) requests() int {
 	return p.seen
 }
 
-// tapped is a client of a rig's server, with its clock and id, on connections with a tap.
+// tapped returns a client of the rig's server, with its clock and id, on connections with a tap.
 func (r *rig) tapped(opts ...Option) (*Client, *tap) {
 	for _, s := range []*script{acquireScript, allowAllScript, expireScript, releaseScript, renameScript, setRateScript, stateScript, trySetRateScript} {
 		r.must(r.rdb.ScriptLoad(r.t.Context(), s.text).Err()) // so that no call is two
@@ -75,7 +75,7 @@ func (r *rig) tapped(opts ...Option) (*Client, *tap) {
 	p := &tap{}
 	rdb := r.server.Client(func(o *redis.Options) { o.Dialer = p.dial })
 	c := NewClient(rdb, append([]Option{WithClientID("me"), WithClock(r.now), WithCallTimeout(20 * time.Second)}, opts...)...)
-	c.lane.patient = c.callTimeout
+	c.pipeline.patient = c.callTimeout
 	return c, p
 }
 
@@ -92,7 +92,7 @@ func (p *tap) dial(ctx context.Context, network, addr string) (net.Conn, error) 
 type tapConn struct {
 	net.Conn
 	tap  *tap
-	rest []byte // what is still read
+	rest []byte // replies still to be read by the client
 	dead bool
 }
 
@@ -165,7 +165,7 @@ func (c *tapConn) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// callers are groups of callers with sizes, so many of each.
+// callers returns groups of callers, given pairs of size and number.
 func callers(sizes ...int64) (groups []group) {
 	for i := 0; i < len(sizes); i += 2 {
 		groups = append(groups, group{size: sizes[i], callers: make([]*request, sizes[i+1])})
@@ -173,8 +173,8 @@ func callers(sizes ...int64) (groups []group) {
 	return groups
 }
 
-// given are the callers granted of each group.
-func (g grants) given(groups []group) (given []int64) {
+// given returns the number of callers granted in each group.
+func (g acquireReply) given(groups []group) (given []int64) {
 	for i := range groups {
 		given = append(given, g.granted(i, groups[i]))
 	}
@@ -194,8 +194,8 @@ var lossyCalls = []struct {
 	{"granted whole", callers(7, 3), 0, "", nil, []int64{3}, 21, 1},
 	{"granted in part", callers(40, 2, 30, 3, 3, 9), 0, "", nil, []int64{2, 0, 6}, 98, 1},
 	{"granted in part, with waits", callers(40, 2, 30, 3, 3, 9), 0, "d", nil, []int64{2, 0, 6}, 98, 1},
-	{"a line that is blocked", callers(40, 2, 30, 3, 3, 9), 2, "", nil, []int64{2, 0, 0}, 80, 1},
-	{"a line that goes on", callers(7, 3, 5, 2), 1, "q", nil, []int64{3, 0}, 21, 1},
+	{"a queue that is blocked", callers(40, 2, 30, 3, 3, 9), 2, "", nil, []int64{2, 0, 0}, 80, 1},
+	{"a queue that goes on", callers(7, 3, 5, 2), 1, "q", nil, []int64{3, 0}, 21, 1},
 	{"more than the rate beside others", callers(101, 1, 60, 2), 0, "", nil, []int64{-1, 1}, 60, 1},
 	{"what is free", callers(250, 1), 0, "u", nil, []int64{100}, 100, 1},
 	{"nothing", callers(60, 1, 101, 1), 0, "", []LimiterOption{WithRate(Rate{Permits: 50, Interval: time.Minute})}, []int64{1, -1}, 60, 1},
@@ -205,8 +205,8 @@ var lossyCalls = []struct {
 	{"joined to a record in part", callers(7, 3, 90, 1), 0, "", []LimiterOption{WithGranularity(6 * time.Second)}, []int64{3, 0}, 21, 1},
 }
 
-// TestLostReplyTakesNothingTwice: the call is made again, at a later time, and its callers get what it got them before, no
-// matter what the others did meanwhile.
+// TestLostReplyTakesNothingTwice: the call is retried at a later time, and its callers get the grants of the first
+// attempt, whatever other clients did in between.
 func TestLostReplyTakesNothingTwice(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for i, test := range lossyCalls {
@@ -218,9 +218,9 @@ func TestLostReplyTakesNothingTwice(t *testing.T) {
 				r.setRate(l, PerMinute(100))
 				r.toBucket(6*time.Second, 10*time.Millisecond)
 				if format == Redisson313 && l.settings.recordPerRequest {
-					continue // its ids come round too soon
+					continue // its ids repeat too soon
 				}
-				r.free(l) // so that a server's time is known
+				r.free(l) // so that the server's time is known
 				tap.requests()
 				other := r.limiter("rl")
 				tap.plan(plan{cut: true, then: func() {
@@ -241,17 +241,17 @@ func TestLostReplyTakesNothingTwice(t *testing.T) {
 				r.must(err)
 				want := test.used + max(100-test.used-1, 0)
 				if state.Used != want || !state.Consistent || g.free != 100-want {
-					t.Errorf("%s: %+v, and %d free are told, not %d used", what, state, g.free, want)
+					t.Errorf("%s: %+v, and %d free are reported, not %d used", what, state, g.free, want)
 				}
 				var own int64
 				for _, m := range r.members(l) {
 					record, err := UnpackRecord([]byte(m.Member))
 					r.must(err)
 					if int64(record.Permits) == max(100-test.used-1, 0) && int64(m.Score) == r.ms() {
-						continue // the other's
+						continue // of the other client
 					}
 					own++
-					if !l.settings.serverTime && int64(m.Score) != l.settings.dated(r.ms(), 60000) {
+					if !l.settings.serverTime && int64(m.Score) != l.settings.dated(1000*r.ms(), 60000)/1000 {
 						t.Errorf("%s: dated %v ms before the answer", what, r.ms()-int64(m.Score))
 					}
 				}
@@ -260,7 +260,7 @@ func TestLostReplyTakesNothingTwice(t *testing.T) {
 	})
 }
 
-// TestLostRequestIsMadeAgain: what never arrived is served when it does.
+// TestLostRequestIsMadeAgain: a request that did not arrive is executed when its retry arrives.
 func TestLostRequestIsMadeAgain(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, lost := range []plan{{lost: true}, {half: true}} {
@@ -281,7 +281,7 @@ func TestLostRequestIsMadeAgain(t *testing.T) {
 	})
 }
 
-// TestRepliesThatWereReadCount: of a pipeline that breaks, only those limiters are asked again whose replies did not come.
+// TestRepliesThatWereReadCount: if a pipeline breaks, only the calls whose replies did not arrive are retried.
 func TestRepliesThatWereReadCount(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, part := range []int{0, 5} { // of the fourth reply
@@ -294,23 +294,23 @@ func TestRepliesThatWereReadCount(t *testing.T) {
 				all = append(all, c.RateLimiter(fmt.Sprint("rl", i), WithRate(PerMinute(10))))
 				mustTry(t, all[i], 1, true)
 			}
-			c.lane.places = 0 // until all are there
+			c.pipeline.maxInFlight = 0 // until all are there
 			var asked sync.WaitGroup
 			for i, l := range all {
 				asked.Go(func() { mustTry(t, l, int64(1+i%3), true) })
 			}
-			soon(t, "the flights", func() bool {
-				c.lane.mu.Lock()
-				defer c.lane.mu.Unlock()
-				return len(c.lane.waiting) == limiters
+			soon(t, "the batches", func() bool {
+				c.pipeline.mu.Lock()
+				defer c.pipeline.mu.Unlock()
+				return len(c.pipeline.waiting) == limiters
 			})
 			tap.requests()
 			tap.plan(plan{cut: true, replies: 3, part: part})
-			c.lane.mu.Lock()
-			c.lane.places = mostTrips
-			trip := c.lane.load()
-			c.lane.mu.Unlock()
-			go trip.start()
+			c.pipeline.mu.Lock()
+			c.pipeline.maxInFlight = maxRuns
+			run := c.pipeline.load()
+			c.pipeline.mu.Unlock()
+			go run.start()
 			asked.Wait()
 			if n := tap.requests(); n != 1+limiters-3 {
 				t.Errorf("%d requests", n)
@@ -324,8 +324,8 @@ func TestRepliesThatWereReadCount(t *testing.T) {
 	})
 }
 
-// TestGrantThatExpiredUnanswered: where it was counted back meanwhile, permits are taken anew; where it was not, its record
-// counts from now on.
+// TestGrantThatExpiredUnanswered: if the expired record was already removed, permits are taken again; otherwise its
+// record counts from now on.
 func TestGrantThatExpiredUnanswered(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for name, meanwhile := range map[string]func(r *rig, l *Limiter){
@@ -352,7 +352,7 @@ func TestGrantThatExpiredUnanswered(t *testing.T) {
 				}
 				state, err := l.State(t.Context())
 				r.must(err)
-				at := time.UnixMilli(l.settings.dated(r.ms(), 60000))
+				at := time.UnixMicro(l.settings.dated(1000*r.ms(), 60000))
 				if state.Used != 4 || state.Available != 6 || !state.Consistent || !state.Oldest.Equal(at) || state.Records != 1 {
 					t.Errorf("%s: %+v at %v", name, state, r.now())
 				}
@@ -361,7 +361,7 @@ func TestGrantThatExpiredUnanswered(t *testing.T) {
 	})
 }
 
-// TestGrantThatWasReleasedInPart: it was not its callers who gave anything back.
+// TestGrantThatWasReleasedInPart: the permits were given back by other callers, not by those of the call.
 func TestGrantThatWasReleasedInPart(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, opts := range [][]LimiterOption{nil, {WithRecordPerRequest()}, {WithGranularity(time.Second)}} {
@@ -388,7 +388,7 @@ func TestGrantThatWasReleasedInPart(t *testing.T) {
 	})
 }
 
-// TestGrantByAClockThatWentBack: a server's clock may go back a little, and what it granted is found all the same.
+// TestGrantByAClockThatWentBack: if the server's clock goes back a little, its earlier grant is still found.
 func TestGrantByAClockThatWentBack(t *testing.T) {
 	s := redistest.Embedded(t) // whose clock can be set
 	r := newRig(t, s)
@@ -407,9 +407,9 @@ func TestGrantByAClockThatWentBack(t *testing.T) {
 	}
 }
 
-// TestShareThatCantBeTold: where a later call joined the record, nobody knows what an earlier one was granted. It takes
-// nothing then, and says so.
-func TestShareThatCantBeTold(t *testing.T) {
+// TestShareThatCannotBeDetermined: once a later call has joined the record, the grant of the earlier attempt cannot be
+// determined. The retry takes nothing, and the error is ErrOutcomeUnknown.
+func TestShareThatCannotBeDetermined(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
 		c, tap := r.tapped()
@@ -421,12 +421,12 @@ func TestShareThatCantBeTold(t *testing.T) {
 		if _, err := l.TryAcquire(t.Context(), 2); !errors.Is(err, ErrOutcomeUnknown) {
 			t.Errorf("%v", err)
 		}
-		at := time.UnixMilli(l.settings.dated(r.ms(), 60000))
+		at := time.UnixMicro(l.settings.dated(1000*r.ms(), 60000))
 		r.same(l, State{Rate: PerMinute(10), Available: 5, Used: 5, Records: 1, Oldest: at, Newest: at, Consistent: true})
 	})
 }
 
-// TestRecordThatWasThereBefore: the record that the calls before have left is no riddle to one that never arrived.
+// TestRecordThatWasThereBefore: a call that never arrived is not confused by the record of earlier calls.
 func TestRecordThatWasThereBefore(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, format := range []RecordFormat{Redisson316, Redisson317, Redisson321} {
@@ -435,7 +435,7 @@ func TestRecordThatWasThereBefore(t *testing.T) {
 			c, tap := r.tapped()
 			l := c.RateLimiter("rl", WithGranularity(time.Second), WithRecordFormat(format), WithRate(PerMinute(100)))
 			r.toBucket(time.Second, 10*time.Millisecond)
-			at := time.UnixMilli(l.settings.dated(r.ms(), 60000))
+			at := time.UnixMicro(l.settings.dated(1000*r.ms(), 60000))
 			for _, before := range []func() error{
 				func() error { _, err := l.TryAcquire(t.Context(), 2); return err },
 				func() error { _, err := l.AcquireUpTo(t.Context(), 2); return err },
@@ -451,10 +451,10 @@ func TestRecordThatWasThereBefore(t *testing.T) {
 	})
 }
 
-// TestTooManyRecordsToLookThrough: behind more records than are looked at, an attempt can't be found.
+// TestTooManyRecordsToLookThrough: an attempt behind more records than the script searches is not found.
 func TestTooManyRecordsToLookThrough(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for records, told := range map[int]bool{19_000: true, 20_001: false} {
+		for records, found := range map[int]bool{19_000: true, 20_001: false} {
 			r := newRig(t, s)
 			r.wipe()
 			c, tap := r.tapped()
@@ -464,22 +464,22 @@ func TestTooManyRecordsToLookThrough(t *testing.T) {
 			r.free(l)
 			tap.plan(plan{lost: true})
 			ok, err := l.TryAcquire(t.Context(), 2)
-			if ok != told || (err == nil) != told || !told && !errors.Is(err, ErrOutcomeUnknown) {
+			if ok != found || (err == nil) != found || !found && !errors.Is(err, ErrOutcomeUnknown) {
 				t.Errorf("behind %d records: %v, %v", records, ok, err)
 			}
-			if s := state(t, l); s.Used != int64(records)+map[bool]int64{true: 2}[told] {
+			if s := state(t, l); s.Used != int64(records)+map[bool]int64{true: 2}[found] {
 				t.Errorf("behind %d records: %+v", records, s)
 			}
 		}
 	})
 }
 
-// TestOvertakenAttemptTakesNothing: an attempt that arrives after its own repetition was served.
+// TestOvertakenAttemptTakesNothing: the first attempt arrives after its retry was executed.
 func TestOvertakenAttemptTakesNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
 		l := r.limiter("rl", WithRate(PerMinute(10)))
-		var q question
+		var q acquireRequest
 		groups := callers(2, 2)
 		early := q.ask(nil, l, groups, 0, "", false)
 		early[1] = string(early[1].([]byte))
@@ -487,7 +487,7 @@ func TestOvertakenAttemptTakesNothing(t *testing.T) {
 		late := q.ask(nil, l, groups, 0, "", true)
 		early[0] = r.ms() - 10
 		for i, args := range [][]any{late, early} {
-			reply, err := l.client.run(t.Context(), new(trail), acquireScript, false, l.keys(), args...)
+			reply, err := l.client.run(t.Context(), new(attempts), acquireScript, false, l.keys(), args...)
 			if err != nil || reply[0] != []int64{0, statusUntold}[i] {
 				t.Errorf("attempt %d: %v, %v", i, reply, err)
 			}
@@ -496,8 +496,8 @@ func TestOvertakenAttemptTakesNothing(t *testing.T) {
 	})
 }
 
-// TestServersThatSayNotNow: a call is made again where the server did not serve it, and is not in doubt.
-func TestServersThatSayNotNow(t *testing.T) {
+// TestTemporaryErrorsOfServers: a call is retried if the server did not execute it, and its outcome is not unknown.
+func TestTemporaryErrorsOfServers(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
 		c, tap := r.tapped()
@@ -524,8 +524,8 @@ func TestServersThatSayNotNow(t *testing.T) {
 	})
 }
 
-// TestWhatMayNotBeRepeatedIsSaid: some calls change what their answer says.
-func TestWhatMayNotBeRepeatedIsSaid(t *testing.T) {
+// TestNonIdempotentCallsAreNotRetried: calls whose second execution replies differently are not retried.
+func TestNonIdempotentCallsAreNotRetried(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
 		c, tap := r.tapped()
@@ -572,7 +572,7 @@ func TestWhatMayNotBeRepeatedIsSaid(t *testing.T) {
 	})
 }
 
-// TestAllowAllIsMadeAgain: all limiters granted before, or none did.
+// TestAllowAllIsMadeAgain: the first attempt was granted by all limiters or by none.
 func TestAllowAllIsMadeAgain(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for name, opts := range map[string][]LimiterOption{
@@ -594,7 +594,7 @@ func TestAllowAllIsMadeAgain(t *testing.T) {
 				for _, l := range []*Limiter{a, b} {
 					state, err := l.State(t.Context())
 					r.must(err)
-					at := time.UnixMilli(l.settings.dated(r.ms(), 60000))
+					at := time.UnixMicro(l.settings.dated(1000*r.ms(), 60000))
 					if state.Used != 4 || !state.Consistent || state.Records != 1 || !l.settings.serverTime && !state.Oldest.Equal(at) {
 						t.Errorf("%s: %+v at %v", name, state, r.now())
 					}
@@ -602,7 +602,7 @@ func TestAllowAllIsMadeAgain(t *testing.T) {
 			}
 		}
 
-		// Gone from one of them, and not from the other: that was not one call's doing.
+		// The record has gone from one limiter but not from the other, so the call's outcome is unknown.
 		r := newRig(t, s)
 		r.wipe()
 		c, tap := r.tapped()
@@ -616,8 +616,9 @@ func TestAllowAllIsMadeAgain(t *testing.T) {
 	})
 }
 
-// TestLookSparesAFullServer: what is found is dated anew by a write that a full server refuses, and nothing else changes.
-func TestLookSparesAFullServer(t *testing.T) {
+// TestFoundAttemptOnAFullServer: a record that is found gets a new score, by a write that a full server refuses; nothing
+// else changes.
+func TestFoundAttemptOnAFullServer(t *testing.T) {
 	s := redistest.Real(t)
 	r := newRig(t, s)
 	c, tap := r.tapped()
@@ -636,8 +637,8 @@ func TestLookSparesAFullServer(t *testing.T) {
 	r.unchanged(before, "TryAcquire")
 }
 
-// TestCallThatNeverWentOut: nobody listens, so nothing is in doubt, however long that takes to find out.
-func TestCallThatNeverWentOut(t *testing.T) {
+// TestCallThatWasNeverSent: no server listens, so the outcome is never unknown, however long it takes to find out.
+func TestCallThatWasNeverSent(t *testing.T) {
 	t.Parallel()
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.Nowhere(t)})
 	defer rdb.Close()
@@ -655,8 +656,7 @@ func TestCallThatNeverWentOut(t *testing.T) {
 	}
 }
 
-// TestTrailOfACall: what is unknown of a call goes by all its attempts.
-// absent is a hook by which callers leave once they are served, before they hear of it.
+// absent is a hook that cancels the caller's context after the command was executed, before its caller gets the reply.
 type absent struct{ leave func() }
 
 func (a absent) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -675,10 +675,10 @@ func (a absent) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// Who leaves in the very moment at which the server answers may have changed something, and must know it.
-func TestWhoLeavesAfterTheAnswerIsInDoubt(t *testing.T) {
+// A caller whose context ends at the moment of the reply may have changed something, so it gets ErrOutcomeUnknown.
+func TestCancelAtTheReplyIsOutcomeUnknown(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		harmless := map[string]bool{ // these change nothing, or the same when they are called again
+		harmless := map[string]bool{ // these change nothing, or have the same effect when repeated
 			"AvailablePermits": true, "State": true, "Glance": true, "Repair": true, "Clients": true, "Config": true, "Exists": true,
 			"TTL": true,
 		}
@@ -704,7 +704,8 @@ func TestWhoLeavesAfterTheAnswerIsInDoubt(t *testing.T) {
 	})
 }
 
-func TestTrailOfACall(t *testing.T) {
+// TestAttemptsOfACall: whether the outcome of a call is unknown depends on all its attempts.
+func TestAttemptsOfACall(t *testing.T) {
 	answer := redis.ErrNoScript
 	for name, test := range map[string]struct {
 		attempts []error
@@ -725,7 +726,7 @@ func TestTrailOfACall(t *testing.T) {
 		"answered, then never written":       {[]error{nil, io.EOF}, []bool{true, false}, io.EOF, false},
 		"what another attempt got is untold": {[]error{io.EOF, nil}, []bool{true, true}, errUntold, true},
 	} {
-		var sent trail
+		var sent attempts
 		for i, err := range test.attempts {
 			sent.begin()
 			if test.written[i] {
@@ -745,8 +746,8 @@ func TestTrailOfACall(t *testing.T) {
 	}
 }
 
-// TestIDThatWasTaken: where an older grant has the very bytes of the record, the attempt wrote another one, and nobody knows
-// which.
+// TestIDThatWasTaken: if an older grant has the same bytes as the record, the attempt wrote a different record, which
+// cannot be identified.
 func TestIDThatWasTaken(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
@@ -755,7 +756,7 @@ func TestIDThatWasTaken(t *testing.T) {
 		r.setRate(l, PerMinute(10))
 		r.add(l, r.ms()-1000, c.identity.prefix(Redisson317, 1)+"\x02\x00\x00\x00")
 		r.free(r.limiter("rl"))
-		c.identity.counter.Add(^uint64(0)) // the counter comes round
+		c.identity.counter.Add(^uint64(0)) // the counter overflows
 		tap.plan(plan{cut: true})
 		if _, err := l.TryAcquire(t.Context(), 2); !errors.Is(err, ErrOutcomeUnknown) {
 			t.Errorf("%v", err)
@@ -766,7 +767,7 @@ func TestIDThatWasTaken(t *testing.T) {
 	})
 }
 
-// TestLostReplyOverOtherClients: the rules are the same for all kinds of redis clients.
+// TestLostReplyOverOtherClients: the rules are the same for all types of redis clients.
 func TestLostReplyOverOtherClients(t *testing.T) {
 	nodes := redistest.Cluster(t, 2)
 	tap := &tap{}
@@ -809,9 +810,9 @@ func TestLostReplyOverOtherClients(t *testing.T) {
 	}
 }
 
-// Who waits for nothing is told why: the time is over, and what came of the last attempt.
+// When the time for a call is over, the error also has the cause of the last failed attempt.
 func TestARefusedConnectionIsNamedWhenTheTimeIsOver(t *testing.T) {
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", DialerRetries: 1}) // nobody listens there
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", DialerRetries: 1}) // no server listens there
 	t.Cleanup(func() { _ = rdb.Close() })
 	l := NewClient(rdb, WithCallTimeout(300*time.Millisecond)).RateLimiter("l", WithRate(PerSecond(1)))
 	_, err := l.TryAcquire(t.Context(), 1)

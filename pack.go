@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// pack.go knows the bytes of a record: a member of the permits set, which stands for one grant. It knows nothing of Redis.
+// pack.go encodes and decodes records: members of the permits set, each of which is one grant. It does not use Redis.
 
-// RecordFormat is the way in which a grant is written. Any format is read, always; what the Redissons of a fleet can't
-// read must not be written.
+// RecordFormat is the encoding of a record. Limiters read every format. They must write one that all Redisson clients
+// of the limiter can read.
 type RecordFormat int
 
 // The formats, named after the first Redisson release that writes them.
@@ -23,7 +23,7 @@ const (
 	Redisson313                     // struct.pack('fI'): 3.13.3 to 3.16.3
 )
 
-// String names the format by its releases.
+// String returns the Redisson releases that write the format.
 func (f RecordFormat) String() string {
 	switch f {
 	case Redisson313:
@@ -38,7 +38,7 @@ func (f RecordFormat) String() string {
 	return fmt.Sprintf("unknown format %d", int(f))
 }
 
-// layout is what a format puts before the permits: bytes that tell the length of the id, then the id.
+// layout returns the parts of a record before the permits: the bytes that encode the length of the id, and that length.
 func (f RecordFormat) layout() (head []byte, idLength int, known bool) {
 	switch f {
 	case Redisson313:
@@ -53,14 +53,14 @@ func (f RecordFormat) layout() (head []byte, idLength int, known bool) {
 	return nil, 0, false
 }
 
-// A Record is one grant as it is stored.
+// A Record is one grant as it is stored in the permits set.
 type Record struct {
-	ID      []byte    // tells grants of the same time and size apart
-	Permits uint32    // how many were granted
-	At      time.Time // when: the score of the member, so not known to PackRecord and UnpackRecord
+	ID      []byte    // distinguishes grants of the same time and size
+	Permits uint32    // number of permits granted
+	At      time.Time // time of the grant: the member's score (ms, with fractions); UnpackRecord leaves it zero
 }
 
-// PackRecord writes the member of the permits set for a grant. The id must have the length of the format: 4 bytes for
+// PackRecord returns the member of the permits set for a grant. The id must have the length of the format: 4 bytes for
 // Redisson313, 8 for Redisson316 and Redisson317, 16 for Redisson321. (Limiters with WithGranularity write ids that are
 // four bytes longer.)
 func PackRecord(f RecordFormat, id []byte, permits uint32) ([]byte, error) {
@@ -76,8 +76,8 @@ func PackRecord(f RecordFormat, id []byte, permits uint32) ([]byte, error) {
 	return binary.LittleEndian.AppendUint32(member, permits), nil
 }
 
-// UnpackRecord reads a member of the permits set, in any format: the permits are its last four bytes, and the id is what
-// stands before them, less the length where the format has one. A member of fewer than four bytes is no record.
+// UnpackRecord decodes a member of the permits set in any format. The permits are its last four bytes; the id is what
+// precedes them, without the length prefix that some formats have. A member of fewer than four bytes is an error.
 func UnpackRecord(member []byte) (Record, error) {
 	if len(member) < 4 {
 		return Record{}, fmt.Errorf("rratelimiter: a record has at least 4 bytes, this has %d", len(member))
@@ -89,7 +89,7 @@ func UnpackRecord(member []byte) (Record, error) {
 	return Record{ID: append([]byte(nil), id...), Permits: binary.LittleEndian.Uint32(permits)}, nil
 }
 
-// formatOf guesses the format of a member, with the number of bytes before the id.
+// formatOf guesses the format of a member from its length, and returns the number of bytes before the id.
 func formatOf(member []byte) (f RecordFormat, head int, known bool) {
 	length := len(member)
 	switch {
@@ -100,19 +100,20 @@ func formatOf(member []byte) (f RecordFormat, head int, known bool) {
 	case (length == 21 || length == 25) && int(member[0]) == length-5:
 		return Redisson321, 1, true
 	case length > 5 && int(member[0]) == length-5:
-		return Redisson317, 1, true // ids of any length, as Redisson reads them
+		return Redisson317, 1, true // Redisson reads ids of any length
 	}
 	return 0, 0, false
 }
 
-// Every id of a Go client starts with these, so that clients know each other's records from Redisson's, whose ids are
-// random. In the oldest format, which has but four bytes, the first one must do.
+// idMark starts every id of a Go client, so that clients can tell Go records from Redisson's, whose ids are random. In
+// the format Redisson313, whose ids have four bytes, only its first byte is used.
 const idMark = "Go"
 
-// An identity makes the ids of one client's records: the mark, a tag of the client, with a granularity a share, and a
-// counter that starts at random. So ids never meet within a client, and hardly between two.
+// An identity makes the ids of one client's records: idMark, a tag of the client, with a granularity a share (see
+// appendShare), and a counter with a random start. Ids are unique within a client, and almost certainly between
+// clients.
 type identity struct {
-	tag     [6]byte
+	tag     [6]byte // from a hash of the client id
 	counter atomic.Uint64
 }
 
@@ -130,10 +131,10 @@ func newIdentity(clientID string) *identity {
 	return id
 }
 
-// prefix makes the bytes of a record before its permits, for the first of n records whose ids follow each other.
+// prefix returns the bytes of a record before its permits, for the first of n records with consecutive ids.
 func (i *identity) prefix(f RecordFormat, n int) string { return string(i.appendPrefix(nil, f, n)) }
 
-// appendPrefix is prefix for those who have the memory.
+// appendPrefix is prefix, appended to a buffer of the caller.
 func (i *identity) appendPrefix(prefix []byte, f RecordFormat, n int) []byte {
 	head, length, _ := f.layout()
 	first := i.counter.Add(uint64(n)) - uint64(n) + 1
@@ -151,25 +152,26 @@ func (i *identity) appendPrefix(prefix []byte, f RecordFormat, n int) []byte {
 	return prefix
 }
 
-// appendShare puts a share before the counter of a prefix that was just appended: how many permits of its record the call
-// was granted that wrote it. So records that others joined tell that, too (WithGranularity).
+// appendShare inserts a share before the counter of a prefix made by appendPrefix: the number of permits of the record
+// that were granted to the call that wrote it. A record that later calls joined (WithGranularity) still shows that
+// number.
 func appendShare(prefix []byte, f RecordFormat, share uint32) []byte {
 	head, length, _ := f.layout()
 	prefix = append(prefix, 0, 0, 0, 0)
 	at := len(head) + tagEnd(length)
 	copy(prefix[at+4:], prefix[at:])
 	binary.LittleEndian.PutUint32(prefix[at:], share)
-	prefix[0] += 4 // the length of the id
+	prefix[0] += 4 // length of the id
 	return prefix
 }
 
-// endOf is the last three bytes of an id, given a prefix, as a number.
+// endOf returns the last three bytes of the id in a prefix, as a number.
 func endOf(prefix []byte) int64 {
 	end := prefix[len(prefix)-3:]
 	return int64(end[0])<<16 | int64(end[1])<<8 | int64(end[2])
 }
 
-// tagEnd is where the counter starts in an id of a length.
+// tagEnd returns the offset of the counter in an id of the given length (bytes).
 func tagEnd(length int) int {
 	switch length {
 	case 4:
@@ -180,16 +182,17 @@ func tagEnd(length int) int {
 	return 8
 }
 
-// A kind tells whose record it is, as far as its id shows.
+// A kind is the writer of a record, as far as its id shows it.
 type kind int
 
 const (
-	kindOther kind = iota // not a Go client's: Redisson's, or from a hand unknown
-	kindSelf              // this client's
-	kindGo                // another Go client's, told apart by its tag
+	kindOther kind = iota // Redisson or an unknown writer
+	kindSelf              // this client
+	kindGo                // another Go client, identified by its tag
 )
 
-// kindOf reads the origin that a script answers: the first five bytes of an id as a number, four in the oldest format.
+// kindOf decodes the origin in a script's reply: the first five bytes of an id as a number (four bytes in Redisson313),
+// or a negative number if there is no id.
 func (i *identity) kindOf(origin int64) (k kind, tag uint32) {
 	own := uint32(i.tag[0])<<16 | uint32(i.tag[1])<<8 | uint32(i.tag[2])
 	switch {

@@ -15,7 +15,7 @@ import (
 
 var formats = []RecordFormat{Redisson313, Redisson316, Redisson317, Redisson321}
 
-// TestRecordBytesAreRedissons has the members that real Redisson wrote for tryAcquire(2), with ids filled in.
+// TestRecordBytesAreRedissons has members that Redisson wrote for tryAcquire(2), with ids filled in.
 func TestRecordBytesAreRedissons(t *testing.T) {
 	tests := []struct {
 		format  RecordFormat
@@ -88,7 +88,7 @@ func TestForeignMembersAreReadByTheirLastFourBytes(t *testing.T) {
 		{"05000000", "", 5},
 		{"aa05000000", "aa", 5},
 		{"0001020305000000", "00010203", 5},            // 8 bytes: the oldest format
-		{"030102030405000000", "0301020304", 5},        // a length that isn't
+		{"030102030405000000", "0301020304", 5},        // a wrong length
 		{"0401020304ffffff7f", "01020304", 0x7fffffff}, // an id of 4 bytes, as Redisson reads any length
 		{"0b" + strings.Repeat("ab", 11) + "01000000", strings.Repeat("ab", 11), 1},
 		{strings.Repeat("ff", 20) + "01000000", strings.Repeat("ff", 20), 1},
@@ -104,7 +104,7 @@ func TestForeignMembersAreReadByTheirLastFourBytes(t *testing.T) {
 	}
 	for length := range 4 {
 		if _, err := UnpackRecord(make([]byte, length)); err == nil || !strings.Contains(err.Error(), "at least 4 bytes") {
-			t.Errorf("%d bytes: %v, want an error that tells how many there must be", length, err)
+			t.Errorf("%d bytes: %v, want an error with the right length", length, err)
 		}
 	}
 	if _, err := UnpackRecord(nil); err == nil {
@@ -201,7 +201,7 @@ func TestIDsOfAProcessNeverRepeat(t *testing.T) {
 	}
 }
 
-func TestIDsTellWhoseTheyAre(t *testing.T) {
+func TestIDsIdentifyTheirClient(t *testing.T) {
 	me, other := newIdentity("me"), newIdentity("other")
 	if me.tag == other.tag {
 		t.Fatal("two clients have one tag")
@@ -232,7 +232,7 @@ func TestIDsTellWhoseTheyAre(t *testing.T) {
 	}
 }
 
-// originOf is what records.lua does; TestOriginsAreReadAlike holds the two together.
+// originOf computes what records.lua does; TestOriginsAreReadAlike compares the two.
 func originOf(member []byte) int64 {
 	f, head, known := formatOf(member)
 	if !known || f == Redisson317 && len(member) < 10 {
@@ -258,7 +258,7 @@ func TestKindsOfRecords(t *testing.T) {
 		}
 		if f != Redisson313 {
 			if k, _ := me.kindOf(originOf(append(appendShare([]byte(me.prefix(f, 1)), f, 5), permits...))); k != kindSelf {
-				t.Errorf("%v: an own record that tells a share is taken for %d", f, k)
+				t.Errorf("%v: an own record with a share is taken for %d", f, k)
 			}
 		}
 		k, tag := me.kindOf(originOf([]byte(other.prefix(f, 1) + permits)))
@@ -275,7 +275,7 @@ func TestKindsOfRecords(t *testing.T) {
 	}
 	for _, member := range []string{
 		"\xf4\x1e\x87\x5c\x02\x00\x00\x00",                               // 3.13.6
-		"\x08\x00\x00\x00\x00\x00\x00\x00\x12\x34567890\x01\x00\x00\x00", // no known form
+		"\x08\x00\x00\x00\x00\x00\x00\x00\x12\x34567890\x01\x00\x00\x00", // no known format
 		"\x08" + "\x9a\x01\x02\x03\x04\x05\x06\x07" + permits,
 		"\x10" + "\x9a\x01\x02\x03\x04\x05\x06\x07\x9a\x01\x02\x03\x04\x05\x06\x07" + permits,
 		"\x08" + "GO345678" + permits,
@@ -288,7 +288,7 @@ func TestKindsOfRecords(t *testing.T) {
 	}
 }
 
-// TestOriginsAreReadAlike asks records.lua whose the oldest record is.
+// TestOriginsAreReadAlike compares the origin of the oldest record from records.lua with originOf.
 func TestOriginsAreReadAlike(t *testing.T) {
 	other := newIdentity("other")
 	permits := "\x05\x00\x00\x00"
@@ -328,7 +328,7 @@ func TestOriginsAreReadAlike(t *testing.T) {
 	})
 }
 
-// TestACounterThatOverflowsStaysInItsID lets the counter pass each place where a format cuts it.
+// TestACounterThatOverflowsStaysInItsID makes the counter pass each length to which a format truncates it.
 func TestACounterThatOverflowsStaysInItsID(t *testing.T) {
 	for _, start := range []uint64{math.MaxUint16 - 1, 1<<24 - 2, math.MaxUint32 - 1, math.MaxUint64 - 1} {
 		for _, f := range formats {
@@ -359,7 +359,7 @@ func TestPrefixesForSeveralRecordsLeaveRoom(t *testing.T) {
 	}
 }
 
-// TestATakenIDIsLeftAlone plants the very member that the next grant would write, and the one after that, too.
+// TestATakenIDIsLeftAlone adds the exact member that the next grant would write, and the one after it.
 func TestATakenIDIsLeftAlone(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, f := range formats {
@@ -396,7 +396,7 @@ func TestATakenIDIsLeftAlone(t *testing.T) {
 	})
 }
 
-// after is what records.lua does with a prefix whose id is taken.
+// after computes the prefix that records.lua uses if the id of the prefix is taken.
 func after(prefix string) string {
 	next := []byte(prefix)
 	for at := len(next) - 1; at > 0; at-- {
@@ -407,12 +407,12 @@ func after(prefix string) string {
 	return string(next)
 }
 
-// TestIDsAreKeptForEachRequest: a call whose requests are more than a record holds keeps an id for each of them, too.
+// TestIDsAreKeptForEachRequest: a call with more permits than one record holds also reserves an id for each request.
 func TestIDsAreKeptForEachRequest(t *testing.T) {
 	l := NewClient(served{}).RateLimiter("rl", WithRecordPerRequest())
 	counter := &l.client.identity.counter
 	before := counter.Load()
-	new(question).ask(nil, l, []group{
+	new(acquireRequest).ask(nil, l, []group{
 		{size: math.MaxUint32, callers: make([]*request, 2)}, {size: 1, callers: make([]*request, 3)},
 	}, 0, "", false)
 	if kept := counter.Load() - before; kept < 5 {
@@ -420,7 +420,7 @@ func TestIDsAreKeptForEachRequest(t *testing.T) {
 	}
 }
 
-// TestWhatIsFreeIsOneRecord: a request for what is free is one, however many permits that are.
+// TestWhatIsFreeIsOneRecord: AcquireUpTo is one request with one record, however many permits it takes.
 func TestWhatIsFreeIsOneRecord(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
@@ -438,7 +438,7 @@ func TestWhatIsFreeIsOneRecord(t *testing.T) {
 	})
 }
 
-// TestARecordPerRequestHasItsOwnIDs lets two limiters of one client write records of several requests by turns.
+// TestARecordPerRequestHasItsOwnIDs makes two limiters of one client write records of several requests alternately.
 func TestARecordPerRequestHasItsOwnIDs(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
@@ -463,7 +463,7 @@ func TestARecordPerRequestHasItsOwnIDs(t *testing.T) {
 	})
 }
 
-// record is a member as Redisson 3.17 writes it.
+// record returns a member as Redisson 3.17 writes it.
 func record(id string, permits uint32) string {
 	return string(binary.LittleEndian.AppendUint32([]byte("\x08"+id), permits))
 }

@@ -17,12 +17,12 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-func TestRatesSayWhatIsWrongWithThem(t *testing.T) {
+func TestInvalidRatesHaveReasons(t *testing.T) {
 	good := Rate{Permits: 5, Interval: time.Second}
 	tests := []struct {
 		name   string
 		change func(*Rate)
-		want   string // "": nothing is wrong
+		want   string // "": the rate is valid
 	}{
 		{"plain", func(*Rate) {}, ""},
 		{"smallest", func(r *Rate) { r.Permits, r.Interval = 1, time.Millisecond }, ""},
@@ -55,7 +55,7 @@ func TestRatesSayWhatIsWrongWithThem(t *testing.T) {
 				return
 			}
 			if !errors.Is(err, ErrInvalidRate) || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("%+v: %v, want ErrInvalidRate that says %q", rate, err, test.want)
+				t.Errorf("%+v: %v, want ErrInvalidRate with %q", rate, err, test.want)
 			}
 		})
 	}
@@ -127,7 +127,7 @@ func FuzzParseRate(f *testing.F) {
 		} else if !errors.Is(err, ErrInvalidRate) || rate != (Rate{}) {
 			t.Fatalf("%q: %+v, %v", text, rate, err)
 		}
-		// Any rate that can be set, however odd, is read again.
+		// Any valid rate, however odd, is parsed from its String.
 		rate := Rate{Permits: permits, Interval: time.Duration(interval) * time.Millisecond, KeepAlive: time.Duration(keepAlive) * time.Millisecond}
 		if perClient {
 			rate.Type = PerClient
@@ -155,7 +155,7 @@ func TestRatesOfOneUnit(t *testing.T) {
 	}
 }
 
-// everyMethod is all that can be asked of a limiter, by the method's name.
+// everyMethod has all methods of a limiter that can fail, by name.
 func everyMethod(c *Client, l *Limiter) map[string]func(context.Context) error {
 	rate := PerMinute(10)
 	return map[string]func(context.Context) error{
@@ -188,7 +188,7 @@ func everyMethod(c *Client, l *Limiter) map[string]func(context.Context) error {
 	}
 }
 
-// Whoever adds a method to Limiter that can fail adds it above, too.
+// A new method of Limiter that can fail must be added above, too.
 func TestEveryMethodIsAmongThem(t *testing.T) {
 	methods := everyMethod(nil, nil)
 	limiter := reflect.TypeFor[*Limiter]()
@@ -199,7 +199,7 @@ func TestEveryMethodIsAmongThem(t *testing.T) {
 	}
 }
 
-// refusing is a hook that fails the test when anything is sent.
+// refusing is a hook that fails the test if a command is sent.
 type refusing struct{ t *testing.T }
 
 func (r *refusing) DialHook(redis.DialHook) redis.DialHook {
@@ -220,7 +220,7 @@ func (r *refusing) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessP
 	}
 }
 
-// refusingClient is a redis client to which nothing may be sent.
+// refusingClient returns a redis client to which no command may be sent.
 func refusingClient(t *testing.T) *redis.Client {
 	rdb := redis.NewClient(&redis.Options{Addr: "192.0.2.1:1"})
 	t.Cleanup(func() { rdb.Close() })
@@ -272,7 +272,7 @@ func TestWrongOptionsComeBackFromEveryMethod(t *testing.T) {
 	for name, option := range limiters {
 		c := NewClient(refusingClient(t))
 		check(name, c, c.RateLimiter("rl", option))
-		check(name, c, c.RateLimiter("rl", option, WithRate(PerSecond(1)))) // a right one does not hide a wrong one
+		check(name, c, c.RateLimiter("rl", option, WithRate(PerSecond(1)))) // a valid option does not hide an invalid one
 	}
 	none := NewClient(nil)
 	check("no redis client", none, none.RateLimiter("rl"))
@@ -294,7 +294,7 @@ func TestLimiterOptionsComeOnTopOfDefaults(t *testing.T) {
 	}
 }
 
-// TestWrongArgumentsAreRefusedBeforeACall goes through what every argument may not be.
+// TestWrongArgumentsAreRefusedBeforeACall tries invalid values of every argument.
 func TestWrongArgumentsAreRefusedBeforeACall(t *testing.T) {
 	c := NewClient(refusingClient(t))
 	l, other := c.RateLimiter("rl"), NewClient(refusingClient(t)).RateLimiter("rl")
@@ -353,7 +353,7 @@ func TestWrongArgumentsAreRefusedBeforeACall(t *testing.T) {
 	}
 }
 
-func TestWhatIsUnknownIsSaid(t *testing.T) {
+func TestMethodsWithoutALimiter(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
 		l := r.limiter("rl")
@@ -390,7 +390,7 @@ func TestWhatIsUnknownIsSaid(t *testing.T) {
 	})
 }
 
-// TestAConfigurationInPartsSaysWhichIsMissing also completes it as Redisson's HSETNX do.
+// TestAConfigurationInPartsSaysWhichIsMissing also completes the configuration, as Redisson's HSETNX commands do.
 func TestAConfigurationInPartsSaysWhichIsMissing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
@@ -456,35 +456,36 @@ func TestAConfigurationInPartsSaysWhichIsMissing(t *testing.T) {
 	})
 }
 
-// seen is an observer that remembers.
+// seen is an observer that records calls.
 type seen struct {
-	mu      sync.Mutex
-	flights []FlightInfo
+	mu    sync.Mutex
+	calls []CallInfo
 }
 
-func (s *seen) Flight(info FlightInfo) {
+func (s *seen) Call(info CallInfo) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.flights = append(s.flights, info)
+	s.calls = append(s.calls, info)
 }
 
-// last is the last flight that was seen. A flight is told of after its callers are answered, so the first may be late.
-func (s *seen) last(t *testing.T, flights int) FlightInfo {
+// last returns the last call that was seen, once there are as many as given. The observer sees a call after its callers
+// got their results, so it may be late.
+func (s *seen) last(t *testing.T, calls int) CallInfo {
 	t.Helper()
 	for range 5000 {
 		s.mu.Lock()
-		if len(s.flights) >= flights {
+		if len(s.calls) >= calls {
 			defer s.mu.Unlock()
-			if len(s.flights) > flights {
-				t.Fatalf("%d flights were seen, want %d", len(s.flights), flights)
+			if len(s.calls) > calls {
+				t.Fatalf("%d calls were seen, want %d", len(s.calls), calls)
 			}
-			return s.flights[flights-1]
+			return s.calls[calls-1]
 		}
 		s.mu.Unlock()
 		time.Sleep(time.Millisecond)
 	}
-	t.Fatalf("%d flights were seen, want %d", len(s.flights), flights)
-	return FlightInfo{}
+	t.Fatalf("%d calls were seen, want %d", len(s.calls), calls)
+	return CallInfo{}
 }
 
 func TestWithRateSetsTheRateOnlyWhereNoneIs(t *testing.T) {
@@ -510,13 +511,13 @@ func TestWithRateSetsTheRateOnlyWhereNoneIs(t *testing.T) {
 			t.Fatal("not granted")
 		}
 		if info := seen.last(t, 2); !info.RateMismatch {
-			t.Errorf("nobody was told that the rate is another: %+v", info)
+			t.Errorf("the observer does not see the other rate: %+v", info)
 		}
 		if got, err := other.Config(t.Context()); got != rate || err != nil {
 			t.Errorf("the rate became %v, %v", got, err)
 		}
 
-		// Without keep-alive the field is not written at all: a Redisson that doesn't know it must not find it.
+		// Without keep-alive the field is not written: a Redisson release that does not know it must not find it.
 		plain := r.limiter("plain", WithRate(PerSecond(1)))
 		if n, err := plain.AvailablePermits(t.Context()); n != 1 || err != nil {
 			t.Errorf("%d permits, %v", n, err)
@@ -534,7 +535,7 @@ func TestWithRateSetsTheRateOnlyWhereNoneIs(t *testing.T) {
 			r.config(plain, "rate", "1", "interval", "1000", "type", "0")
 			r.rdb.HSet(t.Context(), "plain", field, []string{"2", "2000", "1", "2000"}[i])
 			if r.try(plain, 1); !seen.last(t, 4+i).RateMismatch {
-				t.Errorf("another %s is not told", field)
+				t.Errorf("another %s is not reported", field)
 			}
 		}
 	})

@@ -7,11 +7,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// redisson.go knows how to tell that Redisson uses rate limiters on a server, before any record on a limiter shows it: by
-// its scripts, which Redis keeps once they ran.
+// redisson.go detects that Redisson uses rate limiters on a server, even before one of its records shows it on a
+// limiter: Redis caches Redisson's script once it ran.
 
-// redissonScripts are the hashes of Redisson's script for tryAcquire. TestRedissonIsNoticed (compat) sees that those of
-// all releases of the matrix are among them; releases between share them.
+// redissonScripts are the SHA1 digests of Redisson's tryAcquire script. TestRedissonIsNoticed (compat) checks that they
+// include those of all releases of the matrix; releases between them share these scripts.
 var redissonScripts = []any{
 	"df5536206d0c440727a5f17ab38851a31af682c7", // 3.13.6
 	"873b6a3c0be138fbd885d12401aef7b45672df07", // 3.15.6
@@ -21,8 +21,8 @@ var redissonScripts = []any{
 	"861d9229367b5aa9889ee26c5c31be7baeba2153", // 3.38.0 to 4.7.0
 }
 
-// redissonHere tells whether Redisson has used a rate limiter on the limiter's server since that started. Where the server
-// does not say, it tells no.
+// redissonHere returns whether Redisson has used a rate limiter on the limiter's server since the server started. It
+// returns false if the server does not reply or refuses the command.
 func (l *Limiter) redissonHere(ctx context.Context) bool {
 	server, err := l.client.serverOf(ctx, l.keyNames[keyConfig])
 	if err != nil {
@@ -40,29 +40,30 @@ func (l *Limiter) redissonHere(ctx context.Context) bool {
 	return false
 }
 
-// notice looks for Redisson on the server while callers wait: often, since it may come at any time and has nothing until
-// then, and now and then once it is there. What it finds lets the line ask again, so that it can make room.
-func (ln *line) notice() {
+// checkForRedisson looks for Redisson on the server while callers wait: at most once a second while it was not found,
+// because it may start at any time and gets no permits until it is noticed, and every 10 s after that. When it is
+// found, the queue sends again, so that the process leaves permits for it. q.mu is held.
+func (q *queue) checkForRedisson() {
 	again := time.Second
-	if ln.share.redisson {
+	if q.fairShare.redisson {
 		again = 10 * time.Second
 	}
 	now := time.Now()
-	if ln.client.alone || now.Before(ln.noticed.Add(again)) {
+	if q.client.alone || now.Before(q.redissonCheckedAt.Add(again)) {
 		return
 	}
-	ln.noticed = now
+	q.redissonCheckedAt = now
 	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), ln.client.callTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), q.client.callTimeout)
 		defer cancel()
-		here := ln.limiter.redissonHere(ctx)
-		ln.mu.Lock()
-		defer ln.exit()
-		news := here && !ln.share.redisson
-		ln.share.redisson = here
-		if news && ln.waiting > 0 {
-			ln.ask = true
-			ln.depart()
+		here := q.limiter.redissonHere(ctx)
+		q.mu.Lock()
+		defer q.exit()
+		news := here && !q.fairShare.redisson
+		q.fairShare.redisson = here
+		if news && q.waiting > 0 {
+			q.ask = true
+			q.send()
 		}
 	}()
 }

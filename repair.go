@@ -3,42 +3,50 @@ package rratelimiter
 import (
 	"context"
 	"fmt"
+	"time"
 )
 
-// repair.go sets a limiter right on demand. What calls find wrong they repair by themselves, as far as it costs them
-// nothing; this reads every record.
+// repair.go repairs a limiter on demand. Calls repair what they find wrong by themselves, as far as it costs them
+// nothing; these methods read every record.
 
 var repairScript = loadScript("repair")
 
-// Repaired is what Repair or Reset found, and did.
+// Repaired is what Repair or Reset found and did.
 type Repaired struct {
-	Changed bool   // something was changed, or would be with DryRun
-	Fault   string // what was wrong with the free permits; "" where nothing was
-	Was     int64  // free permits as they were stored; 0 where there were none that can be read
-	Free    int64  // free permits as they are to be stored: rate - permits in records, expired ones included
+	Changed bool   // something was changed; with DryRun: would be changed
+	Fault   string // what was wrong with the free permits; "" if nothing
+	Was     int64  // free permits that were stored; 0 if none could be read
+	Free    int64  // free permits stored now (DryRun: to be stored): rate - Permits; after Reset, rate
 	Records int    // records, expired ones included
-	Permits int64  // permits in them
+	Permits int64  // permits in these records
+
+	Blocked time.Duration // time from the repair until a permit is free according to the records; 0: one is free now
 }
 
-// A RepairOption is a way of repairing.
+// A RepairOption changes what Repair and Reset do.
 type RepairOption func(*repairOptions)
 
 type repairOptions struct{ dry bool }
 
-// DryRun only tells what would be done.
+// DryRun makes Repair and Reset report what they would do, without doing it.
 func DryRun() RepairOption { return func(o *repairOptions) { o.dry = true } }
 
-// Repair computes the free permits anew from the records, whatever is stored. On a PerClient limiter these are this
-// client's own. Permits that Redisson's release gave back are taken again: until their records expire they are free and in
-// a record, which nobody can tell from a fault.
+// Repair recomputes the free permits from the records, whatever is stored. On a PerClient limiter it repairs this
+// client's own state.
 //
-// It reads every record: on a limiter with hundreds of thousands of live ones, that takes Redis part of a second. Without
+// Permits that Redisson's release gave back are both free and in a record, which cannot be told from a fault. Repair
+// takes them again, unless a call has already removed them from the oldest records.
+//
+// Records are trusted, whichever client wrote them. One that holds many times the rate, or is dated far in the future,
+// leaves the limiter without a free permit for Repaired.Blocked. If that is too long, use Reset.
+//
+// Repair reads every record: with hundreds of thousands of live ones, that blocks Redis for a part of a second. Without
 // a rate the error is ErrNotInitialized.
 func (l *Limiter) Repair(ctx context.Context, opts ...RepairOption) (Repaired, error) {
 	r, err := l.repair(ctx, "d")
 	if err == nil && r.Changed && !repairOptionsOf(opts).dry {
-		// Expired records leave first, a few at a time.
-		if _, err = l.look(ctx, past{}, nil, ""); err == nil {
+		// The rebuild removes expired records first, a few at a time.
+		if _, err = l.acquireDirect(ctx, recentIDs{}, nil, ""); err == nil {
 			var after Repaired
 			if after, err = l.repair(ctx, ""); err == nil {
 				r.Free = after.Free
@@ -49,9 +57,9 @@ func (l *Limiter) Repair(ctx context.Context, opts ...RepairOption) (Repaired, e
 	return r, wrap("repair", l.name, err)
 }
 
-// Reset forgets all grants, so that all permits are free, and keeps the configuration. On a PerClient limiter it forgets
-// this client's own. For one interval, twice the rate can be used. Without a rate the error is ErrNotInitialized; where the
-// answer did not arrive it is ErrOutcomeUnknown.
+// Reset removes all records, so that all permits are free, and keeps the configuration. On a PerClient limiter it
+// resets this client's own state. For one interval, twice the rate can be used. Without a rate the error is
+// ErrNotInitialized. If the reply was lost, it is ErrOutcomeUnknown.
 func (l *Limiter) Reset(ctx context.Context, opts ...RepairOption) (Repaired, error) {
 	flags := "r"
 	if repairOptionsOf(opts).dry {
@@ -73,17 +81,18 @@ func repairOptionsOf(opts []RepairOption) (o repairOptions) {
 	return o
 }
 
-// repair is one call of repair.lua.
+// repair runs repair.lua. The flags are d (dry run) and r (reset).
 func (l *Limiter) repair(ctx context.Context, flags string) (Repaired, error) {
 	if l.err != nil {
 		return Repaired{}, l.err
 	}
-	sent := new(trail)
-	twice := flags != "r" // the second answer would be that there is nothing to forget
-	reply, err := within(ctx, l.client, func(ctx context.Context) ([]int64, error) {
-		return l.client.run(ctx, sent, repairScript, twice, l.keys(), flags)
+	sent := new(attempts)
+	twice := flags != "r" // a second execution would reply that there is nothing to reset
+	reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
+		defer l.changed()
+		return l.client.run(ctx, sent, repairScript, twice, l.keys(), l.now(), flags)
 	})
-	if !twice {
+	if err = sent.explain(err); !twice {
 		err = sent.outcome(err)
 	}
 	if err == nil && reply[0] != 0 {
@@ -92,10 +101,12 @@ func (l *Limiter) repair(ctx context.Context, flags string) (Repaired, error) {
 	if err != nil {
 		return Repaired{}, err
 	}
-	r := Repaired{Changed: reply[1] == 1, Was: reply[3], Free: reply[4], Records: int(reply[5]), Permits: reply[6]}
+	r := Repaired{
+		Changed: reply[1] == 1, Was: reply[3], Free: reply[4], Records: int(reply[5]), Permits: reply[6], Blocked: millis(reply[7]),
+	}
 	right := reply[4]
 	if flags[:min(1, len(flags))] == "r" {
-		right = r.Was // that grants are forgotten is no fault
+		right = r.Was // a reset removes records even if the free permits are right
 	}
 	switch {
 	case r.Records == 0 && reply[2] == 1:

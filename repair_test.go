@@ -1,6 +1,7 @@
 package rratelimiter
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -43,7 +44,7 @@ func TestRepairRebuildsFreePermitsFromRecords(t *testing.T) {
 	})
 }
 
-func TestRepairSaysWhatWasWrong(t *testing.T) {
+func TestRepairReportsTheFault(t *testing.T) {
 	r := newRig(t, redistest.Embedded(t))
 	l := r.limiter("rl")
 	for fault, value := range map[string]string{
@@ -68,7 +69,42 @@ func TestRepairSaysWhatWasWrong(t *testing.T) {
 	}
 }
 
-func TestRepairKeepsLifeTimes(t *testing.T) {
+// A repair trusts the records; Repaired.Blocked is how long they leave no permit free.
+func TestRepairReportsHowLongNothingIsFree(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, c := range []struct {
+			records map[int]uint32 // permits, by seconds before now
+			want    time.Duration
+		}{
+			{nil, 0},
+			{map[int]uint32{10: 3, 20: 6}, 0},
+			{map[int]uint32{10: 3, 20: 7}, 40 * time.Second},
+			{map[int]uint32{10: 3, 20: 4, 30: 4}, 30 * time.Second}, // the first expiry only makes up for the excess of 1
+			{map[int]uint32{10: 9, 20: 1, 30: 1_000_000}, 40 * time.Second},
+			{map[int]uint32{10: 10, 20: 1}, 50 * time.Second},
+			{map[int]uint32{59: 10}, time.Second},
+			{map[int]uint32{60: 10}, 0}, // expired
+			{map[int]uint32{-3600: 665_670_573, 1: 5}, time.Hour + time.Minute},
+		} {
+			r := newRig(t, s)
+			r.wipe()
+			l := r.limiter("rl")
+			r.setRate(l, PerMinute(10))
+			r.set(l, "9")
+			for ago, permits := range c.records {
+				r.add(l, r.ms()-int64(ago)*1000, record(fmt.Sprintf("%08d", ago), permits))
+			}
+			if got, err := l.Repair(t.Context(), DryRun()); err != nil || got.Blocked != c.want || (got.Free < 1) != (got.Blocked > 0 || c.records[60] > 0) {
+				t.Errorf("with %v: %+v, %v; want %v", c.records, got, err, c.want)
+			}
+			if got, err := l.Reset(t.Context(), DryRun()); err != nil || got.Blocked != 0 {
+				t.Errorf("a reset with %v: %+v, %v", c.records, got, err)
+			}
+		}
+	})
+}
+
+func TestRepairKeepsTTLs(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
 		l := r.limiter("rl")

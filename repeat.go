@@ -3,7 +3,6 @@ package rratelimiter
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -15,84 +14,86 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// repeat.go decides which calls that failed are made again, how long that waits, and what a call that failed for good
-// leaves in doubt. It knows nothing of what calls do.
+// Retries: which failed calls are made again, after which pause, and whether a call that failed for good may have been
+// executed. This file does not know what a call does.
 
-// A trail is what is known of one call, over all its attempts: may Redis have served one of them? It goes with the command
-// as one of its arguments, so that it sees when that is written: a call that never was is not in doubt.
-type trail struct {
-	marks    atomic.Uint32
-	attempts atomic.Int32
-	text     []byte                // of the argument
-	last     atomic.Pointer[error] // why the last attempt that no server answered failed
-	hasty    bool                  // somebody else answers where Redis surely did not serve the call, so that is not made again
+// An attempts tracks all attempts of one call: may Redis have executed one? It is an argument of the command itself,
+// the number of keys, and so sees when the command is written. A call that was never written was not executed.
+type attempts struct {
+	marks           atomic.Uint32         // of the constants below
+	count           atomic.Int32          // attempts so far
+	text            []byte                // the argument, set before the first attempt
+	last            atomic.Pointer[error] // cause of the last failure without a reply that has a useful cause
+	noRetryIfUnsent bool                  // the process decides if Redis surely did not execute the call: no retry then
 }
 
 const (
-	markSent   = 1 << iota // the last attempt was written, at least in part, and it is not known to have done nothing
-	markDoubt              // an earlier attempt may have been served
+	markSent   = 1 << iota // the last attempt was written, at least in part, and may have been executed
+	markDoubt              // an earlier attempt may have been executed
 	markClosed             // the call is over: nothing is written any more
 )
 
+// textOfKeyCount is attempts.text for a script on one limiter.
 var textOfKeyCount = strconv.AppendInt(nil, keyCount, 10)
 
-// MarshalBinary gives the argument, as the command is written.
-func (t *trail) MarshalBinary() ([]byte, error) {
+// MarshalBinary returns the argument. The Redis client calls it when it writes the command.
+func (t *attempts) MarshalBinary() ([]byte, error) {
 	if t.marks.Or(markSent)&markClosed != 0 {
-		return nil, errClosedTrail
+		return nil, errClosedAttempts
 	}
 	return t.text, nil
 }
 
-// String is the same for those who print commands.
-func (t *trail) String() string { return string(t.text) }
+// String returns the argument, for logs of commands.
+func (t *attempts) String() string { return string(t.text) }
 
-var errClosedTrail = errors.New("rratelimiter: the time for the call is over")
+var errClosedAttempts = errors.New("rratelimiter: the time for the call is over")
 
-// begin notes one more attempt.
-func (t *trail) begin() {
-	t.attempts.Add(1)
-	t.vain()
+// begin counts one more attempt.
+func (t *attempts) begin() {
+	t.count.Add(1)
+	t.notExecuted()
 }
 
-// end notes how an attempt ended: it is in doubt if it was written and the server did not say anything to it. If it was
-// served, that stays noted: its caller's time may end before the answer reaches him.
-func (t *trail) end(err error) {
+// end notes how an attempt ended. It may have been executed if it was written and no server replied. After a reply
+// without an error markSent stays: the time of the caller may end before the reply reaches it.
+func (t *attempts) end(err error) {
 	if err == nil {
 		return
 	}
 	if !isAnswer(err) {
 		if t.marks.Load()&markSent != 0 {
-			t.marks.Or(markDoubt) // first, as somebody may look meanwhile
+			t.marks.Or(markDoubt) // before markSent is cleared, as outcome may be called at the same time
 		}
-		cause := err
-		t.last.Store(&cause)
+		if cause := useful(err); cause != nil {
+			t.last.Store(&cause)
+		}
 	}
-	t.vain()
+	t.notExecuted()
 }
 
-// vain notes that the last attempt did nothing.
-func (t *trail) vain() { t.marks.And(^uint32(markSent)) }
+// notExecuted notes that the last attempt had no effect.
+func (t *attempts) notExecuted() { t.marks.And(^uint32(markSent)) }
 
-// doubtful tells whether an attempt that ended may have been served.
-func (t *trail) doubtful() bool { return t.marks.Load()&markDoubt != 0 }
+// maybeExecuted reports whether an attempt that ended may have been executed.
+func (t *attempts) maybeExecuted() bool { return t.marks.Load()&markDoubt != 0 }
 
-// explain adds to the error of a call whose time is over why its last attempt failed.
-func (t *trail) explain(err error) error {
+// explain adds to the timeout error of a call the cause for which its last attempt failed.
+func (t *attempts) explain(err error) error {
 	last := t.last.Load()
 	if last == nil {
 		return err
 	}
 	var late late
-	if !errors.As(err, &late) || errors.Is(err, *last) {
+	if !errors.As(err, &late) {
 		return err
 	}
-	return fmt.Errorf("%w: %w", err, *last)
+	return unavailable{*last, late}
 }
 
-// outcome ends a call that takes permits, or changes something else that counts, and gives its error what the caller must
-// know: that Redis may have served it. What the limiter's configuration says leaves no doubt.
-func (t *trail) outcome(err error) error {
+// outcome closes a call that takes permits, or is not idempotent for another reason, and returns its final error:
+// ErrOutcomeUnknown with the cause if Redis may have executed it. ErrNotInitialized proves that it had no effect.
+func (t *attempts) outcome(err error) error {
 	marks := t.marks.Or(markClosed)
 	err = t.explain(err)
 	if err == nil || marks&(markSent|markDoubt) == 0 || errors.Is(err, ErrNotInitialized) || errors.Is(err, ErrOutcomeUnknown) {
@@ -101,53 +102,52 @@ func (t *trail) outcome(err error) error {
 	return unknown(err)
 }
 
-// unknown is the error of a call of which nobody knows whether Redis served it.
-func unknown(err error) error { return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err) }
-
-// isAnswer tells whether an error is what a server says.
+// isAnswer reports whether an error is a server's reply.
 func isAnswer(err error) bool {
 	var answer redis.Error
 	return errors.As(err, &answer)
 }
 
-// Servers say these where they did not serve a command, and may serve it soon: they load their data, or are none that may
-// write, or not any more, or have too many clients for the moment.
+// notNow are the errors with which servers refuse a command that they may serve soon: they load their data, are not or
+// no longer a master, miss a part of the cluster, move a slot, or have too many clients.
 var notNow = []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "max number of clients"}
 
-// says tells whether an error is a server's answer that begins with one of some words.
+// says reports whether an error is a server's reply that begins with one of the words.
 func says(err error, words ...string) bool {
 	return slices.ContainsFunc(words, func(word string) bool { return redis.HasErrorPrefix(err, word) })
 }
 
-// again tells whether a call is to be repeated, given how its last attempt ended. Where one may have been served, only a
-// call that may be served twice, or that finds out, is.
-func (t *trail) again(err error, twice bool) bool {
-	if err == nil || errors.Is(err, ErrOutcomeUnknown) || t.hasty && !t.doubtful() {
+// again reports whether a call is to be repeated after its last attempt ended with err. Once an attempt may have been
+// executed, only an idempotent call is: one that may be executed twice, or whose next attempt finds the effect of the
+// earlier one.
+func (t *attempts) again(err error, idempotent bool) bool {
+	if err == nil || errors.Is(err, ErrOutcomeUnknown) || t.noRetryIfUnsent && !t.maybeExecuted() {
 		return false
 	}
 	if isAnswer(err) {
-		return (says(err, notNow...) || says(err, "NOREPLICAS")) && (twice || !t.doubtful())
+		return (says(err, notNow...) || says(err, "NOREPLICAS")) && (idempotent || !t.maybeExecuted())
 	}
-	if t.doubtful() {
-		return twice && !errors.Is(err, redis.ErrClosed) && !errors.Is(err, errClosedTrail)
+	if t.maybeExecuted() {
+		return idempotent && !errors.Is(err, redis.ErrClosed) && !errors.Is(err, errClosedAttempts)
 	}
 	var network net.Error
 	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
 }
 
-// Pauses before a call is repeated. They grow, and are up to a quarter shorter by chance.
+// The pause before a retry doubles from shortestPause to longestPause, and is up to a quarter shorter at random.
 const (
 	shortestPause = 8 * time.Millisecond
 	longestPause  = 250 * time.Millisecond
 )
 
-// A pace is the pauses of one call.
-type pace time.Duration
+// A backoff is the last pause of one call before jitter.
+type backoff time.Duration
 
-// rest waits before the next attempt. It answers false, and at once, where the time that is left is too short for one.
-func (p *pace) rest(ctx context.Context) bool {
-	*p = min(max(2**p, pace(shortestPause)), pace(longestPause))
+// rest waits before the next attempt. It returns false if ctx ends, or, at once, if ctx has no time left for an attempt
+// after the pause.
+func (p *backoff) rest(ctx context.Context) bool {
+	*p = min(max(2**p, backoff(shortestPause)), backoff(longestPause))
 	pause := time.Duration(*p)
 	pause -= rand.N(pause / 4)
 	if until, bounded := ctx.Deadline(); bounded && time.Until(until) <= pause {
@@ -163,23 +163,24 @@ func (p *pace) rest(ctx context.Context) bool {
 	}
 }
 
-// relearn lets a cluster client look who its nodes are, after an attempt that none of them answered.
-func (c *Client) relearn(ctx context.Context, err error) {
+// reloadTopology makes a cluster client reload its nodes after an attempt that no node answered.
+func (c *Client) reloadTopology(ctx context.Context, err error) {
 	if cluster, ok := c.rdb.(*redis.ClusterClient); ok && !isAnswer(err) {
 		cluster.ReloadState(ctx)
 	}
 }
 
-// repeat makes attempts of a call until one is final: once more where one may have been served only if that may be twice.
-func (c *Client) repeat(ctx context.Context, t *trail, twice bool, attempt func() error) error {
-	var pace pace
+// retry makes attempts of a call until one is final. If one may have been executed, it goes on only if the call is
+// idempotent.
+func (c *Client) retry(ctx context.Context, t *attempts, idempotent bool, attempt func() error) error {
+	var pauses backoff
 	for {
 		err := attempt()
-		if !t.again(err, twice) {
+		if !t.again(err, idempotent) {
 			return err
 		}
-		c.relearn(ctx, err)
-		if !pace.rest(ctx) {
+		c.reloadTopology(ctx, err)
+		if !pauses.rest(ctx) {
 			return err
 		}
 	}

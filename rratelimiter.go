@@ -1,8 +1,8 @@
-// Package rratelimiter is Redisson's RRateLimiter for Go: a distributed rate limiter that keeps its state in Redis, in the
-// same keys and bytes as Redisson, so that Go and Java services can share one limit.
+// Package rratelimiter is Redisson's RRateLimiter for Go: a distributed rate limiter that keeps its state in Redis, in
+// the same keys and bytes as Redisson, so that Go and Java services can share one limit.
 //
-// A limiter has a name and a [Rate]: so many permits in any interval of so much time. Whoever uses the name on the same
-// Redis shares the limit.
+// A limiter has a name and a [Rate]: a number of permits in any interval of a given length. All processes that use the
+// same name on the same Redis share the limit.
 //
 //	client := rratelimiter.NewClient(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
 //	limiter := client.RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerSecond(100)))
@@ -30,15 +30,15 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/span"
 )
 
-// Redis is what the limiters need of a go-redis client: *redis.Client, *redis.ClusterClient, *redis.Ring, failover
-// clients and *redis.AutoPipeliner all have it.
+// Redis is the part of a go-redis client that the limiters use. *redis.Client, *redis.ClusterClient, *redis.Ring,
+// failover clients and *redis.AutoPipeliner implement it.
 type Redis interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 	Pipeline() redis.Pipeliner
 }
 
-// A Client holds what the limiters of one process share: the connection, the client id, the clock and the defaults. It is
-// safe for concurrent use. It has nothing to close: closing the redis client ends all waiting with its error.
+// A Client holds what the limiters of one process share: the connection, the client id, the clock and the defaults. It
+// is safe for concurrent use. It has no Close method: closing the redis client ends all waiting with redis.ErrClosed.
 type Client struct {
 	rdb         Redis
 	id          string
@@ -48,41 +48,43 @@ type Client struct {
 	callTimeout time.Duration
 	observer    Observer
 	defaults    settings
-	err         error // of the options
+	err         error // of the first invalid option
 
-	requestObserver RequestObserver // the observer, if it is one
+	requestObserver RequestObserver // observer, if it implements RequestObserver; else nil
 
-	lines    lines
-	waiting  atomic.Int64 // callers in all lines
-	requests sync.Pool    // of *request
-	faraway  time.Duration
-	denials  denials
-	deputies deputies
-	lane     *lane // to the server, or to all of them where lanes has none
+	registry        registry
+	waiting         atomic.Int64 // waiting callers in all queues
+	requests        sync.Pool    // of *request
+	lingerThreshold time.Duration
+	denyCache       denyCache
+	localLimiters   localLimiters
+	pipeline        *pipeline // to the server; to all servers where pipelines has no entry for the node
 
-	lanesMu sync.Mutex
-	lanes   map[*redis.Client]*lane // to the nodes of a cluster, or the shards of a Ring
+	found       atomic.Bool // the nodes of a cluster were found at least once
+	pipelinesMu sync.Mutex
+	pipelines   map[*redis.Client]*pipeline // to the nodes of a cluster or the shards of a Ring; guarded by pipelinesMu
 
-	watching atomic.Bool // the redis client is looked at, since callers wait
-	alone    bool        // no Redisson can be on this server (limittest)
+	watching atomic.Bool // the check for a closed redis client is scheduled; it runs while callers wait
+	alone    bool        // Redisson cannot use this server (limittest)
 }
 
-// NewClient makes a client over a go-redis client, which stays the caller's to close: that ends all waiting within a
-// second; where an AutoPipeliner or a Conn is closed, which don't show it, as soon as the first in line looks again, after 15
-// seconds at most. Calls for many limiters travel together, in pipelines. On a cluster they go to each node by its own client, so
-// that a node that hangs holds up its own limiters alone: hooks that are to see them are added by
-// redis.ClusterClient.OnNewNode, as tracing and metrics of go-redis do.
+// NewClient returns a client that uses rdb. The caller owns and closes rdb. Closing it unblocks all waiters with
+// redis.ErrClosed within 1 s (15 s for an AutoPipeliner or a Conn, whose state cannot be observed).
+//
+// Calls for many limiters share pipelines. On a cluster, each node is called through its own go-redis client, so a node
+// that hangs delays only its own limiters. Hooks that must see these calls are added with
+// redis.ClusterClient.OnNewNode, as the tracing and metrics of go-redis do.
 func NewClient(rdb Redis, opts ...Option) *Client {
 	c := &Client{
-		rdb:         rdb,
-		id:          uuid.NewString(),
-		mapName:     func(name string) string { return name },
-		clock:       time.Now,
-		callTimeout: time.Second,
-		faraway:     faraway,
-		lines:       lines{all: map[lineKey]*line{}},
-		deputies:    deputies{most: mostDeputies},
-		lanes:       map[*redis.Client]*lane{},
+		rdb:             rdb,
+		id:              uuid.NewString(),
+		mapName:         func(name string) string { return name },
+		clock:           time.Now,
+		callTimeout:     time.Second,
+		lingerThreshold: lingerThreshold,
+		registry:        registry{all: map[queueKey]*queue{}},
+		localLimiters:   localLimiters{most: maxLocalLimiters},
+		pipelines:       map[*redis.Client]*pipeline{},
 	}
 	for _, opt := range opts {
 		if err := apply(opt, c); err != nil && c.err == nil {
@@ -93,16 +95,16 @@ func NewClient(rdb Redis, opts ...Option) *Client {
 		c.err = invalidOption("the redis client is nil")
 	}
 	c.identity = newIdentity(c.id)
-	c.lane = newLane(rdb, c.callTimeout)
+	c.pipeline = newPipeline(rdb, c.callTimeout)
 	c.observed()
 	return c
 }
 
-// ID is the client's id, the CLIENT part of the keys of limiters of type PerClient (Redisson: RedissonClient.getId).
+// ID returns the client's id: the CLIENT part of the keys of PerClient limiters (Redisson: RedissonClient.getId).
 func (c *Client) ID() string { return c.id }
 
-// RateLimiter gives the limiter with a name (Redisson: RedissonClient.getRateLimiter). It is cheap: no call is made and
-// no state kept. Limiters of one name and with the same options are the same.
+// RateLimiter returns the limiter with the given name (Redisson: RedissonClient.getRateLimiter). It is cheap: it makes
+// no call and keeps no state. Limiters with the same name and the same options are interchangeable.
 func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 	l := &Limiter{client: c, name: name, settings: c.defaults, err: c.err}
 	for _, opt := range opts {
@@ -126,11 +128,12 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 	return l
 }
 
-// An Option is a property of a client. A wrong one comes back, as ErrInvalidOption, from every method of its limiters.
+// An Option configures a client. If an option is invalid, every method of the client's limiters returns
+// ErrInvalidOption.
 type Option func(*Client) error
 
-// WithClientID sets the client's id, which must not be empty. The default is a random UUID, as in Redisson. A stable id
-// lets a process find its PerClient permits again after a restart.
+// WithClientID sets the client's id, which must not be empty. The default is a random UUID, as in Redisson. With a
+// stable id, a process finds its PerClient permits again after a restart.
 func WithClientID(id string) Option {
 	return func(c *Client) error {
 		if id == "" {
@@ -141,8 +144,8 @@ func WithClientID(id string) Option {
 	}
 }
 
-// WithNameMapper sets how a limiter's name becomes the name of its key (Redisson: NameMapper), for example to add the
-// prefix that the Java side adds.
+// WithNameMapper sets the function that maps a limiter's name to the name of its configuration key (Redisson:
+// NameMapper), for example to add the prefix that the Java side adds.
 func WithNameMapper(mapName func(name string) string) Option {
 	return func(c *Client) error {
 		if mapName == nil {
@@ -153,7 +156,8 @@ func WithNameMapper(mapName func(name string) string) Option {
 	}
 }
 
-// WithClock sets the clock that dates the grants, for tests. The default is time.Now.
+// WithClock sets the clock that dates the grants, for tests. The default is time.Now. With a clock that always returns
+// whole milliseconds, permits return exactly one interval after their grant, whatever the interval is (see [Limiter]).
 func WithClock(now func() time.Time) Option {
 	return func(c *Client) error {
 		if now == nil {
@@ -164,11 +168,15 @@ func WithClock(now func() time.Time) Option {
 	}
 }
 
-// WithCallTimeout bounds one call to Redis, repetition included. The default is a second. A call that failed is repeated, at
-// first after some ms, then up to a quarter of a second, while there is time: so who should outlive a failover without an
-// error needs more time than that takes, and a redis client whose ReadTimeout is as long, since an attempt that is given up
-// before it is served may take its permits a second time. Who waits behind a call that is late, with no later one answered,
-// is told with it; nothing was sent for those, so they are in no doubt.
+// WithCallTimeout bounds one call to Redis, retries included. The default is 1 s.
+//
+// A failed call is retried while time is left: first after some milliseconds, later at intervals of up to 250 ms. To
+// survive a failover without an error, set d to more than the failover takes, and the ReadTimeout of the redis client
+// to at least d. With a shorter ReadTimeout, Redis may execute an attempt after the client has abandoned and retried
+// it, and the permits are taken twice.
+//
+// If a call times out and no later call was answered, the requests queued behind it fail with the same timeout. Nothing
+// was sent for them, so their error is never ErrOutcomeUnknown.
 func WithCallTimeout(d time.Duration) Option {
 	return func(c *Client) error {
 		if d <= 0 {
@@ -179,8 +187,8 @@ func WithCallTimeout(d time.Duration) Option {
 	}
 }
 
-// WithObserver sets who is told of each acquiring call, and of each request if it is a [RequestObserver]. Where it has a
-// method Watch(*Client), NewClient calls that with the client. [Observers] makes one of several.
+// WithObserver sets the observer of all acquiring calls, and of all requests if it is a [RequestObserver]. If the
+// observer has a method Watch(*Client), NewClient calls it with the client. [Observers] combines several observers.
 func WithObserver(o Observer) Option {
 	return func(c *Client) error {
 		c.observer = o
@@ -188,7 +196,7 @@ func WithObserver(o Observer) Option {
 	}
 }
 
-// WithLimiterDefaults sets options for all limiters of the client; what RateLimiter is given comes on top.
+// WithLimiterDefaults sets options for all limiters of the client. Options given to RateLimiter are applied after them.
 func WithLimiterDefaults(opts ...LimiterOption) Option {
 	return func(c *Client) error {
 		for _, opt := range opts {
@@ -200,7 +208,7 @@ func WithLimiterDefaults(opts ...LimiterOption) Option {
 	}
 }
 
-// apply lets an option change what it is an option of.
+// apply applies an option to its target. A nil option is ErrInvalidOption.
 func apply[O ~func(T) error, T any](opt O, to T) error {
 	if opt == nil {
 		return invalidOption("an option is nil")
@@ -208,20 +216,20 @@ func apply[O ~func(T) error, T any](opt O, to T) error {
 	return opt(to)
 }
 
-// settings are the options of a limiter. They can be compared: limiters that agree in name and settings are the same.
+// settings are the options of a limiter. They are comparable: limiters with equal names and settings share one queue.
 type settings struct {
 	rate             Rate // zero: none
-	enforced         bool
+	enforced         bool // WithEnforcedRate
 	serverTime       bool
 	format           RecordFormat
 	recordPerRequest bool
 	granularity      time.Duration // 0: none
-	denyCache        int           // limiters; 0: none
-	fallsBack        bool
-	fallback         float64 // of the rate
+	denyCache        int           // most limiters with a cached refusal; 0: no cache
+	fallsBack        bool          // WithFallback
+	fallback         float64       // fraction of the rate, 0 to 1
 }
 
-// validate says which options don't go together, in whatever order they were given.
+// validate rejects options that exclude each other, in whatever order they were given.
 func (s settings) validate() error {
 	switch {
 	case s.granularity == 0:
@@ -234,13 +242,15 @@ func (s settings) validate() error {
 	return nil
 }
 
-// A LimiterOption is a property of one limiter in this process; nothing of it is stored in Redis.
+// A LimiterOption configures one limiter in this process. Options are not stored in Redis.
 type LimiterOption func(*settings) error
 
-// WithRate lets the limiter set its own rate, in the call that first needs it, when it finds none. A rate that is there
-// already wins, whatever it is; the observer is told that it differs. Where only a part of the configuration is there, the
-// rest is set (Redisson: trySetRate before each use). Every acquiring method and AvailablePermits set the rate; those that
-// only look, such as Config, State and TTL, don't. Of WithRate and WithEnforcedRate, the last one given counts.
+// WithRate makes the limiter set its own rate when it finds none, in the first call that needs it. A rate that is
+// already stored wins, whatever it is; if it differs, CallInfo.RateMismatch is true. If only a part of the
+// configuration is stored, the missing fields are set (like Redisson's trySetRate before each use).
+//
+// Every acquiring method and AvailablePermits set the rate; methods that only read, such as Config, State and TTL, do
+// not. If both WithRate and WithEnforcedRate are given, the last one counts.
 func WithRate(r Rate) LimiterOption {
 	return func(s *settings) error {
 		s.rate, s.enforced = r, false
@@ -248,8 +258,10 @@ func WithRate(r Rate) LimiterOption {
 	}
 }
 
-// WithEnforcedRate lets the limiter set its own rate, keeping what is granted, whenever it finds none or another. Two
-// processes that enforce different rates on one limiter fight for ever: a rate should have one owner.
+// WithEnforcedRate makes the limiter set its own rate whenever it finds none or another one. Earlier grants still
+// count. Two processes that enforce different rates on one limiter overwrite each other forever: a rate should have one
+// owner. A call that has set its rate three times and still finds another one is decided under that rate, and
+// CallInfo.RateMismatch is true.
 func WithEnforcedRate(r Rate) LimiterOption {
 	return func(s *settings) error {
 		s.rate, s.enforced = r, true
@@ -257,8 +269,8 @@ func WithEnforcedRate(r Rate) LimiterOption {
 	}
 }
 
-// WithServerTime dates the grants by the clock of the Redis server, not of this host. It is worth the more the worse the
-// hosts' clocks agree; Redisson's clients always use their own.
+// WithServerTime dates the grants by the clock of the Redis server instead of the clock of this host. Use it where the
+// clocks of the hosts disagree. Redisson's clients always use their own clocks.
 func WithServerTime() LimiterOption {
 	return func(s *settings) error {
 		s.serverTime = true
@@ -266,8 +278,8 @@ func WithServerTime() LimiterOption {
 	}
 }
 
-// WithRecordFormat sets how grants are written: so that the Redissons of the fleet can read them. The default is
-// Redisson317, which all releases from 3.17.0 on read.
+// WithRecordFormat sets the format in which grants are stored. It must be one that all Redisson clients of the limiter
+// can read. The default is Redisson317, which all releases since 3.17.0 read.
 func WithRecordFormat(f RecordFormat) LimiterOption {
 	return func(s *settings) error {
 		if _, _, known := f.layout(); !known {
@@ -278,12 +290,12 @@ func WithRecordFormat(f RecordFormat) LimiterOption {
 	}
 }
 
-// WithRecordPerRequest writes a record for each request, where one for all requests of a call is the default. Redisson
-// before 3.35.0 counts records where it should count permits, when it repairs a limiter whose value key was evicted: with
-// those in the fleet, and requests of one permit, this keeps their count right. It costs memory.
+// WithRecordPerRequest stores one record for each request instead of one for all requests of a call. Redisson before
+// 3.35.0 counts records instead of permits when it repairs a limiter whose value key was evicted. If such releases use
+// the limiter and each request takes one permit, this option keeps their count correct. It costs memory.
 //
-// It can't mend more than the count. Redisson of any release takes a limiter without a value key for a fresh one, and
-// repairs it when a record expires at the earliest: what it grants until then comes on top of what was granted before.
+// It corrects only the count. Every release of Redisson treats a limiter without a value key as a new one, and repairs
+// it at the earliest when a record expires: what Redisson grants until then comes on top of what was granted before.
 func WithRecordPerRequest() LimiterOption {
 	return func(s *settings) error {
 		s.recordPerRequest = true
@@ -291,18 +303,19 @@ func WithRecordPerRequest() LimiterOption {
 	}
 }
 
-// WithGranularity bounds the memory of a limiter with many grants: what this client is granted within d becomes one
-// record, dated at the end of that time, so that it holds at most interval/d + 2 records, and a few more where calls stalled
-// or had to be repeated. Its permits return up to d late, never early; clients with and without it, and Redisson, share a
-// limiter as always.
+// WithGranularity bounds the memory of a limiter with many grants. All permits granted to this client within d are
+// stored as one record, dated at the end of that time. The limiter then has at most interval/d + 2 records for this
+// client, and a few more after stalled or retried calls. Permits return up to d late, never early. Clients with and
+// without this option, and Redisson, can share a limiter.
 //
-// An answer that was lost can be found out less often than without it: not once a later call joined the record
-// (ErrOutcomeUnknown). Its records are four bytes longer.
+// The outcome of a call whose reply was lost can be determined less often than without the option: once a later call
+// has joined the record, the error is ErrOutcomeUnknown. Records are four bytes longer.
 //
-// d is a positive number of whole milliseconds, at most a tenth of the interval. More than that of the limiter's own rate
-// (WithRate), or WithRecordPerRequest beside it, is ErrInvalidOption. Where a rate with a shorter interval is in force, a
-// tenth of that counts instead, and below 2 ms nothing is joined. With WithServerTime it is the server's clock that cuts
-// time. With the format Redisson313 the option does nothing: its ids are too short for a client to know its own records.
+// d must be a positive number of whole milliseconds, at most a tenth of the interval. Any other d, more than a tenth of
+// the interval of the limiter's own rate (WithRate), and the combination with WithRecordPerRequest are
+// ErrInvalidOption. If a rate with a shorter interval is in force, a tenth of that interval is used instead of d; below
+// 2 ms no grants are joined. With WithServerTime the server's clock decides which grants are joined. With the format
+// Redisson313 the option has no effect: its ids are too short for a client to recognize its own records.
 func WithGranularity(d time.Duration) LimiterOption {
 	return func(s *settings) error {
 		if d <= 0 || d%time.Millisecond != 0 {
@@ -313,11 +326,16 @@ func WithGranularity(d time.Duration) LimiterOption {
 	}
 }
 
-// WithDenyCache lets this process answer by itself what is known to be in vain: once Allow or TryAcquire was refused n
-// permits, the next ones for n or more are refused without a call to Redis, until those n are free if nobody takes them. So
-// an attack costs Redis next to nothing. Permits that come back earlier, by a new rate or a release elsewhere, are seen only
-// then; what this client does (SetRate, Release, Delete, ...) counts at once. The client remembers refusals of at most so
-// many limiters, which must be positive, and forgets others for them.
+// WithDenyCache lets this process answer requests from a cache of refusals. After Allow or TryAcquire was refused n
+// permits, further requests of these two methods for n or more are refused without a call to Redis, until the time at
+// which n permits are free if no others are taken. An attack then costs Redis almost nothing.
+//
+// Permits that return earlier, through a new rate or a release in another process, are noticed only at that time. A
+// change by this client (SetRate, Release, Expire, a rate enforced by another handle, ...) counts at once, and so does
+// a different rate in any reply to this client. A refusal that only protects waiting callers is not cached.
+//
+// The argument is the largest number of limiters whose refusals the client caches. It must be positive. When the cache
+// is full, a new refusal replaces another one.
 func WithDenyCache(limiters int) LimiterOption {
 	return func(s *settings) error {
 		if limiters < 1 {
@@ -328,30 +346,37 @@ func WithDenyCache(limiters int) LimiterOption {
 	}
 }
 
-// WithFallback lets this process decide by itself while Redis can't be reached: no connection, no answer in time, or a
-// server that says it is loading, busy, full of clients, a replica, or in a cluster that is down. All other errors come as
-// always. A fraction of the last known rate, from 0 to 1, is what the process grants then: 0 refuses everything, 1 lets each
-// process grant the whole rate; with n processes, 1/n keeps to it in sum. Less than one permit is one permit in a longer
-// time. Any other fraction is ErrInvalidOption.
+// WithFallback lets this process decide by itself while Redis cannot be reached: there is no connection, no answer in
+// time, or the server replies that it is loading, busy, out of client connections, a replica, or in a cluster that is
+// down. All other errors are returned as without the option.
 //
-// All acquiring methods are answered like that, with the process's part as Result.Limit; callers who wait do so in the
-// same line. Who asks for more than the part, but not than the rate, is refused, or waits, until Redis is back; such a
-// caller holds up nobody behind him.
-// FlightInfo.Fallback tells the observer. Release and all else asks Redis as ever: what the process granted left no
-// record, and can't be given back.
+// Meanwhile the process grants a fraction of the last known rate. The fraction is from 0 to 1; any other value is
+// ErrInvalidOption. 0 refuses everything. 1 lets each process grant the whole rate. With n processes, 1/n keeps their
+// sum within the rate. If the fraction of the rate is less than one permit, the process grants one permit in a
+// proportionally longer interval.
 //
-// No interval holds more of the process's own grants than the fraction of the rate, outages in close succession included;
-// they come on top of what Redis granted before and after, and permits may return up to a tenth of the interval late. The
-// last known rate is what Redis told this process last, else that of WithRate; without either the error comes as without
-// the option. What must be known for that is kept for at most 65,536 limiters a client, until an interval after the last
-// grant; on more at a time, the error comes, too.
+// All acquiring methods are decided like this. Result.Limit is then the process's own limit, and CallInfo.Fallback is
+// true. Waiting callers keep their places in the queue. A request for more than the process's limit, but not more than
+// the rate, is refused or waits until Redis is back; it does not delay the requests behind it. Release and all other
+// methods still call Redis. Permits that the process granted have no record and cannot be given back.
 //
-// Redis is asked again after 100 ms, then less often, down to once a second, by a call that nobody waits for. So a server
-// that hangs costs a call's time those who come before that is known, and then nobody. What is known goes for all limiters
-// on a node, or on a shard of a Ring; an AutoPipeliner over several nodes doesn't show these, so each limiter finds out for
-// itself. A Ring takes a shard out that doesn't answer, by default 2 s after it died or 15 s after it began to hang: until it
-// is back, its limiters begin anew on another shard, where they need WithRate. With a RingOptions.HeartbeatFn that always
-// returns true they stay where they are, and the process decides.
+// In any interval the process grants at most the fraction of the rate by itself, even across several outages. These
+// grants come on top of what Redis granted before and after, and their permits may return up to a tenth of the interval
+// late. The last known rate is the one in the latest reply from Redis to this process, else the limiter's own (WithRate
+// or WithEnforcedRate). If neither is known, the error is returned as without the option. A client keeps this state for
+// at most 65,536 limiters, until one interval after the last grant. For further limiters the error is returned, too.
+//
+// A node counts as away once it refuses calls, or once it has answered nothing for 500 ms (or WithCallTimeout, if
+// shorter): neither a call in flight nor a probe, which is sent after half of that time. This does not depend on how
+// long callers wait: calls of all methods count, even after their callers' contexts have ended. Callers whose calls are
+// in flight then get the process's decision, and later callers get it at once. A background call probes Redis after 100
+// ms, then less often, down to once a second.
+//
+// The state of a node applies to all its limiters, and that of a shard to all limiters on that shard of a Ring. An
+// AutoPipeliner over several nodes hides them, so there it is kept for each limiter separately. A Ring removes a shard
+// that does not answer, by default 2 s after it died or 15 s after it began to hang. Until the shard is back, its
+// limiters start anew on another shard, where they need WithRate. With a RingOptions.HeartbeatFn that always returns
+// true, they stay on their shard, and the process decides.
 func WithFallback(fraction float64) LimiterOption {
 	return func(s *settings) error {
 		if !(fraction >= 0 && fraction <= 1) {
@@ -364,25 +389,33 @@ func WithFallback(fraction float64) LimiterOption {
 
 // A Limiter shares one limit among all processes, Go or Java, that use its name on the same Redis.
 //
-// It grants at most [Rate.Permits] permits in any window of [Rate.Interval], wherever the window starts. A grant is a
-// record in Redis: it counts for one interval, then its permits are free again. No permit has to be returned. What Redis
-// forgets can be granted again, and what [WithFallback] grants comes on top.
+// It grants at most [Rate.Permits] permits in any window of [Rate.Interval], wherever the window starts. A grant is
+// stored as a record in Redis. It counts for one interval; then its permits are free again. Permits need not be
+// returned. Grants that Redis loses can be made again, and what [WithFallback] grants comes on top.
 //
-// Each way to ask does something else when too few permits are free:
-//   - [Limiter.TryAcquire] answers false at once.
-//   - [Limiter.Allow] does the same and says when to come back: what an HTTP answer needs.
-//   - [Limiter.TryAcquireTimeout] waits up to a time, and answers false as soon as it is known that this is in vain.
+// If the interval is shorter than 200 ms, records are dated to the microsecond. Otherwise, and always with the format
+// [Redisson313], they are dated at the next whole millisecond, so their permits return up to 1 ms late. A record that
+// Redisson wrote can be up to 1 ms older than its grant, so on a limiter that Redisson uses, too, the bound holds for
+// windows of Rate.Interval - 1 ms.
+//
+// The methods differ in what they do when too few permits are free:
+//   - [Limiter.TryAcquire] returns false at once.
+//   - [Limiter.Allow] does the same and returns when to retry: all that an HTTP response needs.
+//   - [Limiter.TryAcquireTimeout] waits up to a timeout, and returns false as soon as it is known that the permits will
+//     not be free in time.
 //   - [Limiter.Acquire] waits until the permits are granted or its context ends.
-//   - [Limiter.AcquireUpTo] takes what is free.
+//   - [Limiter.AcquireUpTo] takes the permits that are free.
 //
 // Use Acquire in workers and Allow in front of a service. A request for more permits than the rate fails with
-// ErrExceedsRate, one for fewer than one with ErrInvalidPermits, one on a limiter without a rate with ErrNotInitialized;
-// none of these takes anything. A call whose answer is lost is made again, and takes its permits once; where that was in
-// vain for as long as a call may take ([WithCallTimeout]), the error is the network's or ErrOutcomeUnknown.
+// ErrExceedsRate, one for fewer than one permit with ErrInvalidPermits, and one on a limiter without a rate with
+// ErrNotInitialized; none of these takes permits. A call whose reply is lost is retried and takes its permits once. If
+// no attempt succeeds within [WithCallTimeout], the error is ErrUnavailable or ErrOutcomeUnknown.
 //
-// Callers of one Client who wait for one limiter, through handles with the same options, are served strictly in order,
-// and callers who don't wait never pass them; [Client.AllowAll] alone does not queue. Between processes there is no
-// order, only a rule that lets Redisson's threads have their part.
+// Waiting callers of one Client on one limiter, through handles with the same options, are served in order, unless a
+// call stalls. A call has stalled once it takes more than 20 ms and much longer than usual. It does not delay other
+// requests, so those behind it may be served before its own callers. Only then do requests that do not wait overtake
+// waiting callers; [Client.AllowAll] alone does not queue. Between processes there is no order, but a process leaves
+// Redisson's threads a fair share.
 //
 // A Limiter is safe for concurrent use.
 type Limiter struct {
@@ -390,38 +423,51 @@ type Limiter struct {
 	name     string
 	keyNames [keyCount]string
 	settings settings
-	err      error                // of the options, or of the name
-	options  []any                // of the settings, as scripts take them
-	line     atomic.Pointer[line] // the one used last; it may have been dropped
-	served   atomic.Int64         // a time in ms, by the server's clock, before which nothing is asked any more; 0: not known
+	err      error                 // of the options or the name
+	options  []any                 // the settings as script arguments
+	queue    atomic.Pointer[queue] // the one used last; it may have been dropped from the registry
+	served   atomic.Int64          // WithServerTime: lower bound of a new call's time (µs, server's clock); 0: unknown
 }
 
-// Name is the limiter's name, as given to RateLimiter (Redisson: getName).
+// Name returns the name given to RateLimiter (Redisson: getName).
 func (l *Limiter) Name() string { return l.name }
 
-// Client is the client that the limiter is of.
+// Client returns the client that made the limiter.
 func (l *Limiter) Client() *Client { return l.client }
 
 func (l *Limiter) keys() []string { return l.keyNames[:] }
 
-// now is the time as scripts take it: ms since the epoch, or "" where the server's clock decides.
+// now returns the time as a script argument, or "" if the server's clock decides.
 func (l *Limiter) now() any {
 	if l.settings.serverTime {
 		return ""
 	}
-	return l.client.clock().UnixMilli()
+	return millisText(l.client.clock().UnixMicro())
 }
 
-// RateType tells whom a limit counts.
+// millisText formats a time in µs since the epoch as a script argument in ms.
+func millisText(micros int64) string { return string(appendMillis(nil, micros)) }
+
+// appendMillis appends the text of millisText: ms with three decimals, or none if it is a whole number of ms.
+func appendMillis(text []byte, micros int64) []byte {
+	text = strconv.AppendInt(text, micros/1000, 10)
+	rest := micros % 1000
+	if rest <= 0 { // before 1970, whole ms are precise enough
+		return text
+	}
+	return append(text, '.', byte('0'+rest/100), byte('0'+rest/10%10), byte('0'+rest%10))
+}
+
+// RateType is the scope of a limit.
 type RateType int
 
 // The types, by Redisson's numbers.
 const (
-	Overall   RateType = 0 // all clients together
-	PerClient RateType = 1 // each Redisson instance and each Client by itself, by its id: mostly each process
+	Overall   RateType = 0 // one limit for all clients together
+	PerClient RateType = 1 // one limit for each client id: each Redisson instance and each Client, mostly each process
 )
 
-// String gives Redisson's name of the type: OVERALL or PER_CLIENT.
+// String returns Redisson's name of the type: OVERALL or PER_CLIENT.
 func (t RateType) String() string {
 	switch t {
 	case Overall:
@@ -434,22 +480,24 @@ func (t RateType) String() string {
 
 // Rate is a limiter's configuration.
 type Rate struct {
-	Type      RateType      // Overall (zero value) or PerClient
-	Permits   int64         // permits per Interval, 1 to 4294967295
-	Interval  time.Duration // whole milliseconds, at least 1 ms
-	KeepAlive time.Duration // how long the limiter outlives its last use; 0: for ever; else at least Interval (Redisson 3.38 and later)
+	Type     RateType      // Overall (zero value) or PerClient
+	Permits  int64         // permits per Interval, 1 to 4294967295
+	Interval time.Duration // whole milliseconds, at least 1 ms
+	// KeepAlive is how long the limiter outlives its last use (Redisson 3.38 and later): 0 for ever, else whole
+	// milliseconds, at least Interval.
+	KeepAlive time.Duration
 }
 
-// PerSecond is a rate of so many permits a second.
+// PerSecond returns a rate of permits per second.
 func PerSecond(permits int64) Rate { return Rate{Permits: permits, Interval: time.Second} }
 
-// PerMinute is a rate of so many permits a minute.
+// PerMinute returns a rate of permits per minute.
 func PerMinute(permits int64) Rate { return Rate{Permits: permits, Interval: time.Minute} }
 
-// PerHour is a rate of so many permits an hour.
+// PerHour returns a rate of permits per hour.
 func PerHour(permits int64) Rate { return Rate{Permits: permits, Interval: time.Hour} }
 
-// validate says what is wrong with a rate that is to be set.
+// validate returns ErrInvalidRate for a rate that cannot be set.
 func (r Rate) validate() error {
 	switch {
 	case r.Type != Overall && r.Type != PerClient:
@@ -466,12 +514,12 @@ func (r Rate) validate() error {
 	return nil
 }
 
-// figures are the values of the rate as scripts take them.
+// figures returns the rate in the order and units of script arguments: permits, interval (ms), type, keep-alive (ms).
 func (r Rate) figures() [4]int64 {
 	return [...]int64{r.Permits, r.Interval.Milliseconds(), int64(r.Type), r.KeepAlive.Milliseconds()}
 }
 
-// args are the same, as arguments.
+// args returns figures as script arguments.
 func (r Rate) args() (args []any) {
 	for _, figure := range r.figures() {
 		args = append(args, figure)
@@ -488,7 +536,8 @@ const (
 	keepAliveText = " keep-alive "
 )
 
-// String writes the rate as ParseRate reads it: "100/s", "5/250ms", "1000/h", "10/s per client keep-alive 1h".
+// String formats the rate in the form that ParseRate reads: "100/s", "5/250ms", "1000/h", "10/s per client keep-alive
+// 1h".
 func (r Rate) String() string {
 	text := strconv.FormatInt(r.Permits, 10) + "/"
 	if unit := span.Text(r.Interval); strings.HasPrefix(unit, "1") && units[unit[1:]] != 0 {
@@ -505,8 +554,9 @@ func (r Rate) String() string {
 	return text
 }
 
-// ParseRate reads a rate: permits, a slash, and a unit (ms, s, m, h, d) or a duration as time.ParseDuration takes it;
-// then, if wanted, "per client" and "keep-alive" with a duration. The error is ErrInvalidRate and says what is wrong.
+// ParseRate parses a rate: the number of permits, a slash, and a unit (ms, s, m, h, d) or a duration as
+// time.ParseDuration reads it; then, optionally, "per client", and "keep-alive" with a unit or a duration. The error is
+// ErrInvalidRate and names the invalid part.
 func ParseRate(s string) (Rate, error) {
 	rest, keepAlive, kept := strings.Cut(strings.TrimSpace(s), keepAliveText)
 	rest, perClient := strings.CutSuffix(rest, perClientText)
@@ -544,37 +594,50 @@ func parseInterval(text string) (time.Duration, error) {
 	return time.ParseDuration(text)
 }
 
-// millis is a number of ms as a duration, as long as durations can be.
+// millis converts ms to a duration, at most the longest possible one.
 func millis(ms int64) time.Duration {
 	return time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 }
 
-// Result is what one try brought, with all that an HTTP answer needs.
-type Result struct {
-	Allowed    bool
-	Limit      int64         // the limiter's rate
-	Remaining  int64         // permits free after this caller
-	RetryAfter time.Duration // when the permits asked for will be free, if nobody else takes them; 0 when Allowed
-	ResetAfter time.Duration // when all permits will be free, if nobody takes any; after a grant, an interval (and up to a granularity)
+// micros converts µs to a duration, at most the longest possible one.
+func micros(us int64) time.Duration {
+	return time.Duration(min(us, math.MaxInt64/int64(time.Microsecond))) * time.Microsecond
 }
 
-// An Observer sees each acquiring call after it landed, and what the process decided in place of one (WithFallback). Its
-// methods must return fast: callers wait for them.
-type Observer interface{ Flight(FlightInfo) }
+// Result is the outcome of one request, with all that an HTTP response needs.
+type Result struct {
+	Allowed bool
+	Limit   int64 // permits of the rate that decided
+	// Remaining is the number of permits free after this request; 0 if it is refused while callers of this process
+	// wait.
+	Remaining int64
+	// RetryAfter is the time until the requested permits are free, if only waiting callers take permits; 0 when
+	// Allowed.
+	RetryAfter time.Duration
+	// ResetAfter is the time until all permits are free, if none are taken. After a grant that is an interval (plus up
+	// to a granularity).
+	ResetAfter time.Duration
+}
 
-// FlightInfo describes one acquiring call; AllowAll's in one step is told as one of each of its limiters. Where it failed, its
-// callers count as denied; so do those who waited behind it and were told its error.
-type FlightInfo struct {
-	Limiter                  string        // name
-	Callers, Granted, Denied int           // of the call; neither: who keeps waiting, or is refused by another limiter
-	Permits                  int64         // granted in sum
-	Abandoned                int64         // of them, those that nobody got: their callers had gone
+// An Observer sees each acquiring call after its reply was handled, and each decision that the process made without a
+// call (WithFallback). Its methods must return quickly: callers wait for them.
+type Observer interface{ Call(CallInfo) }
+
+// CallInfo describes one acquiring call. An AllowAll in one step is reported as one call of each of its limiters. If a
+// call fails, its callers count as denied, and so do the queued requests that fail with it.
+type CallInfo struct {
+	Limiter string // name
+	// Callers is the number of callers of the call. A caller that is neither Granted nor Denied keeps waiting, or
+	// another limiter of AllowAll refused it.
+	Callers, Granted, Denied int
+	Permits                  int64         // granted in total
+	Unclaimed                int64         // of Permits, those that no caller received: their callers had cancelled
 	Waiting                  int           // callers still blocked in this process
-	Latency                  time.Duration // from asking Redis to its answer
-	Attempts                 int           // how often Redis was asked; 0 where no call was made
-	Healed                   string        // what was repaired and why; "" mostly
-	RateMismatch             bool          // WithRate differs from the rate in force
-	Remembered               int           // refusals by WithDenyCache, without a call, since the limiter's last call
-	Fallback                 bool          // the process decided by itself (WithFallback): since the call failed, or without one
-	Err                      error         // why the call failed; nil mostly
+	Latency                  time.Duration // from sending the call to its reply, retries included
+	Attempts                 int           // number of attempts sent to Redis; 0 if no call was made
+	Repaired                 string        // what was repaired and why; "" if nothing
+	RateMismatch             bool          // the rate of WithRate or WithEnforcedRate differs from the rate in force
+	DenyCacheHits            int           // refusals by WithDenyCache, without a call, since the limiter's previous call
+	Fallback                 bool          // decided by the process (WithFallback), after a failed call or without one
+	Err                      error         // why the call failed; nil if it did not
 }

@@ -16,23 +16,25 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// script.go runs the scripts of lua/ and makes Go errors of what a server says. It knows nothing of what they do.
+// Running Lua scripts, and turning server errors into Go errors. This file does not know what the scripts do.
 
 //go:embed lua/*.lua lua/shared/*.lua
 var luaFiles embed.FS
 
-// A script is one file of lua/, with a shared file in the place of each line "--@include NAME": there alone, so that what
-// a rare case needs costs nothing in others.
+// A script is one file of lua/. A line "--@include NAME" is replaced by a file of lua/shared at that place only, so
+// that code for a rare case costs nothing elsewhere.
 type script struct {
 	text, sha      string
-	byName, byText []any // how its commands start
+	byName, byText []any // first arguments of EVALSHA and EVAL
 }
 
 var (
 	acquireScript    = loadScript("acquire")
 	allowAllScript   = loadScript("allowall")
+	deleteScript     = loadScript("delete")
 	expireScript     = loadScript("expire")
 	probeScript      = loadScript("probe")
+	recountScript    = loadScript("recount")
 	releaseScript    = loadScript("release")
 	renameScript     = loadScript("rename")
 	setRateScript    = loadScript("setrate")
@@ -50,7 +52,7 @@ func loadScript(name string) *script {
 func readLua(name string) string {
 	text, err := luaFiles.ReadFile("lua/" + name + ".lua")
 	if err != nil {
-		panic(err) // a file that this package was built with
+		panic(err) // the file is embedded in this package
 	}
 	lines := strings.SplitAfter(string(text), "\n")
 	for i, line := range lines {
@@ -61,38 +63,33 @@ func readLua(name string) string {
 	return strings.Join(lines, "")
 }
 
-// A once is a command that the client library must not repeat by itself: it can't know whether Redis served it. What was
-// read as its reply stays, though a network error of a pipeline behind it is given to all commands.
-type once struct {
+// A noRetryCmd is a command that the Redis client must not retry by itself, because that does not know whether Redis
+// executed it. A reply that was read stays, although the Redis client sets the network error of a later command in a
+// pipeline on all of its commands.
+type noRetryCmd struct {
 	*redis.IntSliceCmd
 	read bool
 }
 
-func newOnce(ctx context.Context, args []any) once {
-	return once{IntSliceCmd: redis.NewIntSliceCmd(ctx, args...)}
+func newNoRetryCmd(ctx context.Context, args []any) noRetryCmd {
+	return noRetryCmd{IntSliceCmd: redis.NewIntSliceCmd(ctx, args...)}
 }
 
-func (o *once) NoRetry() bool { return true }
+func (o *noRetryCmd) NoRetry() bool { return true }
 
-// SetErr is called with nil once the reply was read.
-func (o *once) SetErr(err error) {
+// SetErr is called with nil once the reply is read.
+func (o *noRetryCmd) SetErr(err error) {
 	if !o.read {
 		o.read = err == nil
 		o.IntSliceCmd.SetErr(err)
 	}
 }
 
-func (o *once) Clone() redis.Cmder {
-	return &once{o.IntSliceCmd.Clone().(*redis.IntSliceCmd), o.read}
+func (o *noRetryCmd) Clone() redis.Cmder {
+	return &noRetryCmd{o.IntSliceCmd.Clone().(*redis.IntSliceCmd), o.read}
 }
 
-// An onceInt is the same for a command whose reply is one number.
-type onceInt struct{ *redis.IntCmd }
-
-func (o onceInt) NoRetry() bool      { return true }
-func (o onceInt) Clone() redis.Cmder { return onceInt{o.IntCmd.Clone().(*redis.IntCmd)} }
-
-// head is how a command starts that runs the script: by its name, or with its text.
+// head returns the first arguments of a command that runs the script: by its SHA-1, or with its text.
 func (s *script) head(text bool) []any {
 	if text {
 		return s.byText
@@ -100,30 +97,31 @@ func (s *script) head(text bool) []any {
 	return s.byName
 }
 
-// run runs a script on the server that holds its first key, and repeats that while Redis surely did not serve it, or if it
-// may be served twice. The reply is whole numbers alone.
-func (c *Client) run(ctx context.Context, t *trail, s *script, twice bool, keys []string, args ...any) ([]int64, error) {
+// run runs a script on the server that holds its first key. It retries while Redis surely did not execute the script,
+// or if that is idempotent. The reply must consist of integers.
+func (c *Client) run(ctx context.Context, t *attempts, s *script, idempotent bool, keys []string, args ...any) ([]int64, error) {
 	var reply []int64
-	err := c.repeat(ctx, t, twice, func() (err error) {
+	err := c.retry(ctx, t, idempotent, func() (err error) {
 		reply, err = c.try(ctx, t, s, keys, args...)
 		return err
 	})
 	return reply, err
 }
 
-// try is one attempt of run.
-func (c *Client) try(ctx context.Context, t *trail, s *script, keys []string, args ...any) ([]int64, error) {
-	var cmd once
+// try makes one attempt of run.
+func (c *Client) try(ctx context.Context, t *attempts, s *script, keys []string, args ...any) ([]int64, error) {
+	var cmd noRetryCmd
 	err := c.attempt(ctx, t, s, keys, args, func(all []any) redis.Cmder {
-		cmd = newOnce(ctx, all)
+		cmd = newNoRetryCmd(ctx, all)
 		return &cmd
 	})
 	return cmd.Val(), err
 }
 
-// attempt is one attempt to run a script by a kind of command: two commands where the server lacks the script.
+// attempt makes one attempt to run a script by a kind of command. That takes two commands if the server lacks the
+// script.
 func (c *Client) attempt(
-	ctx context.Context, t *trail, s *script, keys []string, args []any, command func(all []any) redis.Cmder,
+	ctx context.Context, t *attempts, s *script, keys []string, args []any, command func(all []any) redis.Cmder,
 ) error {
 	if t.text == nil {
 		t.text = strconv.AppendInt(nil, int64(len(keys)), 10)
@@ -143,14 +141,14 @@ func (c *Client) attempt(
 	}
 }
 
-// process runs one command. Its keys follow each other: a cluster client that is not told so asks any node, the first time,
-// what it knows of all commands, and waits for that though this node be one that hangs.
+// process runs one command. SetStepCount tells that its keys are adjacent: without it, a cluster client first asks any
+// node for the table of commands, and blocks if that node hangs.
 func (c *Client) process(ctx context.Context, cmd redis.Cmder) error {
 	cmd.SetStepCount(1)
 	return serverError(c.rdb.Process(ctx, cmd))
 }
 
-// serverError says in our own words what a server refuses.
+// serverError turns a server's error into one of this package where there is one.
 func serverError(err error) error {
 	if err == nil {
 		return nil
@@ -161,14 +159,15 @@ func serverError(err error) error {
 	return err
 }
 
-// redirected tells whether a node of a cluster answered that it did not serve a command, because another one has or gets its
-// keys: the cluster client knows whom to ask then, at once.
+// redirected reports whether a node of a cluster refused a command because another node has, or gets, its keys. The
+// cluster client then knows that node, so the call can be repeated at once.
 func (c *Client) redirected(err error) bool {
 	return err != nil && c.clustered() && says(err, "MOVED", "ASK")
 }
 
-// A wrapped is the error of a command in a script, on servers before Redis 7.0 and on miniredis: they put it behind words
-// of their own, so that its code ("WRONGTYPE") would not be found where redis.HasErrorPrefix looks.
+// A wrapped is the error of a command in a script on Redis before 7.0 and on miniredis, without the words that these
+// put before it: redis.HasErrorPrefix looks for the code ("WRONGTYPE") at the start. An error that a script detects
+// itself has the same form, with a nil error inside.
 type wrapped struct {
 	error
 	text string
@@ -187,16 +186,72 @@ func scriptError(err error) error {
 	return err
 }
 
-// within makes one call to Redis, and returns with its answer, when ctx ends, or when the time for a call is over,
-// whichever comes first. go-redis can't be told to stop waiting for an answer, so a call that is late goes on by itself
-// until its connection gives up.
-func within[T any](ctx context.Context, c *Client, call func(context.Context) (T, error)) (T, error) {
-	return withinRest(ctx, c, c.callTimeout, call)
+// within makes one call to Redis for a limiter. It returns the reply, or an error when ctx ends or the call timeout is
+// over. The Redis client cannot be made to stop waiting for a reply, so a late call goes on in its goroutine until its
+// connection gives up. The end of the call is reported to the breaker of the limiter's node.
+func within[T any](ctx context.Context, l *Limiter, call func(context.Context) (T, error)) (T, error) {
+	return withinRest(ctx, l, l.client.callTimeout, false, call)
 }
 
-// withinRest is within for a call that has been under way for a while, with the time that is left.
+// withinRest is within for a call that has begun before, with the time that is left. With orAway it also returns as
+// soon as the node is found to be away.
 func withinRest[T any](
-	ctx context.Context, c *Client, rest time.Duration, call func(context.Context) (T, error),
+	ctx context.Context, l *Limiter, rest time.Duration, orAway bool, call func(context.Context) (T, error),
+) (T, error) {
+	w := make(watched, 1)
+	var away <-chan struct{}
+	if orAway {
+		away = w
+	}
+	return await(ctx, l.client.callTimeout, rest, away, func(ctx context.Context) (T, error) {
+		return watch(ctx, l, w, call)
+	})
+}
+
+// A watched is a pending call. It gets a value when its node is found to be away.
+type watched chan struct{}
+
+func (w watched) nodeAway() {
+	select {
+	case w <- struct{}{}:
+	default:
+	}
+}
+
+// watch makes a call and registers it with the breaker of the limiter's node. Until the nodes of a cluster are found,
+// finding them is registered as a call of its own.
+func watch[T any](ctx context.Context, l *Limiter, w watched, call func(context.Context) (T, error)) (T, error) {
+	c := l.client
+	began, b := time.Now(), c.breakerTo(l)
+	b.begin(w, l)
+	if cluster, ok := c.rdb.(*redis.ClusterClient); ok && !c.found.Load() {
+		if _, err := c.nodeOf(ctx, cluster, l); err == nil {
+			b.end(w, true)
+			c.reached(b, began)
+			began, b = time.Now(), c.breakerTo(l)
+			b.begin(w, l)
+		}
+	}
+	value, err := call(ctx)
+	there := isThere(err)
+	b.end(w, there)
+	switch {
+	case there:
+		c.reached(b, began)
+	case ctx.Err() == nil:
+		b.fail(began, err)
+	}
+	return value, err
+}
+
+// reserve is how long before its end a call stops waiting for a connection, so that it can return why there is none; at
+// most a twentieth of its time.
+const reserve = 20 * time.Millisecond
+
+// await makes a call in a goroutine. It returns the reply, or an error when ctx ends, when rest is over, or when away
+// receives. The timeout is the time that the call had in all.
+func await[T any](
+	ctx context.Context, timeout, rest time.Duration, away <-chan struct{}, call func(context.Context) (T, error),
 ) (T, error) {
 	type answer struct {
 		value T
@@ -204,65 +259,58 @@ func withinRest[T any](
 	}
 	var none T
 	if rest <= 0 {
-		return none, errLate(c.callTimeout)
+		return none, failure(ctx, timeout, late(timeout))
 	}
-	landed := make(chan answer, 1)
-	bounded, cancel := context.WithTimeout(ctx, rest)
+	began := time.Now()
+	done := make(chan answer, 1)
+	bounded, cancel := context.WithTimeout(ctx, rest-min(rest/20, reserve))
 	go func() {
 		defer cancel()
 		value, err := call(bounded)
-		landed <- answer{value, err}
+		done <- answer{value, err}
 	}()
-	late := time.NewTimer(rest)
-	defer late.Stop()
-	var over error
+	over := time.NewTimer(rest)
+	defer over.Stop()
+	var err error
 	select {
-	case a := <-landed:
-		return a.value, a.err
+	case a := <-done:
+		return a.value, failure(ctx, timeout, a.err)
 	case <-ctx.Done():
-		over = ctx.Err()
-	case <-late.C:
-		over = errLate(c.callTimeout)
+		err = ctx.Err()
+	case <-over.C:
+		err = late(timeout)
+	case <-away:
+		err = late(timeout - rest + time.Since(began).Round(time.Millisecond))
 	}
 	select {
-	case a := <-landed: // just now
-		return a.value, a.err
+	case a := <-done: // at the same time
+		return a.value, failure(ctx, timeout, a.err)
 	default:
-		return none, over
+		return none, failure(ctx, timeout, err)
 	}
 }
 
-// errUnsent says that Redis was not asked.
-var errUnsent = errors.New("rratelimiter: the call was not made, since those before it have no answer")
+// errUnsent means that Redis was not asked.
+var errUnsent = errors.New("the call was not made because all its callers were cancelled")
 
-// unsent is the error of a call that was not made since another one failed.
-func unsent(cause error) error {
-	if errors.Is(cause, errUnsent) {
-		return cause
-	}
-	return fmt.Errorf("%w: %w", errUnsent, cause)
-}
-
-// errLate is the error of a call that has no answer once its time is over.
-func errLate(timeout time.Duration) error { return late(timeout) }
-
+// A late is the error of a call that had no reply for this long.
 type late time.Duration
 
-func (l late) Error() string {
-	return fmt.Sprintf("no answer from Redis within %v: %v", time.Duration(l), os.ErrDeadlineExceeded)
-}
+func (l late) Error() string { return fmt.Sprintf("no answer within %v", time.Duration(l)) }
 
 func (late) Unwrap() error { return os.ErrDeadlineExceeded }
 
-// Notes of a script's answer: the same bits as in lua/shared/names.lua.
+// Notes in a script's reply: the same bits as in lua/shared/base.lua.
 const (
-	noteMore    = 256  // expired records remain
-	noteUnbuilt = 512  // the free permits are to be rebuilt once these are gone
-	noteDiffers = 1024 // another rate than the caller's is in force
-	noteOther   = 2048 // somebody else than Go clients has live permits
+	noteMore           = 256  // expired records remain
+	noteRebuildPending = 512  // the free permits must be rebuilt once these are removed
+	noteRateMismatch   = 1024 // another rate than the caller's is in force
+	noteForeignWriter  = 2048 // a live record was not written by a Go client
+	noteMany           = 4096 // there are too many live records to add up in one call
 )
 
-var healings = []struct {
+// repairs are the notes about repairs, with their texts.
+var repairs = []struct {
 	note int64
 	text string
 }{
@@ -273,12 +321,13 @@ var healings = []struct {
 	{16, "free permits and expired ones were more than the rate"},
 	{32, "free permits were not the rate, without a record"},
 	{64, "free permits and records were less than the rate"},
+	{128, "free permits and records were more than the rate"},
 }
 
-// healed tells what a script repaired; "" if nothing.
-func healed(notes int64) string {
+// repaired returns the texts of the repairs that a script made; "" if it made none.
+func repaired(notes int64) string {
 	var texts []string
-	for _, h := range healings {
+	for _, h := range repairs {
 		if notes&h.note != 0 {
 			texts = append(texts, h.text)
 		}
@@ -286,7 +335,7 @@ func healed(notes int64) string {
 	return strings.Join(texts, ", ")
 }
 
-// notInitialized makes an error of the status with which a script refuses a configuration.
+// notInitialized returns the error for the status with which a script refuses a configuration.
 func notInitialized(status int64) error {
 	what := [...]string{
 		1: "it has no rate", 2: "its rate is missing", 3: "its interval is missing", 4: "its type is missing",

@@ -4,10 +4,13 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"math"
 	"net"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -21,7 +24,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// A rig is a client on a server, with a clock that stands until it is driven, and hands on the keys.
+// A rig is a client of a server, with a clock that the test moves, and with direct access to the keys.
 type rig struct {
 	t      *testing.T
 	server *redistest.Server
@@ -40,7 +43,7 @@ func newRig(t *testing.T, s *redistest.Server, opts ...Option) *rig {
 	return r
 }
 
-// counting is a hook that counts scripts.
+// counting is a hook that counts script calls.
 type counting struct{ n *atomic.Int64 }
 
 func (c counting) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -76,7 +79,7 @@ func (r *rig) limiter(name string, opts ...LimiterOption) *Limiter {
 	return r.client.RateLimiter(name, opts...)
 }
 
-// must stops the test when a command that prepares or looks fails.
+// must stops the test if a command that prepares or inspects the state fails.
 func (r *rig) must(err error) {
 	r.t.Helper()
 	if err != nil {
@@ -89,7 +92,7 @@ func (r *rig) setRate(l *Limiter, rate Rate, opts ...SetOption) {
 	r.must(l.SetRate(r.t.Context(), rate, opts...))
 }
 
-// try is TryAcquire that does not fail.
+// try is TryAcquire; an error fails the test.
 func (r *rig) try(l *Limiter, n int64) bool {
 	r.t.Helper()
 	ok, err := l.TryAcquire(r.t.Context(), n)
@@ -97,7 +100,7 @@ func (r *rig) try(l *Limiter, n int64) bool {
 	return ok
 }
 
-// free is AvailablePermits that does not fail.
+// free is AvailablePermits; an error fails the test.
 func (r *rig) free(l *Limiter) int64 {
 	r.t.Helper()
 	n, err := l.AvailablePermits(r.t.Context())
@@ -112,7 +115,7 @@ func (r *rig) release(l *Limiter, n int64) int64 {
 	return back
 }
 
-// config writes fields of the configuration, as any hand may.
+// config writes fields of the configuration directly.
 func (r *rig) config(l *Limiter, fields ...string) {
 	r.t.Helper()
 	if len(fields) > 0 {
@@ -120,13 +123,13 @@ func (r *rig) config(l *Limiter, fields ...string) {
 	}
 }
 
-// set writes the free permits.
+// set writes the free permits directly.
 func (r *rig) set(l *Limiter, value string) {
 	r.t.Helper()
 	r.must(r.rdb.Set(r.t.Context(), l.keyNames[keyValue], value, 0).Err())
 }
 
-// add writes records, granted at a time in ms.
+// add writes records directly, all with the same time in ms.
 func (r *rig) add(l *Limiter, at int64, members ...string) {
 	r.t.Helper()
 	all := make([]redis.Z, len(members))
@@ -138,7 +141,7 @@ func (r *rig) add(l *Limiter, at int64, members ...string) {
 	}
 }
 
-// many are members of one permit each.
+// many returns n members of one permit each.
 func many(n int) []string {
 	members := make([]string, n)
 	for i := range members {
@@ -147,13 +150,13 @@ func many(n int) []string {
 	return members
 }
 
-// A stored record, its member as text.
+// A stored is a record as Redis holds it.
 type stored struct {
 	Member string
 	Score  float64
 }
 
-// members are the records, oldest first.
+// members returns the records, oldest first.
 func (r *rig) members(l *Limiter) []stored { return r.membersAt(l.keyNames[keyPermits]) }
 
 func (r *rig) membersAt(key string) []stored {
@@ -172,7 +175,7 @@ func (r *rig) wipe() {
 	r.must(r.rdb.FlushDB(r.t.Context()).Err())
 }
 
-// same compares what State says; of the life time it may have lost a little.
+// same compares the result of State; the TTL may be a little shorter.
 func (r *rig) same(l *Limiter, want State) {
 	r.t.Helper()
 	got, err := l.State(r.t.Context())
@@ -191,7 +194,7 @@ func (r *rig) same(l *Limiter, want State) {
 	}
 }
 
-// dump is all that the server holds, key by key, with the bytes as they are and whether they have a life time.
+// dump returns the content of the server by key: the raw bytes, and whether there is a TTL.
 func (r *rig) dump() map[string]string {
 	r.t.Helper()
 	ctx := r.t.Context()
@@ -217,7 +220,7 @@ func (r *rig) dump() map[string]string {
 		default:
 			r.t.Fatalf("%q is a %s", key, kind)
 		}
-		bytes, err := r.rdb.Dump(ctx, key).Result() // the embedded server has it for strings alone
+		bytes, err := r.rdb.Dump(ctx, key).Result() // the embedded server supports it for strings alone
 		if err != nil {
 			bytes = ""
 		}
@@ -233,14 +236,14 @@ func (r *rig) unchanged(before map[string]string, what string) {
 	}
 }
 
-// life checks the life times of keys, with a tolerance for what passed since; 0 is none, -1 is no key.
+// life checks the TTLs of keys, with a tolerance for the time since they were set; 0 is none, -1 is no key.
 func (r *rig) life(want time.Duration, keys ...string) {
 	r.t.Helper()
 	for _, key := range keys {
 		got := r.rdb.PTTL(r.t.Context(), key).Val()
 		switch {
 		case want == 0 && got != -1, want == -1 && got != -2, want > 0 && (got > want || got < want-30*time.Second):
-			r.t.Errorf("%q has a life time of %v, want %v", key, got, want)
+			r.t.Errorf("%q has a TTL of %v, want %v", key, got, want)
 		}
 	}
 }
@@ -268,8 +271,8 @@ func TestScriptsAreSentAgainAfterTheServerForgotThem(t *testing.T) {
 	})
 }
 
-// TestAFullServerLeavesNothingHalfWritten has a Redis without memory refuse the first write of every operation. Later
-// writes it lets through, so the first one is all that matters.
+// TestAFullServerLeavesNothingHalfWritten makes a Redis without memory refuse the first write of every operation. Redis
+// does not refuse later writes of the same script, so only the first one matters.
 func TestAFullServerLeavesNothingHalfWritten(t *testing.T) {
 	s := redistest.Real(t)
 	ctx := t.Context()
@@ -338,7 +341,7 @@ func TestAFullServerLeavesNothingHalfWritten(t *testing.T) {
 			err := test.call(r, l)
 			r.must(r.rdb.ConfigSet(ctx, "maxmemory", "0").Err())
 			if !redis.HasErrorPrefix(err, "OOM") || errors.Is(err, ErrOutcomeUnknown) {
-				t.Errorf("%v, want what Redis says (OOM)", err)
+				t.Errorf("%v, want the error of Redis (OOM)", err)
 			}
 			r.unchanged(before, "a call that failed")
 			if err := test.call(r, l); err != nil {
@@ -390,7 +393,7 @@ func TestStateLivesAsLongAsTheConfiguration(t *testing.T) {
 			}
 		}
 
-		// A value that is written anew lives no longer, either.
+		// A value that is written again gets the same TTL.
 		r := newRig(t, s)
 		r.wipe()
 		l := r.limiter("rl")
@@ -403,7 +406,7 @@ func TestStateLivesAsLongAsTheConfiguration(t *testing.T) {
 		r.setRate(l, PerMinute(5))
 		r.life(time.Minute, "rl") // as with Redisson
 
-		// A keep-alive that makes no sense is none.
+		// An invalid keep-alive counts as none.
 		for _, keep := range []string{"-5", "nan"} {
 			r.wipe()
 			r.config(l, "rate", "5", "interval", "60000", "type", "0", "keepAliveTime", keep)
@@ -452,10 +455,10 @@ func TestKeepAliveRenewsAllThreeKeys(t *testing.T) {
 		} {
 			r.must(r.rdb.PExpire(ctx, "rl", time.Minute).Err())
 			r.must(look())
-			r.life(time.Minute, "rl") // whoever only looks keeps nothing alive
+			r.life(time.Minute, "rl") // reading does not extend the TTL
 		}
 
-		// Setting a rate without keep-alive lets all of it live for ever, and says so in the configuration.
+		// Setting a rate without keep-alive removes the TTLs, and the keep-alive from the configuration.
 		for _, opts := range [][]SetOption{nil, {KeepState()}} {
 			r.setRate(l, rate, opts...)
 			r.try(l, 1)
@@ -466,7 +469,7 @@ func TestKeepAliveRenewsAllThreeKeys(t *testing.T) {
 				t.Errorf("the keep-alive is %q, want 0", keep)
 			}
 		}
-		// What had a life time for another reason keeps it.
+		// A TTL that was set otherwise stays.
 		r.must(r.rdb.PExpire(ctx, "rl", time.Minute).Err())
 		r.setRate(l, PerMinute(6), KeepState())
 		r.life(time.Minute, keys...)
@@ -521,7 +524,7 @@ func TestAClientsOwnPairLeavesByItself(t *testing.T) {
 	})
 }
 
-// expired fills a limiter with records of one permit that have all expired, in one of three ways.
+// expiredValues are values of the free permits beside n expired records of one permit each.
 var expiredValues = map[string]func(n int) string{
 	"value fine":    func(int) string { return "0" },
 	"value missing": func(int) string { return "" },
@@ -607,7 +610,7 @@ func TestExpiredRecordsLeaveInBatches(t *testing.T) {
 						}
 					}
 
-					// A call stops as soon as it has what it needs.
+					// A call stops removing records as soon as enough permits are free.
 					prepare()
 					if !r.try(l, 1) {
 						t.Error("one permit was not granted")
@@ -624,7 +627,8 @@ func TestExpiredRecordsLeaveInBatches(t *testing.T) {
 	})
 }
 
-// TestAMillionExpiredRecordsDontBlockRedis looks at the slowest script: in one go it would take a second.
+// TestAMillionExpiredRecordsDontBlockRedis measures the slowest script; removing all records in one script would take a
+// second.
 func TestAMillionExpiredRecordsDontBlockRedis(t *testing.T) {
 	const n = 1_000_000
 	s := redistest.Real(t)
@@ -670,7 +674,7 @@ func TestAMillionExpiredRecordsDontBlockRedis(t *testing.T) {
 			}
 		}
 		t.Logf("%s: %d calls for one permit, %d in all, %d slower than 20 ms, slowest %v", name, first, r.calls.Load(), over, worst)
-		// A machine that is busy may stop any script for a while, but not many of them.
+		// A busy machine may stop any script for a while, but not many of them.
 		if limit := int(r.calls.Load())/20 + 2; over > limit {
 			t.Errorf("%s: %d of %d scripts took longer than 20 ms, the slowest %v", name, over, r.calls.Load(), worst)
 		}
@@ -736,7 +740,7 @@ func TestARecordHoldsNoMoreThanFourBytes(t *testing.T) {
 	})
 }
 
-// TestAFullValueOfTheLargestRateIsNoGarbage has the value that the script wrote itself be read again.
+// TestAFullValueOfTheLargestRateIsNoGarbage checks that the script accepts the value that it wrote itself.
 func TestAFullValueOfTheLargestRateIsNoGarbage(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		var seen seen
@@ -745,8 +749,8 @@ func TestAFullValueOfTheLargestRateIsNoGarbage(t *testing.T) {
 		r.config(l, "rate", "1000000000000000", "interval", "60000", "type", "0")
 		r.free(l)
 		r.same(l, State{Rate: PerMinute(1e15), Available: 1e15, Consistent: true})
-		if r.try(l, 1); seen.last(t, 1).Healed != "" {
-			t.Errorf("healed: %q", seen.last(t, 1).Healed)
+		if r.try(l, 1); seen.last(t, 1).Repaired != "" {
+			t.Errorf("repaired: %q", seen.last(t, 1).Repaired)
 		}
 	})
 }
@@ -768,7 +772,7 @@ func TestExactlyTheRateIsGranted(t *testing.T) {
 				t.Errorf("%s of more than the rate: %v", name, err)
 			}
 		}
-		r.must(r.rdb.Del(t.Context(), l.keyNames[keyValue]).Err()) // written by the first look: all free, which means nothing
+		r.must(r.rdb.Del(t.Context(), l.keyNames[keyValue]).Err()) // the first call wrote it: all free, as without it
 		r.unchanged(before, "asking for more than the rate")
 		if !r.try(l, 10) || r.try(l, 1) {
 			t.Error("not exactly ten were granted at once")
@@ -812,7 +816,7 @@ func TestPermitsReturnAfterExactlyOneInterval(t *testing.T) {
 	})
 }
 
-func TestRefusalsTellWhenPermitsReturn(t *testing.T) {
+func TestRefusalsReturnWhenPermitsAreFree(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
 		l := r.limiter("rl")
@@ -828,7 +832,7 @@ func TestRefusalsTellWhenPermitsReturn(t *testing.T) {
 				t.Errorf("%d permits: %+v, want %+v", n, result, want)
 			}
 		}
-		// Beyond 512 records the time is a lower bound, and still some time.
+		// Beyond 512 records the time is a lower bound, but still positive.
 		r.wipe()
 		r.config(l, "rate", "600", "interval", "60000", "type", "0")
 		r.set(l, "0")
@@ -876,7 +880,7 @@ func TestReleaseGivesBackTheOldestFirst(t *testing.T) {
 			}
 		}
 
-		// What stays counted is never older than the truth.
+		// Permits that still count are never dated earlier than their grants.
 		r := newRig(t, s)
 		r.wipe()
 		l := r.limiter("rl")
@@ -891,7 +895,7 @@ func TestReleaseGivesBackTheOldestFirst(t *testing.T) {
 			t.Error("five used at 900 ms, five released: at 1000 ms not exactly five are free")
 		}
 
-		// Expired permits don't come back twice.
+		// Expired permits do not return twice.
 		r.advance(time.Second)
 		if back := r.release(l, 3); back != 0 {
 			t.Errorf("%d came back of what had expired", back)
@@ -918,8 +922,8 @@ func TestReleaseOfManyRecords(t *testing.T) {
 	})
 }
 
-// TestAShrunkRecordPassesNobodyElses has another record stand where the shrunk one would be written.
-func TestAShrunkRecordPassesNobodyElses(t *testing.T) {
+// TestAShrunkRecordKeepsOtherRecords has another record with the same bytes that the shrunk record would have.
+func TestAShrunkRecordKeepsOtherRecords(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, prefix := range []string{"\x0812345678", "\x08\xff\xff\xff\xff\xff\xff\xff\xff", "abcd", "ab", "a\xff", "\xff", "a", ""} {
 			r := newRig(t, s, WithCallTimeout(3*time.Second))
@@ -948,7 +952,7 @@ func TestSetRateForgetsOrKeeps(t *testing.T) {
 			after  Rate
 			keep   bool
 			free   int64 // right after
-			later  int64 // once the grants of before have expired by the old rate, the new interval being longer
+			later  int64 // once the earlier grants have expired under the old rate; the new interval is longer
 		}{
 			{"forgets", PerMinute(10), 7, PerMinute(10), false, 10, 10},
 			{"keeps the same", PerMinute(10), 7, PerMinute(10), true, 3, 10},
@@ -1026,7 +1030,7 @@ func TestKeptGrantsAboveTheNewRateReturnInOrder(t *testing.T) {
 			r.advance(time.Second)
 		}
 		r.setRate(l, PerMinute(3), KeepState())
-		r.advance(55 * time.Second) // the first two are back, eight live
+		r.advance(55 * time.Second) // the first two have returned, eight are live
 		for i, want := range []int64{0, 0, 0, 1, 3, 3} {
 			if free := r.free(l); free != want {
 				t.Errorf("after %d records %d are free, want %d", i+1, free, want)
@@ -1036,7 +1040,7 @@ func TestKeptGrantsAboveTheNewRateReturnInOrder(t *testing.T) {
 	})
 }
 
-// TestALoweredRateHoldsUnderLoad asks without a pause, so that there is never a moment without records.
+// TestALoweredRateHoldsUnderLoad makes requests without a pause, so that there are always records.
 func TestALoweredRateHoldsUnderLoad(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, n := range []int64{20, 320} { // few records, and more than a refusal adds up
@@ -1068,7 +1072,7 @@ func TestALoweredRateHoldsUnderLoad(t *testing.T) {
 			if granted != n/4 {
 				t.Errorf("%d were granted in the first minute, want %d", granted, n/4)
 			}
-			// Raised again, the rate has nothing forgotten.
+			// When the rate is raised again, no grant is forgotten.
 			r.setRate(l, PerMinute(n/8), KeepState())
 			r.setRate(l, PerMinute(n), KeepState())
 			if free := r.free(l); free != n-n/4 {
@@ -1078,7 +1082,7 @@ func TestALoweredRateHoldsUnderLoad(t *testing.T) {
 	})
 }
 
-func TestLifeTimeConditions(t *testing.T) {
+func TestExpireConditions(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
 		ctx := t.Context()
@@ -1169,7 +1173,7 @@ func TestAClientsOwnPairLeavesAfterClearExpire(t *testing.T) {
 	})
 }
 
-func TestLifeTimesAreNeitherLostNorOverflow(t *testing.T) {
+func TestTTLsAreNeitherLostNorOverflow(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
 		l := r.limiter("rl")
@@ -1197,7 +1201,7 @@ func TestLifeTimesAreNeitherLostNorOverflow(t *testing.T) {
 	})
 }
 
-// recorded is a redis client that notes the arguments of the last command.
+// recorded is a redis client that records the arguments of the last command.
 type recorded struct {
 	Redis
 	args *[]any
@@ -1208,7 +1212,7 @@ func (r recorded) Process(ctx context.Context, cmd redis.Cmder) error {
 	return r.Redis.Process(ctx, cmd)
 }
 
-func TestAPositiveLifeTimeIsNotRoundedToNothing(t *testing.T) {
+func TestAPositiveTTLIsNotRoundedToZero(t *testing.T) {
 	var args []any
 	l := NewClient(recorded{redistest.Embedded(t).Client(), &args}).RateLimiter("rl")
 	for ttl, want := range map[time.Duration]int64{
@@ -1236,7 +1240,7 @@ func TestRenameTakesAllState(t *testing.T) {
 			r.try(from, 2)
 			want, err := from.State(ctx)
 			r.must(err)
-			r.setRate(to, PerHour(3)) // of the other type, and so with other keys, at times
+			r.setRate(to, PerHour(3)) // sometimes of the other type, and so with other keys
 			r.try(to, 3)
 
 			before := r.dump()
@@ -1291,6 +1295,76 @@ func TestRenameOntoItsOwnKeyIsRefused(t *testing.T) {
 			r.unchanged(before, "renaming to its own key")
 		}
 	})
+}
+
+// Keys of the new name that have another type belong to another program: they are neither replaced nor removed.
+func TestRenameReplacesNoKeyOfAnotherProgram(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for at := range keyCount {
+			r := newRig(t, s)
+			r.wipe()
+			from, to := r.limiter("from"), r.limiter("to")
+			r.setRate(from, PerMinute(5))
+			r.try(from, 2)
+			r.must(r.rdb.RPush(t.Context(), to.keyNames[at], "mine").Err())
+			before := r.dump()
+			err := from.Rename(t.Context(), "to")
+			if !redis.HasErrorPrefix(err, "WRONGTYPE") || !strings.Contains(err.Error(), fmt.Sprintf("%q", to.keyNames[at])) {
+				t.Errorf("Rename onto a list in %s: %v", to.keyNames[at], err)
+			}
+			renamed, err := from.RenameNX(t.Context(), "to")
+			if renamed || (at == keyConfig) != (err == nil) {
+				t.Errorf("RenameNX onto a list in %s: %v, %v", to.keyNames[at], renamed, err)
+			}
+			r.unchanged(before, "Rename")
+		}
+	})
+}
+
+func TestDeleteReportsKeysItKeeps(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		r.wipe()
+		l := r.limiter("rl")
+		r.setRate(l, Rate{Type: PerClient, Permits: 5, Interval: time.Minute})
+		r.try(l, 1)
+		r.must(r.rdb.Set(t.Context(), "{rl}:permits", "mine", 0).Err())
+		for _, removed := range []bool{true, false} {
+			gone, err := l.Delete(t.Context())
+			if gone != removed || !redis.HasErrorPrefix(err, "WRONGTYPE") || errors.Is(err, ErrOutcomeUnknown) ||
+				!strings.Contains(err.Error(), `the key "{rl}:permits" is no sorted set`) {
+				t.Errorf("%v, %v", gone, err)
+			}
+			if r.rdb.DBSize(t.Context()).Val() != 1 || r.rdb.Get(t.Context(), "{rl}:permits").Val() != "mine" {
+				t.Errorf("the keys are %v", r.dump())
+			}
+		}
+	})
+}
+
+// Redis frees a million records in the background, because the scripts use UNLINK.
+func TestRecordsAreFreedInTheBackground(t *testing.T) {
+	s := redistest.Real(t)
+	r := newRig(t, s)
+	l := r.limiter("rl")
+	for what, remove := range map[string]func() error{
+		"Delete":         func() error { _, err := l.Delete(t.Context()); return err },
+		"Reset":          func() error { _, err := l.Reset(t.Context()); return err },
+		"SetRate":        func() error { return l.SetRate(t.Context(), PerMinute(5)) },
+		"a new type":     func() error { return l.SetRate(t.Context(), Rate{Type: PerClient, Permits: 5, Interval: time.Minute}) },
+		"Rename over it": func() error { return r.limiter("other").Rename(t.Context(), "rl") },
+	} {
+		r.wipe()
+		r.setRate(l, PerMinute(5))
+		r.setRate(r.limiter("other"), PerMinute(5))
+		r.try(l, 1)
+		r.must(r.rdb.ConfigResetStat(t.Context()).Err())
+		r.must(remove())
+		calls := r.rdb.Info(t.Context(), "commandstats").Val()
+		if strings.Contains(calls, "cmdstat_del:") || !strings.Contains(calls, "cmdstat_unlink:") || r.rdb.Exists(t.Context(), "{rl}:permits").Val() != 0 {
+			t.Errorf("%s called\n%s", what, calls)
+		}
+	}
 }
 
 func newRing(t *testing.T) *redis.Ring {
@@ -1427,12 +1501,12 @@ func TestClientsFindsTheirOwnNameAlone(t *testing.T) {
 			}
 		}
 		if ids, err := r.limiter("none").Clients(t.Context()); len(ids) != 0 || err != nil {
-			t.Errorf("the clients of nobody are %q, %v", ids, err)
+			t.Errorf("the clients without state are %q, %v", ids, err)
 		}
 	})
 }
 
-func TestStateOnlyLooks(t *testing.T) {
+func TestStateOnlyReads(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		minute := PerMinute(20)
 		tests := []struct {
@@ -1452,7 +1526,7 @@ func TestStateOnlyLooks(t *testing.T) {
 			{"expired and drifted", "10", map[string]int64{record("aaaaaaaa", 4): 60000, record("bbbbbbbb", 3): 70000}, State{Available: 20}},
 			{"expired and missing", "", map[string]int64{record("aaaaaaaa", 4): 60000}, State{Available: 20}},
 			{"too low", "10", map[string]int64{record("aaaaaaaa", 4): 0},
-				State{Available: 10, Used: 4, Records: 1, Oldest: time.UnixMilli(0), Newest: time.UnixMilli(0)}},
+				State{Available: 16, Used: 4, Records: 1, Oldest: time.UnixMilli(0), Newest: time.UnixMilli(0)}},
 			{"released by Redisson", "20", map[string]int64{record("aaaaaaaa", 4): 0},
 				State{Available: 20, Used: 4, Records: 1, Oldest: time.UnixMilli(0), Newest: time.UnixMilli(0)}},
 			{"missing", "", map[string]int64{record("aaaaaaaa", 4): 0},
@@ -1515,7 +1589,8 @@ func TestStateOfManyRecords(t *testing.T) {
 	})
 }
 
-// TestARefusalFindsForgottenPermits has a rate that was raised by hand: its permits are in no value yet.
+// TestARefusalFindsForgottenPermits has a rate that was raised manually: the additional permits are not in the stored
+// value yet.
 func TestARefusalFindsForgottenPermits(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, n := range []int{1, 256, 257} {
@@ -1524,12 +1599,14 @@ func TestARefusalFindsForgottenPermits(t *testing.T) {
 			r.wipe()
 			l := r.limiter("rl")
 			r.config(l, "rate", fmt.Sprint(n+10), "interval", "60000", "type", "0")
+			r.try(l, 1) // so that no check adds up the records
+			r.release(l, 1)
 			r.set(l, "0")
 			r.add(l, r.ms(), many(n)...)
 			granted := r.try(l, 10)
-			info := seen.last(t, 1)
-			if granted != (n <= 256) || (info.Healed != "") != granted {
-				t.Errorf("with %d records: granted %v, healed %q", n, granted, info.Healed)
+			info := seen.last(t, 2)
+			if granted != (n <= 256) || (info.Repaired != "") != granted {
+				t.Errorf("with %d records: granted %v, repaired %q", n, granted, info.Repaired)
 			}
 			if granted {
 				results, err := r.client.AllowAll(t.Context(), 1, l)
@@ -1544,7 +1621,8 @@ func TestARefusalFindsForgottenPermits(t *testing.T) {
 				}
 			}
 		}
-		// Never lowered: Redisson's release leaves more free than the records allow, on purpose.
+		// The value is never lowered: Redisson's release leaves more permits free than the records allow, on purpose. A
+		// check removes them from the records.
 		r := newRig(t, s)
 		r.wipe()
 		l := r.limiter("rl")
@@ -1579,7 +1657,7 @@ func TestAllowAllIsAllOrNothing(t *testing.T) {
 		}
 		r.unchanged(before, "an AllowAll that was refused")
 
-		// Whoever refuses, and wherever it stands.
+		// Whichever limiter refuses, at any place in the list.
 		results, err = r.client.AllowAll(ctx, 2, c, b, a)
 		slices.Reverse(want)
 		if err != nil || !slices.Equal(results, want) {
@@ -1587,7 +1665,7 @@ func TestAllowAllIsAllOrNothing(t *testing.T) {
 		}
 		r.unchanged(before, "an AllowAll that the first one refused")
 
-		// A limiter that is listed twice gives twice.
+		// A limiter that is listed twice is asked for twice the permits.
 		results, err = r.client.AllowAll(ctx, 1, a, b, a, r.limiter("a"), b)
 		want = []Result{{true, 10, 3, 0, time.Minute}, {true, 6, 0, 0, time.Minute}, {true, 10, 3, 0, time.Minute},
 			{true, 10, 3, 0, time.Minute}, {true, 6, 0, 0, time.Minute}}
@@ -1619,7 +1697,7 @@ func TestAllowAllIsAllOrNothing(t *testing.T) {
 	})
 }
 
-// held is a redis client that keeps releases back, and doesn't show that it is of one server.
+// held is a redis client that holds releases back. Its type does not show that it has one server.
 type held struct {
 	Redis
 	came chan struct{} // one for each release
@@ -1630,7 +1708,7 @@ func (h held) Process(ctx context.Context, cmd redis.Cmder) error {
 	if args := cmd.Args(); len(args) > 1 && args[1] == releaseScript.sha {
 		h.came <- struct{}{}
 		<-h.free
-		ctx = context.WithoutCancel(ctx) // it was on its way
+		ctx = context.WithoutCancel(ctx) // it was in flight
 	}
 	return h.Redis.Process(ctx, cmd)
 }
@@ -1672,11 +1750,11 @@ func TestAllowAllInOrderIsUndoneWithoutItsCaller(t *testing.T) {
 		}
 		for i := range 2 {
 			if want := (Result{Limit: 5, Remaining: 5}); results[i] != want {
-				t.Errorf("before who refused: %+v, want %+v", results[i], want)
+				t.Errorf("before the one that refused: %+v, want %+v", results[i], want)
 			}
 		}
 		if results[2].RetryAfter == 0 || results[2].ResetAfter == 0 || results[3] != (Result{}) {
-			t.Errorf("who refused, and behind: %+v", results[2:])
+			t.Errorf("the one that refused, and those behind: %+v", results[2:])
 		}
 	})
 }
@@ -1696,7 +1774,7 @@ func TestAllowAllNTakesItsOwnNumberOfEach(t *testing.T) {
 		if err != nil || !slices.Equal(results, want) {
 			t.Errorf("%+v, %v; want %+v", results, err, want)
 		}
-		// A limiter that is listed twice gives both.
+		// A limiter that is listed twice is asked for the sum.
 		results, err = r.client.AllowAllN(ctx, []int64{100, 1, 200}, tokens, requests, tokens)
 		want = []Result{{true, 1000, 0, 0, time.Minute}, {true, 3, 1, 0, time.Minute}, {true, 1000, 0, 0, time.Minute}}
 		if err != nil || !slices.Equal(results, want) {
@@ -1712,7 +1790,7 @@ func TestAllowAllNTakesItsOwnNumberOfEach(t *testing.T) {
 	})
 }
 
-// A refused caller must not keep others' permits in use longer than they would have been.
+// A refused caller must not keep other callers' permits in use longer than without its request.
 func TestAllowAllInOrderGivesBackWhatItTook(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, test := range []struct {
@@ -1735,7 +1813,7 @@ func TestAllowAllInOrderGivesBackWhatItTook(t *testing.T) {
 			take(full, 1)
 			take(all, 3)
 			r.advance(time.Second)
-			take(all, 2)                        // just when others ask
+			take(all, 2)                        // just when other callers ask
 			inUse := func() map[float64]int64 { // by the time of the grant
 				sums := map[float64]int64{}
 				for _, m := range r.members(all) {
@@ -1756,7 +1834,7 @@ func TestAllowAllInOrderGivesBackWhatItTook(t *testing.T) {
 	})
 }
 
-func TestAllowAllTellsTheObserver(t *testing.T) {
+func TestAllowAllIsObserved(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		var observer seen
 		r := newRig(t, s, WithObserver(&observer))
@@ -1767,31 +1845,31 @@ func TestAllowAllTellsTheObserver(t *testing.T) {
 		r.set(a, "7")
 		tests := []struct {
 			n    int64
-			want [2]FlightInfo
+			want [2]CallInfo
 			err  error
 		}{
-			{2, [2]FlightInfo{
-				{Limiter: "a", Callers: 1, Granted: 1, Permits: 2, Attempts: 2, Healed: "free permits were above the rate", RateMismatch: true},
+			{2, [2]CallInfo{
+				{Limiter: "a", Callers: 1, Granted: 1, Permits: 2, Attempts: 2, Repaired: "free permits were above the rate", RateMismatch: true},
 				{Limiter: "b", Callers: 1, Granted: 1, Permits: 2, Attempts: 2},
 			}, nil},
-			{4, [2]FlightInfo{
+			{4, [2]CallInfo{
 				{Limiter: "a", Callers: 1, Denied: 1, Attempts: 1, RateMismatch: true},
 				{Limiter: "b", Callers: 1, Attempts: 1}, // it would have allowed
 			}, nil},
-			{6, [2]FlightInfo{
+			{6, [2]CallInfo{
 				{Limiter: "a", Callers: 1, Denied: 1, Attempts: 1, RateMismatch: true},
 				{Limiter: "b", Callers: 1, Attempts: 1}, // it would have allowed
 			}, ErrExceedsRate},
 		}
 		for _, test := range tests {
-			observer.flights = nil
+			observer.calls = nil
 			if _, err := r.client.AllowAll(ctx, test.n, a, b); !errors.Is(err, test.err) {
 				t.Errorf("%d permits: %v, want %v", test.n, err, test.err)
 			}
-			if len(observer.flights) != 2 {
-				t.Fatalf("%d permits: %d flights were seen", test.n, len(observer.flights))
+			if len(observer.calls) != 2 {
+				t.Fatalf("%d permits: %d calls were seen", test.n, len(observer.calls))
 			}
-			for i, got := range observer.flights {
+			for i, got := range observer.calls {
 				if got.Latency <= 0 || !errors.Is(got.Err, test.err) {
 					t.Errorf("%d permits: %+v", test.n, got)
 				}
@@ -1810,7 +1888,7 @@ func TestAllowAllAcrossACluster(t *testing.T) {
 	var calls atomic.Int64
 	rdb.OnNewNode(func(node *redis.Client) { node.AddHook(counting{&calls}) })
 	c := NewClient(rdb, WithClock(func() time.Time { return at }), WithCallTimeout(20*time.Second))
-	// Names of one slot, but different tags.
+	// Names in one slot with different tags.
 	twin := ""
 	for i := 0; twin == ""; i++ {
 		if name := fmt.Sprint("twin", i); slot(name) == slot("a") {
@@ -1853,7 +1931,7 @@ func TestAllowAllAcrossACluster(t *testing.T) {
 			if err != nil || slices.ContainsFunc(results, func(r Result) bool { return !r.Allowed }) {
 				t.Fatalf("%+v, %v", results, err)
 			}
-			if got := calls.Load(); test.one != (got <= 2) { // EVALSHA, and EVAL where the script was not known
+			if got := calls.Load(); test.one != (got <= 2) { // EVALSHA, and EVAL if the server did not have the script
 				t.Errorf("it took %d scripts", got)
 			}
 			before := free()
@@ -1908,7 +1986,7 @@ func TestAcquireUpToTakesWhatIsFree(t *testing.T) {
 	})
 }
 
-// TestServerTimeDatesGrantsByTheServer has a client whose clock is years off.
+// TestServerTimeDatesGrantsByTheServer has a client whose clock is wrong by years.
 func TestServerTimeDatesGrantsByTheServer(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
@@ -1938,13 +2016,36 @@ func TestServerTimeDatesGrantsByTheServer(t *testing.T) {
 	})
 }
 
-// TestScriptsAskOfOldServersNothingNew looks for what Redis 6.2 or the embedded server lack.
-func TestScriptsAskOfOldServersNothingNew(t *testing.T) {
+var update = flag.Bool("update", false, "write the assembled scripts to testdata/scripts")
+
+// TestAssembledScripts compares the scripts that Redis gets with those in testdata/scripts, so that the line number in an
+// error of Redis leads somewhere, and a change of a fragment shows what it changes in each script.
+func TestAssembledScripts(t *testing.T) {
+	files, err := filepath.Glob("lua/*.lua")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		text := readLua(strings.TrimSuffix(filepath.Base(file), ".lua"))
+		golden := filepath.Join("testdata", "scripts", filepath.Base(file))
+		if *update {
+			if err := os.WriteFile(golden, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if want, err := os.ReadFile(golden); err != nil || string(want) != text {
+			t.Errorf("%s is not what is assembled from lua/ (go test -run AssembledScripts -update writes it): %v", golden, err)
+		}
+	}
+}
+
+// TestScriptsUseNothingNewerThanOldServers looks for features that Redis 6.2 or the embedded server lack.
+func TestScriptsUseNothingNewerThanOldServers(t *testing.T) {
 	all := map[string]*script{
-		"acquire": acquireScript, "allowall": allowAllScript, "expire": expireScript, "release": releaseScript,
+		"acquire": acquireScript, "allowall": allowAllScript, "delete": deleteScript, "expire": expireScript, "release": releaseScript,
 		"rename": renameScript, "setrate": setRateScript, "state": stateScript, "trysetrate": trySetRateScript,
 		"collect": collectScript, "glance": glanceScript, "repair": repairScript, "survey": surveyScript,
-		"probe": probeScript,
+		"probe": probeScript, "recount": recountScript,
 	}
 	files, err := luaFiles.ReadDir("lua")
 	if err != nil {
@@ -1961,7 +2062,7 @@ func TestScriptsAskOfOldServersNothingNew(t *testing.T) {
 			continue
 		}
 		if strings.HasPrefix(s.text, "#!") {
-			t.Errorf("%s has a shebang, which Redis 6.2 does not know", name)
+			t.Errorf("%s has a shebang, which Redis 6.2 does not support", name)
 		}
 		for _, absent := range []string{"struct.", "cjson", "cmsgpack", "bit.", "redis.pcall", "redis.setresp", "server.call"} {
 			if strings.Contains(s.text, absent) {
@@ -1976,8 +2077,8 @@ func TestScriptsAskOfOldServersNothingNew(t *testing.T) {
 	}
 }
 
-// TestWhatACallAsksOfRedis counts the calls that acquire.lua says it makes: each costs Redis about a microsecond.
-func TestWhatACallAsksOfRedis(t *testing.T) {
+// TestRedisCallsOfACall counts the Redis calls that acquire.lua documents: each takes Redis about a microsecond.
+func TestRedisCallsOfACall(t *testing.T) {
 	s := redistest.Real(t)
 	ctx := t.Context()
 	r := newRig(t, s)
@@ -1991,13 +2092,13 @@ func TestWhatACallAsksOfRedis(t *testing.T) {
 	}{
 		{"the first grant", grant(l), "hmget get zrange pttl hset zadd set"},
 		{"a grant", grant(l), "hmget get zrange pttl zadd incrby"},
-		{"a grant for who waits", func() { r.must(l.Acquire(ctx, 1)) }, "hmget get zrange pttl zadd incrby"},
+		{"a grant for a waiting caller", func() { r.must(l.Acquire(ctx, 1)) }, "hmget get zrange pttl zadd incrby"},
 		{"a grant to many", func() { r.try(l, 3) }, "hmget get zrange pttl zadd incrby"},
-		{"the first grant of a bucket", grant(fine), "hmget get zrange pttl zrangebyscore zadd incrby"},
+		{"the first grant of a bucket, of options that are new", grant(fine), "hmget get zrange zrange pttl zrangebyscore zadd incrby"},
 		{"another grant of a bucket", grant(fine), "hmget get zrange pttl zrangebyscore zadd zrem incrby"},
 		{"a refusal", func() { r.try(l, 9) }, "hmget get zrange pttl zcard zrange"},
-		{"a look", func() { r.free(l) }, "hmget get zrange pttl"},
-		{"a grant with a life time", func() {
+		{"a look", func() { r.free(l) }, "hmget get zrange zrange pttl"},
+		{"a grant with a TTL", func() {
 			r.must(r.rdb.PExpire(ctx, "rl", time.Hour).Err())
 			r.try(l, 1)
 		}, "pexpire hmget get zrange pttl zadd incrby pexpire pexpire"},
@@ -2006,6 +2107,12 @@ func TestWhatACallAsksOfRedis(t *testing.T) {
 			r.advance(2 * time.Second)
 			r.try(l, 1)
 		}, "persist hmget get zrange zrangebyscore zrange pttl zadd incrby zremrangebyrank"},
+		{"a grant with a check", func() {
+			r.advance(600 * time.Millisecond)
+			r.try(l, 1)
+			r.advance(900 * time.Millisecond)
+			r.try(l, 1)
+		}, "hmget get zrange pttl zadd incrby hmget get zrange zrangebyscore zrange zrange pttl zadd zremrangebyrank"},
 	} {
 		monitor := redistest.Monitor(t, s.Addr)
 		step.do()
@@ -2021,19 +2128,19 @@ func TestWhatACallAsksOfRedis(t *testing.T) {
 	}
 }
 
-func TestHealingsHaveWords(t *testing.T) {
+func TestRepairsHaveTexts(t *testing.T) {
 	texts := map[string]bool{}
-	for _, note := range []int64{1, 2, 4, 8, 16, 32, 64} {
-		texts[healed(note|noteMore|noteDiffers)] = true
+	for _, note := range []int64{1, 2, 4, 8, 16, 32, 64, 128} {
+		texts[repaired(note|noteMore|noteRateMismatch)] = true
 	}
-	if texts[""] || len(texts) != 7 {
-		t.Errorf("seven repairs have the words %v", texts)
+	if texts[""] || len(texts) != 8 {
+		t.Errorf("eight repairs have the words %v", texts)
 	}
-	if healed(noteMore|noteUnbuilt|noteDiffers) != "" || healed(1|64) != healed(1)+", "+healed(64) {
-		t.Errorf("%q and %q", healed(noteMore|noteUnbuilt|noteDiffers), healed(1|64))
+	if repaired(noteMore|noteRebuildPending|noteRateMismatch) != "" || repaired(1|64) != repaired(1)+", "+repaired(64) {
+		t.Errorf("%q and %q", repaired(noteMore|noteRebuildPending|noteRateMismatch), repaired(1|64))
 	}
-	if len(healings) != 7 {
-		t.Errorf("%d repairs have words, this test knows seven", len(healings))
+	if len(repairs) != 8 {
+		t.Errorf("%d repairs have texts, this test expects eight", len(repairs))
 	}
 }
 

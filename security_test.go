@@ -16,10 +16,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// security_test.go runs limiters as a user who may do what README says and nothing else, and over TLS.
+// security_test.go runs limiters as a user with exactly the permissions in the README, and over TLS.
 
-// aclRule is the rule that README gives, as the words of a command; with what it adds for some use, by the first words of
-// the line that says so.
+// aclRule returns the ACL rule in the README as the words of a command, with the additions for the given uses. A use is
+// the first words of its line in the README.
 func aclRule(t *testing.T, uses ...string) []any {
 	t.Helper()
 	readme, err := os.ReadFile("README.md")
@@ -47,7 +47,7 @@ func aclRule(t *testing.T, uses ...string) []any {
 	return words
 }
 
-// as gives a client of the user whom a rule makes anew.
+// as creates a user with the given rule, and returns a client of that user.
 func as(t *testing.T, s *redistest.Server, rule []any, opts ...func(*redis.Options)) *redis.Client {
 	t.Helper()
 	admin := s.Client()
@@ -61,7 +61,8 @@ func as(t *testing.T, s *redistest.Server, rule []any, opts ...func(*redis.Optio
 	}}, opts...)...)
 }
 
-// denied is what the server's log of refusals holds, but for what go-redis tells of itself at the start of a connection.
+// denied returns the contents of the server's ACL LOG, without the commands with which go-redis identifies itself at
+// the start of a connection.
 func denied(t *testing.T, s *redistest.Server) (objects []string) {
 	t.Helper()
 	entries, err := s.Client().ACLLog(t.Context(), 100).Result()
@@ -76,7 +77,8 @@ func denied(t *testing.T, s *redistest.Server) (objects []string) {
 	return objects
 }
 
-// noPermission tells whether an error is the server's refusal of a command or a key, in a script or outside, on any version.
+// noPermission returns whether an error is the server's refusal of a command or a key, in a script or outside, in any
+// version.
 func noPermission(err error) bool {
 	var answer redis.Error
 	if !errors.As(err, &answer) || errors.Is(err, ErrOutcomeUnknown) {
@@ -86,7 +88,7 @@ func noPermission(err error) bool {
 		strings.Contains(err.Error(), "can't run this command") || strings.Contains(err.Error(), "can't access")
 }
 
-// exercise uses everything of a limiter that the rule is for, so that each command that a script may call is called.
+// exercise uses everything of a limiter that the rule is for, so that every command in the scripts is executed.
 func exercise(ctx context.Context, rdb Redis, name string) error {
 	at := time.Now()
 	c := NewClient(rdb, patient, WithClientID("me"), WithClock(func() time.Time { return at }))
@@ -117,19 +119,21 @@ func exercise(ctx context.Context, rdb Redis, name string) error {
 		_, err = plain.AcquireUpTo(ctx, 20)
 		must(err)
 		at = at.Add(700 * time.Millisecond)
-		for _, n := range []int64{10, 3} { // is refused, and told when
+		for _, n := range []int64{10, 3} { // is refused with a RetryAfter
 			_, err = plain.Allow(ctx, n)
 			must(err)
 		}
-		at = at.Add(400 * time.Millisecond) // some expire, one call is shared by those who get something and those who don't
-		var q question
+		at = at.Add(400 * time.Millisecond) // some expire; one call has granted and refused callers
+		var q acquireRequest
 		groups := []group{{size: 3, callers: make([]*request, 1)}, {size: 9, callers: make([]*request, 1)}}
-		for _, again := range []bool{false, true} { // and is made again
-			reply, err := c.try(ctx, new(trail), acquireScript, plain.keys(), q.ask(nil, plain, groups, 0, "d", again)...)
+		for _, again := range []bool{false, true} { // and is retried
+			reply, err := c.try(ctx, new(attempts), acquireScript, plain.keys(), q.ask(nil, plain, groups, 0, "d", again)...)
 			if must(err); err == nil {
 				must(statusError(reply[0]))
 			}
 		}
+		_, err = plain.recountPage(ctx, new(attempts), "newest", "oldest", 2, 2) // continues the recount of the records
+		must(err)
 		at = at.Add(time.Minute)
 		_, err = plain.AvailablePermits(ctx)
 		must(err)
@@ -174,7 +178,7 @@ func TestTheRuleOfReadmeIsEnough(t *testing.T) {
 	if objects := denied(t, s); len(objects) > 0 {
 		t.Errorf("refused: %q", objects)
 	}
-	// More than that for what more there is.
+	// The additions, for the uses that need them.
 	l := NewClient(rdb).RateLimiter("orders", WithRate(PerSecond(1)))
 	if _, err := l.Allow(t.Context(), 1); err != nil {
 		t.Fatal(err)
@@ -204,8 +208,8 @@ func TestTheRuleOfReadmeIsEnough(t *testing.T) {
 	}
 }
 
-// Who only looks may do what docs/security.md says, and change nothing.
-func TestTheRuleOfWhoOnlyLooks(t *testing.T) {
+// A read-only user has the permissions in docs/security.md, and can change nothing.
+func TestTheRuleOfReadOnlyUsers(t *testing.T) {
 	page, err := os.ReadFile("docs/security.md")
 	if err != nil {
 		t.Fatal(err)
@@ -254,7 +258,7 @@ func TestTheRuleOfWhoOnlyLooks(t *testing.T) {
 	}
 }
 
-// Each command that the rule allows is needed: without it something fails, or is refused where nobody minds.
+// Each command in the rule is needed: without it a call fails, or Redis refuses a command whose error is ignored.
 func TestTheRuleOfReadmeIsNotMoreThanEnough(t *testing.T) {
 	s := redistest.Real(t)
 	rule := aclRule(t)
@@ -264,7 +268,7 @@ func TestTheRuleOfReadmeIsNotMoreThanEnough(t *testing.T) {
 		}
 		without := slices.Delete(slices.Clone(rule), i, i+1)
 		rdb := as(t, s, without)
-		if err := s.Client().ScriptFlush(t.Context()).Err(); err != nil { // else nobody needs EVAL
+		if err := s.Client().ScriptFlush(t.Context()).Err(); err != nil { // otherwise EVAL is not needed
 			t.Fatal(err)
 		}
 		if err := exercise(t.Context(), rdb, "orders"); err == nil && len(denied(t, s)) == 0 {
@@ -293,7 +297,7 @@ func TestTheRuleOfReadmeKeepsFromAllElse(t *testing.T) {
 		}
 	}
 	for _, words := range [][]any{
-		{"get", "billing"}, {"set", "billing", "y"}, {"del", "order"}, {"hset", "billing", "rate", 1}, {"exists", "orders", "billing"},
+		{"get", "billing"}, {"set", "billing", "y"}, {"unlink", "order"}, {"hset", "billing", "rate", 1}, {"exists", "orders", "billing"},
 		{"eval", "return redis.call('GET', KEYS[1])", 1, "billing"}, {"eval", "return redis.call('GET', 'billing')", 1, "orders"},
 		{"eval", "return redis.call('GET', 'billing')", 0}, {"eval", "return redis.call('FLUSHALL')", 0},
 		{"eval", "return redis.call('KEYS', '*')", 0}, {"eval", "return redis.call('PUBLISH', 'orders', 'x')", 0},
@@ -304,7 +308,7 @@ func TestTheRuleOfReadmeKeepsFromAllElse(t *testing.T) {
 		{"subscribe", "orders"}, {"psubscribe", "*"}, {"dump", "orders"}, {"copy", "orders", "billing"}, {"rename", "orders", "ordersx"},
 		{"sort", "orders", "by", "x"}, {"object", "encoding", "orders"}, {"memory", "usage", "orders"}, {"wait", 0, 1}, {"module", "list"},
 		{"migrate", "127.0.0.1", 1, "orders", 0, 1}, {"swapdb", 0, 1}, {"move", "orders", 1}, {"expire", "orders", 1}, {"append", "orders", "x"},
-		{"unlink", "orders"}, {"xadd", "orders", "*", "a", "b"}, {"lpush", "orders", "a"}, {"sadd", "orders", "a"}, {"mget", "orders"},
+		{"del", "orders"}, {"xadd", "orders", "*", "a", "b"}, {"lpush", "orders", "a"}, {"sadd", "orders", "a"}, {"mget", "orders"},
 	} {
 		if err := rdb.Do(t.Context(), words...).Err(); !noPermission(err) && !strings.Contains(err.Error(), "unknown command") {
 			t.Errorf("%v: %v", words, err)
@@ -313,7 +317,7 @@ func TestTheRuleOfReadmeKeepsFromAllElse(t *testing.T) {
 	if got := admin.MGet(t.Context(), "billing", "{billing}:value", "order").Val(); fmt.Sprint(got) != "[x x x]" || admin.DBSize(t.Context()).Val() != 3 {
 		t.Errorf("something outside changed: %v", got)
 	}
-	// All commands that the server has, one by one, but for those that anybody may send.
+	// Every command of the server, except those that every user may send.
 	commands, err := admin.Do(t.Context(), "command").Slice()
 	if err != nil {
 		t.Fatal(err)
@@ -340,7 +344,7 @@ func TestTheRuleOfReadmeKeepsFromAllElse(t *testing.T) {
 	}
 }
 
-// On a cluster, over TLS: with what README adds for one.
+// On a cluster with TLS, with the additions in the README for clusters.
 func TestTheRuleOfReadmeOnAClusterWithTLS(t *testing.T) {
 	nodes := redistest.ClusterTLS(t, 3)
 	rule := aclRule(t, "a cluster")
@@ -354,7 +358,7 @@ func TestTheRuleOfReadmeOnAClusterWithTLS(t *testing.T) {
 		}
 	}
 	if err := rdb.ForEachMaster(t.Context(), func(ctx context.Context, node *redis.Client) error {
-		return node.Do(ctx, "asking").Err() // what a slot on its way to another node needs
+		return node.Do(ctx, "asking").Err() // needed while a slot moves to another node
 	}); err != nil {
 		t.Error(err)
 	}
@@ -368,29 +372,29 @@ func TestTheRuleOfReadmeOnAClusterWithTLS(t *testing.T) {
 	}
 }
 
-// Who can't get a connection is told why, and that nothing was taken.
-func TestRefusedConnectionsSayWhy(t *testing.T) {
+// If a connection is refused, the error has the cause, and is not ErrOutcomeUnknown.
+func TestRefusedConnectionsHaveCauses(t *testing.T) {
 	secure := redistest.RealTLS(t)
 	closed := redistest.Real(t)
 	if err := closed.Client().ConfigSet(t.Context(), "requirepass", "hush").Err(); err != nil {
 		t.Fatal(err)
 	}
-	hasty := func(o *redis.Options) { o.MaxRetries, o.DialerRetries = -1, 1 }
+	noRetry := func(o *redis.Options) { o.MaxRetries, o.DialerRetries = -1, 1 }
 	var unknown *tls.CertificateVerificationError
 	for what, c := range map[string]struct {
 		rdb   *redis.Client
 		right func(error) bool
 	}{
 		"an unknown authority": {
-			secure.Client(hasty, func(o *redis.Options) { o.TLSConfig = &tls.Config{} }),
+			secure.Client(noRetry, func(o *redis.Options) { o.TLSConfig = &tls.Config{} }),
 			func(err error) bool { return errors.As(err, &unknown) },
 		},
 		"another host's certificate": {
-			secure.Client(hasty, func(o *redis.Options) { o.TLSConfig.ServerName = "redis.example.com" }),
+			secure.Client(noRetry, func(o *redis.Options) { o.TLSConfig.ServerName = "redis.example.com" }),
 			func(err error) bool { return errors.As(err, &unknown) },
 		},
 		"a wrong password": {
-			closed.Client(hasty, func(o *redis.Options) { o.Password = "hush1hush2" }),
+			closed.Client(noRetry, func(o *redis.Options) { o.Password = "hush1hush2" }),
 			func(err error) bool { return redis.HasErrorPrefix(err, "WRONGPASS") },
 		},
 	} {

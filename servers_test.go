@@ -16,15 +16,15 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// servers_test.go is about servers and protocols: that those are tested which COMPATIBILITY.md names, and that all that a
-// limiter sends works on each of them by each protocol.
+// servers_test.go tests that the servers and protocols in COMPATIBILITY.md are tested, and that every call of a limiter
+// works on each server with each protocol.
 
 func speaking(protocol int) func(*redis.Options) {
 	return func(o *redis.Options) { o.Protocol = protocol }
 }
 
-// TestServersThatAreClaimedAreTested holds the table of servers against those that Each runs tests on. With another
-// redis-server in PATH than the one claimed, its row alone can't be seen.
+// TestServersThatAreClaimedAreTested compares the table of servers with those on which Each runs tests. If the
+// redis-server in PATH has another version than the one in the table, only its row is not checked.
 func TestServersThatAreClaimedAreTested(t *testing.T) {
 	page, err := os.ReadFile("COMPATIBILITY.md")
 	if err != nil {
@@ -71,7 +71,7 @@ func TestServersThatAreClaimedAreTested(t *testing.T) {
 	}
 }
 
-// TestEveryCallByBothProtocols sends all that a limiter can send.
+// TestEveryCallByBothProtocols makes every call that a limiter can make.
 func TestEveryCallByBothProtocols(t *testing.T) {
 	for name, start := range map[string]func(testing.TB) *redistest.Server{"redis": redistest.Shared, "oldest": redistest.Oldest} {
 		for _, protocol := range []int{2, 3} {
@@ -82,7 +82,7 @@ func TestEveryCallByBothProtocols(t *testing.T) {
 	}
 }
 
-// everyCall tells a story in which each method is called once, by its way through Redis.
+// everyCall calls each method once on each of its paths through Redis.
 func everyCall(t *testing.T, rdb Redis) {
 	t.Helper()
 	ctx := t.Context()

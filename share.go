@@ -2,85 +2,88 @@ package rratelimiter
 
 import "time"
 
-// share.go knows who else uses a limiter, and how much of it this process may take when permits return. Who wakes, and
-// when, is waiter.go's.
+// The fair share of a process: which other clients use a limiter, and how much of it this process may take when permits
+// return. This file does not set timers.
 
-// A share is what one process may take of a limiter that it shares with Redisson, whose threads come late: they ask again
-// at a tick of a timer, up to 100 ms after permits returned, so a process that always wakes on time would take them all.
-// The rule has two halves:
+// A fairShare decides how much one process may take of a limiter that it shares with Redisson. Redisson's threads ask
+// again at a tick of a timer, up to 100 ms after permits returned, so a process that always wakes on time would take
+// them all. There are two rules:
 //
-// Where records of Redisson are on the limiter, each process has a part of it: what is in use, by the number of those who
-// share it. Up to its part it takes permits as they return, and the rest a pause later, so that others have the first
-// call on that. One permit more or less is for whoever had less before.
+// While records of Redisson are on the limiter, each process has a quota: the permits in use, divided by the number of
+// clients that share the limiter, where all of Redisson counts as one. A process takes permits up to its quota as they
+// return. It takes the rest a head start later, so that others have the first call on them. The quota is rounded down
+// for a process that holds more than it, otherwise up.
 //
-// Where no such record is, threads of Redisson may still be waiting: who never gets a permit leaves no record. So where
-// Redisson uses limiters on the server, a process leaves a few of its permits for a pause, once in a period. Whoever takes
-// one of them is known by its record, and then the first half holds. Periods go by the clock, so that all Go processes
-// leave something at the same time, and none takes what another left.
+// While there is no such record, threads of Redisson may still wait: one that never gets a permit leaves no record. So
+// if Redisson uses limiters on the server, a process leaves a few of its permits free for a head start, once in a
+// period. A client that takes one is then known by its record, and the first rule applies. Periods follow the clock, so
+// that all Go processes leave permits at the same time, and none takes what another one left.
 //
-// Without Redisson on the server nobody is ever late.
-type share struct {
-	own    []grantedAt // live, in order
-	sum    int64       // of own
-	others map[uint32]int64
-	java   int64 // when a record was last seen that is no Go client's, in ms; 0: never
+// Without Redisson on the server no process is delayed. A fairShare is not safe for concurrent use.
+type fairShare struct {
+	own    []grantedAt      // live grants of this process, in order
+	sum    int64            // their permits
+	others map[uint32]int64 // tags of other Go clients, with the time (µs) when a record was last seen
+	java   int64            // when a record was last seen that is not a Go client's, µs; 0: never
 
-	redisson bool // uses limiters on this server, perhaps this one
+	redisson bool // Redisson uses limiters on this server, perhaps this one
 
-	part     int64         // of the permits, after the last refusal: what this process may hold
-	strictly bool          // not even its last caller may go beyond that
-	period   int64         // the one in which permits were last left for somebody unknown
-	from     time.Time     // when that began,
-	until    time.Time     // and ended
+	quota    int64         // permits that this process may hold, as of the last refusal
+	strict   bool          // not even its last caller may exceed the quota
+	period   int64         // number of the period in which permits were last left by the second rule
+	from     time.Time     // start of that head start
+	until    time.Time     // its end
 	interval time.Duration // of the limiter
-	offset   time.Duration // of the client's clock to that which dates the grants
+	offset   time.Duration // the client's clock minus the clock that dates the grants
 }
 
+// A grantedAt is n permits that were granted at a time (µs).
 type grantedAt struct{ at, n int64 }
 
-// pause is for how long others have the first call on permits: a tick of Redisson's timers, which are late themselves on a
-// busy machine, and the way to Redis. Permits that nobody wants are lost for so long, so where many are left it is no more
-// than a quarter of the interval.
-const pause = 150 * time.Millisecond
+// headStart is how long others have the first call on permits: a tick of Redisson's timers, which are late on a busy
+// machine, and a round trip to Redis. Permits that no client takes are lost for that time, so after the first rule it
+// is at most a quarter of the interval.
+const headStart = 150 * time.Millisecond
 
-// granted notes permits that this process got at a time in ms. What lies close together counts as one grant, so that
-// these are few on limiters with long intervals, too: it counts as returned a little early.
-func (s *share) granted(now int64, interval time.Duration, n int64) {
-	edge := now - interval.Milliseconds()
-	dead := 0
-	for dead < len(s.own) && s.own[dead].at <= edge {
-		s.sum -= s.own[dead].n
-		dead++
+// granted adds n permits that this process got at now (µs), and drops grants that have returned. A grant within 1/1024
+// of the interval after the last one is joined to that, so that few are kept on limiters with long intervals, too. Its
+// permits count as returned a little early.
+func (s *fairShare) granted(now int64, interval time.Duration, n int64) {
+	cutoff := now - interval.Microseconds()
+	expired := 0
+	for expired < len(s.own) && s.own[expired].at <= cutoff {
+		s.sum -= s.own[expired].n
+		expired++
 	}
-	s.own = s.own[dead:]
+	s.own = s.own[expired:]
 	if n == 0 {
 		return
 	}
 	s.sum += n
 	const notes = 1024
-	if last := len(s.own) - 1; last >= 0 && now-s.own[last].at <= interval.Milliseconds()/notes {
+	if last := len(s.own) - 1; last >= 0 && now-s.own[last].at <= interval.Microseconds()/notes {
 		s.own[last].n += n
 	} else {
 		s.own = append(s.own, grantedAt{now, n})
 	}
 }
 
-// noOrigin is what a refusal tells where no record lived before it.
+// noOrigin is the origin in a refusal if there is no live record.
 const noOrigin = -2
 
-// memory is for how long a client that was seen counts as one that shares the limiter.
-func memory(interval time.Duration) int64 { return 10*interval.Milliseconds() + 1000 }
+// memory returns for how long (µs) a client counts as sharing the limiter after it was seen.
+func memory(interval time.Duration) int64 { return 10*interval.Microseconds() + 1_000_000 }
 
-// saw notes whose records a refusal met.
-func (s *share) saw(self *identity, g grants) {
-	const most = 64 // others that are told apart
+// saw notes which clients have live records, according to a refusal.
+func (s *fairShare) saw(self *identity, g acquireReply) {
+	const most = 64 // other Go clients that are told apart
 	now := g.now
 	for tag, at := range s.others {
 		if now-at > memory(g.interval) {
 			delete(s.others, tag)
 		}
 	}
-	if g.notes&noteOther != 0 {
+	if g.notes&noteForeignWriter != 0 {
 		s.java = now
 	}
 	switch k, tag := self.kindOf(g.origin); {
@@ -95,54 +98,54 @@ func (s *share) saw(self *identity, g grants) {
 	}
 }
 
-// divide finds out, when n permits were refused to the first in line, how much this process may hold when these return,
-// after a wait. That counts until the time that it answers: so long others have the first call on the rest. It is zero if
-// there are no others.
-func (s *share) divide(g grants, asked time.Time, wait time.Duration, n int64) time.Time {
-	s.interval, s.offset = g.interval, asked.Sub(time.UnixMilli(g.now))
+// divide computes the quota when n permits were refused to the first waiting caller, for the moment when they return:
+// wait after asked. It returns the end of the head start, until which the quota holds; the zero time if there is none.
+func (s *fairShare) divide(g acquireReply, asked time.Time, wait time.Duration, n int64) time.Time {
+	s.interval, s.offset = g.interval, asked.Sub(time.UnixMicro(g.now))
 	s.granted(g.now, g.interval, 0)
 	used, sharers := g.rate-g.free, int64(len(s.others)+2)
 	free := asked.Add(wait)
 	switch {
 	case s.java != 0 && g.now-s.java <= memory(g.interval):
-		s.part = used / sharers
-		if s.strictly = s.sum > s.part; !s.strictly {
-			s.part = (used + sharers - 1) / sharers
+		s.quota = used / sharers
+		if s.strict = s.sum > s.quota; !s.strict {
+			s.quota = (used + sharers - 1) / sharers
 		}
-		return free.Add(min(pause, g.interval/4))
+		return free.Add(min(headStart, g.interval/4))
 	case s.redisson:
 		return s.leave(g, free, n)
 	}
 	return time.Time{}
 }
 
-// leave is divide where Redisson is on the server, but not known on this limiter. In every second period it leaves a
-// fiftieth of what it holds, in every fourth twice as much, in every eighth four times, and so on up to all: so who waits
-// for many permits has a chance, too. It leaves nothing where its own first caller takes more than that at a time. Where
-// nobody comes all this costs less than three permits of a hundred.
-func (s *share) leave(g grants, free time.Time, n int64) time.Time {
+// leave is divide if Redisson is on the server, but not known to use this limiter. In every second period it leaves a
+// fiftieth of the permits that this process holds, at least one; in every fourth twice as many, in every eighth four
+// times, and so on up to all. So a thread that waits for many permits has a chance, too. It leaves nothing if the first
+// caller of this process takes more than that at once. If no client takes what is left, all this costs less than 3 % of
+// the permits.
+func (s *fairShare) leave(g acquireReply, free time.Time, n int64) time.Time {
 	if !free.Before(s.from) && free.Before(s.until) {
-		return s.until // decided before: what returns at a time returns bit by bit, with refusals between
+		return s.until // decided before: permits return bit by bit, with refusals between
 	}
 	every := max(g.interval, time.Second, 20*time.Second/time.Duration(max(g.rate, 1)))
 	period := free.Add(-s.offset).UnixMilli() / every.Milliseconds()
 	if period == s.period {
 		return time.Time{}
 	}
-	s.period, s.from, s.until = period, free, free.Add(pause)
+	s.period, s.from, s.until = period, free, free.Add(headStart)
 	left := min(s.sum, max(1, s.sum/50)*min(64, period&-period))
-	s.part, s.strictly = s.sum-left, left >= n
+	s.quota, s.strict = s.sum-left, left >= n
 	return s.until
 }
 
-// room tells how many permits this process may take at a time, beside the n of the first caller in line, before it has more
-// than its part; below 0 for none at all. A process that had no more than its part before may go beyond it with its last
-// caller: else nobody ever got more permits at a time than a part has.
-func (s *share) room(at time.Time, n int64) int64 {
-	if !s.strictly {
+// room returns how many permits this process may take at a time, in addition to the n of its first caller, before it
+// exceeds its quota; below 0, not even those. A process that was within its quota before may exceed it with its last
+// caller; otherwise no caller would ever get more permits at once than the quota.
+func (s *fairShare) room(at time.Time, n int64) int64 {
+	if !s.strict {
 		n = 1
 	}
-	room := s.part - n
+	room := s.quota - n
 	for _, own := range s.own {
 		if s.returnsAt(own).After(at) {
 			room -= own.n
@@ -151,9 +154,9 @@ func (s *share) room(at time.Time, n int64) int64 {
 	return room
 }
 
-// ready tells from when on there is room for a caller who wants n permits: from a time on, or when enough of this process's
-// grants have returned, or at the latest when others have had their time.
-func (s *share) ready(from, until time.Time, n int64) time.Time {
+// ready returns from when on there is room for a caller that wants n permits: from itself, or when enough grants of
+// this process have returned, but until at the latest, when the head start ends.
+func (s *fairShare) ready(from, until time.Time, n int64) time.Time {
 	room := s.room(from, n)
 	for _, own := range s.own {
 		if returns := s.returnsAt(own); room < 0 && returns.After(from) {
@@ -166,9 +169,10 @@ func (s *share) ready(from, until time.Time, n int64) time.Time {
 	return from
 }
 
-// together tells when to ask for permits that return at a time, where many wait: with the last of this process's grants that
-// return right after it. Then they are one grant from then on, and take one call.
-func (s *share) together(free time.Time) time.Time {
+// together returns when to ask for permits that return at free if several callers wait: with the last of this process's
+// grants that return within 2 ms, or a 500th of the interval if that is less. From then on they are one grant, and take
+// one call.
+func (s *fairShare) together(free time.Time) time.Time {
 	within := free.Add(min(2*time.Millisecond, s.interval/500))
 	for _, own := range s.own {
 		if at := s.returnsAt(own); at.After(free) && !at.After(within) {
@@ -178,6 +182,6 @@ func (s *share) together(free time.Time) time.Time {
 	return free
 }
 
-func (s *share) returnsAt(own grantedAt) time.Time {
-	return time.UnixMilli(own.at).Add(s.interval + s.offset)
+func (s *fairShare) returnsAt(own grantedAt) time.Time {
+	return time.UnixMicro(own.at).Add(s.interval + s.offset)
 }

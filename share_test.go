@@ -11,8 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// askRedisson behaves to others as Redisson does: it answers 0 where it grants, and else the ms until the oldest record
-// leaves, and three more. KEYS: value, permits; ARGV: now, interval (ms), permits, record.
+// askRedisson behaves like Redisson's tryAcquire: it returns 0 if it grants, else the ms until the oldest record
+// expires, plus three. KEYS: value, permits; ARGV: now, interval (ms), permits, record.
 var askRedisson = redis.NewScript(`
 local now, interval, wanted = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now - interval)) do
@@ -26,21 +26,21 @@ if tonumber(redis.call('GET', KEYS[1])) >= wanted then
 end
 return tonumber(redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]) + interval - now + 3`)
 
-// A meeting is threads of Redisson that come to a limiter of which Go processes take every permit.
+// A meeting starts Redisson threads on a limiter of which Go processes take every permit.
 type meeting struct {
 	rate    Rate
 	gos     int           // processes, each with four callers
 	threads int           // of Redisson
-	n       int64         // permits that each thread wants at a time
+	n       int64         // permits per request of a thread
 	tick    time.Duration // of their timer
 	phase   time.Duration // of the ticks
-	late    time.Duration // how much later than a tick they may be
+	late    time.Duration // largest delay after a tick
 	known   bool          // Redisson used the server before
-	seed    uint64        // of when it all happens, and what is late
+	seed    uint64        // random seed of all start times and delays
 }
 
-// run lets Go processes take all for a while, and then both sides. It answers what part of what the rate allows each got
-// of the latter time.
+// run first runs only the Go processes, then both sides for the given time. It returns the fraction of the rate that
+// each side got in that time.
 func (m meeting) run(t *testing.T, both time.Duration) (java, gos float64) {
 	t.Helper()
 	inBubble(t, func(t *testing.T, b *bubble) {
@@ -48,14 +48,14 @@ func (m meeting) run(t *testing.T, both time.Duration) (java, gos float64) {
 		time.Sleep(time.Duration(random.Int64N(int64(time.Hour))))
 		join := time.Now().Add(3 * max(time.Second, m.rate.Interval))
 		end := join.Add(both)
-		var mu sync.Mutex // holds what follows, and random
+		var mu sync.Mutex // guards the variables below and random
 		var byGo, byJava int64
 		upTo := func(d time.Duration) time.Duration {
 			mu.Lock()
 			defer mu.Unlock()
 			return time.Duration(random.Int64N(int64(d) + 1))
 		}
-		way := func() time.Duration { return 50*time.Microsecond + upTo(100*time.Microsecond) } // to the server, or back
+		way := func() time.Duration { return 50*time.Microsecond + upTo(100*time.Microsecond) } // travel time to the server, and back
 		count := func(sum *int64, n int64) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -122,8 +122,8 @@ func (m meeting) run(t *testing.T, both time.Duration) (java, gos float64) {
 	return java, gos
 }
 
-// Whatever the phase of its ticks, Redisson has its part of a limiter that was saturated when it came, and soon.
-func TestRedissonHasItsPartAtAnyPhase(t *testing.T) {
+// Whatever the phase of its timer ticks, Redisson soon gets its share of a limiter that was saturated when it came.
+func TestRedissonGetsPermitsAtAnyPhase(t *testing.T) {
 	useScript(t, askRedisson.Hash())
 	for phase := range 100 {
 		t.Run(fmt.Sprint(phase), func(t *testing.T) {
@@ -138,8 +138,8 @@ func TestRedissonHasItsPartAtAnyPhase(t *testing.T) {
 	}
 }
 
-// And whatever the limiter is like, and the machine. The least is about half of what is Redisson's in the long run.
-func TestRedissonHasItsPart(t *testing.T) {
+// Redisson gets its share on any limiter and machine. The least accepted is about half of its share in the long run.
+func TestRedissonGetsPermits(t *testing.T) {
 	useScript(t, askRedisson.Hash())
 	const busy = 40 * ms
 	for name, c := range map[string]struct {
@@ -173,8 +173,8 @@ func TestRedissonHasItsPart(t *testing.T) {
 	}
 }
 
-// What is left for somebody who does not come costs little.
-func TestNobodyComes(t *testing.T) {
+// Permits that are left for a Redisson client that does not come cost little.
+func TestLeavingPermitsCostsLittle(t *testing.T) {
 	useScript(t, askRedisson.Hash())
 	for _, rate := range []Rate{PerSecond(1), PerSecond(7), PerSecond(20), {Permits: 5, Interval: 100 * ms}, PerMinute(60)} {
 		t.Run(fmt.Sprint(rate), func(t *testing.T) {
@@ -187,7 +187,7 @@ func TestNobodyComes(t *testing.T) {
 	}
 }
 
-// useScript lets a script of a test pass for Redisson's, by its hash: a server that knows it is one that Redisson uses.
+// useScript makes the hash of a test's script count as Redisson's: a server that has it counts as used by Redisson.
 func useScript(t *testing.T, sha string) {
 	t.Helper()
 	old := redissonScripts
@@ -195,8 +195,8 @@ func useScript(t *testing.T, sha string) {
 	t.Cleanup(func() { redissonScripts = old })
 }
 
-// Where Redisson uses limiters, a queue that gets everything leaves a few permits for a moment in each period, for one that
-// may wait for them; it is on time else.
+// If Redisson uses limiters on the server, a queue that gets all permits leaves a few for a moment in each period, for
+// a client that may wait for them. At other times it asks on time.
 func TestQueueThatGetsAllLeavesSomethingForRedisson(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
@@ -212,7 +212,7 @@ func TestQueueThatGetsAllLeavesSomethingForRedisson(t *testing.T) {
 			switch i {
 			case 198, 199:
 				at += 150 * ms
-			case 294, 295, 296, 297, 298, 299: // twice as many are left, and two return so late themselves
+			case 294, 295, 296, 297, 298, 299: // twice as many are left, and two of them return late
 				at += 150 * ms
 			}
 			b.granted(fmt.Sprint("caller ", i), c, at)
@@ -220,7 +220,7 @@ func TestQueueThatGetsAllLeavesSomethingForRedisson(t *testing.T) {
 	})
 }
 
-// Of a limiter of few permits it leaves all, less often: of one with a permit a second, that one every 20 seconds.
+// On a limiter with few permits it leaves all of them, less often: with one permit a second, that one every 20 seconds.
 func TestQueueOfFewLeavesAllForRedisson(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
@@ -244,43 +244,43 @@ func TestQueueOfFewLeavesAllForRedisson(t *testing.T) {
 	})
 }
 
-// What is left differs from period to period, and is decided once in each: refusals between change nothing.
+// The number of permits left differs between periods and is decided once in each: refusals in between change nothing.
 func TestShareLeavesInPeriods(t *testing.T) {
-	s := share{redisson: true}
+	s := fairShare{redisson: true}
 	const interval = time.Second
 	for period, left := range []int64{1: 2, 2: 4, 3: 2, 4: 8, 5: 2, 6: 4, 7: 2, 8: 16, 64: 100} {
 		if left == 0 {
 			continue
 		}
 		asked := time.UnixMilli(int64(period)*1000 - 200)
-		g := grants{now: asked.UnixMilli(), rate: 100, interval: interval}
+		g := acquireReply{now: asked.UnixMicro(), rate: 100, interval: interval}
 		s.granted(g.now, interval, 100)
 		until := s.divide(g, asked, 300*ms, 1)
-		if want := asked.Add(300*ms + pause); !until.Equal(want) || s.part != 100-left {
-			t.Errorf("period %d: %d permits until %v, expected %d until %v", period, s.part, until, 100-left, want)
+		if want := asked.Add(300*ms + headStart); !until.Equal(want) || s.quota != 100-left {
+			t.Errorf("period %d: %d permits until %v, expected %d until %v", period, s.quota, until, 100-left, want)
 		}
 		if s.room(asked.Add(300*ms), 1) >= 0 {
 			t.Errorf("period %d: there is room while all its permits are live", period)
 		}
-		again := grants{now: asked.UnixMilli() + 320, rate: 100, interval: interval}
-		if later := s.divide(again, asked.Add(320*ms), 10*ms, 1); !later.Equal(until) || s.part != 100-left {
-			t.Errorf("period %d, refused again: %d permits until %v, expected as before", period, s.part, later)
+		again := acquireReply{now: asked.UnixMicro() + 320_000, rate: 100, interval: interval}
+		if later := s.divide(again, asked.Add(320*ms), 10*ms, 1); !later.Equal(until) || s.quota != 100-left {
+			t.Errorf("period %d, refused again: %d permits until %v, expected as before", period, s.quota, later)
 		}
 		if later := s.divide(again, asked.Add(320*ms), 500*ms, 1); !later.IsZero() {
 			t.Errorf("period %d, after the pause: something is left until %v", period, later)
 		}
-		s.granted(g.now+1000, interval, 0) // all return
+		s.granted(g.now+1_000_000, interval, 0) // all return
 	}
 }
 
-// Callers who take much at a time are not held up for the sake of less than that.
+// Callers that take many permits at a time are not delayed for fewer permits than that.
 func TestShareLeavesNoLessThanACallerTakes(t *testing.T) {
 	const n = 30
-	for period, callers := range map[int64]int{1: 4, 8: 3, 16: 2, 64: 0} { // four would take more than there is
-		s := share{redisson: true}
+	for period, callers := range map[int64]int{1: 4, 8: 3, 16: 2, 64: 0} { // four would take more than the rate
+		s := fairShare{redisson: true}
 		asked := time.UnixMilli(period*1000 - 200)
-		g := grants{now: asked.UnixMilli(), rate: 100, interval: time.Second}
-		s.granted(g.now-700, g.interval, 100)
+		g := acquireReply{now: asked.UnixMicro(), rate: 100, interval: time.Second}
+		s.granted(g.now-700_000, g.interval, 100)
 		s.divide(g, asked, 300*ms, n)
 		got := 0
 		for room := s.room(asked.Add(300*ms), n); room >= 0; room -= n {
@@ -292,19 +292,19 @@ func TestShareLeavesNoLessThanACallerTakes(t *testing.T) {
 	}
 }
 
-// Where the permits of a limiter can't be divided, they are whoever's who had fewer.
+// A permit that cannot be divided goes to the process that had fewer.
 func TestShareOfOnePermit(t *testing.T) {
-	const now = 1_000_000
-	g := grants{now: now, rate: 1, interval: time.Second, notes: noteOther}
+	const now = 1_000_000_000
+	g := acquireReply{now: now, rate: 1, interval: time.Second, notes: noteForeignWriter}
 	for _, own := range []int64{0, 1} {
-		var s share
-		s.granted(now-500, time.Second, own)
+		var s fairShare
+		s.granted(now-500_000, time.Second, own)
 		s.saw(newIdentity("self"), g)
-		until := s.divide(g, time.UnixMilli(now), 500*ms, 1)
-		free := time.UnixMilli(now + 500)
+		until := s.divide(g, time.UnixMicro(now), 500*ms, 1)
+		free := time.UnixMicro(now + 500_000)
 		want := free
 		if own == 1 {
-			want = free.Add(pause)
+			want = free.Add(headStart)
 		}
 		if at := s.ready(free, until, 1); !at.Equal(want) {
 			t.Errorf("it held %d: ready after %v, expected %v", own, at.Sub(free), want.Sub(free))
@@ -312,7 +312,8 @@ func TestShareOfOnePermit(t *testing.T) {
 	}
 }
 
-// The numbers of the share rule: a Redisson client was seen lately, and a process holds its part of all in use, or more.
+// The numbers of the fair-share rule: a Redisson client was seen recently, and a process holds its share of the permits
+// in use, or more.
 func TestShareRule(t *testing.T) {
 	self, others := newIdentity("self"), []*identity{newIdentity("a"), newIdentity("b")}
 	id := func(i *identity) (origin int64) {
@@ -321,14 +322,14 @@ func TestShareRule(t *testing.T) {
 		}
 		return origin
 	}
-	const java, now = 0x1234567890, 1_000_000
+	const java, now = 0x1234567890, 1_000_000_000
 	for _, c := range []struct {
 		name     string
 		interval time.Duration
 		own      int64           // of 100 in use
-		seen     map[int64]int64 // origin: ms ago
+		seen     map[int64]int64 // ms since a record of this origin was seen
 		pause    time.Duration
-		held     bool // may take nothing more meanwhile
+		held     bool // may take no more permits until then
 	}{
 		{"alone", time.Second, 100, nil, 0, false},
 		{"alone, as its own records show", time.Second, 100, map[int64]int64{id(self): 0}, 0, false},
@@ -348,16 +349,16 @@ func TestShareRule(t *testing.T) {
 		{"a short interval", 100 * ms, 51, map[int64]int64{java: 0}, 25 * ms, true},
 		{"a short interval, long ago", 100 * ms, 51, map[int64]int64{java: 2001}, 0, false},
 	} {
-		var s share
+		var s fairShare
 		for origin, ago := range c.seen {
-			s.saw(self, grants{origin: origin, now: now - ago, interval: c.interval})
+			s.saw(self, acquireReply{origin: origin, now: now - 1000*ago, interval: c.interval})
 		}
-		s.saw(self, grants{origin: id(self), now: now, interval: c.interval}) // what was seen long ago is forgotten now
-		s.granted(now-c.interval.Milliseconds(), c.interval, 1000)            // expired
-		s.granted(now-1, c.interval, c.own-1)
+		s.saw(self, acquireReply{origin: id(self), now: now, interval: c.interval}) // clients seen long ago are forgotten now
+		s.granted(now-c.interval.Microseconds(), c.interval, 1000)                  // expired
+		s.granted(now-1000, c.interval, c.own-1)
 		s.granted(now, c.interval, 1)
-		g := grants{now: now, rate: 120, free: 20, interval: c.interval}
-		asked := time.UnixMilli(now)
+		g := acquireReply{now: now, rate: 120, free: 20, interval: c.interval}
+		asked := time.UnixMicro(now)
 		pause := time.Duration(0)
 		if until := s.divide(g, asked, 70*ms, 1); !until.IsZero() {
 			pause = until.Sub(asked) - 70*ms
@@ -368,11 +369,11 @@ func TestShareRule(t *testing.T) {
 	}
 }
 
-// What a share remembers of a process's own grants is little, however many they are.
+// A fair share keeps little memory of a process's own grants, however many there are.
 func TestShareIsSmall(t *testing.T) {
-	var s share
+	var s fairShare
 	for i := range int64(2 * 3600 * 10) {
-		if s.granted(100*i, time.Hour, 1); len(s.own) > 1030 {
+		if s.granted(100_000*i, time.Hour, 1); len(s.own) > 1030 {
 			t.Fatalf("%d notes at %d", len(s.own), 100*i)
 		}
 	}
@@ -381,14 +382,14 @@ func TestShareIsSmall(t *testing.T) {
 	}
 }
 
-// Beside a client of Redisson, this process wakes a little later while it has more than its share.
+// Beside a Redisson client, this process wakes a little later while it has more than its share.
 func TestQueueYieldsToRedisson(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		id    []byte        // of the oldest record
 		other uint32        // its permits, of 100
 		rest  time.Duration // when this process takes the rest
-		at    time.Duration // when it takes what the other one had
+		at    time.Duration // when it takes the permits of the other client
 	}{
 		{"Redisson has less than half", []byte{1, 2, 3, 4, 5, 6, 7, 8}, 30, 200 * ms, 1150 * ms},
 		{"and all else returns meanwhile", []byte{1, 2, 3, 4, 5, 6, 7, 8}, 30, 45 * ms, 1045 * ms},
@@ -396,7 +397,7 @@ func TestQueueYieldsToRedisson(t *testing.T) {
 		{"another Go client has less than half", []byte("Goxyz678"), 30, 200 * ms, 1000 * ms},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			for range 20 { // sleeps have jitter, this one must not
+			for range 20 { // polls have jitter; this wait must have none
 				inBubble(t, func(t *testing.T, b *bubble) {
 					p := b.process()
 					l := p.RateLimiter("l")
@@ -413,17 +414,18 @@ func TestQueueYieldsToRedisson(t *testing.T) {
 						t.Fatal(err)
 					}
 					b.sleepTo(c.rest)
-					b.granted("who takes the rest", b.acquire(l, 100-int64(c.other)), c.rest)
+					b.granted("the caller that takes the rest", b.acquire(l, 100-int64(c.other)), c.rest)
 					waiter := b.acquire(l, int64(c.other))
 					b.sleepTo(3 * time.Second)
-					b.granted("who waits", waiter, c.at)
+					b.granted("the caller that waits", waiter, c.at)
 				})
 			}
 		})
 	}
 }
 
-// What this process was granted within two ms is one grant from the next interval on, so that many who wait cost few calls.
+// Grants to this process within two ms become one grant in the next interval, so that many waiting callers cost few
+// calls.
 func TestGrantsThatReturnTogetherBecomeOne(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
@@ -438,7 +440,7 @@ func TestGrantsThatReturnTogetherBecomeOne(t *testing.T) {
 		}
 		p.asks("three intervals", 3, func() { b.sleepTo(4 * time.Second) })
 		for i, c := range waiting {
-			b.granted("who waited", c, time.Duration(1+i/6)*time.Second+2*ms)
+			b.granted("the caller that waited", c, time.Duration(1+i/6)*time.Second+2*ms)
 		}
 	})
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// suite_test.go tests the behaviours that Redisson's own suite has a test case for. Each test names the one that it is
-// about; how it tests is our own.
+// suite_test.go tests the behaviours for which Redisson's own test suite has a test case. Each test names that test
+// case; the implementation is independent.
 
-// onServers runs a test on all servers, with a limiter whose clock the test drives.
+// onServers runs a test on all servers, with a limiter whose clock the test controls.
 func onServers(t *testing.T, test func(t *testing.T, l *Limiter, clock *handClock)) {
 	t.Helper()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -54,12 +54,12 @@ func TestSuiteKeepAliveTime(t *testing.T) {
 			mustTrySet(t, l, rate, true)
 			mustBe(t, l, rate)
 			used := time.Now()
-			for start := used; time.Since(start) < 2*rate.KeepAlive; time.Sleep(50 * ms) { // each use lets it live on
+			for start := used; time.Since(start) < 2*rate.KeepAlive; time.Sleep(50 * ms) { // each use extends its TTL
 				if _, err := l.TryAcquire(t.Context(), 1); err != nil {
 					if time.Since(used) < rate.KeepAlive-50*ms {
 						t.Fatalf("%v after its last use: %v", time.Since(used), err)
 					}
-					mustTrySet(t, l, rate, true) // the machine stood still: once more
+					mustTrySet(t, l, rate, true) // the machine stood still: try again
 					start = time.Now()
 				}
 				used = time.Now()
@@ -78,7 +78,7 @@ func TestSuiteKeepAliveTime(t *testing.T) {
 	}
 }
 
-// testExpire: all keys go when the time is over.
+// testExpire: all keys are removed when the TTL ends.
 func TestSuiteExpire(t *testing.T) {
 	for _, rateType := range []RateType{Overall, PerClient} {
 		redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -103,7 +103,7 @@ func TestSuiteExpire(t *testing.T) {
 	}
 }
 
-// testExpire2: what is made after the life time was set gets it, too, and later uses do not end it.
+// testExpire2: keys that are created after the TTL was set get it, too, and later uses do not remove it.
 func TestSuiteExpire2(t *testing.T) {
 	for _, rateType := range []RateType{Overall, PerClient} {
 		redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -137,7 +137,8 @@ func TestSuiteExpire2(t *testing.T) {
 	}
 }
 
-// testRateValue: however it is used, never more than the rate is free, and all of it is after an interval.
+// testRateValue: however the limiter is used, no more permits than the rate are ever free, and all of them are after an
+// interval.
 func TestSuiteRateValue(t *testing.T) {
 	onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
 		mustTrySet(t, l, Rate{Permits: 10, Interval: time.Second}, true)
@@ -155,7 +156,7 @@ func TestSuiteRateValue(t *testing.T) {
 	})
 }
 
-// testAcquisitionInterval: what is acquired at different times comes back at different times.
+// testAcquisitionInterval: permits acquired at different times return at different times.
 func TestSuiteAcquisitionInterval(t *testing.T) {
 	onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
 		mustTrySet(t, l, Rate{Permits: 5, Interval: 5 * time.Second}, true)
@@ -207,7 +208,7 @@ func TestSuiteAvailablePermits(t *testing.T) {
 	})
 }
 
-// testUpdateRateConfig: a rate that is set again starts afresh.
+// testUpdateRateConfig: setting the rate again resets the state.
 func TestSuiteUpdateRateConfig(t *testing.T) {
 	onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
 		mustSet(t, l, Rate{Permits: 1, Interval: 5 * time.Second})
@@ -242,7 +243,7 @@ func TestSuitePermitsExceeding(t *testing.T) {
 	})
 }
 
-// testZeroTimeout: no time to wait is one try.
+// testZeroTimeout: with a timeout of zero there is one try.
 func TestSuiteZeroTimeout(t *testing.T) {
 	onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
 		mustTrySet(t, l, Rate{Permits: 5, Interval: time.Second}, true)
@@ -272,7 +273,7 @@ func TestSuiteTryAcquire(t *testing.T) {
 	})
 }
 
-// testAcquire: it waits until an interval has passed since what is in its way was granted.
+// testAcquire: it waits until an interval has passed since the grants whose permits it needs.
 func TestSuiteAcquire(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		const interval = 250 * ms
@@ -317,7 +318,8 @@ func TestSuiteRemove(t *testing.T) {
 	})
 }
 
-// crowd lets callers acquire one permit at a time, each of clients by its own, until a number is granted.
+// crowd makes callers, each with one of several clients, acquire one permit at a time until the given number is
+// granted.
 func crowd(t *testing.T, s *redistest.Server, r Rate, clients, callers, permits int) {
 	t.Helper()
 	var mu sync.Mutex
@@ -391,13 +393,13 @@ func TestSuiteChangeRate(t *testing.T) {
 	})
 }
 
-// testSetStateArgs*: setting a rate with its arguments: a keep-alive, and what becomes of the state.
+// testSetStateArgs*: setting a rate with a keep-alive, and with or without keeping the state.
 func TestSuiteSetStateArgs(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		to         Rate
 		opts       []SetOption
-		free, next int64 // after 6 of 10 were used: at once, and half a second later, when 4 of these came back
+		free, next int64 // after 6 of 10 were used: at once, and half a second later, when 4 of these have returned
 	}{
 		{"state is forgotten", Rate{Permits: 20, Interval: time.Second}, nil, 20, 20},
 		{"state is kept", Rate{Permits: 20, Interval: time.Second}, []SetOption{KeepState()}, 14, 18},
@@ -434,7 +436,7 @@ func TestSuiteSetStateArgs(t *testing.T) {
 	}
 }
 
-// testUpdateRate*: updating sets a rate only where there is one.
+// testUpdateRate*: UpdateRate sets a rate only if there is one.
 func TestSuiteUpdateRate(t *testing.T) {
 	onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
 		to := Rate{Permits: 20, Interval: time.Second}
@@ -467,7 +469,7 @@ func TestSuiteUpdateRate(t *testing.T) {
 	})
 }
 
-// testRelease: permits come back before their time, at most what is used; not a second time, as Redisson's do.
+// testRelease: permits return early, at most those in use, and not a second time as with Redisson's release.
 func TestSuiteRelease(t *testing.T) {
 	onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
 		release := func(n, want int64) {
@@ -485,7 +487,7 @@ func TestSuiteRelease(t *testing.T) {
 		clock.advance(500 * ms)
 		mustTry(t, l, 6, true)
 		release(0, 0)
-		release(5, 5) // the 4 that are the oldest, and one of the others
+		release(5, 5) // the 4 oldest, and one of the others
 		mustAvail(t, l, 5)
 		clock.advance(500 * ms)
 		mustAvail(t, l, 5)

@@ -10,8 +10,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/hook"
 )
 
-// survey.go is what tools that look after many limiters need: a look that costs little, one that judges nothing, and the
-// removal of what clients left behind. It is no part of using a limiter.
+// survey.go is for tools that monitor and clean many limiters: a cheap read of the state, a read of the raw keys, and
+// the removal of keys that PerClient clients left behind.
 
 var (
 	collectScript = loadScript("collect")
@@ -19,9 +19,9 @@ var (
 	surveyScript  = loadScript("survey")
 )
 
-// Glance is State for a small price: it changes nothing and costs Redis next to nothing, however many records there are.
-// Of more than 2,000 live or expired ones, the free permits are taken as they are stored, and exact is false. Without a
-// rate the error is ErrNotInitialized.
+// Glance is a cheap State: it changes nothing and costs Redis almost nothing, however many records there are. If there
+// are more than 2,000 live or more than 2,000 expired records, it trusts the stored free permits, and exact is false.
+// Without a rate the error is ErrNotInitialized.
 func (l *Limiter) Glance(ctx context.Context) (s State, exact bool, err error) {
 	r, err := l.inspectBy(ctx, glanceScript, "")
 	if err != nil {
@@ -30,7 +30,7 @@ func (l *Limiter) Glance(ctx context.Context) (s State, exact bool, err error) {
 	return readState(r), r[12] == 0, nil
 }
 
-// survey runs survey.lua.
+// survey runs survey.lua (see hook.Survey).
 func (l *Limiter) survey(ctx context.Context, first, count int, own bool) (hook.Stored, error) {
 	s, err := l.stored(ctx, first, count, own)
 	return s, wrap("survey", l.name, err)
@@ -44,9 +44,9 @@ func (l *Limiter) stored(ctx context.Context, first, count int, own bool) (s hoo
 	if own {
 		flags = "o"
 	}
-	reply, err := within(ctx, l.client, func(ctx context.Context) ([]any, error) {
+	reply, err := within(ctx, l, func(ctx context.Context) ([]any, error) {
 		var cmd *redis.SliceCmd
-		err := l.client.attempt(ctx, new(trail), surveyScript, l.keys(), []any{first, count, flags}, func(all []any) redis.Cmder {
+		err := l.client.attempt(ctx, new(attempts), surveyScript, l.keys(), []any{first, count, flags}, func(all []any) redis.Cmder {
 			cmd = redis.NewSliceCmd(ctx, all...)
 			return cmd
 		})
@@ -96,7 +96,7 @@ func (l *Limiter) stored(ctx context.Context, first, count int, own bool) (s hoo
 	return s, nil
 }
 
-// collect runs collect.lua.
+// collect runs collect.lua (see hook.Collect).
 func (l *Limiter) collect(ctx context.Context, idle time.Duration, dry bool) (hook.Collected, error) {
 	const operation = "collect the keys of a client of"
 	if l.err != nil {
@@ -106,8 +106,8 @@ func (l *Limiter) collect(ctx context.Context, idle time.Duration, dry bool) (ho
 	if dry {
 		flags = "d"
 	}
-	sent := new(trail)
-	reply, err := within(ctx, l.client, func(ctx context.Context) ([]int64, error) {
+	sent := new(attempts)
+	reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
 		return l.client.run(ctx, sent, collectScript, dry, l.keys(), l.now(), idle.Milliseconds(), flags)
 	})
 	if !dry {

@@ -29,7 +29,7 @@ func TestGlanceSeesWhatStateSees(t *testing.T) {
 	})
 }
 
-// A glance of many records reads few of them, and still knows what is free: it believes what is stored.
+// A glance at many records reads few of them and still returns the free permits: it trusts the stored value.
 func TestGlanceOfManyRecords(t *testing.T) {
 	s := redistest.Shared(t)
 	r := newRig(t, s)
@@ -103,7 +103,7 @@ func TestSurveyReadsWhatIsStored(t *testing.T) {
 	})
 }
 
-func TestCollectRemovesOnlyWhatSaysThatAllIsFree(t *testing.T) {
+func TestCollectRemovesOnlyUnusedKeys(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
 		r.wipe()
@@ -132,6 +132,25 @@ func TestCollectRemovesOnlyWhatSaysThatAllIsFree(t *testing.T) {
 		collect(false, hook.Removed)
 		if r.rdb.Exists(t.Context(), pair...).Val() != 0 || r.rdb.Exists(t.Context(), "rl").Val() != 1 {
 			t.Error("the wrong keys were removed")
+		}
+	})
+}
+
+func TestCollectLeavesKeysOfAnotherProgram(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, at := range []int{keyClientValue, keyClientPermits} {
+			r := newRig(t, s)
+			r.wipe()
+			l := r.limiter("rl")
+			r.setRate(l, Rate{Type: PerClient, Permits: 10, Interval: time.Minute})
+			r.must(r.rdb.RPush(t.Context(), l.keyNames[at], "mine").Err())
+			before := r.dump()
+			for _, dry := range []bool{true, false} {
+				if got, err := l.collect(t.Context(), time.Hour, dry); err != nil || got != hook.Foreign {
+					t.Errorf("with a list in %s: %v, %v", l.keyNames[at], got, err)
+				}
+			}
+			r.unchanged(before, "collect")
 		}
 	})
 }

@@ -13,12 +13,12 @@ import (
 	"github.com/rratelimiter/rratelimiter/snapshot"
 )
 
-// kept are the states of testdata/README.md, and what a Go client that finds one must see.
+// kept are the states in testdata/README.md, with the results that a Go client must return for them.
 var kept = map[string]struct {
 	rate      rratelimiter.Rate
 	available int64
 	records   int
-	lives     bool // has a life time
+	lives     bool // has a TTL
 }{
 	"fresh":     {rate: rratelimiter.PerHour(5), available: 5},
 	"part":      {rate: rratelimiter.PerHour(5), available: 2, records: 2},
@@ -29,8 +29,8 @@ var kept = map[string]struct {
 	"keepalive": {rate: rratelimiter.Rate{Permits: 5, Interval: time.Hour, KeepAlive: 3 * time.Hour}, available: 3, records: 1, lives: true},
 }
 
-// TestGoGoesOnFromStatesOfRedisson loads what each Redisson wrote into an embedded server, reads it, takes what is free,
-// and sees everything return.
+// TestGoGoesOnFromStatesOfRedisson loads the state that each Redisson release wrote into an embedded server, reads it,
+// takes the free permits, and checks that all permits return.
 func TestGoGoesOnFromStatesOfRedisson(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/*.msgpack")
 	if err != nil || len(files) < 11*6 {

@@ -9,28 +9,33 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// trysetrate.go sets and reads a limiter's rate. Who should set it is a question for the README.
+// trysetrate.go sets and reads a limiter's rate, and deletes and renames the limiter. The README discusses which
+// process should set the rate.
 
-// TrySetRate sets the rate of a limiter that has none, and tells whether it did (Redisson: trySetRate). Where a part of
-// the configuration is there already, it stays; as with Redisson, the type decides the answer: true if there was none. A
-// rate that can't be set is ErrInvalidRate; where the answer did not arrive the error is ErrOutcomeUnknown, and trying once
-// more tells false if it was set.
+// TrySetRate sets the rate of a limiter that has none, and returns whether it did (Redisson: trySetRate). Fields of the
+// configuration that are already stored stay. As with Redisson, the type field decides the result: true if there was
+// none.
+//
+// An invalid rate is ErrInvalidRate. If the reply was lost, the error is ErrOutcomeUnknown; calling TrySetRate again
+// then returns false if the rate was set.
 func (l *Limiter) TrySetRate(ctx context.Context, r Rate) (bool, error) {
-	sent := new(trail)
+	sent := new(attempts)
 	set, err := l.change(ctx, r, func(ctx context.Context) (bool, error) {
+		defer l.changed()
 		reply, err := l.client.run(ctx, sent, trySetRateScript, false, l.keys(), r.args()...)
 		return err == nil && reply[0] == 1, err
 	})
 	return set, wrap("try to set the rate of", l.name, sent.outcome(err))
 }
 
-// A SetOption is a way of setting a rate.
+// A SetOption changes how SetRate and UpdateRate set a rate.
 type SetOption func(*setOptions)
 
 type setOptions struct{ keep bool }
 
-// KeepState counts the live grants against the new rate (Redisson: RateLimiterArgs.keepState, since 4.6.1). Without it
-// they are forgotten, so that for one interval both rates may be used up. A new Type forgets them, too.
+// KeepState makes the live grants count against the new rate (Redisson: RateLimiterArgs.keepState, since 4.6.1).
+// Without it they are forgotten, so that both rates may be used up in one interval. A new Type forgets them in any
+// case.
 func KeepState() SetOption { return func(o *setOptions) { o.keep = true } }
 
 func (o setOptions) flags() string {
@@ -49,28 +54,31 @@ func setOptionsOf(opts []SetOption) (o setOptions) {
 	return o
 }
 
-// SetRate sets the rate, whatever it was (Redisson: setRate). Whoever waits in this process asks again at once. A rate
-// that can't be set is ErrInvalidRate; where the answer did not arrive the error is ErrOutcomeUnknown, and setting it once
-// more does no harm but that it forgets what was granted meanwhile, without KeepState.
+// SetRate sets the rate, whether or not the limiter has one (Redisson: setRate). Waiting callers of this process retry
+// at once.
+//
+// An invalid rate is ErrInvalidRate. If the reply was lost, the error is ErrOutcomeUnknown. Calling SetRate again is
+// then safe, except that without KeepState it also forgets the grants made since. If one of the keys has another Redis
+// type, it belongs to another program: nothing is set, and the error is Redis's WRONGTYPE.
 func (l *Limiter) SetRate(ctx context.Context, r Rate, opts ...SetOption) error {
-	sent := new(trail)
+	sent := new(attempts)
 	_, err := l.change(ctx, r, func(ctx context.Context) (bool, error) {
 		return l.setRate(ctx, sent, r, setOptionsOf(opts).flags())
 	})
 	return wrap("set the rate of", l.name, sent.outcome(err))
 }
 
-// UpdateRate sets the rate of a limiter that has one, and tells whether it had (Redisson: updateRate, since 4.6.1). A rate
-// that can't be set is ErrInvalidRate.
+// UpdateRate sets the rate of a limiter that already has one, and returns whether it had one (Redisson: updateRate,
+// since 4.6.1). An invalid rate is ErrInvalidRate.
 func (l *Limiter) UpdateRate(ctx context.Context, r Rate, opts ...SetOption) (bool, error) {
-	sent := new(trail)
+	sent := new(attempts)
 	set, err := l.change(ctx, r, func(ctx context.Context) (bool, error) {
 		return l.setRate(ctx, sent, r, "u"+setOptionsOf(opts).flags())
 	})
 	return set, wrap("update the rate of", l.name, sent.outcome(err))
 }
 
-// change runs one operation that sets a rate, and wakes who waits for it.
+// change validates the rate, runs an operation that sets it, and wakes the limiter's waiting callers if it was set.
 func (l *Limiter) change(ctx context.Context, r Rate, set func(context.Context) (bool, error)) (bool, error) {
 	if err := errors.Join(l.err, r.validate()); err != nil {
 		return false, err
@@ -78,27 +86,32 @@ func (l *Limiter) change(ctx context.Context, r Rate, set func(context.Context) 
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	done, err := within(ctx, l.client, set)
+	done, err := within(ctx, l, set)
 	if done {
 		l.client.wake(l.keyNames[keyConfig])
 	}
 	return done, err
 }
 
-// setRate is one call of setrate.lua, and as many as it takes to get rid of expired records that stand in its way.
-func (l *Limiter) setRate(ctx context.Context, t *trail, r Rate, flags string) (bool, error) {
+// setRate runs setrate.lua, and the calls that finish its work: a rebuild of the free permits after many records have
+// expired, or a recount.
+func (l *Limiter) setRate(ctx context.Context, t *attempts, r Rate, flags string) (bool, error) {
+	defer l.changed()
 	args := append(append([]any{l.now()}, r.args()...), flags)
 	reply, err := l.client.run(ctx, t, setRateScript, true, l.keys(), args...)
 	if err != nil {
 		return false, err
 	}
-	if reply[1]&noteUnbuilt != 0 {
-		_, err = l.look(ctx, past{}, nil, "b")
+	if reply[1]&noteRebuildPending != 0 {
+		_, err = l.acquireDirect(ctx, recentIDs{}, nil, "b")
+	} else if reply[1]&noteMany != 0 {
+		err = l.recount(ctx)
 	}
 	return reply[0] == 1, err
 }
 
-// Config reads the rate (Redisson: getConfig). ErrNotInitialized says what of it is missing or wrong.
+// Config returns the rate (Redisson: getConfig). If it is missing or invalid, the error is ErrNotInitialized, and its
+// text names the field.
 func (l *Limiter) Config(ctx context.Context) (Rate, error) {
 	reply, err := l.inspect(ctx, "c")
 	if err != nil {
@@ -107,12 +120,12 @@ func (l *Limiter) Config(ctx context.Context) (Rate, error) {
 	return readRate(reply), nil
 }
 
-// Exists tells whether the limiter has a configuration (Redisson: isExists).
+// Exists returns whether the limiter has a configuration (Redisson: isExists).
 func (l *Limiter) Exists(ctx context.Context) (bool, error) {
 	err := l.err
 	var n int64
 	if err == nil {
-		n, err = within(ctx, l.client, func(ctx context.Context) (int64, error) {
+		n, err = within(ctx, l, func(ctx context.Context) (int64, error) {
 			cmd := redis.NewIntCmd(ctx, "exists", l.keyNames[keyConfig])
 			err := l.client.process(ctx, cmd)
 			return cmd.Val(), err
@@ -121,56 +134,60 @@ func (l *Limiter) Exists(ctx context.Context) (bool, error) {
 	return n > 0, wrap("look for", l.name, err)
 }
 
-// Delete removes the limiter: its configuration, its state, and this client's state (Redisson: delete). It tells whether
-// any of these was there, be it state alone. The state of other clients stays, as with Redisson; the limiter of a
-// PerClient rate that is set again finds it. Where the answer did not arrive the error is ErrOutcomeUnknown.
+// Delete removes the limiter: its configuration, its state, and this client's state (Redisson: delete). It returns
+// whether any of these existed, even if it was state alone. The state of other clients stays, as with Redisson; if a
+// PerClient rate is set again, it is used again. If the reply was lost, the error is ErrOutcomeUnknown.
+//
+// Unlike Redisson's delete, it leaves keys of another Redis type alone, because they belong to another program. The
+// rest is removed, and the error is a WRONGTYPE that names the first such key. Redis frees the memory in the background
+// (UNLINK).
 func (l *Limiter) Delete(ctx context.Context) (bool, error) {
 	err := l.err
-	var n int64
+	var reply []int64
 	if err == nil {
-		sent := &trail{text: []byte(l.keyNames[keyConfig])}
-		n, err = within(ctx, l.client, func(ctx context.Context) (int64, error) {
-			return l.delete(ctx, sent)
+		sent := new(attempts)
+		reply, err = within(ctx, l, func(ctx context.Context) ([]int64, error) {
+			defer l.changed()
+			return l.client.run(ctx, sent, deleteScript, false, l.keys())
 		})
 		err = sent.outcome(err)
 	}
-	if n > 0 {
+	if err != nil {
+		return false, wrap("delete", l.name, err)
+	}
+	if reply[0] > 0 {
 		l.client.wake(l.keyNames[keyConfig])
 	}
-	return n > 0, wrap("delete", l.name, err)
-}
-
-// delete counts the keys that it removes. It is not repeated once it may have been served: then it would count none.
-func (l *Limiter) delete(ctx context.Context, t *trail) (int64, error) {
-	args := []any{"del", t}
-	for _, key := range l.keys()[1:] {
-		args = append(args, key)
+	if len(reply) > 1 {
+		err = wrap("delete", l.name, foreign(l.keys(), reply[1]))
 	}
-	var n int64
-	err := l.client.repeat(ctx, t, false, func() error {
-		cmd := onceInt{redis.NewIntCmd(ctx, args...)}
-		t.begin()
-		err := l.client.process(ctx, cmd)
-		t.end(err)
-		n = cmd.Val()
-		return err
-	})
-	return n, err
+	return reply[0] > 0, err
 }
 
-// Rename gives the limiter's keys another name (Redisson: rename); this Limiter keeps the old one. A limiter that had the
-// new name is gone. Other clients' PerClient state keeps its name. Without a limiter the error is ErrNotInitialized. A new
-// name that is one of the limiter's own keys is ErrInvalidOption.
+// foreign returns the error for a key of another program. Its number is the index in KEYS of the script, from 1 on.
+func foreign(keys []string, number int64) error {
+	types := [keyCount]string{"hash", "string", "string", "sorted set", "sorted set"}
+	at := int(number) - 1
+	return wrapped{text: fmt.Sprintf("WRONGTYPE the key %s is no %s, so another program uses it: it was left as it is",
+		quoted(keys[at]), types[at%keyCount])}
+}
+
+// Rename renames the limiter's keys (Redisson: rename). This Limiter keeps the old name. A limiter that already has the
+// new name is removed. The PerClient state of other clients keeps the old name.
 //
-// On a cluster both names must lie in one slot, on a Ring both must have the same hash tag ("{tag}x"), else the error is
-// ErrCrossSlotName. Over a Ring, an AutoPipeliner can't check that: there, too, rename within a hash tag only. Where the
-// answer did not arrive the error is ErrOutcomeUnknown.
+// Without a limiter the error is ErrNotInitialized. A new name that equals one of the limiter's own keys is
+// ErrInvalidOption. If a key of either name has another Redis type, it belongs to another program: nothing is renamed,
+// and the error is a WRONGTYPE that names the key. If the reply was lost, the error is ErrOutcomeUnknown.
+//
+// On a cluster both names must be in one slot, and on a Ring both must have the same hash tag ("{tag}x"); otherwise the
+// error is ErrCrossSlotName. An AutoPipeliner over a Ring cannot check this, so there, too, rename only within a hash
+// tag.
 func (l *Limiter) Rename(ctx context.Context, newName string) error {
 	_, err := l.rename(ctx, newName, "")
 	return wrap("rename", l.name, err)
 }
 
-// RenameNX is Rename, but only if no limiter has the new name (Redisson: renamenx). It tells whether it did.
+// RenameNX is Rename if no limiter has the new name (Redisson: renamenx). It returns whether it renamed the limiter.
 func (l *Limiter) RenameNX(ctx context.Context, newName string) (bool, error) {
 	renamed, err := l.rename(ctx, newName, "n")
 	return renamed, wrap("rename", l.name, err)
@@ -192,15 +209,20 @@ func (l *Limiter) rename(ctx context.Context, newName, flags string) (bool, erro
 	if !l.client.reachable(keys) {
 		return false, fmt.Errorf("%w: the new name %s lies elsewhere", ErrCrossSlotName, quoted(newName))
 	}
-	sent := new(trail)
-	reply, err := within(ctx, l.client, func(ctx context.Context) ([]int64, error) {
+	sent := new(attempts)
+	reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
+		defer l.changed()
+		defer to.changed()
 		return l.client.run(ctx, sent, renameScript, false, keys, flags)
 	})
 	if err = sent.outcome(err); err != nil {
 		return false, err
 	}
-	if reply[0] < 0 {
+	if reply[0] == -1 {
 		return false, notInitialized(1)
+	}
+	if reply[0] < 0 {
+		return false, foreign(keys, -1-reply[0])
 	}
 	if reply[0] == 1 {
 		l.client.wake(l.keyNames[keyConfig])
@@ -209,19 +231,20 @@ func (l *Limiter) rename(ctx context.Context, newName, flags string) (bool, erro
 	return reply[0] == 1, nil
 }
 
-// clustered tells whether keys must share a slot to be used together.
+// clustered returns whether the keys of one script must be in one cluster slot.
 func (c *Client) clustered() bool {
 	_, cluster := c.rdb.(*redis.ClusterClient)
 	return cluster
 }
 
-// together tells whether one script surely can use all the keys.
+// together returns whether one script can use all the keys for certain.
 func (c *Client) together(keys []string) bool {
 	_, single := c.rdb.(*redis.Client)
 	return single || c.reachable(keys) && (c.clustered() || sameTag(keys))
 }
 
-// reachable tells whether one script can use all the keys, as far as the redis client shows how it spreads them.
+// reachable returns whether one script can use all the keys, as far as the type of the redis client shows how it
+// distributes them.
 func (c *Client) reachable(keys []string) bool {
 	switch c.rdb.(type) {
 	case *redis.ClusterClient:

@@ -11,82 +11,90 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// waiter.go keeps the callers who wait: first in, first out, one timer a limiter, and a share for others. It knows
-// nothing of what a call looks like.
+// The queue of one limiter: waiting callers in order (first in, first out), one timer, and a fair share for other
+// clients. This file does not know what a call contains.
 
-// A line is all callers of one limiter in this process, now: those who wait for their turn, those who try once, and the
-// calls in the air.
-type line struct {
+// A queue holds all current callers of one limiter in this process: those that wait, those that ask once, and the
+// batches in flight. Limiters of a client with the same name and settings share one queue.
+type queue struct {
 	client  *Client
-	limiter *Limiter // one with this name and these settings
-	keys    []any    // its keys, as arguments
+	limiter *Limiter // one of those that share the queue
+	keys    []any    // names of its Redis keys, as arguments of a command
 
-	mu          sync.Mutex
-	first, last *request // who waits, in order
-	waiting     int
-	trying      []*request
-	flight      *flight // the call in the air, which the next one waits for
-	flights     int64   // calls so far
-	astray      int     // calls in the air that stalled, so that none waits for them
-	ask         bool    // somebody has a question that the flight in the air doesn't carry
-	gathers     int     // how many callers the next flight waits for, those included who were just answered; 0: it doesn't
-	rebuild     bool    // the next flight finishes a rebuild of the free permits
-	grants      past    // the latest ones, with a granularity
-	timer       *time.Timer
-	naps        int  // sleeps in a row that were cut short, and slept to their end
-	napping     bool // the timer ends one more
-	share       share
-	rate        int64     // as of the last answer; 0: none yet
-	passes      int64     // who wants no more may be served by the process though the first one can't; 0: nobody
-	noticed     time.Time // when Redisson was last looked for on the server
-	polite      time.Time // until then this process takes no more than its part, by the client's clock
-	breaker     breaker   // where the way to the node has none
-	parked      bool      // among the spare lines
-	dropped     bool      // no longer among the lines of the client
+	mu                sync.Mutex // guards the fields below, but breaker, which has its own lock
+	first, last       *request   // waiting callers, in order, those in flight included
+	waiting           int        // number of them
+	trying            []*request // callers that do not wait and are not in flight
+	inFlight          *batch     // the next batch is sent once this one is complete or detached
+	batches           int64      // number of batches so far
+	detached          int        // stalled batches in flight, which the next one does not wait for
+	ask               bool       // a caller needs a call, and the batch in flight does not carry it
+	linger            int        // send the next batch once this many callers queue; 0: the queue does not linger
+	rebuild           bool       // the next batch finishes a rebuild of the free permits
+	grants            recentIDs  // of the latest grants, if the limiter has a granularity
+	timer             *time.Timer
+	polls             int  // polls in a row that slept to their end, at most 4
+	polling           bool // the timer ends a poll
+	fairShare         fairShare
+	rate              int64         // in the last reply; 0: no reply yet
+	interval          time.Duration // in the last reply
+	checked           time.Time     // when the records were last added up, by the client's clock; zero: not at this rate
+	recounting        bool          // a goroutine adds the records up page by page
+	mayPass           int64         // the process may serve requests up to this size though the first one waits; 0: none
+	redissonCheckedAt time.Time     // when the server was last asked whether Redisson uses it
+	yieldUntil        time.Time     // until then this process takes no more than its fair share, by the client's clock
+	breaker           breaker       // used if the Redis client does not show the node
+	parked            bool          // in registry.spare
+	dropped           bool          // no longer in the registry: a caller must enter again
 }
 
-func newLine(l *Limiter) *line {
-	ln := &line{client: l.client, limiter: l, keys: make([]any, keyCount)}
+func newQueue(l *Limiter) *queue {
+	q := &queue{client: l.client, limiter: l, keys: make([]any, keyCount)}
 	for i, key := range l.keyNames {
-		ln.keys[i] = key
+		q.keys[i] = key
 	}
-	return ln
+	return q
 }
 
-// idle tells whether nobody uses the line.
-func (ln *line) idle() bool {
-	return ln.first == nil && len(ln.trying) == 0 && ln.flight == nil && ln.astray == 0 && ln.gathers == 0
+// idle reports whether no caller and no batch uses the queue. q.mu is held.
+func (q *queue) idle() bool {
+	return q.first == nil && len(q.trying) == 0 && q.inFlight == nil && q.detached == 0 && q.linger == 0
 }
 
-// wake lets everybody who waits for a limiter in this process ask again, and forgets what was refused: it has just changed.
-// "" means all limiters.
+// wake lets all waiting callers of a limiter ask again and clears its cached refusal, because the limiter has just
+// changed. The name is that of the configuration key; "" means all limiters.
 func (c *Client) wake(name string) {
-	c.denials.forget(name)
-	c.rouse(func(l *Limiter) bool { return name == "" || l.keyNames[keyConfig] == name })
+	c.denyCache.forget(name)
+	c.wakeChosen(func(l *Limiter) bool { return name == "" || l.keyNames[keyConfig] == name })
 }
 
-// rouse lets everybody who waits for chosen limiters in this process ask again.
-func (c *Client) rouse(chosen func(*Limiter) bool) {
-	for _, ln := range c.lines.list(chosen) {
-		ln.mu.Lock()
-		if ln.waiting > 0 {
-			ln.polite = time.Time{}
-			ln.ask = true
-			ln.depart()
+// changed clears the cached refusal of l. A call of this process that changes the limiter does so when it ends,
+// whatever the outcome, and also if its caller is gone.
+func (l *Limiter) changed() { l.client.denyCache.forget(l.keyNames[keyConfig]) }
+
+// wakeChosen lets all waiting callers of the chosen limiters ask again at once, without a head start for other clients.
+func (c *Client) wakeChosen(chosen func(*Limiter) bool) {
+	for _, q := range c.registry.list(chosen) {
+		q.mu.Lock()
+		if q.waiting > 0 {
+			q.yieldUntil = time.Time{}
+			q.ask = true
+			q.send()
 		}
-		ln.exit()
+		q.exit()
 	}
 }
 
-// answer waits for the answer to what somebody asks of a limiter: until it comes or ctx ends.
+// answer queues a and returns its result. It blocks until the request is settled, its timeout is over (the zero Result)
+// or ctx ends.
 func (c *Client) answer(ctx context.Context, l *Limiter, a ask) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		return Result{}, err
 	}
 	r := c.newRequest(a)
-	ln := c.enter(l)
-	ln.join(r)
-	ln.exit()
+	q := c.enter(l)
+	q.join(r)
+	q.exit()
 	var over <-chan time.Time
 	if !a.until.IsZero() {
 		timer := time.NewTimer(a.until.Sub(c.clock()))
@@ -100,226 +108,245 @@ func (c *Client) answer(ctx context.Context, l *Limiter, a ask) (Result, error) 
 			c.recycle(r)
 			return result, err
 		case <-ctx.Done():
-			return ln.abandon(r, ctx.Err())
+			return q.abandon(r, ctx.Err())
 		case <-over:
-			if ln.giveUp(r) {
+			if q.giveUp(r) {
 				return Result{}, nil
 			}
 		}
 	}
 }
 
-// join adds a caller. Behind others who wait there is nothing to ask, unless these are in calls that stalled, or the caller
-// wants to know how long it takes, or asks for more than there ever is. The line is locked.
-func (ln *line) join(r *request) {
+// join adds r and sends a batch if r needs a call. Behind other waiting callers it needs none, unless all of these are
+// in stalled batches, r has a timeout (the reply tells whether its permits are free in time), asks for more than the
+// rate (which is an error at once), or may pass the first one (mayPass). q.mu is held.
+func (q *queue) join(r *request) {
 	if r.waits {
-		ln.client.waiting.Add(1)
-		r.prev, ln.last = ln.last, r
+		q.client.waiting.Add(1)
+		r.prev, q.last = q.last, r
 		if r.prev == nil {
-			ln.first = r
+			q.first = r
 		} else {
 			r.prev.next = r
 		}
-		ln.waiting++
+		q.waiting++
 	} else {
-		ln.trying = append(ln.trying, r)
+		q.trying = append(q.trying, r)
 	}
-	gathered := ln.gathers > 0 && len(ln.trying)+ln.waiting >= ln.gathers
-	if gathered {
-		ln.gathers = 0
-		ln.timer.Stop()
+	lingered := q.linger > 0 && len(q.trying)+q.waiting >= q.linger
+	if lingered {
+		q.linger = 0
+		q.timer.Stop()
 	}
-	if gathered || !r.waits || ln.flight == nil && ln.waiter() == r || !r.until.IsZero() || ln.rate > 0 && r.n > ln.rate ||
-		r.n <= ln.passes {
-		ln.ask = true
-		ln.depart()
+	if lingered || !r.waits || q.inFlight == nil && q.waiter() == r || !r.until.IsZero() || q.rate > 0 && r.n > q.rate ||
+		r.n <= q.mayPass {
+		q.ask = true
+		q.send()
 	}
 }
 
-// leave takes a caller who waits out of the line.
-func (ln *line) leave(r *request) {
+// leave removes a waiting caller from the queue. q.mu is held.
+func (q *queue) leave(r *request) {
 	if r.prev == nil {
-		ln.first = r.next
+		q.first = r.next
 	} else {
 		r.prev.next = r.next
 	}
 	if r.next == nil {
-		ln.last = r.prev
+		q.last = r.prev
 	} else {
 		r.next.prev = r.prev
 	}
-	ln.waiting--
-	ln.client.waiting.Add(-1)
+	q.waiting--
+	q.client.waiting.Add(-1)
 }
 
-// abandon ends a request whose caller's context is over, unless its answer is there already.
-func (ln *line) abandon(r *request, cause error) (Result, error) {
-	ln.mu.Lock()
-	defer ln.exit()
+// abandon ends r because its caller's context ended, unless r is settled. If r is in flight, the error wraps
+// ErrOutcomeUnknown, too; if its permits can be given back (source), that happens in the background after the reply.
+func (q *queue) abandon(r *request, cause error) (Result, error) {
+	q.mu.Lock()
+	defer q.exit()
 	if r.settled {
 		return r.result, r.err
 	}
-	ln.drop(r)
-	if r.flying {
+	if r.inFlight && r.source != nil {
+		go q.limiter.giveBack(r)
+		return Result{}, unknown(cause)
+	}
+	q.drop(r)
+	if r.inFlight {
 		cause = unknown(cause)
 	}
 	return Result{}, cause
 }
 
-// giveUp ends a request whose time is over, unless a call for it is in the air: its answer comes soon, and is the last.
-func (ln *line) giveUp(r *request) bool {
-	ln.mu.Lock()
-	defer ln.exit()
+// giveUp ends r because its timeout is over, and reports whether it did. A request that is in flight stays: the reply
+// comes soon, and settles it.
+func (q *queue) giveUp(r *request) bool {
+	q.mu.Lock()
+	defer q.exit()
 	r.last = true
-	if r.settled || r.flying {
+	if r.settled || r.inFlight {
 		return false
 	}
-	ln.drop(r)
+	q.drop(r)
 	return true
 }
 
-// drop forgets a request without an answer. Whoever is first in line then may need fewer permits, so it asks.
-func (ln *line) drop(r *request) {
-	r.gone = true
-	if r.flying {
-		r.on.present.Add(-1)
+// drop removes r without a result. The waiting caller behind it may need fewer permits, so a batch is sent if r was the
+// first one, or the first one not in flight. q.mu is held.
+func (q *queue) drop(r *request) {
+	r.cancelled = true
+	if r.inFlight {
+		r.batch.present.Add(-1)
 	}
 	if !r.waits {
 		return
 	}
-	ahead := r.prev == nil || !r.flying && r.prev.flying && ln.waiter() == r
-	ln.leave(r)
-	if ln.waiting == 0 {
-		ln.stop()
+	ahead := r.prev == nil || !r.inFlight && r.prev.inFlight && q.waiter() == r
+	q.leave(r)
+	if q.waiting == 0 {
+		q.stop()
 	} else if ahead {
-		ln.ask = true
-		ln.depart()
+		q.ask = true
+		q.send()
 	}
 }
 
-// waiter is the first one in line who is not under way already; nil if there is none.
-func (ln *line) waiter() *request {
-	r := ln.first
-	for r != nil && r.flying {
+// waiter returns the first waiting caller that is not in flight; nil if there is none. q.mu is held.
+func (q *queue) waiter() *request {
+	r := q.first
+	for r != nil && r.inFlight {
 		r = r.next
 	}
 	return r
 }
 
-// plan decides, after a flight landed, whether the next one goes at once or when the first in line can be served.
-func (ln *line) plan(f *flight, g grants) {
-	if ln.first == nil {
-		ln.stop()
+// plan decides, when f is complete, whether the next batch is sent at once, after a linger, or when the first waiting
+// caller can be served. q.mu is held.
+func (q *queue) plan(b *batch, g acquireReply) {
+	if q.first == nil {
+		q.stop()
 	}
-	next, took := ln.waiter(), time.Since(f.started)
-	urgent := ln.urgent(next)
+	next, took := q.waiter(), time.Since(b.started)
+	urgent := q.urgent(next)
 	switch {
-	case ln.flight != nil || ln.gathers > 0:
-	case g.rate > 0 && !g.local() && took >= ln.client.faraway && len(f.answered) > 0 && (urgent || next == nil && len(f.answered) > 1):
-		ln.gathers = len(f.answered) + len(ln.trying) + ln.waiting
-		ln.set(took / 10)
+	case q.inFlight != nil || q.linger > 0:
+	case g.rate > 0 && !g.local() && took >= q.client.lingerThreshold && len(b.answered) > 0 && (urgent || next == nil && len(b.answered) > 1):
+		q.linger = len(b.answered) + len(q.trying) + q.waiting
+		q.set(took / 10)
 	case urgent:
-		ln.depart()
-	case next != nil && next.flown != f.number:
-		ln.rest()
+		q.send()
+	case next != nil && next.lastBatch != b.number:
+		q.rest()
 	case next != nil && g.local():
-		ln.set(min(max(next.free.Sub(ln.client.clock()), 0), g.retry))
+		q.set(min(max(next.free.Sub(q.client.clock()), 0), g.retry))
 	case next != nil:
-		ln.share.saw(ln.client.identity, g)
-		ln.sleep(next, g)
-		ln.notice()
+		q.fairShare.saw(q.client.identity, g)
+		q.sleep(next, g)
+		q.checkForRedisson()
 	}
 }
 
-// urgent tells whether there is something to ask at once, given who is next in line.
-func (ln *line) urgent(next *request) bool {
-	return ln.ask || len(ln.trying) > 0 || next != nil && !next.asked
+// urgent reports whether a call is needed at once; next is the result of waiter. q.mu is held.
+func (q *queue) urgent(next *request) bool {
+	return q.ask || len(q.trying) > 0 || next != nil && !next.asked
 }
 
-// faraway is how long a flight takes to a server for which the next one waits for a tenth of that. Callers who have just
-// had their answers mostly ask again at once: they would miss it by a hair, and wait for two.
-const faraway = 2 * time.Millisecond
+// lingerThreshold is how long a batch takes before the queue lingers after it, for up to a tenth of its time. Callers
+// that have just been answered mostly ask again at once; without the linger they would miss the next batch and wait for
+// two.
+const lingerThreshold = 2 * time.Millisecond
 
-// stop ends the sleep of a line in which nobody waits any more.
-func (ln *line) stop() {
-	ln.naps = 0
-	if ln.timer != nil && ln.gathers == 0 {
-		ln.timer.Stop()
+// stop ends the sleep of a queue without waiting callers. A linger goes on. q.mu is held.
+func (q *queue) stop() {
+	q.polls = 0
+	if q.timer != nil && q.linger == 0 {
+		q.timer.Stop()
 	}
 }
 
-// Sleeps are cut short, since what happens elsewhere can't be heard: a rate raised, permits released. They grow by those that
-// were slept to their end: who tries meanwhile asks for those who wait, too, and says nothing about how long they have.
+// A long sleep is cut into polls, because changes made by other processes, such as a raised rate or released permits,
+// send no signal. Polls double with each one that slept to its end. A batch that is sent meanwhile for a caller that
+// does not wait asks for the waiting callers, too, and does not lengthen the polls.
 const (
-	shortestCut = time.Second
-	longestCut  = 15 * time.Second
+	shortestPoll = time.Second
+	longestPoll  = 15 * time.Second
 )
 
-// sleep sets the timer to the moment at which the first in line can be served, as an answer told, or at which it is the turn
-// of this process.
-func (ln *line) sleep(next *request, g grants) {
-	now, since := ln.client.clock(), ln.since(g)
-	ln.polite = ln.share.divide(g, since, next.free.Sub(since), next.n)
-	wait, longest := max(next.free.Sub(now), 0), ln.longest()
+// sleep sets the timer to when next can be served according to g, or to when the fair share of this process allows it.
+// q.mu is held.
+func (q *queue) sleep(next *request, g acquireReply) {
+	now, since := q.client.clock(), q.since(g)
+	q.yieldUntil = q.fairShare.divide(g, since, next.free.Sub(since), next.n)
+	wait, longest := max(next.free.Sub(now), 0), q.longestPoll()
 	if wait > longest {
-		ln.polite = time.Time{}
-		ln.nap(longest)
+		q.yieldUntil = time.Time{}
+		q.poll(longest)
 	} else {
-		ln.naps = 0
-		if next.free.Before(ln.polite) {
-			wait = max(ln.share.ready(next.free, ln.polite, next.n).Sub(now), 0)
-		}
-		ln.set(wait)
+		q.polls = 0
+		q.set(q.turn(next, now).Sub(now))
 	}
-	ln.client.watch()
+	q.client.watch()
 }
 
-// longest is how long the line may sleep.
-func (ln *line) longest() time.Duration { return min(shortestCut<<ln.naps, longestCut) }
-
-// nap sets the timer to about so long, in the place of a sleep that is to be cut short.
-func (ln *line) nap(longest time.Duration) {
-	ln.set(longest - rand.N(longest/10))
-	ln.napping = true
+// turn returns when this process may ask for next: once its permits are free, and before yieldUntil only as far as the
+// fair share has room. q.mu is held.
+func (q *queue) turn(next *request, now time.Time) time.Time {
+	at := now
+	if next.free.After(now) {
+		at = next.free
+	}
+	if at.Before(q.yieldUntil) {
+		at = q.fairShare.ready(at, q.yieldUntil, next.n)
+	}
+	return at
 }
 
-// room tells how many permits callers in line may ask for now, beside those of the first; below 0 for none.
-func (ln *line) room() int64 {
-	if next, now := ln.waiter(), ln.client.clock(); next != nil && now.Before(ln.polite) {
-		return ln.share.room(now, next.n)
+// longestPoll returns how long the queue may sleep before it asks again. q.mu is held.
+func (q *queue) longestPoll() time.Duration { return min(shortestPoll<<q.polls, longestPoll) }
+
+// poll sets the timer to longest, less up to a tenth at random. q.mu is held.
+func (q *queue) poll(longest time.Duration) {
+	q.set(longest - rand.N(longest/10))
+	q.polling = true
+}
+
+// room returns how many permits the waiting callers may ask for now in addition to those of the first one; below 0,
+// none of them may ask. q.mu is held.
+func (q *queue) room() int64 {
+	if next, now := q.waiter(), q.client.clock(); next != nil && now.Before(q.yieldUntil) {
+		return q.fairShare.room(now, next.n)
 	}
 	return math.MaxInt64
 }
 
-// rest sets the timer to the moment at which a line that did not ask for its first caller may do so: when that can be
-// served, or when it is the turn of this process.
-func (ln *line) rest() {
-	now, next := ln.client.clock(), ln.waiter()
-	at := next.free
-	if now.Before(ln.polite) {
-		at = ln.share.ready(now, ln.polite, next.n)
-	}
-	if wait, longest := max(at.Sub(now), 0), ln.longest(); wait > longest {
-		ln.nap(longest)
+// rest sets the timer to when the queue may ask for its first caller, after a batch that did not. q.mu is held.
+func (q *queue) rest() {
+	now := q.client.clock()
+	if wait, longest := q.turn(q.waiter(), now).Sub(now), q.longestPoll(); wait > longest {
+		q.poll(longest)
 	} else {
-		ln.set(wait)
+		q.set(wait)
 	}
 }
 
-func (ln *line) set(wait time.Duration) {
-	ln.napping = false
-	if ln.timer == nil {
-		ln.timer = time.AfterFunc(wait, ln.rise)
+// set makes the timer call onTimer after the wait. q.mu is held.
+func (q *queue) set(wait time.Duration) {
+	q.polling = false
+	if q.timer == nil {
+		q.timer = time.AfterFunc(wait, q.onTimer)
 	} else {
-		ln.timer.Reset(wait)
+		q.timer.Reset(wait)
 	}
 }
 
-// A pool of connections is what a redis client shows of itself: none are left once it is closed.
+// A pool is a Redis client that shows how many connections it has: a closed one has none.
 type pool interface{ PoolStats() *redis.PoolStats }
 
-// watch looks, while callers wait, whether the redis client was closed: nothing else would tell them before they wake. A
-// client without connections may also be one that lost them all, so it is asked.
+// watch checks every 100 ms, while callers wait, whether the Redis client was closed, and wakes them then. Otherwise
+// they would notice it only when their timers fire. A client without connections may also have lost them all, so a PING
+// decides.
 func (c *Client) watch() {
 	const often = 100 * time.Millisecond
 	connections, known := c.rdb.(pool)
@@ -342,27 +369,28 @@ func (c *Client) watch() {
 	})
 }
 
-// rise asks for those who waited: where they are many, once for all that returns about now.
-func (ln *line) rise() {
-	ln.mu.Lock()
-	defer ln.exit()
-	if ln.gathers > 0 {
-		ln.gathers = 0
-		ln.depart()
+// onTimer sends the next batch. If several callers wait, it first waits for permits of this process that return shortly
+// after those of the first caller (fairShare.together), so that one call serves them all.
+func (q *queue) onTimer() {
+	q.mu.Lock()
+	defer q.exit()
+	if q.linger > 0 {
+		q.linger = 0
+		q.send()
 		return
 	}
-	if ln.waiting == 0 {
+	if q.waiting == 0 {
 		return
 	}
-	if ln.napping {
-		ln.naps = min(ln.naps+1, 4)
+	if q.polling {
+		q.polls = min(q.polls+1, 4)
 	}
-	if next, now := ln.waiter(), ln.client.clock(); next != nil && ln.waiting > 1 && !now.Before(next.free) {
-		if at := ln.share.together(next.free); now.Before(at) {
-			ln.set(at.Sub(now))
+	if next, now := q.waiter(), q.client.clock(); next != nil && q.waiting > 1 && !now.Before(next.free) {
+		if at := q.fairShare.together(next.free); now.Before(at) {
+			q.set(at.Sub(now))
 			return
 		}
 	}
-	ln.ask = true
-	ln.depart()
+	q.ask = true
+	q.send()
 }

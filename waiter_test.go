@@ -24,14 +24,14 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// A bubble is an embedded server in a synctest bubble, where time passes only while everybody waits for it.
+// A bubble is an embedded server in a synctest bubble, where time passes only while all goroutines wait.
 type bubble struct {
 	t      *testing.T
 	server *miniredis.Miniredis
 	start  time.Time
 }
 
-// inBubble runs a test in which time is exact.
+// inBubble runs a test in which times are exact.
 func inBubble(t *testing.T, test func(t *testing.T, b *bubble)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -42,7 +42,7 @@ func inBubble(t *testing.T, test func(t *testing.T, b *bubble)) {
 	})
 }
 
-// A process is one client on a server of a bubble, as another process would be.
+// A process is one client of a bubble's server; it represents a separate process.
 type process struct {
 	*Client
 	t    *testing.T
@@ -50,10 +50,10 @@ type process struct {
 	wire *wire
 }
 
-// process starts one more process. It ends with the test.
+// process starts another process. It ends with the test.
 func (b *bubble) process(opts ...Option) *process {
 	rdb := redis.NewClient(&redis.Options{
-		Addr: "127.0.0.1:6379", // nobody is asked; a name would be looked up, which a bubble can't
+		Addr: "127.0.0.1:6379", // not used; a host name would need a lookup, which does not work in a bubble
 		Dialer: func(context.Context, string, string) (net.Conn, error) {
 			pipe, err := b.server.Dial()
 			if err != nil {
@@ -61,7 +61,7 @@ func (b *bubble) process(opts ...Option) *process {
 			}
 			return roomy.Conn(pipe), nil
 		},
-		// Else go-redis looks the server's name up, which it can't in a bubble.
+		// Otherwise go-redis looks up the server's name, which does not work in a bubble.
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 	b.t.Cleanup(func() { rdb.Close() })
@@ -72,18 +72,18 @@ func (b *bubble) process(opts ...Option) *process {
 	}
 	w := &wire{Client: rdb}
 	p := &process{NewClient(w, opts...), b.t, rdb, w}
-	p.lane.patient, p.faraway = p.callTimeout, p.callTimeout // nothing stalls or gathers, however slow the wire is
+	p.pipeline.patient, p.lingerThreshold = p.callTimeout, p.callTimeout // nothing stalls or lingers, however slow the wire is
 	return p
 }
 
-// A wire is what lies between a process and its server: it counts scripts, takes its time, and can be cut.
+// A wire is the connection of a process to its server: it counts scripts, delays commands, and can lose replies.
 type wire struct {
 	*redis.Client
 	scripts atomic.Int64
 	there   atomic.Int64          // ns from the process to the server
 	back    atomic.Int64          // ns from the server to the process
-	cut     atomic.Int64          // the script, by number, whose answer is lost
-	fault   atomic.Pointer[error] // what each command gets instead of an answer
+	cut     atomic.Int64          // number of the script call whose reply is lost
+	fault   atomic.Pointer[error] // error of each command, instead of a reply
 
 	mu   sync.Mutex
 	hung chan struct{}
@@ -112,7 +112,7 @@ func (w *wire) Process(ctx context.Context, cmd redis.Cmder) error {
 	return err
 }
 
-// hang holds requests back, from now until the returned function is called.
+// hang holds requests back until the returned function is called.
 func (w *wire) hang() (resume func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -128,7 +128,7 @@ func (w *wire) hang() (resume func()) {
 	}
 }
 
-// A call is one request of a test: made in a goroutine of its own, so that others follow.
+// A call is one request of a test, in a goroutine of its own.
 type call struct {
 	ended atomic.Bool
 	ok    bool
@@ -137,7 +137,7 @@ type call struct {
 	end   context.CancelFunc
 }
 
-// call makes a request, and returns once it has landed or waits.
+// call makes a request, and returns once it has ended or waits.
 func (b *bubble) call(ask func(ctx context.Context) (bool, error)) *call {
 	ctx, cancel := context.WithCancel(context.Background())
 	b.t.Cleanup(cancel)
@@ -166,7 +166,7 @@ func (b *bubble) tryFor(l *Limiter, n int64, timeout time.Duration) *call {
 	return b.call(func(ctx context.Context) (bool, error) { return l.TryAcquireTimeout(ctx, n, timeout) })
 }
 
-// granted checks that a call was granted, at a time since the bubble began.
+// granted checks that a call was granted at the given time since the bubble began.
 func (b *bubble) granted(what string, c *call, at time.Duration) {
 	b.t.Helper()
 	b.ended(what, c, true, at)
@@ -175,7 +175,7 @@ func (b *bubble) granted(what string, c *call, at time.Duration) {
 	}
 }
 
-// ended checks a call's answer and when it came.
+// ended checks the result of a call and the time when it ended.
 func (b *bubble) ended(what string, c *call, ok bool, at time.Duration) {
 	b.t.Helper()
 	synctest.Wait()
@@ -187,7 +187,7 @@ func (b *bubble) ended(what string, c *call, ok bool, at time.Duration) {
 	}
 }
 
-// waits checks that a call has no answer yet.
+// waits checks that a call has not ended yet.
 func (b *bubble) waits(what string, c *call) {
 	b.t.Helper()
 	synctest.Wait()
@@ -196,7 +196,7 @@ func (b *bubble) waits(what string, c *call) {
 	}
 }
 
-// sleepTo lets the time pass up to a moment since the bubble began.
+// sleepTo sleeps until the given time since the bubble began.
 func (b *bubble) sleepTo(at time.Duration) {
 	time.Sleep(at - time.Since(b.start))
 	synctest.Wait()
@@ -204,9 +204,9 @@ func (b *bubble) sleepTo(at time.Duration) {
 
 const ms = time.Millisecond
 
-// Whoever is held up by somebody who leaves goes at once, however that one leaves.
+// When the first waiting caller leaves, in whatever way, the callers that it held up are served at once.
 func TestHeadThatLeavesLetsSmallerOnesGo(t *testing.T) {
-	// Of 10 permits a second 8 are used for all of these, so that 5 more are not free before a second is over, 1 is.
+	// In all cases 8 of 10 permits a second are used: a request for 5 must wait for a second, one for 1 need not.
 	full := func(t *testing.T, b *bubble) (*process, *Limiter) {
 		p := b.process()
 		l := p.RateLimiter("l", WithRate(PerSecond(10)))
@@ -214,7 +214,7 @@ func TestHeadThatLeavesLetsSmallerOnesGo(t *testing.T) {
 		b.sleepTo(100 * ms)
 		return p, l
 	}
-	t.Run("its context ends in line", func(t *testing.T) {
+	t.Run("its context ends in the queue", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, b *bubble) {
 			_, l := full(t, b)
 			big, small := b.acquire(l, 5), b.acquire(l, 1)
@@ -237,7 +237,7 @@ func TestHeadThatLeavesLetsSmallerOnesGo(t *testing.T) {
 			b.granted("the small one", small, 200*ms)
 		})
 	})
-	t.Run("its context ends in the air", func(t *testing.T) {
+	t.Run("its context ends in flight", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, b *bubble) {
 			p, l := full(t, b)
 			plug, next := p.wire.hang(), (func())(nil)
@@ -252,7 +252,7 @@ func TestHeadThatLeavesLetsSmallerOnesGo(t *testing.T) {
 			b.granted("the small one", small, 200*ms)
 		})
 	})
-	t.Run("its context ends in the air, behind another", func(t *testing.T) {
+	t.Run("its context ends in flight, behind another", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, b *bubble) {
 			p, l := full(t, b)
 			plug := p.wire.hang()
@@ -263,7 +263,7 @@ func TestHeadThatLeavesLetsSmallerOnesGo(t *testing.T) {
 			b.sleepTo(200 * ms)
 			big.end()
 			next()
-			b.granted("the first in line", first, 200*ms)
+			b.granted("the first in the queue", first, 200*ms)
 			b.granted("the small one", small, 200*ms)
 		})
 	})
@@ -282,8 +282,8 @@ func TestHeadThatLeavesLetsSmallerOnesGo(t *testing.T) {
 	})
 }
 
-// Many callers who can't be served in time learn that from one call, not each from its own.
-func TestCallersInVainShareOneCall(t *testing.T) {
+// Many callers that cannot be served in time get their results from one call, not from one each.
+func TestRefusedCallersShareOneCall(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
 		l := p.RateLimiter("l", WithRate(PerSecond(10)))
@@ -297,7 +297,7 @@ func TestCallersInVainShareOneCall(t *testing.T) {
 		}
 		resume()
 		for _, c := range all {
-			b.ended("a caller in vain", c, false, 0)
+			b.ended("a refused caller", c, false, 0)
 		}
 		if calls := p.wire.scripts.Load() - before; calls > 3 {
 			t.Errorf("%d calls", calls)
@@ -305,7 +305,7 @@ func TestCallersInVainShareOneCall(t *testing.T) {
 	})
 }
 
-// A process that alone uses a limiter never yields, also when its first call both grants and refuses.
+// The only process that uses a limiter never yields, even if its first call both grants and refuses.
 func TestAloneTheQueueWakesExactly(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
@@ -324,7 +324,7 @@ func TestAloneTheQueueWakesExactly(t *testing.T) {
 	})
 }
 
-// Without Redisson on the server it is always on time.
+// Without Redisson on the server, the queue always asks on time.
 func TestQueueThatGetsAllIsOnTime(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
@@ -340,17 +340,17 @@ func TestQueueThatGetsAllIsOnTime(t *testing.T) {
 	})
 }
 
-// A line of more sizes than a call carries does not keep try-callers from their answer, nor does it storm Redis.
-func TestTryCallersBehindALongLineOfSizes(t *testing.T) {
+// A queue with more sizes than a call carries neither delays tries nor floods Redis with calls.
+func TestTriesBehindALongQueueOfSizes(t *testing.T) {
 	for _, opts := range [][]LimiterOption{nil, {WithRecordPerRequest()}} {
 		inBubble(t, func(t *testing.T, b *bubble) {
 			p := b.process()
 			l := p.RateLimiter("l", append(opts, WithRate(PerSecond(900)))...)
 			b.granted("the first", b.acquire(l, 900), 0)
 			b.sleepTo(100 * ms)
-			var line []*call
+			var queued []*call
 			for i := range 600 {
-				line = append(line, b.acquire(l, int64(1+i%2)))
+				queued = append(queued, b.acquire(l, int64(1+i%2)))
 			}
 			before := p.wire.scripts.Load()
 			try, result := b.try(l, 1), Result{}
@@ -369,18 +369,18 @@ func TestTryCallersBehindALongLineOfSizes(t *testing.T) {
 			}
 			resume := p.wire.hang()
 			b.sleepTo(1001 * ms)
-			behind := b.try(l, 1) // behind a line that takes several calls: all of it goes first
+			behind := b.try(l, 1) // behind a queue that takes several calls: all of it is served first
 			resume()
 			b.sleepTo(1002 * ms)
-			for _, c := range line {
-				b.granted("one in line", c, 1001*ms)
+			for _, c := range queued {
+				b.granted("one in the queue", c, 1001*ms)
 			}
 			b.ended("the one behind", behind, false, 1001*ms)
 		})
 	}
 }
 
-// What is known of the time at which permits are free counts from when Redis was asked, not from when the answer came.
+// The wait in a reply counts from the time when the call was sent, not from the time when the reply arrived.
 func TestTimeoutOnASlowWire(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
@@ -388,7 +388,7 @@ func TestTimeoutOnASlowWire(t *testing.T) {
 		b.granted("the first", b.acquire(l, 10), 0)
 		b.sleepTo(500 * ms)
 		p.wire.back.Store(int64(300 * ms))
-		timed := b.tryFor(l, 1, 550*ms) // refused at 800 ms; free at 1000 ms; over at 1050 ms
+		timed := b.tryFor(l, 1, 550*ms) // refused at 800 ms; free at 1000 ms; timeout at 1050 ms
 		b.sleepTo(2 * time.Second)
 		b.granted("the timed one", timed, 1300*ms)
 	})
@@ -403,14 +403,14 @@ func TestAcquireWaitsExactlyForTheOldestGrants(t *testing.T) {
 		b.granted("4 more", b.acquire(l, 4), 300*ms)
 		first, second := b.acquire(l, 5), b.acquire(l, 5)
 		b.sleepTo(1299 * ms)
-		b.granted("who needs the first grant back", first, 1000*ms)
-		b.waits("who needs the second one, too", second)
+		b.granted("the caller that needs the first grant back", first, 1000*ms)
+		b.waits("the caller that needs the second one, too", second)
 		b.sleepTo(1300 * ms)
-		b.granted("who needs the second one, too", second, 1300*ms)
+		b.granted("the caller that needs the second one, too", second, 1300*ms)
 	})
 }
 
-func TestWhoWaitsIsServedInOrder(t *testing.T) {
+func TestWaitersAreServedInOrder(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
 		l := p.RateLimiter("l", WithRate(PerSecond(5)))
@@ -438,7 +438,7 @@ func TestWhoWaitsIsServedInOrder(t *testing.T) {
 	})
 }
 
-// A thousand callers on 100 permits a second take as long as they must, and a call of the script for each second.
+// A thousand callers on 100 permits a second take the minimal time, and one call for each second.
 func TestThousandCallersWait(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
@@ -464,7 +464,7 @@ func TestThousandCallersWait(t *testing.T) {
 	})
 }
 
-// A stream of small requests does not keep a big one waiting for ever.
+// A stream of small requests does not delay a big one forever.
 func TestBigRequestUnderAStreamOfSmallOnes(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
@@ -494,7 +494,7 @@ func TestBigRequestUnderAStreamOfSmallOnes(t *testing.T) {
 		b.sleepTo(2500 * ms)
 		close(stop)
 		synctest.Wait()
-		if c := big.Load(); !c.ok || c.at > 2100*ms { // half of what was granted within the second before came back
+		if c := big.Load(); !c.ok || c.at > 2100*ms { // half of the permits granted in the second before have returned
 			t.Errorf("granted: %v (%v) at %v", c.ok, c.err, c.at)
 		}
 		if passed > 0 {
@@ -503,7 +503,7 @@ func TestBigRequestUnderAStreamOfSmallOnes(t *testing.T) {
 	})
 }
 
-func TestNobodyPassesWhoWaits(t *testing.T) {
+func TestNoCallerOvertakesWaiters(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
 		l := p.RateLimiter("l", WithRate(PerSecond(10)))
@@ -514,7 +514,7 @@ func TestNobodyPassesWhoWaits(t *testing.T) {
 		b.ended("one that tries", b.try(l, 1), false, 100*ms)
 		b.ended("one whose time is short", b.tryFor(l, 1, 500*ms), false, 100*ms)
 		r, err := l.Allow(t.Context(), 2)
-		if want := (Result{Limit: 10, Remaining: 2, RetryAfter: 900 * ms, ResetAfter: 900 * ms}); r != want || err != nil {
+		if want := (Result{Limit: 10, RetryAfter: 900 * ms, ResetAfter: 900 * ms}); r != want || err != nil {
 			t.Errorf("%+v, %v, expected %+v", r, err, want)
 		}
 		calls := p.wire.scripts.Load()
@@ -527,7 +527,7 @@ func TestNobodyPassesWhoWaits(t *testing.T) {
 		b.waits("the patient one", patient)
 		b.sleepTo(1000 * ms)
 		for _, c := range []*call{first, patient, behind} {
-			b.granted("one in line", c, 1000*ms)
+			b.granted("one in the queue", c, 1000*ms)
 		}
 		if n, err := l.AcquireUpTo(t.Context(), 2); n != 0 || err != nil {
 			t.Errorf("AcquireUpTo of an empty limiter: %d, %v", n, err)
@@ -558,7 +558,7 @@ func TestContextThatEndsBeforeTheCall(t *testing.T) {
 	})
 }
 
-// everyWay is the ways to ask for n permits.
+// everyWay has all methods that acquire n permits, by name.
 func everyWay(l *Limiter) map[string]func(ctx context.Context, n int64) error {
 	return map[string]func(ctx context.Context, n int64) error{
 		"Allow":      func(ctx context.Context, n int64) error { _, err := l.Allow(ctx, n); return err },
@@ -571,13 +571,13 @@ func everyWay(l *Limiter) map[string]func(ctx context.Context, n int64) error {
 	}
 }
 
-func TestContextThatEndsInLine(t *testing.T) {
+func TestContextThatEndsInTheQueue(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
 		l := p.RateLimiter("l", WithRate(PerSecond(10)))
 		b.granted("the first", b.acquire(l, 10), 0)
 		in, ended := b.acquire(l, 1), 0
-		b.waits("who waits", in)
+		b.waits("the waiter", in)
 		for name, ask := range everyWay(l) {
 			if name != "Acquire" && name != "TryAcquireTimeout" {
 				continue
@@ -596,15 +596,15 @@ func TestContextThatEndsInLine(t *testing.T) {
 		}
 		resume := p.wire.hang()
 		b.try(l, 1)
-		try := b.try(l, 1) // behind the call in the air
+		try := b.try(l, 1) // behind the call in flight
 		try.end()
-		b.ended("who tries behind a call in the air", try, false, time.Duration(ended)*100*ms)
+		b.ended("a try behind a call in flight", try, false, time.Duration(ended)*100*ms)
 		if !errors.Is(try.err, context.Canceled) || errors.Is(try.err, ErrOutcomeUnknown) {
-			t.Errorf("who tries behind a call in the air: %v", try.err)
+			t.Errorf("a try behind a call in flight: %v", try.err)
 		}
 		resume()
 		b.sleepTo(time.Second)
-		b.granted("who waits", in, time.Second)
+		b.granted("the waiter", in, time.Second)
 		if s := state(t, l); s.Used != 1 || !s.Consistent {
 			t.Errorf("%+v", s)
 		}
@@ -620,8 +620,8 @@ func state(t *testing.T, l *Limiter) State {
 	return s
 }
 
-// While Redis hangs, a caller returns when its context ends, at that instant.
-func TestContextThatEndsInTheAir(t *testing.T) {
+// While Redis hangs, a caller returns exactly when its context ends.
+func TestContextThatEndsInFlight(t *testing.T) {
 	for name := range everyWay(nil) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bubble) {
@@ -639,7 +639,7 @@ func TestContextThatEndsInTheAir(t *testing.T) {
 				}
 				resume()
 				synctest.Wait()
-				if s := state(t, l); s.Used != 3 || !s.Consistent { // nobody else wanted them
+				if s := state(t, l); s.Used != 3 || !s.Consistent { // no other caller wanted them
 					t.Errorf("%+v", s)
 				}
 			})
@@ -647,7 +647,7 @@ func TestContextThatEndsInTheAir(t *testing.T) {
 	}
 }
 
-// A context that ends once the answer is there changes nothing: the permits are the caller's.
+// A context that ends once the reply has arrived changes nothing: the permits are the caller's.
 func TestContextThatEndsAtTheGrant(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
@@ -664,7 +664,7 @@ func TestContextThatEndsAtTheGrant(t *testing.T) {
 			case !errors.Is(err, context.DeadlineExceeded):
 				t.Errorf("%v", err)
 			case !errors.Is(err, ErrOutcomeUnknown):
-				// It was in line, so nothing may be spent for it.
+				// It waited in the queue, so no permit may be taken for it.
 				synctest.Wait()
 				if s := state(t, l); s.Used != 0 {
 					t.Errorf("%+v", s)
@@ -680,15 +680,15 @@ func TestContextThatEndsAtTheGrant(t *testing.T) {
 	})
 }
 
-func TestGrantOfACallerWhoHasGone(t *testing.T) {
+func TestGrantOfACancelledCaller(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		behind        int64
 		granted, used int64
 	}{
-		{"goes to the next in line", 6, 6, 6 + 1},
-		{"goes to the next in line who needs less", 5, 5, 6 + 1},
-		{"stays spent when nobody can use it", 7, 0, 6 + 1},
+		{"goes to the next one", 6, 6, 6 + 1},
+		{"goes to the next one, which needs less", 5, 5, 6 + 1},
+		{"stays taken when no caller can use it", 7, 0, 6 + 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bubble) {
@@ -701,16 +701,16 @@ func TestGrantOfACallerWhoHasGone(t *testing.T) {
 				plug()
 				b.sleepTo(10 * ms)
 				gone.end()
-				b.ended("who has gone", gone, false, 10*ms)
+				b.ended("the cancelled one", gone, false, 10*ms)
 				if !errors.Is(gone.err, context.Canceled) || !errors.Is(gone.err, ErrOutcomeUnknown) {
-					t.Errorf("who has gone: %v", gone.err)
+					t.Errorf("the cancelled one: %v", gone.err)
 				}
 				next()
 				synctest.Wait()
 				if c.granted > 0 {
-					b.granted("who is behind", behind, 10*ms)
+					b.granted("the caller that is behind", behind, 10*ms)
 				} else {
-					b.waits("who is behind", behind)
+					b.waits("the caller that is behind", behind)
 				}
 				if s := state(t, l); s.Used != c.used || !s.Consistent {
 					t.Errorf("%+v", s)
@@ -720,8 +720,8 @@ func TestGrantOfACallerWhoHasGone(t *testing.T) {
 	}
 }
 
-// What changes in this process is seen at once, also through a handle with other options.
-func TestLocalChangesWakeWhoWaits(t *testing.T) {
+// A change by this process takes effect for waiting callers at once, also through a handle with other options.
+func TestLocalChangesWakeWaiters(t *testing.T) {
 	hour := Rate{Permits: 10, Interval: time.Hour}
 	for name, change := range map[string]func(context.Context, *Limiter) error{
 		"SetRate": func(ctx context.Context, l *Limiter) error {
@@ -746,12 +746,12 @@ func TestLocalChangesWakeWhoWaits(t *testing.T) {
 				b.granted("the first", b.acquire(l, 10), 0)
 				waiter := b.acquire(l, 1)
 				b.sleepTo(1234567 * time.Microsecond)
-				b.waits("who waits", waiter)
+				b.waits("the waiter", waiter)
 				if err := change(t.Context(), p.RateLimiter("l", WithServerTime())); err != nil {
 					t.Fatal(err)
 				}
 				gone := name == "Delete" || name == "Rename"
-				b.ended("who waits", waiter, !gone, 1234567*time.Microsecond)
+				b.ended("the waiter", waiter, !gone, 1234567*time.Microsecond)
 				if gone != errors.Is(waiter.err, ErrNotInitialized) {
 					t.Errorf("%v", waiter.err)
 				}
@@ -760,8 +760,8 @@ func TestLocalChangesWakeWhoWaits(t *testing.T) {
 	}
 }
 
-// A release of which only the first part is known to have worked wakes who waits, too.
-func TestReleaseThatFailsHalfwayWakesWhoWaits(t *testing.T) {
+// A release of which only the first part is known to have succeeded wakes waiting callers, too.
+func TestReleaseThatFailsHalfwayWakesWaiters(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
 		l := p.RateLimiter("l", WithRate(Rate{Permits: 3000, Interval: time.Hour}), WithRecordPerRequest())
@@ -773,21 +773,21 @@ func TestReleaseThatFailsHalfwayWakesWhoWaits(t *testing.T) {
 		plug()
 		synctest.Wait()
 		waiter := b.acquire(l, 1)
-		b.waits("who waits", waiter)
+		b.waits("the waiter", waiter)
 		p.wire.cut.Store(p.wire.scripts.Load() + 2)
 		n, err := l.Release(t.Context(), 2500)
 		if n == 0 || n == 2500 || !errors.Is(err, ErrOutcomeUnknown) {
 			t.Fatalf("%d, %v", n, err)
 		}
-		b.granted("who waits", waiter, 0)
+		b.granted("the waiter", waiter, 0)
 	})
 }
 
-// What changes elsewhere is noticed when a sleep is cut short: after a second at first, after 15 at most.
+// Changes by other processes are noticed at a poll: after 1 s at first, after 15 s at most.
 func TestChangesElsewhereAreNoticed(t *testing.T) {
 	hour := Rate{Permits: 10, Interval: time.Hour}
 	for _, c := range []struct {
-		tries         int // by others in the process, when somebody waits
+		tries         int // by other callers of the process while callers wait
 		after, within time.Duration
 	}{{0, 100 * ms, 900 * ms}, {5, 100 * ms, 900 * ms}, {0, 10 * time.Minute, 15 * time.Second}} {
 		inBubble(t, func(t *testing.T, b *bubble) {
@@ -824,11 +824,12 @@ func TestChangesElsewhereAreNoticed(t *testing.T) {
 	}
 }
 
-// They are noticed as soon where the first in line was answered by a call that stalled, before a later call for others.
+// They are noticed as soon if the first waiting caller got its refusal from a call that stalled, before a later call
+// for others.
 func TestChangesElsewhereAreNoticedAfterAStall(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p, elsewhere := b.process(), b.process()
-		p.lane.patient = shortestStall
+		p.pipeline.patient = shortestStall
 		hour := Rate{Permits: 10, Interval: time.Hour}
 		l := p.RateLimiter("l", WithRate(hour))
 		b.granted("the first", b.acquire(l, 10), 0)
@@ -851,7 +852,7 @@ func TestChangesElsewhereAreNoticedAfterAStall(t *testing.T) {
 	})
 }
 
-// Closing the redis client ends all waiting, when the queue wakes next.
+// Closing the redis client ends all waiting when the queue wakes next.
 func TestClosedRedisClientEndsWaiting(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
@@ -894,34 +895,34 @@ func TestClosedRedisClientEndsWaitingSoon(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		// Without a look at the client the first sleep alone would last most of a second, and the next ones longer.
+		// Without the check of the client, the first sleep alone would last most of a second, and the next ones longer.
 		if took := time.Since(closed); took > 600*time.Millisecond {
 			t.Errorf("callers knew it after %v", took)
 		}
 	})
 }
 
-// An answer that does not come in time fails all who are in the call, and nobody else.
+// A call that times out fails its own requests, and no others.
 func TestCallThatTakesTooLong(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		log := &log{}
 		p := b.process(WithCallTimeout(250*ms), WithObserver(log))
-		p.lane.patient = shortestStall
+		p.pipeline.patient = shortestStall
 		l := p.RateLimiter("l", WithRate(PerSecond(10)))
 		p.wire.back.Store(int64(400 * ms))
 		in := b.acquire(l, 1)
 		b.sleepTo(100 * ms)
 		p.wire.back.Store(0)
-		b.granted("who comes once the call has stalled", b.acquire(l, 2), 100*ms)
-		b.granted("who tries then", b.try(l, 3), 100*ms)
+		b.granted("the caller that comes once the call has stalled", b.acquire(l, 2), 100*ms)
+		b.granted("the caller that tries then", b.try(l, 3), 100*ms)
 		b.sleepTo(249 * ms)
-		b.waits("who is in the call", in)
+		b.waits("the caller that is in the call", in)
 		b.sleepTo(250 * ms)
-		b.ended("who is in the call", in, false, 250*ms)
+		b.ended("the caller that is in the call", in, false, 250*ms)
 		if !errors.Is(in.err, ErrOutcomeUnknown) || !errors.Is(in.err, os.ErrDeadlineExceeded) || errors.Is(in.err, context.DeadlineExceeded) {
-			t.Errorf("who is in the call: %v", in.err)
+			t.Errorf("the caller that is in the call: %v", in.err)
 		}
-		b.sleepTo(500 * ms) // the late answer is nobody's any more
+		b.sleepTo(500 * ms) // the late reply is dropped
 		if s := state(t, l); s.Used != 6 || !s.Consistent {
 			t.Errorf("%+v", s)
 		}
@@ -931,15 +932,15 @@ func TestCallThatTakesTooLong(t *testing.T) {
 	})
 }
 
-// Where Redis is far away, callers who ask again as soon as they are answered do not just miss the next call.
-func TestFarawayCallsGatherWhoAsksAgain(t *testing.T) {
+// If Redis is far away, callers that retry as soon as they are answered do not just miss the next call.
+func TestDistantCallsLingerForRetries(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		const takes, rounds = 20 * ms, 10
 		p := b.process()
-		p.faraway = faraway
+		p.lingerThreshold = lingerThreshold
 		l := p.RateLimiter("l", WithRate(PerSecond(10000)))
 		p.wire.back.Store(int64(takes))
-		b.try(l, 1) // those who follow wait behind it
+		b.try(l, 1) // the following ones wait behind it
 		var all sync.WaitGroup
 		for range 30 {
 			all.Go(func() {
@@ -957,20 +958,20 @@ func TestFarawayCallsGatherWhoAsksAgain(t *testing.T) {
 		waiting := b.acquire(l, 10000)
 		b.sleepTo(time.Since(b.start) + 2*time.Second)
 		if !waiting.ended.Load() {
-			t.Error("who waits was forgotten")
+			t.Error("the queue of a waiting caller was dropped")
 		}
 	})
 }
 
-// Next to nothing remains of limiters that nobody uses, and a line that is in use is never forgotten.
-func TestLinesAreForgotten(t *testing.T) {
+// Almost no memory remains of unused limiters, and a queue in use is never dropped.
+func TestQueuesAreDropped(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
 		limiter := func(i int) *Limiter { return p.RateLimiter(fmt.Sprint(i), WithRate(PerSecond(1))) }
 		long := limiter(0)
 		b.granted("the first one", b.acquire(long, 1), 0)
 		waiting := b.acquire(long, 1)
-		for i := range 2 * spareLines {
+		for i := range 2 * spareQueues {
 			for name, ask := range everyWay(limiter(1 + i)) {
 				if name == "Allow" || name == "TryAcquire" {
 					if err := ask(t.Context(), 1); err != nil {
@@ -983,40 +984,40 @@ func TestLinesAreForgotten(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		all := p.lines.list(func(*Limiter) bool { return true })
-		if len(all) != 1+spareLines {
-			t.Errorf("%d lines, not one in use and %d spare ones", len(all), spareLines)
+		all := p.registry.list(func(*Limiter) bool { return true })
+		if len(all) != 1+spareQueues {
+			t.Errorf("%d queues, not one in use and %d spare ones", len(all), spareQueues)
 		}
-		for _, ln := range all {
-			if ln.limiter != long && ln.timer != nil && ln.timer.Stop() {
-				t.Error("a timer runs though nobody waits")
+		for _, q := range all {
+			if q.limiter != long && q.timer != nil && q.timer.Stop() {
+				t.Error("a timer runs though no caller waits")
 			}
 		}
 		if behind := b.acquire(limiter(0), 1); p.enter(long).waiting != 2 {
-			t.Error("another handle has another line")
+			t.Error("another handle has another queue")
 		} else {
-			long.line.Load().exit()
+			long.queue.Load().exit()
 			b.sleepTo(2 * time.Second)
-			b.granted("who waited", waiting, time.Second)
-			b.granted("who came behind", behind, 2*time.Second)
+			b.granted("the caller that waited", waiting, time.Second)
+			b.granted("the caller that came behind", behind, 2*time.Second)
 		}
-		old := limiter(3 * spareLines)
-		b.granted("a handle whose line is spare", b.try(old, 1), 2*time.Second)
-		for i := range spareLines {
+		old := limiter(3 * spareQueues)
+		b.granted("a handle whose queue is parked", b.try(old, 1), 2*time.Second)
+		for i := range spareQueues {
 			b.granted("others", b.try(limiter(1+i), 1), 2*time.Second)
 		}
-		if old.line.Load() != nil {
-			t.Error("a forgotten line is held by its handle")
+		if old.queue.Load() != nil {
+			t.Error("a dropped queue is held by its handle")
 		}
 		b.sleepTo(3 * time.Second)
-		b.granted("a handle whose line was forgotten", b.try(old, 1), 3*time.Second)
+		b.granted("a handle whose queue was dropped", b.try(old, 1), 3*time.Second)
 	})
 }
 
-// No goroutine, no timer and no connection that somebody waits on remains after a crowd with all kinds of ends.
+// After many callers whose requests end in all possible ways, no goroutine, timer or blocked connection remains.
 func TestCrowdLeavesNothing(t *testing.T) {
 	before := runtime.NumGoroutine()
-	inBubble(t, func(t *testing.T, b *bubble) { // which fails by itself when a goroutine of it remains
+	inBubble(t, func(t *testing.T, b *bubble) { // a bubble fails by itself if one of its goroutines remains
 		p := b.process()
 		l := p.RateLimiter("l", WithRate(PerSecond(100)))
 		p.wire.there.Store(int64(3 * ms))
@@ -1070,13 +1071,13 @@ func TestCrowdLeavesNothing(t *testing.T) {
 		if s := state(t, l); s.Used != 0 || !s.Consistent {
 			t.Errorf("%+v", s)
 		}
-		for _, ln := range p.lines.list(func(*Limiter) bool { return true }) {
-			if ln.waiting != 0 || ln.first != nil || ln.last != nil || !ln.idle() || ln.timer.Stop() {
-				t.Errorf("%+v", ln)
+		for _, q := range p.registry.list(func(*Limiter) bool { return true }) {
+			if q.waiting != 0 || q.first != nil || q.last != nil || !q.idle() || q.timer.Stop() {
+				t.Errorf("%+v", q)
 			}
 		}
-		if p.waiting.Load() != 0 || p.lane.air+p.lane.stalled+len(p.lane.waiting) != 0 {
-			t.Errorf("%d wait; lane %+v", p.waiting.Load(), p.lane)
+		if p.waiting.Load() != 0 || p.pipeline.inFlight+p.pipeline.stalled+len(p.pipeline.waiting) != 0 {
+			t.Errorf("%d wait; pipeline %+v", p.waiting.Load(), p.pipeline)
 		}
 	})
 	for range 100 {
@@ -1088,22 +1089,22 @@ func TestCrowdLeavesNothing(t *testing.T) {
 	t.Errorf("%d goroutines, %d before", runtime.NumGoroutine(), before)
 }
 
-// A log is an Observer that remembers.
+// A log is an Observer that records calls.
 type log struct {
-	mu      sync.Mutex
-	flights []FlightInfo
+	mu    sync.Mutex
+	calls []CallInfo
 }
 
-func (l *log) Flight(f FlightInfo) {
+func (l *log) Call(f CallInfo) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.flights = append(l.flights, f)
+	l.calls = append(l.calls, f)
 }
 
-func (l *log) all() []FlightInfo {
+func (l *log) all() []CallInfo {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return append([]FlightInfo(nil), l.flights...)
+	return append([]CallInfo(nil), l.calls...)
 }
 
 func TestObserverSeesEachCall(t *testing.T) {
@@ -1111,7 +1112,7 @@ func TestObserverSeesEachCall(t *testing.T) {
 		log := &log{}
 		p := b.process(WithObserver(log))
 		l := p.RateLimiter("orders", WithRate(PerSecond(10)))
-		if err := l.SetRate(t.Context(), PerSecond(11)); err != nil { // another than the handle's
+		if err := l.SetRate(t.Context(), PerSecond(11)); err != nil { // another rate than the handle's
 			t.Fatal(err)
 		}
 		p.wire.there.Store(int64(2 * ms))
@@ -1138,10 +1139,10 @@ func TestObserverSeesEachCall(t *testing.T) {
 		if err := bare.Acquire(t.Context(), 1); !errors.Is(err, ErrNotInitialized) {
 			t.Error(err)
 		}
-		want := []FlightInfo{
+		want := []CallInfo{
 			{Callers: 1, Granted: 1, Permits: 1, Waiting: 4, RateMismatch: true},
 			{Callers: 5, Granted: 2, Denied: 2, Permits: 8, Waiting: 1, RateMismatch: true},
-			{Callers: 1, Granted: 1, Permits: 2, Healed: "free permits were above the rate", RateMismatch: true},
+			{Callers: 1, Granted: 1, Permits: 2, Repaired: "free permits were above the rate", RateMismatch: true},
 			{Callers: 1, Denied: 1, Err: ErrNotInitialized},
 		}
 		got := log.all()
@@ -1164,7 +1165,7 @@ func TestObserverSeesEachCall(t *testing.T) {
 	})
 }
 
-// A rate that is enforced over another takes a second attempt.
+// Enforcing a rate over another one takes a second attempt.
 func TestObserverCountsAttempts(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		log := &log{}
@@ -1172,7 +1173,7 @@ func TestObserverCountsAttempts(t *testing.T) {
 		if err := p.RateLimiter("l").SetRate(t.Context(), PerSecond(5)); err != nil {
 			t.Fatal(err)
 		}
-		b.granted("who enforces", b.acquire(p.RateLimiter("l", WithEnforcedRate(PerSecond(10))), 10), 0)
+		b.granted("the caller that enforces", b.acquire(p.RateLimiter("l", WithEnforcedRate(PerSecond(10))), 10), 0)
 		if f := log.all()[0]; f.Attempts != 2 || f.RateMismatch || f.Permits != 10 {
 			t.Errorf("%+v", f)
 		}

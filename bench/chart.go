@@ -17,7 +17,7 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// chart.go draws the one picture: requests a second on a hot limiter with 1,024 callers.
+// chart.go draws the chart of requests per second on a hot limiter with 1,024 callers.
 
 var (
 	ownColour   = color.RGBA{0x00, 0x7d, 0x9c, 0xff} // this library
@@ -41,7 +41,7 @@ func drawChart(r *Report, file string) error {
 	p.X.Min = 0
 	p.Y.LineStyle.Width = 0
 	p.Y.Tick.Length = 0
-	p.Y.Padding = vg.Points(20) // some fonts are wider
+	p.Y.Padding = vg.Points(20) // room for wider fonts
 	p.BackgroundColor = color.Transparent
 	style(&p.Y.Tick.Label, 12, inkColour)
 
@@ -95,7 +95,7 @@ func drawChart(r *Report, file string) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
 	}
-	// The library names one font; a reader may have another of the same widths.
+	// The library names one font; the list adds fonts of the same widths.
 	const fonts = "font-family:Liberation Sans"
 	return os.WriteFile(file, []byte(strings.ReplaceAll(svg.String(), fonts, fonts+",Arial,Helvetica,sans-serif")), 0o644)
 }

@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// goals.go has the goals, and judges a report by them.
+// goals.go defines the goals and compares a report with them.
 
-// A Verdict is what became of a goal.
+// A Verdict is the result of one goal.
 type Verdict struct {
 	Workload string `json:"workload"`
 	Goal     string `json:"goal"`
 	Measured string `json:"measured"`
-	Met      string `json:"met"` // yes, NO, or why it can't be told
+	Met      string `json:"met"` // yes, NO, or the reason why a figure is missing
 }
 
 const (
@@ -21,7 +21,7 @@ const (
 	unknown = "not measured"
 )
 
-// A goal is a line of the table. All of its checks must hold.
+// A goal is a row of the table of goals. It is met if all of its checks hold.
 type goal struct {
 	workload, text string
 	checks         []check
@@ -29,13 +29,13 @@ type goal struct {
 
 // A check is one figure and its bound.
 type check struct {
-	what  string // behind the figure
+	what  string // label after the figure
 	bound float64
-	least bool // the bound is the least, else the most
+	least bool // bound is a minimum, else a maximum
 	value func(*Report) (float64, string)
 }
 
-// found is a row, or why there is none.
+// found returns a row, or nil and the reason why it is missing.
 func found(r *Report, workload, name string) (*Row, string) {
 	if row := r.row(workload, name); row != nil {
 		return row, ""
@@ -48,7 +48,7 @@ func found(r *Report, workload, name string) (*Row, string) {
 	return nil, unknown
 }
 
-// against is a check of the ratio of two rows.
+// against returns a check of the ratio of two rows of one workload.
 func against(what string, bound float64, least bool, workload, a, b string, of, by metric) check {
 	return between(what, bound, least, workload, a, workload, b, of, by)
 }
@@ -67,7 +67,7 @@ func between(what string, bound float64, least bool, workloadA, a, workloadB, b 
 	}}
 }
 
-// figure is a check of one figure of one row.
+// figure returns a check of one figure of one row, in units of unit.
 func figure(what string, bound float64, least bool, workload, name string, m metric, unit float64) check {
 	return check{what, bound, least, func(r *Report) (float64, string) {
 		row, why := found(r, workload, name)
@@ -83,7 +83,7 @@ const (
 	atMost  = false
 )
 
-// fastestJava is the ratio of a row to the fastest Redisson.
+// fastestJava returns a check of the ratio of a row to the fastest Redisson row.
 func fastestJava(what string, bound float64, workload, name string) check {
 	return check{what, bound, atLeast, func(r *Report) (float64, string) {
 		own, why := found(r, workload, name)
@@ -103,13 +103,13 @@ func fastestJava(what string, bound float64, workload, name string) check {
 	}}
 }
 
-// isOwn tells whether a row is this library.
+// isOwn reports whether a row measures this library.
 func isOwn(name string) bool { return strings.HasPrefix(name, rowLibrary) }
 
-// isJava tells whether a row is Redisson itself.
+// isJava reports whether a row measures Redisson in a JVM.
 func isJava(name string) bool { return strings.HasPrefix(name, "Redisson ") }
 
-// goals are what this library is to reach, on a machine with two processors.
+// goals returns the performance goals of this library on a machine with two processors.
 func goals() []goal {
 	rate := func(times float64, workload, a, b, what string) check {
 		return against(what, times, atLeast, workload, a, b, perSecond, perSecond)
@@ -164,7 +164,7 @@ func goals() []goal {
 	}
 }
 
-// judge holds a report against the goals.
+// judge returns the verdict of each goal.
 func judge(r *Report) (verdicts []Verdict) {
 	for _, g := range goals() {
 		v := Verdict{Workload: g.workload, Goal: g.text, Met: met}
@@ -188,7 +188,7 @@ func judge(r *Report) (verdicts []Verdict) {
 	return verdicts
 }
 
-// summary counts verdicts.
+// summary returns the counts of goals that are met, not met and not measured, as text.
 func summary(verdicts []Verdict) string {
 	var yes, no, other int
 	for _, v := range verdicts {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// ideal is a report in which each goal is met: ratios by far, and counts of nothing.
+// ideal returns a report in which each goal is met: with large ratios, and with counts of zero.
 func ideal() *Report {
 	r := &Report{}
 	add := func(workload, name string, s Sample) {

@@ -16,23 +16,23 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// lab.go has the server on which all is measured, and measures the rows of a workload in turn: each once, then each again,
-// so that all of them meet the same weather.
+// lab.go runs the redis-server of the benchmark and measures the rows of a workload in turn: each row once, then each
+// row again, so that changes in the speed of the machine affect all rows alike.
 
-// patience is for how long an answer is waited for: one of Redisson's scripts can block the server for a second.
+// patience is the read timeout and the pool timeout: one of Redisson's scripts can block the server for a second.
 const patience = time.Minute
 
-// A lab is one redis-server and what was started beside it.
+// A lab is one redis-server and the processes that were started beside it.
 type lab struct {
 	size
 	addr   string
 	rdb    *redis.Client
 	crew   *crew
-	script string // Redisson's own, for tryAcquire; "" without Java
+	script string // the text that Redisson sends for tryAcquire; "" without Java
 	javas  []*java
 }
 
-// measure runs all that is asked for.
+// measure runs the workloads and rows that the options select.
 func measure(ctx context.Context, o options, p *progress) (*Report, error) {
 	started := time.Now()
 	folder, err := os.MkdirTemp("", "bench-")
@@ -103,10 +103,11 @@ func measure(ctx context.Context, o options, p *progress) (*Report, error) {
 	return report, nil
 }
 
-// notOffered stands for figures of an option that this library does not have yet, and is how it says so.
+// notOffered is the text by which ErrInvalidOption reports an option that this library does not have yet. The tables
+// show it in place of the figures.
 const notOffered = "not offered"
 
-// clear leaves the server as if it had just started: no keys, and no script, by which clients could know each other.
+// clear removes all keys and all scripts, so that no sample depends on the one before.
 func (b *lab) clear(ctx context.Context) error {
 	if err := b.rdb.FlushAll(ctx).Err(); err != nil {
 		return err
@@ -114,7 +115,7 @@ func (b *lab) clear(ctx context.Context) error {
 	return b.rdb.ScriptFlush(ctx).Err()
 }
 
-// setRates gives each limiter its rate.
+// setRates sets the rate of each limiter.
 func (b *lab) setRates(ctx context.Context, names []string, rate rratelimiter.Rate) error {
 	client := rratelimiter.NewClient(b.rdb)
 	jobs := make(chan string)
@@ -142,12 +143,12 @@ func (b *lab) setRates(ctx context.Context, names []string, rate rratelimiter.Ra
 	return err
 }
 
-// A meter reads what the server and this process have spent.
+// A meter is a reading of the resources that the server and this process have used since their start.
 type meter struct {
-	cpu    float64 // µs
+	cpu    float64 // of the server, in µs
 	evals  int64
 	pings  int64
-	allocs int64
+	allocs int64 // objects on the heap of this process
 }
 
 func (b *lab) read(ctx context.Context) (meter, error) {
@@ -171,7 +172,7 @@ func (b *lab) read(ctx context.Context) (meter, error) {
 	return m, nil
 }
 
-// spend notes in a sample what was spent between two readings.
+// spend stores in a sample the resources that were used between two readings.
 func (s *Sample) spend(before, after meter, c *contender) {
 	s.RedisCPU = after.cpu - before.cpu
 	s.Commands = after.evals - before.evals
@@ -183,7 +184,7 @@ func (s *Sample) spend(before, after meter, c *contender) {
 	}
 }
 
-// info reads sections of INFO.
+// info returns the fields of sections of INFO.
 func (b *lab) info(ctx context.Context, sections ...string) (map[string]string, error) {
 	text, err := b.rdb.Info(ctx, sections...).Result()
 	if err != nil {
@@ -202,7 +203,7 @@ func infoFields(text string) map[string]string {
 	return fields
 }
 
-// calls reads the number of calls in a line of commandstats; a command that was never called has none.
+// calls returns the number of calls in a line of commandstats; 0 for the empty line of a command that was never called.
 func calls(stat string) int64 {
 	for part := range strings.SplitSeq(stat, ",") {
 		if text, found := strings.CutPrefix(part, "calls="); found {

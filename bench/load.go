@@ -11,13 +11,14 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// load.go has callers that ask as fast as they can. Each has a histogram of its own and looks at the clock once a request,
-// so that measuring does not disturb what is measured.
+// load.go runs callers that send requests as fast as possible. Each caller has its own histogram and reads the clock
+// once per request, so that the measurement costs little.
 
-// An asker asks a limiter, by its number, for n permits; where wait is set it waits for them.
+// An asker requests n permits of a limiter, given by its index; if wait is true, it waits for them. It reports whether
+// they were granted.
 type asker func(ctx context.Context, limiter int, n int64, wait bool) (bool, error)
 
-// spread says which limiter a caller asks next.
+// spread is the distribution of the requests of a caller over the limiters.
 type spread int
 
 const (
@@ -25,23 +26,23 @@ const (
 	zipf           // s = 1.1: of 10,000 limiters, the first gets a sixth of all requests
 )
 
-// work is what callers do.
+// work is a load: the number of callers, its duration and the form of the requests.
 type work struct {
 	callers  int
 	time     time.Duration
 	limiters int
 	spread   spread
-	mixed    bool // 1 to 10 permits at random, waiting or not; else one, not waiting
+	mixed    bool // each request draws 1 to 10 permits, and whether it waits; else one permit without waiting
 }
 
-// counts is what callers saw.
+// counts holds the results of all callers of one measurement.
 type counts struct {
 	requests, denied, permits int64
 	took, p50, p99            time.Duration
-	latencies                 *hdrhistogram.Histogram // until the crew works again; nil where others measured
+	latencies                 *hdrhistogram.Histogram // valid until the crew's next measurement; nil for a JVM
 }
 
-// summarise takes the percentiles of latencies.
+// summarise sets the latencies and their percentiles.
 func (c *counts) summarise(latencies *hdrhistogram.Histogram) {
 	c.latencies = latencies
 	c.p50 = time.Duration(latencies.ValueAtQuantile(50)) * tick
@@ -53,7 +54,8 @@ const tick = 100 * time.Nanosecond
 
 const longestLatency = int64(10 * time.Minute / tick)
 
-// fewCallers have finer histograms: figures that differ by a hundredth are told apart.
+// fewCallers is the largest number of callers with fine histograms, of three digits instead of two, which distinguish
+// figures that differ by 1 %.
 const fewCallers = 64
 
 func newHistogram(fine bool) *hdrhistogram.Histogram {
@@ -70,10 +72,10 @@ type caller struct {
 	random                    *rand.Rand
 	requests, denied, permits int64
 	err                       error
-	_                         [64]byte // a cache line to itself
+	_                         [64]byte // padding against false sharing of a cache line
 }
 
-// note counts one request.
+// note records one request.
 func (c *caller) note(latency time.Duration, n int64, granted bool) {
 	_ = c.latency.RecordValue(min(int64(latency/tick), longestLatency)) // can't be out of range
 	c.requests++
@@ -84,13 +86,13 @@ func (c *caller) note(latency time.Duration, n int64, granted bool) {
 	}
 }
 
-// A crew keeps callers, whose histograms are large, from one measurement to the next.
+// A crew reuses callers between measurements, because their histograms are large.
 type crew struct {
 	few, many []*caller
 	sum       struct{ few, many *hdrhistogram.Histogram }
 }
 
-// get gives so many callers that have seen nothing yet.
+// get returns n callers and a histogram for their sum, all of them reset.
 func (c *crew) get(n int) ([]*caller, *hdrhistogram.Histogram) {
 	pool, sum, fine := &c.many, &c.sum.many, n <= fewCallers
 	if fine {
@@ -111,7 +113,7 @@ func (c *crew) get(n int) ([]*caller, *hdrhistogram.Histogram) {
 	return callers, *sum
 }
 
-// run lets callers ask until the time is over.
+// run lets the callers of a load send requests until its time is over.
 func (c *crew) run(ctx context.Context, w work, ask asker) (counts, error) {
 	callers, sum := c.get(w.callers)
 	var failed atomic.Bool
@@ -142,7 +144,7 @@ func (c *crew) run(ctx context.Context, w work, ask asker) (counts, error) {
 	})
 }
 
-// once lets callers wait for one permit each, all at once or arriving evenly over a time.
+// once lets n callers wait for one permit each. They start evenly over the duration arrive; all at once if it is 0.
 func (c *crew) once(ctx context.Context, n int, arrive time.Duration, ask asker) (counts, error) {
 	callers, sum := c.get(n)
 	number := map[*caller]int{}
@@ -158,7 +160,7 @@ func (c *crew) once(ctx context.Context, n int, arrive time.Duration, ask asker)
 	})
 }
 
-// together runs callers from the same moment on, and sums up what they saw.
+// together starts all callers at the same moment, waits for them and returns the sum of their results.
 func together(callers []*caller, sum *hdrhistogram.Histogram, body func(*caller, time.Time)) (counts, error) {
 	var ready, over sync.WaitGroup
 	gate := make(chan struct{})

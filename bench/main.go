@@ -1,17 +1,18 @@
-// Command bench measures this library against its peers, on a redis-server of its own, and judges its goals:
+// Command bench measures this library against its peers on its own redis-server and checks the performance goals:
 //
-//	go run ./bench                        everything: a quarter of an hour
-//	go run ./bench -quick                 a look at everything: a minute, not for quoting
+//	go run ./bench                        all workloads and rows: a quarter of an hour
+//	go run ./bench -quick                 shorter samples: a minute; do not quote the figures
 //	go run ./bench -run 'hot' -rows lib   workloads and rows by regular expression; bare PING always runs
-//	go run ./bench -update                everything, and writes README.md, docs/bench.svg and bench/results.json
+//	go run ./bench -update                all, and writes README.md, docs/bench.svg and bench/results.json
 //	go run ./bench -from bench/results.json   shows an earlier run
 //
-// It needs redis-server, and a JDK and Maven for Redisson itself; -java ” leaves that out. README.md in this folder says
-// what is measured, and how.
+// It needs redis-server, and a JDK and Maven for Redisson itself; with an empty -java it does not run Redisson.
+// README.md in this folder describes the measurements.
 //
-// This file has the command line. lab.go measures rows in turn, workloads.go and rows.go say what is measured, load.go
-// (callers that ask), waiting.go (callers that wait) and memory.go (records) measure; redisson.go brings in the Java
-// side; result.go holds figures, goals.go judges them, table.go, chart.go and readme.go show them.
+// This file has the command line. lab.go measures rows in turn. workloads.go and rows.go define the workloads and the
+// rows. load.go (callers that do not wait), waiting.go (callers that wait) and memory.go (records) take the samples.
+// redisson.go runs the Java side. result.go holds the figures, goals.go checks them, and table.go, chart.go and
+// readme.go show them.
 package main
 
 import (
@@ -118,7 +119,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	return errors.Join(err, report.failed())
 }
 
-// width is how many columns the terminal has that is written to; 0 if it is none.
+// width returns the number of columns of a terminal; 0 if the writer is not a terminal.
 func width(w io.Writer) int {
 	file, ok := w.(*os.File)
 	if !ok {
@@ -128,5 +129,5 @@ func width(w io.Writer) int {
 	if err != nil {
 		return 0
 	}
-	return max(columns, 40) // some tell 0
+	return max(columns, 40) // some terminals report 0
 }

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	redistest.Main(m)
 }
 
-// newLab is a lab on a server of the test's own.
+// newLab returns a lab on a server that only this test uses.
 func newLab(t *testing.T, s size) *lab {
 	t.Helper()
 	server := redistest.Real(t)

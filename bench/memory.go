@@ -14,18 +14,18 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// memory.go measures what many outstanding permits cost: bytes, and the longest script once all of them have expired.
+// memory.go measures the cost of many outstanding permits: bytes, and the longest script once all of them have expired.
 
 const (
 	memoryLimiter = "bench"
-	memoryCallers = 100  // who take the permits
+	memoryCallers = 100  // callers that take the permits
 	memoryBuckets = 1000 // granularities in the interval
 )
 
-// memoryRate leaves room: half of it is taken.
+// memoryRate is twice as high as the number of permits that are taken, so that none is refused.
 func (b *lab) memoryRate() rratelimiter.Rate { return rratelimiter.PerHour(2 * b.outstanding) }
 
-// memory has this library take permits one by one, evenly over an interval of its clock that lies in the past.
+// memory takes permits one by one with this library, evenly over an interval of a clock that lies in the past.
 func (b *lab) memory(ctx context.Context, c *contender) (Sample, error) {
 	options := map[string]option{
 		rowPerRequest:  func(rratelimiter.Rate) rratelimiter.LimiterOption { return rratelimiter.WithRecordPerRequest() },
@@ -64,8 +64,8 @@ func (b *lab) memory(ctx context.Context, c *contender) (Sample, error) {
 	})
 }
 
-// javaMemory has a contender meet records as Redisson writes them, one a permit with an id of 16 random bytes. They are
-// written by a pipeline, which is faster than Redisson.
+// javaMemory measures a contender on records in Redisson's format: one per permit, with an id of 16 random bytes. The
+// benchmark writes them itself, which is faster than Redisson.
 func (b *lab) javaMemory(ctx context.Context, c *contender) (Sample, error) {
 	rate := b.memoryRate()
 	if err := b.clear(ctx); err != nil {
@@ -90,7 +90,7 @@ func (b *lab) javaMemory(ctx context.Context, c *contender) (Sample, error) {
 	})
 }
 
-// writeAsJava writes the records that are outstanding, evenly over an interval from a time on.
+// writeAsJava writes the outstanding records, with times evenly over an interval that begins at start.
 func (b *lab) writeAsJava(ctx context.Context, start time.Time, rate rratelimiter.Rate) error {
 	const batch = 1000
 	var id [16]byte
@@ -113,9 +113,10 @@ func (b *lab) writeAsJava(ctx context.Context, start time.Time, rate rratelimite
 	return b.rdb.Set(ctx, valueKey(memoryLimiter), rate.Permits-b.outstanding, 0).Err()
 }
 
-// expire measures the set of records, and then calls that meet it expired, until nothing expired is left. How long a
-// script is, is told in processor time of the server, which doesn't wait for anything, and by its slow log, in which a
-// script looks longer when the server has to share its processor.
+// expire measures the set of records, which have all expired, and then makes calls until no expired record is left. The
+// duration of a script is measured in two ways: by the processor time of the server, which excludes waiting but
+// includes other work than scripts, and by the slow log, which also counts the time in which the server does not have a
+// processor.
 func (b *lab) expire(ctx context.Context, rate rratelimiter.Rate, call func() error) (Sample, error) {
 	const unheard = 10 // µs: shorter scripts are not logged
 	key := permitsKey(memoryLimiter)
@@ -165,7 +166,7 @@ func (b *lab) expire(ctx context.Context, rate rratelimiter.Rate, call func() er
 	return sample, err
 }
 
-// configure sets parameters of the server and answers what they were.
+// configure sets parameters of the server and returns their previous values.
 func (b *lab) configure(ctx context.Context, parameters map[string]string) (before map[string]string, err error) {
 	before = map[string]string{}
 	for name, value := range parameters {

@@ -30,7 +30,8 @@ func TestPermitsAsJavaWritesThemAreCountedAndExpire(t *testing.T) {
 	expired(t, b)
 }
 
-// expired fails unless what is left are the records of the calls that found the others expired, and nobody heard of it.
+// expired fails the test unless only the records of the calls in expire are left, and the server has its default slow
+// log limit again.
 func expired(t *testing.T, b *lab) {
 	t.Helper()
 	if n := b.rdb.ZCard(t.Context(), permitsKey(memoryLimiter)).Val(); n == 0 || n > fewPermits/100 {

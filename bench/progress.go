@@ -7,12 +7,13 @@ import (
 	"unicode/utf8"
 )
 
-// progress.go tells how far a run is: one line that changes on a terminal, else a line for each round of a workload.
+// progress.go prints the progress of a run: one line that changes on a terminal, else a line for each round of a
+// workload.
 
 type progress struct {
 	out         io.Writer
 	live        bool
-	done, total time.Duration // by what samples take, about
+	done, total time.Duration // sums of the estimated durations of samples
 	last        string
 }
 
@@ -20,11 +21,11 @@ func newProgress(out io.Writer) *progress { return &progress{out: out, live: wid
 
 const clearLine = "\r\x1b[K"
 
-// say tells what goes on.
+// say prints a message, on a terminal in place of the one before.
 func (p *progress) say(text string) {
 	if p.live {
 		if columns := width(p.out); columns > 0 && utf8.RuneCountInString(text) >= columns {
-			text = string([]rune(text)[:columns-1]) // a line that wraps can't be drawn over
+			text = string([]rune(text)[:columns-1]) // a line that wraps can't be overwritten
 		}
 		fmt.Fprint(p.out, clearLine+text)
 	} else {
@@ -32,14 +33,14 @@ func (p *progress) say(text string) {
 	}
 }
 
-// expect sets what is to be done.
+// expect adds the samples of a plan to the total.
 func (p *progress) expect(plan []*workload, repeats int) {
 	for _, w := range plan {
 		p.total += w.takes * time.Duration(repeats*len(w.rows))
 	}
 }
 
-// begin tells of a sample that starts.
+// begin prints that a sample starts.
 func (p *progress) begin(w *workload, c *contender, repeat int) {
 	part := 0
 	left := p.total - p.done
@@ -55,7 +56,7 @@ func (p *progress) begin(w *workload, c *contender, repeat int) {
 	}
 }
 
-// end tells what came out.
+// end counts a sample that has been taken, and prints its fault, if any.
 func (p *progress) end(w *workload, c *contender, s Sample, fault string) {
 	p.done += w.takes
 	p.last = ""

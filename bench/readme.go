@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// readme.go puts the tables into the page, between two marks.
+// readme.go writes the tables into README.md, between two marks.
 
 // Files that -update writes, in the root of the repository.
 const (
@@ -20,7 +20,8 @@ const (
 	tableEnd   = "<!-- /speed -->"
 )
 
-// checkReadme tells whether there is a place for the tables, before a quarter of an hour is spent on them.
+// checkReadme returns an error if the page has no marks for the tables. It runs before the measurements, which take a
+// quarter of an hour.
 func checkReadme(file string) error {
 	_, _, err := around(file)
 	return err
@@ -34,7 +35,7 @@ func updateReadme(file string, r *Report) error {
 	return os.WriteFile(file, []byte(head+"\n"+readmeText(r)+"\n"+tail), 0o644)
 }
 
-// around is what stands before and behind the tables, marks included.
+// around returns the text before and after the tables, including the marks.
 func around(file string) (head, tail string, err error) {
 	page, err := os.ReadFile(file)
 	if err != nil {

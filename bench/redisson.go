@@ -15,31 +15,32 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// redisson.go brings in Redisson itself: Java processes, warmed up, and the script that they send. The script is read off
-// the wire when the program runs; it is no part of this repository.
+// redisson.go runs Redisson in warmed up Java processes and captures the script that they send. The script is not part
+// of this repository: the program reads it with MONITOR.
 
-// A java is one version of Redisson in a process.
+// A java is a process with one version of Redisson.
 type java struct {
 	version string
 	process *redisson.Process
 }
 
-// javaName is the name of a row.
+// javaName returns the name of the row of a version and a mode.
 func javaName(version string, mode redisson.Mode) string {
 	how := map[redisson.Mode]string{redisson.Sync: "threads", redisson.Async: "async", redisson.Blocked: "threads"}[mode]
 	return "Redisson " + version + ", " + how
 }
 
-// warmUp is for how long each JVM works in each mode before it is measured: its compiler has done most by then.
+// warmUp is the time that each JVM runs in each mode before it is measured. By then its compiler has done most of its
+// work.
 const warmUp = 3 * time.Second
 
-// openJava starts the versions, reads the script of the last one, and warms all of them up.
+// openJava starts and warms up the versions, and captures the script of the last one.
 func (b *lab) openJava(ctx context.Context, versions []string) error {
 	if err := redisson.Build(ctx, versions...); err != nil {
 		return err
 	}
 	for i, version := range versions {
-		// The flags of a server: the optimising compiler, the collector that the JVM chooses, memory enough.
+		// As on a server: the optimising compiler, the default garbage collector and enough memory.
 		process, err := redisson.Open(ctx, version, redisson.Addr(b.addr), redisson.JVM("-Xms256m", "-Xmx1g"))
 		if err != nil {
 			return err
@@ -75,7 +76,7 @@ func (b *lab) closeJava() {
 	}
 }
 
-// javaRows are the rows of the versions that run, in the given modes.
+// javaRows returns a row for each of the versions and modes.
 func javaRows(versions []string, modes ...redisson.Mode) (rows []*contender) {
 	for _, version := range versions {
 		for _, mode := range modes {
@@ -92,7 +93,7 @@ func javaRows(versions []string, modes ...redisson.Mode) (rows []*contender) {
 	return rows
 }
 
-// javaRunner asks from a JVM.
+// javaRunner sends requests from a JVM.
 type javaRunner struct {
 	process *redisson.Process
 	mode    redisson.Mode
@@ -105,7 +106,7 @@ func (r javaRunner) run(ctx context.Context, w work) (counts, error) {
 
 func (r javaRunner) wait(ctx context.Context, callers int, arrive time.Duration) (counts, error) {
 	if arrive > 0 {
-		return counts{}, errors.New("the Java side knows no callers that arrive one by one")
+		return counts{}, errors.New("callers that arrive one by one are not supported in Java")
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -118,10 +119,10 @@ func javaCounts(r redisson.BenchResult, err error) (counts, error) {
 	return counts{requests: r.Requests, permits: r.Granted, denied: r.Requests - r.Granted, took: r.Took, p50: r.P50, p99: r.P99}, err
 }
 
-// unlimited is a rate that is never used up; its records expire all the time.
+// unlimited is a rate that is never used up. Its interval is short, so that records expire all the time.
 var unlimited = rratelimiter.Rate{Permits: 1e9, Interval: 250 * time.Millisecond}
 
-// capture reads the text of the script that a call sends: the longest one that passes, as a whole or to be loaded.
+// capture returns the text of the script that a call sends by EVAL or SCRIPT LOAD: the first one that contains "zadd".
 func capture(ctx context.Context, addr string, call func() error) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -143,7 +144,7 @@ func capture(ctx context.Context, addr string, call func() error) (string, error
 	for {
 		line, err := lines.ReadString('\n')
 		if err != nil {
-			return "", fmt.Errorf("no script of Redisson passed: %w", err)
+			return "", fmt.Errorf("no script of Redisson: %w", err)
 		}
 		command, err := redistest.ParseCommand([]byte(strings.TrimRight(line, "\r\n")))
 		if err != nil {
@@ -155,7 +156,7 @@ func capture(ctx context.Context, addr string, call func() error) (string, error
 	}
 }
 
-// scriptIn is the script that a command carries, "" if it carries none.
+// scriptIn returns the script in a command, "" if there is none.
 func scriptIn(args []string) string {
 	switch {
 	case len(args) > 2 && strings.EqualFold(args[0], "eval"):

@@ -9,34 +9,34 @@ import (
 	"time"
 )
 
-// result.go holds what was measured, and takes medians. It knows neither how it was measured nor how it is shown.
+// result.go holds the measured figures and computes medians. It does not depend on how they are measured or shown.
 
-// A Sample is one measurement of one row in one workload. What was not measured is 0.
+// A Sample is one measurement of one row in one workload. A figure that was not measured is 0.
 type Sample struct {
 	Seconds  float64 `json:"seconds"`
-	Ideal    float64 `json:"ideal_seconds,omitempty"` // what waiting callers would need at best
+	Ideal    float64 `json:"ideal_seconds,omitempty"` // shortest possible time for waiting callers
 	Requests int64   `json:"requests"`
 	Denied   int64   `json:"denied,omitempty"`
 	Permits  int64   `json:"permits"`
 	P50      float64 `json:"p50_us"`
 	P99      float64 `json:"p99_us"`
-	Commands int64   `json:"commands"`     // EVALSHA and EVAL that Redis served, or PING
+	Commands int64   `json:"commands"`     // EVALSHA and EVAL that Redis executed; PING in the row of PING
 	RedisCPU float64 `json:"redis_cpu_us"` // of the server's process
 	Allocs   int64   `json:"allocs,omitempty"`
 
 	Records int64   `json:"records,omitempty"`    // in the permits set
-	Bytes   int64   `json:"bytes,omitempty"`      // of the permits set, as MEMORY USAGE tells
-	Longest float64 `json:"longest_us,omitempty"` // script, in processor time
-	Slowest float64 `json:"slowest_us,omitempty"` // script, by the slow log
+	Bytes   int64   `json:"bytes,omitempty"`      // of the permits set, by MEMORY USAGE
+	Longest float64 `json:"longest_us,omitempty"` // longest script, by processor time
+	Slowest float64 `json:"slowest_us,omitempty"` // longest script, by the slow log
 }
 
-// A Row is all samples of one contender in one workload, one a repetition.
+// A Row has all samples of one contender in one workload, one for each repetition.
 type Row struct {
 	Workload string   `json:"workload"`
 	Name     string   `json:"row"`
 	Samples  []Sample `json:"samples,omitempty"`
-	Missing  string   `json:"missing,omitempty"` // why there are none: what the library does not offer yet
-	Fault    string   `json:"fault,omitempty"`   // what went wrong
+	Missing  string   `json:"missing,omitempty"` // reason why there are no samples: the library does not offer the option yet
+	Fault    string   `json:"fault,omitempty"`   // text of the error
 }
 
 // A Report is one run of the program.
@@ -73,7 +73,7 @@ func (r *Report) write(file string) error {
 	return os.WriteFile(file, append(text, '\n'), 0o644)
 }
 
-// failed is the error of a run in which measurements failed.
+// failed returns the errors of all failed measurements, nil if there are none.
 func (r *Report) failed() error {
 	var all []error
 	for _, row := range r.Rows {
@@ -84,7 +84,7 @@ func (r *Report) failed() error {
 	return errors.Join(all...)
 }
 
-// row finds a row that was measured; nil if it was not.
+// row returns a row that was measured; nil if it was not.
 func (r *Report) row(workload, name string) *Row {
 	for _, row := range r.Rows {
 		if row.Workload == workload && row.Name == name && len(row.Samples) > 0 && row.Fault == "" {
@@ -94,7 +94,7 @@ func (r *Report) row(workload, name string) *Row {
 	return nil
 }
 
-// workloads are the names of the workloads in order, without those of which nothing is known.
+// workloads returns the names of the workloads that have rows, in order.
 func (r *Report) workloads() (names []string) {
 	for _, row := range r.Rows {
 		if !slices.Contains(names, row.Workload) {
@@ -104,7 +104,7 @@ func (r *Report) workloads() (names []string) {
 	return names
 }
 
-// of are the rows of a workload.
+// of returns the rows of a workload.
 func (r *Report) of(workload string) (rows []*Row) {
 	for _, row := range r.Rows {
 		if row.Workload == workload {
@@ -114,7 +114,7 @@ func (r *Report) of(workload string) (rows []*Row) {
 	return rows
 }
 
-// A metric is a figure of a sample.
+// A metric computes a figure of a sample.
 type metric func(Sample) float64
 
 func perSecond(s Sample) float64     { return float64(s.Requests) / s.Seconds }
@@ -133,8 +133,8 @@ func setBytes(s Sample) float64      { return float64(s.Bytes) }
 func slowest(s Sample) float64       { return s.Slowest }
 func longest(s Sample) float64       { return s.Longest }
 
-// bounded is the smaller of the two times of the longest script, which took neither more processor time than the server nor
-// longer than the slow log says.
+// bounded returns an upper bound of the duration of the longest script: the smaller one of the processor time of the
+// server and the time in the slow log.
 func bounded(s Sample) float64 {
 	if s.Slowest == 0 {
 		return s.Longest
@@ -142,7 +142,7 @@ func bounded(s Sample) float64 {
 	return min(s.Longest, s.Slowest)
 }
 
-// median is the median of a figure over the repetitions.
+// median returns the median of a figure over the repetitions.
 func (r *Row) median(m metric) float64 {
 	values := make([]float64, len(r.Samples))
 	for i, s := range r.Samples {
@@ -151,8 +151,8 @@ func (r *Row) median(m metric) float64 {
 	return median(values)
 }
 
-// ratio is the median, over the repetitions, of a figure of one row by that of another: what was measured side by side is
-// compared, so that a machine that slows down for a while does no harm.
+// ratio returns the median of the ratios of a figure of a to a figure of b, each within one repetition, so that a
+// machine that slows down for a while does not change it.
 func ratio(a, b *Row, of, by metric) float64 {
 	var values []float64
 	for i := range min(len(a.Samples), len(b.Samples)) {

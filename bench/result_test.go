@@ -16,7 +16,7 @@ func TestMedian(t *testing.T) {
 }
 
 func TestRatioComparesWithinARound(t *testing.T) {
-	// The machine was ten times as fast in the second round: that is no difference between the rows.
+	// The machine is ten times as fast in the second round, which does not change the ratio of the rows.
 	a := &Row{Samples: []Sample{{Requests: 20, Seconds: 1}, {Requests: 200, Seconds: 1}, {Requests: 20, Seconds: 1}}}
 	b := &Row{Samples: []Sample{{Requests: 10, Seconds: 1}, {Requests: 100, Seconds: 1}, {Requests: 5, Seconds: 1}}}
 	if got := ratio(a, b, perSecond, perSecond); got != 2 {

@@ -12,8 +12,8 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// rows.go has the contenders: what each of them does when it is asked for permits. All of them have a go-redis client
-// with its defaults (but for patience with a machine under load), or Redisson's own with its defaults.
+// rows.go defines the contenders. Each Go contender has a go-redis client with its defaults, except for longer timeouts
+// for a machine under load; Redisson has its own client with its defaults.
 
 // A contender is a row of the tables.
 type contender struct {
@@ -22,14 +22,14 @@ type contender struct {
 	open func(ctx context.Context, b *lab, s scene) (runner, error)
 }
 
-// A scene is what a contender finds: limiters whose rate is set.
+// A scene is the input of a contender: the address of the server, and limiters with their rate.
 type scene struct {
 	addr  string
 	names []string
 	rate  rratelimiter.Rate
 }
 
-// A runner is a contender, ready to be asked.
+// A runner is a contender that is connected and ready.
 type runner interface {
 	run(ctx context.Context, w work) (counts, error)
 	wait(ctx context.Context, callers int, arrive time.Duration) (counts, error)
@@ -50,10 +50,10 @@ const (
 	rowProcesses   = "this library, 20 processes"
 )
 
-// buckets is how many granularities an interval has, where a row has one and a workload does not say otherwise.
+// buckets is the default number of granularities in an interval, for rows with a granularity.
 const buckets = 50
 
-// contenders gives rows by their names.
+// contenders returns rows by their names.
 func contenders(names ...string) []*contender {
 	all := map[string]*contender{
 		rowPing:      goRow(rowPing, openPing),
@@ -77,7 +77,7 @@ func contenders(names ...string) []*contender {
 	return rows
 }
 
-// An option is what a row of this library is measured with.
+// An option returns the limiter option of a row of this library, for a rate.
 type option func(rratelimiter.Rate) rratelimiter.LimiterOption
 
 func granularity(buckets time.Duration) option {
@@ -93,7 +93,7 @@ func (o option) of(r rratelimiter.Rate) []rratelimiter.LimiterOption {
 	return []rratelimiter.LimiterOption{o(r)}
 }
 
-// goRunner asks from this process.
+// goRunner sends requests from this process.
 type goRunner struct {
 	crew *crew
 	rdb  *redis.Client
@@ -106,7 +106,7 @@ func (r goRunner) wait(ctx context.Context, callers int, arrive time.Duration) (
 	return r.crew.once(ctx, callers, arrive, r.ask)
 }
 
-// goRow makes a contender of a function that, over a client, makes an asker.
+// goRow returns a contender whose askers the function open makes from a client.
 func goRow(name string, open func(context.Context, *lab, scene, *redis.Client) (asker, error)) *contender {
 	return &contender{name: name, open: func(ctx context.Context, b *lab, s scene) (runner, error) {
 		rdb := redis.NewClient(&redis.Options{Addr: s.addr, PoolTimeout: patience})
@@ -132,7 +132,7 @@ func openReturn1(ctx context.Context, _ *lab, s scene, rdb *redis.Client) (asker
 	}, err
 }
 
-// openRedisRate has redis_rate's own form of the rate: at most so many at once, so many an interval.
+// openRedisRate converts the rate to redis_rate's form: the permits are both the burst and the rate per interval.
 func openRedisRate(_ context.Context, _ *lab, s scene, rdb *redis.Client) (asker, error) {
 	limiter := redis_rate.NewLimiter(rdb)
 	limit := redis_rate.Limit{Rate: int(s.rate.Permits), Burst: int(s.rate.Permits), Period: s.rate.Interval}
@@ -169,7 +169,7 @@ func openScript(ctx context.Context, b *lab, s scene, rdb *redis.Client) (asker,
 func valueKey(name string) string   { return "{" + name + "}:value" }
 func permitsKey(name string) string { return "{" + name + "}:permits" }
 
-// libraryRow is this library with an option.
+// libraryRow returns the contender of this library with an option.
 func libraryRow(name string, o option) *contender {
 	return goRow(name, func(ctx context.Context, _ *lab, s scene, rdb *redis.Client) (asker, error) {
 		return library(ctx, newLibrary(rdb), s, o)
@@ -184,7 +184,8 @@ func openAuto(ctx context.Context, _ *lab, s scene, rdb *redis.Client) (asker, e
 	return library(ctx, newLibrary(auto), s, nil)
 }
 
-// newLibrary is a client of this library that bears with a machine under load; it is not slower or faster for that.
+// newLibrary returns a client of this library with a call timeout of 10 s for a machine under load. The timeout does
+// not change the speed.
 func newLibrary(rdb rratelimiter.Redis) *rratelimiter.Client {
 	return rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(10*time.Second))
 }

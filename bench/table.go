@@ -10,9 +10,9 @@ import (
 	"unicode/utf8"
 )
 
-// table.go makes tables of a report: all of it for the terminal, the most important of it for the README.
+// table.go makes tables of a report: all figures for the terminal, the most important ones for the README.
 
-// A grid is a table; its first column is text, the others are figures, unless all of it is words.
+// A grid is a table. Its first column is text; the others are figures, or text if words is true.
 type grid struct {
 	head  []string
 	rows  [][]string
@@ -21,7 +21,7 @@ type grid struct {
 
 func (g *grid) add(cells ...string) { g.rows = append(g.rows, cells) }
 
-// text writes the grid in columns.
+// text returns the grid in aligned columns.
 func (g grid) text() string {
 	widths := make([]int, len(g.head))
 	all := append([][]string{g.head}, g.rows...)
@@ -46,7 +46,7 @@ func (g grid) text() string {
 	return b.String()
 }
 
-// markdown writes the grid for a page.
+// markdown returns the grid as a Markdown table.
 func (g grid) markdown() string {
 	var b strings.Builder
 	column := "---:|"
@@ -60,7 +60,7 @@ func (g grid) markdown() string {
 	return b.String()
 }
 
-// fullText is all that a report says.
+// fullText returns the whole report as text.
 func fullText(r *Report) string {
 	var b strings.Builder
 	for _, workload := range r.workloads() {
@@ -77,7 +77,7 @@ func fullText(r *Report) string {
 	return b.String()
 }
 
-// conditions tells under which the figures were taken.
+// conditions describes the conditions of the measurements.
 func conditions(r *Report) string {
 	text := fmt.Sprintf("%s, Redis %s on the same machine, %d processors, medians of %d, %v in all",
 		r.Go, r.Redis, r.CPUs, r.Repeats, time.Duration(r.Took)*time.Second)
@@ -87,7 +87,7 @@ func conditions(r *Report) string {
 	return text
 }
 
-// detail is everything that was measured in a workload.
+// detail returns all figures of a workload.
 func detail(r *Report, workload string) grid {
 	rows := r.of(workload)
 	var any Sample
@@ -105,7 +105,7 @@ func detail(r *Report, workload string) grid {
 	return loadDetail(r, rows)
 }
 
-// fill adds the rows of a workload, by what shows a row that was measured.
+// fill adds the rows of a workload; cells returns the cells of a measured row.
 func (g *grid) fill(rows []*Row, cells func(*Row) []string) {
 	for _, row := range rows {
 		switch {
@@ -149,7 +149,7 @@ func loadDetail(r *Report, rows []*Row) grid {
 	return g
 }
 
-// allocs is not known of other processes.
+// allocs returns the allocations per request, or a dash for rows of other processes, for which they are not measured.
 func allocs(row *Row) string {
 	if row.median(allocations) == 0 {
 		return "–"
@@ -183,7 +183,7 @@ func memoryDetail(rows []*Row) grid {
 	return g
 }
 
-// readmeText is what the README shows.
+// readmeText returns the tables of the README.
 func readmeText(r *Report) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "![Requests a second on one limiter with 1,024 callers](%s)\n\n", chartFile)
@@ -195,7 +195,7 @@ func readmeText(r *Report) string {
 	return b.String()
 }
 
-// overview has a line for each contender and a column for each kind of load.
+// overview returns a table with a row for each contender and a column for each kind of load.
 func overview(r *Report) grid {
 	columns := []struct{ head, workload string }{
 		{"1 limiter, 1 caller", hotName(1)}, {"64 callers", hotName(64)}, {"1,024 callers", hotName(1024)},
@@ -242,7 +242,7 @@ func waitingCells(row *Row) []string {
 	}
 }
 
-// labelled adds the rows of a workload, with a label before their names.
+// labelled adds the rows of a workload with a label before each name.
 func (g *grid) labelled(r *Report, label, workload string, cells func(*Row) []string) {
 	from := len(g.rows)
 	g.fill(r.of(workload), cells)
@@ -272,7 +272,7 @@ func verdictTable(r *Report) grid {
 	return g
 }
 
-// thousands writes a whole number with commas.
+// thousands formats a whole number with commas.
 func thousands(n int64) string {
 	text := strconv.FormatInt(n, 10)
 	for at := len(text) - 3; at > 0 && text[at-1] != '-'; at -= 3 {
@@ -281,7 +281,7 @@ func thousands(n int64) string {
 	return text
 }
 
-// quantity writes three digits that count.
+// quantity formats a number with three significant digits.
 func quantity(x float64) string {
 	switch size := math.Abs(x); {
 	case size == 0:
@@ -296,7 +296,7 @@ func quantity(x float64) string {
 	return strconv.FormatFloat(x, 'g', 2, 64)
 }
 
-// short writes a large number in thousands or millions.
+// short formats a large number in thousands or millions.
 func short(x float64) string {
 	if x >= 1e6 {
 		return strconv.FormatFloat(x/1e6, 'f', 2, 64) + " M"
@@ -306,7 +306,7 @@ func short(x float64) string {
 
 func percent(x float64) string { return strconv.FormatFloat(100*x, 'f', 1, 64) + " %" }
 
-// size10 writes a number of bytes.
+// size10 formats a number of bytes with decimal units.
 func size10(x float64) string {
 	switch {
 	case x >= 1e6:
@@ -317,7 +317,7 @@ func size10(x float64) string {
 	return quantity(x) + " B"
 }
 
-// duration writes a number of µs.
+// duration formats a number of µs.
 func duration(x float64) string {
 	switch {
 	case x == 0:

@@ -52,7 +52,7 @@ func TestThePageIsWrittenBetweenItsMarks(t *testing.T) {
 	r := ideal()
 	r.Rows[0].Missing = ""
 	r.Verdicts = judge(r)
-	for range 2 { // the second time over the first
+	for range 2 { // the second update replaces the first
 		if err := updateReadme(page, r); err != nil {
 			t.Fatal(err)
 		}

@@ -18,10 +18,10 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// waiting.go measures callers that wait for one permit each: how long all of them take, and how often Redis is asked.
+// waiting.go measures callers that wait for one permit each: the total time, and the number of commands.
 
-// idealTime is how long callers take at best, who arrive evenly over a time, if each has its permit as soon as the rate
-// allows.
+// idealTime returns the shortest time in which all callers can get a permit, if they arrive evenly over the duration
+// arrive and each gets its permit as soon as the rate allows.
 func idealTime(callers int, rate rratelimiter.Rate, arrive time.Duration) time.Duration {
 	granted := make([]time.Duration, callers)
 	for i := range granted {
@@ -53,28 +53,29 @@ func (b *lab) wait(ctx context.Context, c *contender, s scene, callers int, arri
 	sample, err := b.spent(ctx, c, run)
 	sample.Ideal = idealTime(callers, s.rate, arrive).Seconds()
 	if c.name == rowProcesses {
-		sample.Allocs = 0 // theirs are not known
+		sample.Allocs = 0 // the workers' allocations are not measured
 	}
 	return sample, err
 }
 
-// workerEnv holds the order of a worker: this program, as one of several processes.
+// workerEnv is the environment variable with the order of a worker, which is this program as one of several processes.
 const workerEnv = "RRATELIMITER_BENCH_WORKER"
 
-// An order says what a worker does: so many callers wait for one permit each, from the same moment on.
+// An order is the input of a worker: a number of callers that wait for one permit each, from the same moment on.
 type order struct {
 	Addr, Name string
 	Callers    int
 }
 
-// A finding is what a worker saw.
+// A finding is the result of a worker.
 type finding struct {
 	Permits   int64
 	End       time.Time
 	Latencies *hdrhistogram.Snapshot
 }
 
-// workerMain is a worker's whole life: it says that it is ready, and starts once it is told the time.
+// workerMain runs a worker and returns its exit code. The worker prints "ready", reads the start time from its input,
+// runs its callers from then on, and prints its finding.
 func workerMain(text string) int {
 	f, err := workerRun(text)
 	if err != nil {
@@ -112,7 +113,7 @@ func workerRun(text string) (finding, error) {
 	return finding{seen.permits, time.Now(), seen.latencies.Export()}, nil
 }
 
-// processRun lets workers wait, from the same moment on.
+// processRun starts workers whose callers wait from the same moment on, and returns the sum of their findings.
 func (b *lab) processRun(ctx context.Context, s scene, callers int) (counts, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -155,7 +156,7 @@ func (b *lab) processRun(ctx context.Context, s scene, callers int) (counts, err
 	return all, nil
 }
 
-// worker runs one process. It counts down ready exactly once, and takes one start, whatever happens.
+// worker runs one process. It calls ready.Done exactly once and receives exactly once from start, even if it fails.
 func worker(ctx context.Context, program, text string, ready *sync.WaitGroup, start <-chan time.Time, f *finding) error {
 	cmd := exec.CommandContext(ctx, program)
 	cmd.Env = append(os.Environ(), workerEnv+"="+text)
@@ -180,7 +181,7 @@ func worker(ctx context.Context, program, text string, ready *sync.WaitGroup, st
 		err = errors.Join(json.NewEncoder(in).Encode(at), json.NewDecoder(lines).Decode(f))
 	}
 	if err = errors.Join(err, cmd.Wait()); err != nil {
-		return fmt.Errorf("a process of callers: %s: %w", strings.TrimSpace(said.String()), err)
+		return fmt.Errorf("worker: %s: %w", strings.TrimSpace(said.String()), err)
 	}
 	return nil
 }

@@ -16,22 +16,22 @@ import (
 	"github.com/rratelimiter/rratelimiter/compat/redisson"
 )
 
-// workloads.go says what is measured: which rows meet which workload.
+// workloads.go defines the workloads and the rows of each.
 
-// A workload is one situation in which rows are compared.
+// A workload is a kind of load on which rows are compared.
 type workload struct {
 	name    string
-	takes   time.Duration // one sample of one row, about
+	takes   time.Duration // estimated, for one sample of one row
 	rows    []*contender
 	measure func(ctx context.Context, c *contender) (Sample, error)
 }
 
-// size is how much is done.
+// size holds the amounts of a full or a quick run.
 type size struct {
 	repeats     int
 	warm, time  time.Duration // of one sample
 	callers     []int         // on one limiter
-	spread      []int         // on many limiters, or asking for different numbers of permits
+	spread      []int         // callers on many limiters, or with different numbers of permits
 	limiters    int
 	waiting     int // callers at 100 permits a second
 	waitingMany int // callers at 1,000 permits a second
@@ -51,7 +51,7 @@ var (
 	}
 )
 
-// Names of the workloads, some of them by the number of callers.
+// Names of the workloads; some depend on the number of callers.
 func hotName(callers int) string { return "hot limiter, " + callersText(callers) }
 func deniedName(callers int) string {
 	return "hot limiter, asked for ten times its rate, " + callersText(callers)
@@ -74,7 +74,7 @@ const (
 	javaMemoryName = "permits outstanding as Java writes them, then expired at once"
 )
 
-// farthest is the longest delay between the callers and Redis.
+// farthest is the longest delay of the replies of Redis.
 const farthest = 20 * time.Millisecond
 
 func callersText(n int) string {
@@ -84,7 +84,7 @@ func callersText(n int) string {
 	return thousands(int64(n)) + " callers"
 }
 
-// plan is what a run measures, in order.
+// plan returns the workloads of a run, in order.
 func (b *lab) plan(o options) []*workload {
 	var all []*workload
 	one := []string{"bench"}
@@ -146,7 +146,7 @@ func (b *lab) plan(o options) []*workload {
 				}
 				defer stop()
 				sample, err := b.load(ctx, c, scene{addr, one, unlimited}, work{callers: callers, limiters: 1, time: b.time})
-				sample.Allocs = 0 // the proxy's are among them
+				sample.Allocs = 0 // they would include the proxy's
 				return sample, err
 			})
 		}
@@ -177,14 +177,14 @@ func (b *lab) plan(o options) []*workload {
 	return all
 }
 
-// tenth is the rate that is a tenth of what a sample of bare PING reached.
+// tenth returns a rate that is a tenth of the requests per second in a sample of bare PING.
 func tenth(s Sample) rratelimiter.Rate {
 	r := unlimited
 	r.Permits = max(1, int64(perSecond(s)*r.Interval.Seconds()/10))
 	return r
 }
 
-// load measures a contender whose callers ask as fast as they can.
+// load measures a contender whose callers send requests as fast as possible.
 func (b *lab) load(ctx context.Context, c *contender, s scene, w work) (Sample, error) {
 	if err := b.clear(ctx); err != nil {
 		return Sample{}, err
@@ -205,7 +205,7 @@ func (b *lab) load(ctx context.Context, c *contender, s scene, w work) (Sample, 
 	return b.spent(ctx, c, func() (counts, error) { return r.run(ctx, w) })
 }
 
-// spent makes a sample of what callers see and of what is spent meanwhile.
+// spent returns a sample with the results of run and the resources used during it.
 func (b *lab) spent(ctx context.Context, c *contender, run func() (counts, error)) (Sample, error) {
 	runtime.GC()
 	before, err := b.read(ctx)
@@ -230,7 +230,7 @@ func (b *lab) spent(ctx context.Context, c *contender, run func() (counts, error
 
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
-// far is an address by which each answer of a server comes so much later.
+// far starts a proxy that delays each reply of a server, and returns its address.
 func far(addr string, delay time.Duration) (through string, stop func(), err error) {
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
 	proxy := toxiproxy.NewProxy(server, "far", "127.0.0.1:0", addr)

@@ -23,7 +23,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// Whatever the algorithm, a caller who waits is served as soon as Allow would be, and that is when it was told.
+// With every algorithm, a waiting caller is served as soon as Allow would be, and after the RetryAfter of that.
 func TestAcquireWaitsAsLongAsItIsTold(t *testing.T) {
 	for _, s := range subjects() {
 		t.Run(s.name, func(t *testing.T) {
@@ -33,13 +33,13 @@ func TestAcquireWaitsAsLongAsItIsTold(t *testing.T) {
 				if s.night {
 					time.Sleep(24*time.Hour - 10*time.Second)
 				}
-				var told time.Duration
-				for asked := 0; told == 0; asked++ {
+				var wait time.Duration
+				for asked := 0; wait == 0; asked++ {
 					r, err := l.Allow(t.Context(), 1)
 					if err != nil {
 						t.Fatal(err)
 					}
-					if told = r.RetryAfter; asked == 100 {
+					if wait = r.RetryAfter; asked == 100 {
 						t.Fatal("never refused")
 					}
 				}
@@ -47,8 +47,8 @@ func TestAcquireWaitsAsLongAsItIsTold(t *testing.T) {
 				if err := l.Acquire(t.Context(), 1); err != nil {
 					t.Fatal(err)
 				}
-				if took := time.Since(began); took > told+2*ms || took < told-2*ms {
-					t.Errorf("waited %v, was told %v", took, told)
+				if took := time.Since(began); took > wait+2*ms || took < wait-2*ms {
+					t.Errorf("waited %v, RetryAfter is %v", took, wait)
 				}
 			})
 		})
@@ -89,7 +89,7 @@ func TestAcquireEndsWithItsContext(t *testing.T) {
 		}
 		began := time.Now()
 		var all sync.WaitGroup
-		for i := range 3 { // one waits for permits, two for their turn
+		for i := range 3 { // one waits for permits, two are queued
 			all.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i+1)*time.Second)
 				defer cancel()
@@ -198,7 +198,7 @@ func TestWrongParametersAreTold(t *testing.T) {
 	}
 }
 
-// What Redis answers comes back with its code; what may have been served is told apart.
+// An error of Redis is returned with its code; a call that may have been executed returns ErrOutcomeUnknown.
 func TestErrorsOfTheServer(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		b := newBench(t, s)
@@ -210,7 +210,7 @@ func TestErrorsOfTheServer(t *testing.T) {
 			l := subject.make(b.rdb, "key", b.clock())
 			_, err := l.Allow(t.Context(), 1)
 			if subject.name == "window keys" {
-				continue // its key's name is not known here
+				continue // the name of its key is not known here
 			}
 			if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 				t.Errorf("%s: %v", subject.name, err)
@@ -229,7 +229,7 @@ func TestErrorsOfTheServer(t *testing.T) {
 	}
 }
 
-// On a cluster every layout works: those of two keys by a hash tag.
+// On a cluster every layout works; layouts of two keys use a hash tag.
 func TestCluster(t *testing.T) {
 	rdb := redistest.Cluster(t, 3).ClusterClient()
 	rate := rratelimiter.PerHour(3)
@@ -263,7 +263,8 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// Callers of a queue, whatever their process, go on in their order and at an even pace; what does not fit is dropped.
+// Callers of a queue, from any process, are served in order and at an even pace; a request that does not fit is
+// dropped.
 func TestLeakyQueueIsEven(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := limittest.NewRealTime(t)
@@ -301,7 +302,8 @@ func TestLeakyQueueIsEven(t *testing.T) {
 	})
 }
 
-// A call whose answer is lost may have been served: that is told, and the client library does not make it again.
+// A call whose reply is lost may have been executed: the error is ErrOutcomeUnknown, and the client library does not
+// retry it.
 func TestALostAnswerIsNotARefusal(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		var cut atomic.Bool
@@ -326,8 +328,8 @@ func TestALostAnswerIsNotARefusal(t *testing.T) {
 	})
 }
 
-// Who asks a server that hangs waits no longer than its context, whatever the client library waits for.
-func TestAHungServerHoldsNobodyLongerThanItsContext(t *testing.T) {
+// A caller of a server that hangs waits no longer than its context, whatever the timeouts of the client library.
+func TestAHungServerBlocksNoLongerThanTheContext(t *testing.T) {
 	var hangs atomic.Bool
 	goesOn := make(chan struct{})
 	release := sync.OnceFunc(func() { close(goesOn) })
@@ -369,7 +371,7 @@ func TestAHungServerHoldsNobodyLongerThanItsContext(t *testing.T) {
 	}
 }
 
-// A mute connection brings no answers while it hangs.
+// A mute connection delivers no replies while it hangs.
 type mute struct {
 	net.Conn
 	hangs  *atomic.Bool
@@ -384,7 +386,7 @@ func (m *mute) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// A lossy connection loses one answer, and breaks, once it is cut.
+// A lossy connection loses one reply, and breaks, once it is cut.
 type lossy struct {
 	net.Conn
 	cut *atomic.Bool

@@ -15,19 +15,20 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// bounds_test.go lets random traffic through each algorithm and counts, from outside, what any time of some length held:
-// never more than the algorithm's documentation says, and sometimes nearly as much, or the traffic proves nothing.
+// bounds_test.go sends random traffic through each algorithm and counts the grants of any time of some length: never
+// more than the documented bound, and sometimes nearly as many, or the traffic proves nothing.
 
 // A subject is an algorithm with the bound that it guarantees.
 type subject struct {
-	name  string
-	make  func(rdb *redis.Client, key string, opts ...classic.Option) asker
-	most  int64                       // largest request
-	bound func(t time.Duration) int64 // permits in any time t
-	over  []time.Duration             // times to look at
-	exact bool                        // the bound is reached
-	timed bool                        // windows end as keys expire, to the ms
-	night bool                        // traffic has to be around midnight
+	name     string
+	make     func(rdb *redis.Client, key string, opts ...classic.Option) asker
+	most     int64                       // largest request
+	bound    func(t time.Duration) int64 // permits in any time t
+	over     []time.Duration             // times to check
+	exact    bool                        // the bound is reached
+	timed    bool                        // windows end as keys expire, to the ms
+	night    bool                        // traffic has to be around midnight
+	repaired time.Duration               // a limiter with broken keys grants again within this time
 }
 
 func subjects() []subject {
@@ -35,55 +36,55 @@ func subjects() []subject {
 	rate := rratelimiter.Rate{Permits: limit, Interval: interval}
 	windows := []time.Duration{interval, 3 * interval}
 	everywhere := []time.Duration{ms, 300 * ms, time.Second, interval, 5 * time.Second, 17 * time.Second}
-	// aligned is the bound of windows side by side: those that a time can touch.
+	// aligned returns the bound of adjacent windows: all that a time can touch.
 	aligned := func(t time.Duration) int64 { return limit * (int64((t+interval-2*ms)/interval) + 1) }
-	// flowing is the bound of a burst and a flow.
+	// flowing returns the bound of a burst and a continuous refill.
 	flowing := func(burst int64, perSecond float64) func(time.Duration) int64 {
 		return func(t time.Duration) int64 { return burst + int64(math.Floor(perSecond*(t-ms).Seconds()+1e-6)) }
 	}
 	return []subject{
-		{name: "fixed window", timed: true, most: limit, bound: aligned, over: windows, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+		{name: "fixed window", repaired: 20 * time.Second, timed: true, most: limit, bound: aligned, over: windows, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
 			return classic.NewFixedWindow(rdb, key, rate, opts...)
 		}},
-		{name: "window keys", timed: true, most: limit, bound: aligned, over: windows, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+		{name: "window keys", repaired: interval, timed: true, most: limit, bound: aligned, over: windows, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
 			return classic.NewWindowKeys(rdb, key, rate, opts...)
 		}},
-		{name: "quota", most: limit, night: true, over: []time.Duration{24 * time.Hour}, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+		{name: "quota", repaired: 24 * time.Hour, most: limit, night: true, over: []time.Duration{24 * time.Hour}, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
 			return classic.NewQuota(rdb, key, limit, classic.Days{}, opts...)
 		}, bound: func(time.Duration) int64 { return 2 * limit }},
-		{name: "list window", timed: true, most: limit, bound: aligned, over: windows, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+		{name: "list window", repaired: 20 * time.Second, timed: true, most: limit, bound: aligned, over: windows, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
 			return classic.NewListWindow(rdb, key, rate, opts...)
 		}},
-		{name: "cursor window", most: limit, bound: aligned, over: windows, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+		{name: "cursor window", repaired: 2 * interval, most: limit, bound: aligned, over: windows, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
 			return classic.NewCursorWindow(rdb, key, rate, opts...)
 		}},
-		{name: "token bucket", most: 10, over: everywhere, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+		{name: "token bucket", repaired: 2 * time.Minute, most: 10, over: everywhere, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
 			return classic.NewTokenBucket(rdb, key, classic.Tokens{Capacity: 10, PerStep: 3, Step: 2 * time.Second}, opts...)
 		}, bound: func(t time.Duration) int64 { return 10 + 3*int64((t+2*time.Second-1)/(2*time.Second)) }},
-		{name: "token bucket with debt", most: 14, over: everywhere, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+		{name: "token bucket with debt", repaired: 2 * time.Minute, most: 14, over: everywhere, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
 			return classic.NewTokenBucket(rdb, key, classic.Tokens{Capacity: 10, PerStep: 3, Step: 2 * time.Second, Debt: 4}, opts...)
 		}, bound: func(t time.Duration) int64 { return 14 + 3*int64((t+2*time.Second-1)/(2*time.Second)) }},
-		{name: "gateway bucket", most: limit, over: everywhere, bound: func(t time.Duration) int64 {
+		{name: "gateway bucket", repaired: time.Minute + interval, most: limit, over: everywhere, bound: func(t time.Duration) int64 {
 			return limit + int64((t+200*ms-ms)/(200*ms))
 		}, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
 			return classic.NewGatewayBucket(rdb, key, classic.Gateway{Every: 200 * ms, Capacity: limit, Interval: interval}, opts...)
 		}},
-		{name: "sliding log", most: limit, over: []time.Duration{interval}, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+		{name: "sliding log", repaired: time.Minute + interval, most: limit, over: []time.Duration{interval}, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
 			return classic.NewSlidingLog(rdb, key, rate, opts...)
 		}, bound: func(time.Duration) int64 { return limit }, exact: true},
-		{name: "sub-windows", most: limit, over: []time.Duration{interval * 4 / 5, interval}, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+		{name: "sub-windows", repaired: 2 * interval, most: limit, over: []time.Duration{interval * 4 / 5, interval}, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
 			return classic.NewSubWindows(rdb, key, rate, 5, opts...)
 		}, bound: func(t time.Duration) int64 { return limit * int64((t+interval*4/5-1)/(interval*4/5)) }},
-		{name: "two counters", most: limit, over: []time.Duration{interval}, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+		{name: "two counters", repaired: 3 * interval, most: limit, over: []time.Duration{interval}, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
 			return classic.NewTwoCounters(rdb, key, rate, opts...)
 		}, bound: func(time.Duration) int64 { return 2*limit - 1 }},
-		{name: "leaky bucket", most: 6, over: everywhere, bound: flowing(6, 5), make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+		{name: "leaky bucket", repaired: time.Minute + 1200*ms, most: 6, over: everywhere, bound: flowing(6, 5), make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
 			return classic.NewLeakyBucket(rdb, key, rate, 6, opts...)
 		}, exact: true},
-		{name: "leaky queue, without waiting", most: 1, over: everywhere, bound: flowing(1, 5), make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+		{name: "leaky queue, without waiting", repaired: time.Minute + 1200*ms, most: 1, over: everywhere, bound: flowing(1, 5), make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
 			return classic.NewLeakyQueue(rdb, key, rate, 6, opts...)
 		}, exact: true},
-		{name: "GCRA", most: 6, over: everywhere, bound: flowing(6, 5), make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+		{name: "GCRA", repaired: time.Minute, most: 6, over: everywhere, bound: flowing(6, 5), make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
 			return classic.NewGCRA(rdb, key, rate, 6, opts...)
 		}, exact: true},
 	}
@@ -114,7 +115,7 @@ func TestBounds(t *testing.T) {
 	})
 }
 
-// traffic asks at random and tells how much of the bound was reached.
+// traffic makes random requests and returns the highest part of the bound that was reached.
 func (b *bench) traffic(s subject, seed int64, steps int) (highest float64) {
 	b.Helper()
 	random := rand.New(rand.NewSource(seed))
@@ -149,7 +150,7 @@ func (b *bench) traffic(s subject, seed int64, steps int) (highest float64) {
 		}
 	}
 	for _, over := range s.over {
-		most, at := window.Largest(log, over)
+		most, at := window.LargestAt(log, over, ms)
 		highest = max(highest, float64(most)/float64(s.bound(over)))
 		if most > s.bound(over) {
 			b.Errorf("seed %d: %d permits in the %v from %v, more than %d", seed, most, over, at, s.bound(over))

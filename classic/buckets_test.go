@@ -71,7 +71,7 @@ func TestTokenBucketHealsItsTimeKey(t *testing.T) {
 	})
 }
 
-// The plain form takes what comes: two seconds of each seven are lost.
+// The plain form loses the rest: two seconds of each seven.
 func TestTokenBucketCarriesOverTheRest(t *testing.T) {
 	onServers(t, func(b *bench) {
 		l := classic.NewTokenBucket(b.rdb, "key", classic.Tokens{Capacity: 100, PerStep: 1, Step: 5 * time.Second}, b.clock())
@@ -103,7 +103,7 @@ func TestTokenBucketOfDebtMakesTheNextOneWait(t *testing.T) {
 	})
 }
 
-// goldenKey, and the figures beside it, are those of a case that gateways are tested with.
+// goldenKey, and the figures beside it, are those of a test case of gateways.
 const goldenKey = "ratelimit:127.0.0.1:/user/get:1000"
 
 func TestGatewayBucketGoldenCase(t *testing.T) {
@@ -149,7 +149,7 @@ func TestGatewayBucketGoesOnWithAHash(t *testing.T) {
 	})
 }
 
-// The usual script sets the life time when it makes the bucket: one in use dies, and is full again.
+// The usual script sets the TTL when it makes the bucket: a bucket in use expires, and is full again.
 func TestGatewayBucketInUseDoesNotDie(t *testing.T) {
 	onServers(t, func(b *bench) {
 		p := classic.Gateway{Every: 100 * ms, Capacity: 10, Interval: time.Second}
@@ -172,7 +172,7 @@ func TestGatewayBucketInUseDoesNotDie(t *testing.T) {
 func TestGatewayBucketNeverDividesByZero(t *testing.T) {
 	onServers(t, func(b *bench) {
 		limit, interval := int64(2000), time.Second
-		every := time.Duration(interval.Milliseconds()/limit) * ms // as the usual one has it
+		every := time.Duration(interval.Milliseconds()/limit) * ms // as in the usual script
 		l := classic.NewGatewayBucket(b.rdb, "bucket", classic.Gateway{Every: every, Capacity: limit, Interval: interval}, b.clock())
 		if _, err := l.Allow(t.Context(), 1); !errors.Is(err, rratelimiter.ErrInvalidRate) {
 			t.Error(err)
@@ -272,7 +272,31 @@ func TestGCRAPassesABurst(t *testing.T) {
 	})
 }
 
-// GCRA goes by the server's clock, whatever the client's is.
+// The embedded server parses a text that begins with a zero as an octal number.
+func TestGCRAReadsMicrosecondsAsDecimal(t *testing.T) {
+	onServers(t, func(b *bench) {
+		const y2017 = 1483228800
+		for _, micros := range []int{70000, 77777, 7, 10, 89999, 100000, 0} {
+			b.now = epoch.Add(time.Duration(micros) * time.Microsecond)
+			b.do("del", "rate:key")
+			b.granted(classic.NewGCRA(b.rdb, "key", tenPerSecond, 5, b.clock()), 1)
+			stored := b.do("get", "rate:key")
+			tat, err := strconv.ParseFloat(stored.(string), 64)
+			if want := float64(epoch.Unix()-y2017) + float64(micros)/1e6 + 0.1; err != nil || math.Abs(tat-want) > 1e-6 {
+				t.Errorf("%d µs: TAT %f, not %f (%v)", micros, tat, want, err)
+			}
+			if b.mini == nil {
+				continue
+			}
+			b.mini.SetTime(b.now) // and by the server's own clock
+			b.do("del", "rate:key")
+			b.granted(classic.NewGCRA(b.rdb, "key", tenPerSecond, 5), 1)
+			b.holds(stored, "get", "rate:key")
+		}
+	})
+}
+
+// GCRA uses the server's clock, whatever the client's is.
 func TestGCRAGoesByTheServersClock(t *testing.T) {
 	onServers(t, func(b *bench) {
 		l := classic.NewGCRA(b.rdb, "key", rratelimiter.PerHour(1), 1)

@@ -1,15 +1,17 @@
-// Package classic has the classic rate limiting algorithms, each in the Redis layout in which many services already run
-// it, so that they can share it, and all on the same terms: Allow asks once, Acquire waits.
+// Package classic has the classic rate limiting algorithms, each in the Redis layout in which many services already use
+// it, so that Go services can share it, and all with the same methods: Allow tries once, Acquire waits.
 //
 //	limiter := classic.NewFixedWindow(rdb, ip+":"+route, rratelimiter.PerSecond(10))
 //	result, err := limiter.Allow(ctx, 1)
 //
-// A constructor makes no call and keeps no state, so a limiter for each key of many is cheap. It returns no error: every
-// method of what it made does. Scripts read before they write, so that nothing is half-written, and trust no number that
-// they find: what is none, or can't be right, is healed.
+// A constructor makes no call and keeps no state, so a limiter for each of many keys is cheap. It returns no error:
+// every method of the limiter does. Scripts read before they write, so nothing is half-written. They check every number
+// that they read: a missing or impossible number is repaired, so a limiter with a broken state grants again in time.
+// Values that a client with another clock or another limit may have written are accepted: a time that is up to a minute
+// or a period ahead, and a level, debt or TTL of up to ten times what this limiter would write.
 //
-// Which one to choose, what each costs and what it lets through stands in docs/algorithms.md. Where one limit has to hold
-// exactly, for Java services too, use package rratelimiter.
+// docs/algorithms.md compares their costs and guarantees. Where one limit must hold exactly, for Java services too, use
+// package rratelimiter.
 package classic
 
 import (
@@ -22,40 +24,41 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// classic.go has what all algorithms share: how they are asked, how they wait, and what is wrong with their parameters.
-// It knows nothing of any algorithm.
+// classic.go has what all algorithms share: the methods, waiting, and the checks of parameters. It does not depend on
+// any algorithm.
 
-// A Limiter is one limit, kept by the algorithm whose constructor made it. It is safe for concurrent use.
+// A Limiter is one limit with the algorithm of its constructor. It is safe for concurrent use.
 type Limiter struct {
 	rdb   rratelimiter.Redis
 	name  string
-	limit int64 // what Result.Limit tells
-	most  int64 // what one request can ever get
+	limit int64 // returned as Result.Limit
+	most  int64 // most permits that one request can get
 	clock func() time.Time
-	err   error // of the parameters
+	err   error // invalid parameters, returned by every method
 	turn  chan struct{}
 	try   func(ctx context.Context, n int64) (rratelimiter.Result, error)
 }
 
-// Name is the key or name that the limiter was made with.
+// Name returns the key or name with which the limiter was made.
 func (l *Limiter) Name() string { return l.name }
 
-// Allow asks once for n permits. Where it refuses, it has taken none, and Result.RetryAfter says when to come back. When ctx
-// ends while a call that takes permits is in the air, the error is ErrOutcomeUnknown beside ctx.Err(): it goes on by itself.
+// Allow tries once to take n permits. If it refuses, it has taken none, and Result.RetryAfter is the time until a
+// retry. If ctx ends while a call that takes permits is in flight, the error is ErrOutcomeUnknown together with
+// ctx.Err(), and the call continues in the background.
 func (l *Limiter) Allow(ctx context.Context, n int64) (rratelimiter.Result, error) {
 	r, err := l.ask(ctx, n)
 	return r, l.wrap("allow", err)
 }
 
-// Acquire takes n permits and waits for them until ctx ends. Callers of one Limiter value are served in the order in which
-// they came; callers of Allow, and of other values and processes, may pass them. A call that is in the air when ctx ends
-// is not waited for, as in Allow.
+// Acquire takes n permits and waits for them until ctx ends. Callers of one Limiter value are served in the order of
+// their calls; callers of Allow, and of other values and processes, may overtake them. As in Allow, it does not wait
+// for a call that is in flight when ctx ends.
 func (l *Limiter) Acquire(ctx context.Context, n int64) error {
 	return l.wrap("acquire from", l.acquire(ctx, n))
 }
 
-// Waiting callers ask again when they were told to, but not at once and not after too long: a counter can be reset
-// elsewhere.
+// Bounds of the time between two tries of a waiting caller. It tries after RetryAfter, within these bounds: a counter
+// can be reset by another client.
 const (
 	shortestPause = time.Millisecond
 	longestPause  = 15 * time.Second
@@ -77,7 +80,7 @@ func (l *Limiter) acquire(ctx context.Context, n int64) error {
 		if err != nil || r.Allowed {
 			return err
 		}
-		if err := pause(ctx, min(max(r.RetryAfter, shortestPause), longestPause)); err != nil {
+		if err := sleep(ctx, min(max(r.RetryAfter, shortestPause), longestPause)); err != nil {
 			return err
 		}
 	}
@@ -97,9 +100,11 @@ func (l *Limiter) ask(ctx context.Context, n int64) (rratelimiter.Result, error)
 	r.Limit = l.limit
 	r.Remaining = max(0, r.Remaining)
 	r.ResetAfter = max(0, r.ResetAfter)
-	r.RetryAfter = max(0, r.RetryAfter)
-	if r.Allowed {
+	switch {
+	case r.Allowed:
 		r.RetryAfter = 0
+	case r.RetryAfter <= 0: // the TTL of the key is below 1 ms
+		r.RetryAfter = shortestPause
 	}
 	return r, nil
 }
@@ -123,8 +128,8 @@ func (l *Limiter) wrap(operation string, err error) error {
 	return fmt.Errorf("%s %q: %w", operation, l.name, err)
 }
 
-// pause sleeps, or ends with ctx.
-func pause(ctx context.Context, d time.Duration) error {
+// sleep sleeps for d, or returns ctx.Err() when ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -135,16 +140,15 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// An Option is a property of a limiter in this process.
+// An Option sets a property of a limiter in this process.
 type Option func(*settings) error
 
 type settings struct {
-	clock func() time.Time // nil: the usual one of the algorithm
+	clock func() time.Time // nil: the default of the algorithm
 }
 
-// WithClock sets the clock that an algorithm goes by, for tests. The default is time.Now; a GCRA goes by the server's clock
-// unless it is given another one. Life times are always by the server's clock: a fixed window and a list window go by
-// nothing else.
+// WithClock sets the clock of an algorithm, for tests. The default is time.Now, and the server's clock for a GCRA. TTLs
+// always use the server's clock: a fixed window and a list window use no other clock.
 func WithClock(now func() time.Time) Option {
 	return func(s *settings) error {
 		if now == nil {
@@ -155,7 +159,7 @@ func WithClock(now func() time.Time) Option {
 	}
 }
 
-// newLimiter makes a limiter that lacks its algorithm. The first fault of parameters is the one that is told.
+// newLimiter returns a limiter without an algorithm. Its error is the first of faults and of the invalid parameters.
 func newLimiter(rdb rratelimiter.Redis, name string, limit, most int64, opts []Option, faults ...error) *Limiter {
 	l := &Limiter{rdb: rdb, name: name, limit: limit, most: most, turn: make(chan struct{}, 1)}
 	if v := reflect.ValueOf(rdb); rdb == nil || v.Kind() == reflect.Pointer && v.IsNil() {
@@ -184,7 +188,7 @@ func (l *Limiter) apply(opts []Option) {
 	l.clock = s.clock
 }
 
-// now is the time in ms since the epoch.
+// now returns the time in ms since the epoch.
 func (l *Limiter) now() int64 {
 	if l.clock == nil {
 		return time.Now().UnixMilli()
@@ -200,7 +204,7 @@ func invalidRate(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", rratelimiter.ErrInvalidRate, fmt.Sprintf(format, args...))
 }
 
-// checkRate says what is wrong with a rate here: types and keep-alives are Redisson's.
+// checkRate returns an error for a rate that is invalid here: types and keep-alives are Redisson's.
 func checkRate(r rratelimiter.Rate) error {
 	switch {
 	case r.Type != rratelimiter.Overall || r.KeepAlive != 0:

@@ -8,17 +8,17 @@ import (
 
 var cursorWindowScript = loadScript("cursor_window")
 
-// NewCursorWindow makes a window with a cursor: a fixed window that remembers where it began.
+// NewCursorWindow returns a window with a cursor: a fixed window that stores its beginning.
 //
-// Model: a window begins at the cursor and counts what is granted until an interval has passed; then the cursor moves on by
+// Model: a window begins at the cursor and counts grants until an interval has passed; then the cursor advances by
 // whole intervals. The first window of a limiter begins at a multiple of the interval, counted from 1970.
 //
-// Layout: a hash NAME: cursor, when the window began (ms), and currentRate, permits granted in it. It lives for an interval
-// from the last grant. A cursor more than an interval ahead, and numbers that are none, begin anew.
+// Layout: a hash NAME: cursor, the beginning of the window (ms), and currentRate, permits granted in it. Its TTL is an
+// interval from the last grant. A cursor more than an interval ahead, and invalid numbers, start a new window.
 //
 // Cost: one hash of two numbers, one call with three commands. It works on a cluster: there is one key.
 //
-// Weakness: it is called a sliding window by many, and slides no more than other fixed windows: with 10 a second, 10 at
+// Weakness: it is often called a sliding window, but slides no more than other fixed windows: with 10 a second, 10 at
 // 0.9 s and 10 at 1.1 s are 20 in 0.2 s. At most 2 x Permits in any interval.
 func NewCursorWindow(rdb rratelimiter.Redis, name string, rate rratelimiter.Rate, opts ...Option) *Limiter {
 	l := newLimiter(rdb, name, rate.Permits, rate.Permits, opts, checkRate(rate))

@@ -10,7 +10,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// A limit for each address and route: a limiter costs nothing, so one is made for each request.
+// A limit for each address and route: a limiter has no state, so one is made for each request.
 func ExampleNewFixedWindow() {
 	server := limittest.Start()
 	defer server.Close()
@@ -32,7 +32,7 @@ func ExampleNewFixedWindow() {
 	// 5.6.7.8 true 1 0s
 }
 
-// A bucket that gateways use already, by its usual name.
+// A bucket that gateways already use, with its usual name.
 func ExampleNewGatewayBucket() {
 	server := limittest.Start()
 	defer server.Close()
@@ -50,7 +50,7 @@ func ExampleNewGatewayBucket() {
 	// Output: ratelimit:127.0.0.1:/user/get:1000 true 1s
 }
 
-// What a user may use of a day, read and set to zero at once.
+// The permits that a user has used today, read and set to zero at once.
 func ExampleQuota_Reset() {
 	server := limittest.Start()
 	defer server.Close()

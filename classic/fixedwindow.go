@@ -8,19 +8,19 @@ import (
 
 var fixedWindowScript = loadScript("fixed_window")
 
-// NewFixedWindow makes a fixed window counter: INCR, and EXPIRE on the first hit, as one step.
+// NewFixedWindow returns a fixed window counter: INCR, and EXPIRE on the first hit, as one step.
 //
-// Model: the first permit opens a window of one interval and counts in key; when the key expires the count begins anew.
-// Any string may be the key: an address and a route, a user and a route.
+// Model: the first permit opens a window of one interval, and key counts the permits; when the key expires a new window
+// begins. Any string may be the key: an address and a route, a user and a route.
 //
-// Layout: key holds the count as INCR writes it and lives until the window ends. The script answers the count, or -1 when
-// over. Refused requests are not counted. A key that has lost its life time gets a new one, and what is no count begins
-// anew.
+// Layout: key holds the count as INCR writes it and lives until the window ends. The script returns the count, or -1
+// when it is over the limit. Refused requests are not counted. A key without a TTL, or with one of more than ten
+// windows, gets a new one, and an invalid count is replaced by zero.
 //
 // Cost: one key of a number, one call with three commands. It works on a cluster.
 //
-// Weakness: windows stand side by side, so up to twice the permits pass around the moment where one ends: at most 2 x
-// Permits in any interval.
+// Weakness: windows are adjacent, so up to twice the permits pass around the border of two windows: at most 2 x Permits
+// in any interval.
 func NewFixedWindow(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, opts ...Option) *Limiter {
 	l := newLimiter(rdb, key, rate.Permits, rate.Permits, opts, checkRate(rate))
 	l.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {
@@ -33,7 +33,8 @@ func NewFixedWindow(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, 
 	return l
 }
 
-// counted makes a result of a reply: 1 the count, or -1 when over; 2 the count as it stands now; 3 ms until all is free.
+// counted returns the result of a reply: 1 the count, or -1 when over; 2 the stored count; 3 ms until all permits are
+// free.
 func counted(limit int64, reply []int64) rratelimiter.Result {
 	return rratelimiter.Result{
 		Allowed: reply[0] >= 0, Remaining: limit - reply[1], RetryAfter: millis(reply[2]), ResetAfter: millis(reply[2]),

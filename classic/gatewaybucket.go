@@ -10,32 +10,34 @@ import (
 
 var gatewayBucketScript = loadScript("gateway_bucket")
 
-// GatewayKey is the name that gateways give a bucket: ratelimit:IP:PATH:INTERVAL, the interval in ms.
+// GatewayKey returns the name that gateways give a bucket: ratelimit:IP:PATH:INTERVAL, the interval in ms.
 func GatewayKey(ip, path string, interval time.Duration) string {
 	return fmt.Sprintf("ratelimit:%s:%s:%d", ip, path, interval.Milliseconds())
 }
 
-// Gateway are the parameters of a token bucket in the gateway form, all of them in whole milliseconds.
+// Gateway has the parameters of a token bucket in the gateway form, all of them in whole milliseconds.
 type Gateway struct {
-	Every    time.Duration // a permit each so often
+	Every    time.Duration // time between two permits
 	Capacity int64         // permits in a full bucket
-	Interval time.Duration // after so long without a refill the bucket is full; at least Every
+	Interval time.Duration // after this time without a refill the bucket is full; at least Every
 }
 
-// NewGatewayBucket makes a token bucket that is refilled as time goes by, as gateways have it in front of a path.
+// NewGatewayBucket returns a token bucket with a continuous refill, as gateways use it for a path.
 //
-// Model: a bucket holds Capacity permits and is full at first. Each Every brings one; the rest of the time is kept. After
+// Model: a bucket holds Capacity permits and is full at first. Each Every adds one; the rest of the time is kept. After
 // an Interval without a refill the bucket is full. A caller whose clock is behind refills nothing.
 //
-// Layout: one hash, best named by GatewayKey: lastRefillTime in ms, as if the refill had come on time, and tokensRemaining.
-// It lives for an interval from its last change. Three slips of the usual script are not here: the interval in ms given to
-// EXPIRE, which takes seconds; a life time set only when the bucket is made, so that one in use dies and is full again;
-// and Every as interval / limit, which is 0 for more permits than ms: here that is ErrInvalidRate.
+// Layout: one hash, best named by GatewayKey: lastRefillTime in ms, as if the refill had come on time, and
+// tokensRemaining. Its TTL is an interval from its last change. A time that is missing, or further ahead than a minute
+// and than an interval, is replaced by now; without permits the bucket is full. Three errors of the usual script are
+// not here: the interval in ms given to EXPIRE, which takes seconds; a TTL set only when the bucket is made, so that a
+// bucket in use expires and is full again; and Every as interval / limit, which is 0 for more permits than ms: here
+// that is ErrInvalidRate.
 //
 // Cost: one hash of two numbers, one call with three commands. It works on a cluster: there is one key.
 //
-// Weakness: a full bucket passes at once, then permits go on coming: in any time, at most Capacity and a permit for each
-// Every begun; or Capacity again for each Interval, where that is more.
+// Weakness: a full bucket passes at once, and the refill continues: in any time, at most Capacity plus a permit for
+// each Every begun; or Capacity again for each Interval, where that is more.
 func NewGatewayBucket(rdb rratelimiter.Redis, key string, p Gateway, opts ...Option) *Limiter {
 	l := newLimiter(rdb, key, p.Capacity, p.Capacity, opts, p.check())
 	every, interval := p.Every.Milliseconds(), p.Interval.Milliseconds()
@@ -46,7 +48,7 @@ func NewGatewayBucket(rdb rratelimiter.Redis, key string, p Gateway, opts ...Opt
 			return rratelimiter.Result{}, err
 		}
 		tokens, last := reply[1], reply[2]
-		// after is how long it takes until so many tokens are there, by refills or by the interval.
+		// after returns the time until the bucket holds that many tokens, by refills or by the interval.
 		after := func(wanted int64) time.Duration {
 			if tokens >= wanted {
 				return 0

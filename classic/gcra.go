@@ -11,21 +11,23 @@ import (
 
 var gcraScript = loadScript("gcra")
 
-// NewGCRA makes a limiter by the generic cell rate algorithm, in the layout of go-redis/redis_rate v10 and with its answers.
+// NewGCRA returns a limiter by the generic cell rate algorithm, in the layout of go-redis/redis_rate v10 and with its
+// results.
 //
-// Model: the theoretical arrival time (TAT) is when the next permit would be due if all came evenly, an interval / permits
-// apart. Each permit moves it on; a request passes while it is no more than burst permits ahead of now. It is a leaky bucket
-// that remembers a time in the place of a level.
+// Model: the theoretical arrival time (TAT) is when the next permit would be due if all came evenly, an interval /
+// permits apart. Each permit advances it; a request passes while it is no more than burst permits ahead of now. It is a
+// leaky bucket that stores a time in the place of a level.
 //
-// Layout: rate:KEY holds the TAT in seconds since the beginning of 2017, with as many digits as a double has. It lives until
-// that time, rounded up to seconds. What is no decimal number, or lies 30 years ahead, is no TAT.
+// Layout: rate:KEY holds the TAT in seconds since the beginning of 2017, with as many digits as a double has. It lives
+// until that time, rounded up to seconds. A value that is no decimal number, or is further ahead than a minute and than
+// ten times the duration of the burst, counts as missing.
 //
 // Cost: one key of a number, one call with three commands. It works on a cluster: there is one key. The clock is the
-// server's, unless WithClock gives another, so clients' clocks don't matter.
+// server's, unless WithClock sets another, so clients' clocks don't matter.
 //
-// Weakness: burst permits pass at once, then permits go on coming: in any time t, at most burst + t x rate. A burst of a
-// whole rate thus passes nearly twice the rate in an interval. Its arithmetic is in doubles, as the peer's is, so the last
-// permit of a burst may come a microsecond late.
+// Weakness: burst permits pass at once, and further permits continue at the rate: in any time t, at most burst + t x
+// rate. So a burst of a whole rate passes nearly twice the rate in an interval. It calculates with doubles, as
+// redis_rate does, so the last permit of a burst may come a microsecond late.
 func NewGCRA(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, burst int64, opts ...Option) *Limiter {
 	l := newLimiter(rdb, key, burst, burst, opts, checkRate(rate), checkCount("permits of burst", burst))
 	l.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {
@@ -38,7 +40,7 @@ func NewGCRA(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, burst i
 	return l
 }
 
-// serverNow is the time in seconds since the epoch, or "" where the server's clock decides.
+// serverNow returns the time in seconds since the epoch, or "" if the server's clock is used.
 func (l *Limiter) serverNow() string {
 	if l.clock == nil {
 		return ""
@@ -47,7 +49,7 @@ func (l *Limiter) serverNow() string {
 	return fmt.Sprintf("%d.%06d", micros/1e6, micros%1e6)
 }
 
-// gcraResult reads a reply in which times are texts, in seconds.
+// gcraResult returns the result of a reply in which times are texts, in seconds.
 func gcraResult(reply []any, err error) (rratelimiter.Result, error) {
 	if err != nil {
 		return rratelimiter.Result{}, err

@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A recorder notes the keys of scripts, and lets no command through.
+// A recorder records the keys of scripts, and sends no command.
 type recorder struct{ keys []string }
 
 func (r *recorder) DialHook(next redis.DialHook) redis.DialHook { return next }

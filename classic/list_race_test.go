@@ -13,15 +13,15 @@ import (
 	"github.com/rratelimiter/rratelimiter/classic"
 )
 
-// All who ask at the first moment are told that there is no list; each then makes it, and passes.
+// All callers of the first moment see no list; each then makes it, and passes.
 func TestListWindowFirstHitIsNoRace(t *testing.T) {
 	onServers(t, func(b *bench) {
 		const callers, limit = 16, 3
 		passed := 0
 		for range callers {
-			b.holds(0, "llen", "naive") // this is where everybody looks ...
+			b.holds(0, "llen", "naive") // every caller reads the length ...
 		}
-		for range callers { // ... before anybody writes
+		for range callers { // ... before any caller writes
 			if _, err := b.rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
 				p.RPush(t.Context(), "naive", "naive")
 				p.Expire(t.Context(), "naive", time.Second)
@@ -33,7 +33,7 @@ func TestListWindowFirstHitIsNoRace(t *testing.T) {
 		}
 		equal(b, "the usual form", passed, callers)
 
-		// The same, where what each of ours sends next waits until everybody has looked.
+		// The same with the list window, whose transactions wait until every caller has read.
 		gate := &gate{UniversalClient: b.rdb, all: make(chan struct{})}
 		gate.missing.Store(callers)
 		var granted atomic.Int64
@@ -56,7 +56,7 @@ func TestListWindowFirstHitIsNoRace(t *testing.T) {
 	})
 }
 
-// A gate lets transactions begin once a number of callers want to.
+// A gate blocks transactions until a number of callers have one.
 type gate struct {
 	redis.UniversalClient
 	missing atomic.Int64
@@ -83,7 +83,7 @@ func TestListWindowCountsAHitAsTheWindowEnds(t *testing.T) {
 	})
 }
 
-// A between does something after the first pipeline was made and before what follows it.
+// A between runs a function after the first pipeline and before the next command.
 type between struct {
 	redis.UniversalClient
 	then func()

@@ -10,23 +10,26 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// NewListWindow makes a fixed window that is a list, and needs no script: the second pattern of the documentation of INCR.
+// NewListWindow returns a fixed window that is a list, and needs no script: the second pattern of the documentation of
+// INCR.
 //
-// Model: the first permit opens a window of one interval; each adds an element to the list, whose length is the count. When
-// the list expires the count begins anew.
+// Model: the first permit opens a window of one interval; each permit adds an element to the list, whose length is the
+// count. When the list expires a new window begins.
 //
-// Layout: key is the list: LLEN is the count, RPUSHX adds to it while it exists, and it lives until the window ends. The
-// usual form makes it by RPUSH and EXPIRE in a MULTI when EXISTS has said no, so that all who ask at the first moment make it
-// and pass, however many there are. Here a list with a life time is made beside it, {key}:unique, and RENAMENX puts it in
-// place: one wins, the others add to its list. Elements are unique for each request, so that one who comes too late takes
-// back just its own. A list that has lost its life time gets a new one.
+// Layout: key is the list: LLEN is the count, RPUSHX adds to it while it exists, and it lives until the window ends.
+// The usual form makes it with RPUSH and EXPIRE in a MULTI after EXISTS has returned 0, so that all callers of the
+// first moment make it and pass, however many there are. Here a list with a TTL is made under another key,
+// {key}:unique, and RENAMENX renames it: one caller succeeds, the others add to its list. Elements are unique for each
+// request, so that a request that comes too late takes back only its own. A list without a TTL, or with one of more
+// than ten windows, gets a new one.
 //
 // Cost: some 20 bytes for each permit of a window; two round trips for a grant, three for the first one. It works on a
-// cluster: the list beside has a hash tag that keeps it in the slot of key, unless key is empty or has a } and no tag.
+// cluster: the second list has a hash tag that keeps it in the slot of key, unless key is empty or has a } and no tag.
 // The client must have transactions (TxPipeline): all of go-redis have.
 //
-// Weakness: at most 2 x Permits in any interval, as in any fixed window. While one that is over takes its elements back,
-// another may be refused in vain; and a command that the client library repeats after a lost answer counts twice.
+// Weakness: at most 2 x Permits in any interval, as in any fixed window. While a request over the limit takes its
+// elements back, another may be refused needlessly; and a command that the client library retries after a lost reply
+// counts twice.
 func NewListWindow(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, opts ...Option) *Limiter {
 	tx, able := rdb.(transactor)
 	fault := checkRate(rate)
@@ -42,6 +45,9 @@ func NewListWindow(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, o
 	}
 	return l
 }
+
+// times is the maximum TTL of a list in intervals: TIMES in lua/numbers.lua.
+const times = 10
 
 type transactor interface{ TxPipeline() redis.Pipeliner }
 
@@ -75,7 +81,7 @@ func (w listWindow) take(ctx context.Context, n int64) (rratelimiter.Result, err
 			return rratelimiter.Result{}, err
 		}
 		switch {
-		case count == 0: // the window has ended meanwhile
+		case count == 0: // the window ended between the two calls
 		case count > w.limit:
 			if err := w.process(ctx, redis.NewIntCmd(ctx, "lrem", w.name, 0, token)); err != nil {
 				return rratelimiter.Result{}, outcome(err)
@@ -87,7 +93,7 @@ func (w listWindow) take(ctx context.Context, n int64) (rratelimiter.Result, err
 	}
 }
 
-// look tells the length of the list and its life time (ms), and heals a list without one.
+// look returns the length of the list and its TTL (ms), and sets the TTL of a list without a valid one.
 func (w listWindow) look(ctx context.Context) (count, life int64, err error) {
 	pipe := w.rdb.Pipeline()
 	length, left := pipe.LLen(ctx, w.name), pipe.Do(ctx, "pttl", w.name)
@@ -97,14 +103,14 @@ func (w listWindow) look(ctx context.Context) (count, life int64, err error) {
 	if life, err = left.Int64(); err != nil {
 		return 0, 0, err
 	}
-	if life == -1 {
-		life = w.rate.Interval.Milliseconds()
+	if interval := w.rate.Interval.Milliseconds(); life == -1 || life > times*interval {
+		life = interval
 		err = w.process(ctx, redis.NewBoolCmd(ctx, "pexpire", w.name, life))
 	}
 	return length.Val(), max(0, life), err
 }
 
-// open makes the list, with its life time, unless somebody else was first.
+// open makes the list, with its TTL, and returns false if it exists already.
 func (w listWindow) open(ctx context.Context, token string, n int64) (bool, error) {
 	beside := w.name + ":" + token
 	if !tagged(w.name) {
@@ -121,10 +127,10 @@ func (w listWindow) open(ctx context.Context, token string, n int64) (bool, erro
 	return made.Val(), nil
 }
 
-// push adds to the list and tells its length, 0 where there is none.
+// push adds to the list and returns its length, 0 if there is no list.
 func (w listWindow) push(ctx context.Context, token string, n int64) (int64, error) {
 	cmd := redis.NewCmd(ctx, append([]any{"rpushx", w.name}, elements(token, n)...)...)
-	if err := w.process(ctx, once{cmd}); err != nil {
+	if err := w.process(ctx, noRetryCmd{cmd}); err != nil {
 		return 0, outcome(err)
 	}
 	return cmd.Int64()

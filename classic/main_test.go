@@ -12,7 +12,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// main_test.go has what the tests of all algorithms share: a bench, which is a server whose time they drive.
+// main_test.go has the helpers of all tests: a bench, which is a server whose time the test controls.
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
@@ -27,8 +27,8 @@ type asker interface {
 	Acquire(ctx context.Context, n int64) error
 }
 
-// A bench is a server, embedded or real, and a clock that stands still until the test moves it. It stands for the server's
-// clock, too: the embedded one follows it, and on a real one, life times become that much shorter.
+// A bench is a server, embedded or real, and a clock that stands still until the test moves it. It is also the server's
+// clock: the embedded server follows it, and on a real one, TTLs are shortened by the same time.
 type bench struct {
 	*testing.T
 	rdb  *redis.Client
@@ -54,7 +54,7 @@ func (b *bench) clock() classic.Option {
 	return classic.WithClock(func() time.Time { return b.now })
 }
 
-// pass lets time pass.
+// pass advances the clock.
 func (b *bench) pass(d time.Duration) {
 	b.Helper()
 	b.now = b.now.Add(d)
@@ -70,13 +70,13 @@ func (b *bench) pass(d time.Duration) {
 	}
 }
 
-// at moves the clock to so long after the epoch.
+// at sets the clock to a time after the epoch.
 func (b *bench) at(d time.Duration) {
 	b.Helper()
 	b.pass(epoch.Add(d).Sub(b.now))
 }
 
-// do runs a plain command, as services and redis-cli do.
+// do runs a plain command, as other services and redis-cli do.
 func (b *bench) do(args ...any) any {
 	b.Helper()
 	reply, err := b.rdb.Do(b.Context(), args...).Result()
@@ -86,7 +86,7 @@ func (b *bench) do(args ...any) any {
 	return reply
 }
 
-// holds fails the test unless a plain command has this answer.
+// holds fails the test unless a plain command has this reply.
 func (b *bench) holds(want any, args ...any) {
 	b.Helper()
 	got := b.do(args...)
@@ -98,7 +98,7 @@ func (b *bench) holds(want any, args ...any) {
 	}
 }
 
-// lives fails the test unless a key lives for a time, up to what the machine takes for a few commands.
+// lives fails the test unless a key has a TTL, up to the time that the machine takes for a few commands.
 func (b *bench) lives(key string, want time.Duration) {
 	b.Helper()
 	got := time.Duration(b.do("pttl", key).(int64)) * ms
@@ -107,7 +107,7 @@ func (b *bench) lives(key string, want time.Duration) {
 	}
 }
 
-// granted asks for n permits and fails the test unless they are granted.
+// granted requests n permits and fails the test unless they are granted.
 func (b *bench) granted(l asker, n int64) rratelimiter.Result {
 	b.Helper()
 	return b.asked(l, n, true)
@@ -130,7 +130,7 @@ func (b *bench) asked(l asker, n int64, allowed bool) rratelimiter.Result {
 	return r
 }
 
-// takes tells how many of count requests for one permit are granted.
+// takes returns how many of count requests for one permit are granted.
 func (b *bench) takes(l asker, count int) (granted int) {
 	b.Helper()
 	for range count {
@@ -145,7 +145,7 @@ func (b *bench) takes(l asker, count int) (granted int) {
 	return granted
 }
 
-// equal fails the test unless a figure is as it should be.
+// equal fails the test unless a figure has the wanted value.
 func equal[T comparable](b *bench, what string, got, want T) {
 	b.Helper()
 	if got != want {

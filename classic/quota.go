@@ -3,6 +3,7 @@ package classic
 import (
 	"context"
 	"fmt"
+	"sort"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -13,30 +14,34 @@ var (
 	quotaResetScript = loadScript("quota_reset")
 )
 
-// A Quota is a counter a day: for what a user may use from midnight to midnight.
+// A Quota is a counter for each day: a limit for a user from midnight to midnight.
 //
-// Model: permits of a day are counted until it ends; what was not used can be given back.
+// Model: permits of a day are counted until it ends; unused permits can be given back.
 //
-// Layout: user::DATE holds the count, as INCRBY and DECRBY write it, and expires at the end of the day. A key that has
-// lost its life time gets it again, what is no count begins anew, and a count below zero is zero.
+// Layout: user::DATE holds the count, as INCRBY and DECRBY write it, and expires a minute after the end of the day,
+// since clocks differ. A key without a TTL gets it again, an invalid count is replaced by zero, and a count below zero
+// is zero.
 //
-// Cost: one key of a number for the rest of the day, one call with three commands. It works on a cluster: a call uses one
-// key.
+// A day ends when another date begins at its Location, whatever the clocks there do: at 01:00 where daylight saving
+// time begins at midnight. A day on which they change has more or fewer hours than 24.
 //
-// Weakness: it says nothing about any time within the day, and around midnight up to 2 x the limit pass. Days are those of
+// Cost: one key of a number for the rest of the day, one call with three commands. It works on a cluster: a call uses
+// one key.
+//
+// Weakness: it does not limit any time within the day, and around midnight up to 2 x the limit pass. Days are those of
 // the client's clock.
 type Quota struct {
 	*Limiter
 	days Days
 }
 
-// Days says when a day begins and how its date is written in keys.
+// Days sets when a day begins and how its date is written in keys.
 type Days struct {
 	Layout   string         // as in time.Format; "": time.DateOnly
 	Location *time.Location // nil: UTC
 }
 
-// NewQuota makes the quota of a user: limit permits a day.
+// NewQuota returns the quota of a user: limit permits a day.
 func NewQuota(rdb rratelimiter.Redis, user string, limit int64, days Days, opts ...Option) *Quota {
 	if days.Layout == "" {
 		days.Layout = time.DateOnly
@@ -46,31 +51,47 @@ func NewQuota(rdb rratelimiter.Redis, user string, limit int64, days Days, opts 
 	}
 	q := &Quota{newLimiter(rdb, user, limit, limit, opts, checkCount("permits", limit)), days}
 	q.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {
-		key, now, end := q.day()
-		reply, err := q.run(ctx, quotaScript, []string{key}, limit, n, end)
+		key, left := q.day()
+		reply, err := q.run(ctx, quotaScript, []string{key}, limit, n, left+grace)
 		if err != nil {
 			return rratelimiter.Result{}, err
 		}
-		return counted(limit, append(reply, end-now)), nil
+		return counted(limit, append(reply, left)), nil
 	}
 	return q
 }
 
-// Key is the key that counts at the moment.
+// Key returns the key that counts now.
 func (q *Quota) Key() string {
-	key, _, _ := q.day()
+	key, _ := q.day()
 	return key
 }
 
-// day gives the key of today, the time and the end of the day (ms).
-func (q *Quota) day() (key string, now, end int64) {
-	now = q.now()
-	today := time.UnixMilli(now).In(q.days.Location)
-	midnight := time.Date(today.Year(), today.Month(), today.Day()+1, 0, 0, 0, 0, q.days.Location)
-	return q.name + "::" + today.Format(q.days.Layout), now, midnight.UnixMilli()
+// grace is the time (ms) for which the key of a day outlives it, for clients whose clock is behind, and a server whose
+// clock is fast.
+const grace = 60_000
+
+// day returns the key of today and how many ms are left of the day. These, not the time of its end, are sent to Redis:
+// the server's clock may be ahead of the client's, and a key that expires in the past counts nothing.
+func (q *Quota) day() (key string, left int64) {
+	now := time.UnixMilli(q.now()).In(q.days.Location)
+	return q.name + "::" + now.Format(q.days.Layout), nextDate(now).Sub(now).Milliseconds()
 }
 
-// Return gives permits of today back, as many as are counted at most, and tells what is still counted.
+// nextDate returns the first second after t that has another date at t's location. Neither time.Date nor
+// Time.ZoneBounds can compute it: a midnight that the clocks skip has no time, and the bounds are wrong at the end of a
+// leap year.
+func nextDate(t time.Time) time.Time {
+	const longest = 3 * 24 * 60 * 60 // s, more than any date has had
+	year, month, day := t.Date()
+	second := func(i int) time.Time { return t.Truncate(time.Second).Add(time.Duration(i) * time.Second) }
+	return second(sort.Search(longest, func(i int) bool {
+		y, m, d := second(i).Date()
+		return d != day || m != month || y != year
+	}))
+}
+
+// Return gives permits of today back, at most as many as are counted, and returns the remaining count.
 func (q *Quota) Return(ctx context.Context, n int64) (int64, error) {
 	err := q.err
 	if err == nil && n < 1 {
@@ -79,8 +100,8 @@ func (q *Quota) Return(ctx context.Context, n int64) (int64, error) {
 	if err != nil {
 		return 0, q.wrap("return to", err)
 	}
-	key, _, end := q.day()
-	reply, err := q.run(ctx, quotaScript, []string{key}, q.limit, -n, end)
+	key, left := q.day()
+	reply, err := q.run(ctx, quotaScript, []string{key}, q.limit, -n, left+grace)
 	if err != nil {
 		return 0, q.wrap("return to", err)
 	}
@@ -92,8 +113,8 @@ func (q *Quota) Reset(ctx context.Context) (int64, error) {
 	if q.err != nil {
 		return 0, q.wrap("reset", q.err)
 	}
-	key, _, end := q.day()
-	reply, err := q.run(ctx, quotaResetScript, []string{key}, end)
+	key, left := q.day()
+	reply, err := q.run(ctx, quotaResetScript, []string{key}, left+grace)
 	if err != nil {
 		return 0, q.wrap("reset", err)
 	}

@@ -16,7 +16,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/hashtag"
 )
 
-// script.go runs the scripts of lua/ and names the keys of algorithms that need two. It knows nothing of what scripts do.
+// script.go runs the scripts of lua/ and names the keys of algorithms that need two. It does not depend on the scripts'
+// content.
 
 //go:embed lua/*.lua
 var luaFiles embed.FS
@@ -33,16 +34,16 @@ func loadScript(name string) *script {
 func readLua(name string) string {
 	text, err := luaFiles.ReadFile("lua/" + name + ".lua")
 	if err != nil {
-		panic(err) // a file that this package was built with
+		panic(err) // the files are embedded
 	}
 	return string(text)
 }
 
-// A once is a command that the client library must not repeat by itself, since it takes permits each time.
-type once struct{ *redis.Cmd }
+// A noRetryCmd is a command that the client library must not retry, since it takes permits each time.
+type noRetryCmd struct{ *redis.Cmd }
 
-func (o once) NoRetry() bool      { return true }
-func (o once) Clone() redis.Cmder { return once{o.Cmd.Clone().(*redis.Cmd)} }
+func (o noRetryCmd) NoRetry() bool      { return true }
+func (o noRetryCmd) Clone() redis.Cmder { return noRetryCmd{o.Cmd.Clone().(*redis.Cmd)} }
 
 // eval runs a script on the server that holds its keys.
 func (l *Limiter) eval(ctx context.Context, s *script, keys []string, args ...any) (*redis.Cmd, error) {
@@ -53,7 +54,7 @@ func (l *Limiter) eval(ctx context.Context, s *script, keys []string, args ...an
 	}
 	all = append(all, args...)
 	for {
-		cmd := once{redis.NewCmd(ctx, all...)}
+		cmd := noRetryCmd{redis.NewCmd(ctx, all...)}
 		cmd.SetFirstKeyPos(3)
 		err := l.process(ctx, cmd)
 		if err == nil {
@@ -67,7 +68,7 @@ func (l *Limiter) eval(ctx context.Context, s *script, keys []string, args ...an
 	}
 }
 
-// process runs a command, and does not wait for its answer once ctx ends: go-redis would, for its read timeout.
+// process runs a command, and does not wait for its reply once ctx ends: go-redis would, for its read timeout.
 func (l *Limiter) process(ctx context.Context, cmd redis.Cmder) error {
 	return within(ctx, func() error { return l.rdb.Process(ctx, cmd) })
 }
@@ -80,27 +81,27 @@ func exec(ctx context.Context, pipe redis.Pipeliner) error {
 	})
 }
 
-// within makes a call, which goes on by itself when ctx ends: then nobody may look at what it reads.
+// within makes a call. If ctx ends first, the call continues in the background, and its results must not be read.
 func within(ctx context.Context, call func() error) error {
 	if ctx.Done() == nil {
 		return call()
 	}
-	landed := make(chan error, 1)
-	go func() { landed <- call() }()
+	done := make(chan error, 1)
+	go func() { done <- call() }()
 	select {
-	case err := <-landed:
+	case err := <-done:
 		return err
 	case <-ctx.Done():
 	}
 	select {
-	case err := <-landed: // just now
+	case err := <-done: // both channels were ready
 		return err
 	default:
 		return ctx.Err()
 	}
 }
 
-// run runs a script whose reply is whole numbers alone.
+// run runs a script whose reply has only whole numbers.
 func (l *Limiter) run(ctx context.Context, s *script, keys []string, args ...any) ([]int64, error) {
 	cmd, err := l.eval(ctx, s, keys, args...)
 	if err != nil {
@@ -109,31 +110,31 @@ func (l *Limiter) run(ctx context.Context, s *script, keys []string, args ...any
 	return cmd.Int64Slice()
 }
 
-// outcome gives the error of a call that takes permits what its caller must know: that Redis may have served it.
+// outcome wraps the error of a call that takes permits in ErrOutcomeUnknown if Redis may have executed the call.
 func outcome(err error) error {
-	if !doubtful(err) {
+	if !maybeExecuted(err) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", rratelimiter.ErrOutcomeUnknown, err)
 }
 
-// doubtful tells whether Redis may have served a call, given its error as go-redis gives it. There is no doubt where the call
-// did not fail, the server answered, or the request never went out.
-func doubtful(err error) bool {
+// maybeExecuted reports whether Redis may have executed a call that returned this error of go-redis. It did not if the
+// server replied with an error, or the request was never sent; a call without an error has a known outcome.
+func maybeExecuted(err error) bool {
 	if err == nil {
-		return false // and nothing of what follows takes memory
+		return false // and avoids the allocations below
 	}
 	var answer redis.Error
 	var network *net.OpError
-	var certificate *tls.CertificateVerificationError // a client that trusts no server says nothing to it
-	var plain tls.RecordHeaderError                   // nor one that meets a server without TLS
+	var certificate *tls.CertificateVerificationError // nothing is sent to a server that is not trusted
+	var plain tls.RecordHeaderError                   // nor to a server without TLS
 	return !errors.As(err, &answer) && !errors.Is(err, redis.ErrClosed) && !errors.Is(err, redis.ErrPoolTimeout) &&
 		!errors.Is(err, redis.ErrPoolExhausted) && !(errors.As(err, &network) && network.Op == "dial") &&
 		!errors.As(err, &certificate) && !errors.As(err, &plain)
 }
 
-// pairName is the name under which two keys, the name and the name with something after it, are kept. On a cluster they
-// have to lie in one slot, so a name without a hash tag becomes one there; elsewhere it stays as services have it.
+// pairName returns the name of two keys: the name, and the name with a suffix. On a cluster they must be in one slot,
+// so a name without a hash tag is made one there; elsewhere the name stays as other services use it.
 func pairName(rdb rratelimiter.Redis, name string) (string, error) {
 	if _, cluster := rdb.(*redis.ClusterClient); !cluster || tagged(name) {
 		return name, nil
@@ -144,5 +145,5 @@ func pairName(rdb rratelimiter.Redis, name string) (string, error) {
 	return name, fmt.Errorf("%w: %q", rratelimiter.ErrCrossSlotName, name)
 }
 
-// tagged tells whether a key has a hash tag.
+// tagged reports whether a key has a hash tag.
 func tagged(key string) bool { return hashtag.Of(key) != key }

@@ -11,22 +11,22 @@ import (
 
 var slidingLogScript = loadScript("sliding_log")
 
-// NewSlidingLog makes a sliding window that remembers each grant.
+// NewSlidingLog returns a sliding window that stores each grant.
 //
-// Model: a grant counts for one interval from its time on. What was granted in the last interval is what counts, at any
-// moment.
+// Model: a grant counts for one interval from its time on. At any moment, the grants of the last interval count.
 //
-// Layout: a hash NAME and a zset NAME_windows. The zset has a record for each grant: its score is the time in ms, its member
-// begins with the permits. The plain form writes the permits alone, so that a second grant of the same size moves the
-// record of the first instead of adding one; here a colon and something unique follows. In the hash, currentRate is the
-// permits of all records, and cursor the time from which they count: that of the oldest. Both keys live for an interval
-// from the last grant. What the hash says is compared with the records whenever up to 512 of them are read.
+// Layout: a hash NAME and a zset NAME_windows. The zset has a record for each grant: its score is the time in ms, its
+// member begins with the permits. The plain form writes only the permits, so that a second grant of the same size moves
+// the record of the first instead of adding one; here a colon and a unique text follows. In the hash, currentRate is
+// the permits of all records, and cursor the time from which they count: that of the oldest. Both keys have a TTL of an
+// interval from the last grant. The hash is compared with the records whenever up to 512 of them are read, or there are
+// more of them than it says. Records further ahead than a minute and than an interval are removed.
 //
 // Cost: a record of some 80 bytes for each grant of an interval; one call with ten commands, and the time to remove
-// what expired. On a cluster the two keys need a hash tag: over a *redis.ClusterClient a name without one is kept as
+// expired records. On a cluster the two keys need a hash tag: over a *redis.ClusterClient a name without one is kept as
 // {NAME} and {NAME}_windows.
 //
-// Weakness: memory, and nothing else: at most Permits in any interval, exactly, by the clients' clocks.
+// Weakness: only memory. At most Permits in any interval, exactly, by the clients' clocks.
 func NewSlidingLog(rdb rratelimiter.Redis, name string, rate rratelimiter.Rate, opts ...Option) *Limiter {
 	key, fault := pairName(rdb, name)
 	l := newLimiter(rdb, name, rate.Permits, rate.Permits, opts, fault, checkRate(rate))
@@ -49,5 +49,5 @@ var (
 	serial  atomic.Uint32
 )
 
-// unique is a text of twenty characters that no other call, of any process, gets.
+// unique returns a text of twenty characters that no other call of any process gets.
 func unique() string { return process + fmt.Sprintf("%08x", serial.Add(1)) }

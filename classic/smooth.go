@@ -11,18 +11,19 @@ import (
 )
 
 // A Smooth is one of Guava's two rate limiters, in this process alone: SmoothBursty or SmoothWarmingUp. Its waits are
-// Guava's to the microsecond.
+// equal to Guava's to the microsecond.
 //
-// Model: permits come evenly, one each 1 / rate. A request is served at the next free moment and moves that on by what it
-// took: it pays for the one before it, and the next one pays for it (reserve-ahead). So even a large request is served at
-// once after a pause, and none is ever too large. While nobody asks, permits are stored: in a SmoothBursty those of one
-// second, which are then free; in a SmoothWarmingUp as the limiter cools down, and the more are stored the longer each one
-// takes, three times as long as usual when it is cold, so that the rate rises to its full height over the warm-up period.
+// Model: permits come evenly, one each 1 / rate. A request is served at the next free time and advances that by the
+// permits that it took: the next request waits for them (reserve-ahead). So even a large request is served at once
+// after an idle time, and none is ever too large. While there are no requests, permits are stored: in a SmoothBursty
+// those of one second, which are then free; in a SmoothWarmingUp as the limiter cools down, and the more are stored the
+// longer each one takes, three times as long as usual when it is cold, so that the rate rises to its full height over
+// the warm-up period.
 //
 // Cost: none in Redis; about a microsecond and no memory.
 //
-// Weakness: it is one process's own limit. In any time t, a SmoothBursty serves at most rate x (1 s + t), and one request
-// more of any size; a SmoothWarmingUp at most rate x t and that one.
+// Weakness: it limits only its own process. In any time t, a SmoothBursty serves at most rate x (1 s + t), plus one
+// request of any size; a SmoothWarmingUp at most rate x t plus one request.
 //
 // A Smooth is safe for concurrent use.
 type Smooth struct {
@@ -35,21 +36,21 @@ type Smooth struct {
 	rate      float64 // permits a second
 	interval  float64 // microseconds a permit, when warm
 	stored    float64
-	most      float64 // permits that can be stored
+	most      float64 // maximum of stored permits
 	threshold float64 // stored permits above it are slow
-	slope     float64 // microseconds more for each permit above it
-	next      int64   // microseconds since start: when the next request is served
+	slope     float64 // additional microseconds for each permit above it
+	next      int64   // time of the next request, in microseconds since start
 }
 
-// coldFactor is how much longer a permit takes when a limiter is cold: Guava's.
+// coldFactor is the factor by which a permit takes longer when a limiter is cold: Guava's.
 const coldFactor = 3.0
 
-// NewSmoothBursty makes a limiter that stores up to a second's permits (Guava: RateLimiter.create(permitsPerSecond)).
+// NewSmoothBursty returns a limiter that stores up to a second's permits (Guava: RateLimiter.create(permitsPerSecond)).
 func NewSmoothBursty(perSecond float64, opts ...Option) *Smooth {
 	return newSmooth(perSecond, 0, nil, opts)
 }
 
-// NewSmoothWarmingUp makes a limiter that warms up over a period, of at least a microsecond (Guava:
+// NewSmoothWarmingUp returns a limiter that warms up over a period of at least a microsecond (Guava:
 // RateLimiter.create(permitsPerSecond, warmupPeriod)).
 func NewSmoothWarmingUp(perSecond float64, warmUp time.Duration, opts ...Option) *Smooth {
 	var fault error
@@ -80,14 +81,14 @@ func checkPerSecond(rate float64) error {
 	return nil
 }
 
-// Rate is the permits a second.
+// Rate returns the permits a second.
 func (s *Smooth) Rate() float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.rate
 }
 
-// Stored is how many permits are stored now.
+// Stored returns the permits that are stored now.
 func (s *Smooth) Stored() float64 {
 	if s.err != nil {
 		return 0
@@ -98,8 +99,8 @@ func (s *Smooth) Stored() float64 {
 	return s.stored
 }
 
-// SetRate changes the rate while the limiter runs. Stored permits change in proportion; who waits, or is the next to be
-// served, does so as under the old rate.
+// SetRate changes the rate while the limiter is in use. Stored permits change in proportion; callers that wait, and the
+// next request, are served as under the old rate.
 func (s *Smooth) SetRate(perSecond float64) error {
 	err := s.err
 	if err == nil {
@@ -115,8 +116,8 @@ func (s *Smooth) SetRate(perSecond float64) error {
 	return nil
 }
 
-// set knows how the rate decides about all else. Products are converted before they are added, so that no machine fuses
-// the two and rounds otherwise than Java.
+// set computes the fields from the rate. Products are converted before they are added, so that no machine fuses the two
+// operations and rounds differently from Java.
 func (s *Smooth) set(perSecond float64) {
 	s.rate, s.interval = perSecond, 1e6/perSecond
 	old := s.most
@@ -136,10 +137,10 @@ func (s *Smooth) set(perSecond float64) {
 	}
 }
 
-// micros is the time since the start.
+// micros returns the microseconds since start.
 func (s *Smooth) micros() int64 { return int64(s.clock().Sub(s.start) / time.Microsecond) }
 
-// settle stores what has come since the next free moment, if that is over.
+// settle stores the permits that have come since the next free time, if that has passed.
 func (s *Smooth) settle(now int64) {
 	if now <= s.next {
 		return
@@ -152,7 +153,7 @@ func (s *Smooth) settle(now int64) {
 	s.next = now
 }
 
-// Reserve takes n permits and tells how long the caller has to wait before it uses them. They can't be given back.
+// Reserve takes n permits and returns how long the caller must wait before it uses them. They can't be given back.
 func (s *Smooth) Reserve(n int64) (time.Duration, error) {
 	if err := s.check(n); err != nil {
 		return 0, smoothError("reserve from", err)
@@ -162,7 +163,7 @@ func (s *Smooth) Reserve(n int64) (time.Duration, error) {
 	return s.reserve(n, s.micros()), nil
 }
 
-// reserve serves a request at the next free moment, and moves that on.
+// reserve serves a request at the next free time, and advances that.
 func (s *Smooth) reserve(n, now int64) time.Duration {
 	s.settle(now)
 	at := s.next
@@ -177,7 +178,7 @@ func (s *Smooth) reserve(n, now int64) time.Duration {
 	return micros(max(0, at-now))
 }
 
-// slow is how long so many of the stored permits take, in microseconds: the area under a line that is flat to the
+// slow returns the time for that many stored permits, in microseconds: the area under a line that is flat to the
 // threshold and rises from there.
 func (s *Smooth) slow(permits float64) int64 {
 	if s.warmUp == 0 {
@@ -193,10 +194,10 @@ func (s *Smooth) slow(permits float64) int64 {
 	return took + int64(float64(s.interval*permits))
 }
 
-// each is how long one permit takes, so many above the threshold.
+// each returns the time for one permit at a number of stored permits above the threshold, in microseconds.
 func (s *Smooth) each(above float64) float64 { return s.interval + float64(above*s.slope) }
 
-// Allow takes n permits if they need no waiting (Guava: tryAcquire).
+// Allow takes n permits if they are free without waiting (Guava: tryAcquire).
 func (s *Smooth) Allow(_ context.Context, n int64) (rratelimiter.Result, error) {
 	if err := s.check(n); err != nil {
 		return rratelimiter.Result{}, smoothError("allow", err)
@@ -218,7 +219,7 @@ func (s *Smooth) Allow(_ context.Context, n int64) (rratelimiter.Result, error) 
 	return r, nil
 }
 
-// Acquire takes n permits and waits until they may be used, or until ctx ends: then they are spent all the same (Guava:
+// Acquire takes n permits and waits until they may be used, or until ctx ends: they are spent in both cases (Guava:
 // acquire, which can't be interrupted).
 func (s *Smooth) Acquire(ctx context.Context, n int64) error {
 	if err := ctx.Err(); err != nil {
@@ -226,7 +227,7 @@ func (s *Smooth) Acquire(ctx context.Context, n int64) error {
 	}
 	wait, err := s.Reserve(n)
 	if err == nil && wait > 0 {
-		err = pause(ctx, wait)
+		err = sleep(ctx, wait)
 	}
 	return smoothError("acquire from", err)
 }

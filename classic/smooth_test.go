@@ -115,7 +115,7 @@ func TestSmoothWarmingUpRampsUp(t *testing.T) {
 	}
 }
 
-// The last request of any time is not paid in it; all others are.
+// The last request of any time is not paid within it; all others are.
 func TestSmoothBounds(t *testing.T) {
 	for _, warmUp := range []time.Duration{0, time.Second} {
 		for seed := range int64(20) {
@@ -138,7 +138,7 @@ func TestSmoothBounds(t *testing.T) {
 				}
 			}
 			for _, over := range []time.Duration{ms, 300 * ms, time.Second, 7 * time.Second} {
-				most, at := window.LargestAt(log, over, 1)
+				most, at := window.Largest(log, over)
 				if bound := burst + rate*over.Seconds() + float64(largest) + 0.01; float64(most) > bound {
 					t.Errorf("warm-up %v, seed %d: %d permits in the %v from %v, more than %.1f", warmUp, seed, most, over, at, bound)
 				}

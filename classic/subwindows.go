@@ -9,20 +9,20 @@ import (
 
 var subWindowsScript = loadScript("sub_windows")
 
-// NewSubWindows makes a sliding window of so many sub-windows of equal length, each with a counter. The interval must be a
-// whole number of milliseconds for each.
+// NewSubWindows returns a sliding window of a number of sub-windows of equal length, each with a counter. The length
+// must be a whole number of milliseconds.
 //
-// Model: the current sub-window and those before it, as many as there are in an interval, count together. The permits of a
-// sub-window leave together, when it is an interval since it began.
+// Model: the current sub-window and those before it, as many as there are in an interval, count together. The permits
+// of a sub-window expire together, an interval after it began.
 //
-// Layout: one hash with a field for each sub-window that counts: its number since 1970, and its permits. It lives for an
-// interval from the last grant. Numbers that are none, and sub-windows more than an interval ahead, are removed.
+// Layout: one hash with a field for each sub-window that counts: its number since 1970, and its permits. Its TTL is an
+// interval from the last grant. Invalid numbers, and sub-windows more than an interval ahead, are removed.
 //
-// Cost: one hash of up to that many numbers, whatever the rate; one call with three commands. It works on a cluster: there
-// is one key.
+// Cost: one hash of up to that many numbers, whatever the rate; one call with three commands. It works on a cluster:
+// there is one key.
 //
-// Weakness: permits leave up to a sub-window early, so an interval may hold up to 2 x Permits; any time of an interval less
-// a sub-window, at most Permits. The more sub-windows, the less this matters, and the more memory they take.
+// Weakness: permits expire up to a sub-window early, so an interval may hold up to 2 x Permits; any time of an interval
+// less a sub-window, at most Permits. The more sub-windows, the less this matters, and the more memory they take.
 func NewSubWindows(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, parts int, opts ...Option) *Limiter {
 	fault := checkRate(rate)
 	switch {

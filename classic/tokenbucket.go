@@ -9,30 +9,31 @@ import (
 
 var tokenBucketScript = loadScript("token_bucket")
 
-// Tokens are the parameters of a token bucket.
+// Tokens has the parameters of a token bucket.
 type Tokens struct {
 	Capacity int64         // tokens in a full bucket
-	PerStep  int64         // tokens that a step brings
+	PerStep  int64         // tokens that a step adds
 	Step     time.Duration // whole seconds
-	Debt     int64         // tokens that a request may take in advance; the next one waits for them
+	Debt     int64         // tokens that a request may take in advance; the next request waits for them
 }
 
-// NewTokenBucket makes a token bucket that is refilled in whole steps.
+// NewTokenBucket returns a token bucket that is refilled in whole steps.
 //
-// Model: a bucket holds Capacity tokens and is full at first. Each Step brings PerStep tokens; what remains of a step is
-// carried over. A request takes its tokens or is refused. With Debt, a request is served as long as one token is there,
-// even when it needs more, and the next one waits until the debt is paid (pre-consumption).
+// Model: a bucket holds Capacity tokens and is full at first. Each Step adds PerStep tokens; the rest of a step is
+// carried over. A request takes its tokens or is refused. With Debt, a request is served if there is at least one
+// token, even when it needs more, and the next one waits until the debt is paid (pre-consumption).
 //
-// Layout: key holds the tokens left, key_time the time of the last refill in seconds, as if it had come on time. Both live
-// as long as a full refill takes, the time key one second longer at first. The script answers the tokens left, or -1. A
-// time key that is lost, or lies further ahead than a full refill takes, becomes now; without tokens the bucket is full.
+// Layout: key holds the tokens left, key_time the time of the last refill in seconds, as if it had come on time. The
+// TTL of both is the time of a full refill, that of the time key one second longer at first. The script returns the
+// tokens left, or -1. A time key that is missing, or lies further ahead than a full refill takes, is replaced by now;
+// without tokens the bucket is full; a debt above ten times Capacity + Debt is reduced to Debt.
 //
 // Cost: two keys of a number each, one call with four commands. On a cluster the two keys need a hash tag: over a
-// *redis.ClusterClient a key without one is kept as {key} and {key}_time; give a key with a tag of its own to have it the
-// same everywhere.
+// *redis.ClusterClient a key without one is kept as {key} and {key}_time; a key with its own tag is the same
+// everywhere.
 //
-// Weakness: a full bucket passes at once, and more in the second after it: at most Capacity + Debt + PerStep for each Step
-// begun. Time is whole seconds, so a refill may come up to a second early, seen from one client.
+// Weakness: a full bucket passes at once, and more in the second after it: at most Capacity + Debt + PerStep for each
+// Step begun. Time is in whole seconds, so a refill may come up to a second early, seen from one client.
 func NewTokenBucket(rdb rratelimiter.Redis, key string, p Tokens, opts ...Option) *Limiter {
 	name, fault := pairName(rdb, key)
 	l := newLimiter(rdb, key, p.Capacity, p.Capacity+p.Debt, opts, fault, p.check())
@@ -43,7 +44,7 @@ func NewTokenBucket(rdb rratelimiter.Redis, key string, p Tokens, opts ...Option
 			return rratelimiter.Result{}, err
 		}
 		tokens, last := reply[1], reply[2]
-		// after is how long it takes until so many tokens are there.
+		// after returns the time until the bucket holds that many tokens.
 		after := func(wanted int64) time.Duration {
 			steps := (wanted - tokens + p.PerStep - 1) / p.PerStep
 			return millis(max(0, (last+steps*step)*1000-now))

@@ -8,21 +8,22 @@ import (
 
 var twoCountersScript = loadScript("two_counters")
 
-// NewTwoCounters makes the cheap approximation of a sliding window: a counter of this window and one of the last.
+// NewTwoCounters returns the cheap approximation of a sliding window: a counter of this window and one of the previous.
 //
-// Model: time is cut into windows of one interval, counted from 1970. At a part f of this window, what was granted in the
-// last interval is taken to be current + previous x (1 - f): as if the permits of the last window had been spread evenly.
+// Model: time is divided into windows of one interval, counted from 1970. At a fraction f of this window, the grants of
+// the last interval are estimated as current + previous x (1 - f), as if the permits of the previous window had been
+// spread evenly.
 //
-// Layout: one hash: window (number of this window since 1970), current and previous (permits granted in it and in the one
-// before). It lives for two intervals from the last grant. A window that is more than one ahead, and numbers that are none,
-// begin anew; a client whose clock is a window behind counts at the beginning of the later one.
+// Layout: one hash: window (number of this window since 1970), current and previous (permits granted in it and in the
+// one before). Its TTL is two intervals from the last grant. A window that is more than one ahead, and invalid numbers,
+// start anew; a client whose clock is a window behind counts at the beginning of the later one.
 //
 // Cost: one hash of three numbers, whatever the rate; one call with three commands. It works on a cluster: there is one
 // key.
 //
-// Weakness: the estimate is wrong by up to previous x f too low, where the last window's permits all came at its end, and
-// previous x (1 - f) too high, where they came at its beginning. So at most Permits + previous x f, which is less than
-// 2 x Permits, are granted in any interval, and never more than Permits where traffic is even.
+// Weakness: the estimate is up to previous x f too low, if the previous window's permits all came at its end, and up to
+// previous x (1 - f) too high, if they came at its beginning. So at most Permits + previous x f, which is less than 2 x
+// Permits, are granted in any interval, and never more than Permits if traffic is even.
 func NewTwoCounters(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, opts ...Option) *Limiter {
 	l := newLimiter(rdb, key, rate.Permits, rate.Permits, opts, checkRate(rate))
 	l.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {

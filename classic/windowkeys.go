@@ -10,21 +10,20 @@ import (
 
 var windowKeysScript = loadScript("window_keys")
 
-// NewWindowKeys makes a fixed window with a key for each window, the first pattern of the documentation of INCR: GET, then
-// INCR and EXPIRE, here as one step. The interval is whole seconds.
+// NewWindowKeys returns a fixed window with a key for each window, the first pattern of the documentation of INCR: GET,
+// then INCR and EXPIRE, here as one step. The interval is whole seconds.
 //
-// Model: time is cut into windows of one interval, counted from 1970; each has a counter of its own.
+// Model: time is divided into windows of one interval, counted from 1970; each has its own counter.
 //
-// Layout: name:UNIXSECOND holds the count, where UNIXSECOND is the second in which the window begins: for an interval of a
-// second, now. It lives for an interval from the first permit on. The usual comparison, count > limit before INCR, lets
-// one more than the limit through; this one does not.
+// Layout: name:UNIXSECOND holds the count, where UNIXSECOND is the second in which the window begins: for an interval
+// of a second, now. Its TTL is an interval from the first permit on. The usual comparison, count > limit before INCR,
+// lets one more than the limit through; this one does not.
 //
-// Cost: for up to two intervals one key of a number, one call with three commands. It works on a cluster: a call uses one
-// key.
+// Cost: for up to two intervals one key of a number, one call with three commands. It works on a cluster: a call uses
+// one key.
 //
-// Weakness: up to 2 x Permits in an interval that lies across the border of two windows; and since everybody's windows
-// begin at the same moment, all who were refused come back together. Clients whose clocks differ count in different
-// windows.
+// Weakness: up to 2 x Permits in an interval across the border of two windows; and since the windows of all clients
+// begin at the same moment, all refused callers retry together. Clients whose clocks differ count in different windows.
 func NewWindowKeys(rdb rratelimiter.Redis, name string, rate rratelimiter.Rate, opts ...Option) *Limiter {
 	fault := checkRate(rate)
 	if fault == nil && rate.Interval%time.Second != 0 {

@@ -8,9 +8,10 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/classic"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// windows_test.go has the layouts and the boundaries of the fixed windows. Layouts are written and read by plain commands.
+// windows_test.go tests the layouts and the borders of the fixed windows. Plain commands write and read the layouts.
 
 var tenPerSecond = rratelimiter.PerSecond(10)
 
@@ -46,8 +47,8 @@ func TestFixedWindowTakesOtherLimits(t *testing.T) {
 	})
 }
 
-// A service that dies between INCR and EXPIRE leaves a key that refuses for ever.
-func TestFixedWindowHealsALostLifeTime(t *testing.T) {
+// A service that dies between INCR and EXPIRE leaves a key that refuses forever.
+func TestFixedWindowRepairsALostTTL(t *testing.T) {
 	onServers(t, func(b *bench) {
 		l := classic.NewFixedWindow(b.rdb, "key", tenPerSecond)
 		for _, count := range []int{3, 10, 11} {
@@ -58,6 +59,16 @@ func TestFixedWindowHealsALostLifeTime(t *testing.T) {
 			b.granted(l, 10)
 		}
 	})
+}
+
+// A server returns the rest of a TTL in whole ms, rounded down.
+func TestRetryAfterOfARefusalIsNeverZero(t *testing.T) {
+	b := newBench(t, redistest.Embedded(t))
+	for _, l := range []asker{classic.NewFixedWindow(b.rdb, "count", tenPerSecond), classic.NewListWindow(b.rdb, "list", tenPerSecond)} {
+		b.granted(l, 10)
+		b.pass(time.Second - 400*time.Microsecond)
+		equal(b, "retry after", b.refused(l, 1).RetryAfter, ms)
+	}
 }
 
 func TestFixedWindowPassesTwiceAroundItsEnd(t *testing.T) {
@@ -121,7 +132,7 @@ func TestWindowKeysPassesTwiceAroundABorder(t *testing.T) {
 	})
 }
 
-func TestWindowKeysHealsALostLifeTime(t *testing.T) {
+func TestWindowKeysRepairsALostTTL(t *testing.T) {
 	onServers(t, func(b *bench) {
 		key := "ip:" + strconv.FormatInt(epoch.Unix(), 10)
 		b.do("set", key, 10)
@@ -146,11 +157,11 @@ func TestQuotaGoesOnWithACount(t *testing.T) {
 	})
 }
 
-// mortal fails the test unless a key has a life time. (It ends by the clock of the test, which a real server doesn't know.)
+// mortal fails the test unless a key has a TTL. (It expires by the clock of the test, which a real server doesn't use.)
 func (b *bench) mortal(key string) {
 	b.Helper()
 	if left := b.do("pttl", key).(int64); left == -1 {
-		b.Errorf("%s lives for ever", key)
+		b.Errorf("%s never expires", key)
 	}
 }
 
@@ -175,8 +186,8 @@ func TestQuotaTakesBack(t *testing.T) {
 	})
 }
 
-// GETSET takes the life time of the key: from then on the count is for ever.
-func TestQuotaResetKeepsTheLifeTime(t *testing.T) {
+// GETSET removes the TTL of the key: from then on the count stays.
+func TestQuotaResetKeepsTheTTL(t *testing.T) {
 	onServers(t, func(b *bench) {
 		b.do("set", "naive", 7, "ex", 100)
 		b.holds("7", "getset", "naive", 0)
@@ -197,7 +208,7 @@ func TestQuotaResetKeepsTheLifeTime(t *testing.T) {
 
 func TestQuotaDaysHaveAPlace(t *testing.T) {
 	onServers(t, func(b *bench) {
-		east := time.FixedZone("", 13*3600) // where it is tomorrow already
+		east := time.FixedZone("", 13*3600) // a zone that already has the next date
 		q := classic.NewQuota(b.rdb, "user", 10, classic.Days{Location: east}, b.clock())
 		equal(b, "key", q.Key(), "user::2036-01-02")
 		equal(b, "reset after", b.granted(q, 1).ResetAfter, 23*time.Hour)
@@ -221,11 +232,11 @@ func TestListWindowGoesOnWithAList(t *testing.T) {
 		b.holds(10, "llen", "ip")
 		b.lives("ip", time.Second)
 		b.refused(l, 1)
-		b.holds(int64(1), "dbsize") // what was made beside is gone
+		b.holds(int64(1), "dbsize") // the second key is deleted
 	})
 }
 
-func TestListWindowHealsALostLifeTime(t *testing.T) {
+func TestListWindowRepairsALostTTL(t *testing.T) {
 	onServers(t, func(b *bench) {
 		l := classic.NewListWindow(b.rdb, "ip", rratelimiter.PerSecond(2))
 		b.do("rpush", "ip", "ip", "ip")

@@ -12,10 +12,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// cluster_test.go lets Redisson 3.17.5, Redisson 4.7.0 and Go fight for limiters on a cluster that speaks TLS alone: one on
-// each of its masters, with names that a name mapper changes and that hold a hash tag or none.
+// cluster_test.go runs Redisson 3.17.5, Redisson 4.7.0 and Go on a TLS-only cluster. They compete for one limiter on
+// each master. A name mapper changes the names, some of which hold a hash tag.
 
-// TestFleetOnCluster: a node sees its own limiter alone, under the names that Redisson gives its keys.
+// TestFleetOnCluster: each node serves only its own limiter, under the key names that Redisson uses.
 func TestFleetOnCluster(t *testing.T) {
 	t.Parallel()
 	const prefix = "fleet:"
@@ -51,14 +51,14 @@ func TestFleetOnCluster(t *testing.T) {
 				want(b, "Go's Config", rate)(limiter.Config(b.ctx))
 
 				members := []member{javaMember(t, old, name), javaMember(t, recent, name), goMember(t, limiter)}
-				everybody := func(j *journal, least int64) func() bool {
-					return func() bool { return j.everybody(members, least, time.Time{}) }
+				allGot := func(j *journal, least int64) func() bool {
+					return func() bool { return j.allGot(members, least, time.Time{}) }
 				}
 				warming := newJournal()
-				warming.work(t, everybody(warming, 5), members...) // then connections are open, and Java has read its classes
+				warming.work(t, allGot(warming, 5), members...) // opens connections and makes Java load its classes
 				monitor := server.Monitor()
 				j, begun := newJournal(), time.Now()
-				j.work(t, everybody(j, 100), members...)
+				j.work(t, allGot(j, 100), members...)
 				over := time.Now()
 				keys := b.rdb.Keys(b.ctx, "*").Val()
 				commands := monitor.Stop()
@@ -68,7 +68,7 @@ func TestFleetOnCluster(t *testing.T) {
 					scores:   scoresOf(t, commands, state+":permits", over),
 					disorder: disorderOf(commands, prefix+name), duration: over.Sub(begun), rate: rate,
 				}
-				r.judge(t, 0)
+				r.verify(t, 0)
 				for _, m := range members {
 					t.Logf("%s got %d permits", m.name, j.permits(m.name, time.Time{}))
 					for _, fault := range j.faults[m.name] {
@@ -80,19 +80,19 @@ func TestFleetOnCluster(t *testing.T) {
 				if expected := []string{prefix + name, state + ":permits", state + ":value"}; !slices.Equal(keys, sorted(expected)) {
 					t.Errorf("the node holds %q, want %q", keys, expected)
 				}
-				for who, available := range map[string]func() (int64, error){
+				for side, available := range map[string]func() (int64, error){
 					"3.17.5": func() (int64, error) { return old.Available(b.ctx, name) },
 					"4.7.0":  func() (int64, error) { return recent.Available(b.ctx, name) },
 					"Go":     func() (int64, error) { return limiter.AvailablePermits(b.ctx) },
 				} {
-					b.eventually(who+" sees all permits free", patience, func() bool {
+					b.eventually(side+" sees all permits free", patience, func() bool {
 						n, err := available()
-						b.must(who, err)
+						b.must(side, err)
 						return n == rate.Permits
 					})
 				}
 				if s, err := limiter.State(b.ctx); err != nil || !s.Consistent || s.Records != 0 {
-					t.Errorf("when all is free the state is %+v, %v", s, err)
+					t.Errorf("when all permits are free the state is %+v, %v", s, err)
 				}
 			})
 		})

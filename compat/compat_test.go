@@ -1,6 +1,6 @@
-// Package compat proves that this library and real Redissons share limiters: matrix_test.go for the releases in the table
-// of COMPATIBILITY.md, methods_test.go for its table of methods, contention_test.go for many processes at once,
-// suite_test.go for what Redisson tests of itself.
+// Package compat tests that this library and real Redissons share limiters: matrix_test.go runs the releases in the
+// table of COMPATIBILITY.md, methods_test.go its table of methods, contention_test.go many processes at once, and
+// suite_test.go the behaviours that Redisson's own tests cover.
 package compat
 
 import (
@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	redistest.Main(m)
 }
 
-// A bench is one Redis, one Redisson of some version and this library, side by side.
+// A bench is one Redis, one Redisson of some version and a Go client.
 type bench struct {
 	*testing.T
 	ctx  context.Context
@@ -31,12 +31,12 @@ type bench struct {
 	java *redisson.Process
 }
 
-// client makes a Go client of the bench; most checks need a limiter alone.
+// client creates a Go client; most checks need only a limiter of it.
 func (b *bench) client(opts ...rratelimiter.Option) *rratelimiter.Client {
 	return rratelimiter.NewClient(b.rdb, opts...)
 }
 
-// want fails the check unless an answer is the one expected.
+// want fails the check unless the result is the expected one.
 func want[T comparable](b *bench, what string, expected T) func(got T, err error) {
 	return func(got T, err error) {
 		b.Helper()
@@ -49,7 +49,7 @@ func want[T comparable](b *bench, what string, expected T) func(got T, err error
 	}
 }
 
-// must fails the check on an error.
+// must fails the check if err is not nil.
 func (b *bench) must(what string, err error) {
 	b.Helper()
 	if err != nil {
@@ -57,7 +57,7 @@ func (b *bench) must(what string, err error) {
 	}
 }
 
-// eventually waits until something holds, for checks on real time.
+// eventually waits in real time until the condition holds.
 func (b *bench) eventually(what string, within time.Duration, holds func() bool) {
 	b.Helper()
 	deadline := time.Now().Add(within)

@@ -3,7 +3,6 @@ package compat
 import (
 	"encoding/binary"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -16,36 +15,37 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// contention_test.go lets Java and Go processes fight for one limiter, and has two judges who know nothing of it: the
-// log of what callers got, and the records that Redis was told to write.
+// contention_test.go lets Java and Go processes compete for one limiter. Two independent sources show what was granted:
+// the log of the callers, and the records written to Redis.
 
 const (
-	start = 1500 * time.Millisecond // from sending the orders to the first call; everybody is ready by then
+	start = 1500 * time.Millisecond // from sending the orders to the first call; all processes are ready by then
 	grace = 2 * time.Second
 )
 
-// A fleet is processes on one limiter, each with a name for the report.
+// A fleet is a set of processes on one limiter.
 type fleet struct {
 	rate  rratelimiter.Rate
 	javas []*redisson.Process
 	gos   int
 	work  redisson.Work
 
-	granularity time.Duration // of the Go processes; 0: none
+	granularity time.Duration // granularity of the Go processes; 0: none
 }
 
-// A report is what a fleet got.
+// A report is what a fleet was granted.
 type report struct {
 	log      []window.Grant
 	byJava   int64 // permits
 	byGo     int64
 	scores   []window.Score
-	disorder time.Duration // how far behind an earlier call's time a later one's was
+	disorder time.Duration // largest amount by which a call's time lies before that of a call that Redis served earlier
 	duration time.Duration
 	rate     rratelimiter.Rate
 }
 
-// run lets all processes work at the same time. Where mixed, every second one polls and the others block; else all block.
+// run lets all processes work at the same time. If mixed, every second process polls and the others block; otherwise
+// all block.
 func (f fleet) run(t *testing.T, server *redistest.Server, name string, mixed bool) report {
 	t.Helper()
 	rdb := server.Client()
@@ -96,11 +96,11 @@ func (f fleet) run(t *testing.T, server *redistest.Server, name string, mixed bo
 	return r
 }
 
-// disorderOf tells how far time went back between calls and those that were granted, in the order in which Redis served
-// them. Every client takes the time before it sends its call, so on a busy machine a call can overtake another that says
-// it is later. A record that one call found expired lets a later one grant, whose time may be that much earlier: so it is
-// windows shorter than the interval by that much that never hold more than the rate. (Where calls are in order, the two are
-// the same.)
+// disorderOf returns the largest amount by which the time of a granted call lies before the time of a call that Redis
+// served earlier. Every client reads its clock before it sends a call, so on a busy machine a call can overtake one
+// with an earlier time. A record that the first call found expired lets the second one be granted, whose time may be
+// earlier by this amount. So the rate bounds only windows that are shorter than the interval by this amount. (With all
+// calls in order, it is 0.)
 func disorderOf(commands []redistest.Command, name string) time.Duration {
 	var latest, current, most int64
 	for _, c := range commands {
@@ -110,31 +110,31 @@ func disorderOf(commands []redistest.Command, name string) time.Duration {
 		if c.Lua {
 			continue
 		}
-		current = latest // of a call on another limiter
+		current = latest // for a call on another limiter
 		if now, ok := datedBy(c, name); ok {
 			latest, current = max(latest, now), now
 		}
 	}
-	return time.Duration(most) * time.Millisecond
+	return time.Duration(most) * time.Microsecond
 }
 
-// datedBy tells the time that a client gave to its call on a limiter, in ms.
+// datedBy returns the time in a client's call on a limiter, in µs since 1970.
 func datedBy(c redistest.Command, name string) (now int64, ok bool) {
 	if len(c.Args) < 10 || !strings.HasPrefix(c.Name(), "EVAL") || c.Args[3] != name {
 		return 0, false
 	}
-	for _, arg := range c.Args[8:10] { // Java says how many permits first, Go the time
-		if now, err := strconv.ParseInt(arg, 10, 64); err == nil && now > 1e12 {
+	for _, arg := range c.Args[8:10] { // Java passes the permits first, Go the time
+		if now, ok := redistest.Micros(arg); ok && now > 1e15 {
 			return now, true
 		}
 	}
 	return 0, false
 }
 
-// scoresOf reads, from what a MONITOR saw, the records written for a permits key: whoever wrote them, in whatever format.
-// A record that a larger one of the same score replaced counts no more; nothing else takes single records away here. With
-// a granularity, scores are the ends of buckets, and no window of them may hold more than the rate, either: each counts
-// from before its score to an interval after it.
+// scoresOf extracts from a MONITOR log the records written to a permits key, by any client and in any format. A record
+// that was replaced by a larger one of the same score no longer counts; nothing else removes single records here. With
+// a granularity, scores are the ends of buckets. No window of such scores may exceed the rate either, because each
+// counts from before its score until an interval after it.
 func scoresOf(t *testing.T, commands []redistest.Command, key string, until time.Time) []window.Score {
 	t.Helper()
 	var scores []window.Score
@@ -152,8 +152,8 @@ func scoresOf(t *testing.T, commands []redistest.Command, key string, until time
 			continue
 		}
 		score, member := c.Args[len(c.Args)-2], c.Args[len(c.Args)-1]
-		at, err := strconv.ParseInt(score, 10, 64)
-		if err != nil || len(member) < 4 {
+		at, ok := redistest.Micros(score)
+		if !ok || len(member) < 4 {
 			t.Fatalf("a record with score %q and member %q", score, member)
 		}
 		permits := binary.LittleEndian.Uint32([]byte(member[len(member)-4:]))
@@ -163,13 +163,13 @@ func scoresOf(t *testing.T, commands []redistest.Command, key string, until time
 	return scores
 }
 
-// judge fails the test unless no window holds more than the rate, by both judges, and at least a part of what the rate
-// allows was granted, by the second.
-func (r report) judge(t *testing.T, least float64) {
+// verify fails the test if a window holds more than the rate, by the log or by the records, or if the records hold less
+// than the fraction least of what the rate allows.
+func (r report) verify(t *testing.T, least float64) {
 	t.Helper()
 	interval := r.rate.Interval - r.disorder
-	byLog, _ := window.Largest(r.log, interval)
-	byScore, _ := window.LargestScores(r.scores, interval.Milliseconds())
+	byLog, _ := window.LargestAt(r.log, interval, time.Millisecond) // the resolution of Java's clock
+	byScore, _ := window.LargestScores(r.scores, interval)
 	granted := int64(0)
 	for _, s := range r.scores {
 		granted += s.Permits
@@ -201,7 +201,7 @@ func every(d time.Duration, permits int64) rratelimiter.Rate {
 	return rratelimiter.Rate{Permits: permits, Interval: d}
 }
 
-// TestContention: two Java and two Go processes with 8 threads each, one of a kind blocked and one polling.
+// TestContention: two Java and two Go processes with 8 threads each; one process of each pair blocks and one polls.
 func TestContention(t *testing.T) {
 	server := redistest.Real(t)
 	for _, versions := range [][]string{{"3.17.5", "3.17.5"}, {"4.7.0", "4.7.0"}, {"3.17.5", "4.7.0"}} {
@@ -210,12 +210,12 @@ func TestContention(t *testing.T) {
 				rate: every(250*time.Millisecond, 200), javas: javas(t, server, versions...), gos: 2,
 				work: redisson.Work{Threads: 8, For: 5 * time.Second, Min: 1, Max: 3},
 			}
-			f.run(t, server, "contention:"+strings.Join(versions, "+"), true).judge(t, 0.95)
+			f.run(t, server, "contention:"+strings.Join(versions, "+"), true).verify(t, 0.95)
 		})
 	}
 }
 
-// TestContentionWithGranularity is the same where the Go processes join what they are granted within a bucket.
+// TestContentionWithGranularity is TestContention with Go processes that join the grants of a bucket into one record.
 func TestContentionWithGranularity(t *testing.T) {
 	server := redistest.Real(t)
 	f := fleet{
@@ -224,7 +224,7 @@ func TestContentionWithGranularity(t *testing.T) {
 		granularity: 25 * time.Millisecond,
 	}
 	r := f.run(t, server, "contention:granularity", true)
-	r.judge(t, 0.75) // all permits of Go return up to a tenth of the interval late
+	r.verify(t, 0.75) // permits of Go expire up to a tenth of the interval late
 	joined := 0
 	for _, s := range r.scores {
 		if s.Permits == 0 {
@@ -237,7 +237,7 @@ func TestContentionWithGranularity(t *testing.T) {
 	}
 }
 
-// TestSharing: blocked threads in Java and blocked goroutines, in as many processes as there are, share what there is.
+// TestSharing: blocked Java threads and blocked goroutines in several processes share the permits.
 func TestSharing(t *testing.T) {
 	server := redistest.Real(t)
 	for _, version := range []string{"3.17.5", "4.7.0"} {
@@ -256,7 +256,7 @@ func TestSharing(t *testing.T) {
 					work: redisson.Work{Blocked: true, Threads: 16, For: max(6*time.Second, 10*c.rate.Interval), Min: 1, Max: 1},
 				}
 				r := f.run(t, server, "sharing:"+t.Name(), false)
-				r.judge(t, 0.9)
+				r.verify(t, 0.9)
 				least, most := 0.3, 0.7
 				if c.gos == 3 {
 					least, most = 0.125, 1 // half of its quarter
@@ -269,7 +269,8 @@ func TestSharing(t *testing.T) {
 	}
 }
 
-// TestRedissonIsNoticed: each version leaves on a server what a Go client looks for, and a Go client alone doesn't.
+// TestRedissonIsNoticed: each Redisson version leaves on a server the traces that a Go client looks for; a Go client
+// does not.
 func TestRedissonIsNoticed(t *testing.T) {
 	for _, version := range redisson.Versions {
 		t.Run(version, func(t *testing.T) {
@@ -293,7 +294,8 @@ func TestRedissonIsNoticed(t *testing.T) {
 	}
 }
 
-// TestJavaJoinsASaturatedLimiter: Java threads that come when a Go process takes every permit have theirs soon.
+// TestJavaJoinsASaturatedLimiter: Java threads that start while a Go process takes every permit are soon granted their
+// share.
 func TestJavaJoinsASaturatedLimiter(t *testing.T) {
 	server := redistest.Real(t)
 	for _, version := range []string{"3.17.5", "4.7.0"} {
@@ -328,12 +330,12 @@ func TestJavaJoinsASaturatedLimiter(t *testing.T) {
 	}
 }
 
-// TestGoAloneWakesExactly: without Java nobody yields, and next to nothing is wasted.
+// TestGoAloneWakesExactly: without Java no Go process yields, and almost no permit is wasted.
 func TestGoAloneWakesExactly(t *testing.T) {
 	server := redistest.Real(t)
 	f := fleet{
 		rate: rratelimiter.PerSecond(100), gos: 1,
 		work: redisson.Work{Blocked: true, Threads: 16, For: 10 * time.Second, Min: 1, Max: 1},
 	}
-	f.run(t, server, "alone", false).judge(t, 0.99)
+	f.run(t, server, "alone", false).verify(t, 0.99)
 }

@@ -11,26 +11,27 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/hook"
 )
 
-// eviction_test.go: a full Redis takes away the value key of a limiter, and one of the fleet is the first to notice.
+// eviction_test.go: a full Redis evicts the value key of a limiter, and the next call of one client finds it missing.
 //
-// Redisson of any version then begins with the whole rate again, and mends that when the next record expires: before
-// 3.35.0 by the number of records, as if each was one permit; from then on by their permits. Go adds up the permits at
-// once.
+// Any version of Redisson then starts with the whole rate again. It corrects the value when the next record expires:
+// before 3.35.0 by the number of records, as if each were one permit; from 3.35.0 on by their permits. Go adds the
+// permits up at once.
 
 const (
 	evictedRate     = 10
 	evictedInterval = time.Hour
 )
 
-// evictions: how many permits a window holds by the choice of who repairs and of how Go writes its records.
+// evictions checks how many permits a window holds, depending on which client repairs the value and how Go writes its
+// records.
 func evictions(f *mixed) {
 	perRequest := []rratelimiter.LimiterOption{rratelimiter.WithRecordPerRequest()}
 	for _, c := range []struct {
 		name   string
 		java   *redisson.Process
 		opts   []rratelimiter.LimiterOption
-		first  int64 // permits that Java takes at once
-		goes   bool  // Go asks before Java does
+		first  int64 // permits of Java's first call; 0: no such call
+		goes   bool  // Go calls before Java does
 		window int64
 	}{
 		{"3.17.5 counts one record for six permits", f.old, nil, 1, false, 15},
@@ -71,12 +72,12 @@ func evictions(f *mixed) {
 	}
 }
 
-// shared leaves a limiter with two permits that are about to return and six that Go took in one call, for as many callers.
-// All are dated in the past, an interval and a half before now and half a one, so that nobody has to wait.
+// shared prepares a limiter with a record of two permits that is about to expire and with six permits that Go took in
+// one call for six callers. Go's clock dates them 1.5 and about 0.5 intervals before now, so the test need not wait.
 func (b *bench) shared(name string, opts ...rratelimiter.LimiterOption) {
 	b.Helper()
 	ago := evictedInterval * 3 / 2
-	clock := &handDriven{at: time.Now().Add(-ago)}
+	clock := &manualClock{at: time.Now().Add(-ago)}
 	client := b.client(rratelimiter.WithClock(clock.now))
 	l := client.RateLimiter(name, opts...)
 	b.must("Go's SetRate", l.SetRate(b.ctx, rratelimiter.Rate{Permits: 2, Interval: evictedInterval}))
@@ -103,25 +104,25 @@ func (b *bench) shared(name string, opts ...rratelimiter.LimiterOption) {
 	}
 }
 
-// A handDriven clock stands until it is moved.
-type handDriven struct {
+// A manualClock only moves when told to.
+type manualClock struct {
 	mu sync.Mutex
 	at time.Time
 }
 
-func (c *handDriven) now() time.Time {
+func (c *manualClock) now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.at
 }
 
-func (c *handDriven) add(d time.Duration) {
+func (c *manualClock) add(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.at = c.at.Add(d)
 }
 
-// evict lets the server evict a key: the only one that has a life time, under a policy that takes no others.
+// evict makes the server evict a key: it sets a TTL on this key alone, under a policy that evicts only keys with a TTL.
 func (f *mixed) evict(key string) {
 	f.Helper()
 	before := f.rdb.DBSize(f.Context()).Val()

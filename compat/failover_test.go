@@ -19,14 +19,14 @@ import (
 
 // failover_test.go kills the master behind Sentinel while Redisson 3.17.5, Redisson 4.7.0 and Go take permits.
 //
-// Replication is asynchronous: what the old master granted and its replica never heard of is unknown to the new one, which
-// grants it again. So a window holds at most the rate and what was lost, and that is at most what was granted between the
-// last write that the replica heard of and the end of the old master. Redisson adds what it repeats: see inTime.
+// Replication is asynchronous: the new master grants again what the old master granted but did not replicate. So a
+// window holds at most the rate plus the lost grants, and these are at most what was granted between the last
+// replicated write and the end of the old master. Calls that Redisson repeats come on top: see inTime.
 
 func TestFleetFailover(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Sentinel(t, 1)
-	for _, s := range servers.Sentinels { // a busy machine is not to look like the end of the master
+	for _, s := range servers.Sentinels { // so that a busy machine does not look like a dead master
 		sentinel := redis.NewSentinelClient(s.Options())
 		if err := sentinel.Set(t.Context(), redistest.MasterName, "down-after-milliseconds", "1500").Err(); err != nil {
 			t.Fatal(err)
@@ -40,7 +40,8 @@ func TestFleetFailover(t *testing.T) {
 	rdb := servers.Client()
 	b := &bench{T: t, ctx: t.Context(), rdb: rdb, java: old}
 	busy := b.client().RateLimiter("failover:busy")
-	// Windows of a busy limiter are shorter than the time without a master, so none holds grants of both.
+	// Windows of the busy limiter are shorter than the time without a master, so no window holds grants of both
+	// masters.
 	rate := every(500*time.Millisecond, 100)
 	b.must("Go's SetRate", busy.SetRate(b.ctx, rate))
 	members := []member{javaMember(t, old, busy.Name()), javaMember(t, recent, busy.Name()), goMember(t, busy)}
@@ -48,29 +49,29 @@ func TestFleetFailover(t *testing.T) {
 	ofMaster := master.Monitor()
 	j := newJournal()
 	begun := time.Now()
-	var since atomic.Pointer[time.Time] // from when on everybody must get something
+	var since atomic.Pointer[time.Time] // every member must be granted permits after this time
 	var load sync.WaitGroup
 	load.Go(func() {
-		j.work(t, func() bool { return since.Load() != nil && j.everybody(members, 10, *since.Load()) }, members...)
+		j.work(t, func() bool { return since.Load() != nil && j.allGot(members, 10, *since.Load()) }, members...)
 	})
 	t.Cleanup(load.Wait)
-	b.eventually("everybody gets something from the old master", patience, func() bool { return j.everybody(members, 10, begun) })
+	b.eventually("each member is granted permits by the old master", patience, func() bool { return j.allGot(members, 10, begun) })
 	long := newLongLimiter(b, old, recent)
-	long.everybodyTakes(10)
+	long.eachTakes(10)
 	if n := rdb.Wait(b.ctx, 1, 10*time.Second).Val(); n != 1 {
-		t.Fatalf("%d replicas have heard of the grants", n)
+		t.Fatalf("%d replicas have acknowledged the grants, want 1", n)
 	}
 	replica.Pause()
 	if n := master.Client().ClientKillByFilter(b.ctx, "TYPE", "replica").Val(); n != 1 {
-		t.Fatalf("%d replicas were cut off", n)
+		t.Fatalf("%d replica connections were closed, want 1", n)
 	}
-	long.everybodyTakes(4)
+	long.eachTakes(4)
 	master.Kill()
 	killed := time.Now()
 	replica.Resume()
 	servers.Replaced(master)
 	replaced := time.Now()
-	ofReplica := replica.Monitor() // not before: its clients were thrown out when it became the master
+	ofReplica := replica.Monitor() // only now: the server disconnected its clients when it became the master
 	since.Store(&replaced)
 	load.Wait()
 	over := time.Now()
@@ -85,29 +86,29 @@ func TestFleetFailover(t *testing.T) {
 		scores: append(scoresOf(t, commands, permitsKey(busy.Name()), over),
 			scoresOf(t, own, permitsKey(busy.Name()), over)...),
 	}
-	r.judge(t, 0)
-	t.Logf("%d permits were granted to calls dated an interval ago", stale)
+	r.verify(t, 0)
+	t.Logf("%d permits were granted to calls with a time at least an interval old", stale)
 	for _, m := range members {
-		t.Logf("the new master serves %v after the end of the old one, %s %v after that; %s",
+		t.Logf("the new master serves %v after the end of the old one; %s is granted permits %v after that; %s",
 			replaced.Sub(killed), m.name, j.goesOn(m.name, replaced), kinds(j.faults[m.name]))
 	}
 	for _, fault := range j.faults["Go"] {
 		if !documented(fault) {
-			t.Errorf("Go's caller got an error that the documentation does not have: %v", fault)
+			t.Errorf("Go returned an undocumented error: %v", fault)
 		}
 	}
 	long.holds(30, 42)
 }
 
-// inTime leaves out the calls on a limiter that are an interval late, with all that they do, and tells how many permits
-// these were granted. They are Redisson's, which repeats a call that failed as it was: what it is granted then counts as
-// expired already, so it is beyond the rate, with Go in the fleet or without.
+// inTime removes the calls on a limiter that carry a time at least an interval old, with all their effects, and returns
+// how many permits they were granted. Only Redisson sends such calls: it repeats a failed call with its original time.
+// Grants of that time count as expired at once, so they exceed the rate, with or without Go in the fleet.
 func inTime(commands []redistest.Command, name string, interval time.Duration) (rest []redistest.Command, permits int64) {
 	late := false
 	for _, c := range commands {
 		if !c.Lua {
 			now, ok := datedBy(c, name)
-			late = ok && now <= c.Time.Add(-interval).UnixMilli()
+			late = ok && now <= c.Time.Add(-interval).UnixMicro()
 		}
 		if !late {
 			rest = append(rest, c)
@@ -119,7 +120,7 @@ func inTime(commands []redistest.Command, name string, interval time.Duration) (
 	return rest, permits
 }
 
-// goesOn tells how long after a time a member got its first permits.
+// goesOn returns how long after a time a member was granted its first permits.
 func (j *journal) goesOn(member string, after time.Time) time.Duration {
 	var first time.Duration
 	for _, g := range j.grants[member] {
@@ -130,8 +131,9 @@ func (j *journal) goesOn(member string, after time.Time) time.Duration {
 	return first
 }
 
-// documented tells whether an error is one that a caller has to expect when servers fail: of a call that may have been
-// served, that its time was over before it went out, or the redis client's or the server's own for one that was not served.
+// documented reports whether a caller must expect the error when servers fail. That is ErrOutcomeUnknown for a call
+// that may have been executed, os.ErrDeadlineExceeded for one whose time ended before it was sent, and an error of the
+// redis client or the server for one that was not executed.
 func documented(err error) bool {
 	var answer redis.Error
 	var network *net.OpError
@@ -139,7 +141,7 @@ func documented(err error) bool {
 		errors.As(err, &network) && network.Op == "dial" || errors.Is(err, redis.ErrPoolTimeout)
 }
 
-// A longLimiter has one window for the whole test, so that each permit can be counted.
+// A longLimiter has one window for the whole test, so that the test can count each permit.
 type longLimiter struct {
 	*bench
 	name    string
@@ -161,8 +163,8 @@ func newLongLimiter(b *bench, javas ...*redisson.Process) *longLimiter {
 	return l
 }
 
-// everybodyTakes n permits.
-func (l *longLimiter) everybodyTakes(n int64) {
+// eachTakes makes Go and each Redisson take n permits.
+func (l *longLimiter) eachTakes(n int64) {
 	l.Helper()
 	for _, take := range l.takers {
 		want(l.bench, "taking permits before the failover", true)(take(n))
@@ -170,14 +172,14 @@ func (l *longLimiter) everybodyTakes(n int64) {
 	}
 }
 
-// holds fails unless so many permits are known after the failover, of all that were granted before, and the window goes
-// beyond the rate by just the others, whoever asks.
+// holds fails unless, of all permits granted before the failover, exactly known are recorded after it, and the callers
+// together can exceed the rate by exactly the lost ones.
 func (l *longLimiter) holds(known, granted int64) {
 	l.Helper()
 	state, err := l.client().RateLimiter(l.name).State(l.ctx)
 	l.must("Go's State", err)
 	if state.Used != known || l.granted != granted || !state.Consistent {
-		l.Fatalf("of %d permits %d are known after the failover, not %d: %+v", l.granted, state.Used, known, state)
+		l.Fatalf("of %d permits %d are recorded after the failover, want %d: %+v", l.granted, state.Used, known, state)
 	}
 	for refused := 0; refused < len(l.takers); {
 		for _, take := range l.takers {

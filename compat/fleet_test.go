@@ -17,8 +17,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// fleet_test.go has what happens to fleets in which an old Redisson, a recent one and this library share limiters on one
-// server: each story in a file of its own. Fleets on a cluster are in cluster_test.go, behind Sentinel in failover_test.go.
+// fleet_test.go tests fleets in which an old Redisson, a recent one and this library share limiters on one server. Each
+// scenario has a file of its own. Fleets on a cluster are in cluster_test.go, behind Sentinel in failover_test.go.
 
 // A mixed fleet is Redisson 3.17.5, Redisson 4.7.0 and Go on one server.
 type mixed struct {
@@ -29,27 +29,27 @@ type mixed struct {
 	recent *redisson.Process // 4.7.0
 }
 
-// in is the same fleet in a test below.
+// in returns the same fleet for a subtest.
 func (f *mixed) in(t *testing.T) *mixed {
 	below := *f
 	below.T = t
 	return &below
 }
 
-// beside is one of its Redissons and Go, as the checks of the matrix have them.
+// beside returns a bench with one of its Redissons and Go, as the checks of the matrix use it.
 func (f *mixed) beside(java *redisson.Process) *bench {
 	return &bench{T: f.T, ctx: f.Context(), rdb: f.rdb, java: java}
 }
 
-// limiter is Go's handle on a limiter, which bears with a busy machine.
+// limiter returns a Go limiter with a call timeout that suits a busy machine.
 func (f *mixed) limiter(name string, opts ...rratelimiter.LimiterOption) *rratelimiter.Limiter {
 	return rratelimiter.NewClient(f.rdb, rratelimiter.WithCallTimeout(patience)).RateLimiter(name, opts...)
 }
 
-// patience is for what takes no time but on a busy machine.
+// patience bounds operations that take long only on a busy machine.
 const patience = 20 * time.Second
 
-// TestFleet: evictions come first, since they may take any key of the server that has a life time.
+// TestFleet runs evictions first, because they may evict any key of the server that has a TTL.
 func TestFleet(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
@@ -62,6 +62,7 @@ func TestFleet(t *testing.T) {
 		{"eviction", evictions},
 		{"keep-alive", keptAlive},
 		{"new rate", newRates},
+		{"surplus", surpluses},
 		{"Java of the pages", javaOfThePages},
 		{"upgrades", upgrades},
 	} {
@@ -69,13 +70,14 @@ func TestFleet(t *testing.T) {
 	}
 }
 
-// A member of a fleet acquires for a while, and reports each grant and each error. It tells whether it can go on.
+// A member of a fleet acquires for a while, and reports each grant and each error. acquire returns whether it can be
+// called again.
 type member struct {
 	name    string
 	acquire func(work redisson.Work, report func(redisson.Grant, error)) bool
 }
 
-// javaMember is threads in a Redisson, on the limiter with a name.
+// javaMember returns a member that runs threads in a Redisson, on the named limiter.
 func javaMember(t *testing.T, java *redisson.Process, name string) member {
 	return member{java.Version(), func(work redisson.Work, report func(redisson.Grant, error)) bool {
 		work.OnGrant = func(grant redisson.Grant) { report(grant, nil) }
@@ -93,7 +95,7 @@ func javaMember(t *testing.T, java *redisson.Process, name string) member {
 	}}
 }
 
-// goMember is goroutines in this process: as many as two Redissons have threads.
+// goMember returns a member that runs goroutines in this process, twice as many as a Java member has threads.
 func goMember(t *testing.T, l *rratelimiter.Limiter) member {
 	return member{"Go", func(work redisson.Work, report func(redisson.Grant, error)) bool {
 		work.Threads *= 2
@@ -102,7 +104,7 @@ func goMember(t *testing.T, l *rratelimiter.Limiter) member {
 	}}
 }
 
-// A journal is what the members of a fleet got, and what failed, by their names.
+// A journal collects the grants and errors of the members of a fleet, by member name. mu guards log, grants and faults.
 type journal struct {
 	spell time.Duration // how long a member works at a time; 500 ms when 0
 
@@ -116,8 +118,8 @@ func newJournal() *journal {
 	return &journal{grants: map[string][]redisson.Grant{}, faults: map[string][]error{}}
 }
 
-// work lets each member acquire in two ways at once, blocked and polling, one short run after the other, until there is
-// enough: by a time that a busy machine needs, too.
+// work lets each member acquire in two ways at once, blocked and polling, in short runs until enough returns true. It
+// fails the test after a limit that suits a busy machine.
 func (j *journal) work(t *testing.T, enough func() bool, members ...member) {
 	t.Helper()
 	const limit = time.Minute
@@ -154,12 +156,12 @@ func (j *journal) note(member string, g redisson.Grant, err error) {
 	j.log = append(j.log, window.Grant{Permits: g.Permits, Start: g.Start, End: g.End})
 }
 
-// everybody tells whether each member got so many permits after a time.
-func (j *journal) everybody(members []member, least int64, after time.Time) bool {
+// allGot reports whether each member was granted at least so many permits after a time.
+func (j *journal) allGot(members []member, least int64, after time.Time) bool {
 	return !slices.ContainsFunc(members, func(m member) bool { return j.permits(m.name, after) < least })
 }
 
-// sum is how many permits the members got after a time.
+// sum returns how many permits the members were granted after a time.
 func (j *journal) sum(members []member, after time.Time) (sum int64) {
 	for _, m := range members {
 		sum += j.permits(m.name, after)
@@ -174,7 +176,7 @@ func (j *journal) summary(members []member) (text string) {
 	return text
 }
 
-// permits is how many a member got, of those that had returned after a time.
+// permits returns how many permits a member was granted by calls that returned after a time.
 func (j *journal) permits(member string, after time.Time) (sum int64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -186,7 +188,7 @@ func (j *journal) permits(member string, after time.Time) (sum int64) {
 	return sum
 }
 
-// kinds counts errors by their texts, without what is different in each.
+// kinds counts errors by text, without the parts that differ between calls.
 func kinds(faults []error) string {
 	counts := map[string]int{}
 	for _, fault := range faults {

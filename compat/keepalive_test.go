@@ -9,14 +9,14 @@ import (
 	"github.com/rratelimiter/rratelimiter/compat/redisson"
 )
 
-// keepalive_test.go: a limiter with a keep-alive gets a new rate from a Redisson that knows none (before 3.38.0). It writes
-// rate, interval and type, and leaves the keep-alive in the hash and the life time on the key.
+// keepalive_test.go: a limiter with a keep-alive gets a new rate from a Redisson without support for keep-alives
+// (before 3.38.0). It writes rate, interval and type, but leaves the keep-alive in the hash and the TTL on the key.
 
 func keptAlive(f *mixed) {
 	const alive, nearlyOver = 10 * time.Minute, time.Minute
 	before := rratelimiter.Rate{Permits: 5, Interval: time.Minute, KeepAlive: alive}
 
-	// set gives a limiter its rate with a keep-alive, then a new one by 3.17.5.
+	// set creates a limiter with a keep-alive, then changes its rate with 3.17.5.
 	set := func(f *mixed, name string, interval time.Duration) *rratelimiter.Limiter {
 		f.Helper()
 		b, l := f.beside(f.old), f.limiter(name)
@@ -85,7 +85,7 @@ func keptAlive(f *mixed) {
 				}
 			}
 		}
-		// The keep-alive is over long before the interval is: the limiter is gone, and with it what is known of its grants.
+		// The keep-alive ends long before the interval: the limiter expires together with the records of its grants.
 		for _, key := range []string{l.Name(), valueKey(l.Name()), permitsKey(l.Name())} {
 			b.must("PEXPIRE", f.rdb.PExpire(b.ctx, key, 0).Err())
 		}
@@ -100,7 +100,7 @@ func keptAlive(f *mixed) {
 		for _, c := range []struct {
 			by     string
 			rate   func(f *mixed, l *rratelimiter.Limiter) error
-			stays  bool // the life time that is left
+			stays  bool // whether the TTL remains
 			config rratelimiter.Rate
 		}{
 			{"Go", func(f *mixed, l *rratelimiter.Limiter) error {

@@ -26,9 +26,9 @@ var (
 // A check is a column of the matrix.
 type check struct {
 	name        string
-	since       string // the first version that it makes sense for; "" all
+	since       string // the first version that it applies to; "" all
 	run         func(b *bench, name string)
-	otherwise   string // what passing means for versions before otherwiseTo, if not yes
+	otherwise   string // the table entry for versions before otherwiseTo that pass, if not yes
 	otherwiseTo string
 }
 
@@ -41,15 +41,15 @@ var checks = []check{
 	}},
 	{name: "Java reads Go's records", run: javaReadsRecords, otherwise: "but for `availablePermits`", otherwiseTo: "3.13.4"},
 	{name: "Go reads Java's records", run: goReadsRecords},
-	{name: "life time by Java", run: lifeTimeByJava},
-	{name: "life time by Go", run: lifeTimeByGo},
+	{name: "life time by Java", run: ttlByJava},
+	{name: "life time by Go", run: ttlByGo},
 	{name: "new rate by Java", since: "3.13.4", run: newRateByJava},
 	{name: "keep-alive", run: keepAlive, otherwise: "Java lets it die", otherwiseTo: "3.38.0"},
 	{name: "release", since: "3.52.0", run: release},
 }
 
-// TestMatrix runs every check with every version, or with -all every release, and holds the tables of COMPATIBILITY.md
-// against what it saw.
+// TestMatrix runs every check with every version, or with -all every release, and compares the results with the tables
+// of COMPATIBILITY.md.
 func TestMatrix(t *testing.T) {
 	versions := redisson.Versions
 	if *all {
@@ -71,7 +71,7 @@ func TestMatrix(t *testing.T) {
 				defer func() {
 					mu.Lock()
 					defer mu.Unlock()
-					if left == 0 { // else -run left some out
+					if left == 0 { // otherwise -run selected only some checks
 						results[version] = row
 					}
 				}()
@@ -103,14 +103,14 @@ func TestMatrix(t *testing.T) {
 	})
 	var rows []string
 	versions = slices.DeleteFunc(slices.Clone(versions), func(version string) bool { return results[version] == nil })
-	for _, version := range versions { // those that -run chose
+	for _, version := range versions { // the versions that -run selected
 		rows = append(rows, tableRow(version, results[version]))
 	}
 	t.Logf("version x check:\n%s%s", tableHead(), strings.Join(rows, ""))
 	compareTable(t, versions, rows)
 }
 
-// before tells whether one version is older than another.
+// before reports whether one version is older than another.
 func before(version, other string) bool {
 	parts := func(v string) (numbers []int) {
 		for _, part := range strings.Split(v, ".") {
@@ -146,7 +146,7 @@ var formatNames = map[rratelimiter.RecordFormat]string{
 	rratelimiter.Redisson317: "Redisson317", rratelimiter.Redisson321: "Redisson321",
 }
 
-// format is what a version writes, and the oldest that it can read.
+// format returns the record format that a version writes.
 func format(version string) rratelimiter.RecordFormat {
 	switch {
 	case before(version, "3.16.4"):
@@ -165,8 +165,8 @@ const (
 	tableEnd   = "<!-- /matrix -->"
 )
 
-// compareTable holds the rows of some versions against those of the page, which has one for every release, and writes
-// them where that is wanted.
+// compareTable compares the rows of some versions with the page, which has a row for every release, and with the update
+// flag writes them there.
 func compareTable(t *testing.T, versions, rows []string) {
 	t.Helper()
 	content, err := os.ReadFile(page)
@@ -205,7 +205,7 @@ func compareTable(t *testing.T, versions, rows []string) {
 	}
 }
 
-// TestTheTableHasEveryRelease keeps the table whole, of which most runs see only some rows.
+// TestTheTableHasEveryRelease checks that the table has all releases; most runs compare only some rows.
 func TestTheTableHasEveryRelease(t *testing.T) {
 	content, err := os.ReadFile(page)
 	if err != nil {
@@ -229,18 +229,18 @@ func TestTheTableHasEveryRelease(t *testing.T) {
 	}
 }
 
-// limiter is the Go side of a check: it writes records that the version can read.
+// limiter returns the Go side of a check. It writes records that the version can read.
 func (b *bench) limiter(name string, opts ...rratelimiter.LimiterOption) *rratelimiter.Limiter {
 	opts = append(opts, rratelimiter.WithRecordFormat(readable(b.java.Version())))
 	return b.client(rratelimiter.WithClientID(b.java.ID())).RateLimiter(name, opts...)
 }
 
-// readable is the format that a fleet with this version is to use.
+// readable returns the record format for a fleet with this version.
 func readable(version string) rratelimiter.RecordFormat {
 	if f := format(version); f != rratelimiter.Redisson321 {
 		return f
 	}
-	return rratelimiter.Redisson317 // the default serves all from 3.17.0 on
+	return rratelimiter.Redisson317 // the default, readable from 3.17.0 on
 }
 
 func goType(t redisson.Type) rratelimiter.RateType {
@@ -250,7 +250,8 @@ func goType(t redisson.Type) rratelimiter.RateType {
 	return rratelimiter.Overall
 }
 
-// javaFirst: Java sets the rate and takes some, Go reads the rate and takes the rest, both find nothing left.
+// javaFirst: Java sets the rate and takes some permits; Go reads the rate and takes the rest; then neither finds a free
+// permit.
 func javaFirst(kind redisson.Type) func(*bench, string) {
 	return func(b *bench, name string) {
 		l := b.limiter(name)
@@ -294,7 +295,7 @@ func (b *bench) nothingLeft(l *rratelimiter.Limiter, name string) {
 
 const recordsInterval = 900 * time.Millisecond
 
-// twoGrants takes 3 and then 4 of 10 permits, apart enough that the first returns well before the second.
+// twoGrants takes 3 and then 4 of 10 permits, far enough apart that the first expires well before the second.
 func (b *bench) twoGrants(take func(n int64) (bool, error)) {
 	b.Helper()
 	want(b, "the first grant", true)(take(3))
@@ -302,8 +303,8 @@ func (b *bench) twoGrants(take func(n int64) (bool, error)) {
 	want(b, "the second grant", true)(take(4))
 }
 
-// javaReadsRecords: Go's records expire one by one in Java's own script, which unpacks them to do so. The
-// availablePermits of 3.13.3 can't read any record that has expired, not even its own.
+// javaReadsRecords: Go's records expire one by one in Java's own script, which has to unpack them. The availablePermits
+// of 3.13.3 fails on any expired record, also on its own.
 func javaReadsRecords(b *bench, name string) {
 	own := before(b.java.Version(), "3.13.4")
 	see := func(name string) (int64, error) { return b.java.Available(b.ctx, name) }
@@ -338,8 +339,8 @@ func javaReadsRecords(b *bench, name string) {
 	}
 }
 
-// freeByTrying lets Java's tryAcquire count what is free, by asking for more than the rate. Where no record is live that
-// fails, as in all releases, but only after the count.
+// freeByTrying makes Java's tryAcquire update the free permits by a request above the rate. Where no record is live the
+// call fails, as in all releases, but only after the update.
 func (b *bench) freeByTrying(name string) (int64, error) {
 	granted, err := b.java.TryAcquire(b.ctx, name, 11)
 	if granted || err != nil && !strings.Contains(err.Error(), "unpack") {
@@ -348,7 +349,7 @@ func (b *bench) freeByTrying(name string) (int64, error) {
 	return b.rdb.Get(b.ctx, valueKey(name)).Int64()
 }
 
-// goReadsRecords: the other way round; Go also reads every member by itself.
+// goReadsRecords is the reverse of javaReadsRecords; Go also unpacks every member itself.
 func goReadsRecords(b *bench, name string) {
 	l := b.limiter(name)
 	want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: 10, Interval: recordsInterval}))
@@ -375,18 +376,18 @@ func goReadsRecords(b *bench, name string) {
 	}
 }
 
-// sees asks until it has seen the given numbers, in this order, and no others.
-func (b *bench) sees(who string, numbers []int64, ask func() (int64, error)) {
+// sees calls ask until it has returned the given numbers, in this order, and no others.
+func (b *bench) sees(side string, numbers []int64, ask func() (int64, error)) {
 	b.Helper()
 	at := 0
-	b.eventually(fmt.Sprintf("%s sees %v", who, numbers), 10*time.Second, func() bool {
+	b.eventually(fmt.Sprintf("%s sees %v", side, numbers), 10*time.Second, func() bool {
 		n, err := ask()
-		b.must(who, err)
+		b.must(side, err)
 		for at < len(numbers)-1 && n != numbers[at] {
 			at++
 		}
 		if n != numbers[at] {
-			b.Fatalf("%s sees %d permits free, not one of %v", who, n, numbers)
+			b.Fatalf("%s sees %d permits free, not one of %v", side, n, numbers)
 		}
 		return at == len(numbers)-1
 	})
@@ -395,7 +396,7 @@ func (b *bench) sees(who string, numbers []int64, ask func() (int64, error)) {
 func valueKey(name string) string   { return "{" + name + "}:value" }
 func permitsKey(name string) string { return "{" + name + "}:permits" }
 
-// stateLives fails unless value and permits live about as long as given.
+// stateLives fails unless the TTLs of value and permits are about the given one.
 func (b *bench) stateLives(name string, ttl time.Duration) {
 	b.Helper()
 	for _, key := range []string{valueKey(name), permitsKey(name)} {
@@ -406,8 +407,8 @@ func (b *bench) stateLives(name string, ttl time.Duration) {
 	}
 }
 
-// lifeTimeByJava: an expire of Java holds for the state that Go writes.
-func lifeTimeByJava(b *bench, name string) {
+// ttlByJava: Java's expire also applies to the state that Go writes.
+func ttlByJava(b *bench, name string) {
 	l := b.limiter(name)
 	want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: 5, Interval: time.Minute}))
 	want(b, "Java's expire", true)(b.java.Expire(b.ctx, name, time.Minute))
@@ -415,9 +416,9 @@ func lifeTimeByJava(b *bench, name string) {
 	b.stateLives(name, time.Minute)
 }
 
-// lifeTimeByGo: an expire of Go holds for the state that is there, and for what Java writes, where that version gives the
-// state the configuration's life time.
-func lifeTimeByGo(b *bench, name string) {
+// ttlByGo: Go's expire applies to the existing state, and to what Java writes, where that version gives the state the
+// TTL of the configuration.
+func ttlByGo(b *bench, name string) {
 	l := b.limiter(name)
 	want(b, "Go's TrySetRate", true)(l.TrySetRate(b.ctx, rratelimiter.Rate{Permits: 5, Interval: time.Minute}))
 	want(b, "Java's tryAcquire", true)(b.java.TryAcquire(b.ctx, name, 1))
@@ -428,13 +429,13 @@ func lifeTimeByGo(b *bench, name string) {
 	ttl, err := b.java.TTL(b.ctx, name)
 	b.must("Java's remainTimeToLive", err)
 	if ttl > time.Minute || ttl < 50*time.Second {
-		b.Fatalf("Java sees a life time of %v", ttl)
+		b.Fatalf("Java sees a TTL of %v", ttl)
 	}
 	want(b, "Go's ClearExpire", true)(l.ClearExpire(b.ctx))
 	want(b, "Java's remainTimeToLive", -time.Millisecond)(b.java.TTL(b.ctx, name))
 }
 
-// newRateByJava: Go uses a rate from the moment at which Java sets it.
+// newRateByJava: Go uses a rate as soon as Java has set it.
 func newRateByJava(b *bench, name string) {
 	l := b.limiter(name, rratelimiter.WithRate(rratelimiter.PerMinute(1)))
 	want(b, "Go's TryAcquire", true)(l.TryAcquire(b.ctx, 1))
@@ -449,14 +450,14 @@ func newRateByJava(b *bench, name string) {
 	want(b, "Go's AvailablePermits", int64(4))(l.AvailablePermits(b.ctx))
 }
 
-// keepAlive: each side renews a limiter with a keep-alive that the other set; Redisson before 3.38 knows none, so that
-// under it alone the limiter dies. 3.37.0 takes one, as a life time that it never renews.
+// keepAlive: each side renews a limiter with a keep-alive that the other set. Redisson before 3.38 does not support
+// keep-alives, so a limiter that only it uses expires. 3.37.0 accepts one as a TTL but never renews it.
 func keepAlive(b *bench, name string) {
 	const alive = 1500 * time.Millisecond
 	l := b.limiter(name)
 	goRate := rratelimiter.Rate{Permits: 5, Interval: 100 * time.Millisecond, KeepAlive: alive}
-	// renew tells whether the limiter lives on while it is used. Where the machine stood still for too long to tell, the
-	// limiter is made anew and used again.
+	// renew reports whether the limiter stays alive while it is used. If the machine stalled too long to decide, the
+	// limiter is created and used again.
 	renew := func(take func() (bool, error)) (lives bool) {
 		for range 10 {
 			used, late := time.Now(), false
@@ -476,19 +477,19 @@ func keepAlive(b *bench, name string) {
 		return lives
 	}
 	want(b, "Go's TrySetRate", true)(l.TrySetRate(b.ctx, goRate))
-	knows, takesIt := !before(b.java.Version(), "3.38.0"), !before(b.java.Version(), "3.37.0")
-	if lives := renew(func() (bool, error) { return b.java.TryAcquire(b.ctx, name, 1) }); lives != knows {
-		b.Fatalf("under Java's traffic the limiter lives on: %v, want %v", lives, knows)
+	supported, accepted := !before(b.java.Version(), "3.38.0"), !before(b.java.Version(), "3.37.0")
+	if lives := renew(func() (bool, error) { return b.java.TryAcquire(b.ctx, name, 1) }); lives != supported {
+		b.Fatalf("under Java's traffic the limiter lives on: %v, want %v", lives, supported)
 	}
 	rate := redisson.Rate{Permits: 5, Interval: 100 * time.Millisecond, KeepAlive: alive}
 	err := b.java.SetRate(b.ctx, name, rate)
-	if takesIt {
+	if accepted {
 		b.must("Java's setRate", err)
 	} else if !errors.Is(err, redisson.ErrUnsupported) {
 		b.Fatalf("Java's setRate with a keep-alive: %v, want unsupported", err)
 	}
-	if !knows {
-		if field := b.rdb.HGet(b.ctx, name, "keepAliveTime").Val(); takesIt && field != "" {
+	if !supported {
+		if field := b.rdb.HGet(b.ctx, name, "keepAliveTime").Val(); accepted && field != "" {
 			b.Fatalf("Java wrote a keep-alive of %s", field)
 		}
 		b.must("Go's SetRate", l.SetRate(b.ctx, goRate))
@@ -505,7 +506,7 @@ func keepAlive(b *bench, name string) {
 	}
 }
 
-// release: permits that Java releases are free for Go, and the other way round.
+// release: permits that Java releases are free for Go, and vice versa.
 func release(b *bench, name string) {
 	l := b.limiter(name, rratelimiter.WithRate(rratelimiter.PerMinute(5)))
 	want(b, "Go's TryAcquire", true)(l.TryAcquire(b.ctx, 5))

@@ -18,26 +18,26 @@ import (
 	"github.com/rratelimiter/rratelimiter/compat/redisson"
 )
 
-// methods_test.go holds the table of methods in COMPATIBILITY.md against both sides: what it lists is what each release of
-// Redisson has, and the Go calls that it names exist.
+// methods_test.go compares the table of methods in COMPATIBILITY.md with both sides: its methods are those of each
+// release of Redisson, and the Go calls that it names exist.
 
 const (
 	methodsBegin = "<!-- methods: checked by make test -->"
 	methodsEnd   = "<!-- /methods -->"
 )
 
-// A method is one of Redisson's, as the table lists it.
+// A method is a method of Redisson in the table.
 type method struct {
 	since string   // the first release that has it
-	calls []string // what takes its place here: Limiter.Acquire, Client.AllowAll, KeepState; none for what is not offered
+	calls []string // the Go equivalents, such as Limiter.Acquire, Client.AllowAll, KeepState; none if there is none
 }
 
-// methods are by signature, as Process.Methods has it.
+// methods are listed by signature, in the form of Process.Methods.
 type methods map[string]method
 
 var code = regexp.MustCompile("`([^`]+)`")
 
-// listedMethods reads the table: signatures, the first release, Go calls, and text.
+// listedMethods parses the table: signatures, first release, Go calls, and text.
 func listedMethods(t *testing.T) methods {
 	t.Helper()
 	content, err := os.ReadFile(page)
@@ -73,7 +73,7 @@ func listedMethods(t *testing.T) methods {
 	return listed
 }
 
-// compare fails the test unless a version has just the methods that the table has for it, in any of their forms.
+// compare fails the test unless a version has exactly the methods that the table lists for it, in any of their forms.
 func (m methods) compare(t *testing.T, java *redisson.Process) {
 	offered, err := java.Methods(t.Context())
 	if err != nil {
@@ -99,8 +99,8 @@ func (m methods) compare(t *testing.T, java *redisson.Process) {
 	}
 }
 
-// configurationAlone: what the page says of Java's unlink and rename, which leave the state behind, of Go's calls in their
-// place, and of a negative number of permits.
+// configurationAlone checks what the page states about Java's unlink and rename, which leave the state behind, about
+// Go's equivalents, and about a negative number of permits.
 func configurationAlone(b *bench, name string) {
 	rate := redisson.Rate{Permits: 5, Interval: time.Minute}
 	want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, rate))
@@ -155,8 +155,8 @@ func TestTheTableNamesCallsThatExist(t *testing.T) {
 	}
 }
 
-// functions are the exported functions and constants of the package in a folder; those of another than the root have its
-// name before them.
+// functions returns the exported functions and constants of the package in a folder. Outside the root package, the
+// package name comes first.
 func functions(t *testing.T, folder string) map[string]bool {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(folder, "*.go"))

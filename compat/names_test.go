@@ -11,9 +11,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// names_test.go lets Redisson and this library meet under names that nobody would choose.
+// names_test.go tests that Redisson and this library share limiters with unusual names.
 
-// oddNames are such as Java can write: text.
+// oddNames are names that Java strings can hold, which is Unicode text.
 var oddNames = []string{
 	"", " ", "a{b", "a}b", "a{}b", "{", "}", "{}", "{}x", "x{", "{tag}x", "x{tag}", "{a}{b}", "a\x00b", "a\r\nb", "*?[a]\\", "%s", "'\"", "a:b:value",
 	"заказы", "注文", "\U0001f6a6", "e\u0301", "\u00e9", "\u202eabc", "\ufffd",

@@ -15,19 +15,19 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// newrate_test.go: a Redisson raises a rate from 10 to 100 while all of the fleet take permits. Go hears of it by its next
-// call, so those who are blocked hear of it when a sleep is over that is cut short for this; Redisson's blocked threads
-// sleep as long as they were told before.
+// newrate_test.go: a Redisson raises a rate from 10 to 100 while all members of the fleet take permits. Go sees the new
+// rate at its next call; a blocked caller shortens its sleep to poll for it. A blocked thread of Redisson sleeps for
+// the time that it got under the old rate.
 
 const (
 	lowRate  = 10
 	highRate = 100
 )
 
-// A raise is a way in which Redisson sets a higher rate.
+// A raise is a call by which Redisson sets a higher rate.
 type raise struct {
 	name  string
-	keeps bool // what is granted stays counted
+	keeps bool // keeps the state: earlier grants still count
 	set   func(ctx context.Context, name string, interval time.Duration) error
 }
 
@@ -66,7 +66,7 @@ func newRates(f *mixed) {
 	}
 }
 
-// underLoad: each member has its part of the new rate, which is used up and not exceeded.
+// underLoad: each member gets a share of the new rate, and the members together use up the rate without exceeding it.
 func underLoad(f *mixed, r raise) {
 	limiter := f.limiter("raised:" + r.name)
 	b := f.beside(f.old)
@@ -76,13 +76,13 @@ func underLoad(f *mixed, r raise) {
 	})
 	members := []member{javaMember(f.T, f.old, limiter.Name()), javaMember(f.T, f.recent, limiter.Name()), goMember(f.T, limiter)}
 	j := newJournal()
-	// The old rate would not grant that many by the end.
+	// The old rate would not grant this many permits within the time.
 	const each, all, within = 20, 300, 20 * time.Second
 	var since atomic.Pointer[time.Time]
 	var load sync.WaitGroup
 	load.Go(func() {
 		j.work(f.T, func() bool {
-			return since.Load() != nil && j.everybody(members, each, *since.Load()) && j.sum(members, *since.Load()) >= all
+			return since.Load() != nil && j.allGot(members, each, *since.Load()) && j.sum(members, *since.Load()) >= all
 		}, members...)
 	})
 	f.Cleanup(load.Wait)
@@ -100,20 +100,20 @@ func underLoad(f *mixed, r raise) {
 	var lower, higher []window.Score
 	var used int64
 	for _, s := range scores {
-		if s.At < setting.UnixMilli() {
+		if s.At < setting.UnixMicro() {
 			lower = append(lower, s)
 		}
-		if s.At > raised.UnixMilli() {
+		if s.At > raised.UnixMicro() {
 			higher = append(higher, s)
 			used += s.Permits
 		}
 	}
 	interval := time.Second - disorderOf(commands, limiter.Name())
 	largest := func(scores []window.Score) int64 {
-		permits, _ := window.LargestScores(scores, interval.Milliseconds())
+		permits, _ := window.LargestScores(scores, interval)
 		return permits
 	}
-	most := int64(highRate + lowRate) // what was granted before is forgotten
+	most := int64(highRate + lowRate) // earlier grants no longer count
 	if r.keeps {
 		most = highRate
 	}
@@ -133,8 +133,8 @@ func underLoad(f *mixed, r raise) {
 	}
 }
 
-// inALongSleep: blocked callers of Go are served within a second, if they have not waited long before; and else within as
-// long as they have, and a second. A blocked thread of Redisson sleeps on.
+// inALongSleep: a blocked Go caller is served within the time that it has waited before the new rate, plus one second.
+// A blocked thread of Redisson sleeps on.
 func inALongSleep(f *mixed, r raise) {
 	const interval, callers = time.Minute, 5
 	client := rratelimiter.NewClient(f.rdb, rratelimiter.WithCallTimeout(patience))
@@ -143,7 +143,7 @@ func inALongSleep(f *mixed, r raise) {
 	b.must("Go's SetRate", limiter.SetRate(b.ctx, rratelimiter.PerMinute(lowRate)))
 	want(b, "Go's TryAcquire", true)(limiter.TryAcquire(b.ctx, lowRate))
 
-	// Redisson's threads fall asleep first: each has asked once then.
+	// Redisson's threads block first: each has called once then.
 	var asked atomic.Int64
 	redistest.Monitor(f, f.server.Addr, func(c redistest.Command) bool {
 		if !c.Lua && len(c.Args) > 3 && c.Args[3] == limiter.Name() {
@@ -162,7 +162,7 @@ func inALongSleep(f *mixed, r raise) {
 			<-asleep
 		}
 	}()
-	b.eventually("both Redissons have asked", patience, func() bool { return asked.Load() >= 2 })
+	b.eventually("both Redissons have called", patience, func() bool { return asked.Load() >= 2 })
 	begun := time.Now()
 	served := make(chan error)
 	for range callers {
@@ -178,8 +178,8 @@ func inALongSleep(f *mixed, r raise) {
 		b.must("Go's Acquire", <-served)
 	}
 	took, limit := time.Since(raised), raised.Sub(begun)+time.Second
-	f.Logf("callers who had waited %v were served %v after the new rate", raised.Sub(begun), took)
-	if took > limit+5*time.Second { // a busy machine
+	f.Logf("callers that had waited %v were served %v after the new rate", raised.Sub(begun), took)
+	if took > limit+5*time.Second { // tolerance for a busy machine
 		f.Errorf("callers of Go were served %v after the new rate, not within about %v", took, limit)
 	}
 	select {

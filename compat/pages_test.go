@@ -7,14 +7,14 @@ import (
 	"github.com/rratelimiter/rratelimiter/compat/redisson"
 )
 
-// pages_test.go: the Java that the README and the guide begin with, next to the Go that they say it shares a limit with.
-// That it is the same Java, line by line, is for the tests of examples/guide.
+// pages_test.go runs the Java code at the start of the README and the guide next to the Go code that shares its limit.
+// The tests of examples/guide check that it is the same Java code, line by line.
 
 func javaOfThePages(f *mixed) {
 	for _, java := range []*redisson.Process{f.old, f.recent} {
 		for _, page := range []struct {
 			name    string
-			permits int64 // that its Java takes
+			permits int64 // the permits that the page's Java code takes
 			run     func(t *testing.T) error
 		}{
 			{"share-with-java.md", 1, func(t *testing.T) error { return java.Guide(t.Context()) }},
@@ -31,8 +31,8 @@ func javaOfThePages(f *mixed) {
 	}
 }
 
-// sharesOrders: of the 100 permits a second that Java sets, Go has those that Java did not take. Where the machine stood
-// still until these were free again, it is done anew.
+// sharesOrders: of the 100 permits per second that Java sets, Go is granted those that Java did not take. If the
+// machine stalled until these were free again, the test starts again.
 func sharesOrders(b *bench, taken int64, page func(t *testing.T) error) {
 	orders := b.client(rratelimiter.WithCallTimeout(patience)).RateLimiter("orders")
 	b.eventually("Java and Go have the same 100 permits", patience, func() bool {

@@ -16,12 +16,12 @@ import (
 	"github.com/rratelimiter/rratelimiter/snapshot"
 )
 
-// states_test.go keeps ../testdata: limiters as each Redisson leaves them, for the tests that run without Java. What is in
-// a state is told in ../testdata/README.md, and checked by ../testdata_test.go.
+// states_test.go maintains ../testdata: limiters as each Redisson leaves them, for the tests that run without Java.
+// ../testdata/README.md describes the states, and ../testdata_test.go checks them.
 
 const statesDir = "../testdata"
 
-// A state is how one of the limiters comes about.
+// A state is a limiter and the calls that produce it.
 type state struct {
 	name  string
 	since string
@@ -86,8 +86,8 @@ func taken(ctx context.Context, java *redisson.Process, name string, rate rediss
 	return err
 }
 
-// TestStates lets each Redisson make its states anew, and compares them with those that are kept. With -update it keeps
-// the new ones.
+// TestStates lets each Redisson produce its states again, and compares them with the stored ones. With -update it
+// stores the new ones.
 func TestStates(t *testing.T) {
 	server := redistest.Real(t)
 	rdb := server.Client()
@@ -143,7 +143,7 @@ func keep(t *testing.T, s *snapshot.Snapshot, file string) {
 	}
 }
 
-// shape describes what of a state is the same each time it is made: all but ids, times and what is left of life times.
+// shape describes the parts of a state that are the same each time: all but ids, times and remaining TTLs.
 func shape(t *testing.T, s *snapshot.Snapshot) string {
 	t.Helper()
 	if s.Config == nil {

@@ -14,11 +14,11 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// suite_test.go has the behaviours that Redisson's own suite has a test case for, seen from Java, while Go uses the same
-// limiter: it takes permits where the story says so, and looks at the limiter all the time. Each is named after the
-// test cases it is about; how it tests is our own.
+// suite_test.go has the behaviours that Redisson's own suite tests, seen from Java, while Go uses the same limiter: Go
+// takes permits where the test says so, and reads the limiter all the time. Each behaviour is named after the test
+// cases that it covers; the code is our own.
 
-// A behaviour is what Java must see.
+// A behaviour is what Java must observe.
 type behaviour struct {
 	name  string
 	since string // the first version that has it; "" all
@@ -66,7 +66,8 @@ func TestRedissonsSuite(t *testing.T) {
 	}
 }
 
-// look lets a Go client of its own ask for all there is to see, until the test ends. What it sees must be possible.
+// look makes a separate Go client read everything about the limiter until the test ends, and fails on impossible
+// values.
 func (b *bench) look(name string) {
 	b.Helper()
 	l := b.client().RateLimiter(name)
@@ -88,10 +89,10 @@ func (b *bench) look(name string) {
 			}
 			switch {
 			case err != nil && !errors.Is(err, rratelimiter.ErrNotInitialized) && ctx.Err() == nil:
-				b.Errorf("a Go client that looks on: %v", err)
+				b.Errorf("a Go client that only reads: %v", err)
 				return
 			case err == nil && (state.Available < 0 || state.Available > state.Rate.Permits):
-				b.Errorf("a Go client that looks on sees %+v", state)
+				b.Errorf("a Go client that only reads sees %+v", state)
 				return
 			}
 			select {
@@ -102,7 +103,7 @@ func (b *bench) look(name string) {
 	})
 }
 
-// keys is how many keys of a limiter there are.
+// keys returns how many keys a limiter has.
 func (b *bench) keys(name string) int {
 	return int(b.rdb.Exists(b.ctx, name, valueKey(name), permitsKey(name)).Val())
 }
@@ -119,7 +120,7 @@ func (b *bench) gone(name string) {
 	}
 }
 
-// suiteKeepAlive: the limiter lives while Java uses it; that Go looks at it is no use.
+// suiteKeepAlive: calls of Java keep the limiter alive; reads by Go do not.
 func suiteKeepAlive(b *bench, name string) {
 	const alive = 1500 * time.Millisecond
 	rate := redisson.Rate{Permits: 10, Interval: 200 * time.Millisecond, KeepAlive: alive}
@@ -130,14 +131,14 @@ func suiteKeepAlive(b *bench, name string) {
 		if _, err := b.java.TryAcquire(b.ctx, name, 1); err != nil && asked.Sub(last) < alive/2 && time.Since(last) < alive {
 			b.Fatalf("%v after its last use: %v", time.Since(last), err)
 		} else if err != nil {
-			want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, rate)) // this machine stood still
+			want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, rate)) // the machine stalled and the limiter expired
 		}
 		last = asked
 	}
 	b.gone(name)
 }
 
-// suiteExpire: a life time that Java sets ends everything, also what Go wrote.
+// suiteExpire: a TTL that Java sets also ends the state that Go wrote.
 func suiteExpire(b *bench, name string) {
 	l := b.limiter(name)
 	want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: 5, Interval: time.Hour}))
@@ -147,7 +148,7 @@ func suiteExpire(b *bench, name string) {
 	b.gone(name)
 }
 
-// suiteExpire2: what comes after a life time was set gets it, whoever makes it.
+// suiteExpire2: state that either side writes after a TTL was set gets that TTL.
 func suiteExpire2(b *bench, name string) {
 	l := b.limiter(name)
 	want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: 5, Interval: time.Hour}))
@@ -159,7 +160,7 @@ func suiteExpire2(b *bench, name string) {
 	b.gone(name)
 }
 
-// suiteRateValue: however both use it, Java never sees more free than the rate, nor fewer than none.
+// suiteRateValue: under concurrent use Java never sees more free permits than the rate, nor fewer than 0.
 func suiteRateValue(b *bench, name string) {
 	l := b.limiter(name)
 	const rate = 10
@@ -180,14 +181,14 @@ func suiteRateValue(b *bench, name string) {
 		}
 		wg.Wait()
 	}
-	b.eventually("all is free again", 10*time.Second, func() bool {
+	b.eventually("all permits are free again", 10*time.Second, func() bool {
 		free, err := b.java.Available(b.ctx, name)
 		b.must("Java's availablePermits", err)
 		return free == rate
 	})
 }
 
-// suiteAcquisitionInterval: permits that Go and Java took at different times come back at different times.
+// suiteAcquisitionInterval: permits that Go and Java took at different times expire at different times.
 func suiteAcquisitionInterval(b *bench, name string) {
 	l := b.limiter(name)
 	const interval = time.Second
@@ -199,13 +200,13 @@ func suiteAcquisitionInterval(b *bench, name string) {
 	want(b, "Java's tryAcquire", true)(b.java.TryAcquire(b.ctx, name, 1))
 	for i, taken := range []time.Time{first, second} {
 		b.must("Java's acquire", b.java.Acquire(b.ctx, name, 1))
-		if passed := time.Since(taken); passed < interval-time.Millisecond { // a grant's time is cut to ms
+		if passed := time.Since(taken); passed < interval-time.Millisecond { // a grant's time is truncated to ms
 			b.Fatalf("permit %d came back after %v", i, passed)
 		}
 	}
 }
 
-// suiteRateConfig: both read the same, and no second trySetRate changes it.
+// suiteRateConfig: both read the same rate, and a second trySetRate does not change it.
 func suiteRateConfig(b *bench, name string) {
 	l := b.limiter(name)
 	rate := redisson.Rate{Type: redisson.PerClient, Permits: 1, Interval: 5 * time.Second}
@@ -216,11 +217,11 @@ func suiteRateConfig(b *bench, name string) {
 	want(b, "Go's Config", rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 1, Interval: 5 * time.Second})(l.Config(b.ctx))
 }
 
-// suiteAvailable: none without a rate, then what nobody took, then all again.
+// suiteAvailable: without a rate there are no permits, then the rate less what was taken, then all again.
 func suiteAvailable(b *bench, name string) {
 	l := b.limiter(name)
 	if _, err := b.java.Available(b.ctx, name); err == nil {
-		b.Fatal("Java's availablePermits answers without a rate")
+		b.Fatal("Java's availablePermits succeeds without a rate")
 	}
 	want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: 10, Interval: time.Minute}))
 	want(b, "Java's availablePermits", int64(10))(b.java.Available(b.ctx, name))
@@ -230,7 +231,7 @@ func suiteAvailable(b *bench, name string) {
 	want(b, "Java's availablePermits", int64(0))(b.java.Available(b.ctx, name))
 }
 
-// suiteChangeRate: a new rate counts from now on, for both.
+// suiteChangeRate: a new rate applies at once, on both sides.
 func suiteChangeRate(b *bench, name string) {
 	l := b.limiter(name)
 	want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: 1, Interval: time.Minute}))
@@ -247,7 +248,7 @@ func suiteChangeRate(b *bench, name string) {
 	want(b, "Java's tryAcquire", true)(b.java.TryAcquire(b.ctx, name, 3))
 }
 
-// suiteExceeding: more than the rate is an error, and takes nothing.
+// suiteExceeding: a request above the rate is an error, and takes nothing.
 func suiteExceeding(b *bench, name string) {
 	l := b.limiter(name)
 	want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: 5, Interval: time.Minute}))
@@ -260,7 +261,7 @@ func suiteExceeding(b *bench, name string) {
 	want(b, "Java's availablePermits", int64(5))(b.java.Available(b.ctx, name))
 }
 
-// suiteTimeout: with no time to wait a refusal comes at once; with enough, Java gets what Go had.
+// suiteTimeout: without time to wait Java is refused at once; with enough time it gets the permits that Go had.
 func suiteTimeout(b *bench, name string) {
 	l := b.limiter(name)
 	const interval = time.Second
@@ -279,7 +280,7 @@ func suiteTimeout(b *bench, name string) {
 	}
 }
 
-// suiteAcquire: Java waits for what Go has, and no shorter.
+// suiteAcquire: Java waits until the permits that Go has expire, and no shorter.
 func suiteAcquire(b *bench, name string) {
 	l := b.limiter(name)
 	const interval = 700 * time.Millisecond
@@ -294,7 +295,7 @@ func suiteAcquire(b *bench, name string) {
 	}
 }
 
-// suiteRemove: what Java deletes is gone for Go, and can be made anew.
+// suiteRemove: a limiter that Java deletes is gone for Go, and can be created again.
 func suiteRemove(b *bench, name string) {
 	l := b.limiter(name)
 	want(b, "Java's delete", false)(b.java.Delete(b.ctx, name))
@@ -353,14 +354,14 @@ func suiteConcurrency(b *bench, name string, blocked bool) {
 		grants = append(grants, window.Grant{Permits: g.Permits, Start: g.Start, End: g.End})
 	}
 	disorder := disorderOf(monitor.Stop(), name)
-	most, _ := window.Largest(grants, interval-disorder)
+	most, _ := window.LargestAt(grants, interval-disorder, time.Millisecond) // the resolution of Java's clock
 	b.Logf("%d grants, %d by Java; calls up to %v out of order; at most %d in a window", len(grants), len(result.Grants), disorder, most)
 	if most > rate || len(result.Faults) > 0 || len(grants) == 0 {
 		b.Fatalf("%d permits of %d in a window; %v", most, rate, result.Faults)
 	}
 }
 
-// suiteSetKeepingState: what Go has stays counted when Java sets a rate and keeps the state, else not.
+// suiteSetKeepingState: when Java sets a rate, Go's grants still count if it keeps the state, otherwise not.
 func suiteSetKeepingState(b *bench, name string) {
 	l := b.limiter(name)
 	want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: 5, Interval: time.Minute}))
@@ -374,7 +375,7 @@ func suiteSetKeepingState(b *bench, name string) {
 	want(b, "Go's AvailablePermits", int64(2))(l.AvailablePermits(b.ctx))
 }
 
-// suiteUpdateRate: Java updates what there is, also what Go made, and nothing else.
+// suiteUpdateRate: Java updates an existing rate, also one that Go set, and creates none.
 func suiteUpdateRate(b *bench, name string) {
 	l := b.limiter(name)
 	rate := redisson.Rate{Permits: 8, Interval: time.Minute}
@@ -393,7 +394,7 @@ func suiteUpdateRate(b *bench, name string) {
 	want(b, "Go's Config", rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 8, Interval: time.Minute})(l.Config(b.ctx))
 }
 
-// suiteRelease: permits that Go took come back by Java's release, never to more than the rate.
+// suiteRelease: Java's release returns permits that Go took, but never to more than the rate.
 func suiteRelease(b *bench, name string) {
 	l := b.limiter(name)
 	want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: 5, Interval: time.Minute}))

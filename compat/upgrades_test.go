@@ -18,8 +18,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// upgrades_test.go: a limiter in use goes from an old Redisson to the newest, and Go with it, in the order that
-// docs/guide/share-with-java.md tells; and what a Redisson makes of records that it can't read, which is why.
+// upgrades_test.go upgrades a limiter in use from an old Redisson to the newest, and Go with it, in the order of
+// docs/guide/share-with-java.md. It also shows the reason for that order: what a Redisson does with records that it
+// cannot read.
 
 func upgrades(f *mixed) {
 	older := javas(f.T, f.server, "3.15.6", "3.16.8")
@@ -27,7 +28,8 @@ func upgrades(f *mixed) {
 	f.Run("one limiter through all", func(t *testing.T) { throughAll(f.in(t), older[0], older[1]) })
 }
 
-// An outcome is what a Redisson makes of a limiter of 10 permits of which somebody took 4 long ago and 4 now.
+// An outcome is what a Redisson does with a limiter of 10 permits that has two records of 4 permits: one expired long
+// ago, the other is of now.
 type outcome struct {
 	name string
 	seen func(b *bench, limiter string)
@@ -40,7 +42,7 @@ var (
 	}}
 	failing = outcome{"fails", func(b *bench, limiter string) {
 		if _, err := b.java.TryAcquire(b.ctx, limiter, 1); err == nil || !strings.Contains(err.Error(), "unpack") {
-			b.Fatalf("it answers, with the error %v", err)
+			b.Fatalf("it did not fail as expected: %v", err)
 		}
 	}}
 	asNothing = outcome{"counts no permits back", func(b *bench, limiter string) {
@@ -61,11 +63,11 @@ var (
 	}}
 )
 
-// recordsOfOthers: no Redisson can bear records of releases of another row of the guide's table, be they older or
-// newer, nor what Go writes for those. Go reads them all, and once it has taken away what is expired, Redisson is right
+// recordsOfOthers: no Redisson can read records of a release in another row of the guide's table, older or newer, nor
+// what Go writes for those. Go reads them all, and once Go has removed the expired ones, Redisson works correctly
 // again.
 func recordsOfOthers(f *mixed, javas []*redisson.Process) {
-	made := map[string][]outcome{ // of what each of javas writes
+	made := map[string][]outcome{ // one outcome for the records of each of javas
 		"3.15.6": {rightly, asNothing, asEndless, asEndless},
 		"3.16.8": {failing, rightly, failing, failing},
 		"3.17.5": {failing, asOne, rightly, rightly},
@@ -91,10 +93,10 @@ func recordsOfOthers(f *mixed, javas []*redisson.Process) {
 	}
 }
 
-// long is an interval that no test sees the end of.
+// long is an interval that does not end during a test.
 const long = time.Hour
 
-// granted makes anew a limiter of 10 permits, of which 4 were granted each of some times ago.
+// granted creates the limiter again, with 10 permits and a record of 4 permits for each of the ages.
 func (b *bench) granted(l *rratelimiter.Limiter, f rratelimiter.RecordFormat, ago ...time.Duration) {
 	b.Helper()
 	b.must("Go's SetRate", l.SetRate(b.ctx, every(long, 10)))
@@ -112,13 +114,14 @@ func (b *bench) granted(l *rratelimiter.Limiter, f rratelimiter.RecordFormat, ag
 	b.must("SET", b.rdb.Set(b.ctx, valueKey(l.Name()), 10-4*len(records), 0).Err())
 }
 
-// throughAll: whoever comes and goes, everybody is served, nothing fails, and no window holds more than the rate.
+// throughAll: while members join and leave, every member is served, no call fails, and no window holds more than the
+// rate.
 func throughAll(f *mixed, first, second *redisson.Process) {
 	const name, interval, granularity = "upgraded", 300 * time.Millisecond, 30 * time.Millisecond
 	rate := every(interval, 60)
 	b := f.beside(f.recent)
 	java := func(p *redisson.Process) member { return javaMember(f.T, p, name) }
-	// process is Go in a process of its own, or as good as: nothing is shared with the others.
+	// process returns a Go member that shares nothing with the others, as if it were a process of its own.
 	process := func(called string, opts ...rratelimiter.LimiterOption) member {
 		client := rratelimiter.NewClient(f.server.Client(), rratelimiter.WithCallTimeout(patience))
 		m := goMember(f.T, client.RateLimiter(name, opts...))
@@ -136,7 +139,7 @@ func throughAll(f *mixed, first, second *redisson.Process) {
 	})
 	r := newRota(b)
 	begun := time.Now()
-	// An interval after the last of a row has gone, Go has left none of its records.
+	// When the last client of a row has been gone for an interval, none of its records is left.
 	cross := func(next rratelimiter.RecordFormat) {
 		time.Sleep(interval + granularity)
 		r.served()
@@ -184,30 +187,30 @@ func throughAll(f *mixed, first, second *redisson.Process) {
 			f.Errorf("%s: %s", m.name, kinds(faults))
 		}
 	}
-	result.judge(f.T, 0.5)
+	result.verify(f.T, 0.5)
 
 	l := f.limiter(name)
-	for who, available := range map[string]func() (int64, error){
+	for side, available := range map[string]func() (int64, error){
 		f.recent.Version(): func() (int64, error) { return f.recent.Available(b.ctx, name) },
 		"Go":               func() (int64, error) { return l.AvailablePermits(b.ctx) },
 	} {
-		b.eventually(who+" sees all permits free", patience, func() bool {
+		b.eventually(side+" sees all permits free", patience, func() bool {
 			n, err := available()
-			b.must(who, err)
+			b.must(side, err)
 			return n == rate.Permits
 		})
 	}
 	if s, err := l.State(b.ctx); err != nil || !s.Consistent || s.Records != 0 {
-		f.Errorf("when all is free the state is %+v, %v", s, err)
+		f.Errorf("when all permits are free the state is %+v, %v", s, err)
 	}
 }
 
-// A rota is who is at work on a limiter: members come and go, and one journal has what all of them got.
+// A rota is the changing set of members on a limiter, with one journal for all of them.
 type rota struct {
 	*bench
 	journal *journal
-	members []member          // that ever were
-	end     map[string]func() // by the names of those at work: ends that
+	members []member          // all that ever joined
+	end     map[string]func() // by name of a working member: ends its work
 }
 
 func newRota(b *bench) *rota {
@@ -220,7 +223,7 @@ func newRota(b *bench) *rota {
 
 func (r *rota) atWork() []string { return slices.Collect(maps.Keys(r.end)) }
 
-// join lets members begin, and waits until everybody is served.
+// join starts members, and waits until every working member is served.
 func (r *rota) join(members ...member) {
 	r.Helper()
 	for _, m := range members {
@@ -239,7 +242,7 @@ func (r *rota) join(members ...member) {
 	r.served()
 }
 
-// served waits until everybody at work has got more permits than a call in the air can bring.
+// served waits until every working member was granted more permits than calls in flight can bring.
 func (r *rota) served() {
 	r.Helper()
 	const enough = 20
@@ -249,7 +252,7 @@ func (r *rota) served() {
 	}
 }
 
-// leave ends the work of members, and waits until they have gone.
+// leave ends the work of members, and waits until they have stopped.
 func (r *rota) leave(names ...string) {
 	var wg sync.WaitGroup
 	for _, name := range names {

@@ -20,10 +20,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/compat/redisson"
 )
 
-// worker_test.go is the Go counterpart of the harness's run: a process of its own (this test binary again) whose
-// goroutines acquire for a while and log what they got.
+// worker_test.go is the Go counterpart of the harness's run: a separate process (this test binary again) whose
+// goroutines acquire for a while and log their grants.
 
-// workerEnv holds the order of a worker; a test binary that finds it set is one.
+// workerEnv is the environment variable with the order of a worker. A test binary that finds it set runs as one.
 const workerEnv = "RRATELIMITER_COMPAT_WORKER"
 
 type order struct {
@@ -32,7 +32,7 @@ type order struct {
 	Work        redisson.Work
 }
 
-// workerMain does what a worker is told to, and prints a line of JSON for each grant.
+// workerMain executes the order of a worker, and prints a line of JSON for each grant.
 func workerMain(words string) int {
 	var o order
 	if err := json.Unmarshal([]byte(words), &o); err != nil {
@@ -65,12 +65,13 @@ func workerMain(words string) int {
 	return failed
 }
 
-// acquireWhile lets goroutines acquire from a limiter for a while, as the threads of a harness do, and reports each grant
-// and each error.
+// acquireWhile makes goroutines acquire from a limiter for a while, as the threads of a harness do, and reports each
+// grant and each error.
 func acquireWhile(limiter *rratelimiter.Limiter, work redisson.Work, report func(redisson.Grant, error)) {
 	time.Sleep(time.Until(work.At))
 	end := time.Now().Add(work.For)
-	// Who is still waiting at the end leaves the line; a grant at that very moment is lost, and Redis alone knows it.
+	// The end cancels callers that still wait. A grant at that very moment is missing from the log and known to Redis
+	// only.
 	ctx, cancel := context.WithDeadline(context.Background(), end)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -99,7 +100,7 @@ func acquireWhile(limiter *rratelimiter.Limiter, work redisson.Work, report func
 	wg.Wait()
 }
 
-// runGo runs a worker and reads its log.
+// runGo runs a worker and parses its log.
 func runGo(t *testing.T, o order) []redisson.Grant {
 	words, err := json.Marshal(o)
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,10 +13,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// crowd_test.go lets thousands of callers in several processes fight for one limiter, and judges what they got by what
-// Redis was told to write, and by their own logs.
+// crowd_test.go lets thousands of callers in several processes compete for one limiter, and checks their grants by the
+// commands that Redis got, and by their own logs.
 
-// A history is what a Redis did with one limiter, in the order in which it did that.
+// A history has what Redis executed for one limiter, in that order.
 type history struct {
 	scores   []window.Score
 	spans    []window.Grant // the same records, each from the time of its call to the server's when that was served
@@ -25,18 +24,18 @@ type history struct {
 	most     int64          // permits in records that were live at once, by the time of each call in turn
 }
 
-// historyOf reads the calls and the records of a limiter from what a MONITOR saw.
+// historyOf returns the calls and the records of a limiter from the commands of a MONITOR.
 func historyOf(t *testing.T, commands []redistest.Command, name string, rate rratelimiter.Rate) (h history) {
 	t.Helper()
 	var live []window.Score
 	var latest, disorder, sum int64
 	for _, c := range commands {
 		if isCall(c, name) {
-			now := number(t, c.Args[8])
+			now := moment(t, c.Args[8])
 			latest = max(latest, now)
 			disorder = max(disorder, latest-now)
 			live = slices.DeleteFunc(live, func(s window.Score) bool {
-				expired := s.At <= now-rate.Interval.Milliseconds()
+				expired := s.At <= now-rate.Interval.Microseconds()
 				if expired {
 					sum -= s.Permits
 				}
@@ -45,40 +44,41 @@ func historyOf(t *testing.T, commands []redistest.Command, name string, rate rra
 		} else if isRecord(c, name) {
 			member := c.Args[len(c.Args)-1]
 			s := window.Score{
-				At:      number(t, c.Args[len(c.Args)-2]),
+				At:      moment(t, c.Args[len(c.Args)-2]),
 				Permits: int64(binary.LittleEndian.Uint32([]byte(member[len(member)-4:]))),
 			}
 			live = append(live, s)
 			sum += s.Permits
 			h.most = max(h.most, sum)
 			h.scores = append(h.scores, s)
-			h.spans = append(h.spans, window.Grant{Permits: s.Permits, Start: time.UnixMilli(s.At), End: c.Time})
+			h.spans = append(h.spans, window.Grant{Permits: s.Permits, Start: time.UnixMicro(s.At), End: c.Time})
 		}
 	}
-	h.disorder = time.Duration(disorder) * time.Millisecond
+	h.disorder = time.Duration(disorder) * time.Microsecond
 	return h
 }
 
-// isCall tells whether a command asks for permits of a limiter.
+// isCall reports whether a command asks for permits of a limiter.
 func isCall(c redistest.Command, name string) bool {
 	return strings.HasPrefix(c.Name(), "EVAL") && len(c.Args) > 12 && c.Args[3] == name
 }
 
-// isRecord tells whether a command writes a record of a limiter.
+// isRecord reports whether a command writes a record of a limiter.
 func isRecord(c redistest.Command, name string) bool {
 	return c.Name() == "ZADD" && c.Args[1] == "{"+name+"}:permits"
 }
 
-func number(t *testing.T, text string) int64 {
+// moment parses a time, in µs.
+func moment(t *testing.T, text string) int64 {
 	t.Helper()
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		t.Fatal(err)
+	n, ok := redistest.Micros(text)
+	if !ok {
+		t.Fatalf("%q is no time", text)
 	}
 	return n
 }
 
-// permits in all records.
+// permits returns the permits in all records.
 func (h history) permits() (sum int64) {
 	for _, s := range h.scores {
 		sum += s.Permits
@@ -86,28 +86,29 @@ func (h history) permits() (sum int64) {
 	return sum
 }
 
-// occupied tells how much of the rate was in use between two times, of 1, on average.
+// occupied returns the mean fraction of the rate that was in use between two times.
 func (h history) occupied(rate rratelimiter.Rate, from, to time.Time) float64 {
 	var held int64
 	for _, s := range h.scores {
-		start, end := max(s.At, from.UnixMilli()), min(s.At+rate.Interval.Milliseconds(), to.UnixMilli())
+		start, end := max(s.At, from.UnixMicro()), min(s.At+rate.Interval.Microseconds(), to.UnixMicro())
 		held += s.Permits * max(0, end-start)
 	}
-	return float64(held) / float64(rate.Permits*to.Sub(from).Milliseconds())
+	return float64(held) / float64(rate.Permits*to.Sub(from).Microseconds())
 }
 
-// judge fails the test where somebody got more than the rate allows. There are four judges:
+// judge fails the test if more was granted than the rate allows. There are four checks:
 //
-// The order in which Redis served the calls: by the time of each, what is live never exceeds the rate.
+// The order in which Redis executed the calls: by the time of each, the live permits never exceed the rate.
 //
-// The records, and the log of what callers got: both know of each grant that it was made between two times, the first of
-// which is not after its score, and the last not before it was served. What expired for a later grant did so at least an
-// interval after the first time of the earlier one, by one clock for all, and before the later one was served: so they
-// lie in one window for certain only where the limiter is at fault, however slow and in whatever order calls travel.
+// The records, and the log of the callers: both contain for each grant two times between which it was made; the first
+// is not after its score, and the last not before its execution. Permits that expired for a later grant did so at least
+// an interval after the first time of the earlier one, by one clock for all, and before the later one was executed: so
+// two grants lie in one window for certain only if the limiter is at fault, however slow and in whatever order calls
+// travel.
 //
-// The scores alone. Every client takes the time before it sends its call, so a call can overtake another that says it is
-// later. A record that one call found expired lets the next one grant, whose time may be that much earlier: so it is
-// windows shorter than the interval by that much that never hold more than the rate.
+// The scores alone. Every client reads its clock before it sends its call, so a call can overtake another one with a
+// later time. A record that one call found expired lets the next one grant, whose time may be that much earlier: so
+// only windows that are shorter than the interval by that much never hold more than the rate.
 func (h history) judge(t *testing.T, rate rratelimiter.Rate, granted calls) {
 	t.Helper()
 	var log []window.Grant
@@ -116,7 +117,7 @@ func (h history) judge(t *testing.T, rate rratelimiter.Rate, granted calls) {
 	}
 	byLog, _ := window.Largest(log, rate.Interval)
 	bySpan, _ := window.Largest(h.spans, rate.Interval)
-	byScore, _ := window.LargestScores(h.scores, (rate.Interval - h.disorder).Milliseconds())
+	byScore, _ := window.LargestScores(h.scores, rate.Interval-h.disorder)
 	t.Logf("of %d permits, %d live at most; largest window %d by %d records, %d by their scores (calls are out of order by up to %v), %d by the log of %d grants",
 		rate.Permits, h.most, bySpan, len(h.spans), byScore, h.disorder, byLog, len(log))
 	if most := max(h.most, bySpan, byScore, byLog); most > rate.Permits {
@@ -124,7 +125,7 @@ func (h history) judge(t *testing.T, rate rratelimiter.Rate, granted calls) {
 	}
 }
 
-// watch records what a server is told of a limiter.
+// watch records the commands for a limiter that a server gets.
 func watch(t *testing.T, server *redistest.Server, name string) *redistest.Recording {
 	t.Helper()
 	return redistest.Monitor(t, server.Addr, func(c redistest.Command) bool { return isCall(c, name) || isRecord(c, name) })
@@ -137,11 +138,11 @@ func setRate(t *testing.T, server *redistest.Server, name string, rate rratelimi
 	}
 }
 
-// TestCrowd: 4 processes with 1024 callers each use all that there is, and not one permit more.
+// TestCrowd: 4 processes with 1024 callers each use the whole rate, and not one permit more.
 //
-// A permit that is free again is idle until somebody asks, so what limits the use of the rate is how late timers fire and
-// calls travel: 2 % of this interval are 40 ms. That is what a busy machine needs, while callers ask for several times the
-// rate, at a pace that does not keep the machine busy. It is judged once the limiter was full for the first time.
+// A free permit is idle until the next request, so late timers and the time of calls limit the use of the rate: 2 % of
+// this interval are 40 ms. A busy machine needs that, while callers ask for several times the rate, at a pace that does
+// not keep the machine busy. It is checked once the limiter was full for the first time.
 func TestCrowd(t *testing.T) {
 	const name, processes, least = "crowd", 4, 0.98
 	rate := rratelimiter.Rate{Permits: 8000, Interval: 2 * time.Second}
@@ -158,10 +159,10 @@ func TestCrowd(t *testing.T) {
 	if len(h.scores) == 0 {
 		t.Fatal("no record was written")
 	}
-	used := h.occupied(rate, time.UnixMilli(h.scores[0].At).Add(rate.Interval), start.Add(o.For))
-	t.Logf("%d permits recorded, %d granted, %d in doubt; %.1f %% of the rate used", h.permits(), given, doubtful, 100*used)
+	used := h.occupied(rate, time.UnixMicro(h.scores[0].At).Add(rate.Interval), start.Add(o.For))
+	t.Logf("%d permits recorded, %d granted, %d of unknown outcome; %.1f %% of the rate used", h.permits(), given, doubtful, 100*used)
 	if h.permits() < given || h.permits() > given+doubtful {
-		t.Errorf("%d permits recorded, %d granted and %d in doubt", h.permits(), given, doubtful)
+		t.Errorf("%d permits recorded, %d granted and %d of unknown outcome", h.permits(), given, doubtful)
 	}
 	if used < least {
 		t.Errorf("%.1f %% of the rate was used, not %.0f %%", 100*used, 100*least)
@@ -173,16 +174,17 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// TestBigRequestsUnderStreams: in each of 4 processes one caller asks for 50 permits, again and again, while 200 others ask
-// for one at a time, for several times what there is.
+// TestBigRequestsUnderStreams: in each of 4 processes one caller asks for 50 permits, again and again, while 200 others
+// ask for one at a time, for several times the rate.
 //
-// With a limiter of its own, a process serves that caller within one interval: from its first refusal on nobody behind it
-// gets anything, and all that others have expires meanwhile. (The limit leaves some more to a busy machine.) It stays away
-// for longer than an interval, so that the others have all there is, a permit at a time, when it comes back.
+// With its own limiter, a process serves that caller within one interval: from its first refusal on no caller behind it
+// gets anything, and all permits of the others expire meanwhile. (The limit allows more for a busy machine.) The caller
+// pauses for longer than an interval, so that the others have taken the whole rate, a permit at a time, when it
+// returns.
 //
 // Between processes there is no order. But while the big callers of all four wait, the others get nothing, so within an
 // interval one of the four is served: that is a round, here of an eighth of a second or so. Then only the others of its
-// process have a chance, until it is back. Who is served is a matter of luck: three times of four it is another one, so
+// process can get permits, until it is back. Which one is served is random: three times of four it is another one, so
 // 40 rounds without it are one case in 100,000. The limit is the time of 40 rounds.
 func TestBigRequestsUnderStreams(t *testing.T) {
 	const processes = 4
@@ -192,7 +194,7 @@ func TestBigRequestsUnderStreams(t *testing.T) {
 		interval time.Duration // for 1 permit a ms
 		away     time.Duration
 		limit    time.Duration
-		last     time.Duration // longer than the limit: whoever starves does so to the end
+		last     time.Duration // longer than the limit, so that starvation shows
 	}{
 		{
 			what: "a limiter each", name: func(i int) string { return fmt.Sprint("stream:", i) },

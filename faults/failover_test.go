@@ -19,7 +19,7 @@ import (
 
 // failover_test.go kills masters that have replicas, and moves slots from node to node.
 
-// copied waits until the replicas of a server have all that was written by this client: what is not copied dies with it.
+// copied waits until the replicas of a server have all writes of this client: others are lost with the server.
 func copied(t *testing.T, server *redistest.Server, replicas int) {
 	t.Helper()
 	client := server.Client()
@@ -31,7 +31,7 @@ func copied(t *testing.T, server *redistest.Server, replicas int) {
 	}
 }
 
-// bounded fails the test where a call failed by anything but what a server that is gone or replaced may cause, or took
+// bounded fails the test if a call failed with an error that a missing or replaced server does not cause, or took
 // longer than a call may.
 func bounded(t *testing.T, got calls) {
 	t.Helper()
@@ -45,7 +45,7 @@ func bounded(t *testing.T, got calls) {
 	}
 }
 
-// TestSentinelFailover: a client that follows the master is back soon after there is one.
+// TestSentinelFailover: a client that follows the master works again soon after there is one.
 func TestSentinelFailover(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Sentinel(t, 2)
@@ -78,9 +78,9 @@ func TestSentinelFailover(t *testing.T) {
 	before := 7 + got.where(func(c call) bool { return c.Granted && c.End.Before(died) }).permits()
 	state, err := limiter.State(t.Context())
 	given, doubtful := 8+got.where(isGranted).where(answered).permits(), got.where(isUnknown).permits()
-	t.Logf("replaced after %v; %d calls, %d failed; %d permits recorded, %d granted (%d before), %d in doubt",
+	t.Logf("replaced after %v; %d calls, %d failed; %d permits recorded, %d granted (%d before), %d of unknown outcome",
 		replaced.Sub(died), len(got), len(got.where(failed)), state.Used, given, before, doubtful)
-	// Replicas lag behind: what was granted just before may be forgotten, nothing else.
+	// Replicas lag behind: only grants of the last moments may be forgotten.
 	if err != nil || !state.Consistent || state.Used > given+doubtful || state.Used < given-before+7 {
 		t.Errorf("%+v, %v", state, err)
 	}
@@ -88,18 +88,18 @@ func TestSentinelFailover(t *testing.T) {
 		section: takeover, fault: "a master dies, Sentinel makes a replica the master",
 		sees:   "the connection's error or `ErrOutcomeUnknown`, once the call's time is over and there is no new master yet",
 		within: "back once there is a new master within", limit: callTimeout + slack,
-		after: "as the replica had it: what was granted in the last moments may be forgotten (Redis copies it later)",
+		after: "as the replica had it: grants of the last moments may be forgotten (Redis copies them later)",
 	}.proves(t, recovered)
 }
 
-// reload is how often the cluster client looks who its nodes are.
+// reload is the interval at which the cluster client reloads its nodes.
 const reload = 500 * time.Millisecond
 
-// TestClusterFailover: only the limiters of a master that dies notice, until its replica has taken its place.
+// TestClusterFailover: only the limiters of a master that dies are affected, until its replica has taken over.
 func TestClusterFailover(t *testing.T) {
 	t.Parallel()
 	const each = 20 // limiters on a node
-	// By default a cluster refuses all calls (CLUSTERDOWN) while some of its slots are nobody's.
+	// By default a cluster refuses all calls (CLUSTERDOWN) while some of its slots have no master.
 	nodes := redistest.ReplicatedCluster(t, 3, "--cluster-require-full-coverage", "no")
 	rdb := nodes.ClusterClient(func(o *redis.ClusterOptions) { o.ClusterStateReloadInterval = reload })
 	client := rratelimiter.NewClient(rdb)
@@ -165,7 +165,7 @@ func TestClusterFailover(t *testing.T) {
 	before := onSick.where(func(c call) bool { return c.Granted && c.End.Before(died) }).permits()
 	given, doubtful := int64(len(sick))+1+onSick.where(isGranted).permits(), onSick.where(isUnknown).permits()
 	if recorded := used(t, sick...); recorded > given+doubtful || recorded < given-before {
-		t.Errorf("%d permits recorded, %d granted (%d of them just before), %d in doubt", recorded, given, before, doubtful)
+		t.Errorf("%d permits recorded, %d granted (%d of them just before), %d of unknown outcome", recorded, given, before, doubtful)
 	}
 	row{
 		section: takeover, fault: "a master of a cluster dies, its replica takes over",
@@ -177,8 +177,9 @@ func TestClusterFailover(t *testing.T) {
 	}.proves(t, recovered)
 }
 
-// TestSlotsMovedUnderLoad: a slot goes from node to node, and nothing is lost on the way. A slot that is half moved serves no
-// script whose keys are not all there, and two of a limiter's five keys never are: so a call waits for the end of the move.
+// TestSlotsMovedUnderLoad: a slot moves from node to node, and nothing is lost. A slot that is half moved runs no
+// script whose keys are not all there, and two of a limiter's five keys never are: so a call waits for the end of the
+// move.
 func TestSlotsMovedUnderLoad(t *testing.T) {
 	t.Parallel()
 	const (
@@ -237,12 +238,12 @@ func TestSlotsMovedUnderLoad(t *testing.T) {
 	}
 	row{
 		section: takeover, fault: "a slot of a cluster is moved under load (`MOVED`, `ASK`, `TRYAGAIN`)",
-		sees:   "nothing but the time of the move; the error `TRYAGAIN` where it takes longer than a call may",
-		within: "99 of 100 calls within", limit: callTimeout + slack, after: "exact: nothing is lost or doubled on the way",
+		sees:   "only the time of the move; the error `TRYAGAIN` if it takes longer than a call may",
+		within: "99 of 100 calls within", limit: callTimeout + slack, after: "exact: nothing is lost or doubled by the move",
 	}.proves(t, onMoved.percentile(99))
 }
 
-// answers tells how often the nodes gave errors of these kinds.
+// answers returns how often the nodes replied with errors of these kinds.
 func answers(t *testing.T, nodes *redistest.Nodes, kinds ...string) map[string]int {
 	t.Helper()
 	count := map[string]int{}

@@ -17,21 +17,21 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// fallback_test.go takes Redis away from limiters that then decide in the process.
+// fallback_test.go stops Redis for limiters with WithFallback, which then decide in the process.
 
-// An outages is an observer that keeps what a process decided by itself.
+// An outages is an observer that records the local decisions of a process.
 type outages struct {
 	mu   sync.Mutex
 	made []decision
-	away map[string]bool // limiters on which the process decided last
+	away map[string]bool // limiters whose last decision was local
 }
 
 type decision struct {
-	rratelimiter.FlightInfo
+	rratelimiter.CallInfo
 	at time.Time
 }
 
-func (o *outages) Flight(f rratelimiter.FlightInfo) {
+func (o *outages) Call(f rratelimiter.CallInfo) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.away == nil {
@@ -42,14 +42,14 @@ func (o *outages) Flight(f rratelimiter.FlightInfo) {
 	}
 }
 
-// decisions are all so far, in order.
+// decisions returns all decisions so far, in order.
 func (o *outages) decisions() []decision {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.Clone(o.made)
 }
 
-// last is when the process decided last.
+// last returns the time of the last local decision.
 func (o *outages) last() (at time.Time) {
 	for _, d := range o.decisions() {
 		at = d.at
@@ -57,7 +57,7 @@ func (o *outages) last() (at time.Time) {
 	return at
 }
 
-// grants of the process, by the names of limiters.
+// grants returns the local grants by limiter name.
 func (o *outages) grants() map[string][]window.Grant {
 	grants := map[string][]window.Grant{}
 	for _, d := range o.decisions() {
@@ -66,7 +66,7 @@ func (o *outages) grants() map[string][]window.Grant {
 	return grants
 }
 
-// end waits until Redis decides on limiters again, and tells how long that took.
+// end waits until Redis decides on limiters again, and returns how long that took.
 func (o *outages) end(t *testing.T, limiters ...*rratelimiter.Limiter) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -83,8 +83,8 @@ func (o *outages) end(t *testing.T, limiters ...*rratelimiter.Limiter) time.Dura
 	return time.Since(began)
 }
 
-// TestFallback: a Redis that is away costs callers one call's time at most, and none an error; the process keeps to its part
-// of the rate, and Redis decides again soon after it is back.
+// TestFallback: a Redis that is down costs callers one call's time at most, and no error; the process keeps to its
+// fraction of the rate, and Redis decides again soon after it is back.
 func TestFallback(t *testing.T) {
 	t.Run("hangs", func(t *testing.T) {
 		fallBack(t, func(s *redistest.Server) (back func()) {
@@ -162,14 +162,14 @@ func fallBack(t *testing.T, takeAway func(*redistest.Server) (back func())) {
 	eventually(t, "all goroutines are gone", func() bool { return runtime.NumGoroutine() <= goroutines+5 })
 }
 
-// TestFallbackFromAReplica: a server that became a replica answers who only looks, and serves nobody. Once that is known it is
-// not asked on behalf of callers any more, until it is a master again.
+// TestFallbackFromAReplica: a server that became a replica answers reads, and refuses all calls. Once that is known,
+// callers send it no more calls, until it is a master again.
 func TestFallbackFromAReplica(t *testing.T) {
 	t.Parallel()
 	const (
 		every = 2 * time.Millisecond
 		away  = 2 * time.Second
-		most  = 4 // calls in the air at once
+		most  = 4 // calls in flight at once
 	)
 	server := redistest.Real(t)
 	admin := server.Client()
@@ -215,8 +215,8 @@ func TestFallbackFromAReplica(t *testing.T) {
 	}
 }
 
-// TestFallbackByNodes: of three servers one dies and another one hangs. The process decides on their limiters alone, and
-// nobody notices anything on those of the third.
+// TestFallbackByNodes: of three servers one dies and another one hangs. The process decides only on their limiters, and
+// callers of the third are not affected.
 func TestFallbackByNodes(t *testing.T) {
 	t.Parallel()
 	t.Run("cluster", func(t *testing.T) {
@@ -250,14 +250,14 @@ func newRing(t *testing.T, servers []*redistest.Server, opts ...func(*redis.Ring
 	return ring
 }
 
-// fallBackByNodes takes two of three servers away. A way tells which one holds a key, and ready waits until all are whole
-// again after a restart.
+// fallBackByNodes stops two of three servers. way returns which one holds a key, and ready waits until all work again
+// after a restart.
 func fallBackByNodes(
 	t *testing.T, servers []*redistest.Server, rdb rratelimiter.Redis,
 	way func(ctx context.Context, key string) (*redis.Client, error), ready func(),
 ) {
 	const (
-		each  = 4 // limiters on a server, one for each way to ask
+		each  = 4 // limiters on a server, one for each method
 		every = 2 * time.Millisecond
 		away  = 5 * callTimeout / 2
 		part  = 10
@@ -380,8 +380,8 @@ func fallBackByNodes(
 	}
 }
 
-// TestFallbackOnARing: a Ring takes a shard that is dead out, and its limiters begin anew on another one, until it is back.
-// The process decides until then.
+// TestFallbackOnARing: a Ring removes a dead shard, and its limiters start anew on another one, until it is back. The
+// process decides until then.
 func TestFallbackOnARing(t *testing.T) {
 	t.Parallel()
 	dead, fine := redistest.Real(t), redistest.Real(t)
@@ -440,10 +440,10 @@ func TestFallbackOnARing(t *testing.T) {
 	}
 }
 
-// second is the error of a call, whatever else it brings.
+// second returns the error of a call and drops its result.
 func second[T any](_ T, err error) error { return err }
 
-// one is how many permits a caller has who wanted one.
+// one returns the permits of a caller that wanted one.
 func one(granted bool, err error) (int64, error) {
 	if granted {
 		return 1, err

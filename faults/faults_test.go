@@ -1,9 +1,8 @@
-// Package faults proves what callers of a limiter see while connections stall, nodes hang, Redis is dead or too many of
-// them come at once: on real servers, with a limit on how long anybody may notice it.
+// Package faults tests on real servers what callers of a limiter see while connections stall, nodes hang, Redis is dead
+// or there are too many callers, with a limit on the time for which a caller may notice it.
 //
-// This file has what all of these tests need: a proxy in front of a server, a load of callers with a log of what they
-// got, and the checks that nothing remains. Each fault has a file of its own; worker_test.go is for those that take more
-// than one process.
+// This file has the helpers of all tests: a proxy in front of a server, a load of callers with a log of their results,
+// and the checks that nothing remains. Each fault has its own file; worker_test.go is for tests with several processes.
 package faults
 
 import (
@@ -36,8 +35,8 @@ func TestMain(m *testing.M) {
 		os.Exit(workerMain(words))
 	}
 	flag.Parse()
-	// Most tests with a server of their own wait for what it does, and share the processors well. (An error means that the
-	// flag has another name, and they run a few at a time.)
+	// Most tests with their own server mainly wait, so they can share the processors. (An error means that the flag has
+	// another name, and they run a few at a time.)
 	_ = flag.Set("test.parallel", "8")
 	code := m.Run()
 	if code == 0 && (*update || runsAll()) {
@@ -52,7 +51,7 @@ func TestMain(m *testing.M) {
 // ample is a rate that refuses nothing and forgets nothing within a test, so that Redis keeps a record of each grant.
 var ample = rratelimiter.PerHour(1_000_000_000)
 
-// A proxy stands between clients and a server.
+// A proxy relays connections between clients and a server.
 type proxy struct {
 	tb    testing.TB
 	proxy *toxiproxy.Proxy
@@ -64,7 +63,7 @@ const (
 	replies  = "downstream"
 )
 
-// newProxy starts a proxy before a server, which lets everything through.
+// newProxy starts a proxy of a server, which relays everything.
 func newProxy(tb testing.TB, server string) *proxy {
 	tb.Helper()
 	api := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
@@ -76,13 +75,13 @@ func newProxy(tb testing.TB, server string) *proxy {
 	return &proxy{tb, p}
 }
 
-// hold keeps back all that goes one way from now on, and loses nothing: release lets it go.
+// hold buffers everything in one direction from now on: release delivers it.
 func (p *proxy) hold(direction string) (release func()) {
 	p.tb.Helper()
 	return p.delay(direction, time.Hour, 0)
 }
 
-// delay makes all that goes one way from now on late, by chance up to the jitter more or less: release ends that.
+// delay delays everything in one direction from now on, by latency plus or minus a random jitter: release ends that.
 func (p *proxy) delay(direction string, latency, jitter time.Duration) (release func()) {
 	p.tb.Helper()
 	toxic, err := json.Marshal(map[string]any{
@@ -102,7 +101,7 @@ func (p *proxy) delay(direction string, latency, jitter time.Duration) (release 
 	}
 }
 
-// dialOnce is a dialer whose first connection goes through the proxy, and all others straight to the server.
+// dialOnce is a dialer whose first connection uses the proxy, and all others connect directly.
 func (p *proxy) dialOnce() func(ctx context.Context, network, addr string) (net.Conn, error) {
 	var dialled atomic.Int64
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -114,7 +113,7 @@ func (p *proxy) dialOnce() func(ctx context.Context, network, addr string) (net.
 	}
 }
 
-// A call is what one caller asked and got.
+// A call is one call of a caller, and its result.
 type call struct {
 	Permits    int64
 	Start, End time.Time
@@ -122,12 +121,12 @@ type call struct {
 	Unknown    bool // ErrOutcomeUnknown
 
 	err  error
-	late time.Duration // than it should have begun: this machine was busy
+	late time.Duration // delay of its start, because the machine was busy
 }
 
 func (c call) took() time.Duration { return c.End.Sub(c.Start) }
 
-// ask makes a call and notes it.
+// ask makes a call and records it.
 func ask(permits int64, acquire func() (granted bool, err error)) call {
 	c := call{Permits: permits, Start: time.Now()}
 	c.Granted, c.err = acquire()
@@ -139,7 +138,7 @@ func ask(permits int64, acquire func() (granted bool, err error)) call {
 // A record of calls, in no order.
 type calls []call
 
-// load lets callers call again and again with a pause between: each so often, and at least until enough is closed.
+// load runs callers that call repeatedly with a pause between: each often times, and at least until enough is closed.
 func load(callers, often int, pause time.Duration, enough <-chan struct{}, once func(caller int) call) calls {
 	logs := make([]calls, callers)
 	var wg sync.WaitGroup
@@ -162,8 +161,8 @@ func load(callers, often int, pause time.Duration, enough <-chan struct{}, once 
 	return slices.Concat(logs...)
 }
 
-// arrive lets calls begin one after the other, each in its time, however long those before it take: so who is held up is
-// seen in the calls that come meanwhile, too. It returns once enough is closed and all calls are back.
+// arrive starts calls one after the other at fixed times, however long the earlier ones take, so that the calls during
+// a stall show its effect. It returns once enough is closed and all calls are back.
 func arrive(every time.Duration, enough <-chan struct{}, once func(i int) call) (all calls) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -187,7 +186,7 @@ func arrive(every time.Duration, enough <-chan struct{}, once func(i int) call) 
 	}
 }
 
-// lasting is closed after a time.
+// lasting returns a channel that is closed after a time.
 func lasting(d time.Duration) <-chan struct{} {
 	done := make(chan struct{})
 	time.AfterFunc(d, func() { close(done) })
@@ -211,10 +210,10 @@ func (all calls) permits() (sum int64) {
 	return sum
 }
 
-// percentile tells how long calls took: so many of a hundred were that fast, or faster.
+// percentile returns the duration that p of a hundred calls did not exceed.
 func (all calls) percentile(p int) time.Duration { return percentile(all, p, call.took) }
 
-// lateness tells the same of how late calls began.
+// lateness returns the same of the delay with which calls began.
 func (all calls) lateness(p int) time.Duration {
 	return percentile(all, p, func(c call) time.Duration { return c.late })
 }
@@ -227,14 +226,14 @@ func percentile(all calls, p int, of func(c call) time.Duration) time.Duration {
 	return of(sorted[min(len(sorted)*p/100, len(sorted)-1)])
 }
 
-// quick bounds what 99 of 100 callers may notice of a fault that is not theirs. On a machine so busy that they took a
-// good part of that before the fault, or begin late while it lasts, it is more; but mostly well below a call's timeout,
-// which is what those wait who are held up.
+// quick returns the bound of what 99 of 100 callers may notice of a fault elsewhere. It is higher on a machine so busy
+// that calls took a good part of it before the fault, or begin late during it, but mostly well below a call's timeout,
+// which is the wait of callers that are blocked.
 func quick(before, meanwhile calls) time.Duration {
 	return min(max(250*time.Millisecond, 4*before.percentile(99)), 600*time.Millisecond) + machine*meanwhile.lateness(99)
 }
 
-// used adds up the permits in the records of limiters.
+// used returns the permits in the records of limiters.
 func used(t *testing.T, limiters ...*rratelimiter.Limiter) (sum int64) {
 	t.Helper()
 	for _, l := range limiters {
@@ -247,7 +246,7 @@ func used(t *testing.T, limiters ...*rratelimiter.Limiter) (sum int64) {
 	return sum
 }
 
-// ownGoroutines counts the goroutines in which the library is at work, or waits.
+// ownGoroutines counts the goroutines that run or wait in the library.
 func ownGoroutines(t *testing.T) (count int) {
 	t.Helper()
 	var profile bytes.Buffer
@@ -265,13 +264,13 @@ func ownGoroutines(t *testing.T) (count int) {
 	return count
 }
 
-// atRest waits until the library has nothing under way: no call, no timer that has fired.
+// atRest waits until the library has no call in flight, and no timer that has fired.
 func atRest(t *testing.T) {
 	t.Helper()
 	eventually(t, "no goroutine of the library is left", func() bool { return ownGoroutines(t) == 0 })
 }
 
-// eventually waits until something holds, for things that take as long as a busy machine wants.
+// eventually waits until a condition holds that may take long on a busy machine.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	const limit = 30 * time.Second

@@ -14,14 +14,14 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// late_test.go delivers requests that were given up: an attempt reaches Redis after its own repetition was answered. It shows
-// what that costs, and which setting of the redis client avoids it.
+// late_test.go delivers requests that were given up: an attempt reaches Redis after its own retry was answered. It
+// shows the cost, and which setting of the redis client avoids it.
 
-// impatience is how long redis clients wait here.
+// impatience is the ReadTimeout of redis clients here.
 const impatience = 250 * time.Millisecond
 
-// A post keeps the next request with a script back, once it is told to, until it is to deliver that; or the one after it, and
-// holds that one up for a moment.
+// A post, once armed, keeps the next request with a script until it delivers it; or the one after it, and delays that
+// one for a moment.
 type post struct {
 	mu     sync.Mutex
 	there  chan struct{} // closed once a request is kept
@@ -37,7 +37,7 @@ func (p *post) dial(ctx context.Context, network, addr string) (net.Conn, error)
 	return &posted{conn, p}, err
 }
 
-// A posted is a connection by post.
+// A posted is a connection of a post.
 type posted struct {
 	net.Conn
 	post *post
@@ -49,7 +49,7 @@ func (c *posted) Write(request []byte) (int, error) {
 	switch isCall := bytes.Contains(request, []byte("eval")); {
 	case isCall && c.post.holds:
 		c.post.holds = false
-		time.Sleep(10 * time.Millisecond) // less than what lets others depart meanwhile
+		time.Sleep(10 * time.Millisecond) // less than the time after which other calls are sent
 	case isCall && c.post.keeps:
 		c.post.keeps, c.post.kept, c.post.sender = false, bytes.Clone(request), c.Conn
 		close(c.post.there)
@@ -81,7 +81,7 @@ func (p *post) keepNext() {
 	p.holds = true
 }
 
-// deliver gives the server what was kept.
+// deliver sends the kept request to the server.
 func (p *post) deliver(t *testing.T) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -92,7 +92,7 @@ func (p *post) deliver(t *testing.T) {
 	p.kept = nil
 }
 
-// deliverLater delivers once a redis client with that impatience would have given up.
+// deliverLater delivers the request after a redis client with that impatience would have given up.
 func (p *post) deliverLater(t *testing.T) (delivered *sync.WaitGroup) {
 	delivered = new(sync.WaitGroup)
 	delivered.Go(func() {
@@ -107,7 +107,7 @@ func (p *post) deliverLater(t *testing.T) (delivered *sync.WaitGroup) {
 	return delivered
 }
 
-// served waits until the server has answered what was delivered to nobody.
+// served waits until the server has replied to the delivered request.
 func (p *post) served(t *testing.T) {
 	t.Helper()
 	_ = p.sender.SetReadDeadline(time.Now().Add(10 * time.Second))
@@ -117,15 +117,15 @@ func (p *post) served(t *testing.T) {
 	_ = p.sender.Close()
 }
 
-// TestAttemptThatComesLate: a connection stalls for longer than the redis client waits, and a call may take longer than that.
-// So it is made again, is answered, and then the first attempt is served.
+// TestAttemptThatComesLate: a connection stalls for longer than the redis client's ReadTimeout, and WithCallTimeout is
+// longer. So the call is retried and answered, and then the first attempt is executed.
 func TestAttemptThatComesLate(t *testing.T) {
 	t.Parallel()
 	const n = 3
 	timeout := 5 * time.Second // of a call
 	rate := rratelimiter.PerMinute(20)
 	server := redistest.Real(t)
-	now := time.Now() // to all attempts: so joined records are of one time
+	now := time.Now() // the same for all attempts, so joined records have one time
 	try := func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.Limiter) (int64, error) {
 		ok, err := l.TryAcquire(ctx, n)
 		if !ok {
@@ -215,17 +215,17 @@ func TestAttemptThatComesLate(t *testing.T) {
 	}
 }
 
-// TestSharedAttemptThatComesLate: of three callers in one call one was refused.
+// TestSharedAttemptThatComesLate: one of three callers in one call was refused.
 func TestSharedAttemptThatComesLate(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
 	shared := func() bool {
 		var p post
-		var flights []rratelimiter.FlightInfo
+		var flights []rratelimiter.CallInfo
 		var mu sync.Mutex
 		rdb := server.Client(func(o *redis.Options) { o.Dialer, o.ReadTimeout = p.dial, impatience })
 		limiter := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(5*time.Second), rratelimiter.WithObserver(
-			observer(func(f rratelimiter.FlightInfo) {
+			observer(func(f rratelimiter.CallInfo) {
 				mu.Lock()
 				defer mu.Unlock()
 				flights = append(flights, f)
@@ -263,12 +263,12 @@ func TestSharedAttemptThatComesLate(t *testing.T) {
 	eventually(t, "three callers share a call", shared)
 }
 
-// An observer is told of calls.
-type observer func(f rratelimiter.FlightInfo)
+// An observer gets calls.
+type observer func(f rratelimiter.CallInfo)
 
-func (o observer) Flight(f rratelimiter.FlightInfo) { o(f) }
+func (o observer) Call(f rratelimiter.CallInfo) { o(f) }
 
-// TestSetRateThatComesLate: the rate that somebody else has set since is overwritten.
+// TestSetRateThatComesLate: the rate that another client has set since is overwritten.
 func TestSetRateThatComesLate(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
@@ -308,7 +308,7 @@ func TestSetRateThatComesLate(t *testing.T) {
 	row{
 		section: slow, fault: "a connection stalls for longer than the redis client's `ReadTimeout`, and a call may take longer than that",
 		sees: "nothing",
-		after: "an attempt that is served after its repetition may take its permits a second time, for nobody, for an interval: " +
+		after: "an attempt that is executed after its retry may take its permits a second time, for an interval, without a caller: " +
 			"see below",
 	}.proves(t, 0)
 }

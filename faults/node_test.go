@@ -14,7 +14,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// node_test.go hangs one node of a cluster: its connections stay open, and nothing is answered.
+// node_test.go hangs one node of a cluster: its connections stay open, and it never replies.
 
 func TestHungNode(t *testing.T) {
 	const (
@@ -85,7 +85,7 @@ func TestHungNode(t *testing.T) {
 		t.Errorf("on healthy nodes 99 of 100 calls took up to %v, not %v", p99, limit)
 	}
 	for _, c := range patient {
-		if !errors.Is(c.err, os.ErrDeadlineExceeded) { // in doubt or not: there may have been no connection to send it on
+		if !errors.Is(c.err, os.ErrDeadlineExceeded) { // with or without ErrOutcomeUnknown: it may not have been sent
 			t.Errorf("on the hung node the error is %v", c.err)
 		}
 	}
@@ -101,7 +101,7 @@ func TestHungNode(t *testing.T) {
 		t.Errorf("on the hung node callers with a deadline of %v waited %v", deadline, most)
 	}
 
-	// Afterwards all is as before, and what was granted was recorded once.
+	// Afterwards the node works again, and each grant is recorded once.
 	eventually(t, "the node that hung grants again", func() bool {
 		for _, l := range sick {
 			ctx, cancel := context.WithTimeout(t.Context(), timeout)
@@ -124,7 +124,7 @@ func TestHungNode(t *testing.T) {
 	doubtful := append(patient, hasty...).where(isUnknown).permits()
 	given := int64(len(sick)) + append(patient, after...).where(answered).permits()
 	if recorded := used(t, sick...); recorded < given || recorded > given+doubtful {
-		t.Errorf("on the node that hung %d permits are recorded, %d were granted and %d in doubt", recorded, given, doubtful)
+		t.Errorf("on the node that hung %d permits are recorded, %d were granted and %d of unknown outcome", recorded, given, doubtful)
 	}
 	eventually(t, "all goroutines are gone", func() bool { return runtime.NumGoroutine() <= goroutines+5 })
 	row{

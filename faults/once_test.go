@@ -19,32 +19,30 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// once_test.go cuts connections thousands of times, before, in the midst of and after what is said on them, and counts the
-// permits: those that callers were granted, and those that Redis has recorded.
+// once_test.go cuts connections thousands of times, before, during and after requests and replies, and counts the
+// permits that callers got and those that Redis has recorded.
 
-// The ways in which a cutter ends a connection.
+// The ways in which a cutter ends a connection. A request that was sent whole is executed before its client can repeat it:
+// late_test.go has those that arrive after their own repetition.
 const (
 	beforeTheRequest = iota
 	inTheRequest
-	atOnceAfterTheRequest // served or not
 	beforeTheReply
 	inTheReply
 	waysToCut
 	anyWayToCut = waysToCut
 )
 
-var ways = [waysToCut]string{
-	"before the request", "in the request", "right after the request", "before the reply", "in the reply",
-}
+var ways = [waysToCut]string{"before the request", "in the request", "before the reply", "in the reply"}
 
-// A cutter stands between clients and a server, and ends connections at random, as long as it has cuts left.
+// A cutter is a proxy that ends connections at random while it has cuts left.
 type cutter struct {
 	server   string
 	listener net.Listener
 	odds     float64       // of a request to be cut
-	hold     time.Duration // how long a client waits in vain for the reply that was cut
+	hold     time.Duration // time for which a client waits for the reply that was cut
 	budget   *atomic.Int64 // cuts left
-	only     int           // the way in which all are cut; anyWayToCut: drawn
+	only     int           // the way of all cuts; anyWayToCut: random
 	ended    atomic.Int64  // when a client could first notice the latest cut, in ns since 1970
 
 	mu     sync.Mutex
@@ -73,7 +71,7 @@ func newCutter(t *testing.T, server string, random *rand.Rand, budget *atomic.In
 	return c
 }
 
-// client is a redis client behind the cutter that says next to nothing but what it is told to.
+// client returns a redis client behind the cutter that sends almost nothing but the test's commands.
 func (c *cutter) client(t *testing.T, opts ...func(*redis.Options)) *redis.Client {
 	o := &redis.Options{Addr: c.listener.Addr().String(), DisableIdentity: true, Protocol: 2, PoolSize: 100}
 	for _, opt := range opts {
@@ -84,7 +82,7 @@ func (c *cutter) client(t *testing.T, opts ...func(*redis.Options)) *redis.Clien
 	return rdb
 }
 
-// roll decides what becomes of a request; -1 lets it pass.
+// roll returns the way in which a request is cut; -1 lets it pass.
 func (c *cutter) roll(request []byte) (way int, reset bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,7 +106,7 @@ func (c *cutter) serve(client net.Conn) {
 		return
 	}
 	defer server.Close()
-	var cut atomic.Int64 // the way in which the next reply is cut, and 1
+	var cut atomic.Int64 // 1 + the way in which the next reply is cut
 	reset := func(is bool) {
 		if is {
 			_ = client.(*net.TCPConn).SetLinger(0)
@@ -123,8 +121,6 @@ func (c *cutter) serve(client net.Conn) {
 			switch way := cut.Load() - 1; {
 			case err != nil:
 				return
-			case way == atOnceAfterTheRequest:
-				continue
 			case way == inTheReply:
 				_, _ = client.Write(reply[:n/2])
 				fallthrough
@@ -152,11 +148,11 @@ func (c *cutter) serve(client net.Conn) {
 			return
 		case inTheRequest:
 			send = send[:n/2]
-		case beforeTheReply, inTheReply, atOnceAfterTheRequest:
+		case beforeTheReply, inTheReply:
 			cut.Store(int64(way) + 1)
 		}
 		_, err = server.Write(send)
-		if way == inTheRequest || way == atOnceAfterTheRequest {
+		if way == inTheRequest {
 			c.wait()
 			return
 		}
@@ -166,13 +162,13 @@ func (c *cutter) serve(client net.Conn) {
 	}
 }
 
-// wait keeps a client waiting for what it will not get.
+// wait blocks for the time for which a client waits for a reply that was cut.
 func (c *cutter) wait() {
 	time.Sleep(c.hold)
 	c.ended.Store(time.Now().UnixNano())
 }
 
-// total adds up what cutters did.
+// total returns the sum of all cutters' cuts.
 func total(cutters []*cutter) (sum int, text string) {
 	var each [waysToCut]int
 	for _, c := range cutters {
@@ -190,20 +186,21 @@ func total(cutters []*cutter) (sum int, text string) {
 	return sum, strings.Join(parts, ", ")
 }
 
-// A cutMode is how the limiters are used whose connections are cut.
+// A cutMode describes the use of the limiters whose connections are cut.
 type cutMode struct {
 	name string
 	cuts int
 	opts []rratelimiter.LimiterOption
-	// doubtful: somebody may be left in doubt. Elsewhere nobody is, as long as there is time to make the call again.
+	// doubtful: callers may get ErrOutcomeUnknown. In other modes none does, as long as there is time to retry the
+	// call.
 	doubtful bool
-	all      bool // by AllowAll
-	each     bool // each process has the rate for itself
-	scarce   bool // there is less than is asked for: calls are refused, or granted in part
+	all      bool // with AllowAll
+	each     bool // each process has the whole rate
+	scarce   bool // demand exceeds the rate: calls are refused, or granted in part
 }
 
-// TestTenThousandCuts: whatever is cut, each permit is taken once. Whoever got an error that says so is in doubt, nobody
-// else.
+// TestTenThousandCuts: whatever is cut, each permit is taken once. Only callers that got ErrOutcomeUnknown may have
+// taken permits without a grant.
 func TestTenThousandCuts(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -234,14 +231,14 @@ func TestTenThousandCuts(t *testing.T) {
 	all.Wait()
 	row{
 		section: slow, fault: "connections are cut, before a request, in it, before its answer or in that",
-		sees: "nothing: the call is made again, and finds out whether it was served; `ErrOutcomeUnknown` where its time is over " +
+		sees: "nothing: the call is retried, and detects whether it was executed; `ErrOutcomeUnknown` if its time is over " +
 			"before, and with `WithGranularity` where others have joined the record since",
 		within: "with 4 of 10 requests cut, half of the calls within", limit: callTimeout + slack,
-		after: "exact: what was granted is recorded once, and nothing else but the permits of callers with `ErrOutcomeUnknown`",
+		after: "exact: each grant is recorded once, and nothing else but the permits of callers with `ErrOutcomeUnknown`",
 	}.proves(t, worst)
 }
 
-// manyCuts tells how long half of the calls took.
+// manyCuts returns the median duration of calls.
 func manyCuts(t *testing.T, addr string, random *rand.Rand, mode cutMode) time.Duration {
 	const processes, limiters, callers, odds = 12, 3, 4, 0.4 // callers of each limiter in each process
 	var budget atomic.Int64
@@ -395,9 +392,9 @@ func manyCuts(t *testing.T, addr string, random *rand.Rand, mode cutMode) time.D
 				}
 			}
 		}
-		t.Logf("limiter %d: %d permits granted, %d recorded in %d records, %d in doubt", i, granted[i], recorded, len(records), doubtful[i])
+		t.Logf("limiter %d: %d permits granted, %d recorded in %d records, %d of unknown outcome", i, granted[i], recorded, len(records), doubtful[i])
 		if recorded < granted[i] || recorded > granted[i]+doubtful[i] || recorded == 0 {
-			t.Errorf("limiter %d: %d permits granted, %d recorded, %d in doubt", i, granted[i], recorded, doubtful[i])
+			t.Errorf("limiter %d: %d permits granted, %d recorded, %d of unknown outcome", i, granted[i], recorded, doubtful[i])
 		}
 	}
 	return got.percentile(50)
@@ -406,12 +403,12 @@ func manyCuts(t *testing.T, addr string, random *rand.Rand, mode cutMode) time.D
 // A counter is an observer that counts the attempts beyond the first.
 type counter struct{ more atomic.Int64 }
 
-func (c *counter) Flight(f rratelimiter.FlightInfo) { c.more.Add(int64(f.Attempts - 1)) }
+func (c *counter) Call(f rratelimiter.CallInfo) { c.more.Add(int64(f.Attempts - 1)) }
 
-// TestRepeatedLater: an attempt is lost, and the next one is made when the record of the first, if there is one, has expired
-// (a second later, with an interval of 100 ms) or soon will. What is granted then counts from then on: it was granted
-// after the client could know of the cut, and before the caller had the answer. Whoever asks for all there is, again and
-// again from then on, gets no more than the rest.
+// TestRepeatedLater: an attempt is lost, and the next one is made when the record of the first, if there is one, has
+// expired (a second later, with an interval of 100 ms) or soon will. Its grant then counts from the retry on: it was
+// made after the client could detect the cut, and before the caller got the reply. Another caller that takes everything
+// free from then on gets no more than the rest.
 func TestRepeatedLater(t *testing.T) {
 	t.Parallel()
 	const n = 7
@@ -491,9 +488,9 @@ func repeatedLater(
 	}
 }
 
-// TestBlindRepetitionTakesTwice shows what the limiters' calls are spared: go-redis repeats a command whose reply was lost,
-// up to three times by default, and can't know that Redis has served it already. A script that takes permits takes them
-// twice then, and nothing tells: the caller gets one answer, without an error.
+// TestBlindRepetitionTakesTwice shows what limiters prevent: go-redis retries a command whose reply was lost, up to
+// three times by default, although Redis may have executed it already. A script that takes permits then takes them
+// twice without an error: the caller gets one reply.
 func TestBlindRepetitionTakesTwice(t *testing.T) {
 	const cuts, callers = 300, 20
 	seed := rand.Uint64()

@@ -18,11 +18,11 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// overload_test.go lets ten thousand callers ask one limiter whose Redis is dead.
+// overload_test.go lets ten thousand callers use one limiter whose Redis is dead.
 
 const callersOfADeadRedis = 10_000
 
-// TestManyCallersOfADeadRedis: all get an error by their own deadline, and nothing is left of them.
+// TestManyCallersOfADeadRedis: all get an error by their own deadline, and no goroutine or memory of them is left.
 func TestManyCallersOfADeadRedis(t *testing.T) {
 	var worst, late time.Duration
 	note := func(took, own time.Duration) {
@@ -42,10 +42,10 @@ func TestManyCallersOfADeadRedis(t *testing.T) {
 	}.proves(t, worst)
 }
 
-// tolerance is how late ten thousand callers may notice that their time is over.
+// tolerance is the bound of the time by which ten thousand callers return after their deadline.
 const tolerance = 500 * time.Millisecond
 
-// blackHole is an address at which connections are accepted, and nothing is ever answered.
+// blackHole returns an address that accepts connections, and never replies.
 func blackHole(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -69,9 +69,9 @@ func blackHole(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// overload asks a dead Redis, with a deadline for most callers. Those without one have their answers once a call's time is
-// over, or twice that: some come while as many calls have no answer as may be in the air, and wait for the end of one. It
-// tells how late the last caller noticed that its time was over, and how late those did who only waited.
+// overload calls a dead Redis, with a deadline for most callers. Callers without one return once a call's time is over,
+// or twice that: some arrive while the maximum of calls is in flight, and wait for the end of one. It returns how late
+// the last caller noticed its deadline, and how late goroutines did that only waited.
 func overload(t *testing.T, addr string, opts ...rratelimiter.LimiterOption) (took, late time.Duration) {
 	const (
 		perCaller = 15 << 10 // bytes, its own stack included
@@ -147,8 +147,8 @@ func overload(t *testing.T, addr string, opts ...rratelimiter.LimiterOption) (to
 	return took, late
 }
 
-// overdue lets callers call with deadlines at random, and gives their calls as though these had begun at their deadlines. So
-// it does for a tenth as many who do nothing but wait: how late do they notice that their time is over?
+// overdue makes calls with random deadlines, and returns them as though they had begun at their deadlines. A tenth as
+// many goroutines only wait for a deadline: they measure the machine's own lateness.
 func overdue(t *testing.T, acquire func(ctx context.Context, caller int) (bool, error)) (got, idle calls) {
 	const (
 		often    = 2 // calls of each
@@ -175,7 +175,7 @@ func overdue(t *testing.T, acquire func(ctx context.Context, caller int) (bool, 
 
 var errIdle = errors.New("nothing was asked")
 
-// memory is what the process has in use, or had and did not give back yet: heap and stacks.
+// memory returns the heap and stacks that the process has in use, or has not yet returned.
 func memory() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

@@ -20,9 +20,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// refused_test.go is about servers that answer, but refuse: replicas, a full memory.
+// refused_test.go tests servers that reply with an error: replicas, a full memory.
 
-// TestReplica: a master that becomes a replica, as after a failover that a client has not heard of, writes nothing.
+// TestReplica: a master that becomes a replica, as after a failover that a client has not noticed, writes nothing.
 func TestReplica(t *testing.T) {
 	for _, test := range []struct {
 		code  string
@@ -73,7 +73,7 @@ func TestReplica(t *testing.T) {
 	}
 }
 
-// TestFullMemory: each operation is done as a whole or not at all, on whatever state.
+// TestFullMemory: each operation is done as a whole or not at all, on any state.
 func TestFullMemory(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t, "--maxmemory-policy", "noeviction")
@@ -194,9 +194,9 @@ func TestFullMemory(t *testing.T) {
 	}
 	row{
 		section: refuses, fault: "`OOM`: the memory is full (`maxmemory`, `noeviction`)",
-		sees:   "the error `OOM` at once, of whatever needs memory; all else works",
+		sees:   "the error `OOM` at once, from all operations that need memory; the others work",
 		within: "an operation within", limit: callTimeout + slack,
-		after: "unchanged by what was refused: no operation is ever half done",
+		after: "unchanged by refused operations: no operation is ever half done",
 	}.proves(t, longest)
 }
 
@@ -217,7 +217,7 @@ func TestFailedSave(t *testing.T) {
 	if ok, err := limiter.TryAcquire(ctx, 7); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
-	// save lets the server try, and waits for how that ends.
+	// save lets the server save, and waits for the result.
 	save := func(status string) {
 		t.Helper()
 		must(admin.BgSave(ctx).Err())
@@ -270,13 +270,12 @@ func TestFailedSave(t *testing.T) {
 	}
 	row{
 		section: refuses, fault: "`MISCONF`: the server could not save its data (`stop-writes-on-bgsave-error`)",
-		sees:   "the error `MISCONF` at once, of whatever writes, with `WithFallback`, too; what only reads works",
-		within: "an operation within", limit: callTimeout + slack, after: "unchanged; in order with the first save that succeeds",
+		sees:   "the error `MISCONF` at once, from all operations that write, with `WithFallback`, too; operations that only read work",
+		within: "an operation within", limit: callTimeout + slack, after: "unchanged; works again after the first save that succeeds",
 	}.proves(t, longest)
 }
 
-// dump reads all keys with what they hold and how long they live, in ms; the ids of records, which are never the same
-// twice, are left out.
+// dump returns all keys with their values and TTLs in ms, without the random ids of records.
 func dump(t *testing.T, rdb *redis.Client) map[string]string {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
@@ -306,7 +305,7 @@ func dump(t *testing.T, rdb *redis.Client) map[string]string {
 	return found
 }
 
-// TestEachKeyGone: whichever key is evicted, the next call sets the limiter right.
+// TestEachKeyGone: whichever key is evicted, the next call repairs the limiter.
 func TestEachKeyGone(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
@@ -354,12 +353,12 @@ func TestEachKeyGone(t *testing.T) {
 	row{
 		section: lost, fault: "any one of the keys is evicted or deleted, `WithRate`",
 		sees:   "nothing; without `WithRate`, `ErrNotInitialized` once the configuration is gone",
-		within: "healed by the next call, within", limit: callTimeout,
-		after: "right again. Only with the records (`{NAME}:permits`) what was granted is forgotten: up to the rate once more",
+		within: "repaired by the next call, within", limit: callTimeout,
+		after: "correct again. Only if the records (`{NAME}:permits`) are lost, grants are forgotten: up to the rate once more",
 	}.proves(t, longest)
 }
 
-// TestEviction: a server that evicts what it likes costs permits, never an error.
+// TestEviction: a server that evicts keys costs permits, never an error.
 func TestEviction(t *testing.T) {
 	t.Parallel()
 	const limiters = 200
@@ -447,6 +446,6 @@ func TestEviction(t *testing.T) {
 	row{
 		section: lost, fault: "the server evicts keys (`allkeys-lru`) under load, `WithRate`", sees: "nothing",
 		within: "99 of 100 calls within", limit: callTimeout,
-		after: "each is right again with its next call; what was granted may be forgotten: give limiters a server that evicts nothing",
+		after: "each is correct again after its next call; grants may be forgotten: give limiters a server that evicts nothing",
 	}.proves(t, got.percentile(99))
 }

@@ -17,13 +17,13 @@ import (
 
 // restart_test.go kills a server, starts it again with or without its data, and closes the redis client.
 
-// callTimeout is how long a call may take by default, repetition included.
+// callTimeout is the default bound of a call, including retries.
 const callTimeout = time.Second
 
-// slack is what a busy machine may add to a limit.
+// slack is added to a limit for a busy machine.
 const slack = 2 * time.Second
 
-// TestRestartEmptyWithRate: the limiter is back with the server, without anybody's help.
+// TestRestartEmptyWithRate: the limiter works again with the server, without manual repair.
 func TestRestartEmptyWithRate(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
@@ -72,7 +72,7 @@ func TestRestartEmptyWithRate(t *testing.T) {
 		t.Errorf("%d granted before, %d after", before, after)
 	}
 	state, err := limiter.State(t.Context())
-	// What was granted before is forgotten, and what is granted now is recorded: at least 1 above, and after.
+	// Earlier grants are forgotten, and new ones are recorded: at least 1 above, and after.
 	if err != nil || !state.Consistent || state.Used < after+1 || state.Used > int64(len(got))+1-before || state.Rate != ample {
 		t.Errorf("%+v, %v; %d were granted since", state, err, after)
 	}
@@ -81,11 +81,11 @@ func TestRestartEmptyWithRate(t *testing.T) {
 		sees: "nothing, where it is back before the call's time is over; else the connection's error, or `ErrOutcomeUnknown` " +
 			"if the request had left",
 		within: "back after the restart within", limit: callTimeout + slack,
-		after: "new: the rate is set again, what was granted before is forgotten",
+		after: "new: the rate is set again, earlier grants are forgotten",
 	}.proves(t, recovered)
 }
 
-// firstGrant waits for the first permit since a time, and tells how long that took.
+// firstGrant waits for the first permit since a time, and returns how long that took.
 func firstGrant(t *testing.T, l *rratelimiter.Limiter, since time.Time) time.Duration {
 	t.Helper()
 	eventually(t, "a permit is granted", func() bool {
@@ -97,7 +97,7 @@ func firstGrant(t *testing.T, l *rratelimiter.Limiter, since time.Time) time.Dur
 	return time.Since(since)
 }
 
-// noServer fails the test unless a call's error is one that a server which isn't there may cause.
+// noServer fails the test unless a call's error is one that a missing server causes.
 func noServer(t *testing.T, c call) {
 	t.Helper()
 	var answer redis.Error
@@ -106,7 +106,7 @@ func noServer(t *testing.T, c call) {
 	}
 }
 
-// TestRestartEmptyWithoutRate: nobody waits for what never comes.
+// TestRestartEmptyWithoutRate: waiting callers get ErrNotInitialized.
 func TestRestartEmptyWithoutRate(t *testing.T) {
 	t.Parallel()
 	const waiting = 50
@@ -123,7 +123,7 @@ func TestRestartEmptyWithoutRate(t *testing.T) {
 			return ask(1, func() (bool, error) { return true, limiter.Acquire(t.Context(), 1) })
 		})
 	})
-	time.Sleep(300 * time.Millisecond) // all of them know that they have to wait for an hour
+	time.Sleep(300 * time.Millisecond) // all of them have a wait of an hour
 	server.Restart()
 	back := time.Now()
 	loading.Wait()
@@ -138,13 +138,13 @@ func TestRestartEmptyWithoutRate(t *testing.T) {
 	}
 	row{
 		section: gone, fault: "killed and restarted empty, no `WithRate`",
-		sees:   "`ErrNotInitialized`; who waits learns it with the next look at Redis: after 1 s, or up to 15 s once the wait is long",
-		within: "all who waited for 0.3 s, after the restart within", limit: time.Second + callTimeout + slack,
-		after: "none, until somebody sets a rate",
+		sees:   "`ErrNotInitialized`; a waiting caller gets it at its next poll: after 1 s, or up to 15 s once the wait is long",
+		within: "all callers that had waited for 0.3 s, after the restart within", limit: time.Second + callTimeout + slack,
+		after: "none, until a rate is set",
 	}.proves(t, got.last().Sub(back))
 }
 
-// last tells when the last call was over.
+// last returns the end of the last call.
 func (all calls) last() (last time.Time) {
 	for _, c := range all {
 		if c.End.After(last) {
@@ -160,7 +160,7 @@ type closer interface {
 	Close() error
 }
 
-// TestRedisClientClosed: who waits has the error at once.
+// TestRedisClientClosed: waiting callers get the error at once.
 func TestRedisClientClosed(t *testing.T) {
 	t.Parallel()
 	const waiting = 200
@@ -185,7 +185,7 @@ func TestRedisClientClosed(t *testing.T) {
 			})
 		})
 	}
-	time.Sleep(1300 * time.Millisecond) // they look at Redis again after a second, and then not for two
+	time.Sleep(1300 * time.Millisecond) // their first poll is after 1 s, the next one 2 s later
 	var worst time.Duration
 	for _, test := range tests {
 		closed := time.Now()
@@ -196,7 +196,7 @@ func TestRedisClientClosed(t *testing.T) {
 		worst = max(worst, test.got.last().Sub(closed))
 		for _, c := range test.got {
 			if !errors.Is(c.err, redis.ErrClosed) || c.Unknown || c.End.Before(closed) {
-				t.Errorf("%s: %v, in doubt: %v", test.what, c.err, c.Unknown)
+				t.Errorf("%s: %v, unknown: %v", test.what, c.err, c.Unknown)
 			}
 		}
 		if c := ask(1, func() (bool, error) { return test.limiter.TryAcquire(t.Context(), 1) }); !errors.Is(c.err, redis.ErrClosed) {
@@ -205,11 +205,11 @@ func TestRedisClientClosed(t *testing.T) {
 	}
 	row{
 		section: own, fault: "the redis client is closed while callers wait",
-		sees: "`redis.ErrClosed`, all who wait", within: "after the close within", limit: time.Second, after: "unchanged",
+		sees: "`redis.ErrClosed`, all waiting callers", within: "after the close within", limit: time.Second, after: "unchanged",
 	}.proves(t, worst)
 }
 
-// TestLoading: a server that reads its data from disk answers, but not what it is asked.
+// TestLoading: a server that reads its data from disk replies LOADING.
 func TestLoading(t *testing.T) {
 	t.Parallel()
 	// The server takes a millisecond for a key, and looks at its clients each two megabytes.
@@ -259,7 +259,7 @@ func TestLoading(t *testing.T) {
 	}
 	t.Logf("%d of %d calls met a server that loads", refused, len(got))
 	if refused == 0 && got.percentile(100) < 500*time.Millisecond {
-		t.Error("nobody noticed that the server loads its data")
+		t.Error("no caller got LOADING")
 	}
 	state, err := limiter.State(t.Context())
 	if err != nil || !state.Consistent {

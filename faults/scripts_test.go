@@ -11,8 +11,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// scripts_test.go takes the scripts away from the server, again and again, while pipelines of many limiters are under way:
-// so some of the commands of a pipeline are served, and others are not.
+// scripts_test.go flushes the server's scripts, again and again, while pipelines of many limiters are in flight: so
+// some commands of a pipeline are executed, and others are not.
 
 func TestScriptsFlushedUnderLoad(t *testing.T) {
 	const (
@@ -25,7 +25,7 @@ func TestScriptsFlushedUnderLoad(t *testing.T) {
 	server := redistest.Real(t)
 	var repeated repetitions
 	client := rratelimiter.NewClient(server.Client(), rratelimiter.WithObserver(&repeated),
-		rratelimiter.WithCallTimeout(time.Minute)) // a machine that stops for a second is no fault here
+		rratelimiter.WithCallTimeout(time.Minute)) // the machine may pause for a second
 	all := make([]*rratelimiter.Limiter, limiters)
 	for i := range all {
 		rate := ample
@@ -89,10 +89,10 @@ func TestScriptsFlushedUnderLoad(t *testing.T) {
 	}.proves(t, got.percentile(99))
 }
 
-// repetitions counts calls to Redis, and those among them that needed more than one command.
+// repetitions counts calls to Redis, and those with more than one command.
 type repetitions struct{ calls, again atomic.Int64 }
 
-func (r *repetitions) Flight(f rratelimiter.FlightInfo) {
+func (r *repetitions) Call(f rratelimiter.CallInfo) {
 	r.calls.Add(1)
 	if f.Attempts > 1 {
 		r.again.Add(1)

@@ -18,11 +18,11 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// slow_test.go is about servers that are far away, and about one that hangs.
+// slow_test.go tests servers with a high latency, and one that hangs.
 
 var hang = flag.Duration("hang", 5*time.Second, "how long a server hangs in TestHungServer")
 
-// TestLatency: a server 200 ms away, more or less, costs that time and nothing else.
+// TestLatency: a server 200 ms away costs that time and nothing else.
 func TestLatency(t *testing.T) {
 	t.Parallel()
 	const (
@@ -57,14 +57,14 @@ func TestLatency(t *testing.T) {
 	}
 	row{
 		section: slow, fault: "the way there and back takes 200 ms, ±100 ms",
-		sees:   "that time, twice where a call has just left; no error while it is below `WithCallTimeout`",
+		sees:   "that time, twice if a call was sent just before; no error while it is below `WithCallTimeout`",
 		within: "half of the calls within", limit: 2*(latency+jitter) + 500*time.Millisecond,
 		after: "exact: no window holds more than the rate, every grant is recorded once",
 	}.proves(t, got.percentile(50))
 }
 
-// TestHungServer: a server that hangs holds up nobody beyond the caller's own time, and nobody has to do anything when it
-// goes on.
+// TestHungServer: a server that hangs blocks no caller beyond its own deadline, and limiters work again without manual
+// repair when it continues.
 func TestHungServer(t *testing.T) {
 	const (
 		callers = 1000
@@ -91,7 +91,7 @@ func TestHungServer(t *testing.T) {
 	over := lasting(*hang)
 	var got, idle calls
 	var calling sync.WaitGroup
-	// How late is this machine, at the same time, for callers who do nothing but wait for the end of their time?
+	// Measure the machine's own lateness with goroutines that only wait for a deadline.
 	calling.Go(func() {
 		idle = with(callers/4, over, func(ctx context.Context, _ int) (bool, error) { <-ctx.Done(); return false, ctx.Err() })
 	})
@@ -117,9 +117,9 @@ func TestHungServer(t *testing.T) {
 		idle.percentile(50), idle.percentile(99), idle.percentile(100))
 	row{
 		section: slow, fault: "the server hangs, 1,000 callers with 100 ms each",
-		sees:   "its context's error; `ErrOutcomeUnknown` too if its call was in the air",
+		sees:   "its context's error; also `ErrOutcomeUnknown` if its call was in flight",
 		within: "all return within", limit: limit, late: &lateness{idle.percentile(100) - own},
-		after: "what was in the air may be recorded when the server goes on",
+		after: "calls in flight may be recorded when the server continues",
 	}.proves(t, got.percentile(100))
 	row{
 		section: slow, fault: "the server goes on after it hung",
@@ -138,13 +138,13 @@ func TestHungServer(t *testing.T) {
 	eventually(t, "all goroutines are gone", func() bool { return runtime.NumGoroutine() <= goroutines+10 })
 }
 
-// balanced fails the test unless each permit that was granted is recorded, and no more than those and what is in doubt:
-// so many permits beside those of the calls.
+// balanced fails the test unless each granted permit is recorded, and at most those of calls with ErrOutcomeUnknown,
+// and beside further permits, in addition.
 func balanced(t *testing.T, beside int64, got calls, limiters ...*rratelimiter.Limiter) {
 	t.Helper()
 	given, doubtful := beside+got.where(isGranted).where(answered).permits(), got.where(isUnknown).permits()
 	if recorded := used(t, limiters...); recorded < given || recorded > given+doubtful {
-		t.Errorf("%d permits recorded, %d granted and %d in doubt", recorded, given, doubtful)
+		t.Errorf("%d permits recorded, %d granted and %d of unknown outcome", recorded, given, doubtful)
 	}
 }
 
@@ -157,11 +157,10 @@ func TestClockSteps(t *testing.T) {
 		after string
 	}{
 		{time.Hour, "one client's clock jumps ahead by an hour",
-			"with each of its calls the others' permits are free again; the others are refused, up to an hour after the clock " +
-				"is right again",
+			"each of its calls frees the others' permits; the others are refused, up to an hour after the clock is right again",
 			"records dated in the future: `State().Newest` shows them, `SetRate` without `KeepState`, or `rrl reset`, removes them"},
 		{-time.Hour, "one client's clock jumps back by an hour",
-			"what it was granted is free again with each call of the others; it waits longer for what the others were granted",
+			"each call of the others frees its grants; it waits longer for the permits of the others",
 			"exact again with the next call once the clock is right"},
 	} {
 		t.Run(test.step.String(), func(t *testing.T) {
@@ -172,11 +171,11 @@ func TestClockSteps(t *testing.T) {
 	}
 }
 
-// clockStep drives two clients by hand, one of which has a clock that is wrong for a while, and counts what they get.
+// clockStep calls two clients in turn, one of which has a wrong clock for a while, and counts their grants.
 //
-// What is sure meanwhile: the one that is ahead, of the two, is granted no more than the rate in any interval by its own
-// clock, since nobody else frees what it has. And between two calls of that one both together are granted no more than
-// the rate. So the other one alone can be granted more: the rate with each call of the one ahead.
+// The bounds meanwhile: the client that is ahead, of the two, is granted no more than the rate in any interval by its
+// own clock, since no other client frees its permits. And between two calls of that one both together are granted no
+// more than the rate. So only the other one can be granted more: the rate with each call of the one ahead.
 func clockStep(t *testing.T, step time.Duration) {
 	const asks = 600
 	rate := rratelimiter.Rate{Permits: 20, Interval: time.Second}
@@ -188,8 +187,8 @@ func clockStep(t *testing.T, step time.Duration) {
 	other := rratelimiter.NewClient(server.Client(), rratelimiter.WithClock(func() time.Time { return at.Add(wrong) })).
 		RateLimiter("clock", rratelimiter.WithRate(rate))
 	random := rand.New(rand.NewPCG(7, uint64(step)))
-	// take lets both ask in any order for a while, and gives what each was granted, and the most that both were between
-	// two calls of the one that is ahead.
+	// take lets both call in random order for a while, and returns the grants of each, and the most that both got
+	// between two calls of the one that is ahead.
 	take := func() (byRight, byOther []window.Grant, most int64) {
 		var since int64
 		for range asks {

@@ -11,9 +11,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// stall_test.go stalls one connection while the others are well.
+// stall_test.go stalls one connection while the others work.
 
-// TestStalledConnection: only who is in the call that stalls waits, and that no longer than a call may take.
+// TestStalledConnection: only callers in the call that stalls wait, at most for the call timeout.
 func TestStalledConnection(t *testing.T) {
 	var worst, late time.Duration
 	for _, limiters := range []int{1, 300} {
@@ -27,13 +27,13 @@ func TestStalledConnection(t *testing.T) {
 	}
 	row{
 		section: slow, fault: "one connection stalls, the others are well",
-		sees:   "`ErrOutcomeUnknown` after the call timeout, who is in the call that stalls; all others nothing",
+		sees:   "in the call that stalls `ErrOutcomeUnknown` after the call timeout; all others nothing",
 		within: "99 of 100 of all others within", limit: 600 * time.Millisecond, late: &lateness{late},
-		after: "what stalled is recorded once the connection is well again",
+		after: "the stalled call is recorded once the connection works again",
 	}.proves(t, worst)
 }
 
-// stallConnection tells how long 99 of 100 calls took that did not stall, and how late this machine was.
+// stallConnection returns how long 99 of 100 calls took that did not stall, and the machine's own lateness.
 func stallConnection(t *testing.T, limiters int, held string) (took, late time.Duration) {
 	const (
 		every = time.Millisecond        // a call
@@ -44,7 +44,7 @@ func stallConnection(t *testing.T, limiters int, held string) (took, late time.D
 	client := rratelimiter.NewClient(server.Client(func(o *redis.Options) {
 		o.Dialer = p.dialOnce()
 		o.PoolFIFO = true           // so that each connection has its turn, however many a busy machine has opened
-		o.ReadTimeout = time.Minute // the redis client does not give the connection up before it is well again
+		o.ReadTimeout = time.Minute // the redis client does not give up the connection during the stall
 	}))
 	hot := make([]*rratelimiter.Limiter, limiters)
 	for i := range hot {
@@ -71,7 +71,7 @@ func stallConnection(t *testing.T, limiters int, held string) (took, late time.D
 	stuck, others := during.where(failed), during.where(answered)
 	t.Logf("before: p99 %v of %d calls; while it stalls: p99 %v of all %d calls, %v of all but the %d stuck ones",
 		before.percentile(99), len(before), during.percentile(99), len(during), others.percentile(99), len(stuck))
-	// Those are stuck who come together with, or before, the one call that stalls: on a quiet machine a few.
+	// Callers are stuck that call together with, or before, the one call that stalls: on a quiet machine a few.
 	if most := max(len(during)/100, 4*int(before.percentile(99)/every)); len(stuck) == 0 || len(stuck) > most {
 		t.Errorf("%d calls stuck, not 1 to %d", len(stuck), most)
 	}
@@ -83,11 +83,11 @@ func stallConnection(t *testing.T, limiters int, held string) (took, late time.D
 	if p99, limit := others.percentile(99), quick(before, during); p99 > limit {
 		t.Errorf("99 of 100 calls that were not stuck took up to %v, not %v", p99, limit)
 	}
-	// Nothing was lost on the way: what was asked in vain was served once the connection was well again.
+	// Nothing was lost: requests without a reply were executed once the connection worked again.
 	all := append(before, during...)
 	given, doubtful := int64(limiters)+all.where(isGranted).permits(), all.where(isUnknown).permits()
 	if recorded := used(t, hot...); recorded != given+doubtful {
-		t.Errorf("%d permits recorded, %d granted and %d in doubt", recorded, given, doubtful)
+		t.Errorf("%d permits recorded, %d granted and %d of unknown outcome", recorded, given, doubtful)
 	}
 	return others.percentile(99), during.lateness(99)
 }

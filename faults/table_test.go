@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// table_test.go knows docs/faults.md: each fault is a row, which the test of it writes. With -update the rows of the tests
-// that run are written anew; else a test fails whose row says anything else than the page. What was measured is rounded
-// up to a few classes, and only written: it differs from run to run.
+// table_test.go writes docs/faults.md: each fault is a row, which its test makes. With -update the rows of the tests
+// that run are written; else a test fails if its row differs from the page. Measurements are rounded up to a few
+// classes, and are not compared, since they differ from run to run.
 
 var update = flag.Bool("update", false, "write docs/faults.md")
 
@@ -32,24 +32,24 @@ const (
 
 var sections = []string{gone, refuses, lost, slow, takeover, own}
 
-// A row is what one test proves about one fault.
+// A row has what one test proves about one fault.
 type row struct {
 	section string
 	fault   string
 	sees    string        // what a caller sees
-	within  string        // how fast, where a caller may see anything: what the limit counts from, before the figure
-	limit   time.Duration // that the test insists on
-	late    *lateness     // what the limit is longer by, where what is measured is a matter of tens of ms
+	within  string        // text before the limit: from when it counts
+	limit   time.Duration // maximum of the measurement
+	late    *lateness     // extends a limit that is a matter of tens of ms; nil otherwise
 	after   string        // the limiter's state, once the fault is over
 }
 
-// A lateness is by how much this machine was late by itself, at the same time, for those who wait for nothing but a moment.
+// A lateness is the machine's own lateness at the same time, measured with goroutines that only sleep.
 type lateness struct{ measured time.Duration }
 
-// machine is how often its own lateness a busy machine may add to what callers notice.
+// machine is the factor of the machine's own lateness that is added to a limit.
 const machine = 4
 
-// classes are what measured times are rounded up to.
+// classes are the times to which measurements are rounded up.
 var classes = []time.Duration{
 	10 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 150 * time.Millisecond,
 	250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second, 3 * time.Second, 5 * time.Second,
@@ -61,7 +61,7 @@ func class(d time.Duration) time.Duration {
 	return classes[min(i, len(classes)-1)]
 }
 
-// texts are the columns that are always the same.
+// texts returns the columns that are compared.
 func (r row) texts() []string {
 	limit := "–"
 	if r.limit > 0 {
@@ -78,7 +78,7 @@ var written = struct {
 	rows map[string][]string // section to lines
 }{rows: map[string][]string{}}
 
-// proves fails the test where what was measured is over the row's limit, and puts the row on the page.
+// proves fails the test if a measurement exceeds the row's limit, and adds the row to the page.
 func (r row) proves(t *testing.T, measured time.Duration) {
 	t.Helper()
 	limit := r.limit
@@ -113,7 +113,7 @@ func (r row) proves(t *testing.T, measured time.Duration) {
 	t.Errorf("docs/faults.md does not say so (-update writes it): %s", line)
 }
 
-// columnsOf reads a line of a table.
+// columnsOf parses a line of a table.
 func columnsOf(line string) (columns []string) {
 	line, ok := strings.CutPrefix(strings.TrimSpace(line), "| ")
 	if !ok {
@@ -125,14 +125,14 @@ func columnsOf(line string) (columns []string) {
 const head = "| fault | what a caller sees | the test's limit | measured | the limiter afterwards |\n" +
 	"| --- | --- | --- | --- | --- |\n"
 
-// Marks around what is written.
+// Marks around the generated part.
 const (
 	begin = "<!-- rows: written by the tests in faults/, with -update -->\n"
 	end   = "<!-- end of rows -->\n"
 )
 
-// writePage writes the rows of the tests that ran, and leaves out those that no test proves any more where all ran. Without
-// -update it only looks whether there are such rows.
+// writePage writes the rows of the tests that ran, and removes rows without a test if all tests ran. Without -update it
+// only checks whether there are such rows.
 func writePage() error {
 	text, err := os.ReadFile(page)
 	if err != nil {
@@ -170,7 +170,7 @@ func writePage() error {
 	return os.WriteFile(page, []byte(before+begin+rows.String()+end+after), 0o644)
 }
 
-// proved tells whether a test that ran has the row of a fault.
+// proved reports whether a test that ran has the row of a fault.
 func proved(fault string) bool {
 	for _, lines := range written.rows {
 		for _, line := range lines {
@@ -182,7 +182,7 @@ func proved(fault string) bool {
 	return false
 }
 
-// runsAll tells whether no test is left out.
+// runsAll reports whether no test is left out.
 func runsAll() bool {
 	for _, name := range []string{"test.run", "test.skip", "test.list"} {
 		if f := flag.Lookup(name); f != nil && f.Value.String() != "" {

@@ -19,13 +19,13 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// worker_test.go is for tests with many processes: each is this test binary again, which does what an order says and
-// prints its calls, a line of JSON each.
+// worker_test.go is for tests with several processes: each runs this test binary, executes an order and prints its
+// calls, one line of JSON each.
 
 // workerEnv holds the order of a worker; a test binary that finds it set is one.
 const workerEnv = "RRATELIMITER_FAULTS_WORKER"
 
-// An order is what all workers of a test do at the same time.
+// An order is the task of all workers of a test.
 type order struct {
 	Kind       string // a key of works
 	Addr, Name string
@@ -35,7 +35,7 @@ type order struct {
 	Away       time.Duration // the same, of the one caller in a stream who asks for many permits
 }
 
-// works are what a worker can be told to do. Each returns what it got once its context has ended.
+// works are the tasks of workers. Each returns its calls once its context has ended.
 var works = map[string]func(ctx context.Context, l *rratelimiter.Limiter, o order) calls{
 	"crowd":  crowd,
 	"stream": stream,
@@ -56,7 +56,7 @@ func worker(words string) error {
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: o.Addr, ReadTimeout: time.Minute})
 	defer rdb.Close()
-	// A machine that stops for a second is no fault of anybody here.
+	// A busy machine may pause for a second.
 	limiter := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(30*time.Second)).RateLimiter(o.Name)
 	if _, err := limiter.State(context.Background()); err != nil {
 		return err
@@ -87,8 +87,8 @@ func worker(words string) error {
 	return out.Flush()
 }
 
-// runWorkers starts processes, lets them work at the same time once all are ready, and collects what each of them got, or
-// may have got. It tells when their work began.
+// runWorkers starts processes, lets them work at the same time once all are ready, and returns the calls of each and
+// the start time of their work.
 func runWorkers(t *testing.T, orders ...order) (got []calls, start time.Time) {
 	t.Helper()
 	got = make([]calls, len(orders))
@@ -116,7 +116,7 @@ func runWorkers(t *testing.T, orders ...order) (got []calls, start time.Time) {
 	return got, start
 }
 
-// runWorker runs one process. It tells when that is ready, or never will be, and starts the work when it is told to.
+// runWorker runs one process. It calls ready when the process is ready or has failed, and starts the work after start.
 func runWorker(ctx context.Context, o order, ready func(), start <-chan time.Time) (got calls, err error) {
 	defer ready()
 	words, err := json.Marshal(o)
@@ -157,7 +157,8 @@ func runWorker(ctx context.Context, o order, ready func(), start <-chan time.Tim
 	return got, nil
 }
 
-// crowd is a worker whose goroutines ask in every way, for 1 to 10 permits, with contexts and timeouts that end at random.
+// crowd is a worker whose goroutines use every method, for 1 to 10 permits, with contexts and timeouts that end at
+// random.
 func crowd(ctx context.Context, l *rratelimiter.Limiter, o order) calls {
 	logs := make([]calls, o.Goroutines)
 	var wg sync.WaitGroup
@@ -178,7 +179,7 @@ func crowd(ctx context.Context, l *rratelimiter.Limiter, o order) calls {
 	return slices.Concat(logs...)
 }
 
-// anyWay asks for permits in one of the ways there are, and waits no longer than some time.
+// anyWay acquires permits with a random method, and waits no longer than a given time.
 func anyWay(ctx context.Context, l *rratelimiter.Limiter, n int64, longest time.Duration) (bool, error) {
 	switch rand.IntN(6) {
 	case 0:
@@ -198,7 +199,7 @@ func anyWay(ctx context.Context, l *rratelimiter.Limiter, n int64, longest time.
 		result, err := l.Allow(ctx, n)
 		return result.Allowed, err
 	case 4:
-		ctx, cancel := context.WithTimeout(ctx, rand.N(10*time.Millisecond)) // ends in the air, mostly
+		ctx, cancel := context.WithTimeout(ctx, rand.N(10*time.Millisecond)) // mostly ends while the call is in flight
 		defer cancel()
 		return l.TryAcquire(ctx, n)
 	default:
@@ -206,11 +207,11 @@ func anyWay(ctx context.Context, l *rratelimiter.Limiter, n int64, longest time.
 	}
 }
 
-// big is what the one caller of a stream asks for who asks for much.
+// big is the number of permits that the one caller of a stream requests.
 const big = 50
 
-// stream is a worker in which one caller acquires many permits, again and again, and all others ask for one at a time. It
-// tells what the one got. Its last call goes on until it is served: so whoever starves is seen.
+// stream is a worker in which one caller acquires many permits, again and again, and all others one at a time. It
+// returns the calls of the one. Its last call continues until it is served, so that starvation shows.
 func stream(ctx context.Context, l *rratelimiter.Limiter, o order) (got calls) {
 	var wg sync.WaitGroup
 	for range o.Goroutines {

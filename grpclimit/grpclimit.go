@@ -1,5 +1,5 @@
 // Package grpclimit guards gRPC servers with the limits, keys, rules and policies of httplimit. Refused calls fail with
-// RESOURCE_EXHAUSTED, and are told when to come back.
+// RESOURCE_EXHAUSTED and the delay until a retry.
 //
 //	guard := httplimit.New(
 //		httplimit.Per(client, "1s", rratelimiter.PerSecond(10), httplimit.Join(httplimit.ClientAddr{}.Key, httplimit.Path)),
@@ -10,8 +10,8 @@
 //		grpc.StreamInterceptor(grpclimit.Stream(guard)),
 //	)
 //
-// To the limits, a call is the HTTP request that it is on the wire: a POST whose path is the method ("/shop.Orders/Get")
-// and whose header is the metadata. [Request] shows it.
+// Limits see a call as the HTTP request that it is on the wire: a POST whose path is the method ("/shop.Orders/Get")
+// and whose header is the metadata. [Request] returns it.
 package grpclimit
 
 import (
@@ -33,7 +33,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/httplimit"
 )
 
-// Unary lets calls pass, or refuses them as Check does.
+// Unary returns an interceptor that lets calls pass, or refuses them as Check does. With a nil guard all calls pass.
 func Unary(guard *httplimit.Guard) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		if err := Check(ctx, guard, info.FullMethod); err != nil {
@@ -43,7 +43,8 @@ func Unary(guard *httplimit.Guard) grpc.UnaryServerInterceptor {
 	}
 }
 
-// Stream lets streams open, or refuses them as Check does. What an open stream carries is not limited.
+// Stream returns an interceptor that lets streams open, or refuses them as Check does. With a nil guard all streams
+// open. Messages on an open stream are not limited.
 func Stream(guard *httplimit.Guard) grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		if err := Check(stream.Context(), guard, info.FullMethod); err != nil {
@@ -53,13 +54,15 @@ func Stream(guard *httplimit.Guard) grpc.StreamServerInterceptor {
 	}
 }
 
-// Check decides on a call to a method, whose server context it gets. The error is nil if it may pass, else a status:
+// Check decides on a call to a method, with the server's context of the call. The error is nil if the call may pass,
+// else a status:
 //   - RESOURCE_EXHAUSTED if a limit refused, with a QuotaFailure that names the limits;
-//   - UNAVAILABLE if the limits could not be asked and the policy fails closed;
-//   - CANCELLED or DEADLINE_EXCEEDED if the client was gone.
+//   - UNAVAILABLE if the limits could not be checked and the policy fails closed;
+//   - CANCELLED or DEADLINE_EXCEEDED if the call's context ended.
 //
-// The first two have a RetryInfo, and the trailer grpc-retry-pushback-ms, by which gRPC clients with a retry policy come
-// back in time. Guard.PartitionKeys adds the keys to the QuotaFailure; Guard.Refuse and Guard.XRateLimit are for HTTP.
+// The first two have a RetryInfo, and the trailer grpc-retry-pushback-ms, from which gRPC clients with a retry policy
+// take the delay. Guard.PartitionKeys adds the keys to the QuotaFailure; Guard.Refuse and Guard.XRateLimit are for
+// HTTP.
 func Check(ctx context.Context, guard *httplimit.Guard, fullMethod string) error {
 	d := guard.Decide(Request(ctx, fullMethod))
 	switch {
@@ -90,7 +93,7 @@ func Check(ctx context.Context, guard *httplimit.Guard, fullMethod string) error
 
 func refuse(ctx context.Context, s *status.Status, retry time.Duration, quota *errdetails.QuotaFailure) error {
 	ms := (retry + time.Millisecond - 1) / time.Millisecond
-	// Outside a server there is nobody to tell; the status says the same.
+	// SetTrailer fails outside a server; the status has the same delay.
 	_ = grpc.SetTrailer(ctx, metadata.Pairs("grpc-retry-pushback-ms", strconv.FormatInt(int64(ms), 10)))
 	detailed, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(retry)})
 	if err == nil && quota != nil {
@@ -102,10 +105,11 @@ func refuse(ctx context.Context, s *status.Status, retry time.Duration, quota *e
 	return detailed.Err()
 }
 
-// Request is a call as limits see it. Its TLS is the state of the connection, if that has one, client certificates included.
+// Request returns a call as limits see it. Its TLS is the state of the connection, if it has one, with client
+// certificates.
 func Request(ctx context.Context, fullMethod string) *http.Request {
 	r := &http.Request{Method: http.MethodPost, URL: &url.URL{Path: fullMethod}, Pattern: fullMethod, Header: http.Header{}}
-	if p, ok := peer.FromContext(ctx); ok {
+	if p, ok := peer.FromContext(ctx); ok && p != nil {
 		if p.Addr != nil {
 			r.RemoteAddr = p.Addr.String()
 		}

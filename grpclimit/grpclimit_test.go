@@ -31,10 +31,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// patient gives limits time for their answers: a busy machine is no fault.
+// patient gives limits much time to reply, so that a busy machine causes no failure.
 var patient = &httplimit.Policy{Bound: 10 * time.Second, Failure: httplimit.FailClosed}
 
-// serve starts a health service behind a guard, and gives a client of it.
+// serve starts a health service behind a guard, and returns a client of it.
 func serve(t *testing.T, guard *httplimit.Guard, opts ...grpc.DialOption) grpc_health_v1.HealthClient {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -135,6 +135,18 @@ func TestKeysAndRulesOfHTTP(t *testing.T) {
 	wantCodes(t, as("192.0.2.2", "a"), serve(t, guard, grpc.WithAuthority("free.example")), codes.OK, codes.OK)
 }
 
+func TestNilPeer(t *testing.T) {
+	if r := grpclimit.Request(peer.NewContext(t.Context(), nil), "/a/B"); r.RemoteAddr != "" || r.TLS != nil {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestNilGuardLetsAllCallsPass(t *testing.T) {
+	if err := grpclimit.Check(t.Context(), nil, "/a/B"); err != nil {
+		t.Error(err)
+	}
+}
+
 // The client's certificate is a part of the request.
 func TestRequestKnowsTheConnection(t *testing.T) {
 	addr := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 80}
@@ -173,7 +185,7 @@ func TestRedisThatFails(t *testing.T) {
 	}
 }
 
-// A gRPC client that is told to may come back by itself, at the time it was told.
+// A gRPC client with a retry policy retries after the delay in the trailer.
 func TestClientComesBack(t *testing.T) {
 	s := limittest.New(t)
 	guard := httplimit.New(httplimit.Per(s.Client(), "20ms", rratelimiter.Rate{Permits: 1, Interval: 20 * time.Millisecond}, httplimit.Path))
@@ -183,7 +195,7 @@ func TestClientComesBack(t *testing.T) {
 	}
 	c := serve(t, guard, grpc.WithDefaultServiceConfig(`{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 2,
 		"initialBackoff": "3600s", "maxBackoff": "3600s", "backoffMultiplier": 1, "retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`))
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // it would come back in an hour
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // the delay is an hour
 	defer cancel()
 	wantCodes(t, ctx, c, codes.OK, codes.OK)
 	if n := guard.Policy.Count(httplimit.Denied); n != 1 {

@@ -9,16 +9,16 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// apart.go knows how limits are asked one of which is configured wrongly: each by itself, so that the others still hold.
+// apart.go checks limits one by one where one has an invalid configuration, so that the others still hold.
 
-// askApart asks one limit after the other. Those that are configured wrongly fall under the policy's failure alone; the
-// error is theirs where nobody else is left to decide, or where the policy fails closed. What was granted is given back once
-// one refuses or fails.
+// askApart checks one limit after the other. The policy's failure mode decides for a limit with an invalid
+// configuration alone; askApart returns the error of that limit if no other limit is left to decide, or if the policy
+// fails closed. Granted permits are given back once a limit refuses or fails.
 func (p *Policy) askApart(ctx context.Context, claims []Claim) ([]Answer, error) {
 	var g granted
 	var wrong []Claim
 	var causes []error
-	var places []int // of the wrong ones in the answers
+	var places []int // indexes in the answers of the claims in wrong
 	for i := range claims {
 		a, back, err := p.askOne(ctx, &claims[i])
 		switch {
@@ -53,11 +53,11 @@ func (p *Policy) askApart(ctx context.Context, claims []Claim) ([]Answer, error)
 	return g.answers, nil
 }
 
-// askOne asks one limit. What is more than a rate that nobody knew is cut to one permit; a limit that does not grant even
-// that refuses everything.
+// askOne checks one limit. A claim for more permits than a rate that was not known is cut to one permit; a limit that
+// does not grant even that refuses the request.
 func (p *Policy) askOne(ctx context.Context, c *Claim) (Answer, way, error) {
 	for {
-		a, back, err := allow(ctx, *c)
+		a, back, err := p.allow(ctx, *c)
 		if err == nil {
 			return a, back, nil
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// A limit that is configured wrongly says nothing about the others: they hold.
+// A limit with an invalid configuration does not affect the others: they hold.
 func TestLimitThatIsConfiguredWrongly(t *testing.T) {
 	s := limittest.New(t)
 	badRate := rratelimiter.Rate{Permits: 1, Interval: time.Hour + 1} // no whole milliseconds
@@ -40,13 +40,13 @@ func TestLimitThatIsConfiguredWrongly(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			client := s.Client()
 			if l, ok := c.wrong.Limiter.(*rratelimiter.Limiter); ok {
-				client = l.Client() // so that they are asked together
+				client = l.Client() // so that one call checks both
 			}
 			good := Named(client, "good", c.name, rratelimiter.PerHour(2))
 			more := Named(client, "more", c.name, rratelimiter.PerHour(9))
-			var told []error
+			var reported []error
 			c.policy.Bound, c.policy.Logger = 10*time.Second, quiet
-			c.policy.OnError = func(_ context.Context, err error) { told = append(told, err) }
+			c.policy.OnError = func(_ context.Context, err error) { reported = append(reported, err) }
 			for i, want := range c.want {
 				d := c.policy.Decide(t.Context(), more, c.wrong, good)
 				if d.Outcome != want {
@@ -62,13 +62,13 @@ func TestLimitThatIsConfiguredWrongly(t *testing.T) {
 					t.Errorf("refused by %v, not %v", refused, c.refused)
 				}
 			}
-			if len(told) != len(c.want) || !misconfigured(told[0]) {
-				t.Errorf("told of %v", told)
+			if len(reported) != len(c.want) || !misconfigured(reported[0]) {
+				t.Errorf("reported %v", reported)
 			}
 			for _, claim := range []Claim{good, more} {
 				state, err := claim.Limiter.(*rratelimiter.Limiter).State(t.Context())
 				if errors.Is(err, rratelimiter.ErrNotInitialized) {
-					err = nil // it was not asked
+					err = nil // it was not checked
 				}
 				if err != nil || state.Used != c.used {
 					t.Errorf("%s: %d used, not %d: %v", claim.Name, state.Used, c.used, err)
@@ -82,8 +82,8 @@ func TestLimitThatIsConfiguredWrongly(t *testing.T) {
 func TestClaimsThatAreTooMuchInSum(t *testing.T) {
 	client := limittest.New(t).Client()
 	for _, c := range []struct{ first, second, taken int64 }{{6, 6, 10}, {10, 1, 10}, {12, 3, 10}, {5, 5, 10}, {4, 5, 9}} {
-		var told []error
-		p := &Policy{Bound: 10 * time.Second, Logger: quiet, OnError: func(_ context.Context, err error) { told = append(told, err) }}
+		var reported []error
+		p := &Policy{Bound: 10 * time.Second, Logger: quiet, OnError: func(_ context.Context, err error) { reported = append(reported, err) }}
 		claim := Named(client, "1h", fmt.Sprint(c.first, c.second), rratelimiter.PerHour(10))
 		first, second := claim, claim
 		first.Permits, second.Permits = c.first, c.second
@@ -91,13 +91,13 @@ func TestClaimsThatAreTooMuchInSum(t *testing.T) {
 			t.Errorf("%+v: %+v", c, d)
 		}
 		state, err := claim.Limiter.(*rratelimiter.Limiter).State(t.Context())
-		if err != nil || state.Used != c.taken || (len(told) > 0) != (c.first+c.second > 10) {
-			t.Errorf("%+v: %d taken, %v; told of %v", c, state.Used, err, told)
+		if err != nil || state.Used != c.taken || (len(reported) > 0) != (c.first+c.second > 10) {
+			t.Errorf("%+v: %d taken, %v; reported %v", c, state.Used, err, reported)
 		}
 	}
 }
 
-// What else there is to go wrong is not passed over beside a wrong configuration.
+// Other errors are reported beside an invalid configuration.
 func TestFailureBesideAWrongConfiguration(t *testing.T) {
 	first := &counting{limit: 5}
 	cause := errors.New("out of order")
@@ -110,7 +110,7 @@ func TestFailureBesideAWrongConfiguration(t *testing.T) {
 	}
 }
 
-// Who asks for more than there ever is of one limit gets no discount of the others.
+// A claim above the rate of one limit is cut there, and not at the other limits.
 func TestOnlyTheClaimAboveItsRateIsCut(t *testing.T) {
 	small, large := &exceeding{counting{limit: 3}}, &counting{limit: 20}
 	p := &Policy{Logger: quiet}
@@ -133,22 +133,22 @@ func (e *exceeding) Allow(ctx context.Context, n int64) (rratelimiter.Result, er
 func TestTwoRatesOfOneLimiter(t *testing.T) {
 	s := limittest.New(t)
 	client := s.Client()
-	var told []error
+	var reported []error
 	guard := patient(Per(client, "api", rratelimiter.PerHour(3), nil), Per(client, "api", rratelimiter.PerMinute(1), nil))
-	guard.Policy = &Policy{Bound: 10 * time.Second, Logger: quiet, OnError: func(_ context.Context, err error) { told = append(told, err) }}
+	guard.Policy = &Policy{Bound: 10 * time.Second, Logger: quiet, OnError: func(_ context.Context, err error) { reported = append(reported, err) }}
 	wantCodes(t, guard.Middleware(ok), "192.0.2.1", "/", 200, 200, 200, 429)
-	if len(told) != 4 || !misconfigured(told[0]) {
-		t.Errorf("told of %v", told)
+	if len(reported) != 4 || !misconfigured(reported[0]) {
+		t.Errorf("reported %v", reported)
 	}
 	rate, err := client.RateLimiter("ratelimit:api").Config(t.Context())
 	if err != nil || rate.Interval != time.Hour {
 		t.Errorf("%v, %v", rate, err)
 	}
-	told = nil
+	reported = nil
 	guard.SetLimits(Per(client, "one", rratelimiter.PerHour(3), nil), Per(client, "one", rratelimiter.PerHour(3), nil))
 	wantCodes(t, guard.Middleware(ok), "192.0.2.1", "/", 200, 429)
-	if len(told) > 0 {
-		t.Errorf("of one rate, twice: %v", told)
+	if len(reported) > 0 {
+		t.Errorf("of one rate, twice: %v", reported)
 	}
 }
 

@@ -9,13 +9,13 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/hook"
 )
 
-// ask.go knows how several limits are asked, so that either all allow or none has counted the request.
+// ask.go checks several limits, so that either all allow or none has counted the request.
 
-// askAll asks at once where it can: limiters of one client. Else it asks in order, and gives back what it took once one
-// refuses or fails. An error beside a refusal is that some of it could not be given back.
-func askAll(ctx context.Context, claims []Claim) ([]Answer, error) {
-	if len(claims) == 1 { // nothing can have to go back
-		r, err := claims[0].Limiter.Allow(ctx, claims[0].Permits)
+// askAll checks limiters of one client in one call. Else it checks in order, and gives back what was granted once a
+// limit refuses or fails. An error beside a refusal means that some permits could not be given back.
+func (p *Policy) askAll(ctx context.Context, claims []Claim) ([]Answer, error) {
+	if len(claims) == 1 { // nothing to give back
+		r, err := p.try(ctx, claims[0])
 		if err != nil {
 			return nil, err
 		}
@@ -23,7 +23,7 @@ func askAll(ctx context.Context, claims []Claim) ([]Answer, error) {
 	}
 	limiters, permits := together(claims)
 	if limiters == nil {
-		return askInOrder(ctx, claims)
+		return p.askInOrder(ctx, claims)
 	}
 	results, err := limiters[0].Client().AllowAllN(ctx, permits, limiters...)
 	if err != nil {
@@ -31,19 +31,19 @@ func askAll(ctx context.Context, claims []Claim) ([]Answer, error) {
 	}
 	answers := make([]Answer, 0, len(claims))
 	for i, r := range results {
-		if r != (rratelimiter.Result{}) { // else it was not asked
+		if r != (rratelimiter.Result{}) { // else it was not checked
 			answers = append(answers, Answer{Claim: claims[i], Result: r, Refused: !r.Allowed && r.RetryAfter > 0})
 		}
 	}
 	if !results[0].Allowed && !refused(answers) {
-		for i := range answers { // nobody says who it was
+		for i := range answers { // the reply does not name the limiter that refused
 			answers[i].Refused = true
 		}
 	}
 	return answers, nil
 }
 
-// together gives the limiters that can be asked at once, and for how much, if all can.
+// together returns the limiters and permits for one call; nil if the claims cannot be checked in one call.
 func together(claims []Claim) ([]*rratelimiter.Limiter, []int64) {
 	limiters, permits := make([]*rratelimiter.Limiter, len(claims)), make([]int64, len(claims))
 	for i, c := range claims {
@@ -56,10 +56,10 @@ func together(claims []Claim) ([]*rratelimiter.Limiter, []int64) {
 	return limiters, permits
 }
 
-func askInOrder(ctx context.Context, claims []Claim) ([]Answer, error) {
+func (p *Policy) askInOrder(ctx context.Context, claims []Claim) ([]Answer, error) {
 	var g granted
 	for _, c := range claims {
-		a, back, err := allow(ctx, c)
+		a, back, err := p.allow(ctx, c)
 		switch {
 		case err != nil:
 			return nil, errors.Join(err, g.giveBack(ctx))
@@ -72,7 +72,7 @@ func askInOrder(ctx context.Context, claims []Claim) ([]Answer, error) {
 	return g.answers, nil
 }
 
-// A way gives permits back; nil: there is none, so they stay taken when a later limit refuses.
+// A way gives permits back; nil: the limiter cannot take permits back, so they stay taken when a later limit refuses.
 type way func(context.Context) error
 
 // A releaser is a limiter that can take permits back.
@@ -80,8 +80,8 @@ type releaser interface {
 	Release(ctx context.Context, n int64) (int64, error)
 }
 
-// allow asks one limit, and tells how to give back what it took.
-func allow(ctx context.Context, c Claim) (Answer, way, error) {
+// allow checks one limit, and returns the way to give back what it granted.
+func (p *Policy) allow(ctx context.Context, c Claim) (Answer, way, error) {
 	var r rratelimiter.Result
 	var back way
 	var err error
@@ -95,14 +95,14 @@ func allow(ctx context.Context, c Claim) (Answer, way, error) {
 			_, err := l.Release(ctx, c.Permits)
 			return err
 		}
-		r, err = c.Limiter.Allow(ctx, c.Permits)
+		r, err = p.try(ctx, c)
 	default:
-		r, err = l.Allow(ctx, c.Permits)
+		r, err = p.try(ctx, c)
 	}
 	return Answer{Claim: c, Result: r, Refused: !r.Allowed}, back, err
 }
 
-// granted is what limits granted that are asked one after the other, and how it goes back.
+// granted holds the answers of limits that were checked in order and allowed the request, and the ways to give back.
 type granted struct {
 	answers []Answer
 	ways    []way
@@ -112,8 +112,8 @@ func (g *granted) add(a Answer, back way) {
 	g.answers, g.ways = append(g.answers, a), append(g.ways, back)
 }
 
-// giveBack gives back what was granted, as far as there is a way, and makes the answers say so. When ctx ends, that goes on for
-// a second, but nobody waits for it.
+// giveBack gives back what was granted, where there is a way, and updates the answers. After ctx ends it continues in
+// the background for at most a second.
 func (g *granted) giveBack(ctx context.Context) error {
 	if len(g.answers) == 0 {
 		return nil

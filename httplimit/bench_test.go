@@ -9,8 +9,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// BenchmarkMiddleware shows what a guard costs a request: its own work with a limiter that costs nothing, then with one
-// and two limits on a real Redis. The first line is the same without a guard.
+// BenchmarkMiddleware measures the cost of a guard for a request: first without a guard, then its own work with a
+// limiter that costs nothing, then with one and two limits on a real Redis.
 func BenchmarkMiddleware(b *testing.B) {
 	client := rratelimiter.NewClient(redistest.Shared(b).Client())
 	free := Shared("free", fixed{rratelimiter.Result{Allowed: true, Limit: 5, Remaining: 4}, nil})

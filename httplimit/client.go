@@ -6,26 +6,27 @@ import (
 	"strings"
 )
 
-// client.go knows whose request it is. It believes nothing that the client itself could have written.
+// client.go finds the client of a request. It trusts nothing that the client itself could have written.
 
 // ClientAddr finds the address of the client of a request. The zero value takes the peer of the connection.
 type ClientAddr struct {
-	// Trusted are the addresses of our own proxies. Only what they add to the header is believed: it is read from its end,
-	// where the nearest proxy writes, to the first address that is not trusted, which is the client's.
+	// Trusted are the addresses of our own proxies. Only what they add to the header is trusted: it is read from its
+	// end, where the nearest proxy writes, to the first address that is not trusted, which is the client's.
 	Trusted []netip.Prefix
 	// TrustUnix trusts all peers of unix sockets, which have no address: our own proxy on this host. Without it their
-	// requests are those of one client, whom nobody knows.
+	// requests count as those of one unknown client.
 	TrustUnix bool
-	// Header is the field that the proxies write: "X-Forwarded-For", the default, or "Forwarded" (RFC 7239). The other one
-	// is not looked at, since a client could send it through them.
+	// Header is the field that the proxies write: "X-Forwarded-For", the default, or "Forwarded" (RFC 7239). The other
+	// one is not read, since a client could send it through them.
 	Header string
-	// IPv6Bits is how many bits of an IPv6 address tell clients apart; 0 means 64, since most have a whole /64 network.
+	// IPv6Bits is the length of the IPv6 prefix that distinguishes clients; 0 means 64, since most have a whole /64
+	// network.
 	IPv6Bits int
 }
 
-// Addr is the client's address; an IPv4 address is never mapped into IPv6, and there is no zone. known is false where a
-// trusted proxy sent no header, or one that can't be read: the address is then the last one that could be, if any, and that
-// is a proxy's.
+// Addr returns the client's address; an IPv4 address is never mapped into IPv6, and there is no zone. known is false
+// where a trusted proxy sent no header, or an invalid one: the address is then the last valid one, if any, which is a
+// proxy's.
 func (c ClientAddr) Addr(r *http.Request) (addr netip.Addr, known bool) {
 	addr, known = parseNode(r.RemoteAddr)
 	if !known && !(c.TrustUnix && unix(r.RemoteAddr)) || known && !c.trusts(addr) {
@@ -45,7 +46,7 @@ func (c ClientAddr) Addr(r *http.Request) (addr netip.Addr, known bool) {
 			var element string
 			element, rest, more = cut(rest)
 			if strings.TrimSpace(element) == "" {
-				continue // lists may have empty elements, which mean nothing
+				continue // lists may have empty elements, which are ignored
 			}
 			hop, ok := parseNode(read(element))
 			if !ok {
@@ -60,7 +61,8 @@ func (c ClientAddr) Addr(r *http.Request) (addr netip.Addr, known bool) {
 	return addr, known
 }
 
-// Key is the client's address as a key: "192.0.2.1", or "2001:db8::/64" for IPv6. Clients without one share "unknown".
+// Key returns the client's address as a key: "192.0.2.1", or "2001:db8::/64" for IPv6. Clients without one share
+// "unknown".
 func (c ClientAddr) Key(r *http.Request) string {
 	addr, _ := c.Addr(r)
 	if !addr.IsValid() {
@@ -77,8 +79,8 @@ func (c ClientAddr) Key(r *http.Request) string {
 }
 
 // Private is a Rule: true where the client's address is known and belongs to a private network, to this host or to the
-// link. What a trusted proxy sends without a header is not free, though the proxy's own address is private: it may be
-// anybody's.
+// link. A request that a trusted proxy sends without a header is limited, though the proxy's own address is private:
+// its client is unknown.
 func (c ClientAddr) Private(r *http.Request) bool {
 	addr, known := c.Addr(r)
 	return known && (addr.IsPrivate() || addr.IsLoopback() || addr.IsLinkLocalUnicast())
@@ -93,13 +95,13 @@ func (c ClientAddr) trusts(addr netip.Addr) bool {
 	return false
 }
 
-// unix tells whether the peer of a connection has the address of a unix socket: none, or one with a name.
+// unix reports whether the peer of a connection has the address of a unix socket: none, or one with a name.
 func unix(remote string) bool {
 	return remote == "" || remote[0] == '@' || remote[0] == '/'
 }
 
-// parseNode reads an address, with or without a port, and in brackets or not where it is an IPv6 one. The port may be hidden
-// ("_x", as RFC 7239 has it).
+// parseNode parses an address, with or without a port, and in brackets or not where it is an IPv6 one. The port may be
+// hidden ("_x", as in RFC 7239).
 func parseNode(text string) (netip.Addr, bool) {
 	text = strings.TrimSpace(text)
 	if colon := strings.LastIndex(text, ":_"); colon >= 0 && hidden(text[colon+1:]) {
@@ -114,7 +116,7 @@ func parseNode(text string) (netip.Addr, bool) {
 	return both.Addr().Unmap().WithZone(""), err == nil
 }
 
-// parseHost reads an address without a port.
+// parseHost parses an address without a port.
 func parseHost(text string) (netip.Addr, bool) {
 	if inner, ok := strings.CutPrefix(text, "["); ok {
 		if text, ok = strings.CutSuffix(inner, "]"); !ok {
@@ -125,7 +127,7 @@ func parseHost(text string) (netip.Addr, bool) {
 	return addr.Unmap().WithZone(""), err == nil
 }
 
-// hidden tells whether a port is one of those that hide the true one: an underscore and a name.
+// hidden reports whether a port is an obfuscated one of RFC 7239: an underscore and a name.
 func hidden(port string) bool {
 	return len(port) > 1 && !strings.ContainsFunc(port, func(c rune) bool {
 		return (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') && c != '.' && c != '_' && c != '-'
@@ -140,8 +142,8 @@ func cutForwardedFor(line string) (element, rest string, more bool) {
 	return line, "", false
 }
 
-// cutForwarded takes the last element off a line of Forwarded. It reads backwards: whatever the client wrote stands before
-// what the proxies added, and an open quote there must not swallow that.
+// cutForwarded takes the last element off a line of Forwarded. It reads backwards: text of the client precedes the text
+// of the proxies, and an open quote in it must not include theirs.
 func cutForwarded(line string) (element, rest string, more bool) {
 	if comma := lastOutside(line, ','); comma >= 0 {
 		return line[comma+1:], line[:comma], true
@@ -149,8 +151,7 @@ func cutForwarded(line string) (element, rest string, more bool) {
 	return line, "", false
 }
 
-// forwardedFor is what the parameter "for" of an element of Forwarded says; "" where it is missing, stands there twice or is
-// written wrongly.
+// forwardedFor returns the parameter "for" of an element of Forwarded; "" if it is missing, present twice or invalid.
 func forwardedFor(element string) (node string) {
 	for last := false; !last; {
 		pair := element
@@ -171,7 +172,7 @@ func forwardedFor(element string) (node string) {
 	return node
 }
 
-// lastOutside finds the last separator that stands in no quoted text, seen from the end.
+// lastOutside returns the index of the last separator outside quoted text, read from the end.
 func lastOutside(text string, separator byte) int {
 	quoted := false
 	for i := len(text) - 1; i >= 0; i-- {
@@ -185,7 +186,7 @@ func lastOutside(text string, separator byte) int {
 	return -1
 }
 
-// escaped tells whether an odd number of backslashes stands before a place.
+// escaped reports whether an odd number of backslashes precedes an index.
 func escaped(text string, at int) bool {
 	n := 0
 	for at-n > 0 && text[at-n-1] == '\\' {
@@ -194,7 +195,7 @@ func escaped(text string, at int) bool {
 	return n%2 == 1
 }
 
-// unquote takes a value out of its quotes, if it has any. No address needs an escape in them, so one is an error.
+// unquote removes the quotes of a value, if it has any. No address needs an escape in them, so an escape is an error.
 func unquote(value string) (string, bool) {
 	inner, opened := strings.CutPrefix(value, `"`)
 	if opened {

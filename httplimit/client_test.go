@@ -152,13 +152,13 @@ func TestPrivateClient(t *testing.T) {
 		{"192.168.1.1:80", "", true},
 		{"[fd12::1]:80", "", true},
 		{"169.254.1.1:80", "", true},
-		{"10.0.0.1:80", "", false}, // a proxy does not say for whom
+		{"10.0.0.1:80", "", false}, // a proxy does not send the client's address
 		{"10.0.0.1:80", " ,", false},
 		{"10.0.0.1:80", "172.16.0.5", true},
 		{"192.0.2.1:80", "10.0.0.7", false},
 		{"10.0.0.1:80", "192.0.2.1", false},
 		{"10.0.0.1:80", "10.0.0.7, 192.0.2.1", false},
-		// The proxy's address is private, but nobody knows the client's.
+		// The proxy's address is private, but the client's is unknown.
 		{"10.0.0.1:80", "127.0.0.1, nonsense", false},
 		{"@", "", false},
 	} {
@@ -172,7 +172,7 @@ func TestPrivateClient(t *testing.T) {
 	}
 }
 
-// Whatever a client sends, the proxy writes behind it whom it saw, and that is who is counted.
+// Whatever a client sends, the proxy appends the address that it saw, and that address is counted.
 func FuzzClientAddr(f *testing.F) {
 	for _, seed := range []string{"", "10.0.0.1", `for="`, `for="\`, `"`, `\"`, "for=10.0.0.1;", `for=10.0.0.1, host="`, "a=b;;,", "[::1", `,"\\",`} {
 		f.Add(seed)
@@ -192,7 +192,8 @@ func FuzzClientAddr(f *testing.F) {
 					t.Errorf("%s: %q: %v, known %v", c.header, lines, got, known)
 				}
 			}
-			// What the client alone wrote is read without a fault, and is never better than unknown, or an address.
+			// A header that only the client wrote is parsed without a panic, and yields either no known address, or a
+			// valid one.
 			got, known := addr.Addr(from("10.0.0.1:1", http.Header{c.header: {sent}}))
 			if !got.IsValid() || !known && !addr.trusts(got) || got.Zone() != "" || got.Is4In6() {
 				t.Errorf("%s: %q: %v, known %v", c.header, sent, got, known)

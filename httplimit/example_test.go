@@ -11,7 +11,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// ask sends a request to a handler and prints the answer.
+// ask sends a request to a handler and prints the response.
 func ask(h http.Handler, path, user string) {
 	r := httptest.NewRequest(http.MethodGet, path, nil)
 	r.Header.Set("X-User", user)
@@ -26,7 +26,7 @@ func ask(h http.Handler, path, user string) {
 	fmt.Println()
 }
 
-// The examples run on an embedded server whose clock stands still until they move it, and give it more time for an answer
+// The examples run on an embedded server whose clock stands still until they move it, and allow more time for a reply
 // than the 100 ms of the zero Policy. A program has a redis client:
 //
 //	client := rratelimiter.NewClient(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
@@ -63,7 +63,7 @@ func Example() {
 	// 429, RateLimit: "1m";r=0;t=59, Retry-After: 59
 }
 
-// Each user's rate follows from a plan, and nothing limits those of a plan without a rate. What the function answers may
+// Each user's rate depends on a plan; users of a plan without a rate are not limited. The result of the function may
 // change at any time.
 func ExamplePerFunc() {
 	server := limittest.Start()
@@ -87,7 +87,7 @@ func ExamplePerFunc() {
 	// 404
 }
 
-// A limiter that other services use, too, in Java for example, keeps its own name and rate.
+// A limiter that other services also use, in Java for example, keeps its own name and rate.
 func ExampleShared() {
 	server := limittest.Start()
 	defer server.Close()
@@ -103,8 +103,7 @@ func ExampleShared() {
 	// 429, RateLimit: "orders";r=0;t=1, Retry-After: 1
 }
 
-// Requests that can't be decided are refused here, instead of served, and those that come too fast wait for up to a
-// second.
+// Requests that can't be decided are refused here, and requests over the limit wait for up to a second.
 func ExamplePolicy() {
 	server := limittest.Start()
 	defer server.Close()

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// headers.go knows what the client is told: the fields RateLimit-Policy and RateLimit of the IETF's draft "RateLimit
+// headers.go writes the response header: the fields RateLimit-Policy and RateLimit of the IETF's draft "RateLimit
 // header fields for HTTP" (draft-ietf-httpapi-ratelimit-headers-10 and 11), Retry-After, and the older X-RateLimit
 // fields.
 
-// describe sets the fields. Both RateLimit fields are lists, so those of a guard further in are added to ours.
+// describe sets the fields. Both RateLimit fields are lists, so those of an inner guard are appended to these.
 func (g *Guard) describe(h http.Header, d Decision) {
 	var policies, limits []string
 	for _, a := range d.Answers {
@@ -22,12 +22,13 @@ func (g *Guard) describe(h http.Header, d Decision) {
 			key = ";pk=:" + base64.StdEncoding.EncodeToString([]byte(a.Key)) + ":"
 		}
 		policy := name + ";q=" + integer(a.Limit)
-		if w := a.Rate.Interval; w >= time.Second && w%time.Second == 0 { // a window is in whole seconds
+		if w := a.Rate.Interval; w >= time.Second && w%time.Second == 0 { // the field w has whole seconds
 			policy += ";w=" + seconds(w)
 		}
 		policies = append(policies, policy+key)
 
-		// Of a refusal, only those who refuse say how long: Retry-After must not end before the time of any of them.
+		// In a refusal only the limits that refuse have a time: Retry-After must not be shorter than that of any of
+		// them.
 		reset := a.ResetAfter
 		if !d.Outcome.Passed() {
 			if !a.Refused {
@@ -61,7 +62,8 @@ func (g *Guard) describe(h http.Header, d Decision) {
 	}
 }
 
-// nearest is the answer of the limit that refuses longest or, if none does, has the smallest part of its permits left.
+// nearest returns the answer of the limit that refuses longest or, if none does, has the smallest part of its permits
+// left.
 func nearest(answers []Answer) (near *Answer) {
 	for i := range answers {
 		a := &answers[i]
@@ -98,10 +100,10 @@ func refuse(w http.ResponseWriter, d Decision) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(p.Status)
-	_, _ = w.Write(append(body, '\n')) // a client that is gone needs no answer
+	_, _ = w.Write(append(body, '\n')) // an error means that the client has disconnected
 }
 
-// quote writes a name as a string of a structured field (RFC 9651), which holds printable ASCII alone.
+// quote returns a name as a string of a structured field (RFC 9651), which has printable ASCII only.
 func quote(name string) string {
 	var b strings.Builder
 	b.WriteByte('"')
@@ -120,10 +122,10 @@ func quote(name string) string {
 	return b.String()
 }
 
-// integer writes a number as structured fields can hold it: not negative here, and of at most 15 digits.
+// integer returns a number in the range of structured fields: not negative here, and of at most 15 digits.
 func integer(n int64) string { return strconv.FormatInt(min(max(n, 0), 999_999_999_999_999), 10) }
 
-// seconds are whole ones, rounded up: nobody should come back too early.
+// seconds returns whole seconds, rounded up, so that no client retries too early.
 func seconds(d time.Duration) string {
 	s := int64(d / time.Second)
 	if d%time.Second > 0 {

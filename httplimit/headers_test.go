@@ -14,8 +14,8 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// lines are a header's fields, one a line, in order.
-func lines(h http.Header) string {
+// headerText returns the fields of a header, sorted by name, one per line.
+func headerText(h http.Header) string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(h)) {
 		for _, value := range h[name] {
@@ -102,7 +102,7 @@ Retry-After: 1
 		t.Run(c.name, func(t *testing.T) {
 			h := http.Header{}
 			c.guard.describe(h, c.d)
-			if got := lines(h); got != strings.TrimPrefix(c.want, "\n") {
+			if got := headerText(h); got != strings.TrimPrefix(c.want, "\n") {
 				t.Errorf("\n%s\nnot%s", got, c.want)
 			}
 		})

@@ -1,5 +1,5 @@
-// Package httplimit guards HTTP handlers with limits: so many requests a second for a client address, a user, a route, or
-// whatever else a request shows. Refused requests are answered with 429 Too Many Requests and told when to come back.
+// Package httplimit guards HTTP handlers with rate limits for each client address, user, route, or any other part of a
+// request. A refused request gets the response 429 Too Many Requests with the time until a retry.
 //
 //	addr := httplimit.ClientAddr{Trusted: proxies}
 //	guard := httplimit.New(
@@ -9,29 +9,32 @@
 //	guard.Skip = []httplimit.Rule{addr.Private, httplimit.Paths("/healthz")}
 //	http.ListenAndServe(":8080", guard.Middleware(mux))
 //
-// A [Limit] says what a request takes from which limiter, its [Claim]. A request passes if all its limits allow it; one
-// that a limit refuses takes nothing from the others. Any algorithm can decide that has the method of [Allower].
+// A [Limit] returns the [Claim] of a request: the permits that it takes and the limiter that grants them. A request passes
+// if all its limits allow it; if one refuses, the request takes nothing from the others. Any algorithm that implements
+// [Allower] can decide.
 //
-// For that, limits are asked in one step, if they are limiters of one [rratelimiter.Client], and on a cluster have names of
-// one slot, as [Per] does not make them. Else they are asked in their order, and what was taken is given back once one
-// refuses: until then others may be refused for it. Algorithms that have no way to give back, as those of the package
-// classic, keep it. So the narrowest limit, which refuses most, should come first: those behind it are then not asked.
+// Limits are checked in one call if they are limiters of one [rratelimiter.Client] and, on a cluster, have names in one
+// slot, which the names made by [Per] do not have. Else they are checked in their order, and permits are given back once
+// one refuses: until then other requests may be refused. Algorithms that cannot take permits back, as those of the package
+// classic, keep them. So the narrowest limit, which refuses most requests, should come first: those behind it are then not
+// checked.
 //
-// A [Policy] says what happens around the limits: the zero Policy lets requests pass when Redis gives no answer within
-// 100 ms, and counts them. It knows nothing of HTTP.
+// A [Policy] decides what happens around the limits: the zero Policy lets requests pass when Redis does not reply within
+// 100 ms, and counts them. It does not depend on HTTP.
 //
-// gRPC servers have interceptors that go by a Guard in the package grpclimit, a module of its own.
+// The package grpclimit, a separate module, has interceptors for gRPC servers that use a Guard.
 //
-// Frameworks whose chain must be told to stop use [Guard.Check] in place of [Guard.Middleware]:
+// In frameworks whose chain must be stopped explicitly, use [Guard.Check] in place of [Guard.Middleware]:
 //
 //	if !guard.Check(c.Writer, c.Request) {
 //		c.Abort()
 //	}
 //
-// What each file knows: httplimit.go the way of a request, limit.go what it takes and from whom, key.go which requests
-// share a limiter, client.go whose request it is, skip.go which requests are free, policy.go what comes of the limits'
-// answers or their absence, ask.go how several limits are asked, apart.go how they are asked where one is configured
-// wrongly, local.go how to do without Redis, headers.go what the client is told.
+// Files: httplimit.go handles a request, limit.go defines its claims, key.go decides which requests share a limiter,
+// client.go finds the client's address, skip.go has the rules for unlimited requests, policy.go decides by the answers of
+// the limits or without them, ask.go checks several limits, apart.go checks them separately where one has an invalid
+// configuration, away.go records which limits cannot be reached, local.go decides without Redis, headers.go writes the
+// response header fields.
 package httplimit
 
 import (
@@ -40,42 +43,43 @@ import (
 	"sync/atomic"
 )
 
-// A Guard lets requests pass or refuses them. Its fields must not change once it is in use; its limits may, by SetLimits.
-// A Guard without limits lets everything pass. It is safe for concurrent use and must not be copied.
+// A Guard lets requests pass or refuses them. Its fields must not change once it is in use; its limits may, by
+// SetLimits. A Guard without limits lets all requests pass; so does a nil *Guard. It is safe for concurrent use and
+// must not be copied.
 type Guard struct {
-	// Policy is what happens around the limits; nil is a zero Policy of the guard's own. Guards may share one. ActivePolicy
-	// gives the one that counts.
+	// Policy decides what happens around the limits; nil is a zero Policy of this guard. Guards may share one.
+	// ActivePolicy returns the policy in use.
 	Policy *Policy
-	// Skip lists requests that are free: those that any of the rules is true for.
+	// Skip lists the rules for unlimited requests: a request is not limited if any of the rules is true for it.
 	Skip []Rule
-	// XRateLimit adds the fields X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset, in permits and seconds,
-	// of the limit that is nearest to refusing.
+	// XRateLimit adds the fields X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset, in permits and
+	// seconds, of the limit that is nearest to refusing.
 	XRateLimit bool
-	// PartitionKeys adds the key of each limiter, parameter pk, to the fields RateLimit and RateLimit-Policy. Clients then
-	// see how requests are told apart, so the keys should hold nothing that they must not know.
+	// PartitionKeys adds the key of each limiter, parameter pk, to the fields RateLimit and RateLimit-Policy. Clients
+	// then see the keys, so these must not contain anything secret.
 	PartitionKeys bool
-	// Refuse writes the answer to a request that may not pass, after its header fields are set; nil writes one of type
-	// application/problem+json, with status 429 or, where no limit could be asked, 503.
+	// Refuse writes the response to a request that may not pass, after its header fields are set; nil writes one of
+	// type application/problem+json, with status 429 or, if no limit could be checked, 503.
 	Refuse func(w http.ResponseWriter, r *http.Request, d Decision)
 
 	zero   Policy
 	limits atomic.Pointer[[]Limit]
 }
 
-// New makes a guard with limits, which all must allow a request.
+// New returns a guard with limits; a request passes if all of them allow it.
 func New(limits ...Limit) *Guard {
 	g := &Guard{}
 	g.SetLimits(limits...)
 	return g
 }
 
-// SetLimits replaces the limits, also while requests come in: each request is decided by the old ones or by the new ones.
+// SetLimits replaces the limits, also while requests are handled: the old limits or the new ones decide each request.
 func (g *Guard) SetLimits(limits ...Limit) {
 	limits = slices.Clone(limits)
 	g.limits.Store(&limits)
 }
 
-// Middleware lets next handle the requests that may pass.
+// Middleware returns a handler that passes the requests that may pass to next.
 func (g *Guard) Middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if g.Check(w, r) {
@@ -84,9 +88,12 @@ func (g *Guard) Middleware(next http.Handler) http.Handler {
 	})
 }
 
-// Check decides on a request and sets the header fields that tell the client of its limits. When it answers false it has
-// written the whole answer, and nobody may handle the request any more.
+// Check decides on a request and sets the header fields that describe its limits. If it returns false, it has written
+// the whole response, and the request must not be handled.
 func (g *Guard) Check(w http.ResponseWriter, r *http.Request) bool {
+	if g == nil {
+		return true
+	}
 	d := g.Decide(r)
 	if !g.ActivePolicy().Shadow {
 		g.describe(w.Header(), d)
@@ -102,15 +109,21 @@ func (g *Guard) Check(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-// Decide decides on a request as Check does, and tells nobody. It serves protocols above HTTP, such as gRPC.
+// Decide decides on a request as Check does, and writes no response. It serves protocols above HTTP, such as gRPC.
 func (g *Guard) Decide(r *http.Request) Decision {
+	if g == nil {
+		return Decision{}
+	}
 	return g.ActivePolicy().Decide(r.Context(), g.claims(r)...)
 }
 
-// ActivePolicy is the policy that the guard goes by, also where its field Policy is nil. It tells the outcomes:
+// ActivePolicy returns the policy in use, also where the field Policy is nil. It counts the outcomes:
 // guard.ActivePolicy().Count(httplimit.FailedOpen).
 func (g *Guard) ActivePolicy() *Policy {
-	if g.Policy != nil {
+	switch {
+	case g == nil:
+		return &Policy{}
+	case g.Policy != nil:
 		return g.Policy
 	}
 	return &g.zero

@@ -18,10 +18,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// ok is what the guards of these tests guard.
+// ok is the handler behind the guards of these tests.
 var ok = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "served") })
 
-// get asks a handler as a client with an address. A change to the request may be given.
+// get sends a request from a client address to a handler. A change to the request may be given.
 func get(h http.Handler, addr, path string, change ...func(*http.Request)) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodGet, path, nil)
 	r.RemoteAddr = addr + ":1234"
@@ -42,7 +42,7 @@ func wantCodes(t *testing.T, h http.Handler, addr, path string, codes ...int) {
 	}
 }
 
-// patient makes a guard whose limits may be slow: a busy machine is no fault.
+// patient returns a guard whose limits may be slow, so that a busy machine causes no failure.
 func patient(limits ...Limit) *Guard {
 	guard := New(limits...)
 	guard.Policy = &Policy{Failure: FailClosed, Bound: 10 * time.Second}
@@ -51,7 +51,7 @@ func patient(limits ...Limit) *Guard {
 
 func byAddr(r *http.Request) string { return ClientAddr{}.Key(r) }
 
-// quiet keeps what a policy logs off the test's output.
+// quiet discards the log of a policy.
 var quiet = slog.New(slog.DiscardHandler)
 
 func TestRefusedRequestIsToldWhenToComeBack(t *testing.T) {
@@ -80,7 +80,7 @@ func TestRefusedRequestIsToldWhenToComeBack(t *testing.T) {
 		h := w.Header()
 		if w.Code != step.code || h.Get("RateLimit") != step.limit || h.Get("RateLimit-Policy") != step.policy ||
 			h.Get("Retry-After") != step.retryAfter {
-			t.Errorf("after %v: %d\n%s\nnot %+v", step.wait, w.Code, lines(h), step)
+			t.Errorf("after %v: %d\n%s\nnot %+v", step.wait, w.Code, headerText(h), step)
 		}
 	}
 	if served != 3 {
@@ -129,6 +129,20 @@ func TestGeneratedLimitersDontStay(t *testing.T) {
 	if n := keys(); n != 0 {
 		t.Errorf("after an hour %d keys", n)
 	}
+}
+
+// Twice the interval is more than a time.Duration holds.
+func TestVeryLongInterval(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		client := rratelimiter.NewClient(s.Client(), rratelimiter.WithCallTimeout(10*time.Second))
+		claim := Named(client, "age", "", rratelimiter.Rate{Permits: 1, Interval: 150 * 365 * 24 * time.Hour})
+		p := &Policy{Bound: 10 * time.Second}
+		for i, want := range []Outcome{Allowed, Denied} {
+			if d := p.Decide(t.Context(), claim); d.Outcome != want {
+				t.Errorf("request %d: %v, not %v: %v", i+1, d.Outcome, want, d.Err)
+			}
+		}
+	})
 }
 
 func TestRateOfTheRequest(t *testing.T) {
@@ -192,7 +206,7 @@ func TestSkippedRequestsTakeNothing(t *testing.T) {
 	wantCodes(t, h, "192.168.0.1", "/", 200, 200, 200)
 	wantCodes(t, h, "192.0.2.1", "/healthz", 200, 200)
 	if w := get(h, "192.0.2.1", "/healthz"); len(w.Header()) > 1 {
-		t.Errorf("a free request is told of limits:\n%s", lines(w.Header()))
+		t.Errorf("a free request has limit headers:\n%s", headerText(w.Header()))
 	}
 	if n := s.Redis().DBSize(t.Context()).Val(); n != 0 {
 		t.Errorf("%d keys", n)
@@ -215,12 +229,20 @@ func TestZeroGuardLetsAllPass(t *testing.T) {
 	wantCodes(t, New().Middleware(ok), "192.0.2.1", "/", 200, 200)
 }
 
+func TestNilGuardLetsAllPass(t *testing.T) {
+	var guard *Guard
+	wantCodes(t, guard.Middleware(ok), "192.0.2.1", "/", 200)
+	if n := guard.ActivePolicy().Count(Unlimited); n != 0 {
+		t.Errorf("%d counted", n)
+	}
+}
+
 func TestRefusalTakesNothingOfLimitsWithOtherCosts(t *testing.T) {
 	for _, clients := range []int{1, 2} {
 		s := limittest.New(t)
 		client := s.Client()
 		other := client
-		if clients == 2 { // so they are asked in order
+		if clients == 2 { // so they are checked in order
 			other = s.Client()
 		}
 		h := patient(
@@ -258,7 +280,7 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// A request larger than the rate is a fault of the configuration: its client is not to see it, and is not to gain by it.
+// A request larger than the rate is a configuration error: the response does not show it, and the client gains nothing.
 func TestRequestLargerThanTheRate(t *testing.T) {
 	s := limittest.New(t)
 	must := func(_ bool, err error) {
@@ -295,7 +317,7 @@ func TestRequestLargerThanTheRate(t *testing.T) {
 				t.Errorf("logged: %s", &log)
 			}
 			if errs != len(c.codes) {
-				t.Errorf("told of %d errors", errs)
+				t.Errorf("%d errors reported", errs)
 			}
 		})
 	}
@@ -311,7 +333,7 @@ func TestRefuseWritesTheAnswer(t *testing.T) {
 	}
 }
 
-// The fields are lists, so guards one inside the other both are heard.
+// The fields are lists, so they have the limits of both guards.
 func TestGuardInGuard(t *testing.T) {
 	grant := func(name string) *Guard {
 		return patient(Shared(name, fixed{rratelimiter.Result{Allowed: true, Limit: 5, Remaining: 4}, nil}))

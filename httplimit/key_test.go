@@ -40,7 +40,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// Who handles the request serves the same for all of them, so they are one path.
+// Handlers serve the same for all of these paths, so they are one path.
 func TestPathIsClean(t *testing.T) {
 	for asked, want := range map[string]string{
 		"*": "/*", "": "/", "/": "/", "//": "/", "/é": "/%C3%A9", "/a/b": "/a/b", "//a": "/a", "/./a": "/a", "/x/../a": "/a",
@@ -65,7 +65,7 @@ func TestLongTextsAreShortened(t *testing.T) {
 			t.Errorf("two texts are %q", value)
 		}
 		seen[value] = true
-		// Sending what another's key was shortened to doesn't reach it.
+		// A client that sends the shortened form of another client's text does not get its key.
 		r.Header.Set("X-Id", strings.TrimPrefix(value, "X-Id="))
 		if len(text) > 128 && key(r) == value {
 			t.Errorf("%q can be sent", value)
@@ -73,7 +73,7 @@ func TestLongTextsAreShortened(t *testing.T) {
 	}
 }
 
-// Different texts have different keys, and no text leaves its place in a name.
+// Different texts have different keys, and no text ends its part of a name.
 func FuzzKey(f *testing.F) {
 	f.Add("a", "b")
 	f.Add("a:b", "a%3Ab")

@@ -8,39 +8,40 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// limit.go knows what a request takes, and from which limiter. It knows nothing of what happens then.
+// limit.go defines the claims of a request: permits and limiter. policy.go decides on them.
 
 // An Allower decides whether n permits may be taken now. A *rratelimiter.Limiter is one. Allow must return when ctx ends.
 type Allower interface {
 	Allow(ctx context.Context, n int64) (rratelimiter.Result, error)
 }
 
-// A Claim is what a request takes from one limiter.
+// A Claim has the permits that a request takes from one limiter.
 type Claim struct {
-	Name    string            // of the limit, to clients and to who is told of decisions
-	Key     string            // which of the limit's limiters it is; "" where there is only one
-	Limiter Allower           // decides; nil, also of a *rratelimiter.Limiter: the request is not limited
+	Name    string            // of the limit, in responses and in decisions
+	Key     string            // distinguishes the limiters of the limit; "" if there is only one
+	Limiter Allower           // decides; nil, also a nil *rratelimiter.Limiter: the request is not limited
 	Permits int64             // what the request takes; 0 counts as 1
 	Rate    rratelimiter.Rate // the limiter's rate, if known: without one there is no window in RateLimit-Policy, and no local fallback
 }
 
-// A Limit gives the claim of a request. A Claim without a Limiter means that this limit does not bound the request.
+// A Limit returns the claim of a request. A Claim without a Limiter means that this limit does not apply to the
+// request.
 type Limit func(r *http.Request) Claim
 
-// Per limits the requests of each key to a rate. Each key has a limiter of its own, as Named makes it: "ratelimit:KEY:NAME",
-// or "ratelimit:NAME" for all requests together where key is nil. A rate without permits, such as the zero Rate, limits
+// Per limits the requests of each key to a rate. Each key has its own limiter, made by Named: "ratelimit:KEY:NAME", or
+// "ratelimit:NAME" for all requests together if key is nil. A rate without permits, such as the zero Rate, limits
 // nothing.
 //
-// Limits of one name and key are one limit, also in other guards and services, and should have one rate; so a name should say
-// what is limited, or for how long. Where one request meets different rates of a name and key, the first one counts, and the
-// others are reported as a fault of the configuration.
+// Limits with the same name and key are one limit, also in other guards and services, and should have one rate; so a
+// name should say what is limited, or for how long. If one request has different rates for a name and key, the first
+// one counts, and the others are reported as a configuration error.
 func Per(client *rratelimiter.Client, name string, rate rratelimiter.Rate, key Key) Limit {
 	return PerFunc(client, name, func(*http.Request) rratelimiter.Rate { return rate }, key)
 }
 
-// PerFunc is Per for a rate that depends on the request: on its route, say, or on the plan of its tenant. A rate without
-// permits means that the request is not limited. Requests of one key should have one rate at a time; a new one is in force
-// from the next request on, and what was granted stays counted.
+// PerFunc is Per for a rate that depends on the request, for example on its route, or on the plan of its tenant. A rate
+// without permits means that the request is not limited. Requests of one key should have one rate at a time; a new rate
+// is in force from the next request on, and live grants stay counted.
 func PerFunc(client *rratelimiter.Client, name string, rate func(*http.Request) rratelimiter.Rate, key Key) Limit {
 	return func(r *http.Request) Claim {
 		rate := rate(r)
@@ -55,12 +56,13 @@ func PerFunc(client *rratelimiter.Client, name string, rate func(*http.Request) 
 	}
 }
 
-// Named claims one permit of the limiter "ratelimit:KEY:NAME", or "ratelimit:NAME" where key is "". The limiter keeps to
-// the rate given, also where it had another one before. Unless the rate has a KeepAlive, the limiter lives for two
-// intervals after its last use, and for a minute at least, so that the keys of clients who came once don't stay.
+// Named returns a claim of one permit of the limiter "ratelimit:KEY:NAME", or "ratelimit:NAME" if key is "". The given
+// rate replaces a different stored one. Unless the rate has a KeepAlive, the limiter expires two intervals after its
+// last use, and after a minute at least, so that the keys of former clients don't stay. An interval of more than 146
+// years counts once.
 func Named(client *rratelimiter.Client, name, key string, rate rratelimiter.Rate) Claim {
 	if rate.KeepAlive == 0 {
-		rate.KeepAlive = max(2*rate.Interval, time.Minute)
+		rate.KeepAlive = max(rate.Interval, 2*rate.Interval, time.Minute) // twice more than 146 years overflows, and is negative
 	}
 	full := "ratelimit:"
 	if key != "" {
@@ -72,13 +74,13 @@ func Named(client *rratelimiter.Client, name, key string, rate rratelimiter.Rate
 	}
 }
 
-// Shared lets all requests share one limiter: of any algorithm, or one that Java services use, too.
+// Shared lets all requests share one limiter of any algorithm; Java services may use the same limiter.
 func Shared(name string, limiter Allower) Limit {
 	return func(*http.Request) Claim { return Claim{Name: name, Limiter: limiter} }
 }
 
-// Cost is the same limit for requests that take more than one permit each. A request that takes none, or fewer, is not
-// limited.
+// Cost returns the same limit for requests that take more than one permit each. A request that takes less than one
+// permit is not limited.
 func (l Limit) Cost(permits func(*http.Request) int64) Limit {
 	return func(r *http.Request) Claim {
 		claim := l(r)

@@ -10,34 +10,34 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/local"
 )
 
-// local.go decides in the process while Redis can't. It never grants a key more than its share of a rate in any interval, and
-// permits return up to a tenth of that late. It remembers at most mostKeys keys: when as many have permits in use, those that
-// are new share what one key has of their limit.
+// local.go decides in the process while Redis is unreachable. It never grants a key more than its share of a rate in
+// any interval, and permits return up to a tenth of an interval late. It stores at most mostKeys keys: while all of
+// them have permits in use, new keys share the grants that one key would get of their limit.
 
 const (
 	mostKeys   = 10_000
-	mostShared = 1_000 // names of limits whose new keys share
-	looks      = 8     // keys that a new one looks at, for one that needs its place no more
+	mostShared = 1_000 // maximum names of limits whose new keys share
+	looks      = 8     // places that a new key checks for one without permits in use
 )
 
-type deputy struct {
+type localLimiter struct {
 	mu      sync.Mutex
 	windows map[localKey]*local.Window
 	places  []localKey                  // the keys of windows, each once
-	next    int                         // the place to look at next
-	shared  map[commonKey]*local.Window // of the keys without a place
+	next    int                         // index of the next place to check
+	shared  map[commonKey]*local.Window // windows of the keys without a place
 }
 
 type localKey struct{ name, key string }
 
-// A commonKey tells which keys without a place share: those of one limit, whose intervals are the same.
+// A commonKey identifies the keys without a place that share a window: those of one limit with the same interval.
 type commonKey struct {
 	name     string
 	interval time.Duration
 }
 
-// ask answers for claims whose rate is known. It can't if there is none.
-func (d *deputy) ask(claims []Claim, share float64) (answers []Answer, can bool) {
+// ask decides on the claims whose rate is known. can is false if there is none.
+func (d *localLimiter) ask(claims []Claim, share float64) (answers []Answer, can bool) {
 	if share <= 0 {
 		share = 1
 	}
@@ -78,12 +78,13 @@ func (d *deputy) ask(claims []Claim, share float64) (answers []Answer, can bool)
 	return answers, len(answers) > 0
 }
 
-// local tells whether the process can decide on a claim by itself.
+// local reports whether the process can decide on a claim locally.
 func (c Claim) local() bool { return c.Rate.Permits > 0 && c.Rate.Interval > 0 }
 
-// window finds the window of a key, moved on to now, or makes it. One that is made while keys share begins with what these
-// have in use, since the key may have had a part of that. The windows held stay.
-func (d *deputy) window(key localKey, interval time.Duration, now time.Time, held []*local.Window) *local.Window {
+// window returns the window of a key, advanced to now, or makes it. A window that is made while keys share begins with
+// the permits in use of the shared window, since the key may have taken some of them. The windows in held are not
+// replaced.
+func (d *localLimiter) window(key localKey, interval time.Duration, now time.Time, held []*local.Window) *local.Window {
 	w := d.windows[key]
 	if w == nil {
 		w = &local.Window{}
@@ -103,8 +104,8 @@ func (d *deputy) window(key localKey, interval time.Duration, now time.Time, hel
 	return w
 }
 
-// place gives a window a place, if there is one or a few looks find one whose key has nothing in use.
-func (d *deputy) place(key localKey, w *local.Window, now time.Time, held []*local.Window) bool {
+// place stores a window if there is a free place, or if one of a few checked places has a key without permits in use.
+func (d *localLimiter) place(key localKey, w *local.Window, now time.Time, held []*local.Window) bool {
 	if d.windows == nil {
 		d.windows = map[localKey]*local.Window{}
 	}
@@ -126,9 +127,9 @@ func (d *deputy) place(key localKey, w *local.Window, now time.Time, held []*loc
 	return false
 }
 
-// common is the window that the keys of a limit share which have no place. Where there are too many limits, those without
-// one share, too.
-func (d *deputy) common(key commonKey) *local.Window {
+// common returns the window that the keys of a limit without a place share. If there are too many limits, further
+// limits share one, too.
+func (d *localLimiter) common(key commonKey) *local.Window {
 	if d.shared == nil {
 		d.shared = map[commonKey]*local.Window{}
 	}

@@ -14,7 +14,7 @@ func TestLocalGrantsNoMoreThanItsShareInAnyInterval(t *testing.T) {
 	for _, interval := range []time.Duration{time.Second, 7 * time.Millisecond, time.Hour + 3} {
 		synctest.Test(t, func(t *testing.T) {
 			const limit = 5
-			var l deputy
+			var l localLimiter
 			random := rand.New(rand.NewPCG(1, 2))
 			claim := Claim{Name: "a", Permits: 1, Rate: rratelimiter.Rate{Permits: 2 * limit, Interval: interval}}
 			var granted []time.Time
@@ -49,7 +49,7 @@ func TestLocalGrantsNoMoreThanItsShareInAnyInterval(t *testing.T) {
 
 func TestLocalKeepsItsWord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var l deputy
+		var l localLimiter
 		claims := []Claim{{Name: "a", Permits: 2, Rate: rratelimiter.PerSecond(3)}}
 		ask := func() Answer {
 			answers, _ := l.ask(claims, 1)
@@ -74,7 +74,7 @@ func TestLocalKeepsItsWord(t *testing.T) {
 }
 
 func TestLocalRefusalTakesNothingFromOtherLimits(t *testing.T) {
-	var l deputy
+	var l localLimiter
 	small := Claim{Name: "small", Permits: 1, Rate: rratelimiter.PerHour(1)}
 	large := Claim{Name: "large", Permits: 1, Rate: rratelimiter.PerHour(2)}
 	for i, want := range []bool{true, false, false} {
@@ -88,7 +88,7 @@ func TestLocalRefusalTakesNothingFromOtherLimits(t *testing.T) {
 }
 
 func TestLocalNeedsARate(t *testing.T) {
-	var l deputy
+	var l localLimiter
 	if answers, can := l.ask([]Claim{{Name: "a", Permits: 1}}, 1); can {
 		t.Errorf("decided: %+v", answers)
 	}
@@ -96,7 +96,7 @@ func TestLocalNeedsARate(t *testing.T) {
 
 func TestLocalIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var l deputy
+		var l localLimiter
 		passed := func(key string) bool {
 			answers, can := l.ask([]Claim{{Name: "a", Key: key, Permits: 1, Rate: rratelimiter.PerMinute(2)}}, 1)
 			if !can {
@@ -120,9 +120,9 @@ func TestLocalIsBounded(t *testing.T) {
 			t.Errorf("%d keys are kept, in %d places", n, len(l.places))
 		}
 		want("mine", true, false)   // it has kept its place
-		want("new", false)          // for those without one everything is used up
-		want("0", true, false)      // the first of the others have theirs
-		time.Sleep(2 * time.Minute) // all is over
+		want("new", false)          // for keys without a place everything is used up
+		want("0", true, false)      // the first of the others have their own place
+		time.Sleep(2 * time.Minute) // all permits have returned
 		want("mine", true, true, false)
 		want("new", true, true, false)
 		want("other", true)
@@ -132,10 +132,10 @@ func TestLocalIsBounded(t *testing.T) {
 	})
 }
 
-// A key that gets a place of its own may have had a part of what those without one shared.
+// A key that gets a place of its own may have taken a part of what the keys without a place shared.
 func TestLocalKeyWithANewPlaceGainsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var l deputy
+		var l localLimiter
 		ask := func(key string, rate rratelimiter.Rate) bool {
 			answers, _ := l.ask([]Claim{{Name: "a", Key: key, Permits: 1, Rate: rate}}, 1)
 			return answers[0].Allowed
@@ -162,7 +162,7 @@ func TestLocalKeyWithANewPlaceGainsNothing(t *testing.T) {
 }
 
 func TestLocalNamesAreBounded(t *testing.T) {
-	var l deputy
+	var l localLimiter
 	for i := range mostKeys + 2*mostShared {
 		l.ask([]Claim{{Name: fmt.Sprint(i), Permits: 1, Rate: rratelimiter.PerHour(1)}}, 1)
 	}
@@ -172,17 +172,17 @@ func TestLocalNamesAreBounded(t *testing.T) {
 }
 
 func TestLocalCountsOneLimitTwiceInARequest(t *testing.T) {
-	var l deputy
+	var l localLimiter
 	claim := Claim{Name: "a", Permits: 2, Rate: rratelimiter.PerHour(3)}
 	if answers, _ := l.ask([]Claim{claim, claim}, 1); answers[0].Refused || !answers[1].Refused {
 		t.Errorf("%+v", answers)
 	}
 }
 
-// The plans of tenants have rates of different intervals, and one key's requests can be two of those without a place.
+// The plans of tenants have rates of different intervals, and one request can have two keys without a place.
 func TestLocalKeysWithoutAPlaceShareByInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var l deputy
+		var l localLimiter
 		claim := func(key string, interval time.Duration) Claim {
 			return Claim{Name: "a", Key: key, Permits: 1, Rate: rratelimiter.Rate{Permits: 2, Interval: interval}}
 		}

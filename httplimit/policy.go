@@ -12,14 +12,15 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/hook"
+	"github.com/rratelimiter/rratelimiter/internal/series"
 )
 
-// policy.go knows what comes of the limits' answers, or of their absence. It knows nothing of HTTP.
+// policy.go decides by the answers of the limits, or without them. It does not depend on HTTP.
 
-// A Failure says what becomes of requests when the limits can't be asked.
+// A Failure decides what happens to requests when the limits cannot be checked.
 type Failure int
 
-// outcome says it for a log.
+// outcome describes it for a log.
 func (f Failure) outcome() string {
 	switch f {
 	case FailClosed:
@@ -32,74 +33,85 @@ func (f Failure) outcome() string {
 
 // The ways to fail.
 const (
-	FailOpen   Failure = iota // they pass
-	FailClosed                // they are refused, as what nobody can serve now
-	// FailLocal lets this process decide by itself; see Policy.LocalShare. It keeps apart 10,000 keys that have permits in
-	// use. While there are as many, keys that come new share what one key is granted of their limit; the others keep theirs.
+	FailOpen   Failure = iota // requests pass
+	FailClosed                // requests are refused, with status 503
+	// FailLocal lets this process decide locally; see Policy.LocalShare. It distinguishes 10,000 keys that have permits
+	// in use. Beyond that, new keys share the grants that one key would get of their limit; the others keep theirs.
 	FailLocal
 )
 
-// A Policy is what happens around limits. The zero Policy refuses at once what a limit refuses, and lets requests pass
-// when there is no answer within 100 ms. Its fields must not change once it is in use. It is safe for concurrent use and
-// must not be copied.
+// A Policy decides what happens around limits. The zero Policy refuses at once what a limit refuses, and lets requests
+// pass when there is no reply within 100 ms. Its fields must not change once it is in use. It is safe for concurrent
+// use and must not be copied.
 type Policy struct {
-	// Failure says what becomes of requests that could not be decided in time, or because of an error. Where one limit of
-	// several is configured wrongly (it has no rate, or one that can't be set), it says what becomes of that limit alone:
-	// the request passes if the others allow it, is refused, or needs what this process decides, too.
+	// Name identifies the policy to observers: the label "policy" of metrics.
+	Name string
+	// Observer gets each decision, if it is a rratelimiter.GuardObserver. nil is the observer of the client of the
+	// request's limiters or, where the request has no *rratelimiter.Limiter, of the first one that the policy had.
+	Observer rratelimiter.Observer
+	// Failure decides what happens to requests that could not be decided in time, or because of an error. While the
+	// server of a limit counts as down, requests don't wait for it: Failure decides at once, and one call at a time
+	// probes whether the server is back. A limiter with rratelimiter.WithFallback then decides in the process instead.
+	// For limiters of other kinds than *rratelimiter.Limiter, those of one limit's name count as one server. Where one
+	// limit of several has an invalid configuration (it has no rate, or one that can't be set), Failure applies to that
+	// limit alone: the request passes if the others allow it, is refused, or also needs the decision of this process.
 	Failure Failure
-	// Bound is how long limits may take to answer; 0 means 100 ms. Time that a request waits for its permits is not
-	// counted, but a wait ends when it is known that Redis takes longer than this: mostly this long after permits are due. For
-	// limiters of other kinds than *rratelimiter.Limiter that know how to wait, it is added to Wait.
+	// Bound is the time within which limits must reply; 0 means 100 ms. Time that a request waits for its permits is
+	// not counted, but the wait ends when Redis is silent for longer than this: mostly this long after permits are due.
+	// For limiters of other kinds than *rratelimiter.Limiter that have TryAcquireTimeout, Bound is added to Wait.
 	Bound time.Duration
-	// LocalShare is the part of each limit's rate that this process grants by itself with FailLocal; 0 means 1, all of it.
-	// With n processes, 1/n keeps to the rate in sum. The request passes if no limit's Rate is known.
+	// LocalShare is the part of each limit's rate that this process grants locally with FailLocal; 0 means 1, all of
+	// it. With n processes, 1/n keeps to the rate in sum. The request passes if no limit's Rate is known.
 	LocalShare float64
-	// Wait is how long a request may wait for its permits before it is refused; 0 means not at all. A request that would
-	// have to wait longer is refused at once. Those of one process that wait for a single *rratelimiter.Limiter are served
-	// in their order, others in none.
+	// Wait is how long a request may wait for its permits before it is refused; 0 means not at all. A request that
+	// would have to wait longer is refused at once. Requests of one process that wait for a single
+	// *rratelimiter.Limiter are served in their order, other requests in no order.
 	Wait time.Duration
-	// Shadow lets every request pass, without waiting and without telling the client anything, and counts what would have
-	// been refused. Permits are taken.
+	// Shadow lets every request pass, without waiting and without header fields in the response, and counts those that
+	// would have been refused. Permits are taken.
 	Shadow bool
-	// OnDeny is called for each request that is refused, or would be without Shadow: Decision.Refused tells by which limits.
+	// OnDeny is called for each request that is refused, or would be without Shadow: Decision.Refused names the limits.
 	OnDeny func(ctx context.Context, d Decision)
-	// OnError is called for each request that could not be decided, for each limit of it that is configured wrongly, and
-	// where a request asked for more permits than the rate ever grants (rratelimiter.ErrExceedsRate) and so was cut.
+	// OnError is called for each request that could not be decided, for each of its limits with an invalid
+	// configuration, and for a request that asked for more permits than the rate (rratelimiter.ErrExceedsRate) and so
+	// was cut.
 	OnError func(ctx context.Context, err error)
-	// OnDecision is called for each decision, before the request goes on.
+	// OnDecision is called for each decision, before the request is handled.
 	OnDecision func(ctx context.Context, d Decision)
-	// Logger is told of errors, of each kind once a minute at most; nil is slog.Default().
+	// Logger gets one line when limits cannot be checked any more, with the reason, and one when they decide requests
+	// again: after no request has failed for 1 s. Other errors are logged once a minute at most. nil is slog.Default().
 	Logger *slog.Logger
 
-	counts [outcomes]atomic.Int64
-	local  deputy
-	mu     sync.Mutex
-	logged map[bool]time.Time // when errors of the configuration, or others, were last logged
+	counts  [outcomes]atomic.Int64
+	known   atomic.Pointer[rratelimiter.Client] // client of the first limiter that was checked
+	local   localLimiter
+	outages outages
+	mu      sync.Mutex
+	logged  map[bool]time.Time // last log time of configuration errors (true) and others; guarded by mu
 }
 
-// An Outcome is what became of a request.
+// An Outcome is the result of a request.
 type Outcome int
 
 // The outcomes.
 const (
-	Unlimited       Outcome = iota // no limit bounds it, or a rule makes it free: it passed
+	Unlimited       Outcome = iota // no limit applies to it, or a rule skips it: it passed
 	Allowed                        // all limits allowed it: it passed
 	Denied                         // a limit refused it
-	Shadowed                       // a limit refused it, and it passed, since the policy is a shadow
-	FailedOpen                     // the limits could not be asked: it passed
-	FailedClosed                   // the limits could not be asked: it was refused
-	AllowedLocally                 // the limits could not be asked, and this process allowed it
-	DeniedLocally                  // the limits could not be asked, and this process refused it
-	ShadowedLocally                // the same, and it passed, since the policy is a shadow
-	Gone                           // the client was gone before there was a decision
+	Shadowed                       // a limit refused it, and it passed because of Policy.Shadow
+	FailedOpen                     // the limits could not be checked: it passed
+	FailedClosed                   // the limits could not be checked: it was refused
+	AllowedLocally                 // the limits could not be checked, and this process allowed it
+	DeniedLocally                  // the limits could not be checked, and this process refused it
+	ShadowedLocally                // the same, and it passed because of Policy.Shadow
+	Gone                           // the request's context ended before the decision
 
 	outcomes = iota
 )
 
-var outcomeNames = [outcomes]string{"unlimited", "allowed", "denied", "shadowed", "failed open", "failed closed",
-	"allowed locally", "denied locally", "shadowed locally", "gone"}
+var outcomeNames [outcomes]string = series.GuardOutcomes
 
-// String is the outcome in words: "failed open".
+// String returns the outcome in words: "failed open".
 func (o Outcome) String() string {
 	if o < 0 || o >= outcomes {
 		return fmt.Sprintf("unknown outcome %d", int(o))
@@ -107,7 +119,7 @@ func (o Outcome) String() string {
 	return outcomeNames[o]
 }
 
-// Passed tells whether the request may be handled.
+// Passed reports whether the request may be handled.
 func (o Outcome) Passed() bool {
 	switch o {
 	case Denied, DeniedLocally, FailedClosed, Gone:
@@ -116,22 +128,22 @@ func (o Outcome) Passed() bool {
 	return true
 }
 
-// A Decision is what became of a request, and why.
+// A Decision is the result of a request, and its reasons.
 type Decision struct {
 	Outcome Outcome
-	Answers []Answer      // of the limits that were asked, in their order
-	Err     error         // why the limits could not be asked; nil mostly
-	Took    time.Duration // until there was a decision, waiting included
+	Answers []Answer      // of the limits that were checked, in their order
+	Err     error         // why the limits could not be checked; mostly nil
+	Took    time.Duration // time until the decision, waiting included
 }
 
-// An Answer is what one limit said. Of limits that were not asked, since one before them refused, there is none.
+// An Answer is the reply of one limit. Limits that were not checked, since one before them refused, have none.
 type Answer struct {
 	Claim
 	rratelimiter.Result      // Allowed is true only if the permits were taken
 	Refused             bool // this limit refused
 }
 
-// Refused names the limits that refused.
+// Refused returns the names of the limits that refused.
 func (d Decision) Refused() []string {
 	var names []string
 	for _, a := range d.Answers {
@@ -142,8 +154,8 @@ func (d Decision) Refused() []string {
 	return names
 }
 
-// RetryAfter is when all limits that refused will allow the request, if nobody else takes the permits; 0 if none refused
-// or it is not known.
+// RetryAfter returns the time until all limits that refused will allow the request, if no other request takes the
+// permits; 0 if none refused or the time is not known.
 func (d Decision) RetryAfter() time.Duration { return retryAfter(d.Answers) }
 
 func retryAfter(answers []Answer) (longest time.Duration) {
@@ -164,7 +176,7 @@ func refused(answers []Answer) bool {
 	return false
 }
 
-// Count tells how many requests came to an outcome so far.
+// Count returns the number of requests with an outcome so far.
 func (p *Policy) Count(o Outcome) int64 {
 	if o < 0 || o >= outcomes {
 		return 0
@@ -172,8 +184,8 @@ func (p *Policy) Count(o Outcome) int64 {
 	return p.counts[o].Load()
 }
 
-// Decide asks for all that a request claims, and says whether it may pass. It is what a Guard
-// decides by; what serves requests of any other kind, such as messages, can do the same.
+// Decide checks all claims of a request, and decides whether it may pass. A Guard uses it; servers of other protocols
+// and consumers of messages can use it, too.
 func (p *Policy) Decide(ctx context.Context, claims ...Claim) Decision {
 	started := time.Now()
 	var d Decision
@@ -186,8 +198,18 @@ func (p *Policy) Decide(ctx context.Context, claims ...Claim) Decision {
 	}
 	d.Took = time.Since(started)
 	p.counts[d.Outcome].Add(1)
-	if d.Err != nil && d.Outcome != Gone {
+	if o, ok := p.observer(claims).(rratelimiter.GuardObserver); ok {
+		o.Guard(ctx, rratelimiter.GuardInfo{Policy: p.Name, Outcome: d.Outcome.String(), Latency: d.Took, Err: d.Err})
+	}
+	switch {
+	case d.Outcome == Gone || len(claims) == 0:
+	case d.Err == nil:
+		p.decided(ctx)
+	case misconfigured(d.Err):
 		p.report(ctx, d.Err)
+	default:
+		p.tell(ctx, d.Err)
+		p.failed(ctx, claims, d.Err)
 	}
 	if p.OnDeny != nil && (refused(d.Answers) || d.Outcome == FailedClosed) {
 		p.OnDeny(ctx, d)
@@ -198,7 +220,28 @@ func (p *Policy) Decide(ctx context.Context, claims ...Claim) Decision {
 	return d
 }
 
-// conclude finds the outcome of claims that were asked for.
+// observer returns the observer of a decision on claims.
+func (p *Policy) observer(claims []Claim) rratelimiter.Observer {
+	if p.Observer != nil {
+		return p.Observer
+	}
+	client := p.known.Load()
+	for _, c := range claims {
+		if l, ours := c.Limiter.(*rratelimiter.Limiter); ours {
+			if client == nil {
+				p.known.CompareAndSwap(nil, l.Client())
+			}
+			client = l.Client()
+			break
+		}
+	}
+	if client == nil {
+		return nil
+	}
+	return client.Observer()
+}
+
+// conclude sets the outcome of claims that were checked.
 func (p *Policy) conclude(ctx context.Context, claims []Claim, d *Decision) {
 	allowed, shadowed, denied := Allowed, Shadowed, Denied
 	if d.Err != nil {
@@ -229,8 +272,8 @@ func (p *Policy) conclude(ctx context.Context, claims []Claim, d *Decision) {
 	}
 }
 
-// limited leaves the claims that bound the request. Nothing can be granted more than its rate, so a claim for more is cut
-// to that, and takes all there is. Of claims that give one limiter several rates the first counts.
+// limited returns the claims that apply to the request. A claim for more permits than the rate is cut to the rate. Of
+// claims that give one limiter several rates the first counts.
 func (p *Policy) limited(ctx context.Context, claims []Claim) []Claim {
 	left := make([]Claim, 0, len(claims))
 	for _, c := range claims {
@@ -256,7 +299,7 @@ func (p *Policy) limited(ctx context.Context, claims []Claim) []Claim {
 				c.Permits = most
 			}
 			if most < 1 {
-				continue // the claims before it take all there is
+				continue // the claims before it take the whole rate
 			}
 		}
 		left = append(left, c)
@@ -264,35 +307,53 @@ func (p *Policy) limited(ctx context.Context, claims []Claim) []Claim {
 	return left
 }
 
-// contradicts tells whether two claims give one limiter different rates.
+// contradicts reports whether two claims give one limiter different rates.
 func (c Claim) contradicts(other Claim) bool {
 	return c.Rate != other.Rate && c.Rate.Permits != 0 && other.Rate.Permits != 0 && c.shares(other)
 }
 
-// shares tells whether two claims are of one limiter.
+// shares reports whether two claims use one limiter.
 func (c Claim) shares(other Claim) bool {
 	one, ours := c.Limiter.(*rratelimiter.Limiter)
 	two, too := other.Limiter.(*rratelimiter.Limiter)
 	return ours && too && one.Client() == two.Client() && one.Name() == two.Name()
 }
 
-// ask asks all limits, within the bound.
+// ask checks all limits, within the bound.
 func (p *Policy) ask(ctx context.Context, claims []Claim) ([]Answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.bound())
+	if err := p.away(ctx, claims); err != nil {
+		return nil, err
+	}
+	ctx, cancel := p.bounded(ctx)
 	defer cancel()
-	answers, err := askAll(ctx, claims)
+	answers, err := p.askAll(ctx, claims)
 	if err != nil && refused(answers) {
 		p.report(ctx, err)
 		return answers, nil
 	}
 	if len(claims) > 1 && misconfigured(err) || errors.Is(err, rratelimiter.ErrExceedsRate) {
-		if slices.ContainsFunc(claims[1:], claims[0].shares) { // then it may be only in sum that they are wrong
+		if slices.ContainsFunc(claims[1:], claims[0].shares) { // the claims may exceed the rate only in sum
 			p.report(ctx, err)
 		}
-		return p.askApart(ctx, claims)
+		answers, err = p.askApart(ctx, claims)
+	}
+	if cause := context.Cause(ctx); err != nil && !misconfigured(err) && errors.Is(cause, rratelimiter.ErrUnavailable) {
+		return nil, cause
 	}
 	return answers, err
 }
+
+// bounded returns a context that ends after the bound.
+func (p *Policy) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, p.bound(), noAnswer(p.bound()))
+}
+
+// A noAnswer is the error if there was no reply within that time.
+type noAnswer time.Duration
+
+func (n noAnswer) Error() string { return fmt.Sprintf("no answer within %v", time.Duration(n)) }
+
+func (n noAnswer) Unwrap() error { return rratelimiter.ErrUnavailable }
 
 func (p *Policy) bound() time.Duration {
 	if p.Bound > 0 {
@@ -301,12 +362,12 @@ func (p *Policy) bound() time.Duration {
 	return 100 * time.Millisecond
 }
 
-// A waiter is a limiter that knows how to let callers wait in line.
+// A waiter is a limiter that can queue callers.
 type waiter interface {
 	TryAcquireTimeout(ctx context.Context, n int64, timeout time.Duration) (bool, error)
 }
 
-// await waits for permits that were refused, if they can be there in time.
+// await waits for permits that were refused, if they can be free in time.
 func (p *Policy) await(ctx context.Context, claims []Claim, answers []Answer) ([]Answer, error) {
 	started := time.Now()
 	left := func() time.Duration { return p.Wait - time.Since(started) }
@@ -333,7 +394,7 @@ func (p *Policy) await(ctx context.Context, claims []Claim, answers []Answer) ([
 }
 
 func (p *Policy) awaitInLine(ctx context.Context, line waiter, a Answer) ([]Answer, error) {
-	bounded, cancel := context.WithTimeout(ctx, p.Wait+p.bound())
+	bounded, cancel := context.WithTimeoutCause(ctx, p.Wait+p.bound(), noAnswer(p.bound()))
 	defer cancel()
 	bounded, giveUp := context.WithCancelCause(bounded)
 	defer giveUp(nil)
@@ -343,20 +404,20 @@ func (p *Policy) awaitInLine(ctx context.Context, line waiter, a Answer) ([]Answ
 	ok, err := line.TryAcquireTimeout(bounded, a.Permits, p.Wait)
 	if err != nil {
 		if bounded.Err() != nil {
-			err = errors.Join(context.Cause(bounded), err)
+			err = context.Cause(bounded)
 		}
 		return nil, err
 	}
 	if !ok {
-		return p.ask(ctx, []Claim{a.Claim}) // for when to come back, as of now
+		return p.ask(ctx, []Claim{a.Claim}) // for the current RetryAfter
 	}
-	// What else there is to tell nobody said: others may be in line behind, so nothing is free.
+	// TryAcquireTimeout returns no further details. Other callers may be queued behind, so Remaining is 0.
 	a.Refused, a.Result = false, rratelimiter.Result{Allowed: true, Limit: a.Limit, ResetAfter: a.Rate.Interval}
 	return []Answer{a}, nil
 }
 
-// listen gives a wait in line up once Redis has been silent for the bound. While nobody asks it, since no permits can be free
-// yet, it is not silent.
+// listen cancels a wait in the queue once Redis has been silent for the bound. Redis does not count as silent while no
+// call is sent because no permits can be free yet.
 func (p *Policy) listen(ctx context.Context, l *rratelimiter.Limiter, giveUp context.CancelCauseFunc) {
 	for silence := time.Duration(0); silence < p.bound(); silence = hook.Silence(l) {
 		timer := time.NewTimer(p.bound() - silence)
@@ -367,10 +428,10 @@ func (p *Policy) listen(ctx context.Context, l *rratelimiter.Limiter, giveUp con
 			return
 		}
 	}
-	giveUp(fmt.Errorf("no answer within %v: %w", p.bound(), context.DeadlineExceeded))
+	giveUp(noAnswer(p.bound()))
 }
 
-// failure is what becomes of requests that can't be decided; a shadow refuses nothing.
+// failure returns what happens to requests that cannot be decided; a shadow refuses nothing.
 func (p *Policy) failure() Failure {
 	if p.Shadow && p.Failure == FailClosed {
 		return FailOpen
@@ -378,46 +439,53 @@ func (p *Policy) failure() Failure {
 	return p.Failure
 }
 
-// report tells of errors, and logs those of whose kind none was logged in the last minute.
+// report reports errors that did not prevent a decision, and configuration errors. It logs one of each kind a minute.
 func (p *Policy) report(ctx context.Context, errs ...error) {
 	for _, err := range errs {
-		if err != nil {
-			p.reportOne(ctx, err)
+		if err == nil {
+			continue
+		}
+		p.tell(ctx, err)
+		wrong := misconfigured(err)
+		switch {
+		case !p.due(wrong):
+		case wrong:
+			p.logger().ErrorContext(ctx, "a limit is configured wrongly", "error", err)
+		default:
+			p.logger().WarnContext(ctx, "the permits of a refused request were not given back", "error", err)
 		}
 	}
 }
 
-func (p *Policy) reportOne(ctx context.Context, err error) {
+func (p *Policy) tell(ctx context.Context, err error) {
 	if p.OnError != nil {
 		p.OnError(ctx, err)
 	}
-	wrong := misconfigured(err)
-	now := time.Now()
-	p.mu.Lock()
-	last, logged := p.logged[wrong]
-	due := !logged || now.Sub(last) >= time.Minute
-	if due {
-		if p.logged == nil {
-			p.logged = map[bool]time.Time{}
-		}
-		p.logged[wrong] = now
-	}
-	p.mu.Unlock()
-	if !due {
-		return
-	}
-	logger := p.Logger
-	if logger == nil {
-		logger = slog.Default()
-	}
-	if wrong {
-		logger.ErrorContext(ctx, "a limit is configured wrongly", "error", err)
-	} else {
-		logger.WarnContext(ctx, "Redis does not answer for the limits: "+p.failure().outcome(), "error", err)
-	}
 }
 
-// misconfigured tells whether an error will stay until somebody changes the configuration.
+// due reports whether no error of a kind, of the configuration or not, was logged within the last minute.
+func (p *Policy) due(wrong bool) bool {
+	now := time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if last, logged := p.logged[wrong]; logged && now.Sub(last) < time.Minute {
+		return false
+	}
+	if p.logged == nil {
+		p.logged = map[bool]time.Time{}
+	}
+	p.logged[wrong] = now
+	return true
+}
+
+func (p *Policy) logger() *slog.Logger {
+	if p.Logger != nil {
+		return p.Logger
+	}
+	return slog.Default()
+}
+
+// misconfigured reports whether an error persists until the configuration is changed.
 func misconfigured(err error) bool {
 	for _, wrong := range []error{
 		rratelimiter.ErrExceedsRate, rratelimiter.ErrNotInitialized, rratelimiter.ErrInvalidPermits,

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// skip.go knows which requests are free. ClientAddr.Private is a rule, too.
+// skip.go has the rules for unlimited requests. ClientAddr.Private is a rule, too.
 
-// A Rule tells whether it applies to a request.
+// A Rule reports whether it applies to a request.
 type Rule func(r *http.Request) bool
 
 // Methods is a rule for requests with one of the methods.
@@ -17,8 +17,8 @@ func Methods(methods ...string) Rule {
 	return func(r *http.Request) bool { return slices.Contains(methods, r.Method) }
 }
 
-// Paths is a rule for requests with one of the paths, or below one that ends with a slash. A path that a later handler
-// would read otherwise ("/static/../orders") does not count.
+// Paths is a rule for requests with one of the paths, or below one that ends with a slash. It does not apply to a path
+// that a later handler would clean ("/static/../orders").
 func Paths(paths ...string) Rule {
 	return func(r *http.Request) bool {
 		asked := r.URL.Path

@@ -9,7 +9,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// Outside tests a server is started by Start. Callers who block are served as its clock moves.
+// Outside tests, Start starts a server. Blocked callers are served as its clock moves.
 func Example() {
 	server := limittest.Start()
 	defer server.Close()

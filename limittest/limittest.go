@@ -1,5 +1,5 @@
-// Package limittest lets tests use limiters without a Redis server and without sleeping: a server that is embedded in the
-// process, and a clock that the test drives.
+// Package limittest lets tests use limiters without a Redis server and without sleeping. It provides a server that is
+// embedded in the process, and a clock that the test controls.
 //
 //	func TestThirdRequestIsRefused(t *testing.T) {
 //		server := limittest.New(t)
@@ -9,17 +9,19 @@
 //		...
 //	}
 //
-// The clock stands still until the test moves it. It dates grants, is the server's TIME, and lets keys expire. A test of
-// callers who block waits until they do, moves the clock, and knows from then on who was served:
+// The clock stands still until the test moves it. It dates grants, is the server's TIME, and expires keys. To test
+// blocking callers, wait until they block, then move the clock; when Advance returns, all callers that could be served
+// have been served:
 //
 //	go func() { served <- limiter.Acquire(ctx, 1) }()
 //	server.AwaitWaiting("logins", 1)
 //	server.Advance(time.Minute)
 //	err := <-served
 //
-// Contexts follow the real clock all the same, and a TryAcquireTimeout is over when either clock has passed it. Where that
-// matters, use testing/synctest and [NewRealTime]: in a bubble time.Now is a clock that moves by itself when everybody
-// waits, and time.Sleep costs nothing. No connection leaves the process, so both kinds of server work in a bubble.
+// Contexts still follow the real clock, and a TryAcquireTimeout ends when either clock has passed its timeout. Where
+// that matters, use testing/synctest and [NewRealTime]: in a bubble, time.Now is a clock that advances when all
+// goroutines wait, and time.Sleep takes no real time. No connection leaves the process, so both kinds of server work in
+// a bubble.
 package limittest
 
 import (
@@ -40,35 +42,35 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/roomy"
 )
 
-// Epoch is what the clock of a new server shows, unless it is the real one.
+// Epoch is the start time of a new server's clock, unless it is the real clock.
 var Epoch = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 
-// patience is how long, of real time, the server waits for calls to land and for callers to come.
+// patience is the real time for which the server waits for calls to complete and for callers to block.
 const patience = 10 * time.Second
 
 // A Server is an embedded Redis server with a clock. It is safe for concurrent use, but only one goroutine should move
-// the clock. It has no port: it can be reached through Client and Redis alone.
+// the clock. It has no port: connect only through Client and Redis.
 type Server struct {
 	server   *miniredis.Miniredis
 	rdb      *redis.Client
 	fail     func(format string, args ...any)
 	realTime bool
-	bubble   bool // in a testing/synctest bubble
+	bubble   bool // created in a testing/synctest bubble
 
-	moving  sync.Mutex // one at a time moves the clock
-	mu      sync.Mutex
+	moving  sync.Mutex // held while the clock moves
+	mu      sync.Mutex // guards now and clients
 	now     time.Time
 	clients []*rratelimiter.Client
 }
 
-// New starts a server with a clock that the test drives. It is closed when the test is over.
+// New starts a server with a clock that the test controls. The server is closed when the test ends.
 func New(t testing.TB) *Server {
 	return started(t, false)
 }
 
-// NewRealTime starts a server whose clock is time.Now. It is meant for testing/synctest, where that clock moves when all
-// goroutines of the bubble wait; outside it makes tests that really sleep. It is closed when the test is over, which in a
-// bubble is before the bubble ends.
+// NewRealTime starts a server whose clock is time.Now. It is meant for testing/synctest, where that clock advances when
+// all goroutines of the bubble wait; outside a bubble the test really sleeps. The server is closed when the test ends,
+// which in a bubble is before the bubble ends.
 func NewRealTime(t testing.TB) *Server {
 	return started(t, true)
 }
@@ -82,8 +84,8 @@ func started(t testing.TB, realTime bool) *Server {
 	return s
 }
 
-// Start starts a server as New does, where there is no test: for examples. Close it. Where New's server fails the test,
-// this one panics.
+// Start starts a server like New, but without a test, for examples. The caller must Close it. Where a server made by
+// New fails the test, this one panics.
 func Start() *Server {
 	return start(false, func(format string, args ...any) { panic(fmt.Sprintf("limittest: "+format, args...)) })
 }
@@ -95,7 +97,7 @@ func start(realTime bool, fail func(string, ...any)) *Server {
 	}
 	s.server.ClockTTL(true)
 	s.rdb = redis.NewClient(&redis.Options{
-		Addr: "127.0.0.1:6379", // no port is used; a name would be looked up, which a bubble can't
+		Addr: "127.0.0.1:6379", // not used; a host name would need a lookup, which does not work in a bubble
 		Dialer: func(context.Context, string, string) (net.Conn, error) {
 			pipe, err := s.server.Dial()
 			if err != nil {
@@ -109,7 +111,7 @@ func start(realTime bool, fail func(string, ...any)) *Server {
 	return s
 }
 
-// settleBubble waits until all other goroutines of the bubble wait, and tells whether there is a bubble at all.
+// settleBubble waits until all other goroutines of the bubble are blocked, and returns whether it runs in a bubble.
 func settleBubble() (bubble bool) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -120,18 +122,23 @@ func settleBubble() (bubble bool) {
 	return true
 }
 
-// Close ends all waiting with redis.ErrClosed and stops the server. New and NewRealTime see to it; closing twice is no
-// fault.
+// Close ends all waiting with redis.ErrClosed and stops the server. Servers made by New and NewRealTime are closed
+// automatically. Closing a server twice is allowed.
 func (s *Server) Close() {
 	s.rdb.Close()
 	s.wake()
+	// A call that Close interrupts is retried after a pause, and only the retry ends it. In a bubble the pause needs
+	// the bubble's clock to advance.
+	for deadline := time.Now().Add(patience); s.bubble && !s.idle() && time.Now().Before(deadline); {
+		time.Sleep(10 * time.Millisecond)
+	}
 	s.settle()
 	s.server.Close()
 }
 
-// Client makes a client of the server. Its clock is the server's, and a call to Redis may take ten seconds, since a busy
-// machine is no fault; options may say otherwise. A client with another WithClock, such as one that is some seconds ahead
-// of Now, is a host whose clock is wrong.
+// Client returns a new client of the server. Its clock is the server's, and its call timeout is 10 s, so that a busy
+// machine does not fail a test; opts can change both. To simulate a host whose clock is wrong, use WithClock with a
+// clock that differs from Now by some seconds.
 func (s *Server) Client(opts ...rratelimiter.Option) *rratelimiter.Client {
 	c := rratelimiter.NewClient(s.rdb, append([]rratelimiter.Option{
 		rratelimiter.WithClock(s.Now), rratelimiter.WithCallTimeout(patience),
@@ -143,15 +150,15 @@ func (s *Server) Client(opts ...rratelimiter.Option) *rratelimiter.Client {
 	return c
 }
 
-// Redis is the connection to the server that all clients use: to look at keys, or to change them behind a limiter's back.
+// Redis returns the connection to the server that all clients use, to read keys or to change them directly.
 func (s *Server) Redis() *redis.Client { return s.rdb }
 
-// Fail lets the server answer every command with an error, such as "OOM command not allowed", until it is called with "".
-// Where the error says that it will pass, as LOADING does, calls are made again until their time is over: 10 s of real time,
-// unless a client has another one (WithCallTimeout).
+// Fail makes the server reply to every command with an error, such as "OOM command not allowed", until Fail("") is
+// called. If the error is temporary, like LOADING, calls are retried until their timeout ends: 10 s of real time,
+// unless the client has another one (WithCallTimeout).
 func (s *Server) Fail(message string) { s.server.SetError(message) }
 
-// Now is what the clock shows.
+// Now returns the time of the clock.
 func (s *Server) Now() time.Time {
 	if s.realTime {
 		return time.Now()
@@ -161,10 +168,10 @@ func (s *Server) Now() time.Time {
 	return s.now
 }
 
-// Advance moves the clock forward. Callers who block in a client of this server are served at the times at which their
-// permits become free; when Advance returns, everybody who could be served was, and Waiting tells who could not. Callers
-// who then block again are sure to be seen only by the next Advance (and, in a bubble, by this one). On a server with the
-// real clock Advance sleeps.
+// Advance moves the clock forward. Callers that block in a client of this server are served at the times at which their
+// permits become free. When Advance returns, all callers that could be served have been served, and Waiting returns how
+// many could not. Callers that block again after they were served are certain to be considered only by the next Advance
+// (in a bubble, also by this one). With the real clock, Advance sleeps.
 func (s *Server) Advance(d time.Duration) {
 	if d < 0 {
 		s.fail("Advance by %v: use Set to move the clock back", d)
@@ -190,8 +197,8 @@ func (s *Server) Advance(d time.Duration) {
 	}
 }
 
-// Set moves the clock to a time: forward as Advance does, or back, like a clock that was wrong. The real clock can't be
-// moved back.
+// Set moves the clock to a time: forward like Advance, or back, like the correction of a wrong clock. The real clock
+// cannot be moved back.
 func (s *Server) Set(t time.Time) {
 	d := t.Sub(s.Now())
 	if d >= 0 || s.realTime {
@@ -203,7 +210,7 @@ func (s *Server) Set(t time.Time) {
 	s.jump(t)
 }
 
-// jump moves the clock and lets everybody who waits ask again.
+// jump sets the clock and makes all waiting callers retry. s.moving is held.
 func (s *Server) jump(to time.Time) {
 	s.mu.Lock()
 	s.now = to
@@ -213,15 +220,16 @@ func (s *Server) jump(to time.Time) {
 	s.settle()
 }
 
-// Waiting tells how many callers wait for permits of the limiter with a name, or of all limiters with "", in all clients
-// of this server.
+// Waiting returns the number of callers that wait for permits of the limiter with the given name, or of all limiters if
+// it is "", in all clients of this server.
 func (s *Server) Waiting(limiter string) int {
 	return s.look(limiter).Waiting
 }
 
-// AwaitWaiting returns once exactly n callers wait for permits of the limiter with a name, or of all limiters with "", and
-// Redis has refused them: nothing happens any more unless the clock moves or the test acts. It fails the test when that
-// does not come about: in a bubble as soon as everybody waits, else after ten seconds.
+// AwaitWaiting returns once exactly n callers wait for permits of the limiter with the given name, or of all limiters
+// if it is "", and Redis has refused them. From then on nothing happens unless the clock moves or the test acts. If
+// that state is not reached, it fails the test: in a bubble as soon as all goroutines wait, otherwise after 10 s of
+// real time.
 func (s *Server) AwaitWaiting(limiter string, n int) {
 	if !s.await(func() bool {
 		calls := s.look(limiter)
@@ -231,14 +239,17 @@ func (s *Server) AwaitWaiting(limiter string, n int) {
 	}
 }
 
-// settle returns when all calls have landed.
+// settle returns when no call is in flight.
 func (s *Server) settle() {
-	if !s.await(func() bool { return !s.look("").Flying }) {
-		s.fail("a call to Redis did not land")
+	if !s.await(s.idle) {
+		s.fail("a call to Redis did not complete")
 	}
 }
 
-// await waits, a short time of the real clock, for something that is about to happen.
+func (s *Server) idle() bool { return !s.look("").Flying }
+
+// await waits until happened returns true, at most for patience of real time; in a bubble, until all goroutines wait.
+// It returns the last result of happened.
 func (s *Server) await(happened func() bool) bool {
 	if s.bubble {
 		settleBubble()
@@ -258,7 +269,7 @@ func (s *Server) wake() {
 	}
 }
 
-// look adds up what goes on in all clients.
+// look returns the sum of hook.Look over all clients.
 func (s *Server) look(limiter string) (sum hook.Calls) {
 	for _, c := range s.all() {
 		calls := hook.Look(c, limiter)

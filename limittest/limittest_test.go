@@ -63,7 +63,7 @@ func TestPermitsReturnWhenTheClockMoves(t *testing.T) {
 	})
 }
 
-func TestAdvanceServesWhoWaits(t *testing.T) {
+func TestAdvanceServesWaitingCallers(t *testing.T) {
 	eachKind(t, func(t *testing.T, s *limittest.Server) {
 		l := s.Client().RateLimiter("jobs", rratelimiter.WithRate(rratelimiter.PerSecond(1)))
 		if !allowed(t, l, 1) {
@@ -96,7 +96,7 @@ func TestAdvanceServesWhoWaits(t *testing.T) {
 }
 
 // A long step serves each caller at its time, as many short ones would.
-func TestAdvanceStopsWhereSomebodyCanBeServed(t *testing.T) {
+func TestAdvanceStopsWhereACallerCanBeServed(t *testing.T) {
 	eachKind(t, func(t *testing.T, s *limittest.Server) {
 		began := s.Now()
 		l := s.Client().RateLimiter("jobs", rratelimiter.WithRate(rratelimiter.Rate{Permits: 1, Interval: 100 * time.Millisecond}))
@@ -254,7 +254,7 @@ func TestLongPipeline(t *testing.T) {
 	})
 }
 
-// A timeout is over when the clock has passed it, even if nobody waited that long.
+// A timeout ends when the clock has passed it, even if less real time has passed.
 func TestTimeoutFollowsTheClock(t *testing.T) {
 	eachKind(t, func(t *testing.T, s *limittest.Server) {
 		l := s.Client().RateLimiter("jobs", rratelimiter.WithRate(rratelimiter.PerHour(1)))
@@ -276,7 +276,7 @@ func TestTimeoutFollowsTheClock(t *testing.T) {
 			}()
 			s.AwaitWaiting("jobs", 1)
 			if !c.served {
-				// Somebody else's grant, as far as the caller can know.
+				// Another client's grant, from the caller's point of view.
 				member := s.Redis().ZRange(t.Context(), "{jobs}:permits", 0, 0).Val()[0]
 				must(t, s.Redis().ZIncrBy(t.Context(), "{jobs}:permits", 4*3600_000, member).Err())
 			}

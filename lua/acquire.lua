@@ -1,121 +1,320 @@
--- acquire.lua grants permits to the callers of one call. With no caller it counts expired permits back and tells what is
--- free, as Redisson's availablePermits does.
+-- acquire.lua grants permits to the requests of one batch. Without a request it counts expired permits back and returns what
+-- is free, as Redisson's availablePermits does.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
--- ARGV  1 now (ms; '': this server's clock), 2 the record of all that is asked for, 3 how many permits that is ('': one
---       record can't tell, or somebody is to get nothing), 4 groups of callers in order, "SIZExCOUNT SIZExCOUNT! ...", the
---       strict ones first and marked; '': only look, 5 flags, [6 the caller's rate ("rate interval type keep-alive"; '': it
---       has none), [7 granularity (ms; 0: none), [8 the time of an earlier attempt of the same call (ms), or one before it,
---       which is looked for first, 9 how many ids are the call's own, 10 the last three bytes of the ids under which the
---       client has had grants before, as numbers between blanks]]]
---       flags: r a record for each grant, u grant a part of the (only) size rather than nothing, d tell when permits will
---       be free, e report another rate in force, where else the caller's is set where none is, b finish a rebuild, q the
---       queue goes on behind the strict groups, so nobody but these gets anything, j join no record of another call
--- reply 1 status (0, 1 to 7 not initialised: config.lua, 8 another rate is in force, 9 what an earlier attempt was granted
---       can't be told any more), then with status 0:
---       2 rate, 3 interval (ms), 4 permits free after all; no more if all is granted and there is nothing else to tell,
---       5 notes (names.lua), 6 now (ms), 7 ms until all permits are free (0 unless granted or asked for); no more if all
---       is granted,
---       8 whose record lives (origin.lua): another Go client's if one was met, else the oldest one's; -2 without a record,
---       then two a group: how many of it are granted (-1: its size exceeds the rate; with u: permits granted), and ms until
---       the permits of its first refused caller are free (with d, or where a group is strict; else 0)
+-- ARGV  1 now (ms, up to three decimals; '': this server's clock), 2 the record of all that is wanted, 3 the permits in it
+--       ('': one record does not hold them, or some request must get none), 4 groups of requests in order, "SIZExCOUNT
+--       SIZExCOUNT! ...", the strict ones first and marked; '': only look, 5 flags, [6 the caller's rate ("rate interval
+--       type keep-alive"; '': none), [7 granularity (ms; 0: none), [8 the time of an earlier attempt of the same batch (ms),
+--       or an earlier one; that attempt is searched first, 9 how many ids the batch has, 10 the last three bytes of the ids
+--       under which the client had grants before, as numbers between blanks]]]
+--       flags: r a record for each grant, u grant a part of the (only) size rather than nothing, d return when permits will
+--       be free, e refuse if the configured rate is another one (else the caller's rate is set where none is), b finish a
+--       rebuild, q the queue goes on behind the strict groups, so only these are granted, j do not join a record of another
+--       batch, s compare the free permits with the records, w scores in whole ms
+-- reply 1 status (0; 1 to 7 not initialised: config.lua; 8 another rate is configured; 9 it is no longer known what an
+--       earlier attempt was granted), then with status 0:
+--       2 rate, 3 interval (ms), 4 permits free afterwards; no more if all is granted and nothing else is to be returned,
+--       5 notes (base.lua), 6 now (us), 7 us until all permits are free (0 unless granted or flag d); no more if all is
+--       granted,
+--       8 the client of a record (origin_of): another Go client's if one was seen, else the oldest record's; -2 without
+--       a record; then two a group: how many of it are granted (-1: its size exceeds the rate; with u: permits granted), and
+--       us until the permits of its first refused request are free (with d, or if the group is strict; else 0)
 --
--- A strict group's callers wait in line: when one is refused, nobody behind gets anything. Behind the strict groups each
+-- The requests of a strict group wait in a queue: if one is refused, none behind it is granted. Behind the strict groups each
 -- group takes what it can.
 --
--- The script reads top to bottom, without functions and tables where all that is asked for is granted: these cost Redis
--- more than what they do. What a refusal needs stands in the branch of the refusal. The calls to Redis of a grant with
--- nothing expired, none of which can be spared:
---   HMGET   the configuration, which anybody may change at any time
---   GET     the free permits, which must be checked before they are counted with
---   ZRANGE  the oldest record: has anything expired, is there any record
---   PTTL    the life time to pass on to the state; not with a keep-alive
+-- The plain grant comes first, inline: functions and tables cost Redis more than its steps do. Its calls to Redis:
+--   HMGET   the configuration, which others may change at any time
+--   GET     the free permits, which must be checked before they are used
+--   ZRANGE  the oldest record: whether any has expired, whether there is any
+--   PTTL    the TTL to apply to the state; not with a keep-alive
 --   ZADD    the record: the first write, which a full server refuses
 --   INCRBY  the free permits
--- Expired records cost ZRANGEBYSCORE (their permits), ZRANGE (who is oldest then) and ZREMRANGEBYRANK; a life time
--- PEXPIRE of both keys; a granularity ZRANGEBYSCORE (this client's record of the bucket) and ZREM of it; a refusal ZCARD and
--- ZRANGE of the records that it adds up or walks; a look for an earlier attempt what seek.lua and redate.lua say.
+-- A new limiter costs HSET, and SET in the place of INCRBY. Expired records cost ZRANGEBYSCORE (their permits), ZRANGE (the
+-- oldest of the others) and ZREMRANGEBYRANK; a TTL PEXPIRE of both keys; a granularity ZRANGEBYSCORE (this client's record
+-- of the bucket) and ZREM of it; a refusal ZCARD and ZRANGE of the records that it adds up or walks; a check ZRANGE of the
+-- records; a search for an earlier attempt what recover.lua says.
 
---@include names
-local from, asked, flags, given, granularity = 0, ARGV[1], ARGV[5], ARGV[6], ARGV[7]
-if given == '' then
-  given = nil
-end
---@include config
-if fault or notes == DIFFERS then
-  local enforced = find(flags, 'e', 1, true)
-  if fault or enforced then
-    return { enforced and 8 or fault }
+--@include base
+local client_now, record, wanted, flags = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[5]
+local configured_rate = ARGV[6] ~= '' and ARGV[6] or nil
+local config, limiter, state, now, score -- what the plain grant has read (config.lua, state.lua)
+
+-- The plain grant: one record for all that is wanted, which joins no other, in a limiter of type '0' without keep-alive whose
+-- state needs no repair. Anything else leaves this block before a permit is taken, a refusal with what was read.
+if wanted and ARGV[4] ~= '' and not ARGV[7] and not find(flags, 'b', 1, true) then
+  config = call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
+  local rate, interval, kind = config[1], config[2], config[3]
+  local new = configured_rate and not (rate or interval or kind or config[4])
+  if new then
+    rate, interval, kind = string.match(configured_rate, '^(%d+) (%d+) (0) 0$')
+  end
+  if
+    kind == '0'
+    and not config[4]
+    and rate
+    and interval
+    and find(rate, '^%d+$')
+    and #rate <= 15
+    and find(interval, '^[1-9]%d*$')
+    and #interval <= 15
+    and (not configured_rate or configured_rate == rate .. ' ' .. interval .. ' 0 0')
+  then
+    rate, interval, now = tonumber(rate), tonumber(interval), tonumber(client_now)
+    if not now then
+      local time = call('TIME')
+      now = (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000
+    end
+    local value, records, cutoff = KEYS[2], KEYS[4], now - interval
+    local expired_count, expired_permits = 0, 0
+    local stored = call('GET', value)
+    local oldest = call('ZRANGE', records, '0', '0', 'WITHSCORES')
+    if oldest[1] and tonumber(oldest[2]) <= cutoff then
+      local expired = call('ZRANGEBYSCORE', records, '-inf', cutoff, 'LIMIT', '0', MAX_EXPIRED)
+      expired_count = #expired
+      for i = 1, expired_count do
+        local a, b, c, d = string.byte(expired[i], -4, -1)
+        if d then
+          expired_permits = expired_permits + a + b * 256 + c * 65536 + d * 16777216
+        end
+      end
+      oldest = call('ZRANGE', records, expired_count, expired_count, 'WITHSCORES')
+    end
+    local counted = stored and (find(stored, '^[1-9]%d*$') and #stored <= 15 or stored == '0') and tonumber(stored)
+    local unused = not stored and not oldest[1] and expired_count == 0
+    local free = counted and counted + expired_permits or unused and rate
+    local right = free and free <= rate and (oldest[1] or free == rate) and expired_count < MAX_EXPIRED
+    if right and oldest[1] and find(flags, 's', 1, true) then
+      local live, sum = call('ZRANGE', records, expired_count, expired_count + 255), free
+      for i = 1, #live do
+        local a, b, c, d = string.byte(live[i], -4, -1)
+        if d then
+          sum = sum + a + b * 256 + c * 65536 + d * 16777216
+        end
+      end
+      right = sum == rate and #live < 256 -- more are left to the general path
+    end
+    if right then
+      local ttl = call('PTTL', KEYS[1])
+      score = (interval >= FRACTIONS_BELOW or find(flags, 'w', 1, true)) and math.ceil(now) or now
+      local score_text = score == now and client_now ~= '' and client_now or score -- a text costs Redis less than a number
+      if new then
+        call('HSET', KEYS[1], 'rate', rate, 'interval', interval, 'type', kind)
+      end
+      if wanted <= free and call('ZADD', records, 'NX', score_text, record) == 1 then
+        if not counted then
+          call('SET', value, string.format('%.0f', free - wanted))
+        elseif wanted ~= expired_permits then
+          call('INCRBY', value, expired_permits - wanted)
+        end
+        if expired_count > 0 then
+          call('ZREMRANGEBYRANK', records, '0', expired_count - 1)
+        end
+        if ttl > 0 then
+          call('PEXPIRE', value, ttl)
+          call('PEXPIRE', records, ttl)
+        end
+        if client_now ~= '' then
+          return { 0, rate, interval, free - wanted }
+        end
+        local us, reset_us = now * 1000 - 0.3, (score - cutoff) * 1000 - 0.3 -- as to_micros has it
+        return { 0, rate, interval, free - wanted, 0, math.ceil(us), math.ceil(reset_us) }
+      end
+      limiter =
+        { name = KEYS[1], value = value, records = records, rate = rate, interval = interval, keep_alive = 0 }
+      state = {
+        stored = stored,
+        counted = counted,
+        free = free,
+        expired_count = expired_count,
+        expired_permits = expired_permits,
+        oldest = oldest[1],
+        oldest_score = oldest[2],
+        cutoff = cutoff,
+        ttl = ttl,
+        notes = 0,
+      }
+    end
   end
 end
-if ARGV[4] == '' and not set then
-  keep = 0 -- who only looks keeps nothing alive
+
+--@include time
+--@include record
+--@include commit
+
+-- parse_groups returns the groups of ARGV[4], and how many of them are strict. A group has: size; count, its requests;
+-- granted (requests, or permits with flag u); wait, the us until the permits of its first refused request are free.
+local function parse_groups(text)
+  local groups, strict = {}, 0
+  for size, count, mark in string.gmatch(text, '(%d+)x(%d+)(!?)') do
+    groups[#groups + 1] = { size = tonumber(size), count = tonumber(count), granted = 0, wait = 0 }
+    if mark ~= '' then
+      strict = #groups
+    end
+  end
+  return groups, strict
 end
---@include clock
-local rebuild = flags ~= '' and find(flags, 'b', 1, true)
-local at = now -- the score of what is granted
---@include bucket
-local found
-if ARGV[9] then
-  --@include look
+
+-- allocate sets what each group is granted of the available permits. It returns how many are left, and whether a request was
+-- refused. If the permits are those that an earlier attempt was granted (recovered), a size above the rate may be among them.
+local function allocate(groups, strict, available, rate, recovered)
+  local partly, queued = find(flags, 'u', 1, true), find(flags, 'q', 1, true)
+  local left, refused, blocked = available, false, false
+  for i, group in ipairs(groups) do
+    local size, granted = group.size, 0
+    blocked = blocked or queued and i > strict
+    if partly then
+      granted = math.max(0, math.min(size, left))
+      left = left - granted
+    elseif size > rate and not (recovered and size <= left) then
+      granted = -1
+    else
+      if not blocked then
+        granted = math.max(0, math.min(group.count, math.floor(left / size)))
+        left = left - granted * size
+      end
+      if granted < group.count then
+        refused = true
+        blocked = blocked or i <= strict
+      end
+    end
+    group.granted = granted
+  end
+  return left, refused
 end
---@include settle
+
+local bucketed, recovered -- whether the score ends a bucket; the permits that an earlier attempt was granted
+local granularity = ARGV[7] and ARGV[7] ~= '0' and tonumber(ARGV[7]) or nil
+local prefix = string.sub(record, 1, -5)
+if not state then
+  --@include config
+  --@include state
+  --@include grant
+  local fault
+  limiter, fault = read_config(0, configured_rate, config)
+  if not limiter or limiter.mismatch then
+    local enforced = find(flags, 'e', 1, true)
+    if not limiter or enforced then
+      return { enforced and 8 or fault }
+    end
+  end
+  if ARGV[4] == '' and not limiter.missing then
+    limiter.keep_alive = 0 -- looking does not keep a limiter alive
+  end
+  now = read_clock(client_now)
+  score, bucketed = grant_score(now, limiter.interval, granularity, find(flags, 'w', 1, true))
+  if ARGV[9] then
+    --@include add
+    --@include recover
+    local whole = wanted and not granularity and record or nil
+    call('GET', limiter.value) -- fails before anything is written if the key has another type
+    local attempt, share =
+      find_attempt(limiter.records, prefix, tonumber(ARGV[9]), tonumber(ARGV[8]), whole, granularity ~= nil, ARGV[10])
+    if not attempt then
+      return { 9 }
+    end
+    refresh_scores(limiter.records, attempt, score)
+    recovered = #attempt > 0 and share or nil
+  end
+  state = load_state(limiter, now, find(flags, 'b', 1, true), find(flags, 's', 1, true))
+  if limiter.mismatch then
+    state.notes = state.notes + RATE_MISMATCH
+  end
+end
+local rate, interval, records = limiter.rate, limiter.interval, limiter.records
 
 -- Decide.
-local wanted = tonumber(ARGV[3])
-local left, lasts, groups, origin
-if found and found == wanted then
-  left = free
-elseif wanted and wanted <= free and not found then
-  left = free - wanted
+local left, reset_in, groups, origin
+if recovered and recovered == wanted then
+  left = state.free
+elseif wanted and wanted <= state.free and not recovered then
+  left = state.free - wanted
 else
-  --@include divide
+  local strict, refused
+  groups, strict = parse_groups(ARGV[4])
+  origin = -2
+  left, refused = allocate(groups, strict, recovered or state.free, rate, recovered)
+  if recovered then
+    if left > 0 then
+      return { 9 } -- the groups of an attempt take all that it was granted
+    end
+    left = state.free
+  end
+  if refused and not state.more then
+    --@include refusal
+    --@include writers
+    if walk_records(limiter, state) then
+      left = recovered and state.free or allocate(groups, strict, state.free, rate)
+    end
+    local taken, detail = state.free - left, find(flags, 'd', 1, true)
+    if detail or strict > 0 then
+      local waits = {} -- by size: sizes are few, requests many
+      for _, group in ipairs(groups) do
+        local size = group.size
+        if group.granted >= 0 and group.granted < group.count then
+          waits[size] = waits[size] or free_in(limiter, state, size, left, taken, score)
+          group.wait = waits[size]
+        end
+      end
+    end
+    if detail then
+      reset_in = all_free_in(limiter, state, taken, score)
+    end
+    if state.oldest then
+      origin = origin_of(state.oldest)
+      if strict > 0 then
+        local foreign
+        origin, foreign = find_writers(state.walked, prefix, origin)
+        state.notes = state.notes + (foreign and FOREIGN_WRITER or 0)
+      end
+    end
+  end
 end
-local taken = free - left
-if taken > 0 or found then
-  lasts = lasts or at + interval - now
-end
+local taken = state.free - left
 local joined, held = nil, 0
 if bucketed and taken > 0 and not find(flags, 'j', 1, true) then
-  local prefix = string.sub(ARGV[2], 1, -5)
   --@include join
+  joined, held = find_own_record(records, score, prefix, taken)
 end
 
 -- Write.
-if set then
-  call('HSET', name, unpack(set))
+if limiter.missing then
+  call('HSET', limiter.name, unpack(limiter.missing))
 end
 if taken > 0 then
-  local score = at == now and asked ~= '' and asked or at -- a text costs Redis less than a number
+  --@include add
+  local score_text = score == now and client_now ~= '' and client_now or score
   if groups and find(flags, 'r', 1, true) and not find(flags, 'u', 1, true) then
-    --@include each
-  elseif joined or taken ~= wanted or call('ZADD', records, 'NX', score, ARGV[2]) == 0 then
-    if not joined and taken == wanted and asked ~= '' and tonumber(call('ZSCORE', records, ARGV[2])) >= at then
-      return { 9 } -- a later attempt of this call was served before this one, which nobody waits for any more
+    for _, group in ipairs(groups) do
+      for _ = 1, group.granted do
+        prefix = next_prefix(add_record(records, prefix, group.size, score))
+      end
     end
-    --@include add
-    local prefix = string.sub(ARGV[2], 1, -5)
-    if granularity then
-      --@include share
+  elseif joined or taken ~= wanted or call('ZADD', records, 'NX', score_text, record) == 0 then
+    if not joined and taken == wanted and client_now ~= '' and tonumber(call('ZSCORE', records, record)) >= score then
+      return { 9 } -- a later attempt of this batch was served before, and nothing waits for this one any more
     end
-    add(records, prefix, taken + held, at)
+    add_record(records, granularity and share_prefix(prefix, taken) or prefix, taken + held, score)
     if joined then
       call('ZREM', records, joined)
     end
   end
 end
-free = left
---@include save
---@include renew
+commit(limiter, state, left)
+apply_ttl(limiter, state.ttl)
 
-if notes == 0 and not groups and asked ~= '' then
-  return { 0, rate, interval, free }
+if state.notes == 0 and not groups and client_now ~= '' then
+  return { 0, rate, interval, left }
 end
-local answer = { 0, rate, interval, math.max(0, free), notes, now, lasts or 0, origin }
+if taken > 0 or recovered then
+  reset_in = reset_in or to_micros(score + interval - now)
+end
+local reply = { 0, rate, interval, math.max(0, left), state.notes, to_micros(now), reset_in or 0, origin }
 if groups then
   for i = 1, #groups do
-    answer[7 + 2 * i] = groups[i].given
-    answer[8 + 2 * i] = groups[i].wait
+    reply[7 + 2 * i] = groups[i].granted
+    reply[8 + 2 * i] = groups[i].wait
   end
 end
-return answer
+return reply

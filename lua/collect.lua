@@ -1,28 +1,31 @@
--- collect.lua removes a client's own pair of keys where nothing is lost by that: it says that all is free.
+-- collect.lua removes a client's own pair of keys if nothing is lost by that: if it says that all permits are free.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 now (ms; '': this server's clock), 2 how long (ms) no record may have counted, 3 flags: d change nothing
--- reply 0 there are records that count, or counted so short a while ago; 1 removed; 2 it leaves by itself; 3 there is none
+-- reply 0 records count, or counted within that time; 1 removed; 2 the pair has a TTL; 3 there is no pair; 4 another program
+--       uses one of the two keys
 
-local call = redis.call
-local asked = ARGV[1]
---@include clock
+--@include base
+--@include time
+--@include config
+--@include foreign
+local now, idle, dry = read_clock(ARGV[1]), tonumber(ARGV[2]), find(ARGV[3], 'd', 1, true)
 local value, records = KEYS[3], KEYS[5]
-local interval = call('HGET', KEYS[1], 'interval')
-if not interval or #interval > 15 or not string.find(interval, '^%d+$') then
-  interval = 0
+if is_foreign(3) or is_foreign(5) then
+  return { 4 }
 end
+local interval = parse_interval(call('HGET', KEYS[1], 'interval')) or 0
 local newest = call('ZRANGE', records, '-1', '-1', 'WITHSCORES')[2]
-if newest and tonumber(newest) > now - interval - ARGV[2] then
+if newest and tonumber(newest) > now - interval - idle then
   return { 0 }
 end
-local lives = { call('PTTL', value), call('PTTL', records) }
-if lives[1] == -2 and lives[2] == -2 then
+local value_ttl, records_ttl = call('PTTL', value), call('PTTL', records)
+if value_ttl == -2 and records_ttl == -2 then
   return { 3 }
-elseif lives[1] ~= -1 and lives[2] ~= -1 then
+elseif value_ttl ~= -1 and records_ttl ~= -1 then
   return { 2 }
 end
-if not string.find(ARGV[3], 'd', 1, true) then
-  call('DEL', value, records)
+if not dry then
+  call('UNLINK', value, records)
 end
 return { 1 }

@@ -1,46 +1,40 @@
--- glance.lua looks at a limiter as state.lua does, but reads few records, however many there are, so that it can be asked
--- of thousands of limiters.
+-- glance.lua reads a limiter as state.lua does, but few records, however many there are: it can be run for thousands of
+-- limiters.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 now (ms; '': this server's clock)
--- reply as state.lua, then 13 1 if 6, 7 and 12 are estimates: the records are too many, and the free permits are believed
+-- reply as state.lua, then 13 1 if 6, 7 and 12 are estimates: there are too many records, so the free permits are trusted
 
---@include names
-local from, asked, given = 0, ARGV[1], nil
+--@include base
+--@include time
+--@include record
 --@include config
-if fault then
+--@include state
+--@include consistency
+local client_now = ARGV[1]
+local limiter, fault = read_config(0)
+if not limiter then
   return { fault }
 end
---@include clock
---@include stored
---@include permits
+local rate, records, now = limiter.rate, limiter.records, read_clock(client_now)
+local stored = call('GET', limiter.value)
+local counted = parse_value(stored)
+local all, expired_count = call('ZCARD', records), call('ZCOUNT', records, '-inf', now - limiter.interval)
+local count = all - expired_count
 
--- How many records are read, of the live and of the expired ones.
-local READ = 2000
-
-local all, dead = call('ZCARD', records), call('ZCOUNT', records, '-inf', now - interval)
-local count = all - dead
-
--- sum adds up the permits of records by rank; nil where they are too many.
-local function sum(first, n)
-  if n > READ then
+-- sum_ranks adds up n records from a rank on; nil if that is too many.
+local function sum_ranks(first, n)
+  if n > 2000 then
     return nil
   end
-  local total = 0
-  if n > 0 then
-    local page = call('ZRANGE', records, first, first + n - 1)
-    for i = 1, #page do
-      total = total + permits(page[i])
-    end
-  end
-  return total
+  return n > 0 and sum_permits(call('ZRANGE', records, first, first + n - 1)) or 0
 end
 
-local function score(rank)
-  return count > 0 and math.min(tonumber(call('ZRANGE', records, rank, rank, 'WITHSCORES')[2]), MOST) or 0
+local function score_at(rank)
+  return count > 0 and to_micros(math.min(tonumber(read_record(records, rank)[2]), MAX_PERMITS)) or 0
 end
 
-local used, expired = sum(dead, count), sum(0, dead)
+local used, expired = sum_ranks(expired_count, count), sum_ranks(0, expired_count)
 local estimated = not (used and expired)
 if not used then
   used = counted and math.max(0, rate - math.max(0, counted) - (expired or 0)) or rate
@@ -48,9 +42,19 @@ end
 if not expired then
   expired = counted and rate - used - counted or 0
 end
---@include judge
-local life = call('PTTL', name)
+local free, consistent = check_consistency(rate, stored, counted, all, count, expired, used)
 return {
-  0, rate, interval, own and 1 or 0, keep, free, used, count, score(dead), score(-1), life, consistent and 1 or 0,
+  0,
+  rate,
+  limiter.interval,
+  limiter.own and 1 or 0,
+  limiter.keep_alive,
+  free,
+  used,
+  count,
+  score_at(expired_count),
+  score_at(-1),
+  call('PTTL', limiter.name),
+  consistent and 1 or 0,
   estimated and 1 or 0,
 }

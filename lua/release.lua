@@ -1,62 +1,66 @@
--- release.lua gives permits back before their time: those of the oldest grants first, so that what stays counted is
--- never older than the truth; or those that were granted at one time, and no others. Whole records leave; the last one
--- shrinks.
+-- release.lua gives permits back before they expire: those of the oldest grants first, so that what stays counted is never
+-- older than it was; or only those that were granted at one time. Whole records are removed; the last one shrinks.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
--- ARGV  1 now (ms; '': this server's clock), 2 permits, 3 flags: b finish a rebuild; then, to undo a grant, 4 its time (ms)
+-- ARGV  1 now (ms; '': this server's clock), 2 permits, 3 flags: b finish a rebuild; then, to undo a grant, 4 its score
 -- reply 1 status (0, 1 to 7 not initialised: config.lua), then with status 0:
---       2 notes (names.lua; with MORE, the caller asks again for the rest), 3 permits that came back
+--       2 notes (base.lua; with MORE, the caller asks again for the rest), 3 permits that came back
 
---@include names
-local from, asked, rebuild, given = 0, ARGV[1], ARGV[3] == 'b', nil
+--@include base
+--@include time
+--@include record
+--@include add
 --@include config
-if fault then
+--@include state
+--@include commit
+local client_now, wanted, rebuild, undone = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'b', ARGV[4]
+local limiter, fault = read_config(0)
+if not limiter then
   return { fault }
 end
---@include clock
---@include settle
+local records = limiter.records
+local state = load_state(limiter, read_clock(client_now), rebuild)
 
-local wanted, back, undone = tonumber(ARGV[2]), 0, ARGV[4]
-local gone, shrunk, at, rest = {}, nil, nil, nil
-if not more then
-  --@include permits
+local returned, gone = 0, {}
+local shrunk, score, rest -- the record that keeps a rest of its permits
+if not state.more then
   local page = {}
   if not undone then
-    page = call('ZRANGE', records, dead, dead + BATCH - 1, 'WITHSCORES')
-  elseif tonumber(undone) > edge then
-    page = call('ZRANGEBYSCORE', records, undone, undone, 'WITHSCORES', 'LIMIT', '0', BATCH)
+    local first = state.expired_count
+    page = call('ZRANGE', records, first, first + MAX_EXPIRED - 1, 'WITHSCORES')
+  elseif tonumber(undone) > state.cutoff then
+    page = call('ZRANGEBYSCORE', records, undone, undone, 'WITHSCORES', 'LIMIT', '0', MAX_EXPIRED)
   end
   for i = 1, #page, 2 do
-    if back == wanted then
+    if returned == wanted then
       break
     end
-    local held = permits(page[i])
-    if back + held > wanted then
-      shrunk, at, rest = page[i], page[i + 1], back + held - wanted
-      back = wanted
+    local held = permits_of(page[i])
+    if returned + held > wanted then
+      shrunk, score, rest = page[i], page[i + 1], returned + held - wanted
+      returned = wanted
     else
-      back = back + held
+      returned = returned + held
       if undone then
         gone[#gone + 1] = page[i]
       else
-        dead = dead + 1
+        state.expired_count = state.expired_count + 1 -- commit removes it with the expired ones
       end
     end
   end
-  if back < wanted and #page == 2 * BATCH then
-    notes = notes + MORE
+  if returned < wanted and #page == 2 * MAX_EXPIRED then
+    state.notes = state.notes + MORE
   end
-  free = math.min(rate, free + back)
+  state.free = math.min(limiter.rate, state.free + returned)
 end
 
---@include save
+commit(limiter, state, state.free)
 if #gone > 0 then
   call('ZREM', records, unpack(gone))
 end
 if shrunk then
-  --@include add
   call('ZREM', records, shrunk)
-  add(records, string.sub(shrunk, 1, -5), rest, at)
+  add_record(records, string.sub(shrunk, 1, -5), rest, score)
 end
---@include renew
-return { 0, notes, back }
+apply_ttl(limiter, state.ttl)
+return { 0, state.notes, returned }

@@ -1,42 +1,54 @@
--- repair.lua computes the free permits anew from the records, or forgets both. It reads every record.
+-- repair.lua computes the free permits from the records, or removes both. It reads every record.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
--- ARGV  1 flags: d change nothing, r forget the records
+-- ARGV  1 now (ms; '': this server's clock), 2 flags: d change nothing, r remove the records
 -- reply 1 status (0, 1 to 7 not initialised: config.lua), then with status 0:
 --       2 1 if something is, or is to be, changed, else 0; 3 what was stored: 0 a number, 1 nothing, 2 no number; 4 that
---       number, 5 what is right; 6 records, 7 permits in them
+--       number, 5 what is right; 6 records, 7 permits in them, 8 ms until a permit is free by these (0: one is now)
 
---@include names
-local from, given = 0, nil
+--@include base
+--@include time
+--@include record
 --@include config
-if fault then
+--@include state
+--@include commit
+local client_now, dry, reset = ARGV[1], find(ARGV[2], 'd', 1, true), find(ARGV[2], 'r', 1, true)
+local limiter, fault = read_config(0)
+if not limiter then
   return { fault }
 end
---@include stored
---@include permits
+local rate, records, now = limiter.rate, limiter.records, read_clock(client_now)
+local stored = call('GET', limiter.value)
+local counted = parse_value(stored)
 
--- How many records are read at a time.
-local PAGE = 5000
-
+local PAGE = 5000 -- records that are read at a time
 local held, all = 0, 0
+local last -- from the newest on, the record with which all permits are in use: a permit is free when it expires
 repeat
-  local page = call('ZRANGE', records, all, all + PAGE - 1)
-  for i = 1, #page do
-    held = held + permits(page[i])
+  local page = call('ZRANGE', records, -all - PAGE, -all - 1)
+  for i = #page, 1, -1 do
+    held = held + permits_of(page[i])
+    if held >= rate and not last then
+      last = page[i]
+    end
   end
   all = all + #page
 until #page < PAGE
 
-local dry, forget = find(ARGV[1], 'd', 1, true), find(ARGV[1], 'r', 1, true)
-local free = forget and rate or math.max(rate - held, 1 - MOST)
-local change = forget and (stored or all > 0) or not forget and counted ~= free and (stored or all > 0)
+local free = reset and rate or math.max(rate - held, 1 - MAX_PERMITS)
+local blocked = 0
+if last and not reset then
+  local expires_in = tonumber(call('ZSCORE', records, last)) + limiter.interval - now
+  blocked = math.max(0, math.ceil(math.min(MAX_PERMITS, expires_in)))
+end
+local change = (stored or all > 0) and (reset or counted ~= free)
 if change and not dry then
-  if forget then
-    call('DEL', value, records)
+  if reset then
+    call('UNLINK', limiter.value, records)
   else
-    local life = keep == 0 and call('PTTL', name) or -1
-    call('SET', value, string.format('%.0f', free))
-    --@include renew
+    local ttl = limiter.keep_alive == 0 and call('PTTL', limiter.name) or -1
+    call('SET', limiter.value, string.format('%.0f', free))
+    apply_ttl(limiter, ttl)
   end
 end
-return { 0, change and 1 or 0, not stored and 1 or not counted and 2 or 0, counted or 0, free, all, held }
+return { 0, change and 1 or 0, not stored and 1 or not counted and 2 or 0, counted or 0, free, all, held, blocked }

@@ -1,48 +1,59 @@
--- setrate.lua sets the rate of a limiter whatever it was, as Redisson's setRate and updateRate do. Its grants are
--- forgotten, or kept and counted against the new rate.
+-- setrate.lua sets the rate of a limiter whatever it was, as Redisson's setRate and updateRate do. Its grants are removed, or
+-- kept and counted against the new rate.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 now (ms; '': this server's clock), 2 rate, 3 interval (ms), 4 type, 5 keep-alive (ms; 0: none),
---       6 flags: k keep the grants (those of the same type), u only where a rate is set
--- reply 1 if it was set, else 0; 2 notes (names.lua)
+--       6 flags: k keep the grants (if the type stays), u only if a rate is set
+-- reply 1 if it was set, else 0; 2 notes (base.lua)
 
---@include names
-local from, name, kind = 0, KEYS[1], ARGV[4]
+--@include base
+--@include time
+--@include record
+--@include config
+--@include foreign
+--@include state
+--@include commit
+local client_now, rate, interval, kind, keep_alive, flags = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local name = KEYS[1]
 local config = call('HMGET', name, 'rate', 'type', 'keepAliveTime')
-if not config[1] and find(ARGV[6], 'u', 1, true) then
+local old_rate, old_kind, old_keep_alive = config[1], config[2], config[3]
+if not old_rate and find(flags, 'u', 1, true) then
   return { 0, 0 }
 end
-local rate, interval, keep = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[5])
-local notes, life = 0, keep == 0 and call('PTTL', name) or -1
---@include choose
-local function write()
-  call('HSET', name, 'rate', ARGV[2], 'interval', ARGV[3], 'type', kind)
-  if keep > 0 or config[3] then
-    call('HSET', name, 'keepAliveTime', ARGV[5])
+local limiter = new_limiter(0, tonumber(rate), tonumber(interval), kind, tonumber(keep_alive))
+local notes, ttl = 0, limiter.keep_alive == 0 and call('PTTL', name) or -1
+
+local function write_config()
+  call('HSET', name, 'rate', rate, 'interval', interval, 'type', kind)
+  if limiter.keep_alive > 0 or old_keep_alive then
+    call('HSET', name, 'keepAliveTime', keep_alive)
   end
 end
 
-if find(ARGV[6], 'k', 1, true) and (not config[2] or config[2] == kind) then
-  local asked, rebuild = ARGV[1], true
-  --@include clock
-  --@include settle
-  notes = more and UNBUILT or 0 -- the rate is new, so nothing was wrong
-  write()
-  --@include save
+if find(flags, 'k', 1, true) and (not old_kind or old_kind == kind) then
+  local state = load_state(limiter, read_clock(client_now), true)
+  -- The rate is new, so nothing was wrong.
+  notes = (state.more and REBUILD_PENDING or 0) + (state.many and MANY or 0)
+  write_config()
+  commit(limiter, state, state.free)
 else
-  write()
-  if config[2] == kind then
-    call('DEL', value, records)
-  else
-    call('DEL', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
+  local gone = old_kind ~= kind and { 2, 3, 4, 5 } or limiter.own and { 3, 5 } or { 2, 4 }
+  for _, i in ipairs(gone) do
+    if is_foreign(i) then
+      return redis.error_reply('WRONGTYPE another program uses the key ' .. KEYS[i])
+    end
+  end
+  write_config()
+  for _, i in ipairs(gone) do
+    call('UNLINK', KEYS[i])
   end
 end
-if keep == 0 and config[3] and #config[3] <= 15 and find(config[3], '^%d*[1-9]%d*$') then
-  -- What kept the limiter alive is gone, so its time must not run out.
-  life = -1
+if limiter.keep_alive == 0 and (parse_interval(old_keep_alive) or 0) > 0 then
+  -- The keep-alive that renewed the TTL is gone, so the TTL goes, too.
+  ttl = -1
   call('PERSIST', name)
-  call('PERSIST', value)
-  call('PERSIST', records)
+  call('PERSIST', limiter.value)
+  call('PERSIST', limiter.records)
 end
---@include renew
+apply_ttl(limiter, ttl)
 return { 1, notes }

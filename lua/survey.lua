@@ -1,35 +1,35 @@
--- survey.lua reads what is stored of a limiter, and judges nothing: so it fails on no state, not even on keys of a wrong
--- type. Records come page by page, from the newest on: so those that expire between two pages move none of the others.
+-- survey.lua reads what is stored of a limiter, and judges nothing: it fails on no state, not even on keys of a wrong type.
+-- Records come page by page, from the newest on: those that expire between two pages move none of the others.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 first record, counted from the newest, 2 how many, 3 flags: o the client's pair, whatever the type
 -- reply 1 and 2 this server's time (seconds, microseconds), 3 fields and values of the configuration, 4 1 if the pair is
 --       the client's own, 5 the free permits as they are stored, 6 number of records, 7 a page of them: members and
---       scores, then for configuration, value and records: type and life time (ms; below 0: none)
+--       scores, then for configuration, value and records: type and TTL (ms; below 0: none)
 
-local call = redis.call
+--@include base
+--@include config
+local first, limit, own = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == 'o'
 local time = call('TIME')
-local function typed(key)
+
+local function type_of(key)
   return call('TYPE', key).ok
 end
 
-local fields = typed(KEYS[1]) == 'hash' and call('HGETALL', KEYS[1]) or {}
-local from, kind = 0, ARGV[3] == 'o' and '1' or nil
+local fields = type_of(KEYS[1]) == 'hash' and call('HGETALL', KEYS[1]) or {}
 for i = 1, #fields, 2 do
-  if fields[i] == 'type' then
-    kind = kind or fields[i + 1]
-  end
+  own = own or fields[i] == 'type' and fields[i + 1] == '1'
 end
---@include choose
-local text = typed(value) == 'string' and call('GET', value) or ''
-local number, page = 0, {}
-if typed(records) == 'zset' then
-  number = call('ZCARD', records)
-  page = call('ZREVRANGE', records, ARGV[1], ARGV[1] + ARGV[2] - 1, 'WITHSCORES')
+local value, records = choose_keys(0, own and '1' or '0')
+local text = type_of(value) == 'string' and call('GET', value) or ''
+local count, page = 0, {}
+if type_of(records) == 'zset' then
+  count = call('ZCARD', records)
+  page = call('ZREVRANGE', records, first, first + limit - 1, 'WITHSCORES')
 end
-local answer = { time[1], time[2], fields, own and 1 or 0, text, number, page }
+local reply = { time[1], time[2], fields, own and 1 or 0, text, count, page }
 for _, key in ipairs({ KEYS[1], value, records }) do
-  answer[#answer + 1] = typed(key)
-  answer[#answer + 1] = call('PTTL', key)
+  reply[#reply + 1] = type_of(key)
+  reply[#reply + 1] = call('PTTL', key)
 end
-return answer
+return reply

@@ -1,14 +1,16 @@
--- trysetrate.lua sets the rate of a limiter that has none, as Redisson's trySetRate does: field by field, so that what
--- is there stays.
+-- trysetrate.lua sets the rate of a limiter that has none, as Redisson's trySetRate does: field by field, so that fields that
+-- exist stay.
 --
--- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits (named alone: a cluster refuses them in two slots)
+-- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits (only named: a cluster refuses keys in two slots)
 -- ARGV  1 rate, 2 interval (ms), 3 type, 4 keep-alive (ms; 0: none)
 -- reply 1 if the limiter had no type, and so no rate, before; else 0
 
-redis.call('HSETNX', KEYS[1], 'rate', ARGV[1])
-redis.call('HSETNX', KEYS[1], 'interval', ARGV[2])
-local set = redis.call('HSETNX', KEYS[1], 'type', ARGV[3])
-if set == 1 and ARGV[4] ~= '0' and redis.call('HSETNX', KEYS[1], 'keepAliveTime', ARGV[4]) == 1 then
-  redis.call('PEXPIRE', KEYS[1], ARGV[4])
+local call = redis.call
+local name, rate, interval, kind, keep_alive = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+call('HSETNX', name, 'rate', rate)
+call('HSETNX', name, 'interval', interval)
+local set = call('HSETNX', name, 'type', kind)
+if set == 1 and keep_alive ~= '0' and call('HSETNX', name, 'keepAliveTime', keep_alive) == 1 then
+  call('PEXPIRE', name, keep_alive)
 end
 return { set }

@@ -1,15 +1,15 @@
-// Package otellimit counts and traces by OpenTelemetry what limiters do.
+// Package otellimit exports metrics and traces of limiters to OpenTelemetry.
 //
 //	observer, err := otellimit.New(otellimit.Config{TracerProvider: otel.GetTracerProvider()})
 //	...
 //	client := rratelimiter.NewClient(rdb, rratelimiter.WithObserver(observer))
 //
-// One Observer serves all clients of a process. Its metrics, and what to look at, stand in docs/observability.md. They are
-// those of promlimit: exporters for Prometheus give them the same names, so the dashboard and the alert rules fit both.
+// One Observer serves all clients of a process. docs/observability.md describes its metrics. They are those of
+// promlimit: exporters for Prometheus give them the same names, so the dashboard and the alert rules fit both.
 //
-// Each request (Acquire, Allow, ...) becomes a span in the trace of its context: its length is the time that the limit cost.
-// A call to Redis serves many requests at once, so it is no part of any of their traces; Config.TraceCalls gives calls traces
-// of their own.
+// Each request (Acquire, Allow, ...) becomes a span in the trace of its context; its duration is that of the request. A
+// call to Redis serves many requests at once, so it belongs to none of their traces; Config.TraceCalls gives calls
+// traces of their own.
 package otellimit
 
 import (
@@ -31,63 +31,74 @@ import (
 
 const scope = "github.com/rratelimiter/rratelimiter/otellimit"
 
-// Config is what can be chosen. With the zero Config there are metrics, all limiters counted together, and no spans.
+// Config has the options. With the zero Config there are metrics, with all limiters counted together, and no spans.
 type Config struct {
 	MeterProvider  metric.MeterProvider        // nil: the global one
 	TracerProvider trace.TracerProvider        // nil: no spans
-	TraceCalls     bool                        // a span for each call to Redis, too
+	TraceCalls     bool                        // also a span for each call to Redis
 	Label          func(limiter string) string // the attribute "limiter" of a limiter's metrics; nil: none
-	MostLabels     int                         // of those; limiters that come later get "other". 0: 100
+	MostLabels     int                         // maximum of labels, and of policies of guards; further ones are counted as "other". 0: 100
 }
 
 // Observer is an observer of clients. It is safe for concurrent use.
 type Observer struct {
 	all    *series.Set[*limiter]
-	tracer trace.Tracer // nil: no spans
-	calls  trace.Tracer // the same, if calls are traced
+	guards *series.Set[map[string]attributes] // attributes of each guard policy, by outcome
+	tracer trace.Tracer                       // nil: no spans
+	calls  trace.Tracer                       // the same, if calls are traced
 
 	called, attempts, carried, requests metric.Int64Counter
-	permits, abandoned                  metric.Int64Counter
-	healed, mismatched, fallbacks       metric.Int64Counter
+	permits, unclaimed, decisions       metric.Int64Counter
+	repaired, mismatched, fallbacks     metric.Int64Counter
 	callTime, waitTime                  metric.Float64Histogram
 
 	mu      sync.Mutex
 	clients []weak.Pointer[rratelimiter.Client]
 }
 
-// A limiter is the attributes of one label.
+// A limiter has the attributes of one label.
 type limiter struct {
-	plain, ok, failed, unknown, granted, denied, remembered, left attributes
+	plain, ok, failed, unknown, granted, denied, cached, left attributes
 }
 
-// Attributes are a set as instruments take it, made once.
+// Attributes are a prepared attribute set, in the forms that instruments take.
 type attributes struct {
 	add     []metric.AddOption
 	record  []metric.RecordOption
 	observe []metric.ObserveOption
 }
 
+// newAttributes returns attributes; those without a value are left out.
+func newAttributes(all ...attribute.KeyValue) attributes {
+	all = slices.DeleteFunc(all, func(a attribute.KeyValue) bool { return a.Value.AsString() == "" })
+	set := metric.WithAttributeSet(attribute.NewSet(all...))
+	return attributes{[]metric.AddOption{set}, []metric.RecordOption{set}, []metric.ObserveOption{set}}
+}
+
 func newLimiter(label string) *limiter {
 	with := func(outcome string) attributes {
-		var list []attribute.KeyValue
-		if label != "" {
-			list = append(list, attribute.String("limiter", label))
-		}
-		if outcome != "" {
-			list = append(list, attribute.String("outcome", outcome))
-		}
-		set := metric.WithAttributeSet(attribute.NewSet(list...))
-		return attributes{[]metric.AddOption{set}, []metric.RecordOption{set}, []metric.ObserveOption{set}}
+		return newAttributes(attribute.String("limiter", label), attribute.String("outcome", outcome))
 	}
 	return &limiter{
 		plain: with(""), ok: with("ok"), failed: with("failed"), unknown: with("unknown"),
-		granted: with("granted"), denied: with("denied"), remembered: with("remembered"), left: with("left"),
+		granted: with("granted"), denied: with("denied"), cached: with("cached"), left: with("left"),
 	}
 }
 
-// New makes an observer.
+func newGuard(policy string) map[string]attributes {
+	outcomes := map[string]attributes{}
+	for _, outcome := range series.GuardOutcomes {
+		outcomes[outcome] = newAttributes(attribute.String("policy", policy), attribute.String("outcome", outcome))
+	}
+	return outcomes
+}
+
+// New returns an observer.
 func New(config Config) (*Observer, error) {
-	o := &Observer{all: series.New(config.Label, config.MostLabels, newLimiter)}
+	o := &Observer{
+		all:    series.New(config.Label, config.MostLabels, newLimiter),
+		guards: series.New(func(policy string) string { return policy }, config.MostLabels, newGuard),
+	}
 	if config.TracerProvider != nil {
 		o.tracer = config.TracerProvider.Tracer(scope)
 		if config.TraceCalls {
@@ -112,32 +123,34 @@ func New(config Config) (*Observer, error) {
 		return h
 	}
 	o.called = counter("rratelimiter.calls", "{call}", "Calls to Redis that ask for permits, by outcome: ok, failed, or unknown, "+
-		"where permits may be spent that nobody got. AllowAll's one call counts for each of its limiters.")
-	o.callTime = histogram("rratelimiter.call.duration", "Time from asking Redis to its answer.",
+		"where permits may be spent that no caller got. AllowAll's one call counts for each of its limiters.")
+	o.callTime = histogram("rratelimiter.call.duration", "Time from sending a call to Redis to its reply.",
 		.00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5)
 	o.attempts = counter("rratelimiter.call.attempts", "{command}",
-		"Commands sent for the calls; more than calls where some were repeated.")
+		"Commands sent for the calls; more than the calls if some were retried.")
 	o.carried = counter("rratelimiter.call.requests", "{request}",
 		"Requests that the calls carried. One that waits is carried more than once.")
-	o.requests = counter("rratelimiter.requests", "{request}", "Requests, by outcome: granted, denied, remembered, "+
-		"which is denied without asking Redis, failed, or left, where a caller who waited has gone.")
+	o.requests = counter("rratelimiter.requests", "{request}", "Requests, by outcome: granted, denied, cached, "+
+		"which is denied without a call to Redis, failed, or left: the context of a waiting caller ended.")
 	o.permits = counter("rratelimiter.granted.permits", "{permit}", "Permits granted.")
-	o.abandoned = counter("rratelimiter.abandoned.permits", "{permit}",
-		"Permits granted to callers who had gone, that nobody else could use.")
-	o.waitTime = histogram("rratelimiter.wait.duration", "Time that callers who may wait were blocked, granted or not.",
+	o.unclaimed = counter("rratelimiter.unclaimed.permits", "{permit}",
+		"Permits granted to callers that had already returned, and that no other caller could use.")
+	o.waitTime = histogram("rratelimiter.wait.duration", "Time that callers of waiting methods were blocked, granted or not.",
 		.001, .005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300)
-	o.healed = counter("rratelimiter.healed", "{call}", "Calls that found a broken state and repaired it.")
+	o.repaired = counter("rratelimiter.repaired", "{call}", "Calls that found a broken state and repaired it.")
 	o.mismatched = counter("rratelimiter.rate.mismatches", "{call}",
-		"Calls that found another rate in force than their limiter's own.")
+		"Calls that found a rate in force that differs from their limiter's own.")
 	o.fallbacks = counter("rratelimiter.fallbacks", "{call}",
-		"Calls that the process answered by itself, as Redis could not be reached.")
+		"Calls that the process decided locally, since Redis was unreachable.")
+	o.decisions = counter("rratelimiter.guard.decisions", "{decision}",
+		"Decisions of guards, by the name of their policy and by outcome.")
 	_, err := meter.Int64ObservableUpDownCounter("rratelimiter.waiting.requests", metric.WithUnit("{request}"),
-		metric.WithDescription("Callers who are blocked now."), metric.WithInt64Callback(o.waiting))
+		metric.WithDescription("Callers that are blocked now."), metric.WithInt64Callback(o.waiting))
 	return o, errors.Join(append(problems, err)...)
 }
 
-// Flight counts a call.
-func (o *Observer) Flight(info rratelimiter.FlightInfo) {
+// Call counts a call.
+func (o *Observer) Call(info rratelimiter.CallInfo) {
 	ctx := context.Background()
 	called := !info.Fallback || info.Err != nil
 	if o.calls != nil && called {
@@ -145,12 +158,12 @@ func (o *Observer) Flight(info rratelimiter.FlightInfo) {
 	}
 	l := o.all.Of(info.Limiter)
 	add(ctx, o.requests, info.Granted, l.granted)
-	add(ctx, o.requests, info.Remembered, l.remembered)
+	add(ctx, o.requests, info.DenyCacheHits, l.cached)
 	add(ctx, o.permits, info.Permits, l.plain)
-	add(ctx, o.abandoned, info.Abandoned, l.plain)
+	add(ctx, o.unclaimed, info.Unclaimed, l.plain)
 	answered := series.Answered(info.Err)
 	if answered || info.Fallback {
-		add(ctx, o.requests, info.Denied, l.denied) // who else has no permits has an error, which Request sees
+		add(ctx, o.requests, info.Denied, l.denied) // other callers without permits have an error, which Request counts
 	}
 	if info.Fallback {
 		add(ctx, o.fallbacks, 1, l.plain)
@@ -169,8 +182,8 @@ func (o *Observer) Flight(info rratelimiter.FlightInfo) {
 	default:
 		add(ctx, o.called, 1, l.failed)
 	}
-	if info.Healed != "" {
-		add(ctx, o.healed, 1, l.plain)
+	if info.Repaired != "" {
+		add(ctx, o.repaired, 1, l.plain)
 	}
 	if info.RateMismatch {
 		add(ctx, o.mismatched, 1, l.plain)
@@ -183,7 +196,7 @@ func add[N int | int64](ctx context.Context, c metric.Int64Counter, n N, a attri
 	}
 }
 
-// Request notes how long a caller was blocked, and what became of it.
+// Request records how long a caller was blocked, and the result of the request.
 func (o *Observer) Request(ctx context.Context, info rratelimiter.RequestInfo) {
 	if o.tracer != nil {
 		ctx = o.traceRequest(ctx, info)
@@ -200,14 +213,21 @@ func (o *Observer) Request(ctx context.Context, info rratelimiter.RequestInfo) {
 	}
 }
 
-// Watch lets the observer count who waits in a client. NewClient calls it. It does not keep the client from being collected.
+// Guard counts a decision of a guard.
+func (o *Observer) Guard(ctx context.Context, info rratelimiter.GuardInfo) {
+	if outcome, known := o.guards.Of(info.Policy)[info.Outcome]; known {
+		add(ctx, o.decisions, 1, outcome)
+	}
+}
+
+// Watch adds a client whose waiting callers are counted. NewClient calls it. The client can still be garbage collected.
 func (o *Observer) Watch(c *rratelimiter.Client) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.clients = append(o.clients, weak.Make(c))
 }
 
-// waiting tells how many callers are blocked, by label.
+// waiting reports the number of blocked callers, by label.
 func (o *Observer) waiting(_ context.Context, result metric.Int64Observer) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -231,7 +251,7 @@ func (o *Observer) waiting(_ context.Context, result metric.Int64Observer) error
 	return nil
 }
 
-// since is the time at which something began that took so long.
+// since returns the start time of a span that ends now, from its duration.
 func since(took time.Duration) trace.SpanStartOption {
 	return trace.WithTimestamp(time.Now().Add(-took))
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// A rig is an observer and what it told.
+// A rig is an observer and the metrics and spans that it exports.
 type rig struct {
 	*Observer
 	t      *testing.T
@@ -45,7 +45,7 @@ func newRig(t *testing.T, config Config) *rig {
 	return r
 }
 
-// lines are the metrics, without zeros: "name{attributes} value", for histograms "name{attributes} count sum".
+// lines returns the metrics, without zeros: "name{attributes} value", for histograms "name{attributes} count sum".
 func (r *rig) lines() []string {
 	r.t.Helper()
 	var all metricdata.ResourceMetrics
@@ -90,12 +90,12 @@ func (r *rig) expect(want ...string) {
 func TestCountsWhatACallTells(t *testing.T) {
 	down := errors.New("down")
 	for name, c := range map[string]struct {
-		info rratelimiter.FlightInfo
+		info rratelimiter.CallInfo
 		want []string
 	}{
 		"a call for many": {
-			rratelimiter.FlightInfo{
-				Callers: 9, Granted: 4, Denied: 3, Permits: 12, Abandoned: 2, Latency: 2 * time.Millisecond, Attempts: 1, Remembered: 5,
+			rratelimiter.CallInfo{
+				Callers: 9, Granted: 4, Denied: 3, Permits: 12, Unclaimed: 2, Latency: 2 * time.Millisecond, Attempts: 1, DenyCacheHits: 5,
 			}, []string{
 				"rratelimiter.calls{outcome=ok} 1",
 				"rratelimiter.call.duration{} 1 0.002",
@@ -103,26 +103,26 @@ func TestCountsWhatACallTells(t *testing.T) {
 				"rratelimiter.call.requests{} 9",
 				"rratelimiter.requests{outcome=granted} 4",
 				"rratelimiter.requests{outcome=denied} 3",
-				"rratelimiter.requests{outcome=remembered} 5",
+				"rratelimiter.requests{outcome=cached} 5",
 				"rratelimiter.granted.permits{} 12",
-				"rratelimiter.abandoned.permits{} 2",
+				"rratelimiter.unclaimed.permits{} 2",
 			},
 		},
 		"a failure": {
-			rratelimiter.FlightInfo{Denied: 2, Attempts: 2, Err: down}, []string{
+			rratelimiter.CallInfo{Denied: 2, Attempts: 2, Err: down}, []string{
 				"rratelimiter.calls{outcome=failed} 1",
 				"rratelimiter.call.duration{} 1 0",
 				"rratelimiter.call.attempts{} 2",
 			},
 		},
 		"a doubt": {
-			rratelimiter.FlightInfo{Denied: 2, Err: fmt.Errorf("%w: %w", rratelimiter.ErrOutcomeUnknown, down)}, []string{
+			rratelimiter.CallInfo{Denied: 2, Err: fmt.Errorf("%w: %w", rratelimiter.ErrOutcomeUnknown, down)}, []string{
 				"rratelimiter.calls{outcome=unknown} 1",
 				"rratelimiter.call.duration{} 1 0",
 			},
 		},
 		"a failure that the process makes up for": {
-			rratelimiter.FlightInfo{Granted: 1, Denied: 2, Permits: 3, Attempts: 1, Fallback: true, Err: down}, []string{
+			rratelimiter.CallInfo{Granted: 1, Denied: 2, Permits: 3, Attempts: 1, Fallback: true, Err: down}, []string{
 				"rratelimiter.calls{outcome=failed} 1",
 				"rratelimiter.call.duration{} 1 0",
 				"rratelimiter.call.attempts{} 1",
@@ -133,7 +133,7 @@ func TestCountsWhatACallTells(t *testing.T) {
 			},
 		},
 		"an answer without a call": {
-			rratelimiter.FlightInfo{Callers: 3, Granted: 1, Denied: 2, Permits: 3, Fallback: true}, []string{
+			rratelimiter.CallInfo{Callers: 3, Granted: 1, Denied: 2, Permits: 3, Fallback: true}, []string{
 				"rratelimiter.requests{outcome=granted} 1",
 				"rratelimiter.requests{outcome=denied} 2",
 				"rratelimiter.granted.permits{} 3",
@@ -141,17 +141,17 @@ func TestCountsWhatACallTells(t *testing.T) {
 			},
 		},
 		"a repair and another rate": {
-			rratelimiter.FlightInfo{Healed: "free permits were missing", RateMismatch: true}, []string{
+			rratelimiter.CallInfo{Repaired: "free permits were missing", RateMismatch: true}, []string{
 				"rratelimiter.calls{outcome=ok} 1",
 				"rratelimiter.call.duration{} 1 0",
-				"rratelimiter.healed{} 1",
+				"rratelimiter.repaired{} 1",
 				"rratelimiter.rate.mismatches{} 1",
 			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, Config{})
-			r.Flight(c.info)
+			r.Call(c.info)
 			r.expect(c.want...)
 			if n := len(r.lines()); n != len(c.want) {
 				t.Errorf("%d metrics, expected %d: %q", n, len(c.want), r.lines())
@@ -191,7 +191,26 @@ func TestLabelsTellLimitersApart(t *testing.T) {
 	}
 }
 
-// attributesOf gives the attributes of a span as text.
+func TestCountsDecisionsOfGuards(t *testing.T) {
+	r := newRig(t, Config{MostLabels: 2})
+	for policy, n := range map[string]int{"": 3, "api": 2} {
+		for range n {
+			r.Guard(t.Context(), rratelimiter.GuardInfo{Policy: policy, Outcome: "failed open", Err: errors.New("down")})
+		}
+	}
+	r.Guard(t.Context(), rratelimiter.GuardInfo{Policy: "one more", Outcome: "allowed"})
+	r.Guard(t.Context(), rratelimiter.GuardInfo{Policy: "api", Outcome: "of a later version"})
+	r.expect(
+		"rratelimiter.guard.decisions{outcome=failed open} 3",
+		"rratelimiter.guard.decisions{outcome=failed open,policy=api} 2",
+		"rratelimiter.guard.decisions{outcome=allowed,policy=other} 1",
+	)
+	if n := len(r.lines()); n != 3 {
+		t.Errorf("%d metrics: %q", n, r.lines())
+	}
+}
+
+// attributesOf returns the attributes of a span as text.
 func attributesOf(s sdktrace.ReadOnlySpan) string {
 	set := attribute.NewSet(s.Attributes()...)
 	return set.Encoded(attribute.DefaultEncoder())
@@ -236,13 +255,13 @@ func TestRequestsAreSpansOfTheirTraces(t *testing.T) {
 	}
 }
 
-// A span ends when it is made, so it must begin as long before as what it shows took.
+// A span ends when it is made, so it must start earlier by the duration of its request.
 func TestSpansAreAsLongAsWhatTheyShow(t *testing.T) {
 	r := newRig(t, Config{TraceCalls: true})
 	r.Request(t.Context(), rratelimiter.RequestInfo{Method: "Acquire", Latency: time.Hour})
-	r.Flight(rratelimiter.FlightInfo{
-		Limiter: "orders", Callers: 3, Granted: 2, Denied: 1, Permits: 4, Abandoned: 1, Attempts: 2, Latency: time.Hour,
-		Healed: "free permits were missing", Err: rratelimiter.ErrOutcomeUnknown,
+	r.Call(rratelimiter.CallInfo{
+		Limiter: "orders", Callers: 3, Granted: 2, Denied: 1, Permits: 4, Unclaimed: 1, Attempts: 2, Latency: time.Hour,
+		Repaired: "free permits were missing", Err: rratelimiter.ErrOutcomeUnknown,
 	})
 	spans := r.spans.Ended()
 	if len(spans) != 2 {
@@ -255,18 +274,19 @@ func TestSpansAreAsLongAsWhatTheyShow(t *testing.T) {
 	}
 	call := spans[1]
 	want := "db.system.name=redis,error.type=outcome_unknown,rratelimiter.call.attempts=2,rratelimiter.call.requests=3," +
-		"rratelimiter.fallback=false,rratelimiter.healed=free permits were missing,rratelimiter.limiter=orders,rratelimiter.permits.abandoned=1," +
-		"rratelimiter.permits.granted=4,rratelimiter.rate_mismatch=false,rratelimiter.requests.denied=1,rratelimiter.requests.granted=2"
+		"rratelimiter.fallback=false,rratelimiter.limiter=orders,rratelimiter.permits.granted=4,rratelimiter.permits.unclaimed=1," +
+		"rratelimiter.rate_mismatch=false,rratelimiter.repaired=free permits were missing,rratelimiter.requests.denied=1," +
+		"rratelimiter.requests.granted=2"
 	if got := attributesOf(call); call.Name() != "rratelimiter.call" || call.SpanKind() != trace.SpanKindClient || got != want {
 		t.Errorf("%s, a %v: %s", call.Name(), call.SpanKind(), got)
 	}
 }
 
-// Names may be any bytes, and exporters take no text but UTF-8.
+// Names may be any bytes, and exporters accept only UTF-8.
 func TestSpansAreUTF8(t *testing.T) {
 	r := newRig(t, Config{TraceCalls: true})
 	r.Request(t.Context(), rratelimiter.RequestInfo{Limiter: "a\xffb"})
-	r.Flight(rratelimiter.FlightInfo{Limiter: "a\xffb"})
+	r.Call(rratelimiter.CallInfo{Limiter: "a\xffb"})
 	for _, s := range r.spans.Ended() {
 		if got := attributesOf(s); !strings.Contains(got, `rratelimiter.limiter="a\\xffb"`) {
 			t.Errorf("%s: %s", s.Name(), got)
@@ -274,16 +294,16 @@ func TestSpansAreUTF8(t *testing.T) {
 	}
 }
 
-func TestCallsAreNoSpansUnlessWanted(t *testing.T) {
+func TestCallsAreNoSpansByDefault(t *testing.T) {
 	r := newRig(t, Config{})
-	r.Flight(rratelimiter.FlightInfo{})
+	r.Call(rratelimiter.CallInfo{})
 	if n := len(r.spans.Ended()); n != 0 {
 		t.Errorf("%d spans", n)
 	}
 }
 
-func BenchmarkFlight(b *testing.B) {
-	info := rratelimiter.FlightInfo{
+func BenchmarkCall(b *testing.B) {
+	info := rratelimiter.CallInfo{
 		Limiter: "orders", Callers: 100, Granted: 60, Denied: 40, Permits: 60, Latency: time.Millisecond, Attempts: 1,
 	}
 	for name, label := range map[string]func(string) string{"none": nil, "name": func(limiter string) string { return limiter }} {
@@ -294,7 +314,7 @@ func BenchmarkFlight(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				o.Flight(info)
+				o.Call(info)
 			}
 		})
 	}

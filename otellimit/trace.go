@@ -12,9 +12,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/series"
 )
 
-// trace.go makes spans of what is over. A span has a limiter's whole name: its number is no trouble to traces.
+// trace.go makes spans of finished requests and calls. A span has a limiter's whole name: traces can hold any number of
+// names.
 
-// traceRequest makes a span of a request, in the trace of its caller, and answers the span's context.
+// traceRequest makes a span of a request, in the trace of its caller, and returns the span's context.
 func (o *Observer) traceRequest(ctx context.Context, info rratelimiter.RequestInfo) context.Context {
 	ctx, span := o.tracer.Start(ctx, "rratelimiter."+info.Method, since(info.Latency))
 	if span.IsRecording() {
@@ -29,8 +30,8 @@ func (o *Observer) traceRequest(ctx context.Context, info rratelimiter.RequestIn
 	return ctx
 }
 
-// traceCall makes a span of a call, a trace of its own, and answers the span's context.
-func (o *Observer) traceCall(ctx context.Context, info rratelimiter.FlightInfo) context.Context {
+// traceCall makes a span of a call, in a trace of its own, and returns the span's context.
+func (o *Observer) traceCall(ctx context.Context, info rratelimiter.CallInfo) context.Context {
 	ctx, span := o.calls.Start(ctx, "rratelimiter.call", since(info.Latency), trace.WithSpanKind(trace.SpanKindClient))
 	if span.IsRecording() {
 		span.SetAttributes(
@@ -41,12 +42,12 @@ func (o *Observer) traceCall(ctx context.Context, info rratelimiter.FlightInfo) 
 			attribute.Int("rratelimiter.requests.granted", info.Granted),
 			attribute.Int("rratelimiter.requests.denied", info.Denied),
 			attribute.Int64("rratelimiter.permits.granted", info.Permits),
-			attribute.Int64("rratelimiter.permits.abandoned", info.Abandoned),
+			attribute.Int64("rratelimiter.permits.unclaimed", info.Unclaimed),
 			attribute.Bool("rratelimiter.rate_mismatch", info.RateMismatch),
 			attribute.Bool("rratelimiter.fallback", info.Fallback),
 		)
-		if info.Healed != "" {
-			span.SetAttributes(attribute.String("rratelimiter.healed", info.Healed))
+		if info.Repaired != "" {
+			span.SetAttributes(attribute.String("rratelimiter.repaired", info.Repaired))
 		}
 		fail(span, info.Err)
 	}
@@ -67,6 +68,7 @@ func fail(span trace.Span, err error) {
 		{rratelimiter.ErrOutcomeUnknown, "outcome_unknown"},
 		{context.Canceled, "canceled"},
 		{context.DeadlineExceeded, "deadline_exceeded"},
+		{rratelimiter.ErrUnavailable, "unavailable"},
 		{rratelimiter.ErrNotInitialized, "not_initialized"},
 		{rratelimiter.ErrExceedsRate, "exceeds_rate"},
 		{rratelimiter.ErrInvalidPermits, "invalid_permits"},

@@ -9,8 +9,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-func BenchmarkFlight(b *testing.B) {
-	info := rratelimiter.FlightInfo{
+func BenchmarkCall(b *testing.B) {
+	info := rratelimiter.CallInfo{
 		Limiter: "orders", Callers: 100, Granted: 60, Denied: 40, Permits: 60, Latency: time.Millisecond, Attempts: 1,
 	}
 	for name, label := range map[string]func(string) string{"none": nil, "name": func(limiter string) string { return limiter }} {
@@ -18,7 +18,7 @@ func BenchmarkFlight(b *testing.B) {
 			m := New(Config{Label: label})
 			b.ReportAllocs()
 			for b.Loop() {
-				m.Flight(info)
+				m.Call(info)
 			}
 		})
 	}
@@ -39,7 +39,7 @@ func BenchmarkRequest(b *testing.B) {
 	}
 }
 
-// The whole of it: callers who ask a real server as fast as they can, seen and not seen.
+// BenchmarkHotLimiter measures callers that acquire from a real server at full speed, with an observer and without.
 func BenchmarkHotLimiter(b *testing.B) {
 	server := redistest.Real(b)
 	rate := rratelimiter.WithRate(rratelimiter.Rate{Permits: 1e9, Interval: 250 * time.Millisecond})

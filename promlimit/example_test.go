@@ -12,7 +12,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/promlimit"
 )
 
-// Limiters of which there are many, here one for each address, share a label; others have their own.
+// Limiters with many names, here one for each address, share a label; others have their own.
 func Example() {
 	server := limittest.Start()
 	defer server.Close()
@@ -24,7 +24,7 @@ func Example() {
 		}
 		return limiter
 	}})
-	registry := prometheus.NewRegistry() // or the default one, by prometheus.MustRegister
+	registry := prometheus.NewRegistry() // or the default one, with prometheus.MustRegister
 	registry.MustRegister(metrics)
 	client := server.Client(rratelimiter.WithObserver(metrics))
 

@@ -1,13 +1,13 @@
-// Package promlimit counts for Prometheus what limiters do.
+// Package promlimit exports metrics of limiters to Prometheus.
 //
 //	metrics := promlimit.New(promlimit.Config{})
 //	prometheus.MustRegister(metrics)
 //	client := rratelimiter.NewClient(rdb, rratelimiter.WithObserver(metrics))
 //
-// One Metrics serves all clients of a process. Its metrics, and what to look at, stand in docs/observability.md, with a
-// dashboard and alert rules; otellimit has the same by OpenTelemetry.
+// One Metrics serves all clients of a process. docs/observability.md describes the metrics, with a dashboard and alert
+// rules; otellimit has the same metrics for OpenTelemetry.
 //
-// Limiters can have millions of names, so all are counted together. Config.Label names those that are to be told apart:
+// Limiters can have millions of names, so all are counted together. Config.Label gives limiters their own series:
 //
 //	promlimit.Config{Label: func(limiter string) string {
 //		if strings.HasPrefix(limiter, "ratelimit:") { // a limiter for each client
@@ -30,12 +30,12 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/series"
 )
 
-// Config is what can be chosen. The zero Config is a good one.
+// Config has the options. The zero Config is a good default.
 type Config struct {
 	Label       func(limiter string) string // the label "limiter" of a limiter's metrics; nil: "", one series for all limiters
-	MostLabels  int                         // of those; limiters that come later get "other". 0: 100
-	CallBuckets []float64                   // of the time that calls take, in seconds; nil: 0.25 ms to 2.5 s
-	WaitBuckets []float64                   // of the time that callers are blocked, in seconds; nil: 1 ms to 5 minutes
+	MostLabels  int                         // maximum of labels, and of policies of guards; further ones are counted as "other". 0: 100
+	CallBuckets []float64                   // for the duration of calls, in seconds; nil: 0.25 ms to 2.5 s
+	WaitBuckets []float64                   // for the time that callers are blocked, in seconds; nil: 1 ms to 5 minutes
 }
 
 var (
@@ -46,29 +46,40 @@ var (
 // Metrics is an observer of clients and a collector of Prometheus. It is safe for concurrent use.
 type Metrics struct {
 	all    *series.Set[*limiter]
+	guards *series.Set[map[string]prometheus.Counter] // counters of each guard policy, by outcome
 	counts []prometheus.Collector
 
 	waiting *prometheus.GaugeVec
-	mu      sync.Mutex
+	mu      sync.Mutex // guards clients
 	clients []weak.Pointer[rratelimiter.Client]
 }
 
-// A limiter is the series of one label.
+// A limiter has the series of one label.
 type limiter struct {
-	called, failed, unknown       prometheus.Counter
-	callTime                      prometheus.Observer
-	attempts, carried             prometheus.Counter
-	granted, denied, refused      prometheus.Counter // requests
-	doubted, left                 prometheus.Counter // requests without an answer
-	permits, abandoned            prometheus.Counter
-	waitTime                      prometheus.Observer
-	waiting                       prometheus.Gauge
-	healed, mismatched, fallbacks prometheus.Counter
+	called, failed, unknown         prometheus.Counter
+	callTime                        prometheus.Observer
+	attempts, carried               prometheus.Counter
+	granted, denied, refused        prometheus.Counter // requests
+	doubted, left                   prometheus.Counter // requests without a reply
+	permits, unclaimed              prometheus.Counter
+	waitTime                        prometheus.Observer
+	waiting                         prometheus.Gauge
+	repaired, mismatched, fallbacks prometheus.Counter
 }
 
-// New makes metrics, which are to be registered.
+// New returns metrics that the caller registers with Prometheus.
 func New(config Config) *Metrics {
 	m := &Metrics{}
+	decisions := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "rratelimiter", Name: "guard_decisions_total",
+		Help: "Decisions of guards, by the name of their policy and by outcome."}, []string{"policy", "outcome"})
+	m.counts = append(m.counts, decisions)
+	m.guards = series.New(func(policy string) string { return policy }, config.MostLabels, func(policy string) map[string]prometheus.Counter {
+		counters := map[string]prometheus.Counter{}
+		for _, outcome := range series.GuardOutcomes {
+			counters[outcome] = decisions.WithLabelValues(policy, outcome)
+		}
+		return counters
+	})
 	label := []string{"limiter"}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(
@@ -86,21 +97,21 @@ func New(config Config) *Metrics {
 		return h
 	}
 	calls := counter("calls_total", "Calls to Redis that ask for permits, by outcome: ok, failed, or unknown, "+
-		"where permits may be spent that nobody got. AllowAll's one call counts for each of its limiters.", "outcome")
-	callTime := histogram("call_duration_seconds", "Time from asking Redis to its answer.", config.CallBuckets, callBuckets)
-	attempts := counter("call_attempts_total", "Commands sent for the calls; more than calls where some were repeated.")
+		"where permits may be spent that no caller got. AllowAll's one call counts for each of its limiters.", "outcome")
+	callTime := histogram("call_duration_seconds", "Time from sending a call to Redis to its reply.", config.CallBuckets, callBuckets)
+	attempts := counter("call_attempts_total", "Commands sent for the calls; more than the calls if some were retried.")
 	carried := counter("call_requests_total", "Requests that the calls carried. One that waits is carried more than once.")
-	requests := counter("requests_total", "Requests, by outcome: granted, denied, remembered, "+
-		"which is denied without asking Redis, failed, or left, where a caller who waited has gone.", "outcome")
+	requests := counter("requests_total", "Requests, by outcome: granted, denied, cached, "+
+		"which is denied without a call to Redis, failed, or left: the context of a waiting caller ended.", "outcome")
 	permits := counter("granted_permits_total", "Permits granted.")
-	abandoned := counter("abandoned_permits_total", "Permits granted to callers who had gone, that nobody else could use.")
-	waitTime := histogram("wait_duration_seconds", "Time that callers who may wait were blocked, granted or not.",
+	unclaimed := counter("unclaimed_permits_total", "Permits granted to callers that had already returned, and that no other caller could use.")
+	waitTime := histogram("wait_duration_seconds", "Time that callers of waiting methods were blocked, granted or not.",
 		config.WaitBuckets, waitBuckets)
-	healed := counter("healed_total", "Calls that found a broken state and repaired it.")
-	mismatched := counter("rate_mismatches_total", "Calls that found another rate in force than their limiter's own.")
-	fallbacks := counter("fallbacks_total", "Calls that the process answered by itself, as Redis could not be reached.")
+	repaired := counter("repaired_total", "Calls that found a broken state and repaired it.")
+	mismatched := counter("rate_mismatches_total", "Calls that found a rate in force that differs from their limiter's own.")
+	fallbacks := counter("fallbacks_total", "Calls that the process decided locally, since Redis was unreachable.")
 	m.waiting = prometheus.NewGaugeVec(
-		prometheus.GaugeOpts{Namespace: "rratelimiter", Name: "waiting_requests", Help: "Callers who are blocked now."}, label)
+		prometheus.GaugeOpts{Namespace: "rratelimiter", Name: "waiting_requests", Help: "Callers that are blocked now."}, label)
 	m.all = series.New(config.Label, config.MostLabels, func(label string) *limiter {
 		return &limiter{
 			called:     calls.WithLabelValues(label, "ok"),
@@ -111,14 +122,14 @@ func New(config Config) *Metrics {
 			carried:    carried.WithLabelValues(label),
 			granted:    requests.WithLabelValues(label, "granted"),
 			denied:     requests.WithLabelValues(label, "denied"),
-			refused:    requests.WithLabelValues(label, "remembered"),
+			refused:    requests.WithLabelValues(label, "cached"),
 			doubted:    requests.WithLabelValues(label, "failed"),
 			left:       requests.WithLabelValues(label, "left"),
 			permits:    permits.WithLabelValues(label),
-			abandoned:  abandoned.WithLabelValues(label),
+			unclaimed:  unclaimed.WithLabelValues(label),
 			waitTime:   waitTime.WithLabelValues(label),
 			waiting:    m.waiting.WithLabelValues(label),
-			healed:     healed.WithLabelValues(label),
+			repaired:   repaired.WithLabelValues(label),
 			mismatched: mismatched.WithLabelValues(label),
 			fallbacks:  fallbacks.WithLabelValues(label),
 		}
@@ -126,17 +137,17 @@ func New(config Config) *Metrics {
 	return m
 }
 
-// Flight counts a call.
-func (m *Metrics) Flight(info rratelimiter.FlightInfo) {
+// Call counts a call.
+func (m *Metrics) Call(info rratelimiter.CallInfo) {
 	l := m.all.Of(info.Limiter)
 	called := !info.Fallback || info.Err != nil
 	add(l.granted, info.Granted)
-	add(l.refused, info.Remembered)
+	add(l.refused, info.DenyCacheHits)
 	add(l.permits, info.Permits)
-	add(l.abandoned, info.Abandoned)
+	add(l.unclaimed, info.Unclaimed)
 	answered := series.Answered(info.Err)
 	if answered || info.Fallback {
-		add(l.denied, info.Denied) // who else has no permits has an error, which Request sees
+		add(l.denied, info.Denied) // other callers without permits have an error, which Request counts
 	}
 	if info.Fallback {
 		l.fallbacks.Inc()
@@ -155,8 +166,8 @@ func (m *Metrics) Flight(info rratelimiter.FlightInfo) {
 	default:
 		l.failed.Inc()
 	}
-	if info.Healed != "" {
-		l.healed.Inc()
+	if info.Repaired != "" {
+		l.repaired.Inc()
 	}
 	if info.RateMismatch {
 		l.mismatched.Inc()
@@ -169,7 +180,7 @@ func add[N int | int64](c prometheus.Counter, n N) {
 	}
 }
 
-// Request notes how long a caller was blocked, and that it has no answer.
+// Request records how long a caller was blocked, and counts a request without a reply.
 func (m *Metrics) Request(ctx context.Context, info rratelimiter.RequestInfo) {
 	switch {
 	case series.Answered(info.Err):
@@ -183,14 +194,21 @@ func (m *Metrics) Request(ctx context.Context, info rratelimiter.RequestInfo) {
 	}
 }
 
-// Watch lets the metrics count who waits in a client. NewClient calls it. It does not keep the client from being collected.
+// Guard counts a decision of a guard.
+func (m *Metrics) Guard(_ context.Context, info rratelimiter.GuardInfo) {
+	if c := m.guards.Of(info.Policy)[info.Outcome]; c != nil {
+		c.Inc()
+	}
+}
+
+// Watch adds a client whose waiting callers are counted. NewClient calls it. The client can still be garbage collected.
 func (m *Metrics) Watch(c *rratelimiter.Client) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.clients = append(m.clients, weak.Make(c))
 }
 
-// Describe is for Prometheus.
+// Describe implements prometheus.Collector.
 func (m *Metrics) Describe(descriptions chan<- *prometheus.Desc) {
 	for _, c := range m.counts {
 		c.Describe(descriptions)
@@ -198,7 +216,7 @@ func (m *Metrics) Describe(descriptions chan<- *prometheus.Desc) {
 	m.waiting.Describe(descriptions)
 }
 
-// Collect is for Prometheus.
+// Collect implements prometheus.Collector.
 func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
 	for _, c := range m.counts {
 		c.Collect(metrics)

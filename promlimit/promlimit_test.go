@@ -17,10 +17,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// page is what Prometheus reads of the metrics, without comments and the zeros.
+// page returns the text of the metrics for Prometheus, without comments and zeros.
 func page(t *testing.T, m *Metrics) string {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -54,12 +55,12 @@ func TestCountsWhatACallTells(t *testing.T) {
 	down := errors.New("down")
 	const ms = time.Millisecond
 	for name, c := range map[string]struct {
-		info rratelimiter.FlightInfo
+		info rratelimiter.CallInfo
 		want string
 	}{
 		"a call for many": {
-			rratelimiter.FlightInfo{
-				Callers: 9, Granted: 4, Denied: 3, Permits: 12, Abandoned: 2, Latency: 2 * ms, Attempts: 1, Remembered: 5,
+			rratelimiter.CallInfo{
+				Callers: 9, Granted: 4, Denied: 3, Permits: 12, Unclaimed: 2, Latency: 2 * ms, Attempts: 1, DenyCacheHits: 5,
 			}, `
 			rratelimiter_calls_total{limiter="",outcome="ok"} 1
 			rratelimiter_call_duration_seconds_bucket{limiter="",le="0.0025"} 1
@@ -68,28 +69,28 @@ func TestCountsWhatACallTells(t *testing.T) {
 			rratelimiter_call_requests_total{limiter=""} 9
 			rratelimiter_requests_total{limiter="",outcome="granted"} 4
 			rratelimiter_requests_total{limiter="",outcome="denied"} 3
-			rratelimiter_requests_total{limiter="",outcome="remembered"} 5
+			rratelimiter_requests_total{limiter="",outcome="cached"} 5
 			rratelimiter_granted_permits_total{limiter=""} 12
-			rratelimiter_abandoned_permits_total{limiter=""} 2`,
+			rratelimiter_unclaimed_permits_total{limiter=""} 2`,
 		},
 		"a failure": {
-			rratelimiter.FlightInfo{Callers: 3, Denied: 2, Attempts: 2, Err: down}, `
+			rratelimiter.CallInfo{Callers: 3, Denied: 2, Attempts: 2, Err: down}, `
 			rratelimiter_calls_total{limiter="",outcome="failed"} 1
 			rratelimiter_call_requests_total{limiter=""} 3
 			rratelimiter_call_attempts_total{limiter=""} 2`,
 		},
 		"a doubt": {
-			rratelimiter.FlightInfo{Callers: 2, Denied: 2, Err: fmt.Errorf("%w: %w", rratelimiter.ErrOutcomeUnknown, down)}, `
+			rratelimiter.CallInfo{Callers: 2, Denied: 2, Err: fmt.Errorf("%w: %w", rratelimiter.ErrOutcomeUnknown, down)}, `
 			rratelimiter_calls_total{limiter="",outcome="unknown"} 1
 			rratelimiter_call_requests_total{limiter=""} 2`,
 		},
 		"more than the rate": {
-			rratelimiter.FlightInfo{Callers: 1, Denied: 1, Err: fmt.Errorf("%w: 7", rratelimiter.ErrExceedsRate)}, `
+			rratelimiter.CallInfo{Callers: 1, Denied: 1, Err: fmt.Errorf("%w: 7", rratelimiter.ErrExceedsRate)}, `
 			rratelimiter_call_requests_total{limiter=""} 1
 			rratelimiter_requests_total{limiter="",outcome="denied"} 1`,
 		},
 		"a failure that the process makes up for": {
-			rratelimiter.FlightInfo{Granted: 1, Denied: 2, Permits: 3, Attempts: 1, Fallback: true, Err: down}, `
+			rratelimiter.CallInfo{Granted: 1, Denied: 2, Permits: 3, Attempts: 1, Fallback: true, Err: down}, `
 			rratelimiter_calls_total{limiter="",outcome="failed"} 1
 			rratelimiter_call_attempts_total{limiter=""} 1
 			rratelimiter_requests_total{limiter="",outcome="granted"} 1
@@ -98,18 +99,18 @@ func TestCountsWhatACallTells(t *testing.T) {
 			rratelimiter_fallbacks_total{limiter=""} 1`,
 		},
 		"an answer without a call": {
-			rratelimiter.FlightInfo{Callers: 3, Granted: 1, Denied: 2, Permits: 3, Fallback: true}, `
+			rratelimiter.CallInfo{Callers: 3, Granted: 1, Denied: 2, Permits: 3, Fallback: true}, `
 			rratelimiter_requests_total{limiter="",outcome="granted"} 1
 			rratelimiter_requests_total{limiter="",outcome="denied"} 2
 			rratelimiter_granted_permits_total{limiter=""} 3
 			rratelimiter_fallbacks_total{limiter=""} 1`,
 		},
 		"a repair": {
-			rratelimiter.FlightInfo{Healed: "free permits were missing"}, `
-			rratelimiter_healed_total{limiter=""} 1`,
+			rratelimiter.CallInfo{Repaired: "free permits were missing"}, `
+			rratelimiter_repaired_total{limiter=""} 1`,
 		},
 		"another rate": {
-			rratelimiter.FlightInfo{RateMismatch: true}, `
+			rratelimiter.CallInfo{RateMismatch: true}, `
 			rratelimiter_rate_mismatches_total{limiter=""} 1`,
 		},
 	} {
@@ -119,7 +120,7 @@ func TestCountsWhatACallTells(t *testing.T) {
 			if before != "" {
 				t.Errorf("counted already: %s", before)
 			}
-			m.Flight(c.info)
+			m.Call(c.info)
 			got := page(t, m)
 			expect(t, got, c.want)
 			for line := range strings.Lines(got) {
@@ -132,7 +133,7 @@ func TestCountsWhatACallTells(t *testing.T) {
 	}
 }
 
-// A request without an answer counts once, by what became of its caller.
+// A request without a reply counts once, by its caller's context.
 func TestCountsRequestsWithoutAnAnswer(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -169,7 +170,7 @@ func TestCountsRequestsWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// Of a client, everything arrives: calls, the time of those who were blocked, and how many are.
+// Calls, the time of blocked callers and their number arrive from a client.
 func TestObservesAClient(t *testing.T) {
 	server := limittest.New(t)
 	m := New(Config{WaitBuckets: []float64{3600}})
@@ -232,14 +233,47 @@ func TestLabelsTellLimitersApart(t *testing.T) {
 	<-ended
 }
 
-// Names come from requests and may be any bytes. None may end the process, or keep Prometheus from reading all others.
+func TestCountsDecisionsOfGuards(t *testing.T) {
+	m := New(Config{MostLabels: 2})
+	for policy, n := range map[string]int{"": 3, "api": 2} {
+		for range n {
+			m.Guard(t.Context(), rratelimiter.GuardInfo{Policy: policy, Outcome: "failed open", Err: errors.New("down")})
+		}
+	}
+	m.Guard(t.Context(), rratelimiter.GuardInfo{Policy: "one more", Outcome: "allowed"})
+	m.Guard(t.Context(), rratelimiter.GuardInfo{Policy: "api", Outcome: "of a later version"})
+	now := page(t, m)
+	expect(t, now, `
+		rratelimiter_guard_decisions_total{outcome="failed open",policy=""} 3
+		rratelimiter_guard_decisions_total{outcome="failed open",policy="api"} 2
+		rratelimiter_guard_decisions_total{outcome="allowed",policy="other"} 1`)
+	if n := strings.Count(now, "guard_decisions"); n != 3 {
+		t.Errorf("%d series:\n%s", n, now)
+	}
+}
+
+func TestGuardTellsTheObserverOfItsClient(t *testing.T) {
+	server := limittest.New(t)
+	m := New(Config{})
+	guard := httplimit.New(httplimit.Per(server.Client(rratelimiter.WithObserver(m)), "1h", rratelimiter.PerHour(2), nil))
+	guard.Policy = &httplimit.Policy{Name: "api", Bound: 10 * time.Second}
+	for range 5 {
+		guard.Check(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+	}
+	expect(t, page(t, m), `
+		rratelimiter_guard_decisions_total{outcome="allowed",policy="api"} 2
+		rratelimiter_guard_decisions_total{outcome="denied",policy="api"} 3`)
+}
+
+// Names come from requests and may be any bytes. None may end the process, or prevent Prometheus from reading the
+// others.
 func TestNamesMayBeAnyBytes(t *testing.T) {
 	m := New(Config{Label: func(limiter string) string { return limiter }})
-	m.Flight(rratelimiter.FlightInfo{Limiter: "a\xffb", Permits: 1})
+	m.Call(rratelimiter.CallInfo{Limiter: "a\xffb", Permits: 1})
 	expect(t, page(t, m), `rratelimiter_granted_permits_total{limiter="\"a\\xffb\""} 1`)
 }
 
-// A client has nothing to close, so being watched must not keep it.
+// A client has no Close, so an observer must not keep it from being collected.
 func TestWatchedClientsCanBeCollected(t *testing.T) {
 	m := New(Config{})
 	collected := make(chan bool)
@@ -263,7 +297,7 @@ func TestWatchedClientsCanBeCollected(t *testing.T) {
 
 func TestMetricsFollowPrometheusConventions(t *testing.T) {
 	m := New(Config{})
-	m.Flight(rratelimiter.FlightInfo{})
+	m.Call(rratelimiter.CallInfo{})
 	problems, err := testutil.CollectAndLint(m)
 	if err != nil {
 		t.Fatal(err)
@@ -282,7 +316,9 @@ func TestMetricsAreDescribed(t *testing.T) {
 	_, text, _ := strings.Cut(string(page), "\n## Metrics\n")
 	text, _, _ = strings.Cut(text, "\n## ")
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(New(Config{}))
+	m := New(Config{})
+	m.Guard(t.Context(), rratelimiter.GuardInfo{}) // without guards they have no series
+	registry.MustRegister(m)
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

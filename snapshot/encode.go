@@ -9,24 +9,24 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// encode.go knows the bytes of a snapshot. They are one msgpack array:
+// encode.go encodes and decodes the bytes of a snapshot. They are one msgpack array:
 //
 //	"rratelimiter snapshot", 1 (the version of the format), name, note, server version,
 //	server time in ms, host time in ms, one step (bool),
-//	configuration: nil, or [life time, [name, value, name, value, ...]]
+//	configuration: nil, or [TTL, [name, value, name, value, ...]]
 //	[[nil, state] for the shared state, then [id, state] for each client]
 //
-// where a state is two elements: value, nil or [life time, text], and permits, nil or [life time, [member, score, ...]]. Life
-// times are in ms, 0 for ever. Texts, members too, are msgpack binaries, since Redis does not care for UTF-8; scores are
-// float64. It is written and read by hand: the library's own way of reading a slice makes room for as many elements as
-// the bytes claim to hold.
+// where a state is two elements: value, nil or [TTL, text], and permits, nil or [TTL, [member, score, ...]]. TTLs are
+// in ms, 0 for none. Texts, members too, are msgpack binaries, since Redis texts need not be UTF-8; scores are float64.
+// It is written and read by hand: the library's own decoding of a slice allocates as many elements as the bytes claim
+// to hold.
 
 const (
 	magic         = "rratelimiter snapshot"
 	formatVersion = 1
 )
 
-// Encode gives the snapshot as bytes (msgpack), which Decode reads. Equal snapshots give equal bytes.
+// Encode returns the snapshot as bytes (msgpack), which Decode reads. Equal snapshots give equal bytes.
 func (s *Snapshot) Encode() ([]byte, error) {
 	if err := s.check(); err != nil {
 		return nil, fmt.Errorf("encode a snapshot: %w", err)
@@ -91,7 +91,7 @@ func (w writer) state(s State) {
 	}
 }
 
-// Decode reads what Encode wrote. Whatever else the bytes are, the error is ErrInvalid and says what is wrong.
+// Decode reads the bytes of Encode. For any other bytes, the error is ErrInvalid and says what is wrong.
 func Decode(data []byte) (*Snapshot, error) {
 	rest := bytes.NewReader(data)
 	r := &reader{rest: rest, from: msgpack.NewDecoder(rest)}
@@ -108,8 +108,8 @@ func Decode(data []byte) (*Snapshot, error) {
 	return s, nil
 }
 
-// DecodeAll reads what Encode wrote several times, one after the other, as in a file that keeps more limiters than one. No
-// bytes are no snapshots. Whatever else the bytes are, the error is ErrInvalid and says what is wrong, and where.
+// DecodeAll reads the bytes of several calls of Encode, one after the other, as in a file that holds several limiters.
+// Empty data has no snapshots. For any other bytes, the error is ErrInvalid and says what is wrong, and where.
 func DecodeAll(data []byte) ([]*Snapshot, error) {
 	rest := bytes.NewReader(data)
 	var all []*Snapshot
@@ -127,7 +127,7 @@ func DecodeAll(data []byte) ([]*Snapshot, error) {
 	return all, nil
 }
 
-// A reader reads until something is wrong, then nothing more.
+// A reader reads until the first error, then nothing more.
 type reader struct {
 	rest *bytes.Reader
 	from *msgpack.Decoder
@@ -140,7 +140,7 @@ func (r *reader) fail(format string, args ...any) {
 	}
 }
 
-// read reads one thing.
+// read reads one element.
 func read[T any](r *reader, what string, decode func() (T, error)) (value T) {
 	if r.err != nil {
 		return value
@@ -157,7 +157,7 @@ func read[T any](r *reader, what string, decode func() (T, error)) (value T) {
 	return value
 }
 
-// array reads how many elements follow. Each takes a byte at least. -1 is nil.
+// array reads the number of elements that follow. Each takes a byte at least. -1 is nil.
 func (r *reader) array(what string) int {
 	n := read(r, what, r.from.DecodeArrayLen)
 	if n > r.rest.Len() {
@@ -169,7 +169,8 @@ func (r *reader) array(what string) int {
 	return n
 }
 
-// tuple reads an array that must have so many elements, and tells whether it is there: it may be nil if it may.
+// tuple reads an array that must have that many elements, and reports whether it is present: an optional one may be
+// nil.
 func (r *reader) tuple(what string, length int, optional bool) bool {
 	n := r.array(what)
 	if r.err == nil && n != length && !(optional && n < 0) {
@@ -178,7 +179,7 @@ func (r *reader) tuple(what string, length int, optional bool) bool {
 	return r.err == nil && n == length
 }
 
-// pairs reads how many pairs follow.
+// pairs reads the number of pairs that follow.
 func (r *reader) pairs(what string) int {
 	n := r.array(what)
 	if n < 0 || n%2 != 0 {
@@ -232,7 +233,7 @@ func (r *reader) snapshot() *Snapshot {
 	s.TakenAt, s.HostTime = r.time("server time"), r.time("host time")
 	s.OneStep = read(r, "one step", r.from.DecodeBool)
 	if r.tuple("configuration", 2, true) {
-		s.Config = &Config{TTL: r.ttl("life time of the configuration")}
+		s.Config = &Config{TTL: r.ttl("TTL of the configuration")}
 		for range r.pairs("fields") {
 			s.Config.Fields = append(s.Config.Fields, Field{r.text("field"), r.text("field")})
 			if r.err != nil {
@@ -259,11 +260,11 @@ func (r *reader) snapshot() *Snapshot {
 
 func (r *reader) state() (s State) {
 	if r.tuple("value", 2, true) {
-		s.Value = &Value{TTL: r.ttl("life time of a value")}
+		s.Value = &Value{TTL: r.ttl("TTL of a value")}
 		s.Value.Text = r.text("value")
 	}
 	if r.tuple("permits", 2, true) {
-		s.Permits = &Permits{TTL: r.ttl("life time of permits")}
+		s.Permits = &Permits{TTL: r.ttl("TTL of permits")}
 		for range r.pairs("records") {
 			record := Record{Member: r.bytes("record"), Score: read(r, "score", r.from.DecodeFloat64)}
 			if r.err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/snapshot"
 )
 
-// full has a bit of everything.
+// full returns a snapshot with a value in each field.
 func full() *snapshot.Snapshot {
 	at := time.UnixMilli(1767225600123).UTC()
 	return &snapshot.Snapshot{

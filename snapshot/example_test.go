@@ -10,7 +10,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/snapshot"
 )
 
-// A limiter moves to another server, with all that is in use.
+// A limiter moves to another server with its live grants.
 func Example() {
 	old, fresh := limittest.Start(), limittest.Start() // stand for two Redis servers
 	defer old.Close()

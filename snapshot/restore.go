@@ -16,18 +16,18 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// restore.go writes a limiter into Redis: first under names that nobody uses, then, in one step, under its own.
+// restore.go writes a limiter into Redis: first under unused names, then, in one step, under its own.
 
 //go:embed restore.lua
 var restoreScript string
 
 const (
-	prepared    = 10 * time.Minute // how long keys that were prepared live if nobody takes them
+	prepared    = 10 * time.Minute // TTL of prepared keys that are not renamed
 	recordsAdd  = 500              // records in one ZADD
 	recordsPipe = 5_000            // records in one pipeline
 )
 
-// A RestoreOption is a way of restoring a snapshot.
+// A RestoreOption changes how a snapshot is restored.
 type RestoreOption func(*restoring)
 
 type restoring struct {
@@ -41,29 +41,30 @@ func As(name string) RestoreOption {
 	return func(r *restoring) { r.name = name }
 }
 
-// Replace removes a limiter that is there, the keys of all its clients included. Without it, Restore does nothing then but
-// answer ErrExists.
+// Replace removes an existing limiter, including the keys of all its clients. Without it, Restore then does nothing and
+// returns ErrExists. A key of another Redis type belongs to another program: with or without Replace nothing is done
+// then, and the error is ErrWrongType.
 func Replace() RestoreOption {
 	return func(r *restoring) { r.replace = true }
 }
 
-// Shift moves the time of every grant by a number of whole ms, so that its permits return so much later.
+// Shift adds a number of whole ms to the time of every grant, so that its permits return that much later.
 func Shift(d time.Duration) RestoreOption {
 	return func(r *restoring) { r.shift = func(time.Time) time.Duration { return d } }
 }
 
-// At moves the time of every grant by what lies between Snapshot.TakenAt and a time, mostly now, as if the snapshot were
-// taken then. Without Shift or At grants keep their time, so that those of an old snapshot have expired.
+// At adds the time between Snapshot.TakenAt and t, mostly now, to the time of every grant, as if the snapshot were
+// taken at t. Without Shift or At grants keep their time, so those of an old snapshot have expired.
 func At(t time.Time) RestoreOption {
 	return func(r *restoring) { r.shift = t.Sub }
 }
 
-// Restore writes the limiter into Redis. rdb is any client of go-redis. Keys get the life time that they had left when the
-// snapshot was taken. It looks at all keys of the server (SCAN) for such as are left of an earlier limiter's clients.
+// Restore writes the limiter into Redis. rdb is any client of go-redis. Keys get the TTL that they had left when the
+// snapshot was taken. It searches all keys of the server (SCAN) for the state of clients of an earlier limiter.
 //
-// It is done all at once or not at all, whatever the size: the keys are prepared under names that nobody uses, and one
-// step gives them the limiter's. Only when the answer to this step is lost, so that the error is one of the network, can it
-// be done all the same.
+// It is done all at once or not at all, whatever the size: the keys are prepared under unused names, and one step
+// renames them. Only if the reply to this step is lost, so that the error is one of the network, may the limiter be
+// restored although Restore returns an error.
 func (s *Snapshot) Restore(ctx context.Context, rdb rratelimiter.Redis, opts ...RestoreOption) error {
 	r := restoring{name: s.Name, shift: func(time.Time) time.Duration { return 0 }}
 	for _, opt := range opts {
@@ -128,24 +129,24 @@ func (r restoring) restore(ctx context.Context, rdb rratelimiter.Redis, s *Snaps
 	return p.finish(ctx, targets, r.replace)
 }
 
-// A preparation is keys that are about to become a limiter's.
+// A preparation has the keys that become a limiter's.
 type preparation struct {
 	rdb    rratelimiter.Redis
 	prefix string
 	keys   []string
-	become []any // for each key: its number among the limiter's, its life time in ms
+	become []any // for each key: its index among the limiter's keys, its TTL in ms
 	pipe   redis.Pipeliner
 	size   int
 	err    error
 }
 
-// key begins a key.
+// key starts a key.
 func (p *preparation) key(target int, ttl time.Duration) {
 	p.keys = append(p.keys, p.prefix+strconv.Itoa(len(p.keys)))
 	p.become = append(p.become, target, ttl.Milliseconds())
 }
 
-// add sends a command for the key that was begun last, sooner or later.
+// add queues a command for the key that was started last.
 func (p *preparation) add(ctx context.Context, command string, args ...any) {
 	if p.err != nil {
 		return
@@ -168,7 +169,7 @@ func (p *preparation) flush(ctx context.Context) {
 	p.pipe, p.size = nil, 0
 }
 
-// finish makes the keys the limiter's.
+// finish renames the keys to the limiter's.
 func (p *preparation) finish(ctx context.Context, targets []string, replace bool) error {
 	args := []any{"eval", restoreScript, len(targets) + len(p.keys)}
 	for _, key := range append(targets[:len(targets):len(targets)], p.keys...) {
@@ -178,11 +179,13 @@ func (p *preparation) finish(ctx context.Context, targets []string, replace bool
 	if replace {
 		flags = "r"
 	}
-	cmd := once{redis.NewIntCmd(ctx, append(append(args, len(targets), flags), p.become...)...)}
+	cmd := noRetryCmd{redis.NewIntCmd(ctx, append(append(args, len(targets), flags), p.become...)...)}
 	if err := p.rdb.Process(ctx, cmd); err != nil {
 		return err
 	}
 	switch n := cmd.Val(); {
+	case n < -1:
+		return fmt.Errorf("%w: another program uses the key %q", ErrWrongType, targets[-n-2])
 	case n < 0:
 		return errors.New("what was prepared is gone: Redis removed it, or it took too long")
 	case n > 0:
@@ -192,7 +195,7 @@ func (p *preparation) finish(ctx context.Context, targets []string, replace bool
 	return nil
 }
 
-// discard removes what was prepared in vain, also when the caller has gone. What it can't reach leaves by itself.
+// discard removes prepared keys that are not used, also after ctx has ended. Keys that it can't reach expire.
 func (p *preparation) discard(ctx context.Context) {
 	if len(p.keys) == 0 {
 		return
@@ -206,8 +209,8 @@ func (p *preparation) discard(ctx context.Context) {
 	p.rdb.Process(ctx, redis.NewIntCmd(ctx, args...))
 }
 
-// A once is a command that the client library must not repeat by itself: the second time it would find nothing prepared.
-type once struct{ *redis.IntCmd }
+// A noRetryCmd is a command that the client library must not retry: the second time it would find no prepared keys.
+type noRetryCmd struct{ *redis.IntCmd }
 
-func (o once) NoRetry() bool      { return true }
-func (o once) Clone() redis.Cmder { return once{o.IntCmd.Clone().(*redis.IntCmd)} }
+func (o noRetryCmd) NoRetry() bool      { return true }
+func (o noRetryCmd) Clone() redis.Cmder { return noRetryCmd{o.IntCmd.Clone().(*redis.IntCmd)} }

@@ -1,12 +1,19 @@
--- restore.lua makes prepared keys the keys of a limiter: all of them or none. No command here is one that a full server
--- refuses.
+-- restore.lua renames prepared keys to the keys of a limiter: all of them or none. It uses no command that a server
+-- at its memory limit refuses. A key of another Redis type belongs to another program: then the script changes nothing.
 --
--- KEYS  the limiter's keys, then those that are prepared
--- ARGV  1 how many keys the limiter has, 2 flags: r replace what is there,
---       then two for each prepared key: which of the limiter's keys it becomes, its life time (ms; 0: none)
--- reply 0, or the number of a key that is there already, or -1 if what was prepared is gone
+-- KEYS  the limiter's keys (configuration, then value and permits of each state), then the prepared keys
+-- ARGV  1 number of the limiter's keys, 2 flags: r replace existing keys,
+--       then two for each prepared key: index of the limiter's key that it becomes, its TTL (ms; 0: none)
+-- reply 0, or the index of an existing key, or -1 if a prepared key no longer exists, or -1 - i if another program uses
+--       key i
 
 local own = tonumber(ARGV[1])
+for i = 1, own do
+  local kind = redis.call('TYPE', KEYS[i]).ok
+  if kind ~= 'none' and kind ~= (i == 1 and 'hash' or i % 2 == 0 and 'string' or 'zset') then
+    return -1 - i
+  end
+end
 if ARGV[2] ~= 'r' then
   for i = 1, own do
     if redis.call('EXISTS', KEYS[i]) == 1 then

@@ -8,7 +8,7 @@
 //	s, err = snapshot.Decode(data)
 //	err = s.Restore(ctx, other, snapshot.As("orders-copy"), snapshot.At(time.Now()))
 //
-// A snapshot keeps what is there, byte for byte, and judges nothing: a damaged limiter comes back just as damaged. Names
+// A snapshot keeps the keys byte for byte and checks nothing: a damaged limiter is restored with its damage. Names
 // are those of the configuration key in Redis, as a name mapper makes them.
 package snapshot
 
@@ -19,27 +19,27 @@ import (
 	"time"
 )
 
-// What can go wrong, to be matched with errors.Is. Errors of the Redis client are wrapped, too.
+// Errors, to be matched with errors.Is. Errors of the Redis client are wrapped, too.
 var (
-	// ErrNotFound says that Redis has no key of the limiter.
+	// ErrNotFound is returned if Redis has no key of the limiter.
 	ErrNotFound = errors.New("snapshot: there is no limiter")
-	// ErrExists says that Restore found a key of a limiter and was not told to replace it.
+	// ErrExists is returned by Restore if the limiter has a key already and Replace was not given.
 	ErrExists = errors.New("snapshot: there is a limiter already")
-	// ErrWrongType says that a key of the limiter has another Redis type than limiters give it.
+	// ErrWrongType is returned if a key of the limiter has another Redis type than limiters give it.
 	ErrWrongType = errors.New("snapshot: wrong type of key")
-	// ErrInvalid says that a Snapshot, or the bytes of one, can't be: what is wrong with it stands behind.
+	// ErrInvalid is returned for an impossible Snapshot, or invalid bytes of one; the text says what is wrong.
 	ErrInvalid = errors.New("snapshot: invalid")
 )
 
-// A Snapshot is the state of a limiter at one time. Each TTL in it is how long the key had still to live, to the ms; 0 is
-// for ever.
+// A Snapshot is the state of a limiter at one time. Each TTL in it is the remaining one at that time, to the ms; 0 is
+// none.
 type Snapshot struct {
 	Name     string    // of the configuration key
-	Note     string    // where it comes from, such as "Redisson 3.17.5"
-	Server   string    // version of the server; "" where it does not tell
+	Note     string    // origin, such as "Redisson 3.17.5"
+	Server   string    // version of the server; "" if unknown
 	TakenAt  time.Time // by the server's clock, in UTC, to the ms
 	HostTime time.Time // by the clock of the host that took it, in UTC, to the ms
-	OneStep  bool      // all was read at one instant: see Take
+	OneStep  bool      // everything was read at one instant: see Take
 
 	Config  *Config // nil: no such key
 	Shared  State
@@ -85,7 +85,7 @@ type Record struct {
 	Score  float64 // time of the grant in ms since the epoch, by its client's clock
 }
 
-// check says what is wrong with a snapshot, if it is not one that Redis can hold.
+// check returns an error for a snapshot that Redis could not hold.
 func (s *Snapshot) check() error {
 	found := s.Config != nil
 	if s.Config != nil {
@@ -100,7 +100,7 @@ func (s *Snapshot) check() error {
 			names[f.Name] = true
 		}
 		if s.Config.TTL < 0 {
-			return invalid("the life time of the configuration is negative")
+			return invalid("the TTL of the configuration is negative")
 		}
 	}
 	ids := map[string]bool{}
@@ -112,7 +112,7 @@ func (s *Snapshot) check() error {
 	}
 	for _, c := range append(s.Clients[:len(s.Clients):len(s.Clients)], ClientState{State: s.Shared}) {
 		if c.Value != nil && c.Value.TTL < 0 || c.Permits != nil && c.Permits.TTL < 0 {
-			return invalid("a life time is negative")
+			return invalid("a TTL is negative")
 		}
 		if c.Permits != nil {
 			if len(c.Permits.Records) == 0 {

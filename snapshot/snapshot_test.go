@@ -21,7 +21,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/snapshot"
 )
 
-// used makes a limiter with live records and a client's own pair.
+// used makes a limiter with live records and one client's own keys.
 func used(t *testing.T, rdb *redis.Client, name string, r rratelimiter.Rate, clients ...string) {
 	t.Helper()
 	for _, id := range clients {
@@ -57,7 +57,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// same compares two snapshots in all but the time at which they were taken; life times may have run on a little.
+// same compares two snapshots except for the time at which they were taken; TTLs may differ by a little.
 func same(t *testing.T, got, want *snapshot.Snapshot) {
 	t.Helper()
 	got, want = copied(t, got), copied(t, want)
@@ -92,7 +92,7 @@ func ttls(s *snapshot.Snapshot) (all []*time.Duration) {
 	return all
 }
 
-// copied sends a snapshot through its bytes, which must change nothing.
+// copied encodes and decodes a snapshot, which must change nothing.
 func copied(t *testing.T, s *snapshot.Snapshot) *snapshot.Snapshot {
 	t.Helper()
 	data, err := s.Encode()
@@ -105,7 +105,7 @@ func copied(t *testing.T, s *snapshot.Snapshot) *snapshot.Snapshot {
 	return c
 }
 
-// dump reads all keys of a server, with what Redis itself gives to move a key.
+// dump reads all keys of a server with DUMP.
 func dump(t *testing.T, rdb *redis.Client) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -194,9 +194,12 @@ func TestRestoreTakesWhatExistsOnlyIfTold(t *testing.T) {
 	each(t, func(t *testing.T, rdb *redis.Client) {
 		used(t, rdb, "x", rratelimiter.PerHour(10), "A")
 		s := take(t, rdb, "x")
-		for _, key := range []string{"y", "{y}:value", "{y}:permits", "{y}:value:other", "{y}:permits:other"} {
+		for key, write := range map[string][]any{
+			"y": {"hset", "y", "here", "1"}, "{y}:value": {"set", "{y}:value", "here"}, "{y}:permits": {"zadd", "{y}:permits", 1, "here"},
+			"{y}:value:other": {"set", "{y}:value:other", "here"}, "{y}:permits:other": {"zadd", "{y}:permits:other", 1, "here"},
+		} {
 			must(t, rdb.FlushDB(t.Context()).Err())
-			must(t, rdb.RPush(t.Context(), key, "here").Err())
+			must(t, rdb.Do(t.Context(), write...).Err())
 			before := dump(t, rdb)
 			if err := s.Restore(t.Context(), rdb, snapshot.As("y")); !errors.Is(err, snapshot.ErrExists) ||
 				!strings.Contains(err.Error(), fmt.Sprintf("%q", key)) {
@@ -209,6 +212,27 @@ func TestRestoreTakesWhatExistsOnlyIfTold(t *testing.T) {
 			got := take(t, rdb, "y")
 			got.Name = "x"
 			same(t, got, s)
+		}
+	})
+}
+
+func TestRestoreReplacesNoKeyOfAnotherProgram(t *testing.T) {
+	each(t, func(t *testing.T, rdb *redis.Client) {
+		used(t, rdb, "x", rratelimiter.PerHour(10), "A")
+		s := take(t, rdb, "x")
+		for _, key := range []string{"y", "{y}:value", "{y}:permits", "{y}:value:other", "{y}:permits:other"} {
+			must(t, rdb.FlushDB(t.Context()).Err())
+			must(t, rdb.RPush(t.Context(), key, "mine").Err())
+			before := dump(t, rdb)
+			for _, options := range [][]snapshot.RestoreOption{{snapshot.As("y")}, {snapshot.As("y"), snapshot.Replace()}} {
+				if err := s.Restore(t.Context(), rdb, options...); !errors.Is(err, snapshot.ErrWrongType) ||
+					!strings.Contains(err.Error(), fmt.Sprintf("%q", key)) {
+					t.Errorf("%q: %v", key, err)
+				}
+				if after := dump(t, rdb); !reflect.DeepEqual(after, before) {
+					t.Errorf("%q: it left %q", key, after)
+				}
+			}
 		}
 	})
 }
@@ -232,7 +256,7 @@ func TestShiftMovesGrants(t *testing.T) {
 				}
 			}
 		}
-		// What was taken long ago and is restored now goes on where it was.
+		// Grants of an old snapshot continue with their remaining time.
 		restore(t, s, rdb, snapshot.Shift(-3*time.Hour), snapshot.Replace())
 		old := take(t, rdb, "x")
 		old.TakenAt = old.TakenAt.Add(-3 * time.Hour)
@@ -323,7 +347,7 @@ func TestNoLimiter(t *testing.T) {
 	})
 }
 
-// A large limiter is read piece by piece, and says so; it is restored at once all the same.
+// A large limiter is read in parts, which OneStep shows; it is still restored in one step.
 func TestLargeLimiter(t *testing.T) {
 	each(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := t.Context()
@@ -431,7 +455,7 @@ func TestFailedRestoreLeavesNothing(t *testing.T) {
 	})
 }
 
-// What is prepared must not stay for ever when the process dies meanwhile.
+// Prepared keys must not stay for ever if the process dies.
 func TestPreparedKeysExpire(t *testing.T) {
 	each(t, func(t *testing.T, rdb *redis.Client) {
 		used(t, rdb, "x", rratelimiter.PerHour(10), "A")
@@ -467,7 +491,7 @@ func TestServerIsDown(t *testing.T) {
 	}
 }
 
-// On a cluster a snapshot finds the server that holds the limiter; a name whose keys lie apart is refused.
+// On a cluster Take finds the server that holds the limiter; a name whose keys are in different slots is refused.
 func TestOnCluster(t *testing.T) {
 	rdb := redistest.Cluster(t, 3).ClusterClient()
 	for _, name := range []string{"x", "y", "a{tag}b"} {

@@ -24,16 +24,16 @@ import (
 //go:embed take.lua
 var takeScript string
 
-// What is read in one step, so that Redis is not held up for more than some 10 ms.
+// Limits of what is read in one step, so that Redis is not blocked for more than some 10 ms.
 const (
 	mostRecords = 10_000
 	mostStates  = 250
 )
 
-// pageSize is how many records are read at a time where there are more.
+// pageSize is the number of records of one read where there are more.
 const pageSize = 2_000
 
-// A TakeOption is a property of a snapshot that is being taken.
+// A TakeOption changes how a snapshot is taken.
 type TakeOption func(*taking)
 
 type taking struct {
@@ -47,9 +47,9 @@ func WithNote(note string) TakeOption {
 	return func(t *taking) { t.note = note }
 }
 
-// WithClients takes, of the pairs of keys of PER_CLIENT limiters, those of the given clients alone, none if none is given.
-// Without it all are taken, which needs a look at all keys of the server (SCAN): that holds nobody up, but takes long on a
-// server with many millions of keys.
+// WithClients takes only the keys of the given clients of a PER_CLIENT limiter, none if none is given. Without it the
+// keys of all clients are taken, which needs a search of all keys of the server (SCAN): that does not block Redis, but
+// takes long on a server with many millions of keys.
 func WithClients(ids ...string) TakeOption {
 	return func(t *taking) {
 		t.listed = true
@@ -57,14 +57,14 @@ func WithClients(ids ...string) TakeOption {
 	}
 }
 
-// Take reads the state of the limiter whose configuration key has a name. rdb is any client of go-redis. Where no key of
-// the limiter is there, the error is ErrNotFound; a limiter of which only some keys are there, with or without a
-// configuration, is taken as it is.
+// Take reads the state of the limiter whose configuration key has a name. rdb is any client of go-redis. If the limiter
+// has no key, the error is ErrNotFound; a limiter of which only some keys exist, with or without a configuration, is
+// taken as it is.
 //
 // A limiter with at most 10,000 records in at most 250 pairs of keys is read in one step, so the snapshot is the state
-// of one instant (of the clients known when Take began). A larger one is read piece by piece, so that Redis serves others
-// in between, and Snapshot.OneStep is false: records that come or go meanwhile may be in it or not, so that they and the
-// free permits need not add up.
+// of one instant (of the clients known when Take began). A larger one is read in parts, so that Redis serves other
+// clients in between, and Snapshot.OneStep is false: it may contain or lack records that are added or removed
+// meanwhile, so records and free permits need not add up.
 func Take(ctx context.Context, rdb rratelimiter.Redis, name string, opts ...TakeOption) (*Snapshot, error) {
 	var t taking
 	for _, opt := range opts {
@@ -113,7 +113,7 @@ func (t taking) take(ctx context.Context, rdb rratelimiter.Redis, name string) (
 	return s, nil
 }
 
-// read reads some states, each with its two keys, and the configuration if it is the first time.
+// read reads some states, each with its two keys, and in the first call the configuration.
 func (s *Snapshot) read(
 	ctx context.Context, rdb rratelimiter.Redis, config string, keys []string, states []*State, first bool,
 ) error {
@@ -182,7 +182,7 @@ func (s *Snapshot) read(
 			return err
 		}
 		if len(state.Permits.Records) == 0 {
-			state.Permits = nil // they left while they were read
+			state.Permits = nil // they were removed during the read
 		}
 	}
 	return nil
@@ -200,7 +200,7 @@ func recordsOf(reply []any) ([]Record, error) {
 	return records, nil
 }
 
-// page reads a set of records piece by piece. Those that are there all the while are found, perhaps more than once.
+// page reads a set of records in parts. It finds each record that exists all the time, perhaps more than once.
 func page(ctx context.Context, rdb rratelimiter.Redis, key string) ([]Record, error) {
 	found := map[string]float64{}
 	var cursor uint64
@@ -231,7 +231,7 @@ func page(ctx context.Context, rdb rratelimiter.Redis, key string) ([]Record, er
 	return records, nil
 }
 
-// version asks for the version of the server. Not every server tells, and not everybody may ask.
+// version returns the version of the server; "" if the server has none, or the user may not read it.
 func version(ctx context.Context, rdb rratelimiter.Redis) string {
 	cmd := redis.NewStringCmd(ctx, "info", "server")
 	if rdb.Process(ctx, cmd) != nil {
@@ -242,12 +242,12 @@ func version(ctx context.Context, rdb rratelimiter.Redis) string {
 	return strings.TrimSpace(text)
 }
 
-// clientsOf lists the clients that have keys of their own on a limiter.
+// clientsOf returns the clients that have their own keys of a limiter.
 func clientsOf(ctx context.Context, rdb rratelimiter.Redis, name string) ([]string, error) {
 	return rratelimiter.NewClient(rdb).RateLimiter(name).Clients(ctx)
 }
 
-// keysOf lists the keys of a limiter: the configuration, then two for each state, the shared one first.
+// keysOf returns the keys of a limiter: the configuration, then two for each state, the shared one first.
 func keysOf(name string, ids []string) []string {
 	shared := hook.Keys(name, "")
 	keys := []string{shared[0], shared[1], shared[3]}
@@ -258,7 +258,7 @@ func keysOf(name string, ids []string) []string {
 	return keys
 }
 
-// life makes a life time of what PTTL answers. What is about to end has not ended.
+// life returns the TTL of a reply of PTTL, at least 1 ms for a key that exists.
 func life(ms int64) time.Duration {
 	switch {
 	case ms < 0:
@@ -269,7 +269,7 @@ func life(ms int64) time.Duration {
 	return time.Duration(max(ms, 1)) * time.Millisecond
 }
 
-// crossSlot gives a cluster's refusal the name that the limiters have for it.
+// crossSlot wraps a cluster's error for keys in different slots in ErrCrossSlotName.
 func crossSlot(err error) error {
 	if redis.HasErrorPrefix(err, "CROSSSLOT") {
 		return errors.Join(rratelimiter.ErrCrossSlotName, err)

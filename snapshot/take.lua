@@ -1,9 +1,10 @@
 -- take.lua reads a limiter and changes nothing.
 --
 -- KEYS  1 config, then two for each state: value, permits
--- ARGV  1 how many records, of all states together, are read at most
--- reply 1 and 2 this server's time (seconds, microseconds), 3 1 if records were read, 0 if they are too many, then three for
---       each key: its type, its life time (ms; -1: none), its content: fields and values, text, or members and scores
+-- ARGV  1 maximum number of records of all states together that are read
+-- reply 1 and 2 this server's time (seconds, microseconds), 3 1 if records were read, 0 if there are too many, then
+--       three for each key: its type, its TTL (ms; -1: none), its content: fields and values, text, or members and
+--       scores
 
 local time = redis.call('TIME')
 local types, records = {}, 0

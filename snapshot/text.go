@@ -3,19 +3,21 @@ package snapshot
 import (
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// text.go writes a snapshot for people.
+// text.go formats a snapshot for people.
 
-// mostShown is how many records of a set are written out: half of them from its beginning, half from its end.
+// mostShown is the number of records of a set that are printed: half of them from its beginning, half from its end.
 const mostShown = 60
 
-// String describes the snapshot for people, as for a bug report: all of it, but of more than 60 records of a set only the
-// first and the last 30.
+// String describes the snapshot for people, as for a bug report: everything, but of more than 60 records of a set only
+// the first and the last 30.
 func (s *Snapshot) String() string {
 	var b strings.Builder
 	line := func(what, format string, args ...any) {
@@ -23,11 +25,11 @@ func (s *Snapshot) String() string {
 	}
 	fmt.Fprintf(&b, "limiter %q\n", s.Name)
 	if s.Note != "" {
-		line("note", "%s", s.Note)
+		line("note", "%s", shown(s.Note))
 	}
 	server := ""
 	if s.Server != "" {
-		server = " (" + s.Server + ")"
+		server = " (" + shown(s.Server) + ")"
 	}
 	steps := "in one step"
 	if !s.OneStep {
@@ -80,7 +82,7 @@ func (s *Snapshot) String() string {
 	return b.String()
 }
 
-// when writes a score, and how far it lies from the time of the snapshot.
+// when formats a score, and its difference from the time of the snapshot.
 func (s *Snapshot) when(score float64) string {
 	if math.IsInf(score, 0) {
 		return fmt.Sprint(score)
@@ -95,7 +97,7 @@ func number(score float64) string {
 	return fmt.Sprint(score)
 }
 
-// unpacked reads a member: its permits, and who wrote it, as far as that shows.
+// unpacked returns the permits of a member, and its writer as far as it can be recognized.
 func unpacked(member []byte) (permits uint64, whose string) {
 	record, err := rratelimiter.UnpackRecord(member)
 	switch {
@@ -107,7 +109,15 @@ func unpacked(member []byte) (permits uint64, whose string) {
 	return uint64(record.Permits), "others"
 }
 
-// quoted leaves plain words alone.
+// shown returns a text, in quotes if it has characters that a terminal may interpret.
+func shown(text string) string {
+	if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(text)
+	}
+	return text
+}
+
+// quoted returns a text in quotes unless it is a plain word.
 func quoted(text string) string {
 	q := fmt.Sprintf("%q", text)
 	if len(q) == len(text)+2 && text != "" && !strings.ContainsAny(text, " =;") {

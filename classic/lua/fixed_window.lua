@@ -1,15 +1,16 @@
--- fixed_window.lua counts permits in a window that the first of them opens.
+-- fixed_window.lua counts permits in a window that begins with the first permit.
 --
 -- KEYS  1 count
 -- ARGV  1 limit, 2 window (ms), 3 permits
--- reply 1 count, or -1 when over, 2 count as it stands now, 3 ms until the window ends
+-- reply 1 count, or -1 if over the limit, 2 count, 3 ms until the window ends
 
 local limit, window, permits = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local stored = redis.call('GET', KEYS[1])
 local life = redis.call('PTTL', KEYS[1])
+local endless = life == -1 or life > TIMES * window
 local count = int(stored)
 if not count or count < 0 then
-  local left = life > 0 and life or window
+  local left = not endless and life > 0 and life or window
   redis.call('SET', KEYS[1], ARGV[3], 'PX', left)
   return { permits, permits, left }
 end
@@ -18,7 +19,7 @@ local over = count + permits > limit
 if not over then
   count = redis.call('INCRBY', KEYS[1], permits)
 end
-if life == -1 then
+if endless then
   redis.call('PEXPIRE', KEYS[1], window)
   life = window
 end

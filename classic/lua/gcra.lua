@@ -1,28 +1,28 @@
--- gcra.lua moves the theoretical arrival time (TAT) on, as far as the burst allows.
+-- gcra.lua advances the theoretical arrival time (TAT) as far as the burst allows.
 --
 -- KEYS  1 TAT (s since 2017)
--- ARGV  1 burst, 2 permits, 3 in so long (s), 4 permits wanted, 5 now (s since 1970; '': this server's clock)
--- reply 1 permits granted, or 0, 2 permits left, rounded down, 3 s until the permits are free (text), 4 s until all are free
---       (text)
+-- ARGV  1 burst, 2 permits per period, 3 period (s), 4 permits wanted, 5 now (s since 1970; '': this server's clock)
+-- reply 1 permits granted, or 0, 2 permits left, rounded down, 3 s until the wanted permits are free (text), 4 s until
+--       all permits are free (text)
 --
--- The order of the arithmetic decides about the last digits, so it is the peer's. The peer leaves it to the server how a TAT
--- is written; the embedded one writes an exponent.
+-- The arithmetic has the same order as in redis_rate, because the order determines the last digits. redis_rate lets the
+-- server format a TAT; the embedded server writes an exponent, so this script reads exponents.
 
 local EPOCH = 1483228800
 local burst, rate, period, wanted = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local now
 if ARGV[5] == '' then
   local time = redis.call('TIME')
-  now = (time[1] - EPOCH) + time[2] / 1000000
+  now = (tonumber(time[1]) - EPOCH) + tonumber(time[2]) / 1000000
 else
   local seconds, micros = string.match(ARGV[5], '^(%d+)%.(%d+)$')
-  now = (seconds - EPOCH) + micros / 1000000
+  now = (tonumber(seconds) - EPOCH) + tonumber(micros) / 1000000
 end
 local each = period / rate
 
 local stored = redis.call('GET', KEYS[1])
 local tat = stored and #stored <= 32 and string.find(stored, '^-?%d+%.?%d*e?[+-]?%d*$') and tonumber(stored)
-if not tat or tat < now or tat > now + math.max(1e9, each * burst) then
+if not tat or tat < now or tat > now + math.max(60, TIMES * each * burst) then
   tat = now
 end
 local moved = tat + each * wanted

@@ -1,31 +1,35 @@
 -- leaky_bucket.lua adds drops to a bucket that leaks evenly.
 --
 -- KEYS  1 hash: level (drops), lastLeak (ms)
--- ARGV  1 capacity, 2 drops that leak, 3 in so long (ms), 4 now (ms), 5 drops to add, 6 drops that may be there before
--- reply 1 1 if they were added, else 0, 2 room left, rounded down, 3 ms until no more than may be there are, 4 ms until all
---       that were there before have leaked, 5 ms until the bucket is empty
+-- ARGV  1 capacity, 2 drops that leak per interval, 3 interval (ms), 4 now (ms), 5 drops to add, 6 highest level before
+--       the addition
+-- reply 1 1 if the drops were added, else 0, 2 room left, rounded down, 3 ms until the level allows the addition, 4 ms
+--       until all earlier drops have leaked, 5 ms until the bucket is empty
 
 local capacity, leak, interval = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local now, drops, before = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 
--- leaking is how long it takes for so many drops to leak.
+-- leaking returns the time (ms) that it takes for an amount of drops to leak.
 local function leaking(amount)
   return math.max(0, math.ceil(amount * interval / leak - 1e-6))
 end
 
 local state = redis.call('HMGET', KEYS[1], 'level', 'lastLeak')
 local level, last = decimal(state[1]), int(state[2])
-if not level or level < 0 or level > 1e15 then
-  level = 0
-end
-if not last or last > now + leaking(math.max(level, capacity)) then
+local repaired = not last or last > latest(now, leaking(capacity))
+if repaired then
   last = now
+end
+if not level or level < 0 then
+  level = 0
+elseif repaired or level > TIMES * capacity then
+  level = math.min(level, capacity)
 end
 if now > last then
   level = math.max(0, level - (now - last) * leak / interval)
   last = now
 end
--- Rounded up to what is written, but not for what arithmetic alone has left over.
+-- The level is rounded up to the six decimals that are written; 1e-9 absorbs errors of the arithmetic.
 level = math.ceil(level * 1e6 - 1e-3) / 1e6
 local ahead = math.max(0, last - now)
 
@@ -33,6 +37,8 @@ local wait, turn = leaking(level - before), leaking(level)
 local added = level <= before
 if added then
   level = level + drops
+end
+if added or repaired then -- also on a refusal: otherwise each call resets the time, and nothing leaks
   redis.call('HSET', KEYS[1], 'level', string.format('%.6f', level), 'lastLeak', whole(last))
   redis.call('PEXPIRE', KEYS[1], math.max(1, leaking(level) + ahead))
 end

@@ -1,22 +1,36 @@
--- numbers.lua reads numbers that somebody else wrote, and never trusts them. tonumber alone takes 'nan', 'inf' and '0x10',
--- and not the same ones on every server. Every script begins with it.
+-- numbers.lua parses numbers that other programs may have written. tonumber alone accepts 'nan', 'inf' and '0x10', and
+-- not the same texts on every server; on the embedded server, arithmetic reads the text '010' as eight. Every script
+-- begins with this file.
 
--- int reads a whole number of at most 15 characters, else answers nil.
+-- TIMES bounds a stored number: up to TIMES times the highest number that this limiter writes is accepted, because the
+-- limit may have been lowered, and other processes may still use the old one.
+local TIMES = 10
+
+-- int parses a whole number of at most 15 characters in the form that Redis writes, the only one that INCRBY accepts.
+-- For any other text it returns nil.
 local function int(text)
-  if text and #text <= 15 and string.find(text, '^-?%d+$') then
+  if text == '0' or text and #text <= 15 and string.find(text, '^-?[1-9]%d*$') then
     return tonumber(text)
   end
 end
 
--- decimal reads a number that is written with digits and at most one point, else answers nil.
+-- decimal parses a number of at most 15 digits, optionally followed by a point and more digits. For any other text it
+-- returns nil.
 local function decimal(text)
-  if text and #text <= 32 and string.find(text, '^-?%d+%.?%d*$') then
+  local digits = text and #text <= 32 and string.match(text, '^-?(%d+)%.?%d*$')
+  if digits and #digits <= 15 then
     return tonumber(text)
   end
 end
 
--- whole writes a whole number.
+-- whole formats a whole number without an exponent.
 local function whole(number)
   return string.format('%.0f', number)
+end
+
+-- latest returns the latest time (ms) that another client may have written: clocks may differ by up to a minute, or by
+-- a period if that is longer.
+local function latest(now, period)
+  return now + math.max(60000, period)
 end
 

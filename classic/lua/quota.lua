@@ -1,8 +1,8 @@
--- quota.lua takes permits from a quota, or gives some back.
+-- quota.lua takes permits from a quota, or returns some to it.
 --
 -- KEYS  1 count
--- ARGV  1 limit, 2 permits; negative: given back, 3 when the count ends (ms since the epoch)
--- reply 1 count, or -1 when over, 2 count as it stands now
+-- ARGV  1 limit, 2 permits (negative: returned), 3 TTL of the count (ms)
+-- reply 1 count, or -1 if over the limit, 2 count
 
 local limit, permits = tonumber(ARGV[1]), tonumber(ARGV[2])
 local stored = redis.call('GET', KEYS[1])
@@ -24,6 +24,6 @@ elseif change < 0 then
   redis.call('DECRBY', KEYS[1], -change)
 end
 if not mortal then
-  redis.call('PEXPIREAT', KEYS[1], ARGV[3])
+  redis.call('PEXPIRE', KEYS[1], ARGV[3])
 end
 return { over and -1 or count + change, count + change }

@@ -1,13 +1,12 @@
--- quota_reset.lua reads a count and sets it to zero. GETSET would do that, too, but take the key's life time.
+-- quota_reset.lua reads a count and sets it to zero. GETSET would also do that, but removes the TTL of the key.
 --
 -- KEYS  1 count
--- ARGV  1 when the count ends (ms since the epoch)
--- reply 1 the count as it was
+-- ARGV  1 TTL of the count (ms)
+-- reply 1 count before
 
 local stored = redis.call('GET', KEYS[1])
 if not stored then
   return { 0 }
 end
-redis.call('SET', KEYS[1], '0')
-redis.call('PEXPIREAT', KEYS[1], ARGV[1])
+redis.call('SET', KEYS[1], '0', 'PX', ARGV[1])
 return { math.max(0, int(stored) or 0) }

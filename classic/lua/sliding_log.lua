@@ -1,23 +1,23 @@
--- sliding_log.lua counts the permits of the last interval, each grant by its own time.
+-- sliding_log.lua counts the permits of the last interval, with a record of the time of each grant.
 --
--- KEYS  1 hash: cursor (ms), currentRate; 2 zset: score = time (ms), member = permits, then anything
+-- KEYS  1 hash: cursor (ms), currentRate; 2 zset: score = time (ms), member = permits, then any text
 -- ARGV  1 limit, 2 interval (ms), 3 now (ms), 4 permits, 5 member
--- reply 1 permits in the interval, or -1 when over, 2 permits in it as they stand now, 3 ms until the permits are free (at
---       least; exactly where the first 512 records suffice), 4 ms until all are free
+-- reply 1 permits in the interval, or -1 if over the limit, 2 permits in the interval, 3 ms until the wanted permits
+--       are free (a lower bound; exact if the first 512 records suffice), 4 ms until all permits are free
 
 local PAGE = 512
-local MOST = 1e15 -- a score above is no time, and would never expire
 local limit, interval, now, permits = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local after = '(' .. whole(latest(now, interval)) -- a later record has an invalid time, and might never expire
 
--- held is how many permits a record has; one that doesn't say has one.
+-- held returns the permits of a record: at least one, and one if the member has no number.
 local function held(member)
-  return int(string.match(member, '^%d+')) or 1
+  return math.max(1, int(string.match(member, '^%d+')) or 1)
 end
 
 local used = int(redis.call('HGET', KEYS[1], 'currentRate'))
 local stored = used
 local expired = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', whole(now - interval))
-local endless = redis.call('ZCOUNT', KEYS[2], '(' .. whole(MOST), '+inf')
+local endless = redis.call('ZCOUNT', KEYS[2], after, '+inf')
 local records = redis.call('ZCARD', KEYS[2]) - #expired - endless
 if used and endless == 0 then
   for _, member in ipairs(expired) do
@@ -27,7 +27,8 @@ else
   used = nil
 end
 
--- The oldest live records tell when permits are free again, and, where they are all there are, how many are used.
+-- look reads the oldest live records, which determine when permits are free again. If these are all live records, it
+-- also sets used to the sum of their permits.
 local page = {}
 local function look(count)
   page = count > 0 and redis.call('ZRANGE', KEYS[2], #expired, #expired + count - 1, 'WITHSCORES') or {}
@@ -38,7 +39,7 @@ local function look(count)
     end
   end
 end
-if not used or used < 0 then
+if not used or used < records then
   look(records)
 elseif used + permits > limit then
   look(math.min(records, PAGE))
@@ -73,6 +74,6 @@ if #expired > 0 then
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', whole(now - interval))
 end
 if endless > 0 then
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '(' .. whole(MOST), '+inf')
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], after, '+inf')
 end
 return { over and -1 or used, used, math.ceil(wait), math.ceil(newest + interval - now) }

@@ -2,8 +2,8 @@
 --
 -- KEYS  1 hash: number of the sub-window -> permits
 -- ARGV  1 limit, 2 length of a sub-window (ms), 3 sub-windows, 4 now (ms), 5 permits
--- reply 1 permits that count, or -1 when over, 2 permits that count as they stand now, 3 ms until the permits are free, 4 ms
---       until all are free
+-- reply 1 permits in the live sub-windows, or -1 if over the limit, 2 permits in the live sub-windows, 3 ms until the
+--       wanted permits are free, 4 ms until all permits are free
 
 local limit, length, parts = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local now, permits = tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -40,7 +40,7 @@ else
   redis.call('PEXPIRE', KEYS[1], length * parts)
 end
 for _, field in ipairs(gone) do
-  if over or field ~= whole(current) then -- or it was overwritten
+  if over or field ~= whole(current) then -- else HSET has overwritten it
     redis.call('HDEL', KEYS[1], field)
   end
 end

@@ -1,26 +1,29 @@
 -- token_bucket.lua takes tokens from a bucket that is refilled in whole steps.
 --
 -- KEYS  1 tokens left, 2 time of the last refill (s)
--- ARGV  1 capacity, 2 tokens a step, 3 step (s), 4 now (s), 5 tokens wanted, 6 debt that a request may leave
--- reply 1 tokens left, or -1 when refused, 2 tokens as they stand now, 3 time of the last refill (s), 4 1 if granted, else 0
+-- ARGV  1 capacity, 2 tokens per step, 3 step (s), 4 now (s), 5 tokens wanted, 6 debt that a request may leave
+-- reply 1 tokens left, or -1 if refused, 2 tokens left, 3 time of the last refill (s), 4 1 if granted, else 0
 
 local capacity, each, step = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local now, wanted, debt = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 
--- filling is how long it takes to fill a bucket from so many tokens, as far as a life time may last.
+-- filling returns the time (s) that it takes to fill a bucket that has so many tokens, at most 1e9 s, the longest TTL.
 local function filling(tokens)
   return math.min(1e9, math.ceil((capacity - tokens) / each) * step)
 end
 
 local tokens = int(redis.call('GET', KEYS[1]))
 local last = int(redis.call('GET', KEYS[2]))
-local fresh, healed = not tokens, false
+local fresh, repaired = not tokens, false
 if fresh then
   tokens, last = capacity, now
 elseif not last or last > now + filling(0) then
-  last, healed = now, true
+  last, repaired = now, true
 end
 local steps = math.max(0, math.floor((now - last) / step))
+if tokens < -TIMES * (capacity + debt) then
+  tokens = -debt
+end
 tokens = math.min(capacity, tokens + steps * each)
 last = last + steps * step
 
@@ -28,7 +31,7 @@ local granted = tokens >= 1 and tokens - wanted >= -debt
 if granted then
   tokens = tokens - wanted
 end
-if granted or healed then
+if granted or repaired then
   local life = filling(math.min(0, tokens))
   redis.call('SET', KEYS[1], whole(tokens), 'EX', life)
   redis.call('SET', KEYS[2], whole(last), 'EX', fresh and life + 1 or life)

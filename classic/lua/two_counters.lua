@@ -1,9 +1,9 @@
--- two_counters.lua estimates the permits of the last interval from this window and the last one.
+-- two_counters.lua estimates the permits of the last interval from the counts of the current and the previous window.
 --
 -- KEYS  1 hash: window (number), current, previous
 -- ARGV  1 limit, 2 interval (ms), 3 now (ms), 4 permits
--- reply 1 estimate, rounded up, or -1 when over, 2 the same as it stands now, 3 ms until the permits are free, 4 ms until all
---       are free
+-- reply 1 estimate, rounded up, or -1 if over the limit, 2 estimate, rounded up, 3 ms until the wanted permits are
+--       free, 4 ms until all permits are free
 
 local limit, interval, now, permits = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local state = redis.call('HMGET', KEYS[1], 'window', 'current', 'previous')
@@ -14,12 +14,12 @@ previous = previous and math.max(0, previous) or 0
 if not window or window > number + 1 or window < number - 1 then
   window, current, previous = number, 0, 0
 elseif window == number - 1 then
-  previous = current -- by itself: the embedded server's Lua assigns several from left to right
+  previous = current -- a statement of its own: the embedded server's Lua runs a multiple assignment from left to right
   window, current = number, 0
 end
 local passed = math.max(0, now - window * interval)
 
--- The comparison is in whole numbers, times the interval.
+-- Both sides are multiplied by the interval, so that the comparison uses whole numbers.
 local over = previous * (interval - passed) + (current + permits) * interval > limit * interval
 local wait = 0
 if not over then
@@ -27,7 +27,8 @@ if not over then
   redis.call('HSET', KEYS[1], 'window', whole(window), 'current', whole(current), 'previous', whole(previous))
   redis.call('PEXPIRE', KEYS[1], 2 * interval)
 else
-  -- left is when of so many permits of a last window no more remain than there is room for.
+  -- left returns the time (ms) in a window at which the weighted count of the window before it, whose count is last, no
+  -- longer exceeds room.
   local function left(last, room)
     return last > room and math.ceil(interval - room * interval / last) or 0
   end

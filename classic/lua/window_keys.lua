@@ -1,8 +1,8 @@
--- window_keys.lua counts permits in the one window that the key is for.
+-- window_keys.lua counts permits in a window that has a key of its own.
 --
 -- KEYS  1 count
--- ARGV  1 limit, 2 life time of the key (s), 3 permits
--- reply 1 count, or -1 when over, 2 count as it stands now
+-- ARGV  1 limit, 2 TTL of the key (s), 3 permits
+-- reply 1 count, or -1 if over the limit, 2 count
 
 local limit, life, permits = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local count = int(redis.call('GET', KEYS[1]))

@@ -1,5 +1,5 @@
-// Package peers holds the classic algorithms against the libraries whose layouts they share. It is a module of its own, so
-// that nobody else depends on these.
+// Package peers compares the classic algorithms with the libraries whose layouts they share. It is a separate module,
+// so that no other module depends on these libraries.
 package peers
 
 import (
@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// The same requests at the same moments get the same answers from both, and leave the same time.
+// The same requests at the same times get the same results from both, and both store the same TAT.
 func TestGCRAIsRedisRates(t *testing.T) {
 	server := redistest.Embedded(t)
 	rdb := server.Client()
@@ -53,7 +53,7 @@ func TestGCRAIsRedisRates(t *testing.T) {
 			if our != result(their) {
 				t.Fatalf("seed %d, request %d: ours %+v, redis_rate's %+v", seed, i, our, their)
 			}
-			// The embedded server writes their numbers in a form of its own.
+			// The embedded server formats redis_rate's numbers differently.
 			if our, their := number(t, rdb, fmt.Sprint("rate:ours:", seed)), number(t, rdb, "rate:"+key); our != their {
 				t.Fatalf("seed %d, request %d: ours leaves %v, redis_rate %v", seed, i, our, their)
 			}
@@ -70,7 +70,7 @@ func TestGCRAIsRedisRates(t *testing.T) {
 	t.Logf("%d granted, %d refused, all the same", granted, refused)
 }
 
-// result is their answer in our terms: they say -1 where nothing has to be waited for.
+// result converts a result of redis_rate, which has -1 for a RetryAfter of zero.
 func result(their *redis_rate.Result) rratelimiter.Result {
 	return rratelimiter.Result{
 		Allowed: their.Allowed > 0, Limit: int64(their.Limit.Burst), Remaining: int64(their.Remaining),
@@ -78,7 +78,7 @@ func result(their *redis_rate.Result) rratelimiter.Result {
 	}
 }
 
-func text(t *testing.T, rdb *redis.Client, key string) string {
+func storedText(t *testing.T, rdb *redis.Client, key string) string {
 	t.Helper()
 	value, err := rdb.Get(t.Context(), key).Result()
 	if err != nil && err != redis.Nil {
@@ -87,10 +87,10 @@ func text(t *testing.T, rdb *redis.Client, key string) string {
 	return value
 }
 
-// number is 0 where there is none.
+// number returns 0 if there is no number.
 func number(t *testing.T, rdb *redis.Client, key string) float64 {
 	t.Helper()
-	value := text(t, rdb, key)
+	value := storedText(t, rdb, key)
 	if value == "" {
 		return 0
 	}
@@ -101,7 +101,7 @@ func number(t *testing.T, rdb *redis.Client, key string) float64 {
 	return number
 }
 
-// Both on one key take turns, and share one burst.
+// Both libraries use one key in turn, and share one burst.
 func TestGCRASharesAKeyWithRedisRate(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb := s.Client()
@@ -121,7 +121,7 @@ func TestGCRASharesAKeyWithRedisRate(t *testing.T) {
 			if err != nil || !got.Allowed || got.Remaining != left {
 				t.Fatalf("%+v, %v: not %d left", got, err, left)
 			}
-			value := text(t, rdb, "rate:key")
+			value := storedText(t, rdb, "rate:key")
 			if exact := fmt.Sprintf("%.17g", number(t, rdb, "rate:key")); s.IsReal() && exact != value {
 				t.Errorf("%s is not how a server writes %s", value, exact)
 			}

@@ -18,10 +18,10 @@ import (
 // Exit codes of acquire, as timeout and env have them.
 const (
 	exitDenied  = 124 // the permits were not granted, in time or at once
-	exitFailed  = 125 // something else went wrong before the command was started
+	exitFailed  = 125 // any other error before the command was started
 	exitNotRun  = 126 // the command can't be run
-	exitUnfound = 127 // there is no such command
-	ofSignal    = 128 // and the signal's number: it came while permits were waited for
+	exitUnfound = 127 // the command does not exist
+	ofSignal    = 128 // plus the signal's number: it came during the wait
 )
 
 func newAcquire() *cobra.Command {
@@ -33,15 +33,15 @@ func newAcquire() *cobra.Command {
 	permits := int64(1)
 	cmd := c.live(&cobra.Command{
 		Use:   "acquire NAME [N] [-- COMMAND ARGS...]",
-		Short: "Take permits, waiting for them; and run a command with them",
-		Long: `acquire takes permits, one without N, and waits until they are granted. With a COMMAND it then becomes that command, so
-that a shell script keeps to the limiter's pace: signals, input, output and exit code are the command's.
+		Short: "Wait for permits and take them; then run a command",
+		Long: `acquire takes permits, one without N, and waits until they are granted. With a COMMAND the process then becomes that
+command, so that a shell script keeps to the limiter's pace: signals, input, output and exit code are the command's.
 
-Exit codes: 0 granted; 124 not granted at once (--try) or in time (--timeout); 1 anything else. With a COMMAND, its own
-exit code; 124 as above, 125 anything else before it started, 126 it can't be run, 127 there is no such command. A
-signal during the wait ends it as if nothing had caught the signal.
+Exit codes: 0 granted; 124 not granted at once (--try) or in time (--timeout); 1 any other error. With a COMMAND, its own
+exit code; 124 as above, 125 any other error before it started, 126 it can't be run, 127 it does not exist. A signal
+during the wait ends the process by that signal.
 
-Each process that waits asks Redis by itself, so many of them at a time cost more than one that waits for all.`,
+Each waiting process calls Redis separately, so many waiting processes cost more than one that waits for all.`,
 		Example: `  rrl acquire orders
   rrl acquire orders 5 --timeout 10s || echo "too busy"
   for file in *.csv; do rrl acquire uploads -- curl -T "$file" https://example.com/; done`,
@@ -88,7 +88,7 @@ Each process that waits asks Redis by itself, so many of them at a time cost mor
 	})
 	take := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if command != nil { // no permits for what can't be run
+		if command != nil { // take no permits for a command that can't be run
 			if _, err := exec.LookPath(command[0]); err != nil {
 				return unable(err)
 			}
@@ -110,13 +110,13 @@ Each process that waits asks Redis by itself, so many of them at a time cost mor
 		}
 		return exit{exitFailed, err}
 	}
-	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait; without it as long as it takes")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "maximum wait; without it there is no limit")
 	cmd.Flags().BoolVar(&try, "try", false, "don't wait")
 	c.flags(cmd)
 	return cmd
 }
 
-// acquire takes permits. Where a command follows, the output is the command's.
+// acquire takes permits. If a command follows, all output is the command's.
 func (s *session) acquire(ctx context.Context, l *rratelimiter.Limiter, n int64, try bool, timeout time.Duration, quiet bool) error {
 	began := time.Now()
 	granted, result := true, rratelimiter.Result{}
@@ -158,7 +158,7 @@ func (s *session) acquire(ctx context.Context, l *rratelimiter.Limiter, n int64,
 	return nil
 }
 
-// unable says why a command does not run, with the exit code that a shell would give.
+// unable returns why a command does not run, with the exit code of a shell.
 func unable(err error) error {
 	code := exitNotRun
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {

@@ -79,7 +79,7 @@ func TestAcquireBecomesACommand(t *testing.T) {
 	}
 }
 
-// A signal while permits are waited for ends the process as if it had not been caught: a shell's loop goes by that.
+// A signal during the wait ends the process as if it had not been caught, so that a shell's loop ends.
 func TestAcquireEndsByItsSignal(t *testing.T) {
 	s := shop{t: t, s: redistest.Shared(t)}
 	s.rdb = s.s.Client()
@@ -102,7 +102,7 @@ func TestAcquireEndsByItsSignal(t *testing.T) {
 	}
 }
 
-// comes waits for a process by the name that it gives its connection.
+// comes waits for a process by its connection's name.
 func (s shop) comes(name string) {
 	s.t.Helper()
 	began := time.Now()
@@ -114,7 +114,7 @@ func (s shop) comes(name string) {
 	}
 }
 
-// What a script runs in the background ignores interrupts, and so does the command that acquire becomes.
+// A command that a script runs in the background ignores interrupts, and so does the command that acquire becomes.
 func TestAcquireIgnoresWhatItsCallerIgnores(t *testing.T) {
 	s := shop{t: t, s: redistest.Shared(t)}
 	s.rdb = s.s.Client()

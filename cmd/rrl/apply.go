@@ -15,9 +15,9 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// apply.go is the subcommand apply: one file owns the rates of many limiters.
+// apply.go is the subcommand apply: a file owns the rates of many limiters.
 
-// exitDiffers is apply's exit code with --diff where something differs.
+// exitDiffers is the exit code of apply --diff if something differs.
 const exitDiffers = 2
 
 func newApply() *cobra.Command {
@@ -26,9 +26,9 @@ func newApply() *cobra.Command {
 	var diff bool
 	cmd := c.live(&cobra.Command{
 		Use:   "apply -f FILE",
-		Short: "Set the rates of many limiters as a file says; live grants stay counted",
-		Long: `apply gives limiters the rates of a file, so that these have one owner. Limiters that are not in the file stay as they
-are; so do rates that are right already. The file is YAML:
+		Short: "Set the rates of many limiters from a file; live grants stay counted",
+		Long: `apply sets the rates of limiters from a file, so that the file owns them. Limiters that are not in the file, and rates that
+are equal already, stay unchanged. The file is YAML:
 
   limits:
     orders: 100/s
@@ -36,10 +36,11 @@ are; so do rates that are right already. The file is YAML:
       rate: 50/s
       per-client: true
       keep-alive: 1h
-      reset: true        # forget what is granted, where the rate changes
+      reset: true        # forget live grants if the rate changes
 
-What an entry does not say is so: all clients share the permits, and there is no keep-alive. Nothing is changed unless the
-whole file can be read. Exit code 2 with --diff if something differs.`,
+By default all clients share the permits, and there is no keep-alive. A rate such as "50/s per client keep-alive 1h" sets
+both; a field that contradicts it is an error. Nothing is changed unless the whole file is valid. Exit code 2 with --diff
+if something differs.`,
 		Example: `  rrl apply -f limits.yaml --diff
   rrl apply -f limits.yaml
   generate | rrl apply -f -`,
@@ -62,7 +63,7 @@ whole file can be read. Exit code 2 with --diff if something differs.`,
 		return s.apply(ctx, all, diff)
 	})
 	cmd.Flags().StringVarP(&file, "file", "f", "", "the `file`; - is the standard input")
-	cmd.Flags().BoolVar(&diff, "diff", false, "only say what would be changed")
+	cmd.Flags().BoolVar(&diff, "diff", false, "only print what would be changed")
 	c.flags(cmd)
 	return cmd
 }
@@ -108,7 +109,7 @@ func (s *session) apply(ctx context.Context, all []wanted, diff bool) error {
 	return nil
 }
 
-// oneLine is an error of YAML without its line breaks.
+// oneLine returns an error of YAML without its line breaks.
 func oneLine(err error) error {
 	if all := (*yaml.TypeError)(nil); errors.As(err, &all) {
 		return errors.New(strings.Join(all.Errors, "; "))
@@ -116,12 +117,12 @@ func oneLine(err error) error {
 	return err
 }
 
-// limit is an entry of the file.
+// limit is an entry of the file. A nil field is not set beside the rate.
 type limit struct {
-	Rate      string `yaml:"rate"`
-	PerClient bool   `yaml:"per-client"`
-	KeepAlive string `yaml:"keep-alive"`
-	Reset     bool   `yaml:"reset"`
+	Rate      string  `yaml:"rate"`
+	PerClient *bool   `yaml:"per-client"`
+	KeepAlive *string `yaml:"keep-alive"`
+	Reset     bool    `yaml:"reset"`
 }
 
 // readLimits reads the file, in its order. Errors name the line.
@@ -196,17 +197,37 @@ func readLimit(node *yaml.Node) (w wanted, err error) {
 	if err != nil {
 		return w, err
 	}
-	if l.KeepAlive != "" {
-		if rate.KeepAlive, err = time.ParseDuration(l.KeepAlive); err != nil {
-			return w, fmt.Errorf("keep-alive %q is no duration, such as 1h", l.KeepAlive)
+	if l.KeepAlive != nil {
+		keepAlive, err := time.ParseDuration(*l.KeepAlive)
+		if err != nil {
+			return w, fmt.Errorf("keep-alive %q is no duration, such as 1h", *l.KeepAlive)
+		}
+		if rate.KeepAlive != 0 {
+			return w, fmt.Errorf("line %d: keep-alive is given twice: the rate %q has one, too", lineOf(node, "keep-alive"), l.Rate)
+		}
+		rate.KeepAlive = keepAlive
+	}
+	if l.PerClient != nil {
+		if !*l.PerClient && rate.Type == rratelimiter.PerClient {
+			return w, fmt.Errorf("line %d: per-client is false, but the rate %q is per client", lineOf(node, "per-client"), l.Rate)
+		}
+		if *l.PerClient {
+			rate.Type = rratelimiter.PerClient
 		}
 	}
-	if l.PerClient {
-		rate.Type = rratelimiter.PerClient
-	}
-	if rate, err = rratelimiter.ParseRate(rate.String()); err != nil { // with all its parts
+	if rate, err = rratelimiter.ParseRate(rate.String()); err != nil { // check the whole rate
 		return w, err
 	}
 	perClient := rate.Type == rratelimiter.PerClient
 	return wanted{rate: rate, kind: &perClient, keepAlive: &rate.KeepAlive, reset: l.Reset}, nil
+}
+
+// lineOf returns the line of a field of an entry, or of the entry if the field comes from elsewhere (<<).
+func lineOf(entry *yaml.Node, field string) int {
+	for i := 0; i < len(entry.Content); i += 2 {
+		if entry.Content[i].Value == field {
+			return entry.Content[i].Line
+		}
+	}
+	return entry.Line
 }

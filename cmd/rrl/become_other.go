@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// become runs a command and ends as it does: this system can't turn a process into another one.
+// become runs a command and exits with its code: this system can't replace a process.
 func become(command []string) error {
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
@@ -24,5 +24,5 @@ func become(command []string) error {
 	return unable(err)
 }
 
-// dieOf does nothing: this system knows no signals, so the exit code must do.
+// dieOf does nothing: this system has no signals, so only the exit code shows it.
 func dieOf(syscall.Signal) {}

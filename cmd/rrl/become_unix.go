@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// become turns this process into a command. It returns only when that fails.
+// become replaces this process by a command. It returns only if that fails.
 func become(command []string) error {
 	path, err := exec.LookPath(command[0])
 	if err != nil {
@@ -22,6 +22,6 @@ func become(command []string) error {
 func dieOf(s syscall.Signal) {
 	signal.Reset(s)
 	if syscall.Kill(os.Getpid(), s) == nil {
-		select {} // it is on its way
+		select {} // until the signal arrives
 	}
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
-// completion.go lets shells complete the names of limiters, and the ids of their clients. Who presses Tab gets what can be
-// found in a moment, or nothing.
+// completion.go lets shells complete the names of limiters, and the ids of their clients, with what a short search
+// finds.
 
 const glimpse = 500 * time.Millisecond
 
-// complete lists names of limiters that begin as the first argument does.
+// complete lists names of limiters that begin with the first argument.
 func (c *common) complete(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -24,14 +24,14 @@ func (c *common) complete(cmd *cobra.Command, args []string, begun string) ([]st
 	return c.completeMore(cmd, args, begun)
 }
 
-// completeMore lists names of limiters that begin as the last argument does, without those that are given already.
+// completeMore lists names of limiters that begin with the last argument, without those that are given already.
 func (c *common) completeMore(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 	return c.found(cmd, args, begun, func(ctx context.Context, s *session) ([]string, error) {
 		return survey.Limiters(ctx, s.rdb, literal(begun)+"*", nil)
 	})
 }
 
-// completeClient lists the ids of clients of the limiter that is the first argument.
+// completeClient lists the ids of clients of the limiter in the first argument.
 func (c *common) completeClient(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 	return c.found(cmd, nil, begun, func(ctx context.Context, s *session) ([]string, error) {
 		if len(args) == 0 {
@@ -42,7 +42,7 @@ func (c *common) completeClient(cmd *cobra.Command, args []string, begun string)
 	})
 }
 
-// found lists what a search finds in a moment, as far as it got: what begins so, and can be written as it is on a line.
+// found lists the results of a short search that begin with a text and can be written unquoted on a command line.
 func (c *common) found(
 	cmd *cobra.Command, but []string, begun string, search func(context.Context, *session) ([]string, error),
 ) ([]string, cobra.ShellCompDirective) {
@@ -60,7 +60,7 @@ func (c *common) found(
 	}), nothingElse
 }
 
-// literal makes of a text a pattern that matches it alone.
+// literal returns a pattern that matches only a text.
 func literal(text string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(text)
 }

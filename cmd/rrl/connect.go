@@ -16,18 +16,18 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// connect.go gives every subcommand its Redis server, and sees to it that no password in an address is ever printed:
-// what is printed of an address is put together anew from host, port and database, errors of parsers are replaced, and
-// errors of servers, some of which repeat what they were sent, are cleaned.
+// connect.go connects every subcommand to its Redis server, and ensures that no password in an address is ever printed:
+// a printed address is put together anew from host, port and database, errors of parsers are replaced, and errors of
+// servers, some of which repeat what they were sent, are cleaned.
 
-// A server is a Redis that a subcommand works with.
+// A server is the Redis of a subcommand.
 type server struct {
 	rdb      redis.UniversalClient
-	where    string // for people
+	where    string // description for people
 	embedded bool
 	options  *redis.Options // how to reach it; nil for a cluster
 	nodes    []string       // of a cluster
-	secrets  []string       // that no text may hold
+	secrets  []string       // that no printed text may contain
 	stop     func()
 }
 
@@ -38,7 +38,8 @@ func (s *server) close() {
 	}
 }
 
-// clean takes the secrets out of an error's text, and keeps what errors.Is sees.
+// clean removes the secrets from an error's text, and characters that a terminal may interpret, since a server may send
+// any text. It keeps the wrapped errors for errors.Is.
 func (s *server) clean(err error) error {
 	if err == nil {
 		return nil
@@ -47,7 +48,7 @@ func (s *server) clean(err error) error {
 	for _, secret := range s.secrets {
 		text = strings.ReplaceAll(text, secret, "***")
 	}
-	if text == err.Error() {
+	if text = visible(text); text == err.Error() {
 		return err
 	}
 	return cleaned{text, err}
@@ -66,20 +67,21 @@ var (
 	credentials = regexp.MustCompile(`(?i)\b((?:rediss?|unix)(?:\+\w+)?)://[^\s"]*@`)
 )
 
-// redacted is a text that repeats what a user wrote, up to where an address begins.
+// redacted returns a user's text up to where an address begins.
 func redacted(text string) string { return addressed.ReplaceAllString(text, "$1://***") }
 
-// lastDefence takes out what stands where an address has its password. Nothing should.
+// lastDefence removes text in the place of an address's password, in case any other step missed one.
 func lastDefence(text string) string { return credentials.ReplaceAllString(text, "$1://***@") }
 
 type silence struct{}
 
 func (silence) Printf(context.Context, string, ...any) {}
 
-// Errors come back from calls; a log would tear the view. It is one for all clients, so it is set before there is any.
+// Calls return their errors; log lines would break the view. The logger is global, so it is set before any client is
+// made.
 func init() { redis.SetLogger(silence{}) }
 
-// connect opens the server of an address, or starts an embedded one where it is "". It makes no call.
+// connect returns the server of an address, or starts an embedded one if it is "". It makes no call.
 func connect(address string) (*server, error) {
 	if address == "" {
 		return embedded()
@@ -87,16 +89,16 @@ func connect(address string) (*server, error) {
 	return connectBy(address, access{from: "--redis"})
 }
 
-// access is what is needed beside an address.
+// access has what is needed beside an address.
 type access struct {
-	user, password, sentinelPassword string // where the address has none
+	user, password, sentinelPassword string // used if the address has none
 	tls                              *tls.Config
-	from                             string // what the address comes from, for errors: a flag, or a variable of the environment
+	from                             string // origin of the address, for errors: a flag, or an environment variable
 	clustered                        bool   // the address is that of a node of a cluster
-	patient                          bool   // calls may take as long as a look at very many records takes
+	patient                          bool   // calls may take as long as reading very many records
 }
 
-// connectBy opens the server of an address that is not "".
+// connectBy returns the server of an address that is not "".
 func connectBy(address string, a access) (*server, error) {
 	scheme, rest, found := strings.Cut(address, "://")
 	scheme, kind, _ := strings.Cut(scheme, "+")
@@ -132,7 +134,7 @@ func connectBy(address string, a access) (*server, error) {
 	return s, nil
 }
 
-// complete fills in what an address left out.
+// complete sets what an address left out.
 func (a access) complete(user, password *string, to **tls.Config) {
 	if *password == "" {
 		*password = a.password
@@ -151,7 +153,7 @@ func (a access) complete(user, password *string, to **tls.Config) {
 	*to = config
 }
 
-// wait bounds calls, and the tries to reach somebody: commands are tried again by themselves.
+// wait bounds the time of calls and the tries to connect: go-redis retries commands.
 func (a access) wait(timeout *time.Duration, tries *int) {
 	if a.patient && *timeout == 0 {
 		*timeout = patience
@@ -159,24 +161,24 @@ func (a access) wait(timeout *time.Duration, tries *int) {
 	*tries = 1
 }
 
-// patience is how long a call of an operator may take.
+// patience is the timeout of an operator's call.
 const patience = 15 * time.Second
 
-// unreadable is the error for an address that no parser takes; it holds nothing of it.
+// unreadable returns the error for an invalid address; it contains no part of it.
 func (a access) unreadable() error {
 	return errors.New(a.from + " can't be read as an address, such as redis://host:6379/0, rediss://host:6379, " +
 		"redis+cluster://host:6379, redis+sentinel://host:26379/master/0 or unix:///path/to/socket?db=0; a password stands best in " +
 		"RRL_PASSWORD: in an address, write characters like / ? # @ : % in it as %2F %3F %23 %40 %3A %25")
 }
 
-// hosts is the part of an address, less its scheme, that names hosts.
+// hosts returns the part of an address, without its scheme, that names hosts.
 func hosts(rest string) string {
 	rest, _, _ = strings.Cut(rest[strings.LastIndex(rest, "@")+1:], "/")
 	rest, _, _ = strings.Cut(rest, "?")
 	return rest
 }
 
-// connectCluster opens a cluster, given by some of its nodes: redis://host:port,host:port.
+// connectCluster returns a cluster, given by some of its nodes: redis://host:port,host:port.
 func connectCluster(scheme, rest string, a access) (*server, error) {
 	user := rest[:strings.LastIndex(rest, "@")+1]
 	nodes := strings.Split(hosts(rest), ",")
@@ -199,8 +201,8 @@ func connectCluster(scheme, rest string, a access) (*server, error) {
 	return s, nil
 }
 
-// connectSentinel opens the master that sentinels know by a name: redis+sentinel://host:port,host:port/name/database. A
-// password in the address is the master's.
+// connectSentinel returns the master that sentinels have by a name: redis+sentinel://host:port,host:port/name/database.
+// A password in the address is the master's.
 func connectSentinel(scheme, rest string, a access) (*server, error) {
 	user := rest[:strings.LastIndex(rest, "@")+1]
 	path, query, _ := strings.Cut(rest[len(user):], "?")
@@ -242,7 +244,7 @@ func connectSentinel(scheme, rest string, a access) (*server, error) {
 	return s, nil
 }
 
-// hide notes a password, plain and as it was written in the address.
+// hide adds a password to the secrets, both plain and as written in the address.
 func (s *server) hide(password, rest string) {
 	if at := strings.LastIndex(rest, "@"); at >= 0 {
 		_, written, _ := strings.Cut(rest[:at], ":")

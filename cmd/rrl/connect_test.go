@@ -50,7 +50,7 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// Whatever is wrong with an address or its server, no part of its password may be printed.
+// With any error in an address or of its server, no part of its password may be printed.
 func TestPasswordsAreNotPrinted(t *testing.T) {
 	closed := "127.0.0.1:1"
 	real := redistest.Real(t)
@@ -99,7 +99,7 @@ func TestPasswordsAreNotPrinted(t *testing.T) {
 		{"demo", "--for", "redis://me:hush1@" + closed},
 		{"demo", "--rate", "redis://me:hush1@" + closed},
 	} {
-		group.Go(func() { // some of them try for a second
+		group.Go(func() { // some commands retry for a second
 			code, out, errs := rrl(t.Context(), args...)
 			if code != 1 || errs == "" || strings.Contains(out+errs, "hush") {
 				t.Errorf("%q: exit code %d, output %q, errors %q", args, code, out, errs)
@@ -109,7 +109,7 @@ func TestPasswordsAreNotPrinted(t *testing.T) {
 	group.Wait()
 }
 
-// echoing is a server that repeats what it is sent, as old servers do with commands that they don't know.
+// echoing is a server that repeats its input, as old servers do with unknown commands.
 func echoing(t *testing.T) string {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -185,7 +185,7 @@ func TestOtherKindsOfAddresses(t *testing.T) {
 	}
 }
 
-// Who reads that an address is wrong must learn which one: the flag's, or the one in the environment.
+// An error in an address names its origin: the flag, or the environment variable.
 func TestErrorsNameWhereTheAddressComesFrom(t *testing.T) {
 	for _, c := range []struct {
 		variable string
@@ -209,7 +209,7 @@ func TestErrorsNameWhereTheAddressComesFrom(t *testing.T) {
 	}
 }
 
-// Before anything is asked for: a call would be tried again as long as calls may take.
+// The check precedes all calls: a call would be retried for its whole timeout.
 func TestAClusterThatIsNotThereIsSaidAtOnce(t *testing.T) {
 	code, _, errs := rrl(t.Context(), "show", "x", "--redis", "redis+cluster://127.0.0.1:1")
 	if code != 1 || !strings.HasPrefix(errs, "rrl: the cluster of 127.0.0.1:1: dial tcp ") {
@@ -294,7 +294,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// certificate makes a certificate for 127.0.0.1 that signs itself.
+// certificate makes a self-signed certificate for 127.0.0.1.
 func certificate(t *testing.T) (ca, cert, key string) {
 	t.Helper()
 	secret, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -326,7 +326,7 @@ func certificate(t *testing.T) (ca, cert, key string) {
 	return cert, cert, write("key.pem", "PRIVATE KEY", private)
 }
 
-// The address of one node, as a plain one, is enough for all commands to see the whole cluster.
+// The plain address of one node is enough for all commands to use the whole cluster.
 func TestCommandsOnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.Cluster(t, 3)

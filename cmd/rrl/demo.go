@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// demo.go is the subcommand demo: its flags, the course of a demo, and what it says before and after.
+// demo.go is the subcommand demo: its flags, the run of a demo, and the texts before and after.
 
 type demoOptions struct {
 	address, name, rate string
@@ -30,15 +30,15 @@ func newDemo() *cobra.Command {
 	var o demoOptions
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Let workers and pollers share a limiter, and watch that the limit is kept",
+		Short: "Let workers and pollers share a limiter, and check that the limit is kept",
 		Long: `demo sets the rate of a limiter and lets two kinds of callers use it, as if they were two processes: workers that
 block in Acquire until their permits are granted, and pollers that TryAcquire and are denied when none are free.
 
-It needs nothing: a server is embedded. With --redis it uses a real one, where a Java service can join in; it prints
-the Java that does. A limiter that is there already keeps its rate and stays; only one that the demo made is removed.
+It needs no installation: a server is embedded. With --redis it uses a real one, where a Java service can join; it prints
+the Java code. A limiter that exists already keeps its rate and stays; only one that the demo made is removed.
 
-Meanwhile an independent checker reads the records in Redis. It knows the largest number of permits in any window of
-one interval. If that was above the rate, the demo fails with exit code 1.`,
+Meanwhile an independent checker reads the records in Redis. It computes the largest number of permits in any window of
+one interval. If that is above the rate, the demo fails with exit code 1.`,
 		Example: `  rrl demo
   rrl demo --rate 5/250ms --workers 16 --for 10s
   rrl demo --redis redis://localhost:6379 --for 5m`,
@@ -54,21 +54,21 @@ one interval. If that was above the rate, the demo fails with exit code 1.`,
 	f.IntVar(&o.load.workers, "workers", 4, "callers that block in Acquire")
 	f.IntVar(&o.load.pollers, "pollers", 2, "callers that TryAcquire")
 	f.Int64Var(&o.load.permits, "permits", 1, "permits that each request asks for")
-	f.Float64Var(&o.load.demand, "demand", 1.2, "how many `times` the rate the workers would use if nothing held them; 0: they never pause")
-	f.DurationVar(&o.length, "for", 5*time.Second, "how long; 0: until Ctrl-C")
+	f.Float64Var(&o.load.demand, "demand", 1.2, "how many `times` the rate the workers would use without a limit; 0: they never pause")
+	f.DurationVar(&o.length, "for", 5*time.Second, "duration; 0: until Ctrl-C")
 	f.BoolVar(&o.plain, "plain", false, "plain lines instead of a live view, as when the output is no terminal")
 	cmd.Flags().SortFlags = false
 	return cmd
 }
 
-// read checks the options.
+// read checks the options and returns the rate.
 func (o *demoOptions) read() (rratelimiter.Rate, error) {
 	rate, err := rratelimiter.ParseRate(o.rate)
 	switch {
 	case err != nil:
 		return rate, errors.New(redacted("--rate: " + err.Error()))
 	case o.load.workers < 0 || o.load.pollers < 0 || o.load.workers+o.load.pollers == 0:
-		return rate, errors.New("--workers and --pollers: there must be somebody")
+		return rate, errors.New("--workers and --pollers: at least one caller is needed")
 	case o.load.workers+o.load.pollers > 10000:
 		return rate, errors.New("--workers and --pollers: at most 10000 together")
 	case o.load.permits < 1:
@@ -83,7 +83,7 @@ func (o *demoOptions) read() (rratelimiter.Rate, error) {
 	return rate, nil
 }
 
-// demo runs one demo from beginning to end. The error is what went wrong, or that the limit was not kept.
+// demo runs one demo from beginning to end. The error is a failure, or that the limit was not kept.
 func demo(ctx context.Context, o demoOptions, in io.Reader, out io.Writer) error {
 	rate, err := o.read()
 	if err != nil {
@@ -137,8 +137,8 @@ func demoOn(ctx context.Context, s *server, o demoOptions, rate rratelimiter.Rat
 
 	d := &course{server: s, name: o.name, length: o.length, began: time.Now()}
 	d.traffic = newTraffic(o.load, stop)
-	// Workers and pollers are two clients, so that they share by Redis alone. With a rate for each client they are one:
-	// there would be nothing to share.
+	// Workers and pollers are two clients, so that they share only through Redis. With a rate for each client they are
+	// one: there would be nothing to share.
 	workers := rratelimiter.NewClient(s.rdb, rratelimiter.WithObserver(d.traffic))
 	options := []rratelimiter.Option{rratelimiter.WithObserver(d.traffic)}
 	if rate.Type == rratelimiter.PerClient {
@@ -152,7 +152,7 @@ func demoOn(ctx context.Context, s *server, o demoOptions, rate rratelimiter.Rat
 
 	err = d.run(ctx, stop, workers.RateLimiter(o.name), pollers.RateLimiter(o.name), view(o, java, in, out))
 	if outer.Err() != nil && err == context.Cause(outer) {
-		err = nil // somebody pressed Ctrl-C: an end as good as any
+		err = nil // Ctrl-C is a regular end
 	}
 	least, most := d.traffic.own()
 	v := d.witness.judge(d.traffic.checker, least, most)
@@ -163,10 +163,10 @@ func demoOn(ctx context.Context, s *server, o demoOptions, rate rratelimiter.Rat
 	return errors.Join(err, v.err(), left)
 }
 
-// A show shows figures until ctx ends, or its reader wants to end it.
+// A show displays figures until ctx ends, or the user quits.
 type show func(ctx context.Context, figures func(columns int) figures) error
 
-// view chooses how to show a demo.
+// view returns how to display a demo.
 func view(o demoOptions, java string, in io.Reader, out io.Writer) show {
 	if file, ok := out.(*os.File); ok && !o.plain && term.IsTerminal(file.Fd()) && os.Getenv("TERM") != "dumb" {
 		return func(ctx context.Context, f func(int) figures) error { return showLive(ctx, f, java, in, file) }
@@ -174,7 +174,7 @@ func view(o demoOptions, java string, in io.Reader, out io.Writer) show {
 	return func(ctx context.Context, f func(int) figures) error { return showPlain(ctx, f, out) }
 }
 
-// A course is a demo under way.
+// A course is a running demo.
 type course struct {
 	server  *server
 	name    string
@@ -185,7 +185,7 @@ type course struct {
 	witness *witness
 }
 
-// run lets callers, witness and view go until the time is up, the reader has enough, or something fails.
+// run runs callers, witness and view until the time is up, the user quits, or something fails.
 func (d *course) run(ctx context.Context, stop context.CancelCauseFunc, workers, pollers *rratelimiter.Limiter, show show) error {
 	if err := d.witness.begin(ctx); err != nil {
 		return err
@@ -214,20 +214,20 @@ func (d *course) run(ctx context.Context, stop context.CancelCauseFunc, workers,
 	watch.Wait()
 	err := d.last(context.WithoutCancel(ctx))
 	if cause := context.Cause(ctx); cause != context.Canceled {
-		return cause // the first thing that failed says most
+		return cause // the first failure says most
 	}
 	return err
 }
 
-// last takes the last look. Calls that were in the air when their callers stopped still land, and leave records.
+// last makes the last poll. Calls that were in flight when their callers stopped still complete, and leave records.
 func (d *course) last(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	for landed := time.Now().Add(300 * time.Millisecond); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(300 * time.Millisecond); ; time.Sleep(5 * time.Millisecond) {
 		if err := d.witness.look(ctx); err != nil {
 			return err
 		}
-		if !d.traffic.doubted() || time.Now().After(landed) {
+		if !d.traffic.doubted() || time.Now().After(deadline) {
 			return nil
 		}
 		if _, most := d.traffic.own(); most == d.witness.picture(0).recorded {
@@ -236,7 +236,7 @@ func (d *course) last(ctx context.Context) error {
 	}
 }
 
-// figures gives what a view may show.
+// figures returns what a view may show.
 func (d *course) figures(columns int) figures {
 	f := figures{
 		name: printable(d.name), where: d.server.where, alone: d.server.embedded,
@@ -246,7 +246,7 @@ func (d *course) figures(columns int) figures {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f.callers = append(f.callers, t.callers...)
-	f.granted, f.denied, f.longest, f.healed = t.granted, t.denied, t.longest, t.healed
+	f.granted, f.denied, f.longest, f.repaired = t.granted, t.denied, t.longest, t.repaired
 	for _, c := range t.callers {
 		if c.blocks && c.state == asking {
 			f.waiting++
@@ -255,7 +255,7 @@ func (d *course) figures(columns int) figures {
 	return f
 }
 
-// summary says how it went.
+// summary writes the result.
 func (d *course) summary(out io.Writer, v verdict) {
 	t, p := d.traffic, d.witness.picture(0)
 	t.mu.Lock()
@@ -293,13 +293,13 @@ func (d *course) summary(out io.Writer, v verdict) {
 		line("records", "%s seen; callers got %s; some may have gone unseen", number(v.recorded, "permit"), thousands(t.granted))
 	}
 	if v.doubt > 0 {
-		line("", "(%s in calls that were in the air when their callers stopped)", number(v.doubt, "permit"))
+		line("", "(%s in calls that were in flight when their callers stopped)", number(v.doubt, "permit"))
 	}
 	if p.changed != "" {
 		line("note", "%s; the window is counted anew since", p.changed)
 	}
-	if t.healed != "" {
-		line("healed", "%s", t.healed)
+	if t.repaired != "" {
+		line("repaired", "%s", t.repaired)
 	}
 	if len(v.faults) == 0 {
 		line("limit", "kept")
@@ -307,11 +307,11 @@ func (d *course) summary(out io.Writer, v verdict) {
 	}
 	line("limit", "NOT KEPT")
 	if v.others > 0 {
-		line("", "unless somebody released permits, or removed the limiter, meanwhile")
+		line("", "unless another client released permits, or removed the limiter, meanwhile")
 	}
 }
 
-// leave removes the limiter if the demo made it and nobody else uses it, and says what it did.
+// leave removes the limiter if the demo made it and no other client uses it, and prints what it did.
 func (d *course) leave(ctx context.Context, out io.Writer, created bool, v verdict, limiter *rratelimiter.Limiter) error {
 	name := printable(d.name)
 	switch {
@@ -330,7 +330,7 @@ func (d *course) leave(ctx context.Context, out io.Writer, created bool, v verdi
 	return nil
 }
 
-// count is "4 workers block" or "1 worker blocks".
+// count returns "4 workers block" or "1 worker blocks".
 func count(n int, what, one, many string) string {
 	if n == 1 {
 		return "1 " + what + " " + one
@@ -338,7 +338,7 @@ func count(n int, what, one, many string) string {
 	return fmt.Sprintf("%d %ss %s", n, what, many)
 }
 
-// number is "1 permit" or "1,234 permits".
+// number returns "1 permit" or "1,234 permits".
 func number(n int64, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -346,7 +346,7 @@ func number(n int64, what string) string {
 	return thousands(n) + " " + what + "s"
 }
 
-// thousands writes a number with commas.
+// thousands formats a number with commas.
 func thousands(n int64) string {
 	text := fmt.Sprint(n)
 	for at := len(text) - 3; at > 0 && text[at-1] != '-'; at -= 3 {
@@ -355,7 +355,7 @@ func thousands(n int64) string {
 	return text
 }
 
-// printable is a name that does no harm to a terminal.
+// printable returns a name without characters that a terminal may interpret.
 func printable(name string) string {
 	if !utf8.ValidString(name) || name == "" || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == '"' || r == '\\' || r >= 0x7f && !isPlain(r) }) {
 		return fmt.Sprintf("%q", name)

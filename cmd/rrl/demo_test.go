@@ -26,7 +26,7 @@ func contains(t *testing.T, text string, parts ...string) {
 	}
 }
 
-// figure reads a number from a text, by a pattern.
+// figure parses a number in a text, by a pattern.
 func figure(t *testing.T, text, pattern string) int {
 	t.Helper()
 	found := regexp.MustCompile(pattern).FindStringSubmatch(text)
@@ -126,7 +126,7 @@ func TestDemoLeavesForeignLimiter(t *testing.T) {
 	}
 }
 
-// during runs a demo on a server and does something to it half a second after it began.
+// during runs a demo on a server and calls do half a second after its start.
 func during(t *testing.T, s *redistest.Server, do func(rdb *redis.Client), args ...string) (code int, out, errs string) {
 	t.Helper()
 	rdb := s.Client()
@@ -187,7 +187,7 @@ func TestRateChangedByOthers(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit code %d, errors %q, output\n%s", code, errs, out)
 	}
-	contains(t, out, "somebody changed the rate from 50/s to 10/s", "of at most 10 in any 1s", "so it stays")
+	contains(t, out, "another client changed the rate from 50/s to 10/s", "of at most 10 in any 1s", "so it stays")
 }
 
 func TestLimiterRemovedByOthers(t *testing.T) {
@@ -237,7 +237,7 @@ func TestDemoOnCluster(t *testing.T) {
 	contains(t, out, "the cluster of", "useClusterServers()", "limit           kept", "has removed it")
 }
 
-// TestMain lets the test binary be rrl itself, for tests that need a process of it.
+// TestMain lets the test binary be rrl, for tests that need a process of it.
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		main()

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The page on rrl has all fields of --json whose types have names, all codes of doctor, and all commands.
+// The page on rrl has all fields of the named types of --json, all codes of doctor, and all commands.
 func TestDocumentationIsComplete(t *testing.T) {
 	text, err := os.ReadFile("../../docs/rrl.md")
 	if err != nil {

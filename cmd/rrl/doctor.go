@@ -18,19 +18,19 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/hook"
 )
 
-// doctor.go is the subcommand doctor: it gathers what there is to know, and shows what doctor_checks.go makes of it.
+// doctor.go is the subcommand doctor: it collects the facts, and prints the findings of doctor_checks.go.
 
 func newDoctor() *cobra.Command {
 	c := &common{}
 	cmd := c.live(&cobra.Command{
 		Use:   "doctor [NAME...]",
-		Short: "Look for what is wrong with the server, the clocks and the limiters, and say what to do",
-		Long: `doctor looks at the server (version, settings, memory), at this host's clock against Redis's, and at the limiters of the
-names given, all without a name: whether their figures add up, who writes records that others can't read, what is dated
-in the future, what clients have left. It changes nothing, goes through the keys by SCAN, and holds nobody up.
+		Short: "Check the server, the clocks and the limiters, with advice on each finding",
+		Long: `doctor checks the server (version, settings, memory), this host's clock against Redis's, and the limiters of the names
+given, or all: whether their figures add up, records that some clients can't read, records dated in the future, and the
+state of former clients. It changes nothing, finds the keys by SCAN, and does not block Redis.
 
-A finding is an ERROR where limits are not kept or calls fail, a WARNING where that may happen, a NOTE where it is good to
-know. Exit code 1 if there is an error or a warning. The clock is this host's: run it on the hosts of your services.`,
+A finding is an ERROR if limits are not kept or calls fail, a WARNING if that may happen, a NOTE for information.
+Exit code 1 if there is an error or a warning. The clock is this host's: run it on the hosts of your services.`,
 		Example: `  rrl doctor
   rrl doctor orders --json`,
 		Args:              cobra.ArbitraryArgs,
@@ -50,7 +50,7 @@ know. Exit code 1 if there is an error or a warning. The clock is this host's: r
 	return cmd
 }
 
-// A severity tells how bad a finding is.
+// A severity is the rank of a finding.
 type severity int
 
 const (
@@ -61,12 +61,12 @@ const (
 
 func (v severity) String() string { return [...]string{"note", "warning", "error"}[v] }
 
-// A finding is something that is wrong, or good to know.
+// A finding is a fault, or a note.
 type finding struct {
 	severity     severity
 	code         string // stable
-	name, client string // of the limiter it is about; name "" and server set where it is about a server
-	about        bool   // it is about a limiter
+	name, client string // of the limiter; for a server, name is "" and server is set
+	about        bool   // about a limiter
 	server       string
 	text, advice string
 }
@@ -81,7 +81,7 @@ type jsonFinding struct {
 	Advice   string    `json:"advice"`
 }
 
-// leftFor is how long a client's state must have said nothing for doctor to call it orphaned: as in gc.
+// leftFor is the time since the last live grant after which doctor calls a client's state orphaned: as in gc.
 const leftFor = time.Hour
 
 func (s *session) doctor(ctx context.Context, names []string, everything bool) error {
@@ -98,11 +98,10 @@ func (s *session) doctor(ctx context.Context, names []string, everything bool) e
 		if err != nil {
 			return err
 		}
-		var broken []string
-		if findings, broken, err = s.unowned(ctx, keys, found); err != nil {
+		if findings, err = s.unowned(ctx, keys, found); err != nil {
 			return err
 		}
-		names, clients = append(found, broken...), survey.Clients(keys)
+		names, clients = found, survey.Clients(keys)
 	}
 	looks, err := each(ctx, names, func(ctx context.Context, name string) (examined, error) {
 		if everything {
@@ -134,7 +133,7 @@ func (s *session) doctor(ctx context.Context, names []string, everything bool) e
 	return s.tell(servers, len(names), findings)
 }
 
-// tell writes the findings, and fails if one of them is bad.
+// tell writes the findings, and fails if one of them is an error or a warning.
 func (s *session) tell(servers []host, looked int, findings []finding) error {
 	bad := 0
 	for _, f := range findings {
@@ -184,15 +183,15 @@ func (s *session) headline(f finding) string {
 	return s.paint(style, level) + strings.Repeat(" ", 9-len(level)) + about + "  " + s.paint(dim, f.code)
 }
 
-// An examined is what there is to say about one limiter.
+// An examined has the findings of one limiter.
 type examined struct {
 	findings []finding
-	interval time.Duration // 0: none that is known
-	kept     bool          // it has a life time
+	interval time.Duration // 0: unknown
+	kept     bool          // it has a TTL
 }
 
-// examineFound looks at a limiter that a search has found, with its clients. There is nothing to say of one that is gone
-// by now.
+// examineFound checks a limiter that a search has found, with its clients. There are no findings if it was removed
+// since.
 func (s *session) examineFound(ctx context.Context, name string, clients []string) (examined, error) {
 	found, err := s.examine(ctx, name, func(context.Context) ([]string, error) { return clients, nil })
 	if errors.Is(err, rratelimiter.ErrNotInitialized) {
@@ -201,7 +200,7 @@ func (s *session) examineFound(ctx context.Context, name string, clients []strin
 	return found, err
 }
 
-// examine looks at one limiter, with all its clients.
+// examine checks one limiter, with all its clients.
 func (s *session) examine(
 	ctx context.Context, name string, clients func(context.Context) ([]string, error),
 ) (found examined, err error) {
@@ -229,7 +228,7 @@ func (s *session) examine(
 	if view.Rate.Type != rratelimiter.PerClient {
 		return found, s.confirm(ctx, shared, view, &found)
 	}
-	found.findings = nil // the state of a client that is nobody's
+	found.findings = nil // a state without a client
 	ids, err := clients(ctx)
 	if err != nil {
 		return found, err
@@ -259,25 +258,28 @@ func (s *session) examine(
 	return found, nil
 }
 
-// confirmable is how many records can be read in one step without holding anybody up.
+// confirmable is the number of records that can be read in one step without blocking Redis for long.
 const confirmable = 100_000
 
-// confirm asks again about a limiter that was read in several steps, in one.
+// confirm checks in one step whether the stored state adds up to the rate, and computes the result of a repair, which
+// decides the advice.
 func (s *session) confirm(ctx context.Context, l *rratelimiter.Limiter, v *survey.Survey, found *examined) error {
-	if v.OneStep || v.Consistent() || v.Live.Records+v.Expired.Records > confirmable {
+	if v.WrongType() != "" || v.Consistent() || v.Live.Records+v.Expired.Records > confirmable {
 		return nil
 	}
-	sum, err := l.Repair(ctx, rratelimiter.DryRun())
-	if err == nil && sum.Changed {
-		v.Free, v.Drift, v.OneStep = sum.Was, sum.Was-sum.Free, true
-		found.findings = append(found.findings, adding(v)...)
+	would, err := l.Repair(ctx, rratelimiter.DryRun())
+	if err == nil && would.Changed {
+		if !v.OneStep {
+			v.Free, v.Drift, v.OneStep = would.Was, would.Was-would.Free, true
+		}
+		found.findings = append(found.findings, adding(v, would))
 	}
 	return err
 }
 
-// unowned looks among the keys that hold state for such as belong to no limiter, or to clients of one that has none for
-// clients. It also names limiters that are not among the known ones, since a part of their configuration is missing.
-func (s *session) unowned(ctx context.Context, keys []survey.StateKey, known []string) (all []finding, broken []string, err error) {
+// unowned returns findings for the state keys that belong to no limiter, or to clients of a limiter that is not
+// PER_CLIENT.
+func (s *session) unowned(ctx context.Context, keys []survey.StateKey, known []string) (all []finding, err error) {
 	there, clients, seen := map[string]bool{}, map[string]int{}, map[survey.Owner]bool{}
 	for _, name := range known {
 		there[name] = true
@@ -285,7 +287,7 @@ func (s *session) unowned(ctx context.Context, keys []survey.StateKey, known []s
 	for _, key := range keys {
 		owner, limiter, err := s.ownerOf(ctx, key, there)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		if seen[owner] {
 			continue
@@ -293,10 +295,7 @@ func (s *session) unowned(ctx context.Context, keys []survey.StateKey, known []s
 		seen[owner] = true
 		l := s.limiter(owner.Name, owner.Client)
 		switch {
-		case limiter && owner.Client == "":
-			if _, found := slices.BinarySearch(known, owner.Name); !found {
-				broken = append(broken, owner.Name)
-			}
+		case limiter && owner.Client == "": // examine sees it
 		case limiter:
 			if rate, err := l.Config(ctx); err == nil && rate.Type == rratelimiter.PerClient {
 				continue // examine sees it
@@ -305,7 +304,7 @@ func (s *session) unowned(ctx context.Context, keys []survey.StateKey, known []s
 		case owner.Client != "":
 			what, err := hook.Collect(ctx, l, leftFor, true)
 			if err != nil && !tolerable(err) {
-				return nil, nil, err
+				return nil, err
 			}
 			if err == nil && what == hook.Removed {
 				clients[owner.Name]++
@@ -313,7 +312,7 @@ func (s *session) unowned(ctx context.Context, keys []survey.StateKey, known []s
 		default:
 			kind, err := s.rdb.Type(ctx, key.Key).Result()
 			if err != nil {
-				return nil, nil, err
+				return nil, err
 			}
 			if key.Permits && kind == "zset" || !key.Permits && kind == "string" {
 				all = append(all, rateless(owner.Name))
@@ -323,19 +322,19 @@ func (s *session) unowned(ctx context.Context, keys []survey.StateKey, known []s
 	for name, n := range clients {
 		all = append(all, orphaned(name, n, there[name]))
 	}
-	return all, broken, nil
+	return all, nil
 }
 
-// A host is a server, as far as it tells.
+// A host is what a server reports about itself.
 type host struct {
 	where    string
 	info     map[string]string // INFO
-	settings map[string]string // CONFIG GET; empty where we may not ask
-	ahead    time.Duration     // how far Redis's clock is ahead of this host's
-	error    time.Duration     // by how much that may be wrong
+	settings map[string]string // CONFIG GET; empty if the user may not run it
+	ahead    time.Duration     // by how much Redis's clock is ahead of this host's
+	error    time.Duration     // bound of the error of ahead
 }
 
-// servers asks all masters.
+// servers returns all masters.
 func (s *session) servers(ctx context.Context) ([]host, error) {
 	var mu sync.Mutex
 	var all []host
@@ -345,15 +344,15 @@ func (s *session) servers(ctx context.Context) ([]host, error) {
 			h.where = master.Options().Addr
 		}
 		for _, section := range []string{"server", "memory", "replication", "persistence", "cluster"} {
-			text, _ := master.Info(ctx, section).Result() // not every server has them all
+			text, _ := master.Info(ctx, section).Result() // not every server has all sections
 			for line := range strings.Lines(text) {
 				if name, value, found := strings.Cut(strings.TrimSpace(line), ":"); found {
-					h.info[name] = value
+					h.info[name] = visible(value)
 				}
 			}
 		}
 		for _, setting := range []string{"cluster-require-full-coverage", "save"} {
-			for name, value := range master.ConfigGet(ctx, setting).Val() { // nor may everybody ask
+			for name, value := range master.ConfigGet(ctx, setting).Val() { // not every user may run it
 				h.settings[name] = value
 			}
 		}
@@ -377,8 +376,8 @@ func (s *session) servers(ctx context.Context) ([]host, error) {
 	return all, err
 }
 
-// skew measures how far Redis's clock is ahead of this host's, and by how much that may be wrong: half of the shortest
-// round trip of some.
+// skew measures by how much Redis's clock is ahead of this host's, and the bound of the error: half of the shortest of
+// some round trips.
 func skew(ctx context.Context, rdb *redis.Client, now func() time.Time) (ahead, wrong time.Duration, err error) {
 	for i := range 7 {
 		began := time.Now()

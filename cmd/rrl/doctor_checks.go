@@ -14,20 +14,17 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/span"
 )
 
-// doctor_checks.go knows what can be wrong, how bad that is, and what to do. It asks nobody.
+// doctor_checks.go makes findings, with severity and advice, from the collected facts. It makes no calls.
 
-// judge says what is wrong with the state of a limiter.
+// judge returns the findings of the state of a limiter.
 func judge(v *survey.Survey) (all []finding) {
 	add := func(s severity, code, text, advice string) {
 		all = append(all, finding{severity: s, code: code, name: v.Name, client: v.Client, about: true, text: text, advice: advice})
 	}
 	name := shellName(v.Name)
 	if wrong := v.WrongType(); wrong != "" {
-		advice := "find out which program uses the key, then rrl rm " + name + " and set the rate again"
-		if v.Keys[0].Type != "none" && v.Keys[0].Type != "hash" {
-			advice = "find out which program uses the key: it, or the limiter, needs another name"
-		}
-		add(fault, "wrong-type", wrong+": every call fails (WRONGTYPE)", advice)
+		add(fault, "wrong-type", wrong+": every call fails (WRONGTYPE)",
+			"find out which program uses the key: it, or the limiter, needs another name")
 		return all
 	}
 	if v.Fault != nil {
@@ -35,10 +32,6 @@ func judge(v *survey.Survey) (all []finding) {
 			"rrl set "+name+" RATE")
 		return all
 	}
-	if v.OneStep {
-		all = append(all, adding(v)...)
-	}
-
 	var classes []string
 	for _, f := range v.Forms {
 		if f.Odd != "" {
@@ -48,7 +41,7 @@ func judge(v *survey.Survey) (all []finding) {
 		}
 		class := f.Format.String()
 		if f.Format == rratelimiter.Redisson321 {
-			class = rratelimiter.Redisson317.String() // these two read each other's
+			class = rratelimiter.Redisson317.String() // these two read each other's records
 		}
 		if !slices.Contains(classes, class) {
 			classes = append(classes, class)
@@ -94,12 +87,17 @@ func judge(v *survey.Survey) (all []finding) {
 	return all
 }
 
-// adding says how the figures of a limiter don't add up, if so.
-func adding(v *survey.Survey) []finding {
-	if v.Consistent() {
-		return nil
+// adding returns the finding that the figures of a limiter don't add up, and advises a repair if its result does no
+// harm.
+func adding(v *survey.Survey, would rratelimiter.Repaired) finding {
+	name := shellNames(v.Name, v.Client)
+	f := finding{name: v.Name, client: v.Client, about: true, advice: "rrl repair " + name}
+	if would.Blocked > 0 {
+		f.advice += "; no permit is free then for " + lasting(would.Blocked)
 	}
-	f := finding{name: v.Name, client: v.Client, about: true, advice: "rrl repair " + shellNames(v.Name, v.Client)}
+	if reason := harm(would, v.Rate); reason != "" {
+		f.advice = "no repair: " + reason + ". Find out who writes these records (rrl show " + name + "), then rrl reset " + name
+	}
 	records := v.Live.Records + v.Expired.Records
 	switch {
 	case v.Keys[1].Type == "none":
@@ -119,7 +117,7 @@ func adding(v *survey.Survey) []finding {
 		f.severity, f.code = warning, "permits-gained"
 		f.text = wrongSum(v) + ": after a release by Redisson that is on purpose, until the records expire; else too much gets through"
 	}
-	return []finding{f}
+	return f
 }
 
 func crossing(name string) finding {
@@ -144,8 +142,8 @@ func rateless(name string) finding {
 		advice: "rrl set " + shellName(name) + " RATE, or rrl rm " + shellName(name)}
 }
 
-// judge says what is wrong with a server, where the shortest interval of its limiters is known, or 0, and whether any has a
-// life time.
+// judge returns the findings of a server. shortest is the shortest known interval of its limiters, or 0; kept reports
+// whether any has a TTL.
 func (h host) judge(shortest time.Duration, kept bool) (all []finding) {
 	add := func(s severity, code, text, advice string) {
 		all = append(all, finding{severity: s, code: code, server: h.where, text: text, advice: advice})
@@ -196,7 +194,7 @@ func (h host) judge(shortest time.Duration, kept bool) (all []finding) {
 	return all
 }
 
-// describe is a server in one line.
+// describe returns a server in one line.
 func (h host) describe() string {
 	version := ""
 	if v := h.info["redis_version"]; v != "" {
@@ -214,7 +212,7 @@ func percent(part, whole int64) string {
 	return fmt.Sprintf("%.0f %%", float64(part)/float64(whole)*100)
 }
 
-// before tells whether a version is older than another.
+// before reports whether a version is older than another.
 func before(version string, major, minor int) bool {
 	parts := append(strings.Split(version, "."), "0")
 	first, err1 := strconv.Atoi(parts[0])
@@ -222,11 +220,11 @@ func before(version string, major, minor int) bool {
 	return err1 == nil && err2 == nil && (first < major || first == major && second < minor)
 }
 
-// shellName is a name as a shell, and rrl, take it as an argument.
+// shellName returns a name as an argument for a shell and rrl.
 func shellName(name string) string { return shellNames(name, "") }
 
-// shellNames is the name of a limiter, and the id of a client of it unless that is "", as a shell, and rrl, take them as
-// arguments.
+// shellNames returns the name of a limiter, and the id of a client of it unless that is "", as arguments for a shell
+// and rrl.
 func shellNames(name, client string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-.:/@+=,", r)
@@ -253,7 +251,7 @@ func shellNames(name, client string) string {
 	return quoted + argument(name)
 }
 
-// rateArgument is the part of a rate that rrl set takes as one argument.
+// rateArgument returns the part of a rate that rrl set takes as one argument.
 func rateArgument(r rratelimiter.Rate) string {
 	r.KeepAlive, r.Type = 0, rratelimiter.Overall
 	return r.String()

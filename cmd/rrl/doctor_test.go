@@ -16,7 +16,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// Each state is one finding, and no other; each finding says what to do.
+// Each state has one finding, and no other; each finding has advice.
 func TestDoctorFindsWhatIsWrongWithLimiters(t *testing.T) {
 	const hour = 3_600_000
 	java, java16 := javaRecord(rratelimiter.Redisson317, 1), javaRecord(rratelimiter.Redisson321, 1)
@@ -47,7 +47,7 @@ func TestDoctorFindsWhatIsWrongWithLimiters(t *testing.T) {
 				s.limiter("x", "10", "60000") // no type: found by its state
 				s.state("x", "", "9", -5, java)
 			}},
-			{"wrong-type", "error", "rrl rm x", func() {
+			{"wrong-type", "error", "needs another name", func() {
 				s.limiter("x", "10", "60000", "0")
 				s.must(s.rdb.RPush(t.Context(), "{x}:value", "1").Err())
 			}},
@@ -104,7 +104,7 @@ func TestDoctorFindsWhatIsWrongWithLimiters(t *testing.T) {
 				s.limiter("x", "10", "60000", "1")
 				s.state("x", "one", "9", -2*hour, java)
 			}},
-			{"orphaned-clients", "warning", "rrl gc", func() { // nobody reads them
+			{"orphaned-clients", "warning", "rrl gc", func() { // no client reads them
 				s.limiter("x", "10", "60000", "0")
 				s.state("x", "one", "10")
 			}},
@@ -156,7 +156,7 @@ func TestDoctorOfOneLimiter(t *testing.T) {
 	})
 }
 
-// Of a limiter whose records take several steps to read, the sum is asked for again, in one.
+// If the records of a limiter take several steps to read, the sum is read again in one step.
 func TestDoctorAddsUpManyRecordsInOneStep(t *testing.T) {
 	s := shop{t: t, s: redistest.Shared(t)}
 	s.rdb = s.s.Client()
@@ -277,7 +277,7 @@ func TestShellNames(t *testing.T) {
 	}
 }
 
-// Names come from whoever writes to Redis, and a terminal obeys what stands in them.
+// Names may contain anything, and a terminal interprets control characters in them.
 func TestDoctorKeepsControlCharactersFromTheTerminal(t *testing.T) {
 	onShops(t, func(t *testing.T, s shop) {
 		s.limiter("\x1b[31m", "10", "60000", "0")

@@ -20,8 +20,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/series"
 )
 
-// export.go is the subcommand export: what stands in the keys of limiters as metrics for Prometheus, so that Java's use is
-// seen, too. Limiters are looked at when Prometheus asks, and at no other time.
+// export.go is the subcommand export: the keys of limiters as metrics for Prometheus, so that Java's grants are
+// included. Limiters are read only during a scrape.
 
 func newExport() *cobra.Command {
 	c := &common{whose: true}
@@ -30,14 +30,14 @@ func newExport() *cobra.Command {
 	var most int
 	cmd := c.live(&cobra.Command{
 		Use:   "export",
-		Short: "Metrics for Prometheus, read from the keys",
+		Short: "Serve metrics for Prometheus, read from the keys",
 		Long: `export serves metrics for Prometheus at /metrics: of each limiter the limit and its interval, the free permits, the live
-permits and their records, the age of the oldest, the life time, and whether it adds up. They are read from the keys each
-time that Prometheus asks, by Redis's clock, and hold what Java services use as well as Go's. It changes nothing.
+permits and their records, the age of the oldest, the TTL, and whether it adds up. They are read from the keys at each
+scrape, by Redis's clock, and include the grants of Java services as well as Go's. It changes nothing.
 
-At most --most limiters have metrics; rratelimiter_export_skipped_limiters counts those that are left out. The permits of
-PER_CLIENT limiters are each client's own: --client says whose to show, all shows each client's, which counts as a limiter.
-While Redis can't be reached, rratelimiter_export_up is 0. Anybody who reaches the address sees names and figures.`,
+At most --most limiters have metrics; rratelimiter_export_skipped_limiters counts the others. The permits of PER_CLIENT
+limiters belong to each client: --client selects one, all exports each client's, which counts as a limiter. While Redis
+is unreachable, rratelimiter_export_up is 0. Every client that can reach the address sees names and figures.`,
 		Example: `  rrl export --match 'api:*'
   rrl export --listen :9580 --client all`,
 		Args: noArgs,
@@ -58,34 +58,34 @@ While Redis can't be reached, rratelimiter_export_up is 0. Anybody who reaches t
 		return serveUntil(ctx, listener, newExporter(ctx, s, match, every, most).handler())
 	})
 	f := cmd.Flags()
-	f.StringVar(&match, "match", "*", "`pattern` of the limiters' names, as Redis has it (* ? [a-z])")
+	f.StringVar(&match, "match", "*", "`pattern` of Redis for the limiters' names (* ? [a-z])")
 	f.StringVar(&listen, "listen", "127.0.0.1:9580", "`address` of the metrics: host:port")
-	f.DurationVar(&every, "every", 30*time.Second, "search for limiters that often at most: it goes through all keys")
-	f.IntVar(&most, "most", 1000, "show that `many` limiters at most")
+	f.DurationVar(&every, "every", 30*time.Second, "minimum time between two searches for limiters, which go through all keys")
+	f.IntVar(&most, "most", 1000, "maximum `number` of limiters")
 	c.flags(cmd)
 	return cmd
 }
 
-// An exporter answers scrapes, one at a time: however many ask, Redis has no more to do at once.
+// An exporter serves scrapes, one at a time: several Prometheus servers cause no more load on Redis at once.
 type exporter struct {
-	ctx     context.Context // of searches, which may take longer than a scrape
+	ctx     context.Context // context of searches, which may take longer than a scrape
 	session *session
 	pattern string
-	every   time.Duration // between searches
+	every   time.Duration // minimum time between searches
 	most    int
 	errors  prometheus.Counter
 
-	turn    chan struct{} // whoever has it may use what follows
+	turn    chan struct{} // semaphore of one token; guards the fields below
 	listed  listing
-	search  chan listing // brings the result of the search that is under way; nil without one
-	failing bool         // and that was said
+	search  chan listing // receives the result of the running search; nil without one
+	failing bool         // the last scrape failed, and that was printed
 }
 
-// A listing is what a search found.
+// A listing is the result of a search.
 type listing struct {
-	at      time.Time // when it began; zero before the first
+	at      time.Time // start of the search; zero before the first
 	names   []string
-	clients map[string][]string // with state of their own, by limiter
+	clients map[string][]string // clients with their own state, by limiter
 	skipped int
 	err     error
 }
@@ -109,7 +109,7 @@ func (e *exporter) handler() http.Handler {
 	return mux
 }
 
-// scrapeTime is how long an answer may take: most of the time that Prometheus waits for it.
+// scrapeTime returns the time for a response: most of Prometheus's scrape timeout.
 func scrapeTime(h http.Header) time.Duration {
 	waits, err := strconv.ParseFloat(h.Get("X-Prometheus-Scrape-Timeout-Seconds"), 64)
 	if err != nil || !(waits > 0 && waits < 3600) {
@@ -118,7 +118,7 @@ func scrapeTime(h http.Header) time.Duration {
 	return time.Duration(0.9 * waits * float64(time.Second))
 }
 
-// scrape looks at all limiters. Of what fails there are no metrics.
+// scrape reads all limiters. Limiters that could not be read have no metrics.
 func (e *exporter) scrape(ctx context.Context) *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(e.errors)
@@ -141,14 +141,14 @@ func (e *exporter) scrape(ctx context.Context) *prometheus.Registry {
 	names := e.listed.names
 	if server, single := e.session.rdb.(*redis.Client); single {
 		if err == nil {
-			err = server.Ping(ctx).Err() // fails at once, where a look would try again
+			err = server.Ping(ctx).Err() // fails at once, where a read would be retried
 		}
 		if err != nil {
 			names = nil
 		}
 	}
 	figures := newStateFigures(own, e.session.client != "")
-	// One limiter's failure is no reason to leave out others, such as those on another node.
+	// The failure of one limiter must not leave out others, such as those on another node.
 	failures, late := each(ctx, names, func(ctx context.Context, name string) (error, error) {
 		return e.look(ctx, name, figures), nil
 	})
@@ -163,8 +163,8 @@ func (e *exporter) scrape(ctx context.Context) *prometheus.Registry {
 	return registry
 }
 
-// find makes a new list of limiters where the last one is too old. A search that takes long goes on by itself, and the last
-// list serves meanwhile.
+// find starts a new search if the last listing is too old. A long search continues in the background, and the last
+// listing is used meanwhile.
 func (e *exporter) find(ctx context.Context) error {
 	if e.search == nil && time.Since(e.listed.at) >= e.every {
 		done := make(chan listing, 1)
@@ -221,7 +221,7 @@ func (e *exporter) list() listing {
 	return found
 }
 
-// look looks at a limiter, or at each of its clients that is asked for.
+// look reads a limiter, or each of its requested clients.
 func (e *exporter) look(ctx context.Context, name string, figures *stateFigures) error {
 	rows, err := e.session.glance(ctx, name, e.listed.clients[name])
 	if err != nil {
@@ -239,7 +239,7 @@ func (e *exporter) look(ctx context.Context, name string, figures *stateFigures)
 	return nil
 }
 
-// serverTime is the clock of the server that has a key.
+// serverTime returns the clock of the server that has a key.
 func (s *session) serverTime(ctx context.Context, key string) (time.Time, error) {
 	if cluster, ok := s.rdb.(*redis.ClusterClient); ok {
 		master, err := cluster.MasterForKey(ctx, key)
@@ -251,7 +251,7 @@ func (s *session) serverTime(ctx context.Context, key string) (time.Time, error)
 	return s.rdb.Time(ctx).Result()
 }
 
-// stateFigures are the metrics of limiters in one scrape.
+// stateFigures has the metrics of limiters in one scrape.
 type stateFigures struct {
 	byClient                                               bool
 	limit, interval, available, live, records, oldest, ttl *prometheus.GaugeVec
@@ -280,7 +280,7 @@ func newStateFigures(own promauto.Factory, byClient bool) *stateFigures {
 	}
 }
 
-// set takes over what was seen of a limiter, or of one client's part in it, when the server's clock was now.
+// set sets the metrics of a limiter, or of one of its clients; now is the server's time of the read.
 func (g *stateFigures) set(name string, row jsonRow, now time.Time) {
 	labels := []string{series.LabelOf(name)}
 	if g.byClient {

@@ -21,14 +21,14 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/series"
 )
 
-// A scraper stands for Prometheus.
+// A scraper reads metrics as Prometheus does.
 type scraper struct {
 	t       *testing.T
 	address string
-	errs    *bytes.Buffer // what the exporter said; it is read between scrapes
+	errs    *bytes.Buffer // output of the exporter; it is read between scrapes
 }
 
-// startExport serves the metrics of all limiters, with a new search for each scrape unless arrange says else.
+// startExport serves the metrics of all limiters, with a new search for each scrape unless arrange changes that.
 func startExport(t *testing.T, address string, arrange func(e *exporter)) scraper {
 	t.Helper()
 	session, err := (&common{address: address}).open(t.Context())
@@ -59,7 +59,7 @@ func startExport(t *testing.T, address string, arrange func(e *exporter)) scrape
 	return x
 }
 
-// scrape reads the metrics, less their common prefix: their values by name and labels.
+// scrape returns the metrics without their common prefix: their values by name and labels.
 func (x scraper) scrape(patience time.Duration) map[string]float64 {
 	x.t.Helper()
 	in, err := http.NewRequestWithContext(x.t.Context(), http.MethodGet, x.address, nil)
@@ -90,7 +90,7 @@ func (x scraper) scrape(patience time.Duration) map[string]float64 {
 	return values
 }
 
-// expect compares metrics with all that are expected. Of times, which pass meanwhile, the values are within a minute.
+// expect compares metrics with all expected ones. Times may differ by a minute.
 func expect(t *testing.T, got, want map[string]float64) {
 	t.Helper()
 	for key := range maps.Keys(got) {
@@ -187,7 +187,7 @@ func TestExportFollowsLimitersThatComeAndGo(t *testing.T) {
 	})
 }
 
-// A limiter that goes between two searches leaves no trace, and one that comes is found by the next.
+// A limiter that is removed between two searches has no metrics, and a new one is found by the next search.
 func TestExportSearchesSometimes(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		s := shop{t, server, server.Client()}
@@ -209,7 +209,7 @@ func TestExportSearchesSometimes(t *testing.T) {
 	})
 }
 
-// On a server with so many keys that a search takes longer than a scrape, there are metrics all the same.
+// While a search takes longer than a scrape, there are still metrics.
 func TestExportHasTheLastListWhileASearchGoesOn(t *testing.T) {
 	t.Parallel()
 	server := redistest.Embedded(t)
@@ -288,7 +288,7 @@ func TestExportOutlivesItsRedis(t *testing.T) {
 	}
 }
 
-// A server that hangs, of which Prometheus must hear before it gives up.
+// If a server hangs, the response still comes within the scrape timeout.
 func TestExportAnswersInTimeForAScrape(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
@@ -332,7 +332,7 @@ func TestExportOnACluster(t *testing.T) {
 	}
 }
 
-// The rule of docs/rrl.md is enough, and nothing in it can be left out.
+// The rule of docs/rrl.md is sufficient, and each part of it is needed.
 func TestExportNeedsFewCommands(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/rrl.md")
@@ -346,6 +346,7 @@ func TestExportNeedsFewCommands(t *testing.T) {
 	s.state("a", "", "4", -1000, goRecord("abc", 1))
 	s.limiter("e", "5", "3600000", "1")
 	s.state("e", "x", "4", -1000, goRecord("abc", 1))
+	s.limiter("half", "5", "1000") // an unusable configuration: it has no type
 	for without := -1; without < len(rule); without++ {
 		allowed := slices.Clone(rule)
 		if without >= 0 {
@@ -364,7 +365,8 @@ func TestExportNeedsFewCommands(t *testing.T) {
 		s.must(s.rdb.Del(t.Context(), "gone").Err())
 		got := x.scrape(time.Minute)
 		_, stays := got[`state_consistent{client="",limiter="gone"}`]
-		works := !stays && got["export_up"] == 1 && got[`state_live_permits{client="",limiter="a"}`] == 1 &&
+		broken, found := got[`state_consistent{client="",limiter="half"}`]
+		works := !stays && found && broken == 0 && got["export_up"] == 1 && got[`state_live_permits{client="",limiter="a"}`] == 1 &&
 			got[`state_live_permits{client="x",limiter="e"}`] == 1
 		if works != (without < 0) {
 			t.Errorf("with %q it works: %v, %v", allowed, works, got)

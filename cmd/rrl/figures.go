@@ -11,18 +11,18 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/span"
 )
 
-// figures.go holds what views show, and the words for it. It knows nothing of where the figures come from.
+// figures.go has the values that views show, and their texts. It does not depend on their source.
 
 type figures struct {
 	picture
 	name, where     string
-	alone           bool // nobody else can be on the limiter
+	alone           bool // no other client can use the limiter
 	length, elapsed time.Duration
 	callers         []caller
 	granted, denied int64
 	waiting         int
 	longest         time.Duration
-	healed          string
+	repaired        string
 }
 
 func (f figures) kept() string {
@@ -32,7 +32,7 @@ func (f figures) kept() string {
 	return "limit kept"
 }
 
-// time is how far the demo is.
+// time returns the progress of the demo.
 func (f figures) time() string {
 	elapsed := fmt.Sprintf("%.1fs", f.elapsed.Seconds())
 	if f.length == 0 {
@@ -44,7 +44,7 @@ func (f figures) time() string {
 	return elapsed + " of " + span.Text(f.length)
 }
 
-// throughput is permits an interval, over whole intervals: a part of one says nothing about a limit of permits an interval.
+// throughput returns permits an interval, over whole intervals: a part of one cannot be compared with a limit.
 func (f figures) throughput() string {
 	if f.over == 0 {
 		return fmt.Sprintf("first %s not over", span.Text(f.rate.Interval))
@@ -60,7 +60,7 @@ func perInterval(average float64, r rratelimiter.Rate) string {
 	return fmt.Sprintf("%.1f/%s", average, unit)
 }
 
-// wait is a duration as people compare them.
+// wait formats a duration for comparison by people.
 func wait(d time.Duration) string {
 	switch {
 	case d >= 10*time.Second:
@@ -73,8 +73,8 @@ func wait(d time.Duration) string {
 	return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
 }
 
-// bar is a part of a whole in so many cells. It is full only when the part is the whole, and empty only when it is
-// nothing.
+// bar draws a part of a whole in a number of cells. It is full only if the part is the whole, and empty only if the
+// part is zero.
 func bar(part, whole int64, cells int, full, free string) string {
 	if cells <= 0 || whole <= 0 {
 		return ""
@@ -90,12 +90,12 @@ func bar(part, whole int64, cells int, full, free string) string {
 	return strings.Repeat(full, n) + strings.Repeat(free, cells-n)
 }
 
-// sparks draws counts as columns of a height relative to the highest; nothing where there is none.
+// sparks draws counts as columns with a height relative to the highest; zeros are not drawn.
 func sparks(counts []int64) string {
 	return heights(counts, slices.Max(append([]int64{1}, counts...)), 0)
 }
 
-// heights draws figures as columns, up to the height of the highest; those that are none, or less, are not drawn.
+// heights draws figures as columns, up to the height of the highest; figures up to none are not drawn.
 func heights(figures []int64, highest, none int64) string {
 	steps := []rune("▁▂▃▄▅▆▇█")
 	line := make([]rune, len(figures))

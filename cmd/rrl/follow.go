@@ -11,29 +11,29 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/feed"
 )
 
-// follow.go keeps looking at limiters for watch and serve, which show the same: what is free over time, and what was granted
-// to whom in each second.
+// follow.go polls limiters for watch and serve, which show the same: free permits over time, and the grants of each
+// second by client.
 
-// A followed is a limiter that is looked at again and again.
+// A followed is a limiter that is polled.
 type followed struct {
-	feed *feed.Feed // of whoever looks
+	feed *feed.Feed // used by the polling goroutine only
 
 	mu    sync.Mutex
 	known sight
 }
 
-// longestLook is how long a look may take before it is said that Redis does not answer.
+// longestLook is the time of a poll after which Redis counts as not responding.
 const longestLook = 2 * time.Second
 
-// A sight is what is known of a followed limiter.
+// A sight is the known state of a followed limiter.
 type sight struct {
 	feed.Look
 	frees   []feed.Free   // of the last two minutes
-	seconds []feed.Second // of the same; those without a grant left out
+	seconds []feed.Second // of the same time; seconds without a grant are left out
 	failed  error
 }
 
-// follow looks at a limiter until ctx ends. changed is called after each look.
+// follow polls a limiter until ctx ends. changed is called after each poll.
 func follow(ctx context.Context, s *session, l *rratelimiter.Limiter, changed func()) *followed {
 	f := &followed{feed: feed.New(l, s.client != ""), known: sight{Look: feed.Look{Name: l.Name()}}}
 	go func() {
@@ -71,14 +71,14 @@ func (f *followed) look(ctx context.Context, s *session) {
 	}
 }
 
-// sight gives what is known now.
+// sight returns the known state.
 func (f *followed) sight() sight {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.known
 }
 
-// lastSecond is what was granted in the last whole second.
+// lastSecond returns the grants of the last whole second.
 func (v sight) lastSecond() feed.Second {
 	at := v.At.Unix() - 1
 	for _, second := range v.seconds {
@@ -89,7 +89,7 @@ func (v sight) lastSecond() feed.Second {
 	return feed.Second{At: time.Unix(at, 0)}
 }
 
-// mean is the permits granted a second, over so many whole seconds before now.
+// mean returns the mean of permits granted a second, over a number of whole seconds before now.
 func (v sight) mean(seconds int) float64 {
 	var sum int64
 	now := v.At.Unix()
@@ -101,11 +101,11 @@ func (v sight) mean(seconds int) float64 {
 	return float64(sum) / float64(seconds)
 }
 
-// columns are the figures of so many seconds up to the one before now: the fewest permits free, and the permits granted.
+// columns returns the figures of n seconds up to the one before now: the fewest permits free, and the permits granted.
 func (v sight) columns(n int) (free, granted []int64) {
 	free, granted = make([]int64, n), make([]int64, n)
 	for i := range free {
-		free[i] = -1 // nobody looked
+		free[i] = -1 // no poll in that second
 	}
 	first := v.At.Unix() - int64(n)
 	for _, p := range v.frees {
@@ -121,8 +121,8 @@ func (v sight) columns(n int) (free, granted []int64) {
 	return free, granted
 }
 
-// followable gives the limiters to follow under a name: each client's, where these are asked for. One that is not there yet
-// may come.
+// followable returns the limiters to follow under a name: those of each client, if these are requested. A limiter that
+// does not exist yet is included.
 func (s *session) followable(ctx context.Context, name string) ([]*rratelimiter.Limiter, error) {
 	limiters, err := s.states(ctx, name)
 	if errors.Is(err, rratelimiter.ErrNotInitialized) && s.client == "" {

@@ -5,14 +5,13 @@ import (
 	"errors"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 	"github.com/rratelimiter/rratelimiter/internal/hook"
 )
 
-// gc.go is the subcommand gc: what clients of PER_CLIENT limiters leave behind.
+// gc.go is the subcommand gc: it removes the state of former clients of PER_CLIENT limiters.
 
 func newGc() *cobra.Command {
 	c := &common{}
@@ -20,13 +19,13 @@ func newGc() *cobra.Command {
 	var yes bool
 	cmd := c.live(&cobra.Command{
 		Use:   "gc",
-		Short: "Remove what clients that are gone have left of PER_CLIENT limiters",
-		Long: `gc removes the two keys of a client that has not been granted anything for an interval and --idle more, or of which no
-record is left. They say that all its permits are free, which is what no keys say, too: so nothing is lost, even if the
-client comes back, and nobody has to be stopped. Keys of Go clients leave by themselves and are let be; Redisson's stay
-for ever.
+		Short: "Remove the state that former clients left of PER_CLIENT limiters",
+		Long: `gc removes the two keys of a client that has had no grant for an interval and --idle more, or that has no record. They
+mean that all its permits are free, as missing keys do: so nothing is lost, even if the client returns, and no client must
+be stopped. Keys of Go clients expire and are not removed; Redisson's have no TTL. If another program uses one of the two
+keys, both stay, and gc reports it.
 
-It goes through all keys by SCAN and holds nobody up. Without --yes it only says what it would remove.`,
+It goes through all keys by SCAN and does not block Redis. Without --yes it only prints what it would remove.`,
 		Example: `  rrl gc
   rrl gc --idle 24h --yes`,
 		Args: noArgs,
@@ -36,58 +35,69 @@ It goes through all keys by SCAN and holds nobody up. Without --yes it only says
 		}
 		return s.gc(ctx, idle, yes)
 	})
-	cmd.Flags().DurationVar(&idle, "idle", time.Hour, "for how long, after the last grant has expired, a client must not have been granted anything")
-	cmd.Flags().BoolVar(&yes, "yes", false, "do it, instead of saying what would be done")
+	cmd.Flags().DurationVar(&idle, "idle", time.Hour, "minimum time without a grant, after the last grant has expired")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do it, instead of printing what would be done")
 	c.flags(cmd)
 	return cmd
 }
 
-// jsonCollected is what gc writes of each pair of keys that goes.
+// jsonCollected is the output of gc for each pair of keys to remove.
 type jsonCollected struct {
 	jsonName
-	Client  string `json:"client"`
-	Limiter bool   `json:"limiter"` // false: there is none of the name
-	Removed bool   `json:"removed"` // false: would be, in a dry run
+	Client  string   `json:"client"`
+	Limiter bool     `json:"limiter"`        // whether a limiter of the name exists
+	Removed bool     `json:"removed"`        // false in a dry run, or if it stays: see left
+	Left    []string `json:"left,omitempty"` // keys of another program; with any, the whole pair stays
 }
 
 func (s *session) gc(ctx context.Context, idle time.Duration, yes bool) error {
-	gone, err := s.leftovers(ctx, idle, !yes)
+	found, err := s.leftovers(ctx, idle, !yes)
 	if err != nil {
 		return err
 	}
-	for _, one := range gone {
-		switch {
-		case s.json:
-			if err := s.emit(jsonCollected{nameOf(one.Name), one.Client, one.limiter, yes}); err != nil {
+	gone := 0
+	for _, one := range found {
+		if len(one.left) == 0 {
+			gone++
+		}
+		if s.json {
+			removed := yes && one.left == nil
+			if err := s.emit(jsonCollected{nameOf(one.Name), one.Client, one.limiter, removed, keysOf(one.left)}); err != nil {
 				return err
 			}
-		case one.limiter:
-			s.say("%s of %s", printable(one.Name), printable(one.Client))
-		default:
-			s.say("%s of %s, without a limiter", printable(one.Name), printable(one.Client))
+			continue
 		}
+		text := printable(one.Name) + " of " + printable(one.Client)
+		if !one.limiter {
+			text += ", without a limiter"
+		}
+		if len(one.left) > 0 {
+			text += ": left, since " + usedElsewhere(one.left)
+		}
+		s.say("%s", text)
 	}
 	if s.json {
 		return nil
 	}
 	switch {
-	case len(gone) == 0:
+	case gone == 0:
 		s.say("nothing to remove")
 	case yes:
-		s.say("Removed the state of %s.", number(int64(len(gone)), "client"))
+		s.say("Removed the state of %s.", number(int64(gone), "client"))
 	default:
-		s.say("The state of %s can go. Nothing was changed. --yes does it.", number(int64(len(gone)), "client"))
+		s.say("The state of %s can go. Nothing was changed. --yes does it.", number(int64(gone), "client"))
 	}
 	return nil
 }
 
-// A leftover is a client's pair of keys that says nothing.
+// A leftover is a client's pair of keys without live grants, or with a key of another program.
 type leftover struct {
 	survey.Owner
-	limiter bool // there is one of the name
+	limiter bool // a limiter of the name exists
+	left    []survey.Foreign
 }
 
-// leftovers finds them, and removes them unless it is dry.
+// leftovers finds them, and removes those without live grants unless dry is set.
 func (s *session) leftovers(ctx context.Context, idle time.Duration, dry bool) ([]leftover, error) {
 	p := s.progress(ctx)
 	keys, err := survey.StateKeys(ctx, s.rdb, p.step)
@@ -107,22 +117,30 @@ func (s *session) leftovers(ctx context.Context, idle time.Duration, dry bool) (
 			continue
 		}
 		seen[owner] = true
-		what, err := hook.Collect(ctx, s.limiter(owner.Name, owner.Client), idle, dry)
+		l := s.limiter(owner.Name, owner.Client)
+		what, err := hook.Collect(ctx, l, idle, dry)
 		if err != nil {
 			if tolerable(err) {
 				continue
 			}
 			return nil, err
 		}
-		if what == hook.Removed {
-			gone = append(gone, leftover{owner, limiter})
+		switch what {
+		case hook.Removed:
+			gone = append(gone, leftover{owner, limiter, nil})
+		case hook.Foreign:
+			stays, err := s.foreign(ctx, l, true)
+			if err != nil {
+				return nil, err
+			}
+			gone = append(gone, leftover{owner, limiter, stays})
 		}
 	}
 	return gone, nil
 }
 
-// ownerOf decides whose a key is: a limiter's that is there, if there is one, else the one whose name is wrapped as names
-// mostly are.
+// ownerOf returns the owner of a key: an existing limiter, if there is one, else the limiter whose name is wrapped as
+// most names are.
 func (s *session) ownerOf(ctx context.Context, key survey.StateKey, there map[string]bool) (survey.Owner, bool, error) {
 	for _, owner := range key.Owners {
 		exists, known := there[owner.Name]
@@ -140,18 +158,8 @@ func (s *session) ownerOf(ctx context.Context, key survey.StateKey, there map[st
 	return key.Owners[0], false, nil
 }
 
-// isLimiter tells whether a key is the configuration of a limiter, be it a broken one: a hash of which at most one of the
-// fields that make a rate is missing.
+// isLimiter reports whether a key is the configuration of a limiter, possibly a broken one.
 func (s *session) isLimiter(ctx context.Context, name string) (bool, error) {
-	fields, err := s.rdb.HMGet(ctx, name, "rate", "interval", "type").Result()
-	if redis.HasErrorPrefix(err, "WRONGTYPE") {
-		return false, nil
-	}
-	found := 0
-	for _, field := range fields {
-		if field != nil {
-			found++
-		}
-	}
-	return found >= 2, err
+	found, err := survey.AreLimiters(ctx, s.rdb, name)
+	return err == nil && found[0], err
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// java.go writes the Java program that joins in on a limiter.
+// java.go writes a Java program that joins a limiter.
 
-// javaSnippet is Java that uses the same limiter through Redisson, and sets the same rate if it comes first. It holds no
-// password, only the place for one.
+// javaSnippet returns Java code that uses the same limiter through Redisson, and sets the same rate if there is none.
+// It contains a placeholder instead of a password.
 func javaSnippet(s *server, name string, r rratelimiter.Rate, permits int64) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -76,7 +76,7 @@ func javaLogin(user string, password bool) string {
 	return login
 }
 
-// javaInterval is an interval in the largest of Redisson's units that it is a whole number of.
+// javaInterval returns an interval in the largest of Redisson's units of which it is a whole number.
 func javaInterval(d time.Duration) (n int64, unit string) {
 	for _, u := range []struct {
 		length time.Duration
@@ -89,7 +89,7 @@ func javaInterval(d time.Duration) (n int64, unit string) {
 	return d.Milliseconds(), "MILLISECONDS"
 }
 
-// javaString is a Java literal. Anything but plain characters is written as UTF-16 escapes.
+// javaString returns a Java literal. All but plain characters are written as UTF-16 escapes.
 func javaString(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')
@@ -115,7 +115,7 @@ func javaString(s string) string {
 	return b.String()
 }
 
-// javaComment is a text that neither ends a line nor is an escape in Java.
+// javaComment returns a text without line ends and escapes for Java.
 func javaComment(s string) string {
 	return strings.ReplaceAll(strings.Trim(strconv.Quote(s), `"`), `\`, "/")
 }

@@ -15,17 +15,17 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/span"
 )
 
-// live.go shows a demo on a terminal: a frame, drawn anew a few times a second. frame draws it as text, for any size; the
-// model brings it to the terminal and takes the keys.
+// live.go shows a demo on a terminal: a frame, drawn a few times a second. frame draws it as text, for any size; the
+// model writes it to the terminal and reads the keys.
 
 const liveEvery = 100 * time.Millisecond
 
-// showLive runs the view until ctx ends or its reader ends it.
+// showLive runs the view until ctx ends or the user quits.
 func showLive(ctx context.Context, f func(columns int) figures, java string, in io.Reader, out io.Writer) error {
 	return newLive(f, java).run(ctx, in, out)
 }
 
-// newLive is the view of a demo; java is the program that joins in, "" if none can.
+// newLive returns the view of a demo; java is the program that joins, "" if none can.
 func newLive(f func(columns int) figures, java string) *screen {
 	showJava := false
 	s := newScreen(func(width, height int) []string {
@@ -43,10 +43,10 @@ func newLive(f func(columns int) figures, java string) *screen {
 	return s
 }
 
-// A screen is a live view on a terminal: lines that fit it, drawn anew a few times a second, until its reader presses q.
+// A screen is a live view on a terminal: lines that fit it, drawn a few times a second, until the user presses q.
 type screen struct {
 	draw          func(width, height int) []string
-	press         func(key string) // of the other keys; nil: nothing
+	press         func(key string) // handles the other keys; nil: they are ignored
 	width, height int
 }
 
@@ -54,8 +54,8 @@ func newScreen(draw func(width, height int) []string) *screen {
 	return &screen{draw: draw, width: 80, height: 24}
 }
 
-// run shows the screen until ctx ends or its reader ends it, in place of what the terminal shows: that comes back with its
-// end.
+// run shows the screen until ctx ends or the user quits, on the alternate screen: the terminal's content comes back at
+// the end.
 func (s *screen) run(ctx context.Context, in io.Reader, out io.Writer) error {
 	if file, ok := in.(*os.File); !ok || !term.IsTerminal(file.Fd()) {
 		in = nil // no keys; signals still work
@@ -115,7 +115,7 @@ var (
 
 const labelCells, figureCells = 12, 31
 
-// barCells is how wide bars are on a terminal of a width.
+// barCells returns the width of bars for a terminal width.
 func barCells(width int) int { return min(max(width-labelCells-figureCells-2, 8), 100) }
 
 // fit cuts lines to the size of a terminal.
@@ -139,7 +139,7 @@ func frame(f figures, width, height int) []string {
 		tail = append(tail, table("others", "", cells, thousands(f.others), "", "", ""))
 	}
 	tail = append(tail, table("all", "", cells, thousands(f.granted+f.others), thousands(f.denied), wait(f.longest), ""))
-	for _, note := range []string{f.changed, f.healed} {
+	for _, note := range []string{f.changed, f.repaired} {
 		if note != "" {
 			tail = append(tail, warm.Render(note))
 		}
@@ -153,14 +153,14 @@ func frame(f figures, width, height int) []string {
 	return fit(append(lines, tail...), width, height)
 }
 
-// page draws the Java program under the figures.
+// page draws the Java program below the figures.
 func page(f figures, java string, width, height int) []string {
 	lines := append(head(f, width, barCells(width)), "")
 	lines = append(lines, strings.Split(java, "\n")...)
 	return fit(append(lines, dim.Render("q stops, j goes back")), width, height)
 }
 
-// head draws what concerns the limiter.
+// head draws the part about the limiter.
 func head(f figures, width, cells int) []string {
 	labelled := func(label, bar, figure string) string {
 		return fmt.Sprintf("%-*s%s  %s", labelCells, label, bar, figure)
@@ -222,7 +222,7 @@ func others(callers []caller, cells int) string {
 	return table(fmt.Sprintf("%d more", len(callers)), "", cells, thousands(granted), thousands(denied), wait(longest), "")
 }
 
-// doing is what a caller does now.
+// doing returns what a caller does now.
 func doing(c caller) string {
 	switch c.state {
 	case asking:
@@ -241,7 +241,7 @@ func doing(c caller) string {
 	return ""
 }
 
-// edges puts one text to the left and one to the right.
+// edges aligns one text to the left and one to the right.
 func edges(left, right string, width int) string {
 	gap := width - lipgloss.Width(left) - lipgloss.Width(right)
 	if gap < 2 {

@@ -8,26 +8,25 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
-// ls.go is the subcommand ls: all limiters of a server, at a glance.
+// ls.go is the subcommand ls: all limiters of a server.
 
 func newLs() *cobra.Command {
 	c := &common{whose: true}
 	cmd := c.live(&cobra.Command{
 		Use:     "ls [PATTERN]",
 		Aliases: []string{"list"},
-		Short:   "List limiters, with what is free and in use",
-		Long: `ls lists the limiters whose name matches a pattern as Redis has it (* ? [a-z]), all without one. It goes through the
-keys by SCAN, on all masters of a cluster, and holds nobody up, however many keys there are: a million take a while.
+		Short:   "List limiters with their free and used permits",
+		Long: `ls lists the limiters whose name matches a pattern of Redis (* ? [a-z]), or all. It goes through the keys by SCAN, on
+all masters of a cluster, and does not block Redis, however many keys there are: a million take a while.
 
-A limiter with more than 2,000 records is not read whole: its figures have a ~, and are right unless something is wrong
-with it. The permits of PER_CLIENT limiters are each client's own: --client says whose to show, all shows a line each.`,
+A limiter with more than 2,000 records is not read whole: its figures have a ~, and are exact only if its state is
+consistent. The permits of PER_CLIENT limiters belong to each client: --client selects one, all shows a line for each.`,
 		Example: `  rrl ls
   rrl ls 'api:*' --json | jq -r 'select(.available == 0) | .name'`,
 		Args:              onePattern,
@@ -43,7 +42,7 @@ with it. The permits of PER_CLIENT limiters are each client's own: --client says
 	return cmd
 }
 
-// onePattern takes a pattern or nothing.
+// onePattern accepts a pattern or no argument.
 func onePattern(cmd *cobra.Command, args []string) error {
 	if len(args) > 1 {
 		return fmt.Errorf("%s takes one pattern, in quotes, so that the shell leaves it alone: %s 'api:*'", cmd.CommandPath(), cmd.CommandPath())
@@ -51,7 +50,7 @@ func onePattern(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// pattern reads it as it was given; without one all is meant.
+// pattern returns the pattern of the arguments; * without one.
 func (s *session) pattern(args []string) (string, error) {
 	if len(args) == 0 {
 		return "*", nil
@@ -59,18 +58,18 @@ func (s *session) pattern(args []string) (string, error) {
 	return s.named(args[0])
 }
 
-// jsonRow is what ls writes of a limiter.
+// jsonRow is the output of ls for a limiter.
 type jsonRow struct {
 	jsonName
 	*jsonRate
 	Client      string     `json:"client,omitempty"`
-	Fault       string     `json:"fault,omitempty"`     // why it can't be used, or read
+	Fault       string     `json:"fault,omitempty"`     // why it can't be used or read
 	Available   *int64     `json:"available,omitempty"` // none for a PER_CLIENT limiter without --client
 	Used        *int64     `json:"used,omitempty"`
 	LiveRecords *int       `json:"live_records,omitempty"`
 	Oldest      *time.Time `json:"oldest,omitempty"` // of live records
 	Newest      *time.Time `json:"newest,omitempty"`
-	TTLMs       int64      `json:"ttl_ms"` // 0: lives for ever
+	TTLMs       int64      `json:"ttl_ms"` // 0: no TTL
 	Consistent  *bool      `json:"consistent,omitempty"`
 	Exact       bool       `json:"exact"` // false: too many records to read for a list
 }
@@ -112,7 +111,7 @@ func (s *session) ls(ctx context.Context, pattern string) error {
 	return nil
 }
 
-// glance looks at one limiter, or at each of its clients that is asked for. One that is gone by now has no row.
+// glance reads one limiter, or each of its requested clients. A limiter that was removed meanwhile has no row.
 func (s *session) glance(ctx context.Context, name string, clients []string) ([]jsonRow, error) {
 	shared := s.limiter(name, "")
 	state, exact, err := shared.Glance(ctx)
@@ -160,18 +159,18 @@ func (s *session) glance(ctx context.Context, name string, clients []string) ([]
 	return rows, nil
 }
 
-// reasonOf says why a limiter can't be used.
+// reasonOf returns why a limiter can't be used.
 func reasonOf(err error) string {
 	switch {
 	case errors.Is(err, rratelimiter.ErrNotInitialized):
 		return survey.Reason(err)
-	case redis.HasErrorPrefix(cause(err), "WRONGTYPE"):
+	case isWrongType(err):
 		return "another program uses a key of it (WRONGTYPE)"
 	}
-	return cause(err).Error()
+	return visible(cause(err).Error())
 }
 
-// with is the row with what was seen.
+// with returns the row with a state.
 func (row jsonRow) with(state rratelimiter.State, exact bool) jsonRow {
 	row.Available, row.Used, row.LiveRecords = &state.Available, &state.Used, &state.Records
 	row.Consistent, row.Exact = &state.Consistent, exact
@@ -217,7 +216,7 @@ func (s *session) list(rows []jsonRow) {
 	t.write(s)
 }
 
-// printed is a name for people.
+// printed returns a name for people.
 func printed(n jsonName) string {
 	if n.Base64 != "" {
 		return n.Name // quoted already

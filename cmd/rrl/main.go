@@ -1,4 +1,4 @@
-// Command rrl shows and tends rate limiters that Go and Java (Redisson) services share.
+// Command rrl shows and manages rate limiters that Go and Java (Redisson) services share.
 package main
 
 import (
@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// An interrupted is why everything ends: a signal.
+// An interrupted is the cause of a cancelled context: a signal.
 type interrupted struct{ syscall.Signal }
 
 func (i interrupted) Error() string { return i.String() }
@@ -17,12 +17,12 @@ func main() {
 	ctx, end := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
 	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
-		if !signal.Ignored(s) { // as a shell has it for what a script runs in the background
+		if !signal.Ignored(s) { // a shell ignores it for commands that a script runs in the background
 			signal.Notify(signals, s)
 		}
 	}
 	go func() {
-		// The first signal ends what runs in good order, a second one ends the process.
+		// The first signal cancels the context, a second one ends the process.
 		s, _ := (<-signals).(syscall.Signal)
 		signal.Stop(signals)
 		end(interrupted{s})

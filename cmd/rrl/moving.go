@@ -15,7 +15,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/snapshot"
 )
 
-// moving.go is the subcommands snapshot and restore: the whole state of limiters as a file, and back.
+// moving.go has the subcommands snapshot and restore: the whole state of limiters to a file, and back.
 
 func newSnapshot() *cobra.Command {
 	c := &common{}
@@ -24,8 +24,8 @@ func newSnapshot() *cobra.Command {
 	cmd := c.live(&cobra.Command{
 		Use:   "snapshot NAME... > FILE",
 		Short: "Write the whole state of limiters to a file",
-		Long: `snapshot writes limiters as they are, byte for byte, with the state of all clients: to move them to another server, or
-to go with a bug report. The file is msgpack, one array for each limiter; package snapshot reads and writes it, too.`,
+		Long: `snapshot writes the keys of limiters, byte for byte, with the state of all clients: to move them to another server, or
+for a bug report. The file is msgpack, one array for each limiter; package snapshot reads and writes it, too.`,
 		Example: `  rrl snapshot orders search > limits.msgpack
   rrl snapshot orders --text`,
 		Args:              someNames,
@@ -69,8 +69,8 @@ to go with a bug report. The file is msgpack, one array for each limiter; packag
 		return err
 	})
 	cmd.Flags().StringVarP(&file, "output", "o", "", "`file` to write, in place of the standard output")
-	cmd.Flags().StringVar(&note, "note", "", "a `text` to go with it, such as where it comes from")
-	cmd.Flags().BoolVar(&text, "text", false, "for people, in place of msgpack; can't be restored")
+	cmd.Flags().StringVar(&note, "note", "", "a `text` to store in it, such as its origin")
+	cmd.Flags().BoolVar(&text, "text", false, "text for people instead of msgpack; can't be restored")
 	c.flags(cmd)
 	return cmd
 }
@@ -82,10 +82,10 @@ func newRestore() *cobra.Command {
 	cmd := c.live(&cobra.Command{
 		Use:   "restore < FILE",
 		Short: "Write limiters back from a file that rrl snapshot made",
-		Long: `restore makes limiters what they were, each in one step or not at all. One that is there already stays, unless --replace
-says otherwise, and the others are restored; with --replace it is gone, with the state of all its clients. Grants keep
-their time, so those of an old file have expired; --now dates them as if the file were written now. Exit code 1 if one
-stays.`,
+		Long: `restore writes limiters from a file, each in one step or not at all. A limiter that exists already stays, and the others
+are restored; --replace removes it first, with the state of all its clients. If another program uses a key of a limiter,
+that limiter is never restored. Grants keep their time, so those of an old file have expired; --now dates them as if the
+file were written now. Exit code 1 if one is not restored.`,
 		Example: `  rrl restore < limits.msgpack
   rrl restore --file limits.msgpack --as orders-copy --now`,
 		Args: noArgs,
@@ -108,6 +108,7 @@ stays.`,
 			return fmt.Errorf("--as: there are %d limiters in the file", len(all))
 		}
 		var stay []string
+		var used []error
 		for _, one := range all {
 			var options []snapshot.RestoreOption
 			name := one.Name
@@ -124,18 +125,18 @@ stays.`,
 				options = append(options, snapshot.At(time.Now()))
 			}
 			if dry {
-				there, err := s.holds(ctx, s.limiter(name, ""))
-				if err != nil {
-					return err
-				}
-				if there && !replace {
-					stay = append(stay, printable(name))
-					continue
-				}
-			} else if err := one.Restore(ctx, s.rdb, options...); errors.Is(err, snapshot.ErrExists) {
+				err = s.restorable(ctx, name, replace)
+			} else {
+				err = one.Restore(ctx, s.rdb, options...)
+			}
+			switch {
+			case errors.Is(err, snapshot.ErrExists):
 				stay = append(stay, printable(name))
 				continue
-			} else if err != nil {
+			case errors.Is(err, snapshot.ErrWrongType):
+				used = append(used, err)
+				continue
+			case err != nil:
 				return err
 			}
 			if s.json {
@@ -155,22 +156,41 @@ stays.`,
 			}
 			s.say("%s: %s, taken %s", printable(name), what, one.TakenAt.Format(time.RFC3339))
 		}
+		var texts []string
 		if len(stay) > 0 {
-			return fmt.Errorf("there already, and left as they are: %s; --replace removes them, --as restores one under another name",
-				strings.Join(stay, ", "))
+			texts = append(texts, "there already, and left as they are: "+strings.Join(stay, ", ")+
+				"; --replace removes them, --as restores one under another name")
+		}
+		for _, err := range used {
+			texts = append(texts, err.Error())
+		}
+		if len(texts) > 0 {
+			return errors.New(strings.Join(texts, "; "))
 		}
 		return nil
 	})
 	cmd.Flags().StringVarP(&file, "file", "f", "", "`file` to read, in place of the standard input")
 	cmd.Flags().StringVar(&as, "as", "", "restore the one limiter in the file under this `name`")
-	cmd.Flags().BoolVar(&replace, "replace", false, "remove a limiter that is there")
+	cmd.Flags().BoolVar(&replace, "replace", false, "replace an existing limiter")
 	cmd.Flags().BoolVar(&now, "now", false, "date grants as if the file were written now")
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say what would be restored")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "only print what would be restored")
 	c.flags(cmd)
 	return cmd
 }
 
-// input reads a file; "" and "-" are the standard input, where a person would have nothing to give.
+// restorable returns the error that a restore of a limiter would return.
+func (s *session) restorable(ctx context.Context, name string, replace bool) error {
+	_, err := snapshot.Take(ctx, s.rdb, name)
+	switch {
+	case errors.Is(err, snapshot.ErrNotFound):
+		return nil
+	case err == nil && !replace:
+		return snapshot.ErrExists
+	}
+	return err
+}
+
+// input reads a file; "" and "-" are the standard input, which must not be a terminal.
 func input(in io.Reader, file string) ([]byte, error) {
 	if file != "" && file != "-" {
 		return os.ReadFile(file)

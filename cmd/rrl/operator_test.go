@@ -10,11 +10,13 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/charmbracelet/x/ansi"
 	"github.com/redis/go-redis/v9"
@@ -42,7 +44,7 @@ func (s shop) run(args ...string) (code int, out, errs string) {
 	return s.with("", args...)
 }
 
-// with is run with an input.
+// with runs a command with an input.
 func (s shop) with(input string, args ...string) (code int, out, errs string) {
 	s.t.Helper()
 	var o, e bytes.Buffer
@@ -51,7 +53,7 @@ func (s shop) with(input string, args ...string) (code int, out, errs string) {
 	return code, o.String(), e.String()
 }
 
-// ok runs a command that must work, and gives what it wrote.
+// ok runs a command that must succeed, and returns its output.
 func (s shop) ok(args ...string) string {
 	s.t.Helper()
 	code, out, errs := s.run(args...)
@@ -61,7 +63,7 @@ func (s shop) ok(args ...string) string {
 	return out
 }
 
-// fails runs a command that must fail so, with one line.
+// fails runs a command that must fail with that code, and one line with that part.
 func (s shop) fails(code int, part string, args ...string) {
 	s.t.Helper()
 	got, out, errs := s.run(args...)
@@ -70,7 +72,7 @@ func (s shop) fails(code int, part string, args ...string) {
 	}
 }
 
-// objects reads what --json writes.
+// objects parses the output of --json.
 func objects(t *testing.T, text string) (all []map[string]any) {
 	t.Helper()
 	for line := range strings.Lines(text) {
@@ -101,7 +103,7 @@ func (s shop) limiter(name string, fields ...string) {
 	s.must(s.rdb.HSet(s.t.Context(), name, all).Err())
 }
 
-// state writes free permits and records, as the keys "{name}" + suffix say: each record is ms from now, and a member.
+// state writes free permits and records into the keys of a client: each record is ms from now, and a member.
 func (s shop) state(name, client, value string, records ...any) {
 	s.t.Helper()
 	suffix := ""
@@ -119,7 +121,7 @@ func (s shop) state(name, client, value string, records ...any) {
 
 func (s shop) now() int64 { return s.rdb.Time(s.t.Context()).Val().UnixMilli() }
 
-// records of who may write them.
+// goRecord returns a record of a Go client.
 func goRecord(tag string, permits uint32) string {
 	return packed(rratelimiter.Redisson317, ("Go" + tag + "12345678")[:8], permits)
 }
@@ -194,7 +196,7 @@ func TestShowTellsWhatIsWrong(t *testing.T) {
 	onShops(t, func(t *testing.T, s shop) {
 		s.limiter("drift", "10", "60000", "0")
 		s.state("drift", "", "4", -100, goRecord("abc", 2))
-		contains(t, s.ok("show", "drift"), "adds up     NO: 4 stored as free + 2 in records is 4 less than 10", "rrl repair")
+		contains(t, s.ok("show", "drift"), "adds up     NO: 4 stored as free + 2 in records is 4 less than 10", "rrl doctor drift says what to do")
 		s.limiter("future", "10", "60000", "0")
 		s.state("future", "", "8", 3_600_000, goRecord("abc", 2))
 		contains(t, s.ok("show", "future"), "granted from 1h ahead to 1h ahead", "future      2 permits in 1 record, the last one dated 1h ahead: a clock is wrong")
@@ -217,7 +219,8 @@ func TestShowTellsWhatIsWrong(t *testing.T) {
 	})
 }
 
-// What real releases of Redisson wrote (testdata) is told apart as far as it differs, and doctor finds nothing wrong with it.
+// Records of real releases of Redisson (testdata) are distinguished as far as they differ, and doctor has no findings
+// for them.
 func TestShowGuessesTheRedisson(t *testing.T) {
 	files, err := filepath.Glob("../../testdata/*/part.msgpack")
 	if err != nil || len(files) < 11 {
@@ -251,7 +254,7 @@ func TestShowGuessesTheRedisson(t *testing.T) {
 		if one["redisson_guess"] != want || one["used"] != 3. || one["consistent"] != true {
 			t.Errorf("of %s it shows %v", release, one)
 		}
-		if !strings.Contains(want, "3.13.3") { // its ids are too short to tell for certain
+		if !strings.Contains(want, "3.13.3") { // its ids are too short to identify the client
 			contains(t, s.ok("show", release), "Java or unknown     3 permits in 2 records")
 		}
 		s.ok("doctor", release)
@@ -332,13 +335,13 @@ func TestLsListsLimitersAndNothingElse(t *testing.T) {
 		s.state("c", "", "3", -100, goRecord("abc", 1))
 		s.limiter("d\x00\xff", "5", "1000", "0")
 		s.limiter("e", "ten", "1000", "0")
-		s.must(s.rdb.HSet(t.Context(), "hash", "rate", "1", "type", "0").Err())
+		s.must(s.rdb.HSet(t.Context(), "hash", "rate", "1", "type", "0", "colour", "red").Err())
 		s.must(s.rdb.Set(t.Context(), "text", "1", 0).Err())
 		s.must(s.rdb.PExpire(t.Context(), "a", 90*time.Minute).Err())
 		want := `NAME         RATE      TYPE     FREE  IN USE  RECORDS  TTL
 a            10/250ms  OVERALL    10       0        0  1h30m
 b            2000/m    OVERALL   500   1,500        1  -
-c            10/s      OVERALL     3       1        1  -      does not add up: rrl show
+c            10/s      OVERALL     9       1        1  -      does not add up: rrl show
 "d\x00\xff"  5/s       OVERALL     5       0        0  -
 e            ?                                                its rate is no whole number from 0 on
 `
@@ -350,7 +353,7 @@ e            ?                                                its rate is no who
 			rows[0]["ttl_ms"].(float64) < 80*60_000 || rows[3]["name_base64"] != "ZAD/" || rows[3]["name"] != `"d\x00\xff"` {
 			t.Errorf("as JSON it lists %v", rows)
 		}
-		for _, name := range []string{"", "\xff", "{", "a{b", "{x}", "\u202e", "*", "--", "-x"} { // all that Redis can hold
+		for _, name := range []string{"", "\xff", "{", "a{b", "{x}", "\u202e", "*", "--", "-x"} { // names that Redis accepts
 			quoted := strconv.Quote(name)
 			s.ok("set", "--quoted", quoted, "5/s")
 			if one := objects(t, s.ok("show", "--quoted", quoted, "--json"))[0]; one["available"] != 5. {
@@ -366,8 +369,8 @@ e            ?                                                its rate is no who
 	})
 }
 
-// Of very many keys, ls asks by SCAN alone, a thousand at a time, and looks closer at limiters only.
-func TestLsOfManyKeysHoldsNobodyUp(t *testing.T) {
+// With very many keys, ls uses only SCAN, a thousand at a time, and reads only limiters.
+func TestLsOfManyKeysDoesNotBlockRedis(t *testing.T) {
 	server := redistest.Real(t)
 	s := shop{t, server, server.Client()}
 	const fill = `for i = ARGV[1], ARGV[2] do
@@ -453,7 +456,7 @@ func TestReleaseRepairResetRm(t *testing.T) {
 		if got := s.ok("reset", "x", "--yes"); got != "x: reset: 1 permit in 1 record forgotten, all 10 free\n" {
 			t.Errorf("a reset says %q", got)
 		}
-		s.fails(1, "nobody can be asked: --yes does it", "rm", "x")
+		s.fails(1, "confirmation needs a terminal: use --yes", "rm", "x")
 		if s.rdb.Exists(t.Context(), "x").Val() != 1 {
 			t.Error("it is gone without a yes")
 		}
@@ -480,12 +483,228 @@ func TestRmLeavesAloneWhatIsNoLimiter(t *testing.T) {
 		s.limiter("used", "10", "1000", "0")
 		s.must(s.rdb.LPush(t.Context(), "{used}:permits", "mine").Err())
 		s.state("rateless", "", "5")
-		s.fails(1, "nobody can be asked", "rm", "rateless")
+		s.fails(1, "confirmation needs a terminal", "rm", "rateless")
 		code, out, errs := s.run("rm", "a", "half", "b", "used", "rateless", "--yes")
-		if code != 1 || out != "half: removed\nused: removed\nrateless: removed\n" || errs != "rrl: there is no limiter a, nor b\n" {
+		if code != 1 || out != "half: removed\n"+
+			"used: removed; left, since another program uses a key: \"{used}:permits\" is a list, not a zset\nrateless: removed\n" || errs != "rrl: there is no limiter a, nor b\n" {
 			t.Errorf("exit code %d, output %q, errors %q", code, out, errs)
 		}
-		s.fails(1, "there is no limiter a", "rm", "a") // and nobody is asked
+		s.fails(1, "there is no limiter a", "rm", "a") // without a confirmation
+	})
+}
+
+// Each command that changes or removes keys does not change those of another Redis type, and names them.
+func TestKeysOfAnotherProgramStayAndAreNamed(t *testing.T) {
+	onShops(t, func(t *testing.T, s shop) {
+		begin := func(kind, client, suffix string) (key string) {
+			t.Helper()
+			s.must(s.rdb.FlushDB(t.Context()).Err())
+			s.limiter("x", "10", "3600000", kind)
+			s.state("x", client, "4", -100, goRecord("abc", 3))
+			key = "{x}:" + suffix
+			s.must(s.rdb.Del(t.Context(), key).Err())
+			if strings.HasPrefix(suffix, "value") {
+				s.must(s.rdb.RPush(t.Context(), key, "mine").Err())
+			} else {
+				s.must(s.rdb.Set(t.Context(), key, "mine", 0).Err())
+			}
+			return key
+		}
+		for _, suffix := range []string{"value", "permits"} {
+			named := fmt.Sprintf(`"{x}:%s" is a `, suffix)
+			key := begin("0", "", suffix)
+			for _, args := range [][]string{{"repair", "x", "--yes"}, {"reset", "x", "--yes"}, {"repair", "x"}, {"reset", "x"}} {
+				s.fails(1, "x: nothing was changed: another program uses a key: "+named, args...)
+			}
+			if n := s.rdb.DBSize(t.Context()).Val(); n != 3 {
+				t.Errorf("%d keys are left of 3", n)
+			}
+			data := s.snapshotOf("whole")
+			for _, args := range [][]string{{"--as", "x"}, {"--as", "x", "--replace"}, {"--as", "x", "--replace", "--dry-run"}} {
+				code, out, errs := s.with(data, append([]string{"restore"}, args...)...)
+				if code != 1 || out != "" || !strings.Contains(errs, "wrong type of key") || !strings.Contains(errs, key) || strings.Count(errs, "\n") != 1 {
+					t.Errorf("restore %q: exit code %d, output %q, errors %q", args, code, out, errs)
+				}
+			}
+			if did := objects(t, s.ok("rm", "x", "--yes", "--json"))[0]; did["removed"] != true || fmt.Sprint(did["left"]) != "["+key+"]" {
+				t.Errorf("rm says %v", did)
+			}
+			if all := s.rdb.Keys(t.Context(), "*x*").Val(); len(all) != 1 || all[0] != key {
+				t.Errorf("%q are left", all)
+			}
+			s.fails(1, "there is no limiter x: another program uses a key: "+named, "rm", "x", "--yes")
+
+			key = begin("1", "one", suffix+":one")
+			named = fmt.Sprintf(`"{x}:%s:one" is a `, suffix)
+			s.state("x", "two", "4", -100, goRecord("abc", 3))
+			code, out, errs := s.run("reset", "x", "--client", "all", "--yes")
+			if code != 1 || !strings.HasPrefix(out, "x of two: reset") || !strings.Contains(errs, named) {
+				t.Errorf("a reset of two clients: exit code %d, output %q, errors %q", code, out, errs)
+			}
+			contains(t, s.ok("gc", "--yes"), "x of one: left, since another program uses a key: "+named, "nothing to remove")
+			if did := objects(t, s.ok("gc", "--json"))[0]; did["removed"] != false || fmt.Sprint(did["left"]) != "["+key+"]" {
+				t.Errorf("gc says %v", did)
+			}
+			contains(t, s.ok("rm", "x", "--yes"), "x: removed; left, since another program uses a key: "+named)
+			if all := s.rdb.Keys(t.Context(), "*x*").Val(); len(all) != 1 || all[0] != key {
+				t.Errorf("%q are left", all)
+			}
+		}
+	})
+}
+
+// snapshotOf makes a limiter and returns its snapshot.
+func (s shop) snapshotOf(name string) string {
+	s.t.Helper()
+	s.limiter(name, "10", "3600000", "0")
+	s.state(name, "", "7", -100, goRecord("abc", 3))
+	return s.ok("snapshot", name)
+}
+
+// One record that no limiter wrote: a repair would leave nothing free until it expires.
+func TestRepairRefusesWhatBlocksALimiter(t *testing.T) {
+	onShops(t, func(t *testing.T, s shop) {
+		for _, c := range []struct {
+			at   int // ms from now
+			rate string
+			want string // part of the refusal; "": there is none
+		}{
+			{3_600_000, "1000", "2 records hold 665,670,573 permits at a rate of 100/s: no permit would be free for 1h"},
+			{-1_800_000, "7200000", "2 records hold 665,670,573 permits at a rate of 100/2h: no permit would be free for 1h30m"},
+		} {
+			s.must(s.rdb.FlushDB(t.Context()).Err())
+			s.limiter("x", "100", c.rate, "0")
+			s.state("x", "", "97", c.at, goRecord("abc", 665_670_570), -10, goRecord("xyz", 3))
+			s.fails(1, "x: not repaired: "+c.want+"; rrl reset forgets the records, --force repairs all the same", "repair", "x", "--yes")
+			contains(t, s.ok("repair", "x"), "x: not to be repaired: "+c.want, "--force")
+			one := objects(t, s.ok("repair", "x", "--json"))[0]
+			if one["changed"] != true || one["dry_run"] != true || one["refused"] != c.want || one["blocked_ms"].(float64) < 3_590_000 {
+				t.Errorf("as JSON it says %v", one)
+			}
+			if free := s.rdb.Get(t.Context(), "{x}:value").Val(); free != "97" {
+				t.Errorf("%s are free", free)
+			}
+			_, out, _ := s.run("doctor", "x")
+			contains(t, out, "permits-gained", "-> no repair: "+c.want, "rrl show x", "rrl reset x")
+			if strings.Contains(out, "rrl repair x") {
+				t.Errorf("doctor says\n%s", out)
+			}
+			if strings.Contains(s.ok("show", "x"), "rrl repair") {
+				t.Error("show advises a repair")
+			}
+			contains(t, s.ok("repair", "x", "--yes", "--force"), "x: repaired: ", "free permits 97 -> -665,670,473", "; no permit is free then for 1h")
+			if free := s.rdb.Get(t.Context(), "{x}:value").Val(); free != "-665670473" {
+				t.Errorf("%s are free", free)
+			}
+		}
+	})
+}
+
+// A repair that blocks for less than an interval is allowed; doctor prints for how long.
+func TestRepairTellsOfAShortBlock(t *testing.T) {
+	onShops(t, func(t *testing.T, s shop) {
+		s.limiter("x", "10", "14400000", "0")
+		s.state("x", "", "7", -7_200_000, goRecord("abc", 6), -600_000, goRecord("xyz", 9))
+		_, out, _ := s.run("doctor", "x")
+		contains(t, out, "-> rrl repair x; no permit is free then for 2h")
+		contains(t, s.ok("repair", "x"), "free permits 7 -> -5", "no permit is free then for 2h", "--yes does it")
+		s.ok("repair", "x", "--yes")
+		if free := s.rdb.Get(t.Context(), "{x}:value").Val(); free != "-5" {
+			t.Errorf("%s are free", free)
+		}
+	})
+}
+
+// A part of a configuration is a broken limiter, if nothing else is in the hash; it is found even without any state.
+func TestBrokenConfigurationsAreFound(t *testing.T) {
+	onShops(t, func(t *testing.T, s shop) {
+		s.must(s.rdb.HSet(t.Context(), "half", "rate", "10", "interval", "1000").Err())
+		s.must(s.rdb.HSet(t.Context(), "kept", "interval", "1000", "type", "0", "keepAliveTime", "5").Err())
+		s.must(s.rdb.HSet(t.Context(), "mine", "rate", "10", "type", "gold", "colour", "red").Err())
+		s.must(s.rdb.HSet(t.Context(), "also", "rate", "10").Err())
+		rows := objects(t, s.ok("ls", "--json"))
+		if len(rows) != 2 || rows[0]["name"] != "half" || rows[0]["fault"] != "its type is missing" ||
+			rows[1]["name"] != "kept" || rows[1]["fault"] != "its rate is missing" {
+			t.Errorf("ls says %v", rows)
+		}
+		code, out, _ := s.run("doctor", "--json")
+		var found []string
+		for _, f := range objects(t, out) {
+			if f["limiter"] != nil {
+				found = append(found, fmt.Sprint(f["code"], " ", f["limiter"].(map[string]any)["name"], " ", f["advice"]))
+			}
+		}
+		if want := []string{"broken-config half rrl set half RATE", "broken-config kept rrl set kept RATE"}; code != 1 || !slices.Equal(found, want) {
+			t.Errorf("exit code %d, doctor says %q", code, found)
+		}
+		s.fails(1, "the key mine is another program's", "rm", "mine", "--yes")
+		s.fails(1, "the key also is another program's", "rm", "also", "--yes")
+		contains(t, s.ok("rm", "half", "--yes"), "half: removed")
+	})
+}
+
+func TestShowCountsRecordsOfABrokenConfiguration(t *testing.T) {
+	onShops(t, func(t *testing.T, s shop) {
+		for _, c := range []struct {
+			fields        []string
+			live, expired float64
+		}{
+			{[]string{"ten", "60000", "0"}, 2, 1},
+			{[]string{"10", "60000"}, 2, 1},
+			{[]string{"10", "never", "0"}, 3, 0}, // without an interval, expired records are unknown
+			{[]string{"10", "0", "0"}, 3, 0},
+		} {
+			s.must(s.rdb.FlushDB(t.Context()).Err())
+			s.limiter("x", c.fields...)
+			s.state("x", "", "7", -100, goRecord("abc", 3), -200, goRecord("abd", 2), -90_000, goRecord("abe", 1))
+			contains(t, s.ok("show", "x"), "none that can be used", "state       7 stored as free, 6 permits in 3 records\n")
+			if one := objects(t, s.ok("show", "x", "--json"))[0]; one["live_records"] != c.live || one["expired_records"] != c.expired {
+				t.Errorf("with %q it says %v", c.fields, one)
+			}
+		}
+		s.must(s.rdb.FlushDB(t.Context()).Err())
+		s.limiter("x", "ten", "60000", "1")
+		s.state("x", "one", "7", -100, goRecord("abc", 3))
+		if text := s.ok("show", "x"); !regexp.MustCompile(`(?m)^one +\? +1 .* \?$`).MatchString(text) || !strings.Contains(text, "none that can be used") {
+			t.Errorf("of a PER_CLIENT limiter it shows\n%s", text)
+		}
+		contains(t, s.ok("show", "x", "--client", "one"), "client      one", "state       7 stored as free, 3 permits in 1 record\n")
+	})
+}
+
+// Characters that a terminal may interpret, or does not show, are escaped: in names, and in all other data of Redis.
+func TestJSONHoldsNothingThatATerminalInterprets(t *testing.T) {
+	onShops(t, func(t *testing.T, s shop) {
+		const odd = "a\u009b31m\u202eb\u2066\u200f\u00ad\U000e0001\x7f\x1b"
+		s.limiter(odd, "10", "3600000", "1", odd, odd)
+		s.state(odd, odd, odd, -100, "x")
+		data := s.ok("snapshot", odd)
+		quoted := strconv.Quote(odd)
+		for _, args := range [][]string{
+			{"ls", "--client", "all"}, {"show", "--quoted", quoted, "--client", "all"}, {"doctor"}, {"gc"},
+			{"reset", "--quoted", quoted, "--client", "all"}, {"snapshot", "--quoted", quoted}, {"restore", "--replace"},
+			{"apply", "-f", "-"}, {"rm", "--quoted", quoted, "--yes"},
+		} {
+			input := data
+			if args[0] == "apply" {
+				input = "limits: {" + quoted + ": 5/h}"
+			}
+			code, out, errs := s.with(input, append(args, "--json")...)
+			if errs != "" || code != 0 && args[0] != "doctor" {
+				t.Errorf("%q: exit code %d, errors %q", args, code, errs)
+			}
+			if at := strings.IndexFunc(out, func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' }); at >= 0 {
+				t.Errorf("%q writes %q", args, out)
+			}
+			if all := objects(t, out); args[0] == "ls" && (len(all) != 1 || all[0]["name"] != odd || all[0]["client"] != odd) {
+				t.Errorf("read again it is %q", all)
+			}
+		}
+		for _, args := range [][]string{{"ls"}, {"doctor"}} {
+			if _, out, errs := s.run(args...); strings.ContainsFunc(out+errs, func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' }) {
+				t.Errorf("%q writes %q", args, out+errs)
+			}
+		}
 	})
 }
 
@@ -593,9 +812,12 @@ limits:
 			"":                                    "it is empty",
 			"limits:\n  a: {rate: 5/h, keep-alive: 1s}": "keep-alive 1s is shorter than the interval",
 			"\t": "yaml:",
-			"limits: {a: 5/s}\n---\nlimits: {b: 5/s}": "line 2: a second document",
-			"limits: {~: 5/s}":                        "line 1: this is no name",
-			"limits: {a: {rate: 5/s, reset: maybe}}":  "a: line 1: cannot unmarshal !!str `maybe` into bool",
+			"limits: {a: 5/s}\n---\nlimits: {b: 5/s}":                        "line 2: a second document",
+			"limits: {~: 5/s}":                                               "line 1: this is no name",
+			"limits: {a: {rate: 5/s, reset: maybe}}":                         "a: line 1: cannot unmarshal !!str `maybe` into bool",
+			"limits:\n  a:\n    rate: 5/s per client\n    per-client: false": "line 4: per-client is false, but the rate \"5/s per client\" is per client",
+			"limits:\n  a:\n    keep-alive: 2h\n    rate: 5/s keep-alive 1h": "line 3: keep-alive is given twice",
+			"limits:\n  a:\n    keep-alive: 0s\n    rate: 5/s keep-alive 1h": "line 3: keep-alive is given twice",
 		} {
 			code, out, errs := s.with(text, "apply", "-f", "-")
 			if code != 1 || out != "" || !strings.Contains(errs, part) || strings.Count(errs, "\n") != 1 {
@@ -606,10 +828,15 @@ limits:
 			t.Error("a file with a fault has set something")
 		}
 		s.fails(1, "-f names the file", "apply")
+		if code, out, errs := s.with("limits: {b: {rate: 5/s per client, per-client: true}}", "apply", "-f", "-"); code != 0 || out != "+ b: 5/s per client, new\n" {
+			t.Errorf("said twice alike: exit code %d, output %q, errors %q", code, out, errs)
+		}
+		s.fails(1, "--per-client=false, but", "set", "b", "5/s per client", "--per-client=false")
+		s.fails(1, "--keep-alive, but", "set", "b", "5/s keep-alive 1h", "--keep-alive", "2h")
 	})
 }
 
-// onTerminal is a shop with a limiter x, whose input and output are taken for a terminal.
+// onTerminal returns a shop with a limiter x, whose input and output count as a terminal.
 func onTerminal(t *testing.T) shop {
 	before := terminal
 	terminal = func(any) bool { return true }
@@ -620,8 +847,8 @@ func onTerminal(t *testing.T) shop {
 	return s
 }
 
-// On a terminal there is colour that only repeats what the text says, a search shows how far it has come, and what can't be
-// undone is asked for.
+// On a terminal there is colour that only repeats the text, a search shows its progress, and operations that can't be
+// undone ask for confirmation.
 func TestOnATerminal(t *testing.T) {
 	s := onTerminal(t)
 	s.state("x", "", "0")
@@ -651,11 +878,11 @@ func TestOnATerminal(t *testing.T) {
 	}
 }
 
-// A shell's loop goes by it, and there is nothing to say about it.
+// A shell's loop ends by the signal, and no message is needed.
 func TestASignalEndsWithoutWords(t *testing.T) {
 	s := onTerminal(t)
 	ctx, end := context.WithCancelCause(t.Context())
-	question, never := io.Pipe() // nobody answers
+	question, never := io.Pipe() // an input without an answer
 	defer never.Close()
 	var errs tape
 	code := make(chan int)
@@ -692,7 +919,7 @@ func TestCompletionOffersNames(t *testing.T) {
 	}{
 		{[]string{"show", "or"}, "orders\n"},
 		{[]string{"show", "other*"}, "other*\n"},
-		{[]string{"show", "new"}, ""}, // it can't be written on a line
+		{[]string{"show", "new"}, ""}, // the name contains a line break
 		{[]string{"show", "orders", ""}, ""},
 		{[]string{"rm", "orders", "o"}, "other*\n"},
 		{[]string{"ls", "s"}, "search\n"},
@@ -710,7 +937,7 @@ func TestCompletionOffersNames(t *testing.T) {
 	}
 }
 
-// full is an output that takes nothing, as a disk that is full.
+// full is an output that fails, like a full disk.
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errors.New("no space left") }

@@ -31,7 +31,7 @@ func showPlain(ctx context.Context, f func(columns int) figures, out io.Writer) 
 	}
 }
 
-// plainLine is one line, in ASCII. It fits 80 columns while the figures are small.
+// plainLine returns one line, in ASCII. It fits 80 columns while the figures are small.
 func plainLine(f figures) string {
 	throughput := "-"
 	if f.over > 0 {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -8,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"charm.land/lipgloss/v2"
@@ -17,17 +20,49 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/span"
 )
 
-// print.go is how commands on a live Redis write: tables and plain lines for people, one JSON object a line for programs.
-// The names of fields are part of the interface: they may be added to, not changed.
+// print.go writes the output of commands on a live Redis: tables and plain lines for people, one JSON object a line for
+// programs. The names of JSON fields are part of the interface: add to them, never change them.
 
 // emit writes a JSON object.
 func (s *session) emit(object any) error {
-	e := json.NewEncoder(s.out)
-	e.SetEscapeHTML(false)
-	return e.Encode(object)
+	text, err := jsonOf(object)
+	if err == nil {
+		_, err = s.out.Write(append(text, '\n'))
+	}
+	return err
 }
 
-// paint colours a text on a terminal. The text says the same without colour.
+// jsonOf returns an object as JSON, with an escape for each character that a terminal may interpret or does not show:
+// the package json leaves C1 controls and those of bidirectional text unescaped.
+func jsonOf(object any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(object); err != nil {
+		return nil, err
+	}
+	return []byte(visible(strings.TrimSuffix(b.String(), "\n"))), nil
+}
+
+// visible replaces characters that a terminal may interpret, or does not show, with JSON escapes, and bytes that are
+// not UTF-8 with the replacement character.
+func visible(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		switch {
+		case unicode.IsPrint(r):
+			b.WriteRune(r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	return b.String()
+}
+
+// paint colours a text on a terminal. The text alone has the same information.
 func (s *session) paint(style lipgloss.Style, text string) string {
 	if !s.colour {
 		return text
@@ -35,7 +70,7 @@ func (s *session) paint(style lipgloss.Style, text string) string {
 	return style.Render(text)
 }
 
-// say writes a line. A failure is told when the command ends.
+// say writes a line. A write error is returned when the command ends.
 func (s *session) say(format string, args ...any) { s.write(fmt.Sprintf(format+"\n", args...)) }
 
 func (s *session) write(text string) {
@@ -57,7 +92,7 @@ func nameOf(name string) jsonName {
 	return jsonName{strconv.Quote(name), base64.StdEncoding.EncodeToString([]byte(name))}
 }
 
-// jsonRate is a rate, in the fields that all commands have for it.
+// jsonRate is a rate, in the fields that all commands use for it.
 type jsonRate struct {
 	Rate        string `json:"rate"` // as ParseRate reads it
 	Permits     int64  `json:"permits"`
@@ -70,7 +105,7 @@ func rateOf(r rratelimiter.Rate) jsonRate {
 	return jsonRate{r.String(), r.Permits, r.Interval.Milliseconds(), r.Type.String(), r.KeepAlive.Milliseconds()}
 }
 
-// A sheet is rows of cells, written with each column as wide as it needs.
+// A sheet is rows of cells, written with columns as wide as needed.
 type sheet struct {
 	right map[int]bool // columns of numbers
 	rows  [][]string
@@ -110,7 +145,7 @@ func (t sheet) write(s *session) {
 	s.write(b.String())
 }
 
-// lasting is a life time for people.
+// lasting formats a TTL for people.
 func lasting(ttl time.Duration) string {
 	switch {
 	case ttl == 0:
@@ -125,7 +160,7 @@ func lasting(ttl time.Duration) string {
 	return fmt.Sprintf("%dd", int64(ttl.Round(time.Hour)/(24*time.Hour)))
 }
 
-// ago is how long before another time a time is, for people; or how long after it.
+// ago formats the time between two times for people, before or after now.
 func ago(at, now time.Time) string {
 	d := now.Sub(at)
 	text := lasting(d.Abs().Round(time.Millisecond))

@@ -18,8 +18,8 @@ func newRelease() *cobra.Command {
 	cmd := c.live(&cobra.Command{
 		Use:   "release NAME N",
 		Short: "Give permits back before their time, those of the oldest grants first",
-		Long: `release gives permits back that were granted and not used. Those of the oldest grants come back first, at most as many
-as are in use. It prints how many came back.`,
+		Long: `release gives permits back that were granted and not used, those of the oldest grants first, at most as many as are in
+use. It prints how many were given back.`,
 		Example: "  rrl release orders 5",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 2 {
@@ -65,7 +65,7 @@ as are in use. It prints how many came back.`,
 	return cmd
 }
 
-// permitsOf reads a number of permits.
+// permitsOf parses a number of permits.
 func permitsOf(text string) (int64, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 1 {
@@ -74,7 +74,7 @@ func permitsOf(text string) (int64, error) {
 	return n, nil
 }
 
-// titled names a limiter, with its client where that is meant.
+// titled returns the name of a limiter, with its client if one is selected.
 func (s *session) titled(l *rratelimiter.Limiter) string {
 	text := printable(l.Name())
 	if id := s.whom(l); id != "" {

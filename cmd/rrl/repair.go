@@ -2,50 +2,94 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// repair.go is the subcommands repair and reset, which set right what is stored: the free permits alone, or all grants.
+// repair.go has the subcommands repair and reset, which correct the stored state: the free permits, or all grants.
 
 func newRepair() *cobra.Command {
-	return mending(&cobra.Command{
+	var force bool
+	cmd := mending(&cobra.Command{
 		Use:   "repair NAME",
 		Short: "Compute the free permits of a limiter anew from its records",
-		Long: `repair makes free permits and permits in records add up to the rate. It believes the records. Without --yes it only says
-what it would do.
+		Long: `repair makes free permits and permits in records add up to the rate. It takes the records as correct. Without --yes it
+only prints what it would do.
 
-After a release by Redisson there is more than the rate on purpose, until the records expire: a repair takes that back.
-It reads all records in one step: 100,000 of them keep Redis busy for some 50 ms.`,
+It refuses if no permit would be free for longer than an interval afterwards, or more than the rate would be owed:
+then the records are wrong, and rrl reset forgets them. --force repairs nevertheless.
+
+After a release by Redisson there is more than the rate on purpose, until the records expire: a repair undoes that.
+It reads all records in one step: 100,000 of them block Redis for some 50 ms.`,
 		Example: `  rrl repair orders
   rrl repair orders --yes`,
-	}, "repaired", (*rratelimiter.Limiter).Repair, func(did rratelimiter.Repaired) string {
-		return fmt.Sprintf("%s; free permits %s -> %s, with %s in %s", did.Fault, thousands(did.Was), thousands(did.Free),
-			number(did.Permits, "permit"), number(int64(did.Records), "record"))
+	}, mender{
+		done: "repaired", do: (*rratelimiter.Limiter).Repair,
+		tell: func(did rratelimiter.Repaired) string {
+			text := fmt.Sprintf("%s; free permits %s -> %s, with %s in %s", did.Fault, thousands(did.Was), thousands(did.Free),
+				number(did.Permits, "permit"), number(int64(did.Records), "record"))
+			if did.Blocked > 0 {
+				text += "; no permit is free then for " + lasting(did.Blocked)
+			}
+			return text
+		},
+		refuse: func(did rratelimiter.Repaired, rate rratelimiter.Rate) string {
+			if force {
+				return ""
+			}
+			return harm(did, rate)
+		},
 	})
+	cmd.Flags().BoolVar(&force, "force", false, "repair even if no permit will be free for longer than an interval")
+	return cmd
 }
 
 func newReset() *cobra.Command {
 	return mending(&cobra.Command{
 		Use:   "reset NAME",
 		Short: "Forget the grants of a limiter; its rate stays",
-		Long: `reset drops all records of a limiter, so that all its permits are free, and keeps its rate. Without --yes it only says
-what it would do. For one interval, the limiter can let twice its rate through.`,
+		Long: `reset removes all records of a limiter, so that all its permits are free, and keeps its rate. Without --yes it only prints
+what it would do. For one interval, the limiter can grant twice its rate.`,
 		Example: `  rrl reset orders
   rrl reset orders --yes`,
-	}, "reset", (*rratelimiter.Limiter).Reset, func(did rratelimiter.Repaired) string {
-		return fmt.Sprintf("%s in %s forgotten, all %s free", number(did.Permits, "permit"),
-			number(int64(did.Records), "record"), thousands(did.Free))
+	}, mender{
+		done: "reset", do: (*rratelimiter.Limiter).Reset,
+		tell: func(did rratelimiter.Repaired) string {
+			return fmt.Sprintf("%s in %s forgotten, all %s free", number(did.Permits, "permit"),
+				number(int64(did.Records), "record"), thousands(did.Free))
+		},
+		refuse: func(rratelimiter.Repaired, rratelimiter.Rate) string { return "" },
 	})
 }
 
-type mend func(*rratelimiter.Limiter, context.Context, ...rratelimiter.RepairOption) (rratelimiter.Repaired, error)
+// harm returns why the result of a repair would do harm; "" if it would not. Records that owe more than the rate, or
+// leave nothing free for longer than an interval, are not grants of this rate.
+func harm(did rratelimiter.Repaired, rate rratelimiter.Rate) string {
+	if !did.Changed || did.Blocked <= rate.Interval && did.Free >= -rate.Permits {
+		return ""
+	}
+	return fmt.Sprintf("%s hold %s at a rate of %v: no permit would be free for %s", number(int64(did.Records), "record"),
+		number(did.Permits, "permit"), rate, lasting(did.Blocked))
+}
 
-// mending makes a command that mends a limiter, or only says how it would.
-func mending(cmd *cobra.Command, done string, mend mend, tell func(rratelimiter.Repaired) string) *cobra.Command {
+// otherwise is the advice if a repair is refused.
+const otherwise = "rrl reset forgets the records, --force repairs all the same"
+
+// A mender has the differences between repair and reset.
+type mender struct {
+	done   string // participle for the output
+	do     func(*rratelimiter.Limiter, context.Context, ...rratelimiter.RepairOption) (rratelimiter.Repaired, error)
+	tell   func(rratelimiter.Repaired) string
+	refuse func(rratelimiter.Repaired, rratelimiter.Rate) string // why it must not be done; "" if it may
+}
+
+// mending returns a command that repairs a limiter, or only prints the result.
+func mending(cmd *cobra.Command, m mender) *cobra.Command {
 	c := &common{whose: true}
 	var yes bool
 	cmd.Args, cmd.ValidArgsFunction = oneName, c.complete
@@ -56,47 +100,74 @@ func mending(cmd *cobra.Command, done string, mend mend, tell func(rratelimiter.
 		}
 		states, err := s.states(ctx, name)
 		if err != nil {
-			return err
+			return s.explainForeign(ctx, s.limiter(name, ""), false, err)
 		}
 		left := 0
+		var failed []string
 		for _, l := range states {
-			var options []rratelimiter.RepairOption
-			if !yes {
-				options = append(options, rratelimiter.DryRun())
+			did, refused, err := s.mend(ctx, l, m, yes)
+			if isWrongType(err) {
+				failed = append(failed, s.explainForeign(ctx, l, s.client != "", err).Error())
+				continue
 			}
-			did, err := mend(l, ctx, options...)
 			if err != nil {
 				return err
 			}
-			if did.Changed && !yes {
+			if did.Changed && !yes && refused == "" {
 				left++
 			}
-			if s.json {
-				if err := s.emit(mended(s, l, did, yes)); err != nil {
+			title := s.titled(l)
+			if refused != "" && yes {
+				failed = append(failed, fmt.Sprintf("%s: not %s: %s; %s", title, m.done, refused, otherwise))
+			}
+			switch {
+			case s.json:
+				if err := s.emit(mended(s, l, did, yes && refused == "", refused)); err != nil {
 					return err
 				}
-				continue
-			}
-			switch title := s.titled(l); {
 			case !did.Changed:
 				s.say("%s: nothing to do", title)
+			case refused != "" && !yes:
+				s.say("%s: not to be %s: %s; %s", title, m.done, refused, otherwise)
+			case refused != "": // the error has the reason
 			case yes:
-				s.say("%s: %s: %s", title, done, tell(did))
+				s.say("%s: %s: %s", title, m.done, m.tell(did))
 			default:
-				s.say("%s: to be %s: %s", title, done, tell(did))
+				s.say("%s: to be %s: %s", title, m.done, m.tell(did))
 			}
 		}
 		if left > 0 && !s.json {
 			s.say("Nothing was changed. --yes does it.")
 		}
+		if len(failed) > 0 {
+			return errors.New(strings.Join(failed, "; "))
+		}
 		return nil
 	})
-	cmd.Flags().BoolVar(&yes, "yes", false, "do it, instead of saying what would be done")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do it, instead of printing what would be done")
 	c.flags(cmd)
 	return cmd
 }
 
-// jsonMended is what repair and reset write.
+// mend repairs one limiter if yes is set and it does no harm; else it returns the result and the reason for the
+// refusal.
+func (s *session) mend(ctx context.Context, l *rratelimiter.Limiter, m mender, yes bool) (rratelimiter.Repaired, string, error) {
+	did, err := m.do(l, ctx, rratelimiter.DryRun())
+	if err != nil || !did.Changed {
+		return did, "", err
+	}
+	rate, err := l.Config(ctx)
+	if err != nil {
+		return did, "", err
+	}
+	refused := m.refuse(did, rate)
+	if yes && refused == "" {
+		did, err = m.do(l, ctx)
+	}
+	return did, refused, err
+}
+
+// jsonMended is the output of repair and reset.
 type jsonMended struct {
 	jsonName
 	Client  string `json:"client,omitempty"`
@@ -104,11 +175,26 @@ type jsonMended struct {
 	DryRun  bool   `json:"dry_run"`
 	Fault   string `json:"fault,omitempty"`
 	Was     int64  `json:"was"`  // free permits as stored
-	Free    int64  `json:"free"` // as they are, or would be, stored then
+	Free    int64  `json:"free"` // as stored afterwards, or in a dry run as they would be
 	Records int    `json:"records"`
-	Permits int64  `json:"permits"` // in records
+	Permits int64  `json:"permits"`           // in records
+	Blocked int64  `json:"blocked_ms"`        // time in ms until a permit is free
+	Refused string `json:"refused,omitempty"` // why it is refused
 }
 
-func mended(s *session, l *rratelimiter.Limiter, did rratelimiter.Repaired, yes bool) jsonMended {
-	return jsonMended{nameOf(l.Name()), s.whom(l), did.Changed, !yes, did.Fault, did.Was, did.Free, did.Records, did.Permits}
+func mended(s *session, l *rratelimiter.Limiter, did rratelimiter.Repaired, yes bool, refused string) jsonMended {
+	return jsonMended{nameOf(l.Name()), s.whom(l), did.Changed, !yes, did.Fault, did.Was, did.Free, did.Records, did.Permits,
+		did.Blocked.Milliseconds(), refused}
+}
+
+// explainForeign adds, to a WRONGTYPE error, the keys of a limiter that another program uses.
+func (s *session) explainForeign(ctx context.Context, l *rratelimiter.Limiter, own bool, err error) error {
+	if !isWrongType(err) {
+		return err
+	}
+	keys, failed := s.foreign(ctx, l, own)
+	if failed != nil || len(keys) == 0 {
+		return err
+	}
+	return fmt.Errorf("%s: nothing was changed: %s", printable(l.Name()), usedElsewhere(keys))
 }

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
+	"github.com/rratelimiter/rratelimiter/internal/hook"
 )
 
 // rm.go is the subcommand rm.
@@ -22,8 +25,8 @@ func newRm() *cobra.Command {
 		SuggestFor: []string{"delete", "del", "remove"},
 		Short:      "Remove limiters, with the state of all clients",
 		Long: `rm removes a limiter: its rate, its grants, and the state of each client of a PER_CLIENT limiter, for which it goes
-through all keys. It asks first; --yes is the answer. A key of another program is left alone. Services that set the rate
-themselves make the limiter anew; all others fail until somebody sets a rate.`,
+through all keys. It asks first, unless --yes is given. A key of another Redis type belongs to another program: it stays,
+and rm reports it. Services with WithRate or trySetRate make the limiter again; calls of all others fail until a rate is set.`,
 		Example:           "  rrl rm orders --yes",
 		Args:              someNames,
 		ValidArgsFunction: c.completeMore,
@@ -52,7 +55,7 @@ themselves make the limiter anew; all others fail until somebody sets a rate.`,
 	return cmd
 }
 
-// rm removes a limiter, and tells whether there was one. What another program keeps under the name is not touched.
+// rm removes a limiter, and returns whether there was one. It does not change keys of another program.
 func (s *session) rm(ctx context.Context, name string, yes bool) (bool, error) {
 	l := s.limiter(name, "")
 	there, err := l.Exists(ctx)
@@ -94,44 +97,95 @@ func (s *session) rm(ctx context.Context, name string, yes bool) (bool, error) {
 			return false, err
 		}
 	}
-	found, err := l.Delete(ctx)
+	found, left, err := s.remove(ctx, l, false)
 	if err != nil {
 		return false, err
 	}
 	clients := 0
 	for _, id := range ids {
-		there, err := s.limiter(name, id).Delete(ctx)
+		there, more, err := s.remove(ctx, s.limiter(name, id), true)
 		if err != nil {
 			return false, err
 		}
 		if there {
 			clients++
 		}
+		left = append(left, more...)
 	}
 	if !found && clients == 0 {
+		if len(left) > 0 {
+			return false, fmt.Errorf("there is no limiter %s: %s", printable(name), usedElsewhere(left))
+		}
 		return false, nil
 	}
 	if s.json {
 		return true, s.emit(struct {
 			jsonName
-			Removed bool `json:"removed"`
-			Clients int  `json:"clients"` // whose state went, too
-		}{nameOf(name), true, clients})
+			Removed bool     `json:"removed"`
+			Clients int      `json:"clients"`        // clients whose state was removed
+			Left    []string `json:"left,omitempty"` // keys that stay, since another program uses them
+		}{nameOf(name), true, clients, keysOf(left)})
 	}
-	s.say("%s: removed", printable(name))
+	text := printable(name) + ": removed"
+	if len(left) > 0 {
+		text += "; left, since " + usedElsewhere(left)
+	}
+	s.say("%s", text)
 	return true, nil
 }
 
-// holds tells whether Redis has anything of a limiter, be it grants alone.
-func (s *session) holds(ctx context.Context, l *rratelimiter.Limiter) (bool, error) {
-	if there, err := l.Exists(ctx); there || err != nil {
-		return there, err
+// remove removes a limiter, or the state of a client of it, and returns whether there was any and which keys stay.
+func (s *session) remove(ctx context.Context, l *rratelimiter.Limiter, own bool) (bool, []survey.Foreign, error) {
+	found, err := l.Delete(ctx)
+	if !isWrongType(err) {
+		return found, nil, err
 	}
-	view, err := survey.Read(ctx, l, false, 0)
-	return err == nil && (view.Keys[1].Type != "none" || view.Keys[2].Type != "none"), err
+	left, err := s.foreign(ctx, l, own)
+	return found, left, err
 }
 
-// someNames takes the names of limiters, one at least.
+// foreign returns the keys of a limiter, or of a client of it, that another program uses.
+func (s *session) foreign(ctx context.Context, l *rratelimiter.Limiter, own bool) ([]survey.Foreign, error) {
+	view, err := survey.Read(ctx, l, own, 0)
+	if err != nil {
+		return nil, err
+	}
+	keys := view.Foreign()
+	if own && len(keys) > 0 && keys[0].Key == view.Keys[0].Name {
+		keys = keys[1:] // the configuration is not part of a client's state
+	}
+	return keys, nil
+}
+
+// isWrongType reports whether an error means that another program uses a key of a limiter.
+func isWrongType(err error) bool {
+	return redis.HasErrorPrefix(err, "WRONGTYPE") || redis.HasErrorPrefix(cause(err), "WRONGTYPE")
+}
+
+// usedElsewhere returns a text that another program uses keys.
+func usedElsewhere(keys []survey.Foreign) string {
+	var texts []string
+	for _, key := range keys {
+		texts = append(texts, key.String())
+	}
+	return "another program uses a key: " + strings.Join(texts, "; ")
+}
+
+// keysOf returns the names of such keys.
+func keysOf(keys []survey.Foreign) (names []string) {
+	for _, key := range keys {
+		names = append(names, nameOf(key.Key).Name)
+	}
+	return names
+}
+
+// holds reports whether Redis has any key of a limiter, even only grants.
+func (s *session) holds(ctx context.Context, l *rratelimiter.Limiter) (bool, error) {
+	view, err := survey.Read(ctx, l, false, 0)
+	return err == nil && slices.ContainsFunc(view.Keys[:], func(key hook.StoredKey) bool { return key.Type != "none" }), err
+}
+
+// someNames accepts the names of one or more limiters.
 func someNames(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return errors.New(cmd.CommandPath() + " needs the name of a limiter; see " + cmd.CommandPath() + " --help")

@@ -11,10 +11,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// root.go is the command itself: what all subcommands share, and how errors leave. A subcommand is one file with a
-// function that makes it, listed in newRoot.
+// root.go has the root command: the parts that all subcommands share, and error handling. A subcommand is one file with
+// a constructor, listed in newRoot.
 
-// An exit is an error with an exit code of its own. Without an error behind it, nothing is printed.
+// An exit is an error with its own exit code. Without a wrapped error, nothing is printed.
 type exit struct {
 	code int
 	err  error
@@ -29,8 +29,8 @@ func (e exit) Error() string {
 
 func (e exit) Unwrap() error { return e.err }
 
-// run is the whole program with its surroundings as arguments, and answers the exit code: 0, or 1 after any error that has
-// none of its own. What a signal has ended ends by that, and says nothing.
+// run is the whole program with its environment as arguments, and returns the exit code: 0, or 1 after an error without
+// its own code. After a signal it prints nothing, and the process ends by that signal.
 func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
@@ -57,13 +57,13 @@ func newRoot() *cobra.Command {
 		Short: "Rate limiters that Go and Java (Redisson) services share",
 		Long: `rrl works with rate limiters that Go and Java (Redisson) services share through Redis.
 
-A limiter has a name and a rate: so many permits in any interval, such as 50/s. Whoever asks for permits gets a
-grant, kept in Redis as a record, when that many are free; a record counts for one interval.
+A limiter has a name and a rate: a number of permits in any interval, such as 50/s. A request is granted when that many
+permits are free; the grant is a record in Redis, which counts for one interval.
 
 Commands on a live Redis find it by --redis, else RRL_REDIS, else at localhost:6379; passwords come from the environment
-(RRL_PASSWORD or REDISCLI_AUTH). With --json they write one object a line. They go by Redis's clock, not this host's.
+(RRL_PASSWORD or REDISCLI_AUTH). With --json they write one object a line. They use Redis's clock, not this host's.
 
-Exit codes: 0 done; 1 an error, or what doctor found wrong; 2 apply --diff found differences; acquire has 124 and more,
+Exit codes: 0 done; 1 an error, or a finding of doctor; 2 apply --diff found differences; acquire has 124 and more,
 see rrl acquire --help.`,
 		Version:       version(debug.ReadBuildInfo()),
 		SilenceErrors: true,
@@ -72,7 +72,7 @@ see rrl acquire --help.`,
 			if len(args) == 0 {
 				return cmd.Help()
 			}
-			if strings.Contains(args[0], "://") { // may hold a password, so it is not repeated
+			if strings.Contains(args[0], "://") { // may contain a password, so it is not repeated
 				return errors.New("an address is no command: servers are named by --redis; see rrl --help")
 			}
 			hint := ""
@@ -105,7 +105,7 @@ see rrl acquire --help.`,
 	return root
 }
 
-// meant names the commands that somebody may have meant by what is none: in a short one, one letter may be wrong.
+// meant returns the commands that are similar to an unknown one: in a short one, one letter may differ.
 func meant(root *cobra.Command, typed string) []string {
 	root.SuggestionsMinimumDistance = 2
 	if len(typed) < 4 {
@@ -122,7 +122,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// version names the build: the module's version, or the commit it was built from.
+// version returns the module's version, or the commit of the build.
 func version(info *debug.BuildInfo, known bool) string {
 	if !known {
 		return "unknown version"

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// A tape is output that a test can read while a command writes it.
+// A tape is an output that a test can read while a command writes it.
 type tape struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -52,8 +52,8 @@ func TestCommandLine(t *testing.T) {
 		{"argument", []string{"demo", "x"}, 1, "", "no arguments"},
 		{"rate without interval", []string{"demo", "--rate", "50"}, 1, "", "--rate: rratelimiter: invalid rate"},
 		{"rate of nothing", []string{"demo", "--rate", "0/s"}, 1, "", "--rate: rratelimiter: invalid rate"},
-		{"nobody", []string{"demo", "--workers", "0", "--pollers", "0"}, 1, "", "must be somebody"},
-		{"negative workers", []string{"demo", "--workers", "-1"}, 1, "", "must be somebody"},
+		{"no callers", []string{"demo", "--workers", "0", "--pollers", "0"}, 1, "", "at least one caller"},
+		{"negative workers", []string{"demo", "--workers", "-1"}, 1, "", "at least one caller"},
 		{"no permits", []string{"demo", "--permits", "0"}, 1, "", "must be positive"},
 		{"more permits than the rate", []string{"demo", "--permits", "51"}, 1, "", "never grants so many"},
 		{"demand", []string{"demo", "--demand", "NaN"}, 1, "", "--demand"},

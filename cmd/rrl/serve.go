@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,8 +18,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
-// serve.go is the subcommand serve: the view of watch as a web page, which can change nothing. The page is web/; what it
-// shows comes to it by server-sent events.
+// serve.go is the subcommand serve: the view of watch as a read-only web page. The page is in web/; it gets its data by
+// server-sent events.
 
 //go:embed web
 var webFiles embed.FS
@@ -28,16 +27,21 @@ var webFiles embed.FS
 func newServe() *cobra.Command {
 	c := &common{whose: true}
 	var listen string
+	var hosts []string
 	cmd := c.live(&cobra.Command{
 		Use:   "serve [PATTERN]",
-		Short: "A web page with limiters, live",
-		Long: `serve shows limiters on a web page: permits free over time, and grants by second and by who got them. It changes
-nothing, needs nothing from elsewhere, and looks only at limiters that somebody has on the page.
+		Short: "Serve a web page with live limiters",
+		Long: `serve shows limiters on a web page: permits free over time, and grants by second and by client. It changes nothing,
+loads nothing from other servers, and polls only the limiters that an open page shows.
 
-The page lists the limiters whose name matches a pattern as Redis has it (* ? [a-z]), all without one. Anybody who
-reaches the address sees it: beyond this machine, put a proxy before it that knows your users.`,
+The page lists the limiters whose name matches a pattern of Redis (* ? [a-z]), or all. Every client that can reach the
+address sees it: outside this machine, put a proxy with authentication in front of it.
+
+It answers requests for the address it listens on, for localhost, and for the names of --host, and refuses all others:
+else a foreign page, open in your browser, could read this one under a name of its own (DNS rebinding).`,
 		Example: `  rrl serve
-  rrl serve 'api:*' --listen 127.0.0.1:9000`,
+  rrl serve 'api:*' --listen 127.0.0.1:9000
+  rrl serve --listen :8580 --host limits.example.com`,
 		Args:              onePattern,
 		ValidArgsFunction: c.complete,
 	}, func(ctx context.Context, s *session, args []string) error {
@@ -52,14 +56,16 @@ reaches the address sees it: beyond this machine, put a proxy before it that kno
 		if err := s.served(fmt.Sprintf("http://%s", listener.Addr())); err != nil {
 			return err
 		}
-		return newSite(ctx, s, pattern).serve(listener)
+		name, _, _ := net.SplitHostPort(listen) // no error: the listener has accepted it
+		return newSite(ctx, s, pattern, append(hosts, name)).serve(listener)
 	})
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:8580", "`address` of the page: host:port")
+	cmd.Flags().StringSliceVar(&hosts, "host", nil, "also accept this `name` in the Host header, as a proxy may send it; may be repeated")
 	c.flags(cmd)
 	return cmd
 }
 
-// served says where something is served.
+// served prints the URL.
 func (s *session) served(url string) error {
 	if s.json {
 		return s.emit(struct {
@@ -70,25 +76,45 @@ func (s *session) served(url string) error {
 	return nil
 }
 
-// A site is what all readers of the page share: limiters that several of them have open are looked at once.
+// A site is shared by all readers of the page: a limiter that several of them have open is polled once.
 type site struct {
 	ctx     context.Context
 	session *session
 	pattern string
+	hosts   []string // accepted Host headers, beside its address and localhost
 
 	mu   sync.Mutex
 	open map[string]*shown
 }
 
-// shown is a limiter that somebody has on the page.
+// shown is a limiter that is open on a page.
 type shown struct {
 	*followed
-	readers map[chan struct{}]bool // each is told of a look
+	readers map[chan struct{}]bool // each gets a signal after a poll
 	stop    context.CancelFunc
 }
 
-func newSite(ctx context.Context, s *session, pattern string) *site {
-	return &site{ctx: ctx, session: s, pattern: pattern, open: map[string]*shown{}}
+func newSite(ctx context.Context, s *session, pattern string, hosts []string) *site {
+	return &site{ctx: ctx, session: s, pattern: pattern, hosts: hosts, open: map[string]*shown{}}
+}
+
+// answers reports whether a request is for this page, by its Host header: a browser sends there the address that its
+// user sees, whatever that resolves to.
+func (w *site) answers(in *http.Request) bool {
+	host := in.Host
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.TrimSuffix(strings.Trim(host, "[]"), ".")
+	if ip := net.ParseIP(host); ip != nil {
+		local, _ := in.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+		if local != nil && ip.Equal(local.IP) || ip.IsLoopback() {
+			return true
+		}
+	}
+	return strings.EqualFold(host, "localhost") || host != "" && slices.ContainsFunc(w.hosts, func(name string) bool {
+		return strings.EqualFold(host, strings.TrimSuffix(name, "."))
+	})
 }
 
 // serve serves the page until the site's context ends.
@@ -115,7 +141,7 @@ func serveUntil(ctx context.Context, listener net.Listener, handler http.Handler
 func (w *site) handler() http.Handler {
 	files, err := fs.Sub(webFiles, "web")
 	if err != nil {
-		panic(err) // a folder that the command was built with
+		panic(err) // the folder is embedded
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /", http.FileServerFS(files))
@@ -126,18 +152,23 @@ func (w *site) handler() http.Handler {
 		h.Set("Content-Security-Policy", "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'none'")
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "no-referrer")
+		if !w.answers(in) {
+			http.Error(out, "this name is not the page's: rrl serve --host NAME lets it answer to another one",
+				http.StatusMisdirectedRequest)
+			return
+		}
 		mux.ServeHTTP(out, in)
 	})
 }
 
-// mostListed is how many limiters the page lists: more are no list but a search.
+// mostListed is the maximum of limiters that the page lists: for more, its user has to search.
 const mostListed = 500
 
-// listed is what the page gets of all limiters.
+// listed is the response with the limiters.
 type listed struct {
 	Where    string        `json:"where"`
 	Limiters []listedEntry `json:"limiters"`
-	More     int           `json:"more"` // that match, and are not listed
+	More     int           `json:"more"` // number of matches that are not listed
 }
 
 type listedEntry struct {
@@ -148,7 +179,7 @@ type listedEntry struct {
 	Fault     string `json:"fault,omitempty"`
 }
 
-// list answers with the limiters whose names hold the text that is searched for.
+// list writes the limiters whose names contain the search text.
 func (w *site) list(out http.ResponseWriter, in *http.Request) {
 	ctx, s := in.Context(), w.session
 	names, err := survey.Limiters(ctx, s.rdb, w.pattern, nil)
@@ -177,10 +208,15 @@ func (w *site) list(out http.ResponseWriter, in *http.Request) {
 	}
 	out.Header().Set("Content-Type", "application/json")
 	out.Header().Set("Cache-Control", "no-store")
-	_ = json.NewEncoder(out).Encode(answer) // who has gone needs no answer
+	text, err := jsonOf(answer)
+	if err != nil {
+		http.Error(out, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	_, _ = out.Write(text) // an error means that the client has disconnected
 }
 
-// clientOrNone is the one client whose permits are shown; "" where there is none.
+// clientOrNone returns the one client whose permits are shown; "" if there is none.
 func (s *session) clientOrNone() string {
 	if s.client == everyone {
 		return ""
@@ -188,10 +224,10 @@ func (s *session) clientOrNone() string {
 	return s.client
 }
 
-// mostOpen is how many limiters one reader has open at most.
+// mostOpen is the maximum of limiters that one reader has open.
 const mostOpen = 24
 
-// event is what the page gets of one limiter after a look: all that is known at first, then what is new.
+// event is sent to the page for one limiter after a poll: the whole known state at first, then the changes.
 type event struct {
 	jsonName
 	Client     string      `json:"client,omitempty"`
@@ -209,7 +245,7 @@ type event struct {
 	Fault      string      `json:"fault,omitempty"`
 	Error      string      `json:"error,omitempty"`
 	Free       [][2]int64  `json:"free"`   // time in ms, permits free
-	Grants     []secondRow `json:"grants"` // replace what was sent of the same seconds
+	Grants     []secondRow `json:"grants"` // replace earlier grants of the same seconds
 }
 
 type secondRow struct {
@@ -236,14 +272,14 @@ func eventOf(v sight, since time.Time) event {
 		}
 	}
 	for _, second := range v.seconds {
-		if second.At.After(since.Add(-5 * time.Second)) { // what was counted since then may have grown
+		if second.At.After(since.Add(-5 * time.Second)) { // counts of these seconds may have grown
 			e.Grants = append(e.Grants, secondRow{second.At.UnixMilli(), byWriter(second)})
 		}
 	}
 	return e
 }
 
-// events sends what happens on the limiters that are named, as long as the reader stays.
+// events sends the events of the named limiters while the reader is connected.
 func (w *site) events(out http.ResponseWriter, in *http.Request) {
 	names := in.URL.Query()["name"]
 	slices.Sort(names)
@@ -262,7 +298,7 @@ func (w *site) events(out http.ResponseWriter, in *http.Request) {
 	out.Header().Set("Content-Type", "text/event-stream")
 	out.Header().Set("Cache-Control", "no-store")
 	control := http.NewResponseController(out)
-	sent := make([]time.Time, len(all)) // when the look was made that was sent last
+	sent := make([]time.Time, len(all)) // time of the last poll that was sent
 	failed := make([]string, len(all))
 	for {
 		for i, n := range all {
@@ -272,7 +308,7 @@ func (w *site) events(out http.ResponseWriter, in *http.Request) {
 				continue
 			}
 			sent[i], failed[i] = v.At, e.Error
-			text, err := json.Marshal(e)
+			text, err := jsonOf(e)
 			if err != nil {
 				return
 			}
@@ -291,7 +327,7 @@ func (w *site) events(out http.ResponseWriter, in *http.Request) {
 	}
 }
 
-// show has a limiter looked at for one more reader.
+// show starts polling a limiter for one more reader.
 func (w *site) show(name string, reader chan struct{}) *shown {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -306,7 +342,7 @@ func (w *site) show(name string, reader chan struct{}) *shown {
 	return n
 }
 
-// hide forgets a reader, and the limiter with its last one.
+// hide removes a reader, and the limiter with its last one.
 func (w *site) hide(name string, n *shown, reader chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -323,7 +359,7 @@ func (w *site) tell(n *shown) {
 	for reader := range n.readers {
 		select {
 		case reader <- struct{}{}:
-		default: // it knows
+		default: // a signal is pending already
 		}
 	}
 }

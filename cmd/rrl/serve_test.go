@@ -16,7 +16,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// startSite serves the page, and answers its address and what its readers share.
+// startSite serves the page, and returns its address and its site.
 func startSite(t *testing.T, s *redistest.Server, pattern string) (address string, w *site) {
 	t.Helper()
 	c := &common{address: s.URL()}
@@ -26,7 +26,7 @@ func startSite(t *testing.T, s *redistest.Server, pattern string) (address strin
 	}
 	session.out, session.errs = io.Discard, io.Discard
 	ctx, cancel := context.WithCancel(t.Context())
-	w = newSite(ctx, session, pattern)
+	w = newSite(ctx, session, pattern, []string{"limits.example.com"})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -90,6 +90,32 @@ func TestThePageNeedsNothingFromElsewhere(t *testing.T) {
 	}
 	if answer.Body.Close(); answer.StatusCode != http.StatusMethodNotAllowed {
 		t.Errorf("POST: %s", answer.Status)
+	}
+}
+
+// A foreign page whose name was made to resolve to this machine is refused, by that name.
+func TestThePageAnswersToItsOwnNamesAlone(t *testing.T) {
+	address, _ := startSite(t, redistest.Embedded(t), "*")
+	port := address[strings.LastIndex(address, ":"):]
+	for host, want := range map[string]int{
+		"127.0.0.1" + port: 200, "localhost" + port: 200, "LOCALHOST": 200, "localhost.:9000": 200, "[::1]" + port: 200, "127.0.0.1": 200,
+		"limits.example.com": 200, "Limits.Example.com.:443": 200,
+		"rebound.example.com" + port: 421, "localhost.example.com": 421, "127.0.0.1.example.com": 421, "192.0.2.1" + port: 421, "xlocalhost": 421,
+	} {
+		for _, path := range []string{"/", "/limiters", "/app.js"} {
+			in, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			in.Host = host
+			answer, err := http.DefaultClient.Do(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if answer.Body.Close(); answer.StatusCode != want {
+				t.Errorf("%s of %s: %s, want %d", path, host, answer.Status, want)
+			}
+		}
 	}
 }
 

@@ -24,10 +24,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
-// session.go is what all commands on a live Redis share: the flags that say which server and whose state, the connection,
-// and what an error means to who runs the command.
+// session.go has what all commands on a live Redis share: the flags for server and client, the connection, and
+// explanations of errors.
 
-// common are the flags of such a command.
+// common has the flags of such a command.
 type common struct {
 	address, ca, cert, key string
 	insecure               bool
@@ -41,7 +41,7 @@ const environment = `
 The server is the one of --redis, else of RRL_REDIS, else redis://localhost:6379. Passwords come from the environment:
 RRL_PASSWORD or REDISCLI_AUTH, with RRL_USER where there are users, and RRL_SENTINEL_PASSWORD.`
 
-// live makes a command that works on a live Redis. Its name says which arguments it takes.
+// live returns a command that works on a live Redis. Its name decides which arguments it takes.
 func (c *common) live(cmd *cobra.Command, do func(ctx context.Context, s *session, args []string) error) *cobra.Command {
 	cmd.Long += "\n" + environment
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -70,19 +70,19 @@ func (c *common) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	c.given = f.Changed
 	if c.whose {
-		f.StringVar(&c.client, "client", "", "`id` of the client whose permits are meant, or all: for PER_CLIENT limiters")
-		cmd.RegisterFlagCompletionFunc("client", c.completeClient) // fails only if there is one already
+		f.StringVar(&c.client, "client", "", "`id` of one client of a PER_CLIENT limiter, or all")
+		cmd.RegisterFlagCompletionFunc("client", c.completeClient) // fails only if it is registered already
 	}
 	f.BoolVar(&c.json, "json", false, "one JSON object a line")
-	f.BoolVar(&c.quoted, "quoted", false, `names, and ids of clients, are given as odd ones are shown: "a\x00b" in double quotes, with escapes`)
+	f.BoolVar(&c.quoted, "quoted", false, `names, and ids of clients, are given in double quotes, with escapes: "a\x00b"`)
 	f.StringVar(&c.address, "redis", "", "`address` of Redis: redis://host:6379/0, rediss:// for TLS, unix:///socket, redis+cluster://host:6379, redis+sentinel://host:26379/master")
 	f.StringVar(&c.ca, "ca", "", "`file` with the certificates that sign the server's (PEM)")
-	f.StringVar(&c.cert, "cert", "", "`file` with a certificate for the server to know us by (PEM)")
+	f.StringVar(&c.cert, "cert", "", "`file` with the client certificate (PEM)")
 	f.StringVar(&c.key, "key", "", "`file` with the key of --cert (PEM)")
 	f.BoolVar(&c.insecure, "insecure", false, "accept any certificate")
 }
 
-// tls reads the flags of TLS; nil where there are none.
+// tls returns the configuration from the flags of TLS; nil without any.
 func (c *common) tls() (*tls.Config, error) {
 	if c.ca == "" && c.cert == "" && c.key == "" && !c.insecure {
 		return nil, nil
@@ -111,7 +111,7 @@ func (c *common) tls() (*tls.Config, error) {
 	return config, nil
 }
 
-// fromEnvironment tells whether the address is the one in the environment.
+// fromEnvironment reports whether the address is from the environment.
 func (c *common) fromEnvironment() bool { return c.address == "" && os.Getenv("RRL_REDIS") != "" }
 
 // A session is one command on one server.
@@ -123,10 +123,10 @@ type session struct {
 	in        io.Reader
 	out, errs io.Writer
 	colour    bool
-	unwritten error // why a line did not get out
+	unwritten error // the first write error
 }
 
-// open connects, and looks whether somebody is there. The address of one node is enough for a cluster.
+// open connects, and checks whether the server replies. The address of one node is enough for a cluster.
 func (c *common) open(ctx context.Context) (*session, error) {
 	config, err := c.tls()
 	if err != nil {
@@ -158,7 +158,7 @@ func (c *common) open(ctx context.Context) (*session, error) {
 		s.anyone = s.newClient()
 		if nodes, cluster := srv.rdb.(*redis.ClusterClient); cluster {
 			there := func(context.Context, *redis.Client) error { return nil }
-			if err := nodes.ForEachMaster(ctx, there); err != nil { // no node says which ones there are
+			if err := nodes.ForEachMaster(ctx, there); err != nil { // no node replies with the list of nodes
 				s.close()
 				return nil, s.explain(err)
 			}
@@ -180,7 +180,7 @@ func (c *common) open(ctx context.Context) (*session, error) {
 
 const notAllowed = "the user of RRL_USER may not do this: docs/security.md has what rrl needs"
 
-// explain says what to do about an error, in the same line, and takes secrets out.
+// explain adds advice to an error, in the same line, and removes secrets.
 func (s *session) explain(err error) error {
 	if err == nil {
 		return nil
@@ -219,7 +219,7 @@ func (s *session) explain(err error) error {
 		text = s.where + ": it hung up: " + text
 		advice = "does it want TLS? Then the address begins with rediss://"
 	case strings.Contains(text, "connection refused"), strings.Contains(text, "no such host"), strings.Contains(text, "i/o timeout"),
-		errors.Is(err, context.DeadlineExceeded):
+		strings.Contains(text, "no answer within"), errors.Is(err, context.DeadlineExceeded):
 		text = s.where + ": " + text
 		advice = "is Redis there"
 		if s.options != nil && s.options.TLSConfig != nil {
@@ -244,7 +244,7 @@ func (s *session) explain(err error) error {
 	return cleaned{text, err}
 }
 
-// sentinelAdvice says what to do about sentinels that did not name a master.
+// sentinelAdvice returns advice on sentinels that did not name a master.
 func sentinelAdvice(text string) string {
 	for _, known := range [...]struct{ part, advice string }{
 		{"WRONGPASS", "RRL_SENTINEL_PASSWORD is not right"},
@@ -259,16 +259,15 @@ func sentinelAdvice(text string) string {
 	return "are they there? --redis names others"
 }
 
-// inScript is what Redis says, beside the error, of a script that has one.
+// inScript matches the suffix that Redis adds to the error of a script.
 var inScript = regexp.MustCompile(`,? script: [0-9a-f]{40}, on @\S+$`)
 
-// tolerable tells whether an error is about one limiter alone, so that others can be looked at.
+// tolerable reports whether an error concerns only one limiter, so that others can be read.
 func tolerable(err error) bool {
-	return errors.Is(err, rratelimiter.ErrNotInitialized) || errors.Is(err, rratelimiter.ErrCrossSlotName) ||
-		redis.HasErrorPrefix(cause(err), "WRONGTYPE") || redis.HasErrorPrefix(err, "WRONGTYPE")
+	return errors.Is(err, rratelimiter.ErrNotInitialized) || errors.Is(err, rratelimiter.ErrCrossSlotName) || isWrongType(err)
 }
 
-// cause is the error that all others are wrapped around.
+// cause returns the innermost wrapped error.
 func cause(err error) error {
 	for {
 		inner := errors.Unwrap(err)
@@ -279,7 +278,7 @@ func cause(err error) error {
 	}
 }
 
-// named reads a limiter's name as it was given.
+// named parses a limiter's name argument.
 func (s *session) named(arg string) (string, error) {
 	if !s.quoted {
 		if arg == "" {
@@ -294,7 +293,7 @@ func (s *session) named(arg string) (string, error) {
 	return name, nil
 }
 
-// clientID reads --client as it was given: with --quoted it may be in double quotes, as odd ones are shown.
+// clientID parses --client: with --quoted it may be in double quotes.
 func (c *common) clientID() (string, error) {
 	if !c.quoted || !strings.HasPrefix(c.client, `"`) {
 		return c.client, nil
@@ -306,8 +305,8 @@ func (c *common) clientID() (string, error) {
 	return id, nil
 }
 
-// limiter is a limiter as a client with an id has it; "" is any client. Its clock is the server's: this host's may be
-// wrong, and whoever looks after limiters must not be misled by it.
+// limiter returns a limiter of a client with an id; "" is any client. Its clock is the server's: this host's may be
+// wrong.
 func (s *session) limiter(name, client string) *rratelimiter.Limiter {
 	if client != "" {
 		return s.newClient(rratelimiter.WithClientID(client)).RateLimiter(name)
@@ -320,11 +319,11 @@ func (s *session) newClient(options ...rratelimiter.Option) *rratelimiter.Client
 		rratelimiter.WithLimiterDefaults(rratelimiter.WithServerTime()))...)
 }
 
-// everyone is the --client that means all of them.
+// everyone is the value of --client for all clients.
 const everyone = "all"
 
-// states are the limiters to work on for one name: one for what all clients share; of a PER_CLIENT limiter one for each
-// client that is meant.
+// states returns the limiters to work on for one name: one for a shared state; of a PER_CLIENT limiter one for each
+// selected client.
 func (s *session) states(ctx context.Context, name string) ([]*rratelimiter.Limiter, error) {
 	shared := s.limiter(name, "")
 	rate, err := shared.Config(ctx)
@@ -350,7 +349,7 @@ func (s *session) states(ctx context.Context, name string) ([]*rratelimiter.Limi
 	return all, err
 }
 
-// absent is the error for a limiter that is not there, or that can't be used for a reason.
+// absent returns the error for a limiter that does not exist, or that can't be used for a reason.
 func absent(name, reason string) error {
 	text := "there is no limiter " + printable(name)
 	if reason != "" && reason != noRate {
@@ -359,13 +358,13 @@ func absent(name, reason string) error {
 	return cleaned{text, rratelimiter.ErrNotInitialized}
 }
 
-// noRate is the reason of a limiter that has nothing in its configuration.
+// noRate is the reason for a limiter without a configuration.
 const noRate = "it has no rate"
 
-// lookers is how many limiters are asked for at a time.
+// lookers is the number of limiters that are read at a time.
 const lookers = 16
 
-// each does something for every name, some at a time, and keeps their order.
+// each calls do for every name, at most lookers at a time, and returns the results in order.
 func each[T any](ctx context.Context, names []string, do func(context.Context, string) (T, error)) ([]T, error) {
 	found := make([]T, len(names))
 	ctx, stop := context.WithCancelCause(ctx)
@@ -389,7 +388,7 @@ func each[T any](ctx context.Context, names []string, do func(context.Context, s
 	return found, nil
 }
 
-// whom names the client of a limiter that is one client's own.
+// whom returns the client of a limiter that has a client id.
 func (s *session) whom(l *rratelimiter.Limiter) string {
 	if s.client == "" {
 		return ""
@@ -397,10 +396,10 @@ func (s *session) whom(l *rratelimiter.Limiter) string {
 	return l.Client().ID()
 }
 
-// agree asks before something is done that can't be undone. Where nobody can be asked the answer must have been given.
+// agree asks for confirmation before an operation that can't be undone. Without a terminal, --yes is required.
 func (s *session) agree(ctx context.Context, question string) error {
 	if !terminal(s.in) {
-		return errors.New("nobody can be asked: --yes does it")
+		return errors.New("confirmation needs a terminal: use --yes")
 	}
 	fmt.Fprintf(s.errs, "%s [y/N] ", question)
 	answers := make(chan string, 1)
@@ -421,13 +420,13 @@ func (s *session) agree(ctx context.Context, question string) error {
 	return nil
 }
 
-// terminal tells whether a person reads or writes there. Tests have their own.
+// terminal reports whether a stream is a terminal. Tests replace it.
 var terminal = func(stream any) bool {
 	file, ok := stream.(*os.File)
 	return ok && term.IsTerminal(file.Fd()) && os.Getenv("TERM") != "dumb"
 }
 
-// A progress shows on a terminal how far a search has come.
+// A progress shows the progress of a search on a terminal.
 type progress struct {
 	s     *session
 	total int64
@@ -436,11 +435,11 @@ type progress struct {
 	shown bool
 }
 
-// progress begins to show one, of all keys.
+// progress starts to show the progress of a search of all keys.
 func (s *session) progress(ctx context.Context) *progress {
 	p := &progress{s: s}
 	if terminal(s.errs) {
-		p.total, _ = survey.Keys(ctx, s.rdb) // without it less is shown
+		p.total, _ = survey.Keys(ctx, s.rdb) // 0 after an error: no total is shown
 	}
 	return p
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
-// set.go is the subcommand set, and what setting a rate means to apply as well: live grants stay counted, those of each
+// set.go is the subcommand set, and the functions that set and apply share: live grants stay counted, those of each
 // client, too.
 
 func newSet() *cobra.Command {
@@ -23,11 +23,11 @@ func newSet() *cobra.Command {
 	cmd = c.live(&cobra.Command{
 		Use:   "set NAME RATE",
 		Short: "Set the rate of a limiter; its live grants stay counted",
-		Long: `set gives a limiter a rate such as 100/s, 5/250ms or 1000/h, whether it had one or not. What is granted stays counted
-against the new rate, unless --reset forgets it. What is not said stays as it is: whether each client has its own
-permits, and the keep-alive.
+		Long: `set sets the rate of a limiter, such as 100/s, 5/250ms or 1000/h, whether it had one or not. Live grants stay counted
+against the new rate, unless --reset forgets them. Without their flags, the type (whether each client has its own permits)
+and the keep-alive stay as they are.
 
-Services that set a rate themselves at every start (setRate, or WithEnforcedRate) bring theirs back.`,
+Services that set a rate themselves at every start (setRate, or WithEnforcedRate) set theirs again.`,
 		Example: `  rrl set orders 200/s
   rrl set api 50/s --per-client --keep-alive 1h
   rrl set api 50/s --per-client=false --keep-alive 0`,
@@ -49,9 +49,15 @@ Services that set a rate themselves at every start (setRate, or WithEnforcedRate
 		}
 		w := wanted{name: name, rate: rate, reset: reset}
 		if cmd.Flags().Changed("per-client") {
+			if !perClient && rate.Type == rratelimiter.PerClient {
+				return fmt.Errorf("--per-client=false, but the rate %v is per client", rate)
+			}
 			w.kind = &perClient
 		}
 		if cmd.Flags().Changed("keep-alive") {
+			if rate.KeepAlive != 0 {
+				return fmt.Errorf("--keep-alive, but the rate %v has one, too", rate)
+			}
 			w.keepAlive = &keepAlive
 		}
 		change, err := s.compare(ctx, w)
@@ -67,14 +73,14 @@ Services that set a rate themselves at every start (setRate, or WithEnforcedRate
 		s.say("%s", change.text())
 		return nil
 	})
-	cmd.Flags().BoolVar(&perClient, "per-client", false, "each client has permits of its own; =false: all share them")
-	cmd.Flags().DurationVar(&keepAlive, "keep-alive", 0, "how long the limiter outlives its last use; 0: for ever")
-	cmd.Flags().BoolVar(&reset, "reset", false, "forget what is granted")
+	cmd.Flags().BoolVar(&perClient, "per-client", false, "each client has its own permits; =false: all clients share them")
+	cmd.Flags().DurationVar(&keepAlive, "keep-alive", 0, "TTL of the limiter after its last use; 0: none")
+	cmd.Flags().BoolVar(&reset, "reset", false, "forget live grants")
 	c.flags(cmd)
 	return cmd
 }
 
-// wanted is a rate that a limiter is to have. What is nil stays as it is.
+// wanted is the rate to set. A nil field stays unchanged.
 type wanted struct {
 	name      string
 	rate      rratelimiter.Rate
@@ -83,17 +89,17 @@ type wanted struct {
 	reset     bool
 }
 
-// A change is what setting a rate changes.
+// A change is the effect of setting a rate.
 type change struct {
 	name     string
-	old      *rratelimiter.Rate // nil: there was none
-	broken   string             // why the one that is there can't be used; "": there is none, or it can
+	old      *rratelimiter.Rate // nil: there was no rate
+	broken   string             // why the existing rate can't be used; "": it can, or there is none
 	rate     rratelimiter.Rate
 	reset    bool
-	repaired int // clients whose free permits were adapted
+	repaired int // number of clients whose free permits were adjusted
 }
 
-// compare finds out what has to be done.
+// compare returns the change that a rate needs.
 func (s *session) compare(ctx context.Context, w wanted) (change, error) {
 	c := change{name: w.name, rate: w.rate, reset: w.reset}
 	old, err := s.limiter(w.name, "").Config(ctx)
@@ -123,11 +129,11 @@ func (s *session) compare(ctx context.Context, w wanted) (change, error) {
 	return c, nil
 }
 
-// change sets the rate. Of a PER_CLIENT limiter the free permits of each client are made to fit.
+// change sets the rate. Of a PER_CLIENT limiter it adjusts the free permits of each client.
 func (s *session) change(ctx context.Context, c *change) error {
 	l := s.limiter(c.name, "")
 	var options []rratelimiter.SetOption
-	if !c.reset && c.rate.Type != rratelimiter.PerClient { // of that, our own state is nobody's
+	if !c.reset && c.rate.Type != rratelimiter.PerClient { // of such a limiter, this client has no state
 		options = append(options, rratelimiter.KeepState())
 	}
 	if err := l.SetRate(ctx, c.rate, options...); err != nil {
@@ -157,7 +163,7 @@ func (s *session) change(ctx context.Context, c *change) error {
 	return nil
 }
 
-// text tells what was, or would be, changed.
+// text returns what was, or would be, changed.
 func (c change) text() string {
 	name := printable(c.name)
 	forgotten := ""
@@ -178,11 +184,11 @@ func (c change) text() string {
 	return fmt.Sprintf("%s: %v -> %v%s", name, *c.old, c.rate, forgotten)
 }
 
-// jsonChange is what set and apply write.
+// jsonChange is the output of set and apply.
 type jsonChange struct {
 	jsonName
 	Change string    `json:"change"` // new, changed, same
-	Old    *jsonRate `json:"old"`    // null: none
+	Old    *jsonRate `json:"old"`    // null: no rate
 	New    jsonRate  `json:"new"`
 	Reset  bool      `json:"reset"` // grants are forgotten
 }

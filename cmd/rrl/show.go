@@ -15,19 +15,19 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/span"
 )
 
-// show.go is the subcommand show: all there is to know about one limiter.
+// show.go is the subcommand show: the whole state of one limiter.
 
 func newShow() *cobra.Command {
 	c := &common{whose: true}
 	cmd := c.live(&cobra.Command{
 		Use:        "show NAME",
 		SuggestFor: []string{"get", "info", "describe"},
-		Short:      "All about one limiter: its rate, its grants by time and by writer, and whether they add up",
-		Long: `show tells what Redis holds of a limiter. It reads every record, some at a time, and changes nothing.
+		Short:      "Show one limiter: its rate, its grants by time and by writer, and whether they add up",
+		Long: `show prints the state of a limiter in Redis. It reads every record, some at a time, and changes nothing.
 
-Records of Go clients carry the client's tag; all others are of Java, or of somebody unknown. The time axis goes from
-one interval ago to now. Free permits and permits in records must add up to the rate: where they don't, rrl repair
-helps. Of a PER_CLIENT limiter it shows a line for each client; --client ID shows the whole of one of them.`,
+Records of Go clients contain the client's tag; all others are Java's, or of unknown origin. The time axis goes from
+one interval ago to now. Free permits and permits in records must add up to the rate: if they don't, rrl doctor has
+advice. Of a PER_CLIENT limiter it shows a line for each client; --client ID shows one of them in full.`,
 		Example: `  rrl show orders
   rrl show orders --client 2f6c8a5e-8a37-4a55-9d0e-1b6f4a0c9a11
   rrl show orders --json | jq .available`,
@@ -44,7 +44,7 @@ helps. Of a PER_CLIENT limiter it shows a line for each client; --client ID show
 	return cmd
 }
 
-// axis is how many parts the time axis has.
+// axis is the number of parts of the time axis.
 const axis = 60
 
 func (s *session) show(ctx context.Context, name string) error {
@@ -54,15 +54,19 @@ func (s *session) show(ctx context.Context, name string) error {
 	if s.client != "" && err == nil && !perClient {
 		return fmt.Errorf("%s is no PER_CLIENT limiter: leave --client out", printable(name))
 	}
+	one := s.client != "" && s.client != everyone
 	switch {
-	case s.client != "" && s.client != everyone:
+	case one:
 		shared = s.limiter(name, s.client)
 	case perClient:
 		return s.showClients(ctx, shared, rate)
 	}
-	view, err := survey.Read(ctx, shared, perClient, axis)
+	view, err := survey.Read(ctx, shared, one, axis)
 	if err != nil {
 		return err
+	}
+	if view.Fault != nil && view.Client != "" && !one {
+		return s.showClients(ctx, shared, rate) // of type PER_CLIENT, with another fault
 	}
 	if view.Keys[0].Type == "none" && view.Keys[1].Type == "none" && view.Keys[2].Type == "none" {
 		return absent(name, "")
@@ -74,7 +78,7 @@ func (s *session) show(ctx context.Context, name string) error {
 	return nil
 }
 
-// jsonView is what show writes of a limiter, or of one client of it.
+// jsonView is the output of show for a limiter, or for one client of it.
 type jsonView struct {
 	jsonName
 	*jsonRate
@@ -92,11 +96,11 @@ type jsonView struct {
 	Oldest         *time.Time        `json:"oldest,omitempty"` // of live records
 	Newest         *time.Time        `json:"newest,omitempty"`
 	ServerTime     time.Time         `json:"server_time"`
-	TTLMs          int64             `json:"ttl_ms"` // 0: lives for ever
+	TTLMs          int64             `json:"ttl_ms"` // 0: no TTL
 	StateTTLMs     int64             `json:"state_ttl_ms"`
 	Consistent     bool              `json:"consistent"`
-	Drift          int64             `json:"drift"`    // free permits and all records, less the rate
-	OneStep        bool              `json:"one_step"` // all was read at one instant
+	Drift          int64             `json:"drift"`    // free permits plus all records minus the rate
+	OneStep        bool              `json:"one_step"` // everything was read at one instant
 	Writers        []jsonWriter      `json:"writers"`
 	Formats        []jsonFormat      `json:"formats"`
 	Guess          string            `json:"redisson_guess,omitempty"`
@@ -178,8 +182,9 @@ func (s *session) describe(v *survey.Survey) {
 		for _, name := range slices.Sorted(maps.Keys(v.Fields)) {
 			line("", "%s = %s", printable(name), printable(v.Fields[name]))
 		}
-		if v.Value != "" || v.Live.Records > 0 {
-			line("state", "%s stored as free, %s", printable(v.Value), number(int64(v.Live.Records), "record"))
+		if records := v.Live.Records + v.Expired.Records; v.Value != "" || records > 0 {
+			line("state", "%s stored as free, %s in %s", printable(v.Value), number(v.Live.Permits+v.Expired.Permits, "permit"),
+				number(int64(records), "record"))
 		}
 		return
 	}
@@ -223,7 +228,7 @@ func (s *session) describe(v *survey.Survey) {
 	}
 	switch {
 	case v.Consistent() && v.Keys[1].Type == "none":
-		line("adds up", "yes: nobody has used it yet")
+		line("adds up", "yes: it has not been used yet")
 	case v.Consistent():
 		line("adds up", "%s", s.paint(good, fmt.Sprintf("yes: %s stored as free + %s in records = %s",
 			thousands(v.Free), thousands(v.Live.Permits+v.Expired.Permits), thousands(v.Rate.Permits))))
@@ -231,11 +236,11 @@ func (s *session) describe(v *survey.Survey) {
 		line("adds up", "not surely: it was used while it was read; rrl doctor looks closer")
 	default:
 		line("adds up", "%s", s.paint(bad, "NO: "+wrongSum(v)))
-		line("", "rrl repair sets it right")
+		line("", "rrl doctor %s says what to do", shellName(v.Name))
 	}
 }
 
-// lifeTime says how long a limiter is there.
+// lifeTime formats the TTL of a limiter.
 func lifeTime(v *survey.Survey) string {
 	switch ttl := v.Keys[0].TTL; {
 	case ttl == 0:
@@ -247,7 +252,7 @@ func lifeTime(v *survey.Survey) string {
 	}
 }
 
-// wrongSum says how the free permits and the records don't add up.
+// wrongSum returns how free permits and records differ from the rate.
 func wrongSum(v *survey.Survey) string {
 	in := thousands(v.Live.Permits + v.Expired.Permits)
 	switch {
@@ -291,13 +296,18 @@ func (s *session) showClients(ctx context.Context, shared *rratelimiter.Limiter,
 		return err
 	}
 	if s.json {
-		j := viewOf(config) // its configuration, at least
+		j := viewOf(config) // its configuration only
 		j.Client = ""
 		return s.emit(j)
 	}
-	s.say("%s", s.paint(strong, printable(shared.Name())))
-	s.say("%-12s%v", "rate", rate)
-	s.say("%-12s%s", "life time", lifeTime(config))
+	if config.Fault != nil {
+		config.Client = ""
+		s.describe(config)
+	} else {
+		s.say("%s", s.paint(strong, printable(shared.Name())))
+		s.say("%-12s%v", "rate", rate)
+		s.say("%-12s%s", "life time", lifeTime(config))
+	}
 	if len(views) == 0 {
 		s.say("%-12snone has used it yet, or not for long", "clients")
 		return nil
@@ -309,18 +319,22 @@ func (s *session) showClients(ctx context.Context, shared *rratelimiter.Limiter,
 		if v.Live.Records > 0 {
 			last = ago(v.Newest, v.At)
 		}
-		if !v.Consistent() {
+		free, records := thousands(v.Available), v.Live.Records
+		switch {
+		case v.Fault != nil:
+			free, sum, records = "?", "?", records+v.Expired.Records
+		case !v.Consistent():
 			sum = s.paint(bad, "NO")
 		}
 		t.rows = append(t.rows, []string{
-			printable(v.Client), thousands(v.Available), thousands(int64(v.Live.Records)), last, lasting(v.Keys[1].TTL), sum,
+			printable(v.Client), free, thousands(int64(records)), last, lasting(v.Keys[1].TTL), sum,
 		})
 	}
 	t.write(s)
 	return nil
 }
 
-// oneName takes the name of a limiter and nothing else.
+// oneName accepts the name of one limiter.
 func oneName(cmd *cobra.Command, args []string) error {
 	switch {
 	case len(args) == 0:

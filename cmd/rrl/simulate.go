@@ -17,7 +17,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// simulate.go is the subcommand that compares algorithms: what it is asked, and where its answers go.
+// simulate.go is the subcommand that compares algorithms: its flags and its output.
 
 type simulateOptions struct {
 	trace      string
@@ -39,10 +39,10 @@ func newSimulate() *cobra.Command {
 		Use:   "simulate",
 		Short: "Compare algorithms on the same traffic",
 		Long: `simulate feeds one trace of requests through any set of algorithms, on a virtual clock and an embedded server, and
-shows what each granted over time, its largest window (permits in any interval), how long callers wait who queue up,
-what its keys take in Redis, and how many calls and commands a permit costs.
+shows the grants of each over time, its largest window (permits in any interval), the waits of queued callers, the
+memory of its keys in Redis, and the calls and commands for each permit.
 
-Traces built in, each with a limit of its own:
+Built-in traces, each with its own limit:
 ` + described() + `
 Patterns, for --rate, --for and --load: ` + names(patternNames()) + `.
 
@@ -56,17 +56,17 @@ Algorithms: ` + names(algorithmNames()) + `.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.trace, "trace", "window-edge", "a trace built in, a pattern, a file, or - for standard input")
+	flags.StringVar(&o.trace, "trace", "window-edge", "a built-in trace, a pattern, a file, or - for standard input")
 	flags.StringSliceVar(&o.algorithms, "algorithms", nil, "names of algorithms; all if none is given")
-	flags.StringVar(&o.rate, "rate", "10/s", "the limit, such as 100/s; traces built in have their own")
+	flags.StringVar(&o.rate, "rate", "10/s", "the limit, such as 100/s; built-in traces have their own")
 	flags.DurationVar(&o.length, "for", 10*time.Second, "length of a pattern")
-	flags.Float64Var(&o.load, "load", 1.5, "permits that a pattern asks for, as a part of the rate")
+	flags.Float64Var(&o.load, "load", 1.5, "permits that a pattern requests, as a multiple of the rate")
 	flags.Int64Var(&o.seed, "seed", 1, "seed of the poisson pattern")
 	flags.IntVar(&o.permits, "permits-column", 0, "column of a file, from 1, that has the permits of each request; 0: one each")
 	flags.BoolVar(&o.json, "json", false, "JSON instead of a table")
-	flags.StringSliceVarP(&o.out, "out", "o", nil, "files to write, too: .png, .svg or .json")
-	flags.StringVar(&o.docs, "docs", "", "a page of Markdown in which the tables of all traces built in are renewed, and a chart of each beside it")
-	flags.StringVar(&o.address, "redis", "", "a server that weighs the keys by MEMORY USAGE: redis://[user:password@]host:port[/db]")
+	flags.StringSliceVarP(&o.out, "out", "o", nil, "also write these files: .png, .svg or .json")
+	flags.StringVar(&o.docs, "docs", "", "a page of Markdown in which the tables of all built-in traces are updated, with a chart of each beside it")
+	flags.StringVar(&o.address, "redis", "", "a server that measures the keys with MEMORY USAGE: redis://[user:password@]host:port[/db]")
 	flags.SortFlags = false
 	return cmd
 }
@@ -123,7 +123,7 @@ func runSimulate(ctx context.Context, o simulateOptions, in io.Reader, out io.Wr
 	return s.showTable(out)
 }
 
-// which are the algorithms that were asked for, in our order.
+// which returns the requested algorithms, in the order of the list.
 func (o simulateOptions) which() ([]algorithm, error) {
 	if len(o.algorithms) == 0 {
 		return algorithms, nil
@@ -142,7 +142,7 @@ func (o simulateOptions) which() ([]algorithm, error) {
 	return which, nil
 }
 
-// read makes the trace that was asked for.
+// read returns the requested trace.
 func (o simulateOptions) read(in io.Reader) (trace, error) {
 	for _, t := range builtIn() {
 		if t.name == o.trace {
@@ -195,8 +195,8 @@ func (s simulation) writeJSON(out io.Writer) error {
 	return encoder.Encode(s)
 }
 
-// renew simulates all traces built in, writes a chart of each beside a page, in a folder of the page's name, and puts the
-// tables into the page, each between two lines that say which it is.
+// renew simulates all built-in traces, writes a chart of each into a folder beside a page, with the page's name, and
+// puts the tables into the page, each between two marker lines.
 func renew(ctx context.Context, page string, which []algorithm, weigh scale, out io.Writer) error {
 	text, err := os.ReadFile(page)
 	if err != nil {
@@ -228,7 +228,7 @@ func renew(ctx context.Context, page string, which []algorithm, weigh scale, out
 	return err
 }
 
-// between puts a table into a page, where that has its place.
+// between replaces a table in a page between its marker lines.
 func between(page, name, text string) (string, error) {
 	begin, end := fmt.Sprintf("<!-- measured: %s -->\n", name), "<!-- end -->\n"
 	before, rest, found := strings.Cut(page, begin)

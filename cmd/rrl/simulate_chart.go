@@ -30,7 +30,7 @@ var (
 	narrow  = []string{"granted", "window", "mean wait", "longest", "bytes", "calls", "commands"}
 )
 
-// figures are an algorithm's cells of a table, after its name.
+// figures returns an algorithm's cells of a table, after its name.
 func (o outcome) figures() []string {
 	if o.Fault != "" {
 		return append([]string{"not for this rate"}, make([]string, len(columns)-1)...)
@@ -47,7 +47,7 @@ func rounded(seconds float64) time.Duration {
 
 func ratio(x float64) string { return fmt.Sprintf("%.2f", x) }
 
-// headline says what was simulated.
+// headline describes what was simulated.
 func (s simulation) headline() string {
 	return fmt.Sprintf("%s: %s; limit %s", s.Trace, s.About, s.Rate)
 }
@@ -92,7 +92,7 @@ func maximum(sums []int64) (highest int64) {
 	return highest
 }
 
-// markdown is the table of a page.
+// markdown returns the table of a page.
 func (s simulation) markdown() string {
 	var b strings.Builder
 	row := func(cells ...string) { b.WriteString("| " + strings.Join(cells, " | ") + " |\n") }
@@ -111,7 +111,7 @@ var (
 
 const chartColumns = 4
 
-// draw makes a picture of one small chart for each algorithm: what was offered in grey, what was granted in front of it.
+// draw draws one small chart for each algorithm: the demand in grey, the grants in front of it.
 func (s simulation) draw(canvas draw.Canvas) error {
 	rows := (len(s.Outcomes) + chartColumns - 1) / chartColumns
 	highest := maximum(s.Bins)
@@ -158,7 +158,7 @@ func (s simulation) draw(canvas draw.Canvas) error {
 	return nil
 }
 
-// area is the shape under a row of steps.
+// area returns the shape under a row of steps.
 func (s simulation) area(sums []int64) (*plotter.Polygon, error) {
 	corners := plotter.XYs{{X: 0, Y: 0}}
 	for i, n := range sums {
@@ -169,7 +169,7 @@ func (s simulation) area(sums []int64) (*plotter.Polygon, error) {
 	return plotter.NewPolygon(append(corners, plotter.XY{X: s.Seconds, Y: 0}))
 }
 
-// save writes a picture, as its name says: .png or .svg.
+// save writes a picture in the format of its file name: .png or .svg.
 func (s simulation) save(path string) error {
 	width := vg.Length(chartColumns) * 230
 	height := vg.Length((len(s.Outcomes)+chartColumns-1)/chartColumns)*130 + 34
@@ -198,7 +198,7 @@ func (s simulation) save(path string) error {
 	return closing(file, err)
 }
 
-// closing closes a file that was written, and tells the first thing that went wrong.
+// closing closes a file that was written, and returns the first error.
 func closing(file io.Closer, err error) error {
 	if closed := file.Close(); err == nil {
 		err = closed

@@ -16,15 +16,15 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// simulate_run.go feeds a trace through algorithms on a virtual clock, and measures. Each has an embedded server of its own,
-// whose clock is the same; a real one only weighs the keys.
+// simulate_run.go runs a trace through algorithms on a virtual clock, and measures. Each has its own embedded server,
+// on the same clock; a real server only measures the memory of the keys.
 
 // An asker is any limiter.
 type asker interface {
 	Allow(ctx context.Context, n int64) (rratelimiter.Result, error)
 }
 
-// A setting is what an algorithm is made in.
+// A setting has the parameters of an algorithm's limiter.
 type setting struct {
 	rdb   redis.UniversalClient
 	rate  rratelimiter.Rate
@@ -34,7 +34,7 @@ type setting struct {
 
 const simulated = "limit" // the name of each limiter
 
-// An algorithm makes its limiter for a rate; what it can't do for that rate, it says when asked.
+// An algorithm makes its limiter for a rate; the limiter's methods return an error for a rate that it does not support.
 type algorithm struct {
 	name string
 	make func(s setting) asker
@@ -68,7 +68,7 @@ var algorithms = []algorithm{
 	{"gateway-bucket", func(s setting) asker {
 		every := s.rate.Interval / time.Duration(s.rate.Permits)
 		if rest := every % time.Millisecond; rest > 0 && every > time.Millisecond {
-			every += time.Millisecond - rest // rather too slow than too fast
+			every += time.Millisecond - rest // round up, towards the slower rate
 		}
 		p := classic.Gateway{Every: every, Capacity: s.rate.Permits, Interval: s.rate.Interval}
 		return classic.NewGatewayBucket(s.rdb, simulated, p, s.clock)
@@ -102,17 +102,17 @@ func algorithmNames() (all []string) {
 	return all
 }
 
-// An outcome is how one algorithm did on one trace: first with callers who leave when they are refused, then with callers
-// who wait in a queue.
+// An outcome is the result of one algorithm on one trace: first with callers that give up when they are refused, then
+// with callers that wait in a queue.
 type outcome struct {
 	Algorithm string  `json:"algorithm"`
-	Fault     string  `json:"fault,omitempty"` // why it can't do this rate
+	Fault     string  `json:"fault,omitempty"` // why it does not support this rate
 	Offered   int64   `json:"offered"`
 	Granted   int64   `json:"granted"`
 	Largest   int64   `json:"largestWindow"` // permits in any interval
 	Commands  float64 `json:"commandsPerPermit"`
 	Calls     float64 `json:"callsPerPermit"` // round trips
-	Memory    int64   `json:"memoryBytes"`    // the most that keys took
+	Memory    int64   `json:"memoryBytes"`    // the maximum memory of the keys
 	MeanWait  float64 `json:"meanWaitSeconds"`
 	MaxWait   float64 `json:"longestWaitSeconds"`
 	Bins      []int64 `json:"grantedPerStep"`
@@ -120,7 +120,7 @@ type outcome struct {
 	grants []arrival
 }
 
-// A simulation is a trace and what algorithms made of it.
+// A simulation is a trace with the results of algorithms.
 type simulation struct {
 	Trace    string    `json:"trace"`
 	About    string    `json:"about"`
@@ -152,7 +152,7 @@ func simulate(ctx context.Context, t trace, which []algorithm, weigh scale) (sim
 	return s, nil
 }
 
-// niceStep cuts a length into at most 60 steps of a round number.
+// niceStep divides a length into at most 60 steps of a round number.
 func niceStep(length time.Duration) time.Duration {
 	for unit := time.Millisecond; ; unit *= 10 {
 		for _, factor := range []time.Duration{1, 2, 5} {
@@ -193,7 +193,7 @@ func measure(ctx context.Context, t trace, a algorithm, weigh scale) (outcome, e
 	return o, nil
 }
 
-// leaving is the run in which callers leave. A fault is the algorithm's, not ours.
+// leaving is the run in which callers give up. fault is an unsupported rate, err any other error.
 func (o *outcome) leaving(ctx context.Context, t trace, a algorithm, weigh scale) (fault, err error) {
 	w, err := newWorld(t.rate)
 	if err != nil {
@@ -201,7 +201,7 @@ func (o *outcome) leaving(ctx context.Context, t trace, a algorithm, weigh scale
 	}
 	defer w.close()
 	l := a.make(w.setting())
-	// The first call loads scripts; what it takes is forgotten.
+	// The first call loads scripts; its permits are removed afterwards.
 	if _, err := l.Allow(ctx, 1); err != nil {
 		return err, nil
 	}
@@ -235,7 +235,7 @@ func (o *outcome) leaving(ctx context.Context, t trace, a algorithm, weigh scale
 			before = w.mini.CommandCount()
 		}
 	}
-	o.Largest, _ = window.LargestAt(log, t.rate.Interval, 1)
+	o.Largest, _ = window.Largest(log, t.rate.Interval)
 	if o.Granted > 0 {
 		o.Commands = float64(commands) / float64(o.Granted)
 		o.Calls = float64(w.calls.Load()-calls) / float64(o.Granted)
@@ -243,7 +243,7 @@ func (o *outcome) leaving(ctx context.Context, t trace, a algorithm, weigh scale
 	return nil, nil
 }
 
-// waiting is the run in which callers wait, in one queue, and ask again when they were told to.
+// waiting is the run in which callers wait, in one queue, and retry after RetryAfter.
 func (o *outcome) waiting(ctx context.Context, t trace, a algorithm) error {
 	w, err := newWorld(t.rate)
 	if err != nil {
@@ -283,7 +283,7 @@ type world struct {
 	calls atomic.Int64 // commands and pipelines sent
 }
 
-// dawn begins an hour, and so every window that divides one; it lies ahead of all clocks.
+// dawn is the start of an hour, and so of every window that divides one; it is ahead of all clocks.
 var dawn = time.Date(2036, time.January, 1, 12, 0, 0, 0, time.UTC)
 
 func newWorld(rate rratelimiter.Rate) (*world, error) {
@@ -336,13 +336,13 @@ func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	}
 }
 
-// A scale tells how much memory all keys of a server take.
+// A scale returns the memory of all keys of a server.
 type scale struct {
 	name  string
 	weigh func(ctx context.Context, rdb *redis.Client) (int64, error)
 }
 
-// sizes is the size of names and values as they are stored, without what a server needs around them.
+// sizes measures names and values as they are stored, without the overhead of a server.
 var sizes = scale{"size of keys and values", func(ctx context.Context, rdb *redis.Client) (sum int64, err error) {
 	all, err := copies(ctx, rdb)
 	for key, command := range all {
@@ -354,7 +354,7 @@ var sizes = scale{"size of keys and values", func(ctx context.Context, rdb *redi
 	return sum, err
 }}
 
-// copies reads all keys, as the commands that write them.
+// copies returns all keys, as the commands that write them.
 func copies(ctx context.Context, rdb *redis.Client) (map[string][]any, error) {
 	keys, err := rdb.Keys(ctx, "*").Result()
 	if err != nil {
@@ -402,7 +402,7 @@ func copies(ctx context.Context, rdb *redis.Client) (map[string][]any, error) {
 	return all, nil
 }
 
-// memoryUsage weighs copies of the keys on a real server, by MEMORY USAGE, under names that nobody has, and removes them.
+// memoryUsage measures copies of the keys on a real server with MEMORY USAGE, under unused names, and removes them.
 func memoryUsage(real redis.UniversalClient) scale {
 	return scale{"MEMORY USAGE", func(ctx context.Context, rdb *redis.Client) (int64, error) {
 		all, err := copies(ctx, rdb)
@@ -417,7 +417,7 @@ func memoryUsage(real redis.UniversalClient) scale {
 			usage.SetFirstKeyPos(2)
 			pipe := real.Pipeline()
 			pipe.Do(ctx, command...)
-			pipe.Do(ctx, "pexpire", command[1], time.Minute.Milliseconds()) // should we die here
+			pipe.Do(ctx, "pexpire", command[1], time.Minute.Milliseconds()) // in case the process dies here
 			pipe.Process(ctx, usage)
 			pipe.Del(ctx, prefix+key)
 			if _, err := pipe.Exec(ctx); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// measured is what all algorithms make of the traces built in: once for all tests, since it takes seconds.
+// measured has the results of all algorithms on the built-in traces: once for all tests, since it takes seconds.
 var measured = sync.OnceValues(func() ([]simulation, error) {
 	all := make([]simulation, len(builtIn()))
 	failed := make([]error, len(all))
@@ -29,7 +29,7 @@ var measured = sync.OnceValues(func() ([]simulation, error) {
 	return all, errors.Join(failed...)
 })
 
-// traced gives the outcomes of one trace built in, by algorithm.
+// traced returns the outcomes of one built-in trace, by algorithm.
 func traced(t *testing.T, name string) map[string]outcome {
 	t.Helper()
 	simulations, err := measured()
@@ -50,7 +50,7 @@ func traced(t *testing.T, name string) map[string]outcome {
 	return all
 }
 
-// within tells the permits granted from one second to another.
+// within returns the permits granted from one second to another.
 func (o outcome) within(from, to time.Duration) (sum int64) {
 	for _, g := range o.grants {
 		if g.at >= from && g.at < to {
@@ -60,7 +60,7 @@ func (o outcome) within(from, to time.Duration) (sum int64) {
 	return sum
 }
 
-// What each algorithm lets through of the traces that show their differences.
+// The grants of each algorithm on the traces that show their differences.
 func TestSimulateBuiltInTraces(t *testing.T) {
 	t.Parallel()
 	edge := traced(t, "window-edge")
@@ -108,7 +108,7 @@ func TestSimulateBuiltInTraces(t *testing.T) {
 	}
 }
 
-// The page shows what is measured. Where this fails, renew it: rrl simulate --docs docs/algorithms.md
+// The page has the measured results. If this fails, update it: rrl simulate --docs docs/algorithms.md
 func TestSimulateDocsAreMeasured(t *testing.T) {
 	folder := filepath.Join("..", "..", "docs")
 	text, err := os.ReadFile(filepath.Join(folder, "algorithms.md"))
@@ -271,7 +271,7 @@ func TestSimulateReadsStandardInput(t *testing.T) {
 	}
 }
 
-// A real server weighs more than bare bytes, keeps what it has, and gets nothing that stays.
+// A real server uses more memory than the bare bytes, keeps its own keys, and gets no keys that stay.
 func TestSimulateWeighsOnARealServer(t *testing.T) {
 	server := redistest.Shared(t)
 	rdb := server.Client()
@@ -297,7 +297,7 @@ func TestSimulateWeighsOnARealServer(t *testing.T) {
 	}
 }
 
-// A rate that an algorithm can't do is its fault alone.
+// A rate that an algorithm does not support is a fault of that algorithm only.
 func TestSimulateNamesWhatARateIsNotFor(t *testing.T) {
 	code, out, errs := rrl(t.Context(), "simulate", "--trace", "steady", "--rate", "3000/s", "--for", "100ms",
 		"--algorithms", "gateway-bucket,sub-windows")

@@ -17,15 +17,15 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// simulate_trace.go has the traffic that simulations feed to limiters: built in, made from a pattern, or read.
+// simulate_trace.go has the traces of simulations: built-in, made from a pattern, or read.
 
-// An arrival is a request for n permits, so long after the beginning of a trace.
+// An arrival is a request for n permits, at a time after the beginning of a trace.
 type arrival struct {
 	at time.Duration
 	n  int64
 }
 
-// A trace is traffic, and the rate that limits it.
+// A trace has requests, and the rate that limits them.
 type trace struct {
 	name, about string
 	rate        rratelimiter.Rate
@@ -34,7 +34,7 @@ type trace struct {
 	arrivals    []arrival
 }
 
-// builtIn are traces on which algorithms differ, each with a limit of its own.
+// builtIn returns traces on which algorithms differ, each with its own limit.
 func builtIn() []trace {
 	three := rratelimiter.Rate{Permits: 1000, Interval: 3 * time.Second}
 	edge := trace{
@@ -64,8 +64,8 @@ func builtIn() []trace {
 	return []trace{edge, early, halves, border}
 }
 
-// seconds spreads so many permits evenly over each second, in requests of n. A millisecond passes between two seconds, so
-// that what expires after whole seconds is gone.
+// seconds spreads a number of permits evenly over each second, in requests of n. There is a millisecond between two
+// seconds, so that grants that expire after whole seconds are gone.
 func seconds(n int64, permits ...int64) (arrivals []arrival) {
 	for second, all := range permits {
 		count := all / n
@@ -80,7 +80,7 @@ func seconds(n int64, permits ...int64) (arrivals []arrival) {
 	return arrivals
 }
 
-// patterns are traces that are made for a rate, a length and a load: how many permits are asked for, as a part of the rate.
+// patterns are traces that are made for a rate, a length and a load: the permits requested, as a multiple of the rate.
 var patterns = map[string]string{
 	"steady":  "requests as even as can be",
 	"edge":    "all requests of two intervals around the border between them",
@@ -138,9 +138,9 @@ func patternNames() (all []string) {
 
 func names(all []string) string { return strings.Join(all, ", ") }
 
-// readTrace reads a log or CSV of timestamps: one request a line, its time first, anywhere else a number of permits where
-// permits is the number (from 1) of a column. Lines without a time at their beginning are passed over while none was seen,
-// as the head of a CSV, and faults afterwards. Times keep their place within a second.
+// readTrace reads a log or CSV of timestamps: one request a line, its time first, with its permits in the column
+// permits (from 1) unless that is 0. Lines without a time at their beginning are skipped before the first time, as the
+// head of a CSV, and are errors afterwards. Times keep their fraction of a second.
 func readTrace(name string, in io.Reader, rate rratelimiter.Rate, permits int) (trace, error) {
 	t := trace{name: name, about: "read from " + name, rate: rate}
 	var times []time.Time
@@ -195,8 +195,8 @@ var (
 	leadingDate = regexp.MustCompile(`^\d{4}[-/]\d{2}[-/]\d{2}[T ]\d{2}:\d{2}:\d{2}([.,]\d+)?(Z|[+-]\d{2}:?\d{2})?`)
 )
 
-// timestamp reads the time of a line: seconds, ms, µs or ns as a number, by their size; a date and time at its beginning;
-// or the one of a web server's log, in brackets.
+// timestamp parses the time of a line: seconds, ms, µs or ns as a number, by their size; a date and time at its
+// beginning; or the one of a web server's log, in brackets.
 func timestamp(line string) (time.Time, error) {
 	first, _, _ := strings.Cut(strings.NewReplacer(",", " ", ";", " ", "\t", " ").Replace(line), " ")
 	first = strings.Trim(first, `"`)

@@ -12,10 +12,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// traffic.go is the work of a demo: workers that block in Acquire, pollers that TryAcquire, and the log of what they got.
-// It knows nothing of how that is shown.
+// traffic.go has the callers of a demo: workers that block in Acquire, pollers that TryAcquire, and the log of their
+// grants. It does not depend on the views.
 
-// A caller is a worker or a poller, as it stands now.
+// A caller is the current state of a worker or a poller.
 type caller struct {
 	name    string
 	blocks  bool
@@ -35,16 +35,16 @@ const (
 	refused
 )
 
-// A load is what callers do.
+// A load describes the requests of the callers.
 type load struct {
 	workers, pollers int
-	permits          int64   // of each request
-	demand           float64 // times the rate that the workers would use without a limit; 0: no pauses
+	permits          int64   // permits of each request
+	demand           float64 // multiple of the rate that the workers would use without a limit; 0: no pauses
 	rate             rratelimiter.Rate
 }
 
-// pause is the mean time between two requests of one of n callers, so that together they ask for so many times the rate.
-// Nobody pauses longer than a demo's reader would like to wait.
+// pause returns the mean time between two requests of one of n callers, so that together they request times the rate.
+// It is at most longest.
 func (l load) pause(n int, times float64, longest time.Duration) time.Duration {
 	if times <= 0 {
 		return 0
@@ -53,7 +53,7 @@ func (l load) pause(n int, times float64, longest time.Duration) time.Duration {
 	return min(time.Duration(mean), longest)
 }
 
-// A traffic is the callers at work, and their log.
+// A traffic has the callers, and their log.
 type traffic struct {
 	load    load
 	checker *window.Checker
@@ -63,12 +63,12 @@ type traffic struct {
 	callers   []caller
 	granted   int64 // permits
 	denied    int64 // requests
-	unknown   int64 // permits of requests that ended with nobody knowing whether they were granted
+	unknown   int64 // permits of requests that returned ErrOutcomeUnknown
 	longest   time.Duration
 	calls     int64 // to Redis
-	landed    int64 // permits that calls brought, also for callers who had gone
-	failed    bool  // a call failed, so landed is too low
-	healed    string
+	taken     int64 // permits granted by calls, including those for callers that had stopped
+	failed    bool  // a call failed, so taken is too low
+	repaired  string
 	grantedBy [2]int64 // pollers, workers
 }
 
@@ -83,19 +83,19 @@ func newTraffic(l load, stop context.CancelCauseFunc) *traffic {
 	return t
 }
 
-// Flight counts calls; the callers themselves tell the rest.
-func (t *traffic) Flight(info rratelimiter.FlightInfo) {
+// Call counts calls; the callers record their results.
+func (t *traffic) Call(info rratelimiter.CallInfo) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.calls += int64(info.Attempts)
-	t.landed += info.Permits
+	t.taken += info.Permits
 	t.failed = t.failed || info.Err != nil
-	if info.Healed != "" {
-		t.healed = info.Healed
+	if info.Repaired != "" {
+		t.repaired = info.Repaired
 	}
 }
 
-// run lets all callers work until ctx ends, and returns when the last one has stopped.
+// run runs all callers until ctx ends, and returns when the last one has stopped.
 func (t *traffic) run(ctx context.Context, workers, pollers *rratelimiter.Limiter) {
 	const longest, least = 500 * time.Millisecond, time.Millisecond
 	work := t.load.pause(t.load.workers, t.load.demand, longest)
@@ -116,9 +116,9 @@ func (t *traffic) run(ctx context.Context, workers, pollers *rratelimiter.Limite
 	all.Wait()
 }
 
-// repeat is the life of one caller.
+// repeat is the loop of one caller.
 func (t *traffic) repeat(ctx context.Context, i int, pause time.Duration, ask func() (bool, error)) {
-	rest(ctx, min(pause, 150*time.Millisecond), 0) // so that they don't march in step
+	rest(ctx, min(pause, 150*time.Millisecond), 0) // so that callers are not synchronized
 	for ctx.Err() == nil {
 		start := time.Now()
 		t.note(i, asking, start)
@@ -134,7 +134,7 @@ func (t *traffic) repeat(ctx context.Context, i int, pause time.Duration, ask fu
 	}
 }
 
-// rest sleeps for about a time: from a part of it on, up to as much above it.
+// rest sleeps for a random time with a mean: at least a part of the mean, at most as much above it.
 func rest(ctx context.Context, mean time.Duration, part float64) {
 	d := time.Duration(float64(mean) * (part + rand.Float64()*(2-2*part)))
 	if d <= 0 {
@@ -154,8 +154,8 @@ func (t *traffic) note(i int, s state, at time.Time) {
 	t.callers[i].state, t.callers[i].since = s, at
 }
 
-// answered logs the end of a request. That it was granted between start and end is certain, if it was; for a caller that
-// waited, it is nearly always close to the end, but nobody outside the library can know.
+// answered logs the end of a request. A grant was made between start and end; for a waiting caller mostly close to the
+// end, but this cannot be measured outside the library.
 func (t *traffic) answered(i int, start, end time.Time, granted bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -186,19 +186,19 @@ func (t *traffic) answered(i int, start, end time.Time, granted bool, err error)
 	}
 }
 
-// own tells how many permits the callers took: at least, and at most. The two differ when callers stopped while their call
-// was in the air.
+// own returns how many permits the callers took: at least, and at most. The two differ if callers stopped while their
+// call was in flight.
 func (t *traffic) own() (least, most int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	most = t.granted + t.unknown
 	if !t.failed {
-		most = min(most, max(t.landed, t.granted))
+		most = min(most, max(t.taken, t.granted))
 	}
 	return t.granted, most
 }
 
-// doubted tells whether callers stopped while their call was in the air.
+// doubted reports whether callers stopped while their call was in flight.
 func (t *traffic) doubted() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

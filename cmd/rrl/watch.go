@@ -12,18 +12,18 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
-// watch.go is the subcommand watch: limiters, live, on a terminal; elsewhere a line a second.
+// watch.go is the subcommand watch: live limiters on a terminal; without a terminal, a line a second.
 
 func newWatch() *cobra.Command {
 	c := &common{whose: true}
 	var length time.Duration
 	cmd := c.live(&cobra.Command{
 		Use:   "watch NAME...",
-		Short: "Watch limiters live: permits free over time, grants by second, and who got them",
-		Long: `watch shows, second by second, the fewest permits that were free and how many were granted, as read from the records:
-so it sees what Java is granted, too. It changes nothing. Looks cost Redis a few commands a second and limiter.
+		Short: "Watch limiters live: permits free over time, and grants by second and by client",
+		Long: `watch shows, for each second, the fewest permits that were free and the permits that were granted, as read from the
+records, so it includes Java's grants. It changes nothing. A poll costs Redis a few commands a second and limiter.
 
-Where the output is no terminal it writes a line a second and limiter. Grants of limiters with an interval below a fifth
+If the output is no terminal it writes a line a second and limiter. Grants of limiters with an interval below a fifth
 of a second are counted in part.`,
 		Example: `  rrl watch orders
   rrl watch orders payments --for 10s --json | jq .granted`,
@@ -35,7 +35,7 @@ of a second are counted in part.`,
 		}
 		return s.watch(ctx, args, length)
 	})
-	cmd.Flags().DurationVar(&length, "for", 0, "how long; 0: until Ctrl-C")
+	cmd.Flags().DurationVar(&length, "for", 0, "duration; 0: until Ctrl-C")
 	c.flags(cmd)
 	return cmd
 }
@@ -72,14 +72,14 @@ func (s *session) watch(ctx context.Context, args []string, length time.Duration
 	}).run(ctx, s.in, s.out)
 }
 
-// jsonSecond is what watch writes of a limiter each second.
+// jsonSecond is the output of watch for a limiter each second.
 type jsonSecond struct {
 	jsonName
 	*jsonRate
 	Client      string           `json:"client,omitempty"`
-	At          time.Time        `json:"at"`              // of the look, by the server's clock
+	At          time.Time        `json:"at"`              // time of the poll, by the server's clock
 	Fault       string           `json:"fault,omitempty"` // why the rate can't be used
-	Error       string           `json:"error,omitempty"` // why nothing new is known
+	Error       string           `json:"error,omitempty"` // why the poll failed
 	Available   int64            `json:"available"`
 	Used        int64            `json:"used"`
 	LiveRecords int              `json:"live_records"`
@@ -87,7 +87,7 @@ type jsonSecond struct {
 	GrantedBy   map[string]int64 `json:"granted_by"` // by the tag of the Go client; "java" for Java or unknown
 	TTLMs       int64            `json:"ttl_ms"`
 	Consistent  bool             `json:"consistent"`
-	Partial     bool             `json:"partial,omitempty"` // more was granted than was read
+	Partial     bool             `json:"partial,omitempty"` // some grants were not read
 }
 
 func secondOf(v sight) jsonSecond {
@@ -119,7 +119,7 @@ func byWriter(second feed.Second) map[string]int64 {
 	return by
 }
 
-// watchPlain writes what is known, once a second.
+// watchPlain writes the known state once a second.
 func (s *session) watchPlain(ctx context.Context, all []*followed) error {
 	seconds := time.NewTicker(time.Second)
 	defer seconds.Stop()
@@ -142,7 +142,7 @@ func (s *session) watchPlain(ctx context.Context, all []*followed) error {
 	}
 }
 
-// watchLine is one look as a line of plain text.
+// watchLine formats one poll as a line of plain text.
 func watchLine(v sight) string {
 	at := v.At.UTC().Format("15:04:05")
 	switch {
@@ -155,7 +155,7 @@ func watchLine(v sight) string {
 		at, printable(title(v)), v.Rate, bar(v.Free, v.Rate.Permits, 20, "#", "."), v.Free, v.Used, v.lastSecond().Permits)
 }
 
-// title is the name of a limiter, with the client whose permits are shown.
+// title returns the name of a limiter, with the client whose permits are shown.
 func title(v sight) string {
 	if v.Client != "" {
 		return v.Name + " " + v.Client
@@ -163,7 +163,7 @@ func title(v sight) string {
 	return v.Name
 }
 
-// Lines of a limiter in the view: all of them, and where many share a terminal the first one alone.
+// Lines of a limiter in the view: all of them, and if many share a terminal only the first one.
 const watchLines = 6
 
 // watchFrame draws limiters for a terminal of a size.

@@ -15,7 +15,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// someSight is a limiter of 50/s that was half used ten seconds ago and is used up now.
+// someSight returns a limiter of 50/s that was half used ten seconds ago and is used up now.
 func someSight(name string) sight {
 	at := time.Unix(1_700_000_000, 500e6)
 	return sight{

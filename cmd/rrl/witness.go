@@ -16,56 +16,57 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// witness.go watches a limiter from outside. It doesn't ask the library what happened: it reads the records that lie in
-// Redis, many times an interval, and gives them to the checker of package window.
+// witness.go checks a limiter from outside. It does not use results of the library: it reads the records in Redis, many
+// times an interval, and passes them to the checker of package window.
 //
-// What that proves. A record lives for an interval, so a reader that is faster sees each one, whoever wrote it, Java too.
-// Its score is the caller's clock, read before its call; the look that found it ended after the call was served. So the
-// grant lies between the two for certain, and what the checker counts in one window did happen in one. What callers were
-// told is held against the records, as a sum: a permit that no record stands for would be outside the limit. The callers'
-// own log goes through the checker, too. It is sharp for pollers, and weak for workers: who was blocked knows only that
-// it was granted somewhere between the beginning of Acquire and its return.
+// What that proves: a record lives for an interval, so a faster reader sees each one, of Go and Java. Its score is the
+// caller's clock, read before its call; the poll that found it ended after the call was executed. So the grant was made
+// between the two, and grants that the checker counts in one window were made in one. The sum of the callers' results
+// is compared with the records: a permit without a record would be outside the limit. The callers' own log also goes
+// through the checker. It is sharp for pollers, and weak for workers: a blocked caller's grant lies anywhere between
+// the beginning of Acquire and its return.
 //
-// The bare scores are counted beside that, and the larger figure is shown. They alone can't convict a limiter: the calls
-// of two processes pass each other on the way to Redis, so one that read its clock a ms earlier is served later, and takes
-// permits that the other one's ms has freed. Nor do they acquit one whose hosts' clocks differ: nobody sees that here.
+// The scores alone are also counted, and the larger figure is shown. They cannot prove a violation: the calls of two
+// processes overtake each other on the way to Redis, so the one that read its clock a ms earlier is executed later, and
+// takes permits that the other one's ms has freed. Nor can they exclude one if the hosts' clocks differ, which is not
+// visible here.
 
-// A witness sees one limiter.
+// A witness checks one limiter.
 type witness struct {
 	rdb             redis.UniversalClient
 	config, permits string       // keys
-	own             func() int64 // permits of this process's callers, at most
+	own             func() int64 // upper bound of the permits of this process's callers
 
 	mu       sync.Mutex
 	rate     rratelimiter.Rate
 	began    time.Time
 	seen     map[string]sighting
-	newest   int64 // score, at most this host's time
+	newest   int64 // highest score, at most this host's time
 	recent   []moment
-	checker  *window.Checker // grants between score and look
+	checker  *window.Checker // grants between score and poll
 	scores   *window.Checker // grants at their scores
-	recorded int64           // permits in records since the watch began
-	earlier  int64           // the same at the look before
-	others   int64           // permits of others, at least
+	recorded int64           // permits in records since the start
+	earlier  int64           // the same at the previous poll
+	others   int64           // lower bound of the permits of other clients
 	last     time.Time
-	gap      bool   // records may have come and gone unseen
-	broken   string // the first violation that a restarted checker no longer knows
-	changed  string // what somebody else did to the rate
+	gap      bool   // records may have been missed
+	broken   string // the first violation before a restart of the checker
+	changed  string // change of the rate by another client
 }
 
 type sighting struct{ at, permits int64 }
 
-// A moment is permits that were granted at one ms.
+// A moment has the permits that were granted at one ms.
 type moment struct{ at, permits int64 }
 
-// A look is what one reading found.
+// A look is the result of one poll.
 type look struct {
 	from, until time.Time
 	rate        string // rate, interval and type as stored
 	records     []redis.Z
 }
 
-// permitsKey is the key of the records of a limiter, as Redisson names it.
+// permitsKey returns the key of the records of a limiter, as Redisson names it.
 func permitsKey(name string, r rratelimiter.Rate, client string) string {
 	key := "{" + name + "}:permits"
 	if strings.Contains(name, "{") {
@@ -88,16 +89,16 @@ func newWitness(rdb redis.UniversalClient, name string, r rratelimiter.Rate, cli
 	}
 }
 
-// cadence is the time between two looks: many an interval.
+// cadence returns the time between two polls, a small part of the interval.
 func cadence(interval time.Duration) time.Duration {
 	return min(max(interval/8, time.Millisecond), 10*time.Millisecond)
 }
 
-// behind is how far before the newest record the next look begins: clocks of hosts differ.
+// behind returns how far before the newest record the next poll begins, in ms, since clocks of hosts differ.
 func (w *witness) behind() int64 { return min(w.rate.Interval, time.Second).Milliseconds() }
 
-// begin notes the records that are there before the demo: they are shown as in use, but are no part of the check. It goes
-// through a page at a time, newest first, so that a limiter with very many is not held up.
+// begin reads the records from before the demo: they are shown as in use, but are not part of the check. It reads
+// pages, newest first, so that a limiter with very many records does not block Redis.
 func (w *witness) begin(ctx context.Context) error {
 	const page = 5000
 	now := time.Now()
@@ -120,7 +121,7 @@ func (w *witness) begin(ctx context.Context) error {
 	}
 }
 
-// watch looks until ctx ends. On a busy server it looks less often, so that it never is much of the load.
+// watch polls until ctx ends. On a busy server it polls less often, so that it is never a large part of the load.
 func (w *witness) watch(ctx context.Context) error {
 	for {
 		started := time.Now()
@@ -147,7 +148,7 @@ func (w *witness) rateNow() rratelimiter.Rate {
 	return w.rate
 }
 
-// look reads the rate and the records that came since the last look, in one step.
+// look reads the rate and the records since the last poll, in one step.
 func (w *witness) look(ctx context.Context) error {
 	w.mu.Lock()
 	from := "-inf"
@@ -176,8 +177,8 @@ func (w *witness) look(ctx context.Context) error {
 	return nil
 }
 
-// take gives what a look found to the checker. When somebody else set another rate, what was granted so far was right
-// under the old one and says nothing about the new, so counting begins anew.
+// take passes the result of a poll to the checker. After another client has set another rate, the earlier grants were
+// made under the old rate, so counting starts anew.
 func (w *witness) take(l look) {
 	own := w.own()
 	w.mu.Lock()
@@ -202,12 +203,12 @@ func (w *witness) take(l look) {
 	w.forget()
 }
 
-// see notes a record, and tells how many of its permits are new.
+// see stores a record, and returns how many of its permits are new.
 func (w *witness) see(z redis.Z, now time.Time) int64 {
 	member, _ := z.Member.(string)
 	record, err := rratelimiter.UnpackRecord([]byte(member))
 	if err != nil {
-		return 0 // it counts for nobody
+		return 0 // it is not counted
 	}
 	at, id := int64(z.Score), member[:len(member)-4]
 	before := w.seen[id].permits
@@ -226,7 +227,7 @@ func (w *witness) see(z redis.Z, now time.Time) int64 {
 	return permits
 }
 
-// restart begins anew with the rate that a look found.
+// restart starts anew with the rate of a poll.
 func (w *witness) restart(l look) {
 	if broken := w.violation(); w.broken == "" && broken != "" {
 		w.broken = broken
@@ -236,12 +237,12 @@ func (w *witness) restart(l look) {
 	var kind rratelimiter.RateType
 	after := l.until.Sub(w.began).Round(100 * time.Millisecond)
 	if _, err := fmt.Sscan(l.rate, &permits, &interval, &kind); err != nil || interval < 1 {
-		w.changed = fmt.Sprintf("somebody removed the rate after %v", after)
+		w.changed = fmt.Sprintf("another client removed the rate after %v", after)
 	} else {
 		old := w.rate
 		w.rate.Permits, w.rate.Interval = permits, time.Duration(interval)*time.Millisecond
 		w.rate.Type = kind
-		w.changed = fmt.Sprintf("somebody changed the rate from %v to %v after %v", old, w.rate, after)
+		w.changed = fmt.Sprintf("another client changed the rate from %v to %v after %v", old, w.rate, after)
 	}
 	w.checker, w.scores = window.NewChecker(w.rate.Interval), window.NewChecker(w.rate.Interval)
 	w.recent, w.seen = nil, map[string]sighting{}
@@ -252,10 +253,10 @@ func (w *witness) restart(l look) {
 	w.recorded = recorded
 }
 
-// averaged is how many intervals back the throughput is measured.
+// averaged is the number of intervals over which the throughput is measured.
 const averaged = 5
 
-// forget drops what no later look, and no view, can need.
+// forget removes what no later poll or view needs.
 func (w *witness) forget() {
 	if len(w.seen) > 2*1024 {
 		for id, s := range w.seen {
@@ -276,20 +277,20 @@ func (w *witness) forget() {
 	}
 }
 
-// A picture is what a witness saw, for views.
+// A picture is the data of a witness for views.
 type picture struct {
 	rate     rratelimiter.Rate
-	used     int64   // permits in records that live
-	columns  []int64 // the same by their age, oldest first
+	used     int64   // permits in live records
+	columns  []int64 // the same by age, oldest first
 	average  float64 // permits an interval, over whole intervals
-	over     int     // how many of these; 0: the first is not over
-	largest  int64   // permits in any window; above the rate only if that is certain
+	over     int     // number of these intervals; 0: the first is not over
+	largest  int64   // permits in any window; above the rate only if proved
 	recorded int64
 	others   int64
 	changed  string
 }
 
-// picture gives what was seen, up to the last look.
+// picture returns the data up to the last poll.
 func (w *witness) picture(columns int) picture {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -315,7 +316,7 @@ func (w *witness) picture(columns int) picture {
 	return p
 }
 
-// largest is the largest window: by scores as long as these are within the rate, else what is certain.
+// largest returns the largest window: by scores if these are within the rate, else the proved one.
 func (w *witness) largest() (permits, scores int64) {
 	permits, _ = w.checker.Largest()
 	scores, _ = w.scores.Largest()
@@ -332,15 +333,15 @@ func (w *witness) violation() string {
 		span.Text(w.rate.Interval), at.Format("15:04:05.000"), largest, w.rate)
 }
 
-// A verdict is the end of a watch.
+// A verdict is the result of a witness.
 type verdict struct {
 	largest  int64 // by records
-	scores   int64 // by their bare scores
-	log      int64 // by the callers' log: what is certain from it
+	scores   int64 // by their scores alone
+	log      int64 // by the callers' log: the proved part
 	recorded int64 // permits
-	others   int64 // of these, whose the callers were not
-	doubt    int64 // permits that may have gone to callers who had stopped
-	complete bool  // no record can have gone unseen
+	others   int64 // of these, permits of other clients
+	doubt    int64 // permits that may have been granted to callers that had stopped
+	complete bool  // no record can have been missed
 	faults   []string
 }
 
@@ -351,7 +352,7 @@ func (v verdict) err() error {
 	return errors.New("the limit was not kept: " + strings.Join(v.faults, "; "))
 }
 
-// judge holds the callers' log against the records, once all callers have stopped and a last look was taken.
+// judge compares the callers' log with the records, after all callers have stopped and a last poll was made.
 func (w *witness) judge(log *window.Checker, least, most int64) verdict {
 	w.mu.Lock()
 	defer w.mu.Unlock()

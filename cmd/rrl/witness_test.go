@@ -13,7 +13,7 @@ import (
 
 func perSecond(n int64) rratelimiter.Rate { return rratelimiter.PerSecond(n) }
 
-// A scene is a witness that looks when a test says so.
+// A scene is a witness that polls when a test calls it.
 type scene struct {
 	*witness
 	t     *testing.T
@@ -28,7 +28,7 @@ func newScene(t *testing.T, permits int64) *scene {
 	return &scene{witness: w, t: t, start: start}
 }
 
-// record makes a record dated so many ms after the start.
+// record returns a record with a time in ms after the start.
 func (s *scene) record(ms int, permits uint32) redis.Z {
 	s.ids++
 	member, err := rratelimiter.PackRecord(rratelimiter.Redisson317, []byte{0, 0, 0, 0, 0, 0, byte(s.ids >> 8), byte(s.ids)}, permits)
@@ -40,7 +40,7 @@ func (s *scene) record(ms int, permits uint32) redis.Z {
 
 func (s *scene) at(ms int) time.Time { return s.start.Add(time.Duration(ms) * time.Millisecond) }
 
-// looks has the witness look from one time to another, in ms after the start.
+// looks makes the witness poll from one time to another, in ms after the start.
 func (s *scene) looks(from, until int, records ...redis.Z) {
 	s.take(look{from: s.at(from), until: s.at(until), rate: stored(s.rate), records: records})
 }
@@ -83,7 +83,7 @@ func TestTooManyPermitsAreAFault(t *testing.T) {
 	}
 }
 
-// A caller that read its clock at 999 ms may be served after one that read 1000 ms and freed the permits taken at 0.
+// A call that read its clock at 999 ms may be executed after one that read 1000 ms and freed the permits taken at 0.
 func TestCallsThatPassEachOtherAreNoFault(t *testing.T) {
 	s := newScene(t, 5)
 	s.looks(0, 10, s.record(0, 5))
@@ -101,7 +101,7 @@ func TestGrantsWithoutRecordAreAFault(t *testing.T) {
 	if v := s.verdict(4); v.err() == nil || !strings.Contains(v.err().Error(), "callers got 4 permits, the records hold 3") {
 		t.Errorf("%+v", v)
 	}
-	s.looks(5000, 5010) // whatever came meanwhile is gone
+	s.looks(5000, 5010) // records that were written in between have expired unseen
 	if v := s.verdict(4); v.err() != nil || v.complete {
 		t.Errorf("%+v", v)
 	}
@@ -134,7 +134,7 @@ func TestAnotherRateBeginsAnew(t *testing.T) {
 	if v := s.verdict(7); v.err() != nil || v.largest != 2 || v.complete {
 		t.Errorf("%+v", v)
 	}
-	if p := s.picture(0); p.changed != "somebody changed the rate from 5/s to 2/s after 100ms" || p.rate != perSecond(2) {
+	if p := s.picture(0); p.changed != "another client changed the rate from 5/s to 2/s after 100ms" || p.rate != perSecond(2) {
 		t.Errorf("%+v", p)
 	}
 	s.looks(300, 310, s.record(305, 1))

@@ -17,12 +17,12 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// differential_test.go asks Redisson's scripts and this library the same, and compares.
+// differential_test.go makes the same calls through Redisson's scripts and this library, and compares.
 
-// epoch is when the clock of the tests starts: ms since 1970.
+// epoch is the start of the tests' clock, in ms since 1970.
 const epoch = int64(1_700_000_000_000)
 
-// A world is a limiter that Java uses and one that Go uses on the same server, and the clock of both.
+// A world is a server with one limiter for Java and one for Go, and the clock of both.
 type world struct {
 	wire
 	rdb      *redis.Client
@@ -31,6 +31,40 @@ type world struct {
 	now      int64
 	ids      uint64
 	hits     []atomic.Int64
+	checked  *atomic.Bool // whether this library's scripts added records up since it was last cleared
+}
+
+// checks is a hook that sets seen when a script of this library is to add up the records of a limiter: flag s.
+type checks struct{ seen *atomic.Bool }
+
+func (checks) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c checks) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.look(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (c checks) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			c.look(cmd)
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// look finds flags by their form: they are the only script arguments that are strings with letters.
+func (c checks) look(cmd redis.Cmder) {
+	const arguments = 8 // command, script, number of keys, keys
+	if args := cmd.Args(); len(args) > arguments && strings.HasPrefix(cmd.Name(), "eval") {
+		for _, arg := range args[arguments:] {
+			if text, isText := arg.(string); isText && strings.Contains(text, "s") {
+				c.seen.Store(true)
+			}
+		}
+	}
 }
 
 func newWorld(t *testing.T, w wire, server *redistest.Server, name string) *world {
@@ -42,16 +76,20 @@ func newWorld(t *testing.T, w wire, server *redistest.Server, name string) *worl
 			t.Fatal(err)
 		}
 	}
-	return &world{wire: w, rdb: rdb, javaName: "java:" + name, goName: "go:" + name, hits: make([]atomic.Int64, len(rules))}
+	var checked atomic.Bool
+	rdb.AddHook(checks{&checked})
+	return &world{
+		wire: w, rdb: rdb, javaName: "java:" + name, goName: "go:" + name, hits: make([]atomic.Int64, len(rules)), checked: &checked,
+	}
 }
 
-// begin gives both limiters a state, at the start of the clock.
+// begin sets the clock to epoch and writes the state of Go's limiter.
 func (w *world) begin(ctx context.Context, s state) (state, error) {
 	w.now, w.ids = epoch, 0
 	return w.put(ctx, s)
 }
 
-// put replaces the state of the limiter that Go uses.
+// put replaces the state of Go's limiter.
 func (w *world) put(ctx context.Context, s state) (state, error) {
 	p := w.rdb.Pipeline()
 	s.write(ctx, p, w.goName)
@@ -62,23 +100,31 @@ func (w *world) put(ctx context.Context, s state) (state, error) {
 	return parseState(read)
 }
 
-// askJava asks Redisson in a state that this library's limiter is in, changed as the comparison says.
+// copy copies the state of Go's limiter to Redisson's limiter.
+func (w *world) copy(ctx context.Context) error {
+	p := w.rdb.Pipeline()
+	copyOver(ctx, p, w.goName, w.javaName)
+	if _, err := p.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) { // the script replies nil
+		return err
+	}
+	return nil
+}
+
+// askJava makes the call on Redisson's limiter. If a rule changed the state, it writes c.start first.
 func (w *world) askJava(ctx context.Context, c *comparison, changed bool) (outcome, error) {
 	w.ids++
 	p := w.rdb.Pipeline()
 	if changed {
 		c.start.write(ctx, p, w.javaName)
-	} else {
-		copyOver(ctx, p, w.goName, w.javaName)
 	}
 	reply := w.send(ctx, p, c.version, c.asked, w.javaName, c.now, w.ids)
 	read := readInto(ctx, p, w.javaName)
-	p.Exec(ctx) // the errors of Redisson's scripts are answers
+	p.Exec(ctx) // errors of Redisson's scripts are part of the outcome
 	s, err := parseState(read)
 	return outcome{understand(c.asked, reply), s}, err
 }
 
-// A caller is how this library is asked: which way does not matter to what it answers.
+// A caller is one of the ways to call this library. The outcome must not depend on it.
 type caller struct {
 	limiter *rratelimiter.Limiter
 	client  *rratelimiter.Client
@@ -92,21 +138,35 @@ const (
 	byAllowAll
 )
 
-// askGo asks this library.
+// askGo makes the call on this library's limiter.
 func (w *world) askGo(ctx context.Context, c *comparison, by caller) (outcome, error) {
+	w.checked.Store(false)
 	a, result := by.answer(ctx, c)
+	c.checked = w.checked.Load()
 	read := w.rdb.EvalSha(ctx, readSHA, keysOf(w.goName, clientID))
 	s, err := parseState(read)
 	if a.failure == "" && result != nil {
-		if wanted := resultOf(&s, a, c.now, result.ResetAfter); *result != wanted {
+		wanted := resultOf(&s, a, c.now, result.ResetAfter)
+		if s.endsIn(result.ResetAfter) {
+			wanted.ResetAfter = result.ResetAfter
+		}
+		if *result != wanted {
 			a.failure = fmt.Sprintf("the result is %+v, by the state %+v", *result, wanted)
+		}
+		if !a.granted && s.endsIn(result.RetryAfter) {
+			a.wait = unknown
 		}
 	}
 	return outcome{a, s}, err
 }
 
-// resultOf is what a caller must be told in the state that its call left. After a grant all is free an interval later, or
-// when the last record of a client returns whose clock is ahead: both are right.
+// endsIn reports whether the limiter's TTL is about d. RetryAfter and ResetAfter never exceed that TTL.
+func (s *state) endsIn(d time.Duration) bool {
+	return s.end > 0 && (time.Until(time.UnixMilli(s.end))-d).Abs() < 5*time.Second
+}
+
+// resultOf returns the Result that a call must have, given the state after it. After a grant ResetAfter may be either
+// the interval, or the time until the last record expires, which a client whose clock is ahead may have written.
 func resultOf(s *state, a answer, now int64, told time.Duration) rratelimiter.Result {
 	free, _ := s.pair().number()
 	interval := s.number("interval")
@@ -122,7 +182,7 @@ func resultOf(s *state, a answer, now int64, told time.Duration) rratelimiter.Re
 	return r
 }
 
-// answer asks, and comes with the whole result where the way to ask has one.
+// answer makes the call. It also returns the Result where the method has one.
 func (by caller) answer(ctx context.Context, c *comparison) (answer, *rratelimiter.Result) {
 	l := by.limiter
 	var opts []rratelimiter.SetOption
@@ -182,25 +242,28 @@ func (by caller) answer(ctx context.Context, c *comparison) (answer, *rratelimit
 	return answer{failure: err.Error()}, nil
 }
 
-// unknown stands for a wait that a caller was not told.
+// unknown is the wait of an answer that does not contain it.
 const unknown = -1
 
-// compare asks both and tells what differs without a rule that says so.
+// compare makes the call on both sides. It returns the state after it, and the differences that no rule allows.
 func (w *world) compare(ctx context.Context, c *comparison, by caller) (after state, differences []string, err error) {
 	c.now, c.start, c.asked = w.now, c.before.clone(), c.call
-	changed := false
-	for i, r := range rules {
-		if r.heals != nil && r.heals(c) {
-			w.hits[i].Add(1)
-			changed = true
-		}
-	}
 	began := time.Now()
-	if c.wanted, err = w.askJava(ctx, c, changed); err != nil {
+	if err := w.copy(ctx); err != nil {
 		return state{}, nil, err
 	}
 	got, err := w.askGo(ctx, c, by)
 	if err != nil {
+		return state{}, nil, err
+	}
+	changed := false
+	for i, r := range rules {
+		if r.repairs != nil && r.repairs(c) {
+			w.hits[i].Add(1)
+			changed = true
+		}
+	}
+	if c.wanted, err = w.askJava(ctx, c, changed); err != nil {
 		return state{}, nil, err
 	}
 	c.took, c.ended = time.Since(began), time.Now().UnixMilli()
@@ -220,16 +283,16 @@ func (w *world) compare(ctx context.Context, c *comparison, by caller) (after st
 	if c.wanted.failure != got.failure || c.wanted.answer != got.answer && got.failure == "" {
 		differences = append(differences, fmt.Sprintf("answer: %v, %v", c.wanted.answer, got.answer))
 	}
-	// Redisson's life times began at some moment of the comparison, ours at another.
+	// The two sides set their TTLs at different moments of the comparison.
 	differences = append(differences, c.wanted.differences(&got.state, c.took+10*time.Millisecond)...)
 	if len(differences) > 0 {
-		differences = append(differences, fmt.Sprintf("before:  %v\nhealed:  %v\nJava:    %v; %v\nwanted:  %v; %v\nGo:      %v; %v",
+		differences = append(differences, fmt.Sprintf("before:  %v\nrepaired: %v\nJava:    %v; %v\nwanted:  %v; %v\nGo:      %v; %v",
 			c.before, c.start, javas.answer, javas.state, c.wanted.answer, c.wanted.state, got.answer, got.state))
 	}
 	return got.state, differences, nil
 }
 
-// javaAlone lets Redisson act on the limiter that both share from then on: so Go meets what Java leaves.
+// javaAlone makes a Redisson call on Go's limiter, so that later calls of Go find what Redisson leaves.
 func (w *world) javaAlone(ctx context.Context, version string, c call) (state, error) {
 	w.ids++
 	p := w.rdb.Pipeline()
@@ -239,7 +302,7 @@ func (w *world) javaAlone(ctx context.Context, version string, c call) (state, e
 	return parseState(read)
 }
 
-// memberOf makes the member of a record.
+// memberOf packs the member of a record.
 func memberOf(f rratelimiter.RecordFormat, id uint64, permits int64) string {
 	length := map[rratelimiter.RecordFormat]int{
 		rratelimiter.Redisson313: 4, rratelimiter.Redisson316: 8, rratelimiter.Redisson317: 8, rratelimiter.Redisson321: 16,
@@ -252,7 +315,7 @@ func memberOf(f rratelimiter.RecordFormat, id uint64, permits int64) string {
 	return string(member)
 }
 
-// chance is true once in n times.
+// chance returns true once in n times on average.
 func chance(t *rapid.T, n int, label string) bool { return rapid.IntRange(1, n).Draw(t, label) == n }
 
 var (
@@ -260,7 +323,7 @@ var (
 	spanGen = rapid.OneOf(rapid.Int64Range(1, 50), rapid.SampledFrom([]int64{1000, 60_000, 3_600_000}))
 )
 
-// drawConfig draws a rate; one with a keep-alive only where that is wanted. All that lives in real time lives minutes.
+// drawConfig draws a rate, with a keep-alive only if wanted. TTLs run in real time, so they are minutes.
 func drawConfig(t *rapid.T, keepAlive bool) config {
 	c := config{rateGen.Draw(t, "rate"), spanGen.Draw(t, "interval"), int64(rapid.IntRange(0, 1).Draw(t, "type")), 0}
 	if keepAlive && chance(t, 3, "keep-alive") {
@@ -269,7 +332,7 @@ func drawConfig(t *rapid.T, keepAlive bool) config {
 	return c
 }
 
-// drawEnd draws when a key's life time ends; mostly it has none.
+// drawEnd draws when a key expires. Most keys have no TTL.
 func drawEnd(t *rapid.T, minutes int, label string) int64 {
 	if !chance(t, 5, label) {
 		return 0
@@ -277,7 +340,7 @@ func drawEnd(t *rapid.T, minutes int, label string) int64 {
 	return time.Now().Add(time.Duration(minutes+rapid.IntRange(0, 100).Draw(t, label+", minutes")) * time.Minute).UnixMilli()
 }
 
-// drawState draws a state as any hand may have left it.
+// drawState draws a state, including ones that neither side would leave.
 func drawState(t *rapid.T) state {
 	c := drawConfig(t, true)
 	s := state{fields: map[string]string{
@@ -297,7 +360,7 @@ func drawState(t *rapid.T) state {
 		}
 	}
 	if len(s.fields) > 0 {
-		s.end = drawEnd(t, 30, "life time")
+		s.end = drawEnd(t, 30, "TTL")
 	}
 	for kind := range s.pairs {
 		s.pairs[kind] = drawPair(t, c)
@@ -305,7 +368,7 @@ func drawState(t *rapid.T) state {
 	return s
 }
 
-// drawPair draws free permits and records, mostly such that they are right.
+// drawPair draws free permits and records, most of them consistent.
 func drawPair(t *rapid.T, c config) pair {
 	var p pair
 	var all int64
@@ -324,7 +387,7 @@ func drawPair(t *rapid.T, c config) pair {
 		p.records = append(p.records, r)
 	}
 	if count > 0 {
-		p.recordsEnd = drawEnd(t, 200, "life time of records")
+		p.recordsEnd = drawEnd(t, 200, "TTL of records")
 	}
 	p.set(c.rate - all)
 	switch rapid.IntRange(0, 12).Draw(t, "value") {
@@ -342,12 +405,12 @@ func drawPair(t *rapid.T, c config) pair {
 		p = pair{}
 	}
 	if p.value != "" {
-		p.valueEnd = drawEnd(t, 400, "life time of value")
+		p.valueEnd = drawEnd(t, 400, "TTL of value")
 	}
 	return p
 }
 
-// disturb changes a state as an eviction, another program or a hand may.
+// disturb changes a state as an eviction, another program or a manual change might.
 func disturb(t *rapid.T, s *state, now int64) {
 	p := s.pair()
 	value, _ := p.number()
@@ -368,7 +431,7 @@ func disturb(t *rapid.T, s *state, now int64) {
 		}
 	case 6:
 		if len(s.fields) > 0 {
-			s.end = drawEnd(t, 30, "another life time")
+			s.end = drawEnd(t, 30, "another TTL")
 		}
 	case 7:
 		delete(s.fields, rapid.SampledFrom([]string{"rate", "type"}).Draw(t, "missing field"))
@@ -382,9 +445,9 @@ func disturb(t *rapid.T, s *state, now int64) {
 	}
 }
 
-// flood gives a limiter more expired records than leave in one call, or just as many, and a few live ones; and draws a
-// call that meets them, of not more than the rate: one of more looks no further than the first batch. So few remain that
-// later calls meet no flood, in a state that somebody may have changed meanwhile.
+// flood gives a limiter at least batch expired records, and a few live ones. It draws a call that meets them and that
+// asks for no more than the rate, because a request above the rate removes the first batch only. Few expired records
+// remain, so later calls, after a possible foreign change of the state, meet no flood.
 func flood(t *rapid.T, version string, s *state, now int64) call {
 	p := s.pair()
 	*p = pair{}
@@ -405,7 +468,8 @@ func flood(t *rapid.T, version string, s *state, now int64) call {
 	if chance(t, 4, "a bad value") {
 		p.value = rapid.SampledFrom([]string{"", "1.5"}).Draw(t, "value")
 	}
-	// No Filter: where it finds nothing, rapid gives the step up, and the state would be changed here alone.
+	// No Filter: if it finds no value, rapid abandons the step, but the state has already changed here and not in
+	// Redis.
 	kinds := []kind{tryAcquire, tryAcquire, tryAcquire, available, acquireUpTo, release}
 	kinds = slices.DeleteFunc(kinds, func(k kind) bool { return !has(version, k) })
 	c := call{kind: rapid.SampledFrom(kinds).Draw(t, "call")}
@@ -415,7 +479,8 @@ func flood(t *rapid.T, version string, s *state, now int64) call {
 	return c
 }
 
-// crowd gives a limiter about as many live records as a refusal adds up or walks at most, and too few free permits.
+// crowd gives a limiter too few free permits, and about as many live records as a refusal adds up (checked) or walks
+// (walked) at most.
 func crowd(t *rapid.T, s *state, now int64) {
 	p := s.pair()
 	p.records = nil
@@ -429,7 +494,7 @@ func crowd(t *rapid.T, s *state, now int64) {
 	p.set(rapid.Int64Range(-2, 4).Draw(t, "free"))
 }
 
-// drawCall draws what to ask, more often what is asked more often, and of which Redisson.
+// drawCall draws a Redisson version and a call. Common calls are more likely.
 func drawCall(t *rapid.T, of []string, s *state) (string, call) {
 	kinds := []kind{
 		tryAcquire, tryAcquire, tryAcquire, tryAcquire, tryAcquire, tryAcquire, tryAcquire, tryAcquire,
@@ -447,7 +512,7 @@ func drawCall(t *rapid.T, of []string, s *state) (string, call) {
 		c.rate = drawConfig(t, knowsKeepAlive(version))
 		c.keep = (c.kind == setRateArgs || c.kind == updateRate) && rapid.Bool().Draw(t, "keep the state")
 		if c.kind == setRateArgs {
-			c.keep = true // without, it is setRate
+			c.keep = true // without it this would be setRate
 		}
 		if rapid.Bool().Draw(t, "the same type") {
 			c.rate.kind = int64(s.kind())
@@ -456,7 +521,8 @@ func drawCall(t *rapid.T, of []string, s *state) (string, call) {
 	return version, c
 }
 
-// drawTime draws how much later the next call is: often just when a record expires, now and then earlier.
+// drawTime draws the time until the next call in ms: often until a record expires, give or take 1 ms, and sometimes
+// negative.
 func drawTime(t *rapid.T, s *state, now int64) int64 {
 	interval := max(1, s.number("interval"))
 	switch rapid.IntRange(0, 9).Draw(t, "time") {
@@ -480,7 +546,7 @@ func drawTime(t *rapid.T, s *state, now int64) int64 {
 func TestDifferential(t *testing.T) {
 	learnt := learn(t)
 	groups := [][]string{{"3.17.5"}, {"3.35.0"}, {"4.7.0"}, versions}
-	checks := *steps/len(groups)/perCheck*13/10 + 20 // the length of a sequence is random, and Java's own steps don't count
+	checks := *steps/len(groups)/perCheck*13/10 + 20 // sequences have random lengths, and steps of Java alone are not counted
 	setChecks(t, checks)
 	server := redistest.Real(t)
 	var compared, alone atomic.Int64
@@ -510,7 +576,7 @@ func TestDifferential(t *testing.T) {
 	}
 }
 
-// TestNegativeValueAmongManyRecords: where records are too many to be added up, those that expire still can't lift a
+// TestNegativeValueAmongManyRecords: even where there are too many records to add up, expired ones do not lift a
 // negative value above the rate.
 func TestNegativeValueAmongManyRecords(t *testing.T) {
 	w := newWorld(t, learn(t), redistest.Shared(t), "negative")
@@ -526,7 +592,7 @@ func TestNegativeValueAmongManyRecords(t *testing.T) {
 	}
 }
 
-// newCallers are clients of this library that write in different ways, which must not matter.
+// newCallers returns clients of this library that write records in different ways. The outcome must not depend on it.
 func newCallers(w *world) []caller {
 	var callers []caller
 	for _, opts := range [][]rratelimiter.LimiterOption{
@@ -539,7 +605,7 @@ func newCallers(w *world) []caller {
 	return callers
 }
 
-// sequence is one test case: a state, and calls.
+// sequence runs one test case: a state, then a sequence of calls.
 func (w *world) sequence(t *rapid.T, of []string, callers []caller, compared, alone *atomic.Int64) {
 	ctx := context.Background()
 	start := drawState(t)
@@ -550,10 +616,10 @@ func (w *world) sequence(t *rapid.T, of []string, callers []caller, compared, al
 	t.Repeat(map[string]func(*rapid.T){"step": func(t *rapid.T) {
 		w.now += drawTime(t, &current, w.now)
 		version, asked := drawCall(t, of, &current)
-		if chance(t, 10, "a stranger") {
+		if chance(t, 10, "a foreign change") {
 			before := current.String()
 			disturb(t, &current, w.now)
-			t.Logf("at %d ms a stranger changes %s", w.now-epoch, before)
+			t.Logf("at %d ms a foreign change of %s", w.now-epoch, before)
 			if current, err = w.put(ctx, current); err != nil {
 				t.Fatal("a call failed: ", err)
 			}
@@ -582,7 +648,7 @@ func (w *world) sequence(t *rapid.T, of []string, callers []caller, compared, al
 		compared.Add(1)
 		t.Logf("at %d ms Redisson %s and Go: %v", w.now-epoch, version, asked)
 		if len(differences) > 0 {
-			t.Fatal("Redisson and this library differ, and no rule says so\n", strings.Join(differences, "\n"))
+			t.Fatal("Redisson and this library differ, and no rule allows it\n", strings.Join(differences, "\n"))
 		}
 	}})
 }

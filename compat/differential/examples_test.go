@@ -10,16 +10,16 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// examples_test.go shows both sides of each rule in the smallest case.
+// examples_test.go has a minimal example of each rule, with the outcomes of both sides.
 
-// A sketch is a state in few words.
+// A sketch is a state in short notation.
 type sketch struct {
 	fields  string // name=value ...
-	lives   int    // minutes that the configuration lives; 0 for ever
-	shared  string // value permits@ms ...; the value may be -
+	lives   int    // TTL of the configuration in minutes; 0: none
+	shared  string // value permits@ms ..., ms since epoch; the value "none" stands for no value key
 	clients string
 	format  rratelimiter.RecordFormat // of all records; the default is what Redisson 3.17.5 writes
-	stated  int                       // minutes that the state lives; 0 for ever
+	stated  int                       // TTL of value and records in minutes; 0: none
 }
 
 func (k sketch) state() state {
@@ -53,7 +53,7 @@ func (k sketch) state() state {
 	return s
 }
 
-// said is an outcome as the examples write it.
+// said formats an outcome as in the examples.
 func (o outcome) said(k kind) string {
 	a := o.answer.String()
 	if o.failure != "" && o.failure != uninitialized && o.failure != exceeds {
@@ -103,7 +103,7 @@ var examples = []struct {
 		here: `no, wait 990 ms; shared value "1" 4@-10`,
 	},
 	{
-		rule: "without records all is free", version: "4.7.0",
+		rule: "without records all permits are free", version: "4.7.0",
 		before: sketch{fields: limit, shared: "0"}, call: call{kind: tryAcquire, n: 1},
 		java: `fails; shared value "0"`,
 		here: `yes; shared value "4" 1@0`,
@@ -121,13 +121,25 @@ var examples = []struct {
 		here: `yes; shared value "0" 2@-10 3@0`,
 	},
 	{
-		rule: "a request above the rate still tidies up", version: "4.7.0",
+		rule: "free permits and records are the rate", version: "4.7.0",
+		before: sketch{fields: limit, shared: "2 1@-20 4@-10"}, call: call{kind: available},
+		java: `2; shared value "2" 1@-20 4@-10`,
+		here: `2; shared value "2" 3@-10`,
+	},
+	{
+		rule: "free permits and records are the rate", version: "4.7.0",
+		before: sketch{fields: limit, shared: "1 2@-10"}, call: call{kind: available},
+		java: `1; shared value "1" 2@-10`,
+		here: `3; shared value "3" 2@-10`,
+	},
+	{
+		rule: "a request above the rate still removes expired records", version: "4.7.0",
 		before: sketch{fields: limit, shared: "2 1@-1000 2@-10"}, call: call{kind: tryAcquire, n: 6},
 		java: `fails: more than the rate; shared value "2" 1@-1000 2@-10`,
 		here: `fails: more than the rate; shared value "3" 2@-10`,
 	},
 	{
-		rule: "expired records leave 2,000 at a time", version: "4.7.0",
+		rule: "expired records are removed 2,000 at a time", version: "4.7.0",
 		before: sketch{fields: "rate=2001 interval=1000 type=0", shared: "0" + strings.Repeat(" 1@-1000", batch+1)},
 		call:   call{kind: tryAcquire, n: 1},
 		java:   `yes; shared value "2000" 1@0`,
@@ -140,7 +152,7 @@ var examples = []struct {
 		here: `no, wait 900 ms; shared value "1" 2@-300 2@-100`,
 	},
 	{
-		rule: "free permits are never told as negative", version: "4.7.0",
+		rule: "free permits are never reported as negative", version: "4.7.0",
 		before: sketch{fields: limit, shared: "-1 6@-10"}, call: call{kind: available},
 		java: `-1; shared value "-1" 6@-10`,
 		here: `no; shared value "-1" 6@-10`,
@@ -152,14 +164,14 @@ var examples = []struct {
 		here: `3; shared value "3" 2@-100`,
 	},
 	{
-		rule: "setRate forgets the state of the old and the new type", version: "3.17.5",
+		rule: "setRate deletes the state of the old and the new type", version: "3.17.5",
 		before: sketch{fields: "rate=5 interval=1000 type=1", shared: "3 2@-10", clients: "1 4@-10"},
 		call:   call{kind: setRate, rate: config{9, 1000, 1, 0}},
 		java:   `yes; map[interval:1000 rate:9 type:1]; shared nothing; client's value "1" 4@-10`,
 		here:   `yes; map[interval:1000 rate:9 type:1]; shared value "3" 2@-10`,
 	},
 	{
-		rule: "keeping the state may leave a debt", version: "4.7.0",
+		rule: "keeping the state may leave a negative value", version: "4.7.0",
 		before: sketch{fields: limit, shared: "1 4@-10"},
 		call:   call{kind: updateRate, rate: config{3, 1000, 0, 0}, keep: true},
 		java:   `yes; map[interval:1000 keepAliveTime:0 rate:3 type:0]; shared value "0" 4@-10`,
@@ -178,7 +190,7 @@ var examples = []struct {
 		here: `no; map[interval:1000 rate:5 type:0]; shared nothing`,
 	},
 	{
-		rule: "a life time of the state alone may end", version: "4.7.0",
+		rule: "a TTL of the state alone may be lost", version: "4.7.0",
 		before: sketch{fields: limit, shared: "1 2@-1000 2@-10", stated: 60}, call: call{kind: tryAcquire, n: 1},
 		java: `yes; shared value "2" 2@-10 1@0 records live 1h0m0s`,
 		here: `yes; shared value "2" 2@-10 1@0 value lives 1h0m0s records live 1h0m0s`,
@@ -203,13 +215,13 @@ var examples = []struct {
 		here: `yes; map[keepAliveTime:3600000] lives 1h0m0s; shared value "4" 1@0 value lives 1h0m0s records live 1h0m0s`,
 	},
 	{
-		rule: "whoever looks or releases passes the life time on", version: "4.7.0",
+		rule: "a read or release sets the TTL of the state", version: "4.7.0",
 		before: sketch{fields: limit, lives: 60}, call: call{kind: available},
 		java: `5; map[] lives 1h0m0s; shared value "5"`,
 		here: `5; map[] lives 1h0m0s; shared value "5" value lives 1h0m0s`,
 	},
 	{
-		rule: "what belongs to one client leaves after it", version: "4.7.0",
+		rule: "the state of one client expires after its last use", version: "4.7.0",
 		before: sketch{fields: "rate=5 interval=1000 type=1"}, call: call{kind: tryAcquire, n: 1},
 		java: `yes; shared nothing; client's value "4" 1@0`,
 		here: `yes; shared nothing; client's value "4" 1@0 value lives 1m0s records live 1m0s`,
@@ -229,6 +241,9 @@ func TestRules(t *testing.T) {
 				t.Fatal(err)
 			}
 			c := &comparison{version: e.version, call: e.call, asked: e.call, now: w.now, before: before, start: before}
+			if err := w.copy(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 			java, err := w.askJava(t.Context(), c, false)
 			if err != nil {
 				t.Fatal(err)

@@ -10,23 +10,23 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// fault_test.go makes connections that lose a request or its answer, when told to.
+// fault_test.go provides connections that lose a request or its reply on demand.
 
-// A fault is what happens to the next script that is sent.
+// A fault is what happens to the next script.
 type fault int
 
 const (
 	noFault     fault = iota
-	loseRequest       // it never reaches the server
-	loseReply         // the server ran it, and nobody hears of it
+	loseRequest       // the request never reaches the server
+	loseReply         // the server runs the script, but the reply is lost
 )
 
-// faults are the connections of one redis client.
+// faults controls the connections of one redis client. mu guards all fields.
 type faults struct {
 	mu    sync.Mutex
 	next  fault
-	times int // how many scripts in a row
-	taken int // how many of these there were
+	times int // how many of the next scripts get the fault
+	taken int // how many scripts got it since arm
 }
 
 // arm sets what happens to the next scripts.
@@ -36,7 +36,7 @@ func (f *faults) arm(next fault, times int) {
 	f.next, f.times, f.taken = next, times, 0
 }
 
-// disarm ends that, and tells how often it happened.
+// disarm ends the fault and returns how many scripts got it.
 func (f *faults) disarm() (taken int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -45,7 +45,7 @@ func (f *faults) disarm() (taken int) {
 	return taken
 }
 
-// take tells what happens to the script that is sent now.
+// take returns the fault of the script that is sent now.
 func (f *faults) take() fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -57,7 +57,7 @@ func (f *faults) take() fault {
 	return f.next
 }
 
-// options are those of a client with these connections.
+// options configures a redis client to use these connections.
 func (f *faults) options(o *redis.Options) {
 	o.PoolSize = 4
 	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -75,7 +75,7 @@ type faultyConn struct {
 	faults *faults
 
 	mu   sync.Mutex
-	lost bool // the next answer
+	lost bool // the next reply is lost; guarded by mu
 }
 
 func (c *faultyConn) Write(b []byte) (int, error) {
@@ -93,7 +93,7 @@ func (c *faultyConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// Read waits for the answer also where it is lost: so the server has run the script by then.
+// Read also waits for a reply that it then loses, so the server has run the script by the time Read fails.
 func (c *faultyConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	c.mu.Lock()

@@ -17,14 +17,14 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// java_test.go learns from running Redissons which scripts they send, and sends them.
+// java_test.go captures the scripts that running Redissons send, and sends them itself.
 
-// versions of Redisson that are compared: the most used old one, the last without a keep-alive, the newest.
+// versions are the compared Redisson versions: the most used old one, the last without a keep-alive, and the newest.
 var versions = []string{"3.17.5", "3.35.0", "4.7.0"}
 
 const newest = "4.7.0"
 
-// A kind is a method of Redisson's rate limiter.
+// A kind is a method of RRateLimiter.
 type kind string
 
 const (
@@ -43,22 +43,22 @@ const (
 	look        kind = "State"
 )
 
-// has tells whether a version of Redisson has a method.
+// has reports whether a version of Redisson has a method.
 func has(version string, k kind) bool {
 	return version == newest || k != setRateArgs && k != updateRate && k != release
 }
 
-// knowsKeepAlive tells whether a version renews limiters with a keep-alive.
+// knowsKeepAlive reports whether a version supports keep-alives.
 func knowsKeepAlive(version string) bool { return version == newest }
 
-// A javaScript is one that Redisson sends for a method.
+// A javaScript is the script that Redisson sends for a method.
 type javaScript struct {
 	text, sha string
-	keys      []int // of the five of a limiter, those that it is given
-	idLength  int   // of tryAcquire
+	keys      []int // indexes of its keys in keysOf
+	idLength  int   // length of the random id, in characters; only tryAcquire has one
 }
 
-// wire is what the versions send, by version and method.
+// wire holds the scripts by version and method.
 type wire map[string]map[kind]javaScript
 
 var learned struct {
@@ -67,7 +67,8 @@ var learned struct {
 	err error
 }
 
-// learn watches one Redisson of each version do everything once. It checks that the arguments are what call sends.
+// learn starts one Redisson of each version, captures the scripts of all methods, and checks that their arguments are
+// those that send uses.
 func learn(t *testing.T) wire {
 	t.Helper()
 	learned.Do(func() {
@@ -76,7 +77,7 @@ func learn(t *testing.T) wire {
 		}
 		seen := wire{}
 		for _, version := range versions {
-			// A server each: what one version has loaded, another would not send again.
+			// Each version needs its own server: a script that one version has loaded is not sent as text by another.
 			seen[version] = watch(t, version)
 		}
 		learned.wire = seen
@@ -85,7 +86,7 @@ func learn(t *testing.T) wire {
 		t.Fatal(learned.err)
 	}
 	if learned.wire == nil {
-		t.Fatal("what Redisson sends could not be learned: see the first test that asked")
+		t.Fatal("the scripts of Redisson could not be captured: see the first test that needed them")
 	}
 	return learned.wire
 }
@@ -152,7 +153,7 @@ func watch(t *testing.T, version string) map[kind]javaScript {
 	return scripts
 }
 
-// scriptOf finds the one script that was sent, as text or by its hash.
+// scriptOf returns the one script that was sent, as text or by its hash.
 func scriptOf(
 	t *testing.T, commands []redistest.Command, texts map[string]string, keys []string,
 ) (javaScript, []string) {
@@ -203,13 +204,14 @@ func hash(text string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// keysOf are the five keys of a limiter whose name has no braces, in the order of every script.
+// keysOf returns the five keys of a limiter whose name has no braces, in the order that every script of this library
+// expects.
 func keysOf(name, client string) []string {
 	return []string{name, "{" + name + "}:value", "{" + name + "}:value:" + client,
 		"{" + name + "}:permits", "{" + name + "}:permits:" + client}
 }
 
-// load puts all scripts on a server.
+// load loads all scripts into a server.
 func (w wire) load(t *testing.T, rdb *redis.Client) {
 	t.Helper()
 	for _, scripts := range w {
@@ -221,12 +223,12 @@ func (w wire) load(t *testing.T, rdb *redis.Client) {
 	}
 }
 
-// A call is a method with all that it is given.
+// A call is a method with its arguments.
 type call struct {
 	kind kind
-	n    int64 // of tryAcquire and release
+	n    int64 // permits, for tryAcquire, acquireUpTo and release
 	rate config
-	keep bool // of setRateArgs and updateRate
+	keep bool // keep the state, for setRateArgs and updateRate
 }
 
 func (c call) String() string {
@@ -243,7 +245,8 @@ func (c call) String() string {
 	return text
 }
 
-// send asks as a Redisson of some version asks at a time. The id of a record is made of a number.
+// send sends the script of a call as the given Redisson version does at time now (ms). The random id of a record is
+// made from id.
 func (w wire) send(ctx context.Context, p redis.Pipeliner, version string, c call, name string, now int64, id uint64) *redis.Cmd {
 	script := w[version][c.kind]
 	all := keysOf(name, clientID)
@@ -282,7 +285,7 @@ func flagOf(b bool) int {
 	return 0
 }
 
-// understand makes an answer of a reply.
+// understand converts a reply into an answer.
 func understand(c call, cmd *redis.Cmd) answer {
 	value, err := cmd.Result()
 	if err == redis.Nil {

@@ -1,12 +1,18 @@
-// Package differential compares this library with Redisson where no list of cases ends: in random states and random
-// sequences of calls, made by a property-testing library, which also shrinks what fails.
+// Package differential compares this library with Redisson in random states and random sequences of calls. A
+// property-testing library generates them, and shrinks the failing ones.
 //
-// The differential test asks both the same question in the same state and compares all they answer and leave behind. The
-// window test lets any mix of clients, clocks and faults work on one limiter and counts what was granted. Both take what
-// Redisson does from the jars: its scripts are seen on the wire when the tests start, and then sent with chosen times and
-// ids.
+// The differential test makes the same call on both sides in the same state and compares the answers and the resulting
+// states. The window test runs any mix of clients, clocks and faults on one limiter and counts the granted permits.
+// Both use Redisson's own scripts: the tests capture them from the wire when they start, and then send them with times
+// and ids of their choice.
 //
-// A run names its seed; -rapid.seed=N repeats it, and -steps=N makes the differential test longer:
+// A run prints its seed; -rapid.seed=N repeats it, and -steps=N makes the differential test longer:
+//
+// go test ./compat/differential -run Differential -steps 1000000 -timeout 2h -v
+//
+// This file has the flags; java_test.go Redisson's scripts, state_test.go a limiter's state, rules_test.go the intended
+// differences, examples_test.go an example of each, differential_test.go the comparison, window_test.go the windows,
+// and fault_test.go the connections that lose replies.
 //
 //	go test ./compat/differential -run Differential -steps 1000000 -timeout 2h -v
 //
@@ -28,7 +34,7 @@ import (
 
 var steps = flag.Int("steps", 100_000, "how many steps the differential test compares at least")
 
-// perCheck is how many steps a sequence has on average.
+// perCheck is the average number of steps in a sequence.
 const perCheck = 40
 
 func TestMain(m *testing.M) {

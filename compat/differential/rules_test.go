@@ -8,49 +8,51 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// rules_test.go is the list of all that differs on purpose.
+// rules_test.go lists all intended differences from Redisson.
 
-// A comparison is one call, asked of Redisson and of this library in the same state.
+// A comparison is one call, made to Redisson and to this library in the same state.
 type comparison struct {
 	version string
 	call    call
 	now     int64 // ms
 	before  state
+	checked bool // this library's script added the records up
 
-	start  state // what Redisson is to find instead, as this library sees it
-	asked  call  // what Redisson is asked instead
-	wanted outcome
+	start  state         // the state given to Redisson: before, changed by the rules
+	asked  call          // the call made to Redisson: call, or what a rule replaces it with
+	wanted outcome       // Redisson's outcome, changed by the rules: what this library must do
 	took   time.Duration // from the first call to the end of the last
-	ended  int64         // when that was, ms by the clock of life times
+	ended  int64         // the end of the last call, in ms since 1970 by the clock that TTLs follow
 }
 
-// A rule is one difference: what Redisson does, what this library does, and why. There are two kinds. With heals,
-// Redisson must answer in a healed state what this library answers in the state as it is. With expects, what Redisson
-// answered and left becomes what this library must answer and leave. Both tell whether they had anything to change.
+// A rule is one difference: what Redisson does, what this library does, and why. A rule changes one or both sides of a
+// comparison. repairs changes the state or the call that Redisson gets: in the repaired state Redisson must answer what
+// this library answers in the original one. expects changes Redisson's outcome into the one that this library must
+// have. Both report whether they changed anything.
 type rule struct {
 	name, java, here, why string
 
-	heals   func(c *comparison) bool
+	repairs func(c *comparison) bool
 	expects func(c *comparison) bool
 }
 
-// checked is up to how many live records a refusal adds up, and up to how many a negative value is checked.
+// checked is the largest number of live records that a refusal, or a check of a negative value, adds up.
 const checked = 256
 
-// walked is up to how many live records a wait is found exactly.
+// walked is the largest number of live records for which the wait is exact.
 const walked = 512
 
-// batch is how many expired records leave in one call of a script.
+// batch is how many expired records a script removes before it checks whether enough permits are free.
 const batch = 2000
 
-// leaving is how many expired records of the limiter leave in a call that is content with so many free permits, and how
-// many permits are free then. A value that had to be healed needs all of them to leave.
+// leaving returns how many expired records a call removes that needs at least enough free permits, and how many permits
+// are free then. If the value had to be repaired, the call removes all expired records.
 func (c *comparison) leaving(enough int64) (count int, free int64) {
 	p := c.start.pair()
 	free, _ = p.number()
-	healed := p.value != c.before.pairs[c.start.kind()].value
+	repaired := p.value != c.before.pairs[c.start.kind()].value
 	for i, r := range p.records {
-		if r.at > c.edge() || !healed && i > 0 && i%batch == 0 && free >= enough {
+		if r.at > c.edge() || !repaired && i > 0 && i%batch == 0 && free >= enough {
 			break
 		}
 		free += r.permits
@@ -59,7 +61,7 @@ func (c *comparison) leaving(enough int64) (count int, free int64) {
 	return count, free
 }
 
-// acquires tells whether a call reads the state of the limiter to take or count permits, and can.
+// acquires reports whether the call reads the limiter's state to take or count permits, and the limiter is initialized.
 func (c *comparison) acquires() bool {
 	k := c.call.kind
 	return (k == tryAcquire || k == available || k == release || k == acquireUpTo || k == look) && c.start.initialized()
@@ -67,7 +69,7 @@ func (c *comparison) acquires() bool {
 
 func (c *comparison) edge() int64 { return c.now - c.start.number("interval") }
 
-// rebuild makes the value what the records say.
+// rebuild sets the value to the rate less the permits in all records. It reports whether the value changed.
 func (c *comparison) rebuild() bool {
 	p := c.start.pair()
 	var all int64
@@ -86,7 +88,7 @@ var rules = []rule{
 		java: "reads the one format of its own release, and fails on or misreads others",
 		here: "reads the last four bytes, which are the permits in every format",
 		why:  "a fleet is upgraded one service after the other",
-		heals: func(c *comparison) (changed bool) {
+		repairs: func(c *comparison) (changed bool) {
 			for i := range c.start.pairs {
 				for j := range c.start.pairs[i].records {
 					r := &c.start.pairs[i].records[j]
@@ -103,8 +105,8 @@ var rules = []rule{
 		name: "a missing value is rebuilt",
 		java: "starts with all permits free again, whatever was granted",
 		here: "free = rate - permits in live records",
-		why:  "an eviction must not grant twice",
-		heals: func(c *comparison) bool {
+		why:  "after an eviction, permits must not be granted twice",
+		repairs: func(c *comparison) bool {
 			p := c.start.pair()
 			return c.acquires() && p.value == "" && len(p.records) > 0 && c.rebuild()
 		},
@@ -114,7 +116,7 @@ var rules = []rule{
 		java: "fails on every call",
 		here: "free = rate - permits in live records",
 		why:  "no script fails on what it finds",
-		heals: func(c *comparison) bool {
+		repairs: func(c *comparison) bool {
 			p := c.start.pair()
 			_, whole := p.number()
 			if !c.acquires() || p.value == "" || whole {
@@ -126,11 +128,11 @@ var rules = []rule{
 	},
 	{
 		name: "a value above the rate is rebuilt",
-		java: "to 3.34 takes the number of records for the permits; availablePermits answers more than the rate; without " +
-			"expired records the value stays",
+		java: "up to 3.34 counts each record as one permit; availablePermits returns more than the rate; without expired " +
+			"records the value stays",
 		here: "free = rate - permits in live records",
 		why:  "no window may hold more than the rate",
-		heals: func(c *comparison) bool {
+		repairs: func(c *comparison) bool {
 			p := c.start.pair()
 			value, whole := p.number()
 			expired, _, _ := p.sums(c.edge())
@@ -138,11 +140,11 @@ var rules = []rule{
 		},
 	},
 	{
-		name: "without records all is free",
+		name: "without records all permits are free",
 		java: "fails with an arithmetic error on nil from then on (value < n and no records)",
 		here: "free = rate",
-		why:  "nothing that is not recorded was granted within the interval",
-		heals: func(c *comparison) bool {
+		why:  "every grant within the interval has a record",
+		repairs: func(c *comparison) bool {
 			p := c.start.pair()
 			_, _, living := p.sums(c.edge())
 			return c.acquires() && p.value != "" && len(living) == 0 && c.rebuild()
@@ -150,10 +152,10 @@ var rules = []rule{
 	},
 	{
 		name: "a negative value is checked",
-		java: "refuses until records that are enough expire, if there are any",
+		java: "refuses until enough records expire, if there are any",
 		here: "free = rate - permits in live records, where these are at most 256; a lowered rate may still leave it negative",
-		why:  "drift must heal",
-		heals: func(c *comparison) bool {
+		why:  "a drift must be repaired",
+		repairs: func(c *comparison) bool {
 			p := c.start.pair()
 			value, whole := p.number()
 			_, _, living := p.sums(c.edge())
@@ -162,10 +164,10 @@ var rules = []rule{
 	},
 	{
 		name: "a refusal is checked",
-		java: "refuses what is free by the records: permits lost by a drift never come back while the limiter is busy",
+		java: "refuses permits that are free by the records: permits lost by a drift never return while the limiter is busy",
 		here: "a refusal adds up at most 256 live records and raises a value that is too low; it never lowers it",
 		why:  "a rate raised elsewhere or a drift must not cost permits for ever",
-		heals: func(c *comparison) bool {
+		repairs: func(c *comparison) bool {
 			p := c.start.pair()
 			value, whole := p.number()
 			expired, live, living := p.sums(c.edge())
@@ -175,11 +177,44 @@ var rules = []rule{
 		},
 	},
 	{
-		name: "a request above the rate still tidies up",
+		name: "free permits and records are the rate",
+		java: "grants a surplus again each time that it expires, and never recovers permits that are in neither",
+		here: "now and then a call adds up the records; it takes a surplus out of the oldest records and adds a deficit to " +
+			"the free permits; State returns what such a call would leave",
+		why: "an inconsistency left by Redisson's release, a changed rate or a manual change must not last",
+		repairs: func(c *comparison) (changed bool) {
+			p := c.start.pair()
+			value, whole := p.number()
+			expired, live, living := p.sums(c.edge())
+			if !c.checked && c.call.kind != look || !c.acquires() || !whole || len(living) == 0 {
+				return false
+			}
+			surplus := value + expired + live - c.start.number("rate")
+			if surplus < 0 {
+				return c.rebuild()
+			}
+			gone := len(p.records) - len(living)
+			left := slices.Clone(living)
+			for surplus > 0 {
+				changed = true
+				part := min(surplus, left[0].permits)
+				surplus -= part
+				if left[0].permits -= part; left[0].permits == 0 {
+					left = left[1:]
+				} else {
+					left[0].member = memberOf(rratelimiter.Redisson317, 0xc000_0000, left[0].permits)
+				}
+			}
+			p.records = append(slices.Clone(p.records[:gone]), left...)
+			return changed
+		},
+	},
+	{
+		name: "a request above the rate still removes expired records",
 		java: "fails before it reads the state",
-		here: "fails, too, and counts expired permits back as any call does",
-		why:  "it may share its call with others",
-		heals: func(c *comparison) bool {
+		here: "also fails, but returns expired permits like any call",
+		why:  "the same call may serve other requests",
+		repairs: func(c *comparison) bool {
 			if !c.acquires() || c.call.kind != tryAcquire || c.call.n <= c.start.number("rate") {
 				return false
 			}
@@ -196,10 +231,10 @@ var rules = []rule{
 	},
 	{
 		name: "AcquireUpTo takes what is free",
-		java: "has no such method; tryAcquire of what availablePermits says is two calls",
+		java: "has no such method; availablePermits followed by tryAcquire is two calls",
 		here: "takes as many of n as are free",
-		why:  "nobody can come between",
-		heals: func(c *comparison) bool {
+		why:  "one call is atomic",
+		repairs: func(c *comparison) bool {
 			if c.call.kind != acquireUpTo {
 				return false
 			}
@@ -224,10 +259,10 @@ var rules = []rule{
 		},
 	},
 	{
-		name: "expired records leave 2,000 at a time",
-		java: "removes any number of them in one call: a million block Redis for a second, and too many fail",
+		name: "expired records are removed 2,000 at a time",
+		java: "removes all in one call: a million block Redis for a second, and with too many the call fails",
 		here: "removes the oldest 2,000, and goes on only while the request needs more",
-		why:  "one limiter must not hold up all others",
+		why:  "one limiter must not block all others",
 		expects: func(c *comparison) bool {
 			if c.asked.kind != tryAcquire || !c.wanted.granted && c.call.kind != acquireUpTo || c.wanted.failure != "" {
 				return false
@@ -257,9 +292,9 @@ var rules = []rule{
 	},
 	{
 		name: "the wait is for all permits that are asked for",
-		java: "answers when the oldest record expires, and 3 ms more",
-		here: "answers when enough records expire, to the ms, walking at most 512",
-		why:  "who comes back too early asks in vain",
+		java: "returns the time until the oldest record expires, plus 3 ms",
+		here: "returns the time until enough records expire, to the ms, walking at most 512",
+		why:  "a retry before that is refused",
 		expects: func(c *comparison) bool {
 			if c.call.kind != tryAcquire || c.wanted.failure != "" || c.wanted.granted {
 				return false
@@ -267,7 +302,7 @@ var rules = []rule{
 			p := c.wanted.pair()
 			have, _ := p.number()
 			interval := c.wanted.number("interval")
-			wait := interval // where all records together are not enough
+			wait := interval // if all records together do not free enough
 			for i, r := range p.records {
 				have += r.permits
 				if have >= c.call.n || i+1 == walked && len(p.records) > walked {
@@ -281,10 +316,10 @@ var rules = []rule{
 		},
 	},
 	{
-		name: "free permits are never told as negative",
-		java: "availablePermits answers the value as it is",
-		here: "answers 0",
-		why:  "nobody can take fewer than no permits",
+		name: "free permits are never reported as negative",
+		java: "availablePermits returns the value as it is",
+		here: "returns 0",
+		why:  "a negative number of free permits has no meaning to a caller",
 		expects: func(c *comparison) bool {
 			if c.call.kind != available && c.call.kind != look || c.wanted.amount >= 0 || c.wanted.failure != "" {
 				return false
@@ -296,13 +331,13 @@ var rules = []rule{
 	{
 		name: "release gives back the oldest grants",
 		java: "raises the value and leaves the records, so the same permits come back twice",
-		here: "removes or shrinks the oldest live records, and tells how many permits came back",
-		why:  "the window must hold",
-		heals: func(c *comparison) bool {
+		here: "removes or shrinks the oldest live records, and returns how many permits were released",
+		why:  "no window may hold more than the rate",
+		repairs: func(c *comparison) bool {
 			if c.call.kind != release {
 				return false
 			}
-			c.asked = call{kind: available} // which counts expired permits back
+			c.asked = call{kind: available} // which removes expired records
 			return true
 		},
 		expects: func(c *comparison) bool {
@@ -311,7 +346,7 @@ var rules = []rule{
 			}
 			p := c.wanted.pair()
 			value, _ := p.number()
-			// Members in another format were healed: of those of one time, another may come first then.
+			// before has the members unrepaired: a repaired member can change the order of records of the same time.
 			_, _, living := c.before.pairs[c.wanted.kind()].sums(c.edge())
 			p.records = slices.Clone(living)
 			left := c.call.n
@@ -331,11 +366,11 @@ var rules = []rule{
 		},
 	},
 	{
-		name: "setRate forgets the state of the old and the new type",
-		java: "to 3.22.0 forgets the shared state alone, later that of the new type alone; only with args, from 4.4.0 on, " +
+		name: "setRate deletes the state of the old and the new type",
+		java: "up to 3.22.0 deletes only the shared state, later only that of the new type; only with args (4.4.0 and later) " +
 			"all of it where the type changes",
-		here: "forgets the state of the type, and all of it where the type changes",
-		why:  "grants under another rate must not come up later",
+		here: "deletes the state of the type, and all of it where the type changes",
+		why:  "grants under an earlier rate must not count later",
 		expects: func(c *comparison) bool {
 			if c.call.kind != setRate && c.call.kind != setRateArgs && c.call.kind != updateRate || c.call.keep || !c.wanted.granted {
 				return false
@@ -351,10 +386,10 @@ var rules = []rule{
 		},
 	},
 	{
-		name: "keeping the state may leave a debt",
-		java: "takes 0 permits for free where live grants are more than the new rate",
-		here: "the value is negative by what is too much; 0 is told",
-		why:  "value + records = rate holds, so nothing has to be counted anew later",
+		name: "keeping the state may leave a negative value",
+		java: "sets the value to 0 where live grants exceed the new rate",
+		here: "the value is negative by the excess; AvailablePermits returns 0",
+		why:  "value + records = rate holds, so no later call has to recount",
 		expects: func(c *comparison) bool {
 			if c.call.kind != setRateArgs && c.call.kind != updateRate || !c.call.keep || !c.wanted.granted {
 				return false
@@ -371,8 +406,8 @@ var rules = []rule{
 	{
 		name: "updateRate needs a rate",
 		java: "sets the rate wherever the hash has any field",
-		here: "answers false, and sets nothing, where no rate is set",
-		why:  "a part of a configuration is no limiter",
+		here: "returns false and sets nothing where no rate is set",
+		why:  "a hash without a rate is no limiter",
 		expects: func(c *comparison) bool {
 			if c.call.kind != updateRate || !c.wanted.granted || c.before.fields["rate"] != "" {
 				return false
@@ -383,8 +418,8 @@ var rules = []rule{
 	},
 	{
 		name: "trySetRate of a limiter with a rate changes nothing",
-		java: "from 3.38.0 on, gives a limiter that older releases made a keep-alive, although it answers false; and a " +
-			"life time to one whose hash has a keep-alive but no type",
+		java: "from 3.38.0 on, returns false but adds a keep-alive to a limiter that an older release made; and sets a TTL " +
+			"on a limiter whose hash has a keep-alive but no type",
 		here: "sets a keep-alive together with the type or not at all",
 		why:  "false means that nothing was set",
 		expects: func(c *comparison) bool {
@@ -404,10 +439,10 @@ var rules = []rule{
 		},
 	},
 	{
-		name: "a life time of the state alone may end",
-		java: "writes the value anew when permits expire, which takes its life time away; records lose theirs when all expire",
-		here: "keeps it mostly, but not where a release shrinks the only record",
-		why:  "only a stranger sets a life time of the state without one of the configuration",
+		name: "a TTL of the state alone may be lost",
+		java: "rewrites the value when permits expire, which clears its TTL; records lose theirs when all expire",
+		here: "mostly keeps it, but not where a release shrinks the only record",
+		why:  "neither library sets a TTL on the state without one on the configuration",
 		expects: func(c *comparison) bool {
 			if !c.acquires() && !c.call.keep || c.wanted.end != 0 || c.wanted.failure != "" && c.wanted.failure != exceeds {
 				return false
@@ -427,9 +462,9 @@ var rules = []rule{
 	},
 	{
 		name: "setRate without a keep-alive ends one",
-		java: "before 3.38.0 leaves the field, and later the life time: the limiter dies in the end, however busy it is",
+		java: "before 3.38.0 leaves the field, later the TTL: the limiter expires in the end, however busy it is",
 		here: "clears both",
-		why:  "a limiter without a keep-alive lives for ever",
+		why:  "a limiter without a keep-alive has no TTL",
 		expects: func(c *comparison) bool {
 			if c.call.kind != setRate && c.call.kind != setRateArgs && c.call.kind != updateRate || !c.wanted.granted ||
 				c.call.rate.keepAlive != 0 || c.before.number("keepAliveTime") <= 0 {
@@ -446,7 +481,7 @@ var rules = []rule{
 		name: "a keep-alive of 0 need not be written",
 		java: "from 3.38.0 on writes the field always",
 		here: "writes it where the rate has one, or to clear one",
-		why:  "older releases don't know it",
+		why:  "older releases do not support it",
 		expects: func(c *comparison) bool {
 			if c.wanted.fields["keepAliveTime"] != "0" || c.before.fields["keepAliveTime"] != "" {
 				return false
@@ -457,7 +492,7 @@ var rules = []rule{
 	},
 	{
 		name: "every acquire renews a keep-alive",
-		java: "before 3.38.0 does not know it: the limiter dies under live traffic",
+		java: "before 3.38.0 does not support it: the limiter expires under live traffic",
 		here: "renews it",
 		why:  "the newest release does",
 		expects: func(c *comparison) bool {
@@ -471,10 +506,10 @@ var rules = []rule{
 		},
 	},
 	{
-		name: "whoever looks or releases passes the life time on",
-		java: "availablePermits makes a value that lives for ever beside a configuration that does not",
-		here: "the state always lives as long as the configuration",
-		why:  "a state that outlives its limiter stays for ever",
+		name: "a read or release sets the TTL of the state",
+		java: "availablePermits writes a value without a TTL although the configuration has one",
+		here: "the state always has the TTL of the configuration",
+		why:  "a state that outlives its limiter would never expire",
 		expects: func(c *comparison) bool {
 			if !c.acquires() || c.asked.kind != available || c.wanted.end == 0 ||
 				c.call.kind != available && c.wanted.number("keepAliveTime") > 0 {
@@ -484,10 +519,10 @@ var rules = []rule{
 		},
 	},
 	{
-		name: "what belongs to one client leaves after it",
-		java: "leaves the state of a client that never comes back for ever",
-		here: "it lives for an interval and a minute from its last use",
-		why:  "after that it means that all is free, as no state does",
+		name: "the state of one client expires after its last use",
+		java: "the state of a client that never returns stays for ever",
+		here: "it expires an interval and a minute after its last use",
+		why:  "after that all permits are free, which a missing state means, too",
 		expects: func(c *comparison) bool {
 			if c.wanted.kind() != 1 || c.wanted.failure == uninitialized || !c.acquires() && !(c.call.keep && c.wanted.granted) {
 				return false
@@ -502,10 +537,10 @@ var rules = []rule{
 	},
 	{
 		name: "State changes nothing",
-		java: "has no such method; availablePermits counts expired permits back",
-		here: "tells what is free and leaves even expired records",
-		why:  "whoever looks for a fault must not change it",
-		heals: func(c *comparison) bool {
+		java: "has no such method; availablePermits removes expired records",
+		here: "returns the free permits and leaves even expired records",
+		why:  "a diagnostic must not change what it inspects",
+		repairs: func(c *comparison) bool {
 			if c.call.kind != look {
 				return false
 			}
@@ -522,7 +557,7 @@ var rules = []rule{
 	},
 }
 
-// live gives the state that the limiter uses an end, and tells whether it had another.
+// live sets the expiry time of the limiter's state, and reports whether it changed.
 func (c *comparison) live(o *outcome, end int64) bool {
 	p := o.pair()
 	changed := false

@@ -15,13 +15,13 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// state_test.go has the state of a limiter as Go values: read in one script, copied in one script, written by plain
-// commands.
+// state_test.go represents the state of a limiter as Go values. One script reads it, one copies it, and plain commands
+// write it.
 
-// clientID is the client whose own pair of keys PER_CLIENT limiters use, on both sides.
+// clientID is the client id of both sides: PER_CLIENT limiters use the keys of this client.
 const clientID = "client"
 
-// A config is a rate as it is set, times in ms.
+// A config is a rate as passed to setRate. Times are in ms.
 type config struct{ rate, interval, kind, keepAlive int64 }
 
 func (c config) String() string { return c.goRate().String() }
@@ -39,8 +39,9 @@ type record struct {
 	member      string
 }
 
-// A pair is the free permits and the records of a limiter, or of one of its clients. Ends of life times are ms since
-// 1970 by the server's clock, 0 for none; in what a test wants, less than 0 for "none, or this one".
+// A pair is the free permits and the records of a limiter, or of one of its clients. valueEnd and recordsEnd are expiry
+// times in ms since 1970 by the server's clock, 0 for none. In an expected state a negative end means "none, or this
+// one".
 type pair struct {
 	value      string // "" where there is none
 	valueEnd   int64
@@ -48,11 +49,11 @@ type pair struct {
 	recordsEnd int64
 }
 
-// A state is all that is stored of a limiter.
+// A state is all that Redis stores for a limiter.
 type state struct {
 	fields map[string]string
 	end    int64
-	pairs  [2]pair // by type: the shared one, the client's
+	pairs  [2]pair // by type: the shared pair, the client's pair
 }
 
 const readText = `
@@ -76,7 +77,7 @@ for own = 0, 1 do
 end
 return answer`
 
-// copyText gives the first five keys' content to the second five.
+// copyText copies the content of the first five keys to the second five.
 const copyText = `
 for i = 1, 5 do
   redis.call('DEL', KEYS[i + 5])
@@ -93,7 +94,7 @@ func copyOver(ctx context.Context, p redis.Pipeliner, from, to string) {
 	p.EvalSha(ctx, copySHA, append(keysOf(from, clientID), keysOf(to, clientID)...))
 }
 
-// parseState makes a state of a reply of readInto.
+// parseState parses a reply of readInto.
 func parseState(cmd *redis.Cmd) (state, error) {
 	reply, err := cmd.Slice()
 	if err != nil {
@@ -109,7 +110,8 @@ func parseState(cmd *redis.Cmd) (state, error) {
 		p := pair{value: part[0].(string), valueEnd: part[1].(int64), recordsEnd: part[3].(int64)}
 		members := part[2].([]any)
 		for i := 0; i < len(members); i += 2 {
-			at, err := strconv.ParseInt(members[i+1].(string), 10, 64)
+			score, err := strconv.ParseFloat(members[i+1].(string), 64) // with fractions on short intervals
+			at := int64(math.Ceil(score))
 			if err != nil {
 				return s, err
 			}
@@ -125,7 +127,7 @@ func parseState(cmd *redis.Cmd) (state, error) {
 	return s, nil
 }
 
-// write replaces all that is stored under a name. ends are by this machine's clock, which is the server's.
+// write replaces all that is stored under a name. Expiry times follow this machine's clock, which is also the server's.
 func (s state) write(ctx context.Context, p redis.Pipeliner, name string) {
 	keys := keysOf(name, clientID)
 	p.Del(ctx, keys...)
@@ -162,7 +164,7 @@ func (s state) clone() state {
 	return s
 }
 
-// number reads a field of the configuration; 0 where it is none.
+// number returns a numeric field of the configuration, or 0 if the field is not a number.
 func (s *state) number(field string) int64 {
 	n, _ := strconv.ParseInt(s.fields[field], 10, 64)
 	return n
@@ -172,7 +174,7 @@ func (s *state) initialized() bool {
 	return s.fields["rate"] != "" && s.fields["interval"] != "" && s.fields["type"] != ""
 }
 
-// pair is the pair that the limiter uses.
+// pair returns the pair that the limiter's type selects.
 func (s *state) pair() *pair { return &s.pairs[s.kind()] }
 
 func (s *state) kind() int {
@@ -182,7 +184,7 @@ func (s *state) kind() int {
 	return 0
 }
 
-// number is the free permits, if they are stored as Redis's own numbers are.
+// number returns the free permits. It returns false unless they are stored in the form in which Redis writes integers.
 func (p *pair) number() (int64, bool) {
 	n, err := strconv.ParseInt(p.value, 10, 64)
 	return n, err == nil && strconv.FormatInt(n, 10) == p.value
@@ -190,7 +192,8 @@ func (p *pair) number() (int64, bool) {
 
 func (p *pair) set(value int64) { p.value = strconv.FormatInt(value, 10) }
 
-// sums adds up the records: those that expired by a time, and those that live.
+// sums returns the permits in expired records (dated edge or earlier), the permits in live records, and the live
+// records.
 func (p *pair) sums(edge int64) (expired, live int64, living []record) {
 	for i, r := range p.records {
 		if r.at > edge {
@@ -204,18 +207,18 @@ func (p *pair) sums(edge int64) (expired, live int64, living []record) {
 	return expired, 0, nil
 }
 
-// A failure of a call, in the words of this test.
+// Failures of a call, in this test's words.
 const (
 	uninitialized = "not initialized"
 	exceeds       = "more than the rate"
 )
 
-// An answer is what a caller is told.
+// An answer is what a call returns.
 type answer struct {
 	failure string
-	granted bool  // or done
-	wait    int64 // ms, of a refusal
-	amount  int64 // free permits, or those that came back
+	granted bool  // permits were granted, or the operation was done
+	wait    int64 // RetryAfter of a refusal, in ms
+	amount  int64 // free, acquired or released permits
 }
 
 func (a answer) String() string {
@@ -232,14 +235,14 @@ func (a answer) String() string {
 	return "no"
 }
 
-// An outcome is an answer and what is stored after it.
+// An outcome is an answer and the state after the call.
 type outcome struct {
 	answer
 	state
 }
 
-// differences lists what differs between two states, with an allowance for life times that were set a moment apart. Ids
-// of records are nobody's business.
+// differences lists the differences between two states. Expiry times may differ by allowance, because the two sides set
+// them at different moments. Record ids are ignored.
 func (s *state) differences(other *state, allowance time.Duration) []string {
 	var list []string
 	say := func(what string, a, b any) { list = append(list, fmt.Sprintf("%s: %v, %v", what, a, b)) }
@@ -251,7 +254,7 @@ func (s *state) differences(other *state, allowance time.Duration) []string {
 			a = -a
 		}
 		if (a == 0) != (b == 0) || math.Abs(float64(a-b)) > float64(allowance.Milliseconds()) {
-			say("life time of "+what, lasts(a), lasts(b))
+			say("TTL of "+what, lasts(a), lasts(b))
 		}
 	}
 	if !maps.Equal(s.fields, other.fields) {
@@ -272,7 +275,7 @@ func (s *state) differences(other *state, allowance time.Duration) []string {
 	return list
 }
 
-// anonymous lists the records without their ids, in an order that does not depend on these.
+// anonymous returns the records without their ids, in an order that does not depend on the ids.
 func (p *pair) anonymous() []record {
 	list := slices.Clone(p.records)
 	for i := range list {
@@ -317,7 +320,7 @@ func (s state) String() string {
 	return text + "; shared " + s.pairs[0].String() + "; client's " + s.pairs[1].String()
 }
 
-// lasts tells how long something lives, so roughly that it is the same each time.
+// lasts formats the remaining TTL, rounded to minutes so that repeated runs agree.
 func lasts(end int64) string {
 	switch {
 	case end == 0:

@@ -18,42 +18,44 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// window_test.go lets up to six clients of any kinds work on two limiters, with wrong clocks, crashes and lost answers,
-// and counts what was granted.
+// window_test.go runs up to six Go and Redisson clients on two limiters, with wrong clocks, crashes and lost replies, and
+// counts the granted permits.
 //
-// What must hold follows from the clocks. Say a client's clock is never more than s ahead of another's, at any two
-// moments of the test. A record is written with its client's time; whoever calls it expired finds it an interval old by
-// his own clock. By a true clock it is at least interval - s old then, so every grant counts at least that long:
+// The bounds follow from the clocks. Let s be the most by which any client's clock is ahead of any other's during the
+// test. A record carries the time of the client that wrote it; a client treats it as expired when it is an interval old
+// by that client's own clock. By the true clock the record is then at least interval - s old, so every grant counts at
+// least that long:
 //
-//   - No window of interval - s holds more permits than the rate (and so none of an interval more than
-//     ceil(interval / (interval - s)) times the rate; where all clocks agree, than the rate).
-//   - No grant counts longer than interval + s, and the granularity of its client more: after that all is free again.
+// - No window of interval - s holds more permits than the rate. Hence no window of interval holds more than
+// ceil(interval / (interval - s)) times the rate, and not more than the rate where all clocks agree. - No grant counts
+// longer than interval + s, plus the granularity of its client. After that all permits are free.
 //
-// Permits that were released don't count from then on. Where all clocks agree, those of the oldest grants are taken for
-// released, as the library promises; else those of the newest, since nobody knows who is the oldest by another's clock.
+// Released permits do not count from then on. Where all clocks agree, the permits of the oldest grants count as
+// released, as the library promises; otherwise those of the newest, because clients disagree on which grant is the
+// oldest.
 //
 // Redisson's release is left out: it lets the same permits return twice (rules_test.go).
 
-// A fellow is one client in the mix.
-type fellow struct {
+// A participant is one client of a test case.
+type participant struct {
 	name string
-	skew int64 // ms that its clock is ahead
+	skew int64 // how far its clock is ahead of the true time, in ms
 
-	version  string // of Redisson; "" for Go
+	version  string // Redisson's version; "" for Go
 	client   *rratelimiter.Client
 	limiters [2]*rratelimiter.Limiter
 	faults   *faults
 	releases bool
-	slack    int64 // ms that its grants may count longer
+	slack    int64 // how much longer its grants may count, in ms
 }
 
-// A kindOfGo is a way to set up this library.
+// A kindOfGo is a configuration of this library.
 type kindOfGo struct {
 	name     string
 	opts     func(interval int64) []rratelimiter.LimiterOption
 	slack    func(interval int64) int64
 	releases bool
-	server   bool // by the server's clock
+	server   bool // uses the server's clock
 }
 
 var kindsOfGo = []kindOfGo{
@@ -73,10 +75,10 @@ var kindsOfGo = []kindOfGo{
 	}, server: true},
 }
 
-// javaVersions are the Redissons in the mix.
+// javaVersions are the Redisson versions that take part.
 var javaVersions = []string{"3.17.5", newest}
 
-// offered leaves out what is not offered yet.
+// offered returns kindsOfGo without those that the library rejects as "not offered yet".
 func offered(t *testing.T, rdb *redis.Client) []kindOfGo {
 	t.Helper()
 	var kinds []kindOfGo
@@ -96,8 +98,9 @@ func offered(t *testing.T, rdb *redis.Client) []kindOfGo {
 	return kinds
 }
 
-// A deed is permits that were granted or, where negative, released: for certain or perhaps.
-type deed struct {
+// An event is a grant or, with negative permits, a release. certain is false where the caller got no reply, so that the
+// server may or may not have executed the call.
+type event struct {
 	permits    int64
 	start, end time.Time // by the true clock
 	certain    bool
@@ -106,21 +109,21 @@ type deed struct {
 // A mix is one test case.
 type mix struct {
 	wire
-	rdb      *redis.Client // without faults
-	names    [2]string
-	rate     int64
-	interval int64
-	real     bool // time is real time, and not now
-	now      int64
-	fellows  []*fellow
-	ids      uint64
-	most     int64 // skew
-	least    int64
-	slack    int64
-	deeds    [2][]deed
+	rdb          *redis.Client // without faults
+	names        [2]string
+	rate         int64
+	interval     int64
+	real         bool  // uses time.Now instead of now
+	now          int64 // true time, in ms since 1970
+	participants []*participant
+	ids          uint64
+	most         int64 // largest skew so far
+	least        int64 // smallest skew so far
+	slack        int64 // largest slack of a participant, in ms
+	events       [2][]event
 }
 
-// time is the true time, in ms.
+// time returns the true time.
 func (m *mix) time() time.Time {
 	if m.real {
 		return time.Now()
@@ -128,17 +131,17 @@ func (m *mix) time() time.Time {
 	return time.UnixMilli(m.now)
 }
 
-// spread is how far apart clocks were.
+// spread returns the largest difference between two clocks so far, in ms.
 func (m *mix) spread() int64 { return m.most - m.least }
 
-// set changes a clock.
-func (m *mix) set(f *fellow, skew int64) {
+// set changes a participant's clock.
+func (m *mix) set(f *participant, skew int64) {
 	f.skew = skew
 	m.most, m.least = max(m.most, skew), min(m.least, skew)
 }
 
-// join makes the client of a fellow, again after a crash: with another id.
-func (m *mix) join(f *fellow, k kindOfGo, rdb *redis.Client) {
+// join creates a Go participant's client. After a crash it creates another one, with another client id.
+func (m *mix) join(f *participant, k kindOfGo, rdb *redis.Client) {
 	f.client = rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(time.Minute),
 		rratelimiter.WithClock(func() time.Time { return m.time().Add(time.Duration(f.skew) * time.Millisecond) }))
 	for i, name := range m.names {
@@ -150,44 +153,44 @@ func (m *mix) join(f *fellow, k kindOfGo, rdb *redis.Client) {
 	}
 }
 
-// note writes down what a call did; lost says that its answer was.
+// note records the permits of a call. certain is false where the reply was lost.
 func (m *mix) note(limiter int, permits int64, start time.Time, certain bool) {
 	if permits != 0 {
-		m.deeds[limiter] = append(m.deeds[limiter], deed{permits, start, m.time(), certain})
+		m.events[limiter] = append(m.events[limiter], event{permits, start, m.time(), certain})
 	}
 }
 
-// crew is what outlives a test case: connections, and what this library offers.
-type crew struct {
+// An environment is shared by all test cases: connections, Redisson's scripts and the kinds of Go client.
+type environment struct {
 	wire
-	rdb    *redis.Client
-	kinds  []kindOfGo
-	faulty []*faults
-	clumsy []*redis.Client // with these faults
-	full   atomic.Int64    // test cases in which a window held as much as it may
-	lost   atomic.Int64    // requests and answers that were lost
+	rdb           *redis.Client
+	kinds         []kindOfGo
+	faulty        []*faults
+	faultyClients []*redis.Client // clients with the faults of the same index
+	full          atomic.Int64    // test cases in which a window held the whole rate
+	lost          atomic.Int64    // lost requests and replies
 }
 
-const mostFellows = 6
+const maxParticipants = 6
 
-func newCrew(t *testing.T) *crew {
+func newEnvironment(t *testing.T) *environment {
 	server := redistest.Real(t)
-	c := &crew{wire: learn(t), rdb: server.Client()}
+	c := &environment{wire: learn(t), rdb: server.Client()}
 	c.load(t, c.rdb)
 	if err := c.rdb.ScriptLoad(t.Context(), readText).Err(); err != nil {
 		t.Fatal(err)
 	}
 	c.kinds = offered(t, c.rdb)
-	for range mostFellows {
+	for range maxParticipants {
 		f := &faults{}
 		c.faulty = append(c.faulty, f)
-		c.clumsy = append(c.clumsy, server.Client(f.options))
+		c.faultyClients = append(c.faultyClients, server.Client(f.options))
 	}
 	return c
 }
 
-// draw makes a test case.
-func (c *crew) draw(t *rapid.T, real bool) *mix {
+// draw draws a test case.
+func (c *environment) draw(t *rapid.T, real bool) *mix {
 	m := &mix{wire: c.wire, rdb: c.rdb, names: [2]string{"window:a", "window:b"}, real: real, now: epoch}
 	m.rate = rapid.Int64Range(1, 12).Draw(t, "rate")
 	m.interval = rapid.SampledFrom([]int64{20, 100, 1000, 60_000}).Draw(t, "interval")
@@ -207,8 +210,8 @@ func (c *crew) draw(t *rapid.T, real bool) *mix {
 		}
 	}
 	wrong := m.interval / 4 * int64(rapid.IntRange(0, 1).Draw(t, "wrong clocks"))
-	for i := range rapid.IntRange(1, mostFellows).Draw(t, "clients") {
-		f := &fellow{}
+	for i := range rapid.IntRange(1, maxParticipants).Draw(t, "clients") {
+		f := &participant{}
 		which := rapid.IntRange(0, len(c.kinds)+len(javaVersions)-1).Draw(t, "client")
 		if which >= len(c.kinds) {
 			f.version = javaVersions[which-len(c.kinds)]
@@ -216,7 +219,7 @@ func (c *crew) draw(t *rapid.T, real bool) *mix {
 		} else {
 			k := c.kinds[which]
 			if k.server && !real {
-				k = c.kinds[0] // the server's clock can't be driven
+				k = c.kinds[0] // the test cannot set the server's clock
 			}
 			f.name, f.releases, f.faults = k.name, k.releases, c.faulty[i]
 			f.faults.arm(noFault, 0)
@@ -224,19 +227,19 @@ func (c *crew) draw(t *rapid.T, real bool) *mix {
 				f.slack = k.slack(m.interval)
 				m.slack = max(m.slack, f.slack)
 			}
-			m.join(f, k, c.clumsy[i])
+			m.join(f, k, c.faultyClients[i])
 		}
 		if wrong > 0 {
 			m.set(f, rapid.Int64Range(-wrong, wrong).Draw(t, "ahead"))
 		}
 		t.Logf("%s, %d ms ahead", f.name, f.skew)
-		m.fellows = append(m.fellows, f)
+		m.participants = append(m.participants, f)
 	}
 	return m
 }
 
-// step lets some time pass and one client act.
-func (m *mix) step(t *rapid.T, c *crew) {
+// step passes some time and lets one participant act.
+func (m *mix) step(t *rapid.T, c *environment) {
 	switch rapid.IntRange(0, 5).Draw(t, "time") {
 	case 0, 1:
 	case 2, 3:
@@ -244,8 +247,8 @@ func (m *mix) step(t *rapid.T, c *crew) {
 	case 4:
 		m.pass(rapid.Int64Range(1, m.interval).Draw(t, "ms"))
 	case 5:
-		if n := len(m.deeds[0]); n > 0 && !m.real { // just when the oldest that may count returns
-			for _, d := range m.deeds[0] {
+		if n := len(m.events[0]); n > 0 && !m.real { // until the oldest grant that still counts expires, give or take 1 ms
+			for _, d := range m.events[0] {
 				if left := d.start.UnixMilli() + m.interval - m.now; left > 0 {
 					m.pass(max(0, left+int64(rapid.IntRange(-1, 1).Draw(t, "give or take"))))
 					break
@@ -253,7 +256,7 @@ func (m *mix) step(t *rapid.T, c *crew) {
 			}
 		}
 	}
-	f := m.fellows[rapid.IntRange(0, len(m.fellows)-1).Draw(t, "who")]
+	f := m.participants[rapid.IntRange(0, len(m.participants)-1).Draw(t, "participant")]
 	if wrong := max(m.most, -m.least); wrong > 0 && chance(t, 10, "its clock jumps") {
 		m.set(f, rapid.Int64Range(-wrong, wrong).Draw(t, "ahead"))
 	}
@@ -274,8 +277,8 @@ func (m *mix) pass(ms int64) {
 	}
 }
 
-// java lets Redisson try; when it crashes, nobody hears the answer.
-func (m *mix) java(t *rapid.T, f *fellow, limiter int, n int64) {
+// java makes a Redisson participant call tryAcquire. If it crashes, the reply is lost.
+func (m *mix) java(t *rapid.T, f *participant, limiter int, n int64) {
 	ctx := context.Background()
 	crashes := chance(t, 8, "crashes")
 	start := m.time()
@@ -294,11 +297,11 @@ func (m *mix) java(t *rapid.T, f *fellow, limiter int, n int64) {
 	}
 }
 
-// golang lets this library do something.
-func (m *mix) golang(t *rapid.T, c *crew, f *fellow, limiter int, n int64) {
+// golang makes a Go participant call one of its methods.
+func (m *mix) golang(t *rapid.T, c *environment, f *participant, limiter int, n int64) {
 	ctx := context.Background()
 	trouble := noFault
-	if chance(t, 20, "trouble") { // seldom, since who makes a call again waits before that
+	if chance(t, 20, "trouble") { // rare, because the library waits before it retries
 		trouble = fault(rapid.IntRange(int(loseRequest), int(loseReply)).Draw(t, "what is lost"))
 		f.faults.arm(trouble, rapid.SampledFrom([]int{1, 1, 1, 1, 2}).Draw(t, "how often"))
 	}
@@ -311,18 +314,18 @@ func (m *mix) golang(t *rapid.T, c *crew, f *fellow, limiter int, n int64) {
 	switch way {
 	case 0, 3:
 		var granted bool
-		if granted, err = l.TryAcquire(ctx, n); granted || perhaps(err) {
+		if granted, err = l.TryAcquire(ctx, n); granted || maybeExecuted(err) {
 			m.note(limiter, n, start, err == nil)
 		}
 	case 1:
 		var r rratelimiter.Result
-		if r, err = l.Allow(ctx, n); r.Allowed || perhaps(err) {
+		if r, err = l.Allow(ctx, n); r.Allowed || maybeExecuted(err) {
 			m.note(limiter, n, start, err == nil)
 		}
 	case 2:
 		var got int64
 		got, err = l.AcquireUpTo(ctx, n)
-		if perhaps(err) {
+		if maybeExecuted(err) {
 			got = n
 		}
 		m.note(limiter, got, start, err == nil)
@@ -330,14 +333,14 @@ func (m *mix) golang(t *rapid.T, c *crew, f *fellow, limiter int, n int64) {
 		var all []rratelimiter.Result
 		all, err = f.client.AllowAll(ctx, n, f.limiters[:]...)
 		for i := range f.limiters {
-			if perhaps(err) || err == nil && all[i].Allowed {
+			if maybeExecuted(err) || err == nil && all[i].Allowed {
 				m.note(i, n, start, err == nil)
 			}
 		}
 	case 5:
 		var back int64
 		back, err = l.Release(ctx, n)
-		if perhaps(err) {
+		if maybeExecuted(err) {
 			back = n
 		}
 		m.note(limiter, -back, start, err == nil)
@@ -349,7 +352,7 @@ func (m *mix) golang(t *rapid.T, c *crew, f *fellow, limiter int, n int64) {
 			t.Fatalf("%s fails without a fault: %v", f.name, err)
 		}
 		if chance(t, 3, "restarts") {
-			for i, client := range c.clumsy {
+			for i, client := range c.faultyClients {
 				if c.faulty[i] == f.faults {
 					for _, k := range c.kinds {
 						if k.name == f.name {
@@ -362,8 +365,9 @@ func (m *mix) golang(t *rapid.T, c *crew, f *fellow, limiter int, n int64) {
 	}
 }
 
-// sound fails the test unless free permits and records add up to the rate, as every script of both sides keeps it.
-func (m *mix) sound(t *rapid.T) {
+// consistent fails the test unless free permits and the permits in records add up to the rate. All scripts of both
+// sides preserve this sum.
+func (m *mix) consistent(t *rapid.T) {
 	ctx := context.Background()
 	for limiter, name := range m.names {
 		s, err := parseState(m.rdb.EvalSha(ctx, readSHA, keysOf(name, clientID)))
@@ -380,11 +384,11 @@ func (m *mix) sound(t *rapid.T) {
 	}
 }
 
-// perhaps tells whether a call that failed may have done its work.
-func perhaps(err error) bool { return errors.Is(err, rratelimiter.ErrOutcomeUnknown) }
+// maybeExecuted reports whether a failed call may have been executed.
+func maybeExecuted(err error) bool { return errors.Is(err, rratelimiter.ErrOutcomeUnknown) }
 
-// judge fails the test unless the bounds hold that the head of this file derives.
-func (m *mix) judge(t *rapid.T, c *crew) {
+// verify fails the test unless the bounds in the comment at the top of this file hold.
+func (m *mix) verify(t *rapid.T, c *environment) {
 	ctx := context.Background()
 	full := false
 	for limiter := range m.names {
@@ -401,7 +405,7 @@ func (m *mix) judge(t *rapid.T, c *crew) {
 	}
 	m.pass(m.interval + m.spread() + m.slack + 1)
 	for limiter, name := range m.names {
-		for _, f := range m.fellows {
+		for _, f := range m.participants {
 			var free int64
 			var err error
 			if f.version == "" {
@@ -413,18 +417,18 @@ func (m *mix) judge(t *rapid.T, c *crew) {
 				free = understand(call{kind: available}, reply).amount
 			}
 			if err != nil || free != m.rate {
-				t.Fatalf("when all is over, %s sees %d permits of %d free, %v", f.name, free, m.rate, err)
+				t.Fatalf("after all grants have expired, %s sees %d permits of %d free, %v", f.name, free, m.rate, err)
 			}
 		}
 	}
 }
 
-// held is the largest sum of permits of one limiter in a window, less what was released.
+// held returns the largest sum of permits of one limiter in a window of length ms, without released permits.
 func (m *mix) held(limiter int, length int64) int64 {
 	if m.real {
-		// When a call happened is not known exactly, so what was released counts as if it had never been granted.
+		// The exact time of a call is unknown here, so released permits count as never granted.
 		var grants []window.Grant
-		for _, d := range m.deeds[limiter] {
+		for _, d := range m.events[limiter] {
 			if d.permits > 0 && d.certain {
 				grants = append(grants, window.Grant{Permits: d.permits, Start: d.start, End: d.end})
 			}
@@ -434,25 +438,25 @@ func (m *mix) held(limiter int, length int64) int64 {
 				d.permits += back
 			}
 		}
-		most, _ := window.Largest(grants, time.Duration(length)*time.Millisecond)
+		most, _ := window.LargestAt(grants, time.Duration(length)*time.Millisecond, time.Millisecond) // the resolution of Java's clock
 		return most
 	}
 	var scores []window.Score
-	for _, d := range m.deeds[limiter] {
-		at := d.start.UnixMilli()
+	for _, d := range m.events[limiter] {
+		at := d.start.UnixMicro()
 		if d.permits > 0 {
 			if d.certain {
 				scores = append(scores, window.Score{Permits: d.permits, At: at, Added: at})
 			}
 			continue
 		}
-		scores = cancel(scores, -d.permits, at, length, m.spread() == 0)
+		scores = cancel(scores, -d.permits, at, 1000*length, m.spread() == 0)
 	}
-	most, _ := window.LargestScores(scores, length)
+	most, _ := window.LargestScores(scores, time.Duration(length)*time.Millisecond)
 	return most
 }
 
-// cancel takes permits off what is held at a moment: from the oldest or the newest.
+// cancel marks permits as released at a moment: those of the oldest grants that still count, or of the newest.
 func cancel(scores []window.Score, permits, at, length int64, oldest bool) []window.Score {
 	for i := range scores {
 		if !oldest {
@@ -479,16 +483,16 @@ func cancel(scores []window.Score, permits, at, length int64, oldest bool) []win
 	return scores
 }
 
-// accounted fails the test if permits are in use that nobody was granted, not even perhaps.
+// accounted fails the test if more permits are in use than were granted, with certainty or perhaps.
 func (m *mix) accounted(t *rapid.T, limiter int) {
 	since := m.time().Add(-time.Duration(m.interval+m.spread()+m.slack+1) * time.Millisecond)
 	granted := int64(0)
-	for _, d := range m.deeds[limiter] {
+	for _, d := range m.events[limiter] {
 		if d.permits > 0 && d.end.After(since) {
 			granted += d.permits
 		}
 	}
-	for _, f := range m.fellows {
+	for _, f := range m.participants {
 		if f.version != "" {
 			continue
 		}
@@ -499,21 +503,21 @@ func (m *mix) accounted(t *rapid.T, limiter int) {
 	}
 }
 
-// run makes test cases.
-func (c *crew) run(t *testing.T, cases int, real bool) {
+// run runs test cases.
+func (c *environment) run(t *testing.T, cases int, real bool) {
 	setChecks(t, cases)
 	began := time.Now()
 	rapid.Check(t, func(t *rapid.T) {
 		m := c.draw(t, real)
 		t.Repeat(map[string]func(*rapid.T){"step": func(t *rapid.T) {
 			m.step(t, c)
-			m.sound(t)
+			m.consistent(t)
 		}})
-		m.judge(t, c)
+		m.verify(t, c)
 	})
-	t.Logf("%d cases in %v: in %d a window was full, %d answers were lost", cases, time.Since(began).Round(time.Millisecond), c.full.Load(), c.lost.Load())
+	t.Logf("%d cases in %v: in %d a window was full, %d requests or replies were lost", cases, time.Since(began).Round(time.Millisecond), c.full.Load(), c.lost.Load())
 	if c.full.Load() < int64(cases/2) || c.lost.Load() < int64(cases/4) {
-		t.Errorf("in %d cases of %d a window was full, and %d answers were lost: too few to show anything", c.full.Load(), cases, c.lost.Load())
+		t.Errorf("in %d cases of %d a window was full, and %d requests or replies were lost: too few to show anything", c.full.Load(), cases, c.lost.Load())
 	}
 }
 
@@ -524,8 +528,8 @@ func setChecks(t *testing.T, n int) {
 	}
 }
 
-// TestWindow drives the clock itself, so that every millisecond counts.
-func TestWindow(t *testing.T) { newCrew(t).run(t, 1500, false) }
+// TestWindow sets the clock itself, so that every millisecond counts.
+func TestWindow(t *testing.T) { newEnvironment(t).run(t, 1500, false) }
 
-// TestWindowInRealTime has clients that use the server's clock, too.
-func TestWindowInRealTime(t *testing.T) { newCrew(t).run(t, 40, true) }
+// TestWindowInRealTime runs in real time, so clients that use the server's clock take part, too.
+func TestWindowInRealTime(t *testing.T) { newEnvironment(t).run(t, 40, true) }

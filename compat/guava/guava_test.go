@@ -1,5 +1,5 @@
-// Package guava proves that the smooth limiters of package classic are Guava's: the same random requests, on the same
-// clock, wait as long as in a real RateLimiter, to the microsecond.
+// Package guava tests that the smooth limiters of package classic behave like Guava's RateLimiter: the same random
+// requests on the same clock get the same waits, to the microsecond.
 package guava
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/classic"
 )
 
-// harness builds the Java side, in a folder that goes with the test: it takes a few seconds, and the first time on a
-// machine a download of 4 MB.
+// harness builds the Java side in a temporary folder and returns its jar. This takes a few seconds, and the first time
+// on a machine a download of 4 MB.
 func harness(t *testing.T) string {
 	t.Helper()
 	mvn, err := exec.LookPath("mvn")
@@ -29,7 +29,7 @@ func harness(t *testing.T) string {
 	for attempt := 0; attempt < 3; attempt++ {
 		args := []string{"-B", "-q", "-f", filepath.Join("java", "pom.xml"), "-Dharness.out=" + folder, "package"}
 		if attempt > 0 {
-			args = append(args, "-U") // or a download that failed is not tried again
+			args = append(args, "-U") // otherwise Maven does not repeat a failed download
 		}
 		var output []byte
 		if output, err = exec.CommandContext(t.Context(), mvn, args...).CombinedOutput(); err == nil {
@@ -41,10 +41,10 @@ func harness(t *testing.T) string {
 	return ""
 }
 
-// A step is a command to the harness, and what our own limiter answered to it.
+// A step is a command to the harness, and the answer of our own limiter to it.
 type step struct{ command, ours string }
 
-// A course is one limiter under random requests.
+// A course is a sequence of random requests to one limiter.
 type course struct {
 	random *rand.Rand
 	now    time.Time
@@ -74,23 +74,24 @@ func (c *course) note(ours any, command string, args ...any) {
 	c.steps = append(c.steps, step{fmt.Sprintf(command, args...), fmt.Sprint(ours)})
 }
 
-func text(rate float64) string { return strconv.FormatFloat(rate, 'g', -1, 64) }
+func formatRate(rate float64) string { return strconv.FormatFloat(rate, 'g', -1, 64) }
 
-// run asks our own limiter, and writes down what the real one is to be asked.
+// run makes the requests to our own limiter, and records the commands for the real one with the expected answers.
 func (c *course) run(t *testing.T, requests int) {
 	t.Helper()
 	clock := classic.WithClock(func() time.Time { return c.now })
 	rate := c.rate()
 	limiter := classic.NewSmoothBursty(rate, clock)
 	if c.random.Intn(2) == 0 {
-		c.note("ok", "bursty %s", text(rate))
+		c.note("ok", "bursty %s", formatRate(rate))
 	} else {
 		warmUp := time.Duration(1+c.random.Int63n(10_000_000)) * time.Microsecond
 		limiter = classic.NewSmoothWarmingUp(rate, warmUp, clock)
-		c.note("ok", "warming %s %d", text(rate), warmUp.Microseconds())
+		c.note("ok", "warming %s %d", formatRate(rate), warmUp.Microseconds())
 	}
 	for range requests {
-		// About as long as the permits take, so that some wait and some are stored.
+		// The time between requests is about the time that the permits take, so that some requests wait and some
+		// permits are stored.
 		c.now = c.now.Add(time.Duration(c.random.ExpFloat64() * 3e6 / limiter.Rate() * float64(c.random.Intn(3)) * 1e3).Truncate(time.Microsecond))
 		c.note("ok", "at %d", c.now.Sub(c.start).Microseconds())
 		n := int64(1 + c.random.Intn(5))
@@ -103,7 +104,7 @@ func (c *course) run(t *testing.T, requests int) {
 			if err := limiter.SetRate(rate); err != nil {
 				t.Fatal(err)
 			}
-			c.note("ok", "rate %s", text(rate))
+			c.note("ok", "rate %s", formatRate(rate))
 		case 1, 2, 3:
 			r, err := limiter.Allow(t.Context(), n)
 			if err != nil {

@@ -1,9 +1,10 @@
-// Command gateway is a reverse proxy that limits what each client may ask of each path: 10 requests a second and 200 a
-// minute, whatever detours are in it ("//x", "/./x"). Clients in private networks are free. The limits are shared by all
-// gateways on one Redis, where they are named "ratelimit:IP:PATH:INTERVAL".
+// Command gateway is a reverse proxy that limits the requests of each client to each path: 10 per second and 200 per
+// minute. Different forms of a path ("//x", "/./x") count as the same path. Clients in private networks are not
+// limited. All gateways on one Redis share the limits, whose names are "ratelimit:IP:PATH:INTERVAL".
 //
-// The proxies of -trust must write X-Forwarded-For: what comes from one without it may be anybody's, so it is limited by the
-// proxy's address, and not free though that is private. Name no network there in which clients are, too.
+// The proxies of -trust must write X-Forwarded-For. The client of a proxy's request without this header is unknown, so
+// the request is limited by the proxy's address, even if that is private. The networks of -trust must not contain
+// clients.
 //
 //	go run ./gateway -backend http://localhost:9000 -redis redis://localhost:6379 -trust 10.0.0.0/8
 package main
@@ -27,9 +28,9 @@ import (
 
 func main() {
 	listen := flag.String("listen", "localhost:8080", "`address` to listen on")
-	backend := flag.String("backend", "http://localhost:9000", "`URL` of the service behind")
+	backend := flag.String("backend", "http://localhost:9000", "`URL` of the service behind the gateway")
 	server := flag.String("redis", "redis://localhost:6379", "`URL` of Redis")
-	trust := flag.String("trust", "", "`networks` of our own proxies in front, which write X-Forwarded-For, with commas between them")
+	trust := flag.String("trust", "", "comma-separated `networks` of our own proxies, which write X-Forwarded-For")
 	flag.Parse()
 	if err := run(*listen, *backend, *server, *trust); err != nil {
 		log.Fatal(err)
@@ -54,7 +55,7 @@ func run(listen, backend, server, trust string) error {
 	return s.ListenAndServe()
 }
 
-// networks reads a list such as "10.0.0.0/8,fd00::/8".
+// networks parses a list such as "10.0.0.0/8,fd00::/8".
 func networks(list string) (found []netip.Prefix, err error) {
 	for text := range strings.SplitSeq(list, ",") {
 		if text = strings.TrimSpace(text); text == "" {
@@ -69,7 +70,7 @@ func networks(list string) (found []netip.Prefix, err error) {
 	return found, nil
 }
 
-// gateway passes requests on to a backend, as far as the limits allow it.
+// gateway returns a handler that forwards requests to a backend, as far as the limits allow.
 func gateway(client *rratelimiter.Client, backend *url.URL, trusted []netip.Prefix, policy *httplimit.Policy) http.Handler {
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
 		r.SetURL(backend)

@@ -24,7 +24,7 @@ type world struct {
 	gateway  *httptest.Server
 	redis    *redistest.Server
 	asked    atomic.Int64 // requests that reached the backend
-	forward  atomic.Value // X-Forwarded-For of the last one
+	forward  atomic.Value // X-Forwarded-For of the last of them
 	advanced atomic.Int64 // ns
 }
 
@@ -36,7 +36,7 @@ func start(t *testing.T, s *redistest.Server) *world {
 		io.WriteString(rw, "answer to "+r.URL.Path)
 	}))
 	t.Cleanup(backend.Close)
-	began := time.Now()
+	began := time.Now().Truncate(time.Millisecond) // on long intervals, scores of grants are whole ms
 	client := rratelimiter.NewClient(s.Client(), rratelimiter.WithCallTimeout(10*time.Second), rratelimiter.WithClock(func() time.Time {
 		return began.Add(time.Duration(w.advanced.Load()))
 	}))
@@ -56,7 +56,7 @@ func start(t *testing.T, s *redistest.Server) *world {
 
 func (w *world) advance(d time.Duration) { w.advanced.Add(int64(d)) }
 
-// get asks for a path, through a proxy that forwards for a client.
+// get requests a path. forwarded is the X-Forwarded-For of the proxy in front, if any.
 func (w *world) get(path, forwarded string) *http.Response {
 	w.t.Helper()
 	r, err := http.NewRequest(http.MethodGet, w.gateway.URL+path, nil)
@@ -81,7 +81,7 @@ func (w *world) get(path, forwarded string) *http.Response {
 	return answer
 }
 
-// passed asks n times and tells how many were served.
+// passed sends n requests and returns how many of them were served.
 func (w *world) passed(n int, path, forwarded string) (served int) {
 	w.t.Helper()
 	for range n {
@@ -90,7 +90,7 @@ func (w *world) passed(n int, path, forwarded string) (served int) {
 			served++
 		case http.StatusTooManyRequests:
 			if answer.Header.Get("Retry-After") == "" {
-				w.t.Error("a refused client is not told when to come back")
+				w.t.Error("a refusal has no Retry-After")
 			}
 		default:
 			w.t.Fatalf("status %s", answer.Status)
@@ -110,7 +110,7 @@ func TestTenASecondAndTwoHundredAMinute(t *testing.T) {
 		for second := range 21 {
 			want := 10
 			if second == 20 {
-				want = 0 // the minute's are used up
+				want = 0 // the limit of the minute is used up
 			}
 			if n := w.passed(12, "/orders", client); n != want {
 				t.Fatalf("second %d: %d passed, not %d", second, n, want)

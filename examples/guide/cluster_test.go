@@ -22,7 +22,7 @@ func oneSlot(ctx context.Context, client *rratelimiter.Client) ([]rratelimiter.R
 	return client.AllowAll(ctx, 1, perSecond, perMinute)
 }
 
-// Nobody is asked, so no cluster is needed.
+// The test makes no call to Redis, so it needs no cluster.
 func TestNamesWhoseKeysLieApartAreToldAtOnce(t *testing.T) {
 	client := onACluster([]string{"127.0.0.1:1"})
 	for _, name := range []string{"a{b", "a}b{c"} {

@@ -1,6 +1,6 @@
-// Package guide holds the code of the pages in docs and of the README. Each block of Go on those pages stands in one of these
-// tests, line by line, so that it compiles and does what its page says. Their Java stands in compat/java in the same way, and
-// runs in the tests of compat.
+// Package guide contains the code of the README and of the pages in docs. Each block of Go on those pages occurs line
+// by line in one of these tests, so that it compiles and does what its page says. The blocks of Java occur in
+// compat/java in the same way, and run in the tests of compat.
 package guide
 
 import (
@@ -18,7 +18,7 @@ const (
 	java   = "../../compat/java/src/main/java/rratelimiter/compat/Pages.java"
 )
 
-// dedent takes from lines what all of them are indented by.
+// dedent removes the common indentation of lines.
 func dedent(lines []string) []string {
 	indent := -1
 	for _, line := range lines {
@@ -33,7 +33,7 @@ func dedent(lines []string) []string {
 	return all
 }
 
-// holds tells whether a file has the lines of a block, one after the other, however deep.
+// holds reports whether a file contains the lines of a block in sequence, at any common indentation.
 func holds(file, block []string) bool {
 	for at := range max(len(file)-len(block)+1, 0) {
 		if slices.Equal(dedent(file[at:at+len(block)]), block) {
@@ -43,7 +43,7 @@ func holds(file, block []string) bool {
 	return false
 }
 
-// linesOf reads a file.
+// linesOf returns the lines of a file.
 func linesOf(t *testing.T, name string) []string {
 	t.Helper()
 	text, err := os.ReadFile(name)
@@ -53,7 +53,7 @@ func linesOf(t *testing.T, name string) []string {
 	return strings.Split(string(text), "\n")
 }
 
-// blocksOf are the blocks of code on a page, in a language.
+// blocksOf returns the blocks of code in a language on a page.
 func blocksOf(t *testing.T, page, language string) (blocks [][]string) {
 	t.Helper()
 	text := strings.Join(linesOf(t, page), "\n")

@@ -14,7 +14,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// patience is more than a program should have: a busy machine that runs tests is no fault.
+// patience is longer than the bound of a real program, so that a busy machine does not fail the tests.
 const patience = 10 * time.Second
 
 func guarded(client *rratelimiter.Client, mux *http.ServeMux) http.Handler {
@@ -35,7 +35,7 @@ func guarded(client *rratelimiter.Client, mux *http.ServeMux) http.Handler {
 	return handler
 }
 
-// asked gives the answer to a request of a client behind a proxy.
+// asked returns the response to a request of a client behind a proxy.
 func asked(h http.Handler, path, client string) *http.Response {
 	r := httptest.NewRequest(http.MethodGet, path, nil)
 	r.RemoteAddr = "10.0.0.1:1234"

@@ -11,7 +11,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// trySetRate is what Redisson's trySetRate leaves in Redis.
+// trySetRate writes the same keys as Redisson's trySetRate.
 func trySetRate(t *testing.T, rdb *redis.Client, name string) {
 	t.Helper()
 	if err := rdb.HSet(t.Context(), name, "rate", 100, "interval", 1000, "type", 0).Err(); err != nil {

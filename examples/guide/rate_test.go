@@ -46,7 +46,7 @@ func whoeverComesFirst(client *rratelimiter.Client) *rratelimiter.Limiter {
 
 type mismatches struct{}
 
-func (mismatches) Flight(info rratelimiter.FlightInfo) {
+func (mismatches) Call(info rratelimiter.CallInfo) {
 	if info.RateMismatch {
 		slog.Warn("another rate is in force", "limiter", info.Limiter)
 	}

@@ -33,7 +33,7 @@ func TestTheFirstProgramRuns(t *testing.T) {
 	server := redistest.Embedded(t)
 	ctx := t.Context()
 	rdb := server.Client()
-	// Somebody else has set a lower rate, which holds.
+	// Another client has set a lower rate, which applies.
 	other := rratelimiter.NewClient(rdb).RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerHour(3)))
 	if err := other.Acquire(ctx, 1); err != nil {
 		t.Fatal(err)

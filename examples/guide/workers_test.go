@@ -41,7 +41,7 @@ func TestWorkersKeepThePace(t *testing.T) {
 		close(jobs)
 		began := time.Now()
 		sent := 0
-		server.Fail("OOM command not allowed") // no call is made again for that
+		server.Fail("OOM command not allowed") // an error after which a call is not retried
 		time.AfterFunc(500*time.Millisecond, func() { server.Fail("") })
 		worker(t.Context(), mails, jobs, func(string) { sent++ })
 		if took := time.Since(began); sent != 6 || took < 3*time.Second || took > 4*time.Second {

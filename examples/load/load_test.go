@@ -22,8 +22,8 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// A service is a guarded server that logs what it serves: each request from the moment when it came to the moment when
-// it had passed the guard.
+// A service is a guarded server that records each served request: the time of its arrival, and the time when it had
+// passed the guard.
 type service struct {
 	*httptest.Server
 	mu     sync.Mutex
@@ -47,7 +47,7 @@ func serve(tb testing.TB, guard *httplimit.Guard) *service {
 	return s
 }
 
-// attack asks for a page at a pace and for a time. Each of the answers, in order, is given to see, if any.
+// attack sends requests for a page at a rate for a duration d. It calls see, if not nil, with each result in order.
 func attack(tb testing.TB, url string, perSecond int, d time.Duration, see func(*vegeta.Result)) *vegeta.Metrics {
 	tb.Helper()
 	attacker := vegeta.NewAttacker(vegeta.Timeout(30*time.Second), vegeta.KeepAlive(true))
@@ -69,18 +69,19 @@ func client(s *redistest.Server) *rratelimiter.Client {
 
 func TestNoMoreThanTheLimitPasses(t *testing.T) {
 	s := redistest.Shared(t)
-	// A closed guard, so that nothing passes but what was granted; with time for the answers of a busy machine.
+	// The guard fails closed, so that only granted requests pass. The bound leaves time for the replies of a busy
+	// machine.
 	policy := &httplimit.Policy{Failure: httplimit.FailClosed, Bound: 20 * time.Second}
 	for _, c := range []struct {
 		name string
 		rate rratelimiter.Rate
-		all  bool // the rate lasts for the whole attack, so exactly so many pass
+		all  bool // the interval is longer than the attack, so exactly the rate passes
 	}{
 		{"of an hour", rratelimiter.PerHour(100), true},
 		{"of a quarter second", rratelimiter.Rate{Permits: 20, Interval: 250 * time.Millisecond}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			// Two gateways, each a client of its own, share the limit.
+			// Two gateways, each with its own client, share the limit.
 			var services []*service
 			for range 2 {
 				guard := httplimit.New(httplimit.Per(client(s), "limit", c.rate, httplimit.Path))
@@ -109,7 +110,8 @@ func TestNoMoreThanTheLimitPasses(t *testing.T) {
 	}
 }
 
-// The zero policy gives Redis 100 ms. What is not bounded by it would hang here for the call timeout of 30 s.
+// The zero policy bounds the time of Redis to 100 ms. A request without this bound would hang here for the call timeout
+// of 30 s.
 func TestTrafficGoesOnWithoutRedis(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -149,7 +151,7 @@ func TestTrafficGoesOnWithoutRedis(t *testing.T) {
 			if open := guard.Policy.Count(httplimit.FailedOpen); open < int64(after) {
 				t.Errorf("%d answers without Redis, and %d counted", after, open)
 			}
-			if slowest > 2*time.Second { // the bound, and what a busy machine needs
+			if slowest > 2*time.Second { // more than the bound, for a busy machine
 				t.Errorf("the slowest answer took %v", slowest)
 			}
 			t.Logf("without Redis %d answers, the slowest after %v", after, slowest)
@@ -160,7 +162,7 @@ func TestTrafficGoesOnWithoutRedis(t *testing.T) {
 	}
 }
 
-// awaitRefusal uses a service until its limit is there and used up.
+// awaitRefusal sends requests to a service until one is refused, for at most 30 s.
 func awaitRefusal(t *testing.T, s *service) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
@@ -176,8 +178,8 @@ func awaitRefusal(t *testing.T, s *service) {
 	t.Fatal("nothing is refused for 30 s")
 }
 
-// BenchmarkLoad tells how long a request takes at 500 a second over loopback, without a guard and with one and two limits:
-// the differences are what a guard costs. The time of an operation says nothing here.
+// BenchmarkLoad reports the latency of a request at 500 requests per second over loopback, without a guard and with one
+// and two limits. The differences are the cost of a guard. The time per operation has no meaning here.
 func BenchmarkLoad(b *testing.B) {
 	c := client(redistest.Shared(b))
 	one := httplimit.Per(c, "1s", rratelimiter.PerSecond(1e6), httplimit.Path)
@@ -185,7 +187,7 @@ func BenchmarkLoad(b *testing.B) {
 	for _, limits := range [][]httplimit.Limit{nil, {one}, {one, two}} {
 		b.Run(fmt.Sprintf("%d limits", len(limits)), func(b *testing.B) {
 			guard := httplimit.New(limits...)
-			guard.Policy = &httplimit.Policy{Failure: httplimit.FailClosed, Bound: 20 * time.Second} // every request is decided
+			guard.Policy = &httplimit.Policy{Failure: httplimit.FailClosed, Bound: 20 * time.Second} // so that Redis decides every request
 			service := serve(b, guard)
 			var median, late []time.Duration
 			for b.Loop() {

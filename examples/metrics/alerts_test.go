@@ -36,13 +36,13 @@ func (s sample) FH() *histogram.FloatHistogram { return nil }
 func (s sample) Type() chunkenc.ValueType      { return chunkenc.ValFloat }
 func (s sample) Copy() chunks.Sample           { return s }
 
-// A series is what Prometheus has of one metric with one set of labels.
+// A series has the samples of one metric with one set of labels.
 type series struct {
 	labels  labels.Labels
 	samples []chunks.Sample
 }
 
-// A history is what Prometheus has scraped, by the text of the labels.
+// A history has all scraped series, by the text of their labels.
 type history map[string]*series
 
 func (h history) add(at time.Duration, name string, pairs []*dto.LabelPair, value float64, more ...string) {
@@ -60,7 +60,7 @@ func (h history) add(at time.Duration, name string, pairs []*dto.LabelPair, valu
 	found.samples = append(found.samples, sample{at.Milliseconds(), value})
 }
 
-// find gives the series that matchers choose, for the engine.
+// find returns the series that match, for the engine.
 func (h history) find(_ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
 	var chosen []storage.Series
 	for _, s := range h {
@@ -71,9 +71,9 @@ func (h history) find(_ bool, _ *storage.SelectHints, matchers ...*labels.Matche
 	return &set{SeriesSet: storage.EmptySeriesSet(), chosen: chosen}
 }
 
-// A set is a list of series as the engine takes it.
+// A set is a list of series, as a storage.SeriesSet.
 type set struct {
-	storage.SeriesSet // what a set has beside its series
+	storage.SeriesSet // the other methods
 	chosen            []storage.Series
 	at                int
 }
@@ -81,7 +81,7 @@ type set struct {
 func (s *set) Next() bool         { s.at++; return s.at <= len(s.chosen) }
 func (s *set) At() storage.Series { return s.chosen[s.at-1] }
 
-// scrape adds what a registry shows at a time.
+// scrape adds the values of a registry at a time.
 func (h history) scrape(t *testing.T, at time.Duration, registry *prometheus.Registry) {
 	t.Helper()
 	families, err := registry.Gather()
@@ -106,7 +106,7 @@ func (h history) scrape(t *testing.T, at time.Duration, registry *prometheus.Reg
 	}
 }
 
-// firing gives the alerts whose expressions are true at the end of a history.
+// firing returns the alerts whose expressions are true at the end of a history.
 func (h history) firing(t *testing.T, end time.Duration) (names []string) {
 	t.Helper()
 	groups, problems := rulefmt.ParseFile("../../docs/observability/alerts.yaml", false)
@@ -135,25 +135,32 @@ func (h history) firing(t *testing.T, end time.Duration) (names []string) {
 	return names
 }
 
-// Prometheus reads the metrics every minute for an hour, while the same goes on.
+// Prometheus reads the metrics every minute for an hour, while the same calls repeat.
 func TestAlertsFireWhenTheyShould(t *testing.T) {
 	down := errors.New("down")
-	good := rratelimiter.FlightInfo{Callers: 10, Granted: 8, Denied: 2, Permits: 8, Attempts: 1, Latency: time.Millisecond}
+	good := rratelimiter.CallInfo{Callers: 10, Granted: 8, Denied: 2, Permits: 8, Attempts: 1, Latency: time.Millisecond}
 	for name, c := range map[string]struct {
-		more     rratelimiter.FlightInfo // beside what is good
+		more     rratelimiter.CallInfo // in addition to a good call
 		blocked  time.Duration
+		outcome  string // of a guard, in addition to many good ones
 		expected []string
 	}{
-		"all is well":            {good, time.Second, nil},
-		"calls fail":             {rratelimiter.FlightInfo{Denied: 1, Err: down}, 0, []string{"RateLimiterCallsFail"}},
-		"an answer did not come": {rratelimiter.FlightInfo{Err: rratelimiter.ErrOutcomeUnknown}, 0, []string{"RateLimiterCallsFail", "RateLimiterOutcomeUnknown"}},
-		"Redis is gone":          {rratelimiter.FlightInfo{Fallback: true}, 0, []string{"RateLimiterFallsBack"}},
-		"Redis is slow":          {rratelimiter.FlightInfo{Latency: 300 * time.Millisecond}, 0, []string{"RateLimiterSlow"}},
-		"most is refused":        {rratelimiter.FlightInfo{Denied: 5, Remembered: 5}, 0, []string{"RateLimiterRefusesMost"}},
-		"another rate":           {rratelimiter.FlightInfo{RateMismatch: true}, 0, []string{"RateLimiterRateMismatch"}},
-		"a broken state":         {rratelimiter.FlightInfo{Healed: "x"}, 0, []string{"RateLimiterHealed"}},
-		"callers go":             {rratelimiter.FlightInfo{Permits: 2, Abandoned: 2}, 0, []string{"RateLimiterPermitsAbandoned"}},
-		"callers wait":           {good, time.Minute, []string{"RateLimiterWaitsLong"}},
+		"all is well":             {good, time.Second, "", nil},
+		"calls fail":              {rratelimiter.CallInfo{Denied: 1, Err: down}, 0, "", []string{"RateLimiterCallsFail"}},
+		"a reply is lost":         {rratelimiter.CallInfo{Err: rratelimiter.ErrOutcomeUnknown}, 0, "", []string{"RateLimiterCallsFail", "RateLimiterOutcomeUnknown"}},
+		"Redis is unavailable":    {rratelimiter.CallInfo{Fallback: true}, 0, "", []string{"RateLimiterFallsBack"}},
+		"Redis is slow":           {rratelimiter.CallInfo{Latency: 300 * time.Millisecond}, 0, "", []string{"RateLimiterSlow"}},
+		"most is refused":         {rratelimiter.CallInfo{Denied: 5, DenyCacheHits: 5}, 0, "", []string{"RateLimiterRefusesMost"}},
+		"another rate":            {rratelimiter.CallInfo{RateMismatch: true}, 0, "", []string{"RateLimiterRateMismatch"}},
+		"a broken state":          {rratelimiter.CallInfo{Repaired: "x"}, 0, "", []string{"RateLimiterRepaired"}},
+		"callers are cancelled":   {rratelimiter.CallInfo{Permits: 2, Unclaimed: 2}, 0, "", []string{"RateLimiterPermitsUnclaimed"}},
+		"callers wait":            {good, time.Minute, "", []string{"RateLimiterWaitsLong"}},
+		"a guard fails open":      {good, 0, "failed open", []string{"RateLimiterGuardFails"}},
+		"a guard fails closed":    {good, 0, "failed closed", []string{"RateLimiterGuardFails"}},
+		"a guard allows locally":  {good, 0, "allowed locally", []string{"RateLimiterGuardDecidesLocally"}},
+		"a guard denies locally":  {good, 0, "denied locally", []string{"RateLimiterGuardDecidesLocally"}},
+		"a shadow denies locally": {good, 0, "shadowed locally", []string{"RateLimiterGuardDecidesLocally"}},
+		"a guard refuses":         {good, 0, "denied", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			metrics := promlimit.New(promlimit.Config{})
@@ -161,9 +168,12 @@ func TestAlertsFireWhenTheyShould(t *testing.T) {
 			registry.MustRegister(metrics)
 			h := history{}
 			for minute := range 60 {
-				metrics.Flight(good)
-				metrics.Flight(c.more)
+				metrics.Call(good)
+				metrics.Call(c.more)
 				metrics.Request(t.Context(), rratelimiter.RequestInfo{Waits: true, Latency: c.blocked})
+				for _, outcome := range append(slices.Repeat([]string{"allowed", "unlimited"}, 10), c.outcome) {
+					metrics.Guard(t.Context(), rratelimiter.GuardInfo{Policy: "api", Outcome: outcome})
+				}
 				h.scrape(t, time.Duration(minute)*time.Minute, registry)
 			}
 			if got := h.firing(t, 59*time.Minute); !slices.Equal(got, c.expected) {
@@ -197,7 +207,7 @@ func TestAnAlertFiresWhenAllWait(t *testing.T) {
 	<-gone
 	h.scrape(t, 20*time.Minute, registry)
 	if got := h.firing(t, 20*time.Minute); slices.Contains(got, "RateLimiterStuck") {
-		t.Errorf("when nobody waits any more: %q", got)
+		t.Errorf("without waiting callers: %q", got)
 	}
 }
 

@@ -1,5 +1,5 @@
-// Command metrics paces a worker by a limiter, and shows Prometheus what the limiter does: http://localhost:2112/metrics.
-// docs/observability.md tells what there is to see.
+// Command metrics paces a worker by a limiter, and shows Prometheus what the limiter does:
+// http://localhost:2112/metrics. docs/observability.md describes the metrics.
 //
 //	go run ./metrics -redis redis://localhost:6379
 package main
@@ -41,16 +41,16 @@ func main() {
 	log.Fatal((&http.Server{Addr: *listen, ReadHeaderTimeout: 10 * time.Second}).ListenAndServe())
 }
 
-// watched makes a client, and the page that shows what it does.
+// watched returns a client, and a handler that serves its metrics.
 func watched(rdb rratelimiter.Redis) (*rratelimiter.Client, http.Handler) {
-	metrics := promlimit.New(promlimit.Config{Label: func(limiter string) string { return limiter }}) // there is only one
+	metrics := promlimit.New(promlimit.Config{Label: func(limiter string) string { return limiter }}) // there is only one limiter, so the label has few values
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(metrics)
 	client := rratelimiter.NewClient(rdb, rratelimiter.WithObserver(metrics))
 	return client, promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }
 
-// work does one piece of work, when it may.
+// work waits for a permit and does one piece of work.
 func work(ctx context.Context, client *rratelimiter.Client) error {
 	jobs := client.RateLimiter("jobs", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 	if err := jobs.Acquire(ctx, 1); err != nil {

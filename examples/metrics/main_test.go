@@ -40,25 +40,32 @@ func TestThePageShowsTheWork(t *testing.T) {
 	}
 }
 
-// Both modules count everything that there is to count.
-var everything = []rratelimiter.FlightInfo{
-	{Callers: 1, Granted: 1, Denied: 1, Permits: 1, Abandoned: 1, Remembered: 1, Attempts: 1, Healed: "x", RateMismatch: true},
+// The calls of this test cause a value of every metric of both modules.
+var everything = []rratelimiter.CallInfo{
+	{Callers: 1, Granted: 1, Denied: 1, Permits: 1, Unclaimed: 1, DenyCacheHits: 1, Attempts: 1, Repaired: "x", RateMismatch: true},
 	{Denied: 1, Err: rratelimiter.ErrNotInitialized},
 	{Fallback: true},
 	{Denied: 1, Err: rratelimiter.ErrOutcomeUnknown},
 }
 
-func count(o rratelimiter.RequestObserver) {
+func count(o interface {
+	rratelimiter.RequestObserver
+	rratelimiter.GuardObserver
+}) {
 	for _, info := range everything {
-		o.Flight(info)
+		o.Call(info)
 	}
 	o.Request(context.Background(), rratelimiter.RequestInfo{Waits: true, Err: rratelimiter.ErrNotInitialized})
 	gone, cancel := context.WithCancel(context.Background())
 	cancel()
+	for _, outcome := range []string{"unlimited", "allowed", "denied", "shadowed", "failed open", "failed closed",
+		"allowed locally", "denied locally", "shadowed locally", "gone"} {
+		o.Guard(context.Background(), rratelimiter.GuardInfo{Policy: "x", Outcome: outcome})
+	}
 	o.Request(gone, rratelimiter.RequestInfo{Waits: true, Err: gone.Err()})
 }
 
-// families are what Prometheus gets: metrics by the names of their series, each with its labels and their values.
+// families returns the metrics that Prometheus reads: the labels and their values by the names of the series.
 func families(t *testing.T, registry *prometheus.Registry) map[string]map[string]map[string]bool {
 	t.Helper()
 	gathered, err := registry.Gather()
@@ -100,7 +107,7 @@ func byPrometheus(t *testing.T) map[string]map[string]map[string]bool {
 	return families(t, registry)
 }
 
-// A dashboard made for one module fits the other.
+// A dashboard for one module also works with the other.
 func TestBothModulesHaveTheSameMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	exporter, err := otelprometheus.New(otelprometheus.WithRegisterer(registry), otelprometheus.WithoutScopeInfo())
@@ -134,7 +141,7 @@ func TestBothModulesHaveTheSameMetrics(t *testing.T) {
 	}
 }
 
-// check tells what of a query is no PromQL, or no metric, label or value of promlimit.
+// check reports errors of a query: invalid PromQL, and unknown metrics, labels or values.
 func check(t *testing.T, known map[string]map[string]map[string]bool, query string) {
 	t.Helper()
 	expression, err := parser.ParseExpr(query)
@@ -180,7 +187,7 @@ func check(t *testing.T, known map[string]map[string]map[string]bool, query stri
 	}
 }
 
-// matches tells whether each alternative that a matcher names is a value that there is.
+// matches reports whether each alternative of a matcher is a known value.
 func matches(m *labels.Matcher, values map[string]bool) bool {
 	for _, value := range strings.Split(m.Value, "|") {
 		if !values[value] {
@@ -190,7 +197,7 @@ func matches(m *labels.Matcher, values map[string]bool) bool {
 	return true
 }
 
-// byExport are the metrics of rrl export, as the page has them, which its own tests compare.
+// byExport returns the metrics of rrl export, as listed on the page, which the tests of rrl compare with the real ones.
 func byExport(t *testing.T) map[string]map[string]map[string]bool {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/observability.md")
@@ -237,7 +244,7 @@ func TestDashboardsUseWhatThereIs(t *testing.T) {
 	t.Run("keys", func(t *testing.T) { checkDashboard(t, "keys.json", byExport(t)) })
 }
 
-// checkDashboard tells what of a dashboard is no metric that is known, and what is not on it.
+// checkDashboard reports unknown metrics of a dashboard, and known metrics that are not on it.
 func checkDashboard(t *testing.T, file string, known map[string]map[string]map[string]bool) {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/observability/" + file)

@@ -1,5 +1,5 @@
-// Package routers shows a guard in chi, gin and echo: requests are counted by client address and route, as the router
-// names it.
+// Package routers shows a guard in chi, gin and echo. Requests are counted by client address and by the router's
+// pattern of the route.
 package routers
 
 import (
@@ -13,14 +13,14 @@ import (
 	"github.com/rratelimiter/rratelimiter/httplimit"
 )
 
-// NewGuard limits the requests of each client address to each route to ten a second. httplimit.Route reads
-// Request.Pattern, which chi sets by itself (5.2.2 and later), and the others don't.
+// NewGuard limits the requests of each client address to each route to ten per second. httplimit.Route reads
+// Request.Pattern. chi sets it (5.2.2 and later); for gin and echo, the middleware must set it.
 func NewGuard(client *rratelimiter.Client) *httplimit.Guard {
 	return httplimit.New(httplimit.Per(client, "1s", rratelimiter.PerSecond(10),
 		httplimit.Join(httplimit.ClientAddr{}.Key, httplimit.Route)))
 }
 
-// Chi uses the middleware on routes, whose patterns are known there, and not on the whole router.
+// Chi uses the middleware on routes and not on the whole router, because the pattern is known only on routes.
 func Chi(guard *httplimit.Guard) http.Handler {
 	r := chi.NewRouter()
 	r.With(guard.Middleware).Get("/orders/{id}", func(w http.ResponseWriter, r *http.Request) {
@@ -29,7 +29,7 @@ func Chi(guard *httplimit.Guard) http.Handler {
 	return r
 }
 
-// Gin must be told to stop.
+// Gin calls Abort for a refused request; otherwise gin runs the remaining handlers.
 func Gin(guard *httplimit.Guard) http.Handler {
 	r := gin.New()
 	r.Use(func(c *gin.Context) {
@@ -42,7 +42,7 @@ func Gin(guard *httplimit.Guard) http.Handler {
 	return r
 }
 
-// Echo stops where the next handler is not called.
+// Echo does not call the next handler for a refused request.
 func Echo(guard *httplimit.Guard) http.Handler {
 	e := echo.New()
 	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {

@@ -44,7 +44,7 @@ func TestRouters(t *testing.T) {
 					t.Fatalf("%d %q", w.Code, w.Body)
 				}
 			}
-			// Another order is the same route. The answer is the guard's alone.
+			// Another order number is the same route. The response is only the guard's.
 			w := get("/orders/8")
 			if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "1" || !json.Valid(w.Body.Bytes()) {
 				t.Errorf("%d %q", w.Code, w.Body)

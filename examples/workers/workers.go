@@ -1,5 +1,5 @@
-// Package workers runs jobs at a limiter's pace, which all processes share: tasks of an asynq queue, or whatever comes
-// out of a channel.
+// Package workers runs jobs at the rate of a limiter, which all processes share: tasks of an asynq queue, or jobs from
+// a channel.
 package workers
 
 import (
@@ -16,10 +16,10 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// errNoPermit puts a task back into its queue: its turn has not come, or Redis could not be asked.
+// errNoPermit puts a task back into its queue: there was no permit in time, or Redis failed.
 var errNoPermit = errors.New("no permit in time")
 
-// stays tells whether an error of a limiter would come again, however often it is asked.
+// stays reports whether an error of a limiter is permanent, so that a retry is useless.
 func stays(err error) bool {
 	return slices.ContainsFunc([]error{
 		rratelimiter.ErrNotInitialized, rratelimiter.ErrExceedsRate, rratelimiter.ErrInvalidOption, rratelimiter.ErrCrossSlotName,
@@ -27,8 +27,9 @@ func stays(err error) bool {
 	}, func(known error) bool { return errors.Is(err, known) })
 }
 
-// Paced lets each task wait for a permit before it is processed, for some time at most. A task without one is put back
-// into the queue, so that the worker can serve tasks that other limiters pace. Config must know of it.
+// Paced returns middleware in which each task waits for a permit before it is processed, at most for patience. A task
+// without a permit is put back into the queue, so that the worker can process tasks of other limiters. The server needs
+// the configuration of Config.
 func Paced(limiter *rratelimiter.Limiter, patience time.Duration) asynq.MiddlewareFunc {
 	return func(next asynq.Handler) asynq.Handler {
 		return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
@@ -44,8 +45,8 @@ func Paced(limiter *rratelimiter.Limiter, patience time.Duration) asynq.Middlewa
 	}
 }
 
-// Config makes a task without a permit come back after a pause, without counting it as one that failed. What c says of other
-// errors stays.
+// Config returns c with a change for tasks without a permit: they are retried after a pause, and do not count as
+// failed. Other errors are handled as in c.
 func Config(c asynq.Config, pause time.Duration) asynq.Config {
 	failure, delay := c.IsFailure, c.RetryDelayFunc
 	c.IsFailure = func(err error) bool {
@@ -63,10 +64,11 @@ func Config(c asynq.Config, pause time.Duration) asynq.Config {
 	return c
 }
 
-// Run lets some workers do the jobs of a channel, each once it has a permit, until the channel is closed or ctx ends. Where
-// Redis fails they ask again; an error that stays, such as a limiter without a rate, ends them all. The jobs that were taken
-// from the channel and not done come back, with the error that kept them from being done: there is none where ctx ends and
-// nobody holds a job. Who fills the channel must look out for Run's end, too.
+// Run starts a number of workers, which process the jobs of a channel, each with a permit, until the channel is closed
+// or ctx ends. If Redis fails, a worker retries. A permanent error, such as a limiter without a rate, stops all
+// workers. Run returns the jobs that were received but not processed, and the first error of a worker that held one.
+// The error is nil if ctx ends while no worker holds a job. The sender must also stop when Run returns, or it blocks on
+// the channel.
 func Run[J any](
 	ctx context.Context, limiter *rratelimiter.Limiter, workers int, jobs <-chan J, do func(context.Context, J),
 ) (left []J, err error) {
@@ -87,7 +89,7 @@ func Run[J any](
 					if failed := permit(pool, limiter); failed != nil {
 						mu.Lock()
 						left = append(left, job)
-						if err == nil { // else it is why the others were stopped
+						if err == nil { // keep the first error, which stopped the others
 							err = failed
 						}
 						mu.Unlock()
@@ -103,20 +105,21 @@ func Run[J any](
 	return left, err
 }
 
-// Pauses before a limiter is asked again. They double.
+// Bounds of the pause before a retry. The pause doubles with each retry.
 const (
 	shortestPause = 100 * time.Millisecond
 	longestPause  = 10 * time.Second
 )
 
-// permit waits for a permit, however long Redis stumbles.
+// permit waits for a permit and retries while Redis fails. It returns permanent errors, and any error once ctx has
+// ended.
 func permit(ctx context.Context, limiter *rratelimiter.Limiter) error {
 	for pause := shortestPause; ; pause = min(2*pause, longestPause) {
 		err := limiter.Acquire(ctx, 1)
 		if err == nil || ctx.Err() != nil || stays(err) {
 			return err
 		}
-		slog.WarnContext(ctx, "no permit, asking again", "pause", pause, "err", err)
+		slog.WarnContext(ctx, "no permit, trying again", "pause", pause, "err", err)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():

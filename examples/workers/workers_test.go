@@ -145,7 +145,7 @@ func TestPoolOutlivesAStumble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := limittest.NewRealTime(t)
 		limiter := s.Client().RateLimiter("jobs", rratelimiter.WithRate(rratelimiter.PerMinute(100)))
-		s.Fail("OOM command not allowed") // no call is made again for that
+		s.Fail("OOM command not allowed") // an error after which a call is not retried
 		time.AfterFunc(time.Minute, func() { s.Fail("") })
 		jobs := make(chan int)
 		go func() {

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -15,23 +14,23 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// judge_test.go watches two things: the times between which callers were granted something, and the records that Redis
-// was told to write. Both are judged in stretches of time: where a fault takes a limiter's state away, what was granted
-// before is forgotten, so the stretch ends there, and the next one begins once nothing of before can matter.
+// judge_test.go checks two things: the times between which callers got grants, and the records that were written to
+// Redis. Both are checked in periods: a fault that removes a limiter's state also removes earlier grants, so it ends a
+// period, and the next one begins once no earlier grant can matter.
 
-// A judge holds what is not judged yet.
+// A judge has the data that is not checked yet.
 type judge struct {
 	t      *testing.T
 	server *redistest.Server
 	limits []limit
 
 	mu      sync.Mutex
-	log     map[string][]window.Grant // since the stretch began
+	log     map[string][]window.Grant // since the period began
 	begun   time.Time
 	watched *redistest.Recording // nil while none runs
 
-	counted   map[string]int64 // permits of grants that were judged
-	byLog     map[string]int64 // most in a window
+	counted   map[string]int64 // permits of checked grants
+	byLog     map[string]int64 // largest window
 	records   map[string]int
 	byRecords map[string]int64
 	stretches int
@@ -46,7 +45,7 @@ func newJudge(t *testing.T, server *redistest.Server, limits []limit) *judge {
 	return j
 }
 
-// settled is how long after a state was taken away nothing of it matters any more: a few of the longest intervals.
+// settled returns the time after which a removed state does not matter any more: a few of the longest intervals.
 func (j *judge) settled() time.Duration {
 	var longest time.Duration
 	for _, l := range j.limits {
@@ -55,14 +54,14 @@ func (j *judge) settled() time.Duration {
 	return 2*longest + 500*time.Millisecond
 }
 
-// granted takes a grant.
+// granted adds a grant.
 func (j *judge) granted(name string, g window.Grant) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.log[name] = append(j.log[name], g)
 }
 
-// begin starts a stretch.
+// begin starts a period.
 func (j *judge) begin() {
 	watched := redistest.Monitor(j.t, j.server.Addr, func(c redistest.Command) bool {
 		return c.Name() == "ZADD" && strings.HasPrefix(c.Args[1], "{soak:")
@@ -72,7 +71,7 @@ func (j *judge) begin() {
 	j.watched, j.begun = watched, time.Now()
 }
 
-// end ends a stretch, and judges it. What is granted from then on is not judged before the next one begins.
+// end ends a period, and checks it. Later grants are not checked before the next one begins.
 func (j *judge) end() {
 	j.t.Helper()
 	if j.watched == nil {
@@ -81,8 +80,8 @@ func (j *judge) end() {
 	ended := time.Now()
 	commands := j.watched.Stop()
 	j.watched = nil
-	// A grant of this stretch may be told a little later, and by Java up to a command's time later; what overlaps its end is
-	// not judged anyway.
+	// A grant of this period may be logged a little later, and by Java up to a command's time later; grants that
+	// overlap its end are not checked.
 	time.Sleep(100 * time.Millisecond)
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -90,7 +89,7 @@ func (j *judge) end() {
 	spans := spansOf(j.t, commands)
 	for _, l := range j.limits {
 		log := slices.DeleteFunc(j.log[l.name], func(g window.Grant) bool { return g.Start.Before(j.begun) || g.End.After(ended) })
-		most, at := window.Largest(log, l.rate.Interval)
+		most, at := window.LargestAt(log, l.rate.Interval, time.Millisecond) // as exact as Java's clock
 		if most > l.rate.Permits {
 			j.t.Errorf("%s: callers were granted %d of %d in a window from %v on", l.name, most, l.rate.Permits, at)
 		}
@@ -110,8 +109,8 @@ func (j *judge) end() {
 	clear(j.log)
 }
 
-// spansOf reads what was recorded for each limit: between the time of its call, which is the score, and the time when that
-// was served. A record that is written again, as by a call that is repeated, is one grant.
+// spansOf returns the recorded grants of each limit: between the time of the call, which is the score, and the time of
+// its execution. A record that is written again, as by a retried call, is one grant.
 func spansOf(t *testing.T, commands []redistest.Command) map[string][]window.Grant {
 	found := map[string]map[string]window.Grant{}
 	for _, c := range commands {
@@ -124,16 +123,16 @@ func spansOf(t *testing.T, commands []redistest.Command) map[string][]window.Gra
 			args = args[1:]
 		}
 		for ; len(args) > 1; args = args[2:] {
-			score, err := strconv.ParseFloat(args[0], 64)
+			score, ok := redistest.Micros(args[0])
 			member := args[1]
-			if err != nil || len(member) < 4 {
+			if !ok || len(member) < 4 {
 				t.Errorf("a record of %s: %q at %s", name, member, args[0])
 				continue
 			}
 			g, again := found[name][member]
 			if !again {
 				g = window.Grant{
-					Permits: int64(binary.LittleEndian.Uint32([]byte(member[len(member)-4:]))), Start: time.UnixMilli(int64(score)),
+					Permits: int64(binary.LittleEndian.Uint32([]byte(member[len(member)-4:]))), Start: time.UnixMicro(score),
 				}
 			}
 			g.End = c.Time

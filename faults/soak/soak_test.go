@@ -1,10 +1,10 @@
-// Package soak loads limiters with Go and Java clients while one fault after the other, drawn at random, strikes their
-// Redis, and checks all the time that no window holds more than the rate and that everybody comes back.
+// Package soak loads limiters with Go and Java clients while random faults of their Redis occur one after the other,
+// and checks all the time that no window holds more than the rate and that all clients get grants again.
 //
-// As a part of all tests it takes a few seconds, with Go clients alone. make soak takes ten minutes, with Java; minutes are
-// set by RUN='-minutes 2'.
+// As a part of all tests it takes a few seconds, with only Go clients. make soak takes ten minutes, with Java;
+// RUN='-minutes 2' sets the minutes.
 //
-// This file has the load and the report; strikes_test.go what strikes, judge_test.go who watches.
+// This file has the load and the report; strikes_test.go the faults, judge_test.go the checks.
 package soak
 
 import (
@@ -39,7 +39,7 @@ var (
 const (
 	briefly     = 4 * time.Second
 	patience    = 2 * time.Second // of a Go caller
-	late        = 2 * time.Second // what a busy machine may add to that
+	late        = 2 * time.Second // added to that for a busy machine
 	comebackIn  = 30 * time.Second
 	perGo       = 6               // goroutines of a Go client on a limiter
 	perJava     = 3               // threads of a Java client on a limiter
@@ -53,7 +53,7 @@ type limit struct {
 	name string
 	rate rratelimiter.Rate
 	opts []rratelimiter.LimiterOption // of Go clients
-	// joined records are replaced by larger ones, and are no grants of their own: they can't be judged by their scores.
+	// joined: records are replaced by larger ones, which are not grants of their own, so their scores can't be checked.
 	joined bool
 }
 
@@ -71,7 +71,7 @@ func limits() []limit {
 	}
 }
 
-// A client is one of those who share the limits. When it was granted something last, on any limit, tells whether it is back.
+// A client is one user of the limits. The time of its last grant, on any limit, shows whether it is back.
 type client struct {
 	name   string
 	last   atomic.Int64 // ns since 1970
@@ -83,7 +83,7 @@ type client struct {
 	errors map[string]int
 }
 
-// note counts an error by what it says, without what differs from time to time: at its end, and in Java at the beginning.
+// note counts an error by its text, without the parts that vary: at its end, and in Java at the beginning.
 func (c *client) note(err error) {
 	c.failed.Add(1)
 	text := err.Error()
@@ -110,7 +110,7 @@ func (c *client) note(err error) {
 	c.errors[text]++
 }
 
-// words are those of a text, without figures, addresses and braces.
+// words returns the words of a text, without figures, addresses and braces.
 func words(text string) []string {
 	fields := strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" \t,;:[](){}/", r) })
 	return slices.DeleteFunc(fields, func(f string) bool { return strings.ContainsAny(f, "0123456789@=") })
@@ -185,7 +185,7 @@ func TestSoak(t *testing.T) {
 	t.Log("\n" + s.report() + "\n" + j.report() + "\n" + reportOf(clients))
 }
 
-// runGo calls in every way, for 1 to 4 permits, until its time is over.
+// runGo uses every method, for 1 to 4 permits, until its time is over.
 func runGo(ctx context.Context, t *testing.T, c *client, gos *rratelimiter.Client, j *judge, all []limit) {
 	var wg sync.WaitGroup
 	for _, l := range all {
@@ -219,7 +219,7 @@ func runGo(ctx context.Context, t *testing.T, c *client, gos *rratelimiter.Clien
 	wg.Wait()
 }
 
-// anyWay asks in one of the ways there are, and tells whether all was granted.
+// anyWay acquires permits with a random method, and returns whether all were granted.
 func anyWay(ctx context.Context, l *rratelimiter.Limiter, n int64) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

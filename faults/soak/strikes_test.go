@@ -20,9 +20,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// strikes_test.go knows the faults, and waits after each until all clients are back.
+// strikes_test.go has the faults, and waits after each until all clients are back.
 
-// A striker does harm.
+// A striker causes the faults.
 type striker struct {
 	t       *testing.T
 	server  *redistest.Server
@@ -36,14 +36,14 @@ type striker struct {
 	tally   map[string]*toll
 }
 
-// A toll is what one fault did, over all its strikes.
+// A toll is the effect of one fault, over all its strikes.
 type toll struct {
 	times   int
 	longest time.Duration // until all clients were back
-	last    string        // the one that took so long
+	last    string        // the client that took longest
 }
 
-// strikes are all faults. Those that cost a limiter its state, or let somebody be granted more than the rate, say so.
+// strikes are all faults; the flag marks those that remove a limiter's state, or let a client get more than the rate.
 var strikes = []struct {
 	name    string
 	forgets bool
@@ -70,8 +70,8 @@ var strikes = []struct {
 		value, permits := "{"+name+"}:value", "{"+name+"}:permits"
 		keys := [][]any{{"del", name}, {"del", permits}, {"del", value}}
 		if *java {
-			// Redisson takes a limiter without a value for a fresh one, whatever is recorded, and so grants twice the rate for
-			// as long as the load never rests.
+			// Redisson treats a limiter without a value as a fresh one, whatever is recorded, and so grants twice the
+			// rate under a continuous load.
 			keys[2] = append(keys[2], permits)
 		}
 		s.must(keys[s.random.IntN(len(keys))]...)
@@ -112,7 +112,7 @@ var strikes = []struct {
 	}},
 }
 
-// strikeUntil strikes until its context ends: at least each fault once, in a soak of some minutes.
+// strikeUntil causes faults until its context ends: each at least once, in a soak of some minutes.
 func (s *striker) strikeUntil(ctx context.Context) {
 	s.tally = map[string]*toll{}
 	s.sleep(300, 500)
@@ -147,7 +147,7 @@ func (s *striker) strikeUntil(ctx context.Context) {
 	}
 }
 
-// back waits until all clients were granted something since a time, and tells how long that took, and who was the last.
+// back waits until all clients got a grant since a time, and returns how long that took, and which client was the last.
 func (s *striker) back(ctx context.Context, since time.Time) (took time.Duration, last string) {
 	last = s.clients[0].name
 	for time.Since(since) < comebackIn {
@@ -167,7 +167,7 @@ func (s *striker) back(ctx context.Context, since time.Time) (took time.Duration
 	return comebackIn, last
 }
 
-// comeback fails the test unless each limiter has all its permits free once all is over.
+// comeback fails the test unless each limiter has all its permits free at the end.
 func (s *striker) comeback() {
 	time.Sleep(s.judge.settled())
 	setter := rratelimiter.NewClient(s.admin)
@@ -183,7 +183,7 @@ func (s *striker) comeback() {
 	}
 }
 
-// sleep sleeps for a time between two, in ms.
+// sleep sleeps for a random time between two, in ms.
 func (s *striker) sleep(least, most int) {
 	time.Sleep(time.Duration(least+s.random.IntN(most-least)) * time.Millisecond)
 }
@@ -195,7 +195,7 @@ func (s *striker) must(args ...any) {
 	}
 }
 
-// killClients closes the connections of all clients but those who watch.
+// killClients closes the connections of all clients but the monitoring ones.
 func (s *striker) killClients() {
 	ctx := context.Background()
 	list, err := s.admin.ClientList(ctx).Result()
@@ -210,7 +210,7 @@ func (s *striker) killClients() {
 			fields[key] = value
 		}
 		if !strings.Contains(fields["flags"], "O") && fields["cmd"] != "client" {
-			_ = s.admin.Do(ctx, "client", "kill", "id", fields["id"]).Err() // it may have gone
+			_ = s.admin.Do(ctx, "client", "kill", "id", fields["id"]).Err() // it may be closed already
 		}
 	}
 }
@@ -228,7 +228,7 @@ func (s *striker) report() string {
 	return text.String()
 }
 
-// A proxy stands between some of the clients and the server.
+// A proxy relays connections between some of the clients and the server.
 type proxy struct {
 	t     *testing.T
 	proxy *toxiproxy.Proxy
@@ -247,7 +247,7 @@ func newProxy(t *testing.T, server string) *proxy {
 
 func (p *proxy) addr() string { return p.proxy.Listen }
 
-// poison spoils the replies from now on, until release is called.
+// poison disturbs the replies from now on, until release is called.
 func (p *proxy) poison(kind string, attributes map[string]any) (release func()) {
 	toxic, err := json.Marshal(map[string]any{"name": kind, "type": kind, "stream": "downstream", "attributes": attributes})
 	if err == nil {

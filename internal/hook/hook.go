@@ -1,5 +1,5 @@
-// Package hook is the back door through which packages of this module reach what the root package does not export. The
-// root package fills it in (hook.go there); whoever uses it imports the root package, too.
+// Package hook lets packages of this module reach what the root package does not export. The root package sets its
+// variables (hook.go there), so a package that uses them must also import the root package.
 package hook
 
 import (
@@ -7,82 +7,95 @@ import (
 	"time"
 )
 
-// Keys names the keys of the limiter with a raw name: config, value, one client's value, permits, one client's permits.
+// Keys returns the keys of the limiter with a mapped name: config, value, one client's value, permits, one client's
+// permits.
 var Keys func(name, clientID string) [5]string
 
-// Alone tells a *rratelimiter.Client, before it is used, that its server is one that no Redisson can reach.
+// Alone marks the server of a *rratelimiter.Client as one that Redisson cannot reach. Call it before the client is
+// used.
 var Alone func(client any)
 
-// RedissonHere tells whether Redisson has used a rate limiter on the server of a *rratelimiter.Limiter.
+// RedissonHere returns whether Redisson has used a rate limiter on the server of a *rratelimiter.Limiter.
 var RedissonHere func(ctx context.Context, limiter any) bool
 
-// Wake lets all callers who wait in a *rratelimiter.Client ask again, now.
+// Wake makes all waiting callers of a *rratelimiter.Client retry now.
 var Wake func(client any)
 
-// Allow is the Allow of a *rratelimiter.Limiter, with its rratelimiter.Result, and a way to give back what it took: those
-// permits, where Release gives back the oldest.
+// Allow is the Allow of a *rratelimiter.Limiter. It returns its rratelimiter.Result, and a function that gives back
+// exactly the permits that it took, whereas Release gives back the oldest ones.
 var Allow func(ctx context.Context, limiter any, n int64) (result any, undo func(context.Context) error, err error)
 
-// Look tells what goes on in a *rratelimiter.Client, on the limiters with a name, or on all of them with "".
+// Look returns what goes on in a *rratelimiter.Client on the limiters with a name, or on all of them with "".
 var Look func(client any, limiter string) Calls
 
-// Silence tells how long those who wait in line for a *rratelimiter.Limiter have had no answer to the last call that departed;
-// 0: none is in the air.
+// Silence returns how long the last call sent for a *rratelimiter.Limiter has had no reply; 0: none is in flight. A
+// stalled call counts only if it carries the first waiting caller.
 var Silence func(limiter any) time.Duration
 
-// FormatOf tells the format of a record, a rratelimiter.RecordFormat, and how long ids are in it, of which a Go client's with
-// a granularity are ShareLength longer.
+// Away returns whether the node that serves a *rratelimiter.Limiter is known to be away: it refused the last calls, or
+// has answered none for a while. It does not block. While the node is away, Away starts a probe in the background, at
+// most every 100 ms to 1 s, so a caller that skips its own call must call Away each time. The state is forgotten after
+// about 1 s without a call of Away.
+var Away func(ctx context.Context, limiter any) bool
+
+// DecidesLocally returns whether the process can decide on a *rratelimiter.Limiter while its node is away: it has
+// WithFallback, and its rate is known.
+var DecidesLocally func(limiter any) bool
+
+// FormatOf returns the format of a record, a rratelimiter.RecordFormat, and the length of its ids (bytes). The ids of a
+// Go client with a granularity are ShareLength longer.
 var FormatOf func(member []byte) (format, idLength int, known bool)
 
-// ShareLength is how many bytes of an id tell a call's share of a record that others join.
+// ShareLength is the number of bytes in an id that hold a call's share of a record that other calls join.
 const ShareLength = 4
 
-// Survey reads what is stored of a *rratelimiter.Limiter: all but its records, and so many of these, from one on, counted
-// from the newest. With own it is the pair of keys of the limiter's client, whatever the limiter's type.
+// Survey reads the raw content of a *rratelimiter.Limiter's keys, with at most count records from index first on,
+// newest first. With own it reads the keys of the limiter's client, whatever the limiter's type.
 var Survey func(ctx context.Context, limiter any, first, count int, own bool) (Stored, error)
 
-// Stored is what Redis holds of a limiter, unjudged.
+// Stored is the content of a limiter's keys, not validated.
 type Stored struct {
-	Fields  map[string]string // of the configuration; empty where there is none
-	Own     bool              // value and records are those of the limiter's client
-	At      time.Time         // by the server's clock
+	Fields  map[string]string // of the configuration; empty if there is none
+	Own     bool              // Value and records are those of the limiter's client
+	At      time.Time         // time of the server's clock
 	Value   string            // the free permits
 	Keys    [3]StoredKey      // configuration, value, records
-	Records int               // all there are
-	Page    []StoredRecord    // newest first
+	Records int               // total number of records
+	Page    []StoredRecord    // the records asked for, newest first
 }
 
-// StoredKey is a key of a limiter.
+// StoredKey is one key of a limiter.
 type StoredKey struct {
 	Name string
-	Type string        // as Redis says: "none" where there is no such key
+	Type string        // as Redis's TYPE returns it: "none" if the key does not exist
 	TTL  time.Duration // 0: none
 }
 
-// StoredRecord is a member of the records, with its score.
+// StoredRecord is a member of the permits set, with its score (ms).
 type StoredRecord struct {
 	Member string
 	Score  float64
 }
 
-// Collect removes a client's own pair of keys if nothing is lost by that, or, with dry, tells whether it would: see
-// Collected and what follows it.
+// Collect removes a client's own value and permits keys if they hold nothing of use. With dry it only returns what it
+// would do. Keys with records that counted within the last idle are in use.
 var Collect func(ctx context.Context, limiter any, idle time.Duration, dry bool) (Collected, error)
 
-// Collected is what became of a client's pair of keys.
+// Collected is the outcome of Collect.
 type Collected int64
 
-// What becomes of a pair.
+// The outcomes for the pair of keys.
 const (
-	InUse     Collected = iota // it has records that still count, or did a short while ago
-	Removed                    // or would be
-	Temporary                  // it leaves by itself
-	Gone                       // there is none
+	InUse     Collected = iota // there are records that count, or counted within the last idle
+	Removed                    // or, with dry, would be removed
+	Temporary                  // the keys have a TTL
+	Gone                       // there are none
+	Foreign                    // kept: another program uses one of the keys
 )
 
 // Calls is what goes on in a client at one time.
 type Calls struct {
-	Waiting int           // callers who wait, those included whose call is in the air
-	Flying  bool          // a call is in the air, or about to depart
-	Next    time.Duration // after the last answers, how long the one who is served first has to wait; 0: nobody waits
+	Waiting int           // waiting callers, including those whose call is in flight
+	Flying  bool          // a call is in flight, or about to be sent
+	Next    time.Duration // by the last replies, the time until the first waiting caller is served; 0: no caller waits
 }

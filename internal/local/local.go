@@ -1,26 +1,26 @@
-// Package local counts permits in the process, for limits that decide by themselves. It knows nothing of Redis, nor of whose
-// permits they are.
+// Package local counts permits granted in the process. It does not use Redis and does not know limiters.
 package local
 
 import "time"
 
-// tenths is how many parts of the interval are counted apart: permits return up to one of them late, never early.
+// tenths is the number of parts of the interval that are counted separately. Permits return up to one part late, never
+// early.
 const tenths = 10
 
-// longest bounds intervals, so that nothing overflows. Nobody sees the end of one.
+// longest bounds intervals, so that sums of times do not overflow.
 const longest = 100 * 365 * 24 * time.Hour
 
-// A Window counts what was granted in the last tenths of an interval, and in the current one. Whoever keeps what is in use
-// within a limit grants no more than that in any interval, wherever it starts. The zero Window has nothing in use. It is not
-// safe for concurrent use.
+// A Window counts the permits granted in the current tenth of an interval and in the ten before it. If the permits in
+// use stay within a limit, no interval holds more grants than the limit, wherever it starts. The zero Window is empty.
+// It is not safe for concurrent use.
 type Window struct {
-	tenth  time.Duration // rounded up
-	start  time.Time     // of the current one
-	counts [tenths + 1]int64
+	tenth  time.Duration     // rounded up
+	start  time.Time         // of the current tenth
+	counts [tenths + 1]int64 // permits granted, by tenth, the current one first
 }
 
-// Turn moves the window on to a time, which must come before all else. Time that goes back changes nothing. With another
-// interval than before, all that is in use counts for that one from now on.
+// Turn advances the window to a time. It must be called before any other method but Empty. A time before the present
+// one changes nothing. If the interval changes, all permits in use count from now on for the new interval.
 func (w *Window) Turn(now time.Time, interval time.Duration) {
 	tenth := (min(interval, longest) + tenths - 1) / tenths
 	if tenth != w.tenth {
@@ -29,7 +29,7 @@ func (w *Window) Turn(now time.Time, interval time.Duration) {
 	w.move(now)
 }
 
-// Empty tells whether nothing is in use at a time.
+// Empty returns whether no permit is in use at a time.
 func (w *Window) Empty(now time.Time) bool {
 	if w.tenth > 0 {
 		w.move(now)
@@ -48,7 +48,7 @@ func (w *Window) move(now time.Time) {
 	clear(w.counts[:len(w.counts)-kept])
 }
 
-// Used tells how many permits are in use.
+// Used returns the number of permits in use.
 func (w *Window) Used() (sum int64) {
 	for _, n := range w.counts {
 		sum += n
@@ -59,7 +59,7 @@ func (w *Window) Used() (sum int64) {
 // Take counts n permits as granted now.
 func (w *Window) Take(n int64) { w.counts[0] += n }
 
-// Untake takes back n permits that were counted just before.
+// Untake removes the n permits that were counted last.
 func (w *Window) Untake(n int64) {
 	for i := range w.counts {
 		back := min(n, w.counts[i])
@@ -68,7 +68,7 @@ func (w *Window) Untake(n int64) {
 	}
 }
 
-// Until is the time until n of the permits in use will have returned; 0 if n is not positive, or more than there are.
+// Until returns the time until n of the permits in use have returned; 0 if n is not positive or more than are in use.
 func (w *Window) Until(now time.Time, n int64) time.Duration {
 	if n <= 0 {
 		return 0

@@ -11,7 +11,7 @@ import (
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 12345, time.UTC)
 
-// Whoever keeps within a limit grants no more than that in any interval, and makes good use of it.
+// A window that stays within a limit grants no more than it in any interval, and at least 70 % of what the rate allows.
 func TestNoIntervalHoldsMoreThanTheLimit(t *testing.T) {
 	const limit = 5
 	for _, interval := range []time.Duration{time.Second, 7 * time.Millisecond, time.Hour + 3, 3} {
@@ -29,7 +29,7 @@ func TestNoIntervalHoldsMoreThanTheLimit(t *testing.T) {
 				grants = append(grants, window.Grant{Permits: n, Start: now, End: now})
 			}
 		}
-		if most, at := window.LargestAt(grants, interval, 1); most != limit {
+		if most, at := window.Largest(grants, interval); most != limit {
 			t.Errorf("%v: %d permits in the interval from %v on, not up to %d", interval, most, at, limit)
 		}
 		if ideal := limit * float64(now.Sub(start)) / float64(interval); interval > 10 && float64(sum) < 0.7*ideal {
@@ -77,7 +77,7 @@ func TestUntakeTakesTheNewestBack(t *testing.T) {
 	}
 }
 
-// What is in use never leaves early, whatever the clock and the interval do.
+// Permits in use never return early, however the clock and the interval change.
 func TestClockAndIntervalChange(t *testing.T) {
 	var w Window
 	w.Turn(start, time.Second)

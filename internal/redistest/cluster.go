@@ -39,7 +39,7 @@ func Cluster(tb testing.TB, masters int, args ...string) *Nodes {
 }
 
 // ReplicatedCluster is a Cluster in which each master has a replica, which takes its place when it does not
-// answer for half a second.
+// reply for half a second.
 func ReplicatedCluster(tb testing.TB, masters int, args ...string) *Nodes {
 	tb.Helper()
 	args = append(append(replicating(), "--cluster-node-timeout", "500", "--cluster-replica-validity-factor", "0"), args...)
@@ -75,7 +75,7 @@ func startNodes(tb testing.TB, masters int, secure *TLS, args []string) *Nodes {
 	return nodes
 }
 
-// start starts a node that knows no other.
+// start starts a node that is not connected to any other.
 func (n *Nodes) start(secure *TLS, args []string) *Server {
 	n.tb.Helper()
 	proc, err := startProcess(n.tb.TempDir(), true, secure, append([]string{"--cluster-enabled", "yes"}, args...))
@@ -86,7 +86,7 @@ func (n *Nodes) start(secure *TLS, args []string) *Server {
 	return &Server{Addr: proc.addr, TLS: secure, tb: n.tb, proc: proc}
 }
 
-// replicate makes a node the replica of another as soon as it knows that one, and waits until it has its data.
+// replicate makes a node the replica of another as soon as it has met that one, and waits until it has its data.
 func (n *Nodes) replicate(replica, master *Server) {
 	n.tb.Helper()
 	ctx := context.Background()
@@ -114,7 +114,7 @@ func join(s *Server, i int, all []*Server) error {
 	ctx := context.Background()
 	client := redis.NewClient(s.Options())
 	defer client.Close()
-	// Epochs that differ from the start spare the nodes to settle them.
+	// With different epochs from the start, the nodes need not resolve epoch collisions.
 	if err := client.Do(ctx, "cluster", "set-config-epoch", i+1).Err(); err != nil {
 		return fmt.Errorf("set the epoch: %w", err)
 	}
@@ -125,7 +125,7 @@ func join(s *Server, i int, all []*Server) error {
 	return meet(s, all[:i]...)
 }
 
-// meet makes a node known to others.
+// meet introduces a node to others.
 func meet(s *Server, others ...*Server) error {
 	client := redis.NewClient(s.Options())
 	defer client.Close()
@@ -144,7 +144,7 @@ func meet(s *Server, others ...*Server) error {
 // all are the nodes, masters first.
 func (n *Nodes) all() []*Server { return slices.Concat(n.Servers, n.Replicas) }
 
-// Ready waits until every node that runs says that the cluster works and knows all others, as after a
+// Ready waits until every running node reports that the cluster works and has met all others, as after a
 // Restart of one of them.
 func (n *Nodes) Ready() {
 	n.tb.Helper()

@@ -20,7 +20,7 @@ func TestClusterServesAllSlots(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Each key lies on the node that Owner names, and each node owns some.
+	// Each key is on the node that Owner returns, and each node owns some.
 	keys := map[string]int64{}
 	for i := range 100 {
 		keys[nodes.Owner(fmt.Sprint("b", i)).Addr]++

@@ -1,6 +1,6 @@
 package redistest
 
-// This file records what a real server executes, and reads the format in which MONITOR tells it.
+// This file records what a real server executes, and parses the output of MONITOR.
 
 import (
 	"bufio"
@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"strconv"
 	"strings"
@@ -17,7 +18,7 @@ import (
 	"time"
 )
 
-// monitorLimit bounds the wait for a reply, and for what the server has still to tell at the end.
+// monitorLimit bounds the wait for a reply, and for the rest of the server's output at the end.
 const monitorLimit = 30 * time.Second
 
 // A Command is one that the server executed.
@@ -44,7 +45,7 @@ type Recording struct {
 	tls  *TLS
 	conn net.Conn
 	keep []func(Command) bool
-	end  string        // in an ECHO, tells that everything before it has been read
+	end  string        // argument of an ECHO that marks the end of the recording
 	done chan struct{} // closed when nothing more is read
 
 	mu       sync.Mutex
@@ -53,7 +54,7 @@ type Recording struct {
 }
 
 // Monitor records all commands that the real server at addr executes from now on, in all databases.
-// Where keep is given, only commands for which all of them say true are held: a long test should keep
+// If keep is given, only commands for which all of them return true are held: a long test should keep
 // little, since Java clients send the whole text of a script with every call. keep runs in a goroutine
 // of its own. Stop ends the recording; a test that does not call it ends it, too.
 func Monitor(tb testing.TB, addr string, keep ...func(Command) bool) *Recording {
@@ -61,7 +62,7 @@ func Monitor(tb testing.TB, addr string, keep ...func(Command) bool) *Recording 
 	return monitor(tb, addr, nil, keep)
 }
 
-// Monitor is Monitor for this server, also where it speaks TLS.
+// Monitor is Monitor for this server, also with TLS.
 func (s *Server) Monitor(keep ...func(Command) bool) *Recording {
 	s.tb.Helper()
 	return monitor(s.tb, s.Addr, s.TLS, keep)
@@ -89,7 +90,7 @@ func monitor(tb testing.TB, addr string, secure *TLS, keep []func(Command) bool)
 // order of execution. Nothing is lost: Stop fails the test when the recording broke off.
 func (r *Recording) Stop() []Command {
 	r.tb.Helper()
-	// The server tells things in their order: once it has told this ECHO, it has told everything before.
+	// MONITOR reports commands in order: after this ECHO, all earlier ones have been reported.
 	if err := r.sendEnd(); err != nil {
 		r.tb.Fatalf("redistest: end the recording of %s: %v", r.addr, err)
 	}
@@ -107,8 +108,8 @@ func (r *Recording) Stop() []Command {
 	return r.commands
 }
 
-// Killed returns all that a server was seen to execute which has been killed meanwhile: what it did in its last moment may
-// be missing.
+// Killed returns all recorded commands of a server that has been killed in the meantime. The last ones that it executed
+// may be missing.
 func (r *Recording) Killed() []Command {
 	r.tb.Helper()
 	select {
@@ -248,7 +249,7 @@ func parseCommand(line []byte) (Command, error) {
 // one.
 func unquote(s string) (arg, rest string, err error) {
 	plain := strings.IndexAny(s, `"\`)
-	if plain >= 0 && s[plain] == '"' { // nothing escaped, as mostly
+	if plain >= 0 && s[plain] == '"' { // nothing escaped: the usual case
 		return s[:plain], s[plain+1:], nil
 	}
 	var b strings.Builder
@@ -292,4 +293,10 @@ func unquote(s string) (arg, rest string, err error) {
 		}
 	}
 	return "", "", errors.New("no closing quote")
+}
+
+// Micros reads a time in ms, as clients send it and as scores have it, in whole µs.
+func Micros(text string) (micros int64, ok bool) {
+	ms, err := strconv.ParseFloat(text, 64)
+	return int64(math.Round(ms * 1000)), err == nil
 }

@@ -66,7 +66,7 @@ func TestMonitorTellsScriptsFromClients(t *testing.T) {
 	}
 }
 
-// Nothing is lost, however fast the clients are: each command that was answered before Stop is there,
+// Nothing is lost, however fast the clients are: each command with a reply before Stop is recorded,
 // once, and each client's commands are in their order.
 func TestMonitorLosesNothing(t *testing.T) {
 	const clients, pipelines, each = 4, 20, 250

@@ -1,6 +1,6 @@
 package redistest
 
-// This file runs one redis-server process: finds the binary and a port, waits until it answers, and ends
+// This file runs one redis-server process: finds the binary and a port, waits until it replies, and ends
 // it by its pid.
 
 import (
@@ -32,8 +32,8 @@ const (
 )
 
 // Ports are taken below those that the system gives to outgoing connections (from 32768 on Linux), so
-// that none of the many connections of a test sits on the port of a server that is about to restart. A
-// cluster node's bus port lies in the same range.
+// that none of the many connections of a test uses the port of a server that is about to restart. A
+// cluster node's bus port is in the same range.
 const (
 	lowestPort  = 11000
 	highestPort = 21999
@@ -53,8 +53,8 @@ type process struct {
 	output *tail
 }
 
-// startProcess starts a redis-server that keeps its files, if it is told to write any, in dir. Where secure is given, it
-// speaks TLS alone.
+// startProcess starts a redis-server. If it is configured to write files, they are in dir. If secure is not nil, the
+// server accepts only TLS.
 func startProcess(dir string, cluster bool, secure *TLS, args []string) (*process, error) {
 	binary, err := findServer()
 	if err != nil {
@@ -126,8 +126,8 @@ func findOldest() (string, error) {
 	return path, nil
 }
 
-// freePort returns a port on which nothing listens. Nothing keeps it free: who takes it must be ready to
-// try another.
+// freePort returns a port on which nothing listens. It does not reserve the port, so the caller must be ready to try
+// another one.
 func freePort(cluster bool) int {
 	for {
 		port := lowestPort + rand.IntN(highestPort-lowestPort+1)
@@ -145,7 +145,7 @@ func free(port int) bool {
 	return listener.Close() == nil
 }
 
-// start runs the process and returns when it answers.
+// start runs the process and returns when it replies.
 func (p *process) start() error {
 	p.mu.Lock()
 	cmd := exec.Command(p.args[0], p.args[1:]...)
@@ -163,7 +163,7 @@ func (p *process) start() error {
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // killed, mostly; what it said is in output
+			_ = cmd.Wait() // usually killed; its messages are in output
 			close(gone)
 		}
 	}()
@@ -178,7 +178,7 @@ func (p *process) start() error {
 	return p.ready(cmd.Process.Pid, gone, output)
 }
 
-// ready waits until this process, and no other on the same port, answers.
+// ready waits until this process, and no other on the same port, replies.
 func (p *process) ready(pid int, gone <-chan struct{}, output *tail) error {
 	deadline := time.Now().Add(startLimit)
 	for {
@@ -202,7 +202,7 @@ func (p *process) ready(pid int, gone <-chan struct{}, output *tail) error {
 	}
 }
 
-// servingPid asks the server at addr for its process id.
+// servingPid returns the process id that the server at addr reports.
 func servingPid(addr string, secure *TLS) (int, error) {
 	conn, err := dial(addr, secure, time.Second)
 	if err != nil {

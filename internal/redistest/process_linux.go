@@ -1,6 +1,6 @@
 package redistest
 
-// This file has what only Linux offers for a child process.
+// This file has the features for child processes that only Linux offers.
 
 import (
 	"bytes"
@@ -10,13 +10,13 @@ import (
 )
 
 // processAttr gives the child a process group of its own, so that a terminal's signals don't reach it,
-// and lets the kernel kill it when we die.
+// and lets the kernel kill it when this process ends.
 func processAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// standsStill says whether the process has come to a halt after SIGSTOP: all threads of it that run
-// commands, which for Redis is the first.
+// standsStill returns whether the process has stopped after SIGSTOP: its threads that run commands, which for Redis is
+// only the first.
 func standsStill(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

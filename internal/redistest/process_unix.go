@@ -2,7 +2,7 @@
 
 package redistest
 
-// This file stands in for process_linux.go elsewhere: a child survives when the test binary is killed,
+// This file replaces process_linux.go on other systems: a child survives when the test binary is killed,
 // but not when a test or Main ends.
 
 import (
@@ -12,7 +12,7 @@ import (
 
 func processAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
-// standsStill can't ask, so it waits for as long as a signal may take.
+// standsStill cannot query the state of the process, so it waits for as long as a signal may take.
 func standsStill(int) bool {
 	time.Sleep(20 * time.Millisecond)
 	return true

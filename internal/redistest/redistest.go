@@ -1,17 +1,17 @@
-// Package redistest starts Redis servers on loopback for our tests, and shows what they execute. It
-// knows nothing about limiters.
+// Package redistest starts Redis servers on loopback for tests, and records what they execute. It does not depend on
+// limiters.
 //
-// Most tests want Each: the same body against the embedded server, against a real redis-server by RESP3,
-// and against one of the oldest release that we support by RESP2.
-// Tests that stop, kill or configure the server take one of their own from Real; all others share one
-// process and get a logical database each (Shared, Oldest), which costs less than a millisecond. Cluster
-// starts a cluster, Sentinel a master with replicas and sentinels; Monitor records the commands that a real server executes.
-// RealTLS and ClusterTLS start servers that speak TLS alone.
+// Most tests use Each: the same body against the embedded server, against a real redis-server with RESP3, and against
+// one of the oldest supported release with RESP2.
+// Tests that stop, kill or configure the server get one of their own from Real; all others share one process and get a
+// logical database each (Shared, Oldest), which takes less than a millisecond. Cluster starts a cluster, Sentinel a
+// master with replicas and sentinels; Monitor records the commands that a real server executes. RealTLS and ClusterTLS
+// start servers that accept only TLS.
 //
 // A missing redis-server fails a test, never skips it. RRATELIMITER_REDIS_SERVER names another binary
 // than the one in PATH, RRATELIMITER_REDIS_6 another of the oldest release than the one that scripts/deps
-// keeps. A process that was started here ends with the test that asked for it, or with
-// Main; on Linux the kernel also ends it when the test binary dies of whatever cause.
+// keeps. A process started here ends with the test that started it, or with Main; on Linux the kernel also ends it when
+// the test binary ends for any reason.
 //
 // This file has the servers as tests see them; process.go the redis-server process, shared.go the
 // processes that tests share, cluster.go the cluster, sentinel.go the sentinels, tls.go the certificates and monitor.go
@@ -36,7 +36,7 @@ import (
 type Server struct {
 	Addr string // host:port on loopback
 	DB   int    // the database of this test; 0 unless the server is shared
-	TLS  *TLS   // what clients need to trust it; nil for a server that speaks no TLS
+	TLS  *TLS   // what clients need to trust it; nil for a server without TLS
 
 	tb       testing.TB
 	mini     *miniredis.Miniredis
@@ -45,7 +45,7 @@ type Server struct {
 	protocol int // of clients; 0: the default of go-redis, RESP3
 }
 
-// Nowhere is an address on loopback at which nobody listens.
+// Nowhere returns an address on loopback on which no server listens.
 func Nowhere(tb testing.TB) string {
 	tb.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -90,8 +90,7 @@ func startReal(tb testing.TB, secure *TLS, args []string) *Server {
 	return &Server{Addr: proc.addr, TLS: secure, tb: tb, proc: proc}
 }
 
-// Open is Real for those who have no test at hand. Files, if the server is told to write any, go to dir.
-// The caller calls stop.
+// Open is Real without a test. If the server is configured to write files, they go to dir. The caller must call stop.
 func Open(dir string, args ...string) (addr string, stop func(), err error) {
 	proc, err := startProcess(dir, false, nil, args)
 	if err != nil {
@@ -102,7 +101,7 @@ func Open(dir string, args ...string) (addr string, stop func(), err error) {
 
 // Each runs the body as subtest "embedded" on a fresh embedded server, as subtest "redis" on an empty
 // database of the real server that tests share, and as subtest "redis 6.2, RESP2" on one of the oldest. The
-// three run at the same time, so what a body shares with the others must be made for that.
+// three run at the same time, so state that they share must be safe for concurrent use.
 func Each(t *testing.T, body func(t *testing.T, s *Server)) {
 	t.Helper()
 	var group sync.WaitGroup
@@ -179,8 +178,8 @@ func (s *Server) Version() string {
 	return infoField(info, "redis_version")
 }
 
-// Pause stops the server as if it hung: connections stay open, nothing is answered. It returns when the
-// process stands still.
+// Pause stops the server as if it hung: connections stay open without replies. It returns when the
+// process has stopped.
 func (s *Server) Pause() {
 	s.tb.Helper()
 	s.own("Pause").do(s.tb, (*process).pause)

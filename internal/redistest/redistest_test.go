@@ -21,7 +21,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// childEnv tells this test binary, started by a test, which part of a child to play.
+// childEnv selects the role of this test binary when a test starts it as a child.
 const childEnv = "REDISTEST_CHILD"
 
 func TestMain(m *testing.M) { Main(m) }
@@ -31,7 +31,7 @@ var ctx = context.Background()
 func TestEachGivesAnEmptyServerOfEachKind(t *testing.T) {
 	var mu sync.Mutex
 	kinds := map[string]bool{}
-	for range 3 { // what one round writes must not be there in the next
+	for range 3 { // data of one round must not be there in the next
 		Each(t, func(t *testing.T, s *Server) {
 			client := s.Client()
 			if n, err := client.DBSize(ctx).Result(); err != nil || n != 0 {
@@ -322,7 +322,7 @@ func TestTheEnvironmentNamesTheServer(t *testing.T) {
 
 // A test binary that is killed, that panics or that just ends leaves no server behind, neither its own
 // nor the shared one.
-func TestServersDieWithTheTestBinary(t *testing.T) {
+func TestServersEndWithTheTestBinary(t *testing.T) {
 	for _, end := range []string{"is killed", "exits", "panics", "passes"} {
 		if runtime.GOOS != "linux" && end != "passes" {
 			continue // only the kernel can do it; process_unix.go says so
@@ -365,7 +365,7 @@ func TestServersDieWithTheTestBinary(t *testing.T) {
 	}
 }
 
-// TestChild is the test binary of TestServersDieWithTheTestBinary. On its own it starts and ends as one
+// TestChild is the test binary of TestServersEndWithTheTestBinary. On its own it starts and ends as one
 // that passes.
 func TestChild(t *testing.T) {
 	own, common := Real(t), Shared(t)

@@ -17,19 +17,19 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// MasterName is what sentinels call the master that they watch.
+// MasterName is the name of the master in the sentinels.
 const MasterName = "limits"
 
 const (
 	sentinels       = 3
 	quorum          = 2
-	downAfter       = 500 * time.Millisecond // without an answer a master is down, for the first sentinel
-	stagger         = 200 * time.Millisecond // longer for each of the others, which then vote for the first one
-	failoverTimeout = time.Second            // a failover that went wrong is tried again after twice as long
+	downAfter       = 500 * time.Millisecond // the first sentinel takes a master that does not reply for so long for down
+	stagger         = 200 * time.Millisecond // added for each further sentinel, so that the others vote for the first one
+	failoverTimeout = time.Second            // a failed failover is retried after twice as long
 )
 
-// A Watched is a master with replicas, and the sentinels that give it a successor once it is gone. Each server is one of
-// this test's own: it can be paused, killed and restarted.
+// A Watched is a master with replicas, and the sentinels that promote a replica when the master fails. The servers
+// belong to this test alone: they can be paused, killed and restarted.
 type Watched struct {
 	Servers   []*Server // the master of the start, then its replicas
 	Sentinels []*Server
@@ -37,8 +37,9 @@ type Watched struct {
 	tb testing.TB
 }
 
-// Sentinel starts a master with replicas and three sentinels, two of which decide, and returns when all know each other.
-// A master that does not answer for most of a second is replaced. More arguments are given to the master and its replicas.
+// Sentinel starts a master with replicas and three sentinels with a quorum of two, and returns when all have discovered
+// each other. A master that does not reply for most of a second is replaced. args are added to those of the master and
+// its replicas.
 func Sentinel(tb testing.TB, replicas int, args ...string) *Watched {
 	tb.Helper()
 	if replicas < 1 {
@@ -73,7 +74,7 @@ func Sentinel(tb testing.TB, replicas int, args ...string) *Watched {
 	return w
 }
 
-// replicating are arguments of a server that others copy: at once, and without a file.
+// replicating returns the arguments of a server that replicates without delay and without a file.
 func replicating() []string {
 	return []string{"--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0"}
 }
@@ -92,8 +93,8 @@ func linked(tb testing.TB, replica *Server) {
 	}
 }
 
-// hurry lets a sentinel look around more often than every few seconds, and rest for a second, not for half a minute, where
-// the machine was too busy for it. Before Redis 7.0 it can't be told to.
+// hurry makes a sentinel poll every 200 ms instead of every few seconds, and shortens its tilt mode (after a pause of a
+// busy machine) from 30 s to 1 s. Before Redis 7.0 this is not supported.
 func hurry(s *Server) error {
 	_, err := askSentinel(s, func(c *redis.SentinelClient) (string, error) {
 		cmd := redis.NewStatusCmd(context.Background(), "sentinel", "debug",
@@ -107,7 +108,7 @@ func hurry(s *Server) error {
 	return err
 }
 
-// startSentinel starts a sentinel, which keeps what it knows in a file in dir.
+// startSentinel starts a sentinel, which keeps its state in a file in dir.
 func startSentinel(dir, masterHost, masterPort string, downAfter time.Duration) (*process, error) {
 	binary, err := findServer()
 	if err != nil {
@@ -137,8 +138,8 @@ func startSentinel(dir, masterHost, masterPort string, downAfter time.Duration) 
 	return nil, errPortTaken
 }
 
-// Ready waits until the sentinels know each other and agree on a master that runs, with all replicas that run linked to it
-// and as many known to each sentinel, as after a Restart of one of them.
+// Ready waits until the sentinels have discovered each other and agree on a running master, all running replicas are
+// linked to it, and each sentinel has discovered all replicas; for example after a Restart of one of them.
 func (w *Watched) Ready() {
 	w.tb.Helper()
 	var last error
@@ -150,7 +151,7 @@ func (w *Watched) Ready() {
 	w.tb.Fatalf("redistest: the sentinels are not ready after %v: %v", clusterLimit, last)
 }
 
-// settled tells what is missing before Ready is over.
+// settled returns what Ready still waits for, or nil.
 func (w *Watched) settled() error {
 	ctx := context.Background()
 	master := ""

@@ -1,7 +1,7 @@
 package redistest
 
 // This file hands out the databases of one redis-server process to all tests of a test binary, and those
-// of one of the oldest release that we support.
+// of one of the oldest supported release.
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// databases is how many tests can use a shared server at once.
+// databases is the number of tests that can use a shared server at once.
 const databases = 64
 
 // takeLimit bounds the wait for a database, so that a test that takes more than there are fails with a
@@ -37,15 +37,15 @@ var (
 )
 
 // Shared returns an empty database of the one redis-server that all tests of this test binary share. It
-// belongs to the test alone until the test ends. What is not kept by database is shared: the script
-// cache (SCRIPT FLUSH), CONFIG, pub/sub, and Monitor, whose commands carry their DB. Kill, Pause and
-// Restart fail the test; use Real for those.
+// belongs to the test alone until the test ends. State that is not kept by database is shared: the script cache (SCRIPT
+// FLUSH), CONFIG, pub/sub, and Monitor, whose commands have their DB. Kill, Pause and Restart fail the test; use Real
+// for them.
 func Shared(tb testing.TB) *Server {
 	tb.Helper()
 	return shared.take(tb)
 }
 
-// Oldest is Shared with a redis-server of the oldest release that we support, and clients that speak RESP2.
+// Oldest is Shared with a redis-server of the oldest supported release, and clients that use RESP2.
 func Oldest(tb testing.TB) *Server {
 	tb.Helper()
 	return oldest.take(tb)

@@ -1,7 +1,7 @@
 package redistest
 
-// This file makes the certificates by which a server and its clients trust each other, and starts servers that
-// speak nothing but TLS.
+// This file makes the certificates by which a server and its clients trust each other, and starts servers that accept
+// only TLS.
 
 import (
 	"crypto/ecdsa"
@@ -19,24 +19,24 @@ import (
 	"time"
 )
 
-// TLS is what a client needs to trust a server: an authority of its own, and a certificate that the authority
-// gave to localhost and 127.0.0.1. The server shows it; it takes clients without a certificate too, unless
-// told otherwise ("--tls-auth-clients", "yes").
+// TLS is what a client needs to trust a server: a certificate authority, and a certificate that it issued for localhost
+// and 127.0.0.1. The server presents this certificate. It accepts clients without a certificate, unless configured
+// otherwise ("--tls-auth-clients", "yes").
 type TLS struct {
-	Config   *tls.Config // trusts the authority, and shows the certificate
+	Config   *tls.Config // trusts the authority, and presents the certificate
 	CAFile   string      // the authority's certificate, as PEM
 	CertFile string      // the certificate, as PEM
 	KeyFile  string      // its private key, as PEM in PKCS #8
 }
 
-// RealTLS is Real with a server that speaks nothing but TLS. Options, Client and URL say so; TLS has what other
-// clients need.
+// RealTLS is Real with a server that accepts only TLS. Options, Client and URL are set up for TLS; the field TLS has
+// what other clients need.
 func RealTLS(tb testing.TB, args ...string) *Server {
 	tb.Helper()
 	return startReal(tb, newTLS(tb), args)
 }
 
-// ClusterTLS is Cluster with nodes that speak nothing but TLS, among each other, too.
+// ClusterTLS is Cluster with nodes that accept only TLS, and also use it among each other.
 func ClusterTLS(tb testing.TB, masters int, args ...string) *Nodes {
 	tb.Helper()
 	nodes := startNodes(tb, masters, newTLS(tb), args)
@@ -44,7 +44,7 @@ func ClusterTLS(tb testing.TB, masters int, args ...string) *Nodes {
 	return nodes
 }
 
-// args are for redis-server; the port comes with those of every server.
+// args returns arguments for redis-server, without the port.
 func (t *TLS) args() []string {
 	if t == nil {
 		return nil
@@ -53,7 +53,7 @@ func (t *TLS) args() []string {
 		"--tls-auth-clients", "optional", "--tls-cluster", "yes", "--tls-replication", "yes"}
 }
 
-// config is a fresh one for each client: a client may write into it.
+// config returns a copy, because a client may change its configuration.
 func (t *TLS) config() *tls.Config {
 	if t == nil {
 		return nil
@@ -61,7 +61,7 @@ func (t *TLS) config() *tls.Config {
 	return t.Config.Clone()
 }
 
-// newTLS writes an authority and a certificate to files that go when the test ends.
+// newTLS writes an authority and a certificate to files, which are removed when the test ends.
 func newTLS(tb testing.TB) *TLS {
 	tb.Helper()
 	dir := tb.TempDir()

@@ -9,6 +9,10 @@ import (
 
 // outcome.go tells what became of calls and requests, so that all metrics count it alike.
 
+// GuardOutcomes are the outcomes that a rratelimiter.GuardInfo may have.
+var GuardOutcomes = [...]string{"unlimited", "allowed", "denied", "shadowed", "failed open", "failed closed",
+	"allowed locally", "denied locally", "shadowed locally", "gone"}
+
 // Answered tells whether a call or a request had an answer, given its error. That it asks for more than the rate is one.
 func Answered(err error) bool {
 	return err == nil || errors.Is(err, rratelimiter.ErrExceedsRate)

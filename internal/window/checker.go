@@ -5,27 +5,26 @@ import (
 	"time"
 )
 
-// slack is how much later than an interval a grant may be reported and still be counted exactly.
+// slack is how much later than one interval a grant may be reported and still be counted exactly.
 const slack = time.Second
 
-// sweepAt is the number of grants a Checker holds before it looks which ones it can forget.
+// sweepAt is the least number of grants at which a Checker sweeps.
 const sweepAt = 4096
 
-// A Checker is Largest for a stream of grants that has no end, such as a demo or a soak test. It holds
-// the grants of the last two intervals and a second, and a constant more. It is safe for use by many
-// goroutines.
+// A Checker is Largest for an endless stream of grants, such as that of a demo or a soak test. It holds the grants of
+// the last two intervals and one second, plus a constant number. It is safe for concurrent use.
 type Checker struct {
 	interval time.Duration
 
 	mu      sync.Mutex
 	recent  []span
 	limit   int   // length of recent that starts the next sweep
-	newest  int64 // latest end seen
-	cut     int64 // grants that began before it may have been forgotten
-	swept   bool  // whether cut means anything yet
-	permits int64
+	newest  int64 // latest end so far
+	cut     int64 // grants that began before it may have been dropped
+	swept   bool  // cut is set
+	permits int64 // result so far
 	at      int64
-	late    int64
+	late    int64 // grants reported too late
 }
 
 // NewChecker returns a Checker for windows of the given length.
@@ -33,17 +32,17 @@ func NewChecker(interval time.Duration) *Checker {
 	return &Checker{interval: interval, limit: sweepAt}
 }
 
-// Add reports a grant. Grants may come in any order, as long as each comes before one that ended an
-// interval and a second after it.
+// Add adds a grant. Grants may be added in any order, as long as each is added before any that ended more than an
+// interval and one second after it.
 func (c *Checker) Add(g Grant) {
-	s, ok := spanOf(g, time.Millisecond)
+	s, ok := spanOf(g, 1)
 	if !ok {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.swept && s.end < c.cut+int64(c.interval) {
-		c.late++ // it shares windows with grants that may be forgotten
+		c.late++ // it may share a window with grants that were dropped
 	}
 	if len(c.recent) == 0 && !c.swept {
 		c.newest = s.end
@@ -55,7 +54,7 @@ func (c *Checker) Add(g Grant) {
 	}
 }
 
-// Largest returns what the function Largest would return for all grants reported so far.
+// Largest returns the result of the function Largest for all grants added so far.
 func (c *Checker) Largest() (permits int64, at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -66,23 +65,23 @@ func (c *Checker) Largest() (permits int64, at time.Time) {
 	return c.permits, time.Unix(0, c.at)
 }
 
-// Late returns how many grants came so late that windows around them may have been counted too low.
-// While it is 0, Largest is exact.
+// Late returns the number of grants added so late that windows around them may have been counted too low. While it is
+// 0, Largest is exact.
 func (c *Checker) Late() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.late
 }
 
-// Held returns how many grants are in memory.
+// Held returns the number of grants in memory.
 func (c *Checker) Held() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.recent)
 }
 
-// sweep counts what it holds, then forgets the grants that can share no window with a grant to come. It
-// runs when the grants have doubled since the last time, so that a grant costs O(log n) on average.
+// sweep updates the result, then drops the grants that can share no window with a future grant. c.mu is held. It runs
+// when the number of grants has doubled since the last sweep, so that a grant costs O(log n) on average.
 func (c *Checker) sweep() {
 	permits, at := largest(c.recent, int64(c.interval))
 	if permits > c.permits || permits == c.permits && permits > 0 && at < c.at {

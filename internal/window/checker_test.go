@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Whatever the order within the slack and whenever it is asked, the stream gives the answer of the log.
+// In whatever order grants are added within the slack, and whenever Largest is called, a Checker returns the result of
+// the log.
 func TestCheckerAgreesWithLargest(t *testing.T) {
 	r := seeded(t)
 	for round := range 6 {
@@ -59,7 +60,7 @@ func TestCheckerSaysWhatCameTooLate(t *testing.T) {
 	checker := NewChecker(100 * ms)
 	checker.Add(instant(1, 0))
 	checker.Add(instant(1, time.Hour))
-	checker.Largest() // forgets the first
+	checker.Largest() // drops the first
 	const slackEnds = time.Hour - time.Second - 100*ms
 	for _, c := range []struct {
 		name string
@@ -91,7 +92,7 @@ func TestCheckerNamesTheEarliestWindow(t *testing.T) {
 func TestCheckerOfNothing(t *testing.T) {
 	checker := NewChecker(time.Second)
 	checker.Add(instant(0, 0))
-	for range 2 { // asking must not change the answer
+	for range 2 { // a call must not change the result
 		if permits, at := checker.Largest(); permits != 0 || !at.IsZero() {
 			t.Errorf("got %d at %v, want nothing", permits, at)
 		}

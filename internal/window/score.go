@@ -4,35 +4,36 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"time"
 )
 
-// A Score is a record as it was written: permits that were taken at the score At, in milliseconds.
+// A Score is a record as it was written: permits taken at the score At, in microseconds.
 //
-// Added and Removed are for records that were not written at their score, or that were taken away before
-// they expired (permits given back, a record replaced by a larger one). Both are milliseconds, 0 means
-// not used. A record holds its permits from Added, or At without it, to Removed or At + interval,
-// whichever comes first. Where one record has Removed, give Added to all of them, both by the clock of
-// one witness (such as MONITOR): the score is the caller's clock and lies a little before the moment when
-// the server wrote it, so a record that took the place of a removed one would seem to overlap it.
+// Added and Removed are for records that were not written at the time of their score, or that were removed before they
+// expired (permits given back, a record replaced by a larger one). Both are in microseconds; 0 means not set. A record
+// holds its permits from Added (else At) to Removed or At + interval, whichever is first. If any record has Removed,
+// set Added on all records, both by the clock of one observer (such as MONITOR): a score is by the caller's clock and
+// slightly before the server writes the record, so a record that replaces a removed one would seem to overlap it.
 type Score struct {
 	Permits, At    int64
 	Added, Removed int64
 }
 
-// LargestScores returns the largest sum of permits that were held at one moment, and the start at of the
-// window [at, at+intervalMs) that ends with this moment, the first when there are several. Without Added
-// and Removed that is the largest sum of the scores in any window of the interval. Without any score, or
-// with an interval of zero or less, it returns zeros.
-func LargestScores(scores []Score, intervalMs int64) (permits, at int64) {
-	if intervalMs <= 0 {
+// LargestScores returns the largest sum of permits held at one instant, and the start at of the window [at,
+// at+interval) that ends with this instant; the first one if there are several. Without Added and Removed that is the
+// largest sum of the scores in any window of the interval. Without any score, or with an interval of zero or less, it
+// returns zeros.
+func LargestScores(scores []Score, interval time.Duration) (permits, at int64) {
+	length := interval.Microseconds()
+	if length <= 0 {
 		return 0, 0
 	}
 	take := make([]step, 0, len(scores))
 	free := make([]step, 0, len(scores))
 	for _, s := range scores {
 		from, until := s.At, int64(math.MaxInt64)
-		if s.At <= math.MaxInt64-intervalMs {
-			until = s.At + intervalMs
+		if s.At <= math.MaxInt64-length {
+			until = s.At + length
 		}
 		if s.Added != 0 {
 			from = s.Added
@@ -53,13 +54,13 @@ func LargestScores(scores []Score, intervalMs int64) (permits, at int64) {
 	var sum int64
 	next := 0
 	for _, t := range take {
-		for next < len(free) && free[next].at <= t.at { // free again at this moment exactly
+		for next < len(free) && free[next].at <= t.at { // free again at exactly this time
 			sum -= free[next].permits
 			next++
 		}
 		sum += t.permits
 		if sum > permits {
-			permits, at = sum, t.at-intervalMs+1
+			permits, at = sum, t.at-length+1
 		}
 	}
 	return permits, at

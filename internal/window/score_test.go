@@ -8,7 +8,7 @@ import (
 )
 
 func TestLargestScores(t *testing.T) {
-	const interval = 100
+	const interval = 100 * time.Microsecond
 	for _, c := range []struct {
 		name        string
 		scores      []Score
@@ -16,7 +16,7 @@ func TestLargestScores(t *testing.T) {
 	}{
 		{"one", []Score{{Permits: 3, At: 1000}}, 3, 901},
 		{"exactly an interval apart", []Score{{Permits: 3, At: 1000}, {Permits: 4, At: 1100}}, 4, 1001},
-		{"a millisecond less", []Score{{Permits: 3, At: 1000}, {Permits: 4, At: 1099}}, 7, 1000},
+		{"a microsecond less", []Score{{Permits: 3, At: 1000}, {Permits: 4, At: 1099}}, 7, 1000},
 		{"in any order", []Score{{Permits: 4, At: 1099}, {Permits: 3, At: 1000}}, 7, 1000},
 		{"equal windows: the first", []Score{{Permits: 4, At: 2000}, {Permits: 4, At: 1000}}, 4, 901},
 		{"a record removed before the next", []Score{{Permits: 3, At: 1000, Removed: 1050}, {Permits: 4, At: 1050}}, 4, 951},
@@ -37,7 +37,7 @@ func TestLargestScores(t *testing.T) {
 			}
 		})
 	}
-	for _, interval := range []int64{0, -1, math.MinInt64} {
+	for _, interval := range []time.Duration{0, -1, math.MinInt64} {
 		if permits, at := LargestScores([]Score{{Permits: 1, At: 5}}, interval); permits != 0 || at != 0 {
 			t.Errorf("interval %d: got %d at %d, want zeros", interval, permits, at)
 		}
@@ -66,13 +66,13 @@ func TestLargestScoresAgainstBruteForce(t *testing.T) {
 			}
 			want = max(want, sum)
 		}
-		if permits, _ := LargestScores(scores, interval); permits != want {
+		if permits, _ := LargestScores(scores, time.Duration(interval)*time.Microsecond); permits != want {
 			t.Fatalf("round %d: got %d, want %d\ninterval %d, scores %+v", round, permits, want, interval, scores)
 		}
 	}
 }
 
-// The two witnesses agree on grants whose instant is known exactly, and on a window that holds them.
+// Largest and LargestScores agree on grants whose instant is known exactly, and on a window that holds them.
 func TestScoresAndGrantsAgree(t *testing.T) {
 	r := seeded(t)
 	for round := range 1000 {
@@ -81,10 +81,11 @@ func TestScoresAndGrantsAgree(t *testing.T) {
 		var grants []Grant
 		for i := range scores {
 			scores[i].Added, scores[i].Removed = 0, 0
-			grants = append(grants, instant(scores[i].Permits, ms*time.Duration(scores[i].At)))
+			grants = append(grants, instant(scores[i].Permits, time.Microsecond*time.Duration(scores[i].At)))
 		}
-		byScore, at := LargestScores(scores, interval)
-		byGrant, _ := Largest(grants, ms*time.Duration(interval))
+		length := time.Microsecond * time.Duration(interval)
+		byScore, at := LargestScores(scores, length)
+		byGrant, _ := Largest(grants, length)
 		var inWindow int64
 		for _, s := range scores {
 			if at <= s.At && s.At < at+interval {

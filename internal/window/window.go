@@ -1,14 +1,13 @@
-// Package window proves, from outside, that a limiter kept its promise: no window of one interval holds
-// more permits than the rate. It looks at what happened, as a log of grants or as the scores that were
-// written, and knows nothing about how a limiter works, about Redis, or about the rest of this module.
+// Package window checks the guarantee of a limiter: no window of one interval holds more permits than the rate. Its
+// input is a log of grants, or the scores that were written. It does not depend on Redis or on the rest of this module.
 //
-// A window is half open, [t, t+interval): a record with score s is free again at s+interval, so two
+// A window is half open, [t, t+interval): the permits of a record with score s are free again at s+interval, so two
 // grants exactly an interval apart never share a window.
 //
-// There are two witnesses. Largest takes a log of grants, of which the caller knows only that each
-// happened somewhere between two moments, and counts in a window only what lies in it for certain: what
-// it reports did happen. LargestScores takes the exact scores, which only somebody who watches the
-// server can have. Checker is Largest for a stream without an end.
+// There are two checks. Largest takes a log of grants. The caller knows of each only two times between which it
+// happened, so Largest counts in a window only the grants that are in it for certain: a violation that it reports did
+// happen. LargestScores takes the exact scores, which only an observer of the server has. Checker is Largest for an
+// endless stream.
 //
 // This file has the log of grants; score.go the scores; checker.go the stream.
 package window
@@ -20,31 +19,29 @@ import (
 	"time"
 )
 
-// A Grant is a number of permits that were granted at some instant from Start to End, usually the start
-// of the call that was granted and its return.
+// A Grant is a number of permits granted at some instant from Start to End, usually the start and the end of the call
+// that was granted.
 //
-// The clock that counts is the wall clock, because it is the one that limiters write into their records
-// and the only one that logs of several processes have in common. An End before its Start (the clock was
-// set back meanwhile) is read as the same span the other way round.
+// Times are of the wall clock, because limiters write it into their records and it is the only clock that logs of
+// several processes share. If End is before Start (the clock was set back in between), the two are swapped.
 type Grant struct {
 	Permits    int64
 	Start, End time.Time
 }
 
-// Largest returns the largest sum of permits that lie for certain in one window of the given length, and
-// a start of such a window: the earliest of those that start with a grant which they hold. Grants without
-// permits don't count. Without any grant, or with an interval of zero or less, it returns 0 and the zero
-// time.
+// Largest returns the largest sum of permits that are for certain in one window of the given length, and the start of
+// such a window: the earliest one that starts with a grant that it holds. Grants without permits are ignored. Without
+// any grant, or with an interval of zero or less, it returns 0 and the zero time.
 //
-// Largest sees time as the limiters do, in whole milliseconds: a grant at 0.9 ms has score 0 and is free
-// again at interval + 0 ms, so another one at interval + 0.1 ms is no fault although less than an
-// interval has passed. Use LargestAt for limiters with a finer clock.
+// Largest compares times to the nanosecond. Use LargestAt for limiters with a coarser clock.
 func Largest(grants []Grant, interval time.Duration) (permits int64, at time.Time) {
-	return LargestAt(grants, interval, time.Millisecond)
+	return LargestAt(grants, interval, 1)
 }
 
-// LargestAt is Largest for a clock that ticks once each tick: both ends of each grant are cut down to
-// whole ticks since 1970 before they are compared. A tick of a nanosecond or less cuts nothing.
+// LargestAt is Largest for limiters whose clock advances in ticks, such as Redisson's, which dates grants in whole
+// milliseconds: a grant at 0.9 ms has score 0 and is free again at interval + 0 ms, so another one at interval + 0.1 ms
+// is no violation although less than an interval has passed. Both ends of each grant are rounded down to whole ticks
+// since 1970 before they are compared.
 func LargestAt(grants []Grant, interval, tick time.Duration) (permits int64, at time.Time) {
 	spans := make([]span, 0, len(grants))
 	for _, g := range grants {
@@ -59,7 +56,7 @@ func LargestAt(grants []Grant, interval, tick time.Duration) (permits int64, at 
 	return permits, time.Unix(0, start)
 }
 
-// A span is a grant in nanoseconds since 1970, its ends in order and cut to ticks.
+// A span is a grant in nanoseconds since 1970, its ends in order and rounded down to ticks.
 type span struct{ start, end, permits int64 }
 
 func spanOf(g Grant, tick time.Duration) (span, bool) {
@@ -73,7 +70,7 @@ func spanOf(g Grant, tick time.Duration) (span, bool) {
 	return span{floor(start, int64(tick)), floor(end, int64(tick)), g.Permits}, true
 }
 
-// floor cuts ns down to a whole number of ticks, away from zero before 1970.
+// floor rounds ns down to a whole number of ticks, also before 1970.
 func floor(ns, tick int64) int64 {
 	if tick <= 1 {
 		return ns
@@ -85,13 +82,13 @@ func floor(ns, tick int64) int64 {
 	return ns - rest
 }
 
-// A step changes the sum of permits for everything that comes after the moment at.
+// A step is a change of a sum of permits at the time at.
 type step struct{ at, permits int64 }
 
-// largest finds the best window by its start t. A grant lies in [t, t+interval) for certain when
-// t <= start and end < t+interval, that is for t in (end-interval, start]. So each grant is an interval
-// of window starts, open below and closed above, and the answer is where most permits overlap. The sum
-// can only be at its largest at the upper end of one of them, so only those are looked at.
+// largest finds the window with the most permits by its start t. A grant is in [t, t+interval) for certain if t <=
+// start and end < t+interval, that is for t in (end-interval, start]. So each grant is an interval of window starts,
+// open below and closed above, and the result is the point where most permits overlap. The sum can only reach its
+// maximum at the upper end of one of these intervals, so only those are examined.
 func largest(spans []span, interval int64) (permits, at int64) {
 	if interval <= 0 {
 		return 0, 0
@@ -104,7 +101,7 @@ func largest(spans []span, interval int64) (permits, at int64) {
 			open = s.end - interval
 		}
 		if open >= s.start {
-			continue // it took an interval or longer: certain in no window
+			continue // its span is an interval or longer: in no window for certain
 		}
 		enter = append(enter, step{open, s.permits})
 		leave = append(leave, step{s.start, s.permits})
@@ -116,7 +113,7 @@ func largest(spans []span, interval int64) (permits, at int64) {
 	var sum int64
 	next := 0
 	for _, l := range leave {
-		// A window that starts at l.at holds what opened before it, not what opens at it.
+		// A window that starts at l.at holds the grants whose intervals open before l.at, not those that open at l.at.
 		for next < len(enter) && enter[next].at < l.at {
 			sum += enter[next].permits
 			next++

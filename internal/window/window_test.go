@@ -45,7 +45,7 @@ func TestLargestAtTheEdges(t *testing.T) {
 		{"within a millisecond before 1970", []Grant{{3, time.Unix(0, -1), time.Unix(0, -1)}, {4, time.Unix(0, 99e6), time.Unix(0, 99e6)}}, 4, time.Unix(0, 99e6).Sub(epoch)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			permits, at := Largest(c.grants, interval)
+			permits, at := LargestAt(c.grants, interval, ms)
 			if permits != c.permits || !at.Equal(epoch.Add(c.at)) {
 				t.Errorf("got %d at %v, want %d at %v", permits, at.Sub(epoch), c.permits, c.at)
 			}
@@ -74,25 +74,25 @@ func TestLargestOfNothing(t *testing.T) {
 }
 
 // A limiter that counts in milliseconds lets a grant at 0.9 ms expire at interval + 0 ms. That is no
-// fault, so Largest must not report it, while LargestAt with a finer clock must.
+// violation, so LargestAt with that tick must not report it, while Largest must.
 func TestMillisecondsAreNotHeldAgainstALimiter(t *testing.T) {
 	const interval = 100 * ms
 	grants := []Grant{instant(5, 900*time.Microsecond), instant(5, interval+100*time.Microsecond)}
-	if permits, _ := Largest(grants, interval); permits != 5 {
+	if permits, _ := LargestAt(grants, interval, ms); permits != 5 {
 		t.Errorf("in milliseconds: got %d in one window, want 5", permits)
 	}
-	if permits, _ := LargestAt(grants, interval, 1); permits != 10 {
+	if permits, _ := Largest(grants, interval); permits != 10 {
 		t.Errorf("in nanoseconds: got %d in one window, want 10", permits)
 	}
-	// A millisecond earlier it is a fault in any clock.
+	// A millisecond earlier it is a violation by any clock.
 	grants[1] = instant(5, interval-900*time.Microsecond)
-	if permits, _ := Largest(grants, interval); permits != 10 {
+	if permits, _ := LargestAt(grants, interval, ms); permits != 10 {
 		t.Errorf("a real fault: got %d in one window, want 10", permits)
 	}
 }
 
-// A limiter that keeps its promise in milliseconds is never accused, one permit more always is: the
-// limiter here is the plain sliding log, and each grant is known only by the span around it.
+// For a limiter that keeps its limit in milliseconds no violation is reported; one permit more always is. The limiter
+// here is a plain sliding log, and each grant is known only by the span around it.
 func TestLargestAgainstASlidingLog(t *testing.T) {
 	const rate, interval = 20, 50 * ms
 	r := seeded(t)
@@ -113,7 +113,7 @@ func TestLargestAgainstASlidingLog(t *testing.T) {
 			fuzz := time.Duration(r.Intn(int(200 * time.Microsecond)))
 			grants = append(grants, grant(1, now-fuzz, now+fuzz/2))
 		}
-		permits, at := Largest(grants, interval)
+		permits, at := LargestAt(grants, interval, ms)
 		if excess == 0 && permits > rate {
 			t.Errorf("a correct limiter is accused of %d permits at %v", permits, at.Sub(epoch))
 		}
@@ -138,7 +138,7 @@ func TestLargestAgainstBruteForce(t *testing.T) {
 	}
 }
 
-// bruteForce counts each window that starts with a grant and holds it, by the words of the promise.
+// bruteForce counts each window that starts with a grant and holds it, directly by the definition.
 func bruteForce(grants []Grant, interval, tick time.Duration) (permits int64, at time.Time) {
 	var cutGrants []Grant
 	for _, g := range grants {

@@ -1,50 +1,80 @@
--- config.lua reads the configuration of a limiter, and trusts no text in it: tonumber alone takes 'nan', 'inf' and '0x10',
--- and not the same ones on every server.
---
--- takes  from, how many keys come before the limiter's; given, the rate of the caller ('rate interval type keep-alive'), or
---        nil if it has none
--- sets   name, value, records (keys), own; rate, interval (ms), keep (ms; 0: none); notes; set, what of the caller's rate
---        HSET must write, else nil; fault, what is wrong, else nil: 1 nothing is set; 2, 3, 4 rate, interval, type is
---        missing; 5, 6, 7 the same can't be used. With a fault the rest means nothing.
-local name, notes, set, fault = KEYS[from + 1], 0, nil, nil
-local config = call('HMGET', name, 'rate', 'interval', 'type', 'keepAliveTime')
-if not (config[1] and config[2] and config[3]) then
-  if given then
-    set = {}
+-- config.lua: the keys of a limiter, and its configuration.
+-- A limiter has five keys: 1 config, 2 value, 3 client value, 4 permits, 5 client permits.
+
+-- choose_keys returns the keys of the value and of the records, by the type of the limiter: '0' has one pair for all
+-- clients, '1' one for each client. offset is the number of keys before those of the limiter.
+local function choose_keys(offset, kind)
+  if kind == '1' then
+    return KEYS[offset + 3], KEYS[offset + 5]
+  end
+  return KEYS[offset + 2], KEYS[offset + 4]
+end
+
+-- parse_number returns the number that a text of digits is; nil for any other text: tonumber also takes 'nan', 'inf' and
+-- '0x10', and not on every server the same.
+local function parse_number(text)
+  return text and find(text, '^%d+$') and (#text <= 15 and tonumber(text) or MAX_PERMITS) or nil
+end
+
+-- parse_interval returns an interval or a keep-alive in ms; nil if the text is none.
+local function parse_interval(text)
+  local ms = parse_number(text)
+  return ms ~= MAX_PERMITS and ms or nil
+end
+
+-- new_limiter returns a limiter: name, value, records (keys), own (the pair is this client's alone), rate, interval (ms),
+-- keep_alive (ms; 0: none).
+local function new_limiter(offset, rate, interval, kind, keep_alive)
+  local value, records = choose_keys(offset, kind)
+  return {
+    name = KEYS[offset + 1],
+    value = value,
+    records = records,
+    own = kind == '1',
+    rate = rate,
+    interval = interval,
+    keep_alive = keep_alive,
+  }
+end
+
+-- read_config reads the configuration of a limiter. configured_rate is the caller's rate ('rate interval type
+-- keep-alive'), which takes the place of missing fields, or nil; config is the reply of HMGET if it was read before.
+-- It returns a limiter with two more fields: mismatch (the caller's rate is another one), missing (fields and values that
+-- HSET must write, or nil).
+-- Without a usable configuration it returns nil and a status: 1 nothing is set; 2, 3, 4 rate, interval, type is missing;
+-- 5, 6, 7 the same is invalid.
+local function read_config(offset, configured_rate, config)
+  local missing
+  config = config or call('HMGET', KEYS[offset + 1], 'rate', 'interval', 'type', 'keepAliveTime')
+  if not (config[1] and config[2] and config[3]) then
+    if not configured_rate then
+      if not (config[1] or config[2] or config[3]) then
+        return nil, 1
+      end
+      return nil, config[1] and (config[2] and 4 or 3) or 2
+    end
+    missing = {}
     local fields, i = { 'rate', 'interval', 'type', 'keepAliveTime' }, 0
-    for text in string.gmatch(given, '%d+') do
+    for text in string.gmatch(configured_rate, '%d+') do
       i = i + 1
       if not config[i] and not (i == 4 and text == '0') then
         config[i] = text
-        set[#set + 1] = fields[i]
-        set[#set + 1] = text
+        missing[#missing + 1] = fields[i]
+        missing[#missing + 1] = text
       end
     end
-  elseif config[1] or config[2] or config[3] then
-    fault = config[1] and (config[2] and 4 or 3) or 2
-  else
-    fault = 1
   end
-end
-local rates, every, kind, kept = config[1], config[2], config[3], config[4] -- as text
-local rate, interval, keep
-if not fault then
-  if given and given ~= rates .. ' ' .. every .. ' ' .. kind .. ' ' .. (kept or '0') then
-    notes = DIFFERS
-  end
-  if find(rates, '^%d+$') then
-    rate = #rates <= 15 and tonumber(rates) or MOST
-  end
-  if find(every, '^%d+$') and #every <= 15 then
-    interval = tonumber(every)
-  end
-  keep = kept and find(kept, '^%d+$') and #kept <= 15 and tonumber(kept) or 0
+  local rate, interval, kind = parse_number(config[1]), parse_interval(config[2]), config[3]
   if not rate then
-    fault = 5
+    return nil, 5
   elseif not interval or interval < 1 then
-    fault = 6
+    return nil, 6
   elseif kind ~= '0' and kind ~= '1' then
-    fault = 7
+    return nil, 7
   end
+  local limiter = new_limiter(offset, rate, interval, kind, parse_interval(config[4]) or 0)
+  limiter.mismatch = configured_rate
+    and configured_rate ~= config[1] .. ' ' .. config[2] .. ' ' .. kind .. ' ' .. (config[4] or '0')
+  limiter.missing = missing
+  return limiter
 end
---@include choose

@@ -1,17 +1,18 @@
--- join.lua looks for this client's record of a bucket, which a larger one can replace.
---
--- takes  records; at, where the bucket ends; prefix; taken, the permits to write
--- sets   joined, the member to replace, and held, its permits, if there is one
---
--- It looks at so many records of the bucket: with more clients than that, some write more records than one.
-local LOOKED = 512
---@include own
---@include permits
-local bucket = call('ZRANGEBYSCORE', records, at, at, 'LIMIT', '0', LOOKED)
-for i = 1, #bucket do
-  local member = bucket[i]
-  if #member == #prefix + 4 and string.sub(member, 1, #mine) == mine and permits(member) + taken <= 4294967295 then
-    joined, held = member, permits(member)
-    break
+-- join.lua: the record of a bucket, which holds all that a client is granted within it.
+
+-- find_own_record returns the record of this client with a score that n more permits fit in, and its permits; nil and 0 if
+-- there is none. It reads a limited number of records: with more clients than that, some write a second record.
+local function find_own_record(records, score, prefix, n)
+  local own = client_prefix(prefix)
+  local bucket = call('ZRANGEBYSCORE', records, score, score, 'LIMIT', '0', 512)
+  for i = 1, #bucket do
+    local member = bucket[i]
+    if #member == #prefix + 4 and string.sub(member, 1, #own) == own then
+      local held = permits_of(member)
+      if held + n <= MAX_RECORD then
+        return member, held
+      end
+    end
   end
+  return nil, 0
 end

@@ -1,70 +1,70 @@
--- refusal.lua finds out, once permits are refused, whether that is right and when they will be free.
---
--- takes  what settle.lua sets; at, the score of what is granted
--- sets   free and notes, raised where free permits were forgotten: never lowered, since after a release by Redisson there
---        are more permits than the rate on purpose; raised, whether they were; walked, live records as they return; wait
---        and lasting
+-- refusal.lua: whether a refusal is right, and when the permits will be free.
+local MAX_ADDED, MAX_WALKED = 256, 512 -- records that a refusal adds up, and that it walks to find a time
 
--- How many records a refusal adds up, to find free permits that were forgotten; and how many it walks to tell a time.
-local CHECKED, WALKED = 256, 512
---@include permits
-
-local alive, raised = call('ZCARD', records) - dead, false
-local walked
-if alive > CHECKED then
-  walked = { oldest }
-else
-  walked = call('ZRANGE', records, dead, dead + CHECKED - 1)
-  local live = 0
-  for i = 1, #walked do
-    live = live + permits(walked[i])
+-- walk_records prepares a state for the other functions: it sets live_count and walked, the oldest live records. It adds
+-- them up, and raises the free permits where some were lost, which it returns. It does not lower them: after a release by
+-- Redisson there are more permits than the rate on purpose.
+local function walk_records(limiter, state)
+  state.live_count = call('ZCARD', limiter.records) - state.expired_count
+  if state.live_count > MAX_ADDED then
+    state.walked = { state.oldest }
+    return false
   end
-  if free + live < rate then
-    free, notes, raised = rate - live, notes + LOW, true
+  local walked = call('ZRANGE', limiter.records, state.expired_count, state.expired_count + MAX_ADDED - 1)
+  state.walked = walked
+  local sum = sum_permits(walked)
+  if state.free + sum >= limiter.rate then
+    return false
   end
+  state.free, state.notes = limiter.rate - sum, state.notes + LOW
+  return true
 end
 
--- delay answers how many ms from now a record of the given score counts.
-local function delay(score)
-  return math.max(1, math.min(MOST, math.ceil(score + interval - now)))
+-- expires_in returns in how many µs a record of a score expires; not later than the limiter does.
+local function expires_in(state, score)
+  local longest = state.ttl > 0 and state.ttl + 1 or MAX_PERMITS
+  return math.max(1, to_micros(math.min(longest, tonumber(score) - state.cutoff)))
 end
 
--- returning is delay for the live record of the given rank. Scores are asked for one by one: they cost Redis more than
--- members do, and few are needed.
-local function returning(rank)
+-- rank_expires_in is the same for the live record of a rank, counted from 0. It reads one score: scores cost Redis more than
+-- members, and few are needed.
+local function rank_expires_in(limiter, state, rank)
   if rank == 0 then
-    return delay(tonumber(since))
+    return expires_in(state, state.oldest_score)
   end
-  return delay(tonumber(call('ZRANGE', records, dead + rank, dead + rank, 'WITHSCORES')[2]))
+  rank = state.expired_count + rank
+  return expires_in(state, call('ZRANGE', limiter.records, rank, rank, 'WITHSCORES')[2])
 end
 
--- wait answers how many ms from now a size will be free, if nobody else takes it, where so many permits are left and so
--- many were taken: at least so long, where the records are too many to walk.
-local function wait(size, left, taken)
-  local have = left
-  local before = taken > 0 and call('ZCOUNT', records, '-inf', at) - dead -- records that return before what was taken
+-- free_in returns in how many µs n permits will be free, if no other client takes any; free of them are free now, and taken
+-- are granted now, with a score. With more records than it walks, it returns the time of the last that it walked.
+local function free_in(limiter, state, n, free, taken, score)
+  local have, walked = free, state.walked
+  -- The number of live records that expire before what is taken.
+  local before = taken > 0 and call('ZCOUNT', limiter.records, '-inf', score) - state.expired_count
   for i = 1, #walked do
     if before == i - 1 then
       have = have + taken
-      if have >= size then
-        return delay(at)
+      if have >= n then
+        return expires_in(state, score)
       end
     end
-    have = have + permits(walked[i])
-    if have >= size then
-      return returning(i - 1)
+    have = have + permits_of(walked[i])
+    if have >= n then
+      return rank_expires_in(limiter, state, i - 1)
     end
   end
-  if alive <= #walked then
-    return delay(at)
+  if state.live_count <= #walked then
+    return expires_in(state, score)
   elseif #walked > 1 then
-    return returning(#walked - 1)
+    return rank_expires_in(limiter, state, #walked - 1)
   end
-  walked = call('ZRANGE', records, dead, dead + WALKED - 1)
-  return wait(size, left, taken)
+  state.walked = call('ZRANGE', limiter.records, state.expired_count, state.expired_count + MAX_WALKED - 1)
+  return free_in(limiter, state, n, free, taken, score)
 end
 
--- lasting answers how many ms from now all permits will be free, if nobody takes any, where so many were taken.
-local function lasting(taken)
-  return math.max(alive > 0 and returning(alive - 1) or 0, taken > 0 and delay(at) or 0)
+-- all_free_in returns in how many µs all permits will be free, if no client takes any; taken are granted now.
+local function all_free_in(limiter, state, taken, score)
+  local live = state.live_count > 0 and rank_expires_in(limiter, state, state.live_count - 1) or 0
+  return math.max(live, taken > 0 and expires_in(state, score) or 0)
 end

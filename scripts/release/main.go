@@ -1,13 +1,13 @@
-// Command release knows the version that all modules of this checkout get next: the one for which go.work replaces the root
-// module. It runs in the root of the checkout.
+// Command release manages the next version of all modules of this checkout, which is the version of the root module
+// that go.work replaces. It runs in the root of the checkout.
 //
 //	go run ./scripts/release                prints the version
 //	go run ./scripts/release set v0.2.0     sets another, in go.work and in each go.mod
 //	go run ./scripts/release tags           prints the tags of a release at that version, one for each module
 //	go run ./scripts/release proxy DIR      makes DIR a module proxy (GOPROXY=file://DIR) that has all modules at that version
 //
-// The proxy holds what git tracks, as it lies in the checkout. It is refused where a go.mod would not do for users: one that
-// replaces modules, or needs another version of one of ours.
+// The proxy has the files that git tracks, in the state of the checkout. The command fails if a go.mod is unusable for
+// users: if it replaces modules, or requires another version of a module of this checkout.
 package main
 
 import (
@@ -59,10 +59,10 @@ func run(args []string) error {
 	return errors.New("usage: release [set VERSION | tags | proxy DIR]")
 }
 
-// A workspace is go.work and what it leads to.
+// A workspace has the contents of go.work: the next version, and the modules.
 type workspace struct {
 	version string
-	modules []*modfile.File // with their folders' go.mod as names
+	modules []*modfile.File // named by their files: FOLDER/go.mod
 }
 
 func readWork() (*workspace, error) {
@@ -98,10 +98,10 @@ func readWork() (*workspace, error) {
 	return w, nil
 }
 
-// ours tells whether a module is one of this checkout.
+// ours reports whether a module belongs to this checkout.
 func ours(path string) bool { return path == root || strings.HasPrefix(path, root+"/") }
 
-// set writes another version wherever there is one.
+// set replaces the version in go.work and in each go.mod.
 func (w *workspace) set(version string) error {
 	if !semver.IsValid(version) || semver.Canonical(version) != version {
 		return fmt.Errorf("%q is no version such as v0.2.0", version)
@@ -122,10 +122,10 @@ func (w *workspace) set(version string) error {
 	return nil
 }
 
-// needs is where a version of one of our modules stands.
+// needs matches the version of a module of this checkout after its path.
 var needs = regexp.MustCompile(`(\b` + regexp.QuoteMeta(root) + `(?:/\S+)? )v\S+`)
 
-// check says which go.mod would not do for users.
+// check returns an error for each go.mod that is unusable for users.
 func (w *workspace) check() error {
 	var problems []error
 	for _, m := range w.modules {
@@ -141,7 +141,7 @@ func (w *workspace) check() error {
 	return errors.Join(problems...)
 }
 
-// proxy makes a folder a module proxy, as files: golang.org/ref/mod#goproxy-protocol.
+// proxy writes the files of a module proxy into a folder: golang.org/ref/mod#goproxy-protocol.
 func (w *workspace) proxy(folder string) error {
 	if err := w.check(); err != nil {
 		return err
@@ -163,7 +163,7 @@ func (w *workspace) proxy(folder string) error {
 	return nil
 }
 
-// export copies what git tracks.
+// export copies the files that git tracks.
 func export(to string) error {
 	git := exec.Command("git", "-c", "safe.directory=*", "ls-files", "-z") // CI's checkout may belong to another user
 	git.Stderr = os.Stderr
@@ -175,7 +175,7 @@ func export(to string) error {
 		from := string(name)
 		text, err := os.ReadFile(from)
 		if errors.Is(err, os.ErrNotExist) {
-			continue // removed, and not committed yet
+			continue // removed in the checkout, but not committed yet
 		}
 		if err != nil {
 			return err
@@ -191,7 +191,7 @@ func export(to string) error {
 	return nil
 }
 
-// publish adds the module in a folder to a proxy.
+// publish adds the module in a folder to a proxy folder.
 func publish(proxy, folder string, m module.Version) error {
 	escaped, err := module.EscapePath(m.Path)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// checkout makes a workspace of two modules and goes there.
+// checkout makes a workspace of two modules and changes to its folder.
 func checkout(t *testing.T, nested string) {
 	t.Helper()
 	t.Chdir(t.TempDir())

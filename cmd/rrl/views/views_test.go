@@ -28,7 +28,7 @@ import (
 
 var update = flag.Bool("update", false, "write the pictures in docs/")
 
-// warm is how long the limiters are used before anybody looks: with -update, until the charts are full.
+// warm is the time for which the limiters are used before the first check: with -update, until the charts are full.
 func warm() time.Duration {
 	if *update {
 		return 2 * time.Minute
@@ -50,7 +50,7 @@ func command(t *testing.T) string {
 	return path
 }
 
-// traffic uses some limiters until the test ends: as three Go processes would, and a stranger.
+// traffic uses some limiters until the test ends, as three Go processes and another client.
 func traffic(t *testing.T, s *redistest.Server) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -98,7 +98,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// stranger takes two permits as somebody does whose records have no Go client's ids.
+// stranger takes two permits with a record that does not have the id of a Go client.
 func stranger(ctx context.Context, rdb *redis.Client, name string) {
 	id := make([]byte, 8)
 	for i := range id {
@@ -129,7 +129,7 @@ func browser(t *testing.T, width, height int, dark bool) tab {
 	return tab{t, ctx}
 }
 
-// serve runs rrl serve, and answers the address of its page.
+// serve runs rrl serve, and returns the address of its page.
 func serve(t *testing.T, s *redistest.Server) string {
 	t.Helper()
 	cmd := exec.Command(command(t), "serve", "--listen", "127.0.0.1:0", "--redis", s.URL())
@@ -164,7 +164,7 @@ type tab struct {
 	ctx context.Context
 }
 
-// do makes steps on the page.
+// do runs actions on the page.
 func (b tab) do(steps ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
 	if err := chromedp.Do(b.ctx, steps...); err != nil {
@@ -172,7 +172,7 @@ func (b tab) do(steps ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// text is what a script says of the page.
+// text returns the result of a script on the page.
 func (b tab) text(script string) string {
 	b.t.Helper()
 	text, err := chromedp.Run(b.ctx, chromedp.Evaluate[string]("String("+script+")"))
@@ -182,7 +182,7 @@ func (b tab) text(script string) string {
 	return text
 }
 
-// until waits until a script says something of the page.
+// until waits until a script on the page has the wanted result.
 func (b tab) until(script, want string) {
 	b.t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {

@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// A Java client's record, by hand: what feeds see of it is its score and its last bytes.
+// A Java client's record, written by the test: feeds read only its score and its last bytes.
 func javaRecord(t *testing.T, s *redistest.Server, name string, at time.Time, permits uint32) {
 	t.Helper()
 	member, err := rratelimiter.PackRecord(rratelimiter.Redisson317, []byte("\xfe\x01rstuvw"), permits)
@@ -85,14 +85,14 @@ func TestWhatWasReleasedOrHasExpiredStaysCounted(t *testing.T) {
 		if _, err := l.Release(t.Context(), 4); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(f.slot) // what is granted again in the same slot can't be told apart
+		time.Sleep(f.slot) // repeated grants in the same slot can't be distinguished
 		if err := l.Acquire(t.Context(), 10); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := f.Look(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := l.Acquire(t.Context(), 10); err != nil { // once the ten before have expired
+		if err := l.Acquire(t.Context(), 10); err != nil { // waits until the ten permits before have expired
 			t.Fatal(err)
 		}
 		k, err := f.Look(t.Context())

@@ -5,6 +5,7 @@ package survey
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -78,35 +79,79 @@ func scan(
 	})
 }
 
-// Limiters lists the limiters whose name matches a pattern of Redis (glob), in order: the hashes that have a rate, an
-// interval and a type. progress may be nil.
+// Limiters lists the limiters whose name matches a pattern of Redis (glob), in order: those with a configuration, be it a
+// broken one (AreLimiters). progress may be nil.
 func Limiters(ctx context.Context, rdb redis.UniversalClient, pattern string, progress Progress) ([]string, error) {
 	var names []string
 	err := scan(ctx, rdb, pattern, "hash", progress, func(keys []string) (int, error) {
-		if len(keys) == 0 {
-			return 0, nil
-		}
-		replies := make([]*redis.SliceCmd, len(keys))
-		_, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
-			for i, key := range keys {
-				replies[i] = p.HMGet(ctx, key, "rate", "interval", "type")
-			}
-			return nil
-		})
-		var answer redis.Error
-		if err != nil && !errors.As(err, &answer) { // one key may have become something else meanwhile
-			return 0, err
-		}
+		found, err := AreLimiters(ctx, rdb, keys...)
 		before := len(names)
-		for i, reply := range replies {
-			if fields := reply.Val(); len(fields) == 3 && !slices.Contains(fields, nil) {
+		for i, limiter := range found {
+			if limiter {
 				names = append(names, keys[i])
 			}
 		}
-		return len(names) - before, nil
+		return len(names) - before, err
 	})
 	slices.Sort(names)
 	return slices.Compact(names), err
+}
+
+// AreLimiters tells of each key whether it is the configuration of a limiter: a hash with a rate, an interval and a type; or,
+// broken, with two of the three and no field that a limiter does not have.
+func AreLimiters(ctx context.Context, rdb redis.UniversalClient, keys ...string) ([]bool, error) {
+	found := make([]bool, len(keys))
+	known := map[int]int{} // fields of a limiter, of those keys that may be a broken one
+	fields := make([]*redis.SliceCmd, len(keys))
+	err := pipelined(ctx, rdb, len(keys), func(p redis.Pipeliner, i int) {
+		fields[i] = p.HMGet(ctx, keys[i], "rate", "interval", "type", "keepAliveTime")
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i, reply := range fields {
+		values := reply.Val()
+		if len(values) == 0 {
+			continue // another program's, of another type
+		}
+		missing := 0
+		for _, value := range values[:3] {
+			if value == nil {
+				missing++
+			}
+		}
+		if found[i] = missing == 0; missing == 1 {
+			if known[i] = 2; values[3] != nil {
+				known[i]++
+			}
+		}
+	}
+	broken := slices.Collect(maps.Keys(known))
+	lengths := make([]*redis.IntCmd, len(broken))
+	err = pipelined(ctx, rdb, len(broken), func(p redis.Pipeliner, i int) { lengths[i] = p.HLen(ctx, keys[broken[i]]) })
+	for i, at := range broken {
+		found[at] = err == nil && lengths[i].Err() == nil && int(lengths[i].Val()) == known[at]
+	}
+	return found, err
+}
+
+// pipelined sends n commands together. What the server says to one of them is no error: a key may have become something else
+// meanwhile.
+func pipelined(ctx context.Context, rdb redis.UniversalClient, n int, add func(p redis.Pipeliner, i int)) error {
+	if n == 0 {
+		return nil
+	}
+	_, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i := range n {
+			add(p, i)
+		}
+		return nil
+	})
+	var answer redis.Error
+	if errors.As(err, &answer) {
+		return nil
+	}
+	return err
 }
 
 // A StateKey is a key that may hold a limiter's state, and which one: a name in braces can be a limiter's whole name as

@@ -61,7 +61,7 @@ type Survey struct {
 	At           time.Time
 	Fields       map[string]string // of the configuration, as they are stored
 	Rate         rratelimiter.Rate
-	Fault        error // why the rate can't be used: then nothing below it means much
+	Fault        error // why the rate can't be used: then nothing is known to be available
 	Keys         [3]hook.StoredKey
 	Value        string // the free permits as they are stored
 	Free         int64  // the same as a number, 0 where it is none
@@ -97,12 +97,25 @@ func (s *Survey) Consistent() bool {
 	return s.Readable && s.Drift == 0
 }
 
-// WrongType names a key that is not of the Redis type that it should be; "" mostly.
-func (s *Survey) WrongType() string {
+// A Foreign is a key that another program uses, under a name that is one of a limiter's: it has another Redis type.
+type Foreign struct{ Key, Type, Want string }
+
+func (f Foreign) String() string { return fmt.Sprintf("%q is a %s, not a %s", f.Key, f.Type, f.Want) }
+
+// Foreign lists the keys that another program uses.
+func (s *Survey) Foreign() (keys []Foreign) {
 	for i, want := range []string{"hash", "string", "zset"} {
 		if kind := s.Keys[i].Type; kind != want && kind != "none" {
-			return fmt.Sprintf("%q is a %s, not a %s", s.Keys[i].Name, kind, want)
+			keys = append(keys, Foreign{s.Keys[i].Name, kind, want})
 		}
+	}
+	return keys
+}
+
+// WrongType says what is wrong with the first key that another program uses; "" mostly.
+func (s *Survey) WrongType() string {
+	if keys := s.Foreign(); len(keys) > 0 {
+		return keys[0].String()
 	}
 	return ""
 }
@@ -164,9 +177,14 @@ type tally struct {
 }
 
 func newTally(s *Survey) *tally {
-	now := float64(s.At.UnixMilli())
+	now, edge := float64(s.At.UnixMicro())/1000, math.Inf(-1) // with no interval that can be read, no record is known to have expired
+	if s.Fault == nil {
+		edge = now - float64(s.Rate.Interval.Milliseconds())
+	} else if interval, err := strconv.ParseUint(s.Fields["interval"], 10, 50); err == nil && interval > 0 {
+		edge = now - float64(interval)
+	}
 	return &tally{
-		Survey: s, now: now, edge: now - float64(s.Rate.Interval.Milliseconds()),
+		Survey: s, now: now, edge: edge,
 		writers: map[string]*Writer{}, forms: map[string]*Form{},
 	}
 }
@@ -207,7 +225,7 @@ func (t *tally) add(r hook.StoredRecord) {
 			t.Farthest = at
 		}
 	}
-	if n := len(t.Bins); n > 0 {
+	if n := len(t.Bins); n > 0 && !math.IsInf(t.edge, -1) {
 		bin := int(math.Floor((r.Score - t.edge) / (t.now - t.edge) * float64(n)))
 		t.Bins[min(max(bin, 0), n-1)] += permits
 	}

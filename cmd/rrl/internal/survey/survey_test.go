@@ -9,7 +9,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/hook"
 )
 
-// Every key that the library makes of a name and a client is found to be theirs.
+// Every key that the library derives from a name and a client is assigned to them.
 func TestOwnersOfStateKeys(t *testing.T) {
 	for _, name := range []string{
 		"orders", "", "{x}", "{x}y", "a{b", "a}b", "a:value", "a:permits:b", "{a}:value:b", "a b\x00\xff", "}", "}{",
@@ -45,7 +45,7 @@ func TestWritersAndForms(t *testing.T) {
 		"\x08\x00\x00\x00\x00\x00\x00\x0012345678\x00\x01\x00\x00":     "Redisson 3.16.4 to 3.16.8 Java or unknown 256",
 		"\x08Goabcdef\x01\x00\x00\x00":                                 "Redisson 3.17.0 to 3.20.1 Go client 616263 1",
 		"\x10Goabcdef12345678\xff\xff\xff\xff":                         "Redisson 3.21.0 and later Go client 616263 4294967295",
-		"\x03abc\x01\x00\x00\x00":                                      "Redisson 3.13.3 to 3.16.3 Java or unknown 1",  // eight bytes: nobody can tell
+		"\x03abc\x01\x00\x00\x00":                                      "Redisson 3.13.3 to 3.16.3 Java or unknown 1",  // eight bytes: the client is ambiguous
 		"\x0cGoabcshar123\x01\x00\x00\x00":                             "Redisson 3.17.0 to 3.20.1 Go client 616263 1", // with a share
 		"\x14Goabcdefshar12345678\x01\x00\x00\x00":                     "Redisson 3.21.0 and later Go client 616263 1",
 		"\x0c\x00\x00\x00\x00\x00\x00\x00Goabcshar123\x01\x00\x00\x00": "Redisson 3.16.4 to 3.16.8 Go client 616263 1",
@@ -65,7 +65,7 @@ func TestWritersAndForms(t *testing.T) {
 	}
 }
 
-// Between two pages others write records: what moves by that is not counted twice.
+// Other clients write records between two pages: a record that moves to the next page is not counted twice.
 func TestRecordsAreCountedOnce(t *testing.T) {
 	now := time.UnixMilli(1_000_000)
 	s := &Survey{At: now, Rate: rratelimiter.PerMinute(10), Bins: make([]int64, 6), Free: 4, Readable: true}

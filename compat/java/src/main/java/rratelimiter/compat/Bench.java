@@ -9,16 +9,17 @@ import org.HdrHistogram.Histogram;
 import org.redisson.api.RRateLimiter;
 
 /**
- * The command {@code bench}: how fast Redisson's limiter is.
+ * The command {@code bench} measures the speed of Redisson's limiter.
  *
  * <pre>
  * bench NAME sync|async|blocked [callers=1] [for=1000]
  * </pre>
  *
- * For {@code for} ms, sync callers are threads that call tryAcquire(1), each again as soon as it has its answer; async
- * callers are so many calls of tryAcquireAsync(1) in the air; each calls at least once. Blocked callers are threads that
- * call acquire(1) once, all at the same moment. The answer is {@code requests=N granted=N nanos=N p50=N p99=N}: the time
- * of the whole, and how long a call took, in ns. A call that fails ends the bench, with its error.
+ * Sync callers are threads that call tryAcquire(1) repeatedly for {@code for} ms. Async callers are no threads: they keep
+ * {@code callers} calls of tryAcquireAsync(1) in flight during that time. Each sync or async caller calls at least once.
+ * Blocked callers are threads that call acquire(1) once, all at the same moment. The answer is
+ * {@code requests=N granted=N nanos=N p50=N p99=N}: the total time and percentiles of the time of a call, in ns. A failed
+ * call ends the bench with its error.
  */
 final class Bench {
     private static final long LONGEST = 3_600_000_000_000L;
@@ -69,9 +70,9 @@ final class Bench {
             case "async" -> {
                 long start = System.nanoTime();
                 end = start + millis * 1_000_000;
-                CountDownLatch flying = new CountDownLatch(callers);
-                latencies.forEach(latency -> fly(limiter, latency, flying));
-                flying.await();
+                CountDownLatch running = new CountDownLatch(callers);
+                latencies.forEach(latency -> keepInFlight(limiter, latency, running));
+                running.await();
                 yield start;
             }
             default -> throw new IllegalArgumentException("sync, async or blocked, not " + mode);
@@ -86,7 +87,7 @@ final class Bench {
                 + " p50=" + all.getValueAtPercentile(50) + " p99=" + all.getValueAtPercentile(99);
     }
 
-    /** Runs a caller in a thread for each histogram, and answers when they were let go, once all have ended. */
+    /** Runs a caller in a thread for each histogram, waits for all, and returns their start in ns of nanoTime. */
     private long threads(Caller caller) throws InterruptedException {
         CountDownLatch ready = new CountDownLatch(callers);
         CountDownLatch go = new CountDownLatch(1);
@@ -118,8 +119,8 @@ final class Bench {
         void run(Histogram latency) throws InterruptedException;
     }
 
-    /** Keeps one call in the air until the time is over. */
-    private void fly(RRateLimiter limiter, Histogram latency, CountDownLatch flying) {
+    /** Keeps one call in flight until the time is over. */
+    private void keepInFlight(RRateLimiter limiter, Histogram latency, CountDownLatch running) {
         long start = System.nanoTime();
         limiter.tryAcquireAsync(1).whenComplete((yes, failure) -> {
             if (failure != null) {
@@ -128,9 +129,9 @@ final class Bench {
                 count(latency, start, yes);
             }
             if (fault.get() == null && System.nanoTime() - end < 0) {
-                fly(limiter, latency, flying);
+                keepInFlight(limiter, latency, running);
             } else {
-                flying.countDown();
+                running.countDown();
             }
         });
     }

@@ -22,13 +22,13 @@ import org.redisson.api.RateType;
 import org.redisson.api.RedissonClient;
 
 /**
- * What the harness can do with a rate limiter: one command, one call of Redisson. What every version
- * has is called as usual; what only some have is looked up by name, and its absence is "unsupported".
+ * The commands of the harness, each one call of Redisson. Methods that every version has are called
+ * directly; the others are looked up by name, and a missing one is reported as "unsupported".
  *
  * <pre>
  * version | id
- * methods                                                         those of RRateLimiter, as Java writes them
- * page guide|readme                                               what the Java on that page is left with
+ * methods                                                         the methods of RRateLimiter, in Java's notation
+ * page guide|readme                                               the result of the Java code on that page
  * trysetrate NAME TYPE RATE INTERVALMS [KEEPALIVEMS]              true or false
  * setrate    NAME TYPE RATE INTERVALMS [KEEPALIVEMS] [keepstate]
  * updaterate NAME TYPE RATE INTERVALMS [KEEPALIVEMS] [keepstate]  true or false
@@ -56,7 +56,7 @@ final class Commands {
         this.client = client;
     }
 
-    /** The version of the Redisson that really is on the class path. */
+    /** The actual version of the Redisson on the class path. */
     static String version() {
         return VERSION;
     }
@@ -76,8 +76,8 @@ final class Commands {
     }
 
     /**
-     * The methods of RRateLimiter and all that it extends, each as NAME(TYPE,TYPE); those of the interfaces for other
-     * styles of calling, whose parameters are the same, by name: NAME alone.
+     * The methods of RRateLimiter and the interfaces that it extends, each as NAME(TYPE,TYPE). The methods of the
+     * asynchronous, reactive and Rx interfaces have the same parameters and are listed as NAME alone.
      */
     private static String methods() {
         Stream<String> usual = Stream.of(RRateLimiter.class.getMethods())
@@ -90,7 +90,7 @@ final class Commands {
         return Stream.concat(usual, others).distinct().sorted().collect(Collectors.joining(" "));
     }
 
-    /** Runs one command; the answer is what follows "ok". */
+    /** Runs one command and returns the words after "ok". */
     String execute(List<String> words, Harness.Reply reply) throws InterruptedException {
         Args args = new Args(words);
         String command = args.text("a command");
@@ -157,7 +157,7 @@ final class Commands {
         return result;
     }
 
-    /** TYPE RATE INTERVALMS [KEEPALIVEMS] [keepstate], for each of the three ways to set a rate. */
+    /** Parses TYPE RATE INTERVALMS [KEEPALIVEMS] [keepstate] and sets the rate in one of the three ways. */
     private static Object setRate(RRateLimiter limiter, String method, Args args) {
         RateType type = RateType.valueOf(args.text("OVERALL or PER_CLIENT"));
         long rate = args.number("a rate");
@@ -208,7 +208,7 @@ final class Commands {
         }
     }
 
-    /** MS [set|notset|greater|less]. */
+    /** Parses MS [set|notset|greater|less] and sets the TTL. */
     private static String expire(RRateLimiter limiter, Args args) {
         long ms = args.number("ms");
         if (args.end()) {
@@ -250,7 +250,7 @@ final class Commands {
         }
     }
 
-    /** The words of a command, taken one by one. */
+    /** The words of a command, consumed one by one. */
     static final class Args {
         private final List<String> words;
         private int next;

@@ -10,7 +10,7 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 
 /**
- * The door of the harness: words in, words out. It knows the protocol and nothing of rate limiters.
+ * The main class of the harness. It implements the protocol; Commands has the rate limiter's calls.
  *
  * <pre>
  * java -jar harness.jar OPTIONS COMMAND ARGS...   runs one command, prints its reply, exits with 1 on an error
@@ -32,7 +32,7 @@ public final class Harness {
 
     public static void main(String[] args) throws Exception {
         PrintStream out = new PrintStream(System.out, false, StandardCharsets.UTF_8);
-        // Before the first logger exists: nothing but warnings, on stderr.
+        // Must be set before the first logger exists: only warnings and errors, on stderr.
         System.setProperty("org.slf4j.simpleLogger.defaultLogLevel", "warn");
         Options options;
         Commands commands;
@@ -53,7 +53,7 @@ public final class Harness {
             fine = answer(commands, options.command(), reply);
         }
         out.flush();
-        // Threads that still block in acquire must not keep a finished harness alive.
+        // exit, because threads that still block in acquire must not keep the JVM alive.
         System.exit(fine ? 0 : 1);
     }
 
@@ -104,7 +104,7 @@ public final class Harness {
         return fine;
     }
 
-    /** One line for a failure, in which the cause shows: Redisson often wraps what matters. */
+    /** Formats a failure as one line, with its causes: Redisson often wraps the relevant exception. */
     static String failure(Throwable failure) {
         String name = failure instanceof Unsupported ? "unsupported" : failure.getClass().getName();
         StringBuilder text = new StringBuilder(String.valueOf(failure.getMessage()));
@@ -117,7 +117,7 @@ public final class Harness {
         return "error " + name + " " + text.toString().replaceAll("\\s+", " ").strip();
     }
 
-    /** Where the lines of one answer go: whole lines, each with the tag of its request. */
+    /** Writes the lines of one answer, each whole and with the tag of its request. */
     record Reply(PrintStream out, String tag) {
         void line(String text) {
             String whole = tag.isEmpty() ? text : tag + " " + text;
@@ -128,7 +128,7 @@ public final class Harness {
         }
     }
 
-    /** Asked for something that this version of Redisson does not have. */
+    /** Thrown for a call that this version of Redisson does not have. */
     static final class Unsupported extends RuntimeException {
         private static final long serialVersionUID = 1;
 

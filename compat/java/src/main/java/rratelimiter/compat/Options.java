@@ -20,14 +20,14 @@ import org.redisson.config.SentinelServersConfig;
 import org.redisson.config.SingleServerConfig;
 
 /**
- * The command line, and how a Redisson is configured from it. Settings moved between classes over
- * the years; they are looked for where newer versions want them first, then where older ones do.
+ * Parses the command line and configures Redisson from it. Settings moved between classes over the
+ * versions; each is looked up first where newer versions have it, then where older ones do.
  *
  * <pre>
  * --redis URL[,URL...]   redis://[user:password@]host:port[/db], rediss:// for TLS
  * --cluster              the addresses are nodes of a cluster
  * --sentinel MASTER      the addresses are sentinels which watch MASTER
- * --tls-trust-all        take any certificate
+ * --tls-trust-all        accept any certificate
  * --name-prefix TEXT     map every name to TEXT + name, with Redisson's own name mapper
  * --pool N               at most N connections (to each node; default 64)
  * --timeout MS           how long a command may take (default 3000)
@@ -85,7 +85,7 @@ final class Options {
 
     RedissonClient connect() {
         Config config = new Config();
-        // Rate limiters bring their own codec; naming one spares the start of the default one.
+        // Rate limiters use their own codec; setting one here avoids the start-up cost of the default one.
         config.setCodec(StringCodec.INSTANCE);
         String[] hosts = addresses.stream().map(Options::withoutUser).toArray(String[]::new);
         BaseConfig<?> base;
@@ -95,7 +95,7 @@ final class Options {
         } else if (!sentinel.isEmpty()) {
             SentinelServersConfig nodes = config.useSentinelServers().setMasterName(sentinel)
                     .addSentinelAddress(hosts).setDatabase(database()).setScanInterval(1000);
-            // Or a lone sentinel is refused.
+            // Otherwise Redisson refuses a single sentinel.
             nodes.setCheckSentinelsList(false);
             base = few(nodes);
         } else {
@@ -126,7 +126,7 @@ final class Options {
         nodes.setMasterConnectionPoolSize(pool).setMasterConnectionMinimumIdleSize(1);
         nodes.setSlaveConnectionPoolSize(pool).setSlaveConnectionMinimumIdleSize(1);
         nodes.setSubscriptionConnectionMinimumIdleSize(0);
-        // Or config and exists would be read from a replica that may lag behind.
+        // Otherwise Redisson reads config and exists from a replica, which may lag behind.
         nodes.setReadMode(ReadMode.MASTER);
         nodes.setDnsMonitoringInterval(-1);
         return nodes;
@@ -146,7 +146,7 @@ final class Options {
         try {
             apply("setSslTrustManagerFactory", InsecureTrustManagerFactory.INSTANCE, TrustManagerFactory.class, config, base);
         } catch (Harness.Unsupported ignored) {
-            // Versions before that trust everything once the host name is not checked.
+            // Older versions trust every certificate when the host name check is off.
         }
     }
 
@@ -169,13 +169,13 @@ final class Options {
             try {
                 return Class.forName(name);
             } catch (ClassNotFoundException ignored) {
-                // The next name, then.
+                // Try the next name.
             }
         }
         throw new Harness.Unsupported("class " + names[0]);
     }
 
-    /** Calls a setter on the first of the objects which has it. */
+    /** Calls a setter on the first target that has it. */
     private static void apply(String setter, Object value, Class<?> type, Object... targets) {
         for (Object target : targets) {
             try {
@@ -183,7 +183,7 @@ final class Options {
                 method.invoke(target, value);
                 return;
             } catch (NoSuchMethodException ignored) {
-                // Perhaps on the next one.
+                // Try the next target.
             } catch (IllegalAccessException e) {
                 throw new IllegalStateException(setter, e);
             } catch (InvocationTargetException e) {

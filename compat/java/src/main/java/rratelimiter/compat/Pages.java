@@ -5,12 +5,12 @@ import org.redisson.api.RateIntervalUnit;
 import org.redisson.api.RateType;
 import org.redisson.api.RedissonClient;
 
-/** The Java of the documentation, line by line: the tests of examples/guide hold the pages against this file. */
+/** The Java code of the documentation, line by line: the tests of examples/guide compare the pages with this file. */
 final class Pages {
     private Pages() {
     }
 
-    /** Runs what stands on a page, and answers what it is left with. */
+    /** Runs the code of a page and returns its result. */
     static String run(RedissonClient redisson, String page) {
         return switch (page) {
             case "guide" -> {

@@ -9,19 +9,19 @@ import java.util.concurrent.atomic.AtomicLong;
 import org.redisson.api.RRateLimiter;
 
 /**
- * The command {@code run}: threads that acquire for a while, and a log of what they got.
+ * The command {@code run} lets threads acquire for a while and logs their grants.
  *
  * <pre>
  * run NAME blocked|unblocked [threads=1] [for=1000] [min=1] [max=1] [at=EPOCHMS] [pause=2] [grace=5000] [seed=N]
  * </pre>
  *
  * Blocked threads call acquire(n), unblocked ones tryAcquire(n) with a pause after each refusal; n is
- * drawn from min to max anew for each grant. {@code at} lets several processes begin together. For
- * each grant a line {@code grant THREAD PERMITS START END}, both in microseconds since 1970: the call
- * that was granted began at START and had returned by END. A call that fails writes
- * {@code fault THREAD CLASS MESSAGE}. After {@code for} ms no call is begun any more; blocked ones
- * get {@code grace} ms to come back, and are then interrupted and counted as unfinished: they
- * may have taken permits that the log does not show, or take them yet.
+ * drawn from min to max for each grant. {@code at} lets several processes start together. Each
+ * grant writes a line {@code grant THREAD PERMITS START END}, with times in microseconds since 1970:
+ * the granted call began at START and had returned by END. A call that fails writes
+ * {@code fault THREAD CLASS MESSAGE}. After {@code for} ms no new call begins. Blocked calls have
+ * {@code grace} ms to return; then they are interrupted and counted as unfinished: they may have
+ * taken permits that the log does not show, or may still take them.
  */
 final class Run {
     private boolean blocked;
@@ -78,24 +78,24 @@ final class Run {
         long begin = Math.max(at, System.currentTimeMillis());
         long end = begin + millis;
         SplittableRandom random = new SplittableRandom(seed);
-        List<Thread> crew = new ArrayList<>();
+        List<Thread> workers = new ArrayList<>();
         for (int i = 0; i < threads; i++) {
             int number = i;
             SplittableRandom own = random.split();
             Thread thread = new Thread(() -> work(limiter, reply, number, own, begin, end), "run " + i);
             thread.setDaemon(true);
-            crew.add(thread);
+            workers.add(thread);
             thread.start();
         }
         try {
             long last = end + grace;
-            for (Thread thread : crew) {
+            for (Thread thread : workers) {
                 thread.join(Math.max(1, last - System.currentTimeMillis()));
             }
         } finally {
-            // Also when the whole command is cancelled.
+            // This also runs when the command is cancelled.
             abandoned = true;
-            for (Thread thread : crew) {
+            for (Thread thread : workers) {
                 if (thread.isAlive()) {
                     unfinished.incrementAndGet();
                     thread.interrupt();

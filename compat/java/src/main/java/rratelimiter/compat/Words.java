@@ -4,7 +4,7 @@ import java.net.URLDecoder;
 import java.net.URLEncoder;
 import java.nio.charset.StandardCharsets;
 
-/** How a word of the protocol is written: no blanks, no line ends, whatever it holds. */
+/** Escapes the words of the protocol, so that they contain no blanks and no line ends. */
 final class Words {
     private Words() {
     }
@@ -17,7 +17,7 @@ final class Words {
         return text.isEmpty() ? "\"\"" : URLEncoder.encode(text, StandardCharsets.UTF_8);
     }
 
-    /** The number in a word, with an error that says which word is wrong. */
+    /** Parses a number; the exception names the wrong word. */
     static long number(String word) {
         try {
             return Long.parseLong(word);

@@ -7,13 +7,13 @@ import java.nio.charset.StandardCharsets;
 import java.util.concurrent.TimeUnit;
 
 /**
- * Real RateLimiters on a clock that stands still until it is told to move. It lives in Guava's package since only from there
- * a limiter can be given a clock.
+ * Runs real RateLimiters on a clock that only moves on command. It is in Guava's package because a limiter's clock can only
+ * be set from there.
  *
- * <p>Each line in is a command; the answer is a line of microseconds, {@code true} or {@code false}, or {@code ok}:
+ * <p>Each input line is a command; the answer is a line with microseconds, {@code true} or {@code false}, or {@code ok}:
  *
  * <pre>
- * bursty RATE            a new limiter, and the clock at zero
+ * bursty RATE            creates a limiter and sets the clock to zero
  * warming RATE MICROS    the same, with a warm-up period
  * at MICROS              moves the clock
  * reserve PERMITS        how long the caller has to wait

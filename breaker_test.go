@@ -1,0 +1,276 @@
+package rratelimiter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/rratelimiter/rratelimiter/internal/hook"
+)
+
+// With every method, and however short the callers' deadlines are, a server that hangs counts as away within a second.
+// From then on the process answers acquiring requests at once.
+func TestSilenceIsNoticedBehindShortDeadlines(t *testing.T) {
+	for _, names := range [][2]string{{"{l}", "{l}2"}, {"l", "other"}} { // AllowAll in one step, and in order
+		for name, method := range methodsThatAcquire(names[1]) {
+			t.Run(fmt.Sprint(name, " of ", names), func(t *testing.T) {
+				inBubble(t, func(t *testing.T, b *bubble) {
+					p := b.process(WithLimiterDefaults(WithRate(PerHour(1_000_000)), WithFallback(1)))
+					l := p.RateLimiter(names[0])
+					if err := method(t.Context(), l); err != nil {
+						t.Fatal(err)
+					}
+					defer b.end(p.wire.hang())
+					var first time.Duration
+					for at := time.Duration(0); at < 3*time.Second; at += 50 * ms {
+						b.sleepTo(at)
+						ctx, cancel := context.WithTimeout(t.Context(), 20*ms)
+						err := method(ctx, l)
+						cancel()
+						took := time.Since(b.start) - at
+						switch {
+						case err == nil && took == 0 && first == 0:
+							first = at
+						case at >= time.Second && (err != nil || took > 0):
+							t.Fatalf("at %v: %v after %v", at, err, took)
+						}
+					}
+					t.Logf("decided in the process from %v on", first)
+				})
+			})
+		}
+	}
+}
+
+// end resumes the server, so that the calls in flight complete before the test ends.
+func (b *bubble) end(resume func()) {
+	resume()
+	b.sleepTo(time.Since(b.start) + 10*time.Second)
+}
+
+// methodsThatAcquire are the methods that WithFallback decides. AllowAll uses a second limiter, other.
+func methodsThatAcquire(other string) map[string]func(ctx context.Context, l *Limiter) error {
+	return map[string]func(ctx context.Context, l *Limiter) error{
+		"Allow":       func(ctx context.Context, l *Limiter) error { _, err := l.Allow(ctx, 1); return err },
+		"TryAcquire":  func(ctx context.Context, l *Limiter) error { _, err := l.TryAcquire(ctx, 1); return err },
+		"Acquire":     func(ctx context.Context, l *Limiter) error { return l.Acquire(ctx, 1) },
+		"AcquireUpTo": func(ctx context.Context, l *Limiter) error { _, err := l.AcquireUpTo(ctx, 1); return err },
+		"AllowAll": func(ctx context.Context, l *Limiter) error {
+			_, err := l.Client().AllowAll(ctx, 1, l, l.Client().RateLimiter(other))
+			return err
+		},
+	}
+}
+
+// Calls that end at their callers' deadline while they wait for a connection do not count as answered.
+func TestSilenceOfAServerThatCantBeDialled(t *testing.T) {
+	for name, method := range methodsThatAcquire("{l}2") {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bubble) {
+				rdb := redis.NewClient(&redis.Options{
+					Addr: "127.0.0.1:6379",
+					Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) {
+						<-ctx.Done()
+						return nil, ctx.Err()
+					},
+					MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+				})
+				defer rdb.Close()
+				c := NewClient(rdb, WithLimiterDefaults(WithRate(PerHour(1_000_000)), WithFallback(1)))
+				l := c.RateLimiter("{l}")
+				for at := time.Duration(0); at < 3*time.Second; at += 50 * ms {
+					b.sleepTo(at)
+					ctx, cancel := context.WithTimeout(t.Context(), 20*ms)
+					err := method(ctx, l)
+					cancel()
+					if took := time.Since(b.start) - at; at >= time.Second && (err != nil || took > 0) {
+						t.Errorf("at %v: %v after %v", at, err, took)
+						break
+					}
+				}
+				b.sleepTo(time.Minute)
+			})
+		})
+	}
+}
+
+// A failed call shows that its node is away, but does not end the other calls in flight: the process decides those
+// after the node has been silent.
+func TestSilenceBehindACallThatFails(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process(WithLimiterDefaults(WithRate(PerHour(1000)), WithFallback(1)))
+		resume := p.wire.hang()
+		hung := b.try(p.RateLimiter("hung"), 1)
+		b.sleepTo(100 * ms)
+		p.wire.fail(errRefused)
+		b.granted("another one", b.try(p.RateLimiter("refused"), 1), 100*ms)
+		b.sleepTo(499 * ms)
+		b.waits("the one in flight", hung)
+		b.sleepTo(500 * ms)
+		b.granted("the one in flight", hung, 500*ms)
+		b.end(resume)
+	})
+}
+
+// Unanswered calls of methods that the process cannot decide show that the server hangs, too, even without
+// WithFallback.
+func TestSilenceOfEveryMethodIsNoticed(t *testing.T) {
+	everyName := func(c *Client, l *Limiter) (names []string) {
+		for name := range everyMethod(c, l) {
+			names = append(names, name)
+		}
+		return names
+	}
+	var names []string
+	{
+		c := NewClient(refusingClient(t))
+		names = everyName(c, c.RateLimiter("l"))
+	}
+	for _, name := range names {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bubble) {
+				p := b.process()
+				l := p.RateLimiter("{other}l")
+				if err := l.SetRate(t.Context(), PerHour(1000)); err != nil {
+					t.Fatal(err)
+				}
+				if hook.Away(t.Context(), l) {
+					t.Fatal("away before")
+				}
+				defer b.end(p.wire.hang())
+				method := everyMethod(p.Client, l)[name]
+				for range 3 {
+					ctx, cancel := context.WithTimeout(t.Context(), 20*ms)
+					if err := method(ctx); !errors.Is(err, context.DeadlineExceeded) && name != "TryAcquireTimeout" {
+						t.Fatal(err)
+					}
+					cancel()
+				}
+				b.sleepTo(900 * ms)
+				if !hook.Away(t.Context(), l) {
+					t.Error("the server is not known to be away")
+				}
+			})
+		})
+	}
+}
+
+// The probe decides: neither a lost call nor a slow script makes a server count as away.
+func TestAServerThatAnswersIsNotAway(t *testing.T) {
+	t.Run("a lost call", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			p := b.process()
+			l := p.RateLimiter("l", WithRate(PerSecond(10)))
+			defer b.end(p.wire.hang())
+			b.try(l, 1)
+			p.wire.mu.Lock()
+			p.wire.hung = nil
+			p.wire.mu.Unlock()
+			for at := time.Duration(0); at < 3*time.Second; at += 10 * ms {
+				b.sleepTo(at)
+				if hook.Away(t.Context(), l) {
+					t.Fatalf("away at %v", at)
+				}
+			}
+		})
+	})
+	t.Run("slow answers", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			p := b.process()
+			l := p.RateLimiter("l", WithRate(PerSecond(10)))
+			p.wire.there.Store(int64(450 * ms))
+			for at := time.Duration(0); at < 10*time.Second; at += 10 * ms {
+				b.sleepTo(at)
+				if at%time.Second == 0 {
+					b.try(l, 1)
+				}
+				if hook.Away(t.Context(), l) {
+					t.Fatalf("away at %v", at)
+				}
+			}
+		})
+	})
+}
+
+// No probe is sent unless the state of the node has been queried, and nothing runs without calls.
+func TestSilenceIsProbedOnlyWhenQueried(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		b.granted("before", b.try(l, 1), 0)
+		resume := p.wire.hang()
+		b.try(l, 1)
+		b.sleepTo(5 * time.Second)
+		if n := p.wire.scripts.Load(); n != 2 {
+			t.Errorf("%d calls for two", n)
+		}
+		resume()
+		synctest.Wait()
+		hook.Away(t.Context(), l)
+		b.granted("afterwards", b.try(l, 1), 5*time.Second)
+		before := p.wire.scripts.Load()
+		b.sleepTo(time.Minute)
+		if n := p.wire.scripts.Load(); n != before {
+			t.Errorf("%d calls without calls of the test", n-before)
+		}
+	})
+}
+
+// A node that was away and not queried for a while is probed at the next query.
+func TestANodeThatIsBackIsNotAway(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		hook.Away(t.Context(), l)
+		resume := p.wire.hang()
+		b.try(l, 1)
+		b.sleepTo(600 * ms)
+		if !hook.Away(t.Context(), l) {
+			t.Fatal("it is not away")
+		}
+		resume()
+		synctest.Wait()
+		b.sleepTo(700 * ms)
+		if hook.Away(t.Context(), l) {
+			t.Error("it is away, though it answered the call and the probe")
+		}
+	})
+}
+
+// Permits of a call in flight when the caller's context ended are given back, too.
+func TestAllowAllInOrderGivesBackWhatArrivesLate(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process(WithLimiterDefaults(WithRate(PerHour(100))))
+		all := []*Limiter{p.RateLimiter("x"), p.RateLimiter("y"), p.RateLimiter("z")}
+		for name, way := range map[string]*atomic.Int64{"there": &p.wire.there, "back": &p.wire.back} {
+			way.Store(int64(100 * ms))
+			for _, after := range []time.Duration{50 * ms, 150 * ms, 250 * ms} { // in the call of x, of y and of z
+				ctx, cancel := context.WithTimeout(t.Context(), after)
+				began := time.Now()
+				_, err := p.AllowAll(ctx, 7, all...)
+				cancel()
+				if !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != after {
+					t.Errorf("%s, %v: %v after %v", name, after, err, time.Since(began))
+				}
+				b.sleepTo(time.Since(b.start) + 2*time.Second)
+			}
+			way.Store(0)
+			for _, l := range all {
+				if s := state(t, l); s.Used != 0 || !s.Consistent {
+					t.Errorf("%s: %s: %+v", name, l.name, s)
+				}
+			}
+		}
+		if results, err := p.AllowAll(t.Context(), 7, all...); err != nil || !results[2].Allowed {
+			t.Error(results, err)
+		}
+	})
+}

@@ -1,0 +1,120 @@
+package rratelimiter
+
+import (
+	"context"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Checks: which call adds up the records of a limiter, so that a surplus or a lack of free permits does not last. The
+// scripts repair what a check finds.
+
+// checkFlag is the flag with which acquire.lua and allowall.lua add up the records.
+const checkFlag = "s"
+
+// checkSlack is added to an interval to get the time between two checks.
+const checkSlack = 500 * time.Millisecond
+
+// recountTime is for how long one recount of a limiter goes on at most.
+const recountTime = 10 * time.Second
+
+// unchecked reports whether the next call must add up the records: this process has not done so yet, the rate has
+// changed, or an interval and checkSlack are over. q.mu is held.
+func (q *queue) unchecked() bool {
+	since := q.client.clock().Sub(q.checked)
+	return since < 0 || since >= q.interval+checkSlack
+}
+
+// saw stores the rate in a reply of Redis, and whether that call checked the records. If there are too many records for
+// one call, it starts a recount. q.mu is held.
+func (q *queue) saw(g acquireReply, check bool) {
+	if check && g.notes&noteMore == 0 {
+		q.checked = q.client.clock()
+	} else if g.rate != q.rate {
+		q.checked = time.Time{}
+	}
+	q.rate, q.interval = g.rate, g.interval
+	if g.notes&noteMany != 0 && !q.recounting {
+		q.recounting = true
+		go q.recount(q.interval + checkSlack)
+	}
+}
+
+// recount adds up the records of the queue's limiter, for at most the given time. Errors are dropped, because the next
+// check follows.
+func (q *queue) recount(within time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	_ = q.limiter.recount(ctx)
+	q.mu.Lock()
+	q.recounting = false
+	q.exit()
+}
+
+// recount adds up the records of a limiter that has too many for one call, page by page, and repairs what is stored.
+func (l *Limiter) recount(ctx context.Context) error {
+	started, sent := time.Now(), new(attempts)
+	var newest, oldest, count, sum any = "", "", 0, 0
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		reply, err := l.recountPage(ctx, sent, newest, oldest, count, sum)
+		if err != nil {
+			return err
+		}
+		notes, _ := reply[1].(int64)
+		if text := repaired(notes); text != "" {
+			l.client.wake(l.keyNames[keyConfig])
+			if o := l.client.observer; o != nil {
+				o.Call(CallInfo{
+					Limiter: l.name, Latency: time.Since(started), Attempts: int(sent.count.Load()), Repaired: text,
+				})
+			}
+		}
+		if notes&(noteMore|noteMany) == 0 || time.Since(started) > recountTime {
+			return nil // the next check does the rest
+		}
+		newest, oldest, count, sum = reply[2], reply[3], reply[4], reply[5]
+	}
+}
+
+// unchecked is queue.unchecked for the limiter's queue.
+func (l *Limiter) unchecked() bool {
+	q := l.client.enter(l)
+	defer q.exit()
+	return q.unchecked()
+}
+
+// saw is queue.saw for the limiter's queue.
+func (l *Limiter) saw(g acquireReply, check bool) {
+	q := l.client.enter(l)
+	defer q.exit()
+	q.saw(g, check)
+}
+
+// recountPage makes one call of recount.lua, given what the calls before it returned.
+func (l *Limiter) recountPage(ctx context.Context, t *attempts, newest, oldest, count, sum any) ([]any, error) {
+	reply, err := within(ctx, l, func(ctx context.Context) ([]any, error) {
+		var cmd *redis.SliceCmd
+		err := l.client.retry(ctx, t, true, func() error {
+			args := []any{l.now(), newest, oldest, count, sum}
+			return l.client.attempt(ctx, t, recountScript, l.keys(), args, func(all []any) redis.Cmder {
+				cmd = redis.NewSliceCmd(ctx, all...)
+				return cmd
+			})
+		})
+		if err != nil {
+			return nil, err
+		}
+		return cmd.Result()
+	})
+	if err != nil {
+		return nil, err
+	}
+	if status, _ := reply[0].(int64); status != 0 {
+		return nil, notInitialized(status)
+	}
+	return reply, nil
+}

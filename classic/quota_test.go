@@ -1,0 +1,170 @@
+package classic_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+	_ "time/tzdata" // the zones below, on machines without them
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/classic"
+)
+
+// quota_test.go tests the ends of days.
+
+// changing has a zone for each time at which the clocks of any zone change in 2027 and 2028, and one without changes.
+var changing = []string{
+	"Africa/Cairo", "Africa/Casablanca", "Africa/Ceuta", "America/Adak", "America/Anchorage", "America/Boise",
+	"America/Chicago", "America/Detroit", "America/Ensenada", "America/Glace_Bay", "America/Godthab", "America/Havana",
+	"America/Miquelon", "America/Santiago", "America/Scoresbysund", "America/St_Johns", "Antarctica/Macquarie",
+	"Antarctica/McMurdo", "Antarctica/Troll", "Asia/Beirut", "Asia/Famagusta", "Asia/Gaza", "Asia/Jerusalem",
+	"Atlantic/Azores", "Atlantic/Canary", "Australia/Adelaide", "Australia/LHI", "Chile/EasterIsland", "Europe/Chisinau",
+	"NZ-CHAT", "Pacific/Norfolk", "UTC",
+}
+
+func zone(t *testing.T, name string) *time.Location {
+	t.Helper()
+	location, err := time.LoadLocation(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return location
+}
+
+// A day ends when the date changes: not before and not after, around every change of clocks and every end of a year.
+func TestQuotaDaysEndWhenTheDateChanges(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer rdb.Close()
+	rdb.AddHook(granter{})
+	for _, name := range changing {
+		location := zone(t, name)
+		days := judgeDays{t: t, rdb: rdb, location: location}
+		for at := time.Date(2027, time.January, 1, 0, 0, 0, 0, time.UTC); at.Year() < 2029; at = at.Add(6 * time.Hour) {
+			_, before := at.In(location).Zone()
+			_, after := at.Add(6 * time.Hour).In(location).Zone()
+			if before != after || at.Month() == time.December && at.Day() == 31 && at.Hour() == 0 {
+				days.around(at)
+			}
+		}
+		if days.asked < 250 {
+			t.Errorf("%s: only %d moments", name, days.asked)
+		}
+	}
+	// In this zone a date is missing.
+	(&judgeDays{t: t, rdb: rdb, location: zone(t, "Pacific/Apia")}).around(time.Date(2011, time.December, 30, 10, 0, 0, 0, time.UTC))
+	(&judgeDays{t: t, rdb: rdb, location: zone(t, "Pacific/Kwajalein")}).around(time.Date(1993, time.August, 21, 12, 0, 0, 0, time.UTC))
+}
+
+type judgeDays struct {
+	t        *testing.T
+	rdb      *redis.Client
+	location *time.Location
+	asked    int
+}
+
+// around compares the ends of days with the minutes in which the date changes, for each hour of the days around a
+// moment.
+func (j *judgeDays) around(at time.Time) {
+	j.t.Helper()
+	from := at.Add(-30 * time.Hour)
+	var ends []time.Time
+	date := func(t time.Time) int { return t.In(j.location).YearDay() }
+	for minute := from; minute.Before(at.Add(70 * time.Hour)); minute = minute.Add(time.Minute) {
+		if date(minute) != date(minute.Add(-time.Nanosecond)) {
+			ends = append(ends, minute)
+		}
+	}
+	now := from
+	q := classic.NewQuota(j.rdb, "user", 5, classic.Days{Location: j.location}, classic.WithClock(func() time.Time { return now }))
+	moments := slices.Clone(ends)
+	for _, end := range ends {
+		moments = append(moments, end.Add(-ms), end.Add(ms))
+	}
+	for moment := from; moment.Before(at.Add(36 * time.Hour)); moment = moment.Add(time.Hour) {
+		moments = append(moments, moment, moment.Add(1234567*time.Microsecond))
+	}
+	for _, now = range moments {
+		later := slices.IndexFunc(ends, func(end time.Time) bool { return end.After(now) })
+		if later < 0 || now.Before(from) {
+			continue
+		}
+		j.asked++
+		r, err := q.Allow(j.t.Context(), 1)
+		if err != nil {
+			j.t.Fatal(err)
+		}
+		if got, want := now.Truncate(ms).Add(r.ResetAfter), ends[later]; !got.Equal(want) {
+			j.t.Fatalf("%v: the day ends at %v, not at %v", now.In(j.location), got.In(j.location), want.In(j.location))
+		}
+	}
+}
+
+// A granter replies to every script with a count of one, without a server.
+type granter struct{}
+
+func (granter) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (granter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (granter) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, cmd redis.Cmder) error {
+		cmd.(interface{ SetVal(any) }).SetVal([]any{int64(1), int64(1)})
+		return nil
+	}
+}
+
+// Where daylight saving time begins at midnight, the hour before it counts.
+func TestQuotaHoldsBeforeAMidnightThatIsSkipped(t *testing.T) {
+	onServers(t, func(b *bench) {
+		for name, hour := range map[string]string{
+			"America/Santiago": "2027-09-04 23:10", "America/Havana": "2027-03-13 23:10", "Atlantic/Azores": "2027-03-27 23:10",
+		} {
+			location := zone(t, name)
+			now, err := time.ParseInLocation("2006-01-02 15:04", hour, location)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.now = now
+			if b.mini != nil {
+				b.mini.SetTime(now)
+			}
+			q := classic.NewQuota(b.rdb, name, 5, classic.Days{Location: location}, b.clock())
+			equal(b, name, b.takes(q, 300), 5)
+			r := b.refused(q, 1)
+			equal(b, "retry after", r.RetryAfter, 50*time.Minute)
+			b.lives(q.Key(), 51*time.Minute)
+			b.pass(r.RetryAfter)
+			b.granted(q, 5)
+		}
+	})
+}
+
+// One client's day is over while that of another, whose clock is behind, continues.
+func TestQuotaHoldsWhereClocksDiffer(t *testing.T) {
+	onServers(t, func(b *bench) {
+		b.at(11*time.Hour + 59*time.Minute)
+		behind := classic.WithClock(func() time.Time { return b.now.Add(-50 * time.Second) })
+		early, late := classic.NewQuota(b.rdb, "user", 5, classic.Days{}, b.clock()), classic.NewQuota(b.rdb, "user", 5, classic.Days{}, behind)
+		b.granted(early, 5)
+		b.at(12*time.Hour + 30*time.Second)
+		b.refused(late, 1)
+		b.granted(early, 5)
+	})
+}
+
+// A client whose clock is behind the server's has a day that is over there.
+func TestQuotaHoldsWithAClockThatIsBehind(t *testing.T) {
+	onServers(t, func(b *bench) {
+		b.at(11*time.Hour + 50*time.Minute)
+		q := classic.NewQuota(b.rdb, "user", 5, classic.Days{}, classic.WithClock(func() time.Time { return b.now.Add(-15 * time.Minute) }))
+		b.pass(20 * time.Minute)
+		equal(b, "granted", b.takes(q, 20), 5)
+		b.lives(q.Key(), 6*time.Minute)
+		if count, err := q.Reset(t.Context()); err != nil || count != 5 {
+			t.Error(count, err)
+		}
+		equal(b, "granted", b.takes(q, 20), 5)
+	})
+}

@@ -1,0 +1,191 @@
+package httplimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/hook"
+)
+
+// away.go records which limits cannot be reached, since their server does not reply, and logs when that begins and when
+// it ends. A *rratelimiter.Limiter reports the state of its own node. For other limiters the policy records it by the
+// name of the limit.
+
+// The pause between two probes of a server that is down. It doubles with each probe.
+const (
+	shortestPause = 100 * time.Millisecond
+	longestPause  = time.Second
+)
+
+// settled is the time without a failed request after which an outage is over.
+const settled = time.Second
+
+// outages records the servers that did not reply.
+type outages struct {
+	mu      sync.Mutex
+	limits  map[string]*server // by the names of limits; at most mostShared, later ones are not recorded; guarded by mu
+	logged  atomic.Bool        // the start of an outage was logged, and its end was not; written under mu
+	began   time.Time          // start of that outage; guarded by mu, as all fields below
+	reason  error              // error of its first failed request
+	last    time.Time          // time of its last failed request
+	missing []Claim            // claims of that request
+}
+
+// A server is the state of the server behind a limit whose limiter is no *rratelimiter.Limiter. outages.mu guards it.
+type server struct {
+	answered time.Time // start of the latest call that got a reply
+	cause    error     // why the server counts as down; nil: it does not
+	until    time.Time // time of the next probe while it is down
+	pause    time.Duration
+	looking  bool // a probe is in flight
+}
+
+// away returns why the limits cannot be checked now; nil if they can. It does not block.
+func (p *Policy) away(ctx context.Context, claims []Claim) error {
+	for _, c := range claims {
+		var cause error
+		if l, ours := c.Limiter.(*rratelimiter.Limiter); !ours {
+			cause = p.serverAway(ctx, c)
+		} else if hook.Away(ctx, l) && !hook.DecidesLocally(l) {
+			cause = rratelimiter.ErrUnavailable
+		}
+		if cause != nil {
+			return fmt.Errorf("limit %q: %w", c.Name, cause)
+		}
+	}
+	return nil
+}
+
+// serverAway returns why the server behind a limit is down; nil if it does not count as down. When a probe is due, it
+// sends this claim's own call in the background as the probe: the request does not wait for it.
+func (p *Policy) serverAway(ctx context.Context, c Claim) error {
+	p.outages.mu.Lock()
+	defer p.outages.mu.Unlock()
+	s := p.outages.limits[c.Name]
+	if s == nil || s.cause == nil {
+		return nil
+	}
+	if !s.looking && !time.Now().Before(s.until) {
+		s.looking = true
+		go p.look(context.WithoutCancel(ctx), c)
+	}
+	return s.cause
+}
+
+// look probes the server of a limit.
+func (p *Policy) look(ctx context.Context, c Claim) {
+	ctx, cancel := p.bounded(ctx)
+	defer cancel()
+	_, _ = p.try(ctx, c) // try records the result
+	p.outages.mu.Lock()
+	defer p.outages.mu.Unlock()
+	s := p.outages.limits[c.Name]
+	s.looking = false
+	s.until = time.Now().Add(s.pause)
+	s.pause = min(2*s.pause, longestPause)
+}
+
+// try makes one call to a limiter, and records whether its server replied.
+func (p *Policy) try(ctx context.Context, c Claim) (rratelimiter.Result, error) {
+	began := time.Now()
+	r, err := c.Limiter.Allow(ctx, c.Permits)
+	if _, ours := c.Limiter.(*rratelimiter.Limiter); !ours {
+		p.outages.note(ctx, c.Name, began, err)
+	}
+	return r, err
+}
+
+// note records how a call to a limit's server ended. The server counts as down if it replied neither to this call nor
+// to one that began later.
+func (o *outages) note(ctx context.Context, name string, began time.Time, err error) {
+	cause := unanswered(ctx, err)
+	if cause == nil && err != nil && !misconfigured(err) {
+		return // the caller's context ended, or the error says nothing about the server
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s := o.limits[name]
+	if s == nil {
+		if len(o.limits) >= mostShared {
+			return
+		}
+		if o.limits == nil {
+			o.limits = map[string]*server{}
+		}
+		s = &server{}
+		o.limits[name] = s
+	}
+	switch {
+	case cause == nil:
+		s.cause = nil
+		if began.After(s.answered) {
+			s.answered = began
+		}
+	case s.cause == nil && !s.answered.After(began):
+		s.cause, s.until, s.pause = cause, time.Now(), shortestPause
+	}
+}
+
+// unanswered returns the cause if the error of a call means that its server did not reply; else nil.
+func unanswered(ctx context.Context, err error) error {
+	var network net.Error
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		if cause := context.Cause(ctx); errors.Is(cause, rratelimiter.ErrUnavailable) {
+			return cause // the bound has passed
+		}
+		return nil
+	case errors.Is(err, rratelimiter.ErrUnavailable) || errors.As(err, &network):
+		return err
+	}
+	return nil
+}
+
+// failed records that a request could not be decided, and logs the first one of an outage.
+func (p *Policy) failed(ctx context.Context, claims []Claim, err error) {
+	o, now := &p.outages, time.Now()
+	o.mu.Lock()
+	o.last, o.missing = now, claims
+	first := !o.logged.Swap(true)
+	if first {
+		o.began, o.reason = now, err
+	}
+	o.mu.Unlock()
+	if first {
+		p.logger().WarnContext(ctx, "Redis does not answer for the limits: "+p.failure().outcome(), "error", err)
+	}
+}
+
+// decided records that limits decided a request. That ends an outage if no request has failed for the time settled, and
+// the limits of the last failed request can be checked again.
+func (p *Policy) decided(ctx context.Context) {
+	o, now := &p.outages, time.Now()
+	if !o.logged.Load() {
+		return
+	}
+	o.mu.Lock()
+	if !o.logged.Load() || now.Sub(o.last) < settled {
+		o.mu.Unlock()
+		return
+	}
+	for _, c := range o.missing {
+		l, ours := c.Limiter.(*rratelimiter.Limiter)
+		if s := o.limits[c.Name]; ours && hook.Away(ctx, l) || !ours && s != nil && s.cause != nil {
+			o.mu.Unlock()
+			return
+		}
+	}
+	o.logged.Store(false)
+	took, reason := o.last.Sub(o.began), o.reason
+	o.missing = nil
+	o.mu.Unlock()
+	p.logger().InfoContext(ctx, "Redis answers for the limits again", "failed_for", took, "error", reason)
+}

@@ -1,0 +1,75 @@
+-- recount.lua adds up the live records of a limiter that are too many for one call: some with each call, from the newest to
+-- the oldest. The call that reaches the oldest one repairs the state by the rule of check_records. A record that came or
+-- left among those that were read, because of a clock that is behind, makes it start again.
+--
+-- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
+-- ARGV  1 now (ms, up to three decimals; '': this server's clock); then how far the calls before have come: 2 the newest
+--       record that was read, 3 the oldest one, 4 how many were read, 5 the permits in them; '', '', 0, 0 at first
+-- reply 1 status (0, 1 to 7 not initialised: config.lua), then with status 0:
+--       2 notes (base.lua; with MORE or MANY the caller goes on), 3 to 6 the next ARGV 2 to 5
+
+--@include base
+--@include time
+--@include record
+--@include config
+--@include state
+--@include repair
+--@include commit
+local client_now, newest, last, count, sum = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local limiter, fault = read_config(0)
+if not limiter then
+  return { fault }
+end
+limiter.keep_alive = 0 -- looking does not keep a limiter alive
+local records = limiter.records
+local state = load_state(limiter, read_clock(client_now))
+
+-- How many records are read, and how many of the newest are read last: where clocks differ, a record can come among these.
+local PAGE, LATE = 1000, 500
+if state.oldest and not state.more and not state.many then
+  local expired_count, all, room = state.expired_count, call('ZCARD', records), PAGE
+  local low, top -- the ranks of those that were read
+  if count > 0 then
+    low, top = call('ZRANK', records, last), call('ZRANK', records, newest)
+  end
+  if not low or not top or low < expired_count or top - low + 1 ~= count then
+    low = math.max(expired_count, all - LATE)
+    top, count, sum = low - 1, 0, 0
+  end
+  local function read(start, stop)
+    local page = stop >= start and call('ZRANGE', records, start, stop) or {}
+    sum, count, room = sum + sum_permits(page), count + #page, room - #page
+    return page
+  end
+  if count > 0 and all - 1 - top > PAGE then
+    local page = read(top + 1, math.min(top + room, all - 1 - LATE))
+    newest, top = page[#page], top + #page
+  end
+  local page = read(math.max(expired_count, low - room), low - 1)
+  if #page > 0 then
+    newest, last, low = count == #page and page[#page] or newest, page[1], low - #page
+  end
+  if low > expired_count or all - 1 - top > room then
+    state.notes = state.notes + MANY
+  else
+    local before = sum
+    read(top + 1, all - 1)
+    local surplus = state.free + sum - limiter.rate
+    if surplus < 0 then
+      state.free, state.notes = state.free - surplus, state.notes + LOW
+    elseif surplus > 0 then
+      state.notes = state.notes + HIGH
+      page = call('ZRANGE', records, expired_count, expired_count + PAGE - 1)
+      local rest = remove_surplus(records, page, surplus)
+      if rest > 0 then
+        last, top = read_record(records, expired_count)[1] or '', call('ZRANK', records, newest)
+        count, sum = top and top - expired_count + 1 or 0, before - surplus + rest
+        state.notes = state.notes + MANY
+      end
+    end
+  end
+end
+
+commit(limiter, state, state.free)
+apply_ttl(limiter, state.ttl)
+return { 0, state.notes, newest, last, count, sum }

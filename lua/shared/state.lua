@@ -1,0 +1,64 @@
+-- state.lua: the free permits and the records of a limiter: load_state counts expired permits back, and repairs the free
+-- permits where they are wrong.
+
+-- parse_value returns the free permits as a number if the text has the form that INCRBY accepts, else nil. They are
+-- negative after the rate was lowered below what is granted.
+local function parse_value(stored)
+  if stored and find(stored, '^-?[1-9]%d*$') then
+    return #stored <= 15 and tonumber(stored) or stored == '1000000000000000' and MAX_PERMITS or nil
+  end
+  return stored == '0' and 0 or nil
+end
+
+-- read_record returns the record of a rank, and its score as text; an empty table if there is none.
+local function read_record(records, rank)
+  return call('ZRANGE', records, rank, rank, 'WITHSCORES')
+end
+
+-- load_state reads the state of a limiter, without the records that have expired. It writes only what repairs a surplus:
+-- Redis does not undo the first half of a script whose second half fails, so a script reads everything, decides, and then
+-- writes (commit.lua).
+-- rebuild: this call finishes a rebuild; check: compare with the records though nothing seems wrong.
+-- It returns a table: stored (text), counted (the same as a number, or nil), free (with the expired permits), expired_count
+-- and expired_permits (the records that leave with this call), more (others remain), many (there are too many live records
+-- to check), oldest and oldest_score (the oldest record that stays, and its score as text, or nil), cutoff (the highest
+-- expired score), ttl (ms, to be applied to the state; -1: none), notes.
+local function load_state(limiter, now, rebuild, check)
+  local records, cutoff = limiter.records, now - limiter.interval
+  local stored, oldest, expired = call('GET', limiter.value), read_record(records, '0'), {}
+  if oldest[1] and tonumber(oldest[2]) <= cutoff then
+    expired = call('ZRANGEBYSCORE', records, '-inf', cutoff, 'LIMIT', '0', MAX_EXPIRED)
+    oldest = read_record(records, #expired)
+  end
+  local expired_permits = sum_permits(expired)
+  local counted = parse_value(stored)
+  local state = {
+    stored = stored,
+    counted = counted,
+    free = counted and counted + expired_permits,
+    expired_count = #expired,
+    expired_permits = expired_permits,
+    more = #expired == MAX_EXPIRED and oldest[1] and tonumber(oldest[2]) <= cutoff,
+    many = false,
+    oldest = oldest[1],
+    oldest_score = oldest[2],
+    cutoff = cutoff,
+    ttl = -1,
+    notes = 0,
+  }
+  local wrong = not counted or counted < 0 or state.free > limiter.rate or not state.oldest or rebuild
+  if wrong or check then
+    --@include repair
+    if wrong then
+      rebuild_value(limiter, state, rebuild)
+    end
+    if check and state.oldest and not state.more and not state.many then
+      check_records(limiter, state)
+    end
+  end
+  state.notes = state.notes + (state.more and MORE or 0) + (state.many and MANY or 0)
+  if limiter.keep_alive == 0 then
+    state.ttl = call('PTTL', limiter.name)
+  end
+  return state
+end

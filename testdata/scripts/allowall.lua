@@ -1,0 +1,723 @@
+-- allowall.lua asks several limiters for one request: all of them grant, or none does.
+--
+-- KEYS  five a limiter: config, value, client value, permits, client permits
+-- ARGV  six a limiter: permits, now (ms, up to three decimals; '': this server's clock), the prefix of a record, flags (e
+--       refuse if the configured rate is another one, else the caller's rate is set where none is; b finish a rebuild; s
+--       compare the free permits with the records; w scores in whole ms), the caller's rate ("rate interval type
+--       keep-alive"; '': none), granularity (ms; 0: none); then, if an earlier attempt of the same request is searched, one a
+--       limiter: the time of that attempt (ms), or an earlier one
+-- reply 1 status (0; else as in acquire.lua, of the limiter whose number, from 0, follows), then with status 0 eight a
+--       limiter: 1 granted if all grant (1 yes, 0 no, -1 more than its rate), now (us), rate, interval (ms), permits free
+--       afterwards, notes (base.lua), us until the permits are free, us until all are free
+
+-- base.lua: constants. It defines no function: each costs Redis as much as a tenth of a call to it.
+local call, find, tonumber = redis.call, string.find, tonumber
+local MAX_PERMITS = 1e15 -- scripts count with no more permits than this
+local MAX_EXPIRED = 2000 -- records that leave in one call: a million of them must not block Redis
+local MAX_RECORD = 4294967295 -- permits in one record
+local FRACTIONS_BELOW = 200 -- ms: shorter intervals have scores exact to the µs
+
+-- Notes: a reply has the sum of those that apply. script.go has the same list.
+-- The free permits were repaired, because they were: missing; not a number; negative; above the rate; above the rate
+-- together with the expired permits; not the rate although there is no record; less than the rate together with the
+-- records; more than it.
+local MISSING, GARBLED, NEGATIVE, ABOVE, DRIFTED, EMPTY, LOW, HIGH = 1, 2, 4, 8, 16, 32, 64, 128
+local MORE = 256 -- expired records remain: one call removes a limited number
+local REBUILD_PENDING = 512 -- the free permits must be rebuilt once these are gone; the next request says so by a flag
+local RATE_MISMATCH = 1024 -- the configured rate is not the caller's
+local FOREIGN_WRITER = 2048 -- a record of a client other than this library was seen, after a refusal in the queue
+local MANY = 4096 -- there are too many live records for one call to add up: recount.lua does that
+-- time.lua: the clock.
+
+-- read_clock returns the time in ms, exact to the µs: the client's, given as text, or this server's if that is ''.
+local function read_clock(client_now)
+  if client_now ~= '' then
+    return tonumber(client_now)
+  end
+  local time = call('TIME')
+  return (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000
+end
+
+-- to_micros converts ms to whole µs, rounded up. A double holds a time of today to a quarter of a µs, so a smaller fraction
+-- is an error of rounding.
+local function to_micros(ms)
+  return math.ceil(ms * 1000 - 0.3)
+end
+-- record.lua: the members of a permits set. A record ends in its permits, as four bytes, least significant first; the bytes
+-- before them are its prefix: a format byte or more, and an id. pack.go describes the formats.
+
+-- permits_of returns the permits of a member: 0 if it is too short to be a record.
+local function permits_of(member)
+  local a, b, c, d = string.byte(member, -4, -1)
+  if d == nil then
+    return 0
+  end
+  return a + b * 256 + c * 65536 + d * 16777216
+end
+
+-- sum_permits returns the permits of members.
+local function sum_permits(members)
+  local sum = 0
+  for i = 1, #members do
+    sum = sum + permits_of(members[i])
+  end
+  return sum
+end
+
+-- client_prefix returns the part of a prefix that all records of its client begin with.
+local function client_prefix(prefix)
+  return string.sub(prefix, 1, ({ [4] = 2, [9] = 6, [13] = 6, [16] = 13, [17] = 9, [20] = 13, [21] = 9 })[#prefix])
+end
+-- add.lua: new records.
+
+-- permit_bytes returns the four bytes of a number of permits, at most MAX_RECORD.
+local function permit_bytes(n)
+  n = math.min(n, MAX_RECORD)
+  local b, c = math.floor(n / 256), math.floor(n / 65536)
+  return string.char(n % 256, b % 256, c % 256, math.floor(c / 256))
+end
+
+-- next_prefix returns the prefix with the next id. The id is a big-endian number at the end of the prefix; the first byte is
+-- the format and stays. A prefix whose id is the last one grows by a byte, so there is always a next one.
+local function next_prefix(prefix)
+  for at = #prefix, 2, -1 do
+    local digit = string.byte(prefix, at)
+    if digit < 255 then
+      return string.sub(prefix, 1, at - 1) .. string.char(digit + 1) .. string.rep('\0', #prefix - at)
+    end
+  end
+  return prefix .. '\0'
+end
+
+-- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.
+local function share_prefix(prefix, permits)
+  local own = client_prefix(prefix)
+  return own .. permit_bytes(permits) .. string.sub(prefix, #own + 5)
+end
+
+-- add_record writes a record of n permits, or several where four bytes do not hold n. A record that exists has another
+-- owner, so the next id is tried. It returns the last prefix that it used.
+local function add_record(records, prefix, n, score)
+  local added = call('ZADD', records, 'NX', score, prefix .. permit_bytes(n))
+  if added == 1 and n <= MAX_RECORD then
+    return prefix
+  end
+  return add_record(records, next_prefix(prefix), n - added * math.min(n, MAX_RECORD), score)
+end
+-- config.lua: the keys of a limiter, and its configuration.
+-- A limiter has five keys: 1 config, 2 value, 3 client value, 4 permits, 5 client permits.
+
+-- choose_keys returns the keys of the value and of the records, by the type of the limiter: '0' has one pair for all
+-- clients, '1' one for each client. offset is the number of keys before those of the limiter.
+local function choose_keys(offset, kind)
+  if kind == '1' then
+    return KEYS[offset + 3], KEYS[offset + 5]
+  end
+  return KEYS[offset + 2], KEYS[offset + 4]
+end
+
+-- parse_number returns the number that a text of digits is; nil for any other text: tonumber also takes 'nan', 'inf' and
+-- '0x10', and not on every server the same.
+local function parse_number(text)
+  return text and find(text, '^%d+$') and (#text <= 15 and tonumber(text) or MAX_PERMITS) or nil
+end
+
+-- parse_interval returns an interval or a keep-alive in ms; nil if the text is none.
+local function parse_interval(text)
+  local ms = parse_number(text)
+  return ms ~= MAX_PERMITS and ms or nil
+end
+
+-- new_limiter returns a limiter: name, value, records (keys), own (the pair is this client's alone), rate, interval (ms),
+-- keep_alive (ms; 0: none).
+local function new_limiter(offset, rate, interval, kind, keep_alive)
+  local value, records = choose_keys(offset, kind)
+  return {
+    name = KEYS[offset + 1],
+    value = value,
+    records = records,
+    own = kind == '1',
+    rate = rate,
+    interval = interval,
+    keep_alive = keep_alive,
+  }
+end
+
+-- read_config reads the configuration of a limiter. configured_rate is the caller's rate ('rate interval type
+-- keep-alive'), which takes the place of missing fields, or nil; config is the reply of HMGET if it was read before.
+-- It returns a limiter with two more fields: mismatch (the caller's rate is another one), missing (fields and values that
+-- HSET must write, or nil).
+-- Without a usable configuration it returns nil and a status: 1 nothing is set; 2, 3, 4 rate, interval, type is missing;
+-- 5, 6, 7 the same is invalid.
+local function read_config(offset, configured_rate, config)
+  local missing
+  config = config or call('HMGET', KEYS[offset + 1], 'rate', 'interval', 'type', 'keepAliveTime')
+  if not (config[1] and config[2] and config[3]) then
+    if not configured_rate then
+      if not (config[1] or config[2] or config[3]) then
+        return nil, 1
+      end
+      return nil, config[1] and (config[2] and 4 or 3) or 2
+    end
+    missing = {}
+    local fields, i = { 'rate', 'interval', 'type', 'keepAliveTime' }, 0
+    for text in string.gmatch(configured_rate, '%d+') do
+      i = i + 1
+      if not config[i] and not (i == 4 and text == '0') then
+        config[i] = text
+        missing[#missing + 1] = fields[i]
+        missing[#missing + 1] = text
+      end
+    end
+  end
+  local rate, interval, kind = parse_number(config[1]), parse_interval(config[2]), config[3]
+  if not rate then
+    return nil, 5
+  elseif not interval or interval < 1 then
+    return nil, 6
+  elseif kind ~= '0' and kind ~= '1' then
+    return nil, 7
+  end
+  local limiter = new_limiter(offset, rate, interval, kind, parse_interval(config[4]) or 0)
+  limiter.mismatch = configured_rate
+    and configured_rate ~= config[1] .. ' ' .. config[2] .. ' ' .. kind .. ' ' .. (config[4] or '0')
+  limiter.missing = missing
+  return limiter
+end
+-- state.lua: the free permits and the records of a limiter: load_state counts expired permits back, and repairs the free
+-- permits where they are wrong.
+
+-- parse_value returns the free permits as a number if the text has the form that INCRBY accepts, else nil. They are
+-- negative after the rate was lowered below what is granted.
+local function parse_value(stored)
+  if stored and find(stored, '^-?[1-9]%d*$') then
+    return #stored <= 15 and tonumber(stored) or stored == '1000000000000000' and MAX_PERMITS or nil
+  end
+  return stored == '0' and 0 or nil
+end
+
+-- read_record returns the record of a rank, and its score as text; an empty table if there is none.
+local function read_record(records, rank)
+  return call('ZRANGE', records, rank, rank, 'WITHSCORES')
+end
+
+-- load_state reads the state of a limiter, without the records that have expired. It writes only what repairs a surplus:
+-- Redis does not undo the first half of a script whose second half fails, so a script reads everything, decides, and then
+-- writes (commit.lua).
+-- rebuild: this call finishes a rebuild; check: compare with the records though nothing seems wrong.
+-- It returns a table: stored (text), counted (the same as a number, or nil), free (with the expired permits), expired_count
+-- and expired_permits (the records that leave with this call), more (others remain), many (there are too many live records
+-- to check), oldest and oldest_score (the oldest record that stays, and its score as text, or nil), cutoff (the highest
+-- expired score), ttl (ms, to be applied to the state; -1: none), notes.
+local function load_state(limiter, now, rebuild, check)
+  local records, cutoff = limiter.records, now - limiter.interval
+  local stored, oldest, expired = call('GET', limiter.value), read_record(records, '0'), {}
+  if oldest[1] and tonumber(oldest[2]) <= cutoff then
+    expired = call('ZRANGEBYSCORE', records, '-inf', cutoff, 'LIMIT', '0', MAX_EXPIRED)
+    oldest = read_record(records, #expired)
+  end
+  local expired_permits = sum_permits(expired)
+  local counted = parse_value(stored)
+  local state = {
+    stored = stored,
+    counted = counted,
+    free = counted and counted + expired_permits,
+    expired_count = #expired,
+    expired_permits = expired_permits,
+    more = #expired == MAX_EXPIRED and oldest[1] and tonumber(oldest[2]) <= cutoff,
+    many = false,
+    oldest = oldest[1],
+    oldest_score = oldest[2],
+    cutoff = cutoff,
+    ttl = -1,
+    notes = 0,
+  }
+  local wrong = not counted or counted < 0 or state.free > limiter.rate or not state.oldest or rebuild
+  if wrong or check then
+-- repair.lua: free permits that do not agree with the records.
+-- add.lua: new records.
+
+-- permit_bytes returns the four bytes of a number of permits, at most MAX_RECORD.
+local function permit_bytes(n)
+  n = math.min(n, MAX_RECORD)
+  local b, c = math.floor(n / 256), math.floor(n / 65536)
+  return string.char(n % 256, b % 256, c % 256, math.floor(c / 256))
+end
+
+-- next_prefix returns the prefix with the next id. The id is a big-endian number at the end of the prefix; the first byte is
+-- the format and stays. A prefix whose id is the last one grows by a byte, so there is always a next one.
+local function next_prefix(prefix)
+  for at = #prefix, 2, -1 do
+    local digit = string.byte(prefix, at)
+    if digit < 255 then
+      return string.sub(prefix, 1, at - 1) .. string.char(digit + 1) .. string.rep('\0', #prefix - at)
+    end
+  end
+  return prefix .. '\0'
+end
+
+-- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.
+local function share_prefix(prefix, permits)
+  local own = client_prefix(prefix)
+  return own .. permit_bytes(permits) .. string.sub(prefix, #own + 5)
+end
+
+-- add_record writes a record of n permits, or several where four bytes do not hold n. A record that exists has another
+-- owner, so the next id is tried. It returns the last prefix that it used.
+local function add_record(records, prefix, n, score)
+  local added = call('ZADD', records, 'NX', score, prefix .. permit_bytes(n))
+  if added == 1 and n <= MAX_RECORD then
+    return prefix
+  end
+  return add_record(records, next_prefix(prefix), n - added * math.min(n, MAX_RECORD), score)
+end
+
+-- sum_live adds up the live records, up to about 2,000 in all limiters of the call. It returns the records in order, their
+-- permits, and whether there may be more.
+local function sum_live(records, expired_count)
+  local limit = math.floor(2000 * 5 / #KEYS)
+  local page = call('ZRANGE', records, expired_count, expired_count + limit - 1)
+  return page, sum_permits(page), #page == limit
+end
+
+-- rebuild_value sets the free permits of a state from the records, and notes why. Nothing is free while more expired records
+-- remain than leave in one call (the call that removes the last of them rebuilds), and while there are more live records
+-- than one call adds up (until recount.lua has). Free permits below 0 are right after the rate was lowered: that is checked
+-- where the records are few.
+local function rebuild_value(limiter, state, rebuild)
+  local counted, rate = state.counted, limiter.rate
+  local total = counted and counted + state.expired_permits
+  local why
+  if not state.stored then
+    why = MISSING
+  elseif not counted then
+    why = find(state.stored, '^%-%d+$') and NEGATIVE or GARBLED
+  elseif counted > rate then
+    why = ABOVE
+  elseif not state.oldest then
+    why = total ~= rate and EMPTY or 0
+  elseif counted < 0 and total <= rate and not rebuild then
+    why = NEGATIVE
+  else
+    why = DRIFTED
+  end
+  if not state.oldest then
+    -- All is free without a record. A limiter that was never used has neither records nor value.
+    if state.stored or state.expired_count > 0 then
+      state.notes = state.notes + why
+    end
+    state.free, state.more = rate, false
+  elseif counted and why == NEGATIVE and call('ZCARD', limiter.records) - state.expired_count > 256 then
+    state.free = total
+  elseif state.more then
+    state.free, state.notes = 0, state.notes + why + REBUILD_PENDING
+  else
+    local _, sum, many = sum_live(limiter.records, state.expired_count)
+    state.many, state.free = many, many and 0 or rate - sum
+    if why ~= NEGATIVE or state.free ~= total then
+      state.notes = state.notes + why
+    end
+  end
+end
+
+-- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. It writes
+-- at once, first what a full server refuses: the state is better afterwards even if the rest of the script fails.
+local function remove_surplus(records, oldest, surplus)
+  local gone, rest = {}, nil
+  for i = 1, #oldest do
+    if surplus == 0 then
+      break
+    end
+    local held = permits_of(oldest[i])
+    gone[i] = oldest[i]
+    if held > surplus then
+      rest = held - surplus
+    end
+    surplus = math.max(0, surplus - held)
+  end
+  if rest then
+    local shrunk = gone[#gone]
+    add_record(records, string.sub(shrunk, 1, -5), rest, call('ZSCORE', records, shrunk))
+  end
+  call('ZREM', records, unpack(gone))
+  return surplus
+end
+
+-- check_records compares the free permits with the live records. Free permits that were lost are added (LOW). A surplus
+-- (HIGH) is taken out of the oldest records, whatever caused it: the free permits stay. So permits that Redisson's release
+-- gave back are granted once and do not return a second time; and of what was granted before the rate was lowered, the
+-- newest permits stay counted.
+local function check_records(limiter, state)
+  local page, sum, many = sum_live(limiter.records, state.expired_count)
+  state.many = many
+  if many then
+    return
+  end
+  local surplus = state.free + sum - limiter.rate
+  if surplus < 0 then
+    state.free, state.notes = state.free - surplus, state.notes + LOW
+  elseif surplus > 0 then
+    state.notes = state.notes + HIGH
+    remove_surplus(limiter.records, page, surplus)
+    state.oldest, state.oldest_score = unpack(read_record(limiter.records, state.expired_count))
+  end
+end
+    if wrong then
+      rebuild_value(limiter, state, rebuild)
+    end
+    if check and state.oldest and not state.more and not state.many then
+      check_records(limiter, state)
+    end
+  end
+  state.notes = state.notes + (state.more and MORE or 0) + (state.many and MANY or 0)
+  if limiter.keep_alive == 0 then
+    state.ttl = call('PTTL', limiter.name)
+  end
+  return state
+end
+-- grant.lua: the score of what is granted.
+
+-- grant_score returns the score of a grant, and whether it is the end of a bucket. It is never earlier than now, so that no
+-- window holds more than the rate. With a granularity (ms) it is the end of a bucket of time: one record then stands for all
+-- that a client is granted within it. Without one it is now, or the next whole ms if the interval is long or whole_ms: Redis
+-- keeps up to 128 records in a list, and adding one takes three times as long if their scores are fractions. Redisson before
+-- 3.16.4 returns waits that are too short where scores are fractions.
+local function grant_score(now, interval, granularity, whole_ms)
+  local length = granularity and math.min(granularity, math.floor(interval / 10)) or 1
+  if length > 1 then
+    return math.ceil(now / length) * length, true
+  elseif interval >= FRACTIONS_BELOW or whole_ms then
+    return math.ceil(now), false
+  end
+  return now, false
+end
+-- join.lua: the record of a bucket, which holds all that a client is granted within it.
+
+-- find_own_record returns the record of this client with a score that n more permits fit in, and its permits; nil and 0 if
+-- there is none. It reads a limited number of records: with more clients than that, some write a second record.
+local function find_own_record(records, score, prefix, n)
+  local own = client_prefix(prefix)
+  local bucket = call('ZRANGEBYSCORE', records, score, score, 'LIMIT', '0', 512)
+  for i = 1, #bucket do
+    local member = bucket[i]
+    if #member == #prefix + 4 and string.sub(member, 1, #own) == own then
+      local held = permits_of(member)
+      if held + n <= MAX_RECORD then
+        return member, held
+      end
+    end
+  end
+  return nil, 0
+end
+-- refusal.lua: whether a refusal is right, and when the permits will be free.
+local MAX_ADDED, MAX_WALKED = 256, 512 -- records that a refusal adds up, and that it walks to find a time
+
+-- walk_records prepares a state for the other functions: it sets live_count and walked, the oldest live records. It adds
+-- them up, and raises the free permits where some were lost, which it returns. It does not lower them: after a release by
+-- Redisson there are more permits than the rate on purpose.
+local function walk_records(limiter, state)
+  state.live_count = call('ZCARD', limiter.records) - state.expired_count
+  if state.live_count > MAX_ADDED then
+    state.walked = { state.oldest }
+    return false
+  end
+  local walked = call('ZRANGE', limiter.records, state.expired_count, state.expired_count + MAX_ADDED - 1)
+  state.walked = walked
+  local sum = sum_permits(walked)
+  if state.free + sum >= limiter.rate then
+    return false
+  end
+  state.free, state.notes = limiter.rate - sum, state.notes + LOW
+  return true
+end
+
+-- expires_in returns in how many µs a record of a score expires; not later than the limiter does.
+local function expires_in(state, score)
+  local longest = state.ttl > 0 and state.ttl + 1 or MAX_PERMITS
+  return math.max(1, to_micros(math.min(longest, tonumber(score) - state.cutoff)))
+end
+
+-- rank_expires_in is the same for the live record of a rank, counted from 0. It reads one score: scores cost Redis more than
+-- members, and few are needed.
+local function rank_expires_in(limiter, state, rank)
+  if rank == 0 then
+    return expires_in(state, state.oldest_score)
+  end
+  rank = state.expired_count + rank
+  return expires_in(state, call('ZRANGE', limiter.records, rank, rank, 'WITHSCORES')[2])
+end
+
+-- free_in returns in how many µs n permits will be free, if no other client takes any; free of them are free now, and taken
+-- are granted now, with a score. With more records than it walks, it returns the time of the last that it walked.
+local function free_in(limiter, state, n, free, taken, score)
+  local have, walked = free, state.walked
+  -- The number of live records that expire before what is taken.
+  local before = taken > 0 and call('ZCOUNT', limiter.records, '-inf', score) - state.expired_count
+  for i = 1, #walked do
+    if before == i - 1 then
+      have = have + taken
+      if have >= n then
+        return expires_in(state, score)
+      end
+    end
+    have = have + permits_of(walked[i])
+    if have >= n then
+      return rank_expires_in(limiter, state, i - 1)
+    end
+  end
+  if state.live_count <= #walked then
+    return expires_in(state, score)
+  elseif #walked > 1 then
+    return rank_expires_in(limiter, state, #walked - 1)
+  end
+  state.walked = call('ZRANGE', limiter.records, state.expired_count, state.expired_count + MAX_WALKED - 1)
+  return free_in(limiter, state, n, free, taken, score)
+end
+
+-- all_free_in returns in how many µs all permits will be free, if no client takes any; taken are granted now.
+local function all_free_in(limiter, state, taken, score)
+  local live = state.live_count > 0 and rank_expires_in(limiter, state, state.live_count - 1) or 0
+  return math.max(live, taken > 0 and expires_in(state, score) or 0)
+end
+-- recover.lua: what an earlier attempt of the same request was granted, if its reply was lost.
+local MAX_SEARCHED, SEARCH_PAGE = 20000, 1000 -- records
+
+-- find_attempt returns the records that an earlier attempt wrote, and the permits in them that are the request's; an empty
+-- list if it wrote none, nil if that is no longer known. The arguments:
+-- records, the key; prefix, of the first record; id_count, how many ids the request has; since, the time of that attempt or
+-- an earlier one; whole, the record if all was granted, or nil; shared, whether other requests of the client join its
+-- records (then their ids hold shares); recent, the last three bytes of the ids that such records had before that attempt,
+-- as numbers between blanks.
+local function find_attempt(records, prefix, id_count, since, whole, shared, recent)
+  local score = whole and call('ZSCORE', records, whole)
+  if score then
+    if tonumber(score) < since then
+      return nil -- an older grant has this id, so the one that is searched has another
+    end
+    return { whole }, permits_of(whole)
+  end
+  local own = client_prefix(prefix)
+  local wanted, id = {}, prefix
+  for _ = 1, id_count do
+    wanted[shared and string.sub(id, #own + 5) or id] = true
+    id = next_prefix(id)
+  end
+  local found, share, others, released = {}, 0, false, false
+  local rank = call('ZCOUNT', records, '-inf', string.format('(%.17g', since))
+  for _ = 1, MAX_SEARCHED / SEARCH_PAGE do
+    local page = call('ZRANGE', records, rank, rank + SEARCH_PAGE - 1)
+    for i = 1, #page do
+      local member = page[i]
+      if #member == #prefix + 4 and string.sub(member, 1, #own) == own then
+        if wanted[string.sub(member, shared and #own + 5 or 1, -5)] then
+          found[#found + 1] = member
+          share = share + permits_of(shared and string.sub(member, 1, #own + 4) or member)
+          released = shared and share > permits_of(member)
+        else
+          local a, b, c = string.byte(member, -7, -5)
+          others = others or not find(recent, string.format(' %.0f ', a * 65536 + b * 256 + c), 1, true)
+        end
+      end
+    end
+    if #found == id_count or #page < SEARCH_PAGE then
+      -- A later request may have joined the record and changed its id. No id holds the share of several records.
+      if shared and (#found == 0 and others or id_count > 1 or released) then
+        return nil
+      end
+      return found, share
+    end
+    rank = rank + SEARCH_PAGE
+  end
+  return nil
+end
+
+-- refresh_scores raises the scores of records to a score: a grant must not be older than its reply. All keys of the script
+-- have been read before, so that nothing fails afterwards.
+local function refresh_scores(records, members, score)
+  for i = 1, #members do
+    if tonumber(call('ZSCORE', records, members[i])) < score then
+      call('ZADD', records, 'XX', score, members[i])
+    end
+  end
+end
+-- commit.lua: the writes that end a script. A script adds its records before: a full server refuses that, and then nothing
+-- is written.
+
+-- commit writes the free permits if they changed, and removes the expired records.
+local function commit(limiter, state, free)
+  if not state.counted then
+    call('SET', limiter.value, string.format('%.0f', free))
+  elseif free ~= state.counted then
+    call('INCRBY', limiter.value, free - state.counted) -- Redis gets a number up to 1e15 as it is
+  end
+  if state.expired_count > 0 then
+    call('ZREMRANGEBYRANK', limiter.records, '0', state.expired_count - 1)
+  end
+end
+
+-- apply_ttl gives the state the TTL of the configuration (ms; none below 1), or all keys the keep-alive. The pair of one
+-- client holds nothing that counts an interval after its last use, and expires a minute later.
+local function apply_ttl(limiter, ttl)
+  if limiter.keep_alive > 0 then
+    ttl = limiter.keep_alive
+    call('PEXPIRE', limiter.name, ttl)
+  end
+  local longest = limiter.interval + 60000
+  if limiter.own and (ttl <= 0 or ttl > longest) then
+    ttl = longest
+  end
+  if ttl > 0 then
+    call('PEXPIRE', limiter.value, ttl)
+    call('PEXPIRE', limiter.records, ttl)
+  end
+end
+
+-- read_request returns what is asked of a limiter, numbered from 0.
+local function read_request(number)
+  local at = 6 * number
+  local granularity = tonumber(ARGV[at + 6])
+  return {
+    wanted = tonumber(ARGV[at + 1]),
+    client_now = ARGV[at + 2],
+    prefix = ARGV[at + 3],
+    flags = ARGV[at + 4],
+    configured_rate = ARGV[at + 5] ~= '' and ARGV[at + 5] or nil,
+    granularity = granularity > 0 and granularity or nil,
+  }
+end
+
+local function score_of(request, limiter, now)
+  return grant_score(now, limiter.interval, request.granularity, find(request.flags, 'w', 1, true))
+end
+
+-- recover_all searches for an earlier attempt. It returns whether that was granted, with the scores of its records raised,
+-- and a reply if that is no longer known.
+local function recover_all(count)
+  local attempts, missing = {}, 0
+  for i = 0, count - 1 do
+    local request = read_request(i)
+    local limiter = read_config(5 * i, request.configured_rate)
+    if not limiter then
+      missing = missing + 1 -- the limiter was deleted
+    else
+      local wanted, shared = request.wanted, request.granularity ~= nil
+      local score = score_of(request, limiter, read_clock(request.client_now))
+      local id_count = wanted > MAX_RECORD and math.floor(wanted / MAX_RECORD) + 1 or 1
+      local whole = id_count == 1 and not shared and request.prefix .. permit_bytes(wanted) or nil
+      call('GET', limiter.value) -- fails before anything is written if the key has another type
+      local since = tonumber(ARGV[6 * count + 1 + i])
+      local attempt, share = find_attempt(limiter.records, request.prefix, id_count, since, whole, shared, '')
+      if not attempt or #attempt > 0 and share ~= wanted then
+        return false, { 9, i }
+      end
+      missing = missing + (#attempt > 0 and 0 or 1)
+      attempts[#attempts + 1] = { limiter.records, attempt, score }
+    end
+  end
+  if missing > 0 then
+    return false, missing < count and { 9, 0 } or nil -- expired in one limiter, and live in another
+  end
+  for _, attempt in ipairs(attempts) do
+    refresh_scores(unpack(attempt))
+  end
+  return true
+end
+
+-- decide reads a limiter, and returns whether it would grant; or nil and a status.
+local function decide(number, recovered)
+  local request = read_request(number)
+  local flags, wanted = request.flags, request.wanted
+  local limiter, fault = read_config(5 * number, request.configured_rate)
+  local enforced = find(flags, 'e', 1, true)
+  if not limiter or enforced and limiter.mismatch and not recovered then
+    return nil, enforced and 8 or fault
+  end
+  local now = read_clock(request.client_now)
+  local state = load_state(limiter, now, find(flags, 'b', 1, true), find(flags, 's', 1, true))
+  state.notes = state.notes + (limiter.mismatch and RATE_MISMATCH or 0)
+  local score, bucketed = score_of(request, limiter, now)
+  local decision = {
+    request = request,
+    limiter = limiter,
+    state = state,
+    now = now,
+    score = score,
+    granted = 1,
+    wait = 0,
+    reset_in = to_micros(score + limiter.interval - now),
+    held = 0,
+  }
+  if recovered then
+    return decision
+  end
+  if bucketed then
+    decision.joined, decision.held = find_own_record(limiter.records, score, request.prefix, wanted)
+  end
+  if wanted > limiter.rate then
+    decision.granted, decision.reset_in = -1, 0
+  elseif wanted > state.free then
+    if not state.more then
+      walk_records(limiter, state)
+    end
+    if wanted > state.free then
+      decision.granted, decision.reset_in = 0, 0
+      if not state.more then
+        decision.wait = free_in(limiter, state, wanted, state.free, 0, score)
+        decision.reset_in = all_free_in(limiter, state, 0, score)
+      end
+    end
+  end
+  return decision
+end
+
+local count = #KEYS / 5
+local recovered = false
+if ARGV[6 * count + 1] then
+  local unknown
+  recovered, unknown = recover_all(count)
+  if unknown then
+    return unknown
+  end
+end
+
+-- Decide.
+local decisions, all = {}, true
+for i = 0, count - 1 do
+  local decision, status = decide(i, recovered)
+  if not decision then
+    return { status, i }
+  end
+  decisions[i + 1] = decision
+  all = all and decision.granted == 1
+end
+for _, d in ipairs(decisions) do
+  if not all and d.granted == 1 and not d.state.more then -- it takes nothing: another limiter refused
+    walk_records(d.limiter, d.state)
+    d.reset_in = all_free_in(d.limiter, d.state, 0, d.score)
+  end
+end
+
+-- Write.
+local reply = { 0 }
+for _, d in ipairs(decisions) do
+  local request, limiter, state = d.request, d.limiter, d.state
+  if limiter.missing then
+    call('HSET', limiter.name, unpack(limiter.missing))
+  end
+  local left = state.free
+  if all and not recovered then
+    add_record(limiter.records, request.prefix, request.wanted + d.held, d.score)
+    if d.joined then
+      call('ZREM', limiter.records, d.joined)
+    end
+    left = left - request.wanted
+  end
+  commit(limiter, state, left)
+  apply_ttl(limiter, state.ttl)
+  local figures =
+    { d.granted, to_micros(d.now), limiter.rate, limiter.interval, math.max(0, left), state.notes, d.wait, d.reset_in }
+  for _, figure in ipairs(figures) do
+    reply[#reply + 1] = figure
+  end
+end
+return reply

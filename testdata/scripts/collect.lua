@@ -1,0 +1,148 @@
+-- collect.lua removes a client's own pair of keys if nothing is lost by that: if it says that all permits are free.
+--
+-- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
+-- ARGV  1 now (ms; '': this server's clock), 2 how long (ms) no record may have counted, 3 flags: d change nothing
+-- reply 0 records count, or counted within that time; 1 removed; 2 the pair has a TTL; 3 there is no pair; 4 another program
+--       uses one of the two keys
+
+-- base.lua: constants. It defines no function: each costs Redis as much as a tenth of a call to it.
+local call, find, tonumber = redis.call, string.find, tonumber
+local MAX_PERMITS = 1e15 -- scripts count with no more permits than this
+local MAX_EXPIRED = 2000 -- records that leave in one call: a million of them must not block Redis
+local MAX_RECORD = 4294967295 -- permits in one record
+local FRACTIONS_BELOW = 200 -- ms: shorter intervals have scores exact to the µs
+
+-- Notes: a reply has the sum of those that apply. script.go has the same list.
+-- The free permits were repaired, because they were: missing; not a number; negative; above the rate; above the rate
+-- together with the expired permits; not the rate although there is no record; less than the rate together with the
+-- records; more than it.
+local MISSING, GARBLED, NEGATIVE, ABOVE, DRIFTED, EMPTY, LOW, HIGH = 1, 2, 4, 8, 16, 32, 64, 128
+local MORE = 256 -- expired records remain: one call removes a limited number
+local REBUILD_PENDING = 512 -- the free permits must be rebuilt once these are gone; the next request says so by a flag
+local RATE_MISMATCH = 1024 -- the configured rate is not the caller's
+local FOREIGN_WRITER = 2048 -- a record of a client other than this library was seen, after a refusal in the queue
+local MANY = 4096 -- there are too many live records for one call to add up: recount.lua does that
+-- time.lua: the clock.
+
+-- read_clock returns the time in ms, exact to the µs: the client's, given as text, or this server's if that is ''.
+local function read_clock(client_now)
+  if client_now ~= '' then
+    return tonumber(client_now)
+  end
+  local time = call('TIME')
+  return (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000
+end
+
+-- to_micros converts ms to whole µs, rounded up. A double holds a time of today to a quarter of a µs, so a smaller fraction
+-- is an error of rounding.
+local function to_micros(ms)
+  return math.ceil(ms * 1000 - 0.3)
+end
+-- config.lua: the keys of a limiter, and its configuration.
+-- A limiter has five keys: 1 config, 2 value, 3 client value, 4 permits, 5 client permits.
+
+-- choose_keys returns the keys of the value and of the records, by the type of the limiter: '0' has one pair for all
+-- clients, '1' one for each client. offset is the number of keys before those of the limiter.
+local function choose_keys(offset, kind)
+  if kind == '1' then
+    return KEYS[offset + 3], KEYS[offset + 5]
+  end
+  return KEYS[offset + 2], KEYS[offset + 4]
+end
+
+-- parse_number returns the number that a text of digits is; nil for any other text: tonumber also takes 'nan', 'inf' and
+-- '0x10', and not on every server the same.
+local function parse_number(text)
+  return text and find(text, '^%d+$') and (#text <= 15 and tonumber(text) or MAX_PERMITS) or nil
+end
+
+-- parse_interval returns an interval or a keep-alive in ms; nil if the text is none.
+local function parse_interval(text)
+  local ms = parse_number(text)
+  return ms ~= MAX_PERMITS and ms or nil
+end
+
+-- new_limiter returns a limiter: name, value, records (keys), own (the pair is this client's alone), rate, interval (ms),
+-- keep_alive (ms; 0: none).
+local function new_limiter(offset, rate, interval, kind, keep_alive)
+  local value, records = choose_keys(offset, kind)
+  return {
+    name = KEYS[offset + 1],
+    value = value,
+    records = records,
+    own = kind == '1',
+    rate = rate,
+    interval = interval,
+    keep_alive = keep_alive,
+  }
+end
+
+-- read_config reads the configuration of a limiter. configured_rate is the caller's rate ('rate interval type
+-- keep-alive'), which takes the place of missing fields, or nil; config is the reply of HMGET if it was read before.
+-- It returns a limiter with two more fields: mismatch (the caller's rate is another one), missing (fields and values that
+-- HSET must write, or nil).
+-- Without a usable configuration it returns nil and a status: 1 nothing is set; 2, 3, 4 rate, interval, type is missing;
+-- 5, 6, 7 the same is invalid.
+local function read_config(offset, configured_rate, config)
+  local missing
+  config = config or call('HMGET', KEYS[offset + 1], 'rate', 'interval', 'type', 'keepAliveTime')
+  if not (config[1] and config[2] and config[3]) then
+    if not configured_rate then
+      if not (config[1] or config[2] or config[3]) then
+        return nil, 1
+      end
+      return nil, config[1] and (config[2] and 4 or 3) or 2
+    end
+    missing = {}
+    local fields, i = { 'rate', 'interval', 'type', 'keepAliveTime' }, 0
+    for text in string.gmatch(configured_rate, '%d+') do
+      i = i + 1
+      if not config[i] and not (i == 4 and text == '0') then
+        config[i] = text
+        missing[#missing + 1] = fields[i]
+        missing[#missing + 1] = text
+      end
+    end
+  end
+  local rate, interval, kind = parse_number(config[1]), parse_interval(config[2]), config[3]
+  if not rate then
+    return nil, 5
+  elseif not interval or interval < 1 then
+    return nil, 6
+  elseif kind ~= '0' and kind ~= '1' then
+    return nil, 7
+  end
+  local limiter = new_limiter(offset, rate, interval, kind, parse_interval(config[4]) or 0)
+  limiter.mismatch = configured_rate
+    and configured_rate ~= config[1] .. ' ' .. config[2] .. ' ' .. kind .. ' ' .. (config[4] or '0')
+  limiter.missing = missing
+  return limiter
+end
+-- foreign.lua: keys of other programs under the names of a limiter's keys.
+
+-- is_foreign tells whether KEYS[i] belongs to another program: it has not the Redis type that a limiter gives it. Such a key
+-- is neither removed nor changed.
+local function is_foreign(i)
+  local found = call('TYPE', KEYS[i]).ok
+  return found ~= 'none' and found ~= ({ 'hash', 'string', 'string', 'zset', 'zset' })[(i - 1) % 5 + 1]
+end
+local now, idle, dry = read_clock(ARGV[1]), tonumber(ARGV[2]), find(ARGV[3], 'd', 1, true)
+local value, records = KEYS[3], KEYS[5]
+if is_foreign(3) or is_foreign(5) then
+  return { 4 }
+end
+local interval = parse_interval(call('HGET', KEYS[1], 'interval')) or 0
+local newest = call('ZRANGE', records, '-1', '-1', 'WITHSCORES')[2]
+if newest and tonumber(newest) > now - interval - idle then
+  return { 0 }
+end
+local value_ttl, records_ttl = call('PTTL', value), call('PTTL', records)
+if value_ttl == -2 and records_ttl == -2 then
+  return { 3 }
+elseif value_ttl ~= -1 and records_ttl ~= -1 then
+  return { 2 }
+end
+if not dry then
+  call('UNLINK', value, records)
+end
+return { 1 }

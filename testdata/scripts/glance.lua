@@ -1,0 +1,396 @@
+-- glance.lua reads a limiter as state.lua does, but few records, however many there are: it can be run for thousands of
+-- limiters.
+--
+-- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
+-- ARGV  1 now (ms; '': this server's clock)
+-- reply as state.lua, then 13 1 if 6, 7 and 12 are estimates: there are too many records, so the free permits are trusted
+
+-- base.lua: constants. It defines no function: each costs Redis as much as a tenth of a call to it.
+local call, find, tonumber = redis.call, string.find, tonumber
+local MAX_PERMITS = 1e15 -- scripts count with no more permits than this
+local MAX_EXPIRED = 2000 -- records that leave in one call: a million of them must not block Redis
+local MAX_RECORD = 4294967295 -- permits in one record
+local FRACTIONS_BELOW = 200 -- ms: shorter intervals have scores exact to the µs
+
+-- Notes: a reply has the sum of those that apply. script.go has the same list.
+-- The free permits were repaired, because they were: missing; not a number; negative; above the rate; above the rate
+-- together with the expired permits; not the rate although there is no record; less than the rate together with the
+-- records; more than it.
+local MISSING, GARBLED, NEGATIVE, ABOVE, DRIFTED, EMPTY, LOW, HIGH = 1, 2, 4, 8, 16, 32, 64, 128
+local MORE = 256 -- expired records remain: one call removes a limited number
+local REBUILD_PENDING = 512 -- the free permits must be rebuilt once these are gone; the next request says so by a flag
+local RATE_MISMATCH = 1024 -- the configured rate is not the caller's
+local FOREIGN_WRITER = 2048 -- a record of a client other than this library was seen, after a refusal in the queue
+local MANY = 4096 -- there are too many live records for one call to add up: recount.lua does that
+-- time.lua: the clock.
+
+-- read_clock returns the time in ms, exact to the µs: the client's, given as text, or this server's if that is ''.
+local function read_clock(client_now)
+  if client_now ~= '' then
+    return tonumber(client_now)
+  end
+  local time = call('TIME')
+  return (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000
+end
+
+-- to_micros converts ms to whole µs, rounded up. A double holds a time of today to a quarter of a µs, so a smaller fraction
+-- is an error of rounding.
+local function to_micros(ms)
+  return math.ceil(ms * 1000 - 0.3)
+end
+-- record.lua: the members of a permits set. A record ends in its permits, as four bytes, least significant first; the bytes
+-- before them are its prefix: a format byte or more, and an id. pack.go describes the formats.
+
+-- permits_of returns the permits of a member: 0 if it is too short to be a record.
+local function permits_of(member)
+  local a, b, c, d = string.byte(member, -4, -1)
+  if d == nil then
+    return 0
+  end
+  return a + b * 256 + c * 65536 + d * 16777216
+end
+
+-- sum_permits returns the permits of members.
+local function sum_permits(members)
+  local sum = 0
+  for i = 1, #members do
+    sum = sum + permits_of(members[i])
+  end
+  return sum
+end
+
+-- client_prefix returns the part of a prefix that all records of its client begin with.
+local function client_prefix(prefix)
+  return string.sub(prefix, 1, ({ [4] = 2, [9] = 6, [13] = 6, [16] = 13, [17] = 9, [20] = 13, [21] = 9 })[#prefix])
+end
+-- config.lua: the keys of a limiter, and its configuration.
+-- A limiter has five keys: 1 config, 2 value, 3 client value, 4 permits, 5 client permits.
+
+-- choose_keys returns the keys of the value and of the records, by the type of the limiter: '0' has one pair for all
+-- clients, '1' one for each client. offset is the number of keys before those of the limiter.
+local function choose_keys(offset, kind)
+  if kind == '1' then
+    return KEYS[offset + 3], KEYS[offset + 5]
+  end
+  return KEYS[offset + 2], KEYS[offset + 4]
+end
+
+-- parse_number returns the number that a text of digits is; nil for any other text: tonumber also takes 'nan', 'inf' and
+-- '0x10', and not on every server the same.
+local function parse_number(text)
+  return text and find(text, '^%d+$') and (#text <= 15 and tonumber(text) or MAX_PERMITS) or nil
+end
+
+-- parse_interval returns an interval or a keep-alive in ms; nil if the text is none.
+local function parse_interval(text)
+  local ms = parse_number(text)
+  return ms ~= MAX_PERMITS and ms or nil
+end
+
+-- new_limiter returns a limiter: name, value, records (keys), own (the pair is this client's alone), rate, interval (ms),
+-- keep_alive (ms; 0: none).
+local function new_limiter(offset, rate, interval, kind, keep_alive)
+  local value, records = choose_keys(offset, kind)
+  return {
+    name = KEYS[offset + 1],
+    value = value,
+    records = records,
+    own = kind == '1',
+    rate = rate,
+    interval = interval,
+    keep_alive = keep_alive,
+  }
+end
+
+-- read_config reads the configuration of a limiter. configured_rate is the caller's rate ('rate interval type
+-- keep-alive'), which takes the place of missing fields, or nil; config is the reply of HMGET if it was read before.
+-- It returns a limiter with two more fields: mismatch (the caller's rate is another one), missing (fields and values that
+-- HSET must write, or nil).
+-- Without a usable configuration it returns nil and a status: 1 nothing is set; 2, 3, 4 rate, interval, type is missing;
+-- 5, 6, 7 the same is invalid.
+local function read_config(offset, configured_rate, config)
+  local missing
+  config = config or call('HMGET', KEYS[offset + 1], 'rate', 'interval', 'type', 'keepAliveTime')
+  if not (config[1] and config[2] and config[3]) then
+    if not configured_rate then
+      if not (config[1] or config[2] or config[3]) then
+        return nil, 1
+      end
+      return nil, config[1] and (config[2] and 4 or 3) or 2
+    end
+    missing = {}
+    local fields, i = { 'rate', 'interval', 'type', 'keepAliveTime' }, 0
+    for text in string.gmatch(configured_rate, '%d+') do
+      i = i + 1
+      if not config[i] and not (i == 4 and text == '0') then
+        config[i] = text
+        missing[#missing + 1] = fields[i]
+        missing[#missing + 1] = text
+      end
+    end
+  end
+  local rate, interval, kind = parse_number(config[1]), parse_interval(config[2]), config[3]
+  if not rate then
+    return nil, 5
+  elseif not interval or interval < 1 then
+    return nil, 6
+  elseif kind ~= '0' and kind ~= '1' then
+    return nil, 7
+  end
+  local limiter = new_limiter(offset, rate, interval, kind, parse_interval(config[4]) or 0)
+  limiter.mismatch = configured_rate
+    and configured_rate ~= config[1] .. ' ' .. config[2] .. ' ' .. kind .. ' ' .. (config[4] or '0')
+  limiter.missing = missing
+  return limiter
+end
+-- state.lua: the free permits and the records of a limiter: load_state counts expired permits back, and repairs the free
+-- permits where they are wrong.
+
+-- parse_value returns the free permits as a number if the text has the form that INCRBY accepts, else nil. They are
+-- negative after the rate was lowered below what is granted.
+local function parse_value(stored)
+  if stored and find(stored, '^-?[1-9]%d*$') then
+    return #stored <= 15 and tonumber(stored) or stored == '1000000000000000' and MAX_PERMITS or nil
+  end
+  return stored == '0' and 0 or nil
+end
+
+-- read_record returns the record of a rank, and its score as text; an empty table if there is none.
+local function read_record(records, rank)
+  return call('ZRANGE', records, rank, rank, 'WITHSCORES')
+end
+
+-- load_state reads the state of a limiter, without the records that have expired. It writes only what repairs a surplus:
+-- Redis does not undo the first half of a script whose second half fails, so a script reads everything, decides, and then
+-- writes (commit.lua).
+-- rebuild: this call finishes a rebuild; check: compare with the records though nothing seems wrong.
+-- It returns a table: stored (text), counted (the same as a number, or nil), free (with the expired permits), expired_count
+-- and expired_permits (the records that leave with this call), more (others remain), many (there are too many live records
+-- to check), oldest and oldest_score (the oldest record that stays, and its score as text, or nil), cutoff (the highest
+-- expired score), ttl (ms, to be applied to the state; -1: none), notes.
+local function load_state(limiter, now, rebuild, check)
+  local records, cutoff = limiter.records, now - limiter.interval
+  local stored, oldest, expired = call('GET', limiter.value), read_record(records, '0'), {}
+  if oldest[1] and tonumber(oldest[2]) <= cutoff then
+    expired = call('ZRANGEBYSCORE', records, '-inf', cutoff, 'LIMIT', '0', MAX_EXPIRED)
+    oldest = read_record(records, #expired)
+  end
+  local expired_permits = sum_permits(expired)
+  local counted = parse_value(stored)
+  local state = {
+    stored = stored,
+    counted = counted,
+    free = counted and counted + expired_permits,
+    expired_count = #expired,
+    expired_permits = expired_permits,
+    more = #expired == MAX_EXPIRED and oldest[1] and tonumber(oldest[2]) <= cutoff,
+    many = false,
+    oldest = oldest[1],
+    oldest_score = oldest[2],
+    cutoff = cutoff,
+    ttl = -1,
+    notes = 0,
+  }
+  local wrong = not counted or counted < 0 or state.free > limiter.rate or not state.oldest or rebuild
+  if wrong or check then
+-- repair.lua: free permits that do not agree with the records.
+-- add.lua: new records.
+
+-- permit_bytes returns the four bytes of a number of permits, at most MAX_RECORD.
+local function permit_bytes(n)
+  n = math.min(n, MAX_RECORD)
+  local b, c = math.floor(n / 256), math.floor(n / 65536)
+  return string.char(n % 256, b % 256, c % 256, math.floor(c / 256))
+end
+
+-- next_prefix returns the prefix with the next id. The id is a big-endian number at the end of the prefix; the first byte is
+-- the format and stays. A prefix whose id is the last one grows by a byte, so there is always a next one.
+local function next_prefix(prefix)
+  for at = #prefix, 2, -1 do
+    local digit = string.byte(prefix, at)
+    if digit < 255 then
+      return string.sub(prefix, 1, at - 1) .. string.char(digit + 1) .. string.rep('\0', #prefix - at)
+    end
+  end
+  return prefix .. '\0'
+end
+
+-- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.
+local function share_prefix(prefix, permits)
+  local own = client_prefix(prefix)
+  return own .. permit_bytes(permits) .. string.sub(prefix, #own + 5)
+end
+
+-- add_record writes a record of n permits, or several where four bytes do not hold n. A record that exists has another
+-- owner, so the next id is tried. It returns the last prefix that it used.
+local function add_record(records, prefix, n, score)
+  local added = call('ZADD', records, 'NX', score, prefix .. permit_bytes(n))
+  if added == 1 and n <= MAX_RECORD then
+    return prefix
+  end
+  return add_record(records, next_prefix(prefix), n - added * math.min(n, MAX_RECORD), score)
+end
+
+-- sum_live adds up the live records, up to about 2,000 in all limiters of the call. It returns the records in order, their
+-- permits, and whether there may be more.
+local function sum_live(records, expired_count)
+  local limit = math.floor(2000 * 5 / #KEYS)
+  local page = call('ZRANGE', records, expired_count, expired_count + limit - 1)
+  return page, sum_permits(page), #page == limit
+end
+
+-- rebuild_value sets the free permits of a state from the records, and notes why. Nothing is free while more expired records
+-- remain than leave in one call (the call that removes the last of them rebuilds), and while there are more live records
+-- than one call adds up (until recount.lua has). Free permits below 0 are right after the rate was lowered: that is checked
+-- where the records are few.
+local function rebuild_value(limiter, state, rebuild)
+  local counted, rate = state.counted, limiter.rate
+  local total = counted and counted + state.expired_permits
+  local why
+  if not state.stored then
+    why = MISSING
+  elseif not counted then
+    why = find(state.stored, '^%-%d+$') and NEGATIVE or GARBLED
+  elseif counted > rate then
+    why = ABOVE
+  elseif not state.oldest then
+    why = total ~= rate and EMPTY or 0
+  elseif counted < 0 and total <= rate and not rebuild then
+    why = NEGATIVE
+  else
+    why = DRIFTED
+  end
+  if not state.oldest then
+    -- All is free without a record. A limiter that was never used has neither records nor value.
+    if state.stored or state.expired_count > 0 then
+      state.notes = state.notes + why
+    end
+    state.free, state.more = rate, false
+  elseif counted and why == NEGATIVE and call('ZCARD', limiter.records) - state.expired_count > 256 then
+    state.free = total
+  elseif state.more then
+    state.free, state.notes = 0, state.notes + why + REBUILD_PENDING
+  else
+    local _, sum, many = sum_live(limiter.records, state.expired_count)
+    state.many, state.free = many, many and 0 or rate - sum
+    if why ~= NEGATIVE or state.free ~= total then
+      state.notes = state.notes + why
+    end
+  end
+end
+
+-- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. It writes
+-- at once, first what a full server refuses: the state is better afterwards even if the rest of the script fails.
+local function remove_surplus(records, oldest, surplus)
+  local gone, rest = {}, nil
+  for i = 1, #oldest do
+    if surplus == 0 then
+      break
+    end
+    local held = permits_of(oldest[i])
+    gone[i] = oldest[i]
+    if held > surplus then
+      rest = held - surplus
+    end
+    surplus = math.max(0, surplus - held)
+  end
+  if rest then
+    local shrunk = gone[#gone]
+    add_record(records, string.sub(shrunk, 1, -5), rest, call('ZSCORE', records, shrunk))
+  end
+  call('ZREM', records, unpack(gone))
+  return surplus
+end
+
+-- check_records compares the free permits with the live records. Free permits that were lost are added (LOW). A surplus
+-- (HIGH) is taken out of the oldest records, whatever caused it: the free permits stay. So permits that Redisson's release
+-- gave back are granted once and do not return a second time; and of what was granted before the rate was lowered, the
+-- newest permits stay counted.
+local function check_records(limiter, state)
+  local page, sum, many = sum_live(limiter.records, state.expired_count)
+  state.many = many
+  if many then
+    return
+  end
+  local surplus = state.free + sum - limiter.rate
+  if surplus < 0 then
+    state.free, state.notes = state.free - surplus, state.notes + LOW
+  elseif surplus > 0 then
+    state.notes = state.notes + HIGH
+    remove_surplus(limiter.records, page, surplus)
+    state.oldest, state.oldest_score = unpack(read_record(limiter.records, state.expired_count))
+  end
+end
+    if wrong then
+      rebuild_value(limiter, state, rebuild)
+    end
+    if check and state.oldest and not state.more and not state.many then
+      check_records(limiter, state)
+    end
+  end
+  state.notes = state.notes + (state.more and MORE or 0) + (state.many and MANY or 0)
+  if limiter.keep_alive == 0 then
+    state.ttl = call('PTTL', limiter.name)
+  end
+  return state
+end
+-- consistency.lua: what a reader that changes nothing makes of a state.
+
+-- check_consistency returns the free permits as a reader sees them, and whether value and records add up to the rate. all
+-- and count are the numbers of records and of live ones; expired and used the permits in expired and in live records.
+local function check_consistency(rate, stored, counted, all, count, expired, used)
+  if count == 0 then
+    return rate, counted and counted + expired == rate or all == 0 and not stored
+  elseif not counted or counted + expired > rate then
+    return math.max(0, rate - used), false
+  end
+  local believed = counted < 0 and 0 or counted + expired -- acquiring goes by the records if the value is negative
+  return math.max(0, believed, rate - used), counted + expired + used == rate
+end
+local client_now = ARGV[1]
+local limiter, fault = read_config(0)
+if not limiter then
+  return { fault }
+end
+local rate, records, now = limiter.rate, limiter.records, read_clock(client_now)
+local stored = call('GET', limiter.value)
+local counted = parse_value(stored)
+local all, expired_count = call('ZCARD', records), call('ZCOUNT', records, '-inf', now - limiter.interval)
+local count = all - expired_count
+
+-- sum_ranks adds up n records from a rank on; nil if that is too many.
+local function sum_ranks(first, n)
+  if n > 2000 then
+    return nil
+  end
+  return n > 0 and sum_permits(call('ZRANGE', records, first, first + n - 1)) or 0
+end
+
+local function score_at(rank)
+  return count > 0 and to_micros(math.min(tonumber(read_record(records, rank)[2]), MAX_PERMITS)) or 0
+end
+
+local used, expired = sum_ranks(expired_count, count), sum_ranks(0, expired_count)
+local estimated = not (used and expired)
+if not used then
+  used = counted and math.max(0, rate - math.max(0, counted) - (expired or 0)) or rate
+end
+if not expired then
+  expired = counted and rate - used - counted or 0
+end
+local free, consistent = check_consistency(rate, stored, counted, all, count, expired, used)
+return {
+  0,
+  rate,
+  limiter.interval,
+  limiter.own and 1 or 0,
+  limiter.keep_alive,
+  free,
+  used,
+  count,
+  score_at(expired_count),
+  score_at(-1),
+  call('PTTL', limiter.name),
+  consistent and 1 or 0,
+  estimated and 1 or 0,
+}
