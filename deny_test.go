@@ -231,6 +231,24 @@ func TestDenyCacheEndsWithTheLimiter(t *testing.T) {
 	})
 }
 
+// In the last ms of a limiter, PTTL is 0.
+func TestDenyCacheInTheLastMillisecond(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		l := b.process().RateLimiter("l", WithRate(PerHour(1)), WithDenyCache(5))
+		b.granted("the first", b.try(l, 1), 0)
+		if set, err := l.Expire(t.Context(), 500*ms); !set || err != nil {
+			t.Fatal(set, err)
+		}
+		b.sleepTo(500*ms - ms/2)
+		if r, err := l.Allow(t.Context(), 1); err != nil || r.Allowed || max(r.RetryAfter, r.ResetAfter) > ms {
+			t.Errorf("%+v, %v, expected a refusal for 1 ms at most", r, err)
+		}
+		if left, err := l.TTL(t.Context()); left != ms || err != nil {
+			t.Errorf("TTL: %v, %v, expected 1 ms, since 0 is never", left, err)
+		}
+	})
+}
+
 // Permits that are free but reserved for waiting callers are not cached as used.
 func TestDenyCacheSkipsPermitsLeftToOthers(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {

@@ -103,5 +103,13 @@ func (l *Limiter) TTL(ctx context.Context) (time.Duration, error) {
 	if err == nil && ms == -2 {
 		err = fmt.Errorf("%w: there is no limiter", ErrNotInitialized)
 	}
-	return max(millis(ms), 0), wrap(operation, l.name, err)
+	return ttlOf(ms), wrap(operation, l.name, err)
+}
+
+// ttlOf returns the TTL that a reply of PTTL means: -1 is none, and 0 is the last part of a ms.
+func ttlOf(ms int64) time.Duration {
+	if ms < 0 {
+		return 0
+	}
+	return max(millis(ms), time.Millisecond)
 }

@@ -50,7 +50,7 @@ func (l *Limiter) State(ctx context.Context) (State, error) {
 func readState(r []int64) State {
 	s := State{
 		Rate:      readRate(r),
-		Available: r[5], Used: r[6], Records: int(r[7]), TTL: max(millis(r[10]), 0), Consistent: r[11] == 1,
+		Available: r[5], Used: r[6], Records: int(r[7]), TTL: ttlOf(r[10]), Consistent: r[11] == 1,
 	}
 	if s.Records > 0 {
 		s.Oldest, s.Newest = time.UnixMicro(r[8]), time.UnixMicro(r[9])

@@ -22,7 +22,7 @@ end
 
 -- expires_in returns in how many µs a record of a score expires; not later than the limiter does.
 local function expires_in(state, score)
-  local longest = state.ttl > 0 and state.ttl + 1 or MAX_PERMITS
+  local longest = state.ttl >= 0 and state.ttl + 1 or MAX_PERMITS
   return math.max(1, to_micros(math.min(longest, tonumber(score) - state.cutoff)))
 end
 
