@@ -8,6 +8,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/record"
 )
 
 // Acquiring and releasing permits: argument checks, errors and observers of the public methods. How callers share calls
@@ -58,7 +60,7 @@ func (l *Limiter) serve(ctx context.Context, operation string, a ask) (Result, e
 	}
 	if err == nil && !a.waits && l.settings.denyCache > 0 {
 		if err = ctx.Err(); err == nil {
-			if result, denied := l.client.denyCache.answer(l.keyNames[keyConfig], a.n, l.client.clock(), &l.settings); denied {
+			if result, denied := l.client.denyCache.answer(l.key(), a.n, l.client.clock(), &l.settings); denied {
 				return result, nil
 			}
 		}
@@ -207,7 +209,7 @@ func (l *Limiter) release(ctx context.Context, n, granted int64) (int64, error) 
 	var released int64
 	defer func() {
 		if released > 0 {
-			l.client.wake(l.keyNames[keyConfig])
+			l.client.wake(l.key())
 		}
 	}()
 	flags := ""
@@ -270,7 +272,7 @@ func (c *Client) AllowAllN(ctx context.Context, permits []int64, limiters ...*Li
 	if len(permits) != len(limiters) {
 		return nil, fmt.Errorf("allow all: %w: %d numbers for %d limiters", ErrInvalidPermits, len(permits), len(limiters))
 	}
-	var keys []string
+	var all []string
 	var distinct []*Limiter
 	counts := map[string]int64{}
 	for i, l := range limiters {
@@ -287,10 +289,10 @@ func (c *Client) AllowAllN(ctx context.Context, permits []int64, limiters ...*Li
 		if l.err != nil {
 			return nil, wrap("allow all of", l.name, l.err)
 		}
-		key := l.keyNames[keyConfig]
+		key := l.key()
 		if counts[key] == 0 {
 			distinct = append(distinct, l)
-			keys = append(keys, l.keys()...)
+			all = append(all, l.keys()...)
 		}
 		if counts[key] > math.MaxInt64-n {
 			return nil, wrap("allow all of", l.name, ErrExceedsRate)
@@ -308,7 +310,7 @@ func (c *Client) AllowAllN(ctx context.Context, permits []int64, limiters ...*Li
 		return nil, nil
 	}
 	ask := c.allowInOrder
-	if c.together(keys) {
+	if c.together(all) {
 		ask = c.allowTogether
 	}
 	found, err := ask(ctx, counts, distinct)
@@ -318,7 +320,7 @@ func (c *Client) AllowAllN(ctx context.Context, permits []int64, limiters ...*Li
 	results := make([]Result, len(limiters))
 	for i, l := range limiters {
 		results[i] = found[slices.IndexFunc(distinct, func(d *Limiter) bool {
-			return d.keyNames[keyConfig] == l.keyNames[keyConfig]
+			return d.key() == l.key()
 		})]
 	}
 	return results, nil
@@ -348,7 +350,7 @@ func (c *Client) allowTogether(ctx context.Context, counts map[string]int64, lim
 			RateMismatch: t.notes[i]&noteRateMismatch != 0, Fallback: t.notes[i]&noteLocal != 0, Err: cmp.Or(err, t.cause),
 		}
 		if err == nil && results[i].Allowed {
-			info.Granted, info.Permits = 1, counts[l.keyNames[keyConfig]]
+			info.Granted, info.Permits = 1, counts[l.key()]
 		} else if t.refused[i] || err != nil && !errors.Is(err, ErrExceedsRate) {
 			info.Denied = 1
 		}
@@ -356,7 +358,7 @@ func (c *Client) allowTogether(ctx context.Context, counts map[string]int64, lim
 			c.observer.Call(info)
 		}
 		c.tell(ctx, RequestInfo{
-			Limiter: l.name, Method: "AllowAll", Permits: counts[l.keyNames[keyConfig]], Granted: info.Permits,
+			Limiter: l.name, Method: "AllowAll", Permits: counts[l.key()], Granted: info.Permits,
 			Latency: latency, Err: err,
 		})
 	}
@@ -425,7 +427,7 @@ func (c *Client) askTogether(
 				l.saw(acquireReply{rate: figures[2], interval: millis(figures[3]), notes: figures[5]}, checks[i])
 			}
 			if figures[0] < 0 && refused == nil {
-				refused = wrap("allow all of", l.name, fmt.Errorf("%w: %d", ErrExceedsRate, counts[l.keyNames[keyConfig]]))
+				refused = wrap("allow all of", l.name, fmt.Errorf("%w: %d", ErrExceedsRate, counts[l.key()]))
 			}
 			t.refused[i] = figures[0] != 1
 			allowed = allowed && !t.refused[i]
@@ -454,11 +456,11 @@ func (c *Client) doAllWithRetry(
 ) ([]int64, error) {
 	prefixes, firsts, findable := make([][]byte, len(limiters)), make([]any, len(limiters)), true
 	for i, l := range limiters {
-		n := counts[l.keyNames[keyConfig]]
+		n := counts[l.key()]
 		records := idsOf(n)
-		prefixes[i] = c.identity.appendPrefix(nil, l.settings.format, int(records))
+		prefixes[i] = c.identity.AppendPrefix(nil, l.settings.format, int(records))
 		if l.settings.bucket() > 0 {
-			prefixes[i] = appendShare(prefixes[i], l.settings.format, uint32(min(n, math.MaxUint32)))
+			prefixes[i] = record.AppendShare(prefixes[i], l.settings.format, uint32(min(n, math.MaxUint32)))
 		}
 		if firsts[i] = l.now(); l.settings.serverTime {
 			firsts[i] = 0
@@ -469,7 +471,7 @@ func (c *Client) doAllWithRetry(
 	err := c.retry(ctx, t, findable, func() (err error) {
 		var args []any
 		for i, l := range limiters {
-			args = append(args, counts[l.keyNames[keyConfig]], l.now(), prefixes[i], flags[i]+l.flags(sets[i]), l.settings.rateText(),
+			args = append(args, counts[l.key()], l.now(), prefixes[i], flags[i]+l.flags(sets[i]), l.settings.rateText(),
 				l.settings.bucket())
 		}
 		if t.maybeExecuted() {
@@ -486,7 +488,7 @@ func (c *Client) allowInOrder(ctx context.Context, counts map[string]int64, limi
 	results, taken := make([]Result, len(limiters)), make([]source, len(limiters))
 	for i, l := range limiters {
 		var err error
-		results[i], err = l.request(ctx, "allow", ask{n: counts[l.keyNames[keyConfig]], detail: true, source: &taken[i]})
+		results[i], err = l.request(ctx, "allow", ask{n: counts[l.key()], detail: true, source: &taken[i]})
 		if err != nil {
 			back := undo(ctx, counts, limiters[:i], taken)
 			if ctx.Err() != nil && back != nil {
@@ -502,7 +504,7 @@ func (c *Client) allowInOrder(ctx context.Context, counts map[string]int64, limi
 		}
 		for j := range results[:i] {
 			results[j].Allowed, results[j].ResetAfter = false, 0
-			results[j].Remaining += counts[limiters[j].keyNames[keyConfig]]
+			results[j].Remaining += counts[limiters[j].key()]
 		}
 		return results, nil
 	}
@@ -514,7 +516,7 @@ func (c *Client) allowInOrder(ctx context.Context, counts map[string]int64, limi
 func undo(ctx context.Context, counts map[string]int64, limiters []*Limiter, taken []source) error {
 	undone := make(chan error, len(limiters))
 	for i, l := range limiters {
-		go func() { undone <- l.undo(context.WithoutCancel(ctx), counts[l.keyNames[keyConfig]], taken[i]) }()
+		go func() { undone <- l.undo(context.WithoutCancel(ctx), counts[l.key()], taken[i]) }()
 	}
 	var failed error
 	for range limiters {

@@ -259,7 +259,7 @@ func (c *Client) reached(b *breaker, began time.Time) {
 func (c *Client) breakerTo(l *Limiter) *breaker {
 	if cluster, ok := c.rdb.(*redis.ClusterClient); ok {
 		if c.found.Load() { // from then on MasterForKey does not block
-			if node, err := cluster.MasterForKey(context.Background(), l.keyNames[keyConfig]); err == nil {
+			if node, err := cluster.MasterForKey(context.Background(), l.key()); err == nil {
 				return &c.pipelineTo(node).breaker
 			}
 		}
@@ -275,7 +275,7 @@ func (c *Client) breakerTo(l *Limiter) *breaker {
 
 // nodeOf returns the node of a cluster that serves l. It may make a call until nodes were found once.
 func (c *Client) nodeOf(ctx context.Context, cluster *redis.ClusterClient, l *Limiter) (*redis.Client, error) {
-	node, err := cluster.MasterForKey(ctx, l.keyNames[keyConfig])
+	node, err := cluster.MasterForKey(ctx, l.key())
 	if err == nil && !c.found.Load() {
 		c.found.Store(true)
 	}
@@ -286,7 +286,7 @@ func (c *Client) nodeOf(ctx context.Context, cluster *redis.ClusterClient, l *Li
 // own.
 func (q *queue) breakerOf() *breaker {
 	if ring, ok := q.client.rdb.(*redis.Ring); ok {
-		if shard, err := ring.GetShardClientForKey(q.limiter.keyNames[keyConfig]); err == nil {
+		if shard, err := ring.GetShardClientForKey(q.limiter.key()); err == nil {
 			return &q.client.pipelineTo(shard).breaker
 		}
 	}

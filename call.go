@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/record"
 )
 
 // The request and the reply of acquire.lua: how arguments are encoded and what the numbers in a reply mean. This file
@@ -60,7 +62,7 @@ const mostRecords = 512
 // findable reports whether a retry can find so many records of an earlier attempt. Ids of Redisson313 repeat too soon
 // to find more than one.
 func (s settings) findable(records int64) bool {
-	return records == 1 || records <= mostRecords && s.format != Redisson313
+	return records == 1 || records <= mostRecords && s.format != record.Redisson313
 }
 
 // An argBuffer holds an argument whose bytes change with each request, but rarely their number. It saves allocations.
@@ -128,10 +130,10 @@ func (q *acquireRequest) draw(l *Limiter, groups []group, flags string) {
 		q.permits, sum = "", 0
 	}
 	var memory [64]byte
-	member := l.client.identity.appendPrefix(memory[:0], l.settings.format, int(q.records))
-	q.id = endOf(member)
+	member := l.client.identity.AppendPrefix(memory[:0], l.settings.format, int(q.records))
+	q.id = record.EndOf(member)
 	if l.settings.bucket() > 0 {
-		member = appendShare(member, l.settings.format, uint32(sum))
+		member = record.AppendShare(member, l.settings.format, uint32(sum))
 	}
 	q.member.set(binary.LittleEndian.AppendUint32(member, uint32(sum)))
 }
@@ -273,7 +275,7 @@ func (l *Limiter) flags(sets int) string {
 	if l.settings.enforced && sets < mostSets {
 		flags += "e"
 	}
-	if l.settings.format == Redisson313 {
+	if l.settings.format == record.Redisson313 {
 		flags += "w"
 	}
 	return flags
@@ -281,7 +283,7 @@ func (l *Limiter) flags(sets int) string {
 
 // bucket returns the granularity as scripts take it, in ms; 0 for none.
 func (s settings) bucket() int64 {
-	if s.format == Redisson313 {
+	if s.format == record.Redisson313 {
 		return 0 // its ids are too short to tell which client wrote a record
 	}
 	return s.granularity.Milliseconds()
@@ -291,7 +293,7 @@ func (s settings) bucket() int64 {
 func (s settings) dated(now, interval int64) int64 {
 	const fractions = 200 // ms: with shorter intervals, scores have fractions of a ms
 	length := min(s.bucket(), interval/10)
-	if length <= 1 && interval < fractions && s.format != Redisson313 {
+	if length <= 1 && interval < fractions && s.format != record.Redisson313 {
 		return now
 	}
 	length = max(length, 1) * 1000

@@ -66,7 +66,7 @@ func (l *Limiter) recount(ctx context.Context) error {
 		}
 		notes, _ := reply[1].(int64)
 		if text := repaired(notes); text != "" {
-			l.client.wake(l.keyNames[keyConfig])
+			l.client.wake(l.key())
 			if o := l.client.observer; o != nil {
 				o.Call(CallInfo{
 					Limiter: l.name, Latency: time.Since(started), Attempts: int(sent.count.Load()), Repaired: text,

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -32,7 +33,7 @@ type way struct {
 func (r *rig) javaSets(l *Limiter, rate int64) {
 	r.t.Helper()
 	ctx := r.t.Context()
-	r.must(r.rdb.ZRemRangeByScore(ctx, l.keyNames[keyPermits], "-inf", fmt.Sprint(r.ms()-1000)).Err())
+	r.must(r.rdb.ZRemRangeByScore(ctx, l.keyNames[keys.Permits], "-inf", fmt.Sprint(r.ms()-1000)).Err())
 	r.config(l, "rate", fmt.Sprint(rate))
 	r.set(l, fmt.Sprint(max(0, rate-r.live(l, 1000))))
 }
@@ -40,7 +41,7 @@ func (r *rig) javaSets(l *Limiter, rate int64) {
 // javaReleases writes what release of Redisson since 3.52.0 writes.
 func (r *rig) javaReleases(l *Limiter, rate, n int64) {
 	r.t.Helper()
-	free, err := r.rdb.Get(r.t.Context(), l.keyNames[keyValue]).Int64()
+	free, err := r.rdb.Get(r.t.Context(), l.keyNames[keys.Value]).Int64()
 	r.must(err)
 	r.set(l, fmt.Sprint(min(rate, free+n)))
 }
@@ -82,7 +83,7 @@ var ways = []way{
 		happen: func(r *rig, l *Limiter) *Limiter { r.javaReleases(l, 100, 60); return l }},
 	{name: "a hand adds 60 permits", before: hundred, promised: 100,
 		happen: func(r *rig, l *Limiter) *Limiter {
-			r.must(r.rdb.IncrBy(r.t.Context(), l.keyNames[keyValue], 60).Err())
+			r.must(r.rdb.IncrBy(r.t.Context(), l.keyNames[keys.Value], 60).Err())
 			return l
 		}},
 	{name: "another client raises a rate per client with 400 live records", promised: 800,
@@ -245,7 +246,7 @@ func TestManyRecordsAreAddedUpInPages(t *testing.T) {
 					for i := range 5 { // 13,000 permits, in the end many at one time
 						members := make([]string, records/5)
 						for j := range members {
-							members[j] = record(fmt.Sprintf("%08d", i*records+j), uint32(1+j%3))
+							members[j] = memberOf(fmt.Sprintf("%08d", i*records+j), uint32(1+j%3))
 						}
 						r.add(l, r.ms()-int64(1000*i), members...)
 					}
@@ -352,17 +353,17 @@ func TestRecountSeesWhatHappensBetweenItsPages(t *testing.T) {
 		r := newRig(t, s)
 		l := r.limiter("rl")
 		remove := func(rank int64) func() {
-			return func() { r.must(r.rdb.ZRemRangeByRank(t.Context(), l.keyNames[keyPermits], rank, rank).Err()) }
+			return func() { r.must(r.rdb.ZRemRangeByRank(t.Context(), l.keyNames[keys.Permits], rank, rank).Err()) }
 		}
 		for _, test := range []struct {
 			name   string
 			happen func()
 		}{
 			{"nothing", func() {}},
-			{"a newer record comes", func() { r.add(l, r.ms()+5, record("newnewne", 7)) }},
-			{"a record comes at the time of the newest", func() { r.add(l, r.ms(), record("~~~~~~~~", 7)) }},
-			{"a record comes among those that were read", func() { r.add(l, r.ms()-100, record("newnewne", 7)) }},
-			{"a record comes among those that are not", func() { r.add(l, r.ms()-2000, record("newnewne", 7)) }},
+			{"a newer record comes", func() { r.add(l, r.ms()+5, memberOf("newnewne", 7)) }},
+			{"a record comes at the time of the newest", func() { r.add(l, r.ms(), memberOf("~~~~~~~~", 7)) }},
+			{"a record comes among those that were read", func() { r.add(l, r.ms()-100, memberOf("newnewne", 7)) }},
+			{"a record comes among those that are not", func() { r.add(l, r.ms()-2000, memberOf("newnewne", 7)) }},
 			{"a record leaves among those that were read", remove(-3)},
 			{"the newest record leaves", remove(-1)},
 			{"the oldest record that was read leaves", remove(-1000)},
@@ -378,7 +379,7 @@ func TestRecountSeesWhatHappensBetweenItsPages(t *testing.T) {
 				for i, member := range many(3000) { // one per ms, the last one now
 					records = append(records, redis.Z{Score: float64(r.ms() - 2999 + int64(i)), Member: member})
 				}
-				r.must(r.rdb.ZAdd(t.Context(), l.keyNames[keyPermits], records...).Err())
+				r.must(r.rdb.ZAdd(t.Context(), l.keyNames[keys.Permits], records...).Err())
 				sent := new(attempts)
 				reply, err := l.recountPage(t.Context(), sent, "", "", 0, 0)
 				r.must(err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -32,7 +33,7 @@ type broken struct {
 
 // brokenStates are the states that every method must handle.
 func brokenStates() []broken {
-	two := map[string]string{record("aaaaaaaa", 3): "-1000", record("bbbbbbbb", 2): "0"}
+	two := map[string]string{memberOf("aaaaaaaa", 3): "-1000", memberOf("bbbbbbbb", 2): "0"}
 	states := []broken{
 		{name: "value missing with records", add: two, free: 5},
 		{name: "value without records, nothing left", value: "0", free: 10}, // Redisson never recovers from it: #2987
@@ -45,15 +46,15 @@ func brokenStates() []broken {
 		{name: "value too low", value: "1", add: two, free: 5},
 		{name: "value too high", value: "7", add: two, free: 7},
 		{name: "value and expired above the rate", value: "7", free: 8,
-			add: map[string]string{record("expired1", 9): "-60000", record("aaaaaaaa", 2): "0"}},
-		{name: "expired alone, drifted", value: "7", add: map[string]string{record("expired1", 9): "-60000"}, free: 10},
-		{name: "expired alone, value missing", add: map[string]string{record("expired1", 9): "-60000"}, free: 10},
-		{name: "more granted than the rate", value: "0", add: map[string]string{record("aaaaaaaa", 4000000000): "0"}, free: 0},
-		{name: "more granted than the rate, value missing", add: map[string]string{record("aaaaaaaa", 4000000000): "0"}, free: 0},
+			add: map[string]string{memberOf("expired1", 9): "-60000", memberOf("aaaaaaaa", 2): "0"}},
+		{name: "expired alone, drifted", value: "7", add: map[string]string{memberOf("expired1", 9): "-60000"}, free: 10},
+		{name: "expired alone, value missing", add: map[string]string{memberOf("expired1", 9): "-60000"}, free: 10},
+		{name: "more granted than the rate", value: "0", add: map[string]string{memberOf("aaaaaaaa", 4000000000): "0"}, free: 0},
+		{name: "more granted than the rate, value missing", add: map[string]string{memberOf("aaaaaaaa", 4000000000): "0"}, free: 0},
 		{name: "short members", value: "5", free: 5,
-			add: map[string]string{record("aaaaaaaa", 5): "-500", "": "-3000", "x": "-2000", "xyz": "-1000"}},
+			add: map[string]string{memberOf("aaaaaaaa", 5): "-500", "": "-3000", "x": "-2000", "xyz": "-1000"}},
 		{name: "short members, value missing", free: 5,
-			add: map[string]string{record("aaaaaaaa", 5): "-500", "": "-3000", "x": "-2000", "xyz": "-1000"}},
+			add: map[string]string{memberOf("aaaaaaaa", 5): "-500", "": "-3000", "x": "-2000", "xyz": "-1000"}},
 		{name: "short members alone", value: "0", add: map[string]string{"": "-3000", "x": "-2000", "xyz": "-1000"}, free: 10},
 		{name: "short members, expired", value: "3", add: map[string]string{"": "-70000", "xyz": "-60000"}, free: 10},
 		{name: "permits alone", value: "5", free: 5, add: map[string]string{"\x03\x00\x00\x00": "-2000", "\x02\x00\x00\x00": "-1000"}},
@@ -65,24 +66,24 @@ func brokenStates() []broken {
 		{name: "members of nothing", value: "5", free: 5,
 			add: map[string]string{strings.Repeat("\x00", 13): "-2000", strings.Repeat("\xff", 13): "-1000"}},
 		{name: "scores of fractions", value: "5", free: 5,
-			add: map[string]string{record("aaaaaaaa", 3): "-1000.625", record("bbbbbbbb", 2): "-0.5"}},
-		{name: "scores below zero", value: "5", free: 10, add: map[string]string{record("aaaaaaaa", 5): "=-5000"}},
-		{name: "scores of zero", value: "5", free: 10, add: map[string]string{record("aaaaaaaa", 5): "=0"}},
-		{name: "scores to come", value: "5", free: 5, add: map[string]string{record("aaaaaaaa", 5): "3600000"}},
-		{name: "scores far to come", value: "5", free: 5, add: map[string]string{record("aaaaaaaa", 5): "=1e300"}, real: true},
-		{name: "scores long ago", value: "5", free: 10, add: map[string]string{record("aaaaaaaa", 5): "=-1e300"}, real: true},
-		{name: "score inf", value: "5", free: 5, add: map[string]string{record("aaaaaaaa", 5): "=+inf"}, real: true},
-		{name: "score inf, value missing", free: 5, add: map[string]string{record("aaaaaaaa", 5): "=+inf"}, real: true},
-		{name: "score -inf", value: "5", free: 10, add: map[string]string{record("aaaaaaaa", 5): "=-inf"}, real: true},
+			add: map[string]string{memberOf("aaaaaaaa", 3): "-1000.625", memberOf("bbbbbbbb", 2): "-0.5"}},
+		{name: "scores below zero", value: "5", free: 10, add: map[string]string{memberOf("aaaaaaaa", 5): "=-5000"}},
+		{name: "scores of zero", value: "5", free: 10, add: map[string]string{memberOf("aaaaaaaa", 5): "=0"}},
+		{name: "scores to come", value: "5", free: 5, add: map[string]string{memberOf("aaaaaaaa", 5): "3600000"}},
+		{name: "scores far to come", value: "5", free: 5, add: map[string]string{memberOf("aaaaaaaa", 5): "=1e300"}, real: true},
+		{name: "scores long ago", value: "5", free: 10, add: map[string]string{memberOf("aaaaaaaa", 5): "=-1e300"}, real: true},
+		{name: "score inf", value: "5", free: 5, add: map[string]string{memberOf("aaaaaaaa", 5): "=+inf"}, real: true},
+		{name: "score inf, value missing", free: 5, add: map[string]string{memberOf("aaaaaaaa", 5): "=+inf"}, real: true},
+		{name: "score -inf", value: "5", free: 10, add: map[string]string{memberOf("aaaaaaaa", 5): "=-inf"}, real: true},
 		{name: "scores inf and -inf", value: "5", free: 7,
-			add: map[string]string{record("aaaaaaaa", 3): "=+inf", record("bbbbbbbb", 2): "=-inf"}, real: true},
+			add: map[string]string{memberOf("aaaaaaaa", 3): "=+inf", memberOf("bbbbbbbb", 2): "=-inf"}, real: true},
 		{name: "type missing", drop: []string{"type"}, value: "5", add: two, want: "its type is missing"},
 		{name: "interval missing", drop: []string{"interval"}, value: "5", add: two, want: "its interval is missing"},
 		{name: "rate missing", drop: []string{"rate"}, value: "5", add: two, want: "its rate is missing"},
 		{name: "configuration missing", drop: []string{"rate", "interval", "type"}, value: "5", add: two, want: "it has no rate"},
 		{name: "configuration foreign", drop: []string{"rate", "interval", "type"}, fields: []string{"colour", "red"}, want: "it has no rate"},
 		{name: "rate 0", fields: []string{"rate", "0"}, free: 0},
-		{name: "rate 007", fields: []string{"rate", "007"}, value: "3", add: map[string]string{record("aaaaaaaa", 4): "0"}, free: 3},
+		{name: "rate 007", fields: []string{"rate", "007"}, value: "3", add: map[string]string{memberOf("aaaaaaaa", 4): "0"}, free: 3},
 		{name: "rate of 19 digits", fields: []string{"rate", "9223372036854775807"}, free: 1e15},
 		{name: "rate of 30 digits", fields: []string{"rate", strings.Repeat("9", 30)}, value: strings.Repeat("9", 30), free: 1e15},
 		{name: "interval of 15 digits", fields: []string{"interval", "999999999999999"}, value: "5", add: two, free: 5},
@@ -127,15 +128,15 @@ func (b broken) make(r *rig, l *Limiter) {
 	ctx := r.t.Context()
 	pipe := r.rdb.Pipeline()
 	pipe.FlushDB(ctx)
-	pipe.HSet(ctx, l.keyNames[keyConfig], "rate", "10", "interval", "60000", "type", "0")
+	pipe.HSet(ctx, l.key(), "rate", "10", "interval", "60000", "type", "0")
 	if len(b.fields) > 0 {
-		pipe.HSet(ctx, l.keyNames[keyConfig], b.fields)
+		pipe.HSet(ctx, l.key(), b.fields)
 	}
 	if len(b.drop) > 0 {
-		pipe.HDel(ctx, l.keyNames[keyConfig], b.drop...)
+		pipe.HDel(ctx, l.key(), b.drop...)
 	}
 	if b.value != "" {
-		pipe.Set(ctx, l.keyNames[keyValue], strings.TrimSuffix(b.value, "|"), 0)
+		pipe.Set(ctx, l.keyNames[keys.Value], strings.TrimSuffix(b.value, "|"), 0)
 	}
 	for member, at := range b.add {
 		if score, absolute := strings.CutPrefix(at, "="); absolute {
@@ -146,7 +147,7 @@ func (b broken) make(r *rig, l *Limiter) {
 			r.must(err)
 			at = fmt.Sprintf("%f", float64(r.ms())+offset)
 		}
-		pipe.Do(ctx, "zadd", l.keyNames[keyPermits], at, member)
+		pipe.Do(ctx, "zadd", l.keyNames[keys.Permits], at, member)
 	}
 	_, err := pipe.Exec(ctx)
 	r.must(err)
@@ -348,17 +349,17 @@ func TestWrongTypesAreReportedAndChangeNothing(t *testing.T) {
 			return rdb.ZAdd(ctx, key, redis.Z{Score: 1, Member: "a"}).Err()
 		},
 	}
-	right := [keyCount]string{"hash", "string", "string", "zset", "zset"}
+	right := [keys.Count]string{"hash", "string", "string", "zset", "zset"}
 	// Delete removes the keys of the right type; all others change nothing.
 	counting := []string{"Allow", "TryAcquire", "TryAcquireTimeout", "Acquire", "AcquireUpTo", "Release", "AllowAll", "AvailablePermits", "State",
 		"Glance", "Repair", "Reset", "Delete", "Rename", "RenameNX"}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for at, used := range map[int][]string{ // methods that must return WRONGTYPE; the others must not fail
-			keyConfig:        append(slices.Clone(counting), "Config", "TrySetRate", "SetRate", "SetRate, KeepState", "UpdateRate"),
-			keyValue:         append(slices.Clone(counting), "SetRate", "SetRate, KeepState", "UpdateRate"),
-			keyPermits:       append(slices.Clone(counting), "SetRate", "SetRate, KeepState", "UpdateRate"),
-			keyClientValue:   append(slices.Clone(counting), "SetRate", "SetRate, KeepState", "UpdateRate"),
-			keyClientPermits: append(slices.Clone(counting), "SetRate", "SetRate, KeepState", "UpdateRate"),
+			keys.Config:        append(slices.Clone(counting), "Config", "TrySetRate", "SetRate", "SetRate, KeepState", "UpdateRate"),
+			keys.Value:         append(slices.Clone(counting), "SetRate", "SetRate, KeepState", "UpdateRate"),
+			keys.Permits:       append(slices.Clone(counting), "SetRate", "SetRate, KeepState", "UpdateRate"),
+			keys.ClientValue:   append(slices.Clone(counting), "SetRate", "SetRate, KeepState", "UpdateRate"),
+			keys.ClientPermits: append(slices.Clone(counting), "SetRate", "SetRate, KeepState", "UpdateRate"),
 		} {
 			for kind, write := range kinds {
 				if kind == right[at] {
@@ -367,7 +368,7 @@ func TestWrongTypesAreReportedAndChangeNothing(t *testing.T) {
 				r := newRig(t, s)
 				l := r.limiter("rl")
 				rate := Rate{Permits: 10, Interval: time.Minute}
-				if at == keyClientValue || at == keyClientPermits {
+				if at == keys.ClientValue || at == keys.ClientPermits {
 					rate.Type = PerClient
 				}
 				methods := asked(r, l)
@@ -413,8 +414,8 @@ func TestWrongTypesAreReportedAndChangeNothing(t *testing.T) {
 		r.wipe()
 		l := r.limiter("rl")
 		r.setRate(l, PerMinute(10))
-		r.must(r.rdb.RPush(t.Context(), l.keyNames[keyClientValue], "a").Err())
-		r.must(r.rdb.RPush(t.Context(), l.keyNames[keyClientPermits], "a").Err())
+		r.must(r.rdb.RPush(t.Context(), l.keyNames[keys.ClientValue], "a").Err())
+		r.must(r.rdb.RPush(t.Context(), l.keyNames[keys.ClientPermits], "a").Err())
 		if !r.try(l, 10) || r.release(l, 4) != 4 || r.free(l) != 4 {
 			t.Error("wrong types in keys that are not used have an effect")
 		}

@@ -96,7 +96,7 @@ func (l *Limiter) TTL(ctx context.Context) (time.Duration, error) {
 		return 0, wrap(operation, l.name, l.err)
 	}
 	ms, err := within(ctx, l, func(ctx context.Context) (int64, error) {
-		cmd := redis.NewIntCmd(ctx, "pttl", l.keyNames[keyConfig])
+		cmd := redis.NewIntCmd(ctx, "pttl", l.key())
 		err := l.client.process(ctx, cmd)
 		return cmd.Val(), err
 	})

@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/internal/local"
+	"github.com/rratelimiter/rratelimiter/internal/localwindow"
 )
 
 // Local decisions: what this process grants while Redis cannot be reached (WithFallback). The breaker of a node tells
@@ -125,10 +125,10 @@ type localLimiters struct {
 
 // A localLimiter decides in the place of Redis on one limiter.
 type localLimiter struct {
-	rate     int64         // in the last reply of Redis; 0: no reply yet
-	interval time.Duration // the same
-	own      bool          // the rate is that of WithRate
-	window   *local.Window // local grants; nil: none
+	rate     int64               // in the last reply of Redis; 0: no reply yet
+	interval time.Duration       // the same
+	own      bool                // the rate is that of WithRate
+	window   *localwindow.Window // local grants; nil: none
 }
 
 // spare reports whether the entry holds nothing but a rate.
@@ -136,7 +136,7 @@ func (d *localLimiter) spare(now time.Time) bool { return d.window == nil || d.w
 
 // learn stores the rate in a reply of Redis, for local decisions and for the deny cache.
 func (l *Limiter) learn(rate int64, interval time.Duration) {
-	l.client.denyCache.learn(l.keyNames[keyConfig], rate, interval)
+	l.client.denyCache.learn(l.key(), rate, interval)
 	if !l.settings.fallsBack {
 		return
 	}
@@ -147,9 +147,9 @@ func (l *Limiter) learn(rate int64, interval time.Duration) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	known := d.all[l.keyNames[keyConfig]]
+	known := d.all[l.key()]
 	if known == nil && !own {
-		known = d.add(l.keyNames[keyConfig], now)
+		known = d.add(l.key(), now)
 	}
 	if known != nil {
 		known.rate, known.interval, known.own = rate, interval, own
@@ -196,11 +196,11 @@ func (d *localLimiters) forget(few int, needless func(*localLimiter) bool) {
 // A localBudget holds the permits that this process may grant of one limiter, and those that it has granted.
 // localLimiters.mu is held while it is used.
 type localBudget struct {
-	*local.Window               // local grants
-	rate          int64         // of the limiter
-	limit         int64         // permits that this process may grant in interval
-	interval      time.Duration // of limit
-	now           time.Time
+	*localwindow.Window               // local grants
+	rate                int64         // of the limiter
+	limit               int64         // permits that this process may grant in interval
+	interval            time.Duration // of limit
+	now                 time.Time
 }
 
 func (s localBudget) free() int64 { return s.limit - s.Used() }
@@ -224,7 +224,7 @@ func (s localBudget) micros(wait time.Duration) int64 {
 // budget returns the budget of l. It fails if no rate is known or there are too many limiters. d.mu is held.
 func (d *localLimiters) budget(l *Limiter, now time.Time) (s localBudget, known bool) {
 	s = localBudget{rate: l.settings.rate.Permits, interval: l.settings.rate.Interval, now: now}
-	stored := d.all[l.keyNames[keyConfig]]
+	stored := d.all[l.key()]
 	if stored != nil && stored.rate > 0 {
 		s.rate, s.interval = stored.rate, stored.interval
 	}
@@ -234,15 +234,15 @@ func (d *localLimiters) budget(l *Limiter, now time.Time) (s localBudget, known 
 	s.limit, s.interval = part(l.settings.fallback, s.rate, s.interval)
 	switch {
 	case s.limit == 0:
-		s.Window = &local.Window{}
+		s.Window = &localwindow.Window{}
 	case stored == nil:
-		if stored = d.add(l.keyNames[keyConfig], now); stored == nil {
+		if stored = d.add(l.key(), now); stored == nil {
 			return localBudget{}, false
 		}
 		fallthrough
 	default:
 		if stored.window == nil {
-			stored.window = &local.Window{}
+			stored.window = &localwindow.Window{}
 		}
 		s.Window = stored.window
 	}
@@ -266,7 +266,7 @@ func (d *localLimiters) canDecide(limiters ...*Limiter) bool {
 func (d *localLimiters) known(l *Limiter, own bool) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if known := d.all[l.keyNames[keyConfig]]; known != nil {
+	if known := d.all[l.key()]; known != nil {
 		return own || known.rate > 0
 	}
 	return own && (l.settings.fallback == 0 || d.room(l.client.clock()))
@@ -353,11 +353,11 @@ func (c *Client) decideAllLocally(limiters []*Limiter, counts map[string]int64, 
 		if !known {
 			return nil, false
 		}
-		all = all && counts[l.keyNames[keyConfig]] <= budgets[i].free()
+		all = all && counts[l.key()] <= budgets[i].free()
 	}
 	reply := []int64{0}
 	for i, l := range limiters {
-		s, n := budgets[i], counts[l.keyNames[keyConfig]]
+		s, n := budgets[i], counts[l.key()]
 		granted, wait := int64(1), int64(0)
 		switch {
 		case all:
@@ -389,7 +389,7 @@ func (l *Limiter) decidesLocally() bool {
 func (d *localLimiters) untake(l *Limiter, n int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if known := d.all[l.keyNames[keyConfig]]; known != nil && known.window != nil {
+	if known := d.all[l.key()]; known != nil && known.window != nil {
 		known.window.Untake(n)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/hook"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
@@ -517,7 +518,7 @@ func halfCluster(t *testing.T, s *redistest.Server) *redis.ClusterClient {
 func limitersOf(c *Client) (here, away *Limiter) {
 	for i := 0; here == nil || away == nil; i++ {
 		l := c.RateLimiter(fmt.Sprint(i), WithRate(PerHour(1_000_000)), WithFallback(1))
-		if slot(l.name) < 8192 {
+		if keys.Slot(l.name) < 8192 {
 			here = l
 		} else {
 			away = l

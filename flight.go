@@ -343,7 +343,7 @@ func (b *batch) complete(g acquireReply, err error) {
 	q.behind(b, g)
 	info.Waiting = q.waiting
 	if q.limiter.settings.denyCache > 0 {
-		info.DenyCacheHits = q.client.denyCache.collect(q.limiter.keyNames[keyConfig])
+		info.DenyCacheHits = q.client.denyCache.collect(q.limiter.key())
 	}
 	q.exit()
 	if q.client.observer != nil {
@@ -524,7 +524,7 @@ func (q *queue) remember(b *batch, r *request, g acquireReply, since time.Time) 
 	if s.enforced {
 		refusal.enforced = s.rate
 	}
-	q.client.denyCache.remember(s.denyCache, q.limiter.keyNames[keyConfig], refusal, q.client.clock(), b.changes)
+	q.client.denyCache.remember(s.denyCache, q.limiter.key(), refusal, q.client.clock(), b.changes)
 }
 
 // grant settles r with its permits; free is what remains after it. q.mu is held.

@@ -18,6 +18,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -649,7 +651,7 @@ func (g *messer) member() string {
 	case 2: // short ones that are close together, so that a shrunk one equals another
 		return g.pick("", "a", "ab", "a\xff", "\xff\xff", "\x08\xff\xff\xff\xff\xff\xff\xff\xff") + small
 	case 3, 4, 5: // this client's own
-		return g.now.identity.prefix(formats[g.random.IntN(len(formats))], 1) + small
+		return string(g.now.identity.AppendPrefix(nil, record.Format(formats[g.random.IntN(len(formats))]), 1)) + small
 	case 6:
 		return g.pick("", "a", "abc", "\x00", "\xff\xff\xff\xff", "\x08\x00\x00\x00\x00\x00\x00\x00\x0012345678\x03\x00\x00\x00")
 	case 7:
@@ -657,9 +659,9 @@ func (g *messer) member() string {
 			return strings.Repeat("x", 100_000) + small
 		}
 	case 8:
-		return record("big"+g.bytes(6), uint32(math.MaxUint32-g.random.IntN(3)))
+		return memberOf("big"+g.bytes(6), uint32(math.MaxUint32-g.random.IntN(3)))
 	}
-	return record(fmt.Sprintf("%08d", g.random.IntN(9)), uint32(g.random.IntN(6)))
+	return memberOf(fmt.Sprintf("%08d", g.random.IntN(9)), uint32(g.random.IntN(6)))
 }
 
 func (g *messer) score(late bool) string {
@@ -689,14 +691,14 @@ func (g *messer) mess() *mess {
 	}
 	g.start = m.start
 	write := func(words ...any) { m.writes = append(m.writes, words) }
-	config, value, permits := g.keys[keyConfig], g.keys[keyValue], g.keys[keyPermits]
+	config, value, permits := g.keys[keys.Config], g.keys[keys.Value], g.keys[keys.Permits]
 	fields := [][2]string{{"rate", "10"}, {"interval", "60000"}, {"type", "0"}}
 	if g.once(4) {
 		fields[0][1] = strconv.Itoa(g.random.IntN(30))
 	}
 	if g.once(4) {
 		fields[2][1] = "1"
-		value, permits = g.keys[keyClientValue], g.keys[keyClientPermits]
+		value, permits = g.keys[keys.ClientValue], g.keys[keys.ClientPermits]
 	}
 	if g.once(4) {
 		fields = append(fields, [2]string{"keepAliveTime", g.pick("0", "600000", "90000000", "-5", "999999999999999", "nan", "")})
@@ -719,7 +721,7 @@ func (g *messer) mess() *mess {
 		for from := 0; from < many; from += 500 {
 			words := []any{"ZADD", permits}
 			for i := from; i < min(many, from+500); i++ {
-				words = append(words, g.start-spread*int64(i)/int64(many)-int64(g.random.IntN(2)*70_000), record(fmt.Sprintf("m%07d", i), uint32(i%2)))
+				words = append(words, g.start-spread*int64(i)/int64(many)-int64(g.random.IntN(2)*70_000), memberOf(fmt.Sprintf("m%07d", i), uint32(i%2)))
 			}
 			write(words...)
 		}
@@ -728,7 +730,7 @@ func (g *messer) mess() *mess {
 		write("ZADD", permits, g.score(late), g.member())
 	}
 	if g.once(12) { // a wrong type, or one that no key has
-		key := g.keys[g.random.IntN(keyCount)]
+		key := g.keys[g.random.IntN(keys.Count)]
 		m.writes = slices.DeleteFunc(m.writes, func(w []any) bool { return w[1] == key })
 		switch g.random.IntN(6) {
 		case 0:
@@ -746,7 +748,7 @@ func (g *messer) mess() *mess {
 		}
 	}
 	if g.once(10) {
-		write("PEXPIRE", g.keys[g.random.IntN(keyCount)], 600_000+g.random.IntN(1e9))
+		write("PEXPIRE", g.keys[g.random.IntN(keys.Count)], 600_000+g.random.IntN(1e9))
 	}
 	for range 1 + g.random.IntN(5)/2 {
 		d := deed{n: 1 + g.random.Int64N(12), method: stateReaders[g.random.IntN(len(stateReaders))]}

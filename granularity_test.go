@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
@@ -88,7 +89,7 @@ func TestGranularityJoinsTheGrantsOfABucket(t *testing.T) {
 				} else if !r.try(l, 7) {
 					t.Fatal("not granted")
 				}
-				last = r.client.identity.prefix(format, 1)
+				last = r.prefix(format)
 				r.advance(20 * time.Millisecond)
 			}
 			r.same(l, State{Rate: PerSecond(1000), Available: 684, Used: 316, Records: members, Oldest: at[0], Newest: at[1], Consistent: true})
@@ -158,15 +159,15 @@ func TestGranularityJoinsOnlyOwnRecords(t *testing.T) {
 			r.setRate(l, PerSecond(1000))
 			r.toBucket(d, 3*time.Millisecond)
 			end := r.ms() + 47
-			own := r.client.identity.prefix(format, 1)
+			own := r.prefix(format)
 			foreign := []string{
-				record("12345678", 5), "\x10" + strings.Repeat("j", 16) + "\x02\x00\x00\x00", "\xf4\x1e\x87\x5c\x02\x00\x00\x00",
+				memberOf("12345678", 5), "\x10" + strings.Repeat("j", 16) + "\x02\x00\x00\x00", "\xf4\x1e\x87\x5c\x02\x00\x00\x00",
 				"", "abc", own[:len(own)-2] + "\x03\x00\x00\x00", own + "\x00\x01\x00\x00\x00", strings.Repeat("\x00", len(own)+4),
 			}
 			r.add(l, end, foreign...)
 			r.add(l, end+50, own+"\x05\x00\x00\x00") // of the next bucket
 			r.add(l, end-50, own+"\x06\x00\x00\x00")
-			r.must(r.rdb.Del(t.Context(), l.keyNames[keyValue]).Err())
+			r.must(r.rdb.Del(t.Context(), l.keyNames[keys.Value]).Err())
 			r.free(l)
 			before := r.members(l)
 			theirs := other.limiter("rl", WithGranularity(d), WithRecordFormat(format))
@@ -205,7 +206,7 @@ func TestGranularityBoundsTheRecords(t *testing.T) {
 			limiters := []*Limiter{l, l, others.limiter("rl", WithGranularity(2*time.Millisecond)), others.limiter("rl")}
 			r.setRate(l, PerSecond(rate))
 			var grants []window.Grant
-			tag := string(r.client.identity.tag[:3])
+			tag := r.prefix(Redisson317)[3:6]
 			tries := 1500
 			if !s.IsReal() {
 				tries = 600 // it takes ten times as long for each
@@ -450,7 +451,7 @@ func TestGranularityHoldsAMillionPermitsInLittleMemory(t *testing.T) {
 			t.Fatal("not granted")
 		}
 	}
-	bytes, err := r.rdb.MemoryUsage(t.Context(), l.keyNames[keyPermits], 0).Result()
+	bytes, err := r.rdb.MemoryUsage(t.Context(), l.keyNames[keys.Permits], 0).Result()
 	r.must(err)
 	state, err := l.State(t.Context())
 	r.must(err)

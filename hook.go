@@ -5,18 +5,20 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/hook"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/record"
 )
 
 // Functions for other packages of this module (internal/hook), so that what only they need is not part of the API.
 
 func init() {
-	hook.Keys = func(name, clientID string) [keyCount]string { return keyNames(name, clientID) }
+	hook.Keys = func(name, clientID string) [keys.Count]string { return keys.Names(name, clientID) }
 	hook.Alone = func(client any) { client.(*Client).alone = true }
 	hook.RedissonHere = func(ctx context.Context, limiter any) bool { return limiter.(*Limiter).redissonHere(ctx) }
 	hook.Wake = func(client any) { client.(*Client).wake("") }
 	hook.FormatOf = func(member []byte) (format, idLength int, known bool) {
-		f, _, known := formatOf(member)
-		_, idLength, _ = f.layout()
+		f, _, known := record.FormatOf(member)
+		_, idLength, _ = f.Layout()
 		return int(f), idLength, known
 	}
 	hook.Allow = func(ctx context.Context, limiter any, n int64) (any, func(context.Context) error, error) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 )
 
 // inspect.go reads the state of a limiter. Only AvailablePermits changes it: like Redisson's method it repairs what is
@@ -77,7 +78,7 @@ func (l *Limiter) inspectBy(ctx context.Context, s *script, flags string) ([]int
 	}
 	if err == nil {
 		rate := readRate(reply)
-		l.client.denyCache.learn(l.keyNames[keyConfig], rate.Permits, rate.Interval)
+		l.client.denyCache.learn(l.key(), rate.Permits, rate.Interval)
 	}
 	return reply, err
 }
@@ -102,13 +103,13 @@ func (l *Limiter) clients(ctx context.Context) ([]string, error) {
 		return nil, l.err
 	}
 	server, err := within(ctx, l, func(ctx context.Context) (Redis, error) {
-		return l.client.serverOf(ctx, l.keyNames[keyConfig])
+		return l.client.serverOf(ctx, l.key())
 	})
 	if err != nil {
 		return nil, err
 	}
 	found := map[string]bool{}
-	for _, prefix := range []string{l.keyNames[keyValue] + ":", l.keyNames[keyPermits] + ":"} {
+	for _, prefix := range []string{l.keyNames[keys.Value] + ":", l.keyNames[keys.Permits] + ":"} {
 		var cursor uint64
 		for {
 			type page struct {

@@ -10,35 +10,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
-
-// TestKeyNamesAreRedissons lists names as Redisson builds them: its suffixName wraps a name without a brace, and adds to
-// one with a brace.
-func TestKeyNamesAreRedissons(t *testing.T) {
-	tests := []struct {
-		name string
-		want [keyCount]string
-	}{
-		{"rl", [keyCount]string{"rl", "{rl}:value", "{rl}:value:ID", "{rl}:permits", "{rl}:permits:ID"}},
-		{"{tag}x", [keyCount]string{"{tag}x", "{tag}x:value", "{tag}x:value:ID", "{tag}x:permits", "{tag}x:permits:ID"}},
-		{"x{tag}", [keyCount]string{"x{tag}", "x{tag}:value", "x{tag}:value:ID", "x{tag}:permits", "x{tag}:permits:ID"}},
-		{"a{b", [keyCount]string{"a{b", "a{b:value", "a{b:value:ID", "a{b:permits", "a{b:permits:ID"}},
-		{"a{}b", [keyCount]string{"a{}b", "a{}b:value", "a{}b:value:ID", "a{}b:permits", "a{}b:permits:ID"}},
-		{"a}b", [keyCount]string{"a}b", "{a}b}:value", "{a}b}:value:ID", "{a}b}:permits", "{a}b}:permits:ID"}},
-		{"", [keyCount]string{"", "{}:value", "{}:value:ID", "{}:permits", "{}:permits:ID"}},
-		{" ", [keyCount]string{" ", "{ }:value", "{ }:value:ID", "{ }:permits", "{ }:permits:ID"}},
-		{"\x00\xff\r\n", [keyCount]string{
-			"\x00\xff\r\n", "{\x00\xff\r\n}:value", "{\x00\xff\r\n}:value:ID", "{\x00\xff\r\n}:permits", "{\x00\xff\r\n}:permits:ID",
-		}},
-		{"заказы", [keyCount]string{"заказы", "{заказы}:value", "{заказы}:value:ID", "{заказы}:permits", "{заказы}:permits:ID"}},
-	}
-	for _, test := range tests {
-		if got := keyNames(test.name, "ID"); got != test.want {
-			t.Errorf("keys of %q are %q, want %q", test.name, got, test.want)
-		}
-	}
-}
 
 func TestKeysHoldTheClientsIDAsItIs(t *testing.T) {
 	for _, id := range []string{"9d6c5c5e-7a8e-4b8e-9d6c-5c5e7a8e4b8e", "a:b", "{x}", "\x00"} {
@@ -46,9 +20,9 @@ func TestKeysHoldTheClientsIDAsItIs(t *testing.T) {
 		if c.ID() != id {
 			t.Errorf("ID() is %q, want %q", c.ID(), id)
 		}
-		keys := c.RateLimiter("rl").keys()
-		if keys[keyClientValue] != "{rl}:value:"+id || keys[keyClientPermits] != "{rl}:permits:"+id {
-			t.Errorf("the keys of client %q are %q", id, keys)
+		all := c.RateLimiter("rl").keys()
+		if all[keys.ClientValue] != "{rl}:value:"+id || all[keys.ClientPermits] != "{rl}:permits:"+id {
+			t.Errorf("the keys of client %q are %q", id, all)
 		}
 	}
 	a := NewClient(redis.NewClient(&redis.Options{}))
@@ -73,21 +47,6 @@ func TestNameMapperMakesTheKeysAndNotTheName(t *testing.T) {
 
 // oddNames are names whose Redisson keys are in different slots, except by chance.
 var oddNames = []string{"a{b", "a{}b", "a}b", "", "{", "}", "{}", "{}x", "x{"}
-
-func TestOddNamesScatterTheirKeys(t *testing.T) {
-	for _, name := range oddNames {
-		keys := keyNames(name, "ID")
-		if sameSlot(keys[:]) {
-			t.Errorf("the keys of %q lie in one slot", name)
-		}
-	}
-	for _, name := range []string{"rl", "{tag}x", "x{tag}", "{a}{b}", "{a}}", "a{b}c{", "\x00\xff", " ", "заказы"} {
-		keys := keyNames(name, "ID")
-		if !sameSlot(keys[:]) || !sameTag(keys[:]) {
-			t.Errorf("the keys of %q lie in different slots", name)
-		}
-	}
-}
 
 // randomName returns a name that often has braces.
 func randomName(random *rand.Rand) string {
@@ -118,8 +77,8 @@ func TestSlotsAreTheClusters(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, name := range names {
-		if want := replies[i].Val(); int64(slot(name)) != want {
-			t.Errorf("the slot of %q is %d, want %d", name, slot(name), want)
+		if want := replies[i].Val(); int64(keys.Slot(name)) != want {
+			t.Errorf("the slot of %q is %d, want %d", name, keys.Slot(name), want)
 		}
 	}
 
@@ -128,7 +87,7 @@ func TestSlotsAreTheClusters(t *testing.T) {
 	for _, name := range names[:200] {
 		l := c.RateLimiter(name, WithRate(PerMinute(10)))
 		ok, err := l.TryAcquire(t.Context(), 3)
-		if keys := l.keyNames; sameSlot(keys[:]) {
+		if keys.SameSlot(l.keys()) {
 			if !ok || err != nil {
 				t.Errorf("acquiring from %q: %v, %v", name, ok, err)
 			}
@@ -196,42 +155,6 @@ func TestOddNamesWorkOnASingleServer(t *testing.T) {
 		}
 		if left := r.rdb.DBSize(t.Context()).Val(); left != 0 {
 			t.Errorf("%d keys are left", left)
-		}
-	})
-}
-
-func FuzzKeyNames(f *testing.F) {
-	for _, name := range append(oddNames, "rl", "{tag}x", "x{tag}y", "\x00\xff") {
-		f.Add(name, "9d6c5c5e")
-	}
-	f.Add("rl", "{}")
-	f.Fuzz(func(t *testing.T, name, clientID string) {
-		keys := keyNames(name, clientID)
-		if keys[keyConfig] != name {
-			t.Fatalf("the configuration of %q is %q", name, keys[keyConfig])
-		}
-		base := strings.TrimSuffix(keys[keyValue], ":value")
-		if base != name && base != "{"+name+"}" || (base == name) != strings.Contains(name, "{") {
-			t.Fatalf("the value of %q is %q", name, keys[keyValue])
-		}
-		for i, want := range []string{keyConfig: name, keyValue: base + ":value", keyClientValue: base + ":value:" + clientID,
-			keyPermits: base + ":permits", keyClientPermits: base + ":permits:" + clientID} {
-			if keys[i] != want {
-				t.Fatalf("key %d of %q is %q, want %q", i, name, keys[i], want)
-			}
-		}
-		one := true
-		for _, key := range keys {
-			if s := slot(key); s < 0 || s >= 16384 {
-				t.Fatalf("slot %d of %q", s, key)
-			}
-			one = one && slot(key) == slot(keys[0])
-		}
-		if sameSlot(keys[:]) != one {
-			t.Fatalf("sameSlot of %q is %v, but their slots say %v", keys, !one, one)
-		}
-		if sameTag(keys[:]) && !one {
-			t.Fatalf("%q have one tag and different slots", keys)
 		}
 	})
 }

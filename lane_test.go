@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -364,7 +365,7 @@ func TestSlotThatMoved(t *testing.T) {
 	}
 	id := to.Client().ClusterMyID(t.Context()).Val()
 	for _, node := range []*redistest.Server{to, from} {
-		if err := node.Client().Do(t.Context(), "cluster", "setslot", slot("moves"), "node", id).Err(); err != nil {
+		if err := node.Client().Do(t.Context(), "cluster", "setslot", keys.Slot("moves"), "node", id).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}

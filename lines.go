@@ -1,6 +1,8 @@
 package rratelimiter
 
-import "sync"
+import (
+	"sync"
+)
 
 // The registry of a client's queues: those in use, and a few that were used recently. Nothing is kept of other names.
 
@@ -29,7 +31,7 @@ func (c *Client) enter(l *Limiter) *queue {
 		}
 		q.mu.Unlock()
 	}
-	key := queueKey{l.keyNames[keyConfig], l.settings}
+	key := queueKey{l.key(), l.settings}
 	c.registry.mu.Lock()
 	q := c.registry.all[key]
 	if q == nil {
@@ -71,7 +73,7 @@ func (ls *registry) park(q *queue) {
 	}
 	out.dropped = true
 	out.limiter.queue.CompareAndSwap(out, nil)
-	delete(ls.all, queueKey{out.limiter.keyNames[keyConfig], out.limiter.settings})
+	delete(ls.all, queueKey{out.limiter.key(), out.limiter.settings})
 }
 
 // list returns the queues of the chosen limiters.

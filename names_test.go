@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -88,20 +89,7 @@ func TestErrorsQuoteNames(t *testing.T) {
 // Commands so long that the server would close the connection, and so fail the calls of other limiters, are not sent.
 func TestNamesThatNoServerTakesAreRefused(t *testing.T) {
 	c := NewClient(refusingClient(t), WithClientID("me"))
-	for _, length := range []int{mostKeyBytes/keyCount + 1, mostKeyBytes} {
-		if err := checkLength(length, len("me")); !errors.Is(err, ErrInvalidOption) {
-			t.Errorf("a name of %d bytes: %v", length, err)
-		}
-	}
-	for _, length := range []int{0, 1 << 20, 100 << 20} {
-		if err := checkLength(length, 36); err != nil {
-			t.Errorf("a name of %d bytes: %v", length, err)
-		}
-	}
-	if err := checkLength(3, mostKeyBytes/2); !errors.Is(err, ErrInvalidOption) {
-		t.Errorf("a long id: %v", err)
-	}
-	long := strings.Repeat("x", mostKeyBytes/keyCount)
+	long := strings.Repeat("x", keys.MaxBytes/keys.Count)
 	for method, call := range everyMethod(c, c.RateLimiter(long, WithRate(PerSecond(1)))) {
 		if err := call(t.Context()); !errors.Is(err, ErrInvalidOption) || len(err.Error()) > 1000 {
 			t.Errorf("%s: %.1000q", method, err)

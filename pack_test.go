@@ -7,13 +7,18 @@ import (
 	"errors"
 	"math"
 	"strings"
-	"sync"
 	"testing"
 
+	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
 var formats = []RecordFormat{Redisson313, Redisson316, Redisson317, Redisson321}
+
+// prefix returns the bytes of the next record of the rig's client, without its permits.
+func (r *rig) prefix(f RecordFormat) string {
+	return string(r.client.identity.AppendPrefix(nil, record.Format(f), 1))
+}
 
 // TestRecordBytesAreRedissons has members that Redisson wrote for tryAcquire(2), with ids filled in.
 func TestRecordBytesAreRedissons(t *testing.T) {
@@ -37,11 +42,11 @@ func TestRecordBytesAreRedissons(t *testing.T) {
 		if err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%v, %d permits: %x, %v; want %x", test.format, test.permits, got, err, want)
 		}
-		record, err := UnpackRecord(want)
-		if err != nil || !bytes.Equal(record.ID, id) || record.Permits != test.permits || !record.At.IsZero() {
-			t.Errorf("%v: %x was read as %+v, %v", test.format, want, record, err)
+		unpacked, err := UnpackRecord(want)
+		if err != nil || !bytes.Equal(unpacked.ID, id) || unpacked.Permits != test.permits || !unpacked.At.IsZero() {
+			t.Errorf("%v: %x was read as %+v, %v", test.format, want, unpacked, err)
 		}
-		if f, _, known := formatOf(want); f != test.format || !known {
+		if f, _, known := record.FormatOf(want); RecordFormat(f) != test.format || !known {
 			t.Errorf("%x was taken for %v, %v", want, f, known)
 		}
 	}
@@ -131,10 +136,10 @@ func FuzzUnpackRecord(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, member []byte) {
-		record, err := UnpackRecord(member)
+		unpacked, err := UnpackRecord(member)
 		if len(member) < 4 {
 			if err == nil {
-				t.Fatalf("%x was read as %+v", member, record)
+				t.Fatalf("%x was read as %+v", member, unpacked)
 			}
 			return
 		}
@@ -142,15 +147,15 @@ func FuzzUnpackRecord(f *testing.F) {
 			t.Fatalf("%x: %v", member, err)
 		}
 		rest := member[:len(member)-4]
-		if want := binary.LittleEndian.Uint32(member[len(member)-4:]); record.Permits != want {
-			t.Fatalf("%x holds %d permits, want %d", member, record.Permits, want)
+		if want := binary.LittleEndian.Uint32(member[len(member)-4:]); unpacked.Permits != want {
+			t.Fatalf("%x holds %d permits, want %d", member, unpacked.Permits, want)
 		}
-		if !bytes.HasSuffix(rest, record.ID) || len(rest)-len(record.ID) > 8 {
-			t.Fatalf("%x has the id %x", member, record.ID)
+		if !bytes.HasSuffix(rest, unpacked.ID) || len(rest)-len(unpacked.ID) > 8 {
+			t.Fatalf("%x has the id %x", member, unpacked.ID)
 		}
-		format, _, known := formatOf(member)
-		if _, length, _ := format.layout(); known && format != Redisson317 && len(record.ID) == length {
-			again, err := PackRecord(format, record.ID, record.Permits)
+		format, _, known := record.FormatOf(member)
+		if _, length, _ := format.Layout(); known && format != record.Redisson317 && len(unpacked.ID) == length {
+			again, err := PackRecord(RecordFormat(format), unpacked.ID, unpacked.Permits)
 			if err != nil || !bytes.Equal(again, member) {
 				t.Fatalf("%x was read as %v and written as %x, %v", member, format, again, err)
 			}
@@ -175,71 +180,14 @@ func FuzzPackRecord(f *testing.F) {
 	})
 }
 
-func TestIDsOfAProcessNeverRepeat(t *testing.T) {
-	const workers, each = 4, 25_000
-	for _, f := range []RecordFormat{Redisson316, Redisson317, Redisson321} {
-		identity := newIdentity("client")
-		made := make([][]string, workers)
-		var wait sync.WaitGroup
-		for w := range workers {
-			wait.Go(func() {
-				for range each {
-					made[w] = append(made[w], identity.prefix(f, 1))
-				}
-			})
-		}
-		wait.Wait()
-		seen := make(map[string]bool, workers*each)
-		for _, prefixes := range made {
-			for _, prefix := range prefixes {
-				if seen[prefix] {
-					t.Fatalf("%v: the prefix %x was made twice", f, prefix)
-				}
-				seen[prefix] = true
-			}
-		}
-	}
-}
-
-func TestIDsIdentifyTheirClient(t *testing.T) {
-	me, other := newIdentity("me"), newIdentity("other")
-	if me.tag == other.tag {
-		t.Fatal("two clients have one tag")
-	}
-	if again := newIdentity("me"); again.tag != me.tag {
-		t.Errorf("a client has the tag %x, and the tag %x after a restart", me.tag, again.tag)
-	}
-	for _, f := range formats {
-		member := []byte(me.prefix(f, 1) + "\x02\x00\x00\x00")
-		record, err := UnpackRecord(member)
-		if err != nil {
-			t.Fatal(err)
-		}
-		again, err := PackRecord(f, record.ID, 2)
-		if err != nil || !bytes.Equal(again, member) {
-			t.Errorf("%v: the client wrote %x, PackRecord writes %x, %v", f, member, again, err)
-		}
-		mark, tag := idMark, 3
-		if f == Redisson313 {
-			mark, tag = idMark[:1], 1
-		}
-		if f == Redisson321 {
-			tag = 6
-		}
-		if want := mark + string(me.tag[:tag]); !strings.HasPrefix(string(record.ID), want) {
-			t.Errorf("%v: the id %x does not start with %x", f, record.ID, want)
-		}
-	}
-}
-
 // originOf computes what records.lua does; TestOriginsAreReadAlike compares the two.
 func originOf(member []byte) int64 {
-	f, head, known := formatOf(member)
-	if !known || f == Redisson317 && len(member) < 10 {
+	f, head, known := record.FormatOf(member)
+	if !known || f == record.Redisson317 && len(member) < 10 {
 		return -1
 	}
 	var bytes []byte
-	if bytes = member[head : head+5]; f == Redisson313 {
+	if bytes = member[head : head+5]; f == record.Redisson313 {
 		bytes = member[:4]
 	}
 	var number int64
@@ -249,48 +197,9 @@ func originOf(member []byte) int64 {
 	return number
 }
 
-func TestKindsOfRecords(t *testing.T) {
-	me, other := newIdentity("me"), newIdentity("other")
-	permits := "\x01\x00\x00\x00"
-	for _, f := range formats {
-		if k, _ := me.kindOf(originOf([]byte(me.prefix(f, 1) + permits))); k != kindSelf {
-			t.Errorf("%v: an own record is taken for %d", f, k)
-		}
-		if f != Redisson313 {
-			if k, _ := me.kindOf(originOf(append(appendShare([]byte(me.prefix(f, 1)), f, 5), permits...))); k != kindSelf {
-				t.Errorf("%v: an own record with a share is taken for %d", f, k)
-			}
-		}
-		k, tag := me.kindOf(originOf([]byte(other.prefix(f, 1) + permits)))
-		if k != kindGo {
-			t.Errorf("%v: another Go client's record is taken for %d", f, k)
-		}
-		want := uint32(other.tag[0])<<16 | uint32(other.tag[1])<<8 | uint32(other.tag[2])
-		if f == Redisson313 {
-			want >>= 16
-		}
-		if tag != want {
-			t.Errorf("%v: another Go client's tag is %x, want %x", f, tag, want)
-		}
-	}
-	for _, member := range []string{
-		"\xf4\x1e\x87\x5c\x02\x00\x00\x00",                               // 3.13.6
-		"\x08\x00\x00\x00\x00\x00\x00\x00\x12\x34567890\x01\x00\x00\x00", // no known format
-		"\x08" + "\x9a\x01\x02\x03\x04\x05\x06\x07" + permits,
-		"\x10" + "\x9a\x01\x02\x03\x04\x05\x06\x07\x9a\x01\x02\x03\x04\x05\x06\x07" + permits,
-		"\x08" + "GO345678" + permits,
-		"\x08" + "oG345678" + permits,
-		"", "x", permits, "Go" + permits,
-	} {
-		if k, tag := me.kindOf(originOf([]byte(member))); k != kindOther || tag != 0 {
-			t.Errorf("%x is taken for kind %d of tag %x", member, k, tag)
-		}
-	}
-}
-
 // TestOriginsAreReadAlike compares the origin of the oldest record from records.lua with originOf.
 func TestOriginsAreReadAlike(t *testing.T) {
-	other := newIdentity("other")
+	other := record.NewIdentity("other")
 	permits := "\x05\x00\x00\x00"
 	members := []string{
 		"\xf4\x1e\x87\x5c" + permits,
@@ -303,9 +212,9 @@ func TestOriginsAreReadAlike(t *testing.T) {
 		"12345678901234567890", permits, "no", "",
 	}
 	for _, f := range formats {
-		members = append(members, other.prefix(f, 1)+permits)
+		members = append(members, string(other.AppendPrefix(nil, record.Format(f), 1))+permits)
 		if f != Redisson313 {
-			members = append(members, string(appendShare([]byte(other.prefix(f, 1)), f, 5))+permits)
+			members = append(members, string(record.AppendShare(other.AppendPrefix(nil, record.Format(f), 1), record.Format(f), 5))+permits)
 		}
 	}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -315,7 +224,7 @@ func TestOriginsAreReadAlike(t *testing.T) {
 			r.config(l, "rate", "5", "interval", "1000", "type", "0")
 			r.set(l, "0")
 			r.add(l, r.ms(), member)
-			r.add(l, r.ms()+1, record("98765432", 5)) // so that there is something to refuse
+			r.add(l, r.ms()+1, memberOf("98765432", 5)) // so that there is something to refuse
 			g, err := l.acquire(t.Context(), []group{{size: 5, callers: make([]*request, 1)}}, 0, "", nil)
 			if err != nil || g.granted(0, group{}) != 0 {
 				t.Fatalf("%x: granted %v, %v", member, g.groups, err)
@@ -328,37 +237,6 @@ func TestOriginsAreReadAlike(t *testing.T) {
 	})
 }
 
-// TestACounterThatOverflowsStaysInItsID makes the counter pass each length to which a format truncates it.
-func TestACounterThatOverflowsStaysInItsID(t *testing.T) {
-	for _, start := range []uint64{math.MaxUint16 - 1, 1<<24 - 2, math.MaxUint32 - 1, math.MaxUint64 - 1} {
-		for _, f := range formats {
-			identity := newIdentity("client")
-			identity.counter.Store(start)
-			seen := map[string]bool{}
-			length := len(identity.prefix(f, 1))
-			for range 4 {
-				prefix := identity.prefix(f, 1)
-				if k, _ := identity.kindOf(originOf([]byte(prefix + "\x01\x00\x00\x00"))); k != kindSelf {
-					t.Errorf("%v after %x: %x is taken for kind %d", f, start, prefix, k)
-				}
-				if len(prefix) != length || seen[prefix] {
-					t.Errorf("%v after %x: the prefix %x, after %v", f, start, prefix, seen)
-				}
-				seen[prefix] = true
-			}
-		}
-	}
-}
-
-func TestPrefixesForSeveralRecordsLeaveRoom(t *testing.T) {
-	identity := newIdentity("client")
-	identity.counter.Store(100)
-	first, second := identity.prefix(Redisson317, 3), identity.prefix(Redisson317, 1)
-	if first[len(first)-1] != 101 || second[len(second)-1] != 104 {
-		t.Errorf("three ids from %x, the next from %x", first, second)
-	}
-}
-
 // TestATakenIDIsLeftAlone adds the exact member that the next grant would write, and the one after it.
 func TestATakenIDIsLeftAlone(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -367,8 +245,8 @@ func TestATakenIDIsLeftAlone(t *testing.T) {
 				r := newRig(t, s)
 				l := r.limiter("rl", WithRecordFormat(f))
 				r.setRate(l, PerMinute(100))
-				r.client.identity.counter.Store(counter)
-				taken := []string{r.client.identity.prefix(f, 1), r.client.identity.prefix(f, 1)}
+				r.client.identity.StartAt(counter)
+				taken := []string{r.prefix(f), r.prefix(f)}
 				if next := after(taken[0]); next != taken[1] && counter == 41 {
 					t.Fatalf("after %x comes %x", taken[0], taken[1])
 				}
@@ -376,7 +254,7 @@ func TestATakenIDIsLeftAlone(t *testing.T) {
 					r.add(l, r.ms()-int64(10*(i+1)), prefix+"\x07\x00\x00\x00")
 				}
 				r.set(l, "86")
-				r.client.identity.counter.Store(counter)
+				r.client.identity.StartAt(counter)
 				if !r.try(l, 7) {
 					t.Fatalf("%v: not granted", f)
 				}
@@ -410,13 +288,12 @@ func after(prefix string) string {
 // TestIDsAreKeptForEachRequest: a call with more permits than one record holds also reserves an id for each request.
 func TestIDsAreKeptForEachRequest(t *testing.T) {
 	l := NewClient(served{}).RateLimiter("rl", WithRecordPerRequest())
-	counter := &l.client.identity.counter
-	before := counter.Load()
+	l.client.identity.StartAt(100)
 	new(acquireRequest).ask(nil, l, []group{
 		{size: math.MaxUint32, callers: make([]*request, 2)}, {size: 1, callers: make([]*request, 3)},
 	}, 0, "", false)
-	if kept := counter.Load() - before; kept < 5 {
-		t.Errorf("%d ids are kept for 5 requests", kept)
+	if next := l.client.identity.AppendPrefix(nil, record.Redisson317, 1); next[len(next)-1] <= 105 {
+		t.Errorf("the id after those of 5 requests ends with %d, those begin with 101", next[len(next)-1])
 	}
 }
 
@@ -463,7 +340,7 @@ func TestARecordPerRequestHasItsOwnIDs(t *testing.T) {
 	})
 }
 
-// record returns a member as Redisson 3.17 writes it.
-func record(id string, permits uint32) string {
+// memberOf returns a member as Redisson 3.17 writes it.
+func memberOf(id string, permits uint32) string {
 	return string(binary.LittleEndian.AppendUint32([]byte("\x08"+id), permits))
 }

@@ -50,7 +50,7 @@ func (l *Limiter) Repair(ctx context.Context, opts ...RepairOption) (Repaired, e
 			var after Repaired
 			if after, err = l.repair(ctx, ""); err == nil {
 				r.Free = after.Free
-				l.client.wake(l.keyNames[keyConfig])
+				l.client.wake(l.key())
 			}
 		}
 	}
@@ -67,7 +67,7 @@ func (l *Limiter) Reset(ctx context.Context, opts ...RepairOption) (Repaired, er
 	}
 	r, err := l.repair(ctx, flags)
 	if err == nil && r.Changed && flags == "r" {
-		l.client.wake(l.keyNames[keyConfig])
+		l.client.wake(l.key())
 	}
 	return r, wrap("reset", l.name, err)
 }

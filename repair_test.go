@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -56,9 +57,9 @@ func TestRepairReportsTheFault(t *testing.T) {
 		r.wipe()
 		r.setRate(l, PerMinute(10))
 		r.try(l, 5)
-		r.must(r.rdb.Set(t.Context(), l.keyNames[keyValue], value, 0).Err())
+		r.must(r.rdb.Set(t.Context(), l.keyNames[keys.Value], value, 0).Err())
 		if value == "" {
-			r.must(r.rdb.Del(t.Context(), l.keyNames[keyValue]).Err())
+			r.must(r.rdb.Del(t.Context(), l.keyNames[keys.Value]).Err())
 		}
 		if did, err := l.Repair(t.Context()); err != nil || did.Fault != fault || did.Free != 5 || did.Permits != 5 || did.Records != 1 {
 			t.Errorf("%q stored: %+v, %v", value, did, err)
@@ -92,7 +93,7 @@ func TestRepairReportsHowLongNothingIsFree(t *testing.T) {
 			r.setRate(l, PerMinute(10))
 			r.set(l, "9")
 			for ago, permits := range c.records {
-				r.add(l, r.ms()-int64(ago)*1000, record(fmt.Sprintf("%08d", ago), permits))
+				r.add(l, r.ms()-int64(ago)*1000, memberOf(fmt.Sprintf("%08d", ago), permits))
 			}
 			if got, err := l.Repair(t.Context(), DryRun()); err != nil || got.Blocked != c.want || (got.Free < 1) != (got.Blocked > 0 || c.records[60] > 0) {
 				t.Errorf("with %v: %+v, %v; want %v", c.records, got, err, c.want)
@@ -113,11 +114,11 @@ func TestRepairKeepsTTLs(t *testing.T) {
 		if _, err := l.Expire(t.Context(), time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		r.must(r.rdb.Set(t.Context(), l.keyNames[keyValue], "1", 0).Err())
+		r.must(r.rdb.Set(t.Context(), l.keyNames[keys.Value], "1", 0).Err())
 		if _, err := l.Repair(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		r.life(time.Hour, l.keyNames[keyConfig], l.keyNames[keyValue], l.keyNames[keyPermits])
+		r.life(time.Hour, l.key(), l.keyNames[keys.Value], l.keyNames[keys.Permits])
 	})
 }
 

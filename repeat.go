@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 )
 
 // Retries: which failed calls are made again, after which pause, and whether a call that failed for good may have been
@@ -34,7 +35,7 @@ const (
 )
 
 // textOfKeyCount is attempts.text for a script on one limiter.
-var textOfKeyCount = strconv.AppendInt(nil, keyCount, 10)
+var textOfKeyCount = strconv.AppendInt(nil, keys.Count, 10)
 
 // MarshalBinary returns the argument. The Redis client calls it when it writes the command.
 func (t *attempts) MarshalBinary() ([]byte, error) {

@@ -27,6 +27,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/span"
 )
 
@@ -42,7 +44,7 @@ type Redis interface {
 type Client struct {
 	rdb         Redis
 	id          string
-	identity    *identity
+	identity    *record.Identity
 	mapName     func(string) string
 	clock       func() time.Time
 	callTimeout time.Duration
@@ -94,7 +96,7 @@ func NewClient(rdb Redis, opts ...Option) *Client {
 	if v := reflect.ValueOf(rdb); rdb == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		c.err = invalidOption("the redis client is nil")
 	}
-	c.identity = newIdentity(c.id)
+	c.identity = record.NewIdentity(c.id)
 	c.pipeline = newPipeline(rdb, c.callTimeout)
 	c.observed()
 	return c
@@ -114,15 +116,15 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 	}
 	l.options = l.settings.options()
 	raw := c.mapName(name)
-	if err := checkLength(len(raw), len(c.id)); err == nil {
-		l.keyNames = keyNames(raw, c.id)
+	if err := keys.CheckLength(len(raw), len(c.id)); err == nil {
+		l.keyNames = keys.Names(raw, c.id)
 	} else if l.err == nil {
-		l.err = err
+		l.err = asOption(err)
 	}
 	if l.err == nil {
 		l.err = l.settings.validate()
 	}
-	if l.err == nil && c.clustered() && !sameSlot(l.keyNames[:]) {
+	if l.err == nil && c.clustered() && !keys.SameSlot(l.keyNames[:]) {
 		l.err = fmt.Errorf("%w: %s", ErrCrossSlotName, quoted(raw))
 	}
 	return l
@@ -221,7 +223,7 @@ type settings struct {
 	rate             Rate // zero: none
 	enforced         bool // WithEnforcedRate
 	serverTime       bool
-	format           RecordFormat
+	format           record.Format
 	recordPerRequest bool
 	granularity      time.Duration // 0: none
 	denyCache        int           // most limiters with a cached refusal; 0: no cache
@@ -282,10 +284,10 @@ func WithServerTime() LimiterOption {
 // can read. The default is Redisson317, which all releases since 3.17.0 read.
 func WithRecordFormat(f RecordFormat) LimiterOption {
 	return func(s *settings) error {
-		if _, _, known := f.layout(); !known {
+		if _, _, known := record.Format(f).Layout(); !known {
 			return invalidOption("%v", f)
 		}
-		s.format = f
+		s.format = record.Format(f)
 		return nil
 	}
 }
@@ -421,7 +423,7 @@ func WithFallback(fraction float64) LimiterOption {
 type Limiter struct {
 	client   *Client
 	name     string
-	keyNames [keyCount]string
+	keyNames [keys.Count]string
 	settings settings
 	err      error                 // of the options or the name
 	options  []any                 // the settings as script arguments
@@ -436,6 +438,9 @@ func (l *Limiter) Name() string { return l.name }
 func (l *Limiter) Client() *Client { return l.client }
 
 func (l *Limiter) keys() []string { return l.keyNames[:] }
+
+// key returns the name of the configuration key, which identifies the limiter on its server.
+func (l *Limiter) key() string { return l.keyNames[keys.Config] }
 
 // now returns the time as a script argument, or "" if the server's clock decides.
 func (l *Limiter) now() any {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -119,14 +120,14 @@ func (r *rig) release(l *Limiter, n int64) int64 {
 func (r *rig) config(l *Limiter, fields ...string) {
 	r.t.Helper()
 	if len(fields) > 0 {
-		r.must(r.rdb.HSet(r.t.Context(), l.keyNames[keyConfig], fields).Err())
+		r.must(r.rdb.HSet(r.t.Context(), l.key(), fields).Err())
 	}
 }
 
 // set writes the free permits directly.
 func (r *rig) set(l *Limiter, value string) {
 	r.t.Helper()
-	r.must(r.rdb.Set(r.t.Context(), l.keyNames[keyValue], value, 0).Err())
+	r.must(r.rdb.Set(r.t.Context(), l.keyNames[keys.Value], value, 0).Err())
 }
 
 // add writes records directly, all with the same time in ms.
@@ -137,7 +138,7 @@ func (r *rig) add(l *Limiter, at int64, members ...string) {
 		all[i] = redis.Z{Score: float64(at), Member: member}
 	}
 	for page := range slices.Chunk(all, 5000) {
-		r.must(r.rdb.ZAdd(r.t.Context(), l.keyNames[keyPermits], page...).Err())
+		r.must(r.rdb.ZAdd(r.t.Context(), l.keyNames[keys.Permits], page...).Err())
 	}
 }
 
@@ -145,7 +146,7 @@ func (r *rig) add(l *Limiter, at int64, members ...string) {
 func many(n int) []string {
 	members := make([]string, n)
 	for i := range members {
-		members[i] = record(fmt.Sprintf("%08d", i), 1)
+		members[i] = memberOf(fmt.Sprintf("%08d", i), 1)
 	}
 	return members
 }
@@ -157,7 +158,7 @@ type stored struct {
 }
 
 // members returns the records, oldest first.
-func (r *rig) members(l *Limiter) []stored { return r.membersAt(l.keyNames[keyPermits]) }
+func (r *rig) members(l *Limiter) []stored { return r.membersAt(l.keyNames[keys.Permits]) }
 
 func (r *rig) membersAt(key string) []stored {
 	r.t.Helper()
@@ -279,14 +280,14 @@ func TestAFullServerLeavesNothingHalfWritten(t *testing.T) {
 	partly := func(r *rig, l *Limiter) { // expired, live, and free permits
 		r.config(l, "rate", "20", "interval", "60000", "type", "0")
 		r.set(l, "10")
-		r.add(l, r.ms()-70000, record("expired1", 2), record("expired2", 1))
-		r.add(l, r.ms()-1000, record("living01", 4))
-		r.add(l, r.ms(), record("living02", 3))
+		r.add(l, r.ms()-70000, memberOf("expired1", 2), memberOf("expired2", 1))
+		r.add(l, r.ms()-1000, memberOf("living01", 4))
+		r.add(l, r.ms(), memberOf("living02", 3))
 	}
 	full := func(r *rig, l *Limiter) { // nothing is free
 		partly(r, l)
-		r.must(r.rdb.ZRemRangeByScore(ctx, l.keyNames[keyPermits], "-inf", fmt.Sprint(r.ms()-60000)).Err())
-		r.add(l, r.ms()-500, record("living03", 13))
+		r.must(r.rdb.ZRemRangeByScore(ctx, l.keyNames[keys.Permits], "-inf", fmt.Sprint(r.ms()-60000)).Err())
+		r.add(l, r.ms()-500, memberOf("living03", 13))
 		r.set(l, "0")
 	}
 	tests := []struct {
@@ -312,7 +313,7 @@ func TestAFullServerLeavesNothingHalfWritten(t *testing.T) {
 		{"available", partly, func(_ *rig, l *Limiter) error { _, err := l.AvailablePermits(ctx); return err }},
 		{"available without value", func(r *rig, l *Limiter) {
 			partly(r, l)
-			r.must(r.rdb.Del(ctx, l.keyNames[keyValue]).Err())
+			r.must(r.rdb.Del(ctx, l.keyNames[keys.Value]).Err())
 		}, func(_ *rig, l *Limiter) error { _, err := l.AvailablePermits(ctx); return err }},
 		{"release a record", full, func(_ *rig, l *Limiter) error { _, err := l.Release(ctx, 4); return err }},
 		{"release part of a record", full, func(_ *rig, l *Limiter) error { _, err := l.Release(ctx, 1); return err }},
@@ -548,7 +549,7 @@ func TestExpiredRecordsLeaveInBatches(t *testing.T) {
 						}
 						r.add(l, r.ms()-60000, many(n)...)
 						if live > 0 {
-							r.add(l, r.ms()-1000, record("living01", uint32(live)))
+							r.add(l, r.ms()-1000, memberOf("living01", uint32(live)))
 						}
 					}
 					ends := State{Rate: PerMinute(n + live), Available: n, Used: live, Consistent: true}
@@ -646,8 +647,8 @@ func TestAMillionExpiredRecordsDontBlockRedis(t *testing.T) {
 	r.must(r.rdb.ConfigSet(ctx, "slowlog-max-len", "10000").Err())
 	r.try(r.limiter("other", WithRate(PerSecond(1))), 1) // so that the server knows the script
 	for name, value := range expiredValues {
-		r.must(r.rdb.Copy(ctx, "seed", l.keyNames[keyPermits], 0, true).Err())
-		r.must(r.rdb.Del(ctx, l.keyNames[keyValue]).Err())
+		r.must(r.rdb.Copy(ctx, "seed", l.keyNames[keys.Permits], 0, true).Err())
+		r.must(r.rdb.Del(ctx, l.keyNames[keys.Value]).Err())
 		r.config(l, "rate", fmt.Sprint(n), "interval", "60000", "type", "0")
 		if v := value(n); v != "" {
 			r.set(l, v)
@@ -772,7 +773,7 @@ func TestExactlyTheRateIsGranted(t *testing.T) {
 				t.Errorf("%s of more than the rate: %v", name, err)
 			}
 		}
-		r.must(r.rdb.Del(t.Context(), l.keyNames[keyValue]).Err()) // the first call wrote it: all free, as without it
+		r.must(r.rdb.Del(t.Context(), l.keyNames[keys.Value]).Err()) // the first call wrote it: all free, as without it
 		r.unchanged(before, "asking for more than the rate")
 		if !r.try(l, 10) || r.try(l, 1) {
 			t.Error("not exactly ten were granted at once")
@@ -1107,8 +1108,8 @@ func TestExpireConditions(t *testing.T) {
 				r.wipe()
 				r.setRate(l, PerMinute(5))
 				r.try(l, 1)
-				r.must(r.rdb.Set(ctx, l.keyNames[keyClientValue], "5", 0).Err())
-				r.must(r.rdb.ZAdd(ctx, l.keyNames[keyClientPermits], redis.Z{Member: record("12345678", 1)}).Err())
+				r.must(r.rdb.Set(ctx, l.keyNames[keys.ClientValue], "5", 0).Err())
+				r.must(r.rdb.ZAdd(ctx, l.keyNames[keys.ClientPermits], redis.Z{Member: memberOf("12345678", 1)}).Err())
 				if test.had > 0 {
 					if done, err := l.Expire(ctx, test.had); !done || err != nil {
 						t.Fatal(done, err)
@@ -1136,8 +1137,8 @@ func TestExpireConditions(t *testing.T) {
 				if cleared, err := l.ClearExpire(ctx); cleared != (want > 0) || err != nil {
 					t.Errorf("clearing %v: %v, %v", want, cleared, err)
 				}
-				r.life(0, l.keyNames[keyConfig], l.keyNames[keyValue], l.keyNames[keyPermits])
-				r.life(2*time.Minute, l.keyNames[keyClientValue], l.keyNames[keyClientPermits])
+				r.life(0, l.key(), l.keyNames[keys.Value], l.keyNames[keys.Permits])
+				r.life(2*time.Minute, l.keyNames[keys.ClientValue], l.keyNames[keys.ClientPermits])
 			}
 		}
 		for _, ttl := range []time.Duration{0, -time.Hour} {
@@ -1300,7 +1301,7 @@ func TestRenameOntoItsOwnKeyIsRefused(t *testing.T) {
 // Keys of the new name that have another type belong to another program: they are neither replaced nor removed.
 func TestRenameReplacesNoKeyOfAnotherProgram(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for at := range keyCount {
+		for at := range keys.Count {
 			r := newRig(t, s)
 			r.wipe()
 			from, to := r.limiter("from"), r.limiter("to")
@@ -1313,7 +1314,7 @@ func TestRenameReplacesNoKeyOfAnotherProgram(t *testing.T) {
 				t.Errorf("Rename onto a list in %s: %v", to.keyNames[at], err)
 			}
 			renamed, err := from.RenameNX(t.Context(), "to")
-			if renamed || (at == keyConfig) != (err == nil) {
+			if renamed || (at == keys.Config) != (err == nil) {
 				t.Errorf("RenameNX onto a list in %s: %v, %v", to.keyNames[at], renamed, err)
 			}
 			r.unchanged(before, "Rename")
@@ -1481,12 +1482,12 @@ func TestClientsFindsTheirOwnNameAlone(t *testing.T) {
 		r := newRig(t, s)
 		for _, name := range []string{"a*b", "a?b", "a[x]b", "axb", `a\b`} {
 			for i, id := range []string{"one", "two:three", "{four}"} {
-				keys := keyNames(name, id)
+				all := keys.Names(name, id)
 				if i != 1 {
-					r.must(r.rdb.Set(t.Context(), keys[keyClientValue], "1", 0).Err())
+					r.must(r.rdb.Set(t.Context(), all[keys.ClientValue], "1", 0).Err())
 				}
 				if i != 0 {
-					r.must(r.rdb.ZAdd(t.Context(), keys[keyClientPermits], redis.Z{Member: "m"}).Err())
+					r.must(r.rdb.ZAdd(t.Context(), all[keys.ClientPermits], redis.Z{Member: "m"}).Err())
 				}
 			}
 		}
@@ -1518,20 +1519,20 @@ func TestStateOnlyReads(t *testing.T) {
 			{"fresh", "", nil, State{Available: 20, Consistent: true}},
 			{"all free", "20", nil, State{Available: 20, Consistent: true}},
 			{"drifted, no record", "19", nil, State{Available: 20}},
-			{"live", "13", map[string]int64{record("aaaaaaaa", 4): 1000, record("bbbbbbbb", 3): 10},
+			{"live", "13", map[string]int64{memberOf("aaaaaaaa", 4): 1000, memberOf("bbbbbbbb", 3): 10},
 				State{Available: 13, Used: 7, Records: 2, Oldest: time.UnixMilli(1000), Newest: time.UnixMilli(10), Consistent: true}},
-			{"live and expired", "13", map[string]int64{record("aaaaaaaa", 4): 60000, record("bbbbbbbb", 3): 59999},
+			{"live and expired", "13", map[string]int64{memberOf("aaaaaaaa", 4): 60000, memberOf("bbbbbbbb", 3): 59999},
 				State{Available: 17, Used: 3, Records: 1, Oldest: time.UnixMilli(59999), Newest: time.UnixMilli(59999), Consistent: true}},
-			{"expired", "13", map[string]int64{record("aaaaaaaa", 4): 60000, record("bbbbbbbb", 3): 70000}, State{Available: 20, Consistent: true}},
-			{"expired and drifted", "10", map[string]int64{record("aaaaaaaa", 4): 60000, record("bbbbbbbb", 3): 70000}, State{Available: 20}},
-			{"expired and missing", "", map[string]int64{record("aaaaaaaa", 4): 60000}, State{Available: 20}},
-			{"too low", "10", map[string]int64{record("aaaaaaaa", 4): 0},
+			{"expired", "13", map[string]int64{memberOf("aaaaaaaa", 4): 60000, memberOf("bbbbbbbb", 3): 70000}, State{Available: 20, Consistent: true}},
+			{"expired and drifted", "10", map[string]int64{memberOf("aaaaaaaa", 4): 60000, memberOf("bbbbbbbb", 3): 70000}, State{Available: 20}},
+			{"expired and missing", "", map[string]int64{memberOf("aaaaaaaa", 4): 60000}, State{Available: 20}},
+			{"too low", "10", map[string]int64{memberOf("aaaaaaaa", 4): 0},
 				State{Available: 16, Used: 4, Records: 1, Oldest: time.UnixMilli(0), Newest: time.UnixMilli(0)}},
-			{"released by Redisson", "20", map[string]int64{record("aaaaaaaa", 4): 0},
+			{"released by Redisson", "20", map[string]int64{memberOf("aaaaaaaa", 4): 0},
 				State{Available: 20, Used: 4, Records: 1, Oldest: time.UnixMilli(0), Newest: time.UnixMilli(0)}},
-			{"missing", "", map[string]int64{record("aaaaaaaa", 4): 0},
+			{"missing", "", map[string]int64{memberOf("aaaaaaaa", 4): 0},
 				State{Available: 16, Used: 4, Records: 1, Oldest: time.UnixMilli(0), Newest: time.UnixMilli(0)}},
-			{"in the future", "16", map[string]int64{record("aaaaaaaa", 4): -5000},
+			{"in the future", "16", map[string]int64{memberOf("aaaaaaaa", 4): -5000},
 				State{Available: 16, Used: 4, Records: 1, Oldest: time.UnixMilli(-5000), Newest: time.UnixMilli(-5000), Consistent: true}},
 		}
 		for _, test := range tests {
@@ -1539,9 +1540,9 @@ func TestStateOnlyReads(t *testing.T) {
 				r := newRig(t, s)
 				r.wipe()
 				l := r.limiter("rl")
-				value, permits := keyValue, keyPermits
+				value, permits := keys.Value, keys.Permits
 				if kind == PerClient {
-					value, permits = keyClientValue, keyClientPermits
+					value, permits = keys.ClientValue, keys.ClientPermits
 				}
 				r.config(l, "rate", "20", "interval", "60000", "type", fmt.Sprint(int(kind)))
 				if test.value != "" {
@@ -1581,7 +1582,7 @@ func TestStateOfManyRecords(t *testing.T) {
 			r.set(l, fmt.Sprint(20000-n))
 			r.add(l, r.ms(), many(n)...)
 			r.same(l, State{Rate: PerMinute(20000), Available: int64(20000 - n), Used: int64(n), Records: n, Oldest: r.now(), Newest: r.now(), Consistent: true})
-			r.must(r.rdb.Del(t.Context(), l.keyNames[keyValue]).Err())
+			r.must(r.rdb.Del(t.Context(), l.keyNames[keys.Value]).Err())
 			if free := r.free(l); free != int64(20000-n) {
 				t.Errorf("rebuilt from %d records, %d are free", n, free)
 			}
@@ -1614,7 +1615,7 @@ func TestARefusalFindsForgottenPermits(t *testing.T) {
 					t.Errorf("AllowAll: %+v, %v", results, err)
 				}
 				r.set(l, "0")
-				r.must(r.rdb.ZRemRangeByRank(t.Context(), l.keyNames[keyPermits], -1, -1).Err())
+				r.must(r.rdb.ZRemRangeByRank(t.Context(), l.keyNames[keys.Permits], -1, -1).Err())
 				results, err = r.client.AllowAll(t.Context(), 1, l)
 				if err != nil || !results[0].Allowed {
 					t.Errorf("AllowAll: %+v, %v", results, err)
@@ -1628,7 +1629,7 @@ func TestARefusalFindsForgottenPermits(t *testing.T) {
 		l := r.limiter("rl")
 		r.config(l, "rate", "20", "interval", "60000", "type", "0")
 		r.set(l, "6")
-		r.add(l, r.ms(), record("released", 18))
+		r.add(l, r.ms(), memberOf("released", 18))
 		if r.try(l, 7) || !r.try(l, 6) {
 			t.Error("not exactly the six permits that a Redisson released were granted")
 		}
@@ -1891,7 +1892,7 @@ func TestAllowAllAcrossACluster(t *testing.T) {
 	// Names in one slot with different tags.
 	twin := ""
 	for i := 0; twin == ""; i++ {
-		if name := fmt.Sprint("twin", i); slot(name) == slot("a") {
+		if name := fmt.Sprint("twin", i); keys.Slot(name) == keys.Slot("a") {
 			twin = name
 		}
 	}

@@ -1,6 +1,10 @@
 package rratelimiter
 
-import "time"
+import (
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/record"
+)
 
 // The fair share of a process: which other clients use a limiter, and how much of it this process may take when permits
 // return. This file does not set timers.
@@ -75,7 +79,7 @@ const noOrigin = -2
 func memory(interval time.Duration) int64 { return 10*interval.Microseconds() + 1_000_000 }
 
 // saw notes which clients have live records, according to a refusal.
-func (s *fairShare) saw(self *identity, g acquireReply) {
+func (s *fairShare) saw(self *record.Identity, g acquireReply) {
 	const most = 64 // other Go clients that are told apart
 	now := g.now
 	for tag, at := range s.others {
@@ -86,11 +90,11 @@ func (s *fairShare) saw(self *identity, g acquireReply) {
 	if g.notes&noteForeignWriter != 0 {
 		s.java = now
 	}
-	switch k, tag := self.kindOf(g.origin); {
+	switch k, tag := self.KindOf(g.origin); {
 	case g.origin == noOrigin:
-	case k == kindOther:
+	case k == record.Other:
 		s.java = now
-	case k == kindGo && len(s.others) < most:
+	case k == record.Go && len(s.others) < most:
 		if s.others == nil {
 			s.others = map[uint32]int64{}
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/rratelimiter/rratelimiter/internal/record"
 )
 
 // askRedisson behaves like Redisson's tryAcquire: it returns 0 if it grants, else the ms until the oldest record
@@ -299,7 +300,7 @@ func TestShareOfOnePermit(t *testing.T) {
 	for _, own := range []int64{0, 1} {
 		var s fairShare
 		s.granted(now-500_000, time.Second, own)
-		s.saw(newIdentity("self"), g)
+		s.saw(record.NewIdentity("self"), g)
 		until := s.divide(g, time.UnixMicro(now), 500*ms, 1)
 		free := time.UnixMicro(now + 500_000)
 		want := free
@@ -315,9 +316,9 @@ func TestShareOfOnePermit(t *testing.T) {
 // The numbers of the fair-share rule: a Redisson client was seen recently, and a process holds its share of the permits
 // in use, or more.
 func TestShareRule(t *testing.T) {
-	self, others := newIdentity("self"), []*identity{newIdentity("a"), newIdentity("b")}
-	id := func(i *identity) (origin int64) {
-		for _, digit := range []byte(i.prefix(Redisson317, 1))[1:6] {
+	self, others := record.NewIdentity("self"), []*record.Identity{record.NewIdentity("a"), record.NewIdentity("b")}
+	id := func(i *record.Identity) (origin int64) {
+		for _, digit := range []byte(i.AppendPrefix(nil, record.Redisson317, 1))[1:6] {
 			origin = origin<<8 | int64(digit)
 		}
 		return origin

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
@@ -113,10 +114,10 @@ func TestSuiteExpire2(t *testing.T) {
 			if set, err := l.Expire(t.Context(), time.Hour); !set || err != nil {
 				t.Fatal(set, err)
 			}
-			keys := [][]int{{keyConfig, keyValue, keyPermits}, {keyConfig, keyClientValue, keyClientPermits}}[rateType]
+			indexes := [][]int{{keys.Config, keys.Value, keys.Permits}, {keys.Config, keys.ClientValue, keys.ClientPermits}}[rateType]
 			for range 3 {
 				mustTry(t, l, 1, true)
-				for _, key := range keys {
+				for _, key := range indexes {
 					ttl, err := rdb.PTTL(t.Context(), l.keyNames[key]).Result()
 					if err != nil || ttl <= 0 || ttl > time.Hour {
 						t.Errorf("%s lives %v, %v", l.keyNames[key], ttl, err)
@@ -130,7 +131,7 @@ func TestSuiteExpire2(t *testing.T) {
 			if ttl, err := l.TTL(t.Context()); ttl != 0 || err != nil {
 				t.Error(ttl, err)
 			}
-			if ttl := rdb.PTTL(t.Context(), l.keyNames[keyValue]).Val(); rateType == Overall && ttl > 0 {
+			if ttl := rdb.PTTL(t.Context(), l.keyNames[keys.Value]).Val(); rateType == Overall && ttl > 0 {
 				t.Errorf("the state lives %v", ttl)
 			}
 		})

@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/hook"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 )
 
 // survey.go is for tools that monitor and clean many limiters: a cheap read of the state, a read of the raw keys, and
@@ -85,9 +86,9 @@ func (l *Limiter) stored(ctx context.Context, first, count int, own bool) (s hoo
 		}
 		s.Page = append(s.Page, hook.StoredRecord{Member: page[i], Score: score})
 	}
-	names := [...]string{l.keyNames[keyConfig], l.keyNames[keyValue], l.keyNames[keyPermits]}
+	names := [...]string{l.key(), l.keyNames[keys.Value], l.keyNames[keys.Permits]}
 	if s.Own {
-		names[1], names[2] = l.keyNames[keyClientValue], l.keyNames[keyClientPermits]
+		names[1], names[2] = l.keyNames[keys.ClientValue], l.keyNames[keys.ClientPermits]
 	}
 	for i := range s.Keys {
 		kind, _ := reply[7+2*i].(string)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/hook"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -48,7 +49,7 @@ func TestGlanceOfManyRecords(t *testing.T) {
 		{2500, 2500, "5000", State{Available: 5000, Used: 5000, Records: 2500, Consistent: true}},
 		{2500, 2500, "none", State{Available: 0, Used: 10000, Records: 2500}},
 	} {
-		r.must(r.rdb.Del(t.Context(), l.keyNames[keyPermits]).Err())
+		r.must(r.rdb.Del(t.Context(), l.keyNames[keys.Permits]).Err())
 		all := many(c.live + c.expired)
 		r.add(l, r.ms(), all[:c.live]...)
 		if c.expired > 0 {
@@ -109,7 +110,7 @@ func TestCollectRemovesOnlyUnusedKeys(t *testing.T) {
 		r.wipe()
 		l := r.limiter("rl")
 		r.setRate(l, Rate{Type: PerClient, Permits: 10, Interval: time.Minute})
-		pair := []string{l.keyNames[keyClientValue], l.keyNames[keyClientPermits]}
+		pair := []string{l.keyNames[keys.ClientValue], l.keyNames[keys.ClientPermits]}
 		collect := func(dry bool, want hook.Collected) {
 			t.Helper()
 			if got, err := l.collect(t.Context(), time.Hour, dry); err != nil || got != want {
@@ -138,7 +139,7 @@ func TestCollectRemovesOnlyUnusedKeys(t *testing.T) {
 
 func TestCollectLeavesKeysOfAnotherProgram(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, at := range []int{keyClientValue, keyClientPermits} {
+		for _, at := range []int{keys.ClientValue, keys.ClientPermits} {
 			r := newRig(t, s)
 			r.wipe()
 			l := r.limiter("rl")

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 )
 
 // trysetrate.go sets and reads a limiter's rate, and deletes and renames the limiter. The README discusses which
@@ -88,7 +89,7 @@ func (l *Limiter) change(ctx context.Context, r Rate, set func(context.Context) 
 	}
 	done, err := within(ctx, l, set)
 	if done {
-		l.client.wake(l.keyNames[keyConfig])
+		l.client.wake(l.key())
 	}
 	return done, err
 }
@@ -126,7 +127,7 @@ func (l *Limiter) Exists(ctx context.Context) (bool, error) {
 	var n int64
 	if err == nil {
 		n, err = within(ctx, l, func(ctx context.Context) (int64, error) {
-			cmd := redis.NewIntCmd(ctx, "exists", l.keyNames[keyConfig])
+			cmd := redis.NewIntCmd(ctx, "exists", l.key())
 			err := l.client.process(ctx, cmd)
 			return cmd.Val(), err
 		})
@@ -156,7 +157,7 @@ func (l *Limiter) Delete(ctx context.Context) (bool, error) {
 		return false, wrap("delete", l.name, err)
 	}
 	if reply[0] > 0 {
-		l.client.wake(l.keyNames[keyConfig])
+		l.client.wake(l.key())
 	}
 	if len(reply) > 1 {
 		err = wrap("delete", l.name, foreign(l.keys(), reply[1]))
@@ -165,11 +166,11 @@ func (l *Limiter) Delete(ctx context.Context) (bool, error) {
 }
 
 // foreign returns the error for a key of another program. Its number is the index in KEYS of the script, from 1 on.
-func foreign(keys []string, number int64) error {
-	types := [keyCount]string{"hash", "string", "string", "sorted set", "sorted set"}
+func foreign(all []string, number int64) error {
+	types := [keys.Count]string{"hash", "string", "string", "sorted set", "sorted set"}
 	at := int(number) - 1
 	return wrapped{text: fmt.Sprintf("WRONGTYPE the key %s is no %s, so another program uses it: it was left as it is",
-		quoted(keys[at]), types[at%keyCount])}
+		quoted(all[at]), types[at%keys.Count])}
 }
 
 // Rename renames the limiter's keys (Redisson: rename). This Limiter keeps the old name. A limiter that already has the
@@ -198,7 +199,7 @@ func (l *Limiter) rename(ctx context.Context, newName, flags string) (bool, erro
 	if err := errors.Join(l.err, to.err); err != nil {
 		return false, err
 	}
-	if to.keyNames[keyConfig] != l.keyNames[keyConfig] {
+	if to.key() != l.key() {
 		for _, key := range to.keyNames {
 			if slices.Contains(l.keys(), key) {
 				return false, invalidOption("the new name %s shares the key %s with the old one", quoted(newName), quoted(key))
@@ -225,8 +226,8 @@ func (l *Limiter) rename(ctx context.Context, newName, flags string) (bool, erro
 		return false, foreign(keys, -1-reply[0])
 	}
 	if reply[0] == 1 {
-		l.client.wake(l.keyNames[keyConfig])
-		l.client.wake(to.keyNames[keyConfig])
+		l.client.wake(l.key())
+		l.client.wake(to.key())
 	}
 	return reply[0] == 1, nil
 }
@@ -238,19 +239,19 @@ func (c *Client) clustered() bool {
 }
 
 // together returns whether one script can use all the keys for certain.
-func (c *Client) together(keys []string) bool {
+func (c *Client) together(all []string) bool {
 	_, single := c.rdb.(*redis.Client)
-	return single || c.reachable(keys) && (c.clustered() || sameTag(keys))
+	return single || c.reachable(all) && (c.clustered() || keys.SameTag(all))
 }
 
 // reachable returns whether one script can use all the keys, as far as the type of the redis client shows how it
 // distributes them.
-func (c *Client) reachable(keys []string) bool {
+func (c *Client) reachable(all []string) bool {
 	switch c.rdb.(type) {
 	case *redis.ClusterClient:
-		return sameSlot(keys)
+		return keys.SameSlot(all)
 	case *redis.Ring:
-		return sameTag(keys)
+		return keys.SameTag(all)
 	}
 	return true
 }

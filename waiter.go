@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 )
 
 // The queue of one limiter: waiting callers in order (first in, first out), one timer, and a fair share for other
@@ -49,7 +50,7 @@ type queue struct {
 }
 
 func newQueue(l *Limiter) *queue {
-	q := &queue{client: l.client, limiter: l, keys: make([]any, keyCount)}
+	q := &queue{client: l.client, limiter: l, keys: make([]any, keys.Count)}
 	for i, key := range l.keyNames {
 		q.keys[i] = key
 	}
@@ -65,12 +66,12 @@ func (q *queue) idle() bool {
 // changed. The name is that of the configuration key; "" means all limiters.
 func (c *Client) wake(name string) {
 	c.denyCache.forget(name)
-	c.wakeChosen(func(l *Limiter) bool { return name == "" || l.keyNames[keyConfig] == name })
+	c.wakeChosen(func(l *Limiter) bool { return name == "" || l.key() == name })
 }
 
 // changed clears the cached refusal of l. A call of this process that changes the limiter does so when it ends,
 // whatever the outcome, and also if its caller is gone.
-func (l *Limiter) changed() { l.client.denyCache.forget(l.keyNames[keyConfig]) }
+func (l *Limiter) changed() { l.client.denyCache.forget(l.key()) }
 
 // wakeChosen lets all waiting callers of the chosen limiters ask again at once, without a head start for other clients.
 func (c *Client) wakeChosen(chosen func(*Limiter) bool) {

@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/hashtag"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 )
 
 // script.go runs the scripts of lua/ and names the keys of algorithms that need two. It does not depend on the scripts'
@@ -146,4 +146,4 @@ func pairName(rdb rratelimiter.Redis, name string) (string, error) {
 }
 
 // tagged reports whether a key has a hash tag.
-func tagged(key string) bool { return hashtag.Of(key) != key }
+func tagged(key string) bool { return keys.Tag(key) != key }

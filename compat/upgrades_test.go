@@ -14,7 +14,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/compat/redisson"
-	"github.com/rratelimiter/rratelimiter/internal/hook"
+	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -143,8 +143,8 @@ func throughAll(f *mixed, first, second *redisson.Process) {
 	cross := func(next rratelimiter.RecordFormat) {
 		time.Sleep(interval + granularity)
 		r.served()
-		for _, record := range f.rdb.ZRange(b.ctx, permitsKey(name), 0, -1).Val() {
-			if f, _, _ := hook.FormatOf([]byte(record)); rratelimiter.RecordFormat(f) != next {
+		for _, member := range f.rdb.ZRange(b.ctx, permitsKey(name), 0, -1).Val() {
+			if f, _, _ := record.FormatOf([]byte(member)); rratelimiter.RecordFormat(f) != next {
 				b.Fatalf("a record of %v is left", rratelimiter.RecordFormat(f))
 			}
 		}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/local"
+	"github.com/rratelimiter/rratelimiter/internal/localwindow"
 )
 
 // local.go decides in the process while Redis is unreachable. It never grants a key more than its share of a rate in
@@ -22,10 +22,10 @@ const (
 
 type localLimiter struct {
 	mu      sync.Mutex
-	windows map[localKey]*local.Window
-	places  []localKey                  // the keys of windows, each once
-	next    int                         // index of the next place to check
-	shared  map[commonKey]*local.Window // windows of the keys without a place
+	windows map[localKey]*localwindow.Window
+	places  []localKey                        // the keys of windows, each once
+	next    int                               // index of the next place to check
+	shared  map[commonKey]*localwindow.Window // windows of the keys without a place
 }
 
 type localKey struct{ name, key string }
@@ -44,7 +44,7 @@ func (d *localLimiter) ask(claims []Claim, share float64) (answers []Answer, can
 	now := time.Now()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var windows []*local.Window
+	var windows []*localwindow.Window
 	denied := false
 	for _, c := range claims {
 		if !c.local() {
@@ -84,10 +84,10 @@ func (c Claim) local() bool { return c.Rate.Permits > 0 && c.Rate.Interval > 0 }
 // window returns the window of a key, advanced to now, or makes it. A window that is made while keys share begins with
 // the permits in use of the shared window, since the key may have taken some of them. The windows in held are not
 // replaced.
-func (d *localLimiter) window(key localKey, interval time.Duration, now time.Time, held []*local.Window) *local.Window {
+func (d *localLimiter) window(key localKey, interval time.Duration, now time.Time, held []*localwindow.Window) *localwindow.Window {
 	w := d.windows[key]
 	if w == nil {
-		w = &local.Window{}
+		w = &localwindow.Window{}
 		shared := commonKey{key.name, interval}
 		common := d.shared[shared]
 		if common != nil && common.Empty(now) && !slices.Contains(held, common) {
@@ -105,9 +105,9 @@ func (d *localLimiter) window(key localKey, interval time.Duration, now time.Tim
 }
 
 // place stores a window if there is a free place, or if one of a few checked places has a key without permits in use.
-func (d *localLimiter) place(key localKey, w *local.Window, now time.Time, held []*local.Window) bool {
+func (d *localLimiter) place(key localKey, w *localwindow.Window, now time.Time, held []*localwindow.Window) bool {
 	if d.windows == nil {
-		d.windows = map[localKey]*local.Window{}
+		d.windows = map[localKey]*localwindow.Window{}
 	}
 	if len(d.places) < mostKeys {
 		d.places = append(d.places, key)
@@ -129,15 +129,15 @@ func (d *localLimiter) place(key localKey, w *local.Window, now time.Time, held 
 
 // common returns the window that the keys of a limit without a place share. If there are too many limits, further
 // limits share one, too.
-func (d *localLimiter) common(key commonKey) *local.Window {
+func (d *localLimiter) common(key commonKey) *localwindow.Window {
 	if d.shared == nil {
-		d.shared = map[commonKey]*local.Window{}
+		d.shared = map[commonKey]*localwindow.Window{}
 	}
 	if d.shared[key] == nil && len(d.shared) >= mostShared {
 		key.name = ""
 	}
 	if d.shared[key] == nil {
-		d.shared[key] = &local.Window{}
+		d.shared[key] = &localwindow.Window{}
 	}
 	return d.shared[key]
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/hook"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 )
 
 // take.go reads a limiter out of Redis.
@@ -249,13 +249,13 @@ func clientsOf(ctx context.Context, rdb rratelimiter.Redis, name string) ([]stri
 
 // keysOf returns the keys of a limiter: the configuration, then two for each state, the shared one first.
 func keysOf(name string, ids []string) []string {
-	shared := hook.Keys(name, "")
-	keys := []string{shared[0], shared[1], shared[3]}
+	shared := keys.Names(name, "")
+	all := []string{shared[0], shared[1], shared[3]}
 	for _, id := range ids {
-		own := hook.Keys(name, id)
-		keys = append(keys, own[2], own[4])
+		own := keys.Names(name, id)
+		all = append(all, own[2], own[4])
 	}
-	return keys
+	return all
 }
 
 // life returns the TTL of a reply of PTTL, at least 1 ms for a key that exists.

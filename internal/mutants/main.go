@@ -35,7 +35,7 @@ const golden = "AssembledScripts"
 
 var stages = []stage{
 	{".", []string{"-timeout", "60s", "-skip", golden + "|" + slow, "."}},
-	{".", []string{"-timeout", "8m", "-skip", golden, ".", "./internal/local", "./snapshot", "./limittest"}},
+	{".", []string{"-timeout", "8m", "-skip", golden, ".", "./snapshot", "./limittest"}},
 	{"compat/differential", []string{"-timeout", "8m", "."}},
 }
 
@@ -81,7 +81,7 @@ func run(only string, list bool) error {
 			continue
 		}
 		started := time.Now()
-		by, err := kill(overlay)
+		by, err := m.kill(overlay)
 		if err != nil {
 			return fmt.Errorf("%s: %w", title, err)
 		}
@@ -134,9 +134,14 @@ var (
 	during = regexp.MustCompile(`(?s)running tests:\s+(\S+)`)
 )
 
-// kill returns the name of the test that killed a mutant; "" if all tests pass.
-func kill(overlay string) (string, error) {
-	for _, s := range stages {
+// kill returns the name of the test that killed a mutant; "" if all tests pass. The first to run are those of the
+// mutated package.
+func (m mutation) kill(overlay string) (string, error) {
+	todo := stages
+	if dir := filepath.Dir(m.file); strings.HasSuffix(m.file, ".go") && dir != "." {
+		todo = append([]stage{{dir, []string{"-timeout", "60s", "."}}}, stages...)
+	}
+	for _, s := range todo {
 		cmd := exec.Command("go", append([]string{"test", "-count=1", "-failfast", "-overlay", overlay}, s.args...)...)
 		cmd.Dir = s.dir
 		out, err := cmd.CombinedOutput()

@@ -129,9 +129,9 @@ var mutations = []mutation{
 	{file: "pack.go", why: "the permits of a record are written in big-endian order",
 		old: "return binary.LittleEndian.AppendUint32(member, permits), nil",
 		new: "return binary.BigEndian.AppendUint32(member, permits), nil"},
-	{file: "pack.go", why: "all records get the same id",
+	{file: "internal/record/record.go", why: "all records get the same id",
 		old: "first := i.counter.Add(uint64(n)) - uint64(n) + 1", new: "first := i.counter.Load() + 0*uint64(n)"},
-	{file: "pack.go", why: "ids of different clients do not differ",
+	{file: "internal/record/record.go", why: "ids of different clients do not differ",
 		old: "sum := hash.Sum64()", new: "sum := hash.Sum64() & 0"},
 	{file: "call.go", why: "the sum of permits of a call is written in big-endian order",
 		old: "binary.LittleEndian.AppendUint32(member, uint32(sum))", new: "binary.BigEndian.AppendUint32(member, uint32(sum))"},
@@ -216,7 +216,7 @@ var mutations = []mutation{
 		old: "if held >= rate and not last then", new: "if held >= rate then"},
 	{file: "lua/state.lua", why: "State counts expired records as used",
 		old: "if score <= cutoff then", new: "if score < cutoff - 1000000 then"},
-	{file: "keys.go", why: "a name that contains a brace is put into braces again",
+	{file: "internal/keys/keys.go", why: "a name that contains a brace is put into braces again",
 		old: `if strings.Contains(name, "{") {`, new: `if strings.HasPrefix(name, "{") {`},
 
 	// Granularity.
@@ -282,7 +282,7 @@ var mutations = []mutation{
 		old: "	if q.records == 0 {\n", new: "	if true {\n"},
 
 	// Local decisions while Redis is unavailable.
-	{file: "internal/local/local.go", why: "permits that the process granted return a tenth of an interval early",
+	{file: "internal/localwindow/window.go", why: "permits that the process granted return a tenth of an interval early",
 		old: "passed := now.Sub(w.start) / w.tenth\n", new: "passed := now.Sub(w.start)/w.tenth + 1\n"},
 	{file: "fallback.go", why: "a fallback grants the whole rate, whatever its fraction",
 		old: "share := fraction * float64(permits)", new: "share := float64(permits)"},
@@ -334,7 +334,7 @@ var mutations = []mutation{
 	{file: "flight.go", why: "the deny cache treats permits that are left to queued callers as used",
 		old: "r.waits || r.n <= g.free || g.local()", new: "r.waits || g.local()"},
 	{file: "waiter.go", why: "a change by this client does not clear the deny cache",
-		old: "func (l *Limiter) changed() { l.client.denyCache.forget(l.keyNames[keyConfig]) }", new: "func (l *Limiter) changed() {}"},
+		old: "func (l *Limiter) changed() { l.client.denyCache.forget(l.key()) }", new: "func (l *Limiter) changed() {}"},
 	{file: "lua/shared/refusal.lua", why: "a refusal returns a wait beyond the TTL of the limiter",
 		old: "local longest = state.ttl >= 0 and state.ttl + 1 or MAX_PERMITS", new: "local longest = MAX_PERMITS"},
 	{file: "lua/shared/refusal.lua", why: "a TTL of 0 ms, as in the last ms of a limiter, counts as none",

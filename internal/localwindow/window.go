@@ -1,5 +1,5 @@
-// Package local counts permits granted in the process. It does not use Redis and does not know limiters.
-package local
+// Package localwindow counts permits granted in the process. It does not use Redis and does not know limiters.
+package localwindow
 
 import "time"
 
