@@ -60,8 +60,11 @@ func (l *Limiter) serve(ctx context.Context, operation string, a ask) (Result, e
 	}
 	if err == nil && !a.waits && l.settings.denyCache > 0 {
 		if err = ctx.Err(); err == nil {
-			if result, denied := l.client.denyCache.answer(l.key(), a.n, l.client.clock(), &l.settings); denied {
-				return result, nil
+			now := l.client.clock()
+			if known := l.client.denyCache.Find(l.key(), a.n, now, l.enforced); known != nil {
+				return Result{
+					Limit: known.Limit, Remaining: known.Left, RetryAfter: known.Free.Sub(now), ResetAfter: known.Reset.Sub(now),
+				}, nil
 			}
 		}
 		a.detail = true // the deny cache needs Result.RetryAfter and ResetAfter

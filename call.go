@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/fairshare"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 )
 
@@ -157,7 +158,7 @@ type acquireReply struct {
 	interval time.Duration
 	free     int64         // permits that remain free
 	notes    int64         // bits: noteMore and so on
-	origin   int64         // first bytes of a live record's id, if something was refused; noOrigin: no record
+	origin   int64         // first bytes of a live record's id, if something was refused; record.NoOrigin: no record
 	lasts    time.Duration // until all permits are free
 	groups   []int64       // for each group the result of granted and a wait in µs; nil: all granted
 	attempts int
@@ -167,6 +168,13 @@ type acquireReply struct {
 
 // local reports whether this process made the reply, and not Redis.
 func (g acquireReply) local() bool { return g.notes&noteLocal != 0 }
+
+// shared returns what the fair share needs of a reply that refused a caller.
+func (g acquireReply) shared() fairshare.Reply {
+	return fairshare.Reply{
+		Now: g.now, Rate: g.rate, Free: g.free, Interval: g.interval, Origin: g.origin, Foreign: g.notes&noteForeignWriter != 0,
+	}
+}
 
 // granted returns how many callers of a group got their permits; -1: the size exceeds the rate. With the flag u it is
 // the number of permits.
@@ -320,7 +328,7 @@ func (l *Limiter) readGrants(t *attempts, reply []int64, now int64) (acquireRepl
 		}
 		return acquireReply{}, err
 	}
-	g := acquireReply{now: now, rate: reply[1], interval: millis(reply[2]), free: reply[3], origin: noOrigin}
+	g := acquireReply{now: now, rate: reply[1], interval: millis(reply[2]), free: reply[3], origin: record.NoOrigin}
 	if len(reply) > 4 {
 		g.notes, g.now = reply[4], reply[5]
 	}

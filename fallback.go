@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/localwindow"
+	"github.com/rratelimiter/rratelimiter/internal/record"
 )
 
 // Local decisions: what this process grants while Redis cannot be reached (WithFallback). The breaker of a node tells
@@ -136,7 +137,7 @@ func (d *localLimiter) spare(now time.Time) bool { return d.window == nil || d.w
 
 // learn stores the rate in a reply of Redis, for local decisions and for the deny cache.
 func (l *Limiter) learn(rate int64, interval time.Duration) {
-	l.client.denyCache.learn(l.key(), rate, interval)
+	l.client.denyCache.SeeRate(l.key(), rate, interval)
 	if !l.settings.fallsBack {
 		return
 	}
@@ -300,7 +301,7 @@ func (l *Limiter) decideLocally(groups []group, strict int, flags string, retry 
 	free := max(s.free(), 0)
 	partly, queued := strings.Contains(flags, "u"), strings.Contains(flags, "q")
 	g := acquireReply{
-		now: now.UnixMicro(), rate: s.limit, interval: s.interval, notes: noteLocal, origin: noOrigin,
+		now: now.UnixMicro(), rate: s.limit, interval: s.interval, notes: noteLocal, origin: record.NoOrigin,
 		groups: make([]int64, 2*len(groups)), retry: retry,
 	}
 	blocked, behind := int64(0), len(groups) // size of the request that blocks others, and the first group behind it

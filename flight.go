@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/denycache"
 )
 
 // Batches: while a call of a limiter is in flight, later callers of this process queue, and the next call carries all
@@ -92,7 +94,7 @@ type batch struct {
 	rebuild        bool         // finish a rebuild of the free permits (flag b)
 	check          bool         // add up the records (checkFlag)
 	started        time.Time    // when it was sent; the call timeout counts from here
-	changes        int64        // denyCache.changes when it was sent
+	changes        int64        // denyCache.Changes when it was sent
 	due            time.Time    // when its callers get an error at the latest
 	stallAt        time.Time    // when the queue stops waiting for it
 	attempts       attempts
@@ -172,7 +174,7 @@ func (q *queue) send() {
 	q.batches++
 	b := batches.Get().(*batch)
 	b.queue, b.number, b.rebuild, b.check = q, q.batches, q.rebuild, q.unchecked()
-	b.started, b.changes, b.attempts.text = time.Now(), q.client.denyCache.changes.Load(), textOfKeyCount
+	b.started, b.changes, b.attempts.text = time.Now(), q.client.denyCache.Changes(), textOfKeyCount
 	b.attempts.noRetryIfUnsent = q.limiter.settings.fallsBack
 	b.request.next(q.grants)
 	perRequest := q.limiter.settings.recordPerRequest
@@ -343,7 +345,7 @@ func (b *batch) complete(g acquireReply, err error) {
 	q.behind(b, g)
 	info.Waiting = q.waiting
 	if q.limiter.settings.denyCache > 0 {
-		info.DenyCacheHits = q.client.denyCache.collect(q.limiter.key())
+		info.DenyCacheHits = q.client.denyCache.Hits(q.limiter.key())
 	}
 	q.exit()
 	if q.client.observer != nil {
@@ -443,7 +445,7 @@ func (q *queue) distribute(b *batch, g acquireReply, info *CallInfo) {
 		}
 	}
 	if own > 0 && !g.local() { // local grants have no record
-		q.fairShare.granted(g.at, g.interval, own)
+		q.fairShare.Granted(g.at, g.interval, own)
 	}
 	left, ahead := g.free, false // permits that callers may ask for again; whether a waiting caller in front is not served
 	for i, group := range b.groups {
@@ -517,14 +519,11 @@ func (q *queue) remember(b *batch, r *request, g acquireReply, since time.Time) 
 	if s.denyCache == 0 || r.waits || r.n <= g.free || g.local() || s.enforced && g.notes&noteRateMismatch != 0 {
 		return
 	}
-	refusal := denial{
-		n: r.n, limit: g.rate, left: g.free, interval: g.interval,
-		free: since.Add(r.result.RetryAfter), reset: since.Add(r.result.ResetAfter),
+	refusal := denycache.Refusal{
+		N: r.n, Limit: g.rate, Left: g.free, Interval: g.interval, Enforced: q.limiter.enforced,
+		Free: since.Add(r.result.RetryAfter), Reset: since.Add(r.result.ResetAfter),
 	}
-	if s.enforced {
-		refusal.enforced = s.rate
-	}
-	q.client.denyCache.remember(s.denyCache, q.limiter.key(), refusal, q.client.clock(), b.changes)
+	q.client.denyCache.Add(s.denyCache, q.limiter.key(), refusal, q.client.clock(), b.changes)
 }
 
 // grant settles r with its permits; free is what remains after it. q.mu is held.

@@ -78,7 +78,7 @@ func (l *Limiter) inspectBy(ctx context.Context, s *script, flags string) ([]int
 	}
 	if err == nil {
 		rate := readRate(reply)
-		l.client.denyCache.learn(l.key(), rate.Permits, rate.Interval)
+		l.client.denyCache.SeeRate(l.key(), rate.Permits, rate.Interval)
 	}
 	return reply, err
 }

@@ -45,7 +45,7 @@ func (l *Limiter) redissonHere(ctx context.Context) bool {
 // found, the queue sends again, so that the process leaves permits for it. q.mu is held.
 func (q *queue) checkForRedisson() {
 	again := time.Second
-	if q.fairShare.redisson {
+	if q.fairShare.Redisson {
 		again = 10 * time.Second
 	}
 	now := time.Now()
@@ -59,8 +59,8 @@ func (q *queue) checkForRedisson() {
 		here := q.limiter.redissonHere(ctx)
 		q.mu.Lock()
 		defer q.exit()
-		news := here && !q.fairShare.redisson
-		q.fairShare.redisson = here
+		news := here && !q.fairShare.Redisson
+		q.fairShare.Redisson = here
 		if news && q.waiting > 0 {
 			q.ask = true
 			q.send()

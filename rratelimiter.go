@@ -27,6 +27,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/denycache"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/span"
@@ -58,7 +59,7 @@ type Client struct {
 	waiting         atomic.Int64 // waiting callers in all queues
 	requests        sync.Pool    // of *request
 	lingerThreshold time.Duration
-	denyCache       denyCache
+	denyCache       denycache.Cache
 	localLimiters   localLimiters
 	pipeline        *pipeline // to the server; to all servers where pipelines has no entry for the node
 
@@ -115,6 +116,9 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 		}
 	}
 	l.options = l.settings.options()
+	if l.settings.enforced {
+		l.enforced = l.settings.rate.figures()
+	}
 	raw := c.mapName(name)
 	if err := keys.CheckLength(len(raw), len(c.id)); err == nil {
 		l.keyNames = keys.Names(raw, c.id)
@@ -427,6 +431,7 @@ type Limiter struct {
 	settings settings
 	err      error                 // of the options or the name
 	options  []any                 // the settings as script arguments
+	enforced denycache.Rate        // WithEnforcedRate; zero: none
 	queue    atomic.Pointer[queue] // the one used last; it may have been dropped from the registry
 	served   atomic.Int64          // WithServerTime: lower bound of a new call's time (µs, server's clock); 0: unknown
 }

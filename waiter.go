@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/rratelimiter/rratelimiter/internal/fairshare"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 )
 
@@ -36,7 +37,7 @@ type queue struct {
 	timer             *time.Timer
 	polls             int  // polls in a row that slept to their end, at most 4
 	polling           bool // the timer ends a poll
-	fairShare         fairShare
+	fairShare         fairshare.Share
 	rate              int64         // in the last reply; 0: no reply yet
 	interval          time.Duration // in the last reply
 	checked           time.Time     // when the records were last added up, by the client's clock; zero: not at this rate
@@ -65,13 +66,13 @@ func (q *queue) idle() bool {
 // wake lets all waiting callers of a limiter ask again and clears its cached refusal, because the limiter has just
 // changed. The name is that of the configuration key; "" means all limiters.
 func (c *Client) wake(name string) {
-	c.denyCache.forget(name)
+	c.denyCache.Forget(name)
 	c.wakeChosen(func(l *Limiter) bool { return name == "" || l.key() == name })
 }
 
 // changed clears the cached refusal of l. A call of this process that changes the limiter does so when it ends,
 // whatever the outcome, and also if its caller is gone.
-func (l *Limiter) changed() { l.client.denyCache.forget(l.key()) }
+func (l *Limiter) changed() { l.client.denyCache.Forget(l.key()) }
 
 // wakeChosen lets all waiting callers of the chosen limiters ask again at once, without a head start for other clients.
 func (c *Client) wakeChosen(chosen func(*Limiter) bool) {
@@ -243,7 +244,7 @@ func (q *queue) plan(b *batch, g acquireReply) {
 	case next != nil && g.local():
 		q.set(min(max(next.free.Sub(q.client.clock()), 0), g.retry))
 	case next != nil:
-		q.fairShare.saw(q.client.identity, g)
+		q.fairShare.Saw(q.client.identity, g.shared())
 		q.sleep(next, g)
 		q.checkForRedisson()
 	}
@@ -279,7 +280,7 @@ const (
 // q.mu is held.
 func (q *queue) sleep(next *request, g acquireReply) {
 	now, since := q.client.clock(), q.since(g)
-	q.yieldUntil = q.fairShare.divide(g, since, next.free.Sub(since), next.n)
+	q.yieldUntil = q.fairShare.Divide(g.shared(), since, next.free.Sub(since), next.n)
 	wait, longest := max(next.free.Sub(now), 0), q.longestPoll()
 	if wait > longest {
 		q.yieldUntil = time.Time{}
@@ -299,7 +300,7 @@ func (q *queue) turn(next *request, now time.Time) time.Time {
 		at = next.free
 	}
 	if at.Before(q.yieldUntil) {
-		at = q.fairShare.ready(at, q.yieldUntil, next.n)
+		at = q.fairShare.Ready(at, q.yieldUntil, next.n)
 	}
 	return at
 }
@@ -317,7 +318,7 @@ func (q *queue) poll(longest time.Duration) {
 // none of them may ask. q.mu is held.
 func (q *queue) room() int64 {
 	if next, now := q.waiter(), q.client.clock(); next != nil && now.Before(q.yieldUntil) {
-		return q.fairShare.room(now, next.n)
+		return q.fairShare.Room(now, next.n)
 	}
 	return math.MaxInt64
 }
@@ -371,7 +372,7 @@ func (c *Client) watch() {
 }
 
 // onTimer sends the next batch. If several callers wait, it first waits for permits of this process that return shortly
-// after those of the first caller (fairShare.together), so that one call serves them all.
+// after those of the first caller (fairShare.Together), so that one call serves them all.
 func (q *queue) onTimer() {
 	q.mu.Lock()
 	defer q.exit()
@@ -387,7 +388,7 @@ func (q *queue) onTimer() {
 		q.polls = min(q.polls+1, 4)
 	}
 	if next, now := q.waiter(), q.client.clock(); next != nil && q.waiting > 1 && !now.Before(next.free) {
-		if at := q.fairShare.together(next.free); now.Before(at) {
+		if at := q.fairShare.Together(next.free); now.Before(at) {
 			q.set(at.Sub(now))
 			return
 		}

@@ -143,6 +143,9 @@ func tagEnd(length int) int {
 	return 8
 }
 
+// NoOrigin is the origin in a script's reply if there is no live record.
+const NoOrigin = -2
+
 // A Kind is the writer of a record, as far as its id shows it.
 type Kind int
 

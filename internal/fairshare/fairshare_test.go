@@ -1,0 +1,146 @@
+package fairshare
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/record"
+)
+
+// The number of permits left differs between periods and is decided once in each: refusals in between change nothing.
+func TestShareLeavesInPeriods(t *testing.T) {
+	s := Share{Redisson: true}
+	const interval = time.Second
+	for period, left := range []int64{1: 2, 2: 4, 3: 2, 4: 8, 5: 2, 6: 4, 7: 2, 8: 16, 64: 100} {
+		if left == 0 {
+			continue
+		}
+		asked := time.UnixMilli(int64(period)*1000 - 200)
+		r := Reply{Now: asked.UnixMicro(), Rate: 100, Interval: interval}
+		s.Granted(r.Now, interval, 100)
+		until := s.Divide(r, asked, 300*time.Millisecond, 1)
+		if want := asked.Add(300*time.Millisecond + headStart); !until.Equal(want) || s.quota != 100-left {
+			t.Errorf("period %d: %d permits until %v, expected %d until %v", period, s.quota, until, 100-left, want)
+		}
+		if s.Room(asked.Add(300*time.Millisecond), 1) >= 0 {
+			t.Errorf("period %d: there is room while all its permits are live", period)
+		}
+		again := Reply{Now: asked.UnixMicro() + 320_000, Rate: 100, Interval: interval}
+		if later := s.Divide(again, asked.Add(320*time.Millisecond), 10*time.Millisecond, 1); !later.Equal(until) || s.quota != 100-left {
+			t.Errorf("period %d, refused again: %d permits until %v, expected as before", period, s.quota, later)
+		}
+		if later := s.Divide(again, asked.Add(320*time.Millisecond), 500*time.Millisecond, 1); !later.IsZero() {
+			t.Errorf("period %d, after the pause: something is left until %v", period, later)
+		}
+		s.Granted(r.Now+1_000_000, interval, 0) // all return
+	}
+}
+
+// Callers that take many permits at a time are not delayed for fewer permits than that.
+func TestShareLeavesNoLessThanACallerTakes(t *testing.T) {
+	const n = 30
+	for period, callers := range map[int64]int{1: 4, 8: 3, 16: 2, 64: 0} { // four would take more than the rate
+		s := Share{Redisson: true}
+		asked := time.UnixMilli(period*1000 - 200)
+		r := Reply{Now: asked.UnixMicro(), Rate: 100, Interval: time.Second}
+		s.Granted(r.Now-700_000, r.Interval, 100)
+		s.Divide(r, asked, 300*time.Millisecond, n)
+		got := 0
+		for room := s.Room(asked.Add(300*time.Millisecond), n); room >= 0; room -= n {
+			got++
+		}
+		if got != callers {
+			t.Errorf("period %d: %d callers may go, expected %d", period, got, callers)
+		}
+	}
+}
+
+// A permit that cannot be divided goes to the process that had fewer.
+func TestShareOfOnePermit(t *testing.T) {
+	const now = 1_000_000_000
+	r := Reply{Now: now, Rate: 1, Interval: time.Second, Foreign: true}
+	for _, own := range []int64{0, 1} {
+		var s Share
+		s.Granted(now-500_000, time.Second, own)
+		s.Saw(record.NewIdentity("self"), r)
+		until := s.Divide(r, time.UnixMicro(now), 500*time.Millisecond, 1)
+		free := time.UnixMicro(now + 500_000)
+		want := free
+		if own == 1 {
+			want = free.Add(headStart)
+		}
+		if at := s.Ready(free, until, 1); !at.Equal(want) {
+			t.Errorf("it held %d: ready after %v, expected %v", own, at.Sub(free), want.Sub(free))
+		}
+	}
+}
+
+// The numbers of the fair-share rule: a Redisson client was seen recently, and a process holds its share of the permits
+// in use, or more.
+func TestShareRule(t *testing.T) {
+	self, others := record.NewIdentity("self"), []*record.Identity{record.NewIdentity("a"), record.NewIdentity("b")}
+	id := func(i *record.Identity) (origin int64) {
+		for _, digit := range []byte(i.AppendPrefix(nil, record.Redisson317, 1))[1:6] {
+			origin = origin<<8 | int64(digit)
+		}
+		return origin
+	}
+	const java, now = 0x1234567890, 1_000_000_000
+	for _, c := range []struct {
+		name     string
+		interval time.Duration
+		own      int64           // of 100 in use
+		seen     map[int64]int64 // ms since a record of this origin was seen
+		pause    time.Duration
+		held     bool // may take no more permits until then
+	}{
+		{"alone", time.Second, 100, nil, 0, false},
+		{"alone, as its own records show", time.Second, 100, map[int64]int64{id(self): 0}, 0, false},
+		{"another Go client", time.Second, 100, map[int64]int64{id(others[0]): 0}, 0, false},
+		{"nothing seen", time.Second, 100, map[int64]int64{record.NoOrigin: 0}, 0, false},
+		{"Java, and more than half", time.Second, 51, map[int64]int64{java: 0}, 150 * time.Millisecond, true},
+		{"Java, and half", time.Second, 50, map[int64]int64{java: 0}, 150 * time.Millisecond, true},
+		{"Java, and less than half", time.Second, 49, map[int64]int64{java: 0}, 150 * time.Millisecond, false},
+		{"a record of no known form", time.Second, 51, map[int64]int64{-1: 0}, 150 * time.Millisecond, true},
+		{"Java, a Go client, more than a third", time.Second, 34, map[int64]int64{java: 0, id(others[0]): 5}, 150 * time.Millisecond, true},
+		{"Java, a Go client, less than a third", time.Second, 33, map[int64]int64{java: 0, id(others[0]): 5}, 150 * time.Millisecond, false},
+		{"Java, two Go clients, more than a quarter", time.Second, 26, map[int64]int64{java: 0, id(others[0]): 5, id(others[1]): 9}, 150 * time.Millisecond, true},
+		{"Java, two Go clients, less than a quarter", time.Second, 24, map[int64]int64{java: 0, id(others[0]): 5, id(others[1]): 9}, 150 * time.Millisecond, false},
+		{"Java, ten intervals and a second ago", time.Second, 51, map[int64]int64{java: 11000}, 150 * time.Millisecond, true},
+		{"Java, longer ago", time.Second, 51, map[int64]int64{java: 11001}, 0, false},
+		{"a Go client, longer ago", time.Second, 40, map[int64]int64{java: 0, id(others[0]): 11001}, 150 * time.Millisecond, false},
+		{"a short interval", 100 * time.Millisecond, 51, map[int64]int64{java: 0}, 25 * time.Millisecond, true},
+		{"a short interval, long ago", 100 * time.Millisecond, 51, map[int64]int64{java: 2001}, 0, false},
+	} {
+		var s Share
+		for origin, ago := range c.seen {
+			s.Saw(self, Reply{Origin: origin, Now: now - 1000*ago, Interval: c.interval})
+		}
+		s.Saw(self, Reply{Origin: id(self), Now: now, Interval: c.interval}) // clients seen long ago are forgotten now
+		s.Granted(now-c.interval.Microseconds(), c.interval, 1000)           // expired
+		s.Granted(now-1000, c.interval, c.own-1)
+		s.Granted(now, c.interval, 1)
+		r := Reply{Now: now, Rate: 120, Free: 20, Interval: c.interval}
+		asked := time.UnixMicro(now)
+		pause := time.Duration(0)
+		if until := s.Divide(r, asked, 70*time.Millisecond, 1); !until.IsZero() {
+			pause = until.Sub(asked) - 70*time.Millisecond
+		}
+		if held := pause > 0 && s.Room(asked, 1) < 0; pause != c.pause || held != c.held {
+			t.Errorf("%s: %v, held %v; expected %v, %v", c.name, pause, held, c.pause, c.held)
+		}
+	}
+}
+
+// A fair share keeps little memory of a process's own grants, however many there are.
+func TestShareIsSmall(t *testing.T) {
+	var s Share
+	for i := range int64(2 * 3600 * 10) {
+		if s.Granted(100_000*i, time.Hour, 1); len(s.own) > 1030 {
+			t.Fatalf("%d notes at %d", len(s.own), 100*i)
+		}
+	}
+	if live := int64(3600 * 10); s.sum > live || s.sum < live*99/100 {
+		t.Errorf("%d, expected about %d", s.sum, live)
+	}
+}
