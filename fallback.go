@@ -44,7 +44,7 @@ func (b *batch) bypass() bool {
 	if !l.settings.fallsBack {
 		return false
 	}
-	broken, retry := l.askWay(b.breaker)
+	broken, retry := b.breaker.Ask((*prober)(l))
 	if !broken {
 		return false
 	}
@@ -67,18 +67,20 @@ func (b *batch) decideLocally(g acquireReply, err error) (acquireReply, error) {
 		return g, err
 	}
 	if !unreachable(err) {
-		l.client.reached(b.breaker, b.started)
+		b.breaker.Answer(b.started, (*prober)(l))
 		if err == nil {
 			l.learn(g.rate, g.interval)
 		}
 		return g, err
 	}
-	b.breaker.fail(b.started, err)
+	if !isOfSlot(err) {
+		b.breaker.Fail(b.started)
+	}
 	if !l.settings.fallsBack {
 		return g, err
 	}
 	attempts := g.attempts
-	if g, known := l.decideLocally(b.groups, b.strict, b.flags(), b.breaker.retry()); known {
+	if g, known := l.decideLocally(b.groups, b.strict, b.flags(), b.breaker.Retry()); known {
 		g.attempts = attempts
 		return g, nil
 	}
@@ -96,7 +98,7 @@ func reach[T any](
 		return answer, nil, err
 	}
 	b := l.client.breakerTo(l)
-	if broken, retry := l.askWay(b); broken {
+	if broken, retry := b.Ask((*prober)(l)); broken {
 		if local, known := decide(retry); known {
 			return local, nil, nil
 		}
@@ -105,7 +107,7 @@ func reach[T any](
 	if !errors.Is(err, ErrUnavailable) {
 		return answer, nil, err
 	}
-	if local, known := decide(b.retry()); known {
+	if local, known := decide(b.Retry()); known {
 		return local, err, nil
 	}
 	return answer, nil, err

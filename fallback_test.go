@@ -533,12 +533,12 @@ func TestFallbackUntilNodesAreFound(t *testing.T) {
 	c := NewClient(halfCluster(t, redistest.Embedded(t)), patient)
 	here, away := limitersOf(c)
 	mustTry(t, here, 1, true)
-	if !c.pipeline.breaker.broken.Load() {
+	if !c.pipeline.breaker.Broken() {
 		t.Fatal("a node was found at once")
 	}
 	soon(t, "nodes are found", func() bool {
 		mustTry(t, away, 1, true)
-		return !c.pipeline.breaker.broken.Load()
+		return !c.pipeline.breaker.Broken()
 	})
 	mustTry(t, here, 1, true)
 	if state, err := here.State(t.Context()); err != nil || state.Used != 1 {
@@ -618,10 +618,10 @@ func TestFallbackOfASlotAlone(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	}
-	c.pipeline.breaker.fail(time.Now(), errRefused)
+	c.pipeline.breaker.Fail(time.Now())
 	soon(t, "a node is back whose slot is half moved", func() bool {
 		mustTry(t, moving, 1, true)
-		return !c.pipeline.breaker.broken.Load()
+		return !c.pipeline.breaker.Broken()
 	})
 }
 

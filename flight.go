@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/breaker"
 	"github.com/rratelimiter/rratelimiter/internal/denycache"
 )
 
@@ -101,10 +102,10 @@ type batch struct {
 	request        acquireRequest
 	args           []any // memory for the arguments of cmd
 	cmd            noRetryCmd
-	stalled        bool       // detached: the queue does not wait for it
-	completed      bool       // complete was called
-	breaker        *breaker   // of the node or the limiter that it is sent to
-	answered       []*request // settled by this batch; signalled after the observer was called
+	stalled        bool             // detached: the queue does not wait for it
+	completed      bool             // complete was called
+	breaker        *breaker.Breaker // of the node or the limiter that it is sent to
+	answered       []*request       // settled by this batch; signalled after the observer was called
 }
 
 // batches is the pool of batches. recycle returns one.
@@ -327,7 +328,7 @@ func (b *batch) complete(g acquireReply, err error) {
 				q.finish(b, r, told)
 			}
 		}
-		if !b.stalled && errors.Is(err, os.ErrDeadlineExceeded) && b.breaker.silent(b.started) {
+		if !b.stalled && errors.Is(err, os.ErrDeadlineExceeded) && b.breaker.Silent(b.started) {
 			q.failQueued(b, cause, &info)
 		}
 	} else {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/rratelimiter/rratelimiter/internal/breaker"
 )
 
 // Pipelines to nodes: batches of all limiters on one node that are sent at the same time share a run, which is one
@@ -41,7 +42,7 @@ type pipeline struct {
 	usual    time.Duration // smoothed time of a run
 	spare    []*run        // for reuse, at most maxRuns
 
-	breaker breaker // in the own pipeline of a cluster client: the breaker of finding nodes
+	breaker breaker.Breaker // in the own pipeline of a cluster client: the breaker of finding nodes
 }
 
 // newPipeline returns a pipeline to a node, or to the nodes behind a client that does not show them. There each batch
@@ -76,11 +77,11 @@ func (c *Client) send(b *batch) {
 		late := time.AfterFunc(c.callTimeout, func() { b.complete(acquireReply{attempts: 1}, b.late()) })
 		searching := !c.found.Load()
 		if searching {
-			b.breaker.begin(search{b, late}, b.queue.limiter)
+			b.breaker.Begin(search{b, late}, (*prober)(b.queue.limiter))
 		}
 		node, err := c.nodeOf(ctx, cluster, b.queue.limiter)
 		if searching {
-			b.breaker.end(search{b, late}, err == nil)
+			b.breaker.End(search{b, late}, err == nil)
 		}
 		if !late.Stop() {
 			return
@@ -110,8 +111,8 @@ type search struct {
 	late  *time.Timer // completes the batch with a timeout
 }
 
-// nodeAway completes the batch at once if the process can decide on its limiter.
-func (s search) nodeAway() {
+// NodeAway completes the batch at once if the process can decide on its limiter.
+func (s search) NodeAway() {
 	if l := s.batch.queue.limiter; l.client.localLimiters.canDecide(l) && s.late.Stop() {
 		s.late.Reset(0)
 	}
@@ -214,7 +215,7 @@ type run struct {
 	timer      *time.Timer   // calls overdue
 	expired    chan struct{} // closed once all batches are complete though the commands are not
 	bound      *bound
-	breaker    *breaker // of its batches
+	breaker    *breaker.Breaker // of its batches
 	started    time.Time
 	stall      time.Duration // the run has stalled if it takes longer
 
@@ -227,7 +228,7 @@ type run struct {
 }
 
 // A bound is the context of a run's commands. It ends with run.expired. A run that is used again gets a new one, so
-// that a late call of nodeAway can be told from one for the current use.
+// that a late call of NodeAway can be told from one for the current use.
 type bound struct {
 	context.Context
 	run      *run
@@ -257,9 +258,9 @@ func (t *run) run() {
 // execute executes t once. It returns the run to execute next in the same slot; nil if there is none.
 func (t *run) execute() (next *run) {
 	l := t.pipeline
-	t.breaker.begin(t.bound, t.batches[0].queue.limiter)
+	t.breaker.Begin(t.bound, (*prober)(t.batches[0].queue.limiter))
 	t.carry()
-	t.breaker.end(t.bound, slices.ContainsFunc(t.batches, func(b *batch) bool { return isThere(b.cmd.Err()) }))
+	t.breaker.End(t.bound, slices.ContainsFunc(t.batches, func(b *batch) bool { return isThere(b.cmd.Err()) }))
 
 	l.mu.Lock()
 	t.over = true
@@ -336,8 +337,8 @@ func (t *run) left(batches []*batch) time.Duration {
 	return max(t.pipeline.timeout-time.Since(first), 0)
 }
 
-// nodeAway completes at once the batches on which the process can decide, without waiting for the commands.
-func (b *bound) nodeAway() {
+// NodeAway completes at once the batches on which the process can decide, without waiting for the commands.
+func (b *bound) NodeAway() {
 	t := b.run
 	t.pipeline.mu.Lock()
 	defer t.pipeline.mu.Unlock()
@@ -367,7 +368,7 @@ func (t *run) overdue() {
 	t.stalled = true
 	var next *run
 	var behind []*batch
-	if late && !t.released && l.breaker.silent(t.batches[0].started) {
+	if late && !t.released && l.breaker.Silent(t.batches[0].started) {
 		behind, l.waiting = l.waiting, nil
 	} else if t.away {
 		l.waiting = slices.DeleteFunc(l.waiting, func(b *batch) bool {

@@ -471,7 +471,7 @@ func TestEndedRunIgnoresItsNode(t *testing.T) {
 		return len(c.pipeline.spare) == 1
 	})
 	ended := c.pipeline.spare[0]
-	ended.bound.nodeAway()
+	ended.bound.NodeAway()
 	c.pipeline.mu.Lock()
 	defer c.pipeline.mu.Unlock()
 	if ended.away {

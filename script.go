@@ -211,7 +211,7 @@ func withinRest[T any](
 // A watched is a pending call. It gets a value when its node is found to be away.
 type watched chan struct{}
 
-func (w watched) nodeAway() {
+func (w watched) NodeAway() {
 	select {
 	case w <- struct{}{}:
 	default:
@@ -223,23 +223,23 @@ func (w watched) nodeAway() {
 func watch[T any](ctx context.Context, l *Limiter, w watched, call func(context.Context) (T, error)) (T, error) {
 	c := l.client
 	began, b := time.Now(), c.breakerTo(l)
-	b.begin(w, l)
+	b.Begin(w, (*prober)(l))
 	if cluster, ok := c.rdb.(*redis.ClusterClient); ok && !c.found.Load() {
 		if _, err := c.nodeOf(ctx, cluster, l); err == nil {
-			b.end(w, true)
-			c.reached(b, began)
+			b.End(w, true)
+			b.Answer(began, (*prober)(l))
 			began, b = time.Now(), c.breakerTo(l)
-			b.begin(w, l)
+			b.Begin(w, (*prober)(l))
 		}
 	}
 	value, err := call(ctx)
 	there := isThere(err)
-	b.end(w, there)
+	b.End(w, there)
 	switch {
 	case there:
-		c.reached(b, began)
-	case ctx.Err() == nil:
-		b.fail(began, err)
+		b.Answer(began, (*prober)(l))
+	case ctx.Err() == nil && !isOfSlot(err):
+		b.Fail(began)
 	}
 	return value, err
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/rratelimiter/rratelimiter/internal/breaker"
 	"github.com/rratelimiter/rratelimiter/internal/fairshare"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 )
@@ -38,16 +39,16 @@ type queue struct {
 	polls             int  // polls in a row that slept to their end, at most 4
 	polling           bool // the timer ends a poll
 	fairShare         fairshare.Share
-	rate              int64         // in the last reply; 0: no reply yet
-	interval          time.Duration // in the last reply
-	checked           time.Time     // when the records were last added up, by the client's clock; zero: not at this rate
-	recounting        bool          // a goroutine adds the records up page by page
-	mayPass           int64         // the process may serve requests up to this size though the first one waits; 0: none
-	redissonCheckedAt time.Time     // when the server was last asked whether Redisson uses it
-	yieldUntil        time.Time     // until then this process takes no more than its fair share, by the client's clock
-	breaker           breaker       // used if the Redis client does not show the node
-	parked            bool          // in registry.spare
-	dropped           bool          // no longer in the registry: a caller must enter again
+	rate              int64           // in the last reply; 0: no reply yet
+	interval          time.Duration   // in the last reply
+	checked           time.Time       // when the records were last added up, by the client's clock; zero: not at this rate
+	recounting        bool            // a goroutine adds the records up page by page
+	mayPass           int64           // the process may serve requests up to this size though the first one waits; 0: none
+	redissonCheckedAt time.Time       // when the server was last asked whether Redisson uses it
+	yieldUntil        time.Time       // until then this process takes no more than its fair share, by the client's clock
+	breaker           breaker.Breaker // used if the Redis client does not show the node
+	parked            bool            // in registry.spare
+	dropped           bool            // no longer in the registry: a caller must enter again
 }
 
 func newQueue(l *Limiter) *queue {
