@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/record"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // Acquiring and releasing permits: argument checks, errors and observers of the public methods. How callers share calls
@@ -80,7 +81,7 @@ func (l *Limiter) serve(ctx context.Context, operation string, a ask) (Result, e
 		err = fmt.Errorf("%w: %d", err, a.n)
 	}
 	if errors.Is(err, ErrUnavailable) {
-		err = failure(ctx, l.client.callTimeout, err) // the caller's context may have ended meanwhile
+		err = script.Failure(ctx, l.client.callTimeout, err) // the caller's context may have ended meanwhile
 	}
 	return Result{}, wrap(operation, l.name, err)
 }
@@ -145,14 +146,14 @@ func (l *Limiter) acquireDirect(ctx context.Context, before recentIDs, groups []
 		if len(groups) > 0 && l.client.localLimiters.canDecide(l) {
 			decide = func(retry time.Duration) (acquireReply, bool) { return l.decideLocally(groups, 0, flags, retry) }
 		}
-		sent := &attempts{noRetryIfUnsent: decide != nil}
+		sent := &script.Attempts{NoRetryIfUnsent: decide != nil}
 		g, cause, err := reach(ctx, l, func(ctx context.Context) (acquireReply, error) {
 			return l.doWithRetry(ctx, q, sent, groups, 0, flags+rebuild, nil)
 		}, decide)
 		if len(groups) > 0 {
-			err, cause = sent.outcome(err), sent.outcome(cause)
+			err, cause = sent.Outcome(err), sent.Outcome(cause)
 		} else {
-			err = sent.explain(err)
+			err = sent.Explain(err)
 		}
 		if err == nil && !g.local() {
 			l.learn(g.rate, g.interval)
@@ -160,7 +161,7 @@ func (l *Limiter) acquireDirect(ctx context.Context, before recentIDs, groups []
 				l.saw(g, check)
 			}
 		}
-		g.attempts = int(sent.count.Load())
+		g.attempts = sent.Count()
 		if o := l.client.observer; o != nil && len(groups) > 0 {
 			info := CallInfo{
 				Limiter: l.name, Callers: 1, Latency: time.Since(started), Attempts: g.attempts, Repaired: repaired(g.notes),
@@ -220,19 +221,19 @@ func (l *Limiter) release(ctx context.Context, n, granted int64) (int64, error) 
 		if err := ctx.Err(); err != nil {
 			return released, wrap(operation, l.name, err)
 		}
-		sent := new(attempts)
+		sent := new(script.Attempts)
 		reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
 			defer l.changed()
 			args := []any{l.now(), n - released, flags}
 			if granted != 0 {
 				args = append(args, millisText(granted))
 			}
-			return l.client.run(ctx, sent, releaseScript, false, l.keys(), args...)
+			return l.client.topology.Run(ctx, sent, releaseScript, false, l.keys(), args...)
 		})
 		if err == nil && reply[0] != 0 {
 			err = notInitialized(reply[0])
 		}
-		if err = sent.outcome(err); err != nil {
+		if err = sent.Outcome(err); err != nil {
 			return released, wrap(operation, l.name, err)
 		}
 		released += reply[2]
@@ -313,7 +314,7 @@ func (c *Client) AllowAllN(ctx context.Context, permits []int64, limiters ...*Li
 		return nil, nil
 	}
 	ask := c.allowInOrder
-	if c.together(all) {
+	if c.topology.OneStep(all) {
 		ask = c.allowTogether
 	}
 	found, err := ask(ctx, counts, distinct)
@@ -395,12 +396,12 @@ func (c *Client) askTogether(
 		if c.localLimiters.canDecide(limiters...) {
 			decide = func(retry time.Duration) ([]int64, bool) { return c.decideAllLocally(limiters, counts, retry) }
 		}
-		sent := &attempts{noRetryIfUnsent: decide != nil}
+		sent := &script.Attempts{NoRetryIfUnsent: decide != nil}
 		reply, cause, err := reach(ctx, limiters[0], func(ctx context.Context) ([]int64, error) {
 			return c.doAllWithRetry(ctx, sent, counts, limiters, keys, rebuild, sets)
 		}, decide)
-		t.attempts += int(sent.count.Load())
-		if err, t.cause = sent.outcome(err), sent.outcome(cause); err != nil {
+		t.attempts += sent.Count()
+		if err, t.cause = sent.Outcome(err), sent.Outcome(cause); err != nil {
 			return nil, fmt.Errorf("allow all: %w", err)
 		}
 		if reply[0] != 0 {
@@ -455,7 +456,7 @@ func (c *Client) askTogether(
 // doAllWithRetry runs allowall.lua until there is a final reply or error. All attempts have the same record ids, and
 // each has its own time.
 func (c *Client) doAllWithRetry(
-	ctx context.Context, t *attempts, counts map[string]int64, limiters []*Limiter, keys, flags []string, sets []int,
+	ctx context.Context, t *script.Attempts, counts map[string]int64, limiters []*Limiter, keys, flags []string, sets []int,
 ) ([]int64, error) {
 	prefixes, firsts, findable := make([][]byte, len(limiters)), make([]any, len(limiters)), true
 	for i, l := range limiters {
@@ -471,16 +472,16 @@ func (c *Client) doAllWithRetry(
 		findable = findable && l.settings.findable(records)
 	}
 	var reply []int64
-	err := c.retry(ctx, t, findable, func() (err error) {
+	err := c.topology.Retry(ctx, t, findable, func() (err error) {
 		var args []any
 		for i, l := range limiters {
 			args = append(args, counts[l.key()], l.now(), prefixes[i], flags[i]+l.flags(sets[i]), l.settings.rateText(),
 				l.settings.bucket())
 		}
-		if t.maybeExecuted() {
+		if t.MaybeExecuted() {
 			args = append(args, firsts...)
 		}
-		reply, err = c.try(ctx, t, allowAllScript, keys, args...)
+		reply, err = c.topology.Try(ctx, t, allowAllScript, keys, args...)
 		return err
 	})
 	return reply, err
@@ -529,7 +530,7 @@ func undo(ctx context.Context, counts map[string]int64, limiters []*Limiter, tak
 				failed = err
 			}
 		case <-ctx.Done():
-			return errors.Join(failed, fmt.Errorf("allow all: %w", unknown(ctx.Err())))
+			return errors.Join(failed, fmt.Errorf("allow all: %w", script.Unknown(ctx.Err())))
 		}
 	}
 	return failed

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
@@ -714,5 +715,5 @@ func TestPerClient(t *testing.T) {
 
 // acquire runs acquire.lua for groups of callers, in a call of its own.
 func (l *Limiter) acquire(ctx context.Context, groups []group, strict int, flags string, last error) (acquireReply, error) {
-	return l.doWithRetry(ctx, new(acquireRequest), new(attempts), groups, strict, flags, last)
+	return l.doWithRetry(ctx, new(acquireRequest), new(script.Attempts), groups, strict, flags, last)
 }

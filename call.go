@@ -12,6 +12,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/fairshare"
 	"github.com/rratelimiter/rratelimiter/internal/record"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // The request and the reply of acquire.lua: how arguments are encoded and what the numbers in a reply mean. This file
@@ -192,31 +193,31 @@ func (g acquireReply) wait(i int) time.Duration { return micros(g.groups[2*i+1])
 // sent before, last is the error of that attempt, else nil. If the limiter enforces a rate and another one is in force,
 // it sets its own first.
 func (l *Limiter) doWithRetry(
-	ctx context.Context, q *acquireRequest, t *attempts, groups []group, strict int, flags string, last error,
+	ctx context.Context, q *acquireRequest, t *script.Attempts, groups []group, strict int, flags string, last error,
 ) (g acquireReply, err error) {
 	c := l.client
-	var pauses backoff
+	var pauses script.Backoff
 	for {
 		switch {
 		case errors.Is(last, errOtherRate):
 			if err := l.enforce(ctx); err != nil {
-				return acquireReply{attempts: int(t.count.Load())}, err
+				return acquireReply{attempts: t.Count()}, err
 			}
 			q.sets++
-		case last != nil && !c.redirected(last):
-			c.reloadTopology(ctx, last)
-			if !pauses.rest(ctx) {
-				return acquireReply{attempts: int(t.count.Load())}, last
+		case last != nil && !c.topology.Redirected(last):
+			c.topology.Reload(ctx, last)
+			if !pauses.Rest(ctx) {
+				return acquireReply{attempts: t.Count()}, last
 			}
 		}
 		var reply []int64
-		reply, last = c.try(ctx, t, acquireScript, l.keys(), q.ask(nil, l, groups, strict, flags, t.maybeExecuted() && len(groups) > 0)...)
+		reply, last = c.topology.Try(ctx, t, acquireScript, l.keys(), q.ask(nil, l, groups, strict, flags, t.MaybeExecuted() && len(groups) > 0)...)
 		if last == nil {
 			g, last = l.readGrants(t, reply, q.now)
 		}
 		g.id = q.id
-		g.attempts = int(t.count.Load())
-		if !errors.Is(last, errOtherRate) && !t.again(last, l.settings.findable(q.records)) {
+		g.attempts = t.Count()
+		if !errors.Is(last, errOtherRate) && !t.Again(last, l.settings.findable(q.records)) {
 			return g, last
 		}
 	}
@@ -245,10 +246,7 @@ const (
 	statusUntold    = 9 // the grant of an earlier attempt of the call can no longer be determined
 )
 
-var (
-	errOtherRate = errors.New("rratelimiter: another rate is in force")
-	errUntold    = unknown(errors.New("the permits granted to the call can no longer be told from those of other calls"))
-)
+var errOtherRate = errors.New("rratelimiter: another rate is in force")
 
 // rateText returns the limiter's own rate as scripts take it; "" if it has none.
 func (s settings) rateText() string {
@@ -315,16 +313,16 @@ const mostSets = 3
 
 // enforce sets the limiter's own rate in the place of another one.
 func (l *Limiter) enforce(ctx context.Context) error {
-	_, err := l.setRate(ctx, new(attempts), l.settings.rate, "k")
+	_, err := l.setRate(ctx, new(script.Attempts), l.settings.rate, "k")
 	return err
 }
 
 // readGrants decodes a reply of acquire.lua. Short replies omit what follows from now, the time of the request in µs.
-func (l *Limiter) readGrants(t *attempts, reply []int64, now int64) (acquireReply, error) {
+func (l *Limiter) readGrants(t *script.Attempts, reply []int64, now int64) (acquireReply, error) {
 	s := l.settings
 	if err := statusError(reply[0]); err != nil {
 		if errors.Is(err, errOtherRate) {
-			t.notExecuted()
+			t.NotExecuted()
 		}
 		return acquireReply{}, err
 	}
@@ -357,7 +355,7 @@ func statusError(status int64) error {
 	case statusOtherRate:
 		return errOtherRate
 	case statusUntold:
-		return errUntold
+		return script.ErrUntold
 	}
 	return notInitialized(status)
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // Checks: which call adds up the records of a limiter, so that a surplus or a lack of free permits does not last. The
@@ -54,7 +54,7 @@ func (q *queue) recount(within time.Duration) {
 
 // recount adds up the records of a limiter that has too many for one call, page by page, and repairs what is stored.
 func (l *Limiter) recount(ctx context.Context) error {
-	started, sent := time.Now(), new(attempts)
+	started, sent := time.Now(), new(script.Attempts)
 	var newest, oldest, count, sum any = "", "", 0, 0
 	for {
 		if err := ctx.Err(); err != nil {
@@ -69,7 +69,7 @@ func (l *Limiter) recount(ctx context.Context) error {
 			l.client.wake(l.key())
 			if o := l.client.observer; o != nil {
 				o.Call(CallInfo{
-					Limiter: l.name, Latency: time.Since(started), Attempts: int(sent.count.Load()), Repaired: text,
+					Limiter: l.name, Latency: time.Since(started), Attempts: sent.Count(), Repaired: text,
 				})
 			}
 		}
@@ -95,20 +95,9 @@ func (l *Limiter) saw(g acquireReply, check bool) {
 }
 
 // recountPage makes one call of recount.lua, given what the calls before it returned.
-func (l *Limiter) recountPage(ctx context.Context, t *attempts, newest, oldest, count, sum any) ([]any, error) {
+func (l *Limiter) recountPage(ctx context.Context, t *script.Attempts, newest, oldest, count, sum any) ([]any, error) {
 	reply, err := within(ctx, l, func(ctx context.Context) ([]any, error) {
-		var cmd *redis.SliceCmd
-		err := l.client.retry(ctx, t, true, func() error {
-			args := []any{l.now(), newest, oldest, count, sum}
-			return l.client.attempt(ctx, t, recountScript, l.keys(), args, func(all []any) redis.Cmder {
-				cmd = redis.NewSliceCmd(ctx, all...)
-				return cmd
-			})
-		})
-		if err != nil {
-			return nil, err
-		}
-		return cmd.Result()
+		return l.client.topology.RunMixed(ctx, t, recountScript, true, l.keys(), l.now(), newest, oldest, count, sum)
 	})
 	if err != nil {
 		return nil, err

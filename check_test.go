@@ -13,6 +13,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // check_test.go makes free permits and records differ from the rate on a limiter in constant use, and counts the
@@ -380,7 +381,7 @@ func TestRecountSeesWhatHappensBetweenItsPages(t *testing.T) {
 					records = append(records, redis.Z{Score: float64(r.ms() - 2999 + int64(i)), Member: member})
 				}
 				r.must(r.rdb.ZAdd(t.Context(), l.keyNames[keys.Permits], records...).Err())
-				sent := new(attempts)
+				sent := new(script.Attempts)
 				reply, err := l.recountPage(t.Context(), sent, "", "", 0, 0)
 				r.must(err)
 				test.happen()

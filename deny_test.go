@@ -253,7 +253,7 @@ func TestDenyCacheInTheLastMillisecond(t *testing.T) {
 func TestDenyCacheSkipsPermitsLeftToOthers(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		useScript(t, acquireScript.sha)
+		useScript(t, acquireScript.SHA)
 		l := p.RateLimiter("l", WithRate(PerSecond(1)), WithDenyCache(5))
 		b.granted("the first", b.try(l, 1), 0)
 		waiting := b.acquire(l, 1)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // expire.go sets and reads the TTL of a limiter: of all its keys together, except the PerClient state of other clients.
@@ -64,13 +65,13 @@ func (l *Limiter) expire(ctx context.Context, command string, ms int64, cond []E
 	}
 	var reply []int64
 	if err == nil {
-		sent := new(attempts)
+		sent := new(script.Attempts)
 		twice := condition == "" && command != "PERSIST" && ms > 0 // else a second execution may reply differently
 		reply, err = within(ctx, l, func(ctx context.Context) ([]int64, error) {
 			defer l.changed()
-			return l.client.run(ctx, sent, expireScript, twice, l.keys(), command, ms, condition)
+			return l.client.topology.Run(ctx, sent, expireScript, twice, l.keys(), command, ms, condition)
 		})
-		err = sent.outcome(err)
+		err = sent.Outcome(err)
 	}
 	return err == nil && reply[0] == 1, wrap("set the TTL of", l.name, err)
 }
@@ -97,7 +98,7 @@ func (l *Limiter) TTL(ctx context.Context) (time.Duration, error) {
 	}
 	ms, err := within(ctx, l, func(ctx context.Context) (int64, error) {
 		cmd := redis.NewIntCmd(ctx, "pttl", l.key())
-		err := l.client.process(ctx, cmd)
+		err := l.client.topology.Process(ctx, cmd)
 		return cmd.Val(), err
 	})
 	if err == nil && ms == -2 {

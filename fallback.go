@@ -9,10 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/rratelimiter/rratelimiter/internal/localwindow"
 	"github.com/rratelimiter/rratelimiter/internal/record"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // Local decisions: what this process grants while Redis cannot be reached (WithFallback). The breaker of a node tells
@@ -20,22 +19,6 @@ import (
 
 // noteLocal marks a reply that this process made. Scripts do not use this bit.
 const noteLocal = 1 << 30
-
-// unreachable reports whether a call failed because Redis cannot be reached or cannot serve any client now: the network
-// failed, no reply or no connection came in time, or the server replied that it is loading, is busy, has too many
-// clients, is a replica, or is part of a cluster that is down. A server's error about a limiter, memory or access
-// rights is a reply. A closed Redis client stays closed, so redis.ErrClosed does not count either.
-func unreachable(err error) bool {
-	if err == nil || errors.Is(err, redis.ErrClosed) || errors.Is(err, ErrNotInitialized) || errors.Is(err, errUntold) {
-		return false
-	}
-	return !isAnswer(err) || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted) ||
-		says(err, notNow...) || says(err, "BUSY")
-}
-
-// isOfSlot reports whether an error for which unreachable is true concerns one slot alone, while its node works: the
-// slot is being moved, or no node has it.
-func isOfSlot(err error) bool { return says(err, "TRYAGAIN", "CLUSTERDOWN Hash slot") }
 
 // bypass completes f with a local decision if its breaker is broken and the process can decide. It reports whether it
 // did. queue.mu may be held.
@@ -63,17 +46,17 @@ func (b *batch) bypass() bool {
 // decision where possible. It updates the breaker. queue.mu is held.
 func (b *batch) decideLocally(g acquireReply, err error) (acquireReply, error) {
 	l := b.queue.limiter
-	if g.local() || err == errUnsent {
+	if g.local() || err == script.ErrUnsent {
 		return g, err
 	}
-	if !unreachable(err) {
+	if !script.Unreachable(err) {
 		b.breaker.Answer(b.started, (*prober)(l))
 		if err == nil {
 			l.learn(g.rate, g.interval)
 		}
 		return g, err
 	}
-	if !isOfSlot(err) {
+	if !script.IsOfSlot(err) {
 		b.breaker.Fail(b.started)
 	}
 	if !l.settings.fallsBack {

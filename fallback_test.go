@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"math/rand/v2"
 	"net"
-	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -23,6 +21,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/hook"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
@@ -392,43 +391,6 @@ func TestFallbackUsesTheLastRate(t *testing.T) {
 	})
 }
 
-// Replies of Redis are final, except replies that it cannot serve any client now.
-func TestUnreachable(t *testing.T) {
-	server := func(text string) error { return serverError(redisError(text)) }
-	for _, of := range []struct {
-		err  error
-		want bool
-	}{
-		{nil, false},
-		{errRefused, true},
-		{io.EOF, true},
-		{fmt.Errorf("read: %w", syscall.ECONNRESET), true},
-		{late(time.Second), true},
-		{os.ErrDeadlineExceeded, true},
-		{redis.ErrPoolTimeout, true},
-		{server("LOADING Redis is loading the dataset in memory"), true},
-		{server("READONLY You can't write against a read only replica."), true},
-		{server("ERR Error running script (call to f_1): @user_script:3: READONLY You can't write against a read only replica."), true},
-		{server("CLUSTERDOWN The cluster is down"), true},
-		{server("TRYAGAIN Multiple keys request during rehashing of slot"), true},
-		{server("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."), true},
-		{server("BUSY Redis is busy running a script."), true},
-		{server("ERR max number of clients reached"), true},
-		{redis.ErrClosed, false},
-		{notInitialized(1), false},
-		{server("WRONGTYPE Operation against a key holding the wrong kind of value"), false},
-		{server("OOM command not allowed when used memory > 'maxmemory'."), false},
-		{server("MISCONF Redis is configured to save RDB snapshots"), false},
-		{server("NOPERM this user has no permissions"), false},
-		{server("NOAUTH Authentication required."), false},
-		{server("CROSSSLOT Keys in request don't hash to the same slot"), false},
-	} {
-		if got := unreachable(of.err); got != of.want {
-			t.Errorf("%v: %v, expected %v", of.err, got, of.want)
-		}
-	}
-}
-
 type redisError string
 
 func (e redisError) Error() string { return string(e) }
@@ -484,7 +446,7 @@ func TestProbe(t *testing.T) {
 			}
 			r.must(r.rdb.ReplicaOf(ctx, "127.0.0.1", "1").Err())
 			for _, name := range names {
-				if _, err := c.RateLimiter(name).writeProbe(ctx); !unreachable(err) {
+				if _, err := c.RateLimiter(name).writeProbe(ctx); !script.Unreachable(err) {
 					t.Errorf("%s, on a replica: %v", name, err)
 				}
 			}
@@ -666,7 +628,7 @@ func TestObserverSeesTheFallback(t *testing.T) {
 			got[i].Latency = 0
 		}
 		want := []CallInfo{
-			{Limiter: "l", Callers: 1, Granted: 1, Permits: 2, Attempts: 1, Fallback: true, Err: unavailable{cause: errRefused}},
+			{Limiter: "l", Callers: 1, Granted: 1, Permits: 2, Attempts: 1, Fallback: true, Err: script.Failure(t.Context(), 0, errRefused)},
 			{Limiter: "l", Callers: 1, Granted: 1, Permits: 3, Fallback: true},
 			{Limiter: "l", Callers: 1, Denied: 1, Fallback: true},
 		}

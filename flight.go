@@ -11,6 +11,8 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/breaker"
 	"github.com/rratelimiter/rratelimiter/internal/denycache"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // Batches: while a call of a limiter is in flight, later callers of this process queue, and the next call carries all
@@ -98,10 +100,10 @@ type batch struct {
 	changes        int64        // denyCache.Changes when it was sent
 	due            time.Time    // when its callers get an error at the latest
 	stallAt        time.Time    // when the queue stops waiting for it
-	attempts       attempts
+	attempts       script.Attempts
 	request        acquireRequest
 	args           []any // memory for the arguments of cmd
-	cmd            noRetryCmd
+	cmd            script.Command
 	stalled        bool             // detached: the queue does not wait for it
 	completed      bool             // complete was called
 	breaker        *breaker.Breaker // of the node or the limiter that it is sent to
@@ -175,8 +177,8 @@ func (q *queue) send() {
 	q.batches++
 	b := batches.Get().(*batch)
 	b.queue, b.number, b.rebuild, b.check = q, q.batches, q.rebuild, q.unchecked()
-	b.started, b.changes, b.attempts.text = time.Now(), q.client.denyCache.Changes(), textOfKeyCount
-	b.attempts.noRetryIfUnsent = q.limiter.settings.fallsBack
+	b.started, b.changes = time.Now(), q.client.denyCache.Changes()
+	b.attempts.NoRetryIfUnsent = q.limiter.settings.fallsBack
 	b.request.next(q.grants)
 	perRequest := q.limiter.settings.recordPerRequest
 	b.detachedOthers = q.detached > 0 && q.limiter.settings.bucket() > 0
@@ -230,11 +232,11 @@ func (q *queue) detach(b *batch) {
 
 // command makes the command of f, with the current time. With text it carries the script's text instead of its SHA-1.
 func (b *batch) command(ctx context.Context, text bool) {
-	b.attempts.begin()
-	args := append(append(b.args[:0], acquireScript.head(text)...), &b.attempts)
+	b.attempts.Begin(keys.Count)
+	args := append(append(b.args[:0], acquireScript.Head(text)...), &b.attempts)
 	args = append(args, b.queue.keys...)
 	b.args = b.request.ask(args, b.queue.limiter, b.groups, b.strict, b.flags(), false)
-	b.cmd = newNoRetryCmd(ctx, b.args)
+	b.cmd = script.NewCommand(ctx, b.args)
 }
 
 func (b *batch) flags() string {
@@ -262,17 +264,17 @@ func (b *batch) flags() string {
 // its timeout goroutine may still use it.
 func (b *batch) handleReply(regular bool) {
 	l := b.queue.limiter
-	err := serverError(b.cmd.Err())
-	b.attempts.end(err)
+	err := script.ServerError(b.cmd.Err())
+	b.attempts.End(err)
 	var g acquireReply
 	if err == nil {
 		g, err = l.readGrants(&b.attempts, b.cmd.Val(), b.request.now)
 	}
-	if errors.Is(err, errOtherRate) || l.client.redirected(err) || b.attempts.again(err, l.settings.findable(b.request.records)) {
+	if errors.Is(err, errOtherRate) || l.client.topology.Redirected(err) || b.attempts.Again(err, l.settings.findable(b.request.records)) {
 		go b.retryDirect(err)
 		return
 	}
-	g.attempts = int(b.attempts.count.Load())
+	g.attempts = b.attempts.Count()
 	b.complete(g, err)
 	if regular {
 		b.recycle()
@@ -292,7 +294,7 @@ func (b *batch) retryDirect(last error) {
 	g, err := withinRest(context.Background(), l, time.Until(b.due), l.client.localLimiters.canDecide(l), func(ctx context.Context) (acquireReply, error) {
 		return l.doWithRetry(ctx, &b.request, &b.attempts, b.groups, b.strict, b.flags(), last)
 	})
-	g.attempts = int(b.attempts.count.Load())
+	g.attempts = b.attempts.Count()
 	b.complete(g, err)
 }
 
@@ -306,9 +308,9 @@ func (b *batch) complete(g acquireReply, err error) {
 		return
 	}
 	b.completed = true
-	cause := failure(context.Background(), b.queue.client.callTimeout, b.attempts.explain(err))
+	cause := script.Failure(context.Background(), b.queue.client.callTimeout, b.attempts.Explain(err))
 	g, err = b.decideLocally(g, err)
-	told := b.attempts.outcome(cause)
+	told := b.attempts.Outcome(cause)
 	if b.stalled {
 		q.detached--
 	} else {
@@ -359,7 +361,7 @@ func (b *batch) complete(g acquireReply, err error) {
 
 // late returns the timeout error of f as of now.
 func (b *batch) late() error {
-	return late(min(time.Since(b.started).Round(time.Millisecond), b.queue.client.callTimeout))
+	return script.Late(min(time.Since(b.started).Round(time.Millisecond), b.queue.client.callTimeout))
 }
 
 // failQueued fails the requests that had to wait for f, which timed out, without making a call for them. Otherwise they

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // inspect.go reads the state of a limiter. Only AvailablePermits changes it: like Redisson's method it repairs what is
@@ -64,15 +65,15 @@ func (l *Limiter) inspect(ctx context.Context, flags string) ([]int64, error) {
 	return l.inspectBy(ctx, stateScript, flags)
 }
 
-func (l *Limiter) inspectBy(ctx context.Context, s *script, flags string) ([]int64, error) {
+func (l *Limiter) inspectBy(ctx context.Context, s *script.Script, flags string) ([]int64, error) {
 	if l.err != nil {
 		return nil, l.err
 	}
-	sent := new(attempts)
+	sent := new(script.Attempts)
 	reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
-		return l.client.run(ctx, sent, s, true, l.keys(), l.now(), flags)
+		return l.client.topology.Run(ctx, sent, s, true, l.keys(), l.now(), flags)
 	})
-	err = sent.explain(err)
+	err = sent.Explain(err)
 	if err == nil && reply[0] != 0 {
 		err = notInitialized(reply[0])
 	}
@@ -103,7 +104,7 @@ func (l *Limiter) clients(ctx context.Context) ([]string, error) {
 		return nil, l.err
 	}
 	server, err := within(ctx, l, func(ctx context.Context) (Redis, error) {
-		return l.client.serverOf(ctx, l.key())
+		return l.client.topology.Server(ctx, l.key())
 	})
 	if err != nil {
 		return nil, err
@@ -139,18 +140,6 @@ func (l *Limiter) clients(ctx context.Context) ([]string, error) {
 	}
 	sort.Strings(ids)
 	return ids, nil
-}
-
-// serverOf returns a client of the one server that holds a key, or the redis client itself where its type does not show
-// the servers.
-func (c *Client) serverOf(ctx context.Context, key string) (Redis, error) {
-	switch rdb := c.rdb.(type) {
-	case *redis.ClusterClient:
-		return rdb.MasterForKey(ctx, key)
-	case *redis.Ring:
-		return rdb.GetShardClientForKey(key)
-	}
-	return c.rdb, nil
 }
 
 // escapeGlob returns a glob-style pattern that matches only the text.

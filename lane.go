@@ -2,13 +2,13 @@ package rratelimiter
 
 import (
 	"context"
-	"math"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/rratelimiter/rratelimiter/internal/breaker"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // Pipelines to nodes: batches of all limiters on one node that are sent at the same time share a run, which is one
@@ -45,41 +45,34 @@ type pipeline struct {
 	breaker breaker.Breaker // in the own pipeline of a cluster client: the breaker of finding nodes
 }
 
-// newPipeline returns a pipeline to a node, or to the nodes behind a client that does not show them. There each batch
-// has a run of its own, and the number of runs is not limited.
+// newPipeline returns a pipeline to a node.
 func newPipeline(node Redis, timeout time.Duration) *pipeline {
-	l := &pipeline{node: node, timeout: timeout, maxInFlight: maxRuns, maxBatch: maxBatch, patient: shortestStall}
-	switch node.(type) {
-	case *redis.Ring, *redis.AutoPipeliner:
-		l.maxInFlight, l.maxBatch = math.MaxInt, 1
-	}
-	return l
+	return &pipeline{node: node, timeout: timeout, maxInFlight: maxRuns, maxBatch: maxBatch, patient: shortestStall}
 }
 
 // send sends f to the node of its limiter. It does not block: a reply or an error arrives by f.complete.
 func (c *Client) send(b *batch) {
-	cluster, ok := c.rdb.(*redis.ClusterClient)
-	if b.breaker = &c.pipeline.breaker; !ok && c.pipeline.maxBatch == 1 {
+	if b.breaker = &c.pipeline.breaker; c.topology.Hidden() {
 		b.breaker = b.queue.breakerOf()
 	}
 	if b.bypass() {
 		return
 	}
-	if !ok {
+	if !c.topology.Clustered() {
 		if t := c.pipeline.admit(b); t != nil {
 			go t.start()
 		}
 		return
 	}
-	go func() { // nodeOf may make a call
+	go func() { // Node may make a call
 		ctx, cancel := context.WithTimeout(context.Background(), c.callTimeout)
 		defer cancel()
 		late := time.AfterFunc(c.callTimeout, func() { b.complete(acquireReply{attempts: 1}, b.late()) })
-		searching := !c.found.Load()
+		searching := !c.topology.Found()
 		if searching {
 			b.breaker.Begin(search{b, late}, (*prober)(b.queue.limiter))
 		}
-		node, err := c.nodeOf(ctx, cluster, b.queue.limiter)
+		node, err := c.topology.Node(ctx, b.queue.limiter.key())
 		if searching {
 			b.breaker.End(search{b, late}, err == nil)
 		}
@@ -88,7 +81,7 @@ func (c *Client) send(b *batch) {
 		}
 		if err != nil {
 			b.due, b.stallAt = b.started.Add(c.callTimeout), time.Now().Add(shortestStall)
-			if b.attempts.again(err, false) {
+			if b.attempts.Again(err, false) {
 				b.retryDirect(err)
 			} else {
 				b.complete(acquireReply{attempts: 1}, err)
@@ -185,7 +178,7 @@ func (l *pipeline) load() *run {
 }
 
 // dropCancelled removes the waiting batches whose callers are all cancelled, so that no permits are taken for them. It
-// completes them with errUnsent in the background. l.mu is held.
+// completes them with script.ErrUnsent in the background. l.mu is held.
 func (l *pipeline) dropCancelled() {
 	gone := func(b *batch) bool { return b.present.Load() == 0 }
 	if !slices.ContainsFunc(l.waiting[:min(len(l.waiting), l.maxBatch)], gone) {
@@ -201,7 +194,7 @@ func (l *pipeline) dropCancelled() {
 	})
 	go func() {
 		for _, b := range dropped {
-			b.complete(acquireReply{}, errUnsent)
+			b.complete(acquireReply{}, script.ErrUnsent)
 		}
 	}()
 }
@@ -260,7 +253,7 @@ func (t *run) execute() (next *run) {
 	l := t.pipeline
 	t.breaker.Begin(t.bound, (*prober)(t.batches[0].queue.limiter))
 	t.carry()
-	t.breaker.End(t.bound, slices.ContainsFunc(t.batches, func(b *batch) bool { return isThere(b.cmd.Err()) }))
+	t.breaker.End(t.bound, slices.ContainsFunc(t.batches, func(b *batch) bool { return script.IsThere(b.cmd.Err()) }))
 
 	l.mu.Lock()
 	t.over = true
@@ -306,7 +299,7 @@ func (t *run) carry() {
 			if err == nil || !redis.HasErrorPrefix(err, "NOSCRIPT") {
 				return true
 			}
-			b.attempts.end(err)
+			b.attempts.End(err)
 			return false
 		})
 	}
@@ -401,7 +394,7 @@ func (t *run) overdue() {
 		go next.start()
 	}
 	for _, b := range append(ended, behind...) {
-		b.complete(acquireReply{attempts: int(b.attempts.count.Load())}, b.late())
+		b.complete(acquireReply{attempts: b.attempts.Count()}, b.late())
 	}
 	if len(rest) == 0 {
 		close(t.expired) // after complete: the end of this context must not be taken for the end of a caller's

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // A slowHook is a hook that counts the commands sent, and delays them.
@@ -379,7 +380,7 @@ func TestSlotThatMoved(t *testing.T) {
 type served struct{ redis.Pipeliner }
 
 func (served) Process(_ context.Context, cmd redis.Cmder) error {
-	cmd.(*noRetryCmd).SetVal([]int64{0, 10, 1000, 9})
+	cmd.(*script.Command).SetVal([]int64{0, 10, 1000, 9})
 	return nil
 }
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // once_test.go breaks connections at chosen points, and checks that a call still takes effect once.
@@ -70,8 +71,8 @@ func (p *tap) requests() int {
 
 // tapped returns a client of the rig's server, with its clock and id, on connections with a tap.
 func (r *rig) tapped(opts ...Option) (*Client, *tap) {
-	for _, s := range []*script{acquireScript, allowAllScript, expireScript, releaseScript, renameScript, setRateScript, stateScript, trySetRateScript} {
-		r.must(r.rdb.ScriptLoad(r.t.Context(), s.text).Err()) // so that no call is two
+	for _, s := range []*script.Script{acquireScript, allowAllScript, expireScript, releaseScript, renameScript, setRateScript, stateScript, trySetRateScript} {
+		r.must(r.rdb.ScriptLoad(r.t.Context(), s.Text).Err()) // so that no call is two
 	}
 	p := &tap{}
 	rdb := r.server.Client(func(o *redis.Options) { o.Dialer = p.dial })
@@ -488,7 +489,7 @@ func TestOvertakenAttemptTakesNothing(t *testing.T) {
 		late := q.ask(nil, l, groups, 0, "", true)
 		early[0] = r.ms() - 10
 		for i, args := range [][]any{late, early} {
-			reply, err := l.client.run(t.Context(), new(attempts), acquireScript, false, l.keys(), args...)
+			reply, err := l.client.topology.Run(t.Context(), new(script.Attempts), acquireScript, false, l.keys(), args...)
 			if err != nil || reply[0] != []int64{0, statusUntold}[i] {
 				t.Errorf("attempt %d: %v, %v", i, reply, err)
 			}
@@ -703,48 +704,6 @@ func TestCancelAtTheReplyIsOutcomeUnknown(t *testing.T) {
 			}
 		}
 	})
-}
-
-// TestAttemptsOfACall: whether the outcome of a call is unknown depends on all its attempts.
-func TestAttemptsOfACall(t *testing.T) {
-	answer := redis.ErrNoScript
-	for name, test := range map[string]struct {
-		attempts []error
-		written  []bool
-		last     error
-		unknown  bool
-	}{
-		"never written":                      {[]error{io.EOF}, []bool{false}, io.EOF, false},
-		"written":                            {[]error{io.EOF}, []bool{true}, io.EOF, true},
-		"refused by the server":              {[]error{answer}, []bool{true}, answer, false},
-		"lost, then refused":                 {[]error{io.EOF, answer}, []bool{true, true}, answer, true},
-		"lost, then never written":           {[]error{io.EOF, io.EOF}, []bool{true, false}, io.EOF, true},
-		"lost, then without a rate":          {[]error{io.EOF, nil}, []bool{true, true}, ErrNotInitialized, false},
-		"lost, then answered":                {[]error{io.EOF, nil}, []bool{true, true}, nil, false},
-		"refused, then lost":                 {[]error{answer, io.EOF}, []bool{true, true}, io.EOF, true},
-		"refused, then never written":        {[]error{answer, io.EOF}, []bool{true, false}, io.EOF, false},
-		"answered after its caller's time":   {[]error{nil}, []bool{true}, context.DeadlineExceeded, true},
-		"answered, then never written":       {[]error{nil, io.EOF}, []bool{true, false}, io.EOF, false},
-		"what another attempt got is untold": {[]error{io.EOF, nil}, []bool{true, true}, errUntold, true},
-	} {
-		var sent attempts
-		for i, err := range test.attempts {
-			sent.begin()
-			if test.written[i] {
-				if _, err := sent.MarshalBinary(); err != nil {
-					t.Error(err)
-				}
-			}
-			sent.end(err)
-		}
-		err := sent.outcome(test.last)
-		if errors.Is(err, ErrOutcomeUnknown) != test.unknown || !errors.Is(err, test.last) {
-			t.Errorf("%s: %v", name, err)
-		}
-		if _, err := sent.MarshalBinary(); err == nil {
-			t.Errorf("%s: written after its end", name)
-		}
-	}
 }
 
 // TestIDThatWasTaken: if an older grant has the same bytes as the record, the attempt wrote a different record, which

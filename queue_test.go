@@ -169,7 +169,7 @@ func TestTriesWhileOthersWaitDoNotStormRedis(t *testing.T) {
 func TestTryIsRefusedUntilTheTurnOfTheQueue(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		useScript(t, acquireScript.sha)
+		useScript(t, acquireScript.SHA)
 		l := p.RateLimiter("l", WithRate(PerSecond(1)))
 		b.granted("the first", b.try(l, 1), 0)
 		waiting := b.acquire(l, 1)
@@ -295,7 +295,7 @@ func (r rival) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (r rival) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		if args := cmd.Args(); err == nil && (args[1] == setRateScript.sha || args[1] == setRateScript.text) {
+		if args := cmd.Args(); err == nil && (args[1] == setRateScript.SHA || args[1] == setRateScript.Text) {
 			return NewClient(r.rdb, patient).RateLimiter("l").SetRate(ctx, PerHour(7), KeepState())
 		}
 		return err

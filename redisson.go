@@ -24,7 +24,7 @@ var redissonScripts = []any{
 // redissonHere returns whether Redisson has used a rate limiter on the limiter's server since the server started. It
 // returns false if the server does not reply or refuses the command.
 func (l *Limiter) redissonHere(ctx context.Context) bool {
-	server, err := l.client.serverOf(ctx, l.key())
+	server, err := l.client.topology.Server(ctx, l.key())
 	if err != nil {
 		return false
 	}

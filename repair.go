@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // repair.go repairs a limiter on demand. Calls repair what they find wrong by themselves, as far as it costs them
 // nothing; these methods read every record.
 
-var repairScript = loadScript("repair")
+var repairScript = script.Load(lua.Files, "repair")
 
 // Repaired is what Repair or Reset found and did.
 type Repaired struct {
@@ -86,14 +89,14 @@ func (l *Limiter) repair(ctx context.Context, flags string) (Repaired, error) {
 	if l.err != nil {
 		return Repaired{}, l.err
 	}
-	sent := new(attempts)
+	sent := new(script.Attempts)
 	twice := flags != "r" // a second execution would reply that there is nothing to reset
 	reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
 		defer l.changed()
-		return l.client.run(ctx, sent, repairScript, twice, l.keys(), l.now(), flags)
+		return l.client.topology.Run(ctx, sent, repairScript, twice, l.keys(), l.now(), flags)
 	})
-	if err = sent.explain(err); !twice {
-		err = sent.outcome(err)
+	if err = sent.Explain(err); !twice {
+		err = sent.Outcome(err)
 	}
 	if err == nil && reply[0] != 0 {
 		err = notInitialized(reply[0])

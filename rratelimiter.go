@@ -30,6 +30,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/denycache"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/record"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/span"
 )
 
@@ -43,7 +44,7 @@ type Redis interface {
 // A Client holds what the limiters of one process share: the connection, the client id, the clock and the defaults. It
 // is safe for concurrent use. It has no Close method: closing the redis client ends all waiting with redis.ErrClosed.
 type Client struct {
-	rdb         Redis
+	topology    *script.Topology
 	id          string
 	identity    *record.Identity
 	mapName     func(string) string
@@ -63,7 +64,6 @@ type Client struct {
 	localLimiters   localLimiters
 	pipeline        *pipeline // to the server; to all servers where pipelines has no entry for the node
 
-	found       atomic.Bool // the nodes of a cluster were found at least once
 	pipelinesMu sync.Mutex
 	pipelines   map[*redis.Client]*pipeline // to the nodes of a cluster or the shards of a Ring; guarded by pipelinesMu
 
@@ -79,7 +79,7 @@ type Client struct {
 // redis.ClusterClient.OnNewNode, as the tracing and metrics of go-redis do.
 func NewClient(rdb Redis, opts ...Option) *Client {
 	c := &Client{
-		rdb:             rdb,
+		topology:        script.NewTopology(rdb),
 		id:              uuid.NewString(),
 		mapName:         func(name string) string { return name },
 		clock:           time.Now,
@@ -99,6 +99,9 @@ func NewClient(rdb Redis, opts ...Option) *Client {
 	}
 	c.identity = record.NewIdentity(c.id)
 	c.pipeline = newPipeline(rdb, c.callTimeout)
+	if c.topology.Hidden() { // each batch has a run of its own, and the number of runs is not limited
+		c.pipeline.maxInFlight, c.pipeline.maxBatch = math.MaxInt, 1
+	}
 	c.observed()
 	return c
 }
@@ -128,7 +131,7 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 	if l.err == nil {
 		l.err = l.settings.validate()
 	}
-	if l.err == nil && c.clustered() && !keys.SameSlot(l.keyNames[:]) {
+	if l.err == nil && c.topology.Clustered() && !keys.SameSlot(l.keyNames[:]) {
 		l.err = fmt.Errorf("%w: %s", ErrCrossSlotName, quoted(raw))
 	}
 	return l

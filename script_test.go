@@ -23,6 +23,8 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // A rig is a client of a server, with a clock that the test moves, and with direct access to the keys.
@@ -40,7 +42,7 @@ type rig struct {
 func newRig(t *testing.T, s *redistest.Server, opts ...Option) *rig {
 	r := &rig{t: t, server: s, rdb: s.Client(), at: time.Now().Truncate(time.Millisecond)}
 	r.client = NewClient(s.Client(), append([]Option{WithClientID("me"), WithClock(r.now), WithCallTimeout(20 * time.Second)}, opts...)...)
-	r.client.rdb.(*redis.Client).AddHook(counting{&r.calls})
+	r.client.topology.Redis().(*redis.Client).AddHook(counting{&r.calls})
 	return r
 }
 
@@ -1706,7 +1708,7 @@ type held struct {
 }
 
 func (h held) Process(ctx context.Context, cmd redis.Cmder) error {
-	if args := cmd.Args(); len(args) > 1 && args[1] == releaseScript.sha {
+	if args := cmd.Args(); len(args) > 1 && args[1] == releaseScript.SHA {
 		h.came <- struct{}{}
 		<-h.free
 		ctx = context.WithoutCancel(ctx) // it was in flight
@@ -2027,7 +2029,7 @@ func TestAssembledScripts(t *testing.T) {
 		t.Fatal(files, err)
 	}
 	for _, file := range files {
-		text := readLua(strings.TrimSuffix(filepath.Base(file), ".lua"))
+		text := script.Load(lua.Files, strings.TrimSuffix(filepath.Base(file), ".lua")).Text
 		golden := filepath.Join("testdata", "scripts", filepath.Base(file))
 		if *update {
 			if err := os.WriteFile(golden, []byte(text), 0o644); err != nil {
@@ -2042,13 +2044,13 @@ func TestAssembledScripts(t *testing.T) {
 
 // TestScriptsUseNothingNewerThanOldServers looks for features that Redis 6.2 or the embedded server lack.
 func TestScriptsUseNothingNewerThanOldServers(t *testing.T) {
-	all := map[string]*script{
+	all := map[string]*script.Script{
 		"acquire": acquireScript, "allowall": allowAllScript, "delete": deleteScript, "expire": expireScript, "release": releaseScript,
 		"rename": renameScript, "setrate": setRateScript, "state": stateScript, "trysetrate": trySetRateScript,
 		"collect": collectScript, "glance": glanceScript, "repair": repairScript, "survey": surveyScript,
 		"probe": probeScript, "recount": recountScript,
 	}
-	files, err := luaFiles.ReadDir("lua")
+	files, err := lua.Files.ReadDir(".")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -2062,16 +2064,16 @@ func TestScriptsUseNothingNewerThanOldServers(t *testing.T) {
 			t.Errorf("%s is not tested here", file.Name())
 			continue
 		}
-		if strings.HasPrefix(s.text, "#!") {
+		if strings.HasPrefix(s.Text, "#!") {
 			t.Errorf("%s has a shebang, which Redis 6.2 does not support", name)
 		}
 		for _, absent := range []string{"struct.", "cjson", "cmsgpack", "bit.", "redis.pcall", "redis.setresp", "server.call"} {
-			if strings.Contains(s.text, absent) {
+			if strings.Contains(s.Text, absent) {
 				t.Errorf("%s uses %s", name, absent)
 			}
 		}
 		for _, want := range []string{"-- KEYS", "-- ARGV", "-- reply"} {
-			if !strings.Contains(s.text, want) {
+			if !strings.Contains(s.Text, want) {
 				t.Errorf("%s has no header line %q", name, want)
 			}
 		}

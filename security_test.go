@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // security_test.go runs limiters as a user with exactly the permissions in the README, and over TLS.
@@ -127,12 +128,12 @@ func exercise(ctx context.Context, rdb Redis, name string) error {
 		var q acquireRequest
 		groups := []group{{size: 3, callers: make([]*request, 1)}, {size: 9, callers: make([]*request, 1)}}
 		for _, again := range []bool{false, true} { // and is retried
-			reply, err := c.try(ctx, new(attempts), acquireScript, plain.keys(), q.ask(nil, plain, groups, 0, "d", again)...)
+			reply, err := c.topology.Try(ctx, new(script.Attempts), acquireScript, plain.keys(), q.ask(nil, plain, groups, 0, "d", again)...)
 			if must(err); err == nil {
 				must(statusError(reply[0]))
 			}
 		}
-		_, err = plain.recountPage(ctx, new(attempts), "newest", "oldest", 2, 2) // continues the recount of the records
+		_, err = plain.recountPage(ctx, new(script.Attempts), "newest", "oldest", 2, 2) // continues the recount of the records
 		must(err)
 		at = at.Add(time.Minute)
 		_, err = plain.AvailablePermits(ctx)

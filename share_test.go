@@ -200,7 +200,7 @@ func useScript(t *testing.T, sha string) {
 func TestQueueThatGetsAllLeavesSomethingForRedisson(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		useScript(t, acquireScript.sha)
+		useScript(t, acquireScript.SHA)
 		l := p.RateLimiter("l", WithRate(PerSecond(100)))
 		var all []*call
 		for range 300 {
@@ -224,7 +224,7 @@ func TestQueueThatGetsAllLeavesSomethingForRedisson(t *testing.T) {
 func TestQueueOfFewLeavesAllForRedisson(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		useScript(t, acquireScript.sha)
+		useScript(t, acquireScript.SHA)
 		l := p.RateLimiter("l", WithRate(PerSecond(1)))
 		var all []*call
 		for range 25 {

@@ -5,19 +5,19 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/rratelimiter/rratelimiter/internal/hook"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // survey.go is for tools that monitor and clean many limiters: a cheap read of the state, a read of the raw keys, and
 // the removal of keys that PerClient clients left behind.
 
 var (
-	collectScript = loadScript("collect")
-	glanceScript  = loadScript("glance")
-	surveyScript  = loadScript("survey")
+	collectScript = script.Load(lua.Files, "collect")
+	glanceScript  = script.Load(lua.Files, "glance")
+	surveyScript  = script.Load(lua.Files, "survey")
 )
 
 // Glance is a cheap State: it changes nothing and costs Redis almost nothing, however many records there are. If there
@@ -46,12 +46,7 @@ func (l *Limiter) stored(ctx context.Context, first, count int, own bool) (s hoo
 		flags = "o"
 	}
 	reply, err := within(ctx, l, func(ctx context.Context) ([]any, error) {
-		var cmd *redis.SliceCmd
-		err := l.client.attempt(ctx, new(attempts), surveyScript, l.keys(), []any{first, count, flags}, func(all []any) redis.Cmder {
-			cmd = redis.NewSliceCmd(ctx, all...)
-			return cmd
-		})
-		return cmd.Val(), err
+		return l.client.topology.RunMixed(ctx, new(script.Attempts), surveyScript, true, l.keys(), first, count, flags)
 	})
 	if err != nil {
 		return s, err
@@ -107,12 +102,12 @@ func (l *Limiter) collect(ctx context.Context, idle time.Duration, dry bool) (ho
 	if dry {
 		flags = "d"
 	}
-	sent := new(attempts)
+	sent := new(script.Attempts)
 	reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
-		return l.client.run(ctx, sent, collectScript, dry, l.keys(), l.now(), idle.Milliseconds(), flags)
+		return l.client.topology.Run(ctx, sent, collectScript, dry, l.keys(), l.now(), idle.Milliseconds(), flags)
 	})
 	if !dry {
-		err = sent.outcome(err)
+		err = sent.Outcome(err)
 	}
 	if err != nil {
 		return 0, wrap(operation, l.name, err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // trysetrate.go sets and reads a limiter's rate, and deletes and renames the limiter. The README discusses which
@@ -20,13 +21,13 @@ import (
 // An invalid rate is ErrInvalidRate. If the reply was lost, the error is ErrOutcomeUnknown; calling TrySetRate again
 // then returns false if the rate was set.
 func (l *Limiter) TrySetRate(ctx context.Context, r Rate) (bool, error) {
-	sent := new(attempts)
+	sent := new(script.Attempts)
 	set, err := l.change(ctx, r, func(ctx context.Context) (bool, error) {
 		defer l.changed()
-		reply, err := l.client.run(ctx, sent, trySetRateScript, false, l.keys(), r.args()...)
+		reply, err := l.client.topology.Run(ctx, sent, trySetRateScript, false, l.keys(), r.args()...)
 		return err == nil && reply[0] == 1, err
 	})
-	return set, wrap("try to set the rate of", l.name, sent.outcome(err))
+	return set, wrap("try to set the rate of", l.name, sent.Outcome(err))
 }
 
 // A SetOption changes how SetRate and UpdateRate set a rate.
@@ -62,21 +63,21 @@ func setOptionsOf(opts []SetOption) (o setOptions) {
 // then safe, except that without KeepState it also forgets the grants made since. If one of the keys has another Redis
 // type, it belongs to another program: nothing is set, and the error is Redis's WRONGTYPE.
 func (l *Limiter) SetRate(ctx context.Context, r Rate, opts ...SetOption) error {
-	sent := new(attempts)
+	sent := new(script.Attempts)
 	_, err := l.change(ctx, r, func(ctx context.Context) (bool, error) {
 		return l.setRate(ctx, sent, r, setOptionsOf(opts).flags())
 	})
-	return wrap("set the rate of", l.name, sent.outcome(err))
+	return wrap("set the rate of", l.name, sent.Outcome(err))
 }
 
 // UpdateRate sets the rate of a limiter that already has one, and returns whether it had one (Redisson: updateRate,
 // since 4.6.1). An invalid rate is ErrInvalidRate.
 func (l *Limiter) UpdateRate(ctx context.Context, r Rate, opts ...SetOption) (bool, error) {
-	sent := new(attempts)
+	sent := new(script.Attempts)
 	set, err := l.change(ctx, r, func(ctx context.Context) (bool, error) {
 		return l.setRate(ctx, sent, r, "u"+setOptionsOf(opts).flags())
 	})
-	return set, wrap("update the rate of", l.name, sent.outcome(err))
+	return set, wrap("update the rate of", l.name, sent.Outcome(err))
 }
 
 // change validates the rate, runs an operation that sets it, and wakes the limiter's waiting callers if it was set.
@@ -96,10 +97,10 @@ func (l *Limiter) change(ctx context.Context, r Rate, set func(context.Context) 
 
 // setRate runs setrate.lua, and the calls that finish its work: a rebuild of the free permits after many records have
 // expired, or a recount.
-func (l *Limiter) setRate(ctx context.Context, t *attempts, r Rate, flags string) (bool, error) {
+func (l *Limiter) setRate(ctx context.Context, t *script.Attempts, r Rate, flags string) (bool, error) {
 	defer l.changed()
 	args := append(append([]any{l.now()}, r.args()...), flags)
-	reply, err := l.client.run(ctx, t, setRateScript, true, l.keys(), args...)
+	reply, err := l.client.topology.Run(ctx, t, setRateScript, true, l.keys(), args...)
 	if err != nil {
 		return false, err
 	}
@@ -128,7 +129,7 @@ func (l *Limiter) Exists(ctx context.Context) (bool, error) {
 	if err == nil {
 		n, err = within(ctx, l, func(ctx context.Context) (int64, error) {
 			cmd := redis.NewIntCmd(ctx, "exists", l.key())
-			err := l.client.process(ctx, cmd)
+			err := l.client.topology.Process(ctx, cmd)
 			return cmd.Val(), err
 		})
 	}
@@ -146,12 +147,12 @@ func (l *Limiter) Delete(ctx context.Context) (bool, error) {
 	err := l.err
 	var reply []int64
 	if err == nil {
-		sent := new(attempts)
+		sent := new(script.Attempts)
 		reply, err = within(ctx, l, func(ctx context.Context) ([]int64, error) {
 			defer l.changed()
-			return l.client.run(ctx, sent, deleteScript, false, l.keys())
+			return l.client.topology.Run(ctx, sent, deleteScript, false, l.keys())
 		})
-		err = sent.outcome(err)
+		err = sent.Outcome(err)
 	}
 	if err != nil {
 		return false, wrap("delete", l.name, err)
@@ -169,8 +170,8 @@ func (l *Limiter) Delete(ctx context.Context) (bool, error) {
 func foreign(all []string, number int64) error {
 	types := [keys.Count]string{"hash", "string", "string", "sorted set", "sorted set"}
 	at := int(number) - 1
-	return wrapped{text: fmt.Sprintf("WRONGTYPE the key %s is no %s, so another program uses it: it was left as it is",
-		quoted(all[at]), types[at%keys.Count])}
+	return script.Said(fmt.Sprintf("WRONGTYPE the key %s is no %s, so another program uses it: it was left as it is",
+		quoted(all[at]), types[at%keys.Count]))
 }
 
 // Rename renames the limiter's keys (Redisson: rename). This Limiter keeps the old name. A limiter that already has the
@@ -207,16 +208,16 @@ func (l *Limiter) rename(ctx context.Context, newName, flags string) (bool, erro
 		}
 	}
 	keys := append(append([]string(nil), l.keys()...), to.keys()...)
-	if !l.client.reachable(keys) {
+	if !l.client.topology.Reachable(keys) {
 		return false, fmt.Errorf("%w: the new name %s lies elsewhere", ErrCrossSlotName, quoted(newName))
 	}
-	sent := new(attempts)
+	sent := new(script.Attempts)
 	reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
 		defer l.changed()
 		defer to.changed()
-		return l.client.run(ctx, sent, renameScript, false, keys, flags)
+		return l.client.topology.Run(ctx, sent, renameScript, false, keys, flags)
 	})
-	if err = sent.outcome(err); err != nil {
+	if err = sent.Outcome(err); err != nil {
 		return false, err
 	}
 	if reply[0] == -1 {
@@ -230,28 +231,4 @@ func (l *Limiter) rename(ctx context.Context, newName, flags string) (bool, erro
 		l.client.wake(to.key())
 	}
 	return reply[0] == 1, nil
-}
-
-// clustered returns whether the keys of one script must be in one cluster slot.
-func (c *Client) clustered() bool {
-	_, cluster := c.rdb.(*redis.ClusterClient)
-	return cluster
-}
-
-// together returns whether one script can use all the keys for certain.
-func (c *Client) together(all []string) bool {
-	_, single := c.rdb.(*redis.Client)
-	return single || c.reachable(all) && (c.clustered() || keys.SameTag(all))
-}
-
-// reachable returns whether one script can use all the keys, as far as the type of the redis client shows how it
-// distributes them.
-func (c *Client) reachable(all []string) bool {
-	switch c.rdb.(type) {
-	case *redis.ClusterClient:
-		return keys.SameSlot(all)
-	case *redis.Ring:
-		return keys.SameTag(all)
-	}
-	return true
 }

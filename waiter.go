@@ -12,6 +12,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/breaker"
 	"github.com/rratelimiter/rratelimiter/internal/fairshare"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // The queue of one limiter: waiting callers in order (first in, first out), one timer, and a fair share for other
@@ -174,11 +175,11 @@ func (q *queue) abandon(r *request, cause error) (Result, error) {
 	}
 	if r.inFlight && r.source != nil {
 		go q.limiter.giveBack(r)
-		return Result{}, unknown(cause)
+		return Result{}, script.Unknown(cause)
 	}
 	q.drop(r)
 	if r.inFlight {
-		cause = unknown(cause)
+		cause = script.Unknown(cause)
 	}
 	return Result{}, cause
 }
@@ -352,7 +353,7 @@ type pool interface{ PoolStats() *redis.PoolStats }
 // decides.
 func (c *Client) watch() {
 	const often = 100 * time.Millisecond
-	connections, known := c.rdb.(pool)
+	connections, known := c.topology.Redis().(pool)
 	if !known || !c.watching.CompareAndSwap(false, true) {
 		return
 	}
@@ -364,7 +365,7 @@ func (c *Client) watch() {
 		if connections.PoolStats().TotalConns == 0 {
 			ctx, cancel := context.WithTimeout(context.Background(), c.callTimeout)
 			defer cancel()
-			if errors.Is(c.rdb.Process(ctx, redis.NewStatusCmd(ctx, "ping")), redis.ErrClosed) {
+			if errors.Is(c.topology.Redis().Process(ctx, redis.NewStatusCmd(ctx, "ping")), redis.ErrClosed) {
 				c.wake("")
 			}
 		}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/roomy"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
@@ -65,8 +66,8 @@ func (b *bubble) process(opts ...Option) *process {
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 	b.t.Cleanup(func() { rdb.Close() })
-	for _, s := range []*script{acquireScript, releaseScript} { // so that no call is two
-		if err := rdb.ScriptLoad(b.t.Context(), s.text).Err(); err != nil {
+	for _, s := range []*script.Script{acquireScript, releaseScript} { // so that no call is two
+		if err := rdb.ScriptLoad(b.t.Context(), s.Text).Err(); err != nil {
 			b.t.Fatal(err)
 		}
 	}

@@ -1,0 +1,158 @@
+package script
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// An Attempts tracks all attempts of one call: may Redis have executed one? It is an argument of the command itself,
+// the number of keys, and so sees when the command is written. A call that was never written was not executed.
+type Attempts struct {
+	marks           atomic.Uint32         // of the constants below
+	count           atomic.Int32          // attempts so far
+	text            []byte                // the argument, set by the first Begin
+	last            atomic.Pointer[error] // cause of the last failure without a reply that has a useful cause
+	NoRetryIfUnsent bool                  // the process decides if Redis surely did not execute the call: no retry then
+}
+
+const (
+	markSent   = 1 << iota // the last attempt was written, at least in part, and may have been executed
+	markDoubt              // an earlier attempt may have been executed
+	markClosed             // the call is over: nothing is written any more
+)
+
+// MarshalBinary returns the argument. The Redis client calls it when it writes the command.
+func (a *Attempts) MarshalBinary() ([]byte, error) {
+	if a.marks.Or(markSent)&markClosed != 0 {
+		return nil, errClosed
+	}
+	return a.text, nil
+}
+
+// String returns the argument, for logs of commands.
+func (a *Attempts) String() string { return string(a.text) }
+
+// Count returns the number of attempts so far.
+func (a *Attempts) Count() int { return int(a.count.Load()) }
+
+var errClosed = errors.New("rratelimiter: the time for the call is over")
+
+// Begin counts one more attempt, for a script on so many keys.
+func (a *Attempts) Begin(keys int) {
+	if a.text == nil {
+		a.text = countText(keys)
+	}
+	a.count.Add(1)
+	a.NotExecuted()
+}
+
+// fiveText is the text of the most frequent number of keys.
+var fiveText = []byte("5")
+
+func countText(keys int) []byte {
+	if keys == 5 {
+		return fiveText
+	}
+	return strconv.AppendInt(nil, int64(keys), 10)
+}
+
+// End notes how an attempt ended. It may have been executed if it was written and no server replied. After a reply
+// without an error markSent stays: the time of the caller may end before the reply reaches it.
+func (a *Attempts) End(err error) {
+	if err == nil {
+		return
+	}
+	if !IsAnswer(err) {
+		if a.marks.Load()&markSent != 0 {
+			a.marks.Or(markDoubt) // before markSent is cleared, as Outcome may be called at the same time
+		}
+		if cause := useful(err); cause != nil {
+			a.last.Store(&cause)
+		}
+	}
+	a.NotExecuted()
+}
+
+// NotExecuted notes that the last attempt had no effect.
+func (a *Attempts) NotExecuted() { a.marks.And(^uint32(markSent)) }
+
+// MaybeExecuted reports whether an attempt that ended may have been executed.
+func (a *Attempts) MaybeExecuted() bool { return a.marks.Load()&markDoubt != 0 }
+
+// Explain adds to the timeout error of a call the cause for which its last attempt failed.
+func (a *Attempts) Explain(err error) error {
+	last := a.last.Load()
+	if last == nil {
+		return err
+	}
+	var late Late
+	if !errors.As(err, &late) {
+		return err
+	}
+	return unavailable{*last, late}
+}
+
+// Outcome closes a call that takes permits, or is not idempotent for another reason, and returns its final error:
+// ErrOutcomeUnknown with the cause if Redis may have executed it. ErrNotInitialized proves that it had no effect.
+func (a *Attempts) Outcome(err error) error {
+	marks := a.marks.Or(markClosed)
+	err = a.Explain(err)
+	if err == nil || marks&(markSent|markDoubt) == 0 || errors.Is(err, ErrNotInitialized) || errors.Is(err, ErrOutcomeUnknown) {
+		return err
+	}
+	return Unknown(err)
+}
+
+// Again reports whether a call is to be repeated after its last attempt ended with err. Once an attempt may have been
+// executed, only an idempotent call is: one that may be executed twice, or whose next attempt finds the effect of the
+// earlier one.
+func (a *Attempts) Again(err error, idempotent bool) bool {
+	if err == nil || errors.Is(err, ErrOutcomeUnknown) || a.NoRetryIfUnsent && !a.MaybeExecuted() {
+		return false
+	}
+	if IsAnswer(err) {
+		return (Says(err, notNow...) || Says(err, "NOREPLICAS")) && (idempotent || !a.MaybeExecuted())
+	}
+	if a.MaybeExecuted() {
+		return idempotent && !errors.Is(err, redis.ErrClosed) && !errors.Is(err, errClosed)
+	}
+	var network net.Error
+	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
+}
+
+// The pause before a retry doubles from shortestPause to longestPause, and is up to a quarter shorter at random.
+const (
+	shortestPause = 8 * time.Millisecond
+	longestPause  = 250 * time.Millisecond
+)
+
+// A Backoff is the last pause of one call before jitter.
+type Backoff time.Duration
+
+// Rest waits before the next attempt. It returns false if ctx ends, or, at once, if ctx has no time left for an attempt
+// after the pause.
+func (p *Backoff) Rest(ctx context.Context) bool {
+	*p = min(max(2**p, Backoff(shortestPause)), Backoff(longestPause))
+	pause := time.Duration(*p)
+	pause -= rand.N(pause / 4)
+	if until, bounded := ctx.Deadline(); bounded && time.Until(until) <= pause {
+		return false
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,82 @@
+// Package script runs Lua scripts on any topology of servers, each call at most once in effect. It knows which failed
+// attempts may be repeated, whether a call that failed for good may have been executed, and which errors callers get.
+// It does not know what the scripts do.
+package script
+
+import (
+	"context"
+	"crypto/sha1"
+	"encoding/hex"
+	"io/fs"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A Script is the text of a Lua script.
+type Script struct {
+	Text, SHA      string
+	byName, byText []any // first arguments of EVALSHA and EVAL
+}
+
+// New returns the script with a text.
+func New(text string) *Script {
+	sum := sha1.Sum([]byte(text))
+	sha := hex.EncodeToString(sum[:])
+	return &Script{Text: text, SHA: sha, byName: []any{"evalsha", sha}, byText: []any{"eval", text}}
+}
+
+// Load returns the script in the file NAME.lua. A line "--@include NAME" in it is replaced by the file shared/NAME.lua at
+// that place only, so that code for a rare case costs nothing elsewhere. The files must exist: they are embedded.
+func Load(files fs.FS, name string) *Script { return New(read(files, name)) }
+
+func read(files fs.FS, name string) string {
+	text, err := fs.ReadFile(files, name+".lua")
+	if err != nil {
+		panic(err)
+	}
+	lines := strings.SplitAfter(string(text), "\n")
+	for i, line := range lines {
+		if part, found := strings.CutPrefix(strings.TrimSpace(line), "--@include "); found {
+			lines[i] = read(files, "shared/"+part)
+		}
+	}
+	return strings.Join(lines, "")
+}
+
+// Head returns the first arguments of a command that runs the script: by its SHA-1, or with its text.
+func (s *Script) Head(text bool) []any {
+	if text {
+		return s.byText
+	}
+	return s.byName
+}
+
+// A Command runs a script whose reply consists of integers. The Redis client must not retry it by itself, because that
+// does not know whether Redis executed it. A reply that was read stays, although the Redis client sets the network error
+// of a later command in a pipeline on all of its commands.
+type Command struct {
+	*redis.IntSliceCmd
+	read bool
+}
+
+// NewCommand returns a command with all its arguments.
+func NewCommand(ctx context.Context, args []any) Command {
+	return Command{IntSliceCmd: redis.NewIntSliceCmd(ctx, args...)}
+}
+
+// NoRetry tells the Redis client not to retry the command.
+func (c *Command) NoRetry() bool { return true }
+
+// SetErr is called with nil once the reply is read.
+func (c *Command) SetErr(err error) {
+	if !c.read {
+		c.read = err == nil
+		c.IntSliceCmd.SetErr(err)
+	}
+}
+
+// Clone returns a copy.
+func (c *Command) Clone() redis.Cmder {
+	return &Command{c.IntSliceCmd.Clone().(*redis.IntSliceCmd), c.read}
+}

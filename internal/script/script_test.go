@@ -1,0 +1,99 @@
+package script
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Replies of Redis are final, except replies that it cannot serve any client now.
+func TestUnreachable(t *testing.T) {
+	server := func(text string) error { return ServerError(redisError(text)) }
+	for _, of := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, false},
+		{&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, true},
+		{io.EOF, true},
+		{fmt.Errorf("read: %w", syscall.ECONNRESET), true},
+		{Late(time.Second), true},
+		{os.ErrDeadlineExceeded, true},
+		{redis.ErrPoolTimeout, true},
+		{server("LOADING Redis is loading the dataset in memory"), true},
+		{server("READONLY You can't write against a read only replica."), true},
+		{server("ERR Error running script (call to f_1): @user_script:3: READONLY You can't write against a read only replica."), true},
+		{server("CLUSTERDOWN The cluster is down"), true},
+		{server("TRYAGAIN Multiple keys request during rehashing of slot"), true},
+		{server("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."), true},
+		{server("BUSY Redis is busy running a "), true},
+		{server("ERR max number of clients reached"), true},
+		{redis.ErrClosed, false},
+		{fmt.Errorf("%w: it has no rate", ErrNotInitialized), false},
+		{server("WRONGTYPE Operation against a key holding the wrong kind of value"), false},
+		{server("OOM command not allowed when used memory > 'maxmemory'."), false},
+		{server("MISCONF Redis is configured to save RDB snapshots"), false},
+		{server("NOPERM this user has no permissions"), false},
+		{server("NOAUTH Authentication required."), false},
+		{server("CROSSSLOT Keys in request don't hash to the same slot"), false},
+	} {
+		if got := Unreachable(of.err); got != of.want {
+			t.Errorf("%v: %v, expected %v", of.err, got, of.want)
+		}
+	}
+}
+
+type redisError string
+
+func (e redisError) Error() string { return string(e) }
+func (redisError) RedisError()     {}
+
+// TestAttemptsOfACall: whether the outcome of a call is unknown depends on all its attempts.
+func TestAttemptsOfACall(t *testing.T) {
+	answer := redis.ErrNoScript
+	for name, test := range map[string]struct {
+		attempts []error
+		written  []bool
+		last     error
+		unknown  bool
+	}{
+		"never written":                      {[]error{io.EOF}, []bool{false}, io.EOF, false},
+		"written":                            {[]error{io.EOF}, []bool{true}, io.EOF, true},
+		"refused by the server":              {[]error{answer}, []bool{true}, answer, false},
+		"lost, then refused":                 {[]error{io.EOF, answer}, []bool{true, true}, answer, true},
+		"lost, then never written":           {[]error{io.EOF, io.EOF}, []bool{true, false}, io.EOF, true},
+		"lost, then without a rate":          {[]error{io.EOF, nil}, []bool{true, true}, ErrNotInitialized, false},
+		"lost, then answered":                {[]error{io.EOF, nil}, []bool{true, true}, nil, false},
+		"refused, then lost":                 {[]error{answer, io.EOF}, []bool{true, true}, io.EOF, true},
+		"refused, then never written":        {[]error{answer, io.EOF}, []bool{true, false}, io.EOF, false},
+		"answered after its caller's time":   {[]error{nil}, []bool{true}, context.DeadlineExceeded, true},
+		"answered, then never written":       {[]error{nil, io.EOF}, []bool{true, false}, io.EOF, false},
+		"what another attempt got is untold": {[]error{io.EOF, nil}, []bool{true, true}, ErrUntold, true},
+	} {
+		var sent Attempts
+		for i, err := range test.attempts {
+			sent.Begin(5)
+			if test.written[i] {
+				if _, err := sent.MarshalBinary(); err != nil {
+					t.Error(err)
+				}
+			}
+			sent.End(err)
+		}
+		err := sent.Outcome(test.last)
+		if errors.Is(err, ErrOutcomeUnknown) != test.unknown || !errors.Is(err, test.last) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := sent.MarshalBinary(); err == nil {
+			t.Errorf("%s: written after its end", name)
+		}
+	}
+}
