@@ -728,9 +728,10 @@ local function walk_records(limiter, state)
   return true
 end
 
--- expires_in returns in how many µs a record of a score expires; not later than the limiter does.
+-- expires_in returns in how many µs a record of a score expires; not later than the limiter does. That may have expired since
+-- this script began: on the embedded server time goes on.
 local function expires_in(state, score)
-  local longest = state.ttl >= 0 and state.ttl + 1 or MAX_PERMITS
+  local longest = state.ttl == -1 and MAX_PERMITS or state.ttl + 1
   return math.max(1, to_micros(math.min(longest, tonumber(score) - state.cutoff)))
 end
 
