@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/record"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
@@ -114,15 +114,15 @@ func (l *Limiter) acquireUpTo(ctx context.Context, n int64) (int64, error) {
 	if queued {
 		return 0, nil
 	}
-	groups := []group{{size: n, callers: make([]*request, 1)}}
-	g, err := l.acquireDirect(ctx, before, groups, "u")
+	ask := protocol.Ask{Groups: []protocol.Group{{Size: n, Count: 1}}, UpTo: true}
+	g, err := l.acquireDirect(ctx, before, ask)
 	if err != nil {
 		return 0, wrap(operation, l.name, err)
 	}
-	got := g.granted(0, groups[0])
-	if got > 0 && l.settings.bucket() > 0 {
+	got := g.Granted(0, ask.Groups[0])
+	if got > 0 && l.settings.Bucket() > 0 {
 		q := l.client.enter(l)
-		q.grants.add(g.id)
+		q.grants.Add(g.ID)
 		q.exit()
 	}
 	return got, nil
@@ -131,63 +131,61 @@ func (l *Limiter) acquireUpTo(ctx context.Context, n int64) (int64, error) {
 // acquireDirect makes a call that is not shared, and repeats it while expired records remain and nothing was granted.
 // The recent ids are those of the limiter's grants before. Without groups it grants nothing: it counts expired permits
 // back and returns what is free. If there are too many live records to add up in one call, it then recounts them.
-func (l *Limiter) acquireDirect(ctx context.Context, before recentIDs, groups []group, flags string) (acquireReply, error) {
-	rebuild := ""
+func (l *Limiter) acquireDirect(ctx context.Context, before protocol.RecentIDs, ask protocol.Ask) (protocol.AcquireReply, error) {
+	acquires, rebuild := len(ask.Groups) > 0, false
 	for {
 		if err := ctx.Err(); err != nil {
-			return acquireReply{}, err
+			return protocol.AcquireReply{}, err
 		}
-		check := len(groups) > 0 && l.unchecked()
-		if check {
-			rebuild += checkFlag
-		}
-		started, q := time.Now(), &acquireRequest{recent: before}
-		var decide func(time.Duration) (acquireReply, bool)
-		if len(groups) > 0 && l.client.localLimiters.canDecide(l) {
-			decide = func(retry time.Duration) (acquireReply, bool) { return l.decideLocally(groups, 0, flags, retry) }
+		check := acquires && l.unchecked()
+		this := ask
+		this.Check, this.Rebuild = ask.Check || check, ask.Rebuild || rebuild
+		var q protocol.AcquireRequest
+		q.Next(before)
+		started := time.Now()
+		var decide func(time.Duration) (protocol.AcquireReply, bool)
+		if acquires && l.client.localLimiters.canDecide(l) {
+			decide = func(retry time.Duration) (protocol.AcquireReply, bool) { return l.decideLocally(ask, retry) }
 		}
 		sent := &script.Attempts{NoRetryIfUnsent: decide != nil}
-		g, cause, err := reach(ctx, l, func(ctx context.Context) (acquireReply, error) {
-			return l.doWithRetry(ctx, q, sent, groups, 0, flags+rebuild, nil)
+		g, cause, err := reach(ctx, l, func(ctx context.Context) (protocol.AcquireReply, error) {
+			return l.doWithRetry(ctx, &q, sent, this, nil)
 		}, decide)
-		if len(groups) > 0 {
+		if acquires {
 			err, cause = sent.Outcome(err), sent.Outcome(cause)
 		} else {
 			err = sent.Explain(err)
 		}
-		if err == nil && !g.local() {
-			l.learn(g.rate, g.interval)
-			if len(groups) > 0 {
-				l.saw(g, check)
+		if err == nil && !g.Local() {
+			l.learn(g.Rate, g.Interval)
+			if acquires {
+				l.saw(g.Rate, g.Interval, g.Notes, check)
 			}
 		}
-		g.attempts = sent.Count()
-		if o := l.client.observer; o != nil && len(groups) > 0 {
+		g.Attempts = sent.Count()
+		var granted int64
+		if acquires && err == nil {
+			granted = g.Granted(0, ask.Groups[0])
+		}
+		if o := l.client.observer; o != nil && acquires {
 			info := CallInfo{
-				Limiter: l.name, Callers: 1, Latency: time.Since(started), Attempts: g.attempts, Repaired: repaired(g.notes),
-				RateMismatch: g.notes&noteRateMismatch != 0, Fallback: g.local(), Err: cmp.Or(err, cause),
+				Limiter: l.name, Callers: 1, Permits: granted, Granted: int(min(granted, 1)), Denied: 1 - int(min(granted, 1)),
+				Latency: time.Since(started), Attempts: g.Attempts, Repaired: g.Notes.Repaired(),
+				RateMismatch: g.Notes.Has(protocol.RateMismatch), Fallback: g.Local(), Err: cmp.Or(err, cause),
 			}
-			if err == nil {
-				info.Permits = g.granted(0, groups[0])
-			}
-			info.Granted = int(min(info.Permits, 1))
-			info.Denied = 1 - info.Granted
 			o.Call(info)
 		}
-		if err == nil && len(groups) == 0 && g.notes&noteMany != 0 {
-			if err = l.recount(ctx); err != nil || flags == "" {
+		if err == nil && !acquires && g.Notes.Has(protocol.Many) {
+			if err = l.recount(ctx); err != nil || !ask.Check && !ask.Rebuild {
 				return g, err
 			}
-			rebuild, flags = "", ""
+			ask, rebuild = protocol.Ask{}, false
 			continue
 		}
-		if err != nil || g.notes&noteMore == 0 || len(groups) > 0 && g.granted(0, groups[0]) > 0 {
+		if err != nil || !g.Notes.Has(protocol.More) || granted > 0 {
 			return g, err
 		}
-		rebuild = ""
-		if g.notes&noteRebuildPending != 0 {
-			rebuild = "b"
-		}
+		rebuild = g.Notes.Has(protocol.RebuildPending)
 	}
 }
 
@@ -216,39 +214,36 @@ func (l *Limiter) release(ctx context.Context, n, granted int64) (int64, error) 
 			l.client.wake(l.key())
 		}
 	}()
-	flags := ""
+	rebuild := false
 	for released < n {
 		if err := ctx.Err(); err != nil {
 			return released, wrap(operation, l.name, err)
 		}
 		sent := new(script.Attempts)
+		request := protocol.Release{Permits: n - released, Rebuild: rebuild, Granted: granted}
 		reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
 			defer l.changed()
-			args := []any{l.now(), n - released, flags}
-			if granted != 0 {
-				args = append(args, millisText(granted))
-			}
-			return l.client.topology.Run(ctx, sent, releaseScript, false, l.keys(), args...)
+			request.Now = l.encoder.Now()
+			return l.client.topology.Run(ctx, sent, protocol.ReleaseScript, false, l.keys(), request.Args()...)
 		})
-		if err == nil && reply[0] != 0 {
-			err = notInitialized(reply[0])
+		var came int64
+		var notes protocol.Notes
+		if err == nil {
+			came, notes, err = request.Reply(reply)
 		}
 		if err = sent.Outcome(err); err != nil {
 			return released, wrap(operation, l.name, err)
 		}
-		released += reply[2]
-		if reply[1]&noteMany != 0 {
+		released += came
+		if notes.Has(protocol.Many) {
 			if err := l.recount(ctx); err != nil {
 				return released, wrap(operation, l.name, err)
 			}
 		}
-		flags = ""
-		if reply[1]&noteRebuildPending != 0 {
-			flags = "b"
-		}
-		if reply[1]&noteMore == 0 {
+		if !notes.Has(protocol.More) {
 			break
 		}
+		rebuild = notes.Has(protocol.RebuildPending)
 	}
 	return released, nil
 }
@@ -334,15 +329,15 @@ func (c *Client) AllowAllN(ctx context.Context, permits []int64, limiters ...*Li
 type together struct {
 	asked    bool // a call was made, or decided locally
 	attempts int
-	notes    []int64 // of each limiter
-	refused  []bool  // whether each limiter refused
-	cause    error   // why Redis did not answer, if the process decided
+	notes    []protocol.Notes // of each limiter
+	refused  []bool           // whether each limiter refused
+	cause    error            // why Redis did not answer, if the process decided
 }
 
 // allowTogether asks all limiters in one script, and informs the observer about each of them.
 func (c *Client) allowTogether(ctx context.Context, counts map[string]int64, limiters []*Limiter) ([]Result, error) {
 	started := time.Now()
-	t := together{notes: make([]int64, len(limiters)), refused: make([]bool, len(limiters))}
+	t := together{notes: make([]protocol.Notes, len(limiters)), refused: make([]bool, len(limiters))}
 	results, err := c.askTogether(ctx, counts, limiters, &t)
 	if c.observer == nil {
 		return results, err
@@ -350,8 +345,8 @@ func (c *Client) allowTogether(ctx context.Context, counts map[string]int64, lim
 	latency := time.Since(started)
 	for i, l := range limiters {
 		info := CallInfo{
-			Limiter: l.name, Callers: 1, Latency: latency, Attempts: t.attempts, Repaired: repaired(t.notes[i]),
-			RateMismatch: t.notes[i]&noteRateMismatch != 0, Fallback: t.notes[i]&noteLocal != 0, Err: cmp.Or(err, t.cause),
+			Limiter: l.name, Callers: 1, Latency: latency, Attempts: t.attempts, Repaired: t.notes[i].Repaired(),
+			RateMismatch: t.notes[i].Has(protocol.RateMismatch), Fallback: t.notes[i].Has(protocol.Local), Err: cmp.Or(err, t.cause),
 		}
 		if err == nil && results[i].Allowed {
 			info.Granted, info.Permits = 1, counts[l.key()]
@@ -374,46 +369,43 @@ func (c *Client) allowTogether(ctx context.Context, counts map[string]int64, lim
 func (c *Client) askTogether(
 	ctx context.Context, counts map[string]int64, limiters []*Limiter, t *together,
 ) (results []Result, err error) {
-	const perAnswer = 8
-	var keys []string
-	for _, l := range limiters {
-		keys = append(keys, l.keys()...)
+	var all []string
+	wanted := make([]protocol.Wanted, len(limiters))
+	for i, l := range limiters {
+		all = append(all, l.keys()...)
+		wanted[i] = protocol.Wanted{Encoder: &l.encoder, N: counts[l.key()]}
 	}
-	rebuild := make([]string, len(limiters))
-	sets := make([]int, len(limiters))
 	for {
-		checks := make([]bool, len(limiters))
 		for i, l := range limiters {
-			if checks[i] = l.unchecked(); checks[i] {
-				rebuild[i] += checkFlag
-			}
+			wanted[i].Check = l.unchecked()
 		}
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("allow all: %w", err)
 		}
 		t.asked = true
-		var decide func(time.Duration) ([]int64, bool)
+		var decide func(time.Duration) (decided, bool)
 		if c.localLimiters.canDecide(limiters...) {
-			decide = func(retry time.Duration) ([]int64, bool) { return c.decideAllLocally(limiters, counts, retry) }
+			decide = func(retry time.Duration) (decided, bool) {
+				local, known := c.decideAllLocally(limiters, counts, retry)
+				return decided{decisions: local}, known
+			}
 		}
 		sent := &script.Attempts{NoRetryIfUnsent: decide != nil}
-		reply, cause, err := reach(ctx, limiters[0], func(ctx context.Context) ([]int64, error) {
-			return c.doAllWithRetry(ctx, sent, counts, limiters, keys, rebuild, sets)
+		d, cause, err := reach(ctx, limiters[0], func(ctx context.Context) (decided, error) {
+			return c.doAllWithRetry(ctx, sent, protocol.NewAllowAll(slices.Clone(wanted)), all)
 		}, decide)
 		t.attempts += sent.Count()
 		if err, t.cause = sent.Outcome(err), sent.Outcome(cause); err != nil {
 			return nil, fmt.Errorf("allow all: %w", err)
 		}
-		if reply[0] != 0 {
-			at := reply[1]
-			if err = statusError(reply[0]); errors.Is(err, errOtherRate) {
-				sets[at]++
-				_, err = within(ctx, limiters[at], func(ctx context.Context) (bool, error) {
-					return true, limiters[at].enforce(ctx)
-				})
+		if err := d.fault; err != nil {
+			failed := limiters[d.failed]
+			if errors.Is(err, protocol.ErrOtherRate) {
+				wanted[d.failed].Sets++
+				_, err = within(ctx, failed, func(ctx context.Context) (bool, error) { return true, failed.enforce(ctx) })
 			}
 			if err != nil {
-				return nil, wrap("allow all of", limiters[at].name, err)
+				return nil, wrap("allow all of", failed.name, err)
 			}
 			continue
 		}
@@ -421,24 +413,19 @@ func (c *Client) askTogether(
 		var refused error
 		allowed := true
 		for i, l := range limiters {
-			figures := reply[1+i*perAnswer:][:perAnswer]
-			rebuild[i] = ""
-			if figures[5]&noteRebuildPending != 0 {
-				rebuild[i] = "b"
+			one := d.decisions[i]
+			wanted[i].Rebuild = one.Notes.Has(protocol.RebuildPending)
+			if t.notes[i] |= one.Notes; !one.Notes.Has(protocol.Local) {
+				l.learn(one.Rate, one.Interval)
+				l.saw(one.Rate, one.Interval, one.Notes, wanted[i].Check)
 			}
-			if t.notes[i] |= figures[5]; figures[5]&noteLocal == 0 {
-				l.learn(figures[2], millis(figures[3]))
-				l.saw(acquireReply{rate: figures[2], interval: millis(figures[3]), notes: figures[5]}, checks[i])
+			if one.Exceeds && refused == nil {
+				refused = wrap("allow all of", l.name, fmt.Errorf("%w: %d", ErrExceedsRate, wanted[i].N))
 			}
-			if figures[0] < 0 && refused == nil {
-				refused = wrap("allow all of", l.name, fmt.Errorf("%w: %d", ErrExceedsRate, counts[l.key()]))
-			}
-			t.refused[i] = figures[0] != 1
-			allowed = allowed && !t.refused[i]
-			again = again || figures[0] == 0 && figures[5]&noteMore != 0
-			results[i] = Result{
-				Limit: figures[2], Remaining: figures[4], RetryAfter: micros(figures[6]), ResetAfter: micros(figures[7]),
-			}
+			t.refused[i] = !one.Granted
+			allowed = allowed && one.Granted
+			again = again || !one.Granted && !one.Exceeds && one.Notes.Has(protocol.More)
+			results[i] = Result{Limit: one.Rate, Remaining: one.Free, RetryAfter: one.RetryAfter, ResetAfter: one.ResetAfter}
 		}
 		if refused != nil {
 			return nil, refused
@@ -453,38 +440,27 @@ func (c *Client) askTogether(
 	}
 }
 
+// A decided is the reply to a request for several limiters.
+type decided struct {
+	decisions []protocol.Decision
+	failed    int   // index of the limiter that cannot be decided
+	fault     error // why
+}
+
 // doAllWithRetry runs allowall.lua until there is a final reply or error. All attempts have the same record ids, and
 // each has its own time.
 func (c *Client) doAllWithRetry(
-	ctx context.Context, t *script.Attempts, counts map[string]int64, limiters []*Limiter, keys, flags []string, sets []int,
-) ([]int64, error) {
-	prefixes, firsts, findable := make([][]byte, len(limiters)), make([]any, len(limiters)), true
-	for i, l := range limiters {
-		n := counts[l.key()]
-		records := idsOf(n)
-		prefixes[i] = c.identity.AppendPrefix(nil, l.settings.format, int(records))
-		if l.settings.bucket() > 0 {
-			prefixes[i] = record.AppendShare(prefixes[i], l.settings.format, uint32(min(n, math.MaxUint32)))
-		}
-		if firsts[i] = l.now(); l.settings.serverTime {
-			firsts[i] = 0
-		}
-		findable = findable && l.settings.findable(records)
-	}
+	ctx context.Context, t *script.Attempts, request *protocol.AllowAll, all []string,
+) (d decided, err error) {
 	var reply []int64
-	err := c.topology.Retry(ctx, t, findable, func() (err error) {
-		var args []any
-		for i, l := range limiters {
-			args = append(args, counts[l.key()], l.now(), prefixes[i], flags[i]+l.flags(sets[i]), l.settings.rateText(),
-				l.settings.bucket())
-		}
-		if t.MaybeExecuted() {
-			args = append(args, firsts...)
-		}
-		reply, err = c.topology.Try(ctx, t, allowAllScript, keys, args...)
+	err = c.topology.Retry(ctx, t, request.Findable(), func() (err error) {
+		reply, err = c.topology.Try(ctx, t, protocol.AllowAllScript, all, request.Args(t.MaybeExecuted())...)
 		return err
 	})
-	return reply, err
+	if err == nil {
+		d.decisions, d.failed, d.fault = request.Reply(reply)
+	}
+	return d, err
 }
 
 // allowInOrder asks one limiter after the other. If one refuses, it gives back what it took.

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/window"
@@ -713,7 +714,7 @@ func TestPerClient(t *testing.T) {
 	})
 }
 
-// acquire runs acquire.lua for groups of callers, in a call of its own.
-func (l *Limiter) acquire(ctx context.Context, groups []group, strict int, flags string, last error) (acquireReply, error) {
-	return l.doWithRetry(ctx, new(acquireRequest), new(script.Attempts), groups, strict, flags, last)
+// acquire runs acquire.lua in a call of its own.
+func (l *Limiter) acquire(ctx context.Context, ask protocol.Ask) (protocol.AcquireReply, error) {
+	return l.doWithRetry(ctx, new(protocol.AcquireRequest), new(script.Attempts), ask, nil)
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/breaker"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
@@ -32,7 +33,7 @@ func (p *prober) Probe(b *breaker.Breaker) bool {
 
 // writeProbe makes one call that tells whether Redis could grant permits: it fails on a replica, too.
 func (l *Limiter) writeProbe(ctx context.Context) ([]int64, error) {
-	return l.client.topology.Try(ctx, new(script.Attempts), probeScript, l.keys())
+	return l.client.topology.Try(ctx, new(script.Attempts), protocol.ProbeScript, l.keys())
 }
 
 // nodes is the topology probe of a cluster: it finds the node that serves l. It sends no command to that node, because

@@ -4,14 +4,12 @@ import (
 	"context"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // Checks: which call adds up the records of a limiter, so that a surplus or a lack of free permits does not last. The
 // scripts repair what a check finds.
-
-// checkFlag is the flag with which acquire.lua and allowall.lua add up the records.
-const checkFlag = "s"
 
 // checkSlack is added to an interval to get the time between two checks.
 const checkSlack = 500 * time.Millisecond
@@ -28,14 +26,14 @@ func (q *queue) unchecked() bool {
 
 // saw stores the rate in a reply of Redis, and whether that call checked the records. If there are too many records for
 // one call, it starts a recount. q.mu is held.
-func (q *queue) saw(g acquireReply, check bool) {
-	if check && g.notes&noteMore == 0 {
+func (q *queue) saw(rate int64, interval time.Duration, notes protocol.Notes, check bool) {
+	if check && !notes.Has(protocol.More) {
 		q.checked = q.client.clock()
-	} else if g.rate != q.rate {
+	} else if rate != q.rate {
 		q.checked = time.Time{}
 	}
-	q.rate, q.interval = g.rate, g.interval
-	if g.notes&noteMany != 0 && !q.recounting {
+	q.rate, q.interval = rate, interval
+	if notes.Has(protocol.Many) && !q.recounting {
 		q.recounting = true
 		go q.recount(q.interval + checkSlack)
 	}
@@ -55,28 +53,32 @@ func (q *queue) recount(within time.Duration) {
 // recount adds up the records of a limiter that has too many for one call, page by page, and repairs what is stored.
 func (l *Limiter) recount(ctx context.Context) error {
 	started, sent := time.Now(), new(script.Attempts)
-	var newest, oldest, count, sum any = "", "", 0, 0
+	var progress protocol.Progress
 	for {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		reply, err := l.recountPage(ctx, sent, newest, oldest, count, sum)
+		request := protocol.Recount{Now: l.encoder.Now(), Progress: progress}
+		reply, err := within(ctx, l, func(ctx context.Context) ([]any, error) {
+			return l.client.topology.RunMixed(ctx, sent, protocol.RecountScript, true, l.keys(), request.Args()...)
+		})
 		if err != nil {
 			return err
 		}
-		notes, _ := reply[1].(int64)
-		if text := repaired(notes); text != "" {
+		notes, next, err := request.Reply(reply)
+		if err != nil {
+			return err
+		}
+		if text := notes.Repaired(); text != "" {
 			l.client.wake(l.key())
 			if o := l.client.observer; o != nil {
-				o.Call(CallInfo{
-					Limiter: l.name, Latency: time.Since(started), Attempts: sent.Count(), Repaired: text,
-				})
+				o.Call(CallInfo{Limiter: l.name, Latency: time.Since(started), Attempts: sent.Count(), Repaired: text})
 			}
 		}
-		if notes&(noteMore|noteMany) == 0 || time.Since(started) > recountTime {
+		if !notes.Has(protocol.More|protocol.Many) || time.Since(started) > recountTime {
 			return nil // the next check does the rest
 		}
-		newest, oldest, count, sum = reply[2], reply[3], reply[4], reply[5]
+		progress = next
 	}
 }
 
@@ -88,22 +90,8 @@ func (l *Limiter) unchecked() bool {
 }
 
 // saw is queue.saw for the limiter's queue.
-func (l *Limiter) saw(g acquireReply, check bool) {
+func (l *Limiter) saw(rate int64, interval time.Duration, notes protocol.Notes, check bool) {
 	q := l.client.enter(l)
 	defer q.exit()
-	q.saw(g, check)
-}
-
-// recountPage makes one call of recount.lua, given what the calls before it returned.
-func (l *Limiter) recountPage(ctx context.Context, t *script.Attempts, newest, oldest, count, sum any) ([]any, error) {
-	reply, err := within(ctx, l, func(ctx context.Context) ([]any, error) {
-		return l.client.topology.RunMixed(ctx, t, recountScript, true, l.keys(), l.now(), newest, oldest, count, sum)
-	})
-	if err != nil {
-		return nil, err
-	}
-	if status, _ := reply[0].(int64); status != 0 {
-		return nil, notInitialized(status)
-	}
-	return reply, nil
+	q.saw(rate, interval, notes, check)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
@@ -381,16 +382,20 @@ func TestRecountSeesWhatHappensBetweenItsPages(t *testing.T) {
 					records = append(records, redis.Z{Score: float64(r.ms() - 2999 + int64(i)), Member: member})
 				}
 				r.must(r.rdb.ZAdd(t.Context(), l.keyNames[keys.Permits], records...).Err())
-				sent := new(script.Attempts)
-				reply, err := l.recountPage(t.Context(), sent, "", "", 0, 0)
-				r.must(err)
-				test.happen()
-				for range 20 {
-					if notes, _ := reply[1].(int64); notes&(noteMore|noteMany) == 0 {
+				var progress protocol.Progress
+				for page := range 20 {
+					request := protocol.Recount{Now: l.encoder.Now(), Progress: progress}
+					reply, err := r.client.topology.RunMixed(t.Context(), new(script.Attempts), protocol.RecountScript, true, l.keys(), request.Args()...)
+					r.must(err)
+					notes, next, err := request.Reply(reply)
+					r.must(err)
+					if page == 0 {
+						test.happen()
+					}
+					if !notes.Has(protocol.More | protocol.Many) {
 						break
 					}
-					reply, err = l.recountPage(t.Context(), sent, reply[2], reply[3], reply[4], reply[5])
-					r.must(err)
+					progress = next
 				}
 				if state, err := l.State(t.Context()); err != nil || !state.Consistent || state.Available+state.Used != 20000 {
 					t.Errorf("the state is %+v, %v", state, err)

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -253,7 +254,7 @@ func TestDenyCacheInTheLastMillisecond(t *testing.T) {
 func TestDenyCacheSkipsPermitsLeftToOthers(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		useScript(t, acquireScript.SHA)
+		useScript(t, protocol.AcquireScript.SHA)
 		l := p.RateLimiter("l", WithRate(PerSecond(1)), WithDenyCache(5))
 		b.granted("the first", b.try(l, 1), 0)
 		waiting := b.acquire(l, 1)

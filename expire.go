@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
@@ -35,7 +36,7 @@ func (l *Limiter) Expire(ctx context.Context, ttl time.Duration, cond ...ExpireC
 	if ttl > 0 && ttl%time.Millisecond > 0 {
 		ms++
 	}
-	return l.expire(ctx, "PEXPIRE", ms, cond)
+	return l.expire(ctx, protocol.ExpireIn, ms, cond)
 }
 
 // ExpireAt sets the time at which the limiter is removed, rounded down to whole milliseconds, and returns whether it
@@ -49,35 +50,35 @@ func (l *Limiter) ExpireAt(ctx context.Context, t time.Time, cond ...ExpireCondi
 	} else if t.Before(time.UnixMilli(0)) {
 		ms = 0
 	}
-	return l.expire(ctx, "PEXPIREAT", ms, cond)
+	return l.expire(ctx, protocol.ExpireAt, ms, cond)
 }
 
 // ClearExpire removes the TTL, and returns whether there was one (Redisson: clearExpire). A rate with KeepAlive sets
 // one again at its next use. This client's PerClient state keeps a TTL, and expires once it is no longer needed.
 func (l *Limiter) ClearExpire(ctx context.Context) (bool, error) {
-	return l.expire(ctx, "PERSIST", 0, nil)
+	return l.expire(ctx, protocol.Persist, 0, nil)
 }
 
-func (l *Limiter) expire(ctx context.Context, command string, ms int64, cond []ExpireCondition) (bool, error) {
+func (l *Limiter) expire(ctx context.Context, command protocol.ExpireCommand, ms int64, cond []ExpireCondition) (bool, error) {
 	condition, err := conditionOf(cond)
 	if l.err != nil {
 		err = l.err
 	}
+	request := protocol.Expire{Command: command, Time: ms, Condition: condition}
 	var reply []int64
 	if err == nil {
 		sent := new(script.Attempts)
-		twice := condition == "" && command != "PERSIST" && ms > 0 // else a second execution may reply differently
 		reply, err = within(ctx, l, func(ctx context.Context) ([]int64, error) {
 			defer l.changed()
-			return l.client.topology.Run(ctx, sent, expireScript, twice, l.keys(), command, ms, condition)
+			return l.client.topology.Run(ctx, sent, protocol.ExpireScript, request.Idempotent(), l.keys(), request.Args()...)
 		})
 		err = sent.Outcome(err)
 	}
-	return err == nil && reply[0] == 1, wrap("set the TTL of", l.name, err)
+	return err == nil && request.Reply(reply), wrap("set the TTL of", l.name, err)
 }
 
-func conditionOf(cond []ExpireCondition) (string, error) {
-	names := map[ExpireCondition]string{IfNotSet: "NX", IfSet: "XX", IfGreater: "GT", IfLess: "LT"}
+func conditionOf(cond []ExpireCondition) (protocol.ExpireCondition, error) {
+	names := map[ExpireCondition]protocol.ExpireCondition{IfNotSet: "NX", IfSet: "XX", IfGreater: "GT", IfLess: "LT"}
 	switch {
 	case len(cond) == 0:
 		return "", nil
@@ -104,13 +105,5 @@ func (l *Limiter) TTL(ctx context.Context) (time.Duration, error) {
 	if err == nil && ms == -2 {
 		err = fmt.Errorf("%w: there is no limiter", ErrNotInitialized)
 	}
-	return ttlOf(ms), wrap(operation, l.name, err)
-}
-
-// ttlOf returns the TTL that a reply of PTTL means: -1 is none, and 0 is the last part of a ms.
-func ttlOf(ms int64) time.Duration {
-	if ms < 0 {
-		return 0
-	}
-	return max(millis(ms), time.Millisecond)
+	return protocol.TTL(ms), wrap(operation, l.name, err)
 }

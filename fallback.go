@@ -4,21 +4,18 @@ import (
 	"context"
 	"errors"
 	"math"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/localwindow"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // Local decisions: what this process grants while Redis cannot be reached (WithFallback). The breaker of a node tells
 // when that is so. A local reply has the form of a script's reply.
-
-// noteLocal marks a reply that this process made. Scripts do not use this bit.
-const noteLocal = 1 << 30
 
 // bypass completes f with a local decision if its breaker is broken and the process can decide. It reports whether it
 // did. queue.mu may be held.
@@ -31,7 +28,7 @@ func (b *batch) bypass() bool {
 	if !broken {
 		return false
 	}
-	g, known := l.decideLocally(b.groups, b.strict, b.flags(), retry)
+	g, known := l.decideLocally(b.ask, retry)
 	if !known {
 		return false
 	}
@@ -44,15 +41,15 @@ func (b *batch) bypass() bool {
 
 // decideLocally returns the final reply of f, whose call has ended: that of Redis or, if Redis was not reached, a local
 // decision where possible. It updates the breaker. queue.mu is held.
-func (b *batch) decideLocally(g acquireReply, err error) (acquireReply, error) {
+func (b *batch) decideLocally(g protocol.AcquireReply, err error) (protocol.AcquireReply, error) {
 	l := b.queue.limiter
-	if g.local() || err == script.ErrUnsent {
+	if g.Local() || err == script.ErrUnsent {
 		return g, err
 	}
 	if !script.Unreachable(err) {
 		b.breaker.Answer(b.started, (*prober)(l))
 		if err == nil {
-			l.learn(g.rate, g.interval)
+			l.learn(g.Rate, g.Interval)
 		}
 		return g, err
 	}
@@ -62,9 +59,9 @@ func (b *batch) decideLocally(g acquireReply, err error) (acquireReply, error) {
 	if !l.settings.fallsBack {
 		return g, err
 	}
-	attempts := g.attempts
-	if g, known := l.decideLocally(b.groups, b.strict, b.flags(), b.breaker.Retry()); known {
-		g.attempts = attempts
+	attempts := g.Attempts
+	if g, known := l.decideLocally(b.ask, b.breaker.Retry()); known {
+		g.Attempts = attempts
 		return g, nil
 	}
 	return g, err
@@ -127,7 +124,7 @@ func (l *Limiter) learn(rate int64, interval time.Duration) {
 		return
 	}
 	d, now := &l.client.localLimiters, l.client.clock()
-	own := rate == l.settings.rate.Permits && interval == l.settings.rate.Interval
+	own := rate == l.settings.Own.Permits && interval == protocol.Millis(l.settings.Own.Interval)
 	if own && d.size.Load() == 0 {
 		return
 	}
@@ -209,7 +206,7 @@ func (s localBudget) micros(wait time.Duration) int64 {
 
 // budget returns the budget of l. It fails if no rate is known or there are too many limiters. d.mu is held.
 func (d *localLimiters) budget(l *Limiter, now time.Time) (s localBudget, known bool) {
-	s = localBudget{rate: l.settings.rate.Permits, interval: l.settings.rate.Interval, now: now}
+	s = localBudget{rate: l.settings.Own.Permits, interval: protocol.Millis(l.settings.Own.Interval), now: now}
 	stored := d.all[l.key()]
 	if stored != nil && stored.rate > 0 {
 		s.rate, s.interval = stored.rate, stored.interval
@@ -240,7 +237,7 @@ func (d *localLimiters) budget(l *Limiter, now time.Time) (s localBudget, known 
 // there is room to count their grants.
 func (d *localLimiters) canDecide(limiters ...*Limiter) bool {
 	for _, l := range limiters {
-		own := l.settings.rate.Permits > 0
+		own := l.settings.Own.Permits > 0
 		if !l.settings.fallsBack || !(own && d.size.Load() < int64(d.most)) && !d.known(l, own) {
 			return false
 		}
@@ -272,60 +269,58 @@ func part(fraction float64, permits int64, interval time.Duration) (int64, time.
 	return 1, time.Duration(math.Min(longer, math.MaxInt64/2))
 }
 
-// decideLocally makes the reply to groups of callers that acquire.lua would make. A request for more than the local
-// limit waits for Redis: it may ask again after retry, and does not block those behind it. decideLocally fails if no
-// rate is known.
-func (l *Limiter) decideLocally(groups []group, strict int, flags string, retry time.Duration) (acquireReply, bool) {
+// decideLocally makes the reply that acquire.lua would make. A request for more than the local limit waits for Redis: it
+// may ask again after retry, and does not block those behind it. decideLocally fails if no rate is known.
+func (l *Limiter) decideLocally(ask protocol.Ask, retry time.Duration) (protocol.AcquireReply, bool) {
 	d, now := &l.client.localLimiters, l.client.clock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s, known := d.budget(l, now)
 	if !known {
-		return acquireReply{}, false
+		return protocol.AcquireReply{}, false
 	}
 	free := max(s.free(), 0)
-	partly, queued := strings.Contains(flags, "u"), strings.Contains(flags, "q")
-	g := acquireReply{
-		now: now.UnixMicro(), rate: s.limit, interval: s.interval, notes: noteLocal, origin: record.NoOrigin,
-		groups: make([]int64, 2*len(groups)), retry: retry,
+	g := protocol.AcquireReply{
+		Now: now.UnixMicro(), Rate: s.limit, Interval: s.interval, Notes: protocol.Local, Origin: record.NoOrigin, Retry: retry,
 	}
-	blocked, behind := int64(0), len(groups) // size of the request that blocks others, and the first group behind it
-	for i, group := range groups {
+	g.MakeOutcomes(len(ask.Groups))
+	blocked, behind := int64(0), len(ask.Groups) // size of the request that blocks others, and the first group behind it
+	for i, group := range ask.Groups {
 		var given int64
-		taken := group.size
+		taken := group.Size
 		switch {
-		case partly:
-			given = min(group.size, free)
+		case ask.UpTo:
+			given = min(group.Size, free)
 			taken = 1
-		case group.size > s.rate:
+		case group.Size > s.rate:
 			given, taken = -1, 0
-		case group.size <= s.limit && blocked == 0 && (i < strict || !queued):
-			given = min(int64(len(group.callers)), free/group.size)
-			if i < strict && given < int64(len(group.callers)) {
-				blocked, behind = group.size, i+1
+		case group.Size <= s.limit && blocked == 0 && (i < ask.Strict || !ask.Partial):
+			given = min(group.Count, free/group.Size)
+			if i < ask.Strict && given < group.Count {
+				blocked, behind = group.Size, i+1
 			}
 		}
 		s.Take(given * taken)
 		free -= given * taken
-		g.groups[2*i] = given
+		g.SetGranted(i, given)
 	}
-	for i, group := range groups {
-		wait := s.wait(group.size, retry)
+	for i, group := range ask.Groups {
+		wait := s.wait(group.Size, retry)
 		if i >= behind {
 			wait = max(wait, s.wait(blocked, retry))
 		}
-		g.groups[2*i+1] = s.micros(wait)
-		if given := g.groups[2*i]; i < strict && given >= 0 && given < int64(len(group.callers)) {
-			g.retry = min(g.retry, wait)
+		g.SetWait(i, s.micros(wait))
+		if given := g.Granted(i, group); i < ask.Strict && given >= 0 && given < group.Count {
+			g.Retry = min(g.Retry, wait)
 		}
 	}
-	g.free, g.lasts = free, micros(s.micros(s.Until(now, s.Used())))
+	g.Free, g.ResetAfter = free, protocol.Micros(s.micros(s.Until(now, s.Used())))
 	return g, true
 }
 
-// decideAllLocally makes the reply that allowall.lua would make. It fails if one of the limiters does not have
+// decideAllLocally makes the decisions that allowall.lua would make. It fails if one of the limiters does not have
 // WithFallback or has no known rate.
-func (c *Client) decideAllLocally(limiters []*Limiter, counts map[string]int64, retry time.Duration) ([]int64, bool) {
+func (c *Client) decideAllLocally(limiters []*Limiter, counts map[string]int64, retry time.Duration) ([]protocol.Decision, bool) {
 	d, now := &c.localLimiters, c.clock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -341,22 +336,22 @@ func (c *Client) decideAllLocally(limiters []*Limiter, counts map[string]int64, 
 		}
 		all = all && counts[l.key()] <= budgets[i].free()
 	}
-	reply := []int64{0}
+	decisions := make([]protocol.Decision, len(limiters))
 	for i, l := range limiters {
 		s, n := budgets[i], counts[l.key()]
-		granted, wait := int64(1), int64(0)
+		decision := protocol.Decision{Granted: true, Rate: s.limit, Interval: s.interval, Notes: protocol.Local}
 		switch {
 		case all:
 			s.Take(n)
 		case n > s.rate:
-			granted = -1
+			decision.Granted, decision.Exceeds = false, true
 		case n > s.free():
-			granted, wait = 0, s.micros(s.wait(n, retry))
+			decision.Granted, decision.RetryAfter = false, protocol.Micros(s.micros(s.wait(n, retry)))
 		}
-		lasts := s.micros(s.Until(now, s.Used()))
-		reply = append(reply, granted, now.UnixMicro(), s.limit, s.interval.Milliseconds(), max(s.free(), 0), noteLocal, wait, lasts)
+		decision.Free, decision.ResetAfter = max(s.free(), 0), protocol.Micros(s.micros(s.Until(now, s.Used())))
+		decisions[i] = decision
 	}
-	return reply, true
+	return decisions, true
 }
 
 // decidesLocally reports whether the process can decide on l while its node is away.

@@ -12,6 +12,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/breaker"
 	"github.com/rratelimiter/rratelimiter/internal/denycache"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
@@ -75,39 +76,28 @@ func (c *Client) recycle(r *request) {
 	c.requests.Put(r)
 }
 
-// A group is callers of a batch that ask for the same number of permits and stand next to each other in it.
-type group struct {
-	size    int64 // permits for each caller
-	callers []*request
-}
-
 // A batch is one call for many callers. It is filled while queue.mu is held; then it belongs to the goroutine that
 // makes the call. Its fields stalled, completed and answered are guarded by queue.mu.
 type batch struct {
-	queue          *queue
-	number         int64 // sequence number in its queue, from 1
-	groups         []group
-	strict         int          // number of groups of waiting callers; they come first
-	callers        int          // in all groups
-	present        atomic.Int32 // callers that are not cancelled
-	partial        bool         // waiting callers remain that are not in this batch
-	full           bool         // partial because the batch has no room; otherwise the rest is left to other clients
-	detachedOthers bool         // join no record: retries of the queue's detached batches must find theirs (flag j)
-	detail         bool         // a caller wants ask.detail
-	rebuild        bool         // finish a rebuild of the free permits (flag b)
-	check          bool         // add up the records (checkFlag)
-	started        time.Time    // when it was sent; the call timeout counts from here
-	changes        int64        // denyCache.Changes when it was sent
-	due            time.Time    // when its callers get an error at the latest
-	stallAt        time.Time    // when the queue stops waiting for it
-	attempts       script.Attempts
-	request        acquireRequest
-	args           []any // memory for the arguments of cmd
-	cmd            script.Command
-	stalled        bool             // detached: the queue does not wait for it
-	completed      bool             // complete was called
-	breaker        *breaker.Breaker // of the node or the limiter that it is sent to
-	answered       []*request       // settled by this batch; signalled after the observer was called
+	queue     *queue
+	number    int64        // sequence number in its queue, from 1
+	ask       protocol.Ask // a group is callers that ask for the same number of permits and stand next to each other
+	members   [][]*request // the callers of each group
+	callers   int          // in all groups
+	present   atomic.Int32 // callers that are not cancelled
+	full      bool         // ask.Partial because the batch has no room; otherwise the rest is left to other clients
+	started   time.Time    // when it was sent; the call timeout counts from here
+	changes   int64        // denyCache.Changes when it was sent
+	due       time.Time    // when its callers get an error at the latest
+	stallAt   time.Time    // when the queue stops waiting for it
+	attempts  script.Attempts
+	request   protocol.AcquireRequest
+	args      []any // memory for the arguments of cmd
+	cmd       script.Command
+	stalled   bool             // detached: the queue does not wait for it
+	completed bool             // complete was called
+	breaker   *breaker.Breaker // of the node or the limiter that it is sent to
+	answered  []*request       // settled by this batch; signalled after the observer was called
 }
 
 // batches is the pool of batches. recycle returns one.
@@ -115,12 +105,15 @@ var batches = sync.Pool{New: func() any { return &batch{} }}
 
 // recycle returns f to the pool. No goroutine may use f afterwards.
 func (b *batch) recycle() {
-	for i := range b.groups {
-		clear(b.groups[i].callers)
-		b.groups[i].callers = b.groups[i].callers[:0]
+	for i := range b.members {
+		clear(b.members[i])
+		b.members[i] = b.members[i][:0]
 	}
 	clear(b.answered)
-	*b = batch{groups: b.groups[:0], request: b.request, args: b.args[:0], answered: b.answered[:0]}
+	*b = batch{
+		ask: protocol.Ask{Groups: b.ask.Groups[:0]}, members: b.members[:0],
+		request: b.request, args: b.args[:0], answered: b.answered[:0],
+	}
 	batches.Put(b)
 }
 
@@ -135,35 +128,36 @@ func (b *batch) add(r *request, perRequest bool) bool {
 	if perRequest && b.callers >= requests {
 		return false
 	}
-	from := len(b.groups) - 1
+	from := len(b.members) - 1
 	if !r.waits {
-		from = b.strict
+		from = b.ask.Strict
 	}
-	at := len(b.groups)
-	for i := max(from, 0); i < len(b.groups); i++ {
-		if b.groups[i].size == r.n {
+	at := len(b.members)
+	for i := max(from, 0); i < len(b.members); i++ {
+		if b.ask.Groups[i].Size == r.n {
 			at = i
 			break
 		}
 	}
-	if at == len(b.groups) {
+	if at == len(b.members) {
 		if at >= groups {
 			return false
 		}
-		if at < cap(b.groups) {
-			b.groups = b.groups[:at+1] // reuses the memory of the group's callers
+		if at < cap(b.members) {
+			b.members = b.members[:at+1] // reuses the memory of the group's callers
 		} else {
-			b.groups = append(b.groups, group{})
+			b.members = append(b.members, nil)
 		}
-		b.groups[at].size = r.n
+		b.ask.Groups = append(b.ask.Groups, protocol.Group{Size: r.n})
 		if r.waits {
-			b.strict++
+			b.ask.Strict++
 		}
 	}
-	b.groups[at].callers = append(b.groups[at].callers, r)
+	b.ask.Groups[at].Count++
+	b.members[at] = append(b.members[at], r)
 	b.callers++
 	b.present.Add(1)
-	b.detail = b.detail || r.detail
+	b.ask.Detail = b.ask.Detail || r.detail
 	r.inFlight, r.batch, r.lastBatch = true, b, b.number
 	return true
 }
@@ -176,17 +170,17 @@ func (q *queue) send() {
 	q.ask = false
 	q.batches++
 	b := batches.Get().(*batch)
-	b.queue, b.number, b.rebuild, b.check = q, q.batches, q.rebuild, q.unchecked()
+	b.queue, b.number, b.ask.Rebuild, b.ask.Check = q, q.batches, q.rebuild, q.unchecked()
 	b.started, b.changes = time.Now(), q.client.denyCache.Changes()
 	b.attempts.NoRetryIfUnsent = q.limiter.settings.fallsBack
-	b.request.next(q.grants)
-	perRequest := q.limiter.settings.recordPerRequest
-	b.detachedOthers = q.detached > 0 && q.limiter.settings.bucket() > 0
+	b.request.Next(q.grants)
+	perRequest := q.limiter.settings.RecordPerRequest
+	b.ask.Apart = q.detached > 0 && q.limiter.settings.Bucket() > 0
 	room := q.room()
-	for r := q.first; r != nil && !b.partial; r = r.next {
+	for r := q.first; r != nil && !b.ask.Partial; r = r.next {
 		if !r.inFlight {
 			b.full = room >= 0 && !b.add(r, perRequest)
-			b.partial = room < 0 || b.full
+			b.ask.Partial = room < 0 || b.full
 			room -= r.n
 		}
 	}
@@ -233,30 +227,10 @@ func (q *queue) detach(b *batch) {
 // command makes the command of f, with the current time. With text it carries the script's text instead of its SHA-1.
 func (b *batch) command(ctx context.Context, text bool) {
 	b.attempts.Begin(keys.Count)
-	args := append(append(b.args[:0], acquireScript.Head(text)...), &b.attempts)
+	args := append(append(b.args[:0], protocol.AcquireScript.Head(text)...), &b.attempts)
 	args = append(args, b.queue.keys...)
-	b.args = b.request.ask(args, b.queue.limiter, b.groups, b.strict, b.flags(), false)
+	b.args = b.request.Args(args, &b.queue.limiter.encoder, b.ask, false)
 	b.cmd = script.NewCommand(ctx, b.args)
-}
-
-func (b *batch) flags() string {
-	flags := ""
-	if b.detail {
-		flags = "d"
-	}
-	if b.rebuild {
-		flags += "b"
-	}
-	if b.partial {
-		flags += "q"
-	}
-	if b.detachedOthers {
-		flags += "j"
-	}
-	if b.check {
-		flags += checkFlag
-	}
-	return flags
 }
 
 // handleReply reads the reply to the command of f. It completes f, or starts retryDirect if the call must be repeated.
@@ -266,15 +240,15 @@ func (b *batch) handleReply(regular bool) {
 	l := b.queue.limiter
 	err := script.ServerError(b.cmd.Err())
 	b.attempts.End(err)
-	var g acquireReply
+	var g protocol.AcquireReply
 	if err == nil {
-		g, err = l.readGrants(&b.attempts, b.cmd.Val(), b.request.now)
+		g, err = b.request.Reply(&l.encoder, &b.attempts, b.cmd.Val())
 	}
-	if errors.Is(err, errOtherRate) || l.client.topology.Redirected(err) || b.attempts.Again(err, l.settings.findable(b.request.records)) {
+	if errors.Is(err, protocol.ErrOtherRate) || l.client.topology.Redirected(err) || b.attempts.Again(err, l.settings.Findable(b.request.Records)) {
 		go b.retryDirect(err)
 		return
 	}
-	g.attempts = b.attempts.Count()
+	g.Attempts = b.attempts.Count()
 	b.complete(g, err)
 	if regular {
 		b.recycle()
@@ -291,16 +265,16 @@ func (b *batch) retryDirect(last error) {
 		b.queue.detach(b)
 	}
 	l := b.queue.limiter
-	g, err := withinRest(context.Background(), l, time.Until(b.due), l.client.localLimiters.canDecide(l), func(ctx context.Context) (acquireReply, error) {
-		return l.doWithRetry(ctx, &b.request, &b.attempts, b.groups, b.strict, b.flags(), last)
+	g, err := withinRest(context.Background(), l, time.Until(b.due), l.client.localLimiters.canDecide(l), func(ctx context.Context) (protocol.AcquireReply, error) {
+		return l.doWithRetry(ctx, &b.request, &b.attempts, b.ask, last)
 	})
-	g.attempts = b.attempts.Count()
+	g.Attempts = b.attempts.Count()
 	b.complete(g, err)
 }
 
 // complete settles the callers of f with a reply or an error and plans the queue's next batch. Only the first call has
 // an effect.
-func (b *batch) complete(g acquireReply, err error) {
+func (b *batch) complete(g protocol.AcquireReply, err error) {
 	q := b.queue
 	q.mu.Lock()
 	if b.completed {
@@ -318,12 +292,12 @@ func (b *batch) complete(g acquireReply, err error) {
 	}
 	info := CallInfo{
 		Limiter: q.limiter.name, Callers: b.callers, Latency: time.Since(b.started),
-		Attempts: g.attempts, Repaired: repaired(g.notes), RateMismatch: g.notes&noteRateMismatch != 0,
-		Fallback: g.local(), Err: told,
+		Attempts: g.Attempts, Repaired: g.Notes.Repaired(), RateMismatch: g.Notes.Has(protocol.RateMismatch),
+		Fallback: g.Local(), Err: told,
 	}
 	if err != nil {
-		for _, group := range b.groups {
-			for _, r := range group.callers {
+		for _, members := range b.members {
+			for _, r := range members {
 				if !r.cancelled {
 					info.Denied++
 				}
@@ -334,14 +308,14 @@ func (b *batch) complete(g acquireReply, err error) {
 			q.failQueued(b, cause, &info)
 		}
 	} else {
-		if !g.local() {
-			q.rebuild = g.notes&noteRebuildPending != 0
-			q.saw(g, b.check)
+		if !g.Local() {
+			q.rebuild = g.Notes.Has(protocol.RebuildPending)
+			q.saw(g.Rate, g.Interval, g.Notes, b.ask.Check)
 		}
 		q.distribute(b, g, &info)
 		q.mayPass = 0
-		if g.local() && q.first != nil && q.first.n > g.rate {
-			q.mayPass = g.rate
+		if g.Local() && q.first != nil && q.first.n > g.Rate {
+			q.mayPass = g.Rate
 		}
 	}
 	q.plan(b, g)
@@ -418,26 +392,26 @@ func (q *queue) again(r *request) {
 
 // since returns the time, by the client's clock, from which the waits in g count: the time of the request, to the µs.
 // With WithServerTime that moment is not known exactly by this clock; the current time is never too early.
-func (q *queue) since(g acquireReply) time.Time {
-	if q.limiter.settings.serverTime {
+func (q *queue) since(g protocol.AcquireReply) time.Time {
+	if q.limiter.settings.ServerTime {
 		return q.client.clock()
 	}
-	return time.UnixMicro(g.now)
+	return time.UnixMicro(g.Now)
 }
 
 // distribute applies a reply to the callers of f. Permits granted to cancelled callers go to the requests behind them,
 // in order, where they fit; they never pass a waiting caller that needs more. The reply settles each caller that does
-// not wait, unless expired records remain (noteMore), or all waiting callers in f were served and the next batch is
+// not wait, unless expired records remain (protocol.More), or all waiting callers in f were served and the next batch is
 // sent for the rest of the queue anyway. q.mu is held.
-func (q *queue) distribute(b *batch, g acquireReply, info *CallInfo) {
-	more := g.notes&noteMore != 0
+func (q *queue) distribute(b *batch, g protocol.AcquireReply, info *CallInfo) {
+	more := g.Notes.Has(protocol.More)
 	since := q.since(g)
 	var spare, own int64
-	free := g.free
-	for i := len(b.groups) - 1; i >= 0; i-- { // backwards, so that the permits left after each caller are known
-		size, granted := b.groups[i].size, g.granted(i, b.groups[i])
+	free := g.Free
+	for i := len(b.members) - 1; i >= 0; i-- { // backwards, so that the permits left after each caller are known
+		size, granted := b.ask.Groups[i].Size, g.Granted(i, b.ask.Groups[i])
 		for at := int(granted) - 1; at >= 0; at-- {
-			r := b.groups[i].callers[at]
+			r := b.members[i][at]
 			own += size
 			if r.cancelled {
 				spare += size
@@ -447,15 +421,15 @@ func (q *queue) distribute(b *batch, g acquireReply, info *CallInfo) {
 			free += size
 		}
 	}
-	if own > 0 && !g.local() { // local grants have no record
-		q.fairShare.Granted(g.at, g.interval, own)
+	if own > 0 && !g.Local() { // local grants have no record
+		q.fairShare.Granted(g.At, g.Interval, own)
 	}
-	left, ahead := g.free, false // permits that callers may ask for again; whether a waiting caller in front is not served
-	for i, group := range b.groups {
-		granted := g.granted(i, group)
-		ahead = ahead || b.partial && i >= b.strict
-		for _, r := range group.callers[max(granted, 0):] {
-			refusal := Result{Limit: g.rate, Remaining: g.free, RetryAfter: g.wait(i), ResetAfter: g.lasts}
+	left, ahead := g.Free, false // permits that callers may ask for again; whether a waiting caller in front is not served
+	for i, members := range b.members {
+		granted := g.Granted(i, b.ask.Groups[i])
+		ahead = ahead || b.ask.Partial && i >= b.ask.Strict
+		for _, r := range members[max(granted, 0):] {
+			refusal := Result{Limit: g.Rate, Remaining: g.Free, RetryAfter: g.Wait(i), ResetAfter: g.ResetAfter}
 			switch due := since.Add(refusal.RetryAfter); {
 			case r.cancelled:
 				r.inFlight = false
@@ -465,15 +439,15 @@ func (q *queue) distribute(b *batch, g acquireReply, info *CallInfo) {
 				q.finish(b, r, ErrExceedsRate)
 			case !ahead && r.n <= spare:
 				spare -= r.n
-				q.grant(b, r, g, g.free, info)
+				q.grant(b, r, g, g.Free, info)
 			case more && (!r.waits || r.mayWait(q.client.clock())):
 				q.again(r)
-			case r.waits && !r.last && r.n <= left || !r.waits && b.full && !g.local() && r.n <= left:
+			case r.waits && !r.last && r.n <= left || !r.waits && b.full && !g.Local() && r.n <= left:
 				left -= r.n
 				q.again(r) // a caller in front has left, or the next batch is sent for the rest of the queue anyway
 			case r.mayWait(due):
 				r.inFlight, r.asked, r.free, r.result = false, true, due, refusal
-				if r.n <= g.rate { // a request above the local limit waits for Redis and does not block those behind it
+				if r.n <= g.Rate { // a request above the local limit waits for Redis and does not block those behind it
 					left = 0
 				}
 			default:
@@ -482,19 +456,19 @@ func (q *queue) distribute(b *batch, g acquireReply, info *CallInfo) {
 				q.remember(b, r, g, since)
 				q.finish(b, r, nil)
 			}
-			ahead = ahead || r.waits && !r.settled && r.n <= g.rate
+			ahead = ahead || r.waits && !r.settled && r.n <= g.Rate
 		}
 	}
 	info.Unclaimed = spare
 	info.Permits = own
-	if own > 0 && q.limiter.settings.bucket() > 0 {
-		q.grants.add(b.request.id)
+	if own > 0 && q.limiter.settings.Bucket() > 0 {
+		q.grants.Add(b.request.ID())
 	}
 }
 
 // behind corrects the results of refused callers that do not wait: free permits are reserved for the waiting callers,
 // so Remaining is 0, and RetryAfter is at least the time until the first waiting caller can be served. q.mu is held.
-func (q *queue) behind(b *batch, g acquireReply) {
+func (q *queue) behind(b *batch, g protocol.AcquireReply) {
 	now := q.client.clock()
 	for _, r := range b.answered {
 		free := r.n <= r.result.Remaining // but reserved for waiting callers
@@ -502,7 +476,7 @@ func (q *queue) behind(b *batch, g acquireReply) {
 			continue
 		}
 		r.result.Remaining = 0
-		if !g.local() { // a local reply contains the wait for waiting callers already
+		if !g.Local() { // a local reply contains the wait for waiting callers already
 			if free {
 				r.result.RetryAfter = time.Millisecond
 			}
@@ -517,24 +491,24 @@ func (q *queue) behind(b *batch, g acquireReply) {
 // remember stores the refusal of a caller that does not wait in the deny cache; its times count from since. It stores
 // nothing if the permits are free but reserved for waiting callers, which may leave, if the process decided locally, or
 // if another rate than the enforced one is in force.
-func (q *queue) remember(b *batch, r *request, g acquireReply, since time.Time) {
+func (q *queue) remember(b *batch, r *request, g protocol.AcquireReply, since time.Time) {
 	s := q.limiter.settings
-	if s.denyCache == 0 || r.waits || r.n <= g.free || g.local() || s.enforced && g.notes&noteRateMismatch != 0 {
+	if s.denyCache == 0 || r.waits || r.n <= g.Free || g.Local() || s.Enforced && g.Notes.Has(protocol.RateMismatch) {
 		return
 	}
 	refusal := denycache.Refusal{
-		N: r.n, Limit: g.rate, Left: g.free, Interval: g.interval, Enforced: q.limiter.enforced,
+		N: r.n, Limit: g.Rate, Left: g.Free, Interval: g.Interval, Enforced: q.limiter.enforced,
 		Free: since.Add(r.result.RetryAfter), Reset: since.Add(r.result.ResetAfter),
 	}
 	q.client.denyCache.Add(s.denyCache, q.limiter.key(), refusal, q.client.clock(), b.changes)
 }
 
 // grant settles r with its permits; free is what remains after it. q.mu is held.
-func (q *queue) grant(b *batch, r *request, g acquireReply, free int64, info *CallInfo) {
+func (q *queue) grant(b *batch, r *request, g protocol.AcquireReply, free int64, info *CallInfo) {
 	if r.source != nil && !r.cancelled {
-		*r.source = source{g.local(), g.at}
+		*r.source = source{g.Local(), g.At}
 	}
-	r.result = Result{Allowed: true, Limit: g.rate, Remaining: free, ResetAfter: g.lasts}
+	r.result = Result{Allowed: true, Limit: g.Rate, Remaining: free, ResetAfter: g.ResetAfter}
 	info.Granted++
 	q.finish(b, r, nil)
 }

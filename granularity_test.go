@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
@@ -40,7 +41,7 @@ func TestGranularityDatesGrantsAtTheEndOfTheirBucket(t *testing.T) {
 			}
 			result, err := l.Allow(t.Context(), 4)
 			r.must(err)
-			want := Result{Allowed: true, Limit: 10, Remaining: 6, ResetAfter: millis(end - start + 1000)}
+			want := Result{Allowed: true, Limit: 10, Remaining: 6, ResetAfter: protocol.Millis(end - start + 1000)}
 			if result != want {
 				t.Errorf("%d ms into a bucket: %+v, want %+v", after, result, want)
 			}
@@ -48,7 +49,7 @@ func TestGranularityDatesGrantsAtTheEndOfTheirBucket(t *testing.T) {
 			r.same(l, State{Rate: PerSecond(10), Available: 6, Used: 4, Records: 1, Oldest: at, Newest: at, Consistent: true})
 
 			// Never early, and no later than the end.
-			r.advance(millis(end - start + 999))
+			r.advance(protocol.Millis(end - start + 999))
 			if r.try(l, 7) {
 				t.Errorf("%d ms into a bucket: granted again 1 ms early", after)
 			}
@@ -305,23 +306,23 @@ func TestGranularityCountsItsOwnGrantInItsPlace(t *testing.T) {
 		r.setRate(l, PerSecond(10))
 		r.toBucket(100*time.Millisecond, 5*time.Millisecond)
 		other.try(coarse, 4) // back after 1095 ms
-		g, err := l.acquire(t.Context(), []group{
-			{size: 5, callers: make([]*request, 1)}, {size: 3, callers: make([]*request, 1)}, {size: 7, callers: make([]*request, 1)},
-		}, 0, "d", nil)
+		g, err := l.acquire(t.Context(), protocol.Ask{Groups: []protocol.Group{
+			{Size: 5, Count: 1}, {Size: 3, Count: 1}, {Size: 7, Count: 1},
+		}, Detail: true})
 		r.must(err)
-		if g.granted(0, group{}) != 1 || g.wait(1) != 1005*time.Millisecond || g.wait(2) != 1095*time.Millisecond ||
-			g.lasts != 1095*time.Millisecond || g.at != g.now+5000 {
+		if g.Granted(0, protocol.Group{}) != 1 || g.Wait(1) != 1005*time.Millisecond || g.Wait(2) != 1095*time.Millisecond ||
+			g.ResetAfter != 1095*time.Millisecond || g.At != g.Now+5000 {
 			t.Errorf("%+v", g)
 		}
 
 		// If its permits return last, all requests wait for them.
 		r.advance(200 * time.Millisecond)
-		g, err = l.acquire(t.Context(), []group{
-			{size: 1, callers: make([]*request, 1)}, {size: 9, callers: make([]*request, 1)}, {size: 10, callers: make([]*request, 1)},
-		}, 0, "d", nil)
+		g, err = l.acquire(t.Context(), protocol.Ask{Groups: []protocol.Group{
+			{Size: 1, Count: 1}, {Size: 9, Count: 1}, {Size: 10, Count: 1},
+		}, Detail: true})
 		r.must(err)
-		if g.granted(0, group{}) != 1 || g.wait(1) != 895*time.Millisecond || g.wait(2) != 1005*time.Millisecond ||
-			g.lasts != 1005*time.Millisecond {
+		if g.Granted(0, protocol.Group{}) != 1 || g.Wait(1) != 895*time.Millisecond || g.Wait(2) != 1005*time.Millisecond ||
+			g.ResetAfter != 1005*time.Millisecond {
 			t.Errorf("%+v", g)
 		}
 	})
@@ -367,8 +368,8 @@ func TestGranularityIsClampedToTheRateInForce(t *testing.T) {
 			r := newRig(t, s)
 			r.wipe()
 			l := r.limiter("rl", WithGranularity(time.Second))
-			r.setRate(l, Rate{Permits: 50, Interval: millis(test.interval)})
-			r.toBucket(millis(test.bucket), time.Millisecond%millis(test.bucket))
+			r.setRate(l, Rate{Permits: 50, Interval: protocol.Millis(test.interval)})
+			r.toBucket(protocol.Millis(test.bucket), time.Millisecond%protocol.Millis(test.bucket))
 			want := (r.ms() + test.bucket - 1) / test.bucket * test.bucket
 			if !r.try(l, 2) {
 				t.Fatal("not granted")
@@ -378,7 +379,7 @@ func TestGranularityIsClampedToTheRateInForce(t *testing.T) {
 				t.Errorf("an interval of %d ms: %v at %d, want a record at %d", test.interval, members, r.ms(), want)
 			}
 			results, err := r.client.AllowAll(t.Context(), 3, l)
-			if err != nil || !results[0].Allowed || results[0].ResetAfter != millis(want-r.ms()+test.interval) {
+			if err != nil || !results[0].Allowed || results[0].ResetAfter != protocol.Millis(want-r.ms()+test.interval) {
 				t.Errorf("an interval of %d ms: %+v, %v", test.interval, results, err)
 			}
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
@@ -30,62 +31,49 @@ type State struct {
 // is ErrNotInitialized.
 func (l *Limiter) AvailablePermits(ctx context.Context) (int64, error) {
 	err := l.err
-	var g acquireReply
+	var g protocol.AcquireReply
 	if err == nil {
-		g, err = l.acquireDirect(ctx, recentIDs{}, nil, checkFlag)
+		g, err = l.acquireDirect(ctx, protocol.RecentIDs{}, protocol.Ask{Check: true})
 	}
-	return g.free, wrap("count the permits of", l.name, err)
+	return g.Free, wrap("count the permits of", l.name, err)
 }
 
 // State reads the limiter and changes nothing; not even expired records are removed. It reads every record: with
 // hundreds of thousands of them, that blocks Redis for a part of a second. Without a rate the error is
 // ErrNotInitialized.
 func (l *Limiter) State(ctx context.Context) (State, error) {
-	r, err := l.inspect(ctx, "")
+	r, err := l.read(ctx, protocol.StateScript, false)
 	if err != nil {
 		return State{}, wrap("look at", l.name, err)
 	}
-	return readState(r), nil
+	return stateOf(r), nil
 }
 
-// readState decodes the reply of state.lua or glance.lua.
-func readState(r []int64) State {
-	s := State{
-		Rate:      readRate(r),
-		Available: r[5], Used: r[6], Records: int(r[7]), TTL: ttlOf(r[10]), Consistent: r[11] == 1,
+func stateOf(s protocol.State) State {
+	return State{
+		Rate: rateOf(s.Rate), Available: s.Available, Used: s.Used, Records: s.Records,
+		Oldest: s.Oldest, Newest: s.Newest, TTL: s.TTL, Consistent: s.Consistent,
 	}
-	if s.Records > 0 {
-		s.Oldest, s.Newest = time.UnixMicro(r[8]), time.UnixMicro(r[9])
-	}
-	return s
 }
 
-// inspect runs state.lua. The flag "c" limits it to the configuration.
-func (l *Limiter) inspect(ctx context.Context, flags string) ([]int64, error) {
-	return l.inspectBy(ctx, stateScript, flags)
-}
-
-func (l *Limiter) inspectBy(ctx context.Context, s *script.Script, flags string) ([]int64, error) {
+// read runs state.lua or glance.lua.
+func (l *Limiter) read(ctx context.Context, s *script.Script, configOnly bool) (protocol.State, error) {
 	if l.err != nil {
-		return nil, l.err
+		return protocol.State{}, l.err
 	}
+	request := protocol.Read{Now: l.encoder.Now(), ConfigOnly: configOnly}
 	sent := new(script.Attempts)
 	reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
-		return l.client.topology.Run(ctx, sent, s, true, l.keys(), l.now(), flags)
+		return l.client.topology.Run(ctx, sent, s, true, l.keys(), request.Args()...)
 	})
-	err = sent.Explain(err)
-	if err == nil && reply[0] != 0 {
-		err = notInitialized(reply[0])
+	if err = sent.Explain(err); err != nil {
+		return protocol.State{}, err
 	}
+	state, err := request.Reply(reply)
 	if err == nil {
-		rate := readRate(reply)
-		l.client.denyCache.SeeRate(l.key(), rate.Permits, rate.Interval)
+		l.client.denyCache.SeeRate(l.key(), state.Rate.Permits, protocol.Millis(state.Rate.Interval))
 	}
-	return reply, err
-}
-
-func readRate(r []int64) Rate {
-	return Rate{Permits: r[1], Interval: millis(r[2]), Type: RateType(r[3]), KeepAlive: millis(r[4])}
+	return state, err
 }
 
 // Clients returns the sorted ids of the clients that have state of their own on this limiter, as a PerClient rate makes

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/rratelimiter/rratelimiter/internal/breaker"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
@@ -67,7 +68,7 @@ func (c *Client) send(b *batch) {
 	go func() { // Node may make a call
 		ctx, cancel := context.WithTimeout(context.Background(), c.callTimeout)
 		defer cancel()
-		late := time.AfterFunc(c.callTimeout, func() { b.complete(acquireReply{attempts: 1}, b.late()) })
+		late := time.AfterFunc(c.callTimeout, func() { b.complete(protocol.AcquireReply{Attempts: 1}, b.late()) })
 		searching := !c.topology.Found()
 		if searching {
 			b.breaker.Begin(search{b, late}, (*prober)(b.queue.limiter))
@@ -84,7 +85,7 @@ func (c *Client) send(b *batch) {
 			if b.attempts.Again(err, false) {
 				b.retryDirect(err)
 			} else {
-				b.complete(acquireReply{attempts: 1}, err)
+				b.complete(protocol.AcquireReply{Attempts: 1}, err)
 			}
 			return
 		}
@@ -194,7 +195,7 @@ func (l *pipeline) dropCancelled() {
 	})
 	go func() {
 		for _, b := range dropped {
-			b.complete(acquireReply{}, script.ErrUnsent)
+			b.complete(protocol.AcquireReply{}, script.ErrUnsent)
 		}
 	}()
 }
@@ -394,7 +395,7 @@ func (t *run) overdue() {
 		go next.start()
 	}
 	for _, b := range append(ended, behind...) {
-		b.complete(acquireReply{attempts: b.attempts.Count()}, b.late())
+		b.complete(protocol.AcquireReply{Attempts: b.attempts.Count()}, b.late())
 	}
 	if len(rest) == 0 {
 		close(t.expired) // after complete: the end of this context must not be taken for the end of a caller's

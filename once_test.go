@@ -18,6 +18,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -71,7 +72,7 @@ func (p *tap) requests() int {
 
 // tapped returns a client of the rig's server, with its clock and id, on connections with a tap.
 func (r *rig) tapped(opts ...Option) (*Client, *tap) {
-	for _, s := range []*script.Script{acquireScript, allowAllScript, expireScript, releaseScript, renameScript, setRateScript, stateScript, trySetRateScript} {
+	for _, s := range []*script.Script{protocol.AcquireScript, protocol.AllowAllScript, protocol.ExpireScript, protocol.ReleaseScript, protocol.RenameScript, protocol.SetRateScript, protocol.StateScript, protocol.TrySetRateScript} {
 		r.must(r.rdb.ScriptLoad(r.t.Context(), s.Text).Err()) // so that no call is two
 	}
 	p := &tap{}
@@ -168,43 +169,41 @@ func (c *tapConn) Read(b []byte) (int, error) {
 }
 
 // callers returns groups of callers, given pairs of size and number.
-func callers(sizes ...int64) (groups []group) {
+func callers(sizes ...int64) (groups []protocol.Group) {
 	for i := 0; i < len(sizes); i += 2 {
-		groups = append(groups, group{size: sizes[i], callers: make([]*request, sizes[i+1])})
+		groups = append(groups, protocol.Group{Size: sizes[i], Count: sizes[i+1]})
 	}
 	return groups
 }
 
 // given returns the number of callers granted in each group.
-func (g acquireReply) given(groups []group) (given []int64) {
+func given(g protocol.AcquireReply, groups []protocol.Group) (given []int64) {
 	for i := range groups {
-		given = append(given, g.granted(i, groups[i]))
+		given = append(given, g.Granted(i, groups[i]))
 	}
 	return given
 }
 
 var lossyCalls = []struct {
 	name   string
-	groups []group
-	strict int
-	flags  string
+	ask    protocol.Ask
 	opts   []LimiterOption
 	given  []int64 // of 100 permits a minute
 	used   int64
 	member int // records
 }{
-	{"granted whole", callers(7, 3), 0, "", nil, []int64{3}, 21, 1},
-	{"granted in part", callers(40, 2, 30, 3, 3, 9), 0, "", nil, []int64{2, 0, 6}, 98, 1},
-	{"granted in part, with waits", callers(40, 2, 30, 3, 3, 9), 0, "d", nil, []int64{2, 0, 6}, 98, 1},
-	{"a queue that is blocked", callers(40, 2, 30, 3, 3, 9), 2, "", nil, []int64{2, 0, 0}, 80, 1},
-	{"a queue that goes on", callers(7, 3, 5, 2), 1, "q", nil, []int64{3, 0}, 21, 1},
-	{"more than the rate beside others", callers(101, 1, 60, 2), 0, "", nil, []int64{-1, 1}, 60, 1},
-	{"what is free", callers(250, 1), 0, "u", nil, []int64{100}, 100, 1},
-	{"nothing", callers(60, 1, 101, 1), 0, "", []LimiterOption{WithRate(Rate{Permits: 50, Interval: time.Minute})}, []int64{1, -1}, 60, 1},
-	{"a record per request", callers(40, 2, 30, 3, 3, 9), 0, "", []LimiterOption{WithRecordPerRequest()}, []int64{2, 0, 6}, 98, 8},
-	{"by the server's clock", callers(7, 3, 90, 1), 0, "", []LimiterOption{WithServerTime()}, []int64{3, 0}, 21, 1},
-	{"joined to a record", callers(7, 3), 0, "", []LimiterOption{WithGranularity(6 * time.Second)}, []int64{3}, 21, 1},
-	{"joined to a record in part", callers(7, 3, 90, 1), 0, "", []LimiterOption{WithGranularity(6 * time.Second)}, []int64{3, 0}, 21, 1},
+	{"granted whole", protocol.Ask{Groups: callers(7, 3)}, nil, []int64{3}, 21, 1},
+	{"granted in part", protocol.Ask{Groups: callers(40, 2, 30, 3, 3, 9)}, nil, []int64{2, 0, 6}, 98, 1},
+	{"granted in part, with waits", protocol.Ask{Groups: callers(40, 2, 30, 3, 3, 9), Detail: true}, nil, []int64{2, 0, 6}, 98, 1},
+	{"a queue that is blocked", protocol.Ask{Groups: callers(40, 2, 30, 3, 3, 9), Strict: 2}, nil, []int64{2, 0, 0}, 80, 1},
+	{"a queue that goes on", protocol.Ask{Groups: callers(7, 3, 5, 2), Strict: 1, Partial: true}, nil, []int64{3, 0}, 21, 1},
+	{"more than the rate beside others", protocol.Ask{Groups: callers(101, 1, 60, 2)}, nil, []int64{-1, 1}, 60, 1},
+	{"what is free", protocol.Ask{Groups: callers(250, 1), UpTo: true}, nil, []int64{100}, 100, 1},
+	{"nothing", protocol.Ask{Groups: callers(60, 1, 101, 1)}, []LimiterOption{WithRate(Rate{Permits: 50, Interval: time.Minute})}, []int64{1, -1}, 60, 1},
+	{"a record per request", protocol.Ask{Groups: callers(40, 2, 30, 3, 3, 9)}, []LimiterOption{WithRecordPerRequest()}, []int64{2, 0, 6}, 98, 8},
+	{"by the server's clock", protocol.Ask{Groups: callers(7, 3, 90, 1)}, []LimiterOption{WithServerTime()}, []int64{3, 0}, 21, 1},
+	{"joined to a record", protocol.Ask{Groups: callers(7, 3)}, []LimiterOption{WithGranularity(6 * time.Second)}, []int64{3}, 21, 1},
+	{"joined to a record in part", protocol.Ask{Groups: callers(7, 3, 90, 1)}, []LimiterOption{WithGranularity(6 * time.Second)}, []int64{3, 0}, 21, 1},
 }
 
 // TestLostReplyTakesNothingTwice: the call is retried at a later time, and its callers get the grants of the first
@@ -219,7 +218,7 @@ func TestLostReplyTakesNothingTwice(t *testing.T) {
 				l := c.RateLimiter("rl", append(test.opts, WithRecordFormat(format))...)
 				r.setRate(l, PerMinute(100))
 				r.toBucket(6*time.Second, 10*time.Millisecond)
-				if format == Redisson313 && l.settings.recordPerRequest {
+				if format == Redisson313 && l.settings.RecordPerRequest {
 					continue // its ids repeat too soon
 				}
 				r.free(l) // so that the server's time is known
@@ -231,19 +230,19 @@ func TestLostReplyTakesNothingTwice(t *testing.T) {
 						r.try(other, free-1)
 					}
 				}}, plan{cut: true})
-				g, err := l.acquire(t.Context(), test.groups, test.strict, test.flags, nil)
+				g, err := l.acquire(t.Context(), test.ask)
 				what := fmt.Sprintf("%s, %v", test.name, format)
-				if err != nil || !slices.Equal(g.given(test.groups), test.given) {
-					t.Errorf("%s: granted %v, %v, want %v", what, g.given(test.groups), err, test.given)
+				if err != nil || !slices.Equal(given(g, test.ask.Groups), test.given) {
+					t.Errorf("%s: granted %v, %v, want %v", what, given(g, test.ask.Groups), err, test.given)
 				}
-				if n := tap.requests(); n != 3 || g.attempts != 3 {
-					t.Errorf("%s: %d requests, %d attempts", what, n, g.attempts)
+				if n := tap.requests(); n != 3 || g.Attempts != 3 {
+					t.Errorf("%s: %d requests, %d attempts", what, n, g.Attempts)
 				}
 				state, err := l.State(t.Context())
 				r.must(err)
 				want := test.used + max(100-test.used-1, 0)
-				if state.Used != want || !state.Consistent || g.free != 100-want {
-					t.Errorf("%s: %+v, and %d free are reported, not %d used", what, state, g.free, want)
+				if state.Used != want || !state.Consistent || g.Free != 100-want {
+					t.Errorf("%s: %+v, and %d free are reported, not %d used", what, state, g.Free, want)
 				}
 				var own int64
 				for _, m := range r.members(l) {
@@ -253,7 +252,7 @@ func TestLostReplyTakesNothingTwice(t *testing.T) {
 						continue // of the other client
 					}
 					own++
-					if !l.settings.serverTime && int64(m.Score) != l.settings.dated(1000*r.ms(), 60000)/1000 {
+					if !l.settings.ServerTime && int64(m.Score) != l.settings.Dated(1000*r.ms(), 60000)/1000 {
 						t.Errorf("%s: dated %v ms before the answer", what, r.ms()-int64(m.Score))
 					}
 				}
@@ -354,7 +353,7 @@ func TestGrantThatExpiredUnanswered(t *testing.T) {
 				}
 				state, err := l.State(t.Context())
 				r.must(err)
-				at := time.UnixMicro(l.settings.dated(1000*r.ms(), 60000))
+				at := time.UnixMicro(l.settings.Dated(1000*r.ms(), 60000))
 				if state.Used != 4 || state.Available != 6 || !state.Consistent || !state.Oldest.Equal(at) || state.Records != 1 {
 					t.Errorf("%s: %+v at %v", name, state, r.now())
 				}
@@ -423,7 +422,7 @@ func TestShareThatCannotBeDetermined(t *testing.T) {
 		if _, err := l.TryAcquire(t.Context(), 2); !errors.Is(err, ErrOutcomeUnknown) {
 			t.Errorf("%v", err)
 		}
-		at := time.UnixMicro(l.settings.dated(1000*r.ms(), 60000))
+		at := time.UnixMicro(l.settings.Dated(1000*r.ms(), 60000))
 		r.same(l, State{Rate: PerMinute(10), Available: 5, Used: 5, Records: 1, Oldest: at, Newest: at, Consistent: true})
 	})
 }
@@ -437,7 +436,7 @@ func TestRecordThatWasThereBefore(t *testing.T) {
 			c, tap := r.tapped()
 			l := c.RateLimiter("rl", WithGranularity(time.Second), WithRecordFormat(format), WithRate(PerMinute(100)))
 			r.toBucket(time.Second, 10*time.Millisecond)
-			at := time.UnixMicro(l.settings.dated(1000*r.ms(), 60000))
+			at := time.UnixMicro(l.settings.Dated(1000*r.ms(), 60000))
 			for _, before := range []func() error{
 				func() error { _, err := l.TryAcquire(t.Context(), 2); return err },
 				func() error { _, err := l.AcquireUpTo(t.Context(), 2); return err },
@@ -481,16 +480,16 @@ func TestOvertakenAttemptTakesNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
 		l := r.limiter("rl", WithRate(PerMinute(10)))
-		var q acquireRequest
-		groups := callers(2, 2)
-		early := q.ask(nil, l, groups, 0, "", false)
+		var q protocol.AcquireRequest
+		ask := protocol.Ask{Groups: callers(2, 2)}
+		early := q.Args(nil, &l.encoder, ask, false)
 		early[1] = string(early[1].([]byte))
 		r.advance(10 * time.Millisecond)
-		late := q.ask(nil, l, groups, 0, "", true)
+		late := q.Args(nil, &l.encoder, ask, true)
 		early[0] = r.ms() - 10
 		for i, args := range [][]any{late, early} {
-			reply, err := l.client.topology.Run(t.Context(), new(script.Attempts), acquireScript, false, l.keys(), args...)
-			if err != nil || reply[0] != []int64{0, statusUntold}[i] {
+			reply, err := l.client.topology.Run(t.Context(), new(script.Attempts), protocol.AcquireScript, false, l.keys(), args...)
+			if err != nil || reply[0] != []int64{0, 9}[i] {
 				t.Errorf("attempt %d: %v, %v", i, reply, err)
 			}
 		}
@@ -596,8 +595,8 @@ func TestAllowAllIsMadeAgain(t *testing.T) {
 				for _, l := range []*Limiter{a, b} {
 					state, err := l.State(t.Context())
 					r.must(err)
-					at := time.UnixMicro(l.settings.dated(1000*r.ms(), 60000))
-					if state.Used != 4 || !state.Consistent || state.Records != 1 || !l.settings.serverTime && !state.Oldest.Equal(at) {
+					at := time.UnixMicro(l.settings.Dated(1000*r.ms(), 60000))
+					if state.Used != 4 || !state.Consistent || state.Records != 1 || !l.settings.ServerTime && !state.Oldest.Equal(at) {
 						t.Errorf("%s: %+v at %v", name, state, r.now())
 					}
 				}

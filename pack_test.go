@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
@@ -225,12 +226,12 @@ func TestOriginsAreReadAlike(t *testing.T) {
 			r.set(l, "0")
 			r.add(l, r.ms(), member)
 			r.add(l, r.ms()+1, memberOf("98765432", 5)) // so that there is something to refuse
-			g, err := l.acquire(t.Context(), []group{{size: 5, callers: make([]*request, 1)}}, 0, "", nil)
-			if err != nil || g.granted(0, group{}) != 0 {
-				t.Fatalf("%x: granted %v, %v", member, g.groups, err)
+			g, err := l.acquire(t.Context(), protocol.Ask{Groups: []protocol.Group{{Size: 5, Count: 1}}})
+			if err != nil || g.Granted(0, protocol.Group{}) != 0 {
+				t.Fatalf("%x: granted %v, %v", member, g, err)
 			}
-			if want := originOf([]byte(member)); g.origin != want {
-				t.Errorf("%x comes, by the script, from %x, want %x", member, g.origin, want)
+			if want := originOf([]byte(member)); g.Origin != want {
+				t.Errorf("%x comes, by the script, from %x, want %x", member, g.Origin, want)
 			}
 			r.wipe()
 		}
@@ -289,9 +290,9 @@ func after(prefix string) string {
 func TestIDsAreKeptForEachRequest(t *testing.T) {
 	l := NewClient(served{}).RateLimiter("rl", WithRecordPerRequest())
 	l.client.identity.StartAt(100)
-	new(acquireRequest).ask(nil, l, []group{
-		{size: math.MaxUint32, callers: make([]*request, 2)}, {size: 1, callers: make([]*request, 3)},
-	}, 0, "", false)
+	new(protocol.AcquireRequest).Args(nil, &l.encoder, protocol.Ask{Groups: []protocol.Group{
+		{Size: math.MaxUint32, Count: 2}, {Size: 1, Count: 3},
+	}}, false)
 	if next := l.client.identity.AppendPrefix(nil, record.Redisson317, 1); next[len(next)-1] <= 105 {
 		t.Errorf("the id after those of 5 requests ends with %d, those begin with 101", next[len(next)-1])
 	}
@@ -322,10 +323,10 @@ func TestARecordPerRequestHasItsOwnIDs(t *testing.T) {
 		l := r.limiter("rl", WithRecordPerRequest())
 		r.setRate(l, PerMinute(1000))
 		for range 5 {
-			g, err := l.acquire(t.Context(), []group{
-				{size: 2, callers: make([]*request, 3)}, {size: 1, callers: make([]*request, 2)},
-			}, 0, "", nil)
-			if err != nil || g.granted(0, group{}) != 3 || g.granted(1, group{}) != 2 {
+			g, err := l.acquire(t.Context(), protocol.Ask{Groups: []protocol.Group{
+				{Size: 2, Count: 3}, {Size: 1, Count: 2},
+			}})
+			if err != nil || g.Granted(0, protocol.Group{}) != 3 || g.Granted(1, protocol.Group{}) != 2 {
 				t.Fatal(g, err)
 			}
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -169,7 +170,7 @@ func TestTriesWhileOthersWaitDoNotStormRedis(t *testing.T) {
 func TestTryIsRefusedUntilTheTurnOfTheQueue(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		useScript(t, acquireScript.SHA)
+		useScript(t, protocol.AcquireScript.SHA)
 		l := p.RateLimiter("l", WithRate(PerSecond(1)))
 		b.granted("the first", b.try(l, 1), 0)
 		waiting := b.acquire(l, 1)
@@ -269,7 +270,7 @@ func TestContestedRateServesRequests(t *testing.T) {
 				if n, err := ask(t.Context(), l); n != 1 || err != nil {
 					t.Errorf("%d permits, %v", n, err)
 				}
-				if f := log.all()[0]; !f.RateMismatch || f.Err != nil || f.Granted != 1 || f.Attempts > 2+mostSets {
+				if f := log.all()[0]; !f.RateMismatch || f.Err != nil || f.Granted != 1 || f.Attempts > 5 {
 					t.Errorf("%+v", f)
 				}
 				if free, err := l.AvailablePermits(t.Context()); free != 6 || err != nil {
@@ -295,7 +296,7 @@ func (r rival) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (r rival) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		if args := cmd.Args(); err == nil && (args[1] == setRateScript.SHA || args[1] == setRateScript.Text) {
+		if args := cmd.Args(); err == nil && (args[1] == protocol.SetRateScript.SHA || args[1] == protocol.SetRateScript.Text) {
 			return NewClient(r.rdb, patient).RateLimiter("l").SetRate(ctx, PerHour(7), KeepState())
 		}
 		return err

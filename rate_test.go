@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
@@ -281,16 +282,18 @@ func TestWrongOptionsComeBackFromEveryMethod(t *testing.T) {
 
 func TestLimiterOptionsComeOnTopOfDefaults(t *testing.T) {
 	c := NewClient(refusingClient(t), WithLimiterDefaults(WithRate(PerSecond(1)), WithRecordFormat(Redisson321)))
-	want := settings{rate: PerSecond(1), format: record.Redisson321}
+	want := settings{Options: protocol.Options{Own: PerSecond(1).protocol(), Format: record.Redisson321}}
 	if got := c.RateLimiter("rl").settings; got != want {
 		t.Errorf("the defaults give %+v, want %+v", got, want)
 	}
-	want = settings{rate: PerSecond(2), enforced: true, format: record.Redisson321, serverTime: true, recordPerRequest: true}
+	want = settings{Options: protocol.Options{
+		Own: PerSecond(2).protocol(), Enforced: true, Format: record.Redisson321, ServerTime: true, RecordPerRequest: true,
+	}}
 	got := c.RateLimiter("rl", WithEnforcedRate(PerSecond(2)), WithServerTime(), WithRecordPerRequest()).settings
 	if got != want {
 		t.Errorf("options on top give %+v, want %+v", got, want)
 	}
-	if got := c.RateLimiter("rl").settings; got.enforced {
+	if got := c.RateLimiter("rl").settings; got.Enforced {
 		t.Errorf("options of one limiter stayed with the client: %+v", got)
 	}
 }

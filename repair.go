@@ -2,17 +2,14 @@ package rratelimiter
 
 import (
 	"context"
-	"fmt"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
-	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // repair.go repairs a limiter on demand. Calls repair what they find wrong by themselves, as far as it costs them
 // nothing; these methods read every record.
-
-var repairScript = script.Load(lua.Files, "repair")
 
 // Repaired is what Repair or Reset found and did.
 type Repaired struct {
@@ -46,12 +43,12 @@ func DryRun() RepairOption { return func(o *repairOptions) { o.dry = true } }
 // Repair reads every record: with hundreds of thousands of live ones, that blocks Redis for a part of a second. Without
 // a rate the error is ErrNotInitialized.
 func (l *Limiter) Repair(ctx context.Context, opts ...RepairOption) (Repaired, error) {
-	r, err := l.repair(ctx, "d")
+	r, err := l.repair(ctx, protocol.Repair{Dry: true})
 	if err == nil && r.Changed && !repairOptionsOf(opts).dry {
 		// The rebuild removes expired records first, a few at a time.
-		if _, err = l.acquireDirect(ctx, recentIDs{}, nil, ""); err == nil {
+		if _, err = l.acquireDirect(ctx, protocol.RecentIDs{}, protocol.Ask{}); err == nil {
 			var after Repaired
-			if after, err = l.repair(ctx, ""); err == nil {
+			if after, err = l.repair(ctx, protocol.Repair{}); err == nil {
 				r.Free = after.Free
 				l.client.wake(l.key())
 			}
@@ -64,12 +61,9 @@ func (l *Limiter) Repair(ctx context.Context, opts ...RepairOption) (Repaired, e
 // resets this client's own state. For one interval, twice the rate can be used. Without a rate the error is
 // ErrNotInitialized. If the reply was lost, it is ErrOutcomeUnknown.
 func (l *Limiter) Reset(ctx context.Context, opts ...RepairOption) (Repaired, error) {
-	flags := "r"
-	if repairOptionsOf(opts).dry {
-		flags = "rd"
-	}
-	r, err := l.repair(ctx, flags)
-	if err == nil && r.Changed && flags == "r" {
+	dry := repairOptionsOf(opts).dry
+	r, err := l.repair(ctx, protocol.Repair{Reset: true, Dry: dry})
+	if err == nil && r.Changed && !dry {
 		l.client.wake(l.key())
 	}
 	return r, wrap("reset", l.name, err)
@@ -84,45 +78,26 @@ func repairOptionsOf(opts []RepairOption) (o repairOptions) {
 	return o
 }
 
-// repair runs repair.lua. The flags are d (dry run) and r (reset).
-func (l *Limiter) repair(ctx context.Context, flags string) (Repaired, error) {
+// repair runs repair.lua.
+func (l *Limiter) repair(ctx context.Context, request protocol.Repair) (Repaired, error) {
 	if l.err != nil {
 		return Repaired{}, l.err
 	}
+	request.Now = l.encoder.Now()
 	sent := new(script.Attempts)
-	twice := flags != "r" // a second execution would reply that there is nothing to reset
 	reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
 		defer l.changed()
-		return l.client.topology.Run(ctx, sent, repairScript, twice, l.keys(), l.now(), flags)
+		return l.client.topology.Run(ctx, sent, protocol.RepairScript, request.Idempotent(), l.keys(), request.Args()...)
 	})
-	if err = sent.Explain(err); !twice {
+	if err = sent.Explain(err); !request.Idempotent() {
 		err = sent.Outcome(err)
-	}
-	if err == nil && reply[0] != 0 {
-		err = notInitialized(reply[0])
 	}
 	if err != nil {
 		return Repaired{}, err
 	}
-	r := Repaired{
-		Changed: reply[1] == 1, Was: reply[3], Free: reply[4], Records: int(reply[5]), Permits: reply[6], Blocked: millis(reply[7]),
-	}
-	right := reply[4]
-	if flags[:min(1, len(flags))] == "r" {
-		right = r.Was // a reset removes records even if the free permits are right
-	}
-	switch {
-	case r.Records == 0 && reply[2] == 1:
-	case reply[2] == 1:
-		r.Fault = "free permits were missing"
-	case reply[2] == 2:
-		r.Fault = "free permits were no whole number"
-	case r.Was != right && r.Records == 0:
-		r.Fault = "free permits were not the rate, without a record"
-	case r.Was > right:
-		r.Fault = fmt.Sprintf("free permits and records were %d more than the rate", r.Was-right)
-	case r.Was < right:
-		r.Fault = fmt.Sprintf("free permits and records were %d less than the rate", right-r.Was)
-	}
-	return r, nil
+	done, err := request.Reply(reply)
+	return Repaired{
+		Changed: done.Changed, Fault: done.Fault, Was: done.Was, Free: done.Free,
+		Records: int(done.Records), Permits: done.Permits, Blocked: done.Blocked,
+	}, err
 }

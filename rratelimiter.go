@@ -29,6 +29,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/denycache"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/span"
@@ -118,9 +119,9 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 			l.err = asOption(err)
 		}
 	}
-	l.options = l.settings.options()
-	if l.settings.enforced {
-		l.enforced = l.settings.rate.figures()
+	l.encoder.Init(l.settings.Options, c.identity, c.clock)
+	if own := l.settings.Own; l.settings.Enforced {
+		l.enforced = denycache.Rate{own.Permits, own.Interval, own.Type, own.KeepAlive}
 	}
 	raw := c.mapName(name)
 	if err := keys.CheckLength(len(raw), len(c.id)); err == nil {
@@ -227,26 +228,21 @@ func apply[O ~func(T) error, T any](opt O, to T) error {
 
 // settings are the options of a limiter. They are comparable: limiters with equal names and settings share one queue.
 type settings struct {
-	rate             Rate // zero: none
-	enforced         bool // WithEnforcedRate
-	serverTime       bool
-	format           record.Format
-	recordPerRequest bool
-	granularity      time.Duration // 0: none
-	denyCache        int           // most limiters with a cached refusal; 0: no cache
-	fallsBack        bool          // WithFallback
-	fallback         float64       // fraction of the rate, 0 to 1
+	protocol.Options
+	denyCache int     // most limiters with a cached refusal; 0: no cache
+	fallsBack bool    // WithFallback
+	fallback  float64 // fraction of the rate, 0 to 1
 }
 
 // validate rejects options that exclude each other, in whatever order they were given.
 func (s settings) validate() error {
 	switch {
-	case s.granularity == 0:
+	case s.Granularity == 0:
 		return nil
-	case s.recordPerRequest:
+	case s.RecordPerRequest:
 		return invalidOption("WithGranularity joins the records that WithRecordPerRequest asks for")
-	case s.rate != Rate{} && s.granularity > s.rate.Interval/10:
-		return invalidOption("the granularity %v is more than a tenth of the interval %v", s.granularity, s.rate.Interval)
+	case s.Own != protocol.Rate{} && s.Granularity > protocol.Millis(s.Own.Interval)/10:
+		return invalidOption("the granularity %v is more than a tenth of the interval %v", s.Granularity, protocol.Millis(s.Own.Interval))
 	}
 	return nil
 }
@@ -262,7 +258,7 @@ type LimiterOption func(*settings) error
 // not. If both WithRate and WithEnforcedRate are given, the last one counts.
 func WithRate(r Rate) LimiterOption {
 	return func(s *settings) error {
-		s.rate, s.enforced = r, false
+		s.Own, s.Enforced = r.protocol(), false
 		return r.validate()
 	}
 }
@@ -273,7 +269,7 @@ func WithRate(r Rate) LimiterOption {
 // CallInfo.RateMismatch is true.
 func WithEnforcedRate(r Rate) LimiterOption {
 	return func(s *settings) error {
-		s.rate, s.enforced = r, true
+		s.Own, s.Enforced = r.protocol(), true
 		return r.validate()
 	}
 }
@@ -282,7 +278,7 @@ func WithEnforcedRate(r Rate) LimiterOption {
 // clocks of the hosts disagree. Redisson's clients always use their own clocks.
 func WithServerTime() LimiterOption {
 	return func(s *settings) error {
-		s.serverTime = true
+		s.ServerTime = true
 		return nil
 	}
 }
@@ -294,7 +290,7 @@ func WithRecordFormat(f RecordFormat) LimiterOption {
 		if _, _, known := record.Format(f).Layout(); !known {
 			return invalidOption("%v", f)
 		}
-		s.format = record.Format(f)
+		s.Format = record.Format(f)
 		return nil
 	}
 }
@@ -307,7 +303,7 @@ func WithRecordFormat(f RecordFormat) LimiterOption {
 // it at the earliest when a record expires: what Redisson grants until then comes on top of what was granted before.
 func WithRecordPerRequest() LimiterOption {
 	return func(s *settings) error {
-		s.recordPerRequest = true
+		s.RecordPerRequest = true
 		return nil
 	}
 }
@@ -330,7 +326,7 @@ func WithGranularity(d time.Duration) LimiterOption {
 		if d <= 0 || d%time.Millisecond != 0 {
 			return invalidOption("the granularity %v is not a positive number of whole milliseconds", d)
 		}
-		s.granularity = d
+		s.Granularity = d
 		return nil
 	}
 }
@@ -432,11 +428,10 @@ type Limiter struct {
 	name     string
 	keyNames [keys.Count]string
 	settings settings
-	err      error                 // of the options or the name
-	options  []any                 // the settings as script arguments
+	err      error // of the options or the name
+	encoder  protocol.Encoder
 	enforced denycache.Rate        // WithEnforcedRate; zero: none
 	queue    atomic.Pointer[queue] // the one used last; it may have been dropped from the registry
-	served   atomic.Int64          // WithServerTime: lower bound of a new call's time (µs, server's clock); 0: unknown
 }
 
 // Name returns the name given to RateLimiter (Redisson: getName).
@@ -449,27 +444,6 @@ func (l *Limiter) keys() []string { return l.keyNames[:] }
 
 // key returns the name of the configuration key, which identifies the limiter on its server.
 func (l *Limiter) key() string { return l.keyNames[keys.Config] }
-
-// now returns the time as a script argument, or "" if the server's clock decides.
-func (l *Limiter) now() any {
-	if l.settings.serverTime {
-		return ""
-	}
-	return millisText(l.client.clock().UnixMicro())
-}
-
-// millisText formats a time in µs since the epoch as a script argument in ms.
-func millisText(micros int64) string { return string(appendMillis(nil, micros)) }
-
-// appendMillis appends the text of millisText: ms with three decimals, or none if it is a whole number of ms.
-func appendMillis(text []byte, micros int64) []byte {
-	text = strconv.AppendInt(text, micros/1000, 10)
-	rest := micros % 1000
-	if rest <= 0 { // before 1970, whole ms are precise enough
-		return text
-	}
-	return append(text, '.', byte('0'+rest/100), byte('0'+rest/10%10), byte('0'+rest%10))
-}
 
 // RateType is the scope of a limit.
 type RateType int
@@ -527,17 +501,18 @@ func (r Rate) validate() error {
 	return nil
 }
 
-// figures returns the rate in the order and units of script arguments: permits, interval (ms), type, keep-alive (ms).
-func (r Rate) figures() [4]int64 {
-	return [...]int64{r.Permits, r.Interval.Milliseconds(), int64(r.Type), r.KeepAlive.Milliseconds()}
+// protocol returns the rate as scripts take it.
+func (r Rate) protocol() protocol.Rate {
+	return protocol.Rate{
+		Permits: r.Permits, Interval: r.Interval.Milliseconds(), Type: int64(r.Type), KeepAlive: r.KeepAlive.Milliseconds(),
+	}
 }
 
-// args returns figures as script arguments.
-func (r Rate) args() (args []any) {
-	for _, figure := range r.figures() {
-		args = append(args, figure)
+// rateOf is the inverse of protocol.
+func rateOf(r protocol.Rate) Rate {
+	return Rate{
+		Permits: r.Permits, Interval: protocol.Millis(r.Interval), Type: RateType(r.Type), KeepAlive: protocol.Millis(r.KeepAlive),
 	}
-	return args
 }
 
 var units = map[string]time.Duration{
@@ -605,16 +580,6 @@ func parseInterval(text string) (time.Duration, error) {
 		return unit, nil
 	}
 	return time.ParseDuration(text)
-}
-
-// millis converts ms to a duration, at most the longest possible one.
-func millis(ms int64) time.Duration {
-	return time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
-}
-
-// micros converts µs to a duration, at most the longest possible one.
-func micros(us int64) time.Duration {
-	return time.Duration(min(us, math.MaxInt64/int64(time.Microsecond))) * time.Microsecond
 }
 
 // Result is the outcome of one request, with all that an HTTP response needs.

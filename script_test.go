@@ -22,6 +22,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -1708,7 +1709,7 @@ type held struct {
 }
 
 func (h held) Process(ctx context.Context, cmd redis.Cmder) error {
-	if args := cmd.Args(); len(args) > 1 && args[1] == releaseScript.SHA {
+	if args := cmd.Args(); len(args) > 1 && args[1] == protocol.ReleaseScript.SHA {
 		h.came <- struct{}{}
 		<-h.free
 		ctx = context.WithoutCancel(ctx) // it was in flight
@@ -2045,10 +2046,10 @@ func TestAssembledScripts(t *testing.T) {
 // TestScriptsUseNothingNewerThanOldServers looks for features that Redis 6.2 or the embedded server lack.
 func TestScriptsUseNothingNewerThanOldServers(t *testing.T) {
 	all := map[string]*script.Script{
-		"acquire": acquireScript, "allowall": allowAllScript, "delete": deleteScript, "expire": expireScript, "release": releaseScript,
-		"rename": renameScript, "setrate": setRateScript, "state": stateScript, "trysetrate": trySetRateScript,
-		"collect": collectScript, "glance": glanceScript, "repair": repairScript, "survey": surveyScript,
-		"probe": probeScript, "recount": recountScript,
+		"acquire": protocol.AcquireScript, "allowall": protocol.AllowAllScript, "delete": protocol.DeleteScript, "expire": protocol.ExpireScript, "release": protocol.ReleaseScript,
+		"rename": protocol.RenameScript, "setrate": protocol.SetRateScript, "state": protocol.StateScript, "trysetrate": protocol.TrySetRateScript,
+		"collect": protocol.CollectScript, "glance": protocol.GlanceScript, "repair": protocol.RepairScript, "survey": protocol.SurveyScript,
+		"probe": protocol.ProbeScript, "recount": protocol.RecountScript,
 	}
 	files, err := lua.Files.ReadDir(".")
 	if err != nil {
@@ -2128,22 +2129,6 @@ func TestRedisCallsOfACall(t *testing.T) {
 		if got := strings.Join(names, " "); got != step.want {
 			t.Errorf("%s: %s, want %s", step.name, got, step.want)
 		}
-	}
-}
-
-func TestRepairsHaveTexts(t *testing.T) {
-	texts := map[string]bool{}
-	for _, note := range []int64{1, 2, 4, 8, 16, 32, 64, 128} {
-		texts[repaired(note|noteMore|noteRateMismatch)] = true
-	}
-	if texts[""] || len(texts) != 8 {
-		t.Errorf("eight repairs have the words %v", texts)
-	}
-	if repaired(noteMore|noteRebuildPending|noteRateMismatch) != "" || repaired(1|64) != repaired(1)+", "+repaired(64) {
-		t.Errorf("%q and %q", repaired(noteMore|noteRebuildPending|noteRateMismatch), repaired(1|64))
-	}
-	if len(repairs) != 8 {
-		t.Errorf("%d repairs have texts, this test expects eight", len(repairs))
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
@@ -125,15 +126,18 @@ func exercise(ctx context.Context, rdb Redis, name string) error {
 			must(err)
 		}
 		at = at.Add(400 * time.Millisecond) // some expire; one call has granted and refused callers
-		var q acquireRequest
-		groups := []group{{size: 3, callers: make([]*request, 1)}, {size: 9, callers: make([]*request, 1)}}
+		var q protocol.AcquireRequest
+		ask := protocol.Ask{Groups: []protocol.Group{{Size: 3, Count: 1}, {Size: 9, Count: 1}}, Detail: true}
 		for _, again := range []bool{false, true} { // and is retried
-			reply, err := c.topology.Try(ctx, new(script.Attempts), acquireScript, plain.keys(), q.ask(nil, plain, groups, 0, "d", again)...)
+			sent := new(script.Attempts)
+			reply, err := c.topology.Try(ctx, sent, protocol.AcquireScript, plain.keys(), q.Args(nil, &plain.encoder, ask, again)...)
 			if must(err); err == nil {
-				must(statusError(reply[0]))
+				_, err = q.Reply(&plain.encoder, sent, reply)
+				must(err)
 			}
 		}
-		_, err = plain.recountPage(ctx, new(script.Attempts), "newest", "oldest", 2, 2) // continues the recount of the records
+		_, err = c.topology.RunMixed(ctx, new(script.Attempts), protocol.RecountScript, true, plain.keys(),
+			plain.encoder.Now(), "newest", "oldest", 2, 2) // continues the recount of the records
 		must(err)
 		at = at.Add(time.Minute)
 		_, err = plain.AvailablePermits(ctx)

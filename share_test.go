@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
 // askRedisson behaves like Redisson's tryAcquire: it returns 0 if it grants, else the ms until the oldest record
@@ -110,7 +111,7 @@ func (m meeting) run(t *testing.T, both time.Duration) (java, gos float64) {
 						count(&byJava, m.n)
 						continue
 					}
-					due := time.Now().Add(millis(wait) - m.phase).Truncate(m.tick).Add(m.tick + m.phase)
+					due := time.Now().Add(protocol.Millis(wait) - m.phase).Truncate(m.tick).Add(m.tick + m.phase)
 					time.Sleep(time.Until(due) + upTo(m.late))
 				}
 			})
@@ -200,7 +201,7 @@ func useScript(t *testing.T, sha string) {
 func TestQueueThatGetsAllLeavesSomethingForRedisson(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		useScript(t, acquireScript.SHA)
+		useScript(t, protocol.AcquireScript.SHA)
 		l := p.RateLimiter("l", WithRate(PerSecond(100)))
 		var all []*call
 		for range 300 {
@@ -224,7 +225,7 @@ func TestQueueThatGetsAllLeavesSomethingForRedisson(t *testing.T) {
 func TestQueueOfFewLeavesAllForRedisson(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		useScript(t, acquireScript.SHA)
+		useScript(t, protocol.AcquireScript.SHA)
 		l := p.RateLimiter("l", WithRate(PerSecond(1)))
 		var all []*call
 		for range 25 {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
@@ -24,8 +25,9 @@ func (l *Limiter) TrySetRate(ctx context.Context, r Rate) (bool, error) {
 	sent := new(script.Attempts)
 	set, err := l.change(ctx, r, func(ctx context.Context) (bool, error) {
 		defer l.changed()
-		reply, err := l.client.topology.Run(ctx, sent, trySetRateScript, false, l.keys(), r.args()...)
-		return err == nil && reply[0] == 1, err
+		request := protocol.TrySetRate{Rate: r.protocol()}
+		reply, err := l.client.topology.Run(ctx, sent, protocol.TrySetRateScript, false, l.keys(), request.Args()...)
+		return err == nil && request.Reply(reply), err
 	})
 	return set, wrap("try to set the rate of", l.name, sent.Outcome(err))
 }
@@ -39,13 +41,6 @@ type setOptions struct{ keep bool }
 // Without it they are forgotten, so that both rates may be used up in one interval. A new Type forgets them in any
 // case.
 func KeepState() SetOption { return func(o *setOptions) { o.keep = true } }
-
-func (o setOptions) flags() string {
-	if o.keep {
-		return "k"
-	}
-	return ""
-}
 
 func setOptionsOf(opts []SetOption) (o setOptions) {
 	for _, opt := range opts {
@@ -65,7 +60,7 @@ func setOptionsOf(opts []SetOption) (o setOptions) {
 func (l *Limiter) SetRate(ctx context.Context, r Rate, opts ...SetOption) error {
 	sent := new(script.Attempts)
 	_, err := l.change(ctx, r, func(ctx context.Context) (bool, error) {
-		return l.setRate(ctx, sent, r, setOptionsOf(opts).flags())
+		return l.setRate(ctx, sent, protocol.SetRate{Rate: r.protocol(), Keep: setOptionsOf(opts).keep})
 	})
 	return wrap("set the rate of", l.name, sent.Outcome(err))
 }
@@ -75,7 +70,7 @@ func (l *Limiter) SetRate(ctx context.Context, r Rate, opts ...SetOption) error 
 func (l *Limiter) UpdateRate(ctx context.Context, r Rate, opts ...SetOption) (bool, error) {
 	sent := new(script.Attempts)
 	set, err := l.change(ctx, r, func(ctx context.Context) (bool, error) {
-		return l.setRate(ctx, sent, r, "u"+setOptionsOf(opts).flags())
+		return l.setRate(ctx, sent, protocol.SetRate{Rate: r.protocol(), Keep: setOptionsOf(opts).keep, Update: true})
 	})
 	return set, wrap("update the rate of", l.name, sent.Outcome(err))
 }
@@ -97,29 +92,30 @@ func (l *Limiter) change(ctx context.Context, r Rate, set func(context.Context) 
 
 // setRate runs setrate.lua, and the calls that finish its work: a rebuild of the free permits after many records have
 // expired, or a recount.
-func (l *Limiter) setRate(ctx context.Context, t *script.Attempts, r Rate, flags string) (bool, error) {
+func (l *Limiter) setRate(ctx context.Context, t *script.Attempts, request protocol.SetRate) (bool, error) {
 	defer l.changed()
-	args := append(append([]any{l.now()}, r.args()...), flags)
-	reply, err := l.client.topology.Run(ctx, t, setRateScript, true, l.keys(), args...)
+	request.Now = l.encoder.Now()
+	reply, err := l.client.topology.Run(ctx, t, protocol.SetRateScript, true, l.keys(), request.Args()...)
 	if err != nil {
 		return false, err
 	}
-	if reply[1]&noteRebuildPending != 0 {
-		_, err = l.acquireDirect(ctx, recentIDs{}, nil, "b")
-	} else if reply[1]&noteMany != 0 {
+	set, notes := request.Reply(reply)
+	if notes.Has(protocol.RebuildPending) {
+		_, err = l.acquireDirect(ctx, protocol.RecentIDs{}, protocol.Ask{Rebuild: true})
+	} else if notes.Has(protocol.Many) {
 		err = l.recount(ctx)
 	}
-	return reply[0] == 1, err
+	return set, err
 }
 
 // Config returns the rate (Redisson: getConfig). If it is missing or invalid, the error is ErrNotInitialized, and its
 // text names the field.
 func (l *Limiter) Config(ctx context.Context) (Rate, error) {
-	reply, err := l.inspect(ctx, "c")
+	r, err := l.read(ctx, protocol.StateScript, true)
 	if err != nil {
 		return Rate{}, wrap("read the configuration of", l.name, err)
 	}
-	return readRate(reply), nil
+	return rateOf(r.Rate), nil
 }
 
 // Exists returns whether the limiter has a configuration (Redisson: isExists).
@@ -145,31 +141,32 @@ func (l *Limiter) Exists(ctx context.Context) (bool, error) {
 // (UNLINK).
 func (l *Limiter) Delete(ctx context.Context) (bool, error) {
 	err := l.err
+	var request protocol.Delete
 	var reply []int64
 	if err == nil {
 		sent := new(script.Attempts)
 		reply, err = within(ctx, l, func(ctx context.Context) ([]int64, error) {
 			defer l.changed()
-			return l.client.topology.Run(ctx, sent, deleteScript, false, l.keys())
+			return l.client.topology.Run(ctx, sent, protocol.DeleteScript, false, l.keys(), request.Args()...)
 		})
 		err = sent.Outcome(err)
 	}
 	if err != nil {
 		return false, wrap("delete", l.name, err)
 	}
-	if reply[0] > 0 {
+	removed, other := request.Reply(reply)
+	if removed {
 		l.client.wake(l.key())
 	}
-	if len(reply) > 1 {
-		err = wrap("delete", l.name, foreign(l.keys(), reply[1]))
+	if other >= 0 {
+		err = wrap("delete", l.name, foreign(l.keys(), other))
 	}
-	return reply[0] > 0, err
+	return removed, err
 }
 
-// foreign returns the error for a key of another program. Its number is the index in KEYS of the script, from 1 on.
-func foreign(all []string, number int64) error {
+// foreign returns the error for a key of another program.
+func foreign(all []string, at int) error {
 	types := [keys.Count]string{"hash", "string", "string", "sorted set", "sorted set"}
-	at := int(number) - 1
 	return script.Said(fmt.Sprintf("WRONGTYPE the key %s is no %s, so another program uses it: it was left as it is",
 		quoted(all[at]), types[at%keys.Count]))
 }
@@ -185,17 +182,17 @@ func foreign(all []string, number int64) error {
 // error is ErrCrossSlotName. An AutoPipeliner over a Ring cannot check this, so there, too, rename only within a hash
 // tag.
 func (l *Limiter) Rename(ctx context.Context, newName string) error {
-	_, err := l.rename(ctx, newName, "")
+	_, err := l.rename(ctx, newName, protocol.Rename{})
 	return wrap("rename", l.name, err)
 }
 
 // RenameNX is Rename if no limiter has the new name (Redisson: renamenx). It returns whether it renamed the limiter.
 func (l *Limiter) RenameNX(ctx context.Context, newName string) (bool, error) {
-	renamed, err := l.rename(ctx, newName, "n")
+	renamed, err := l.rename(ctx, newName, protocol.Rename{OnlyNew: true})
 	return renamed, wrap("rename", l.name, err)
 }
 
-func (l *Limiter) rename(ctx context.Context, newName, flags string) (bool, error) {
+func (l *Limiter) rename(ctx context.Context, newName string, request protocol.Rename) (bool, error) {
 	to := l.client.RateLimiter(newName)
 	if err := errors.Join(l.err, to.err); err != nil {
 		return false, err
@@ -207,28 +204,26 @@ func (l *Limiter) rename(ctx context.Context, newName, flags string) (bool, erro
 			}
 		}
 	}
-	keys := append(append([]string(nil), l.keys()...), to.keys()...)
-	if !l.client.topology.Reachable(keys) {
+	all := append(append([]string(nil), l.keys()...), to.keys()...)
+	if !l.client.topology.Reachable(all) {
 		return false, fmt.Errorf("%w: the new name %s lies elsewhere", ErrCrossSlotName, quoted(newName))
 	}
 	sent := new(script.Attempts)
 	reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
 		defer l.changed()
 		defer to.changed()
-		return l.client.topology.Run(ctx, sent, renameScript, false, keys, flags)
+		return l.client.topology.Run(ctx, sent, protocol.RenameScript, false, all, request.Args()...)
 	})
 	if err = sent.Outcome(err); err != nil {
 		return false, err
 	}
-	if reply[0] == -1 {
-		return false, notInitialized(1)
+	renamed, other, err := request.Reply(reply)
+	if other >= 0 {
+		err = foreign(all, other)
 	}
-	if reply[0] < 0 {
-		return false, foreign(keys, -1-reply[0])
-	}
-	if reply[0] == 1 {
+	if renamed {
 		l.client.wake(l.key())
 		l.client.wake(to.key())
 	}
-	return reply[0] == 1, nil
+	return renamed, err
 }

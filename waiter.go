@@ -12,6 +12,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/breaker"
 	"github.com/rratelimiter/rratelimiter/internal/fairshare"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
@@ -25,17 +26,17 @@ type queue struct {
 	limiter *Limiter // one of those that share the queue
 	keys    []any    // names of its Redis keys, as arguments of a command
 
-	mu                sync.Mutex // guards the fields below, but breaker, which has its own lock
-	first, last       *request   // waiting callers, in order, those in flight included
-	waiting           int        // number of them
-	trying            []*request // callers that do not wait and are not in flight
-	inFlight          *batch     // the next batch is sent once this one is complete or detached
-	batches           int64      // number of batches so far
-	detached          int        // stalled batches in flight, which the next one does not wait for
-	ask               bool       // a caller needs a call, and the batch in flight does not carry it
-	linger            int        // send the next batch once this many callers queue; 0: the queue does not linger
-	rebuild           bool       // the next batch finishes a rebuild of the free permits
-	grants            recentIDs  // of the latest grants, if the limiter has a granularity
+	mu                sync.Mutex         // guards the fields below, but breaker, which has its own lock
+	first, last       *request           // waiting callers, in order, those in flight included
+	waiting           int                // number of them
+	trying            []*request         // callers that do not wait and are not in flight
+	inFlight          *batch             // the next batch is sent once this one is complete or detached
+	batches           int64              // number of batches so far
+	detached          int                // stalled batches in flight, which the next one does not wait for
+	ask               bool               // a caller needs a call, and the batch in flight does not carry it
+	linger            int                // send the next batch once this many callers queue; 0: the queue does not linger
+	rebuild           bool               // the next batch finishes a rebuild of the free permits
+	grants            protocol.RecentIDs // of the latest grants, if the limiter has a granularity
 	timer             *time.Timer
 	polls             int  // polls in a row that slept to their end, at most 4
 	polling           bool // the timer ends a poll
@@ -228,7 +229,7 @@ func (q *queue) waiter() *request {
 
 // plan decides, when f is complete, whether the next batch is sent at once, after a linger, or when the first waiting
 // caller can be served. q.mu is held.
-func (q *queue) plan(b *batch, g acquireReply) {
+func (q *queue) plan(b *batch, g protocol.AcquireReply) {
 	if q.first == nil {
 		q.stop()
 	}
@@ -236,17 +237,17 @@ func (q *queue) plan(b *batch, g acquireReply) {
 	urgent := q.urgent(next)
 	switch {
 	case q.inFlight != nil || q.linger > 0:
-	case g.rate > 0 && !g.local() && took >= q.client.lingerThreshold && len(b.answered) > 0 && (urgent || next == nil && len(b.answered) > 1):
+	case g.Rate > 0 && !g.Local() && took >= q.client.lingerThreshold && len(b.answered) > 0 && (urgent || next == nil && len(b.answered) > 1):
 		q.linger = len(b.answered) + len(q.trying) + q.waiting
 		q.set(took / 10)
 	case urgent:
 		q.send()
 	case next != nil && next.lastBatch != b.number:
 		q.rest()
-	case next != nil && g.local():
-		q.set(min(max(next.free.Sub(q.client.clock()), 0), g.retry))
+	case next != nil && g.Local():
+		q.set(min(max(next.free.Sub(q.client.clock()), 0), g.Retry))
 	case next != nil:
-		q.fairShare.Saw(q.client.identity, g.shared())
+		q.fairShare.Saw(q.client.identity, g.Shared())
 		q.sleep(next, g)
 		q.checkForRedisson()
 	}
@@ -280,9 +281,9 @@ const (
 
 // sleep sets the timer to when next can be served according to g, or to when the fair share of this process allows it.
 // q.mu is held.
-func (q *queue) sleep(next *request, g acquireReply) {
+func (q *queue) sleep(next *request, g protocol.AcquireReply) {
 	now, since := q.client.clock(), q.since(g)
-	q.yieldUntil = q.fairShare.Divide(g.shared(), since, next.free.Sub(since), next.n)
+	q.yieldUntil = q.fairShare.Divide(g.Shared(), since, next.free.Sub(since), next.n)
 	wait, longest := max(next.free.Sub(now), 0), q.longestPoll()
 	if wait > longest {
 		q.yieldUntil = time.Time{}

@@ -19,6 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/roomy"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -66,7 +67,7 @@ func (b *bubble) process(opts ...Option) *process {
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 	b.t.Cleanup(func() { rdb.Close() })
-	for _, s := range []*script.Script{acquireScript, releaseScript} { // so that no call is two
+	for _, s := range []*script.Script{protocol.AcquireScript, protocol.ReleaseScript} { // so that no call is two
 		if err := rdb.ScriptLoad(b.t.Context(), s.Text).Err(); err != nil {
 			b.t.Fatal(err)
 		}

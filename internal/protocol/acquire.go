@@ -1,0 +1,294 @@
+package protocol
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/fairshare"
+	"github.com/rratelimiter/rratelimiter/internal/record"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// AcquireScript is acquire.lua.
+var AcquireScript = script.Load(lua.Files, "acquire")
+
+// A Group is Count requests for Size permits each.
+type Group struct{ Size, Count int64 }
+
+// An Ask is what one call of acquire.lua is asked to do for groups of requests. Without groups it counts expired permits
+// back and returns what is free.
+type Ask struct {
+	Groups  []Group
+	Strict  int  // number of groups that stand in a queue; they come first: if one is refused, none behind it is granted
+	UpTo    bool // grant a part of the only group's size rather than nothing
+	Detail  bool // return when permits will be free
+	Rebuild bool // finish a rebuild of the free permits
+	Check   bool // compare the free permits with the records
+	Partial bool // the queue goes on behind the strict groups: grant no others
+	Apart   bool // join no record of another batch: retries of detached batches must find theirs
+}
+
+// flags returns the flags, which are letters only here and in the scripts.
+func (a Ask) flags(common string) string {
+	var text [10]byte
+	flags := text[:0]
+	for _, f := range [...]struct {
+		set    bool
+		letter byte
+	}{{a.UpTo, 'u'}, {a.Detail, 'd'}, {a.Rebuild, 'b'}, {a.Partial, 'q'}, {a.Apart, 'j'}, {a.Check, 's'}} {
+		if f.set {
+			flags = append(flags, f.letter)
+		}
+	}
+	if len(flags) == 0 {
+		return common
+	}
+	return string(append(flags, common...))
+}
+
+// common returns the flags that do not depend on the call. The call has set the limiter's own rate sets times.
+func (o Options) common(sets int) string {
+	flags := ""
+	if o.Enforced && sets < mostSets {
+		flags += "e"
+	}
+	if o.Format == record.Redisson313 {
+		flags += "w"
+	}
+	return flags
+}
+
+// mostSets is how often one call sets its limiter's own rate. If other processes keep setting another one, as old
+// processes do in a rolling deploy, the call is then served at the rate in force, with the note RateMismatch.
+const mostSets = 3
+
+// mostPermits is the highest rate that scripts calculate with (MAX_PERMITS in lua/shared/base.lua).
+const mostPermits = 1e15
+
+// An AcquireRequest holds the arguments of acquire.lua for one call and its retries. Its memory is reused for the next
+// call.
+type AcquireRequest struct {
+	Records int64 // number of record ids that belong to the call; 0: no attempt yet
+	Sets    int   // how often the call has set the limiter's own rate over another one
+
+	now     int64     // time of the last attempt, µs since the epoch; 0: by the server's clock
+	first   int64     // time of the first attempt or an earlier one, µs since the epoch
+	permits any       // permits asked for, if one record can hold them; otherwise ""
+	id      int64     // last three bytes of the first id
+	recent  RecentIDs // of grants before the first attempt
+	clock   argBuffer // now, in ms
+	member  argBuffer // the record of all that is asked for
+	groups  argBuffer // see appendGroups
+}
+
+// Next prepares r for another call, which follows the grants with the given ids.
+func (r *AcquireRequest) Next(before RecentIDs) { r.Records, r.Sets, r.recent = 0, 0, before }
+
+// ID returns the last three bytes of the call's first id.
+func (r *AcquireRequest) ID() int64 { return r.id }
+
+// A RecentIDs holds the last three bytes of the ids of a limiter's latest records, as far as replies told of them. No
+// later call has joined a record with one of these ids. It is used with a granularity.
+type RecentIDs struct {
+	ids  [8]int64 // a ring: each the id plus 1; 0: none
+	next int      // index in ids
+}
+
+// Add adds an id.
+func (p *RecentIDs) Add(id int64) {
+	p.ids[p.next] = id + 1
+	p.next = (p.next + 1) % len(p.ids)
+}
+
+// text returns the ids as scripts take them: numbers, each between blanks.
+func (p *RecentIDs) text() string {
+	text := []byte{' '}
+	for _, id := range p.ids {
+		if id > 0 {
+			text = append(strconv.AppendInt(text, id-1, 10), ' ')
+		}
+	}
+	return string(text)
+}
+
+// An argBuffer holds an argument whose bytes change with each request, but rarely their number. It saves allocations.
+type argBuffer struct {
+	bytes []byte
+	arg   any // bytes, as an interface value
+}
+
+// set replaces the bytes and returns them as an argument.
+func (t *argBuffer) set(bytes []byte) any {
+	if t.arg == nil || len(bytes) != len(t.bytes) {
+		t.bytes = slices.Clone(bytes)
+		t.arg = t.bytes
+	} else {
+		copy(t.bytes, bytes)
+	}
+	return t.arg
+}
+
+// Args appends the arguments of an attempt, with the current time. They use the memory of r until the reply arrives. A
+// retry has the ids of the first attempt. If it is to find the records of an earlier attempt, which may have been
+// executed, the script looks for these first.
+func (r *AcquireRequest) Args(args []any, e *Encoder, ask Ask, find bool) []any {
+	var memory [64]byte
+	var now any = ""
+	if r.now = 0; !e.ServerTime {
+		r.now = e.clock().UnixMicro()
+		now = r.clock.set(appendMillis(memory[:0], r.now))
+	}
+	if r.Records == 0 {
+		r.draw(e, ask)
+		r.groups.set(appendGroups(memory[:0], ask.Groups, ask.Strict))
+		if r.first = r.now; e.ServerTime {
+			r.first = e.served.Load()
+		}
+	}
+	common := e.common(r.Sets)
+	if e.RecordPerRequest {
+		common += "r"
+	}
+	flags := ask.flags(common)
+	if !find {
+		return append(append(args, now, r.member.arg, r.permits, r.groups.arg, flags), e.tail...)
+	}
+	return append(args, now, r.member.arg, r.permits, r.groups.arg, flags,
+		e.Own.text(), e.Bucket(), millisText(r.first), r.Records, r.recent.text())
+}
+
+// draw gives r new ids and makes the record of all that is asked for.
+func (r *AcquireRequest) draw(e *Encoder, ask Ask) {
+	sum := int64(0)
+	r.Records = 1
+	for _, g := range ask.Groups {
+		if e.RecordPerRequest {
+			r.Records += g.Count
+		}
+		if g.Size > (math.MaxInt64-sum)/g.Count {
+			sum = math.MaxInt64
+		} else {
+			sum += g.Size * g.Count
+		}
+	}
+	r.Records += idsOf(sum) - 1
+	if r.permits = any(sum); sum > math.MaxUint32 || e.RecordPerRequest || ask.UpTo || ask.Partial {
+		r.permits, sum = "", 0
+	}
+	var memory [64]byte
+	member := e.identity.AppendPrefix(memory[:0], e.Format, int(r.Records))
+	r.id = record.EndOf(member)
+	if e.Bucket() > 0 {
+		member = record.AppendShare(member, e.Format, uint32(sum))
+	}
+	r.member.set(binary.LittleEndian.AppendUint32(member, uint32(sum)))
+}
+
+// idsOf returns how many records hold the permits of one grant: a record holds at most a uint32.
+func idsOf(permits int64) int64 {
+	if permits <= math.MaxUint32 {
+		return 1
+	}
+	return 1 + min(permits, mostPermits)/math.MaxUint32
+}
+
+// appendGroups appends groups as acquire.lua reads them: "SIZExCOUNT", followed by "!" if the group is strict,
+// separated by blanks.
+func appendGroups(text []byte, groups []Group, strict int) []byte {
+	for i, g := range groups {
+		if i > 0 {
+			text = append(text, ' ')
+		}
+		text = strconv.AppendInt(text, g.Size, 10)
+		text = append(text, 'x')
+		text = strconv.AppendInt(text, g.Count, 10)
+		if i < strict {
+			text = append(text, '!')
+		}
+	}
+	return text
+}
+
+// An AcquireReply is the decoded reply of acquire.lua, or a local reply in the same form.
+type AcquireReply struct {
+	Now        int64 // time of the call, µs since the epoch
+	At         int64 // score of what is granted, µs: now, or a little later (grant.lua)
+	Rate       int64
+	Interval   time.Duration
+	Free       int64 // permits that remain free
+	Notes      Notes
+	Origin     int64         // first bytes of a live record's id, if something was refused; record.NoOrigin: no record
+	ResetAfter time.Duration // until all permits are free
+	ID         int64         // last three bytes of the first id of the call
+	Attempts   int
+	Retry      time.Duration // wait before the next request; only in a local reply
+	outcomes   []int64       // for each group the result of Granted, and a wait in µs; nil: all granted
+}
+
+// Local reports whether this process made the reply, and not Redis.
+func (r AcquireReply) Local() bool { return r.Notes.Has(Local) }
+
+// Granted returns how many requests of a group got their permits; -1: the size exceeds the rate. With UpTo it is the
+// number of permits.
+func (r AcquireReply) Granted(i int, of Group) int64 {
+	if r.outcomes == nil {
+		return of.Count
+	}
+	return r.outcomes[2*i]
+}
+
+// Wait returns how long the first refused request of a group has to wait.
+func (r AcquireReply) Wait(i int) time.Duration { return Micros(r.outcomes[2*i+1]) }
+
+// MakeOutcomes makes room for the outcomes of n groups, for a local reply.
+func (r *AcquireReply) MakeOutcomes(n int) { r.outcomes = make([]int64, 2*n) }
+
+// SetGranted and SetWait set the outcome of a group in a local reply. The wait is in µs.
+func (r *AcquireReply) SetGranted(i int, granted int64) { r.outcomes[2*i] = granted }
+
+// SetWait is described at SetGranted.
+func (r *AcquireReply) SetWait(i int, us int64) { r.outcomes[2*i+1] = us }
+
+// Shared returns what the fair share needs of a reply that refused a caller.
+func (r AcquireReply) Shared() fairshare.Reply {
+	return fairshare.Reply{
+		Now: r.Now, Rate: r.Rate, Free: r.Free, Interval: r.Interval, Origin: r.Origin, Foreign: r.Notes.Has(ForeignWriter),
+	}
+}
+
+// Reply decodes the reply to the last attempt of r. Short replies omit what follows from the time of the request. With
+// ErrOtherRate the attempt had no effect.
+func (r *AcquireRequest) Reply(e *Encoder, a *script.Attempts, reply []int64) (AcquireReply, error) {
+	if err := statusError(reply[0]); err != nil {
+		if errors.Is(err, ErrOtherRate) {
+			a.NotExecuted()
+		}
+		return AcquireReply{}, err
+	}
+	g := AcquireReply{
+		Now: r.now, Rate: reply[1], Interval: Millis(reply[2]), Free: reply[3], Origin: record.NoOrigin, ID: r.id,
+	}
+	if len(reply) > 4 {
+		g.Notes, g.Now = Notes(reply[4]), reply[5]
+	}
+	if e.ServerTime {
+		e.served.Store(g.Now - serverSlack)
+	}
+	g.At = e.Dated(g.Now, reply[2])
+	g.ResetAfter = Micros(g.At - g.Now + reply[2]*1000)
+	if len(reply) > 4 {
+		g.ResetAfter = Micros(reply[6])
+	}
+	if len(reply) > 7 {
+		g.Origin, g.outcomes = reply[7], reply[8:]
+	}
+	return g, nil
+}
+
+// serverSlack is by how many µs a server's clock may go back, or be behind that of the server that it replaces.
+const serverSlack = 1_000_000
