@@ -76,8 +76,8 @@ func judge(v *survey.Survey) (all []finding) {
 			"set the clock of the client right (rrl show "+name+" names the writers); rrl reset "+name+" frees the permits now")
 	}
 	if v.Client == "" && v.Keys[0].TTL == 0 && (v.Keys[1].TTL > 0 || v.Keys[2].TTL > 0) {
-		add(warning, "state-expires", "its grants have a life time and its rate has none: they will be forgotten too early, or together "+
-			"with nothing", "find out who sets the life time of "+printable(v.Keys[1].Name)+"; redis-cli PERSIST takes it away")
+		add(warning, "state-expires", "its grants have a TTL and its rate has none: they will be forgotten too early, or together "+
+			"with nothing", "find out who sets the TTL of "+printable(v.Keys[1].Name)+"; redis-cli PERSIST takes it away")
 	}
 	if records := v.Live.Records + v.Expired.Records; records > confirmable {
 		add(worthKnowing, "many-records", number(int64(records), "record")+": about "+
@@ -177,7 +177,7 @@ func (h host) judge(shortest time.Duration, kept bool) (all []finding) {
 		add(fault, "eviction", fmt.Sprintf("maxmemory-policy %s: when Redis is full (%s used) it drops limiters, and their limits are forgotten",
 			policy, percent(used, limit)), better)
 	case strings.HasPrefix(policy, "volatile") && kept:
-		add(warning, "eviction", fmt.Sprintf("maxmemory-policy %s: when Redis is full (%s used) it drops limiters with a life time or keep-alive",
+		add(warning, "eviction", fmt.Sprintf("maxmemory-policy %s: when Redis is full (%s used) it drops limiters with a TTL or keep-alive",
 			policy, percent(used, limit)), better)
 	case used > limit/10*9:
 		add(warning, "memory", fmt.Sprintf("%s of maxmemory is used: once it is full, no permit is granted any more", percent(used, limit)),

@@ -152,7 +152,7 @@ func TestShowTellsAllAboutALimiter(t *testing.T) {
 		got := times.ReplaceAllString(s.ok("show", "orders"), "AGO")
 		want := `orders
 rate        20/m, OVERALL
-life time   lives for ever
+TTL         none
 free        ████████░░░░░░░░░░░░  8 of 20
 in use      12 permits in 4 live records
             granted from AGO to AGO
@@ -283,7 +283,7 @@ func TestPerClientLimiters(t *testing.T) {
 		s.state("pc", "one", "7", -100, goRecord("abc", 3))
 		s.state("pc", "two", "9", -100, javaRecord(rratelimiter.Redisson321, 1))
 		text := s.ok("show", "pc")
-		contains(t, text, "rate        10/h per client\nlife time   lives for ever\n", "one", "two")
+		contains(t, text, "rate        10/h per client\nTTL         none\n", "one", "two")
 		if !regexp.MustCompile(`(?m)^one +7 +1 .* yes$`).MatchString(text) {
 			t.Errorf("it shows\n%s", text)
 		}

@@ -189,7 +189,7 @@ func (s *session) describe(v *survey.Survey) {
 		return
 	}
 	line("rate", "%v, %v", v.Rate, v.Rate.Type)
-	line("life time", "%s", lifeTime(v))
+	line("TTL", "%s", ttlText(v))
 	line("free", "%s  %s of %s", bar(v.Available, v.Rate.Permits, 20, "█", "░"), thousands(v.Available), thousands(v.Rate.Permits))
 	line("in use", "%s in %s", number(v.Live.Permits, "permit"), number(int64(v.Live.Records), "live record"))
 	if v.Live.Records > 0 {
@@ -240,11 +240,11 @@ func (s *session) describe(v *survey.Survey) {
 	}
 }
 
-// lifeTime formats the TTL of a limiter.
-func lifeTime(v *survey.Survey) string {
+// ttlText formats the TTL of a limiter.
+func ttlText(v *survey.Survey) string {
 	switch ttl := v.Keys[0].TTL; {
 	case ttl == 0:
-		return "lives for ever"
+		return "none"
 	case v.Rate.KeepAlive == 0:
 		return "gone in " + lasting(ttl)
 	default:
@@ -306,7 +306,7 @@ func (s *session) showClients(ctx context.Context, shared *rratelimiter.Limiter,
 	} else {
 		s.say("%s", s.paint(strong, printable(shared.Name())))
 		s.say("%-12s%v", "rate", rate)
-		s.say("%-12s%s", "life time", lifeTime(config))
+		s.say("%-12s%s", "TTL", ttlText(config))
 	}
 	if len(views) == 0 {
 		s.say("%-12snone has used it yet, or not for long", "clients")
