@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 )
 
 // acquire.go is the subcommand acquire: it takes permits, and can run a command once it has them.
@@ -135,25 +136,25 @@ func (s *session) acquire(ctx context.Context, l *rratelimiter.Limiter, n int64,
 	}
 	waited := time.Since(began)
 	if s.json && !quiet {
-		err := s.emit(struct {
-			jsonName
+		err := s.Emit(struct {
+			render.JSONName
 			Client       string `json:"client,omitempty"`
 			Permits      int64  `json:"permits"`
 			Granted      bool   `json:"granted"`
 			WaitedMs     int64  `json:"waited_ms"`
 			RetryAfterMs int64  `json:"retry_after_ms,omitempty"` // with --try
-		}{nameOf(l.Name()), s.whom(l), n, granted, waited.Milliseconds(), result.RetryAfter.Milliseconds()})
+		}{render.NameOf(l.Name()), s.whom(l), n, granted, waited.Milliseconds(), result.RetryAfter.Milliseconds()})
 		if err != nil {
 			return err
 		}
 	}
 	switch {
 	case granted && !quiet && !s.json:
-		s.say("%s: %s granted after %s", s.titled(l), number(n, "permit"), wait(waited))
+		s.Say("%s: %s granted after %s", s.titled(l), render.Number(n, "permit"), render.Wait(waited))
 	case !granted && try:
-		return exit{exitDenied, fmt.Errorf("%s: not granted; try again in %s", s.titled(l), wait(result.RetryAfter))}
+		return exit{exitDenied, fmt.Errorf("%s: not granted; try again in %s", s.titled(l), render.Wait(result.RetryAfter))}
 	case !granted:
-		return exit{exitDenied, fmt.Errorf("%s: not granted: %s would not be enough", s.titled(l), wait(timeout))}
+		return exit{exitDenied, fmt.Errorf("%s: not granted: %s would not be enough", s.titled(l), render.Wait(timeout))}
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 )
 
 // apply.go is the subcommand apply: a file owns the rates of many limiters.
@@ -86,22 +87,22 @@ func (s *session) apply(ctx context.Context, all []wanted, diff bool) error {
 			}
 		}
 		if s.json {
-			if err := s.emit(change.json()); err != nil {
+			if err := s.Emit(change.json()); err != nil {
 				return err
 			}
 			continue
 		}
-		mark, style := "~", warm
+		mark, style := "~", render.Warm
 		switch {
 		case same:
-			mark, style = "=", dim
+			mark, style = "=", render.Dim
 		case change.old == nil:
-			mark, style = "+", good
+			mark, style = "+", render.Good
 		}
-		s.say("%s", s.paint(style, mark+" "+change.text()))
+		s.Say("%s", s.Paint(style, mark+" "+change.text()))
 	}
 	if diff && !s.json {
-		s.say("%d of %s would be changed", changed, number(int64(len(all)), "limiter"))
+		s.Say("%d of %s would be changed", changed, render.Number(int64(len(all)), "limiter"))
 	}
 	if diff && changed > 0 {
 		return exit{exitDiffers, nil}
@@ -158,12 +159,12 @@ func readLimits(data []byte) ([]wanted, error) {
 			return nil, fmt.Errorf("line %d: this is no name", key.Line)
 		}
 		if seen[name] > 0 {
-			return nil, fmt.Errorf("line %d: %s is there already, in line %d", key.Line, printable(name), seen[name])
+			return nil, fmt.Errorf("line %d: %s is there already, in line %d", key.Line, render.Printable(name), seen[name])
 		}
 		seen[name] = key.Line
 		w, err := readLimit(value)
 		if err != nil {
-			return nil, fmt.Errorf("line %d: %s: %w", key.Line, printable(name), err)
+			return nil, fmt.Errorf("line %d: %s: %w", key.Line, render.Printable(name), err)
 		}
 		w.name = name
 		all = append(all, w)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
@@ -56,7 +57,7 @@ func (c *common) found(
 	defer s.close()
 	all, _ := search(ctx, s)
 	return slices.DeleteFunc(all, func(one string) bool {
-		return !strings.HasPrefix(one, begun) || slices.Contains(but, one) || strings.HasPrefix(shellName(one), "--quoted ")
+		return !strings.HasPrefix(one, begun) || slices.Contains(but, one) || strings.HasPrefix(render.ShellName(one), "--quoted ")
 	}), nothingElse
 }
 

@@ -14,6 +14,8 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 )
 
 // connect.go connects every subcommand to its Redis server, and ensures that no password in an address is ever printed:
@@ -48,7 +50,7 @@ func (s *server) clean(err error) error {
 	for _, secret := range s.secrets {
 		text = strings.ReplaceAll(text, secret, "***")
 	}
-	if text = visible(text); text == err.Error() {
+	if text = render.Visible(text); text == err.Error() {
 		return err
 	}
 	return cleaned{text, err}
@@ -232,7 +234,7 @@ func connectSentinel(scheme, rest string, a access) (*server, error) {
 	}
 	s := &server{
 		rdb:   redis.NewFailoverClient(failover),
-		where: fmt.Sprintf("the master %s of the sentinels %s", printable(name), strings.Join(failover.SentinelAddrs, ", ")),
+		where: fmt.Sprintf("the master %s of the sentinels %s", render.Printable(name), strings.Join(failover.SentinelAddrs, ", ")),
 	}
 	if options.DB != 0 {
 		s.where += ", database " + strconv.Itoa(options.DB)

@@ -5,16 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 
-	"github.com/charmbracelet/x/term"
-	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/span"
 	"github.com/spf13/cobra"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
+	"github.com/rratelimiter/rratelimiter/internal/span"
 )
 
 // demo.go is the subcommand demo: its flags, the run of a demo, and the texts before and after.
@@ -113,7 +111,7 @@ func demoOn(ctx context.Context, s *server, o demoOptions, rate rratelimiter.Rat
 	}
 	o.load.rate = rate
 
-	fmt.Fprintf(out, "Limiter %s on %s, rate %v\n%s, %s\n", printable(o.name), s.where, rate,
+	fmt.Fprintf(out, "Limiter %s on %s, rate %v\n%s, %s\n", render.Printable(o.name), s.where, rate,
 		count(o.load.workers, "worker", "blocks", "block")+" in Acquire",
 		count(o.load.pollers, "poller", "tries", "try")+" TryAcquire")
 	if !created && rate != wanted {
@@ -168,8 +166,8 @@ type show func(ctx context.Context, figures func(columns int) figures) error
 
 // view returns how to display a demo.
 func view(o demoOptions, java string, in io.Reader, out io.Writer) show {
-	if file, ok := out.(*os.File); ok && !o.plain && term.IsTerminal(file.Fd()) && os.Getenv("TERM") != "dumb" {
-		return func(ctx context.Context, f func(int) figures) error { return showLive(ctx, f, java, in, file) }
+	if !o.plain && render.IsTerminal(out) {
+		return func(ctx context.Context, f func(int) figures) error { return showLive(ctx, f, java, in, out) }
 	}
 	return func(ctx context.Context, f func(int) figures) error { return showPlain(ctx, f, out) }
 }
@@ -239,7 +237,7 @@ func (d *course) last(ctx context.Context) error {
 // figures returns what a view may show.
 func (d *course) figures(columns int) figures {
 	f := figures{
-		name: printable(d.name), where: d.server.where, alone: d.server.embedded,
+		name: render.Printable(d.name), where: d.server.where, alone: d.server.embedded,
 		length: d.length, elapsed: time.Since(d.began), picture: d.witness.picture(columns),
 	}
 	t := d.traffic
@@ -266,34 +264,34 @@ func (d *course) summary(out io.Writer, v verdict) {
 	}
 	fmt.Fprintf(out, "\nSummary of %v\n", took.Round(10*time.Millisecond))
 	line("granted", "%s: %s to workers, %s to pollers; %s to Redis",
-		number(t.granted, "permit"), thousands(t.grantedBy[1]), thousands(t.grantedBy[0]), number(t.calls, "call"))
+		render.Number(t.granted, "permit"), render.Thousands(t.grantedBy[1]), render.Thousands(t.grantedBy[0]), render.Number(t.calls, "call"))
 	if v.others > 0 {
-		line("others", "%s granted to other processes", number(v.others, "permit"))
+		line("others", "%s granted to other processes", render.Number(v.others, "permit"))
 	}
-	line("denied", "%s of pollers", number(t.denied, "request"))
-	line("longest wait", "%s", wait(t.longest))
+	line("denied", "%s of pollers", render.Number(t.denied, "request"))
+	line("longest wait", "%s", render.Wait(t.longest))
 	if p.over > 0 {
 		over := "interval"
 		if p.over > 1 {
-			over = number(int64(p.over), over)
+			over = render.Number(int64(p.over), over)
 		}
-		line("throughput", "%s of %s, over the last %s", perInterval(p.average, p.rate), thousands(p.rate.Permits), over)
+		line("throughput", "%s of %s, over the last %s", perInterval(p.average, p.rate), render.Thousands(p.rate.Permits), over)
 	}
 	line("largest window", "%s of at most %s in any %s, by the records in Redis",
-		thousands(v.largest), thousands(p.rate.Permits), span.Text(p.rate.Interval))
-	line("", "(%s by the callers' own log, which can't date blocked calls)", thousands(v.log))
+		render.Thousands(v.largest), render.Thousands(p.rate.Permits), span.Text(p.rate.Interval))
+	line("", "(%s by the callers' own log, which can't date blocked calls)", render.Thousands(v.log))
 	if v.scores > v.largest {
-		line("", "%s by bare times: a caller reads its clock before its call,", thousands(v.scores))
+		line("", "%s by bare times: a caller reads its clock before its call,", render.Thousands(v.scores))
 		line("", "and calls of different processes passed each other on the way")
 	}
 	switch {
 	case v.complete:
-		line("records", "%s, all seen; callers got %s", number(v.recorded, "permit"), thousands(t.granted))
+		line("records", "%s, all seen; callers got %s", render.Number(v.recorded, "permit"), render.Thousands(t.granted))
 	default:
-		line("records", "%s seen; callers got %s; some may have gone unseen", number(v.recorded, "permit"), thousands(t.granted))
+		line("records", "%s seen; callers got %s; some may have gone unseen", render.Number(v.recorded, "permit"), render.Thousands(t.granted))
 	}
 	if v.doubt > 0 {
-		line("", "(%s in calls that were in flight when their callers stopped)", number(v.doubt, "permit"))
+		line("", "(%s in calls that were in flight when their callers stopped)", render.Number(v.doubt, "permit"))
 	}
 	if p.changed != "" {
 		line("note", "%s; the window is counted anew since", p.changed)
@@ -313,7 +311,7 @@ func (d *course) summary(out io.Writer, v verdict) {
 
 // leave removes the limiter if the demo made it and no other client uses it, and prints what it did.
 func (d *course) leave(ctx context.Context, out io.Writer, created bool, v verdict, limiter *rratelimiter.Limiter) error {
-	name := printable(d.name)
+	name := render.Printable(d.name)
 	switch {
 	case d.server.embedded:
 		return nil
@@ -336,29 +334,4 @@ func count(n int, what, one, many string) string {
 		return "1 " + what + " " + one
 	}
 	return fmt.Sprintf("%d %ss %s", n, what, many)
-}
-
-// number returns "1 permit" or "1,234 permits".
-func number(n int64, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return thousands(n) + " " + what + "s"
-}
-
-// thousands formats a number with commas.
-func thousands(n int64) string {
-	text := fmt.Sprint(n)
-	for at := len(text) - 3; at > 0 && text[at-1] != '-'; at -= 3 {
-		text = text[:at] + "," + text[at:]
-	}
-	return text
-}
-
-// printable returns a name without characters that a terminal may interpret.
-func printable(name string) string {
-	if !utf8.ValidString(name) || name == "" || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == '"' || r == '\\' || r >= 0x7f && !isPlain(r) }) {
-		return fmt.Sprintf("%q", name)
-	}
-	return name
 }

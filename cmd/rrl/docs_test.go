@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 )
 
 // The page on rrl has all fields of the named types of --json, all codes of doctor, and all commands.
@@ -26,7 +28,7 @@ func TestDocumentationIsComplete(t *testing.T) {
 	}
 	for _, object := range []any{
 		jsonRow{}, jsonView{}, jsonWriter{}, jsonFormat{}, jsonFinding{}, jsonChange{}, jsonMended{}, jsonCollected{},
-		jsonPicture{}, jsonState{}, jsonSecond{}, jsonRecord{}, jsonName{}, jsonRate{},
+		jsonPicture{}, jsonState{}, jsonSecond{}, jsonRecord{}, render.JSONName{}, render.JSONRate{},
 	} {
 		kind := reflect.TypeOf(object)
 		for i := range kind.NumField() {

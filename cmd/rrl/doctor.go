@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 	"github.com/rratelimiter/rratelimiter/internal/hook"
 )
@@ -72,13 +73,13 @@ type finding struct {
 }
 
 type jsonFinding struct {
-	Severity string    `json:"severity"` // error, warning, note
-	Code     string    `json:"code"`
-	Limiter  *jsonName `json:"limiter,omitempty"`
-	Client   string    `json:"client,omitempty"`
-	Server   string    `json:"server,omitempty"`
-	Text     string    `json:"text"`
-	Advice   string    `json:"advice"`
+	Severity string           `json:"severity"` // error, warning, note
+	Code     string           `json:"code"`
+	Limiter  *render.JSONName `json:"limiter,omitempty"`
+	Client   string           `json:"client,omitempty"`
+	Server   string           `json:"server,omitempty"`
+	Text     string           `json:"text"`
+	Advice   string           `json:"advice"`
 }
 
 // leftFor is the time since the last live grant after which doctor calls a client's state orphaned: as in gc.
@@ -145,23 +146,23 @@ func (s *session) tell(servers []host, looked int, findings []finding) error {
 		for _, f := range findings {
 			j := jsonFinding{f.severity.String(), f.code, nil, f.client, f.server, f.text, f.advice}
 			if f.about {
-				name := nameOf(f.name)
+				name := render.NameOf(f.name)
 				j.Limiter = &name
 			}
-			if err := s.emit(j); err != nil {
+			if err := s.Emit(j); err != nil {
 				return err
 			}
 		}
 	} else {
 		for _, one := range servers {
-			s.say("%s", one.describe())
+			s.Say("%s", one.describe())
 		}
-		s.say("%s looked at, %s", number(int64(looked), "limiter"), number(int64(len(findings)), "finding"))
+		s.Say("%s looked at, %s", render.Number(int64(looked), "limiter"), render.Number(int64(len(findings)), "finding"))
 		for _, f := range findings {
-			s.say("")
-			s.say("%s", s.headline(f))
-			s.say("         %s", f.text)
-			s.say("         -> %s", f.advice)
+			s.Say("")
+			s.Say("%s", s.headline(f))
+			s.Say("         %s", f.text)
+			s.Say("         -> %s", f.advice)
 		}
 	}
 	if bad > 0 {
@@ -171,16 +172,16 @@ func (s *session) tell(servers []host, looked int, findings []finding) error {
 }
 
 func (s *session) headline(f finding) string {
-	style := map[severity]lipgloss.Style{fault: bad, warning: warm, worthKnowing: dim}[f.severity]
+	style := map[severity]lipgloss.Style{fault: render.Bad, warning: render.Warm, worthKnowing: render.Dim}[f.severity]
 	about := f.server
 	if f.about {
-		about = printable(f.name)
+		about = render.Printable(f.name)
 		if f.client != "" {
-			about += " of " + printable(f.client)
+			about += " of " + render.Printable(f.client)
 		}
 	}
 	level := strings.ToUpper(f.severity.String())
-	return s.paint(style, level) + strings.Repeat(" ", 9-len(level)) + about + "  " + s.paint(dim, f.code)
+	return s.Paint(style, level) + strings.Repeat(" ", 9-len(level)) + about + "  " + s.Paint(render.Dim, f.code)
 }
 
 // An examined has the findings of one limiter.
@@ -347,7 +348,7 @@ func (s *session) servers(ctx context.Context) ([]host, error) {
 			text, _ := master.Info(ctx, section).Result() // not every server has all sections
 			for line := range strings.Lines(text) {
 				if name, value, found := strings.Cut(strings.TrimSpace(line), ":"); found {
-					h.info[name] = visible(value)
+					h.info[name] = render.Visible(value)
 				}
 			}
 		}

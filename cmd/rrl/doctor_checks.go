@@ -6,10 +6,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 	"github.com/rratelimiter/rratelimiter/internal/span"
 )
@@ -21,7 +20,7 @@ func judge(v *survey.Survey) (all []finding) {
 	add := func(s severity, code, text, advice string) {
 		all = append(all, finding{severity: s, code: code, name: v.Name, client: v.Client, about: true, text: text, advice: advice})
 	}
-	name := shellName(v.Name)
+	name := render.ShellName(v.Name)
 	if wrong := v.WrongType(); wrong != "" {
 		add(fault, "wrong-type", wrong+": every call fails (WRONGTYPE)",
 			"find out which program uses the key: it, or the limiter, needs another name")
@@ -35,8 +34,8 @@ func judge(v *survey.Survey) (all []finding) {
 	var classes []string
 	for _, f := range v.Forms {
 		if f.Odd != "" {
-			add(warning, "unknown-records", fmt.Sprintf("%s by an unknown hand: %s", number(int64(f.Others.Records+f.Go.Records), "record"), f.Odd),
-				"find out who writes to "+printable(v.Keys[2].Name))
+			add(warning, "unknown-records", fmt.Sprintf("%s by an unknown hand: %s", render.Number(int64(f.Others.Records+f.Go.Records), "record"), f.Odd),
+				"find out who writes to "+render.Printable(v.Keys[2].Name))
 			continue
 		}
 		class := f.Format.String()
@@ -72,15 +71,15 @@ func judge(v *survey.Survey) (all []finding) {
 			level = fault
 		}
 		add(level, "future-records", fmt.Sprintf("%s in %s dated up to %s ahead of Redis's clock: they return that much too late",
-			number(v.Future.Permits, "permit"), number(int64(v.Future.Records), "record"), lasting(v.Farthest.Sub(v.At).Round(time.Millisecond))),
+			render.Number(v.Future.Permits, "permit"), render.Number(int64(v.Future.Records), "record"), render.Lasting(v.Farthest.Sub(v.At).Round(time.Millisecond))),
 			"set the clock of the client right (rrl show "+name+" names the writers); rrl reset "+name+" frees the permits now")
 	}
 	if v.Client == "" && v.Keys[0].TTL == 0 && (v.Keys[1].TTL > 0 || v.Keys[2].TTL > 0) {
 		add(warning, "state-expires", "its grants have a TTL and its rate has none: they will be forgotten too early, or together "+
-			"with nothing", "find out who sets the TTL of "+printable(v.Keys[1].Name)+"; redis-cli PERSIST takes it away")
+			"with nothing", "find out who sets the TTL of "+render.Printable(v.Keys[1].Name)+"; redis-cli PERSIST takes it away")
 	}
 	if records := v.Live.Records + v.Expired.Records; records > confirmable {
-		add(worthKnowing, "many-records", number(int64(records), "record")+": about "+
+		add(worthKnowing, "many-records", render.Number(int64(records), "record")+": about "+
 			fmt.Sprintf("%d MB", records/10_000)+", and an old Redisson expires them all in one call, which blocks Redis",
 			"give Go clients WithGranularity")
 	}
@@ -90,10 +89,10 @@ func judge(v *survey.Survey) (all []finding) {
 // adding returns the finding that the figures of a limiter don't add up, and advises a repair if its result does no
 // harm.
 func adding(v *survey.Survey, would rratelimiter.Repaired) finding {
-	name := shellNames(v.Name, v.Client)
+	name := render.ShellNames(v.Name, v.Client)
 	f := finding{name: v.Name, client: v.Client, about: true, advice: "rrl repair " + name}
 	if would.Blocked > 0 {
-		f.advice += "; no permit is free then for " + lasting(would.Blocked)
+		f.advice += "; no permit is free then for " + render.Lasting(would.Blocked)
 	}
 	if reason := harm(would, v.Rate); reason != "" {
 		f.advice = "no repair: " + reason + ". Find out who writes these records (rrl show " + name + "), then rrl reset " + name
@@ -109,7 +108,7 @@ func adding(v *survey.Survey, would rratelimiter.Repaired) finding {
 	case records == 0 && v.Drift < 0:
 		f.severity, f.code = fault, "stuck"
 		f.text = fmt.Sprintf("%s of %s are free and there is no record: once too few are left, every call of Redisson fails for ever",
-			thousands(v.Free), thousands(v.Rate.Permits))
+			render.Thousands(v.Free), render.Thousands(v.Rate.Permits))
 	case v.Drift < 0:
 		f.severity, f.code = fault, "permits-lost"
 		f.text = wrongSum(v) + ": so many are lost until it is repaired"
@@ -128,7 +127,7 @@ func crossing(name string) finding {
 
 func orphaned(name string, clients int, limiter bool) finding {
 	f := finding{severity: warning, code: "orphaned-clients", name: name, about: true,
-		text:   fmt.Sprintf("keys of %s that say nothing: Redisson instances that are gone, mostly, each restart leaves some", number(int64(clients), "client")),
+		text:   fmt.Sprintf("keys of %s that say nothing: Redisson instances that are gone, mostly, each restart leaves some", render.Number(int64(clients), "client")),
 		advice: "rrl gc removes them"}
 	if !limiter {
 		f.text += "; and there is no such limiter any more"
@@ -139,7 +138,7 @@ func orphaned(name string, clients int, limiter bool) finding {
 func rateless(name string) finding {
 	return finding{severity: warning, code: "no-rate", name: name, about: true,
 		text:   "there are grants and no rate: calls fail, and a rate that is set finds old grants (Redisson's rename leaves them behind)",
-		advice: "rrl set " + shellName(name) + " RATE, or rrl rm " + shellName(name)}
+		advice: "rrl set " + render.ShellName(name) + " RATE, or rrl rm " + render.ShellName(name)}
 }
 
 // judge returns the findings of a server. shortest is the shortest known interval of its limiters, or 0; kept reports
@@ -153,7 +152,7 @@ func (h host) judge(shortest time.Duration, kept bool) (all []finding) {
 	if h.ahead > 0 {
 		direction = "behind"
 	}
-	said := fmt.Sprintf("this host's clock is %s %s Redis's", lasting(h.ahead.Abs().Round(time.Millisecond)), direction)
+	said := fmt.Sprintf("this host's clock is %s %s Redis's", render.Lasting(h.ahead.Abs().Round(time.Millisecond)), direction)
 	const clocks = "keep clocks in step (NTP), or use WithServerTime in Go"
 	switch {
 	case off >= time.Second || shortest > 0 && off >= 50*time.Millisecond && off > shortest/10:
@@ -205,7 +204,7 @@ func (h host) describe() string {
 		direction = "ahead"
 	}
 	return fmt.Sprintf("%s: %sthis host's clock is %s %s (+- %s)", h.where, version,
-		wait(h.ahead.Abs()), direction, wait(h.error))
+		render.Wait(h.ahead.Abs()), direction, render.Wait(h.error))
 }
 
 func percent(part, whole int64) string {
@@ -218,37 +217,6 @@ func before(version string, major, minor int) bool {
 	first, err1 := strconv.Atoi(parts[0])
 	second, err2 := strconv.Atoi(parts[1])
 	return err1 == nil && err2 == nil && (first < major || first == major && second < minor)
-}
-
-// shellName returns a name as an argument for a shell and rrl.
-func shellName(name string) string { return shellNames(name, "") }
-
-// shellNames returns the name of a limiter, and the id of a client of it unless that is "", as arguments for a shell
-// and rrl.
-func shellNames(name, client string) string {
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-.:/@+=,", r)
-	}
-	other := func(r rune) bool { return !plain(r) }
-	inQuotes := func(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
-	odd := func(text string) bool {
-		return !utf8.ValidString(text) || strings.HasPrefix(text, "-") ||
-			strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
-	}
-	argument := func(text string) string {
-		if strings.ContainsFunc(text, other) {
-			return inQuotes(text)
-		}
-		return text
-	}
-	quoted := ""
-	if name == "" || odd(name) || odd(client) {
-		quoted, argument = "--quoted ", func(text string) string { return inQuotes(strconv.Quote(text)) }
-	}
-	if client != "" {
-		return quoted + argument(name) + " --client " + argument(client)
-	}
-	return quoted + argument(name)
 }
 
 // rateArgument returns the part of a rate that rrl set takes as one argument.

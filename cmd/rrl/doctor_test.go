@@ -256,27 +256,6 @@ func TestDoctorMeasuresTheClock(t *testing.T) {
 	}
 }
 
-func TestShellNames(t *testing.T) {
-	for name, want := range map[string]string{
-		"api:orders-1": "api:orders-1", "": `--quoted '""'`, "a b": "'a b'", "it's": `'it'\''s'`, "a*": "'a*'", "größe": "'größe'",
-		"a\x00'": `--quoted '"a\x00'\''"'`, "\xff": `--quoted '"\xff"'`, "-x": `--quoted '"-x"'`, "\u202e": `--quoted '"\u202e"'`,
-	} {
-		if got := shellName(name); got != want {
-			t.Errorf("%q is written %s, want %s", name, got, want)
-		}
-	}
-	for _, c := range []struct{ name, client, want string }{
-		{"a", "one", `a --client one`},
-		{"a", "it's", `a --client 'it'\''s'`},
-		{"a", "b\n", `--quoted '"a"' --client '"b\n"'`},
-		{"a\n", "b c", `--quoted '"a\n"' --client '"b c"'`},
-	} {
-		if got := shellNames(c.name, c.client); got != c.want {
-			t.Errorf("%q of %q is %s, want %s", c.client, c.name, got, c.want)
-		}
-	}
-}
-
 // Names may contain anything, and a terminal interprets control characters in them.
 func TestDoctorKeepsControlCharactersFromTheTerminal(t *testing.T) {
 	onShops(t, func(t *testing.T, s shop) {
@@ -301,7 +280,7 @@ func TestDoctorPassesOverWhatHasGoneMeanwhile(t *testing.T) {
 	if found, err := s.examineFound(t.Context(), "gone", []string{"one"}); err != nil || len(found.findings) > 0 {
 		t.Errorf("of a limiter that is gone it says %v, %v", found, err)
 	}
-	s.out = io.Discard
+	s.Out = io.Discard
 	if err := s.doctor(t.Context(), []string{"never"}, false); !errors.Is(err, rratelimiter.ErrNotInitialized) {
 		t.Errorf("of one that was asked for it says %v", err)
 	}

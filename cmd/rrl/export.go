@@ -287,7 +287,7 @@ func (g *stateFigures) set(name string, row jsonRow, now time.Time) {
 		labels = append(labels, series.LabelOf(row.Client))
 	}
 	set := func(metric *prometheus.GaugeVec, value float64) { metric.WithLabelValues(labels...).Set(value) }
-	if row.jsonRate != nil {
+	if row.JSONRate != nil {
 		set(g.limit, float64(row.Permits))
 		set(g.interval, float64(row.IntervalMs)/1e3)
 	}

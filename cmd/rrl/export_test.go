@@ -36,7 +36,7 @@ func startExport(t *testing.T, address string, arrange func(e *exporter)) scrape
 		t.Fatal(err)
 	}
 	x := scraper{t: t, errs: new(bytes.Buffer)}
-	session.out, session.errs = io.Discard, x.errs
+	session.Out, session.errs = io.Discard, x.errs
 	ctx, cancel := context.WithCancel(t.Context())
 	e := newExporter(ctx, session, "*", 0, 1000)
 	if arrange != nil {

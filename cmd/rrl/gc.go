@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 	"github.com/rratelimiter/rratelimiter/internal/hook"
 )
@@ -43,7 +44,7 @@ It goes through all keys by SCAN and does not block Redis. Without --yes it only
 
 // jsonCollected is the output of gc for each pair of keys to remove.
 type jsonCollected struct {
-	jsonName
+	render.JSONName
 	Client  string   `json:"client"`
 	Limiter bool     `json:"limiter"`        // whether a limiter of the name exists
 	Removed bool     `json:"removed"`        // false in a dry run, or if it stays: see left
@@ -62,30 +63,30 @@ func (s *session) gc(ctx context.Context, idle time.Duration, yes bool) error {
 		}
 		if s.json {
 			removed := yes && one.left == nil
-			if err := s.emit(jsonCollected{nameOf(one.Name), one.Client, one.limiter, removed, keysOf(one.left)}); err != nil {
+			if err := s.Emit(jsonCollected{render.NameOf(one.Name), one.Client, one.limiter, removed, keysOf(one.left)}); err != nil {
 				return err
 			}
 			continue
 		}
-		text := printable(one.Name) + " of " + printable(one.Client)
+		text := render.Printable(one.Name) + " of " + render.Printable(one.Client)
 		if !one.limiter {
 			text += ", without a limiter"
 		}
 		if len(one.left) > 0 {
 			text += ": left, since " + usedElsewhere(one.left)
 		}
-		s.say("%s", text)
+		s.Say("%s", text)
 	}
 	if s.json {
 		return nil
 	}
 	switch {
 	case gone == 0:
-		s.say("nothing to remove")
+		s.Say("nothing to remove")
 	case yes:
-		s.say("Removed the state of %s.", number(int64(gone), "client"))
+		s.Say("Removed the state of %s.", render.Number(int64(gone), "client"))
 	default:
-		s.say("The state of %s can go. Nothing was changed. --yes does it.", number(int64(gone), "client"))
+		s.Say("The state of %s can go. Nothing was changed. --yes does it.", render.Number(int64(gone), "client"))
 	}
 	return nil
 }

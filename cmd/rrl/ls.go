@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
@@ -60,8 +61,8 @@ func (s *session) pattern(args []string) (string, error) {
 
 // jsonRow is the output of ls for a limiter.
 type jsonRow struct {
-	jsonName
-	*jsonRate
+	render.JSONName
+	*render.JSONRate
 	Client      string     `json:"client,omitempty"`
 	Fault       string     `json:"fault,omitempty"`     // why it can't be used or read
 	Available   *int64     `json:"available,omitempty"` // none for a PER_CLIENT limiter without --client
@@ -97,14 +98,14 @@ func (s *session) ls(ctx context.Context, pattern string) error {
 	rows := slices.Concat(found...)
 	if s.json {
 		for _, row := range rows {
-			if err := s.emit(row); err != nil {
+			if err := s.Emit(row); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
 	if len(rows) == 0 {
-		s.say("no limiters")
+		s.Say("no limiters")
 		return nil
 	}
 	s.list(rows)
@@ -115,7 +116,7 @@ func (s *session) ls(ctx context.Context, pattern string) error {
 func (s *session) glance(ctx context.Context, name string, clients []string) ([]jsonRow, error) {
 	shared := s.limiter(name, "")
 	state, exact, err := shared.Glance(ctx)
-	row := jsonRow{jsonName: nameOf(name), Exact: true}
+	row := jsonRow{JSONName: render.NameOf(name), Exact: true}
 	if err != nil {
 		if !tolerable(err) {
 			return nil, err
@@ -126,8 +127,8 @@ func (s *session) glance(ctx context.Context, name string, clients []string) ([]
 		}
 		return []jsonRow{row}, nil
 	}
-	rate := rateOf(state.Rate)
-	row.jsonRate, row.TTLMs = &rate, state.TTL.Milliseconds()
+	rate := render.RateOf(state.Rate)
+	row.JSONRate, row.TTLMs = &rate, state.TTL.Milliseconds()
 	if state.Rate.Type != rratelimiter.PerClient {
 		return []jsonRow{row.with(state, exact)}, nil
 	}
@@ -167,7 +168,7 @@ func reasonOf(err error) string {
 	case isWrongType(err):
 		return "another program uses a key of it (WRONGTYPE)"
 	}
-	return visible(cause(err).Error())
+	return render.Visible(cause(err).Error())
 }
 
 // with returns the row with a state.
@@ -184,42 +185,37 @@ func (row jsonRow) with(state rratelimiter.State, exact bool) jsonRow {
 // list writes rows for people.
 func (s *session) list(rows []jsonRow) {
 	head := []string{"NAME", "RATE", "TYPE", "FREE", "IN USE", "RECORDS", "TTL", ""}
-	t := sheet{right: map[int]bool{3: true, 4: true, 5: true}, rows: [][]string{head}}
+	t := render.Table{Right: map[int]bool{3: true, 4: true, 5: true}, Rows: [][]string{head}}
 	for _, row := range rows {
-		name := printed(row.jsonName)
-		if row.Client != "" {
-			name += " of " + printable(row.Client)
+		name := row.Name
+		if row.Base64 == "" { // else it is quoted already
+			name = render.Printable(name)
 		}
-		if row.jsonRate == nil {
-			t.rows = append(t.rows, []string{name, "?", "", "", "", "", "", s.paint(bad, row.Fault)})
+		if row.Client != "" {
+			name += " of " + render.Printable(row.Client)
+		}
+		if row.JSONRate == nil {
+			t.Rows = append(t.Rows, []string{name, "?", "", "", "", "", "", s.Paint(render.Bad, row.Fault)})
 			continue
 		}
-		cells := []string{name, strings.Replace(row.Rate, " per client", "", 1), row.Type, "-", "-", "-", lasting(time.Duration(row.TTLMs) * time.Millisecond), ""}
+		cells := []string{name, strings.Replace(row.Rate, " per client", "", 1), row.Type, "-", "-", "-", render.Lasting(time.Duration(row.TTLMs) * time.Millisecond), ""}
 		if row.Available != nil {
 			about := ""
 			if !row.Exact {
 				about = "~"
 			}
-			cells[3], cells[4], cells[5] = about+thousands(*row.Available), about+thousands(*row.Used), thousands(int64(*row.LiveRecords))
+			cells[3], cells[4], cells[5] = about+render.Thousands(*row.Available), about+render.Thousands(*row.Used), render.Thousands(int64(*row.LiveRecords))
 			if *row.Available == 0 {
-				cells[3] = s.paint(warm, cells[3])
+				cells[3] = s.Paint(render.Warm, cells[3])
 			}
 			if !*row.Consistent {
-				cells[7] = s.paint(bad, "does not add up: rrl show")
+				cells[7] = s.Paint(render.Bad, "does not add up: rrl show")
 			}
 		}
 		if row.Fault != "" {
-			cells[7] = s.paint(bad, row.Fault)
+			cells[7] = s.Paint(render.Bad, row.Fault)
 		}
-		t.rows = append(t.rows, cells)
+		t.Rows = append(t.Rows, cells)
 	}
-	t.write(s)
-}
-
-// printed returns a name for people.
-func printed(n jsonName) string {
-	if n.Base64 != "" {
-		return n.Name // quoted already
-	}
-	return printable(n.Name)
+	t.Write(s.Output)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/snapshot"
 )
 
@@ -42,11 +43,11 @@ for a bug report. The file is msgpack, one array for each limiter; package snaps
 				return err
 			}
 			if text && !s.json {
-				s.write(taken.String())
+				s.Print(taken.String())
 				continue
 			}
 			if s.json {
-				if err := s.emit(pictureOf(taken)); err != nil {
+				if err := s.Emit(pictureOf(taken)); err != nil {
 					return err
 				}
 				continue
@@ -62,10 +63,10 @@ for a bug report. The file is msgpack, one array for each limiter; package snaps
 			return nil
 		case file != "":
 			return os.WriteFile(file, data, 0o600)
-		case terminal(s.out):
+		case terminal(s.Out):
 			return errors.New("this is no text: send it to a file with > or --output, or show it with --text")
 		}
-		_, err := s.out.Write(data)
+		_, err := s.Out.Write(data)
 		return err
 	})
 	cmd.Flags().StringVarP(&file, "output", "o", "", "`file` to write, in place of the standard output")
@@ -131,7 +132,7 @@ file were written now. Exit code 1 if one is not restored.`,
 			}
 			switch {
 			case errors.Is(err, snapshot.ErrExists):
-				stay = append(stay, printable(name))
+				stay = append(stay, render.Printable(name))
 				continue
 			case errors.Is(err, snapshot.ErrWrongType):
 				used = append(used, err)
@@ -140,11 +141,11 @@ file were written now. Exit code 1 if one is not restored.`,
 				return err
 			}
 			if s.json {
-				err = s.emit(struct {
-					jsonName
+				err = s.Emit(struct {
+					render.JSONName
 					TakenAt  time.Time `json:"taken_at"`
 					Restored bool      `json:"restored"`
-				}{nameOf(name), one.TakenAt, !dry})
+				}{render.NameOf(name), one.TakenAt, !dry})
 				if err != nil {
 					return err
 				}
@@ -154,7 +155,7 @@ file were written now. Exit code 1 if one is not restored.`,
 			if dry {
 				what = "to be restored"
 			}
-			s.say("%s: %s, taken %s", printable(name), what, one.TakenAt.Format(time.RFC3339))
+			s.Say("%s: %s, taken %s", render.Printable(name), what, one.TakenAt.Format(time.RFC3339))
 		}
 		var texts []string
 		if len(stay) > 0 {
@@ -203,7 +204,7 @@ func input(in io.Reader, file string) ([]byte, error) {
 
 // jsonPicture is a snapshot for programs.
 type jsonPicture struct {
-	jsonName
+	render.JSONName
 	Note    string      `json:"note,omitempty"`
 	Server  string      `json:"server,omitempty"`
 	TakenAt time.Time   `json:"taken_at"`
@@ -225,7 +226,7 @@ type jsonRecord struct {
 }
 
 func pictureOf(s *snapshot.Snapshot) jsonPicture {
-	p := jsonPicture{jsonName: nameOf(s.Name), Note: s.Note, Server: s.Server, TakenAt: s.TakenAt, OneStep: s.OneStep, Fields: [][2]string{}}
+	p := jsonPicture{JSONName: render.NameOf(s.Name), Note: s.Note, Server: s.Server, TakenAt: s.TakenAt, OneStep: s.OneStep, Fields: [][2]string{}}
 	if s.Config != nil {
 		p.TTLMs = s.Config.TTL.Milliseconds()
 		for _, f := range s.Config.Fields {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 )
 
 // plain.go shows a demo as lines, about two a second: for logs, pipes and terminals without cursor movement.
@@ -38,7 +40,7 @@ func plainLine(f figures) string {
 		throughput = perInterval(f.average, f.rate)
 	}
 	line := fmt.Sprintf("%5.1fs [%s] %d/%d granted %d denied %d waiting %d, %s, largest %d", f.elapsed.Seconds(),
-		bar(f.used, f.rate.Permits, 10, "#", "."), f.used, f.rate.Permits, f.granted, f.denied, f.waiting, throughput, f.largest)
+		render.Bar(f.used, f.rate.Permits, 10, "#", "."), f.used, f.rate.Permits, f.granted, f.denied, f.waiting, throughput, f.largest)
 	if f.others > 0 {
 		line += fmt.Sprintf(", others %d", f.others)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 )
 
 // release.go is the subcommand release.
@@ -47,13 +48,13 @@ use. It prints how many were given back.`,
 				return err
 			}
 			if s.json {
-				err = s.emit(struct {
-					jsonName
+				err = s.Emit(struct {
+					render.JSONName
 					Client   string `json:"client,omitempty"`
 					Released int64  `json:"released"`
-				}{nameOf(name), s.whom(l), back})
+				}{render.NameOf(name), s.whom(l), back})
 			} else {
-				s.say("%s: %s given back", s.titled(l), number(back, "permit"))
+				s.Say("%s: %s given back", s.titled(l), render.Number(back, "permit"))
 			}
 			if err != nil {
 				return err
@@ -76,9 +77,9 @@ func permitsOf(text string) (int64, error) {
 
 // titled returns the name of a limiter, with its client if one is selected.
 func (s *session) titled(l *rratelimiter.Limiter) string {
-	text := printable(l.Name())
+	text := render.Printable(l.Name())
 	if id := s.whom(l); id != "" {
-		text += " of " + printable(id)
+		text += " of " + render.Printable(id)
 	}
 	return text
 }

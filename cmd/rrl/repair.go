@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 )
 
 // repair.go has the subcommands repair and reset, which correct the stored state: the free permits, or all grants.
@@ -31,10 +32,10 @@ It reads all records in one step: 100,000 of them block Redis for some 50 ms.`,
 	}, mender{
 		done: "repaired", do: (*rratelimiter.Limiter).Repair,
 		tell: func(did rratelimiter.Repaired) string {
-			text := fmt.Sprintf("%s; free permits %s -> %s, with %s in %s", did.Fault, thousands(did.Was), thousands(did.Free),
-				number(did.Permits, "permit"), number(int64(did.Records), "record"))
+			text := fmt.Sprintf("%s; free permits %s -> %s, with %s in %s", did.Fault, render.Thousands(did.Was), render.Thousands(did.Free),
+				render.Number(did.Permits, "permit"), render.Number(int64(did.Records), "record"))
 			if did.Blocked > 0 {
-				text += "; no permit is free then for " + lasting(did.Blocked)
+				text += "; no permit is free then for " + render.Lasting(did.Blocked)
 			}
 			return text
 		},
@@ -60,8 +61,8 @@ what it would do. For one interval, the limiter can grant twice its rate.`,
 	}, mender{
 		done: "reset", do: (*rratelimiter.Limiter).Reset,
 		tell: func(did rratelimiter.Repaired) string {
-			return fmt.Sprintf("%s in %s forgotten, all %s free", number(did.Permits, "permit"),
-				number(int64(did.Records), "record"), thousands(did.Free))
+			return fmt.Sprintf("%s in %s forgotten, all %s free", render.Number(did.Permits, "permit"),
+				render.Number(int64(did.Records), "record"), render.Thousands(did.Free))
 		},
 		refuse: func(rratelimiter.Repaired, rratelimiter.Rate) string { return "" },
 	})
@@ -73,8 +74,8 @@ func harm(did rratelimiter.Repaired, rate rratelimiter.Rate) string {
 	if !did.Changed || did.Blocked <= rate.Interval && did.Free >= -rate.Permits {
 		return ""
 	}
-	return fmt.Sprintf("%s hold %s at a rate of %v: no permit would be free for %s", number(int64(did.Records), "record"),
-		number(did.Permits, "permit"), rate, lasting(did.Blocked))
+	return fmt.Sprintf("%s hold %s at a rate of %v: no permit would be free for %s", render.Number(int64(did.Records), "record"),
+		render.Number(did.Permits, "permit"), rate, render.Lasting(did.Blocked))
 }
 
 // otherwise is the advice if a repair is refused.
@@ -122,22 +123,22 @@ func mending(cmd *cobra.Command, m mender) *cobra.Command {
 			}
 			switch {
 			case s.json:
-				if err := s.emit(mended(s, l, did, yes && refused == "", refused)); err != nil {
+				if err := s.Emit(mended(s, l, did, yes && refused == "", refused)); err != nil {
 					return err
 				}
 			case !did.Changed:
-				s.say("%s: nothing to do", title)
+				s.Say("%s: nothing to do", title)
 			case refused != "" && !yes:
-				s.say("%s: not to be %s: %s; %s", title, m.done, refused, otherwise)
+				s.Say("%s: not to be %s: %s; %s", title, m.done, refused, otherwise)
 			case refused != "": // the error has the reason
 			case yes:
-				s.say("%s: %s: %s", title, m.done, m.tell(did))
+				s.Say("%s: %s: %s", title, m.done, m.tell(did))
 			default:
-				s.say("%s: to be %s: %s", title, m.done, m.tell(did))
+				s.Say("%s: to be %s: %s", title, m.done, m.tell(did))
 			}
 		}
 		if left > 0 && !s.json {
-			s.say("Nothing was changed. --yes does it.")
+			s.Say("Nothing was changed. --yes does it.")
 		}
 		if len(failed) > 0 {
 			return errors.New(strings.Join(failed, "; "))
@@ -169,7 +170,7 @@ func (s *session) mend(ctx context.Context, l *rratelimiter.Limiter, m mender, y
 
 // jsonMended is the output of repair and reset.
 type jsonMended struct {
-	jsonName
+	render.JSONName
 	Client  string `json:"client,omitempty"`
 	Changed bool   `json:"changed"` // or would be, in a dry run
 	DryRun  bool   `json:"dry_run"`
@@ -183,7 +184,7 @@ type jsonMended struct {
 }
 
 func mended(s *session, l *rratelimiter.Limiter, did rratelimiter.Repaired, yes bool, refused string) jsonMended {
-	return jsonMended{nameOf(l.Name()), s.whom(l), did.Changed, !yes, did.Fault, did.Was, did.Free, did.Records, did.Permits,
+	return jsonMended{render.NameOf(l.Name()), s.whom(l), did.Changed, !yes, did.Fault, did.Was, did.Free, did.Records, did.Permits,
 		did.Blocked.Milliseconds(), refused}
 }
 
@@ -196,5 +197,5 @@ func (s *session) explainForeign(ctx context.Context, l *rratelimiter.Limiter, o
 	if failed != nil || len(keys) == 0 {
 		return err
 	}
-	return fmt.Errorf("%s: nothing was changed: %s", printable(l.Name()), usedElsewhere(keys))
+	return fmt.Errorf("%s: nothing was changed: %s", render.Printable(l.Name()), usedElsewhere(keys))
 }

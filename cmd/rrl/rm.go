@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 	"github.com/rratelimiter/rratelimiter/internal/hook"
 )
@@ -42,7 +43,7 @@ and rm reports it. Services with WithRate or trySetRate make the limiter again; 
 				return err
 			}
 			if !found {
-				absent = append(absent, printable(name))
+				absent = append(absent, render.Printable(name))
 			}
 		}
 		if len(absent) > 0 {
@@ -68,7 +69,7 @@ func (s *session) rm(ctx context.Context, name string, yes bool) (bool, error) {
 			return false, err
 		}
 		if !own {
-			return false, fmt.Errorf("the key %s is another program's, no limiter: it was not removed", printable(name))
+			return false, fmt.Errorf("the key %s is another program's, no limiter: it was not removed", render.Printable(name))
 		}
 	}
 	rate, err := l.Config(ctx)
@@ -91,9 +92,9 @@ func (s *session) rm(ctx context.Context, name string, yes bool) (bool, error) {
 	if !yes {
 		clients := ""
 		if len(ids) > 0 {
-			clients = ", with the state of " + number(int64(len(ids)), "client")
+			clients = ", with the state of " + render.Number(int64(len(ids)), "client")
 		}
-		if err := s.agree(ctx, fmt.Sprintf("Remove %s (%s)%s?", printable(name), what, clients)); err != nil {
+		if err := s.agree(ctx, fmt.Sprintf("Remove %s (%s)%s?", render.Printable(name), what, clients)); err != nil {
 			return false, err
 		}
 	}
@@ -114,23 +115,23 @@ func (s *session) rm(ctx context.Context, name string, yes bool) (bool, error) {
 	}
 	if !found && clients == 0 {
 		if len(left) > 0 {
-			return false, fmt.Errorf("there is no limiter %s: %s", printable(name), usedElsewhere(left))
+			return false, fmt.Errorf("there is no limiter %s: %s", render.Printable(name), usedElsewhere(left))
 		}
 		return false, nil
 	}
 	if s.json {
-		return true, s.emit(struct {
-			jsonName
+		return true, s.Emit(struct {
+			render.JSONName
 			Removed bool     `json:"removed"`
 			Clients int      `json:"clients"`        // clients whose state was removed
 			Left    []string `json:"left,omitempty"` // keys that stay, since another program uses them
-		}{nameOf(name), true, clients, keysOf(left)})
+		}{render.NameOf(name), true, clients, keysOf(left)})
 	}
-	text := printable(name) + ": removed"
+	text := render.Printable(name) + ": removed"
 	if len(left) > 0 {
 		text += "; left, since " + usedElsewhere(left)
 	}
-	s.say("%s", text)
+	s.Say("%s", text)
 	return true, nil
 }
 
@@ -174,7 +175,7 @@ func usedElsewhere(keys []survey.Foreign) string {
 // keysOf returns the names of such keys.
 func keysOf(keys []survey.Foreign) (names []string) {
 	for _, key := range keys {
-		names = append(names, nameOf(key.Key).Name)
+		names = append(names, render.NameOf(key.Key).Name)
 	}
 	return names
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
@@ -68,11 +69,11 @@ else a foreign page, open in your browser, could read this one under a name of i
 // served prints the URL.
 func (s *session) served(url string) error {
 	if s.json {
-		return s.emit(struct {
+		return s.Emit(struct {
 			URL string `json:"url"`
 		}{url})
 	}
-	s.say("%s", url)
+	s.Say("%s", url)
 	return nil
 }
 
@@ -172,7 +173,7 @@ type listed struct {
 }
 
 type listedEntry struct {
-	jsonName
+	render.JSONName
 	Rate      string `json:"rate,omitempty"`
 	Permits   int64  `json:"permits"`
 	Available int64  `json:"available"`
@@ -197,8 +198,8 @@ func (w *site) list(out http.ResponseWriter, in *http.Request) {
 		return
 	}
 	for _, row := range slices.Concat(found...) {
-		entry := listedEntry{jsonName: row.jsonName, Fault: row.Fault}
-		if row.jsonRate != nil {
+		entry := listedEntry{JSONName: row.JSONName, Fault: row.Fault}
+		if row.JSONRate != nil {
 			entry.Rate = row.Rate
 		}
 		if row.Available != nil {
@@ -208,7 +209,7 @@ func (w *site) list(out http.ResponseWriter, in *http.Request) {
 	}
 	out.Header().Set("Content-Type", "application/json")
 	out.Header().Set("Cache-Control", "no-store")
-	text, err := jsonOf(answer)
+	text, err := render.JSON(answer)
 	if err != nil {
 		http.Error(out, err.Error(), http.StatusInternalServerError)
 		return
@@ -229,7 +230,7 @@ const mostOpen = 24
 
 // event is sent to the page for one limiter after a poll: the whole known state at first, then the changes.
 type event struct {
-	jsonName
+	render.JSONName
 	Client     string      `json:"client,omitempty"`
 	At         int64       `json:"at"` // ms since the epoch, by the server's clock
 	Rate       string      `json:"rate,omitempty"`
@@ -255,7 +256,7 @@ type secondRow struct {
 
 func eventOf(v sight, since time.Time) event {
 	e := event{
-		jsonName: nameOf(v.Name), Client: v.Client, At: v.At.UnixMilli(), Available: v.Free, Used: v.Used, Records: v.Records,
+		JSONName: render.NameOf(v.Name), Client: v.Client, At: v.At.UnixMilli(), Available: v.Free, Used: v.Used, Records: v.Records,
 		TTLMs: v.TTL.Milliseconds(), Consistent: v.Consistent, Partial: v.Partial, Fault: v.Fault,
 		Free: [][2]int64{}, Grants: []secondRow{},
 	}
@@ -308,7 +309,7 @@ func (w *site) events(out http.ResponseWriter, in *http.Request) {
 				continue
 			}
 			sent[i], failed[i] = v.At, e.Error
-			text, err := jsonOf(e)
+			text, err := render.JSON(e)
 			if err != nil {
 				return
 			}

@@ -24,7 +24,7 @@ func startSite(t *testing.T, s *redistest.Server, pattern string) (address strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	session.out, session.errs = io.Discard, io.Discard
+	session.Out, session.errs = io.Discard, io.Discard
 	ctx, cancel := context.WithCancel(t.Context())
 	w = newSite(ctx, session, pattern, []string{"limits.example.com"})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -16,11 +16,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/charmbracelet/x/term"
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
@@ -53,10 +53,10 @@ func (c *common) live(cmd *cobra.Command, do func(ctx context.Context, s *sessio
 		if s.client, err = c.clientID(); err != nil {
 			return err
 		}
-		s.in, s.out, s.errs = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
-		s.colour = terminal(s.out) && os.Getenv("NO_COLOR") == ""
+		s.in, s.Out, s.errs = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
+		s.Colour = terminal(s.Out) && os.Getenv("NO_COLOR") == ""
 		err = do(cmd.Context(), s, args)
-		return s.explain(cmp.Or(err, s.unwritten))
+		return s.explain(cmp.Or(err, s.Failed))
 	}
 	cmd.Flags().SortFlags = false
 	if cmd.ValidArgsFunction == nil {
@@ -118,12 +118,11 @@ func (c *common) fromEnvironment() bool { return c.address == "" && os.Getenv("R
 type session struct {
 	*server
 	*common
-	anyone    *rratelimiter.Client
-	now       func() time.Time // this host's clock
-	in        io.Reader
-	out, errs io.Writer
-	colour    bool
-	unwritten error // the first write error
+	*render.Output
+	anyone *rratelimiter.Client
+	now    func() time.Time // this host's clock
+	in     io.Reader
+	errs   io.Writer
 }
 
 // open connects, and checks whether the server replies. The address of one node is enough for a cluster.
@@ -154,7 +153,7 @@ func (c *common) open(ctx context.Context) (*session, error) {
 		if err != nil {
 			return nil, err
 		}
-		s := &session{server: srv, common: c, now: time.Now}
+		s := &session{server: srv, common: c, Output: new(render.Output), now: time.Now}
 		s.anyone = s.newClient()
 		if nodes, cluster := srv.rdb.(*redis.ClusterClient); cluster {
 			there := func(context.Context, *redis.Client) error { return nil }
@@ -333,11 +332,11 @@ func (s *session) states(ctx context.Context, name string) ([]*rratelimiter.Limi
 	case err != nil:
 		return nil, err
 	case rate.Type != rratelimiter.PerClient && s.client != "":
-		return nil, fmt.Errorf("%s is no PER_CLIENT limiter: leave --client out", printable(name))
+		return nil, fmt.Errorf("%s is no PER_CLIENT limiter: leave --client out", render.Printable(name))
 	case rate.Type != rratelimiter.PerClient:
 		return []*rratelimiter.Limiter{shared}, nil
 	case s.client == "":
-		return nil, fmt.Errorf("%s is a PER_CLIENT limiter: --client says whose permits, by id, or all", printable(name))
+		return nil, fmt.Errorf("%s is a PER_CLIENT limiter: --client says whose permits, by id, or all", render.Printable(name))
 	case s.client != everyone:
 		return []*rratelimiter.Limiter{s.limiter(name, s.client)}, nil
 	}
@@ -351,9 +350,9 @@ func (s *session) states(ctx context.Context, name string) ([]*rratelimiter.Limi
 
 // absent returns the error for a limiter that does not exist, or that can't be used for a reason.
 func absent(name, reason string) error {
-	text := "there is no limiter " + printable(name)
+	text := "there is no limiter " + render.Printable(name)
 	if reason != "" && reason != noRate {
-		text = printable(name) + " can't be used: " + reason
+		text = render.Printable(name) + " can't be used: " + reason
 	}
 	return cleaned{text, rratelimiter.ErrNotInitialized}
 }
@@ -421,10 +420,7 @@ func (s *session) agree(ctx context.Context, question string) error {
 }
 
 // terminal reports whether a stream is a terminal. Tests replace it.
-var terminal = func(stream any) bool {
-	file, ok := stream.(*os.File)
-	return ok && term.IsTerminal(file.Fd()) && os.Getenv("TERM") != "dumb"
-}
+var terminal = render.IsTerminal
 
 // A progress shows the progress of a search on a terminal.
 type progress struct {
@@ -450,7 +446,7 @@ func (p *progress) step(keys, found int) {
 		return
 	}
 	p.last, p.shown = time.Now(), true
-	fmt.Fprintf(p.s.errs, "\r\x1b[K%s of %s keys, %s found", thousands(min(int64(p.keys), p.total)), thousands(p.total), thousands(int64(found)))
+	fmt.Fprintf(p.s.errs, "\r\x1b[K%s of %s keys, %s found", render.Thousands(min(int64(p.keys), p.total)), render.Thousands(p.total), render.Thousands(int64(found)))
 }
 
 func (p *progress) done() {

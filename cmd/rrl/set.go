@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
@@ -68,9 +69,9 @@ Services that set a rate themselves at every start (setRate, or WithEnforcedRate
 			return err
 		}
 		if s.json {
-			return s.emit(change.json())
+			return s.Emit(change.json())
 		}
-		s.say("%s", change.text())
+		s.Say("%s", change.text())
 		return nil
 	})
 	cmd.Flags().BoolVar(&perClient, "per-client", false, "each client has its own permits; =false: all clients share them")
@@ -165,13 +166,13 @@ func (s *session) change(ctx context.Context, c *change) error {
 
 // text returns what was, or would be, changed.
 func (c change) text() string {
-	name := printable(c.name)
+	name := render.Printable(c.name)
 	forgotten := ""
 	if c.reset && c.old != nil {
 		forgotten = ", grants forgotten"
 	}
 	if c.repaired > 0 && !c.reset {
-		forgotten = fmt.Sprintf(", free permits of %s adapted", number(int64(c.repaired), "client"))
+		forgotten = fmt.Sprintf(", free permits of %s adapted", render.Number(int64(c.repaired), "client"))
 	}
 	switch {
 	case c.broken != "":
@@ -186,20 +187,20 @@ func (c change) text() string {
 
 // jsonChange is the output of set and apply.
 type jsonChange struct {
-	jsonName
-	Change string    `json:"change"` // new, changed, same
-	Old    *jsonRate `json:"old"`    // null: no rate
-	New    jsonRate  `json:"new"`
-	Reset  bool      `json:"reset"` // grants are forgotten
+	render.JSONName
+	Change string           `json:"change"` // new, changed, same
+	Old    *render.JSONRate `json:"old"`    // null: no rate
+	New    render.JSONRate  `json:"new"`
+	Reset  bool             `json:"reset"` // grants are forgotten
 }
 
 func (c change) json() jsonChange {
-	j := jsonChange{jsonName: nameOf(c.name), Change: "changed", New: rateOf(c.rate), Reset: c.reset}
+	j := jsonChange{JSONName: render.NameOf(c.name), Change: "changed", New: render.RateOf(c.rate), Reset: c.reset}
 	if c.old == nil {
 		j.Change = "new"
 		return j
 	}
-	old := rateOf(*c.old)
+	old := render.RateOf(*c.old)
 	if j.Old = &old; *c.old == c.rate {
 		j.Change = "same"
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 	"github.com/rratelimiter/rratelimiter/internal/span"
 )
@@ -52,7 +53,7 @@ func (s *session) show(ctx context.Context, name string) error {
 	rate, err := shared.Config(ctx)
 	perClient := err == nil && rate.Type == rratelimiter.PerClient
 	if s.client != "" && err == nil && !perClient {
-		return fmt.Errorf("%s is no PER_CLIENT limiter: leave --client out", printable(name))
+		return fmt.Errorf("%s is no PER_CLIENT limiter: leave --client out", render.Printable(name))
 	}
 	one := s.client != "" && s.client != everyone
 	switch {
@@ -72,7 +73,7 @@ func (s *session) show(ctx context.Context, name string) error {
 		return absent(name, "")
 	}
 	if s.json {
-		return s.emit(viewOf(view))
+		return s.Emit(viewOf(view))
 	}
 	s.describe(view)
 	return nil
@@ -80,8 +81,8 @@ func (s *session) show(ctx context.Context, name string) error {
 
 // jsonView is the output of show for a limiter, or for one client of it.
 type jsonView struct {
-	jsonName
-	*jsonRate
+	render.JSONName
+	*render.JSONRate
 	Client         string            `json:"client,omitempty"`
 	Fault          string            `json:"fault,omitempty"` // why the rate can't be used
 	Fields         map[string]string `json:"fields"`          // of the configuration, as stored
@@ -121,7 +122,7 @@ type jsonFormat struct {
 
 func viewOf(v *survey.Survey) jsonView {
 	j := jsonView{
-		jsonName: nameOf(v.Name), Client: v.Client, Fields: v.Fields, Available: v.Available, Used: v.Live.Permits,
+		JSONName: render.NameOf(v.Name), Client: v.Client, Fields: v.Fields, Available: v.Available, Used: v.Live.Permits,
 		LiveRecords: v.Live.Records, ExpiredRecords: v.Expired.Records, ExpiredPermits: v.Expired.Permits,
 		FutureRecords: v.Future.Records, FuturePermits: v.Future.Permits, ServerTime: v.At.UTC(),
 		TTLMs: v.Keys[0].TTL.Milliseconds(), StateTTLMs: v.Keys[1].TTL.Milliseconds(),
@@ -131,8 +132,8 @@ func viewOf(v *survey.Survey) jsonView {
 	if v.Fault != nil {
 		j.Fault = survey.Reason(v.Fault)
 	} else {
-		rate := rateOf(v.Rate)
-		j.jsonRate = &rate
+		rate := render.RateOf(v.Rate)
+		j.JSONRate = &rate
 	}
 	if wrong := v.WrongType(); wrong != "" {
 		j.Fault, j.Consistent = wrong, false
@@ -164,37 +165,37 @@ func formText(f survey.Form) string {
 func (s *session) describe(v *survey.Survey) {
 	line := func(what, format string, args ...any) {
 		text := strings.TrimRight(fmt.Sprintf("%-12s%s", what, fmt.Sprintf(format, args...)), " ")
-		s.say("%s", text)
+		s.Say("%s", text)
 	}
-	s.say("%s", s.paint(strong, printable(v.Name)))
+	s.Say("%s", s.Paint(render.Strong, render.Printable(v.Name)))
 	if v.Client != "" {
-		line("client", "%s", printable(v.Client))
+		line("client", "%s", render.Printable(v.Client))
 	}
 	if wrong := v.WrongType(); wrong != "" {
-		line("WRONG", "%s", s.paint(bad, wrong+": no call works"))
+		line("WRONG", "%s", s.Paint(render.Bad, wrong+": no call works"))
 		if v.Fault == nil {
 			line("rate", "%v, %v", v.Rate, v.Rate.Type)
 		}
 		return
 	}
 	if v.Fault != nil {
-		line("rate", "%s: %s", s.paint(bad, "none that can be used"), survey.Reason(v.Fault))
+		line("rate", "%s: %s", s.Paint(render.Bad, "none that can be used"), survey.Reason(v.Fault))
 		for _, name := range slices.Sorted(maps.Keys(v.Fields)) {
-			line("", "%s = %s", printable(name), printable(v.Fields[name]))
+			line("", "%s = %s", render.Printable(name), render.Printable(v.Fields[name]))
 		}
 		if records := v.Live.Records + v.Expired.Records; v.Value != "" || records > 0 {
-			line("state", "%s stored as free, %s in %s", printable(v.Value), number(v.Live.Permits+v.Expired.Permits, "permit"),
-				number(int64(records), "record"))
+			line("state", "%s stored as free, %s in %s", render.Printable(v.Value), render.Number(v.Live.Permits+v.Expired.Permits, "permit"),
+				render.Number(int64(records), "record"))
 		}
 		return
 	}
 	line("rate", "%v, %v", v.Rate, v.Rate.Type)
 	line("TTL", "%s", ttlText(v))
-	line("free", "%s  %s of %s", bar(v.Available, v.Rate.Permits, 20, "█", "░"), thousands(v.Available), thousands(v.Rate.Permits))
-	line("in use", "%s in %s", number(v.Live.Permits, "permit"), number(int64(v.Live.Records), "live record"))
+	line("free", "%s  %s of %s", render.Bar(v.Available, v.Rate.Permits, 20, "█", "░"), render.Thousands(v.Available), render.Thousands(v.Rate.Permits))
+	line("in use", "%s in %s", render.Number(v.Live.Permits, "permit"), render.Number(int64(v.Live.Records), "live record"))
 	if v.Live.Records > 0 {
-		line("", "granted from %s to %s", ago(v.Oldest, v.At), ago(v.Newest, v.At))
-		line("by time", "%s", sparks(v.Bins))
+		line("", "granted from %s to %s", render.Ago(v.Oldest, v.At), render.Ago(v.Newest, v.At))
+		line("by time", "%s", render.Sparks(v.Bins))
 		line("", "%-*s%s", axis-3, span.Text(v.Rate.Interval)+" ago", "now")
 	}
 	for i, w := range v.Writers {
@@ -202,7 +203,7 @@ func (s *session) describe(v *survey.Survey) {
 		if i == 0 {
 			what = "by writer"
 		}
-		line(what, "%-20s%s in %s", w.Text(), number(w.Permits, "permit"), number(int64(w.Records), "record"))
+		line(what, "%-20s%s in %s", w.Text(), render.Number(w.Permits, "permit"), render.Number(int64(w.Records), "record"))
 	}
 	for i, f := range v.Forms {
 		what := ""
@@ -213,30 +214,30 @@ func (s *session) describe(v *survey.Survey) {
 		if f.Odd == "" {
 			form = "as " + form
 		}
-		line(what, "%s: %s", form, number(int64(f.Go.Records+f.Others.Records), "record"))
+		line(what, "%s: %s", form, render.Number(int64(f.Go.Records+f.Others.Records), "record"))
 	}
 	if guess := v.Guess(); guess != "" {
 		line("Redisson", "%s", guess)
 	}
 	if v.Expired.Records > 0 {
 		line("expired", "%s in %s, to be counted back at the next use",
-			number(v.Expired.Permits, "permit"), number(int64(v.Expired.Records), "record"))
+			render.Number(v.Expired.Permits, "permit"), render.Number(int64(v.Expired.Records), "record"))
 	}
 	if v.Future.Records > 0 {
-		line("future", "%s", s.paint(warm, fmt.Sprintf("%s in %s, the last one dated %s: a clock is wrong",
-			number(v.Future.Permits, "permit"), number(int64(v.Future.Records), "record"), ago(v.Farthest, v.At))))
+		line("future", "%s", s.Paint(render.Warm, fmt.Sprintf("%s in %s, the last one dated %s: a clock is wrong",
+			render.Number(v.Future.Permits, "permit"), render.Number(int64(v.Future.Records), "record"), render.Ago(v.Farthest, v.At))))
 	}
 	switch {
 	case v.Consistent() && v.Keys[1].Type == "none":
 		line("adds up", "yes: it has not been used yet")
 	case v.Consistent():
-		line("adds up", "%s", s.paint(good, fmt.Sprintf("yes: %s stored as free + %s in records = %s",
-			thousands(v.Free), thousands(v.Live.Permits+v.Expired.Permits), thousands(v.Rate.Permits))))
+		line("adds up", "%s", s.Paint(render.Good, fmt.Sprintf("yes: %s stored as free + %s in records = %s",
+			render.Thousands(v.Free), render.Thousands(v.Live.Permits+v.Expired.Permits), render.Thousands(v.Rate.Permits))))
 	case !v.OneStep:
 		line("adds up", "not surely: it was used while it was read; rrl doctor looks closer")
 	default:
-		line("adds up", "%s", s.paint(bad, "NO: "+wrongSum(v)))
-		line("", "rrl doctor %s says what to do", shellName(v.Name))
+		line("adds up", "%s", s.Paint(render.Bad, "NO: "+wrongSum(v)))
+		line("", "rrl doctor %s says what to do", render.ShellName(v.Name))
 	}
 }
 
@@ -246,15 +247,15 @@ func ttlText(v *survey.Survey) string {
 	case ttl == 0:
 		return "none"
 	case v.Rate.KeepAlive == 0:
-		return "gone in " + lasting(ttl)
+		return "gone in " + render.Lasting(ttl)
 	default:
-		return "gone in " + lasting(ttl) + " unless it is used"
+		return "gone in " + render.Lasting(ttl) + " unless it is used"
 	}
 }
 
 // wrongSum returns how free permits and records differ from the rate.
 func wrongSum(v *survey.Survey) string {
-	in := thousands(v.Live.Permits + v.Expired.Permits)
+	in := render.Thousands(v.Live.Permits + v.Expired.Permits)
 	switch {
 	case v.Keys[1].Type == "none":
 		return fmt.Sprintf("the free permits are missing, with %s in records", in)
@@ -266,7 +267,7 @@ func wrongSum(v *survey.Survey) string {
 		more, drift = "less", -drift
 	}
 	return fmt.Sprintf("%s stored as free + %s in records is %s %s than %s",
-		thousands(v.Free), in, thousands(drift), more, thousands(v.Rate.Permits))
+		render.Thousands(v.Free), in, render.Thousands(drift), more, render.Thousands(v.Rate.Permits))
 }
 
 // showClients writes a line for each client of a PER_CLIENT limiter.
@@ -285,7 +286,7 @@ func (s *session) showClients(ctx context.Context, shared *rratelimiter.Limiter,
 	}
 	if s.json && len(views) > 0 {
 		for _, view := range views {
-			if err := s.emit(viewOf(view)); err != nil {
+			if err := s.Emit(viewOf(view)); err != nil {
 				return err
 			}
 		}
@@ -298,39 +299,39 @@ func (s *session) showClients(ctx context.Context, shared *rratelimiter.Limiter,
 	if s.json {
 		j := viewOf(config) // its configuration only
 		j.Client = ""
-		return s.emit(j)
+		return s.Emit(j)
 	}
 	if config.Fault != nil {
 		config.Client = ""
 		s.describe(config)
 	} else {
-		s.say("%s", s.paint(strong, printable(shared.Name())))
-		s.say("%-12s%v", "rate", rate)
-		s.say("%-12s%s", "TTL", ttlText(config))
+		s.Say("%s", s.Paint(render.Strong, render.Printable(shared.Name())))
+		s.Say("%-12s%v", "rate", rate)
+		s.Say("%-12s%s", "TTL", ttlText(config))
 	}
 	if len(views) == 0 {
-		s.say("%-12snone has used it yet, or not for long", "clients")
+		s.Say("%-12snone has used it yet, or not for long", "clients")
 		return nil
 	}
-	s.say("")
-	t := sheet{right: map[int]bool{1: true, 2: true}, rows: [][]string{{"CLIENT", "FREE", "RECORDS", "LAST USE", "TTL", "ADDS UP"}}}
+	s.Say("")
+	t := render.Table{Right: map[int]bool{1: true, 2: true}, Rows: [][]string{{"CLIENT", "FREE", "RECORDS", "LAST USE", "TTL", "ADDS UP"}}}
 	for _, v := range views {
 		last, sum := "-", "yes"
 		if v.Live.Records > 0 {
-			last = ago(v.Newest, v.At)
+			last = render.Ago(v.Newest, v.At)
 		}
-		free, records := thousands(v.Available), v.Live.Records
+		free, records := render.Thousands(v.Available), v.Live.Records
 		switch {
 		case v.Fault != nil:
 			free, sum, records = "?", "?", records+v.Expired.Records
 		case !v.Consistent():
-			sum = s.paint(bad, "NO")
+			sum = s.Paint(render.Bad, "NO")
 		}
-		t.rows = append(t.rows, []string{
-			printable(v.Client), free, thousands(int64(records)), last, lasting(v.Keys[1].TTL), sum,
+		t.Rows = append(t.Rows, []string{
+			render.Printable(v.Client), free, render.Thousands(int64(records)), last, render.Lasting(v.Keys[1].TTL), sum,
 		})
 	}
-	t.write(s)
+	t.Write(s.Output)
 	return nil
 }
 

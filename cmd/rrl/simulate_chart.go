@@ -19,6 +19,7 @@ import (
 	"gonum.org/v1/plot/vg/vgimg"
 	"gonum.org/v1/plot/vg/vgsvg"
 
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/internal/span"
 )
 
@@ -36,8 +37,8 @@ func (o outcome) figures() []string {
 		return append([]string{"not for this rate"}, make([]string, len(columns)-1)...)
 	}
 	return []string{
-		thousands(o.Granted), thousands(o.Largest), wait(rounded(o.MeanWait)), wait(rounded(o.MaxWait)),
-		thousands(o.Memory), ratio(o.Calls), ratio(o.Commands),
+		render.Thousands(o.Granted), render.Thousands(o.Largest), render.Wait(rounded(o.MeanWait)), render.Wait(rounded(o.MaxWait)),
+		render.Thousands(o.Memory), ratio(o.Calls), ratio(o.Commands),
 	}
 }
 
@@ -59,7 +60,7 @@ func (s simulation) showTable(out io.Writer) error {
 		highest = max(highest, maximum(o.Bins))
 	}
 	chart := func(sums []int64) string {
-		return strings.TrimSuffix(sparks(append(sums[:len(sums):len(sums)], highest)), "█")
+		return strings.TrimSuffix(render.Sparks(append(sums[:len(sums):len(sums)], highest)), "█")
 	}
 	t := grid.New().Border(lipgloss.NormalBorder()).BorderTop(false).BorderBottom(false).BorderLeft(false).BorderRight(false).
 		BorderColumn(false).Wrap(false).
@@ -75,7 +76,7 @@ func (s simulation) showTable(out io.Writer) error {
 	for _, n := range s.Bins {
 		offered += n
 	}
-	t.Row(append([]string{"offered", chart(s.Bins), thousands(offered)}, make([]string, len(columns)-1)...)...)
+	t.Row(append([]string{"offered", chart(s.Bins), render.Thousands(offered)}, make([]string, len(columns)-1)...)...)
 	for _, o := range s.Outcomes {
 		t.Row(append([]string{o.Algorithm, chart(o.Bins)}, o.figures()...)...)
 	}
@@ -124,7 +125,7 @@ func (s simulation) draw(canvas draw.Canvas) error {
 	}
 	for i, o := range s.Outcomes {
 		p := plot.New()
-		p.Title.Text = fmt.Sprintf("%s: %s of %s, window %s", o.Algorithm, thousands(o.Granted), thousands(o.Offered), thousands(o.Largest))
+		p.Title.Text = fmt.Sprintf("%s: %s of %s, window %s", o.Algorithm, render.Thousands(o.Granted), render.Thousands(o.Offered), render.Thousands(o.Largest))
 		if o.Fault != "" {
 			p.Title.Text = o.Algorithm + ": not for this rate"
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/span"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 )
 
 func someFigures(callers, columns int) figures {
@@ -31,7 +31,7 @@ func someFigures(callers, columns int) figures {
 func TestFrameFitsTheTerminal(t *testing.T) {
 	for _, size := range [][2]int{{80, 24}, {120, 40}, {40, 10}, {200, 60}, {20, 3}, {1, 1}} {
 		for _, callers := range []int{0, 1, 6, 500} {
-			f := someFigures(callers, barCells(size[0]))
+			f := someFigures(callers, render.BarCells(size[0]))
 			f.name = strings.Repeat("long", 30)
 			f.alone = callers == 6
 			f.changed = strings.Repeat("somebody ", 20)
@@ -50,14 +50,14 @@ func TestFrameFitsTheTerminal(t *testing.T) {
 }
 
 func TestFrameSaysWhatHappens(t *testing.T) {
-	text := ansi.Strip(strings.Join(frame(someFigures(60, barCells(80)), 80, 24), "\n"))
+	text := ansi.Strip(strings.Join(frame(someFigures(60, render.BarCells(80)), 80, 24), "\n"))
 	for _, want := range []string{"rrl-demo  50/s", "3.1s of 5s", "47 of 50 in use", "3 permits free, 3 waiting", "49.5/s of 50",
 		"50 of 50, limit kept", "waits", "49 more", "376 ms", "q stops"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
-	f := someFigures(2, barCells(80))
+	f := someFigures(2, render.BarCells(80))
 	f.largest, f.others, f.alone = 51, 7, false
 	text = ansi.Strip(strings.Join(frame(f, 80, 24), "\n"))
 	for _, want := range []string{"51 of 50, LIMIT NOT KEPT", "others", "j shows the Java"} {
@@ -82,42 +82,6 @@ func TestPlainLineIsASCII(t *testing.T) {
 	}
 	if len(line) != utf8.RuneCountInString(line) {
 		t.Errorf("%q", line)
-	}
-}
-
-func TestBar(t *testing.T) {
-	for _, c := range []struct {
-		part, whole int64
-		want        string
-	}{{0, 10, "...."}, {1, 1000, "#..."}, {5, 10, "##.."}, {999, 1000, "###."}, {10, 10, "####"}, {20, 10, "####"}, {-1, 10, "...."}, {1, 0, ""}} {
-		if got := bar(c.part, c.whole, 4, "#", "."); got != c.want {
-			t.Errorf("bar of %d in %d: %q", c.part, c.whole, got)
-		}
-	}
-	if got := sparks([]int64{0, 1, 4, 8}); got != " ▁▄█" {
-		t.Errorf("%q", got)
-	}
-}
-
-func TestWords(t *testing.T) {
-	for got, want := range map[string]string{
-		thousands(1234567):            "1,234,567",
-		thousands(-123):               "-123",
-		number(1, "permit"):           "1 permit",
-		wait(0):                       "0 ms",
-		wait(1500 * time.Microsecond): "1.5 ms",
-		wait(376 * time.Millisecond):  "376 ms",
-		wait(1234 * time.Millisecond): "1.23 s",
-		wait(12 * time.Second):        "12 s",
-		span.Text(time.Minute):        "1m",
-		span.Text(90 * time.Second):   "1m30s",
-		printable("orders:é"):         "orders:é",
-		printable("a\x1b[2Jb"):        `"a\x1b[2Jb"`,
-		printable("a b"):              `"a b"`,
-	} {
-		if got != want {
-			t.Errorf("%q, not %q", got, want)
-		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/feed"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
@@ -60,22 +61,22 @@ func (s *session) watch(ctx context.Context, args []string, length time.Duration
 	if length > 0 {
 		time.AfterFunc(length, cancel)
 	}
-	if s.json || !terminal(s.out) {
+	if s.json || !terminal(s.Out) {
 		return s.watchPlain(ctx, all)
 	}
-	return newScreen(func(width, height int) []string {
+	return render.NewScreen(func(width, height int) []string {
 		var sights []sight
 		for _, f := range all {
 			sights = append(sights, f.sight())
 		}
 		return watchFrame(sights, s.where, width, height)
-	}).run(ctx, s.in, s.out)
+	}).Run(ctx, s.in, s.Out)
 }
 
 // jsonSecond is the output of watch for a limiter each second.
 type jsonSecond struct {
-	jsonName
-	*jsonRate
+	render.JSONName
+	*render.JSONRate
 	Client      string           `json:"client,omitempty"`
 	At          time.Time        `json:"at"`              // time of the poll, by the server's clock
 	Fault       string           `json:"fault,omitempty"` // why the rate can't be used
@@ -92,7 +93,7 @@ type jsonSecond struct {
 
 func secondOf(v sight) jsonSecond {
 	j := jsonSecond{
-		jsonName: nameOf(v.Name), Client: v.Client, At: v.At.UTC(), Fault: v.Fault, Available: v.Free, Used: v.Used,
+		JSONName: render.NameOf(v.Name), Client: v.Client, At: v.At.UTC(), Fault: v.Fault, Available: v.Free, Used: v.Used,
 		LiveRecords: v.Records, GrantedBy: map[string]int64{}, TTLMs: v.TTL.Milliseconds(), Consistent: v.Consistent,
 		Partial: v.Partial,
 	}
@@ -100,8 +101,8 @@ func secondOf(v sight) jsonSecond {
 		j.Error = v.failed.Error()
 	}
 	if v.Rate.Permits > 0 {
-		rate := rateOf(v.Rate)
-		j.jsonRate = &rate
+		rate := render.RateOf(v.Rate)
+		j.JSONRate = &rate
 	}
 	second := v.lastSecond()
 	j.Granted, j.GrantedBy = second.Permits, byWriter(second)
@@ -132,12 +133,12 @@ func (s *session) watchPlain(ctx context.Context, all []*followed) error {
 		for _, f := range all {
 			v := f.sight()
 			if s.json {
-				if err := s.emit(secondOf(v)); err != nil {
+				if err := s.Emit(secondOf(v)); err != nil {
 					return err
 				}
 				continue
 			}
-			s.say("%s", watchLine(v))
+			s.Say("%s", watchLine(v))
 		}
 	}
 }
@@ -147,12 +148,12 @@ func watchLine(v sight) string {
 	at := v.At.UTC().Format("15:04:05")
 	switch {
 	case v.failed != nil:
-		return fmt.Sprintf("%s  %s: %v", time.Now().UTC().Format("15:04:05"), printable(v.Name), v.failed)
+		return fmt.Sprintf("%s  %s: %v", time.Now().UTC().Format("15:04:05"), render.Printable(v.Name), v.failed)
 	case v.Fault != "":
-		return fmt.Sprintf("%s  %s: %s", at, printable(v.Name), v.Fault)
+		return fmt.Sprintf("%s  %s: %s", at, render.Printable(v.Name), v.Fault)
 	}
 	return fmt.Sprintf("%s  %s %v [%s] %d free, %d in use, %d granted in the last second",
-		at, printable(title(v)), v.Rate, bar(v.Free, v.Rate.Permits, 20, "#", "."), v.Free, v.Used, v.lastSecond().Permits)
+		at, render.Printable(title(v)), v.Rate, render.Bar(v.Free, v.Rate.Permits, 20, "#", "."), v.Free, v.Used, v.lastSecond().Permits)
 }
 
 // title returns the name of a limiter, with the client whose permits are shown.
@@ -172,11 +173,11 @@ func watchFrame(sights []sight, where string, width, height int) []string {
 	if len(sights) > 0 && !sights[0].At.IsZero() {
 		now = sights[0].At
 	}
-	lines := []string{edges(strong.Render("rrl watch")+"  "+where, now.UTC().Format("15:04:05")+" UTC", width), ""}
+	lines := []string{render.Edges(render.Strong.Render("rrl watch")+"  "+where, now.UTC().Format("15:04:05")+" UTC", width), ""}
 	room := (height - len(lines) - 1) / max(len(sights), 1)
 	for i, v := range sights {
 		if len(lines) >= height-2 && i < len(sights)-1 {
-			lines = append(lines, dim.Render(fmt.Sprintf("%d more", len(sights)-i)))
+			lines = append(lines, render.Dim.Render(fmt.Sprintf("%d more", len(sights)-i)))
 			break
 		}
 		block := watchBlock(v, width)
@@ -188,51 +189,51 @@ func watchFrame(sights []sight, where string, width, height int) []string {
 		lines = append(lines, block...)
 	}
 	lines = lines[:min(len(lines), max(height-1, 0))]
-	return fit(append(lines, dim.Render("q stops")), width, height)
+	return render.Fit(append(lines, render.Dim.Render("q stops")), width, height)
 }
 
 // watchBlock draws one limiter.
 func watchBlock(v sight, width int) []string {
-	name := strong.Render(printable(title(v)))
+	name := render.Strong.Render(render.Printable(title(v)))
 	switch {
 	case v.failed != nil:
-		return []string{name + "  " + bad.Render(v.failed.Error())}
+		return []string{name + "  " + render.Bad.Render(v.failed.Error())}
 	case v.At.IsZero():
 		return []string{name}
 	case v.Fault != "":
-		return []string{name + "  " + warm.Render(v.Fault)}
+		return []string{name + "  " + render.Warm.Render(v.Fault)}
 	}
-	cells := barCells(width)
-	use := good
+	cells := render.BarCells(width)
+	use := render.Good
 	if v.Free == 0 {
-		use = warm
+		use = render.Warm
 	}
 	free, granted := v.columns(cells)
 	writers, permits := feed.Writers(v.seconds)
 	var who []string
 	for _, tag := range writers {
-		who = append(who, fmt.Sprintf("%s %s", survey.Writer{Tag: tag}.Text(), thousands(permits[tag])))
+		who = append(who, fmt.Sprintf("%s %s", survey.Writer{Tag: tag}.Text(), render.Thousands(permits[tag])))
 	}
 	labelled := func(label, chart, figure string) string {
-		return fmt.Sprintf("%-*s%s  %s", labelCells, label, chart, figure)
+		return fmt.Sprintf("%-*s%s  %s", render.LabelCells, label, chart, figure)
 	}
-	state := fmt.Sprintf("%s in %s", number(v.Used, "permit"), number(int64(v.Records), "record"))
+	state := fmt.Sprintf("%s in %s", render.Number(v.Used, "permit"), render.Number(int64(v.Records), "record"))
 	if v.TTL > 0 {
-		state += ", gone in " + lasting(v.TTL)
+		state += ", gone in " + render.Lasting(v.TTL)
 	}
-	first := fmt.Sprintf("%s  %v  %s  %s of %s free", name, v.Rate, use.Render(bar(v.Free, v.Rate.Permits, 20, "█", "░")),
-		thousands(v.Free), thousands(v.Rate.Permits))
+	first := fmt.Sprintf("%s  %v  %s  %s of %s free", name, v.Rate, use.Render(render.Bar(v.Free, v.Rate.Permits, 20, "█", "░")),
+		render.Thousands(v.Free), render.Thousands(v.Rate.Permits))
 	if !v.Consistent {
-		first += "  " + warm.Render("does not add up: see rrl show")
+		first += "  " + render.Warm.Render("does not add up: see rrl show")
 	}
-	second := fmt.Sprintf("%s last second, %.1f a second", thousands(v.lastSecond().Permits), v.mean(10))
+	second := fmt.Sprintf("%s last second, %.1f a second", render.Thousands(v.lastSecond().Permits), v.mean(10))
 	if v.Partial {
 		second += ", and more"
 	}
 	return []string{
 		first,
-		labelled("fewest free", use.Render(heights(free, v.Rate.Permits, -1)), "of "+thousands(v.Rate.Permits)),
-		labelled("grants", sparks(granted), second),
+		labelled("fewest free", use.Render(render.Heights(free, v.Rate.Permits, -1)), "of "+render.Thousands(v.Rate.Permits)),
+		labelled("grants", render.Sparks(granted), second),
 		labelled("in use", state, ""),
 		labelled("granted to", strings.Join(who, ", "), ""),
 	}

@@ -1,0 +1,87 @@
+package render
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"charm.land/lipgloss/v2"
+	"github.com/charmbracelet/x/ansi"
+)
+
+// output.go writes the output of commands on a live Redis: tables and plain lines for people, one JSON object a line for
+// programs.
+
+// An Output is where a command writes.
+type Output struct {
+	Out    io.Writer
+	Colour bool
+	Failed error // of Say and Print: a command returns it at its end
+}
+
+// Emit writes a JSON object as one line.
+func (o *Output) Emit(object any) error {
+	text, err := JSON(object)
+	if err == nil {
+		_, err = o.Out.Write(append(text, '\n'))
+	}
+	return err
+}
+
+// Paint colours a text on a terminal. The text alone has the same information.
+func (o *Output) Paint(style lipgloss.Style, text string) string {
+	if !o.Colour {
+		return text
+	}
+	return style.Render(text)
+}
+
+// Say writes a line of text. An error is left in Failed.
+func (o *Output) Say(format string, args ...any) { o.Print(fmt.Sprintf(format+"\n", args...)) }
+
+// Print writes a text. An error is left in Failed.
+func (o *Output) Print(text string) {
+	if _, err := io.WriteString(o.Out, text); err != nil {
+		o.Failed = err
+	}
+}
+
+// A Table is rows of cells, written with columns as wide as needed. The first row is its head.
+type Table struct {
+	Right map[int]bool // columns of numbers
+	Rows  [][]string
+}
+
+// Write writes the table.
+func (t Table) Write(o *Output) {
+	var widths []int
+	for _, row := range t.Rows {
+		for i, cell := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], ansi.StringWidth(cell))
+		}
+	}
+	var b strings.Builder
+	for n, row := range t.Rows {
+		var line strings.Builder
+		for i, cell := range row {
+			if i > 0 {
+				line.WriteString("  ")
+			}
+			gap := strings.Repeat(" ", widths[i]-ansi.StringWidth(cell))
+			if t.Right[i] {
+				line.WriteString(gap + cell)
+			} else {
+				line.WriteString(cell + gap)
+			}
+		}
+		text := strings.TrimRight(line.String(), " ")
+		if n == 0 {
+			text = o.Paint(Dim, text)
+		}
+		b.WriteString(text + "\n")
+	}
+	o.Print(b.String())
+}
