@@ -113,7 +113,7 @@ Each waiting process calls Redis separately, so many waiting processes cost more
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "maximum wait; without it there is no limit")
 	cmd.Flags().BoolVar(&try, "try", false, "don't wait")
-	c.flags(cmd)
+	c.addFlags(cmd)
 	return cmd
 }
 

@@ -65,7 +65,7 @@ if something differs.`,
 	})
 	cmd.Flags().StringVarP(&file, "file", "f", "", "the `file`; - is the standard input")
 	cmd.Flags().BoolVar(&diff, "diff", false, "only print what would be changed")
-	c.flags(cmd)
+	c.addFlags(cmd)
 	return cmd
 }
 

@@ -28,7 +28,7 @@ func (c *common) complete(cmd *cobra.Command, args []string, begun string) ([]st
 // completeMore lists names of limiters that begin with the last argument, without those that are given already.
 func (c *common) completeMore(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 	return c.found(cmd, args, begun, func(ctx context.Context, s *session) ([]string, error) {
-		return survey.Limiters(ctx, s.rdb, literal(begun)+"*", nil)
+		return survey.Limiters(ctx, s.Redis, literal(begun)+"*", nil)
 	})
 }
 
@@ -38,7 +38,7 @@ func (c *common) completeClient(cmd *cobra.Command, args []string, begun string)
 		if len(args) == 0 {
 			return []string{everyone}, nil
 		}
-		ids, err := s.limiter(args[0], "").Clients(ctx)
+		ids, err := s.Limiter(args[0], "").Clients(ctx)
 		return append(ids, everyone), err
 	})
 }
@@ -54,7 +54,7 @@ func (c *common) found(
 	if err != nil {
 		return nil, nothingElse
 	}
-	defer s.close()
+	defer s.Close()
 	all, _ := search(ctx, s)
 	return slices.DeleteFunc(all, func(one string) bool {
 		return !strings.HasPrefix(one, begun) || slices.Contains(but, one) || strings.HasPrefix(render.ShellName(one), "--quoted ")

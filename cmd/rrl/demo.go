@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/internal/span"
 )
@@ -64,7 +65,7 @@ func (o *demoOptions) read() (rratelimiter.Rate, error) {
 	rate, err := rratelimiter.ParseRate(o.rate)
 	switch {
 	case err != nil:
-		return rate, errors.New(redacted("--rate: " + err.Error()))
+		return rate, errors.New(connect.Redacted("--rate: " + err.Error()))
 	case o.load.workers < 0 || o.load.pollers < 0 || o.load.workers+o.load.pollers == 0:
 		return rate, errors.New("--workers and --pollers: at least one caller is needed")
 	case o.load.workers+o.load.pollers > 10000:
@@ -87,31 +88,31 @@ func demo(ctx context.Context, o demoOptions, in io.Reader, out io.Writer) error
 	if err != nil {
 		return err
 	}
-	s, err := connect(o.address)
+	s, err := connect.To(o.address)
 	if err != nil {
 		return err
 	}
-	defer s.close()
-	return s.clean(demoOn(ctx, s, o, rate, in, out))
+	defer s.Close()
+	return s.Clean(demoOn(ctx, s, o, rate, in, out))
 }
 
-func demoOn(ctx context.Context, s *server, o demoOptions, rate rratelimiter.Rate, in io.Reader, out io.Writer) error {
+func demoOn(ctx context.Context, s *connect.Server, o demoOptions, rate rratelimiter.Rate, in io.Reader, out io.Writer) error {
 	outer := ctx
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	owner := rratelimiter.NewClient(s.rdb)
+	owner := rratelimiter.NewClient(s.Redis)
 	limiter := owner.RateLimiter(o.name)
 	created, err := limiter.TrySetRate(ctx, rate)
 	if err != nil {
-		return fmt.Errorf("%s: %w", s.where, err)
+		return fmt.Errorf("%s: %w", s.Where, err)
 	}
 	wanted := rate
 	if rate, err = limiter.Config(ctx); err != nil {
-		return fmt.Errorf("%s: %w", s.where, err)
+		return fmt.Errorf("%s: %w", s.Where, err)
 	}
 	o.load.rate = rate
 
-	fmt.Fprintf(out, "Limiter %s on %s, rate %v\n%s, %s\n", render.Printable(o.name), s.where, rate,
+	fmt.Fprintf(out, "Limiter %s on %s, rate %v\n%s, %s\n", render.Printable(o.name), s.Where, rate,
 		count(o.load.workers, "worker", "blocks", "block")+" in Acquire",
 		count(o.load.pollers, "poller", "tries", "try")+" TryAcquire")
 	if !created && rate != wanted {
@@ -120,7 +121,7 @@ func demoOn(ctx context.Context, s *server, o demoOptions, rate rratelimiter.Rat
 		fmt.Fprintln(out, "The limiter was there already, with this rate.")
 	}
 	java := ""
-	if !s.embedded {
+	if !s.Embedded {
 		java = javaSnippet(s, o.name, rate, o.load.permits)
 		fmt.Fprintf(out, "\n%s\n", java)
 	}
@@ -137,13 +138,13 @@ func demoOn(ctx context.Context, s *server, o demoOptions, rate rratelimiter.Rat
 	d.traffic = newTraffic(o.load, stop)
 	// Workers and pollers are two clients, so that they share only through Redis. With a rate for each client they are
 	// one: there would be nothing to share.
-	workers := rratelimiter.NewClient(s.rdb, rratelimiter.WithObserver(d.traffic))
+	workers := rratelimiter.NewClient(s.Redis, rratelimiter.WithObserver(d.traffic))
 	options := []rratelimiter.Option{rratelimiter.WithObserver(d.traffic)}
 	if rate.Type == rratelimiter.PerClient {
 		options = append(options, rratelimiter.WithClientID(workers.ID()))
 	}
-	pollers := rratelimiter.NewClient(s.rdb, options...)
-	d.witness = newWitness(s.rdb, o.name, rate, workers.ID(), func() int64 {
+	pollers := rratelimiter.NewClient(s.Redis, options...)
+	d.witness = newWitness(s.Redis, o.name, rate, workers.ID(), func() int64 {
 		_, most := d.traffic.own()
 		return most
 	})
@@ -174,7 +175,7 @@ func view(o demoOptions, java string, in io.Reader, out io.Writer) show {
 
 // A course is a running demo.
 type course struct {
-	server  *server
+	server  *connect.Server
 	name    string
 	length  time.Duration
 	began   time.Time
@@ -237,7 +238,7 @@ func (d *course) last(ctx context.Context) error {
 // figures returns what a view may show.
 func (d *course) figures(columns int) figures {
 	f := figures{
-		name: render.Printable(d.name), where: d.server.where, alone: d.server.embedded,
+		name: render.Printable(d.name), where: d.server.Where, alone: d.server.Embedded,
 		length: d.length, elapsed: time.Since(d.began), picture: d.witness.picture(columns),
 	}
 	t := d.traffic
@@ -313,7 +314,7 @@ func (d *course) summary(out io.Writer, v verdict) {
 func (d *course) leave(ctx context.Context, out io.Writer, created bool, v verdict, limiter *rratelimiter.Limiter) error {
 	name := render.Printable(d.name)
 	switch {
-	case d.server.embedded:
+	case d.server.Embedded:
 		return nil
 	case !created:
 		fmt.Fprintf(out, "The limiter %s was there before the demo and stays.\n", name)

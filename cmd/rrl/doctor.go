@@ -47,7 +47,7 @@ Exit code 1 if there is an error or a warning. The clock is this host's: run it 
 		}
 		return s.doctor(ctx, names, len(args) == 0)
 	})
-	c.flags(cmd)
+	c.addFlags(cmd)
 	return cmd
 }
 
@@ -90,10 +90,10 @@ func (s *session) doctor(ctx context.Context, names []string, everything bool) e
 	var clients map[string][]string
 	if everything {
 		p := s.progress(ctx)
-		found, err := survey.Limiters(ctx, s.rdb, "*", p.step)
+		found, err := survey.Limiters(ctx, s.Redis, "*", p.step)
 		var keys []survey.StateKey
 		if err == nil {
-			keys, err = survey.StateKeys(ctx, s.rdb, p.step)
+			keys, err = survey.StateKeys(ctx, s.Redis, p.step)
 		}
 		p.done()
 		if err != nil {
@@ -108,7 +108,7 @@ func (s *session) doctor(ctx context.Context, names []string, everything bool) e
 		if everything {
 			return s.examineFound(ctx, name, clients[name])
 		}
-		return s.examine(ctx, name, s.limiter(name, "").Clients)
+		return s.examine(ctx, name, s.Limiter(name, "").Clients)
 	})
 	if err != nil {
 		return err
@@ -205,7 +205,7 @@ func (s *session) examineFound(ctx context.Context, name string, clients []strin
 func (s *session) examine(
 	ctx context.Context, name string, clients func(context.Context) ([]string, error),
 ) (found examined, err error) {
-	shared := s.limiter(name, "")
+	shared := s.Limiter(name, "")
 	view, err := survey.Read(ctx, shared, false, 0)
 	if errors.Is(err, rratelimiter.ErrCrossSlotName) {
 		found.findings = append(found.findings, crossing(name))
@@ -219,7 +219,7 @@ func (s *session) examine(
 			found.findings = append(found.findings, rateless(name))
 			return found, nil
 		}
-		return found, absent(name, "")
+		return found, noLimiter(name, "")
 	}
 	found.findings = judge(view)
 	if view.Fault != nil {
@@ -236,7 +236,7 @@ func (s *session) examine(
 	}
 	left := 0
 	for _, id := range ids {
-		own := s.limiter(name, id)
+		own := s.Limiter(name, id)
 		view, err := survey.Read(ctx, own, true, 0)
 		if err != nil {
 			return found, err
@@ -294,7 +294,7 @@ func (s *session) unowned(ctx context.Context, keys []survey.StateKey, known []s
 			continue
 		}
 		seen[owner] = true
-		l := s.limiter(owner.Name, owner.Client)
+		l := s.Limiter(owner.Name, owner.Client)
 		switch {
 		case limiter && owner.Client == "": // examine sees it
 		case limiter:
@@ -311,7 +311,7 @@ func (s *session) unowned(ctx context.Context, keys []survey.StateKey, known []s
 				clients[owner.Name]++
 			}
 		default:
-			kind, err := s.rdb.Type(ctx, key.Key).Result()
+			kind, err := s.Redis.Type(ctx, key.Key).Result()
 			if err != nil {
 				return nil, err
 			}
@@ -340,8 +340,8 @@ func (s *session) servers(ctx context.Context) ([]host, error) {
 	var mu sync.Mutex
 	var all []host
 	ask := func(ctx context.Context, master *redis.Client) error {
-		h := host{where: s.where, info: map[string]string{}, settings: map[string]string{}}
-		if _, cluster := s.rdb.(*redis.ClusterClient); cluster {
+		h := host{where: s.Where, info: map[string]string{}, settings: map[string]string{}}
+		if _, cluster := s.Redis.(*redis.ClusterClient); cluster {
 			h.where = master.Options().Addr
 		}
 		for _, section := range []string{"server", "memory", "replication", "persistence", "cluster"} {
@@ -358,7 +358,7 @@ func (s *session) servers(ctx context.Context) ([]host, error) {
 			}
 		}
 		var err error
-		if h.ahead, h.error, err = skew(ctx, master, s.now); err != nil {
+		if h.ahead, h.error, err = skew(ctx, master, time.Now); err != nil {
 			return err
 		}
 		mu.Lock()
@@ -367,7 +367,7 @@ func (s *session) servers(ctx context.Context) ([]host, error) {
 		return nil
 	}
 	var err error
-	switch rdb := s.rdb.(type) {
+	switch rdb := s.Redis.(type) {
 	case *redis.ClusterClient:
 		err = rdb.ForEachMaster(ctx, ask)
 	case *redis.Client:

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -272,11 +273,11 @@ func TestDoctorKeepsControlCharactersFromTheTerminal(t *testing.T) {
 
 func TestDoctorPassesOverWhatHasGoneMeanwhile(t *testing.T) {
 	server := redistest.Embedded(t)
-	s, err := (&common{address: server.URL()}).open(t.Context())
+	s, err := (&common{Flags: connect.Flags{Address: server.URL()}}).open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.close()
+	defer s.Close()
 	if found, err := s.examineFound(t.Context(), "gone", []string{"one"}); err != nil || len(found.findings) > 0 {
 		t.Errorf("of a limiter that is gone it says %v, %v", found, err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 	"github.com/rratelimiter/rratelimiter/internal/series"
 )
@@ -62,7 +63,7 @@ is unreachable, rratelimiter_export_up is 0. Every client that can reach the add
 	f.StringVar(&listen, "listen", "127.0.0.1:9580", "`address` of the metrics: host:port")
 	f.DurationVar(&every, "every", 30*time.Second, "minimum time between two searches for limiters, which go through all keys")
 	f.IntVar(&most, "most", 1000, "maximum `number` of limiters")
-	c.flags(cmd)
+	c.addFlags(cmd)
 	return cmd
 }
 
@@ -139,7 +140,7 @@ func (e *exporter) scrape(ctx context.Context) *prometheus.Registry {
 	err := e.find(ctx)
 	skipped.Set(float64(e.listed.skipped))
 	names := e.listed.names
-	if server, single := e.session.rdb.(*redis.Client); single {
+	if server, single := e.session.Redis.(*redis.Client); single {
 		if err == nil {
 			err = server.Ping(ctx).Err() // fails at once, where a read would be retried
 		}
@@ -157,7 +158,7 @@ func (e *exporter) scrape(ctx context.Context) *prometheus.Registry {
 	if len(failures) == 0 {
 		up.Set(1)
 	} else if !e.failing {
-		fmt.Fprintln(e.session.errs, "rrl: "+lastDefence(e.session.explain(failures[0]).Error()))
+		fmt.Fprintln(e.session.errs, "rrl: "+connect.LastDefence(e.session.Explain(failures[0]).Error()))
 	}
 	e.failing = len(failures) > 0
 	return registry
@@ -198,10 +199,10 @@ func (e *exporter) find(ctx context.Context) error {
 // list searches for limiters.
 func (e *exporter) list() listing {
 	s, found := e.session, listing{at: time.Now()}
-	names, err := survey.Limiters(e.ctx, s.rdb, e.pattern, nil)
+	names, err := survey.Limiters(e.ctx, s.Redis, e.pattern, nil)
 	if err == nil && s.client == everyone {
 		var keys []survey.StateKey
-		keys, err = survey.StateKeys(e.ctx, s.rdb, nil)
+		keys, err = survey.StateKeys(e.ctx, s.Redis, nil)
 		found.clients = survey.Clients(keys)
 	}
 	found.err = err
@@ -241,14 +242,14 @@ func (e *exporter) look(ctx context.Context, name string, figures *stateFigures)
 
 // serverTime returns the clock of the server that has a key.
 func (s *session) serverTime(ctx context.Context, key string) (time.Time, error) {
-	if cluster, ok := s.rdb.(*redis.ClusterClient); ok {
+	if cluster, ok := s.Redis.(*redis.ClusterClient); ok {
 		master, err := cluster.MasterForKey(ctx, key)
 		if err != nil {
 			return time.Time{}, err
 		}
 		return master.Time(ctx).Result()
 	}
-	return s.rdb.Time(ctx).Result()
+	return s.Redis.Time(ctx).Result()
 }
 
 // stateFigures has the metrics of limiters in one scrape.

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/series"
 )
@@ -31,7 +32,7 @@ type scraper struct {
 // startExport serves the metrics of all limiters, with a new search for each scrape unless arrange changes that.
 func startExport(t *testing.T, address string, arrange func(e *exporter)) scraper {
 	t.Helper()
-	session, err := (&common{address: address}).open(t.Context())
+	session, err := (&common{Flags: connect.Flags{Address: address}}).open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +54,7 @@ func startExport(t *testing.T, address string, arrange func(e *exporter)) scrape
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		session.close()
+		session.Close()
 	})
 	x.address = "http://" + listener.Addr().String() + "/metrics"
 	return x

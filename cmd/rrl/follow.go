@@ -57,14 +57,14 @@ func (f *followed) look(ctx context.Context, s *session) {
 		return
 	}
 	if err != nil && bounded.Err() != nil {
-		err = fmt.Errorf("%s: %w", s.where, context.Cause(bounded))
+		err = fmt.Errorf("%s: %w", s.Where, context.Cause(bounded))
 	}
 	if err == nil && look.Rate.Type == rratelimiter.PerClient && look.Client == "" {
 		err = errors.New("a PER_CLIENT limiter: --client says whose permits to show")
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.known.failed = s.explain(err)
+	f.known.failed = s.Explain(err)
 	if err == nil {
 		since := look.At.Add(-feed.Length)
 		f.known.Look, f.known.frees, f.known.seconds = look, f.feed.Frees(since), f.feed.Seconds(since)
@@ -126,7 +126,7 @@ func (v sight) columns(n int) (free, granted []int64) {
 func (s *session) followable(ctx context.Context, name string) ([]*rratelimiter.Limiter, error) {
 	limiters, err := s.states(ctx, name)
 	if errors.Is(err, rratelimiter.ErrNotInitialized) && s.client == "" {
-		return []*rratelimiter.Limiter{s.limiter(name, "")}, nil
+		return []*rratelimiter.Limiter{s.Limiter(name, "")}, nil
 	}
 	return limiters, err
 }

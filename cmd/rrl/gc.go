@@ -38,7 +38,7 @@ It goes through all keys by SCAN and does not block Redis. Without --yes it only
 	})
 	cmd.Flags().DurationVar(&idle, "idle", time.Hour, "minimum time without a grant, after the last grant has expired")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do it, instead of printing what would be done")
-	c.flags(cmd)
+	c.addFlags(cmd)
 	return cmd
 }
 
@@ -101,7 +101,7 @@ type leftover struct {
 // leftovers finds them, and removes those without live grants unless dry is set.
 func (s *session) leftovers(ctx context.Context, idle time.Duration, dry bool) ([]leftover, error) {
 	p := s.progress(ctx)
-	keys, err := survey.StateKeys(ctx, s.rdb, p.step)
+	keys, err := survey.StateKeys(ctx, s.Redis, p.step)
 	p.done()
 	if err != nil {
 		return nil, err
@@ -118,7 +118,7 @@ func (s *session) leftovers(ctx context.Context, idle time.Duration, dry bool) (
 			continue
 		}
 		seen[owner] = true
-		l := s.limiter(owner.Name, owner.Client)
+		l := s.Limiter(owner.Name, owner.Client)
 		what, err := hook.Collect(ctx, l, idle, dry)
 		if err != nil {
 			if tolerable(err) {
@@ -161,6 +161,6 @@ func (s *session) ownerOf(ctx context.Context, key survey.StateKey, there map[st
 
 // isLimiter reports whether a key is the configuration of a limiter, possibly a broken one.
 func (s *session) isLimiter(ctx context.Context, name string) (bool, error) {
-	found, err := survey.AreLimiters(ctx, s.rdb, name)
+	found, err := survey.AreLimiters(ctx, s.Redis, name)
 	return err == nil && found[0], err
 }

@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 )
 
 // java.go writes a Java program that joins a limiter.
 
 // javaSnippet returns Java code that uses the same limiter through Redisson, and sets the same rate if there is none.
 // It contains a placeholder instead of a password.
-func javaSnippet(s *server, name string, r rratelimiter.Rate, permits int64) string {
+func javaSnippet(s *connect.Server, name string, r rratelimiter.Rate, permits int64) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	since := "3.17"
@@ -22,29 +23,29 @@ func javaSnippet(s *server, name string, r rratelimiter.Rate, permits int64) str
 	}
 	line("// Java, Redisson %s or later (org.redisson:redisson)", since)
 	line("Config config = new Config();")
-	user, password := "", len(s.secrets) > 0
+	user, password := "", s.HasPassword()
 	switch {
-	case s.options == nil:
+	case s.Options == nil:
 		var nodes []string
-		for _, node := range s.nodes {
+		for _, node := range s.Nodes {
 			nodes = append(nodes, javaString("redis://"+node))
 		}
 		line("config.useClusterServers().addNodeAddress(%s)%s;", strings.Join(nodes, ", "), javaLogin(user, password))
-	case s.options.Network == "unix":
-		line("// the server of %s, at its TCP address:", javaComment(s.options.Addr))
+	case s.Options.Network == "unix":
+		line("// the server of %s, at its TCP address:", javaComment(s.Options.Addr))
 		line(`config.useSingleServer().setAddress("redis://HOST:6379").setDatabase(%d)%s;`,
-			s.options.DB, javaLogin(s.options.Username, password))
+			s.Options.DB, javaLogin(s.Options.Username, password))
 	default:
 		scheme := "redis"
-		if s.options.TLSConfig != nil {
+		if s.Options.TLSConfig != nil {
 			scheme = "rediss"
 		}
 		database := ""
-		if s.options.DB != 0 {
-			database = fmt.Sprintf(".setDatabase(%d)", s.options.DB)
+		if s.Options.DB != 0 {
+			database = fmt.Sprintf(".setDatabase(%d)", s.Options.DB)
 		}
 		line("config.useSingleServer().setAddress(%s)%s%s;",
-			javaString(scheme+"://"+s.options.Addr), database, javaLogin(s.options.Username, password))
+			javaString(scheme+"://"+s.Options.Addr), database, javaLogin(s.Options.Username, password))
 	}
 	line("RRateLimiter limiter = Redisson.create(config).getRateLimiter(%s);", javaString(name))
 	kind := "RateType." + r.Type.String()

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
@@ -39,7 +40,7 @@ consistent. The permits of PER_CLIENT limiters belong to each client: --client s
 		}
 		return s.ls(ctx, pattern)
 	})
-	c.flags(cmd)
+	c.addFlags(cmd)
 	return cmd
 }
 
@@ -77,11 +78,11 @@ type jsonRow struct {
 
 func (s *session) ls(ctx context.Context, pattern string) error {
 	p := s.progress(ctx)
-	names, err := survey.Limiters(ctx, s.rdb, pattern, p.step)
+	names, err := survey.Limiters(ctx, s.Redis, pattern, p.step)
 	var clients map[string][]string
 	if err == nil && s.client == everyone {
 		var keys []survey.StateKey
-		if keys, err = survey.StateKeys(ctx, s.rdb, p.step); err == nil {
+		if keys, err = survey.StateKeys(ctx, s.Redis, p.step); err == nil {
 			clients = survey.Clients(keys)
 		}
 	}
@@ -114,7 +115,7 @@ func (s *session) ls(ctx context.Context, pattern string) error {
 
 // glance reads one limiter, or each of its requested clients. A limiter that was removed meanwhile has no row.
 func (s *session) glance(ctx context.Context, name string, clients []string) ([]jsonRow, error) {
-	shared := s.limiter(name, "")
+	shared := s.Limiter(name, "")
 	state, exact, err := shared.Glance(ctx)
 	row := jsonRow{JSONName: render.NameOf(name), Exact: true}
 	if err != nil {
@@ -141,7 +142,7 @@ func (s *session) glance(ctx context.Context, name string, clients []string) ([]
 	}
 	var rows []jsonRow
 	for _, id := range clients {
-		state, exact, err := s.limiter(name, id).Glance(ctx)
+		state, exact, err := s.Limiter(name, id).Glance(ctx)
 		one := row
 		one.Client = id
 		switch {
@@ -168,7 +169,7 @@ func reasonOf(err error) string {
 	case isWrongType(err):
 		return "another program uses a key of it (WRONGTYPE)"
 	}
-	return render.Visible(cause(err).Error())
+	return render.Visible(connect.Cause(err).Error())
 }
 
 // with returns the row with a state.

@@ -38,7 +38,7 @@ for a bug report. The file is msgpack, one array for each limiter; package snaps
 			if err != nil {
 				return err
 			}
-			taken, err := snapshot.Take(ctx, s.rdb, name, snapshot.WithNote(note))
+			taken, err := snapshot.Take(ctx, s.Redis, name, snapshot.WithNote(note))
 			if err != nil {
 				return err
 			}
@@ -72,7 +72,7 @@ for a bug report. The file is msgpack, one array for each limiter; package snaps
 	cmd.Flags().StringVarP(&file, "output", "o", "", "`file` to write, in place of the standard output")
 	cmd.Flags().StringVar(&note, "note", "", "a `text` to store in it, such as its origin")
 	cmd.Flags().BoolVar(&text, "text", false, "text for people instead of msgpack; can't be restored")
-	c.flags(cmd)
+	c.addFlags(cmd)
 	return cmd
 }
 
@@ -128,7 +128,7 @@ file were written now. Exit code 1 if one is not restored.`,
 			if dry {
 				err = s.restorable(ctx, name, replace)
 			} else {
-				err = one.Restore(ctx, s.rdb, options...)
+				err = one.Restore(ctx, s.Redis, options...)
 			}
 			switch {
 			case errors.Is(err, snapshot.ErrExists):
@@ -175,13 +175,13 @@ file were written now. Exit code 1 if one is not restored.`,
 	cmd.Flags().BoolVar(&replace, "replace", false, "replace an existing limiter")
 	cmd.Flags().BoolVar(&now, "now", false, "date grants as if the file were written now")
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "only print what would be restored")
-	c.flags(cmd)
+	c.addFlags(cmd)
 	return cmd
 }
 
 // restorable returns the error that a restore of a limiter would return.
 func (s *session) restorable(ctx context.Context, name string, replace bool) error {
-	_, err := snapshot.Take(ctx, s.rdb, name)
+	_, err := snapshot.Take(ctx, s.Redis, name)
 	switch {
 	case errors.Is(err, snapshot.ErrNotFound):
 		return nil

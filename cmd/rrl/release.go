@@ -62,7 +62,7 @@ use. It prints how many were given back.`,
 		}
 		return nil
 	})
-	c.flags(cmd)
+	c.addFlags(cmd)
 	return cmd
 }
 

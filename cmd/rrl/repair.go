@@ -101,7 +101,7 @@ func mending(cmd *cobra.Command, m mender) *cobra.Command {
 		}
 		states, err := s.states(ctx, name)
 		if err != nil {
-			return s.explainForeign(ctx, s.limiter(name, ""), false, err)
+			return s.explainForeign(ctx, s.Limiter(name, ""), false, err)
 		}
 		left := 0
 		var failed []string
@@ -146,7 +146,7 @@ func mending(cmd *cobra.Command, m mender) *cobra.Command {
 		return nil
 	})
 	cmd.Flags().BoolVar(&yes, "yes", false, "do it, instead of printing what would be done")
-	c.flags(cmd)
+	c.addFlags(cmd)
 	return cmd
 }
 

@@ -7,10 +7,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 	"github.com/rratelimiter/rratelimiter/internal/hook"
@@ -52,13 +52,13 @@ and rm reports it. Services with WithRate or trySetRate make the limiter again; 
 		return nil
 	})
 	cmd.Flags().BoolVar(&yes, "yes", false, "do it without asking")
-	c.flags(cmd)
+	c.addFlags(cmd)
 	return cmd
 }
 
 // rm removes a limiter, and returns whether there was one. It does not change keys of another program.
 func (s *session) rm(ctx context.Context, name string, yes bool) (bool, error) {
-	l := s.limiter(name, "")
+	l := s.Limiter(name, "")
 	there, err := l.Exists(ctx)
 	if err != nil {
 		return false, err
@@ -104,7 +104,7 @@ func (s *session) rm(ctx context.Context, name string, yes bool) (bool, error) {
 	}
 	clients := 0
 	for _, id := range ids {
-		there, more, err := s.remove(ctx, s.limiter(name, id), true)
+		there, more, err := s.remove(ctx, s.Limiter(name, id), true)
 		if err != nil {
 			return false, err
 		}
@@ -160,7 +160,7 @@ func (s *session) foreign(ctx context.Context, l *rratelimiter.Limiter, own bool
 
 // isWrongType reports whether an error means that another program uses a key of a limiter.
 func isWrongType(err error) bool {
-	return redis.HasErrorPrefix(err, "WRONGTYPE") || redis.HasErrorPrefix(cause(err), "WRONGTYPE")
+	return connect.HasPrefix(err, "WRONGTYPE")
 }
 
 // usedElsewhere returns a text that another program uses keys.

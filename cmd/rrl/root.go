@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 )
 
 // root.go has the root command: the parts that all subcommands share, and error handling. A subcommand is one file with
@@ -44,7 +46,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 		code := exit{code: 1}
 		errors.As(err, &code)
 		if text := err.Error(); text != "" {
-			fmt.Fprintln(errs, "rrl: "+lastDefence(text))
+			fmt.Fprintln(errs, "rrl: "+connect.LastDefence(text))
 		}
 		return code.code
 	}
@@ -85,7 +87,7 @@ see rrl acquire --help.`,
 	}
 	root.SetVersionTemplate("rrl {{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%s; see %s --help", redacted(err.Error()), cmd.CommandPath())
+		return fmt.Errorf("%s; see %s --help", connect.Redacted(err.Error()), cmd.CommandPath())
 	})
 	for _, group := range []struct {
 		id, title string

@@ -62,7 +62,7 @@ else a foreign page, open in your browser, could read this one under a name of i
 	})
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:8580", "`address` of the page: host:port")
 	cmd.Flags().StringSliceVar(&hosts, "host", nil, "also accept this `name` in the Host header, as a proxy may send it; may be repeated")
-	c.flags(cmd)
+	c.addFlags(cmd)
 	return cmd
 }
 
@@ -183,18 +183,18 @@ type listedEntry struct {
 // list writes the limiters whose names contain the search text.
 func (w *site) list(out http.ResponseWriter, in *http.Request) {
 	ctx, s := in.Context(), w.session
-	names, err := survey.Limiters(ctx, s.rdb, w.pattern, nil)
+	names, err := survey.Limiters(ctx, s.Redis, w.pattern, nil)
 	if err != nil {
-		http.Error(out, s.explain(err).Error(), http.StatusBadGateway)
+		http.Error(out, s.Explain(err).Error(), http.StatusBadGateway)
 		return
 	}
 	names = slices.DeleteFunc(names, func(name string) bool { return !strings.Contains(name, in.FormValue("search")) })
-	answer := listed{Where: s.where, Limiters: []listedEntry{}, More: max(len(names)-mostListed, 0)}
+	answer := listed{Where: s.Where, Limiters: []listedEntry{}, More: max(len(names)-mostListed, 0)}
 	found, err := each(ctx, names[:len(names)-answer.More], func(ctx context.Context, name string) ([]jsonRow, error) {
 		return s.glance(ctx, name, nil)
 	})
 	if err != nil {
-		http.Error(out, s.explain(err).Error(), http.StatusBadGateway)
+		http.Error(out, s.Explain(err).Error(), http.StatusBadGateway)
 		return
 	}
 	for _, row := range slices.Concat(found...) {
@@ -336,7 +336,7 @@ func (w *site) show(name string, reader chan struct{}) *shown {
 	if n == nil {
 		ctx, stop := context.WithCancel(w.ctx)
 		n = &shown{readers: map[chan struct{}]bool{}, stop: stop}
-		n.followed = follow(ctx, w.session, w.session.limiter(name, w.session.clientOrNone()), func() { w.tell(n) })
+		n.followed = follow(ctx, w.session, w.session.Limiter(name, w.session.clientOrNone()), func() { w.tell(n) })
 		w.open[name] = n
 	}
 	n.readers[reader] = true

@@ -13,13 +13,14 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
 // startSite serves the page, and returns its address and its site.
 func startSite(t *testing.T, s *redistest.Server, pattern string) (address string, w *site) {
 	t.Helper()
-	c := &common{address: s.URL()}
+	c := &common{Flags: connect.Flags{Address: s.URL()}}
 	session, err := c.open(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +39,7 @@ func startSite(t *testing.T, s *redistest.Server, pattern string) (address strin
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		session.close()
+		session.Close()
 	})
 	return "http://" + listener.Addr().String(), w
 }

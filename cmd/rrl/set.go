@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
@@ -46,7 +47,7 @@ Services that set a rate themselves at every start (setRate, or WithEnforcedRate
 		}
 		rate, err := rratelimiter.ParseRate(args[1])
 		if err != nil {
-			return errors.New(redacted(err.Error()))
+			return errors.New(connect.Redacted(err.Error()))
 		}
 		w := wanted{name: name, rate: rate, reset: reset}
 		if cmd.Flags().Changed("per-client") {
@@ -77,7 +78,7 @@ Services that set a rate themselves at every start (setRate, or WithEnforcedRate
 	cmd.Flags().BoolVar(&perClient, "per-client", false, "each client has its own permits; =false: all clients share them")
 	cmd.Flags().DurationVar(&keepAlive, "keep-alive", 0, "TTL of the limiter after its last use; 0: none")
 	cmd.Flags().BoolVar(&reset, "reset", false, "forget live grants")
-	c.flags(cmd)
+	c.addFlags(cmd)
 	return cmd
 }
 
@@ -103,7 +104,7 @@ type change struct {
 // compare returns the change that a rate needs.
 func (s *session) compare(ctx context.Context, w wanted) (change, error) {
 	c := change{name: w.name, rate: w.rate, reset: w.reset}
-	old, err := s.limiter(w.name, "").Config(ctx)
+	old, err := s.Limiter(w.name, "").Config(ctx)
 	switch {
 	case err == nil:
 		c.old = &old
@@ -132,7 +133,7 @@ func (s *session) compare(ctx context.Context, w wanted) (change, error) {
 
 // change sets the rate. Of a PER_CLIENT limiter it adjusts the free permits of each client.
 func (s *session) change(ctx context.Context, c *change) error {
-	l := s.limiter(c.name, "")
+	l := s.Limiter(c.name, "")
 	var options []rratelimiter.SetOption
 	if !c.reset && c.rate.Type != rratelimiter.PerClient { // of such a limiter, this client has no state
 		options = append(options, rratelimiter.KeepState())
@@ -148,7 +149,7 @@ func (s *session) change(ctx context.Context, c *change) error {
 		return err
 	}
 	for _, id := range ids {
-		own := s.limiter(c.name, id)
+		own := s.Limiter(c.name, id)
 		mend := own.Repair
 		if c.reset {
 			mend = own.Reset

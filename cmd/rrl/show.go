@@ -41,7 +41,7 @@ advice. Of a PER_CLIENT limiter it shows a line for each client; --client ID sho
 		}
 		return s.show(ctx, name)
 	})
-	c.flags(cmd)
+	c.addFlags(cmd)
 	return cmd
 }
 
@@ -49,7 +49,7 @@ advice. Of a PER_CLIENT limiter it shows a line for each client; --client ID sho
 const axis = 60
 
 func (s *session) show(ctx context.Context, name string) error {
-	shared := s.limiter(name, "")
+	shared := s.Limiter(name, "")
 	rate, err := shared.Config(ctx)
 	perClient := err == nil && rate.Type == rratelimiter.PerClient
 	if s.client != "" && err == nil && !perClient {
@@ -58,7 +58,7 @@ func (s *session) show(ctx context.Context, name string) error {
 	one := s.client != "" && s.client != everyone
 	switch {
 	case one:
-		shared = s.limiter(name, s.client)
+		shared = s.Limiter(name, s.client)
 	case perClient:
 		return s.showClients(ctx, shared, rate)
 	}
@@ -70,7 +70,7 @@ func (s *session) show(ctx context.Context, name string) error {
 		return s.showClients(ctx, shared, rate) // of type PER_CLIENT, with another fault
 	}
 	if view.Keys[0].Type == "none" && view.Keys[1].Type == "none" && view.Keys[2].Type == "none" {
-		return absent(name, "")
+		return noLimiter(name, "")
 	}
 	if s.json {
 		return s.Emit(viewOf(view))
@@ -278,7 +278,7 @@ func (s *session) showClients(ctx context.Context, shared *rratelimiter.Limiter,
 	}
 	var views []*survey.Survey
 	for _, id := range ids {
-		view, err := survey.Read(ctx, s.limiter(shared.Name(), id), true, axis)
+		view, err := survey.Read(ctx, s.Limiter(shared.Name(), id), true, axis)
 		if err != nil {
 			return err
 		}

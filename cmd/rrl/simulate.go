@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 )
 
 // simulate.go is the subcommand that compares algorithms: its flags and its output.
@@ -86,15 +87,15 @@ func runSimulate(ctx context.Context, o simulateOptions, in io.Reader, out io.Wr
 	}
 	weigh := sizes
 	if o.address != "" {
-		s, err := connect(o.address)
+		s, err := connect.To(o.address)
 		if err != nil {
 			return err
 		}
-		defer s.close()
-		if err := s.rdb.Ping(ctx).Err(); err != nil {
-			return s.clean(fmt.Errorf("%s: %w", s.where, err))
+		defer s.Close()
+		if err := s.Redis.Ping(ctx).Err(); err != nil {
+			return s.Clean(fmt.Errorf("%s: %w", s.Where, err))
 		}
-		weigh = memoryUsage(s.rdb)
+		weigh = memoryUsage(s.Redis)
 	}
 	if o.docs != "" {
 		return renew(ctx, o.docs, which, weigh, out)

@@ -13,6 +13,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 )
 
@@ -120,12 +121,27 @@ func TestLiveViewEndsWithTheDemo(t *testing.T) {
 	}
 }
 
+func TestJavaHasNoPassword(t *testing.T) {
+	for _, address := range []string{
+		"redis://user:secret@localhost:7000/3", "unix://user:secret@/tmp/redis.sock?db=2", "rediss://user:secret@a:7000,b:7001/0?read_timeout=1s",
+	} {
+		s, err := connect.To(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if java := javaSnippet(s, "x", perSecond(5), 1); strings.Contains(java, "secret") {
+			t.Errorf("%s: the password is printed\n%s", address, java)
+		}
+		s.Close()
+	}
+}
+
 func TestJava(t *testing.T) {
-	s, err := connect("rediss://me:secret@host:7000/3")
+	s, err := connect.To("rediss://me:secret@host:7000/3")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.close()
+	defer s.Close()
 	text := javaSnippet(s, "a\"b\u00e9\U0001F600\n", rratelimiter.Rate{Permits: 5, Interval: 250 * time.Millisecond}, 2)
 	for _, want := range []string{`.setAddress("rediss://host:7000").setDatabase(3)`, `.setUsername("me")`, `System.getenv("REDIS_PASSWORD")`,
 		`getRateLimiter("a\"b\u00e9\ud83d\ude00\n")`, "trySetRate(RateType.OVERALL, 5, 250, RateIntervalUnit.MILLISECONDS)", "acquire(2)"} {

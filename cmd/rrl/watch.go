@@ -37,7 +37,7 @@ of a second are counted in part.`,
 		return s.watch(ctx, args, length)
 	})
 	cmd.Flags().DurationVar(&length, "for", 0, "duration; 0: until Ctrl-C")
-	c.flags(cmd)
+	c.addFlags(cmd)
 	return cmd
 }
 
@@ -69,7 +69,7 @@ func (s *session) watch(ctx context.Context, args []string, length time.Duration
 		for _, f := range all {
 			sights = append(sights, f.sight())
 		}
-		return watchFrame(sights, s.where, width, height)
+		return watchFrame(sights, s.Where, width, height)
 	}).Run(ctx, s.in, s.Out)
 }
 

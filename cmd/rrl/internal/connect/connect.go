@@ -1,4 +1,6 @@
-package main
+// Package connect connects rrl to a Redis, a cluster or a master that sentinels name, by the addresses and passwords of
+// flags and environment. No password is ever printed, and errors come with advice. It knows nothing of commands.
+package connect
 
 import (
 	"context"
@@ -10,39 +12,64 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 )
 
-// connect.go connects every subcommand to its Redis server, and ensures that no password in an address is ever printed:
+// connect.go makes the connection for an address, and ensures that no password in an address is ever printed:
 // a printed address is put together anew from host, port and database, errors of parsers are replaced, and errors of
 // servers, some of which repeat what they were sent, are cleaned.
 
-// A server is the Redis of a subcommand.
-type server struct {
-	rdb      redis.UniversalClient
-	where    string // description for people
-	embedded bool
-	options  *redis.Options // how to reach it; nil for a cluster
-	nodes    []string       // of a cluster
+// A Server is the Redis of a command.
+type Server struct {
+	Redis    redis.UniversalClient
+	Where    string // description for people
+	Embedded bool
+	Options  *redis.Options // how to reach it; nil for a cluster
+	Nodes    []string       // of a cluster
+	from     string         // origin of the address: a flag, or an environment variable
 	secrets  []string       // that no printed text may contain
 	stop     func()
+
+	once   sync.Once
+	anyone *rratelimiter.Client // set by once
 }
 
-func (s *server) close() {
-	s.rdb.Close()
+// Limiter returns a limiter of a client with an id; "" is any client. Its clock is the server's: this host's may be
+// wrong.
+func (s *Server) Limiter(name, client string) *rratelimiter.Limiter {
+	if client != "" {
+		return s.newClient(rratelimiter.WithClientID(client)).RateLimiter(name)
+	}
+	s.once.Do(func() { s.anyone = s.newClient() })
+	return s.anyone.RateLimiter(name)
+}
+
+func (s *Server) newClient(options ...rratelimiter.Option) *rratelimiter.Client {
+	return rratelimiter.NewClient(s.Redis, append(options, rratelimiter.WithCallTimeout(patience),
+		rratelimiter.WithLimiterDefaults(rratelimiter.WithServerTime()))...)
+}
+
+// HasPassword reports whether a password is needed to reach the server.
+func (s *Server) HasPassword() bool { return len(s.secrets) > 0 }
+
+// Close ends all connections, and an embedded server.
+func (s *Server) Close() {
+	s.Redis.Close()
 	if s.stop != nil {
 		s.stop()
 	}
 }
 
-// clean removes the secrets from an error's text, and characters that a terminal may interpret, since a server may send
+// Clean removes the secrets from an error's text, and characters that a terminal may interpret, since a server may send
 // any text. It keeps the wrapped errors for errors.Is.
-func (s *server) clean(err error) error {
+func (s *Server) Clean(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -69,11 +96,11 @@ var (
 	credentials = regexp.MustCompile(`(?i)\b((?:rediss?|unix)(?:\+\w+)?)://[^\s"]*@`)
 )
 
-// redacted returns a user's text up to where an address begins.
-func redacted(text string) string { return addressed.ReplaceAllString(text, "$1://***") }
+// Redacted returns a user's text up to where an address begins.
+func Redacted(text string) string { return addressed.ReplaceAllString(text, "$1://***") }
 
-// lastDefence removes text in the place of an address's password, in case any other step missed one.
-func lastDefence(text string) string { return credentials.ReplaceAllString(text, "$1://***@") }
+// LastDefence removes text in the place of an address's password, in case any other step missed one.
+func LastDefence(text string) string { return credentials.ReplaceAllString(text, "$1://***@") }
 
 type silence struct{}
 
@@ -83,8 +110,8 @@ func (silence) Printf(context.Context, string, ...any) {}
 // made.
 func init() { redis.SetLogger(silence{}) }
 
-// connect returns the server of an address, or starts an embedded one if it is "". It makes no call.
-func connect(address string) (*server, error) {
+// To returns the server of an address, or starts an embedded one if it is "". It makes no call.
+func To(address string) (*Server, error) {
 	if address == "" {
 		return embedded()
 	}
@@ -101,7 +128,7 @@ type access struct {
 }
 
 // connectBy returns the server of an address that is not "".
-func connectBy(address string, a access) (*server, error) {
+func connectBy(address string, a access) (*Server, error) {
 	scheme, rest, found := strings.Cut(address, "://")
 	scheme, kind, _ := strings.Cut(scheme, "+")
 	switch {
@@ -123,14 +150,14 @@ func connectBy(address string, a access) (*server, error) {
 	}
 	a.complete(&options.Username, &options.Password, &options.TLSConfig)
 	a.wait(&options.ReadTimeout, &options.DialerRetries)
-	s := &server{rdb: redis.NewClient(options), options: options, where: options.Addr}
+	s := &Server{Redis: redis.NewClient(options), Options: options, from: a.from}
 	if options.Network != "unix" {
-		s.where = scheme + "://" + options.Addr
+		s.Where = scheme + "://" + options.Addr
 	} else {
-		s.where = "unix://" + options.Addr
+		s.Where = "unix://" + options.Addr
 	}
 	if options.DB != 0 {
-		s.where += ", database " + strconv.Itoa(options.DB)
+		s.Where += ", database " + strconv.Itoa(options.DB)
 	}
 	s.hide(options.Password, rest)
 	return s, nil
@@ -181,7 +208,7 @@ func hosts(rest string) string {
 }
 
 // connectCluster returns a cluster, given by some of its nodes: redis://host:port,host:port.
-func connectCluster(scheme, rest string, a access) (*server, error) {
+func connectCluster(scheme, rest string, a access) (*Server, error) {
 	user := rest[:strings.LastIndex(rest, "@")+1]
 	nodes := strings.Split(hosts(rest), ",")
 	_, path, _ := strings.Cut(rest[len(user):], "/")
@@ -195,9 +222,9 @@ func connectCluster(scheme, rest string, a access) (*server, error) {
 	}
 	a.complete(&options.Username, &options.Password, &options.TLSConfig)
 	a.wait(&options.ReadTimeout, &options.DialerRetries)
-	s := &server{
-		rdb: redis.NewClusterClient(options), nodes: options.Addrs,
-		where: "the cluster of " + strings.Join(options.Addrs, ", "),
+	s := &Server{
+		Redis: redis.NewClusterClient(options), Nodes: options.Addrs, from: a.from,
+		Where: "the cluster of " + strings.Join(options.Addrs, ", "),
 	}
 	s.hide(options.Password, rest)
 	return s, nil
@@ -205,7 +232,7 @@ func connectCluster(scheme, rest string, a access) (*server, error) {
 
 // connectSentinel returns the master that sentinels have by a name: redis+sentinel://host:port,host:port/name/database.
 // A password in the address is the master's.
-func connectSentinel(scheme, rest string, a access) (*server, error) {
+func connectSentinel(scheme, rest string, a access) (*Server, error) {
 	user := rest[:strings.LastIndex(rest, "@")+1]
 	path, query, _ := strings.Cut(rest[len(user):], "?")
 	_, path, _ = strings.Cut(path, "/")
@@ -232,12 +259,12 @@ func connectSentinel(scheme, rest string, a access) (*server, error) {
 		}
 		failover.SentinelAddrs = append(failover.SentinelAddrs, node)
 	}
-	s := &server{
-		rdb:   redis.NewFailoverClient(failover),
-		where: fmt.Sprintf("the master %s of the sentinels %s", render.Printable(name), strings.Join(failover.SentinelAddrs, ", ")),
+	s := &Server{
+		Redis: redis.NewFailoverClient(failover), from: a.from,
+		Where: fmt.Sprintf("the master %s of the sentinels %s", render.Printable(name), strings.Join(failover.SentinelAddrs, ", ")),
 	}
 	if options.DB != 0 {
-		s.where += ", database " + strconv.Itoa(options.DB)
+		s.Where += ", database " + strconv.Itoa(options.DB)
 	}
 	s.hide(options.Password, rest)
 	if a.sentinelPassword != "" {
@@ -247,7 +274,7 @@ func connectSentinel(scheme, rest string, a access) (*server, error) {
 }
 
 // hide adds a password to the secrets, both plain and as written in the address.
-func (s *server) hide(password, rest string) {
+func (s *Server) hide(password, rest string) {
 	if at := strings.LastIndex(rest, "@"); at >= 0 {
 		_, written, _ := strings.Cut(rest[:at], ":")
 		s.secrets = append(s.secrets, written)
@@ -262,12 +289,12 @@ func (s *server) hide(password, rest string) {
 	s.secrets = kept
 }
 
-func embedded() (*server, error) {
+func embedded() (*Server, error) {
 	m, err := miniredis.Run()
 	if err != nil {
 		return nil, fmt.Errorf("start the embedded server: %w", err)
 	}
-	return &server{
-		rdb: redis.NewClient(&redis.Options{Addr: m.Addr()}), where: "embedded server", embedded: true, stop: m.Close,
+	return &Server{
+		Redis: redis.NewClient(&redis.Options{Addr: m.Addr()}), Where: "embedded server", Embedded: true, stop: m.Close,
 	}, nil
 }

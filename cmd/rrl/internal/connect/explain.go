@@ -1,0 +1,116 @@
+package connect
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"io"
+	"regexp"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+// explain.go adds advice to the errors of servers.
+
+const notAllowed = "the user of RRL_USER may not do this: docs/security.md has what rrl needs"
+
+// Explain adds advice to an error of the server, in the same line, and removes secrets.
+func (s *Server) Explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	err = s.Clean(err)
+	var untrusted x509.UnknownAuthorityError
+	advice := ""
+	for prefix, text := range map[string]string{
+		"NOAUTH":    "set RRL_PASSWORD",
+		"WRONGPASS": "the password, or the user, is not right: RRL_PASSWORD and RRL_USER have them, or the address",
+		"NOPERM":    notAllowed,
+		"READONLY":  "this is a replica: name the master",
+		"LOADING":   "try again once Redis has read its data",
+		"OOM":       "Redis is full: see rrl doctor",
+		"WRONGTYPE": "another program uses a key of this name: rrl show says which",
+	} {
+		if HasPrefix(err, prefix) {
+			advice = text
+		}
+	}
+	text := inScript.ReplaceAllString(err.Error(), "")
+	switch {
+	case strings.Contains(text, "all sentinels specified"):
+		text = s.Where + ": " + text
+		advice = sentinelAdvice(text)
+	case advice != "":
+	case strings.Contains(text, "can't run this command"), strings.Contains(text, "ACL failure"):
+		advice = notAllowed
+	case errors.Is(err, rratelimiter.ErrNotInitialized):
+		advice = "rrl ls lists what is there, rrl set sets a rate"
+	case errors.Is(err, rratelimiter.ErrExceedsRate):
+		advice = "rrl show says the rate, and more at once is never granted"
+	case errors.Is(err, rratelimiter.ErrCrossSlotName):
+		advice = "such a name works on a single server only"
+	case errors.Is(err, io.EOF), strings.Contains(text, "connection reset"):
+		text = s.Where + ": it hung up: " + text
+		advice = "does it want TLS? Then the address begins with rediss://"
+	case strings.Contains(text, "connection refused"), strings.Contains(text, "no such host"), strings.Contains(text, "i/o timeout"),
+		strings.Contains(text, "no answer within"), errors.Is(err, context.DeadlineExceeded):
+		text = s.Where + ": " + text
+		advice = "is Redis there"
+		if s.Options != nil && s.Options.TLSConfig != nil {
+			advice += ", and does it speak TLS"
+		}
+		if s.from == variable {
+			advice += "? RRL_REDIS names this one"
+		} else {
+			advice += "? --redis names another"
+		}
+	case strings.Contains(text, "invalid username-password"), strings.Contains(text, "AUTH"):
+		advice = "is RRL_PASSWORD right?"
+	case errors.As(err, &untrusted):
+		advice = "--ca names who signs"
+	}
+	if advice == "" && text == err.Error() {
+		return err
+	}
+	if advice != "" {
+		text = strings.TrimSuffix(text, ".") + "; " + advice
+	}
+	return cleaned{text, err}
+}
+
+// sentinelAdvice returns advice on sentinels that did not name a master.
+func sentinelAdvice(text string) string {
+	for _, known := range [...]struct{ part, advice string }{
+		{"WRONGPASS", "RRL_SENTINEL_PASSWORD is not right"},
+		{"NOAUTH", "set RRL_SENTINEL_PASSWORD"},
+		{"redis: nil", "they know no master of this name"},
+		{"unknown command", "is it a sentinel?"},
+	} {
+		if strings.Contains(text, known.part) {
+			return known.advice
+		}
+	}
+	return "are they there? --redis names others"
+}
+
+// inScript matches the suffix that Redis adds to the error of a script.
+var inScript = regexp.MustCompile(`,? script: [0-9a-f]{40}, on @\S+$`)
+
+// Cause returns the innermost wrapped error.
+func Cause(err error) error {
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err
+		}
+		err = inner
+	}
+}
+
+// HasPrefix reports whether an error is one of Redis with that code.
+func HasPrefix(err error, prefix string) bool {
+	return redis.HasErrorPrefix(err, prefix) || redis.HasErrorPrefix(Cause(err), prefix)
+}

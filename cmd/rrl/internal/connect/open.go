@@ -1,0 +1,104 @@
+package connect
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// open.go connects to the server that flags and environment name.
+
+// Flags are the flags that say where the server is, and how to reach it.
+type Flags struct {
+	Address, CA, Cert, Key string
+	Insecure               bool
+	Given                  bool // the address is given, even if it is empty
+}
+
+// variable is the environment variable with an address.
+const variable = "RRL_REDIS"
+
+// tls returns the configuration from the flags of TLS; nil without any.
+func (f Flags) tls() (*tls.Config, error) {
+	if f.CA == "" && f.Cert == "" && f.Key == "" && !f.Insecure {
+		return nil, nil
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: f.Insecure}
+	if f.CA != "" {
+		bytes, err := os.ReadFile(f.CA)
+		if err != nil {
+			return nil, fmt.Errorf("--ca: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(bytes) {
+			return nil, fmt.Errorf("--ca: there is no certificate in %s", f.CA)
+		}
+	}
+	if (f.Cert == "") != (f.Key == "") {
+		return nil, errors.New("--cert and --key belong together")
+	}
+	if f.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+		if err != nil {
+			return nil, fmt.Errorf("--cert, --key: %w", err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
+}
+
+// Open connects, and checks whether the server replies. The address of one node is enough for a cluster.
+func Open(ctx context.Context, f Flags) (*Server, error) {
+	config, err := f.tls()
+	if err != nil {
+		return nil, err
+	}
+	address, from := f.Address, "--redis"
+	switch {
+	case address == "" && f.Given:
+		return nil, errors.New("--redis is empty: is a variable not set?")
+	case address == "" && os.Getenv(variable) != "":
+		address, from = os.Getenv(variable), variable
+	case address == "":
+		address = "redis://localhost:6379"
+	}
+	a := access{
+		from: from,
+		user: os.Getenv("RRL_USER"), password: os.Getenv("RRL_PASSWORD"), sentinelPassword: os.Getenv("RRL_SENTINEL_PASSWORD"),
+		tls: config, patient: true,
+	}
+	if a.password == "" {
+		a.password = os.Getenv("REDISCLI_AUTH")
+	}
+	for {
+		s, err := connectBy(address, a)
+		if err != nil {
+			return nil, err
+		}
+		if nodes, cluster := s.Redis.(*redis.ClusterClient); cluster {
+			there := func(context.Context, *redis.Client) error { return nil }
+			if err := nodes.ForEachMaster(ctx, there); err != nil { // no node replies with the list of nodes
+				s.Close()
+				return nil, s.Explain(err)
+			}
+			return s, nil
+		}
+		info, err := s.Redis.Info(ctx, "cluster").Result()
+		var answer redis.Error
+		if err != nil && (!errors.As(err, &answer) || redis.HasErrorPrefix(err, "NOAUTH")) {
+			s.Close()
+			return nil, s.Explain(err)
+		}
+		if s.Options == nil || s.Options.Network == "unix" || !strings.Contains(info, "cluster_enabled:1") {
+			return s, nil
+		}
+		s.Close()
+		a.clustered = true
+	}
+}
