@@ -12,6 +12,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
 // acquire.go is the subcommand acquire: it takes permits, and can run a command once it has them.
@@ -78,7 +79,7 @@ Each waiting process calls Redis separately, so many waiting processes cost more
 		if err != nil {
 			return err
 		}
-		if s.client == everyone {
+		if s.client == survey.Everyone {
 			return errors.New("--client all: permits are acquired for one client")
 		}
 		states, err := s.states(ctx, name)

@@ -36,10 +36,10 @@ func (c *common) completeMore(cmd *cobra.Command, args []string, begun string) (
 func (c *common) completeClient(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 	return c.found(cmd, nil, begun, func(ctx context.Context, s *session) ([]string, error) {
 		if len(args) == 0 {
-			return []string{everyone}, nil
+			return []string{survey.Everyone}, nil
 		}
 		ids, err := s.Limiter(args[0], "").Clients(ctx)
-		return append(ids, everyone), err
+		return append(ids, survey.Everyone), err
 	})
 }
 

@@ -104,7 +104,7 @@ func (s *session) doctor(ctx context.Context, names []string, everything bool) e
 		}
 		names, clients = found, survey.Clients(keys)
 	}
-	looks, err := each(ctx, names, func(ctx context.Context, name string) (examined, error) {
+	looks, err := survey.Each(ctx, names, func(ctx context.Context, name string) (examined, error) {
 		if everything {
 			return s.examineFound(ctx, name, clients[name])
 		}
@@ -219,7 +219,7 @@ func (s *session) examine(
 			found.findings = append(found.findings, rateless(name))
 			return found, nil
 		}
-		return found, noLimiter(name, "")
+		return found, survey.Absent(name, "")
 	}
 	found.findings = judge(view)
 	if view.Fault != nil {
@@ -246,7 +246,7 @@ func (s *session) examine(
 			return found, err
 		}
 		what, err := hook.Collect(ctx, own, leftFor, true)
-		if err != nil && !tolerable(err) {
+		if err != nil && !survey.Tolerable(err) {
 			return found, err
 		}
 		if err == nil && what == hook.Removed {
@@ -286,7 +286,7 @@ func (s *session) unowned(ctx context.Context, keys []survey.StateKey, known []s
 		there[name] = true
 	}
 	for _, key := range keys {
-		owner, limiter, err := s.ownerOf(ctx, key, there)
+		owner, limiter, err := survey.OwnerOf(ctx, s.Redis, key, there)
 		if err != nil {
 			return nil, err
 		}
@@ -304,7 +304,7 @@ func (s *session) unowned(ctx context.Context, keys []survey.StateKey, known []s
 			fallthrough
 		case owner.Client != "":
 			what, err := hook.Collect(ctx, l, leftFor, true)
-			if err != nil && !tolerable(err) {
+			if err != nil && !survey.Tolerable(err) {
 				return nil, err
 			}
 			if err == nil && what == hook.Removed {

@@ -150,7 +150,7 @@ func (e *exporter) scrape(ctx context.Context) *prometheus.Registry {
 	}
 	figures := newStateFigures(own, e.session.client != "")
 	// The failure of one limiter must not leave out others, such as those on another node.
-	failures, late := each(ctx, names, func(ctx context.Context, name string) (error, error) {
+	failures, late := survey.Each(ctx, names, func(ctx context.Context, name string) (error, error) {
 		return e.look(ctx, name, figures), nil
 	})
 	failures = slices.DeleteFunc(append(failures, err, late), func(err error) bool { return err == nil })
@@ -200,7 +200,7 @@ func (e *exporter) find(ctx context.Context) error {
 func (e *exporter) list() listing {
 	s, found := e.session, listing{at: time.Now()}
 	names, err := survey.Limiters(e.ctx, s.Redis, e.pattern, nil)
-	if err == nil && s.client == everyone {
+	if err == nil && s.client == survey.Everyone {
 		var keys []survey.StateKey
 		keys, err = survey.StateKeys(e.ctx, s.Redis, nil)
 		found.clients = survey.Clients(keys)
@@ -224,18 +224,18 @@ func (e *exporter) list() listing {
 
 // look reads a limiter, or each of its requested clients.
 func (e *exporter) look(ctx context.Context, name string, figures *stateFigures) error {
-	rows, err := e.session.glance(ctx, name, e.listed.clients[name])
+	all, err := survey.Glances(ctx, e.session.Server, name, e.session.client, e.listed.clients[name])
 	if err != nil {
 		return err
 	}
 	var now time.Time
-	if slices.ContainsFunc(rows, func(row jsonRow) bool { return row.Oldest != nil }) {
+	if slices.ContainsFunc(all, func(g survey.Glance) bool { return g.State != nil && g.State.Records > 0 }) {
 		if now, err = e.session.serverTime(ctx, name); err != nil {
 			return err
 		}
 	}
-	for _, row := range rows {
-		figures.set(name, row, now)
+	for _, one := range all {
+		figures.set(one, now)
 	}
 	return nil
 }
@@ -282,31 +282,32 @@ func newStateFigures(own promauto.Factory, byClient bool) *stateFigures {
 }
 
 // set sets the metrics of a limiter, or of one of its clients; now is the server's time of the read.
-func (g *stateFigures) set(name string, row jsonRow, now time.Time) {
-	labels := []string{series.LabelOf(name)}
+func (g *stateFigures) set(one survey.Glance, now time.Time) {
+	labels := []string{series.LabelOf(one.Name)}
 	if g.byClient {
-		labels = append(labels, series.LabelOf(row.Client))
+		labels = append(labels, series.LabelOf(one.Client))
 	}
 	set := func(metric *prometheus.GaugeVec, value float64) { metric.WithLabelValues(labels...).Set(value) }
-	if row.JSONRate != nil {
-		set(g.limit, float64(row.Permits))
-		set(g.interval, float64(row.IntervalMs)/1e3)
+	if one.Known {
+		set(g.limit, float64(one.Rate.Permits))
+		set(g.interval, float64(one.Rate.Interval.Milliseconds())/1e3)
 	}
-	if row.TTLMs > 0 {
-		set(g.ttl, float64(row.TTLMs)/1e3)
+	if ttl := one.TTL.Milliseconds(); ttl > 0 {
+		set(g.ttl, float64(ttl)/1e3)
 	}
-	if row.Available != nil {
-		set(g.available, float64(*row.Available))
-		set(g.live, float64(*row.Used))
-		set(g.records, float64(*row.LiveRecords))
-	}
-	if row.Oldest != nil {
-		set(g.oldest, now.Sub(*row.Oldest).Seconds())
+	state := one.State
+	if state != nil {
+		set(g.available, float64(state.Available))
+		set(g.live, float64(state.Used))
+		set(g.records, float64(state.Records))
+		if state.Records > 0 {
+			set(g.oldest, now.Sub(state.Oldest).Seconds())
+		}
 	}
 	switch {
-	case row.Fault != "" || row.Consistent != nil && !*row.Consistent:
+	case one.Fault != "" || state != nil && !state.Consistent:
 		set(g.consistent, 0)
-	case row.Consistent != nil:
+	case state != nil:
 		set(g.consistent, 1)
 	}
 }

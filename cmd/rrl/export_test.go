@@ -18,6 +18,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/series"
 )
@@ -152,9 +153,9 @@ func TestExportShowsClients(t *testing.T) {
 		s.limiter("e", "3", "3600000", "1")
 		s.state("e", "x", "2", -1000, goRecord("abc", 1))
 		s.state("e", "y", "0", -1000, javaRecord(rratelimiter.Redisson321, 3))
-		all := startExport(t, s.s.URL(), func(e *exporter) { e.session.client = everyone }).scrape(time.Minute)
+		all := startExport(t, s.s.URL(), func(e *exporter) { e.session.client = survey.Everyone }).scrape(time.Minute)
 		one := startExport(t, s.s.URL(), func(e *exporter) { e.session.client = "y" }).scrape(time.Minute)
-		few := startExport(t, s.s.URL(), func(e *exporter) { e.session.client, e.most = everyone, 1 }).scrape(time.Minute)
+		few := startExport(t, s.s.URL(), func(e *exporter) { e.session.client, e.most = survey.Everyone, 1 }).scrape(time.Minute)
 		for client, live := range map[string]float64{"x": 1, "y": 3} {
 			key := fmt.Sprintf(`state_live_permits{client="%s",limiter="e"}`, client)
 			if got, there := all[key]; got != live {
@@ -360,7 +361,7 @@ func TestExportNeedsFewCommands(t *testing.T) {
 		s.must(s.rdb.Do(t.Context(), user...).Err())
 		s.must(s.rdb.ScriptFlush(t.Context()).Err())
 		address := strings.Replace(server.URL(), "://", "://looker:x@", 1)
-		x := startExport(t, address, func(e *exporter) { e.session.client, e.every = everyone, time.Hour })
+		x := startExport(t, address, func(e *exporter) { e.session.client, e.every = survey.Everyone, time.Hour })
 		s.limiter("gone", "5", "1000", "0")
 		x.scrape(time.Minute)
 		s.must(s.rdb.Del(t.Context(), "gone").Err())

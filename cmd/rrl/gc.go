@@ -110,7 +110,7 @@ func (s *session) leftovers(ctx context.Context, idle time.Duration, dry bool) (
 	there := map[string]bool{}
 	var gone []leftover
 	for _, key := range keys {
-		owner, limiter, err := s.ownerOf(ctx, key, there)
+		owner, limiter, err := survey.OwnerOf(ctx, s.Redis, key, there)
 		if err != nil {
 			return nil, err
 		}
@@ -121,7 +121,7 @@ func (s *session) leftovers(ctx context.Context, idle time.Duration, dry bool) (
 		l := s.Limiter(owner.Name, owner.Client)
 		what, err := hook.Collect(ctx, l, idle, dry)
 		if err != nil {
-			if tolerable(err) {
+			if survey.Tolerable(err) {
 				continue
 			}
 			return nil, err
@@ -130,7 +130,7 @@ func (s *session) leftovers(ctx context.Context, idle time.Duration, dry bool) (
 		case hook.Removed:
 			gone = append(gone, leftover{owner, limiter, nil})
 		case hook.Foreign:
-			stays, err := s.foreign(ctx, l, true)
+			stays, err := survey.ForeignKeys(ctx, l, true)
 			if err != nil {
 				return nil, err
 			}
@@ -138,29 +138,4 @@ func (s *session) leftovers(ctx context.Context, idle time.Duration, dry bool) (
 		}
 	}
 	return gone, nil
-}
-
-// ownerOf returns the owner of a key: an existing limiter, if there is one, else the limiter whose name is wrapped as
-// most names are.
-func (s *session) ownerOf(ctx context.Context, key survey.StateKey, there map[string]bool) (survey.Owner, bool, error) {
-	for _, owner := range key.Owners {
-		exists, known := there[owner.Name]
-		if !known {
-			var err error
-			if exists, err = s.isLimiter(ctx, owner.Name); err != nil {
-				return owner, false, err
-			}
-			there[owner.Name] = exists
-		}
-		if exists {
-			return owner, true, nil
-		}
-	}
-	return key.Owners[0], false, nil
-}
-
-// isLimiter reports whether a key is the configuration of a limiter, possibly a broken one.
-func (s *session) isLimiter(ctx context.Context, name string) (bool, error) {
-	found, err := survey.AreLimiters(ctx, s.Redis, name)
-	return err == nil && found[0], err
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,8 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
@@ -80,7 +77,7 @@ func (s *session) ls(ctx context.Context, pattern string) error {
 	p := s.progress(ctx)
 	names, err := survey.Limiters(ctx, s.Redis, pattern, p.step)
 	var clients map[string][]string
-	if err == nil && s.client == everyone {
+	if err == nil && s.client == survey.Everyone {
 		var keys []survey.StateKey
 		if keys, err = survey.StateKeys(ctx, s.Redis, p.step); err == nil {
 			clients = survey.Clients(keys)
@@ -90,131 +87,79 @@ func (s *session) ls(ctx context.Context, pattern string) error {
 	if err != nil {
 		return err
 	}
-	found, err := each(ctx, names, func(ctx context.Context, name string) ([]jsonRow, error) {
-		return s.glance(ctx, name, clients[name])
+	found, err := survey.Each(ctx, names, func(ctx context.Context, name string) ([]survey.Glance, error) {
+		return survey.Glances(ctx, s.Server, name, s.client, clients[name])
 	})
 	if err != nil {
 		return err
 	}
-	rows := slices.Concat(found...)
+	all := slices.Concat(found...)
 	if s.json {
-		for _, row := range rows {
-			if err := s.Emit(row); err != nil {
+		for _, g := range all {
+			if err := s.Emit(rowOf(g)); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	if len(rows) == 0 {
+	if len(all) == 0 {
 		s.Say("no limiters")
 		return nil
 	}
-	s.list(rows)
+	s.list(all)
 	return nil
 }
 
-// glance reads one limiter, or each of its requested clients. A limiter that was removed meanwhile has no row.
-func (s *session) glance(ctx context.Context, name string, clients []string) ([]jsonRow, error) {
-	shared := s.Limiter(name, "")
-	state, exact, err := shared.Glance(ctx)
-	row := jsonRow{JSONName: render.NameOf(name), Exact: true}
-	if err != nil {
-		if !tolerable(err) {
-			return nil, err
-		}
-		row.Fault = reasonOf(err)
-		if there, err := shared.Exists(ctx); err == nil && !there {
-			return nil, nil
-		}
-		return []jsonRow{row}, nil
+// rowOf returns a limiter for --json.
+func rowOf(g survey.Glance) jsonRow {
+	row := jsonRow{JSONName: render.NameOf(g.Name), Client: g.Client, Fault: g.Fault, TTLMs: g.TTL.Milliseconds(), Exact: g.Exact}
+	if g.Known {
+		rate := render.RateOf(g.Rate)
+		row.JSONRate = &rate
 	}
-	rate := render.RateOf(state.Rate)
-	row.JSONRate, row.TTLMs = &rate, state.TTL.Milliseconds()
-	if state.Rate.Type != rratelimiter.PerClient {
-		return []jsonRow{row.with(state, exact)}, nil
+	if g.State == nil {
+		return row
 	}
-	switch s.client {
-	case "":
-		return []jsonRow{row}, nil
-	case everyone:
-	default:
-		clients = []string{s.client}
-	}
-	var rows []jsonRow
-	for _, id := range clients {
-		state, exact, err := s.Limiter(name, id).Glance(ctx)
-		one := row
-		one.Client = id
-		switch {
-		case err == nil:
-			one = one.with(state, exact)
-		case tolerable(err):
-			one.Fault = reasonOf(err)
-		default:
-			return nil, err
-		}
-		rows = append(rows, one)
-	}
-	if len(rows) == 0 {
-		return []jsonRow{row}, nil
-	}
-	return rows, nil
-}
-
-// reasonOf returns why a limiter can't be used.
-func reasonOf(err error) string {
-	switch {
-	case errors.Is(err, rratelimiter.ErrNotInitialized):
-		return survey.Reason(err)
-	case isWrongType(err):
-		return "another program uses a key of it (WRONGTYPE)"
-	}
-	return render.Visible(connect.Cause(err).Error())
-}
-
-// with returns the row with a state.
-func (row jsonRow) with(state rratelimiter.State, exact bool) jsonRow {
-	row.Available, row.Used, row.LiveRecords = &state.Available, &state.Used, &state.Records
-	row.Consistent, row.Exact = &state.Consistent, exact
-	if state.Records > 0 {
-		oldest, newest := state.Oldest.UTC(), state.Newest.UTC()
+	row.Available, row.Used, row.LiveRecords = &g.State.Available, &g.State.Used, &g.State.Records
+	row.Consistent = &g.State.Consistent
+	if g.State.Records > 0 {
+		oldest, newest := g.State.Oldest.UTC(), g.State.Newest.UTC()
 		row.Oldest, row.Newest = &oldest, &newest
 	}
 	return row
 }
 
-// list writes rows for people.
-func (s *session) list(rows []jsonRow) {
+// list writes limiters for people.
+func (s *session) list(all []survey.Glance) {
 	head := []string{"NAME", "RATE", "TYPE", "FREE", "IN USE", "RECORDS", "TTL", ""}
 	t := render.Table{Right: map[int]bool{3: true, 4: true, 5: true}, Rows: [][]string{head}}
-	for _, row := range rows {
-		name := row.Name
-		if row.Base64 == "" { // else it is quoted already
-			name = render.Printable(name)
+	for _, g := range all {
+		name := render.Printable(g.Name)
+		if g.Client != "" {
+			name += " of " + render.Printable(g.Client)
 		}
-		if row.Client != "" {
-			name += " of " + render.Printable(row.Client)
-		}
-		if row.JSONRate == nil {
-			t.Rows = append(t.Rows, []string{name, "?", "", "", "", "", "", s.Paint(render.Bad, row.Fault)})
+		if !g.Known {
+			t.Rows = append(t.Rows, []string{name, "?", "", "", "", "", "", s.Paint(render.Bad, g.Fault)})
 			continue
 		}
-		cells := []string{name, strings.Replace(row.Rate, " per client", "", 1), row.Type, "-", "-", "-", render.Lasting(time.Duration(row.TTLMs) * time.Millisecond), ""}
-		if row.Available != nil {
+		rate := strings.Replace(g.Rate.String(), " per client", "", 1)
+		cells := []string{name, rate, g.Rate.Type.String(), "-", "-", "-", render.Lasting(g.TTL), ""}
+		if g.State != nil {
 			about := ""
-			if !row.Exact {
+			if !g.Exact {
 				about = "~"
 			}
-			cells[3], cells[4], cells[5] = about+render.Thousands(*row.Available), about+render.Thousands(*row.Used), render.Thousands(int64(*row.LiveRecords))
-			if *row.Available == 0 {
+			cells[3], cells[4] = about+render.Thousands(g.State.Available), about+render.Thousands(g.State.Used)
+			cells[5] = render.Thousands(int64(g.State.Records))
+			if g.State.Available == 0 {
 				cells[3] = s.Paint(render.Warm, cells[3])
 			}
-			if !*row.Consistent {
+			if !g.State.Consistent {
 				cells[7] = s.Paint(render.Bad, "does not add up: rrl show")
 			}
 		}
-		if row.Fault != "" {
-			cells[7] = s.Paint(render.Bad, row.Fault)
+		if g.Fault != "" {
+			cells[7] = s.Paint(render.Bad, g.Fault)
 		}
 		t.Rows = append(t.Rows, cells)
 	}

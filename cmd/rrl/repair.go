@@ -10,6 +10,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
 // repair.go has the subcommands repair and reset, which correct the stored state: the free permits, or all grants.
@@ -107,7 +108,7 @@ func mending(cmd *cobra.Command, m mender) *cobra.Command {
 		var failed []string
 		for _, l := range states {
 			did, refused, err := s.mend(ctx, l, m, yes)
-			if isWrongType(err) {
+			if survey.IsWrongType(err) {
 				failed = append(failed, s.explainForeign(ctx, l, s.client != "", err).Error())
 				continue
 			}
@@ -190,10 +191,10 @@ func mended(s *session, l *rratelimiter.Limiter, did rratelimiter.Repaired, yes 
 
 // explainForeign adds, to a WRONGTYPE error, the keys of a limiter that another program uses.
 func (s *session) explainForeign(ctx context.Context, l *rratelimiter.Limiter, own bool, err error) error {
-	if !isWrongType(err) {
+	if !survey.IsWrongType(err) {
 		return err
 	}
-	keys, failed := s.foreign(ctx, l, own)
+	keys, failed := survey.ForeignKeys(ctx, l, own)
 	if failed != nil || len(keys) == 0 {
 		return err
 	}

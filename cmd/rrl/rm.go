@@ -4,16 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
-	"github.com/rratelimiter/rratelimiter/internal/hook"
 )
 
 // rm.go is the subcommand rm.
@@ -64,7 +61,7 @@ func (s *session) rm(ctx context.Context, name string, yes bool) (bool, error) {
 		return false, err
 	}
 	if there {
-		own, err := s.isLimiter(ctx, name)
+		own, err := survey.IsLimiter(ctx, s.Redis, name)
 		if err != nil {
 			return false, err
 		}
@@ -75,7 +72,7 @@ func (s *session) rm(ctx context.Context, name string, yes bool) (bool, error) {
 	rate, err := l.Config(ctx)
 	what := fmt.Sprintf("%v", rate)
 	if err != nil {
-		if !tolerable(err) {
+		if !survey.Tolerable(err) {
 			return false, err
 		}
 		what = survey.Reason(err)
@@ -85,7 +82,8 @@ func (s *session) rm(ctx context.Context, name string, yes bool) (bool, error) {
 		return false, err
 	}
 	if !there && len(ids) == 0 {
-		if there, err = s.holds(ctx, l); err != nil || !there {
+		view, err := survey.Read(ctx, l, false, 0)
+		if err != nil || view.Empty() {
 			return false, err
 		}
 	}
@@ -138,29 +136,11 @@ func (s *session) rm(ctx context.Context, name string, yes bool) (bool, error) {
 // remove removes a limiter, or the state of a client of it, and returns whether there was any and which keys stay.
 func (s *session) remove(ctx context.Context, l *rratelimiter.Limiter, own bool) (bool, []survey.Foreign, error) {
 	found, err := l.Delete(ctx)
-	if !isWrongType(err) {
+	if !survey.IsWrongType(err) {
 		return found, nil, err
 	}
-	left, err := s.foreign(ctx, l, own)
+	left, err := survey.ForeignKeys(ctx, l, own)
 	return found, left, err
-}
-
-// foreign returns the keys of a limiter, or of a client of it, that another program uses.
-func (s *session) foreign(ctx context.Context, l *rratelimiter.Limiter, own bool) ([]survey.Foreign, error) {
-	view, err := survey.Read(ctx, l, own, 0)
-	if err != nil {
-		return nil, err
-	}
-	keys := view.Foreign()
-	if own && len(keys) > 0 && keys[0].Key == view.Keys[0].Name {
-		keys = keys[1:] // the configuration is not part of a client's state
-	}
-	return keys, nil
-}
-
-// isWrongType reports whether an error means that another program uses a key of a limiter.
-func isWrongType(err error) bool {
-	return connect.HasPrefix(err, "WRONGTYPE")
 }
 
 // usedElsewhere returns a text that another program uses keys.
@@ -178,12 +158,6 @@ func keysOf(keys []survey.Foreign) (names []string) {
 		names = append(names, render.NameOf(key.Key).Name)
 	}
 	return names
-}
-
-// holds reports whether Redis has any key of a limiter, even only grants.
-func (s *session) holds(ctx context.Context, l *rratelimiter.Limiter) (bool, error) {
-	view, err := survey.Read(ctx, l, false, 0)
-	return err == nil && slices.ContainsFunc(view.Keys[:], func(key hook.StoredKey) bool { return key.Type != "none" }), err
 }
 
 // someNames accepts the names of one or more limiters.

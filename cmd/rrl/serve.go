@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/feed"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
@@ -90,7 +91,7 @@ type site struct {
 
 // shown is a limiter that is open on a page.
 type shown struct {
-	*followed
+	*feed.Followed
 	readers map[chan struct{}]bool // each gets a signal after a poll
 	stop    context.CancelFunc
 }
@@ -190,20 +191,20 @@ func (w *site) list(out http.ResponseWriter, in *http.Request) {
 	}
 	names = slices.DeleteFunc(names, func(name string) bool { return !strings.Contains(name, in.FormValue("search")) })
 	answer := listed{Where: s.Where, Limiters: []listedEntry{}, More: max(len(names)-mostListed, 0)}
-	found, err := each(ctx, names[:len(names)-answer.More], func(ctx context.Context, name string) ([]jsonRow, error) {
-		return s.glance(ctx, name, nil)
+	found, err := survey.Each(ctx, names[:len(names)-answer.More], func(ctx context.Context, name string) ([]survey.Glance, error) {
+		return survey.Glances(ctx, s.Server, name, s.client, nil)
 	})
 	if err != nil {
 		http.Error(out, s.Explain(err).Error(), http.StatusBadGateway)
 		return
 	}
-	for _, row := range slices.Concat(found...) {
-		entry := listedEntry{JSONName: row.JSONName, Fault: row.Fault}
-		if row.JSONRate != nil {
-			entry.Rate = row.Rate
+	for _, g := range slices.Concat(found...) {
+		entry := listedEntry{JSONName: render.NameOf(g.Name), Fault: g.Fault}
+		if g.Known {
+			entry.Rate = g.Rate.String()
 		}
-		if row.Available != nil {
-			entry.Permits, entry.Available = row.Permits, *row.Available
+		if g.State != nil {
+			entry.Permits, entry.Available = g.Rate.Permits, g.State.Available
 		}
 		answer.Limiters = append(answer.Limiters, entry)
 	}
@@ -219,7 +220,7 @@ func (w *site) list(out http.ResponseWriter, in *http.Request) {
 
 // clientOrNone returns the one client whose permits are shown; "" if there is none.
 func (s *session) clientOrNone() string {
-	if s.client == everyone {
+	if s.client == survey.Everyone {
 		return ""
 	}
 	return s.client
@@ -254,7 +255,7 @@ type secondRow struct {
 	By map[string]int64 `json:"by"` // by the tag of the Go client; "java" for Java or unknown
 }
 
-func eventOf(v sight, since time.Time) event {
+func eventOf(v feed.Sight, since time.Time) event {
 	e := event{
 		JSONName: render.NameOf(v.Name), Client: v.Client, At: v.At.UnixMilli(), Available: v.Free, Used: v.Used, Records: v.Records,
 		TTLMs: v.TTL.Milliseconds(), Consistent: v.Consistent, Partial: v.Partial, Fault: v.Fault,
@@ -264,17 +265,17 @@ func eventOf(v sight, since time.Time) event {
 		e.Rate, e.Type = v.Rate.String(), v.Rate.Type.String()
 		e.Permits, e.IntervalMs = v.Rate.Permits, v.Rate.Interval.Milliseconds()
 	}
-	if v.failed != nil {
-		e.Error = v.failed.Error()
+	if v.Failed != nil {
+		e.Error = v.Failed.Error()
 	}
-	for _, p := range v.frees {
+	for _, p := range v.Frees {
 		if p.At.After(since) {
 			e.Free = append(e.Free, [2]int64{p.At.UnixMilli(), p.Free})
 		}
 	}
-	for _, second := range v.seconds {
+	for _, second := range v.Seconds {
 		if second.At.After(since.Add(-5 * time.Second)) { // counts of these seconds may have grown
-			e.Grants = append(e.Grants, secondRow{second.At.UnixMilli(), byWriter(second)})
+			e.Grants = append(e.Grants, secondRow{second.At.UnixMilli(), feed.ByWriter(second)})
 		}
 	}
 	return e
@@ -303,7 +304,7 @@ func (w *site) events(out http.ResponseWriter, in *http.Request) {
 	failed := make([]string, len(all))
 	for {
 		for i, n := range all {
-			v := n.sight()
+			v := n.Sight()
 			e := eventOf(v, sent[i])
 			if v.At.Equal(sent[i]) && e.Error == failed[i] {
 				continue
@@ -336,7 +337,7 @@ func (w *site) show(name string, reader chan struct{}) *shown {
 	if n == nil {
 		ctx, stop := context.WithCancel(w.ctx)
 		n = &shown{readers: map[chan struct{}]bool{}, stop: stop}
-		n.followed = follow(ctx, w.session, w.session.Limiter(name, w.session.clientOrNone()), func() { w.tell(n) })
+		n.Followed = feed.Follow(ctx, w.session.Server, w.session.Limiter(name, w.session.clientOrNone()), w.session.client != "", func() { w.tell(n) })
 		w.open[name] = n
 	}
 	n.readers[reader] = true

@@ -10,7 +10,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -99,11 +98,6 @@ func (c *common) open(ctx context.Context) (*session, error) {
 	return &session{Server: srv, common: c, Output: new(render.Output)}, nil
 }
 
-// tolerable reports whether an error concerns only one limiter, so that others can be read.
-func tolerable(err error) bool {
-	return errors.Is(err, rratelimiter.ErrNotInitialized) || errors.Is(err, rratelimiter.ErrCrossSlotName) || isWrongType(err)
-}
-
 // named parses a limiter's name argument.
 func (s *session) named(arg string) (string, error) {
 	if !s.quoted {
@@ -131,9 +125,6 @@ func (c *common) clientID() (string, error) {
 	return id, nil
 }
 
-// everyone is the value of --client for all clients.
-const everyone = "all"
-
 // states returns the limiters to work on for one name: one for a shared state; of a PER_CLIENT limiter one for each
 // selected client.
 func (s *session) states(ctx context.Context, name string) ([]*rratelimiter.Limiter, error) {
@@ -141,7 +132,7 @@ func (s *session) states(ctx context.Context, name string) ([]*rratelimiter.Limi
 	rate, err := shared.Config(ctx)
 	switch {
 	case errors.Is(err, rratelimiter.ErrNotInitialized):
-		return nil, noLimiter(name, survey.Reason(err))
+		return nil, survey.Absent(name, survey.Reason(err))
 	case err != nil:
 		return nil, err
 	case rate.Type != rratelimiter.PerClient && s.client != "":
@@ -150,7 +141,7 @@ func (s *session) states(ctx context.Context, name string) ([]*rratelimiter.Limi
 		return []*rratelimiter.Limiter{shared}, nil
 	case s.client == "":
 		return nil, fmt.Errorf("%s is a PER_CLIENT limiter: --client says whose permits, by id, or all", render.Printable(name))
-	case s.client != everyone:
+	case s.client != survey.Everyone:
 		return []*rratelimiter.Limiter{s.Limiter(name, s.client)}, nil
 	}
 	ids, err := shared.Clients(ctx)
@@ -159,52 +150,6 @@ func (s *session) states(ctx context.Context, name string) ([]*rratelimiter.Limi
 		all = append(all, s.Limiter(name, id))
 	}
 	return all, err
-}
-
-// absent is the error for a limiter that does not exist, or that can't be used: ErrNotInitialized, in other words.
-type absent string
-
-func (a absent) Error() string { return string(a) }
-
-// Is reports whether the error is the library's.
-func (a absent) Is(target error) bool { return target == rratelimiter.ErrNotInitialized }
-
-// noLimiter returns the error for a limiter that does not exist, or that can't be used for a reason.
-func noLimiter(name, reason string) error {
-	if reason != "" && reason != noRate {
-		return absent(render.Printable(name) + " can't be used: " + reason)
-	}
-	return absent("there is no limiter " + render.Printable(name))
-}
-
-// noRate is the reason for a limiter without a configuration.
-const noRate = "it has no rate"
-
-// lookers is the number of limiters that are read at a time.
-const lookers = 16
-
-// each calls do for every name, at most lookers at a time, and returns the results in order.
-func each[T any](ctx context.Context, names []string, do func(context.Context, string) (T, error)) ([]T, error) {
-	found := make([]T, len(names))
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	var group sync.WaitGroup
-	for first := range lookers {
-		group.Go(func() {
-			for i := first; i < len(names) && ctx.Err() == nil; i += lookers {
-				one, err := do(ctx, names[i])
-				if err != nil {
-					stop(err)
-				}
-				found[i] = one
-			}
-		})
-	}
-	group.Wait()
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
-	return found, nil
 }
 
 // whom returns the client of a limiter that has a client id.

@@ -116,7 +116,7 @@ func (s *session) compare(ctx context.Context, w wanted) (change, error) {
 		}
 	case !errors.Is(err, rratelimiter.ErrNotInitialized):
 		return c, err
-	case survey.Reason(err) != noRate:
+	case survey.Reason(err) != survey.NoRate:
 		c.broken = survey.Reason(err)
 	}
 	if w.kind != nil {

@@ -55,7 +55,7 @@ func (s *session) show(ctx context.Context, name string) error {
 	if s.client != "" && err == nil && !perClient {
 		return fmt.Errorf("%s is no PER_CLIENT limiter: leave --client out", render.Printable(name))
 	}
-	one := s.client != "" && s.client != everyone
+	one := s.client != "" && s.client != survey.Everyone
 	switch {
 	case one:
 		shared = s.Limiter(name, s.client)
@@ -69,8 +69,8 @@ func (s *session) show(ctx context.Context, name string) error {
 	if view.Fault != nil && view.Client != "" && !one {
 		return s.showClients(ctx, shared, rate) // of type PER_CLIENT, with another fault
 	}
-	if view.Keys[0].Type == "none" && view.Keys[1].Type == "none" && view.Keys[2].Type == "none" {
-		return noLimiter(name, "")
+	if view.Empty() {
+		return survey.Absent(name, "")
 	}
 	if s.json {
 		return s.Emit(viewOf(view))

@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/feed"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
@@ -44,7 +46,7 @@ of a second are counted in part.`,
 func (s *session) watch(ctx context.Context, args []string, length time.Duration) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var all []*followed
+	var all []*feed.Followed
 	for _, arg := range args {
 		name, err := s.named(arg)
 		if err != nil {
@@ -55,7 +57,7 @@ func (s *session) watch(ctx context.Context, args []string, length time.Duration
 			return err
 		}
 		for _, l := range limiters {
-			all = append(all, follow(ctx, s, l, func() {}))
+			all = append(all, feed.Follow(ctx, s.Server, l, s.client != "", func() {}))
 		}
 	}
 	if length > 0 {
@@ -65,9 +67,9 @@ func (s *session) watch(ctx context.Context, args []string, length time.Duration
 		return s.watchPlain(ctx, all)
 	}
 	return render.NewScreen(func(width, height int) []string {
-		var sights []sight
+		var sights []feed.Sight
 		for _, f := range all {
-			sights = append(sights, f.sight())
+			sights = append(sights, f.Sight())
 		}
 		return watchFrame(sights, s.Where, width, height)
 	}).Run(ctx, s.in, s.Out)
@@ -91,37 +93,26 @@ type jsonSecond struct {
 	Partial     bool             `json:"partial,omitempty"` // some grants were not read
 }
 
-func secondOf(v sight) jsonSecond {
+func secondOf(v feed.Sight) jsonSecond {
 	j := jsonSecond{
 		JSONName: render.NameOf(v.Name), Client: v.Client, At: v.At.UTC(), Fault: v.Fault, Available: v.Free, Used: v.Used,
 		LiveRecords: v.Records, GrantedBy: map[string]int64{}, TTLMs: v.TTL.Milliseconds(), Consistent: v.Consistent,
 		Partial: v.Partial,
 	}
-	if v.failed != nil {
-		j.Error = v.failed.Error()
+	if v.Failed != nil {
+		j.Error = v.Failed.Error()
 	}
 	if v.Rate.Permits > 0 {
 		rate := render.RateOf(v.Rate)
 		j.JSONRate = &rate
 	}
-	second := v.lastSecond()
-	j.Granted, j.GrantedBy = second.Permits, byWriter(second)
+	second := v.LastSecond()
+	j.Granted, j.GrantedBy = second.Permits, feed.ByWriter(second)
 	return j
 }
 
-func byWriter(second feed.Second) map[string]int64 {
-	by := map[string]int64{}
-	for tag, permits := range second.By {
-		if tag == "" {
-			tag = "java"
-		}
-		by[tag] = permits
-	}
-	return by
-}
-
 // watchPlain writes the known state once a second.
-func (s *session) watchPlain(ctx context.Context, all []*followed) error {
+func (s *session) watchPlain(ctx context.Context, all []*feed.Followed) error {
 	seconds := time.NewTicker(time.Second)
 	defer seconds.Stop()
 	for {
@@ -131,7 +122,7 @@ func (s *session) watchPlain(ctx context.Context, all []*followed) error {
 		case <-seconds.C:
 		}
 		for _, f := range all {
-			v := f.sight()
+			v := f.Sight()
 			if s.json {
 				if err := s.Emit(secondOf(v)); err != nil {
 					return err
@@ -144,20 +135,20 @@ func (s *session) watchPlain(ctx context.Context, all []*followed) error {
 }
 
 // watchLine formats one poll as a line of plain text.
-func watchLine(v sight) string {
+func watchLine(v feed.Sight) string {
 	at := v.At.UTC().Format("15:04:05")
 	switch {
-	case v.failed != nil:
-		return fmt.Sprintf("%s  %s: %v", time.Now().UTC().Format("15:04:05"), render.Printable(v.Name), v.failed)
+	case v.Failed != nil:
+		return fmt.Sprintf("%s  %s: %v", time.Now().UTC().Format("15:04:05"), render.Printable(v.Name), v.Failed)
 	case v.Fault != "":
 		return fmt.Sprintf("%s  %s: %s", at, render.Printable(v.Name), v.Fault)
 	}
 	return fmt.Sprintf("%s  %s %v [%s] %d free, %d in use, %d granted in the last second",
-		at, render.Printable(title(v)), v.Rate, render.Bar(v.Free, v.Rate.Permits, 20, "#", "."), v.Free, v.Used, v.lastSecond().Permits)
+		at, render.Printable(title(v)), v.Rate, render.Bar(v.Free, v.Rate.Permits, 20, "#", "."), v.Free, v.Used, v.LastSecond().Permits)
 }
 
 // title returns the name of a limiter, with the client whose permits are shown.
-func title(v sight) string {
+func title(v feed.Sight) string {
 	if v.Client != "" {
 		return v.Name + " " + v.Client
 	}
@@ -168,7 +159,7 @@ func title(v sight) string {
 const watchLines = 6
 
 // watchFrame draws limiters for a terminal of a size.
-func watchFrame(sights []sight, where string, width, height int) []string {
+func watchFrame(sights []feed.Sight, where string, width, height int) []string {
 	now := time.Now()
 	if len(sights) > 0 && !sights[0].At.IsZero() {
 		now = sights[0].At
@@ -193,11 +184,11 @@ func watchFrame(sights []sight, where string, width, height int) []string {
 }
 
 // watchBlock draws one limiter.
-func watchBlock(v sight, width int) []string {
+func watchBlock(v feed.Sight, width int) []string {
 	name := render.Strong.Render(render.Printable(title(v)))
 	switch {
-	case v.failed != nil:
-		return []string{name + "  " + render.Bad.Render(v.failed.Error())}
+	case v.Failed != nil:
+		return []string{name + "  " + render.Bad.Render(v.Failed.Error())}
 	case v.At.IsZero():
 		return []string{name}
 	case v.Fault != "":
@@ -208,8 +199,8 @@ func watchBlock(v sight, width int) []string {
 	if v.Free == 0 {
 		use = render.Warm
 	}
-	free, granted := v.columns(cells)
-	writers, permits := feed.Writers(v.seconds)
+	free, granted := v.Columns(cells)
+	writers, permits := feed.Writers(v.Seconds)
 	var who []string
 	for _, tag := range writers {
 		who = append(who, fmt.Sprintf("%s %s", survey.Writer{Tag: tag}.Text(), render.Thousands(permits[tag])))
@@ -226,7 +217,7 @@ func watchBlock(v sight, width int) []string {
 	if !v.Consistent {
 		first += "  " + render.Warm.Render("does not add up: see rrl show")
 	}
-	second := fmt.Sprintf("%s last second, %.1f a second", render.Thousands(v.lastSecond().Permits), v.mean(10))
+	second := fmt.Sprintf("%s last second, %.1f a second", render.Thousands(v.LastSecond().Permits), v.Mean(10))
 	if v.Partial {
 		second += ", and more"
 	}
@@ -237,4 +228,14 @@ func watchBlock(v sight, width int) []string {
 		labelled("in use", state, ""),
 		labelled("granted to", strings.Join(who, ", "), ""),
 	}
+}
+
+// followable returns the limiters to follow under a name: those of each client, if these are requested. A limiter that
+// does not exist yet is included.
+func (s *session) followable(ctx context.Context, name string) ([]*rratelimiter.Limiter, error) {
+	limiters, err := s.states(ctx, name)
+	if errors.Is(err, rratelimiter.ErrNotInitialized) && s.client == "" {
+		return []*rratelimiter.Limiter{s.Limiter(name, "")}, nil
+	}
+	return limiters, err
 }

@@ -16,14 +16,14 @@ import (
 )
 
 // someSight returns a limiter of 50/s that was half used ten seconds ago and is used up now.
-func someSight(name string) sight {
+func someSight(name string) feed.Sight {
 	at := time.Unix(1_700_000_000, 500e6)
-	return sight{
+	return feed.Sight{
 		Look: feed.Look{Name: name, At: at, Rate: perSecond(50), Used: 50, Records: 12, Consistent: true, TTL: time.Hour},
-		frees: []feed.Free{
+		Frees: []feed.Free{
 			{At: at.Add(-10 * time.Second), Free: 25}, {At: at.Add(-2 * time.Second), Free: 7}, {At: at.Add(-1900 * time.Millisecond), Free: 9},
 		},
-		seconds: []feed.Second{
+		Seconds: []feed.Second{
 			{At: time.Unix(1_699_999_990, 0), Permits: 25, By: map[string]int64{"abc123": 25}},
 			{At: time.Unix(1_699_999_999, 0), Permits: 50, By: map[string]int64{"abc123": 20, "": 30}},
 			{At: time.Unix(1_700_000_000, 0), Permits: 3, By: map[string]int64{"": 3}},
@@ -31,25 +31,12 @@ func someSight(name string) sight {
 	}
 }
 
-func TestColumnsAreWholeSecondsUpToNow(t *testing.T) {
-	free, granted := someSight("orders").columns(10)
-	if free[0] != 25 || free[8] != 7 || free[5] != -1 {
-		t.Errorf("free %v: 25 ten seconds ago, the fewest of two looks two seconds ago, none between", free)
-	}
-	if granted[0] != 25 || granted[9] != 50 || granted[4] != 0 {
-		t.Errorf("granted %v", granted)
-	}
-	if mean := someSight("orders").mean(10); mean != 7.5 {
-		t.Errorf("%v permits a second on average, 75 in ten", mean)
-	}
-}
-
 func TestWatchFrameFitsTheTerminalAndSaysWhatHappens(t *testing.T) {
 	failed, faulty, odd := someSight("broken"), someSight("faulty"), someSight("odd\n\x1b[31m")
-	failed.failed = errors.New("redis://localhost:1: connection refused")
+	failed.Failed = errors.New("redis://localhost:1: connection refused")
 	faulty.Fault = "its rate is missing"
 	odd.Consistent = false
-	sights := []sight{someSight("orders"), failed, faulty, odd, {}}
+	sights := []feed.Sight{someSight("orders"), failed, faulty, odd, {}}
 	for _, size := range [][2]int{{80, 24}, {200, 60}, {40, 10}, {20, 3}, {1, 1}} {
 		for n := range len(sights) + 1 {
 			lines := watchFrame(sights[:n], "redis://localhost", size[0], size[1])

@@ -97,6 +97,11 @@ func (s *Survey) Consistent() bool {
 	return s.Readable && s.Drift == 0
 }
 
+// Empty reports whether Redis has no key of the limiter, not even one of another type.
+func (s *Survey) Empty() bool {
+	return !slices.ContainsFunc(s.Keys[:], func(key hook.StoredKey) bool { return key.Type != "none" })
+}
+
 // A Foreign is a key that another program uses, under a name that is one of a limiter's: it has another Redis type.
 type Foreign struct{ Key, Type, Want string }
 

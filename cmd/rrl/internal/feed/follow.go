@@ -1,0 +1,135 @@
+package feed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+)
+
+// follow.go polls limiters for watch and serve, which show the same: free permits over time, and the grants of each
+// second by client.
+
+// A Followed is a limiter that is polled.
+type Followed struct {
+	feed *Feed // used by the polling goroutine only
+
+	mu    sync.Mutex
+	known Sight
+}
+
+// longestLook is the time of a poll after which Redis counts as not responding.
+const longestLook = 2 * time.Second
+
+// A Sight is the known state of a followed limiter.
+type Sight struct {
+	Look
+	Frees   []Free   // of the last two minutes
+	Seconds []Second // of the same time; seconds without a grant are left out
+	Failed  error
+}
+
+// Follow polls a limiter of a server until ctx ends. own says that its client's own state is meant. changed is called
+// after each poll.
+func Follow(ctx context.Context, s *connect.Server, l *rratelimiter.Limiter, own bool, changed func()) *Followed {
+	f := &Followed{feed: New(l, own), known: Sight{Look: Look{Name: l.Name()}}}
+	go func() {
+		for ctx.Err() == nil {
+			f.look(ctx, s)
+			changed()
+			select {
+			case <-ctx.Done():
+			case <-time.After(f.feed.Every()):
+			}
+		}
+	}()
+	return f
+}
+
+func (f *Followed) look(ctx context.Context, s *connect.Server) {
+	bounded, cancel := context.WithTimeoutCause(ctx, longestLook, fmt.Errorf("no answer within %v", longestLook))
+	defer cancel()
+	look, err := f.feed.Look(bounded)
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil && bounded.Err() != nil {
+		err = fmt.Errorf("%s: %w", s.Where, context.Cause(bounded))
+	}
+	if err == nil && look.Rate.Type == rratelimiter.PerClient && look.Client == "" {
+		err = errors.New("a PER_CLIENT limiter: --client says whose permits to show")
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.known.Failed = s.Explain(err)
+	if err == nil {
+		since := look.At.Add(-Length)
+		f.known.Look, f.known.Frees, f.known.Seconds = look, f.feed.Frees(since), f.feed.Seconds(since)
+	}
+}
+
+// Sight returns the known state.
+func (f *Followed) Sight() Sight {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.known
+}
+
+// LastSecond returns the grants of the last whole second.
+func (v Sight) LastSecond() Second {
+	at := v.At.Unix() - 1
+	for _, second := range v.Seconds {
+		if second.At.Unix() == at {
+			return second
+		}
+	}
+	return Second{At: time.Unix(at, 0)}
+}
+
+// Mean returns the mean of permits granted a second, over a number of whole seconds before now.
+func (v Sight) Mean(seconds int) float64 {
+	var sum int64
+	now := v.At.Unix()
+	for _, second := range v.Seconds {
+		if at := second.At.Unix(); at < now && at >= now-int64(seconds) {
+			sum += second.Permits
+		}
+	}
+	return float64(sum) / float64(seconds)
+}
+
+// Columns returns the figures of n seconds up to the one before now: the fewest permits free, and the permits granted.
+func (v Sight) Columns(n int) (free, granted []int64) {
+	free, granted = make([]int64, n), make([]int64, n)
+	for i := range free {
+		free[i] = -1 // no poll in that second
+	}
+	first := v.At.Unix() - int64(n)
+	for _, p := range v.Frees {
+		if i := p.At.Unix() - first; i >= 0 && i < int64(n) && (free[i] < 0 || p.Free < free[i]) {
+			free[i] = p.Free
+		}
+	}
+	for _, second := range v.Seconds {
+		if i := second.At.Unix() - first; i >= 0 && i < int64(n) {
+			granted[i] = second.Permits
+		}
+	}
+	return free, granted
+}
+
+// ByWriter returns the permits of a second for programs: by the tag of the Go client, or "java".
+func ByWriter(second Second) map[string]int64 {
+	by := map[string]int64{}
+	for tag, permits := range second.By {
+		if tag == "" {
+			tag = "java"
+		}
+		by[tag] = permits
+	}
+	return by
+}
