@@ -87,7 +87,7 @@ func reasonOf(err error) string {
 // Everyone is the value of --client for all clients.
 const Everyone = "all"
 
-// Each calls do for every name, at most lookers at a time, and returns the results in order.
+// Each calls do for every name, at most 16 at a time, and returns the results in order.
 func Each[T any](ctx context.Context, names []string, do func(context.Context, string) (T, error)) ([]T, error) {
 	found := make([]T, len(names))
 	ctx, stop := context.WithCancelCause(ctx)
@@ -111,5 +111,5 @@ func Each[T any](ctx context.Context, names []string, do func(context.Context, s
 	return found, nil
 }
 
-// lookers is the number of limiters that are read at a time.
+// lookers is the number of names in work at a time.
 const lookers = 16

@@ -1,4 +1,4 @@
-package main
+package simulate
 
 import (
 	"fmt"
@@ -23,7 +23,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/span"
 )
 
-// simulate_chart.go shows simulations: as a table with small charts for terminals, as pictures, and as tables of Markdown.
+// chart.go shows simulations: as a table with small charts for terminals, as pictures, and as tables of Markdown.
 
 // The heads of all tables: of those in pages, and of narrow ones.
 var (

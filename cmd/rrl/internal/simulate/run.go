@@ -1,4 +1,4 @@
-package main
+package simulate
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// simulate_run.go runs a trace through algorithms on a virtual clock, and measures. Each has its own embedded server,
+// run.go runs a trace through algorithms on a virtual clock, and measures. Each has its own embedded server,
 // on the same clock; a real server only measures the memory of the keys.
 
 // An asker is any limiter.
@@ -32,7 +32,7 @@ type setting struct {
 	clock classic.Option
 }
 
-const simulated = "limit" // the name of each limiter
+const limitName = "limit" // the name of each limiter
 
 // An algorithm makes its limiter for a rate; the limiter's methods return an error for a rate that it does not support.
 type algorithm struct {
@@ -43,27 +43,27 @@ type algorithm struct {
 var algorithms = []algorithm{
 	{"rratelimiter", func(s setting) asker {
 		client := rratelimiter.NewClient(s.rdb, rratelimiter.WithClock(s.now), rratelimiter.WithCallTimeout(time.Minute))
-		return client.RateLimiter(simulated, rratelimiter.WithRate(s.rate))
+		return client.RateLimiter(limitName, rratelimiter.WithRate(s.rate))
 	}},
-	{"fixed-window", func(s setting) asker { return classic.NewFixedWindow(s.rdb, simulated, s.rate, s.clock) }},
-	{"window-keys", func(s setting) asker { return classic.NewWindowKeys(s.rdb, simulated, s.rate, s.clock) }},
-	{"list-window", func(s setting) asker { return classic.NewListWindow(s.rdb, simulated, s.rate, s.clock) }},
-	{"cursor-window", func(s setting) asker { return classic.NewCursorWindow(s.rdb, simulated, s.rate, s.clock) }},
-	{"sliding-log", func(s setting) asker { return classic.NewSlidingLog(s.rdb, simulated, s.rate, s.clock) }},
+	{"fixed-window", func(s setting) asker { return classic.NewFixedWindow(s.rdb, limitName, s.rate, s.clock) }},
+	{"window-keys", func(s setting) asker { return classic.NewWindowKeys(s.rdb, limitName, s.rate, s.clock) }},
+	{"list-window", func(s setting) asker { return classic.NewListWindow(s.rdb, limitName, s.rate, s.clock) }},
+	{"cursor-window", func(s setting) asker { return classic.NewCursorWindow(s.rdb, limitName, s.rate, s.clock) }},
+	{"sliding-log", func(s setting) asker { return classic.NewSlidingLog(s.rdb, limitName, s.rate, s.clock) }},
 	{"sub-windows", func(s setting) asker {
 		parts := int64(10) // or the next fewer that are whole milliseconds
 		for parts > 2 && s.rate.Interval.Milliseconds()%parts != 0 {
 			parts--
 		}
-		return classic.NewSubWindows(s.rdb, simulated, s.rate, int(parts), s.clock)
+		return classic.NewSubWindows(s.rdb, limitName, s.rate, int(parts), s.clock)
 	}},
-	{"two-counters", func(s setting) asker { return classic.NewTwoCounters(s.rdb, simulated, s.rate, s.clock) }},
+	{"two-counters", func(s setting) asker { return classic.NewTwoCounters(s.rdb, limitName, s.rate, s.clock) }},
 	{"token-bucket", func(s setting) asker {
 		// The smallest steps of whole seconds and whole tokens.
 		tokens, seconds := s.rate.Permits, int64(s.rate.Interval/time.Second)
 		divisor := gcd(tokens, seconds)
 		p := classic.Tokens{Capacity: s.rate.Permits, PerStep: tokens / divisor, Step: s.rate.Interval / time.Duration(divisor)}
-		return classic.NewTokenBucket(s.rdb, simulated, p, s.clock)
+		return classic.NewTokenBucket(s.rdb, limitName, p, s.clock)
 	}},
 	{"gateway-bucket", func(s setting) asker {
 		every := s.rate.Interval / time.Duration(s.rate.Permits)
@@ -71,14 +71,14 @@ var algorithms = []algorithm{
 			every += time.Millisecond - rest // round up, towards the slower rate
 		}
 		p := classic.Gateway{Every: every, Capacity: s.rate.Permits, Interval: s.rate.Interval}
-		return classic.NewGatewayBucket(s.rdb, simulated, p, s.clock)
+		return classic.NewGatewayBucket(s.rdb, limitName, p, s.clock)
 	}},
 	{"leaky-bucket", func(s setting) asker {
-		return classic.NewLeakyBucket(s.rdb, simulated, s.rate, s.rate.Permits, s.clock)
+		return classic.NewLeakyBucket(s.rdb, limitName, s.rate, s.rate.Permits, s.clock)
 	}},
-	{"leaky-queue", func(s setting) asker { return classic.NewLeakyQueue(s.rdb, simulated, s.rate, s.rate.Permits, s.clock) }},
+	{"leaky-queue", func(s setting) asker { return classic.NewLeakyQueue(s.rdb, limitName, s.rate, s.rate.Permits, s.clock) }},
 	{"gcra", func(s setting) asker {
-		return classic.NewGCRA(s.rdb, simulated, s.rate, s.rate.Permits, s.clock)
+		return classic.NewGCRA(s.rdb, limitName, s.rate, s.rate.Permits, s.clock)
 	}},
 	{"smooth-bursty", func(s setting) asker {
 		return classic.NewSmoothBursty(float64(s.rate.Permits)/s.rate.Interval.Seconds(), s.clock)
@@ -95,7 +95,8 @@ func gcd(a, b int64) int64 {
 	return a
 }
 
-func algorithmNames() (all []string) {
+// Algorithms returns the names of algorithms.
+func Algorithms() (all []string) {
 	for _, a := range algorithms {
 		all = append(all, a.name)
 	}

@@ -1,4 +1,4 @@
-package main
+package simulate
 
 import (
 	"bufio"
@@ -17,7 +17,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// simulate_trace.go has the traces of simulations: built-in, made from a pattern, or read.
+// trace.go has the traces of simulations: built-in, made from a pattern, or read.
 
 // An arrival is a request for n permits, at a time after the beginning of a trace.
 type arrival struct {
@@ -91,7 +91,7 @@ var patterns = map[string]string{
 func pattern(name string, rate rratelimiter.Rate, length time.Duration, load float64, seed int64) (trace, error) {
 	about, found := patterns[name]
 	if !found {
-		return trace{}, fmt.Errorf("--trace %q: neither built in (%s) nor a pattern (%s) nor a file", name, names(builtInNames()), names(patternNames()))
+		return trace{}, fmt.Errorf("--trace %q: neither built in (%s) nor a pattern (%s) nor a file", name, names(builtInNames()), names(Patterns()))
 	}
 	t := trace{name: name, about: fmt.Sprintf("%s, %g x the rate", about, load), rate: rate, length: length}
 	perSecond := load * float64(rate.Permits) / rate.Interval.Seconds()
@@ -128,7 +128,8 @@ func builtInNames() (all []string) {
 	return all
 }
 
-func patternNames() (all []string) {
+// Patterns returns the names of patterns.
+func Patterns() (all []string) {
 	for name := range patterns {
 		all = append(all, name)
 	}

@@ -1,0 +1,204 @@
+// Package simulate feeds one trace of requests through rate limiting algorithms, on a virtual clock, and shows what each grants:
+// as tables, charts and JSON. It knows nothing of commands.
+package simulate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+)
+
+// Options say what is simulated, and what is written.
+type Options struct {
+	Trace      string   // a built-in trace, a pattern, a file, or - for the input
+	Algorithms []string // none: all
+	Rate       string
+	Length     time.Duration // of a pattern
+	Load       float64       // of a pattern: permits requested, as a multiple of the rate
+	Seed       int64         // of the poisson pattern
+	Permits    int           // column of a file with the permits of each request, from 1; 0: one each
+	JSON       bool
+	Out        []string // files to write, too: .png, .svg or .json
+	Docs       string   // a page to update, in place of all output
+	Address    string   // of a server that measures the keys; "": none
+}
+
+// Traces returns the built-in traces, a line each.
+func Traces() string {
+	var b strings.Builder
+	for _, t := range builtIn() {
+		fmt.Fprintf(&b, "  %-12s %s; limit %v\n", t.name, t.about, t.rate)
+	}
+	return b.String()
+}
+
+// Run simulates a trace, and writes the result.
+func Run(ctx context.Context, o Options, in io.Reader, out io.Writer) error {
+	which, err := o.which()
+	if err != nil {
+		return err
+	}
+	weigh := sizes
+	if o.Address != "" {
+		s, err := connect.To(o.Address)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		if err := s.Redis.Ping(ctx).Err(); err != nil {
+			return s.Clean(fmt.Errorf("%s: %w", s.Where, err))
+		}
+		weigh = memoryUsage(s.Redis)
+	}
+	if o.Docs != "" {
+		return renew(ctx, o.Docs, which, weigh, out)
+	}
+	t, err := o.read(in)
+	if err != nil {
+		return err
+	}
+	for _, path := range o.Out {
+		if !slices.Contains([]string{".png", ".svg", ".json"}, filepath.Ext(path)) {
+			return fmt.Errorf("--out %s: must end in .png, .svg or .json", path)
+		}
+	}
+	s, err := simulate(ctx, t, which, weigh)
+	if err != nil {
+		return err
+	}
+	for _, path := range o.Out {
+		if err := s.write(path); err != nil {
+			return err
+		}
+	}
+	if o.JSON {
+		return s.writeJSON(out)
+	}
+	return s.showTable(out)
+}
+
+// which returns the requested algorithms, in the order of the list.
+func (o Options) which() ([]algorithm, error) {
+	if len(o.Algorithms) == 0 {
+		return algorithms, nil
+	}
+	var which []algorithm
+	for _, a := range algorithms {
+		if slices.Contains(o.Algorithms, a.name) {
+			which = append(which, a)
+		}
+	}
+	for _, name := range o.Algorithms {
+		if !slices.Contains(Algorithms(), name) {
+			return nil, fmt.Errorf("--algorithms: %q is none of %s", name, names(Algorithms()))
+		}
+	}
+	return which, nil
+}
+
+// read returns the requested trace.
+func (o Options) read(in io.Reader) (trace, error) {
+	for _, t := range builtIn() {
+		if t.name == o.Trace {
+			return t, nil
+		}
+	}
+	rate, err := rratelimiter.ParseRate(o.Rate)
+	if err != nil {
+		return trace{}, fmt.Errorf("--rate: %w", err)
+	}
+	if _, made := patterns[o.Trace]; !made {
+		name := "standard input"
+		if o.Trace != "-" {
+			file, err := os.Open(o.Trace)
+			if errors.Is(err, os.ErrNotExist) {
+				return pattern(o.Trace, rate, 0, 0, 0)
+			}
+			if err != nil {
+				return trace{}, err
+			}
+			defer file.Close()
+			in, name = file, filepath.Base(o.Trace)
+		}
+		t, err := readTrace(name, in, rate, o.Permits)
+		if err != nil {
+			return t, fmt.Errorf("%s: %w", name, err)
+		}
+		return t, nil
+	}
+	if o.Length <= 0 || !(o.Load > 0) || o.Load > 1000 {
+		return trace{}, errors.New("--for and --load must be positive, and the load at most 1000")
+	}
+	return pattern(o.Trace, rate, o.Length, o.Load, o.Seed)
+}
+
+func (s simulation) write(path string) error {
+	if filepath.Ext(path) != ".json" {
+		return s.save(path)
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	return closing(file, s.writeJSON(file))
+}
+
+func (s simulation) writeJSON(out io.Writer) error {
+	encoder := json.NewEncoder(out)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(s)
+}
+
+// renew simulates all built-in traces, writes a chart of each into a folder beside a page, with the page's name, and
+// puts the tables into the page, each between two marker lines.
+func renew(ctx context.Context, page string, which []algorithm, weigh scale, out io.Writer) error {
+	text, err := os.ReadFile(page)
+	if err != nil {
+		return err
+	}
+	folder := strings.TrimSuffix(page, filepath.Ext(page))
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	renewed := string(text)
+	for _, t := range builtIn() {
+		s, err := simulate(ctx, t, which, weigh)
+		if err != nil {
+			return err
+		}
+		chart := filepath.Join(folder, t.name+".svg")
+		if err := s.save(chart); err != nil {
+			return err
+		}
+		if renewed, err = between(renewed, t.name, s.markdown()); err != nil {
+			return fmt.Errorf("%s: %w", page, err)
+		}
+		fmt.Fprintln(out, chart)
+	}
+	if err := os.WriteFile(page, []byte(renewed), 0o644); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(out, page)
+	return err
+}
+
+// between replaces a table in a page between its marker lines.
+func between(page, name, text string) (string, error) {
+	begin, end := fmt.Sprintf("<!-- measured: %s -->\n", name), "<!-- end -->\n"
+	before, rest, found := strings.Cut(page, begin)
+	_, after, closed := strings.Cut(rest, end)
+	if !found || !closed {
+		return page, fmt.Errorf("no lines %q and %q", strings.TrimSpace(begin), strings.TrimSpace(end))
+	}
+	return before + begin + text + end + after, nil
+}
