@@ -37,11 +37,11 @@ func TestDocumentationIsComplete(t *testing.T) {
 			}
 		}
 	}
-	checks, err := os.ReadFile("doctor_checks.go")
+	checks, err := os.ReadFile("internal/doctor/checks.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	codes := regexp.MustCompile(`(?:fault|warning|worthKnowing|level), (?:code: )?"([a-z-]+)"`).FindAllStringSubmatch(string(checks), -1)
+	codes := regexp.MustCompile(`(?:Error|Warning|Note|level), (?:Code: )?"([a-z-]+)"`).FindAllStringSubmatch(string(checks), -1)
 	if len(codes) < 24 {
 		t.Errorf("only %d findings are found", len(codes))
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/doctor"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
@@ -44,7 +45,7 @@ It reads all records in one step: 100,000 of them block Redis for some 50 ms.`,
 			if force {
 				return ""
 			}
-			return harm(did, rate)
+			return doctor.Harm(did, rate)
 		},
 	})
 	cmd.Flags().BoolVar(&force, "force", false, "repair even if no permit will be free for longer than an interval")
@@ -67,16 +68,6 @@ what it would do. For one interval, the limiter can grant twice its rate.`,
 		},
 		refuse: func(rratelimiter.Repaired, rratelimiter.Rate) string { return "" },
 	})
-}
-
-// harm returns why the result of a repair would do harm; "" if it would not. Records that owe more than the rate, or
-// leave nothing free for longer than an interval, are not grants of this rate.
-func harm(did rratelimiter.Repaired, rate rratelimiter.Rate) string {
-	if !did.Changed || did.Blocked <= rate.Interval && did.Free >= -rate.Permits {
-		return ""
-	}
-	return fmt.Sprintf("%s hold %s at a rate of %v: no permit would be free for %s", render.Number(int64(did.Records), "record"),
-		render.Number(did.Permits, "permit"), rate, render.Lasting(did.Blocked))
 }
 
 // otherwise is the advice if a repair is refused.

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/doctor"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 	"github.com/rratelimiter/rratelimiter/internal/span"
@@ -236,7 +237,7 @@ func (s *session) describe(v *survey.Survey) {
 	case !v.OneStep:
 		line("adds up", "not surely: it was used while it was read; rrl doctor looks closer")
 	default:
-		line("adds up", "%s", s.Paint(render.Bad, "NO: "+wrongSum(v)))
+		line("adds up", "%s", s.Paint(render.Bad, "NO: "+doctor.WrongSum(v)))
 		line("", "rrl doctor %s says what to do", render.ShellName(v.Name))
 	}
 }
@@ -251,23 +252,6 @@ func ttlText(v *survey.Survey) string {
 	default:
 		return "gone in " + render.Lasting(ttl) + " unless it is used"
 	}
-}
-
-// wrongSum returns how free permits and records differ from the rate.
-func wrongSum(v *survey.Survey) string {
-	in := render.Thousands(v.Live.Permits + v.Expired.Permits)
-	switch {
-	case v.Keys[1].Type == "none":
-		return fmt.Sprintf("the free permits are missing, with %s in records", in)
-	case !v.Readable:
-		return fmt.Sprintf("the free permits are stored as %q, no whole number", v.Value)
-	}
-	more, drift := "more", v.Drift
-	if drift < 0 {
-		more, drift = "less", -drift
-	}
-	return fmt.Sprintf("%s stored as free + %s in records is %s %s than %s",
-		render.Thousands(v.Free), in, render.Thousands(drift), more, render.Thousands(v.Rate.Permits))
 }
 
 // showClients writes a line for each client of a PER_CLIENT limiter.
