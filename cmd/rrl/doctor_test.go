@@ -11,13 +11,14 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/rrltest"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
 // Each state has one finding, and no other; each finding has advice.
 func TestDoctorFindsWhatIsWrongWithLimiters(t *testing.T) {
 	const hour = 3_600_000
-	java, java16 := javaRecord(rratelimiter.Redisson317, 1), javaRecord(rratelimiter.Redisson321, 1)
+	java, java16 := rrltest.JavaRecord(rratelimiter.Redisson317, 1), rrltest.JavaRecord(rratelimiter.Redisson321, 1)
 	onShops(t, func(t *testing.T, s shop) {
 		for _, c := range []struct {
 			code, severity, advice string // "": nothing is wrong
@@ -26,7 +27,7 @@ func TestDoctorFindsWhatIsWrongWithLimiters(t *testing.T) {
 			{"", "", "", func() { s.limiter("x", "10", "60000", "0") }},
 			{"", "", "", func() {
 				s.limiter("x", "10", "60000", "0")
-				s.state("x", "", "6", -70_000, java, -5, goRecord("abc", 3))
+				s.state("x", "", "6", -70_000, java, -5, rrltest.GoRecord("abc", 3))
 			}},
 			{"", "", "", func() { // Redisson from 3.17.0 on reads both
 				s.limiter("x", "10", "60000", "0")
@@ -34,7 +35,7 @@ func TestDoctorFindsWhatIsWrongWithLimiters(t *testing.T) {
 			}},
 			{"", "", "", func() { // as WithGranularity dates records
 				s.limiter("x", "10", "60000", "0")
-				s.state("x", "", "7", 6000, goRecord("abc", 3))
+				s.state("x", "", "7", 6000, rrltest.GoRecord("abc", 3))
 			}},
 			{"", "", "", func() {
 				s.limiter("x", "10", "1000", "1")
@@ -71,7 +72,7 @@ func TestDoctorFindsWhatIsWrongWithLimiters(t *testing.T) {
 			}},
 			{"mixed-formats", "error", "WithRecordFormat", func() {
 				s.limiter("x", "10", "60000", "0")
-				s.state("x", "", "7", -5, javaRecord(rratelimiter.Redisson313, 1), -6, goRecord("abc", 2))
+				s.state("x", "", "7", -5, rrltest.JavaRecord(rratelimiter.Redisson313, 1), -6, rrltest.GoRecord("abc", 2))
 			}},
 			{"unknown-records", "warning", "{x}:permits", func() {
 				s.limiter("x", "10", "60000", "0")
@@ -142,7 +143,7 @@ func TestDoctorOfOneLimiter(t *testing.T) {
 		s.limiter("good", "10", "60000", "0")
 		s.limiter("bad", "10", "60000", "0")
 		s.state("bad", "", "3")
-		s.state("left", "", "", -5, goRecord("abc", 1))
+		s.state("left", "", "", -5, rrltest.GoRecord("abc", 1))
 		contains(t, s.ok("doctor", "good"), "1 limiter looked at", "this host's clock is ")
 		if code, out, _ := s.run("doctor", "good", "bad"); code != 1 || !strings.Contains(out, "stuck") || strings.Contains(out, "no-rate") {
 			t.Errorf("exit code %d, output\n%s", code, out)
@@ -161,7 +162,7 @@ func TestDoctorAddsUpManyRecordsInOneStep(t *testing.T) {
 	s.limiter("many", "10000", "3600000", "0")
 	var all []redis.Z
 	for i := range 1500 {
-		all = append(all, redis.Z{Score: float64(s.now() - int64(i)), Member: packed(rratelimiter.Redisson317, fmt.Sprintf("%08d", i), 2)})
+		all = append(all, redis.Z{Score: float64(rrltest.Now(t, s.rdb) - int64(i)), Member: rrltest.Record(rratelimiter.Redisson317, fmt.Sprintf("%08d", i), 2)})
 	}
 	s.must(s.rdb.ZAdd(t.Context(), "{many}:permits", all...).Err())
 	s.state("many", "", "6000")

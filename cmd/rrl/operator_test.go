@@ -22,6 +22,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/rrltest"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -95,51 +96,13 @@ func (s shop) must(err error) {
 // limiter writes a configuration: rate, interval in ms, type, and more fields.
 func (s shop) limiter(name string, fields ...string) {
 	s.t.Helper()
-	names := []string{"rate", "interval", "type"}
-	all := append([]string(nil), fields[min(3, len(fields)):]...)
-	for i, field := range fields[:min(3, len(fields))] {
-		all = append(all, names[i], field)
-	}
-	s.must(s.rdb.HSet(s.t.Context(), name, all).Err())
+	rrltest.Limiter(s.t, s.rdb, name, fields...)
 }
 
 // state writes free permits and records into the keys of a client: each record is ms from now, and a member.
 func (s shop) state(name, client, value string, records ...any) {
 	s.t.Helper()
-	suffix := ""
-	if client != "" {
-		suffix = ":" + client
-	}
-	if value != "" {
-		s.must(s.rdb.Set(s.t.Context(), "{"+name+"}:value"+suffix, value, 0).Err())
-	}
-	for i := 0; i < len(records); i += 2 {
-		at := float64(s.now() + int64(records[i].(int)))
-		s.must(s.rdb.ZAdd(s.t.Context(), "{"+name+"}:permits"+suffix, redis.Z{Score: at, Member: records[i+1]}).Err())
-	}
-}
-
-func (s shop) now() int64 { return s.rdb.Time(s.t.Context()).Val().UnixMilli() }
-
-// goRecord returns a record of a Go client.
-func goRecord(tag string, permits uint32) string {
-	return packed(rratelimiter.Redisson317, ("Go" + tag + "12345678")[:8], permits)
-}
-
-func javaRecord(f rratelimiter.RecordFormat, permits uint32) string {
-	length := map[rratelimiter.RecordFormat]int{rratelimiter.Redisson313: 4, rratelimiter.Redisson321: 16}[f]
-	if length == 0 {
-		length = 8
-	}
-	return packed(f, "0123456789abcdef"[:length], permits)
-}
-
-func packed(f rratelimiter.RecordFormat, id string, permits uint32) string {
-	member, err := rratelimiter.PackRecord(f, []byte(id), permits)
-	if err != nil {
-		panic(err)
-	}
-	return string(member)
+	rrltest.State(s.t, s.rdb, name, client, value, records...)
 }
 
 var times = regexp.MustCompile(`\b\d+(\.\d+)?(ms|s)\b ago`)
@@ -147,8 +110,8 @@ var times = regexp.MustCompile(`\b\d+(\.\d+)?(ms|s)\b ago`)
 func TestShowTellsAllAboutALimiter(t *testing.T) {
 	onShops(t, func(t *testing.T, s shop) {
 		s.limiter("orders", "20", "60000", "0", "keepAliveTime", "0")
-		s.state("orders", "", "7", -60500, javaRecord(rratelimiter.Redisson321, 1), -50000, goRecord("abc", 2), -30000, goRecord("abc", 3),
-			-100, goRecord("xyz", 4), -200, packed(rratelimiter.Redisson321, "fedcba9876543210", 3))
+		s.state("orders", "", "7", -60500, rrltest.JavaRecord(rratelimiter.Redisson321, 1), -50000, rrltest.GoRecord("abc", 2), -30000, rrltest.GoRecord("abc", 3),
+			-100, rrltest.GoRecord("xyz", 4), -200, rrltest.Record(rratelimiter.Redisson321, "fedcba9876543210", 3))
 		got := times.ReplaceAllString(s.ok("show", "orders"), "AGO")
 		want := `orders
 rate        20/m, OVERALL
@@ -195,13 +158,13 @@ adds up     yes: 7 stored as free + 13 in records = 20
 func TestShowTellsWhatIsWrong(t *testing.T) {
 	onShops(t, func(t *testing.T, s shop) {
 		s.limiter("drift", "10", "60000", "0")
-		s.state("drift", "", "4", -100, goRecord("abc", 2))
+		s.state("drift", "", "4", -100, rrltest.GoRecord("abc", 2))
 		contains(t, s.ok("show", "drift"), "adds up     NO: 4 stored as free + 2 in records is 4 less than 10", "rrl doctor drift says what to do")
 		s.limiter("future", "10", "60000", "0")
-		s.state("future", "", "8", 3_600_000, goRecord("abc", 2))
+		s.state("future", "", "8", 3_600_000, rrltest.GoRecord("abc", 2))
 		contains(t, s.ok("show", "future"), "granted from 1h ahead to 1h ahead", "future      2 permits in 1 record, the last one dated 1h ahead: a clock is wrong")
 		s.limiter("value", "10", "60000", "0")
-		s.state("value", "", "ten", -100, goRecord("abc", 2))
+		s.state("value", "", "ten", -100, rrltest.GoRecord("abc", 2))
 		contains(t, s.ok("show", "value"), `adds up     NO: the free permits are stored as "ten", no whole number`, "8 of 10")
 		s.limiter("broken", "ten", "60000", "0")
 		contains(t, s.ok("show", "broken"), "none that can be used: its rate is no whole number from 0 on\n            interval = 60000\n            rate = ten\n            type = 0\n")
@@ -267,7 +230,7 @@ func TestShowReadsManyRecordsPageByPage(t *testing.T) {
 	s.limiter("many", "10000", "3600000", "0")
 	var all []redis.Z
 	for i := range 2500 {
-		all = append(all, redis.Z{Score: float64(s.now() - int64(i/7)), Member: packed(rratelimiter.Redisson317, fmt.Sprintf("%08d", i), 2)})
+		all = append(all, redis.Z{Score: float64(rrltest.Now(t, s.rdb) - int64(i/7)), Member: rrltest.Record(rratelimiter.Redisson317, fmt.Sprintf("%08d", i), 2)})
 	}
 	s.must(s.rdb.ZAdd(t.Context(), "{many}:permits", all...).Err())
 	s.state("many", "", "5000")
@@ -280,8 +243,8 @@ func TestShowReadsManyRecordsPageByPage(t *testing.T) {
 func TestPerClientLimiters(t *testing.T) {
 	onShops(t, func(t *testing.T, s shop) {
 		s.limiter("pc", "10", "3600000", "1")
-		s.state("pc", "one", "7", -100, goRecord("abc", 3))
-		s.state("pc", "two", "9", -100, javaRecord(rratelimiter.Redisson321, 1))
+		s.state("pc", "one", "7", -100, rrltest.GoRecord("abc", 3))
+		s.state("pc", "two", "9", -100, rrltest.JavaRecord(rratelimiter.Redisson321, 1))
 		text := s.ok("show", "pc")
 		contains(t, text, "rate        10/h per client\nTTL         none\n", "one", "two")
 		if !regexp.MustCompile(`(?m)^one +7 +1 .* yes$`).MatchString(text) {
@@ -329,10 +292,10 @@ func TestLsListsLimitersAndNothingElse(t *testing.T) {
 			t.Errorf("of nothing it says %q", out)
 		}
 		s.limiter("b", "2000", "60000", "0")
-		s.state("b", "", "500", -100, goRecord("abc", 1500))
+		s.state("b", "", "500", -100, rrltest.GoRecord("abc", 1500))
 		s.limiter("a", "10", "250", "0")
 		s.limiter("c", "10", "1000", "0")
-		s.state("c", "", "3", -100, goRecord("abc", 1))
+		s.state("c", "", "3", -100, rrltest.GoRecord("abc", 1))
 		s.limiter("d\x00\xff", "5", "1000", "0")
 		s.limiter("e", "ten", "1000", "0")
 		s.must(s.rdb.HSet(t.Context(), "hash", "rate", "1", "type", "0", "colour", "red").Err())
@@ -436,7 +399,7 @@ func TestSetKeepsWhatIsNotSaid(t *testing.T) {
 func TestReleaseRepairResetRm(t *testing.T) {
 	onShops(t, func(t *testing.T, s shop) {
 		s.limiter("x", "10", "3600000", "0")
-		s.state("x", "", "4", -100, goRecord("abc", 3))
+		s.state("x", "", "4", -100, rrltest.GoRecord("abc", 3))
 		const would = "x: to be repaired: free permits and records were 3 less than the rate; free permits 4 -> 7, with 3 permits in 1 record\n"
 		if got := s.ok("repair", "x"); got != would+"Nothing was changed. --yes does it.\n" {
 			t.Errorf("a dry run says %q", got)
@@ -500,7 +463,7 @@ func TestKeysOfAnotherProgramStayAndAreNamed(t *testing.T) {
 			t.Helper()
 			s.must(s.rdb.FlushDB(t.Context()).Err())
 			s.limiter("x", "10", "3600000", kind)
-			s.state("x", client, "4", -100, goRecord("abc", 3))
+			s.state("x", client, "4", -100, rrltest.GoRecord("abc", 3))
 			key = "{x}:" + suffix
 			s.must(s.rdb.Del(t.Context(), key).Err())
 			if strings.HasPrefix(suffix, "value") {
@@ -536,7 +499,7 @@ func TestKeysOfAnotherProgramStayAndAreNamed(t *testing.T) {
 
 			key = begin("1", "one", suffix+":one")
 			named = fmt.Sprintf(`"{x}:%s:one" is a `, suffix)
-			s.state("x", "two", "4", -100, goRecord("abc", 3))
+			s.state("x", "two", "4", -100, rrltest.GoRecord("abc", 3))
 			code, out, errs := s.run("reset", "x", "--client", "all", "--yes")
 			if code != 1 || !strings.HasPrefix(out, "x of two: reset") || !strings.Contains(errs, named) {
 				t.Errorf("a reset of two clients: exit code %d, output %q, errors %q", code, out, errs)
@@ -557,7 +520,7 @@ func TestKeysOfAnotherProgramStayAndAreNamed(t *testing.T) {
 func (s shop) snapshotOf(name string) string {
 	s.t.Helper()
 	s.limiter(name, "10", "3600000", "0")
-	s.state(name, "", "7", -100, goRecord("abc", 3))
+	s.state(name, "", "7", -100, rrltest.GoRecord("abc", 3))
 	return s.ok("snapshot", name)
 }
 
@@ -574,7 +537,7 @@ func TestRepairRefusesWhatBlocksALimiter(t *testing.T) {
 		} {
 			s.must(s.rdb.FlushDB(t.Context()).Err())
 			s.limiter("x", "100", c.rate, "0")
-			s.state("x", "", "97", c.at, goRecord("abc", 665_670_570), -10, goRecord("xyz", 3))
+			s.state("x", "", "97", c.at, rrltest.GoRecord("abc", 665_670_570), -10, rrltest.GoRecord("xyz", 3))
 			s.fails(1, "x: not repaired: "+c.want+"; rrl reset forgets the records, --force repairs all the same", "repair", "x", "--yes")
 			contains(t, s.ok("repair", "x"), "x: not to be repaired: "+c.want, "--force")
 			one := objects(t, s.ok("repair", "x", "--json"))[0]
@@ -604,7 +567,7 @@ func TestRepairRefusesWhatBlocksALimiter(t *testing.T) {
 func TestRepairTellsOfAShortBlock(t *testing.T) {
 	onShops(t, func(t *testing.T, s shop) {
 		s.limiter("x", "10", "14400000", "0")
-		s.state("x", "", "7", -7_200_000, goRecord("abc", 6), -600_000, goRecord("xyz", 9))
+		s.state("x", "", "7", -7_200_000, rrltest.GoRecord("abc", 6), -600_000, rrltest.GoRecord("xyz", 9))
 		_, out, _ := s.run("doctor", "x")
 		contains(t, out, "-> rrl repair x; no permit is free then for 2h")
 		contains(t, s.ok("repair", "x"), "free permits 7 -> -5", "no permit is free then for 2h", "--yes does it")
@@ -656,7 +619,7 @@ func TestShowCountsRecordsOfABrokenConfiguration(t *testing.T) {
 		} {
 			s.must(s.rdb.FlushDB(t.Context()).Err())
 			s.limiter("x", c.fields...)
-			s.state("x", "", "7", -100, goRecord("abc", 3), -200, goRecord("abd", 2), -90_000, goRecord("abe", 1))
+			s.state("x", "", "7", -100, rrltest.GoRecord("abc", 3), -200, rrltest.GoRecord("abd", 2), -90_000, rrltest.GoRecord("abe", 1))
 			contains(t, s.ok("show", "x"), "none that can be used", "state       7 stored as free, 6 permits in 3 records\n")
 			if one := objects(t, s.ok("show", "x", "--json"))[0]; one["live_records"] != c.live || one["expired_records"] != c.expired {
 				t.Errorf("with %q it says %v", c.fields, one)
@@ -664,7 +627,7 @@ func TestShowCountsRecordsOfABrokenConfiguration(t *testing.T) {
 		}
 		s.must(s.rdb.FlushDB(t.Context()).Err())
 		s.limiter("x", "ten", "60000", "1")
-		s.state("x", "one", "7", -100, goRecord("abc", 3))
+		s.state("x", "one", "7", -100, rrltest.GoRecord("abc", 3))
 		if text := s.ok("show", "x"); !regexp.MustCompile(`(?m)^one +\? +1 .* \?$`).MatchString(text) || !strings.Contains(text, "none that can be used") {
 			t.Errorf("of a PER_CLIENT limiter it shows\n%s", text)
 		}
@@ -711,9 +674,9 @@ func TestJSONHoldsNothingThatATerminalInterprets(t *testing.T) {
 func TestGcRemovesWhatClientsLeft(t *testing.T) {
 	onShops(t, func(t *testing.T, s shop) {
 		s.limiter("pc", "10", "1000", "1")
-		s.state("pc", "live", "9", -100, javaRecord(rratelimiter.Redisson321, 1))
-		s.state("pc", "recent", "9", -60_000, javaRecord(rratelimiter.Redisson321, 1))
-		s.state("pc", "gone", "9", -7_200_000, javaRecord(rratelimiter.Redisson321, 1))
+		s.state("pc", "live", "9", -100, rrltest.JavaRecord(rratelimiter.Redisson321, 1))
+		s.state("pc", "recent", "9", -60_000, rrltest.JavaRecord(rratelimiter.Redisson321, 1))
+		s.state("pc", "gone", "9", -7_200_000, rrltest.JavaRecord(rratelimiter.Redisson321, 1))
 		s.state("nothing", "empty", "10")
 		s.state("pc", "leaving", "10")
 		s.must(s.rdb.PExpire(t.Context(), "{pc}:value:leaving", time.Hour).Err())
@@ -738,9 +701,9 @@ func TestGcRemovesWhatClientsLeft(t *testing.T) {
 func TestSnapshotAndRestore(t *testing.T) {
 	onShops(t, func(t *testing.T, s shop) {
 		s.limiter("a", "10", "3600000", "0")
-		s.state("a", "", "7", -100, goRecord("abc", 3))
+		s.state("a", "", "7", -100, rrltest.GoRecord("abc", 3))
 		s.limiter("b", "5", "3600000", "1")
-		s.state("b", "one", "4", -100, goRecord("abc", 1))
+		s.state("b", "one", "4", -100, rrltest.GoRecord("abc", 1))
 		data := s.ok("snapshot", "a", "b", "--note", "for a test")
 		contains(t, s.ok("snapshot", "a", "--text"), `limiter "a"`, "3 by Go")
 		if one := objects(t, s.ok("snapshot", "b", "--json"))[0]; one["name"] != "b" || len(one["states"].([]any)) != 2 {

@@ -1,4 +1,4 @@
-package main
+package web
 
 import (
 	"bufio"
@@ -18,28 +18,26 @@ import (
 )
 
 // startSite serves the page, and returns its address and its site.
-func startSite(t *testing.T, s *redistest.Server, pattern string) (address string, w *site) {
+func startSite(t *testing.T, s *redistest.Server, pattern string) (address string, w *Site) {
 	t.Helper()
-	c := &common{Flags: connect.Flags{Address: s.URL()}}
-	session, err := c.open(t.Context())
+	server, err := connect.Open(t.Context(), connect.Flags{Address: s.URL()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	session.Out, session.errs = io.Discard, io.Discard
 	ctx, cancel := context.WithCancel(t.Context())
-	w = newSite(ctx, session, pattern, []string{"limits.example.com"})
+	w = New(ctx, server, "", pattern, []string{"limits.example.com"})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error)
-	go func() { ended <- w.serve(listener) }()
+	go func() { ended <- w.Serve(listener) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		session.Close()
+		server.Close()
 	})
 	return "http://" + listener.Addr().String(), w
 }
@@ -82,7 +80,7 @@ func TestThePageNeedsNothingFromElsewhere(t *testing.T) {
 			t.Errorf("%s: policy %q", path, policy)
 		}
 	}
-	if answer := get(t, t.Context(), address+"/../serve.go"); answer.StatusCode != http.StatusNotFound {
+	if answer := get(t, t.Context(), address+"/../web.go"); answer.StatusCode != http.StatusNotFound {
 		t.Errorf("a file that is not the page's: %s", answer.Status)
 	}
 	answer, err := http.Post(address+"/limiters", "", nil)
@@ -206,3 +204,5 @@ func TestThePageIsToldOfGrantsWhileSomebodyReads(t *testing.T) {
 		}
 	})
 }
+
+func TestMain(m *testing.M) { redistest.Main(m) }
