@@ -262,7 +262,7 @@ func TestCommandsOnACluster(t *testing.T) {
 	client := rratelimiter.NewClient(rdb)
 	for i := range 12 {
 		l := client.RateLimiter(fmt.Sprintf("limiter %02d", i))
-		if err := l.SetRate(t.Context(), perSecond(5)); err != nil {
+		if err := l.SetRate(t.Context(), rratelimiter.PerSecond(5)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,32 +1,17 @@
 package main
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"io"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
-	"github.com/rratelimiter/rratelimiter/internal/span"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/demo"
 )
 
-// demo.go is the subcommand demo: its flags, the run of a demo, and the texts before and after.
-
-type demoOptions struct {
-	address, name, rate string
-	load                load
-	length              time.Duration
-	plain               bool
-}
+// demo.go is the subcommand demo.
 
 func newDemo() *cobra.Command {
-	var o demoOptions
+	var o demo.Options
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Let workers and pollers share a limiter, and check that the limit is kept",
@@ -43,296 +28,19 @@ one interval. If that is above the rate, the demo fails with exit code 1.`,
   rrl demo --redis redis://localhost:6379 --for 5m`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return demo(cmd.Context(), o, cmd.InOrStdin(), cmd.OutOrStdout())
+			return demo.Run(cmd.Context(), o, cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.address, "redis", "", "`address` of a Redis: redis://, rediss:// or unix://, a cluster as redis://host:port,host:port; without it a server is embedded")
-	f.StringVar(&o.name, "name", "rrl-demo", "`name` of the limiter")
-	f.StringVar(&o.rate, "rate", "50/s", "`rate` to set if the limiter has none: permits/interval, such as 50/s, 5/250ms, 1000/h")
-	f.IntVar(&o.load.workers, "workers", 4, "callers that block in Acquire")
-	f.IntVar(&o.load.pollers, "pollers", 2, "callers that TryAcquire")
-	f.Int64Var(&o.load.permits, "permits", 1, "permits that each request asks for")
-	f.Float64Var(&o.load.demand, "demand", 1.2, "how many `times` the rate the workers would use without a limit; 0: they never pause")
-	f.DurationVar(&o.length, "for", 5*time.Second, "duration; 0: until Ctrl-C")
-	f.BoolVar(&o.plain, "plain", false, "plain lines instead of a live view, as when the output is no terminal")
+	f.StringVar(&o.Address, "redis", "", "`address` of a Redis: redis://, rediss:// or unix://, a cluster as redis://host:port,host:port; without it a server is embedded")
+	f.StringVar(&o.Name, "name", "rrl-demo", "`name` of the limiter")
+	f.StringVar(&o.Rate, "rate", "50/s", "`rate` to set if the limiter has none: permits/interval, such as 50/s, 5/250ms, 1000/h")
+	f.IntVar(&o.Load.Workers, "workers", 4, "callers that block in Acquire")
+	f.IntVar(&o.Load.Pollers, "pollers", 2, "callers that TryAcquire")
+	f.Int64Var(&o.Load.Permits, "permits", 1, "permits that each request asks for")
+	f.Float64Var(&o.Load.Demand, "demand", 1.2, "how many `times` the rate the workers would use without a limit; 0: they never pause")
+	f.DurationVar(&o.Length, "for", 5*time.Second, "duration; 0: until Ctrl-C")
+	f.BoolVar(&o.Plain, "plain", false, "plain lines instead of a live view, as when the output is no terminal")
 	cmd.Flags().SortFlags = false
 	return cmd
-}
-
-// read checks the options and returns the rate.
-func (o *demoOptions) read() (rratelimiter.Rate, error) {
-	rate, err := rratelimiter.ParseRate(o.rate)
-	switch {
-	case err != nil:
-		return rate, errors.New(connect.Redacted("--rate: " + err.Error()))
-	case o.load.workers < 0 || o.load.pollers < 0 || o.load.workers+o.load.pollers == 0:
-		return rate, errors.New("--workers and --pollers: at least one caller is needed")
-	case o.load.workers+o.load.pollers > 10000:
-		return rate, errors.New("--workers and --pollers: at most 10000 together")
-	case o.load.permits < 1:
-		return rate, fmt.Errorf("--permits %d: must be positive", o.load.permits)
-	case !(o.load.demand >= 0 && o.load.demand <= 1e6):
-		return rate, fmt.Errorf("--demand %v: must be 0 to 1000000", o.load.demand)
-	case o.length < 0:
-		return rate, fmt.Errorf("--for %v: must not be negative", o.length)
-	case o.name == "":
-		return rate, errors.New("--name: must not be empty")
-	}
-	return rate, nil
-}
-
-// demo runs one demo from beginning to end. The error is a failure, or that the limit was not kept.
-func demo(ctx context.Context, o demoOptions, in io.Reader, out io.Writer) error {
-	rate, err := o.read()
-	if err != nil {
-		return err
-	}
-	s, err := connect.To(o.address)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	return s.Clean(demoOn(ctx, s, o, rate, in, out))
-}
-
-func demoOn(ctx context.Context, s *connect.Server, o demoOptions, rate rratelimiter.Rate, in io.Reader, out io.Writer) error {
-	outer := ctx
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	owner := rratelimiter.NewClient(s.Redis)
-	limiter := owner.RateLimiter(o.name)
-	created, err := limiter.TrySetRate(ctx, rate)
-	if err != nil {
-		return fmt.Errorf("%s: %w", s.Where, err)
-	}
-	wanted := rate
-	if rate, err = limiter.Config(ctx); err != nil {
-		return fmt.Errorf("%s: %w", s.Where, err)
-	}
-	o.load.rate = rate
-
-	fmt.Fprintf(out, "Limiter %s on %s, rate %v\n%s, %s\n", render.Printable(o.name), s.Where, rate,
-		count(o.load.workers, "worker", "blocks", "block")+" in Acquire",
-		count(o.load.pollers, "poller", "tries", "try")+" TryAcquire")
-	if !created && rate != wanted {
-		fmt.Fprintf(out, "The limiter was there already, with the rate %v. That one stays and is used, not %v.\n", rate, wanted)
-	} else if !created {
-		fmt.Fprintln(out, "The limiter was there already, with this rate.")
-	}
-	java := ""
-	if !s.Embedded {
-		java = javaSnippet(s, o.name, rate, o.load.permits)
-		fmt.Fprintf(out, "\n%s\n", java)
-	}
-	if o.load.permits > rate.Permits {
-		err := fmt.Errorf("--permits %d: the rate %v never grants so many at once", o.load.permits, rate)
-		if created {
-			_, remove := limiter.Delete(ctx)
-			err = errors.Join(err, remove)
-		}
-		return err
-	}
-
-	d := &course{server: s, name: o.name, length: o.length, began: time.Now()}
-	d.traffic = newTraffic(o.load, stop)
-	// Workers and pollers are two clients, so that they share only through Redis. With a rate for each client they are
-	// one: there would be nothing to share.
-	workers := rratelimiter.NewClient(s.Redis, rratelimiter.WithObserver(d.traffic))
-	options := []rratelimiter.Option{rratelimiter.WithObserver(d.traffic)}
-	if rate.Type == rratelimiter.PerClient {
-		options = append(options, rratelimiter.WithClientID(workers.ID()))
-	}
-	pollers := rratelimiter.NewClient(s.Redis, options...)
-	d.witness = newWitness(s.Redis, o.name, rate, workers.ID(), func() int64 {
-		_, most := d.traffic.own()
-		return most
-	})
-
-	err = d.run(ctx, stop, workers.RateLimiter(o.name), pollers.RateLimiter(o.name), view(o, java, in, out))
-	if outer.Err() != nil && err == context.Cause(outer) {
-		err = nil // Ctrl-C is a regular end
-	}
-	least, most := d.traffic.own()
-	v := d.witness.judge(d.traffic.checker, least, most)
-	d.summary(out, v)
-	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer cancel()
-	left := d.leave(after, out, created, v, workers.RateLimiter(o.name))
-	return errors.Join(err, v.err(), left)
-}
-
-// A show displays figures until ctx ends, or the user quits.
-type show func(ctx context.Context, figures func(columns int) figures) error
-
-// view returns how to display a demo.
-func view(o demoOptions, java string, in io.Reader, out io.Writer) show {
-	if !o.plain && render.IsTerminal(out) {
-		return func(ctx context.Context, f func(int) figures) error { return showLive(ctx, f, java, in, out) }
-	}
-	return func(ctx context.Context, f func(int) figures) error { return showPlain(ctx, f, out) }
-}
-
-// A course is a running demo.
-type course struct {
-	server  *connect.Server
-	name    string
-	length  time.Duration
-	began   time.Time
-	ended   time.Time
-	traffic *traffic
-	witness *witness
-}
-
-// run runs callers, witness and view until the time is up, the user quits, or something fails.
-func (d *course) run(ctx context.Context, stop context.CancelCauseFunc, workers, pollers *rratelimiter.Limiter, show show) error {
-	if err := d.witness.begin(ctx); err != nil {
-		return err
-	}
-	d.began = time.Now()
-	if d.length > 0 {
-		timer := time.AfterFunc(d.length, func() { stop(nil) })
-		defer timer.Stop()
-	}
-	watching, enough := context.WithCancel(context.WithoutCancel(ctx))
-	defer enough()
-	var callers, watch sync.WaitGroup
-	callers.Go(func() { d.traffic.run(ctx, workers, pollers) })
-	watch.Go(func() {
-		if err := d.witness.watch(watching); err != nil {
-			stop(err)
-		}
-	})
-	if err := show(ctx, d.figures); err != nil {
-		stop(fmt.Errorf("show: %w", err))
-	}
-	stop(nil)
-	callers.Wait()
-	d.ended = time.Now()
-	enough()
-	watch.Wait()
-	err := d.last(context.WithoutCancel(ctx))
-	if cause := context.Cause(ctx); cause != context.Canceled {
-		return cause // the first failure says most
-	}
-	return err
-}
-
-// last makes the last poll. Calls that were in flight when their callers stopped still complete, and leave records.
-func (d *course) last(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	for deadline := time.Now().Add(300 * time.Millisecond); ; time.Sleep(5 * time.Millisecond) {
-		if err := d.witness.look(ctx); err != nil {
-			return err
-		}
-		if !d.traffic.doubted() || time.Now().After(deadline) {
-			return nil
-		}
-		if _, most := d.traffic.own(); most == d.witness.picture(0).recorded {
-			return nil
-		}
-	}
-}
-
-// figures returns what a view may show.
-func (d *course) figures(columns int) figures {
-	f := figures{
-		name: render.Printable(d.name), where: d.server.Where, alone: d.server.Embedded,
-		length: d.length, elapsed: time.Since(d.began), picture: d.witness.picture(columns),
-	}
-	t := d.traffic
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	f.callers = append(f.callers, t.callers...)
-	f.granted, f.denied, f.longest, f.repaired = t.granted, t.denied, t.longest, t.repaired
-	for _, c := range t.callers {
-		if c.blocks && c.state == asking {
-			f.waiting++
-		}
-	}
-	return f
-}
-
-// summary writes the result.
-func (d *course) summary(out io.Writer, v verdict) {
-	t, p := d.traffic, d.witness.picture(0)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	took := d.ended.Sub(d.began)
-	line := func(what, format string, args ...any) {
-		fmt.Fprintf(out, "  %-16s%s\n", what, fmt.Sprintf(format, args...))
-	}
-	fmt.Fprintf(out, "\nSummary of %v\n", took.Round(10*time.Millisecond))
-	line("granted", "%s: %s to workers, %s to pollers; %s to Redis",
-		render.Number(t.granted, "permit"), render.Thousands(t.grantedBy[1]), render.Thousands(t.grantedBy[0]), render.Number(t.calls, "call"))
-	if v.others > 0 {
-		line("others", "%s granted to other processes", render.Number(v.others, "permit"))
-	}
-	line("denied", "%s of pollers", render.Number(t.denied, "request"))
-	line("longest wait", "%s", render.Wait(t.longest))
-	if p.over > 0 {
-		over := "interval"
-		if p.over > 1 {
-			over = render.Number(int64(p.over), over)
-		}
-		line("throughput", "%s of %s, over the last %s", perInterval(p.average, p.rate), render.Thousands(p.rate.Permits), over)
-	}
-	line("largest window", "%s of at most %s in any %s, by the records in Redis",
-		render.Thousands(v.largest), render.Thousands(p.rate.Permits), span.Text(p.rate.Interval))
-	line("", "(%s by the callers' own log, which can't date blocked calls)", render.Thousands(v.log))
-	if v.scores > v.largest {
-		line("", "%s by bare times: a caller reads its clock before its call,", render.Thousands(v.scores))
-		line("", "and calls of different processes passed each other on the way")
-	}
-	switch {
-	case v.complete:
-		line("records", "%s, all seen; callers got %s", render.Number(v.recorded, "permit"), render.Thousands(t.granted))
-	default:
-		line("records", "%s seen; callers got %s; some may have gone unseen", render.Number(v.recorded, "permit"), render.Thousands(t.granted))
-	}
-	if v.doubt > 0 {
-		line("", "(%s in calls that were in flight when their callers stopped)", render.Number(v.doubt, "permit"))
-	}
-	if p.changed != "" {
-		line("note", "%s; the window is counted anew since", p.changed)
-	}
-	if t.repaired != "" {
-		line("repaired", "%s", t.repaired)
-	}
-	if len(v.faults) == 0 {
-		line("limit", "kept")
-		return
-	}
-	line("limit", "NOT KEPT")
-	if v.others > 0 {
-		line("", "unless another client released permits, or removed the limiter, meanwhile")
-	}
-}
-
-// leave removes the limiter if the demo made it and no other client uses it, and prints what it did.
-func (d *course) leave(ctx context.Context, out io.Writer, created bool, v verdict, limiter *rratelimiter.Limiter) error {
-	name := render.Printable(d.name)
-	switch {
-	case d.server.Embedded:
-		return nil
-	case !created:
-		fmt.Fprintf(out, "The limiter %s was there before the demo and stays.\n", name)
-	case v.others > 0 || d.witness.picture(0).changed != "":
-		fmt.Fprintf(out, "The demo made the limiter %s, but others use it now, so it stays.\n", name)
-	default:
-		if _, err := limiter.Delete(ctx); err != nil {
-			return fmt.Errorf("remove the demo's limiter: %w", err)
-		}
-		fmt.Fprintf(out, "The demo made the limiter %s and has removed it.\n", name)
-	}
-	return nil
-}
-
-// count returns "4 workers block" or "1 worker blocks".
-func count(n int, what, one, many string) string {
-	if n == 1 {
-		return "1 " + what + " " + one
-	}
-	return fmt.Sprintf("%d %ss %s", n, what, many)
 }

@@ -19,7 +19,7 @@ import (
 func someSight(name string) feed.Sight {
 	at := time.Unix(1_700_000_000, 500e6)
 	return feed.Sight{
-		Look: feed.Look{Name: name, At: at, Rate: perSecond(50), Used: 50, Records: 12, Consistent: true, TTL: time.Hour},
+		Look: feed.Look{Name: name, At: at, Rate: rratelimiter.PerSecond(50), Used: 50, Records: 12, Consistent: true, TTL: time.Hour},
 		Frees: []feed.Free{
 			{At: at.Add(-10 * time.Second), Free: 25}, {At: at.Add(-2 * time.Second), Free: 7}, {At: at.Add(-1900 * time.Millisecond), Free: 9},
 		},

@@ -1,6 +1,7 @@
-package main
+package demo
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"strings"
@@ -114,7 +115,7 @@ func TestKeys(t *testing.T) {
 func TestLiveViewEndsWithTheDemo(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
 	defer cancel()
-	var out tape
+	var out bytes.Buffer
 	err := showLive(ctx, func(columns int) figures { return someFigures(3, columns) }, "", strings.NewReader(""), &out)
 	if err != nil || !strings.Contains(ansi.Strip(out.String()), "47 of 50 in use") {
 		t.Errorf("%v: %q", err, out.String())

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -35,27 +35,27 @@ const (
 	refused
 )
 
-// A load describes the requests of the callers.
-type load struct {
-	workers, pollers int
-	permits          int64   // permits of each request
-	demand           float64 // multiple of the rate that the workers would use without a limit; 0: no pauses
+// A Load describes the requests of the callers.
+type Load struct {
+	Workers, Pollers int
+	Permits          int64   // permits of each request
+	Demand           float64 // multiple of the rate that the workers would use without a limit; 0: no pauses
 	rate             rratelimiter.Rate
 }
 
 // pause returns the mean time between two requests of one of n callers, so that together they request times the rate.
 // It is at most longest.
-func (l load) pause(n int, times float64, longest time.Duration) time.Duration {
+func (l Load) pause(n int, times float64, longest time.Duration) time.Duration {
 	if times <= 0 {
 		return 0
 	}
-	mean := float64(n) * float64(l.permits) * float64(l.rate.Interval) / (float64(l.rate.Permits) * times)
+	mean := float64(n) * float64(l.Permits) * float64(l.rate.Interval) / (float64(l.rate.Permits) * times)
 	return min(time.Duration(mean), longest)
 }
 
 // A traffic has the callers, and their log.
 type traffic struct {
-	load    load
+	load    Load
 	checker *window.Checker
 	stop    context.CancelCauseFunc
 
@@ -72,12 +72,12 @@ type traffic struct {
 	grantedBy [2]int64 // pollers, workers
 }
 
-func newTraffic(l load, stop context.CancelCauseFunc) *traffic {
+func newTraffic(l Load, stop context.CancelCauseFunc) *traffic {
 	t := &traffic{load: l, checker: window.NewChecker(l.rate.Interval), stop: stop}
-	for i := range l.workers {
+	for i := range l.Workers {
 		t.callers = append(t.callers, caller{name: fmt.Sprintf("worker %d", i+1), blocks: true})
 	}
-	for i := range l.pollers {
+	for i := range l.Pollers {
 		t.callers = append(t.callers, caller{name: fmt.Sprintf("poller %d", i+1)})
 	}
 	return t
@@ -98,18 +98,18 @@ func (t *traffic) Call(info rratelimiter.CallInfo) {
 // run runs all callers until ctx ends, and returns when the last one has stopped.
 func (t *traffic) run(ctx context.Context, workers, pollers *rratelimiter.Limiter) {
 	const longest, least = 500 * time.Millisecond, time.Millisecond
-	work := t.load.pause(t.load.workers, t.load.demand, longest)
-	poll := max(t.load.pause(t.load.pollers, 0.3, longest/2), least)
+	work := t.load.pause(t.load.Workers, t.load.Demand, longest)
+	poll := max(t.load.pause(t.load.Pollers, 0.3, longest/2), least)
 	var all sync.WaitGroup
 	for i := range t.callers {
 		all.Go(func() {
 			if t.callers[i].blocks {
 				t.repeat(ctx, i, work, func() (bool, error) {
-					err := workers.Acquire(ctx, t.load.permits)
+					err := workers.Acquire(ctx, t.load.Permits)
 					return err == nil, err
 				})
 			} else {
-				t.repeat(ctx, i, poll, func() (bool, error) { return pollers.TryAcquire(ctx, t.load.permits) })
+				t.repeat(ctx, i, poll, func() (bool, error) { return pollers.TryAcquire(ctx, t.load.Permits) })
 			}
 		})
 	}
@@ -163,16 +163,16 @@ func (t *traffic) answered(i int, start, end time.Time, granted bool, err error)
 	c.since = end
 	switch {
 	case granted:
-		t.checker.Add(window.Grant{Permits: t.load.permits, Start: start, End: end})
+		t.checker.Add(window.Grant{Permits: t.load.Permits, Start: start, End: end})
 		c.state = got
-		c.granted += t.load.permits
-		t.granted += t.load.permits
+		c.granted += t.load.Permits
+		t.granted += t.load.Permits
 		if c.blocks {
 			c.longest = max(c.longest, end.Sub(start))
 			t.longest = max(t.longest, end.Sub(start))
-			t.grantedBy[1] += t.load.permits
+			t.grantedBy[1] += t.load.Permits
 		} else {
-			t.grantedBy[0] += t.load.permits
+			t.grantedBy[0] += t.load.Permits
 		}
 	case err == nil:
 		c.state = refused
@@ -181,7 +181,7 @@ func (t *traffic) answered(i int, start, end time.Time, granted bool, err error)
 	default:
 		c.state = idle
 		if errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
-			t.unknown += t.load.permits
+			t.unknown += t.load.Permits
 		}
 	}
 }

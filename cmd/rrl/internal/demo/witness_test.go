@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"strings"
@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
@@ -177,3 +178,5 @@ func TestPermitsKey(t *testing.T) {
 		}
 	}
 }
+
+func TestMain(m *testing.M) { redistest.Main(m) }

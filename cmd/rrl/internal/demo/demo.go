@@ -1,0 +1,304 @@
+// Package demo lets workers and pollers share a limiter, shows that live or as lines, and checks from outside that the limit is
+// kept. It knows nothing of commands.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
+	"github.com/rratelimiter/rratelimiter/internal/span"
+)
+
+// demo.go has the run of a demo, and the texts before and after.
+
+// Options are what the flags of demo say.
+type Options struct {
+	Address, Name, Rate string // address is "" for an embedded server; rate is set if the limiter has none
+	Load                Load
+	Length              time.Duration // 0: until the context ends
+	Plain               bool          // lines of text, even on a terminal
+}
+
+// read checks the options and returns the rate.
+func (o *Options) read() (rratelimiter.Rate, error) {
+	rate, err := rratelimiter.ParseRate(o.Rate)
+	switch {
+	case err != nil:
+		return rate, errors.New(connect.Redacted("--rate: " + err.Error()))
+	case o.Load.Workers < 0 || o.Load.Pollers < 0 || o.Load.Workers+o.Load.Pollers == 0:
+		return rate, errors.New("--workers and --pollers: at least one caller is needed")
+	case o.Load.Workers+o.Load.Pollers > 10000:
+		return rate, errors.New("--workers and --pollers: at most 10000 together")
+	case o.Load.Permits < 1:
+		return rate, fmt.Errorf("--permits %d: must be positive", o.Load.Permits)
+	case !(o.Load.Demand >= 0 && o.Load.Demand <= 1e6):
+		return rate, fmt.Errorf("--demand %v: must be 0 to 1000000", o.Load.Demand)
+	case o.Length < 0:
+		return rate, fmt.Errorf("--for %v: must not be negative", o.Length)
+	case o.Name == "":
+		return rate, errors.New("--name: must not be empty")
+	}
+	return rate, nil
+}
+
+// Run runs one demo from beginning to end. The error is a failure, or that the limit was not kept.
+func Run(ctx context.Context, o Options, in io.Reader, out io.Writer) error {
+	rate, err := o.read()
+	if err != nil {
+		return err
+	}
+	s, err := connect.To(o.Address)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return s.Clean(demoOn(ctx, s, o, rate, in, out))
+}
+
+func demoOn(ctx context.Context, s *connect.Server, o Options, rate rratelimiter.Rate, in io.Reader, out io.Writer) error {
+	outer := ctx
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	owner := rratelimiter.NewClient(s.Redis)
+	limiter := owner.RateLimiter(o.Name)
+	created, err := limiter.TrySetRate(ctx, rate)
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.Where, err)
+	}
+	wanted := rate
+	if rate, err = limiter.Config(ctx); err != nil {
+		return fmt.Errorf("%s: %w", s.Where, err)
+	}
+	o.Load.rate = rate
+
+	fmt.Fprintf(out, "Limiter %s on %s, rate %v\n%s, %s\n", render.Printable(o.Name), s.Where, rate,
+		count(o.Load.Workers, "worker", "blocks", "block")+" in Acquire",
+		count(o.Load.Pollers, "poller", "tries", "try")+" TryAcquire")
+	if !created && rate != wanted {
+		fmt.Fprintf(out, "The limiter was there already, with the rate %v. That one stays and is used, not %v.\n", rate, wanted)
+	} else if !created {
+		fmt.Fprintln(out, "The limiter was there already, with this rate.")
+	}
+	java := ""
+	if !s.Embedded {
+		java = javaSnippet(s, o.Name, rate, o.Load.Permits)
+		fmt.Fprintf(out, "\n%s\n", java)
+	}
+	if o.Load.Permits > rate.Permits {
+		err := fmt.Errorf("--permits %d: the rate %v never grants so many at once", o.Load.Permits, rate)
+		if created {
+			_, remove := limiter.Delete(ctx)
+			err = errors.Join(err, remove)
+		}
+		return err
+	}
+
+	d := &course{server: s, name: o.Name, length: o.Length, began: time.Now()}
+	d.traffic = newTraffic(o.Load, stop)
+	// Workers and pollers are two clients, so that they share only through Redis. With a rate for each client they are
+	// one: there would be nothing to share.
+	workers := rratelimiter.NewClient(s.Redis, rratelimiter.WithObserver(d.traffic))
+	options := []rratelimiter.Option{rratelimiter.WithObserver(d.traffic)}
+	if rate.Type == rratelimiter.PerClient {
+		options = append(options, rratelimiter.WithClientID(workers.ID()))
+	}
+	pollers := rratelimiter.NewClient(s.Redis, options...)
+	d.witness = newWitness(s.Redis, o.Name, rate, workers.ID(), func() int64 {
+		_, most := d.traffic.own()
+		return most
+	})
+
+	err = d.run(ctx, stop, workers.RateLimiter(o.Name), pollers.RateLimiter(o.Name), view(o, java, in, out))
+	if outer.Err() != nil && err == context.Cause(outer) {
+		err = nil // Ctrl-C is a regular end
+	}
+	least, most := d.traffic.own()
+	v := d.witness.judge(d.traffic.checker, least, most)
+	d.summary(out, v)
+	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	left := d.leave(after, out, created, v, workers.RateLimiter(o.Name))
+	return errors.Join(err, v.err(), left)
+}
+
+// A show displays figures until ctx ends, or the user quits.
+type show func(ctx context.Context, figures func(columns int) figures) error
+
+// view returns how to display a demo.
+func view(o Options, java string, in io.Reader, out io.Writer) show {
+	if !o.Plain && render.IsTerminal(out) {
+		return func(ctx context.Context, f func(int) figures) error { return showLive(ctx, f, java, in, out) }
+	}
+	return func(ctx context.Context, f func(int) figures) error { return showPlain(ctx, f, out) }
+}
+
+// A course is a running demo.
+type course struct {
+	server  *connect.Server
+	name    string
+	length  time.Duration
+	began   time.Time
+	ended   time.Time
+	traffic *traffic
+	witness *witness
+}
+
+// run runs callers, witness and view until the time is up, the user quits, or something fails.
+func (d *course) run(ctx context.Context, stop context.CancelCauseFunc, workers, pollers *rratelimiter.Limiter, show show) error {
+	if err := d.witness.begin(ctx); err != nil {
+		return err
+	}
+	d.began = time.Now()
+	if d.length > 0 {
+		timer := time.AfterFunc(d.length, func() { stop(nil) })
+		defer timer.Stop()
+	}
+	watching, enough := context.WithCancel(context.WithoutCancel(ctx))
+	defer enough()
+	var callers, watch sync.WaitGroup
+	callers.Go(func() { d.traffic.run(ctx, workers, pollers) })
+	watch.Go(func() {
+		if err := d.witness.watch(watching); err != nil {
+			stop(err)
+		}
+	})
+	if err := show(ctx, d.figures); err != nil {
+		stop(fmt.Errorf("show: %w", err))
+	}
+	stop(nil)
+	callers.Wait()
+	d.ended = time.Now()
+	enough()
+	watch.Wait()
+	err := d.last(context.WithoutCancel(ctx))
+	if cause := context.Cause(ctx); cause != context.Canceled {
+		return cause // the first failure says most
+	}
+	return err
+}
+
+// last makes the last poll. Calls that were in flight when their callers stopped still complete, and leave records.
+func (d *course) last(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for deadline := time.Now().Add(300 * time.Millisecond); ; time.Sleep(5 * time.Millisecond) {
+		if err := d.witness.look(ctx); err != nil {
+			return err
+		}
+		if !d.traffic.doubted() || time.Now().After(deadline) {
+			return nil
+		}
+		if _, most := d.traffic.own(); most == d.witness.picture(0).recorded {
+			return nil
+		}
+	}
+}
+
+// figures returns what a view may show.
+func (d *course) figures(columns int) figures {
+	f := figures{
+		name: render.Printable(d.name), where: d.server.Where, alone: d.server.Embedded,
+		length: d.length, elapsed: time.Since(d.began), picture: d.witness.picture(columns),
+	}
+	t := d.traffic
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f.callers = append(f.callers, t.callers...)
+	f.granted, f.denied, f.longest, f.repaired = t.granted, t.denied, t.longest, t.repaired
+	for _, c := range t.callers {
+		if c.blocks && c.state == asking {
+			f.waiting++
+		}
+	}
+	return f
+}
+
+// summary writes the result.
+func (d *course) summary(out io.Writer, v verdict) {
+	t, p := d.traffic, d.witness.picture(0)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	took := d.ended.Sub(d.began)
+	line := func(what, format string, args ...any) {
+		fmt.Fprintf(out, "  %-16s%s\n", what, fmt.Sprintf(format, args...))
+	}
+	fmt.Fprintf(out, "\nSummary of %v\n", took.Round(10*time.Millisecond))
+	line("granted", "%s: %s to workers, %s to pollers; %s to Redis",
+		render.Number(t.granted, "permit"), render.Thousands(t.grantedBy[1]), render.Thousands(t.grantedBy[0]), render.Number(t.calls, "call"))
+	if v.others > 0 {
+		line("others", "%s granted to other processes", render.Number(v.others, "permit"))
+	}
+	line("denied", "%s of pollers", render.Number(t.denied, "request"))
+	line("longest wait", "%s", render.Wait(t.longest))
+	if p.over > 0 {
+		over := "interval"
+		if p.over > 1 {
+			over = render.Number(int64(p.over), over)
+		}
+		line("throughput", "%s of %s, over the last %s", perInterval(p.average, p.rate), render.Thousands(p.rate.Permits), over)
+	}
+	line("largest window", "%s of at most %s in any %s, by the records in Redis",
+		render.Thousands(v.largest), render.Thousands(p.rate.Permits), span.Text(p.rate.Interval))
+	line("", "(%s by the callers' own log, which can't date blocked calls)", render.Thousands(v.log))
+	if v.scores > v.largest {
+		line("", "%s by bare times: a caller reads its clock before its call,", render.Thousands(v.scores))
+		line("", "and calls of different processes passed each other on the way")
+	}
+	switch {
+	case v.complete:
+		line("records", "%s, all seen; callers got %s", render.Number(v.recorded, "permit"), render.Thousands(t.granted))
+	default:
+		line("records", "%s seen; callers got %s; some may have gone unseen", render.Number(v.recorded, "permit"), render.Thousands(t.granted))
+	}
+	if v.doubt > 0 {
+		line("", "(%s in calls that were in flight when their callers stopped)", render.Number(v.doubt, "permit"))
+	}
+	if p.changed != "" {
+		line("note", "%s; the window is counted anew since", p.changed)
+	}
+	if t.repaired != "" {
+		line("repaired", "%s", t.repaired)
+	}
+	if len(v.faults) == 0 {
+		line("limit", "kept")
+		return
+	}
+	line("limit", "NOT KEPT")
+	if v.others > 0 {
+		line("", "unless another client released permits, or removed the limiter, meanwhile")
+	}
+}
+
+// leave removes the limiter if the demo made it and no other client uses it, and prints what it did.
+func (d *course) leave(ctx context.Context, out io.Writer, created bool, v verdict, limiter *rratelimiter.Limiter) error {
+	name := render.Printable(d.name)
+	switch {
+	case d.server.Embedded:
+		return nil
+	case !created:
+		fmt.Fprintf(out, "The limiter %s was there before the demo and stays.\n", name)
+	case v.others > 0 || d.witness.picture(0).changed != "":
+		fmt.Fprintf(out, "The demo made the limiter %s, but others use it now, so it stays.\n", name)
+	default:
+		if _, err := limiter.Delete(ctx); err != nil {
+			return fmt.Errorf("remove the demo's limiter: %w", err)
+		}
+		fmt.Fprintf(out, "The demo made the limiter %s and has removed it.\n", name)
+	}
+	return nil
+}
+
+// count returns "4 workers block" or "1 worker blocks".
+func count(n int, what, one, many string) string {
+	if n == 1 {
+		return "1 " + what + " " + one
+	}
+	return fmt.Sprintf("%d %ss %s", n, what, many)
+}
