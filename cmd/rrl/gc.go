@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/manage"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
-	"github.com/rratelimiter/rratelimiter/internal/hook"
 )
 
 // gc.go is the subcommand gc: it removes the state of former clients of PER_CLIENT limiters.
@@ -52,28 +52,34 @@ type jsonCollected struct {
 }
 
 func (s *session) gc(ctx context.Context, idle time.Duration, yes bool) error {
-	found, err := s.leftovers(ctx, idle, !yes)
+	p := s.progress(ctx)
+	keys, err := survey.StateKeys(ctx, s.Redis, p.step)
+	p.done()
+	if err != nil {
+		return err
+	}
+	found, err := manage.Leftovers(ctx, s.Server, keys, idle, !yes)
 	if err != nil {
 		return err
 	}
 	gone := 0
 	for _, one := range found {
-		if len(one.left) == 0 {
+		if len(one.Left) == 0 {
 			gone++
 		}
 		if s.json {
-			removed := yes && one.left == nil
-			if err := s.Emit(jsonCollected{render.NameOf(one.Name), one.Client, one.limiter, removed, keysOf(one.left)}); err != nil {
+			removed := yes && one.Left == nil
+			if err := s.Emit(jsonCollected{render.NameOf(one.Name), one.Client, one.Limiter, removed, keysOf(one.Left)}); err != nil {
 				return err
 			}
 			continue
 		}
 		text := render.Printable(one.Name) + " of " + render.Printable(one.Client)
-		if !one.limiter {
+		if !one.Limiter {
 			text += ", without a limiter"
 		}
-		if len(one.left) > 0 {
-			text += ": left, since " + usedElsewhere(one.left)
+		if len(one.Left) > 0 {
+			text += ": left, since " + usedElsewhere(one.Left)
 		}
 		s.Say("%s", text)
 	}
@@ -89,53 +95,4 @@ func (s *session) gc(ctx context.Context, idle time.Duration, yes bool) error {
 		s.Say("The state of %s can go. Nothing was changed. --yes does it.", render.Number(int64(gone), "client"))
 	}
 	return nil
-}
-
-// A leftover is a client's pair of keys without live grants, or with a key of another program.
-type leftover struct {
-	survey.Owner
-	limiter bool // a limiter of the name exists
-	left    []survey.Foreign
-}
-
-// leftovers finds them, and removes those without live grants unless dry is set.
-func (s *session) leftovers(ctx context.Context, idle time.Duration, dry bool) ([]leftover, error) {
-	p := s.progress(ctx)
-	keys, err := survey.StateKeys(ctx, s.Redis, p.step)
-	p.done()
-	if err != nil {
-		return nil, err
-	}
-	seen := map[survey.Owner]bool{}
-	there := map[string]bool{}
-	var gone []leftover
-	for _, key := range keys {
-		owner, limiter, err := survey.OwnerOf(ctx, s.Redis, key, there)
-		if err != nil {
-			return nil, err
-		}
-		if owner.Client == "" || seen[owner] {
-			continue
-		}
-		seen[owner] = true
-		l := s.Limiter(owner.Name, owner.Client)
-		what, err := hook.Collect(ctx, l, idle, dry)
-		if err != nil {
-			if survey.Tolerable(err) {
-				continue
-			}
-			return nil, err
-		}
-		switch what {
-		case hook.Removed:
-			gone = append(gone, leftover{owner, limiter, nil})
-		case hook.Foreign:
-			stays, err := survey.ForeignKeys(ctx, l, true)
-			if err != nil {
-				return nil, err
-			}
-			gone = append(gone, leftover{owner, limiter, stays})
-		}
-	}
-	return gone, nil
 }

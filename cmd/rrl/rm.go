@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/manage"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
@@ -96,24 +96,13 @@ func (s *session) rm(ctx context.Context, name string, yes bool) (bool, error) {
 			return false, err
 		}
 	}
-	found, left, err := s.remove(ctx, l, false)
+	gone, err := manage.Remove(ctx, s.Server, name, ids)
 	if err != nil {
 		return false, err
 	}
-	clients := 0
-	for _, id := range ids {
-		there, more, err := s.remove(ctx, s.Limiter(name, id), true)
-		if err != nil {
-			return false, err
-		}
-		if there {
-			clients++
-		}
-		left = append(left, more...)
-	}
-	if !found && clients == 0 {
-		if len(left) > 0 {
-			return false, fmt.Errorf("there is no limiter %s: %s", render.Printable(name), usedElsewhere(left))
+	if !gone.Any {
+		if len(gone.Left) > 0 {
+			return false, fmt.Errorf("there is no limiter %s: %s", render.Printable(name), usedElsewhere(gone.Left))
 		}
 		return false, nil
 	}
@@ -123,24 +112,14 @@ func (s *session) rm(ctx context.Context, name string, yes bool) (bool, error) {
 			Removed bool     `json:"removed"`
 			Clients int      `json:"clients"`        // clients whose state was removed
 			Left    []string `json:"left,omitempty"` // keys that stay, since another program uses them
-		}{render.NameOf(name), true, clients, keysOf(left)})
+		}{render.NameOf(name), true, gone.Clients, keysOf(gone.Left)})
 	}
 	text := render.Printable(name) + ": removed"
-	if len(left) > 0 {
-		text += "; left, since " + usedElsewhere(left)
+	if len(gone.Left) > 0 {
+		text += "; left, since " + usedElsewhere(gone.Left)
 	}
 	s.Say("%s", text)
 	return true, nil
-}
-
-// remove removes a limiter, or the state of a client of it, and returns whether there was any and which keys stay.
-func (s *session) remove(ctx context.Context, l *rratelimiter.Limiter, own bool) (bool, []survey.Foreign, error) {
-	found, err := l.Delete(ctx)
-	if !survey.IsWrongType(err) {
-		return found, nil, err
-	}
-	left, err := survey.ForeignKeys(ctx, l, own)
-	return found, left, err
 }
 
 // usedElsewhere returns a text that another program uses keys.

@@ -219,3 +219,14 @@ func (p *progress) done() {
 		fmt.Fprint(p.s.errs, "\r\x1b[K")
 	}
 }
+
+// input reads a file; "" and "-" are the standard input, which must not be a terminal.
+func input(in io.Reader, file string) ([]byte, error) {
+	if file != "" && file != "-" {
+		return os.ReadFile(file)
+	}
+	if terminal(in) {
+		return nil, errors.New("there is nothing to read: give a file by < or --file")
+	}
+	return io.ReadAll(in)
+}

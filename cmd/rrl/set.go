@@ -10,12 +10,11 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/manage"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
-// set.go is the subcommand set, and the functions that set and apply share: live grants stay counted, those of each
-// client, too.
+// set.go is the subcommand set, and the output that set and apply share.
 
 func newSet() *cobra.Command {
 	c := &common{}
@@ -49,30 +48,30 @@ Services that set a rate themselves at every start (setRate, or WithEnforcedRate
 		if err != nil {
 			return errors.New(connect.Redacted(err.Error()))
 		}
-		w := wanted{name: name, rate: rate, reset: reset}
+		w := manage.Wanted{Name: name, Rate: rate, Reset: reset}
 		if cmd.Flags().Changed("per-client") {
 			if !perClient && rate.Type == rratelimiter.PerClient {
 				return fmt.Errorf("--per-client=false, but the rate %v is per client", rate)
 			}
-			w.kind = &perClient
+			w.PerClient = &perClient
 		}
 		if cmd.Flags().Changed("keep-alive") {
 			if rate.KeepAlive != 0 {
 				return fmt.Errorf("--keep-alive, but the rate %v has one, too", rate)
 			}
-			w.keepAlive = &keepAlive
+			w.KeepAlive = &keepAlive
 		}
-		change, err := s.compare(ctx, w)
+		change, err := manage.Compare(ctx, s.Server, w)
 		if err != nil {
 			return err
 		}
-		if err := s.change(ctx, &change); err != nil {
+		if err := change.Apply(ctx, s.Server); err != nil {
 			return err
 		}
 		if s.json {
-			return s.Emit(change.json())
+			return s.Emit(changeOf(change))
 		}
-		s.Say("%s", change.text())
+		s.Say("%s", changeText(change))
 		return nil
 	})
 	cmd.Flags().BoolVar(&perClient, "per-client", false, "each client has its own permits; =false: all clients share them")
@@ -82,108 +81,25 @@ Services that set a rate themselves at every start (setRate, or WithEnforcedRate
 	return cmd
 }
 
-// wanted is the rate to set. A nil field stays unchanged.
-type wanted struct {
-	name      string
-	rate      rratelimiter.Rate
-	kind      *bool // per client
-	keepAlive *time.Duration
-	reset     bool
-}
-
-// A change is the effect of setting a rate.
-type change struct {
-	name     string
-	old      *rratelimiter.Rate // nil: there was no rate
-	broken   string             // why the existing rate can't be used; "": it can, or there is none
-	rate     rratelimiter.Rate
-	reset    bool
-	repaired int // number of clients whose free permits were adjusted
-}
-
-// compare returns the change that a rate needs.
-func (s *session) compare(ctx context.Context, w wanted) (change, error) {
-	c := change{name: w.name, rate: w.rate, reset: w.reset}
-	old, err := s.Limiter(w.name, "").Config(ctx)
-	switch {
-	case err == nil:
-		c.old = &old
-		if w.kind == nil && w.rate.Type == rratelimiter.Overall {
-			c.rate.Type = old.Type
-		}
-		if w.keepAlive == nil && w.rate.KeepAlive == 0 {
-			c.rate.KeepAlive = old.KeepAlive
-		}
-	case !errors.Is(err, rratelimiter.ErrNotInitialized):
-		return c, err
-	case survey.Reason(err) != survey.NoRate:
-		c.broken = survey.Reason(err)
-	}
-	if w.kind != nil {
-		c.rate.Type = rratelimiter.Overall
-		if *w.kind {
-			c.rate.Type = rratelimiter.PerClient
-		}
-	}
-	if w.keepAlive != nil {
-		c.rate.KeepAlive = *w.keepAlive
-	}
-	return c, nil
-}
-
-// change sets the rate. Of a PER_CLIENT limiter it adjusts the free permits of each client.
-func (s *session) change(ctx context.Context, c *change) error {
-	l := s.Limiter(c.name, "")
-	var options []rratelimiter.SetOption
-	if !c.reset && c.rate.Type != rratelimiter.PerClient { // of such a limiter, this client has no state
-		options = append(options, rratelimiter.KeepState())
-	}
-	if err := l.SetRate(ctx, c.rate, options...); err != nil {
-		return err
-	}
-	if c.rate.Type != rratelimiter.PerClient {
-		return nil
-	}
-	ids, err := l.Clients(ctx)
-	if err != nil {
-		return err
-	}
-	for _, id := range ids {
-		own := s.Limiter(c.name, id)
-		mend := own.Repair
-		if c.reset {
-			mend = own.Reset
-		}
-		done, err := mend(ctx)
-		if err != nil {
-			return fmt.Errorf("the rate is set, but not for all clients: %w", err)
-		}
-		if done.Changed {
-			c.repaired++
-		}
-	}
-	return nil
-}
-
-// text returns what was, or would be, changed.
-func (c change) text() string {
-	name := render.Printable(c.name)
+// changeText returns what was, or would be, changed.
+func changeText(c manage.Change) string {
+	name := render.Printable(c.Name)
 	forgotten := ""
-	if c.reset && c.old != nil {
+	if c.Reset && c.Old != nil {
 		forgotten = ", grants forgotten"
 	}
-	if c.repaired > 0 && !c.reset {
-		forgotten = fmt.Sprintf(", free permits of %s adapted", render.Number(int64(c.repaired), "client"))
+	if c.Repaired > 0 && !c.Reset {
+		forgotten = fmt.Sprintf(", free permits of %s adapted", render.Number(int64(c.Repaired), "client"))
 	}
 	switch {
-	case c.broken != "":
-		return fmt.Sprintf("%s: %v, in place of one that can't be used: %s", name, c.rate, c.broken)
-	case c.old == nil:
-		return fmt.Sprintf("%s: %v, new", name, c.rate)
-	case *c.old == c.rate:
-		return fmt.Sprintf("%s: %v, as before%s", name, c.rate, forgotten)
+	case c.Broken != "":
+		return fmt.Sprintf("%s: %v, in place of one that can't be used: %s", name, c.Rate, c.Broken)
+	case c.Old == nil:
+		return fmt.Sprintf("%s: %v, new", name, c.Rate)
+	case c.Same():
+		return fmt.Sprintf("%s: %v, as before%s", name, c.Rate, forgotten)
 	}
-	return fmt.Sprintf("%s: %v -> %v%s", name, *c.old, c.rate, forgotten)
+	return fmt.Sprintf("%s: %v -> %v%s", name, *c.Old, c.Rate, forgotten)
 }
 
 // jsonChange is the output of set and apply.
@@ -195,14 +111,14 @@ type jsonChange struct {
 	Reset  bool             `json:"reset"` // grants are forgotten
 }
 
-func (c change) json() jsonChange {
-	j := jsonChange{JSONName: render.NameOf(c.name), Change: "changed", New: render.RateOf(c.rate), Reset: c.reset}
-	if c.old == nil {
+func changeOf(c manage.Change) jsonChange {
+	j := jsonChange{JSONName: render.NameOf(c.Name), Change: "changed", New: render.RateOf(c.Rate), Reset: c.Reset}
+	if c.Old == nil {
 		j.Change = "new"
 		return j
 	}
-	old := render.RateOf(*c.old)
-	if j.Old = &old; *c.old == c.rate {
+	old := render.RateOf(*c.Old)
+	if j.Old = &old; c.Same() {
 		j.Change = "same"
 	}
 	return j

@@ -1,5 +1,5 @@
 // Package connect connects rrl to a Redis, a cluster or a master that sentinels name, by the addresses and passwords of
-// flags and environment. No password is ever printed, and errors come with advice. It knows nothing of commands.
+// flags and environment. No password is ever printed, and errors come with advice.
 package connect
 
 import (

@@ -1,0 +1,103 @@
+// Package manage changes limiters: it sets their rates, and removes them and what former clients left. It knows nothing of
+// commands, nor of how a change is shown.
+package manage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
+)
+
+// rates.go sets rates.
+
+// Wanted is the rate to set. A nil field stays unchanged.
+type Wanted struct {
+	Name      string
+	Rate      rratelimiter.Rate
+	PerClient *bool
+	KeepAlive *time.Duration
+	Reset     bool // forget live grants
+}
+
+// A Change is the effect of setting a rate.
+type Change struct {
+	Name     string
+	Old      *rratelimiter.Rate // nil: there was no rate
+	Broken   string             // why the existing rate can't be used; "": it can, or there is none
+	Rate     rratelimiter.Rate
+	Reset    bool
+	Repaired int // number of clients whose free permits were adjusted
+}
+
+// Compare returns the change that a rate needs.
+func Compare(ctx context.Context, s *connect.Server, w Wanted) (Change, error) {
+	c := Change{Name: w.Name, Rate: w.Rate, Reset: w.Reset}
+	old, err := s.Limiter(w.Name, "").Config(ctx)
+	switch {
+	case err == nil:
+		c.Old = &old
+		if w.PerClient == nil && w.Rate.Type == rratelimiter.Overall {
+			c.Rate.Type = old.Type
+		}
+		if w.KeepAlive == nil && w.Rate.KeepAlive == 0 {
+			c.Rate.KeepAlive = old.KeepAlive
+		}
+	case !errors.Is(err, rratelimiter.ErrNotInitialized):
+		return c, err
+	case survey.Reason(err) != survey.NoRate:
+		c.Broken = survey.Reason(err)
+	}
+	if w.PerClient != nil {
+		c.Rate.Type = rratelimiter.Overall
+		if *w.PerClient {
+			c.Rate.Type = rratelimiter.PerClient
+		}
+	}
+	if w.KeepAlive != nil {
+		c.Rate.KeepAlive = *w.KeepAlive
+	}
+	return c, nil
+}
+
+// Same reports whether the rate is in force already.
+func (c Change) Same() bool { return c.Old != nil && *c.Old == c.Rate }
+
+// Apply sets the rate: live grants stay counted, unless they are to be forgotten. Of a PER_CLIENT limiter it adjusts the
+// free permits of each client.
+func (c *Change) Apply(ctx context.Context, s *connect.Server) error {
+	l := s.Limiter(c.Name, "")
+	var options []rratelimiter.SetOption
+	if !c.Reset && c.Rate.Type != rratelimiter.PerClient { // of such a limiter, this client has no state
+		options = append(options, rratelimiter.KeepState())
+	}
+	if err := l.SetRate(ctx, c.Rate, options...); err != nil {
+		return err
+	}
+	if c.Rate.Type != rratelimiter.PerClient {
+		return nil
+	}
+	ids, err := l.Clients(ctx)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		own := s.Limiter(c.Name, id)
+		mend := own.Repair
+		if c.Reset {
+			mend = own.Reset
+		}
+		done, err := mend(ctx)
+		if err != nil {
+			return fmt.Errorf("the rate is set, but not for all clients: %w", err)
+		}
+		if done.Changed {
+			c.Repaired++
+		}
+	}
+	return nil
+}
