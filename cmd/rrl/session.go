@@ -20,8 +20,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
-// session.go has what all commands on a live Redis share: the flags for server and client, the connection, and
-// explanations of errors.
+// session.go has what all commands on a live Redis share: the flags for server and client, the limiters that these select,
+// questions and progress.
 
 // common has the flags of such a command.
 type common struct {
@@ -88,9 +88,7 @@ type session struct {
 
 // open connects to the server of the flags.
 func (c *common) open(ctx context.Context) (*session, error) {
-	if c.given != nil {
-		c.Given = c.given("redis")
-	}
+	c.Given = c.given("redis")
 	srv, err := connect.Open(ctx, c.Flags)
 	if err != nil {
 		return nil, err
