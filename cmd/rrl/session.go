@@ -209,7 +209,8 @@ func (p *progress) step(keys, found int) {
 		return
 	}
 	p.last, p.shown = time.Now(), true
-	fmt.Fprintf(p.s.errs, "\r\x1b[K%s of %s keys, %s found", render.Thousands(min(int64(p.keys), p.total)), render.Thousands(p.total), render.Thousands(int64(found)))
+	fmt.Fprintf(p.s.errs, "\r\x1b[K%s of %s keys, %s found", render.Thousands(min(int64(p.keys), p.total)),
+		render.Thousands(p.total), render.Thousands(int64(found)))
 }
 
 func (p *progress) done() {

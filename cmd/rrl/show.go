@@ -192,7 +192,8 @@ func (s *session) describe(v *survey.Survey) {
 	}
 	line("rate", "%v, %v", v.Rate, v.Rate.Type)
 	line("TTL", "%s", ttlText(v))
-	line("free", "%s  %s of %s", render.Bar(v.Available, v.Rate.Permits, 20, "█", "░"), render.Thousands(v.Available), render.Thousands(v.Rate.Permits))
+	line("free", "%s  %s of %s", render.Bar(v.Available, v.Rate.Permits, 20, "█", "░"),
+		render.Thousands(v.Available), render.Thousands(v.Rate.Permits))
 	line("in use", "%s in %s", render.Number(v.Live.Permits, "permit"), render.Number(int64(v.Live.Records), "live record"))
 	if v.Live.Records > 0 {
 		line("", "granted from %s to %s", render.Ago(v.Oldest, v.At), render.Ago(v.Newest, v.At))

@@ -96,7 +96,10 @@ type jsonRecord struct {
 }
 
 func pictureOf(s *snapshot.Snapshot) jsonPicture {
-	p := jsonPicture{JSONName: render.NameOf(s.Name), Note: s.Note, Server: s.Server, TakenAt: s.TakenAt, OneStep: s.OneStep, Fields: [][2]string{}}
+	p := jsonPicture{
+		JSONName: render.NameOf(s.Name), Note: s.Note, Server: s.Server, TakenAt: s.TakenAt, OneStep: s.OneStep,
+		Fields: [][2]string{},
+	}
 	if s.Config != nil {
 		p.TTLMs = s.Config.TTL.Milliseconds()
 		for _, f := range s.Config.Fields {

@@ -231,7 +231,8 @@ func (d *course) summary(out io.Writer, v verdict) {
 	}
 	fmt.Fprintf(out, "\nSummary of %v\n", took.Round(10*time.Millisecond))
 	line("granted", "%s: %s to workers, %s to pollers; %s to Redis",
-		render.Number(t.granted, "permit"), render.Thousands(t.grantedBy[1]), render.Thousands(t.grantedBy[0]), render.Number(t.calls, "call"))
+		render.Number(t.granted, "permit"), render.Thousands(t.grantedBy[1]), render.Thousands(t.grantedBy[0]),
+		render.Number(t.calls, "call"))
 	if v.others > 0 {
 		line("others", "%s granted to other processes", render.Number(v.others, "permit"))
 	}
@@ -255,7 +256,8 @@ func (d *course) summary(out io.Writer, v verdict) {
 	case v.complete:
 		line("records", "%s, all seen; callers got %s", render.Number(v.recorded, "permit"), render.Thousands(t.granted))
 	default:
-		line("records", "%s seen; callers got %s; some may have gone unseen", render.Number(v.recorded, "permit"), render.Thousands(t.granted))
+		line("records", "%s seen; callers got %s; some may have gone unseen",
+			render.Number(v.recorded, "permit"), render.Thousands(t.granted))
 	}
 	if v.doubt > 0 {
 		line("", "(%s in calls that were in flight when their callers stopped)", render.Number(v.doubt, "permit"))

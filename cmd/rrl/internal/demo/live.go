@@ -49,7 +49,8 @@ func frame(f figures, width, height int) []string {
 	if !f.alone {
 		tail = append(tail, table("others", "", cells, render.Thousands(f.others), "", "", ""))
 	}
-	tail = append(tail, table("all", "", cells, render.Thousands(f.granted+f.others), render.Thousands(f.denied), render.Wait(f.longest), ""))
+	tail = append(tail,
+		table("all", "", cells, render.Thousands(f.granted+f.others), render.Thousands(f.denied), render.Wait(f.longest), ""))
 	for _, note := range []string{f.changed, f.repaired} {
 		if note != "" {
 			tail = append(tail, render.Warm.Render(note))
@@ -92,7 +93,8 @@ func head(f figures, width, cells int) []string {
 			fmt.Sprintf("%s of %s in use", render.Thousands(f.used), render.Thousands(f.rate.Permits))),
 		labelled("", strings.Repeat(" ", cells), fmt.Sprintf("%s free, %d waiting", render.Number(free, "permit"), f.waiting)),
 		labelled("grants", render.Sparks(f.columns), fmt.Sprintf("from %s ago to now", span.Text(f.rate.Interval))),
-		labelled("throughput", render.Good.Render(render.Bar(int64(f.average*1000), f.rate.Permits*1000, cells, "█", "░")), f.throughput()),
+		labelled("throughput", render.Good.Render(render.Bar(int64(f.average*1000), f.rate.Permits*1000, cells, "█", "░")),
+			f.throughput()),
 		labelled("largest", verdict.Render(render.Bar(f.largest, f.rate.Permits, cells, "█", "░")),
 			fmt.Sprintf("%s of %s, %s", render.Thousands(f.largest), render.Thousands(f.rate.Permits), verdict.Render(f.kept()))),
 	}
@@ -119,7 +121,8 @@ func rows(callers []caller, room, cells int) []string {
 		if !c.blocks {
 			denied, longest = render.Thousands(c.denied), "-"
 		}
-		lines = append(lines, table(c.name, render.Bar(c.granted, most, bars, "■", " "), cells, render.Thousands(c.granted), denied, longest, doing(c)))
+		share := render.Bar(c.granted, most, bars, "■", " ")
+		lines = append(lines, table(c.name, share, cells, render.Thousands(c.granted), denied, longest, doing(c)))
 	}
 	return lines
 }
@@ -130,7 +133,8 @@ func others(callers []caller, cells int) string {
 	for _, c := range callers {
 		granted, denied, longest = granted+c.granted, denied+c.denied, max(longest, c.longest)
 	}
-	return table(fmt.Sprintf("%d more", len(callers)), "", cells, render.Thousands(granted), render.Thousands(denied), render.Wait(longest), "")
+	name := fmt.Sprintf("%d more", len(callers))
+	return table(name, "", cells, render.Thousands(granted), render.Thousands(denied), render.Wait(longest), "")
 }
 
 // doing returns what a caller does now.

@@ -34,7 +34,8 @@ func judge(v *survey.Survey) (all []Finding) {
 	var classes []string
 	for _, f := range v.Forms {
 		if f.Odd != "" {
-			add(Warning, "unknown-records", fmt.Sprintf("%s by an unknown hand: %s", render.Number(int64(f.Others.Records+f.Go.Records), "record"), f.Odd),
+			records := render.Number(int64(f.Others.Records+f.Go.Records), "record")
+			add(Warning, "unknown-records", fmt.Sprintf("%s by an unknown hand: %s", records, f.Odd),
 				"find out who writes to "+render.Printable(v.Keys[2].Name))
 			continue
 		}
@@ -71,7 +72,8 @@ func judge(v *survey.Survey) (all []Finding) {
 			level = Error
 		}
 		add(level, "future-records", fmt.Sprintf("%s in %s dated up to %s ahead of Redis's clock: they return that much too late",
-			render.Number(v.Future.Permits, "permit"), render.Number(int64(v.Future.Records), "record"), render.Lasting(v.Farthest.Sub(v.At).Round(time.Millisecond))),
+			render.Number(v.Future.Permits, "permit"), render.Number(int64(v.Future.Records), "record"),
+			render.Lasting(v.Farthest.Sub(v.At).Round(time.Millisecond))),
 			"set the clock of the client right (rrl show "+name+" names the writers); rrl reset "+name+" frees the permits now")
 	}
 	if v.Client == "" && v.Keys[0].TTL == 0 && (v.Keys[1].TTL > 0 || v.Keys[2].TTL > 0) {
@@ -127,7 +129,8 @@ func crossing(name string) Finding {
 
 func orphaned(name string, clients int, limiter bool) Finding {
 	f := Finding{Severity: Warning, Code: "orphaned-clients", Name: name, About: true,
-		Text:   fmt.Sprintf("keys of %s that say nothing: Redisson instances that are gone, mostly, each restart leaves some", render.Number(int64(clients), "client")),
+		Text: fmt.Sprintf("keys of %s that say nothing: Redisson instances that are gone, mostly, each restart leaves some",
+			render.Number(int64(clients), "client")),
 		Advice: "rrl gc removes them"}
 	if !limiter {
 		f.Text += "; and there is no such limiter any more"

@@ -13,8 +13,9 @@ import (
 
 // Printable returns a name without characters that a terminal may interpret.
 func Printable(name string) string {
-	if !utf8.ValidString(name) || name == "" || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == '"' || r == '\\' || r >= 0x7f && !unicode.IsPrint(r) }) {
-		return fmt.Sprintf("%q", name)
+	odd := func(r rune) bool { return r <= ' ' || r == '"' || r == '\\' || r >= 0x7f && !unicode.IsPrint(r) }
+	if name == "" || !utf8.ValidString(name) || strings.ContainsFunc(name, odd) {
+		return strconv.Quote(name)
 	}
 	return name
 }

@@ -125,7 +125,8 @@ func (s simulation) draw(canvas draw.Canvas) error {
 	}
 	for i, o := range s.Outcomes {
 		p := plot.New()
-		p.Title.Text = fmt.Sprintf("%s: %s of %s, window %s", o.Algorithm, render.Thousands(o.Granted), render.Thousands(o.Offered), render.Thousands(o.Largest))
+		p.Title.Text = fmt.Sprintf("%s: %s of %s, window %s", o.Algorithm,
+			render.Thousands(o.Granted), render.Thousands(o.Offered), render.Thousands(o.Largest))
 		if o.Fault != "" {
 			p.Title.Text = o.Algorithm + ": not for this rate"
 		}
