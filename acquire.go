@@ -1,7 +1,6 @@
 package rratelimiter
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/protocol"
+	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
@@ -21,12 +20,12 @@ import (
 // live or the permits of the first 512 suffice, else the time is a lower bound. While callers of this process wait,
 // RetryAfter is at least the time until the first of them can be served.
 func (l *Limiter) Allow(ctx context.Context, n int64) (Result, error) {
-	return l.request(ctx, "allow", ask{n: n, detail: true})
+	return l.request(ctx, "allow", dispatch.Ask{N: n, Detail: true})
 }
 
 // TryAcquire takes n permits if they are free now, and reports whether it did (Redisson: tryAcquire).
 func (l *Limiter) TryAcquire(ctx context.Context, n int64) (bool, error) {
-	result, err := l.request(ctx, "try to acquire from", ask{n: n})
+	result, err := l.request(ctx, "try to acquire from", dispatch.Ask{N: n})
 	return result.Allowed, err
 }
 
@@ -39,8 +38,8 @@ func (l *Limiter) TryAcquireTimeout(ctx context.Context, n int64, timeout time.D
 	if timeout <= 0 {
 		return l.TryAcquire(ctx, n)
 	}
-	until := l.client.clock().Add(timeout)
-	result, err := l.request(ctx, "try to acquire from", ask{n: n, waits: true, until: until})
+	until := l.client.config.Clock().Add(timeout)
+	result, err := l.request(ctx, "try to acquire from", dispatch.Ask{N: n, Waits: true, Until: until})
 	return result.Allowed, err
 }
 
@@ -49,39 +48,53 @@ func (l *Limiter) TryAcquireTimeout(ctx context.Context, n int64, timeout time.D
 // flight then, the error is ErrOutcomeUnknown, too. A call that fails ends the wait with its error. A caller that must
 // outlast short failures of Redis asks again, or uses WithFallback.
 func (l *Limiter) Acquire(ctx context.Context, n int64) error {
-	_, err := l.request(ctx, "acquire from", ask{n: n, waits: true})
+	_, err := l.request(ctx, "acquire from", dispatch.Ask{N: n, Waits: true})
 	return err
 }
 
-// serve answers a request: from the deny cache, or by a call that it shares with other callers.
-func (l *Limiter) serve(ctx context.Context, operation string, a ask) (Result, error) {
+// request serves a whole request and reports it to the request observer.
+func (l *Limiter) request(ctx context.Context, operation string, a dispatch.Ask) (Result, error) {
+	if l.client.requestObserver == nil {
+		return l.serve(ctx, operation, a)
+	}
+	started := time.Now()
+	result, err := l.serve(ctx, operation, a)
+	info := RequestInfo{
+		Limiter: l.name, Method: methodOf(a), Waits: a.Waits, Permits: a.N, Latency: time.Since(started), Err: err,
+	}
+	if result.Allowed {
+		info.Granted = a.N
+	}
+	l.client.tell(ctx, info)
+	return result, err
+}
+
+// methodOf returns the RequestInfo.Method of a request.
+func methodOf(a dispatch.Ask) string {
+	switch {
+	case a.Waits && a.Until.IsZero():
+		return "Acquire"
+	case a.Waits:
+		return "TryAcquireTimeout"
+	case a.Detail:
+		return "Allow"
+	}
+	return "TryAcquire"
+}
+
+func (l *Limiter) serve(ctx context.Context, operation string, a dispatch.Ask) (Result, error) {
 	err := l.err
-	if err == nil && a.n < 1 {
-		err = fmt.Errorf("%w: %d", ErrInvalidPermits, a.n)
+	if err == nil && a.N < 1 {
+		err = fmt.Errorf("%w: %d", ErrInvalidPermits, a.N)
 	}
-	if err == nil && !a.waits && l.settings.denyCache > 0 {
-		if err = ctx.Err(); err == nil {
-			now := l.client.clock()
-			if known := l.client.denyCache.Find(l.key(), a.n, now, l.enforced); known != nil {
-				return Result{
-					Limit: known.Limit, Remaining: known.Left, RetryAfter: known.Free.Sub(now), ResetAfter: known.Reset.Sub(now),
-				}, nil
-			}
+	if err == nil {
+		var result dispatch.Result
+		if result, err = l.core.Serve(ctx, a); err == nil {
+			return Result(result), nil
 		}
-		a.detail = true // the deny cache needs Result.RetryAfter and ResetAfter
-	}
-	var result Result
-	if err == nil {
-		result, err = l.client.answer(ctx, l, a)
-	}
-	if err == nil {
-		return result, nil
 	}
 	if errors.Is(err, ErrExceedsRate) {
-		err = fmt.Errorf("%w: %d", err, a.n)
-	}
-	if errors.Is(err, ErrUnavailable) {
-		err = script.Failure(ctx, l.client.callTimeout, err) // the caller's context may have ended meanwhile
+		err = fmt.Errorf("%w: %d", err, a.N)
 	}
 	return Result{}, wrap(operation, l.name, err)
 }
@@ -105,88 +118,8 @@ func (l *Limiter) acquireUpTo(ctx context.Context, n int64) (int64, error) {
 	if l.err != nil {
 		return 0, wrap(operation, l.name, l.err)
 	}
-	if err := ctx.Err(); err != nil {
-		return 0, wrap(operation, l.name, err)
-	}
-	q := l.client.enter(l)
-	queued, before := q.waiting > 0, q.grants
-	q.exit()
-	if queued {
-		return 0, nil
-	}
-	ask := protocol.Ask{Groups: []protocol.Group{{Size: n, Count: 1}}, UpTo: true}
-	g, err := l.acquireDirect(ctx, before, ask)
-	if err != nil {
-		return 0, wrap(operation, l.name, err)
-	}
-	got := g.Granted(0, ask.Groups[0])
-	if got > 0 && l.settings.Bucket() > 0 {
-		q := l.client.enter(l)
-		q.grants.Add(g.ID)
-		q.exit()
-	}
-	return got, nil
-}
-
-// acquireDirect makes a call that is not shared, and repeats it while expired records remain and nothing was granted.
-// The recent ids are those of the limiter's grants before. Without groups it grants nothing: it counts expired permits
-// back and returns what is free. If there are too many live records to add up in one call, it then recounts them.
-func (l *Limiter) acquireDirect(ctx context.Context, before protocol.RecentIDs, ask protocol.Ask) (protocol.AcquireReply, error) {
-	acquires, rebuild := len(ask.Groups) > 0, false
-	for {
-		if err := ctx.Err(); err != nil {
-			return protocol.AcquireReply{}, err
-		}
-		check := acquires && l.unchecked()
-		this := ask
-		this.Check, this.Rebuild = ask.Check || check, ask.Rebuild || rebuild
-		var q protocol.AcquireRequest
-		q.Next(before)
-		started := time.Now()
-		var decide func(time.Duration) (protocol.AcquireReply, bool)
-		if acquires && l.client.localLimiters.canDecide(l) {
-			decide = func(retry time.Duration) (protocol.AcquireReply, bool) { return l.decideLocally(ask, retry) }
-		}
-		sent := &script.Attempts{NoRetryIfUnsent: decide != nil}
-		g, cause, err := reach(ctx, l, func(ctx context.Context) (protocol.AcquireReply, error) {
-			return l.doWithRetry(ctx, &q, sent, this, nil)
-		}, decide)
-		if acquires {
-			err, cause = sent.Outcome(err), sent.Outcome(cause)
-		} else {
-			err = sent.Explain(err)
-		}
-		if err == nil && !g.Local() {
-			l.learn(g.Rate, g.Interval)
-			if acquires {
-				l.saw(g.Rate, g.Interval, g.Notes, check)
-			}
-		}
-		g.Attempts = sent.Count()
-		var granted int64
-		if acquires && err == nil {
-			granted = g.Granted(0, ask.Groups[0])
-		}
-		if o := l.client.observer; o != nil && acquires {
-			info := CallInfo{
-				Limiter: l.name, Callers: 1, Permits: granted, Granted: int(min(granted, 1)), Denied: 1 - int(min(granted, 1)),
-				Latency: time.Since(started), Attempts: g.Attempts, Repaired: g.Notes.Repaired(),
-				RateMismatch: g.Notes.Has(protocol.RateMismatch), Fallback: g.Local(), Err: cmp.Or(err, cause),
-			}
-			o.Call(info)
-		}
-		if err == nil && !acquires && g.Notes.Has(protocol.Many) {
-			if err = l.recount(ctx); err != nil || !ask.Check && !ask.Rebuild {
-				return g, err
-			}
-			ask, rebuild = protocol.Ask{}, false
-			continue
-		}
-		if err != nil || !g.Notes.Has(protocol.More) || granted > 0 {
-			return g, err
-		}
-		rebuild = g.Notes.Has(protocol.RebuildPending)
-	}
+	got, err := l.core.UpTo(ctx, n)
+	return got, wrap(operation, l.name, err)
 }
 
 // Release gives n permits back before their interval is over, those of the oldest grants first, and returns how many
@@ -195,12 +128,6 @@ func (l *Limiter) acquireDirect(ctx context.Context, before protocol.RecentIDs, 
 // time. n = 0 does nothing; n < 0 is ErrInvalidPermits. Without a rate the error is ErrNotInitialized. If the reply is
 // lost it is ErrOutcomeUnknown, and more permits may have come back than Release returns.
 func (l *Limiter) Release(ctx context.Context, n int64) (int64, error) {
-	return l.release(ctx, n, 0)
-}
-
-// release is Release if granted is 0. Otherwise granted is the score of a record in µs, and release gives back only
-// permits that were granted then.
-func (l *Limiter) release(ctx context.Context, n, granted int64) (int64, error) {
 	const operation = "release to"
 	if l.err != nil {
 		return 0, wrap(operation, l.name, l.err)
@@ -208,44 +135,8 @@ func (l *Limiter) release(ctx context.Context, n, granted int64) (int64, error) 
 	if n < 0 {
 		return 0, wrap(operation, l.name, fmt.Errorf("%w: %d", ErrInvalidPermits, n))
 	}
-	var released int64
-	defer func() {
-		if released > 0 {
-			l.client.wake(l.key())
-		}
-	}()
-	rebuild := false
-	for released < n {
-		if err := ctx.Err(); err != nil {
-			return released, wrap(operation, l.name, err)
-		}
-		sent := new(script.Attempts)
-		request := protocol.Release{Permits: n - released, Rebuild: rebuild, Granted: granted}
-		reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
-			defer l.changed()
-			request.Now = l.encoder.Now()
-			return l.client.topology.Run(ctx, sent, protocol.ReleaseScript, false, l.keys(), request.Args()...)
-		})
-		var came int64
-		var notes protocol.Notes
-		if err == nil {
-			came, notes, err = request.Reply(reply)
-		}
-		if err = sent.Outcome(err); err != nil {
-			return released, wrap(operation, l.name, err)
-		}
-		released += came
-		if notes.Has(protocol.Many) {
-			if err := l.recount(ctx); err != nil {
-				return released, wrap(operation, l.name, err)
-			}
-		}
-		if !notes.Has(protocol.More) {
-			break
-		}
-		rebuild = notes.Has(protocol.RebuildPending)
-	}
-	return released, nil
+	released, err := l.core.Release(ctx, n, 0)
+	return released, wrap(operation, l.name, err)
 }
 
 // AllowAll asks several limiters at once for n permits of each: either all of them grant, or none does. A limiter that
@@ -271,9 +162,11 @@ func (c *Client) AllowAllN(ctx context.Context, permits []int64, limiters ...*Li
 	if len(permits) != len(limiters) {
 		return nil, fmt.Errorf("allow all: %w: %d numbers for %d limiters", ErrInvalidPermits, len(permits), len(limiters))
 	}
-	var all []string
+	// A limiter that is listed twice is asked once, for the sum. index has the place of each in these lists.
 	var distinct []*Limiter
-	counts := map[string]int64{}
+	var sums []int64
+	var all []string
+	index := make([]int, len(limiters))
 	for i, l := range limiters {
 		n := permits[i]
 		if n < 1 {
@@ -288,15 +181,16 @@ func (c *Client) AllowAllN(ctx context.Context, permits []int64, limiters ...*Li
 		if l.err != nil {
 			return nil, wrap("allow all of", l.name, l.err)
 		}
-		key := l.key()
-		if counts[key] == 0 {
-			distinct = append(distinct, l)
-			all = append(all, l.keys()...)
+		at := slices.IndexFunc(distinct, func(d *Limiter) bool { return d.core.Key() == l.core.Key() })
+		if at < 0 {
+			at = len(distinct)
+			distinct, sums, all = append(distinct, l), append(sums, 0), append(all, l.core.Keys()...)
 		}
-		if counts[key] > math.MaxInt64-n {
+		if sums[at] > math.MaxInt64-n {
 			return nil, wrap("allow all of", l.name, ErrExceedsRate)
 		}
-		counts[key] += n
+		sums[at] += n
+		index[i] = at
 	}
 	err := c.err
 	if err == nil && len(distinct) == 0 {
@@ -309,168 +203,58 @@ func (c *Client) AllowAllN(ctx context.Context, permits []int64, limiters ...*Li
 		return nil, nil
 	}
 	ask := c.allowInOrder
-	if c.topology.OneStep(all) {
+	if c.core.Topology().OneStep(all) {
 		ask = c.allowTogether
 	}
-	found, err := ask(ctx, counts, distinct)
+	found, err := ask(ctx, sums, distinct)
 	if err != nil {
 		return nil, err
 	}
 	results := make([]Result, len(limiters))
-	for i, l := range limiters {
-		results[i] = found[slices.IndexFunc(distinct, func(d *Limiter) bool {
-			return d.key() == l.key()
-		})]
+	for i, at := range index {
+		results[i] = found[at]
 	}
 	return results, nil
 }
 
-// A together collects, for the observer, what happened to limiters that were asked in one script.
-type together struct {
-	asked    bool // a call was made, or decided locally
-	attempts int
-	notes    []protocol.Notes // of each limiter
-	refused  []bool           // whether each limiter refused
-	cause    error            // why Redis did not answer, if the process decided
-}
-
-// allowTogether asks all limiters in one script, and informs the observer about each of them.
-func (c *Client) allowTogether(ctx context.Context, counts map[string]int64, limiters []*Limiter) ([]Result, error) {
+// allowTogether asks all limiters in one script.
+func (c *Client) allowTogether(ctx context.Context, permits []int64, limiters []*Limiter) ([]Result, error) {
 	started := time.Now()
-	t := together{notes: make([]protocol.Notes, len(limiters)), refused: make([]bool, len(limiters))}
-	results, err := c.askTogether(ctx, counts, limiters, &t)
-	if c.observer == nil {
-		return results, err
-	}
-	latency := time.Since(started)
+	cores := make([]*dispatch.Limiter, len(limiters))
 	for i, l := range limiters {
-		info := CallInfo{
-			Limiter: l.name, Callers: 1, Latency: latency, Attempts: t.attempts, Repaired: t.notes[i].Repaired(),
-			RateMismatch: t.notes[i].Has(protocol.RateMismatch), Fallback: t.notes[i].Has(protocol.Local), Err: cmp.Or(err, t.cause),
-		}
+		cores[i] = &l.core
+	}
+	decided, failed, err := c.core.AllowAll(ctx, permits, cores)
+	switch {
+	case errors.Is(err, ErrExceedsRate):
+		err = wrap("allow all of", limiters[failed].name, fmt.Errorf("%w: %d", err, permits[failed]))
+	case failed >= 0:
+		err = wrap("allow all of", limiters[failed].name, err)
+	case err != nil:
+		err = fmt.Errorf("allow all: %w", err)
+	}
+	results := make([]Result, len(decided))
+	for i, r := range decided {
+		results[i] = Result(r)
+	}
+	for i, l := range limiters {
+		info := RequestInfo{Limiter: l.name, Method: "AllowAll", Permits: permits[i], Latency: time.Since(started), Err: err}
 		if err == nil && results[i].Allowed {
-			info.Granted, info.Permits = 1, counts[l.key()]
-		} else if t.refused[i] || err != nil && !errors.Is(err, ErrExceedsRate) {
-			info.Denied = 1
+			info.Granted = permits[i]
 		}
-		if t.asked {
-			c.observer.Call(info)
-		}
-		c.tell(ctx, RequestInfo{
-			Limiter: l.name, Method: "AllowAll", Permits: counts[l.key()], Granted: info.Permits,
-			Latency: latency, Err: err,
-		})
+		c.tell(ctx, info)
 	}
 	return results, err
 }
 
-// askTogether runs allowall.lua until it is no longer stopped by expired records or by another rate than an enforced
-// one.
-func (c *Client) askTogether(
-	ctx context.Context, counts map[string]int64, limiters []*Limiter, t *together,
-) (results []Result, err error) {
-	var all []string
-	wanted := make([]protocol.Wanted, len(limiters))
-	for i, l := range limiters {
-		all = append(all, l.keys()...)
-		wanted[i] = protocol.Wanted{Encoder: &l.encoder, N: counts[l.key()]}
-	}
-	for {
-		for i, l := range limiters {
-			wanted[i].Check = l.unchecked()
-		}
-		if err := ctx.Err(); err != nil {
-			return nil, fmt.Errorf("allow all: %w", err)
-		}
-		t.asked = true
-		var decide func(time.Duration) (decided, bool)
-		if c.localLimiters.canDecide(limiters...) {
-			decide = func(retry time.Duration) (decided, bool) {
-				local, known := c.decideAllLocally(limiters, counts, retry)
-				return decided{decisions: local}, known
-			}
-		}
-		sent := &script.Attempts{NoRetryIfUnsent: decide != nil}
-		d, cause, err := reach(ctx, limiters[0], func(ctx context.Context) (decided, error) {
-			return c.doAllWithRetry(ctx, sent, protocol.NewAllowAll(slices.Clone(wanted)), all)
-		}, decide)
-		t.attempts += sent.Count()
-		if err, t.cause = sent.Outcome(err), sent.Outcome(cause); err != nil {
-			return nil, fmt.Errorf("allow all: %w", err)
-		}
-		if err := d.fault; err != nil {
-			failed := limiters[d.failed]
-			if errors.Is(err, protocol.ErrOtherRate) {
-				wanted[d.failed].Sets++
-				_, err = within(ctx, failed, func(ctx context.Context) (bool, error) { return true, failed.enforce(ctx) })
-			}
-			if err != nil {
-				return nil, wrap("allow all of", failed.name, err)
-			}
-			continue
-		}
-		results, again := make([]Result, len(limiters)), false
-		var refused error
-		allowed := true
-		for i, l := range limiters {
-			one := d.decisions[i]
-			wanted[i].Rebuild = one.Notes.Has(protocol.RebuildPending)
-			if t.notes[i] |= one.Notes; !one.Notes.Has(protocol.Local) {
-				l.learn(one.Rate, one.Interval)
-				l.saw(one.Rate, one.Interval, one.Notes, wanted[i].Check)
-			}
-			if one.Exceeds && refused == nil {
-				refused = wrap("allow all of", l.name, fmt.Errorf("%w: %d", ErrExceedsRate, wanted[i].N))
-			}
-			t.refused[i] = !one.Granted
-			allowed = allowed && one.Granted
-			again = again || !one.Granted && !one.Exceeds && one.Notes.Has(protocol.More)
-			results[i] = Result{Limit: one.Rate, Remaining: one.Free, RetryAfter: one.RetryAfter, ResetAfter: one.ResetAfter}
-		}
-		if refused != nil {
-			return nil, refused
-		}
-		if again {
-			continue
-		}
-		for i := range results {
-			results[i].Allowed = allowed
-		}
-		return results, nil
-	}
-}
-
-// A decided is the reply to a request for several limiters.
-type decided struct {
-	decisions []protocol.Decision
-	failed    int   // index of the limiter that cannot be decided
-	fault     error // why
-}
-
-// doAllWithRetry runs allowall.lua until there is a final reply or error. All attempts have the same record ids, and
-// each has its own time.
-func (c *Client) doAllWithRetry(
-	ctx context.Context, t *script.Attempts, request *protocol.AllowAll, all []string,
-) (d decided, err error) {
-	var reply []int64
-	err = c.topology.Retry(ctx, t, request.Findable(), func() (err error) {
-		reply, err = c.topology.Try(ctx, t, protocol.AllowAllScript, all, request.Args(t.MaybeExecuted())...)
-		return err
-	})
-	if err == nil {
-		d.decisions, d.failed, d.fault = request.Reply(reply)
-	}
-	return d, err
-}
-
 // allowInOrder asks one limiter after the other. If one refuses, it gives back what it took.
-func (c *Client) allowInOrder(ctx context.Context, counts map[string]int64, limiters []*Limiter) ([]Result, error) {
-	results, taken := make([]Result, len(limiters)), make([]source, len(limiters))
+func (c *Client) allowInOrder(ctx context.Context, permits []int64, limiters []*Limiter) ([]Result, error) {
+	results, taken := make([]Result, len(limiters)), make([]dispatch.Source, len(limiters))
 	for i, l := range limiters {
 		var err error
-		results[i], err = l.request(ctx, "allow", ask{n: counts[l.key()], detail: true, source: &taken[i]})
+		results[i], err = l.request(ctx, "allow", dispatch.Ask{N: permits[i], Detail: true, Source: &taken[i]})
 		if err != nil {
-			back := undo(ctx, counts, limiters[:i], taken)
+			back := undo(ctx, permits, limiters[:i], taken)
 			if ctx.Err() != nil && back != nil {
 				return nil, back // the same cause, and the outcome of giving back is unknown, too
 			}
@@ -479,12 +263,12 @@ func (c *Client) allowInOrder(ctx context.Context, counts map[string]int64, limi
 		if results[i].Allowed {
 			continue
 		}
-		if err := undo(ctx, counts, limiters[:i], taken); err != nil {
+		if err := undo(ctx, permits, limiters[:i], taken); err != nil {
 			return nil, err
 		}
 		for j := range results[:i] {
 			results[j].Allowed, results[j].ResetAfter = false, 0
-			results[j].Remaining += counts[limiters[j].key()]
+			results[j].Remaining += permits[j]
 		}
 		return results, nil
 	}
@@ -493,10 +277,12 @@ func (c *Client) allowInOrder(ctx context.Context, counts map[string]int64, limi
 
 // undo gives back what limiters granted, in parallel, each call within the call timeout. If ctx ends, undo returns
 // ErrOutcomeUnknown, and the calls go on in the background.
-func undo(ctx context.Context, counts map[string]int64, limiters []*Limiter, taken []source) error {
+func undo(ctx context.Context, permits []int64, limiters []*Limiter, taken []dispatch.Source) error {
 	undone := make(chan error, len(limiters))
 	for i, l := range limiters {
-		go func() { undone <- l.undo(context.WithoutCancel(ctx), counts[l.key()], taken[i]) }()
+		go func() {
+			undone <- wrap("release to", l.name, l.core.Undo(context.WithoutCancel(ctx), permits[i], taken[i]))
+		}()
 	}
 	var failed error
 	for range limiters {
@@ -510,24 +296,4 @@ func undo(ctx context.Context, counts map[string]int64, limiters []*Limiter, tak
 		}
 	}
 	return failed
-}
-
-// giveBack waits for the reply to a request whose caller's context ended, and gives back what it was granted.
-func (l *Limiter) giveBack(r *request) {
-	<-r.done
-	if r.result.Allowed {
-		_ = l.undo(context.Background(), r.n, *r.source)
-	}
-	l.client.recycle(r)
-}
-
-// undo gives back n permits with the score of one grant, so that permits granted at other times return when they would
-// have. Permits that expired or were released already are not given back again.
-func (l *Limiter) undo(ctx context.Context, n int64, from source) error {
-	if from.local {
-		l.client.localLimiters.untake(l, n)
-		return nil
-	}
-	_, err := l.release(ctx, n, from.at)
-	return err
 }

@@ -360,7 +360,7 @@ func TestDeleteEndsWaiting(t *testing.T) {
 		for range 5 {
 			go func() { ends <- l.Acquire(t.Context(), 1) }()
 		}
-		soon(t, "waiting", func() bool { return client.look("l").Waiting == 5 })
+		soon(t, "waiting", func() bool { return client.core.Look("l").Waiting == 5 })
 		if _, err := l.Delete(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -390,7 +390,7 @@ func TestHangingServer(t *testing.T) {
 	waited := make(chan error, 1)
 	go func() { waited <- full.Acquire(ctx, 1) }()
 	// Its next call is sent after at most 1 s, so it is in flight when ctx ends.
-	soon(t, "waiting", func() bool { return calm.look("full").Next > 0 })
+	soon(t, "waiting", func() bool { return calm.core.Look("full").Next > 0 })
 	server.Pause()
 	resume := sync.OnceFunc(server.Resume)
 	defer resume()
@@ -716,5 +716,5 @@ func TestPerClient(t *testing.T) {
 
 // acquire runs acquire.lua in a call of its own.
 func (l *Limiter) acquire(ctx context.Context, ask protocol.Ask) (protocol.AcquireReply, error) {
-	return l.doWithRetry(ctx, new(protocol.AcquireRequest), new(script.Attempts), ask, nil)
+	return l.core.DoWithRetry(ctx, new(protocol.AcquireRequest), new(script.Attempts), ask, nil)
 }

@@ -142,7 +142,7 @@ func TestSilenceOfEveryMethodIsNoticed(t *testing.T) {
 				if err := l.SetRate(t.Context(), PerHour(1000)); err != nil {
 					t.Fatal(err)
 				}
-				if hook.Away(t.Context(), l) {
+				if hook.Limiter(l).Away() {
 					t.Fatal("away before")
 				}
 				defer b.end(p.wire.hang())
@@ -155,7 +155,7 @@ func TestSilenceOfEveryMethodIsNoticed(t *testing.T) {
 					cancel()
 				}
 				b.sleepTo(900 * ms)
-				if !hook.Away(t.Context(), l) {
+				if !hook.Limiter(l).Away() {
 					t.Error("the server is not known to be away")
 				}
 			})
@@ -176,7 +176,7 @@ func TestAServerThatAnswersIsNotAway(t *testing.T) {
 			p.wire.mu.Unlock()
 			for at := time.Duration(0); at < 3*time.Second; at += 10 * ms {
 				b.sleepTo(at)
-				if hook.Away(t.Context(), l) {
+				if hook.Limiter(l).Away() {
 					t.Fatalf("away at %v", at)
 				}
 			}
@@ -192,7 +192,7 @@ func TestAServerThatAnswersIsNotAway(t *testing.T) {
 				if at%time.Second == 0 {
 					b.try(l, 1)
 				}
-				if hook.Away(t.Context(), l) {
+				if hook.Limiter(l).Away() {
 					t.Fatalf("away at %v", at)
 				}
 			}
@@ -214,7 +214,7 @@ func TestSilenceIsProbedOnlyWhenQueried(t *testing.T) {
 		}
 		resume()
 		synctest.Wait()
-		hook.Away(t.Context(), l)
+		hook.Limiter(l).Away()
 		b.granted("afterwards", b.try(l, 1), 5*time.Second)
 		before := p.wire.scripts.Load()
 		b.sleepTo(time.Minute)
@@ -229,17 +229,17 @@ func TestANodeThatIsBackIsNotAway(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
 		l := p.RateLimiter("l", WithRate(PerSecond(10)))
-		hook.Away(t.Context(), l)
+		hook.Limiter(l).Away()
 		resume := p.wire.hang()
 		b.try(l, 1)
 		b.sleepTo(600 * ms)
-		if !hook.Away(t.Context(), l) {
+		if !hook.Limiter(l).Away() {
 			t.Fatal("it is not away")
 		}
 		resume()
 		synctest.Wait()
 		b.sleepTo(700 * ms)
-		if hook.Away(t.Context(), l) {
+		if hook.Limiter(l).Away() {
 			t.Error("it is away, though it answered the call and the probe")
 		}
 	})

@@ -3,8 +3,8 @@ package rratelimiter
 import (
 	"errors"
 	"fmt"
-	"strconv"
 
+	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
@@ -15,7 +15,7 @@ var (
 	// field. Set the rate with SetRate; TrySetRate and WithRate help only where fields are missing.
 	ErrNotInitialized = script.ErrNotInitialized
 	// ErrExceedsRate means that one request asked for more permits than the rate has.
-	ErrExceedsRate = errors.New("rratelimiter: requested permits exceed the rate")
+	ErrExceedsRate = dispatch.ErrExceedsRate
 	// ErrInvalidPermits means that a request asked for fewer than one permit (Release: fewer than zero), or that
 	// AllowAllN got slices of different lengths.
 	ErrInvalidPermits = errors.New("rratelimiter: permits must be positive")
@@ -44,16 +44,7 @@ func wrap(operation, name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s %s: %w", operation, quoted(name), err)
-}
-
-// quoted quotes a name for an error text: on one line, and at most its first 200 bytes.
-func quoted(name string) string {
-	const most = 200
-	if len(name) <= most {
-		return strconv.Quote(name)
-	}
-	return fmt.Sprintf("%q... (%d bytes)", name[:most], len(name))
+	return fmt.Errorf("%s %s: %w", operation, dispatch.Quoted(name), err)
 }
 
 func invalidOption(format string, args ...any) error {

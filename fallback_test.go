@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"net"
 	"runtime"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/hook"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
@@ -71,7 +71,7 @@ func TestFallbackGrantsItsPartOfTheRate(t *testing.T) {
 		b.granted("the caller that makes a call to Redis", b.try(l, 5), 1200*ms)
 		b.sleepTo(3 * time.Second)
 		b.mustAllow("by Redis again", l, 10, Result{Allowed: true, Limit: 10, ResetAfter: time.Second})
-		if states := len(p.localLimiters.all); states != 0 {
+		if states := p.core.Inspect().LocalLimiters; states != 0 {
 			t.Errorf("%d limiters are kept", states)
 		}
 	})
@@ -179,12 +179,12 @@ func TestFallbackFromAServerThatHangs(t *testing.T) {
 			}
 			if at == 2*time.Second { // the hour's permits must last
 				for _, l := range limiters {
-					p.localLimiters.untake(l, 1000)
+					untake(l, 1000)
 				}
 			}
-			p.localLimiters.untake(l, 1)
-			p.localLimiters.untake(limiters[1], 1)
-			p.localLimiters.untake(limiters[2], 1)
+			untake(l, 1)
+			untake(limiters[1], 1)
+			untake(limiters[2], 1)
 		}
 		if asked = p.wire.scripts.Load() - asked; asked < 8 || asked > 15 {
 			t.Errorf("Redis was called %d times in between", asked)
@@ -251,7 +251,7 @@ func TestFallbackToNothing(t *testing.T) {
 		if synctest.Wait(); !waiting.ended.Load() || !waiting.ok || waiting.at > 6*time.Second {
 			t.Errorf("the one in the queue: %v, %v at %v", waiting.ok, waiting.err, waiting.at)
 		}
-		if len(p.localLimiters.all) != 0 {
+		if p.core.Inspect().LocalLimiters != 0 {
 			t.Error("a limiter is remembered without a need")
 		}
 	})
@@ -385,8 +385,8 @@ func TestFallbackUsesTheLastRate(t *testing.T) {
 			b.sleepTo(5*time.Second + time.Duration(i)*100*ms)
 			b.granted("afterwards", b.try(learned, 1), 5*time.Second+time.Duration(i)*100*ms)
 		}
-		if len(p.localLimiters.all) != 0 {
-			t.Errorf("%d limiters are kept", len(p.localLimiters.all))
+		if kept := p.core.Inspect().LocalLimiters; kept != 0 {
+			t.Errorf("%d limiters are kept", kept)
 		}
 	})
 }
@@ -435,7 +435,7 @@ func TestProbe(t *testing.T) {
 			r.must(r.rdb.ConfigSet(ctx, "maxmemory", "1").Err())
 			before, made := r.dump(), changes()
 			for _, name := range names {
-				if _, err := c.RateLimiter(name).writeProbe(ctx); err != nil {
+				if _, err := c.RateLimiter(name).core.WriteProbe(ctx); err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
@@ -446,7 +446,7 @@ func TestProbe(t *testing.T) {
 			}
 			r.must(r.rdb.ReplicaOf(ctx, "127.0.0.1", "1").Err())
 			for _, name := range names {
-				if _, err := c.RateLimiter(name).writeProbe(ctx); !script.Unreachable(err) {
+				if _, err := c.RateLimiter(name).core.WriteProbe(ctx); !script.Unreachable(err) {
 					t.Errorf("%s, on a replica: %v", name, err)
 				}
 			}
@@ -495,12 +495,12 @@ func TestFallbackUntilNodesAreFound(t *testing.T) {
 	c := NewClient(halfCluster(t, redistest.Embedded(t)), patient)
 	here, away := limitersOf(c)
 	mustTry(t, here, 1, true)
-	if !c.pipeline.breaker.Broken() {
+	if !c.core.Breaker().Broken() {
 		t.Fatal("a node was found at once")
 	}
 	soon(t, "nodes are found", func() bool {
 		mustTry(t, away, 1, true)
-		return !c.pipeline.breaker.Broken()
+		return !c.core.Breaker().Broken()
 	})
 	mustTry(t, here, 1, true)
 	if state, err := here.State(t.Context()); err != nil || state.Used != 1 {
@@ -580,10 +580,10 @@ func TestFallbackOfASlotAlone(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	}
-	c.pipeline.breaker.Fail(time.Now())
+	c.core.Breaker().Fail(time.Now())
 	soon(t, "a node is back whose slot is half moved", func() bool {
 		mustTry(t, moving, 1, true)
-		return !c.pipeline.breaker.Broken()
+		return !c.core.Breaker().Broken()
 	})
 }
 
@@ -638,21 +638,9 @@ func TestObserverSeesTheFallback(t *testing.T) {
 	})
 }
 
-func TestPart(t *testing.T) {
-	for _, of := range []struct {
-		fraction float64
-		rate     int64
-		want     int64
-		interval time.Duration
-	}{
-		{0, 10, 0, time.Second}, {1, 10, 10, time.Second}, {0.29, 100, 29, time.Second}, {1.0 / 3, 3, 1, time.Second},
-		{0.19, 10, 1, time.Second}, {0.05, 10, 1, 2 * time.Second}, {1, math.MaxInt64, math.MaxInt64, time.Second},
-		{math.SmallestNonzeroFloat64, 1, 1, math.MaxInt64 / 2},
-	} {
-		if n, interval := part(of.fraction, of.rate, time.Second); n != of.want || interval != of.interval && interval-of.interval != 1 {
-			t.Errorf("%v of %d: %d in %v, expected %d in %v", of.fraction, of.rate, n, interval, of.want, of.interval)
-		}
-	}
+// untake gives back permits that the process granted.
+func untake(l *Limiter, n int64) {
+	_ = l.core.Undo(context.Background(), n, dispatch.Source{Local: true})
 }
 
 // A dead is a server that cannot be reached until the test revives it.
@@ -694,7 +682,7 @@ func TestFallbackIsBounded(t *testing.T) {
 	var alive atomic.Bool
 	clock := newHandClock()
 	c := NewClient(dead{alive: &alive}, WithClock(clock.now))
-	c.localLimiters.most = most
+	c.core.Tune(dispatch.Tuning{LocalLimiters: most})
 	memory := func() int64 {
 		var m runtime.MemStats
 		for range 3 { // the second one also empties the pools
@@ -730,7 +718,7 @@ func TestFallbackIsBounded(t *testing.T) {
 		t.Errorf("%d granted, %d failed", granted.Load(), failed.Load())
 	}
 	grown := memory() - before
-	t.Logf("%d bytes for %d limiters", grown, len(c.localLimiters.all))
+	t.Logf("%d bytes for %d limiters", grown, c.core.Inspect().LocalLimiters)
 	if grown > most*512+1<<20 { // the parked queues, too
 		t.Errorf("%d bytes for %d limiters", grown, most)
 	}
@@ -747,7 +735,7 @@ func TestFallbackIsBounded(t *testing.T) {
 			}
 		}
 		clock.advance(time.Hour)
-		return c.localLimiters.size.Load() == 0
+		return c.core.Inspect().LocalLimiters == 0
 	})
 	soon(t, "the end of the last runs", func() bool { return runtime.NumGoroutine() <= goroutines })
 	grown = memory() - before
@@ -764,7 +752,7 @@ func TestAwayWithoutAFallback(t *testing.T) {
 		l := p.RateLimiter("l", WithRate(PerSecond(10)))
 		away := func(want bool) {
 			t.Helper()
-			if got := hook.Away(t.Context(), l); got != want {
+			if got := hook.Limiter(l).Away(); got != want {
 				t.Fatalf("away at %v: %v", time.Since(b.start), got)
 			}
 			synctest.Wait()
@@ -783,7 +771,7 @@ func TestAwayWithoutAFallback(t *testing.T) {
 		mend()
 		for at := 2 * time.Second; at < 4*time.Second; at += 100 * ms {
 			b.sleepTo(at)
-			hook.Away(t.Context(), l)
+			hook.Limiter(l).Away()
 		}
 		away(false)
 	})

@@ -186,11 +186,7 @@ func (g *messer) exchange(ctx context.Context, m *mess) (before, after view, err
 // recounting tells whether records are added up in the background.
 func (g *messer) recounting() (is bool) {
 	for _, c := range []*Client{g.now, g.later} {
-		for _, q := range c.registry.list(func(l *Limiter) bool { return strings.HasPrefix(l.name, g.name) }) {
-			q.mu.Lock()
-			is = is || q.recounting
-			q.mu.Unlock()
-		}
+		is = is || c.core.Inspect().Recounting
 	}
 	return is
 }
@@ -376,8 +372,8 @@ func asksOnce(ctx context.Context, l *Limiter, n int64) (bool, error) {
 			}
 			return err == nil, err
 		case <-time.After(time.Millisecond):
-			calls := l.client.look(l.name)
-			if calls.Waiting > 0 && !calls.Flying && (calls.Next > 0 || time.Since(started) > 100*time.Millisecond) {
+			calls := l.client.core.Look(l.name)
+			if calls.Waiting > 0 && !calls.InFlight && (calls.Next > 0 || time.Since(started) > 100*time.Millisecond) {
 				answered = answered || calls.Next > 0
 				cancel()
 			}
@@ -651,7 +647,7 @@ func (g *messer) member() string {
 	case 2: // short ones that are close together, so that a shrunk one equals another
 		return g.pick("", "a", "ab", "a\xff", "\xff\xff", "\x08\xff\xff\xff\xff\xff\xff\xff\xff") + small
 	case 3, 4, 5: // this client's own
-		return string(g.now.identity.AppendPrefix(nil, record.Format(formats[g.random.IntN(len(formats))]), 1)) + small
+		return string(g.now.core.Identity().AppendPrefix(nil, record.Format(formats[g.random.IntN(len(formats))]), 1)) + small
 	case 6:
 		return g.pick("", "a", "abc", "\x00", "\xff\xff\xff\xff", "\x08\x00\x00\x00\x00\x00\x00\x00\x0012345678\x03\x00\x00\x00")
 	case 7:
@@ -812,7 +808,7 @@ func TestRandomGarbageIsHandled(t *testing.T) {
 			g.beside[i] = g.now.RateLimiter(name, WithRate(PerHour(1_000_000_000)), WithGranularity(time.Minute))
 		}
 		for _, name := range []string{g.name, g.name + "{"} {
-			for _, key := range g.now.RateLimiter(name).keys() {
+			for _, key := range g.now.RateLimiter(name).core.Keys() {
 				g.keys = append(g.keys, key)
 			}
 		}

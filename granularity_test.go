@@ -168,7 +168,7 @@ func TestGranularityJoinsOnlyOwnRecords(t *testing.T) {
 			r.add(l, end, foreign...)
 			r.add(l, end+50, own+"\x05\x00\x00\x00") // of the next bucket
 			r.add(l, end-50, own+"\x06\x00\x00\x00")
-			r.must(r.rdb.Del(t.Context(), l.keyNames[keys.Value]).Err())
+			r.must(r.rdb.Del(t.Context(), l.core.Keys()[keys.Value]).Err())
 			r.free(l)
 			before := r.members(l)
 			theirs := other.limiter("rl", WithGranularity(d), WithRecordFormat(format))
@@ -452,7 +452,7 @@ func TestGranularityHoldsAMillionPermitsInLittleMemory(t *testing.T) {
 			t.Fatal("not granted")
 		}
 	}
-	bytes, err := r.rdb.MemoryUsage(t.Context(), l.keyNames[keys.Permits], 0).Result()
+	bytes, err := r.rdb.MemoryUsage(t.Context(), l.core.Keys()[keys.Permits], 0).Result()
 	r.must(err)
 	state, err := l.State(t.Context())
 	r.must(err)

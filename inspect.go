@@ -6,14 +6,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
-
-// inspect.go reads the state of a limiter. Only AvailablePermits changes it: like Redisson's method it repairs what is
-// wrong.
 
 // State is the content of a limiter's keys at one time.
 type State struct {
@@ -30,12 +26,12 @@ type State struct {
 // removes expired records and repairs what it finds wrong. To do so it reads the live records. Without a rate the error
 // is ErrNotInitialized.
 func (l *Limiter) AvailablePermits(ctx context.Context) (int64, error) {
-	err := l.err
-	var g protocol.AcquireReply
-	if err == nil {
-		g, err = l.acquireDirect(ctx, protocol.RecentIDs{}, protocol.Ask{Check: true})
+	const operation = "count the permits of"
+	if l.err != nil {
+		return 0, wrap(operation, l.name, l.err)
 	}
-	return g.Free, wrap("count the permits of", l.name, err)
+	free, err := l.core.Free(ctx, true)
+	return free, wrap(operation, l.name, err)
 }
 
 // State reads the limiter and changes nothing; not even expired records are removed. It reads every record: with
@@ -61,17 +57,14 @@ func (l *Limiter) read(ctx context.Context, s *script.Script, configOnly bool) (
 	if l.err != nil {
 		return protocol.State{}, l.err
 	}
-	request := protocol.Read{Now: l.encoder.Now(), ConfigOnly: configOnly}
-	sent := new(script.Attempts)
-	reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
-		return l.client.topology.Run(ctx, sent, s, true, l.keys(), request.Args()...)
-	})
-	if err = sent.Explain(err); err != nil {
+	request := protocol.Read{Now: l.core.Now(), ConfigOnly: configOnly}
+	reply, err := l.core.Read(ctx, s, request.Args()...)
+	if err != nil {
 		return protocol.State{}, err
 	}
 	state, err := request.Reply(reply)
 	if err == nil {
-		l.client.denyCache.SeeRate(l.key(), state.Rate.Permits, protocol.Millis(state.Rate.Interval))
+		l.core.SeeRate(state.Rate.Permits, protocol.Millis(state.Rate.Interval))
 	}
 	return state, err
 }
@@ -91,35 +84,12 @@ func (l *Limiter) clients(ctx context.Context) ([]string, error) {
 	if l.err != nil {
 		return nil, l.err
 	}
-	server, err := within(ctx, l, func(ctx context.Context) (Redis, error) {
-		return l.client.topology.Server(ctx, l.key())
-	})
-	if err != nil {
-		return nil, err
-	}
 	found := map[string]bool{}
-	for _, prefix := range []string{l.keyNames[keys.Value] + ":", l.keyNames[keys.Permits] + ":"} {
-		var cursor uint64
-		for {
-			type page struct {
-				keys []string
-				next uint64
-			}
-			got, err := within(ctx, l, func(ctx context.Context) (page, error) {
-				cmd := redis.NewScanCmd(ctx, nil, "scan", cursor, "match", escapeGlob(prefix)+"*", "count", 1000)
-				err := server.Process(ctx, cmd)
-				keys, next := cmd.Val()
-				return page{keys, next}, err
-			})
-			if err != nil {
-				return nil, err
-			}
-			for _, key := range got.keys {
-				found[strings.TrimPrefix(key, prefix)] = true
-			}
-			if cursor = got.next; cursor == 0 {
-				break
-			}
+	names := l.core.Keys()
+	for _, prefix := range []string{names[keys.Value] + ":", names[keys.Permits] + ":"} {
+		err := l.core.Scan(ctx, escapeGlob(prefix)+"*", func(key string) { found[strings.TrimPrefix(key, prefix)] = true })
+		if err != nil {
+			return nil, err
 		}
 	}
 	ids := make([]string, 0, len(found))
@@ -133,4 +103,93 @@ func (l *Limiter) clients(ctx context.Context) ([]string, error) {
 // escapeGlob returns a glob-style pattern that matches only the text.
 func escapeGlob(text string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(text)
+}
+
+// Glance is a cheap State: it changes nothing and costs Redis almost nothing, however many records there are. If there
+// are more than 2,000 live or more than 2,000 expired records, it trusts the stored free permits, and exact is false.
+// Without a rate the error is ErrNotInitialized.
+func (l *Limiter) Glance(ctx context.Context) (s State, exact bool, err error) {
+	r, err := l.read(ctx, protocol.GlanceScript, false)
+	if err != nil {
+		return State{}, false, wrap("glance at", l.name, err)
+	}
+	return stateOf(r), !r.Estimate, nil
+}
+
+// Repaired is what Repair or Reset found and did.
+type Repaired struct {
+	Changed bool   // something was changed; with DryRun: would be changed
+	Fault   string // what was wrong with the free permits; "" if nothing
+	Was     int64  // free permits that were stored; 0 if none could be read
+	Free    int64  // free permits stored now (DryRun: to be stored): rate - Permits; after Reset, rate
+	Records int    // records, expired ones included
+	Permits int64  // permits in these records
+
+	Blocked time.Duration // time from the repair until a permit is free according to the records; 0: one is free now
+}
+
+// A RepairOption changes what Repair and Reset do.
+type RepairOption func(*repairOptions)
+
+type repairOptions struct{ dry bool }
+
+// DryRun makes Repair and Reset report what they would do, without doing it.
+func DryRun() RepairOption { return func(o *repairOptions) { o.dry = true } }
+
+// Repair recomputes the free permits from the records, whatever is stored. On a PerClient limiter it repairs this
+// client's own state.
+//
+// Permits that Redisson's release gave back are both free and in a record, which cannot be told from a fault. Repair
+// takes them again, unless a call has already removed them from the oldest records.
+//
+// Records are trusted, whichever client wrote them. One that holds many times the rate, or is dated far in the future,
+// leaves the limiter without a free permit for Repaired.Blocked. If that is too long, use Reset.
+//
+// Repair reads every record: with hundreds of thousands of live ones, that blocks Redis for a part of a second. Without
+// a rate the error is ErrNotInitialized.
+func (l *Limiter) Repair(ctx context.Context, opts ...RepairOption) (Repaired, error) {
+	r, err := l.repair(ctx, protocol.Repair{Dry: true})
+	if err == nil && r.Changed && !repairOptionsOf(opts).dry {
+		// The rebuild removes expired records first, a few at a time.
+		if _, err = l.core.Free(ctx, false); err == nil {
+			var after Repaired
+			if after, err = l.repair(ctx, protocol.Repair{}); err == nil {
+				r.Free = after.Free
+				l.core.Wake()
+			}
+		}
+	}
+	return r, wrap("repair", l.name, err)
+}
+
+// Reset removes all records, so that all permits are free, and keeps the configuration. On a PerClient limiter it
+// resets this client's own state. For one interval, twice the rate can be used. Without a rate the error is
+// ErrNotInitialized. If the reply was lost, it is ErrOutcomeUnknown.
+func (l *Limiter) Reset(ctx context.Context, opts ...RepairOption) (Repaired, error) {
+	dry := repairOptionsOf(opts).dry
+	r, err := l.repair(ctx, protocol.Repair{Reset: true, Dry: dry})
+	if err == nil && r.Changed && !dry {
+		l.core.Wake()
+	}
+	return r, wrap("reset", l.name, err)
+}
+
+func repairOptionsOf(opts []RepairOption) (o repairOptions) {
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&o)
+		}
+	}
+	return o
+}
+
+func (l *Limiter) repair(ctx context.Context, request protocol.Repair) (Repaired, error) {
+	if l.err != nil {
+		return Repaired{}, l.err
+	}
+	done, err := l.core.Repair(ctx, request)
+	return Repaired{
+		Changed: done.Changed, Fault: done.Fault, Was: done.Was, Free: done.Free,
+		Records: int(done.Records), Permits: done.Permits, Blocked: done.Blocked,
+	}, err
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -89,11 +90,11 @@ func TestLimitersShareARun(t *testing.T) {
 		if alone+commands != limiters {
 			t.Errorf("%d calls for %d limiters", alone+commands, limiters)
 		}
-		if alone > maxRuns || pipelines > limiters/maxBatch+maxRuns {
+		if alone > dispatch.MaxRuns || pipelines > limiters/dispatch.MaxBatch+dispatch.MaxRuns {
 			t.Errorf("%d calls by themselves, %d pipelines", alone, pipelines)
 		}
-		if most := slow.most.Load(); most != maxRuns {
-			t.Errorf("%d were in flight at once, not %d", most, maxRuns)
+		if most := slow.most.Load(); most != dispatch.MaxRuns {
+			t.Errorf("%d were in flight at once, not %d", most, dispatch.MaxRuns)
 		}
 		if took := time.Since(start); took > 30*ms {
 			t.Errorf("it took %v", took)
@@ -113,18 +114,18 @@ func TestStalledRunDelaysNoOtherCaller(t *testing.T) {
 		b.granted("the first", b.try(limiter(0), 1), 0)
 		slow.takes.Store(int64(500 * ms))
 		var stuck []*call
-		for i := range maxRuns {
+		for i := range dispatch.MaxRuns {
 			stuck = append(stuck, b.try(limiter(i), 1))
 		}
 		slow.takes.Store(0)
-		same, other := b.acquire(limiter(0), 1), b.try(limiter(maxRuns), 1)
-		b.sleepTo(shortestStall - ms)
+		same, other := b.acquire(limiter(0), 1), b.try(limiter(dispatch.MaxRuns), 1)
+		b.sleepTo(dispatch.ShortestStall - ms)
 		b.waits("the caller that shares a limiter with a stalled call", same)
 		b.waits("the caller that finds no slot", other)
-		b.sleepTo(shortestStall)
-		b.granted("the caller that shares a limiter with a stalled call", same, shortestStall)
-		b.granted("the caller that found no slot", other, shortestStall)
-		b.granted("a later one", b.try(limiter(0), 1), shortestStall)
+		b.sleepTo(dispatch.ShortestStall)
+		b.granted("the caller that shares a limiter with a stalled call", same, dispatch.ShortestStall)
+		b.granted("the caller that found no slot", other, dispatch.ShortestStall)
+		b.granted("a later one", b.try(limiter(0), 1), dispatch.ShortestStall)
 		for _, c := range stuck {
 			b.waits("a caller of a stalled run", c)
 		}
@@ -132,8 +133,8 @@ func TestStalledRunDelaysNoOtherCaller(t *testing.T) {
 		for _, c := range stuck {
 			b.granted("a caller of a stalled run", c, 500*ms)
 		}
-		if c.pipeline.inFlight != 0 || c.pipeline.stalled != 0 {
-			t.Errorf("%+v", c.pipeline)
+		if i := c.core.Inspect(); i.InFlight+i.Stalled+i.Queued != 0 {
+			t.Errorf("%+v", i)
 		}
 	})
 }
@@ -178,7 +179,7 @@ func TestHungServerIsNotFlooded(t *testing.T) {
 			calls = append(calls, b.try(c.RateLimiter(fmt.Sprint(i), WithRate(PerSecond(1))), 1))
 			b.sleepTo(time.Since(b.start) + 9*ms)
 		}
-		if most := slow.most.Load(); most > maxRuns+maxStalled {
+		if most := slow.most.Load(); most > dispatch.MaxRuns+dispatch.MaxStalled {
 			t.Errorf("%d runs were in flight", most)
 		}
 		b.sleepTo(5 * time.Second)
@@ -188,8 +189,8 @@ func TestHungServerIsNotFlooded(t *testing.T) {
 			}
 		}
 		b.sleepTo(30 * time.Second)
-		if c.pipeline.inFlight != 0 || c.pipeline.stalled != 0 || len(c.pipeline.waiting) != 0 {
-			t.Errorf("%+v", c.pipeline)
+		if i := c.core.Inspect(); i.InFlight+i.Stalled+i.Queued != 0 {
+			t.Errorf("%+v", i)
 		}
 	})
 }
@@ -225,7 +226,7 @@ func TestHungServerDelaysNoCallerTwice(t *testing.T) {
 				}
 				b.sleepTo(5 * time.Second)
 				for i, c := range calls {
-					if took := c.call.at - c.at; !c.ended.Load() || !errors.Is(c.err, os.ErrDeadlineExceeded) || took > time.Second+shortestStall {
+					if took := c.call.at - c.at; !c.ended.Load() || !errors.Is(c.err, os.ErrDeadlineExceeded) || took > time.Second+dispatch.ShortestStall {
 						t.Fatalf("call %d at %v: ended %v with %v, %v after %v", i, c.at, c.ended.Load(), c.ok, c.err, took)
 					}
 					if errors.Is(c.err, ErrOutcomeUnknown) { // the hook delays requests before they are written
@@ -235,31 +236,12 @@ func TestHungServerDelaysNoCallerTwice(t *testing.T) {
 				slow.takes.Store(0)
 				b.sleepTo(20 * time.Second)
 				b.granted("when it is back", b.try(limiter(0), 1), 20*time.Second)
-				if c.pipeline.inFlight != 0 || c.pipeline.stalled != 0 || len(c.pipeline.waiting) != 0 {
-					t.Errorf("%+v", c.pipeline)
+				if i := c.core.Inspect(); i.InFlight+i.Stalled+i.Queued != 0 {
+					t.Errorf("%+v", i)
 				}
 			})
 		})
 	}
-}
-
-// A call that has timed out lets no other call be sent, even if it never stalled before: the requests queued behind it
-// fail with it.
-func TestALateCallDoesNotStall(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bubble) {
-		c := NewClient(b.process().rdb)
-		q := newQueue(c.RateLimiter("l"))
-		f := &batch{queue: q, started: time.Now()}
-		q.inFlight = f
-		b.sleepTo(c.callTimeout)
-		if q.detach(f); q.inFlight != f || q.detached != 0 {
-			t.Error("other calls may be sent")
-		}
-		f.started = time.Now().Add(-c.callTimeout + ms)
-		if q.detach(f); q.inFlight == f || q.detached != 1 {
-			t.Error("others must wait though the call has a ms left")
-		}
-	})
 }
 
 // Requests queued behind a lost call are sent if a later call was answered.
@@ -291,7 +273,7 @@ func TestCancelledBatchIsNotSent(t *testing.T) {
 		c := NewClient(p.rdb)
 		limiter := func(i int) *Limiter { return c.RateLimiter(fmt.Sprint(i), WithRate(PerSecond(10))) }
 		slow.takes.Store(int64(500 * ms))
-		const slots = maxRuns + maxStalled
+		const slots = dispatch.MaxRuns + dispatch.MaxStalled
 		for i := range slots {
 			b.try(limiter(i), 1)
 			b.sleepTo(time.Since(b.start) + 10*ms)
@@ -305,7 +287,7 @@ func TestCancelledBatchIsNotSent(t *testing.T) {
 		}
 		slow.takes.Store(0)
 		b.sleepTo(2 * time.Second)
-		b.granted("the caller that has not", kept, 500*ms+maxRuns*10*ms) // when the first run that kept its slot has completed
+		b.granted("the caller that has not", kept, 500*ms+dispatch.MaxRuns*10*ms) // when the first run that kept its slot has completed
 		if sent := slow.alone.Load() + slow.commands.Load(); sent != slots+1 {
 			t.Errorf("%d calls were sent, not %d", sent, slots+1)
 		}
@@ -323,7 +305,7 @@ func TestScriptsFlushedBeforeARun(t *testing.T) {
 		slow := &slowHook{}
 		rdb.AddHook(slow)
 		c := NewClient(rdb, patient)
-		c.pipeline.patient = c.callTimeout
+		c.core.Tune(dispatch.Tuning{Patience: time.Minute})
 		var sum int64
 		for round := range 5 {
 			if err := rdb.ScriptFlush(t.Context()).Err(); err != nil {
@@ -438,7 +420,7 @@ func TestMillionNames(t *testing.T) {
 	if grown := int64(after) - int64(before); grown > 1<<20 {
 		t.Errorf("%d bytes remain of %d names", grown, names)
 	}
-	if queues := len(c.registry.all); queues > spareQueues {
+	if queues := c.core.Inspect().Queues; queues > dispatch.SpareQueues {
 		t.Errorf("%d queues remain", queues)
 	}
 }
@@ -458,24 +440,5 @@ func TestTryTakesLittleMemory(t *testing.T) {
 	})
 	if got > most {
 		t.Errorf("%v allocations", got)
-	}
-}
-
-// A breaker notifies calls in separate goroutines that their node is away. The notification may arrive after the run
-// has ended and its memory is used for another run.
-func TestEndedRunIgnoresItsNode(t *testing.T) {
-	c := NewClient(served{}, patient)
-	mustTry(t, c.RateLimiter("l", WithRate(PerSecond(10))), 1, true)
-	soon(t, "the end of the run", func() bool {
-		c.pipeline.mu.Lock()
-		defer c.pipeline.mu.Unlock()
-		return len(c.pipeline.spare) == 1
-	})
-	ended := c.pipeline.spare[0]
-	ended.bound.NodeAway()
-	c.pipeline.mu.Lock()
-	defer c.pipeline.mu.Unlock()
-	if ended.away {
-		t.Error("an ended run took the notice that its node is away")
 	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
@@ -78,7 +79,7 @@ func (r *rig) tapped(opts ...Option) (*Client, *tap) {
 	p := &tap{}
 	rdb := r.server.Client(func(o *redis.Options) { o.Dialer = p.dial })
 	c := NewClient(rdb, append([]Option{WithClientID("me"), WithClock(r.now), WithCallTimeout(20 * time.Second)}, opts...)...)
-	c.pipeline.patient = c.callTimeout
+	c.core.Tune(dispatch.Tuning{Patience: time.Minute})
 	return c, p
 }
 
@@ -252,7 +253,7 @@ func TestLostReplyTakesNothingTwice(t *testing.T) {
 						continue // of the other client
 					}
 					own++
-					if !l.settings.ServerTime && int64(m.Score) != l.settings.Dated(1000*r.ms(), 60000)/1000 {
+					if !l.settings.ServerTime && int64(m.Score) != l.core.Encoder().Dated(1000*r.ms(), 60000)/1000 {
 						t.Errorf("%s: dated %v ms before the answer", what, r.ms()-int64(m.Score))
 					}
 				}
@@ -267,10 +268,9 @@ func TestLostRequestIsMadeAgain(t *testing.T) {
 		for _, lost := range []plan{{lost: true}, {half: true}} {
 			r := newRig(t, s)
 			r.wipe()
-			c, tap := r.tapped()
-			l := c.RateLimiter("rl", WithRate(PerMinute(10)))
 			log := &log{}
-			c.observer = log
+			c, tap := r.tapped(WithObserver(log))
+			l := c.RateLimiter("rl", WithRate(PerMinute(10)))
 			mustTry(t, l, 1, true)
 			tap.plan(lost)
 			mustTry(t, l, 3, true)
@@ -295,25 +295,20 @@ func TestRepliesThatWereReadCount(t *testing.T) {
 				all = append(all, c.RateLimiter(fmt.Sprint("rl", i), WithRate(PerMinute(10))))
 				mustTry(t, all[i], 1, true)
 			}
-			c.pipeline.maxInFlight = 0 // until all are there
+			c.core.Tune(dispatch.Tuning{Patience: time.Minute, RunsInFlight: 1})
+			first := c.RateLimiter("first", WithRate(PerMinute(10)))
+			tap.requests()
+			tap.plan(plan{cut: true, replies: 1, then: func() { // the other calls wait for its slot
+				soon(t, "the batches", func() bool { return c.core.Inspect().Queued == limiters })
+			}}, plan{cut: true, replies: 3, part: part})
 			var asked sync.WaitGroup
+			asked.Go(func() { mustTry(t, first, 1, true) })
+			soon(t, "the first call", func() bool { return c.core.Inspect().InFlight == 1 })
 			for i, l := range all {
 				asked.Go(func() { mustTry(t, l, int64(1+i%3), true) })
 			}
-			soon(t, "the batches", func() bool {
-				c.pipeline.mu.Lock()
-				defer c.pipeline.mu.Unlock()
-				return len(c.pipeline.waiting) == limiters
-			})
-			tap.requests()
-			tap.plan(plan{cut: true, replies: 3, part: part})
-			c.pipeline.mu.Lock()
-			c.pipeline.maxInFlight = maxRuns
-			run := c.pipeline.load()
-			c.pipeline.mu.Unlock()
-			go run.start()
 			asked.Wait()
-			if n := tap.requests(); n != 1+limiters-3 {
+			if n := tap.requests(); n != 1+1+limiters-3 {
 				t.Errorf("%d requests", n)
 			}
 			for i, l := range all {
@@ -353,7 +348,7 @@ func TestGrantThatExpiredUnanswered(t *testing.T) {
 				}
 				state, err := l.State(t.Context())
 				r.must(err)
-				at := time.UnixMicro(l.settings.Dated(1000*r.ms(), 60000))
+				at := time.UnixMicro(l.core.Encoder().Dated(1000*r.ms(), 60000))
 				if state.Used != 4 || state.Available != 6 || !state.Consistent || !state.Oldest.Equal(at) || state.Records != 1 {
 					t.Errorf("%s: %+v at %v", name, state, r.now())
 				}
@@ -422,7 +417,7 @@ func TestShareThatCannotBeDetermined(t *testing.T) {
 		if _, err := l.TryAcquire(t.Context(), 2); !errors.Is(err, ErrOutcomeUnknown) {
 			t.Errorf("%v", err)
 		}
-		at := time.UnixMicro(l.settings.Dated(1000*r.ms(), 60000))
+		at := time.UnixMicro(l.core.Encoder().Dated(1000*r.ms(), 60000))
 		r.same(l, State{Rate: PerMinute(10), Available: 5, Used: 5, Records: 1, Oldest: at, Newest: at, Consistent: true})
 	})
 }
@@ -436,7 +431,7 @@ func TestRecordThatWasThereBefore(t *testing.T) {
 			c, tap := r.tapped()
 			l := c.RateLimiter("rl", WithGranularity(time.Second), WithRecordFormat(format), WithRate(PerMinute(100)))
 			r.toBucket(time.Second, 10*time.Millisecond)
-			at := time.UnixMicro(l.settings.Dated(1000*r.ms(), 60000))
+			at := time.UnixMicro(l.core.Encoder().Dated(1000*r.ms(), 60000))
 			for _, before := range []func() error{
 				func() error { _, err := l.TryAcquire(t.Context(), 2); return err },
 				func() error { _, err := l.AcquireUpTo(t.Context(), 2); return err },
@@ -482,13 +477,13 @@ func TestOvertakenAttemptTakesNothing(t *testing.T) {
 		l := r.limiter("rl", WithRate(PerMinute(10)))
 		var q protocol.AcquireRequest
 		ask := protocol.Ask{Groups: callers(2, 2)}
-		early := q.Args(nil, &l.encoder, ask, false)
+		early := q.Args(nil, l.core.Encoder(), ask, false)
 		early[1] = string(early[1].([]byte))
 		r.advance(10 * time.Millisecond)
-		late := q.Args(nil, &l.encoder, ask, true)
+		late := q.Args(nil, l.core.Encoder(), ask, true)
 		early[0] = r.ms() - 10
 		for i, args := range [][]any{late, early} {
-			reply, err := l.client.topology.Run(t.Context(), new(script.Attempts), protocol.AcquireScript, false, l.keys(), args...)
+			reply, err := l.client.core.Topology().Run(t.Context(), new(script.Attempts), protocol.AcquireScript, false, l.core.Keys(), args...)
 			if err != nil || reply[0] != []int64{0, 9}[i] {
 				t.Errorf("attempt %d: %v, %v", i, reply, err)
 			}
@@ -595,7 +590,7 @@ func TestAllowAllIsMadeAgain(t *testing.T) {
 				for _, l := range []*Limiter{a, b} {
 					state, err := l.State(t.Context())
 					r.must(err)
-					at := time.UnixMicro(l.settings.Dated(1000*r.ms(), 60000))
+					at := time.UnixMicro(l.core.Encoder().Dated(1000*r.ms(), 60000))
 					if state.Used != 4 || !state.Consistent || state.Records != 1 || !l.settings.ServerTime && !state.Oldest.Equal(at) {
 						t.Errorf("%s: %+v at %v", name, state, r.now())
 					}
@@ -713,10 +708,10 @@ func TestIDThatWasTaken(t *testing.T) {
 		c, tap := r.tapped()
 		l := c.RateLimiter("rl")
 		r.setRate(l, PerMinute(10))
-		c.identity.StartAt(41)
-		r.add(l, r.ms()-1000, string(c.identity.AppendPrefix(nil, record.Redisson317, 1))+"\x02\x00\x00\x00")
+		c.core.Identity().StartAt(41)
+		r.add(l, r.ms()-1000, string(c.core.Identity().AppendPrefix(nil, record.Redisson317, 1))+"\x02\x00\x00\x00")
 		r.free(r.limiter("rl"))
-		c.identity.StartAt(41)
+		c.core.Identity().StartAt(41)
 		tap.plan(plan{cut: true})
 		if _, err := l.TryAcquire(t.Context(), 2); !errors.Is(err, ErrOutcomeUnknown) {
 			t.Errorf("%v", err)

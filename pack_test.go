@@ -18,7 +18,7 @@ var formats = []RecordFormat{Redisson313, Redisson316, Redisson317, Redisson321}
 
 // prefix returns the bytes of the next record of the rig's client, without its permits.
 func (r *rig) prefix(f RecordFormat) string {
-	return string(r.client.identity.AppendPrefix(nil, record.Format(f), 1))
+	return string(r.client.core.Identity().AppendPrefix(nil, record.Format(f), 1))
 }
 
 // TestRecordBytesAreRedissons has members that Redisson wrote for tryAcquire(2), with ids filled in.
@@ -246,7 +246,7 @@ func TestATakenIDIsLeftAlone(t *testing.T) {
 				r := newRig(t, s)
 				l := r.limiter("rl", WithRecordFormat(f))
 				r.setRate(l, PerMinute(100))
-				r.client.identity.StartAt(counter)
+				r.client.core.Identity().StartAt(counter)
 				taken := []string{r.prefix(f), r.prefix(f)}
 				if next := after(taken[0]); next != taken[1] && counter == 41 {
 					t.Fatalf("after %x comes %x", taken[0], taken[1])
@@ -255,7 +255,7 @@ func TestATakenIDIsLeftAlone(t *testing.T) {
 					r.add(l, r.ms()-int64(10*(i+1)), prefix+"\x07\x00\x00\x00")
 				}
 				r.set(l, "86")
-				r.client.identity.StartAt(counter)
+				r.client.core.Identity().StartAt(counter)
 				if !r.try(l, 7) {
 					t.Fatalf("%v: not granted", f)
 				}
@@ -289,11 +289,11 @@ func after(prefix string) string {
 // TestIDsAreKeptForEachRequest: a call with more permits than one record holds also reserves an id for each request.
 func TestIDsAreKeptForEachRequest(t *testing.T) {
 	l := NewClient(served{}).RateLimiter("rl", WithRecordPerRequest())
-	l.client.identity.StartAt(100)
-	new(protocol.AcquireRequest).Args(nil, &l.encoder, protocol.Ask{Groups: []protocol.Group{
+	l.client.core.Identity().StartAt(100)
+	new(protocol.AcquireRequest).Args(nil, l.core.Encoder(), protocol.Ask{Groups: []protocol.Group{
 		{Size: math.MaxUint32, Count: 2}, {Size: 1, Count: 3},
 	}}, false)
-	if next := l.client.identity.AppendPrefix(nil, record.Redisson317, 1); next[len(next)-1] <= 105 {
+	if next := l.client.core.Identity().AppendPrefix(nil, record.Redisson317, 1); next[len(next)-1] <= 105 {
 		t.Errorf("the id after those of 5 requests ends with %d, those begin with 101", next[len(next)-1])
 	}
 }

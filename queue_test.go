@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
@@ -40,7 +41,7 @@ func tryInSomeState(t *testing.T, b *bubble, random *rand.Rand, name string) {
 	const delay = 20 * time.Microsecond
 	p.wire.back.Store(int64(delay))
 	if random.IntN(2) == 0 {
-		p.pipeline.patient = shortestStall
+		p.stalls()
 	}
 	rate := Rate{Permits: 1 + random.Int64N(30), Interval: []time.Duration{100 * ms, time.Second, 10 * time.Second}[random.IntN(3)]}
 	opts := []LimiterOption{WithRate(rate)}
@@ -89,7 +90,7 @@ func tryInSomeState(t *testing.T, b *bubble, random *rand.Rand, name string) {
 				queue[random.IntN(len(queue))].end()
 			}
 		case 5:
-			for range random.IntN(2 * maxGroups) {
+			for range random.IntN(2 * dispatch.MaxGroups) {
 				queue = append(queue, b.acquire(l, size()))
 			}
 		case 6:
@@ -111,15 +112,15 @@ func tryInSomeState(t *testing.T, b *bubble, random *rand.Rand, name string) {
 	for range 10 {
 		time.Sleep(time.Duration(random.Int64N(int64(rate.Interval / 4))))
 		synctest.Wait() // timers that are due have fired
-		for p.look("").Flying {
+		for p.core.Look("").InFlight {
 			time.Sleep(delay)
 			synctest.Wait()
 		}
-		waiting, n, before, at := p.waiting.Load(), size(), p.wire.scripts.Load(), time.Now()
+		waiting, n, before, at := p.core.Inspect().Waiting, size(), p.wire.scripts.Load(), time.Now()
 		result, err := l.Allow(t.Context(), n)
 		synctest.Wait()
-		if calls := p.wire.scripts.Load() - before; calls != 1 && p.waiting.Load() == waiting || time.Since(at) > delay || err != nil {
-			t.Fatalf("%s: a try behind %d callers (now %d) took %d calls and %v: %v", name, waiting, p.waiting.Load(), calls, time.Since(at), err)
+		if calls := p.wire.scripts.Load() - before; calls != 1 && p.core.Inspect().Waiting == waiting || time.Since(at) > delay || err != nil {
+			t.Fatalf("%s: a try behind %d callers (now %d) took %d calls and %v: %v", name, waiting, p.core.Inspect().Waiting, calls, time.Since(at), err)
 		}
 		if !result.Allowed && (result.Remaining >= n || result.RetryAfter <= 0 || result.ResetAfter < result.RetryAfter) {
 			t.Fatalf("%s: a try for %d behind %d callers was refused with %+v", name, n, waiting, result)
@@ -222,12 +223,12 @@ func TestPermitsOfACancelledCallerKeepTheOrder(t *testing.T) {
 func TestCallThatStallsDoesNotStormRedis(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		p.pipeline.patient = shortestStall
+		p.stalls()
 		l := p.RateLimiter("l", WithRate(PerSecond(10)))
 		b.granted("the first", b.acquire(l, 8), 0)
 		p.wire.back.Store(int64(500 * ms))
 		stalled := b.acquire(l, 1)
-		b.sleepTo(2 * shortestStall)
+		b.sleepTo(2 * dispatch.ShortestStall)
 		p.wire.back.Store(int64(ms))
 		p.asks("the first behind it, and a try", 2, func() {
 			b.acquire(l, 5)

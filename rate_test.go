@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
@@ -282,11 +283,11 @@ func TestWrongOptionsComeBackFromEveryMethod(t *testing.T) {
 
 func TestLimiterOptionsComeOnTopOfDefaults(t *testing.T) {
 	c := NewClient(refusingClient(t), WithLimiterDefaults(WithRate(PerSecond(1)), WithRecordFormat(Redisson321)))
-	want := settings{Options: protocol.Options{Own: PerSecond(1).protocol(), Format: record.Redisson321}}
+	want := dispatch.Settings{Options: protocol.Options{Own: PerSecond(1).protocol(), Format: record.Redisson321}}
 	if got := c.RateLimiter("rl").settings; got != want {
 		t.Errorf("the defaults give %+v, want %+v", got, want)
 	}
-	want = settings{Options: protocol.Options{
+	want = dispatch.Settings{Options: protocol.Options{
 		Own: PerSecond(2).protocol(), Enforced: true, Format: record.Redisson321, ServerTime: true, RecordPerRequest: true,
 	}}
 	got := c.RateLimiter("rl", WithEnforcedRate(PerSecond(2)), WithServerTime(), WithRecordPerRequest()).settings

@@ -43,7 +43,7 @@ type rig struct {
 func newRig(t *testing.T, s *redistest.Server, opts ...Option) *rig {
 	r := &rig{t: t, server: s, rdb: s.Client(), at: time.Now().Truncate(time.Millisecond)}
 	r.client = NewClient(s.Client(), append([]Option{WithClientID("me"), WithClock(r.now), WithCallTimeout(20 * time.Second)}, opts...)...)
-	r.client.topology.Redis().(*redis.Client).AddHook(counting{&r.calls})
+	r.client.core.Topology().Redis().(*redis.Client).AddHook(counting{&r.calls})
 	return r
 }
 
@@ -123,14 +123,14 @@ func (r *rig) release(l *Limiter, n int64) int64 {
 func (r *rig) config(l *Limiter, fields ...string) {
 	r.t.Helper()
 	if len(fields) > 0 {
-		r.must(r.rdb.HSet(r.t.Context(), l.key(), fields).Err())
+		r.must(r.rdb.HSet(r.t.Context(), l.core.Key(), fields).Err())
 	}
 }
 
 // set writes the free permits directly.
 func (r *rig) set(l *Limiter, value string) {
 	r.t.Helper()
-	r.must(r.rdb.Set(r.t.Context(), l.keyNames[keys.Value], value, 0).Err())
+	r.must(r.rdb.Set(r.t.Context(), l.core.Keys()[keys.Value], value, 0).Err())
 }
 
 // add writes records directly, all with the same time in ms.
@@ -141,7 +141,7 @@ func (r *rig) add(l *Limiter, at int64, members ...string) {
 		all[i] = redis.Z{Score: float64(at), Member: member}
 	}
 	for page := range slices.Chunk(all, 5000) {
-		r.must(r.rdb.ZAdd(r.t.Context(), l.keyNames[keys.Permits], page...).Err())
+		r.must(r.rdb.ZAdd(r.t.Context(), l.core.Keys()[keys.Permits], page...).Err())
 	}
 }
 
@@ -161,7 +161,7 @@ type stored struct {
 }
 
 // members returns the records, oldest first.
-func (r *rig) members(l *Limiter) []stored { return r.membersAt(l.keyNames[keys.Permits]) }
+func (r *rig) members(l *Limiter) []stored { return r.membersAt(l.core.Keys()[keys.Permits]) }
 
 func (r *rig) membersAt(key string) []stored {
 	r.t.Helper()
@@ -289,7 +289,7 @@ func TestAFullServerLeavesNothingHalfWritten(t *testing.T) {
 	}
 	full := func(r *rig, l *Limiter) { // nothing is free
 		partly(r, l)
-		r.must(r.rdb.ZRemRangeByScore(ctx, l.keyNames[keys.Permits], "-inf", fmt.Sprint(r.ms()-60000)).Err())
+		r.must(r.rdb.ZRemRangeByScore(ctx, l.core.Keys()[keys.Permits], "-inf", fmt.Sprint(r.ms()-60000)).Err())
 		r.add(l, r.ms()-500, memberOf("living03", 13))
 		r.set(l, "0")
 	}
@@ -316,7 +316,7 @@ func TestAFullServerLeavesNothingHalfWritten(t *testing.T) {
 		{"available", partly, func(_ *rig, l *Limiter) error { _, err := l.AvailablePermits(ctx); return err }},
 		{"available without value", func(r *rig, l *Limiter) {
 			partly(r, l)
-			r.must(r.rdb.Del(ctx, l.keyNames[keys.Value]).Err())
+			r.must(r.rdb.Del(ctx, l.core.Keys()[keys.Value]).Err())
 		}, func(_ *rig, l *Limiter) error { _, err := l.AvailablePermits(ctx); return err }},
 		{"release a record", full, func(_ *rig, l *Limiter) error { _, err := l.Release(ctx, 4); return err }},
 		{"release part of a record", full, func(_ *rig, l *Limiter) error { _, err := l.Release(ctx, 1); return err }},
@@ -650,8 +650,8 @@ func TestAMillionExpiredRecordsDontBlockRedis(t *testing.T) {
 	r.must(r.rdb.ConfigSet(ctx, "slowlog-max-len", "10000").Err())
 	r.try(r.limiter("other", WithRate(PerSecond(1))), 1) // so that the server knows the script
 	for name, value := range expiredValues {
-		r.must(r.rdb.Copy(ctx, "seed", l.keyNames[keys.Permits], 0, true).Err())
-		r.must(r.rdb.Del(ctx, l.keyNames[keys.Value]).Err())
+		r.must(r.rdb.Copy(ctx, "seed", l.core.Keys()[keys.Permits], 0, true).Err())
+		r.must(r.rdb.Del(ctx, l.core.Keys()[keys.Value]).Err())
 		r.config(l, "rate", fmt.Sprint(n), "interval", "60000", "type", "0")
 		if v := value(n); v != "" {
 			r.set(l, v)
@@ -776,7 +776,7 @@ func TestExactlyTheRateIsGranted(t *testing.T) {
 				t.Errorf("%s of more than the rate: %v", name, err)
 			}
 		}
-		r.must(r.rdb.Del(t.Context(), l.keyNames[keys.Value]).Err()) // the first call wrote it: all free, as without it
+		r.must(r.rdb.Del(t.Context(), l.core.Keys()[keys.Value]).Err()) // the first call wrote it: all free, as without it
 		r.unchanged(before, "asking for more than the rate")
 		if !r.try(l, 10) || r.try(l, 1) {
 			t.Error("not exactly ten were granted at once")
@@ -1111,8 +1111,8 @@ func TestExpireConditions(t *testing.T) {
 				r.wipe()
 				r.setRate(l, PerMinute(5))
 				r.try(l, 1)
-				r.must(r.rdb.Set(ctx, l.keyNames[keys.ClientValue], "5", 0).Err())
-				r.must(r.rdb.ZAdd(ctx, l.keyNames[keys.ClientPermits], redis.Z{Member: memberOf("12345678", 1)}).Err())
+				r.must(r.rdb.Set(ctx, l.core.Keys()[keys.ClientValue], "5", 0).Err())
+				r.must(r.rdb.ZAdd(ctx, l.core.Keys()[keys.ClientPermits], redis.Z{Member: memberOf("12345678", 1)}).Err())
 				if test.had > 0 {
 					if done, err := l.Expire(ctx, test.had); !done || err != nil {
 						t.Fatal(done, err)
@@ -1132,7 +1132,7 @@ func TestExpireConditions(t *testing.T) {
 				if test.want {
 					want = test.new
 				}
-				r.life(want, l.keys()...)
+				r.life(want, l.core.Keys()...)
 				ttl, err := l.TTL(ctx)
 				if err != nil || ttl > want || ttl < want-30*time.Second {
 					t.Errorf("TTL is %v, %v; want %v", ttl, err, want)
@@ -1140,8 +1140,8 @@ func TestExpireConditions(t *testing.T) {
 				if cleared, err := l.ClearExpire(ctx); cleared != (want > 0) || err != nil {
 					t.Errorf("clearing %v: %v, %v", want, cleared, err)
 				}
-				r.life(0, l.key(), l.keyNames[keys.Value], l.keyNames[keys.Permits])
-				r.life(2*time.Minute, l.keyNames[keys.ClientValue], l.keyNames[keys.ClientPermits])
+				r.life(0, l.core.Key(), l.core.Keys()[keys.Value], l.core.Keys()[keys.Permits])
+				r.life(2*time.Minute, l.core.Keys()[keys.ClientValue], l.core.Keys()[keys.ClientPermits])
 			}
 		}
 		for _, ttl := range []time.Duration{0, -time.Hour} {
@@ -1150,7 +1150,7 @@ func TestExpireConditions(t *testing.T) {
 			if done, err := l.Expire(ctx, ttl); !done || err != nil {
 				t.Errorf("Expire(%v): %v, %v", ttl, done, err)
 			}
-			r.life(-1, l.keys()...)
+			r.life(-1, l.core.Keys()...)
 		}
 		r.setRate(l, PerMinute(5))
 		if done, err := l.ExpireAt(ctx, time.Now().Add(-time.Hour)); !done || err != nil {
@@ -1310,15 +1310,15 @@ func TestRenameReplacesNoKeyOfAnotherProgram(t *testing.T) {
 			from, to := r.limiter("from"), r.limiter("to")
 			r.setRate(from, PerMinute(5))
 			r.try(from, 2)
-			r.must(r.rdb.RPush(t.Context(), to.keyNames[at], "mine").Err())
+			r.must(r.rdb.RPush(t.Context(), to.core.Keys()[at], "mine").Err())
 			before := r.dump()
 			err := from.Rename(t.Context(), "to")
-			if !redis.HasErrorPrefix(err, "WRONGTYPE") || !strings.Contains(err.Error(), fmt.Sprintf("%q", to.keyNames[at])) {
-				t.Errorf("Rename onto a list in %s: %v", to.keyNames[at], err)
+			if !redis.HasErrorPrefix(err, "WRONGTYPE") || !strings.Contains(err.Error(), fmt.Sprintf("%q", to.core.Keys()[at])) {
+				t.Errorf("Rename onto a list in %s: %v", to.core.Keys()[at], err)
 			}
 			renamed, err := from.RenameNX(t.Context(), "to")
 			if renamed || (at == keys.Config) != (err == nil) {
-				t.Errorf("RenameNX onto a list in %s: %v, %v", to.keyNames[at], renamed, err)
+				t.Errorf("RenameNX onto a list in %s: %v, %v", to.core.Keys()[at], renamed, err)
 			}
 			r.unchanged(before, "Rename")
 		}
@@ -1549,10 +1549,10 @@ func TestStateOnlyReads(t *testing.T) {
 				}
 				r.config(l, "rate", "20", "interval", "60000", "type", fmt.Sprint(int(kind)))
 				if test.value != "" {
-					r.must(r.rdb.Set(t.Context(), l.keyNames[value], test.value, 0).Err())
+					r.must(r.rdb.Set(t.Context(), l.core.Keys()[value], test.value, 0).Err())
 				}
 				for member, ago := range test.records {
-					r.must(r.rdb.ZAdd(t.Context(), l.keyNames[permits], redis.Z{Score: float64(r.ms() - ago), Member: member}).Err())
+					r.must(r.rdb.ZAdd(t.Context(), l.core.Keys()[permits], redis.Z{Score: float64(r.ms() - ago), Member: member}).Err())
 				}
 				want := test.want
 				want.Rate = minute
@@ -1585,7 +1585,7 @@ func TestStateOfManyRecords(t *testing.T) {
 			r.set(l, fmt.Sprint(20000-n))
 			r.add(l, r.ms(), many(n)...)
 			r.same(l, State{Rate: PerMinute(20000), Available: int64(20000 - n), Used: int64(n), Records: n, Oldest: r.now(), Newest: r.now(), Consistent: true})
-			r.must(r.rdb.Del(t.Context(), l.keyNames[keys.Value]).Err())
+			r.must(r.rdb.Del(t.Context(), l.core.Keys()[keys.Value]).Err())
 			if free := r.free(l); free != int64(20000-n) {
 				t.Errorf("rebuilt from %d records, %d are free", n, free)
 			}
@@ -1618,7 +1618,7 @@ func TestARefusalFindsForgottenPermits(t *testing.T) {
 					t.Errorf("AllowAll: %+v, %v", results, err)
 				}
 				r.set(l, "0")
-				r.must(r.rdb.ZRemRangeByRank(t.Context(), l.keyNames[keys.Permits], -1, -1).Err())
+				r.must(r.rdb.ZRemRangeByRank(t.Context(), l.core.Keys()[keys.Permits], -1, -1).Err())
 				results, err = r.client.AllowAll(t.Context(), 1, l)
 				if err != nil || !results[0].Allowed {
 					t.Errorf("AllowAll: %+v, %v", results, err)

@@ -130,14 +130,14 @@ func exercise(ctx context.Context, rdb Redis, name string) error {
 		ask := protocol.Ask{Groups: []protocol.Group{{Size: 3, Count: 1}, {Size: 9, Count: 1}}, Detail: true}
 		for _, again := range []bool{false, true} { // and is retried
 			sent := new(script.Attempts)
-			reply, err := c.topology.Try(ctx, sent, protocol.AcquireScript, plain.keys(), q.Args(nil, &plain.encoder, ask, again)...)
+			reply, err := c.core.Topology().Try(ctx, sent, protocol.AcquireScript, plain.core.Keys(), q.Args(nil, plain.core.Encoder(), ask, again)...)
 			if must(err); err == nil {
-				_, err = q.Reply(&plain.encoder, sent, reply)
+				_, err = q.Reply(plain.core.Encoder(), sent, reply)
 				must(err)
 			}
 		}
-		_, err = c.topology.RunMixed(ctx, new(script.Attempts), protocol.RecountScript, true, plain.keys(),
-			plain.encoder.Now(), "newest", "oldest", 2, 2) // continues the recount of the records
+		_, err = c.core.Topology().RunMixed(ctx, new(script.Attempts), protocol.RecountScript, true, plain.core.Keys(),
+			plain.core.Now(), "newest", "oldest", 2, 2) // continues the recount of the records
 		must(err)
 		at = at.Add(time.Minute)
 		_, err = plain.AvailablePermits(ctx)
@@ -164,7 +164,7 @@ func exercise(ctx context.Context, rdb Redis, name string) error {
 		must(err)
 		_, err = plain.TrySetRate(ctx, keep)
 		must(err)
-		plain.redissonHere(ctx) // as while callers wait
+		plain.core.RedissonHere(ctx) // as while callers wait
 		_, err = plain.Delete(ctx)
 		must(err)
 	}
@@ -240,7 +240,7 @@ func TestTheRuleOfReadOnlyUsers(t *testing.T) {
 		}
 		delete(methods, method)
 	}
-	if _, err := l.survey(t.Context(), 0, 10, false); err != nil {
+	if _, err := l.core.Survey(t.Context(), 0, 10, false); err != nil {
 		t.Errorf("what rrl reads: %v", err)
 	}
 	take, err := os.ReadFile("snapshot/take.lua")

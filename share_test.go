@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
@@ -191,9 +192,9 @@ func TestLeavingPermitsCostsLittle(t *testing.T) {
 // useScript makes the hash of a test's script count as Redisson's: a server that has it counts as used by Redisson.
 func useScript(t *testing.T, sha string) {
 	t.Helper()
-	old := redissonScripts
-	redissonScripts = []any{sha}
-	t.Cleanup(func() { redissonScripts = old })
+	old := dispatch.RedissonScripts
+	dispatch.RedissonScripts = []any{sha}
+	t.Cleanup(func() { dispatch.RedissonScripts = old })
 }
 
 // If Redisson uses limiters on the server, a queue that gets all permits leaves a few for a moment in each period, for

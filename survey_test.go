@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/hook"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -49,7 +49,7 @@ func TestGlanceOfManyRecords(t *testing.T) {
 		{2500, 2500, "5000", State{Available: 5000, Used: 5000, Records: 2500, Consistent: true}},
 		{2500, 2500, "none", State{Available: 0, Used: 10000, Records: 2500}},
 	} {
-		r.must(r.rdb.Del(t.Context(), l.keyNames[keys.Permits]).Err())
+		r.must(r.rdb.Del(t.Context(), l.core.Keys()[keys.Permits]).Err())
 		all := many(c.live + c.expired)
 		r.add(l, r.ms(), all[:c.live]...)
 		if c.expired > 0 {
@@ -72,32 +72,32 @@ func TestSurveyReadsWhatIsStored(t *testing.T) {
 		r := newRig(t, s)
 		r.wipe()
 		l := r.limiter("rl")
-		none, err := l.survey(t.Context(), 0, 10, false)
+		none, err := l.core.Survey(t.Context(), 0, 10, false)
 		r.must(err)
-		if len(none.Fields) > 0 || none.Records > 0 || none.Keys[0] != (hook.StoredKey{Name: "rl", Type: "none"}) {
+		if len(none.Fields) > 0 || none.Records > 0 || none.Keys[0] != (protocol.StoredKey{Name: "rl", Type: "none"}) {
 			t.Errorf("of nothing it reads %+v", none)
 		}
 		r.config(l, "rate", "ten", "odd", "\x00\xff")
 		r.set(l, "much")
 		r.add(l, 1, "a", "b")
 		r.add(l, 2, "\x00\xff")
-		got, err := l.survey(t.Context(), 0, 2, false)
+		got, err := l.core.Survey(t.Context(), 0, 2, false)
 		r.must(err)
 		if got.Fields["rate"] != "ten" || got.Fields["odd"] != "\x00\xff" || got.Value != "much" || got.Own || got.Records != 3 ||
-			!slices.Equal(got.Page, []hook.StoredRecord{{Member: "\x00\xff", Score: 2}, {Member: "b", Score: 1}}) ||
-			time.Since(got.At).Abs() > time.Minute || got.Keys[2] != (hook.StoredKey{Name: "{rl}:permits", Type: "zset"}) {
+			!slices.Equal(got.Page, []protocol.StoredRecord{{Member: "\x00\xff", Score: 2}, {Member: "b", Score: 1}}) ||
+			time.Since(got.At).Abs() > time.Minute || got.Keys[2] != (protocol.StoredKey{Name: "{rl}:permits", Type: "zset"}) {
 			t.Errorf("it reads %+v", got)
 		}
-		if rest, err := l.survey(t.Context(), 2, 2, false); err != nil || len(rest.Page) != 1 || rest.Page[0] != (hook.StoredRecord{Member: "a", Score: 1}) {
+		if rest, err := l.core.Survey(t.Context(), 2, 2, false); err != nil || len(rest.Page) != 1 || rest.Page[0] != (protocol.StoredRecord{Member: "a", Score: 1}) {
 			t.Errorf("the second page is %+v, %v", rest, err)
 		}
-		own, err := l.survey(t.Context(), 0, 2, true)
+		own, err := l.core.Survey(t.Context(), 0, 2, true)
 		if err != nil || !own.Own || own.Records != 0 || own.Keys[1].Name != "{rl}:value:me" {
 			t.Errorf("the client's pair is %+v, %v", own, err)
 		}
 		r.must(r.rdb.RPush(t.Context(), "{wrong}:value", "x").Err())
 		r.must(r.rdb.PExpire(t.Context(), "{wrong}:value", time.Hour).Err())
-		wrong, err := r.limiter("wrong").survey(t.Context(), 0, 2, false)
+		wrong, err := r.limiter("wrong").core.Survey(t.Context(), 0, 2, false)
 		if err != nil || wrong.Keys[1].Type != "list" || wrong.Keys[1].TTL < 59*time.Minute {
 			t.Errorf("of a wrong type it reads %+v, %v", wrong, err)
 		}
@@ -110,27 +110,27 @@ func TestCollectRemovesOnlyUnusedKeys(t *testing.T) {
 		r.wipe()
 		l := r.limiter("rl")
 		r.setRate(l, Rate{Type: PerClient, Permits: 10, Interval: time.Minute})
-		pair := []string{l.keyNames[keys.ClientValue], l.keyNames[keys.ClientPermits]}
-		collect := func(dry bool, want hook.Collected) {
+		pair := []string{l.core.Keys()[keys.ClientValue], l.core.Keys()[keys.ClientPermits]}
+		collect := func(dry bool, want protocol.Collected) {
 			t.Helper()
-			if got, err := l.collect(t.Context(), time.Hour, dry); err != nil || got != want {
+			if got, err := l.core.Collect(t.Context(), time.Hour, dry); err != nil || got != want {
 				t.Errorf("%v, %v; want %v", got, err, want)
 			}
 		}
-		collect(false, hook.Gone)
+		collect(false, protocol.Gone)
 		r.try(l, 3)
 		r.advance(time.Hour + time.Minute - time.Millisecond)
-		collect(false, hook.InUse)
+		collect(false, protocol.InUse)
 		r.advance(time.Millisecond)
-		collect(false, hook.Temporary)
+		collect(false, protocol.Temporary)
 		for _, key := range pair {
 			r.must(r.rdb.Persist(t.Context(), key).Err())
 		}
-		collect(true, hook.Removed)
+		collect(true, protocol.Removed)
 		if r.rdb.Exists(t.Context(), pair...).Val() != 2 {
 			t.Error("a dry run has removed something")
 		}
-		collect(false, hook.Removed)
+		collect(false, protocol.Removed)
 		if r.rdb.Exists(t.Context(), pair...).Val() != 0 || r.rdb.Exists(t.Context(), "rl").Val() != 1 {
 			t.Error("the wrong keys were removed")
 		}
@@ -144,11 +144,11 @@ func TestCollectLeavesKeysOfAnotherProgram(t *testing.T) {
 			r.wipe()
 			l := r.limiter("rl")
 			r.setRate(l, Rate{Type: PerClient, Permits: 10, Interval: time.Minute})
-			r.must(r.rdb.RPush(t.Context(), l.keyNames[at], "mine").Err())
+			r.must(r.rdb.RPush(t.Context(), l.core.Keys()[at], "mine").Err())
 			before := r.dump()
 			for _, dry := range []bool{true, false} {
-				if got, err := l.collect(t.Context(), time.Hour, dry); err != nil || got != hook.Foreign {
-					t.Errorf("with a list in %s: %v, %v", l.keyNames[at], got, err)
+				if got, err := l.core.Collect(t.Context(), time.Hour, dry); err != nil || got != protocol.Foreign {
+					t.Errorf("with a list in %s: %v, %v", l.core.Keys()[at], got, err)
 				}
 			}
 			r.unchanged(before, "collect")

@@ -4,16 +4,151 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"math"
+	"strconv"
+	"strings"
+	"time"
 
-	"github.com/redis/go-redis/v9"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
-	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/internal/span"
 )
 
-// trysetrate.go sets and reads a limiter's rate, and deletes and renames the limiter. The README discusses which
-// process should set the rate.
+// RateType is the scope of a limit.
+type RateType int
+
+// The types, by Redisson's numbers.
+const (
+	Overall   RateType = 0 // one limit for all clients together
+	PerClient RateType = 1 // one limit for each client id: each Redisson instance and each Client, mostly each process
+)
+
+// String returns Redisson's name of the type: OVERALL or PER_CLIENT.
+func (t RateType) String() string {
+	switch t {
+	case Overall:
+		return "OVERALL"
+	case PerClient:
+		return "PER_CLIENT"
+	}
+	return fmt.Sprintf("unknown type %d", int(t))
+}
+
+// Rate is a limiter's configuration.
+type Rate struct {
+	Type     RateType      // Overall (zero value) or PerClient
+	Permits  int64         // permits per Interval, 1 to 4294967295
+	Interval time.Duration // whole milliseconds, at least 1 ms
+	// KeepAlive is how long the limiter outlives its last use (Redisson 3.38 and later): 0 for ever, else whole
+	// milliseconds, at least Interval.
+	KeepAlive time.Duration
+}
+
+// PerSecond returns a rate of permits per second.
+func PerSecond(permits int64) Rate { return Rate{Permits: permits, Interval: time.Second} }
+
+// PerMinute returns a rate of permits per minute.
+func PerMinute(permits int64) Rate { return Rate{Permits: permits, Interval: time.Minute} }
+
+// PerHour returns a rate of permits per hour.
+func PerHour(permits int64) Rate { return Rate{Permits: permits, Interval: time.Hour} }
+
+// validate returns ErrInvalidRate for a rate that cannot be set.
+func (r Rate) validate() error {
+	switch {
+	case r.Type != Overall && r.Type != PerClient:
+		return invalidRate("%v", r.Type)
+	case r.Permits < 1 || r.Permits > math.MaxUint32:
+		return invalidRate("%d permits, not 1 to %d", r.Permits, uint32(math.MaxUint32))
+	case r.Interval < time.Millisecond || r.Interval%time.Millisecond != 0:
+		return invalidRate("interval %v is not a positive number of whole milliseconds", r.Interval)
+	case r.KeepAlive < 0 || r.KeepAlive%time.Millisecond != 0:
+		return invalidRate("keep-alive %v is not a number of whole milliseconds", r.KeepAlive)
+	case r.KeepAlive != 0 && r.KeepAlive < r.Interval:
+		return invalidRate("keep-alive %v is shorter than the interval %v", r.KeepAlive, r.Interval)
+	}
+	return nil
+}
+
+// protocol returns the rate as scripts take it.
+func (r Rate) protocol() protocol.Rate {
+	return protocol.Rate{
+		Permits: r.Permits, Interval: r.Interval.Milliseconds(), Type: int64(r.Type), KeepAlive: r.KeepAlive.Milliseconds(),
+	}
+}
+
+// rateOf is the inverse of protocol.
+func rateOf(r protocol.Rate) Rate {
+	return Rate{
+		Permits: r.Permits, Interval: protocol.Millis(r.Interval), Type: RateType(r.Type), KeepAlive: protocol.Millis(r.KeepAlive),
+	}
+}
+
+var units = map[string]time.Duration{
+	"ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour,
+}
+
+const (
+	perClientText = " per client"
+	keepAliveText = " keep-alive "
+)
+
+// String formats the rate in the form that ParseRate reads: "100/s", "5/250ms", "1000/h", "10/s per client keep-alive
+// 1h".
+func (r Rate) String() string {
+	text := strconv.FormatInt(r.Permits, 10) + "/"
+	if unit := span.Text(r.Interval); strings.HasPrefix(unit, "1") && units[unit[1:]] != 0 {
+		text += unit[1:]
+	} else {
+		text += unit
+	}
+	if r.Type == PerClient {
+		text += perClientText
+	}
+	if r.KeepAlive != 0 {
+		text += keepAliveText + span.Text(r.KeepAlive)
+	}
+	return text
+}
+
+// ParseRate parses a rate: the number of permits, a slash, and a unit (ms, s, m, h, d) or a duration as
+// time.ParseDuration reads it; then, optionally, "per client", and "keep-alive" with a unit or a duration. The error is
+// ErrInvalidRate and names the invalid part.
+func ParseRate(s string) (Rate, error) {
+	rest, keepAlive, kept := strings.Cut(strings.TrimSpace(s), keepAliveText)
+	rest, perClient := strings.CutSuffix(rest, perClientText)
+	permits, interval, found := strings.Cut(rest, "/")
+	if !found {
+		return Rate{}, invalidRate("%q is not of the form permits/interval, such as 100/s", s)
+	}
+	var r Rate
+	var err error
+	if r.Permits, err = strconv.ParseInt(strings.TrimSpace(permits), 10, 64); err != nil {
+		return Rate{}, invalidRate("%q: permits are not a whole number", s)
+	}
+	if r.Interval, err = parseInterval(interval); err != nil {
+		return Rate{}, invalidRate("%q: the interval is neither a unit (ms, s, m, h, d) nor a duration", s)
+	}
+	if kept {
+		if r.KeepAlive, err = parseInterval(keepAlive); err != nil {
+			return Rate{}, invalidRate("%q: the keep-alive is not a duration", s)
+		}
+	}
+	if perClient {
+		r.Type = PerClient
+	}
+	if err := r.validate(); err != nil {
+		return Rate{}, err
+	}
+	return r, nil
+}
+
+func parseInterval(text string) (time.Duration, error) {
+	text = strings.TrimSpace(text)
+	if unit, found := units[text]; found {
+		return unit, nil
+	}
+	return time.ParseDuration(text)
+}
 
 // TrySetRate sets the rate of a limiter that has none, and returns whether it did (Redisson: trySetRate). Fields of the
 // configuration that are already stored stay. As with Redisson, the type field decides the result: true if there was
@@ -22,14 +157,12 @@ import (
 // An invalid rate is ErrInvalidRate. If the reply was lost, the error is ErrOutcomeUnknown; calling TrySetRate again
 // then returns false if the rate was set.
 func (l *Limiter) TrySetRate(ctx context.Context, r Rate) (bool, error) {
-	sent := new(script.Attempts)
-	set, err := l.change(ctx, r, func(ctx context.Context) (bool, error) {
-		defer l.changed()
+	set, err := l.change(ctx, r, func() (bool, error) {
 		request := protocol.TrySetRate{Rate: r.protocol()}
-		reply, err := l.client.topology.Run(ctx, sent, protocol.TrySetRateScript, false, l.keys(), request.Args()...)
+		reply, err := l.core.Change(ctx, protocol.TrySetRateScript, false, request.Args())
 		return err == nil && request.Reply(reply), err
 	})
-	return set, wrap("try to set the rate of", l.name, sent.Outcome(err))
+	return set, wrap("try to set the rate of", l.name, err)
 }
 
 // A SetOption changes how SetRate and UpdateRate set a rate.
@@ -58,54 +191,34 @@ func setOptionsOf(opts []SetOption) (o setOptions) {
 // then safe, except that without KeepState it also forgets the grants made since. If one of the keys has another Redis
 // type, it belongs to another program: nothing is set, and the error is Redis's WRONGTYPE.
 func (l *Limiter) SetRate(ctx context.Context, r Rate, opts ...SetOption) error {
-	sent := new(script.Attempts)
-	_, err := l.change(ctx, r, func(ctx context.Context) (bool, error) {
-		return l.setRate(ctx, sent, protocol.SetRate{Rate: r.protocol(), Keep: setOptionsOf(opts).keep})
+	_, err := l.change(ctx, r, func() (bool, error) {
+		return l.core.SetRate(ctx, protocol.SetRate{Rate: r.protocol(), Keep: setOptionsOf(opts).keep})
 	})
-	return wrap("set the rate of", l.name, sent.Outcome(err))
+	return wrap("set the rate of", l.name, err)
 }
 
 // UpdateRate sets the rate of a limiter that already has one, and returns whether it had one (Redisson: updateRate,
 // since 4.6.1). An invalid rate is ErrInvalidRate.
 func (l *Limiter) UpdateRate(ctx context.Context, r Rate, opts ...SetOption) (bool, error) {
-	sent := new(script.Attempts)
-	set, err := l.change(ctx, r, func(ctx context.Context) (bool, error) {
-		return l.setRate(ctx, sent, protocol.SetRate{Rate: r.protocol(), Keep: setOptionsOf(opts).keep, Update: true})
+	set, err := l.change(ctx, r, func() (bool, error) {
+		return l.core.SetRate(ctx, protocol.SetRate{Rate: r.protocol(), Keep: setOptionsOf(opts).keep, Update: true})
 	})
-	return set, wrap("update the rate of", l.name, sent.Outcome(err))
+	return set, wrap("update the rate of", l.name, err)
 }
 
 // change validates the rate, runs an operation that sets it, and wakes the limiter's waiting callers if it was set.
-func (l *Limiter) change(ctx context.Context, r Rate, set func(context.Context) (bool, error)) (bool, error) {
+func (l *Limiter) change(ctx context.Context, r Rate, set func() (bool, error)) (bool, error) {
 	if err := errors.Join(l.err, r.validate()); err != nil {
 		return false, err
 	}
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	done, err := within(ctx, l, set)
+	done, err := set()
 	if done {
-		l.client.wake(l.key())
+		l.core.Wake()
 	}
 	return done, err
-}
-
-// setRate runs setrate.lua, and the calls that finish its work: a rebuild of the free permits after many records have
-// expired, or a recount.
-func (l *Limiter) setRate(ctx context.Context, t *script.Attempts, request protocol.SetRate) (bool, error) {
-	defer l.changed()
-	request.Now = l.encoder.Now()
-	reply, err := l.client.topology.Run(ctx, t, protocol.SetRateScript, true, l.keys(), request.Args()...)
-	if err != nil {
-		return false, err
-	}
-	set, notes := request.Reply(reply)
-	if notes.Has(protocol.RebuildPending) {
-		_, err = l.acquireDirect(ctx, protocol.RecentIDs{}, protocol.Ask{Rebuild: true})
-	} else if notes.Has(protocol.Many) {
-		err = l.recount(ctx)
-	}
-	return set, err
 }
 
 // Config returns the rate (Redisson: getConfig). If it is missing or invalid, the error is ErrNotInitialized, and its
@@ -116,114 +229,4 @@ func (l *Limiter) Config(ctx context.Context) (Rate, error) {
 		return Rate{}, wrap("read the configuration of", l.name, err)
 	}
 	return rateOf(r.Rate), nil
-}
-
-// Exists returns whether the limiter has a configuration (Redisson: isExists).
-func (l *Limiter) Exists(ctx context.Context) (bool, error) {
-	err := l.err
-	var n int64
-	if err == nil {
-		n, err = within(ctx, l, func(ctx context.Context) (int64, error) {
-			cmd := redis.NewIntCmd(ctx, "exists", l.key())
-			err := l.client.topology.Process(ctx, cmd)
-			return cmd.Val(), err
-		})
-	}
-	return n > 0, wrap("look for", l.name, err)
-}
-
-// Delete removes the limiter: its configuration, its state, and this client's state (Redisson: delete). It returns
-// whether any of these existed, even if it was state alone. The state of other clients stays, as with Redisson; if a
-// PerClient rate is set again, it is used again. If the reply was lost, the error is ErrOutcomeUnknown.
-//
-// Unlike Redisson's delete, it leaves keys of another Redis type alone, because they belong to another program. The
-// rest is removed, and the error is a WRONGTYPE that names the first such key. Redis frees the memory in the background
-// (UNLINK).
-func (l *Limiter) Delete(ctx context.Context) (bool, error) {
-	err := l.err
-	var request protocol.Delete
-	var reply []int64
-	if err == nil {
-		sent := new(script.Attempts)
-		reply, err = within(ctx, l, func(ctx context.Context) ([]int64, error) {
-			defer l.changed()
-			return l.client.topology.Run(ctx, sent, protocol.DeleteScript, false, l.keys(), request.Args()...)
-		})
-		err = sent.Outcome(err)
-	}
-	if err != nil {
-		return false, wrap("delete", l.name, err)
-	}
-	removed, other := request.Reply(reply)
-	if removed {
-		l.client.wake(l.key())
-	}
-	if other >= 0 {
-		err = wrap("delete", l.name, foreign(l.keys(), other))
-	}
-	return removed, err
-}
-
-// foreign returns the error for a key of another program.
-func foreign(all []string, at int) error {
-	types := [keys.Count]string{"hash", "string", "string", "sorted set", "sorted set"}
-	return script.Said(fmt.Sprintf("WRONGTYPE the key %s is no %s, so another program uses it: it was left as it is",
-		quoted(all[at]), types[at%keys.Count]))
-}
-
-// Rename renames the limiter's keys (Redisson: rename). This Limiter keeps the old name. A limiter that already has the
-// new name is removed. The PerClient state of other clients keeps the old name.
-//
-// Without a limiter the error is ErrNotInitialized. A new name that equals one of the limiter's own keys is
-// ErrInvalidOption. If a key of either name has another Redis type, it belongs to another program: nothing is renamed,
-// and the error is a WRONGTYPE that names the key. If the reply was lost, the error is ErrOutcomeUnknown.
-//
-// On a cluster both names must be in one slot, and on a Ring both must have the same hash tag ("{tag}x"); otherwise the
-// error is ErrCrossSlotName. An AutoPipeliner over a Ring cannot check this, so there, too, rename only within a hash
-// tag.
-func (l *Limiter) Rename(ctx context.Context, newName string) error {
-	_, err := l.rename(ctx, newName, protocol.Rename{})
-	return wrap("rename", l.name, err)
-}
-
-// RenameNX is Rename if no limiter has the new name (Redisson: renamenx). It returns whether it renamed the limiter.
-func (l *Limiter) RenameNX(ctx context.Context, newName string) (bool, error) {
-	renamed, err := l.rename(ctx, newName, protocol.Rename{OnlyNew: true})
-	return renamed, wrap("rename", l.name, err)
-}
-
-func (l *Limiter) rename(ctx context.Context, newName string, request protocol.Rename) (bool, error) {
-	to := l.client.RateLimiter(newName)
-	if err := errors.Join(l.err, to.err); err != nil {
-		return false, err
-	}
-	if to.key() != l.key() {
-		for _, key := range to.keyNames {
-			if slices.Contains(l.keys(), key) {
-				return false, invalidOption("the new name %s shares the key %s with the old one", quoted(newName), quoted(key))
-			}
-		}
-	}
-	all := append(append([]string(nil), l.keys()...), to.keys()...)
-	if !l.client.topology.Reachable(all) {
-		return false, fmt.Errorf("%w: the new name %s lies elsewhere", ErrCrossSlotName, quoted(newName))
-	}
-	sent := new(script.Attempts)
-	reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
-		defer l.changed()
-		defer to.changed()
-		return l.client.topology.Run(ctx, sent, protocol.RenameScript, false, all, request.Args()...)
-	})
-	if err = sent.Outcome(err); err != nil {
-		return false, err
-	}
-	renamed, other, err := request.Reply(reply)
-	if other >= 0 {
-		err = foreign(all, other)
-	}
-	if renamed {
-		l.client.wake(l.key())
-		l.client.wake(to.key())
-	}
-	return renamed, err
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/roomy"
@@ -74,9 +75,12 @@ func (b *bubble) process(opts ...Option) *process {
 	}
 	w := &wire{Client: rdb}
 	p := &process{NewClient(w, opts...), b.t, rdb, w}
-	p.pipeline.patient, p.lingerThreshold = p.callTimeout, p.callTimeout // nothing stalls or lingers, however slow the wire is
+	p.core.Tune(dispatch.Tuning{Patience: time.Minute, Linger: time.Minute}) // nothing stalls or lingers, however slow the wire is
 	return p
 }
+
+// stalls lets runs of the process stall, as usual.
+func (p *process) stalls() { p.core.Tune(dispatch.Tuning{Linger: time.Minute}) }
 
 // A wire is the connection of a process to its server: it counts scripts, delays commands, and can lose replies.
 type wire struct {
@@ -831,13 +835,13 @@ func TestChangesElsewhereAreNoticed(t *testing.T) {
 func TestChangesElsewhereAreNoticedAfterAStall(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p, elsewhere := b.process(), b.process()
-		p.pipeline.patient = shortestStall
+		p.stalls()
 		hour := Rate{Permits: 10, Interval: time.Hour}
 		l := p.RateLimiter("l", WithRate(hour))
 		b.granted("the first", b.acquire(l, 10), 0)
 		stalled := p.wire.hang()
 		waiter := b.acquire(l, 1)
-		b.sleepTo(2 * shortestStall)
+		b.sleepTo(2 * dispatch.ShortestStall)
 		next := p.wire.hang()
 		other := b.acquire(l, 1)
 		stalled()
@@ -847,7 +851,7 @@ func TestChangesElsewhereAreNoticedAfterAStall(t *testing.T) {
 		if err := elsewhere.RateLimiter("l").SetRate(t.Context(), Rate{Permits: 12, Interval: time.Hour}, KeepState()); err != nil {
 			t.Fatal(err)
 		}
-		b.sleepTo(2*shortestStall + time.Second)
+		b.sleepTo(2*dispatch.ShortestStall + time.Second)
 		if !waiter.ok || !other.ok {
 			t.Errorf("%v, %v", waiter.err, other.err)
 		}
@@ -909,7 +913,7 @@ func TestCallThatTakesTooLong(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		log := &log{}
 		p := b.process(WithCallTimeout(250*ms), WithObserver(log))
-		p.pipeline.patient = shortestStall
+		p.stalls()
 		l := p.RateLimiter("l", WithRate(PerSecond(10)))
 		p.wire.back.Store(int64(400 * ms))
 		in := b.acquire(l, 1)
@@ -939,7 +943,7 @@ func TestDistantCallsLingerForRetries(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		const takes, rounds = 20 * ms, 10
 		p := b.process()
-		p.lingerThreshold = lingerThreshold
+		p.core.Tune(dispatch.Tuning{Patience: time.Minute})
 		l := p.RateLimiter("l", WithRate(PerSecond(10000)))
 		p.wire.back.Store(int64(takes))
 		b.try(l, 1) // the following ones wait behind it
@@ -973,7 +977,7 @@ func TestQueuesAreDropped(t *testing.T) {
 		long := limiter(0)
 		b.granted("the first one", b.acquire(long, 1), 0)
 		waiting := b.acquire(long, 1)
-		for i := range 2 * spareQueues {
+		for i := range 2 * dispatch.SpareQueues {
 			for name, ask := range everyWay(limiter(1 + i)) {
 				if name == "Allow" || name == "TryAcquire" {
 					if err := ask(t.Context(), 1); err != nil {
@@ -986,29 +990,24 @@ func TestQueuesAreDropped(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		all := p.registry.list(func(*Limiter) bool { return true })
-		if len(all) != 1+spareQueues {
-			t.Errorf("%d queues, not one in use and %d spare ones", len(all), spareQueues)
+		if all := p.core.Inspect(); all.Queues != 1+dispatch.SpareQueues || all.StrayTimers != 0 {
+			t.Errorf("%+v, not one queue in use and %d spare ones, without timers", all, dispatch.SpareQueues)
 		}
-		for _, q := range all {
-			if q.limiter != long && q.timer != nil && q.timer.Stop() {
-				t.Error("a timer runs though no caller waits")
-			}
-		}
-		if behind := b.acquire(limiter(0), 1); p.enter(long).waiting != 2 {
+		behind := b.acquire(limiter(0), 1)
+		synctest.Wait()
+		if all := p.core.Inspect(); all.Waiting != 2 || all.Busy != 1 {
 			t.Error("another handle has another queue")
 		} else {
-			long.queue.Load().exit()
 			b.sleepTo(2 * time.Second)
 			b.granted("the caller that waited", waiting, time.Second)
 			b.granted("the caller that came behind", behind, 2*time.Second)
 		}
-		old := limiter(3 * spareQueues)
+		old := limiter(3 * dispatch.SpareQueues)
 		b.granted("a handle whose queue is parked", b.try(old, 1), 2*time.Second)
-		for i := range spareQueues {
+		for i := range dispatch.SpareQueues {
 			b.granted("others", b.try(limiter(1+i), 1), 2*time.Second)
 		}
-		if old.queue.Load() != nil {
+		if old.core.HasQueue() {
 			t.Error("a dropped queue is held by its handle")
 		}
 		b.sleepTo(3 * time.Second)
@@ -1073,13 +1072,8 @@ func TestCrowdLeavesNothing(t *testing.T) {
 		if s := state(t, l); s.Used != 0 || !s.Consistent {
 			t.Errorf("%+v", s)
 		}
-		for _, q := range p.registry.list(func(*Limiter) bool { return true }) {
-			if q.waiting != 0 || q.first != nil || q.last != nil || !q.idle() || q.timer.Stop() {
-				t.Errorf("%+v", q)
-			}
-		}
-		if p.waiting.Load() != 0 || p.pipeline.inFlight+p.pipeline.stalled+len(p.pipeline.waiting) != 0 {
-			t.Errorf("%d wait; pipeline %+v", p.waiting.Load(), p.pipeline)
+		if i := p.core.Inspect(); i.Waiting+i.Busy+i.StrayTimers+i.InFlight+i.Stalled+i.Queued != 0 {
+			t.Errorf("%+v", i)
 		}
 	})
 	for range 100 {

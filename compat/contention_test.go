@@ -280,14 +280,14 @@ func TestRedissonIsNoticed(t *testing.T) {
 			if ok, err := limiter.TryAcquire(t.Context(), 1); !ok || err != nil {
 				t.Fatal(ok, err)
 			}
-			if hook.RedissonHere(t.Context(), limiter) {
+			if hook.Limiter(limiter).RedissonHere(t.Context()) {
 				t.Error("Redisson is noticed where there is none")
 			}
 			java := redisson.Start(t, version, redisson.Addr(server.Addr))
 			if ok, err := java.TryAcquire(t.Context(), "noticed", 1); !ok || err != nil {
 				t.Fatal(ok, err)
 			}
-			if !hook.RedissonHere(t.Context(), limiter) {
+			if !hook.Limiter(limiter).RedissonHere(t.Context()) {
 				t.Error("Redisson is not noticed: the hash of its script is missing in redisson.go")
 			}
 		})

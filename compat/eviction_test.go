@@ -88,7 +88,7 @@ func (b *bench) shared(name string, opts ...rratelimiter.LimiterOption) {
 	for range callers {
 		go func() { granted <- l.Acquire(b.ctx, 1) }()
 	}
-	b.eventually("all callers wait", patience, func() bool { return hook.Look(client, name).Waiting == callers })
+	b.eventually("all callers wait", patience, func() bool { return hook.Client(client).Look(name).Waiting == callers })
 	b.must("Go's SetRate", l.SetRate(b.ctx, rratelimiter.Rate{Permits: evictedRate, Interval: evictedInterval}, rratelimiter.KeepState()))
 	var failed error
 	for range callers {

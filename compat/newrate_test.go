@@ -169,7 +169,7 @@ func inALongSleep(f *mixed, r raise) {
 		go func() { served <- limiter.Acquire(ctx, 1) }()
 	}
 	b.eventually("all callers wait", patience, func() bool {
-		calls := hook.Look(client, limiter.Name())
+		calls := hook.Client(client).Look(limiter.Name())
 		return calls.Waiting == callers && calls.Next > 0
 	})
 	b.must(r.name, r.set(b.ctx, limiter.Name(), interval))

@@ -52,7 +52,7 @@ func (p *Policy) away(ctx context.Context, claims []Claim) error {
 		var cause error
 		if l, ours := c.Limiter.(*rratelimiter.Limiter); !ours {
 			cause = p.serverAway(ctx, c)
-		} else if hook.Away(ctx, l) && !hook.DecidesLocally(l) {
+		} else if hook.Limiter(l).Away() && !hook.Limiter(l).DecidesLocally() {
 			cause = rratelimiter.ErrUnavailable
 		}
 		if cause != nil {
@@ -178,7 +178,7 @@ func (p *Policy) decided(ctx context.Context) {
 	}
 	for _, c := range o.missing {
 		l, ours := c.Limiter.(*rratelimiter.Limiter)
-		if s := o.limits[c.Name]; ours && hook.Away(ctx, l) || !ours && s != nil && s.cause != nil {
+		if s := o.limits[c.Name]; ours && hook.Limiter(l).Away() || !ours && s != nil && s.cause != nil {
 			o.mu.Unlock()
 			return
 		}

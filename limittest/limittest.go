@@ -38,6 +38,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/hook"
 	"github.com/rratelimiter/rratelimiter/internal/roomy"
 )
@@ -143,7 +144,7 @@ func (s *Server) Client(opts ...rratelimiter.Option) *rratelimiter.Client {
 	c := rratelimiter.NewClient(s.rdb, append([]rratelimiter.Option{
 		rratelimiter.WithClock(s.Now), rratelimiter.WithCallTimeout(patience),
 	}, opts...)...)
-	hook.Alone(c)
+	hook.Client(c).SetAlone()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clients = append(s.clients, c)
@@ -233,7 +234,7 @@ func (s *Server) Waiting(limiter string) int {
 func (s *Server) AwaitWaiting(limiter string, n int) {
 	if !s.await(func() bool {
 		calls := s.look(limiter)
-		return calls.Waiting == n && !calls.Flying
+		return calls.Waiting == n && !calls.InFlight
 	}) {
 		s.fail("%d callers wait for %q, not %d", s.look(limiter).Waiting, limiter, n)
 	}
@@ -246,7 +247,7 @@ func (s *Server) settle() {
 	}
 }
 
-func (s *Server) idle() bool { return !s.look("").Flying }
+func (s *Server) idle() bool { return !s.look("").InFlight }
 
 // await waits until happened returns true, at most for patience of real time; in a bubble, until all goroutines wait.
 // It returns the last result of happened.
@@ -265,16 +266,16 @@ func (s *Server) await(happened func() bool) bool {
 
 func (s *Server) wake() {
 	for _, c := range s.all() {
-		hook.Wake(c)
+		hook.Client(c).WakeAll()
 	}
 }
 
-// look returns the sum of hook.Look over all clients.
-func (s *Server) look(limiter string) (sum hook.Calls) {
+// look returns the sum of Look over all clients.
+func (s *Server) look(limiter string) (sum dispatch.Activity) {
 	for _, c := range s.all() {
-		calls := hook.Look(c, limiter)
+		calls := hook.Client(c).Look(limiter)
 		sum.Waiting += calls.Waiting
-		sum.Flying = sum.Flying || calls.Flying
+		sum.InFlight = sum.InFlight || calls.InFlight
 		if calls.Next > 0 && (sum.Next == 0 || calls.Next < sum.Next) {
 			sum.Next = calls.Next
 		}

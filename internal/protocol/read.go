@@ -125,10 +125,11 @@ type StoredRecord struct {
 	Score  float64
 }
 
-// A StoredKey is the type and the TTL of a key; type "none" if it does not exist, TTL 0 if it has none.
+// A StoredKey is one key of a limiter.
 type StoredKey struct {
-	Type string
-	TTL  time.Duration
+	Name string        // set by the caller of Reply
+	Type string        // as Redis's TYPE returns it: "none" if the key does not exist
+	TTL  time.Duration // 0: none
 }
 
 // Reply decodes a reply.

@@ -113,6 +113,9 @@ func (i *Identity) AppendPrefix(prefix []byte, f Format, n int) []byte {
 	return prefix
 }
 
+// ShareLength is the number of bytes in an id that hold the share of AppendShare.
+const ShareLength = 4
+
 // AppendShare inserts a share before the counter of a prefix made by AppendPrefix: the number of permits of the record
 // that were granted to the call that wrote it. A record that later calls joined (WithGranularity) still shows that
 // number.

@@ -9,6 +9,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 	"github.com/rratelimiter/rratelimiter/internal/hook"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
 // examine.go collects the facts of limiters. It changes nothing.
@@ -74,11 +75,11 @@ func examine(
 		if err := confirm(ctx, own, view, &found); err != nil {
 			return found, err
 		}
-		what, err := hook.Collect(ctx, own, leftFor, true)
+		what, err := hook.Limiter(own).Collect(ctx, leftFor, true)
 		if err != nil && !survey.Tolerable(err) {
 			return found, err
 		}
-		if err == nil && what == hook.Removed {
+		if err == nil && what == protocol.Removed {
 			left++
 		}
 	}
@@ -135,11 +136,11 @@ func unowned(ctx context.Context, s *connect.Server, keys []survey.StateKey, kno
 			}
 			fallthrough
 		case owner.Client != "":
-			what, err := hook.Collect(ctx, l, leftFor, true)
+			what, err := hook.Limiter(l).Collect(ctx, leftFor, true)
 			if err != nil && !survey.Tolerable(err) {
 				return nil, err
 			}
-			if err == nil && what == hook.Removed {
+			if err == nil && what == protocol.Removed {
 				clients[owner.Name]++
 			}
 		default:

@@ -8,6 +8,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 	"github.com/rratelimiter/rratelimiter/internal/hook"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
 // remove.go removes limiters and what clients left.
@@ -75,7 +76,7 @@ func Leftovers(
 		}
 		seen[owner] = true
 		l := s.Limiter(owner.Name, owner.Client)
-		what, err := hook.Collect(ctx, l, idle, dry)
+		what, err := hook.Limiter(l).Collect(ctx, idle, dry)
 		if err != nil {
 			if survey.Tolerable(err) {
 				continue
@@ -83,9 +84,9 @@ func Leftovers(
 			return nil, err
 		}
 		switch what {
-		case hook.Removed:
+		case protocol.Removed:
 			gone = append(gone, Leftover{owner, limiter, nil})
-		case hook.Foreign:
+		case protocol.Foreign:
 			stays, err := survey.ForeignKeys(ctx, l, true)
 			if err != nil {
 				return nil, err

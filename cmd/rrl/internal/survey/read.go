@@ -12,6 +12,8 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/hook"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
+	"github.com/rratelimiter/rratelimiter/internal/record"
 )
 
 // read.go reads one limiter, record by record.
@@ -62,7 +64,7 @@ type Survey struct {
 	Fields       map[string]string // of the configuration, as they are stored
 	Rate         rratelimiter.Rate
 	Fault        error // why the rate can't be used: then nothing is known to be available
-	Keys         [3]hook.StoredKey
+	Keys         [3]protocol.StoredKey
 	Value        string // the free permits as they are stored
 	Free         int64  // the same as a number, 0 where it is none
 	Readable     bool   // it is a number
@@ -99,7 +101,7 @@ func (s *Survey) Consistent() bool {
 
 // Empty reports whether Redis has no key of the limiter, not even one of another type.
 func (s *Survey) Empty() bool {
-	return !slices.ContainsFunc(s.Keys[:], func(key hook.StoredKey) bool { return key.Type != "none" })
+	return !slices.ContainsFunc(s.Keys[:], func(key protocol.StoredKey) bool { return key.Type != "none" })
 }
 
 // A Foreign is a key that another program uses, under a name that is one of a limiter's: it has another Redis type.
@@ -132,7 +134,7 @@ func Slack(r rratelimiter.Rate) time.Duration { return r.Interval/10 + time.Seco
 // Read reads a limiter. own says that its client's own state is meant, whatever the type of the limiter. Bins of a survey
 // are as many as are asked for. A limiter that is not there is no error: see Survey.Keys.
 func Read(ctx context.Context, l *rratelimiter.Limiter, own bool, bins int) (*Survey, error) {
-	stored, err := hook.Survey(ctx, l, 0, page, own)
+	stored, err := hook.Limiter(l).Survey(ctx, 0, page, own)
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +165,7 @@ func Read(ctx context.Context, l *rratelimiter.Limiter, own bool, bins int) (*Su
 		}
 		// Records that came since have moved those that follow further away: tally knows which it has seen.
 		first := tally.seen
-		if stored, err = hook.Survey(ctx, l, first, page, own); err != nil {
+		if stored, err = hook.Limiter(l).Survey(ctx, first, page, own); err != nil {
 			return nil, err
 		}
 	}
@@ -176,7 +178,7 @@ type tally struct {
 	*Survey
 	edge, now float64
 	seen      int
-	last      hook.StoredRecord
+	last      protocol.StoredRecord
 	writers   map[string]*Writer
 	forms     map[string]*Form
 }
@@ -195,7 +197,7 @@ func newTally(s *Survey) *tally {
 }
 
 // add counts a record, but not twice.
-func (t *tally) add(r hook.StoredRecord) {
+func (t *tally) add(r protocol.StoredRecord) {
 	t.seen++
 	if t.seen > 1 && (r.Score > t.last.Score || r.Score == t.last.Score && r.Member >= t.last.Member) {
 		return
@@ -281,13 +283,13 @@ func read(member string) (form Form, tag string, permits int64) {
 		form.Odd = fmt.Sprintf("%d bytes, no record", len(member))
 		return form, "", 0
 	}
-	format, length, known := hook.FormatOf([]byte(member))
+	format, length, known := record.FormatOf([]byte(member))
 	if !known {
 		form.Odd = fmt.Sprintf("%d bytes, of no known form", len(member))
 		return form, "", int64(r.Permits)
 	}
 	tag = goTag(r.ID)
-	if len(r.ID) != length && (tag == "" || len(r.ID) != length+hook.ShareLength) {
+	if len(r.ID) != length && (tag == "" || len(r.ID) != length+record.ShareLength) {
 		form.Odd = fmt.Sprintf("an id of %d bytes", len(r.ID))
 	} else {
 		form.Format = rratelimiter.RecordFormat(format)

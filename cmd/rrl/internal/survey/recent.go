@@ -6,6 +6,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/hook"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
 // recent.go reads the newest records of a limiter, for those who look again and again.
@@ -22,13 +23,13 @@ type Grant struct {
 func Recent(
 	ctx context.Context, l *rratelimiter.Limiter, own bool, within time.Duration, most int,
 ) (grants []Grant, at time.Time, complete bool, err error) {
-	stored, err := hook.Survey(ctx, l, 0, page, own)
+	stored, err := hook.Limiter(l).Survey(ctx, 0, page, own)
 	if err != nil {
 		return nil, at, false, err
 	}
 	at = stored.At
 	edge := float64(at.Add(-within).UnixMilli())
-	var last hook.StoredRecord
+	var last protocol.StoredRecord
 	for seen := 0; ; {
 		for _, r := range stored.Page {
 			if r.Score <= edge {
@@ -47,7 +48,7 @@ func Recent(
 		if len(grants) >= most {
 			return grants, at, false, nil
 		}
-		if stored, err = hook.Survey(ctx, l, seen, page, own); err != nil {
+		if stored, err = hook.Limiter(l).Survey(ctx, seen, page, own); err != nil {
 			return nil, at, false, err
 		}
 	}

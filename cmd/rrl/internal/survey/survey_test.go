@@ -6,7 +6,8 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/hook"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
 // Every key that the library derives from a name and a client is assigned to them.
@@ -15,7 +16,7 @@ func TestOwnersOfStateKeys(t *testing.T) {
 		"orders", "", "{x}", "{x}y", "a{b", "a}b", "a:value", "a:permits:b", "{a}:value:b", "a b\x00\xff", "}", "}{",
 	} {
 		for _, client := range []string{"one", "a:b", "a:value:b", ":permits"} {
-			keys := hook.Keys(name, client)
+			keys := keys.Names(name, client)
 			for at, want := range map[int]Owner{1: {name, ""}, 2: {name, client}, 3: {name, ""}, 4: {name, client}} {
 				state, ok := parse(keys[at])
 				found := false
@@ -70,10 +71,10 @@ func TestRecordsAreCountedOnce(t *testing.T) {
 	now := time.UnixMilli(1_000_000)
 	s := &Survey{At: now, Rate: rratelimiter.PerMinute(10), Bins: make([]int64, 6), Free: 4, Readable: true}
 	tally := newTally(s)
-	record := func(id byte, score float64) hook.StoredRecord {
-		return hook.StoredRecord{Member: "\x08" + string(id) + "2345678\x01\x00\x00\x00", Score: score}
+	record := func(id byte, score float64) protocol.StoredRecord {
+		return protocol.StoredRecord{Member: "\x08" + string(id) + "2345678\x01\x00\x00\x00", Score: score}
 	}
-	for _, r := range []hook.StoredRecord{
+	for _, r := range []protocol.StoredRecord{
 		record('d', 999_000), record('c', 999_000), record('b', 990_000),
 		record('c', 999_000), record('b', 990_000), // the next page, moved by one or two
 		record('a', 990_000), record('e', 950_001), record('f', 930_000),

@@ -1,4 +1,4 @@
-package rratelimiter
+package dispatch
 
 import (
 	"context"
@@ -21,10 +21,10 @@ import (
 // did. queue.mu may be held.
 func (b *batch) bypass() bool {
 	l := b.queue.limiter
-	if !l.settings.fallsBack {
+	if !l.settings.FallsBack {
 		return false
 	}
-	broken, retry := b.breaker.Ask((*prober)(l))
+	broken, retry := b.breaker.Ask(l)
 	if !broken {
 		return false
 	}
@@ -47,7 +47,7 @@ func (b *batch) decideLocally(g protocol.AcquireReply, err error) (protocol.Acqu
 		return g, err
 	}
 	if !script.Unreachable(err) {
-		b.breaker.Answer(b.started, (*prober)(l))
+		b.breaker.Answer(b.started, l)
 		if err == nil {
 			l.learn(g.Rate, g.Interval)
 		}
@@ -56,7 +56,7 @@ func (b *batch) decideLocally(g protocol.AcquireReply, err error) (protocol.Acqu
 	if !script.IsOfSlot(err) {
 		b.breaker.Fail(b.started)
 	}
-	if !l.settings.fallsBack {
+	if !l.settings.FallsBack {
 		return g, err
 	}
 	attempts := g.Attempts
@@ -78,13 +78,13 @@ func reach[T any](
 		return answer, nil, err
 	}
 	b := l.client.breakerTo(l)
-	if broken, retry := b.Ask((*prober)(l)); broken {
+	if broken, retry := b.Ask(l); broken {
 		if local, known := decide(retry); known {
 			return local, nil, nil
 		}
 	}
 	answer, err = withinRest(ctx, l, l.client.callTimeout, true, call)
-	if !errors.Is(err, ErrUnavailable) {
+	if !errors.Is(err, script.ErrUnavailable) {
 		return answer, nil, err
 	}
 	if local, known := decide(b.Retry()); known {
@@ -119,8 +119,8 @@ func (d *localLimiter) spare(now time.Time) bool { return d.window == nil || d.w
 
 // learn stores the rate in a reply of Redis, for local decisions and for the deny cache.
 func (l *Limiter) learn(rate int64, interval time.Duration) {
-	l.client.denyCache.SeeRate(l.key(), rate, interval)
-	if !l.settings.fallsBack {
+	l.client.denyCache.SeeRate(l.Key(), rate, interval)
+	if !l.settings.FallsBack {
 		return
 	}
 	d, now := &l.client.localLimiters, l.client.clock()
@@ -130,9 +130,9 @@ func (l *Limiter) learn(rate int64, interval time.Duration) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	known := d.all[l.key()]
+	known := d.all[l.Key()]
 	if known == nil && !own {
-		known = d.add(l.key(), now)
+		known = d.add(l.Key(), now)
 	}
 	if known != nil {
 		known.rate, known.interval, known.own = rate, interval, own
@@ -207,19 +207,19 @@ func (s localBudget) micros(wait time.Duration) int64 {
 // budget returns the budget of l. It fails if no rate is known or there are too many limiters. d.mu is held.
 func (d *localLimiters) budget(l *Limiter, now time.Time) (s localBudget, known bool) {
 	s = localBudget{rate: l.settings.Own.Permits, interval: protocol.Millis(l.settings.Own.Interval), now: now}
-	stored := d.all[l.key()]
+	stored := d.all[l.Key()]
 	if stored != nil && stored.rate > 0 {
 		s.rate, s.interval = stored.rate, stored.interval
 	}
 	if s.rate < 1 || s.interval <= 0 {
 		return localBudget{}, false
 	}
-	s.limit, s.interval = part(l.settings.fallback, s.rate, s.interval)
+	s.limit, s.interval = part(l.settings.Fallback, s.rate, s.interval)
 	switch {
 	case s.limit == 0:
 		s.Window = &localwindow.Window{}
 	case stored == nil:
-		if stored = d.add(l.key(), now); stored == nil {
+		if stored = d.add(l.Key(), now); stored == nil {
 			return localBudget{}, false
 		}
 		fallthrough
@@ -238,7 +238,7 @@ func (d *localLimiters) budget(l *Limiter, now time.Time) (s localBudget, known 
 func (d *localLimiters) canDecide(limiters ...*Limiter) bool {
 	for _, l := range limiters {
 		own := l.settings.Own.Permits > 0
-		if !l.settings.fallsBack || !(own && d.size.Load() < int64(d.most)) && !d.known(l, own) {
+		if !l.settings.FallsBack || !(own && d.size.Load() < int64(d.most)) && !d.known(l, own) {
 			return false
 		}
 	}
@@ -249,10 +249,10 @@ func (d *localLimiters) canDecide(limiters ...*Limiter) bool {
 func (d *localLimiters) known(l *Limiter, own bool) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if known := d.all[l.key()]; known != nil {
+	if known := d.all[l.Key()]; known != nil {
 		return own || known.rate > 0
 	}
-	return own && (l.settings.fallback == 0 || d.room(l.client.clock()))
+	return own && (l.settings.Fallback == 0 || d.room(l.client.clock()))
 }
 
 // part returns a fraction of a rate. Less than one permit becomes one permit in a longer interval.
@@ -320,25 +320,25 @@ func (l *Limiter) decideLocally(ask protocol.Ask, retry time.Duration) (protocol
 
 // decideAllLocally makes the decisions that allowall.lua would make. It fails if one of the limiters does not have
 // WithFallback or has no known rate.
-func (c *Client) decideAllLocally(limiters []*Limiter, counts map[string]int64, retry time.Duration) ([]protocol.Decision, bool) {
+func (c *Client) decideAllLocally(limiters []*Limiter, permits []int64, retry time.Duration) ([]protocol.Decision, bool) {
 	d, now := &c.localLimiters, c.clock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	budgets := make([]localBudget, len(limiters))
 	all := true
 	for i, l := range limiters {
-		known := l.settings.fallsBack
+		known := l.settings.FallsBack
 		if known {
 			budgets[i], known = d.budget(l, now)
 		}
 		if !known {
 			return nil, false
 		}
-		all = all && counts[l.key()] <= budgets[i].free()
+		all = all && permits[i] <= budgets[i].free()
 	}
 	decisions := make([]protocol.Decision, len(limiters))
-	for i, l := range limiters {
-		s, n := budgets[i], counts[l.key()]
+	for i, s := range budgets {
+		n := permits[i]
 		decision := protocol.Decision{Granted: true, Rate: s.limit, Interval: s.interval, Notes: protocol.Local}
 		switch {
 		case all:
@@ -354,9 +354,9 @@ func (c *Client) decideAllLocally(limiters []*Limiter, counts map[string]int64, 
 	return decisions, true
 }
 
-// decidesLocally reports whether the process can decide on l while its node is away.
-func (l *Limiter) decidesLocally() bool {
-	if !l.settings.fallsBack {
+// DecidesLocally reports whether the process can decide on l while its node is away.
+func (l *Limiter) DecidesLocally() bool {
+	if !l.settings.FallsBack {
 		return false
 	}
 	d := &l.client.localLimiters
@@ -370,7 +370,7 @@ func (l *Limiter) decidesLocally() bool {
 func (d *localLimiters) untake(l *Limiter, n int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if known := d.all[l.key()]; known != nil && known.window != nil {
+	if known := d.all[l.Key()]; known != nil && known.window != nil {
 		known.window.Untake(n)
 	}
 }

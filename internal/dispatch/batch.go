@@ -1,4 +1,4 @@
-package rratelimiter
+package dispatch
 
 import (
 	"context"
@@ -21,29 +21,29 @@ import (
 // asks again.
 
 const (
-	maxGroups   = 256 // groups in one batch
+	MaxGroups   = 256 // groups in one batch
 	maxRequests = 256 // callers in one batch if each grant gets a record of its own (WithRecordPerRequest)
 )
 
-// An ask holds the parameters of one caller's request.
-type ask struct {
-	n      int64
-	detail bool      // the result has ResetAfter, and RetryAfter even if the caller does not wait
-	waits  bool      // the request stays queued until it is granted
-	until  time.Time // the end of the caller's timeout, by the client's clock; zero: none
-	source *source   // filled in with a grant; nil: not needed
+// An Ask holds the parameters of one caller's request.
+type Ask struct {
+	N      int64     // permits
+	Detail bool      // the result has ResetAfter, and RetryAfter even if the caller does not wait
+	Waits  bool      // the request stays queued until it is granted
+	Until  time.Time // the end of the caller's timeout, by the client's clock; zero: none
+	Source *Source   // filled in with a grant; nil: not needed
 }
 
-// A source tells where granted permits came from, so that they can be given back.
-type source struct {
-	local bool  // granted by this process, not by Redis
-	at    int64 // score of the record, µs
+// A Source tells where granted permits came from, so that they can be given back.
+type Source struct {
+	Local bool  // granted by this process, not by Redis
+	At    int64 // score of the record, µs
 }
 
-// A request is an ask under way. The fields below done are guarded by queue.mu until done receives; from then on they
+// A request is an Ask under way. The fields below done are guarded by queue.mu until done receives; from then on they
 // belong to the caller.
 type request struct {
-	ask
+	Ask
 	done chan struct{} // capacity 1: it receives once, when the request is settled
 
 	result     Result
@@ -61,12 +61,12 @@ type request struct {
 
 // newRequest returns a request for a. The pool belongs to the client and is not global: a channel belongs to the
 // synctest bubble of one test, as a client does.
-func (c *Client) newRequest(a ask) *request {
+func (c *Client) newRequest(a Ask) *request {
 	r, ok := c.requests.Get().(*request)
 	if !ok {
 		r = &request{done: make(chan struct{}, 1)}
 	}
-	r.ask = a
+	r.Ask = a
 	return r
 }
 
@@ -121,20 +121,20 @@ func (b *batch) recycle() {
 // which keeps the order; another caller joins any group behind the strict ones. Waiting callers, which are added first,
 // get at most half of the room, so that the others get a reply however long the queue is.
 func (b *batch) add(r *request, perRequest bool) bool {
-	groups, requests := maxGroups, maxRequests
-	if r.waits {
-		groups, requests = maxGroups/2, maxRequests/2
+	groups, requests := MaxGroups, maxRequests
+	if r.Waits {
+		groups, requests = MaxGroups/2, maxRequests/2
 	}
 	if perRequest && b.callers >= requests {
 		return false
 	}
 	from := len(b.members) - 1
-	if !r.waits {
+	if !r.Waits {
 		from = b.ask.Strict
 	}
 	at := len(b.members)
 	for i := max(from, 0); i < len(b.members); i++ {
-		if b.ask.Groups[i].Size == r.n {
+		if b.ask.Groups[i].Size == r.N {
 			at = i
 			break
 		}
@@ -148,8 +148,8 @@ func (b *batch) add(r *request, perRequest bool) bool {
 		} else {
 			b.members = append(b.members, nil)
 		}
-		b.ask.Groups = append(b.ask.Groups, protocol.Group{Size: r.n})
-		if r.waits {
+		b.ask.Groups = append(b.ask.Groups, protocol.Group{Size: r.N})
+		if r.Waits {
 			b.ask.Strict++
 		}
 	}
@@ -157,7 +157,7 @@ func (b *batch) add(r *request, perRequest bool) bool {
 	b.members[at] = append(b.members[at], r)
 	b.callers++
 	b.present.Add(1)
-	b.ask.Detail = b.ask.Detail || r.detail
+	b.ask.Detail = b.ask.Detail || r.Detail
 	r.inFlight, r.batch, r.lastBatch = true, b, b.number
 	return true
 }
@@ -172,7 +172,7 @@ func (q *queue) send() {
 	b := batches.Get().(*batch)
 	b.queue, b.number, b.ask.Rebuild, b.ask.Check = q, q.batches, q.rebuild, q.unchecked()
 	b.started, b.changes = time.Now(), q.client.denyCache.Changes()
-	b.attempts.NoRetryIfUnsent = q.limiter.settings.fallsBack
+	b.attempts.NoRetryIfUnsent = q.limiter.settings.FallsBack
 	b.request.Next(q.grants)
 	perRequest := q.limiter.settings.RecordPerRequest
 	b.ask.Apart = q.detached > 0 && q.limiter.settings.Bucket() > 0
@@ -181,7 +181,7 @@ func (q *queue) send() {
 		if !r.inFlight {
 			b.full = room >= 0 && !b.add(r, perRequest)
 			b.ask.Partial = room < 0 || b.full
-			room -= r.n
+			room -= r.N
 		}
 	}
 	added := 0
@@ -266,7 +266,7 @@ func (b *batch) retryDirect(last error) {
 	}
 	l := b.queue.limiter
 	g, err := withinRest(context.Background(), l, time.Until(b.due), l.client.localLimiters.canDecide(l), func(ctx context.Context) (protocol.AcquireReply, error) {
-		return l.doWithRetry(ctx, &b.request, &b.attempts, b.ask, last)
+		return l.DoWithRetry(ctx, &b.request, &b.attempts, b.ask, last)
 	})
 	g.Attempts = b.attempts.Count()
 	b.complete(g, err)
@@ -290,7 +290,7 @@ func (b *batch) complete(g protocol.AcquireReply, err error) {
 	} else {
 		q.inFlight = nil
 	}
-	info := CallInfo{
+	info := Call{
 		Limiter: q.limiter.name, Callers: b.callers, Latency: time.Since(b.started),
 		Attempts: g.Attempts, Repaired: g.Notes.Repaired(), RateMismatch: g.Notes.Has(protocol.RateMismatch),
 		Fallback: g.Local(), Err: told,
@@ -314,19 +314,19 @@ func (b *batch) complete(g protocol.AcquireReply, err error) {
 		}
 		q.distribute(b, g, &info)
 		q.mayPass = 0
-		if g.Local() && q.first != nil && q.first.n > g.Rate {
+		if g.Local() && q.first != nil && q.first.N > g.Rate {
 			q.mayPass = g.Rate
 		}
 	}
 	q.plan(b, g)
 	q.behind(b, g)
 	info.Waiting = q.waiting
-	if q.limiter.settings.denyCache > 0 {
-		info.DenyCacheHits = q.client.denyCache.Hits(q.limiter.key())
+	if q.limiter.settings.DenyCache > 0 {
+		info.DenyCacheHits = q.client.denyCache.Hits(q.limiter.Key())
 	}
 	q.exit()
-	if q.client.observer != nil {
-		q.client.observer.Call(info)
+	if q.client.observe != nil {
+		q.client.observe(info)
 	}
 	for _, r := range b.answered {
 		r.done <- struct{}{}
@@ -341,7 +341,7 @@ func (b *batch) late() error {
 // failQueued fails the requests that had to wait for f, which timed out, without making a call for them. Otherwise they
 // could wait for a server that hangs for twice the call timeout. Waiting callers whose permits are not free yet stay.
 // q.mu is held.
-func (q *queue) failQueued(b *batch, late error, info *CallInfo) {
+func (q *queue) failQueued(b *batch, late error, info *Call) {
 	count := func(r *request) {
 		info.Callers++
 		info.Denied++
@@ -370,7 +370,7 @@ func (q *queue) finish(b *batch, r *request, err error) {
 	if r.cancelled || r.settled {
 		return
 	}
-	if r.waits {
+	if r.Waits {
 		q.leave(r)
 	}
 	r.err, r.settled = err, true
@@ -379,13 +379,13 @@ func (q *queue) finish(b *batch, r *request, err error) {
 
 // mayWait reports whether r, which was refused, stays queued for permits that are free at the given time.
 func (r *request) mayWait(free time.Time) bool {
-	return r.waits && !r.last && (r.until.IsZero() || free.Before(r.until))
+	return r.Waits && !r.last && (r.Until.IsZero() || free.Before(r.Until))
 }
 
 // again keeps r, which the batch did not settle, for the next batch. q.mu is held.
 func (q *queue) again(r *request) {
 	r.inFlight, q.ask = false, true
-	if !r.waits {
+	if !r.Waits {
 		q.trying = append(q.trying, r)
 	}
 }
@@ -403,7 +403,7 @@ func (q *queue) since(g protocol.AcquireReply) time.Time {
 // in order, where they fit; they never pass a waiting caller that needs more. The reply settles each caller that does
 // not wait, unless expired records remain (protocol.More), or all waiting callers in f were served and the next batch is
 // sent for the rest of the queue anyway. q.mu is held.
-func (q *queue) distribute(b *batch, g protocol.AcquireReply, info *CallInfo) {
+func (q *queue) distribute(b *batch, g protocol.AcquireReply, info *Call) {
 	more := g.Notes.Has(protocol.More)
 	since := q.since(g)
 	var spare, own int64
@@ -437,17 +437,17 @@ func (q *queue) distribute(b *batch, g protocol.AcquireReply, info *CallInfo) {
 			case granted < 0:
 				info.Denied++
 				q.finish(b, r, ErrExceedsRate)
-			case !ahead && r.n <= spare:
-				spare -= r.n
+			case !ahead && r.N <= spare:
+				spare -= r.N
 				q.grant(b, r, g, g.Free, info)
-			case more && (!r.waits || r.mayWait(q.client.clock())):
+			case more && (!r.Waits || r.mayWait(q.client.clock())):
 				q.again(r)
-			case r.waits && !r.last && r.n <= left || !r.waits && b.full && !g.Local() && r.n <= left:
-				left -= r.n
+			case r.Waits && !r.last && r.N <= left || !r.Waits && b.full && !g.Local() && r.N <= left:
+				left -= r.N
 				q.again(r) // a caller in front has left, or the next batch is sent for the rest of the queue anyway
 			case r.mayWait(due):
 				r.inFlight, r.asked, r.free, r.result = false, true, due, refusal
-				if r.n <= g.Rate { // a request above the local limit waits for Redis and does not block those behind it
+				if r.N <= g.Rate { // a request above the local limit waits for Redis and does not block those behind it
 					left = 0
 				}
 			default:
@@ -456,7 +456,7 @@ func (q *queue) distribute(b *batch, g protocol.AcquireReply, info *CallInfo) {
 				q.remember(b, r, g, since)
 				q.finish(b, r, nil)
 			}
-			ahead = ahead || r.waits && !r.settled && r.n <= g.Rate
+			ahead = ahead || r.Waits && !r.settled && r.N <= g.Rate
 		}
 	}
 	info.Unclaimed = spare
@@ -471,8 +471,8 @@ func (q *queue) distribute(b *batch, g protocol.AcquireReply, info *CallInfo) {
 func (q *queue) behind(b *batch, g protocol.AcquireReply) {
 	now := q.client.clock()
 	for _, r := range b.answered {
-		free := r.n <= r.result.Remaining // but reserved for waiting callers
-		if r.waits || r.err != nil || r.result.Allowed || q.first == nil && !free {
+		free := r.N <= r.result.Remaining // but reserved for waiting callers
+		if r.Waits || r.err != nil || r.result.Allowed || q.first == nil && !free {
 			continue
 		}
 		r.result.Remaining = 0
@@ -493,20 +493,20 @@ func (q *queue) behind(b *batch, g protocol.AcquireReply) {
 // if another rate than the enforced one is in force.
 func (q *queue) remember(b *batch, r *request, g protocol.AcquireReply, since time.Time) {
 	s := q.limiter.settings
-	if s.denyCache == 0 || r.waits || r.n <= g.Free || g.Local() || s.Enforced && g.Notes.Has(protocol.RateMismatch) {
+	if s.DenyCache == 0 || r.Waits || r.N <= g.Free || g.Local() || s.Enforced && g.Notes.Has(protocol.RateMismatch) {
 		return
 	}
 	refusal := denycache.Refusal{
-		N: r.n, Limit: g.Rate, Left: g.Free, Interval: g.Interval, Enforced: q.limiter.enforced,
+		N: r.N, Limit: g.Rate, Left: g.Free, Interval: g.Interval, Enforced: q.limiter.enforced,
 		Free: since.Add(r.result.RetryAfter), Reset: since.Add(r.result.ResetAfter),
 	}
-	q.client.denyCache.Add(s.denyCache, q.limiter.key(), refusal, q.client.clock(), b.changes)
+	q.client.denyCache.Add(s.DenyCache, q.limiter.Key(), refusal, q.client.clock(), b.changes)
 }
 
 // grant settles r with its permits; free is what remains after it. q.mu is held.
-func (q *queue) grant(b *batch, r *request, g protocol.AcquireReply, free int64, info *CallInfo) {
-	if r.source != nil && !r.cancelled {
-		*r.source = source{g.Local(), g.At}
+func (q *queue) grant(b *batch, r *request, g protocol.AcquireReply, free int64, info *Call) {
+	if r.Source != nil && !r.cancelled {
+		*r.Source = Source{g.Local(), g.At}
 	}
 	r.result = Result{Allowed: true, Limit: g.Rate, Remaining: free, ResetAfter: g.ResetAfter}
 	info.Granted++

@@ -1,4 +1,4 @@
-package rratelimiter
+package dispatch
 
 import (
 	"context"
@@ -10,10 +10,10 @@ import (
 
 // One call of acquire.lua with its retries.
 
-// doWithRetry asks Redis for permits, and retries until there is a final reply or error. If r was sent before, last is
+// DoWithRetry asks Redis for permits, and retries until there is a final reply or error. If r was sent before, last is
 // the error of that attempt, else nil. If the limiter enforces a rate and another one is in force, it sets its own
 // first.
-func (l *Limiter) doWithRetry(
+func (l *Limiter) DoWithRetry(
 	ctx context.Context, r *protocol.AcquireRequest, t *script.Attempts, ask protocol.Ask, last error,
 ) (g protocol.AcquireReply, err error) {
 	c := l.client
@@ -33,7 +33,7 @@ func (l *Limiter) doWithRetry(
 		}
 		args := r.Args(nil, &l.encoder, ask, t.MaybeExecuted() && len(ask.Groups) > 0)
 		var reply []int64
-		reply, last = c.topology.Try(ctx, t, protocol.AcquireScript, l.keys(), args...)
+		reply, last = c.topology.Try(ctx, t, protocol.AcquireScript, l.Keys(), args...)
 		if last == nil {
 			g, last = r.Reply(&l.encoder, t, reply)
 		}
@@ -42,6 +42,24 @@ func (l *Limiter) doWithRetry(
 			return g, last
 		}
 	}
+}
+
+// setRate runs setrate.lua, and the calls that finish its work: a rebuild of the free permits after many records have
+// expired, or a recount.
+func (l *Limiter) setRate(ctx context.Context, t *script.Attempts, request protocol.SetRate) (bool, error) {
+	defer l.changed()
+	request.Now = l.encoder.Now()
+	reply, err := l.client.topology.Run(ctx, t, protocol.SetRateScript, true, l.Keys(), request.Args()...)
+	if err != nil {
+		return false, err
+	}
+	set, notes := request.Reply(reply)
+	if notes.Has(protocol.RebuildPending) {
+		_, err = l.acquireDirect(ctx, protocol.RecentIDs{}, protocol.Ask{Rebuild: true})
+	} else if notes.Has(protocol.Many) {
+		err = l.Recount(ctx)
+	}
+	return set, err
 }
 
 // enforce sets the limiter's own rate in the place of another one.

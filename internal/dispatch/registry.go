@@ -1,4 +1,4 @@
-package rratelimiter
+package dispatch
 
 import (
 	"sync"
@@ -6,21 +6,21 @@ import (
 
 // The registry of a client's queues: those in use, and a few that were used recently. Nothing is kept of other names.
 
-// spareQueues is how many idle queues are kept at most, since a name that was used once is mostly used again.
-const spareQueues = 256
+// SpareQueues is how many idle queues are kept at most, since a name that was used once is mostly used again.
+const SpareQueues = 256
 
 // A registry holds the queues of a client. Lock order: registry.mu before queue.mu.
 type registry struct {
 	mu    sync.Mutex // guards the fields below
 	all   map[queueKey]*queue
-	spare [spareQueues]*queue // a ring of parked queues, each once; most are idle
+	spare [SpareQueues]*queue // a ring of parked queues, each once; most are idle
 	next  int                 // index in spare that the next parked queue takes
 }
 
 // A queueKey identifies a queue. Limiters with equal keys share it.
 type queueKey struct {
 	name     string // of the configuration key
-	settings settings
+	settings Settings
 }
 
 // enter returns the queue of l with its mutex held. The caller unlocks it with exit.
@@ -31,7 +31,7 @@ func (c *Client) enter(l *Limiter) *queue {
 		}
 		q.mu.Unlock()
 	}
-	key := queueKey{l.key(), l.settings}
+	key := queueKey{l.Key(), l.settings}
 	c.registry.mu.Lock()
 	q := c.registry.all[key]
 	if q == nil {
@@ -44,7 +44,7 @@ func (c *Client) enter(l *Limiter) *queue {
 	return q
 }
 
-// exit unlocks the queue. An idle queue is parked; it is dropped once spareQueues others were parked after it.
+// exit unlocks the queue. An idle queue is parked; it is dropped once SpareQueues others were parked after it.
 func (q *queue) exit() {
 	park := !q.parked && q.idle()
 	q.parked = q.parked || park
@@ -61,7 +61,7 @@ func (ls *registry) park(q *queue) {
 	defer ls.mu.Unlock()
 	out := ls.spare[ls.next]
 	ls.spare[ls.next] = q
-	ls.next = (ls.next + 1) % spareQueues
+	ls.next = (ls.next + 1) % SpareQueues
 	if out == nil {
 		return
 	}
@@ -73,7 +73,7 @@ func (ls *registry) park(q *queue) {
 	}
 	out.dropped = true
 	out.limiter.queue.CompareAndSwap(out, nil)
-	delete(ls.all, queueKey{out.limiter.key(), out.limiter.settings})
+	delete(ls.all, queueKey{out.limiter.Key(), out.limiter.settings})
 }
 
 // list returns the queues of the chosen limiters.

@@ -1,4 +1,4 @@
-package rratelimiter
+package dispatch
 
 import (
 	"context"
@@ -44,14 +44,14 @@ func (q *queue) saw(rate int64, interval time.Duration, notes protocol.Notes, ch
 func (q *queue) recount(within time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	_ = q.limiter.recount(ctx)
+	_ = q.limiter.Recount(ctx)
 	q.mu.Lock()
 	q.recounting = false
 	q.exit()
 }
 
-// recount adds up the records of a limiter that has too many for one call, page by page, and repairs what is stored.
-func (l *Limiter) recount(ctx context.Context) error {
+// Recount adds up the records of a limiter that has too many for one call, page by page, and repairs what is stored.
+func (l *Limiter) Recount(ctx context.Context) error {
 	started, sent := time.Now(), new(script.Attempts)
 	var progress protocol.Progress
 	for {
@@ -60,7 +60,7 @@ func (l *Limiter) recount(ctx context.Context) error {
 		}
 		request := protocol.Recount{Now: l.encoder.Now(), Progress: progress}
 		reply, err := within(ctx, l, func(ctx context.Context) ([]any, error) {
-			return l.client.topology.RunMixed(ctx, sent, protocol.RecountScript, true, l.keys(), request.Args()...)
+			return l.client.topology.RunMixed(ctx, sent, protocol.RecountScript, true, l.Keys(), request.Args()...)
 		})
 		if err != nil {
 			return err
@@ -70,9 +70,9 @@ func (l *Limiter) recount(ctx context.Context) error {
 			return err
 		}
 		if text := notes.Repaired(); text != "" {
-			l.client.wake(l.key())
-			if o := l.client.observer; o != nil {
-				o.Call(CallInfo{Limiter: l.name, Latency: time.Since(started), Attempts: sent.Count(), Repaired: text})
+			l.client.wake(l.Key())
+			if o := l.client.observe; o != nil {
+				o(Call{Limiter: l.name, Latency: time.Since(started), Attempts: sent.Count(), Repaired: text})
 			}
 		}
 		if !notes.Has(protocol.More|protocol.Many) || time.Since(started) > recountTime {

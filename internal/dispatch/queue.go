@@ -1,4 +1,4 @@
-package rratelimiter
+package dispatch
 
 import (
 	"context"
@@ -70,12 +70,12 @@ func (q *queue) idle() bool {
 // changed. The name is that of the configuration key; "" means all limiters.
 func (c *Client) wake(name string) {
 	c.denyCache.Forget(name)
-	c.wakeChosen(func(l *Limiter) bool { return name == "" || l.key() == name })
+	c.wakeChosen(func(l *Limiter) bool { return name == "" || l.Key() == name })
 }
 
 // changed clears the cached refusal of l. A call of this process that changes the limiter does so when it ends,
 // whatever the outcome, and also if its caller is gone.
-func (l *Limiter) changed() { l.client.denyCache.Forget(l.key()) }
+func (l *Limiter) changed() { l.client.denyCache.Forget(l.Key()) }
 
 // wakeChosen lets all waiting callers of the chosen limiters ask again at once, without a head start for other clients.
 func (c *Client) wakeChosen(chosen func(*Limiter) bool) {
@@ -90,9 +90,30 @@ func (c *Client) wakeChosen(chosen func(*Limiter) bool) {
 	}
 }
 
+// Serve answers a request: from the deny cache, or by a call that it shares with other callers.
+func (l *Limiter) Serve(ctx context.Context, a Ask) (Result, error) {
+	if !a.Waits && l.settings.DenyCache > 0 {
+		if err := ctx.Err(); err != nil {
+			return Result{}, err
+		}
+		now := l.client.clock()
+		if known := l.client.denyCache.Find(l.Key(), a.N, now, l.enforced); known != nil {
+			return Result{
+				Limit: known.Limit, Remaining: known.Left, RetryAfter: known.Free.Sub(now), ResetAfter: known.Reset.Sub(now),
+			}, nil
+		}
+		a.Detail = true // the deny cache needs Result.RetryAfter and ResetAfter
+	}
+	result, err := l.client.answer(ctx, l, a)
+	if errors.Is(err, script.ErrUnavailable) {
+		err = script.Failure(ctx, l.client.callTimeout, err) // the caller's context may have ended meanwhile
+	}
+	return result, err
+}
+
 // answer queues a and returns its result. It blocks until the request is settled, its timeout is over (the zero Result)
 // or ctx ends.
-func (c *Client) answer(ctx context.Context, l *Limiter, a ask) (Result, error) {
+func (c *Client) answer(ctx context.Context, l *Limiter, a Ask) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		return Result{}, err
 	}
@@ -101,8 +122,8 @@ func (c *Client) answer(ctx context.Context, l *Limiter, a ask) (Result, error) 
 	q.join(r)
 	q.exit()
 	var over <-chan time.Time
-	if !a.until.IsZero() {
-		timer := time.NewTimer(a.until.Sub(c.clock()))
+	if !a.Until.IsZero() {
+		timer := time.NewTimer(a.Until.Sub(c.clock()))
 		defer timer.Stop()
 		over = timer.C
 	}
@@ -126,7 +147,7 @@ func (c *Client) answer(ctx context.Context, l *Limiter, a ask) (Result, error) 
 // in stalled batches, r has a timeout (the reply tells whether its permits are free in time), asks for more than the
 // rate (which is an error at once), or may pass the first one (mayPass). q.mu is held.
 func (q *queue) join(r *request) {
-	if r.waits {
+	if r.Waits {
 		q.client.waiting.Add(1)
 		r.prev, q.last = q.last, r
 		if r.prev == nil {
@@ -143,8 +164,8 @@ func (q *queue) join(r *request) {
 		q.linger = 0
 		q.timer.Stop()
 	}
-	if lingered || !r.waits || q.inFlight == nil && q.waiter() == r || !r.until.IsZero() || q.rate > 0 && r.n > q.rate ||
-		r.n <= q.mayPass {
+	if lingered || !r.Waits || q.inFlight == nil && q.waiter() == r || !r.Until.IsZero() || q.rate > 0 && r.N > q.rate ||
+		r.N <= q.mayPass {
 		q.ask = true
 		q.send()
 	}
@@ -174,7 +195,7 @@ func (q *queue) abandon(r *request, cause error) (Result, error) {
 	if r.settled {
 		return r.result, r.err
 	}
-	if r.inFlight && r.source != nil {
+	if r.inFlight && r.Source != nil {
 		go q.limiter.giveBack(r)
 		return Result{}, script.Unknown(cause)
 	}
@@ -205,7 +226,7 @@ func (q *queue) drop(r *request) {
 	if r.inFlight {
 		r.batch.present.Add(-1)
 	}
-	if !r.waits {
+	if !r.Waits {
 		return
 	}
 	ahead := r.prev == nil || !r.inFlight && r.prev.inFlight && q.waiter() == r
@@ -237,7 +258,7 @@ func (q *queue) plan(b *batch, g protocol.AcquireReply) {
 	urgent := q.urgent(next)
 	switch {
 	case q.inFlight != nil || q.linger > 0:
-	case g.Rate > 0 && !g.Local() && took >= q.client.lingerThreshold && len(b.answered) > 0 && (urgent || next == nil && len(b.answered) > 1):
+	case g.Rate > 0 && !g.Local() && took >= q.client.tuning.Linger && len(b.answered) > 0 && (urgent || next == nil && len(b.answered) > 1):
 		q.linger = len(b.answered) + len(q.trying) + q.waiting
 		q.set(took / 10)
 	case urgent:
@@ -258,10 +279,10 @@ func (q *queue) urgent(next *request) bool {
 	return q.ask || len(q.trying) > 0 || next != nil && !next.asked
 }
 
-// lingerThreshold is how long a batch takes before the queue lingers after it, for up to a tenth of its time. Callers
+// LingerThreshold is how long a batch takes before the queue lingers after it, for up to a tenth of its time. Callers
 // that have just been answered mostly ask again at once; without the linger they would miss the next batch and wait for
 // two.
-const lingerThreshold = 2 * time.Millisecond
+const LingerThreshold = 2 * time.Millisecond
 
 // stop ends the sleep of a queue without waiting callers. A linger goes on. q.mu is held.
 func (q *queue) stop() {
@@ -283,7 +304,7 @@ const (
 // q.mu is held.
 func (q *queue) sleep(next *request, g protocol.AcquireReply) {
 	now, since := q.client.clock(), q.since(g)
-	q.yieldUntil = q.fairShare.Divide(g.Shared(), since, next.free.Sub(since), next.n)
+	q.yieldUntil = q.fairShare.Divide(g.Shared(), since, next.free.Sub(since), next.N)
 	wait, longest := max(next.free.Sub(now), 0), q.longestPoll()
 	if wait > longest {
 		q.yieldUntil = time.Time{}
@@ -303,7 +324,7 @@ func (q *queue) turn(next *request, now time.Time) time.Time {
 		at = next.free
 	}
 	if at.Before(q.yieldUntil) {
-		at = q.fairShare.Ready(at, q.yieldUntil, next.n)
+		at = q.fairShare.Ready(at, q.yieldUntil, next.N)
 	}
 	return at
 }
@@ -321,7 +342,7 @@ func (q *queue) poll(longest time.Duration) {
 // none of them may ask. q.mu is held.
 func (q *queue) room() int64 {
 	if next, now := q.waiter(), q.client.clock(); next != nil && now.Before(q.yieldUntil) {
-		return q.fairShare.Room(now, next.n)
+		return q.fairShare.Room(now, next.N)
 	}
 	return math.MaxInt64
 }

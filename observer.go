@@ -5,8 +5,28 @@ import (
 	"time"
 )
 
-// observe.go has the optional interfaces of an Observer (for requests, decisions of guards, and the client itself), and
-// Observers, which combines several.
+// An Observer sees each acquiring call after its reply was handled, and each decision that the process made without a
+// call (WithFallback). Its methods must return quickly: callers wait for them.
+type Observer interface{ Call(CallInfo) }
+
+// CallInfo describes one acquiring call. An AllowAll in one step is reported as one call of each of its limiters. If a
+// call fails, its callers count as denied, and so do the queued requests that fail with it.
+type CallInfo struct {
+	Limiter string // name
+	// Callers is the number of callers of the call. A caller that is neither Granted nor Denied keeps waiting, or
+	// another limiter of AllowAll refused it.
+	Callers, Granted, Denied int
+	Permits                  int64         // granted in total
+	Unclaimed                int64         // of Permits, those that no caller received: their callers had cancelled
+	Waiting                  int           // callers still blocked in this process
+	Latency                  time.Duration // from sending the call to its reply, retries included
+	Attempts                 int           // number of attempts sent to Redis; 0 if no call was made
+	Repaired                 string        // what was repaired and why; "" if nothing
+	RateMismatch             bool          // the rate of WithRate or WithEnforcedRate differs from the rate in force
+	DenyCacheHits            int           // refusals by WithDenyCache, without a call, since the limiter's previous call
+	Fallback                 bool          // decided by the process (WithFallback), after a failed call or without one
+	Err                      error         // why the call failed; nil if it did not
+}
 
 // A RequestObserver is an [Observer] that also sees each request once, when it is answered or ends without an answer. A
 // call serves many requests; RequestInfo has what belongs to one of them, such as its time in the queue, and its
@@ -131,52 +151,11 @@ func (all requestObservers) Request(ctx context.Context, info RequestInfo) {
 }
 
 // Waiting returns the number of callers blocked now, by the names of their limiters.
-func (c *Client) Waiting() map[string]int {
-	waiting := map[string]int{}
-	for _, q := range c.registry.list(func(*Limiter) bool { return true }) {
-		q.mu.Lock()
-		if q.waiting > 0 {
-			waiting[q.limiter.name] += q.waiting
-		}
-		q.mu.Unlock()
-	}
-	return waiting
-}
-
-// request serves a whole request and reports it to the request observer. AllowAll in one step and AcquireUpTo, which do
-// not use it, report their requests themselves.
-func (l *Limiter) request(ctx context.Context, operation string, a ask) (Result, error) {
-	if l.client.requestObserver == nil {
-		return l.serve(ctx, operation, a)
-	}
-	started := time.Now()
-	result, err := l.serve(ctx, operation, a)
-	info := RequestInfo{
-		Limiter: l.name, Method: a.method(), Waits: a.waits, Permits: a.n, Latency: time.Since(started), Err: err,
-	}
-	if result.Allowed {
-		info.Granted = a.n
-	}
-	l.client.tell(ctx, info)
-	return result, err
-}
+func (c *Client) Waiting() map[string]int { return c.core.Waiting() }
 
 // tell passes a request to the request observer, if there is one.
 func (c *Client) tell(ctx context.Context, info RequestInfo) {
 	if c.requestObserver != nil {
 		c.requestObserver.Request(ctx, info)
 	}
-}
-
-// method returns the RequestInfo.Method of the request.
-func (a ask) method() string {
-	switch {
-	case a.waits && a.until.IsZero():
-		return "Acquire"
-	case a.waits:
-		return "TryAcquireTimeout"
-	case a.detail:
-		return "Allow"
-	}
-	return "TryAcquire"
 }

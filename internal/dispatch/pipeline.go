@@ -1,4 +1,4 @@
-package rratelimiter
+package dispatch
 
 import (
 	"context"
@@ -16,20 +16,20 @@ import (
 // Redis pipeline. A few runs are in flight at once. One that stalls delays only its own callers.
 
 const (
-	maxRuns    = 4   // runs of a pipeline that are in flight at once, each in a slot
-	maxStalled = 4   // stalled runs of a pipeline that released their slot; more of them keep it
-	maxBatch   = 256 // batches of a run
+	MaxRuns    = 4   // runs of a pipeline that are in flight at once, each in a slot
+	MaxStalled = 4   // stalled runs of a pipeline that released their slot; more of them keep it
+	MaxBatch   = 256 // batches of a run
 
-	// A run has stalled once it takes longer than shortestStall and longer than stallFactor times its usual time. That
+	// A run has stalled once it takes longer than ShortestStall and longer than stallFactor times its usual time. That
 	// multiple counts as no more than a quarter of the call timeout, or twice the usual time if that is more. A caller
 	// that arrives when a server begins to hang may wait for so much longer than the call timeout.
-	shortestStall = 20 * time.Millisecond
+	ShortestStall = 20 * time.Millisecond
 	stallFactor   = 8
 )
 
 // A pipeline sends the batches for one node.
 type pipeline struct {
-	node        Redis
+	node        script.Redis
 	timeout     time.Duration // of a batch, from when it is sent
 	maxInFlight int           // runs that may hold a slot
 	maxBatch    int           // batches in a run
@@ -41,14 +41,17 @@ type pipeline struct {
 	inFlight int           // runs that hold a slot
 	stalled  int           // runs in flight that released theirs
 	usual    time.Duration // smoothed time of a run
-	spare    []*run        // for reuse, at most maxRuns
+	spare    []*run        // for reuse, at most MaxRuns
 
 	breaker breaker.Breaker // in the own pipeline of a cluster client: the breaker of finding nodes
 }
 
 // newPipeline returns a pipeline to a node.
-func newPipeline(node Redis, timeout time.Duration) *pipeline {
-	return &pipeline{node: node, timeout: timeout, maxInFlight: maxRuns, maxBatch: maxBatch, patient: shortestStall}
+func (c *Client) newPipeline(node script.Redis) *pipeline {
+	return &pipeline{
+		node: node, timeout: c.callTimeout,
+		maxInFlight: c.tuning.RunsInFlight, maxBatch: c.tuning.BatchesInOne, patient: c.tuning.Patience,
+	}
 }
 
 // send sends f to the node of its limiter. It does not block: a reply or an error arrives by f.complete.
@@ -71,9 +74,9 @@ func (c *Client) send(b *batch) {
 		late := time.AfterFunc(c.callTimeout, func() { b.complete(protocol.AcquireReply{Attempts: 1}, b.late()) })
 		searching := !c.topology.Found()
 		if searching {
-			b.breaker.Begin(search{b, late}, (*prober)(b.queue.limiter))
+			b.breaker.Begin(search{b, late}, b.queue.limiter)
 		}
-		node, err := c.topology.Node(ctx, b.queue.limiter.key())
+		node, err := c.topology.Node(ctx, b.queue.limiter.Key())
 		if searching {
 			b.breaker.End(search{b, late}, err == nil)
 		}
@@ -81,7 +84,7 @@ func (c *Client) send(b *batch) {
 			return
 		}
 		if err != nil {
-			b.due, b.stallAt = b.started.Add(c.callTimeout), time.Now().Add(shortestStall)
+			b.due, b.stallAt = b.started.Add(c.callTimeout), time.Now().Add(ShortestStall)
 			if b.attempts.Again(err, false) {
 				b.retryDirect(err)
 			} else {
@@ -131,7 +134,7 @@ func (c *Client) pipelineTo(node *redis.Client) *pipeline {
 			}
 			l.mu.Unlock()
 		}
-		l = newPipeline(node, c.callTimeout)
+		l = c.newPipeline(node)
 		c.pipelines[node] = l
 	}
 	l.used = now
@@ -252,7 +255,7 @@ func (t *run) run() {
 // execute executes t once. It returns the run to execute next in the same slot; nil if there is none.
 func (t *run) execute() (next *run) {
 	l := t.pipeline
-	t.breaker.Begin(t.bound, (*prober)(t.batches[0].queue.limiter))
+	t.breaker.Begin(t.bound, t.batches[0].queue.limiter)
 	t.carry()
 	t.breaker.End(t.bound, slices.ContainsFunc(t.batches, func(b *batch) bool { return script.IsThere(b.cmd.Err()) }))
 
@@ -277,7 +280,7 @@ func (t *run) execute() (next *run) {
 	if !early && !t.released {
 		l.inFlight--
 	}
-	if regular && t.timer.Stop() && len(l.spare) < maxRuns { // else the timer may still fire, or enough are kept
+	if regular && t.timer.Stop() && len(l.spare) < MaxRuns { // else the timer may still fire, or enough are kept
 		l.spare = append(l.spare, t)
 	}
 	return l.load()
@@ -343,7 +346,7 @@ func (b *bound) NodeAway() {
 }
 
 // overdue is called by the timer when the run stalls, when its node is found to be away, and when batches of it are
-// late. The first call releases the slot, unless maxStalled runs have done so and this one is not late yet, and lets
+// late. The first call releases the slot, unless MaxStalled runs have done so and this one is not late yet, and lets
 // the limiters send their next batches. Each call completes the batches that are late or, if the node is away, that the
 // process can decide on. The same holds for the batches that wait for a slot if the node is away; if the run is late
 // and no later call was answered, all of these are completed.
@@ -373,7 +376,7 @@ func (t *run) overdue() {
 			return ends
 		})
 	}
-	if !t.released && (late || l.stalled < maxStalled) {
+	if !t.released && (late || l.stalled < MaxStalled) {
 		t.released = true
 		l.stalled++
 		l.inFlight--

@@ -1,4 +1,4 @@
-package rratelimiter
+package dispatch
 
 import (
 	"context"
@@ -10,9 +10,9 @@ import (
 // redisson.go detects that Redisson uses rate limiters on a server, even before one of its records shows it on a
 // limiter: Redis caches Redisson's script once it ran.
 
-// redissonScripts are the SHA1 digests of Redisson's tryAcquire script. TestRedissonIsNoticed (compat) checks that they
+// RedissonScripts are the SHA1 digests of Redisson's tryAcquire script. TestRedissonIsNoticed (compat) checks that they
 // include those of all releases of the matrix; releases between them share these scripts.
-var redissonScripts = []any{
+var RedissonScripts = []any{
 	"df5536206d0c440727a5f17ab38851a31af682c7", // 3.13.6
 	"873b6a3c0be138fbd885d12401aef7b45672df07", // 3.15.6
 	"a23369f7eb133a5016039b245b3fd2482bcafcc3", // 3.16.8
@@ -21,14 +21,14 @@ var redissonScripts = []any{
 	"861d9229367b5aa9889ee26c5c31be7baeba2153", // 3.38.0 to 4.7.0
 }
 
-// redissonHere returns whether Redisson has used a rate limiter on the limiter's server since the server started. It
+// RedissonHere returns whether Redisson has used a rate limiter on the limiter's server since the server started. It
 // returns false if the server does not reply or refuses the command.
-func (l *Limiter) redissonHere(ctx context.Context) bool {
-	server, err := l.client.topology.Server(ctx, l.key())
+func (l *Limiter) RedissonHere(ctx context.Context) bool {
+	server, err := l.client.topology.Server(ctx, l.Key())
 	if err != nil {
 		return false
 	}
-	known := redis.NewBoolSliceCmd(ctx, append([]any{"script", "exists"}, redissonScripts...)...)
+	known := redis.NewBoolSliceCmd(ctx, append([]any{"script", "exists"}, RedissonScripts...)...)
 	if err := server.Process(ctx, known); err != nil {
 		return false
 	}
@@ -56,7 +56,7 @@ func (q *queue) checkForRedisson() {
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), q.client.callTimeout)
 		defer cancel()
-		here := q.limiter.redissonHere(ctx)
+		here := q.limiter.RedissonHere(ctx)
 		q.mu.Lock()
 		defer q.exit()
 		news := here && !q.fairShare.Redisson

@@ -1,0 +1,45 @@
+package dispatch
+
+import "github.com/rratelimiter/rratelimiter/internal/breaker"
+
+// An Inspection is what a client holds at one time, for tests.
+type Inspection struct {
+	Queues        int  // in the registry
+	Busy          int  // of them, those that a caller or a batch uses
+	Waiting       int  // waiting callers in all queues
+	StrayTimers   int  // timers of queues without waiting callers; Inspect stops them
+	Recounting    bool // the records of a limiter are added up in the background
+	InFlight      int  // runs of the pipeline to the server that hold a slot
+	Stalled       int  // runs of it that released theirs
+	Queued        int  // batches that wait for a slot in it
+	LocalLimiters int  // limiters for which a rate or local grants are stored
+}
+
+// Inspect returns what the client holds.
+func (c *Client) Inspect() (i Inspection) {
+	for _, q := range c.registry.list(func(*Limiter) bool { return true }) {
+		q.mu.Lock()
+		i.Queues++
+		i.Waiting += q.waiting
+		if !q.idle() {
+			i.Busy++
+		}
+		if q.waiting == 0 && q.timer != nil && q.timer.Stop() {
+			i.StrayTimers++
+		}
+		i.Recounting = i.Recounting || q.recounting
+		q.mu.Unlock()
+	}
+	p := c.pipeline
+	p.mu.Lock()
+	i.InFlight, i.Stalled, i.Queued = p.inFlight, p.stalled, len(p.waiting)
+	p.mu.Unlock()
+	i.LocalLimiters = int(c.localLimiters.size.Load())
+	return i
+}
+
+// HasQueue reports whether the limiter refers to a queue.
+func (l *Limiter) HasQueue() bool { return l.queue.Load() != nil }
+
+// Breaker returns the breaker of the pipeline to the server, for tests.
+func (c *Client) Breaker() *breaker.Breaker { return &c.pipeline.breaker }
