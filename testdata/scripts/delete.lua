@@ -12,7 +12,7 @@ local MAX_EXPIRED = 2000 -- records that leave in one call: a million of them mu
 local MAX_RECORD = 4294967295 -- permits in one record
 local FRACTIONS_BELOW = 200 -- ms: shorter intervals have scores exact to the µs
 
--- Notes: a reply has the sum of those that apply. script.go has the same list.
+-- Notes: a reply has the sum of those that apply. internal/protocol has the same list.
 -- The free permits were repaired, because they were: missing; not a number; negative; above the rate; above the rate
 -- together with the expired permits; not the rate although there is no record; less than the rate together with the
 -- records; more than it.
