@@ -265,7 +265,7 @@ func (b *batch) retryDirect(last error) {
 		b.queue.detach(b)
 	}
 	l := b.queue.limiter
-	g, err := withinRest(context.Background(), l, time.Until(b.due), l.client.localLimiters.canDecide(l), func(ctx context.Context) (protocol.AcquireReply, error) {
+	g, err := withinRest(context.Background(), l, time.Until(b.due), canDecide(l), func(ctx context.Context) (protocol.AcquireReply, error) {
 		return l.DoWithRetry(ctx, &b.request, &b.attempts, b.ask, last)
 	})
 	g.Attempts = b.attempts.Count()

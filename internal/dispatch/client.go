@@ -1,7 +1,7 @@
 // Package dispatch has the queue and the batches of each limiter in this process: it decides which callers share a call,
 // when a waiting caller asks again, what a reply means for each caller, and what the process decides while Redis is away.
 //
-// Lock order: registry.mu, queue.mu, then those that hold no other: pipeline.mu, localLimiters.mu, the locks of a
+// Lock order: registry.mu, queue.mu, then those that hold no other: pipeline.mu, that of localLimiters, the locks of a
 // breaker and of the deny cache. A pipeline calls into batches only without its mutex.
 package dispatch
 
@@ -20,6 +20,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/denycache"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/localgrant"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -62,7 +63,7 @@ type Client struct {
 	waiting       atomic.Int64 // waiting callers in all queues
 	requests      sync.Pool    // of *request
 	denyCache     denycache.Cache
-	localLimiters localLimiters
+	localLimiters localgrant.Limiters
 	pipeline      *pipeline // to the server; to all servers where pipelines has no entry for the node
 
 	pipelinesMu sync.Mutex
@@ -86,11 +87,11 @@ func New(c Config) *Client {
 func (c *Client) Tune(t Tuning) {
 	t.Patience = cmp.Or(t.Patience, ShortestStall)
 	t.Linger = cmp.Or(t.Linger, LingerThreshold)
-	t.LocalLimiters = cmp.Or(t.LocalLimiters, maxLocalLimiters)
+	t.LocalLimiters = cmp.Or(t.LocalLimiters, localgrant.MaxLimiters)
 	t.RunsInFlight = cmp.Or(t.RunsInFlight, MaxRuns)
 	t.BatchesInOne = cmp.Or(t.BatchesInOne, MaxBatch)
 	c.tuning = t
-	c.localLimiters.most = t.LocalLimiters
+	c.localLimiters.Most = t.LocalLimiters
 	c.pipeline = c.newPipeline(c.topology.Redis())
 	if c.topology.Hidden() { // each batch has a run of its own, and the number of runs is not limited
 		c.pipeline.maxInFlight, c.pipeline.maxBatch = math.MaxInt, 1
@@ -119,6 +120,7 @@ type Limiter struct {
 	settings Settings
 	encoder  protocol.Encoder
 	err      error                 // of the options or the name
+	local    localgrant.Limiter    // as local decisions see it
 	enforced denycache.Rate        // the rate to enforce; zero: none
 	queue    atomic.Pointer[queue] // the one used last; it may have been dropped from the registry
 }
@@ -127,6 +129,9 @@ type Limiter struct {
 func (l *Limiter) Init(c *Client, name string, keyNames [keys.Count]string, s Settings, err error) {
 	l.client, l.name, l.keyNames, l.settings, l.err = c, name, keyNames, s, err
 	l.encoder.Init(s.Options, c.identity, c.clock)
+	l.local = localgrant.Limiter{
+		Key: l.Key(), Own: s.Own.Permits, Interval: protocol.Millis(s.Own.Interval), Fraction: s.Fallback,
+	}
 	if own := s.Own; s.Enforced {
 		l.enforced = denycache.Rate{own.Permits, own.Interval, own.Type, own.KeepAlive}
 	}

@@ -58,8 +58,8 @@ func (l *Limiter) acquireDirect(ctx context.Context, before protocol.RecentIDs, 
 		q.Next(before)
 		started := time.Now()
 		var decide func(time.Duration) (protocol.AcquireReply, bool)
-		if acquires && l.client.localLimiters.canDecide(l) {
-			decide = func(retry time.Duration) (protocol.AcquireReply, bool) { return l.decideLocally(ask, retry) }
+		if acquires && canDecide(l) {
+			decide = func(retry time.Duration) (protocol.AcquireReply, bool) { return l.decide(ask, retry) }
 		}
 		sent := &script.Attempts{NoRetryIfUnsent: decide != nil}
 		g, cause, err := reach(ctx, l, func(ctx context.Context) (protocol.AcquireReply, error) {

@@ -34,7 +34,7 @@ func (c *Client) Inspect() (i Inspection) {
 	p.mu.Lock()
 	i.InFlight, i.Stalled, i.Queued = p.inFlight, p.stalled, len(p.waiting)
 	p.mu.Unlock()
-	i.LocalLimiters = int(c.localLimiters.size.Load())
+	i.LocalLimiters = c.localLimiters.Size()
 	return i
 }
 

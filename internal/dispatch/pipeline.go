@@ -110,7 +110,7 @@ type search struct {
 
 // NodeAway completes the batch at once if the process can decide on its limiter.
 func (s search) NodeAway() {
-	if l := s.batch.queue.limiter; l.client.localLimiters.canDecide(l) && s.late.Stop() {
+	if l := s.batch.queue.limiter; canDecide(l) && s.late.Stop() {
 		s.late.Reset(0)
 	}
 }
@@ -360,7 +360,7 @@ func (t *run) overdue() {
 	late := t.left(t.batches) == 0
 	ends := func(b *batch) bool {
 		return time.Since(b.started) >= l.timeout ||
-			t.away && b.queue.client.localLimiters.canDecide(b.queue.limiter)
+			t.away && canDecide(b.queue.limiter)
 	}
 	t.stalled = true
 	var next *run

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/localgrant"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
@@ -64,9 +65,13 @@ func (c *Client) askTogether(
 		}
 		t.asked = true
 		var decide func(time.Duration) (decided, bool)
-		if c.localLimiters.canDecide(limiters...) {
+		if canDecide(limiters...) {
 			decide = func(retry time.Duration) (decided, bool) {
-				local, known := c.decideAllLocally(limiters, permits, retry)
+				locals := make([]*localgrant.Limiter, len(limiters))
+				for i, l := range limiters {
+					locals[i] = &l.local
+				}
+				local, known := c.localLimiters.DecideAll(locals, permits, c.clock(), retry)
 				return decided{decisions: local}, known
 			}
 		}
@@ -155,7 +160,7 @@ func (l *Limiter) giveBack(r *request) {
 // have. Permits that expired or were released already are not given back again.
 func (l *Limiter) Undo(ctx context.Context, n int64, from Source) error {
 	if from.Local {
-		l.client.localLimiters.untake(l, n)
+		l.client.localLimiters.Untake(&l.local, n)
 		return nil
 	}
 	_, err := l.Release(ctx, n, from.At)

@@ -40,7 +40,7 @@ local function to_micros(ms)
   return math.ceil(ms * 1000 - 0.3)
 end
 -- record.lua: the members of a permits set. A record ends in its permits, as four bytes, least significant first; the bytes
--- before them are its prefix: a format byte or more, and an id. pack.go describes the formats.
+-- before them are its prefix: a format byte or more, and an id. internal/record describes the formats.
 
 -- permits_of returns the permits of a member: 0 if it is too short to be a record.
 local function permits_of(member)

@@ -1,0 +1,288 @@
+// Package localgrant answers requests in the process while Redis is away. Its replies have the form of a script's reply.
+// Which requests it answers is decided elsewhere.
+package localgrant
+
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/localwindow"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
+	"github.com/rratelimiter/rratelimiter/internal/record"
+)
+
+// MaxLimiters is for how many limiters a client stores a rate other than the limiter's own, or local grants.
+const MaxLimiters = 1 << 16
+
+// A Limiter is one limiter as local decisions see it.
+type Limiter struct {
+	Key      string        // identifies it
+	Own      int64         // permits of its own rate; 0: it has none
+	Interval time.Duration // of its own rate
+	Fraction float64       // the part of the rate that it grants, 0 to 1
+}
+
+// Limiters hold what a client needs for local decisions. Entries without use are removed by the next replies of Redis, a
+// few at a time. The zero value is not usable: Most must be set.
+type Limiters struct {
+	Most int          // limit of Size
+	size atomic.Int64 // len(all), to be read without mu
+
+	mu  sync.Mutex        // guards all and its entries
+	all map[string]*entry // by Limiter.Key
+}
+
+// An entry decides in the place of Redis on one limiter.
+type entry struct {
+	rate     int64               // in the last reply of Redis; 0: no reply yet
+	interval time.Duration       // the same
+	own      bool                // the rate is the limiter's own
+	window   *localwindow.Window // local grants; nil: none
+}
+
+// spare reports whether the entry holds nothing but a rate.
+func (d *entry) spare(now time.Time) bool { return d.window == nil || d.window.Empty(now) }
+
+// Learn stores the rate in a reply of Redis.
+func (d *Limiters) Learn(l *Limiter, rate int64, interval time.Duration, now time.Time) {
+	own := rate == l.Own && interval == l.Interval
+	if own && d.size.Load() == 0 {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	known := d.all[l.Key]
+	if known == nil && !own {
+		known = d.add(l.Key, now)
+	}
+	if known != nil {
+		known.rate, known.interval, known.own = rate, interval, own
+	}
+	d.forget(2, func(known *entry) bool { return (known.own || known.rate == 0) && known.spare(now) })
+}
+
+// Size returns the number of entries.
+func (d *Limiters) Size() int { return int(d.size.Load()) }
+
+// add returns a new entry; nil if there is no room. d.mu is held.
+func (d *Limiters) add(name string, now time.Time) *entry {
+	if !d.room(now) {
+		return nil
+	}
+	if d.all == nil {
+		d.all = map[string]*entry{}
+	}
+	known := &entry{}
+	d.all[name] = known
+	d.size.Store(int64(len(d.all)))
+	return known
+}
+
+// room reports whether there is room for one entry more. If there is none, it first removes some entries without local
+// grants. d.mu is held.
+func (d *Limiters) room(now time.Time) bool {
+	if len(d.all) >= d.Most {
+		d.forget(8, func(known *entry) bool { return known.spare(now) })
+	}
+	return len(d.all) < d.Most
+}
+
+// forget looks at a few arbitrary entries and removes those that are not needed. d.mu is held.
+func (d *Limiters) forget(few int, needless func(*entry) bool) {
+	for name, known := range d.all {
+		if needless(known) {
+			delete(d.all, name)
+		}
+		if few--; few == 0 {
+			break
+		}
+	}
+	d.size.Store(int64(len(d.all)))
+}
+
+// A localBudget holds the permits that this process may grant of one limiter, and those that it has granted.
+// Limiters.mu is held while it is used.
+type localBudget struct {
+	*localwindow.Window               // local grants
+	rate                int64         // of the limiter
+	limit               int64         // permits that this process may grant in interval
+	interval            time.Duration // of limit
+	now                 time.Time
+}
+
+func (s localBudget) free() int64 { return s.limit - s.Used() }
+
+// wait returns how long it takes until n permits are free locally. More permits than the limit never are: such a
+// request waits for Redis, so wait returns retry.
+func (s localBudget) wait(n int64, retry time.Duration) time.Duration {
+	if n > s.limit {
+		return retry
+	}
+	return max(s.Until(s.now, n-s.free()), time.Microsecond)
+}
+
+// micros returns a wait from now in whole µs, rounded up and counted from the start of the current µs, as in a script's
+// reply.
+func (s localBudget) micros(wait time.Duration) int64 {
+	since := s.now.Sub(time.UnixMicro(s.now.UnixMicro()))
+	return int64((wait + since + time.Microsecond - 1) / time.Microsecond)
+}
+
+// budget returns the budget of l. It fails if no rate is known or there are too many limiters. d.mu is held.
+func (d *Limiters) budget(l *Limiter, now time.Time) (s localBudget, known bool) {
+	s = localBudget{rate: l.Own, interval: l.Interval, now: now}
+	stored := d.all[l.Key]
+	if stored != nil && stored.rate > 0 {
+		s.rate, s.interval = stored.rate, stored.interval
+	}
+	if s.rate < 1 || s.interval <= 0 {
+		return localBudget{}, false
+	}
+	s.limit, s.interval = part(l.Fraction, s.rate, s.interval)
+	switch {
+	case s.limit == 0:
+		s.Window = &localwindow.Window{}
+	case stored == nil:
+		if stored = d.add(l.Key, now); stored == nil {
+			return localBudget{}, false
+		}
+		fallthrough
+	default:
+		if stored.window == nil {
+			stored.window = &localwindow.Window{}
+		}
+		s.Window = stored.window
+	}
+	s.Turn(now, s.interval)
+	return s, true
+}
+
+// CanDecide reports whether the process can decide on l: its rate is known, and there is room to count its grants.
+func (d *Limiters) CanDecide(l *Limiter, now time.Time) bool {
+	own := l.Own > 0
+	return own && d.size.Load() < int64(d.Most) || d.known(l, own, now)
+}
+
+// known reports whether an entry has a rate for l, or one could be added for the limiter's own rate (WithRate).
+func (d *Limiters) known(l *Limiter, own bool, now time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if known := d.all[l.Key]; known != nil {
+		return own || known.rate > 0
+	}
+	return own && (l.Fraction == 0 || d.room(now))
+}
+
+// part returns a fraction of a rate. Less than one permit becomes one permit in a longer interval.
+func part(fraction float64, permits int64, interval time.Duration) (int64, time.Duration) {
+	const rounding = 1e-6 // 0.29 of 100 is 29
+	share := fraction * float64(permits)
+	if share == 0 || share+rounding >= 1 {
+		if fraction == 1 {
+			return permits, interval
+		}
+		return int64(share + rounding), interval
+	}
+	longer := float64(interval) / share
+	return 1, time.Duration(math.Min(longer, math.MaxInt64/2))
+}
+
+// Decide makes the reply that acquire.lua would make. A request for more than the local limit waits for Redis: it
+// may ask again after retry, and does not block those behind it. It fails if no rate is known.
+func (d *Limiters) Decide(l *Limiter, ask protocol.Ask, now time.Time, retry time.Duration) (protocol.AcquireReply, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s, known := d.budget(l, now)
+	if !known {
+		return protocol.AcquireReply{}, false
+	}
+	free := max(s.free(), 0)
+	g := protocol.AcquireReply{
+		Now: now.UnixMicro(), Rate: s.limit, Interval: s.interval, Notes: protocol.Local, Origin: record.NoOrigin, Retry: retry,
+	}
+	g.MakeOutcomes(len(ask.Groups))
+	blocked, behind := int64(0), len(ask.Groups) // size of the request that blocks others, and the first group behind it
+	for i, group := range ask.Groups {
+		var given int64
+		taken := group.Size
+		switch {
+		case ask.UpTo:
+			given = min(group.Size, free)
+			taken = 1
+		case group.Size > s.rate:
+			given, taken = -1, 0
+		case group.Size <= s.limit && blocked == 0 && (i < ask.Strict || !ask.Partial):
+			given = min(group.Count, free/group.Size)
+			if i < ask.Strict && given < group.Count {
+				blocked, behind = group.Size, i+1
+			}
+		}
+		s.Take(given * taken)
+		free -= given * taken
+		g.SetGranted(i, given)
+	}
+	for i, group := range ask.Groups {
+		wait := s.wait(group.Size, retry)
+		if i >= behind {
+			wait = max(wait, s.wait(blocked, retry))
+		}
+		g.SetWait(i, s.micros(wait))
+		if given := g.Granted(i, group); i < ask.Strict && given >= 0 && given < group.Count {
+			g.Retry = min(g.Retry, wait)
+		}
+	}
+	g.Free, g.ResetAfter = free, protocol.Micros(s.micros(s.Until(now, s.Used())))
+	return g, true
+}
+
+// DecideAll makes the decisions that allowall.lua would make. It fails if the rate of a limiter is not known.
+func (d *Limiters) DecideAll(
+	limiters []*Limiter, permits []int64, now time.Time, retry time.Duration,
+) ([]protocol.Decision, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	budgets := make([]localBudget, len(limiters))
+	all := true
+	for i, l := range limiters {
+		known := false
+		if budgets[i], known = d.budget(l, now); !known {
+			return nil, false
+		}
+		all = all && permits[i] <= budgets[i].free()
+	}
+	decisions := make([]protocol.Decision, len(limiters))
+	for i, s := range budgets {
+		n := permits[i]
+		decision := protocol.Decision{Granted: true, Rate: s.limit, Interval: s.interval, Notes: protocol.Local}
+		switch {
+		case all:
+			s.Take(n)
+		case n > s.rate:
+			decision.Granted, decision.Exceeds = false, true
+		case n > s.free():
+			decision.Granted, decision.RetryAfter = false, protocol.Micros(s.micros(s.wait(n, retry)))
+		}
+		decision.Free, decision.ResetAfter = max(s.free(), 0), protocol.Micros(s.micros(s.Until(now, s.Used())))
+		decisions[i] = decision
+	}
+	return decisions, true
+}
+
+// Decides reports whether the process can decide on l while its node is away.
+func (d *Limiters) Decides(l *Limiter, now time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, known := d.budget(l, now)
+	return known
+}
+
+// Untake takes back n permits that were granted locally just before.
+func (d *Limiters) Untake(l *Limiter, n int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if known := d.all[l.Key]; known != nil && known.window != nil {
+		known.window.Untake(n)
+	}
+}
