@@ -17,6 +17,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/pipeline"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
@@ -90,11 +91,11 @@ func TestLimitersShareARun(t *testing.T) {
 		if alone+commands != limiters {
 			t.Errorf("%d calls for %d limiters", alone+commands, limiters)
 		}
-		if alone > dispatch.MaxRuns || pipelines > limiters/dispatch.MaxBatch+dispatch.MaxRuns {
+		if alone > pipeline.MaxRuns || pipelines > limiters/pipeline.MaxBatch+pipeline.MaxRuns {
 			t.Errorf("%d calls by themselves, %d pipelines", alone, pipelines)
 		}
-		if most := slow.most.Load(); most != dispatch.MaxRuns {
-			t.Errorf("%d were in flight at once, not %d", most, dispatch.MaxRuns)
+		if most := slow.most.Load(); most != pipeline.MaxRuns {
+			t.Errorf("%d were in flight at once, not %d", most, pipeline.MaxRuns)
 		}
 		if took := time.Since(start); took > 30*ms {
 			t.Errorf("it took %v", took)
@@ -114,18 +115,18 @@ func TestStalledRunDelaysNoOtherCaller(t *testing.T) {
 		b.granted("the first", b.try(limiter(0), 1), 0)
 		slow.takes.Store(int64(500 * ms))
 		var stuck []*call
-		for i := range dispatch.MaxRuns {
+		for i := range pipeline.MaxRuns {
 			stuck = append(stuck, b.try(limiter(i), 1))
 		}
 		slow.takes.Store(0)
-		same, other := b.acquire(limiter(0), 1), b.try(limiter(dispatch.MaxRuns), 1)
-		b.sleepTo(dispatch.ShortestStall - ms)
+		same, other := b.acquire(limiter(0), 1), b.try(limiter(pipeline.MaxRuns), 1)
+		b.sleepTo(pipeline.ShortestStall - ms)
 		b.waits("the caller that shares a limiter with a stalled call", same)
 		b.waits("the caller that finds no slot", other)
-		b.sleepTo(dispatch.ShortestStall)
-		b.granted("the caller that shares a limiter with a stalled call", same, dispatch.ShortestStall)
-		b.granted("the caller that found no slot", other, dispatch.ShortestStall)
-		b.granted("a later one", b.try(limiter(0), 1), dispatch.ShortestStall)
+		b.sleepTo(pipeline.ShortestStall)
+		b.granted("the caller that shares a limiter with a stalled call", same, pipeline.ShortestStall)
+		b.granted("the caller that found no slot", other, pipeline.ShortestStall)
+		b.granted("a later one", b.try(limiter(0), 1), pipeline.ShortestStall)
 		for _, c := range stuck {
 			b.waits("a caller of a stalled run", c)
 		}
@@ -179,7 +180,7 @@ func TestHungServerIsNotFlooded(t *testing.T) {
 			calls = append(calls, b.try(c.RateLimiter(fmt.Sprint(i), WithRate(PerSecond(1))), 1))
 			b.sleepTo(time.Since(b.start) + 9*ms)
 		}
-		if most := slow.most.Load(); most > dispatch.MaxRuns+dispatch.MaxStalled {
+		if most := slow.most.Load(); most > pipeline.MaxRuns+pipeline.MaxStalled {
 			t.Errorf("%d runs were in flight", most)
 		}
 		b.sleepTo(5 * time.Second)
@@ -226,7 +227,7 @@ func TestHungServerDelaysNoCallerTwice(t *testing.T) {
 				}
 				b.sleepTo(5 * time.Second)
 				for i, c := range calls {
-					if took := c.call.at - c.at; !c.ended.Load() || !errors.Is(c.err, os.ErrDeadlineExceeded) || took > time.Second+dispatch.ShortestStall {
+					if took := c.call.at - c.at; !c.ended.Load() || !errors.Is(c.err, os.ErrDeadlineExceeded) || took > time.Second+pipeline.ShortestStall {
 						t.Fatalf("call %d at %v: ended %v with %v, %v after %v", i, c.at, c.ended.Load(), c.ok, c.err, took)
 					}
 					if errors.Is(c.err, ErrOutcomeUnknown) { // the hook delays requests before they are written
@@ -273,7 +274,7 @@ func TestCancelledBatchIsNotSent(t *testing.T) {
 		c := NewClient(p.rdb)
 		limiter := func(i int) *Limiter { return c.RateLimiter(fmt.Sprint(i), WithRate(PerSecond(10))) }
 		slow.takes.Store(int64(500 * ms))
-		const slots = dispatch.MaxRuns + dispatch.MaxStalled
+		const slots = pipeline.MaxRuns + pipeline.MaxStalled
 		for i := range slots {
 			b.try(limiter(i), 1)
 			b.sleepTo(time.Since(b.start) + 10*ms)
@@ -287,7 +288,7 @@ func TestCancelledBatchIsNotSent(t *testing.T) {
 		}
 		slow.takes.Store(0)
 		b.sleepTo(2 * time.Second)
-		b.granted("the caller that has not", kept, 500*ms+dispatch.MaxRuns*10*ms) // when the first run that kept its slot has completed
+		b.granted("the caller that has not", kept, 500*ms+pipeline.MaxRuns*10*ms) // when the first run that kept its slot has completed
 		if sent := slow.alone.Load() + slow.commands.Load(); sent != slots+1 {
 			t.Errorf("%d calls were sent, not %d", sent, slots+1)
 		}

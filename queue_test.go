@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
+	"github.com/rratelimiter/rratelimiter/internal/pipeline"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
@@ -228,7 +229,7 @@ func TestCallThatStallsDoesNotStormRedis(t *testing.T) {
 		b.granted("the first", b.acquire(l, 8), 0)
 		p.wire.back.Store(int64(500 * ms))
 		stalled := b.acquire(l, 1)
-		b.sleepTo(2 * dispatch.ShortestStall)
+		b.sleepTo(2 * pipeline.ShortestStall)
 		p.wire.back.Store(int64(ms))
 		p.asks("the first behind it, and a try", 2, func() {
 			b.acquire(l, 5)

@@ -20,6 +20,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
+	"github.com/rratelimiter/rratelimiter/internal/pipeline"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/roomy"
@@ -841,7 +842,7 @@ func TestChangesElsewhereAreNoticedAfterAStall(t *testing.T) {
 		b.granted("the first", b.acquire(l, 10), 0)
 		stalled := p.wire.hang()
 		waiter := b.acquire(l, 1)
-		b.sleepTo(2 * dispatch.ShortestStall)
+		b.sleepTo(2 * pipeline.ShortestStall)
 		next := p.wire.hang()
 		other := b.acquire(l, 1)
 		stalled()
@@ -851,7 +852,7 @@ func TestChangesElsewhereAreNoticedAfterAStall(t *testing.T) {
 		if err := elsewhere.RateLimiter("l").SetRate(t.Context(), Rate{Permits: 12, Interval: time.Hour}, KeepState()); err != nil {
 			t.Fatal(err)
 		}
-		b.sleepTo(2*dispatch.ShortestStall + time.Second)
+		b.sleepTo(2*pipeline.ShortestStall + time.Second)
 		if !waiter.ok || !other.ok {
 			t.Errorf("%v, %v", waiter.err, other.err)
 		}

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/rratelimiter/rratelimiter/internal/breaker"
 	"github.com/rratelimiter/rratelimiter/internal/denycache"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
@@ -224,19 +225,20 @@ func (q *queue) detach(b *batch) {
 	}
 }
 
-// command makes the command of f, with the current time. With text it carries the script's text instead of its SHA-1.
-func (b *batch) command(ctx context.Context, text bool) {
+// Command makes the command of b, with the current time. With text it carries the script's text instead of its SHA-1.
+func (b *batch) Command(ctx context.Context, text bool) redis.Cmder {
 	b.attempts.Begin(keys.Count)
 	args := append(append(b.args[:0], protocol.AcquireScript.Head(text)...), &b.attempts)
 	args = append(args, b.queue.keys...)
 	b.args = b.request.Args(args, &b.queue.limiter.encoder, b.ask, false)
 	b.cmd = script.NewCommand(ctx, b.args)
+	return &b.cmd
 }
 
-// handleReply reads the reply to the command of f. It completes f, or starts retryDirect if the call must be repeated.
+// Done reads the reply to the command of b. It completes b, or starts retryDirect if the call must be repeated.
 // A batch that was completed in a regular run, which never stalled, is recycled here. A batch of a stalled run is not:
 // its timeout goroutine may still use it.
-func (b *batch) handleReply(regular bool) {
+func (b *batch) Done(regular bool) {
 	l := b.queue.limiter
 	err := script.ServerError(b.cmd.Err())
 	b.attempts.End(err)

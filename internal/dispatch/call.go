@@ -78,7 +78,7 @@ func (l *Limiter) Back() { l.client.wakeChosen(func(l *Limiter) bool { return l.
 // Probe makes one call that tells whether the node of b can be reached.
 func (l *Limiter) Probe(b *breaker.Breaker) bool {
 	check := l.WriteProbe
-	if b == &l.client.pipeline.breaker && l.client.topology.Clustered() {
+	if b == &l.client.pipeline.Breaker && l.client.topology.Clustered() {
 		check = l.nodes
 	}
 	_, err := script.Await(context.Background(), l.client.callTimeout, l.client.callTimeout, nil, check)
@@ -102,9 +102,9 @@ func (l *Limiter) nodes(ctx context.Context) ([]int64, error) {
 func (c *Client) breakerTo(l *Limiter) *breaker.Breaker {
 	if !c.topology.Hidden() {
 		if node := c.topology.KnownNode(l.Key()); node != nil {
-			return &c.pipelineTo(node).breaker
+			return &c.pipelineTo(node).Breaker
 		}
-		return &c.pipeline.breaker
+		return &c.pipeline.Breaker
 	}
 	q := c.enter(l)
 	defer q.exit()
@@ -115,7 +115,7 @@ func (c *Client) breakerTo(l *Limiter) *breaker.Breaker {
 // own.
 func (q *queue) breakerOf() *breaker.Breaker {
 	if shard := q.client.topology.KnownNode(q.limiter.Key()); shard != nil {
-		return &q.client.pipelineTo(shard).breaker
+		return &q.client.pipelineTo(shard).Breaker
 	}
 	return &q.breaker
 }

@@ -1,8 +1,9 @@
 // Package dispatch has the queue and the batches of each limiter in this process: it decides which callers share a call,
 // when a waiting caller asks again, what a reply means for each caller, and what the process decides while Redis is away.
 //
-// Lock order: registry.mu, queue.mu, then those that hold no other: pipeline.mu, that of localLimiters, the locks of a
-// breaker and of the deny cache. A pipeline calls into batches only without its mutex.
+// Lock order: that of the registry, of a queue, of a pipeline; then those under which no other is taken: that of the local
+// limiters, of a breaker, of the deny cache, and Client.pipelinesMu before that of a pipeline. A pipeline calls into a
+// batch without its mutex, but for methods that take at most the lock of the local limiters.
 package dispatch
 
 import (
@@ -10,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -21,6 +21,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/denycache"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/localgrant"
+	"github.com/rratelimiter/rratelimiter/internal/pipeline"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -64,10 +65,10 @@ type Client struct {
 	requests      sync.Pool    // of *request
 	denyCache     denycache.Cache
 	localLimiters localgrant.Limiters
-	pipeline      *pipeline // to the server; to all servers where pipelines has no entry for the node
+	pipeline      *pipeline.Pipeline // to the server; to all servers where pipelines has no entry for the node
 
 	pipelinesMu sync.Mutex
-	pipelines   map[*redis.Client]*pipeline // to the nodes of a cluster or the shards of a Ring; guarded by pipelinesMu
+	pipelines   map[*redis.Client]*nodePipeline // to the nodes of a cluster or the shards of a Ring; guarded by pipelinesMu
 
 	watching atomic.Bool // the check for a closed redis client is scheduled; it runs while callers wait
 }
@@ -77,7 +78,7 @@ func New(c Config) *Client {
 	d := &Client{
 		topology: script.NewTopology(c.Redis), identity: record.NewIdentity(c.ID), clock: c.Clock, callTimeout: c.CallTimeout,
 		observe: c.Observe, alone: c.Alone,
-		registry: registry{all: map[queueKey]*queue{}}, pipelines: map[*redis.Client]*pipeline{},
+		registry: registry{all: map[queueKey]*queue{}}, pipelines: map[*redis.Client]*nodePipeline{},
 	}
 	d.Tune(c.Tuning)
 	return d
@@ -85,17 +86,14 @@ func New(c Config) *Client {
 
 // Tune replaces the tuning, before the client is used.
 func (c *Client) Tune(t Tuning) {
-	t.Patience = cmp.Or(t.Patience, ShortestStall)
+	t.Patience = cmp.Or(t.Patience, pipeline.ShortestStall)
 	t.Linger = cmp.Or(t.Linger, LingerThreshold)
 	t.LocalLimiters = cmp.Or(t.LocalLimiters, localgrant.MaxLimiters)
-	t.RunsInFlight = cmp.Or(t.RunsInFlight, MaxRuns)
-	t.BatchesInOne = cmp.Or(t.BatchesInOne, MaxBatch)
+	t.RunsInFlight = cmp.Or(t.RunsInFlight, pipeline.MaxRuns)
+	t.BatchesInOne = cmp.Or(t.BatchesInOne, pipeline.MaxBatch)
 	c.tuning = t
 	c.localLimiters.Most = t.LocalLimiters
 	c.pipeline = c.newPipeline(c.topology.Redis())
-	if c.topology.Hidden() { // each batch has a run of its own, and the number of runs is not limited
-		c.pipeline.maxInFlight, c.pipeline.maxBatch = math.MaxInt, 1
-	}
 }
 
 // Topology returns the servers.

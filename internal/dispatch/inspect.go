@@ -30,10 +30,7 @@ func (c *Client) Inspect() (i Inspection) {
 		i.Recounting = i.Recounting || q.recounting
 		q.mu.Unlock()
 	}
-	p := c.pipeline
-	p.mu.Lock()
-	i.InFlight, i.Stalled, i.Queued = p.inFlight, p.stalled, len(p.waiting)
-	p.mu.Unlock()
+	i.InFlight, i.Stalled, i.Queued = c.pipeline.Load()
 	i.LocalLimiters = c.localLimiters.Size()
 	return i
 }
@@ -42,4 +39,4 @@ func (c *Client) Inspect() (i Inspection) {
 func (l *Limiter) HasQueue() bool { return l.queue.Load() != nil }
 
 // Breaker returns the breaker of the pipeline to the server, for tests.
-func (c *Client) Breaker() *breaker.Breaker { return &c.pipeline.breaker }
+func (c *Client) Breaker() *breaker.Breaker { return &c.pipeline.Breaker }

@@ -297,8 +297,8 @@ var mutations = []mutation{
 	{file: "internal/breaker/breaker.go", why: "no probe checks whether Redis is available again",
 		old: "if broken && retry <= 0 && !b.probing {", new: "if false {"},
 
-	{file: "internal/dispatch/pipeline.go", why: "an unavailable node is forgotten as soon as no caller uses it",
-		old: " && now.Sub(l.used) > longestRest {", new: " {"},
+	{file: "internal/dispatch/send.go", why: "an unavailable node is forgotten as soon as no caller uses it",
+		old: " && now.Sub(to.used) > longestRest {", new: " {"},
 	{file: "lua/probe.lua", why: "a read-only replica that answers the probe counts as available",
 		old: "redis.call('ZREMRANGEBYRANK', KEYS[4], '1', '0')", new: "redis.call('ZCARD', KEYS[4])"},
 
@@ -343,6 +343,6 @@ var mutations = []mutation{
 		old: "const mostSets = 3", new: "const mostSets = 1000000"},
 	{file: "internal/script/run.go", why: "a script that the server no longer has is not sent again",
 		old: `if err == nil || text || !redis.HasErrorPrefix(err, "NOSCRIPT") {`, new: `if true || text {`},
-	{file: "internal/dispatch/pipeline.go", why: "scripts of a pipeline that the server no longer has are not sent again",
+	{file: "internal/pipeline/pipeline.go", why: "scripts of a pipeline that the server no longer has are not sent again",
 		old: `if err == nil || !redis.HasErrorPrefix(err, "NOSCRIPT") {`, new: `if true {`},
 }

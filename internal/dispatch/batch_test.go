@@ -49,24 +49,3 @@ func TestALateCallDoesNotStall(t *testing.T) {
 		}
 	})
 }
-
-// A breaker notifies calls in separate goroutines that their node is away. The notification may arrive after the run
-// has ended and its memory is used for another run.
-func TestEndedRunIgnoresItsNode(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLimiter()
-		if r, err := l.Serve(t.Context(), Ask{N: 1}); !r.Allowed || err != nil {
-			t.Fatal(r, err)
-		}
-		synctest.Wait()
-		p := l.client.pipeline
-		if len(p.spare) != 1 {
-			t.Fatalf("%d runs are kept", len(p.spare))
-		}
-		ended := p.spare[0]
-		ended.bound.NodeAway()
-		if ended.away {
-			t.Error("an ended run took the notice that its node is away")
-		}
-	})
-}

@@ -1,0 +1,264 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/breaker"
+)
+
+const ms = time.Millisecond
+
+// A node answers each command after a time, with an error if fail returns one.
+type node struct {
+	takes atomic.Int64 // ns
+	fail  func(cmd redis.Cmder) error
+
+	mu     sync.Mutex
+	single int   // commands by themselves
+	runs   []int // numbers of commands in pipelines
+}
+
+func newNode(takes time.Duration) *node {
+	n := &node{}
+	n.takes.Store(int64(takes))
+	return n
+}
+
+func (n *node) answer(cmd redis.Cmder) error {
+	if n.fail != nil {
+		cmd.SetErr(n.fail(cmd))
+	}
+	return cmd.Err()
+}
+
+func (n *node) Process(_ context.Context, cmd redis.Cmder) error {
+	n.mu.Lock()
+	n.single++
+	n.mu.Unlock()
+	time.Sleep(time.Duration(n.takes.Load()))
+	return n.answer(cmd)
+}
+
+func (n *node) Pipeline() redis.Pipeliner { return &pile{node: n} }
+
+type pile struct {
+	redis.Pipeliner
+	node *node
+	cmds []redis.Cmder
+}
+
+func (p *pile) Process(_ context.Context, cmd redis.Cmder) error {
+	p.cmds = append(p.cmds, cmd)
+	return nil
+}
+
+func (p *pile) Exec(context.Context) ([]redis.Cmder, error) {
+	p.node.mu.Lock()
+	p.node.runs = append(p.node.runs, len(p.cmds))
+	p.node.mu.Unlock()
+	time.Sleep(time.Duration(p.node.takes.Load()))
+	for _, cmd := range p.cmds {
+		_ = p.node.answer(cmd)
+	}
+	return p.cmds, nil
+}
+
+// A call is a batch that logs what happens to it.
+type call struct {
+	t        *testing.T
+	started  time.Time
+	gone     atomic.Bool
+	pipeline *Pipeline
+	cmd      redis.Cmder
+
+	mu  sync.Mutex
+	log []string
+}
+
+func (c *call) note(what string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.log = append(c.log, what)
+}
+
+func (c *call) expect(what string, log ...string) {
+	c.t.Helper()
+	synctest.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.log) != len(log) {
+		c.t.Fatalf("%s: %q, expected %q", what, c.log, log)
+	}
+	for i := range log {
+		if c.log[i] != log[i] {
+			c.t.Errorf("%s: %q, expected %q", what, c.log, log)
+		}
+	}
+}
+
+func (c *call) Started() time.Time         { return c.started }
+func (c *call) Cancelled() bool            { return c.gone.Load() }
+func (c *call) CanDecide() bool            { return false }
+func (c *call) Breaker() *breaker.Breaker  { return &c.pipeline.Breaker }
+func (c *call) Prober() breaker.Prober     { return nil }
+func (c *call) Begin(time.Time, time.Time) {}
+func (c *call) Err() error                 { return c.cmd.Err() }
+func (c *call) Missing(error)              { c.note("missing") }
+func (c *call) Late()                      { c.note("late") }
+func (c *call) Stalled()                   { c.note("stalled") }
+func (c *call) Unsent()                    { c.note("unsent") }
+
+func (c *call) Command(ctx context.Context, text bool) redis.Cmder {
+	name := "sha"
+	if text {
+		name = "text"
+	}
+	c.cmd = redis.NewStatusCmd(ctx, name)
+	return c.cmd
+}
+
+func (c *call) Done(regular bool) {
+	switch {
+	case c.cmd.Err() != nil:
+		c.note(c.cmd.Err().Error())
+	case regular:
+		c.note("done")
+	default:
+		c.note("done after a stall")
+	}
+}
+
+// withPipeline runs a test with a pipeline to a node. The test sends batches.
+func withPipeline(t *testing.T, n *node, test func(send func() *call)) {
+	synctest.Test(t, func(t *testing.T) {
+		p := New(n, time.Second, ShortestStall, MaxRuns, MaxBatch)
+		test(func() *call {
+			c := &call{t: t, started: time.Now(), pipeline: p}
+			if run := p.Admit(c); run != nil {
+				go run.Start()
+			}
+			return c
+		})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if inFlight, stalled, queued := p.Load(); inFlight+stalled+queued != 0 {
+			t.Errorf("%d runs in flight, %d stalled, %d batches wait", inFlight, stalled, queued)
+		}
+	})
+}
+
+func TestBatchesShareARunOnceTheSlotsAreTaken(t *testing.T) {
+	n := newNode(10 * ms)
+	withPipeline(t, n, func(send func() *call) {
+		var calls []*call
+		for range MaxRuns + 3 {
+			calls = append(calls, send())
+		}
+		time.Sleep(20 * ms)
+		for _, c := range calls {
+			c.expect("a batch", "done")
+		}
+	})
+	if n.single != MaxRuns || len(n.runs) != 1 || n.runs[0] != 3 {
+		t.Errorf("%d single commands, pipelines of %d", n.single, n.runs)
+	}
+}
+
+func TestStalledRunReleasesItsSlot(t *testing.T) {
+	n := newNode(500 * ms)
+	withPipeline(t, n, func(send func() *call) {
+		var calls []*call
+		for range MaxRuns {
+			calls = append(calls, send())
+		}
+		synctest.Wait()
+		n.takes.Store(0)
+		behind := send()
+		time.Sleep(ShortestStall)
+		behind.expect("the batch that waited for a slot", "done")
+		for _, c := range calls {
+			c.expect("a batch in a stalled run", "stalled")
+		}
+		time.Sleep(480 * ms)
+		for _, c := range calls {
+			c.expect("a batch in a stalled run", "stalled", "done after a stall")
+		}
+	})
+}
+
+func TestBatchIsLateAfterItsTimeout(t *testing.T) {
+	n := newNode(5 * time.Second)
+	withPipeline(t, n, func(send func() *call) {
+		c := send()
+		time.Sleep(999 * ms)
+		c.expect("before its timeout", "stalled")
+		time.Sleep(ms)
+		c.expect("after its timeout", "stalled", "late")
+	})
+}
+
+func TestMissingScriptIsSentOnce(t *testing.T) {
+	n := newNode(ms)
+	n.fail = func(cmd redis.Cmder) error {
+		if cmd.Name() == "text" {
+			return nil
+		}
+		return redis.ErrNoScript
+	}
+	withPipeline(t, n, func(send func() *call) {
+		c := send()
+		time.Sleep(10 * ms)
+		c.expect("a batch", "missing", "done")
+	})
+}
+
+func TestCancelledBatchesAreNotSent(t *testing.T) {
+	n := newNode(10 * ms)
+	withPipeline(t, n, func(send func() *call) {
+		for range MaxRuns {
+			send()
+		}
+		gone, kept := send(), send()
+		gone.gone.Store(true)
+		time.Sleep(30 * ms)
+		gone.expect("a cancelled batch", "unsent")
+		kept.expect("the other one", "done")
+	})
+}
+
+func TestOtherErrorsAreTheBatchs(t *testing.T) {
+	n := newNode(ms)
+	n.fail = func(redis.Cmder) error { return errors.New("broken") }
+	withPipeline(t, n, func(send func() *call) {
+		c := send()
+		time.Sleep(10 * ms)
+		c.expect("a batch", "broken")
+	})
+}
+
+// A breaker notifies calls in separate goroutines that their node is away. The notification may arrive after the run
+// has ended and its memory is used for another run.
+func TestEndedRunIgnoresItsNode(t *testing.T) {
+	n := newNode(ms)
+	withPipeline(t, n, func(send func() *call) {
+		c := send()
+		time.Sleep(10 * ms)
+		c.expect("the call", "done")
+		p := c.pipeline
+		if len(p.spare) != 1 {
+			t.Fatalf("%d runs are kept", len(p.spare))
+		}
+		ended := p.spare[0]
+		if ended.bound.NodeAway(); ended.away {
+			t.Error("an ended run took the notice that its node is away")
+		}
+	})
+}
