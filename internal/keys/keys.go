@@ -81,6 +81,15 @@ func SameTag(keys []string) bool {
 	return true
 }
 
+// Tagged returns a name that has a hash tag, or else the name in braces, which has one unless the name begins with "}" or
+// is empty.
+func Tagged(name string) string {
+	if Tag(name) != name {
+		return name
+	}
+	return "{" + name + "}"
+}
+
 // Tag is the part of a key that decides its slot: what the first pair of braces holds, if that is anything, else the whole
 // key.
 func Tag(key string) string {

@@ -50,6 +50,14 @@ func TestOddNamesScatterTheirKeys(t *testing.T) {
 	}
 }
 
+func TestTagged(t *testing.T) {
+	for name, want := range map[string]string{"rl": "{rl}", "a{b": "{a{b}", "a}": "{a}}", "{tag}x": "{tag}x", "{}x": "{{}x}", "": "{}"} {
+		if got := Tagged(name); got != want {
+			t.Errorf("%q: %q, want %q", name, got, want)
+		}
+	}
+}
+
 func FuzzKeyNames(f *testing.F) {
 	for _, name := range append(oddNames, "rl", "{tag}x", "x{tag}y", "\x00\xff") {
 		f.Add(name, "9d6c5c5e")

@@ -14,11 +14,12 @@ import (
 )
 
 // An Attempts tracks all attempts of one call: may Redis have executed one? It is an argument of the command itself,
-// the number of keys, and so sees when the command is written. A call that was never written was not executed.
+// the number of keys if that runs a script, and so sees when the command is written. A call that was never written was
+// not executed.
 type Attempts struct {
 	marks           atomic.Uint32         // of the constants below
 	count           atomic.Int32          // attempts so far
-	text            []byte                // the argument, set by the first Begin
+	text            []byte                // the argument, set by NewAttempts or the first Begin
 	last            atomic.Pointer[error] // cause of the last failure without a reply that has a useful cause
 	NoRetryIfUnsent bool                  // the process decides if Redis surely did not execute the call: no retry then
 }
@@ -28,6 +29,9 @@ const (
 	markDoubt              // an earlier attempt may have been executed
 	markClosed             // the call is over: nothing is written any more
 )
+
+// NewAttempts returns the Attempts of a command that runs no script. It takes the place of an argument of the command.
+func NewAttempts(argument string) *Attempts { return &Attempts{text: []byte(argument)} }
 
 // MarshalBinary returns the argument. The Redis client calls it when it writes the command.
 func (a *Attempts) MarshalBinary() ([]byte, error) {
@@ -54,12 +58,12 @@ func (a *Attempts) Begin(keys int) {
 	a.NotExecuted()
 }
 
-// fiveText is the text of the most frequent number of keys.
-var fiveText = []byte("5")
+// digits has the most frequent numbers of keys.
+var digits = []byte("0123456789")
 
 func countText(keys int) []byte {
-	if keys == 5 {
-		return fiveText
+	if keys < len(digits) {
+		return digits[keys : keys+1]
 	}
 	return strconv.AppendInt(nil, int64(keys), 10)
 }

@@ -43,6 +43,16 @@ func (t *Topology) Try(ctx context.Context, a *Attempts, s *Script, keys []strin
 	return cmd.Val(), err
 }
 
+// TryAny is Try for a reply of any kind.
+func (t *Topology) TryAny(ctx context.Context, a *Attempts, s *Script, keys []string, args ...any) (*redis.Cmd, error) {
+	var cmd AnyCommand
+	err := t.attempt(ctx, a, s, keys, args, func(all []any) redis.Cmder {
+		cmd = NewAnyCommand(ctx, all)
+		return cmd
+	})
+	return cmd.Cmd, err
+}
+
 // attempt makes one attempt to run a script by a kind of command. That takes two commands if the server lacks the
 // script.
 func (t *Topology) attempt(

@@ -26,9 +26,16 @@ func New(text string) *Script {
 	return &Script{Text: text, SHA: sha, byName: []any{"evalsha", sha}, byText: []any{"eval", text}}
 }
 
-// Load returns the script in the file NAME.lua. A line "--@include NAME" in it is replaced by the file shared/NAME.lua at
-// that place only, so that code for a rare case costs nothing elsewhere. The files must exist: they are embedded.
-func Load(files fs.FS, name string) *Script { return New(read(files, name)) }
+// Load returns the script in the files NAME.lua, one after the other. A line "--@include NAME" in one is replaced by the
+// file shared/NAME.lua at that place only, so that code for a rare case costs nothing elsewhere. The files must exist:
+// they are embedded.
+func Load(files fs.FS, names ...string) *Script {
+	var text string
+	for _, name := range names {
+		text += read(files, name)
+	}
+	return New(text)
+}
 
 func read(files fs.FS, name string) string {
 	text, err := fs.ReadFile(files, name+".lua")
@@ -80,3 +87,17 @@ func (c *Command) SetErr(err error) {
 func (c *Command) Clone() redis.Cmder {
 	return &Command{c.IntSliceCmd.Clone().(*redis.IntSliceCmd), c.read}
 }
+
+// An AnyCommand is a command with a reply of any kind. As with a Command, the Redis client must not retry it by itself.
+type AnyCommand struct{ *redis.Cmd }
+
+// NewAnyCommand returns a command with all its arguments.
+func NewAnyCommand(ctx context.Context, args []any) AnyCommand {
+	return AnyCommand{redis.NewCmd(ctx, args...)}
+}
+
+// NoRetry tells the Redis client not to retry the command.
+func (AnyCommand) NoRetry() bool { return true }
+
+// Clone returns a copy.
+func (c AnyCommand) Clone() redis.Cmder { return AnyCommand{c.Cmd.Clone().(*redis.Cmd)} }
