@@ -330,23 +330,23 @@ func TestALostAnswerIsNotARefusal(t *testing.T) {
 
 // A caller of a server that hangs waits no longer than its context, whatever the timeouts of the client library.
 func TestAHungServerBlocksNoLongerThanTheContext(t *testing.T) {
-	var hangs atomic.Bool
-	goesOn := make(chan struct{})
-	release := sync.OnceFunc(func() { close(goesOn) })
-	rdb := redistest.Embedded(t).Client(func(o *redis.Options) {
-		o.PoolSize, o.ReadTimeout = 100, -1
-		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-			return &mute{conn, &hangs, goesOn}, err
-		}
-	})
+	rdb, hang, release := hanging(t)
 	all := subjects()
 	limiters := make([]asker, len(all))
 	for i, subject := range all {
 		limiters[i] = subject.make(rdb, fmt.Sprint("{", i, "}"))
 	}
-	hangs.Store(true)
-	defer release()
+	conns := make([]*redis.Conn, 2*len(all)) // one for each call below, so that it is sent
+	for i := range conns {
+		conns[i] = rdb.Conn()
+		if err := conns[i].Ping(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, conn := range conns {
+		_ = conn.Close() // back into the pool
+	}
+	hang()
 	tooLate := time.AfterFunc(10*time.Second, release)
 	var wait sync.WaitGroup
 	for i, subject := range all {
@@ -369,6 +369,38 @@ func TestAHungServerBlocksNoLongerThanTheContext(t *testing.T) {
 	if !tooLate.Stop() {
 		t.Error("they waited for the server")
 	}
+}
+
+// A call that waits for a connection when its context ends is not sent later.
+func TestACallThatIsNotSentInTimeIsNeverSent(t *testing.T) {
+	rdb, hang, release := hanging(t)
+	hang()
+	l := classic.NewFixedWindow(rdb, "key", rratelimiter.PerHour(100))
+	ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
+	defer cancel()
+	if _, err := l.Allow(ctx, 1); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+		t.Error(err)
+	}
+	release()
+	if r, err := l.Allow(t.Context(), 1); err != nil || r.Remaining != 99 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// hanging returns a client of a server that delivers no replies from a call of hang until one of release.
+func hanging(t *testing.T) (rdb *redis.Client, hang, release func()) {
+	var hangs atomic.Bool
+	goesOn := make(chan struct{})
+	rdb = redistest.Embedded(t).Client(func(o *redis.Options) {
+		o.PoolSize, o.ReadTimeout = 100, -1
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			return &mute{conn, &hangs, goesOn}, err
+		}
+	})
+	release = sync.OnceFunc(func() { close(goesOn) })
+	t.Cleanup(release)
+	return rdb, func() { hangs.Store(true) }, release
 }
 
 // A mute connection delivers no replies while it hangs.

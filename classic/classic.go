@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // classic.go has what all algorithms share: the methods, waiting, and the checks of parameters. It does not depend on
@@ -29,14 +30,14 @@ import (
 
 // A Limiter is one limit with the algorithm of its constructor. It is safe for concurrent use.
 type Limiter struct {
-	rdb   rratelimiter.Redis
-	name  string
-	limit int64 // returned as Result.Limit
-	most  int64 // most permits that one request can get
-	clock func() time.Time
-	err   error // invalid parameters, returned by every method
-	turn  chan struct{}
-	try   func(ctx context.Context, n int64) (rratelimiter.Result, error)
+	servers *script.Topology
+	name    string
+	limit   int64 // returned as Result.Limit
+	most    int64 // most permits that one request can get
+	clock   func() time.Time
+	err     error // invalid parameters, returned by every method
+	turn    chan struct{}
+	try     func(ctx context.Context, n int64) (rratelimiter.Result, error)
 }
 
 // Name returns the key or name with which the limiter was made.
@@ -44,7 +45,7 @@ func (l *Limiter) Name() string { return l.name }
 
 // Allow tries once to take n permits. If it refuses, it has taken none, and Result.RetryAfter is the time until a
 // retry. If ctx ends while a call that takes permits is in flight, the error is ErrOutcomeUnknown together with
-// ctx.Err(), and the call continues in the background.
+// ctx.Err(), and the call continues in the background. A call that is not sent by then never is.
 func (l *Limiter) Allow(ctx context.Context, n int64) (rratelimiter.Result, error) {
 	r, err := l.ask(ctx, n)
 	return r, l.wrap("allow", err)
@@ -161,7 +162,7 @@ func WithClock(now func() time.Time) Option {
 
 // newLimiter returns a limiter without an algorithm. Its error is the first of faults and of the invalid parameters.
 func newLimiter(rdb rratelimiter.Redis, name string, limit, most int64, opts []Option, faults ...error) *Limiter {
-	l := &Limiter{rdb: rdb, name: name, limit: limit, most: most, turn: make(chan struct{}, 1)}
+	l := &Limiter{servers: script.NewTopology(rdb), name: name, limit: limit, most: most, turn: make(chan struct{}, 1)}
 	if v := reflect.ValueOf(rdb); rdb == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		l.err = invalidOption("the redis client is nil")
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-var cursorWindowScript = loadScript("cursor_window")
+var cursorWindowScript = load("cursor_window")
 
 // NewCursorWindow returns a window with a cursor: a fixed window that stores its beginning.
 //

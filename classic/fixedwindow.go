@@ -6,7 +6,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-var fixedWindowScript = loadScript("fixed_window")
+var fixedWindowScript = load("fixed_window")
 
 // NewFixedWindow returns a fixed window counter: INCR, and EXPIRE on the first hit, as one step.
 //

@@ -8,7 +8,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-var gatewayBucketScript = loadScript("gateway_bucket")
+var gatewayBucketScript = load("gateway_bucket")
 
 // GatewayKey returns the name that gateways give a bucket: ratelimit:IP:PATH:INTERVAL, the interval in ms.
 func GatewayKey(ip, path string, interval time.Duration) string {

@@ -6,10 +6,13 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-var gcraScript = loadScript("gcra")
+var gcraScript = load("gcra")
 
 // NewGCRA returns a limiter by the generic cell rate algorithm, in the layout of go-redis/redis_rate v10 and with its
 // results.
@@ -31,7 +34,10 @@ var gcraScript = loadScript("gcra")
 func NewGCRA(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, burst int64, opts ...Option) *Limiter {
 	l := newLimiter(rdb, key, burst, burst, opts, checkRate(rate), checkCount("permits of burst", burst))
 	l.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {
-		cmd, err := l.eval(ctx, gcraScript, []string{"rate:" + key}, burst, rate.Permits, rate.Interval.Seconds(), n, l.serverNow())
+		cmd, err := once(ctx, new(script.Attempts), func(a *script.Attempts) (*redis.Cmd, error) {
+			return l.servers.TryAny(ctx, a, gcraScript, []string{"rate:" + key},
+				burst, rate.Permits, rate.Interval.Seconds(), n, l.serverNow())
+		})
 		if err != nil {
 			return rratelimiter.Result{}, err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -20,7 +21,8 @@ func (r *recorder) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 func (r *recorder) ProcessHook(redis.ProcessHook) redis.ProcessHook {
 	return func(_ context.Context, cmd redis.Cmder) error {
 		args := cmd.Args()
-		for _, key := range args[3 : 3+args[2].(int)] {
+		keys, _ := strconv.Atoi(fmt.Sprint(args[2]))
+		for _, key := range args[3 : 3+keys] {
 			r.keys = append(r.keys, fmt.Sprint(key))
 		}
 		return errors.New("not let through")

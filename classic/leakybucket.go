@@ -7,7 +7,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-var leakyBucketScript = loadScript("leaky_bucket")
+var leakyBucketScript = load("leaky_bucket")
 
 // NewLeakyBucket returns a leaky bucket that refuses requests that do not fit (as a meter).
 //

@@ -2,6 +2,8 @@ package classic_test
 
 import (
 	"context"
+	"errors"
+	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/classic"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
 // All callers of the first moment see no list; each then makes it, and passes.
@@ -95,4 +98,43 @@ func (w *between) Process(ctx context.Context, cmd redis.Cmder) error {
 		w.then = nil
 	}
 	return w.UniversalClient.Process(ctx, cmd)
+}
+
+// The client library does not repeat a command that adds elements, alone or in a transaction.
+func TestListWindowCountsAHitOnceIfItsAnswerIsLost(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		var cut atomic.Bool
+		rdb := s.Client(func(o *redis.Options) {
+			o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+				return &lossy{conn, &cut}, err
+			}
+		})
+		const calls = 3
+		l := classic.NewListWindow(cutting{rdb, &cut}, "ip", rratelimiter.PerHour(100))
+		for range calls {
+			if _, err := l.Allow(t.Context(), 1); !errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+				t.Error(err)
+			}
+		}
+		if length, err := rdb.LLen(t.Context(), "ip").Result(); err != nil || length > calls {
+			t.Error(length, err)
+		}
+	})
+}
+
+// A cutting client loses the replies to commands that change a list.
+type cutting struct {
+	redis.UniversalClient
+	cut *atomic.Bool
+}
+
+func (c cutting) TxPipeline() redis.Pipeliner {
+	c.cut.Store(true)
+	return c.UniversalClient.TxPipeline()
+}
+
+func (c cutting) Process(ctx context.Context, cmd redis.Cmder) error {
+	c.cut.Store(true)
+	return c.UniversalClient.Process(ctx, cmd)
 }

@@ -2,12 +2,12 @@ package classic
 
 import (
 	"context"
-	"fmt"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // NewListWindow returns a fixed window that is a list, and needs no script: the second pattern of the documentation of
@@ -28,22 +28,17 @@ import (
 // The client must have transactions (TxPipeline): all of go-redis have.
 //
 // Weakness: at most 2 x Permits in any interval, as in any fixed window. While a request over the limit takes its
-// elements back, another may be refused needlessly; and a command that the client library retries after a lost reply
-// counts twice.
+// elements back, another may be refused needlessly.
 func NewListWindow(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, opts ...Option) *Limiter {
 	tx, able := rdb.(transactor)
 	fault := checkRate(rate)
 	if fault == nil && rdb != nil && !able {
 		fault = invalidOption("a redis client without transactions")
 	}
-	if _, cluster := rdb.(*redis.ClusterClient); cluster && fault == nil && !tagged(key) && (key == "" || strings.Contains(key, "}")) {
-		fault = fmt.Errorf("%w: %q", rratelimiter.ErrCrossSlotName, key)
-	}
-	l := newLimiter(rdb, key, rate.Permits, rate.Permits, opts, fault)
-	l.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {
-		return listWindow{l, tx, rate}.take(ctx, n)
-	}
-	return l
+	w := listWindow{newLimiter(rdb, key, rate.Permits, rate.Permits, opts, fault), tx, rate}
+	w.together(key, w.beside(""))
+	w.try = w.take
+	return w.Limiter
 }
 
 // times is the maximum TTL of a list in intervals: TIMES in lua/numbers.lua.
@@ -84,7 +79,7 @@ func (w listWindow) take(ctx context.Context, n int64) (rratelimiter.Result, err
 		case count == 0: // the window ended between the two calls
 		case count > w.limit:
 			if err := w.process(ctx, redis.NewIntCmd(ctx, "lrem", w.name, 0, token)); err != nil {
-				return rratelimiter.Result{}, outcome(err)
+				return rratelimiter.Result{}, script.Unknown(err) // its elements may count
 			}
 			return w.result(false, count-n, life), nil
 		default:
@@ -95,9 +90,9 @@ func (w listWindow) take(ctx context.Context, n int64) (rratelimiter.Result, err
 
 // look returns the length of the list and its TTL (ms), and sets the TTL of a list without a valid one.
 func (w listWindow) look(ctx context.Context) (count, life int64, err error) {
-	pipe := w.rdb.Pipeline()
+	pipe := w.servers.Redis().Pipeline()
 	length, left := pipe.LLen(ctx, w.name), pipe.Do(ctx, "pttl", w.name)
-	if err := exec(ctx, pipe); err != nil {
+	if _, err := within(ctx, func() ([]redis.Cmder, error) { return pipe.Exec(ctx) }); err != nil {
 		return 0, 0, err
 	}
 	if life, err = left.Int64(); err != nil {
@@ -110,30 +105,40 @@ func (w listWindow) look(ctx context.Context) (count, life int64, err error) {
 	return length.Val(), max(0, life), err
 }
 
+// process runs a command that may be executed more than once, and in the background after ctx ends.
+func (w listWindow) process(ctx context.Context, cmd redis.Cmder) error {
+	_, err := within(ctx, func() (any, error) { return nil, w.servers.Process(ctx, cmd) })
+	return err
+}
+
+// beside returns the key under which a list is made.
+func (w listWindow) beside(token string) string { return keys.Tagged(w.name) + ":" + token }
+
 // open makes the list, with its TTL, and returns false if it exists already.
 func (w listWindow) open(ctx context.Context, token string, n int64) (bool, error) {
-	beside := w.name + ":" + token
-	if !tagged(w.name) {
-		beside = "{" + w.name + "}:" + token
-	}
-	pipe := w.tx.TxPipeline()
-	pipe.RPush(ctx, beside, elements(token, n)...)
-	pipe.PExpire(ctx, beside, w.rate.Interval)
-	made := pipe.RenameNX(ctx, beside, w.name)
-	pipe.Del(ctx, beside)
-	if err := exec(ctx, pipe); err != nil {
-		return false, outcome(err)
-	}
-	return made.Val(), nil
+	return once(ctx, script.NewAttempts(token), func(a *script.Attempts) (bool, error) {
+		beside, pipe := w.beside(token), w.tx.TxPipeline()
+		_ = pipe.Process(ctx, adding(ctx, "rpush", beside, a, n))
+		pipe.PExpire(ctx, beside, w.rate.Interval)
+		made := pipe.RenameNX(ctx, beside, w.name)
+		pipe.Del(ctx, beside)
+		_, err := pipe.Exec(ctx)
+		a.End(err)
+		return made.Val(), err
+	})
 }
 
 // push adds to the list and returns its length, 0 if there is no list.
 func (w listWindow) push(ctx context.Context, token string, n int64) (int64, error) {
-	cmd := redis.NewCmd(ctx, append([]any{"rpushx", w.name}, elements(token, n)...)...)
-	if err := w.process(ctx, noRetryCmd{cmd}); err != nil {
-		return 0, outcome(err)
-	}
-	return cmd.Int64()
+	return once(ctx, script.NewAttempts(token), func(a *script.Attempts) (int64, error) {
+		cmd := adding(ctx, "rpushx", w.name, a, n)
+		err := w.servers.Process(ctx, cmd)
+		a.End(err)
+		if err != nil {
+			return 0, err
+		}
+		return cmd.Int64()
+	})
 }
 
 func (w listWindow) result(allowed bool, count, life int64) rratelimiter.Result {
@@ -142,10 +147,11 @@ func (w listWindow) result(allowed bool, count, life int64) rratelimiter.Result 
 	}
 }
 
-func elements(token string, n int64) []any {
-	all := make([]any, n)
-	for i := range all {
-		all[i] = token
+// adding returns a command that adds n elements to a list.
+func adding(ctx context.Context, command, key string, token *script.Attempts, n int64) script.AnyCommand {
+	all := append(make([]any, 0, 2+n), command, key)
+	for range n {
+		all = append(all, token)
 	}
-	return all
+	return script.NewAnyCommand(ctx, all)
 }

@@ -10,8 +10,8 @@ import (
 )
 
 var (
-	quotaScript      = loadScript("quota")
-	quotaResetScript = loadScript("quota_reset")
+	quotaScript      = load("quota")
+	quotaResetScript = load("quota_reset")
 )
 
 // A Quota is a counter for each day: a limit for a user from midnight to midnight.

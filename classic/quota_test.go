@@ -110,7 +110,7 @@ func (granter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 }
 func (granter) ProcessHook(redis.ProcessHook) redis.ProcessHook {
 	return func(_ context.Context, cmd redis.Cmder) error {
-		cmd.(interface{ SetVal(any) }).SetVal([]any{int64(1), int64(1)})
+		cmd.(interface{ SetVal([]int64) }).SetVal([]int64{1, 1})
 		return nil
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-var slidingLogScript = loadScript("sliding_log")
+var slidingLogScript = load("sliding_log")
 
 // NewSlidingLog returns a sliding window that stores each grant.
 //
@@ -28,12 +28,11 @@ var slidingLogScript = loadScript("sliding_log")
 //
 // Weakness: only memory. At most Permits in any interval, exactly, by the clients' clocks.
 func NewSlidingLog(rdb rratelimiter.Redis, name string, rate rratelimiter.Rate, opts ...Option) *Limiter {
-	key, fault := pairName(rdb, name)
-	l := newLimiter(rdb, name, rate.Permits, rate.Permits, opts, fault, checkRate(rate))
+	l := newLimiter(rdb, name, rate.Permits, rate.Permits, opts, checkRate(rate))
+	keys := l.pair("_windows")
 	l.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {
 		member := fmt.Sprintf("%d:%s", n, unique())
-		reply, err := l.run(ctx, slidingLogScript, []string{key, key + "_windows"},
-			rate.Permits, rate.Interval.Milliseconds(), l.now(), n, member)
+		reply, err := l.run(ctx, slidingLogScript, keys, rate.Permits, rate.Interval.Milliseconds(), l.now(), n, member)
 		if err != nil {
 			return rratelimiter.Result{}, err
 		}

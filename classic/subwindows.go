@@ -7,7 +7,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-var subWindowsScript = loadScript("sub_windows")
+var subWindowsScript = load("sub_windows")
 
 // NewSubWindows returns a sliding window of a number of sub-windows of equal length, each with a counter. The length
 // must be a whole number of milliseconds.

@@ -7,7 +7,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-var tokenBucketScript = loadScript("token_bucket")
+var tokenBucketScript = load("token_bucket")
 
 // Tokens has the parameters of a token bucket.
 type Tokens struct {
@@ -35,11 +35,11 @@ type Tokens struct {
 // Weakness: a full bucket passes at once, and more in the second after it: at most Capacity + Debt + PerStep for each
 // Step begun. Time is in whole seconds, so a refill may come up to a second early, seen from one client.
 func NewTokenBucket(rdb rratelimiter.Redis, key string, p Tokens, opts ...Option) *Limiter {
-	name, fault := pairName(rdb, key)
-	l := newLimiter(rdb, key, p.Capacity, p.Capacity+p.Debt, opts, fault, p.check())
+	l := newLimiter(rdb, key, p.Capacity, p.Capacity+p.Debt, opts, p.check())
+	keys := l.pair("_time")
 	l.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {
 		now, step := l.now(), int64(p.Step/time.Second)
-		reply, err := l.run(ctx, tokenBucketScript, []string{name, name + "_time"}, p.Capacity, p.PerStep, step, now/1000, n, p.Debt)
+		reply, err := l.run(ctx, tokenBucketScript, keys, p.Capacity, p.PerStep, step, now/1000, n, p.Debt)
 		if err != nil {
 			return rratelimiter.Result{}, err
 		}

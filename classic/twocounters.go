@@ -6,7 +6,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-var twoCountersScript = loadScript("two_counters")
+var twoCountersScript = load("two_counters")
 
 // NewTwoCounters returns the cheap approximation of a sliding window: a counter of this window and one of the previous.
 //

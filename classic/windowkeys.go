@@ -8,7 +8,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-var windowKeysScript = loadScript("window_keys")
+var windowKeysScript = load("window_keys")
 
 // NewWindowKeys returns a fixed window with a key for each window, the first pattern of the documentation of INCR: GET,
 // then INCR and EXPIRE, here as one step. The interval is whole seconds.
