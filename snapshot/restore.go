@@ -3,7 +3,6 @@ package snapshot
 import (
 	"context"
 	"crypto/rand"
-	_ "embed"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,12 +13,12 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // restore.go writes a limiter into Redis: first under unused names, then, in one step, under its own.
 
-//go:embed restore.lua
-var restoreScript string
+var restoreScript = script.Load(luaFiles, "restore")
 
 const (
 	prepared    = 10 * time.Minute // TTL of prepared keys that are not renamed
@@ -99,7 +98,7 @@ func (r restoring) restore(ctx context.Context, rdb rratelimiter.Redis, s *Snaps
 	}
 	targets := keysOf(r.name, own)
 
-	p := &preparation{rdb: rdb, prefix: strings.TrimSuffix(targets[2], "permits") + "restore:" + rand.Text() + ":"}
+	p := &preparation{servers: script.NewTopology(rdb), prefix: strings.TrimSuffix(targets[2], "permits") + "restore:" + rand.Text() + ":"}
 	defer p.discard(ctx)
 	if s.Config != nil {
 		p.key(1, s.Config.TTL)
@@ -124,20 +123,20 @@ func (r restoring) restore(ctx context.Context, rdb rratelimiter.Redis, s *Snaps
 		}
 	}
 	if p.flush(ctx); p.err != nil {
-		return crossSlot(p.err)
+		return p.err
 	}
 	return p.finish(ctx, targets, r.replace)
 }
 
 // A preparation has the keys that become a limiter's.
 type preparation struct {
-	rdb    rratelimiter.Redis
-	prefix string
-	keys   []string
-	become []any // for each key: its index among the limiter's keys, its TTL in ms
-	pipe   redis.Pipeliner
-	size   int
-	err    error
+	servers *script.Topology
+	prefix  string
+	keys    []string
+	become  []any // for each key: its index among the limiter's keys, its TTL in ms
+	pipe    redis.Pipeliner
+	size    int
+	err     error
 }
 
 // key starts a key.
@@ -152,7 +151,7 @@ func (p *preparation) add(ctx context.Context, command string, args ...any) {
 		return
 	}
 	if p.pipe == nil {
-		p.pipe = p.rdb.Pipeline()
+		p.pipe = p.servers.Redis().Pipeline()
 	}
 	key := p.keys[len(p.keys)-1]
 	p.pipe.Do(ctx, append([]any{command, key}, args...)...)
@@ -171,19 +170,18 @@ func (p *preparation) flush(ctx context.Context) {
 
 // finish renames the keys to the limiter's.
 func (p *preparation) finish(ctx context.Context, targets []string, replace bool) error {
-	args := []any{"eval", restoreScript, len(targets) + len(p.keys)}
-	for _, key := range append(targets[:len(targets):len(targets)], p.keys...) {
-		args = append(args, key)
-	}
 	flags := ""
 	if replace {
 		flags = "r"
 	}
-	cmd := noRetryCmd{redis.NewIntCmd(ctx, append(append(args, len(targets), flags), p.become...)...)}
-	if err := p.rdb.Process(ctx, cmd); err != nil {
+	cmd, err := p.servers.TryAny(ctx, new(script.Attempts), restoreScript, slices.Concat(targets, p.keys),
+		append([]any{len(targets), flags}, p.become...)...)
+	if err != nil {
 		return err
 	}
-	switch n := cmd.Val(); {
+	switch n, err := cmd.Int(); {
+	case err != nil:
+		return err
 	case n < -1:
 		return fmt.Errorf("%w: another program uses the key %q", ErrWrongType, targets[-n-2])
 	case n < 0:
@@ -206,11 +204,5 @@ func (p *preparation) discard(ctx context.Context) {
 	for _, key := range p.keys {
 		args = append(args, key)
 	}
-	p.rdb.Process(ctx, redis.NewIntCmd(ctx, args...))
+	p.servers.Process(ctx, redis.NewIntCmd(ctx, args...))
 }
-
-// A noRetryCmd is a command that the client library must not retry: the second time it would find no prepared keys.
-type noRetryCmd struct{ *redis.IntCmd }
-
-func (o noRetryCmd) NoRetry() bool      { return true }
-func (o noRetryCmd) Clone() redis.Cmder { return noRetryCmd{o.IntCmd.Clone().(*redis.IntCmd)} }

@@ -4,8 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	_ "embed"
-	"errors"
+	"embed"
 	"fmt"
 	"math"
 	"slices"
@@ -17,12 +16,15 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // take.go reads a limiter out of Redis.
 
-//go:embed take.lua
-var takeScript string
+//go:embed *.lua
+var luaFiles embed.FS
+
+var takeScript = script.Load(luaFiles, "take")
 
 // Limits of what is read in one step, so that Redis is not blocked for more than some 10 ms.
 const (
@@ -95,10 +97,10 @@ func (t taking) take(ctx context.Context, rdb rratelimiter.Redis, name string) (
 		states = append(states, &s.Clients[i].State)
 	}
 	keys := keysOf(name, ids)
-	config := keys[0]
+	config, servers := keys[0], script.NewTopology(rdb)
 	for first := 0; first < len(states); first += mostStates {
 		last := min(first+mostStates, len(states))
-		if err := s.read(ctx, rdb, config, keys[1+2*first:1+2*last], states[first:last], first == 0); err != nil {
+		if err := s.read(ctx, servers, config, keys[1+2*first:1+2*last], states[first:last], first == 0); err != nil {
 			return nil, err
 		}
 	}
@@ -109,25 +111,21 @@ func (t taking) take(ctx context.Context, rdb rratelimiter.Redis, name string) (
 	if s.Config == nil && s.Shared == (State{}) && s.Clients == nil {
 		return nil, ErrNotFound
 	}
-	s.Server = version(ctx, rdb)
+	s.Server = version(ctx, servers)
 	return s, nil
 }
 
 // read reads some states, each with its two keys, and in the first call the configuration.
 func (s *Snapshot) read(
-	ctx context.Context, rdb rratelimiter.Redis, config string, keys []string, states []*State, first bool,
+	ctx context.Context, servers *script.Topology, config string, keys []string, states []*State, first bool,
 ) error {
 	keys = append([]string{config}, keys...)
-	args := []any{"eval", takeScript, len(keys)}
-	for _, key := range keys {
-		args = append(args, key)
-	}
 	host := time.Now()
-	cmd := redis.NewSliceCmd(ctx, append(args, mostRecords)...)
-	if err := rdb.Process(ctx, cmd); err != nil {
-		return crossSlot(err)
+	once := &script.Attempts{NoRetryIfUnsent: true} // the Redis client repeats reads; more retries would need a time limit
+	reply, err := servers.RunMixed(ctx, once, takeScript, false, keys, mostRecords)
+	if err != nil {
+		return err
 	}
-	reply := cmd.Val()
 	whole := reply[2].(int64) == 1
 	s.OneStep = s.OneStep && whole
 	content := func(at int, kind string) (any, time.Duration, error) {
@@ -176,7 +174,7 @@ func (s *Snapshot) read(
 		if whole {
 			state.Permits.Records, err = recordsOf(records.([]any))
 		} else {
-			state.Permits.Records, err = page(ctx, rdb, keys[at+1])
+			state.Permits.Records, err = page(ctx, servers, keys[at+1])
 		}
 		if err != nil {
 			return err
@@ -201,12 +199,12 @@ func recordsOf(reply []any) ([]Record, error) {
 }
 
 // page reads a set of records in parts. It finds each record that exists all the time, perhaps more than once.
-func page(ctx context.Context, rdb rratelimiter.Redis, key string) ([]Record, error) {
+func page(ctx context.Context, servers *script.Topology, key string) ([]Record, error) {
 	found := map[string]float64{}
 	var cursor uint64
 	for {
 		cmd := redis.NewScanCmd(ctx, nil, "zscan", key, cursor, "count", pageSize)
-		if err := rdb.Process(ctx, cmd); err != nil {
+		if err := servers.Process(ctx, cmd); err != nil {
 			return nil, err
 		}
 		members, next := cmd.Val()
@@ -232,9 +230,9 @@ func page(ctx context.Context, rdb rratelimiter.Redis, key string) ([]Record, er
 }
 
 // version returns the version of the server; "" if the server has none, or the user may not read it.
-func version(ctx context.Context, rdb rratelimiter.Redis) string {
+func version(ctx context.Context, servers *script.Topology) string {
 	cmd := redis.NewStringCmd(ctx, "info", "server")
-	if rdb.Process(ctx, cmd) != nil {
+	if servers.Process(ctx, cmd) != nil {
 		return ""
 	}
 	_, rest, _ := strings.Cut(cmd.Val(), "redis_version:")
@@ -267,12 +265,4 @@ func life(ms int64) time.Duration {
 		return math.MaxInt64 / time.Millisecond * time.Millisecond
 	}
 	return time.Duration(max(ms, 1)) * time.Millisecond
-}
-
-// crossSlot wraps a cluster's error for keys in different slots in ErrCrossSlotName.
-func crossSlot(err error) error {
-	if redis.HasErrorPrefix(err, "CROSSSLOT") {
-		return errors.Join(rratelimiter.ErrCrossSlotName, err)
-	}
-	return err
 }
