@@ -395,13 +395,13 @@ func TestManyClients(t *testing.T) {
 	each(t, func(t *testing.T, rdb *redis.Client) {
 		pipe := rdb.Pipeline()
 		pipe.HSet(t.Context(), "x", "rate", "5", "interval", "3600000", "type", "1")
-		for i := range 600 {
+		for i := range 300 {
 			pipe.Set(t.Context(), fmt.Sprintf("{x}:value:%04d", i), fmt.Sprint(i), 0)
 		}
 		_, err := pipe.Exec(t.Context())
 		must(t, err)
 		s := take(t, rdb, "x")
-		if s.OneStep || len(s.Clients) != 600 {
+		if s.OneStep || len(s.Clients) != 300 {
 			t.Fatalf("%d clients, one step %v", len(s.Clients), s.OneStep)
 		}
 		for i, c := range s.Clients {
