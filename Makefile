@@ -60,7 +60,7 @@ soak: deps
 	scripts/check soak
 
 # Runs the tests on mutants of the scripts and of the core; at least one test must fail for each: half an hour.
-# RUN='-run waiter.go' selects some of them.
+# RUN='-run dispatch' selects some of them.
 mutants: deps
 	scripts/check mutants
 

@@ -256,7 +256,7 @@ func TestSharing(t *testing.T) {
 					work: redisson.Work{Blocked: true, Threads: 16, For: max(6*time.Second, 10*c.rate.Interval), Min: 1, Max: 1},
 				}
 				r := f.run(t, server, "sharing:"+t.Name(), false)
-				r.verify(t, 0.9)
+				r.verify(t, 0.8) // 0.95 to 0.99 on an idle machine, 0.89 seen on two busy cores
 				least, most := 0.3, 0.7
 				if c.gos == 3 {
 					least, most = 0.125, 1 // half of its quarter
