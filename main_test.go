@@ -3,7 +3,11 @@ package rratelimiter
 import (
 	"testing"
 
+	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+func TestMain(m *testing.M) {
+	dispatch.Strict = true
+	redistest.Main(m)
+}

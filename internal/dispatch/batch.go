@@ -49,13 +49,10 @@ type request struct {
 
 	result     Result
 	err        error
-	settled    bool      // result or err is final
-	cancelled  bool      // the caller's context or timeout ended
-	inFlight   bool      // in a batch that is not complete
-	batch      *batch    // that batch
-	lastBatch  int64     // number of the last batch that carried it
-	asked      bool      // was refused, so free is known
-	free       time.Time // when its permits will be free, by the client's clock
+	state      requestState
+	batch      *batch    // the last one that carried it
+	lastBatch  int64     // number of that batch
+	free       time.Time // when its permits will be free, by the client's clock; zero: it was not refused yet
 	last       bool      // the timeout is over: the next reply settles it
 	prev, next *request  // neighbours in the queue
 }
@@ -78,27 +75,26 @@ func (c *Client) recycle(r *request) {
 }
 
 // A batch is one call for many callers. It is filled while queue.mu is held; then it belongs to the goroutine that
-// makes the call. Its fields stalled, completed and answered are guarded by queue.mu.
+// makes the call. Its state and answered are guarded by queue.mu.
 type batch struct {
-	queue     *queue
-	number    int64        // sequence number in its queue, from 1
-	ask       protocol.Ask // a group is callers that ask for the same number of permits and stand next to each other
-	members   [][]*request // the callers of each group
-	callers   int          // in all groups
-	present   atomic.Int32 // callers that are not cancelled
-	full      bool         // ask.Partial because the batch has no room; otherwise the rest is left to other clients
-	started   time.Time    // when it was sent; the call timeout counts from here
-	changes   int64        // denyCache.Changes when it was sent
-	due       time.Time    // when its callers get an error at the latest
-	stallAt   time.Time    // when the queue stops waiting for it
-	attempts  script.Attempts
-	request   protocol.AcquireRequest
-	args      []any // memory for the arguments of cmd
-	cmd       script.Command
-	stalled   bool             // detached: the queue does not wait for it
-	completed bool             // complete was called
-	breaker   *breaker.Breaker // of the node or the limiter that it is sent to
-	answered  []*request       // settled by this batch; signalled after the observer was called
+	queue    *queue
+	number   int64        // sequence number in its queue, from 1
+	ask      protocol.Ask // a group is callers that ask for the same number of permits and stand next to each other
+	members  [][]*request // the callers of each group
+	callers  int          // in all groups
+	present  atomic.Int32 // callers that are not cancelled
+	full     bool         // ask.Partial because the batch has no room; otherwise the rest is left to other clients
+	started  time.Time    // when it was sent; the call timeout counts from here
+	changes  int64        // denyCache.Changes when it was sent
+	due      time.Time    // when its callers get an error at the latest
+	stallAt  time.Time    // when the queue stops waiting for it
+	attempts script.Attempts
+	request  protocol.AcquireRequest
+	args     []any // memory for the arguments of cmd
+	cmd      script.Command
+	state    batchState       // guarded by queue.mu
+	breaker  *breaker.Breaker // of the node or the limiter that it is sent to
+	answered []*request       // settled by this batch; signalled after the observer was called
 }
 
 // batches is the pool of batches. recycle returns one.
@@ -159,7 +155,8 @@ func (b *batch) add(r *request, perRequest bool) bool {
 	b.callers++
 	b.present.Add(1)
 	b.ask.Detail = b.ask.Detail || r.Detail
-	r.inFlight, r.batch, r.lastBatch = true, b, b.number
+	r.to(requestInFlight)
+	r.batch, r.lastBatch = b, b.number
 	return true
 }
 
@@ -179,7 +176,7 @@ func (q *queue) send() {
 	b.ask.Apart = q.detached > 0 && q.limiter.settings.Bucket() > 0
 	room := q.room()
 	for r := q.first; r != nil && !b.ask.Partial; r = r.next {
-		if !r.inFlight {
+		if !r.inFlight() {
 			b.full = room >= 0 && !b.add(r, perRequest)
 			b.ask.Partial = room < 0 || b.full
 			room -= r.N
@@ -187,7 +184,7 @@ func (q *queue) send() {
 	}
 	added := 0
 	for _, r := range q.trying {
-		if !r.cancelled && !b.add(r, perRequest) {
+		if r.state == requestQueued && !b.add(r, perRequest) {
 			break
 		}
 		added++
@@ -200,6 +197,7 @@ func (q *queue) send() {
 		}
 		return
 	}
+	b.to(batchSent)
 	q.inFlight = b
 	q.client.send(b)
 }
@@ -213,10 +211,11 @@ func (q *queue) detach(b *batch) {
 	q.mu.Lock()
 	defer q.exit()
 	late := time.Since(b.started) >= q.client.callTimeout
-	if b.completed || late || q.inFlight != b || q.detached == maxDetached {
+	if b.state != batchSent || late || q.inFlight != b || q.detached == maxDetached {
 		return
 	}
-	b.stalled, q.inFlight = true, nil
+	b.to(batchDetached)
+	q.inFlight = nil
 	q.detached++
 	if next := q.waiter(); q.urgent(next) {
 		q.send()
@@ -279,15 +278,16 @@ func (b *batch) retryDirect(last error) {
 func (b *batch) complete(g protocol.AcquireReply, err error) {
 	q := b.queue
 	q.mu.Lock()
-	if b.completed {
+	if b.state == batchComplete {
 		q.mu.Unlock()
 		return
 	}
-	b.completed = true
+	detached := b.state == batchDetached
+	b.to(batchComplete)
 	cause := script.Failure(context.Background(), b.queue.client.callTimeout, b.attempts.Explain(err))
 	g, err = b.decideLocally(g, err)
 	told := b.attempts.Outcome(cause)
-	if b.stalled {
+	if detached {
 		q.detached--
 	} else {
 		q.inFlight = nil
@@ -300,13 +300,13 @@ func (b *batch) complete(g protocol.AcquireReply, err error) {
 	if err != nil {
 		for _, members := range b.members {
 			for _, r := range members {
-				if !r.cancelled {
+				if r.state == requestInFlight {
 					info.Denied++
 				}
 				q.finish(b, r, told)
 			}
 		}
-		if !b.stalled && errors.Is(err, os.ErrDeadlineExceeded) && b.breaker.Silent(b.started) {
+		if !detached && errors.Is(err, os.ErrDeadlineExceeded) && b.breaker.Silent(b.started) {
 			q.failQueued(b, cause, &info)
 		}
 	} else {
@@ -350,7 +350,7 @@ func (q *queue) failQueued(b *batch, late error, info *Call) {
 		q.finish(b, r, late)
 	}
 	for _, r := range q.trying {
-		if !r.cancelled {
+		if r.state == requestQueued {
 			count(r)
 		}
 	}
@@ -359,23 +359,24 @@ func (q *queue) failQueued(b *batch, late error, info *Call) {
 	now := q.client.clock()
 	for r := q.first; r != nil; {
 		next := r.next
-		if !r.inFlight && (!r.asked || !now.Before(r.free)) {
+		if r.state == requestQueued || r.state == requestRefused && !now.Before(r.free) {
 			count(r)
 		}
 		r = next
 	}
 }
 
-// finish settles r with err, as f is complete, unless r is cancelled or settled already. q.mu is held.
+// finish settles r with err, as b is complete, unless its caller has left. q.mu is held.
 func (q *queue) finish(b *batch, r *request, err error) {
-	r.inFlight = false
-	if r.cancelled || r.settled {
+	if r.state == requestAbandoned {
+		r.to(requestGone)
 		return
 	}
 	if r.Waits {
 		q.leave(r)
 	}
-	r.err, r.settled = err, true
+	r.to(requestSettled)
+	r.err = err
 	b.answered = append(b.answered, r)
 }
 
@@ -386,7 +387,8 @@ func (r *request) mayWait(free time.Time) bool {
 
 // again keeps r, which the batch did not settle, for the next batch. q.mu is held.
 func (q *queue) again(r *request) {
-	r.inFlight, q.ask = false, true
+	r.to(requestQueued)
+	q.ask = true
 	if !r.Waits {
 		q.trying = append(q.trying, r)
 	}
@@ -415,7 +417,8 @@ func (q *queue) distribute(b *batch, g protocol.AcquireReply, info *Call) {
 		for at := int(granted) - 1; at >= 0; at-- {
 			r := b.members[i][at]
 			own += size
-			if r.cancelled {
+			if r.state == requestAbandoned {
+				r.to(requestGone)
 				spare += size
 			} else {
 				q.grant(b, r, g, free, info)
@@ -433,8 +436,8 @@ func (q *queue) distribute(b *batch, g protocol.AcquireReply, info *Call) {
 		for _, r := range members[max(granted, 0):] {
 			refusal := Result{Limit: g.Rate, Remaining: g.Free, RetryAfter: g.Wait(i), ResetAfter: g.ResetAfter}
 			switch due := since.Add(refusal.RetryAfter); {
-			case r.cancelled:
-				r.inFlight = false
+			case r.state == requestAbandoned:
+				r.to(requestGone)
 				continue
 			case granted < 0:
 				info.Denied++
@@ -448,7 +451,8 @@ func (q *queue) distribute(b *batch, g protocol.AcquireReply, info *Call) {
 				left -= r.N
 				q.again(r) // a caller in front has left, or the next batch is sent for the rest of the queue anyway
 			case r.mayWait(due):
-				r.inFlight, r.asked, r.free, r.result = false, true, due, refusal
+				r.to(requestRefused)
+				r.free, r.result = due, refusal
 				if r.N <= g.Rate { // a request above the local limit waits for Redis and does not block those behind it
 					left = 0
 				}
@@ -458,7 +462,7 @@ func (q *queue) distribute(b *batch, g protocol.AcquireReply, info *Call) {
 				q.remember(b, r, g, since)
 				q.finish(b, r, nil)
 			}
-			ahead = ahead || r.Waits && !r.settled && r.N <= g.Rate
+			ahead = ahead || r.Waits && r.state != requestSettled && r.N <= g.Rate
 		}
 	}
 	info.Unclaimed = spare
@@ -507,7 +511,7 @@ func (q *queue) remember(b *batch, r *request, g protocol.AcquireReply, since ti
 
 // grant settles r with its permits; free is what remains after it. q.mu is held.
 func (q *queue) grant(b *batch, r *request, g protocol.AcquireReply, free int64, info *Call) {
-	if r.Source != nil && !r.cancelled {
+	if r.Source != nil {
 		*r.Source = Source{g.Local(), g.At}
 	}
 	r.result = Result{Allowed: true, Limit: g.Rate, Remaining: free, ResetAfter: g.ResetAfter}

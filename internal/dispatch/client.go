@@ -358,7 +358,7 @@ func (c *Client) Look(limiter string) (calls Activity) {
 		q.mu.Lock()
 		calls.Waiting += q.waiting
 		calls.InFlight = calls.InFlight || q.inFlight != nil || q.detached > 0 || q.linger > 0 // or about to be
-		if q.first != nil && q.first.asked {
+		if q.first != nil && !q.first.free.IsZero() {
 			if wait := q.first.result.RetryAfter; calls.Next == 0 || wait < calls.Next {
 				calls.Next = wait
 			}
@@ -377,7 +377,7 @@ func (l *Limiter) Silence() time.Duration {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	b := q.inFlight
-	if first := q.first; b == nil && first != nil && first.inFlight && first.batch.number == q.batches {
+	if first := q.first; b == nil && first != nil && first.inFlight() && first.batch.number == q.batches {
 		b = first.batch // detached, and no batch was sent since
 	}
 	if b == nil {

@@ -192,15 +192,15 @@ func (q *queue) leave(r *request) {
 func (q *queue) abandon(r *request, cause error) (Result, error) {
 	q.mu.Lock()
 	defer q.exit()
-	if r.settled {
+	if r.state == requestSettled {
 		return r.result, r.err
 	}
-	if r.inFlight && r.Source != nil {
+	if r.inFlight() && r.Source != nil {
 		go q.limiter.giveBack(r)
 		return Result{}, script.Unknown(cause)
 	}
 	q.drop(r)
-	if r.inFlight {
+	if r.state == requestAbandoned {
 		cause = script.Unknown(cause)
 	}
 	return Result{}, cause
@@ -212,7 +212,7 @@ func (q *queue) giveUp(r *request) bool {
 	q.mu.Lock()
 	defer q.exit()
 	r.last = true
-	if r.settled || r.inFlight {
+	if r.state == requestSettled || r.inFlight() {
 		return false
 	}
 	q.drop(r)
@@ -222,14 +222,16 @@ func (q *queue) giveUp(r *request) bool {
 // drop removes r without a result. The waiting caller behind it may need fewer permits, so a batch is sent if r was the
 // first one, or the first one not in flight. q.mu is held.
 func (q *queue) drop(r *request) {
-	r.cancelled = true
-	if r.inFlight {
+	ahead := r.Waits && (r.prev == nil || !r.inFlight() && r.prev.inFlight() && q.waiter() == r)
+	if r.inFlight() {
+		r.to(requestAbandoned)
 		r.batch.present.Add(-1)
+	} else {
+		r.to(requestGone)
 	}
 	if !r.Waits {
 		return
 	}
-	ahead := r.prev == nil || !r.inFlight && r.prev.inFlight && q.waiter() == r
 	q.leave(r)
 	if q.waiting == 0 {
 		q.stop()
@@ -242,7 +244,7 @@ func (q *queue) drop(r *request) {
 // waiter returns the first waiting caller that is not in flight; nil if there is none. q.mu is held.
 func (q *queue) waiter() *request {
 	r := q.first
-	for r != nil && r.inFlight {
+	for r != nil && r.inFlight() {
 		r = r.next
 	}
 	return r
@@ -276,7 +278,7 @@ func (q *queue) plan(b *batch, g protocol.AcquireReply) {
 
 // urgent reports whether a call is needed at once; next is the result of waiter. q.mu is held.
 func (q *queue) urgent(next *request) bool {
-	return q.ask || len(q.trying) > 0 || next != nil && !next.asked
+	return q.ask || len(q.trying) > 0 || next != nil && next.state == requestQueued
 }
 
 // LingerThreshold is how long a batch takes before the queue lingers after it, for up to a tenth of its time. Callers

@@ -275,7 +275,7 @@ var mutations = []mutation{
 	{file: "internal/script/errors.go", why: "an error that WithFallback handles is not ErrUnavailable",
 		old: "return []error{ErrUnavailable, u.cause, u.late}", new: "return []error{u.cause, u.late}"},
 	{file: "internal/dispatch/queue.go", why: "permits that AllowAll gets in a queue after its caller has gone are not returned",
-		old: "if r.inFlight && r.Source != nil {", new: "if false {"},
+		old: "if r.inFlight() && r.Source != nil {", new: "if false {"},
 	{file: "internal/protocol/acquire.go", why: "a grant by the server's clock is not found if the clock has moved back a little",
 		old: "const serverSlack = 1_000_000", new: "const serverSlack = 0"},
 	{file: "lua/allowall.lua", why: "a share that was released in part is treated as complete",

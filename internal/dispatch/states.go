@@ -1,0 +1,90 @@
+package dispatch
+
+import (
+	"fmt"
+	"slices"
+)
+
+// The states of a request and of a batch. All changes are made by to, with queue.mu held.
+
+// A requestState is the state of one caller's request:
+//
+//	queued     it waits for a call                                 → in flight, settled, gone
+//	refused    it waits until its permits are free                 → in flight, settled, gone
+//	in flight  it is in a batch that is not complete               → queued, refused, settled, abandoned
+//	abandoned  the same, but its caller has left                   → gone
+//	settled    its result or error is final
+//	gone       its caller has left without a result
+type requestState uint8
+
+const (
+	requestQueued requestState = iota
+	requestRefused
+	requestInFlight
+	requestAbandoned
+	requestSettled
+	requestGone
+)
+
+var requestStates = [...]string{"queued", "refused", "in flight", "abandoned", "settled", "gone"}
+
+func (s requestState) String() string { return requestStates[s] }
+
+// requestTransitions has the states that may follow each state.
+var requestTransitions = [...][]requestState{
+	requestQueued:    {requestInFlight, requestSettled, requestGone},
+	requestRefused:   {requestInFlight, requestSettled, requestGone},
+	requestInFlight:  {requestQueued, requestRefused, requestSettled, requestAbandoned},
+	requestAbandoned: {requestGone},
+	requestSettled:   {},
+	requestGone:      {},
+}
+
+// A batchState is the state of one call for many callers:
+//
+//	open      callers are added                                    → sent
+//	sent      its queue waits for it                               → detached, complete
+//	detached  it has stalled, and its queue goes on without it     → complete
+//	complete  its callers have their results, or wait for another batch
+type batchState uint8
+
+const (
+	batchOpen batchState = iota
+	batchSent
+	batchDetached
+	batchComplete
+)
+
+var batchStates = [...]string{"open", "sent", "detached", "complete"}
+
+func (s batchState) String() string { return batchStates[s] }
+
+// batchTransitions has the states that may follow each state.
+var batchTransitions = [...][]batchState{
+	batchOpen:     {batchSent},
+	batchSent:     {batchDetached, batchComplete},
+	batchDetached: {batchComplete},
+	batchComplete: {},
+}
+
+// Strict makes transitions that are not in the tables panic, for tests.
+var Strict bool
+
+// to changes the state of a request.
+func (r *request) to(next requestState) {
+	if Strict && !slices.Contains(requestTransitions[r.state], next) {
+		panic(fmt.Sprintf("dispatch: a request that is %v becomes %v", r.state, next))
+	}
+	r.state = next
+}
+
+// inFlight reports whether r is in a batch that is not complete.
+func (r *request) inFlight() bool { return r.state == requestInFlight || r.state == requestAbandoned }
+
+// to changes the state of a batch.
+func (b *batch) to(next batchState) {
+	if Strict && !slices.Contains(batchTransitions[b.state], next) {
+		panic(fmt.Sprintf("dispatch: a batch that is %v becomes %v", b.state, next))
+	}
+	b.state = next
+}
