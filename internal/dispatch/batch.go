@@ -100,7 +100,7 @@ type batch struct {
 // batches is the pool of batches. recycle returns one.
 var batches = sync.Pool{New: func() any { return &batch{} }}
 
-// recycle returns f to the pool. No goroutine may use f afterwards.
+// recycle returns b to the pool. No goroutine may use b afterwards.
 func (b *batch) recycle() {
 	for i := range b.members {
 		clear(b.members[i])
@@ -205,8 +205,8 @@ func (q *queue) send() {
 // maxDetached is how many batches of one queue may be detached at once.
 const maxDetached = 3
 
-// detach lets the queue send its next batch before f, which takes too long, is complete. It does nothing once the call
-// timeout of f is over: f is then completed at once, and may fail the requests queued behind it.
+// detach lets the queue send its next batch before b, which takes too long, is complete. It does nothing once the call
+// timeout of b is over: b is then completed at once, and may fail the requests queued behind it.
 func (q *queue) detach(b *batch) {
 	q.mu.Lock()
 	defer q.exit()
@@ -256,7 +256,7 @@ func (b *batch) Done(regular bool) {
 	}
 }
 
-// retryDirect repeats the call of f outside the pipeline until f.due: after a failure, for a redirect to another node,
+// retryDirect repeats the call of b outside the pipeline until b.due: after a failure, for a redirect to another node,
 // or to set the enforced rate first.
 func (b *batch) retryDirect(last error) {
 	if rest := time.Until(b.stallAt); rest > 0 {
@@ -273,7 +273,7 @@ func (b *batch) retryDirect(last error) {
 	b.complete(g, err)
 }
 
-// complete settles the callers of f with a reply or an error and plans the queue's next batch. Only the first call has
+// complete settles the callers of b with a reply or an error and plans the queue's next batch. Only the first call has
 // an effect.
 func (b *batch) complete(g protocol.AcquireReply, err error) {
 	q := b.queue
@@ -335,12 +335,12 @@ func (b *batch) complete(g protocol.AcquireReply, err error) {
 	}
 }
 
-// late returns the timeout error of f as of now.
+// late returns the timeout error of b as of now.
 func (b *batch) late() error {
 	return script.Late(min(time.Since(b.started).Round(time.Millisecond), b.queue.client.callTimeout))
 }
 
-// failQueued fails the requests that had to wait for f, which timed out, without making a call for them. Otherwise they
+// failQueued fails the requests that had to wait for b, which timed out, without making a call for them. Otherwise they
 // could wait for a server that hangs for twice the call timeout. Waiting callers whose permits are not free yet stay.
 // q.mu is held.
 func (q *queue) failQueued(b *batch, late error, info *Call) {
@@ -403,9 +403,9 @@ func (q *queue) since(g protocol.AcquireReply) time.Time {
 	return time.UnixMicro(g.Now)
 }
 
-// distribute applies a reply to the callers of f. Permits granted to cancelled callers go to the requests behind them,
+// distribute applies a reply to the callers of b. Permits granted to cancelled callers go to the requests behind them,
 // in order, where they fit; they never pass a waiting caller that needs more. The reply settles each caller that does
-// not wait, unless expired records remain (protocol.More), or all waiting callers in f were served and the next batch is
+// not wait, unless expired records remain (protocol.More), or all waiting callers in b were served and the next batch is
 // sent for the rest of the queue anyway. q.mu is held.
 func (q *queue) distribute(b *batch, g protocol.AcquireReply, info *Call) {
 	more := g.Notes.Has(protocol.More)

@@ -9,7 +9,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// Running Lua scripts, and turning server errors into Go errors. This file does not know what the scripts do.
+// One call to Redis within its time: which breaker it belongs to, and how a node is probed.
 
 // within makes one call to Redis for a limiter. It returns the reply, or an error when ctx ends or the call timeout is
 // over. The Redis client cannot be made to stop waiting for a reply, so a late call goes on in its goroutine until its

@@ -12,7 +12,7 @@ import (
 // Local decisions: what this process grants while Redis cannot be reached (WithFallback). The breaker of a node tells
 // when that is so. A local reply has the form of a script's reply.
 
-// bypass completes f with a local decision if its breaker is broken and the process can decide. It reports whether it
+// bypass completes b with a local decision if its breaker is broken and the process can decide. It reports whether it
 // did. queue.mu may be held.
 func (b *batch) bypass() bool {
 	l := b.queue.limiter
@@ -34,7 +34,7 @@ func (b *batch) bypass() bool {
 	return true
 }
 
-// decideLocally returns the final reply of f, whose call has ended: that of Redis or, if Redis was not reached, a local
+// decideLocally returns the final reply of b, whose call has ended: that of Redis or, if Redis was not reached, a local
 // decision where possible. It updates the breaker. queue.mu is held.
 func (b *batch) decideLocally(g protocol.AcquireReply, err error) (protocol.AcquireReply, error) {
 	l := b.queue.limiter

@@ -250,7 +250,7 @@ func (q *queue) waiter() *request {
 	return r
 }
 
-// plan decides, when f is complete, whether the next batch is sent at once, after a linger, or when the first waiting
+// plan decides, when b is complete, whether the next batch is sent at once, after a linger, or when the first waiting
 // caller can be served. q.mu is held.
 func (q *queue) plan(b *batch, g protocol.AcquireReply) {
 	if q.first == nil {
