@@ -20,7 +20,7 @@ var (
 // A Read is the request of state.lua and glance.lua.
 type Read struct {
 	Now        any
-	ConfigOnly bool // read only the configuration (state.lua)
+	ConfigOnly bool // read only the configuration; state.lua does, glance.lua ignores it
 }
 
 // Args returns the arguments.

@@ -1,0 +1,636 @@
+package protocol
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/record"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// An echo is a script made of parts of another one. It reads its arguments as that script does, and returns what it read.
+type echo struct {
+	client *redis.Client
+	text   string
+	values []string // what it returns, as Lua expressions
+}
+
+// newEcho takes from a script its constants, some functions, and the top-level statements that assign ARGV to locals or
+// match one of the patterns. After these it runs more, and returns the values. A value is a Lua expression, or a pattern
+// of flagIn, which says whether a flag is set.
+func newEcho(
+	tb testing.TB, client *redis.Client, s *script.Script, functions, statements []string, more string, values ...string,
+) echo {
+	tb.Helper()
+	e := echo{client: client}
+	var spans [][]int // in the order of the script
+	take := func(pattern string, n int) {
+		found := regexp.MustCompile(pattern).FindAllStringIndex(s.Text, n)
+		if found == nil {
+			tb.Fatalf("the script has nothing like %s:\n%.60s", pattern, s.Text)
+		}
+		spans = append(spans, found...)
+	}
+	take(`(?m)^local (call|[A-Z])[\w, ]* = .+\n`, -1)
+	if !slices.Contains(functions, "read_request") { // that reads ARGV itself
+		take(`(?m)^local [a-z_, ]+ = .*ARGV.*\n`, -1)
+	}
+	for _, name := range functions {
+		take(`(?ms)^local function `+name+`\(.*?^end\n`, 1)
+	}
+	for _, pattern := range statements {
+		take(`(?m)^`+pattern+`\n`, 1)
+	}
+	slices.SortFunc(spans, func(a, b []int) int { return a[0] - b[0] })
+	var text, shown strings.Builder
+	for _, span := range spans {
+		text.WriteString(s.Text[span[0]:span[1]])
+	}
+	text.WriteString(more)
+	for _, value := range values {
+		if strings.Contains(value, "FLAG") {
+			value = flagIn(tb, s, value) + " ~= nil"
+		}
+		local := `local (function )?(\w+, )*` + regexp.MustCompile(`^\w+`).FindString(value) + `\b`
+		if !regexp.MustCompile(local).MatchString(text.String()) {
+			tb.Fatalf("the script has no local of %s:\n%.60s", value, s.Text)
+		}
+		fmt.Fprintf(&shown, "show(%s),\n", value)
+		e.values = append(e.values, value)
+	}
+	text.WriteString(`
+local function show(value)
+  return type(value) == 'number' and string.format('%.17g', value + 0) or type(value) .. ' ' .. tostring(value)
+end
+return {` + shown.String() + "}")
+	e.text = text.String()
+	return e
+}
+
+// only returns the first group of the only match.
+func only(tb testing.TB, text, pattern string) string {
+	tb.Helper()
+	found := regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1)
+	if len(found) != 1 {
+		tb.Fatalf("the script has %d matches of %s:\n%.60s", len(found), pattern, text)
+	}
+	return found[0][1]
+}
+
+// flagIn returns the expression with which a script looks for a flag. The pattern has FLAG for it, and OTHER for another.
+func flagIn(tb testing.TB, s *script.Script, pattern string) string {
+	tb.Helper()
+	const looks = `find\([\w.]+, '[a-z]', 1, true\)`
+	escape := strings.NewReplacer("FLAG", "("+looks+")", "OTHER", looks, "(", `\(`, ")", `\)`, "[", `\[`, ".", `\.`)
+	return only(tb, s.Text, escape.Replace(pattern))
+}
+
+// check runs e with arguments and compares what it read. Integers are compared as the doubles that Lua has.
+func (e echo) check(t *testing.T, what string, keys []string, args []any, want ...any) {
+	t.Helper()
+	got, err := e.client.Eval(context.Background(), e.text, keys, args...).Slice()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", what, err, e.text)
+	}
+	if len(got) != len(want) {
+		t.Fatalf("%s: %d values for %d: %q", what, len(got), len(want), got)
+	}
+	for i, w := range want {
+		text := ""
+		switch w := w.(type) {
+		case nil:
+			text = "nil nil"
+		case bool:
+			text = fmt.Sprintf("boolean %v", w)
+		case string:
+			text = "string " + w
+		case float64:
+			text = fmt.Sprintf("%.17g", w)
+		case int64:
+			text = fmt.Sprintf("%.17g", float64(w))
+		default:
+			t.Fatalf("%s: %s is to be a %T", what, e.values[i], w)
+		}
+		if got[i] != text {
+			t.Errorf("%s: %s is %q, want %q, of the arguments %q", what, e.values[i], got[i], text, args)
+		}
+	}
+}
+
+// within returns v, or, if that is out of bounds, a number that is not.
+func within(v, low, high int64) int64 {
+	if v < low || v > high {
+		return low + int64(uint64(v)%uint64(high-low+1))
+	}
+	return v
+}
+
+const (
+	latest = 1 << 51  // µs since the epoch: up to here a double of ms is exact to the µs
+	figure = 1e15 - 1 // longer numbers are none in a configuration
+)
+
+// clockOf returns the time in µs that a script has of a clock: before 1970, in whole ms.
+func clockOf(micros int64) int64 {
+	if micros < 0 {
+		return micros / 1000 * 1000
+	}
+	return micros
+}
+
+// orNil returns the number, or nil for 0.
+func orNil(n int64) any {
+	if n == 0 {
+		return nil
+	}
+	return n
+}
+
+// ownRate returns a rate that a limiter can have, or none.
+func ownRate(permits, interval, keepAlive int64, own, ofClient bool) (r Rate) {
+	if own {
+		r = Rate{Permits: within(permits, 0, figure), Interval: within(interval, 1, figure), KeepAlive: within(keepAlive, 0, figure)}
+		if ofClient {
+			r.Type = 1
+		}
+	}
+	return r
+}
+
+// limiterOf returns what read_config returns where no rate is set, for limiterValues and the caller's rate.
+func limiterOf(r Rate) []any {
+	if r == (Rate{}) {
+		return []any{nil, nil, nil, nil, nil}
+	}
+	return []any{r.Permits, r.Interval, r.Type == 1, r.KeepAlive, r.text()}
+}
+
+var (
+	configFunctions = []string{"choose_keys", "parse_number", "parse_interval", "new_limiter", "read_config"}
+	timeFunctions   = []string{"read_clock", "to_micros"}
+	limiterValues   = []string{"limiter.rate", "limiter.interval", "limiter.own", "limiter.keep_alive"}
+)
+
+func keysOf(limiters int) (keys []string) {
+	for i := range 5 * limiters {
+		keys = append(keys, "key"+strconv.Itoa(i))
+	}
+	return keys
+}
+
+func FuzzAcquire(f *testing.F) {
+	client := redistest.Embedded(f).Client()
+	functions := slices.Concat([]string{"parse_groups", "permits_of", "client_prefix", "grant_score"}, configFunctions, timeFunctions)
+	statements := []string{`local prefix = string\.sub\(record, .*`}
+	more := `
+local groups, strict = parse_groups(ARGV[4])
+local listed = ''
+for _, group in ipairs(groups) do
+  listed = listed .. string.format('%.0fx%.0f ', group.size, group.count)
+end
+local limiter = read_config(0, configured_rate) or {}
+local now = client_now ~= '' and read_clock(client_now) or nil
+local score = now and limiter.interval and ` + only(f, AcquireScript.Text, `score, bucketed = (grant_score\(.*\))\n`) + "\n"
+	values := slices.Concat([]string{
+		"now and to_micros(now)", "prefix", "permits_of(record)", "wanted", "granularity",
+		"granularity and permits_of(string.sub(prefix, 1, #client_prefix(prefix) + 4))", "listed", "strict",
+		"score and now > 0 and to_micros(score) or nil",
+		"local partly, queued = FLAG, OTHER", "detail = state.free - left, FLAG", "load_state(limiter, now, FLAG, OTHER)",
+		"load_state(limiter, now, OTHER, FLAG)", "local partly, queued = OTHER, FLAG", "bucketed and taken > 0 and not FLAG then",
+		"local enforced = FLAG", "if groups and FLAG and not",
+		"grant_score(now, limiter.interval, granularity, FLAG)",
+		"not ARGV[7] and not FLAG then", "right and oldest[1] and FLAG then", "FRACTIONS_BELOW or FLAG)", // in the plain grant
+	}, limiterValues, []string{"configured_rate"})
+	// A retry also calls find_attempt, of which the echo has only the parameters and how it knows recent ids.
+	search := `
+local function find_attempt` + only(f, AcquireScript.Text, `local function find_attempt(\(.*\))`) + `
+  local known = ''
+  for i = 6, #KEYS do
+    local a, b, c = string.byte(KEYS[i], 1, 3)
+    known = known .. tostring(` + only(f, AcquireScript.Text, `others or not (find\(recent, .*, 1, true\))\n`) + ` ~= nil) .. ' '
+  end
+  return prefix, id_count, to_micros(since), whole, shared, known
+end
+limiter.records = KEYS[4]
+` + only(f, AcquireScript.Text, `(local whole = .*)\n`) + `
+local first, id_count, since, all, shared, known = ` + only(f, AcquireScript.Text, `(find_attempt\(limiter\.records, .*\))\n`) + "\n"
+	attempt := newEcho(f, client, AcquireScript, functions, statements, more, values...)
+	retry := newEcho(f, client, AcquireScript, functions, statements, more+search,
+		append(values, "first", "id_count", "since", "all", "shared", "known")...)
+
+	for _, s := range []struct {
+		micros, served, size, count, second       int64
+		strict                                    byte
+		bits                                      uint16
+		permits, interval, keepAlive, granularity int64
+		recent                                    string
+	}{
+		{1_700_000_000_123_456, 0, 1, 1, 0, 0, 0, 10, 1000, 0, 0, ""},
+		{1_700_000_000_000_000, 7, 5, 3, 2, 1, 0xffff, 10, 150, 60000, 0, "\x01\x02\x03"},
+		{-1_234_567, 0, math.MaxUint32, 2, 9, 2, 0x1000, 10, 1, 0, 50, "\xff\xff\xff\x00\x00\x00"},
+		{0, 1_700_000_000_000_009, math.MaxInt64, 1, 0, 1, 0x5240, figure, 5000, 1, 100, "0123456789012345678901234567890"},
+		{1_700_000_000_123_007, 0, 3, 0, 0, 0, 0x6155, 0, 199, 0, 40, "abc"},
+		{1_700_000_000_999_999, 0, 1000, 1, 0, 0, 0x222a, 1, 200, 0, 1, "abcdef"},
+	} {
+		f.Add(
+			s.micros, s.served, s.size, s.count, s.second, s.strict, s.bits,
+			s.permits, s.interval, s.keepAlive, s.granularity, []byte(s.recent),
+		)
+	}
+	f.Fuzz(func(
+		t *testing.T, micros, served, size, count, second int64, strict byte, bits uint16,
+		permits, interval, keepAlive, granularity int64, recent []byte,
+	) {
+		bit := func(n int) bool { return bits>>n&1 == 1 }
+		now := within(micros, -latest, latest)
+		o := Options{
+			Own:      ownRate(permits, interval, keepAlive, bit(6), bit(7)),
+			Enforced: bit(8), ServerTime: bit(9), RecordPerRequest: bit(10), Format: record.Format(bits >> 12 & 3),
+			Granularity: time.Duration(within(granularity, 0, 1e9)) * time.Millisecond,
+		}
+		identity, twin := record.NewIdentity("client"), record.NewIdentity("client")
+		identity.StartAt(uint64(served))
+		twin.StartAt(uint64(served))
+		var e Encoder
+		e.Init(o, identity, func() time.Time { return time.UnixMicro(now) })
+		e.served.Store(within(served, 0, latest))
+
+		var before RecentIDs
+		keys, known := keysOf(1), ""
+		for i := 0; i+3 <= len(recent); i += 3 {
+			id := recent[i : i+3]
+			before.Add(record.EndOf(id))
+			keys = append(keys, string(id))
+		}
+		for i := 5; i < len(keys); i++ {
+			known += fmt.Sprint(slices.Contains(keys[max(5, len(keys)-8):], keys[i])) + " "
+		}
+
+		var r AcquireRequest
+		for call := range int64(2) { // the second one reuses the memory of the first
+			r.Next(before)
+			if bit(11) {
+				r.Sets = int(2 + call) // from the third time on, the call is not refused
+			}
+			ask := Ask{UpTo: bit(0), Detail: bit(1), Rebuild: bit(2), Check: bit(3), Partial: bit(4), Apart: bit(5)}
+			listed, sum, requests := "", 0.0, int64(0)
+			add := func(size, count int64) {
+				ask.Groups = append(ask.Groups, Group{size, count})
+				listed += fmt.Sprintf("%.0fx%d ", float64(size), count)
+				sum += float64(size) * float64(count)
+				requests += count
+			}
+			if count != 0 {
+				add(within(size-call, 1, math.MaxInt64), within(count, 1, 1e6))
+			}
+			if second != 0 {
+				add(within(second+call, 1, 1e15), 2)
+			}
+			ask.Strict = min(int(strict), len(ask.Groups))
+
+			ids := int64(1)
+			if sum > math.MaxUint32 {
+				ids += int64(min(sum, 1e15)) / math.MaxUint32
+			}
+			if o.RecordPerRequest {
+				ids += requests
+			}
+			held, wanted := int64(sum), any(sum)
+			if sum > math.MaxUint32 || o.RecordPerRequest || ask.UpTo || ask.Partial {
+				held, wanted = 0, nil
+			}
+			var share any
+			prefix := twin.AppendPrefix(nil, o.Format, int(ids))
+			if o.Bucket() > 0 {
+				prefix, share = record.AppendShare(prefix, o.Format, uint32(held)), held
+			}
+			since := clockOf(now)
+			if o.ServerTime {
+				since = e.served.Load()
+			}
+			want := func() []any {
+				var clock, score any
+				if !o.ServerTime {
+					clock = clockOf(now)
+					if o.Own.Interval > 0 && clockOf(now) > 0 {
+						score = o.Dated(now, o.Own.Interval)
+					}
+				}
+				return append([]any{
+					clock, string(prefix), held, wanted, orNil(o.Bucket()), share, listed, int64(ask.Strict), score, ask.UpTo, ask.Detail,
+					ask.Rebuild, ask.Check, ask.Partial, ask.Apart, o.Enforced && r.Sets < 3, o.RecordPerRequest,
+					o.Format == record.Redisson313, ask.Rebuild, ask.Check, o.Format == record.Redisson313,
+				}, limiterOf(o.Own)...)
+			}
+			attempt.check(t, "first attempt", keys[:5], r.Args(nil, &e, ask, false), want()...)
+
+			now = within(now+1_234_567, -latest, latest)
+			ask.Rebuild = true
+			attempt.check(t, "retry that looks for nothing", keys[:5], r.Args(nil, &e, ask, false), want()...)
+			var all any
+			if wanted != nil && share == nil {
+				all = string(r.member.bytes)
+			}
+			retry.check(t, "retry", keys, r.Args(nil, &e, ask, true),
+				append(want(), string(prefix), ids, since, all, share != nil, known)...)
+		}
+	})
+}
+
+func FuzzAllowAll(f *testing.F) {
+	const limiters = 3
+	client := redistest.Embedded(f).Client()
+	functions := slices.Concat([]string{"read_request", "score_of", "permits_of", "client_prefix", "grant_score"}, configFunctions, timeFunctions)
+	var echoes [limiters]echo
+	for i := range echoes {
+		more := "local i = " + strconv.Itoa(i) + `
+local request = read_request(i)
+` + only(f, AllowAllScript.Text, `(local flags, wanted = request.*)\n`) + `
+local limiter = read_config(5 * i, request.configured_rate) or {}
+local now = request.client_now ~= '' and read_clock(request.client_now) or nil
+local score = now and limiter.interval and score_of(request, limiter, now)
+local MAX_SUM, id_count = 1e15
+` + only(f, AllowAllScript.Text, `local (id_count = .*)\n`) + `
+local since
+if ` + only(f, AllowAllScript.Text, `if (ARGV\[.*\]) then`) + ` then
+  ` + only(f, AllowAllScript.Text, `local (since = .*)\n`) + `
+end
+`
+		echoes[i] = newEcho(f, client, AllowAllScript, functions, []string{"local count = .*"}, more, slices.Concat([]string{
+			"count", "now and to_micros(now)", "request.prefix", "wanted", "wanted <= MAX_SUM and id_count or nil", "request.granularity",
+			"request.granularity and permits_of(string.sub(request.prefix, 1, #client_prefix(request.prefix) + 4))",
+			"score and now > 0 and to_micros(score) or nil", "since and to_micros(since)",
+			"local enforced = FLAG", "load_state(limiter, now, FLAG, OTHER)", "load_state(limiter, now, OTHER, FLAG)",
+			"grant_score(now, limiter.interval, request.granularity, FLAG)",
+		}, limiterValues, []string{"request.configured_rate"})...)
+	}
+
+	for _, s := range []struct {
+		micros, n0, n1, n2                        int64
+		bits                                      uint64
+		permits, interval, keepAlive, granularity int64
+	}{
+		{1_700_000_000_123_456, 1, 2, 3, 0, 10, 1000, 0, 0},
+		{1_700_000_000_000_000, math.MaxUint32, 1 << 32, math.MaxInt64, 0x0fc0_1583_2f41, 7, 150, 5000, 30},
+		{-1_000_001, 1, 1, 1, 0xffff_ffff_ffff, 0, 1, 0, 10},
+		{1_700_000_000_999_001, 5, 6, 7, 0x0111_3555_1301, figure, 199, 1, 19},
+	} {
+		f.Add(s.micros, s.n0, s.n1, s.n2, s.bits, s.permits, s.interval, s.keepAlive, s.granularity)
+	}
+	f.Fuzz(func(t *testing.T, micros, n0, n1, n2 int64, bits uint64, permits, interval, keepAlive, granularity int64) {
+		now := within(micros, -latest, latest)
+		var wanted []Wanted
+		var want [limiters][]any
+		for i, n := range []int64{n0, n1, n2} {
+			bit := func(n int) bool { return bits>>(16*i+n)&1 == 1 }
+			w := Wanted{Encoder: &Encoder{}, N: within(n, 1, math.MaxInt64), Rebuild: bit(0), Check: bit(1), Sets: int(bits >> (16*i + 2) & 3)}
+			o := Options{
+				Own:      ownRate(permits+int64(i), interval, keepAlive, bit(6), bit(7)),
+				Enforced: bit(8), ServerTime: bit(9), Format: record.Format(bits >> (16*i + 12) & 3),
+				Granularity: time.Duration(within(granularity, 0, 1e9)) * time.Duration(i) * time.Millisecond,
+			}
+			identity, twin := record.NewIdentity("client"), record.NewIdentity("client")
+			identity.StartAt(bits)
+			twin.StartAt(bits)
+			w.Init(o, identity, func() time.Time { return time.UnixMicro(now) })
+			wanted = append(wanted, w)
+
+			var ids, share any
+			count := int64(1)
+			if w.N > math.MaxUint32 {
+				count += min(w.N, 1e15) / math.MaxUint32
+			}
+			if w.N <= 1e15 {
+				ids = count
+			}
+			prefix := twin.AppendPrefix(nil, o.Format, int(count))
+			if o.Bucket() > 0 {
+				share = min(w.N, math.MaxUint32)
+				prefix = record.AppendShare(prefix, o.Format, uint32(share.(int64)))
+			}
+			want[i] = append([]any{
+				int64(limiters), nil, string(prefix), w.N, ids, orNil(o.Bucket()), share, nil, nil, o.Enforced && w.Sets < 3, w.Rebuild, w.Check,
+				o.Format == record.Redisson313,
+			}, limiterOf(o.Own)...)
+		}
+		const clock, score, since = 1, 7, 8 // in want
+		r, first := NewAllowAll(wanted), now
+		now = within(now+1_234_567, -latest, latest)
+		for _, find := range []bool{false, true} {
+			args := r.Args(find)
+			for i, w := range wanted {
+				if !w.ServerTime {
+					want[i][clock] = clockOf(now)
+					if w.Own.Interval > 0 && clockOf(now) > 0 {
+						want[i][score] = w.Dated(now, w.Own.Interval)
+					}
+				}
+				if find {
+					if want[i][since] = clockOf(first); w.ServerTime {
+						want[i][since] = int64(0)
+					}
+				}
+				echoes[i].check(t, fmt.Sprintf("limiter %d, find %v", i, find), keysOf(limiters), args, want[i]...)
+			}
+		}
+	})
+}
+
+func FuzzRequests(f *testing.F) {
+	client := redistest.Embedded(f).Client()
+	plain := func(s *script.Script, values ...string) echo { return newEcho(f, client, s, nil, nil, "", values...) }
+	clock := "local now = client_now ~= '' and to_micros(read_clock(client_now)) or nil\n"
+	clocked := func(s *script.Script, more string, values ...string) echo {
+		return newEcho(f, client, s, timeFunctions, nil, more, append([]string{"now"}, values...)...)
+	}
+	trySetRate := plain(TrySetRateScript, "rate", "interval", "kind", "keep_alive")
+	setRate := clocked(SetRateScript, clock, "rate", "interval", "kind", "keep_alive",
+		"if not old_rate and FLAG then", "if FLAG and (not old_kind")
+	rename := plain(RenameScript, "only_new")
+	expire := plain(ExpireScript, "command", "time", "condition")
+	release := clocked(ReleaseScript, clock, "wanted", "rebuild", "undone and to_micros(tonumber(undone))")
+	repair := clocked(RepairScript, clock, "dry ~= nil", "reset ~= nil")
+	state := clocked(StateScript, clock, "only_config")
+	glance := clocked(GlanceScript, clock)
+	recount := clocked(RecountScript, clock, "newest", "last", "count", "sum")
+	survey := plain(SurveyScript, "first", "limit", "own")
+	collect := newEcho(f, client, CollectScript, timeFunctions, nil,
+		"local time = "+only(f, CollectScript.Text, `(read_clock\(ARGV\[1\]\)),`)+"\n"+
+			"local known = "+only(f, CollectScript.Text, `read_clock\((ARGV\[1\])\),`)+" ~= ''\n",
+		"known and to_micros(time) or nil", "idle", "dry ~= nil")
+
+	for _, s := range []struct {
+		micros, permits, interval, keepAlive, granted int64
+		bits                                          byte
+		one, two                                      string
+	}{
+		{1_700_000_000_123_456, 1, 2, 0, 0, 0, "", ""},
+		{1_700_000_000_000_007, 10, 1000, 60_000, 1_700_000_000_000_001, 0xff, "new\x00est", "\xff"},
+		{-5_000_001, 0, figure, 1, 99, 0x55, "a", "b"},
+		{0, figure, 1, figure, 1_700_000_000_000_000, 0xaa, "PEXPIRE", "NX"},
+	} {
+		f.Add(s.micros, s.permits, s.interval, s.keepAlive, s.granted, s.bits, s.one, s.two)
+	}
+	f.Fuzz(func(t *testing.T, micros, permits, interval, keepAlive, granted int64, bits byte, one, two string) {
+		bit := func(n int) bool { return bits>>n&1 == 1 }
+		now := within(micros, -latest, latest)
+		e := Encoder{clock: func() time.Time { return time.UnixMicro(now) }}
+		at := any(clockOf(now))
+		if e.ServerTime = bit(0); e.ServerTime {
+			at = nil
+		}
+		keys := keysOf(1)
+		digits := func(n int64) any { return strconv.FormatInt(n, 10) } // scripts pass these texts on
+		rate := ownRate(permits, interval, keepAlive, true, bit(1))
+		figures := []any{digits(rate.Permits), digits(rate.Interval), digits(rate.Type), digits(rate.KeepAlive)}
+
+		trySetRate.check(t, "TrySetRate", keys, TrySetRate{rate}.Args(), figures...)
+		set := SetRate{Now: e.Now(), Rate: rate, Keep: bit(2), Update: bit(3)}
+		setRate.check(t, "SetRate", keys, set.Args(),
+			slices.Concat([]any{at}, figures, []any{set.Update, set.Keep})...)
+		rename.check(t, "Rename", keysOf(2), Rename{bit(2)}.Args(), bit(2))
+		ttl := Expire{Command: ExpireCommand(one), Time: keepAlive, Condition: ExpireCondition(two)}
+		expire.check(t, "Expire", keys, ttl.Args(), one, digits(keepAlive), two)
+		undo := any(nil)
+		give := Release{Now: e.Now(), Permits: permits, Rebuild: bit(2), Granted: within(granted, 0, latest)}
+		if give.Granted != 0 {
+			undo = give.Granted
+		}
+		release.check(t, "Release", keys, give.Args(), at, permits, give.Rebuild, undo)
+		fix := Repair{Now: e.Now(), Dry: bit(2), Reset: bit(3)}
+		repair.check(t, "Repair", keys, fix.Args(), at, fix.Dry, fix.Reset)
+		idle := Collect{Now: e.Now(), Idle: Millis(within(interval, 0, figure)), Dry: bit(2)}
+		collect.check(t, "Collect", keys, idle.Args(), at, idle.Idle.Milliseconds(), idle.Dry)
+		read := Read{Now: e.Now(), ConfigOnly: bit(2)}
+		state.check(t, "Read", keys, read.Args(), at, read.ConfigOnly)
+		glance.check(t, "Read of glance", keys, read.Args(), at)
+		page := Survey{First: int(within(permits, 0, 1<<31-1)), Count: int(within(interval, 0, 1<<31-1)), Own: bit(2)}
+		survey.check(t, "Survey", keys, page.Args(), int64(page.First), int64(page.Count), page.Own)
+
+		start := Recount{Now: e.Now()}
+		recount.check(t, "Recount", keys, start.Args(), at, "", "", int64(0), int64(0))
+		_, progress, err := start.Reply([]any{int64(0), int64(More), one, two, permits, interval})
+		if err != nil {
+			t.Fatal(err)
+		}
+		recount.check(t, "next Recount", keys, Recount{Now: e.Now(), Progress: progress}.Args(), at, one, two, permits, interval)
+	})
+}
+
+// TestNoUnknownArguments compares for each script the flags and the number of arguments of the encoder, and of the script.
+func TestNoUnknownArguments(t *testing.T) {
+	var e Encoder
+	e.Init(Options{Enforced: true, RecordPerRequest: true, Format: record.Redisson313, Own: Rate{1, 2, 0, 4}},
+		record.NewIdentity("client"), time.Now)
+	ask := Ask{Groups: []Group{{1, 1}}, UpTo: true, Detail: true, Rebuild: true, Check: true, Partial: true, Apart: true}
+	var acquire AcquireRequest
+	acquire.Args(nil, &e, ask, false)
+	all := NewAllowAll([]Wanted{{Encoder: &e, N: 1, Rebuild: true, Check: true}})
+
+	requests := map[string]struct {
+		script *script.Script
+		args   []any // as many as there can be, with all flags
+		flags  int   // index of the flags in args; -1: none
+	}{
+		"acquire":    {AcquireScript, acquire.Args(nil, &e, ask, true), 4},
+		"allowall":   {AllowAllScript, all.Args(false), 3},
+		"collect":    {CollectScript, Collect{Now: "", Dry: true}.Args(), 2},
+		"delete":     {DeleteScript, Delete{}.Args(), -1},
+		"expire":     {ExpireScript, Expire{}.Args(), -1},
+		"glance":     {GlanceScript, Read{Now: ""}.Args()[:1], -1}, // it has no use for ConfigOnly
+		"probe":      {ProbeScript, nil, -1},
+		"recount":    {RecountScript, Recount{Now: ""}.Args(), -1},
+		"release":    {ReleaseScript, Release{Now: "", Rebuild: true, Granted: 1}.Args(), 2},
+		"rename":     {RenameScript, Rename{OnlyNew: true}.Args(), 0},
+		"repair":     {RepairScript, Repair{Now: "", Dry: true, Reset: true}.Args(), 1},
+		"setrate":    {SetRateScript, SetRate{Now: "", Keep: true, Update: true}.Args(), 5},
+		"state":      {StateScript, Read{Now: "", ConfigOnly: true}.Args(), 1},
+		"survey":     {SurveyScript, Survey{Own: true}.Args(), 2},
+		"trysetrate": {TrySetRateScript, TrySetRate{}.Args(), -1},
+	}
+	files, err := fs.Glob(lua.Files, "*.lua")
+	if err != nil || len(files) != len(requests) {
+		t.Errorf("%d scripts, and requests of %d: %v", len(files), len(requests), err)
+	}
+	looks := regexp.MustCompile(`find\((?:[\w.]+|ARGV\[\d+\]), '(\w+)'|ARGV\[\d+\] [=~]= '(\w+)'`)
+	number := regexp.MustCompile(`ARGV\[(?:at \+ )?(\d+)\]`)
+	for name, r := range requests {
+		if text := script.Load(lua.Files, name).Text; text != r.script.Text {
+			t.Errorf("the script of %s is another one", name)
+		}
+		var sent, sought []string
+		if r.flags >= 0 {
+			sent = strings.Split(r.args[r.flags].(string), "")
+		}
+		for _, found := range looks.FindAllStringSubmatch(r.script.Text, -1) {
+			if letter := found[1] + found[2]; letter != "0" { // a number is no flag
+				sought = append(sought, letter)
+			}
+		}
+		slices.Sort(sent)
+		slices.Sort(sought)
+		if sought = slices.Compact(sought); !slices.Equal(sent, sought) {
+			t.Errorf("%s: the encoder has the flags %q, the script looks for %q", name, sent, sought)
+		}
+		last := 0
+		for _, found := range number.FindAllStringSubmatch(r.script.Text, -1) {
+			n, _ := strconv.Atoi(found[1])
+			last = max(last, n)
+		}
+		if last != len(r.args) {
+			t.Errorf("%s: the encoder has %d arguments, the script reads %d", name, len(r.args), last)
+		}
+	}
+	if n, of := len(all.Args(true)), only(t, AllowAllScript.Text, `if ARGV\[(\d+) \* count \+ 1\]`); strconv.Itoa(n-1) != of {
+		t.Errorf("%d arguments a limiter and a time, the script reads %s and one", n-1, of)
+	}
+	for _, found := range regexp.MustCompile(`command [=~]= '(\w+)'`).FindAllStringSubmatch(ExpireScript.Text, -1) {
+		if !slices.Contains([]ExpireCommand{ExpireIn, ExpireAt, Persist}, ExpireCommand(found[1])) {
+			t.Errorf("no encoder has the command %s", found[1])
+		}
+	}
+}
+
+func TestNotesAreThoseOfScripts(t *testing.T) {
+	text, err := fs.ReadFile(lua.Files, "shared/base.lua")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, want := map[string]float64{}, map[string]float64{
+		"MORE": float64(More), "REBUILD_PENDING": float64(RebuildPending), "RATE_MISMATCH": float64(RateMismatch),
+		"FOREIGN_WRITER": float64(ForeignWriter), "MANY": float64(Many),
+		"MAX_PERMITS": mostPermits, "MAX_RECORD": math.MaxUint32,
+		"MAX_EXPIRED": 2000, "FRACTIONS_BELOW": 200, // only scripts use the first; see Dated for the second
+	}
+	for i, name := range []string{"MISSING", "GARBLED", "NEGATIVE", "ABOVE", "DRIFTED", "EMPTY", "LOW", "HIGH"} {
+		want[name] = float64(repairs[i].note)
+	}
+	for _, line := range regexp.MustCompile(`(?m)^local ([A-Z_, ]+) = ([\w, ]+?)(?: --.*)?$`).FindAllStringSubmatch(string(text), -1) {
+		names, values := strings.Split(line[1], ", "), strings.Split(line[2], ", ")
+		for i, name := range names {
+			if got[name], err = strconv.ParseFloat(values[i], 64); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("the scripts have %v\nthis package has %v", got, want)
+	}
+	var o Options
+	if o.Dated(1, int64(got["FRACTIONS_BELOW"])-1) != 1 || o.Dated(1, int64(got["FRACTIONS_BELOW"])) != 1000 {
+		t.Error("Dated has fractions of a ms with other intervals than scripts")
+	}
+}
