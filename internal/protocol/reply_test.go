@@ -1,0 +1,418 @@
+package protocol
+
+import (
+	"encoding/binary"
+	"errors"
+	"maps"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/record"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+)
+
+// sent returns a request that was sent at a time (µs), and its encoder.
+func sent(o Options, now int64, groups ...Group) (*AcquireRequest, *Encoder) {
+	var e Encoder
+	e.Init(o, record.NewIdentity("client"), func() time.Time { return time.UnixMicro(now) })
+	r := &AcquireRequest{}
+	r.Args(nil, &e, Ask{Groups: groups}, false)
+	return r, &e
+}
+
+func TestAcquireReplies(t *testing.T) {
+	const now, later = 1_700_000_000_000_300, 1_700_000_000_002_300
+	const ms = time.Millisecond
+	one := Group{2, 3}
+	for name, of := range map[string]struct {
+		options Options
+		reply   []int64
+		want    AcquireReply // without ID
+		granted []int64
+		served  int64
+	}{
+		"all granted": {
+			reply: []int64{0, 10, 1000, 4},
+			want: AcquireReply{
+				Now: now, At: now + 700, Rate: 10, Interval: time.Second, Free: 4, Origin: record.NoOrigin,
+				ResetAfter: time.Second + 700*time.Microsecond,
+			},
+			granted: []int64{3, 7},
+		},
+		"all granted, with fractions": {
+			reply: []int64{0, 10, 100, 4},
+			want: AcquireReply{
+				Now: now, At: now, Rate: 10, Interval: 100 * ms, Free: 4, Origin: record.NoOrigin, ResetAfter: 100 * ms,
+			},
+			granted: []int64{3, 7},
+		},
+		"all granted, by the server's clock": {
+			options: Options{ServerTime: true},
+			reply:   []int64{0, 10, 1000, 4, 0, later, 1_000_700},
+			want: AcquireReply{
+				Now: later, At: later + 700, Rate: 10, Interval: time.Second, Free: 4, Origin: record.NoOrigin,
+				ResetAfter: time.Second + 700*time.Microsecond,
+			},
+			granted: []int64{3, 7},
+			served:  later - 1e6,
+		},
+		"all granted, with notes": {
+			reply: []int64{0, 10, 1000, 0, int64(More | 1), now, 5000, 77},
+			want: AcquireReply{
+				Now: now, At: now + 700, Rate: 10, Interval: time.Second, Notes: More | 1, Origin: 77, ResetAfter: 5 * ms,
+				outcomes: []int64{},
+			},
+		},
+		"refused": {
+			options: Options{Granularity: 50 * ms},
+			reply:   []int64{0, 10, 1000, 1, int64(RateMismatch | ForeignWriter), now, 9000, 5, 1, 2500, -1, 0},
+			want: AcquireReply{
+				Now: now, At: now + 49_700, Rate: 10, Interval: time.Second, Free: 1, Notes: RateMismatch | ForeignWriter, Origin: 5,
+				ResetAfter: 9 * ms, outcomes: []int64{1, 2500, -1, 0},
+			},
+			granted: []int64{1, -1},
+		},
+		"longest interval": {
+			reply: []int64{0, 10, 1e15 - 1, 4, 0, now, math.MaxInt64},
+			want: AcquireReply{
+				Now: now, At: now + 700, Rate: 10, Interval: Millis(math.MaxInt64), Free: 4, Origin: record.NoOrigin,
+				ResetAfter: time.Duration(math.MaxInt64 / 1000 * 1000),
+			},
+		},
+	} {
+		r, e := sent(of.options, now, one)
+		got, err := r.Reply(e, &script.Attempts{}, of.reply)
+		of.want.ID = r.ID()
+		if err != nil || !reflect.DeepEqual(got, of.want) {
+			t.Errorf("%s: %+v, %v\nwant %+v", name, got, err, of.want)
+		}
+		for i, want := range of.granted {
+			if n := got.Granted(i, Group{1, []int64{3, 7}[i]}); n != want {
+				t.Errorf("%s: %d of group %d granted, want %d", name, n, i, want)
+			}
+		}
+		if got.outcomes != nil && len(of.granted) > 0 && (got.Wait(0) != 2500*time.Microsecond || got.Wait(1) != 0) {
+			t.Errorf("%s: waits %v and %v", name, got.Wait(0), got.Wait(1))
+		}
+		if e.served.Load() != of.served {
+			t.Errorf("%s: a new call is not before %d, want %d", name, e.served.Load(), of.served)
+		}
+		shared := got.Shared()
+		if shared.Now != got.Now || shared.Rate != got.Rate || shared.Free != got.Free || shared.Interval != got.Interval ||
+			shared.Origin != got.Origin || shared.Foreign != (of.want.Notes&ForeignWriter != 0) {
+			t.Errorf("%s: the fair share has %+v", name, shared)
+		}
+	}
+}
+
+// A status other than 0 is the same error in the reply of every script that has one.
+func TestStatuses(t *testing.T) {
+	r, e := sent(Options{}, 1)
+	all := NewAllowAll([]Wanted{{Encoder: e, N: 1}, {Encoder: e, N: 1}})
+	texts := map[string]bool{}
+	for status := int64(-1); status <= 10; status++ {
+		want := statusError(status)
+		var class error
+		switch {
+		case status == 0:
+		case status >= 1 && status <= 7:
+			class = script.ErrNotInitialized
+		case status == 8:
+			class = ErrOtherRate
+		case status == 9:
+			class = script.ErrUntold
+		default:
+			if want == nil || !script.IsAnswer(want) || !strings.HasPrefix(want.Error(), "ERR unknown status ") {
+				t.Errorf("status %d is %v", status, want)
+			}
+			class = want
+		}
+		if class == nil != (want == nil) || !errors.Is(want, class) {
+			t.Errorf("status %d is %v, want %v", status, want, class)
+		}
+		if want == nil {
+			continue
+		}
+		texts[want.Error()] = true
+		reply := make([]int64, 13)
+		reply[0], reply[1] = status, 1
+		_, ofAcquire := r.Reply(e, &script.Attempts{}, []int64{status})
+		_, failed, ofAll := all.Reply([]int64{status, 1})
+		_, _, ofRelease := Release{}.Reply([]int64{status})
+		_, ofRepair := Repair{}.Reply([]int64{status})
+		_, ofRead := Read{}.Reply([]int64{status})
+		_, _, ofRecount := Recount{}.Reply([]any{status})
+		for i, err := range []error{ofAcquire, ofAll, ofRelease, ofRepair, ofRead, ofRecount} {
+			if err == nil || err.Error() != want.Error() {
+				t.Errorf("status %d: reply %d has the error %v, want %v", status, i, err, want)
+			}
+		}
+		if failed != 1 {
+			t.Errorf("status %d: limiter %d failed, want 1", status, failed)
+		}
+	}
+	if len(texts) != 11 {
+		t.Errorf("%d texts for 11 statuses: %q", len(texts), slices.Collect(maps.Keys(texts)))
+	}
+}
+
+// Only an attempt that is refused because of another rate had no effect for sure.
+func TestOtherRateHadNoEffect(t *testing.T) {
+	for status, executed := range map[int64]bool{0: true, 1: true, 8: false, 9: true} {
+		r, e := sent(Options{}, 1)
+		var a script.Attempts
+		a.Begin(5)
+		if _, err := a.MarshalBinary(); err != nil {
+			t.Fatal(err)
+		}
+		r.Reply(e, &a, []int64{status, 1, 1, 1})
+		if a.End(errors.New("lost")); a.MaybeExecuted() != executed {
+			t.Errorf("status %d: the attempt may have been executed: %v, want %v", status, !executed, executed)
+		}
+	}
+}
+
+func TestAllowAllReplies(t *testing.T) {
+	_, e := sent(Options{}, 1)
+	r := NewAllowAll([]Wanted{{Encoder: e, N: 1}, {Encoder: e, N: 2}, {Encoder: e, N: 3}})
+	got, _, err := r.Reply([]int64{
+		0, 1, 11, 12, 13, 14, 0, 0, 17, 0, 21, 22, 23, 24, int64(More), 26, 27, -1, 31, 32, 33, 34, int64(Many), 0, 0,
+	})
+	want := []Decision{
+		{Granted: true, Rate: 12, Interval: 13 * time.Millisecond, Free: 14, ResetAfter: 17 * time.Microsecond},
+		{
+			Rate: 22, Interval: 23 * time.Millisecond, Free: 24, Notes: More, RetryAfter: 26 * time.Microsecond,
+			ResetAfter: 27 * time.Microsecond,
+		},
+		{Exceeds: true, Rate: 32, Interval: 33 * time.Millisecond, Free: 34, Notes: Many},
+	}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%+v, %v\nwant %+v", got, err, want)
+	}
+}
+
+func TestRepliesOfChanges(t *testing.T) {
+	if !(TrySetRate{}.Reply([]int64{1})) || (TrySetRate{}.Reply([]int64{0})) {
+		t.Error("TrySetRate")
+	}
+	if set, notes := (SetRate{}).Reply([]int64{1, 512}); !set || notes != RebuildPending {
+		t.Errorf("SetRate: %v, %v", set, notes)
+	}
+	if set, notes := (SetRate{}).Reply([]int64{0, 0}); set || notes != 0 {
+		t.Errorf("SetRate without a rate: %v, %v", set, notes)
+	}
+	if !(Expire{}.Reply([]int64{1})) || (Expire{}.Reply([]int64{0})) {
+		t.Error("Expire")
+	}
+	if n, notes, err := (Release{}).Reply([]int64{0, 256, 7}); n != 7 || notes != More || err != nil {
+		t.Errorf("Release: %v, %v, %v", n, notes, err)
+	}
+	for n, want := range []Collected{InUse, Removed, Temporary, Gone, Foreign} {
+		if got := (Collect{}).Reply([]int64{int64(n)}); got != want {
+			t.Errorf("Collect %d is %v, want %v", n, got, want)
+		}
+	}
+	for _, of := range []struct {
+		reply   []int64
+		removed bool
+		foreign int
+	}{
+		{[]int64{0}, false, -1}, {[]int64{5}, true, -1}, {[]int64{4, 1}, true, 0}, {[]int64{0, 3, 5}, false, 2}, {[]int64{1, 5}, true, 4},
+	} {
+		if removed, foreign := (Delete{}).Reply(of.reply); removed != of.removed || foreign != of.foreign {
+			t.Errorf("Delete %v: %v, %v", of.reply, removed, foreign)
+		}
+	}
+	for _, of := range []struct {
+		reply   int64
+		renamed bool
+		foreign int
+		err     error
+	}{{1, true, -1, nil}, {0, false, -1, nil}, {-1, false, -1, script.ErrNotInitialized}, {-2, false, 0, nil}, {-11, false, 9, nil}} {
+		renamed, foreign, err := Rename{}.Reply([]int64{of.reply})
+		if renamed != of.renamed || foreign != of.foreign || !errors.Is(err, of.err) {
+			t.Errorf("Rename %d: %v, %v, %v", of.reply, renamed, foreign, err)
+		}
+	}
+}
+
+func TestRepairReplies(t *testing.T) {
+	const blocked = 1500
+	for _, of := range []struct {
+		reset                               bool
+		stored, was, free, records, permits int64
+		fault                               string
+	}{
+		{false, 0, 7, 7, 1, 3, ""},
+		{false, 1, 0, 10, 0, 0, ""}, // an unused limiter
+		{false, 1, 0, 7, 1, 3, "free permits were missing"},
+		{false, 2, 0, 7, 1, 3, "free permits were no whole number"},
+		{false, 2, 0, 10, 0, 0, "free permits were no whole number"},
+		{false, 0, 4, 10, 0, 0, "free permits were not the rate, without a record"},
+		{false, 0, 9, 7, 1, 3, "free permits and records were 2 more than the rate"},
+		{false, 0, 5, 7, 1, 3, "free permits and records were 2 less than the rate"},
+		{true, 0, 7, 10, 1, 3, ""},
+		{true, 0, 10, 10, 0, 0, ""},
+		{true, 1, 0, 10, 1, 3, "free permits were missing"},
+		{true, 2, 0, 10, 1, 3, "free permits were no whole number"},
+	} {
+		got, err := Repair{Reset: of.reset}.Reply([]int64{0, 1, of.stored, of.was, of.free, of.records, of.permits, blocked})
+		want := Repaired{true, of.fault, of.was, of.free, of.records, of.permits, 1500 * time.Millisecond}
+		if err != nil || got != want {
+			t.Errorf("%+v: %+v, %v", of, got, err)
+		}
+	}
+	if got, err := (Repair{}).Reply([]int64{0, 0, 0, 1, 1, 0, 0, 0}); got.Changed || err != nil {
+		t.Errorf("nothing to repair: %+v, %v", got, err)
+	}
+}
+
+func TestReadReplies(t *testing.T) {
+	reply := []int64{0, 10, 1000, 1, 60000, 7, 3, 2, 1_700_000_000_000_001, 1_700_000_000_000_009, 0, 1}
+	want := State{
+		Rate: Rate{10, 1000, 1, 60000}, Available: 7, Used: 3, Records: 2, Oldest: time.UnixMicro(1_700_000_000_000_001),
+		Newest: time.UnixMicro(1_700_000_000_000_009), TTL: time.Millisecond, Consistent: true,
+	}
+	check := func(what string, r Read, reply []int64, want State) {
+		t.Helper()
+		if got, err := r.Reply(reply); err != nil || got != want {
+			t.Errorf("%s: %+v, %v\nwant %+v", what, got, err, want)
+		}
+	}
+	check("state", Read{}, reply, want)
+	check("glance", Read{}, append(slices.Clone(reply), 0), want)
+	want.Estimate = true
+	check("glance of many records", Read{}, append(slices.Clone(reply), 1), want)
+	check("configuration", Read{ConfigOnly: true}, reply[:5], State{Rate: want.Rate})
+	check("unused", Read{}, []int64{0, 10, 1000, 0, 0, 10, 0, 0, 0, 0, -1, 0}, State{Rate: Rate{10, 1000, 0, 0}, Available: 10})
+}
+
+func TestRecountReplies(t *testing.T) {
+	notes, progress, err := Recount{}.Reply([]any{int64(0), int64(Many), "newest", "oldest", int64(1000), int64(5000)})
+	if notes != Many || err != nil || progress != (Progress{"newest", "oldest", int64(1000), int64(5000)}) {
+		t.Errorf("%v, %v, %v", notes, progress, err)
+	}
+	if args := (Recount{"now", progress}).Args(); !slices.Equal(args, []any{"now", "newest", "oldest", int64(1000), int64(5000)}) {
+		t.Errorf("the next call has %v", args)
+	}
+}
+
+func TestSurveyReplies(t *testing.T) {
+	got, err := Survey{}.Reply([]any{
+		"1700000000", "000042", []any{"rate", "10", "type", "1"}, int64(1), "7", int64(3), []any{"m2", "2.5", "m1", "-inf"},
+		"hash", int64(-1), "string", int64(0), "none", int64(-2),
+	})
+	want := Stored{
+		At: time.UnixMicro(1_700_000_000_000_042), Fields: map[string]string{"rate": "10", "type": "1"}, Own: true, Value: "7", Records: 3,
+		Page: []StoredRecord{{"m2", 2.5}, {"m1", math.Inf(-1)}},
+		Keys: [3]StoredKey{{Type: "hash"}, {Type: "string", TTL: time.Millisecond}, {Type: "none"}},
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v\nwant %+v", got, err, want)
+	}
+	empty := []any{"0", "0", []any{}, int64(0), "", int64(0), []any{}, "none", int64(-2), "none", int64(-2), "none", int64(1500)}
+	got, err = Survey{}.Reply(empty)
+	want = Stored{
+		At: time.UnixMicro(0), Fields: map[string]string{},
+		Keys: [3]StoredKey{{Type: "none"}, {Type: "none"}, {"", "none", 1500 * time.Millisecond}},
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v\nwant %+v", got, err, want)
+	}
+	empty[6] = []any{"m", "high"}
+	if _, err = (Survey{}).Reply(empty); err == nil {
+		t.Error("a score that is no number is no error")
+	}
+}
+
+func TestTimesThatAreTooLong(t *testing.T) {
+	for _, of := range []struct{ got, want time.Duration }{
+		{Millis(1), time.Millisecond}, {Micros(1), time.Microsecond}, {Millis(-1), -time.Millisecond},
+		{Millis(math.MaxInt64), math.MaxInt64 / 1_000_000 * 1_000_000}, {Micros(math.MaxInt64), math.MaxInt64 / 1_000 * 1_000},
+		{TTL(-2), 0}, {TTL(-1), 0}, {TTL(0), time.Millisecond}, {TTL(1), time.Millisecond}, {TTL(2), 2 * time.Millisecond},
+	} {
+		if of.got != of.want {
+			t.Errorf("%v, want %v", of.got, of.want)
+		}
+	}
+}
+
+// FuzzReplies decodes replies of each documented length with any integers: none may panic.
+func FuzzReplies(f *testing.F) {
+	f.Add([]byte{}, "", "")
+	f.Add(binary.LittleEndian.AppendUint64(nil, math.MaxUint64), "1700000000", "1")
+	f.Add([]byte("\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\xff\xff\xff\x7f\x00\x00\x00\x00\x00\x00\x00\x80"), "nan", "-inf")
+	f.Add(slices.Concat(make([]byte, 8), slices.Repeat([]byte{0x80, 0, 0, 0, 0, 0, 0, 0x80}, 12)), "x", "99999999999999999999")
+	f.Fuzz(func(t *testing.T, data []byte, one, two string) {
+		at := 0
+		next := func() (n int64) {
+			if at+8 <= len(data) {
+				n = int64(binary.LittleEndian.Uint64(data[at:]))
+				at += 8
+			}
+			return n
+		}
+		integers := func(n int) []int64 {
+			at = 0
+			reply := make([]int64, n)
+			for i := range reply {
+				reply[i] = next()
+			}
+			return reply
+		}
+		groups := []Group{{1, 1}, {2, 3}}
+		for _, o := range []Options{{}, {ServerTime: true, Granularity: time.Second}, {Format: record.Redisson313}} {
+			r, e := sent(o, 1_700_000_000_000_000, groups...)
+			for _, length := range []int{1, 4, 7, 8, 8 + 2*len(groups)} {
+				figures := integers(length)
+				if length == 1 && figures[0] == 0 {
+					continue // only a status other than 0 is alone
+				}
+				reply, err := r.Reply(e, &script.Attempts{}, figures)
+				if err != nil || length == 8 {
+					continue // without groups nothing asks for their outcomes
+				}
+				for i, group := range groups {
+					if reply.Granted(i, group); reply.outcomes != nil {
+						reply.Wait(i)
+					}
+				}
+				reply.Shared()
+				reply.Notes.Repaired()
+			}
+			all := NewAllowAll([]Wanted{{Encoder: e, N: 1}, {Encoder: e, N: 2}})
+			all.Reply(integers(1 + 8*2))
+			if refusal := integers(2); refusal[0] != 0 {
+				all.Reply(refusal)
+			}
+		}
+		TrySetRate{}.Reply(integers(1))
+		SetRate{}.Reply(integers(2))
+		Delete{}.Reply(integers(1))
+		Delete{}.Reply(integers(3))
+		Rename{}.Reply(integers(1))
+		Expire{}.Reply(integers(1))
+		Release{}.Reply(integers(3))
+		Repair{}.Reply(integers(8))
+		Repair{Reset: true}.Reply(integers(8))
+		Collect{}.Reply(integers(1))
+		Read{}.Reply(integers(12))
+		Read{}.Reply(integers(13))
+		Read{ConfigOnly: true}.Reply(integers(5))
+		if status := integers(1); status[0] != 0 {
+			Release{}.Reply(status)
+			Repair{}.Reply(status)
+			Read{}.Reply(status)
+			Recount{}.Reply([]any{status[0]})
+		}
+		at = 0
+		Recount{}.Reply([]any{next(), next(), one, two, next(), next()})
+		Survey{}.Reply([]any{
+			one, two, []any{one, two, one}, next(), one, next(), []any{one, two, two}, one, next(), two, next(), one, next(),
+		})
+	})
+}
