@@ -244,6 +244,8 @@ local first, id_count, since, all, shared, known = ` + only(f, AcquireScript.Tex
 		{0, 1_700_000_000_000_009, math.MaxInt64, 1, 0, 1, 0x5240, figure, 5000, 1, 100, "0123456789012345678901234567890"},
 		{1_700_000_000_123_007, 0, 3, 0, 0, 0, 0x6155, 0, 199, 0, 40, "abc"},
 		{1_700_000_000_999_999, 0, 1000, 1, 0, 0, 0x222a, 1, 200, 0, 1, "abcdef"},
+		{1_700_000_000_000_001, 0, 2, 2, 2, 1, 0x3007, 10, 100, 0, 0, ""}, // this one and the next tell all flags apart
+		{1_700_000_000_000_001, 0, 2, 2, 2, 1, 0x0421, 10, 100, 0, 0, ""},
 	} {
 		f.Add(
 			s.micros, s.served, s.size, s.count, s.second, s.strict, s.bits,
