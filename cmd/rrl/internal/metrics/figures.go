@@ -33,7 +33,7 @@ func newStateFigures(own promauto.Factory, byClient bool) *stateFigures {
 		live:      gauge("live_permits", "Permits in live records: granted within the last interval, by Go and by Java."),
 		records:   gauge("records", "Live records: grants within the last interval."),
 		oldest:    gauge("oldest_record_age_seconds", "Age of the oldest live record; below 0: it is dated in the future."),
-		ttl:       gauge("ttl_seconds", "Time until Redis removes the limiter, where it does not live for ever."),
+		ttl:       gauge("ttl_seconds", "Time until Redis removes the limiter, if it has a TTL."),
 		consistent: gauge("consistent", "1 if free permits and records add up to the limit; "+
 			"0 if they don't, or the limiter can't be used."),
 	}
