@@ -95,6 +95,15 @@ func (b *Breaker) End(call Pending, answered bool) {
 	if answered {
 		b.heard()
 	}
+	b.forget()
+}
+
+// forget forgets the silence of a node that is away once no call is in flight: the next call has a silence of its own.
+// b.mu is held.
+func (b *Breaker) forget() {
+	if b.broken.Load() && len(b.calls) == 0 {
+		b.quiet, b.suspected = time.Time{}, time.Time{}
+	}
 }
 
 // heard notes that the node answered just now. b.mu is held.
@@ -164,6 +173,7 @@ func (b *Breaker) lose() {
 func (b *Breaker) snap() {
 	b.rest(shortestOutage)
 	b.broken.Store(true)
+	b.forget()
 }
 
 // Ask reports whether b is broken, and if so, how long to wait before asking again. If a probe is due, it starts one in

@@ -152,3 +152,26 @@ func TestProbesOfANodeThatStaysAway(t *testing.T) {
 		}
 	})
 }
+
+// The silence before a failure is not that of a later call.
+func TestSilenceEndsWithAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b Breaker
+		n, c := &node{}, &call{}
+		b.Ask(n)
+		b.Begin(c, n)
+		b.End(c, false)
+		b.Fail(time.Now())
+		time.Sleep(3 * time.Second)
+		if broken, _ := b.Ask(n); broken {
+			t.Fatal("broken though nobody asked for more than a second")
+		}
+		b.Begin(c, n)
+		time.Sleep(ms)
+		b.End(c, true)
+		synctest.Wait()
+		if probes := n.probes.Load(); probes != 0 {
+			t.Errorf("%d probes", probes)
+		}
+	})
+}

@@ -114,5 +114,5 @@ func canDecide(limiters ...*Limiter) bool {
 
 // DecidesLocally reports whether the process can decide on l while its node is away.
 func (l *Limiter) DecidesLocally() bool {
-	return l.client.localLimiters.Decides(&l.local, l.client.clock())
+	return l.settings.FallsBack && l.client.localLimiters.Decides(&l.local, l.client.clock())
 }
