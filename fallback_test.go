@@ -762,6 +762,9 @@ func TestAwayWithoutAFallback(t *testing.T) {
 		b.try(l, 1)
 		b.sleepTo(time.Second)
 		away(true)
+		if hook.Limiter(l).DecidesLocally() {
+			t.Error("the process decides without WithFallback")
+		}
 		asked := p.wire.scripts.Load()
 		b.sleepTo(1900 * ms)
 		if now := p.wire.scripts.Load(); now != asked {

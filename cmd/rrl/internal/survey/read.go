@@ -283,12 +283,13 @@ func read(member string) (form Form, tag string, permits int64) {
 		form.Odd = fmt.Sprintf("%d bytes, no record", len(member))
 		return form, "", 0
 	}
-	format, length, known := record.FormatOf([]byte(member))
+	format, _, known := record.FormatOf([]byte(member))
 	if !known {
 		form.Odd = fmt.Sprintf("%d bytes, of no known form", len(member))
 		return form, "", int64(r.Permits)
 	}
 	tag = goTag(r.ID)
+	_, length, _ := format.Layout()
 	if len(r.ID) != length && (tag == "" || len(r.ID) != length+record.ShareLength) {
 		form.Odd = fmt.Sprintf("an id of %d bytes", len(r.ID))
 	} else {
