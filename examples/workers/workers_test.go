@@ -36,7 +36,7 @@ func TestQueueAtTheLimitersPace(t *testing.T) {
 
 	var done atomic.Int64
 	mux := asynq.NewServeMux()
-	mux.Use(workers.Paced(limiter, time.Millisecond))
+	mux.Use(workers.Paced(limiter, 10*time.Second)) // a refusal for longer is known at once
 	mux.HandleFunc("mail", func(context.Context, *asynq.Task) error {
 		done.Add(1)
 		return nil
