@@ -237,8 +237,9 @@ func (c *Client) allowTogether(ctx context.Context, permits []int64, limiters []
 	for i, r := range decided {
 		results[i] = Result(r)
 	}
+	latency := time.Since(started)
 	for i, l := range limiters {
-		info := RequestInfo{Limiter: l.name, Method: "AllowAll", Permits: permits[i], Latency: time.Since(started), Err: err}
+		info := RequestInfo{Limiter: l.name, Method: "AllowAll", Permits: permits[i], Latency: latency, Err: err}
 		if err == nil && results[i].Allowed {
 			info.Granted = permits[i]
 		}

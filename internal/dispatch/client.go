@@ -37,8 +37,6 @@ type Config struct {
 	Clock       func() time.Time
 	CallTimeout time.Duration
 	Observe     func(Call) // nil: no observer
-	Alone       bool       // Redisson cannot use this server
-	Tuning      Tuning
 }
 
 // A Tuning sets thresholds, for tests; zero is the usual value.
@@ -77,10 +75,10 @@ type Client struct {
 func New(c Config) *Client {
 	d := &Client{
 		topology: script.NewTopology(c.Redis), identity: record.NewIdentity(c.ID), clock: c.Clock, callTimeout: c.CallTimeout,
-		observe: c.Observe, alone: c.Alone,
+		observe:  c.Observe,
 		registry: registry{all: map[queueKey]*queue{}}, pipelines: map[*redis.Client]*nodePipeline{},
 	}
-	d.Tune(c.Tuning)
+	d.Tune(Tuning{})
 	return d
 }
 

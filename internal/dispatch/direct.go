@@ -117,19 +117,13 @@ func (l *Limiter) Release(ctx context.Context, n, granted int64) (int64, error) 
 		if err := ctx.Err(); err != nil {
 			return released, err
 		}
-		sent := new(script.Attempts)
-		request := protocol.Release{Permits: n - released, Rebuild: rebuild, Granted: granted}
-		reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
-			defer l.changed()
-			request.Now = l.encoder.Now()
-			return l.client.topology.Run(ctx, sent, protocol.ReleaseScript, false, l.Keys(), request.Args()...)
-		})
-		var came int64
-		var notes protocol.Notes
-		if err == nil {
-			came, notes, err = request.Reply(reply)
+		request := protocol.Release{Now: l.Now(), Permits: n - released, Rebuild: rebuild, Granted: granted}
+		reply, err := l.Change(ctx, protocol.ReleaseScript, false, request.Args())
+		if err != nil {
+			return released, err
 		}
-		if err = sent.Outcome(err); err != nil {
+		came, notes, err := request.Reply(reply)
+		if err != nil {
 			return released, err
 		}
 		released += came

@@ -21,9 +21,10 @@ func (c *Client) AllowAll(ctx context.Context, permits []int64, limiters []*Limi
 	if c.observe == nil || !t.asked {
 		return results, failed, err
 	}
+	latency := time.Since(started)
 	for i, l := range limiters {
 		info := Call{
-			Limiter: l.name, Callers: 1, Latency: time.Since(started), Attempts: t.attempts, Repaired: t.notes[i].Repaired(),
+			Limiter: l.name, Callers: 1, Latency: latency, Attempts: t.attempts, Repaired: t.notes[i].Repaired(),
 			RateMismatch: t.notes[i].Has(protocol.RateMismatch), Fallback: t.notes[i].Has(protocol.Local), Err: cmp.Or(err, t.cause),
 		}
 		if err == nil && results[i].Allowed {
