@@ -3,6 +3,8 @@ package compat
 import (
 	"context"
 	"errors"
+	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -71,8 +73,12 @@ func underLoad(f *mixed, r raise) {
 	limiter := f.limiter("raised:" + r.name)
 	b := f.beside(f.old)
 	b.must("Go's SetRate", limiter.SetRate(b.ctx, rratelimiter.PerSecond(lowRate)))
+	raises := func(c redistest.Command) bool {
+		return c.Name() == "HSET" && len(c.Args) > 3 && c.Args[1] == limiter.Name() && c.Args[2] == "rate" &&
+			c.Args[3] == strconv.Itoa(highRate)
+	}
 	monitor := redistest.Monitor(f, f.server.Addr, func(c redistest.Command) bool {
-		return len(c.Args) > 3 && (c.Args[1] == permitsKey(limiter.Name()) || c.Args[3] == limiter.Name())
+		return len(c.Args) > 3 && (c.Args[1] == permitsKey(limiter.Name()) || c.Args[3] == limiter.Name()) || raises(c)
 	})
 	members := []member{javaMember(f.T, f.old, limiter.Name()), javaMember(f.T, f.recent, limiter.Name()), goMember(f.T, limiter)}
 	j := newJournal()
@@ -87,7 +93,6 @@ func underLoad(f *mixed, r raise) {
 	})
 	f.Cleanup(load.Wait)
 	b.eventually("the old rate is used", patience, func() bool { return j.sum(members, time.Time{}) >= lowRate })
-	setting := time.Now()
 	b.must(r.name, r.set(b.ctx, limiter.Name(), time.Second))
 	raised := time.Now()
 	since.Store(&raised)
@@ -96,17 +101,18 @@ func underLoad(f *mixed, r raise) {
 	commands := monitor.Stop()
 	want(b, "Go's Config", rratelimiter.PerSecond(highRate))(limiter.Config(b.ctx))
 
+	// A client dates its call before the server executes it, so which rate granted a record shows in the order of
+	// the commands, not in the record's score.
+	at := slices.IndexFunc(commands, raises)
+	if at < 0 {
+		f.Fatalf("the server executed no HSET of the new rate; %d commands were seen", len(commands))
+	}
 	scores := scoresOf(f.T, commands, permitsKey(limiter.Name()), over)
-	var lower, higher []window.Score
+	before := len(scoresOf(f.T, commands[:at], permitsKey(limiter.Name()), over))
+	lower, higher := scores[:before], scores[before:]
 	var used int64
-	for _, s := range scores {
-		if s.At < setting.UnixMicro() {
-			lower = append(lower, s)
-		}
-		if s.At > raised.UnixMicro() {
-			higher = append(higher, s)
-			used += s.Permits
-		}
+	for _, s := range higher {
+		used += s.Permits
 	}
 	interval := time.Second - disorderOf(commands, limiter.Name())
 	largest := func(scores []window.Score) int64 {
