@@ -38,7 +38,7 @@ func (l *Limiter) TryAcquireTimeout(ctx context.Context, n int64, timeout time.D
 	if timeout <= 0 {
 		return l.TryAcquire(ctx, n)
 	}
-	until := l.client.config.Clock().Add(timeout)
+	until := l.core.Clock().Add(timeout)
 	result, err := l.request(ctx, "try to acquire from", dispatch.Ask{N: n, Waits: true, Until: until})
 	return result.Allowed, err
 }
@@ -283,7 +283,8 @@ func undo(ctx context.Context, permits []int64, limiters []*Limiter, taken []dis
 	undone := make(chan error, len(limiters))
 	for i, l := range limiters {
 		go func() {
-			undone <- wrap("release to", l.name, l.core.Undo(context.WithoutCancel(ctx), permits[i], taken[i]))
+			_, err := l.core.Undo(context.WithoutCancel(ctx), permits[i], taken[i])
+			undone <- wrap("release to", l.name, err)
 		}()
 	}
 	var failed error

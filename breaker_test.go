@@ -12,8 +12,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
-
-	"github.com/rratelimiter/rratelimiter/internal/hook"
 )
 
 // With every method, and however short the callers' deadlines are, a server that hangs counts as away within a second.
@@ -142,7 +140,7 @@ func TestSilenceOfEveryMethodIsNoticed(t *testing.T) {
 				if err := l.SetRate(t.Context(), PerHour(1000)); err != nil {
 					t.Fatal(err)
 				}
-				if hook.Limiter(l).Away() {
+				if l.Health().Away {
 					t.Fatal("away before")
 				}
 				defer b.end(p.wire.hang())
@@ -155,7 +153,7 @@ func TestSilenceOfEveryMethodIsNoticed(t *testing.T) {
 					cancel()
 				}
 				b.sleepTo(900 * ms)
-				if !hook.Limiter(l).Away() {
+				if !l.Health().Away {
 					t.Error("the server is not known to be away")
 				}
 			})
@@ -176,7 +174,7 @@ func TestAServerThatAnswersIsNotAway(t *testing.T) {
 			p.wire.mu.Unlock()
 			for at := time.Duration(0); at < 3*time.Second; at += 10 * ms {
 				b.sleepTo(at)
-				if hook.Limiter(l).Away() {
+				if l.Health().Away {
 					t.Fatalf("away at %v", at)
 				}
 			}
@@ -192,7 +190,7 @@ func TestAServerThatAnswersIsNotAway(t *testing.T) {
 				if at%time.Second == 0 {
 					b.try(l, 1)
 				}
-				if hook.Limiter(l).Away() {
+				if l.Health().Away {
 					t.Fatalf("away at %v", at)
 				}
 			}
@@ -214,7 +212,7 @@ func TestSilenceIsProbedOnlyWhenQueried(t *testing.T) {
 		}
 		resume()
 		synctest.Wait()
-		hook.Limiter(l).Away()
+		l.Health()
 		b.granted("afterwards", b.try(l, 1), 5*time.Second)
 		before := p.wire.scripts.Load()
 		b.sleepTo(time.Minute)
@@ -229,17 +227,17 @@ func TestANodeThatIsBackIsNotAway(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
 		l := p.RateLimiter("l", WithRate(PerSecond(10)))
-		hook.Limiter(l).Away()
+		l.Health()
 		resume := p.wire.hang()
 		b.try(l, 1)
 		b.sleepTo(600 * ms)
-		if !hook.Limiter(l).Away() {
+		if !l.Health().Away {
 			t.Fatal("it is not away")
 		}
 		resume()
 		synctest.Wait()
 		b.sleepTo(700 * ms)
-		if hook.Limiter(l).Away() {
+		if l.Health().Away {
 			t.Error("it is away, though it answered the call and the probe")
 		}
 	})

@@ -18,7 +18,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
-	"github.com/rratelimiter/rratelimiter/internal/hook"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -640,7 +639,7 @@ func TestObserverSeesTheFallback(t *testing.T) {
 
 // untake gives back permits that the process granted.
 func untake(l *Limiter, n int64) {
-	_ = l.core.Undo(context.Background(), n, dispatch.Source{Local: true})
+	_, _ = l.core.Undo(context.Background(), n, dispatch.Source{Local: true})
 }
 
 // A dead is a server that cannot be reached until the test revives it.
@@ -745,14 +744,14 @@ func TestFallbackIsBounded(t *testing.T) {
 	}
 }
 
-// hook.Away works without WithFallback, too. Probes are sent only while it is called.
+// Health works without WithFallback, too. Probes are sent only while that is called.
 func TestAwayWithoutAFallback(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process(WithCallTimeout(time.Second))
 		l := p.RateLimiter("l", WithRate(PerSecond(10)))
 		away := func(want bool) {
 			t.Helper()
-			if got := hook.Limiter(l).Away(); got != want {
+			if got := l.Health().Away; got != want {
 				t.Fatalf("away at %v: %v", time.Since(b.start), got)
 			}
 			synctest.Wait()
@@ -762,7 +761,7 @@ func TestAwayWithoutAFallback(t *testing.T) {
 		b.try(l, 1)
 		b.sleepTo(time.Second)
 		away(true)
-		if hook.Limiter(l).DecidesLocally() {
+		if l.Health().Decides {
 			t.Error("the process decides without WithFallback")
 		}
 		asked := p.wire.scripts.Load()
@@ -774,7 +773,7 @@ func TestAwayWithoutAFallback(t *testing.T) {
 		mend()
 		for at := 2 * time.Second; at < 4*time.Second; at += 100 * ms {
 			b.sleepTo(at)
-			hook.Limiter(l).Away()
+			l.Health()
 		}
 		away(false)
 	})

@@ -12,7 +12,7 @@ import (
 var layers = []string{
 	"lua", "internal/span", "internal/record", "internal/keys", "internal/localwindow", "internal/fairshare",
 	"internal/denycache", "internal/breaker", "internal/script", "internal/protocol", "internal/localgrant",
-	"internal/pipeline", "internal/dispatch", "internal/hook",
+	"internal/pipeline", "internal/dispatch",
 }
 
 func TestLayersImportDownwards(t *testing.T) {

@@ -43,7 +43,7 @@ type RequestObserver interface {
 // only the limiters that refuse.
 type RequestInfo struct {
 	Limiter string        // name
-	Method  string        // "Acquire", "TryAcquireTimeout", "TryAcquire", "Allow", "AcquireUpTo" or "AllowAll"
+	Method  string        // "Acquire", "TryAcquireTimeout", "TryAcquire", "Allow" (Take, too), "AcquireUpTo" or "AllowAll"
 	Waits   bool          // whether the method waits for permits
 	Permits int64         // requested
 	Granted int64         // of Permits

@@ -10,16 +10,16 @@ import (
 
 // An Option configures a client. If an option is invalid, every method of the client's limiters returns
 // ErrInvalidOption.
-type Option func(*Client) error
+type Option func(*dispatch.Config) error
 
 // WithClientID sets the client's id, which must not be empty. The default is a random UUID, as in Redisson. With a
 // stable id, a process finds its PerClient permits again after a restart.
 func WithClientID(id string) Option {
-	return func(c *Client) error {
+	return func(c *dispatch.Config) error {
 		if id == "" {
 			return invalidOption("the client id is empty")
 		}
-		c.config.ID = id
+		c.ID = id
 		return nil
 	}
 }
@@ -27,11 +27,11 @@ func WithClientID(id string) Option {
 // WithNameMapper sets the function that maps a limiter's name to the name of its configuration key (Redisson:
 // NameMapper), for example to add the prefix that the Java side adds.
 func WithNameMapper(mapName func(name string) string) Option {
-	return func(c *Client) error {
+	return func(c *dispatch.Config) error {
 		if mapName == nil {
 			return invalidOption("the name mapper is nil")
 		}
-		c.mapName = mapName
+		c.MapName = mapName
 		return nil
 	}
 }
@@ -39,11 +39,11 @@ func WithNameMapper(mapName func(name string) string) Option {
 // WithClock sets the clock that dates the grants, for tests. The default is time.Now. With a clock that always returns
 // whole milliseconds, permits return exactly one interval after their grant, whatever the interval is (see [Limiter]).
 func WithClock(now func() time.Time) Option {
-	return func(c *Client) error {
+	return func(c *dispatch.Config) error {
 		if now == nil {
 			return invalidOption("the clock is nil")
 		}
-		c.config.Clock = now
+		c.Clock = now
 		return nil
 	}
 }
@@ -58,11 +58,11 @@ func WithClock(now func() time.Time) Option {
 // If a call times out and no later call was answered, the requests queued behind it fail with the same timeout. Nothing
 // was sent for them, so their error is never ErrOutcomeUnknown.
 func WithCallTimeout(d time.Duration) Option {
-	return func(c *Client) error {
+	return func(c *dispatch.Config) error {
 		if d <= 0 {
 			return invalidOption("the call timeout %v is not positive", d)
 		}
-		c.config.CallTimeout = d
+		c.CallTimeout = d
 		return nil
 	}
 }
@@ -70,17 +70,17 @@ func WithCallTimeout(d time.Duration) Option {
 // WithObserver sets the observer of all acquiring calls, and of all requests if it is a [RequestObserver]. If the
 // observer has a method Watch(*Client), NewClient calls it with the client. [Observers] combines several observers.
 func WithObserver(o Observer) Option {
-	return func(c *Client) error {
-		c.observer = o
+	return func(c *dispatch.Config) error {
+		c.Observer = o
 		return nil
 	}
 }
 
 // WithLimiterDefaults sets options for all limiters of the client. Options given to RateLimiter are applied after them.
 func WithLimiterDefaults(opts ...LimiterOption) Option {
-	return func(c *Client) error {
+	return func(c *dispatch.Config) error {
 		for _, opt := range opts {
-			if err := apply(opt, &c.defaults); err != nil {
+			if err := apply(opt, &c.Defaults); err != nil {
 				return asOption(err)
 			}
 		}

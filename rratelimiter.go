@@ -15,7 +15,7 @@ package rratelimiter
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"reflect"
 	"time"
 
@@ -23,7 +23,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
 )
 
 // Redis is the part of a go-redis client that the limiters use. *redis.Client, *redis.ClusterClient, *redis.Ring,
@@ -37,8 +36,7 @@ type Redis interface {
 // is safe for concurrent use. It has no Close method: closing the redis client ends all waiting with redis.ErrClosed.
 type Client struct {
 	core            *dispatch.Client
-	config          dispatch.Config
-	mapName         func(string) string
+	id              string
 	observer        Observer
 	requestObserver RequestObserver // observer, if it implements RequestObserver; else nil
 	defaults        dispatch.Settings
@@ -52,28 +50,27 @@ type Client struct {
 // that hangs delays only its own limiters. Hooks that must see these calls are added with
 // redis.ClusterClient.OnNewNode, as the tracing and metrics of go-redis do.
 func NewClient(rdb Redis, opts ...Option) *Client {
-	c := &Client{
-		config:  dispatch.Config{Redis: rdb, ID: uuid.NewString(), Clock: time.Now, CallTimeout: time.Second},
-		mapName: func(name string) string { return name },
-	}
+	c := &Client{}
+	config := dispatch.Config{Redis: rdb, ID: uuid.NewString(), Clock: time.Now, CallTimeout: time.Second}
 	for _, opt := range opts {
-		if err := apply(opt, c); err != nil && c.err == nil {
+		if err := apply(opt, &config); err != nil && c.err == nil {
 			c.err = err
 		}
 	}
 	if v := reflect.ValueOf(rdb); rdb == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		c.err = invalidOption("the redis client is nil")
 	}
-	if c.observer != nil {
-		c.config.Observe = func(call dispatch.Call) { c.observer.Call(CallInfo(call)) }
+	if c.observer, _ = config.Observer.(Observer); c.observer != nil {
+		config.Observe = func(call dispatch.Call) { c.observer.Call(CallInfo(call)) }
 	}
-	c.core = dispatch.New(c.config)
+	c.id, c.defaults = config.ID, config.Defaults
+	c.core = dispatch.New(config)
 	c.observed()
 	return c
 }
 
 // ID returns the client's id: the CLIENT part of the keys of PerClient limiters (Redisson: RedissonClient.getId).
-func (c *Client) ID() string { return c.config.ID }
+func (c *Client) ID() string { return c.id }
 
 // RateLimiter returns the limiter with the given name (Redisson: RedissonClient.getRateLimiter). It is cheap: it makes
 // no call and keeps no state. Limiters with the same name and the same options are interchangeable.
@@ -84,20 +81,14 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 			l.err = asOption(err)
 		}
 	}
-	raw := c.mapName(name)
-	var names [keys.Count]string
-	if err := keys.CheckLength(len(raw), len(c.config.ID)); err == nil {
-		names = keys.Names(raw, c.config.ID)
-	} else if l.err == nil {
-		l.err = asOption(err)
-	}
 	if l.err == nil {
 		l.err = validate(l.settings)
 	}
-	if l.err == nil && c.core.Topology().Clustered() && !keys.SameSlot(names[:]) {
-		l.err = fmt.Errorf("%w: %s", ErrCrossSlotName, dispatch.Quoted(raw))
+	if err := l.core.Init(c.core, name, l.settings, l.err); l.err == nil && err != nil {
+		if l.err = err; !errors.Is(err, ErrCrossSlotName) {
+			l.err = asOption(err)
+		}
 	}
-	l.core.Init(c.core, name, names, l.settings, l.err)
 	return l
 }
 

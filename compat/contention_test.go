@@ -10,7 +10,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/compat/redisson"
-	"github.com/rratelimiter/rratelimiter/internal/hook"
+	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
@@ -269,6 +269,14 @@ func TestSharing(t *testing.T) {
 	}
 }
 
+// made gives a test what is behind a client.
+func made(core **dispatch.Client) rratelimiter.Option {
+	return func(c *dispatch.Config) error {
+		c.Made = func(made *dispatch.Client) { *core = made }
+		return nil
+	}
+}
+
 // TestRedissonIsNoticed: each Redisson version leaves on a server the traces that a Go client looks for; a Go client
 // does not.
 func TestRedissonIsNoticed(t *testing.T) {
@@ -276,18 +284,23 @@ func TestRedissonIsNoticed(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
 			server := redistest.Real(t)
-			limiter := rratelimiter.NewClient(server.Client()).RateLimiter("noticed", rratelimiter.WithRate(rratelimiter.PerMinute(5)))
+			var core *dispatch.Client
+			limiter := rratelimiter.NewClient(server.Client(), made(&core)).RateLimiter("noticed", rratelimiter.WithRate(rratelimiter.PerMinute(5)))
+			bare, err := core.Limiter("noticed")
+			if err != nil {
+				t.Fatal(err)
+			}
 			if ok, err := limiter.TryAcquire(t.Context(), 1); !ok || err != nil {
 				t.Fatal(ok, err)
 			}
-			if hook.Limiter(limiter).RedissonHere(t.Context()) {
+			if bare.RedissonHere(t.Context()) {
 				t.Error("Redisson is noticed where there is none")
 			}
 			java := redisson.Start(t, version, redisson.Addr(server.Addr))
 			if ok, err := java.TryAcquire(t.Context(), "noticed", 1); !ok || err != nil {
 				t.Fatal(ok, err)
 			}
-			if !hook.Limiter(limiter).RedissonHere(t.Context()) {
+			if !bare.RedissonHere(t.Context()) {
 				t.Error("Redisson is not noticed: the hash of its script is missing in redisson.go")
 			}
 		})

@@ -8,7 +8,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/compat/redisson"
-	"github.com/rratelimiter/rratelimiter/internal/hook"
 )
 
 // eviction_test.go: a full Redis evicts the value key of a limiter, and the next call of one client finds it missing.
@@ -88,7 +87,7 @@ func (b *bench) shared(name string, opts ...rratelimiter.LimiterOption) {
 	for range callers {
 		go func() { granted <- l.Acquire(b.ctx, 1) }()
 	}
-	b.eventually("all callers wait", patience, func() bool { return hook.Client(client).Look(name).Waiting == callers })
+	b.eventually("all callers wait", patience, func() bool { return client.Waiting()[name] == callers })
 	b.must("Go's SetRate", l.SetRate(b.ctx, rratelimiter.Rate{Permits: evictedRate, Interval: evictedInterval}, rratelimiter.KeepState()))
 	var failed error
 	for range callers {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/compat/redisson"
-	"github.com/rratelimiter/rratelimiter/internal/hook"
+	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
@@ -143,7 +143,8 @@ func underLoad(f *mixed, r raise) {
 // A blocked thread of Redisson sleeps on.
 func inALongSleep(f *mixed, r raise) {
 	const interval, callers = time.Minute, 5
-	client := rratelimiter.NewClient(f.rdb, rratelimiter.WithCallTimeout(patience))
+	var core *dispatch.Client
+	client := rratelimiter.NewClient(f.rdb, rratelimiter.WithCallTimeout(patience), made(&core))
 	limiter := client.RateLimiter("asleep:" + r.name)
 	b := f.beside(f.old)
 	b.must("Go's SetRate", limiter.SetRate(b.ctx, rratelimiter.PerMinute(lowRate)))
@@ -175,7 +176,7 @@ func inALongSleep(f *mixed, r raise) {
 		go func() { served <- limiter.Acquire(ctx, 1) }()
 	}
 	b.eventually("all callers wait", patience, func() bool {
-		calls := hook.Client(client).Look(limiter.Name())
+		calls := core.Look(limiter.Name())
 		return calls.Waiting == callers && calls.Next > 0
 	})
 	b.must(r.name, r.set(b.ctx, limiter.Name(), interval))

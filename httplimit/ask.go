@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/hook"
 )
 
 // ask.go checks several limits, so that either all allow or none has counted the request.
@@ -87,9 +86,13 @@ func (p *Policy) allow(ctx context.Context, c Claim) (Answer, way, error) {
 	var err error
 	switch l := c.Limiter.(type) {
 	case *rratelimiter.Limiter:
-		var result any
-		result, back, err = hook.Allow(ctx, l, c.Permits)
-		r = result.(rratelimiter.Result)
+		var grant *rratelimiter.Grant
+		if grant, r, err = l.Take(ctx, c.Permits); grant != nil {
+			back = func(ctx context.Context) error {
+				_, err := grant.Return(ctx, c.Permits)
+				return err
+			}
+		}
 	case releaser:
 		back = func(ctx context.Context) error {
 			_, err := l.Release(ctx, c.Permits)

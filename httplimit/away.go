@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/hook"
 )
 
 // away.go records which limits cannot be reached, since their server does not reply, and logs when that begins and when
@@ -52,7 +51,7 @@ func (p *Policy) away(ctx context.Context, claims []Claim) error {
 		var cause error
 		if l, ours := c.Limiter.(*rratelimiter.Limiter); !ours {
 			cause = p.serverAway(ctx, c)
-		} else if hook.Limiter(l).Away() && !hook.Limiter(l).DecidesLocally() {
+		} else if h := l.Health(); h.Away && !h.Decides {
 			cause = rratelimiter.ErrUnavailable
 		}
 		if cause != nil {
@@ -178,7 +177,7 @@ func (p *Policy) decided(ctx context.Context) {
 	}
 	for _, c := range o.missing {
 		l, ours := c.Limiter.(*rratelimiter.Limiter)
-		if s := o.limits[c.Name]; ours && hook.Limiter(l).Away() || !ours && s != nil && s.cause != nil {
+		if s := o.limits[c.Name]; ours && l.Health().Away || !ours && s != nil && s.cause != nil {
 			o.mu.Unlock()
 			return
 		}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/hook"
 	"github.com/rratelimiter/rratelimiter/internal/series"
 )
 
@@ -419,7 +418,7 @@ func (p *Policy) awaitInLine(ctx context.Context, line waiter, a Answer) ([]Answ
 // listen cancels a wait in the queue once Redis has been silent for the bound. Redis does not count as silent while no
 // call is sent because no permits can be free yet.
 func (p *Policy) listen(ctx context.Context, l *rratelimiter.Limiter, giveUp context.CancelCauseFunc) {
-	for silence := time.Duration(0); silence < p.bound(); silence = hook.Limiter(l).Silence() {
+	for silence := time.Duration(0); silence < p.bound(); silence = l.Health().Silence {
 		timer := time.NewTimer(p.bound() - silence)
 		select {
 		case <-timer.C:

@@ -39,7 +39,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
-	"github.com/rratelimiter/rratelimiter/internal/hook"
 	"github.com/rratelimiter/rratelimiter/internal/roomy"
 )
 
@@ -61,7 +60,7 @@ type Server struct {
 	moving  sync.Mutex // held while the clock moves
 	mu      sync.Mutex // guards now and clients
 	now     time.Time
-	clients []*rratelimiter.Client
+	clients []*dispatch.Client
 }
 
 // New starts a server with a clock that the test controls. The server is closed when the test ends.
@@ -141,14 +140,18 @@ func (s *Server) Close() {
 // machine does not fail a test; opts can change both. To simulate a host whose clock is wrong, use WithClock with a
 // clock that differs from Now by some seconds.
 func (s *Server) Client(opts ...rratelimiter.Option) *rratelimiter.Client {
-	c := rratelimiter.NewClient(s.rdb, append([]rratelimiter.Option{
-		rratelimiter.WithClock(s.Now), rratelimiter.WithCallTimeout(patience),
+	own := func(c *dispatch.Config) error {
+		c.Alone = true
+		c.Made = func(made *dispatch.Client) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.clients = append(s.clients, made)
+		}
+		return nil
+	}
+	return rratelimiter.NewClient(s.rdb, append([]rratelimiter.Option{
+		own, rratelimiter.WithClock(s.Now), rratelimiter.WithCallTimeout(patience),
 	}, opts...)...)
-	hook.Client(c).SetAlone()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.clients = append(s.clients, c)
-	return c
 }
 
 // Redis returns the connection to the server that all clients use, to read keys or to change them directly.
@@ -266,14 +269,14 @@ func (s *Server) await(happened func() bool) bool {
 
 func (s *Server) wake() {
 	for _, c := range s.all() {
-		hook.Client(c).WakeAll()
+		c.WakeAll()
 	}
 }
 
 // look returns the sum of Look over all clients.
 func (s *Server) look(limiter string) (sum dispatch.Activity) {
 	for _, c := range s.all() {
-		calls := hook.Client(c).Look(limiter)
+		calls := c.Look(limiter)
 		sum.Waiting += calls.Waiting
 		sum.InFlight = sum.InFlight || calls.InFlight
 		if calls.Next > 0 && (sum.Next == 0 || calls.Next < sum.Next) {
@@ -283,7 +286,7 @@ func (s *Server) look(limiter string) (sum dispatch.Activity) {
 	return sum
 }
 
-func (s *Server) all() []*rratelimiter.Client {
+func (s *Server) all() []*dispatch.Client {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.clients[:len(s.clients):len(s.clients)]

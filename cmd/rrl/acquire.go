@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
@@ -119,7 +120,7 @@ Each waiting process calls Redis separately, so many waiting processes cost more
 }
 
 // acquire takes permits. If a command follows, all output is the command's.
-func (s *session) acquire(ctx context.Context, l *rratelimiter.Limiter, n int64, try bool, timeout time.Duration, quiet bool) error {
+func (s *session) acquire(ctx context.Context, l *connect.Limiter, n int64, try bool, timeout time.Duration, quiet bool) error {
 	began := time.Now()
 	granted, result := true, rratelimiter.Result{}
 	var err error

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 )
 
@@ -76,7 +76,7 @@ func permitsOf(text string) (int64, error) {
 }
 
 // titled returns the name of a limiter, with its client if one is selected.
-func (s *session) titled(l *rratelimiter.Limiter) string {
+func (s *session) titled(l *connect.Limiter) string {
 	text := render.Printable(l.Name())
 	if id := s.whom(l); id != "" {
 		text += " of " + render.Printable(id)

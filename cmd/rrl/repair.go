@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/doctor"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
@@ -32,7 +33,7 @@ It reads all records in one step: 100,000 of them block Redis for some 50 ms.`,
 		Example: `  rrl repair orders
   rrl repair orders --yes`,
 	}, mender{
-		done: "repaired", do: (*rratelimiter.Limiter).Repair,
+		done: "repaired", do: (*connect.Limiter).Repair,
 		tell: func(did rratelimiter.Repaired) string {
 			text := fmt.Sprintf("%s; free permits %s -> %s, with %s in %s", did.Fault, render.Thousands(did.Was), render.Thousands(did.Free),
 				render.Number(did.Permits, "permit"), render.Number(int64(did.Records), "record"))
@@ -61,7 +62,7 @@ what it would do. For one interval, the limiter can grant twice its rate.`,
 		Example: `  rrl reset orders
   rrl reset orders --yes`,
 	}, mender{
-		done: "reset", do: (*rratelimiter.Limiter).Reset,
+		done: "reset", do: (*connect.Limiter).Reset,
 		tell: func(did rratelimiter.Repaired) string {
 			return fmt.Sprintf("%s in %s forgotten, all %s free", render.Number(did.Permits, "permit"),
 				render.Number(int64(did.Records), "record"), render.Thousands(did.Free))
@@ -76,7 +77,7 @@ const otherwise = "rrl reset forgets the records, --force repairs all the same"
 // A mender has the differences between repair and reset.
 type mender struct {
 	done   string // participle for the output
-	do     func(*rratelimiter.Limiter, context.Context, ...rratelimiter.RepairOption) (rratelimiter.Repaired, error)
+	do     func(*connect.Limiter, context.Context, ...rratelimiter.RepairOption) (rratelimiter.Repaired, error)
 	tell   func(rratelimiter.Repaired) string
 	refuse func(rratelimiter.Repaired, rratelimiter.Rate) string // why it must not be done; "" if it may
 }
@@ -144,7 +145,7 @@ func mending(cmd *cobra.Command, m mender) *cobra.Command {
 
 // mend repairs one limiter if yes is set and it does no harm; else it returns the result and the reason for the
 // refusal.
-func (s *session) mend(ctx context.Context, l *rratelimiter.Limiter, m mender, yes bool) (rratelimiter.Repaired, string, error) {
+func (s *session) mend(ctx context.Context, l *connect.Limiter, m mender, yes bool) (rratelimiter.Repaired, string, error) {
 	did, err := m.do(l, ctx, rratelimiter.DryRun())
 	if err != nil || !did.Changed {
 		return did, "", err
@@ -175,13 +176,13 @@ type jsonMended struct {
 	Refused string `json:"refused,omitempty"` // why it is refused
 }
 
-func mended(s *session, l *rratelimiter.Limiter, did rratelimiter.Repaired, yes bool, refused string) jsonMended {
+func mended(s *session, l *connect.Limiter, did rratelimiter.Repaired, yes bool, refused string) jsonMended {
 	return jsonMended{render.NameOf(l.Name()), s.whom(l), did.Changed, !yes, did.Fault, did.Was, did.Free, did.Records, did.Permits,
 		did.Blocked.Milliseconds(), refused}
 }
 
 // explainForeign adds, to a WRONGTYPE error, the keys of a limiter that another program uses.
-func (s *session) explainForeign(ctx context.Context, l *rratelimiter.Limiter, own bool, err error) error {
+func (s *session) explainForeign(ctx context.Context, l *connect.Limiter, own bool, err error) error {
 	if !survey.IsWrongType(err) {
 		return err
 	}

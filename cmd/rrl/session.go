@@ -125,7 +125,7 @@ func (c *common) clientID() (string, error) {
 
 // states returns the limiters to work on for one name: one for a shared state; of a PER_CLIENT limiter one for each
 // selected client.
-func (s *session) states(ctx context.Context, name string) ([]*rratelimiter.Limiter, error) {
+func (s *session) states(ctx context.Context, name string) ([]*connect.Limiter, error) {
 	shared := s.Limiter(name, "")
 	rate, err := shared.Config(ctx)
 	switch {
@@ -136,14 +136,14 @@ func (s *session) states(ctx context.Context, name string) ([]*rratelimiter.Limi
 	case rate.Type != rratelimiter.PerClient && s.client != "":
 		return nil, fmt.Errorf("%s is no PER_CLIENT limiter: leave --client out", render.Printable(name))
 	case rate.Type != rratelimiter.PerClient:
-		return []*rratelimiter.Limiter{shared}, nil
+		return []*connect.Limiter{shared}, nil
 	case s.client == "":
 		return nil, fmt.Errorf("%s is a PER_CLIENT limiter: --client says whose permits, by id, or all", render.Printable(name))
 	case s.client != survey.Everyone:
-		return []*rratelimiter.Limiter{s.Limiter(name, s.client)}, nil
+		return []*connect.Limiter{s.Limiter(name, s.client)}, nil
 	}
 	ids, err := shared.Clients(ctx)
-	var all []*rratelimiter.Limiter
+	var all []*connect.Limiter
 	for _, id := range ids {
 		all = append(all, s.Limiter(name, id))
 	}
@@ -151,7 +151,7 @@ func (s *session) states(ctx context.Context, name string) ([]*rratelimiter.Limi
 }
 
 // whom returns the client of a limiter that has a client id.
-func (s *session) whom(l *rratelimiter.Limiter) string {
+func (s *session) whom(l *connect.Limiter) string {
 	if s.client == "" {
 		return ""
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/doctor"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
@@ -256,7 +257,7 @@ func ttlText(v *survey.Survey) string {
 }
 
 // showClients writes a line for each client of a PER_CLIENT limiter.
-func (s *session) showClients(ctx context.Context, shared *rratelimiter.Limiter, rate rratelimiter.Rate) error {
+func (s *session) showClients(ctx context.Context, shared *connect.Limiter, rate rratelimiter.Rate) error {
 	ids, err := shared.Clients(ctx)
 	if err != nil {
 		return err

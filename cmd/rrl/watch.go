@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/feed"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
@@ -232,10 +233,10 @@ func watchBlock(v feed.Sight, width int) []string {
 
 // followable returns the limiters to follow under a name: those of each client, if these are requested. A limiter that
 // does not exist yet is included.
-func (s *session) followable(ctx context.Context, name string) ([]*rratelimiter.Limiter, error) {
+func (s *session) followable(ctx context.Context, name string) ([]*connect.Limiter, error) {
 	limiters, err := s.states(ctx, name)
 	if errors.Is(err, rratelimiter.ErrNotInitialized) && s.client == "" {
-		return []*rratelimiter.Limiter{s.Limiter(name, "")}, nil
+		return []*connect.Limiter{s.Limiter(name, "")}, nil
 	}
 	return limiters, err
 }

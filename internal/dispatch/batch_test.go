@@ -8,7 +8,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
@@ -27,7 +26,7 @@ func newLimiter() *Limiter {
 	c := New(Config{Redis: granter{}, ID: "me", Clock: time.Now, CallTimeout: time.Second})
 	l := &Limiter{}
 	own := protocol.Rate{Permits: 10, Interval: 1000}
-	l.Init(c, "l", keys.Names("l", "me"), Settings{Options: protocol.Options{Own: own}}, nil)
+	l.Init(c, "l", Settings{Options: protocol.Options{Own: own}}, nil)
 	return l
 }
 

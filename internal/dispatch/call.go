@@ -128,12 +128,22 @@ func (q *queue) breakerOf() *breaker.Breaker {
 	return &q.breaker
 }
 
-// Away reports whether the node that serves l is known to be away. It does not block. While the node is away, a probe
-// starts in the background now and then, as long as Away is called.
-func (l *Limiter) Away() bool {
+// A Health is what is known, without a call, about reaching the node of a limiter.
+type Health struct {
+	Away    bool          // the node cannot be reached, or cannot grant permits
+	Decides bool          // the process decides in its place
+	Silence time.Duration // for how long the last call that was sent has had no reply; 0: it has one
+}
+
+// Health returns the health of the node that serves l. It does not block. While the node is away, a probe starts in the
+// background now and then, as long as Health is called.
+func (l *Limiter) Health() (h Health) {
 	if l.err != nil {
-		return false
+		return h
 	}
-	broken, _ := l.client.breakerTo(l).Ask(l)
-	return broken
+	if h.Away, _ = l.client.breakerTo(l).Ask(l); h.Away {
+		h.Decides = l.settings.FallsBack && l.client.localLimiters.Decides(&l.local, l.client.clock())
+	}
+	h.Silence = l.silence()
+	return h
 }

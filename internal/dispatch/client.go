@@ -31,13 +31,19 @@ import (
 // ErrExceedsRate means that one request asked for more permits than the rate has.
 var ErrExceedsRate = errors.New("rratelimiter: requested permits exceed the rate")
 
-// A Config is what a client is made of.
+// A Config is what a client is made of. The options of a client set its fields. Packages of this module may set those
+// for which there is no option.
 type Config struct {
 	Redis       script.Redis
 	ID          string
 	Clock       func() time.Time
 	CallTimeout time.Duration
-	Observe     func(Call) // nil: no observer
+	Observer    any                 // of the root package; nil: none
+	Observe     func(Call)          // nil: no observer
+	MapName     func(string) string // from the name of a limiter to that of its configuration key; nil: the same
+	Defaults    Settings            // of all limiters
+	Alone       bool                // Redisson cannot use the server
+	Made        func(*Client)       // is called with the new client; nil: nothing is
 }
 
 // A Tuning sets thresholds, for tests; zero is the usual value.
@@ -56,8 +62,11 @@ type Client struct {
 	clock       func() time.Time
 	callTimeout time.Duration
 	observe     func(Call) // nil: no observer
-	alone       bool       // Redisson cannot use this server
-	tuning      Tuning     // with all values set
+	id          string
+	mapName     func(string) string
+	defaults    Settings
+	alone       bool   // Redisson cannot use this server
+	tuning      Tuning // with all values set
 
 	registry      registry
 	sets          sets
@@ -78,10 +87,13 @@ type Client struct {
 func New(c Config) *Client {
 	d := &Client{
 		topology: script.NewTopology(c.Redis), identity: record.NewIdentity(c.ID), clock: c.Clock, callTimeout: c.CallTimeout,
-		observe:  c.Observe,
+		observe: c.Observe, id: c.ID, mapName: c.MapName, defaults: c.Defaults, alone: c.Alone,
 		registry: registry{all: map[queueKey]*queue{}}, pipelines: map[*redis.Client]*nodePipeline{},
 	}
 	d.Tune(Tuning{})
+	if c.Made != nil {
+		c.Made(d)
+	}
 	return d
 }
 
@@ -99,9 +111,6 @@ func (c *Client) Tune(t Tuning) {
 
 // Topology returns the servers.
 func (c *Client) Topology() *script.Topology { return c.topology }
-
-// SetAlone tells that Redisson cannot use this server. It is called before the client is used.
-func (c *Client) SetAlone() { c.alone = true }
 
 // Settings are the options of a limiter. They are comparable: limiters with equal names and settings share one queue.
 type Settings struct {
@@ -124,9 +133,28 @@ type Limiter struct {
 	queue    atomic.Pointer[queue] // the one used last; it may have been dropped from the registry
 }
 
-// Init makes l a limiter of the client. A limiter with an error must not be used, but by Survey, Collect and Away.
-func (l *Limiter) Init(c *Client, name string, keyNames [keys.Count]string, s Settings, err error) {
-	l.client, l.name, l.keyNames, l.settings, l.err = c, name, keyNames, s, err
+// Limiter returns a limiter with a name and the default options.
+func (c *Client) Limiter(name string) (*Limiter, error) {
+	l := new(Limiter)
+	return l, l.Init(c, name, c.defaults, nil)
+}
+
+// Init makes l a limiter of the client. It returns err or, if that is nil, what is wrong with the name. A limiter with an
+// error must not be used, but by Survey, Collect and Health.
+func (l *Limiter) Init(c *Client, name string, s Settings, err error) error {
+	l.client, l.name, l.settings = c, name, s
+	raw := name
+	if c.mapName != nil {
+		raw = c.mapName(name)
+	}
+	wrong := keys.CheckLength(len(raw), len(c.id))
+	if wrong == nil {
+		l.keyNames = keys.Names(raw, c.id)
+		if c.topology.Clustered() && !keys.SameSlot(l.Keys()) {
+			wrong = fmt.Errorf("%w: %s", script.ErrCrossSlotName, Quoted(raw))
+		}
+	}
+	l.err = cmp.Or(err, wrong)
 	l.encoder.Init(s.Options, c.identity, c.clock)
 	l.local = localgrant.Limiter{
 		Key: l.Key(), Own: s.Own.Permits, Interval: protocol.Millis(s.Own.Interval), Fraction: s.Fallback,
@@ -134,6 +162,7 @@ func (l *Limiter) Init(c *Client, name string, keyNames [keys.Count]string, s Se
 	if own := s.Own; s.Enforced {
 		l.enforced = denycache.Rate{own.Permits, own.Interval, own.Type, own.KeepAlive}
 	}
+	return l.err
 }
 
 // Keys returns the names of the limiter's keys.
@@ -141,6 +170,9 @@ func (l *Limiter) Keys() []string { return l.keyNames[:] }
 
 // Key returns the name of the configuration key, which identifies the limiter on its server.
 func (l *Limiter) Key() string { return l.keyNames[keys.Config] }
+
+// Clock returns the time by the client's clock.
+func (l *Limiter) Clock() time.Time { return l.client.clock() }
 
 // Now returns the time as an argument of a script.
 func (l *Limiter) Now() any { return l.encoder.Now() }
@@ -369,8 +401,8 @@ func (c *Client) Look(limiter string) (calls Activity) {
 	return calls
 }
 
-// Silence returns for how long the last batch sent for l has had no reply; 0 if it has one.
-func (l *Limiter) Silence() time.Duration {
+// silence returns for how long the last batch sent for l has had no reply; 0 if it has one.
+func (l *Limiter) silence() time.Duration {
 	q := l.queue.Load()
 	if q == nil {
 		return 0

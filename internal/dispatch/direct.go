@@ -86,18 +86,17 @@ func (l *Limiter) Release(ctx context.Context, n, granted int64) (int64, error) 
 func (l *Limiter) giveBack(r *request) {
 	<-r.done
 	if r.result.Allowed {
-		_ = l.Undo(context.Background(), r.N, *r.Source)
+		_, _ = l.Undo(context.Background(), r.N, *r.Source)
 	}
 	l.client.recycle(r)
 }
 
 // Undo gives back n permits with the score of one grant, so that permits granted at other times return when they would
-// have. Permits that expired or were released already are not given back again.
-func (l *Limiter) Undo(ctx context.Context, n int64, from Source) error {
+// have, and returns how many came back. Permits that expired or were released already are not given back again.
+func (l *Limiter) Undo(ctx context.Context, n int64, from Source) (int64, error) {
 	if from.Local {
 		l.client.localLimiters.Untake(&l.local, n)
-		return nil
+		return n, nil
 	}
-	_, err := l.Release(ctx, n, from.At)
-	return err
+	return l.Release(ctx, n, from.At)
 }

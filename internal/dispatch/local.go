@@ -79,8 +79,3 @@ func canDecide(limiters ...*Limiter) bool {
 	}
 	return true
 }
-
-// DecidesLocally reports whether the process can decide on l while its node is away.
-func (l *Limiter) DecidesLocally() bool {
-	return l.settings.FallsBack && l.client.localLimiters.Decides(&l.local, l.client.clock())
-}

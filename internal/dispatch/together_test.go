@@ -67,7 +67,7 @@ func newPair(t *testing.T, s *redistest.Server, a, b int64, options func(*Settin
 			options(&settings)
 		}
 		name, l := string(rune('a'+i)), &Limiter{}
-		l.Init(p.client, name, keys.Names(name, "me"), settings, nil)
+		l.Init(p.client, name, settings, nil)
 		p.limiters = append(p.limiters, l)
 	}
 	return p

@@ -20,6 +20,8 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
+	"github.com/rratelimiter/rratelimiter/internal/dispatch"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
 // connect.go makes the connection for an address, and ensures that no password in an address is ever printed:
@@ -38,22 +40,57 @@ type Server struct {
 	stop     func()
 
 	once   sync.Once
-	anyone *rratelimiter.Client // set by once
+	anyone *client // set by once
+}
+
+// A client is a client, and what is behind it.
+type client struct {
+	*rratelimiter.Client
+	core *dispatch.Client
+}
+
+// A Limiter is a limiter, and what only tools need of it.
+type Limiter struct {
+	*rratelimiter.Limiter
+	core *dispatch.Limiter // if its name is invalid, each of its methods returns that error
+}
+
+// Survey reads the raw content of the limiter's keys, with at most count records from index first on, newest first. With
+// own it reads the client's keys, whatever the limiter's type.
+func (l *Limiter) Survey(ctx context.Context, first, count int, own bool) (protocol.Stored, error) {
+	return l.core.Survey(ctx, first, count, own)
+}
+
+// Collect removes the client's own value and permits keys if they hold nothing of use. With dry it only returns what it
+// would do. Keys with records that counted within the last idle are in use.
+func (l *Limiter) Collect(ctx context.Context, idle time.Duration, dry bool) (protocol.Collected, error) {
+	return l.core.Collect(ctx, idle, dry)
 }
 
 // Limiter returns a limiter of a client with an id; "" is any client. Its clock is the server's: this host's may be
 // wrong.
-func (s *Server) Limiter(name, client string) *rratelimiter.Limiter {
+func (s *Server) Limiter(name, client string) *Limiter {
 	if client != "" {
-		return s.newClient(rratelimiter.WithClientID(client)).RateLimiter(name)
+		return s.newClient(rratelimiter.WithClientID(client)).limiter(name)
 	}
 	s.once.Do(func() { s.anyone = s.newClient() })
-	return s.anyone.RateLimiter(name)
+	return s.anyone.limiter(name)
 }
 
-func (s *Server) newClient(options ...rratelimiter.Option) *rratelimiter.Client {
-	return rratelimiter.NewClient(s.Redis, append(options, rratelimiter.WithCallTimeout(patience),
+func (s *Server) newClient(options ...rratelimiter.Option) *client {
+	c := &client{}
+	made := func(config *dispatch.Config) error {
+		config.Made = func(core *dispatch.Client) { c.core = core }
+		return nil
+	}
+	c.Client = rratelimiter.NewClient(s.Redis, append(options, made, rratelimiter.WithCallTimeout(patience),
 		rratelimiter.WithLimiterDefaults(rratelimiter.WithServerTime()))...)
+	return c
+}
+
+func (c *client) limiter(name string) *Limiter {
+	core, _ := c.core.Limiter(name) // its methods return the error, too
+	return &Limiter{c.RateLimiter(name), core}
 }
 
 // HasPassword reports whether a password is needed to reach the server.

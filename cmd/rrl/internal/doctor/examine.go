@@ -8,7 +8,6 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
-	"github.com/rratelimiter/rratelimiter/internal/hook"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
@@ -75,7 +74,7 @@ func examine(
 		if err := confirm(ctx, own, view, &found); err != nil {
 			return found, err
 		}
-		what, err := hook.Limiter(own).Collect(ctx, leftFor, true)
+		what, err := own.Collect(ctx, leftFor, true)
 		if err != nil && !survey.Tolerable(err) {
 			return found, err
 		}
@@ -97,7 +96,7 @@ const confirmable = 100_000
 
 // confirm checks in one step whether the stored state adds up to the rate, and computes the result of a repair, which
 // decides the advice.
-func confirm(ctx context.Context, l *rratelimiter.Limiter, v *survey.Survey, found *examined) error {
+func confirm(ctx context.Context, l *connect.Limiter, v *survey.Survey, found *examined) error {
 	if v.WrongType() != "" || v.Consistent() || v.Live.Records+v.Expired.Records > confirmable {
 		return nil
 	}
@@ -136,7 +135,7 @@ func unowned(ctx context.Context, s *connect.Server, keys []survey.StateKey, kno
 			}
 			fallthrough
 		case owner.Client != "":
-			what, err := hook.Limiter(l).Collect(ctx, leftFor, true)
+			what, err := l.Collect(ctx, leftFor, true)
 			if err != nil && !survey.Tolerable(err) {
 				return nil, err
 			}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
@@ -27,7 +28,7 @@ const (
 // A Feed is what was seen of one limiter. Grants are read from their records, which live for one interval, so looks must be
 // more frequent than that: see Every.
 type Feed struct {
-	limiter *rratelimiter.Limiter
+	limiter *connect.Limiter
 	own     bool
 	every   time.Duration
 	slots   map[int64]map[string]int64 // permits granted, by the number of the slot and who wrote them
@@ -36,7 +37,7 @@ type Feed struct {
 }
 
 // New makes a feed of a limiter. own says that its client's own state is meant.
-func New(l *rratelimiter.Limiter, own bool) *Feed {
+func New(l *connect.Limiter, own bool) *Feed {
 	return &Feed{limiter: l, own: own, every: slowest}
 }
 

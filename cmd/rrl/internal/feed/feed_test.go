@@ -7,6 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -29,7 +30,7 @@ func TestAFeedTellsWhatIsFreeAndWhoWasGrantedHowMuch(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		client := rratelimiter.NewClient(s.Client(), rratelimiter.WithLimiterDefaults(rratelimiter.WithServerTime()))
 		l := client.RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(100)))
-		f := New(l, false)
+		f := New((&connect.Server{Redis: s.Client()}).Limiter("orders", ""), false)
 		if k, err := f.Look(t.Context()); err != nil || k.Fault != "it has no rate" {
 			t.Fatalf("without a limiter: %+v, %v", k, err)
 		}
@@ -72,7 +73,7 @@ func TestWhatWasReleasedOrHasExpiredStaysCounted(t *testing.T) {
 		rate := rratelimiter.Rate{Permits: 10, Interval: 600 * time.Millisecond}
 		client := rratelimiter.NewClient(s.Client(), rratelimiter.WithLimiterDefaults(rratelimiter.WithServerTime()))
 		l := client.RateLimiter("orders", rratelimiter.WithRate(rate))
-		f := New(l, false)
+		f := New((&connect.Server{Redis: s.Client()}).Limiter("orders", ""), false)
 		if _, err := l.TryAcquire(t.Context(), 4); err != nil {
 			t.Fatal(err)
 		}
@@ -128,7 +129,7 @@ func TestMoreThanAFeedReadsIsSaid(t *testing.T) {
 	if _, err := pipe.Exec(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	k, err := New(l, false).Look(t.Context())
+	k, err := New((&connect.Server{Redis: s.Client()}).Limiter("orders", ""), false).Look(t.Context())
 	if err != nil || !k.Partial {
 		t.Errorf("%+v, %v: partial", k, err)
 	}

@@ -35,7 +35,7 @@ type Sight struct {
 
 // Follow polls a limiter of a server until ctx ends. own says that its client's own state is meant. changed is called
 // after each poll.
-func Follow(ctx context.Context, s *connect.Server, l *rratelimiter.Limiter, own bool, changed func()) *Followed {
+func Follow(ctx context.Context, s *connect.Server, l *connect.Limiter, own bool, changed func()) *Followed {
 	f := &Followed{feed: New(l, own), known: Sight{Look: Look{Name: l.Name()}}}
 	go func() {
 		for ctx.Err() == nil {

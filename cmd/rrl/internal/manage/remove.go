@@ -4,10 +4,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
-	"github.com/rratelimiter/rratelimiter/internal/hook"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
@@ -42,7 +40,7 @@ func Remove(ctx context.Context, s *connect.Server, name string, clients []strin
 }
 
 // removeState removes a limiter, or the own state of its client, and returns whether there was any and which keys stay.
-func removeState(ctx context.Context, l *rratelimiter.Limiter, own bool) (bool, []survey.Foreign, error) {
+func removeState(ctx context.Context, l *connect.Limiter, own bool) (bool, []survey.Foreign, error) {
 	found, err := l.Delete(ctx)
 	if !survey.IsWrongType(err) {
 		return found, nil, err
@@ -76,7 +74,7 @@ func Leftovers(
 		}
 		seen[owner] = true
 		l := s.Limiter(owner.Name, owner.Client)
-		what, err := hook.Limiter(l).Collect(ctx, idle, dry)
+		what, err := l.Collect(ctx, idle, dry)
 		if err != nil {
 			if survey.Tolerable(err) {
 				continue

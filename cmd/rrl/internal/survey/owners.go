@@ -5,11 +5,11 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 )
 
 // ForeignKeys returns the keys of a limiter, or of a client of it, that another program uses.
-func ForeignKeys(ctx context.Context, l *rratelimiter.Limiter, own bool) ([]Foreign, error) {
+func ForeignKeys(ctx context.Context, l *connect.Limiter, own bool) ([]Foreign, error) {
 	view, err := Read(ctx, l, own, 0)
 	if err != nil {
 		return nil, err

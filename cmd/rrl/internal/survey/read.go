@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/hook"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 )
@@ -133,8 +133,8 @@ func Slack(r rratelimiter.Rate) time.Duration { return r.Interval/10 + time.Seco
 
 // Read reads a limiter. own says that its client's own state is meant, whatever the type of the limiter. Bins of a survey
 // are as many as are asked for. A limiter that is not there is no error: see Survey.Keys.
-func Read(ctx context.Context, l *rratelimiter.Limiter, own bool, bins int) (*Survey, error) {
-	stored, err := hook.Limiter(l).Survey(ctx, 0, page, own)
+func Read(ctx context.Context, l *connect.Limiter, own bool, bins int) (*Survey, error) {
+	stored, err := l.Survey(ctx, 0, page, own)
 	if err != nil {
 		return nil, err
 	}
@@ -165,7 +165,7 @@ func Read(ctx context.Context, l *rratelimiter.Limiter, own bool, bins int) (*Su
 		}
 		// Records that came since have moved those that follow further away: tally knows which it has seen.
 		first := tally.seen
-		if stored, err = hook.Limiter(l).Survey(ctx, first, page, own); err != nil {
+		if stored, err = l.Survey(ctx, first, page, own); err != nil {
 			return nil, err
 		}
 	}

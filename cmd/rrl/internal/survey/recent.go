@@ -4,8 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/hook"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
@@ -21,9 +20,9 @@ type Grant struct {
 // Recent gives the grants dated within so long before now, newest first, and when that was by the server's clock. Where
 // there are more than most of them, complete is false and the older ones are missing. own is as in Read.
 func Recent(
-	ctx context.Context, l *rratelimiter.Limiter, own bool, within time.Duration, most int,
+	ctx context.Context, l *connect.Limiter, own bool, within time.Duration, most int,
 ) (grants []Grant, at time.Time, complete bool, err error) {
-	stored, err := hook.Limiter(l).Survey(ctx, 0, page, own)
+	stored, err := l.Survey(ctx, 0, page, own)
 	if err != nil {
 		return nil, at, false, err
 	}
@@ -48,7 +47,7 @@ func Recent(
 		if len(grants) >= most {
 			return grants, at, false, nil
 		}
-		if stored, err = hook.Limiter(l).Survey(ctx, seen, page, own); err != nil {
+		if stored, err = l.Survey(ctx, seen, page, own); err != nil {
 			return nil, at, false, err
 		}
 	}

@@ -1,0 +1,76 @@
+package rratelimiter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/dispatch"
+)
+
+// A Grant is what [Limiter.Take] took. Its methods may be called at the same time.
+type Grant struct {
+	limiter *Limiter
+	from    dispatch.Source
+
+	mu   sync.Mutex // guards left
+	left int64
+}
+
+// Take is Allow with a handle, to give back what it took: for example when the work that the permits were for does not
+// happen, or costs less than it could. Where Result.Allowed is false, the Grant is nil. If ctx ends while the call is in
+// flight, the error is ErrOutcomeUnknown, too, and what the call is granted is given back in the background.
+func (l *Limiter) Take(ctx context.Context, n int64) (*Grant, Result, error) {
+	g := &Grant{limiter: l, left: n}
+	result, err := l.request(ctx, "take from", dispatch.Ask{N: n, Detail: true, Source: &g.from})
+	if err != nil || !result.Allowed {
+		return nil, result, err
+	}
+	return g, result, nil
+}
+
+// Permits returns how many permits were granted and not given back, whether or not their interval is over.
+func (g *Grant) Permits() int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.left
+}
+
+// Return gives n permits of the grant back, at most those of Permits, and returns how many came back: 0 once their
+// interval is over. Unlike [Limiter.Release], which gives back the oldest permits of anybody, it gives back permits that
+// were granted at the time of this grant, so the others return when they would have. n = 0 does nothing; n < 0 is
+// ErrInvalidPermits. If the reply is lost the error is ErrOutcomeUnknown: the permits may have come back, and are not
+// given back again.
+func (g *Grant) Return(ctx context.Context, n int64) (int64, error) {
+	const operation = "return to"
+	if n < 0 {
+		return 0, wrap(operation, g.limiter.name, fmt.Errorf("%w: %d", ErrInvalidPermits, n))
+	}
+	g.mu.Lock()
+	n = min(n, g.left)
+	g.left -= n
+	g.mu.Unlock()
+	if n == 0 {
+		return 0, nil
+	}
+	returned, err := g.limiter.core.Undo(ctx, n, g.from)
+	if err != nil && !errors.Is(err, ErrOutcomeUnknown) {
+		g.mu.Lock()
+		g.left += n - returned
+		g.mu.Unlock()
+	}
+	return returned, wrap(operation, g.limiter.name, err)
+}
+
+// Health is what this process knows, without a call, about reaching the Redis node of a limiter.
+type Health struct {
+	Away    bool          // the node cannot be reached, or cannot grant permits (see WithFallback)
+	Decides bool          // this process decides in its place (WithFallback)
+	Silence time.Duration // for how long the last call that was sent for the limiter has had no reply; 0: it has one
+}
+
+// Health returns the health of the limiter's node. It does not block, and is cheap enough for each request. While the node
+// is away, a probe is sent in the background now and then, as long as Health is called.
+func (l *Limiter) Health() Health { return Health(l.core.Health()) }
