@@ -25,7 +25,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// once_test.go breaks connections at chosen points, and checks that a call still takes effect once.
+// retry_test.go breaks connections at chosen points, and checks that a call still takes effect once.
 
 // A tap intercepts the connections of a client, and applies the test's plans to the next requests that run a script.
 type tap struct {

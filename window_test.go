@@ -17,7 +17,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// exact_test.go checks the limit in real time: by the callers' clocks, in nanoseconds, no window of the interval holds
+// window_test.go checks the limit in real time: by the callers' clocks, in nanoseconds, no window of the interval holds
 // more permits than the rate.
 
 var exactRates = []rratelimiter.Rate{

@@ -17,7 +17,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// check_test.go makes free permits and records differ from the rate on a limiter in constant use, and counts the
+// consistency_test.go makes free permits and records differ from the rate on a limiter in constant use, and counts the
 // permits granted from an interval and one second later on.
 
 // A way makes the sum of free permits and records differ from the rate.
