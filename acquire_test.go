@@ -427,49 +427,6 @@ func TestHangingServer(t *testing.T) {
 	}
 }
 
-// With the server's clock, the clock of this host does not matter.
-func TestServerTime(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
-		rdb, day := server.Client(), 24*time.Hour
-		at := func(shift time.Duration) *Limiter {
-			return NewClient(rdb, WithClock(func() time.Time { return time.Now().Add(shift) }), patient).
-				RateLimiter("l", WithServerTime(), WithRate(Rate{Permits: 10, Interval: 400 * ms}))
-		}
-		early, right, late := at(-day), at(0), at(day)
-		before := rdb.Time(t.Context()).Val()
-		mustTry(t, late, 4, true)
-		mustTry(t, early, 6, true)
-		if scores, err := rdb.ZRangeWithScores(t.Context(), "{l}:permits", 0, -1).Result(); err != nil || len(scores) != 2 {
-			t.Errorf("%v, %v", scores, err)
-		} else {
-			for _, z := range scores {
-				at := time.UnixMicro(int64(math.Round(z.Score * 1000)))
-				if now := rdb.Time(t.Context()).Val(); at.Before(before) || at.After(now.Add(ms)) { // dated at the next ms
-					t.Errorf("a grant at %v, not between %v and %v", at, before, now)
-				}
-			}
-		}
-		if r, err := right.Allow(t.Context(), 10); err != nil || r.Allowed || r.RetryAfter > 401*ms || r.RetryAfter <= 0 {
-			t.Errorf("%+v, %v", r, err)
-		}
-		var all sync.WaitGroup
-		for _, l := range []*Limiter{early, right, late} {
-			all.Go(func() {
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-				defer cancel()
-				if err := l.Acquire(ctx, 7); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		all.Wait()
-		// An interval has room for 7 permits: three intervals after the first two grants.
-		if took := rdb.Time(t.Context()).Val().Sub(before); took < 1200*ms-ms {
-			t.Errorf("took %v", took)
-		}
-	})
-}
-
 func TestRecordFormats(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		rdb, clock := server.Client(), newHandClock()

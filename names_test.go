@@ -99,3 +99,20 @@ func TestNamesThatNoServerTakesAreRefused(t *testing.T) {
 		t.Errorf("renaming: %v", err)
 	}
 }
+
+func TestOddNamesOverAPipelinedCluster(t *testing.T) {
+	rdb, err := redistest.Cluster(t, 3).ClusterClient().AutoPipeline()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rdb.Close()
+	ctx := t.Context()
+	l := NewClient(rdb, WithCallTimeout(20*time.Second)).RateLimiter("a{b")
+	_, set := l.TrySetRate(ctx, PerMinute(5))
+	_, deleted := l.Delete(ctx)
+	for name, err := range map[string]error{"TrySetRate": set, "Delete": deleted} {
+		if !errors.Is(err, ErrCrossSlotName) {
+			t.Errorf("%s: %v, want ErrCrossSlotName", name, err)
+		}
+	}
+}

@@ -10,63 +10,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-func TestGlanceSeesWhatStateSees(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, state := range brokenStates() {
-			if state.real && !s.IsReal() || state.want != "" {
-				continue
-			}
-			r := newRig(t, s)
-			l := r.limiter("rl")
-			state.make(r, l)
-			before := r.dump()
-			want, err := l.State(t.Context())
-			r.must(err)
-			if got, exact, err := l.Glance(t.Context()); err != nil || !exact || got != want {
-				t.Errorf("%s: Glance says %+v, %v; State %+v", state.name, got, err, want)
-			}
-			r.unchanged(before, state.name+": a glance")
-		}
-	})
-}
-
-// A glance at many records reads few of them and still returns the free permits: it trusts the stored value.
-func TestGlanceOfManyRecords(t *testing.T) {
-	s := redistest.Shared(t)
-	r := newRig(t, s)
-	r.wipe()
-	l := r.limiter("rl")
-	r.setRate(l, PerMinute(10_000))
-	for _, c := range []struct {
-		live, expired int
-		value         string
-		want          State
-	}{
-		{2500, 0, "7500", State{Available: 7500, Used: 2500, Records: 2500, Consistent: true}},
-		{2500, 10, "7490", State{Available: 7500, Used: 2500, Records: 2500, Consistent: true}},
-		{10, 2500, "7490", State{Available: 9990, Used: 10, Records: 10, Consistent: true}},
-		{10, 2500, "none", State{Available: 9990, Used: 10, Records: 10}},
-		{2500, 2500, "5000", State{Available: 5000, Used: 5000, Records: 2500, Consistent: true}},
-		{2500, 2500, "none", State{Available: 0, Used: 10000, Records: 2500}},
-	} {
-		r.must(r.rdb.Del(t.Context(), l.core.Keys()[keys.Permits]).Err())
-		all := many(c.live + c.expired)
-		r.add(l, r.ms(), all[:c.live]...)
-		if c.expired > 0 {
-			r.add(l, r.ms()-60_000, all[c.live:]...)
-		}
-		r.set(l, c.value)
-		c.want.Rate, c.want.Oldest, c.want.Newest = PerMinute(10_000), r.now(), r.now()
-		got, exact, err := l.Glance(t.Context())
-		if got.Oldest.Equal(r.now()) && got.Newest.Equal(r.now()) {
-			got.Oldest, got.Newest = r.now(), r.now()
-		}
-		if err != nil || exact || got != c.want {
-			t.Errorf("%d live, %d expired, %s stored: %+v, %v", c.live, c.expired, c.value, got, err)
-		}
-	}
-}
-
 func TestSurveyReadsWhatIsStored(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)

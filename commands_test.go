@@ -1,0 +1,184 @@
+package rratelimiter
+
+import (
+	"context"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+func TestScriptsAreSentAgainAfterTheServerForgotThem(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		l := r.limiter("{rl}", WithRate(PerMinute(100)))
+		for method, call := range everyMethod(r.client, l) {
+			r.setRate(l, PerMinute(100))
+			r.must(r.rdb.ScriptFlush(t.Context()).Err())
+			if err := call(t.Context()); err != nil {
+				t.Errorf("%s after a flush: %v", method, err)
+			}
+		}
+		r.wipe()
+		r.setRate(l, PerMinute(100))
+		r.must(r.rdb.ScriptFlush(t.Context()).Err())
+		for range 2 {
+			if !r.try(l, 1) {
+				t.Fatal("not granted")
+			}
+		}
+		r.same(l, State{Rate: PerMinute(100), Available: 98, Used: 2, Records: 2, Oldest: r.now(), Newest: r.now(), Consistent: true})
+	})
+}
+
+var update = flag.Bool("update", false, "write the assembled scripts to testdata/scripts")
+
+// TestAssembledScripts compares the scripts that Redis gets with those in testdata/scripts, so that the line number in an
+// error of Redis leads somewhere, and a change of a fragment shows what it changes in each script.
+func TestAssembledScripts(t *testing.T) {
+	files, err := filepath.Glob("lua/*.lua")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		text := script.Load(lua.Files, strings.TrimSuffix(filepath.Base(file), ".lua")).Text
+		golden := filepath.Join("testdata", "scripts", filepath.Base(file))
+		if *update {
+			if err := os.WriteFile(golden, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if want, err := os.ReadFile(golden); err != nil || string(want) != text {
+			t.Errorf("%s is not what is assembled from lua/ (go test -run AssembledScripts -update writes it): %v", golden, err)
+		}
+	}
+}
+
+// TestScriptsUseNothingNewerThanOldServers looks for features that Redis 6.2 or the embedded server lack.
+func TestScriptsUseNothingNewerThanOldServers(t *testing.T) {
+	all := map[string]*script.Script{
+		"acquire": protocol.AcquireScript, "allowall": protocol.AllowAllScript, "delete": protocol.DeleteScript, "expire": protocol.ExpireScript, "release": protocol.ReleaseScript,
+		"rename": protocol.RenameScript, "setrate": protocol.SetRateScript, "state": protocol.StateScript, "trysetrate": protocol.TrySetRateScript,
+		"collect": protocol.CollectScript, "glance": protocol.GlanceScript, "repair": protocol.RepairScript, "survey": protocol.SurveyScript,
+		"probe": protocol.ProbeScript, "recount": protocol.RecountScript,
+	}
+	files, err := lua.Files.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(file.Name(), ".lua")
+		s := all[name]
+		switch {
+		case file.IsDir():
+			continue
+		case s == nil:
+			t.Errorf("%s is not tested here", file.Name())
+			continue
+		}
+		if strings.HasPrefix(s.Text, "#!") {
+			t.Errorf("%s has a shebang, which Redis 6.2 does not support", name)
+		}
+		for _, absent := range []string{"struct.", "cjson", "cmsgpack", "bit.", "redis.pcall", "redis.setresp", "server.call"} {
+			if strings.Contains(s.Text, absent) {
+				t.Errorf("%s uses %s", name, absent)
+			}
+		}
+		for _, want := range []string{"-- KEYS", "-- ARGV", "-- reply"} {
+			if !strings.Contains(s.Text, want) {
+				t.Errorf("%s has no header line %q", name, want)
+			}
+		}
+	}
+}
+
+// TestRedisCallsOfACall counts the Redis calls that acquire.lua documents: each takes Redis about a microsecond.
+func TestRedisCallsOfACall(t *testing.T) {
+	s := redistest.Real(t)
+	ctx := t.Context()
+	r := newRig(t, s)
+	l, fine := r.limiter("rl", WithRate(PerSecond(10))), r.limiter("rl", WithGranularity(100*time.Millisecond))
+	grant := func(l *Limiter) func() { return func() { r.try(l, 1) } }
+	r.must(l.client.RateLimiter("other", WithRate(PerSecond(1))).Acquire(ctx, 1)) // so that the server knows the script
+	for _, step := range []struct {
+		name string
+		do   func()
+		want string
+	}{
+		{"the first grant", grant(l), "hmget get zrange pttl hset zadd set"},
+		{"a grant", grant(l), "hmget get zrange pttl zadd incrby"},
+		{"a grant for a waiting caller", func() { r.must(l.Acquire(ctx, 1)) }, "hmget get zrange pttl zadd incrby"},
+		{"a grant to many", func() { r.try(l, 3) }, "hmget get zrange pttl zadd incrby"},
+		{"the first grant of a bucket, of options that are new", grant(fine), "hmget get zrange zrange pttl zrangebyscore zadd incrby"},
+		{"another grant of a bucket", grant(fine), "hmget get zrange pttl zrangebyscore zadd zrem incrby"},
+		{"a refusal", func() { r.try(l, 9) }, "hmget get zrange pttl zcard zrange"},
+		{"a look", func() { r.free(l) }, "hmget get zrange zrange pttl"},
+		{"a grant with a TTL", func() {
+			r.must(r.rdb.PExpire(ctx, "rl", time.Hour).Err())
+			r.try(l, 1)
+		}, "pexpire hmget get zrange pttl zadd incrby pexpire pexpire"},
+		{"a grant once all expired", func() {
+			r.must(r.rdb.Persist(ctx, "rl").Err())
+			r.advance(2 * time.Second)
+			r.try(l, 1)
+		}, "persist hmget get zrange zrangebyscore zrange pttl zadd incrby zremrangebyrank"},
+		{"a grant with a check", func() {
+			r.advance(600 * time.Millisecond)
+			r.try(l, 1)
+			r.advance(900 * time.Millisecond)
+			r.try(l, 1)
+		}, "hmget get zrange pttl zadd incrby hmget get zrange zrangebyscore zrange zrange pttl zadd zremrangebyrank"},
+	} {
+		monitor := redistest.Monitor(t, s.Addr)
+		step.do()
+		var names []string
+		for _, c := range monitor.Stop() {
+			if len(c.Args) > 1 && strings.Contains(c.Args[1], "rl") { // the key
+				names = append(names, strings.ToLower(c.Args[0]))
+			}
+		}
+		if got := strings.Join(names, " "); got != step.want {
+			t.Errorf("%s: %s, want %s", step.name, got, step.want)
+		}
+	}
+}
+
+// A calls is a hook that counts the commands it sees, as tracing does.
+type calls struct{ seen map[string]int }
+
+func (calls) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c calls) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.seen[cmd.Name()]++
+		return next(ctx, cmd)
+	}
+}
+
+func (calls) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func TestHooksOfTheRedisClientSeeTheCalls(t *testing.T) {
+	rdb := redistest.Embedded(t).Client()
+	hook := calls{seen: map[string]int{}}
+	rdb.AddHook(hook)
+	l := NewClient(rdb).RateLimiter("hooked", WithRate(PerMinute(2)))
+	for range 2 {
+		if ok, err := l.TryAcquire(t.Context(), 1); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+	}
+	if hook.seen["evalsha"] != 2 || hook.seen["eval"] != 1 {
+		t.Errorf("the hook saw %v, want the script by its hash, with its text where the server lacks it, and by its hash again", hook.seen)
+	}
+}
