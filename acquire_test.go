@@ -2,7 +2,6 @@ package rratelimiter
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -20,76 +19,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
-
-// A handClock moves only when the test advances it.
-type handClock struct{ ns atomic.Int64 }
-
-func newHandClock() *handClock {
-	c := &handClock{}
-	c.ns.Store(time.Date(2024, 5, 1, 12, 0, 0, 0, time.UTC).UnixNano())
-	return c
-}
-
-func (c *handClock) now() time.Time          { return time.Unix(0, c.ns.Load()) }
-func (c *handClock) advance(d time.Duration) { c.ns.Add(int64(d)) }
-
-// patient is a call timeout that outlasts pauses of a busy machine, which can last seconds.
-var patient = WithCallTimeout(time.Minute)
-
-// standstills measures how long this process did not run although it should have, until the returned function is
-// called. Durations measured on a real server must allow for that.
-func standstills(t *testing.T) (stood func() time.Duration) {
-	const tick, usual = 2 * ms, 6 * ms
-	stop, sum := make(chan struct{}), make(chan time.Duration, 1)
-	stood = sync.OnceValue(func() time.Duration {
-		time.Sleep(2 * usual) // the goroutine that measures may resume before this one
-		close(stop)
-		return <-sum
-	})
-	go func() {
-		var total time.Duration
-		for last := time.Now(); ; {
-			select {
-			case <-stop:
-				sum <- total
-				return
-			case <-time.After(tick):
-			}
-			if gap := time.Since(last); gap > usual {
-				total += gap - tick
-			}
-			last = time.Now()
-		}
-	}()
-	t.Cleanup(func() { stood() })
-	return stood
-}
-
-// soon waits until is returns true.
-func soon(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for range 1000 {
-		if is() {
-			return
-		}
-		time.Sleep(10 * ms)
-	}
-	t.Fatalf("%s did not happen", what)
-}
-
-func mustTry(t *testing.T, l *Limiter, n int64, want bool) {
-	t.Helper()
-	if got, err := l.TryAcquire(t.Context(), n); err != nil || got != want {
-		t.Fatalf("TryAcquire(%d): %v, %v, expected %v", n, got, err, want)
-	}
-}
-
-func mustSet(t *testing.T, l *Limiter, r Rate) {
-	t.Helper()
-	if err := l.SetRate(t.Context(), r); err != nil {
-		t.Fatal(err)
-	}
-}
 
 func TestAllowReturnsAllFigures(t *testing.T) {
 	const s = time.Second
@@ -349,34 +278,6 @@ func TestAcquireUpTo(t *testing.T) {
 	})
 }
 
-// A waiting caller fails at once when this process deletes the limiter.
-func TestDeleteEndsWaiting(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
-		client := NewClient(server.Client(), patient)
-		l := client.RateLimiter("l")
-		mustSet(t, l, PerHour(1))
-		mustTry(t, l, 1, true)
-		ends := make(chan error)
-		for range 5 {
-			go func() { ends <- l.Acquire(t.Context(), 1) }()
-		}
-		soon(t, "waiting", func() bool { return client.core.Look("l").Waiting == 5 })
-		if _, err := l.Delete(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		for range 5 {
-			select {
-			case err := <-ends:
-				if !errors.Is(err, ErrNotInitialized) {
-					t.Error(err)
-				}
-			case <-time.After(10 * time.Second):
-				t.Fatal("still waits")
-			}
-		}
-	})
-}
-
 // While Redis hangs, callers return when their context or the call timeout ends. Afterwards all works as before.
 func TestHangingServer(t *testing.T) {
 	server := redistest.Real(t)
@@ -424,96 +325,6 @@ func TestHangingServer(t *testing.T) {
 	}
 	if s := state(t, calm.RateLimiter("l")); !s.Consistent {
 		t.Errorf("%+v", s)
-	}
-}
-
-func TestRecordFormats(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
-		rdb, clock := server.Client(), newHandClock()
-		client := NewClient(rdb, WithClock(clock.now), patient)
-		mustSet(t, client.RateLimiter("all"), PerSecond(100))
-		var used int64
-		for format, length := range map[RecordFormat]int{Redisson313: 8, Redisson316: 20, Redisson317: 13, Redisson321: 21} {
-			for _, name := range []string{fmt.Sprint("only", int(format)), "all"} {
-				l := client.RateLimiter(name, WithRecordFormat(format), WithRate(PerSecond(100)))
-				mustTry(t, l, 7, true)
-				if name == "all" {
-					used += 7
-					continue
-				}
-				members := rdb.ZRange(t.Context(), "{"+name+"}:permits", 0, -1).Val()
-				if len(members) != 1 || len(members[0]) != length {
-					t.Fatalf("%v: %q", format, members)
-				}
-				if r, err := UnpackRecord([]byte(members[0])); err != nil || r.Permits != 7 {
-					t.Errorf("%v: %+v, %v", format, r, err)
-				}
-				if n := binary.LittleEndian.Uint32([]byte(members[0])[length-4:]); n != 7 {
-					t.Errorf("%v: %d permits", format, n)
-				}
-				clock.advance(500 * ms)
-				mustTry(t, l, 94, false)
-				mustTry(t, l, 93, true)
-				clock.advance(500 * ms)
-				mustTry(t, l, 8, false)
-				mustTry(t, l, 7, true)
-				clock.advance(-time.Second)
-			}
-		}
-		all := client.RateLimiter("all")
-		if s := state(t, all); s.Used != used || s.Records != 4 || !s.Consistent {
-			t.Errorf("all formats together: %+v", s)
-		}
-		clock.advance(time.Second)
-		if n, err := all.AvailablePermits(t.Context()); n != 100 || err != nil {
-			t.Errorf("all formats together: %d, %v", n, err)
-		}
-	})
-}
-
-func TestRecordPerRequest(t *testing.T) {
-	for _, format := range []RecordFormat{Redisson313, Redisson317} {
-		inBubble(t, func(t *testing.T, b *bubble) {
-			p := b.process()
-			sizes := func(name string) map[uint32]int {
-				found := map[uint32]int{}
-				for _, member := range p.rdb.ZRange(t.Context(), "{"+name+"}:permits", 0, -1).Val() {
-					r, err := UnpackRecord([]byte(member))
-					if err != nil {
-						t.Error(err)
-					}
-					found[r.Permits]++
-				}
-				return found
-			}
-			for name, opts := range map[string][]LimiterOption{"sum": nil, "each": {WithRecordPerRequest()}} {
-				l := p.RateLimiter(name, append(opts, WithRate(PerSecond(10000)), WithRecordFormat(format))...)
-				plug := p.wire.hang()
-				b.try(l, 7)
-				var all []*call
-				for i := range 400 {
-					if i%2 == 0 {
-						all = append(all, b.acquire(l, int64(1+i%3)))
-					} else {
-						all = append(all, b.try(l, int64(1+i%3)))
-					}
-				}
-				plug()
-				for _, c := range all {
-					b.granted("a caller", c, 0)
-				}
-				found := sizes(name)
-				if name == "each" && (found[7] != 1 || found[1] != 134 || found[2] != 133 || found[3] != 133) {
-					t.Errorf("a record for each: %v", found)
-				}
-				if name == "sum" && len(found) > 5 {
-					t.Errorf("a record for each call: %v", found)
-				}
-				if s := state(t, l); s.Used != 7+134+2*133+3*133 || !s.Consistent {
-					t.Errorf("%+v", s)
-				}
-			}
-		})
 	}
 }
 

@@ -50,12 +50,6 @@ func TestSilenceIsNoticedBehindShortDeadlines(t *testing.T) {
 	}
 }
 
-// end resumes the server, so that the calls in flight complete before the test ends.
-func (b *bubble) end(resume func()) {
-	resume()
-	b.sleepTo(time.Since(b.start) + 10*time.Second)
-}
-
 // methodsThatAcquire are the methods that WithFallback decides. AllowAll uses a second limiter, other.
 func methodsThatAcquire(other string) map[string]func(ctx context.Context, l *Limiter) error {
 	return map[string]func(ctx context.Context, l *Limiter) error{

@@ -17,6 +17,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
+// commands_test.go tests the commands that Redis and the hooks of the redis client see, and the scripts behind them.
+
 func TestScriptsAreSentAgainAfterTheServerForgotThem(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)

@@ -12,6 +12,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
+// delete_test.go tests Delete.
+
 func TestDeleteReportsKeysItKeeps(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)

@@ -12,25 +12,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// refused calls Allow and checks that it refuses, with the given RetryAfter.
-func (b *bubble) refused(l *Limiter, n int64, wait time.Duration) {
-	b.t.Helper()
-	result, err := l.Allow(b.t.Context(), n)
-	if err != nil || result.Allowed || result.RetryAfter != wait {
-		b.t.Errorf("%+v, %v, expected a refusal for %v", result, err, wait)
-	}
-}
-
-// asks checks how many calls to Redis do makes.
-func (p *process) asks(what string, want int64, do func()) {
-	p.t.Helper()
-	before := p.wire.scripts.Load()
-	do()
-	if got := p.wire.scripts.Load() - before; got != want {
-		p.t.Errorf("%s: %d calls, expected %d", what, got, want)
-	}
-}
-
 func TestDenyCacheRefusesWithoutRedis(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
@@ -266,13 +247,6 @@ func TestDenyCacheSkipsPermitsLeftToOthers(t *testing.T) {
 		synctest.Wait()
 		b.granted("once no caller waits", b.try(l, 1), 1051*ms)
 	})
-}
-
-func mustAllow(t *testing.T, l *Limiter, n int64, want bool) {
-	t.Helper()
-	if r, err := l.Allow(t.Context(), n); err != nil || r.Allowed != want {
-		t.Fatalf("Allow(%d): %+v, %v, expected %v", n, r, err, want)
-	}
 }
 
 func TestDenyCacheIsBounded(t *testing.T) {

@@ -15,6 +15,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
+// grant_test.go tests which requests are granted, when permits return, and how expired records are removed.
+
 func TestExactlyTheRateIsGranted(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)

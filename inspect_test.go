@@ -13,6 +13,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
+// inspect_test.go tests the methods that only read: State, Glance, Clients.
+
 func TestStateOnlyReads(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		minute := PerMinute(20)

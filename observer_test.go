@@ -212,3 +212,126 @@ func TestWaitingCountsBlockedCallers(t *testing.T) {
 		}
 	})
 }
+
+// A log is an Observer that records calls.
+type log struct {
+	mu    sync.Mutex
+	calls []CallInfo
+}
+
+func (l *log) Call(f CallInfo) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.calls = append(l.calls, f)
+}
+
+func (l *log) all() []CallInfo {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]CallInfo(nil), l.calls...)
+}
+
+func TestObserverSeesEachCall(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		log := &log{}
+		p := b.process(WithObserver(log))
+		l := p.RateLimiter("orders", WithRate(PerSecond(10)))
+		if err := l.SetRate(t.Context(), PerSecond(11)); err != nil { // another rate than the handle's
+			t.Fatal(err)
+		}
+		p.wire.there.Store(int64(2 * ms))
+		p.wire.back.Store(int64(3 * ms))
+		resume := p.wire.hang()
+		plug := b.acquire(l, 1)
+		var all []*call
+		for range 3 {
+			all = append(all, b.acquire(l, 4))
+		}
+		all = append(all, b.try(l, 1), b.acquire(l, 12))
+		resume()
+		b.sleepTo(100 * ms)
+		_ = plug
+		all[2].end()
+		synctest.Wait()
+		b.sleepTo(200 * ms)
+		b.server.Set("{orders}:value", "12")
+		if n, err := l.AcquireUpTo(t.Context(), 5); n != 2 || err != nil {
+			t.Errorf("AcquireUpTo: %d, %v", n, err)
+		}
+		b.server.Del("orders")
+		bare := p.RateLimiter("orders")
+		if err := bare.Acquire(t.Context(), 1); !errors.Is(err, ErrNotInitialized) {
+			t.Error(err)
+		}
+		want := []CallInfo{
+			{Callers: 1, Granted: 1, Permits: 1, Waiting: 4, RateMismatch: true},
+			{Callers: 5, Granted: 2, Denied: 2, Permits: 8, Waiting: 1, RateMismatch: true},
+			{Callers: 1, Granted: 1, Permits: 2, Repaired: "free permits were above the rate", RateMismatch: true},
+			{Callers: 1, Denied: 1, Err: ErrNotInitialized},
+		}
+		got := log.all()
+		if len(got) != len(want) {
+			t.Fatalf("%+v", got)
+		}
+		for i, f := range got {
+			if f.Latency != 5*ms {
+				t.Errorf("call %d took %v", i, f.Latency)
+			}
+			if !errors.Is(f.Err, want[i].Err) || (f.Err != nil) != (want[i].Err != nil) {
+				t.Errorf("call %d: %v", i, f.Err)
+			}
+			f.Latency, f.Err, want[i].Err = 0, nil, nil
+			want[i].Limiter, want[i].Attempts = "orders", 1
+			if f != want[i] {
+				t.Errorf("call %d: %+v, expected %+v", i, f, want[i])
+			}
+		}
+	})
+}
+
+// Enforcing a rate over another one takes a second attempt.
+func TestObserverCountsAttempts(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		log := &log{}
+		p := b.process(WithObserver(log))
+		if err := p.RateLimiter("l").SetRate(t.Context(), PerSecond(5)); err != nil {
+			t.Fatal(err)
+		}
+		b.granted("the caller that enforces", b.acquire(p.RateLimiter("l", WithEnforcedRate(PerSecond(10))), 10), 0)
+		if f := log.all()[0]; f.Attempts != 2 || f.RateMismatch || f.Permits != 10 {
+			t.Errorf("%+v", f)
+		}
+	})
+}
+
+// seen is an observer that records calls.
+type seen struct {
+	mu    sync.Mutex
+	calls []CallInfo
+}
+
+func (s *seen) Call(info CallInfo) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls = append(s.calls, info)
+}
+
+// last returns the last call that was seen, once there are as many as given. The observer sees a call after its callers
+// got their results, so it may be late.
+func (s *seen) last(t *testing.T, calls int) CallInfo {
+	t.Helper()
+	for range 5000 {
+		s.mu.Lock()
+		if len(s.calls) >= calls {
+			defer s.mu.Unlock()
+			if len(s.calls) > calls {
+				t.Fatalf("%d calls were seen, want %d", len(s.calls), calls)
+			}
+			return s.calls[calls-1]
+		}
+		s.mu.Unlock()
+		time.Sleep(time.Millisecond)
+	}
+	t.Fatalf("%d calls were seen, want %d", len(s.calls), calls)
+	return CallInfo{}
+}

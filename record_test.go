@@ -5,9 +5,11 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
@@ -344,4 +346,94 @@ func TestARecordPerRequestHasItsOwnIDs(t *testing.T) {
 // memberOf returns a member as Redisson 3.17 writes it.
 func memberOf(id string, permits uint32) string {
 	return string(binary.LittleEndian.AppendUint32([]byte("\x08"+id), permits))
+}
+
+func TestRecordFormats(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
+		rdb, clock := server.Client(), newHandClock()
+		client := NewClient(rdb, WithClock(clock.now), patient)
+		mustSet(t, client.RateLimiter("all"), PerSecond(100))
+		var used int64
+		for format, length := range map[RecordFormat]int{Redisson313: 8, Redisson316: 20, Redisson317: 13, Redisson321: 21} {
+			for _, name := range []string{fmt.Sprint("only", int(format)), "all"} {
+				l := client.RateLimiter(name, WithRecordFormat(format), WithRate(PerSecond(100)))
+				mustTry(t, l, 7, true)
+				if name == "all" {
+					used += 7
+					continue
+				}
+				members := rdb.ZRange(t.Context(), "{"+name+"}:permits", 0, -1).Val()
+				if len(members) != 1 || len(members[0]) != length {
+					t.Fatalf("%v: %q", format, members)
+				}
+				if r, err := UnpackRecord([]byte(members[0])); err != nil || r.Permits != 7 {
+					t.Errorf("%v: %+v, %v", format, r, err)
+				}
+				if n := binary.LittleEndian.Uint32([]byte(members[0])[length-4:]); n != 7 {
+					t.Errorf("%v: %d permits", format, n)
+				}
+				clock.advance(500 * ms)
+				mustTry(t, l, 94, false)
+				mustTry(t, l, 93, true)
+				clock.advance(500 * ms)
+				mustTry(t, l, 8, false)
+				mustTry(t, l, 7, true)
+				clock.advance(-time.Second)
+			}
+		}
+		all := client.RateLimiter("all")
+		if s := state(t, all); s.Used != used || s.Records != 4 || !s.Consistent {
+			t.Errorf("all formats together: %+v", s)
+		}
+		clock.advance(time.Second)
+		if n, err := all.AvailablePermits(t.Context()); n != 100 || err != nil {
+			t.Errorf("all formats together: %d, %v", n, err)
+		}
+	})
+}
+
+func TestRecordPerRequest(t *testing.T) {
+	for _, format := range []RecordFormat{Redisson313, Redisson317} {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			p := b.process()
+			sizes := func(name string) map[uint32]int {
+				found := map[uint32]int{}
+				for _, member := range p.rdb.ZRange(t.Context(), "{"+name+"}:permits", 0, -1).Val() {
+					r, err := UnpackRecord([]byte(member))
+					if err != nil {
+						t.Error(err)
+					}
+					found[r.Permits]++
+				}
+				return found
+			}
+			for name, opts := range map[string][]LimiterOption{"sum": nil, "each": {WithRecordPerRequest()}} {
+				l := p.RateLimiter(name, append(opts, WithRate(PerSecond(10000)), WithRecordFormat(format))...)
+				plug := p.wire.hang()
+				b.try(l, 7)
+				var all []*call
+				for i := range 400 {
+					if i%2 == 0 {
+						all = append(all, b.acquire(l, int64(1+i%3)))
+					} else {
+						all = append(all, b.try(l, int64(1+i%3)))
+					}
+				}
+				plug()
+				for _, c := range all {
+					b.granted("a caller", c, 0)
+				}
+				found := sizes(name)
+				if name == "each" && (found[7] != 1 || found[1] != 134 || found[2] != 133 || found[3] != 133) {
+					t.Errorf("a record for each: %v", found)
+				}
+				if name == "sum" && len(found) > 5 {
+					t.Errorf("a record for each call: %v", found)
+				}
+				if s := state(t, l); s.Used != 7+134+2*133+3*133 || !s.Consistent {
+					t.Errorf("%+v", s)
+				}
+			}
+		})
+	}
 }

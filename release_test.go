@@ -9,6 +9,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
+// release_test.go tests Release.
+
 func TestReleaseGivesBackTheOldestFirst(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, f := range formats {

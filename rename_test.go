@@ -13,6 +13,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
+// rename_test.go tests Rename and RenameNX.
+
 func TestRenameTakesAllState(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx := t.Context()

@@ -10,6 +10,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
+// server_time_test.go tests WithServerTime.
+
 // TestServerTimeDatesGrantsByTheServer has a client whose clock is wrong by years.
 func TestServerTimeDatesGrantsByTheServer(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

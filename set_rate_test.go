@@ -8,6 +8,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
+// set_rate_test.go tests what a new rate does with the permits in use.
+
 func TestSetRateForgetsOrKeeps(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		perClient := func(n int64) Rate { return Rate{Type: PerClient, Permits: n, Interval: time.Minute} }

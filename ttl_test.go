@@ -12,6 +12,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
+// ttl_test.go tests the TTLs of a limiter's keys: keep-alive, Expire, and the TTLs that a client's own keys have anyway.
+
 func TestStateLivesAsLongAsTheConfiguration(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx := t.Context()
