@@ -14,9 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
-	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
@@ -291,7 +289,7 @@ func TestHangingServer(t *testing.T) {
 	waited := make(chan error, 1)
 	go func() { waited <- full.Acquire(ctx, 1) }()
 	// Its next call is sent after at most 1 s, so it is in flight when ctx ends.
-	soon(t, "waiting", func() bool { return calm.core.Look("full").Next > 0 })
+	soon(t, "waiting", func() bool { return ClientCore(calm).Look("full").Next > 0 })
 	server.Pause()
 	resume := sync.OnceFunc(server.Resume)
 	defer resume()
@@ -480,9 +478,4 @@ func TestPerClient(t *testing.T) {
 			t.Error("the shared state is used")
 		}
 	})
-}
-
-// acquire runs acquire.lua in a call of its own.
-func (l *Limiter) acquire(ctx context.Context, ask protocol.Ask) (protocol.AcquireReply, error) {
-	return l.core.DoWithRetry(ctx, new(protocol.AcquireRequest), new(script.Attempts), ask, nil)
 }

@@ -12,8 +12,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
-
-	"github.com/rratelimiter/rratelimiter/internal/hook"
 )
 
 // With every method, and however short the callers' deadlines are, a server that hangs counts as away within a second.
@@ -136,7 +134,7 @@ func TestSilenceOfEveryMethodIsNoticed(t *testing.T) {
 				if err := l.SetRate(t.Context(), PerHour(1000)); err != nil {
 					t.Fatal(err)
 				}
-				if hook.Limiter(l).Away() {
+				if LimiterCore(l).Away() {
 					t.Fatal("away before")
 				}
 				defer b.end(p.wire.hang())
@@ -149,7 +147,7 @@ func TestSilenceOfEveryMethodIsNoticed(t *testing.T) {
 					cancel()
 				}
 				b.sleepTo(900 * ms)
-				if !hook.Limiter(l).Away() {
+				if !LimiterCore(l).Away() {
 					t.Error("the server is not known to be away")
 				}
 			})
@@ -170,7 +168,7 @@ func TestAServerThatAnswersIsNotAway(t *testing.T) {
 			p.wire.mu.Unlock()
 			for at := time.Duration(0); at < 3*time.Second; at += 10 * ms {
 				b.sleepTo(at)
-				if hook.Limiter(l).Away() {
+				if LimiterCore(l).Away() {
 					t.Fatalf("away at %v", at)
 				}
 			}
@@ -186,7 +184,7 @@ func TestAServerThatAnswersIsNotAway(t *testing.T) {
 				if at%time.Second == 0 {
 					b.try(l, 1)
 				}
-				if hook.Limiter(l).Away() {
+				if LimiterCore(l).Away() {
 					t.Fatalf("away at %v", at)
 				}
 			}
@@ -208,7 +206,7 @@ func TestSilenceIsProbedOnlyWhenQueried(t *testing.T) {
 		}
 		resume()
 		synctest.Wait()
-		hook.Limiter(l).Away()
+		LimiterCore(l).Away()
 		b.granted("afterwards", b.try(l, 1), 5*time.Second)
 		before := p.wire.scripts.Load()
 		b.sleepTo(time.Minute)
@@ -223,17 +221,17 @@ func TestANodeThatIsBackIsNotAway(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
 		l := p.RateLimiter("l", WithRate(PerSecond(10)))
-		hook.Limiter(l).Away()
+		LimiterCore(l).Away()
 		resume := p.wire.hang()
 		b.try(l, 1)
 		b.sleepTo(600 * ms)
-		if !hook.Limiter(l).Away() {
+		if !LimiterCore(l).Away() {
 			t.Fatal("it is not away")
 		}
 		resume()
 		synctest.Wait()
 		b.sleepTo(700 * ms)
-		if hook.Limiter(l).Away() {
+		if LimiterCore(l).Away() {
 			t.Error("it is away, though it answered the call and the probe")
 		}
 	})
@@ -259,7 +257,7 @@ func TestAllowAllInOrderGivesBackWhatArrivesLate(t *testing.T) {
 			way.Store(0)
 			for _, l := range all {
 				if s := state(t, l); s.Used != 0 || !s.Consistent {
-					t.Errorf("%s: %s: %+v", name, l.name, s)
+					t.Errorf("%s: %s: %+v", name, l.Name(), s)
 				}
 			}
 		}

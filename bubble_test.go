@@ -74,7 +74,7 @@ func (b *bubble) process(opts ...Option) *process {
 	}
 	w := &wire{Client: rdb}
 	p := &process{NewClient(w, opts...), b.t, rdb, w}
-	p.core.Tune(dispatch.Tuning{Patience: time.Minute, Linger: time.Minute}) // nothing stalls or lingers, however slow the wire is
+	ClientCore(p.Client).Tune(dispatch.Tuning{Patience: time.Minute, Linger: time.Minute}) // nothing stalls or lingers, however slow the wire is
 	return p
 }
 
@@ -173,7 +173,7 @@ func (p *process) asks(what string, want int64, do func()) {
 }
 
 // stalls lets runs of the process stall, as usual.
-func (p *process) stalls() { p.core.Tune(dispatch.Tuning{Linger: time.Minute}) }
+func (p *process) stalls() { ClientCore(p.Client).Tune(dispatch.Tuning{Linger: time.Minute}) }
 
 // A wire is the connection of a process to its server: it counts scripts, delays commands, and can lose replies.
 type wire struct {

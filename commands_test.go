@@ -110,7 +110,7 @@ func TestRedisCallsOfACall(t *testing.T) {
 	r := newRig(t, s)
 	l, fine := r.limiter("rl", WithRate(PerSecond(10))), r.limiter("rl", WithGranularity(100*time.Millisecond))
 	grant := func(l *Limiter) func() { return func() { r.try(l, 1) } }
-	r.must(l.client.RateLimiter("other", WithRate(PerSecond(1))).Acquire(ctx, 1)) // so that the server knows the script
+	r.must(l.Client().RateLimiter("other", WithRate(PerSecond(1))).Acquire(ctx, 1)) // so that the server knows the script
 	for _, step := range []struct {
 		name string
 		do   func()

@@ -35,7 +35,7 @@ type way struct {
 func (r *rig) javaSets(l *Limiter, rate int64) {
 	r.t.Helper()
 	ctx := r.t.Context()
-	r.must(r.rdb.ZRemRangeByScore(ctx, l.core.Keys()[keys.Permits], "-inf", fmt.Sprint(r.ms()-1000)).Err())
+	r.must(r.rdb.ZRemRangeByScore(ctx, keysOf(l)[keys.Permits], "-inf", fmt.Sprint(r.ms()-1000)).Err())
 	r.config(l, "rate", fmt.Sprint(rate))
 	r.set(l, fmt.Sprint(max(0, rate-r.live(l, 1000))))
 }
@@ -43,7 +43,7 @@ func (r *rig) javaSets(l *Limiter, rate int64) {
 // javaReleases writes what release of Redisson since 3.52.0 writes.
 func (r *rig) javaReleases(l *Limiter, rate, n int64) {
 	r.t.Helper()
-	free, err := r.rdb.Get(r.t.Context(), l.core.Keys()[keys.Value]).Int64()
+	free, err := r.rdb.Get(r.t.Context(), keysOf(l)[keys.Value]).Int64()
 	r.must(err)
 	r.set(l, fmt.Sprint(min(rate, free+n)))
 }
@@ -58,7 +58,7 @@ var (
 func sets(permits int64, opts ...SetOption) func(*rig, *Limiter) *Limiter {
 	return func(r *rig, l *Limiter) *Limiter {
 		other := NewClient(r.server.Client(), WithClientID("other"), WithClock(r.now))
-		r.setRate(other.RateLimiter(l.name), Rate{Type: PerClient, Permits: permits, Interval: time.Second}, opts...)
+		r.setRate(other.RateLimiter(l.Name()), Rate{Type: PerClient, Permits: permits, Interval: time.Second}, opts...)
 		return l
 	}
 }
@@ -71,7 +71,7 @@ var ways = []way{
 			var again *Limiter
 			for _, id := range []string{"first", "me"} {
 				client := NewClient(r.server.Client(), WithClientID(id), WithClock(r.now))
-				again = client.RateLimiter(l.name, WithEnforcedRate(Rate{Type: PerClient, Permits: 80, Interval: time.Second}))
+				again = client.RateLimiter(l.Name(), WithEnforcedRate(Rate{Type: PerClient, Permits: 80, Interval: time.Second}))
 				_, err := again.TryAcquire(r.t.Context(), 1)
 				r.must(err)
 			}
@@ -85,7 +85,7 @@ var ways = []way{
 		happen: func(r *rig, l *Limiter) *Limiter { r.javaReleases(l, 100, 60); return l }},
 	{name: "a hand adds 60 permits", before: hundred, promised: 100,
 		happen: func(r *rig, l *Limiter) *Limiter {
-			r.must(r.rdb.IncrBy(r.t.Context(), l.core.Keys()[keys.Value], 60).Err())
+			r.must(r.rdb.IncrBy(r.t.Context(), keysOf(l)[keys.Value], 60).Err())
 			return l
 		}},
 	{name: "another client raises a rate per client with 400 live records", promised: 800,
@@ -121,7 +121,7 @@ var loads = []struct {
 	}},
 	{"AllowAll of two", 1, func(r *rig, l *Limiter, most int64) (got int64) {
 		for got < most {
-			results, err := l.client.AllowAll(r.t.Context(), 2, l)
+			results, err := l.Client().AllowAll(r.t.Context(), 2, l)
 			if r.must(err); !results[0].Allowed {
 				break
 			}
@@ -193,7 +193,7 @@ func TestWhatIsStoredBesideTheRateDoesNotLast(t *testing.T) {
 func (r *rig) settled(l *Limiter) {
 	r.t.Helper()
 	for {
-		if !l.client.core.Inspect().Recounting {
+		if !ClientCore(l.Client()).Inspect().Recounting {
 			return
 		}
 		if r.t.Context().Err() != nil {
@@ -352,7 +352,7 @@ func TestRecountSeesWhatHappensBetweenItsPages(t *testing.T) {
 		r := newRig(t, s)
 		l := r.limiter("rl")
 		remove := func(rank int64) func() {
-			return func() { r.must(r.rdb.ZRemRangeByRank(t.Context(), l.core.Keys()[keys.Permits], rank, rank).Err()) }
+			return func() { r.must(r.rdb.ZRemRangeByRank(t.Context(), keysOf(l)[keys.Permits], rank, rank).Err()) }
 		}
 		for _, test := range []struct {
 			name   string
@@ -378,11 +378,11 @@ func TestRecountSeesWhatHappensBetweenItsPages(t *testing.T) {
 				for i, member := range many(3000) { // one per ms, the last one now
 					records = append(records, redis.Z{Score: float64(r.ms() - 2999 + int64(i)), Member: member})
 				}
-				r.must(r.rdb.ZAdd(t.Context(), l.core.Keys()[keys.Permits], records...).Err())
+				r.must(r.rdb.ZAdd(t.Context(), keysOf(l)[keys.Permits], records...).Err())
 				var progress protocol.Progress
 				for page := range 20 {
-					request := protocol.Recount{Now: l.core.Now(), Progress: progress}
-					reply, err := r.client.core.Topology().RunMixed(t.Context(), new(script.Attempts), protocol.RecountScript, true, l.core.Keys(), request.Args()...)
+					request := protocol.Recount{Now: LimiterCore(l).Now(), Progress: progress}
+					reply, err := ClientCore(r.client).Topology().RunMixed(t.Context(), new(script.Attempts), protocol.RecountScript, true, keysOf(l), request.Args()...)
 					r.must(err)
 					notes, next, err := request.Reply(reply)
 					r.must(err)
@@ -424,11 +424,11 @@ func TestRecountBesideGrants(t *testing.T) {
 			})
 		}
 		// Every client checks at its first call on the limiter, this one too.
-		err := l.core.Recount(t.Context())
+		err := LimiterCore(l).Recount(t.Context())
 		cancel()
 		load.Wait()
 		r.must(err)
-		r.must(l.core.Recount(t.Context()))
+		r.must(LimiterCore(l).Recount(t.Context()))
 		if state, err := l.State(t.Context()); err != nil || !state.Consistent {
 			t.Errorf("the state is %+v, %v", state, err)
 		}
@@ -460,7 +460,7 @@ func TestARefusalFindsForgottenPermits(t *testing.T) {
 					t.Errorf("AllowAll: %+v, %v", results, err)
 				}
 				r.set(l, "0")
-				r.must(r.rdb.ZRemRangeByRank(t.Context(), l.core.Keys()[keys.Permits], -1, -1).Err())
+				r.must(r.rdb.ZRemRangeByRank(t.Context(), keysOf(l)[keys.Permits], -1, -1).Err())
 				results, err = r.client.AllowAll(t.Context(), 1, l)
 				if err != nil || !results[0].Allowed {
 					t.Errorf("AllowAll: %+v, %v", results, err)

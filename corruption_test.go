@@ -128,15 +128,15 @@ func (b broken) make(r *rig, l *Limiter) {
 	ctx := r.t.Context()
 	pipe := r.rdb.Pipeline()
 	pipe.FlushDB(ctx)
-	pipe.HSet(ctx, l.core.Key(), "rate", "10", "interval", "60000", "type", "0")
+	pipe.HSet(ctx, l.Name(), "rate", "10", "interval", "60000", "type", "0")
 	if len(b.fields) > 0 {
-		pipe.HSet(ctx, l.core.Key(), b.fields)
+		pipe.HSet(ctx, l.Name(), b.fields)
 	}
 	if len(b.drop) > 0 {
-		pipe.HDel(ctx, l.core.Key(), b.drop...)
+		pipe.HDel(ctx, l.Name(), b.drop...)
 	}
 	if b.value != "" {
-		pipe.Set(ctx, l.core.Keys()[keys.Value], strings.TrimSuffix(b.value, "|"), 0)
+		pipe.Set(ctx, keysOf(l)[keys.Value], strings.TrimSuffix(b.value, "|"), 0)
 	}
 	for member, at := range b.add {
 		if score, absolute := strings.CutPrefix(at, "="); absolute {
@@ -147,7 +147,7 @@ func (b broken) make(r *rig, l *Limiter) {
 			r.must(err)
 			at = fmt.Sprintf("%f", float64(r.ms())+offset)
 		}
-		pipe.Do(ctx, "zadd", l.core.Keys()[keys.Permits], at, member)
+		pipe.Do(ctx, "zadd", keysOf(l)[keys.Permits], at, member)
 	}
 	_, err := pipe.Exec(ctx)
 	r.must(err)
@@ -180,7 +180,7 @@ func asked(r *rig, l *Limiter) map[string]func(context.Context) error {
 				}
 				return err
 			case <-time.After(time.Millisecond):
-				if calls := r.client.core.Look(l.name); calls.Next > 0 && !calls.InFlight {
+				if calls := ClientCore(r.client).Look(l.Name()); calls.Next > 0 && !calls.InFlight {
 					cancel()
 				}
 			}
@@ -379,12 +379,12 @@ func TestWrongTypesAreReportedAndChangeNothing(t *testing.T) {
 					r.wipe()
 					r.setRate(l, rate)
 					r.try(l, 3)
-					r.must(r.rdb.Del(t.Context(), l.core.Keys()[at]).Err())
-					r.must(write(t.Context(), r.rdb, l.core.Keys()[at]))
+					r.must(r.rdb.Del(t.Context(), keysOf(l)[at]).Err())
+					r.must(write(t.Context(), r.rdb, keysOf(l)[at]))
 					before := r.dump()
 					err := call(t.Context())
-					what := fmt.Sprintf("%s with a %s in %s", method, kind, l.core.Keys()[at])
-					if key := l.core.Keys()[at]; r.dump()[key] != before[key] {
+					what := fmt.Sprintf("%s with a %s in %s", method, kind, keysOf(l)[at])
+					if key := keysOf(l)[at]; r.dump()[key] != before[key] {
 						t.Errorf("%s changed that key: from %s to %s", what, before[key], r.dump()[key])
 					}
 					var answer redis.Error
@@ -398,7 +398,7 @@ func TestWrongTypesAreReportedAndChangeNothing(t *testing.T) {
 					case !strings.Contains(err.Error(), `"rl"`) && method != "AllowAll":
 						t.Errorf("%s: %q does not name the limiter", what, err)
 					case method == "Delete":
-						for i, key := range l.core.Keys() {
+						for i, key := range keysOf(l) {
 							if left := r.rdb.Exists(t.Context(), key).Val() == 1; left != (i == at) {
 								t.Errorf("%s: %s is left: %v", what, key, left)
 							}
@@ -414,8 +414,8 @@ func TestWrongTypesAreReportedAndChangeNothing(t *testing.T) {
 		r.wipe()
 		l := r.limiter("rl")
 		r.setRate(l, PerMinute(10))
-		r.must(r.rdb.RPush(t.Context(), l.core.Keys()[keys.ClientValue], "a").Err())
-		r.must(r.rdb.RPush(t.Context(), l.core.Keys()[keys.ClientPermits], "a").Err())
+		r.must(r.rdb.RPush(t.Context(), keysOf(l)[keys.ClientValue], "a").Err())
+		r.must(r.rdb.RPush(t.Context(), keysOf(l)[keys.ClientPermits], "a").Err())
 		if !r.try(l, 10) || r.release(l, 4) != 4 || r.free(l) != 4 {
 			t.Error("wrong types in keys that are not used have an effect")
 		}

@@ -45,7 +45,7 @@ func TestProbe(t *testing.T) {
 				},
 				"orders:mortal": func(l *Limiter) {
 					r.setRate(l, PerHour(10))
-					r.must(r.rdb.PExpire(ctx, l.name, time.Hour).Err())
+					r.must(r.rdb.PExpire(ctx, l.Name(), time.Hour).Err())
 					r.try(l, 3)
 				},
 			} {
@@ -62,7 +62,7 @@ func TestProbe(t *testing.T) {
 			r.must(r.rdb.ConfigSet(ctx, "maxmemory", "1").Err())
 			before, made := r.dump(), changes()
 			for _, name := range names {
-				if _, err := c.RateLimiter(name).core.WriteProbe(ctx); err != nil {
+				if _, err := LimiterCore(c.RateLimiter(name)).WriteProbe(ctx); err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
@@ -73,7 +73,7 @@ func TestProbe(t *testing.T) {
 			}
 			r.must(r.rdb.ReplicaOf(ctx, "127.0.0.1", "1").Err())
 			for _, name := range names {
-				if _, err := c.RateLimiter(name).core.WriteProbe(ctx); !script.Unreachable(err) {
+				if _, err := LimiterCore(c.RateLimiter(name)).WriteProbe(ctx); !script.Unreachable(err) {
 					t.Errorf("%s, on a replica: %v", name, err)
 				}
 			}
@@ -107,7 +107,7 @@ func halfCluster(t *testing.T, s *redistest.Server) *redis.ClusterClient {
 func limitersOf(c *Client) (here, away *Limiter) {
 	for i := 0; here == nil || away == nil; i++ {
 		l := c.RateLimiter(fmt.Sprint(i), WithRate(PerHour(1_000_000)), WithFallback(1))
-		if keys.Slot(l.name) < 8192 {
+		if keys.Slot(l.Name()) < 8192 {
 			here = l
 		} else {
 			away = l
@@ -122,12 +122,12 @@ func TestFallbackUntilNodesAreFound(t *testing.T) {
 	c := NewClient(halfCluster(t, redistest.Embedded(t)), patient)
 	here, away := limitersOf(c)
 	mustTry(t, here, 1, true)
-	if !c.core.Breaker().Broken() {
+	if !ClientCore(c).Breaker().Broken() {
 		t.Fatal("a node was found at once")
 	}
 	soon(t, "nodes are found", func() bool {
 		mustTry(t, away, 1, true)
-		return !c.core.Breaker().Broken()
+		return !ClientCore(c).Breaker().Broken()
 	})
 	mustTry(t, here, 1, true)
 	if state, err := here.State(t.Context()); err != nil || state.Used != 1 {
@@ -154,10 +154,10 @@ func TestFallbackKeepsTheStateOfANode(t *testing.T) {
 	}
 	asked := 0
 	for _, f := range o.all() {
-		if f.Fallback != (f.Limiter == away.name) {
+		if f.Fallback != (f.Limiter == away.Name()) {
 			t.Errorf("%+v", f)
 		}
-		if f.Limiter == away.name {
+		if f.Limiter == away.Name() {
 			asked += f.Attempts
 		}
 	}
@@ -207,9 +207,9 @@ func TestFallbackOfASlotAlone(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	}
-	c.core.Breaker().Fail(time.Now())
+	ClientCore(c).Breaker().Fail(time.Now())
 	soon(t, "a node is back whose slot is half moved", func() bool {
 		mustTry(t, moving, 1, true)
-		return !c.core.Breaker().Broken()
+		return !ClientCore(c).Breaker().Broken()
 	})
 }

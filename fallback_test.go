@@ -17,7 +17,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
-	"github.com/rratelimiter/rratelimiter/internal/hook"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/window"
@@ -55,7 +54,7 @@ func TestFallbackGrantsItsPartOfTheRate(t *testing.T) {
 		b.granted("the caller that makes a call to Redis", b.try(l, 5), 1200*ms)
 		b.sleepTo(3 * time.Second)
 		b.mustAllow("by Redis again", l, 10, Result{Allowed: true, Limit: 10, ResetAfter: time.Second})
-		if states := p.core.Inspect().LocalLimiters; states != 0 {
+		if states := ClientCore(p.Client).Inspect().LocalLimiters; states != 0 {
 			t.Errorf("%d limiters are kept", states)
 		}
 	})
@@ -88,7 +87,7 @@ func TestFallbackNeverGrantsMoreThanItsPart(t *testing.T) {
 				look := func() {
 					synctest.Wait()
 					for _, f := range o.all()[seen:] {
-						if seen++; f.Fallback && f.Limiter == l.name {
+						if seen++; f.Fallback && f.Limiter == l.Name() {
 							grants = append(grants, window.Grant{Permits: f.Permits, Start: time.Now(), End: time.Now()})
 							sum += f.Permits
 						}
@@ -235,7 +234,7 @@ func TestFallbackToNothing(t *testing.T) {
 		if synctest.Wait(); !waiting.ended.Load() || !waiting.ok || waiting.at > 6*time.Second {
 			t.Errorf("the one in the queue: %v, %v at %v", waiting.ok, waiting.err, waiting.at)
 		}
-		if p.core.Inspect().LocalLimiters != 0 {
+		if ClientCore(p.Client).Inspect().LocalLimiters != 0 {
 			t.Error("a limiter is remembered without a need")
 		}
 	})
@@ -369,7 +368,7 @@ func TestFallbackUsesTheLastRate(t *testing.T) {
 			b.sleepTo(5*time.Second + time.Duration(i)*100*ms)
 			b.granted("afterwards", b.try(learned, 1), 5*time.Second+time.Duration(i)*100*ms)
 		}
-		if kept := p.core.Inspect().LocalLimiters; kept != 0 {
+		if kept := ClientCore(p.Client).Inspect().LocalLimiters; kept != 0 {
 			t.Errorf("%d limiters are kept", kept)
 		}
 	})
@@ -428,7 +427,7 @@ func TestObserverSeesTheFallback(t *testing.T) {
 
 // untake gives back permits that the process granted.
 func untake(l *Limiter, n int64) {
-	_ = l.core.Undo(context.Background(), n, dispatch.Source{Local: true})
+	_ = LimiterCore(l).Undo(context.Background(), n, dispatch.Source{Local: true})
 }
 
 // A dead is a server that cannot be reached until the test revives it.
@@ -470,7 +469,7 @@ func TestFallbackIsBounded(t *testing.T) {
 	var alive atomic.Bool
 	clock := newHandClock()
 	c := NewClient(dead{alive: &alive}, WithClock(clock.now))
-	c.core.Tune(dispatch.Tuning{LocalLimiters: most})
+	ClientCore(c).Tune(dispatch.Tuning{LocalLimiters: most})
 	memory := func() int64 {
 		var m runtime.MemStats
 		for range 3 { // the second one also empties the pools
@@ -506,7 +505,7 @@ func TestFallbackIsBounded(t *testing.T) {
 		t.Errorf("%d granted, %d failed", granted.Load(), failed.Load())
 	}
 	grown := memory() - before
-	t.Logf("%d bytes for %d limiters", grown, c.core.Inspect().LocalLimiters)
+	t.Logf("%d bytes for %d limiters", grown, ClientCore(c).Inspect().LocalLimiters)
 	if grown > most*512+1<<20 { // the parked queues, too
 		t.Errorf("%d bytes for %d limiters", grown, most)
 	}
@@ -523,7 +522,7 @@ func TestFallbackIsBounded(t *testing.T) {
 			}
 		}
 		clock.advance(time.Hour)
-		return c.core.Inspect().LocalLimiters == 0
+		return ClientCore(c).Inspect().LocalLimiters == 0
 	})
 	soon(t, "the end of the last runs", func() bool { return runtime.NumGoroutine() <= goroutines })
 	grown = memory() - before
@@ -540,7 +539,7 @@ func TestAwayWithoutAFallback(t *testing.T) {
 		l := p.RateLimiter("l", WithRate(PerSecond(10)))
 		away := func(want bool) {
 			t.Helper()
-			if got := hook.Limiter(l).Away(); got != want {
+			if got := LimiterCore(l).Away(); got != want {
 				t.Fatalf("away at %v: %v", time.Since(b.start), got)
 			}
 			synctest.Wait()
@@ -550,7 +549,7 @@ func TestAwayWithoutAFallback(t *testing.T) {
 		b.try(l, 1)
 		b.sleepTo(time.Second)
 		away(true)
-		if hook.Limiter(l).DecidesLocally() {
+		if LimiterCore(l).DecidesLocally() {
 			t.Error("the process decides without WithFallback")
 		}
 		asked := p.wire.scripts.Load()
@@ -562,7 +561,7 @@ func TestAwayWithoutAFallback(t *testing.T) {
 		mend()
 		for at := 2 * time.Second; at < 4*time.Second; at += 100 * ms {
 			b.sleepTo(at)
-			hook.Limiter(l).Away()
+			LimiterCore(l).Away()
 		}
 		away(false)
 	})

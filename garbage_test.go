@@ -120,7 +120,7 @@ func (g *messer) exchange(ctx context.Context, m *mess) (before, after view, err
 // recounting tells whether records are added up in the background.
 func (g *messer) recounting() (is bool) {
 	for _, c := range []*Client{g.now, g.later} {
-		is = is || c.core.Inspect().Recounting
+		is = is || ClientCore(c).Inspect().Recounting
 	}
 	return is
 }
@@ -169,7 +169,7 @@ func (g *messer) do(ctx context.Context, l *Limiter, d deed) (got int64, err err
 		return -got, err
 	case "AllowAll":
 		var r []Result
-		if r, err = l.client.AllowAll(ctx, d.n, l); err != nil {
+		if r, err = l.Client().AllowAll(ctx, d.n, l); err != nil {
 			return 0, err
 		}
 		return granted(r[0].Allowed), plausible(r[0])
@@ -177,7 +177,7 @@ func (g *messer) do(ctx context.Context, l *Limiter, d deed) (got int64, err err
 		which, first := d.n%2, int(d.n/2%2)
 		permits, limiters := []int64{d.n, d.n}, []*Limiter{l, l}
 		permits[1-first], limiters[1-first] = 1+d.n%3, g.beside[which]
-		r, err := l.client.AllowAllN(ctx, permits, limiters...)
+		r, err := l.Client().AllowAllN(ctx, permits, limiters...)
 		if err != nil {
 			return 0, err
 		}
@@ -250,7 +250,7 @@ func asksOnce(ctx context.Context, l *Limiter, n int64) (bool, error) {
 			}
 			return err == nil, err
 		case <-time.After(time.Millisecond):
-			calls := l.client.core.Look(l.name)
+			calls := ClientCore(l.Client()).Look(l.Name())
 			if calls.Waiting > 0 && !calls.InFlight && (calls.Next > 0 || time.Since(started) > 100*time.Millisecond) {
 				answered = answered || calls.Next > 0
 				cancel()
@@ -525,7 +525,7 @@ func (g *messer) member() string {
 	case 2: // short ones that are close together, so that a shrunk one equals another
 		return g.pick("", "a", "ab", "a\xff", "\xff\xff", "\x08\xff\xff\xff\xff\xff\xff\xff\xff") + small
 	case 3, 4, 5: // this client's own
-		return string(g.now.core.Identity().AppendPrefix(nil, record.Format(formats[g.random.IntN(len(formats))]), 1)) + small
+		return string(ClientCore(g.now).Identity().AppendPrefix(nil, record.Format(formats[g.random.IntN(len(formats))]), 1)) + small
 	case 6:
 		return g.pick("", "a", "abc", "\x00", "\xff\xff\xff\xff", "\x08\x00\x00\x00\x00\x00\x00\x00\x0012345678\x03\x00\x00\x00")
 	case 7:
@@ -686,7 +686,7 @@ func TestRandomGarbageIsHandled(t *testing.T) {
 			g.beside[i] = g.now.RateLimiter(name, WithRate(PerHour(1_000_000_000)), WithGranularity(time.Minute))
 		}
 		for _, name := range []string{g.name, g.name + "{"} {
-			for _, key := range g.now.RateLimiter(name).core.Keys() {
+			for _, key := range keysOf(g.now.RateLimiter(name)) {
 				g.keys = append(g.keys, key)
 			}
 		}
@@ -733,7 +733,7 @@ func (g *messer) work(ctx context.Context, cases int, over func() bool) (*mess, 
 	}
 	for i, l := range g.beside {
 		if s, err := l.State(ctx); !over() && g.took[i] > 0 && (err != nil || s.Used != g.took[i]) {
-			return &mess{}, fmt.Errorf("%s granted %d, and says %+v, %v", l.name, g.took[i], s, err)
+			return &mess{}, fmt.Errorf("%s granted %d, and says %+v, %v", l.Name(), g.took[i], s, err)
 		}
 	}
 	return nil, nil

@@ -34,7 +34,7 @@ func TestExactlyTheRateIsGranted(t *testing.T) {
 				t.Errorf("%s of more than the rate: %v", name, err)
 			}
 		}
-		r.must(r.rdb.Del(t.Context(), l.core.Keys()[keys.Value]).Err()) // the first call wrote it: all free, as without it
+		r.must(r.rdb.Del(t.Context(), keysOf(l)[keys.Value]).Err()) // the first call wrote it: all free, as without it
 		r.unchanged(before, "asking for more than the rate")
 		if !r.try(l, 10) || r.try(l, 1) {
 			t.Error("not exactly ten were granted at once")
@@ -233,8 +233,8 @@ func TestAMillionExpiredRecordsDontBlockRedis(t *testing.T) {
 	r.must(r.rdb.ConfigSet(ctx, "slowlog-max-len", "10000").Err())
 	r.try(r.limiter("other", WithRate(PerSecond(1))), 1) // so that the server knows the script
 	for name, value := range expiredValues {
-		r.must(r.rdb.Copy(ctx, "seed", l.core.Keys()[keys.Permits], 0, true).Err())
-		r.must(r.rdb.Del(ctx, l.core.Keys()[keys.Value]).Err())
+		r.must(r.rdb.Copy(ctx, "seed", keysOf(l)[keys.Permits], 0, true).Err())
+		r.must(r.rdb.Del(ctx, keysOf(l)[keys.Value]).Err())
 		r.config(l, "rate", fmt.Sprint(n), "interval", "60000", "type", "0")
 		if v := value(n); v != "" {
 			r.set(l, v)
@@ -356,7 +356,7 @@ func TestAFullServerLeavesNothingHalfWritten(t *testing.T) {
 	}
 	full := func(r *rig, l *Limiter) { // nothing is free
 		partly(r, l)
-		r.must(r.rdb.ZRemRangeByScore(ctx, l.core.Keys()[keys.Permits], "-inf", fmt.Sprint(r.ms()-60000)).Err())
+		r.must(r.rdb.ZRemRangeByScore(ctx, keysOf(l)[keys.Permits], "-inf", fmt.Sprint(r.ms()-60000)).Err())
 		r.add(l, r.ms()-500, memberOf("living03", 13))
 		r.set(l, "0")
 	}
@@ -383,7 +383,7 @@ func TestAFullServerLeavesNothingHalfWritten(t *testing.T) {
 		{"available", partly, func(_ *rig, l *Limiter) error { _, err := l.AvailablePermits(ctx); return err }},
 		{"available without value", func(r *rig, l *Limiter) {
 			partly(r, l)
-			r.must(r.rdb.Del(ctx, l.core.Keys()[keys.Value]).Err())
+			r.must(r.rdb.Del(ctx, keysOf(l)[keys.Value]).Err())
 		}, func(_ *rig, l *Limiter) error { _, err := l.AvailablePermits(ctx); return err }},
 		{"release a record", full, func(_ *rig, l *Limiter) error { _, err := l.Release(ctx, 4); return err }},
 		{"release part of a record", full, func(_ *rig, l *Limiter) error { _, err := l.Release(ctx, 1); return err }},

@@ -168,7 +168,7 @@ func TestGranularityJoinsOnlyOwnRecords(t *testing.T) {
 			r.add(l, end, foreign...)
 			r.add(l, end+50, own+"\x05\x00\x00\x00") // of the next bucket
 			r.add(l, end-50, own+"\x06\x00\x00\x00")
-			r.must(r.rdb.Del(t.Context(), l.core.Keys()[keys.Value]).Err())
+			r.must(r.rdb.Del(t.Context(), keysOf(l)[keys.Value]).Err())
 			r.free(l)
 			before := r.members(l)
 			theirs := other.limiter("rl", WithGranularity(d), WithRecordFormat(format))
@@ -306,7 +306,7 @@ func TestGranularityCountsItsOwnGrantInItsPlace(t *testing.T) {
 		r.setRate(l, PerSecond(10))
 		r.toBucket(100*time.Millisecond, 5*time.Millisecond)
 		other.try(coarse, 4) // back after 1095 ms
-		g, err := l.acquire(t.Context(), protocol.Ask{Groups: []protocol.Group{
+		g, err := oneCall(t.Context(), l, protocol.Ask{Groups: []protocol.Group{
 			{Size: 5, Count: 1}, {Size: 3, Count: 1}, {Size: 7, Count: 1},
 		}, Detail: true})
 		r.must(err)
@@ -317,7 +317,7 @@ func TestGranularityCountsItsOwnGrantInItsPlace(t *testing.T) {
 
 		// If its permits return last, all requests wait for them.
 		r.advance(200 * time.Millisecond)
-		g, err = l.acquire(t.Context(), protocol.Ask{Groups: []protocol.Group{
+		g, err = oneCall(t.Context(), l, protocol.Ask{Groups: []protocol.Group{
 			{Size: 1, Count: 1}, {Size: 9, Count: 1}, {Size: 10, Count: 1},
 		}, Detail: true})
 		r.must(err)
@@ -452,7 +452,7 @@ func TestGranularityHoldsAMillionPermitsInLittleMemory(t *testing.T) {
 			t.Fatal("not granted")
 		}
 	}
-	bytes, err := r.rdb.MemoryUsage(t.Context(), l.core.Keys()[keys.Permits], 0).Result()
+	bytes, err := r.rdb.MemoryUsage(t.Context(), keysOf(l)[keys.Permits], 0).Result()
 	r.must(err)
 	state, err := l.State(t.Context())
 	r.must(err)
@@ -492,6 +492,8 @@ func TestAFullServerRefusesABucketWhole(t *testing.T) {
 
 func TestGranularityAndOptionsThatDontGoTogether(t *testing.T) {
 	d, each := WithGranularity(time.Second), WithRecordPerRequest()
+	closed := redis.NewClient(&redis.Options{})
+	closed.Close()
 	tests := map[string]struct {
 		defaults, options []LimiterOption
 		wrong             bool
@@ -509,9 +511,9 @@ func TestGranularityAndOptionsThatDontGoTogether(t *testing.T) {
 		"a finer one over a default":    {[]LimiterOption{d}, []LimiterOption{WithRate(PerSecond(1)), WithGranularity(time.Millisecond)}, false},
 	}
 	for name, test := range tests {
-		l := NewClient(refusingClient(t), WithLimiterDefaults(test.defaults...)).RateLimiter("rl", test.options...)
-		if wrong := errors.Is(l.err, ErrInvalidOption); wrong != test.wrong {
-			t.Errorf("%s: %v", name, l.err)
+		l := NewClient(closed, WithLimiterDefaults(test.defaults...)).RateLimiter("rl", test.options...)
+		if _, err := l.Exists(t.Context()); errors.Is(err, ErrInvalidOption) != test.wrong || errors.Is(err, redis.ErrClosed) == test.wrong {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

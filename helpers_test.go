@@ -1,10 +1,15 @@
 package rratelimiter
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // helpers_test.go has what tests of any kind use; rig_test.go, bubble_test.go and tap_test.go have the harnesses.
@@ -94,4 +99,15 @@ func state(t *testing.T, l *Limiter) State {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// keysOf returns the names of a limiter's keys, if its client has no name mapper.
+func keysOf(l *Limiter) []string {
+	names := keys.Names(l.Name(), l.Client().ID())
+	return names[:]
+}
+
+// oneCall requests permits for several groups of callers in a call of its own.
+func oneCall(ctx context.Context, l *Limiter, ask protocol.Ask) (protocol.AcquireReply, error) {
+	return LimiterCore(l).DoWithRetry(ctx, new(protocol.AcquireRequest), new(script.Attempts), ask, nil)
 }

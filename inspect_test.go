@@ -54,10 +54,10 @@ func TestStateOnlyReads(t *testing.T) {
 				}
 				r.config(l, "rate", "20", "interval", "60000", "type", fmt.Sprint(int(kind)))
 				if test.value != "" {
-					r.must(r.rdb.Set(t.Context(), l.core.Keys()[value], test.value, 0).Err())
+					r.must(r.rdb.Set(t.Context(), keysOf(l)[value], test.value, 0).Err())
 				}
 				for member, ago := range test.records {
-					r.must(r.rdb.ZAdd(t.Context(), l.core.Keys()[permits], redis.Z{Score: float64(r.ms() - ago), Member: member}).Err())
+					r.must(r.rdb.ZAdd(t.Context(), keysOf(l)[permits], redis.Z{Score: float64(r.ms() - ago), Member: member}).Err())
 				}
 				want := test.want
 				want.Rate = minute
@@ -90,7 +90,7 @@ func TestStateOfManyRecords(t *testing.T) {
 			r.set(l, fmt.Sprint(20000-n))
 			r.add(l, r.ms(), many(n)...)
 			r.same(l, State{Rate: PerMinute(20000), Available: int64(20000 - n), Used: int64(n), Records: n, Oldest: r.now(), Newest: r.now(), Consistent: true})
-			r.must(r.rdb.Del(t.Context(), l.core.Keys()[keys.Value]).Err())
+			r.must(r.rdb.Del(t.Context(), keysOf(l)[keys.Value]).Err())
 			if free := r.free(l); free != int64(20000-n) {
 				t.Errorf("rebuilt from %d records, %d are free", n, free)
 			}
@@ -137,7 +137,7 @@ func TestGlanceOfManyRecords(t *testing.T) {
 		{2500, 2500, "5000", State{Available: 5000, Used: 5000, Records: 2500, Consistent: true}},
 		{2500, 2500, "none", State{Available: 0, Used: 10000, Records: 2500}},
 	} {
-		r.must(r.rdb.Del(t.Context(), l.core.Keys()[keys.Permits]).Err())
+		r.must(r.rdb.Del(t.Context(), keysOf(l)[keys.Permits]).Err())
 		all := many(c.live + c.expired)
 		r.add(l, r.ms(), all[:c.live]...)
 		if c.expired > 0 {

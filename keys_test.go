@@ -20,7 +20,7 @@ func TestKeysHoldTheClientsIDAsItIs(t *testing.T) {
 		if c.ID() != id {
 			t.Errorf("ID() is %q, want %q", c.ID(), id)
 		}
-		all := c.RateLimiter("rl").core.Keys()
+		all := LimiterCore(c.RateLimiter("rl")).Keys()
 		if all[keys.ClientValue] != "{rl}:value:"+id || all[keys.ClientPermits] != "{rl}:permits:"+id {
 			t.Errorf("the keys of client %q are %q", id, all)
 		}
@@ -40,8 +40,8 @@ func TestNameMapperMakesTheKeysAndNotTheName(t *testing.T) {
 		t.Errorf("the name is %q, want rl", l.Name())
 	}
 	want := []string{"prod:rl", "{prod:rl}:value", "{prod:rl}:value:ID", "{prod:rl}:permits", "{prod:rl}:permits:ID"}
-	if !slices.Equal(l.core.Keys(), want) {
-		t.Errorf("the keys are %q, want %q", l.core.Keys(), want)
+	if !slices.Equal(LimiterCore(l).Keys(), want) {
+		t.Errorf("the keys are %q, want %q", LimiterCore(l).Keys(), want)
 	}
 }
 
@@ -87,7 +87,7 @@ func TestSlotsAreTheClusters(t *testing.T) {
 	for _, name := range names[:200] {
 		l := c.RateLimiter(name, WithRate(PerMinute(10)))
 		ok, err := l.TryAcquire(t.Context(), 3)
-		if keys.SameSlot(l.core.Keys()) {
+		if keys.SameSlot(keysOf(l)) {
 			if !ok || err != nil {
 				t.Errorf("acquiring from %q: %v, %v", name, ok, err)
 			}

@@ -68,18 +68,18 @@ func TestWrongOptionsComeBackFromEveryMethod(t *testing.T) {
 
 func TestLimiterOptionsComeOnTopOfDefaults(t *testing.T) {
 	c := NewClient(refusingClient(t), WithLimiterDefaults(WithRate(PerSecond(1)), WithRecordFormat(Redisson321)))
-	want := dispatch.Settings{Options: protocol.Options{Own: PerSecond(1).protocol(), Format: record.Redisson321}}
-	if got := c.RateLimiter("rl").settings; got != want {
+	want := dispatch.Settings{Options: protocol.Options{Own: protocol.Rate{Permits: 1, Interval: 1000}, Format: record.Redisson321}}
+	if got := SettingsOf(c.RateLimiter("rl")); got != want {
 		t.Errorf("the defaults give %+v, want %+v", got, want)
 	}
 	want = dispatch.Settings{Options: protocol.Options{
-		Own: PerSecond(2).protocol(), Enforced: true, Format: record.Redisson321, ServerTime: true, RecordPerRequest: true,
+		Own: protocol.Rate{Permits: 2, Interval: 1000}, Enforced: true, Format: record.Redisson321, ServerTime: true, RecordPerRequest: true,
 	}}
-	got := c.RateLimiter("rl", WithEnforcedRate(PerSecond(2)), WithServerTime(), WithRecordPerRequest()).settings
+	got := SettingsOf(c.RateLimiter("rl", WithEnforcedRate(PerSecond(2)), WithServerTime(), WithRecordPerRequest()))
 	if got != want {
 		t.Errorf("options on top give %+v, want %+v", got, want)
 	}
-	if got := c.RateLimiter("rl").settings; got.Enforced {
+	if got := SettingsOf(c.RateLimiter("rl")); got.Enforced {
 		t.Errorf("options of one limiter stayed with the client: %+v", got)
 	}
 }

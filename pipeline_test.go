@@ -134,7 +134,7 @@ func TestStalledRunDelaysNoOtherCaller(t *testing.T) {
 		for _, c := range stuck {
 			b.granted("a caller of a stalled run", c, 500*ms)
 		}
-		if i := c.core.Inspect(); i.InFlight+i.Stalled+i.Queued != 0 {
+		if i := ClientCore(c).Inspect(); i.InFlight+i.Stalled+i.Queued != 0 {
 			t.Errorf("%+v", i)
 		}
 	})
@@ -190,7 +190,7 @@ func TestHungServerIsNotFlooded(t *testing.T) {
 			}
 		}
 		b.sleepTo(30 * time.Second)
-		if i := c.core.Inspect(); i.InFlight+i.Stalled+i.Queued != 0 {
+		if i := ClientCore(c).Inspect(); i.InFlight+i.Stalled+i.Queued != 0 {
 			t.Errorf("%+v", i)
 		}
 	})
@@ -237,7 +237,7 @@ func TestHungServerDelaysNoCallerTwice(t *testing.T) {
 				slow.takes.Store(0)
 				b.sleepTo(20 * time.Second)
 				b.granted("when it is back", b.try(limiter(0), 1), 20*time.Second)
-				if i := c.core.Inspect(); i.InFlight+i.Stalled+i.Queued != 0 {
+				if i := ClientCore(c).Inspect(); i.InFlight+i.Stalled+i.Queued != 0 {
 					t.Errorf("%+v", i)
 				}
 			})
@@ -306,7 +306,7 @@ func TestScriptsFlushedBeforeARun(t *testing.T) {
 		slow := &slowHook{}
 		rdb.AddHook(slow)
 		c := NewClient(rdb, patient)
-		c.core.Tune(dispatch.Tuning{Patience: time.Minute})
+		ClientCore(c).Tune(dispatch.Tuning{Patience: time.Minute})
 		var sum int64
 		for round := range 5 {
 			if err := rdb.ScriptFlush(t.Context()).Err(); err != nil {
@@ -421,7 +421,7 @@ func TestMillionNames(t *testing.T) {
 	if grown := int64(after) - int64(before); grown > 1<<20 {
 		t.Errorf("%d bytes remain of %d names", grown, names)
 	}
-	if queues := c.core.Inspect().Queues; queues > dispatch.SpareQueues {
+	if queues := ClientCore(c).Inspect().Queues; queues > dispatch.SpareQueues {
 		t.Errorf("%d queues remain", queues)
 	}
 }

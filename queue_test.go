@@ -113,15 +113,15 @@ func tryInSomeState(t *testing.T, b *bubble, random *rand.Rand, name string) {
 	for range 10 {
 		time.Sleep(time.Duration(random.Int64N(int64(rate.Interval / 4))))
 		synctest.Wait() // timers that are due have fired
-		for p.core.Look("").InFlight {
+		for ClientCore(p.Client).Look("").InFlight {
 			time.Sleep(delay)
 			synctest.Wait()
 		}
-		waiting, n, before, at := p.core.Inspect().Waiting, size(), p.wire.scripts.Load(), time.Now()
+		waiting, n, before, at := ClientCore(p.Client).Inspect().Waiting, size(), p.wire.scripts.Load(), time.Now()
 		result, err := l.Allow(t.Context(), n)
 		synctest.Wait()
-		if calls := p.wire.scripts.Load() - before; calls != 1 && p.core.Inspect().Waiting == waiting || time.Since(at) > delay || err != nil {
-			t.Fatalf("%s: a try behind %d callers (now %d) took %d calls and %v: %v", name, waiting, p.core.Inspect().Waiting, calls, time.Since(at), err)
+		if calls := p.wire.scripts.Load() - before; calls != 1 && ClientCore(p.Client).Inspect().Waiting == waiting || time.Since(at) > delay || err != nil {
+			t.Fatalf("%s: a try behind %d callers (now %d) took %d calls and %v: %v", name, waiting, ClientCore(p.Client).Inspect().Waiting, calls, time.Since(at), err)
 		}
 		if !result.Allowed && (result.Remaining >= n || result.RetryAfter <= 0 || result.ResetAfter < result.RetryAfter) {
 			t.Fatalf("%s: a try for %d behind %d callers was refused with %+v", name, n, waiting, result)

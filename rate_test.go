@@ -8,8 +8,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
+
+// invalid returns why a rate is invalid, or nil. WithRate validates it as SetRate does.
+func invalid(rate Rate) error { return WithRate(rate)(new(dispatch.Settings)) }
 
 func TestInvalidRatesHaveReasons(t *testing.T) {
 	good := Rate{Permits: 5, Interval: time.Second}
@@ -41,7 +45,7 @@ func TestInvalidRatesHaveReasons(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			rate := good
 			test.change(&rate)
-			err := rate.validate()
+			err := invalid(rate)
 			if test.want == "" {
 				if err != nil {
 					t.Fatalf("%v: %v", rate, err)
@@ -112,7 +116,7 @@ func FuzzParseRate(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string, permits, interval, keepAlive int64, perClient bool) {
 		if rate, err := ParseRate(text); err == nil {
-			if err := rate.validate(); err != nil {
+			if err := invalid(rate); err != nil {
 				t.Fatalf("%q is %+v: %v", text, rate, err)
 			}
 			if again, err := ParseRate(rate.String()); err != nil || again != rate {
@@ -126,7 +130,7 @@ func FuzzParseRate(f *testing.F) {
 		if perClient {
 			rate.Type = PerClient
 		}
-		if rate.validate() != nil {
+		if invalid(rate) != nil {
 			return
 		}
 		if again, err := ParseRate(rate.String()); err != nil || again != rate {

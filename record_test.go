@@ -20,7 +20,7 @@ var formats = []RecordFormat{Redisson313, Redisson316, Redisson317, Redisson321}
 
 // prefix returns the bytes of the next record of the rig's client, without its permits.
 func (r *rig) prefix(f RecordFormat) string {
-	return string(r.client.core.Identity().AppendPrefix(nil, record.Format(f), 1))
+	return string(ClientCore(r.client).Identity().AppendPrefix(nil, record.Format(f), 1))
 }
 
 // TestRecordBytesAreRedissons has members that Redisson wrote for tryAcquire(2), with ids filled in.
@@ -228,7 +228,7 @@ func TestOriginsAreReadAlike(t *testing.T) {
 			r.set(l, "0")
 			r.add(l, r.ms(), member)
 			r.add(l, r.ms()+1, memberOf("98765432", 5)) // so that there is something to refuse
-			g, err := l.acquire(t.Context(), protocol.Ask{Groups: []protocol.Group{{Size: 5, Count: 1}}})
+			g, err := oneCall(t.Context(), l, protocol.Ask{Groups: []protocol.Group{{Size: 5, Count: 1}}})
 			if err != nil || g.Granted(0, protocol.Group{}) != 0 {
 				t.Fatalf("%x: granted %v, %v", member, g, err)
 			}
@@ -248,7 +248,7 @@ func TestATakenIDIsLeftAlone(t *testing.T) {
 				r := newRig(t, s)
 				l := r.limiter("rl", WithRecordFormat(f))
 				r.setRate(l, PerMinute(100))
-				r.client.core.Identity().StartAt(counter)
+				ClientCore(r.client).Identity().StartAt(counter)
 				taken := []string{r.prefix(f), r.prefix(f)}
 				if next := after(taken[0]); next != taken[1] && counter == 41 {
 					t.Fatalf("after %x comes %x", taken[0], taken[1])
@@ -257,7 +257,7 @@ func TestATakenIDIsLeftAlone(t *testing.T) {
 					r.add(l, r.ms()-int64(10*(i+1)), prefix+"\x07\x00\x00\x00")
 				}
 				r.set(l, "86")
-				r.client.core.Identity().StartAt(counter)
+				ClientCore(r.client).Identity().StartAt(counter)
 				if !r.try(l, 7) {
 					t.Fatalf("%v: not granted", f)
 				}
@@ -288,18 +288,6 @@ func after(prefix string) string {
 	return string(next)
 }
 
-// TestIDsAreKeptForEachRequest: a call with more permits than one record holds also reserves an id for each request.
-func TestIDsAreKeptForEachRequest(t *testing.T) {
-	l := NewClient(served{}).RateLimiter("rl", WithRecordPerRequest())
-	l.client.core.Identity().StartAt(100)
-	new(protocol.AcquireRequest).Args(nil, l.core.Encoder(), protocol.Ask{Groups: []protocol.Group{
-		{Size: math.MaxUint32, Count: 2}, {Size: 1, Count: 3},
-	}}, false)
-	if next := l.client.core.Identity().AppendPrefix(nil, record.Redisson317, 1); next[len(next)-1] <= 105 {
-		t.Errorf("the id after those of 5 requests ends with %d, those begin with 101", next[len(next)-1])
-	}
-}
-
 // TestWhatIsFreeIsOneRecord: AcquireUpTo is one request with one record, however many permits it takes.
 func TestWhatIsFreeIsOneRecord(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -325,7 +313,7 @@ func TestARecordPerRequestHasItsOwnIDs(t *testing.T) {
 		l := r.limiter("rl", WithRecordPerRequest())
 		r.setRate(l, PerMinute(1000))
 		for range 5 {
-			g, err := l.acquire(t.Context(), protocol.Ask{Groups: []protocol.Group{
+			g, err := oneCall(t.Context(), l, protocol.Ask{Groups: []protocol.Group{
 				{Size: 2, Count: 3}, {Size: 1, Count: 2},
 			}})
 			if err != nil || g.Granted(0, protocol.Group{}) != 3 || g.Granted(1, protocol.Group{}) != 2 {

@@ -96,15 +96,15 @@ func TestRenameReplacesNoKeyOfAnotherProgram(t *testing.T) {
 			from, to := r.limiter("from"), r.limiter("to")
 			r.setRate(from, PerMinute(5))
 			r.try(from, 2)
-			r.must(r.rdb.RPush(t.Context(), to.core.Keys()[at], "mine").Err())
+			r.must(r.rdb.RPush(t.Context(), keysOf(to)[at], "mine").Err())
 			before := r.dump()
 			err := from.Rename(t.Context(), "to")
-			if !redis.HasErrorPrefix(err, "WRONGTYPE") || !strings.Contains(err.Error(), fmt.Sprintf("%q", to.core.Keys()[at])) {
-				t.Errorf("Rename onto a list in %s: %v", to.core.Keys()[at], err)
+			if !redis.HasErrorPrefix(err, "WRONGTYPE") || !strings.Contains(err.Error(), fmt.Sprintf("%q", keysOf(to)[at])) {
+				t.Errorf("Rename onto a list in %s: %v", keysOf(to)[at], err)
 			}
 			renamed, err := from.RenameNX(t.Context(), "to")
 			if renamed || (at == keys.Config) != (err == nil) {
-				t.Errorf("RenameNX onto a list in %s: %v, %v", to.core.Keys()[at], renamed, err)
+				t.Errorf("RenameNX onto a list in %s: %v, %v", keysOf(to)[at], renamed, err)
 			}
 			r.unchanged(before, "Rename")
 		}

@@ -57,9 +57,9 @@ func TestRepairReportsTheFault(t *testing.T) {
 		r.wipe()
 		r.setRate(l, PerMinute(10))
 		r.try(l, 5)
-		r.must(r.rdb.Set(t.Context(), l.core.Keys()[keys.Value], value, 0).Err())
+		r.must(r.rdb.Set(t.Context(), keysOf(l)[keys.Value], value, 0).Err())
 		if value == "" {
-			r.must(r.rdb.Del(t.Context(), l.core.Keys()[keys.Value]).Err())
+			r.must(r.rdb.Del(t.Context(), keysOf(l)[keys.Value]).Err())
 		}
 		if did, err := l.Repair(t.Context()); err != nil || did.Fault != fault || did.Free != 5 || did.Permits != 5 || did.Records != 1 {
 			t.Errorf("%q stored: %+v, %v", value, did, err)
@@ -114,11 +114,11 @@ func TestRepairKeepsTTLs(t *testing.T) {
 		if _, err := l.Expire(t.Context(), time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		r.must(r.rdb.Set(t.Context(), l.core.Keys()[keys.Value], "1", 0).Err())
+		r.must(r.rdb.Set(t.Context(), keysOf(l)[keys.Value], "1", 0).Err())
 		if _, err := l.Repair(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		r.life(time.Hour, l.core.Key(), l.core.Keys()[keys.Value], l.core.Keys()[keys.Permits])
+		r.life(time.Hour, l.Name(), keysOf(l)[keys.Value], keysOf(l)[keys.Permits])
 	})
 }
 

@@ -72,7 +72,7 @@ func TestLostReplyTakesNothingTwice(t *testing.T) {
 				l := c.RateLimiter("rl", append(test.opts, WithRecordFormat(format))...)
 				r.setRate(l, PerMinute(100))
 				r.toBucket(6*time.Second, 10*time.Millisecond)
-				if format == Redisson313 && l.settings.RecordPerRequest {
+				if format == Redisson313 && SettingsOf(l).RecordPerRequest {
 					continue // its ids repeat too soon
 				}
 				r.free(l) // so that the server's time is known
@@ -84,7 +84,7 @@ func TestLostReplyTakesNothingTwice(t *testing.T) {
 						r.try(other, free-1)
 					}
 				}}, plan{cut: true})
-				g, err := l.acquire(t.Context(), test.ask)
+				g, err := oneCall(t.Context(), l, test.ask)
 				what := fmt.Sprintf("%s, %v", test.name, format)
 				if err != nil || !slices.Equal(given(g, test.ask.Groups), test.given) {
 					t.Errorf("%s: granted %v, %v, want %v", what, given(g, test.ask.Groups), err, test.given)
@@ -106,7 +106,7 @@ func TestLostReplyTakesNothingTwice(t *testing.T) {
 						continue // of the other client
 					}
 					own++
-					if !l.settings.ServerTime && int64(m.Score) != l.core.Encoder().Dated(1000*r.ms(), 60000)/1000 {
+					if !SettingsOf(l).ServerTime && int64(m.Score) != LimiterCore(l).Encoder().Dated(1000*r.ms(), 60000)/1000 {
 						t.Errorf("%s: dated %v ms before the answer", what, r.ms()-int64(m.Score))
 					}
 				}
@@ -148,15 +148,15 @@ func TestRepliesThatWereReadCount(t *testing.T) {
 				all = append(all, c.RateLimiter(fmt.Sprint("rl", i), WithRate(PerMinute(10))))
 				mustTry(t, all[i], 1, true)
 			}
-			c.core.Tune(dispatch.Tuning{Patience: time.Minute, RunsInFlight: 1})
+			ClientCore(c).Tune(dispatch.Tuning{Patience: time.Minute, RunsInFlight: 1})
 			first := c.RateLimiter("first", WithRate(PerMinute(10)))
 			tap.requests()
 			tap.plan(plan{cut: true, replies: 1, then: func() { // the other calls wait for its slot
-				soon(t, "the batches", func() bool { return c.core.Inspect().Queued == limiters })
+				soon(t, "the batches", func() bool { return ClientCore(c).Inspect().Queued == limiters })
 			}}, plan{cut: true, replies: 3, part: part})
 			var asked sync.WaitGroup
 			asked.Go(func() { mustTry(t, first, 1, true) })
-			soon(t, "the first call", func() bool { return c.core.Inspect().InFlight == 1 })
+			soon(t, "the first call", func() bool { return ClientCore(c).Inspect().InFlight == 1 })
 			for i, l := range all {
 				asked.Go(func() { mustTry(t, l, int64(1+i%3), true) })
 			}
@@ -197,11 +197,11 @@ func TestGrantThatExpiredUnanswered(t *testing.T) {
 					meanwhile(r, other)
 				}})
 				if ok, err := l.TryAcquire(t.Context(), 4); !ok || err != nil {
-					t.Errorf("%s, %+v: %v, %v", name, l.settings, ok, err)
+					t.Errorf("%s, %+v: %v, %v", name, SettingsOf(l), ok, err)
 				}
 				state, err := l.State(t.Context())
 				r.must(err)
-				at := time.UnixMicro(l.core.Encoder().Dated(1000*r.ms(), 60000))
+				at := time.UnixMicro(LimiterCore(l).Encoder().Dated(1000*r.ms(), 60000))
 				if state.Used != 4 || state.Available != 6 || !state.Consistent || !state.Oldest.Equal(at) || state.Records != 1 {
 					t.Errorf("%s: %+v at %v", name, state, r.now())
 				}
@@ -270,7 +270,7 @@ func TestShareThatCannotBeDetermined(t *testing.T) {
 		if _, err := l.TryAcquire(t.Context(), 2); !errors.Is(err, ErrOutcomeUnknown) {
 			t.Errorf("%v", err)
 		}
-		at := time.UnixMicro(l.core.Encoder().Dated(1000*r.ms(), 60000))
+		at := time.UnixMicro(LimiterCore(l).Encoder().Dated(1000*r.ms(), 60000))
 		r.same(l, State{Rate: PerMinute(10), Available: 5, Used: 5, Records: 1, Oldest: at, Newest: at, Consistent: true})
 	})
 }
@@ -284,7 +284,7 @@ func TestRecordThatWasThereBefore(t *testing.T) {
 			c, tap := r.tapped()
 			l := c.RateLimiter("rl", WithGranularity(time.Second), WithRecordFormat(format), WithRate(PerMinute(100)))
 			r.toBucket(time.Second, 10*time.Millisecond)
-			at := time.UnixMicro(l.core.Encoder().Dated(1000*r.ms(), 60000))
+			at := time.UnixMicro(LimiterCore(l).Encoder().Dated(1000*r.ms(), 60000))
 			for _, before := range []func() error{
 				func() error { _, err := l.TryAcquire(t.Context(), 2); return err },
 				func() error { _, err := l.AcquireUpTo(t.Context(), 2); return err },
@@ -330,13 +330,13 @@ func TestOvertakenAttemptTakesNothing(t *testing.T) {
 		l := r.limiter("rl", WithRate(PerMinute(10)))
 		var q protocol.AcquireRequest
 		ask := protocol.Ask{Groups: callers(2, 2)}
-		early := q.Args(nil, l.core.Encoder(), ask, false)
+		early := q.Args(nil, LimiterCore(l).Encoder(), ask, false)
 		early[1] = string(early[1].([]byte))
 		r.advance(10 * time.Millisecond)
-		late := q.Args(nil, l.core.Encoder(), ask, true)
+		late := q.Args(nil, LimiterCore(l).Encoder(), ask, true)
 		early[0] = r.ms() - 10
 		for i, args := range [][]any{late, early} {
-			reply, err := l.client.core.Topology().Run(t.Context(), new(script.Attempts), protocol.AcquireScript, false, l.core.Keys(), args...)
+			reply, err := ClientCore(l.Client()).Topology().Run(t.Context(), new(script.Attempts), protocol.AcquireScript, false, keysOf(l), args...)
 			if err != nil || reply[0] != []int64{0, 9}[i] {
 				t.Errorf("attempt %d: %v, %v", i, reply, err)
 			}
@@ -443,8 +443,8 @@ func TestAllowAllIsMadeAgain(t *testing.T) {
 				for _, l := range []*Limiter{a, b} {
 					state, err := l.State(t.Context())
 					r.must(err)
-					at := time.UnixMicro(l.core.Encoder().Dated(1000*r.ms(), 60000))
-					if state.Used != 4 || !state.Consistent || state.Records != 1 || !l.settings.ServerTime && !state.Oldest.Equal(at) {
+					at := time.UnixMicro(LimiterCore(l).Encoder().Dated(1000*r.ms(), 60000))
+					if state.Used != 4 || !state.Consistent || state.Records != 1 || !SettingsOf(l).ServerTime && !state.Oldest.Equal(at) {
 						t.Errorf("%s: %+v at %v", name, state, r.now())
 					}
 				}
@@ -561,10 +561,10 @@ func TestIDThatWasTaken(t *testing.T) {
 		c, tap := r.tapped()
 		l := c.RateLimiter("rl")
 		r.setRate(l, PerMinute(10))
-		c.core.Identity().StartAt(41)
-		r.add(l, r.ms()-1000, string(c.core.Identity().AppendPrefix(nil, record.Redisson317, 1))+"\x02\x00\x00\x00")
+		ClientCore(c).Identity().StartAt(41)
+		r.add(l, r.ms()-1000, string(ClientCore(c).Identity().AppendPrefix(nil, record.Redisson317, 1))+"\x02\x00\x00\x00")
 		r.free(r.limiter("rl"))
-		c.core.Identity().StartAt(41)
+		ClientCore(c).Identity().StartAt(41)
 		tap.plan(plan{cut: true})
 		if _, err := l.TryAcquire(t.Context(), 2); !errors.Is(err, ErrOutcomeUnknown) {
 			t.Errorf("%v", err)

@@ -31,8 +31,9 @@ type rig struct {
 
 func newRig(t *testing.T, s *redistest.Server, opts ...Option) *rig {
 	r := &rig{t: t, server: s, rdb: s.Client(), at: time.Now().Truncate(time.Millisecond)}
-	r.client = NewClient(s.Client(), append([]Option{WithClientID("me"), WithClock(r.now), WithCallTimeout(20 * time.Second)}, opts...)...)
-	r.client.core.Topology().Redis().(*redis.Client).AddHook(counting{&r.calls})
+	counted := s.Client()
+	counted.AddHook(counting{&r.calls})
+	r.client = NewClient(counted, append([]Option{WithClientID("me"), WithClock(r.now), WithCallTimeout(20 * time.Second)}, opts...)...)
 	return r
 }
 
@@ -112,14 +113,14 @@ func (r *rig) release(l *Limiter, n int64) int64 {
 func (r *rig) config(l *Limiter, fields ...string) {
 	r.t.Helper()
 	if len(fields) > 0 {
-		r.must(r.rdb.HSet(r.t.Context(), l.core.Key(), fields).Err())
+		r.must(r.rdb.HSet(r.t.Context(), l.Name(), fields).Err())
 	}
 }
 
 // set writes the free permits directly.
 func (r *rig) set(l *Limiter, value string) {
 	r.t.Helper()
-	r.must(r.rdb.Set(r.t.Context(), l.core.Keys()[keys.Value], value, 0).Err())
+	r.must(r.rdb.Set(r.t.Context(), keysOf(l)[keys.Value], value, 0).Err())
 }
 
 // add writes records directly, all with the same time in ms.
@@ -130,7 +131,7 @@ func (r *rig) add(l *Limiter, at int64, members ...string) {
 		all[i] = redis.Z{Score: float64(at), Member: member}
 	}
 	for page := range slices.Chunk(all, 5000) {
-		r.must(r.rdb.ZAdd(r.t.Context(), l.core.Keys()[keys.Permits], page...).Err())
+		r.must(r.rdb.ZAdd(r.t.Context(), keysOf(l)[keys.Permits], page...).Err())
 	}
 }
 
@@ -150,7 +151,7 @@ type stored struct {
 }
 
 // members returns the records, oldest first.
-func (r *rig) members(l *Limiter) []stored { return r.membersAt(l.core.Keys()[keys.Permits]) }
+func (r *rig) members(l *Limiter) []stored { return r.membersAt(keysOf(l)[keys.Permits]) }
 
 func (r *rig) membersAt(key string) []stored {
 	r.t.Helper()

@@ -130,14 +130,14 @@ func exercise(ctx context.Context, rdb Redis, name string) error {
 		ask := protocol.Ask{Groups: []protocol.Group{{Size: 3, Count: 1}, {Size: 9, Count: 1}}, Detail: true}
 		for _, again := range []bool{false, true} { // and is retried
 			sent := new(script.Attempts)
-			reply, err := c.core.Topology().Try(ctx, sent, protocol.AcquireScript, plain.core.Keys(), q.Args(nil, plain.core.Encoder(), ask, again)...)
+			reply, err := ClientCore(c).Topology().Try(ctx, sent, protocol.AcquireScript, keysOf(plain), q.Args(nil, LimiterCore(plain).Encoder(), ask, again)...)
 			if must(err); err == nil {
-				_, err = q.Reply(plain.core.Encoder(), sent, reply)
+				_, err = q.Reply(LimiterCore(plain).Encoder(), sent, reply)
 				must(err)
 			}
 		}
-		_, err = c.core.Topology().RunMixed(ctx, new(script.Attempts), protocol.RecountScript, true, plain.core.Keys(),
-			plain.core.Now(), "newest", "oldest", 2, 2) // continues the recount of the records
+		_, err = ClientCore(c).Topology().RunMixed(ctx, new(script.Attempts), protocol.RecountScript, true, keysOf(plain),
+			LimiterCore(plain).Now(), "newest", "oldest", 2, 2) // continues the recount of the records
 		must(err)
 		at = at.Add(time.Minute)
 		_, err = plain.AvailablePermits(ctx)
@@ -164,7 +164,7 @@ func exercise(ctx context.Context, rdb Redis, name string) error {
 		must(err)
 		_, err = plain.TrySetRate(ctx, keep)
 		must(err)
-		plain.core.RedissonHere(ctx) // as while callers wait
+		LimiterCore(plain).RedissonHere(ctx) // as while callers wait
 		_, err = plain.Delete(ctx)
 		must(err)
 	}
@@ -233,14 +233,14 @@ func TestTheRuleOfReadOnlyUsers(t *testing.T) {
 	mustTry(t, owner, 3, true)
 	rdb := as(t, s, rule)
 	l := NewClient(rdb, patient).RateLimiter("orders")
-	methods := everyMethod(l.client, l)
+	methods := everyMethod(l.Client(), l)
 	for _, method := range []string{"State", "Glance", "Config", "TTL", "Exists", "Clients"} {
 		if err := methods[method](t.Context()); err != nil {
 			t.Errorf("%s: %v", method, err)
 		}
 		delete(methods, method)
 	}
-	if _, err := l.core.Survey(t.Context(), 0, 10, false); err != nil {
+	if _, err := LimiterCore(l).Survey(t.Context(), 0, 10, false); err != nil {
 		t.Errorf("what rrl reads: %v", err)
 	}
 	take, err := os.ReadFile("snapshot/take.lua")
@@ -404,7 +404,7 @@ func TestRefusedConnectionsHaveCauses(t *testing.T) {
 		},
 	} {
 		l := NewClient(c.rdb, patient).RateLimiter("orders", WithRate(PerSecond(1)))
-		for method, call := range everyMethod(l.client, l) {
+		for method, call := range everyMethod(l.Client(), l) {
 			err := call(t.Context())
 			if err == nil || !c.right(err) || errors.Is(err, ErrOutcomeUnknown) || strings.Contains(err.Error(), "hush") {
 				t.Errorf("%s, %s: %v", what, method, err)

@@ -118,9 +118,9 @@ func TestSuiteExpire2(t *testing.T) {
 			for range 3 {
 				mustTry(t, l, 1, true)
 				for _, key := range indexes {
-					ttl, err := rdb.PTTL(t.Context(), l.core.Keys()[key]).Result()
+					ttl, err := rdb.PTTL(t.Context(), keysOf(l)[key]).Result()
 					if err != nil || ttl <= 0 || ttl > time.Hour {
-						t.Errorf("%s lives %v, %v", l.core.Keys()[key], ttl, err)
+						t.Errorf("%s lives %v, %v", keysOf(l)[key], ttl, err)
 					}
 				}
 			}
@@ -131,7 +131,7 @@ func TestSuiteExpire2(t *testing.T) {
 			if ttl, err := l.TTL(t.Context()); ttl != 0 || err != nil {
 				t.Error(ttl, err)
 			}
-			if ttl := rdb.PTTL(t.Context(), l.core.Keys()[keys.Value]).Val(); rateType == Overall && ttl > 0 {
+			if ttl := rdb.PTTL(t.Context(), keysOf(l)[keys.Value]).Val(); rateType == Overall && ttl > 0 {
 				t.Errorf("the state lives %v", ttl)
 			}
 		})

@@ -81,7 +81,7 @@ func (r *rig) tapped(opts ...Option) (*Client, *tap) {
 	p := &tap{}
 	rdb := r.server.Client(func(o *redis.Options) { o.Dialer = p.dial })
 	c := NewClient(rdb, append([]Option{WithClientID("me"), WithClock(r.now), WithCallTimeout(20 * time.Second)}, opts...)...)
-	c.core.Tune(dispatch.Tuning{Patience: time.Minute})
+	ClientCore(c).Tune(dispatch.Tuning{Patience: time.Minute})
 	return c, p
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// ttl_test.go tests the TTLs of a limiter's keys: keep-alive, Expire, and the TTLs that a client's own keys have anyway.
+// ttl_test.go tests the TTLs of a limiter: those of KeepAlive and Expire, and those that its own keys of a client have.
 
 func TestStateLivesAsLongAsTheConfiguration(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -23,7 +23,7 @@ func TestStateLivesAsLongAsTheConfiguration(t *testing.T) {
 			"AcquireUpTo":      func(l *Limiter) error { _, err := l.AcquireUpTo(ctx, 3); return err },
 			"AvailablePermits": func(l *Limiter) error { _, err := l.AvailablePermits(ctx); return err },
 			"Release":          func(l *Limiter) error { _, err := l.Release(ctx, 1); return err },
-			"AllowAll":         func(l *Limiter) error { _, err := l.client.AllowAll(ctx, 1, l); return err },
+			"AllowAll":         func(l *Limiter) error { _, err := l.Client().AllowAll(ctx, 1, l); return err },
 			"SetRate, keep":    func(l *Limiter) error { return l.SetRate(ctx, PerMinute(6), KeepState()) },
 		} {
 			for _, ttl := range []time.Duration{0, 2 * time.Minute} {
@@ -198,8 +198,8 @@ func TestExpireConditions(t *testing.T) {
 				r.wipe()
 				r.setRate(l, PerMinute(5))
 				r.try(l, 1)
-				r.must(r.rdb.Set(ctx, l.core.Keys()[keys.ClientValue], "5", 0).Err())
-				r.must(r.rdb.ZAdd(ctx, l.core.Keys()[keys.ClientPermits], redis.Z{Member: memberOf("12345678", 1)}).Err())
+				r.must(r.rdb.Set(ctx, keysOf(l)[keys.ClientValue], "5", 0).Err())
+				r.must(r.rdb.ZAdd(ctx, keysOf(l)[keys.ClientPermits], redis.Z{Member: memberOf("12345678", 1)}).Err())
 				if test.had > 0 {
 					if done, err := l.Expire(ctx, test.had); !done || err != nil {
 						t.Fatal(done, err)
@@ -219,7 +219,7 @@ func TestExpireConditions(t *testing.T) {
 				if test.want {
 					want = test.new
 				}
-				r.life(want, l.core.Keys()...)
+				r.life(want, keysOf(l)...)
 				ttl, err := l.TTL(ctx)
 				if err != nil || ttl > want || ttl < want-30*time.Second {
 					t.Errorf("TTL is %v, %v; want %v", ttl, err, want)
@@ -227,8 +227,8 @@ func TestExpireConditions(t *testing.T) {
 				if cleared, err := l.ClearExpire(ctx); cleared != (want > 0) || err != nil {
 					t.Errorf("clearing %v: %v, %v", want, cleared, err)
 				}
-				r.life(0, l.core.Key(), l.core.Keys()[keys.Value], l.core.Keys()[keys.Permits])
-				r.life(2*time.Minute, l.core.Keys()[keys.ClientValue], l.core.Keys()[keys.ClientPermits])
+				r.life(0, l.Name(), keysOf(l)[keys.Value], keysOf(l)[keys.Permits])
+				r.life(2*time.Minute, keysOf(l)[keys.ClientValue], keysOf(l)[keys.ClientPermits])
 			}
 		}
 		for _, ttl := range []time.Duration{0, -time.Hour} {
@@ -237,7 +237,7 @@ func TestExpireConditions(t *testing.T) {
 			if done, err := l.Expire(ctx, ttl); !done || err != nil {
 				t.Errorf("Expire(%v): %v, %v", ttl, done, err)
 			}
-			r.life(-1, l.core.Keys()...)
+			r.life(-1, keysOf(l)...)
 		}
 		r.setRate(l, PerMinute(5))
 		if done, err := l.ExpireAt(ctx, time.Now().Add(-time.Hour)); !done || err != nil {

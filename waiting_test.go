@@ -385,7 +385,7 @@ func TestDistantCallsLingerForRetries(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		const takes, rounds = 20 * ms, 10
 		p := b.process()
-		p.core.Tune(dispatch.Tuning{Patience: time.Minute})
+		ClientCore(p.Client).Tune(dispatch.Tuning{Patience: time.Minute})
 		l := p.RateLimiter("l", WithRate(PerSecond(10000)))
 		p.wire.back.Store(int64(takes))
 		b.try(l, 1) // the following ones wait behind it
@@ -432,12 +432,12 @@ func TestQueuesAreDropped(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		if all := p.core.Inspect(); all.Queues != 1+dispatch.SpareQueues || all.StrayTimers != 0 {
+		if all := ClientCore(p.Client).Inspect(); all.Queues != 1+dispatch.SpareQueues || all.StrayTimers != 0 {
 			t.Errorf("%+v, not one queue in use and %d spare ones, without timers", all, dispatch.SpareQueues)
 		}
 		behind := b.acquire(limiter(0), 1)
 		synctest.Wait()
-		if all := p.core.Inspect(); all.Waiting != 2 || all.Busy != 1 {
+		if all := ClientCore(p.Client).Inspect(); all.Waiting != 2 || all.Busy != 1 {
 			t.Error("another handle has another queue")
 		} else {
 			b.sleepTo(2 * time.Second)
@@ -449,7 +449,7 @@ func TestQueuesAreDropped(t *testing.T) {
 		for i := range dispatch.SpareQueues {
 			b.granted("others", b.try(limiter(1+i), 1), 2*time.Second)
 		}
-		if old.core.HasQueue() {
+		if LimiterCore(old).HasQueue() {
 			t.Error("a dropped queue is held by its handle")
 		}
 		b.sleepTo(3 * time.Second)
@@ -514,7 +514,7 @@ func TestCrowdLeavesNothing(t *testing.T) {
 		if s := state(t, l); s.Used != 0 || !s.Consistent {
 			t.Errorf("%+v", s)
 		}
-		if i := p.core.Inspect(); i.Waiting+i.Busy+i.StrayTimers+i.InFlight+i.Stalled+i.Queued != 0 {
+		if i := ClientCore(p.Client).Inspect(); i.Waiting+i.Busy+i.StrayTimers+i.InFlight+i.Stalled+i.Queued != 0 {
 			t.Errorf("%+v", i)
 		}
 	})

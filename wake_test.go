@@ -159,7 +159,7 @@ func TestDeleteEndsWaiting(t *testing.T) {
 		for range 5 {
 			go func() { ends <- l.Acquire(t.Context(), 1) }()
 		}
-		soon(t, "waiting", func() bool { return client.core.Look("l").Waiting == 5 })
+		soon(t, "waiting", func() bool { return client.Waiting()["l"] == 5 })
 		if _, err := l.Delete(t.Context()); err != nil {
 			t.Fatal(err)
 		}
