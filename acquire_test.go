@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
@@ -22,29 +23,30 @@ func TestAllowReturnsAllFigures(t *testing.T) {
 	const s = time.Second
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		clock := newHandClock()
-		l := NewClient(server.Client(), WithClock(clock.now), patient).RateLimiter("l", WithRate(PerSecond(10)))
+		l := rratelimiter.NewClient(server.Client(), rratelimiter.WithClock(clock.now), patient).RateLimiter("l",
+			rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		start := clock.now()
 		for _, step := range []struct {
 			at   time.Duration
 			n    int64
-			want Result
+			want rratelimiter.Result
 		}{
-			{0, 4, Result{true, 10, 6, 0, s}},
-			{0, 10, Result{false, 10, 6, s, s}},
-			{300 * ms, 4, Result{true, 10, 2, 0, s}},
-			{400 * ms, 3, Result{false, 10, 2, 600 * ms, 900 * ms}},
-			{400 * ms, 6, Result{false, 10, 2, 600 * ms, 900 * ms}},
-			{400 * ms, 7, Result{false, 10, 2, 900 * ms, 900 * ms}},
-			{400 * ms, 2, Result{true, 10, 0, 0, s}},
-			{400 * ms, 1, Result{false, 10, 0, 600 * ms, s}},
-			{999 * ms, 10, Result{false, 10, 0, 401 * ms, 401 * ms}},
-			{999 * ms, 4, Result{false, 10, 0, 1 * ms, 401 * ms}},
-			{1000*ms - 1, 4, Result{false, 10, 0, time.Microsecond, 400*ms + time.Microsecond}}, // the clock is read in whole µs
-			{1000 * ms, 5, Result{false, 10, 4, 300 * ms, 400 * ms}},
-			{1000 * ms, 4, Result{true, 10, 0, 0, s}},
-			{5 * s, 10, Result{true, 10, 0, 0, s}},
-			{5 * s, 10, Result{false, 10, 0, s, s}},
-			{6 * s, 1, Result{true, 10, 9, 0, s}},
+			{0, 4, rratelimiter.Result{true, 10, 6, 0, s}},
+			{0, 10, rratelimiter.Result{false, 10, 6, s, s}},
+			{300 * ms, 4, rratelimiter.Result{true, 10, 2, 0, s}},
+			{400 * ms, 3, rratelimiter.Result{false, 10, 2, 600 * ms, 900 * ms}},
+			{400 * ms, 6, rratelimiter.Result{false, 10, 2, 600 * ms, 900 * ms}},
+			{400 * ms, 7, rratelimiter.Result{false, 10, 2, 900 * ms, 900 * ms}},
+			{400 * ms, 2, rratelimiter.Result{true, 10, 0, 0, s}},
+			{400 * ms, 1, rratelimiter.Result{false, 10, 0, 600 * ms, s}},
+			{999 * ms, 10, rratelimiter.Result{false, 10, 0, 401 * ms, 401 * ms}},
+			{999 * ms, 4, rratelimiter.Result{false, 10, 0, 1 * ms, 401 * ms}},
+			{1000*ms - 1, 4, rratelimiter.Result{false, 10, 0, time.Microsecond, 400*ms + time.Microsecond}}, // the clock is read in whole µs
+			{1000 * ms, 5, rratelimiter.Result{false, 10, 4, 300 * ms, 400 * ms}},
+			{1000 * ms, 4, rratelimiter.Result{true, 10, 0, 0, s}},
+			{5 * s, 10, rratelimiter.Result{true, 10, 0, 0, s}},
+			{5 * s, 10, rratelimiter.Result{false, 10, 0, s, s}},
+			{6 * s, 1, rratelimiter.Result{true, 10, 9, 0, s}},
 		} {
 			clock.advance(step.at - clock.now().Sub(start))
 			got, err := l.Allow(t.Context(), step.n)
@@ -60,14 +62,15 @@ func TestAllowReturnsAllFigures(t *testing.T) {
 func TestAllowBehindManyRecords(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		clock := newHandClock()
-		l := NewClient(server.Client(), WithClock(clock.now), patient).RateLimiter("l", WithRate(PerSecond(700)))
+		l := rratelimiter.NewClient(server.Client(), rratelimiter.WithClock(clock.now), patient).RateLimiter("l",
+			rratelimiter.WithRate(rratelimiter.PerSecond(700)))
 		for range 700 {
 			mustTry(t, l, 1, true)
 			clock.advance(ms)
 		}
 		for n, want := range map[int64]time.Duration{1: 300 * ms, 2: 301 * ms, 512: 811 * ms, 513: 811 * ms, 700: 811 * ms} {
 			got, err := l.Allow(t.Context(), n)
-			if want := (Result{false, 700, 0, want, 999 * ms}); err != nil || got != want {
+			if want := (rratelimiter.Result{false, 700, 0, want, 999 * ms}); err != nil || got != want {
 				t.Errorf("Allow(%d): %+v, %v, expected %+v", n, got, err, want)
 			}
 		}
@@ -77,7 +80,7 @@ func TestAllowBehindManyRecords(t *testing.T) {
 func TestTryAcquireTimeout(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		b.ended("free now", b.tryFor(l, 4, 1), true, 0)
 		for _, timeout := range []time.Duration{0, -1, math.MinInt64} {
 			b.ended("no time, free now", b.tryFor(l, 2, timeout), true, 0)
@@ -104,7 +107,7 @@ func TestTryAcquireTimeout(t *testing.T) {
 func TestTimeoutWhileACallIsInFlight(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		p.wire.back.Store(int64(100 * ms))
 		granted, refused := b.tryFor(l, 10, 20*ms), b.tryFor(l, 10, 150*ms)
 		b.sleepTo(time.Second)
@@ -115,9 +118,9 @@ func TestTimeoutWhileACallIsInFlight(t *testing.T) {
 
 func TestTimeoutsOnServers(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
-		l := NewClient(server.Client(), patient).RateLimiter("l",
-			WithRate(Rate{Permits: 2, Interval: 300 * ms}))
-		slow := NewClient(server.Client(), patient).RateLimiter("slow", WithRate(PerHour(2)))
+		l := rratelimiter.NewClient(server.Client(), patient).RateLimiter("l",
+			rratelimiter.WithRate(rratelimiter.Rate{Permits: 2, Interval: 300 * ms}))
+		slow := rratelimiter.NewClient(server.Client(), patient).RateLimiter("slow", rratelimiter.WithRate(rratelimiter.PerHour(2)))
 		start := time.Now()
 		mustTry(t, l, 2, true)
 		mustTry(t, slow, 2, true)
@@ -139,16 +142,16 @@ func TestTimeoutsOnServers(t *testing.T) {
 func TestErrorsTakeNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		rdb := server.Client()
-		client := NewClient(rdb, patient)
+		client := rratelimiter.NewClient(rdb, patient)
 		l, none, part := client.RateLimiter("l"), client.RateLimiter("none"), client.RateLimiter("part")
-		mustSet(t, l, PerMinute(10))
+		mustSet(t, l, rratelimiter.PerMinute(10))
 		mustTry(t, l, 4, true)
 		if err := rdb.HSet(t.Context(), "part", "rate", "5", "interval", "1000").Err(); err != nil {
 			t.Fatal(err)
 		}
 		check := func(what string, err, want error, texts ...string) {
 			t.Helper()
-			if !errors.Is(err, want) || errors.Is(err, ErrOutcomeUnknown) {
+			if !errors.Is(err, want) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 				t.Errorf("%s: %v, expected %v", what, err, want)
 				return
 			}
@@ -160,36 +163,36 @@ func TestErrorsTakeNothing(t *testing.T) {
 		}
 		for name, ask := range everyWay(l) {
 			for _, n := range []int64{0, -1, math.MinInt64} {
-				check(fmt.Sprint(name, n), ask(t.Context(), n), ErrInvalidPermits, `"l"`, fmt.Sprint(n))
+				check(fmt.Sprint(name, n), ask(t.Context(), n), rratelimiter.ErrInvalidPermits, `"l"`, fmt.Sprint(n))
 			}
 			for _, n := range []int64{11, 1 << 32, 1 << 53, math.MaxInt64} {
-				check(fmt.Sprint(name, n), ask(t.Context(), n), ErrExceedsRate, `"l"`, fmt.Sprint(n))
+				check(fmt.Sprint(name, n), ask(t.Context(), n), rratelimiter.ErrExceedsRate, `"l"`, fmt.Sprint(n))
 			}
-			check(name, everyWay(none)[name](t.Context(), 1), ErrNotInitialized, `"none"`, "no rate")
-			check(name, everyWay(part)[name](t.Context(), 1), ErrNotInitialized, `"part"`, "type")
+			check(name, everyWay(none)[name](t.Context(), 1), rratelimiter.ErrNotInitialized, `"none"`, "no rate")
+			check(name, everyWay(part)[name](t.Context(), 1), rratelimiter.ErrNotInitialized, `"part"`, "type")
 		}
 		for _, n := range []int64{0, -1, math.MinInt64} {
 			_, err := l.AcquireUpTo(t.Context(), n)
-			check("AcquireUpTo", err, ErrInvalidPermits)
+			check("AcquireUpTo", err, rratelimiter.ErrInvalidPermits)
 			_, err = client.AllowAll(t.Context(), n, l)
-			check("AllowAll", err, ErrInvalidPermits)
+			check("AllowAll", err, rratelimiter.ErrInvalidPermits)
 			released, err := l.Release(t.Context(), n)
 			if n < 0 {
-				check("Release", err, ErrInvalidPermits)
+				check("Release", err, rratelimiter.ErrInvalidPermits)
 			}
 			if released != 0 || n == 0 && err != nil {
 				t.Errorf("Release(%d): %d, %v", n, released, err)
 			}
 		}
 		_, err := none.AcquireUpTo(t.Context(), 1)
-		check("AcquireUpTo", err, ErrNotInitialized)
+		check("AcquireUpTo", err, rratelimiter.ErrNotInitialized)
 		_, err = client.AllowAll(t.Context(), 11, l)
-		check("AllowAll", err, ErrExceedsRate)
+		check("AllowAll", err, rratelimiter.ErrExceedsRate)
 		_, err = client.AllowAll(t.Context(), 1, l, none)
-		check("AllowAll", err, ErrNotInitialized)
-		wrong := client.RateLimiter("l", WithRate(Rate{Permits: 1}))
+		check("AllowAll", err, rratelimiter.ErrNotInitialized)
+		wrong := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.Rate{Permits: 1}))
 		for name, ask := range everyWay(wrong) {
-			check(name, ask(t.Context(), 1), ErrInvalidOption)
+			check(name, ask(t.Context(), 1), rratelimiter.ErrInvalidOption)
 		}
 		if s := state(t, l); s.Used != 4 || s.Available != 6 || s.Records != 1 || !s.Consistent {
 			t.Errorf("%+v", s)
@@ -204,7 +207,7 @@ func TestErrorsTakeNothing(t *testing.T) {
 func TestExcessIsOneCallersOwn(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		plug := p.wire.hang()
 		b.try(l, 1)
 		served := []*call{b.acquire(l, 3), b.tryFor(l, 2, time.Second)}
@@ -217,7 +220,7 @@ func TestExcessIsOneCallersOwn(t *testing.T) {
 		}
 		for i, c := range excess {
 			b.ended("the caller that asks for too much", c, false, 0)
-			if !errors.Is(c.err, ErrExceedsRate) || !strings.Contains(fmt.Sprint(c.err), fmt.Sprint(11+i)) {
+			if !errors.Is(c.err, rratelimiter.ErrExceedsRate) || !strings.Contains(fmt.Sprint(c.err), fmt.Sprint(11+i)) {
 				t.Error(c.err)
 			}
 		}
@@ -234,10 +237,10 @@ func TestExcessIsOneCallersOwn(t *testing.T) {
 func TestRemainingInASharedCall(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		plug := p.wire.hang()
 		b.try(l, 1)
-		results := make([]Result, 5)
+		results := make([]rratelimiter.Result, 5)
 		for i, n := range []int64{2, 2, 3, 7, 2} {
 			b.call(func(ctx context.Context) (ok bool, err error) {
 				results[i], err = l.Allow(ctx, n)
@@ -246,7 +249,7 @@ func TestRemainingInASharedCall(t *testing.T) {
 		}
 		plug()
 		synctest.Wait()
-		for i, want := range []Result{
+		for i, want := range []rratelimiter.Result{
 			{true, 10, 7, 0, time.Second}, {true, 10, 5, 0, time.Second}, // requests of one size are served together
 			{true, 10, 0, 0, time.Second}, {false, 10, 0, time.Second, time.Second}, {true, 10, 3, 0, time.Second},
 		} {
@@ -260,7 +263,8 @@ func TestRemainingInASharedCall(t *testing.T) {
 func TestAcquireUpTo(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		clock := newHandClock()
-		l := NewClient(server.Client(), WithClock(clock.now), patient).RateLimiter("l", WithRate(PerSecond(10)))
+		l := rratelimiter.NewClient(server.Client(), rratelimiter.WithClock(clock.now), patient).RateLimiter("l",
+			rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		for _, step := range []struct{ ask, want int64 }{{3, 3}, {20, 7}, {1, 0}, {math.MaxInt64, 0}} {
 			if got, err := l.AcquireUpTo(t.Context(), step.ask); err != nil || got != step.want {
 				t.Errorf("AcquireUpTo(%d): %d, %v, expected %d", step.ask, got, err, step.want)
@@ -280,16 +284,17 @@ func TestAcquireUpTo(t *testing.T) {
 func TestHangingServer(t *testing.T) {
 	server := redistest.Real(t)
 	const limit, noise = 400 * ms, 100 * ms
-	client, calm := NewClient(server.Client(), WithCallTimeout(limit)), NewClient(server.Client(), patient)
-	l, full := client.RateLimiter("l", WithRate(PerHour(1000))), calm.RateLimiter("full", WithRate(PerHour(1)))
-	mustTry(t, calm.RateLimiter("l", WithRate(PerHour(1000))), 1, true)
+	client, calm := rratelimiter.NewClient(server.Client(), rratelimiter.WithCallTimeout(limit)), rratelimiter.NewClient(server.Client(), patient)
+	l, full := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(1000))),
+		calm.RateLimiter("full", rratelimiter.WithRate(rratelimiter.PerHour(1)))
+	mustTry(t, calm.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(1000))), 1, true)
 	mustTry(t, full, 1, true)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	waited := make(chan error, 1)
 	go func() { waited <- full.Acquire(ctx, 1) }()
 	// Its next call is sent after at most 1 s, so it is in flight when ctx ends.
-	soon(t, "waiting", func() bool { return ClientCore(calm).Look("full").Next > 0 })
+	soon(t, "waiting", func() bool { return rratelimiter.ClientCore(calm).Look("full").Next > 0 })
 	server.Pause()
 	resume := sync.OnceFunc(server.Resume)
 	defer resume()
@@ -312,7 +317,7 @@ func TestHangingServer(t *testing.T) {
 		check(name, 40*ms, 50*ms+noise, func() error { return ask(ctx, 1) }, context.DeadlineExceeded)
 		cancel()
 	}
-	other := client.RateLimiter("other", WithRate(PerHour(1000)))
+	other := client.RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerHour(1000)))
 	for name, ask := range everyWay(other) {
 		check(name, limit, 2*limit+noise, func() error { return ask(t.Context(), 1) }, os.ErrDeadlineExceeded)
 	}
@@ -330,13 +335,15 @@ func TestHangingServer(t *testing.T) {
 func TestHandlesWithOtherOptionsShareTheLimit(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		log := &log{}
-		client := NewClient(server.Client(), WithObserver(log), patient, WithLimiterDefaults(WithRate(PerMinute(10))))
-		mustSet(t, client.RateLimiter("l"), PerMinute(10))
-		other := NewClient(server.Client(), patient)
-		handles := []*Limiter{
-			client.RateLimiter("l"), client.RateLimiter("l", WithRecordPerRequest()), client.RateLimiter("l", WithServerTime()),
-			client.RateLimiter("l", WithRecordFormat(Redisson321)), client.RateLimiter("l", WithRate(PerHour(5))),
-			other.RateLimiter("l"), other.RateLimiter("l", WithRecordFormat(Redisson313)),
+		client := rratelimiter.NewClient(server.Client(), rratelimiter.WithObserver(log), patient,
+			rratelimiter.WithLimiterDefaults(rratelimiter.WithRate(rratelimiter.PerMinute(10))))
+		mustSet(t, client.RateLimiter("l"), rratelimiter.PerMinute(10))
+		other := rratelimiter.NewClient(server.Client(), patient)
+		handles := []*rratelimiter.Limiter{
+			client.RateLimiter("l"), client.RateLimiter("l", rratelimiter.WithRecordPerRequest()), client.RateLimiter("l", rratelimiter.WithServerTime()),
+			client.RateLimiter("l", rratelimiter.WithRecordFormat(rratelimiter.Redisson321)),
+			client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(5))),
+			other.RateLimiter("l"), other.RateLimiter("l", rratelimiter.WithRecordFormat(rratelimiter.Redisson313)),
 		}
 		var granted atomic.Int64
 		var all sync.WaitGroup
@@ -383,7 +390,7 @@ func TestNoWindowAboveTheRate(t *testing.T) {
 		}
 		for _, z := range found {
 			member := z.Member.(string)
-			r, err := UnpackRecord([]byte(member))
+			r, err := rratelimiter.UnpackRecord([]byte(member))
 			if err != nil {
 				t.Error(err)
 			}
@@ -398,9 +405,9 @@ func TestNoWindowAboveTheRate(t *testing.T) {
 	defer stop()
 	stood := standstills(t)
 	for range 2 {
-		client := NewClient(server.Client(), patient, WithObserver(calls))
+		client := rratelimiter.NewClient(server.Client(), patient, rratelimiter.WithObserver(calls))
 		for worker := range 12 {
-			l := client.RateLimiter("l", WithRate(Rate{Permits: permits, Interval: interval}))
+			l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.Rate{Permits: permits, Interval: interval}))
 			all.Go(func() {
 				for ctx.Err() == nil {
 					n, ok, start := 1+rand.Int64N(3), false, time.Now()
@@ -467,13 +474,14 @@ func TestNoWindowAboveTheRate(t *testing.T) {
 func TestPerClient(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		rdb := server.Client()
-		a, b := NewClient(rdb, WithClientID("a"), patient), NewClient(rdb, WithClientID("b"), patient)
-		mustSet(t, a.RateLimiter("l"), Rate{Type: PerClient, Permits: 3, Interval: time.Minute})
-		for _, c := range []*Client{a, b} {
+		a, b := rratelimiter.NewClient(rdb, rratelimiter.WithClientID("a"), patient),
+			rratelimiter.NewClient(rdb, rratelimiter.WithClientID("b"), patient)
+		mustSet(t, a.RateLimiter("l"), rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 3, Interval: time.Minute})
+		for _, c := range []*rratelimiter.Client{a, b} {
 			mustTry(t, c.RateLimiter("l"), 3, true)
 			mustTry(t, c.RateLimiter("l"), 1, false)
 		}
-		mustTry(t, NewClient(rdb, WithClientID("a"), patient).RateLimiter("l"), 1, false) // as after a restart
+		mustTry(t, rratelimiter.NewClient(rdb, rratelimiter.WithClientID("a"), patient).RateLimiter("l"), 1, false) // as after a restart
 		if n := rdb.Exists(t.Context(), "{l}:value", "{l}:permits").Val(); n != 0 {
 			t.Error("the shared state is used")
 		}

@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/roomy"
@@ -36,7 +37,7 @@ func (b *bubble) end(resume func()) {
 }
 
 // refused calls Allow and checks that it refuses, with the given RetryAfter.
-func (b *bubble) refused(l *Limiter, n int64, wait time.Duration) {
+func (b *bubble) refused(l *rratelimiter.Limiter, n int64, wait time.Duration) {
 	b.t.Helper()
 	result, err := l.Allow(b.t.Context(), n)
 	if err != nil || result.Allowed || result.RetryAfter != wait {
@@ -45,7 +46,7 @@ func (b *bubble) refused(l *Limiter, n int64, wait time.Duration) {
 }
 
 // mustAllow calls Allow and checks its result.
-func (b *bubble) mustAllow(what string, l *Limiter, n int64, want Result) {
+func (b *bubble) mustAllow(what string, l *rratelimiter.Limiter, n int64, want rratelimiter.Result) {
 	b.t.Helper()
 	if got, err := l.Allow(b.t.Context(), n); err != nil || got != want {
 		b.t.Errorf("%s: %+v, %v, expected %+v", what, got, err, want)
@@ -53,7 +54,7 @@ func (b *bubble) mustAllow(what string, l *Limiter, n int64, want Result) {
 }
 
 // process starts another process. It ends with the test.
-func (b *bubble) process(opts ...Option) *process {
+func (b *bubble) process(opts ...rratelimiter.Option) *process {
 	rdb := redis.NewClient(&redis.Options{
 		Addr: "127.0.0.1:6379", // not used; a host name would need a lookup, which does not work in a bubble
 		Dialer: func(context.Context, string, string) (net.Conn, error) {
@@ -73,8 +74,9 @@ func (b *bubble) process(opts ...Option) *process {
 		}
 	}
 	w := &wire{Client: rdb}
-	p := &process{NewClient(w, opts...), b.t, rdb, w}
-	ClientCore(p.Client).Tune(dispatch.Tuning{Patience: time.Minute, Linger: time.Minute}) // nothing stalls or lingers, however slow the wire is
+	p := &process{rratelimiter.NewClient(w, opts...), b.t, rdb, w}
+	// Nothing stalls or lingers, however slow the wire is.
+	rratelimiter.ClientCore(p.Client).Tune(dispatch.Tuning{Patience: time.Minute, Linger: time.Minute})
 	return p
 }
 
@@ -92,18 +94,18 @@ func (b *bubble) call(ask func(ctx context.Context) (bool, error)) *call {
 	return c
 }
 
-func (b *bubble) acquire(l *Limiter, n int64) *call {
+func (b *bubble) acquire(l *rratelimiter.Limiter, n int64) *call {
 	return b.call(func(ctx context.Context) (bool, error) {
 		err := l.Acquire(ctx, n)
 		return err == nil, err
 	})
 }
 
-func (b *bubble) try(l *Limiter, n int64) *call {
+func (b *bubble) try(l *rratelimiter.Limiter, n int64) *call {
 	return b.call(func(ctx context.Context) (bool, error) { return l.TryAcquire(ctx, n) })
 }
 
-func (b *bubble) tryFor(l *Limiter, n int64, timeout time.Duration) *call {
+func (b *bubble) tryFor(l *rratelimiter.Limiter, n int64, timeout time.Duration) *call {
 	return b.call(func(ctx context.Context) (bool, error) { return l.TryAcquireTimeout(ctx, n, timeout) })
 }
 
@@ -156,7 +158,7 @@ func inBubble(t *testing.T, test func(t *testing.T, b *bubble)) {
 
 // A process is one client of a bubble's server; it represents a separate process.
 type process struct {
-	*Client
+	*rratelimiter.Client
 	t    *testing.T
 	rdb  *redis.Client
 	wire *wire
@@ -173,7 +175,9 @@ func (p *process) asks(what string, want int64, do func()) {
 }
 
 // stalls lets runs of the process stall, as usual.
-func (p *process) stalls() { ClientCore(p.Client).Tune(dispatch.Tuning{Linger: time.Minute}) }
+func (p *process) stalls() {
+	rratelimiter.ClientCore(p.Client).Tune(dispatch.Tuning{Linger: time.Minute})
+}
 
 // A wire is the connection of a process to its server: it counts scripts, delays commands, and can lose replies.
 type wire struct {

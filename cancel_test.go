@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"context"
@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter"
 )
 
 // cancel_test.go ends the contexts of callers at each stage of a request.
@@ -13,18 +15,18 @@ import (
 func TestContextThatEndsBeforeTheCall(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(errors.New("some cause"))
 		for name, ask := range everyWay(l) {
-			if err := ask(ctx, 1); !errors.Is(err, context.Canceled) || errors.Is(err, ErrOutcomeUnknown) {
+			if err := ask(ctx, 1); !errors.Is(err, context.Canceled) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		if _, err := l.AcquireUpTo(ctx, 1); !errors.Is(err, context.Canceled) || errors.Is(err, ErrOutcomeUnknown) {
+		if _, err := l.AcquireUpTo(ctx, 1); !errors.Is(err, context.Canceled) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 			t.Errorf("AcquireUpTo: %v", err)
 		}
-		if _, err := l.Release(ctx, 1); !errors.Is(err, context.Canceled) || errors.Is(err, ErrOutcomeUnknown) {
+		if _, err := l.Release(ctx, 1); !errors.Is(err, context.Canceled) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 			t.Errorf("Release: %v", err)
 		}
 		if n := p.wire.scripts.Load(); n != 0 {
@@ -34,7 +36,7 @@ func TestContextThatEndsBeforeTheCall(t *testing.T) {
 }
 
 // everyWay has all methods that acquire n permits, by name.
-func everyWay(l *Limiter) map[string]func(ctx context.Context, n int64) error {
+func everyWay(l *rratelimiter.Limiter) map[string]func(ctx context.Context, n int64) error {
 	return map[string]func(ctx context.Context, n int64) error{
 		"Allow":      func(ctx context.Context, n int64) error { _, err := l.Allow(ctx, n); return err },
 		"TryAcquire": func(ctx context.Context, n int64) error { _, err := l.TryAcquire(ctx, n); return err },
@@ -49,7 +51,7 @@ func everyWay(l *Limiter) map[string]func(ctx context.Context, n int64) error {
 func TestContextThatEndsInTheQueue(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		b.granted("the first", b.acquire(l, 10), 0)
 		in, ended := b.acquire(l, 1), 0
 		b.waits("the waiter", in)
@@ -61,7 +63,7 @@ func TestContextThatEndsInTheQueue(t *testing.T) {
 			before := time.Now()
 			err := ask(ctx, 1)
 			cancel()
-			if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrOutcomeUnknown) {
+			if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 				t.Errorf("%s: %v", name, err)
 			}
 			if took := time.Since(before); took != 100*ms {
@@ -74,7 +76,7 @@ func TestContextThatEndsInTheQueue(t *testing.T) {
 		try := b.try(l, 1) // behind the call in flight
 		try.end()
 		b.ended("a try behind a call in flight", try, false, time.Duration(ended)*100*ms)
-		if !errors.Is(try.err, context.Canceled) || errors.Is(try.err, ErrOutcomeUnknown) {
+		if !errors.Is(try.err, context.Canceled) || errors.Is(try.err, rratelimiter.ErrOutcomeUnknown) {
 			t.Errorf("a try behind a call in flight: %v", try.err)
 		}
 		resume()
@@ -92,12 +94,12 @@ func TestContextThatEndsInFlight(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bubble) {
 				p := b.process()
-				l := p.RateLimiter("l", WithRate(PerSecond(10)))
+				l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 				resume := p.wire.hang()
 				ctx, cancel := context.WithTimeout(t.Context(), 70*ms)
 				defer cancel()
 				err := everyWay(l)[name](ctx, 3)
-				if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrOutcomeUnknown) {
+				if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 					t.Errorf("%v", err)
 				}
 				if at := time.Since(b.start); at != 70*ms {
@@ -117,7 +119,7 @@ func TestContextThatEndsInFlight(t *testing.T) {
 func TestContextThatEndsAtTheGrant(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(1)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(1)))
 		granted := 0
 		for i := range 50 {
 			ctx, cancel := context.WithDeadline(t.Context(), b.start.Add(time.Duration(i)*time.Second))
@@ -129,7 +131,7 @@ func TestContextThatEndsAtTheGrant(t *testing.T) {
 				granted++
 			case !errors.Is(err, context.DeadlineExceeded):
 				t.Errorf("%v", err)
-			case !errors.Is(err, ErrOutcomeUnknown):
+			case !errors.Is(err, rratelimiter.ErrOutcomeUnknown):
 				// It waited in the queue, so no permit may be taken for it.
 				synctest.Wait()
 				if s := state(t, l); s.Used != 0 {
@@ -159,7 +161,7 @@ func TestGrantOfACancelledCaller(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bubble) {
 				p := b.process()
-				l := p.RateLimiter("l", WithRate(PerSecond(10)))
+				l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 				plug := p.wire.hang()
 				b.try(l, 1)
 				gone, behind := b.acquire(l, 6), b.acquire(l, c.behind)
@@ -168,7 +170,7 @@ func TestGrantOfACancelledCaller(t *testing.T) {
 				b.sleepTo(10 * ms)
 				gone.end()
 				b.ended("the cancelled one", gone, false, 10*ms)
-				if !errors.Is(gone.err, context.Canceled) || !errors.Is(gone.err, ErrOutcomeUnknown) {
+				if !errors.Is(gone.err, context.Canceled) || !errors.Is(gone.err, rratelimiter.ErrOutcomeUnknown) {
 					t.Errorf("the cancelled one: %v", gone.err)
 				}
 				next()

@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -22,23 +23,24 @@ import (
 func TestScriptsAreSentAgainAfterTheServerForgotThem(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
-		l := r.limiter("{rl}", WithRate(PerMinute(100)))
+		l := r.limiter("{rl}", rratelimiter.WithRate(rratelimiter.PerMinute(100)))
 		for method, call := range everyMethod(r.client, l) {
-			r.setRate(l, PerMinute(100))
+			r.setRate(l, rratelimiter.PerMinute(100))
 			r.must(r.rdb.ScriptFlush(t.Context()).Err())
 			if err := call(t.Context()); err != nil {
 				t.Errorf("%s after a flush: %v", method, err)
 			}
 		}
 		r.wipe()
-		r.setRate(l, PerMinute(100))
+		r.setRate(l, rratelimiter.PerMinute(100))
 		r.must(r.rdb.ScriptFlush(t.Context()).Err())
 		for range 2 {
 			if !r.try(l, 1) {
 				t.Fatal("not granted")
 			}
 		}
-		r.same(l, State{Rate: PerMinute(100), Available: 98, Used: 2, Records: 2, Oldest: r.now(), Newest: r.now(), Consistent: true})
+		r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(100), Available: 98, Used: 2, Records: 2, Oldest: r.now(),
+			Newest: r.now(), Consistent: true})
 	})
 }
 
@@ -108,9 +110,10 @@ func TestRedisCallsOfACall(t *testing.T) {
 	s := redistest.Real(t)
 	ctx := t.Context()
 	r := newRig(t, s)
-	l, fine := r.limiter("rl", WithRate(PerSecond(10))), r.limiter("rl", WithGranularity(100*time.Millisecond))
-	grant := func(l *Limiter) func() { return func() { r.try(l, 1) } }
-	r.must(l.Client().RateLimiter("other", WithRate(PerSecond(1))).Acquire(ctx, 1)) // so that the server knows the script
+	l, fine := r.limiter("rl", rratelimiter.WithRate(rratelimiter.PerSecond(10))),
+		r.limiter("rl", rratelimiter.WithGranularity(100*time.Millisecond))
+	grant := func(l *rratelimiter.Limiter) func() { return func() { r.try(l, 1) } }
+	r.must(l.Client().RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerSecond(1))).Acquire(ctx, 1)) // so that the server knows the script
 	for _, step := range []struct {
 		name string
 		do   func()
@@ -174,7 +177,7 @@ func TestHooksOfTheRedisClientSeeTheCalls(t *testing.T) {
 	rdb := redistest.Embedded(t).Client()
 	hook := calls{seen: map[string]int{}}
 	rdb.AddHook(hook)
-	l := NewClient(rdb).RateLimiter("hooked", WithRate(PerMinute(2)))
+	l := rratelimiter.NewClient(rdb).RateLimiter("hooked", rratelimiter.WithRate(rratelimiter.PerMinute(2)))
 	for range 2 {
 		if ok, err := l.TryAcquire(t.Context(), 1); !ok || err != nil {
 			t.Fatal(ok, err)

@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -19,12 +20,12 @@ func TestDeleteReportsKeysItKeeps(t *testing.T) {
 		r := newRig(t, s)
 		r.wipe()
 		l := r.limiter("rl")
-		r.setRate(l, Rate{Type: PerClient, Permits: 5, Interval: time.Minute})
+		r.setRate(l, rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5, Interval: time.Minute})
 		r.try(l, 1)
 		r.must(r.rdb.Set(t.Context(), "{rl}:permits", "mine", 0).Err())
 		for _, removed := range []bool{true, false} {
 			gone, err := l.Delete(t.Context())
-			if gone != removed || !redis.HasErrorPrefix(err, "WRONGTYPE") || errors.Is(err, ErrOutcomeUnknown) ||
+			if gone != removed || !redis.HasErrorPrefix(err, "WRONGTYPE") || errors.Is(err, rratelimiter.ErrOutcomeUnknown) ||
 				!strings.Contains(err.Error(), `the key "{rl}:permits" is no sorted set`) {
 				t.Errorf("%v, %v", gone, err)
 			}
@@ -41,15 +42,17 @@ func TestRecordsAreFreedInTheBackground(t *testing.T) {
 	r := newRig(t, s)
 	l := r.limiter("rl")
 	for what, remove := range map[string]func() error{
-		"Delete":         func() error { _, err := l.Delete(t.Context()); return err },
-		"Reset":          func() error { _, err := l.Reset(t.Context()); return err },
-		"SetRate":        func() error { return l.SetRate(t.Context(), PerMinute(5)) },
-		"a new type":     func() error { return l.SetRate(t.Context(), Rate{Type: PerClient, Permits: 5, Interval: time.Minute}) },
+		"Delete":  func() error { _, err := l.Delete(t.Context()); return err },
+		"Reset":   func() error { _, err := l.Reset(t.Context()); return err },
+		"SetRate": func() error { return l.SetRate(t.Context(), rratelimiter.PerMinute(5)) },
+		"a new type": func() error {
+			return l.SetRate(t.Context(), rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5, Interval: time.Minute})
+		},
 		"Rename over it": func() error { return r.limiter("other").Rename(t.Context(), "rl") },
 	} {
 		r.wipe()
-		r.setRate(l, PerMinute(5))
-		r.setRate(r.limiter("other"), PerMinute(5))
+		r.setRate(l, rratelimiter.PerMinute(5))
+		r.setRate(r.limiter("other"), rratelimiter.PerMinute(5))
 		r.try(l, 1)
 		r.must(r.rdb.ConfigResetStat(t.Context()).Err())
 		r.must(remove())
@@ -64,9 +67,9 @@ func TestDeleteLeavesOtherClientsState(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
 		ctx := t.Context()
-		rate := Rate{Type: PerClient, Permits: 10, Interval: time.Minute}
-		l := r.limiter("rl", WithRate(rate))
-		other := NewClient(s.Client(), WithClientID("other"), WithClock(r.now)).RateLimiter("rl")
+		rate := rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 10, Interval: time.Minute}
+		l := r.limiter("rl", rratelimiter.WithRate(rate))
+		other := rratelimiter.NewClient(s.Client(), rratelimiter.WithClientID("other"), rratelimiter.WithClock(r.now)).RateLimiter("rl")
 		r.try(l, 3)
 		r.try(other, 4)
 		r.set(l, "7")

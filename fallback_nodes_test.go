@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -34,17 +35,17 @@ func TestProbe(t *testing.T) {
 			s := redistest.Real(t)
 			ctx := t.Context()
 			r := newRig(t, s)
-			c := NewClient(as(t, s, aclRule(t)), patient)
+			c := rratelimiter.NewClient(as(t, s, aclRule(t)), patient)
 			names := []string{"orders:none"}
-			for name, prepare := range map[string]func(l *Limiter){
-				"orders:rate": func(l *Limiter) { r.setRate(l, PerHour(10)) },
-				"orders:used": func(l *Limiter) { r.setRate(l, PerHour(10)); r.try(l, 3) },
-				"orders:lasting": func(l *Limiter) {
-					r.setRate(l, Rate{Permits: 10, Interval: time.Hour, KeepAlive: 2 * time.Hour})
+			for name, prepare := range map[string]func(l *rratelimiter.Limiter){
+				"orders:rate": func(l *rratelimiter.Limiter) { r.setRate(l, rratelimiter.PerHour(10)) },
+				"orders:used": func(l *rratelimiter.Limiter) { r.setRate(l, rratelimiter.PerHour(10)); r.try(l, 3) },
+				"orders:lasting": func(l *rratelimiter.Limiter) {
+					r.setRate(l, rratelimiter.Rate{Permits: 10, Interval: time.Hour, KeepAlive: 2 * time.Hour})
 					r.try(l, 3)
 				},
-				"orders:mortal": func(l *Limiter) {
-					r.setRate(l, PerHour(10))
+				"orders:mortal": func(l *rratelimiter.Limiter) {
+					r.setRate(l, rratelimiter.PerHour(10))
 					r.must(r.rdb.PExpire(ctx, l.Name(), time.Hour).Err())
 					r.try(l, 3)
 				},
@@ -62,7 +63,7 @@ func TestProbe(t *testing.T) {
 			r.must(r.rdb.ConfigSet(ctx, "maxmemory", "1").Err())
 			before, made := r.dump(), changes()
 			for _, name := range names {
-				if _, err := LimiterCore(c.RateLimiter(name)).WriteProbe(ctx); err != nil {
+				if _, err := rratelimiter.LimiterCore(c.RateLimiter(name)).WriteProbe(ctx); err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
@@ -73,7 +74,7 @@ func TestProbe(t *testing.T) {
 			}
 			r.must(r.rdb.ReplicaOf(ctx, "127.0.0.1", "1").Err())
 			for _, name := range names {
-				if _, err := LimiterCore(c.RateLimiter(name)).WriteProbe(ctx); !script.Unreachable(err) {
+				if _, err := rratelimiter.LimiterCore(c.RateLimiter(name)).WriteProbe(ctx); !script.Unreachable(err) {
 					t.Errorf("%s, on a replica: %v", name, err)
 				}
 			}
@@ -104,9 +105,9 @@ func halfCluster(t *testing.T, s *redistest.Server) *redis.ClusterClient {
 }
 
 // limitersOf returns a limiter on each half.
-func limitersOf(c *Client) (here, away *Limiter) {
+func limitersOf(c *rratelimiter.Client) (here, away *rratelimiter.Limiter) {
 	for i := 0; here == nil || away == nil; i++ {
-		l := c.RateLimiter(fmt.Sprint(i), WithRate(PerHour(1_000_000)), WithFallback(1))
+		l := c.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(rratelimiter.PerHour(1_000_000)), rratelimiter.WithFallback(1))
 		if keys.Slot(l.Name()) < 8192 {
 			here = l
 		} else {
@@ -119,15 +120,15 @@ func limitersOf(c *Client) (here, away *Limiter) {
 // Until the nodes are found, the topology probe alone decides whether they can be found, even for a limiter whose node
 // is away.
 func TestFallbackUntilNodesAreFound(t *testing.T) {
-	c := NewClient(halfCluster(t, redistest.Embedded(t)), patient)
+	c := rratelimiter.NewClient(halfCluster(t, redistest.Embedded(t)), patient)
 	here, away := limitersOf(c)
 	mustTry(t, here, 1, true)
-	if !ClientCore(c).Breaker().Broken() {
+	if !rratelimiter.ClientCore(c).Breaker().Broken() {
 		t.Fatal("a node was found at once")
 	}
 	soon(t, "nodes are found", func() bool {
 		mustTry(t, away, 1, true)
-		return !ClientCore(c).Breaker().Broken()
+		return !rratelimiter.ClientCore(c).Breaker().Broken()
 	})
 	mustTry(t, here, 1, true)
 	if state, err := here.State(t.Context()); err != nil || state.Used != 1 {
@@ -142,7 +143,7 @@ func TestFallbackKeepsTheStateOfANode(t *testing.T) {
 	if _, err := rdb.MasterForKey(t.Context(), ""); err == nil {
 		t.Fatal("a node was found at once")
 	}
-	c := NewClient(rdb, WithObserver(o), patient)
+	c := rratelimiter.NewClient(rdb, rratelimiter.WithObserver(o), patient)
 	here, away := limitersOf(c)
 	for range 20 {
 		mustTry(t, here, 1, true)
@@ -191,11 +192,13 @@ func TestFallbackOfASlotAlone(t *testing.T) {
 	o := &log{}
 	rdb := redistest.Embedded(t).Client()
 	rdb.AddHook(halfMoved{"moving"})
-	c := NewClient(rdb, WithObserver(o), patient)
-	limiter := func(name string) *Limiter { return c.RateLimiter(name, WithRate(PerHour(1_000_000)), WithFallback(1)) }
+	c := rratelimiter.NewClient(rdb, rratelimiter.WithObserver(o), patient)
+	limiter := func(name string) *rratelimiter.Limiter {
+		return c.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerHour(1_000_000)), rratelimiter.WithFallback(1))
+	}
 	moving, there := limiter("moving"), limiter("there")
 	for range 5 {
-		for _, l := range []*Limiter{moving, there} {
+		for _, l := range []*rratelimiter.Limiter{moving, there} {
 			mustTry(t, l, 1, true)
 			if n, err := l.AcquireUpTo(t.Context(), 1); n != 1 || err != nil {
 				t.Error(n, err)
@@ -207,9 +210,9 @@ func TestFallbackOfASlotAlone(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	}
-	ClientCore(c).Breaker().Fail(time.Now())
+	rratelimiter.ClientCore(c).Breaker().Fail(time.Now())
 	soon(t, "a node is back whose slot is half moved", func() bool {
 		mustTry(t, moving, 1, true)
-		return !ClientCore(c).Breaker().Broken()
+		return !rratelimiter.ClientCore(c).Breaker().Broken()
 	})
 }

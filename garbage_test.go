@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"context"
@@ -18,6 +18,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
@@ -49,19 +50,22 @@ type deed struct {
 
 var messOptions = []struct {
 	name string
-	opts []LimiterOption
+	opts []rratelimiter.LimiterOption
 	rate bool // its own
 	late bool // the clock runs: the keys hold nothing that expires during the mess
 }{
 	{name: "no options"},
-	{name: "granularity", opts: []LimiterOption{WithGranularity(time.Second)}},
-	{name: "own rate", opts: []LimiterOption{WithRate(PerMinute(10))}, rate: true},
-	{name: "a record for each request", opts: []LimiterOption{WithRecordPerRequest(), WithRecordFormat(Redisson321)}},
-	{name: "the oldest format, own rate", opts: []LimiterOption{WithRecordFormat(Redisson313), WithRate(PerMinute(10))}, rate: true},
-	{name: "an old format", opts: []LimiterOption{WithRecordFormat(Redisson316), WithGranularity(5 * time.Second)}},
-	{name: "the server's clock", opts: []LimiterOption{WithServerTime()}, late: true},
+	{name: "granularity", opts: []rratelimiter.LimiterOption{rratelimiter.WithGranularity(time.Second)}},
+	{name: "own rate", opts: []rratelimiter.LimiterOption{rratelimiter.WithRate(rratelimiter.PerMinute(10))}, rate: true},
+	{name: "a record for each request", opts: []rratelimiter.LimiterOption{rratelimiter.WithRecordPerRequest(),
+		rratelimiter.WithRecordFormat(rratelimiter.Redisson321)}},
+	{name: "the oldest format, own rate", opts: []rratelimiter.LimiterOption{rratelimiter.WithRecordFormat(rratelimiter.Redisson313), rratelimiter.WithRate(rratelimiter.PerMinute(10))}, rate: true},
+	{name: "an old format", opts: []rratelimiter.LimiterOption{rratelimiter.WithRecordFormat(rratelimiter.Redisson316),
+		rratelimiter.WithGranularity(5 * time.Second)}},
+	{name: "the server's clock", opts: []rratelimiter.LimiterOption{rratelimiter.WithServerTime()}, late: true},
 	{name: "the server's clock, granularity, own rate", rate: true, late: true,
-		opts: []LimiterOption{WithServerTime(), WithGranularity(time.Second), WithRate(PerMinute(10))}},
+		opts: []rratelimiter.LimiterOption{rratelimiter.WithServerTime(), rratelimiter.WithGranularity(time.Second),
+			rratelimiter.WithRate(rratelimiter.PerMinute(10))}},
 }
 
 func (m mess) String() string {
@@ -83,8 +87,8 @@ func (m mess) String() string {
 
 // A messer makes one mess after another, on limiters with one name.
 type messer struct {
-	rdb        Redis
-	now, later *Client
+	rdb        rratelimiter.Redis
+	now, later *rratelimiter.Client
 	name       string
 	random     *rand.Rand
 	begun      int64        // start of the test, in ms
@@ -92,8 +96,8 @@ type messer struct {
 	clock      atomic.Int64 // the same, for the clients' clock
 	keys       []any
 	sha        string
-	beside     [2]*Limiter // without garbage; the first can be used in one script with the limiter under test
-	took       [2]int64    // permits granted by these
+	beside     [2]*rratelimiter.Limiter // without garbage; the first can be used in one script with the limiter under test
+	took       [2]int64                 // permits granted by these
 }
 
 // exchange returns the state of the keys, and the state after writing a mess, if there is one.
@@ -119,8 +123,8 @@ func (g *messer) exchange(ctx context.Context, m *mess) (before, after view, err
 
 // recounting tells whether records are added up in the background.
 func (g *messer) recounting() (is bool) {
-	for _, c := range []*Client{g.now, g.later} {
-		is = is || ClientCore(c).Inspect().Recounting
+	for _, c := range []*rratelimiter.Client{g.now, g.later} {
+		is = is || rratelimiter.ClientCore(c).Inspect().Recounting
 	}
 	return is
 }
@@ -132,14 +136,14 @@ var stateReaders = []string{
 }
 
 // do does one deed, and returns how many permits were granted; a negative number was given back.
-func (g *messer) do(ctx context.Context, l *Limiter, d deed) (got int64, err error) {
+func (g *messer) do(ctx context.Context, l *rratelimiter.Limiter, d deed) (got int64, err error) {
 	granted := func(ok bool) int64 {
 		if ok {
 			return d.n
 		}
 		return 0
 	}
-	plausible := func(r Result) error {
+	plausible := func(r rratelimiter.Result) error {
 		if err == nil && (r.Limit < 0 || r.Remaining < 0 || r.Remaining > r.Limit || r.RetryAfter < 0 || r.ResetAfter < 0 ||
 			r.Allowed == (r.RetryAfter > 0)) {
 			return fmt.Errorf("the result can't be: %+v", r)
@@ -148,7 +152,7 @@ func (g *messer) do(ctx context.Context, l *Limiter, d deed) (got int64, err err
 	}
 	switch d.method {
 	case "Allow":
-		var r Result
+		var r rratelimiter.Result
 		r, err = l.Allow(ctx, d.n)
 		return granted(r.Allowed), plausible(r)
 	case "TryAcquire":
@@ -168,14 +172,14 @@ func (g *messer) do(ctx context.Context, l *Limiter, d deed) (got int64, err err
 		got, err = l.Release(ctx, d.n)
 		return -got, err
 	case "AllowAll":
-		var r []Result
+		var r []rratelimiter.Result
 		if r, err = l.Client().AllowAll(ctx, d.n, l); err != nil {
 			return 0, err
 		}
 		return granted(r[0].Allowed), plausible(r[0])
 	case "AllowAllN":
 		which, first := d.n%2, int(d.n/2%2)
-		permits, limiters := []int64{d.n, d.n}, []*Limiter{l, l}
+		permits, limiters := []int64{d.n, d.n}, []*rratelimiter.Limiter{l, l}
 		permits[1-first], limiters[1-first] = 1+d.n%3, g.beside[which]
 		r, err := l.Client().AllowAllN(ctx, permits, limiters...)
 		if err != nil {
@@ -194,8 +198,8 @@ func (g *messer) do(ctx context.Context, l *Limiter, d deed) (got int64, err err
 			err = fmt.Errorf("%d are free", free)
 		}
 	case "State":
-		var s State
-		if s, err = l.State(ctx); s.Available < 0 || s.Used < 0 || s.Available > s.Rate.Permits && s.Rate != (Rate{}) {
+		var s rratelimiter.State
+		if s, err = l.State(ctx); s.Available < 0 || s.Used < 0 || s.Available > s.Rate.Permits && s.Rate != (rratelimiter.Rate{}) {
 			err = fmt.Errorf("the state can't be: %+v", s)
 		}
 	case "Config":
@@ -207,9 +211,9 @@ func (g *messer) do(ctx context.Context, l *Limiter, d deed) (got int64, err err
 	case "Clients":
 		_, err = l.Clients(ctx)
 	case "Expire":
-		_, err = l.Expire(ctx, time.Hour, ExpireCondition(1+d.n%4))
+		_, err = l.Expire(ctx, time.Hour, rratelimiter.ExpireCondition(1+d.n%4))
 	case "ExpireAt":
-		_, err = l.ExpireAt(ctx, time.UnixMilli(g.start).Add(time.Hour), ExpireCondition(1+d.n%4))
+		_, err = l.ExpireAt(ctx, time.UnixMilli(g.start).Add(time.Hour), rratelimiter.ExpireCondition(1+d.n%4))
 	case "ClearExpire":
 		_, err = l.ClearExpire(ctx)
 	case "Rename":
@@ -233,7 +237,7 @@ var errUnsure = errors.New("it went away without an answer")
 
 // asksOnce is Acquire that gives up after a refusal. Its clock stands still, so a queue that yields to others would do
 // so forever: then it gives up without a reply.
-func asksOnce(ctx context.Context, l *Limiter, n int64) (bool, error) {
+func asksOnce(ctx context.Context, l *rratelimiter.Limiter, n int64) (bool, error) {
 	started, answered := time.Now(), false
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -243,14 +247,14 @@ func asksOnce(ctx context.Context, l *Limiter, n int64) (bool, error) {
 		select {
 		case err := <-ended:
 			switch {
-			case errors.Is(err, context.Canceled) && (!answered || errors.Is(err, ErrOutcomeUnknown)):
+			case errors.Is(err, context.Canceled) && (!answered || errors.Is(err, rratelimiter.ErrOutcomeUnknown)):
 				return false, errUnsure
 			case errors.Is(err, context.Canceled):
 				return false, nil
 			}
 			return err == nil, err
 		case <-time.After(time.Millisecond):
-			calls := ClientCore(l.Client()).Look(l.Name())
+			calls := rratelimiter.ClientCore(l.Client()).Look(l.Name())
 			if calls.Waiting > 0 && !calls.InFlight && (calls.Next > 0 || time.Since(started) > 100*time.Millisecond) {
 				answered = answered || calls.Next > 0
 				cancel()
@@ -316,9 +320,9 @@ func (g *messer) deal(ctx context.Context, m *mess, before view) (o aftermath, e
 		case err == nil:
 		case errors.Is(err, errUnsure):
 			return aftermath{m: m, before: before, unsure: true}, nil
-		case errors.Is(err, ErrOutcomeUnknown):
+		case errors.Is(err, rratelimiter.ErrOutcomeUnknown):
 			return o, fmt.Errorf("%s: the outcome is unknown", what)
-		case errors.Is(err, ErrNotInitialized):
+		case errors.Is(err, rratelimiter.ErrNotInitialized):
 			if strings.HasPrefix(d.method, "Rename") || d.method == "TTL" {
 				if before.types[0] != "none" {
 					return o, fmt.Errorf("%s: there is a configuration", what)
@@ -327,7 +331,7 @@ func (g *messer) deal(ctx context.Context, m *mess, before view) (o aftermath, e
 			before.wrong == 1 || !before.fault && !(looks && before.incomplete) {
 				return o, fmt.Errorf("%s: but it is initialized", what)
 			}
-		case errors.Is(err, ErrExceedsRate):
+		case errors.Is(err, rratelimiter.ErrExceedsRate):
 			if before.wrong != 0 || before.fault || d.n <= before.permits {
 				return o, fmt.Errorf("%s: but the rate is %d", what, before.permits)
 			}
@@ -404,16 +408,16 @@ func (g *messer) end(ctx context.Context, o aftermath, after view) error {
 // well repairs the limiter, and checks that it works.
 func (g *messer) well(ctx context.Context, m *mess) error {
 	l := g.now.RateLimiter(g.name) // the rate is set manually
-	rate := Rate{Permits: 8, Interval: time.Minute, Type: RateType(m.well.n % 2)}
+	rate := rratelimiter.Rate{Permits: 8, Interval: time.Minute, Type: rratelimiter.RateType(m.well.n % 2)}
 	set := l.SetRate
-	var opts []SetOption
+	var opts []rratelimiter.SetOption
 	var err error
 	switch m.well.method {
 	case "SetRate":
 	case "SetRate, KeepState":
-		opts = append(opts, KeepState())
+		opts = append(opts, rratelimiter.KeepState())
 	case "UpdateRate":
-		set = func(ctx context.Context, r Rate, opts ...SetOption) error {
+		set = func(ctx context.Context, r rratelimiter.Rate, opts ...rratelimiter.SetOption) error {
 			done, err := l.UpdateRate(ctx, r, opts...)
 			if err == nil && !done {
 				return l.SetRate(ctx, r, opts...)
@@ -422,7 +426,7 @@ func (g *messer) well(ctx context.Context, m *mess) error {
 		}
 	case "Delete":
 		_, err = l.Delete(ctx)
-		set = func(ctx context.Context, r Rate, _ ...SetOption) error {
+		set = func(ctx context.Context, r rratelimiter.Rate, _ ...rratelimiter.SetOption) error {
 			done, err := l.TrySetRate(ctx, r)
 			if err == nil && !done {
 				return errors.New("deleted, and there is a rate")
@@ -525,7 +529,7 @@ func (g *messer) member() string {
 	case 2: // short ones that are close together, so that a shrunk one equals another
 		return g.pick("", "a", "ab", "a\xff", "\xff\xff", "\x08\xff\xff\xff\xff\xff\xff\xff\xff") + small
 	case 3, 4, 5: // this client's own
-		return string(ClientCore(g.now).Identity().AppendPrefix(nil, record.Format(formats[g.random.IntN(len(formats))]), 1)) + small
+		return string(rratelimiter.ClientCore(g.now).Identity().AppendPrefix(nil, record.Format(formats[g.random.IntN(len(formats))]), 1)) + small
 	case 6:
 		return g.pick("", "a", "abc", "\x00", "\xff\xff\xff\xff", "\x08\x00\x00\x00\x00\x00\x00\x00\x0012345678\x03\x00\x00\x00")
 	case 7:
@@ -677,13 +681,13 @@ func TestRandomGarbageIsHandled(t *testing.T) {
 			rdb: rdb, name: fmt.Sprint("rl", i), sha: sha, begun: started.UnixMilli(), random: rand.New(rand.NewPCG(seed, uint64(i))),
 		}
 		g.clock.Store(g.begun)
-		client := func(later int64) *Client {
-			return NewClient(rdb, WithClientID("me"), patient,
-				WithClock(func() time.Time { return time.UnixMilli(g.clock.Load() + later) }))
+		client := func(later int64) *rratelimiter.Client {
+			return rratelimiter.NewClient(rdb, rratelimiter.WithClientID("me"), patient,
+				rratelimiter.WithClock(func() time.Time { return time.UnixMilli(g.clock.Load() + later) }))
 		}
 		g.now, g.later = client(0), client(time.Minute.Milliseconds())
 		for i, name := range []string{"{" + g.name + "}beside", g.name + " beside"} {
-			g.beside[i] = g.now.RateLimiter(name, WithRate(PerHour(1_000_000_000)), WithGranularity(time.Minute))
+			g.beside[i] = g.now.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerHour(1_000_000_000)), rratelimiter.WithGranularity(time.Minute))
 		}
 		for _, name := range []string{g.name, g.name + "{"} {
 			for _, key := range keysOf(g.now.RateLimiter(name)) {

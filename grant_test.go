@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
@@ -21,7 +22,7 @@ func TestExactlyTheRateIsGranted(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
 		l := r.limiter("rl")
-		r.setRate(l, PerMinute(10))
+		r.setRate(l, rratelimiter.PerMinute(10))
 		before := r.dump()
 		for name, call := range map[string]func() error{
 			"TryAcquire":        func() error { _, err := l.TryAcquire(t.Context(), 11); return err },
@@ -30,7 +31,7 @@ func TestExactlyTheRateIsGranted(t *testing.T) {
 			"TryAcquireTimeout": func() error { _, err := l.TryAcquireTimeout(t.Context(), 11, time.Hour); return err },
 			"AllowAll":          func() error { _, err := r.client.AllowAll(t.Context(), 11, l); return err },
 		} {
-			if err := call(); !errors.Is(err, ErrExceedsRate) || errors.Is(err, ErrOutcomeUnknown) {
+			if err := call(); !errors.Is(err, rratelimiter.ErrExceedsRate) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 				t.Errorf("%s of more than the rate: %v", name, err)
 			}
 		}
@@ -48,13 +49,13 @@ func TestExactlyTheRateIsGranted(t *testing.T) {
 		if r.try(l, 1) {
 			t.Error("eleven were granted")
 		}
-		r.same(l, State{Rate: PerMinute(10), Used: 10, Records: 10, Oldest: r.now(), Newest: r.now(), Consistent: true})
+		r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(10), Used: 10, Records: 10, Oldest: r.now(), Newest: r.now(), Consistent: true})
 	})
 }
 
 func TestPermitsReturnAfterExactlyOneInterval(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, rate := range []Rate{PerSecond(3), {Type: PerClient, Permits: 3, Interval: 250 * time.Millisecond}, {Permits: 3, Interval: time.Millisecond}} {
+		for _, rate := range []rratelimiter.Rate{rratelimiter.PerSecond(3), {Type: rratelimiter.PerClient, Permits: 3, Interval: 250 * time.Millisecond}, {Permits: 3, Interval: time.Millisecond}} {
 			r := newRig(t, s)
 			r.wipe()
 			l := r.limiter("rl")
@@ -65,14 +66,14 @@ func TestPermitsReturnAfterExactlyOneInterval(t *testing.T) {
 				}
 				granted := r.now()
 				r.advance(rate.Interval - time.Millisecond)
-				r.same(l, State{Rate: rate, Used: 3, Records: 1, Oldest: granted, Newest: granted, Consistent: true})
+				r.same(l, rratelimiter.State{Rate: rate, Used: 3, Records: 1, Oldest: granted, Newest: granted, Consistent: true})
 				result, err := l.Allow(t.Context(), 1)
 				r.must(err)
-				if want := (Result{Limit: 3, RetryAfter: time.Millisecond, ResetAfter: time.Millisecond}); result != want {
+				if want := (rratelimiter.Result{Limit: 3, RetryAfter: time.Millisecond, ResetAfter: time.Millisecond}); result != want {
 					t.Errorf("%v: one ms before: %+v, want %+v", rate, result, want)
 				}
 				r.advance(time.Millisecond)
-				r.same(l, State{Rate: rate, Available: 3, Consistent: true})
+				r.same(l, rratelimiter.State{Rate: rate, Available: 3, Consistent: true})
 			}
 		}
 	})
@@ -82,7 +83,7 @@ func TestRefusalsReturnWhenPermitsAreFree(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
 		l := r.limiter("rl")
-		r.setRate(l, PerMinute(10))
+		r.setRate(l, rratelimiter.PerMinute(10))
 		for range 5 {
 			r.try(l, 2)
 			r.advance(time.Second)
@@ -90,7 +91,7 @@ func TestRefusalsReturnWhenPermitsAreFree(t *testing.T) {
 		for n, want := range map[int64]time.Duration{1: 55, 2: 55, 3: 56, 6: 57, 10: 59} {
 			result, err := l.Allow(t.Context(), n)
 			r.must(err)
-			if want := (Result{Limit: 10, RetryAfter: want * time.Second, ResetAfter: 59 * time.Second}); result != want {
+			if want := (rratelimiter.Result{Limit: 10, RetryAfter: want * time.Second, ResetAfter: 59 * time.Second}); result != want {
 				t.Errorf("%d permits: %+v, want %+v", n, result, want)
 			}
 		}
@@ -104,7 +105,7 @@ func TestRefusalsReturnWhenPermitsAreFree(t *testing.T) {
 		for n, want := range map[int64]time.Duration{1: 1000, 512: 6110, 600: 6110} {
 			result, err := l.Allow(t.Context(), n)
 			r.must(err)
-			if want := (Result{Limit: 600, RetryAfter: want * time.Millisecond, ResetAfter: 6990 * time.Millisecond}); result != want {
+			if want := (rratelimiter.Result{Limit: 600, RetryAfter: want * time.Millisecond, ResetAfter: 6990 * time.Millisecond}); result != want {
 				t.Errorf("%d of 600 permits: %+v, want %+v", n, result, want)
 			}
 		}
@@ -138,7 +139,7 @@ func TestExpiredRecordsLeaveInBatches(t *testing.T) {
 							r.add(l, r.ms()-1000, memberOf("living01", uint32(live)))
 						}
 					}
-					ends := State{Rate: PerMinute(n + live), Available: n, Used: live, Consistent: true}
+					ends := rratelimiter.State{Rate: rratelimiter.PerMinute(n + live), Available: n, Used: live, Consistent: true}
 					if live > 0 {
 						ends.Records, ends.Oldest, ends.Newest = 1, r.now().Add(-time.Second), r.now().Add(-time.Second)
 					}
@@ -159,7 +160,7 @@ func TestExpiredRecordsLeaveInBatches(t *testing.T) {
 						"Release":          func() (int64, error) { return l.Release(t.Context(), 1) },
 						"AcquireUpTo":      func() (int64, error) { return l.AcquireUpTo(t.Context(), n+1000) },
 						"SetRate": func() (int64, error) {
-							return 0, l.SetRate(t.Context(), PerMinute(n+live), KeepState())
+							return 0, l.SetRate(t.Context(), rratelimiter.PerMinute(n+live), rratelimiter.KeepState())
 						},
 						"AllowAll": func() (int64, error) {
 							results, err := r.client.AllowAll(t.Context(), n, l)
@@ -231,7 +232,7 @@ func TestAMillionExpiredRecordsDontBlockRedis(t *testing.T) {
 			return 1`, []string{"seed"}, old, from).Err())
 	}
 	r.must(r.rdb.ConfigSet(ctx, "slowlog-max-len", "10000").Err())
-	r.try(r.limiter("other", WithRate(PerSecond(1))), 1) // so that the server knows the script
+	r.try(r.limiter("other", rratelimiter.WithRate(rratelimiter.PerSecond(1))), 1) // so that the server knows the script
 	for name, value := range expiredValues {
 		r.must(r.rdb.Copy(ctx, "seed", keysOf(l)[keys.Permits], 0, true).Err())
 		r.must(r.rdb.Del(ctx, keysOf(l)[keys.Value]).Err())
@@ -268,7 +269,7 @@ func TestAMillionExpiredRecordsDontBlockRedis(t *testing.T) {
 		if fewest := map[bool]int64{true: 1, false: n / 2000}[name == "value fine"]; first != fewest {
 			t.Errorf("%s: one permit took %d calls, not %d", name, first, fewest)
 		}
-		r.same(l, State{Rate: PerMinute(n), Used: n, Records: 2, Oldest: r.now(), Newest: r.now(), Consistent: true})
+		r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(n), Used: n, Records: 2, Oldest: r.now(), Newest: r.now(), Consistent: true})
 	}
 }
 
@@ -283,15 +284,15 @@ func TestARecordHoldsNoMoreThanFourBytes(t *testing.T) {
 			if got, err := l.AcquireUpTo(t.Context(), 10_000_000_000); got != 10_000_000_000 || err != nil {
 				t.Fatal(got, err)
 			}
-			want := State{
-				Rate: PerMinute(most), Available: most - 10_000_000_000, Used: 10_000_000_000, Records: 3,
+			want := rratelimiter.State{
+				Rate: rratelimiter.PerMinute(most), Available: most - 10_000_000_000, Used: 10_000_000_000, Records: 3,
 				Oldest: r.now(), Newest: r.now(), Consistent: true,
 			}
 			r.same(l, want)
 			var sizes []uint32
 			ids := map[string]bool{}
 			for _, m := range r.members(l) {
-				got, err := UnpackRecord([]byte(m.Member))
+				got, err := rratelimiter.UnpackRecord([]byte(m.Member))
 				r.must(err)
 				sizes = append(sizes, got.Permits)
 				ids[string(got.ID)] = true
@@ -314,12 +315,12 @@ func TestARecordHoldsNoMoreThanFourBytes(t *testing.T) {
 				t.Errorf("AllowAll: %+v, %v", results, err)
 			}
 			for _, n := range []int64{most + 1, math.MaxInt64} {
-				if _, err := l.TryAcquire(t.Context(), n); !errors.Is(err, ErrExceedsRate) {
+				if _, err := l.TryAcquire(t.Context(), n); !errors.Is(err, rratelimiter.ErrExceedsRate) {
 					t.Errorf("%d permits: %v, want ErrExceedsRate", n, err)
 				}
 			}
 			r.advance(time.Minute)
-			r.same(l, State{Rate: PerMinute(most), Available: most, Consistent: true})
+			r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(most), Available: most, Consistent: true})
 			if got := r.free(l); got != most {
 				t.Errorf("%d are free once all expired", got)
 			}
@@ -331,11 +332,11 @@ func TestARecordHoldsNoMoreThanFourBytes(t *testing.T) {
 func TestAFullValueOfTheLargestRateIsNoGarbage(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		var seen seen
-		r := newRig(t, s, WithObserver(&seen))
+		r := newRig(t, s, rratelimiter.WithObserver(&seen))
 		l := r.limiter("rl")
 		r.config(l, "rate", "1000000000000000", "interval", "60000", "type", "0")
 		r.free(l)
-		r.same(l, State{Rate: PerMinute(1e15), Available: 1e15, Consistent: true})
+		r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(1e15), Available: 1e15, Consistent: true})
 		if r.try(l, 1); seen.last(t, 1).Repaired != "" {
 			t.Errorf("repaired: %q", seen.last(t, 1).Repaired)
 		}
@@ -347,14 +348,14 @@ func TestAFullValueOfTheLargestRateIsNoGarbage(t *testing.T) {
 func TestAFullServerLeavesNothingHalfWritten(t *testing.T) {
 	s := redistest.Real(t)
 	ctx := t.Context()
-	partly := func(r *rig, l *Limiter) { // expired, live, and free permits
+	partly := func(r *rig, l *rratelimiter.Limiter) { // expired, live, and free permits
 		r.config(l, "rate", "20", "interval", "60000", "type", "0")
 		r.set(l, "10")
 		r.add(l, r.ms()-70000, memberOf("expired1", 2), memberOf("expired2", 1))
 		r.add(l, r.ms()-1000, memberOf("living01", 4))
 		r.add(l, r.ms(), memberOf("living02", 3))
 	}
-	full := func(r *rig, l *Limiter) { // nothing is free
+	full := func(r *rig, l *rratelimiter.Limiter) { // nothing is free
 		partly(r, l)
 		r.must(r.rdb.ZRemRangeByScore(ctx, keysOf(l)[keys.Permits], "-inf", fmt.Sprint(r.ms()-60000)).Err())
 		r.add(l, r.ms()-500, memberOf("living03", 13))
@@ -362,44 +363,58 @@ func TestAFullServerLeavesNothingHalfWritten(t *testing.T) {
 	}
 	tests := []struct {
 		name    string
-		prepare func(*rig, *Limiter)
-		call    func(r *rig, l *Limiter) error
+		prepare func(*rig, *rratelimiter.Limiter)
+		call    func(r *rig, l *rratelimiter.Limiter) error
 	}{
-		{"acquire", partly, func(_ *rig, l *Limiter) error { _, err := l.TryAcquire(ctx, 2); return err }},
-		{"acquire what must wait", partly, func(_ *rig, l *Limiter) error { _, err := l.TryAcquire(ctx, 20); return err }},
-		{"acquire up to", partly, func(_ *rig, l *Limiter) error { _, err := l.AcquireUpTo(ctx, 100); return err }},
-		{"acquire, a record each", partly, func(r *rig, _ *Limiter) error {
-			_, err := r.limiter("{rl}", WithRecordPerRequest()).TryAcquire(ctx, 2)
+		{"acquire", partly, func(_ *rig, l *rratelimiter.Limiter) error { _, err := l.TryAcquire(ctx, 2); return err }},
+		{"acquire what must wait", partly, func(_ *rig, l *rratelimiter.Limiter) error { _, err := l.TryAcquire(ctx, 20); return err }},
+		{"acquire up to", partly, func(_ *rig, l *rratelimiter.Limiter) error { _, err := l.AcquireUpTo(ctx, 100); return err }},
+		{"acquire, a record each", partly, func(r *rig, _ *rratelimiter.Limiter) error {
+			_, err := r.limiter("{rl}", rratelimiter.WithRecordPerRequest()).TryAcquire(ctx, 2)
 			return err
 		}},
-		{"acquire and set the rate", func(*rig, *Limiter) {}, func(r *rig, _ *Limiter) error {
-			_, err := r.limiter("{rl}", WithRate(PerSecond(5))).TryAcquire(ctx, 2)
+		{"acquire and set the rate", func(*rig, *rratelimiter.Limiter) {}, func(r *rig, _ *rratelimiter.Limiter) error {
+			_, err := r.limiter("{rl}", rratelimiter.WithRate(rratelimiter.PerSecond(5))).TryAcquire(ctx, 2)
 			return err
 		}},
-		{"acquire and enforce the rate", partly, func(r *rig, _ *Limiter) error {
-			_, err := r.limiter("{rl}", WithEnforcedRate(PerSecond(5))).TryAcquire(ctx, 2)
+		{"acquire and enforce the rate", partly, func(r *rig, _ *rratelimiter.Limiter) error {
+			_, err := r.limiter("{rl}", rratelimiter.WithEnforcedRate(rratelimiter.PerSecond(5))).TryAcquire(ctx, 2)
 			return err
 		}},
-		{"available", partly, func(_ *rig, l *Limiter) error { _, err := l.AvailablePermits(ctx); return err }},
-		{"available without value", func(r *rig, l *Limiter) {
+		{"available", partly, func(_ *rig, l *rratelimiter.Limiter) error { _, err := l.AvailablePermits(ctx); return err }},
+		{"available without value", func(r *rig, l *rratelimiter.Limiter) {
 			partly(r, l)
 			r.must(r.rdb.Del(ctx, keysOf(l)[keys.Value]).Err())
-		}, func(_ *rig, l *Limiter) error { _, err := l.AvailablePermits(ctx); return err }},
-		{"release a record", full, func(_ *rig, l *Limiter) error { _, err := l.Release(ctx, 4); return err }},
-		{"release part of a record", full, func(_ *rig, l *Limiter) error { _, err := l.Release(ctx, 1); return err }},
-		{"release after expiring", partly, func(_ *rig, l *Limiter) error { _, err := l.Release(ctx, 5); return err }},
-		{"set the rate", partly, func(_ *rig, l *Limiter) error { return l.SetRate(ctx, PerSecond(3)) }},
-		{"set the rate, keep", partly, func(_ *rig, l *Limiter) error { return l.SetRate(ctx, PerHour(30), KeepState()) }},
-		{"update the rate", partly, func(_ *rig, l *Limiter) error { _, err := l.UpdateRate(ctx, PerHour(30)); return err }},
-		{"try to set the rate", func(*rig, *Limiter) {}, func(_ *rig, l *Limiter) error { _, err := l.TrySetRate(ctx, PerHour(30)); return err }},
-		{"allow all", func(r *rig, l *Limiter) {
+		}, func(_ *rig, l *rratelimiter.Limiter) error { _, err := l.AvailablePermits(ctx); return err }},
+		{"release a record", full, func(_ *rig, l *rratelimiter.Limiter) error { _, err := l.Release(ctx, 4); return err }},
+		{"release part of a record", full, func(_ *rig, l *rratelimiter.Limiter) error { _, err := l.Release(ctx, 1); return err }},
+		{"release after expiring", partly, func(_ *rig, l *rratelimiter.Limiter) error { _, err := l.Release(ctx, 5); return err }},
+		{"set the rate", partly, func(_ *rig, l *rratelimiter.Limiter) error { return l.SetRate(ctx, rratelimiter.PerSecond(3)) }},
+		{"set the rate, keep", partly, func(_ *rig, l *rratelimiter.Limiter) error {
+			return l.SetRate(ctx, rratelimiter.PerHour(30), rratelimiter.KeepState())
+		}},
+		{"update the rate", partly, func(_ *rig, l *rratelimiter.Limiter) error {
+			_, err := l.UpdateRate(ctx, rratelimiter.PerHour(30))
+			return err
+		}},
+		{"try to set the rate", func(*rig, *rratelimiter.Limiter) {}, func(_ *rig, l *rratelimiter.Limiter) error {
+			_, err := l.TrySetRate(ctx, rratelimiter.PerHour(30))
+			return err
+		}},
+		{"allow all", func(r *rig, l *rratelimiter.Limiter) {
 			partly(r, l)
 			partly(r, r.limiter("{rl}2"))
-		}, func(r *rig, l *Limiter) error { _, err := r.client.AllowAll(ctx, 2, l, r.limiter("{rl}2")); return err }},
-		{"allow all, refused", func(r *rig, l *Limiter) {
+		}, func(r *rig, l *rratelimiter.Limiter) error {
+			_, err := r.client.AllowAll(ctx, 2, l, r.limiter("{rl}2"))
+			return err
+		}},
+		{"allow all, refused", func(r *rig, l *rratelimiter.Limiter) {
 			partly(r, l)
 			full(r, r.limiter("{rl}2"))
-		}, func(r *rig, l *Limiter) error { _, err := r.client.AllowAll(ctx, 2, l, r.limiter("{rl}2")); return err }},
+		}, func(r *rig, l *rratelimiter.Limiter) error {
+			_, err := r.client.AllowAll(ctx, 2, l, r.limiter("{rl}2"))
+			return err
+		}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -411,7 +426,7 @@ func TestAFullServerLeavesNothingHalfWritten(t *testing.T) {
 			r.must(r.rdb.ConfigSet(ctx, "maxmemory", "1").Err())
 			err := test.call(r, l)
 			r.must(r.rdb.ConfigSet(ctx, "maxmemory", "0").Err())
-			if !redis.HasErrorPrefix(err, "OOM") || errors.Is(err, ErrOutcomeUnknown) {
+			if !redis.HasErrorPrefix(err, "OOM") || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 				t.Errorf("%v, want the error of Redis (OOM)", err)
 			}
 			r.unchanged(before, "a call that failed")
@@ -432,6 +447,7 @@ func TestAFullServerLeavesNothingHalfWritten(t *testing.T) {
 		if back != 6 || err != nil {
 			t.Fatalf("released %d, %v", back, err)
 		}
-		r.same(l, State{Rate: PerMinute(20), Available: 20, Used: 14, Records: 2, Oldest: r.now().Add(-500e6), Newest: r.now()})
+		r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(20), Available: 20, Used: 14, Records: 2,
+			Oldest: r.now().Add(-500e6), Newest: r.now()})
 	})
 }

@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -28,7 +29,7 @@ func (c *handClock) now() time.Time { return time.Unix(0, c.ns.Load()) }
 func (c *handClock) advance(d time.Duration) { c.ns.Add(int64(d)) }
 
 // patient is a call timeout that outlasts pauses of a busy machine, which can last seconds.
-var patient = WithCallTimeout(time.Minute)
+var patient = rratelimiter.WithCallTimeout(time.Minute)
 
 // standstills measures how long this process did not run although it should have, until the returned function is
 // called. Durations measured on a real server must allow for that.
@@ -71,28 +72,28 @@ func soon(t *testing.T, what string, is func() bool) {
 	t.Fatalf("%s did not happen", what)
 }
 
-func mustTry(t *testing.T, l *Limiter, n int64, want bool) {
+func mustTry(t *testing.T, l *rratelimiter.Limiter, n int64, want bool) {
 	t.Helper()
 	if got, err := l.TryAcquire(t.Context(), n); err != nil || got != want {
 		t.Fatalf("TryAcquire(%d): %v, %v, expected %v", n, got, err, want)
 	}
 }
 
-func mustSet(t *testing.T, l *Limiter, r Rate) {
+func mustSet(t *testing.T, l *rratelimiter.Limiter, r rratelimiter.Rate) {
 	t.Helper()
 	if err := l.SetRate(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func mustAllow(t *testing.T, l *Limiter, n int64, want bool) {
+func mustAllow(t *testing.T, l *rratelimiter.Limiter, n int64, want bool) {
 	t.Helper()
 	if r, err := l.Allow(t.Context(), n); err != nil || r.Allowed != want {
 		t.Fatalf("Allow(%d): %+v, %v, expected %v", n, r, err, want)
 	}
 }
 
-func state(t *testing.T, l *Limiter) State {
+func state(t *testing.T, l *rratelimiter.Limiter) rratelimiter.State {
 	t.Helper()
 	s, err := l.State(t.Context())
 	if err != nil {
@@ -102,12 +103,12 @@ func state(t *testing.T, l *Limiter) State {
 }
 
 // keysOf returns the names of a limiter's keys, if its client has no name mapper.
-func keysOf(l *Limiter) []string {
+func keysOf(l *rratelimiter.Limiter) []string {
 	names := keys.Names(l.Name(), l.Client().ID())
 	return names[:]
 }
 
 // oneCall requests permits for several groups of callers in a call of its own.
-func oneCall(ctx context.Context, l *Limiter, ask protocol.Ask) (protocol.AcquireReply, error) {
-	return LimiterCore(l).DoWithRetry(ctx, new(protocol.AcquireRequest), new(script.Attempts), ask, nil)
+func oneCall(ctx context.Context, l *rratelimiter.Limiter, ask protocol.Ask) (protocol.AcquireReply, error) {
+	return rratelimiter.LimiterCore(l).DoWithRetry(ctx, new(protocol.AcquireRequest), new(script.Attempts), ask, nil)
 }

@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
@@ -17,39 +18,41 @@ import (
 
 func TestStateOnlyReads(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		minute := PerMinute(20)
+		minute := rratelimiter.PerMinute(20)
 		tests := []struct {
 			name    string
 			value   string
-			records map[string]int64 // ms ago
-			want    State            // Oldest and Newest: ms ago, as time.UnixMilli
+			records map[string]int64   // ms ago
+			want    rratelimiter.State // Oldest and Newest: ms ago, as time.UnixMilli
 		}{
-			{"fresh", "", nil, State{Available: 20, Consistent: true}},
-			{"all free", "20", nil, State{Available: 20, Consistent: true}},
-			{"drifted, no record", "19", nil, State{Available: 20}},
+			{"fresh", "", nil, rratelimiter.State{Available: 20, Consistent: true}},
+			{"all free", "20", nil, rratelimiter.State{Available: 20, Consistent: true}},
+			{"drifted, no record", "19", nil, rratelimiter.State{Available: 20}},
 			{"live", "13", map[string]int64{memberOf("aaaaaaaa", 4): 1000, memberOf("bbbbbbbb", 3): 10},
-				State{Available: 13, Used: 7, Records: 2, Oldest: time.UnixMilli(1000), Newest: time.UnixMilli(10), Consistent: true}},
+				rratelimiter.State{Available: 13, Used: 7, Records: 2, Oldest: time.UnixMilli(1000), Newest: time.UnixMilli(10), Consistent: true}},
 			{"live and expired", "13", map[string]int64{memberOf("aaaaaaaa", 4): 60000, memberOf("bbbbbbbb", 3): 59999},
-				State{Available: 17, Used: 3, Records: 1, Oldest: time.UnixMilli(59999), Newest: time.UnixMilli(59999), Consistent: true}},
-			{"expired", "13", map[string]int64{memberOf("aaaaaaaa", 4): 60000, memberOf("bbbbbbbb", 3): 70000}, State{Available: 20, Consistent: true}},
-			{"expired and drifted", "10", map[string]int64{memberOf("aaaaaaaa", 4): 60000, memberOf("bbbbbbbb", 3): 70000}, State{Available: 20}},
-			{"expired and missing", "", map[string]int64{memberOf("aaaaaaaa", 4): 60000}, State{Available: 20}},
+				rratelimiter.State{Available: 17, Used: 3, Records: 1, Oldest: time.UnixMilli(59999), Newest: time.UnixMilli(59999), Consistent: true}},
+			{"expired", "13", map[string]int64{memberOf("aaaaaaaa", 4): 60000, memberOf("bbbbbbbb", 3): 70000},
+				rratelimiter.State{Available: 20, Consistent: true}},
+			{"expired and drifted", "10", map[string]int64{memberOf("aaaaaaaa", 4): 60000, memberOf("bbbbbbbb", 3): 70000},
+				rratelimiter.State{Available: 20}},
+			{"expired and missing", "", map[string]int64{memberOf("aaaaaaaa", 4): 60000}, rratelimiter.State{Available: 20}},
 			{"too low", "10", map[string]int64{memberOf("aaaaaaaa", 4): 0},
-				State{Available: 16, Used: 4, Records: 1, Oldest: time.UnixMilli(0), Newest: time.UnixMilli(0)}},
+				rratelimiter.State{Available: 16, Used: 4, Records: 1, Oldest: time.UnixMilli(0), Newest: time.UnixMilli(0)}},
 			{"released by Redisson", "20", map[string]int64{memberOf("aaaaaaaa", 4): 0},
-				State{Available: 20, Used: 4, Records: 1, Oldest: time.UnixMilli(0), Newest: time.UnixMilli(0)}},
+				rratelimiter.State{Available: 20, Used: 4, Records: 1, Oldest: time.UnixMilli(0), Newest: time.UnixMilli(0)}},
 			{"missing", "", map[string]int64{memberOf("aaaaaaaa", 4): 0},
-				State{Available: 16, Used: 4, Records: 1, Oldest: time.UnixMilli(0), Newest: time.UnixMilli(0)}},
+				rratelimiter.State{Available: 16, Used: 4, Records: 1, Oldest: time.UnixMilli(0), Newest: time.UnixMilli(0)}},
 			{"in the future", "16", map[string]int64{memberOf("aaaaaaaa", 4): -5000},
-				State{Available: 16, Used: 4, Records: 1, Oldest: time.UnixMilli(-5000), Newest: time.UnixMilli(-5000), Consistent: true}},
+				rratelimiter.State{Available: 16, Used: 4, Records: 1, Oldest: time.UnixMilli(-5000), Newest: time.UnixMilli(-5000), Consistent: true}},
 		}
 		for _, test := range tests {
-			for _, kind := range []RateType{Overall, PerClient} {
+			for _, kind := range []rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient} {
 				r := newRig(t, s)
 				r.wipe()
 				l := r.limiter("rl")
 				value, permits := keys.Value, keys.Permits
-				if kind == PerClient {
+				if kind == rratelimiter.PerClient {
 					value, permits = keys.ClientValue, keys.ClientPermits
 				}
 				r.config(l, "rate", "20", "interval", "60000", "type", fmt.Sprint(int(kind)))
@@ -89,7 +92,8 @@ func TestStateOfManyRecords(t *testing.T) {
 			r.config(l, "rate", "20000", "interval", "60000", "type", "0")
 			r.set(l, fmt.Sprint(20000-n))
 			r.add(l, r.ms(), many(n)...)
-			r.same(l, State{Rate: PerMinute(20000), Available: int64(20000 - n), Used: int64(n), Records: n, Oldest: r.now(), Newest: r.now(), Consistent: true})
+			r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(20000), Available: int64(20000 - n), Used: int64(n),
+				Records: n, Oldest: r.now(), Newest: r.now(), Consistent: true})
 			r.must(r.rdb.Del(t.Context(), keysOf(l)[keys.Value]).Err())
 			if free := r.free(l); free != int64(20000-n) {
 				t.Errorf("rebuilt from %d records, %d are free", n, free)
@@ -124,18 +128,18 @@ func TestGlanceOfManyRecords(t *testing.T) {
 	r := newRig(t, s)
 	r.wipe()
 	l := r.limiter("rl")
-	r.setRate(l, PerMinute(10_000))
+	r.setRate(l, rratelimiter.PerMinute(10_000))
 	for _, c := range []struct {
 		live, expired int
 		value         string
-		want          State
+		want          rratelimiter.State
 	}{
-		{2500, 0, "7500", State{Available: 7500, Used: 2500, Records: 2500, Consistent: true}},
-		{2500, 10, "7490", State{Available: 7500, Used: 2500, Records: 2500, Consistent: true}},
-		{10, 2500, "7490", State{Available: 9990, Used: 10, Records: 10, Consistent: true}},
-		{10, 2500, "none", State{Available: 9990, Used: 10, Records: 10}},
-		{2500, 2500, "5000", State{Available: 5000, Used: 5000, Records: 2500, Consistent: true}},
-		{2500, 2500, "none", State{Available: 0, Used: 10000, Records: 2500}},
+		{2500, 0, "7500", rratelimiter.State{Available: 7500, Used: 2500, Records: 2500, Consistent: true}},
+		{2500, 10, "7490", rratelimiter.State{Available: 7500, Used: 2500, Records: 2500, Consistent: true}},
+		{10, 2500, "7490", rratelimiter.State{Available: 9990, Used: 10, Records: 10, Consistent: true}},
+		{10, 2500, "none", rratelimiter.State{Available: 9990, Used: 10, Records: 10}},
+		{2500, 2500, "5000", rratelimiter.State{Available: 5000, Used: 5000, Records: 2500, Consistent: true}},
+		{2500, 2500, "none", rratelimiter.State{Available: 0, Used: 10000, Records: 2500}},
 	} {
 		r.must(r.rdb.Del(t.Context(), keysOf(l)[keys.Permits]).Err())
 		all := many(c.live + c.expired)
@@ -144,7 +148,7 @@ func TestGlanceOfManyRecords(t *testing.T) {
 			r.add(l, r.ms()-60_000, all[c.live:]...)
 		}
 		r.set(l, c.value)
-		c.want.Rate, c.want.Oldest, c.want.Newest = PerMinute(10_000), r.now(), r.now()
+		c.want.Rate, c.want.Oldest, c.want.Newest = rratelimiter.PerMinute(10_000), r.now(), r.now()
 		got, exact, err := l.Glance(t.Context())
 		if got.Oldest.Equal(r.now()) && got.Newest.Equal(r.now()) {
 			got.Oldest, got.Newest = r.now(), r.now()
@@ -186,9 +190,10 @@ func TestClientsFindsTheirOwnNameAlone(t *testing.T) {
 }
 
 func TestClientsOnARing(t *testing.T) {
-	c := NewClient(newRing(t), WithClientID("me"))
+	c := rratelimiter.NewClient(newRing(t), rratelimiter.WithClientID("me"))
 	for i := range 20 {
-		l := c.RateLimiter(fmt.Sprint("rl", i), WithRate(Rate{Type: PerClient, Permits: 5, Interval: time.Minute}))
+		l := c.RateLimiter(fmt.Sprint("rl", i), rratelimiter.WithRate(rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5,
+			Interval: time.Minute}))
 		if _, err := l.TryAcquire(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
@@ -207,7 +212,7 @@ func TestClientsOfAClusterThatHangs(t *testing.T) {
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{silent.Addr().String()}})
 	defer rdb.Close()
 	started := time.Now()
-	_, err = NewClient(rdb, WithCallTimeout(50*time.Millisecond)).RateLimiter("rl").Clients(t.Context())
+	_, err = rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(50*time.Millisecond)).RateLimiter("rl").Clients(t.Context())
 	if took := time.Since(started); err == nil || took > time.Second {
 		t.Errorf("the answer came after %v: %v", took, err)
 	}

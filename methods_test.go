@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"context"
@@ -12,14 +12,15 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
 // methods_test.go tests what all methods have in common: they check their arguments first, and their errors have context.
 
 // everyMethod has all methods of a limiter that can fail, by name.
-func everyMethod(c *Client, l *Limiter) map[string]func(context.Context) error {
-	rate := PerMinute(10)
+func everyMethod(c *rratelimiter.Client, l *rratelimiter.Limiter) map[string]func(context.Context) error {
+	rate := rratelimiter.PerMinute(10)
 	return map[string]func(context.Context) error{
 		"Allow":              func(ctx context.Context) error { _, err := l.Allow(ctx, 1); return err },
 		"TryAcquire":         func(ctx context.Context) error { _, err := l.TryAcquire(ctx, 1); return err },
@@ -37,7 +38,7 @@ func everyMethod(c *Client, l *Limiter) map[string]func(context.Context) error {
 		"Config":             func(ctx context.Context) error { _, err := l.Config(ctx); return err },
 		"TrySetRate":         func(ctx context.Context) error { _, err := l.TrySetRate(ctx, rate); return err },
 		"SetRate":            func(ctx context.Context) error { return l.SetRate(ctx, rate) },
-		"SetRate, KeepState": func(ctx context.Context) error { return l.SetRate(ctx, rate, KeepState()) },
+		"SetRate, KeepState": func(ctx context.Context) error { return l.SetRate(ctx, rate, rratelimiter.KeepState()) },
 		"UpdateRate":         func(ctx context.Context) error { _, err := l.UpdateRate(ctx, rate); return err },
 		"Exists":             func(ctx context.Context) error { _, err := l.Exists(ctx); return err },
 		"Delete":             func(ctx context.Context) error { _, err := l.Delete(ctx); return err },
@@ -53,7 +54,7 @@ func everyMethod(c *Client, l *Limiter) map[string]func(context.Context) error {
 // A new method of Limiter that can fail must be added above, too.
 func TestEveryMethodIsAmongThem(t *testing.T) {
 	methods := everyMethod(nil, nil)
-	limiter := reflect.TypeFor[*Limiter]()
+	limiter := reflect.TypeFor[*rratelimiter.Limiter]()
 	for i := range limiter.NumMethod() {
 		if name := limiter.Method(i).Name; name != "Name" && name != "Client" && methods[name] == nil {
 			t.Errorf("no test tries %s on wrong options and broken state: add it to everyMethod", name)
@@ -92,25 +93,25 @@ func refusingClient(t *testing.T) *redis.Client {
 
 // TestWrongArgumentsAreRefusedBeforeACall tries invalid values of every argument.
 func TestWrongArgumentsAreRefusedBeforeACall(t *testing.T) {
-	c := NewClient(refusingClient(t))
-	l, other := c.RateLimiter("rl"), NewClient(refusingClient(t)).RateLimiter("rl")
+	c := rratelimiter.NewClient(refusingClient(t))
+	l, other := c.RateLimiter("rl"), rratelimiter.NewClient(refusingClient(t)).RateLimiter("rl")
 	ctx := t.Context()
-	bad := Rate{Permits: 1, Interval: 1}
+	bad := rratelimiter.Rate{Permits: 1, Interval: 1}
 	tests := []struct {
 		name string
 		call func() error
 		want error
 	}{
-		{"TrySetRate", func() error { _, err := l.TrySetRate(ctx, bad); return err }, ErrInvalidRate},
-		{"SetRate", func() error { return l.SetRate(ctx, bad) }, ErrInvalidRate},
-		{"SetRate, KeepState", func() error { return l.SetRate(ctx, bad, KeepState()) }, ErrInvalidRate},
-		{"UpdateRate", func() error { _, err := l.UpdateRate(ctx, bad); return err }, ErrInvalidRate},
-		{"two conditions", func() error { _, err := l.Expire(ctx, time.Hour, IfSet, IfLess); return err }, ErrInvalidOption},
-		{"condition 0", func() error { _, err := l.Expire(ctx, time.Hour, 0); return err }, ErrInvalidOption},
-		{"condition 5", func() error { _, err := l.ExpireAt(ctx, time.Now(), 5); return err }, ErrInvalidOption},
-		{"another client's limiter", func() error { _, err := c.AllowAll(ctx, 1, l, other); return err }, ErrInvalidOption},
-		{"no limiter", func() error { _, err := c.AllowAll(ctx, 1, l, nil); return err }, ErrInvalidOption},
-		{"Release of less than none", func() error { _, err := l.Release(ctx, -1); return err }, ErrInvalidPermits},
+		{"TrySetRate", func() error { _, err := l.TrySetRate(ctx, bad); return err }, rratelimiter.ErrInvalidRate},
+		{"SetRate", func() error { return l.SetRate(ctx, bad) }, rratelimiter.ErrInvalidRate},
+		{"SetRate, KeepState", func() error { return l.SetRate(ctx, bad, rratelimiter.KeepState()) }, rratelimiter.ErrInvalidRate},
+		{"UpdateRate", func() error { _, err := l.UpdateRate(ctx, bad); return err }, rratelimiter.ErrInvalidRate},
+		{"two conditions", func() error { _, err := l.Expire(ctx, time.Hour, rratelimiter.IfSet, rratelimiter.IfLess); return err }, rratelimiter.ErrInvalidOption},
+		{"condition 0", func() error { _, err := l.Expire(ctx, time.Hour, 0); return err }, rratelimiter.ErrInvalidOption},
+		{"condition 5", func() error { _, err := l.ExpireAt(ctx, time.Now(), 5); return err }, rratelimiter.ErrInvalidOption},
+		{"another client's limiter", func() error { _, err := c.AllowAll(ctx, 1, l, other); return err }, rratelimiter.ErrInvalidOption},
+		{"no limiter", func() error { _, err := c.AllowAll(ctx, 1, l, nil); return err }, rratelimiter.ErrInvalidOption},
+		{"Release of less than none", func() error { _, err := l.Release(ctx, -1); return err }, rratelimiter.ErrInvalidPermits},
 	}
 	for _, n := range []int64{0, -1, math.MinInt64} {
 		for name, call := range map[string]func() error{
@@ -125,7 +126,7 @@ func TestWrongArgumentsAreRefusedBeforeACall(t *testing.T) {
 				name string
 				call func() error
 				want error
-			}{name, call, ErrInvalidPermits})
+			}{name, call, rratelimiter.ErrInvalidPermits})
 		}
 	}
 	for _, test := range tests {
@@ -144,7 +145,7 @@ func TestWrongArgumentsAreRefusedBeforeACall(t *testing.T) {
 	if _, err := c.AllowAll(over, 1); !errors.Is(err, context.Canceled) {
 		t.Errorf("allowing nothing in no time: %v", err)
 	}
-	if _, err := NewClient(nil).AllowAll(ctx, 1); !errors.Is(err, ErrInvalidOption) {
+	if _, err := rratelimiter.NewClient(nil).AllowAll(ctx, 1); !errors.Is(err, rratelimiter.ErrInvalidOption) {
 		t.Errorf("allowing nothing of a wrong client: %v", err)
 	}
 }
@@ -163,13 +164,13 @@ func TestMethodsWithoutALimiter(t *testing.T) {
 				if err != nil {
 					t.Errorf("%s without a limiter: %v", method, err)
 				}
-			} else if !errors.Is(err, ErrNotInitialized) || errors.Is(err, ErrOutcomeUnknown) || !strings.Contains(err.Error(), `"rl"`) {
+			} else if !errors.Is(err, rratelimiter.ErrNotInitialized) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) || !strings.Contains(err.Error(), `"rl"`) {
 				t.Errorf("%s without a limiter: %v, want ErrNotInitialized that names it", method, err)
 			}
 			r.wipe()
 		}
 		for _, call := range []func() (bool, error){
-			func() (bool, error) { return l.UpdateRate(t.Context(), PerSecond(1)) },
+			func() (bool, error) { return l.UpdateRate(t.Context(), rratelimiter.PerSecond(1)) },
 			func() (bool, error) { return l.Exists(t.Context()) },
 			func() (bool, error) { return l.Delete(t.Context()) },
 			func() (bool, error) { return l.Expire(t.Context(), time.Hour) },
@@ -190,9 +191,9 @@ func TestErrorsNameOperationAndLimiter(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
 		l := r.limiter("orders")
-		r.setRate(l, PerSecond(5))
+		r.setRate(l, rratelimiter.PerSecond(5))
 		_, err := l.TryAcquire(t.Context(), 6)
-		if !errors.Is(err, ErrExceedsRate) || !strings.Contains(err.Error(), `try to acquire from "orders"`) || !strings.HasSuffix(err.Error(), ": 6") {
+		if !errors.Is(err, rratelimiter.ErrExceedsRate) || !strings.Contains(err.Error(), `try to acquire from "orders"`) || !strings.HasSuffix(err.Error(), ": 6") {
 			t.Errorf("%v, want ErrExceedsRate with operation, name and number", err)
 		}
 		ctx, cancel := context.WithCancelCause(t.Context())

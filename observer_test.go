@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"context"
@@ -8,35 +8,38 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter"
 )
 
 // A requestLog is an observer that also records requests and clients.
 type requestLog struct {
 	log
 	mu       sync.Mutex
-	requests []RequestInfo
+	requests []rratelimiter.RequestInfo
 	contexts []context.Context
-	clients  []*Client
+	clients  []*rratelimiter.Client
 }
 
-func (l *requestLog) Request(ctx context.Context, info RequestInfo) {
+func (l *requestLog) Request(ctx context.Context, info rratelimiter.RequestInfo) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.requests = append(l.requests, info)
 	l.contexts = append(l.contexts, ctx)
 }
 
-func (l *requestLog) Watch(c *Client) { l.clients = append(l.clients, c) }
+func (l *requestLog) Watch(c *rratelimiter.Client) { l.clients = append(l.clients, c) }
 
 func TestRequestObserverSeesEachRequest(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		log := &requestLog{}
-		p := b.process(WithObserver(log))
+		p := b.process(rratelimiter.WithObserver(log))
 		p.wire.there.Store(int64(2 * ms))
 		p.wire.back.Store(int64(3 * ms))
 		type key struct{}
 		ctx := context.WithValue(t.Context(), key{}, true)
-		l, other := p.RateLimiter("{t}a", WithRate(PerSecond(10))), p.RateLimiter("{t}b", WithRate(PerSecond(100)))
+		l, other := p.RateLimiter("{t}a", rratelimiter.WithRate(rratelimiter.PerSecond(10))),
+			p.RateLimiter("{t}b", rratelimiter.WithRate(rratelimiter.PerSecond(100)))
 		try := func(_ any, err error) {
 			if err != nil {
 				t.Error(err)
@@ -48,10 +51,10 @@ func TestRequestObserverSeesEachRequest(t *testing.T) {
 		try(l.AcquireUpTo(ctx, 5))                      // until 20
 		try(nil, l.Acquire(ctx, 2))                     // refused at 22, the first one's permits return at 1002
 		try(p.AllowAll(ctx, 1, l, other))
-		if err := l.Acquire(ctx, 11); !errors.Is(err, ErrExceedsRate) {
+		if err := l.Acquire(ctx, 11); !errors.Is(err, rratelimiter.ErrExceedsRate) {
 			t.Error(err)
 		}
-		want := []RequestInfo{
+		want := []rratelimiter.RequestInfo{
 			{Method: "Allow", Permits: 4, Granted: 4, Latency: 5 * ms},
 			{Method: "TryAcquire", Permits: 7, Latency: 5 * ms},
 			{Method: "TryAcquireTimeout", Waits: true, Permits: 3, Granted: 3, Latency: 5 * ms},
@@ -59,7 +62,7 @@ func TestRequestObserverSeesEachRequest(t *testing.T) {
 			{Method: "Acquire", Waits: true, Permits: 2, Granted: 2, Latency: 985 * ms},
 			{Method: "AllowAll", Permits: 1, Granted: 1, Latency: 10 * ms}, // its script has to be loaded
 			{Limiter: "{t}b", Method: "AllowAll", Permits: 1, Granted: 1, Latency: 10 * ms},
-			{Method: "Acquire", Waits: true, Permits: 11, Latency: 5 * ms, Err: ErrExceedsRate},
+			{Method: "Acquire", Waits: true, Permits: 11, Latency: 5 * ms, Err: rratelimiter.ErrExceedsRate},
 		}
 		if len(log.requests) != len(want) {
 			t.Fatalf("%+v", log.requests)
@@ -86,8 +89,9 @@ func TestRequestObserverSeesEachRequest(t *testing.T) {
 func TestRequestObserverSeesUnansweredRequests(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		log := &requestLog{}
-		p := b.process(WithObserver(log))
-		l, other := p.RateLimiter("{t}a", WithRate(PerSecond(10))), p.RateLimiter("{t}b", WithRate(PerSecond(10)))
+		p := b.process(rratelimiter.WithObserver(log))
+		l, other := p.RateLimiter("{t}a", rratelimiter.WithRate(rratelimiter.PerSecond(10))),
+			p.RateLimiter("{t}b", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		if _, err := l.Allow(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
@@ -123,8 +127,8 @@ func TestObserverSeesUnclaimedPermits(t *testing.T) {
 	for behind, unclaimed := range map[int64]int64{5: 1, 7: 6} {
 		inBubble(t, func(t *testing.T, b *bubble) {
 			log := &log{}
-			p := b.process(WithObserver(log))
-			l := p.RateLimiter("l", WithRate(PerSecond(10)))
+			p := b.process(rratelimiter.WithObserver(log))
+			l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 			plug := p.wire.hang()
 			b.try(l, 1)
 			gone := b.acquire(l, 6)
@@ -146,22 +150,22 @@ func TestObserverSeesUnclaimedPermits(t *testing.T) {
 func TestObserversCallAll(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		first, second, plain := &requestLog{}, &requestLog{}, &log{}
-		p := b.process(WithObserver(Observers(first, nil, Observers(plain, second))))
-		if ok, err := p.RateLimiter("l", WithRate(PerSecond(1))).TryAcquire(t.Context(), 1); !ok || err != nil {
+		p := b.process(rratelimiter.WithObserver(rratelimiter.Observers(first, nil, rratelimiter.Observers(plain, second))))
+		if ok, err := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(1))).TryAcquire(t.Context(), 1); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
 		if len(first.all()) != 1 || len(second.all()) != 1 || len(plain.all()) != 1 {
 			t.Error("an observer did not see the call")
 		}
 		for _, l := range []*requestLog{first, second} {
-			if len(l.requests) != 1 || !slices.Equal(l.clients, []*Client{p.Client}) {
+			if len(l.requests) != 1 || !slices.Equal(l.clients, []*rratelimiter.Client{p.Client}) {
 				t.Errorf("%+v, %d clients", l.requests, len(l.clients))
 			}
 		}
-		if _, ok := Observers(plain, &log{}).(RequestObserver); ok {
+		if _, ok := rratelimiter.Observers(plain, &log{}).(rratelimiter.RequestObserver); ok {
 			t.Error("no observer sees requests, but they are reported")
 		}
-		if o := Observers(nil, nil); o != nil {
+		if o := rratelimiter.Observers(nil, nil); o != nil {
 			t.Errorf("no observers: %v", o)
 		}
 	})
@@ -170,23 +174,25 @@ func TestObserversCallAll(t *testing.T) {
 // A guardLog is an observer that records decisions of guards.
 type guardLog struct {
 	log
-	decisions []GuardInfo
+	decisions []rratelimiter.GuardInfo
 }
 
-func (l *guardLog) Guard(_ context.Context, info GuardInfo) { l.decisions = append(l.decisions, info) }
+func (l *guardLog) Guard(_ context.Context, info rratelimiter.GuardInfo) {
+	l.decisions = append(l.decisions, info)
+}
 
 func TestObserversForwardDecisionsOfGuards(t *testing.T) {
 	first, second := &guardLog{}, &guardLog{}
-	for _, plain := range []Observer{&log{}, &requestLog{}} {
-		c := NewClient(nil, WithObserver(Observers(first, plain, Observers(second, plain))))
-		c.Observer().(GuardObserver).Guard(t.Context(), GuardInfo{Policy: "api", Outcome: "allowed"})
+	for _, plain := range []rratelimiter.Observer{&log{}, &requestLog{}} {
+		c := rratelimiter.NewClient(nil, rratelimiter.WithObserver(rratelimiter.Observers(first, plain, rratelimiter.Observers(second, plain))))
+		c.Observer().(rratelimiter.GuardObserver).Guard(t.Context(), rratelimiter.GuardInfo{Policy: "api", Outcome: "allowed"})
 	}
 	for _, l := range []*guardLog{first, second} {
-		if want := (GuardInfo{Policy: "api", Outcome: "allowed"}); !slices.Equal(l.decisions, []GuardInfo{want, want}) {
+		if want := (rratelimiter.GuardInfo{Policy: "api", Outcome: "allowed"}); !slices.Equal(l.decisions, []rratelimiter.GuardInfo{want, want}) {
 			t.Errorf("%+v", l.decisions)
 		}
 	}
-	if o := NewClient(nil).Observer(); o != nil {
+	if o := rratelimiter.NewClient(nil).Observer(); o != nil {
 		t.Errorf("without one: %v", o)
 	}
 }
@@ -194,8 +200,9 @@ func TestObserversForwardDecisionsOfGuards(t *testing.T) {
 func TestWaitingCountsBlockedCallers(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l, same := p.RateLimiter("a", WithRate(PerSecond(1))), p.RateLimiter("a", WithRate(PerSecond(1)), WithServerTime())
-		idle := p.RateLimiter("b", WithRate(PerSecond(1)))
+		l, same := p.RateLimiter("a", rratelimiter.WithRate(rratelimiter.PerSecond(1))),
+			p.RateLimiter("a", rratelimiter.WithRate(rratelimiter.PerSecond(1)), rratelimiter.WithServerTime())
+		idle := p.RateLimiter("b", rratelimiter.WithRate(rratelimiter.PerSecond(1)))
 		b.granted("the first", b.acquire(l, 1), 0)
 		b.granted("of another limiter", b.acquire(idle, 1), 0)
 		calls := []*call{b.acquire(l, 1), b.acquire(l, 1), b.acquire(same, 1)}
@@ -216,27 +223,27 @@ func TestWaitingCountsBlockedCallers(t *testing.T) {
 // A log is an Observer that records calls.
 type log struct {
 	mu    sync.Mutex
-	calls []CallInfo
+	calls []rratelimiter.CallInfo
 }
 
-func (l *log) Call(f CallInfo) {
+func (l *log) Call(f rratelimiter.CallInfo) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.calls = append(l.calls, f)
 }
 
-func (l *log) all() []CallInfo {
+func (l *log) all() []rratelimiter.CallInfo {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return append([]CallInfo(nil), l.calls...)
+	return append([]rratelimiter.CallInfo(nil), l.calls...)
 }
 
 func TestObserverSeesEachCall(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		log := &log{}
-		p := b.process(WithObserver(log))
-		l := p.RateLimiter("orders", WithRate(PerSecond(10)))
-		if err := l.SetRate(t.Context(), PerSecond(11)); err != nil { // another rate than the handle's
+		p := b.process(rratelimiter.WithObserver(log))
+		l := p.RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
+		if err := l.SetRate(t.Context(), rratelimiter.PerSecond(11)); err != nil { // another rate than the handle's
 			t.Fatal(err)
 		}
 		p.wire.there.Store(int64(2 * ms))
@@ -260,14 +267,14 @@ func TestObserverSeesEachCall(t *testing.T) {
 		}
 		b.server.Del("orders")
 		bare := p.RateLimiter("orders")
-		if err := bare.Acquire(t.Context(), 1); !errors.Is(err, ErrNotInitialized) {
+		if err := bare.Acquire(t.Context(), 1); !errors.Is(err, rratelimiter.ErrNotInitialized) {
 			t.Error(err)
 		}
-		want := []CallInfo{
+		want := []rratelimiter.CallInfo{
 			{Callers: 1, Granted: 1, Permits: 1, Waiting: 4, RateMismatch: true},
 			{Callers: 5, Granted: 2, Denied: 2, Permits: 8, Waiting: 1, RateMismatch: true},
 			{Callers: 1, Granted: 1, Permits: 2, Repaired: "free permits were above the rate", RateMismatch: true},
-			{Callers: 1, Denied: 1, Err: ErrNotInitialized},
+			{Callers: 1, Denied: 1, Err: rratelimiter.ErrNotInitialized},
 		}
 		got := log.all()
 		if len(got) != len(want) {
@@ -293,11 +300,11 @@ func TestObserverSeesEachCall(t *testing.T) {
 func TestObserverCountsAttempts(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		log := &log{}
-		p := b.process(WithObserver(log))
-		if err := p.RateLimiter("l").SetRate(t.Context(), PerSecond(5)); err != nil {
+		p := b.process(rratelimiter.WithObserver(log))
+		if err := p.RateLimiter("l").SetRate(t.Context(), rratelimiter.PerSecond(5)); err != nil {
 			t.Fatal(err)
 		}
-		b.granted("the caller that enforces", b.acquire(p.RateLimiter("l", WithEnforcedRate(PerSecond(10))), 10), 0)
+		b.granted("the caller that enforces", b.acquire(p.RateLimiter("l", rratelimiter.WithEnforcedRate(rratelimiter.PerSecond(10))), 10), 0)
 		if f := log.all()[0]; f.Attempts != 2 || f.RateMismatch || f.Permits != 10 {
 			t.Errorf("%+v", f)
 		}
@@ -307,10 +314,10 @@ func TestObserverCountsAttempts(t *testing.T) {
 // seen is an observer that records calls.
 type seen struct {
 	mu    sync.Mutex
-	calls []CallInfo
+	calls []rratelimiter.CallInfo
 }
 
-func (s *seen) Call(info CallInfo) {
+func (s *seen) Call(info rratelimiter.CallInfo) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls = append(s.calls, info)
@@ -318,7 +325,7 @@ func (s *seen) Call(info CallInfo) {
 
 // last returns the last call that was seen, once there are as many as given. The observer sees a call after its callers
 // got their results, so it may be late.
-func (s *seen) last(t *testing.T, calls int) CallInfo {
+func (s *seen) last(t *testing.T, calls int) rratelimiter.CallInfo {
 	t.Helper()
 	for range 5000 {
 		s.mu.Lock()
@@ -333,5 +340,5 @@ func (s *seen) last(t *testing.T, calls int) CallInfo {
 		time.Sleep(time.Millisecond)
 	}
 	t.Fatalf("%d calls were seen, want %d", len(s.calls), calls)
-	return CallInfo{}
+	return rratelimiter.CallInfo{}
 }

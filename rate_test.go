@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"errors"
@@ -8,38 +8,41 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
 // invalid returns why a rate is invalid, or nil. WithRate validates it as SetRate does.
-func invalid(rate Rate) error { return WithRate(rate)(new(dispatch.Settings)) }
+func invalid(rate rratelimiter.Rate) error {
+	return rratelimiter.WithRate(rate)(new(dispatch.Settings))
+}
 
 func TestInvalidRatesHaveReasons(t *testing.T) {
-	good := Rate{Permits: 5, Interval: time.Second}
+	good := rratelimiter.Rate{Permits: 5, Interval: time.Second}
 	tests := []struct {
 		name   string
-		change func(*Rate)
+		change func(*rratelimiter.Rate)
 		want   string // "": the rate is valid
 	}{
-		{"plain", func(*Rate) {}, ""},
-		{"smallest", func(r *Rate) { r.Permits, r.Interval = 1, time.Millisecond }, ""},
-		{"largest", func(r *Rate) { r.Permits, r.Interval = math.MaxUint32, math.MaxInt64/1_000_000*1_000_000 }, ""},
-		{"per client", func(r *Rate) { r.Type = PerClient }, ""},
-		{"keep-alive as the interval", func(r *Rate) { r.KeepAlive = time.Second }, ""},
-		{"type 2", func(r *Rate) { r.Type = 2 }, "unknown type 2"},
-		{"type -1", func(r *Rate) { r.Type = -1 }, "unknown type -1"},
-		{"no permits", func(r *Rate) { r.Permits = 0 }, "0 permits, not 1 to 4294967295"},
-		{"negative permits", func(r *Rate) { r.Permits = -7 }, "-7 permits"},
-		{"too many permits", func(r *Rate) { r.Permits = math.MaxUint32 + 1 }, "4294967296 permits"},
-		{"no interval", func(r *Rate) { r.Interval = 0 }, "interval 0s"},
-		{"negative interval", func(r *Rate) { r.Interval = -time.Second }, "interval -1s"},
-		{"half a millisecond", func(r *Rate) { r.Interval = 500 * time.Microsecond }, "interval 500µs"},
-		{"broken milliseconds", func(r *Rate) { r.Interval = 1500 * time.Microsecond }, "interval 1.5ms"},
-		{"short keep-alive", func(r *Rate) { r.KeepAlive = 999 * time.Millisecond }, "keep-alive 999ms is shorter than the interval 1s"},
-		{"broken keep-alive", func(r *Rate) { r.KeepAlive = time.Second + time.Microsecond }, "keep-alive 1.000001s"},
-		{"negative keep-alive", func(r *Rate) { r.KeepAlive = -time.Second }, "keep-alive -1s"},
-		{"nothing", func(r *Rate) { *r = Rate{} }, "0 permits"},
+		{"plain", func(*rratelimiter.Rate) {}, ""},
+		{"smallest", func(r *rratelimiter.Rate) { r.Permits, r.Interval = 1, time.Millisecond }, ""},
+		{"largest", func(r *rratelimiter.Rate) { r.Permits, r.Interval = math.MaxUint32, math.MaxInt64/1_000_000*1_000_000 }, ""},
+		{"per client", func(r *rratelimiter.Rate) { r.Type = rratelimiter.PerClient }, ""},
+		{"keep-alive as the interval", func(r *rratelimiter.Rate) { r.KeepAlive = time.Second }, ""},
+		{"type 2", func(r *rratelimiter.Rate) { r.Type = 2 }, "unknown type 2"},
+		{"type -1", func(r *rratelimiter.Rate) { r.Type = -1 }, "unknown type -1"},
+		{"no permits", func(r *rratelimiter.Rate) { r.Permits = 0 }, "0 permits, not 1 to 4294967295"},
+		{"negative permits", func(r *rratelimiter.Rate) { r.Permits = -7 }, "-7 permits"},
+		{"too many permits", func(r *rratelimiter.Rate) { r.Permits = math.MaxUint32 + 1 }, "4294967296 permits"},
+		{"no interval", func(r *rratelimiter.Rate) { r.Interval = 0 }, "interval 0s"},
+		{"negative interval", func(r *rratelimiter.Rate) { r.Interval = -time.Second }, "interval -1s"},
+		{"half a millisecond", func(r *rratelimiter.Rate) { r.Interval = 500 * time.Microsecond }, "interval 500µs"},
+		{"broken milliseconds", func(r *rratelimiter.Rate) { r.Interval = 1500 * time.Microsecond }, "interval 1.5ms"},
+		{"short keep-alive", func(r *rratelimiter.Rate) { r.KeepAlive = 999 * time.Millisecond }, "keep-alive 999ms is shorter than the interval 1s"},
+		{"broken keep-alive", func(r *rratelimiter.Rate) { r.KeepAlive = time.Second + time.Microsecond }, "keep-alive 1.000001s"},
+		{"negative keep-alive", func(r *rratelimiter.Rate) { r.KeepAlive = -time.Second }, "keep-alive -1s"},
+		{"nothing", func(r *rratelimiter.Rate) { *r = rratelimiter.Rate{} }, "0 permits"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -52,7 +55,7 @@ func TestInvalidRatesHaveReasons(t *testing.T) {
 				}
 				return
 			}
-			if !errors.Is(err, ErrInvalidRate) || !strings.Contains(err.Error(), test.want) {
+			if !errors.Is(err, rratelimiter.ErrInvalidRate) || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("%+v: %v, want ErrInvalidRate with %q", rate, err, test.want)
 			}
 		})
@@ -62,32 +65,32 @@ func TestInvalidRatesHaveReasons(t *testing.T) {
 func TestRatesReadAndWriteThemselves(t *testing.T) {
 	tests := []struct {
 		text string
-		want Rate
+		want rratelimiter.Rate
 		back string // as String writes it
 	}{
-		{"100/s", PerSecond(100), "100/s"},
-		{"5/250ms", Rate{Permits: 5, Interval: 250 * time.Millisecond}, "5/250ms"},
-		{"1000/h", PerHour(1000), "1000/h"},
-		{"7/m", PerMinute(7), "7/m"},
-		{"7/1m", PerMinute(7), "7/m"},
-		{"7/60s", PerMinute(7), "7/m"},
-		{"1/ms", Rate{Permits: 1, Interval: time.Millisecond}, "1/ms"},
-		{"1/d", Rate{Permits: 1, Interval: 24 * time.Hour}, "1/24h"},
-		{"1/90m", Rate{Permits: 1, Interval: 90 * time.Minute}, "1/1h30m"},
-		{"1/1h0m5s", Rate{Permits: 1, Interval: time.Hour + 5*time.Second}, "1/1h0m5s"},
-		{"1/10m", Rate{Permits: 1, Interval: 10 * time.Minute}, "1/10m"},
-		{"1/100h", Rate{Permits: 1, Interval: 100 * time.Hour}, "1/100h"},
-		{"1/1.5s", Rate{Permits: 1, Interval: 1500 * time.Millisecond}, "1/1.5s"},
-		{" 100 / s ", PerSecond(100), "100/s"},
-		{"+3/s", PerSecond(3), "3/s"},
-		{"4294967295/s", PerSecond(math.MaxUint32), "4294967295/s"},
-		{"10/s per client", Rate{Type: PerClient, Permits: 10, Interval: time.Second}, "10/s per client"},
-		{"10/s keep-alive 1h", Rate{Permits: 10, Interval: time.Second, KeepAlive: time.Hour}, "10/s keep-alive 1h"},
-		{"10/m per client keep-alive m", Rate{Type: PerClient, Permits: 10, Interval: time.Minute, KeepAlive: time.Minute},
+		{"100/s", rratelimiter.PerSecond(100), "100/s"},
+		{"5/250ms", rratelimiter.Rate{Permits: 5, Interval: 250 * time.Millisecond}, "5/250ms"},
+		{"1000/h", rratelimiter.PerHour(1000), "1000/h"},
+		{"7/m", rratelimiter.PerMinute(7), "7/m"},
+		{"7/1m", rratelimiter.PerMinute(7), "7/m"},
+		{"7/60s", rratelimiter.PerMinute(7), "7/m"},
+		{"1/ms", rratelimiter.Rate{Permits: 1, Interval: time.Millisecond}, "1/ms"},
+		{"1/d", rratelimiter.Rate{Permits: 1, Interval: 24 * time.Hour}, "1/24h"},
+		{"1/90m", rratelimiter.Rate{Permits: 1, Interval: 90 * time.Minute}, "1/1h30m"},
+		{"1/1h0m5s", rratelimiter.Rate{Permits: 1, Interval: time.Hour + 5*time.Second}, "1/1h0m5s"},
+		{"1/10m", rratelimiter.Rate{Permits: 1, Interval: 10 * time.Minute}, "1/10m"},
+		{"1/100h", rratelimiter.Rate{Permits: 1, Interval: 100 * time.Hour}, "1/100h"},
+		{"1/1.5s", rratelimiter.Rate{Permits: 1, Interval: 1500 * time.Millisecond}, "1/1.5s"},
+		{" 100 / s ", rratelimiter.PerSecond(100), "100/s"},
+		{"+3/s", rratelimiter.PerSecond(3), "3/s"},
+		{"4294967295/s", rratelimiter.PerSecond(math.MaxUint32), "4294967295/s"},
+		{"10/s per client", rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 10, Interval: time.Second}, "10/s per client"},
+		{"10/s keep-alive 1h", rratelimiter.Rate{Permits: 10, Interval: time.Second, KeepAlive: time.Hour}, "10/s keep-alive 1h"},
+		{"10/m per client keep-alive m", rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 10, Interval: time.Minute, KeepAlive: time.Minute},
 			"10/m per client keep-alive 1m"},
 	}
 	for _, test := range tests {
-		got, err := ParseRate(test.text)
+		got, err := rratelimiter.ParseRate(test.text)
 		if err != nil || got != test.want {
 			t.Errorf("%q is %+v, %v; want %+v", test.text, got, err, test.want)
 		}
@@ -103,8 +106,8 @@ func TestRatesReadAndWriteThemselves(t *testing.T) {
 		"5/s keep-alive x": "keep-alive", "5/s keep-alive 1ms": "shorter", "5/s per clients": "interval",
 		"5/s keep-alive 1h per client": "keep-alive", "5/s per client per client": "interval",
 	} {
-		got, err := ParseRate(text)
-		if !errors.Is(err, ErrInvalidRate) || !strings.Contains(err.Error(), want) || got != (Rate{}) {
+		got, err := rratelimiter.ParseRate(text)
+		if !errors.Is(err, rratelimiter.ErrInvalidRate) || !strings.Contains(err.Error(), want) || got != (rratelimiter.Rate{}) {
 			t.Errorf("%q is %+v, %v; want ErrInvalidRate about %q", text, got, err, want)
 		}
 	}
@@ -115,25 +118,26 @@ func FuzzParseRate(f *testing.F) {
 		f.Add(text, int64(1), int64(1), int64(1), false)
 	}
 	f.Fuzz(func(t *testing.T, text string, permits, interval, keepAlive int64, perClient bool) {
-		if rate, err := ParseRate(text); err == nil {
+		if rate, err := rratelimiter.ParseRate(text); err == nil {
 			if err := invalid(rate); err != nil {
 				t.Fatalf("%q is %+v: %v", text, rate, err)
 			}
-			if again, err := ParseRate(rate.String()); err != nil || again != rate {
+			if again, err := rratelimiter.ParseRate(rate.String()); err != nil || again != rate {
 				t.Fatalf("%q is %+v, written %q, and that is %+v, %v", text, rate, rate, again, err)
 			}
-		} else if !errors.Is(err, ErrInvalidRate) || rate != (Rate{}) {
+		} else if !errors.Is(err, rratelimiter.ErrInvalidRate) || rate != (rratelimiter.Rate{}) {
 			t.Fatalf("%q: %+v, %v", text, rate, err)
 		}
 		// Any valid rate, however odd, is parsed from its String.
-		rate := Rate{Permits: permits, Interval: time.Duration(interval) * time.Millisecond, KeepAlive: time.Duration(keepAlive) * time.Millisecond}
+		rate := rratelimiter.Rate{Permits: permits, Interval: time.Duration(interval) * time.Millisecond,
+			KeepAlive: time.Duration(keepAlive) * time.Millisecond}
 		if perClient {
-			rate.Type = PerClient
+			rate.Type = rratelimiter.PerClient
 		}
 		if invalid(rate) != nil {
 			return
 		}
-		if again, err := ParseRate(rate.String()); err != nil || again != rate {
+		if again, err := rratelimiter.ParseRate(rate.String()); err != nil || again != rate {
 			t.Fatalf("%+v is written %q, and that is %+v, %v", rate, rate, again, err)
 		}
 	})
@@ -141,15 +145,15 @@ func FuzzParseRate(f *testing.F) {
 
 func TestRatesOfOneUnit(t *testing.T) {
 	for _, test := range []struct {
-		rate     Rate
+		rate     rratelimiter.Rate
 		interval time.Duration
-	}{{PerSecond(3), time.Second}, {PerMinute(3), time.Minute}, {PerHour(3), time.Hour}} {
-		if want := (Rate{Type: Overall, Permits: 3, Interval: test.interval}); test.rate != want {
+	}{{rratelimiter.PerSecond(3), time.Second}, {rratelimiter.PerMinute(3), time.Minute}, {rratelimiter.PerHour(3), time.Hour}} {
+		if want := (rratelimiter.Rate{Type: rratelimiter.Overall, Permits: 3, Interval: test.interval}); test.rate != want {
 			t.Errorf("%+v, want %+v", test.rate, want)
 		}
 	}
-	if Overall.String() != "OVERALL" || PerClient.String() != "PER_CLIENT" || RateType(7).String() != "unknown type 7" {
-		t.Errorf("the types are called %v, %v, %v", Overall, PerClient, RateType(7))
+	if rratelimiter.Overall.String() != "OVERALL" || rratelimiter.PerClient.String() != "PER_CLIENT" || rratelimiter.RateType(7).String() != "unknown type 7" {
+		t.Errorf("the types are called %v, %v, %v", rratelimiter.Overall, rratelimiter.PerClient, rratelimiter.RateType(7))
 	}
 }
 
@@ -164,17 +168,17 @@ func TestAConfigurationInPartsSaysWhichIsMissing(t *testing.T) {
 			parts []string
 			want  string
 			set   bool // by TrySetRate(5 per minute, keep-alive an hour), as the type was missing
-			after Rate
+			after rratelimiter.Rate
 		}{
-			{"nothing", nil, "it has no rate", true, Rate{0, 5, time.Minute, time.Hour}},
-			{"rate", full[:2], "its interval is missing", true, Rate{0, 3, time.Minute, time.Hour}},
-			{"interval", full[2:4], "its rate is missing", true, Rate{0, 5, 20 * time.Second, time.Hour}},
-			{"type", full[4:], "its rate is missing", false, Rate{1, 5, time.Minute, 0}},
-			{"no type", full[:4], "its type is missing", true, Rate{0, 3, 20 * time.Second, time.Hour}},
-			{"no rate", full[2:], "its rate is missing", false, Rate{1, 5, 20 * time.Second, 0}},
-			{"no interval", slices.Concat(full[:2], full[4:]), "its interval is missing", false, Rate{1, 3, time.Minute, 0}},
-			{"all", full, "", false, Rate{1, 3, 20 * time.Second, 0}},
-			{"keep-alive alone", []string{"keepAliveTime", "90000"}, "it has no rate", true, Rate{0, 5, time.Minute, 90 * time.Second}},
+			{"nothing", nil, "it has no rate", true, rratelimiter.Rate{0, 5, time.Minute, time.Hour}},
+			{"rate", full[:2], "its interval is missing", true, rratelimiter.Rate{0, 3, time.Minute, time.Hour}},
+			{"interval", full[2:4], "its rate is missing", true, rratelimiter.Rate{0, 5, 20 * time.Second, time.Hour}},
+			{"type", full[4:], "its rate is missing", false, rratelimiter.Rate{1, 5, time.Minute, 0}},
+			{"no type", full[:4], "its type is missing", true, rratelimiter.Rate{0, 3, 20 * time.Second, time.Hour}},
+			{"no rate", full[2:], "its rate is missing", false, rratelimiter.Rate{1, 5, 20 * time.Second, 0}},
+			{"no interval", slices.Concat(full[:2], full[4:]), "its interval is missing", false, rratelimiter.Rate{1, 3, time.Minute, 0}},
+			{"all", full, "", false, rratelimiter.Rate{1, 3, 20 * time.Second, 0}},
+			{"keep-alive alone", []string{"keepAliveTime", "90000"}, "it has no rate", true, rratelimiter.Rate{0, 5, time.Minute, 90 * time.Second}},
 		}
 		for _, test := range tests {
 			t.Run(test.name, func(t *testing.T) {
@@ -186,24 +190,24 @@ func TestAConfigurationInPartsSaysWhichIsMissing(t *testing.T) {
 					if err != nil {
 						t.Error(err)
 					}
-				} else if !errors.Is(err, ErrNotInitialized) || !strings.Contains(err.Error(), test.want) {
+				} else if !errors.Is(err, rratelimiter.ErrNotInitialized) || !strings.Contains(err.Error(), test.want) {
 					t.Errorf("%v, want ErrNotInitialized and %q", err, test.want)
 				}
-				set, err := l.TrySetRate(t.Context(), Rate{Permits: 5, Interval: time.Minute, KeepAlive: time.Hour})
+				set, err := l.TrySetRate(t.Context(), rratelimiter.Rate{Permits: 5, Interval: time.Minute, KeepAlive: time.Hour})
 				if set != test.set || err != nil {
 					t.Errorf("TrySetRate: %v, %v; want %v", set, err, test.set)
 				}
 				if got, err := l.Config(t.Context()); got != test.after || err != nil {
 					t.Errorf("then the rate is %+v, %v; want %+v", got, err, test.after)
 				}
-				if again, err := l.TrySetRate(t.Context(), PerSecond(9)); again || err != nil {
+				if again, err := l.TrySetRate(t.Context(), rratelimiter.PerSecond(9)); again || err != nil {
 					t.Errorf("TrySetRate set it again: %v, %v", again, err)
 				}
 
 				// WithRate does the same.
 				r.wipe()
 				r.config(l, test.parts...)
-				with := r.limiter("rl", WithRate(Rate{Permits: 5, Interval: time.Minute}))
+				with := r.limiter("rl", rratelimiter.WithRate(rratelimiter.Rate{Permits: 5, Interval: time.Minute}))
 				if !r.try(with, 1) {
 					t.Error("WithRate: not granted")
 				}

@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"math"
@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -16,8 +17,8 @@ func TestReleaseGivesBackTheOldestFirst(t *testing.T) {
 		for _, f := range formats {
 			r := newRig(t, s)
 			r.wipe()
-			l := r.limiter("rl", WithRecordFormat(f))
-			r.setRate(l, PerMinute(20))
+			l := r.limiter("rl", rratelimiter.WithRecordFormat(f))
+			r.setRate(l, rratelimiter.PerMinute(20))
 			for _, n := range []int64{3, 4, 5} {
 				r.try(l, n)
 				r.advance(time.Second)
@@ -27,7 +28,7 @@ func TestReleaseGivesBackTheOldestFirst(t *testing.T) {
 			if back := r.release(l, 5); back != 5 {
 				t.Errorf("%d came back, want 5", back)
 			}
-			r.same(l, State{Rate: PerMinute(20), Available: 13, Used: 7, Records: 2,
+			r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(20), Available: 13, Used: 7, Records: 2,
 				Oldest: start.Add(time.Second), Newest: start.Add(2 * time.Second), Consistent: true})
 			shrunk := records[1].Member[:len(records[1].Member)-4] + "\x02\x00\x00\x00"
 			if got, want := r.members(l), []stored{{shrunk, records[1].Score}, records[2]}; !slices.Equal(got, want) {
@@ -36,7 +37,7 @@ func TestReleaseGivesBackTheOldestFirst(t *testing.T) {
 			if back := r.release(l, 100); back != 7 {
 				t.Errorf("%d came back of 7", back)
 			}
-			r.same(l, State{Rate: PerMinute(20), Available: 20, Consistent: true})
+			r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(20), Available: 20, Consistent: true})
 			if back := r.release(l, 1); back != 0 {
 				t.Errorf("%d came back of none", back)
 			}
@@ -46,7 +47,7 @@ func TestReleaseGivesBackTheOldestFirst(t *testing.T) {
 		r := newRig(t, s)
 		r.wipe()
 		l := r.limiter("rl")
-		r.setRate(l, PerSecond(10))
+		r.setRate(l, rratelimiter.PerSecond(10))
 		r.try(l, 5)
 		r.advance(900 * time.Millisecond)
 		r.try(l, 5)
@@ -62,7 +63,7 @@ func TestReleaseGivesBackTheOldestFirst(t *testing.T) {
 		if back := r.release(l, 3); back != 0 {
 			t.Errorf("%d came back of what had expired", back)
 		}
-		r.same(l, State{Rate: PerSecond(10), Available: 10, Consistent: true})
+		r.same(l, rratelimiter.State{Rate: rratelimiter.PerSecond(10), Available: 10, Consistent: true})
 	})
 }
 
@@ -76,11 +77,12 @@ func TestReleaseOfManyRecords(t *testing.T) {
 		if back := r.release(l, 9998); back != 9998 {
 			t.Errorf("%d came back", back)
 		}
-		r.same(l, State{Rate: PerMinute(10000), Available: 9998, Used: 2, Records: 2, Oldest: r.now(), Newest: r.now(), Consistent: true})
+		r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(10000), Available: 9998, Used: 2, Records: 2, Oldest: r.now(),
+			Newest: r.now(), Consistent: true})
 		if back := r.release(l, math.MaxInt64); back != 2 {
 			t.Errorf("%d came back", back)
 		}
-		r.same(l, State{Rate: PerMinute(10000), Available: 10000, Consistent: true})
+		r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(10000), Available: 10000, Consistent: true})
 	})
 }
 
@@ -88,7 +90,7 @@ func TestReleaseOfManyRecords(t *testing.T) {
 func TestAShrunkRecordKeepsOtherRecords(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, prefix := range []string{"\x0812345678", "\x08\xff\xff\xff\xff\xff\xff\xff\xff", "abcd", "ab", "a\xff", "\xff", "a", ""} {
-			r := newRig(t, s, WithCallTimeout(3*time.Second))
+			r := newRig(t, s, rratelimiter.WithCallTimeout(3*time.Second))
 			r.wipe()
 			l := r.limiter("rl")
 			r.config(l, "rate", "20", "interval", "60000", "type", "0")
@@ -98,7 +100,7 @@ func TestAShrunkRecordKeepsOtherRecords(t *testing.T) {
 			if back, err := l.Release(t.Context(), 2); back != 2 || err != nil {
 				t.Fatalf("%x: released %d, %v", prefix, back, err)
 			}
-			r.same(l, State{Rate: PerMinute(20), Available: 14, Used: 6, Records: 2,
+			r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(20), Available: 14, Used: 6, Records: 2,
 				Oldest: r.now().Add(-2 * time.Second), Newest: r.now().Add(-time.Second), Consistent: true})
 		}
 	})

@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
@@ -18,11 +19,11 @@ import (
 func TestRenameTakesAllState(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx := t.Context()
-		for _, kind := range []RateType{Overall, PerClient} {
+		for _, kind := range []rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient} {
 			r := newRig(t, s)
 			r.wipe()
 			from, to := r.limiter("from"), r.limiter("to")
-			rate := Rate{Type: kind, Permits: 10, Interval: time.Minute}
+			rate := rratelimiter.Rate{Type: kind, Permits: 10, Interval: time.Minute}
 			r.setRate(from, rate)
 			r.try(from, 4)
 			r.must(r.rdb.PExpire(ctx, "from", time.Hour).Err())
@@ -30,7 +31,7 @@ func TestRenameTakesAllState(t *testing.T) {
 			r.try(from, 2)
 			want, err := from.State(ctx)
 			r.must(err)
-			r.setRate(to, PerHour(3)) // sometimes of the other type, and so with other keys
+			r.setRate(to, rratelimiter.PerHour(3)) // sometimes of the other type, and so with other keys
 			r.try(to, 3)
 
 			before := r.dump()
@@ -48,7 +49,7 @@ func TestRenameTakesAllState(t *testing.T) {
 			if err := from.Rename(ctx, "to"); err != nil {
 				t.Fatal(err)
 			}
-			r.same(to, State{want.Rate, 4, 6, 2, want.Oldest, want.Newest, time.Hour, true})
+			r.same(to, rratelimiter.State{want.Rate, 4, 6, 2, want.Oldest, want.Newest, time.Hour, true})
 			if there, err := from.Exists(ctx); there || err != nil || r.rdb.DBSize(ctx).Val() != 3 {
 				t.Errorf("the old limiter is there: %v, %v; %v", there, err, r.dump())
 			}
@@ -56,14 +57,14 @@ func TestRenameTakesAllState(t *testing.T) {
 				"Rename":   from.Rename(ctx, "to"),
 				"RenameNX": func() error { _, err := from.RenameNX(ctx, "third"); return err }(),
 			} {
-				if !errors.Is(err, ErrNotInitialized) || !strings.Contains(err.Error(), `"from"`) {
+				if !errors.Is(err, rratelimiter.ErrNotInitialized) || !strings.Contains(err.Error(), `"from"`) {
 					t.Errorf("%s of nothing: %v", name, err)
 				}
 			}
 			if done, err := to.RenameNX(ctx, "third"); !done || err != nil {
 				t.Errorf("RenameNX to a new name: %v, %v", done, err)
 			}
-			r.same(r.limiter("third"), State{want.Rate, 4, 6, 2, want.Oldest, want.Newest, time.Hour, true})
+			r.same(r.limiter("third"), rratelimiter.State{want.Rate, 4, 6, 2, want.Oldest, want.Newest, time.Hour, true})
 		}
 	})
 }
@@ -73,13 +74,13 @@ func TestRenameOntoItsOwnKeyIsRefused(t *testing.T) {
 		r := newRig(t, s)
 		for name, onto := range map[string]string{"dup": "{dup}:value", "{two}x": "{two}x:permits", "own": "{own}:value:me"} {
 			l := r.limiter(name)
-			r.setRate(l, PerMinute(5))
+			r.setRate(l, rratelimiter.PerMinute(5))
 			r.try(l, 2)
 			before := r.dump()
-			if err := l.Rename(t.Context(), onto); !errors.Is(err, ErrInvalidOption) {
+			if err := l.Rename(t.Context(), onto); !errors.Is(err, rratelimiter.ErrInvalidOption) {
 				t.Errorf("Rename of %q to %q: %v", name, onto, err)
 			}
-			if _, err := l.RenameNX(t.Context(), onto); !errors.Is(err, ErrInvalidOption) {
+			if _, err := l.RenameNX(t.Context(), onto); !errors.Is(err, rratelimiter.ErrInvalidOption) {
 				t.Errorf("RenameNX of %q to %q: %v", name, onto, err)
 			}
 			r.unchanged(before, "renaming to its own key")
@@ -94,7 +95,7 @@ func TestRenameReplacesNoKeyOfAnotherProgram(t *testing.T) {
 			r := newRig(t, s)
 			r.wipe()
 			from, to := r.limiter("from"), r.limiter("to")
-			r.setRate(from, PerMinute(5))
+			r.setRate(from, rratelimiter.PerMinute(5))
 			r.try(from, 2)
 			r.must(r.rdb.RPush(t.Context(), keysOf(to)[at], "mine").Err())
 			before := r.dump()
@@ -123,17 +124,17 @@ func newRing(t *testing.T) *redis.Ring {
 
 func TestRenameOnARingLosesNothing(t *testing.T) {
 	ctx := t.Context()
-	c := NewClient(newRing(t))
-	from := c.RateLimiter("from", WithRate(PerMinute(5)))
+	c := rratelimiter.NewClient(newRing(t))
+	from := c.RateLimiter("from", rratelimiter.WithRate(rratelimiter.PerMinute(5)))
 	if _, err := from.TryAcquire(ctx, 2); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 10 {
 		to := fmt.Sprint("to", i)
-		if err := from.Rename(ctx, to); !errors.Is(err, ErrCrossSlotName) {
+		if err := from.Rename(ctx, to); !errors.Is(err, rratelimiter.ErrCrossSlotName) {
 			t.Fatalf("Rename to %s: %v", to, err)
 		}
-		if _, err := from.RenameNX(ctx, to); !errors.Is(err, ErrCrossSlotName) {
+		if _, err := from.RenameNX(ctx, to); !errors.Is(err, rratelimiter.ErrCrossSlotName) {
 			t.Fatalf("RenameNX to %s: %v", to, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
@@ -22,18 +23,20 @@ type rig struct {
 	t      *testing.T
 	server *redistest.Server
 	rdb    *redis.Client
-	client *Client
+	client *rratelimiter.Client
 	calls  atomic.Int64 // scripts that the client ran
 
 	mu sync.Mutex
 	at time.Time
 }
 
-func newRig(t *testing.T, s *redistest.Server, opts ...Option) *rig {
+func newRig(t *testing.T, s *redistest.Server, opts ...rratelimiter.Option) *rig {
 	r := &rig{t: t, server: s, rdb: s.Client(), at: time.Now().Truncate(time.Millisecond)}
 	counted := s.Client()
 	counted.AddHook(counting{&r.calls})
-	r.client = NewClient(counted, append([]Option{WithClientID("me"), WithClock(r.now), WithCallTimeout(20 * time.Second)}, opts...)...)
+	r.client = rratelimiter.NewClient(counted, append([]rratelimiter.Option{
+		rratelimiter.WithClientID("me"), rratelimiter.WithClock(r.now), rratelimiter.WithCallTimeout(20 * time.Second),
+	}, opts...)...)
 	return r
 }
 
@@ -69,7 +72,7 @@ func (r *rig) advance(d time.Duration) {
 	r.at = r.at.Add(d)
 }
 
-func (r *rig) limiter(name string, opts ...LimiterOption) *Limiter {
+func (r *rig) limiter(name string, opts ...rratelimiter.LimiterOption) *rratelimiter.Limiter {
 	return r.client.RateLimiter(name, opts...)
 }
 
@@ -81,13 +84,13 @@ func (r *rig) must(err error) {
 	}
 }
 
-func (r *rig) setRate(l *Limiter, rate Rate, opts ...SetOption) {
+func (r *rig) setRate(l *rratelimiter.Limiter, rate rratelimiter.Rate, opts ...rratelimiter.SetOption) {
 	r.t.Helper()
 	r.must(l.SetRate(r.t.Context(), rate, opts...))
 }
 
 // try is TryAcquire; an error fails the test.
-func (r *rig) try(l *Limiter, n int64) bool {
+func (r *rig) try(l *rratelimiter.Limiter, n int64) bool {
 	r.t.Helper()
 	ok, err := l.TryAcquire(r.t.Context(), n)
 	r.must(err)
@@ -95,14 +98,14 @@ func (r *rig) try(l *Limiter, n int64) bool {
 }
 
 // free is AvailablePermits; an error fails the test.
-func (r *rig) free(l *Limiter) int64 {
+func (r *rig) free(l *rratelimiter.Limiter) int64 {
 	r.t.Helper()
 	n, err := l.AvailablePermits(r.t.Context())
 	r.must(err)
 	return n
 }
 
-func (r *rig) release(l *Limiter, n int64) int64 {
+func (r *rig) release(l *rratelimiter.Limiter, n int64) int64 {
 	r.t.Helper()
 	back, err := l.Release(r.t.Context(), n)
 	r.must(err)
@@ -110,7 +113,7 @@ func (r *rig) release(l *Limiter, n int64) int64 {
 }
 
 // config writes fields of the configuration directly.
-func (r *rig) config(l *Limiter, fields ...string) {
+func (r *rig) config(l *rratelimiter.Limiter, fields ...string) {
 	r.t.Helper()
 	if len(fields) > 0 {
 		r.must(r.rdb.HSet(r.t.Context(), l.Name(), fields).Err())
@@ -118,13 +121,13 @@ func (r *rig) config(l *Limiter, fields ...string) {
 }
 
 // set writes the free permits directly.
-func (r *rig) set(l *Limiter, value string) {
+func (r *rig) set(l *rratelimiter.Limiter, value string) {
 	r.t.Helper()
 	r.must(r.rdb.Set(r.t.Context(), keysOf(l)[keys.Value], value, 0).Err())
 }
 
 // add writes records directly, all with the same time in ms.
-func (r *rig) add(l *Limiter, at int64, members ...string) {
+func (r *rig) add(l *rratelimiter.Limiter, at int64, members ...string) {
 	r.t.Helper()
 	all := make([]redis.Z, len(members))
 	for i, member := range members {
@@ -151,7 +154,7 @@ type stored struct {
 }
 
 // members returns the records, oldest first.
-func (r *rig) members(l *Limiter) []stored { return r.membersAt(keysOf(l)[keys.Permits]) }
+func (r *rig) members(l *rratelimiter.Limiter) []stored { return r.membersAt(keysOf(l)[keys.Permits]) }
 
 func (r *rig) membersAt(key string) []stored {
 	r.t.Helper()
@@ -170,7 +173,7 @@ func (r *rig) wipe() {
 }
 
 // same compares the result of State; the TTL may be a little shorter.
-func (r *rig) same(l *Limiter, want State) {
+func (r *rig) same(l *rratelimiter.Limiter, want rratelimiter.State) {
 	r.t.Helper()
 	got, err := l.State(r.t.Context())
 	r.must(err)

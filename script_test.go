@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
@@ -24,19 +25,19 @@ func TestAllowAllIsAllOrNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
 		ctx := t.Context()
-		a, b, c := r.limiter("a"), r.limiter("b"), r.limiter("c", WithRate(PerHour(5)))
-		r.setRate(a, PerMinute(10))
-		r.setRate(b, Rate{Type: PerClient, Permits: 6, Interval: time.Minute})
+		a, b, c := r.limiter("a"), r.limiter("b"), r.limiter("c", rratelimiter.WithRate(rratelimiter.PerHour(5)))
+		r.setRate(a, rratelimiter.PerMinute(10))
+		r.setRate(b, rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 6, Interval: time.Minute})
 		granted := r.now()
 		results, err := r.client.AllowAll(ctx, 4, a, b, c)
-		want := []Result{{true, 10, 6, 0, time.Minute}, {true, 6, 2, 0, time.Minute}, {true, 5, 1, 0, time.Hour}}
+		want := []rratelimiter.Result{{true, 10, 6, 0, time.Minute}, {true, 6, 2, 0, time.Minute}, {true, 5, 1, 0, time.Hour}}
 		if err != nil || !slices.Equal(results, want) {
 			t.Errorf("%+v, %v; want %+v", results, err, want)
 		}
 		r.advance(time.Second)
 		before := r.dump()
 		results, err = r.client.AllowAll(ctx, 2, a, b, c)
-		want = []Result{{false, 10, 6, 0, 59 * time.Second}, {false, 6, 2, 0, 59 * time.Second}, {false, 5, 1, 3599 * time.Second, 3599 * time.Second}}
+		want = []rratelimiter.Result{{false, 10, 6, 0, 59 * time.Second}, {false, 6, 2, 0, 59 * time.Second}, {false, 5, 1, 3599 * time.Second, 3599 * time.Second}}
 		if err != nil || !slices.Equal(results, want) {
 			t.Errorf("%+v, %v; want %+v", results, err, want)
 		}
@@ -52,26 +53,26 @@ func TestAllowAllIsAllOrNothing(t *testing.T) {
 
 		// A limiter that is listed twice is asked for twice the permits.
 		results, err = r.client.AllowAll(ctx, 1, a, b, a, r.limiter("a"), b)
-		want = []Result{{true, 10, 3, 0, time.Minute}, {true, 6, 0, 0, time.Minute}, {true, 10, 3, 0, time.Minute},
+		want = []rratelimiter.Result{{true, 10, 3, 0, time.Minute}, {true, 6, 0, 0, time.Minute}, {true, 10, 3, 0, time.Minute},
 			{true, 10, 3, 0, time.Minute}, {true, 6, 0, 0, time.Minute}}
 		if err != nil || !slices.Equal(results, want) {
 			t.Errorf("%+v, %v; want %+v", results, err, want)
 		}
-		r.same(a, State{Rate: PerMinute(10), Available: 3, Used: 7, Records: 2, Oldest: granted, Newest: r.now(), Consistent: true})
+		r.same(a, rratelimiter.State{Rate: rratelimiter.PerMinute(10), Available: 3, Used: 7, Records: 2, Oldest: granted, Newest: r.now(), Consistent: true})
 
 		before = r.dump()
 		for _, test := range []struct {
 			name     string
 			n        int64
-			limiters []*Limiter
+			limiters []*rratelimiter.Limiter
 			want     error
 			named    string
 		}{
-			{"more than the rate", 7, []*Limiter{a, b}, ErrExceedsRate, `"b"`},
-			{"more than the rate in sum", 6, []*Limiter{a, a}, ErrExceedsRate, `"a"`},
-			{"more than can be counted", math.MaxInt64, []*Limiter{a, a}, ErrExceedsRate, `"a"`},
-			{"more than can be counted, around to one", math.MaxInt64/3 + 1, []*Limiter{a, a, a, a, a, a}, ErrExceedsRate, `"a"`},
-			{"not initialised", 1, []*Limiter{a, r.limiter("none"), b}, ErrNotInitialized, `"none"`},
+			{"more than the rate", 7, []*rratelimiter.Limiter{a, b}, rratelimiter.ErrExceedsRate, `"b"`},
+			{"more than the rate in sum", 6, []*rratelimiter.Limiter{a, a}, rratelimiter.ErrExceedsRate, `"a"`},
+			{"more than can be counted", math.MaxInt64, []*rratelimiter.Limiter{a, a}, rratelimiter.ErrExceedsRate, `"a"`},
+			{"more than can be counted, around to one", math.MaxInt64/3 + 1, []*rratelimiter.Limiter{a, a, a, a, a, a}, rratelimiter.ErrExceedsRate, `"a"`},
+			{"not initialised", 1, []*rratelimiter.Limiter{a, r.limiter("none"), b}, rratelimiter.ErrNotInitialized, `"none"`},
 		} {
 			results, err := r.client.AllowAll(ctx, test.n, test.limiters...)
 			if !errors.Is(err, test.want) || !strings.Contains(err.Error(), test.named) || results != nil {
@@ -84,7 +85,7 @@ func TestAllowAllIsAllOrNothing(t *testing.T) {
 
 // held is a redis client that holds releases back. Its type does not show that it has one server.
 type held struct {
-	Redis
+	rratelimiter.Redis
 	came chan struct{} // one for each release
 	free chan struct{} // closed: they go on
 }
@@ -101,10 +102,10 @@ func (h held) Process(ctx context.Context, cmd redis.Cmder) error {
 func TestAllowAllInOrderIsUndoneWithoutItsCaller(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		h := held{s.Client(), make(chan struct{}, 10), make(chan struct{})}
-		c := NewClient(h, WithCallTimeout(20*time.Second))
+		c := rratelimiter.NewClient(h, rratelimiter.WithCallTimeout(20*time.Second))
 		ctx, cancel := context.WithCancel(t.Context())
-		a, b, full, last := c.RateLimiter("a", WithRate(PerHour(5))), c.RateLimiter("b", WithRate(PerHour(5))),
-			c.RateLimiter("full", WithRate(PerHour(5))), c.RateLimiter("last", WithRate(PerHour(5)))
+		a, b, full, last := c.RateLimiter("a", rratelimiter.WithRate(rratelimiter.PerHour(5))), c.RateLimiter("b", rratelimiter.WithRate(rratelimiter.PerHour(5))),
+			c.RateLimiter("full", rratelimiter.WithRate(rratelimiter.PerHour(5))), c.RateLimiter("last", rratelimiter.WithRate(rratelimiter.PerHour(5)))
 		if ok, err := full.TryAcquire(ctx, 5); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
@@ -116,11 +117,11 @@ func TestAllowAllInOrderIsUndoneWithoutItsCaller(t *testing.T) {
 		<-h.came
 		<-h.came // both at once
 		cancel()
-		if err := <-answer; !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, context.Canceled) {
+		if err := <-answer; !errors.Is(err, rratelimiter.ErrOutcomeUnknown) || !errors.Is(err, context.Canceled) {
 			t.Errorf("AllowAll whose caller went: %v", err)
 		}
 		close(h.free)
-		for _, l := range []*Limiter{a, b} {
+		for _, l := range []*rratelimiter.Limiter{a, b} {
 			for n := int64(0); n != 5; time.Sleep(time.Millisecond) {
 				var err error
 				if n, err = l.AvailablePermits(t.Context()); err != nil {
@@ -134,11 +135,11 @@ func TestAllowAllInOrderIsUndoneWithoutItsCaller(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range 2 {
-			if want := (Result{Limit: 5, Remaining: 5}); results[i] != want {
+			if want := (rratelimiter.Result{Limit: 5, Remaining: 5}); results[i] != want {
 				t.Errorf("before the one that refused: %+v, want %+v", results[i], want)
 			}
 		}
-		if results[2].RetryAfter == 0 || results[2].ResetAfter == 0 || results[3] != (Result{}) {
+		if results[2].RetryAfter == 0 || results[2].ResetAfter == 0 || results[3] != (rratelimiter.Result{}) {
 			t.Errorf("the one that refused, and those behind: %+v", results[2:])
 		}
 	})
@@ -148,26 +149,26 @@ func TestAllowAllNTakesItsOwnNumberOfEach(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
 		ctx := t.Context()
-		requests, tokens := r.limiter("requests", WithRate(PerMinute(3))), r.limiter("tokens", WithRate(PerMinute(1000)))
+		requests, tokens := r.limiter("requests", rratelimiter.WithRate(rratelimiter.PerMinute(3))), r.limiter("tokens", rratelimiter.WithRate(rratelimiter.PerMinute(1000)))
 		results, err := r.client.AllowAllN(ctx, []int64{1, 700}, requests, tokens)
-		want := []Result{{true, 3, 2, 0, time.Minute}, {true, 1000, 300, 0, time.Minute}}
+		want := []rratelimiter.Result{{true, 3, 2, 0, time.Minute}, {true, 1000, 300, 0, time.Minute}}
 		if err != nil || !slices.Equal(results, want) {
 			t.Errorf("%+v, %v; want %+v", results, err, want)
 		}
 		results, err = r.client.AllowAllN(ctx, []int64{1, 301}, requests, tokens)
-		want = []Result{{false, 3, 2, 0, time.Minute}, {false, 1000, 300, time.Minute, time.Minute}}
+		want = []rratelimiter.Result{{false, 3, 2, 0, time.Minute}, {false, 1000, 300, time.Minute, time.Minute}}
 		if err != nil || !slices.Equal(results, want) {
 			t.Errorf("%+v, %v; want %+v", results, err, want)
 		}
 		// A limiter that is listed twice is asked for the sum.
 		results, err = r.client.AllowAllN(ctx, []int64{100, 1, 200}, tokens, requests, tokens)
-		want = []Result{{true, 1000, 0, 0, time.Minute}, {true, 3, 1, 0, time.Minute}, {true, 1000, 0, 0, time.Minute}}
+		want = []rratelimiter.Result{{true, 1000, 0, 0, time.Minute}, {true, 3, 1, 0, time.Minute}, {true, 1000, 0, 0, time.Minute}}
 		if err != nil || !slices.Equal(results, want) {
 			t.Errorf("%+v, %v; want %+v", results, err, want)
 		}
 		before := r.dump()
 		for _, permits := range [][]int64{{1}, {1, 1, 1}, {1, 0}, {-1, 1}, nil} {
-			if results, err := r.client.AllowAllN(ctx, permits, requests, tokens); !errors.Is(err, ErrInvalidPermits) || results != nil {
+			if results, err := r.client.AllowAllN(ctx, permits, requests, tokens); !errors.Is(err, rratelimiter.ErrInvalidPermits) || results != nil {
 				t.Errorf("%d of two limiters: %+v, %v", permits, results, err)
 			}
 		}
@@ -180,17 +181,17 @@ func TestAllowAllInOrderGivesBackWhatItTook(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, test := range []struct {
 			name    string
-			options []LimiterOption
+			options []rratelimiter.LimiterOption
 		}{
 			{"plain", nil},
-			{"a record each", []LimiterOption{WithRecordPerRequest()}},
-			{"granularity", []LimiterOption{WithGranularity(500 * time.Millisecond)}},
+			{"a record each", []rratelimiter.LimiterOption{rratelimiter.WithRecordPerRequest()}},
+			{"granularity", []rratelimiter.LimiterOption{rratelimiter.WithGranularity(500 * time.Millisecond)}},
 		} {
 			r := newRig(t, s)
 			r.wipe()
-			c := NewClient(struct{ Redis }{s.Client()}, WithClock(r.now), WithCallTimeout(20*time.Second))
-			all, full := c.RateLimiter("all", append(test.options, WithRate(PerMinute(20)))...), c.RateLimiter("full", WithRate(PerHour(1)))
-			take := func(l *Limiter, n int64) {
+			c := rratelimiter.NewClient(struct{ rratelimiter.Redis }{s.Client()}, rratelimiter.WithClock(r.now), rratelimiter.WithCallTimeout(20*time.Second))
+			all, full := c.RateLimiter("all", append(test.options, rratelimiter.WithRate(rratelimiter.PerMinute(20)))...), c.RateLimiter("full", rratelimiter.WithRate(rratelimiter.PerHour(1)))
+			take := func(l *rratelimiter.Limiter, n int64) {
 				if ok, err := l.TryAcquire(t.Context(), n); !ok || err != nil {
 					t.Fatal(ok, err)
 				}
@@ -222,29 +223,29 @@ func TestAllowAllInOrderGivesBackWhatItTook(t *testing.T) {
 func TestAllowAllIsObserved(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		var observer seen
-		r := newRig(t, s, WithObserver(&observer))
+		r := newRig(t, s, rratelimiter.WithObserver(&observer))
 		ctx := t.Context()
-		a, b := r.limiter("a", WithRate(PerMinute(9))), r.limiter("b", WithEnforcedRate(PerMinute(8)))
-		r.setRate(a, PerMinute(5))
-		r.setRate(b, PerMinute(6))
+		a, b := r.limiter("a", rratelimiter.WithRate(rratelimiter.PerMinute(9))), r.limiter("b", rratelimiter.WithEnforcedRate(rratelimiter.PerMinute(8)))
+		r.setRate(a, rratelimiter.PerMinute(5))
+		r.setRate(b, rratelimiter.PerMinute(6))
 		r.set(a, "7")
 		tests := []struct {
 			n    int64
-			want [2]CallInfo
+			want [2]rratelimiter.CallInfo
 			err  error
 		}{
-			{2, [2]CallInfo{
+			{2, [2]rratelimiter.CallInfo{
 				{Limiter: "a", Callers: 1, Granted: 1, Permits: 2, Attempts: 2, Repaired: "free permits were above the rate", RateMismatch: true},
 				{Limiter: "b", Callers: 1, Granted: 1, Permits: 2, Attempts: 2},
 			}, nil},
-			{4, [2]CallInfo{
+			{4, [2]rratelimiter.CallInfo{
 				{Limiter: "a", Callers: 1, Denied: 1, Attempts: 1, RateMismatch: true},
 				{Limiter: "b", Callers: 1, Attempts: 1}, // it would have allowed
 			}, nil},
-			{6, [2]CallInfo{
+			{6, [2]rratelimiter.CallInfo{
 				{Limiter: "a", Callers: 1, Denied: 1, Attempts: 1, RateMismatch: true},
 				{Limiter: "b", Callers: 1, Attempts: 1}, // it would have allowed
-			}, ErrExceedsRate},
+			}, rratelimiter.ErrExceedsRate},
 		}
 		for _, test := range tests {
 			observer.calls = nil
@@ -272,7 +273,7 @@ func TestAllowAllAcrossACluster(t *testing.T) {
 	at := time.Now().Truncate(time.Millisecond)
 	var calls atomic.Int64
 	rdb.OnNewNode(func(node *redis.Client) { node.AddHook(counting{&calls}) })
-	c := NewClient(rdb, WithClock(func() time.Time { return at }), WithCallTimeout(20*time.Second))
+	c := rratelimiter.NewClient(rdb, rratelimiter.WithClock(func() time.Time { return at }), rratelimiter.WithCallTimeout(20*time.Second))
 	// Names in one slot with different tags.
 	twin := ""
 	for i := 0; twin == ""; i++ {
@@ -290,9 +291,9 @@ func TestAllowAllAcrossACluster(t *testing.T) {
 		{"anywhere", []string{"a", "b", "c", "d"}, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			var limiters []*Limiter
+			var limiters []*rratelimiter.Limiter
 			for i, name := range test.names {
-				l := c.RateLimiter(name, WithRate(PerMinute(int64(20-i))))
+				l := c.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerMinute(int64(20-i))))
 				if _, err := l.Delete(ctx); err != nil {
 					t.Fatal(err)
 				}
@@ -313,7 +314,7 @@ func TestAllowAllAcrossACluster(t *testing.T) {
 			}
 			calls.Store(0)
 			results, err := c.AllowAll(ctx, 5, limiters...)
-			if err != nil || slices.ContainsFunc(results, func(r Result) bool { return !r.Allowed }) {
+			if err != nil || slices.ContainsFunc(results, func(r rratelimiter.Result) bool { return !r.Allowed }) {
 				t.Fatalf("%+v, %v", results, err)
 			}
 			if got := calls.Load(); test.one != (got <= 2) { // EVALSHA, and EVAL if the server did not have the script
@@ -321,7 +322,7 @@ func TestAllowAllAcrossACluster(t *testing.T) {
 			}
 			before := free()
 			results, err = c.AllowAll(ctx, before[len(before)-1]+1, limiters...)
-			if err != nil || slices.ContainsFunc(results, func(r Result) bool { return r.Allowed }) {
+			if err != nil || slices.ContainsFunc(results, func(r rratelimiter.Result) bool { return r.Allowed }) {
 				t.Errorf("%+v, %v; want that none is allowed", results, err)
 			}
 			for i, result := range results {
@@ -342,7 +343,7 @@ func TestAllowAllAcrossACluster(t *testing.T) {
 					return err
 				},
 			} {
-				want := map[string]error{"ErrExceedsRate": ErrExceedsRate, "ErrNotInitialized": ErrNotInitialized}[name]
+				want := map[string]error{"ErrExceedsRate": rratelimiter.ErrExceedsRate, "ErrNotInitialized": rratelimiter.ErrNotInitialized}[name]
 				if err := ask(); !errors.Is(err, want) {
 					t.Errorf("%v, want %s", err, name)
 				}
@@ -357,13 +358,13 @@ func TestAllowAllAcrossACluster(t *testing.T) {
 func TestAcquireUpToTakesWhatIsFree(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
-		l := r.limiter("rl", WithRate(PerMinute(10)))
+		l := r.limiter("rl", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
 		for _, step := range []struct{ n, want int64 }{{3, 3}, {100, 7}, {1, 0}, {math.MaxInt64, 0}} {
 			if got, err := l.AcquireUpTo(t.Context(), step.n); got != step.want || err != nil {
 				t.Errorf("up to %d: %d, %v; want %d", step.n, got, err, step.want)
 			}
 		}
-		r.same(l, State{Rate: PerMinute(10), Used: 10, Records: 2, Oldest: r.now(), Newest: r.now(), Consistent: true})
+		r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(10), Used: 10, Records: 2, Oldest: r.now(), Newest: r.now(), Consistent: true})
 		r.advance(time.Minute)
 		if got, err := l.AcquireUpTo(t.Context(), math.MaxInt64); got != 10 || err != nil {
 			t.Errorf("all: %d, %v", got, err)

@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -17,7 +18,7 @@ func TestServerTimeDatesGrantsByTheServer(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
 		r.advance(-20 * 365 * 24 * time.Hour)
-		l := r.limiter("rl", WithServerTime(), WithRate(PerMinute(10)))
+		l := r.limiter("rl", rratelimiter.WithServerTime(), rratelimiter.WithRate(rratelimiter.PerMinute(10)))
 		start := time.Now()
 		r.try(l, 3)
 		if results, err := r.client.AllowAll(t.Context(), 3, l); err != nil || !results[0].Allowed {
@@ -35,7 +36,7 @@ func TestServerTimeDatesGrantsByTheServer(t *testing.T) {
 		if back := r.release(l, 4); back != 4 {
 			t.Errorf("%d came back", back)
 		}
-		r.setRate(l, PerMinute(9), KeepState())
+		r.setRate(l, rratelimiter.PerMinute(9), rratelimiter.KeepState())
 		if free := r.free(l); free != 7 {
 			t.Errorf("%d are free", free)
 		}
@@ -46,9 +47,9 @@ func TestServerTimeDatesGrantsByTheServer(t *testing.T) {
 func TestServerTime(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		rdb, day := server.Client(), 24*time.Hour
-		at := func(shift time.Duration) *Limiter {
-			return NewClient(rdb, WithClock(func() time.Time { return time.Now().Add(shift) }), patient).
-				RateLimiter("l", WithServerTime(), WithRate(Rate{Permits: 10, Interval: 400 * ms}))
+		at := func(shift time.Duration) *rratelimiter.Limiter {
+			return rratelimiter.NewClient(rdb, rratelimiter.WithClock(func() time.Time { return time.Now().Add(shift) }), patient).
+				RateLimiter("l", rratelimiter.WithServerTime(), rratelimiter.WithRate(rratelimiter.Rate{Permits: 10, Interval: 400 * ms}))
 		}
 		early, right, late := at(-day), at(0), at(day)
 		before := rdb.Time(t.Context()).Val()
@@ -68,7 +69,7 @@ func TestServerTime(t *testing.T) {
 			t.Errorf("%+v, %v", r, err)
 		}
 		var all sync.WaitGroup
-		for _, l := range []*Limiter{early, right, late} {
+		for _, l := range []*rratelimiter.Limiter{early, right, late} {
 			all.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 				defer cancel()

@@ -1,10 +1,11 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"fmt"
 	"testing"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -12,28 +13,30 @@ import (
 
 func TestSetRateForgetsOrKeeps(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		perClient := func(n int64) Rate { return Rate{Type: PerClient, Permits: n, Interval: time.Minute} }
+		perClient := func(n int64) rratelimiter.Rate {
+			return rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: n, Interval: time.Minute}
+		}
 		tests := []struct {
 			name   string
-			before Rate
+			before rratelimiter.Rate
 			used   int64
-			after  Rate
+			after  rratelimiter.Rate
 			keep   bool
 			free   int64 // right after
 			later  int64 // once the earlier grants have expired under the old rate; the new interval is longer
 		}{
-			{"forgets", PerMinute(10), 7, PerMinute(10), false, 10, 10},
-			{"keeps the same", PerMinute(10), 7, PerMinute(10), true, 3, 10},
-			{"keeps in more", PerMinute(10), 7, PerMinute(20), true, 13, 20},
-			{"keeps in less", PerMinute(10), 7, PerMinute(5), true, 0, 5},
-			{"keeps in as much", PerMinute(10), 7, PerMinute(7), true, 0, 7},
-			{"keeps for longer", PerMinute(10), 7, PerHour(10), true, 3, 3},
-			{"keeps for shorter", PerMinute(10), 7, PerSecond(10), true, 10, 10},
-			{"forgets another type", PerMinute(10), 7, perClient(10), false, 10, 10},
-			{"forgets another type, whatever is wanted", PerMinute(10), 7, perClient(10), true, 10, 10},
+			{"forgets", rratelimiter.PerMinute(10), 7, rratelimiter.PerMinute(10), false, 10, 10},
+			{"keeps the same", rratelimiter.PerMinute(10), 7, rratelimiter.PerMinute(10), true, 3, 10},
+			{"keeps in more", rratelimiter.PerMinute(10), 7, rratelimiter.PerMinute(20), true, 13, 20},
+			{"keeps in less", rratelimiter.PerMinute(10), 7, rratelimiter.PerMinute(5), true, 0, 5},
+			{"keeps in as much", rratelimiter.PerMinute(10), 7, rratelimiter.PerMinute(7), true, 0, 7},
+			{"keeps for longer", rratelimiter.PerMinute(10), 7, rratelimiter.PerHour(10), true, 3, 3},
+			{"keeps for shorter", rratelimiter.PerMinute(10), 7, rratelimiter.PerSecond(10), true, 10, 10},
+			{"forgets another type", rratelimiter.PerMinute(10), 7, perClient(10), false, 10, 10},
+			{"forgets another type, whatever is wanted", rratelimiter.PerMinute(10), 7, perClient(10), true, 10, 10},
 			{"keeps one client's", perClient(10), 7, perClient(12), true, 5, 12},
 			{"forgets one client's", perClient(10), 7, perClient(12), false, 12, 12},
-			{"forgets one client's for all", perClient(10), 7, PerMinute(12), true, 12, 12},
+			{"forgets one client's for all", perClient(10), 7, rratelimiter.PerMinute(12), true, 12, 12},
 		}
 		for _, test := range tests {
 			t.Run(test.name, func(t *testing.T) {
@@ -42,15 +45,15 @@ func TestSetRateForgetsOrKeeps(t *testing.T) {
 				l := r.limiter("rl")
 				r.setRate(l, test.before)
 				r.try(l, test.used)
-				other := NewClient(s.Client(), WithClientID("other"), WithClock(r.now)).RateLimiter("rl")
+				other := rratelimiter.NewClient(s.Client(), rratelimiter.WithClientID("other"), rratelimiter.WithClock(r.now)).RateLimiter("rl")
 				r.try(other, 1)
-				if test.before.Type == Overall {
+				if test.before.Type == rratelimiter.Overall {
 					r.release(other, 1)
 				}
 				r.advance(time.Second)
-				var opts []SetOption
+				var opts []rratelimiter.SetOption
 				if test.keep {
-					opts = append(opts, KeepState())
+					opts = append(opts, rratelimiter.KeepState())
 				}
 				if updated, err := l.UpdateRate(t.Context(), test.after, opts...); !updated || err != nil {
 					t.Fatal(updated, err)
@@ -66,7 +69,7 @@ func TestSetRateForgetsOrKeeps(t *testing.T) {
 				if free := r.free(l); free != test.free {
 					t.Errorf("%d are free, want %d", free, test.free)
 				}
-				if test.before.Type == PerClient && r.rdb.Exists(t.Context(), "{rl}:value:other", "{rl}:permits:other").Val() != 2 {
+				if test.before.Type == rratelimiter.PerClient && r.rdb.Exists(t.Context(), "{rl}:value:other", "{rl}:permits:other").Val() != 2 {
 					t.Error("another client's state is gone")
 				}
 				if test.before.Type != test.after.Type {
@@ -92,12 +95,12 @@ func TestKeptGrantsAboveTheNewRateReturnInOrder(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
 		l := r.limiter("rl")
-		r.setRate(l, PerMinute(10))
+		r.setRate(l, rratelimiter.PerMinute(10))
 		for range 5 {
 			r.try(l, 2)
 			r.advance(time.Second)
 		}
-		r.setRate(l, PerMinute(3), KeepState())
+		r.setRate(l, rratelimiter.PerMinute(3), rratelimiter.KeepState())
 		r.advance(55 * time.Second) // the first two have returned, eight are live
 		for i, want := range []int64{0, 0, 0, 1, 3, 3} {
 			if free := r.free(l); free != want {
@@ -115,13 +118,13 @@ func TestALoweredRateHoldsUnderLoad(t *testing.T) {
 			r := newRig(t, s)
 			r.wipe()
 			l := r.limiter("rl")
-			r.setRate(l, PerMinute(n))
+			r.setRate(l, rratelimiter.PerMinute(n))
 			r.config(l, "rate", fmt.Sprint(n))
 			r.set(l, "0")
 			for i, member := range many(int(n)) {
 				r.add(l, r.ms()-60000+int64(i+1)*60000/n, member)
 			}
-			r.setRate(l, PerMinute(n/4), KeepState())
+			r.setRate(l, rratelimiter.PerMinute(n/4), rratelimiter.KeepState())
 			var granted int64
 			for range n {
 				r.advance(time.Minute / time.Duration(n))
@@ -141,8 +144,8 @@ func TestALoweredRateHoldsUnderLoad(t *testing.T) {
 				t.Errorf("%d were granted in the first minute, want %d", granted, n/4)
 			}
 			// When the rate is raised again, no grant is forgotten.
-			r.setRate(l, PerMinute(n/8), KeepState())
-			r.setRate(l, PerMinute(n), KeepState())
+			r.setRate(l, rratelimiter.PerMinute(n/8), rratelimiter.KeepState())
+			r.setRate(l, rratelimiter.PerMinute(n), rratelimiter.KeepState())
 			if free := r.free(l); free != n-n/4 {
 				t.Errorf("raised again, %d are free, want %d", free, n-n/4)
 			}

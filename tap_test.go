@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"bufio"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -74,14 +75,16 @@ func (p *tap) dial(ctx context.Context, network, addr string) (net.Conn, error) 
 }
 
 // tapped returns a client of the rig's server, with its clock and id, on connections with a tap.
-func (r *rig) tapped(opts ...Option) (*Client, *tap) {
+func (r *rig) tapped(opts ...rratelimiter.Option) (*rratelimiter.Client, *tap) {
 	for _, s := range []*script.Script{protocol.AcquireScript, protocol.AllowAllScript, protocol.ExpireScript, protocol.ReleaseScript, protocol.RenameScript, protocol.SetRateScript, protocol.StateScript, protocol.TrySetRateScript} {
 		r.must(r.rdb.ScriptLoad(r.t.Context(), s.Text).Err()) // so that no call is two
 	}
 	p := &tap{}
 	rdb := r.server.Client(func(o *redis.Options) { o.Dialer = p.dial })
-	c := NewClient(rdb, append([]Option{WithClientID("me"), WithClock(r.now), WithCallTimeout(20 * time.Second)}, opts...)...)
-	ClientCore(c).Tune(dispatch.Tuning{Patience: time.Minute})
+	c := rratelimiter.NewClient(rdb, append([]rratelimiter.Option{
+		rratelimiter.WithClientID("me"), rratelimiter.WithClock(r.now), rratelimiter.WithCallTimeout(20 * time.Second),
+	}, opts...)...)
+	rratelimiter.ClientCore(c).Tune(dispatch.Tuning{Patience: time.Minute})
 	return c, p
 }
 

@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
@@ -17,20 +18,22 @@ import (
 func TestStateLivesAsLongAsTheConfiguration(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx := t.Context()
-		for method, call := range map[string]func(*Limiter) error{
-			"TryAcquire":       func(l *Limiter) error { _, err := l.TryAcquire(ctx, 1); return err },
-			"refused":          func(l *Limiter) error { _, err := l.TryAcquire(ctx, 5); return err },
-			"AcquireUpTo":      func(l *Limiter) error { _, err := l.AcquireUpTo(ctx, 3); return err },
-			"AvailablePermits": func(l *Limiter) error { _, err := l.AvailablePermits(ctx); return err },
-			"Release":          func(l *Limiter) error { _, err := l.Release(ctx, 1); return err },
-			"AllowAll":         func(l *Limiter) error { _, err := l.Client().AllowAll(ctx, 1, l); return err },
-			"SetRate, keep":    func(l *Limiter) error { return l.SetRate(ctx, PerMinute(6), KeepState()) },
+		for method, call := range map[string]func(*rratelimiter.Limiter) error{
+			"TryAcquire":       func(l *rratelimiter.Limiter) error { _, err := l.TryAcquire(ctx, 1); return err },
+			"refused":          func(l *rratelimiter.Limiter) error { _, err := l.TryAcquire(ctx, 5); return err },
+			"AcquireUpTo":      func(l *rratelimiter.Limiter) error { _, err := l.AcquireUpTo(ctx, 3); return err },
+			"AvailablePermits": func(l *rratelimiter.Limiter) error { _, err := l.AvailablePermits(ctx); return err },
+			"Release":          func(l *rratelimiter.Limiter) error { _, err := l.Release(ctx, 1); return err },
+			"AllowAll":         func(l *rratelimiter.Limiter) error { _, err := l.Client().AllowAll(ctx, 1, l); return err },
+			"SetRate, keep": func(l *rratelimiter.Limiter) error {
+				return l.SetRate(ctx, rratelimiter.PerMinute(6), rratelimiter.KeepState())
+			},
 		} {
 			for _, ttl := range []time.Duration{0, 2 * time.Minute} {
 				r := newRig(t, s)
 				r.wipe()
 				l := r.limiter("rl")
-				r.setRate(l, PerMinute(5))
+				r.setRate(l, rratelimiter.PerMinute(5))
 				r.try(l, 3)
 				if ttl > 0 {
 					r.must(r.rdb.PExpire(ctx, "rl", ttl).Err())
@@ -46,13 +49,13 @@ func TestStateLivesAsLongAsTheConfiguration(t *testing.T) {
 		r := newRig(t, s)
 		r.wipe()
 		l := r.limiter("rl")
-		r.setRate(l, PerMinute(5))
+		r.setRate(l, rratelimiter.PerMinute(5))
 		r.must(r.rdb.PExpire(ctx, "rl", time.Minute).Err())
 		if n := r.free(l); n != 5 {
 			t.Errorf("%d permits are free", n)
 		}
 		r.life(time.Minute, "rl", "{rl}:value")
-		r.setRate(l, PerMinute(5))
+		r.setRate(l, rratelimiter.PerMinute(5))
 		r.life(time.Minute, "rl") // as with Redisson
 
 		// An invalid keep-alive counts as none.
@@ -62,7 +65,8 @@ func TestStateLivesAsLongAsTheConfiguration(t *testing.T) {
 			r.must(r.rdb.PExpire(ctx, "rl", time.Minute).Err())
 			r.try(l, 1)
 			r.life(time.Minute, "rl", "{rl}:value", "{rl}:permits")
-			r.same(l, State{Rate: PerMinute(5), Available: 4, Used: 1, Records: 1, Oldest: r.now(), Newest: r.now(), TTL: time.Minute, Consistent: true})
+			r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(5), Available: 4, Used: 1, Records: 1, Oldest: r.now(),
+				Newest: r.now(), TTL: time.Minute, Consistent: true})
 		}
 	})
 }
@@ -73,7 +77,7 @@ func TestKeepAliveRenewsAllThreeKeys(t *testing.T) {
 		ctx := t.Context()
 		l := r.limiter("rl")
 		keys := []string{"rl", "{rl}:value", "{rl}:permits"}
-		rate := Rate{Permits: 5, Interval: time.Minute, KeepAlive: time.Hour}
+		rate := rratelimiter.Rate{Permits: 5, Interval: time.Minute, KeepAlive: time.Hour}
 		if set, err := l.TrySetRate(ctx, rate); !set || err != nil {
 			t.Fatal(set, err)
 		}
@@ -87,7 +91,7 @@ func TestKeepAliveRenewsAllThreeKeys(t *testing.T) {
 			{"released", func() error { _, err := l.Release(ctx, 1); return err }},
 			{"in part", func() error { _, err := l.AcquireUpTo(ctx, 3); return err }},
 			{"all", func() error { _, err := r.client.AllowAll(ctx, 1, l); return err }},
-			{"rate set, state kept", func() error { return l.SetRate(ctx, rate, KeepState()) }},
+			{"rate set, state kept", func() error { return l.SetRate(ctx, rate, rratelimiter.KeepState()) }},
 		} {
 			for _, key := range keys {
 				r.rdb.PExpire(ctx, key, time.Minute)
@@ -108,10 +112,10 @@ func TestKeepAliveRenewsAllThreeKeys(t *testing.T) {
 		}
 
 		// Setting a rate without keep-alive removes the TTLs, and the keep-alive from the configuration.
-		for _, opts := range [][]SetOption{nil, {KeepState()}} {
+		for _, opts := range [][]rratelimiter.SetOption{nil, {rratelimiter.KeepState()}} {
 			r.setRate(l, rate, opts...)
 			r.try(l, 1)
-			r.setRate(l, PerMinute(5), opts...)
+			r.setRate(l, rratelimiter.PerMinute(5), opts...)
 			r.try(l, 1)
 			r.life(0, keys...)
 			if keep := r.rdb.HGet(ctx, "rl", "keepAliveTime").Val(); keep != "0" {
@@ -120,7 +124,7 @@ func TestKeepAliveRenewsAllThreeKeys(t *testing.T) {
 		}
 		// A TTL that was set otherwise stays.
 		r.must(r.rdb.PExpire(ctx, "rl", time.Minute).Err())
-		r.setRate(l, PerMinute(6), KeepState())
+		r.setRate(l, rratelimiter.PerMinute(6), rratelimiter.KeepState())
 		r.life(time.Minute, keys...)
 	})
 }
@@ -145,7 +149,7 @@ func TestAClientsOwnPairLeavesByItself(t *testing.T) {
 				r := newRig(t, s)
 				r.wipe()
 				l := r.limiter("rl")
-				r.setRate(l, Rate{Type: PerClient, Permits: 5, Interval: 10 * time.Second, KeepAlive: test.keepAlive})
+				r.setRate(l, rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5, Interval: 10 * time.Second, KeepAlive: test.keepAlive})
 				if test.ttl > 0 {
 					r.must(r.rdb.PExpire(ctx, "rl", test.ttl).Err())
 				}
@@ -161,10 +165,11 @@ func TestAClientsOwnPairLeavesByItself(t *testing.T) {
 				}
 				r.release(l, 1)
 				r.life(test.want, own...)
-				r.setRate(l, Rate{Type: PerClient, Permits: 6, Interval: 10 * time.Second, KeepAlive: test.keepAlive}, KeepState())
+				r.setRate(l, rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 6, Interval: 10 * time.Second,
+					KeepAlive: test.keepAlive}, rratelimiter.KeepState())
 				r.life(test.want, own...)
-				r.same(l, State{
-					Rate:      Rate{Type: PerClient, Permits: 6, Interval: 10 * time.Second, KeepAlive: test.keepAlive},
+				r.same(l, rratelimiter.State{
+					Rate:      rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 6, Interval: 10 * time.Second, KeepAlive: test.keepAlive},
 					Available: 3, Used: 3, Records: 2, Oldest: r.now(), Newest: r.now(), TTL: max(test.ttl, test.keepAlive), Consistent: true,
 				})
 				r.life(-1, "{rl}:value", "{rl}:permits")
@@ -181,22 +186,26 @@ func TestExpireConditions(t *testing.T) {
 		const none, short, long = time.Duration(0), 10 * time.Minute, 20 * time.Minute
 		tests := []struct {
 			had  time.Duration
-			cond []ExpireCondition
+			cond []rratelimiter.ExpireCondition
 			new  time.Duration
 			want bool
 		}{
 			{none, nil, short, true}, {long, nil, short, true},
-			{none, []ExpireCondition{IfNotSet}, short, true}, {long, []ExpireCondition{IfNotSet}, short, false},
-			{none, []ExpireCondition{IfSet}, short, false}, {long, []ExpireCondition{IfSet}, short, true},
-			{none, []ExpireCondition{IfGreater}, long, false}, {short, []ExpireCondition{IfGreater}, long, true},
-			{long, []ExpireCondition{IfGreater}, short, false},
-			{none, []ExpireCondition{IfLess}, short, true}, {long, []ExpireCondition{IfLess}, short, true},
-			{short, []ExpireCondition{IfLess}, long, false},
+			{none, []rratelimiter.ExpireCondition{rratelimiter.IfNotSet}, short, true}, {long,
+				[]rratelimiter.ExpireCondition{rratelimiter.IfNotSet}, short, false},
+			{none, []rratelimiter.ExpireCondition{rratelimiter.IfSet}, short, false}, {long,
+				[]rratelimiter.ExpireCondition{rratelimiter.IfSet}, short, true},
+			{none, []rratelimiter.ExpireCondition{rratelimiter.IfGreater}, long, false}, {short,
+				[]rratelimiter.ExpireCondition{rratelimiter.IfGreater}, long, true},
+			{long, []rratelimiter.ExpireCondition{rratelimiter.IfGreater}, short, false},
+			{none, []rratelimiter.ExpireCondition{rratelimiter.IfLess}, short, true}, {long,
+				[]rratelimiter.ExpireCondition{rratelimiter.IfLess}, short, true},
+			{short, []rratelimiter.ExpireCondition{rratelimiter.IfLess}, long, false},
 		}
 		for _, test := range tests {
 			for _, absolute := range []bool{false, true} {
 				r.wipe()
-				r.setRate(l, PerMinute(5))
+				r.setRate(l, rratelimiter.PerMinute(5))
 				r.try(l, 1)
 				r.must(r.rdb.Set(ctx, keysOf(l)[keys.ClientValue], "5", 0).Err())
 				r.must(r.rdb.ZAdd(ctx, keysOf(l)[keys.ClientPermits], redis.Z{Member: memberOf("12345678", 1)}).Err())
@@ -232,14 +241,14 @@ func TestExpireConditions(t *testing.T) {
 			}
 		}
 		for _, ttl := range []time.Duration{0, -time.Hour} {
-			r.setRate(l, PerMinute(5))
+			r.setRate(l, rratelimiter.PerMinute(5))
 			r.try(l, 1)
 			if done, err := l.Expire(ctx, ttl); !done || err != nil {
 				t.Errorf("Expire(%v): %v, %v", ttl, done, err)
 			}
 			r.life(-1, keysOf(l)...)
 		}
-		r.setRate(l, PerMinute(5))
+		r.setRate(l, rratelimiter.PerMinute(5))
 		if done, err := l.ExpireAt(ctx, time.Now().Add(-time.Hour)); !done || err != nil {
 			t.Errorf("ExpireAt a time that is over: %v, %v", done, err)
 		}
@@ -253,7 +262,7 @@ func TestAClientsOwnPairLeavesAfterClearExpire(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
 		l := r.limiter("rl")
-		r.setRate(l, Rate{Type: PerClient, Permits: 5, Interval: 10 * time.Second})
+		r.setRate(l, rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5, Interval: 10 * time.Second})
 		r.must(r.rdb.PExpire(t.Context(), "rl", time.Hour).Err())
 		r.try(l, 1)
 		if cleared, err := l.ClearExpire(t.Context()); !cleared || err != nil {
@@ -268,7 +277,7 @@ func TestTTLsAreNeitherLostNorOverflow(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
 		l := r.limiter("rl")
-		r.setRate(l, PerMinute(5))
+		r.setRate(l, rratelimiter.PerMinute(5))
 		for name, test := range map[string]struct {
 			far  time.Time
 			lost bool
@@ -277,7 +286,7 @@ func TestTTLsAreNeitherLostNorOverflow(t *testing.T) {
 			"far":       {time.Unix(1<<60, 0), false},
 			"long ago":  {time.Unix(-1<<60, 0), true},
 		} {
-			r.setRate(l, PerMinute(5))
+			r.setRate(l, rratelimiter.PerMinute(5))
 			r.try(l, 1)
 			if done, err := l.ExpireAt(t.Context(), test.far); !done || err != nil {
 				t.Errorf("%s: %v, %v", name, done, err)
@@ -294,7 +303,7 @@ func TestTTLsAreNeitherLostNorOverflow(t *testing.T) {
 
 // recorded is a redis client that records the arguments of the last command.
 type recorded struct {
-	Redis
+	rratelimiter.Redis
 	args *[]any
 }
 
@@ -305,7 +314,7 @@ func (r recorded) Process(ctx context.Context, cmd redis.Cmder) error {
 
 func TestAPositiveTTLIsNotRoundedToZero(t *testing.T) {
 	var args []any
-	l := NewClient(recorded{redistest.Embedded(t).Client(), &args}).RateLimiter("rl")
+	l := rratelimiter.NewClient(recorded{redistest.Embedded(t).Client(), &args}).RateLimiter("rl")
 	for ttl, want := range map[time.Duration]int64{
 		1: 1, 500 * time.Microsecond: 1, time.Millisecond: 1, time.Millisecond + 1: 2, math.MaxInt64: 9223372036855,
 		0: 0, -1: 0, -time.Second: -1000,

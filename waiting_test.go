@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
@@ -22,7 +23,7 @@ import (
 func TestAcquireWaitsExactlyForTheOldestGrants(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		b.granted("6 of 10", b.acquire(l, 6), 0)
 		b.sleepTo(300 * ms)
 		b.granted("4 more", b.acquire(l, 4), 300*ms)
@@ -38,7 +39,7 @@ func TestAcquireWaitsExactlyForTheOldestGrants(t *testing.T) {
 func TestWaitersAreServedInOrder(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(5)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(5)))
 		var all []*call
 		for i := range 40 {
 			all = append(all, b.acquire(l, int64(1+i*7%4)))
@@ -66,7 +67,7 @@ func TestWaitersAreServedInOrder(t *testing.T) {
 func TestNoCallerOvertakesWaiters(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		b.granted("8 of 10", b.acquire(l, 8), 0)
 		b.sleepTo(100 * ms)
 		first := b.acquire(l, 5)
@@ -74,7 +75,7 @@ func TestNoCallerOvertakesWaiters(t *testing.T) {
 		b.ended("one that tries", b.try(l, 1), false, 100*ms)
 		b.ended("one whose time is short", b.tryFor(l, 1, 500*ms), false, 100*ms)
 		r, err := l.Allow(t.Context(), 2)
-		if want := (Result{Limit: 10, RetryAfter: 900 * ms, ResetAfter: 900 * ms}); r != want || err != nil {
+		if want := (rratelimiter.Result{Limit: 10, RetryAfter: 900 * ms, ResetAfter: 900 * ms}); r != want || err != nil {
 			t.Errorf("%+v, %v, expected %+v", r, err, want)
 		}
 		calls := p.wire.scripts.Load()
@@ -98,9 +99,9 @@ func TestNoCallerOvertakesWaiters(t *testing.T) {
 // When the first waiting caller leaves, in whatever way, the callers that it held up are served at once.
 func TestHeadThatLeavesLetsSmallerOnesGo(t *testing.T) {
 	// In all cases 8 of 10 permits a second are used: a request for 5 must wait for a second, one for 1 need not.
-	full := func(t *testing.T, b *bubble) (*process, *Limiter) {
+	full := func(t *testing.T, b *bubble) (*process, *rratelimiter.Limiter) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		b.granted("the first", b.acquire(l, 8), 0)
 		b.sleepTo(100 * ms)
 		return p, l
@@ -177,7 +178,7 @@ func TestHeadThatLeavesLetsSmallerOnesGo(t *testing.T) {
 func TestBigRequestUnderAStreamOfSmallOnes(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(100)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(100)))
 		stop := make(chan struct{})
 		var passed int // small ones granted while the big one waited
 		var big atomic.Pointer[call]
@@ -216,7 +217,7 @@ func TestBigRequestUnderAStreamOfSmallOnes(t *testing.T) {
 func TestThousandCallersWait(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(100)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(100)))
 		var all sync.WaitGroup
 		plug := p.wire.hang()
 		for range 1000 {
@@ -242,7 +243,7 @@ func TestThousandCallersWait(t *testing.T) {
 func TestRefusedCallersShareOneCall(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		b.granted("the first", b.acquire(l, 10), 0)
 		before := p.wire.scripts.Load()
 		var all []*call
@@ -265,7 +266,7 @@ func TestRefusedCallersShareOneCall(t *testing.T) {
 func TestAloneTheQueueWakesExactly(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(100)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(100)))
 		plug := p.wire.hang()
 		b.try(l, 101)
 		var all []*call
@@ -284,7 +285,7 @@ func TestAloneTheQueueWakesExactly(t *testing.T) {
 func TestQueueThatGetsAllIsOnTime(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		var all []*call
 		for range 300 {
 			all = append(all, b.acquire(l, 1))
@@ -298,10 +299,10 @@ func TestQueueThatGetsAllIsOnTime(t *testing.T) {
 
 // A queue with more sizes than a call carries neither delays tries nor floods Redis with calls.
 func TestTriesBehindALongQueueOfSizes(t *testing.T) {
-	for _, opts := range [][]LimiterOption{nil, {WithRecordPerRequest()}} {
+	for _, opts := range [][]rratelimiter.LimiterOption{nil, {rratelimiter.WithRecordPerRequest()}} {
 		inBubble(t, func(t *testing.T, b *bubble) {
 			p := b.process()
-			l := p.RateLimiter("l", append(opts, WithRate(PerSecond(900)))...)
+			l := p.RateLimiter("l", append(opts, rratelimiter.WithRate(rratelimiter.PerSecond(900)))...)
 			b.granted("the first", b.acquire(l, 900), 0)
 			b.sleepTo(100 * ms)
 			var queued []*call
@@ -309,7 +310,7 @@ func TestTriesBehindALongQueueOfSizes(t *testing.T) {
 				queued = append(queued, b.acquire(l, int64(1+i%2)))
 			}
 			before := p.wire.scripts.Load()
-			try, result := b.try(l, 1), Result{}
+			try, result := b.try(l, 1), rratelimiter.Result{}
 			allow := b.call(func(ctx context.Context) (ok bool, err error) {
 				result, err = l.Allow(ctx, 3)
 				return result.Allowed, err
@@ -340,7 +341,7 @@ func TestTriesBehindALongQueueOfSizes(t *testing.T) {
 func TestTimeoutOnASlowWire(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		b.granted("the first", b.acquire(l, 10), 0)
 		b.sleepTo(500 * ms)
 		p.wire.back.Store(int64(300 * ms))
@@ -354,9 +355,9 @@ func TestTimeoutOnASlowWire(t *testing.T) {
 func TestCallThatTakesTooLong(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		log := &log{}
-		p := b.process(WithCallTimeout(250*ms), WithObserver(log))
+		p := b.process(rratelimiter.WithCallTimeout(250*ms), rratelimiter.WithObserver(log))
 		p.stalls()
-		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		p.wire.back.Store(int64(400 * ms))
 		in := b.acquire(l, 1)
 		b.sleepTo(100 * ms)
@@ -367,7 +368,7 @@ func TestCallThatTakesTooLong(t *testing.T) {
 		b.waits("the caller that is in the call", in)
 		b.sleepTo(250 * ms)
 		b.ended("the caller that is in the call", in, false, 250*ms)
-		if !errors.Is(in.err, ErrOutcomeUnknown) || !errors.Is(in.err, os.ErrDeadlineExceeded) || errors.Is(in.err, context.DeadlineExceeded) {
+		if !errors.Is(in.err, rratelimiter.ErrOutcomeUnknown) || !errors.Is(in.err, os.ErrDeadlineExceeded) || errors.Is(in.err, context.DeadlineExceeded) {
 			t.Errorf("the caller that is in the call: %v", in.err)
 		}
 		b.sleepTo(500 * ms) // the late reply is dropped
@@ -385,8 +386,8 @@ func TestDistantCallsLingerForRetries(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		const takes, rounds = 20 * ms, 10
 		p := b.process()
-		ClientCore(p.Client).Tune(dispatch.Tuning{Patience: time.Minute})
-		l := p.RateLimiter("l", WithRate(PerSecond(10000)))
+		rratelimiter.ClientCore(p.Client).Tune(dispatch.Tuning{Patience: time.Minute})
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10000)))
 		p.wire.back.Store(int64(takes))
 		b.try(l, 1) // the following ones wait behind it
 		var all sync.WaitGroup
@@ -415,7 +416,9 @@ func TestDistantCallsLingerForRetries(t *testing.T) {
 func TestQueuesAreDropped(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		limiter := func(i int) *Limiter { return p.RateLimiter(fmt.Sprint(i), WithRate(PerSecond(1))) }
+		limiter := func(i int) *rratelimiter.Limiter {
+			return p.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(rratelimiter.PerSecond(1)))
+		}
 		long := limiter(0)
 		b.granted("the first one", b.acquire(long, 1), 0)
 		waiting := b.acquire(long, 1)
@@ -432,12 +435,12 @@ func TestQueuesAreDropped(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		if all := ClientCore(p.Client).Inspect(); all.Queues != 1+dispatch.SpareQueues || all.StrayTimers != 0 {
+		if all := rratelimiter.ClientCore(p.Client).Inspect(); all.Queues != 1+dispatch.SpareQueues || all.StrayTimers != 0 {
 			t.Errorf("%+v, not one queue in use and %d spare ones, without timers", all, dispatch.SpareQueues)
 		}
 		behind := b.acquire(limiter(0), 1)
 		synctest.Wait()
-		if all := ClientCore(p.Client).Inspect(); all.Waiting != 2 || all.Busy != 1 {
+		if all := rratelimiter.ClientCore(p.Client).Inspect(); all.Waiting != 2 || all.Busy != 1 {
 			t.Error("another handle has another queue")
 		} else {
 			b.sleepTo(2 * time.Second)
@@ -449,7 +452,7 @@ func TestQueuesAreDropped(t *testing.T) {
 		for i := range dispatch.SpareQueues {
 			b.granted("others", b.try(limiter(1+i), 1), 2*time.Second)
 		}
-		if LimiterCore(old).HasQueue() {
+		if rratelimiter.LimiterCore(old).HasQueue() {
 			t.Error("a dropped queue is held by its handle")
 		}
 		b.sleepTo(3 * time.Second)
@@ -462,7 +465,7 @@ func TestCrowdLeavesNothing(t *testing.T) {
 	before := runtime.NumGoroutine()
 	inBubble(t, func(t *testing.T, b *bubble) { // a bubble fails by itself if one of its goroutines remains
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(100)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(100)))
 		p.wire.there.Store(int64(3 * ms))
 		p.wire.back.Store(int64(2 * ms))
 		var all sync.WaitGroup
@@ -487,7 +490,7 @@ func TestCrowdLeavesNothing(t *testing.T) {
 				case 2:
 					ok, err = l.TryAcquireTimeout(ctx, n, time.Duration(r.Int64N(int64(3*time.Second))))
 				case 3:
-					var result Result
+					var result rratelimiter.Result
 					result, err = l.Allow(ctx, n)
 					ok = result.Allowed
 				}
@@ -514,7 +517,7 @@ func TestCrowdLeavesNothing(t *testing.T) {
 		if s := state(t, l); s.Used != 0 || !s.Consistent {
 			t.Errorf("%+v", s)
 		}
-		if i := ClientCore(p.Client).Inspect(); i.Waiting+i.Busy+i.StrayTimers+i.InFlight+i.Stalled+i.Queued != 0 {
+		if i := rratelimiter.ClientCore(p.Client).Inspect(); i.Waiting+i.Busy+i.StrayTimers+i.InFlight+i.Stalled+i.Queued != 0 {
 			t.Errorf("%+v", i)
 		}
 	})

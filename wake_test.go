@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/pipeline"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
@@ -18,19 +19,19 @@ import (
 
 // A change by this process takes effect for waiting callers at once, also through a handle with other options.
 func TestLocalChangesWakeWaiters(t *testing.T) {
-	hour := Rate{Permits: 10, Interval: time.Hour}
-	for name, change := range map[string]func(context.Context, *Limiter) error{
-		"SetRate": func(ctx context.Context, l *Limiter) error {
-			return l.SetRate(ctx, Rate{Permits: 11, Interval: time.Hour}, KeepState())
+	hour := rratelimiter.Rate{Permits: 10, Interval: time.Hour}
+	for name, change := range map[string]func(context.Context, *rratelimiter.Limiter) error{
+		"SetRate": func(ctx context.Context, l *rratelimiter.Limiter) error {
+			return l.SetRate(ctx, rratelimiter.Rate{Permits: 11, Interval: time.Hour}, rratelimiter.KeepState())
 		},
-		"SetRate without state": func(ctx context.Context, l *Limiter) error { return l.SetRate(ctx, hour) },
-		"UpdateRate": func(ctx context.Context, l *Limiter) error {
-			_, err := l.UpdateRate(ctx, Rate{Permits: 11, Interval: time.Hour}, KeepState())
+		"SetRate without state": func(ctx context.Context, l *rratelimiter.Limiter) error { return l.SetRate(ctx, hour) },
+		"UpdateRate": func(ctx context.Context, l *rratelimiter.Limiter) error {
+			_, err := l.UpdateRate(ctx, rratelimiter.Rate{Permits: 11, Interval: time.Hour}, rratelimiter.KeepState())
 			return err
 		},
-		"Release": func(ctx context.Context, l *Limiter) error { _, err := l.Release(ctx, 1); return err },
-		"Delete":  func(ctx context.Context, l *Limiter) error { _, err := l.Delete(ctx); return err },
-		"Rename":  func(ctx context.Context, l *Limiter) error { return l.Rename(ctx, "other") },
+		"Release": func(ctx context.Context, l *rratelimiter.Limiter) error { _, err := l.Release(ctx, 1); return err },
+		"Delete":  func(ctx context.Context, l *rratelimiter.Limiter) error { _, err := l.Delete(ctx); return err },
+		"Rename":  func(ctx context.Context, l *rratelimiter.Limiter) error { return l.Rename(ctx, "other") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bubble) {
@@ -43,12 +44,12 @@ func TestLocalChangesWakeWaiters(t *testing.T) {
 				waiter := b.acquire(l, 1)
 				b.sleepTo(1234567 * time.Microsecond)
 				b.waits("the waiter", waiter)
-				if err := change(t.Context(), p.RateLimiter("l", WithServerTime())); err != nil {
+				if err := change(t.Context(), p.RateLimiter("l", rratelimiter.WithServerTime())); err != nil {
 					t.Fatal(err)
 				}
 				gone := name == "Delete" || name == "Rename"
 				b.ended("the waiter", waiter, !gone, 1234567*time.Microsecond)
-				if gone != errors.Is(waiter.err, ErrNotInitialized) {
+				if gone != errors.Is(waiter.err, rratelimiter.ErrNotInitialized) {
 					t.Errorf("%v", waiter.err)
 				}
 			})
@@ -60,7 +61,7 @@ func TestLocalChangesWakeWaiters(t *testing.T) {
 func TestReleaseThatFailsHalfwayWakesWaiters(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(Rate{Permits: 3000, Interval: time.Hour}), WithRecordPerRequest())
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.Rate{Permits: 3000, Interval: time.Hour}), rratelimiter.WithRecordPerRequest())
 		plug := p.wire.hang()
 		b.try(l, 3001)
 		for range 3000 {
@@ -72,7 +73,7 @@ func TestReleaseThatFailsHalfwayWakesWaiters(t *testing.T) {
 		b.waits("the waiter", waiter)
 		p.wire.cut.Store(p.wire.scripts.Load() + 2)
 		n, err := l.Release(t.Context(), 2500)
-		if n == 0 || n == 2500 || !errors.Is(err, ErrOutcomeUnknown) {
+		if n == 0 || n == 2500 || !errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 			t.Fatalf("%d, %v", n, err)
 		}
 		b.granted("the waiter", waiter, 0)
@@ -81,14 +82,14 @@ func TestReleaseThatFailsHalfwayWakesWaiters(t *testing.T) {
 
 // Changes by other processes are noticed at a poll: after 1 s at first, after 15 s at most.
 func TestChangesElsewhereAreNoticed(t *testing.T) {
-	hour := Rate{Permits: 10, Interval: time.Hour}
+	hour := rratelimiter.Rate{Permits: 10, Interval: time.Hour}
 	for _, c := range []struct {
 		tries         int // by other callers of the process while callers wait
 		after, within time.Duration
 	}{{0, 100 * ms, 900 * ms}, {5, 100 * ms, 900 * ms}, {0, 10 * time.Minute, 15 * time.Second}} {
 		inBubble(t, func(t *testing.T, b *bubble) {
 			p, elsewhere := b.process(), b.process()
-			l, deleted := p.RateLimiter("l", WithRate(hour)), p.RateLimiter("deleted")
+			l, deleted := p.RateLimiter("l", rratelimiter.WithRate(hour)), p.RateLimiter("deleted")
 			if err := deleted.SetRate(t.Context(), hour); err != nil {
 				t.Fatal(err)
 			}
@@ -100,7 +101,7 @@ func TestChangesElsewhereAreNoticed(t *testing.T) {
 				b.try(deleted, 1)
 			}
 			b.sleepTo(c.after)
-			if err := elsewhere.RateLimiter("l").SetRate(t.Context(), Rate{Permits: 11, Interval: time.Hour}, KeepState()); err != nil {
+			if err := elsewhere.RateLimiter("l").SetRate(t.Context(), rratelimiter.Rate{Permits: 11, Interval: time.Hour}, rratelimiter.KeepState()); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := elsewhere.RateLimiter("deleted").Delete(t.Context()); err != nil {
@@ -110,7 +111,7 @@ func TestChangesElsewhereAreNoticed(t *testing.T) {
 			if !waiter.ok {
 				t.Errorf("after %v: %v", c.after, waiter.err)
 			}
-			if !errors.Is(other.err, ErrNotInitialized) {
+			if !errors.Is(other.err, rratelimiter.ErrNotInitialized) {
 				t.Errorf("after %v: %v", c.after, other.err)
 			}
 			if n, most := p.wire.scripts.Load(), 2*(10+int64(c.tries)+int64(c.after/(13*time.Second))); n > most {
@@ -126,8 +127,8 @@ func TestChangesElsewhereAreNoticedAfterAStall(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p, elsewhere := b.process(), b.process()
 		p.stalls()
-		hour := Rate{Permits: 10, Interval: time.Hour}
-		l := p.RateLimiter("l", WithRate(hour))
+		hour := rratelimiter.Rate{Permits: 10, Interval: time.Hour}
+		l := p.RateLimiter("l", rratelimiter.WithRate(hour))
 		b.granted("the first", b.acquire(l, 10), 0)
 		stalled := p.wire.hang()
 		waiter := b.acquire(l, 1)
@@ -138,7 +139,7 @@ func TestChangesElsewhereAreNoticedAfterAStall(t *testing.T) {
 		synctest.Wait()
 		next()
 		synctest.Wait()
-		if err := elsewhere.RateLimiter("l").SetRate(t.Context(), Rate{Permits: 12, Interval: time.Hour}, KeepState()); err != nil {
+		if err := elsewhere.RateLimiter("l").SetRate(t.Context(), rratelimiter.Rate{Permits: 12, Interval: time.Hour}, rratelimiter.KeepState()); err != nil {
 			t.Fatal(err)
 		}
 		b.sleepTo(2*pipeline.ShortestStall + time.Second)
@@ -151,9 +152,9 @@ func TestChangesElsewhereAreNoticedAfterAStall(t *testing.T) {
 // A waiting caller fails at once when this process deletes the limiter.
 func TestDeleteEndsWaiting(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
-		client := NewClient(server.Client(), patient)
+		client := rratelimiter.NewClient(server.Client(), patient)
 		l := client.RateLimiter("l")
-		mustSet(t, l, PerHour(1))
+		mustSet(t, l, rratelimiter.PerHour(1))
 		mustTry(t, l, 1, true)
 		ends := make(chan error)
 		for range 5 {
@@ -166,7 +167,7 @@ func TestDeleteEndsWaiting(t *testing.T) {
 		for range 5 {
 			select {
 			case err := <-ends:
-				if !errors.Is(err, ErrNotInitialized) {
+				if !errors.Is(err, rratelimiter.ErrNotInitialized) {
 					t.Error(err)
 				}
 			case <-time.After(10 * time.Second):
@@ -180,7 +181,7 @@ func TestDeleteEndsWaiting(t *testing.T) {
 func TestClosedRedisClientEndsWaiting(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(Rate{Permits: 1, Interval: time.Hour}))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.Rate{Permits: 1, Interval: time.Hour}))
 		b.granted("the first", b.acquire(l, 1), 0)
 		var all []*call
 		for range 20 {
@@ -190,7 +191,7 @@ func TestClosedRedisClientEndsWaiting(t *testing.T) {
 		p.rdb.Close()
 		b.sleepTo(5*time.Minute + 15*time.Second)
 		for _, c := range all {
-			if !errors.Is(c.err, redis.ErrClosed) || errors.Is(c.err, ErrOutcomeUnknown) {
+			if !errors.Is(c.err, redis.ErrClosed) || errors.Is(c.err, rratelimiter.ErrOutcomeUnknown) {
 				t.Errorf("%v, %v at %v", c.ok, c.err, c.at)
 			}
 		}
@@ -203,7 +204,7 @@ func TestClosedRedisClientEndsWaiting(t *testing.T) {
 func TestClosedRedisClientEndsWaitingSoon(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb := s.Client()
-		l := NewClient(rdb).RateLimiter("l", WithRate(Rate{Permits: 1, Interval: time.Hour}))
+		l := rratelimiter.NewClient(rdb).RateLimiter("l", rratelimiter.WithRate(rratelimiter.Rate{Permits: 1, Interval: time.Hour}))
 		if ok, err := l.TryAcquire(t.Context(), 1); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
