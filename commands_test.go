@@ -2,9 +2,6 @@ package rratelimiter_test
 
 import (
 	"context"
-	"flag"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -12,13 +9,10 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
-	"github.com/rratelimiter/rratelimiter/internal/script"
-	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// commands_test.go tests the commands that Redis and the hooks of the redis client see, and the scripts behind them.
+// commands_test.go tests the commands that Redis and the hooks of the redis client see.
 
 func TestScriptsAreSentAgainAfterTheServerForgotThem(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -42,67 +36,6 @@ func TestScriptsAreSentAgainAfterTheServerForgotThem(t *testing.T) {
 		r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(100), Available: 98, Used: 2, Records: 2, Oldest: r.now(),
 			Newest: r.now(), Consistent: true})
 	})
-}
-
-var update = flag.Bool("update", false, "write the assembled scripts to testdata/scripts")
-
-// TestAssembledScripts compares the scripts that Redis gets with those in testdata/scripts, so that the line number in an
-// error of Redis leads somewhere, and a change of a fragment shows what it changes in each script.
-func TestAssembledScripts(t *testing.T) {
-	files, err := filepath.Glob("lua/*.lua")
-	if err != nil || len(files) == 0 {
-		t.Fatal(files, err)
-	}
-	for _, file := range files {
-		text := script.Load(lua.Files, strings.TrimSuffix(filepath.Base(file), ".lua")).Text
-		golden := filepath.Join("testdata", "scripts", filepath.Base(file))
-		if *update {
-			if err := os.WriteFile(golden, []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if want, err := os.ReadFile(golden); err != nil || string(want) != text {
-			t.Errorf("%s is not what is assembled from lua/ (go test -run AssembledScripts -update writes it): %v", golden, err)
-		}
-	}
-}
-
-// TestScriptsUseNothingNewerThanOldServers looks for features that Redis 6.2 or the embedded server lack.
-func TestScriptsUseNothingNewerThanOldServers(t *testing.T) {
-	all := map[string]*script.Script{
-		"acquire": protocol.AcquireScript, "allowall": protocol.AllowAllScript, "delete": protocol.DeleteScript, "expire": protocol.ExpireScript, "release": protocol.ReleaseScript,
-		"rename": protocol.RenameScript, "setrate": protocol.SetRateScript, "state": protocol.StateScript, "trysetrate": protocol.TrySetRateScript,
-		"collect": protocol.CollectScript, "glance": protocol.GlanceScript, "repair": protocol.RepairScript, "survey": protocol.SurveyScript,
-		"probe": protocol.ProbeScript, "recount": protocol.RecountScript,
-	}
-	files, err := lua.Files.ReadDir(".")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		name := strings.TrimSuffix(file.Name(), ".lua")
-		s := all[name]
-		switch {
-		case file.IsDir():
-			continue
-		case s == nil:
-			t.Errorf("%s is not tested here", file.Name())
-			continue
-		}
-		if strings.HasPrefix(s.Text, "#!") {
-			t.Errorf("%s has a shebang, which Redis 6.2 does not support", name)
-		}
-		for _, absent := range []string{"struct.", "cjson", "cmsgpack", "bit.", "redis.pcall", "redis.setresp", "server.call"} {
-			if strings.Contains(s.Text, absent) {
-				t.Errorf("%s uses %s", name, absent)
-			}
-		}
-		for _, want := range []string{"-- KEYS", "-- ARGV", "-- reply"} {
-			if !strings.Contains(s.Text, want) {
-				t.Errorf("%s has no header line %q", name, want)
-			}
-		}
-	}
 }
 
 // TestRedisCallsOfACall counts the Redis calls that acquire.lua documents: each takes Redis about a microsecond.
