@@ -31,6 +31,11 @@ func callers(sizes ...int64) (groups []protocol.Group) {
 	return groups
 }
 
+// dated returns the time at which a grant of now is stored, under a rate with an interval of a minute.
+func (r *rig) dated(l *rratelimiter.Limiter) time.Time {
+	return time.UnixMicro(rratelimiter.LimiterCore(l).Encoder().Dated(1000*r.ms(), 60000))
+}
+
 // given returns the number of callers granted in each group.
 func given(g protocol.AcquireReply, groups []protocol.Group) (given []int64) {
 	for i := range groups {
@@ -110,7 +115,7 @@ func TestLostReplyTakesNothingTwice(t *testing.T) {
 						continue // of the other client
 					}
 					own++
-					if !rratelimiter.SettingsOf(l).ServerTime && int64(m.Score) != rratelimiter.LimiterCore(l).Encoder().Dated(1000*r.ms(), 60000)/1000 {
+					if !rratelimiter.SettingsOf(l).ServerTime && int64(m.Score) != r.dated(l).UnixMilli() {
 						t.Errorf("%s: dated %v ms before the answer", what, r.ms()-int64(m.Score))
 					}
 				}
@@ -210,7 +215,7 @@ func TestGrantThatExpiredUnanswered(t *testing.T) {
 				}
 				state, err := l.State(t.Context())
 				r.must(err)
-				at := time.UnixMicro(rratelimiter.LimiterCore(l).Encoder().Dated(1000*r.ms(), 60000))
+				at := r.dated(l)
 				if state.Used != 4 || state.Available != 6 || !state.Consistent || !state.Oldest.Equal(at) || state.Records != 1 {
 					t.Errorf("%s: %+v at %v", name, state, r.now())
 				}
@@ -279,7 +284,7 @@ func TestShareThatCannotBeDetermined(t *testing.T) {
 		if _, err := l.TryAcquire(t.Context(), 2); !errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 			t.Errorf("%v", err)
 		}
-		at := time.UnixMicro(rratelimiter.LimiterCore(l).Encoder().Dated(1000*r.ms(), 60000))
+		at := r.dated(l)
 		r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(10), Available: 5, Used: 5, Records: 1, Oldest: at, Newest: at, Consistent: true})
 	})
 }
@@ -294,7 +299,7 @@ func TestRecordThatWasThereBefore(t *testing.T) {
 			l := c.RateLimiter("rl", rratelimiter.WithGranularity(time.Second), rratelimiter.WithRecordFormat(format),
 				rratelimiter.WithRate(rratelimiter.PerMinute(100)))
 			r.toBucket(time.Second, 10*time.Millisecond)
-			at := time.UnixMicro(rratelimiter.LimiterCore(l).Encoder().Dated(1000*r.ms(), 60000))
+			at := r.dated(l)
 			for _, before := range []func() error{
 				func() error { _, err := l.TryAcquire(t.Context(), 2); return err },
 				func() error { _, err := l.AcquireUpTo(t.Context(), 2); return err },
@@ -459,7 +464,7 @@ func TestAllowAllIsMadeAgain(t *testing.T) {
 				for _, l := range []*rratelimiter.Limiter{a, b} {
 					state, err := l.State(t.Context())
 					r.must(err)
-					at := time.UnixMicro(rratelimiter.LimiterCore(l).Encoder().Dated(1000*r.ms(), 60000))
+					at := r.dated(l)
 					if state.Used != 4 || !state.Consistent || state.Records != 1 || !rratelimiter.SettingsOf(l).ServerTime && !state.Oldest.Equal(at) {
 						t.Errorf("%s: %+v at %v", name, state, r.now())
 					}

@@ -33,6 +33,7 @@ const slow = "Million|Granularity|Memory|Garbage|Broken|WrongTypes|SuiteKeep|Sui
 // No stage tests lua/: its golden files would kill any mutant of a script, and prove nothing.
 var stages = []stage{
 	{".", []string{"-timeout", "60s", "-skip", slow, "."}},
+	{".", []string{"-timeout", "60s", "./internal/dispatch"}},
 	{".", []string{"-timeout", "8m", ".", "./snapshot", "./limittest"}},
 	{"compat/differential", []string{"-timeout", "8m", "."}},
 }
