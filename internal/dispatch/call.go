@@ -97,6 +97,14 @@ func (l *Limiter) nodes(ctx context.Context) ([]int64, error) {
 	return nil, err
 }
 
+// nodeBreaker returns the breaker for a batch of a queue. On a cluster, its node is found later. q.mu is held.
+func (q *queue) nodeBreaker() *breaker.Breaker {
+	if q.client.topology.Hidden() {
+		return q.breakerOf()
+	}
+	return &q.client.pipeline.Breaker
+}
+
 // breakerTo returns the breaker for calls of l, and does not block. Each node has one, or each limiter if the Redis
 // client does not show its nodes. A cluster whose nodes were not found yet has a single one.
 func (c *Client) breakerTo(l *Limiter) *breaker.Breaker {

@@ -1,9 +1,10 @@
 // Package dispatch has the queue and the batches of each limiter in this process: it decides which callers share a call,
 // when a waiting caller asks again, what a reply means for each caller, and what the process decides while Redis is away.
 //
-// Lock order: that of the registry, of a queue, of a pipeline; then those under which no other is taken: that of the local
-// limiters, of a breaker, of the deny cache, and Client.pipelinesMu before that of a pipeline. A pipeline calls into a
-// batch without its mutex, but for methods that take at most the lock of the local limiters.
+// Lock order: that of the sets, of a set, of the registry, of a queue, of a pipeline; then those under which no other is
+// taken: that of the local limiters, of a breaker, of the deny cache, of the checks, and Client.pipelinesMu before that of a
+// pipeline. A pipeline calls into a batch without its mutex, but for methods that take at most the lock of the local
+// limiters.
 package dispatch
 
 import (
@@ -59,8 +60,10 @@ type Client struct {
 	tuning      Tuning     // with all values set
 
 	registry      registry
+	sets          sets
 	waiting       atomic.Int64 // waiting callers in all queues
 	requests      sync.Pool    // of *request
+	checks        checks
 	denyCache     denycache.Cache
 	localLimiters localgrant.Limiters
 	pipeline      *pipeline.Pipeline // to the server; to all servers where pipelines has no entry for the node
@@ -375,7 +378,7 @@ func (l *Limiter) Silence() time.Duration {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	b := q.inFlight
-	if first := q.first; b == nil && first != nil && first.inFlight() && first.batch.number == q.batches {
+	if first := q.first; b == nil && first != nil && first.state.inFlight() && first.batch.number == q.batches {
 		b = first.batch // detached, and no batch was sent since
 	}
 	if b == nil {

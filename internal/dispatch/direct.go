@@ -1,105 +1,47 @@
 package dispatch
 
 import (
-	"cmp"
 	"context"
-	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// Calls that are not shared: what they take or count does not depend on other callers of this process.
-
-// UpTo takes as many permits as are free now, at most n, and returns how many it took. While callers wait, none are free.
-func (l *Limiter) UpTo(ctx context.Context, n int64) (int64, error) {
-	if err := ctx.Err(); err != nil {
-		return 0, err
-	}
-	q := l.client.enter(l)
-	queued, before := q.waiting > 0, q.grants
-	q.exit()
-	if queued {
-		return 0, nil
-	}
-	ask := protocol.Ask{Groups: []protocol.Group{{Size: n, Count: 1}}, UpTo: true}
-	g, err := l.acquireDirect(ctx, before, ask)
-	if err != nil {
-		return 0, err
-	}
-	got := g.Granted(0, ask.Groups[0])
-	if got > 0 && l.settings.Bucket() > 0 {
-		q := l.client.enter(l)
-		q.grants.Add(g.ID)
-		q.exit()
-	}
-	return got, nil
-}
+// Calls that grant nothing: they count what is free, or give permits back.
 
 // Free counts expired permits back, and returns how many are free. With check it adds up the records.
 func (l *Limiter) Free(ctx context.Context, check bool) (int64, error) {
-	g, err := l.acquireDirect(ctx, protocol.RecentIDs{}, protocol.Ask{Check: check})
+	g, err := l.look(ctx, protocol.Ask{Check: check})
 	return g.Free, err
 }
 
-// acquireDirect makes a call that is not shared, and repeats it while expired records remain and nothing was granted.
-// The recent ids are those of the limiter's grants before. Without groups it grants nothing: it counts expired permits
-// back and returns what is free. If there are too many live records to add up in one call, it then recounts them.
-func (l *Limiter) acquireDirect(ctx context.Context, before protocol.RecentIDs, ask protocol.Ask) (protocol.AcquireReply, error) {
-	acquires, rebuild := len(ask.Groups) > 0, false
+// look makes a call that grants nothing: it counts expired permits back and returns what is free. It repeats the call while
+// expired records remain. If there are too many live records to add up in one call, it then recounts them.
+func (l *Limiter) look(ctx context.Context, ask protocol.Ask) (g protocol.AcquireReply, err error) {
 	for {
 		if err := ctx.Err(); err != nil {
-			return protocol.AcquireReply{}, err
+			return g, err
 		}
-		check := acquires && l.unchecked()
-		this := ask
-		this.Check, this.Rebuild = ask.Check || check, ask.Rebuild || rebuild
-		var q protocol.AcquireRequest
-		q.Next(before)
-		started := time.Now()
-		var decide func(time.Duration) (protocol.AcquireReply, bool)
-		if acquires && canDecide(l) {
-			decide = func(retry time.Duration) (protocol.AcquireReply, bool) { return l.decide(ask, retry) }
+		var request protocol.AcquireRequest
+		sent := new(script.Attempts)
+		g, err = within(ctx, l, func(ctx context.Context) (protocol.AcquireReply, error) {
+			return l.DoWithRetry(ctx, &request, sent, ask, nil)
+		})
+		if err != nil {
+			return g, sent.Explain(err)
 		}
-		sent := &script.Attempts{NoRetryIfUnsent: decide != nil}
-		g, cause, err := reach(ctx, l, func(ctx context.Context) (protocol.AcquireReply, error) {
-			return l.DoWithRetry(ctx, &q, sent, this, nil)
-		}, decide)
-		if acquires {
-			err, cause = sent.Outcome(err), sent.Outcome(cause)
-		} else {
-			err = sent.Explain(err)
-		}
-		if err == nil && !g.Local() {
-			l.learn(g.Rate, g.Interval)
-			if acquires {
-				l.saw(g.Rate, g.Interval, g.Notes, check)
-			}
-		}
-		g.Attempts = sent.Count()
-		var granted int64
-		if acquires && err == nil {
-			granted = g.Granted(0, ask.Groups[0])
-		}
-		if o := l.client.observe; o != nil && acquires {
-			info := Call{
-				Limiter: l.name, Callers: 1, Permits: granted, Granted: int(min(granted, 1)), Denied: 1 - int(min(granted, 1)),
-				Latency: time.Since(started), Attempts: g.Attempts, Repaired: g.Notes.Repaired(),
-				RateMismatch: g.Notes.Has(protocol.RateMismatch), Fallback: g.Local(), Err: cmp.Or(err, cause),
-			}
-			o(info)
-		}
-		if err == nil && !acquires && g.Notes.Has(protocol.Many) {
+		l.learn(g.Rate, g.Interval)
+		switch {
+		case g.Notes.Has(protocol.Many):
 			if err = l.Recount(ctx); err != nil || !ask.Check && !ask.Rebuild {
 				return g, err
 			}
-			ask, rebuild = protocol.Ask{}, false
-			continue
+			ask = protocol.Ask{}
+		case g.Notes.Has(protocol.More):
+			ask.Rebuild = ask.Rebuild || g.Notes.Has(protocol.RebuildPending)
+		default:
+			return g, nil
 		}
-		if err != nil || !g.Notes.Has(protocol.More) || granted > 0 {
-			return g, err
-		}
-		rebuild = g.Notes.Has(protocol.RebuildPending)
 	}
 }
 
@@ -138,4 +80,24 @@ func (l *Limiter) Release(ctx context.Context, n, granted int64) (int64, error) 
 		rebuild = notes.Has(protocol.RebuildPending)
 	}
 	return released, nil
+}
+
+// giveBack waits for the reply to a request whose caller's context ended, and gives back what it was granted.
+func (l *Limiter) giveBack(r *request) {
+	<-r.done
+	if r.result.Allowed {
+		_ = l.Undo(context.Background(), r.N, *r.Source)
+	}
+	l.client.recycle(r)
+}
+
+// Undo gives back n permits with the score of one grant, so that permits granted at other times return when they would
+// have. Permits that expired or were released already are not given back again.
+func (l *Limiter) Undo(ctx context.Context, n int64, from Source) error {
+	if from.Local {
+		l.client.localLimiters.Untake(&l.local, n)
+		return nil
+	}
+	_, err := l.Release(ctx, n, from.At)
+	return err
 }

@@ -27,10 +27,10 @@ func (c *Client) Inspect() (i Inspection) {
 		if q.waiting == 0 && q.timer != nil && q.timer.Stop() {
 			i.StrayTimers++
 		}
-		i.Recounting = i.Recounting || q.recounting
 		q.mu.Unlock()
 	}
 	i.InFlight, i.Stalled, i.Queued = c.pipeline.Load()
+	i.Recounting = c.checks.recounts() > 0
 	i.LocalLimiters = c.localLimiters.Size()
 	return i
 }

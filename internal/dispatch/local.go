@@ -1,8 +1,6 @@
 package dispatch
 
 import (
-	"context"
-	"errors"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
@@ -12,10 +10,10 @@ import (
 // Local decisions: what this process grants while Redis cannot be reached (WithFallback). The breaker of a node tells
 // when that is so. A local reply has the form of a script's reply.
 
-// bypass completes b with a local decision if its breaker is broken and the process can decide. It reports whether it
+// decideAway completes b with a local decision if its breaker is broken and the process can decide. It reports whether it
 // did. queue.mu may be held.
-func (b *batch) bypass() bool {
-	l := b.queue.limiter
+func (b *batch) decideAway() bool {
+	l := b.limiter
 	if !l.settings.FallsBack {
 		return false
 	}
@@ -37,19 +35,15 @@ func (b *batch) bypass() bool {
 // decideLocally returns the final reply of b, whose call has ended: that of Redis or, if Redis was not reached, a local
 // decision where possible. It updates the breaker. queue.mu is held.
 func (b *batch) decideLocally(g protocol.AcquireReply, err error) (protocol.AcquireReply, error) {
-	l := b.queue.limiter
+	l := b.limiter
 	if g.Local() || err == script.ErrUnsent {
 		return g, err
 	}
-	if !script.Unreachable(err) {
-		b.breaker.Answer(b.started, l)
+	if b.reached(err) {
 		if err == nil {
 			l.learn(g.Rate, g.Interval)
 		}
 		return g, err
-	}
-	if !script.IsOfSlot(err) {
-		b.breaker.Fail(b.started)
 	}
 	if !l.settings.FallsBack {
 		return g, err
@@ -60,32 +54,6 @@ func (b *batch) decideLocally(g protocol.AcquireReply, err error) (protocol.Acqu
 		return g, nil
 	}
 	return g, err
-}
-
-// reach makes one call to Redis. If Redis cannot be reached, it calls decide for a local decision; a nil decide means
-// that the process cannot decide. The cause tells why Redis did not answer a call that was decided locally; it is nil
-// if no call was made.
-func reach[T any](
-	ctx context.Context, l *Limiter, call func(context.Context) (T, error), decide func(retry time.Duration) (T, bool),
-) (answer T, cause, err error) {
-	if decide == nil {
-		answer, err = within(ctx, l, call)
-		return answer, nil, err
-	}
-	b := l.client.breakerTo(l)
-	if broken, retry := b.Ask(l); broken {
-		if local, known := decide(retry); known {
-			return local, nil, nil
-		}
-	}
-	answer, err = withinRest(ctx, l, l.client.callTimeout, true, call)
-	if !errors.Is(err, script.ErrUnavailable) {
-		return answer, nil, err
-	}
-	if local, known := decide(b.Retry()); known {
-		return local, err, nil
-	}
-	return answer, nil, err
 }
 
 // learn stores the rate in a reply of Redis, for local decisions and for the deny cache.

@@ -34,6 +34,7 @@ type queue struct {
 	inFlight          *batch             // the next batch is sent once this one is complete or detached
 	batches           int64              // number of batches so far
 	detached          int                // stalled batches in flight, which the next one does not wait for
+	alone             int                // batches in flight beside these, each for one caller
 	ask               bool               // a caller needs a call, and the batch in flight does not carry it
 	linger            int                // send the next batch once this many callers queue; 0: the queue does not linger
 	rebuild           bool               // the next batch finishes a rebuild of the free permits
@@ -43,9 +44,6 @@ type queue struct {
 	polling           bool // the timer ends a poll
 	fairShare         fairshare.Share
 	rate              int64           // in the last reply; 0: no reply yet
-	interval          time.Duration   // in the last reply
-	checked           time.Time       // when the records were last added up, by the client's clock; zero: not at this rate
-	recounting        bool            // a goroutine adds the records up page by page
 	mayPass           int64           // the process may serve requests up to this size though the first one waits; 0: none
 	redissonCheckedAt time.Time       // when the server was last asked whether Redisson uses it
 	yieldUntil        time.Time       // until then this process takes no more than its fair share, by the client's clock
@@ -64,7 +62,7 @@ func newQueue(l *Limiter) *queue {
 
 // idle reports whether no caller and no batch uses the queue. q.mu is held.
 func (q *queue) idle() bool {
-	return q.first == nil && len(q.trying) == 0 && q.inFlight == nil && q.detached == 0 && q.linger == 0
+	return q.first == nil && len(q.trying) == 0 && q.inFlight == nil && q.detached == 0 && q.alone == 0 && q.linger == 0
 }
 
 // wake lets all waiting callers of a limiter ask again and clears its cached refusal, because the limiter has just
@@ -112,8 +110,7 @@ func (l *Limiter) Serve(ctx context.Context, a Ask) (Result, error) {
 	return result, err
 }
 
-// answer queues a and returns its result. It blocks until the request is settled, its timeout is over (the zero Result)
-// or ctx ends.
+// answer queues a and returns its result.
 func (c *Client) answer(ctx context.Context, l *Limiter, a Ask) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		return Result{}, err
@@ -122,9 +119,37 @@ func (c *Client) answer(ctx context.Context, l *Limiter, a Ask) (Result, error) 
 	q := c.enter(l)
 	q.join(r)
 	q.exit()
+	return q.await(ctx, r)
+}
+
+// UpTo takes as many permits as are free now, at most n, and returns how many it took. While callers wait, none are free.
+func (l *Limiter) UpTo(ctx context.Context, n int64) (int64, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	q := l.client.enter(l)
+	if q.waiting > 0 {
+		q.exit()
+		return 0, nil
+	}
+	var got int64
+	r := l.client.newRequest(Ask{N: n, Got: &got})
+	q.sendAlone(r)
+	q.exit()
+	_, err := q.await(ctx, r)
+	if errors.Is(err, script.ErrUnavailable) {
+		err = script.Failure(ctx, l.client.callTimeout, err)
+	}
+	return got, err
+}
+
+// await returns the result of a request. It blocks until that is settled, its timeout is over (the zero Result) or ctx
+// ends.
+func (q *queue) await(ctx context.Context, r *request) (Result, error) {
+	c := q.client
 	var over <-chan time.Time
-	if !a.Until.IsZero() {
-		timer := time.NewTimer(a.Until.Sub(c.clock()))
+	if !r.Until.IsZero() {
+		timer := time.NewTimer(r.Until.Sub(c.clock()))
 		defer timer.Stop()
 		over = timer.C
 	}
@@ -196,7 +221,7 @@ func (q *queue) abandon(r *request, cause error) (Result, error) {
 	if r.state == requestSettled {
 		return r.result, r.err
 	}
-	if r.inFlight() && r.Source != nil {
+	if r.state.inFlight() && r.Source != nil {
 		go q.limiter.giveBack(r)
 		return Result{}, script.Unknown(cause)
 	}
@@ -213,7 +238,7 @@ func (q *queue) giveUp(r *request) bool {
 	q.mu.Lock()
 	defer q.exit()
 	r.last = true
-	if r.state == requestSettled || r.inFlight() {
+	if r.state == requestSettled || r.state.inFlight() {
 		return false
 	}
 	q.drop(r)
@@ -223,12 +248,12 @@ func (q *queue) giveUp(r *request) bool {
 // drop removes r without a result. The waiting caller behind it may need fewer permits, so a batch is sent if r was the
 // first one, or the first one not in flight. q.mu is held.
 func (q *queue) drop(r *request) {
-	ahead := r.Waits && (r.prev == nil || !r.inFlight() && r.prev.inFlight() && q.waiter() == r)
-	if r.inFlight() {
-		r.to(requestAbandoned)
+	ahead := r.Waits && (r.prev == nil || !r.state.inFlight() && r.prev.state.inFlight() && q.waiter() == r)
+	if r.state.inFlight() {
+		r.state.to(requestAbandoned)
 		r.batch.present.Add(-1)
 	} else {
-		r.to(requestGone)
+		r.state.to(requestGone)
 	}
 	if !r.Waits {
 		return
@@ -245,7 +270,7 @@ func (q *queue) drop(r *request) {
 // waiter returns the first waiting caller that is not in flight; nil if there is none. q.mu is held.
 func (q *queue) waiter() *request {
 	r := q.first
-	for r != nil && r.inFlight() {
+	for r != nil && r.state.inFlight() {
 		r = r.next
 	}
 	return r

@@ -8,40 +8,85 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// One call of acquire.lua with its retries.
+// One acquiring call with its retries.
 
-// DoWithRetry asks Redis for permits, and retries until there is a final reply or error. If r was sent before, last is
-// the error of that attempt, else nil. If the limiter enforces a rate and another one is in force, it sets its own
-// first.
-func (l *Limiter) DoWithRetry(
-	ctx context.Context, r *protocol.AcquireRequest, t *script.Attempts, ask protocol.Ask, last error,
-) (g protocol.AcquireReply, err error) {
-	c := l.client
+// An exchange is a call that takes permits, as its retries see it.
+type exchange interface {
+	script() *script.Script
+	keys() []string
+	args(find bool) []any              // of the next attempt; with find it searches what an earlier one was granted
+	read(reply []int64) error          // stores a reply
+	findable() bool                    // a retry finds what an earlier attempt was granted
+	enforce(ctx context.Context) error // sets a limiter's own rate after ErrOtherRate
+}
+
+// repeat asks Redis for permits until there is a final reply or error. If x was sent before, last is the error of that
+// attempt, else nil. If a limiter enforces a rate and another one is in force, it sets that limiter's own first.
+func (c *Client) repeat(ctx context.Context, t *script.Attempts, x exchange, last error) error {
 	var pauses script.Backoff
 	for {
 		switch {
 		case errors.Is(last, protocol.ErrOtherRate):
-			if err := l.enforce(ctx); err != nil {
-				return protocol.AcquireReply{Attempts: t.Count()}, err
+			if err := x.enforce(ctx); err != nil {
+				return err
 			}
-			r.Sets++
 		case last != nil && !c.topology.Redirected(last):
 			c.topology.Reload(ctx, last)
 			if !pauses.Rest(ctx) {
-				return protocol.AcquireReply{Attempts: t.Count()}, last
+				return last
 			}
 		}
-		args := r.Args(nil, &l.encoder, ask, t.MaybeExecuted() && len(ask.Groups) > 0)
 		var reply []int64
-		reply, last = c.topology.Try(ctx, t, protocol.AcquireScript, l.Keys(), args...)
+		reply, last = c.topology.Try(ctx, t, x.script(), x.keys(), x.args(t.MaybeExecuted())...)
 		if last == nil {
-			g, last = r.Reply(&l.encoder, t, reply)
+			last = x.read(reply)
 		}
-		g.ID, g.Attempts = r.ID(), t.Count()
-		if !errors.Is(last, protocol.ErrOtherRate) && !t.Again(last, l.settings.Findable(r.Records)) {
-			return g, last
+		if !errors.Is(last, protocol.ErrOtherRate) && !t.Again(last, x.findable()) {
+			return last
 		}
 	}
+}
+
+// repeats reports whether a call that was sent by a pipeline is to be made again after its attempt ended with err.
+func (c *Client) repeats(t *script.Attempts, err error, findable bool) bool {
+	return errors.Is(err, protocol.ErrOtherRate) || c.topology.Redirected(err) || t.Again(err, findable)
+}
+
+// DoWithRetry makes a call of acquire.lua. If it was sent before, last is the error of that attempt, else nil.
+func (l *Limiter) DoWithRetry(
+	ctx context.Context, r *protocol.AcquireRequest, t *script.Attempts, ask protocol.Ask, last error,
+) (protocol.AcquireReply, error) {
+	x := acquiring{limiter: l, request: r, ask: ask, sent: t}
+	err := l.client.repeat(ctx, t, &x, last)
+	x.reply.Attempts = t.Count()
+	return x.reply, err
+}
+
+// An acquiring is a call of acquire.lua for one limiter.
+type acquiring struct {
+	limiter *Limiter
+	request *protocol.AcquireRequest
+	ask     protocol.Ask
+	sent    *script.Attempts
+	reply   protocol.AcquireReply
+}
+
+func (x *acquiring) script() *script.Script { return protocol.AcquireScript }
+func (x *acquiring) keys() []string         { return x.limiter.Keys() }
+func (x *acquiring) findable() bool         { return x.limiter.settings.Findable(x.request.Records) }
+
+func (x *acquiring) args(find bool) []any {
+	return x.request.Args(nil, &x.limiter.encoder, x.ask, find && len(x.ask.Groups) > 0)
+}
+
+func (x *acquiring) read(reply []int64) (err error) {
+	x.reply, err = x.request.Reply(&x.limiter.encoder, x.sent, reply)
+	return err
+}
+
+func (x *acquiring) enforce(ctx context.Context) error {
+	x.request.Sets++
+	return x.limiter.enforce(ctx)
 }
 
 // setRate runs setrate.lua, and the calls that finish its work: a rebuild of the free permits after many records have
@@ -55,7 +100,7 @@ func (l *Limiter) setRate(ctx context.Context, t *script.Attempts, request proto
 	}
 	set, notes := request.Reply(reply)
 	if notes.Has(protocol.RebuildPending) {
-		_, err = l.acquireDirect(ctx, protocol.RecentIDs{}, protocol.Ask{Rebuild: true})
+		_, err = l.look(ctx, protocol.Ask{Rebuild: true})
 	} else if notes.Has(protocol.Many) {
 		err = l.Recount(ctx)
 	}

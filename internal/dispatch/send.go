@@ -3,28 +3,55 @@ package dispatch
 import (
 	"context"
 	"math"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/breaker"
 	"github.com/rratelimiter/rratelimiter/internal/pipeline"
-	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// Which pipeline a batch is sent by, and what it tells a batch.
+// A call is what all batches have in common, whatever they ask: its time, its attempts, and the pipeline that it is sent by.
+type call struct {
+	client   *Client
+	limiter  *Limiter     // the only one, or the first: its node gets the call
+	present  atomic.Int32 // callers that are not cancelled
+	started  time.Time    // when it was sent; the call timeout counts from here
+	due      time.Time    // when its callers get an error at the latest
+	stallAt  time.Time    // when its queue stops waiting for it
+	attempts script.Attempts
+	args     []any // memory for the arguments of cmd
+	cmd      script.Command
+	state    batchState       // guarded by the mutex of its queue or set
+	breaker  *breaker.Breaker // of the node or the limiter that it is sent to
+}
 
-// send sends b to the node of its limiter. It does not block: a reply or an error arrives by b.complete.
-func (c *Client) send(b *batch) {
-	if b.breaker = &c.pipeline.Breaker; c.topology.Hidden() {
-		b.breaker = b.queue.breakerOf()
-	}
-	if b.bypass() {
+// A sender is a batch of any kind.
+type sender interface {
+	pipeline.Batch
+	common() *call
+	decideAway() bool             // completes it in the process if its node is away
+	retryDirect(last error)       // repeats its call outside the pipeline
+	fail(attempts int, err error) // completes it with an error
+}
+
+func (b *call) common() *call { return b }
+
+// begin starts the time of a call to the node of l, whose breaker is given.
+func (b *call) begin(l *Limiter, breaker *breaker.Breaker) {
+	b.client, b.limiter, b.breaker, b.started = l.client, l, breaker, time.Now()
+}
+
+// send sends a batch to the node of its limiter. It does not block: a reply or an error completes the batch.
+func (c *Client) send(s sender) {
+	b := s.common()
+	if s.decideAway() {
 		return
 	}
 	if !c.topology.Clustered() {
-		if t := c.pipeline.Admit(b); t != nil {
+		if t := c.pipeline.Admit(s); t != nil {
 			go t.Start()
 		}
 		return
@@ -32,32 +59,32 @@ func (c *Client) send(b *batch) {
 	go func() { // Node may make a call
 		ctx, cancel := context.WithTimeout(context.Background(), c.callTimeout)
 		defer cancel()
-		late := time.AfterFunc(c.callTimeout, func() { b.complete(protocol.AcquireReply{Attempts: 1}, b.late()) })
+		late := time.AfterFunc(c.callTimeout, func() { s.fail(1, b.late()) })
 		searching := !c.topology.Found()
 		if searching {
-			b.breaker.Begin(search{b, late}, b.queue.limiter)
+			b.breaker.Begin(search{s, late}, b.limiter)
 		}
-		node, err := c.topology.Node(ctx, b.queue.limiter.Key())
+		node, err := c.topology.Node(ctx, b.limiter.Key())
 		if searching {
-			b.breaker.End(search{b, late}, err == nil)
+			b.breaker.End(search{s, late}, err == nil)
 		}
 		if !late.Stop() {
 			return
 		}
 		if err != nil {
-			b.due, b.stallAt = b.started.Add(c.callTimeout), time.Now().Add(pipeline.ShortestStall)
+			b.Begin(b.started.Add(c.callTimeout), time.Now().Add(pipeline.ShortestStall))
 			if b.attempts.Again(err, false) {
-				b.retryDirect(err)
+				s.retryDirect(err)
 			} else {
-				b.complete(protocol.AcquireReply{Attempts: 1}, err)
+				s.fail(1, err)
 			}
 			return
 		}
 		p := c.pipelineTo(node)
-		if b.breaker = &p.Breaker; b.bypass() {
+		if b.breaker = &p.Breaker; s.decideAway() {
 			return
 		}
-		if t := p.Admit(b); t != nil {
+		if t := p.Admit(s); t != nil {
 			t.Execute()
 		}
 	}()
@@ -65,13 +92,13 @@ func (c *Client) send(b *batch) {
 
 // A search is a pending call that finds the node of a batch.
 type search struct {
-	batch *batch
+	batch sender
 	late  *time.Timer // completes the batch with a timeout
 }
 
 // NodeAway completes the batch at once if the process can decide on its limiter.
 func (s search) NodeAway() {
-	if l := s.batch.queue.limiter; canDecide(l) && s.late.Stop() {
+	if s.batch.CanDecide() && s.late.Stop() {
 		s.late.Reset(0)
 	}
 }
@@ -116,37 +143,64 @@ func (c *Client) newPipeline(node script.Redis) *pipeline.Pipeline {
 	return pipeline.New(node, c.callTimeout, c.tuning.Patience, runs, batches)
 }
 
-// The methods of pipeline.Batch.
+// The methods of pipeline.Batch that do not depend on what a batch asks.
 
-// Started returns when b was sent.
-func (b *batch) Started() time.Time { return b.started }
+// Started returns when the batch was sent.
+func (b *call) Started() time.Time { return b.started }
 
-// Cancelled reports whether all callers of b are cancelled, so that no permits are to be taken for them.
-func (b *batch) Cancelled() bool { return b.present.Load() == 0 }
-
-// CanDecide reports whether the process can decide on b.
-func (b *batch) CanDecide() bool { return canDecide(b.queue.limiter) }
+// Cancelled reports whether all callers are cancelled, so that no permits are to be taken for them.
+func (b *call) Cancelled() bool { return b.present.Load() == 0 }
 
 // Breaker returns the breaker of the node.
-func (b *batch) Breaker() *breaker.Breaker { return b.breaker }
+func (b *call) Breaker() *breaker.Breaker { return b.breaker }
 
 // Prober returns the limiter on whose behalf the node is probed.
-func (b *batch) Prober() breaker.Prober { return b.queue.limiter }
+func (b *call) Prober() breaker.Prober { return b.limiter }
 
-// Begin notes until when b may take.
-func (b *batch) Begin(due, stallAt time.Time) { b.due, b.stallAt = due, stallAt }
+// Begin notes until when the batch may take.
+func (b *call) Begin(due, stallAt time.Time) { b.due, b.stallAt = due, stallAt }
 
 // Err returns the error of the command.
-func (b *batch) Err() error { return b.cmd.Err() }
+func (b *call) Err() error { return b.cmd.Err() }
 
 // Missing notes that the server lacks the script.
-func (b *batch) Missing(err error) { b.attempts.End(err) }
+func (b *call) Missing(err error) { b.attempts.End(err) }
 
-// Late completes b with a timeout.
-func (b *batch) Late() { b.complete(protocol.AcquireReply{Attempts: b.attempts.Count()}, b.late()) }
+// late returns the timeout error as of now.
+func (b *call) late() error {
+	return script.Late(min(time.Since(b.started).Round(time.Millisecond), b.client.callTimeout))
+}
 
-// Stalled lets the queue send its next batch.
-func (b *batch) Stalled() { b.queue.detach(b) }
+// head begins the arguments of another attempt, with the script's text instead of its SHA-1 if text is set.
+func (b *call) head(s *script.Script, text bool, names []any) []any {
+	b.attempts.Begin(len(names))
+	return append(append(append(b.args[:0], s.Head(text)...), &b.attempts), names...)
+}
 
-// Unsent completes b, which nobody waits for.
-func (b *batch) Unsent() { b.complete(protocol.AcquireReply{}, script.ErrUnsent) }
+// command makes the command of an attempt, with all its arguments.
+func (b *call) command(ctx context.Context, args []any) redis.Cmder {
+	b.args = args
+	b.cmd = script.NewCommand(ctx, args)
+	return &b.cmd
+}
+
+// reached tells the breaker how the call ended, and reports whether Redis was reached.
+func (b *call) reached(err error) bool {
+	if !script.Unreachable(err) {
+		b.breaker.Answer(b.started, b.limiter)
+		return true
+	}
+	if !script.IsOfSlot(err) {
+		b.breaker.Fail(b.started)
+	}
+	return false
+}
+
+// stall calls detach once nothing waits for the call any more, unless the function that it returns was called before.
+func (b *call) stall(detach func()) (stop func() bool) {
+	if rest := time.Until(b.stallAt); rest > 0 {
+		return time.AfterFunc(rest, detach).Stop
+	}
+	detach()
+	return func() bool { return false }
+}

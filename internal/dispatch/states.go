@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// The states of a request and of a batch. All changes are made by to, with queue.mu held.
+// The states of a request and of a batch. All changes are made by to, with the mutex of the queue
+// or the set held.
 
 // A requestState is the state of one caller's request:
 //
@@ -71,20 +72,20 @@ var batchTransitions = [...][]batchState{
 var Strict bool
 
 // to changes the state of a request.
-func (r *request) to(next requestState) {
-	if Strict && !slices.Contains(requestTransitions[r.state], next) {
-		panic(fmt.Sprintf("dispatch: a request that is %v becomes %v", r.state, next))
+func (s *requestState) to(next requestState) {
+	if Strict && !slices.Contains(requestTransitions[*s], next) {
+		panic(fmt.Sprintf("dispatch: a request that is %v becomes %v", *s, next))
 	}
-	r.state = next
+	*s = next
 }
 
-// inFlight reports whether r is in a batch that is not complete.
-func (r *request) inFlight() bool { return r.state == requestInFlight || r.state == requestAbandoned }
+// inFlight reports whether the request is in a batch that is not complete.
+func (s requestState) inFlight() bool { return s == requestInFlight || s == requestAbandoned }
 
 // to changes the state of a batch.
-func (b *batch) to(next batchState) {
-	if Strict && !slices.Contains(batchTransitions[b.state], next) {
-		panic(fmt.Sprintf("dispatch: a batch that is %v becomes %v", b.state, next))
+func (s *batchState) to(next batchState) {
+	if Strict && !slices.Contains(batchTransitions[*s], next) {
+		panic(fmt.Sprintf("dispatch: a batch that is %v becomes %v", *s, next))
 	}
-	b.state = next
+	*s = next
 }

@@ -17,18 +17,18 @@ func panics(transition func()) (panicked bool) {
 func TestTransitions(t *testing.T) {
 	for from := range requestTransitions {
 		for to := range requestTransitions {
-			r := &request{state: requestState(from)}
+			r := requestState(from)
 			allowed := slices.Contains(requestTransitions[from], requestState(to))
-			if panicked := panics(func() { r.to(requestState(to)) }); panicked == allowed || allowed && r.state != requestState(to) {
+			if panicked := panics(func() { r.to(requestState(to)) }); panicked == allowed || allowed && r != requestState(to) {
 				t.Errorf("a request from %v to %v: panicked %v, allowed %v", requestState(from), requestState(to), panicked, allowed)
 			}
 		}
 	}
 	for from := range batchTransitions {
 		for to := range batchTransitions {
-			b := &batch{state: batchState(from)}
+			b := batchState(from)
 			allowed := slices.Contains(batchTransitions[from], batchState(to))
-			if panicked := panics(func() { b.to(batchState(to)) }); panicked == allowed || allowed && b.state != batchState(to) {
+			if panicked := panics(func() { b.to(batchState(to)) }); panicked == allowed || allowed && b != batchState(to) {
 				t.Errorf("a batch from %v to %v: panicked %v, allowed %v", batchState(from), batchState(to), panicked, allowed)
 			}
 		}

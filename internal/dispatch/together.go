@@ -1,169 +1,475 @@
 package dispatch
 
 import (
-	"cmp"
 	"context"
 	"errors"
+	"hash/maphash"
+	"math"
+	"os"
 	"slices"
+	"sync"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/localgrant"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// AllowAll asks all limiters in one script for permits: all of them grant, or none does. It tells the observer about
-// each of them. If it fails because of one limiter, failed is the index of that, else -1.
+// Several limiters at once (AllowAll): callers of this process who ask the same limiters share calls, which travel in the
+// pipelines of all batches. None of them waits for permits, so a set has no timer and no order but that of arrival.
+
+// A set is limiters that are asked together, and the callers who ask them. Sets of a client with the same limiters and
+// settings are one.
+type set struct {
+	client   *Client
+	hash     uint64 // of the limiters
+	limiters []*Limiter
+	keys     []any // names of their Redis keys, as arguments of a command
+
+	mu       sync.Mutex      // guards the fields below
+	queued   []*jointRequest // callers that are not in flight
+	inFlight *jointBatch     // the next batch is sent once this one is complete or detached
+	detached int             // stalled batches in flight, which the next one does not wait for
+	rebuild  []bool          // the next batch finishes a rebuild of the free permits of these limiters
+}
+
+// sets holds the sets of a client that have callers.
+type sets struct {
+	mu  sync.Mutex // guards the field below
+	all map[uint64]*set
+}
+
+// enterSet returns the set of some limiters with its mutex held. The caller unlocks it with exit.
+func (c *Client) enterSet(limiters []*Limiter) *set {
+	var hash maphash.Hash
+	hash.SetSeed(checkSeed)
+	for _, l := range limiters {
+		maphash.WriteComparable(&hash, queueKey{l.Key(), l.settings})
+	}
+	sum := hash.Sum64()
+	c.sets.mu.Lock()
+	defer c.sets.mu.Unlock()
+	s := c.sets.all[sum]
+	if s == nil || !slices.EqualFunc(s.limiters, limiters, same) { // another set may have the same hash
+		s = &set{client: c, hash: sum, limiters: limiters, rebuild: make([]bool, len(limiters))}
+		for _, l := range limiters {
+			for _, key := range l.keyNames {
+				s.keys = append(s.keys, key)
+			}
+		}
+		if c.sets.all == nil {
+			c.sets.all = map[uint64]*set{}
+		}
+		c.sets.all[sum] = s
+	}
+	s.mu.Lock()
+	return s
+}
+
+func same(a, b *Limiter) bool { return a.Key() == b.Key() && a.settings == b.settings }
+
+// exit unlocks the set, and forgets it if nobody uses it.
+func (s *set) exit() {
+	idle := s.idle()
+	s.mu.Unlock()
+	if !idle {
+		return
+	}
+	all := &s.client.sets
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.idle() && all.all[s.hash] == s {
+		delete(all.all, s.hash)
+	}
+}
+
+// idle reports whether no caller and no batch uses the set. s.mu is held.
+func (s *set) idle() bool { return len(s.queued) == 0 && s.inFlight == nil && s.detached == 0 }
+
+// A jointRequest is what one caller asks of a set. Its fields are guarded by set.mu until done receives; from then on they
+// belong to the caller.
+type jointRequest struct {
+	permits []int64 // of each limiter
+	done    chan struct{}
+
+	results []Result
+	failed  int // index of the limiter that err is about; -1: of none
+	err     error
+	state   requestState
+	batch   *jointBatch // the last one that carried it
+}
+
+// AllowAll asks all limiters in one script for permits: all of them grant, or none does. If it fails because of one
+// limiter, failed is the index of that, else -1.
 func (c *Client) AllowAll(ctx context.Context, permits []int64, limiters []*Limiter) (results []Result, failed int, err error) {
-	started := time.Now()
-	t := together{notes: make([]protocol.Notes, len(limiters)), refused: make([]bool, len(limiters))}
-	results, failed, err = c.askTogether(ctx, permits, limiters, &t)
-	if c.observe == nil || !t.asked {
-		return results, failed, err
+	if err := ctx.Err(); err != nil {
+		return nil, -1, err
 	}
-	latency := time.Since(started)
-	for i, l := range limiters {
-		info := Call{
-			Limiter: l.name, Callers: 1, Latency: latency, Attempts: t.attempts, Repaired: t.notes[i].Repaired(),
-			RateMismatch: t.notes[i].Has(protocol.RateMismatch), Fallback: t.notes[i].Has(protocol.Local), Err: cmp.Or(err, t.cause),
+	r := &jointRequest{permits: permits, done: make(chan struct{}, 1), failed: -1}
+	s := c.enterSet(limiters)
+	s.queued = append(s.queued, r)
+	s.send()
+	s.exit()
+	select {
+	case <-r.done:
+		if err = r.err; errors.Is(err, script.ErrUnavailable) {
+			err = script.Failure(ctx, c.callTimeout, err) // the caller's context may have ended meanwhile
 		}
-		if err == nil && results[i].Allowed {
-			info.Granted, info.Permits = 1, permits[i]
-		} else if t.refused[i] || err != nil && !errors.Is(err, ErrExceedsRate) {
-			info.Denied = 1
-		}
-		c.observe(info)
-	}
-	return results, failed, err
-}
-
-// A together collects, for the observer, what happened to limiters that were asked in one script.
-type together struct {
-	asked    bool // a call was made, or decided locally
-	attempts int
-	notes    []protocol.Notes // of each limiter
-	refused  []bool           // whether each limiter refused
-	cause    error            // why Redis did not answer, if the process decided
-}
-
-// askTogether runs allowall.lua until it is no longer stopped by expired records or by another rate than an enforced
-// one.
-func (c *Client) askTogether(
-	ctx context.Context, permits []int64, limiters []*Limiter, t *together,
-) (results []Result, failed int, err error) {
-	var all []string
-	wanted := make([]protocol.Wanted, len(limiters))
-	for i, l := range limiters {
-		all = append(all, l.Keys()...)
-		wanted[i] = protocol.Wanted{Encoder: &l.encoder, N: permits[i]}
-	}
-	for {
-		for i, l := range limiters {
-			wanted[i].Check = l.unchecked()
-		}
-		if err := ctx.Err(); err != nil {
-			return nil, -1, err
-		}
-		t.asked = true
-		var decide func(time.Duration) (decided, bool)
-		if canDecide(limiters...) {
-			decide = func(retry time.Duration) (decided, bool) {
-				locals := make([]*localgrant.Limiter, len(limiters))
-				for i, l := range limiters {
-					locals[i] = &l.local
-				}
-				local, known := c.localLimiters.DecideAll(locals, permits, c.clock(), retry)
-				return decided{decisions: local}, known
-			}
-		}
-		sent := &script.Attempts{NoRetryIfUnsent: decide != nil}
-		d, cause, err := reach(ctx, limiters[0], func(ctx context.Context) (decided, error) {
-			return c.doAllWithRetry(ctx, sent, protocol.NewAllowAll(slices.Clone(wanted)), all)
-		}, decide)
-		t.attempts += sent.Count()
-		if err, t.cause = sent.Outcome(err), sent.Outcome(cause); err != nil {
-			return nil, -1, err
-		}
-		if err := d.fault; err != nil {
-			l := limiters[d.failed]
-			if errors.Is(err, protocol.ErrOtherRate) {
-				wanted[d.failed].Sets++
-				_, err = within(ctx, l, func(ctx context.Context) (bool, error) { return true, l.enforce(ctx) })
-			}
-			if err != nil {
-				return nil, d.failed, err
-			}
-			continue
-		}
-		results, failed = make([]Result, len(limiters)), -1
-		again, allowed := false, true
-		for i, l := range limiters {
-			one := d.decisions[i]
-			wanted[i].Rebuild = one.Notes.Has(protocol.RebuildPending)
-			if t.notes[i] |= one.Notes; !one.Notes.Has(protocol.Local) {
-				l.learn(one.Rate, one.Interval)
-				l.saw(one.Rate, one.Interval, one.Notes, wanted[i].Check)
-			}
-			if one.Exceeds && failed < 0 {
-				failed = i
-			}
-			t.refused[i] = !one.Granted
-			allowed = allowed && one.Granted
-			again = again || !one.Granted && !one.Exceeds && one.Notes.Has(protocol.More)
-			results[i] = Result{Limit: one.Rate, Remaining: one.Free, RetryAfter: one.RetryAfter, ResetAfter: one.ResetAfter}
-		}
-		if failed >= 0 {
-			return nil, failed, ErrExceedsRate
-		}
-		if again {
-			continue
-		}
-		for i := range results {
-			results[i].Allowed = allowed
-		}
-		return results, -1, nil
+		return r.results, r.failed, err
+	case <-ctx.Done():
+		return s.abandon(r, ctx.Err())
 	}
 }
 
-// A decided is the reply to a request for several limiters.
-type decided struct {
-	decisions []protocol.Decision
-	failed    int   // index of the limiter that cannot be decided
-	fault     error // why
+// abandon ends r because its caller's context ended, unless r is settled. What a call in flight grants it stays taken.
+func (s *set) abandon(r *jointRequest, cause error) ([]Result, int, error) {
+	s.mu.Lock()
+	defer s.exit()
+	switch {
+	case r.state == requestSettled:
+		return r.results, r.failed, r.err
+	case r.state.inFlight():
+		r.state.to(requestAbandoned)
+		r.batch.present.Add(-1)
+		return nil, -1, script.Unknown(cause)
+	}
+	r.state.to(requestGone)
+	s.queued = slices.DeleteFunc(s.queued, func(other *jointRequest) bool { return other == r })
+	return nil, -1, cause
 }
 
-// doAllWithRetry runs allowall.lua until there is a final reply or error. All attempts have the same record ids, and
-// each has its own time.
-func (c *Client) doAllWithRetry(
-	ctx context.Context, t *script.Attempts, request *protocol.AllowAll, all []string,
-) (d decided, err error) {
-	var reply []int64
-	err = c.topology.Retry(ctx, t, request.Findable(), func() (err error) {
-		reply, err = c.topology.Try(ctx, t, protocol.AllowAllScript, all, request.Args(t.MaybeExecuted())...)
-		return err
-	})
+// A jointBatch is one call of a set for many callers. It is filled while set.mu is held; then it belongs to the goroutine
+// that makes the call.
+type jointBatch struct {
+	call
+	set     *set
+	request protocol.AllowAll // a group is callers that ask for the same numbers of permits
+	members [][]*jointRequest // the callers of each group
+	callers int               // in all groups
+}
+
+// send sends the next batch, unless one is in flight or nobody asks. s.mu is held.
+func (s *set) send() {
+	if s.inFlight != nil || len(s.queued) == 0 {
+		return
+	}
+	b := &jointBatch{set: s}
+	b.begin(s.limiters[0], s.client.breakerTo(s.limiters[0]))
+	b.attempts.NoRetryIfUnsent = true
+	most := math.MaxInt
+	b.request.Members = make([]protocol.Member, len(s.limiters))
+	for i, l := range s.limiters {
+		b.request.Members[i] = protocol.Member{Encoder: &l.encoder, Rebuild: s.rebuild[i], Check: l.unchecked()}
+		b.attempts.NoRetryIfUnsent = b.attempts.NoRetryIfUnsent && l.settings.FallsBack
+		if l.settings.RecordPerRequest {
+			most = maxRequests
+		}
+	}
+	for b.callers < most && len(s.queued) > 0 && b.add(s.queued[0]) {
+		s.queued[0] = nil
+		s.queued = s.queued[1:]
+	}
+	b.state.to(batchSent)
+	s.inFlight = b
+	s.client.send(b)
+}
+
+// add adds r to the group of its numbers and reports whether there was room.
+func (b *jointBatch) add(r *jointRequest) bool {
+	groups := b.request.Groups
+	at := slices.IndexFunc(groups, func(g protocol.JointGroup) bool { return slices.Equal(g.Sizes, r.permits) })
+	if at < 0 {
+		if at = len(groups); at == MaxGroups {
+			return false
+		}
+		b.request.Groups = append(groups, protocol.JointGroup{Sizes: r.permits})
+		b.members = append(b.members, nil)
+	}
+	b.request.Groups[at].Count++
+	b.members[at] = append(b.members[at], r)
+	b.callers++
+	b.present.Add(1)
+	r.state.to(requestInFlight)
+	r.batch = b
+	return true
+}
+
+// Command makes the command of b, with the current time.
+func (b *jointBatch) Command(ctx context.Context, text bool) redis.Cmder {
+	return b.command(ctx, b.request.Args(b.head(protocol.AllowAllScript, text, b.set.keys), false))
+}
+
+// Done reads the reply to the command of b. It completes b, or starts retryDirect if the call must be repeated.
+func (b *jointBatch) Done(bool) {
+	x := joint{request: &b.request, set: b.set, sent: &b.attempts, failed: -1}
+	err := script.ServerError(b.cmd.Err())
+	b.attempts.End(err)
 	if err == nil {
-		d.decisions, d.failed, d.fault = request.Reply(reply)
+		err = x.read(b.cmd.Val())
 	}
-	return d, err
+	if !b.client.repeats(&b.attempts, err, x.findable()) {
+		b.complete(x.reply, x.failed, err)
+		return
+	}
+	go b.retry(&x, err)
 }
 
-// giveBack waits for the reply to a request whose caller's context ended, and gives back what it was granted.
-func (l *Limiter) giveBack(r *request) {
-	<-r.done
-	if r.result.Allowed {
-		_ = l.Undo(context.Background(), r.N, *r.Source)
-	}
-	l.client.recycle(r)
+func (b *jointBatch) retryDirect(last error) {
+	b.retry(&joint{request: &b.request, set: b.set, sent: &b.attempts, failed: -1}, last)
 }
 
-// Undo gives back n permits with the score of one grant, so that permits granted at other times return when they would
-// have. Permits that expired or were released already are not given back again.
-func (l *Limiter) Undo(ctx context.Context, n int64, from Source) error {
-	if from.Local {
-		l.client.localLimiters.Untake(&l.local, n)
-		return nil
+// retry repeats the call of b outside the pipeline until b.due.
+func (b *jointBatch) retry(x *joint, last error) {
+	defer b.stall(b.Stalled)()
+	type answer struct {
+		reply  protocol.AllowAllReply
+		failed int
 	}
-	_, err := l.Release(ctx, n, from.At)
+	a, err := withinRest(context.Background(), b.limiter, time.Until(b.due), b.CanDecide(), func(ctx context.Context) (answer, error) {
+		err := b.client.repeat(ctx, &b.attempts, x, last)
+		return answer{x.reply, x.failed}, err
+	})
+	if !errors.Is(err, script.ErrNotInitialized) && !errors.Is(err, script.ErrUntold) {
+		a.failed = -1
+	}
+	b.complete(a.reply, a.failed, err)
+}
+
+// A joint is a call of allowall.lua.
+type joint struct {
+	request *protocol.AllowAll
+	set     *set
+	sent    *script.Attempts
+	reply   protocol.AllowAllReply
+	failed  int // index of the limiter that refused to decide; -1: none did
+}
+
+func (x *joint) script() *script.Script { return protocol.AllowAllScript }
+func (x *joint) args(find bool) []any   { return x.request.Args(nil, find) }
+func (x *joint) findable() bool         { return x.request.Findable() }
+
+func (x *joint) keys() []string {
+	var all []string
+	for _, l := range x.set.limiters {
+		all = append(all, l.Keys()...)
+	}
+	return all
+}
+
+func (x *joint) read(reply []int64) (err error) {
+	x.reply, x.failed, err = x.request.Reply(x.sent, reply)
 	return err
+}
+
+func (x *joint) enforce(ctx context.Context) error {
+	x.request.Members[x.failed].Sets++
+	return x.set.limiters[x.failed].enforce(ctx)
+}
+
+// CanDecide reports whether the process can decide on b.
+func (b *jointBatch) CanDecide() bool { return canDecide(b.set.limiters...) }
+
+// decide makes a local decision on b.
+func (b *jointBatch) decide(retry time.Duration) (protocol.AllowAllReply, bool) {
+	if !b.CanDecide() {
+		return protocol.AllowAllReply{}, false
+	}
+	locals := make([]*localgrant.Limiter, len(b.set.limiters))
+	for i, l := range b.set.limiters {
+		locals[i] = &l.local
+	}
+	return b.client.localLimiters.DecideAll(locals, b.request.Groups, b.client.clock(), retry)
+}
+
+// decideAway completes b with a local decision if its breaker is broken and the process can decide. It reports whether it
+// did. set.mu may be held.
+func (b *jointBatch) decideAway() bool {
+	if !b.attempts.NoRetryIfUnsent {
+		return false
+	}
+	broken, retry := b.breaker.Ask(b.limiter)
+	if !broken {
+		return false
+	}
+	g, known := b.decide(retry)
+	if known {
+		go b.complete(g, -1, nil)
+	}
+	return known
+}
+
+func (b *jointBatch) fail(_ int, err error) { b.complete(protocol.AllowAllReply{}, -1, err) }
+
+// Late completes b with a timeout.
+func (b *jointBatch) Late() { b.fail(0, b.late()) }
+
+// Unsent completes b, which nobody waits for.
+func (b *jointBatch) Unsent() { b.fail(0, script.ErrUnsent) }
+
+// Stalled lets the set send its next batch before b, which takes too long, is complete.
+func (b *jointBatch) Stalled() {
+	s := b.set
+	s.mu.Lock()
+	defer s.exit()
+	late := time.Since(b.started) >= s.client.callTimeout
+	if b.state != batchSent || late || s.detached == maxDetached {
+		return
+	}
+	b.state.to(batchDetached)
+	s.inFlight = nil
+	s.detached++
+	s.send()
+}
+
+// complete settles the callers of b with a reply or an error, and sends the next batch. Only the first call has an effect.
+func (b *jointBatch) complete(g protocol.AllowAllReply, failed int, err error) {
+	s := b.set
+	s.mu.Lock()
+	if b.state == batchComplete {
+		s.mu.Unlock()
+		return
+	}
+	detached := b.state == batchDetached
+	b.state.to(batchComplete)
+	cause := script.Failure(context.Background(), s.client.callTimeout, b.attempts.Explain(err))
+	local := g.Members != nil && g.Local()
+	if !local && err != script.ErrUnsent && !b.reached(err) {
+		if decided, known := b.decide(b.breaker.Retry()); known {
+			g, err, local = decided, nil, true
+		}
+	}
+	told := b.attempts.Outcome(cause)
+	if detached {
+		s.detached--
+	} else {
+		s.inFlight = nil
+	}
+	var settled []*jointRequest
+	calls := make([]Call, len(s.limiters))
+	if err == nil {
+		settled = s.distribute(b, g, calls)
+	} else {
+		settled = s.failAll(b.members, failed, told, calls)
+		if !detached && errors.Is(err, os.ErrDeadlineExceeded) && b.breaker.Silent(b.started) {
+			queued := s.queued // they waited for b, and would wait as long again
+			s.queued = nil
+			settled = append(settled, s.failAll([][]*jointRequest{queued}, -1, cause, calls)...)
+		}
+	}
+	for i, l := range s.limiters {
+		call := &calls[i]
+		call.Limiter, call.Callers, call.Latency, call.Attempts = l.name, call.Callers+b.callers, time.Since(b.started), b.attempts.Count()
+		call.Fallback, call.Err = local, told
+		if err == nil && !local {
+			m := g.Members[i]
+			call.Repaired, call.RateMismatch = m.Notes.Repaired(), m.Notes.Has(protocol.RateMismatch)
+			s.rebuild[i] = m.Notes.Has(protocol.RebuildPending)
+			l.learn(m.Rate, m.Interval)
+			l.saw(m.Rate, m.Interval, m.Notes, b.request.Members[i].Check)
+		}
+	}
+	s.send()
+	s.exit()
+	if observe := s.client.observe; observe != nil {
+		for _, call := range calls {
+			observe(call)
+		}
+	}
+	for _, r := range settled {
+		r.done <- struct{}{}
+	}
+}
+
+// failAll settles requests with an error, which is about the limiter with the index failed. s.mu is held.
+func (s *set) failAll(members [][]*jointRequest, failed int, err error, calls []Call) (settled []*jointRequest) {
+	for _, group := range members {
+		for _, r := range group {
+			if r.state == requestAbandoned {
+				r.state.to(requestGone)
+				continue
+			}
+			r.state.to(requestSettled)
+			r.failed, r.err = failed, err
+			settled = append(settled, r)
+			for i := range calls {
+				calls[i].Denied++
+			}
+		}
+	}
+	return settled
+}
+
+// distribute applies a reply to the callers of b. A refused caller whose wait is not known asks again. s.mu is held.
+func (s *set) distribute(b *jointBatch, g protocol.AllowAllReply, calls []Call) (settled []*jointRequest) {
+	free := make([]int64, len(s.limiters)) // after each caller
+	for i, m := range g.Members {
+		free[i] = m.Free
+	}
+	for at := len(b.members) - 1; at >= 0; at-- { // backwards, so that the permits left after each caller are known
+		group := b.request.Groups[at]
+		granted, _ := g.Granted(at, group)
+		for n := int(granted) - 1; n >= 0; n-- {
+			r := b.members[at][n]
+			results := make([]Result, len(s.limiters))
+			for i, m := range g.Members {
+				calls[i].Permits += r.permits[i]
+				results[i] = Result{Allowed: true, Limit: m.Rate, Remaining: free[i], ResetAfter: m.ResetAfter}
+				free[i] += r.permits[i]
+				if r.state == requestAbandoned {
+					calls[i].Unclaimed += r.permits[i]
+				} else {
+					calls[i].Granted++
+				}
+			}
+			if r.state == requestAbandoned {
+				r.state.to(requestGone)
+				continue
+			}
+			r.state.to(requestSettled)
+			r.results = results
+			settled = append(settled, r)
+		}
+	}
+	var again []*jointRequest
+	for at, members := range b.members {
+		granted, exceeded := g.Granted(at, b.request.Groups[at])
+		for _, r := range members[max(granted, 0):] {
+			if r.state == requestAbandoned {
+				r.state.to(requestGone)
+				continue
+			}
+			if granted < 0 {
+				r.state.to(requestSettled)
+				r.failed, r.err = exceeded, ErrExceedsRate
+				settled = append(settled, r)
+				calls[exceeded].Denied++
+				continue
+			}
+			results, known := make([]Result, len(s.limiters)), true
+			for i, m := range g.Members {
+				wait, is := g.Wait(at, i)
+				known = known && is
+				results[i] = Result{Limit: m.Rate, Remaining: m.Free, RetryAfter: wait, ResetAfter: m.ResetAfter}
+			}
+			if !known {
+				r.state.to(requestQueued)
+				again = append(again, r)
+				continue
+			}
+			for i, result := range results {
+				if result.RetryAfter > 0 {
+					calls[i].Denied++
+				}
+			}
+			r.state.to(requestSettled)
+			r.results = results
+			settled = append(settled, r)
+		}
+	}
+	s.queued = append(again, s.queued...)
+	return settled
 }

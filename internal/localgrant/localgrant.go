@@ -237,37 +237,52 @@ func (d *Limiters) Decide(l *Limiter, ask protocol.Ask, now time.Time, retry tim
 	return g, true
 }
 
-// DecideAll makes the decisions that allowall.lua would make. It fails if the rate of a limiter is not known.
+// DecideAll makes the reply that allowall.lua would make. It fails if the rate of a limiter is not known.
 func (d *Limiters) DecideAll(
-	limiters []*Limiter, permits []int64, now time.Time, retry time.Duration,
-) ([]protocol.Decision, bool) {
+	limiters []*Limiter, groups []protocol.JointGroup, now time.Time, retry time.Duration,
+) (protocol.AllowAllReply, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	budgets := make([]localBudget, len(limiters))
-	all := true
 	for i, l := range limiters {
 		known := false
 		if budgets[i], known = d.budget(l, now); !known {
-			return nil, false
+			return protocol.AllowAllReply{}, false
 		}
-		all = all && permits[i] <= budgets[i].free()
 	}
-	decisions := make([]protocol.Decision, len(limiters))
+	g := protocol.AllowAllReply{Members: make([]protocol.MemberReply, len(limiters))}
+	g.MakeOutcomes(len(groups))
+	granted := make([]int64, len(groups))
+	for i, group := range groups {
+		n := group.Count
+		for j, s := range budgets {
+			if group.Sizes[j] > s.rate && n >= 0 {
+				n = int64(-1 - j)
+			} else if n >= 0 {
+				n = min(n, max(s.free(), 0)/group.Sizes[j])
+			}
+		}
+		for j, s := range budgets {
+			s.Take(max(n, 0) * group.Sizes[j])
+		}
+		granted[i] = n
+	}
+	for i, group := range groups {
+		waits := make([]int64, len(limiters))
+		for j, s := range budgets {
+			if size := group.Sizes[j]; size > s.free() {
+				waits[j] = s.micros(s.wait(size, retry))
+			}
+		}
+		g.SetOutcome(i, granted[i], waits...)
+	}
 	for i, s := range budgets {
-		n := permits[i]
-		decision := protocol.Decision{Granted: true, Rate: s.limit, Interval: s.interval, Notes: protocol.Local}
-		switch {
-		case all:
-			s.Take(n)
-		case n > s.rate:
-			decision.Granted, decision.Exceeds = false, true
-		case n > s.free():
-			decision.Granted, decision.RetryAfter = false, protocol.Micros(s.micros(s.wait(n, retry)))
+		g.Members[i] = protocol.MemberReply{
+			Rate: s.limit, Interval: s.interval, Free: max(s.free(), 0), Notes: protocol.Local,
+			ResetAfter: protocol.Micros(s.micros(s.Until(now, s.Used()))),
 		}
-		decision.Free, decision.ResetAfter = max(s.free(), 0), protocol.Micros(s.micros(s.Until(now, s.Used())))
-		decisions[i] = decision
 	}
-	return decisions, true
+	return g, true
 }
 
 // Decides reports whether the process can decide on l while its node is away.

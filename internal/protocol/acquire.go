@@ -2,7 +2,6 @@ package protocol
 
 import (
 	"encoding/binary"
-	"errors"
 	"math"
 	"slices"
 	"strconv"
@@ -261,13 +260,9 @@ func (r AcquireReply) Shared() fairshare.Reply {
 	}
 }
 
-// Reply decodes the reply to the last attempt of r. Short replies omit what follows from the time of the request. With
-// ErrOtherRate the attempt had no effect.
+// Reply decodes the reply to the last attempt of r. Short replies omit what follows from the time of the request.
 func (r *AcquireRequest) Reply(e *Encoder, a *script.Attempts, reply []int64) (AcquireReply, error) {
-	if err := statusError(reply[0]); err != nil {
-		if errors.Is(err, ErrOtherRate) {
-			a.NotExecuted()
-		}
+	if err := statusOf(a, reply[0]); err != nil {
 		return AcquireReply{}, err
 	}
 	g := AcquireReply{

@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"math"
+	"strconv"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/record"
@@ -12,90 +13,184 @@ import (
 // AllowAllScript is allowall.lua.
 var AllowAllScript = script.Load(lua.Files, "allowall")
 
-// A Wanted is what one request of AllowAll asks of one limiter.
-type Wanted struct {
+// A JointGroup is Count requests, each for Sizes[i] permits of limiter i.
+type JointGroup struct {
+	Sizes []int64
+	Count int64
+}
+
+// A Member is a limiter that is asked together with others.
+type Member struct {
 	*Encoder
-	N       int64
 	Rebuild bool // finish a rebuild of the free permits
 	Check   bool // compare the free permits with the records
 	Sets    int  // how often the call has set the limiter's own rate over another one
+
+	prefix []byte // of its records
+	first  any    // time of the first attempt, or an earlier one
+	ids    int64  // number of its record ids
 }
 
 // An AllowAll holds the arguments of allowall.lua for one call and its retries.
 type AllowAll struct {
-	wanted   []Wanted
-	prefixes [][]byte // of the records of each limiter
-	firsts   []any    // times of the first attempt, or earlier ones
-	findable bool
-}
-
-// NewAllowAll returns a request for all the permits at once, with record ids of its own.
-func NewAllowAll(wanted []Wanted) *AllowAll {
-	r := &AllowAll{
-		wanted: wanted, prefixes: make([][]byte, len(wanted)), firsts: make([]any, len(wanted)), findable: true,
-	}
-	for i, w := range wanted {
-		records := idsOf(w.N)
-		r.prefixes[i] = w.identity.AppendPrefix(nil, w.Format, int(records))
-		if w.Bucket() > 0 {
-			r.prefixes[i] = record.AppendShare(r.prefixes[i], w.Format, uint32(min(w.N, math.MaxUint32)))
-		}
-		if r.firsts[i] = w.Now(); w.ServerTime {
-			r.firsts[i] = 0
-		}
-		r.findable = r.findable && w.Options.Findable(records)
-	}
-	return r
+	Members []Member
+	Groups  []JointGroup
 }
 
 // Findable reports whether a retry can find the records of an earlier attempt.
-func (r *AllowAll) Findable() bool { return r.findable }
+func (r *AllowAll) Findable() bool {
+	for i := range r.Members {
+		if m := &r.Members[i]; !m.Options.Findable(m.ids) {
+			return false
+		}
+	}
+	return true
+}
 
-// Args returns the arguments of an attempt, with the current time. If it is to find the records of an earlier attempt,
-// which may have been executed, the script looks for these first.
-func (r *AllowAll) Args(find bool) []any {
-	var args []any
-	for i, w := range r.wanted {
-		flags := w.common(w.Sets)
-		if w.Rebuild {
-			flags += "b"
+// draw gives the records of a member new ids.
+func (r *AllowAll) draw(i int) {
+	m, sum := &r.Members[i], int64(0)
+	for _, g := range r.Groups {
+		size := g.Sizes[i]
+		if m.RecordPerRequest {
+			m.ids += g.Count * idsOf(size)
 		}
-		if w.Check {
-			flags += "s"
+		if size > (math.MaxInt64-sum)/g.Count {
+			sum = math.MaxInt64
+		} else {
+			sum += size * g.Count
 		}
-		args = append(args, w.N, w.Now(), r.prefixes[i], flags, w.Own.text(), w.Bucket())
+	}
+	if !m.RecordPerRequest {
+		m.ids = idsOf(sum)
+	}
+	m.prefix = m.identity.AppendPrefix(m.prefix[:0], m.Format, int(m.ids))
+	if m.Bucket() > 0 {
+		m.prefix = record.AppendShare(m.prefix, m.Format, uint32(min(sum, math.MaxUint32)))
+	}
+}
+
+// Args appends the arguments of an attempt, with the current time. All attempts have the same record ids. If one is to
+// find the records of an earlier attempt, which may have been executed, the script looks for these first.
+func (r *AllowAll) Args(args []any, find bool) []any {
+	now := millisText(r.Members[0].clock().UnixMicro())
+	args = append(args, numbers(r.Groups, func(g JointGroup) int64 { return g.Count }), now)
+	for i := range r.Members {
+		m := &r.Members[i]
+		if m.ids == 0 {
+			r.draw(i)
+		}
+		if m.first == nil {
+			if m.first = now; m.ServerTime {
+				m.first = 0
+			}
+		}
+		sizes := numbers(r.Groups, func(g JointGroup) int64 { return g.Sizes[i] })
+		args = append(args, sizes, m.prefix, m.Own.text(), m.flags())
 	}
 	if find {
-		args = append(args, r.firsts...)
+		for _, m := range r.Members {
+			args = append(args, m.first, m.ids)
+		}
 	}
 	return args
 }
 
-// A Decision is the outcome of AllowAll for one limiter.
-type Decision struct {
-	Granted    bool // if all limiters grant
-	Exceeds    bool // more permits were wanted than the rate
+// flags returns the flags, which are letters only here and in the script, and the granularity.
+func (m *Member) flags() string {
+	flags := m.common(m.Sets)
+	for _, f := range [...]struct {
+		set    bool
+		letter string
+	}{{m.RecordPerRequest, "r"}, {m.Rebuild, "b"}, {m.Check, "s"}, {m.ServerTime, "t"}} {
+		if f.set {
+			flags += f.letter
+		}
+	}
+	if bucket := m.Bucket(); bucket > 0 {
+		flags += strconv.FormatInt(bucket, 10)
+	}
+	return flags
+}
+
+// numbers returns a number of each group as one argument.
+func numbers(groups []JointGroup, of func(JointGroup) int64) any {
+	if len(groups) == 1 {
+		return of(groups[0])
+	}
+	var text []byte
+	for i, g := range groups {
+		if i > 0 {
+			text = append(text, ' ')
+		}
+		text = strconv.AppendInt(text, of(g), 10)
+	}
+	return string(text)
+}
+
+// An AllowAllReply is the decoded reply of allowall.lua, or a local reply in the same form.
+type AllowAllReply struct {
+	Members  []MemberReply
+	outcomes []int64 // for each group the result of Granted, and a wait (µs) for each limiter; nil: all is granted
+}
+
+// A MemberReply is what a reply says of one limiter.
+type MemberReply struct {
 	Rate       int64
 	Interval   time.Duration
 	Free       int64 // permits that remain free
 	Notes      Notes
-	RetryAfter time.Duration // until the permits are free; 0 if Granted
 	ResetAfter time.Duration // until all permits are free
 }
 
-// Reply decodes a reply. If a limiter refuses to decide, it returns the error and the limiter's index.
-func (r *AllowAll) Reply(reply []int64) (decisions []Decision, failed int, err error) {
-	if err := statusError(reply[0]); err != nil {
-		return nil, int(reply[1]), err
+// unknownWait is the wait in a reply if it is not known; the request is made again.
+const unknownWait = -1
+
+// Granted returns how many requests of a group were granted. If their size exceeds the rate of a limiter, it is below 0,
+// and exceeded is the index of that limiter.
+func (r AllowAllReply) Granted(group int, of JointGroup) (n int64, exceeded int) {
+	if r.outcomes == nil {
+		return of.Count, -1
 	}
-	const figures = 8
-	decisions = make([]Decision, len(r.wanted))
-	for i := range decisions {
+	n = r.outcomes[group*(1+len(r.Members))]
+	return n, int(-n - 1)
+}
+
+// Wait returns how long the first refused request of a group has to wait for the permits of a limiter; 0 if the limiter
+// has them. It is not known if expired records remain, or if an earlier attempt was found.
+func (r AllowAllReply) Wait(group, limiter int) (wait time.Duration, known bool) {
+	us := r.outcomes[group*(1+len(r.Members))+1+limiter]
+	return Micros(max(us, 0)), us != unknownWait
+}
+
+// Local reports whether this process made the reply, and not Redis.
+func (r AllowAllReply) Local() bool { return r.Members[0].Notes.Has(Local) }
+
+// MakeOutcomes makes room for the outcomes of n groups, for a local reply.
+func (r *AllowAllReply) MakeOutcomes(n int) { r.outcomes = make([]int64, n*(1+len(r.Members))) }
+
+// SetOutcome sets the outcome of a group in a local reply. The waits are in µs, one for each limiter.
+func (r *AllowAllReply) SetOutcome(group int, granted int64, waits ...int64) {
+	at := group * (1 + len(r.Members))
+	r.outcomes[at] = granted
+	copy(r.outcomes[at+1:], waits)
+}
+
+// Reply decodes a reply. If a limiter refuses to decide, it returns the error and the limiter's index.
+func (r *AllowAll) Reply(a *script.Attempts, reply []int64) (g AllowAllReply, failed int, err error) {
+	if err := statusOf(a, reply[0]); err != nil {
+		return AllowAllReply{}, int(reply[1]), err
+	}
+	const figures = 6
+	g.Members = make([]MemberReply, len(r.Members))
+	for i := range g.Members {
 		f := reply[1+i*figures:][:figures]
-		decisions[i] = Decision{
-			Granted: f[0] == 1, Exceeds: f[0] < 0, Rate: f[2], Interval: Millis(f[3]), Free: f[4], Notes: Notes(f[5]),
-			RetryAfter: Micros(f[6]), ResetAfter: Micros(f[7]),
+		g.Members[i] = MemberReply{
+			Rate: f[1], Interval: Millis(f[2]), Free: f[3], Notes: Notes(f[4]), ResetAfter: Micros(f[5]),
 		}
 	}
-	return decisions, 0, nil
+	if rest := reply[1+len(r.Members)*figures:]; len(rest) > 0 {
+		g.outcomes = rest
+	}
+	return g, -1, nil
 }

@@ -112,7 +112,7 @@ func TestAcquireReplies(t *testing.T) {
 // A status other than 0 is the same error in the reply of every script that has one.
 func TestStatuses(t *testing.T) {
 	r, e := sent(Options{}, 1)
-	all := NewAllowAll([]Wanted{{Encoder: e, N: 1}, {Encoder: e, N: 1}})
+	all := AllowAll{Members: []Member{{Encoder: e}, {Encoder: e}}}
 	texts := map[string]bool{}
 	for status := int64(-1); status <= 10; status++ {
 		want := statusError(status)
@@ -141,7 +141,7 @@ func TestStatuses(t *testing.T) {
 		reply := make([]int64, 13)
 		reply[0], reply[1] = status, 1
 		_, ofAcquire := r.Reply(e, &script.Attempts{}, []int64{status})
-		_, failed, ofAll := all.Reply([]int64{status, 1})
+		_, failed, ofAll := all.Reply(&script.Attempts{}, []int64{status, 1})
 		_, _, ofRelease := Release{}.Reply([]int64{status})
 		_, ofRepair := Repair{}.Reply([]int64{status})
 		_, ofRead := Read{}.Reply([]int64{status})
@@ -178,20 +178,48 @@ func TestOtherRateHadNoEffect(t *testing.T) {
 
 func TestAllowAllReplies(t *testing.T) {
 	_, e := sent(Options{}, 1)
-	r := NewAllowAll([]Wanted{{Encoder: e, N: 1}, {Encoder: e, N: 2}, {Encoder: e, N: 3}})
-	got, _, err := r.Reply([]int64{
-		0, 1, 11, 12, 13, 14, 0, 0, 17, 0, 21, 22, 23, 24, int64(More), 26, 27, -1, 31, 32, 33, 34, int64(Many), 0, 0,
-	})
-	want := []Decision{
-		{Granted: true, Rate: 12, Interval: 13 * time.Millisecond, Free: 14, ResetAfter: 17 * time.Microsecond},
-		{
-			Rate: 22, Interval: 23 * time.Millisecond, Free: 24, Notes: More, RetryAfter: 26 * time.Microsecond,
-			ResetAfter: 27 * time.Microsecond,
-		},
-		{Exceeds: true, Rate: 32, Interval: 33 * time.Millisecond, Free: 34, Notes: Many},
+	r := AllowAll{Members: []Member{{Encoder: e}, {Encoder: e}}}
+	groups := []JointGroup{{[]int64{1, 2}, 5}, {[]int64{3, 4}, 6}, {[]int64{5, 6}, 7}}
+	figures := []int64{0, 11, 12, 13, 14, 0, 16, 21, 22, 23, 24, int64(Many), 26}
+	members := []MemberReply{
+		{Rate: 12, Interval: 13 * time.Millisecond, Free: 14, ResetAfter: 16 * time.Microsecond},
+		{Rate: 22, Interval: 23 * time.Millisecond, Free: 24, Notes: Many, ResetAfter: 26 * time.Microsecond},
 	}
-	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("%+v, %v\nwant %+v", got, err, want)
+	type outcome struct {
+		granted  int64
+		exceeded int
+		waits    [2]time.Duration
+		known    [2]bool
+	}
+	for _, test := range []struct {
+		rest []int64
+		want []outcome
+	}{
+		{nil, []outcome{{granted: 5}, {granted: 6}, {granted: 7}}},
+		{[]int64{4, 0, 31, -2, -1, -1, 0, -1, 32}, []outcome{
+			{granted: 4, waits: [2]time.Duration{0, 31 * time.Microsecond}, known: [2]bool{true, true}},
+			{granted: -2, exceeded: 1},
+			{granted: 0, waits: [2]time.Duration{0, 32 * time.Microsecond}, known: [2]bool{false, true}},
+		}},
+	} {
+		got, failed, err := r.Reply(&script.Attempts{}, slices.Concat(figures, test.rest))
+		if err != nil || failed >= 0 || !slices.Equal(got.Members, members) || got.Local() {
+			t.Errorf("%+v, %d, %v\nwant %+v", got, failed, err, members)
+		}
+		for i, want := range test.want {
+			o := outcome{}
+			if o.granted, o.exceeded = got.Granted(i, groups[i]); o.granted >= 0 {
+				o.exceeded = 0
+				for j := range o.waits {
+					if test.rest != nil {
+						o.waits[j], o.known[j] = got.Wait(i, j)
+					}
+				}
+			}
+			if o != want {
+				t.Errorf("group %d: %+v, want %+v", i, o, want)
+			}
+		}
 	}
 }
 
@@ -384,10 +412,10 @@ func FuzzReplies(f *testing.F) {
 				reply.Shared()
 				reply.Notes.Repaired()
 			}
-			all := NewAllowAll([]Wanted{{Encoder: e, N: 1}, {Encoder: e, N: 2}})
-			all.Reply(integers(1 + 8*2))
-			if refusal := integers(2); refusal[0] != 0 {
-				all.Reply(refusal)
+			all := AllowAll{Members: []Member{{Encoder: e}, {Encoder: e}}}
+			if reply, _, err := all.Reply(&script.Attempts{}, integers(1+6*2+3)); err == nil {
+				reply.Granted(0, JointGroup{Count: 1})
+				reply.Wait(0, 1)
 			}
 		}
 		TrySetRate{}.Reply(integers(1))

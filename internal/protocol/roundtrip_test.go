@@ -355,28 +355,28 @@ local first, id_count, since, all, shared, known = ` + only(f, AcquireScript.Tex
 func FuzzAllowAll(f *testing.F) {
 	const limiters = 3
 	client := redistest.Embedded(f).Client()
-	functions := slices.Concat([]string{"read_request", "score_of", "permits_of", "client_prefix", "grant_score"}, configFunctions, timeFunctions)
+	functions := slices.Concat([]string{"parse_numbers", "read_request", "score_of", "permits_of", "client_prefix", "grant_score"}, configFunctions, timeFunctions)
 	var echoes [limiters]echo
 	for i := range echoes {
 		more := "local i = " + strconv.Itoa(i) + `
-local request = read_request(i)
-` + only(f, AllowAllScript.Text, `(local flags, wanted = request.*)\n`) + `
+local client_now = ARGV[2]
+local request = read_request(i, counts)
+` + only(f, AllowAllScript.Text, `(local flags = request.*)\n`) + `
 local limiter = read_config(5 * i, request.configured_rate) or {}
 local now = request.client_now ~= '' and read_clock(request.client_now) or nil
 local score = now and limiter.interval and score_of(request, limiter, now)
-local MAX_SUM, id_count = 1e15
-` + only(f, AllowAllScript.Text, `local (id_count = .*)\n`) + `
-local since
+local since, id_count
 if ` + only(f, AllowAllScript.Text, `if (ARGV\[.*\]) then`) + ` then
-  ` + only(f, AllowAllScript.Text, `local (since = .*)\n`) + `
+  since, id_count = ` + only(f, AllowAllScript.Text, `local since, id_count = (.*)\n`) + `
 end
 `
-		echoes[i] = newEcho(f, client, AllowAllScript, functions, []string{"local count = .*"}, more, slices.Concat([]string{
-			"count", "now and to_micros(now)", "request.prefix", "wanted", "wanted <= MAX_SUM and id_count or nil", "request.granularity",
+		echoes[i] = newEcho(f, client, AllowAllScript, functions, []string{"local limiters = .*", "local counts = .*"}, more, slices.Concat([]string{
+			"limiters", "now and to_micros(now)", "request.prefix", "request.total", "id_count", "request.granularity",
 			"request.granularity and permits_of(string.sub(request.prefix, 1, #client_prefix(request.prefix) + 4))",
-			"score and now > 0 and to_micros(score) or nil", "since and to_micros(since)",
+			"score and now > 0 and to_micros(score) or nil", "since and to_micros(since)", "#counts", "counts[1]", "counts[2]",
+			"#request.sizes", "request.sizes[1]", "request.sizes[2]",
 			"local enforced = FLAG", "load_state(limiter, now, FLAG, OTHER)", "load_state(limiter, now, OTHER, FLAG)",
-			"grant_score(now, limiter.interval, request.granularity, FLAG)",
+			"grant_score(now, limiter.interval, request.granularity, FLAG)", "if FLAG then\n      for group",
 		}, limiterValues, []string{"request.configured_rate"})...)
 	}
 
@@ -389,51 +389,74 @@ end
 		{1_700_000_000_000_000, math.MaxUint32, 1 << 32, math.MaxInt64, 0x0fc0_1583_2f41, 7, 150, 5000, 30},
 		{-1_000_001, 1, 1, 1, 0xffff_ffff_ffff, 0, 1, 0, 10},
 		{1_700_000_000_999_001, 5, 6, 7, 0x0111_3555_1301, figure, 199, 1, 19},
+		{1_700_000_000_999_001, 5, 6, 7, 0x0c30, figure, 199, 1, 19},
 	} {
 		f.Add(s.micros, s.n0, s.n1, s.n2, s.bits, s.permits, s.interval, s.keepAlive, s.granularity)
 	}
 	f.Fuzz(func(t *testing.T, micros, n0, n1, n2 int64, bits uint64, permits, interval, keepAlive, granularity int64) {
 		now := within(micros, -latest, latest)
-		var wanted []Wanted
+		groups := []JointGroup{{Count: 1 + int64(bits>>4&3)}}
+		for _, n := range []int64{n0, n1, n2} {
+			groups[0].Sizes = append(groups[0].Sizes, within(n, 1, math.MaxInt64))
+		}
+		if bits>>10&1 == 1 {
+			groups = append(groups, JointGroup{Sizes: []int64{4, 5, 6}, Count: 2})
+		}
+		r := AllowAll{Groups: groups}
 		var want [limiters][]any
-		for i, n := range []int64{n0, n1, n2} {
+		var ids [limiters]int64
+		for i := range limiters {
 			bit := func(n int) bool { return bits>>(16*i+n)&1 == 1 }
-			w := Wanted{Encoder: &Encoder{}, N: within(n, 1, math.MaxInt64), Rebuild: bit(0), Check: bit(1), Sets: int(bits >> (16*i + 2) & 3)}
+			w := Member{Encoder: &Encoder{}, Rebuild: bit(0), Check: bit(1), Sets: int(bits >> (16*i + 2) & 3)}
 			o := Options{
 				Own:      ownRate(permits+int64(i), interval, keepAlive, bit(6), bit(7)),
-				Enforced: bit(8), ServerTime: bit(9), Format: record.Format(bits >> (16*i + 12) & 3),
+				Enforced: bit(8), ServerTime: bit(9), Format: record.Format(bits >> (16*i + 12) & 3), RecordPerRequest: bit(11),
 				Granularity: time.Duration(within(granularity, 0, 1e9)) * time.Duration(i) * time.Millisecond,
 			}
 			identity, twin := record.NewIdentity("client"), record.NewIdentity("client")
 			identity.StartAt(bits)
 			twin.StartAt(bits)
 			w.Init(o, identity, func() time.Time { return time.UnixMicro(now) })
-			wanted = append(wanted, w)
+			r.Members = append(r.Members, w)
 
-			var ids, share any
-			count := int64(1)
-			if w.N > math.MaxUint32 {
-				count += min(w.N, 1e15) / math.MaxUint32
+			records := func(permits float64) float64 {
+				if permits <= math.MaxUint32 {
+					return 1
+				}
+				return 1 + math.Floor(math.Min(permits, 1e15)/math.MaxUint32)
 			}
-			if w.N <= 1e15 {
-				ids = count
+			var total, count float64
+			for _, g := range groups {
+				size := float64(g.Sizes[i])
+				total += size * float64(g.Count)
+				count += float64(g.Count) * records(size)
 			}
+			if !o.RecordPerRequest {
+				count = records(total)
+			}
+			ids[i] = int64(count)
 			prefix := twin.AppendPrefix(nil, o.Format, int(count))
+			var share any
 			if o.Bucket() > 0 {
-				share = min(w.N, math.MaxUint32)
+				share = int64(min(total, math.MaxUint32))
 				prefix = record.AppendShare(prefix, o.Format, uint32(share.(int64)))
 			}
+			var count2, size2 any
+			if len(groups) > 1 {
+				count2, size2 = groups[1].Count, groups[1].Sizes[i]
+			}
 			want[i] = append([]any{
-				int64(limiters), nil, string(prefix), w.N, ids, orNil(o.Bucket()), share, nil, nil, o.Enforced && w.Sets < 3, w.Rebuild, w.Check,
-				o.Format == record.Redisson313,
+				int64(limiters), nil, string(prefix), total, nil, orNil(o.Bucket()), share, nil, nil, int64(len(groups)), groups[0].Count, count2,
+				int64(len(groups)), groups[0].Sizes[i], size2,
+				o.Enforced && w.Sets < 3, w.Rebuild, w.Check, o.Format == record.Redisson313, o.RecordPerRequest,
 			}, limiterOf(o.Own)...)
 		}
-		const clock, score, since = 1, 7, 8 // in want
-		r, first := NewAllowAll(wanted), now
-		now = within(now+1_234_567, -latest, latest)
+		const clock, idCount, score, since = 1, 4, 7, 8 // in want
+		first := now
 		for _, find := range []bool{false, true} {
-			args := r.Args(find)
-			for i, w := range wanted {
+			args := r.Args(nil, find)
+			for i := range limiters {
+				w := &r.Members[i]
 				if !w.ServerTime {
 					want[i][clock] = clockOf(now)
 					if w.Own.Interval > 0 && clockOf(now) > 0 {
@@ -441,12 +464,14 @@ end
 					}
 				}
 				if find {
+					want[i][idCount] = ids[i]
 					if want[i][since] = clockOf(first); w.ServerTime {
 						want[i][since] = int64(0)
 					}
 				}
 				echoes[i].check(t, fmt.Sprintf("limiter %d, find %v", i, find), keysOf(limiters), args, want[i]...)
 			}
+			now = within(now+1_234_567, -latest, latest)
 		}
 	})
 }
@@ -540,7 +565,11 @@ func TestNoUnknownArguments(t *testing.T) {
 	ask := Ask{Groups: []Group{{1, 1}}, UpTo: true, Detail: true, Rebuild: true, Check: true, Partial: true, Apart: true}
 	var acquire AcquireRequest
 	acquire.Args(nil, &e, ask, false)
-	all := NewAllowAll([]Wanted{{Encoder: &e, N: 1, Rebuild: true, Check: true}})
+	timed := Encoder{Options: e.Options, identity: e.identity, clock: e.clock}
+	timed.ServerTime = true
+	all := AllowAll{
+		Members: []Member{{Encoder: &timed, Rebuild: true, Check: true}}, Groups: []JointGroup{{Sizes: []int64{1}, Count: 1}},
+	}
 
 	requests := map[string]struct {
 		script *script.Script
@@ -548,7 +577,7 @@ func TestNoUnknownArguments(t *testing.T) {
 		flags  int   // index of the flags in args; -1: none
 	}{
 		"acquire":    {AcquireScript, acquire.Args(nil, &e, ask, true), 4},
-		"allowall":   {AllowAllScript, all.Args(false), 3},
+		"allowall":   {AllowAllScript, all.Args(nil, false)[2:], 3},
 		"collect":    {CollectScript, Collect{Now: "", Dry: true}.Args(), 2},
 		"delete":     {DeleteScript, Delete{}.Args(), -1},
 		"expire":     {ExpireScript, Expire{}.Args(), -1},
@@ -567,7 +596,7 @@ func TestNoUnknownArguments(t *testing.T) {
 	if err != nil || len(files) != len(requests) {
 		t.Errorf("%d scripts, and requests of %d: %v", len(files), len(requests), err)
 	}
-	looks := regexp.MustCompile(`find\((?:[\w.]+|ARGV\[\d+\]), '(\w+)'|ARGV\[\d+\] [=~]= '(\w+)'`)
+	looks := regexp.MustCompile(`find\((?:[\w.]+|ARGV\[\d+\]), '(\w)'|ARGV\[\d+\] [=~]= '(\w+)'`)
 	number := regexp.MustCompile(`ARGV\[(?:at \+ )?(\d+)\]`)
 	for name, r := range requests {
 		if text := script.Load(lua.Files, name).Text; text != r.script.Text {
@@ -596,8 +625,8 @@ func TestNoUnknownArguments(t *testing.T) {
 			t.Errorf("%s: the encoder has %d arguments, the script reads %d", name, len(r.args), last)
 		}
 	}
-	if n, of := len(all.Args(true)), only(t, AllowAllScript.Text, `if ARGV\[(\d+) \* count \+ 1\]`); strconv.Itoa(n-1) != of {
-		t.Errorf("%d arguments a limiter and a time, the script reads %s and one", n-1, of)
+	if n, of := len(all.Args(nil, true)), only(t, AllowAllScript.Text, `if ARGV\[(\d+) \* limiters \+ 3\]`); strconv.Itoa(n-4) != of {
+		t.Errorf("%d arguments a limiter and four more, the script reads %s and four", n-4, of)
 	}
 	for _, found := range regexp.MustCompile(`command [=~]= '(\w+)'`).FindAllStringSubmatch(ExpireScript.Text, -1) {
 		if !slices.Contains([]ExpireCommand{ExpireIn, ExpireAt, Persist}, ExpireCommand(found[1])) {

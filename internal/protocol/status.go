@@ -35,6 +35,15 @@ func statusError(status int64) error {
 	return fmt.Errorf("%w: %s", script.ErrNotInitialized, what[status])
 }
 
+// statusOf is statusError for the reply to an attempt. With ErrOtherRate the attempt had no effect.
+func statusOf(a *script.Attempts, status int64) error {
+	err := statusError(status)
+	if err == ErrOtherRate {
+		a.NotExecuted()
+	}
+	return err
+}
+
 // Notes are bits in a reply, as in lua/shared/base.lua; Local is not used by scripts.
 type Notes int64
 

@@ -1,0 +1,331 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+)
+
+// A gate is a Redis client that holds calls back while it is shut.
+type gate struct {
+	*redis.Client
+	calls atomic.Int64
+	mu    sync.RWMutex // held for writing while the gate is shut
+}
+
+func (g *gate) Process(ctx context.Context, cmd redis.Cmder) error {
+	g.calls.Add(1)
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	return g.Client.Process(ctx, cmd)
+}
+
+// A pair is two limiters of a client behind a gate, and what its observer saw.
+type pair struct {
+	t        *testing.T
+	client   *Client
+	gate     *gate
+	rdb      *redis.Client
+	limiters []*Limiter
+	now      atomic.Int64 // µs
+	mu       sync.Mutex   // guards seen
+	seen     []Call
+}
+
+// newPair returns two limiters with rates per minute, whose scripts are loaded.
+func newPair(t *testing.T, s *redistest.Server, a, b int64, options func(*Settings)) *pair {
+	p := &pair{t: t, rdb: s.Client()}
+	p.rdb.FlushAll(t.Context())
+	if err := p.rdb.ScriptLoad(t.Context(), protocol.AllowAllScript.Text).Err(); err != nil {
+		t.Fatal(err)
+	}
+	p.gate = &gate{Client: p.rdb}
+	p.now.Store(1_700_000_000_000_000)
+	p.client = New(Config{
+		Redis: p.gate, ID: "me", Clock: func() time.Time { return time.UnixMicro(p.now.Load()) }, CallTimeout: 20 * time.Second,
+		Observe: func(c Call) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.seen = append(p.seen, c)
+		},
+	})
+	p.client.Tune(Tuning{Patience: time.Minute}) // a gate that is shut is no stall
+	for i, permits := range []int64{a, b} {
+		settings := Settings{Options: protocol.Options{Own: protocol.Rate{Permits: permits, Interval: 60_000}}}
+		if options != nil {
+			options(&settings)
+		}
+		name, l := string(rune('a'+i)), &Limiter{}
+		l.Init(p.client, name, keys.Names(name, "me"), settings, nil)
+		p.limiters = append(p.limiters, l)
+	}
+	return p
+}
+
+// An asked is a pending AllowAll, and then its outcome.
+type asked struct {
+	results []Result
+	failed  int
+	err     error
+	done    chan struct{}
+}
+
+// ask calls AllowAll in the background, and returns once the request is queued or in flight.
+func (p *pair) ask(ctx context.Context, permits ...int64) *asked {
+	p.t.Helper()
+	a, before := &asked{done: make(chan struct{})}, p.queued()
+	go func() {
+		defer close(a.done)
+		a.results, a.failed, a.err = p.client.AllowAll(ctx, permits, p.limiters)
+	}()
+	for start := time.Now(); p.queued() == before; time.Sleep(100 * time.Microsecond) {
+		if time.Since(start) > 10*time.Second {
+			p.t.Fatal("the request is not queued")
+		}
+	}
+	return a
+}
+
+// queued returns how many requests are queued or in flight.
+func (p *pair) queued() (n int) {
+	s := p.client.enterSet(p.limiters)
+	defer s.exit()
+	if n = len(s.queued); s.inFlight != nil {
+		n += s.inFlight.callers
+	}
+	return n
+}
+
+// shut shuts the gate, and returns a request that is in flight behind it.
+func (p *pair) shut() *asked {
+	p.gate.mu.Lock()
+	return p.ask(p.t.Context(), 1, 1)
+}
+
+func (a *asked) want(t *testing.T, what string, allowed bool, remaining [2]int64, waits [2]bool) {
+	t.Helper()
+	<-a.done
+	if a.err != nil {
+		t.Errorf("%s: %v", what, a.err)
+		return
+	}
+	for i, r := range a.results {
+		if r.Allowed != allowed || r.Remaining != remaining[i] || r.RetryAfter > 0 != waits[i] {
+			t.Errorf("%s, limiter %d: %+v, want allowed %v, %d remaining, a wait %v", what, i, r, allowed, remaining[i], waits[i])
+		}
+	}
+}
+
+// Callers who ask while a call is in flight share the next one: sizes are groups in order, each caller is granted by all
+// limiters or by none, and the results are those of calls one after the other.
+func TestAllowAllShares(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		p := newPair(t, s, 11, 8, nil)
+		first := p.shut()
+		four := [2]*asked{p.ask(t.Context(), 4, 4), p.ask(t.Context(), 4, 4)}
+		two := p.ask(t.Context(), 2, 2)
+		uneven := p.ask(t.Context(), 5, 1)
+		over := p.ask(t.Context(), 1, 9)
+		one := p.ask(t.Context(), 1, 1)
+		p.gate.mu.Unlock()
+		first.want(t, "first", true, [2]int64{10, 7}, [2]bool{})
+		four[0].want(t, "four", true, [2]int64{6, 3}, [2]bool{})
+		four[1].want(t, "four again", false, [2]int64{3, 0}, [2]bool{true, true})
+		two.want(t, "two", true, [2]int64{4, 1}, [2]bool{})
+		uneven.want(t, "uneven", false, [2]int64{3, 0}, [2]bool{true, true})
+		one.want(t, "one", true, [2]int64{3, 0}, [2]bool{})
+		if <-over.done; !errors.Is(over.err, ErrExceedsRate) || over.failed != 1 {
+			t.Errorf("more than a rate: %v, limiter %d", over.err, over.failed)
+		}
+		if calls := p.gate.calls.Load(); calls != 2 {
+			t.Errorf("%d calls", calls)
+		}
+		second := p.seen[2:]
+		for i, want := range []Call{
+			{Limiter: "a", Callers: 6, Granted: 3, Denied: 2, Permits: 7, Attempts: 1},
+			{Limiter: "b", Callers: 6, Granted: 3, Denied: 3, Permits: 7, Attempts: 1},
+		} {
+			if second[i].Latency = 0; second[i] != want {
+				t.Errorf("seen is %+v, want %+v", second[i], want)
+			}
+		}
+		for i, want := range []int64{8, 8} {
+			if got := p.recorded(i); got != want {
+				t.Errorf("limiter %d has records of %d permits, want %d", i, got, want)
+			}
+		}
+	})
+}
+
+// recorded returns the permits in the records of a limiter.
+func (p *pair) recorded(limiter int) (sum int64) {
+	all, err := p.rdb.ZRange(p.t.Context(), p.limiters[limiter].keyNames[keys.Permits], 0, -1).Result()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for _, m := range all {
+		end := m[len(m)-4:]
+		sum += int64(end[0]) | int64(end[1])<<8 | int64(end[2])<<16 | int64(end[3])<<24
+	}
+	return sum
+}
+
+// With WithRecordPerRequest, each grant of a shared call has a record of its own in that limiter.
+func TestAllowAllSharesWithARecordForEach(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		p := newPair(t, s, 100, 5, func(o *Settings) { o.RecordPerRequest = o.Own.Permits == 100 })
+		all := []*asked{p.shut()}
+		for range 6 {
+			all = append(all, p.ask(t.Context(), 2, 1))
+		}
+		p.gate.mu.Unlock()
+		for i, a := range all {
+			if <-a.done; a.err != nil || a.results[0].Allowed != (i < 5) {
+				t.Errorf("request %d: %+v, %v", i, a.results, a.err)
+			}
+		}
+		for i, want := range []int64{5, 2} {
+			if got := p.rdb.ZCard(t.Context(), p.limiters[i].keyNames[keys.Permits]).Val(); got != want {
+				t.Errorf("limiter %d has %d records, want %d", i, got, want)
+			}
+		}
+		for i, want := range []int64{9, 5} {
+			if got := p.recorded(i); got != want {
+				t.Errorf("limiter %d has records of %d permits, want %d", i, got, want)
+			}
+		}
+	})
+}
+
+// A caller who leaves before its call takes nothing. One who leaves while it is in flight does not know the outcome, and
+// what it was granted is unclaimed.
+func TestAllowAllIsLeft(t *testing.T) {
+	p := newPair(t, redistest.Embedded(t), 10, 10, nil)
+	p.gate.mu.Lock()
+	gone := errors.New("gone")
+	inFlight, leave := context.WithCancelCause(t.Context())
+	first := p.ask(inFlight, 1, 1)
+	queued, leaveQueue := context.WithCancelCause(t.Context())
+	second := p.ask(queued, 2, 2)
+	third := p.ask(t.Context(), 3, 3)
+	leave(gone)
+	leaveQueue(gone)
+	if <-first.done; !errors.Is(first.err, script.ErrOutcomeUnknown) || !errors.Is(first.err, context.Canceled) {
+		t.Errorf("in flight: %v", first.err)
+	}
+	if <-second.done; second.err != context.Canceled {
+		t.Errorf("queued: %v", second.err)
+	}
+	p.gate.mu.Unlock()
+	third.want(t, "third", true, [2]int64{6, 6}, [2]bool{})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.seen[:2] {
+		if c.Callers != 1 || c.Granted != 0 || c.Permits != 1 || c.Unclaimed != 1 {
+			t.Errorf("of the call that was left, seen is %+v", c)
+		}
+	}
+}
+
+// However many callers ask, all limiters together grant what the smallest of them has, in few calls, and a set that
+// nobody asks any more is forgotten.
+func TestAllowAllGrantsTheRate(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		const callers, each = 50, 20
+		p := newPair(t, s, 1000, 700, nil)
+		var granted [2]atomic.Int64
+		var all sync.WaitGroup
+		for i := range callers {
+			all.Go(func() {
+				for range each {
+					n := int64(1 + i%3)
+					results, _, err := p.client.AllowAll(t.Context(), []int64{n, 1}, p.limiters)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if results[0].Allowed != results[1].Allowed {
+						t.Errorf("one of two allowed: %+v", results)
+					}
+					if results[0].Allowed {
+						granted[0].Add(n)
+						granted[1].Add(1)
+					}
+				}
+			})
+		}
+		all.Wait()
+		for i := range granted {
+			if got := p.recorded(i); got != granted[i].Load() {
+				t.Errorf("limiter %d granted %d permits and has records of %d", i, granted[i].Load(), got)
+			}
+		}
+		if a, b := granted[0].Load(), granted[1].Load(); a > 1000 || b > 700 || a < 998 && b < 700 {
+			t.Errorf("granted are %d of 1000 and %d of 700", a, b)
+		}
+		if calls := p.gate.calls.Load(); calls > callers*each/2 {
+			t.Errorf("%d calls for %d requests", calls, callers*each)
+		}
+		if n := len(p.client.sets.all); n > 0 {
+			t.Errorf("%d sets are left", n)
+		}
+	})
+}
+
+// If the connection breaks after a shared call was executed, its next attempt finds what was granted: nothing is taken
+// twice, and who was refused asks again.
+func TestAllowAllIsFoundAgain(t *testing.T) {
+	for _, options := range []func(*Settings){
+		nil,
+		func(o *Settings) { o.RecordPerRequest = true },
+		func(o *Settings) { o.Granularity = time.Second },
+	} {
+		redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+			p := newPair(t, s, 10, 8, options)
+			p.client.topology = script.NewTopology(&loser{gate: p.gate, lost: 2})
+			p.client.Tune(Tuning{Patience: time.Minute})
+			all := []*asked{p.shut()}
+			for range 5 {
+				all = append(all, p.ask(t.Context(), 2, 2))
+			}
+			p.gate.mu.Unlock()
+			for i, a := range all {
+				if <-a.done; a.err != nil || a.results[0].Allowed != (i < 4) {
+					t.Errorf("request %d: %+v, %v", i, a.results, a.err)
+				}
+			}
+			for i, want := range []int64{7, 7} {
+				if got := p.recorded(i); got != want {
+					t.Errorf("limiter %d has records of %d permits, want %d", i, got, want)
+				}
+			}
+		})
+	}
+}
+
+// A loser loses the reply to one call, counted from 1.
+type loser struct {
+	*gate
+	lost, seen int64
+}
+
+func (l *loser) Process(ctx context.Context, cmd redis.Cmder) error {
+	err := l.gate.Process(ctx, cmd)
+	if atomic.AddInt64(&l.seen, 1) == l.lost {
+		err = fmt.Errorf("read: %w", context.DeadlineExceeded)
+		*cmd.(*script.Command) = script.NewCommand(ctx, cmd.Args())
+		cmd.SetErr(err)
+	}
+	return err
+}
