@@ -391,3 +391,20 @@ func TestPerClient(t *testing.T) {
 		}
 	})
 }
+
+func TestAcquireUpToTakesWhatIsFree(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		l := r.limiter("rl", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
+		for _, step := range []struct{ n, want int64 }{{3, 3}, {100, 7}, {1, 0}, {math.MaxInt64, 0}} {
+			if got, err := l.AcquireUpTo(t.Context(), step.n); got != step.want || err != nil {
+				t.Errorf("up to %d: %d, %v; want %d", step.n, got, err, step.want)
+			}
+		}
+		r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(10), Used: 10, Records: 2, Oldest: r.now(), Newest: r.now(), Consistent: true})
+		r.advance(time.Minute)
+		if got, err := l.AcquireUpTo(t.Context(), math.MaxInt64); got != 10 || err != nil {
+			t.Errorf("all: %d, %v", got, err)
+		}
+	})
+}
