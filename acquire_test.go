@@ -1,12 +1,10 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"os"
 	"strings"
 	"sync"
@@ -15,109 +13,38 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/protocol"
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
-	"github.com/rratelimiter/rratelimiter/internal/script"
-	"github.com/rratelimiter/rratelimiter/internal/window"
 )
-
-// A handClock moves only when the test advances it.
-type handClock struct{ ns atomic.Int64 }
-
-func newHandClock() *handClock {
-	c := &handClock{}
-	c.ns.Store(time.Date(2024, 5, 1, 12, 0, 0, 0, time.UTC).UnixNano())
-	return c
-}
-
-func (c *handClock) now() time.Time          { return time.Unix(0, c.ns.Load()) }
-func (c *handClock) advance(d time.Duration) { c.ns.Add(int64(d)) }
-
-// patient is a call timeout that outlasts pauses of a busy machine, which can last seconds.
-var patient = WithCallTimeout(time.Minute)
-
-// standstills measures how long this process did not run although it should have, until the returned function is
-// called. Durations measured on a real server must allow for that.
-func standstills(t *testing.T) (stood func() time.Duration) {
-	const tick, usual = 2 * ms, 6 * ms
-	stop, sum := make(chan struct{}), make(chan time.Duration, 1)
-	stood = sync.OnceValue(func() time.Duration {
-		time.Sleep(2 * usual) // the goroutine that measures may resume before this one
-		close(stop)
-		return <-sum
-	})
-	go func() {
-		var total time.Duration
-		for last := time.Now(); ; {
-			select {
-			case <-stop:
-				sum <- total
-				return
-			case <-time.After(tick):
-			}
-			if gap := time.Since(last); gap > usual {
-				total += gap - tick
-			}
-			last = time.Now()
-		}
-	}()
-	t.Cleanup(func() { stood() })
-	return stood
-}
-
-// soon waits until is returns true.
-func soon(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for range 1000 {
-		if is() {
-			return
-		}
-		time.Sleep(10 * ms)
-	}
-	t.Fatalf("%s did not happen", what)
-}
-
-func mustTry(t *testing.T, l *Limiter, n int64, want bool) {
-	t.Helper()
-	if got, err := l.TryAcquire(t.Context(), n); err != nil || got != want {
-		t.Fatalf("TryAcquire(%d): %v, %v, expected %v", n, got, err, want)
-	}
-}
-
-func mustSet(t *testing.T, l *Limiter, r Rate) {
-	t.Helper()
-	if err := l.SetRate(t.Context(), r); err != nil {
-		t.Fatal(err)
-	}
-}
 
 func TestAllowReturnsAllFigures(t *testing.T) {
 	const s = time.Second
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		clock := newHandClock()
-		l := NewClient(server.Client(), WithClock(clock.now), patient).RateLimiter("l", WithRate(PerSecond(10)))
+		l := rratelimiter.NewClient(server.Client(), rratelimiter.WithClock(clock.now), patient).RateLimiter("l",
+			rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		start := clock.now()
 		for _, step := range []struct {
 			at   time.Duration
 			n    int64
-			want Result
+			want rratelimiter.Result
 		}{
-			{0, 4, Result{true, 10, 6, 0, s}},
-			{0, 10, Result{false, 10, 6, s, s}},
-			{300 * ms, 4, Result{true, 10, 2, 0, s}},
-			{400 * ms, 3, Result{false, 10, 2, 600 * ms, 900 * ms}},
-			{400 * ms, 6, Result{false, 10, 2, 600 * ms, 900 * ms}},
-			{400 * ms, 7, Result{false, 10, 2, 900 * ms, 900 * ms}},
-			{400 * ms, 2, Result{true, 10, 0, 0, s}},
-			{400 * ms, 1, Result{false, 10, 0, 600 * ms, s}},
-			{999 * ms, 10, Result{false, 10, 0, 401 * ms, 401 * ms}},
-			{999 * ms, 4, Result{false, 10, 0, 1 * ms, 401 * ms}},
-			{1000*ms - 1, 4, Result{false, 10, 0, time.Microsecond, 400*ms + time.Microsecond}}, // the clock is read in whole µs
-			{1000 * ms, 5, Result{false, 10, 4, 300 * ms, 400 * ms}},
-			{1000 * ms, 4, Result{true, 10, 0, 0, s}},
-			{5 * s, 10, Result{true, 10, 0, 0, s}},
-			{5 * s, 10, Result{false, 10, 0, s, s}},
-			{6 * s, 1, Result{true, 10, 9, 0, s}},
+			{0, 4, rratelimiter.Result{true, 10, 6, 0, s}},
+			{0, 10, rratelimiter.Result{false, 10, 6, s, s}},
+			{300 * ms, 4, rratelimiter.Result{true, 10, 2, 0, s}},
+			{400 * ms, 3, rratelimiter.Result{false, 10, 2, 600 * ms, 900 * ms}},
+			{400 * ms, 6, rratelimiter.Result{false, 10, 2, 600 * ms, 900 * ms}},
+			{400 * ms, 7, rratelimiter.Result{false, 10, 2, 900 * ms, 900 * ms}},
+			{400 * ms, 2, rratelimiter.Result{true, 10, 0, 0, s}},
+			{400 * ms, 1, rratelimiter.Result{false, 10, 0, 600 * ms, s}},
+			{999 * ms, 10, rratelimiter.Result{false, 10, 0, 401 * ms, 401 * ms}},
+			{999 * ms, 4, rratelimiter.Result{false, 10, 0, 1 * ms, 401 * ms}},
+			{1000*ms - 1, 4, rratelimiter.Result{false, 10, 0, time.Microsecond, 400*ms + time.Microsecond}}, // the clock is read in whole µs
+			{1000 * ms, 5, rratelimiter.Result{false, 10, 4, 300 * ms, 400 * ms}},
+			{1000 * ms, 4, rratelimiter.Result{true, 10, 0, 0, s}},
+			{5 * s, 10, rratelimiter.Result{true, 10, 0, 0, s}},
+			{5 * s, 10, rratelimiter.Result{false, 10, 0, s, s}},
+			{6 * s, 1, rratelimiter.Result{true, 10, 9, 0, s}},
 		} {
 			clock.advance(step.at - clock.now().Sub(start))
 			got, err := l.Allow(t.Context(), step.n)
@@ -133,14 +60,15 @@ func TestAllowReturnsAllFigures(t *testing.T) {
 func TestAllowBehindManyRecords(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		clock := newHandClock()
-		l := NewClient(server.Client(), WithClock(clock.now), patient).RateLimiter("l", WithRate(PerSecond(700)))
+		l := rratelimiter.NewClient(server.Client(), rratelimiter.WithClock(clock.now), patient).RateLimiter("l",
+			rratelimiter.WithRate(rratelimiter.PerSecond(700)))
 		for range 700 {
 			mustTry(t, l, 1, true)
 			clock.advance(ms)
 		}
 		for n, want := range map[int64]time.Duration{1: 300 * ms, 2: 301 * ms, 512: 811 * ms, 513: 811 * ms, 700: 811 * ms} {
 			got, err := l.Allow(t.Context(), n)
-			if want := (Result{false, 700, 0, want, 999 * ms}); err != nil || got != want {
+			if want := (rratelimiter.Result{false, 700, 0, want, 999 * ms}); err != nil || got != want {
 				t.Errorf("Allow(%d): %+v, %v, expected %+v", n, got, err, want)
 			}
 		}
@@ -150,7 +78,7 @@ func TestAllowBehindManyRecords(t *testing.T) {
 func TestTryAcquireTimeout(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		b.ended("free now", b.tryFor(l, 4, 1), true, 0)
 		for _, timeout := range []time.Duration{0, -1, math.MinInt64} {
 			b.ended("no time, free now", b.tryFor(l, 2, timeout), true, 0)
@@ -177,7 +105,7 @@ func TestTryAcquireTimeout(t *testing.T) {
 func TestTimeoutWhileACallIsInFlight(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		p.wire.back.Store(int64(100 * ms))
 		granted, refused := b.tryFor(l, 10, 20*ms), b.tryFor(l, 10, 150*ms)
 		b.sleepTo(time.Second)
@@ -188,9 +116,9 @@ func TestTimeoutWhileACallIsInFlight(t *testing.T) {
 
 func TestTimeoutsOnServers(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
-		l := NewClient(server.Client(), patient).RateLimiter("l",
-			WithRate(Rate{Permits: 2, Interval: 300 * ms}))
-		slow := NewClient(server.Client(), patient).RateLimiter("slow", WithRate(PerHour(2)))
+		l := rratelimiter.NewClient(server.Client(), patient).RateLimiter("l",
+			rratelimiter.WithRate(rratelimiter.Rate{Permits: 2, Interval: 300 * ms}))
+		slow := rratelimiter.NewClient(server.Client(), patient).RateLimiter("slow", rratelimiter.WithRate(rratelimiter.PerHour(2)))
 		start := time.Now()
 		mustTry(t, l, 2, true)
 		mustTry(t, slow, 2, true)
@@ -212,16 +140,16 @@ func TestTimeoutsOnServers(t *testing.T) {
 func TestErrorsTakeNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		rdb := server.Client()
-		client := NewClient(rdb, patient)
+		client := rratelimiter.NewClient(rdb, patient)
 		l, none, part := client.RateLimiter("l"), client.RateLimiter("none"), client.RateLimiter("part")
-		mustSet(t, l, PerMinute(10))
+		mustSet(t, l, rratelimiter.PerMinute(10))
 		mustTry(t, l, 4, true)
 		if err := rdb.HSet(t.Context(), "part", "rate", "5", "interval", "1000").Err(); err != nil {
 			t.Fatal(err)
 		}
 		check := func(what string, err, want error, texts ...string) {
 			t.Helper()
-			if !errors.Is(err, want) || errors.Is(err, ErrOutcomeUnknown) {
+			if !errors.Is(err, want) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 				t.Errorf("%s: %v, expected %v", what, err, want)
 				return
 			}
@@ -233,36 +161,36 @@ func TestErrorsTakeNothing(t *testing.T) {
 		}
 		for name, ask := range everyWay(l) {
 			for _, n := range []int64{0, -1, math.MinInt64} {
-				check(fmt.Sprint(name, n), ask(t.Context(), n), ErrInvalidPermits, `"l"`, fmt.Sprint(n))
+				check(fmt.Sprint(name, n), ask(t.Context(), n), rratelimiter.ErrInvalidPermits, `"l"`, fmt.Sprint(n))
 			}
 			for _, n := range []int64{11, 1 << 32, 1 << 53, math.MaxInt64} {
-				check(fmt.Sprint(name, n), ask(t.Context(), n), ErrExceedsRate, `"l"`, fmt.Sprint(n))
+				check(fmt.Sprint(name, n), ask(t.Context(), n), rratelimiter.ErrExceedsRate, `"l"`, fmt.Sprint(n))
 			}
-			check(name, everyWay(none)[name](t.Context(), 1), ErrNotInitialized, `"none"`, "no rate")
-			check(name, everyWay(part)[name](t.Context(), 1), ErrNotInitialized, `"part"`, "type")
+			check(name, everyWay(none)[name](t.Context(), 1), rratelimiter.ErrNotInitialized, `"none"`, "no rate")
+			check(name, everyWay(part)[name](t.Context(), 1), rratelimiter.ErrNotInitialized, `"part"`, "type")
 		}
 		for _, n := range []int64{0, -1, math.MinInt64} {
 			_, err := l.AcquireUpTo(t.Context(), n)
-			check("AcquireUpTo", err, ErrInvalidPermits)
+			check("AcquireUpTo", err, rratelimiter.ErrInvalidPermits)
 			_, err = client.AllowAll(t.Context(), n, l)
-			check("AllowAll", err, ErrInvalidPermits)
+			check("AllowAll", err, rratelimiter.ErrInvalidPermits)
 			released, err := l.Release(t.Context(), n)
 			if n < 0 {
-				check("Release", err, ErrInvalidPermits)
+				check("Release", err, rratelimiter.ErrInvalidPermits)
 			}
 			if released != 0 || n == 0 && err != nil {
 				t.Errorf("Release(%d): %d, %v", n, released, err)
 			}
 		}
 		_, err := none.AcquireUpTo(t.Context(), 1)
-		check("AcquireUpTo", err, ErrNotInitialized)
+		check("AcquireUpTo", err, rratelimiter.ErrNotInitialized)
 		_, err = client.AllowAll(t.Context(), 11, l)
-		check("AllowAll", err, ErrExceedsRate)
+		check("AllowAll", err, rratelimiter.ErrExceedsRate)
 		_, err = client.AllowAll(t.Context(), 1, l, none)
-		check("AllowAll", err, ErrNotInitialized)
-		wrong := client.RateLimiter("l", WithRate(Rate{Permits: 1}))
+		check("AllowAll", err, rratelimiter.ErrNotInitialized)
+		wrong := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.Rate{Permits: 1}))
 		for name, ask := range everyWay(wrong) {
-			check(name, ask(t.Context(), 1), ErrInvalidOption)
+			check(name, ask(t.Context(), 1), rratelimiter.ErrInvalidOption)
 		}
 		if s := state(t, l); s.Used != 4 || s.Available != 6 || s.Records != 1 || !s.Consistent {
 			t.Errorf("%+v", s)
@@ -277,7 +205,7 @@ func TestErrorsTakeNothing(t *testing.T) {
 func TestExcessIsOneCallersOwn(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		plug := p.wire.hang()
 		b.try(l, 1)
 		served := []*call{b.acquire(l, 3), b.tryFor(l, 2, time.Second)}
@@ -290,7 +218,7 @@ func TestExcessIsOneCallersOwn(t *testing.T) {
 		}
 		for i, c := range excess {
 			b.ended("the caller that asks for too much", c, false, 0)
-			if !errors.Is(c.err, ErrExceedsRate) || !strings.Contains(fmt.Sprint(c.err), fmt.Sprint(11+i)) {
+			if !errors.Is(c.err, rratelimiter.ErrExceedsRate) || !strings.Contains(fmt.Sprint(c.err), fmt.Sprint(11+i)) {
 				t.Error(c.err)
 			}
 		}
@@ -307,10 +235,10 @@ func TestExcessIsOneCallersOwn(t *testing.T) {
 func TestRemainingInASharedCall(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		plug := p.wire.hang()
 		b.try(l, 1)
-		results := make([]Result, 5)
+		results := make([]rratelimiter.Result, 5)
 		for i, n := range []int64{2, 2, 3, 7, 2} {
 			b.call(func(ctx context.Context) (ok bool, err error) {
 				results[i], err = l.Allow(ctx, n)
@@ -319,7 +247,7 @@ func TestRemainingInASharedCall(t *testing.T) {
 		}
 		plug()
 		synctest.Wait()
-		for i, want := range []Result{
+		for i, want := range []rratelimiter.Result{
 			{true, 10, 7, 0, time.Second}, {true, 10, 5, 0, time.Second}, // requests of one size are served together
 			{true, 10, 0, 0, time.Second}, {false, 10, 0, time.Second, time.Second}, {true, 10, 3, 0, time.Second},
 		} {
@@ -333,7 +261,8 @@ func TestRemainingInASharedCall(t *testing.T) {
 func TestAcquireUpTo(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		clock := newHandClock()
-		l := NewClient(server.Client(), WithClock(clock.now), patient).RateLimiter("l", WithRate(PerSecond(10)))
+		l := rratelimiter.NewClient(server.Client(), rratelimiter.WithClock(clock.now), patient).RateLimiter("l",
+			rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		for _, step := range []struct{ ask, want int64 }{{3, 3}, {20, 7}, {1, 0}, {math.MaxInt64, 0}} {
 			if got, err := l.AcquireUpTo(t.Context(), step.ask); err != nil || got != step.want {
 				t.Errorf("AcquireUpTo(%d): %d, %v, expected %d", step.ask, got, err, step.want)
@@ -349,48 +278,21 @@ func TestAcquireUpTo(t *testing.T) {
 	})
 }
 
-// A waiting caller fails at once when this process deletes the limiter.
-func TestDeleteEndsWaiting(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
-		client := NewClient(server.Client(), patient)
-		l := client.RateLimiter("l")
-		mustSet(t, l, PerHour(1))
-		mustTry(t, l, 1, true)
-		ends := make(chan error)
-		for range 5 {
-			go func() { ends <- l.Acquire(t.Context(), 1) }()
-		}
-		soon(t, "waiting", func() bool { return client.core.Look("l").Waiting == 5 })
-		if _, err := l.Delete(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		for range 5 {
-			select {
-			case err := <-ends:
-				if !errors.Is(err, ErrNotInitialized) {
-					t.Error(err)
-				}
-			case <-time.After(10 * time.Second):
-				t.Fatal("still waits")
-			}
-		}
-	})
-}
-
 // While Redis hangs, callers return when their context or the call timeout ends. Afterwards all works as before.
 func TestHangingServer(t *testing.T) {
 	server := redistest.Real(t)
 	const limit, noise = 400 * ms, 100 * ms
-	client, calm := NewClient(server.Client(), WithCallTimeout(limit)), NewClient(server.Client(), patient)
-	l, full := client.RateLimiter("l", WithRate(PerHour(1000))), calm.RateLimiter("full", WithRate(PerHour(1)))
-	mustTry(t, calm.RateLimiter("l", WithRate(PerHour(1000))), 1, true)
+	client, calm := rratelimiter.NewClient(server.Client(), rratelimiter.WithCallTimeout(limit)), rratelimiter.NewClient(server.Client(), patient)
+	l, full := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(1000))),
+		calm.RateLimiter("full", rratelimiter.WithRate(rratelimiter.PerHour(1)))
+	mustTry(t, calm.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(1000))), 1, true)
 	mustTry(t, full, 1, true)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	waited := make(chan error, 1)
 	go func() { waited <- full.Acquire(ctx, 1) }()
 	// Its next call is sent after at most 1 s, so it is in flight when ctx ends.
-	soon(t, "waiting", func() bool { return calm.core.Look("full").Next > 0 })
+	soon(t, "waiting", func() bool { return rratelimiter.ClientCore(calm).Look("full").Next > 0 })
 	server.Pause()
 	resume := sync.OnceFunc(server.Resume)
 	defer resume()
@@ -413,7 +315,7 @@ func TestHangingServer(t *testing.T) {
 		check(name, 40*ms, 50*ms+noise, func() error { return ask(ctx, 1) }, context.DeadlineExceeded)
 		cancel()
 	}
-	other := client.RateLimiter("other", WithRate(PerHour(1000)))
+	other := client.RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerHour(1000)))
 	for name, ask := range everyWay(other) {
 		check(name, limit, 2*limit+noise, func() error { return ask(t.Context(), 1) }, os.ErrDeadlineExceeded)
 	}
@@ -427,150 +329,19 @@ func TestHangingServer(t *testing.T) {
 	}
 }
 
-// With the server's clock, the clock of this host does not matter.
-func TestServerTime(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
-		rdb, day := server.Client(), 24*time.Hour
-		at := func(shift time.Duration) *Limiter {
-			return NewClient(rdb, WithClock(func() time.Time { return time.Now().Add(shift) }), patient).
-				RateLimiter("l", WithServerTime(), WithRate(Rate{Permits: 10, Interval: 400 * ms}))
-		}
-		early, right, late := at(-day), at(0), at(day)
-		before := rdb.Time(t.Context()).Val()
-		mustTry(t, late, 4, true)
-		mustTry(t, early, 6, true)
-		if scores, err := rdb.ZRangeWithScores(t.Context(), "{l}:permits", 0, -1).Result(); err != nil || len(scores) != 2 {
-			t.Errorf("%v, %v", scores, err)
-		} else {
-			for _, z := range scores {
-				at := time.UnixMicro(int64(math.Round(z.Score * 1000)))
-				if now := rdb.Time(t.Context()).Val(); at.Before(before) || at.After(now.Add(ms)) { // dated at the next ms
-					t.Errorf("a grant at %v, not between %v and %v", at, before, now)
-				}
-			}
-		}
-		if r, err := right.Allow(t.Context(), 10); err != nil || r.Allowed || r.RetryAfter > 401*ms || r.RetryAfter <= 0 {
-			t.Errorf("%+v, %v", r, err)
-		}
-		var all sync.WaitGroup
-		for _, l := range []*Limiter{early, right, late} {
-			all.Go(func() {
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-				defer cancel()
-				if err := l.Acquire(ctx, 7); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		all.Wait()
-		// An interval has room for 7 permits: three intervals after the first two grants.
-		if took := rdb.Time(t.Context()).Val().Sub(before); took < 1200*ms-ms {
-			t.Errorf("took %v", took)
-		}
-	})
-}
-
-func TestRecordFormats(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
-		rdb, clock := server.Client(), newHandClock()
-		client := NewClient(rdb, WithClock(clock.now), patient)
-		mustSet(t, client.RateLimiter("all"), PerSecond(100))
-		var used int64
-		for format, length := range map[RecordFormat]int{Redisson313: 8, Redisson316: 20, Redisson317: 13, Redisson321: 21} {
-			for _, name := range []string{fmt.Sprint("only", int(format)), "all"} {
-				l := client.RateLimiter(name, WithRecordFormat(format), WithRate(PerSecond(100)))
-				mustTry(t, l, 7, true)
-				if name == "all" {
-					used += 7
-					continue
-				}
-				members := rdb.ZRange(t.Context(), "{"+name+"}:permits", 0, -1).Val()
-				if len(members) != 1 || len(members[0]) != length {
-					t.Fatalf("%v: %q", format, members)
-				}
-				if r, err := UnpackRecord([]byte(members[0])); err != nil || r.Permits != 7 {
-					t.Errorf("%v: %+v, %v", format, r, err)
-				}
-				if n := binary.LittleEndian.Uint32([]byte(members[0])[length-4:]); n != 7 {
-					t.Errorf("%v: %d permits", format, n)
-				}
-				clock.advance(500 * ms)
-				mustTry(t, l, 94, false)
-				mustTry(t, l, 93, true)
-				clock.advance(500 * ms)
-				mustTry(t, l, 8, false)
-				mustTry(t, l, 7, true)
-				clock.advance(-time.Second)
-			}
-		}
-		all := client.RateLimiter("all")
-		if s := state(t, all); s.Used != used || s.Records != 4 || !s.Consistent {
-			t.Errorf("all formats together: %+v", s)
-		}
-		clock.advance(time.Second)
-		if n, err := all.AvailablePermits(t.Context()); n != 100 || err != nil {
-			t.Errorf("all formats together: %d, %v", n, err)
-		}
-	})
-}
-
-func TestRecordPerRequest(t *testing.T) {
-	for _, format := range []RecordFormat{Redisson313, Redisson317} {
-		inBubble(t, func(t *testing.T, b *bubble) {
-			p := b.process()
-			sizes := func(name string) map[uint32]int {
-				found := map[uint32]int{}
-				for _, member := range p.rdb.ZRange(t.Context(), "{"+name+"}:permits", 0, -1).Val() {
-					r, err := UnpackRecord([]byte(member))
-					if err != nil {
-						t.Error(err)
-					}
-					found[r.Permits]++
-				}
-				return found
-			}
-			for name, opts := range map[string][]LimiterOption{"sum": nil, "each": {WithRecordPerRequest()}} {
-				l := p.RateLimiter(name, append(opts, WithRate(PerSecond(10000)), WithRecordFormat(format))...)
-				plug := p.wire.hang()
-				b.try(l, 7)
-				var all []*call
-				for i := range 400 {
-					if i%2 == 0 {
-						all = append(all, b.acquire(l, int64(1+i%3)))
-					} else {
-						all = append(all, b.try(l, int64(1+i%3)))
-					}
-				}
-				plug()
-				for _, c := range all {
-					b.granted("a caller", c, 0)
-				}
-				found := sizes(name)
-				if name == "each" && (found[7] != 1 || found[1] != 134 || found[2] != 133 || found[3] != 133) {
-					t.Errorf("a record for each: %v", found)
-				}
-				if name == "sum" && len(found) > 5 {
-					t.Errorf("a record for each call: %v", found)
-				}
-				if s := state(t, l); s.Used != 7+134+2*133+3*133 || !s.Consistent {
-					t.Errorf("%+v", s)
-				}
-			}
-		})
-	}
-}
-
 // Handles of one name share one state, whatever their options.
 func TestHandlesWithOtherOptionsShareTheLimit(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		log := &log{}
-		client := NewClient(server.Client(), WithObserver(log), patient, WithLimiterDefaults(WithRate(PerMinute(10))))
-		mustSet(t, client.RateLimiter("l"), PerMinute(10))
-		other := NewClient(server.Client(), patient)
-		handles := []*Limiter{
-			client.RateLimiter("l"), client.RateLimiter("l", WithRecordPerRequest()), client.RateLimiter("l", WithServerTime()),
-			client.RateLimiter("l", WithRecordFormat(Redisson321)), client.RateLimiter("l", WithRate(PerHour(5))),
-			other.RateLimiter("l"), other.RateLimiter("l", WithRecordFormat(Redisson313)),
+		client := rratelimiter.NewClient(server.Client(), rratelimiter.WithObserver(log), patient,
+			rratelimiter.WithLimiterDefaults(rratelimiter.WithRate(rratelimiter.PerMinute(10))))
+		mustSet(t, client.RateLimiter("l"), rratelimiter.PerMinute(10))
+		other := rratelimiter.NewClient(server.Client(), patient)
+		handles := []*rratelimiter.Limiter{
+			client.RateLimiter("l"), client.RateLimiter("l", rratelimiter.WithRecordPerRequest()), client.RateLimiter("l", rratelimiter.WithServerTime()),
+			client.RateLimiter("l", rratelimiter.WithRecordFormat(rratelimiter.Redisson321)),
+			client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(5))),
+			other.RateLimiter("l"), other.RateLimiter("l", rratelimiter.WithRecordFormat(rratelimiter.Redisson313)),
 		}
 		var granted atomic.Int64
 		var all sync.WaitGroup
@@ -603,118 +374,37 @@ func TestHandlesWithOtherOptionsShareTheLimit(t *testing.T) {
 	})
 }
 
-// Two processes with callers of all kinds: no window holds more than the rate, by the log of grants and by the scores,
-// and the rate is used.
-func TestNoWindowAboveTheRate(t *testing.T) {
-	const permits, interval, lasts = 200, 250 * ms, 3 * time.Second
-	server := redistest.Real(t)
-	watch := server.Client()
-	scores := map[string]window.Score{}
-	look := func() {
-		found, err := watch.ZRangeWithScores(t.Context(), "{l}:permits", 0, -1).Result()
-		if err != nil {
-			t.Error(err)
-		}
-		for _, z := range found {
-			member := z.Member.(string)
-			r, err := UnpackRecord([]byte(member))
-			if err != nil {
-				t.Error(err)
-			}
-			scores[member] = window.Score{At: int64(math.Round(z.Score * 1000)), Permits: int64(r.Permits)}
-		}
-	}
-	calls := &log{}
-	var mu sync.Mutex
-	var grants []window.Grant
-	var all sync.WaitGroup
-	ctx, stop := context.WithTimeout(t.Context(), lasts)
-	defer stop()
-	stood := standstills(t)
-	for range 2 {
-		client := NewClient(server.Client(), patient, WithObserver(calls))
-		for worker := range 12 {
-			l := client.RateLimiter("l", WithRate(Rate{Permits: permits, Interval: interval}))
-			all.Go(func() {
-				for ctx.Err() == nil {
-					n, ok, start := 1+rand.Int64N(3), false, time.Now()
-					var err error
-					switch worker % 6 {
-					case 0:
-						ok, err = l.TryAcquire(ctx, n)
-						time.Sleep(rand.N(5 * ms))
-					case 1:
-						ok, err = l.TryAcquireTimeout(ctx, n, rand.N(interval))
-						time.Sleep(rand.N(5 * ms))
-					case 2:
-						short, cancel := context.WithTimeout(ctx, rand.N(interval))
-						err = l.Acquire(short, n)
-						ok = err == nil
-						cancel()
-					default:
-						err = l.Acquire(ctx, n)
-						ok = err == nil
-					}
-					if err != nil && !errors.Is(err, context.DeadlineExceeded) {
-						t.Error(err)
-					}
-					if ok {
-						mu.Lock()
-						grants = append(grants, window.Grant{Permits: n, Start: start, End: time.Now()})
-						mu.Unlock()
-					}
-				}
-			})
-		}
-	}
-	for ctx.Err() == nil {
-		time.Sleep(interval / 5)
-		look()
-	}
-	all.Wait()
-	look()
-	if most, at := window.Largest(grants, interval); most > permits {
-		t.Errorf("%d permits in the %v from %v", most, interval, at)
-	}
-	var written []window.Score
-	for _, s := range scores {
-		written = append(written, s)
-	}
-	// A record has the time at which its call was sent. Calls of two processes may overtake each other, so a record
-	// counts only if that cannot move it into or out of the window.
-	var slowest time.Duration
-	var used int64
-	for _, f := range calls.all() {
-		slowest = max(slowest, f.Latency)
-		used += f.Permits
-	}
-	if most, at := window.LargestScores(written, interval-slowest-ms); most > permits {
-		t.Errorf("%d permits in the %v from %d, as they were written; calls took up to %v", most, interval, at, slowest)
-	}
-	still := stood()
-	if ideal := int64(permits * max(lasts-still, 0) / interval); used < ideal*95/100 {
-		t.Errorf("%d permits were used of %d; the machine stood still for %v", used, ideal, still)
-	}
-}
-
 // Clients do not share a PerClient rate.
 func TestPerClient(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		rdb := server.Client()
-		a, b := NewClient(rdb, WithClientID("a"), patient), NewClient(rdb, WithClientID("b"), patient)
-		mustSet(t, a.RateLimiter("l"), Rate{Type: PerClient, Permits: 3, Interval: time.Minute})
-		for _, c := range []*Client{a, b} {
+		a, b := rratelimiter.NewClient(rdb, rratelimiter.WithClientID("a"), patient),
+			rratelimiter.NewClient(rdb, rratelimiter.WithClientID("b"), patient)
+		mustSet(t, a.RateLimiter("l"), rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 3, Interval: time.Minute})
+		for _, c := range []*rratelimiter.Client{a, b} {
 			mustTry(t, c.RateLimiter("l"), 3, true)
 			mustTry(t, c.RateLimiter("l"), 1, false)
 		}
-		mustTry(t, NewClient(rdb, WithClientID("a"), patient).RateLimiter("l"), 1, false) // as after a restart
+		mustTry(t, rratelimiter.NewClient(rdb, rratelimiter.WithClientID("a"), patient).RateLimiter("l"), 1, false) // as after a restart
 		if n := rdb.Exists(t.Context(), "{l}:value", "{l}:permits").Val(); n != 0 {
 			t.Error("the shared state is used")
 		}
 	})
 }
 
-// acquire runs acquire.lua in a call of its own.
-func (l *Limiter) acquire(ctx context.Context, ask protocol.Ask) (protocol.AcquireReply, error) {
-	return l.core.DoWithRetry(ctx, new(protocol.AcquireRequest), new(script.Attempts), ask, nil)
+func TestAcquireUpToTakesWhatIsFree(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		l := r.limiter("rl", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
+		for _, step := range []struct{ n, want int64 }{{3, 3}, {100, 7}, {1, 0}, {math.MaxInt64, 0}} {
+			if got, err := l.AcquireUpTo(t.Context(), step.n); got != step.want || err != nil {
+				t.Errorf("up to %d: %d, %v; want %d", step.n, got, err, step.want)
+			}
+		}
+		r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(10), Used: 10, Records: 2, Oldest: r.now(), Newest: r.now(), Consistent: true})
+		r.advance(time.Minute)
+		if got, err := l.AcquireUpTo(t.Context(), math.MaxInt64); got != 10 || err != nil {
+			t.Errorf("all: %d, %v", got, err)
+		}
+	})
 }

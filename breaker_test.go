@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/rratelimiter/rratelimiter"
 )
 
 // With every method, and however short the callers' deadlines are, a server that hangs counts as away within a second.
@@ -21,7 +23,7 @@ func TestSilenceIsNoticedBehindShortDeadlines(t *testing.T) {
 		for name, method := range methodsThatAcquire(names[1]) {
 			t.Run(fmt.Sprint(name, " of ", names), func(t *testing.T) {
 				inBubble(t, func(t *testing.T, b *bubble) {
-					p := b.process(WithLimiterDefaults(WithRate(PerHour(1_000_000)), WithFallback(1)))
+					p := b.process(rratelimiter.WithLimiterDefaults(rratelimiter.WithRate(rratelimiter.PerHour(1_000_000)), rratelimiter.WithFallback(1)))
 					l := p.RateLimiter(names[0])
 					if err := method(t.Context(), l); err != nil {
 						t.Fatal(err)
@@ -48,20 +50,14 @@ func TestSilenceIsNoticedBehindShortDeadlines(t *testing.T) {
 	}
 }
 
-// end resumes the server, so that the calls in flight complete before the test ends.
-func (b *bubble) end(resume func()) {
-	resume()
-	b.sleepTo(time.Since(b.start) + 10*time.Second)
-}
-
 // methodsThatAcquire are the methods that WithFallback decides. AllowAll uses a second limiter, other.
-func methodsThatAcquire(other string) map[string]func(ctx context.Context, l *Limiter) error {
-	return map[string]func(ctx context.Context, l *Limiter) error{
-		"Allow":       func(ctx context.Context, l *Limiter) error { _, err := l.Allow(ctx, 1); return err },
-		"TryAcquire":  func(ctx context.Context, l *Limiter) error { _, err := l.TryAcquire(ctx, 1); return err },
-		"Acquire":     func(ctx context.Context, l *Limiter) error { return l.Acquire(ctx, 1) },
-		"AcquireUpTo": func(ctx context.Context, l *Limiter) error { _, err := l.AcquireUpTo(ctx, 1); return err },
-		"AllowAll": func(ctx context.Context, l *Limiter) error {
+func methodsThatAcquire(other string) map[string]func(ctx context.Context, l *rratelimiter.Limiter) error {
+	return map[string]func(ctx context.Context, l *rratelimiter.Limiter) error{
+		"Allow":       func(ctx context.Context, l *rratelimiter.Limiter) error { _, err := l.Allow(ctx, 1); return err },
+		"TryAcquire":  func(ctx context.Context, l *rratelimiter.Limiter) error { _, err := l.TryAcquire(ctx, 1); return err },
+		"Acquire":     func(ctx context.Context, l *rratelimiter.Limiter) error { return l.Acquire(ctx, 1) },
+		"AcquireUpTo": func(ctx context.Context, l *rratelimiter.Limiter) error { _, err := l.AcquireUpTo(ctx, 1); return err },
+		"AllowAll": func(ctx context.Context, l *rratelimiter.Limiter) error {
 			_, err := l.Client().AllowAll(ctx, 1, l, l.Client().RateLimiter(other))
 			return err
 		},
@@ -82,7 +78,8 @@ func TestSilenceOfAServerThatCantBeDialled(t *testing.T) {
 					MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 				})
 				defer rdb.Close()
-				c := NewClient(rdb, WithLimiterDefaults(WithRate(PerHour(1_000_000)), WithFallback(1)))
+				c := rratelimiter.NewClient(rdb,
+					rratelimiter.WithLimiterDefaults(rratelimiter.WithRate(rratelimiter.PerHour(1_000_000)), rratelimiter.WithFallback(1)))
 				l := c.RateLimiter("{l}")
 				for at := time.Duration(0); at < 3*time.Second; at += 50 * ms {
 					b.sleepTo(at)
@@ -104,7 +101,7 @@ func TestSilenceOfAServerThatCantBeDialled(t *testing.T) {
 // after the node has been silent.
 func TestSilenceBehindACallThatFails(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
-		p := b.process(WithLimiterDefaults(WithRate(PerHour(1000)), WithFallback(1)))
+		p := b.process(rratelimiter.WithLimiterDefaults(rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithFallback(1)))
 		resume := p.wire.hang()
 		hung := b.try(p.RateLimiter("hung"), 1)
 		b.sleepTo(100 * ms)
@@ -121,7 +118,7 @@ func TestSilenceBehindACallThatFails(t *testing.T) {
 // Unanswered calls of methods that the process cannot decide show that the server hangs, too, even without
 // WithFallback.
 func TestSilenceOfEveryMethodIsNoticed(t *testing.T) {
-	everyName := func(c *Client, l *Limiter) (names []string) {
+	everyName := func(c *rratelimiter.Client, l *rratelimiter.Limiter) (names []string) {
 		for name := range everyMethod(c, l) {
 			names = append(names, name)
 		}
@@ -129,7 +126,7 @@ func TestSilenceOfEveryMethodIsNoticed(t *testing.T) {
 	}
 	var names []string
 	{
-		c := NewClient(refusingClient(t))
+		c := rratelimiter.NewClient(refusingClient(t))
 		names = everyName(c, c.RateLimiter("l"))
 	}
 	for _, name := range names {
@@ -137,7 +134,7 @@ func TestSilenceOfEveryMethodIsNoticed(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bubble) {
 				p := b.process()
 				l := p.RateLimiter("{other}l")
-				if err := l.SetRate(t.Context(), PerHour(1000)); err != nil {
+				if err := l.SetRate(t.Context(), rratelimiter.PerHour(1000)); err != nil {
 					t.Fatal(err)
 				}
 				if l.Health().Away {
@@ -166,7 +163,7 @@ func TestAServerThatAnswersIsNotAway(t *testing.T) {
 	t.Run("a lost call", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, b *bubble) {
 			p := b.process()
-			l := p.RateLimiter("l", WithRate(PerSecond(10)))
+			l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 			defer b.end(p.wire.hang())
 			b.try(l, 1)
 			p.wire.mu.Lock()
@@ -183,7 +180,7 @@ func TestAServerThatAnswersIsNotAway(t *testing.T) {
 	t.Run("slow answers", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, b *bubble) {
 			p := b.process()
-			l := p.RateLimiter("l", WithRate(PerSecond(10)))
+			l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 			p.wire.there.Store(int64(450 * ms))
 			for at := time.Duration(0); at < 10*time.Second; at += 10 * ms {
 				b.sleepTo(at)
@@ -202,7 +199,7 @@ func TestAServerThatAnswersIsNotAway(t *testing.T) {
 func TestSilenceIsProbedOnlyWhenQueried(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		b.granted("before", b.try(l, 1), 0)
 		resume := p.wire.hang()
 		b.try(l, 1)
@@ -226,7 +223,7 @@ func TestSilenceIsProbedOnlyWhenQueried(t *testing.T) {
 func TestANodeThatIsBackIsNotAway(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		l.Health()
 		resume := p.wire.hang()
 		b.try(l, 1)
@@ -246,8 +243,8 @@ func TestANodeThatIsBackIsNotAway(t *testing.T) {
 // Permits of a call in flight when the caller's context ended are given back, too.
 func TestAllowAllInOrderGivesBackWhatArrivesLate(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
-		p := b.process(WithLimiterDefaults(WithRate(PerHour(100))))
-		all := []*Limiter{p.RateLimiter("x"), p.RateLimiter("y"), p.RateLimiter("z")}
+		p := b.process(rratelimiter.WithLimiterDefaults(rratelimiter.WithRate(rratelimiter.PerHour(100))))
+		all := []*rratelimiter.Limiter{p.RateLimiter("x"), p.RateLimiter("y"), p.RateLimiter("z")}
 		for name, way := range map[string]*atomic.Int64{"there": &p.wire.there, "back": &p.wire.back} {
 			way.Store(int64(100 * ms))
 			for _, after := range []time.Duration{50 * ms, 150 * ms, 250 * ms} { // in the call of x, of y and of z
@@ -255,7 +252,7 @@ func TestAllowAllInOrderGivesBackWhatArrivesLate(t *testing.T) {
 				began := time.Now()
 				_, err := p.AllowAll(ctx, 7, all...)
 				cancel()
-				if !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != after {
+				if !errors.Is(err, rratelimiter.ErrOutcomeUnknown) || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != after {
 					t.Errorf("%s, %v: %v after %v", name, after, err, time.Since(began))
 				}
 				b.sleepTo(time.Since(b.start) + 2*time.Second)
@@ -263,7 +260,7 @@ func TestAllowAllInOrderGivesBackWhatArrivesLate(t *testing.T) {
 			way.Store(0)
 			for _, l := range all {
 				if s := state(t, l); s.Used != 0 || !s.Consistent {
-					t.Errorf("%s: %s: %+v", name, l.name, s)
+					t.Errorf("%s: %s: %+v", name, l.Name(), s)
 				}
 			}
 		}

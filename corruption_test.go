@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
@@ -123,20 +124,20 @@ func brokenStates() []broken {
 }
 
 // make writes the state, in one round trip.
-func (b broken) make(r *rig, l *Limiter) {
+func (b broken) make(r *rig, l *rratelimiter.Limiter) {
 	r.t.Helper()
 	ctx := r.t.Context()
 	pipe := r.rdb.Pipeline()
 	pipe.FlushDB(ctx)
-	pipe.HSet(ctx, l.core.Key(), "rate", "10", "interval", "60000", "type", "0")
+	pipe.HSet(ctx, l.Name(), "rate", "10", "interval", "60000", "type", "0")
 	if len(b.fields) > 0 {
-		pipe.HSet(ctx, l.core.Key(), b.fields)
+		pipe.HSet(ctx, l.Name(), b.fields)
 	}
 	if len(b.drop) > 0 {
-		pipe.HDel(ctx, l.core.Key(), b.drop...)
+		pipe.HDel(ctx, l.Name(), b.drop...)
 	}
 	if b.value != "" {
-		pipe.Set(ctx, l.core.Keys()[keys.Value], strings.TrimSuffix(b.value, "|"), 0)
+		pipe.Set(ctx, keysOf(l)[keys.Value], strings.TrimSuffix(b.value, "|"), 0)
 	}
 	for member, at := range b.add {
 		if score, absolute := strings.CutPrefix(at, "="); absolute {
@@ -147,14 +148,14 @@ func (b broken) make(r *rig, l *Limiter) {
 			r.must(err)
 			at = fmt.Sprintf("%f", float64(r.ms())+offset)
 		}
-		pipe.Do(ctx, "zadd", l.core.Keys()[keys.Permits], at, member)
+		pipe.Do(ctx, "zadd", keysOf(l)[keys.Permits], at, member)
 	}
 	_, err := pipe.Exec(ctx)
 	r.must(err)
 }
 
 // live returns the sum of permits in live records, by their last four bytes alone.
-func (r *rig) live(l *Limiter, interval int64) (sum int64) {
+func (r *rig) live(l *rratelimiter.Limiter, interval int64) (sum int64) {
 	r.t.Helper()
 	for _, m := range r.members(l) {
 		if n := len(m.Member); n >= 4 && m.Score > float64(r.ms()-interval) {
@@ -165,7 +166,7 @@ func (r *rig) live(l *Limiter, interval int64) (sum int64) {
 }
 
 // asked is everyMethod with an Acquire that gives up after a refusal, for states without free permits.
-func asked(r *rig, l *Limiter) map[string]func(context.Context) error {
+func asked(r *rig, l *rratelimiter.Limiter) map[string]func(context.Context) error {
 	methods := everyMethod(r.client, l)
 	methods["Acquire"] = func(ctx context.Context) error {
 		ctx, cancel := context.WithCancel(ctx)
@@ -180,7 +181,7 @@ func asked(r *rig, l *Limiter) map[string]func(context.Context) error {
 				}
 				return err
 			case <-time.After(time.Millisecond):
-				if calls := r.client.core.Look(l.name); calls.Next > 0 && !calls.InFlight {
+				if calls := rratelimiter.ClientCore(r.client).Look(l.Name()); calls.Next > 0 && !calls.InFlight {
 					cancel()
 				}
 			}
@@ -216,7 +217,7 @@ func TestNoMethodFailsOnABrokenState(t *testing.T) {
 					err := call(t.Context())
 					switch {
 					case missing && strings.HasPrefix(method, "Rename"), missing && method == "TTL":
-						if !errors.Is(err, ErrNotInitialized) {
+						if !errors.Is(err, rratelimiter.ErrNotInitialized) {
 							t.Errorf("%s: %v, want ErrNotInitialized", method, err)
 						}
 					case slices.Contains(neverFails, method):
@@ -224,11 +225,11 @@ func TestNoMethodFailsOnABrokenState(t *testing.T) {
 							t.Errorf("%s: %v", method, err)
 						}
 					case state.want != "":
-						if !errors.Is(err, ErrNotInitialized) || !strings.Contains(err.Error(), state.want) {
+						if !errors.Is(err, rratelimiter.ErrNotInitialized) || !strings.Contains(err.Error(), state.want) {
 							t.Errorf("%s: %v, want ErrNotInitialized and %q", method, err, state.want)
 						}
 					case state.free == 0 && slices.Equal(state.fields, []string{"rate", "0"}):
-						if err != nil && !errors.Is(err, ErrExceedsRate) {
+						if err != nil && !errors.Is(err, rratelimiter.ErrExceedsRate) {
 							t.Errorf("%s: %v, want ErrExceedsRate", method, err)
 						}
 					case err != nil:
@@ -248,7 +249,7 @@ func TestNoMethodFailsOnABrokenState(t *testing.T) {
 }
 
 // repairs starts from a usable broken state and continues until the window is over.
-func (b broken) repairs(t *testing.T, r *rig, l *Limiter) {
+func (b broken) repairs(t *testing.T, r *rig, l *rratelimiter.Limiter) {
 	t.Helper()
 	b.make(r, l)
 	state, err := l.State(t.Context())
@@ -277,7 +278,7 @@ func (b broken) repairs(t *testing.T, r *rig, l *Limiter) {
 	}
 	for range 3 {
 		for _, n := range []int64{3, 1} {
-			if _, err := l.Allow(t.Context(), n); err != nil && !errors.Is(err, ErrExceedsRate) {
+			if _, err := l.Allow(t.Context(), n); err != nil && !errors.Is(err, rratelimiter.ErrExceedsRate) {
 				t.Errorf("Allow: %v", err)
 			}
 		}
@@ -307,10 +308,10 @@ func (b broken) repairs(t *testing.T, r *rig, l *Limiter) {
 }
 
 // setsRate sets a rate whatever is stored; after that everything must work.
-func (r *rig) setsRate(l *Limiter) {
+func (r *rig) setsRate(l *rratelimiter.Limiter) {
 	r.t.Helper()
-	for _, opts := range [][]SetOption{{KeepState()}, nil} {
-		rate := PerMinute(8)
+	for _, opts := range [][]rratelimiter.SetOption{{rratelimiter.KeepState()}, nil} {
+		rate := rratelimiter.PerMinute(8)
 		r.setRate(l, rate, opts...)
 		live := r.live(l, 60000)
 		state, err := l.State(r.t.Context())
@@ -367,24 +368,24 @@ func TestWrongTypesAreReportedAndChangeNothing(t *testing.T) {
 				}
 				r := newRig(t, s)
 				l := r.limiter("rl")
-				rate := Rate{Permits: 10, Interval: time.Minute}
+				rate := rratelimiter.Rate{Permits: 10, Interval: time.Minute}
 				if at == keys.ClientValue || at == keys.ClientPermits {
-					rate.Type = PerClient
+					rate.Type = rratelimiter.PerClient
 				}
 				methods := asked(r, l)
-				if rate.Type == PerClient { // a rate of another type has other keys
-					methods["SetRate, KeepState"] = func(ctx context.Context) error { return l.SetRate(ctx, rate, KeepState()) }
+				if rate.Type == rratelimiter.PerClient { // a rate of another type has other keys
+					methods["SetRate, KeepState"] = func(ctx context.Context) error { return l.SetRate(ctx, rate, rratelimiter.KeepState()) }
 				}
 				for method, call := range methods {
 					r.wipe()
 					r.setRate(l, rate)
 					r.try(l, 3)
-					r.must(r.rdb.Del(t.Context(), l.core.Keys()[at]).Err())
-					r.must(write(t.Context(), r.rdb, l.core.Keys()[at]))
+					r.must(r.rdb.Del(t.Context(), keysOf(l)[at]).Err())
+					r.must(write(t.Context(), r.rdb, keysOf(l)[at]))
 					before := r.dump()
 					err := call(t.Context())
-					what := fmt.Sprintf("%s with a %s in %s", method, kind, l.core.Keys()[at])
-					if key := l.core.Keys()[at]; r.dump()[key] != before[key] {
+					what := fmt.Sprintf("%s with a %s in %s", method, kind, keysOf(l)[at])
+					if key := keysOf(l)[at]; r.dump()[key] != before[key] {
 						t.Errorf("%s changed that key: from %s to %s", what, before[key], r.dump()[key])
 					}
 					var answer redis.Error
@@ -393,12 +394,12 @@ func TestWrongTypesAreReportedAndChangeNothing(t *testing.T) {
 						if err != nil {
 							t.Errorf("%s: %v", what, err)
 						}
-					case !errors.As(err, &answer) || errors.Is(err, ErrOutcomeUnknown) || !redis.HasErrorPrefix(err, "WRONGTYPE"):
+					case !errors.As(err, &answer) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) || !redis.HasErrorPrefix(err, "WRONGTYPE"):
 						t.Errorf("%s: %v, want the error of Redis (WRONGTYPE)", what, err)
 					case !strings.Contains(err.Error(), `"rl"`) && method != "AllowAll":
 						t.Errorf("%s: %q does not name the limiter", what, err)
 					case method == "Delete":
-						for i, key := range l.core.Keys() {
+						for i, key := range keysOf(l) {
 							if left := r.rdb.Exists(t.Context(), key).Val() == 1; left != (i == at) {
 								t.Errorf("%s: %s is left: %v", what, key, left)
 							}
@@ -413,9 +414,9 @@ func TestWrongTypesAreReportedAndChangeNothing(t *testing.T) {
 		r := newRig(t, s)
 		r.wipe()
 		l := r.limiter("rl")
-		r.setRate(l, PerMinute(10))
-		r.must(r.rdb.RPush(t.Context(), l.core.Keys()[keys.ClientValue], "a").Err())
-		r.must(r.rdb.RPush(t.Context(), l.core.Keys()[keys.ClientPermits], "a").Err())
+		r.setRate(l, rratelimiter.PerMinute(10))
+		r.must(r.rdb.RPush(t.Context(), keysOf(l)[keys.ClientValue], "a").Err())
+		r.must(r.rdb.RPush(t.Context(), keysOf(l)[keys.ClientPermits], "a").Err())
 		if !r.try(l, 10) || r.release(l, 4) != 4 || r.free(l) != 4 {
 			t.Error("wrong types in keys that are not used have an effect")
 		}

@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -17,8 +16,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/window"
@@ -26,30 +25,16 @@ import (
 
 var errRefused = &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 
-// fail makes all commands fail from now on, until the returned function is called.
-func (w *wire) fail(err error) (mend func()) {
-	w.fault.Store(&err)
-	return func() { w.fault.Store(nil) }
-}
-
-// mustAllow calls Allow and checks its result.
-func (b *bubble) mustAllow(what string, l *Limiter, n int64, want Result) {
-	b.t.Helper()
-	if got, err := l.Allow(b.t.Context(), n); err != nil || got != want {
-		b.t.Errorf("%s: %+v, %v, expected %+v", what, got, err, want)
-	}
-}
-
 func TestFallbackGrantsItsPartOfTheRate(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(10)), WithFallback(0.5))
-		b.mustAllow("by Redis", l, 7, Result{Allowed: true, Limit: 10, Remaining: 3, ResetAfter: time.Second})
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFallback(0.5))
+		b.mustAllow("by Redis", l, 7, rratelimiter.Result{Allowed: true, Limit: 10, Remaining: 3, ResetAfter: time.Second})
 		mend := p.wire.fail(errRefused)
 		full := 1100 * ms // permits return up to a tenth of the interval late
-		b.mustAllow("by the process", l, 3, Result{Allowed: true, Limit: 5, Remaining: 2, ResetAfter: full})
-		b.mustAllow("too much for now", l, 3, Result{Limit: 5, Remaining: 2, RetryAfter: full, ResetAfter: full})
-		b.mustAllow("the rest", l, 2, Result{Allowed: true, Limit: 5, ResetAfter: full})
+		b.mustAllow("by the process", l, 3, rratelimiter.Result{Allowed: true, Limit: 5, Remaining: 2, ResetAfter: full})
+		b.mustAllow("too much for now", l, 3, rratelimiter.Result{Limit: 5, Remaining: 2, RetryAfter: full, ResetAfter: full})
+		b.mustAllow("the rest", l, 2, rratelimiter.Result{Allowed: true, Limit: 5, ResetAfter: full})
 		b.granted("nothing", b.call(func(ctx context.Context) (bool, error) {
 			ok, err := l.TryAcquire(ctx, 1)
 			return !ok, err
@@ -57,7 +42,7 @@ func TestFallbackGrantsItsPartOfTheRate(t *testing.T) {
 		if result, err := l.Allow(t.Context(), 6); err != nil || result.Allowed || result.RetryAfter <= 0 || result.RetryAfter > 100*ms {
 			t.Errorf("more than the part: %+v, %v", result, err)
 		}
-		if _, err := l.Allow(t.Context(), 11); !errors.Is(err, ErrExceedsRate) {
+		if _, err := l.Allow(t.Context(), 11); !errors.Is(err, rratelimiter.ErrExceedsRate) {
 			t.Errorf("more than the rate: %v", err)
 		}
 		b.sleepTo(full - 1)
@@ -69,8 +54,8 @@ func TestFallbackGrantsItsPartOfTheRate(t *testing.T) {
 		b.sleepTo(1200 * ms)
 		b.granted("the caller that makes a call to Redis", b.try(l, 5), 1200*ms)
 		b.sleepTo(3 * time.Second)
-		b.mustAllow("by Redis again", l, 10, Result{Allowed: true, Limit: 10, ResetAfter: time.Second})
-		if states := p.core.Inspect().LocalLimiters; states != 0 {
+		b.mustAllow("by Redis again", l, 10, rratelimiter.Result{Allowed: true, Limit: 10, ResetAfter: time.Second})
+		if states := rratelimiter.ClientCore(p.Client).Inspect().LocalLimiters; states != 0 {
 			t.Errorf("%d limiters are kept", states)
 		}
 	})
@@ -80,22 +65,24 @@ func TestFallbackGrantsItsPartOfTheRate(t *testing.T) {
 // than its fraction of the rate.
 func TestFallbackNeverGrantsMoreThanItsPart(t *testing.T) {
 	for _, of := range []struct {
-		rate     Rate
+		rate     rratelimiter.Rate
 		fraction float64
 		part     int64
 		interval time.Duration
 	}{
-		{PerSecond(10), 0.5, 5, time.Second},
-		{Rate{Permits: 100, Interval: 250 * ms}, 0.29, 29, 250 * ms},
-		{PerSecond(7), 1, 7, time.Second},
-		{PerSecond(2), 0.1, 1, 5 * time.Second},
+		{rratelimiter.PerSecond(10), 0.5, 5, time.Second},
+		{rratelimiter.Rate{Permits: 100, Interval: 250 * ms}, 0.29, 29, 250 * ms},
+		{rratelimiter.PerSecond(7), 1, 7, time.Second},
+		{rratelimiter.PerSecond(2), 0.1, 1, 5 * time.Second},
 	} {
 		t.Run(fmt.Sprintf("%v of %v", of.fraction, of.rate), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bubble) {
 				o := &log{}
-				p := b.process(WithObserver(o))
+				p := b.process(rratelimiter.WithObserver(o))
 				random := rand.New(rand.NewPCG(1, 2))
-				limiter := func(name string) *Limiter { return p.RateLimiter(name, WithRate(of.rate), WithFallback(of.fraction)) }
+				limiter := func(name string) *rratelimiter.Limiter {
+					return p.RateLimiter(name, rratelimiter.WithRate(of.rate), rratelimiter.WithFallback(of.fraction))
+				}
 				l, other := limiter("{l}"), limiter("{l}other")
 				var grants []window.Grant
 				ctx, cancel := context.WithCancel(t.Context())
@@ -103,7 +90,7 @@ func TestFallbackNeverGrantsMoreThanItsPart(t *testing.T) {
 				look := func() {
 					synctest.Wait()
 					for _, f := range o.all()[seen:] {
-						if seen++; f.Fallback && f.Limiter == l.name {
+						if seen++; f.Fallback && f.Limiter == l.Name() {
 							grants = append(grants, window.Grant{Permits: f.Permits, Start: time.Now(), End: time.Now()})
 							sum += f.Permits
 						}
@@ -149,10 +136,10 @@ func TestFallbackNeverGrantsMoreThanItsPart(t *testing.T) {
 // A server that hangs delays callers until that is detected, half a second at most; afterwards no caller is delayed.
 func TestFallbackFromAServerThatHangs(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
-		p := b.process(WithCallTimeout(time.Second))
-		limiters := make([]*Limiter, 3)
+		p := b.process(rratelimiter.WithCallTimeout(time.Second))
+		limiters := make([]*rratelimiter.Limiter, 3)
 		for i := range limiters {
-			limiters[i] = p.RateLimiter(fmt.Sprint(i), WithRate(PerHour(1000)), WithFallback(1))
+			limiters[i] = p.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithFallback(1))
 		}
 		l := limiters[0]
 		b.granted("before", b.try(l, 1), 0)
@@ -204,8 +191,9 @@ func TestFallbackFromAServerThatHangs(t *testing.T) {
 func TestFallbackIsForTheLostCallAlone(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		o := &log{}
-		p := b.process(WithCallTimeout(time.Second), WithObserver(o))
-		lost, other := p.RateLimiter("lost", WithRate(PerSecond(10)), WithFallback(1)), p.RateLimiter("other", WithRate(PerSecond(10)), WithFallback(1))
+		p := b.process(rratelimiter.WithCallTimeout(time.Second), rratelimiter.WithObserver(o))
+		lost, other := p.RateLimiter("lost", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFallback(1)),
+			p.RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFallback(1))
 		b.granted("before", b.try(lost, 1), 0)
 		resume := p.wire.hang()
 		stuck := b.try(lost, 1)
@@ -233,7 +221,7 @@ func TestFallbackIsForTheLostCallAlone(t *testing.T) {
 func TestFallbackToNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(10)), WithFallback(0))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFallback(0))
 		mend := p.wire.fail(errRefused)
 		waiting := b.acquire(l, 1)
 		for at := time.Duration(0); at < 5*time.Second; at += 100 * ms {
@@ -250,7 +238,7 @@ func TestFallbackToNothing(t *testing.T) {
 		if synctest.Wait(); !waiting.ended.Load() || !waiting.ok || waiting.at > 6*time.Second {
 			t.Errorf("the one in the queue: %v, %v at %v", waiting.ok, waiting.err, waiting.at)
 		}
-		if p.core.Inspect().LocalLimiters != 0 {
+		if rratelimiter.ClientCore(p.Client).Inspect().LocalLimiters != 0 {
 			t.Error("a limiter is remembered without a need")
 		}
 	})
@@ -260,7 +248,7 @@ func TestFallbackToNothing(t *testing.T) {
 func TestFallbackAfterASilence(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(10)), WithFallback(0))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFallback(0))
 		mend := p.wire.fail(errRefused)
 		b.ended("while it is away", b.try(l, 1), false, 0)
 		mend()
@@ -273,7 +261,7 @@ func TestFallbackAfterASilence(t *testing.T) {
 func TestFallbackIsNotCachedAsADenial(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerHour(10)), WithFallback(0.5), WithDenyCache(5))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(10)), rratelimiter.WithFallback(0.5), rratelimiter.WithDenyCache(5))
 		mend := p.wire.fail(errRefused)
 		b.granted("the part", b.try(l, 5), 0)
 		b.ended("more", b.try(l, 1), false, 0)
@@ -287,7 +275,7 @@ func TestFallbackIsNotCachedAsADenial(t *testing.T) {
 func TestFallbackServesTheQueue(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(10)), WithFallback(0.4))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFallback(0.4))
 		mend := p.wire.fail(errRefused)
 		big, first := b.acquire(l, 5), b.acquire(l, 3)
 		second, third := b.acquire(l, 2), b.acquire(l, 1)
@@ -312,9 +300,9 @@ func TestFallbackServesTheQueue(t *testing.T) {
 func TestFallbackOfAcquireUpToAndAllowAll(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		o := &log{}
-		p := b.process(WithObserver(o))
-		limiter := func(name string, permits int64) *Limiter {
-			return p.RateLimiter(name, WithRate(PerSecond(permits)), WithFallback(0.5))
+		p := b.process(rratelimiter.WithObserver(o))
+		limiter := func(name string, permits int64) *rratelimiter.Limiter {
+			return p.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerSecond(permits)), rratelimiter.WithFallback(0.5))
 		}
 		p.wire.fail(errRefused)
 		l := limiter("up to", 10)
@@ -337,7 +325,7 @@ func TestFallbackOfAcquireUpToAndAllowAll(t *testing.T) {
 			if result, err := large.Allow(t.Context(), 3); err != nil || !result.Allowed || result.Remaining != 0 {
 				t.Errorf("%s: a refusal took permits: %+v, %v", how, result, err)
 			}
-			if _, err := p.AllowAll(t.Context(), 5, small, large); !errors.Is(err, ErrExceedsRate) {
+			if _, err := p.AllowAll(t.Context(), 5, small, large); !errors.Is(err, rratelimiter.ErrExceedsRate) {
 				t.Errorf("%s, more than a rate: %v", how, err)
 			}
 		}
@@ -356,19 +344,19 @@ func TestFallbackOfAcquireUpToAndAllowAll(t *testing.T) {
 func TestFallbackUsesTheLastRate(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		if err := p.RateLimiter("learned").SetRate(t.Context(), PerSecond(100)); err != nil {
+		if err := p.RateLimiter("learned").SetRate(t.Context(), rratelimiter.PerSecond(100)); err != nil {
 			t.Fatal(err)
 		}
-		learned := p.RateLimiter("learned", WithRate(PerSecond(10)), WithFallback(0.5))
-		without := p.RateLimiter("learned", WithFallback(0.2))
+		learned := p.RateLimiter("learned", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFallback(0.5))
+		without := p.RateLimiter("learned", rratelimiter.WithFallback(0.2))
 		b.granted("a call", b.try(learned, 1), 0)
 		mend := p.wire.fail(errRefused)
 		full := 1100 * ms
-		b.mustAllow("the rate of the last reply", learned, 1, Result{Allowed: true, Limit: 50, Remaining: 49, ResetAfter: full})
-		b.mustAllow("another handle", without, 1, Result{Allowed: true, Limit: 20, Remaining: 18, ResetAfter: full})
-		b.mustAllow("its own rate", p.RateLimiter("other", WithRate(PerSecond(10)), WithFallback(0.5)), 1,
-			Result{Allowed: true, Limit: 5, Remaining: 4, ResetAfter: full})
-		unknown := p.RateLimiter("unknown", WithFallback(0.5))
+		b.mustAllow("the rate of the last reply", learned, 1, rratelimiter.Result{Allowed: true, Limit: 50, Remaining: 49, ResetAfter: full})
+		b.mustAllow("another handle", without, 1, rratelimiter.Result{Allowed: true, Limit: 20, Remaining: 18, ResetAfter: full})
+		b.mustAllow("its own rate", p.RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFallback(0.5)), 1,
+			rratelimiter.Result{Allowed: true, Limit: 5, Remaining: 4, ResetAfter: full})
+		unknown := p.RateLimiter("unknown", rratelimiter.WithFallback(0.5))
 		if _, err := unknown.TryAcquire(t.Context(), 1); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("without any rate: %v", err)
 		}
@@ -377,212 +365,16 @@ func TestFallbackUsesTheLastRate(t *testing.T) {
 		}
 		mend()
 		b.sleepTo(5 * time.Second)
-		if err := learned.SetRate(t.Context(), PerSecond(10)); err != nil {
+		if err := learned.SetRate(t.Context(), rratelimiter.PerSecond(10)); err != nil {
 			t.Fatal(err)
 		}
 		for i := range 20 { // the next call learns the rate, and drops expired budgets
 			b.sleepTo(5*time.Second + time.Duration(i)*100*ms)
 			b.granted("afterwards", b.try(learned, 1), 5*time.Second+time.Duration(i)*100*ms)
 		}
-		if kept := p.core.Inspect().LocalLimiters; kept != 0 {
+		if kept := rratelimiter.ClientCore(p.Client).Inspect().LocalLimiters; kept != 0 {
 			t.Errorf("%d limiters are kept", kept)
 		}
-	})
-}
-
-type redisError string
-
-func (e redisError) Error() string { return string(e) }
-func (redisError) RedisError()     {}
-
-// The write probe changes nothing, whatever is stored. The ACL user of the README may run it, and a full server accepts
-// it; a replica does not.
-func TestProbe(t *testing.T) {
-	for _, release := range []string{"7.0", "6.2"} {
-		t.Run(release, func(t *testing.T) {
-			if release == "6.2" {
-				redistest.UseOldest(t)
-			}
-			s := redistest.Real(t)
-			ctx := t.Context()
-			r := newRig(t, s)
-			c := NewClient(as(t, s, aclRule(t)), patient)
-			names := []string{"orders:none"}
-			for name, prepare := range map[string]func(l *Limiter){
-				"orders:rate": func(l *Limiter) { r.setRate(l, PerHour(10)) },
-				"orders:used": func(l *Limiter) { r.setRate(l, PerHour(10)); r.try(l, 3) },
-				"orders:lasting": func(l *Limiter) {
-					r.setRate(l, Rate{Permits: 10, Interval: time.Hour, KeepAlive: 2 * time.Hour})
-					r.try(l, 3)
-				},
-				"orders:mortal": func(l *Limiter) {
-					r.setRate(l, PerHour(10))
-					r.must(r.rdb.PExpire(ctx, l.name, time.Hour).Err())
-					r.try(l, 3)
-				},
-			} {
-				prepare(r.limiter(name))
-				names = append(names, name)
-			}
-			changes := func() string {
-				info, err := r.rdb.Info(ctx, "persistence").Result()
-				r.must(err)
-				_, rest, _ := strings.Cut(info, "rdb_changes_since_last_save:")
-				count, _, _ := strings.Cut(rest, "\r\n")
-				return count
-			}
-			r.must(r.rdb.ConfigSet(ctx, "maxmemory", "1").Err())
-			before, made := r.dump(), changes()
-			for _, name := range names {
-				if _, err := c.RateLimiter(name).core.WriteProbe(ctx); err != nil {
-					t.Errorf("%s: %v", name, err)
-				}
-			}
-			r.unchanged(before, "a probe")
-			r.life(2*time.Hour, "orders:lasting", "{orders:lasting}:value", "{orders:lasting}:permits")
-			if got := changes(); got != made || got == "" {
-				t.Errorf("%s changes, %s before", got, made)
-			}
-			r.must(r.rdb.ReplicaOf(ctx, "127.0.0.1", "1").Err())
-			for _, name := range names {
-				if _, err := c.RateLimiter(name).core.WriteProbe(ctx); !script.Unreachable(err) {
-					t.Errorf("%s, on a replica: %v", name, err)
-				}
-			}
-		})
-	}
-}
-
-// halfCluster returns a client of a cluster: the first half of the slots is on a server, the other half on one that is
-// away. Its first topology query fails.
-func halfCluster(t *testing.T, s *redistest.Server) *redis.ClusterClient {
-	t.Helper()
-	away := redistest.Nowhere(t)
-	var looked atomic.Bool
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{
-		DialerRetries: 1,
-		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
-			if !looked.Swap(true) {
-				return nil, errRefused
-			}
-			return []redis.ClusterSlot{
-				{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: s.Addr}}},
-				{Start: 8192, End: 16383, Nodes: []redis.ClusterNode{{Addr: away}}},
-			}, nil
-		},
-	})
-	t.Cleanup(func() { rdb.Close() })
-	return rdb
-}
-
-// limitersOf returns a limiter on each half.
-func limitersOf(c *Client) (here, away *Limiter) {
-	for i := 0; here == nil || away == nil; i++ {
-		l := c.RateLimiter(fmt.Sprint(i), WithRate(PerHour(1_000_000)), WithFallback(1))
-		if keys.Slot(l.name) < 8192 {
-			here = l
-		} else {
-			away = l
-		}
-	}
-	return here, away
-}
-
-// Until the nodes are found, the topology probe alone decides whether they can be found, even for a limiter whose node
-// is away.
-func TestFallbackUntilNodesAreFound(t *testing.T) {
-	c := NewClient(halfCluster(t, redistest.Embedded(t)), patient)
-	here, away := limitersOf(c)
-	mustTry(t, here, 1, true)
-	if !c.core.Breaker().Broken() {
-		t.Fatal("a node was found at once")
-	}
-	soon(t, "nodes are found", func() bool {
-		mustTry(t, away, 1, true)
-		return !c.core.Breaker().Broken()
-	})
-	mustTry(t, here, 1, true)
-	if state, err := here.State(t.Context()); err != nil || state.Used != 1 {
-		t.Errorf("%+v, %v, after one call that Redis executed", state, err)
-	}
-}
-
-// The state of a node is kept between single calls, even with calls to other nodes in between.
-func TestFallbackKeepsTheStateOfANode(t *testing.T) {
-	o := &log{}
-	rdb := halfCluster(t, redistest.Embedded(t))
-	if _, err := rdb.MasterForKey(t.Context(), ""); err == nil {
-		t.Fatal("a node was found at once")
-	}
-	c := NewClient(rdb, WithObserver(o), patient)
-	here, away := limitersOf(c)
-	for range 20 {
-		mustTry(t, here, 1, true)
-		mustTry(t, away, 1, true)
-		n, err := away.AcquireUpTo(t.Context(), 1)
-		if n != 1 || err != nil {
-			t.Fatal(n, err)
-		}
-	}
-	asked := 0
-	for _, f := range o.all() {
-		if f.Fallback != (f.Limiter == away.name) {
-			t.Errorf("%+v", f)
-		}
-		if f.Limiter == away.name {
-			asked += f.Attempts
-		}
-	}
-	if asked != 1 {
-		t.Errorf("the node that is away was called %d times for callers", asked)
-	}
-}
-
-// A halfMoved is a hook that replies to scripts on some keys like a node from which their slot is moving.
-type halfMoved struct{ moving string }
-
-func (halfMoved) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h halfMoved) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if args := cmd.Args(); len(args) > 3 && args[3] == h.moving {
-			err := redisError("TRYAGAIN Multiple keys request during rehashing of slot")
-			cmd.SetErr(err)
-			return err
-		}
-		return next(ctx, cmd)
-	}
-}
-
-func (h halfMoved) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-// A slot that is being moved does not affect the other slots of its node.
-func TestFallbackOfASlotAlone(t *testing.T) {
-	o := &log{}
-	rdb := redistest.Embedded(t).Client()
-	rdb.AddHook(halfMoved{"moving"})
-	c := NewClient(rdb, WithObserver(o), patient)
-	limiter := func(name string) *Limiter { return c.RateLimiter(name, WithRate(PerHour(1_000_000)), WithFallback(1)) }
-	moving, there := limiter("moving"), limiter("there")
-	for range 5 {
-		for _, l := range []*Limiter{moving, there} {
-			mustTry(t, l, 1, true)
-			if n, err := l.AcquireUpTo(t.Context(), 1); n != 1 || err != nil {
-				t.Error(n, err)
-			}
-		}
-	}
-	for _, f := range o.all() {
-		if f.Fallback != (f.Limiter == "moving") {
-			t.Errorf("%+v", f)
-		}
-	}
-	c.core.Breaker().Fail(time.Now())
-	soon(t, "a node is back whose slot is half moved", func() bool {
-		mustTry(t, moving, 1, true)
-		return !c.core.Breaker().Broken()
 	})
 }
 
@@ -590,14 +382,14 @@ func TestFallbackOfASlotAlone(t *testing.T) {
 func TestFallbackLeavesAnswersAlone(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb := s.Client()
-		c := NewClient(rdb, patient)
-		if _, err := c.RateLimiter("none", WithFallback(1)).TryAcquire(t.Context(), 1); !errors.Is(err, ErrNotInitialized) {
+		c := rratelimiter.NewClient(rdb, patient)
+		if _, err := c.RateLimiter("none", rratelimiter.WithFallback(1)).TryAcquire(t.Context(), 1); !errors.Is(err, rratelimiter.ErrNotInitialized) {
 			t.Error(err)
 		}
 		if err := rdb.Set(t.Context(), "wrong", 1, 0).Err(); err != nil {
 			t.Fatal(err)
 		}
-		wrong := c.RateLimiter("wrong", WithRate(PerSecond(1)), WithFallback(1))
+		wrong := c.RateLimiter("wrong", rratelimiter.WithRate(rratelimiter.PerSecond(1)), rratelimiter.WithFallback(1))
 		if _, err := wrong.TryAcquire(t.Context(), 1); !redis.HasErrorPrefix(err, "WRONGTYPE") {
 			t.Error(err)
 		}
@@ -607,7 +399,7 @@ func TestFallbackLeavesAnswersAlone(t *testing.T) {
 		if err := rdb.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.RateLimiter("l", WithRate(PerSecond(1)), WithFallback(1)).Acquire(t.Context(), 1); !errors.Is(err, redis.ErrClosed) {
+		if err := c.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(1)), rratelimiter.WithFallback(1)).Acquire(t.Context(), 1); !errors.Is(err, redis.ErrClosed) {
 			t.Error(err)
 		}
 	})
@@ -616,8 +408,8 @@ func TestFallbackLeavesAnswersAlone(t *testing.T) {
 func TestObserverSeesTheFallback(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		o := &log{}
-		p := b.process(WithObserver(o))
-		l := p.RateLimiter("l", WithRate(PerSecond(10)), WithFallback(0.5))
+		p := b.process(rratelimiter.WithObserver(o))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFallback(0.5))
 		p.wire.fail(errRefused)
 		b.granted("the first", b.try(l, 2), 0)
 		b.granted("the second", b.try(l, 3), 0)
@@ -626,7 +418,7 @@ func TestObserverSeesTheFallback(t *testing.T) {
 		for i := range got {
 			got[i].Latency = 0
 		}
-		want := []CallInfo{
+		want := []rratelimiter.CallInfo{
 			{Limiter: "l", Callers: 1, Granted: 1, Permits: 2, Attempts: 1, Fallback: true, Err: script.Failure(t.Context(), 0, errRefused)},
 			{Limiter: "l", Callers: 1, Granted: 1, Permits: 3, Fallback: true},
 			{Limiter: "l", Callers: 1, Denied: 1, Fallback: true},
@@ -638,8 +430,8 @@ func TestObserverSeesTheFallback(t *testing.T) {
 }
 
 // untake gives back permits that the process granted.
-func untake(l *Limiter, n int64) {
-	_, _ = l.core.Undo(context.Background(), n, dispatch.Source{Local: true})
+func untake(l *rratelimiter.Limiter, n int64) {
+	_, _ = rratelimiter.LimiterCore(l).Undo(context.Background(), n, dispatch.Source{Local: true})
 }
 
 // A dead is a server that cannot be reached until the test revives it.
@@ -680,8 +472,8 @@ func TestFallbackIsBounded(t *testing.T) {
 	const most, names, callers = 2000, 5000, 64
 	var alive atomic.Bool
 	clock := newHandClock()
-	c := NewClient(dead{alive: &alive}, WithClock(clock.now))
-	c.core.Tune(dispatch.Tuning{LocalLimiters: most})
+	c := rratelimiter.NewClient(dead{alive: &alive}, rratelimiter.WithClock(clock.now))
+	rratelimiter.ClientCore(c).Tune(dispatch.Tuning{LocalLimiters: most})
 	memory := func() int64 {
 		var m runtime.MemStats
 		for range 3 { // the second one also empties the pools
@@ -697,7 +489,7 @@ func TestFallbackIsBounded(t *testing.T) {
 		for caller := range callers {
 			all.Go(func() {
 				for i := caller; i < names; i += callers {
-					l := c.RateLimiter(fmt.Sprint("name", i), WithRate(PerSecond(10)), WithFallback(0.1))
+					l := c.RateLimiter(fmt.Sprint("name", i), rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFallback(0.1))
 					switch ok, err := l.TryAcquire(t.Context(), 1); {
 					case errors.Is(err, syscall.ECONNREFUSED):
 						failed.Add(1)
@@ -717,7 +509,7 @@ func TestFallbackIsBounded(t *testing.T) {
 		t.Errorf("%d granted, %d failed", granted.Load(), failed.Load())
 	}
 	grown := memory() - before
-	t.Logf("%d bytes for %d limiters", grown, c.core.Inspect().LocalLimiters)
+	t.Logf("%d bytes for %d limiters", grown, rratelimiter.ClientCore(c).Inspect().LocalLimiters)
 	if grown > most*512+1<<20 { // the parked queues, too
 		t.Errorf("%d bytes for %d limiters", grown, most)
 	}
@@ -726,7 +518,7 @@ func TestFallbackIsBounded(t *testing.T) {
 	}
 	clock.advance(time.Hour)
 	alive.Store(true)
-	one := c.RateLimiter("name0", WithRate(PerSecond(10)), WithFallback(0.1))
+	one := c.RateLimiter("name0", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFallback(0.1))
 	soon(t, "all is forgotten", func() bool {
 		for range 100 {
 			if _, err := one.TryAcquire(t.Context(), 1); err != nil {
@@ -734,7 +526,7 @@ func TestFallbackIsBounded(t *testing.T) {
 			}
 		}
 		clock.advance(time.Hour)
-		return c.core.Inspect().LocalLimiters == 0
+		return rratelimiter.ClientCore(c).Inspect().LocalLimiters == 0
 	})
 	soon(t, "the end of the last runs", func() bool { return runtime.NumGoroutine() <= goroutines })
 	grown = memory() - before
@@ -744,11 +536,11 @@ func TestFallbackIsBounded(t *testing.T) {
 	}
 }
 
-// Health works without WithFallback, too. Probes are sent only while that is called.
+// hook.Away works without WithFallback, too. Probes are sent only while it is called.
 func TestAwayWithoutAFallback(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
-		p := b.process(WithCallTimeout(time.Second))
-		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		p := b.process(rratelimiter.WithCallTimeout(time.Second))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		away := func(want bool) {
 			t.Helper()
 			if got := l.Health().Away; got != want {

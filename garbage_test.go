@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"context"
@@ -18,6 +18,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
@@ -49,19 +50,22 @@ type deed struct {
 
 var messOptions = []struct {
 	name string
-	opts []LimiterOption
+	opts []rratelimiter.LimiterOption
 	rate bool // its own
 	late bool // the clock runs: the keys hold nothing that expires during the mess
 }{
 	{name: "no options"},
-	{name: "granularity", opts: []LimiterOption{WithGranularity(time.Second)}},
-	{name: "own rate", opts: []LimiterOption{WithRate(PerMinute(10))}, rate: true},
-	{name: "a record for each request", opts: []LimiterOption{WithRecordPerRequest(), WithRecordFormat(Redisson321)}},
-	{name: "the oldest format, own rate", opts: []LimiterOption{WithRecordFormat(Redisson313), WithRate(PerMinute(10))}, rate: true},
-	{name: "an old format", opts: []LimiterOption{WithRecordFormat(Redisson316), WithGranularity(5 * time.Second)}},
-	{name: "the server's clock", opts: []LimiterOption{WithServerTime()}, late: true},
+	{name: "granularity", opts: []rratelimiter.LimiterOption{rratelimiter.WithGranularity(time.Second)}},
+	{name: "own rate", opts: []rratelimiter.LimiterOption{rratelimiter.WithRate(rratelimiter.PerMinute(10))}, rate: true},
+	{name: "a record for each request", opts: []rratelimiter.LimiterOption{rratelimiter.WithRecordPerRequest(),
+		rratelimiter.WithRecordFormat(rratelimiter.Redisson321)}},
+	{name: "the oldest format, own rate", opts: []rratelimiter.LimiterOption{rratelimiter.WithRecordFormat(rratelimiter.Redisson313), rratelimiter.WithRate(rratelimiter.PerMinute(10))}, rate: true},
+	{name: "an old format", opts: []rratelimiter.LimiterOption{rratelimiter.WithRecordFormat(rratelimiter.Redisson316),
+		rratelimiter.WithGranularity(5 * time.Second)}},
+	{name: "the server's clock", opts: []rratelimiter.LimiterOption{rratelimiter.WithServerTime()}, late: true},
 	{name: "the server's clock, granularity, own rate", rate: true, late: true,
-		opts: []LimiterOption{WithServerTime(), WithGranularity(time.Second), WithRate(PerMinute(10))}},
+		opts: []rratelimiter.LimiterOption{rratelimiter.WithServerTime(), rratelimiter.WithGranularity(time.Second),
+			rratelimiter.WithRate(rratelimiter.PerMinute(10))}},
 }
 
 func (m mess) String() string {
@@ -81,76 +85,10 @@ func (m mess) String() string {
 	return b.String()
 }
 
-// The onlooker returns the state of a limiter's keys, and then, if it is given a mess, writes it and returns the state
-// after that.
-//
-// KEYS  those of the limiter, then those of the new name for renames
-// ARGV  1 now (ms), 2 now in the mess (ms), then commands: number of words, words, ...
-// reply two views
-const onlooker = `
-local function kind(key) return redis.call('TYPE', key).ok end
-local function view(now)
-  local rate, every, type = false, false, false
-  local config = kind(KEYS[1])
-  if config == 'hash' then
-    rate, every, type = unpack(redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type'))
-  end
-  local value, permits = KEYS[2], KEYS[4]
-  if type == '1' then value, permits = KEYS[3], KEYS[5] end
-  local values, records = kind(value), kind(permits)
-  local edge = now - (every and #every <= 15 and string.find(every, '^%d+$') and tonumber(every) or 60000)
-  local live, dead, count, ahead = 0, 0, 0, 0
-  if records == 'zset' then
-    local all = redis.call('ZRANGE', permits, 0, -1, 'WITHSCORES')
-    for i = 1, #all, 2 do
-      local m, score, n = all[i], tonumber(all[i + 1]), 0
-      if #m >= 4 then
-        local a, b, c, d = string.byte(m, #m - 3, #m)
-        n = a + 256 * (b + 256 * (c + 256 * d))
-      end
-      if score > edge then live, count = live + n, count + 1 else dead = dead + n end
-      if score > now then ahead = ahead + 1 end
-    end
-  end
-  local digest = ''
-  local function wrong(is, right) return is ~= right and is ~= 'none' end
-  if wrong(config, 'hash') or wrong(values, 'string') or wrong(records, 'zset') then
-    for _, key in ipairs(KEYS) do
-      digest = redis.sha1hex(digest .. (redis.call('DUMP', key) or ''))
-    end
-  end
-  return { config, values, records, rate, every, type, values == 'string' and redis.call('GET', value),
-    live, dead, count, ahead, digest }
-end
-local before = view(tonumber(ARGV[1]))
-if not ARGV[3] then return { before, before } end
-redis.call('DEL', unpack(KEYS))
-local i = 3
-while ARGV[i] do
-  local n = tonumber(ARGV[i])
-  redis.pcall(unpack(ARGV, i + 1, i + n))
-  i = i + n + 1
-end
-return { before, view(tonumber(ARGV[2])) }`
-
-// A view is the state that the onlooker returns.
-type view struct {
-	types                     [3]string // of the configuration, of the value and of the permits that count
-	rate, interval, kind      string
-	missing                   [3]bool // of these
-	value                     string
-	live, dead, living, ahead int64
-	permits, every            int64 // the rate, if the configuration is valid
-	digest                    string
-	wrong                     int  // 1 the configuration is no hash, 2 the keys in use have wrong types
-	incomplete                bool // a field of the configuration is missing
-	fault                     bool
-}
-
 // A messer makes one mess after another, on limiters with one name.
 type messer struct {
-	rdb        Redis
-	now, later *Client
+	rdb        rratelimiter.Redis
+	now, later *rratelimiter.Client
 	name       string
 	random     *rand.Rand
 	begun      int64        // start of the test, in ms
@@ -158,8 +96,8 @@ type messer struct {
 	clock      atomic.Int64 // the same, for the clients' clock
 	keys       []any
 	sha        string
-	beside     [2]*Limiter // without garbage; the first can be used in one script with the limiter under test
-	took       [2]int64    // permits granted by these
+	beside     [2]*rratelimiter.Limiter // without garbage; the first can be used in one script with the limiter under test
+	took       [2]int64                 // permits granted by these
 }
 
 // exchange returns the state of the keys, and the state after writing a mess, if there is one.
@@ -185,66 +123,10 @@ func (g *messer) exchange(ctx context.Context, m *mess) (before, after view, err
 
 // recounting tells whether records are added up in the background.
 func (g *messer) recounting() (is bool) {
-	for _, c := range []*Client{g.now, g.later} {
-		is = is || c.core.Inspect().Recounting
+	for _, c := range []*rratelimiter.Client{g.now, g.later} {
+		is = is || rratelimiter.ClientCore(c).Inspect().Recounting
 	}
 	return is
-}
-
-func readView(r []any) (v view) {
-	for i := range v.types {
-		v.types[i], _ = r[i].(string)
-	}
-	for i, text := range []*string{&v.rate, &v.interval, &v.kind} {
-		var there bool
-		*text, there = r[3+i].(string)
-		v.missing[i] = !there
-	}
-	v.value, _ = r[6].(string)
-	v.live, v.dead, v.living, v.ahead = r[7].(int64), r[8].(int64), r[9].(int64), r[10].(int64)
-	v.digest, _ = r[11].(string)
-	return v
-}
-
-// judge determines what a limiter, with or without a rate of its own, must do with the state.
-func (v *view) judge(own bool) {
-	switch {
-	case v.types[0] != "hash" && v.types[0] != "none":
-		v.wrong = 1
-		return
-	case v.types[1] != "string" && v.types[1] != "none", v.types[2] != "zset" && v.types[2] != "none":
-		v.wrong = 2
-	}
-	texts := [3]string{v.rate, v.interval, v.kind}
-	for i, missing := range v.missing {
-		if missing {
-			if v.incomplete = true; !own {
-				v.fault = true
-				return
-			}
-			texts[i] = [3]string{"10", "60000", "0"}[i]
-		}
-	}
-	digits := func(text string) bool { return text != "" && strings.Trim(text, "0123456789") == "" }
-	v.fault = !digits(texts[0]) || !digits(texts[1]) || len(texts[1]) > 15 || strings.Trim(texts[1], "0") == "" ||
-		texts[2] != "0" && texts[2] != "1"
-	if v.fault {
-		return
-	}
-	v.permits, v.every = 1e15, 0
-	if len(texts[0]) <= 15 {
-		v.permits, _ = strconv.ParseInt(texts[0], 10, 64)
-	}
-	v.every, _ = strconv.ParseInt(texts[1], 10, 64)
-}
-
-// said returns the free permits according to the value key, if it is plausible.
-func (v view) said() (int64, bool) {
-	n, err := strconv.ParseInt(v.value, 10, 64)
-	if err != nil || strconv.FormatInt(n, 10) != v.value || n < 0 || n > v.permits || n+v.dead > v.permits {
-		return 0, false
-	}
-	return n + v.dead, true
 }
 
 // stateReaders are the methods that read the state.
@@ -254,14 +136,14 @@ var stateReaders = []string{
 }
 
 // do does one deed, and returns how many permits were granted; a negative number was given back.
-func (g *messer) do(ctx context.Context, l *Limiter, d deed) (got int64, err error) {
+func (g *messer) do(ctx context.Context, l *rratelimiter.Limiter, d deed) (got int64, err error) {
 	granted := func(ok bool) int64 {
 		if ok {
 			return d.n
 		}
 		return 0
 	}
-	plausible := func(r Result) error {
+	plausible := func(r rratelimiter.Result) error {
 		if err == nil && (r.Limit < 0 || r.Remaining < 0 || r.Remaining > r.Limit || r.RetryAfter < 0 || r.ResetAfter < 0 ||
 			r.Allowed == (r.RetryAfter > 0)) {
 			return fmt.Errorf("the result can't be: %+v", r)
@@ -270,7 +152,7 @@ func (g *messer) do(ctx context.Context, l *Limiter, d deed) (got int64, err err
 	}
 	switch d.method {
 	case "Allow":
-		var r Result
+		var r rratelimiter.Result
 		r, err = l.Allow(ctx, d.n)
 		return granted(r.Allowed), plausible(r)
 	case "TryAcquire":
@@ -290,16 +172,16 @@ func (g *messer) do(ctx context.Context, l *Limiter, d deed) (got int64, err err
 		got, err = l.Release(ctx, d.n)
 		return -got, err
 	case "AllowAll":
-		var r []Result
-		if r, err = l.client.AllowAll(ctx, d.n, l); err != nil {
+		var r []rratelimiter.Result
+		if r, err = l.Client().AllowAll(ctx, d.n, l); err != nil {
 			return 0, err
 		}
 		return granted(r[0].Allowed), plausible(r[0])
 	case "AllowAllN":
 		which, first := d.n%2, int(d.n/2%2)
-		permits, limiters := []int64{d.n, d.n}, []*Limiter{l, l}
+		permits, limiters := []int64{d.n, d.n}, []*rratelimiter.Limiter{l, l}
 		permits[1-first], limiters[1-first] = 1+d.n%3, g.beside[which]
-		r, err := l.client.AllowAllN(ctx, permits, limiters...)
+		r, err := l.Client().AllowAllN(ctx, permits, limiters...)
 		if err != nil {
 			return 0, err
 		}
@@ -316,8 +198,8 @@ func (g *messer) do(ctx context.Context, l *Limiter, d deed) (got int64, err err
 			err = fmt.Errorf("%d are free", free)
 		}
 	case "State":
-		var s State
-		if s, err = l.State(ctx); s.Available < 0 || s.Used < 0 || s.Available > s.Rate.Permits && s.Rate != (Rate{}) {
+		var s rratelimiter.State
+		if s, err = l.State(ctx); s.Available < 0 || s.Used < 0 || s.Available > s.Rate.Permits && s.Rate != (rratelimiter.Rate{}) {
 			err = fmt.Errorf("the state can't be: %+v", s)
 		}
 	case "Config":
@@ -329,9 +211,9 @@ func (g *messer) do(ctx context.Context, l *Limiter, d deed) (got int64, err err
 	case "Clients":
 		_, err = l.Clients(ctx)
 	case "Expire":
-		_, err = l.Expire(ctx, time.Hour, ExpireCondition(1+d.n%4))
+		_, err = l.Expire(ctx, time.Hour, rratelimiter.ExpireCondition(1+d.n%4))
 	case "ExpireAt":
-		_, err = l.ExpireAt(ctx, time.UnixMilli(g.start).Add(time.Hour), ExpireCondition(1+d.n%4))
+		_, err = l.ExpireAt(ctx, time.UnixMilli(g.start).Add(time.Hour), rratelimiter.ExpireCondition(1+d.n%4))
 	case "ClearExpire":
 		_, err = l.ClearExpire(ctx)
 	case "Rename":
@@ -355,7 +237,7 @@ var errUnsure = errors.New("it went away without an answer")
 
 // asksOnce is Acquire that gives up after a refusal. Its clock stands still, so a queue that yields to others would do
 // so forever: then it gives up without a reply.
-func asksOnce(ctx context.Context, l *Limiter, n int64) (bool, error) {
+func asksOnce(ctx context.Context, l *rratelimiter.Limiter, n int64) (bool, error) {
 	started, answered := time.Now(), false
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -365,14 +247,14 @@ func asksOnce(ctx context.Context, l *Limiter, n int64) (bool, error) {
 		select {
 		case err := <-ended:
 			switch {
-			case errors.Is(err, context.Canceled) && (!answered || errors.Is(err, ErrOutcomeUnknown)):
+			case errors.Is(err, context.Canceled) && (!answered || errors.Is(err, rratelimiter.ErrOutcomeUnknown)):
 				return false, errUnsure
 			case errors.Is(err, context.Canceled):
 				return false, nil
 			}
 			return err == nil, err
 		case <-time.After(time.Millisecond):
-			calls := l.client.core.Look(l.name)
+			calls := rratelimiter.ClientCore(l.Client()).Look(l.Name())
 			if calls.Waiting > 0 && !calls.InFlight && (calls.Next > 0 || time.Since(started) > 100*time.Millisecond) {
 				answered = answered || calls.Next > 0
 				cancel()
@@ -438,9 +320,9 @@ func (g *messer) deal(ctx context.Context, m *mess, before view) (o aftermath, e
 		case err == nil:
 		case errors.Is(err, errUnsure):
 			return aftermath{m: m, before: before, unsure: true}, nil
-		case errors.Is(err, ErrOutcomeUnknown):
+		case errors.Is(err, rratelimiter.ErrOutcomeUnknown):
 			return o, fmt.Errorf("%s: the outcome is unknown", what)
-		case errors.Is(err, ErrNotInitialized):
+		case errors.Is(err, rratelimiter.ErrNotInitialized):
 			if strings.HasPrefix(d.method, "Rename") || d.method == "TTL" {
 				if before.types[0] != "none" {
 					return o, fmt.Errorf("%s: there is a configuration", what)
@@ -449,7 +331,7 @@ func (g *messer) deal(ctx context.Context, m *mess, before view) (o aftermath, e
 			before.wrong == 1 || !before.fault && !(looks && before.incomplete) {
 				return o, fmt.Errorf("%s: but it is initialized", what)
 			}
-		case errors.Is(err, ErrExceedsRate):
+		case errors.Is(err, rratelimiter.ErrExceedsRate):
 			if before.wrong != 0 || before.fault || d.n <= before.permits {
 				return o, fmt.Errorf("%s: but the rate is %d", what, before.permits)
 			}
@@ -526,16 +408,16 @@ func (g *messer) end(ctx context.Context, o aftermath, after view) error {
 // well repairs the limiter, and checks that it works.
 func (g *messer) well(ctx context.Context, m *mess) error {
 	l := g.now.RateLimiter(g.name) // the rate is set manually
-	rate := Rate{Permits: 8, Interval: time.Minute, Type: RateType(m.well.n % 2)}
+	rate := rratelimiter.Rate{Permits: 8, Interval: time.Minute, Type: rratelimiter.RateType(m.well.n % 2)}
 	set := l.SetRate
-	var opts []SetOption
+	var opts []rratelimiter.SetOption
 	var err error
 	switch m.well.method {
 	case "SetRate":
 	case "SetRate, KeepState":
-		opts = append(opts, KeepState())
+		opts = append(opts, rratelimiter.KeepState())
 	case "UpdateRate":
-		set = func(ctx context.Context, r Rate, opts ...SetOption) error {
+		set = func(ctx context.Context, r rratelimiter.Rate, opts ...rratelimiter.SetOption) error {
 			done, err := l.UpdateRate(ctx, r, opts...)
 			if err == nil && !done {
 				return l.SetRate(ctx, r, opts...)
@@ -544,7 +426,7 @@ func (g *messer) well(ctx context.Context, m *mess) error {
 		}
 	case "Delete":
 		_, err = l.Delete(ctx)
-		set = func(ctx context.Context, r Rate, _ ...SetOption) error {
+		set = func(ctx context.Context, r rratelimiter.Rate, _ ...rratelimiter.SetOption) error {
 			done, err := l.TrySetRate(ctx, r)
 			if err == nil && !done {
 				return errors.New("deleted, and there is a rate")
@@ -647,7 +529,7 @@ func (g *messer) member() string {
 	case 2: // short ones that are close together, so that a shrunk one equals another
 		return g.pick("", "a", "ab", "a\xff", "\xff\xff", "\x08\xff\xff\xff\xff\xff\xff\xff\xff") + small
 	case 3, 4, 5: // this client's own
-		return string(g.now.core.Identity().AppendPrefix(nil, record.Format(formats[g.random.IntN(len(formats))]), 1)) + small
+		return string(rratelimiter.ClientCore(g.now).Identity().AppendPrefix(nil, record.Format(formats[g.random.IntN(len(formats))]), 1)) + small
 	case 6:
 		return g.pick("", "a", "abc", "\x00", "\xff\xff\xff\xff", "\x08\x00\x00\x00\x00\x00\x00\x00\x0012345678\x03\x00\x00\x00")
 	case 7:
@@ -799,16 +681,16 @@ func TestRandomGarbageIsHandled(t *testing.T) {
 			rdb: rdb, name: fmt.Sprint("rl", i), sha: sha, begun: started.UnixMilli(), random: rand.New(rand.NewPCG(seed, uint64(i))),
 		}
 		g.clock.Store(g.begun)
-		client := func(later int64) *Client {
-			return NewClient(rdb, WithClientID("me"), patient,
-				WithClock(func() time.Time { return time.UnixMilli(g.clock.Load() + later) }))
+		client := func(later int64) *rratelimiter.Client {
+			return rratelimiter.NewClient(rdb, rratelimiter.WithClientID("me"), patient,
+				rratelimiter.WithClock(func() time.Time { return time.UnixMilli(g.clock.Load() + later) }))
 		}
 		g.now, g.later = client(0), client(time.Minute.Milliseconds())
 		for i, name := range []string{"{" + g.name + "}beside", g.name + " beside"} {
-			g.beside[i] = g.now.RateLimiter(name, WithRate(PerHour(1_000_000_000)), WithGranularity(time.Minute))
+			g.beside[i] = g.now.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerHour(1_000_000_000)), rratelimiter.WithGranularity(time.Minute))
 		}
 		for _, name := range []string{g.name, g.name + "{"} {
-			for _, key := range g.now.RateLimiter(name).core.Keys() {
+			for _, key := range keysOf(g.now.RateLimiter(name)) {
 				g.keys = append(g.keys, key)
 			}
 		}
@@ -855,7 +737,7 @@ func (g *messer) work(ctx context.Context, cases int, over func() bool) (*mess, 
 	}
 	for i, l := range g.beside {
 		if s, err := l.State(ctx); !over() && g.took[i] > 0 && (err != nil || s.Used != g.took[i]) {
-			return &mess{}, fmt.Errorf("%s granted %d, and says %+v, %v", l.name, g.took[i], s, err)
+			return &mess{}, fmt.Errorf("%s granted %d, and says %+v, %v", l.Name(), g.took[i], s, err)
 		}
 	}
 	return nil, nil

@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"encoding/binary"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
@@ -31,8 +32,8 @@ func TestGranularityDatesGrantsAtTheEndOfTheirBucket(t *testing.T) {
 		for _, after := range []time.Duration{0, 1, 20, 39} {
 			r := newRig(t, s)
 			r.wipe()
-			l := r.limiter("rl", WithGranularity(d))
-			r.setRate(l, PerSecond(10))
+			l := r.limiter("rl", rratelimiter.WithGranularity(d))
+			r.setRate(l, rratelimiter.PerSecond(10))
 			r.toBucket(d, after*time.Millisecond)
 			start := r.ms()
 			end := start
@@ -41,12 +42,12 @@ func TestGranularityDatesGrantsAtTheEndOfTheirBucket(t *testing.T) {
 			}
 			result, err := l.Allow(t.Context(), 4)
 			r.must(err)
-			want := Result{Allowed: true, Limit: 10, Remaining: 6, ResetAfter: protocol.Millis(end - start + 1000)}
+			want := rratelimiter.Result{Allowed: true, Limit: 10, Remaining: 6, ResetAfter: protocol.Millis(end - start + 1000)}
 			if result != want {
 				t.Errorf("%d ms into a bucket: %+v, want %+v", after, result, want)
 			}
 			at := time.UnixMilli(end)
-			r.same(l, State{Rate: PerSecond(10), Available: 6, Used: 4, Records: 1, Oldest: at, Newest: at, Consistent: true})
+			r.same(l, rratelimiter.State{Rate: rratelimiter.PerSecond(10), Available: 6, Used: 4, Records: 1, Oldest: at, Newest: at, Consistent: true})
 
 			// Never early, and no later than the end.
 			r.advance(protocol.Millis(end - start + 999))
@@ -67,12 +68,12 @@ func TestGranularityJoinsTheGrantsOfABucket(t *testing.T) {
 		for _, format := range formats {
 			r := newRig(t, s)
 			r.wipe()
-			l := r.limiter("rl", WithGranularity(d), WithRecordFormat(format))
-			r.setRate(l, PerSecond(1000))
+			l := r.limiter("rl", rratelimiter.WithGranularity(d), rratelimiter.WithRecordFormat(format))
+			r.setRate(l, rratelimiter.PerSecond(1000))
 			r.toBucket(d, 10*time.Millisecond)
 			end := r.ms() + 90
 			members, at := 1, []time.Time{time.UnixMilli(end), time.UnixMilli(end)}
-			if format == Redisson313 { // does without
+			if format == rratelimiter.Redisson313 { // does without
 				members, at = 4, []time.Time{r.now(), r.now().Add(60 * time.Millisecond)}
 			}
 			var last string
@@ -93,8 +94,9 @@ func TestGranularityJoinsTheGrantsOfABucket(t *testing.T) {
 				last = r.prefix(format)
 				r.advance(20 * time.Millisecond)
 			}
-			r.same(l, State{Rate: PerSecond(1000), Available: 684, Used: 316, Records: members, Oldest: at[0], Newest: at[1], Consistent: true})
-			if format == Redisson313 {
+			r.same(l, rratelimiter.State{Rate: rratelimiter.PerSecond(1000), Available: 684, Used: 316, Records: members,
+				Oldest: at[0], Newest: at[1], Consistent: true})
+			if format == rratelimiter.Redisson313 {
 				continue
 			}
 			// The record has the id of the last grant.
@@ -116,7 +118,7 @@ func TestGranularityByTheServersClock(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
 		r.advance(-20 * 365 * 24 * time.Hour)
-		l := r.limiter("rl", WithServerTime(), WithGranularity(d), WithRate(PerMinute(100)))
+		l := r.limiter("rl", rratelimiter.WithServerTime(), rratelimiter.WithGranularity(d), rratelimiter.WithRate(rratelimiter.PerMinute(100)))
 		start := time.Now()
 		for range 3 {
 			r.try(l, 3)
@@ -134,7 +136,7 @@ func TestGranularityByTheServersClock(t *testing.T) {
 		members := r.members(l)
 		var sum int64
 		for _, m := range members {
-			record, err := UnpackRecord([]byte(m.Member))
+			record, err := rratelimiter.UnpackRecord([]byte(m.Member))
 			r.must(err)
 			sum += int64(record.Permits)
 			at := time.UnixMilli(int64(m.Score))
@@ -155,9 +157,9 @@ func TestGranularityJoinsOnlyOwnRecords(t *testing.T) {
 		for _, format := range formats[1:] {
 			r := newRig(t, s)
 			r.wipe()
-			l := r.limiter("rl", WithGranularity(d), WithRecordFormat(format))
-			other := newRig(t, s, WithClientID("other"), WithClock(r.now))
-			r.setRate(l, PerSecond(1000))
+			l := r.limiter("rl", rratelimiter.WithGranularity(d), rratelimiter.WithRecordFormat(format))
+			other := newRig(t, s, rratelimiter.WithClientID("other"), rratelimiter.WithClock(r.now))
+			r.setRate(l, rratelimiter.PerSecond(1000))
 			r.toBucket(d, 3*time.Millisecond)
 			end := r.ms() + 47
 			own := r.prefix(format)
@@ -168,10 +170,10 @@ func TestGranularityJoinsOnlyOwnRecords(t *testing.T) {
 			r.add(l, end, foreign...)
 			r.add(l, end+50, own+"\x05\x00\x00\x00") // of the next bucket
 			r.add(l, end-50, own+"\x06\x00\x00\x00")
-			r.must(r.rdb.Del(t.Context(), l.core.Keys()[keys.Value]).Err())
+			r.must(r.rdb.Del(t.Context(), keysOf(l)[keys.Value]).Err())
 			r.free(l)
 			before := r.members(l)
-			theirs := other.limiter("rl", WithGranularity(d), WithRecordFormat(format))
+			theirs := other.limiter("rl", rratelimiter.WithGranularity(d), rratelimiter.WithRecordFormat(format))
 			for range 3 {
 				if !r.try(l, 2) || !other.try(theirs, 3) {
 					t.Fatal("not granted")
@@ -180,7 +182,7 @@ func TestGranularityJoinsOnlyOwnRecords(t *testing.T) {
 			var added []int64
 			for _, m := range r.members(l) {
 				if !slices.Contains(before, m) {
-					got, err := UnpackRecord([]byte(m.Member))
+					got, err := rratelimiter.UnpackRecord([]byte(m.Member))
 					r.must(err)
 					added = append(added, int64(got.Permits))
 				}
@@ -202,12 +204,12 @@ func TestGranularityBoundsTheRecords(t *testing.T) {
 			const rate = 500
 			r := newRig(t, s)
 			r.wipe()
-			others := newRig(t, s, WithClientID("other"), WithClock(r.now))
-			l := r.limiter("rl", WithGranularity(d))
-			limiters := []*Limiter{l, l, others.limiter("rl", WithGranularity(2*time.Millisecond)), others.limiter("rl")}
-			r.setRate(l, PerSecond(rate))
+			others := newRig(t, s, rratelimiter.WithClientID("other"), rratelimiter.WithClock(r.now))
+			l := r.limiter("rl", rratelimiter.WithGranularity(d))
+			limiters := []*rratelimiter.Limiter{l, l, others.limiter("rl", rratelimiter.WithGranularity(2*time.Millisecond)), others.limiter("rl")}
+			r.setRate(l, rratelimiter.PerSecond(rate))
 			var grants []window.Grant
-			tag := r.prefix(Redisson317)[3:6]
+			tag := r.prefix(rratelimiter.Redisson317)[3:6]
 			tries := 1500
 			if !s.IsReal() {
 				tries = 600 // it takes ten times as long for each
@@ -260,12 +262,12 @@ func TestGranularityReturnsExactWaits(t *testing.T) {
 			const rate = 20
 			r := newRig(t, s)
 			r.wipe()
-			var limiters []*Limiter
+			var limiters []*rratelimiter.Limiter
 			for i, d := range []time.Duration{100 * time.Millisecond, 30 * time.Millisecond, time.Millisecond} {
-				c := newRig(t, s, WithClientID(fmt.Sprint(i)), WithClock(r.now))
-				limiters = append(limiters, c.limiter("rl", WithGranularity(d)))
+				c := newRig(t, s, rratelimiter.WithClientID(fmt.Sprint(i)), rratelimiter.WithClock(r.now))
+				limiters = append(limiters, c.limiter("rl", rratelimiter.WithGranularity(d)))
 			}
-			r.setRate(limiters[0], PerSecond(rate))
+			r.setRate(limiters[0], rratelimiter.PerSecond(rate))
 			for r.try(limiters[random.IntN(len(limiters))], 1+random.Int64N(5)) {
 				r.advance(time.Duration(random.IntN(60)) * time.Millisecond)
 			}
@@ -301,12 +303,13 @@ func TestGranularityReturnsExactWaits(t *testing.T) {
 func TestGranularityCountsItsOwnGrantInItsPlace(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
-		other := newRig(t, s, WithClientID("other"), WithClock(r.now))
-		l, coarse := r.limiter("rl", WithGranularity(10*time.Millisecond)), other.limiter("rl", WithGranularity(100*time.Millisecond))
-		r.setRate(l, PerSecond(10))
+		other := newRig(t, s, rratelimiter.WithClientID("other"), rratelimiter.WithClock(r.now))
+		l, coarse := r.limiter("rl", rratelimiter.WithGranularity(10*time.Millisecond)),
+			other.limiter("rl", rratelimiter.WithGranularity(100*time.Millisecond))
+		r.setRate(l, rratelimiter.PerSecond(10))
 		r.toBucket(100*time.Millisecond, 5*time.Millisecond)
 		other.try(coarse, 4) // back after 1095 ms
-		g, err := l.acquire(t.Context(), protocol.Ask{Groups: []protocol.Group{
+		g, err := oneCall(t.Context(), l, protocol.Ask{Groups: []protocol.Group{
 			{Size: 5, Count: 1}, {Size: 3, Count: 1}, {Size: 7, Count: 1},
 		}, Detail: true})
 		r.must(err)
@@ -317,7 +320,7 @@ func TestGranularityCountsItsOwnGrantInItsPlace(t *testing.T) {
 
 		// If its permits return last, all requests wait for them.
 		r.advance(200 * time.Millisecond)
-		g, err = l.acquire(t.Context(), protocol.Ask{Groups: []protocol.Group{
+		g, err = oneCall(t.Context(), l, protocol.Ask{Groups: []protocol.Group{
 			{Size: 1, Count: 1}, {Size: 9, Count: 1}, {Size: 10, Count: 1},
 		}, Detail: true})
 		r.must(err)
@@ -332,15 +335,16 @@ func TestGranularityAndRelease(t *testing.T) {
 	const d = 100 * time.Millisecond
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
-		l := r.limiter("rl", WithGranularity(d))
-		r.setRate(l, PerSecond(100))
+		l := r.limiter("rl", rratelimiter.WithGranularity(d))
+		r.setRate(l, rratelimiter.PerSecond(100))
 		r.toBucket(d, 20*time.Millisecond)
 		first := time.UnixMilli(r.ms() + 80)
 		r.try(l, 30)
 		r.try(l, 10)
 		r.advance(d)
 		r.try(l, 20)
-		state := State{Rate: PerSecond(100), Available: 70, Used: 30, Records: 2, Oldest: first, Newest: first.Add(d), Consistent: true}
+		state := rratelimiter.State{Rate: rratelimiter.PerSecond(100), Available: 70, Used: 30, Records: 2, Oldest: first,
+			Newest: first.Add(d), Consistent: true}
 		if back := r.release(l, 30); back != 30 {
 			t.Errorf("%d came back", back)
 		}
@@ -367,8 +371,8 @@ func TestGranularityIsClampedToTheRateInForce(t *testing.T) {
 		} {
 			r := newRig(t, s)
 			r.wipe()
-			l := r.limiter("rl", WithGranularity(time.Second))
-			r.setRate(l, Rate{Permits: 50, Interval: protocol.Millis(test.interval)})
+			l := r.limiter("rl", rratelimiter.WithGranularity(time.Second))
+			r.setRate(l, rratelimiter.Rate{Permits: 50, Interval: protocol.Millis(test.interval)})
 			r.toBucket(protocol.Millis(test.bucket), time.Millisecond%protocol.Millis(test.bucket))
 			want := (r.ms() + test.bucket - 1) / test.bucket * test.bucket
 			if !r.try(l, 2) {
@@ -389,7 +393,7 @@ func TestGranularityIsClampedToTheRateInForce(t *testing.T) {
 func TestGranularityWithMoreThanARecordHolds(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
-		l := r.limiter("rl", WithGranularity(time.Second))
+		l := r.limiter("rl", rratelimiter.WithGranularity(time.Second))
 		r.config(l, "rate", "1000000000000000", "interval", "60000", "type", "0")
 		r.toBucket(time.Second, 10*time.Millisecond)
 		for _, n := range []int64{3_000_000_000, 1_294_967_295, 1, 9_000_000_000, 2_000_000_000} {
@@ -424,7 +428,7 @@ func TestGranularityWithMoreThanARecordHolds(t *testing.T) {
 func TestGranularityWakesWaitersAtTheEndOfABucket(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(10)), WithGranularity(100*ms))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithGranularity(100*ms))
 		b.sleepTo(20 * ms)
 		b.granted("6 of 10", b.acquire(l, 6), 20*ms)
 		b.sleepTo(150 * ms)
@@ -443,8 +447,8 @@ func TestGranularityHoldsAMillionPermitsInLittleMemory(t *testing.T) {
 	const permits, grants, parts = 1_000_000, 5000, 1000
 	s := redistest.Real(t)
 	r := newRig(t, s)
-	l := r.limiter("rl", WithGranularity(time.Hour/parts))
-	r.setRate(l, PerHour(permits))
+	l := r.limiter("rl", rratelimiter.WithGranularity(time.Hour/parts))
+	r.setRate(l, rratelimiter.PerHour(permits))
 	r.toBucket(time.Hour/parts, 0)
 	for range grants {
 		r.advance(time.Hour / grants)
@@ -452,7 +456,7 @@ func TestGranularityHoldsAMillionPermitsInLittleMemory(t *testing.T) {
 			t.Fatal("not granted")
 		}
 	}
-	bytes, err := r.rdb.MemoryUsage(t.Context(), l.core.Keys()[keys.Permits], 0).Result()
+	bytes, err := r.rdb.MemoryUsage(t.Context(), keysOf(l)[keys.Permits], 0).Result()
 	r.must(err)
 	state, err := l.State(t.Context())
 	r.must(err)
@@ -467,8 +471,8 @@ func TestAFullServerRefusesABucketWhole(t *testing.T) {
 	s := redistest.Real(t)
 	ctx := t.Context()
 	r := newRig(t, s)
-	l := r.limiter("rl", WithGranularity(time.Second))
-	r.setRate(l, PerMinute(10))
+	l := r.limiter("rl", rratelimiter.WithGranularity(time.Second))
+	r.setRate(l, rratelimiter.PerMinute(10))
 	r.toBucket(time.Second, 0)
 	r.advance(time.Millisecond)
 	r.try(l, 3)
@@ -486,32 +490,38 @@ func TestAFullServerRefusesABucketWhole(t *testing.T) {
 		r.unchanged(before, name)
 		r.must(call())
 	}
-	r.same(l, State{Rate: PerMinute(10), Available: 5, Used: 5, Records: 1,
+	r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(10), Available: 5, Used: 5, Records: 1,
 		Oldest: r.now().Add(999 * time.Millisecond), Newest: r.now().Add(999 * time.Millisecond), Consistent: true})
 }
 
 func TestGranularityAndOptionsThatDontGoTogether(t *testing.T) {
-	d, each := WithGranularity(time.Second), WithRecordPerRequest()
+	d, each := rratelimiter.WithGranularity(time.Second), rratelimiter.WithRecordPerRequest()
+	closed := redis.NewClient(&redis.Options{})
+	closed.Close()
 	tests := map[string]struct {
-		defaults, options []LimiterOption
+		defaults, options []rratelimiter.LimiterOption
 		wrong             bool
 	}{
-		"alone":                         {nil, []LimiterOption{d}, false},
-		"a record per request":          {nil, []LimiterOption{d, each}, true},
-		"a record per request, first":   {nil, []LimiterOption{each, d}, true},
-		"a record per request, default": {[]LimiterOption{each}, []LimiterOption{d}, true},
-		"both defaults":                 {[]LimiterOption{d, each}, nil, true},
-		"granularity as default":        {[]LimiterOption{d}, []LimiterOption{each}, true},
-		"a tenth of the own rate":       {nil, []LimiterOption{d, WithRate(Rate{Permits: 1, Interval: 10 * time.Second})}, false},
-		"more than a tenth":             {nil, []LimiterOption{d, WithRate(Rate{Permits: 1, Interval: 9999 * time.Millisecond})}, true},
-		"more than a tenth, enforced":   {nil, []LimiterOption{WithEnforcedRate(PerSecond(1)), d}, true},
-		"more than a tenth, default":    {[]LimiterOption{WithRate(PerSecond(1))}, []LimiterOption{d}, true},
-		"a finer one over a default":    {[]LimiterOption{d}, []LimiterOption{WithRate(PerSecond(1)), WithGranularity(time.Millisecond)}, false},
+		"alone":                         {nil, []rratelimiter.LimiterOption{d}, false},
+		"a record per request":          {nil, []rratelimiter.LimiterOption{d, each}, true},
+		"a record per request, first":   {nil, []rratelimiter.LimiterOption{each, d}, true},
+		"a record per request, default": {[]rratelimiter.LimiterOption{each}, []rratelimiter.LimiterOption{d}, true},
+		"both defaults":                 {[]rratelimiter.LimiterOption{d, each}, nil, true},
+		"granularity as default":        {[]rratelimiter.LimiterOption{d}, []rratelimiter.LimiterOption{each}, true},
+		"a tenth of the own rate": {nil, []rratelimiter.LimiterOption{d,
+			rratelimiter.WithRate(rratelimiter.Rate{Permits: 1, Interval: 10 * time.Second})}, false},
+		"more than a tenth": {nil, []rratelimiter.LimiterOption{d,
+			rratelimiter.WithRate(rratelimiter.Rate{Permits: 1, Interval: 9999 * time.Millisecond})}, true},
+		"more than a tenth, enforced": {nil, []rratelimiter.LimiterOption{rratelimiter.WithEnforcedRate(rratelimiter.PerSecond(1)), d}, true},
+		"more than a tenth, default": {[]rratelimiter.LimiterOption{rratelimiter.WithRate(rratelimiter.PerSecond(1))},
+			[]rratelimiter.LimiterOption{d}, true},
+		"a finer one over a default": {[]rratelimiter.LimiterOption{d},
+			[]rratelimiter.LimiterOption{rratelimiter.WithRate(rratelimiter.PerSecond(1)), rratelimiter.WithGranularity(time.Millisecond)}, false},
 	}
 	for name, test := range tests {
-		l := NewClient(refusingClient(t), WithLimiterDefaults(test.defaults...)).RateLimiter("rl", test.options...)
-		if wrong := errors.Is(l.err, ErrInvalidOption); wrong != test.wrong {
-			t.Errorf("%s: %v", name, l.err)
+		l := rratelimiter.NewClient(closed, rratelimiter.WithLimiterDefaults(test.defaults...)).RateLimiter("rl", test.options...)
+		if _, err := l.Exists(t.Context()); errors.Is(err, rratelimiter.ErrInvalidOption) != test.wrong || errors.Is(err, redis.ErrClosed) == test.wrong {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"errors"
@@ -10,38 +10,39 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
 func TestKeysHoldTheClientsIDAsItIs(t *testing.T) {
 	for _, id := range []string{"9d6c5c5e-7a8e-4b8e-9d6c-5c5e7a8e4b8e", "a:b", "{x}", "\x00"} {
-		c := NewClient(redis.NewClient(&redis.Options{Addr: "192.0.2.1:1"}), WithClientID(id))
+		c := rratelimiter.NewClient(redis.NewClient(&redis.Options{Addr: "192.0.2.1:1"}), rratelimiter.WithClientID(id))
 		if c.ID() != id {
 			t.Errorf("ID() is %q, want %q", c.ID(), id)
 		}
-		all := c.RateLimiter("rl").core.Keys()
+		all := rratelimiter.LimiterCore(c.RateLimiter("rl")).Keys()
 		if all[keys.ClientValue] != "{rl}:value:"+id || all[keys.ClientPermits] != "{rl}:permits:"+id {
 			t.Errorf("the keys of client %q are %q", id, all)
 		}
 	}
-	a := NewClient(redis.NewClient(&redis.Options{}))
-	b := NewClient(redis.NewClient(&redis.Options{}))
+	a := rratelimiter.NewClient(redis.NewClient(&redis.Options{}))
+	b := rratelimiter.NewClient(redis.NewClient(&redis.Options{}))
 	if len(a.ID()) != 36 || a.ID() == b.ID() {
 		t.Errorf("the default ids %q and %q are not two UUIDs", a.ID(), b.ID())
 	}
 }
 
 func TestNameMapperMakesTheKeysAndNotTheName(t *testing.T) {
-	c := NewClient(redis.NewClient(&redis.Options{}), WithClientID("ID"),
-		WithNameMapper(func(name string) string { return "prod:" + name }))
+	c := rratelimiter.NewClient(redis.NewClient(&redis.Options{}), rratelimiter.WithClientID("ID"),
+		rratelimiter.WithNameMapper(func(name string) string { return "prod:" + name }))
 	l := c.RateLimiter("rl")
 	if l.Name() != "rl" {
 		t.Errorf("the name is %q, want rl", l.Name())
 	}
 	want := []string{"prod:rl", "{prod:rl}:value", "{prod:rl}:value:ID", "{prod:rl}:permits", "{prod:rl}:permits:ID"}
-	if !slices.Equal(l.core.Keys(), want) {
-		t.Errorf("the keys are %q, want %q", l.core.Keys(), want)
+	if !slices.Equal(rratelimiter.LimiterCore(l).Keys(), want) {
+		t.Errorf("the keys are %q, want %q", rratelimiter.LimiterCore(l).Keys(), want)
 	}
 }
 
@@ -83,15 +84,15 @@ func TestSlotsAreTheClusters(t *testing.T) {
 	}
 
 	// Names that were accepted work, whatever their slots; the others would fail.
-	c := NewClient(rdb)
+	c := rratelimiter.NewClient(rdb)
 	for _, name := range names[:200] {
-		l := c.RateLimiter(name, WithRate(PerMinute(10)))
+		l := c.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerMinute(10)))
 		ok, err := l.TryAcquire(t.Context(), 3)
-		if keys.SameSlot(l.core.Keys()) {
+		if keys.SameSlot(keysOf(l)) {
 			if !ok || err != nil {
 				t.Errorf("acquiring from %q: %v, %v", name, ok, err)
 			}
-		} else if !errors.Is(err, ErrCrossSlotName) {
+		} else if !errors.Is(err, rratelimiter.ErrCrossSlotName) {
 			t.Errorf("acquiring from %q, whose keys lie in different slots: %v, %v", name, ok, err)
 		}
 	}
@@ -103,27 +104,27 @@ func TestOddNamesAreRefusedOnACluster(t *testing.T) {
 	defer rdb.Close()
 	refusing := &refusing{t: t}
 	rdb.AddHook(refusing)
-	c := NewClient(rdb)
+	c := rratelimiter.NewClient(rdb)
 	for _, name := range oddNames {
-		for method, call := range everyMethod(c, c.RateLimiter(name, WithRate(PerSecond(1)))) {
+		for method, call := range everyMethod(c, c.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerSecond(1)))) {
 			err := call(t.Context())
-			if !errors.Is(err, ErrCrossSlotName) {
+			if !errors.Is(err, rratelimiter.ErrCrossSlotName) {
 				t.Errorf("%s of %q: %v, want ErrCrossSlotName", method, name, err)
 			} else if !strings.Contains(err.Error(), fmt.Sprintf("%q", name)) {
 				t.Errorf("%s of %q: %q does not name the limiter", method, name, err)
 			}
 		}
 		if name != "" {
-			if err := c.RateLimiter("{t}plain").Rename(t.Context(), name); !errors.Is(err, ErrCrossSlotName) {
+			if err := c.RateLimiter("{t}plain").Rename(t.Context(), name); !errors.Is(err, rratelimiter.ErrCrossSlotName) {
 				t.Errorf("renaming to %q: %v, want ErrCrossSlotName", name, err)
 			}
 		}
 	}
-	if err := c.RateLimiter("here").Rename(t.Context(), "there"); !errors.Is(err, ErrCrossSlotName) {
+	if err := c.RateLimiter("here").Rename(t.Context(), "there"); !errors.Is(err, rratelimiter.ErrCrossSlotName) {
 		t.Errorf("renaming to another slot: %v, want ErrCrossSlotName", err)
 	}
-	mapped := NewClient(rdb, WithNameMapper(func(name string) string { return "{" + name }))
-	if _, err := mapped.RateLimiter("plain").Allow(t.Context(), 1); !errors.Is(err, ErrCrossSlotName) {
+	mapped := rratelimiter.NewClient(rdb, rratelimiter.WithNameMapper(func(name string) string { return "{" + name }))
+	if _, err := mapped.RateLimiter("plain").Allow(t.Context(), 1); !errors.Is(err, rratelimiter.ErrCrossSlotName) {
 		t.Errorf("a name mapped to an odd one: %v, want ErrCrossSlotName", err)
 	}
 }
@@ -133,15 +134,15 @@ func TestOddNamesWorkOnASingleServer(t *testing.T) {
 		r := newRig(t, s)
 		for _, name := range append(oddNames, "\x00\xff\r\n", "заказы", "*?[a]\\") {
 			l := r.limiter(name)
-			r.setRate(l, PerMinute(10))
+			r.setRate(l, rratelimiter.PerMinute(10))
 			if !r.try(l, 4) || !r.try(l, 6) || r.try(l, 1) {
 				t.Errorf("%q does not count to ten", name)
 			}
 			if released, err := l.Release(t.Context(), 3); released != 3 || err != nil {
 				t.Errorf("%q released %d, %v", name, released, err)
 			}
-			r.same(l, State{
-				Rate: PerMinute(10), Available: 3, Used: 7, Records: 2, Oldest: r.now(), Newest: r.now(), Consistent: true,
+			r.same(l, rratelimiter.State{
+				Rate: rratelimiter.PerMinute(10), Available: 3, Used: 7, Records: 2, Oldest: r.now(), Newest: r.now(), Consistent: true,
 			})
 			if err := l.Rename(t.Context(), name+"renamed"); err != nil {
 				t.Errorf("renaming %q: %v", name, err)

@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"os/exec"
@@ -45,5 +45,13 @@ func TestLayersImportDownwards(t *testing.T) {
 	}
 	if seen != 1+len(layers) {
 		t.Errorf("%d packages were found, not %d", seen, 1+len(layers))
+	}
+}
+
+// The tests of this package see what its users see; export_test.go has the exceptions.
+func TestTestsAreBlackBox(t *testing.T) {
+	out, err := exec.Command("go", "list", "-f", "{{.TestGoFiles}}", ".").Output()
+	if err != nil || string(out) != "[export_test.go]\n" {
+		t.Errorf("in package rratelimiter are %s, %v", out, err)
 	}
 }

@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
@@ -47,11 +48,12 @@ func TestAnyBytesAreANameOrAnID(t *testing.T) {
 				if id == "" {
 					id = "me"
 				}
-				for _, l := range []*Limiter{
-					NewClient(rdb, WithClientID(id), patient).RateLimiter(text),
-					NewClient(rdb, WithClientID(id), patient, WithNameMapper(func(string) string { return text + "mapped" })).RateLimiter("x"),
+				for _, l := range []*rratelimiter.Limiter{
+					rratelimiter.NewClient(rdb, rratelimiter.WithClientID(id), patient).RateLimiter(text),
+					rratelimiter.NewClient(rdb, rratelimiter.WithClientID(id), patient,
+						rratelimiter.WithNameMapper(func(string) string { return text + "mapped" })).RateLimiter("x"),
 				} {
-					mustSet(t, l, Rate{Type: PerClient, Permits: 3, Interval: time.Hour})
+					mustSet(t, l, rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 3, Interval: time.Hour})
 					mustTry(t, l, 2, true)
 					mustTry(t, l, 2, false)
 					if !s.IsReal() && !utf8.ValidString(text) {
@@ -75,27 +77,44 @@ func TestAnyBytesAreANameOrAnID(t *testing.T) {
 func TestErrorsQuoteNames(t *testing.T) {
 	rdb := redistest.Shared(t).Client()
 	for what, name := range hostileNames {
-		_, err := NewClient(rdb, patient).RateLimiter(name).Allow(t.Context(), 1)
-		if !errors.Is(err, ErrNotInitialized) || len(err.Error()) > 1000 || strings.ContainsAny(err.Error(), "\r\n\x00\u202e") {
+		_, err := rratelimiter.NewClient(rdb, patient).RateLimiter(name).Allow(t.Context(), 1)
+		if !errors.Is(err, rratelimiter.ErrNotInitialized) || len(err.Error()) > 1000 || strings.ContainsAny(err.Error(), "\r\n\x00\u202e") {
 			t.Errorf("%s: %.2000q", what, err)
 		}
 	}
-	refused := NewClient(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"192.0.2.1:1"}})).RateLimiter(hostileNames["a megabyte of braces"])
-	if _, err := refused.Allow(t.Context(), 1); !errors.Is(err, ErrCrossSlotName) || len(err.Error()) > 1000 {
+	refused := rratelimiter.NewClient(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"192.0.2.1:1"}})).RateLimiter(hostileNames["a megabyte of braces"])
+	if _, err := refused.Allow(t.Context(), 1); !errors.Is(err, rratelimiter.ErrCrossSlotName) || len(err.Error()) > 1000 {
 		t.Errorf("%.2000q", err)
 	}
 }
 
 // Commands so long that the server would close the connection, and so fail the calls of other limiters, are not sent.
 func TestNamesThatNoServerTakesAreRefused(t *testing.T) {
-	c := NewClient(refusingClient(t), WithClientID("me"))
+	c := rratelimiter.NewClient(refusingClient(t), rratelimiter.WithClientID("me"))
 	long := strings.Repeat("x", keys.MaxBytes/keys.Count)
-	for method, call := range everyMethod(c, c.RateLimiter(long, WithRate(PerSecond(1)))) {
-		if err := call(t.Context()); !errors.Is(err, ErrInvalidOption) || len(err.Error()) > 1000 {
+	for method, call := range everyMethod(c, c.RateLimiter(long, rratelimiter.WithRate(rratelimiter.PerSecond(1)))) {
+		if err := call(t.Context()); !errors.Is(err, rratelimiter.ErrInvalidOption) || len(err.Error()) > 1000 {
 			t.Errorf("%s: %.1000q", method, err)
 		}
 	}
-	if err := c.RateLimiter("short").Rename(t.Context(), long); !errors.Is(err, ErrInvalidOption) {
+	if err := c.RateLimiter("short").Rename(t.Context(), long); !errors.Is(err, rratelimiter.ErrInvalidOption) {
 		t.Errorf("renaming: %v", err)
+	}
+}
+
+func TestOddNamesOverAPipelinedCluster(t *testing.T) {
+	rdb, err := redistest.Cluster(t, 3).ClusterClient().AutoPipeline()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rdb.Close()
+	ctx := t.Context()
+	l := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(20*time.Second)).RateLimiter("a{b")
+	_, set := l.TrySetRate(ctx, rratelimiter.PerMinute(5))
+	_, deleted := l.Delete(ctx)
+	for name, err := range map[string]error{"TrySetRate": set, "Delete": deleted} {
+		if !errors.Is(err, rratelimiter.ErrCrossSlotName) {
+			t.Errorf("%s: %v, want ErrCrossSlotName", name, err)
+		}
 	}
 }

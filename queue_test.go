@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/pipeline"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
@@ -44,13 +45,13 @@ func tryInSomeState(t *testing.T, b *bubble, random *rand.Rand, name string) {
 	if random.IntN(2) == 0 {
 		p.stalls()
 	}
-	rate := Rate{Permits: 1 + random.Int64N(30), Interval: []time.Duration{100 * ms, time.Second, 10 * time.Second}[random.IntN(3)]}
-	opts := []LimiterOption{WithRate(rate)}
+	rate := rratelimiter.Rate{Permits: 1 + random.Int64N(30), Interval: []time.Duration{100 * ms, time.Second, 10 * time.Second}[random.IntN(3)]}
+	opts := []rratelimiter.LimiterOption{rratelimiter.WithRate(rate)}
 	switch random.IntN(5) {
 	case 0:
-		opts = append(opts, WithRecordPerRequest())
+		opts = append(opts, rratelimiter.WithRecordPerRequest())
 	case 1:
-		opts = append(opts, WithGranularity(rate.Interval/10))
+		opts = append(opts, rratelimiter.WithGranularity(rate.Interval/10))
 	}
 	l := p.RateLimiter("l", opts...)
 	if random.IntN(3) > 0 {
@@ -61,7 +62,7 @@ func tryInSomeState(t *testing.T, b *bubble, random *rand.Rand, name string) {
 	if random.IntN(3) == 0 {
 		n := 1 + random.Int64N(rate.Permits)
 		if ok, _ := l.TryAcquire(t.Context(), n); ok { // Redisson uses this limiter, too
-			member, err := PackRecord(Redisson317, []byte{1, 2, 3, 4, 5, 6, 7, 8}, 1)
+			member, err := rratelimiter.PackRecord(rratelimiter.Redisson317, []byte{1, 2, 3, 4, 5, 6, 7, 8}, 1)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -110,18 +111,20 @@ func tryInSomeState(t *testing.T, b *bubble, random *rand.Rand, name string) {
 	}
 	resume()
 	synctest.Wait()
+	core := rratelimiter.ClientCore(p.Client)
 	for range 10 {
 		time.Sleep(time.Duration(random.Int64N(int64(rate.Interval / 4))))
 		synctest.Wait() // timers that are due have fired
-		for p.core.Look("").InFlight {
+		for core.Look("").InFlight {
 			time.Sleep(delay)
 			synctest.Wait()
 		}
-		waiting, n, before, at := p.core.Inspect().Waiting, size(), p.wire.scripts.Load(), time.Now()
+		waiting, n, before, at := core.Inspect().Waiting, size(), p.wire.scripts.Load(), time.Now()
 		result, err := l.Allow(t.Context(), n)
 		synctest.Wait()
-		if calls := p.wire.scripts.Load() - before; calls != 1 && p.core.Inspect().Waiting == waiting || time.Since(at) > delay || err != nil {
-			t.Fatalf("%s: a try behind %d callers (now %d) took %d calls and %v: %v", name, waiting, p.core.Inspect().Waiting, calls, time.Since(at), err)
+		if calls := p.wire.scripts.Load() - before; calls != 1 && core.Inspect().Waiting == waiting || time.Since(at) > delay || err != nil {
+			t.Fatalf("%s: a try behind %d callers (now %d) took %d calls and %v: %v", name, waiting,
+				core.Inspect().Waiting, calls, time.Since(at), err)
 		}
 		if !result.Allowed && (result.Remaining >= n || result.RetryAfter <= 0 || result.ResetAfter < result.RetryAfter) {
 			t.Fatalf("%s: a try for %d behind %d callers was refused with %+v", name, n, waiting, result)
@@ -136,9 +139,9 @@ func TestTriesWhileOthersWaitDoNotStormRedis(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb := s.Client()
 		log := &log{}
-		l := NewClient(rdb, WithObserver(log), patient).RateLimiter("l")
-		mustSet(t, l, PerSecond(20))
-		member, err := PackRecord(Redisson317, []byte{1, 2, 3, 4, 5, 6, 7, 8}, 1)
+		l := rratelimiter.NewClient(rdb, rratelimiter.WithObserver(log), patient).RateLimiter("l")
+		mustSet(t, l, rratelimiter.PerSecond(20))
+		member, err := rratelimiter.PackRecord(rratelimiter.Redisson317, []byte{1, 2, 3, 4, 5, 6, 7, 8}, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -173,13 +176,13 @@ func TestTryIsRefusedUntilTheTurnOfTheQueue(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
 		useScript(t, protocol.AcquireScript.SHA)
-		l := p.RateLimiter("l", WithRate(PerSecond(1)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(1)))
 		b.granted("the first", b.try(l, 1), 0)
 		waiting := b.acquire(l, 1)
 		b.sleepTo(1020 * ms) // the permit returned at 1 s
 		p.wire.there.Store(int64(ms))
 		result, err := l.Allow(t.Context(), 1)
-		if want := (Result{Limit: 1, RetryAfter: 129 * ms, ResetAfter: 129 * ms}); result != want || err != nil {
+		if want := (rratelimiter.Result{Limit: 1, RetryAfter: 129 * ms, ResetAfter: 129 * ms}); result != want || err != nil {
 			t.Errorf("%+v, %v, expected %+v", result, err, want)
 		}
 		b.sleepTo(2 * time.Second)
@@ -191,8 +194,8 @@ func TestTryIsRefusedUntilTheTurnOfTheQueue(t *testing.T) {
 func TestPermitsOfACancelledCallerKeepTheOrder(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		log := &log{}
-		p := b.process(WithObserver(log))
-		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		p := b.process(rratelimiter.WithObserver(log))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		b.granted("the first", b.acquire(l, 9), 0)
 		plug := p.wire.hang()
 		b.try(l, 10)
@@ -225,7 +228,7 @@ func TestCallThatStallsDoesNotStormRedis(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
 		p.stalls()
-		l := p.RateLimiter("l", WithRate(PerSecond(10)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		b.granted("the first", b.acquire(l, 8), 0)
 		p.wire.back.Store(int64(500 * ms))
 		stalled := b.acquire(l, 1)
@@ -245,19 +248,23 @@ func TestCallThatStallsDoesNotStormRedis(t *testing.T) {
 // If other clients keep setting another rate, a request is decided under the rate in force, and CallInfo.RateMismatch
 // is true.
 func TestContestedRateServesRequests(t *testing.T) {
-	for name, ask := range map[string]func(context.Context, *Limiter) (int64, error){
-		"TryAcquire": func(ctx context.Context, l *Limiter) (int64, error) { return granted(l.TryAcquire(ctx, 1)) },
-		"TryAcquireTimeout": func(ctx context.Context, l *Limiter) (int64, error) {
+	for name, ask := range map[string]func(context.Context, *rratelimiter.Limiter) (int64, error){
+		"TryAcquire": func(ctx context.Context, l *rratelimiter.Limiter) (int64, error) {
+			return granted(l.TryAcquire(ctx, 1))
+		},
+		"TryAcquireTimeout": func(ctx context.Context, l *rratelimiter.Limiter) (int64, error) {
 			return granted(l.TryAcquireTimeout(ctx, 1, time.Minute))
 		},
-		"Allow": func(ctx context.Context, l *Limiter) (int64, error) {
+		"Allow": func(ctx context.Context, l *rratelimiter.Limiter) (int64, error) {
 			r, err := l.Allow(ctx, 1)
 			return granted(r.Allowed, err)
 		},
-		"Acquire":     func(ctx context.Context, l *Limiter) (int64, error) { return granted(true, l.Acquire(ctx, 1)) },
-		"AcquireUpTo": func(ctx context.Context, l *Limiter) (int64, error) { return l.AcquireUpTo(ctx, 1) },
-		"AllowAll": func(ctx context.Context, l *Limiter) (int64, error) {
-			all, err := l.Client().AllowAll(ctx, 1, l, l.Client().RateLimiter("other", WithRate(PerHour(1))))
+		"Acquire": func(ctx context.Context, l *rratelimiter.Limiter) (int64, error) {
+			return granted(true, l.Acquire(ctx, 1))
+		},
+		"AcquireUpTo": func(ctx context.Context, l *rratelimiter.Limiter) (int64, error) { return l.AcquireUpTo(ctx, 1) },
+		"AllowAll": func(ctx context.Context, l *rratelimiter.Limiter) (int64, error) {
+			all, err := l.Client().AllowAll(ctx, 1, l, l.Client().RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerHour(1))))
 			return granted(err == nil && all[0].Allowed, err)
 		},
 	} {
@@ -265,10 +272,10 @@ func TestContestedRateServesRequests(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				log := &log{}
 				rdb := s.Client()
-				mustSet(t, NewClient(rdb, patient).RateLimiter("l"), PerHour(7))
+				mustSet(t, rratelimiter.NewClient(rdb, patient).RateLimiter("l"), rratelimiter.PerHour(7))
 				rdb.AddHook(rival{s.Client()})
-				c := NewClient(rdb, WithObserver(log), WithCallTimeout(10*time.Second))
-				l := c.RateLimiter("l", WithEnforcedRate(PerHour(100)))
+				c := rratelimiter.NewClient(rdb, rratelimiter.WithObserver(log), rratelimiter.WithCallTimeout(10*time.Second))
+				l := c.RateLimiter("l", rratelimiter.WithEnforcedRate(rratelimiter.PerHour(100)))
 				if n, err := ask(t.Context(), l); n != 1 || err != nil {
 					t.Errorf("%d permits, %v", n, err)
 				}
@@ -299,7 +306,7 @@ func (r rival) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
 		if args := cmd.Args(); err == nil && (args[1] == protocol.SetRateScript.SHA || args[1] == protocol.SetRateScript.Text) {
-			return NewClient(r.rdb, patient).RateLimiter("l").SetRate(ctx, PerHour(7), KeepState())
+			return rratelimiter.NewClient(r.rdb, patient).RateLimiter("l").SetRate(ctx, rratelimiter.PerHour(7), rratelimiter.KeepState())
 		}
 		return err
 	}

@@ -1,5 +1,5 @@
 //go:build race
 
-package rratelimiter
+package rratelimiter_test
 
 const raceDetector = true

@@ -1,10 +1,11 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"fmt"
 	"testing"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
@@ -19,7 +20,7 @@ func TestRepairRebuildsFreePermitsFromRecords(t *testing.T) {
 			l := r.limiter("rl")
 			state.make(r, l)
 			before := r.dump()
-			would, err := l.Repair(t.Context(), DryRun())
+			would, err := l.Repair(t.Context(), rratelimiter.DryRun())
 			r.must(err)
 			r.unchanged(before, state.name+": a dry run")
 			was, err := l.State(t.Context())
@@ -38,7 +39,7 @@ func TestRepairRebuildsFreePermitsFromRecords(t *testing.T) {
 			if would.Changed == was.Consistent || (would.Fault != "") != would.Changed || !right || is.Used != was.Used {
 				t.Errorf("%s: it was %+v, %+v was done, it is %+v", state.name, was, would, is)
 			}
-			if again, err := l.Repair(t.Context(), DryRun()); err != nil || again.Changed {
+			if again, err := l.Repair(t.Context(), rratelimiter.DryRun()); err != nil || again.Changed {
 				t.Errorf("%s: a second repair would change something: %+v, %v", state.name, again, err)
 			}
 		}
@@ -55,11 +56,11 @@ func TestRepairReportsTheFault(t *testing.T) {
 		"free permits were missing":                          "",
 	} {
 		r.wipe()
-		r.setRate(l, PerMinute(10))
+		r.setRate(l, rratelimiter.PerMinute(10))
 		r.try(l, 5)
-		r.must(r.rdb.Set(t.Context(), l.core.Keys()[keys.Value], value, 0).Err())
+		r.must(r.rdb.Set(t.Context(), keysOf(l)[keys.Value], value, 0).Err())
 		if value == "" {
-			r.must(r.rdb.Del(t.Context(), l.core.Keys()[keys.Value]).Err())
+			r.must(r.rdb.Del(t.Context(), keysOf(l)[keys.Value]).Err())
 		}
 		if did, err := l.Repair(t.Context()); err != nil || did.Fault != fault || did.Free != 5 || did.Permits != 5 || did.Records != 1 {
 			t.Errorf("%q stored: %+v, %v", value, did, err)
@@ -90,15 +91,15 @@ func TestRepairReportsHowLongNothingIsFree(t *testing.T) {
 			r := newRig(t, s)
 			r.wipe()
 			l := r.limiter("rl")
-			r.setRate(l, PerMinute(10))
+			r.setRate(l, rratelimiter.PerMinute(10))
 			r.set(l, "9")
 			for ago, permits := range c.records {
 				r.add(l, r.ms()-int64(ago)*1000, memberOf(fmt.Sprintf("%08d", ago), permits))
 			}
-			if got, err := l.Repair(t.Context(), DryRun()); err != nil || got.Blocked != c.want || (got.Free < 1) != (got.Blocked > 0 || c.records[60] > 0) {
+			if got, err := l.Repair(t.Context(), rratelimiter.DryRun()); err != nil || got.Blocked != c.want || (got.Free < 1) != (got.Blocked > 0 || c.records[60] > 0) {
 				t.Errorf("with %v: %+v, %v; want %v", c.records, got, err, c.want)
 			}
-			if got, err := l.Reset(t.Context(), DryRun()); err != nil || got.Blocked != 0 {
+			if got, err := l.Reset(t.Context(), rratelimiter.DryRun()); err != nil || got.Blocked != 0 {
 				t.Errorf("a reset with %v: %+v, %v", c.records, got, err)
 			}
 		}
@@ -109,29 +110,29 @@ func TestRepairKeepsTTLs(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
 		l := r.limiter("rl")
-		r.setRate(l, PerMinute(10))
+		r.setRate(l, rratelimiter.PerMinute(10))
 		r.try(l, 5)
 		if _, err := l.Expire(t.Context(), time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		r.must(r.rdb.Set(t.Context(), l.core.Keys()[keys.Value], "1", 0).Err())
+		r.must(r.rdb.Set(t.Context(), keysOf(l)[keys.Value], "1", 0).Err())
 		if _, err := l.Repair(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		r.life(time.Hour, l.core.Key(), l.core.Keys()[keys.Value], l.core.Keys()[keys.Permits])
+		r.life(time.Hour, l.Name(), keysOf(l)[keys.Value], keysOf(l)[keys.Permits])
 	})
 }
 
 func TestResetForgetsGrantsAndKeepsTheRate(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, rate := range []Rate{PerMinute(10), {Type: PerClient, Permits: 10, Interval: time.Minute, KeepAlive: time.Hour}} {
+		for _, rate := range []rratelimiter.Rate{rratelimiter.PerMinute(10), {Type: rratelimiter.PerClient, Permits: 10, Interval: time.Minute, KeepAlive: time.Hour}} {
 			r := newRig(t, s)
 			r.wipe()
 			l := r.limiter("rl")
 			r.setRate(l, rate)
 			r.try(l, 7)
 			before := r.dump()
-			if would, err := l.Reset(t.Context(), DryRun()); err != nil || !would.Changed || would.Records != 1 || would.Permits != 7 {
+			if would, err := l.Reset(t.Context(), rratelimiter.DryRun()); err != nil || !would.Changed || would.Records != 1 || would.Permits != 7 {
 				t.Errorf("it would do %+v, %v", would, err)
 			}
 			r.unchanged(before, "a dry run")
@@ -141,7 +142,7 @@ func TestResetForgetsGrantsAndKeepsTheRate(t *testing.T) {
 			if again, err := l.Reset(t.Context()); err != nil || again.Changed {
 				t.Errorf("the second time it did %+v, %v", again, err)
 			}
-			r.same(l, State{Rate: rate, Available: 10, Consistent: true, TTL: rate.KeepAlive})
+			r.same(l, rratelimiter.State{Rate: rate, Available: 10, Consistent: true, TTL: rate.KeepAlive})
 		}
 	})
 }

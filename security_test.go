@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -83,7 +84,7 @@ func denied(t *testing.T, s *redistest.Server) (objects []string) {
 // version.
 func noPermission(err error) bool {
 	var answer redis.Error
-	if !errors.As(err, &answer) || errors.Is(err, ErrOutcomeUnknown) {
+	if !errors.As(err, &answer) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 		return false
 	}
 	return strings.Contains(err.Error(), "NOPERM") || strings.Contains(err.Error(), "ACL failure") ||
@@ -91,23 +92,23 @@ func noPermission(err error) bool {
 }
 
 // exercise uses everything of a limiter that the rule is for, so that every command in the scripts is executed.
-func exercise(ctx context.Context, rdb Redis, name string) error {
+func exercise(ctx context.Context, rdb rratelimiter.Redis, name string) error {
 	at := time.Now()
-	c := NewClient(rdb, patient, WithClientID("me"), WithClock(func() time.Time { return at }))
+	c := rratelimiter.NewClient(rdb, patient, rratelimiter.WithClientID("me"), rratelimiter.WithClock(func() time.Time { return at }))
 	var failed []error
 	must := func(err error) {
-		if err != nil && !errors.Is(err, ErrExceedsRate) {
+		if err != nil && !errors.Is(err, rratelimiter.ErrExceedsRate) {
 			failed = append(failed, err)
 		}
 	}
-	for _, kind := range []RateType{Overall, PerClient} {
-		rate := Rate{Type: kind, Permits: 10, Interval: time.Second}
-		own, plain := c.RateLimiter(name, WithRate(rate)), c.RateLimiter(name)
-		joined := c.RateLimiter(name, WithGranularity(100*time.Millisecond))
+	for _, kind := range []rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient} {
+		rate := rratelimiter.Rate{Type: kind, Permits: 10, Interval: time.Second}
+		own, plain := c.RateLimiter(name, rratelimiter.WithRate(rate)), c.RateLimiter(name)
+		joined := c.RateLimiter(name, rratelimiter.WithGranularity(100*time.Millisecond))
 		if _, err := plain.Delete(ctx); err != nil {
 			return err
 		}
-		for _, l := range []*Limiter{own, joined, joined, plain} { // sets the rate, joins records
+		for _, l := range []*rratelimiter.Limiter{own, joined, joined, plain} { // sets the rate, joins records
 			_, err := l.Allow(ctx, 2)
 			must(err)
 			at = at.Add(time.Millisecond)
@@ -130,14 +131,14 @@ func exercise(ctx context.Context, rdb Redis, name string) error {
 		ask := protocol.Ask{Groups: []protocol.Group{{Size: 3, Count: 1}, {Size: 9, Count: 1}}, Detail: true}
 		for _, again := range []bool{false, true} { // and is retried
 			sent := new(script.Attempts)
-			reply, err := c.core.Topology().Try(ctx, sent, protocol.AcquireScript, plain.core.Keys(), q.Args(nil, plain.core.Encoder(), ask, again)...)
+			reply, err := rratelimiter.ClientCore(c).Topology().Try(ctx, sent, protocol.AcquireScript, keysOf(plain), q.Args(nil, rratelimiter.LimiterCore(plain).Encoder(), ask, again)...)
 			if must(err); err == nil {
-				_, err = q.Reply(plain.core.Encoder(), sent, reply)
+				_, err = q.Reply(rratelimiter.LimiterCore(plain).Encoder(), sent, reply)
 				must(err)
 			}
 		}
-		_, err = c.core.Topology().RunMixed(ctx, new(script.Attempts), protocol.RecountScript, true, plain.core.Keys(),
-			plain.core.Now(), "newest", "oldest", 2, 2) // continues the recount of the records
+		_, err = rratelimiter.ClientCore(c).Topology().RunMixed(ctx, new(script.Attempts), protocol.RecountScript, true, keysOf(plain),
+			rratelimiter.LimiterCore(plain).Now(), "newest", "oldest", 2, 2) // continues the recount of the records
 		must(err)
 		at = at.Add(time.Minute)
 		_, err = plain.AvailablePermits(ctx)
@@ -156,7 +157,7 @@ func exercise(ctx context.Context, rdb Redis, name string) error {
 		for _, method := range []string{"State", "Config", "Exists", "TTL", "Expire", "Allow", "ClearExpire"} {
 			must(methods[method](ctx))
 		}
-		_, err = c.RateLimiter(name, WithServerTime()).State(ctx)
+		_, err = c.RateLimiter(name, rratelimiter.WithServerTime()).State(ctx)
 		must(err)
 		_, err = plain.ExpireAt(ctx, time.Now().Add(time.Hour))
 		must(err)
@@ -164,7 +165,7 @@ func exercise(ctx context.Context, rdb Redis, name string) error {
 		must(err)
 		_, err = plain.TrySetRate(ctx, keep)
 		must(err)
-		plain.core.RedissonHere(ctx) // as while callers wait
+		rratelimiter.LimiterCore(plain).RedissonHere(ctx) // as while callers wait
 		_, err = plain.Delete(ctx)
 		must(err)
 	}
@@ -184,7 +185,7 @@ func TestTheRuleOfReadmeIsEnough(t *testing.T) {
 		t.Errorf("refused: %q", objects)
 	}
 	// The additions, for the uses that need them.
-	l := NewClient(rdb).RateLimiter("orders", WithRate(PerSecond(1)))
+	l := rratelimiter.NewClient(rdb).RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerSecond(1)))
 	if _, err := l.Allow(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
@@ -200,13 +201,13 @@ func TestTheRuleOfReadmeIsEnough(t *testing.T) {
 		}
 		more := as(t, s, aclRule(t, use))
 		plain := rdb
-		rdb, l = more, NewClient(more).RateLimiter("orders")
+		rdb, l = more, rratelimiter.NewClient(more).RateLimiter("orders")
 		if err := do(); err != nil {
 			t.Errorf("%s with what README adds: %v", use, err)
 		}
 		rdb = plain
 		as(t, s, aclRule(t))
-		l = NewClient(rdb).RateLimiter("orders", WithRate(PerSecond(1)))
+		l = rratelimiter.NewClient(rdb).RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerSecond(1)))
 		if _, err := l.Allow(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
@@ -229,18 +230,18 @@ func TestTheRuleOfReadOnlyUsers(t *testing.T) {
 		}
 	}
 	s := redistest.Real(t)
-	owner := NewClient(s.Client(), patient).RateLimiter("orders", WithRate(PerMinute(10)))
+	owner := rratelimiter.NewClient(s.Client(), patient).RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
 	mustTry(t, owner, 3, true)
 	rdb := as(t, s, rule)
-	l := NewClient(rdb, patient).RateLimiter("orders")
-	methods := everyMethod(l.client, l)
+	l := rratelimiter.NewClient(rdb, patient).RateLimiter("orders")
+	methods := everyMethod(l.Client(), l)
 	for _, method := range []string{"State", "Glance", "Config", "TTL", "Exists", "Clients"} {
 		if err := methods[method](t.Context()); err != nil {
 			t.Errorf("%s: %v", method, err)
 		}
 		delete(methods, method)
 	}
-	if _, err := l.core.Survey(t.Context(), 0, 10, false); err != nil {
+	if _, err := rratelimiter.LimiterCore(l).Survey(t.Context(), 0, 10, false); err != nil {
 		t.Errorf("what rrl reads: %v", err)
 	}
 	take, err := os.ReadFile("snapshot/take.lua")
@@ -290,9 +291,9 @@ func TestTheRuleOfReadmeKeepsFromAllElse(t *testing.T) {
 	if err := admin.MSet(t.Context(), "billing", "x", "{billing}:value", "x", "order", "x").Err(); err != nil {
 		t.Fatal(err)
 	}
-	c := NewClient(rdb, patient)
+	c := rratelimiter.NewClient(rdb, patient)
 	for _, name := range []string{"billing", "order", "{x}orders", "{orders", "", "*"} {
-		for method, call := range everyMethod(c, c.RateLimiter(name, WithRate(PerSecond(1)))) {
+		for method, call := range everyMethod(c, c.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerSecond(1)))) {
 			if method == "RenameNX" || method == "Rename" || method == "Clients" {
 				continue // refused for the command
 			}
@@ -372,7 +373,7 @@ func TestTheRuleOfReadmeOnAClusterWithTLS(t *testing.T) {
 			t.Errorf("refused: %q", objects)
 		}
 	}
-	if _, err := NewClient(rdb).RateLimiter("billing").Allow(t.Context(), 1); !noPermission(err) {
+	if _, err := rratelimiter.NewClient(rdb).RateLimiter("billing").Allow(t.Context(), 1); !noPermission(err) {
 		t.Error(err)
 	}
 }
@@ -403,10 +404,10 @@ func TestRefusedConnectionsHaveCauses(t *testing.T) {
 			func(err error) bool { return redis.HasErrorPrefix(err, "WRONGPASS") },
 		},
 	} {
-		l := NewClient(c.rdb, patient).RateLimiter("orders", WithRate(PerSecond(1)))
-		for method, call := range everyMethod(l.client, l) {
+		l := rratelimiter.NewClient(c.rdb, patient).RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerSecond(1)))
+		for method, call := range everyMethod(l.Client(), l) {
 			err := call(t.Context())
-			if err == nil || !c.right(err) || errors.Is(err, ErrOutcomeUnknown) || strings.Contains(err.Error(), "hush") {
+			if err == nil || !c.right(err) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) || strings.Contains(err.Error(), "hush") {
 				t.Errorf("%s, %s: %v", what, method, err)
 			}
 		}

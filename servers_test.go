@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"errors"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -83,7 +84,7 @@ func TestEveryCallByBothProtocols(t *testing.T) {
 }
 
 // everyCall calls each method once on each of its paths through Redis.
-func everyCall(t *testing.T, rdb Redis) {
+func everyCall(t *testing.T, rdb rratelimiter.Redis) {
 	t.Helper()
 	ctx := t.Context()
 	check := func(what string, got any, err error, want any) {
@@ -92,9 +93,9 @@ func everyCall(t *testing.T, rdb Redis) {
 			t.Errorf("%s: %v, %v, want %v", what, got, err, want)
 		}
 	}
-	c := NewClient(rdb, patient, WithClientID("me"))
+	c := rratelimiter.NewClient(rdb, patient, rratelimiter.WithClientID("me"))
 	l := c.RateLimiter("{a}1")
-	rate := Rate{Permits: 10, Interval: time.Hour}
+	rate := rratelimiter.Rate{Permits: 10, Interval: time.Hour}
 	set, err := l.TrySetRate(ctx, rate)
 	check("TrySetRate", set, err, true)
 	ok, err := l.TryAcquire(ctx, 2)
@@ -104,7 +105,7 @@ func everyCall(t *testing.T, rdb Redis) {
 	check("TryAcquireTimeout", ok, err, false)
 	result, err := l.Allow(ctx, 8)
 	check("Allow", result.Remaining, err, int64(7))
-	results, err := c.AllowAll(ctx, 1, l, c.RateLimiter("{a}2", WithRate(rate)))
+	results, err := c.AllowAll(ctx, 1, l, c.RateLimiter("{a}2", rratelimiter.WithRate(rate)))
 	check("AllowAll", len(results) == 2 && results[1].Allowed, err, true)
 	n, err := l.Release(ctx, 1)
 	check("Release", n, err, int64(1))
@@ -114,18 +115,18 @@ func everyCall(t *testing.T, rdb Redis) {
 	check("AvailablePermits", n, err, int64(0))
 	state, err := l.State(ctx)
 	check("State", state.Used, err, int64(10))
-	for name, opts := range map[string][]LimiterOption{
-		"granularity": {WithGranularity(time.Minute)}, "server time": {WithServerTime()}, "a record each": {WithRecordPerRequest()},
+	for name, opts := range map[string][]rratelimiter.LimiterOption{
+		"granularity": {rratelimiter.WithGranularity(time.Minute)}, "server time": {rratelimiter.WithServerTime()}, "a record each": {rratelimiter.WithRecordPerRequest()},
 	} {
-		ok, err = c.RateLimiter("with "+name, append(opts, WithRate(rate))...).TryAcquire(ctx, 1)
+		ok, err = c.RateLimiter("with "+name, append(opts, rratelimiter.WithRate(rate))...).TryAcquire(ctx, 1)
 		check(name, ok, err, true)
 	}
-	set, err = l.UpdateRate(ctx, Rate{Permits: 12, Interval: time.Hour}, KeepState())
+	set, err = l.UpdateRate(ctx, rratelimiter.Rate{Permits: 12, Interval: time.Hour}, rratelimiter.KeepState())
 	check("UpdateRate", set, err, true)
-	ok, err = c.RateLimiter("{a}1", WithEnforcedRate(Rate{Permits: 13, Interval: time.Hour})).TryAcquire(ctx, 3)
+	ok, err = c.RateLimiter("{a}1", rratelimiter.WithEnforcedRate(rratelimiter.Rate{Permits: 13, Interval: time.Hour})).TryAcquire(ctx, 3)
 	check("an enforced rate", ok, err, true)
-	for _, cond := range []ExpireCondition{IfNotSet, IfSet, IfGreater, IfLess} {
-		d := map[ExpireCondition]time.Duration{IfNotSet: time.Hour, IfSet: time.Hour, IfGreater: 2 * time.Hour, IfLess: time.Minute}[cond]
+	for _, cond := range []rratelimiter.ExpireCondition{rratelimiter.IfNotSet, rratelimiter.IfSet, rratelimiter.IfGreater, rratelimiter.IfLess} {
+		d := map[rratelimiter.ExpireCondition]time.Duration{rratelimiter.IfNotSet: time.Hour, rratelimiter.IfSet: time.Hour, rratelimiter.IfGreater: 2 * time.Hour, rratelimiter.IfLess: time.Minute}[cond]
 		ok, err = l.Expire(ctx, d, cond)
 		check(fmt.Sprint("Expire, condition ", cond), ok, err, true)
 	}
@@ -134,8 +135,8 @@ func everyCall(t *testing.T, rdb Redis) {
 	ok, err = l.ClearExpire(ctx)
 	check("ClearExpire", ok, err, true)
 	got, err := l.Config(ctx)
-	check("Config", got, err, Rate{Permits: 13, Interval: time.Hour})
-	check("SetRate", nil, l.SetRate(ctx, Rate{Type: PerClient, Permits: 2, Interval: time.Hour, KeepAlive: time.Hour}), nil)
+	check("Config", got, err, rratelimiter.Rate{Permits: 13, Interval: time.Hour})
+	check("SetRate", nil, l.SetRate(ctx, rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 2, Interval: time.Hour, KeepAlive: time.Hour}), nil)
 	ok, err = l.TryAcquire(ctx, 2)
 	check("TryAcquire per client", ok, err, true)
 	ids, err := l.Clients(ctx)
@@ -147,7 +148,7 @@ func everyCall(t *testing.T, rdb Redis) {
 	check("Delete", ok, err, true)
 	ok, err = c.RateLimiter("{a}3").Exists(ctx)
 	check("Exists", ok, err, false)
-	if _, err = l.TryAcquire(ctx, 1); !errors.Is(err, ErrNotInitialized) {
+	if _, err = l.TryAcquire(ctx, 1); !errors.Is(err, rratelimiter.ErrNotInitialized) {
 		t.Errorf("without a limiter: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"errors"
@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/window"
@@ -16,29 +17,29 @@ import (
 // case; the implementation is independent.
 
 // onServers runs a test on all servers, with a limiter whose clock the test controls.
-func onServers(t *testing.T, test func(t *testing.T, l *Limiter, clock *handClock)) {
+func onServers(t *testing.T, test func(t *testing.T, l *rratelimiter.Limiter, clock *handClock)) {
 	t.Helper()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		clock := newHandClock()
-		test(t, NewClient(s.Client(), WithClock(clock.now), patient).RateLimiter("limiter"), clock)
+		test(t, rratelimiter.NewClient(s.Client(), rratelimiter.WithClock(clock.now), patient).RateLimiter("limiter"), clock)
 	})
 }
 
-func mustTrySet(t *testing.T, l *Limiter, r Rate, want bool) {
+func mustTrySet(t *testing.T, l *rratelimiter.Limiter, r rratelimiter.Rate, want bool) {
 	t.Helper()
 	if got, err := l.TrySetRate(t.Context(), r); err != nil || got != want {
 		t.Fatalf("TrySetRate(%v): %v, %v, expected %v", r, got, err, want)
 	}
 }
 
-func mustAvail(t *testing.T, l *Limiter, want int64) {
+func mustAvail(t *testing.T, l *rratelimiter.Limiter, want int64) {
 	t.Helper()
 	if got, err := l.AvailablePermits(t.Context()); err != nil || got != want {
 		t.Fatalf("AvailablePermits: %v, %v, expected %v", got, err, want)
 	}
 }
 
-func mustBe(t *testing.T, l *Limiter, want Rate) {
+func mustBe(t *testing.T, l *rratelimiter.Limiter, want rratelimiter.Rate) {
 	t.Helper()
 	if got, err := l.Config(t.Context()); err != nil || got != want {
 		t.Fatalf("Config: %v, %v, expected %v", got, err, want)
@@ -47,11 +48,11 @@ func mustBe(t *testing.T, l *Limiter, want Rate) {
 
 // testKeepAliveTime
 func TestSuiteKeepAliveTime(t *testing.T) {
-	for _, rateType := range []RateType{Overall, PerClient} {
+	for _, rateType := range []rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient} {
 		redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 			rdb := s.Client()
-			l := NewClient(rdb, patient).RateLimiter("limiter")
-			rate := Rate{Type: rateType, Permits: 10, Interval: 100 * ms, KeepAlive: 700 * ms}
+			l := rratelimiter.NewClient(rdb, patient).RateLimiter("limiter")
+			rate := rratelimiter.Rate{Type: rateType, Permits: 10, Interval: 100 * ms, KeepAlive: 700 * ms}
 			mustTrySet(t, l, rate, true)
 			mustBe(t, l, rate)
 			used := time.Now()
@@ -69,10 +70,10 @@ func TestSuiteKeepAliveTime(t *testing.T) {
 				}
 			}
 			soon(t, "its end", func() bool { return len(rdb.Keys(t.Context(), "*limiter*").Val()) == 0 })
-			if _, err := l.TryAcquire(t.Context(), 1); !errors.Is(err, ErrNotInitialized) {
+			if _, err := l.TryAcquire(t.Context(), 1); !errors.Is(err, rratelimiter.ErrNotInitialized) {
 				t.Error(err)
 			}
-			if set, err := l.TrySetRate(t.Context(), Rate{Permits: 1, Interval: time.Second, KeepAlive: 999 * ms}); set || !errors.Is(err, ErrInvalidRate) {
+			if set, err := l.TrySetRate(t.Context(), rratelimiter.Rate{Permits: 1, Interval: time.Second, KeepAlive: 999 * ms}); set || !errors.Is(err, rratelimiter.ErrInvalidRate) {
 				t.Errorf("a keep-alive below the interval: %v, %v", set, err)
 			}
 		})
@@ -81,11 +82,11 @@ func TestSuiteKeepAliveTime(t *testing.T) {
 
 // testExpire: all keys are removed when the TTL ends.
 func TestSuiteExpire(t *testing.T) {
-	for _, rateType := range []RateType{Overall, PerClient} {
+	for _, rateType := range []rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient} {
 		redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 			rdb := s.Client()
-			l := NewClient(rdb, patient).RateLimiter("limiter")
-			mustTrySet(t, l, Rate{Type: rateType, Permits: 3, Interval: time.Hour}, true)
+			l := rratelimiter.NewClient(rdb, patient).RateLimiter("limiter")
+			mustTrySet(t, l, rratelimiter.Rate{Type: rateType, Permits: 3, Interval: time.Hour}, true)
 			mustTry(t, l, 1, true)
 			if set, err := l.Expire(t.Context(), 600*ms); !set || err != nil {
 				t.Fatal(set, err)
@@ -97,7 +98,7 @@ func TestSuiteExpire(t *testing.T) {
 			if exists, err := l.Exists(t.Context()); exists || err != nil {
 				t.Error(exists, err)
 			}
-			if _, err := l.TTL(t.Context()); !errors.Is(err, ErrNotInitialized) {
+			if _, err := l.TTL(t.Context()); !errors.Is(err, rratelimiter.ErrNotInitialized) {
 				t.Error(err)
 			}
 		})
@@ -106,11 +107,11 @@ func TestSuiteExpire(t *testing.T) {
 
 // testExpire2: keys that are created after the TTL was set get it, too, and later uses do not remove it.
 func TestSuiteExpire2(t *testing.T) {
-	for _, rateType := range []RateType{Overall, PerClient} {
+	for _, rateType := range []rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient} {
 		redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 			rdb := s.Client()
-			l := NewClient(rdb, patient).RateLimiter("limiter")
-			mustTrySet(t, l, Rate{Type: rateType, Permits: 30, Interval: time.Second}, true)
+			l := rratelimiter.NewClient(rdb, patient).RateLimiter("limiter")
+			mustTrySet(t, l, rratelimiter.Rate{Type: rateType, Permits: 30, Interval: time.Second}, true)
 			if set, err := l.Expire(t.Context(), time.Hour); !set || err != nil {
 				t.Fatal(set, err)
 			}
@@ -118,9 +119,9 @@ func TestSuiteExpire2(t *testing.T) {
 			for range 3 {
 				mustTry(t, l, 1, true)
 				for _, key := range indexes {
-					ttl, err := rdb.PTTL(t.Context(), l.core.Keys()[key]).Result()
+					ttl, err := rdb.PTTL(t.Context(), keysOf(l)[key]).Result()
 					if err != nil || ttl <= 0 || ttl > time.Hour {
-						t.Errorf("%s lives %v, %v", l.core.Keys()[key], ttl, err)
+						t.Errorf("%s lives %v, %v", keysOf(l)[key], ttl, err)
 					}
 				}
 			}
@@ -131,7 +132,7 @@ func TestSuiteExpire2(t *testing.T) {
 			if ttl, err := l.TTL(t.Context()); ttl != 0 || err != nil {
 				t.Error(ttl, err)
 			}
-			if ttl := rdb.PTTL(t.Context(), l.core.Keys()[keys.Value]).Val(); rateType == Overall && ttl > 0 {
+			if ttl := rdb.PTTL(t.Context(), keysOf(l)[keys.Value]).Val(); rateType == rratelimiter.Overall && ttl > 0 {
 				t.Errorf("the state lives %v", ttl)
 			}
 		})
@@ -141,8 +142,8 @@ func TestSuiteExpire2(t *testing.T) {
 // testRateValue: however the limiter is used, no more permits than the rate are ever free, and all of them are after an
 // interval.
 func TestSuiteRateValue(t *testing.T) {
-	onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
-		mustTrySet(t, l, Rate{Permits: 10, Interval: time.Second}, true)
+	onServers(t, func(t *testing.T, l *rratelimiter.Limiter, clock *handClock) {
+		mustTrySet(t, l, rratelimiter.Rate{Permits: 10, Interval: time.Second}, true)
 		for round := range 20 {
 			for n := range int64(4) {
 				mustTry(t, l, n+1, true)
@@ -159,8 +160,8 @@ func TestSuiteRateValue(t *testing.T) {
 
 // testAcquisitionInterval: permits acquired at different times return at different times.
 func TestSuiteAcquisitionInterval(t *testing.T) {
-	onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
-		mustTrySet(t, l, Rate{Permits: 5, Interval: 5 * time.Second}, true)
+	onServers(t, func(t *testing.T, l *rratelimiter.Limiter, clock *handClock) {
+		mustTrySet(t, l, rratelimiter.Rate{Permits: 5, Interval: 5 * time.Second}, true)
 		for range 5 {
 			mustTry(t, l, 1, true)
 			clock.advance(time.Second)
@@ -178,24 +179,24 @@ func TestSuiteAcquisitionInterval(t *testing.T) {
 
 // testRateConfig
 func TestSuiteRateConfig(t *testing.T) {
-	onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
-		if _, err := l.Config(t.Context()); !errors.Is(err, ErrNotInitialized) {
+	onServers(t, func(t *testing.T, l *rratelimiter.Limiter, clock *handClock) {
+		if _, err := l.Config(t.Context()); !errors.Is(err, rratelimiter.ErrNotInitialized) {
 			t.Error(err)
 		}
-		first := Rate{Type: PerClient, Permits: 1, Interval: 5 * time.Second}
+		first := rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 1, Interval: 5 * time.Second}
 		mustTrySet(t, l, first, true)
-		mustTrySet(t, l, Rate{Permits: 100, Interval: time.Minute}, false)
+		mustTrySet(t, l, rratelimiter.Rate{Permits: 100, Interval: time.Minute}, false)
 		mustBe(t, l, first)
 	})
 }
 
 // testAvailablePermits
 func TestSuiteAvailablePermits(t *testing.T) {
-	onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
-		if _, err := l.AvailablePermits(t.Context()); !errors.Is(err, ErrNotInitialized) {
+	onServers(t, func(t *testing.T, l *rratelimiter.Limiter, clock *handClock) {
+		if _, err := l.AvailablePermits(t.Context()); !errors.Is(err, rratelimiter.ErrNotInitialized) {
 			t.Error(err)
 		}
-		mustTrySet(t, l, Rate{Permits: 10, Interval: time.Second}, true)
+		mustTrySet(t, l, rratelimiter.Rate{Permits: 10, Interval: time.Second}, true)
 		mustAvail(t, l, 10)
 		mustTry(t, l, 1, true)
 		mustAvail(t, l, 9)
@@ -211,13 +212,13 @@ func TestSuiteAvailablePermits(t *testing.T) {
 
 // testUpdateRateConfig: setting the rate again resets the state.
 func TestSuiteUpdateRateConfig(t *testing.T) {
-	onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
-		mustSet(t, l, Rate{Permits: 1, Interval: 5 * time.Second})
+	onServers(t, func(t *testing.T, l *rratelimiter.Limiter, clock *handClock) {
+		mustSet(t, l, rratelimiter.Rate{Permits: 1, Interval: 5 * time.Second})
 		mustTry(t, l, 1, true)
 		mustTry(t, l, 1, false)
-		for _, r := range []Rate{
+		for _, r := range []rratelimiter.Rate{
 			{Permits: 4, Interval: 5 * time.Second},
-			{Type: PerClient, Permits: 2, Interval: time.Second},
+			{Type: rratelimiter.PerClient, Permits: 2, Interval: time.Second},
 			{Permits: 3, Interval: time.Minute},
 		} {
 			mustSet(t, l, r)
@@ -232,10 +233,10 @@ func TestSuiteUpdateRateConfig(t *testing.T) {
 
 // testPermitsExceeding
 func TestSuitePermitsExceeding(t *testing.T) {
-	onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
-		mustTrySet(t, l, PerSecond(1), true)
+	onServers(t, func(t *testing.T, l *rratelimiter.Limiter, clock *handClock) {
+		mustTrySet(t, l, rratelimiter.PerSecond(1), true)
 		for name, ask := range everyWay(l) {
-			if err := ask(t.Context(), 20); !errors.Is(err, ErrExceedsRate) {
+			if err := ask(t.Context(), 20); !errors.Is(err, rratelimiter.ErrExceedsRate) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -246,8 +247,8 @@ func TestSuitePermitsExceeding(t *testing.T) {
 
 // testZeroTimeout: with a timeout of zero there is one try.
 func TestSuiteZeroTimeout(t *testing.T) {
-	onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
-		mustTrySet(t, l, Rate{Permits: 5, Interval: time.Second}, true)
+	onServers(t, func(t *testing.T, l *rratelimiter.Limiter, clock *handClock) {
+		mustTrySet(t, l, rratelimiter.Rate{Permits: 5, Interval: time.Second}, true)
 		for i := range 10 {
 			if ok, err := l.TryAcquireTimeout(t.Context(), 1, 0); err != nil || ok != (i < 5) {
 				t.Errorf("try %d: %v, %v", i, ok, err)
@@ -262,8 +263,8 @@ func TestSuiteZeroTimeout(t *testing.T) {
 
 // testTryAcquire
 func TestSuiteTryAcquire(t *testing.T) {
-	onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
-		mustTrySet(t, l, Rate{Permits: 5, Interval: time.Second}, true)
+	onServers(t, func(t *testing.T, l *rratelimiter.Limiter, clock *handClock) {
+		mustTrySet(t, l, rratelimiter.Rate{Permits: 5, Interval: time.Second}, true)
 		for range 5 {
 			mustTry(t, l, 1, true)
 		}
@@ -278,8 +279,8 @@ func TestSuiteTryAcquire(t *testing.T) {
 func TestSuiteAcquire(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		const interval = 250 * ms
-		l := NewClient(s.Client(), patient).RateLimiter("limiter")
-		mustTrySet(t, l, Rate{Permits: 5, Interval: interval}, true)
+		l := rratelimiter.NewClient(s.Client(), patient).RateLimiter("limiter")
+		mustTrySet(t, l, rratelimiter.Rate{Permits: 5, Interval: interval}, true)
 		start := time.Now()
 		for i := range 11 {
 			if err := l.Acquire(t.Context(), 1); err != nil {
@@ -299,12 +300,12 @@ func TestSuiteAcquire(t *testing.T) {
 func TestSuiteRemove(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb := s.Client()
-		for _, rateType := range []RateType{Overall, PerClient} {
-			l := NewClient(rdb, patient).RateLimiter("limiter")
+		for _, rateType := range []rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient} {
+			l := rratelimiter.NewClient(rdb, patient).RateLimiter("limiter")
 			if deleted, err := l.Delete(t.Context()); deleted || err != nil {
 				t.Error(deleted, err)
 			}
-			mustTrySet(t, l, Rate{Type: rateType, Permits: 5, Interval: time.Hour}, true)
+			mustTrySet(t, l, rratelimiter.Rate{Type: rateType, Permits: 5, Interval: time.Hour}, true)
 			mustTry(t, l, 3, true)
 			if deleted, err := l.Delete(t.Context()); !deleted || err != nil {
 				t.Error(deleted, err)
@@ -312,7 +313,7 @@ func TestSuiteRemove(t *testing.T) {
 			if keys := rdb.Keys(t.Context(), "*").Val(); len(keys) != 0 {
 				t.Errorf("%q remain", keys)
 			}
-			if _, err := l.TryAcquire(t.Context(), 1); !errors.Is(err, ErrNotInitialized) {
+			if _, err := l.TryAcquire(t.Context(), 1); !errors.Is(err, rratelimiter.ErrNotInitialized) {
 				t.Error(err)
 			}
 		}
@@ -321,7 +322,7 @@ func TestSuiteRemove(t *testing.T) {
 
 // crowd makes callers, each with one of several clients, acquire one permit at a time until the given number is
 // granted.
-func crowd(t *testing.T, s *redistest.Server, r Rate, clients, callers, permits int) {
+func crowd(t *testing.T, s *redistest.Server, r rratelimiter.Rate, clients, callers, permits int) {
 	t.Helper()
 	var mu sync.Mutex
 	var grants []window.Grant
@@ -330,7 +331,7 @@ func crowd(t *testing.T, s *redistest.Server, r Rate, clients, callers, permits 
 	var all sync.WaitGroup
 	start := time.Now()
 	for range clients {
-		l := NewClient(s.Client(), patient).RateLimiter("limiter")
+		l := rratelimiter.NewClient(s.Client(), patient).RateLimiter("limiter")
 		if _, err := l.TrySetRate(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
@@ -364,32 +365,32 @@ func crowd(t *testing.T, s *redistest.Server, r Rate, clients, callers, permits 
 // testConcurrency: many threads of one client.
 func TestSuiteConcurrency(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		crowd(t, s, Rate{Permits: 10, Interval: 100 * ms}, 1, 16, 100)
+		crowd(t, s, rratelimiter.Rate{Permits: 10, Interval: 100 * ms}, 1, 16, 100)
 	})
 }
 
 // testConcurrency2: several clients with threads of their own.
 func TestSuiteConcurrency2(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		crowd(t, s, Rate{Permits: 18, Interval: 100 * ms}, 4, 8, 150)
+		crowd(t, s, rratelimiter.Rate{Permits: 18, Interval: 100 * ms}, 4, 8, 150)
 	})
 }
 
 // testChangeRate
 func TestSuiteChangeRate(t *testing.T) {
-	onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
-		mustSet(t, l, Rate{Permits: 10, Interval: time.Second})
-		mustBe(t, l, Rate{Permits: 10, Interval: time.Second})
+	onServers(t, func(t *testing.T, l *rratelimiter.Limiter, clock *handClock) {
+		mustSet(t, l, rratelimiter.Rate{Permits: 10, Interval: time.Second})
+		mustBe(t, l, rratelimiter.Rate{Permits: 10, Interval: time.Second})
 		mustTry(t, l, 10, true)
-		mustSet(t, l, Rate{Permits: 20, Interval: 2 * time.Second})
-		mustBe(t, l, Rate{Permits: 20, Interval: 2 * time.Second})
+		mustSet(t, l, rratelimiter.Rate{Permits: 20, Interval: 2 * time.Second})
+		mustBe(t, l, rratelimiter.Rate{Permits: 20, Interval: 2 * time.Second})
 		mustAvail(t, l, 20)
 		mustTry(t, l, 20, true)
 		clock.advance(1999 * ms)
 		mustTry(t, l, 1, false)
 		clock.advance(ms)
 		mustTry(t, l, 20, true)
-		mustSet(t, l, Rate{Permits: 20, Interval: 2 * time.Second}) // the same one
+		mustSet(t, l, rratelimiter.Rate{Permits: 20, Interval: 2 * time.Second}) // the same one
 		mustAvail(t, l, 20)
 	})
 }
@@ -398,22 +399,28 @@ func TestSuiteChangeRate(t *testing.T) {
 func TestSuiteSetStateArgs(t *testing.T) {
 	for _, c := range []struct {
 		name       string
-		to         Rate
-		opts       []SetOption
+		to         rratelimiter.Rate
+		opts       []rratelimiter.SetOption
 		free, next int64 // after 6 of 10 were used: at once, and half a second later, when 4 of these have returned
 	}{
-		{"state is forgotten", Rate{Permits: 20, Interval: time.Second}, nil, 20, 20},
-		{"state is kept", Rate{Permits: 20, Interval: time.Second}, []SetOption{KeepState()}, 14, 18},
-		{"state is kept, the rate is lower", Rate{Permits: 7, Interval: time.Second}, []SetOption{KeepState()}, 1, 5},
-		{"state is kept, the rate is lower than what is used", Rate{Permits: 5, Interval: time.Second}, []SetOption{KeepState()}, 0, 3},
-		{"state is kept, the interval is shorter", Rate{Permits: 10, Interval: 500 * ms}, []SetOption{KeepState()}, 8, 10},
-		{"state is kept, the interval is longer", Rate{Permits: 10, Interval: time.Hour}, []SetOption{KeepState()}, 4, 4},
-		{"another type", Rate{Type: PerClient, Permits: 20, Interval: time.Second}, []SetOption{KeepState()}, 20, 20},
-		{"a keep-alive", Rate{Permits: 20, Interval: time.Second, KeepAlive: time.Minute}, []SetOption{KeepState()}, 14, 18},
+		{"state is forgotten", rratelimiter.Rate{Permits: 20, Interval: time.Second}, nil, 20, 20},
+		{"state is kept", rratelimiter.Rate{Permits: 20, Interval: time.Second}, []rratelimiter.SetOption{rratelimiter.KeepState()}, 14, 18},
+		{"state is kept, the rate is lower", rratelimiter.Rate{Permits: 7, Interval: time.Second},
+			[]rratelimiter.SetOption{rratelimiter.KeepState()}, 1, 5},
+		{"state is kept, the rate is lower than what is used", rratelimiter.Rate{Permits: 5, Interval: time.Second},
+			[]rratelimiter.SetOption{rratelimiter.KeepState()}, 0, 3},
+		{"state is kept, the interval is shorter", rratelimiter.Rate{Permits: 10, Interval: 500 * ms},
+			[]rratelimiter.SetOption{rratelimiter.KeepState()}, 8, 10},
+		{"state is kept, the interval is longer", rratelimiter.Rate{Permits: 10, Interval: time.Hour},
+			[]rratelimiter.SetOption{rratelimiter.KeepState()}, 4, 4},
+		{"another type", rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 20, Interval: time.Second},
+			[]rratelimiter.SetOption{rratelimiter.KeepState()}, 20, 20},
+		{"a keep-alive", rratelimiter.Rate{Permits: 20, Interval: time.Second, KeepAlive: time.Minute},
+			[]rratelimiter.SetOption{rratelimiter.KeepState()}, 14, 18},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
-				mustSet(t, l, Rate{Permits: 10, Interval: time.Second})
+			onServers(t, func(t *testing.T, l *rratelimiter.Limiter, clock *handClock) {
+				mustSet(t, l, rratelimiter.Rate{Permits: 10, Interval: time.Second})
 				mustTry(t, l, 4, true)
 				clock.advance(500 * ms)
 				mustTry(t, l, 2, true)
@@ -439,9 +446,9 @@ func TestSuiteSetStateArgs(t *testing.T) {
 
 // testUpdateRate*: UpdateRate sets a rate only if there is one.
 func TestSuiteUpdateRate(t *testing.T) {
-	onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
-		to := Rate{Permits: 20, Interval: time.Second}
-		for _, opts := range [][]SetOption{nil, {KeepState()}} {
+	onServers(t, func(t *testing.T, l *rratelimiter.Limiter, clock *handClock) {
+		to := rratelimiter.Rate{Permits: 20, Interval: time.Second}
+		for _, opts := range [][]rratelimiter.SetOption{nil, {rratelimiter.KeepState()}} {
 			if set, err := l.UpdateRate(t.Context(), to, opts...); set || err != nil {
 				t.Error(set, err)
 			}
@@ -449,14 +456,14 @@ func TestSuiteUpdateRate(t *testing.T) {
 				t.Error(exists, err)
 			}
 		}
-		mustTrySet(t, l, Rate{Permits: 10, Interval: time.Second}, true)
+		mustTrySet(t, l, rratelimiter.Rate{Permits: 10, Interval: time.Second}, true)
 		mustTry(t, l, 8, true)
-		if set, err := l.UpdateRate(t.Context(), to, KeepState()); !set || err != nil {
+		if set, err := l.UpdateRate(t.Context(), to, rratelimiter.KeepState()); !set || err != nil {
 			t.Error(set, err)
 		}
 		mustBe(t, l, to)
 		mustAvail(t, l, 12)
-		if set, err := l.UpdateRate(t.Context(), Rate{Permits: 5, Interval: time.Second}, KeepState()); !set || err != nil {
+		if set, err := l.UpdateRate(t.Context(), rratelimiter.Rate{Permits: 5, Interval: time.Second}, rratelimiter.KeepState()); !set || err != nil {
 			t.Error(set, err)
 		}
 		mustAvail(t, l, 0)
@@ -472,17 +479,17 @@ func TestSuiteUpdateRate(t *testing.T) {
 
 // testRelease: permits return early, at most those in use, and not a second time as with Redisson's release.
 func TestSuiteRelease(t *testing.T) {
-	onServers(t, func(t *testing.T, l *Limiter, clock *handClock) {
+	onServers(t, func(t *testing.T, l *rratelimiter.Limiter, clock *handClock) {
 		release := func(n, want int64) {
 			t.Helper()
 			if got, err := l.Release(t.Context(), n); err != nil || got != want {
 				t.Fatalf("Release(%d): %d, %v, expected %d", n, got, err, want)
 			}
 		}
-		if _, err := l.Release(t.Context(), 1); !errors.Is(err, ErrNotInitialized) {
+		if _, err := l.Release(t.Context(), 1); !errors.Is(err, rratelimiter.ErrNotInitialized) {
 			t.Error(err)
 		}
-		mustTrySet(t, l, Rate{Permits: 10, Interval: time.Second}, true)
+		mustTrySet(t, l, rratelimiter.Rate{Permits: 10, Interval: time.Second}, true)
 		release(1, 0)
 		mustTry(t, l, 4, true)
 		clock.advance(500 * ms)
@@ -499,7 +506,7 @@ func TestSuiteRelease(t *testing.T) {
 		release(100, 10)
 		mustAvail(t, l, 10)
 		mustTry(t, l, 10, true)
-		if _, err := l.Release(t.Context(), -1); !errors.Is(err, ErrInvalidPermits) {
+		if _, err := l.Release(t.Context(), -1); !errors.Is(err, rratelimiter.ErrInvalidPermits) {
 			t.Error(err)
 		}
 		if s := state(t, l); s.Used != 10 || s.Records != 1 || !s.Consistent {

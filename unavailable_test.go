@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -134,7 +135,7 @@ func TestErrorsWhileRedisIsAway(t *testing.T) {
 	for _, fault := range faults() {
 		t.Run(fault.name, func(t *testing.T) {
 			t.Parallel()
-			c := NewClient(fault.start(t), WithCallTimeout(timeout))
+			c := rratelimiter.NewClient(fault.start(t), rratelimiter.WithCallTimeout(timeout))
 			var all sync.WaitGroup
 			var caused atomic.Int64
 			defer func() {
@@ -146,7 +147,7 @@ func TestErrorsWhileRedisIsAway(t *testing.T) {
 			for _, deadline := range []time.Duration{0, 5 * ms, 50 * ms, timeout - 5*ms, timeout, time.Minute} {
 				methods := map[string]func(context.Context) error{}
 				for name := range everyMethod(c, nil) { // each has a limiter of its own, so that none is queued behind another
-					methods[name] = everyMethod(c, c.RateLimiter("{other}"+name, WithRate(PerSecond(10))))[name]
+					methods[name] = everyMethod(c, c.RateLimiter("{other}"+name, rratelimiter.WithRate(rratelimiter.PerSecond(10))))[name]
 				}
 				for name, method := range methods {
 					all.Go(func() {
@@ -170,9 +171,9 @@ func TestErrorsWhileRedisIsAway(t *testing.T) {
 						switch {
 						case ended && over == nil:
 							t.Errorf("%s within %v: %v, though its context is not over", name, deadline, err)
-						case ended && (!errors.Is(err, over) || errors.Is(err, ErrUnavailable)):
+						case ended && (!errors.Is(err, over) || errors.Is(err, rratelimiter.ErrUnavailable)):
 							t.Errorf("%s within %v: %v", name, deadline, err)
-						case !ended && !errors.Is(err, ErrUnavailable):
+						case !ended && !errors.Is(err, rratelimiter.ErrUnavailable):
 							t.Errorf("%s within %v: %v is not ErrUnavailable", name, deadline, err)
 						case !ended && strings.Contains(err.Error(), fault.text) && (fault.cause == nil || errors.Is(err, fault.cause)):
 							caused.Add(1)

@@ -2,7 +2,9 @@ package rratelimiter_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -17,7 +19,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// exact_test.go checks the limit in real time: by the callers' clocks, in nanoseconds, no window of the interval holds
+// window_test.go checks the limit in real time: by the callers' clocks, in nanoseconds, no window of the interval holds
 // more permits than the rate.
 
 var exactRates = []rratelimiter.Rate{
@@ -173,5 +175,99 @@ func TestNoWindowAboveTheRateWithoutRedis(t *testing.T) {
 			}
 			judgeExactly(t, rate, time.Since(began), grants)
 		})
+	}
+}
+
+// Two processes with callers of all kinds: no window holds more than the rate, by the log of grants and by the scores,
+// and the rate is used.
+func TestNoWindowAboveTheRate(t *testing.T) {
+	const permits, interval, lasts = 200, 250 * ms, 3 * time.Second
+	server := redistest.Real(t)
+	watch := server.Client()
+	scores := map[string]window.Score{}
+	look := func() {
+		found, err := watch.ZRangeWithScores(t.Context(), "{l}:permits", 0, -1).Result()
+		if err != nil {
+			t.Error(err)
+		}
+		for _, z := range found {
+			member := z.Member.(string)
+			r, err := rratelimiter.UnpackRecord([]byte(member))
+			if err != nil {
+				t.Error(err)
+			}
+			scores[member] = window.Score{At: int64(math.Round(z.Score * 1000)), Permits: int64(r.Permits)}
+		}
+	}
+	calls := &log{}
+	var mu sync.Mutex
+	var grants []window.Grant
+	var all sync.WaitGroup
+	ctx, stop := context.WithTimeout(t.Context(), lasts)
+	defer stop()
+	stood := standstills(t)
+	for range 2 {
+		client := rratelimiter.NewClient(server.Client(), patient, rratelimiter.WithObserver(calls))
+		for worker := range 12 {
+			l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.Rate{Permits: permits, Interval: interval}))
+			all.Go(func() {
+				for ctx.Err() == nil {
+					n, ok, start := 1+rand.Int64N(3), false, time.Now()
+					var err error
+					switch worker % 6 {
+					case 0:
+						ok, err = l.TryAcquire(ctx, n)
+						time.Sleep(rand.N(5 * ms))
+					case 1:
+						ok, err = l.TryAcquireTimeout(ctx, n, rand.N(interval))
+						time.Sleep(rand.N(5 * ms))
+					case 2:
+						short, cancel := context.WithTimeout(ctx, rand.N(interval))
+						err = l.Acquire(short, n)
+						ok = err == nil
+						cancel()
+					default:
+						err = l.Acquire(ctx, n)
+						ok = err == nil
+					}
+					if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+						t.Error(err)
+					}
+					if ok {
+						mu.Lock()
+						grants = append(grants, window.Grant{Permits: n, Start: start, End: time.Now()})
+						mu.Unlock()
+					}
+				}
+			})
+		}
+	}
+	for ctx.Err() == nil {
+		time.Sleep(interval / 5)
+		look()
+	}
+	all.Wait()
+	look()
+	if most, at := window.Largest(grants, interval); most > permits {
+		t.Errorf("%d permits in the %v from %v", most, interval, at)
+	}
+	var written []window.Score
+	for _, s := range scores {
+		written = append(written, s)
+	}
+	// A record has the time at which its call was sent. Calls of two processes may overtake each other, so a record
+	// counts only if that cannot move it into or out of the window.
+	var slowest time.Duration
+	var used int64
+	for _, f := range calls.all() {
+		slowest = max(slowest, f.Latency)
+		used += f.Permits
+	}
+	if most, at := window.LargestScores(written, interval-slowest-ms); most > permits {
+		t.Errorf("%d permits in the %v from %d, as they were written; calls took up to %v", most, interval, at, slowest)
+	}
+	still := stood()
+	if ideal := int64(permits * max(lasts-still, 0) / interval); used < ideal*95/100 {
+		t.Errorf("%d permits were used of %d; the machine stood still for %v", used, ideal, still)
 	}
 }

@@ -1,53 +1,56 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-var formats = []RecordFormat{Redisson313, Redisson316, Redisson317, Redisson321}
+var formats = []rratelimiter.RecordFormat{rratelimiter.Redisson313, rratelimiter.Redisson316, rratelimiter.Redisson317, rratelimiter.Redisson321}
 
 // prefix returns the bytes of the next record of the rig's client, without its permits.
-func (r *rig) prefix(f RecordFormat) string {
-	return string(r.client.core.Identity().AppendPrefix(nil, record.Format(f), 1))
+func (r *rig) prefix(f rratelimiter.RecordFormat) string {
+	return string(rratelimiter.ClientCore(r.client).Identity().AppendPrefix(nil, record.Format(f), 1))
 }
 
 // TestRecordBytesAreRedissons has members that Redisson wrote for tryAcquire(2), with ids filled in.
 func TestRecordBytesAreRedissons(t *testing.T) {
 	tests := []struct {
-		format  RecordFormat
+		format  rratelimiter.RecordFormat
 		id      string // hex, as the member
 		permits uint32
 		member  string
 	}{
-		{Redisson313, "f41e875c", 2, "f41e875c 02000000"},
-		{Redisson316, "0102030405060708", 2, "0800000000000000 0102030405060708 02000000"},
-		{Redisson317, "0102030405060708", 2, "08 0102030405060708 02000000"},
-		{Redisson321, "0102030405060708090a0b0c0d0e0f10", 2, "10 0102030405060708090a0b0c0d0e0f10 02000000"},
-		{Redisson317, "0000000000000000", 0, "08 0000000000000000 00000000"},
-		{Redisson317, "ffffffffffffffff", math.MaxUint32, "08 ffffffffffffffff ffffffff"},
-		{Redisson317, "0102030405060708", 0x04030201, "08 0102030405060708 01020304"},
+		{rratelimiter.Redisson313, "f41e875c", 2, "f41e875c 02000000"},
+		{rratelimiter.Redisson316, "0102030405060708", 2, "0800000000000000 0102030405060708 02000000"},
+		{rratelimiter.Redisson317, "0102030405060708", 2, "08 0102030405060708 02000000"},
+		{rratelimiter.Redisson321, "0102030405060708090a0b0c0d0e0f10", 2, "10 0102030405060708090a0b0c0d0e0f10 02000000"},
+		{rratelimiter.Redisson317, "0000000000000000", 0, "08 0000000000000000 00000000"},
+		{rratelimiter.Redisson317, "ffffffffffffffff", math.MaxUint32, "08 ffffffffffffffff ffffffff"},
+		{rratelimiter.Redisson317, "0102030405060708", 0x04030201, "08 0102030405060708 01020304"},
 	}
 	for _, test := range tests {
 		id, want := unhex(t, test.id), unhex(t, test.member)
-		got, err := PackRecord(test.format, id, test.permits)
+		got, err := rratelimiter.PackRecord(test.format, id, test.permits)
 		if err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%v, %d permits: %x, %v; want %x", test.format, test.permits, got, err, want)
 		}
-		unpacked, err := UnpackRecord(want)
+		unpacked, err := rratelimiter.UnpackRecord(want)
 		if err != nil || !bytes.Equal(unpacked.ID, id) || unpacked.Permits != test.permits || !unpacked.At.IsZero() {
 			t.Errorf("%v: %x was read as %+v, %v", test.format, want, unpacked, err)
 		}
-		if f, _, known := record.FormatOf(want); RecordFormat(f) != test.format || !known {
+		if f, _, known := record.FormatOf(want); rratelimiter.RecordFormat(f) != test.format || !known {
 			t.Errorf("%x was taken for %v, %v", want, f, known)
 		}
 	}
@@ -63,9 +66,9 @@ func unhex(t *testing.T, text string) []byte {
 }
 
 func TestRecordsNeedAnIDOfTheirFormatsLength(t *testing.T) {
-	for f, length := range map[RecordFormat]int{Redisson313: 4, Redisson316: 8, Redisson317: 8, Redisson321: 16} {
+	for f, length := range map[rratelimiter.RecordFormat]int{rratelimiter.Redisson313: 4, rratelimiter.Redisson316: 8, rratelimiter.Redisson317: 8, rratelimiter.Redisson321: 16} {
 		for wrong := range 20 {
-			_, err := PackRecord(f, make([]byte, wrong), 1)
+			_, err := rratelimiter.PackRecord(f, make([]byte, wrong), 1)
 			if wrong == length {
 				if err != nil {
 					t.Errorf("%v with %d bytes: %v", f, wrong, err)
@@ -75,8 +78,8 @@ func TestRecordsNeedAnIDOfTheirFormatsLength(t *testing.T) {
 			}
 		}
 	}
-	for _, f := range []RecordFormat{-1, 4, math.MaxInt} {
-		if _, err := PackRecord(f, make([]byte, 8), 1); !errors.Is(err, ErrInvalidOption) {
+	for _, f := range []rratelimiter.RecordFormat{-1, 4, math.MaxInt} {
+		if _, err := rratelimiter.PackRecord(f, make([]byte, 8), 1); !errors.Is(err, rratelimiter.ErrInvalidOption) {
 			t.Errorf("format %d: %v, want ErrInvalidOption", int(f), err)
 		}
 		if !strings.Contains(f.String(), "unknown") {
@@ -102,26 +105,26 @@ func TestForeignMembersAreReadByTheirLastFourBytes(t *testing.T) {
 		{"ff" + strings.Repeat("ab", 255) + "01000000", strings.Repeat("ab", 255), 1},
 	}
 	for _, test := range tests {
-		record, err := UnpackRecord(unhex(t, test.member))
+		record, err := rratelimiter.UnpackRecord(unhex(t, test.member))
 		if err != nil || hex.EncodeToString(record.ID) != test.id || record.Permits != test.permits {
 			t.Errorf("%s was read as %x with %d permits, %v; want %s with %d",
 				test.member, record.ID, record.Permits, err, test.id, test.permits)
 		}
 	}
 	for length := range 4 {
-		if _, err := UnpackRecord(make([]byte, length)); err == nil || !strings.Contains(err.Error(), "at least 4 bytes") {
+		if _, err := rratelimiter.UnpackRecord(make([]byte, length)); err == nil || !strings.Contains(err.Error(), "at least 4 bytes") {
 			t.Errorf("%d bytes: %v, want an error with the right length", length, err)
 		}
 	}
-	if _, err := UnpackRecord(nil); err == nil {
+	if _, err := rratelimiter.UnpackRecord(nil); err == nil {
 		t.Error("nil was read as a record")
 	}
 }
 
 func TestRecordsOwnTheirBytes(t *testing.T) {
 	id := []byte("12345678")
-	member, _ := PackRecord(Redisson317, id, 7)
-	record, _ := UnpackRecord(member)
+	member, _ := rratelimiter.PackRecord(rratelimiter.Redisson317, id, 7)
+	record, _ := rratelimiter.UnpackRecord(member)
 	clear(member)
 	clear(id)
 	if string(record.ID) != "12345678" || record.Permits != 7 {
@@ -137,7 +140,7 @@ func FuzzUnpackRecord(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, member []byte) {
-		unpacked, err := UnpackRecord(member)
+		unpacked, err := rratelimiter.UnpackRecord(member)
 		if len(member) < 4 {
 			if err == nil {
 				t.Fatalf("%x was read as %+v", member, unpacked)
@@ -156,7 +159,7 @@ func FuzzUnpackRecord(f *testing.F) {
 		}
 		format, _, known := record.FormatOf(member)
 		if _, length, _ := format.Layout(); known && format != record.Redisson317 && len(unpacked.ID) == length {
-			again, err := PackRecord(RecordFormat(format), unpacked.ID, unpacked.Permits)
+			again, err := rratelimiter.PackRecord(rratelimiter.RecordFormat(format), unpacked.ID, unpacked.Permits)
 			if err != nil || !bytes.Equal(again, member) {
 				t.Fatalf("%x was read as %v and written as %x, %v", member, format, again, err)
 			}
@@ -170,13 +173,13 @@ func FuzzPackRecord(f *testing.F) {
 	f.Add(2, []byte("12345678"), uint32(0))
 	f.Add(3, []byte("1234"), uint32(256))
 	f.Fuzz(func(t *testing.T, format int, id []byte, permits uint32) {
-		member, err := PackRecord(RecordFormat(format), id, permits)
+		member, err := rratelimiter.PackRecord(rratelimiter.RecordFormat(format), id, permits)
 		if err != nil {
 			return // TestRecordsNeedAnIDOfTheirFormatsLength
 		}
-		record, err := UnpackRecord(member)
+		record, err := rratelimiter.UnpackRecord(member)
 		if err != nil || !bytes.Equal(record.ID, id) || record.Permits != permits {
-			t.Fatalf("%v: %x with %d permits came back as %+v, %v", RecordFormat(format), id, permits, record, err)
+			t.Fatalf("%v: %x with %d permits came back as %+v, %v", rratelimiter.RecordFormat(format), id, permits, record, err)
 		}
 	})
 }
@@ -214,7 +217,7 @@ func TestOriginsAreReadAlike(t *testing.T) {
 	}
 	for _, f := range formats {
 		members = append(members, string(other.AppendPrefix(nil, record.Format(f), 1))+permits)
-		if f != Redisson313 {
+		if f != rratelimiter.Redisson313 {
 			members = append(members, string(record.AppendShare(other.AppendPrefix(nil, record.Format(f), 1), record.Format(f), 5))+permits)
 		}
 	}
@@ -226,7 +229,7 @@ func TestOriginsAreReadAlike(t *testing.T) {
 			r.set(l, "0")
 			r.add(l, r.ms(), member)
 			r.add(l, r.ms()+1, memberOf("98765432", 5)) // so that there is something to refuse
-			g, err := l.acquire(t.Context(), protocol.Ask{Groups: []protocol.Group{{Size: 5, Count: 1}}})
+			g, err := oneCall(t.Context(), l, protocol.Ask{Groups: []protocol.Group{{Size: 5, Count: 1}}})
 			if err != nil || g.Granted(0, protocol.Group{}) != 0 {
 				t.Fatalf("%x: granted %v, %v", member, g, err)
 			}
@@ -244,9 +247,9 @@ func TestATakenIDIsLeftAlone(t *testing.T) {
 		for _, f := range formats {
 			for _, counter := range []uint64{41, 1<<24 - 2, math.MaxUint64 - 1} {
 				r := newRig(t, s)
-				l := r.limiter("rl", WithRecordFormat(f))
-				r.setRate(l, PerMinute(100))
-				r.client.core.Identity().StartAt(counter)
+				l := r.limiter("rl", rratelimiter.WithRecordFormat(f))
+				r.setRate(l, rratelimiter.PerMinute(100))
+				rratelimiter.ClientCore(r.client).Identity().StartAt(counter)
 				taken := []string{r.prefix(f), r.prefix(f)}
 				if next := after(taken[0]); next != taken[1] && counter == 41 {
 					t.Fatalf("after %x comes %x", taken[0], taken[1])
@@ -255,11 +258,11 @@ func TestATakenIDIsLeftAlone(t *testing.T) {
 					r.add(l, r.ms()-int64(10*(i+1)), prefix+"\x07\x00\x00\x00")
 				}
 				r.set(l, "86")
-				r.client.core.Identity().StartAt(counter)
+				rratelimiter.ClientCore(r.client).Identity().StartAt(counter)
 				if !r.try(l, 7) {
 					t.Fatalf("%v: not granted", f)
 				}
-				want := State{Rate: PerMinute(100), Available: 79, Used: 21, Records: 3,
+				want := rratelimiter.State{Rate: rratelimiter.PerMinute(100), Available: 79, Used: 21, Records: 3,
 					Oldest: r.now().Add(-20e6), Newest: r.now(), Consistent: true}
 				r.same(l, want)
 				members := r.members(l)
@@ -286,24 +289,12 @@ func after(prefix string) string {
 	return string(next)
 }
 
-// TestIDsAreKeptForEachRequest: a call with more permits than one record holds also reserves an id for each request.
-func TestIDsAreKeptForEachRequest(t *testing.T) {
-	l := NewClient(served{}).RateLimiter("rl", WithRecordPerRequest())
-	l.client.core.Identity().StartAt(100)
-	new(protocol.AcquireRequest).Args(nil, l.core.Encoder(), protocol.Ask{Groups: []protocol.Group{
-		{Size: math.MaxUint32, Count: 2}, {Size: 1, Count: 3},
-	}}, false)
-	if next := l.client.core.Identity().AppendPrefix(nil, record.Redisson317, 1); next[len(next)-1] <= 105 {
-		t.Errorf("the id after those of 5 requests ends with %d, those begin with 101", next[len(next)-1])
-	}
-}
-
 // TestWhatIsFreeIsOneRecord: AcquireUpTo is one request with one record, however many permits it takes.
 func TestWhatIsFreeIsOneRecord(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
-		l := r.limiter("rl", WithRecordPerRequest())
-		r.setRate(l, PerMinute(4294967295))
+		l := r.limiter("rl", rratelimiter.WithRecordPerRequest())
+		r.setRate(l, rratelimiter.PerMinute(4294967295))
 		if got, err := l.AcquireUpTo(t.Context(), 3_000_000_000); err != nil || got != 3_000_000_000 {
 			t.Error(got, err)
 		}
@@ -320,17 +311,18 @@ func TestWhatIsFreeIsOneRecord(t *testing.T) {
 func TestARecordPerRequestHasItsOwnIDs(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
-		l := r.limiter("rl", WithRecordPerRequest())
-		r.setRate(l, PerMinute(1000))
+		l := r.limiter("rl", rratelimiter.WithRecordPerRequest())
+		r.setRate(l, rratelimiter.PerMinute(1000))
 		for range 5 {
-			g, err := l.acquire(t.Context(), protocol.Ask{Groups: []protocol.Group{
+			g, err := oneCall(t.Context(), l, protocol.Ask{Groups: []protocol.Group{
 				{Size: 2, Count: 3}, {Size: 1, Count: 2},
 			}})
 			if err != nil || g.Granted(0, protocol.Group{}) != 3 || g.Granted(1, protocol.Group{}) != 2 {
 				t.Fatal(g, err)
 			}
 		}
-		r.same(l, State{Rate: PerMinute(1000), Available: 960, Used: 40, Records: 25, Oldest: r.now(), Newest: r.now(), Consistent: true})
+		r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(1000), Available: 960, Used: 40, Records: 25, Oldest: r.now(),
+			Newest: r.now(), Consistent: true})
 		ids := map[string]bool{}
 		for _, z := range r.members(l) {
 			ids[z.Member[:len(z.Member)-4]] = true
@@ -344,4 +336,94 @@ func TestARecordPerRequestHasItsOwnIDs(t *testing.T) {
 // memberOf returns a member as Redisson 3.17 writes it.
 func memberOf(id string, permits uint32) string {
 	return string(binary.LittleEndian.AppendUint32([]byte("\x08"+id), permits))
+}
+
+func TestRecordFormats(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
+		rdb, clock := server.Client(), newHandClock()
+		client := rratelimiter.NewClient(rdb, rratelimiter.WithClock(clock.now), patient)
+		mustSet(t, client.RateLimiter("all"), rratelimiter.PerSecond(100))
+		var used int64
+		for format, length := range map[rratelimiter.RecordFormat]int{rratelimiter.Redisson313: 8, rratelimiter.Redisson316: 20, rratelimiter.Redisson317: 13, rratelimiter.Redisson321: 21} {
+			for _, name := range []string{fmt.Sprint("only", int(format)), "all"} {
+				l := client.RateLimiter(name, rratelimiter.WithRecordFormat(format), rratelimiter.WithRate(rratelimiter.PerSecond(100)))
+				mustTry(t, l, 7, true)
+				if name == "all" {
+					used += 7
+					continue
+				}
+				members := rdb.ZRange(t.Context(), "{"+name+"}:permits", 0, -1).Val()
+				if len(members) != 1 || len(members[0]) != length {
+					t.Fatalf("%v: %q", format, members)
+				}
+				if r, err := rratelimiter.UnpackRecord([]byte(members[0])); err != nil || r.Permits != 7 {
+					t.Errorf("%v: %+v, %v", format, r, err)
+				}
+				if n := binary.LittleEndian.Uint32([]byte(members[0])[length-4:]); n != 7 {
+					t.Errorf("%v: %d permits", format, n)
+				}
+				clock.advance(500 * ms)
+				mustTry(t, l, 94, false)
+				mustTry(t, l, 93, true)
+				clock.advance(500 * ms)
+				mustTry(t, l, 8, false)
+				mustTry(t, l, 7, true)
+				clock.advance(-time.Second)
+			}
+		}
+		all := client.RateLimiter("all")
+		if s := state(t, all); s.Used != used || s.Records != 4 || !s.Consistent {
+			t.Errorf("all formats together: %+v", s)
+		}
+		clock.advance(time.Second)
+		if n, err := all.AvailablePermits(t.Context()); n != 100 || err != nil {
+			t.Errorf("all formats together: %d, %v", n, err)
+		}
+	})
+}
+
+func TestRecordPerRequest(t *testing.T) {
+	for _, format := range []rratelimiter.RecordFormat{rratelimiter.Redisson313, rratelimiter.Redisson317} {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			p := b.process()
+			sizes := func(name string) map[uint32]int {
+				found := map[uint32]int{}
+				for _, member := range p.rdb.ZRange(t.Context(), "{"+name+"}:permits", 0, -1).Val() {
+					r, err := rratelimiter.UnpackRecord([]byte(member))
+					if err != nil {
+						t.Error(err)
+					}
+					found[r.Permits]++
+				}
+				return found
+			}
+			for name, opts := range map[string][]rratelimiter.LimiterOption{"sum": nil, "each": {rratelimiter.WithRecordPerRequest()}} {
+				l := p.RateLimiter(name, append(opts, rratelimiter.WithRate(rratelimiter.PerSecond(10000)), rratelimiter.WithRecordFormat(format))...)
+				plug := p.wire.hang()
+				b.try(l, 7)
+				var all []*call
+				for i := range 400 {
+					if i%2 == 0 {
+						all = append(all, b.acquire(l, int64(1+i%3)))
+					} else {
+						all = append(all, b.try(l, int64(1+i%3)))
+					}
+				}
+				plug()
+				for _, c := range all {
+					b.granted("a caller", c, 0)
+				}
+				found := sizes(name)
+				if name == "each" && (found[7] != 1 || found[1] != 134 || found[2] != 133 || found[3] != 133) {
+					t.Errorf("a record for each: %v", found)
+				}
+				if name == "sum" && len(found) > 5 {
+					t.Errorf("a record for each call: %v", found)
+				}
+				if s := state(t, l); s.Used != 7+134+2*133+3*133 || !s.Consistent {
+					t.Errorf("%+v", s)
+				}
+			}
+		})
+	}
 }

@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"encoding/binary"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
@@ -31,7 +32,7 @@ return tonumber(redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]) + interval
 
 // A meeting starts Redisson threads on a limiter of which Go processes take every permit.
 type meeting struct {
-	rate    Rate
+	rate    rratelimiter.Rate
 	gos     int           // processes, each with four callers
 	threads int           // of Redisson
 	n       int64         // permits per request of a thread
@@ -68,8 +69,8 @@ func (m meeting) run(t *testing.T, both time.Duration) (java, gos float64) {
 		}
 		var all sync.WaitGroup
 		for i := range m.gos {
-			p := b.process(WithClientID(fmt.Sprint("go", i)))
-			l := p.RateLimiter("l", WithRate(m.rate))
+			p := b.process(rratelimiter.WithClientID(fmt.Sprint("go", i)))
+			l := p.RateLimiter("l", rratelimiter.WithRate(m.rate))
 			for range 4 {
 				all.Go(func() {
 					for time.Now().Before(end) {
@@ -95,7 +96,7 @@ func (m meeting) run(t *testing.T, both time.Duration) (java, gos float64) {
 			all.Go(func() {
 				for ask := 0; time.Now().Before(end); ask++ {
 					id := binary.BigEndian.AppendUint32([]byte{0x99, 0, 0, byte(thread)}, uint32(ask))
-					member, err := PackRecord(Redisson317, id, uint32(m.n))
+					member, err := rratelimiter.PackRecord(rratelimiter.Redisson317, id, uint32(m.n))
 					if err != nil {
 						t.Error(err)
 						return
@@ -132,7 +133,7 @@ func TestRedissonGetsPermitsAtAnyPhase(t *testing.T) {
 		t.Run(fmt.Sprint(phase), func(t *testing.T) {
 			t.Parallel()
 			m := meeting{
-				rate: PerSecond(20), gos: 1, threads: 4, n: 1, tick: 100 * ms, phase: time.Duration(phase) * ms, seed: uint64(phase),
+				rate: rratelimiter.PerSecond(20), gos: 1, threads: 4, n: 1, tick: 100 * ms, phase: time.Duration(phase) * ms, seed: uint64(phase),
 			}
 			if java, gos := m.run(t, 7*time.Second); java < 0.2 || gos < 0.3 || java+gos < 0.95 {
 				t.Errorf("of what the rate allows Redisson had %.1f %%, Go %.1f %%", 100*java, 100*gos)
@@ -150,17 +151,17 @@ func TestRedissonGetsPermits(t *testing.T) {
 		both  time.Duration
 		least float64
 	}{
-		"a busy machine":         {meeting{rate: PerSecond(20), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 7 * time.Second, 0.2},
-		"a faster timer":         {meeting{rate: PerSecond(20), gos: 1, threads: 4, n: 1, tick: 28 * ms, late: busy}, 7 * time.Second, 0.2},
-		"a single thread":        {meeting{rate: PerSecond(20), gos: 1, threads: 1, n: 1, tick: 100 * ms, late: busy}, 7 * time.Second, 0.2},
-		"a server that knows it": {meeting{rate: PerSecond(20), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy, known: true}, 7 * time.Second, 0.2},
-		"three Go processes":     {meeting{rate: PerSecond(40), gos: 3, threads: 4, n: 1, tick: 100 * ms, late: busy}, 14 * time.Second, 0.1},
-		"many permits at a time": {meeting{rate: PerSecond(20), gos: 1, threads: 4, n: 4, tick: 100 * ms}, 40 * time.Second, 0.2},
-		"a short interval":       {meeting{rate: Rate{Permits: 10, Interval: 250 * ms}, gos: 1, threads: 4, n: 1, tick: 100 * ms}, 7 * time.Second, 0.15},
-		"a very short interval":  {meeting{rate: Rate{Permits: 5, Interval: 100 * ms}, gos: 1, threads: 4, n: 1, tick: 100 * ms}, 7 * time.Second, 0.1},
-		"few permits":            {meeting{rate: PerSecond(3), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 30 * time.Second, 0.2},
-		"one permit":             {meeting{rate: PerSecond(1), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 2 * time.Minute, 0.2},
-		"a long interval":        {meeting{rate: PerMinute(30), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 10 * time.Minute, 0.2},
+		"a busy machine":         {meeting{rate: rratelimiter.PerSecond(20), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 7 * time.Second, 0.2},
+		"a faster timer":         {meeting{rate: rratelimiter.PerSecond(20), gos: 1, threads: 4, n: 1, tick: 28 * ms, late: busy}, 7 * time.Second, 0.2},
+		"a single thread":        {meeting{rate: rratelimiter.PerSecond(20), gos: 1, threads: 1, n: 1, tick: 100 * ms, late: busy}, 7 * time.Second, 0.2},
+		"a server that knows it": {meeting{rate: rratelimiter.PerSecond(20), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy, known: true}, 7 * time.Second, 0.2},
+		"three Go processes":     {meeting{rate: rratelimiter.PerSecond(40), gos: 3, threads: 4, n: 1, tick: 100 * ms, late: busy}, 14 * time.Second, 0.1},
+		"many permits at a time": {meeting{rate: rratelimiter.PerSecond(20), gos: 1, threads: 4, n: 4, tick: 100 * ms}, 40 * time.Second, 0.2},
+		"a short interval":       {meeting{rate: rratelimiter.Rate{Permits: 10, Interval: 250 * ms}, gos: 1, threads: 4, n: 1, tick: 100 * ms}, 7 * time.Second, 0.15},
+		"a very short interval":  {meeting{rate: rratelimiter.Rate{Permits: 5, Interval: 100 * ms}, gos: 1, threads: 4, n: 1, tick: 100 * ms}, 7 * time.Second, 0.1},
+		"few permits":            {meeting{rate: rratelimiter.PerSecond(3), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 30 * time.Second, 0.2},
+		"one permit":             {meeting{rate: rratelimiter.PerSecond(1), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 2 * time.Minute, 0.2},
+		"a long interval":        {meeting{rate: rratelimiter.PerMinute(30), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 10 * time.Minute, 0.2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -179,7 +180,7 @@ func TestRedissonGetsPermits(t *testing.T) {
 // Permits that are left for a Redisson client that does not come cost little.
 func TestLeavingPermitsCostsLittle(t *testing.T) {
 	useScript(t, askRedisson.Hash())
-	for _, rate := range []Rate{PerSecond(1), PerSecond(7), PerSecond(20), {Permits: 5, Interval: 100 * ms}, PerMinute(60)} {
+	for _, rate := range []rratelimiter.Rate{rratelimiter.PerSecond(1), rratelimiter.PerSecond(7), rratelimiter.PerSecond(20), {Permits: 5, Interval: 100 * ms}, rratelimiter.PerMinute(60)} {
 		t.Run(fmt.Sprint(rate), func(t *testing.T) {
 			t.Parallel()
 			m := meeting{rate: rate, gos: 1, known: true}
@@ -204,7 +205,7 @@ func TestQueueThatGetsAllLeavesSomethingForRedisson(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
 		useScript(t, protocol.AcquireScript.SHA)
-		l := p.RateLimiter("l", WithRate(PerSecond(100)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(100)))
 		var all []*call
 		for range 300 {
 			all = append(all, b.acquire(l, 1))
@@ -228,7 +229,7 @@ func TestQueueOfFewLeavesAllForRedisson(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
 		useScript(t, protocol.AcquireScript.SHA)
-		l := p.RateLimiter("l", WithRate(PerSecond(1)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(1)))
 		var all []*call
 		for range 25 {
 			all = append(all, b.acquire(l, 1))
@@ -266,8 +267,8 @@ func TestQueueYieldsToRedisson(t *testing.T) {
 				inBubble(t, func(t *testing.T, b *bubble) {
 					p := b.process()
 					l := p.RateLimiter("l")
-					mustSet(t, l, PerSecond(100))
-					member, err := PackRecord(Redisson317, c.id, c.other)
+					mustSet(t, l, rratelimiter.PerSecond(100))
+					member, err := rratelimiter.PackRecord(rratelimiter.Redisson317, c.id, c.other)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -294,7 +295,7 @@ func TestQueueYieldsToRedisson(t *testing.T) {
 func TestGrantsThatReturnTogetherBecomeOne(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(6)))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(6)))
 		for at := range 3 {
 			b.sleepTo(time.Duration(at) * ms)
 			b.granted("one of the first", b.try(l, 2), time.Duration(at)*ms)

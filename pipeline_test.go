@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/pipeline"
@@ -68,13 +69,13 @@ func TestLimitersShareARun(t *testing.T) {
 		slow := &slowHook{}
 		slow.takes.Store(int64(10 * ms))
 		p.rdb.AddHook(slow)
-		c := NewClient(p.rdb)
+		c := rratelimiter.NewClient(p.rdb)
 		const limiters = 1000
 		crowd := func() {
 			var all sync.WaitGroup
 			for i := range limiters {
 				all.Go(func() {
-					if ok, err := c.RateLimiter(fmt.Sprint(i), WithRate(PerSecond(2))).TryAcquire(t.Context(), 1); !ok || err != nil {
+					if ok, err := c.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(rratelimiter.PerSecond(2))).TryAcquire(t.Context(), 1); !ok || err != nil {
 						t.Error(ok, err)
 					}
 				})
@@ -110,8 +111,10 @@ func TestStalledRunDelaysNoOtherCaller(t *testing.T) {
 		p := b.process()
 		slow := &slowHook{}
 		p.rdb.AddHook(slow)
-		c := NewClient(p.rdb)
-		limiter := func(i int) *Limiter { return c.RateLimiter(fmt.Sprint(i), WithRate(PerSecond(10))) }
+		c := rratelimiter.NewClient(p.rdb)
+		limiter := func(i int) *rratelimiter.Limiter {
+			return c.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(rratelimiter.PerSecond(10)))
+		}
 		b.granted("the first", b.try(limiter(0), 1), 0)
 		slow.takes.Store(int64(500 * ms))
 		var stuck []*call
@@ -134,7 +137,7 @@ func TestStalledRunDelaysNoOtherCaller(t *testing.T) {
 		for _, c := range stuck {
 			b.granted("a caller of a stalled run", c, 500*ms)
 		}
-		if i := c.core.Inspect(); i.InFlight+i.Stalled+i.Queued != 0 {
+		if i := rratelimiter.ClientCore(c).Inspect(); i.InFlight+i.Stalled+i.Queued != 0 {
 			t.Errorf("%+v", i)
 		}
 	})
@@ -147,8 +150,8 @@ func TestSlowConnectionIsNoStall(t *testing.T) {
 		slow := &slowHook{}
 		slow.takes.Store(int64(60 * ms))
 		p.rdb.AddHook(slow)
-		c := NewClient(p.rdb)
-		l := c.RateLimiter("l", WithRate(PerSecond(1000)))
+		c := rratelimiter.NewClient(p.rdb)
+		l := c.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(1000)))
 		for range 20 { // until the usual duration is known
 			b.try(l, 1)
 			b.sleepTo(time.Since(b.start) + 60*ms)
@@ -172,12 +175,12 @@ func TestHungServerIsNotFlooded(t *testing.T) {
 		p := b.process()
 		slow := &slowHook{}
 		p.rdb.AddHook(slow)
-		c := NewClient(p.rdb)
-		b.granted("the first", b.try(c.RateLimiter("l", WithRate(PerSecond(1))), 1), 0)
+		c := rratelimiter.NewClient(p.rdb)
+		b.granted("the first", b.try(c.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(1))), 1), 0)
 		slow.takes.Store(int64(10 * time.Second))
 		var calls []*call
 		for i := range 100 {
-			calls = append(calls, b.try(c.RateLimiter(fmt.Sprint(i), WithRate(PerSecond(1))), 1))
+			calls = append(calls, b.try(c.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(rratelimiter.PerSecond(1))), 1))
 			b.sleepTo(time.Since(b.start) + 9*ms)
 		}
 		if most := slow.most.Load(); most > pipeline.MaxRuns+pipeline.MaxStalled {
@@ -190,7 +193,7 @@ func TestHungServerIsNotFlooded(t *testing.T) {
 			}
 		}
 		b.sleepTo(30 * time.Second)
-		if i := c.core.Inspect(); i.InFlight+i.Stalled+i.Queued != 0 {
+		if i := rratelimiter.ClientCore(c).Inspect(); i.InFlight+i.Stalled+i.Queued != 0 {
 			t.Errorf("%+v", i)
 		}
 	})
@@ -205,8 +208,10 @@ func TestHungServerDelaysNoCallerTwice(t *testing.T) {
 				p := b.process()
 				slow := &slowHook{}
 				p.rdb.AddHook(slow)
-				c := NewClient(p.rdb)
-				limiter := func(i int) *Limiter { return c.RateLimiter(fmt.Sprint(i%limiters), WithRate(PerHour(10000))) }
+				c := rratelimiter.NewClient(p.rdb)
+				limiter := func(i int) *rratelimiter.Limiter {
+					return c.RateLimiter(fmt.Sprint(i%limiters), rratelimiter.WithRate(rratelimiter.PerHour(10000)))
+				}
 				b.granted("the first", b.try(limiter(0), 1), 0)
 				slow.takes.Store(int64(10 * time.Second))
 				type asked struct {
@@ -230,14 +235,14 @@ func TestHungServerDelaysNoCallerTwice(t *testing.T) {
 					if took := c.call.at - c.at; !c.ended.Load() || !errors.Is(c.err, os.ErrDeadlineExceeded) || took > time.Second+pipeline.ShortestStall {
 						t.Fatalf("call %d at %v: ended %v with %v, %v after %v", i, c.at, c.ended.Load(), c.ok, c.err, took)
 					}
-					if errors.Is(c.err, ErrOutcomeUnknown) { // the hook delays requests before they are written
+					if errors.Is(c.err, rratelimiter.ErrOutcomeUnknown) { // the hook delays requests before they are written
 						t.Fatalf("call %d: %v", i, c.err)
 					}
 				}
 				slow.takes.Store(0)
 				b.sleepTo(20 * time.Second)
 				b.granted("when it is back", b.try(limiter(0), 1), 20*time.Second)
-				if i := c.core.Inspect(); i.InFlight+i.Stalled+i.Queued != 0 {
+				if i := rratelimiter.ClientCore(c).Inspect(); i.InFlight+i.Stalled+i.Queued != 0 {
 					t.Errorf("%+v", i)
 				}
 			})
@@ -249,7 +254,8 @@ func TestHungServerDelaysNoCallerTwice(t *testing.T) {
 func TestLostCallOfAServerThatAnswers(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process() // where nothing stalls
-		l, other := p.RateLimiter("l", WithRate(PerSecond(10))), p.RateLimiter("other", WithRate(PerSecond(10)))
+		l, other := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10))),
+			p.RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		hang := p.wire.hang()
 		lost, behind := b.try(l, 1), b.try(l, 1)
 		p.wire.mu.Lock()
@@ -271,8 +277,10 @@ func TestCancelledBatchIsNotSent(t *testing.T) {
 		p := b.process()
 		slow := &slowHook{}
 		p.rdb.AddHook(slow)
-		c := NewClient(p.rdb)
-		limiter := func(i int) *Limiter { return c.RateLimiter(fmt.Sprint(i), WithRate(PerSecond(10))) }
+		c := rratelimiter.NewClient(p.rdb)
+		limiter := func(i int) *rratelimiter.Limiter {
+			return c.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(rratelimiter.PerSecond(10)))
+		}
 		slow.takes.Store(int64(500 * ms))
 		const slots = pipeline.MaxRuns + pipeline.MaxStalled
 		for i := range slots {
@@ -305,8 +313,8 @@ func TestScriptsFlushedBeforeARun(t *testing.T) {
 		rdb := s.Client()
 		slow := &slowHook{}
 		rdb.AddHook(slow)
-		c := NewClient(rdb, patient)
-		c.core.Tune(dispatch.Tuning{Patience: time.Minute})
+		c := rratelimiter.NewClient(rdb, patient)
+		rratelimiter.ClientCore(c).Tune(dispatch.Tuning{Patience: time.Minute})
 		var sum int64
 		for round := range 5 {
 			if err := rdb.ScriptFlush(t.Context()).Err(); err != nil {
@@ -316,7 +324,7 @@ func TestScriptsFlushedBeforeARun(t *testing.T) {
 			var all sync.WaitGroup
 			for i := range 100 {
 				all.Go(func() {
-					l := c.RateLimiter(fmt.Sprint(i), WithRate(PerHour(10)))
+					l := c.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(rratelimiter.PerHour(10)))
 					result, err := l.Allow(t.Context(), 1)
 					if err != nil || !result.Allowed || result.Remaining != int64(9-round) {
 						t.Errorf("round %d: %+v, %v", round, result, err)
@@ -337,7 +345,7 @@ func TestScriptsFlushedBeforeARun(t *testing.T) {
 func TestSlotThatMoved(t *testing.T) {
 	nodes := redistest.Cluster(t, 2)
 	rdb := nodes.ClusterClient()
-	l := NewClient(rdb, patient).RateLimiter("moves", WithRate(PerHour(10)))
+	l := rratelimiter.NewClient(rdb, patient).RateLimiter("moves", rratelimiter.WithRate(rratelimiter.PerHour(10)))
 	mustTry(t, l, 1, true)
 	from := nodes.Owner("moves")
 	if err := from.Client().FlushAll(t.Context()).Err(); err != nil { // only empty slots can be moved in one step
@@ -393,7 +401,7 @@ func TestMillionNames(t *testing.T) {
 	if raceDetector {
 		names = 50_000
 	}
-	c := NewClient(served{}, patient)
+	c := rratelimiter.NewClient(served{}, patient)
 	memory := func() uint64 {
 		var m runtime.MemStats
 		for range 3 { // the second one also empties the pools
@@ -407,7 +415,7 @@ func TestMillionNames(t *testing.T) {
 	for caller := range callers {
 		all.Go(func() {
 			for i := caller; i < names; i += callers {
-				if ok, err := c.RateLimiter(fmt.Sprint("name", i), WithDenyCache(100)).TryAcquire(t.Context(), 1); !ok || err != nil {
+				if ok, err := c.RateLimiter(fmt.Sprint("name", i), rratelimiter.WithDenyCache(100)).TryAcquire(t.Context(), 1); !ok || err != nil {
 					t.Error(ok, err)
 					return
 				}
@@ -421,7 +429,7 @@ func TestMillionNames(t *testing.T) {
 	if grown := int64(after) - int64(before); grown > 3<<20 { // the checks of the last ones take most of it
 		t.Errorf("%d bytes remain of %d names", grown, names)
 	}
-	if queues := c.core.Inspect().Queues; queues > dispatch.SpareQueues {
+	if queues := rratelimiter.ClientCore(c).Inspect().Queues; queues > dispatch.SpareQueues {
 		t.Errorf("%d queues remain", queues)
 	}
 }
@@ -429,7 +437,7 @@ func TestMillionNames(t *testing.T) {
 // A try makes three allocations beside those of go-redis: the command, its context, and the reply, which is the test's
 // here.
 func TestTryTakesLittleMemory(t *testing.T) {
-	l := NewClient(served{}).RateLimiter("l", WithRate(PerSecond(1000)))
+	l := rratelimiter.NewClient(served{}).RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(1000)))
 	most := 3.0
 	if raceDetector {
 		most = 12 // it makes pools forget

@@ -1,4 +1,4 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"context"
@@ -8,39 +8,21 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// refused calls Allow and checks that it refuses, with the given RetryAfter.
-func (b *bubble) refused(l *Limiter, n int64, wait time.Duration) {
-	b.t.Helper()
-	result, err := l.Allow(b.t.Context(), n)
-	if err != nil || result.Allowed || result.RetryAfter != wait {
-		b.t.Errorf("%+v, %v, expected a refusal for %v", result, err, wait)
-	}
-}
-
-// asks checks how many calls to Redis do makes.
-func (p *process) asks(what string, want int64, do func()) {
-	p.t.Helper()
-	before := p.wire.scripts.Load()
-	do()
-	if got := p.wire.scripts.Load() - before; got != want {
-		p.t.Errorf("%s: %d calls, expected %d", what, got, want)
-	}
-}
-
 func TestDenyCacheRefusesWithoutRedis(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(10)), WithDenyCache(5))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithDenyCache(5))
 		b.granted("the first", b.try(l, 4), 0)
 		b.sleepTo(100 * ms)
 		b.granted("the second", b.try(l, 4), 100*ms)
 		p.asks("the first refusal", 1, func() { b.refused(l, 5, 900*ms) })
 		first, _ := l.Allow(t.Context(), 5)
-		if want := (Result{Limit: 10, Remaining: 2, RetryAfter: 900 * ms, ResetAfter: time.Second}); first != want {
+		if want := (rratelimiter.Result{Limit: 10, Remaining: 2, RetryAfter: 900 * ms, ResetAfter: time.Second}); first != want {
 			t.Errorf("%+v, expected %+v", first, want)
 		}
 		b.sleepTo(300 * ms)
@@ -54,11 +36,11 @@ func TestDenyCacheRefusesWithoutRedis(t *testing.T) {
 		})
 		p.asks("less", 1, func() { b.granted("less", b.try(l, 1), 300*ms) })
 		p.asks("more than the rate", 1, func() {
-			if _, err := l.Allow(t.Context(), 11); !errors.Is(err, ErrExceedsRate) {
+			if _, err := l.Allow(t.Context(), 11); !errors.Is(err, rratelimiter.ErrExceedsRate) {
 				t.Error(err)
 			}
 		})
-		other := p.RateLimiter("l", WithRate(PerSecond(10)))
+		other := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		p.asks("a handle without the option", 1, func() { b.refused(other, 5, 700*ms) })
 		b.sleepTo(999 * ms)
 		p.asks("just before", 0, func() { b.refused(l, 5, ms) })
@@ -78,7 +60,7 @@ func TestDenyCacheRefusesWithoutRedis(t *testing.T) {
 func TestDenyCacheKeepsTheSmallerRefusal(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(10)), WithDenyCache(5))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithDenyCache(5))
 		b.granted("the first", b.try(l, 8), 0)
 		b.sleepTo(100 * ms)
 		b.granted("the second", b.try(l, 1), 100*ms)
@@ -88,28 +70,36 @@ func TestDenyCacheKeepsTheSmallerRefusal(t *testing.T) {
 }
 
 func TestDenyCacheForgetsWhatChangesHere(t *testing.T) {
-	for name, change := range map[string]func(ctx context.Context, l *Limiter) error{
-		"Release": func(ctx context.Context, l *Limiter) error { _, err := l.Release(ctx, 5); return err },
-		"SetRate": func(ctx context.Context, l *Limiter) error { return l.SetRate(ctx, PerSecond(20)) },
-		"UpdateRate": func(ctx context.Context, l *Limiter) error {
-			_, err := l.UpdateRate(ctx, PerSecond(20), KeepState())
+	for name, change := range map[string]func(ctx context.Context, l *rratelimiter.Limiter) error{
+		"Release": func(ctx context.Context, l *rratelimiter.Limiter) error { _, err := l.Release(ctx, 5); return err },
+		"SetRate": func(ctx context.Context, l *rratelimiter.Limiter) error {
+			return l.SetRate(ctx, rratelimiter.PerSecond(20))
+		},
+		"UpdateRate": func(ctx context.Context, l *rratelimiter.Limiter) error {
+			_, err := l.UpdateRate(ctx, rratelimiter.PerSecond(20), rratelimiter.KeepState())
 			return err
 		},
-		"Delete":   func(ctx context.Context, l *Limiter) error { _, err := l.Delete(ctx); return err },
-		"Rename":   func(ctx context.Context, l *Limiter) error { return l.Rename(ctx, "other") },
-		"RenameNX": func(ctx context.Context, l *Limiter) error { _, err := l.RenameNX(ctx, "other"); return err },
-		"Expire":   func(ctx context.Context, l *Limiter) error { _, err := l.Expire(ctx, 0); return err },
-		"ExpireAt": func(ctx context.Context, l *Limiter) error { _, err := l.ExpireAt(ctx, time.Unix(1, 0)); return err },
-		"Reset":    func(ctx context.Context, l *Limiter) error { _, err := l.Reset(ctx); return err },
-		"WithEnforcedRate": func(ctx context.Context, l *Limiter) error {
-			_, err := l.Client().RateLimiter("l", WithEnforcedRate(PerSecond(20))).TryAcquire(ctx, 1)
+		"Delete": func(ctx context.Context, l *rratelimiter.Limiter) error { _, err := l.Delete(ctx); return err },
+		"Rename": func(ctx context.Context, l *rratelimiter.Limiter) error { return l.Rename(ctx, "other") },
+		"RenameNX": func(ctx context.Context, l *rratelimiter.Limiter) error {
+			_, err := l.RenameNX(ctx, "other")
+			return err
+		},
+		"Expire": func(ctx context.Context, l *rratelimiter.Limiter) error { _, err := l.Expire(ctx, 0); return err },
+		"ExpireAt": func(ctx context.Context, l *rratelimiter.Limiter) error {
+			_, err := l.ExpireAt(ctx, time.Unix(1, 0))
+			return err
+		},
+		"Reset": func(ctx context.Context, l *rratelimiter.Limiter) error { _, err := l.Reset(ctx); return err },
+		"WithEnforcedRate": func(ctx context.Context, l *rratelimiter.Limiter) error {
+			_, err := l.Client().RateLimiter("l", rratelimiter.WithEnforcedRate(rratelimiter.PerSecond(20))).TryAcquire(ctx, 1)
 			return err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bubble) {
 				p := b.process()
-				l := p.RateLimiter("l", WithRate(PerSecond(10)), WithDenyCache(5))
+				l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithDenyCache(5))
 				b.granted("the first", b.try(l, 10), 0)
 				b.refused(l, 5, time.Second)
 				if err := change(t.Context(), p.RateLimiter("l")); err != nil {
@@ -121,7 +111,7 @@ func TestDenyCacheForgetsWhatChangesHere(t *testing.T) {
 		t.Run(name+" while the refusal is on its way", func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bubble) {
 				p := b.process()
-				l := p.RateLimiter("l", WithRate(PerSecond(10)), WithDenyCache(5))
+				l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithDenyCache(5))
 				b.granted("the first", b.try(l, 10), 0)
 				p.wire.back.Store(int64(50 * ms))
 				late := b.try(l, 5)
@@ -141,7 +131,7 @@ func TestDenyCacheForgetsWhatChangesHere(t *testing.T) {
 func TestDenyCacheIgnoresTheQueue(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		l := p.RateLimiter("l", WithRate(PerSecond(10)), WithDenyCache(5))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithDenyCache(5))
 		b.granted("the first", b.try(l, 8), 0)
 		waiting := b.acquire(l, 5)
 		if result, err := l.Allow(t.Context(), 1); err != nil || result.Allowed {
@@ -157,9 +147,9 @@ func TestDenyCacheIgnoresTheQueue(t *testing.T) {
 // changes.
 func TestDenyCacheCallsRedisForAnotherEnforcedRate(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		c := NewClient(s.Client(), patient)
-		small := c.RateLimiter("l", WithEnforcedRate(PerHour(2)), WithDenyCache(5))
-		big := c.RateLimiter("l", WithEnforcedRate(Rate{Permits: 2, Interval: 100 * ms}), WithDenyCache(5))
+		c := rratelimiter.NewClient(s.Client(), patient)
+		small := c.RateLimiter("l", rratelimiter.WithEnforcedRate(rratelimiter.PerHour(2)), rratelimiter.WithDenyCache(5))
+		big := c.RateLimiter("l", rratelimiter.WithEnforcedRate(rratelimiter.Rate{Permits: 2, Interval: 100 * ms}), rratelimiter.WithDenyCache(5))
 		mustAllow(t, small, 2, true)
 		mustAllow(t, small, 1, false)
 		time.Sleep(200 * ms)
@@ -172,8 +162,8 @@ func TestDenyCacheCallsRedisForAnotherEnforcedRate(t *testing.T) {
 func TestDenyCacheServesHandlesThatEnforceOneRate(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		enforcing := p.RateLimiter("l", WithEnforcedRate(PerSecond(10)), WithDenyCache(5))
-		plain := p.RateLimiter("l", WithDenyCache(5))
+		enforcing := p.RateLimiter("l", rratelimiter.WithEnforcedRate(rratelimiter.PerSecond(10)), rratelimiter.WithDenyCache(5))
+		plain := p.RateLimiter("l", rratelimiter.WithDenyCache(5))
 		b.granted("the first", b.try(enforcing, 8), 0)
 		p.asks("the refusal of the plain one", 1, func() { b.refused(plain, 3, time.Second) })
 		p.asks("the refusal of the enforcing one", 1, func() { b.refused(enforcing, 5, time.Second) })
@@ -183,23 +173,29 @@ func TestDenyCacheServesHandlesThatEnforceOneRate(t *testing.T) {
 
 // Any reply with another rate than that of a cached refusal removes the refusal.
 func TestDenyCacheForgetsARateThatIsNotInForce(t *testing.T) {
-	for name, look := range map[string]func(context.Context, *Limiter) error{
-		"Allow":            func(ctx context.Context, l *Limiter) error { _, err := l.Allow(ctx, 1); return err },
-		"AcquireUpTo":      func(ctx context.Context, l *Limiter) error { _, err := l.AcquireUpTo(ctx, 1); return err },
-		"AllowAll":         func(ctx context.Context, l *Limiter) error { _, err := l.Client().AllowAll(ctx, 1, l); return err },
-		"AvailablePermits": func(ctx context.Context, l *Limiter) error { _, err := l.AvailablePermits(ctx); return err },
-		"Config":           func(ctx context.Context, l *Limiter) error { _, err := l.Config(ctx); return err },
-		"State":            func(ctx context.Context, l *Limiter) error { _, err := l.State(ctx); return err },
-		"Glance":           func(ctx context.Context, l *Limiter) error { _, _, err := l.Glance(ctx); return err },
+	for name, look := range map[string]func(context.Context, *rratelimiter.Limiter) error{
+		"Allow":       func(ctx context.Context, l *rratelimiter.Limiter) error { _, err := l.Allow(ctx, 1); return err },
+		"AcquireUpTo": func(ctx context.Context, l *rratelimiter.Limiter) error { _, err := l.AcquireUpTo(ctx, 1); return err },
+		"AllowAll": func(ctx context.Context, l *rratelimiter.Limiter) error {
+			_, err := l.Client().AllowAll(ctx, 1, l)
+			return err
+		},
+		"AvailablePermits": func(ctx context.Context, l *rratelimiter.Limiter) error {
+			_, err := l.AvailablePermits(ctx)
+			return err
+		},
+		"Config": func(ctx context.Context, l *rratelimiter.Limiter) error { _, err := l.Config(ctx); return err },
+		"State":  func(ctx context.Context, l *rratelimiter.Limiter) error { _, err := l.State(ctx); return err },
+		"Glance": func(ctx context.Context, l *rratelimiter.Limiter) error { _, _, err := l.Glance(ctx); return err },
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-				c := NewClient(s.Client(), patient)
-				l := c.RateLimiter("l", WithRate(PerHour(10)), WithDenyCache(5))
+				c := rratelimiter.NewClient(s.Client(), patient)
+				l := c.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(10)), rratelimiter.WithDenyCache(5))
 				mustAllow(t, l, 8, true)
 				mustAllow(t, l, 3, false)
-				elsewhere := NewClient(s.Client(), patient).RateLimiter("l")
-				if err := elsewhere.SetRate(t.Context(), PerHour(100), KeepState()); err != nil {
+				elsewhere := rratelimiter.NewClient(s.Client(), patient).RateLimiter("l")
+				if err := elsewhere.SetRate(t.Context(), rratelimiter.PerHour(100), rratelimiter.KeepState()); err != nil {
 					t.Fatal(err)
 				}
 				mustAllow(t, l, 3, false) // no reply had the new rate yet
@@ -215,7 +211,8 @@ func TestDenyCacheForgetsARateThatIsNotInForce(t *testing.T) {
 // A cached refusal lasts no longer than the limiter, and its RetryAfter ends no later.
 func TestDenyCacheEndsWithTheLimiter(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		l := NewClient(s.Client(), patient).RateLimiter("l", WithRate(PerHour(1)), WithDenyCache(5))
+		l := rratelimiter.NewClient(s.Client(), patient).RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(1)),
+			rratelimiter.WithDenyCache(5))
 		mustAllow(t, l, 1, true)
 		mustAllow(t, l, 1, false)
 		const life = 500 * ms
@@ -235,7 +232,7 @@ func TestDenyCacheEndsWithTheLimiter(t *testing.T) {
 // In the last ms of a limiter, PTTL is 0.
 func TestDenyCacheInTheLastMillisecond(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
-		l := b.process().RateLimiter("l", WithRate(PerHour(1)), WithDenyCache(5))
+		l := b.process().RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(1)), rratelimiter.WithDenyCache(5))
 		b.granted("the first", b.try(l, 1), 0)
 		if set, err := l.Expire(t.Context(), 500*ms); !set || err != nil {
 			t.Fatal(set, err)
@@ -255,7 +252,7 @@ func TestDenyCacheSkipsPermitsLeftToOthers(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
 		useScript(t, protocol.AcquireScript.SHA)
-		l := p.RateLimiter("l", WithRate(PerSecond(1)), WithDenyCache(5))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(1)), rratelimiter.WithDenyCache(5))
 		b.granted("the first", b.try(l, 1), 0)
 		waiting := b.acquire(l, 1)
 		b.sleepTo(1050 * ms) // the permit returned at 1 s, and is left to Redisson until 1.15 s
@@ -268,18 +265,12 @@ func TestDenyCacheSkipsPermitsLeftToOthers(t *testing.T) {
 	})
 }
 
-func mustAllow(t *testing.T, l *Limiter, n int64, want bool) {
-	t.Helper()
-	if r, err := l.Allow(t.Context(), n); err != nil || r.Allowed != want {
-		t.Fatalf("Allow(%d): %+v, %v, expected %v", n, r, err, want)
-	}
-}
-
 func TestDenyCacheIsBounded(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
-		limiters := []*Limiter{
-			p.RateLimiter("a", WithRate(PerHour(1)), WithDenyCache(1)), p.RateLimiter("b", WithRate(PerHour(1)), WithDenyCache(1)),
+		limiters := []*rratelimiter.Limiter{
+			p.RateLimiter("a", rratelimiter.WithRate(rratelimiter.PerHour(1)), rratelimiter.WithDenyCache(1)),
+			p.RateLimiter("b", rratelimiter.WithRate(rratelimiter.PerHour(1)), rratelimiter.WithDenyCache(1)),
 		}
 		for _, l := range limiters {
 			b.granted("the only one", b.try(l, 1), 0)
@@ -293,8 +284,8 @@ func TestDenyCacheIsBounded(t *testing.T) {
 func TestObserverCountsDenyCacheHits(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		log := &log{}
-		p := b.process(WithObserver(log))
-		l := p.RateLimiter("l", WithRate(PerSecond(1)), WithDenyCache(5))
+		p := b.process(rratelimiter.WithObserver(log))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(1)), rratelimiter.WithDenyCache(5))
 		b.granted("the first", b.try(l, 1), 0)
 		for range 8 {
 			b.refused(l, 1, time.Second)

@@ -1,16 +1,11 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -18,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
@@ -25,149 +21,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// once_test.go breaks connections at chosen points, and checks that a call still takes effect once.
-
-// A tap intercepts the connections of a client, and applies the test's plans to the next requests that run a script.
-type tap struct {
-	mu    sync.Mutex
-	plans []plan
-	seen  int // requests that run a script
-}
-
-// A plan determines what happens to one request, which may be a pipeline. The zero plan lets it pass.
-type plan struct {
-	lost    bool   // it does not arrive
-	half    bool   // only half of it arrives
-	cut     bool   // it is executed, and then the connection breaks
-	replies int    // number of replies that arrive before that
-	part    int    // and number of bytes of the next one
-	answer  string // it does not arrive, and this is the reply
-	then    func() // called after it was executed
-}
-
-func (p *tap) plan(plans ...plan) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.plans = plans
-}
-
-func (p *tap) next() plan {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.seen++
-	if len(p.plans) == 0 {
-		return plan{}
-	}
-	next := p.plans[0]
-	p.plans = p.plans[1:]
-	return next
-}
-
-// requests returns the number of requests since its last call.
-func (p *tap) requests() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	defer func() { p.seen = 0 }()
-	return p.seen
-}
-
-// tapped returns a client of the rig's server, with its clock and id, on connections with a tap.
-func (r *rig) tapped(opts ...Option) (*Client, *tap) {
-	for _, s := range []*script.Script{protocol.AcquireScript, protocol.AllowAllScript, protocol.ExpireScript, protocol.ReleaseScript, protocol.RenameScript, protocol.SetRateScript, protocol.StateScript, protocol.TrySetRateScript} {
-		r.must(r.rdb.ScriptLoad(r.t.Context(), s.Text).Err()) // so that no call is two
-	}
-	p := &tap{}
-	rdb := r.server.Client(func(o *redis.Options) { o.Dialer = p.dial })
-	c := NewClient(rdb, append([]Option{WithClientID("me"), WithClock(r.now), WithCallTimeout(20 * time.Second)}, opts...)...)
-	c.core.Tune(dispatch.Tuning{Patience: time.Minute})
-	return c, p
-}
-
-// dial makes a connection with the tap on it.
-func (p *tap) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, network, addr)
-	if err != nil {
-		return nil, err
-	}
-	return &tapConn{Conn: conn, tap: p}, nil
-}
-
-type tapConn struct {
-	net.Conn
-	tap  *tap
-	rest []byte // replies still to be read by the client
-	dead bool
-}
-
-func (c *tapConn) Write(request []byte) (int, error) {
-	commands := 0
-	for _, line := range bytes.Split(request, []byte("\r\n")) {
-		switch string(bytes.ToLower(line)) {
-		case "evalsha", "eval", "del":
-			commands++
-		}
-	}
-	if commands == 0 {
-		return c.Conn.Write(request)
-	}
-	plan := c.tap.next()
-	switch {
-	case plan.lost:
-		c.dead = true
-	case plan.answer != "":
-		c.rest = []byte(plan.answer)
-	case plan.half:
-		c.dead = true
-		return c.Conn.Write(request[:len(request)/2])
-	case plan.cut:
-		if n, err := c.Conn.Write(request); err != nil {
-			return n, err
-		}
-		c.dead = true
-		replies := readReplies(c.Conn, commands)
-		c.rest = slices.Concat(replies[:plan.replies]...)
-		if plan.part > 0 {
-			c.rest = append(c.rest, replies[plan.replies][:plan.part]...)
-		}
-	default:
-		return c.Conn.Write(request)
-	}
-	if plan.then != nil {
-		plan.then()
-	}
-	return len(request), nil
-}
-
-// readReplies reads replies that are numbers, lists of numbers or errors.
-func readReplies(from io.Reader, n int) (replies [][]byte) {
-	r := bufio.NewReader(from)
-	for range n {
-		reply, err := r.ReadBytes('\n')
-		if err == nil && reply[0] == '*' {
-			lines, _ := strconv.Atoi(strings.TrimSpace(string(reply[1:])))
-			for range lines {
-				line, _ := r.ReadBytes('\n')
-				reply = append(reply, line...)
-			}
-		}
-		replies = append(replies, reply)
-	}
-	return replies
-}
-
-func (c *tapConn) Read(b []byte) (int, error) {
-	switch {
-	case len(c.rest) > 0:
-		n := copy(b, c.rest)
-		c.rest = c.rest[n:]
-		return n, nil
-	case c.dead:
-		_ = c.Conn.Close()
-		return 0, io.EOF
-	}
-	return c.Conn.Read(b)
-}
+// retry_test.go breaks connections at chosen points, and checks that a call still takes effect once.
 
 // callers returns groups of callers, given pairs of size and number.
 func callers(sizes ...int64) (groups []protocol.Group) {
@@ -175,6 +29,11 @@ func callers(sizes ...int64) (groups []protocol.Group) {
 		groups = append(groups, protocol.Group{Size: sizes[i], Count: sizes[i+1]})
 	}
 	return groups
+}
+
+// dated returns the time at which a grant of now is stored, under a rate with an interval of a minute.
+func (r *rig) dated(l *rratelimiter.Limiter) time.Time {
+	return time.UnixMicro(rratelimiter.LimiterCore(l).Encoder().Dated(1000*r.ms(), 60000))
 }
 
 // given returns the number of callers granted in each group.
@@ -188,7 +47,7 @@ func given(g protocol.AcquireReply, groups []protocol.Group) (given []int64) {
 var lossyCalls = []struct {
 	name   string
 	ask    protocol.Ask
-	opts   []LimiterOption
+	opts   []rratelimiter.LimiterOption
 	given  []int64 // of 100 permits a minute
 	used   int64
 	member int // records
@@ -200,11 +59,14 @@ var lossyCalls = []struct {
 	{"a queue that goes on", protocol.Ask{Groups: callers(7, 3, 5, 2), Strict: 1, Partial: true}, nil, []int64{3, 0}, 21, 1},
 	{"more than the rate beside others", protocol.Ask{Groups: callers(101, 1, 60, 2)}, nil, []int64{-1, 1}, 60, 1},
 	{"what is free", protocol.Ask{Groups: callers(250, 1), UpTo: true}, nil, []int64{100}, 100, 1},
-	{"nothing", protocol.Ask{Groups: callers(60, 1, 101, 1)}, []LimiterOption{WithRate(Rate{Permits: 50, Interval: time.Minute})}, []int64{1, -1}, 60, 1},
-	{"a record per request", protocol.Ask{Groups: callers(40, 2, 30, 3, 3, 9)}, []LimiterOption{WithRecordPerRequest()}, []int64{2, 0, 6}, 98, 8},
-	{"by the server's clock", protocol.Ask{Groups: callers(7, 3, 90, 1)}, []LimiterOption{WithServerTime()}, []int64{3, 0}, 21, 1},
-	{"joined to a record", protocol.Ask{Groups: callers(7, 3)}, []LimiterOption{WithGranularity(6 * time.Second)}, []int64{3}, 21, 1},
-	{"joined to a record in part", protocol.Ask{Groups: callers(7, 3, 90, 1)}, []LimiterOption{WithGranularity(6 * time.Second)}, []int64{3, 0}, 21, 1},
+	{"nothing", protocol.Ask{Groups: callers(60, 1, 101, 1)}, []rratelimiter.LimiterOption{rratelimiter.WithRate(rratelimiter.Rate{Permits: 50, Interval: time.Minute})}, []int64{1, -1}, 60, 1},
+	{"a record per request", protocol.Ask{Groups: callers(40, 2, 30, 3, 3, 9)},
+		[]rratelimiter.LimiterOption{rratelimiter.WithRecordPerRequest()}, []int64{2, 0, 6}, 98, 8},
+	{"by the server's clock", protocol.Ask{Groups: callers(7, 3, 90, 1)},
+		[]rratelimiter.LimiterOption{rratelimiter.WithServerTime()}, []int64{3, 0}, 21, 1},
+	{"joined to a record", protocol.Ask{Groups: callers(7, 3)}, []rratelimiter.LimiterOption{rratelimiter.WithGranularity(6 * time.Second)}, []int64{3}, 21, 1},
+	{"joined to a record in part", protocol.Ask{Groups: callers(7, 3, 90, 1)},
+		[]rratelimiter.LimiterOption{rratelimiter.WithGranularity(6 * time.Second)}, []int64{3, 0}, 21, 1},
 }
 
 // TestLostReplyTakesNothingTwice: the call is retried at a later time, and its callers get the grants of the first
@@ -212,14 +74,14 @@ var lossyCalls = []struct {
 func TestLostReplyTakesNothingTwice(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for i, test := range lossyCalls {
-			for _, format := range []RecordFormat{Redisson317, []RecordFormat{Redisson313, Redisson316, Redisson321}[i%3]} {
+			for _, format := range []rratelimiter.RecordFormat{rratelimiter.Redisson317, []rratelimiter.RecordFormat{rratelimiter.Redisson313, rratelimiter.Redisson316, rratelimiter.Redisson321}[i%3]} {
 				r := newRig(t, s)
 				r.wipe()
 				c, tap := r.tapped()
-				l := c.RateLimiter("rl", append(test.opts, WithRecordFormat(format))...)
-				r.setRate(l, PerMinute(100))
+				l := c.RateLimiter("rl", append(test.opts, rratelimiter.WithRecordFormat(format))...)
+				r.setRate(l, rratelimiter.PerMinute(100))
 				r.toBucket(6*time.Second, 10*time.Millisecond)
-				if format == Redisson313 && l.settings.RecordPerRequest {
+				if format == rratelimiter.Redisson313 && rratelimiter.SettingsOf(l).RecordPerRequest {
 					continue // its ids repeat too soon
 				}
 				r.free(l) // so that the server's time is known
@@ -231,7 +93,7 @@ func TestLostReplyTakesNothingTwice(t *testing.T) {
 						r.try(other, free-1)
 					}
 				}}, plan{cut: true})
-				g, err := l.acquire(t.Context(), test.ask)
+				g, err := oneCall(t.Context(), l, test.ask)
 				what := fmt.Sprintf("%s, %v", test.name, format)
 				if err != nil || !slices.Equal(given(g, test.ask.Groups), test.given) {
 					t.Errorf("%s: granted %v, %v, want %v", what, given(g, test.ask.Groups), err, test.given)
@@ -247,13 +109,13 @@ func TestLostReplyTakesNothingTwice(t *testing.T) {
 				}
 				var own int64
 				for _, m := range r.members(l) {
-					record, err := UnpackRecord([]byte(m.Member))
+					record, err := rratelimiter.UnpackRecord([]byte(m.Member))
 					r.must(err)
 					if int64(record.Permits) == max(100-test.used-1, 0) && int64(m.Score) == r.ms() {
 						continue // of the other client
 					}
 					own++
-					if !l.settings.ServerTime && int64(m.Score) != l.core.Encoder().Dated(1000*r.ms(), 60000)/1000 {
+					if !rratelimiter.SettingsOf(l).ServerTime && int64(m.Score) != r.dated(l).UnixMilli() {
 						t.Errorf("%s: dated %v ms before the answer", what, r.ms()-int64(m.Score))
 					}
 				}
@@ -269,12 +131,13 @@ func TestLostRequestIsMadeAgain(t *testing.T) {
 			r := newRig(t, s)
 			r.wipe()
 			log := &log{}
-			c, tap := r.tapped(WithObserver(log))
-			l := c.RateLimiter("rl", WithRate(PerMinute(10)))
+			c, tap := r.tapped(rratelimiter.WithObserver(log))
+			l := c.RateLimiter("rl", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
 			mustTry(t, l, 1, true)
 			tap.plan(lost)
 			mustTry(t, l, 3, true)
-			r.same(l, State{Rate: PerMinute(10), Available: 6, Used: 4, Records: 2, Oldest: r.now(), Newest: r.now(), Consistent: true})
+			r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(10), Available: 6, Used: 4, Records: 2, Oldest: r.now(),
+				Newest: r.now(), Consistent: true})
 			if f := log.all()[1]; f.Attempts != 2 || f.Err != nil || f.Permits != 3 {
 				t.Errorf("%+v", f)
 			}
@@ -290,20 +153,20 @@ func TestRepliesThatWereReadCount(t *testing.T) {
 			r.wipe()
 			c, tap := r.tapped()
 			const limiters = 9
-			var all []*Limiter
+			var all []*rratelimiter.Limiter
 			for i := range limiters {
-				all = append(all, c.RateLimiter(fmt.Sprint("rl", i), WithRate(PerMinute(10))))
+				all = append(all, c.RateLimiter(fmt.Sprint("rl", i), rratelimiter.WithRate(rratelimiter.PerMinute(10))))
 				mustTry(t, all[i], 1, true)
 			}
-			c.core.Tune(dispatch.Tuning{Patience: time.Minute, RunsInFlight: 1})
-			first := c.RateLimiter("first", WithRate(PerMinute(10)))
+			rratelimiter.ClientCore(c).Tune(dispatch.Tuning{Patience: time.Minute, RunsInFlight: 1})
+			first := c.RateLimiter("first", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
 			tap.requests()
 			tap.plan(plan{cut: true, replies: 1, then: func() { // the other calls wait for its slot
-				soon(t, "the batches", func() bool { return c.core.Inspect().Queued == limiters })
+				soon(t, "the batches", func() bool { return rratelimiter.ClientCore(c).Inspect().Queued == limiters })
 			}}, plan{cut: true, replies: 3, part: part})
 			var asked sync.WaitGroup
 			asked.Go(func() { mustTry(t, first, 1, true) })
-			soon(t, "the first call", func() bool { return c.core.Inspect().InFlight == 1 })
+			soon(t, "the first call", func() bool { return rratelimiter.ClientCore(c).Inspect().InFlight == 1 })
 			for i, l := range all {
 				asked.Go(func() { mustTry(t, l, int64(1+i%3), true) })
 			}
@@ -324,18 +187,22 @@ func TestRepliesThatWereReadCount(t *testing.T) {
 // record counts from now on.
 func TestGrantThatExpiredUnanswered(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for name, meanwhile := range map[string]func(r *rig, l *Limiter){
-			"counted back": func(r *rig, l *Limiter) { r.free(l) },
-			"still there":  func(*rig, *Limiter) {},
-			"released":     func(r *rig, l *Limiter) { r.advance(-time.Minute); r.release(l, 7); r.advance(time.Minute) },
-			"set anew":     func(r *rig, l *Limiter) { r.setRate(l, PerMinute(10)) },
+		for name, meanwhile := range map[string]func(r *rig, l *rratelimiter.Limiter){
+			"counted back": func(r *rig, l *rratelimiter.Limiter) { r.free(l) },
+			"still there":  func(*rig, *rratelimiter.Limiter) {},
+			"released": func(r *rig, l *rratelimiter.Limiter) {
+				r.advance(-time.Minute)
+				r.release(l, 7)
+				r.advance(time.Minute)
+			},
+			"set anew": func(r *rig, l *rratelimiter.Limiter) { r.setRate(l, rratelimiter.PerMinute(10)) },
 		} {
-			for _, opts := range [][]LimiterOption{nil, {WithRecordPerRequest()}, {WithGranularity(100 * time.Millisecond)}} {
+			for _, opts := range [][]rratelimiter.LimiterOption{nil, {rratelimiter.WithRecordPerRequest()}, {rratelimiter.WithGranularity(100 * time.Millisecond)}} {
 				r := newRig(t, s)
 				r.wipe()
 				c, tap := r.tapped()
 				l, other := c.RateLimiter("rl", opts...), r.limiter("rl")
-				r.setRate(l, PerMinute(10))
+				r.setRate(l, rratelimiter.PerMinute(10))
 				r.try(other, 3)
 				r.advance(30 * time.Second)
 				tap.plan(plan{cut: true, then: func() {
@@ -344,11 +211,11 @@ func TestGrantThatExpiredUnanswered(t *testing.T) {
 					meanwhile(r, other)
 				}})
 				if ok, err := l.TryAcquire(t.Context(), 4); !ok || err != nil {
-					t.Errorf("%s, %+v: %v, %v", name, l.settings, ok, err)
+					t.Errorf("%s, %+v: %v, %v", name, rratelimiter.SettingsOf(l), ok, err)
 				}
 				state, err := l.State(t.Context())
 				r.must(err)
-				at := time.UnixMicro(l.core.Encoder().Dated(1000*r.ms(), 60000))
+				at := r.dated(l)
 				if state.Used != 4 || state.Available != 6 || !state.Consistent || !state.Oldest.Equal(at) || state.Records != 1 {
 					t.Errorf("%s: %+v at %v", name, state, r.now())
 				}
@@ -360,13 +227,13 @@ func TestGrantThatExpiredUnanswered(t *testing.T) {
 // TestGrantThatWasReleasedInPart: the permits were given back by other callers, not by those of the call.
 func TestGrantThatWasReleasedInPart(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, opts := range [][]LimiterOption{nil, {WithRecordPerRequest()}, {WithGranularity(time.Second)}} {
+		for _, opts := range [][]rratelimiter.LimiterOption{nil, {rratelimiter.WithRecordPerRequest()}, {rratelimiter.WithGranularity(time.Second)}} {
 			r := newRig(t, s)
 			r.wipe()
 			c, tap := r.tapped()
-			l := c.RateLimiter("rl", append(opts, WithRate(PerMinute(10)))...)
+			l := c.RateLimiter("rl", append(opts, rratelimiter.WithRate(rratelimiter.PerMinute(10)))...)
 			tap.plan(plan{cut: true, then: func() { r.release(r.limiter("rl"), 1) }})
-			if _, err := l.TryAcquire(t.Context(), 4); !errors.Is(err, ErrOutcomeUnknown) {
+			if _, err := l.TryAcquire(t.Context(), 4); !errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 				t.Errorf("%v", err)
 			}
 			if s := state(t, l); s.Used != 3 || !s.Consistent {
@@ -374,7 +241,7 @@ func TestGrantThatWasReleasedInPart(t *testing.T) {
 			}
 			r.release(l, 3)
 			tap.plan(plan{cut: true, then: func() { r.release(r.limiter("rl"), 1) }})
-			if results, err := c.AllowAll(t.Context(), 4, l); !errors.Is(err, ErrOutcomeUnknown) {
+			if results, err := c.AllowAll(t.Context(), 4, l); !errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 				t.Errorf("AllowAll: %+v, %v", results, err)
 			}
 			if s := state(t, l); s.Used != 3 || !s.Consistent {
@@ -389,7 +256,7 @@ func TestGrantByAClockThatWentBack(t *testing.T) {
 	s := redistest.Embedded(t) // whose clock can be set
 	r := newRig(t, s)
 	c, tap := r.tapped()
-	l := c.RateLimiter("rl", WithServerTime(), WithRate(PerMinute(10)))
+	l := c.RateLimiter("rl", rratelimiter.WithServerTime(), rratelimiter.WithRate(rratelimiter.PerMinute(10)))
 	at := time.Now()
 	s.Mini().SetTime(at)
 	r.try(l, 1)
@@ -409,29 +276,30 @@ func TestShareThatCannotBeDetermined(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
 		c, tap := r.tapped()
-		d := WithGranularity(time.Second)
+		d := rratelimiter.WithGranularity(time.Second)
 		l, later := c.RateLimiter("rl", d), r.limiter("rl", d)
-		r.setRate(l, PerMinute(10))
+		r.setRate(l, rratelimiter.PerMinute(10))
 		r.toBucket(time.Second, 10*time.Millisecond)
 		tap.plan(plan{cut: true, then: func() { r.try(later, 3) }})
-		if _, err := l.TryAcquire(t.Context(), 2); !errors.Is(err, ErrOutcomeUnknown) {
+		if _, err := l.TryAcquire(t.Context(), 2); !errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 			t.Errorf("%v", err)
 		}
-		at := time.UnixMicro(l.core.Encoder().Dated(1000*r.ms(), 60000))
-		r.same(l, State{Rate: PerMinute(10), Available: 5, Used: 5, Records: 1, Oldest: at, Newest: at, Consistent: true})
+		at := r.dated(l)
+		r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(10), Available: 5, Used: 5, Records: 1, Oldest: at, Newest: at, Consistent: true})
 	})
 }
 
 // TestRecordThatWasThereBefore: a call that never arrived is not confused by the record of earlier calls.
 func TestRecordThatWasThereBefore(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, format := range []RecordFormat{Redisson316, Redisson317, Redisson321} {
+		for _, format := range []rratelimiter.RecordFormat{rratelimiter.Redisson316, rratelimiter.Redisson317, rratelimiter.Redisson321} {
 			r := newRig(t, s)
 			r.wipe()
 			c, tap := r.tapped()
-			l := c.RateLimiter("rl", WithGranularity(time.Second), WithRecordFormat(format), WithRate(PerMinute(100)))
+			l := c.RateLimiter("rl", rratelimiter.WithGranularity(time.Second), rratelimiter.WithRecordFormat(format),
+				rratelimiter.WithRate(rratelimiter.PerMinute(100)))
 			r.toBucket(time.Second, 10*time.Millisecond)
-			at := time.UnixMicro(l.core.Encoder().Dated(1000*r.ms(), 60000))
+			at := r.dated(l)
 			for _, before := range []func() error{
 				func() error { _, err := l.TryAcquire(t.Context(), 2); return err },
 				func() error { _, err := l.AcquireUpTo(t.Context(), 2); return err },
@@ -442,7 +310,8 @@ func TestRecordThatWasThereBefore(t *testing.T) {
 				tap.plan(plan{lost: true})
 				mustTry(t, l, 3, true)
 			}
-			r.same(l, State{Rate: PerMinute(100), Available: 85, Used: 15, Records: 1, Oldest: at, Newest: at, Consistent: true})
+			r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(100), Available: 85, Used: 15, Records: 1, Oldest: at,
+				Newest: at, Consistent: true})
 		}
 	})
 }
@@ -455,12 +324,12 @@ func TestTooManyRecordsToLookThrough(t *testing.T) {
 			r.wipe()
 			c, tap := r.tapped()
 			l := c.RateLimiter("rl")
-			r.setRate(l, PerMinute(100_000))
+			r.setRate(l, rratelimiter.PerMinute(100_000))
 			r.add(l, r.ms(), many(records)...)
 			r.free(l)
 			tap.plan(plan{lost: true})
 			ok, err := l.TryAcquire(t.Context(), 2)
-			if ok != found || (err == nil) != found || !found && !errors.Is(err, ErrOutcomeUnknown) {
+			if ok != found || (err == nil) != found || !found && !errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 				t.Errorf("behind %d records: %v, %v", records, ok, err)
 			}
 			if s := state(t, l); s.Used != int64(records)+map[bool]int64{true: 2}[found] {
@@ -474,21 +343,23 @@ func TestTooManyRecordsToLookThrough(t *testing.T) {
 func TestOvertakenAttemptTakesNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
-		l := r.limiter("rl", WithRate(PerMinute(10)))
+		l := r.limiter("rl", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
 		var q protocol.AcquireRequest
 		ask := protocol.Ask{Groups: callers(2, 2)}
-		early := q.Args(nil, l.core.Encoder(), ask, false)
+		early := q.Args(nil, rratelimiter.LimiterCore(l).Encoder(), ask, false)
 		early[1] = string(early[1].([]byte))
 		r.advance(10 * time.Millisecond)
-		late := q.Args(nil, l.core.Encoder(), ask, true)
+		late := q.Args(nil, rratelimiter.LimiterCore(l).Encoder(), ask, true)
 		early[0] = r.ms() - 10
 		for i, args := range [][]any{late, early} {
-			reply, err := l.client.core.Topology().Run(t.Context(), new(script.Attempts), protocol.AcquireScript, false, l.core.Keys(), args...)
+			reply, err := rratelimiter.ClientCore(l.Client()).Topology().Run(t.Context(), new(script.Attempts),
+				protocol.AcquireScript, false, keysOf(l), args...)
 			if err != nil || reply[0] != []int64{0, 9}[i] {
 				t.Errorf("attempt %d: %v, %v", i, reply, err)
 			}
 		}
-		r.same(l, State{Rate: PerMinute(10), Available: 6, Used: 4, Records: 1, Oldest: r.now(), Newest: r.now(), Consistent: true})
+		r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(10), Available: 6, Used: 4, Records: 1, Oldest: r.now(),
+			Newest: r.now(), Consistent: true})
 	})
 }
 
@@ -497,7 +368,7 @@ func TestTemporaryErrorsOfServers(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
 		c, tap := r.tapped()
-		l := c.RateLimiter("rl", WithRate(PerHour(1000)))
+		l := c.RateLimiter("rl", rratelimiter.WithRate(rratelimiter.PerHour(1000)))
 		for i, text := range []string{
 			"LOADING Redis is loading the dataset in memory", "READONLY You can't write against a read only replica.",
 			"MASTERDOWN Link with MASTER is down", "CLUSTERDOWN The cluster is down", "TRYAGAIN Multiple keys request",
@@ -507,7 +378,7 @@ func TestTemporaryErrorsOfServers(t *testing.T) {
 				if i > 0 && name != "TryAcquire" {
 					continue // one rule for all
 				}
-				r.must(l.SetRate(t.Context(), PerHour(1000)))
+				r.must(l.SetRate(t.Context(), rratelimiter.PerHour(1000)))
 				tap.requests()
 				tap.plan(plan{answer: "-" + text + "\r\n"}, plan{answer: "-" + text + "\r\n"})
 				err := call(t.Context())
@@ -528,21 +399,21 @@ func TestNonIdempotentCallsAreNotRetried(t *testing.T) {
 		l, fresh := c.RateLimiter("rl"), c.RateLimiter("fresh")
 		ctx := t.Context()
 		for name, call := range map[string]func() error{
-			"TrySetRate":  func() error { _, err := fresh.TrySetRate(ctx, PerHour(10)); return err },
+			"TrySetRate":  func() error { _, err := fresh.TrySetRate(ctx, rratelimiter.PerHour(10)); return err },
 			"Release":     func() error { _, err := l.Release(ctx, 1); return err },
 			"Delete":      func() error { _, err := l.Delete(ctx); return err },
 			"Rename":      func() error { return l.Rename(ctx, "other") },
 			"RenameNX":    func() error { _, err := l.RenameNX(ctx, "other"); return err },
 			"ClearExpire": func() error { _, err := l.ClearExpire(ctx); return err },
-			"Expire if":   func() error { _, err := l.Expire(ctx, time.Hour, IfNotSet); return err },
+			"Expire if":   func() error { _, err := l.Expire(ctx, time.Hour, rratelimiter.IfNotSet); return err },
 		} {
 			r.wipe()
-			r.must(l.SetRate(ctx, PerHour(10)))
+			r.must(l.SetRate(ctx, rratelimiter.PerHour(10)))
 			mustTry(t, l, 5, true)
 			for _, p := range []plan{{cut: true}, {lost: true}} {
 				tap.requests()
 				tap.plan(p)
-				if err := call(); !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, io.EOF) {
+				if err := call(); !errors.Is(err, rratelimiter.ErrOutcomeUnknown) || !errors.Is(err, io.EOF) {
 					t.Errorf("%s: %v", name, err)
 				}
 				if n := tap.requests(); n != 1 {
@@ -551,14 +422,17 @@ func TestNonIdempotentCallsAreNotRetried(t *testing.T) {
 			}
 		}
 		for name, call := range map[string]func() error{
-			"SetRate":          func() error { return l.SetRate(ctx, PerHour(10)) },
-			"UpdateRate":       func() error { _, err := l.UpdateRate(ctx, PerHour(10), KeepState()); return err },
+			"SetRate": func() error { return l.SetRate(ctx, rratelimiter.PerHour(10)) },
+			"UpdateRate": func() error {
+				_, err := l.UpdateRate(ctx, rratelimiter.PerHour(10), rratelimiter.KeepState())
+				return err
+			},
 			"State":            func() error { _, err := l.State(ctx); return err },
 			"Config":           func() error { _, err := l.Config(ctx); return err },
 			"AvailablePermits": func() error { _, err := l.AvailablePermits(ctx); return err },
 			"Expire":           func() error { _, err := l.Expire(ctx, time.Hour); return err },
 		} {
-			r.must(l.SetRate(ctx, PerHour(10)))
+			r.must(l.SetRate(ctx, rratelimiter.PerHour(10)))
 			tap.requests()
 			tap.plan(plan{cut: true}, plan{lost: true})
 			if err := call(); err != nil || tap.requests() != 3 {
@@ -571,27 +445,27 @@ func TestNonIdempotentCallsAreNotRetried(t *testing.T) {
 // TestAllowAllIsMadeAgain: the first attempt was granted by all limiters or by none.
 func TestAllowAllIsMadeAgain(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for name, opts := range map[string][]LimiterOption{
-			"plain": nil, "joined": {WithGranularity(time.Second)}, "server time": {WithServerTime()},
-			"enforced": {WithEnforcedRate(PerMinute(10))},
+		for name, opts := range map[string][]rratelimiter.LimiterOption{
+			"plain": nil, "joined": {rratelimiter.WithGranularity(time.Second)}, "server time": {rratelimiter.WithServerTime()},
+			"enforced": {rratelimiter.WithEnforcedRate(rratelimiter.PerMinute(10))},
 		} {
 			for _, lost := range []plan{{cut: true}, {lost: true}} {
 				r := newRig(t, s)
 				r.wipe()
 				c, tap := r.tapped()
-				a, b := c.RateLimiter("a", opts...), c.RateLimiter("b", WithRate(PerMinute(20)))
-				r.setRate(a, PerMinute(10))
+				a, b := c.RateLimiter("a", opts...), c.RateLimiter("b", rratelimiter.WithRate(rratelimiter.PerMinute(20)))
+				r.setRate(a, rratelimiter.PerMinute(10))
 				lost.then = func() { r.advance(300 * time.Millisecond) }
 				tap.plan(lost)
 				results, err := c.AllowAll(t.Context(), 4, a, b)
 				if err != nil || !results[0].Allowed || !results[1].Allowed || results[0].Remaining != 6 || results[1].Remaining != 16 {
 					t.Errorf("%s: %+v, %v", name, results, err)
 				}
-				for _, l := range []*Limiter{a, b} {
+				for _, l := range []*rratelimiter.Limiter{a, b} {
 					state, err := l.State(t.Context())
 					r.must(err)
-					at := time.UnixMicro(l.core.Encoder().Dated(1000*r.ms(), 60000))
-					if state.Used != 4 || !state.Consistent || state.Records != 1 || !l.settings.ServerTime && !state.Oldest.Equal(at) {
+					at := r.dated(l)
+					if state.Used != 4 || !state.Consistent || state.Records != 1 || !rratelimiter.SettingsOf(l).ServerTime && !state.Oldest.Equal(at) {
 						t.Errorf("%s: %+v at %v", name, state, r.now())
 					}
 				}
@@ -602,12 +476,13 @@ func TestAllowAllIsMadeAgain(t *testing.T) {
 		r := newRig(t, s)
 		r.wipe()
 		c, tap := r.tapped()
-		short, long := c.RateLimiter("short", WithRate(PerSecond(10))), c.RateLimiter("long", WithRate(PerMinute(10)))
+		short, long := c.RateLimiter("short", rratelimiter.WithRate(rratelimiter.PerSecond(10))),
+			c.RateLimiter("long", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
 		tap.plan(plan{cut: true, then: func() { r.advance(time.Second); r.free(r.limiter("short")) }})
-		if _, err := c.AllowAll(t.Context(), 2, short, long); !errors.Is(err, ErrOutcomeUnknown) {
+		if _, err := c.AllowAll(t.Context(), 2, short, long); !errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 			t.Errorf("%v", err)
 		}
-		r.same(long, State{Rate: PerMinute(10), Available: 8, Used: 2, Records: 1,
+		r.same(long, rratelimiter.State{Rate: rratelimiter.PerMinute(10), Available: 8, Used: 2, Records: 1,
 			Oldest: r.now().Add(-time.Second), Newest: r.now().Add(-time.Second), Consistent: true})
 	})
 }
@@ -618,7 +493,7 @@ func TestFoundAttemptOnAFullServer(t *testing.T) {
 	s := redistest.Real(t)
 	r := newRig(t, s)
 	c, tap := r.tapped()
-	l := c.RateLimiter("rl", WithRate(PerMinute(10)))
+	l := c.RateLimiter("rl", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
 	var before map[string]string
 	tap.plan(plan{cut: true, then: func() {
 		r.advance(time.Second)
@@ -627,7 +502,7 @@ func TestFoundAttemptOnAFullServer(t *testing.T) {
 	}})
 	_, err := l.TryAcquire(t.Context(), 4)
 	r.must(r.rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
-	if !redis.HasErrorPrefix(err, "OOM") || !errors.Is(err, ErrOutcomeUnknown) {
+	if !redis.HasErrorPrefix(err, "OOM") || !errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 		t.Errorf("%v", err)
 	}
 	r.unchanged(before, "TryAcquire")
@@ -639,11 +514,11 @@ func TestCallThatWasNeverSent(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.Nowhere(t)})
 	defer rdb.Close()
 	for _, timeout := range []time.Duration{50 * time.Millisecond, 600 * time.Millisecond} {
-		c := NewClient(rdb, WithCallTimeout(timeout))
+		c := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(timeout))
 		var all sync.WaitGroup
 		for name, call := range everyMethod(c, c.RateLimiter("rl")) {
 			all.Go(func() {
-				if err := call(t.Context()); errors.Is(err, ErrOutcomeUnknown) {
+				if err := call(t.Context()); errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 					t.Errorf("%s within %v: %v", name, timeout, err)
 				}
 			})
@@ -681,7 +556,7 @@ func TestCancelAtTheReplyIsOutcomeUnknown(t *testing.T) {
 		for name := range everyMethod(nil, nil) {
 			r := newRig(t, s)
 			r.wipe()
-			r.setRate(r.limiter("{rl}"), PerMinute(10))
+			r.setRate(r.limiter("{rl}"), rratelimiter.PerMinute(10))
 			ctx, cancel := context.WithCancel(t.Context())
 			gone := make(chan struct{})
 			rdb := s.Client()
@@ -690,10 +565,10 @@ func TestCancelAtTheReplyIsOutcomeUnknown(t *testing.T) {
 				cancel()
 				<-gone
 			}})
-			c := NewClient(rdb, WithCallTimeout(20*time.Second))
+			c := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(20*time.Second))
 			err := everyMethod(c, c.RateLimiter("{rl}"))[name](ctx)
 			close(gone)
-			if !errors.Is(err, context.Canceled) || errors.Is(err, ErrOutcomeUnknown) == harmless[name] {
+			if !errors.Is(err, context.Canceled) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) == harmless[name] {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -707,13 +582,13 @@ func TestIDThatWasTaken(t *testing.T) {
 		r := newRig(t, s)
 		c, tap := r.tapped()
 		l := c.RateLimiter("rl")
-		r.setRate(l, PerMinute(10))
-		c.core.Identity().StartAt(41)
-		r.add(l, r.ms()-1000, string(c.core.Identity().AppendPrefix(nil, record.Redisson317, 1))+"\x02\x00\x00\x00")
+		r.setRate(l, rratelimiter.PerMinute(10))
+		rratelimiter.ClientCore(c).Identity().StartAt(41)
+		r.add(l, r.ms()-1000, string(rratelimiter.ClientCore(c).Identity().AppendPrefix(nil, record.Redisson317, 1))+"\x02\x00\x00\x00")
 		r.free(r.limiter("rl"))
-		c.core.Identity().StartAt(41)
+		rratelimiter.ClientCore(c).Identity().StartAt(41)
 		tap.plan(plan{cut: true})
-		if _, err := l.TryAcquire(t.Context(), 2); !errors.Is(err, ErrOutcomeUnknown) {
+		if _, err := l.TryAcquire(t.Context(), 2); !errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 			t.Errorf("%v", err)
 		}
 		if s := state(t, l); s.Used != 4 || s.Records != 2 || !s.Consistent {
@@ -737,9 +612,10 @@ func TestLostReplyOverOtherClients(t *testing.T) {
 		NewClient: func(o *redis.Options) *redis.Client { o.Dialer = tap.dial; return redis.NewClient(o) },
 	})
 	t.Cleanup(func() { _ = ring.Close() })
-	for name, rdb := range map[string]Redis{"cluster": cluster, "auto-pipeliner": pipeliner, "ring": ring} {
-		c := NewClient(rdb, patient)
-		l, other := c.RateLimiter("{"+name+"}", WithRate(PerHour(100))), c.RateLimiter("{"+name+"}2", WithRate(PerHour(100)))
+	for name, rdb := range map[string]rratelimiter.Redis{"cluster": cluster, "auto-pipeliner": pipeliner, "ring": ring} {
+		c := rratelimiter.NewClient(rdb, patient)
+		l, other := c.RateLimiter("{"+name+"}", rratelimiter.WithRate(rratelimiter.PerHour(100))),
+			c.RateLimiter("{"+name+"}2", rratelimiter.WithRate(rratelimiter.PerHour(100)))
 		if _, err := c.AllowAll(t.Context(), 1, l, other); err != nil { // so that no call is two
 			t.Fatal(err)
 		}
@@ -769,9 +645,10 @@ func TestLostReplyOverOtherClients(t *testing.T) {
 func TestARefusedConnectionIsNamedWhenTheTimeIsOver(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", DialerRetries: 1}) // no server listens there
 	t.Cleanup(func() { _ = rdb.Close() })
-	l := NewClient(rdb, WithCallTimeout(300*time.Millisecond)).RateLimiter("l", WithRate(PerSecond(1)))
+	l := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(300*time.Millisecond)).RateLimiter("l",
+		rratelimiter.WithRate(rratelimiter.PerSecond(1)))
 	_, err := l.TryAcquire(t.Context(), 1)
-	if !errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, ErrOutcomeUnknown) {
+	if !errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 		t.Errorf("the error is %v", err)
 	}
 }

@@ -1,0 +1,122 @@
+package rratelimiter_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// commands_test.go tests the commands that Redis and the hooks of the redis client see.
+
+func TestScriptsAreSentAgainAfterTheServerForgotThem(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		l := r.limiter("{rl}", rratelimiter.WithRate(rratelimiter.PerMinute(100)))
+		for method, call := range everyMethod(r.client, l) {
+			r.setRate(l, rratelimiter.PerMinute(100))
+			r.must(r.rdb.ScriptFlush(t.Context()).Err())
+			if err := call(t.Context()); err != nil {
+				t.Errorf("%s after a flush: %v", method, err)
+			}
+		}
+		r.wipe()
+		r.setRate(l, rratelimiter.PerMinute(100))
+		r.must(r.rdb.ScriptFlush(t.Context()).Err())
+		for range 2 {
+			if !r.try(l, 1) {
+				t.Fatal("not granted")
+			}
+		}
+		r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(100), Available: 98, Used: 2, Records: 2, Oldest: r.now(),
+			Newest: r.now(), Consistent: true})
+	})
+}
+
+// TestRedisCallsOfACall counts the Redis calls that acquire.lua documents: each takes Redis about a microsecond.
+func TestRedisCallsOfACall(t *testing.T) {
+	s := redistest.Real(t)
+	ctx := t.Context()
+	r := newRig(t, s)
+	l, fine := r.limiter("rl", rratelimiter.WithRate(rratelimiter.PerSecond(10))),
+		r.limiter("rl", rratelimiter.WithGranularity(100*time.Millisecond))
+	grant := func(l *rratelimiter.Limiter) func() { return func() { r.try(l, 1) } }
+	r.must(l.Client().RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerSecond(1))).Acquire(ctx, 1)) // so that the server knows the script
+	for _, step := range []struct {
+		name string
+		do   func()
+		want string
+	}{
+		{"the first grant", grant(l), "hmget get zrange pttl hset zadd set"},
+		{"a grant", grant(l), "hmget get zrange pttl zadd incrby"},
+		{"a grant for a waiting caller", func() { r.must(l.Acquire(ctx, 1)) }, "hmget get zrange pttl zadd incrby"},
+		{"a grant to many", func() { r.try(l, 3) }, "hmget get zrange pttl zadd incrby"},
+		{"the first grant of a bucket", grant(fine), "hmget get zrange pttl zrangebyscore zadd incrby"},
+		{"another grant of a bucket", grant(fine), "hmget get zrange pttl zrangebyscore zadd zrem incrby"},
+		{"a refusal", func() { r.try(l, 9) }, "hmget get zrange pttl zcard zrange"},
+		{"a look", func() { r.free(l) }, "hmget get zrange zrange pttl"},
+		{"a grant with a TTL", func() {
+			r.must(r.rdb.PExpire(ctx, "rl", time.Hour).Err())
+			r.try(l, 1)
+		}, "pexpire hmget get zrange pttl zadd incrby pexpire pexpire"},
+		{"a grant once all expired", func() {
+			r.must(r.rdb.Persist(ctx, "rl").Err())
+			r.advance(2 * time.Second)
+			r.try(l, 1)
+		}, "persist hmget get zrange zrangebyscore zrange pttl zadd incrby zremrangebyrank"},
+		{"a grant with a check", func() {
+			r.advance(600 * time.Millisecond)
+			r.try(l, 1)
+			r.advance(900 * time.Millisecond)
+			r.try(l, 1)
+		}, "hmget get zrange pttl zadd incrby hmget get zrange zrangebyscore zrange zrange pttl zadd zremrangebyrank"},
+	} {
+		monitor := redistest.Monitor(t, s.Addr)
+		step.do()
+		var names []string
+		for _, c := range monitor.Stop() {
+			if len(c.Args) > 1 && strings.Contains(c.Args[1], "rl") { // the key
+				names = append(names, strings.ToLower(c.Args[0]))
+			}
+		}
+		if got := strings.Join(names, " "); got != step.want {
+			t.Errorf("%s: %s, want %s", step.name, got, step.want)
+		}
+	}
+}
+
+// A calls is a hook that counts the commands it sees, as tracing does.
+type calls struct{ seen map[string]int }
+
+func (calls) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c calls) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.seen[cmd.Name()]++
+		return next(ctx, cmd)
+	}
+}
+
+func (calls) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func TestHooksOfTheRedisClientSeeTheCalls(t *testing.T) {
+	rdb := redistest.Embedded(t).Client()
+	hook := calls{seen: map[string]int{}}
+	rdb.AddHook(hook)
+	l := rratelimiter.NewClient(rdb).RateLimiter("hooked", rratelimiter.WithRate(rratelimiter.PerMinute(2)))
+	for range 2 {
+		if ok, err := l.TryAcquire(t.Context(), 1); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+	}
+	if hook.seen["evalsha"] != 2 || hook.seen["eval"] != 1 {
+		t.Errorf("the hook saw %v, want the script by its hash, with its text where the server lacks it, and by its hash again", hook.seen)
+	}
+}

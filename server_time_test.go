@@ -1,0 +1,87 @@
+package rratelimiter_test
+
+import (
+	"context"
+	"math"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// server_time_test.go tests WithServerTime.
+
+// TestServerTimeDatesGrantsByTheServer has a client whose clock is wrong by years.
+func TestServerTimeDatesGrantsByTheServer(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		r.advance(-20 * 365 * 24 * time.Hour)
+		l := r.limiter("rl", rratelimiter.WithServerTime(), rratelimiter.WithRate(rratelimiter.PerMinute(10)))
+		start := time.Now()
+		r.try(l, 3)
+		if results, err := r.client.AllowAll(t.Context(), 3, l); err != nil || !results[0].Allowed {
+			t.Errorf("%+v, %v", results, err)
+		}
+		for _, m := range r.members(l) {
+			if at := time.UnixMilli(int64(m.Score)); at.Before(start.Add(-time.Second)) || at.After(time.Now().Add(time.Second)) {
+				t.Errorf("a grant is dated %v, it was at %v", at, start)
+			}
+		}
+		state, err := l.State(t.Context())
+		if err != nil || state.Used != 6 || state.Records != 2 {
+			t.Errorf("%+v, %v", state, err)
+		}
+		if back := r.release(l, 4); back != 4 {
+			t.Errorf("%d came back", back)
+		}
+		r.setRate(l, rratelimiter.PerMinute(9), rratelimiter.KeepState())
+		if free := r.free(l); free != 7 {
+			t.Errorf("%d are free", free)
+		}
+	})
+}
+
+// With the server's clock, the clock of this host does not matter.
+func TestServerTime(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
+		rdb, day := server.Client(), 24*time.Hour
+		at := func(shift time.Duration) *rratelimiter.Limiter {
+			return rratelimiter.NewClient(rdb, rratelimiter.WithClock(func() time.Time { return time.Now().Add(shift) }), patient).
+				RateLimiter("l", rratelimiter.WithServerTime(), rratelimiter.WithRate(rratelimiter.Rate{Permits: 10, Interval: 400 * ms}))
+		}
+		early, right, late := at(-day), at(0), at(day)
+		before := rdb.Time(t.Context()).Val()
+		mustTry(t, late, 4, true)
+		mustTry(t, early, 6, true)
+		if scores, err := rdb.ZRangeWithScores(t.Context(), "{l}:permits", 0, -1).Result(); err != nil || len(scores) != 2 {
+			t.Errorf("%v, %v", scores, err)
+		} else {
+			for _, z := range scores {
+				at := time.UnixMicro(int64(math.Round(z.Score * 1000)))
+				if now := rdb.Time(t.Context()).Val(); at.Before(before) || at.After(now.Add(ms)) { // dated at the next ms
+					t.Errorf("a grant at %v, not between %v and %v", at, before, now)
+				}
+			}
+		}
+		if r, err := right.Allow(t.Context(), 10); err != nil || r.Allowed || r.RetryAfter > 401*ms || r.RetryAfter <= 0 {
+			t.Errorf("%+v, %v", r, err)
+		}
+		var all sync.WaitGroup
+		for _, l := range []*rratelimiter.Limiter{early, right, late} {
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				defer cancel()
+				if err := l.Acquire(ctx, 7); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		// An interval has room for 7 permits: three intervals after the first two grants.
+		if took := rdb.Time(t.Context()).Val().Sub(before); took < 1200*ms-ms {
+			t.Errorf("took %v", took)
+		}
+	})
+}

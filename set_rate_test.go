@@ -1,0 +1,154 @@
+package rratelimiter_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// set_rate_test.go tests what a new rate does with the permits in use.
+
+func TestSetRateForgetsOrKeeps(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		perClient := func(n int64) rratelimiter.Rate {
+			return rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: n, Interval: time.Minute}
+		}
+		tests := []struct {
+			name   string
+			before rratelimiter.Rate
+			used   int64
+			after  rratelimiter.Rate
+			keep   bool
+			free   int64 // right after
+			later  int64 // once the earlier grants have expired under the old rate; the new interval is longer
+		}{
+			{"forgets", rratelimiter.PerMinute(10), 7, rratelimiter.PerMinute(10), false, 10, 10},
+			{"keeps the same", rratelimiter.PerMinute(10), 7, rratelimiter.PerMinute(10), true, 3, 10},
+			{"keeps in more", rratelimiter.PerMinute(10), 7, rratelimiter.PerMinute(20), true, 13, 20},
+			{"keeps in less", rratelimiter.PerMinute(10), 7, rratelimiter.PerMinute(5), true, 0, 5},
+			{"keeps in as much", rratelimiter.PerMinute(10), 7, rratelimiter.PerMinute(7), true, 0, 7},
+			{"keeps for longer", rratelimiter.PerMinute(10), 7, rratelimiter.PerHour(10), true, 3, 3},
+			{"keeps for shorter", rratelimiter.PerMinute(10), 7, rratelimiter.PerSecond(10), true, 10, 10},
+			{"forgets another type", rratelimiter.PerMinute(10), 7, perClient(10), false, 10, 10},
+			{"forgets another type, whatever is wanted", rratelimiter.PerMinute(10), 7, perClient(10), true, 10, 10},
+			{"keeps one client's", perClient(10), 7, perClient(12), true, 5, 12},
+			{"forgets one client's", perClient(10), 7, perClient(12), false, 12, 12},
+			{"forgets one client's for all", perClient(10), 7, rratelimiter.PerMinute(12), true, 12, 12},
+		}
+		for _, test := range tests {
+			t.Run(test.name, func(t *testing.T) {
+				r := newRig(t, s)
+				r.wipe()
+				l := r.limiter("rl")
+				r.setRate(l, test.before)
+				r.try(l, test.used)
+				other := rratelimiter.NewClient(s.Client(), rratelimiter.WithClientID("other"), rratelimiter.WithClock(r.now)).RateLimiter("rl")
+				r.try(other, 1)
+				if test.before.Type == rratelimiter.Overall {
+					r.release(other, 1)
+				}
+				r.advance(time.Second)
+				var opts []rratelimiter.SetOption
+				if test.keep {
+					opts = append(opts, rratelimiter.KeepState())
+				}
+				if updated, err := l.UpdateRate(t.Context(), test.after, opts...); !updated || err != nil {
+					t.Fatal(updated, err)
+				}
+				if got, err := l.Config(t.Context()); got != test.after || err != nil {
+					t.Errorf("the rate is %v, %v", got, err)
+				}
+				state, err := l.State(t.Context())
+				r.must(err)
+				if state.Available != test.free || !state.Consistent {
+					t.Errorf("the state is %+v, want %d free", state, test.free)
+				}
+				if free := r.free(l); free != test.free {
+					t.Errorf("%d are free, want %d", free, test.free)
+				}
+				if test.before.Type == rratelimiter.PerClient && r.rdb.Exists(t.Context(), "{rl}:value:other", "{rl}:permits:other").Val() != 2 {
+					t.Error("another client's state is gone")
+				}
+				if test.before.Type != test.after.Type {
+					for _, key := range []string{"{rl}:permits", "{rl}:permits:me"} {
+						if n := r.rdb.Exists(t.Context(), key).Val(); n != 0 {
+							t.Errorf("%q is still there", key)
+						}
+					}
+				}
+				r.advance(time.Minute)
+				if free := r.free(l); free != test.later {
+					t.Errorf("a minute later %d are free, want %d", free, test.later)
+				}
+				if !r.try(l, test.later) || test.later < test.after.Permits && r.try(l, 1) {
+					t.Errorf("a minute later not exactly %d were granted", test.later)
+				}
+			})
+		}
+	})
+}
+
+func TestKeptGrantsAboveTheNewRateReturnInOrder(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		l := r.limiter("rl")
+		r.setRate(l, rratelimiter.PerMinute(10))
+		for range 5 {
+			r.try(l, 2)
+			r.advance(time.Second)
+		}
+		r.setRate(l, rratelimiter.PerMinute(3), rratelimiter.KeepState())
+		r.advance(55 * time.Second) // the first two have returned, eight are live
+		for i, want := range []int64{0, 0, 0, 1, 3, 3} {
+			if free := r.free(l); free != want {
+				t.Errorf("after %d records %d are free, want %d", i+1, free, want)
+			}
+			r.advance(time.Second)
+		}
+	})
+}
+
+// TestALoweredRateHoldsUnderLoad makes requests without a pause, so that there are always records.
+func TestALoweredRateHoldsUnderLoad(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, n := range []int64{20, 320} { // few records, and more than a refusal adds up
+			r := newRig(t, s)
+			r.wipe()
+			l := r.limiter("rl")
+			r.setRate(l, rratelimiter.PerMinute(n))
+			r.config(l, "rate", fmt.Sprint(n))
+			r.set(l, "0")
+			for i, member := range many(int(n)) {
+				r.add(l, r.ms()-60000+int64(i+1)*60000/n, member)
+			}
+			r.setRate(l, rratelimiter.PerMinute(n/4), rratelimiter.KeepState())
+			var granted int64
+			for range n {
+				r.advance(time.Minute / time.Duration(n))
+				got, err := l.AcquireUpTo(t.Context(), n)
+				r.must(err)
+				granted += got
+				state, err := l.State(t.Context())
+				r.must(err)
+				if got > 0 && state.Used > n/4 {
+					t.Fatalf("%d were granted, and %d live, of %d a minute", got, state.Used, n/4)
+				}
+				if !state.Consistent {
+					t.Fatalf("the state is %+v", state)
+				}
+			}
+			if granted != n/4 {
+				t.Errorf("%d were granted in the first minute, want %d", granted, n/4)
+			}
+			// When the rate is raised again, no grant is forgotten.
+			r.setRate(l, rratelimiter.PerMinute(n/8), rratelimiter.KeepState())
+			r.setRate(l, rratelimiter.PerMinute(n), rratelimiter.KeepState())
+			if free := r.free(l); free != n-n/4 {
+				t.Errorf("raised again, %d are free, want %d", free, n-n/4)
+			}
+		}
+	})
+}

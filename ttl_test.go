@@ -1,0 +1,326 @@
+package rratelimiter_test
+
+import (
+	"context"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// ttl_test.go tests the TTLs of a limiter: those of KeepAlive and Expire, and those that its own keys of a client have.
+
+func TestStateLivesAsLongAsTheConfiguration(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx := t.Context()
+		for method, call := range map[string]func(*rratelimiter.Limiter) error{
+			"TryAcquire":       func(l *rratelimiter.Limiter) error { _, err := l.TryAcquire(ctx, 1); return err },
+			"refused":          func(l *rratelimiter.Limiter) error { _, err := l.TryAcquire(ctx, 5); return err },
+			"AcquireUpTo":      func(l *rratelimiter.Limiter) error { _, err := l.AcquireUpTo(ctx, 3); return err },
+			"AvailablePermits": func(l *rratelimiter.Limiter) error { _, err := l.AvailablePermits(ctx); return err },
+			"Release":          func(l *rratelimiter.Limiter) error { _, err := l.Release(ctx, 1); return err },
+			"AllowAll":         func(l *rratelimiter.Limiter) error { _, err := l.Client().AllowAll(ctx, 1, l); return err },
+			"SetRate, keep": func(l *rratelimiter.Limiter) error {
+				return l.SetRate(ctx, rratelimiter.PerMinute(6), rratelimiter.KeepState())
+			},
+		} {
+			for _, ttl := range []time.Duration{0, 2 * time.Minute} {
+				r := newRig(t, s)
+				r.wipe()
+				l := r.limiter("rl")
+				r.setRate(l, rratelimiter.PerMinute(5))
+				r.try(l, 3)
+				if ttl > 0 {
+					r.must(r.rdb.PExpire(ctx, "rl", ttl).Err())
+				}
+				if err := call(l); err != nil {
+					t.Errorf("%s: %v", method, err)
+				}
+				r.life(ttl, "rl", "{rl}:value", "{rl}:permits")
+			}
+		}
+
+		// A value that is written again gets the same TTL.
+		r := newRig(t, s)
+		r.wipe()
+		l := r.limiter("rl")
+		r.setRate(l, rratelimiter.PerMinute(5))
+		r.must(r.rdb.PExpire(ctx, "rl", time.Minute).Err())
+		if n := r.free(l); n != 5 {
+			t.Errorf("%d permits are free", n)
+		}
+		r.life(time.Minute, "rl", "{rl}:value")
+		r.setRate(l, rratelimiter.PerMinute(5))
+		r.life(time.Minute, "rl") // as with Redisson
+
+		// An invalid keep-alive counts as none.
+		for _, keep := range []string{"-5", "nan"} {
+			r.wipe()
+			r.config(l, "rate", "5", "interval", "60000", "type", "0", "keepAliveTime", keep)
+			r.must(r.rdb.PExpire(ctx, "rl", time.Minute).Err())
+			r.try(l, 1)
+			r.life(time.Minute, "rl", "{rl}:value", "{rl}:permits")
+			r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(5), Available: 4, Used: 1, Records: 1, Oldest: r.now(),
+				Newest: r.now(), TTL: time.Minute, Consistent: true})
+		}
+	})
+}
+
+func TestKeepAliveRenewsAllThreeKeys(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		ctx := t.Context()
+		l := r.limiter("rl")
+		keys := []string{"rl", "{rl}:value", "{rl}:permits"}
+		rate := rratelimiter.Rate{Permits: 5, Interval: time.Minute, KeepAlive: time.Hour}
+		if set, err := l.TrySetRate(ctx, rate); !set || err != nil {
+			t.Fatal(set, err)
+		}
+		r.life(time.Hour, "rl")
+		for _, use := range []struct {
+			name string
+			call func() error
+		}{
+			{"granted", func() error { _, err := l.TryAcquire(ctx, 5); return err }},
+			{"refused", func() error { _, err := l.TryAcquire(ctx, 1); return err }},
+			{"released", func() error { _, err := l.Release(ctx, 1); return err }},
+			{"in part", func() error { _, err := l.AcquireUpTo(ctx, 3); return err }},
+			{"all", func() error { _, err := r.client.AllowAll(ctx, 1, l); return err }},
+			{"rate set, state kept", func() error { return l.SetRate(ctx, rate, rratelimiter.KeepState()) }},
+		} {
+			for _, key := range keys {
+				r.rdb.PExpire(ctx, key, time.Minute)
+			}
+			if err := use.call(); err != nil {
+				t.Errorf("%s: %v", use.name, err)
+			}
+			r.life(time.Hour, keys...)
+		}
+		for _, look := range []func() error{
+			func() error { _, err := l.AvailablePermits(ctx); return err },
+			func() error { _, err := l.State(ctx); return err },
+			func() error { _, err := l.Config(ctx); return err },
+		} {
+			r.must(r.rdb.PExpire(ctx, "rl", time.Minute).Err())
+			r.must(look())
+			r.life(time.Minute, "rl") // reading does not extend the TTL
+		}
+
+		// Setting a rate without keep-alive removes the TTLs, and the keep-alive from the configuration.
+		for _, opts := range [][]rratelimiter.SetOption{nil, {rratelimiter.KeepState()}} {
+			r.setRate(l, rate, opts...)
+			r.try(l, 1)
+			r.setRate(l, rratelimiter.PerMinute(5), opts...)
+			r.try(l, 1)
+			r.life(0, keys...)
+			if keep := r.rdb.HGet(ctx, "rl", "keepAliveTime").Val(); keep != "0" {
+				t.Errorf("the keep-alive is %q, want 0", keep)
+			}
+		}
+		// A TTL that was set otherwise stays.
+		r.must(r.rdb.PExpire(ctx, "rl", time.Minute).Err())
+		r.setRate(l, rratelimiter.PerMinute(6), rratelimiter.KeepState())
+		r.life(time.Minute, keys...)
+	})
+}
+
+func TestAClientsOwnPairLeavesByItself(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx := t.Context()
+		own := []string{"{rl}:value:me", "{rl}:permits:me"}
+		for _, test := range []struct {
+			name      string
+			keepAlive time.Duration
+			ttl       time.Duration // of the configuration
+			want      time.Duration
+		}{
+			{"for ever", 0, 0, 10*time.Second + time.Minute},
+			{"short configuration", 0, 65 * time.Second, 65 * time.Second},
+			{"long configuration", 0, time.Hour, 70 * time.Second},
+			{"short keep-alive", 65 * time.Second, 0, 65 * time.Second},
+			{"long keep-alive", time.Hour, 0, 70 * time.Second},
+		} {
+			t.Run(test.name, func(t *testing.T) {
+				r := newRig(t, s)
+				r.wipe()
+				l := r.limiter("rl")
+				r.setRate(l, rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5, Interval: 10 * time.Second, KeepAlive: test.keepAlive})
+				if test.ttl > 0 {
+					r.must(r.rdb.PExpire(ctx, "rl", test.ttl).Err())
+				}
+				if n := r.free(l); n != 5 {
+					t.Fatalf("%d permits are free", n)
+				}
+				r.life(test.want, own[0])
+				for range 2 {
+					r.try(l, 2)
+					r.life(test.want, own...)
+					r.rdb.PExpire(ctx, own[0], 5*time.Second)
+					r.rdb.PExpire(ctx, own[1], 5*time.Second)
+				}
+				r.release(l, 1)
+				r.life(test.want, own...)
+				r.setRate(l, rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 6, Interval: 10 * time.Second,
+					KeepAlive: test.keepAlive}, rratelimiter.KeepState())
+				r.life(test.want, own...)
+				r.same(l, rratelimiter.State{
+					Rate:      rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 6, Interval: 10 * time.Second, KeepAlive: test.keepAlive},
+					Available: 3, Used: 3, Records: 2, Oldest: r.now(), Newest: r.now(), TTL: max(test.ttl, test.keepAlive), Consistent: true,
+				})
+				r.life(-1, "{rl}:value", "{rl}:permits")
+			})
+		}
+	})
+}
+
+func TestExpireConditions(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		ctx := t.Context()
+		l := r.limiter("rl")
+		const none, short, long = time.Duration(0), 10 * time.Minute, 20 * time.Minute
+		tests := []struct {
+			had  time.Duration
+			cond []rratelimiter.ExpireCondition
+			new  time.Duration
+			want bool
+		}{
+			{none, nil, short, true}, {long, nil, short, true},
+			{none, []rratelimiter.ExpireCondition{rratelimiter.IfNotSet}, short, true}, {long,
+				[]rratelimiter.ExpireCondition{rratelimiter.IfNotSet}, short, false},
+			{none, []rratelimiter.ExpireCondition{rratelimiter.IfSet}, short, false}, {long,
+				[]rratelimiter.ExpireCondition{rratelimiter.IfSet}, short, true},
+			{none, []rratelimiter.ExpireCondition{rratelimiter.IfGreater}, long, false}, {short,
+				[]rratelimiter.ExpireCondition{rratelimiter.IfGreater}, long, true},
+			{long, []rratelimiter.ExpireCondition{rratelimiter.IfGreater}, short, false},
+			{none, []rratelimiter.ExpireCondition{rratelimiter.IfLess}, short, true}, {long,
+				[]rratelimiter.ExpireCondition{rratelimiter.IfLess}, short, true},
+			{short, []rratelimiter.ExpireCondition{rratelimiter.IfLess}, long, false},
+		}
+		for _, test := range tests {
+			for _, absolute := range []bool{false, true} {
+				r.wipe()
+				r.setRate(l, rratelimiter.PerMinute(5))
+				r.try(l, 1)
+				r.must(r.rdb.Set(ctx, keysOf(l)[keys.ClientValue], "5", 0).Err())
+				r.must(r.rdb.ZAdd(ctx, keysOf(l)[keys.ClientPermits], redis.Z{Member: memberOf("12345678", 1)}).Err())
+				if test.had > 0 {
+					if done, err := l.Expire(ctx, test.had); !done || err != nil {
+						t.Fatal(done, err)
+					}
+				}
+				var done bool
+				var err error
+				if absolute {
+					done, err = l.ExpireAt(ctx, time.Now().Add(test.new), test.cond...)
+				} else {
+					done, err = l.Expire(ctx, test.new, test.cond...)
+				}
+				if done != test.want || err != nil {
+					t.Errorf("%v after %v with %v, absolute %v: %v, %v", test.new, test.had, test.cond, absolute, done, err)
+				}
+				want := test.had
+				if test.want {
+					want = test.new
+				}
+				r.life(want, keysOf(l)...)
+				ttl, err := l.TTL(ctx)
+				if err != nil || ttl > want || ttl < want-30*time.Second {
+					t.Errorf("TTL is %v, %v; want %v", ttl, err, want)
+				}
+				if cleared, err := l.ClearExpire(ctx); cleared != (want > 0) || err != nil {
+					t.Errorf("clearing %v: %v, %v", want, cleared, err)
+				}
+				r.life(0, l.Name(), keysOf(l)[keys.Value], keysOf(l)[keys.Permits])
+				r.life(2*time.Minute, keysOf(l)[keys.ClientValue], keysOf(l)[keys.ClientPermits])
+			}
+		}
+		for _, ttl := range []time.Duration{0, -time.Hour} {
+			r.setRate(l, rratelimiter.PerMinute(5))
+			r.try(l, 1)
+			if done, err := l.Expire(ctx, ttl); !done || err != nil {
+				t.Errorf("Expire(%v): %v, %v", ttl, done, err)
+			}
+			r.life(-1, keysOf(l)...)
+		}
+		r.setRate(l, rratelimiter.PerMinute(5))
+		if done, err := l.ExpireAt(ctx, time.Now().Add(-time.Hour)); !done || err != nil {
+			t.Errorf("ExpireAt a time that is over: %v, %v", done, err)
+		}
+		if there, err := l.Exists(ctx); there || err != nil {
+			t.Errorf("the limiter is there: %v, %v", there, err)
+		}
+	})
+}
+
+func TestAClientsOwnPairLeavesAfterClearExpire(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		l := r.limiter("rl")
+		r.setRate(l, rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5, Interval: 10 * time.Second})
+		r.must(r.rdb.PExpire(t.Context(), "rl", time.Hour).Err())
+		r.try(l, 1)
+		if cleared, err := l.ClearExpire(t.Context()); !cleared || err != nil {
+			t.Errorf("ClearExpire: %v, %v", cleared, err)
+		}
+		r.life(0, "rl")
+		r.life(70*time.Second, "{rl}:value:me", "{rl}:permits:me")
+	})
+}
+
+func TestTTLsAreNeitherLostNorOverflow(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		l := r.limiter("rl")
+		r.setRate(l, rratelimiter.PerMinute(5))
+		for name, test := range map[string]struct {
+			far  time.Time
+			lost bool
+		}{
+			"year 3000": {time.Date(3000, 1, 1, 0, 0, 0, 0, time.UTC), false},
+			"far":       {time.Unix(1<<60, 0), false},
+			"long ago":  {time.Unix(-1<<60, 0), true},
+		} {
+			r.setRate(l, rratelimiter.PerMinute(5))
+			r.try(l, 1)
+			if done, err := l.ExpireAt(t.Context(), test.far); !done || err != nil {
+				t.Errorf("%s: %v, %v", name, done, err)
+			}
+			if there, err := l.Exists(t.Context()); there == test.lost || err != nil {
+				t.Errorf("%s: it is there: %v, %v", name, there, err)
+			}
+			if !test.lost && !r.try(l, 1) {
+				t.Errorf("%s: nothing is granted", name)
+			}
+		}
+	})
+}
+
+// recorded is a redis client that records the arguments of the last command.
+type recorded struct {
+	rratelimiter.Redis
+	args *[]any
+}
+
+func (r recorded) Process(ctx context.Context, cmd redis.Cmder) error {
+	*r.args = cmd.Args()
+	return r.Redis.Process(ctx, cmd)
+}
+
+func TestAPositiveTTLIsNotRoundedToZero(t *testing.T) {
+	var args []any
+	l := rratelimiter.NewClient(recorded{redistest.Embedded(t).Client(), &args}).RateLimiter("rl")
+	for ttl, want := range map[time.Duration]int64{
+		1: 1, 500 * time.Microsecond: 1, time.Millisecond: 1, time.Millisecond + 1: 2, math.MaxInt64: 9223372036855,
+		0: 0, -1: 0, -time.Second: -1000,
+	} {
+		if _, err := l.Expire(t.Context(), ttl); err != nil || args[len(args)-2] != want {
+			t.Errorf("Expire(%v): %v, %v; want %d ms", ttl, args, err, want)
+		}
+	}
+}

@@ -1,0 +1,531 @@
+package rratelimiter_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/dispatch"
+	"github.com/rratelimiter/rratelimiter/internal/window"
+)
+
+// waiting_test.go tests the order of waiting callers, and when they are served.
+
+func TestAcquireWaitsExactlyForTheOldestGrants(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
+		b.granted("6 of 10", b.acquire(l, 6), 0)
+		b.sleepTo(300 * ms)
+		b.granted("4 more", b.acquire(l, 4), 300*ms)
+		first, second := b.acquire(l, 5), b.acquire(l, 5)
+		b.sleepTo(1299 * ms)
+		b.granted("the caller that needs the first grant back", first, 1000*ms)
+		b.waits("the caller that needs the second one, too", second)
+		b.sleepTo(1300 * ms)
+		b.granted("the caller that needs the second one, too", second, 1300*ms)
+	})
+}
+
+func TestWaitersAreServedInOrder(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(5)))
+		var all []*call
+		for i := range 40 {
+			all = append(all, b.acquire(l, int64(1+i*7%4)))
+		}
+		b.sleepTo(time.Minute)
+		var used int64
+		at := time.Duration(0)
+		for i, c := range all {
+			if n := int64(1 + i*7%4); used+n > 5 {
+				at, used = at+time.Second, n
+			} else {
+				used += n
+			}
+			if i == 0 || c.at >= all[i-1].at {
+				continue
+			}
+			t.Errorf("caller %d at %v, after caller %d at %v", i, c.at, i-1, all[i-1].at)
+		}
+		if last := all[len(all)-1]; !last.ok || last.at > at {
+			t.Errorf("the last one was served at %v (%v), expected at most %v", last.at, last.ok, at)
+		}
+	})
+}
+
+func TestNoCallerOvertakesWaiters(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
+		b.granted("8 of 10", b.acquire(l, 8), 0)
+		b.sleepTo(100 * ms)
+		first := b.acquire(l, 5)
+
+		b.ended("one that tries", b.try(l, 1), false, 100*ms)
+		b.ended("one whose time is short", b.tryFor(l, 1, 500*ms), false, 100*ms)
+		r, err := l.Allow(t.Context(), 2)
+		if want := (rratelimiter.Result{Limit: 10, RetryAfter: 900 * ms, ResetAfter: 900 * ms}); r != want || err != nil {
+			t.Errorf("%+v, %v, expected %+v", r, err, want)
+		}
+		calls := p.wire.scripts.Load()
+		if n, err := l.AcquireUpTo(t.Context(), 2); n != 0 || err != nil || p.wire.scripts.Load() != calls {
+			t.Errorf("AcquireUpTo: %d, %v", n, err)
+		}
+		patient, behind := b.tryFor(l, 1, 2*time.Second), b.acquire(l, 4)
+		b.sleepTo(999 * ms)
+		b.waits("the first", first)
+		b.waits("the patient one", patient)
+		b.sleepTo(1000 * ms)
+		for _, c := range []*call{first, patient, behind} {
+			b.granted("one in the queue", c, 1000*ms)
+		}
+		if n, err := l.AcquireUpTo(t.Context(), 2); n != 0 || err != nil {
+			t.Errorf("AcquireUpTo of an empty limiter: %d, %v", n, err)
+		}
+	})
+}
+
+// When the first waiting caller leaves, in whatever way, the callers that it held up are served at once.
+func TestHeadThatLeavesLetsSmallerOnesGo(t *testing.T) {
+	// In all cases 8 of 10 permits a second are used: a request for 5 must wait for a second, one for 1 need not.
+	full := func(t *testing.T, b *bubble) (*process, *rratelimiter.Limiter) {
+		p := b.process()
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
+		b.granted("the first", b.acquire(l, 8), 0)
+		b.sleepTo(100 * ms)
+		return p, l
+	}
+	t.Run("its context ends in the queue", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			_, l := full(t, b)
+			big, small := b.acquire(l, 5), b.acquire(l, 1)
+			b.waits("the small one", small)
+			b.sleepTo(250 * ms)
+			big.end()
+			b.granted("the small one", small, 250*ms)
+		})
+	})
+	t.Run("its time is over", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			p, l := full(t, b)
+			resume := p.wire.hang()
+			first := b.acquire(l, 5)
+			timed, small := b.tryFor(l, 5, 50*ms), b.acquire(l, 1)
+			b.sleepTo(200 * ms)
+			b.ended("the timed one", timed, false, 150*ms)
+			first.end()
+			resume()
+			b.granted("the small one", small, 200*ms)
+		})
+	})
+	t.Run("its context ends in flight", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			p, l := full(t, b)
+			plug, next := p.wire.hang(), (func())(nil)
+			b.try(l, 10)
+			big, small := b.acquire(l, 5), b.acquire(l, 1)
+			next = p.wire.hang()
+			plug()
+			b.sleepTo(200 * ms)
+			big.end()
+			b.waits("the small one", small)
+			next()
+			b.granted("the small one", small, 200*ms)
+		})
+	})
+	t.Run("its context ends in flight, behind another", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			p, l := full(t, b)
+			plug := p.wire.hang()
+			b.try(l, 10)
+			first, big, small := b.acquire(l, 1), b.acquire(l, 5), b.acquire(l, 1)
+			next := p.wire.hang()
+			plug()
+			b.sleepTo(200 * ms)
+			big.end()
+			next()
+			b.granted("the first in the queue", first, 200*ms)
+			b.granted("the small one", small, 200*ms)
+		})
+	})
+	t.Run("it can't be served in time", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			p, l := full(t, b)
+			plug := p.wire.hang()
+			b.try(l, 10)
+			timed, small, timedToo, try := b.tryFor(l, 5, 500*ms), b.acquire(l, 1), b.tryFor(l, 1, 500*ms), b.try(l, 1)
+			plug()
+			b.ended("the timed one", timed, false, 100*ms)
+			b.granted("the small one", small, 100*ms)
+			b.granted("the small timed one", timedToo, 100*ms)
+			b.ended("the one that tries", try, false, 100*ms)
+		})
+	})
+}
+
+// A stream of small requests does not delay a big one forever.
+func TestBigRequestUnderAStreamOfSmallOnes(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(100)))
+		stop := make(chan struct{})
+		var passed int // small ones granted while the big one waited
+		var big atomic.Pointer[call]
+		go func() {
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(2 * ms):
+				}
+				c := big.Load()
+				r, err := l.Allow(t.Context(), 1)
+				if err != nil {
+					t.Error(err)
+				}
+				if r.Allowed && c != nil && !c.ended.Load() {
+					passed++
+				}
+			}
+		}()
+		b.sleepTo(1500 * ms)
+		big.Store(b.acquire(l, 50))
+		b.sleepTo(2500 * ms)
+		close(stop)
+		synctest.Wait()
+		if c := big.Load(); !c.ok || c.at > 2100*ms { // half of the permits granted in the second before have returned
+			t.Errorf("granted: %v (%v) at %v", c.ok, c.err, c.at)
+		}
+		if passed > 0 {
+			t.Errorf("%d small ones passed it", passed)
+		}
+	})
+}
+
+// A thousand callers on 100 permits a second take the minimal time, and one call for each second.
+func TestThousandCallersWait(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(100)))
+		var all sync.WaitGroup
+		plug := p.wire.hang()
+		for range 1000 {
+			all.Go(func() {
+				if err := l.Acquire(t.Context(), 1); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		plug()
+		all.Wait()
+		if took := time.Since(b.start); took != 9*time.Second {
+			t.Errorf("took %v, expected 9 s", took)
+		}
+		if n := p.wire.scripts.Load(); n != 2+9 { // the first caller's, the others', and one for each second
+			t.Errorf("%d calls", n)
+		}
+	})
+}
+
+// Many callers that cannot be served in time get their results from one call, not from one each.
+func TestRefusedCallersShareOneCall(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
+		b.granted("the first", b.acquire(l, 10), 0)
+		before := p.wire.scripts.Load()
+		var all []*call
+		resume := p.wire.hang()
+		b.try(l, 1)
+		for range 100 {
+			all = append(all, b.tryFor(l, 1, 500*ms))
+		}
+		resume()
+		for _, c := range all {
+			b.ended("a refused caller", c, false, 0)
+		}
+		if calls := p.wire.scripts.Load() - before; calls > 3 {
+			t.Errorf("%d calls", calls)
+		}
+	})
+}
+
+// The only process that uses a limiter never yields, even if its first call both grants and refuses.
+func TestAloneTheQueueWakesExactly(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(100)))
+		plug := p.wire.hang()
+		b.try(l, 101)
+		var all []*call
+		for range 4 {
+			all = append(all, b.acquire(l, 50))
+		}
+		plug()
+		b.sleepTo(3 * time.Second)
+		for i, c := range all {
+			b.granted("a caller", c, time.Duration(i/2)*time.Second)
+		}
+	})
+}
+
+// Without Redisson on the server, the queue always asks on time.
+func TestQueueThatGetsAllIsOnTime(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
+		var all []*call
+		for range 300 {
+			all = append(all, b.acquire(l, 1))
+		}
+		b.sleepTo(time.Minute)
+		for i, c := range all {
+			b.granted(fmt.Sprint("caller ", i), c, time.Duration(i/10)*time.Second)
+		}
+	})
+}
+
+// A queue with more sizes than a call carries neither delays tries nor floods Redis with calls.
+func TestTriesBehindALongQueueOfSizes(t *testing.T) {
+	for _, opts := range [][]rratelimiter.LimiterOption{nil, {rratelimiter.WithRecordPerRequest()}} {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			p := b.process()
+			l := p.RateLimiter("l", append(opts, rratelimiter.WithRate(rratelimiter.PerSecond(900)))...)
+			b.granted("the first", b.acquire(l, 900), 0)
+			b.sleepTo(100 * ms)
+			var queued []*call
+			for i := range 600 {
+				queued = append(queued, b.acquire(l, int64(1+i%2)))
+			}
+			before := p.wire.scripts.Load()
+			try, result := b.try(l, 1), rratelimiter.Result{}
+			allow := b.call(func(ctx context.Context) (ok bool, err error) {
+				result, err = l.Allow(ctx, 3)
+				return result.Allowed, err
+			})
+			b.ended("the one that tries", try, false, 100*ms)
+			b.ended("the one that asks", allow, false, 100*ms)
+			if result.RetryAfter != 900*ms || result.ResetAfter != 900*ms || result.Limit != 900 {
+				t.Errorf("%+v", result)
+			}
+			b.sleepTo(999 * ms)
+			if calls := p.wire.scripts.Load() - before; calls > 5 {
+				t.Errorf("%d calls while nothing could be granted", calls)
+			}
+			resume := p.wire.hang()
+			b.sleepTo(1001 * ms)
+			behind := b.try(l, 1) // behind a queue that takes several calls: all of it is served first
+			resume()
+			b.sleepTo(1002 * ms)
+			for _, c := range queued {
+				b.granted("one in the queue", c, 1001*ms)
+			}
+			b.ended("the one behind", behind, false, 1001*ms)
+		})
+	}
+}
+
+// The wait in a reply counts from the time when the call was sent, not from the time when the reply arrived.
+func TestTimeoutOnASlowWire(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
+		b.granted("the first", b.acquire(l, 10), 0)
+		b.sleepTo(500 * ms)
+		p.wire.back.Store(int64(300 * ms))
+		timed := b.tryFor(l, 1, 550*ms) // refused at 800 ms; free at 1000 ms; timeout at 1050 ms
+		b.sleepTo(2 * time.Second)
+		b.granted("the timed one", timed, 1300*ms)
+	})
+}
+
+// A call that times out fails its own requests, and no others.
+func TestCallThatTakesTooLong(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		log := &log{}
+		p := b.process(rratelimiter.WithCallTimeout(250*ms), rratelimiter.WithObserver(log))
+		p.stalls()
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
+		p.wire.back.Store(int64(400 * ms))
+		in := b.acquire(l, 1)
+		b.sleepTo(100 * ms)
+		p.wire.back.Store(0)
+		b.granted("the caller that comes once the call has stalled", b.acquire(l, 2), 100*ms)
+		b.granted("the caller that tries then", b.try(l, 3), 100*ms)
+		b.sleepTo(249 * ms)
+		b.waits("the caller that is in the call", in)
+		b.sleepTo(250 * ms)
+		b.ended("the caller that is in the call", in, false, 250*ms)
+		if !errors.Is(in.err, rratelimiter.ErrOutcomeUnknown) || !errors.Is(in.err, os.ErrDeadlineExceeded) || errors.Is(in.err, context.DeadlineExceeded) {
+			t.Errorf("the caller that is in the call: %v", in.err)
+		}
+		b.sleepTo(500 * ms) // the late reply is dropped
+		if s := state(t, l); s.Used != 6 || !s.Consistent {
+			t.Errorf("%+v", s)
+		}
+		if f := log.all()[2]; f.Err == nil || f.Attempts != 1 || f.Callers != 1 || f.Denied != 1 || f.Latency != 250*ms {
+			t.Errorf("%+v", f)
+		}
+	})
+}
+
+// If Redis is far away, callers that retry as soon as they are answered do not just miss the next call.
+func TestDistantCallsLingerForRetries(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		const takes, rounds = 20 * ms, 10
+		p := b.process()
+		rratelimiter.ClientCore(p.Client).Tune(dispatch.Tuning{Patience: time.Minute})
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10000)))
+		p.wire.back.Store(int64(takes))
+		b.try(l, 1) // the following ones wait behind it
+		var all sync.WaitGroup
+		for range 30 {
+			all.Go(func() {
+				for range rounds {
+					if ok, err := l.TryAcquire(t.Context(), 1); !ok || err != nil {
+						t.Error(ok, err)
+					}
+				}
+			})
+		}
+		p.asks("a call a round", rounds, all.Wait)
+		if took := time.Since(b.start); took > (rounds+2)*(takes+takes/10) {
+			t.Errorf("it took %v", took)
+		}
+		waiting := b.acquire(l, 10000)
+		b.sleepTo(time.Since(b.start) + 2*time.Second)
+		if !waiting.ended.Load() {
+			t.Error("the queue of a waiting caller was dropped")
+		}
+	})
+}
+
+// Almost no memory remains of unused limiters, and a queue in use is never dropped.
+func TestQueuesAreDropped(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		limiter := func(i int) *rratelimiter.Limiter {
+			return p.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(rratelimiter.PerSecond(1)))
+		}
+		long := limiter(0)
+		b.granted("the first one", b.acquire(long, 1), 0)
+		waiting := b.acquire(long, 1)
+		for i := range 2 * dispatch.SpareQueues {
+			for name, ask := range everyWay(limiter(1 + i)) {
+				if name == "Allow" || name == "TryAcquire" {
+					if err := ask(t.Context(), 1); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			if i%2 == 0 {
+				b.acquire(limiter(1+i), 1).end()
+			}
+		}
+		synctest.Wait()
+		if all := rratelimiter.ClientCore(p.Client).Inspect(); all.Queues != 1+dispatch.SpareQueues || all.StrayTimers != 0 {
+			t.Errorf("%+v, not one queue in use and %d spare ones, without timers", all, dispatch.SpareQueues)
+		}
+		behind := b.acquire(limiter(0), 1)
+		synctest.Wait()
+		if all := rratelimiter.ClientCore(p.Client).Inspect(); all.Waiting != 2 || all.Busy != 1 {
+			t.Error("another handle has another queue")
+		} else {
+			b.sleepTo(2 * time.Second)
+			b.granted("the caller that waited", waiting, time.Second)
+			b.granted("the caller that came behind", behind, 2*time.Second)
+		}
+		old := limiter(3 * dispatch.SpareQueues)
+		b.granted("a handle whose queue is parked", b.try(old, 1), 2*time.Second)
+		for i := range dispatch.SpareQueues {
+			b.granted("others", b.try(limiter(1+i), 1), 2*time.Second)
+		}
+		if rratelimiter.LimiterCore(old).HasQueue() {
+			t.Error("a dropped queue is held by its handle")
+		}
+		b.sleepTo(3 * time.Second)
+		b.granted("a handle whose queue was dropped", b.try(old, 1), 3*time.Second)
+	})
+}
+
+// After many callers whose requests end in all possible ways, no goroutine, timer or blocked connection remains.
+func TestCrowdLeavesNothing(t *testing.T) {
+	before := runtime.NumGoroutine()
+	inBubble(t, func(t *testing.T, b *bubble) { // a bubble fails by itself if one of its goroutines remains
+		p := b.process()
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(100)))
+		p.wire.there.Store(int64(3 * ms))
+		p.wire.back.Store(int64(2 * ms))
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		var granted int64
+		var log []window.Grant
+		for i := range 600 {
+			all.Go(func() {
+				r := rand.New(rand.NewPCG(1, uint64(i)))
+				time.Sleep(time.Duration(r.Int64N(int64(2 * time.Second))))
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(r.Int64N(int64(4*time.Second))))
+				defer cancel()
+				n, start := 1+r.Int64N(5), time.Now()
+				var err error
+				ok := false
+				switch i % 4 {
+				case 0:
+					err = l.Acquire(ctx, n)
+					ok = err == nil
+				case 1:
+					ok, err = l.TryAcquire(ctx, n)
+				case 2:
+					ok, err = l.TryAcquireTimeout(ctx, n, time.Duration(r.Int64N(int64(3*time.Second))))
+				case 3:
+					var result rratelimiter.Result
+					result, err = l.Allow(ctx, n)
+					ok = result.Allowed
+				}
+				if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+					t.Error(err)
+				}
+				if ok {
+					mu.Lock()
+					defer mu.Unlock()
+					granted += n
+					log = append(log, window.Grant{Permits: n, Start: start, End: time.Now()})
+				}
+			})
+		}
+		all.Wait()
+		if most, at := window.Largest(log, time.Second); most > 100 {
+			t.Errorf("%d permits in the second from %v", most, at.Sub(b.start))
+		}
+		if granted < 300 {
+			t.Errorf("only %d permits were granted in %v", granted, time.Since(b.start))
+		}
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if s := state(t, l); s.Used != 0 || !s.Consistent {
+			t.Errorf("%+v", s)
+		}
+		if i := rratelimiter.ClientCore(p.Client).Inspect(); i.Waiting+i.Busy+i.StrayTimers+i.InFlight+i.Stalled+i.Queued != 0 {
+			t.Errorf("%+v", i)
+		}
+	})
+	for range 100 {
+		if runtime.NumGoroutine() <= before {
+			return
+		}
+		time.Sleep(10 * ms)
+	}
+	t.Errorf("%d goroutines, %d before", runtime.NumGoroutine(), before)
+}
