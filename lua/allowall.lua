@@ -200,10 +200,11 @@ local function read_limiter(number, counts, recovered)
   return { request = request, limiter = limiter, state = state, now = now, score = score, bucketed = bucketed }
 end
 
--- allocate returns what is granted of each group, and whether anything is not. It sets left of each limiter: the rest of
--- its free permits, or of those in available, which an earlier attempt was granted; a size above the rate may be among these.
+-- allocate returns what is granted of each group, whether a request was refused, and whether one is for more than a rate. It
+-- sets left of each limiter: the rest of its free permits, or of those in available, which an earlier attempt was granted; a
+-- size above the rate may be among these.
 local function allocate(all, counts, available)
-  local granted, refused = {}, false
+  local granted, refused, exceeded = {}, false, false
   for i, one in ipairs(all) do
     one.left = available and available[i] or one.state.free
   end
@@ -216,17 +217,16 @@ local function allocate(all, counts, available)
       end
       n = math.max(0, math.min(n, math.floor(one.left / size)))
     end
-    refused = refused or exceeds or n < wanted
     if exceeds then
-      granted[group] = -exceeds
+      granted[group], exceeded = -exceeds, true
     else
-      granted[group] = n
+      granted[group], refused = n, refused or n < wanted
       for _, one in ipairs(all) do
         one.left = one.left - n * one.request.sizes[group]
       end
     end
   end
-  return granted, refused
+  return granted, refused, exceeded
 end
 
 local counts = parse_numbers(ARGV[1])
@@ -283,7 +283,7 @@ for i = 0, limiters - 1 do
   end
   all[i + 1] = one
 end
-local granted, refused = allocate(all, counts, available)
+local granted, refused, exceeded = allocate(all, counts, available)
 local waits = {}
 if available then
   for i, one in ipairs(all) do
@@ -356,7 +356,7 @@ for _, one in ipairs(all) do
     reply[#reply + 1] = figure
   end
 end
-if refused then
+if refused or exceeded then
   for group, n in ipairs(granted) do
     reply[#reply + 1] = n
     for i = 1, limiters do

@@ -10,7 +10,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
@@ -34,7 +33,7 @@ func newRig(t *testing.T, s *redistest.Server) *rig {
 
 func (r *rig) limiter(name string) *dispatch.Limiter {
 	l := &dispatch.Limiter{}
-	l.Init(r.c, name, keys.Names(name, "me"), dispatch.Settings{}, nil)
+	l.Init(r.c, name, dispatch.Settings{}, nil)
 	return l
 }
 
