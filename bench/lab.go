@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -115,32 +116,31 @@ func (b *lab) clear(ctx context.Context) error {
 	return b.rdb.ScriptFlush(ctx).Err()
 }
 
-// setRates sets the rate of each limiter.
-func (b *lab) setRates(ctx context.Context, names []string, rate rratelimiter.Rate) error {
-	client := rratelimiter.NewClient(b.rdb)
-	jobs := make(chan string)
-	done := make(chan error)
-	const hands = 16
-	for range hands {
-		go func() {
-			var err error
-			for name := range jobs {
-				if err == nil {
-					err = client.RateLimiter(name).SetRate(ctx, rate)
-				}
-			}
-			done <- err
-		}()
-	}
-	for _, name := range names {
-		jobs <- name
-	}
-	close(jobs)
-	var err error
-	for range hands {
-		err = errors.Join(err, <-done)
+// setScene sets the rates of all limiters of a scene.
+func (b *lab) setScene(ctx context.Context, s scene) error {
+	err := b.setRates(ctx, s.names, s.rate)
+	if err == nil && s.beside.Permits > 0 {
+		others := s.others()
+		err = b.setRates(ctx, others.names, others.rate)
 	}
 	return err
+}
+
+// setRates sets the rate of each limiter, none of which exists yet. It writes what SetRate would, in pipelines, which
+// is faster for 10,000 limiters.
+func (b *lab) setRates(ctx context.Context, names []string, rate rratelimiter.Rate) error {
+	for part := range slices.Chunk(names, 1000) {
+		_, err := b.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			for _, name := range part {
+				pipe.HSet(ctx, name, "rate", rate.Permits, "interval", rate.Interval.Milliseconds(), "type", "0")
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // A meter is a reading of the resources that the server and this process have used since their start.

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"maps"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
 )
 
 func TestInfoIsRead(t *testing.T) {
@@ -57,15 +60,25 @@ func TestClearLeavesNoScript(t *testing.T) {
 	}
 }
 
-func TestSetRatesSetsEachOnce(t *testing.T) {
+func TestRatesAreThoseOfSetRate(t *testing.T) {
 	b := newLab(t, quick)
-	names := []string{"a", "b", "c"}
-	if err := b.setRates(t.Context(), names, unlimited); err != nil {
+	rates := scene{names: []string{"a", "b"}, rate: unlimited, beside: unlimitedBeside}
+	if err := b.setScene(t.Context(), rates); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range names {
-		if rate := b.rdb.HGet(t.Context(), name, "rate").Val(); rate != "1000000000" {
-			t.Errorf("the rate of %s is %q", name, rate)
+	client := rratelimiter.NewClient(b.rdb)
+	for _, part := range []scene{rates, rates.others()} {
+		for _, name := range part.names {
+			if err := client.RateLimiter("model").SetRate(t.Context(), part.rate); err != nil {
+				t.Fatal(err)
+			}
+			got, want := b.rdb.HGetAll(t.Context(), name).Val(), b.rdb.HGetAll(t.Context(), "model").Val()
+			if len(want) == 0 || !maps.Equal(got, want) {
+				t.Errorf("%s is %v, SetRate writes %v", name, got, want)
+			}
 		}
+	}
+	if n := b.rdb.DBSize(t.Context()).Val(); n != 5 {
+		t.Errorf("%d keys, want 5", n)
 	}
 }

@@ -122,6 +122,9 @@ func javaCounts(r redisson.BenchResult, err error) (counts, error) {
 // unlimited is a rate that is never used up. Its interval is short, so that records expire all the time.
 var unlimited = rratelimiter.Rate{Permits: 1e9, Interval: 250 * time.Millisecond}
 
+// unlimitedBeside is the same for the other limiter of a pair.
+var unlimitedBeside = rratelimiter.Rate{Permits: 2e9, Interval: 500 * time.Millisecond}
+
 // capture returns the text of the script that a call sends by EVAL or SCRIPT LOAD: the first one that contains "zadd".
 func capture(ctx context.Context, addr string, call func() error) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)

@@ -22,11 +22,22 @@ type contender struct {
 	open func(ctx context.Context, b *lab, s scene) (runner, error)
 }
 
-// A scene is the input of a contender: the address of the server, and limiters with their rate.
+// A scene is the input of a contender: the address of the server, and limiters with their rate. In a scene of pairs each
+// limiter has another one beside it, and a request asks both.
 type scene struct {
-	addr  string
-	names []string
-	rate  rratelimiter.Rate
+	addr   string
+	names  []string
+	rate   rratelimiter.Rate
+	beside rratelimiter.Rate // of the other limiters; the zero Rate if there are no pairs
+}
+
+// others returns the scene of the other limiters of the pairs.
+func (s scene) others() scene {
+	o := scene{addr: s.addr, names: make([]string, len(s.names)), rate: s.beside}
+	for i, name := range s.names {
+		o.names[i] = name + ":minute"
+	}
+	return o
 }
 
 // A runner is a contender that is connected and ready.
@@ -77,6 +88,11 @@ func contenders(names ...string) []*contender {
 	return rows
 }
 
+// pairRows returns the rows of a scene of pairs.
+func pairRows() []*contender {
+	return []*contender{goRow(rowPing, openPing), goRow(rowRedisRate, inTurn(openRedisRate)), goRow(rowLibrary, openAllowAll)}
+}
+
 // An option returns the limiter option of a row of this library, for a rate.
 type option func(rratelimiter.Rate) rratelimiter.LimiterOption
 
@@ -106,8 +122,10 @@ func (r goRunner) wait(ctx context.Context, callers int, arrive time.Duration) (
 	return r.crew.once(ctx, callers, arrive, r.ask)
 }
 
-// goRow returns a contender whose askers the function open makes from a client.
-func goRow(name string, open func(context.Context, *lab, scene, *redis.Client) (asker, error)) *contender {
+// An opener makes an asker from a client.
+type opener func(ctx context.Context, b *lab, s scene, rdb *redis.Client) (asker, error)
+
+func goRow(name string, open opener) *contender {
 	return &contender{name: name, open: func(ctx context.Context, b *lab, s scene) (runner, error) {
 		rdb := redis.NewClient(&redis.Options{Addr: s.addr, PoolTimeout: patience})
 		ask, err := open(ctx, b, s, rdb)
@@ -184,6 +202,41 @@ func openAuto(ctx context.Context, _ *lab, s scene, rdb *redis.Client) (asker, e
 	return library(ctx, newLibrary(auto), s, nil)
 }
 
+// inTurn makes an asker of pairs from an opener for single limiters. It asks the second limiter if the first one grants.
+func inTurn(open opener) opener {
+	return func(ctx context.Context, b *lab, s scene, rdb *redis.Client) (asker, error) {
+		first, err := open(ctx, b, s, rdb)
+		if err != nil {
+			return nil, err
+		}
+		second, err := open(ctx, b, s.others(), rdb)
+		return func(ctx context.Context, i int, n int64, wait bool) (bool, error) {
+			granted, err := first(ctx, i, n, wait)
+			if !granted || err != nil {
+				return false, err
+			}
+			return second(ctx, i, n, wait)
+		}, err
+	}
+}
+
+func openAllowAll(ctx context.Context, _ *lab, s scene, rdb *redis.Client) (asker, error) {
+	return allowAll(ctx, newLibrary(rdb), s)
+}
+
+// allowAll asks both limiters of a pair by AllowAll.
+func allowAll(ctx context.Context, client *rratelimiter.Client, s scene) (asker, error) {
+	first, err := limiters(ctx, client, s, nil)
+	if err != nil {
+		return nil, err
+	}
+	second, err := limiters(ctx, client, s.others(), nil)
+	return func(ctx context.Context, i int, n int64, _ bool) (bool, error) {
+		results, err := client.AllowAll(ctx, n, first[i], second[i])
+		return err == nil && results[0].Allowed, err
+	}, err
+}
+
 // newLibrary returns a client of this library with a call timeout of 10 s for a machine under load. The timeout does
 // not change the speed.
 func newLibrary(rdb rratelimiter.Redis) *rratelimiter.Client {
@@ -191,17 +244,23 @@ func newLibrary(rdb rratelimiter.Redis) *rratelimiter.Client {
 }
 
 func library(ctx context.Context, client *rratelimiter.Client, s scene, o option) (asker, error) {
-	limiters := make([]*rratelimiter.Limiter, len(s.names))
-	for i, name := range s.names {
-		limiters[i] = client.RateLimiter(name, o.of(s.rate)...)
-	}
-	if _, err := limiters[0].Config(ctx); err != nil {
-		return nil, fmt.Errorf("the first limiter: %w", err)
-	}
+	all, err := limiters(ctx, client, s, o)
 	return func(ctx context.Context, i int, n int64, wait bool) (bool, error) {
 		if wait {
-			return true, limiters[i].Acquire(ctx, n)
+			return true, all[i].Acquire(ctx, n)
 		}
-		return limiters[i].TryAcquire(ctx, n)
-	}, nil
+		return all[i].TryAcquire(ctx, n)
+	}, err
+}
+
+// limiters returns the limiters of a scene with an option.
+func limiters(ctx context.Context, client *rratelimiter.Client, s scene, o option) ([]*rratelimiter.Limiter, error) {
+	all := make([]*rratelimiter.Limiter, len(s.names))
+	for i, name := range s.names {
+		all[i] = client.RateLimiter(name, o.of(s.rate)...)
+	}
+	if _, err := all[0].Config(ctx); err != nil {
+		return nil, fmt.Errorf("the first limiter: %w", err)
+	}
+	return all, nil
 }

@@ -38,7 +38,7 @@ func (b *lab) wait(ctx context.Context, c *contender, s scene, callers int, arri
 	if err := b.clear(ctx); err != nil {
 		return Sample{}, err
 	}
-	if err := b.setRates(ctx, s.names, s.rate); err != nil {
+	if err := b.setScene(ctx, s); err != nil {
 		return Sample{}, err
 	}
 	run := func() (counts, error) { return b.processRun(ctx, s, callers/b.processes) }

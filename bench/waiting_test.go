@@ -32,7 +32,7 @@ func TestWaitingIsMeasured(t *testing.T) {
 	b := newLab(t, size{processes: 2})
 	rate := rratelimiter.Rate{Permits: 4, Interval: 100 * time.Millisecond}
 	for _, c := range append(contenders(rowLibrary), &contender{name: rowProcesses}) {
-		s, err := b.wait(t.Context(), c, scene{b.addr, []string{"bench"}, rate}, 8, 0)
+		s, err := b.wait(t.Context(), c, scene{addr: b.addr, names: []string{"bench"}, rate: rate}, 8, 0)
 		if err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}
@@ -44,7 +44,7 @@ func TestWaitingIsMeasured(t *testing.T) {
 
 func TestAWorkerThatFailsIsToldOf(t *testing.T) {
 	b := newLab(t, size{processes: 2})
-	_, err := b.processRun(t.Context(), scene{b.addr, []string{"no such limiter"}, unlimited}, 1)
+	_, err := b.processRun(t.Context(), scene{addr: b.addr, names: []string{"no such limiter"}, rate: unlimited}, 1)
 	if err == nil || !strings.Contains(err.Error(), "has no rate") {
 		t.Errorf("workers without a limiter: %v", err)
 	}

@@ -32,6 +32,7 @@ type size struct {
 	warm, time  time.Duration // of one sample
 	callers     []int         // on one limiter
 	spread      []int         // callers on many limiters, or with different numbers of permits
+	pairs       []int         // callers on pairs of limiters
 	limiters    int
 	waiting     int // callers at 100 permits a second
 	waitingMany int // callers at 1,000 permits a second
@@ -42,11 +43,11 @@ type size struct {
 
 var (
 	full = size{
-		repeats: 3, warm: 300 * time.Millisecond, time: 900 * time.Millisecond, callers: []int{1, 64, 1024}, spread: []int{1, 64, 1024}, limiters: 10_000,
+		repeats: 3, warm: 260 * time.Millisecond, time: 900 * time.Millisecond, callers: []int{1, 64, 1024}, spread: []int{1, 64, 1024}, pairs: []int{64, 1024}, limiters: 10_000,
 		waiting: 1000, waitingMany: 10_000, processes: 20, outstanding: 1_000_000, javaWarm: warmUp,
 	}
 	quick = size{
-		repeats: 1, warm: 260 * time.Millisecond, time: 150 * time.Millisecond, callers: []int{1, 1024}, spread: []int{1024}, limiters: 10_000,
+		repeats: 1, warm: 260 * time.Millisecond, time: 150 * time.Millisecond, callers: []int{1, 1024}, spread: []int{1024}, pairs: []int{1024}, limiters: 10_000,
 		waiting: 200, waitingMany: 2000, processes: 4, outstanding: 100_000, javaWarm: time.Second,
 	}
 )
@@ -64,6 +65,10 @@ func farName(delay time.Duration, callers int) string {
 }
 func uniformName(callers int) string { return "10,000 limiters, uniform, " + callersText(callers) }
 func zipfName(callers int) string    { return "10,000 limiters, Zipf, " + callersText(callers) }
+func hotPairName(callers int) string { return "two limits of one hot pair, " + callersText(callers) }
+func pairsName(callers int) string {
+	return "two limits for 10,000 addresses, " + callersText(callers)
+}
 
 const (
 	crowdName  = "callers that wait, all at once"
@@ -101,12 +106,18 @@ func (b *lab) plan(o options) []*workload {
 		}
 	}
 	takes := b.warm + b.time + 50*time.Millisecond
-	load := func(name string, rows []*contender, names []string, w work) {
-		setUp := time.Duration(len(names)) * 30 * time.Microsecond
+	loadScene := func(name string, rows []*contender, s scene, w work) {
+		setUp := time.Duration(len(s.names)) * 5 * time.Microsecond
+		if s.beside.Permits > 0 {
+			setUp *= 2
+		}
 		add(name, takes+setUp, rows, func(ctx context.Context, c *contender) (Sample, error) {
 			w.time = b.time
-			return b.load(ctx, c, scene{b.addr, names, unlimited}, w)
+			return b.load(ctx, c, s, w)
 		})
+	}
+	load := func(name string, rows []*contender, names []string, w work) {
+		loadScene(name, rows, scene{addr: b.addr, names: names, rate: unlimited}, w)
 	}
 
 	peers := slices.Concat(
@@ -122,7 +133,7 @@ func (b *lab) plan(o options) []*workload {
 	for _, callers := range b.callers {
 		var limit rratelimiter.Rate
 		add(deniedName(callers), takes, denied, func(ctx context.Context, c *contender) (Sample, error) {
-			s := scene{b.addr, one, unlimited}
+			s := scene{addr: b.addr, names: one, rate: unlimited}
 			if c.name != rowPing {
 				s.rate = limit
 			}
@@ -145,7 +156,7 @@ func (b *lab) plan(o options) []*workload {
 					return Sample{}, err
 				}
 				defer stop()
-				sample, err := b.load(ctx, c, scene{addr, one, unlimited}, work{callers: callers, limiters: 1, time: b.time})
+				sample, err := b.load(ctx, c, scene{addr: addr, names: one, rate: unlimited}, work{callers: callers, limiters: 1, time: b.time})
 				sample.Allocs = 0 // they would include the proxy's
 				return sample, err
 			})
@@ -158,13 +169,22 @@ func (b *lab) plan(o options) []*workload {
 	for _, callers := range b.spread {
 		load(zipfName(callers), spreadRows, many, work{callers: callers, limiters: b.limiters, spread: zipf})
 	}
+	pairs := func(name string, names []string, callers int) {
+		loadScene(name, pairRows(), scene{b.addr, names, unlimited, unlimitedBeside}, work{callers: callers, limiters: len(names)})
+	}
+	for _, callers := range b.pairs {
+		pairs(hotPairName(callers), one, callers)
+	}
+	for _, callers := range b.pairs {
+		pairs(pairsName(callers), many, callers)
+	}
 
 	hundred, thousand := rratelimiter.PerSecond(100), rratelimiter.PerSecond(1000)
 	crowd := slices.Concat(javaRows(o.java, redisson.Sync), contenders(rowLibrary), []*contender{{name: rowProcesses}})
 	wait := func(name string, rows []*contender, callers int, rate rratelimiter.Rate, arrive time.Duration) {
 		ideal := idealTime(callers, rate, arrive)
 		add(name, ideal+300*time.Millisecond, rows, func(ctx context.Context, c *contender) (Sample, error) {
-			return b.wait(ctx, c, scene{b.addr, one, rate}, callers, arrive)
+			return b.wait(ctx, c, scene{addr: b.addr, names: one, rate: rate}, callers, arrive)
 		})
 	}
 	wait(crowdName, crowd, b.waiting, hundred, 0)
@@ -189,7 +209,7 @@ func (b *lab) load(ctx context.Context, c *contender, s scene, w work) (Sample, 
 	if err := b.clear(ctx); err != nil {
 		return Sample{}, err
 	}
-	if err := b.setRates(ctx, s.names, s.rate); err != nil {
+	if err := b.setScene(ctx, s); err != nil {
 		return Sample{}, err
 	}
 	r, err := c.open(ctx, b, s)
