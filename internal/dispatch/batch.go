@@ -234,7 +234,7 @@ func (q *queue) detach(b *batch) {
 
 // Command makes the command of b, with the current time. With text it carries the script's text instead of its SHA-1.
 func (b *batch) Command(ctx context.Context, text bool) redis.Cmder {
-	args := b.head(protocol.AcquireScript, text, b.queue.keys)
+	args := b.head(protocol.AcquireScript, text, b.limiter)
 	return b.command(ctx, b.request.Args(args, &b.limiter.encoder, b.ask, false))
 }
 

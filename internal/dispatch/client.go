@@ -72,6 +72,7 @@ type Client struct {
 	sets          sets
 	waiting       atomic.Int64 // waiting callers in all queues
 	requests      sync.Pool    // of *request
+	jointRequests sync.Pool    // of *jointRequest
 	checks        checks
 	denyCache     denycache.Cache
 	localLimiters localgrant.Limiters
@@ -125,6 +126,7 @@ type Limiter struct {
 	client   *Client
 	name     string
 	keyNames [keys.Count]string
+	keyArgs  [keys.Count]any // the same, as arguments of a command
 	settings Settings
 	encoder  protocol.Encoder
 	err      error                 // of the options or the name
@@ -150,6 +152,9 @@ func (l *Limiter) Init(c *Client, name string, s Settings, err error) error {
 	wrong := keys.CheckLength(len(raw), len(c.id))
 	if wrong == nil {
 		l.keyNames = keys.Names(raw, c.id)
+		for i, key := range l.keyNames {
+			l.keyArgs[i] = key
+		}
 		if c.topology.Clustered() && !keys.SameSlot(l.Keys()) {
 			wrong = fmt.Errorf("%w: %s", script.ErrCrossSlotName, Quoted(raw))
 		}

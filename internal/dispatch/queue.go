@@ -12,7 +12,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/breaker"
 	"github.com/rratelimiter/rratelimiter/internal/fairshare"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
@@ -25,7 +24,6 @@ import (
 type queue struct {
 	client  *Client
 	limiter *Limiter // one of those that share the queue
-	keys    []any    // names of its Redis keys, as arguments of a command
 
 	mu                sync.Mutex         // guards the fields below, but breaker, which has its own lock
 	first, last       *request           // waiting callers, in order, those in flight included
@@ -52,13 +50,7 @@ type queue struct {
 	dropped           bool            // no longer in the registry: a caller must enter again
 }
 
-func newQueue(l *Limiter) *queue {
-	q := &queue{client: l.client, limiter: l, keys: make([]any, keys.Count)}
-	for i, key := range l.keyNames {
-		q.keys[i] = key
-	}
-	return q
-}
+func newQueue(l *Limiter) *queue { return &queue{client: l.client, limiter: l} }
 
 // idle reports whether no caller and no batch uses the queue. q.mu is held.
 func (q *queue) idle() bool {

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/breaker"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/pipeline"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
@@ -172,9 +173,13 @@ func (b *call) late() error {
 }
 
 // head begins the arguments of another attempt, with the script's text instead of its SHA-1 if text is set.
-func (b *call) head(s *script.Script, text bool, names []any) []any {
-	b.attempts.Begin(len(names))
-	return append(append(append(b.args[:0], s.Head(text)...), &b.attempts), names...)
+func (b *call) head(s *script.Script, text bool, limiters ...*Limiter) []any {
+	b.attempts.Begin(keys.Count * len(limiters))
+	args := append(append(b.args[:0], s.Head(text)...), &b.attempts)
+	for _, l := range limiters {
+		args = append(args, l.keyArgs[:]...)
+	}
+	return args
 }
 
 // command makes the command of an attempt, with all its arguments.

@@ -26,7 +26,6 @@ type set struct {
 	client   *Client
 	hash     uint64 // of the limiters
 	limiters []*Limiter
-	keys     []any // names of their Redis keys, as arguments of a command
 
 	mu       sync.Mutex      // guards the fields below
 	queued   []*jointRequest // callers that are not in flight
@@ -54,11 +53,6 @@ func (c *Client) enterSet(limiters []*Limiter) *set {
 	s := c.sets.all[sum]
 	if s == nil || !slices.EqualFunc(s.limiters, limiters, same) { // another set may have the same hash
 		s = &set{client: c, hash: sum, limiters: limiters, rebuild: make([]bool, len(limiters))}
-		for _, l := range limiters {
-			for _, key := range l.keyNames {
-				s.keys = append(s.keys, key)
-			}
-		}
 		if c.sets.all == nil {
 			c.sets.all = map[uint64]*set{}
 		}
@@ -109,7 +103,11 @@ func (c *Client) AllowAll(ctx context.Context, permits []int64, limiters []*Limi
 	if err := ctx.Err(); err != nil {
 		return nil, -1, err
 	}
-	r := &jointRequest{permits: permits, done: make(chan struct{}, 1), failed: -1}
+	r, ok := c.jointRequests.Get().(*jointRequest)
+	if !ok {
+		r = &jointRequest{done: make(chan struct{}, 1)}
+	}
+	r.permits, r.failed = permits, -1
 	s := c.enterSet(limiters)
 	s.queued = append(s.queued, r)
 	s.send()
@@ -119,7 +117,10 @@ func (c *Client) AllowAll(ctx context.Context, permits []int64, limiters []*Limi
 		if err = r.err; errors.Is(err, script.ErrUnavailable) {
 			err = script.Failure(ctx, c.callTimeout, err) // the caller's context may have ended meanwhile
 		}
-		return r.results, r.failed, err
+		results, failed = r.results, r.failed
+		*r = jointRequest{done: r.done}
+		c.jointRequests.Put(r)
+		return results, failed, err
 	case <-ctx.Done():
 		return s.abandon(r, ctx.Err())
 	}
@@ -150,6 +151,20 @@ type jointBatch struct {
 	request protocol.AllowAll // a group is callers that ask for the same numbers of permits
 	members [][]*jointRequest // the callers of each group
 	callers int               // in all groups
+	failed  int               // index of the limiter that refused to decide, by the last reply; -1: none did
+}
+
+// jointBatches is the pool of joint batches. recycle returns one.
+var jointBatches = sync.Pool{New: func() any { return &jointBatch{} }}
+
+// recycle returns b to the pool. No goroutine may use b afterwards.
+func (b *jointBatch) recycle() {
+	for i := range b.members {
+		clear(b.members[i])
+		b.members[i] = b.members[i][:0]
+	}
+	*b = jointBatch{call: call{args: b.args[:0]}, request: b.request, members: b.members[:0]}
+	jointBatches.Put(b)
 }
 
 // send sends the next batch, unless one is in flight or nobody asks. s.mu is held.
@@ -157,13 +172,15 @@ func (s *set) send() {
 	if s.inFlight != nil || len(s.queued) == 0 {
 		return
 	}
-	b := &jointBatch{set: s}
+	b := jointBatches.Get().(*jointBatch)
+	b.set = s
+	b.request.Next(len(s.limiters))
 	b.begin(s.limiters[0], s.client.breakerTo(s.limiters[0]))
 	b.attempts.NoRetryIfUnsent = true
 	most := math.MaxInt
-	b.request.Members = make([]protocol.Member, len(s.limiters))
 	for i, l := range s.limiters {
-		b.request.Members[i] = protocol.Member{Encoder: &l.encoder, Rebuild: s.rebuild[i], Check: l.unchecked()}
+		m := &b.request.Members[i]
+		m.Encoder, m.Rebuild, m.Check = &l.encoder, s.rebuild[i], l.unchecked()
 		b.attempts.NoRetryIfUnsent = b.attempts.NoRetryIfUnsent && l.settings.FallsBack
 		if l.settings.RecordPerRequest {
 			most = maxRequests
@@ -187,7 +204,11 @@ func (b *jointBatch) add(r *jointRequest) bool {
 			return false
 		}
 		b.request.Groups = append(groups, protocol.JointGroup{Sizes: r.permits})
-		b.members = append(b.members, nil)
+		if at < cap(b.members) {
+			b.members = b.members[:at+1] // reuses the memory of the group's callers
+		} else {
+			b.members = append(b.members, nil)
+		}
 	}
 	b.request.Groups[at].Count++
 	b.members[at] = append(b.members[at], r)
@@ -200,31 +221,32 @@ func (b *jointBatch) add(r *jointRequest) bool {
 
 // Command makes the command of b, with the current time.
 func (b *jointBatch) Command(ctx context.Context, text bool) redis.Cmder {
-	return b.command(ctx, b.request.Args(b.head(protocol.AllowAllScript, text, b.set.keys), false))
+	return b.command(ctx, b.request.Args(b.head(protocol.AllowAllScript, text, b.set.limiters...), false))
 }
 
 // Done reads the reply to the command of b. It completes b, or starts retryDirect if the call must be repeated.
-func (b *jointBatch) Done(bool) {
+func (b *jointBatch) Done(regular bool) {
 	x := joint{request: &b.request, set: b.set, sent: &b.attempts, failed: -1}
 	err := script.ServerError(b.cmd.Err())
 	b.attempts.End(err)
 	if err == nil {
 		err = x.read(b.cmd.Val())
 	}
-	if !b.client.repeats(&b.attempts, err, x.findable()) {
-		b.complete(x.reply, x.failed, err)
+	b.failed = x.failed
+	if b.client.repeats(&b.attempts, err, x.findable()) {
+		go b.retryDirect(err)
 		return
 	}
-	go b.retry(&x, err)
+	b.complete(x.reply, x.failed, err)
+	if regular {
+		b.recycle()
+	}
 }
 
+// retryDirect repeats the call of b outside the pipeline until b.due.
 func (b *jointBatch) retryDirect(last error) {
-	b.retry(&joint{request: &b.request, set: b.set, sent: &b.attempts, failed: -1}, last)
-}
-
-// retry repeats the call of b outside the pipeline until b.due.
-func (b *jointBatch) retry(x *joint, last error) {
 	defer b.stall(b.Stalled)()
+	x := &joint{request: &b.request, set: b.set, sent: &b.attempts, failed: b.failed}
 	type answer struct {
 		reply  protocol.AllowAllReply
 		failed int

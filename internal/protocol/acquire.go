@@ -158,7 +158,7 @@ func (r *AcquireRequest) Args(args []any, e *Encoder, ask Ask, find bool) []any 
 		return append(append(args, now, r.member.arg, r.permits, r.groups.arg, flags), e.tail...)
 	}
 	return append(args, now, r.member.arg, r.permits, r.groups.arg, flags,
-		e.Own.text(), e.Bucket(), millisText(r.first), r.Records, r.recent.text())
+		e.own, e.Bucket(), millisText(r.first), r.Records, r.recent.text())
 }
 
 // draw gives r new ids and makes the record of all that is asked for.

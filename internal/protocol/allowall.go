@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -26,15 +27,26 @@ type Member struct {
 	Check   bool // compare the free permits with the records
 	Sets    int  // how often the call has set the limiter's own rate over another one
 
-	prefix []byte // of its records
-	first  any    // time of the first attempt, or an earlier one
-	ids    int64  // number of its record ids
+	prefix argBuffer // of its records
+	ids    int64     // number of its record ids; 0: no attempt yet
 }
 
-// An AllowAll holds the arguments of allowall.lua for one call and its retries.
+// An AllowAll holds the arguments of allowall.lua for one call and its retries. Its memory is reused for the next call.
 type AllowAll struct {
 	Members []Member
 	Groups  []JointGroup
+
+	now   argBuffer // ms
+	first int64     // time of the first attempt, µs since the epoch
+}
+
+// Next prepares r for another call to so many limiters, without groups.
+func (r *AllowAll) Next(limiters int) {
+	r.Groups = r.Groups[:0]
+	r.Members = slices.Grow(r.Members[:0], limiters)[:limiters]
+	for i := range r.Members {
+		r.Members[i] = Member{prefix: r.Members[i].prefix}
+	}
 }
 
 // Findable reports whether a retry can find the records of an earlier attempt.
@@ -64,33 +76,38 @@ func (r *AllowAll) draw(i int) {
 	if !m.RecordPerRequest {
 		m.ids = idsOf(sum)
 	}
-	m.prefix = m.identity.AppendPrefix(m.prefix[:0], m.Format, int(m.ids))
+	var memory [64]byte
+	prefix := m.identity.AppendPrefix(memory[:0], m.Format, int(m.ids))
 	if m.Bucket() > 0 {
-		m.prefix = record.AppendShare(m.prefix, m.Format, uint32(min(sum, math.MaxUint32)))
+		prefix = record.AppendShare(prefix, m.Format, uint32(min(sum, math.MaxUint32)))
 	}
+	m.prefix.set(prefix)
 }
 
 // Args appends the arguments of an attempt, with the current time. All attempts have the same record ids. If one is to
 // find the records of an earlier attempt, which may have been executed, the script looks for these first.
 func (r *AllowAll) Args(args []any, find bool) []any {
-	now := millisText(r.Members[0].clock().UnixMicro())
-	args = append(args, numbers(r.Groups, func(g JointGroup) int64 { return g.Count }), now)
+	now := r.Members[0].clock().UnixMicro()
+	if r.Members[0].ids == 0 {
+		r.first = now
+	}
+	var memory [32]byte
+	args = append(args, numbers(r.Groups, func(g JointGroup) int64 { return g.Count }), r.now.set(appendMillis(memory[:0], now)))
 	for i := range r.Members {
 		m := &r.Members[i]
 		if m.ids == 0 {
 			r.draw(i)
 		}
-		if m.first == nil {
-			if m.first = now; m.ServerTime {
-				m.first = 0
-			}
-		}
 		sizes := numbers(r.Groups, func(g JointGroup) int64 { return g.Sizes[i] })
-		args = append(args, sizes, m.prefix, m.Own.text(), m.flags())
+		args = append(args, sizes, m.prefix.arg, m.own, m.flags())
 	}
 	if find {
-		for _, m := range r.Members {
-			args = append(args, m.first, m.ids)
+		for i := range r.Members {
+			first := r.first
+			if r.Members[i].ServerTime {
+				first = 0
+			}
+			args = append(args, millisText(first), r.Members[i].ids)
 		}
 	}
 	return args

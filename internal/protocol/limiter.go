@@ -79,6 +79,7 @@ type Encoder struct {
 	Options
 	identity *record.Identity
 	clock    func() time.Time
+	own      any          // Own as an argument
 	tail     []any        // last arguments of acquire.lua, if no earlier attempt is searched
 	served   atomic.Int64 // ServerTime: lower bound of a new call's time (µs, server's clock); 0: unknown
 }
@@ -86,11 +87,12 @@ type Encoder struct {
 // Init sets what the requests of a limiter have in common.
 func (e *Encoder) Init(o Options, identity *record.Identity, clock func() time.Time) {
 	e.Options, e.identity, e.clock = o, identity, clock
-	switch rate, bucket := o.Own.text(), o.Bucket(); {
+	e.own = o.Own.text()
+	switch bucket := o.Bucket(); {
 	case bucket > 0:
-		e.tail = []any{rate, bucket}
-	case rate != "":
-		e.tail = []any{rate}
+		e.tail = []any{e.own, bucket}
+	case e.own != "":
+		e.tail = []any{e.own}
 	}
 }
 
