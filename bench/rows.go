@@ -31,6 +31,8 @@ type scene struct {
 	beside rratelimiter.Rate // of the other limiters; the zero Rate if there are no pairs
 }
 
+func (s scene) pairs() bool { return s.beside.Permits > 0 }
+
 // others returns the scene of the other limiters of the pairs.
 func (s scene) others() scene {
 	o := scene{addr: s.addr, names: make([]string, len(s.names)), rate: s.beside}
@@ -53,6 +55,7 @@ const (
 	rowReturn1     = `EVALSHA "return 1"`
 	rowRedisRate   = "redis_rate v10"
 	rowScript      = "Redisson's script, from Go"
+	rowSix         = "the six calls of a grant alone"
 	rowLibrary     = "this library"
 	rowPerRequest  = "this library, record per request"
 	rowGranularity = "this library, granularity"
@@ -163,7 +166,7 @@ func openRedisRate(_ context.Context, _ *lab, s scene, rdb *redis.Client) (asker
 	}, nil
 }
 
-// openScript calls Redisson's script as Redisson does: its keys, the permits, the time and a random id.
+// openScript calls Redisson's script as Redisson does.
 func openScript(ctx context.Context, b *lab, s scene, rdb *redis.Client) (asker, error) {
 	sha, err := rdb.ScriptLoad(ctx, b.script).Result()
 	if err != nil {
@@ -171,12 +174,10 @@ func openScript(ctx context.Context, b *lab, s scene, rdb *redis.Client) (asker,
 	}
 	keys := make([][]string, len(s.names))
 	for i, name := range s.names {
-		keys[i] = []string{name, valueKey(name), valueKey(name) + ":bench", permitsKey(name), permitsKey(name) + ":bench"}
+		keys[i] = scriptKeys(name)
 	}
 	return func(ctx context.Context, i int, n int64, _ bool) (bool, error) {
-		var id [16]byte
-		rand.Read(id[:])
-		err := rdb.EvalSha(ctx, sha, keys[i], n, time.Now().UnixMilli(), id[:]).Err()
+		err := rdb.EvalSha(ctx, sha, keys[i], scriptArgs(n)...).Err()
 		if err == redis.Nil {
 			return true, nil
 		}
@@ -184,8 +185,24 @@ func openScript(ctx context.Context, b *lab, s scene, rdb *redis.Client) (asker,
 	}, nil
 }
 
+// scriptKeys returns the keys of Redisson's script.
+func scriptKeys(name string) []string {
+	return []string{name, valueKey(name), valueKey(name) + ":bench", permitsKey(name), permitsKey(name) + ":bench"}
+}
+
+// scriptArgs returns the arguments of Redisson's script: the permits, the time and a random id.
+func scriptArgs(n int64) []any {
+	var id [16]byte
+	rand.Read(id[:])
+	return []any{n, time.Now().UnixMilli(), id[:]}
+}
+
 func valueKey(name string) string   { return "{" + name + "}:value" }
 func permitsKey(name string) string { return "{" + name + "}:permits" }
+
+func openLibrary(ctx context.Context, _ *lab, s scene, rdb *redis.Client) (asker, error) {
+	return library(ctx, newLibrary(rdb), s, nil)
+}
 
 // libraryRow returns the contender of this library with an option.
 func libraryRow(name string, o option) *contender {
@@ -220,12 +237,9 @@ func inTurn(open opener) opener {
 	}
 }
 
+// openAllowAll asks both limiters of a pair by AllowAll.
 func openAllowAll(ctx context.Context, _ *lab, s scene, rdb *redis.Client) (asker, error) {
-	return allowAll(ctx, newLibrary(rdb), s)
-}
-
-// allowAll asks both limiters of a pair by AllowAll.
-func allowAll(ctx context.Context, client *rratelimiter.Client, s scene) (asker, error) {
+	client := newLibrary(rdb)
 	first, err := limiters(ctx, client, s, nil)
 	if err != nil {
 		return nil, err

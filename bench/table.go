@@ -101,6 +101,8 @@ func detail(r *Report, workload string) grid {
 		return waitingDetail(rows)
 	case any.Bytes > 0:
 		return memoryDetail(rows)
+	case any.PerCall > 0:
+		return scriptDetail(r, rows)
 	}
 	return loadDetail(r, rows)
 }
@@ -179,6 +181,18 @@ func memoryDetail(rows []*Row) grid {
 			thousands(row.Samples[0].Permits), thousands(int64(row.median(records))), size10(row.median(setBytes)),
 			thousands(int64(row.median(commands))), duration(row.median(longest)), duration(row.median(slowest)),
 		}
+	})
+	return g
+}
+
+func scriptDetail(r *Report, rows []*Row) grid {
+	g := grid{head: []string{"", "calls", "µs/call", "x the six calls"}}
+	g.fill(rows, func(row *Row) []string {
+		beside := "–"
+		if six := r.row(row.Workload, rowSix); six != nil {
+			beside = quantity(ratio(row, six, scriptTime, scriptTime))
+		}
+		return []string{thousands(int64(row.median(commands))), quantity(row.median(scriptTime)), beside}
 	})
 	return g
 }
