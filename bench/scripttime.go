@@ -123,7 +123,8 @@ func callScript(ctx context.Context, rdb *redis.Client, redissons string, s scen
 		for _, key := range scriptKeys(s.names[i]) {
 			args = append(args, key)
 		}
-		return append(args, scriptArgs(1)...), nil
+		now, id := scriptArgs()
+		return append(args, 1, now, id[:]), nil
 	}, err
 }
 

@@ -44,11 +44,11 @@ type size struct {
 
 var (
 	full = size{
-		repeats: 3, warm: 260 * time.Millisecond, time: 900 * time.Millisecond, callers: []int{1, 64, 1024}, spread: []int{1, 64, 1024}, pairs: []int{64, 1024}, limiters: 10_000, scriptCalls: 2,
+		repeats: 3, warm: 260 * time.Millisecond, time: 860 * time.Millisecond, callers: []int{1, 64, 1024}, spread: []int{1, 64, 1024}, pairs: []int{64, 1024}, limiters: 10_000, scriptCalls: 2,
 		waiting: 1000, waitingMany: 10_000, processes: 20, outstanding: 1_000_000, javaWarm: warmUp,
 	}
 	quick = size{
-		repeats: 1, warm: 260 * time.Millisecond, time: 150 * time.Millisecond, callers: []int{1, 1024}, spread: []int{1024}, pairs: []int{1024}, limiters: 10_000, scriptCalls: 1,
+		repeats: 1, warm: 260 * time.Millisecond, time: 120 * time.Millisecond, callers: []int{1, 1024}, spread: []int{1024}, pairs: []int{1024}, limiters: 10_000, scriptCalls: 1,
 		waiting: 200, waitingMany: 2000, processes: 4, outstanding: 100_000, javaWarm: time.Second,
 	}
 )
@@ -103,7 +103,7 @@ func (b *lab) plan(o options) []*workload {
 	}
 	selected := func(rows []*contender) []*contender {
 		return slices.DeleteFunc(slices.Clone(rows), func(c *contender) bool {
-			return c.name != rowPing && !o.rows.MatchString(c.name) || c.name == rowScript && len(o.java) == 0
+			return c.name != rowPing && !o.rows.MatchString(c.name) || len(o.java) == 0 && (c.name == rowScript || c.name == rowMultiplexed)
 		})
 	}
 	add := func(name string, takes time.Duration, rows []*contender, measure func(context.Context, *contender) (Sample, error)) {
@@ -132,7 +132,7 @@ func (b *lab) plan(o options) []*workload {
 		javaRows(o.java, redisson.Sync, redisson.Async),
 		contenders(rowScript),
 	)
-	hot := slices.Concat(peers, contenders(rowLibrary, rowPerRequest, rowGranularity, rowAuto))
+	hot := slices.Concat(peers, contenders(rowGCRA, rowMultiplexed, rowLibrary, rowPerRequest, rowGranularity, rowAuto))
 	for _, callers := range b.callers {
 		load(hotName(callers), hot, one, work{callers: callers, limiters: 1})
 	}
@@ -169,7 +169,7 @@ func (b *lab) plan(o options) []*workload {
 			})
 		}
 	}
-	spreadRows := contenders(rowPing, rowRedisRate, rowScript, rowLibrary, rowAuto)
+	spreadRows := contenders(rowPing, rowRedisRate, rowScript, rowGCRA, rowMultiplexed, rowLibrary, rowAuto)
 	for _, callers := range b.spread {
 		load(uniformName(callers), spreadRows, many, work{callers: callers, limiters: b.limiters, spread: uniform})
 	}
