@@ -93,7 +93,7 @@ func (b *lab) batchTime(ctx context.Context, next call, first, end int) (float64
 	}
 	stat := info["cmdstat_evalsha"]
 	if n := calls(stat); n != int64(end-first) {
-		return 0, fmt.Errorf("Redis counted %d calls, not %d", n, end-first)
+		return 0, fmt.Errorf("INFO counts %d calls, not %d", n, end-first)
 	}
 	return strconv.ParseFloat(statField(stat, "usec_per_call"), 64)
 }
