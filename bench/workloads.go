@@ -186,21 +186,21 @@ func (b *lab) plan(o options) []*workload {
 		pairs(pairsName(callers), many, callers)
 	}
 
-	times := func(name string, beside rratelimiter.Rate, rows ...string) {
-		var row []*contender
-		for _, name := range rows {
-			row = append(row, &contender{name: name})
+	times := func(name string, beside rratelimiter.Rate, scripts ...string) {
+		var rows []*contender
+		for _, script := range scripts {
+			rows = append(rows, &contender{name: script})
 		}
-		row = selected(row)
+		rows = selected(rows)
 		var samples map[*contender]Sample // of a round; the first row of a round measures all
 		asked := time.Duration((1 + b.scriptCalls) * len(many))
 		if beside.Permits > 0 {
 			asked *= 2
 		}
-		add(name, asked*40*time.Microsecond, row, func(ctx context.Context, c *contender) (Sample, error) {
+		add(name, asked*40*time.Microsecond, rows, func(ctx context.Context, c *contender) (Sample, error) {
 			if _, measured := samples[c]; !measured {
 				var err error
-				if samples, err = b.scriptTimes(ctx, row, scene{b.addr, many, lasting, beside}); err != nil {
+				if samples, err = b.scriptTimes(ctx, rows, scene{b.addr, many, lasting, beside}); err != nil {
 					return Sample{}, err
 				}
 			}
