@@ -23,6 +23,7 @@ func everyMethod(c *rratelimiter.Client, l *rratelimiter.Limiter) map[string]fun
 	rate := rratelimiter.PerMinute(10)
 	return map[string]func(context.Context) error{
 		"Allow":              func(ctx context.Context) error { _, err := l.Allow(ctx, 1); return err },
+		"Take":               func(ctx context.Context) error { _, _, err := l.Take(ctx, 1); return err },
 		"TryAcquire":         func(ctx context.Context) error { _, err := l.TryAcquire(ctx, 1); return err },
 		"TryAcquireTimeout":  func(ctx context.Context) error { _, err := l.TryAcquireTimeout(ctx, 1, time.Millisecond); return err },
 		"Acquire":            func(ctx context.Context) error { return l.Acquire(ctx, 1) },
@@ -56,7 +57,7 @@ func TestEveryMethodIsAmongThem(t *testing.T) {
 	methods := everyMethod(nil, nil)
 	limiter := reflect.TypeFor[*rratelimiter.Limiter]()
 	for i := range limiter.NumMethod() {
-		if name := limiter.Method(i).Name; name != "Name" && name != "Client" && methods[name] == nil {
+		if name := limiter.Method(i).Name; name != "Name" && name != "Client" && name != "Health" && methods[name] == nil {
 			t.Errorf("no test tries %s on wrong options and broken state: add it to everyMethod", name)
 		}
 	}

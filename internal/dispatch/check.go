@@ -19,67 +19,84 @@ const checkSlack = 500 * time.Millisecond
 // recountTime is for how long one recount of a limiter goes on at most.
 const recountTime = 10 * time.Second
 
-// mostChecks is for how many limiters a client knows when their records were added up last. Of more limiters, it forgets
-// some, and adds their records up sooner.
-const mostChecks = 1 << 15
-
-// A checks knows which limiters need a check. The zero value is ready for use.
+// A checks knows which limiters need a check. It is a table of hashes: limiters whose hashes share a slot are checked more
+// often. The zero value is ready for use.
 type checks struct {
-	mu         sync.Mutex       // guards the fields below
-	last       map[uint64]check // by a hash of the configuration key
-	recounting map[string]bool  // limiters whose records a goroutine adds up page by page, by their configuration keys
+	mu         sync.Mutex      // guards the fields below
+	slots      []check         // by the last bits of the hash
+	recounting map[string]bool // limiters whose records a goroutine adds up page by page, by their configuration keys
 }
 
 // A check tells when the records of a limiter were added up, at the rate that it still has.
 type check struct {
-	at       int64 // µs since 1970, by the client's clock
-	rate     int64 // in the last reply
+	hash     uint64 // of the configuration key; 0: the slot is empty
+	at       int64  // µs since 1970, by the client's clock
+	rate     int64  // in the last reply
 	interval time.Duration
 }
 
+// fewestSlots and mostSlots are how many slots there are at first, and at most. The number doubles where two limiters meet.
+const fewestSlots, mostSlots = 1 << 8, 1 << 16
+
 var checkSeed = maphash.MakeSeed()
+
+// find returns the check of a limiter, and its hash; nil if there is none. c.mu is held.
+func (c *checks) find(key string) (*check, uint64) {
+	hash := maphash.String(checkSeed, key) | 1<<63 // never 0
+	if len(c.slots) == 0 {
+		return nil, hash
+	}
+	if at := &c.slots[hash%uint64(len(c.slots))]; at.hash == hash {
+		return at, hash
+	}
+	return nil, hash
+}
 
 // due reports whether the next call of a limiter must add up the records: this process has not done so yet, the rate has
 // changed, or an interval and checkSlack are over.
 func (c *checks) due(key string, now time.Time) bool {
-	hash := maphash.String(checkSeed, key)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	last, known := c.last[hash]
+	last, _ := c.find(key)
+	if last == nil {
+		return true
+	}
 	since := now.Sub(time.UnixMicro(last.at))
-	return !known || since < 0 || since >= last.interval+checkSlack
+	return since < 0 || since >= last.interval+checkSlack
 }
 
 // saw stores the rate in a reply of Redis, and whether that call checked the records.
 func (c *checks) saw(key string, now time.Time, rate int64, interval time.Duration, checked bool) {
-	hash := maphash.String(checkSeed, key)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	last, known := c.last[hash]
+	last, hash := c.find(key)
 	switch {
 	case checked:
-		if !known && len(c.last) >= mostChecks {
-			c.forget(8)
-		}
-		if c.last == nil {
-			c.last = map[uint64]check{}
-		}
-		c.last[hash] = check{now.UnixMicro(), rate, interval}
-	case known && rate != last.rate:
-		delete(c.last, hash)
-	case known && interval != last.interval:
-		c.last[hash] = check{last.at, rate, interval}
+		c.store(check{hash, now.UnixMicro(), rate, interval})
+	case last != nil && rate != last.rate:
+		*last = check{}
+	case last != nil:
+		last.interval = interval
 	}
 }
 
-// forget forgets a few arbitrary checks. c.mu is held.
-func (c *checks) forget(few int) {
-	for hash := range c.last {
-		if delete(c.last, hash); few == 1 {
-			return
-		}
-		few--
+// store stores a check. c.mu is held.
+func (c *checks) store(this check) {
+	if len(c.slots) == 0 {
+		c.slots = make([]check, fewestSlots)
 	}
+	at := &c.slots[this.hash%uint64(len(c.slots))]
+	for at.hash != 0 && at.hash != this.hash && len(c.slots) < mostSlots {
+		old := c.slots
+		c.slots = make([]check, 2*len(old))
+		for _, one := range old {
+			if one.hash != 0 {
+				c.slots[one.hash%uint64(len(c.slots))] = one
+			}
+		}
+		at = &c.slots[this.hash%uint64(len(c.slots))]
+	}
+	*at = this
 }
 
 // recount notes that a recount of a limiter begins, unless one is under way, and reports whether it does.

@@ -32,11 +32,11 @@ local FOREIGN_WRITER = 2048 -- a record of a client other than this library was 
 local MANY = 4096 -- there are too many live records for one call to add up: recount.lua does that
 local limiters = #KEYS / 5
 
--- read_plain reads a limiter for a plain grant: one of type '0' without keep-alive, whose state needs no repair and no search,
--- and which gets one record that joins no other. It returns nil for any other. acquire.lua has the same steps inline: a
+-- read_plain reads a limiter for a plain grant: one of type '0' without keep-alive, whose state needs no repair, check or
+-- search, and which gets one record that joins no other. It returns nil for any other. acquire.lua has the same steps inline: a
 -- function costs Redis a twentieth of such a call.
 local function read_plain(key, configured_rate, flags)
-  if find(flags, '[br%d]') then
+  if find(flags, '[brs%d]') then
     return nil
   end
   local config = call('HMGET', KEYS[key + 1], 'rate', 'interval', 'type', 'keepAliveTime')
@@ -84,18 +84,6 @@ local function read_plain(key, configured_rate, flags)
   local free = counted and counted + expired_permits or unused and rate
   if not free or free > rate or not oldest[1] and free ~= rate or expired_count == MAX_EXPIRED then
     return nil
-  end
-  if oldest[1] and find(flags, 's', 1, true) then
-    local live, sum = call('ZRANGE', records, expired_count, expired_count + 255), free
-    for i = 1, #live do
-      local a, b, c, d = string.byte(live[i], -4, -1)
-      if d then
-        sum = sum + a + b * 256 + c * 65536 + d * 16777216
-      end
-    end
-    if sum ~= rate or #live == 256 then
-      return nil
-    end
   end
   return {
     rate = rate,
