@@ -142,6 +142,11 @@ func (b *batch) Err() error { return b.cmd.Err() }
 // Missing notes that the server lacks the script.
 func (b *batch) Missing(err error) { b.attempts.End(err) }
 
+// Load loads the script into the server.
+func (b *batch) Load(ctx context.Context) error {
+	return b.queue.client.topology.Load(ctx, protocol.AcquireScript, b.queue.limiter.Key())
+}
+
 // Late completes b with a timeout.
 func (b *batch) Late() { b.complete(protocol.AcquireReply{Attempts: b.attempts.Count()}, b.late()) }
 
