@@ -1,23 +1,27 @@
-# make test installs missing tools, checks the code, and tests each module on the embedded server, on a real
-# redis-server and next to real Redisson. scripts/check has the steps, and scripts/deps installs the tools.
+# make test installs missing tools, checks the code, and tests each module on the embedded server, on real servers and
+# next to real Redisson. scripts/check has the steps, and scripts/deps installs the tools.
 
 # go build cannot stamp the version of a checkout that belongs to another user, as in CI.
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 
 .NOTPARALLEL:
-.PHONY: help test unit lint release-check tidy matrix matrix-all testdata demo bench bench-update soak views mutants vuln deps clean
+.PHONY: help test unit servers lint release-check tidy matrix matrix-all testdata demo bench bench-update soak views mutants vuln deps clean
 
 # All checks and tests. The other targets are parts of them, or tools.
 test: deps
-	scripts/check lint release unit compat
+	scripts/check lint release unit compat valkey
 
 help:
 	@awk '/^#/ { text = text "\n    " substr($$0, 3); next } /^[a-z-]+:/ { sub(/:.*/, ""); print $$0 text } { text = "" }' Makefile
 
 # All tests except those next to Redisson: no Java needed.
 unit:
-	scripts/deps redis redis6 cc
+	scripts/deps redis redis6 valkey8 valkey9 cc
 	scripts/check unit
+
+# All tests on Valkey 8.1 and 9.1, of which make test runs a part: half an hour.
+servers: deps
+	scripts/check servers
 
 lint:
 	scripts/deps luacheck

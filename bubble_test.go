@@ -68,7 +68,7 @@ func (b *bubble) process(opts ...rratelimiter.Option) *process {
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 	b.t.Cleanup(func() { rdb.Close() })
-	for _, s := range []*script.Script{protocol.AcquireScript, protocol.ReleaseScript} { // so that no call is two
+	for _, s := range []*script.Script{protocol.AcquireScript, protocol.ReleaseScript, protocol.ProbeScript} { // so that no call is three
 		if err := rdb.ScriptLoad(b.t.Context(), s.Text).Err(); err != nil {
 			b.t.Fatal(err)
 		}

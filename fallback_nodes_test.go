@@ -30,7 +30,7 @@ func TestProbe(t *testing.T) {
 	for _, release := range []string{"7.0", "6.2"} {
 		t.Run(release, func(t *testing.T) {
 			if release == "6.2" {
-				redistest.UseOldest(t)
+				redistest.Use(t, redistest.Redis62)
 			}
 			s := redistest.Real(t)
 			ctx := t.Context()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/serverinfo"
 )
 
 // lab.go runs the redis-server of the benchmark and measures the rows of a workload in turn: each row once, then each
@@ -56,7 +57,7 @@ func measure(ctx context.Context, o options, p *progress) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	report.Redis = info["redis_version"]
+	report.Redis = serverinfo.Server(info)
 
 	plan := b.plan(o)
 	if len(plan) == 0 {
@@ -190,17 +191,7 @@ func (b *lab) info(ctx context.Context, sections ...string) (map[string]string, 
 	if err != nil {
 		return nil, err
 	}
-	return infoFields(text), nil
-}
-
-func infoFields(text string) map[string]string {
-	fields := map[string]string{}
-	for line := range strings.Lines(text) {
-		if name, value, found := strings.Cut(strings.TrimSpace(line), ":"); found {
-			fields[name] = value
-		}
-	}
-	return fields
+	return serverinfo.Fields(text), nil
 }
 
 // calls returns the number of calls in a line of commandstats; 0 for the empty line of a command that was never called.

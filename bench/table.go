@@ -79,7 +79,7 @@ func fullText(r *Report) string {
 
 // conditions describes the conditions of the measurements.
 func conditions(r *Report) string {
-	text := fmt.Sprintf("%s, Redis %s on the same machine, %d processors, medians of %d, %v in all",
+	text := fmt.Sprintf("%s, %s on the same machine, %d processors, medians of %d, %v in all",
 		r.Go, r.Redis, r.CPUs, r.Repeats, time.Duration(r.Took)*time.Second)
 	if r.Quick {
 		text += "\na quick run: short samples and small crowds, not for quoting"

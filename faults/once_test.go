@@ -260,7 +260,9 @@ func manyCuts(t *testing.T, addr string, random *rand.Rand, mode cutMode) time.D
 	onlookers := make([][]*rratelimiter.Limiter, limiters)
 	for i := range limiters {
 		for _, id := range ids {
-			onlookers[i] = append(onlookers[i], rratelimiter.NewClient(direct, rratelimiter.WithClientID(id)).RateLimiter(name(i)))
+			onlooker := rratelimiter.NewClient(direct, rratelimiter.WithClientID(id),
+				rratelimiter.WithCallTimeout(time.Minute)) // the machine may pause for a second
+			onlookers[i] = append(onlookers[i], onlooker.RateLimiter(name(i)))
 		}
 		if err := onlookers[i][0].SetRate(t.Context(), rate); err != nil {
 			t.Fatal(err)

@@ -36,7 +36,7 @@ var (
 type Snapshot struct {
 	Name     string    // of the configuration key
 	Note     string    // origin, such as "Redisson 3.17.5"
-	Server   string    // version of the server; "" if unknown
+	Server   string    // product and version, such as "Redis 7.0.15"; "" if unknown
 	TakenAt  time.Time // by the server's clock, in UTC, to the ms
 	HostTime time.Time // by the clock of the host that took it, in UTC, to the ms
 	OneStep  bool      // everything was read at one instant: see Take

@@ -9,7 +9,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -17,6 +16,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/internal/serverinfo"
 )
 
 // take.go reads a limiter out of Redis.
@@ -229,15 +229,13 @@ func page(ctx context.Context, servers *script.Topology, key string) ([]Record, 
 	return records, nil
 }
 
-// version returns the version of the server; "" if the server has none, or the user may not read it.
+// version returns the product and version of the server; "" if the server has none, or the user may not read it.
 func version(ctx context.Context, servers *script.Topology) string {
 	cmd := redis.NewStringCmd(ctx, "info", "server")
 	if servers.Process(ctx, cmd) != nil {
 		return ""
 	}
-	_, rest, _ := strings.Cut(cmd.Val(), "redis_version:")
-	text, _, _ := strings.Cut(rest, "\n")
-	return strings.TrimSpace(text)
+	return serverinfo.Server(serverinfo.Fields(cmd.Val()))
 }
 
 // clientsOf returns the clients that have their own keys of a limiter.

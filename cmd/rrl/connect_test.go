@@ -278,7 +278,8 @@ func TestCommandsOnACluster(t *testing.T) {
 		t.Errorf("it lists %v", rows)
 	}
 	code, out, errs := s.run("doctor")
-	contains(t, out, nodes.Servers[0].Addr+": Redis ", nodes.Servers[2].Addr+": Redis ", "13 limiters looked at", "cross-slot", "full-coverage",
+	version := nodes.Servers[0].Version()
+	contains(t, out, nodes.Servers[0].Addr+": "+version+", ", nodes.Servers[2].Addr+": "+version+", ", "13 limiters looked at", "cross-slot", "full-coverage",
 		"orphaned-clients")
 	if code != 1 || errs != "" {
 		t.Errorf("exit code %d, errors %q", code, errs)

@@ -157,7 +157,7 @@ func (q *queue) newBatch() *batch {
 	b := batches.Get().(*batch)
 	b.queue, b.number, b.ask.Rebuild, b.ask.Check = q, q.batches, q.rebuild, q.limiter.unchecked()
 	b.changes = q.client.denyCache.Changes()
-	b.begin(q.limiter, q.nodeBreaker())
+	b.begin(protocol.AcquireScript, q.limiter, q.nodeBreaker())
 	b.attempts.NoRetryIfUnsent = q.limiter.settings.FallsBack
 	b.request.Next(q.grants)
 	return b
@@ -234,7 +234,7 @@ func (q *queue) detach(b *batch) {
 
 // Command makes the command of b, with the current time. With text it carries the script's text instead of its SHA-1.
 func (b *batch) Command(ctx context.Context, text bool) redis.Cmder {
-	args := b.head(protocol.AcquireScript, text, b.limiter)
+	args := b.head(text, b.limiter)
 	return b.command(ctx, b.request.Args(args, &b.limiter.encoder, b.ask, false))
 }
 

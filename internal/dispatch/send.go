@@ -17,7 +17,8 @@ import (
 // A call is what all batches have in common, whatever they ask: its time, its attempts, and the pipeline that it is sent by.
 type call struct {
 	client   *Client
-	limiter  *Limiter     // the only one, or the first: its node gets the call
+	limiter  *Limiter // the only one, or the first: its node gets the call
+	script   *script.Script
 	present  atomic.Int32 // callers that are not cancelled
 	started  time.Time    // when it was sent; the call timeout counts from here
 	due      time.Time    // when its callers get an error at the latest
@@ -40,9 +41,9 @@ type sender interface {
 
 func (b *call) common() *call { return b }
 
-// begin starts the time of a call to the node of l, whose breaker is given.
-func (b *call) begin(l *Limiter, breaker *breaker.Breaker) {
-	b.client, b.limiter, b.breaker, b.started = l.client, l, breaker, time.Now()
+// begin starts the time of a call of a script to the node of l, whose breaker is given.
+func (b *call) begin(s *script.Script, l *Limiter, breaker *breaker.Breaker) {
+	b.client, b.script, b.limiter, b.breaker, b.started = l.client, s, l, breaker, time.Now()
 }
 
 // send sends a batch to the node of its limiter. It does not block: a reply or an error completes the batch.
@@ -167,15 +168,23 @@ func (b *call) Err() error { return b.cmd.Err() }
 // Missing notes that the server lacks the script.
 func (b *call) Missing(err error) { b.attempts.End(err) }
 
+// Script returns the script.
+func (b *call) Script() *script.Script { return b.script }
+
+// Load loads the script into the server.
+func (b *call) Load(ctx context.Context) error {
+	return b.client.topology.Load(ctx, b.script, b.limiter.Key())
+}
+
 // late returns the timeout error as of now.
 func (b *call) late() error {
 	return script.Late(min(time.Since(b.started).Round(time.Millisecond), b.client.callTimeout))
 }
 
 // head begins the arguments of another attempt, with the script's text instead of its SHA-1 if text is set.
-func (b *call) head(s *script.Script, text bool, limiters ...*Limiter) []any {
+func (b *call) head(text bool, limiters ...*Limiter) []any {
 	b.attempts.Begin(keys.Count * len(limiters))
-	args := append(append(b.args[:0], s.Head(text)...), &b.attempts)
+	args := append(append(b.args[:0], b.script.Head(text)...), &b.attempts)
 	for _, l := range limiters {
 		args = append(args, l.keyArgs[:]...)
 	}

@@ -175,7 +175,7 @@ func (s *set) send() {
 	b := jointBatches.Get().(*jointBatch)
 	b.set = s
 	b.request.Next(len(s.limiters))
-	b.begin(s.limiters[0], s.client.breakerTo(s.limiters[0]))
+	b.begin(protocol.AllowAllScript, s.limiters[0], s.client.breakerTo(s.limiters[0]))
 	b.attempts.NoRetryIfUnsent = true
 	most := math.MaxInt
 	for i, l := range s.limiters {
@@ -221,7 +221,7 @@ func (b *jointBatch) add(r *jointRequest) bool {
 
 // Command makes the command of b, with the current time.
 func (b *jointBatch) Command(ctx context.Context, text bool) redis.Cmder {
-	return b.command(ctx, b.request.Args(b.head(protocol.AllowAllScript, text, b.set.limiters...), false))
+	return b.command(ctx, b.request.Args(b.head(text, b.set.limiters...), false))
 }
 
 // Done reads the reply to the command of b. It completes b, or starts retryDirect if the call must be repeated.

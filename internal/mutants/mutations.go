@@ -362,7 +362,9 @@ var mutations = []mutation{
 	{file: "internal/protocol/acquire.go", why: "requests fail if other clients keep changing the rate",
 		old: "const mostSets = 3", new: "const mostSets = 1000000"},
 	{file: "internal/script/run.go", why: "a script that the server no longer has is not sent again",
-		old: `if err == nil || text || !redis.HasErrorPrefix(err, "NOSCRIPT") {`, new: `if true || text {`},
+		old: `return !text && Lacking(err)`, new: `return false`},
+	{file: "internal/script/script.go", why: "a script that was loaded is sent by EVAL all the same",
+		old: `text := load() != nil`, new: `text := load() == nil || true`},
 	{file: "internal/pipeline/pipeline.go", why: "scripts of a pipeline that the server no longer has are not sent again",
-		old: `if err == nil || !redis.HasErrorPrefix(err, "NOSCRIPT") {`, new: `if true {`},
+		old: `if !script.Lacking(err) {`, new: `if true {`},
 }

@@ -4,6 +4,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -43,10 +44,12 @@ type Batch interface {
 	Command(ctx context.Context, text bool) redis.Cmder
 	Err() error        // of the last command
 	Missing(err error) // the server lacks the script; the command is made again
-	Done(regular bool) // the last command has ended; regular: the run never stalled
-	Late()             // its time is over, or its node is away
-	Stalled()          // its run has stalled
-	Unsent()           // it is not sent, since it is cancelled
+	Script() *script.Script
+	Load(ctx context.Context) error // loads the script into the server
+	Done(regular bool)              // the last command has ended; regular: the run never stalled
+	Late()                          // its time is over, or its node is away
+	Stalled()                       // its run has stalled
+	Unsent()                        // it is not sent, since it is cancelled
 }
 
 // A Pipeline sends the batches for one node.
@@ -225,14 +228,15 @@ func (t *Run) execute() (next *Run) {
 	return p.load()
 }
 
-// carry sends commands until each batch has a reply. If the server lacks the script, the first command of the next
-// round carries the script's text; those behind it find the script then, unless it is removed meanwhile.
+// carry sends commands until each batch has a reply. If the server lacks the script even after it was loaded, the first
+// command of each further round carries the script's text; those behind it find the script then, unless it is removed
+// meanwhile.
 func (t *Run) carry() {
 	t.unanswered = append(t.unanswered[:0], t.batches...)
 	for _, b := range t.batches {
 		b.Begin(b.Started().Add(t.pipeline.timeout), t.started.Add(t.stall))
 	}
-	for text := false; len(t.unanswered) > 0; text = true {
+	script.Supply(t.loadScripts, func(text bool) bool {
 		t.cmds = t.cmds[:0]
 		for i, b := range t.unanswered {
 			t.cmds = append(t.cmds, b.Command(t.bound, text && i == 0))
@@ -240,14 +244,27 @@ func (t *Run) carry() {
 		t.exchange()
 		t.unanswered = slices.DeleteFunc(t.unanswered, func(b Batch) bool {
 			err := b.Err()
-			if err == nil || !redis.HasErrorPrefix(err, "NOSCRIPT") {
+			if !script.Lacking(err) {
 				return true
 			}
 			b.Missing(err)
 			return false
 		})
-	}
+		return len(t.unanswered) > 0
+	})
 	clear(t.cmds)
+}
+
+// loadScripts loads the scripts of the batches without a reply.
+func (t *Run) loadScripts() (err error) {
+	var loaded []*script.Script
+	for _, b := range t.unanswered {
+		if s := b.Script(); !slices.Contains(loaded, s) {
+			loaded = append(loaded, s)
+			err = cmp.Or(err, b.Load(t.bound))
+		}
+	}
+	return err
 }
 
 // exchange sends the commands of the batches without a reply, and reads the replies. Errors are stored in each command.

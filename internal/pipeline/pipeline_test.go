@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/breaker"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 const ms = time.Millisecond
@@ -78,6 +79,7 @@ type call struct {
 	gone     atomic.Bool
 	pipeline *Pipeline
 	cmd      redis.Cmder
+	load     error // of Load
 
 	mu  sync.Mutex
 	log []string
@@ -112,6 +114,8 @@ func (c *call) Prober() breaker.Prober     { return nil }
 func (c *call) Begin(time.Time, time.Time) {}
 func (c *call) Err() error                 { return c.cmd.Err() }
 func (c *call) Missing(error)              { c.note("missing") }
+func (c *call) Script() *script.Script     { return nil }
+func (c *call) Load(context.Context) error { c.note("load"); return c.load }
 func (c *call) Late()                      { c.note("late") }
 func (c *call) Stalled()                   { c.note("stalled") }
 func (c *call) Unsent()                    { c.note("unsent") }
@@ -205,10 +209,11 @@ func TestBatchIsLateAfterItsTimeout(t *testing.T) {
 	})
 }
 
-func TestMissingScriptIsSentOnce(t *testing.T) {
+func TestMissingScriptIsLoaded(t *testing.T) {
 	n := newNode(ms)
+	sent := 0
 	n.fail = func(cmd redis.Cmder) error {
-		if cmd.Name() == "text" {
+		if sent++; sent > 1 && cmd.Name() == "sha" {
 			return nil
 		}
 		return redis.ErrNoScript
@@ -216,8 +221,29 @@ func TestMissingScriptIsSentOnce(t *testing.T) {
 	withPipeline(t, n, func(send func() *call) {
 		c := send()
 		time.Sleep(10 * ms)
-		c.expect("a batch", "missing", "done")
+		c.expect("a batch", "missing", "load", "done")
 	})
+}
+
+func TestScriptThatCannotBeLoadedIsSent(t *testing.T) {
+	for load, log := range map[error][]string{
+		errors.New("NOPERM"): {"missing", "load", "done"},
+		nil:                  {"missing", "load", "missing", "done"}, // loaded elsewhere, or flushed since
+	} {
+		n := newNode(ms)
+		n.fail = func(cmd redis.Cmder) error {
+			if cmd.Name() == "text" {
+				return nil
+			}
+			return redis.ErrNoScript
+		}
+		withPipeline(t, n, func(send func() *call) {
+			c := send()
+			c.load = load
+			time.Sleep(10 * ms)
+			c.expect("a batch", log...)
+		})
+	}
 }
 
 func TestCancelledBatchesAreNotSent(t *testing.T) {

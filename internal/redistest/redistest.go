@@ -9,12 +9,12 @@
 // start servers that accept only TLS.
 //
 // A missing redis-server fails a test, never skips it. RRATELIMITER_REDIS_SERVER names another binary
-// than the one in PATH, RRATELIMITER_REDIS_6 another of the oldest release than the one that scripts/deps
-// keeps. A process started here ends with the test that started it, or with Main; on Linux the kernel also ends it when
-// the test binary ends for any reason.
+// than the one in PATH, or one of the Releases that scripts/deps keeps, such as "Valkey 9.1"; Use does so for one test. If
+// the named binary has no TLS, tests of TLS are skipped. A process started here ends with the test that started it, or
+// with Main; on Linux the kernel also ends it when the test binary ends for any reason.
 //
-// This file has the servers as tests see them; process.go the redis-server process, shared.go the
-// processes that tests share, cluster.go the cluster, sentinel.go the sentinels, tls.go the certificates and monitor.go
+// This file has the servers as tests see them; process.go the redis-server process, releases.go the Releases, shared.go
+// the processes that tests share, cluster.go the cluster, sentinel.go the sentinels, tls.go the certificates and monitor.go
 // the recording.
 package redistest
 
@@ -29,6 +29,8 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/serverinfo"
 )
 
 // A Server is a Redis server for one test: embedded, a process of its own, or one database of the
@@ -84,7 +86,7 @@ func startReal(tb testing.TB, secure *TLS, args []string) *Server {
 	tb.Helper()
 	proc, err := startProcess(tb.TempDir(), false, secure, args)
 	if err != nil {
-		tb.Fatalf("redistest: %v", err)
+		failStart(tb, err)
 	}
 	tb.Cleanup(proc.kill)
 	return &Server{Addr: proc.addr, TLS: secure, tb: tb, proc: proc}
@@ -110,18 +112,30 @@ func Each(t *testing.T, body func(t *testing.T, s *Server)) {
 	}
 	run("embedded", Embedded)
 	run("redis", Shared)
-	run("redis "+oldestRelease+", RESP2", Oldest)
+	run("redis 6.2, RESP2", Oldest)
 	group.Wait()
 }
 
-// UseOldest makes the servers that this test starts ones of the oldest release: those of Real and Cluster, not Shared.
-func UseOldest(t *testing.T) {
+// Use makes the servers that this test starts ones of a release: those of Real, Cluster and Sentinel, not Shared.
+func Use(t *testing.T, r Release) {
 	t.Helper()
-	path, err := findOldest()
-	if err != nil {
+	if _, err := r.find(); err != nil {
 		t.Fatalf("redistest: %v", err)
 	}
-	t.Setenv(serverEnv, path)
+	t.Setenv(serverEnv, r.Name)
+}
+
+// EachRelease runs the body as subtest "redis", and as a subtest for each of the Releases, which the servers that it
+// starts are of.
+func EachRelease(t *testing.T, body func(t *testing.T)) {
+	t.Helper()
+	t.Run("redis", body)
+	for _, r := range Releases {
+		t.Run(r.Name, func(t *testing.T) {
+			Use(t, r)
+			body(t)
+		})
+	}
 }
 
 // Options returns what a client needs to use this server, changed by the opts.
@@ -163,7 +177,7 @@ func (s *Server) Pid() int {
 	return s.proc.pid()
 }
 
-// Version returns the version of a real server, such as "7.0.15", and "miniredis" for an embedded one.
+// Version returns product and version of a real server, such as "Redis 7.0.15", and "miniredis" for an embedded one.
 func (s *Server) Version() string {
 	s.tb.Helper()
 	if s.proc == nil {
@@ -175,7 +189,7 @@ func (s *Server) Version() string {
 	if err != nil {
 		s.tb.Fatalf("redistest: version of %s: %v", s.Addr, err)
 	}
-	return infoField(info, "redis_version")
+	return serverinfo.Server(serverinfo.Fields(info))
 }
 
 // Pause stops the server as if it hung: connections stay open without replies. It returns when the

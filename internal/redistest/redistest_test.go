@@ -53,7 +53,7 @@ func TestEachGivesAnEmptyServerOfEachKind(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			kinds[fmt.Sprintf("%s: real %v, RESP3 %v", kind, s.IsReal(), resp3)] = true
-			if oldest := strings.HasPrefix(s.Version(), oldestRelease+"."); strings.Contains(kind, oldestRelease) && !oldest {
+			if strings.Contains(kind, "6.2") && !strings.HasPrefix(s.Version(), "Redis 6.2.") {
 				t.Errorf("%s is a %s", kind, s.Version())
 			}
 		})
@@ -277,32 +277,72 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 	}
 }
 
-func TestTheOldestServerIsWhatItSays(t *testing.T) {
+func TestReleasesAreWhatTheySay(t *testing.T) {
 	other := filepath.Join(t.TempDir(), "redis-server")
 	if err := os.WriteFile(other, []byte("#!/bin/sh\necho Redis server v=7.0.15 sha=00000000:0\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for name, binary := range map[string]string{"none": filepath.Join(t.TempDir(), "no-such-server"), "another release": other} {
 		t.Run(name, func(t *testing.T) {
-			t.Setenv(oldestEnv, binary)
-			_, err := findOldest()
-			if err == nil {
-				t.Fatalf("took %s", binary)
-			}
-			for _, want := range []string{binary, "scripts/deps redis6", oldestEnv} {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("the failure does not say %q:\n%v", want, err)
+			for _, r := range Releases {
+				t.Setenv(r.env, binary)
+				_, err := r.find()
+				if err == nil {
+					t.Fatalf("took %s for %s", binary, r.Name)
+				}
+				for _, want := range []string{binary, "scripts/deps " + r.target, r.env} {
+					if !strings.Contains(err.Error(), want) {
+						t.Errorf("the failure does not say %q:\n%v", want, err)
+					}
 				}
 			}
 		})
 	}
 }
 
-func TestUseOldest(t *testing.T) {
-	UseOldest(t)
-	if version := Real(t).Version(); !strings.HasPrefix(version, oldestRelease+".") {
-		t.Errorf("started a %s", version)
+func TestEachReleaseStartsIt(t *testing.T) {
+	var started []string
+	EachRelease(t, func(t *testing.T) {
+		started = append(started, Real(t).Version())
+	})
+	if len(started) != 1+len(Releases) {
+		t.Fatalf("started %q", started)
 	}
+	for i, r := range Releases {
+		if !strings.HasPrefix(started[1+i], r.Name+".") {
+			t.Errorf("started %s for %s", started[1+i], r.Name)
+		}
+	}
+}
+
+// A server without TLS is named, not its log. Where the environment names it, the test is skipped.
+func TestServerWithoutTLS(t *testing.T) {
+	without := filepath.Join(t.TempDir(), "redis-server")
+	if err := os.WriteFile(without, []byte("#!/bin/sh\necho '# Failed finding TLS support.'\nexit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("named", func(t *testing.T) {
+		t.Setenv(serverEnv, without)
+		for kind, start := range map[string]func(tb testing.TB){
+			"one": func(tb testing.TB) { RealTLS(tb) }, "a cluster": func(tb testing.TB) { ClusterTLS(tb, 3) },
+		} {
+			t.Run(kind, func(t *testing.T) {
+				t.Cleanup(func() {
+					if !t.Skipped() {
+						t.Error("not skipped")
+					}
+				})
+				start(t)
+			})
+		}
+	})
+	t.Run("in PATH", func(t *testing.T) {
+		t.Setenv(serverEnv, "")
+		t.Setenv("PATH", filepath.Dir(without)+string(os.PathListSeparator)+os.Getenv("PATH"))
+		if failure, failed := fatal(t, func(tb testing.TB) { RealTLS(tb) }); !failed || !strings.Contains(failure, "built without TLS") {
+			t.Errorf("failed: %v, %s", failed, failure)
+		}
+	})
 }
 
 func TestTheEnvironmentNamesTheServer(t *testing.T) {

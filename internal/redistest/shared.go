@@ -33,7 +33,7 @@ type pool struct {
 
 var (
 	shared = &pool{find: findServer, protocol: 3}
-	oldest = &pool{find: findOldest, protocol: 2}
+	oldest = &pool{find: Redis62.find, protocol: 2}
 )
 
 // Shared returns an empty database of the one redis-server that all tests of this test binary share. It

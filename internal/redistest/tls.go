@@ -11,6 +11,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"math/big"
 	"net"
 	"os"
@@ -42,6 +43,15 @@ func ClusterTLS(tb testing.TB, masters int, args ...string) *Nodes {
 	nodes := startNodes(tb, masters, newTLS(tb), args)
 	nodes.Ready()
 	return nodes
+}
+
+// failStart ends a test whose server did not start. It skips a test of TLS if the environment names a server without it.
+func failStart(tb testing.TB, err error) {
+	tb.Helper()
+	if errors.Is(err, errNoTLS) && os.Getenv(serverEnv) != "" {
+		tb.Skipf("redistest: %v", err)
+	}
+	tb.Fatalf("redistest: %v", err)
 }
 
 // args returns arguments for redis-server, without the port.

@@ -53,24 +53,35 @@ func (t *Topology) TryAny(ctx context.Context, a *Attempts, s *Script, keys []st
 	return cmd.Cmd, err
 }
 
-// attempt makes one attempt to run a script by a kind of command. That takes two commands if the server lacks the
+// attempt makes one attempt to run a script by a kind of command. That takes more commands if the server lacks the
 // script.
 func (t *Topology) attempt(
 	ctx context.Context, a *Attempts, s *Script, keys []string, args []any, command func(all []any) redis.Cmder,
-) error {
+) (err error) {
 	a.Begin(len(keys))
-	for text := false; ; text = true {
+	Supply(func() error { return t.Load(ctx, s, keys[0]) }, func(text bool) bool {
 		all := append(make([]any, 0, 3+len(keys)+len(args)), s.Head(text)...)
 		all = append(all, a)
 		for _, key := range keys {
 			all = append(all, key)
 		}
-		err := t.Process(ctx, command(append(all, args...)))
+		err = t.Process(ctx, command(append(all, args...)))
 		a.End(err)
-		if err == nil || text || !redis.HasErrorPrefix(err, "NOSCRIPT") {
-			return err
-		}
+		return !text && Lacking(err)
+	})
+	return err
+}
+
+// Load loads a script into the server that holds a key. Where the type of the Redis client does not show the servers,
+// it may be another one.
+func (t *Topology) Load(ctx context.Context, s *Script, key string) error {
+	server, err := t.Server(ctx, key)
+	if err != nil {
+		return err
 	}
+	cmd := NewAnyCommand(ctx, []any{"script", "load", s.Text})
+	cmd.SetStepCount(1)
+	return server.Process(ctx, cmd)
 }
 
 // Process runs one command. SetStepCount tells that its keys are adjacent: without it, a cluster client first asks any

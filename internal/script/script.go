@@ -51,6 +51,24 @@ func read(files fs.FS, name string) string {
 	return strings.Join(lines, "")
 }
 
+// Supply sends the commands of one or more calls of a script, also to a server that lacks it. send sends the commands
+// that have no reply yet, and reports whether the server lacks the script for one of them. They name the script by its
+// SHA-1. If the server lacks it, load loads it, and they are sent again. A script that is loaded stays: from Redis 7.4
+// on, and on Valkey, the server removes scripts that it knows only from EVAL once there are more than 500 of these. If
+// the script cannot be loaded, or is lacking afterwards, one of the commands carries its text.
+func Supply(load func() error, send func(text bool) (lacking bool)) {
+	if !send(false) {
+		return
+	}
+	text := load() != nil
+	for send(text) {
+		text = true
+	}
+}
+
+// Lacking reports whether a server did not run a script because it lacks it.
+func Lacking(err error) bool { return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") }
+
 // Head returns the first arguments of a command that runs the script: by its SHA-1, or with its text.
 func (s *Script) Head(text bool) []any {
 	if text {

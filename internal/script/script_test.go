@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -94,6 +95,38 @@ func TestAttemptsOfACall(t *testing.T) {
 		}
 		if _, err := sent.MarshalBinary(); err == nil {
 			t.Errorf("%s: written after its end", name)
+		}
+	}
+}
+
+// TestSupply: a script that the server lacks is loaded once, and sent with its text if that does not help.
+func TestSupply(t *testing.T) {
+	for name, test := range map[string]struct {
+		refused bool
+		lacking int // commands that the server answers with NOSCRIPT
+		want    string
+	}{
+		"it has it":                  {false, 0, "sha"},
+		"it gets it":                 {false, 1, "sha load sha"},
+		"it does not take it":        {true, 1, "sha load text"},
+		"it got it and lost it":      {false, 2, "sha load sha text"},
+		"others behind the text":     {false, 3, "sha load sha text text"},
+		"refused, others behind one": {true, 2, "sha load text text"},
+	} {
+		var log []string
+		Supply(func() error {
+			log = append(log, "load")
+			if test.refused {
+				return errors.New("NOPERM")
+			}
+			return nil
+		}, func(text bool) bool {
+			log = append(log, map[bool]string{true: "text", false: "sha"}[text])
+			test.lacking--
+			return test.lacking >= 0
+		})
+		if got := strings.Join(log, " "); got != test.want {
+			t.Errorf("%s: %s, expected %s", name, got, test.want)
 		}
 	}
 }

@@ -96,8 +96,9 @@ func sentinelAdvice(text string) string {
 	return "are they there? --redis names others"
 }
 
-// inScript matches the suffix that Redis adds to the error of a script.
-var inScript = regexp.MustCompile(`,? script: [0-9a-f]{40}, on @\S+$`)
+// inScript matches what a server adds to the error of a script: Redis 6.2 before it, later ones behind it, Valkey 9.1
+// without the SHA-1.
+var inScript = regexp.MustCompile(`Error running script \(call to \w+\): (?:@user_script: ?\d+: )*|,? script: (?:[0-9a-f]{40}, )?on @\S+$`)
 
 // Cause returns the innermost wrapped error.
 func Cause(err error) error {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
+	"github.com/rratelimiter/rratelimiter/internal/serverinfo"
 )
 
 // A host is what a server reports about itself.
@@ -34,10 +35,8 @@ func hosts(ctx context.Context, s *connect.Server) ([]host, error) {
 		}
 		for _, section := range []string{"server", "memory", "replication", "persistence", "cluster"} {
 			text, _ := master.Info(ctx, section).Result() // not every server has all sections
-			for line := range strings.Lines(text) {
-				if name, value, found := strings.Cut(strings.TrimSpace(line), ":"); found {
-					h.info[name] = render.Visible(value)
-				}
+			for name, value := range serverinfo.Fields(text) {
+				h.info[name] = render.Visible(value)
 			}
 		}
 		for _, setting := range []string{"cluster-require-full-coverage", "save"} {
@@ -86,8 +85,8 @@ func skew(ctx context.Context, rdb *redis.Client, now func() time.Time) (ahead, 
 // describe returns a server in one line.
 func (h host) describe() string {
 	version := ""
-	if v := h.info["redis_version"]; v != "" {
-		version = "Redis " + v + ", "
+	if v := serverinfo.Server(h.info); v != "" {
+		version = v + ", "
 	}
 	direction := "behind"
 	if h.ahead < 0 {
