@@ -8,12 +8,13 @@
 // master with replicas and sentinels; Monitor records the commands that a real server executes. RealTLS and ClusterTLS
 // start servers that accept only TLS.
 //
-// A missing redis-server fails a test, never skips it. RRATELIMITER_REDIS_SERVER names another binary
+// A missing redis-server fails a test, never skips it. Only with go test -short, tests use the embedded server alone,
+// and those that need a real one are skipped. RRATELIMITER_REDIS_SERVER names another binary
 // than the one in PATH, RRATELIMITER_REDIS_6 another of the oldest release than the one that scripts/deps
 // keeps. A process started here ends with the test that started it, or with Main; on Linux the kernel also ends it when
 // the test binary ends for any reason.
 //
-// This file has the servers as tests see them; process.go the redis-server process, shared.go the
+// This file has the servers as tests see them; process.go the redis-server process, ports.go its port, shared.go the
 // processes that tests share, cluster.go the cluster, sentinel.go the sentinels, tls.go the certificates and monitor.go
 // the recording.
 package redistest
@@ -82,6 +83,7 @@ func Real(tb testing.TB, args ...string) *Server {
 
 func startReal(tb testing.TB, secure *TLS, args []string) *Server {
 	tb.Helper()
+	needsReal(tb)
 	proc, err := startProcess(tb.TempDir(), false, secure, args)
 	if err != nil {
 		tb.Fatalf("redistest: %v", err)
@@ -104,6 +106,10 @@ func Open(dir string, args ...string) (addr string, stop func(), err error) {
 // three run at the same time, so state that they share must be safe for concurrent use.
 func Each(t *testing.T, body func(t *testing.T, s *Server)) {
 	t.Helper()
+	if testing.Short() {
+		t.Run("embedded", func(t *testing.T) { body(t, Embedded(t)) })
+		return
+	}
 	var group sync.WaitGroup
 	run := func(name string, server func(testing.TB) *Server) {
 		group.Go(func() { t.Run(name, func(t *testing.T) { body(t, server(t)) }) })
