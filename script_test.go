@@ -536,6 +536,7 @@ var expiredValues = map[string]func(n int) string{
 }
 
 func TestExpiredRecordsLeaveInBatches(t *testing.T) {
+	long(t)
 	const n = 5000
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for name, value := range expiredValues {
@@ -1576,6 +1577,7 @@ func TestStateOnlyReads(t *testing.T) {
 }
 
 func TestStateOfManyRecords(t *testing.T) {
+	long(t)
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, n := range []int{4999, 5000, 5001, 12000} {
 			r := newRig(t, s)

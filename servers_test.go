@@ -26,6 +26,9 @@ func speaking(protocol int) func(*redis.Options) {
 // TestServersThatAreClaimedAreTested compares the table of servers with those on which Each runs tests. If the
 // redis-server in PATH has another version than the one in the table, only its row is not checked.
 func TestServersThatAreClaimedAreTested(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it is about real servers, which -short leaves out")
+	}
 	page, err := os.ReadFile("COMPATIBILITY.md")
 	if err != nil {
 		t.Fatal(err)

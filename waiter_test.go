@@ -473,6 +473,7 @@ func TestThousandCallersWait(t *testing.T) {
 
 // A stream of small requests does not delay a big one forever.
 func TestBigRequestUnderAStreamOfSmallOnes(t *testing.T) {
+	long(t)
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
 		l := p.RateLimiter("l", WithRate(PerSecond(100)))
