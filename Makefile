@@ -1,15 +1,20 @@
-# make test installs missing tools, checks the code, and tests each module on the embedded server, on a real
-# redis-server and next to real Redisson. scripts/check has the steps, and scripts/deps installs the tools.
+# make test installs missing tools, checks the code, and tests each module on the embedded server, on real servers and
+# next to real Redisson. make check is its quick part. scripts/check has the steps, and scripts/deps installs the tools.
 
 # go build cannot stamp the version of a checkout that belongs to another user, as in CI.
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 
 .NOTPARALLEL:
-.PHONY: help test unit lint release-check tidy matrix matrix-all testdata demo bench bench-update soak views mutants vuln deps clean
+.PHONY: help check test unit lint release-check tidy matrix matrix-all testdata demo bench bench-update soak views mutants vuln deps clean
 
-# All checks and tests. The other targets are parts of them, or tools.
+# What to run before each commit: lint, and the tests that need no server, with the race detector. In 90 s.
+check:
+	scripts/deps cc luacheck
+	BUDGET=90 scripts/check lint quick
+
+# All checks and tests, in ten minutes. The other targets are parts of them, or tools.
 test: deps
-	scripts/check lint release unit compat
+	BUDGET=600 scripts/check lint modules release tests
 
 help:
 	@awk '/^#/ { text = text "\n    " substr($$0, 3); next } /^[a-z-]+:/ { sub(/:.*/, ""); print $$0 text } { text = "" }' Makefile
