@@ -65,9 +65,10 @@ soak: deps
 	scripts/check soak
 
 # Runs the tests on mutants of the scripts and of the core; at least one test must fail for each: half an hour.
-# RUN='-run dispatch' selects some of them.
+# RUN='-run dispatch' selects some of them; CHANGED=1 those in files that changed since the last release,
+# CHANGED=HEAD~3 since that revision: minutes.
 mutants: deps
-	scripts/check mutants
+	CHANGED='$(CHANGED)' scripts/check mutants
 
 # Tests the web page and the terminal view of rrl in a browser and a terminal. RUN=-update writes pictures to docs/.
 views:
