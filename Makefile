@@ -1,15 +1,20 @@
 # make test installs missing tools, checks the code, and tests each module on the embedded server, on real servers and
-# next to real Redisson. scripts/check has the steps, and scripts/deps installs the tools.
+# next to real Redisson. make check is its quick part. scripts/check has the steps, and scripts/deps installs the tools.
 
 # go build cannot stamp the version of a checkout that belongs to another user, as in CI.
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 
 .NOTPARALLEL:
-.PHONY: help test unit servers lint release-check tidy matrix matrix-all testdata demo bench bench-update soak views mutants vuln deps clean
+.PHONY: help check test unit servers lint release-check tidy matrix matrix-all testdata demo bench bench-update soak views mutants vuln deps clean
 
-# All checks and tests. The other targets are parts of them, or tools.
+# What to run before each commit: lint, and the tests that need no server, with the race detector. In 90 s.
+check:
+	scripts/deps cc luacheck
+	BUDGET=90 scripts/check lint quick
+
+# All checks and tests, in ten minutes. The other targets are parts of them, or tools.
 test: deps
-	scripts/check lint release unit compat valkey
+	BUDGET=600 scripts/check lint modules release tests valkey
 
 help:
 	@awk '/^#/ { text = text "\n    " substr($$0, 3); next } /^[a-z-]+:/ { sub(/:.*/, ""); print $$0 text } { text = "" }' Makefile
@@ -64,9 +69,10 @@ soak: deps
 	scripts/check soak
 
 # Runs the tests on mutants of the scripts and of the core; at least one test must fail for each: half an hour.
-# RUN='-run dispatch' selects some of them.
+# RUN='-run dispatch' selects some of them; CHANGED=1 those in files that changed since the last release,
+# CHANGED=HEAD~3 since that revision: minutes.
 mutants: deps
-	scripts/check mutants
+	CHANGED='$(CHANGED)' scripts/check mutants
 
 # Tests the web page and the terminal view of rrl in a browser and a terminal. RUN=-update writes pictures to docs/.
 views:

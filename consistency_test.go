@@ -137,6 +137,7 @@ var loads = []struct {
 // TestWhatIsStoredBesideTheRateDoesNotLast has a continuous load, of which a part expires in each step, so free permits
 // plus those that expire at once never exceed the rate.
 func TestWhatIsStoredBesideTheRateDoesNotLast(t *testing.T) {
+	long(t)
 	const (
 		step  = 20 * time.Millisecond
 		until = 270 // steps
@@ -208,6 +209,7 @@ func (r *rig) settled(l *rratelimiter.Limiter) {
 
 // TestManyRecordsAreAddedUpInPages has more live records than a script may read.
 func TestManyRecordsAreAddedUpInPages(t *testing.T) {
+	long(t)
 	const records, rate = 6500, 20000
 	states := []struct {
 		name, rate, value string
@@ -413,6 +415,7 @@ func TestRecountSeesWhatHappensBetweenItsPages(t *testing.T) {
 
 // TestRecountBesideGrants adds up many records while another client writes new ones.
 func TestRecountBesideGrants(t *testing.T) {
+	long(t)
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
 		l := r.limiter("rl")

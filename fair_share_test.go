@@ -129,7 +129,11 @@ func (m meeting) run(t *testing.T, both time.Duration) (java, gos float64) {
 // Whatever the phase of its timer ticks, Redisson soon gets its share of a limiter that was saturated when it came.
 func TestRedissonGetsPermitsAtAnyPhase(t *testing.T) {
 	useScript(t, askRedisson.Hash())
-	for phase := range 100 {
+	step := 3
+	if testing.Short() {
+		step = 12
+	}
+	for phase := 0; phase < 100; phase += step {
 		t.Run(fmt.Sprint(phase), func(t *testing.T) {
 			t.Parallel()
 			m := meeting{
@@ -163,6 +167,9 @@ func TestRedissonGetsPermits(t *testing.T) {
 		"one permit":             {meeting{rate: rratelimiter.PerSecond(1), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 2 * time.Minute, 0.2},
 		"a long interval":        {meeting{rate: rratelimiter.PerMinute(30), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 10 * time.Minute, 0.2},
 	} {
+		if testing.Short() && c.both > 10*time.Second {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for seed := range uint64(2) {
@@ -179,6 +186,7 @@ func TestRedissonGetsPermits(t *testing.T) {
 
 // Permits that are left for a Redisson client that does not come cost little.
 func TestLeavingPermitsCostsLittle(t *testing.T) {
+	long(t)
 	useScript(t, askRedisson.Hash())
 	for _, rate := range []rratelimiter.Rate{rratelimiter.PerSecond(1), rratelimiter.PerSecond(7), rratelimiter.PerSecond(20), {Permits: 5, Interval: 100 * ms}, rratelimiter.PerMinute(60)} {
 		t.Run(fmt.Sprint(rate), func(t *testing.T) {

@@ -120,6 +120,7 @@ var expiredValues = map[string]func(n int) string{
 }
 
 func TestExpiredRecordsLeaveInBatches(t *testing.T) {
+	long(t)
 	const n = 5000
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for name, value := range expiredValues {

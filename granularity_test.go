@@ -196,6 +196,7 @@ func TestGranularityJoinsOnlyOwnRecords(t *testing.T) {
 }
 
 func TestGranularityBoundsTheRecords(t *testing.T) {
+	long(t)
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		seed := rand.Uint64()
 		t.Logf("seed %d", seed)

@@ -84,6 +84,7 @@ func TestStateOnlyReads(t *testing.T) {
 }
 
 func TestStateOfManyRecords(t *testing.T) {
+	long(t)
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, n := range []int{4999, 5000, 5001, 12000} {
 			r := newRig(t, s)

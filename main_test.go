@@ -11,3 +11,11 @@ func TestMain(m *testing.M) {
 	dispatch.Strict = true
 	redistest.Main(m)
 }
+
+// long skips a test that takes seconds, where go test -short asks for quick ones.
+func long(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it takes seconds")
+	}
+}

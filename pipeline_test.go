@@ -396,6 +396,7 @@ func (p *pile) Exec(ctx context.Context) ([]redis.Cmder, error) {
 
 // Almost nothing remains of a million names that were used once; fewer with the race detector, which is slow.
 func TestMillionNames(t *testing.T) {
+	long(t)
 	const callers = 64
 	names := 1_000_000
 	if raceDetector {

@@ -26,7 +26,11 @@ import (
 // call carries advances, the try waits for the call that carries the end of the queue, which is made anyway.
 func TestTryIsOneCallInEveryStateOfTheQueue(t *testing.T) {
 	useScript(t, askRedisson.Hash())
-	for seed := range uint64(60) {
+	seeds := uint64(60)
+	if testing.Short() {
+		seeds = 10
+	}
+	for seed := range seeds {
 		inBubble(t, func(t *testing.T, b *bubble) {
 			tryInSomeState(t, b, rand.New(rand.NewPCG(seed, 0)), fmt.Sprint("seed ", seed))
 		})

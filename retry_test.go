@@ -318,6 +318,7 @@ func TestRecordThatWasThereBefore(t *testing.T) {
 
 // TestTooManyRecordsToLookThrough: an attempt behind more records than the script searches is not found.
 func TestTooManyRecordsToLookThrough(t *testing.T) {
+	long(t)
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for records, found := range map[int]bool{19_000: true, 20_001: false} {
 			r := newRig(t, s)

@@ -28,6 +28,9 @@ func speaking(protocol int) func(*redis.Options) {
 // that scripts/deps keeps, of which scripts/check runs tests on all but the one of Each. If the first server has another
 // version than the one in the table, only its row is not checked.
 func TestServersThatAreClaimedAreTested(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it is about real servers, which -short leaves out")
+	}
 	page, err := os.ReadFile("COMPATIBILITY.md")
 	if err != nil {
 		t.Fatal(err)

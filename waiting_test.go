@@ -176,6 +176,7 @@ func TestHeadThatLeavesLetsSmallerOnesGo(t *testing.T) {
 
 // A stream of small requests does not delay a big one forever.
 func TestBigRequestUnderAStreamOfSmallOnes(t *testing.T) {
+	long(t)
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
 		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(100)))

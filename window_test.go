@@ -153,6 +153,9 @@ func TestNoWindowAboveTheRateInFakeTime(t *testing.T) {
 
 // TestNoWindowAboveTheRateWithoutRedis: the process by itself keeps the same bound.
 func TestNoWindowAboveTheRateWithoutRedis(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes seconds")
+	}
 	for _, rate := range exactRates {
 		t.Run(rate.String(), func(t *testing.T) {
 			rdb := redis.NewClient(&redis.Options{Addr: redistest.Nowhere(t), MaxRetries: -1})

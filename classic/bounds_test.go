@@ -93,7 +93,7 @@ func subjects() []subject {
 func TestBounds(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		seeds, steps := int64(2), 400
-		if s.IsReal() {
+		if s.IsReal() || testing.Short() {
 			seeds = 1
 		}
 		for _, subject := range subjects() {

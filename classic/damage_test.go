@@ -23,7 +23,7 @@ import (
 func TestDamageIsRepaired(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		states := int64(25)
-		if s.IsReal() {
+		if s.IsReal() || testing.Short() {
 			states = 5
 		}
 		for _, subject := range subjects() {

@@ -349,6 +349,9 @@ func TestNoLimiter(t *testing.T) {
 
 // A large limiter is read in parts, which OneStep shows; it is still restored in one step.
 func TestLargeLimiter(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes seconds")
+	}
 	each(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := t.Context()
 		must(t, rdb.HSet(ctx, "x", "rate", "100000", "interval", "3600000", "type", "0").Err())

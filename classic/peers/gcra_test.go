@@ -21,6 +21,9 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 
 // The same requests at the same times get the same results from both, and both store the same TAT.
 func TestGCRAIsRedisRates(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes seconds")
+	}
 	server := redistest.Embedded(t)
 	rdb := server.Client()
 	theirs := redis_rate.NewLimiter(rdb)

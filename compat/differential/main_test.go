@@ -8,12 +8,6 @@
 //
 // A run prints its seed; -rapid.seed=N repeats it, and -steps=N makes the differential test longer:
 //
-// go test ./compat/differential -run Differential -steps 1000000 -timeout 2h -v
-//
-// This file has the flags; java_test.go Redisson's scripts, state_test.go a limiter's state, rules_test.go the intended
-// differences, examples_test.go an example of each, differential_test.go the comparison, window_test.go the windows,
-// and fault_test.go the connections that lose replies.
-//
 //	go test ./compat/differential -run Differential -steps 1000000 -timeout 2h -v
 //
 // This file has the flags; java_test.go Redisson's scripts, state_test.go a limiter's state, rules_test.go where this
@@ -32,7 +26,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-var steps = flag.Int("steps", 100_000, "how many steps the differential test compares at least")
+var steps = flag.Int("steps", 50_000, "how many steps the differential test compares at least")
 
 // perCheck is the average number of steps in a sequence.
 const perCheck = 40

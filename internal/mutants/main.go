@@ -4,6 +4,8 @@
 // The command runs in the root of a checkout, which it does not change: the go command gets the mutated file by
 // -overlay. A mutant is killed by the first test that fails or does not end. A mutant that survives all stages is
 // reported, and the command fails. Mutations with a reason in equal cannot be detected and are skipped.
+//
+// With -changed the command tests only mutants of files that have changed: see changed.go.
 package main
 
 import (
@@ -40,18 +42,25 @@ var stages = []stage{
 
 func main() {
 	only := flag.String("run", "", "only mutations whose file or text matches this `pattern`")
+	since := flag.String("changed", "", "only mutations of files that changed since this `revision`, and new mutations; 1: since the last release")
 	list := flag.Bool("list", false, "list the mutations, and check that each still fits its file")
 	flag.Parse()
-	if err := run(*only, *list); err != nil {
+	if err := run(*only, *since, *list); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
 }
 
-func run(only string, list bool) error {
+func run(only, since string, list bool) error {
 	pattern, err := regexp.Compile(only)
 	if err != nil {
 		return err
+	}
+	concerns := func(mutation) bool { return true }
+	if since != "" {
+		if concerns, err = changedSince(since); err != nil {
+			return err
+		}
 	}
 	dir, err := os.MkdirTemp("", "mutants")
 	if err != nil {
@@ -62,7 +71,7 @@ func run(only string, list bool) error {
 	var stale error
 	for i, m := range mutations {
 		title := fmt.Sprintf("%2d %s: %s", i+1, m.file, m.why)
-		if !pattern.MatchString(title) {
+		if !pattern.MatchString(title) || !concerns(m) {
 			continue
 		}
 		overlay, err := m.overlay(dir)

@@ -60,6 +60,7 @@ func ReplicatedCluster(tb testing.TB, masters int, args ...string) *Nodes {
 // startNodes starts masters and makes them meet.
 func startNodes(tb testing.TB, masters int, secure *TLS, args []string) *Nodes {
 	tb.Helper()
+	needsReal(tb)
 	if masters < 1 || masters > slots {
 		tb.Fatalf("redistest: a cluster of %d masters", masters)
 	}

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -26,14 +25,6 @@ const (
 	startLimit    = 30 * time.Second // generous: test machines are small and busy
 	portAttempts  = 10
 	clusterOffset = 10000 // from a node's port to its bus port
-)
-
-// Ports are taken below those that the system gives to outgoing connections (from 32768 on Linux), so
-// that none of the many connections of a test uses the port of a server that is about to restart. A
-// cluster node's bus port is in the same range.
-const (
-	lowestPort  = 11000
-	highestPort = 21999
 )
 
 var (
@@ -108,25 +99,6 @@ func findServer() (string, error) {
 			"or set %s to the path of one", err, serverEnv)
 	}
 	return path, nil
-}
-
-// freePort returns a port on which nothing listens. It does not reserve the port, so the caller must be ready to try
-// another one.
-func freePort(cluster bool) int {
-	for {
-		port := lowestPort + rand.IntN(highestPort-lowestPort+1)
-		if free(port) && (!cluster || free(port+clusterOffset)) {
-			return port
-		}
-	}
-}
-
-func free(port int) bool {
-	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-	if err != nil {
-		return false
-	}
-	return listener.Close() == nil
 }
 
 // start runs the process and returns when it replies.

@@ -8,13 +8,15 @@
 // master with replicas and sentinels; Monitor records the commands that a real server executes. RealTLS and ClusterTLS
 // start servers that accept only TLS.
 //
-// A missing redis-server fails a test, never skips it. RRATELIMITER_REDIS_SERVER names another binary
-// than the one in PATH, or one of the Releases that scripts/deps keeps, such as "Valkey 9.1"; Use does so for one test. If
-// the named binary has no TLS, tests of TLS are skipped. A process started here ends with the test that started it, or
-// with Main; on Linux the kernel also ends it when the test binary ends for any reason.
+// A missing redis-server fails a test, never skips it. Only with go test -short, tests use the embedded server alone, and
+// those that need a real one are skipped. RRATELIMITER_REDIS_SERVER names another binary than the one in PATH, or one of
+// the Releases that scripts/deps keeps, such as "Valkey 9.1"; Use does so for one test. If the named binary has no TLS,
+// tests of TLS are skipped. A process started here ends with the test that started it, or with Main; on Linux the kernel
+// also ends it when the test binary ends for any reason.
 //
-// This file has the servers as tests see them; process.go the redis-server process, releases.go the Releases, shared.go
-// the processes that tests share, cluster.go the cluster, sentinel.go the sentinels, tls.go the certificates and monitor.go
+// This file has the servers as tests see them; process.go the redis-server process, ports.go its port, releases.go the
+// Releases, shared.go the processes that tests share, cluster.go the cluster, sentinel.go the sentinels, tls.go the
+// certificates and monitor.go
 // the recording.
 package redistest
 
@@ -84,6 +86,7 @@ func Real(tb testing.TB, args ...string) *Server {
 
 func startReal(tb testing.TB, secure *TLS, args []string) *Server {
 	tb.Helper()
+	needsReal(tb)
 	proc, err := startProcess(tb.TempDir(), false, secure, args)
 	if err != nil {
 		failStart(tb, err)
@@ -106,6 +109,10 @@ func Open(dir string, args ...string) (addr string, stop func(), err error) {
 // three run at the same time, so state that they share must be safe for concurrent use.
 func Each(t *testing.T, body func(t *testing.T, s *Server)) {
 	t.Helper()
+	if testing.Short() {
+		t.Run("embedded", func(t *testing.T) { body(t, Embedded(t)) })
+		return
+	}
 	var group sync.WaitGroup
 	run := func(name string, server func(testing.TB) *Server) {
 		group.Go(func() { t.Run(name, func(t *testing.T) { body(t, server(t)) }) })

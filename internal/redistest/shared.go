@@ -53,6 +53,7 @@ func Oldest(tb testing.TB) *Server {
 
 func (p *pool) take(tb testing.TB) *Server {
 	tb.Helper()
+	needsReal(tb)
 	p.start(tb)
 	var db int
 	select {

@@ -61,6 +61,9 @@ func (o outcome) within(from, to time.Duration) (sum int64) {
 
 // The grants of each algorithm on the traces that show their differences.
 func TestSimulateBuiltInTraces(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes seconds")
+	}
 	t.Parallel()
 	edge := traced(t, "window-edge")
 	for _, name := range []string{"fixed-window", "window-keys", "list-window", "cursor-window"} {
@@ -109,6 +112,9 @@ func TestSimulateBuiltInTraces(t *testing.T) {
 
 // The page has the measured results. If this fails, update it: rrl simulate --docs docs/algorithms.md
 func TestSimulateDocsAreMeasured(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes seconds")
+	}
 	folder := filepath.Join("..", "..", "..", "..", "docs")
 	text, err := os.ReadFile(filepath.Join(folder, "algorithms.md"))
 	if err != nil {

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// suite is a package with a test of each outcome.
+const suite = `package suite
+
+import (
+	"fmt"
+	"testing"
+)
+
+func TestGood(t *testing.T) { fmt.Println("said by a good test") }
+
+func TestBad(t *testing.T) {
+	t.Run("inner", func(t *testing.T) { t.Error("the inner reason") })
+	t.Run("other", func(t *testing.T) {})
+}
+
+func TestSkipped(t *testing.T) { t.Skip("some excuse") }
+`
+
+// reportOn runs go test on packages with the given code, side by side.
+func reportOn(t *testing.T, skips bool, code ...string) (string, bool) {
+	t.Helper()
+	var out strings.Builder
+	r := newReport(&out, skips)
+	for _, text := range code {
+		dir := t.TempDir()
+		for name, content := range map[string]string{"go.mod": "module example.com/suite\n", "suite_test.go": text} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		run([]string{"test", "-C", dir, "-json", "-timeout=1s", "."}, r)
+	}
+	ok := r.end()
+	return out.String(), ok
+}
+
+func TestFailuresStandAtTheEnd(t *testing.T) {
+	t.Setenv("GOWORK", "off")
+	out, ok := reportOn(t, false, suite)
+	if ok {
+		t.Error("that is a success")
+	}
+	_, end, _ := strings.Cut(out, "The slowest tests:")
+	for _, wanted := range []string{"s  example.com/suite TestGood", "FAILED: example.com/suite TestBad/inner\n", "the inner reason", "no test may skip\nexample.com/suite TestSkipped", "3 tests, 0 packages passed, 1 tests skipped, 2 failures"} {
+		if strings.Count(end, wanted) != 1 {
+			t.Errorf("%q does not stand once at the end of\n%s", wanted, out)
+		}
+	}
+	if strings.Count(out, "the inner reason") != 2 || strings.Contains(out, "said by a good test") {
+		t.Errorf("the failure and nothing else is also told at once:\n%s", out)
+	}
+}
+
+func TestOutcomes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes seconds")
+	}
+	t.Setenv("GOWORK", "off")
+	for name, c := range map[string]struct {
+		code, wanted string
+	}{
+		"passes":         {strings.Replace(suite, `t.Error("the inner reason")`, "", 1), "ok "},
+		"does not build": {strings.Replace(suite, "t.Error", "t.Errr", 1), "t.Errr undefined"},
+		"no syntax":      {"package suite\nfunc {", "expected 'IDENT'"},
+		"panics":         {strings.Replace(suite, `t.Error("the inner reason")`, `panic("all is lost")`, 1), "all is lost"},
+		"hangs":          {strings.Replace(suite, `t.Error("the inner reason")`, `select {}`, 1), "test timed out after 1s"},
+		"ends":           {strings.Replace(suite, `t.Error("the inner reason")`, `os.Exit(3)`, 1) + "\n", "FAILED"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code := c.code
+			if name == "ends" {
+				code = strings.Replace(code, `"fmt"`, `"fmt"; "os"`, 1)
+			}
+			out, ok := reportOn(t, true, code)
+			if _, end, _ := strings.Cut(out, "The slowest tests:"); name != "passes" && !strings.Contains(end, c.wanted) || !strings.Contains(out, c.wanted) {
+				t.Errorf("%q is not in\n%s", c.wanted, out)
+			}
+			if ok != (name == "passes") {
+				t.Errorf("success is %v:\n%s", ok, out)
+			}
+		})
+	}
+}
+
+func TestGoThatFails(t *testing.T) {
+	var out strings.Builder
+	r := newReport(&out, false)
+	run([]string{"test", "-json", "-nosuchflag", "."}, r)
+	if r.end() || !strings.Contains(out.String(), "nosuchflag") {
+		t.Error(out.String())
+	}
+}
+
+func TestSplit(t *testing.T) {
+	for text, wanted := range map[string]string{
+		"-race ./a":                 "[[-race ./a]]",
+		"-race ./a word ./b word c": "[[-race ./a] [./b] [c]]",
+	} {
+		if got := fmt.Sprint(split(strings.Fields(text), "word")); got != wanted {
+			t.Errorf("got %v, want %v", got, wanted)
+		}
+	}
+}
+
+func TestLongOutputIsShortened(t *testing.T) {
+	long := strings.Repeat("line\n", 200) + "last\n"
+	if short := shortened(long); strings.Count(short, "\n") > mostLines || !strings.HasSuffix(short, "last\n") || !strings.Contains(short, "lines, which stand above") {
+		t.Error(short)
+	}
+	if shortened("one\n") != "one\n" {
+		t.Error("a short one is changed")
+	}
+}
