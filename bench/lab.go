@@ -119,7 +119,7 @@ func (b *lab) clear(ctx context.Context) error {
 // setScene sets the rates of all limiters of a scene.
 func (b *lab) setScene(ctx context.Context, s scene) error {
 	err := b.setRates(ctx, s.names, s.rate)
-	if err == nil && s.beside.Permits > 0 {
+	if err == nil && s.pairs() {
 		others := s.others()
 		err = b.setRates(ctx, others.names, others.rate)
 	}
@@ -205,11 +205,16 @@ func infoFields(text string) map[string]string {
 
 // calls returns the number of calls in a line of commandstats; 0 for the empty line of a command that was never called.
 func calls(stat string) int64 {
+	n, _ := strconv.ParseInt(statField(stat, "calls"), 10, 64)
+	return n
+}
+
+// statField returns a field of a line of commandstats; "" if the line does not have it.
+func statField(stat, name string) string {
 	for part := range strings.SplitSeq(stat, ",") {
-		if text, found := strings.CutPrefix(part, "calls="); found {
-			n, _ := strconv.ParseInt(text, 10, 64)
-			return n
+		if text, found := strings.CutPrefix(part, name+"="); found {
+			return text
 		}
 	}
-	return 0
+	return ""
 }

@@ -10,9 +10,9 @@
 // README.md in this folder describes the measurements and has all tables.
 //
 // This file has the command line. lab.go measures rows in turn. workloads.go and rows.go define the workloads and the
-// rows. load.go (callers that do not wait), waiting.go (callers that wait) and memory.go (records) take the samples.
-// redisson.go runs the Java side. result.go holds the figures, goals.go checks them, and table.go, chart.go and
-// readme.go show them.
+// rows. load.go (callers that do not wait), waiting.go (callers that wait), memory.go (records) and scripttime.go (time
+// in Redis) take the samples. redisson.go runs the Java side. result.go holds the figures, goals.go checks them, and
+// table.go, chart.go and readme.go show them.
 package main
 
 import (

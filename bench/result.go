@@ -23,6 +23,7 @@ type Sample struct {
 	Commands int64   `json:"commands"`     // EVALSHA and EVAL that Redis executed; PING in the row of PING
 	RedisCPU float64 `json:"redis_cpu_us"` // of the server's process
 	Allocs   int64   `json:"allocs,omitempty"`
+	PerCall  float64 `json:"us_per_call,omitempty"` // of a script, by INFO commandstats
 
 	Records int64   `json:"records,omitempty"`    // in the permits set
 	Bytes   int64   `json:"bytes,omitempty"`      // of the permits set, by MEMORY USAGE
@@ -128,6 +129,7 @@ func p99(s Sample) float64           { return s.P99 }
 func commands(s Sample) float64      { return float64(s.Commands) }
 func seconds(s Sample) float64       { return s.Seconds }
 func overIdeal(s Sample) float64     { return s.Seconds / s.Ideal }
+func scriptTime(s Sample) float64    { return s.PerCall }
 func records(s Sample) float64       { return float64(s.Records) }
 func setBytes(s Sample) float64      { return float64(s.Bytes) }
 func slowest(s Sample) float64       { return s.Slowest }

@@ -13,7 +13,7 @@ import (
 )
 
 // rows.go defines the contenders. Each Go contender has a go-redis client with its defaults, except for longer timeouts
-// for a machine under load; Redisson has its own client with its defaults.
+// for a machine under load, or a client of rueidis (rueidis.go); Redisson has its own client with its defaults.
 
 // A contender is a row of the tables.
 type contender struct {
@@ -30,6 +30,8 @@ type scene struct {
 	rate   rratelimiter.Rate
 	beside rratelimiter.Rate // of the other limiters; the zero Rate if there are no pairs
 }
+
+func (s scene) pairs() bool { return s.beside.Permits > 0 }
 
 // others returns the scene of the other limiters of the pairs.
 func (s scene) others() scene {
@@ -52,7 +54,10 @@ const (
 	rowPing        = "bare PING"
 	rowReturn1     = `EVALSHA "return 1"`
 	rowRedisRate   = "redis_rate v10"
+	rowGCRA        = "rueidis, GCRA script"
+	rowMultiplexed = "rueidis, Redisson's script"
 	rowScript      = "Redisson's script, from Go"
+	rowSix         = "the six calls of a grant alone"
 	rowLibrary     = "this library"
 	rowPerRequest  = "this library, record per request"
 	rowGranularity = "this library, granularity"
@@ -67,11 +72,13 @@ const buckets = 50
 // contenders returns rows by their names.
 func contenders(names ...string) []*contender {
 	all := map[string]*contender{
-		rowPing:      goRow(rowPing, openPing),
-		rowReturn1:   goRow(rowReturn1, openReturn1),
-		rowRedisRate: goRow(rowRedisRate, openRedisRate),
-		rowScript:    goRow(rowScript, openScript),
-		rowAuto:      goRow(rowAuto, openAuto),
+		rowPing:        goRow(rowPing, openPing),
+		rowReturn1:     goRow(rowReturn1, openReturn1),
+		rowRedisRate:   goRow(rowRedisRate, openRedisRate),
+		rowGCRA:        rueidisRow(rowGCRA, openGCRA),
+		rowMultiplexed: rueidisRow(rowMultiplexed, openRueidisScript),
+		rowScript:      goRow(rowScript, openScript),
+		rowAuto:        goRow(rowAuto, openAuto),
 	}
 	for name, option := range map[string]option{
 		rowLibrary:     nil,
@@ -90,7 +97,12 @@ func contenders(names ...string) []*contender {
 
 // pairRows returns the rows of a scene of pairs.
 func pairRows() []*contender {
-	return []*contender{goRow(rowPing, openPing), goRow(rowRedisRate, inTurn(openRedisRate)), goRow(rowLibrary, openAllowAll)}
+	return []*contender{
+		goRow(rowPing, openPing),
+		goRow(rowRedisRate, inTurn(openRedisRate)),
+		rueidisRow(rowGCRA, inTurn(openGCRA)),
+		goRow(rowLibrary, openAllowAll),
+	}
 }
 
 // An option returns the limiter option of a row of this library, for a rate.
@@ -112,20 +124,21 @@ func (o option) of(r rratelimiter.Rate) []rratelimiter.LimiterOption {
 // goRunner sends requests from this process.
 type goRunner struct {
 	crew *crew
-	rdb  *redis.Client
 	ask  asker
+	end  func() // closes the client
 }
 
 func (r goRunner) run(ctx context.Context, w work) (counts, error) { return r.crew.run(ctx, w, r.ask) }
-func (r goRunner) close()                                          { _ = r.rdb.Close() }
+func (r goRunner) close()                                          { r.end() }
 func (r goRunner) wait(ctx context.Context, callers int, arrive time.Duration) (counts, error) {
 	return r.crew.once(ctx, callers, arrive, r.ask)
 }
 
-// An opener makes an asker from a client.
-type opener func(ctx context.Context, b *lab, s scene, rdb *redis.Client) (asker, error)
+// An opener makes an asker from a client of Redis.
+type opener[C any] func(ctx context.Context, b *lab, s scene, client C) (asker, error)
 
-func goRow(name string, open opener) *contender {
+// goRow returns a contender with a client of go-redis.
+func goRow(name string, open opener[*redis.Client]) *contender {
 	return &contender{name: name, open: func(ctx context.Context, b *lab, s scene) (runner, error) {
 		rdb := redis.NewClient(&redis.Options{Addr: s.addr, PoolTimeout: patience})
 		ask, err := open(ctx, b, s, rdb)
@@ -133,7 +146,7 @@ func goRow(name string, open opener) *contender {
 			_ = rdb.Close()
 			return nil, err
 		}
-		return goRunner{b.crew, rdb, ask}, nil
+		return goRunner{b.crew, ask, func() { _ = rdb.Close() }}, nil
 	}}
 }
 
@@ -163,7 +176,7 @@ func openRedisRate(_ context.Context, _ *lab, s scene, rdb *redis.Client) (asker
 	}, nil
 }
 
-// openScript calls Redisson's script as Redisson does: its keys, the permits, the time and a random id.
+// openScript calls Redisson's script as Redisson does.
 func openScript(ctx context.Context, b *lab, s scene, rdb *redis.Client) (asker, error) {
 	sha, err := rdb.ScriptLoad(ctx, b.script).Result()
 	if err != nil {
@@ -171,12 +184,11 @@ func openScript(ctx context.Context, b *lab, s scene, rdb *redis.Client) (asker,
 	}
 	keys := make([][]string, len(s.names))
 	for i, name := range s.names {
-		keys[i] = []string{name, valueKey(name), valueKey(name) + ":bench", permitsKey(name), permitsKey(name) + ":bench"}
+		keys[i] = scriptKeys(name)
 	}
 	return func(ctx context.Context, i int, n int64, _ bool) (bool, error) {
-		var id [16]byte
-		rand.Read(id[:])
-		err := rdb.EvalSha(ctx, sha, keys[i], n, time.Now().UnixMilli(), id[:]).Err()
+		now, id := scriptArgs()
+		err := rdb.EvalSha(ctx, sha, keys[i], n, now, id[:]).Err()
 		if err == redis.Nil {
 			return true, nil
 		}
@@ -184,8 +196,23 @@ func openScript(ctx context.Context, b *lab, s scene, rdb *redis.Client) (asker,
 	}, nil
 }
 
+// scriptKeys returns the keys of Redisson's script.
+func scriptKeys(name string) []string {
+	return []string{name, valueKey(name), valueKey(name) + ":bench", permitsKey(name), permitsKey(name) + ":bench"}
+}
+
+// scriptArgs returns the arguments of Redisson's script that follow the permits: the time in ms, and a random id.
+func scriptArgs() (now int64, id [16]byte) {
+	rand.Read(id[:])
+	return time.Now().UnixMilli(), id
+}
+
 func valueKey(name string) string   { return "{" + name + "}:value" }
 func permitsKey(name string) string { return "{" + name + "}:permits" }
+
+func openLibrary(ctx context.Context, _ *lab, s scene, rdb *redis.Client) (asker, error) {
+	return library(ctx, newLibrary(rdb), s, nil)
+}
 
 // libraryRow returns the contender of this library with an option.
 func libraryRow(name string, o option) *contender {
@@ -203,13 +230,13 @@ func openAuto(ctx context.Context, _ *lab, s scene, rdb *redis.Client) (asker, e
 }
 
 // inTurn makes an asker of pairs from an opener for single limiters. It asks the second limiter if the first one grants.
-func inTurn(open opener) opener {
-	return func(ctx context.Context, b *lab, s scene, rdb *redis.Client) (asker, error) {
-		first, err := open(ctx, b, s, rdb)
+func inTurn[C any](open opener[C]) opener[C] {
+	return func(ctx context.Context, b *lab, s scene, client C) (asker, error) {
+		first, err := open(ctx, b, s, client)
 		if err != nil {
 			return nil, err
 		}
-		second, err := open(ctx, b, s.others(), rdb)
+		second, err := open(ctx, b, s.others(), client)
 		return func(ctx context.Context, i int, n int64, wait bool) (bool, error) {
 			granted, err := first(ctx, i, n, wait)
 			if !granted || err != nil {
@@ -220,12 +247,9 @@ func inTurn(open opener) opener {
 	}
 }
 
+// openAllowAll asks both limiters of a pair by AllowAll.
 func openAllowAll(ctx context.Context, _ *lab, s scene, rdb *redis.Client) (asker, error) {
-	return allowAll(ctx, newLibrary(rdb), s)
-}
-
-// allowAll asks both limiters of a pair by AllowAll.
-func allowAll(ctx context.Context, client *rratelimiter.Client, s scene) (asker, error) {
+	client := newLibrary(rdb)
 	first, err := limiters(ctx, client, s, nil)
 	if err != nil {
 		return nil, err

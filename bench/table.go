@@ -102,6 +102,8 @@ func detail(r *Report, workload string) grid {
 		return waitingDetail(rows)
 	case any.Bytes > 0:
 		return memoryDetail(rows)
+	case any.PerCall > 0:
+		return scriptDetail(r, rows)
 	}
 	return loadDetail(r, rows)
 }
@@ -184,6 +186,18 @@ func memoryDetail(rows []*Row) grid {
 	return g
 }
 
+func scriptDetail(r *Report, rows []*Row) grid {
+	g := grid{head: []string{"", "calls", "µs/call", "x the six calls"}}
+	g.fill(rows, func(row *Row) []string {
+		beside := "–"
+		if six := r.row(row.Workload, rowSix); six != nil {
+			beside = quantity(ratio(row, six, scriptTime, scriptTime))
+		}
+		return []string{thousands(int64(row.median(commands))), quantity(row.median(scriptTime)), beside}
+	})
+	return g
+}
+
 // readmeText returns the chart and the table of README.md.
 func readmeText(r *Report) string {
 	columns := []column{
@@ -204,7 +218,7 @@ func tablesText(r *Report) string {
 	fmt.Fprintf(&b, "One hot limiter, 1,024 callers:\n\n%s\n", detail(r, hotName(1024)).markdown())
 	fmt.Fprintf(&b, "Callers that wait for one permit each (at best, 1,000 callers at 100/s take 9 s):\n\n%s\n", waitingOverview(r).markdown())
 	fmt.Fprintf(&b, "1,000,000 permits outstanding:\n\n%s\n", memoryOverview(r).markdown())
-	fmt.Fprintf(&b, "Goals (%s):\n\n%s", summary(r.Verdicts), verdictTable(r).markdown())
+	fmt.Fprintf(&b, "%s:\n\n%s", summary(r.Verdicts), verdictTable(r).markdown())
 	return b.String()
 }
 
@@ -214,6 +228,7 @@ func overview(r *Report) grid {
 		{"1 limiter, 1 caller", hotName(1)}, {"64 callers", hotName(64)}, {"1,024 callers", hotName(1024)},
 		{"90 % denied, 1,024", deniedName(1024)}, {"1 to 10 permits, 1,024", mixedName(1024)}, {"20 ms away, 1,024", farName(farthest, 1024)},
 		{"10,000 limiters, 64", uniformName(64)}, {"10,000 limiters, 1,024", uniformName(1024)}, {"10,000 limiters, Zipf, 1,024", zipfName(1024)},
+		{"2 limits, 1 pair, 1,024", hotPairName(1024)}, {"2 limits, 10,000 pairs, 1,024", pairsName(1024)},
 	}
 	return perSecondTable(r, columns, func(string) bool { return true })
 }

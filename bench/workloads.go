@@ -34,6 +34,7 @@ type size struct {
 	spread      []int         // callers on many limiters, or with different numbers of permits
 	pairs       []int         // callers on pairs of limiters
 	limiters    int
+	scriptCalls int // of each script, on each limiter
 	waiting     int // callers at 100 permits a second
 	waitingMany int // callers at 1,000 permits a second
 	processes   int
@@ -43,11 +44,11 @@ type size struct {
 
 var (
 	full = size{
-		repeats: 3, warm: 260 * time.Millisecond, time: 900 * time.Millisecond, callers: []int{1, 64, 1024}, spread: []int{1, 64, 1024}, pairs: []int{64, 1024}, limiters: 10_000,
+		repeats: 3, warm: 260 * time.Millisecond, time: 860 * time.Millisecond, callers: []int{1, 64, 1024}, spread: []int{1, 64, 1024}, pairs: []int{64, 1024}, limiters: 10_000, scriptCalls: 2,
 		waiting: 1000, waitingMany: 10_000, processes: 20, outstanding: 1_000_000, javaWarm: warmUp,
 	}
 	quick = size{
-		repeats: 1, warm: 260 * time.Millisecond, time: 150 * time.Millisecond, callers: []int{1, 1024}, spread: []int{1024}, pairs: []int{1024}, limiters: 10_000,
+		repeats: 1, warm: 260 * time.Millisecond, time: 120 * time.Millisecond, callers: []int{1, 1024}, spread: []int{1024}, pairs: []int{1024}, limiters: 10_000, scriptCalls: 1,
 		waiting: 200, waitingMany: 2000, processes: 4, outstanding: 100_000, javaWarm: time.Second,
 	}
 )
@@ -75,6 +76,9 @@ const (
 	arriveName = "callers that wait, arriving over an interval"
 	crowdsName = "callers that wait, ten times as many at ten times the rate"
 
+	scriptTimeName = "time of a script in Redis"
+	pairTimeName   = "time of a script in Redis, two limits"
+
 	memoryName     = "permits outstanding, then expired at once"
 	javaMemoryName = "permits outstanding as Java writes them, then expired at once"
 )
@@ -97,10 +101,13 @@ func (b *lab) plan(o options) []*workload {
 	for i := range many {
 		many[i] = "bench:" + strconv.Itoa(i)
 	}
-	add := func(name string, takes time.Duration, rows []*contender, measure func(context.Context, *contender) (Sample, error)) {
-		rows = slices.DeleteFunc(slices.Clone(rows), func(c *contender) bool {
-			return c.name != rowPing && !o.rows.MatchString(c.name) || c.name == rowScript && len(o.java) == 0
+	selected := func(rows []*contender) []*contender {
+		return slices.DeleteFunc(slices.Clone(rows), func(c *contender) bool {
+			return c.name != rowPing && !o.rows.MatchString(c.name) || len(o.java) == 0 && (c.name == rowScript || c.name == rowMultiplexed)
 		})
+	}
+	add := func(name string, takes time.Duration, rows []*contender, measure func(context.Context, *contender) (Sample, error)) {
+		rows = selected(rows)
 		if o.run.MatchString(name) && len(rows) > 0 {
 			all = append(all, &workload{name, takes, rows, measure})
 		}
@@ -108,7 +115,7 @@ func (b *lab) plan(o options) []*workload {
 	takes := b.warm + b.time + 50*time.Millisecond
 	loadScene := func(name string, rows []*contender, s scene, w work) {
 		setUp := time.Duration(len(s.names)) * 5 * time.Microsecond
-		if s.beside.Permits > 0 {
+		if s.pairs() {
 			setUp *= 2
 		}
 		add(name, takes+setUp, rows, func(ctx context.Context, c *contender) (Sample, error) {
@@ -125,7 +132,7 @@ func (b *lab) plan(o options) []*workload {
 		javaRows(o.java, redisson.Sync, redisson.Async),
 		contenders(rowScript),
 	)
-	hot := slices.Concat(peers, contenders(rowLibrary, rowPerRequest, rowGranularity, rowAuto))
+	hot := slices.Concat(peers, contenders(rowGCRA, rowMultiplexed, rowLibrary, rowPerRequest, rowGranularity, rowAuto))
 	for _, callers := range b.callers {
 		load(hotName(callers), hot, one, work{callers: callers, limiters: 1})
 	}
@@ -162,7 +169,7 @@ func (b *lab) plan(o options) []*workload {
 			})
 		}
 	}
-	spreadRows := contenders(rowPing, rowRedisRate, rowScript, rowLibrary, rowAuto)
+	spreadRows := contenders(rowPing, rowRedisRate, rowScript, rowGCRA, rowMultiplexed, rowLibrary, rowAuto)
 	for _, callers := range b.spread {
 		load(uniformName(callers), spreadRows, many, work{callers: callers, limiters: b.limiters, spread: uniform})
 	}
@@ -178,6 +185,32 @@ func (b *lab) plan(o options) []*workload {
 	for _, callers := range b.pairs {
 		pairs(pairsName(callers), many, callers)
 	}
+
+	times := func(name string, beside rratelimiter.Rate, scripts ...string) {
+		var rows []*contender
+		for _, script := range scripts {
+			rows = append(rows, &contender{name: script})
+		}
+		rows = selected(rows)
+		var samples map[*contender]Sample // of a round; the first row of a round measures all
+		asked := time.Duration((1 + b.scriptCalls) * len(many))
+		if beside.Permits > 0 {
+			asked *= 2
+		}
+		add(name, asked*40*time.Microsecond, rows, func(ctx context.Context, c *contender) (Sample, error) {
+			if _, measured := samples[c]; !measured {
+				var err error
+				if samples, err = b.scriptTimes(ctx, rows, scene{b.addr, many, lasting, beside}); err != nil {
+					return Sample{}, err
+				}
+			}
+			sample := samples[c]
+			delete(samples, c)
+			return sample, nil
+		})
+	}
+	times(scriptTimeName, rratelimiter.Rate{}, rowReturn1, rowSix, rowScript, rowLibrary)
+	times(pairTimeName, lastingBeside, rowSix, rowLibrary)
 
 	hundred, thousand := rratelimiter.PerSecond(100), rratelimiter.PerSecond(1000)
 	crowd := slices.Concat(javaRows(o.java, redisson.Sync), contenders(rowLibrary), []*contender{{name: rowProcesses}})

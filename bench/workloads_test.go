@@ -35,7 +35,7 @@ func TestThePlanHasARowForEachGoal(t *testing.T) {
 		for _, c := range w.rows {
 			row := &Row{Workload: w.name, Name: c.name}
 			for range full.repeats {
-				row.Samples = append(row.Samples, Sample{Seconds: 1, Ideal: 1, Requests: 1, P50: 1, P99: 1, Commands: 1})
+				row.Samples = append(row.Samples, Sample{Seconds: 1, Ideal: 1, Requests: 1, P50: 1, P99: 1, Commands: 1, PerCall: 1})
 			}
 			report.Rows = append(report.Rows, row)
 		}
