@@ -220,8 +220,8 @@ func TestTheRuleOfReadOnlyUsers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, text, _ := strings.Cut(string(page), "A user who is to look")
-	_, text, _ = strings.Cut(text, "needs\n`")
+	_, text, _ := strings.Cut(string(page), "A read-only user")
+	_, text, _ = strings.Cut(text, "needs")
 	text, _, _ = strings.Cut(text, "for `rrl`")
 	rule := []any{"ACL", "SETUSER", "limiter", "on", ">secret", "resetchannels", "~orders*", "~{orders*}:*", "-@all"}
 	for _, word := range strings.Fields(strings.ReplaceAll(text, "`", " ")) {
