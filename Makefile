@@ -60,7 +60,7 @@ demo:
 bench: deps
 	scripts/check bench
 
-# The same; also writes the tables and the chart into the README.
+# The same; also writes the chart and the tables into README.md and bench/README.md.
 bench-update: deps
 	RUN=-update scripts/check bench
 

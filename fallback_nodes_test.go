@@ -24,7 +24,7 @@ func (e redisError) Error() string { return string(e) }
 
 func (redisError) RedisError() {}
 
-// The write probe changes nothing, whatever is stored. The ACL user of the README may run it, and a full server accepts
+// The write probe changes nothing, whatever is stored. The ACL user of docs/security.md may run it, and a full server accepts
 // it; a replica does not.
 func TestProbe(t *testing.T) {
 	for _, release := range []string{"7.0", "6.2"} {

@@ -10,7 +10,29 @@
 //		return err
 //	}
 //
-// See [Limiter] for how it works and which method to use.
+// [Limiter] describes how a limiter works. README.md in the root of the module has tables of methods, options and errors.
+//
+// # What most programs call
+//
+//   - [NewClient] and [Client.RateLimiter] make a limiter. [WithRate] sets its rate if it has none.
+//   - [Limiter.Acquire] waits for permits: for workers. [Limiter.TryAcquireTimeout] waits for a limited time.
+//   - [Limiter.Allow] asks once and returns when to retry: for services that refuse requests. [Limiter.TryAcquire]
+//     returns only whether the permits were granted.
+//   - [Limiter.Take] is Allow with a [Grant], which can give its permits back.
+//   - [Client.AllowAll] asks several limiters: all of them grant, or none does.
+//   - [Limiter.SetRate] changes the rate. [Limiter.State] returns the rate and the permits in use.
+//   - [WithFallback] lets the process decide while Redis cannot be reached. [WithDenyCache] refuses floods without calls
+//     to Redis.
+//
+// # Packages beside it
+//
+//   - [github.com/rratelimiter/rratelimiter/httplimit] guards HTTP handlers; grpclimit, a separate module, guards gRPC
+//     servers.
+//   - [github.com/rratelimiter/rratelimiter/limittest] has an embedded server and a clock for tests.
+//   - [github.com/rratelimiter/rratelimiter/classic] has other algorithms, such as GCRA and the token bucket.
+//   - [github.com/rratelimiter/rratelimiter/snapshot] saves and restores the state of a limiter.
+//   - promlimit and otellimit, separate modules, export metrics for Prometheus, and metrics and traces for OpenTelemetry.
+//   - cmd/rrl is a command line for limiters on a live Redis.
 package rratelimiter
 
 import (

@@ -19,27 +19,27 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// security_test.go runs limiters as a user with exactly the permissions in the README, and over TLS.
+// security_test.go runs limiters as a user with exactly the permissions in docs/security.md, and over TLS.
 
-// aclRule returns the ACL rule in the README as the words of a command, with the additions for the given uses. A use is
-// the first words of its line in the README.
+// aclRule returns the ACL rule in docs/security.md as the words of a command, with the additions for the given uses. A use
+// is the first words of its line on that page.
 func aclRule(t *testing.T, uses ...string) []any {
 	t.Helper()
-	readme, err := os.ReadFile("README.md")
+	page, err := os.ReadFile("docs/security.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rule, found := strings.Cut(string(readme), "redis-cli ACL SETUSER")
+	_, rule, found := strings.Cut(string(page), "redis-cli ACL SETUSER")
 	rule, _, closed := strings.Cut(rule, "```")
 	if !found || !closed {
-		t.Fatal("README has no rule")
+		t.Fatal("docs/security.md has no rule")
 	}
 	for _, use := range uses {
-		_, rest, found := strings.Cut(string(readme), "\n| "+use)
+		_, rest, found := strings.Cut(string(page), "\n| "+use)
 		_, rest, _ = strings.Cut(rest, "| `")
 		more, _, _ := strings.Cut(rest, "` |")
 		if !found || !strings.HasPrefix(more, "+") {
-			t.Fatalf("README does not say what %q needs", use)
+			t.Fatalf("docs/security.md does not say what %q needs", use)
 		}
 		rule += " " + strings.ReplaceAll(more, `\|`, "|")
 	}
@@ -173,7 +173,7 @@ func exercise(ctx context.Context, rdb rratelimiter.Redis, name string) error {
 	return errors.Join(failed...)
 }
 
-func TestTheRuleOfReadmeIsEnough(t *testing.T) {
+func TestTheRuleOfThePageIsEnough(t *testing.T) {
 	s := redistest.Real(t)
 	rdb := as(t, s, aclRule(t))
 	for _, name := range []string{"orders", "orders:eu", "orders{tag}", "orders\n\x00"} {
@@ -197,13 +197,13 @@ func TestTheRuleOfReadmeIsEnough(t *testing.T) {
 		"a name":           func() error { return rdb.Do(t.Context(), "client", "setname", "me").Err() },
 	} {
 		if err := do(); !noPermission(err) {
-			t.Errorf("%s without what README adds: %v", use, err)
+			t.Errorf("%s without what the page adds: %v", use, err)
 		}
 		more := as(t, s, aclRule(t, use))
 		plain := rdb
 		rdb, l = more, rratelimiter.NewClient(more).RateLimiter("orders")
 		if err := do(); err != nil {
-			t.Errorf("%s with what README adds: %v", use, err)
+			t.Errorf("%s with what the page adds: %v", use, err)
 		}
 		rdb = plain
 		as(t, s, aclRule(t))
@@ -220,8 +220,8 @@ func TestTheRuleOfReadOnlyUsers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, text, _ := strings.Cut(string(page), "A user who is to look")
-	_, text, _ = strings.Cut(text, "needs\n`")
+	_, text, _ := strings.Cut(string(page), "A read-only user")
+	_, text, _ = strings.Cut(text, "needs")
 	text, _, _ = strings.Cut(text, "for `rrl`")
 	rule := []any{"ACL", "SETUSER", "limiter", "on", ">secret", "resetchannels", "~orders*", "~{orders*}:*", "-@all"}
 	for _, word := range strings.Fields(strings.ReplaceAll(text, "`", " ")) {
@@ -265,7 +265,7 @@ func TestTheRuleOfReadOnlyUsers(t *testing.T) {
 }
 
 // Each command in the rule is needed: without it a call fails, or Redis refuses a command whose error is ignored.
-func TestTheRuleOfReadmeIsNotMoreThanEnough(t *testing.T) {
+func TestTheRuleOfThePageIsNotMoreThanEnough(t *testing.T) {
 	s := redistest.Real(t)
 	rule := aclRule(t)
 	for i, word := range rule {
@@ -305,7 +305,7 @@ func (forgetful) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 	return next
 }
 
-func TestTheRuleOfReadmeKeepsFromAllElse(t *testing.T) {
+func TestTheRuleOfThePageKeepsFromAllElse(t *testing.T) {
 	s := redistest.Real(t)
 	admin := s.Client()
 	rdb := as(t, s, aclRule(t))
@@ -371,8 +371,8 @@ func TestTheRuleOfReadmeKeepsFromAllElse(t *testing.T) {
 	}
 }
 
-// On a cluster with TLS, with the additions in the README for clusters.
-func TestTheRuleOfReadmeOnAClusterWithTLS(t *testing.T) {
+// On a cluster with TLS, with the additions in docs/security.md for clusters.
+func TestTheRuleOfThePageOnAClusterWithTLS(t *testing.T) {
 	nodes := redistest.ClusterTLS(t, 3)
 	rule := aclRule(t, "a cluster")
 	for _, s := range nodes.Servers {

@@ -3,11 +3,11 @@
 //	go run ./bench                        all workloads and rows: a quarter of an hour
 //	go run ./bench -quick                 shorter samples: a minute; do not quote the figures
 //	go run ./bench -run 'hot' -rows lib   workloads and rows by regular expression; bare PING always runs
-//	go run ./bench -update                all, and writes README.md, docs/bench.svg and bench/results.json
+//	go run ./bench -update                all, and writes README.md, bench/README.md, docs/bench.svg, bench/results.json
 //	go run ./bench -from bench/results.json   shows an earlier run
 //
 // It needs redis-server, and a JDK and Maven for Redisson itself; with an empty -java it does not run Redisson.
-// README.md in this folder describes the measurements.
+// README.md in this folder describes the measurements and has all tables.
 //
 // This file has the command line. lab.go measures rows in turn. workloads.go and rows.go define the workloads and the
 // rows. load.go (callers that do not wait), waiting.go (callers that wait), memory.go (records) and scripttime.go (time
@@ -56,7 +56,7 @@ func parse(args []string, errs io.Writer) (options, error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(errs)
 	flags.BoolVar(&o.quick, "quick", false, "a minute instead of a quarter of an hour; the figures are not for quoting")
-	flags.BoolVar(&o.update, "update", false, "write the tables into README.md, the chart to "+chartFile+" and the figures to "+jsonFile)
+	flags.BoolVar(&o.update, "update", false, "write the tables into "+readmeFile+" and "+tablesFile+", the chart to "+chartFile+" and the figures to "+jsonFile)
 	pattern := func(name, usage string, to **regexp.Regexp) {
 		*to = regexp.MustCompile("")
 		flags.Func(name, usage, func(text string) (err error) {
@@ -82,12 +82,12 @@ func parse(args []string, errs io.Writer) (options, error) {
 	if o.update {
 		o.json, o.chart = jsonFile, chartFile
 		if o.quick {
-			return o, errors.New("what a quick run finds is not for the README")
+			return o, errors.New("the figures of a quick run are not for the pages")
 		}
 		if o.from == jsonFile {
 			o.json = ""
 		}
-		return o, checkReadme(readmeFile)
+		return o, checkPages(readmeFile, tablesFile)
 	}
 	return o, nil
 }
@@ -114,7 +114,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 		err = errors.Join(err, drawChart(report, o.chart))
 	}
 	if o.update {
-		err = errors.Join(err, updateReadme(readmeFile, report))
+		err = errors.Join(err, updatePage(readmeFile, readmeText(report)), updatePage(tablesFile, tablesText(report)))
 	}
 	return errors.Join(err, report.failed())
 }

@@ -6,11 +6,13 @@ import (
 	"strings"
 )
 
-// readme.go writes the tables into README.md, between two marks.
+// readme.go writes tables into two pages, between two marks on each: the chart and a small table into README.md, all
+// tables into bench/README.md.
 
 // Files that -update writes, in the root of the repository.
 const (
 	readmeFile = "README.md"
+	tablesFile = "bench/README.md"
 	chartFile  = "docs/bench.svg"
 	jsonFile   = "bench/results.json"
 )
@@ -20,19 +22,24 @@ const (
 	tableEnd   = "<!-- /speed -->"
 )
 
-// checkReadme returns an error if the page has no marks for the tables. It runs before the measurements, which take a
+// checkPages returns an error if a page has no marks for its tables. It runs before the measurements, which take a
 // quarter of an hour.
-func checkReadme(file string) error {
-	_, _, err := around(file)
-	return err
+func checkPages(files ...string) error {
+	for _, file := range files {
+		if _, _, err := around(file); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-func updateReadme(file string, r *Report) error {
+// updatePage replaces what is between the marks of a page by text.
+func updatePage(file, text string) error {
 	head, tail, err := around(file)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(file, []byte(head+"\n"+readmeText(r)+"\n"+tail), 0o644)
+	return os.WriteFile(file, []byte(head+"\n"+text+"\n"+tail), 0o644)
 }
 
 // around returns the text before and after the tables, including the marks.

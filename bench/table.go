@@ -10,7 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// table.go makes tables of a report: all figures for the terminal, the most important ones for the README.
+// table.go makes tables of a report: all figures for the terminal, the most important ones for bench/README.md, and a
+// few for README.md.
 
 // A grid is a table. Its first column is text; the others are figures, or text if words is true.
 type grid struct {
@@ -197,32 +198,52 @@ func scriptDetail(r *Report, rows []*Row) grid {
 	return g
 }
 
-// readmeText returns the tables of the README.
+// readmeText returns the chart and the table of README.md.
 func readmeText(r *Report) string {
+	columns := []column{
+		{"1 limiter, 1 caller", hotName(1)}, {"1,024 callers", hotName(1024)}, {"90 % denied, 1,024", deniedName(1024)},
+		{"10,000 limiters, 1,024", uniformName(1024)},
+	}
+	few := perSecondTable(r, columns, func(name string) bool {
+		return slices.Contains([]string{rowPing, rowRedisRate, rowScript, rowLibrary}, name) || isJava(name)
+	})
+	return fmt.Sprintf("![Requests per second on one limiter with 1,024 callers](%s)\n\nRequests per second (%s; %s):\n\n%s",
+		chartFile, r.At.Format("January 2006"), conditions(r), few.markdown())
+}
+
+// tablesText returns the tables of bench/README.md.
+func tablesText(r *Report) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "![Requests a second on one limiter with 1,024 callers](%s)\n\n", chartFile)
-	fmt.Fprintf(&b, "Requests a second (%s; %s):\n\n%s\n", r.At.Format("January 2006"), conditions(r), overview(r).markdown())
+	fmt.Fprintf(&b, "Requests per second (%s; %s):\n\n%s\n", r.At.Format("January 2006"), conditions(r), overview(r).markdown())
 	fmt.Fprintf(&b, "One hot limiter, 1,024 callers:\n\n%s\n", detail(r, hotName(1024)).markdown())
-	fmt.Fprintf(&b, "Callers that wait for a permit each (at best: 1,000 callers at 100/s take 9 s):\n\n%s\n", waitingOverview(r).markdown())
+	fmt.Fprintf(&b, "Callers that wait for one permit each (at best, 1,000 callers at 100/s take 9 s):\n\n%s\n", waitingOverview(r).markdown())
 	fmt.Fprintf(&b, "1,000,000 permits outstanding:\n\n%s\n", memoryOverview(r).markdown())
-	fmt.Fprintf(&b, "What was aimed at (%s):\n\n%s", summary(r.Verdicts), verdictTable(r).markdown())
+	fmt.Fprintf(&b, "%s:\n\n%s", summary(r.Verdicts), verdictTable(r).markdown())
 	return b.String()
 }
 
-// overview returns a table with a row for each contender and a column for each kind of load.
+// overview returns the requests per second of all contenders.
 func overview(r *Report) grid {
-	columns := []struct{ head, workload string }{
+	columns := []column{
 		{"1 limiter, 1 caller", hotName(1)}, {"64 callers", hotName(64)}, {"1,024 callers", hotName(1024)},
 		{"90 % denied, 1,024", deniedName(1024)}, {"1 to 10 permits, 1,024", mixedName(1024)}, {"20 ms away, 1,024", farName(farthest, 1024)},
 		{"10,000 limiters, 64", uniformName(64)}, {"10,000 limiters, 1,024", uniformName(1024)}, {"10,000 limiters, Zipf, 1,024", zipfName(1024)},
 		{"2 limits, 1 pair, 1,024", hotPairName(1024)}, {"2 limits, 10,000 pairs, 1,024", pairsName(1024)},
 	}
+	return perSecondTable(r, columns, func(string) bool { return true })
+}
+
+// A column is a workload in a table.
+type column struct{ head, workload string }
+
+// perSecondTable returns a table of requests per second, with a row for each contender whose name is shown.
+func perSecondTable(r *Report, columns []column, shown func(name string) bool) grid {
 	g := grid{head: []string{""}}
 	var names []string
 	for _, column := range columns {
 		g.head = append(g.head, column.head)
 		for _, row := range r.of(column.workload) {
-			if !slices.Contains(names, row.Name) {
+			if shown(row.Name) && !slices.Contains(names, row.Name) {
 				names = append(names, row.Name)
 			}
 		}

@@ -41,7 +41,7 @@ func TestGrid(t *testing.T) {
 	}
 }
 
-func TestThePageIsWrittenBetweenItsMarks(t *testing.T) {
+func TestPagesAreWrittenBetweenTheirMarks(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "README.md")
 	write := func(text string) {
 		if err := os.WriteFile(page, []byte(text), 0o644); err != nil {
@@ -53,23 +53,55 @@ func TestThePageIsWrittenBetweenItsMarks(t *testing.T) {
 	r.Rows[0].Missing = ""
 	r.Verdicts = judge(r)
 	for range 2 { // the second update replaces the first
-		if err := updateReadme(page, r); err != nil {
+		if err := updatePage(page, tablesText(r)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	text, _ := os.ReadFile(page)
 	got := string(text)
 	if !strings.HasPrefix(got, "before\n"+tableBegin) || !strings.HasSuffix(got, tableEnd+"\nafter\n") || strings.Contains(got, "old") {
-		t.Errorf("what stands around the tables changed:\n%s", got)
+		t.Errorf("the text around the tables changed:\n%s", got)
 	}
-	for _, want := range []string{chartFile, "18 of 18 goals met", "| " + rowLibrary + " | 10.00 M |", "1,000 at once, 100/s: " + rowProcesses, "longest script"} {
+	for _, want := range []string{"18 of 18 goals met", "| " + rowLibrary + " | 10.00 M |", "1,000 at once, 100/s: " + rowProcesses, "longest script"} {
 		if strings.Count(got, want) == 0 {
 			t.Errorf("%q is missing in\n%s", want, got)
 		}
 	}
 	write("no marks")
-	if err := updateReadme(page, r); err == nil {
+	if err := checkPages(page); err == nil {
+		t.Error("a page without marks passes the check")
+	}
+	if err := updatePage(page, tablesText(r)); err == nil {
 		t.Error("a page without marks was written")
+	}
+}
+
+func TestReadmeHasTheChartAndOneTable(t *testing.T) {
+	text := readmeText(ideal())
+	for _, want := range []string{"](" + chartFile + ")", "| " + rowPing + " |", "| " + rowLibrary + " |", "| Redisson 4.7.0, async |"} {
+		if strings.Count(text, want) != 1 {
+			t.Errorf("%q is not once in\n%s", want, text)
+		}
+	}
+	if strings.Count(text, "|---|") != 1 || strings.Contains(text, rowPerRequest) {
+		t.Errorf("more than a small table:\n%s", text)
+	}
+}
+
+// The pages in the repository show the figures of bench/results.json.
+func TestPagesShowTheResults(t *testing.T) {
+	r, err := readReport(filepath.Base(jsonFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, text := range map[string]string{readmeFile: readmeText(r), tablesFile: tablesText(r)} {
+		page, err := os.ReadFile(filepath.Join("..", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(page), tableBegin+"\n"+text+"\n"+tableEnd) {
+			t.Errorf("%s differs from %s; go run ./bench -update -from %s writes it", file, jsonFile, jsonFile)
+		}
 	}
 }
 

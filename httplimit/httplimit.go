@@ -22,20 +22,31 @@
 // A [Policy] decides what happens around the limits: the zero Policy lets requests pass when Redis does not reply within
 // 100 ms, and counts them. It does not depend on HTTP.
 //
-// The package grpclimit, a separate module, has interceptors for gRPC servers that use a Guard.
-//
 // In frameworks whose chain must be stopped explicitly, use [Guard.Check] in place of [Guard.Middleware]:
 //
 //	if !guard.Check(c.Writer, c.Request) {
 //		c.Abort()
 //	}
 //
-// Files: httplimit.go handles a request, limit.go defines its claims, key.go decides which requests share a limiter,
-// client.go finds the client's address, skip.go has the rules for unlimited requests, policy.go decides by the answers of
-// the limits or without them, ask.go checks several limits, apart.go checks them separately where one has an invalid
-// configuration, away.go records which limits cannot be reached, local.go decides without Redis, headers.go writes the
-// response header fields.
+// # Which to use
+//
+//   - Limits: [Per] has one limiter for each key, [PerFunc] one whose rate depends on the request, [Shared] one limiter
+//     for all requests. [Limit.Cost] lets a request take several permits.
+//   - Keys: [ClientAddr], [Header] and [By] for the client, [Path] and [Route] for the resource; [Join] combines keys,
+//     [First] uses the first one that a request has.
+//   - Requests without limits: [Guard.Skip] with [Paths], [Methods] and [ClientAddr.Private].
+//   - When Redis is slow or down: [Policy.Failure] and [Policy.Bound].
+//   - To see the effect of a limit before it is in force: [Policy.Shadow]; to count the outcomes: [Policy.Count].
+//   - For gRPC servers: the package grpclimit, a separate module, has interceptors that use a Guard.
+//
+// docs/guide/guard-an-http-api.md in the root of the module has examples.
 package httplimit
+
+// httplimit.go handles a request, limit.go defines its claims, key.go decides which requests share a limiter, client.go
+// finds the client's address, skip.go has the rules for unlimited requests, policy.go decides by the answers of the
+// limits or without them, ask.go checks several limits, apart.go checks them separately where one has an invalid
+// configuration, away.go records which limits cannot be reached, local.go decides without Redis, and headers.go writes
+// the response header fields.
 
 import (
 	"net/http"

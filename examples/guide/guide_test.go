@@ -114,31 +114,58 @@ func TestJavaOnThePagesIsTested(t *testing.T) {
 	}
 }
 
+// anchors returns the anchors of the headings on a page, as GitHub makes them.
+func anchors(t *testing.T, page string) (all []string) {
+	t.Helper()
+	other := regexp.MustCompile("[^a-z0-9 _-]")
+	for _, line := range linesOf(t, page) {
+		if level, title, _ := strings.Cut(line, " "); level != "" && strings.Trim(level, "#") == "" {
+			all = append(all, strings.ReplaceAll(other.ReplaceAllString(strings.ToLower(title), ""), " ", "-"))
+		}
+	}
+	return all
+}
+
 func TestLinksOfThePagesLeadSomewhere(t *testing.T) {
 	guides, err := filepath.Glob(pages + "/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
-	listed := map[string]bool{}
-	for _, guide := range guides {
-		text, err := os.ReadFile(guide)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, found := range link.FindAllStringSubmatch(string(text), -1) {
-			to := filepath.Join(pages, found[1])
+	others, err := filepath.Glob(pages + "/../*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := regexp.MustCompile(`\]\(([^)#:]*)(?:#([^)]*))?\)`)
+	linked := map[string][]string{} // page: the files that it links to
+	for _, page := range slices.Concat(guides, others, []string{readme, "../../COMPATIBILITY.md", "../../bench/README.md"}) {
+		for _, found := range link.FindAllStringSubmatch(strings.Join(linesOf(t, page), "\n"), -1) {
+			to := page
+			if found[1] != "" {
+				to = filepath.Join(filepath.Dir(page), found[1])
+			}
 			if _, err := os.Stat(to); err != nil {
-				t.Errorf("%s: %v", guide, err)
+				t.Errorf("%s: %v", page, err)
+			} else if found[2] != "" && !slices.Contains(anchors(t, to), found[2]) {
+				t.Errorf("%s links to %s#%s, which has no such heading", page, to, found[2])
 			}
-			if filepath.Base(guide) == "README.md" {
-				listed[to] = true
-			}
+			linked[page] = append(linked[page], to)
 		}
 	}
-	for _, guide := range guides {
-		if !listed[guide] && filepath.Base(guide) != "README.md" {
-			t.Errorf("README.md does not list %s", guide)
+	for _, page := range guides {
+		if !slices.Contains(linked[pages+"/README.md"], page) && filepath.Base(page) != "README.md" {
+			t.Errorf("the guide's README.md does not list %s", page)
 		}
+	}
+	for _, page := range others {
+		if !slices.Contains(linked[readme], filepath.Clean(page)) {
+			t.Errorf("the README does not link to %s", page)
+		}
+	}
+}
+
+// The README is a page to read at once; details belong to the pages that it links to.
+func TestReadmeIsShort(t *testing.T) {
+	if n := len(linesOf(t, readme)) - 1; n > 150 {
+		t.Errorf("the README has %d lines, more than 150", n)
 	}
 }
