@@ -87,6 +87,30 @@ func ExamplePerFunc() {
 	// 404
 }
 
+// Users have a limit of their own; requests without a user have one for each address. Without OrElse they would not be
+// limited.
+func ExampleLimit_OrElse() {
+	server := limittest.Start()
+	defer server.Close()
+	client := server.Client()
+
+	addr := httplimit.ClientAddr{}
+	guard := httplimit.New(
+		httplimit.Per(client, "user", rratelimiter.PerMinute(2), httplimit.Header("X-User")).
+			OrElse(httplimit.Per(client, "anonymous", rratelimiter.PerMinute(1), addr.Key)),
+	)
+	guard.Policy = patient
+	h := guard.Middleware(http.NotFoundHandler())
+
+	ask(h, "/", "ann")
+	ask(h, "/", "")
+	ask(h, "/", "")
+	// Output:
+	// 404, RateLimit: "user";r=1;t=60
+	// 404, RateLimit: "anonymous";r=0;t=60
+	// 429, RateLimit: "anonymous";r=0;t=60, Retry-After: 60
+}
+
 // A limiter that other services also use, in Java for example, keeps its own name and rate.
 func ExampleShared() {
 	server := limittest.Start()

@@ -103,3 +103,39 @@ func TestPlansHaveTheirRates(t *testing.T) {
 		}
 	}
 }
+
+func byAPIKey(client *rratelimiter.Client) *httplimit.Guard {
+	apiKey := httplimit.Header("X-API-Key") // verified before
+	guard := httplimit.New(httplimit.Per(client, "key", rratelimiter.PerMinute(600), apiKey))
+	return guard
+}
+
+func byAPIKeyOrAddress(client *rratelimiter.Client, apiKey httplimit.Key, addr httplimit.ClientAddr) *httplimit.Guard {
+	guard := httplimit.New(
+		httplimit.Per(client, "key", rratelimiter.PerMinute(600), apiKey).
+			OrElse(httplimit.Per(client, "anonymous", rratelimiter.PerMinute(10), addr.Key)),
+	)
+	return guard
+}
+
+func TestRequestsWithoutAKeyHaveTheirOwnLimit(t *testing.T) {
+	client := limittest.New(t).Client()
+	served := func(guard *httplimit.Guard, key string) (n int) {
+		guard.Policy = &httplimit.Policy{Bound: patience}
+		for range 20 {
+			r := httptest.NewRequest(http.MethodGet, "/", nil)
+			r.Header.Set("X-API-Key", key)
+			if guard.Check(httptest.NewRecorder(), r) {
+				n++
+			}
+		}
+		return n
+	}
+	either := byAPIKeyOrAddress(client, httplimit.Header("X-API-Key"), httplimit.ClientAddr{})
+	if n := served(byAPIKey(client), ""); n != 20 {
+		t.Errorf("%d without a key were served", n)
+	}
+	if with, without := served(either, "k"), served(either, ""); with != 20 || without != 10 {
+		t.Errorf("%d with a key were served, %d without", with, without)
+	}
+}
