@@ -1,9 +1,11 @@
 package httplimit_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -109,6 +111,66 @@ func ExampleLimit_OrElse() {
 	// 404, RateLimit: "user";r=1;t=60
 	// 404, RateLimit: "anonymous";r=0;t=60
 	// 429, RateLimit: "anonymous";r=0;t=60, Retry-After: 60
+}
+
+// Only failed logins count. The permit of another one is given back in the background after its response.
+func ExampleLimit_CountIf() {
+	server := limittest.Start()
+	defer server.Close()
+	client := server.Client()
+
+	guard := httplimit.New(
+		httplimit.Per(client, "failed logins", rratelimiter.PerHour(1), httplimit.Header("X-User")).
+			CountIf(func(status int, _ http.Header) bool { return status == http.StatusUnauthorized }),
+	)
+	guard.Policy = patient
+	h := guard.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/right" {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+
+	ask(h, "/right", "ann")
+	for free := int64(0); free == 0; { // until the permit is back
+		free, _ = client.RateLimiter("ratelimit:X-User=ann:failed logins").AvailablePermits(context.Background())
+	}
+	ask(h, "/wrong", "ann")
+	ask(h, "/right", "ann")
+	// Output:
+	// 200, RateLimit: "failed logins";r=0;t=3600
+	// 401, RateLimit: "failed logins";r=0;t=3600
+	// 429, RateLimit: "failed logins";r=0;t=3600, Retry-After: 3600
+}
+
+// A call of a language model takes as many permits as it can cost at most, and gives back what it did not use.
+func ExampleLimit_CostAfter() {
+	server := limittest.Start()
+	defer server.Close()
+	client := server.Client()
+
+	guard := httplimit.New(
+		httplimit.Per(client, "tokens", rratelimiter.PerMinute(5000), nil).
+			Cost(func(*http.Request) int64 { return 4000 }).
+			CostAfter(func(_ int, h http.Header) int64 {
+				tokens, _ := strconv.ParseInt(h.Get("X-Tokens"), 10, 64)
+				return tokens
+			}),
+	)
+	guard.Policy = patient
+	h := guard.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintln(w, "It depends.")
+		w.Header().Set("X-Tokens", "700")
+	}))
+
+	ask(h, "/", "ann")
+	tokens := client.RateLimiter("ratelimit:tokens")
+	for free := int64(0); free < 4300; { // until the permits are back
+		free, _ = tokens.AvailablePermits(context.Background())
+	}
+	ask(h, "/", "ann")
+	// Output:
+	// 200, RateLimit: "tokens";r=1000;t=60
+	// 200, RateLimit: "tokens";r=300;t=60
 }
 
 // A limiter that other services also use, in Java for example, keeps its own name and rate.

@@ -22,6 +22,9 @@ type Claim struct {
 	Limiter Allower           // decides; nil, also a nil *rratelimiter.Limiter: the request is not limited
 	Permits int64             // what the request takes; 0 counts as 1
 	Rate    rratelimiter.Rate // the limiter's rate, if known: without one there is no window in RateLimit-Policy, and no local fallback
+
+	countIf func(status int, h http.Header) bool  // of Limit.CountIf; nil: the request counts
+	cost    func(status int, h http.Header) int64 // of Limit.CostAfter; nil: the request costs Permits
 }
 
 // A Limit returns the claim of a request. A Claim without a Limiter means that this limit does not apply to the

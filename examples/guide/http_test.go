@@ -6,7 +6,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -138,4 +140,52 @@ func TestRequestsWithoutAKeyHaveTheirOwnLimit(t *testing.T) {
 	if with, without := served(either, "k"), served(either, ""); with != 20 || without != 10 {
 		t.Errorf("%d with a key were served, %d without", with, without)
 	}
+}
+
+func failedLogins(client *rratelimiter.Client, addr httplimit.ClientAddr) *httplimit.Guard {
+	guard := httplimit.New(
+		httplimit.Per(client, "failed logins", rratelimiter.PerHour(5), addr.Key).
+			CountIf(func(status int, _ http.Header) bool { return status == http.StatusUnauthorized }),
+	)
+	return guard
+}
+
+func byTokens(client *rratelimiter.Client, apiKey httplimit.Key) *httplimit.Guard {
+	guard := httplimit.New(
+		httplimit.Per(client, "tokens", rratelimiter.PerMinute(100_000), apiKey).
+			Cost(func(r *http.Request) int64 { return 4000 }). // the most that we let the model use
+			CostAfter(func(_ int, h http.Header) int64 {
+				tokens, _ := strconv.ParseInt(h.Get("X-Tokens"), 10, 64) // set by the handler
+				return tokens
+			}),
+	)
+	return guard
+}
+
+func TestRequestsCountByTheirResponses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := limittest.NewRealTime(t).Client()
+		served := func(guard *httplimit.Guard, status int, tokens string) (n int) {
+			guard.Policy = &httplimit.Policy{Bound: patience}
+			h := guard.Middleware(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(status)
+				w.Header().Set("X-Tokens", tokens)
+				n++
+			}))
+			for range 100 {
+				r := httptest.NewRequest(http.MethodGet, "/", nil)
+				r.Header.Set("X-API-Key", "k")
+				h.ServeHTTP(httptest.NewRecorder(), r)
+				synctest.Wait()
+			}
+			return n
+		}
+		logins := failedLogins(client, httplimit.ClientAddr{})
+		if right, wrong := served(logins, 200, ""), served(logins, 401, ""); right != 100 || wrong != 5 {
+			t.Errorf("%d right logins were served, %d wrong ones", right, wrong)
+		}
+		if n := served(byTokens(client, httplimit.Header("X-API-Key")), 200, "2000"); n != 49 { // the 50th could need 4000
+			t.Errorf("%d calls of 2000 tokens were served", n)
+		}
+	})
 }
