@@ -2,6 +2,7 @@ package httplimit_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -26,6 +27,13 @@ func ask(h http.Handler, path, user string) {
 		}
 	}
 	fmt.Println()
+}
+
+// awaitFree waits until permits that are given back in the background are free.
+func awaitFree(limiter *rratelimiter.Limiter, permits int64) {
+	for free := int64(0); free < permits; {
+		free, _ = limiter.AvailablePermits(context.Background())
+	}
 }
 
 // The examples run on an embedded server whose clock stands still until they move it, and allow more time for a reply
@@ -131,9 +139,7 @@ func ExampleLimit_CountIf() {
 	}))
 
 	ask(h, "/right", "ann")
-	for free := int64(0); free == 0; { // until the permit is back
-		free, _ = client.RateLimiter("ratelimit:X-User=ann:failed logins").AvailablePermits(context.Background())
-	}
+	awaitFree(client.RateLimiter("ratelimit:X-User=ann:failed logins"), 1)
 	ask(h, "/wrong", "ann")
 	ask(h, "/right", "ann")
 	// Output:
@@ -164,10 +170,9 @@ func ExampleLimit_CostAfter() {
 
 	ask(h, "/", "ann")
 	tokens := client.RateLimiter("ratelimit:tokens")
-	for free := int64(0); free < 4300; { // until the permits are back
-		free, _ = tokens.AvailablePermits(context.Background())
-	}
+	awaitFree(tokens, 4300)
 	ask(h, "/", "ann")
+	awaitFree(tokens, 3600)
 	// Output:
 	// 200, RateLimit: "tokens";r=1000;t=60
 	// 200, RateLimit: "tokens";r=300;t=60
@@ -204,4 +209,32 @@ func ExamplePolicy() {
 	// Output:
 	// 503, Retry-After: 1
 	// 1 failed closed
+}
+
+// All processes together send two requests a second to a service. The third one finds no permit within its time.
+func ExampleTransport() {
+	service := httptest.NewServer(http.NotFoundHandler())
+	defer service.Close()
+	server := limittest.Start()
+	defer server.Close()
+
+	api := &http.Client{Transport: &httplimit.Transport{
+		Limiter: server.Client().RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerSecond(2))),
+	}}
+	for range 3 {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		r, _ := http.NewRequestWithContext(ctx, http.MethodGet, service.URL, nil)
+		response, err := api.Do(r)
+		if err != nil {
+			fmt.Println(errors.Is(err, context.DeadlineExceeded))
+		} else {
+			fmt.Println(response.Status)
+			response.Body.Close()
+		}
+		cancel()
+	}
+	// Output:
+	// 404 Not Found
+	// 404 Not Found
+	// true
 }

@@ -23,6 +23,8 @@
 // A [Policy] decides what happens around the limits: the zero Policy lets requests pass when Redis does not reply within
 // 100 ms, and counts them. It does not depend on HTTP.
 //
+// A [Transport] paces the requests that a program sends.
+//
 // The package grpclimit, a separate module, has interceptors for gRPC servers that use a Guard.
 //
 // In frameworks whose chain must be stopped explicitly, use [Guard.Check] in place of [Guard.Middleware]:
@@ -34,8 +36,8 @@
 // Files: httplimit.go handles a request, limit.go defines its claims, key.go decides which requests share a limiter,
 // client.go finds the client's address, skip.go has the rules for unlimited requests, policy.go decides by the answers of
 // the limits or without them, ask.go checks several limits, apart.go checks them separately where one has an invalid
-// configuration, after.go corrects what a request counts after its response, away.go records which limits cannot be reached, local.go decides without Redis, headers.go writes the
-// response header fields.
+// configuration, after.go corrects what a request counts by its response, away.go records which limits cannot be reached,
+// local.go decides without Redis, headers.go writes the response header fields, transport.go paces outgoing requests.
 package httplimit
 
 import (

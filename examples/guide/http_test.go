@@ -189,3 +189,29 @@ func TestRequestsCountByTheirResponses(t *testing.T) {
 		}
 	})
 }
+
+func outgoing(client *rratelimiter.Client) *http.Client {
+	api := &http.Client{
+		Transport: &httplimit.Transport{
+			Limiter: client.RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerSecond(10))),
+		},
+		Timeout: 30 * time.Second, // waiting for the permit included
+	}
+	return api
+}
+
+func TestOutgoingRequestsHaveALimit(t *testing.T) {
+	service := httptest.NewServer(http.NotFoundHandler())
+	defer service.Close()
+	client := limittest.New(t).Client()
+	for range 10 {
+		response, err := outgoing(client).Get(service.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+	}
+	if free, err := client.RateLimiter("api").AvailablePermits(t.Context()); free != 0 || err != nil {
+		t.Errorf("%d permits are free: %v", free, err)
+	}
+}
