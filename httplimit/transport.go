@@ -134,7 +134,8 @@ func (t *Transport) heed(response *http.Response) {
 	}
 }
 
-// after returns the time in a field Retry-After, which has seconds or a date; 0 if it has neither.
+// after returns the time in a field Retry-After, which has seconds, or a date, which this host's clock is compared with;
+// 0 if it has neither.
 func after(field string) time.Duration {
 	if s, err := strconv.ParseUint(field, 10, 31); err == nil {
 		return time.Duration(s) * time.Second
@@ -178,7 +179,7 @@ func (t *Transport) hold() {
 			wait = holdAtMost
 		case grant != nil:
 			held = append(held, taken{grant, time.Now().Add(r.ResetAfter - min(renewAhead, r.ResetAfter/4))})
-		case want == 1:
+		case want == 1 || want <= r.Remaining: // none are free, or callers of this process wait
 			wait = r.RetryAfter
 		}
 		free = r.Remaining
