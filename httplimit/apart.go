@@ -20,24 +20,24 @@ func (p *Policy) askApart(ctx context.Context, claims []Claim) ([]Answer, error)
 	var causes []error
 	var places []int // indexes in the answers of the claims in wrong
 	for i := range claims {
-		a, back, err := p.askOne(ctx, &claims[i])
+		a, err := p.askOne(ctx, &claims[i])
 		switch {
 		case err != nil && (!misconfigured(err) || p.failure() == FailClosed):
 			return nil, errors.Join(append(causes, err, g.giveBack(ctx))...)
 		case err != nil:
 			causes = append(causes, err)
 			if claims[i].local() {
-				places = append(places, len(g.answers)+len(wrong))
+				places = append(places, len(g)+len(wrong))
 				wrong = append(wrong, claims[i])
 			}
 		case a.Refused:
 			p.report(ctx, append(causes, g.giveBack(ctx))...)
-			return append(g.answers, a), nil
+			return append(g, a), nil
 		default:
-			g.add(a, back)
+			g = append(g, a)
 		}
 	}
-	if len(g.answers) == 0 {
+	if len(g) == 0 {
 		return nil, errors.Join(causes...)
 	}
 	if p.failure() == FailLocal {
@@ -46,27 +46,27 @@ func (p *Policy) askApart(ctx context.Context, claims []Claim) ([]Answer, error)
 			causes = append(causes, g.giveBack(ctx))
 		}
 		for i, a := range own {
-			g.answers = slices.Insert(g.answers, places[i], a)
+			g = slices.Insert(g, places[i], a)
 		}
 	}
 	p.report(ctx, causes...)
-	return g.answers, nil
+	return g, nil
 }
 
 // askOne checks one limit. A claim for more permits than a rate that was not known is cut to one permit; a limit that
 // does not grant even that refuses the request.
-func (p *Policy) askOne(ctx context.Context, c *Claim) (Answer, way, error) {
+func (p *Policy) askOne(ctx context.Context, c *Claim) (Answer, error) {
 	for {
-		a, back, err := p.allow(ctx, *c)
+		a, err := p.allow(ctx, *c)
 		if err == nil {
-			return a, back, nil
+			return a, nil
 		}
 		err = fmt.Errorf("limit %q, key %q: %w", c.Name, c.Key, err)
 		if !errors.Is(err, rratelimiter.ErrExceedsRate) {
-			return Answer{}, nil, err
+			return Answer{}, err
 		}
 		if c.Permits == 1 {
-			return Answer{Claim: *c, Refused: true}, nil, nil
+			return Answer{Claim: *c, Refused: true}, nil
 		}
 		p.report(ctx, err)
 		c.Permits = 1

@@ -3,6 +3,7 @@ package httplimit
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -11,8 +12,12 @@ import (
 // ask.go checks several limits, so that either all allow or none has counted the request.
 
 // askAll checks limiters of one client in one call. Else it checks in order, and gives back what was granted once a
-// limit refuses or fails. An error beside a refusal means that some permits could not be given back.
+// limit refuses or fails. An error beside a refusal means that some permits could not be given back. Claims whose
+// permits depend on the response are checked in order, since only that gives a way to give permits back.
 func (p *Policy) askAll(ctx context.Context, claims []Claim) ([]Answer, error) {
+	if slices.ContainsFunc(claims, Claim.settles) {
+		return p.askInOrder(ctx, claims)
+	}
 	if len(claims) == 1 { // nothing to give back
 		r, err := p.try(ctx, claims[0])
 		if err != nil {
@@ -58,29 +63,29 @@ func together(claims []Claim) ([]*rratelimiter.Limiter, []int64) {
 func (p *Policy) askInOrder(ctx context.Context, claims []Claim) ([]Answer, error) {
 	var g granted
 	for _, c := range claims {
-		a, back, err := p.allow(ctx, c)
+		a, err := p.allow(ctx, c)
 		switch {
 		case err != nil:
 			return nil, errors.Join(err, g.giveBack(ctx))
 		case a.Refused:
 			err := g.giveBack(ctx)
-			return append(g.answers, a), err
+			return append(g, a), err
 		}
-		g.add(a, back)
+		g = append(g, a)
 	}
-	return g.answers, nil
+	return g, nil
 }
 
-// A way gives permits back; nil: the limiter cannot take permits back, so they stay taken when a later limit refuses.
-type way func(context.Context) error
+// A way gives n of the permits of an answer back; nil: the limiter cannot take permits back, or granted none.
+type way func(ctx context.Context, n int64) error
 
 // A releaser is a limiter that can take permits back.
 type releaser interface {
 	Release(ctx context.Context, n int64) (int64, error)
 }
 
-// allow checks one limit, and returns the way to give back what it granted.
-func (p *Policy) allow(ctx context.Context, c Claim) (Answer, way, error) {
+// allow checks one limit. The answer has the way to give back what it granted.
+func (p *Policy) allow(ctx context.Context, c Claim) (Answer, error) {
 	var r rratelimiter.Result
 	var back way
 	var err error
@@ -88,58 +93,48 @@ func (p *Policy) allow(ctx context.Context, c Claim) (Answer, way, error) {
 	case *rratelimiter.Limiter:
 		var grant *rratelimiter.Grant
 		if grant, r, err = l.Take(ctx, c.Permits); grant != nil {
-			back = func(ctx context.Context) error {
-				_, err := grant.Return(ctx, c.Permits)
+			back = func(ctx context.Context, n int64) error {
+				_, err := grant.Return(ctx, n)
 				return err
 			}
 		}
 	case releaser:
-		back = func(ctx context.Context) error {
-			_, err := l.Release(ctx, c.Permits)
-			return err
+		if r, err = p.try(ctx, c); r.Allowed {
+			back = func(ctx context.Context, n int64) error {
+				_, err := l.Release(ctx, n)
+				return err
+			}
 		}
-		r, err = p.try(ctx, c)
 	default:
 		r, err = p.try(ctx, c)
 	}
-	return Answer{Claim: c, Result: r, Refused: !r.Allowed}, back, err
+	return Answer{Claim: c, Result: r, Refused: !r.Allowed, back: back}, err
 }
 
-// granted holds the answers of limits that were checked in order and allowed the request, and the ways to give back.
-type granted struct {
-	answers []Answer
-	ways    []way
-}
+// givingBack is how long giving permits back may take.
+const givingBack = time.Second
 
-func (g *granted) add(a Answer, back way) {
-	g.answers, g.ways = append(g.answers, a), append(g.ways, back)
-}
+// granted holds the answers of limits that were checked in order and allowed the request.
+type granted []Answer
 
 // giveBack gives back what was granted, where there is a way, and updates the answers. After ctx ends it continues in
-// the background for at most a second.
-func (g *granted) giveBack(ctx context.Context) error {
-	if len(g.answers) == 0 {
-		return nil
-	}
-	for i, a := range g.answers {
-		if g.ways[i] != nil {
-			g.answers[i].Allowed, g.answers[i].Remaining, g.answers[i].ResetAfter = false, a.Remaining+a.Permits, 0
+// the background for at most givingBack.
+func (g granted) giveBack(ctx context.Context) error {
+	undone, calls := make(chan error, len(g)), 0
+	for i, a := range g {
+		if a.back == nil {
+			continue
 		}
-	}
-	undone := make(chan error, len(g.ways))
-	for _, back := range g.ways {
+		g[i].Allowed, g[i].Remaining, g[i].ResetAfter = false, a.Remaining+a.Permits, 0
+		calls++
 		go func() {
-			if back == nil {
-				undone <- nil
-				return
-			}
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), givingBack)
 			defer cancel()
-			undone <- back(ctx)
+			undone <- a.back(ctx, a.Permits)
 		}()
 	}
 	var failed error
-	for range g.ways {
+	for range calls {
 		select {
 		case err := <-undone:
 			failed = errors.Join(failed, err)

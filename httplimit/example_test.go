@@ -1,9 +1,12 @@
 package httplimit_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -24,6 +27,13 @@ func ask(h http.Handler, path, user string) {
 		}
 	}
 	fmt.Println()
+}
+
+// awaitFree waits until permits that are given back in the background are free.
+func awaitFree(limiter *rratelimiter.Limiter, permits int64) {
+	for free := int64(0); free < permits; {
+		free, _ = limiter.AvailablePermits(context.Background())
+	}
 }
 
 // The examples run on an embedded server whose clock stands still until they move it, and allow more time for a reply
@@ -87,6 +97,87 @@ func ExamplePerFunc() {
 	// 404
 }
 
+// Users have a limit of their own; requests without a user have one for each address. Without OrElse they would not be
+// limited.
+func ExampleLimit_OrElse() {
+	server := limittest.Start()
+	defer server.Close()
+	client := server.Client()
+
+	addr := httplimit.ClientAddr{}
+	guard := httplimit.New(
+		httplimit.Per(client, "user", rratelimiter.PerMinute(2), httplimit.Header("X-User")).
+			OrElse(httplimit.Per(client, "anonymous", rratelimiter.PerMinute(1), addr.Key)),
+	)
+	guard.Policy = patient
+	h := guard.Middleware(http.NotFoundHandler())
+
+	ask(h, "/", "ann")
+	ask(h, "/", "")
+	ask(h, "/", "")
+	// Output:
+	// 404, RateLimit: "user";r=1;t=60
+	// 404, RateLimit: "anonymous";r=0;t=60
+	// 429, RateLimit: "anonymous";r=0;t=60, Retry-After: 60
+}
+
+// Only failed logins count. The permit of another one is given back in the background after its response.
+func ExampleLimit_CountIf() {
+	server := limittest.Start()
+	defer server.Close()
+	client := server.Client()
+
+	guard := httplimit.New(
+		httplimit.Per(client, "failed logins", rratelimiter.PerHour(1), httplimit.Header("X-User")).
+			CountIf(func(status int, _ http.Header) bool { return status == http.StatusUnauthorized }),
+	)
+	guard.Policy = patient
+	h := guard.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/right" {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+
+	ask(h, "/right", "ann")
+	awaitFree(client.RateLimiter("ratelimit:X-User=ann:failed logins"), 1)
+	ask(h, "/wrong", "ann")
+	ask(h, "/right", "ann")
+	// Output:
+	// 200, RateLimit: "failed logins";r=0;t=3600
+	// 401, RateLimit: "failed logins";r=0;t=3600
+	// 429, RateLimit: "failed logins";r=0;t=3600, Retry-After: 3600
+}
+
+// A call of a language model takes as many permits as it can cost at most, and gives back what it did not use.
+func ExampleLimit_CostAfter() {
+	server := limittest.Start()
+	defer server.Close()
+	client := server.Client()
+
+	guard := httplimit.New(
+		httplimit.Per(client, "tokens", rratelimiter.PerMinute(5000), nil).
+			Cost(func(*http.Request) int64 { return 4000 }).
+			CostAfter(func(_ int, h http.Header) int64 {
+				tokens, _ := strconv.ParseInt(h.Get("X-Tokens"), 10, 64)
+				return tokens
+			}),
+	)
+	guard.Policy = patient
+	h := guard.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintln(w, "It depends.")
+		w.Header().Set("X-Tokens", "700")
+	}))
+
+	ask(h, "/", "ann")
+	tokens := client.RateLimiter("ratelimit:tokens")
+	awaitFree(tokens, 4300)
+	ask(h, "/", "ann")
+	awaitFree(tokens, 3600)
+	// Output:
+	// 200, RateLimit: "tokens";r=1000;t=60
+	// 200, RateLimit: "tokens";r=300;t=60
+}
+
 // A limiter that other services also use, in Java for example, keeps its own name and rate.
 func ExampleShared() {
 	server := limittest.Start()
@@ -118,4 +209,32 @@ func ExamplePolicy() {
 	// Output:
 	// 503, Retry-After: 1
 	// 1 failed closed
+}
+
+// All processes together send two requests a second to a service. The third one finds no permit within its time.
+func ExampleTransport() {
+	service := httptest.NewServer(http.NotFoundHandler())
+	defer service.Close()
+	server := limittest.Start()
+	defer server.Close()
+
+	api := &http.Client{Transport: &httplimit.Transport{
+		Limiter: server.Client().RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerSecond(2))),
+	}}
+	for range 3 {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		r, _ := http.NewRequestWithContext(ctx, http.MethodGet, service.URL, nil)
+		response, err := api.Do(r)
+		if err != nil {
+			fmt.Println(errors.Is(err, context.DeadlineExceeded))
+		} else {
+			fmt.Println(response.Status)
+			response.Body.Close()
+		}
+		cancel()
+	}
+	// Output:
+	// 404 Not Found
+	// 404 Not Found
+	// true
 }

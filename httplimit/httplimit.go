@@ -14,13 +14,16 @@
 // [Allower] can decide.
 //
 // Limits are checked in one call if they are limiters of one [rratelimiter.Client] and, on a cluster, have names in one
-// slot, which the names made by [Per] do not have. Else they are checked in their order, and permits are given back once
+// slot, which the names made by [Per] do not have, and if none depends on the response ([Limit.CountIf] and
+// [Limit.CostAfter]). Else they are checked in their order, and permits are given back once
 // one refuses: until then other requests may be refused. Algorithms that cannot take permits back, as those of the package
 // classic, keep them. So the narrowest limit, which refuses most requests, should come first: those behind it are then not
 // checked.
 //
 // A [Policy] decides what happens around the limits: the zero Policy lets requests pass when Redis does not reply within
 // 100 ms, and counts them. It does not depend on HTTP.
+//
+// A [Transport] paces the requests that a program sends.
 //
 // In frameworks whose chain must be stopped explicitly, use [Guard.Check] in place of [Guard.Middleware]:
 //
@@ -34,6 +37,8 @@
 //     for all requests. [Limit.Cost] lets a request take several permits.
 //   - Keys: [ClientAddr], [Header] and [By] for the client, [Path] and [Route] for the resource; [Join] combines keys,
 //     [First] uses the first one that a request has.
+//   - Requests without a key: they are not limited by that limit, unless [Limit.OrElse] says otherwise.
+//   - What counts only by the response: [Limit.CountIf] and [Limit.CostAfter].
 //   - Requests without limits: [Guard.Skip] with [Paths], [Methods] and [ClientAddr.Private].
 //   - When Redis is slow or down: [Policy.Failure] and [Policy.Bound].
 //   - To see the effect of a limit before it is in force: [Policy.Shadow]; to count the outcomes: [Policy.Count].
@@ -45,8 +50,8 @@ package httplimit
 // httplimit.go handles a request, limit.go defines its claims, key.go decides which requests share a limiter, client.go
 // finds the client's address, skip.go has the rules for unlimited requests, policy.go decides by the answers of the
 // limits or without them, ask.go checks several limits, apart.go checks them separately where one has an invalid
-// configuration, away.go records which limits cannot be reached, local.go decides without Redis, and headers.go writes
-// the response header fields.
+// configuration, after.go corrects what a request counts by its response, away.go records which limits cannot be reached,
+// local.go decides without Redis, headers.go writes the response header fields, and transport.go paces outgoing requests.
 
 import (
 	"net/http"
@@ -90,10 +95,15 @@ func (g *Guard) SetLimits(limits ...Limit) {
 	g.limits.Store(&limits)
 }
 
-// Middleware returns a handler that passes the requests that may pass to next.
+// Middleware returns a handler that passes the requests that may pass to next. It corrects what they count after the
+// response (see [Limit.CountIf]).
 func (g *Guard) Middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if g.Check(w, r) {
+		switch d := g.check(w, r); {
+		case !d.Outcome.Passed():
+		case d.settles():
+			serve(g.ActivePolicy(), d, next, w, r)
+		default:
 			next.ServeHTTP(w, r)
 		}
 	})
@@ -102,22 +112,25 @@ func (g *Guard) Middleware(next http.Handler) http.Handler {
 // Check decides on a request and sets the header fields that describe its limits. If it returns false, it has written
 // the whole response, and the request must not be handled.
 func (g *Guard) Check(w http.ResponseWriter, r *http.Request) bool {
+	return g.check(w, r).Outcome.Passed()
+}
+
+func (g *Guard) check(w http.ResponseWriter, r *http.Request) Decision {
 	if g == nil {
-		return true
+		return Decision{}
 	}
 	d := g.Decide(r)
 	if !g.ActivePolicy().Shadow {
 		g.describe(w.Header(), d)
 	}
-	if d.Outcome.Passed() {
-		return true
-	}
-	if g.Refuse != nil {
+	switch {
+	case d.Outcome.Passed():
+	case g.Refuse != nil:
 		g.Refuse(w, r, d)
-	} else {
+	default:
 		refuse(w, d)
 	}
-	return false
+	return d
 }
 
 // Decide decides on a request as Check does, and writes no response. It serves protocols above HTTP, such as gRPC.

@@ -344,6 +344,41 @@ func TestGuardInGuard(t *testing.T) {
 	}
 }
 
+func TestRequestsWithoutAKey(t *testing.T) {
+	client := limittest.New(t).Client()
+	user := func(r *http.Request) string { return r.Header.Get("X-User") }
+	rates := func(r *http.Request) rratelimiter.Rate {
+		if user(r) == "" {
+			t.Error("asked for the rate of no user")
+		}
+		return map[string]rratelimiter.Rate{"ann": rratelimiter.PerHour(1)}[user(r)]
+	}
+	double := func(*http.Request) int64 { return 2 }
+	perUser := PerFunc(client, "users", rates, By("user", user))
+	for _, c := range []struct {
+		name               string
+		limit              Limit
+		ann, root, unnamed []int
+	}{
+		{"not limited", perUser, []int{200, 429}, []int{200, 200}, []int{200, 200, 200}},
+		{"or else", perUser.OrElse(Per(client, "rest", rratelimiter.PerHour(2), byAddr)), []int{429}, []int{200, 200, 200}, []int{200, 200, 429}},
+		{"twice", perUser.OrElse(perUser).OrElse(Per(client, "all", rratelimiter.PerHour(1), nil)), []int{429}, []int{200, 200}, []int{200, 429}},
+		{"cost", Per(client, "cost", rratelimiter.PerHour(2), By("user", user)).Cost(double).OrElse(Per(client, "other", rratelimiter.PerHour(1), byAddr)),
+			[]int{200, 429}, []int{200, 429}, []int{200, 429}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := patient(c.limit).Middleware(ok)
+			for name, codes := range map[string][]int{"ann": c.ann, "root": c.root, "": c.unnamed} {
+				for i, code := range codes {
+					if w := get(h, "192.0.2.1", "/", func(r *http.Request) { r.Header.Set("X-User", name) }); w.Code != code {
+						t.Errorf("%q, request %d: %d, not %d", name, i, w.Code, code)
+					}
+				}
+			}
+		})
+	}
+}
+
 func TestRouteInsideAMux(t *testing.T) {
 	s := limittest.New(t)
 	guard := patient(Per(s.Client(), "1h", rratelimiter.PerHour(1), Join(byAddr, Route)))

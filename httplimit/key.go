@@ -11,8 +11,9 @@ import (
 // key.go makes the keys of requests: requests with one key share a limiter. Keys become parts of names in Redis, and
 // clients choose much of their text: no text may look like another key, reach another limiter, or take much memory.
 
-// A Key returns the part of a request that is counted separately; "" if the request has no such part. It becomes part
-// of a limiter's name unchanged, so a Key made of free text should come from By.
+// A Key returns the part of a request that is counted separately. It returns "" if the request has no such part: then
+// the limit does not apply to the request (see Per and Limit.OrElse). The key becomes part of a limiter's name unchanged,
+// so a Key made of free text should come from By.
 type Key func(r *http.Request) string
 
 // By returns a key of any text in a request, such as the id of its user: "LABEL=text". The text is escaped as in a
@@ -46,17 +47,26 @@ func Path(r *http.Request) string {
 
 // Route is a key: the pattern of the request's route ("GET /orders/{id}"), as in Request.Pattern, written
 // "GET+/orders/<id>". A http.ServeMux sets it before it calls the handler, so the middleware must be inside; with other
-// routers, set Request.Pattern first. All requests without a pattern share one key.
+// routers, set Request.Pattern first. All requests without a pattern share the key "-", so they are limited, too.
 func Route(r *http.Request) string {
+	if r.Pattern == "" {
+		return "-"
+	}
 	return escape(strings.NewReplacer("{", "<", "}", ">").Replace(r.Pattern))
 }
 
-// Join joins keys with colons: requests share a limiter if all keys are equal.
+// Join joins keys with colons: requests share a limiter if all keys are equal. A key that a request does not have is
+// empty there, so a client cannot avoid the limit by leaving out one of several parts. The request has no key if all
+// parts are empty.
 func Join(keys ...Key) Key {
 	return func(r *http.Request) string {
-		parts := make([]string, len(keys))
+		parts, some := make([]string, len(keys)), false
 		for i, key := range keys {
 			parts[i] = key(r)
+			some = some || parts[i] != ""
+		}
+		if !some {
+			return ""
 		}
 		return strings.Join(parts, ":")
 	}

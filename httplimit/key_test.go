@@ -28,6 +28,7 @@ func TestKeys(t *testing.T) {
 		{"route", Route, "GET+/orders/<id>"},
 		{"join", Join(ClientAddr{}.Key, Route, user), "192.0.2.1:GET+/orders/<id>:user=ann"},
 		{"join with a part missing", Join(none, user), ":user=ann"},
+		{"join without any part", Join(none, none), ""},
 		{"first", First(none, user, ClientAddr{}.Key), "user=ann"},
 		{"first is missing", First(none, ClientAddr{}.Key), "192.0.2.1"},
 		{"all are missing", First(none, none), ""},
@@ -37,6 +38,12 @@ func TestKeys(t *testing.T) {
 				t.Errorf("%q, not %q", got, c.want)
 			}
 		})
+	}
+}
+
+func TestRequestWithoutAPatternHasARoute(t *testing.T) {
+	if key := Route(httptest.NewRequest(http.MethodGet, "/", nil)); key != "-" {
+		t.Error(key)
 	}
 }
 

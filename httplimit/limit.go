@@ -22,15 +22,19 @@ type Claim struct {
 	Limiter Allower           // decides; nil, also a nil *rratelimiter.Limiter: the request is not limited
 	Permits int64             // what the request takes; 0 counts as 1
 	Rate    rratelimiter.Rate // the limiter's rate, if known: without one there is no window in RateLimit-Policy, and no local fallback
+
+	countIf func(status int, h http.Header) bool  // of Limit.CountIf; nil: the request counts
+	cost    func(status int, h http.Header) int64 // of Limit.CostAfter; nil: the request costs Permits
 }
 
 // A Limit returns the claim of a request. A Claim without a Limiter means that this limit does not apply to the
-// request.
+// request; the zero Claim, that the request has no key either (see OrElse).
 type Limit func(r *http.Request) Claim
 
 // Per limits the requests of each key to a rate. Each key has its own limiter, made by Named: "ratelimit:KEY:NAME", or
-// "ratelimit:NAME" for all requests together if key is nil. A rate without permits, such as the zero Rate, limits
-// nothing.
+// "ratelimit:NAME" for all requests together if key is nil. A request without a key, for which the function returns "",
+// is not limited by this limit: use [Limit.OrElse] to limit such requests, too. A rate without permits, such as the zero
+// Rate, limits nothing.
 //
 // Limits with the same name and key are one limit, also in other guards and services, and should have one rate; so a
 // name should say what is limited, or for how long. If one request has different rates for a name and key, the first
@@ -41,18 +45,34 @@ func Per(client *rratelimiter.Client, name string, rate rratelimiter.Rate, key K
 
 // PerFunc is Per for a rate that depends on the request, for example on its route, or on the plan of its tenant. A rate
 // without permits means that the request is not limited. Requests of one key should have one rate at a time; a new rate
-// is in force from the next request on, and live grants stay counted.
+// is in force from the next request on, and live grants stay counted. rate is not called for a request without a key.
 func PerFunc(client *rratelimiter.Client, name string, rate func(*http.Request) rratelimiter.Rate, key Key) Limit {
 	return func(r *http.Request) Claim {
-		rate := rate(r)
-		if rate.Permits == 0 {
-			return Claim{Name: name}
-		}
 		value := ""
 		if key != nil {
-			value = key(r)
+			if value = key(r); value == "" {
+				return Claim{}
+			}
+		}
+		rate := rate(r)
+		if rate.Permits == 0 {
+			return Claim{Name: name, Key: value}
 		}
 		return Named(client, name, value, rate)
+	}
+}
+
+// OrElse returns a limit that applies other to the requests without a key. Those are the requests for which l returns a
+// Claim with neither a Name nor a Limiter. A request whose rate has no permits has a key, and stays unlimited.
+//
+//	httplimit.Per(client, "key", rratelimiter.PerMinute(600), httplimit.Header("X-API-Key")).
+//		OrElse(httplimit.Per(client, "anonymous", rratelimiter.PerMinute(10), addr.Key))
+func (l Limit) OrElse(other Limit) Limit {
+	return func(r *http.Request) Claim {
+		if claim := l(r); claim.Name != "" || claim.Limiter != nil {
+			return claim
+		}
+		return other(r)
 	}
 }
 
@@ -84,6 +104,9 @@ func Shared(name string, limiter Allower) Limit {
 func (l Limit) Cost(permits func(*http.Request) int64) Limit {
 	return func(r *http.Request) Claim {
 		claim := l(r)
+		if claim.Limiter == nil {
+			return claim
+		}
 		claim.Permits = permits(r)
 		if claim.Permits <= 0 {
 			claim.Limiter = nil

@@ -64,7 +64,7 @@ type Policy struct {
 	LocalShare float64
 	// Wait is how long a request may wait for its permits before it is refused; 0 means not at all. A request that
 	// would have to wait longer is refused at once. Requests of one process that wait for a single
-	// *rratelimiter.Limiter are served in their order, other requests in no order.
+	// *rratelimiter.Limiter without CountIf and CostAfter are served in their order, other requests in no order.
 	Wait time.Duration
 	// Shadow lets every request pass, without waiting and without header fields in the response, and counts those that
 	// would have been refused. Permits are taken.
@@ -72,8 +72,8 @@ type Policy struct {
 	// OnDeny is called for each request that is refused, or would be without Shadow: Decision.Refused names the limits.
 	OnDeny func(ctx context.Context, d Decision)
 	// OnError is called for each request that could not be decided, for each of its limits with an invalid
-	// configuration, and for a request that asked for more permits than the rate (rratelimiter.ErrExceedsRate) and so
-	// was cut.
+	// configuration, for a request that asked for more permits than the rate (rratelimiter.ErrExceedsRate) and so was
+	// cut, and for each limit whose permits could not be given back or corrected.
 	OnError func(ctx context.Context, err error)
 	// OnDecision is called for each decision, before the request is handled.
 	OnDecision func(ctx context.Context, d Decision)
@@ -140,6 +140,8 @@ type Answer struct {
 	Claim
 	rratelimiter.Result      // Allowed is true only if the permits were taken
 	Refused             bool // this limit refused
+
+	back way
 }
 
 // Refused returns the names of the limits that refused.
@@ -375,7 +377,7 @@ func (p *Policy) await(ctx context.Context, claims []Claim, answers []Answer) ([
 		if pause <= 0 || pause > left() {
 			return answers, nil
 		}
-		if line, ok := claims[0].Limiter.(waiter); ok && len(claims) == 1 {
+		if line, ok := claims[0].Limiter.(waiter); ok && len(claims) == 1 && !claims[0].settles() {
 			return p.awaitInLine(ctx, line, answers[0])
 		}
 		timer := time.NewTimer(pause)
@@ -451,7 +453,7 @@ func (p *Policy) report(ctx context.Context, errs ...error) {
 		case wrong:
 			p.logger().ErrorContext(ctx, "a limit is configured wrongly", "error", err)
 		default:
-			p.logger().WarnContext(ctx, "the permits of a refused request were not given back", "error", err)
+			p.logger().WarnContext(ctx, "permits were not given back or corrected", "error", err)
 		}
 	}
 }

@@ -6,7 +6,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -101,5 +103,115 @@ func TestPlansHaveTheirRates(t *testing.T) {
 		if byHand(guard)(w, r); w.Code != c.want {
 			t.Errorf("request %d, of %s: %d", i, c.user, w.Code)
 		}
+	}
+}
+
+func byAPIKey(client *rratelimiter.Client) *httplimit.Guard {
+	apiKey := httplimit.Header("X-API-Key") // verified before
+	guard := httplimit.New(httplimit.Per(client, "key", rratelimiter.PerMinute(600), apiKey))
+	return guard
+}
+
+func byAPIKeyOrAddress(client *rratelimiter.Client, apiKey httplimit.Key, addr httplimit.ClientAddr) *httplimit.Guard {
+	guard := httplimit.New(
+		httplimit.Per(client, "key", rratelimiter.PerMinute(600), apiKey).
+			OrElse(httplimit.Per(client, "anonymous", rratelimiter.PerMinute(10), addr.Key)),
+	)
+	return guard
+}
+
+func TestRequestsWithoutAKeyHaveTheirOwnLimit(t *testing.T) {
+	client := limittest.New(t).Client()
+	served := func(guard *httplimit.Guard, key string) (n int) {
+		guard.Policy = &httplimit.Policy{Bound: patience}
+		for range 20 {
+			r := httptest.NewRequest(http.MethodGet, "/", nil)
+			r.Header.Set("X-API-Key", key)
+			if guard.Check(httptest.NewRecorder(), r) {
+				n++
+			}
+		}
+		return n
+	}
+	either := byAPIKeyOrAddress(client, httplimit.Header("X-API-Key"), httplimit.ClientAddr{})
+	if n := served(byAPIKey(client), ""); n != 20 {
+		t.Errorf("%d without a key were served", n)
+	}
+	if with, without := served(either, "k"), served(either, ""); with != 20 || without != 10 {
+		t.Errorf("%d with a key were served, %d without", with, without)
+	}
+}
+
+func failedLogins(client *rratelimiter.Client, addr httplimit.ClientAddr) *httplimit.Guard {
+	guard := httplimit.New(
+		httplimit.Per(client, "failed logins", rratelimiter.PerHour(5), addr.Key).
+			CountIf(func(status int, _ http.Header) bool { return status == http.StatusUnauthorized }),
+	)
+	return guard
+}
+
+func byTokens(client *rratelimiter.Client, apiKey httplimit.Key) *httplimit.Guard {
+	guard := httplimit.New(
+		httplimit.Per(client, "tokens", rratelimiter.PerMinute(100_000), apiKey).
+			Cost(func(r *http.Request) int64 { return 4000 }). // the most that we let the model use
+			CostAfter(func(_ int, h http.Header) int64 {
+				tokens, _ := strconv.ParseInt(h.Get("X-Tokens"), 10, 64) // set by the handler
+				return tokens
+			}),
+	)
+	return guard
+}
+
+func TestRequestsCountByTheirResponses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := limittest.NewRealTime(t).Client()
+		served := func(guard *httplimit.Guard, status int, tokens string) (n int) {
+			guard.Policy = &httplimit.Policy{Bound: patience}
+			h := guard.Middleware(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(status)
+				w.Header().Set("X-Tokens", tokens)
+				n++
+			}))
+			for range 100 {
+				r := httptest.NewRequest(http.MethodGet, "/", nil)
+				r.Header.Set("X-API-Key", "k")
+				h.ServeHTTP(httptest.NewRecorder(), r)
+				synctest.Wait()
+			}
+			return n
+		}
+		logins := failedLogins(client, httplimit.ClientAddr{})
+		if right, wrong := served(logins, 200, ""), served(logins, 401, ""); right != 100 || wrong != 5 {
+			t.Errorf("%d right logins were served, %d wrong ones", right, wrong)
+		}
+		if n := served(byTokens(client, httplimit.Header("X-API-Key")), 200, "2000"); n != 49 { // the 50th could need 4000
+			t.Errorf("%d calls of 2000 tokens were served", n)
+		}
+	})
+}
+
+func outgoing(client *rratelimiter.Client) *http.Client {
+	api := &http.Client{
+		Transport: &httplimit.Transport{
+			Limiter: client.RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerSecond(10))),
+		},
+		Timeout: 30 * time.Second, // waiting for the permit included
+	}
+	return api
+}
+
+func TestOutgoingRequestsHaveALimit(t *testing.T) {
+	service := httptest.NewServer(http.NotFoundHandler())
+	defer service.Close()
+	client := limittest.New(t).Client()
+	for range 10 {
+		response, err := outgoing(client).Get(service.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+	}
+	if free, err := client.RateLimiter("api").AvailablePermits(t.Context()); free != 0 || err != nil {
+		t.Errorf("%d permits are free: %v", free, err)
 	}
 }
