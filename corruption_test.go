@@ -352,7 +352,7 @@ func TestWrongTypesAreReportedAndChangeNothing(t *testing.T) {
 	}
 	right := [keys.Count]string{"hash", "string", "string", "zset", "zset"}
 	// Delete removes the keys of the right type; all others change nothing.
-	counting := []string{"Allow", "TryAcquire", "TryAcquireTimeout", "Acquire", "AcquireUpTo", "Release", "AllowAll", "AvailablePermits", "State",
+	counting := []string{"Allow", "Take", "TryAcquire", "TryAcquireTimeout", "Acquire", "AcquireUpTo", "Release", "AllowAll", "AvailablePermits", "State",
 		"Glance", "Repair", "Reset", "Delete", "Rename", "RenameNX"}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for at, used := range map[int][]string{ // methods that must return WRONGTYPE; the others must not fail

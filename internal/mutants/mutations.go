@@ -300,8 +300,8 @@ var mutations = []mutation{
 	// Local decisions while Redis is unavailable.
 	{file: "internal/localwindow/window.go", why: "permits that the process granted return a tenth of an interval early",
 		old: "passed := now.Sub(w.start) / w.tenth\n", new: "passed := now.Sub(w.start)/w.tenth + 1\n"},
-	{file: "internal/dispatch/local.go", why: "the process decides without WithFallback",
-		old: "return l.settings.FallsBack && l.client.localLimiters.Decides(", new: "return l.client.localLimiters.Decides("},
+	{file: "internal/dispatch/call.go", why: "the process decides without WithFallback",
+		old: "h.Decides = l.settings.FallsBack && l.client", new: "h.Decides = l.client"},
 	{file: "internal/breaker/breaker.go", why: "the silence before a failure is taken for that of a later call",
 		old: "if b.broken.Load() && len(b.calls) == 0 {", new: "if false {"},
 	{file: "internal/localgrant/localgrant.go", why: "a fallback grants the whole rate, whatever its fraction",
