@@ -10,8 +10,9 @@ import (
 // layers are the packages below this one, the lowest first: each imports only packages of this module that stand before
 // it. Those that only tests and tools use are not among them.
 var layers = []string{
-	"lua", "internal/span", "internal/serverinfo", "internal/record", "internal/keys", "internal/localwindow", "internal/fairshare",
-	"internal/denycache", "internal/breaker", "internal/script", "internal/protocol", "internal/localgrant",
+	"lua", "internal/span", "internal/serverinfo", "internal/record", "internal/keys", "internal/localwindow",
+	"internal/fairshare", "internal/denycache", "internal/lease", "internal/breaker", "internal/script", "internal/protocol",
+	"internal/localgrant",
 	"internal/pipeline", "internal/dispatch",
 }
 

@@ -25,6 +25,8 @@ type CallInfo struct {
 	RateMismatch             bool          // the rate of WithRate or WithEnforcedRate differs from the rate in force
 	DenyCacheHits            int           // refusals by WithDenyCache, without a call, since the limiter's previous call
 	Fallback                 bool          // decided by the process (WithFallback), after a failed call or without one
+	Leased                   int64         // permits that were taken ahead (WithLease), in addition to Permits
+	Returned                 int64         // permits of earlier leases that were given back since the limiter's previous call
 	Err                      error         // why the call failed; nil if it did not
 }
 

@@ -98,13 +98,21 @@ func apply[O ~func(T) error, T any](opt O, to T) error {
 
 // validate rejects options that exclude each other, in whatever order they were given.
 func validate(s dispatch.Settings) error {
+	option, d := "granularity", s.Granularity
+	if s.Lease > 0 {
+		option, d = "lease", s.Lease
+	}
 	switch {
-	case s.Granularity == 0:
+	case d == 0:
 		return nil
+	case s.Lease > 0 && s.Granularity > 0:
+		return invalidOption("WithLease has a granularity of its own")
+	case s.Lease > 0 && s.Format == record.Redisson313:
+		return invalidOption("WithLease needs records that tell which client wrote them: those of Redisson313 do not")
 	case s.RecordPerRequest:
-		return invalidOption("WithGranularity joins the records that WithRecordPerRequest asks for")
-	case s.Own != protocol.Rate{} && s.Granularity > protocol.Millis(s.Own.Interval)/10:
-		return invalidOption("the granularity %v is more than a tenth of the interval %v", s.Granularity, protocol.Millis(s.Own.Interval))
+		return invalidOption("a %s joins the records that WithRecordPerRequest asks for", option)
+	case s.Own != protocol.Rate{} && d > protocol.Millis(s.Own.Interval)/10:
+		return invalidOption("the %s %v is more than a tenth of the interval %v", option, d, protocol.Millis(s.Own.Interval))
 	}
 	return nil
 }
@@ -189,6 +197,34 @@ func WithGranularity(d time.Duration) LimiterOption {
 			return invalidOption("the granularity %v is not a positive number of whole milliseconds", d)
 		}
 		s.Granularity = d
+		return nil
+	}
+}
+
+// WithLease lets this process take permits up to d ahead of demand and grant them without asking Redis, at the speed of
+// memory. The limit stays exact: what is taken ahead is stored as one record, dated at the time until which it may be
+// granted, so no window of the interval holds more than the rate, with Redisson, other leases and other clients on the
+// limiter.
+//
+// The price: permits return up to d late, so at full use up to d/(interval+d) of the rate is lost; what a process holds is
+// missing elsewhere meanwhile, and if the process dies, until an interval after the end of the lease. So a process takes no
+// more than it used lately, a quarter of what is free, and nothing while a caller waits, soon after a refusal, or when less
+// than a tenth of the rate would remain free: near full use, calls go to Redis as without the option. What is left at the
+// end of a lease is given back.
+//
+// A change by this client (SetRate, Release, Delete, ...) ends its leases of the limiter at once. What others change is
+// noticed when the lease ends. Leases are granted from while Redis is away, until they end. A client holds leases of at most
+// 65,536 limiters at a time.
+//
+// d must be a positive number of whole milliseconds, at most a tenth of the interval. Any other d, more than a tenth of the
+// interval of the limiter's own rate (WithRate), and the combination with WithGranularity, WithRecordPerRequest or the format
+// Redisson313 are ErrInvalidOption. Records are as with WithGranularity(d).
+func WithLease(d time.Duration) LimiterOption {
+	return func(s *dispatch.Settings) error {
+		if d <= 0 || d%time.Millisecond != 0 {
+			return invalidOption("the lease %v is not a positive number of whole milliseconds", d)
+		}
+		s.Lease = d
 		return nil
 	}
 }

@@ -34,6 +34,8 @@ func TestWrongOptionsComeBackFromEveryMethod(t *testing.T) {
 		"wrong enforced":  rratelimiter.WithEnforcedRate(rratelimiter.PerSecond(-1)),
 		"unknown format":  rratelimiter.WithRecordFormat(-1),
 		"no granularity":  rratelimiter.WithGranularity(0),
+		"no lease":        rratelimiter.WithLease(0),
+		"a lease of µs":   rratelimiter.WithLease(1500 * time.Microsecond),
 		"granularity, µs": rratelimiter.WithGranularity(1500 * time.Microsecond),
 		"no deny cache":   rratelimiter.WithDenyCache(0),
 		"no fallback":     rratelimiter.WithFallback(-0.1),

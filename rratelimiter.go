@@ -73,7 +73,7 @@ type Client struct {
 // redis.ClusterClient.OnNewNode, as the tracing and metrics of go-redis do.
 func NewClient(rdb Redis, opts ...Option) *Client {
 	c := &Client{}
-	config := dispatch.Config{Redis: rdb, ID: uuid.NewString(), Clock: time.Now, CallTimeout: time.Second}
+	config := dispatch.Config{Redis: rdb, ID: uuid.NewString(), CallTimeout: time.Second}
 	for _, opt := range opts {
 		if err := apply(opt, &config); err != nil && c.err == nil {
 			c.err = err

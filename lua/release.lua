@@ -2,7 +2,8 @@
 -- older than it was; or only those that were granted at one time. Whole records are removed; the last one shrinks.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
--- ARGV  1 now (ms; '': this server's clock), 2 permits, 3 flags: b finish a rebuild; then, to undo a grant, 4 its score
+-- ARGV  1 now (ms; '': this server's clock), 2 permits, 3 flags: b finish a rebuild; then, to undo a grant, 4 its score, 5 its
+--       client, as origin_of has it; the first two of the four bytes where these end in a counter
 -- reply 1 status (0, 1 to 7 not initialised: config.lua), then with status 0:
 --       2 notes (base.lua; with MORE, the caller asks again for the rest), 3 permits that came back
 
@@ -13,7 +14,8 @@
 --@include config
 --@include state
 --@include commit
-local client_now, wanted, rebuild, undone = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'b', ARGV[4]
+--@include writers
+local client_now, wanted, rebuild, undone, own = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'b', ARGV[4], tonumber(ARGV[5] or '')
 local limiter, fault = read_config(0)
 if not limiter then
   return { fault }
@@ -35,11 +37,12 @@ if not state.more then
     if returned == wanted then
       break
     end
-    local held = permits_of(page[i])
-    if returned + held > wanted then
+    local held, origin = permits_of(page[i]), undone and origin_of(page[i])
+    local others = undone and origin ~= own and math.floor(origin / 65536) ~= own
+    if not others and returned + held > wanted then
       shrunk, score, rest = page[i], page[i + 1], returned + held - wanted
       returned = wanted
-    else
+    elseif not others then
       returned = returned + held
       if undone then
         gone[#gone + 1] = page[i]

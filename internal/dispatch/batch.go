@@ -84,6 +84,7 @@ type batch struct {
 	callers  int          // in all groups
 	full     bool         // ask.Partial because the batch has no room; otherwise the rest is left to other clients
 	changes  int64        // denyCache.Changes when it was sent
+	before   int64        // queue.changes when it was sent
 	request  protocol.AcquireRequest
 	answered []*request // settled by this batch; signalled after the observer was called
 }
@@ -156,7 +157,7 @@ func (q *queue) newBatch() *batch {
 	q.batches++
 	b := batches.Get().(*batch)
 	b.queue, b.number, b.ask.Rebuild, b.ask.Check = q, q.batches, q.rebuild, q.limiter.unchecked()
-	b.changes = q.client.denyCache.Changes()
+	b.changes, b.before = q.client.denyCache.Changes(), q.changes
 	b.begin(protocol.AcquireScript, q.limiter, q.nodeBreaker())
 	b.attempts.NoRetryIfUnsent = q.limiter.settings.FallsBack
 	b.request.Next(q.grants)
@@ -198,7 +199,10 @@ func (q *queue) send() {
 		added++
 	}
 	q.trying = slices.Delete(q.trying, 0, added)
-	if b.callers == 0 {
+	if b.ask.Lease = q.wish(b); b.ask.Lease > 0 && b.callers == 0 {
+		b.present.Add(1) // the queue wants it
+	}
+	if b.callers == 0 && b.ask.Lease == 0 {
 		b.recycle()
 		if q.waiter() != nil {
 			q.rest()
@@ -297,8 +301,9 @@ func (b *batch) complete(g protocol.AcquireReply, err error) {
 	info := Call{
 		Limiter: q.limiter.name, Callers: b.callers, Latency: time.Since(b.started),
 		Attempts: g.Attempts, Repaired: g.Notes.Repaired(), RateMismatch: g.Notes.Has(protocol.RateMismatch),
-		Fallback: g.Local(), Err: told,
+		Fallback: g.Local(), Leased: g.Ahead, Returned: q.returned, Err: told,
 	}
+	q.returned = 0
 	if err != nil {
 		for _, members := range b.members {
 			for _, r := range members {
@@ -314,6 +319,9 @@ func (b *batch) complete(g protocol.AcquireReply, err error) {
 	} else {
 		if !g.Local() {
 			q.rebuild = g.Notes.Has(protocol.RebuildPending)
+			if g.Ahead > 0 {
+				q.hold(b, g, detached)
+			}
 			q.rate = g.Rate
 			q.limiter.saw(g.Rate, g.Interval, g.Notes, b.ask.Check)
 		}
@@ -478,6 +486,7 @@ func (q *queue) distribute(b *batch, g protocol.AcquireReply, info *Call) {
 				}
 			default:
 				info.Denied++
+				q.demand.Refused(time.Now())
 				r.result = refusal
 				q.remember(b, r, g, since)
 				q.finish(b, r, nil)
@@ -487,6 +496,7 @@ func (q *queue) distribute(b *batch, g protocol.AcquireReply, info *Call) {
 	}
 	info.Unclaimed = spare
 	info.Permits = own
+	q.served += own
 	if own > 0 && q.limiter.settings.Bucket() > 0 {
 		q.grants.Add(b.request.ID())
 	}

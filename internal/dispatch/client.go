@@ -36,7 +36,7 @@ var ErrExceedsRate = errors.New("rratelimiter: requested permits exceed the rate
 type Config struct {
 	Redis       script.Redis
 	ID          string
-	Clock       func() time.Time
+	Clock       func() time.Time // nil: time.Now
 	CallTimeout time.Duration
 	Observer    any                 // of the root package; nil: none
 	Observe     func(Call)          // nil: no observer
@@ -73,6 +73,10 @@ type Client struct {
 	waiting       atomic.Int64 // waiting callers in all queues
 	requests      sync.Pool    // of *request
 	jointRequests sync.Pool    // of *jointRequest
+	leases        atomic.Int64 // queues that hold one
+	leasing       atomic.Bool  // some limiter has leases
+	sweeping      atomic.Bool  // leases that are over will be ended
+	ownClock      bool         // the clock is not time.Now
 	checks        checks
 	denyCache     denycache.Cache
 	localLimiters localgrant.Limiters
@@ -86,7 +90,12 @@ type Client struct {
 
 // New returns a client.
 func New(c Config) *Client {
+	ownClock := c.Clock != nil
+	if !ownClock {
+		c.Clock = time.Now
+	}
 	d := &Client{
+		ownClock: ownClock,
 		topology: script.NewTopology(c.Redis), identity: record.NewIdentity(c.ID), clock: c.Clock, callTimeout: c.CallTimeout,
 		observe: c.Observe, id: c.ID, mapName: c.MapName, defaults: c.Defaults, alone: c.Alone,
 		registry: registry{all: map[queueKey]*queue{}}, pipelines: map[*redis.Client]*nodePipeline{},
@@ -145,6 +154,13 @@ func (c *Client) Limiter(name string) (*Limiter, error) {
 // error must not be used, but by Survey, Collect and Health.
 func (l *Limiter) Init(c *Client, name string, s Settings, err error) error {
 	l.client, l.name, l.settings = c, name, s
+	if s.Lease > 0 {
+		s.Granularity = s.Lease
+		l.settings = s
+		if !c.leasing.Load() {
+			c.leasing.Store(true)
+		}
+	}
 	raw := name
 	if c.mapName != nil {
 		raw = c.mapName(name)
@@ -204,6 +220,7 @@ type Call struct {
 	RateMismatch             bool
 	DenyCacheHits            int
 	Fallback                 bool
+	Leased, Returned         int64
 	Err                      error
 }
 
@@ -229,6 +246,10 @@ func (l *Limiter) ReadMixed(ctx context.Context, s *script.Script, args ...any) 
 // cached refusals of the limiter, and of the others that are given, are dropped when the call ends, whatever its outcome,
 // and also if its caller is gone. The keys of the others follow those of l.
 func (l *Limiter) Change(ctx context.Context, s *script.Script, idempotent bool, args []any, others ...*Limiter) ([]int64, error) {
+	if s != protocol.ReleaseScript { // which gives back what is left of leases, too
+		l.endLeases()
+		defer l.endLeases()
+	}
 	sent := new(script.Attempts)
 	all := l.Keys()
 	for _, other := range others {
@@ -286,6 +307,8 @@ func (l *Limiter) Scan(ctx context.Context, pattern string, found func(key strin
 
 // Repair runs repair.lua.
 func (l *Limiter) Repair(ctx context.Context, request protocol.Repair) (protocol.Repaired, error) {
+	l.endLeases()
+	defer l.endLeases()
 	request.Now = l.Now()
 	sent := new(script.Attempts)
 	reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
@@ -354,6 +377,8 @@ func Quoted(name string) string {
 
 // SetRate runs setrate.lua, and the calls that finish its work. It returns whether the rate was set.
 func (l *Limiter) SetRate(ctx context.Context, request protocol.SetRate) (bool, error) {
+	l.endLeases()
+	defer l.endLeases()
 	sent := new(script.Attempts)
 	set, err := within(ctx, l, func(ctx context.Context) (bool, error) { return l.setRate(ctx, sent, request) })
 	return set, sent.Outcome(err)

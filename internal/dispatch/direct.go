@@ -48,6 +48,10 @@ func (l *Limiter) look(ctx context.Context, ask protocol.Ask) (g protocol.Acquir
 // Release gives n permits back: the oldest ones if granted is 0. Otherwise granted is the score of a record in µs, and
 // only permits that were granted then come back. It returns how many did.
 func (l *Limiter) Release(ctx context.Context, n, granted int64) (int64, error) {
+	if granted == 0 {
+		l.endLeases()
+		defer l.endLeases()
+	}
 	var released int64
 	defer func() {
 		if released > 0 {
@@ -59,7 +63,7 @@ func (l *Limiter) Release(ctx context.Context, n, granted int64) (int64, error) 
 		if err := ctx.Err(); err != nil {
 			return released, err
 		}
-		request := protocol.Release{Now: l.Now(), Permits: n - released, Rebuild: rebuild, Granted: granted}
+		request := protocol.Release{Now: l.Now(), Permits: n - released, Rebuild: rebuild, Granted: granted, Own: l.client.identity.Origin(l.settings.Format)}
 		reply, err := l.Change(ctx, protocol.ReleaseScript, false, request.Args())
 		if err != nil {
 			return released, err

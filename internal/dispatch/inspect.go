@@ -8,6 +8,7 @@ type Inspection struct {
 	Busy          int  // of them, those that a caller or a batch uses
 	Waiting       int  // waiting callers in all queues
 	StrayTimers   int  // timers of queues without waiting callers; Inspect stops them
+	Leases        int  // queues that hold permits ahead of demand
 	Recounting    bool // the records of a limiter are added up in the background
 	InFlight      int  // runs of the pipeline to the server that hold a slot
 	Stalled       int  // runs of it that released theirs
@@ -30,6 +31,7 @@ func (c *Client) Inspect() (i Inspection) {
 		q.mu.Unlock()
 	}
 	i.InFlight, i.Stalled, i.Queued = c.pipeline.Load()
+	i.Leases = int(c.leases.Load())
 	i.Recounting = c.checks.recounts() > 0
 	i.LocalLimiters = c.localLimiters.Size()
 	return i

@@ -6,12 +6,14 @@ import (
 	"math"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/breaker"
 	"github.com/rratelimiter/rratelimiter/internal/fairshare"
+	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
@@ -41,6 +43,12 @@ type queue struct {
 	polls             int  // polls in a row that slept to their end, at most 4
 	polling           bool // the timer ends a poll
 	fairShare         fairshare.Share
+	lease             atomic.Pointer[lease.Lease] // permits taken ahead; nil: none; changed with q.mu held
+	demand            lease.Demand
+	refilling         atomic.Bool     // the next batch asks for more permits than those of the lease
+	returned          int64           // permits of leases that were given back since the observer was last told
+	served            int64           // permits that batches granted to callers since the demand was last told
+	changes           int64           // how often this client began or ended a change of the limiter
 	rate              int64           // in the last reply; 0: no reply yet
 	mayPass           int64           // the process may serve requests up to this size though the first one waits; 0: none
 	redissonCheckedAt time.Time       // when the server was last asked whether Redisson uses it
@@ -54,7 +62,7 @@ func newQueue(l *Limiter) *queue { return &queue{client: l.client, limiter: l} }
 
 // idle reports whether no caller and no batch uses the queue. q.mu is held.
 func (q *queue) idle() bool {
-	return q.first == nil && len(q.trying) == 0 && q.inFlight == nil && q.detached == 0 && q.alone == 0 && q.linger == 0
+	return q.lease.Load() == nil && q.first == nil && len(q.trying) == 0 && q.inFlight == nil && q.detached == 0 && q.alone == 0 && q.linger == 0
 }
 
 // wake lets all waiting callers of a limiter ask again and clears its cached refusal, because the limiter has just
@@ -83,6 +91,11 @@ func (c *Client) wakeChosen(chosen func(*Limiter) bool) {
 
 // Serve answers a request: from the deny cache, or by a call that it shares with other callers.
 func (l *Limiter) Serve(ctx context.Context, a Ask) (Result, error) {
+	if l.settings.Lease > 0 && ctx.Err() == nil {
+		if result, ok := l.fromLease(a); ok {
+			return result, nil
+		}
+	}
 	if !a.Waits && l.settings.DenyCache > 0 {
 		if err := ctx.Err(); err != nil {
 			return Result{}, err
@@ -166,6 +179,7 @@ func (q *queue) await(ctx context.Context, r *request) (Result, error) {
 // rate (which is an error at once), or may pass the first one (mayPass). q.mu is held.
 func (q *queue) join(r *request) {
 	if r.Waits {
+		q.end(q.lease.Load()) // its permits come back, for this caller first
 		q.client.waiting.Add(1)
 		r.prev, q.last = q.last, r
 		if r.prev == nil {
@@ -296,7 +310,7 @@ func (q *queue) plan(b *batch, g protocol.AcquireReply) {
 
 // urgent reports whether a call is needed at once; next is the result of waiter. q.mu is held.
 func (q *queue) urgent(next *request) bool {
-	return q.ask || len(q.trying) > 0 || next != nil && next.state == requestQueued
+	return q.ask || q.refilling.Load() || len(q.trying) > 0 || next != nil && next.state == requestQueued
 }
 
 // LingerThreshold is how long a batch takes before the queue lingers after it, for up to a tenth of its time. Callers

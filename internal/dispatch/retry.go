@@ -76,7 +76,7 @@ func (x *acquiring) keys() []string         { return x.limiter.Keys() }
 func (x *acquiring) findable() bool         { return x.limiter.settings.Findable(x.request.Records) }
 
 func (x *acquiring) args(find bool) []any {
-	return x.request.Args(nil, &x.limiter.encoder, x.ask, find && len(x.ask.Groups) > 0)
+	return x.request.Args(nil, &x.limiter.encoder, x.ask, find && (len(x.ask.Groups) > 0 || x.ask.Lease > 0))
 }
 
 func (x *acquiring) read(reply []int64) (err error) {

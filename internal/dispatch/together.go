@@ -103,6 +103,9 @@ func (c *Client) AllowAll(ctx context.Context, permits []int64, limiters []*Limi
 	if err := ctx.Err(); err != nil {
 		return nil, -1, err
 	}
+	if results, ok := c.allFromLeases(permits, limiters); ok {
+		return results, -1, nil
+	}
 	r, ok := c.jointRequests.Get().(*jointRequest)
 	if !ok {
 		r = &jointRequest{done: make(chan struct{}, 1)}

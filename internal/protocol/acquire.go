@@ -23,13 +23,14 @@ type Group struct{ Size, Count int64 }
 // back and returns what is free.
 type Ask struct {
 	Groups  []Group
-	Strict  int  // number of groups that stand in a queue; they come first: if one is refused, none behind it is granted
-	UpTo    bool // grant a part of the only group's size rather than nothing
-	Detail  bool // return when permits will be free
-	Rebuild bool // finish a rebuild of the free permits
-	Check   bool // compare the free permits with the records
-	Partial bool // the queue goes on behind the strict groups: grant no others
-	Apart   bool // join no record of another batch: retries of detached batches must find theirs
+	Strict  int   // number of groups that stand in a queue; they come first: if one is refused, none behind it is granted
+	UpTo    bool  // grant a part of the only group's size rather than nothing
+	Detail  bool  // return when permits will be free
+	Rebuild bool  // finish a rebuild of the free permits
+	Check   bool  // compare the free permits with the records
+	Partial bool  // the queue goes on behind the strict groups: grant no others
+	Apart   bool  // join no record of another batch: retries of detached batches must find theirs
+	Lease   int64 // how many permits to take ahead, at most; with a granularity only
 }
 
 // flags returns the flags, which are letters only here and in the scripts.
@@ -80,6 +81,8 @@ type AcquireRequest struct {
 	permits any       // permits asked for, if one record can hold them; otherwise ""
 	id      int64     // last three bytes of the first id
 	recent  RecentIDs // of grants before the first attempt
+	lease   bool      // a lease was asked for
+	began   time.Time // when the last attempt was made, with a monotonic reading; only with Options.Lease
 	clock   argBuffer // now, in ms
 	member  argBuffer // the record of all that is asked for
 	groups  argBuffer // see appendGroups
@@ -87,6 +90,9 @@ type AcquireRequest struct {
 
 // Next prepares r for another call, which follows the grants with the given ids.
 func (r *AcquireRequest) Next(before RecentIDs) { r.Records, r.Sets, r.recent = 0, 0, before }
+
+// Began returns when the last attempt was made, with a monotonic reading; only with Options.Lease.
+func (r *AcquireRequest) Began() time.Time { return r.began }
 
 // ID returns the last three bytes of the call's first id.
 func (r *AcquireRequest) ID() int64 { return r.id }
@@ -138,13 +144,17 @@ func (t *argBuffer) set(bytes []byte) any {
 func (r *AcquireRequest) Args(args []any, e *Encoder, ask Ask, find bool) []any {
 	var memory [64]byte
 	var now any = ""
+	if e.Lease > 0 {
+		r.began = time.Now()
+	}
 	if r.now = 0; !e.ServerTime {
 		r.now = e.clock().UnixMicro()
 		now = r.clock.set(appendMillis(memory[:0], r.now))
 	}
 	if r.Records == 0 {
 		r.draw(e, ask)
-		r.groups.set(appendGroups(memory[:0], ask.Groups, ask.Strict))
+		r.groups.set(appendGroups(memory[:0], ask))
+		r.lease = ask.Lease > 0
 		if r.first = r.now; e.ServerTime {
 			r.first = e.served.Load()
 		}
@@ -175,7 +185,7 @@ func (r *AcquireRequest) draw(e *Encoder, ask Ask) {
 			sum += g.Size * g.Count
 		}
 	}
-	r.Records += idsOf(sum) - 1
+	r.Records += idsOf(min(sum, math.MaxInt64-ask.Lease)+ask.Lease) - 1
 	if r.permits = any(sum); sum > math.MaxUint32 || e.RecordPerRequest || ask.UpTo || ask.Partial {
 		r.permits, sum = "", 0
 	}
@@ -196,19 +206,22 @@ func idsOf(permits int64) int64 {
 	return 1 + min(permits, mostPermits)/math.MaxUint32
 }
 
-// appendGroups appends groups as acquire.lua reads them: "SIZExCOUNT", followed by "!" if the group is strict,
-// separated by blanks.
-func appendGroups(text []byte, groups []Group, strict int) []byte {
-	for i, g := range groups {
+// appendGroups appends groups as acquire.lua reads them: "SIZExCOUNT", followed by "!" if the group is strict, and "+N" for
+// a lease, separated by blanks.
+func appendGroups(text []byte, ask Ask) []byte {
+	for i, g := range ask.Groups {
 		if i > 0 {
 			text = append(text, ' ')
 		}
 		text = strconv.AppendInt(text, g.Size, 10)
 		text = append(text, 'x')
 		text = strconv.AppendInt(text, g.Count, 10)
-		if i < strict {
+		if i < ask.Strict {
 			text = append(text, '!')
 		}
+	}
+	if ask.Lease > 0 {
+		text = strconv.AppendInt(append(text, " +"...), ask.Lease, 10)
 	}
 	return text
 }
@@ -224,6 +237,7 @@ type AcquireReply struct {
 	Origin     int64         // first bytes of a live record's id, if something was refused; record.NoOrigin: no record
 	ResetAfter time.Duration // until all permits are free
 	ID         int64         // last three bytes of the first id of the call
+	Ahead      int64         // permits that were taken for a lease, dated At
 	Attempts   int
 	Retry      time.Duration // wait before the next request; only in a local reply
 	outcomes   []int64       // for each group the result of Granted, and a wait in µs; nil: all granted
@@ -281,6 +295,11 @@ func (r *AcquireRequest) Reply(e *Encoder, a *script.Attempts, reply []int64) (A
 	}
 	if len(reply) > 7 {
 		g.Origin, g.outcomes = reply[7], reply[8:]
+	}
+	if r.lease {
+		if g.Ahead, g.outcomes = reply[8], reply[9:]; len(g.outcomes) == 0 {
+			g.outcomes = nil
+		}
 	}
 	return g, nil
 }

@@ -125,7 +125,8 @@ type Release struct {
 	Now     any
 	Permits int64
 	Rebuild bool  // finish a rebuild of the free permits
-	Granted int64 // give back only what was granted with this score (µs); 0: the oldest permits
+	Granted int64 // give back only what this client was granted with this score (µs); 0: the oldest permits
+	Own     int64 // the client, as record.Identity.Origin has it; only with Granted
 }
 
 // Args returns the arguments.
@@ -137,7 +138,7 @@ func (r Release) Args() []any {
 	if r.Granted == 0 {
 		return []any{r.Now, r.Permits, flags}
 	}
-	return []any{r.Now, r.Permits, flags, millisText(r.Granted)}
+	return []any{r.Now, r.Permits, flags, millisText(r.Granted), r.Own}
 }
 
 // Reply returns how many permits came back, and with More what is left to do.

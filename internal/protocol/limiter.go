@@ -44,6 +44,7 @@ type Options struct {
 	Format           record.Format
 	RecordPerRequest bool
 	Granularity      time.Duration // 0: none
+	Lease            time.Duration // how long permits may be held ahead of demand; it is the granularity, too; 0: none
 }
 
 // Bucket returns the granularity in effect, in ms; 0 for none.

@@ -488,7 +488,7 @@ func FuzzRequests(f *testing.F) {
 		"if not old_rate and FLAG then", "if FLAG and (not old_kind")
 	rename := plain(RenameScript, "only_new")
 	expire := plain(ExpireScript, "command", "time", "condition")
-	release := clocked(ReleaseScript, clock, "wanted", "rebuild", "undone and to_micros(tonumber(undone))")
+	release := clocked(ReleaseScript, clock, "wanted", "rebuild", "undone and to_micros(tonumber(undone))", "own")
 	repair := clocked(RepairScript, clock, "dry ~= nil", "reset ~= nil")
 	state := clocked(StateScript, clock, "only_config")
 	glance := clocked(GlanceScript, clock)
@@ -531,12 +531,12 @@ func FuzzRequests(f *testing.F) {
 		rename.check(t, "Rename", keysOf(2), Rename{bit(2)}.Args(), bit(2))
 		ttl := Expire{Command: ExpireCommand(one), Time: keepAlive, Condition: ExpireCondition(two)}
 		expire.check(t, "Expire", keys, ttl.Args(), one, digits(keepAlive), two)
-		undo := any(nil)
-		give := Release{Now: e.Now(), Permits: permits, Rebuild: bit(2), Granted: within(granted, 0, latest)}
+		var undo, client any
+		give := Release{Now: e.Now(), Permits: permits, Rebuild: bit(2), Granted: within(granted, 0, latest), Own: within(permits, 0, figure)}
 		if give.Granted != 0 {
-			undo = give.Granted
+			undo, client = give.Granted, give.Own
 		}
-		release.check(t, "Release", keys, give.Args(), at, permits, give.Rebuild, undo)
+		release.check(t, "Release", keys, give.Args(), at, permits, give.Rebuild, undo, client)
 		fix := Repair{Now: e.Now(), Dry: bit(2), Reset: bit(3)}
 		repair.check(t, "Repair", keys, fix.Args(), at, fix.Dry, fix.Reset)
 		idle := Collect{Now: e.Now(), Idle: Millis(within(interval, 0, figure)), Dry: bit(2)}

@@ -158,6 +158,16 @@ const (
 	Go                // another Go client, identified by its tag
 )
 
+// Origin returns the origin of this client's records in a format, as scripts read it. In Redisson313 it is the first two
+// of its four bytes, since the others count.
+func (i *Identity) Origin(f Format) int64 {
+	if f == Redisson313 {
+		return int64(idMark[0])<<8 | int64(i.tag[0])
+	}
+	mark := int64(idMark[0])<<8 | int64(idMark[1])
+	return mark<<24 | int64(i.tag[0])<<16 | int64(i.tag[1])<<8 | int64(i.tag[2])
+}
+
 // KindOf decodes the origin in a script's reply: the first five bytes of an id as a number (four bytes in Redisson313),
 // or a negative number if there is no id.
 func (i *Identity) KindOf(origin int64) (k Kind, tag uint32) {

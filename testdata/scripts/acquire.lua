@@ -4,10 +4,11 @@
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 now (ms, up to three decimals; '': this server's clock), 2 the record of all that is wanted, 3 the permits in it
 --       ('': one record does not hold them, or some request must get none), 4 groups of requests in order, "SIZExCOUNT
---       SIZExCOUNT! ...", the strict ones first and marked; '': only look, 5 flags, [6 the caller's rate ("rate interval
---       type keep-alive"; '': none), [7 granularity (ms; 0: none), [8 the time of an earlier attempt of the same batch (ms),
---       or an earlier one; that attempt is searched first, 9 how many ids the batch has, 10 the last three bytes of the ids
---       under which the client had grants before, as numbers between blanks]]]
+--       SIZExCOUNT! ...", the strict ones first and marked, and "+N" at the end for a lease: up to N permits more, in the
+--       record of a bucket, if every request is granted and much is free; '': only look, 5 flags, [6 the caller's rate ("rate
+--       interval type keep-alive"; '': none), [7 granularity (ms; 0: none), [8 the time of an earlier attempt of the same
+--       batch (ms), or an earlier one; that attempt is searched first, 9 how many ids the batch has, 10 the last three bytes of
+--       the ids under which the client had grants before, as numbers between blanks]]]
 --       flags: r a record for each grant, u grant a part of the (only) size rather than nothing, d return when permits will
 --       be free, e refuse if the configured rate is another one (else the caller's rate is set where none is), b finish a
 --       rebuild, q the queue goes on behind the strict groups, so only these are granted, j do not join a record of another
@@ -18,8 +19,9 @@
 --       5 notes (base.lua), 6 now (us), 7 us until all permits are free (0 unless granted or flag d); no more if all is
 --       granted,
 --       8 the client of a record (origin_of): another Go client's if one was seen, else the oldest record's; -2 without
---       a record; then two a group: how many of it are granted (-1: its size exceeds the rate; with u: permits granted), and
---       us until the permits of its first refused request are free (with d, or if the group is strict; else 0)
+--       a record; with a lease how many permits more were taken; then two a group: how many of it are granted (-1: its size
+--       exceeds the rate; with u: permits granted), and us until the permits of its first refused request are free (with d,
+--       or if the group is strict; else 0)
 --
 -- The requests of a strict group wait in a queue: if one is refused, none behind it is granted. Behind the strict groups each
 -- group takes what it can.
@@ -690,19 +692,22 @@ local rate, interval, records = limiter.rate, limiter.interval, limiter.records
 
 -- Decide.
 local left, reset_in, groups, origin
+local refused, ahead = false, 0 -- permits that are taken ahead, for a lease
+local lease = string.match(ARGV[4], '%+(%d+)')
 if recovered and recovered == wanted then
   left = state.free
 elseif wanted and wanted <= state.free and not recovered then
   left = state.free - wanted
 else
-  local strict, refused
+  local strict
   groups, strict = parse_groups(ARGV[4])
   origin = -2
   left, refused = allocate(groups, strict, recovered or state.free, rate, recovered)
   if recovered then
-    if left > 0 then
-      return { 9 } -- the groups of an attempt take all that it was granted
+    if left > (lease and tonumber(lease) or 0) then
+      return { 9 } -- the groups of an attempt, and its lease, take all that it was granted
     end
+    ahead = left
     left = state.free
   end
   if refused and not state.more then
@@ -848,6 +853,11 @@ end
     end
   end
 end
+if lease and bucketed and not refused and not recovered and not state.more then
+  -- A quarter of what is free, and never the last tenth of the rate: others want some, too.
+  ahead = math.max(0, math.min(tonumber(lease), math.floor(left / 4), left - math.ceil(rate / 10)))
+  left = left - ahead
+end
 local taken = state.free - left
 local joined, held = nil, 0
 if bucketed and taken > 0 and not find(flags, 'j', 1, true) then
@@ -933,17 +943,21 @@ end
 commit(limiter, state, left)
 apply_ttl(limiter, state.ttl)
 
-if state.notes == 0 and not groups and client_now ~= '' then
+if state.notes == 0 and not groups and not lease and client_now ~= '' then
   return { 0, rate, interval, left }
 end
 if taken > 0 or recovered then
   reset_in = reset_in or to_micros(score + interval - now)
 end
 local reply = { 0, rate, interval, math.max(0, left), state.notes, to_micros(now), reset_in or 0, origin }
+if lease then
+  reply[8], reply[9] = origin or -2, ahead
+end
 if groups then
+  local last = #reply
   for i = 1, #groups do
-    reply[7 + 2 * i] = groups[i].granted
-    reply[8 + 2 * i] = groups[i].wait
+    reply[last - 1 + 2 * i] = groups[i].granted
+    reply[last + 2 * i] = groups[i].wait
   end
 end
 return reply

@@ -2,7 +2,8 @@
 -- older than it was; or only those that were granted at one time. Whole records are removed; the last one shrinks.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
--- ARGV  1 now (ms; '': this server's clock), 2 permits, 3 flags: b finish a rebuild; then, to undo a grant, 4 its score
+-- ARGV  1 now (ms; '': this server's clock), 2 permits, 3 flags: b finish a rebuild; then, to undo a grant, 4 its score, 5 its
+--       client, as origin_of has it; the first two of the four bytes where these end in a counter
 -- reply 1 status (0, 1 to 7 not initialised: config.lua), then with status 0:
 --       2 notes (base.lua; with MORE, the caller asks again for the rest), 3 permits that came back
 
@@ -402,7 +403,51 @@ local function apply_ttl(limiter, ttl)
     call('PEXPIRE', limiter.records, ttl)
   end
 end
-local client_now, wanted, rebuild, undone = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'b', ARGV[4]
+-- writers.lua: the clients that wrote records.
+
+-- origin_of returns the first bytes of the id of a record as a number, which tells its client: five bytes, or four in the
+-- oldest format; -1 if the member has no known format.
+local function origin_of(member)
+  local length, head = #member, string.byte(member)
+  local first, last
+  if length == 8 then
+    first, last = 1, 4
+  elseif length >= 10 and head == length - 5 then
+    first, last = 2, 6
+  elseif (length == 20 or length == 24) and head == length - 12 then
+    first, last = 9, 13
+  else
+    return -1
+  end
+  local number = 0
+  for at = first, last do
+    number = number * 256 + string.byte(member, at)
+  end
+  return number
+end
+
+-- find_writers looks for records of other clients. It returns the origin of one that another Go client wrote, else the
+-- fallback; and whether there is one that no Go client wrote. Which Go client it returns depends on the id of the batch,
+-- so that each of them is returned in time.
+local function find_writers(members, prefix, fallback)
+  local own, others, foreign = client_prefix(prefix), {}, false
+  for i = 1, #members do
+    if string.sub(members[i], 1, #own) ~= own then
+      local origin = origin_of(members[i])
+      local head = origin
+      while head >= 65536 do
+        head = math.floor(head / 256)
+      end
+      if head == 18287 then -- 'Go'
+        others[#others + 1] = origin
+      else
+        foreign = true
+      end
+    end
+  end
+  return others[1] and others[1 + string.byte(prefix, -1) % #others] or fallback, foreign
+end
+local client_now, wanted, rebuild, undone, own = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'b', ARGV[4], tonumber(ARGV[5] or '')
 local limiter, fault = read_config(0)
 if not limiter then
   return { fault }
@@ -424,11 +469,12 @@ if not state.more then
     if returned == wanted then
       break
     end
-    local held = permits_of(page[i])
-    if returned + held > wanted then
+    local held, origin = permits_of(page[i]), undone and origin_of(page[i])
+    local others = undone and origin ~= own and math.floor(origin / 65536) ~= own
+    if not others and returned + held > wanted then
       shrunk, score, rest = page[i], page[i + 1], returned + held - wanted
       returned = wanted
-    else
+    elseif not others then
       returned = returned + held
       if undone then
         gone[#gone + 1] = page[i]

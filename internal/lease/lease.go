@@ -1,0 +1,138 @@
+// Package lease holds permits that were taken ahead of demand, and decides how many to take. A lease is exact: its permits
+// are in a record dated at its end, so they count for an interval from when the last of them can be granted. At any time,
+// then, all permits granted during the last interval are in live records, and these never hold more than the rate.
+package lease
+
+import (
+	"math"
+	"sync/atomic"
+	"time"
+)
+
+// A Lease is permits that this process may grant, without asking Redis, until it ends. Its methods may be called at the
+// same time.
+type Lease struct {
+	Rate     int64         // of the limiter
+	Interval time.Duration // the same
+	Free     int64         // permits of the limiter that were free when it was taken
+	At       int64         // its end, the score of its record: µs by the clock that dated that
+	Began    time.Time     // when it was asked for, with a monotonic reading
+	Lasts    time.Duration // from then until its end
+	Started  time.Time     // when its permits became available
+	Server   bool          // the server's clock dated it
+	Permits  int64         // in it, at first
+
+	left   atomic.Int64 // below 0: it is over
+	refill atomic.Bool  // more was asked for
+}
+
+// over is what left falls below once a lease is over.
+const over = math.MinInt64 / 2
+
+// Begin makes the permits available.
+func (l *Lease) Begin() {
+	l.Started = time.Now()
+	l.left.Store(l.Permits)
+}
+
+// Take takes n permits, if the lease has them and has not ended. It returns how many are left. now is the time by the clock
+// that dates grants, and mono a time with a monotonic reading.
+func (l *Lease) Take(n int64, now, mono time.Time) (left int64, ok bool) {
+	if !l.Valid(now, mono) {
+		return 0, false
+	}
+	for {
+		left = l.left.Load()
+		if left < n {
+			return 0, false
+		}
+		if l.left.CompareAndSwap(left, left-n) {
+			return left - n, true
+		}
+	}
+}
+
+// Untake gives back n permits that were just taken, and reports whether the lease can grant them again.
+func (l *Lease) Untake(n int64) bool {
+	for {
+		left := l.left.Load()
+		if left < 0 {
+			return false
+		}
+		if l.left.CompareAndSwap(left, left+n) {
+			return true
+		}
+	}
+}
+
+// Valid reports whether the lease has not ended: neither by the clock that dated it nor by the time since it was asked for,
+// whichever says so first. A clock that steps back does not prolong it, and neither does a host that was suspended, while
+// which its monotonic clock may stand still.
+func (l *Lease) Valid(now, mono time.Time) bool {
+	if !l.Server && now.UnixMicro() >= l.At || l.Server && mono.Round(0).Sub(l.Began.Round(0)) >= l.Lasts {
+		return false
+	}
+	return mono.Sub(l.Began) < l.Lasts
+}
+
+// Ends returns the time until the lease ends.
+func (l *Lease) Ends(now, mono time.Time) time.Duration {
+	left := l.Lasts - mono.Sub(l.Began)
+	if !l.Server {
+		left = min(left, time.UnixMicro(l.At).Sub(now))
+	}
+	return max(left, 0)
+}
+
+// End ends the lease, and returns the permits that were not granted. Only the first call returns any.
+func (l *Lease) End() (unused int64) {
+	if left := l.left.Swap(over); left > 0 {
+		return left
+	}
+	return 0
+}
+
+// Left returns the permits that are left.
+func (l *Lease) Left() int64 { return max(l.left.Load(), 0) }
+
+// Refill reports whether it is time to ask for more: a quarter of the permits is left. It returns true once.
+func (l *Lease) Refill(left int64) bool {
+	return left <= l.Permits/4 && !l.refill.Load() && l.refill.CompareAndSwap(false, true)
+}
+
+// A Demand is what is known of the demand for one limiter in this process. It is not safe for concurrent use.
+type Demand struct {
+	pace    float64 // permits a second; 0: unknown
+	refused time.Time
+}
+
+// Used notes that n permits were used in a time. more says that there would have been use for more.
+func (d *Demand) Used(n int64, within time.Duration, more bool) {
+	pace := float64(n) / max(within, 100*time.Microsecond).Seconds()
+	if more {
+		pace *= 2
+	}
+	if pace < d.pace {
+		pace = (d.pace + pace) / 2 // it falls slowly: what is unused comes back
+	}
+	d.pace = pace
+}
+
+// Refused notes that a caller was refused at a time.
+func (d *Demand) Refused(now time.Time) { d.refused = now }
+
+// Want returns how many permits to take ahead for a lease that lasts so long: the expected demand, or, while that is not
+// known, as many as are asked for at once. After a refusal it takes none for as long as a lease lasts.
+func (d *Demand) Want(now time.Time, lasts time.Duration, asked int64) int64 {
+	if since := now.Sub(d.refused); since >= 0 && since < lasts {
+		return 0
+	}
+	want := asked
+	if d.pace > 0 {
+		want = int64(min(d.pace*lasts.Seconds(), most))
+	}
+	return min(want, most)
+}
+
+// most is how many permits a lease has at most.
+const most = 1 << 31

@@ -1,0 +1,124 @@
+package lease
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func begun(permits int64, began time.Time, lasts time.Duration) *Lease {
+	l := &Lease{Permits: permits, Began: began, Lasts: lasts, At: began.Add(lasts).UnixMicro()}
+	l.Begin()
+	return l
+}
+
+func TestALeaseHasSoManyPermits(t *testing.T) {
+	now := time.Now()
+	l := begun(5, now, time.Second)
+	for _, step := range []struct {
+		n, left int64
+		ok      bool
+	}{{2, 3, true}, {4, 0, false}, {3, 0, true}, {1, 0, false}} {
+		if left, ok := l.Take(step.n, now, now); left != step.left || ok != step.ok {
+			t.Errorf("of %d: %d left, %v; want %d, %v", step.n, left, ok, step.left, step.ok)
+		}
+	}
+	if !l.Untake(2) || l.Left() != 2 {
+		t.Errorf("%d are left after two came back", l.Left())
+	}
+	if unused := l.End(); unused != 2 {
+		t.Errorf("%d were unused", unused)
+	}
+	if l.Untake(1) || l.End() != 0 || l.Left() != 0 {
+		t.Error("it goes on after its end")
+	}
+	if _, ok := l.Take(1, now, now); ok {
+		t.Error("it grants after its end")
+	}
+}
+
+// A lease ends by the clock that dated it, or by the time since it was asked for, whichever is first.
+func TestALeaseEndsByBothClocks(t *testing.T) {
+	now := time.Now()
+	for _, test := range []struct {
+		name      string
+		server    bool
+		now, mono time.Duration // since it was asked for
+		valid     bool
+	}{
+		{"shortly before", false, 999_999 * time.Microsecond, 999_999 * time.Microsecond, true},
+		{"at its end", false, time.Second, time.Second, false},
+		{"the clock went forward", false, time.Second, time.Millisecond, false},
+		{"the clock stepped back", false, -time.Hour, time.Second, false},
+		{"by the server's clock, only the time since counts", true, time.Hour, 999 * time.Millisecond, true},
+		{"by the server's clock, at its end", true, -time.Hour, time.Second, false},
+	} {
+		l := begun(1, now.Truncate(time.Microsecond), time.Second)
+		l.Began, l.Server = now, test.server
+		if valid := l.Valid(now.Truncate(time.Microsecond).Add(test.now), now.Add(test.mono)); valid != test.valid {
+			t.Errorf("%s: valid %v", test.name, valid)
+		}
+	}
+}
+
+func TestALeaseIsRefilledOnce(t *testing.T) {
+	l := begun(100, time.Now(), time.Second)
+	if l.Refill(26) || !l.Refill(25) || l.Refill(10) {
+		t.Error("more is asked for at another time than once, when a quarter is left")
+	}
+}
+
+// However many callers take and give back, no permit is granted twice, and what ends is what was not granted.
+func TestALeaseIsTakenByMany(t *testing.T) {
+	const permits, callers = 10_000, 8
+	now := time.Now()
+	l := begun(permits, now, time.Hour)
+	var taken, unused atomic.Int64
+	var all sync.WaitGroup
+	for i := range callers {
+		all.Go(func() {
+			for range permits / callers * 2 {
+				n := int64(1 + i%3)
+				if _, ok := l.Take(n, now, now); ok {
+					if i == 0 && l.Untake(n) {
+						continue
+					}
+					taken.Add(n)
+				}
+			}
+			if i == 3 {
+				unused.Add(l.End())
+			}
+		})
+	}
+	all.Wait()
+	unused.Add(l.End())
+	if sum := taken.Load() + unused.Load(); sum != permits {
+		t.Errorf("%d taken and %d unused of %d", taken.Load(), unused.Load(), permits)
+	}
+}
+
+// What is wanted follows the demand up at once and down slowly, and nothing is wanted for a while after a refusal.
+func TestDemand(t *testing.T) {
+	now := time.Now()
+	var d Demand
+	want := func(what string, lasts time.Duration, asked, want int64) {
+		t.Helper()
+		if got := d.Want(now, lasts, asked); got != want {
+			t.Errorf("%s: %d are wanted, not %d", what, got, want)
+		}
+	}
+	want("unknown", time.Second, 7, 7)
+	d.Used(100, time.Second, false)
+	want("100 a second", 500*time.Millisecond, 7, 50)
+	d.Used(300, time.Second, true)
+	want("more than 300 a second", 500*time.Millisecond, 7, 300)
+	d.Used(0, time.Second, false)
+	want("none", 500*time.Millisecond, 7, 150)
+	d.Used(1_000_000_000, time.Millisecond, true)
+	want("very many", time.Hour, 1, most)
+	d.Refused(now.Add(-500 * time.Millisecond))
+	want("after a refusal", time.Second, 1, 0)
+	want("long after a refusal", 400*time.Millisecond, 1, most)
+}

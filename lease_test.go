@@ -1,0 +1,247 @@
+package rratelimiter_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/dispatch"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/window"
+	"github.com/rratelimiter/rratelimiter/limittest"
+)
+
+// lease_test.go tests permits that are taken ahead (WithLease).
+
+// Clients with leases, and one without, share a limiter in real time: by the callers' clocks no window of the interval
+// holds more than the rate, at any demand; at a demand above the rate most of it is used.
+func TestNoWindowAboveTheRateWithLeases(t *testing.T) {
+	redis := redistest.Real(t)
+	const lease, lasts = 10 * time.Millisecond, 800 * time.Millisecond
+	rate := rratelimiter.Rate{Permits: 2000, Interval: 200 * time.Millisecond}
+	for _, test := range []struct {
+		name string
+		opts []rratelimiter.LimiterOption
+		pace time.Duration // between the requests of one caller
+	}{
+		{"little demand", nil, 3 * time.Millisecond},
+		{"much demand", nil, 300 * time.Microsecond},
+		{"more demand than the rate", nil, 0},
+		{"by the server's time", []rratelimiter.LimiterOption{rratelimiter.WithServerTime()}, 100 * time.Microsecond},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			calls := &log{}
+			var mu sync.Mutex
+			var grants []window.Grant
+			var all sync.WaitGroup
+			began := time.Now()
+			for process := range 4 {
+				client := rratelimiter.NewClient(redis.Client(), patient, rratelimiter.WithObserver(calls))
+				opts := append([]rratelimiter.LimiterOption{rratelimiter.WithRate(rate)}, test.opts...)
+				if process > 0 {
+					opts = append(opts, rratelimiter.WithLease(lease))
+				}
+				l := client.RateLimiter(t.Name(), opts...)
+				for range 4 {
+					all.Go(func() {
+						var own []window.Grant
+						for time.Since(began) < lasts {
+							n, start := 1+rand.Int64N(3), time.Now()
+							ok, err := l.TryAcquire(t.Context(), n)
+							if err != nil {
+								t.Error(err)
+								return
+							}
+							if ok {
+								own = append(own, window.Grant{Permits: n, Start: start, End: time.Now()})
+							}
+							if test.pace > 0 {
+								time.Sleep(rand.N(2 * test.pace))
+							} else if !ok {
+								time.Sleep(100 * time.Microsecond)
+							}
+						}
+						mu.Lock()
+						defer mu.Unlock()
+						grants = append(grants, own...)
+					})
+				}
+			}
+			all.Wait()
+			var sum int64
+			for _, g := range grants {
+				sum += g.Permits
+			}
+			most, at := window.Largest(grants, rate.Interval)
+			ideal := float64(rate.Permits) * (float64(lasts)/float64(rate.Interval) + 1)
+			t.Logf("at most %d in a window, %d in sum, %.1f %% of what the rate allows, %d calls for %d requests",
+				most, sum, 100*float64(sum)/ideal, len(calls.all()), len(grants))
+			if most > rate.Permits || sum == 0 {
+				t.Errorf("%d permits within an interval, from %v on", most, at)
+			}
+		})
+	}
+}
+
+// Requests that a lease answers need no call; what it was not needed for comes back, and a change by this client ends it.
+func TestALeaseAnswersWithoutACall(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		calls := &log{}
+		client := rratelimiter.NewClient(s.Client(), patient, rratelimiter.WithObserver(calls))
+		l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.Rate{Permits: 100_000, Interval: 10 * time.Second}),
+			rratelimiter.WithLease(time.Second))
+		var granted atomic.Int64
+		for range 5000 {
+			ok, err := l.TryAcquire(t.Context(), 1)
+			if err != nil || !ok {
+				t.Fatal(ok, err)
+			}
+			granted.Add(1)
+		}
+		if n := len(calls.all()); n > 100 {
+			t.Errorf("%d calls for 5,000 requests", n)
+		}
+		if released, err := l.Release(t.Context(), 1); released != 1 || err != nil { // ends the lease
+			t.Fatal(released, err)
+		}
+		soon(t, "the return of what is unused", func() bool {
+			free, err := l.AvailablePermits(t.Context())
+			return err == nil && free == 100_000-granted.Load()+1
+		})
+	})
+}
+
+// What a client changes ends its lease at once, and so does a caller that waits: it comes first.
+func TestALeaseEnds(t *testing.T) {
+	rate := rratelimiter.Rate{Permits: 1000, Interval: 10 * time.Minute}
+	for name, end := range map[string]func(r *rig, l *rratelimiter.Limiter) error{
+		"SetRate": func(r *rig, l *rratelimiter.Limiter) error {
+			return l.SetRate(r.t.Context(), rate, rratelimiter.KeepState())
+		},
+		"Release":   func(r *rig, l *rratelimiter.Limiter) error { _, err := l.Release(r.t.Context(), 0); return err },
+		"Expire":    func(r *rig, l *rratelimiter.Limiter) error { _, err := l.Expire(r.t.Context(), time.Hour); return err },
+		"the clock": func(r *rig, _ *rratelimiter.Limiter) error { r.advance(time.Minute); return nil },
+		"Acquire": func(r *rig, l *rratelimiter.Limiter) error {
+			ctx, cancel := context.WithCancel(r.t.Context())
+			r.t.Cleanup(cancel)
+			go l.Acquire(ctx, 1000)
+			soon(r.t, "the wait", func() bool { return r.client.Waiting()["l"] == 1 })
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				r := newRig(t, s)
+				l := r.limiter("l", rratelimiter.WithRate(rate), rratelimiter.WithLease(time.Minute))
+				mustTry(t, l, 100, true)
+				mustTry(t, l, 50, true) // of 100 ahead
+				if calls := r.calls.Load(); calls > 2 {
+					t.Fatalf("%d calls", calls)
+				}
+				if err := end(r, l); err != nil {
+					t.Fatal(err)
+				}
+				switch taken := int64(150); name {
+				case "the clock":
+				case "Acquire":
+					mustTry(t, l, 1, false)
+				default:
+					soon(t, "the return of what is unused", func() bool { return r.free(r.limiter("l")) == 1000-taken })
+				}
+				if n := rratelimiter.ClientCore(r.client).Inspect().Leases; n != 0 && name != "the clock" {
+					t.Errorf("%d leases", n)
+				}
+			})
+		})
+	}
+}
+
+// A lease whose call was executed before a change by this client, and answered after it, is given back.
+func TestALeaseFromBeforeAChangeIsGivenBack(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		client, tap := r.tapped()
+		l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute))
+		other := client.RateLimiter("l")
+		tap.plan(plan{cut: true, replies: 1, then: func() {
+			if err := other.SetRate(t.Context(), rratelimiter.PerHour(1000)); err != nil { // forgets all grants
+				t.Error(err)
+			}
+		}})
+		mustTry(t, l, 100, true)
+		if n := rratelimiter.ClientCore(client).Inspect().Leases; n != 0 {
+			t.Errorf("%d leases of permits that do not count", n)
+		}
+	})
+}
+
+// If the reply to the call that takes a lease is lost, the next attempt finds both what its caller was granted and the
+// lease; nothing is taken twice.
+func TestALostReplyWithALease(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		client, tap := r.tapped()
+		l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute))
+		tap.plan(plan{cut: true})
+		mustTry(t, l, 100, true)
+		if n := tap.requests(); n != 2 {
+			t.Errorf("%d requests", n)
+		}
+		mustTry(t, l, 60, true) // of 100 ahead
+		if n := tap.requests(); n > 1 {
+			t.Errorf("%d requests for what is leased", n)
+		}
+		if _, err := l.Release(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		soon(t, "the return of what is unused", func() bool { return r.free(r.limiter("l")) == 1000-160 })
+	})
+}
+
+// AllowAll is answered from leases if all limiters have one that is large enough; otherwise what it took goes back.
+func TestAllowAllFromLeases(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		opts := []rratelimiter.LimiterOption{rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute)}
+		a, b := r.limiter("a", opts...), r.limiter("b", opts...)
+		mustTry(t, a, 40, true)
+		mustTry(t, b, 10, true) // each has as many ahead
+		before := r.calls.Load()
+		results, err := r.client.AllowAllN(t.Context(), []int64{5, 5}, a, b)
+		if err != nil || !results[0].Allowed || !results[1].Allowed || r.calls.Load() != before {
+			t.Errorf("%+v, %v, %d calls", results, err, r.calls.Load()-before)
+		}
+		results, err = r.client.AllowAllN(t.Context(), []int64{5, 500}, a, b)
+		if err != nil || !results[0].Allowed || r.calls.Load() == before {
+			t.Errorf("more than is leased: %+v, %v", results, err)
+		}
+		for _, l := range []*rratelimiter.Limiter{a, b} {
+			if _, err := l.Release(t.Context(), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		soon(t, "the return of what is unused", func() bool { return r.free(r.limiter("a")) == 950 && r.free(r.limiter("b")) == 485 })
+	})
+}
+
+// Names that were used once leave nothing behind once their leases are over.
+func TestLeasesOfManyNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := limittest.NewRealTime(t).Client()
+		for i := range 3000 {
+			l := client.RateLimiter(fmt.Sprint("name ", i), rratelimiter.WithRate(rratelimiter.PerMinute(10)), rratelimiter.WithLease(time.Second))
+			mustTry(t, l, 1, true)
+		}
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if i := rratelimiter.ClientCore(client).Inspect(); i.Leases != 0 || i.Busy != 0 || i.Queues > dispatch.SpareQueues {
+			t.Errorf("%+v", i)
+		}
+	})
+}
