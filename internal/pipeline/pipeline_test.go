@@ -23,6 +23,7 @@ type node struct {
 	fail  func(cmd redis.Cmder) error
 
 	mu     sync.Mutex
+	load   error // of a script
 	single int   // commands by themselves
 	runs   []int // numbers of commands in pipelines
 }
@@ -79,7 +80,6 @@ type call struct {
 	gone     atomic.Bool
 	pipeline *Pipeline
 	cmd      redis.Cmder
-	load     error // of Load
 
 	mu  sync.Mutex
 	log []string
@@ -115,7 +115,7 @@ func (c *call) Begin(time.Time, time.Time) {}
 func (c *call) Err() error                 { return c.cmd.Err() }
 func (c *call) Missing(error)              { c.note("missing") }
 func (c *call) Script() *script.Script     { return nil }
-func (c *call) Load(context.Context) error { c.note("load"); return c.load }
+func (c *call) Load(context.Context) error { c.note("load"); return c.pipeline.node.(*node).load }
 func (c *call) Late()                      { c.note("late") }
 func (c *call) Stalled()                   { c.note("stalled") }
 func (c *call) Unsent()                    { c.note("unsent") }
@@ -237,9 +237,9 @@ func TestScriptThatCannotBeLoadedIsSent(t *testing.T) {
 			}
 			return redis.ErrNoScript
 		}
+		n.load = load
 		withPipeline(t, n, func(send func() *call) {
 			c := send()
-			c.load = load
 			time.Sleep(10 * ms)
 			c.expect("a batch", log...)
 		})
