@@ -21,9 +21,9 @@ const ms = time.Millisecond
 type node struct {
 	takes atomic.Int64 // ns
 	fail  func(cmd redis.Cmder) error
+	load  error // of SCRIPT LOAD
 
 	mu     sync.Mutex
-	load   error // of a script
 	single int   // commands by themselves
 	runs   []int // numbers of commands in pipelines
 }
