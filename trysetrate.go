@@ -85,6 +85,7 @@ func rateOf(r protocol.Rate) Rate {
 
 var units = map[string]time.Duration{
 	"ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour,
+	"sec": time.Second, "second": time.Second, "min": time.Minute, "minute": time.Minute, "hour": time.Hour, "day": 24 * time.Hour,
 }
 
 const (
@@ -110,8 +111,8 @@ func (r Rate) String() string {
 	return text
 }
 
-// ParseRate parses a rate: the number of permits, a slash, and a unit (ms, s, m, h, d) or a duration as
-// time.ParseDuration reads it; then, optionally, "per client", and "keep-alive" with a unit or a duration. The error is
+// ParseRate parses a rate: the number of permits, a slash, and a unit (ms, s, m, h, d, sec, second, min, minute, hour,
+// day) or a duration as time.ParseDuration reads it; then, optionally, "per client", and "keep-alive" with a unit or a duration. The error is
 // ErrInvalidRate and names the invalid part.
 func ParseRate(s string) (Rate, error) {
 	rest, keepAlive, kept := strings.Cut(strings.TrimSpace(s), keepAliveText)
