@@ -59,7 +59,7 @@ func TestCommandLine(t *testing.T) {
 		{"demand", []string{"demo", "--demand", "NaN"}, 1, "", "--demand"},
 		{"negative time", []string{"demo", "--for", "-1s"}, 1, "", "must not be negative"},
 		{"no name", []string{"demo", "--name", ""}, 1, "", "--name"},
-		{"no address", []string{"demo", "--redis", "localhost:6379"}, 1, "", "not an address"},
+		{"no address", []string{"demo", "--redis", "localhost"}, 1, "", "not an address"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			code, out, errs := rrl(t.Context(), c.args...)

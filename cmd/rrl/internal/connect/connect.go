@@ -164,8 +164,14 @@ type access struct {
 	patient                          bool   // calls may take as long as reading very many records
 }
 
-// connectBy returns the server of an address that is not "".
+var hostAndPort = regexp.MustCompile(`^[^/@]+:\d+$`)
+
+// connectBy returns the server of an address that is not "". A host and a port alone are a single server, or a node of a
+// cluster.
 func connectBy(address string, a access) (*Server, error) {
+	if hostAndPort.MatchString(address) {
+		address = "redis://" + address
+	}
 	scheme, rest, found := strings.Cut(address, "://")
 	scheme, kind, _ := strings.Cut(scheme, "+")
 	switch {

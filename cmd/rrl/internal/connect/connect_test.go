@@ -11,6 +11,8 @@ import (
 func TestAddresses(t *testing.T) {
 	for _, c := range []struct{ address, where string }{
 		{"redis://localhost", "redis://localhost:6379"},
+		{"localhost:7000", "redis://localhost:7000"},
+		{"[::1]:7000", "redis://[::1]:7000"},
 		{"redis://user:secret@localhost:7000/3", "redis://localhost:7000, database 3"},
 		{"rediss://:secret@host:7000", "rediss://host:7000"},
 		{"unix://user:secret@/tmp/redis.sock?db=2", "unix:///tmp/redis.sock, database 2"},
