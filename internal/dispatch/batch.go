@@ -497,7 +497,7 @@ func (q *queue) distribute(b *batch, g protocol.AcquireReply, info *Call) {
 	info.Unclaimed = spare
 	info.Permits = own
 	q.served += own
-	if own > 0 && q.limiter.settings.Bucket() > 0 {
+	if own+g.Ahead > 0 && q.limiter.settings.Bucket() > 0 {
 		q.grants.Add(b.request.ID())
 	}
 }
