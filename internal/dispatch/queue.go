@@ -79,6 +79,9 @@ func (l *Limiter) changed() { l.client.denyCache.Forget(l.Key()) }
 
 // wakeChosen lets all waiting callers of the chosen limiters ask again at once, without a head start for other clients.
 func (c *Client) wakeChosen(chosen func(*Limiter) bool) {
+	if c.waiting.Load() == 0 {
+		return // who waits from now on asks first
+	}
 	for _, q := range c.registry.list(chosen) {
 		q.mu.Lock()
 		if q.waiting > 0 {
