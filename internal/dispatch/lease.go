@@ -120,14 +120,14 @@ func (q *queue) hold(b *batch, g protocol.AcquireReply, detached bool) {
 	}
 	old := q.lease.Load()
 	if now, mono := q.client.times(held.Server); detached && old != nil || q.waiting > 0 || q.changes != b.before || !held.Valid(now, mono) {
-		go q.giveBack(context.Background(), g.Ahead, g.At)
+		q.giveBackLater(g.Ahead, g.At)
 		return
 	}
 	if old != nil {
 		if unused := old.End(); old.At == held.At {
 			held.Permits += unused
 		} else {
-			go q.giveBack(context.Background(), unused, old.At)
+			q.giveBackLater(unused, old.At)
 		}
 	} else {
 		q.client.leases.Add(1)
@@ -159,7 +159,7 @@ func (q *queue) end(held *lease.Lease) {
 	unused := q.detachLease(held)
 	// What is worth less than a hundredth of the rate, with all leases of an interval, is worth no call.
 	if d := q.limiter.settings.Lease; float64(unused)*100*float64(held.Interval)/float64(d) >= float64(held.Rate) {
-		go q.giveBack(context.Background(), unused, held.At)
+		q.giveBackLater(unused, held.At)
 	}
 }
 
@@ -169,6 +169,66 @@ func (q *queue) detachLease(held *lease.Lease) (unused int64) {
 	q.lease.Store(nil)
 	q.client.leases.Add(-1)
 	return held.End()
+}
+
+// A giveBack is permits of a lease that are to be given back.
+type giveBack struct {
+	queue   *queue
+	n, at   int64
+	forgets int64 // queue.forgets when the lease ended
+}
+
+// giveBacks are those that wait for one of a few goroutines: many leases end at the same time, and their calls must not
+// take all connections.
+type giveBacks struct {
+	mu      sync.Mutex // guards the fields below
+	waiting []giveBack
+	workers int
+}
+
+// mostGivingBack is how many goroutines give back permits at once.
+const mostGivingBack = 8
+
+// giveBackLater gives back permits in the background. If very many wait, these count until their record expires. q.mu is
+// held.
+func (q *queue) giveBackLater(n, at int64) {
+	if n == 0 {
+		return
+	}
+	all := &q.client.giveBacks
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if len(all.waiting) == maxLeases {
+		return
+	}
+	all.waiting = append(all.waiting, giveBack{q, n, at, q.forgets})
+	if all.workers < mostGivingBack {
+		all.workers++
+		go all.work()
+	}
+}
+
+// work gives back what waits, until nothing does.
+func (all *giveBacks) work() {
+	for {
+		all.mu.Lock()
+		if len(all.waiting) == 0 {
+			all.waiting = nil
+			all.workers--
+			all.mu.Unlock()
+			return
+		}
+		next := all.waiting[0]
+		all.waiting = all.waiting[1:]
+		all.mu.Unlock()
+		q := next.queue
+		q.mu.Lock()
+		forgotten := q.forgets != next.forgets
+		q.mu.Unlock()
+		if !forgotten {
+			q.giveBack(context.Background(), next.n, next.at)
+		}
+	}
 }
 
 // giveBack gives back permits of a lease. If that fails they count until an interval after the end of the lease. No mutex
