@@ -162,7 +162,8 @@ func TestALeaseEnds(t *testing.T) {
 	}
 }
 
-// A lease whose call was executed before a change by this client, and answered after it, is given back.
+// A lease whose call was executed before a change by this client, and answered after it, is given back if the change keeps
+// its record.
 func TestALeaseFromBeforeAChangeIsGivenBack(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
@@ -170,14 +171,76 @@ func TestALeaseFromBeforeAChangeIsGivenBack(t *testing.T) {
 		l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute))
 		other := client.RateLimiter("l")
 		tap.plan(plan{cut: true, replies: 1, then: func() {
-			if err := other.SetRate(t.Context(), rratelimiter.PerHour(1000)); err != nil { // forgets all grants
+			if err := other.SetRate(t.Context(), rratelimiter.PerHour(1000), rratelimiter.KeepState()); err != nil {
 				t.Error(err)
+			}
+		}})
+		mustTry(t, l, 100, true)
+		if n := rratelimiter.ClientCore(client).Inspect().Leases; n != 0 {
+			t.Errorf("%d leases from before the change", n)
+		}
+		soon(t, "the return of the lease", func() bool { return r.free(r.limiter("l")) == 900 })
+	})
+}
+
+// A change that forgets all grants is executed between the call of a lease and its reply, and so is a grant after it, in a
+// record with the score of the lease. That record stays whole.
+func TestALeaseFromBeforeAChangeTakesNothingFromLaterRecords(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		client, tap := r.tapped()
+		rate := rratelimiter.PerHour(1000)
+		l := client.RateLimiter("l", rratelimiter.WithRate(rate), rratelimiter.WithLease(time.Minute))
+		other := client.RateLimiter("l", rratelimiter.WithGranularity(time.Minute))
+		tap.plan(plan{cut: true, replies: 1, then: func() {
+			if err := other.SetRate(t.Context(), rate); err != nil {
+				t.Error(err)
+			}
+			if ok, err := other.TryAcquire(t.Context(), 200); !ok || err != nil {
+				t.Error(ok, err)
 			}
 		}})
 		mustTry(t, l, 100, true)
 		if n := rratelimiter.ClientCore(client).Inspect().Leases; n != 0 {
 			t.Errorf("%d leases of permits that do not count", n)
 		}
+		time.Sleep(20 * time.Millisecond) // for a call in the background
+		if free := r.free(r.limiter("l")); free != 800 {
+			t.Errorf("%d are free after 200 of 1000 were granted", free)
+		}
+	})
+}
+
+// What a rename replaces has no leases either.
+func TestALeaseOfAReplacedLimiterEnds(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		rate := rratelimiter.PerHour(1000)
+		replaced := r.limiter("to", rratelimiter.WithRate(rate), rratelimiter.WithLease(time.Minute))
+		mustTry(t, replaced, 100, true)
+		from := r.limiter("from", rratelimiter.WithRate(rate))
+		mustTry(t, from, 1, true)
+		if err := from.Rename(t.Context(), "to"); err != nil {
+			t.Fatal(err)
+		}
+		mustTry(t, replaced, 1, true)
+		if free := r.free(r.limiter("to")); free > 998 {
+			t.Errorf("%d are free after 2 of 1000 were granted", free)
+		}
+	})
+}
+
+// If the reply to a call after a refill is lost, the next attempt finds its grant, in a record that joined the refill's.
+func TestALostReplyAfterARefill(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		client, tap := r.tapped()
+		l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(10_000)), rratelimiter.WithLease(time.Minute))
+		mustTry(t, l, 100, true)
+		mustTry(t, l, 80, true) // of 100 ahead: more is asked for
+		soon(t, "the refill", func() bool { return r.free(r.limiter("l")) < 9800 })
+		tap.plan(plan{lost: true})
+		mustTry(t, l, 9999, false)
 	})
 }
 

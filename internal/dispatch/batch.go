@@ -85,6 +85,7 @@ type batch struct {
 	full     bool         // ask.Partial because the batch has no room; otherwise the rest is left to other clients
 	changes  int64        // denyCache.Changes when it was sent
 	before   int64        // queue.changes when it was sent
+	forgets  int64        // queue.forgets, the same
 	request  protocol.AcquireRequest
 	answered []*request // settled by this batch; signalled after the observer was called
 }
@@ -157,7 +158,7 @@ func (q *queue) newBatch() *batch {
 	q.batches++
 	b := batches.Get().(*batch)
 	b.queue, b.number, b.ask.Rebuild, b.ask.Check = q, q.batches, q.rebuild, q.limiter.unchecked()
-	b.changes, b.before = q.client.denyCache.Changes(), q.changes
+	b.changes, b.before, b.forgets = q.client.denyCache.Changes(), q.changes, q.forgets
 	b.begin(protocol.AcquireScript, q.limiter, q.nodeBreaker())
 	b.attempts.NoRetryIfUnsent = q.limiter.settings.FallsBack
 	b.request.Next(q.grants)
@@ -497,7 +498,7 @@ func (q *queue) distribute(b *batch, g protocol.AcquireReply, info *Call) {
 	info.Unclaimed = spare
 	info.Permits = own
 	q.served += own
-	if own > 0 && q.limiter.settings.Bucket() > 0 {
+	if own+g.Ahead > 0 && q.limiter.settings.Bucket() > 0 {
 		q.grants.Add(b.request.ID())
 	}
 }

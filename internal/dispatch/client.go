@@ -2,9 +2,9 @@
 // when a waiting caller asks again, what a reply means for each caller, and what the process decides while Redis is away.
 //
 // Lock order: that of the sets, of a set, of the registry, of a queue, of a pipeline; then those under which no other is
-// taken: that of the local limiters, of a breaker, of the deny cache, of the checks, and Client.pipelinesMu before that of a
-// pipeline. A pipeline calls into a batch without its mutex, but for methods that take at most the lock of the local
-// limiters.
+// taken: that of the local limiters, of a breaker, of the deny cache, of the checks, of the leases to be given back, and
+// Client.pipelinesMu before that of a pipeline. A pipeline calls into a batch without its mutex, but for methods that take
+// at most the lock of the local limiters.
 package dispatch
 
 import (
@@ -76,6 +76,7 @@ type Client struct {
 	leases        atomic.Int64 // queues that hold one
 	leasing       atomic.Bool  // some limiter has leases
 	sweeping      atomic.Bool  // leases that are over will be ended
+	giveBacks     giveBacks    // of leases that have ended
 	ownClock      bool         // the clock is not time.Now
 	checks        checks
 	denyCache     denycache.Cache
@@ -246,9 +247,16 @@ func (l *Limiter) ReadMixed(ctx context.Context, s *script.Script, args ...any) 
 // cached refusals of the limiter, and of the others that are given, are dropped when the call ends, whatever its outcome,
 // and also if its caller is gone. The keys of the others follow those of l.
 func (l *Limiter) Change(ctx context.Context, s *script.Script, idempotent bool, args []any, others ...*Limiter) ([]int64, error) {
-	if s != protocol.ReleaseScript { // which gives back what is left of leases, too
+	switch s {
+	case protocol.ReleaseScript: // which gives back what is left of leases, too
+	case protocol.TrySetRateScript:
 		l.endLeases()
 		defer l.endLeases()
+	default:
+		for _, limiter := range append([]*Limiter{l}, others...) {
+			limiter.forgetLeases(ctx, true)
+			defer limiter.forgetLeases(ctx, false)
+		}
 	}
 	sent := new(script.Attempts)
 	all := l.Keys()
@@ -307,8 +315,13 @@ func (l *Limiter) Scan(ctx context.Context, pattern string, found func(key strin
 
 // Repair runs repair.lua.
 func (l *Limiter) Repair(ctx context.Context, request protocol.Repair) (protocol.Repaired, error) {
-	l.endLeases()
-	defer l.endLeases()
+	if request.Reset {
+		l.forgetLeases(ctx, true)
+		defer l.forgetLeases(ctx, false)
+	} else {
+		l.endLeases()
+		defer l.endLeases()
+	}
 	request.Now = l.Now()
 	sent := new(script.Attempts)
 	reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
@@ -377,8 +390,13 @@ func Quoted(name string) string {
 
 // SetRate runs setrate.lua, and the calls that finish its work. It returns whether the rate was set.
 func (l *Limiter) SetRate(ctx context.Context, request protocol.SetRate) (bool, error) {
-	l.endLeases()
-	defer l.endLeases()
+	if request.Keep {
+		l.endLeases()
+		defer l.endLeases()
+	} else {
+		l.forgetLeases(ctx, true)
+		defer l.forgetLeases(ctx, false)
+	}
 	sent := new(script.Attempts)
 	set, err := within(ctx, l, func(ctx context.Context) (bool, error) { return l.setRate(ctx, sent, request) })
 	return set, sent.Outcome(err)

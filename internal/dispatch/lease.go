@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lease"
@@ -14,8 +15,8 @@ import (
 // maxLeases is for how many limiters a client holds leases at a time.
 const maxLeases = 1 << 16
 
-// fromLease answers a request from the lease of its limiter, if there is one that can.
-func (l *Limiter) fromLease(a Ask) (Result, bool) {
+// fromLease answers a request from the lease of its limiter, if there is one that can: it returns that lease, else nil.
+func (l *Limiter) fromLease(a Ask) (Result, *lease.Lease) {
 	q := l.queue.Load()
 	if q == nil {
 		q = l.client.enter(l)
@@ -23,7 +24,7 @@ func (l *Limiter) fromLease(a Ask) (Result, bool) {
 	}
 	held := q.lease.Load()
 	if held == nil {
-		return Result{}, false
+		return Result{}, nil
 	}
 	now, mono := l.client.times(held.Server)
 	left, ok := held.Take(a.N, now, mono)
@@ -33,7 +34,7 @@ func (l *Limiter) fromLease(a Ask) (Result, bool) {
 		} else if held.Refill(0) {
 			q.refilling.Store(true) // the call for this request takes more
 		}
-		return Result{}, false
+		return Result{}, nil
 	}
 	if a.Source != nil {
 		*a.Source = Source{At: held.At}
@@ -42,7 +43,7 @@ func (l *Limiter) fromLease(a Ask) (Result, bool) {
 		q.refilling.Store(true)
 		go q.refill()
 	}
-	return leased(held, left, now, mono), true
+	return leased(held, left, now, mono), held
 }
 
 // leased returns the result of a request that a lease granted.
@@ -52,22 +53,19 @@ func leased(held *lease.Lease, left int64, now, mono time.Time) Result {
 	}
 }
 
-// allFromLeases answers a request to several limiters from their leases, if all of them can.
+// allFromLeases answers a request to several limiters from their leases, if all of them can. Otherwise what was taken goes
+// back to them. What is of a lease that has ended meanwhile stays counted: its record may have been replaced by another one.
 func (c *Client) allFromLeases(permits []int64, limiters []*Limiter) ([]Result, bool) {
 	for _, l := range limiters {
 		if l.settings.Lease == 0 {
 			return nil, false
 		}
 	}
-	results, sources := make([]Result, len(limiters)), make([]Source, len(limiters))
+	results, leases := make([]Result, len(limiters)), make([]*lease.Lease, len(limiters))
 	for i, l := range limiters {
-		ok := false
-		if results[i], ok = l.fromLease(Ask{N: permits[i], Source: &sources[i]}); !ok {
-			for j, taken := range limiters[:i] {
-				q := taken.queue.Load()
-				if held := q.lease.Load(); held == nil || held.At != sources[j].At || !held.Untake(permits[j]) {
-					go q.giveBack(permits[j], sources[j].At)
-				}
+		if results[i], leases[i] = l.fromLease(Ask{N: permits[i]}); leases[i] == nil {
+			for j, held := range leases[:i] {
+				held.Untake(permits[j])
 			}
 			return nil, false
 		}
@@ -106,7 +104,7 @@ func (q *queue) wish(b *batch) int64 {
 func (q *queue) refill() {
 	q.mu.Lock()
 	defer q.exit()
-	if q.refilling.Load() {
+	if q.refilling.Load() && !q.dropped {
 		q.send()
 	}
 }
@@ -117,16 +115,19 @@ func (q *queue) hold(b *batch, g protocol.AcquireReply, detached bool) {
 		Rate: g.Rate, Interval: g.Interval, Free: g.Free, At: g.At, Began: b.request.Began(),
 		Lasts: time.Duration(g.At-g.Now) * time.Microsecond, Server: q.limiter.settings.ServerTime, Permits: g.Ahead,
 	}
+	if q.forgets != b.forgets {
+		return // the record is gone, or its permits count until it expires
+	}
 	old := q.lease.Load()
 	if now, mono := q.client.times(held.Server); detached && old != nil || q.waiting > 0 || q.changes != b.before || !held.Valid(now, mono) {
-		go q.giveBack(g.Ahead, g.At)
+		q.giveBackLater(g.Ahead, g.At)
 		return
 	}
 	if old != nil {
 		if unused := old.End(); old.At == held.At {
 			held.Permits += unused
 		} else {
-			go q.giveBack(unused, old.At)
+			q.giveBackLater(unused, old.At)
 		}
 	} else {
 		q.client.leases.Add(1)
@@ -155,40 +156,129 @@ func (q *queue) end(held *lease.Lease) {
 	if held == nil || q.lease.Load() != held {
 		return
 	}
+	unused := q.detachLease(held)
+	// What is worth less than a hundredth of the rate, with all leases of an interval, is worth no call.
+	if d := q.limiter.settings.Lease; float64(unused)*100*float64(held.Interval)/float64(d) >= float64(held.Rate) {
+		q.giveBackLater(unused, held.At)
+	}
+}
+
+// detachLease ends the lease of the queue, and returns the permits that were not granted. q.mu is held.
+func (q *queue) detachLease(held *lease.Lease) (unused int64) {
 	q.used(held)
 	q.lease.Store(nil)
 	q.client.leases.Add(-1)
-	unused := held.End()
-	// What is worth less than a hundredth of the rate, with all leases of an interval, is worth no call.
-	if d := q.limiter.settings.Lease; float64(unused)*100*float64(held.Interval)/float64(d) >= float64(held.Rate) {
-		go q.giveBack(unused, held.At)
+	return held.End()
+}
+
+// A giveBack is permits of a lease that are to be given back.
+type giveBack struct {
+	queue   *queue
+	n, at   int64
+	forgets int64 // queue.forgets when the lease ended
+}
+
+// giveBacks are those that wait for one of a few goroutines: many leases end at the same time, and their calls must not
+// take all connections.
+type giveBacks struct {
+	mu      sync.Mutex // guards the fields below
+	waiting []giveBack
+	workers int
+}
+
+// mostGivingBack is how many goroutines give back permits at once.
+const mostGivingBack = 8
+
+// giveBackLater gives back permits in the background. If very many wait, these count until their record expires. q.mu is
+// held.
+func (q *queue) giveBackLater(n, at int64) {
+	if n == 0 {
+		return
+	}
+	all := &q.client.giveBacks
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if len(all.waiting) == maxLeases {
+		return
+	}
+	all.waiting = append(all.waiting, giveBack{q, n, at, q.forgets})
+	if all.workers < mostGivingBack {
+		all.workers++
+		go all.work()
+	}
+}
+
+// work gives back what waits, until nothing does.
+func (all *giveBacks) work() {
+	for {
+		all.mu.Lock()
+		if len(all.waiting) == 0 {
+			all.waiting = nil
+			all.workers--
+			all.mu.Unlock()
+			return
+		}
+		next := all.waiting[0]
+		all.waiting = all.waiting[1:]
+		all.mu.Unlock()
+		q := next.queue
+		q.mu.Lock()
+		forgotten := q.forgets != next.forgets
+		q.mu.Unlock()
+		if !forgotten {
+			q.giveBack(context.Background(), next.n, next.at)
+		}
 	}
 }
 
 // giveBack gives back permits of a lease. If that fails they count until an interval after the end of the lease. No mutex
 // is held.
-func (q *queue) giveBack(n, at int64) {
+func (q *queue) giveBack(ctx context.Context, n, at int64) {
 	if n == 0 {
 		return
 	}
-	returned, _ := q.limiter.Undo(context.Background(), n, Source{At: at})
+	returned, _ := q.limiter.Undo(ctx, n, Source{At: at})
 	q.mu.Lock()
 	defer q.exit()
 	q.returned += returned
 }
 
-// endLeases ends the leases of a limiter, because this client begins to change it, or has changed it. What batches in
-// flight have taken ahead is given back, since they may have been executed before the change.
+// endLeases ends the leases of a limiter, because this client begins to change it, or has changed it, in a way that keeps
+// its records. What batches in flight have taken ahead is given back.
 func (l *Limiter) endLeases() {
-	if !l.client.leasing.Load() {
-		return
-	}
-	for _, q := range l.client.registry.list(func(other *Limiter) bool { return other.Key() == l.Key() }) {
+	for _, q := range l.leasing() {
 		q.mu.Lock()
 		q.changes++
 		q.end(q.lease.Load())
 		q.exit()
 	}
+}
+
+// forgetLeases is endLeases for a change that may remove records. Later records can have the score of a lease from before,
+// and hold what callers were granted. So what is unused is given back before the change, and nothing after it: what batches
+// in flight have taken ahead, and leases that began during the change, either has no record or counts until that expires.
+func (l *Limiter) forgetLeases(ctx context.Context, begins bool) {
+	var back sync.WaitGroup
+	for _, q := range l.leasing() {
+		q.mu.Lock()
+		q.forgets++
+		if held := q.lease.Load(); held != nil {
+			unused := q.detachLease(held)
+			if begins {
+				back.Go(func() { q.giveBack(ctx, unused, held.At) })
+			}
+		}
+		q.exit()
+	}
+	back.Wait()
+}
+
+// leasing returns the queues of a limiter, if the client has leases.
+func (l *Limiter) leasing() []*queue {
+	if !l.client.leasing.Load() {
+		return nil
+	}
+	return l.client.registry.list(func(other *Limiter) bool { return other.Key() == l.Key() })
 }
 
 // sweepLater ends, in the background, the leases that are over, while there are any.

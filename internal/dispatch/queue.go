@@ -48,7 +48,8 @@ type queue struct {
 	refilling         atomic.Bool     // the next batch asks for more permits than those of the lease
 	returned          int64           // permits of leases that were given back since the observer was last told
 	served            int64           // permits that batches granted to callers since the demand was last told
-	changes           int64           // how often this client began or ended a change of the limiter
+	changes           int64           // how often this client began or ended a change of the limiter that keeps its records
+	forgets           int64           // the same, of a change that may remove them
 	rate              int64           // in the last reply; 0: no reply yet
 	mayPass           int64           // the process may serve requests up to this size though the first one waits; 0: none
 	redissonCheckedAt time.Time       // when the server was last asked whether Redisson uses it
@@ -78,6 +79,9 @@ func (l *Limiter) changed() { l.client.denyCache.Forget(l.Key()) }
 
 // wakeChosen lets all waiting callers of the chosen limiters ask again at once, without a head start for other clients.
 func (c *Client) wakeChosen(chosen func(*Limiter) bool) {
+	if c.waiting.Load() == 0 {
+		return // who waits from now on asks first
+	}
 	for _, q := range c.registry.list(chosen) {
 		q.mu.Lock()
 		if q.waiting > 0 {
@@ -92,7 +96,7 @@ func (c *Client) wakeChosen(chosen func(*Limiter) bool) {
 // Serve answers a request: from the deny cache, or by a call that it shares with other callers.
 func (l *Limiter) Serve(ctx context.Context, a Ask) (Result, error) {
 	if l.settings.Lease > 0 && ctx.Err() == nil {
-		if result, ok := l.fromLease(a); ok {
+		if result, held := l.fromLease(a); held != nil {
 			return result, nil
 		}
 	}

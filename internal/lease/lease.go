@@ -131,6 +131,9 @@ func (d *Demand) Want(now time.Time, lasts time.Duration, asked int64) int64 {
 	if d.pace > 0 {
 		want = int64(min(d.pace*lasts.Seconds(), most))
 	}
+	if want == 0 {
+		d.pace = 0 // without leases nothing tells of more demand: the next one finds out
+	}
 	return min(want, most)
 }
 

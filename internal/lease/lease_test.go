@@ -118,6 +118,11 @@ func TestDemand(t *testing.T) {
 	want("none", 500*time.Millisecond, 7, 150)
 	d.Used(1_000_000_000, time.Millisecond, true)
 	want("very many", time.Hour, 1, most)
+	d = Demand{}
+	d.Used(1, 2*time.Second, false)
+	want("less than one", time.Second, 1000, 0)
+	want("once that is forgotten", time.Second, 1000, 1000)
+	d.Used(1_000_000_000, time.Millisecond, true)
 	d.Refused(now.Add(-500 * time.Millisecond))
 	want("after a refusal", time.Second, 1, 0)
 	want("long after a refusal", 400*time.Millisecond, 1, most)
