@@ -64,7 +64,8 @@ func (c *Client) allFromLeases(permits []int64, limiters []*Limiter) ([]Result, 
 		ok := false
 		if results[i], ok = l.fromLease(Ask{N: permits[i], Source: &sources[i]}); !ok {
 			for j, taken := range limiters[:i] {
-				q := taken.queue.Load()
+				q := c.enter(taken) // taken.queue may be nil by now
+				q.exit()
 				if held := q.lease.Load(); held == nil || held.At != sources[j].At || !held.Untake(permits[j]) {
 					go q.giveBack(permits[j], sources[j].At)
 				}
