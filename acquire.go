@@ -147,8 +147,10 @@ func (l *Limiter) Release(ctx context.Context, n int64) (int64, error) {
 // from those before it are given back. Other callers may be refused meanwhile, so list the limiter first that refuses
 // most often. If ctx ends first, giving back goes on in the background, and the error is ErrOutcomeUnknown, too. The
 // permits of a call in flight are given back when its reply arrives; if the reply is lost, they stay taken for one
-// interval. In one step, callers of this process who ask the same limiters at the same time share calls, and are served in
-// the order in which they came. They do not wait for permits: they may pass callers that wait for one of the limiters.
+// interval. In one step, callers of this process who ask the same limiters at the same time share calls. Those that
+// ask for the same numbers of permits are served in the order in which they came. They do not wait for permits: they may
+// pass callers that wait for one of the limiters. If ctx ends while the call is in flight, the error is ErrOutcomeUnknown,
+// too, and what the call grants the caller stays taken.
 //
 // The results are in the order of the limiters. If one refuses, no result is Allowed, and RetryAfter is 0 for the
 // limiters that would have granted. If they were asked in order, those before the one that refuses have no ResetAfter,

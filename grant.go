@@ -68,7 +68,7 @@ func (g *Grant) Return(ctx context.Context, n int64) (int64, error) {
 type Health struct {
 	Away    bool          // the node cannot be reached, or cannot grant permits (see WithFallback)
 	Decides bool          // this process decides in its place (WithFallback)
-	Silence time.Duration // for how long the last call that was sent for the limiter has had no reply; 0: it has one
+	Silence time.Duration // for how long the last call but those of AllowAll and AcquireUpTo has had no reply; 0: it has one
 }
 
 // Health returns the health of the limiter's node. It does not block, and is cheap enough for each request. While the node

@@ -18,7 +18,7 @@ type CallInfo struct {
 	Callers, Granted, Denied int
 	Permits                  int64         // granted in total
 	Unclaimed                int64         // of Permits, those that no caller received: their callers had cancelled
-	Waiting                  int           // callers still blocked in this process
+	Waiting                  int           // callers still blocked in this process; 0 for AllowAll
 	Latency                  time.Duration // from sending the call to its reply, retries included
 	Attempts                 int           // number of attempts sent to Redis; 0 if no call was made
 	Repaired                 string        // what was repaired and why; "" if nothing

@@ -40,7 +40,7 @@ func TestAssembledScripts(t *testing.T) {
 			}
 		}
 		if want, err := os.ReadFile(golden); err != nil || string(want) != text {
-			t.Errorf("%s is not what is assembled from lua/ (go test -run AssembledScripts -update ./lua writes it): %v", golden, err)
+			t.Errorf("%s is not what is assembled from lua/ (go test ./lua -run AssembledScripts -update writes it): %v", golden, err)
 		}
 	}
 }

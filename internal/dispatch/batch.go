@@ -353,6 +353,8 @@ func (b *batch) complete(g protocol.AcquireReply, err error) {
 
 // The other methods of sender.
 
+func (b *batch) asked() []*Limiter { return []*Limiter{b.limiter} }
+
 // CanDecide reports whether the process can decide on b.
 func (b *batch) CanDecide() bool { return canDecide(b.limiter) }
 

@@ -34,6 +34,7 @@ type call struct {
 type sender interface {
 	pipeline.Batch
 	common() *call
+	asked() []*Limiter            // the limiters that it asks
 	decideAway() bool             // completes it in the process if its node is away
 	retryDirect(last error)       // repeats its call outside the pipeline
 	fail(attempts int, err error) // completes it with an error
@@ -62,13 +63,14 @@ func (c *Client) send(s sender) {
 		ctx, cancel := context.WithTimeout(context.Background(), c.callTimeout)
 		defer cancel()
 		late := time.AfterFunc(c.callTimeout, func() { s.fail(1, b.late()) })
-		searching := !c.topology.Found()
+		searching, pending := !c.topology.Found(), (*search)(nil)
 		if searching {
-			b.breaker.Begin(search{s, late}, b.limiter)
+			pending = &search{s.asked(), late}
+			b.breaker.Begin(pending, b.limiter)
 		}
 		node, err := c.topology.Node(ctx, b.limiter.Key())
 		if searching {
-			b.breaker.End(search{s, late}, err == nil)
+			b.breaker.End(pending, err == nil)
 		}
 		if !late.Stop() {
 			return
@@ -92,15 +94,16 @@ func (c *Client) send(s sender) {
 	}()
 }
 
-// A search is a pending call that finds the node of a batch.
+// A search is a pending call that finds the node of a batch. It does not refer to the batch: NodeAway may come so late that
+// the batch is complete and back in its pool.
 type search struct {
-	batch sender
-	late  *time.Timer // completes the batch with a timeout
+	limiters []*Limiter  // that the batch asks
+	late     *time.Timer // completes the batch with a timeout
 }
 
-// NodeAway completes the batch at once if the process can decide on its limiter.
-func (s search) NodeAway() {
-	if s.batch.CanDecide() && s.late.Stop() {
+// NodeAway completes the batch at once if the process can decide on its limiters.
+func (s *search) NodeAway() {
+	if canDecide(s.limiters...) && s.late.Stop() {
 		s.late.Reset(0)
 	}
 }

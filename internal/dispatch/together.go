@@ -18,7 +18,8 @@ import (
 )
 
 // Several limiters at once (AllowAll): callers of this process who ask the same limiters share calls, which travel in the
-// pipelines of all batches. None of them waits for permits, so a set has no timer and no order but that of arrival.
+// pipelines of all batches. None of them waits for permits, so a set has no timer. Its callers are served in the order of
+// arrival, but callers who ask for the same numbers of permits as an earlier one of their call are served together with it.
 
 // A set is limiters that are asked together, and the callers who ask them. Sets of a client with the same limiters and
 // settings are one.
@@ -295,6 +296,8 @@ func (x *joint) enforce(ctx context.Context) error {
 	return x.set.limiters[x.failed].enforce(ctx)
 }
 
+func (b *jointBatch) asked() []*Limiter { return b.set.limiters }
+
 // CanDecide reports whether the process can decide on b.
 func (b *jointBatch) CanDecide() bool { return canDecide(b.set.limiters...) }
 
@@ -382,12 +385,16 @@ func (b *jointBatch) complete(g protocol.AllowAllReply, failed int, err error) {
 		if !detached && errors.Is(err, os.ErrDeadlineExceeded) && b.breaker.Silent(b.started) {
 			queued := s.queued // they waited for b, and would wait as long again
 			s.queued = nil
+			for i := range calls {
+				calls[i].Callers = len(queued)
+			}
 			settled = append(settled, s.failAll([][]*jointRequest{queued}, -1, cause, calls)...)
 		}
 	}
 	for i, l := range s.limiters {
 		call := &calls[i]
-		call.Limiter, call.Callers, call.Latency, call.Attempts = l.name, call.Callers+b.callers, time.Since(b.started), b.attempts.Count()
+		call.Callers += b.callers
+		call.Limiter, call.Latency, call.Attempts = l.name, time.Since(b.started), b.attempts.Count()
 		call.Fallback, call.Err = local, told
 		if err == nil && !local {
 			m := g.Members[i]

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -328,4 +329,66 @@ func (l *loser) Process(ctx context.Context, cmd redis.Cmder) error {
 		cmd.SetErr(err)
 	}
 	return err
+}
+
+// A caller that is granted learns when all permits are free, also if its call left expired records and so has no answer yet
+// for another caller.
+func TestAllowAllResetWhereExpiredRecordsRemain(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		p := newPair(t, s, 10_000, 10_000, nil)
+		const expired = 4500
+		records, names := make([]redis.Z, expired), p.limiters[0].keyNames
+		for i := range records {
+			records[i] = redis.Z{Score: 1_600_000_000_000, Member: fmt.Sprintf("\x08%08d\x01\x00\x00\x00", i)}
+		}
+		p.rdb.ZAdd(t.Context(), names[keys.Permits], records...)
+		p.rdb.Set(t.Context(), names[keys.Value], 10_000-expired, 0)
+		p.shut() // removes 2000 records
+		one := p.ask(t.Context(), 1, 1)
+		most := p.ask(t.Context(), 10_000, 10_000)
+		p.gate.mu.Unlock()
+		one.want(t, "one", true, [2]int64{9498, 9998}, [2]bool{})
+		most.want(t, "most", false, [2]int64{9998, 9998}, [2]bool{true, true})
+		for i, r := range one.results {
+			if r.ResetAfter != time.Minute {
+				t.Errorf("limiter %d is free after %v, want 1m", i, r.ResetAfter)
+			}
+		}
+	})
+}
+
+// If a call times out, the requests that are queued behind it fail with it, and are counted with its callers.
+func TestAllowAllFailsTheQueue(t *testing.T) {
+	p := newPair(t, redistest.Embedded(t), 10, 10, nil)
+	p.client.callTimeout = time.Second
+	p.client.Tune(Tuning{Patience: time.Minute})
+	defer p.gate.mu.Unlock()
+	for i, a := range []*asked{p.shut(), p.ask(t.Context(), 2, 2), p.ask(t.Context(), 3, 3)} {
+		if <-a.done; !errors.Is(a.err, os.ErrDeadlineExceeded) {
+			t.Errorf("request %d: %v", i, a.err)
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.seen {
+		if c.Callers != 3 || c.Denied != 3 {
+			t.Errorf("%d callers, %d of them denied, want 3", c.Callers, c.Denied)
+		}
+	}
+}
+
+// A node may be found to be away so late that the batch that looked for it is back in its pool.
+func TestSearchOutlivesItsBatch(t *testing.T) {
+	p := newPair(t, redistest.Embedded(t), 10, 10, nil)
+	one, all := &batch{call: call{limiter: p.limiters[0]}}, &jointBatch{set: &set{limiters: p.limiters}}
+	late := time.NewTimer(time.Hour)
+	defer late.Stop()
+	for _, b := range []interface {
+		sender
+		recycle()
+	}{one, all} {
+		pending := &search{b.asked(), late}
+		b.recycle()
+		pending.NodeAway()
+	}
 }

@@ -29,6 +29,7 @@ type Member struct {
 
 	prefix argBuffer // of its records
 	ids    int64     // number of its record ids; 0: no attempt yet
+	since  int64     // time of the first attempt or an earlier one, µs since the epoch
 }
 
 // An AllowAll holds the arguments of allowall.lua for one call and its retries. Its memory is reused for the next call.
@@ -36,8 +37,7 @@ type AllowAll struct {
 	Members []Member
 	Groups  []JointGroup
 
-	now   argBuffer // ms
-	first int64     // time of the first attempt, µs since the epoch
+	now argBuffer // ms
 }
 
 // Next prepares r for another call to so many limiters, without groups.
@@ -88,26 +88,22 @@ func (r *AllowAll) draw(i int) {
 // find the records of an earlier attempt, which may have been executed, the script looks for these first.
 func (r *AllowAll) Args(args []any, find bool) []any {
 	now := r.Members[0].clock().UnixMicro()
-	if r.Members[0].ids == 0 {
-		r.first = now
-	}
 	var memory [32]byte
 	args = append(args, numbers(r.Groups, func(g JointGroup) int64 { return g.Count }), r.now.set(appendMillis(memory[:0], now)))
 	for i := range r.Members {
 		m := &r.Members[i]
 		if m.ids == 0 {
 			r.draw(i)
+			if m.since = now; m.ServerTime {
+				m.since = m.served.Load()
+			}
 		}
 		sizes := numbers(r.Groups, func(g JointGroup) int64 { return g.Sizes[i] })
 		args = append(args, sizes, m.prefix.arg, m.own, m.flags())
 	}
 	if find {
 		for i := range r.Members {
-			first := r.first
-			if r.Members[i].ServerTime {
-				first = 0
-			}
-			args = append(args, millisText(first), r.Members[i].ids)
+			args = append(args, millisText(r.Members[i].since), r.Members[i].ids)
 		}
 	}
 	return args
@@ -204,6 +200,9 @@ func (r *AllowAll) Reply(a *script.Attempts, reply []int64) (g AllowAllReply, fa
 		f := reply[1+i*figures:][:figures]
 		g.Members[i] = MemberReply{
 			Rate: f[1], Interval: Millis(f[2]), Free: f[3], Notes: Notes(f[4]), ResetAfter: Micros(f[5]),
+		}
+		if m := &r.Members[i]; m.ServerTime {
+			m.served.Store(f[0] - serverSlack)
 		}
 	}
 	if rest := reply[1+len(r.Members)*figures:]; len(rest) > 0 {

@@ -444,3 +444,24 @@ func FuzzReplies(f *testing.F) {
 		})
 	})
 }
+
+// With ServerTime, a retry searches from a time that the server's clock had passed before the first attempt.
+func TestAllowAllSearchesFromTheServersTime(t *testing.T) {
+	_, e := sent(Options{ServerTime: true}, 1)
+	e.served.Store(0)
+	r := AllowAll{Members: []Member{{Encoder: e}}}
+	for _, replied := range []int64{0, 1_700_000_000_000_000, 1_700_000_060_000_000} {
+		if replied > 0 {
+			if _, _, err := r.Reply(&script.Attempts{}, []int64{0, replied, 10, 1000, 5, 0, 1000}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.Next(1)
+		r.Members[0].Encoder, r.Groups = e, append(r.Groups, JointGroup{[]int64{1}, 1})
+		r.Args(nil, false)
+		args, want := r.Args(nil, true), millisText(max(replied-serverSlack, 0))
+		if since := args[len(args)-2]; since != want {
+			t.Errorf("after a reply at %d it searches from %v, want %v", replied, since, want)
+		}
+	}
+}

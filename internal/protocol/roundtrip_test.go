@@ -452,7 +452,10 @@ end
 			}, limiterOf(o.Own)...)
 		}
 		const clock, idCount, score, since = 1, 4, 7, 8 // in want
-		first := now
+		first, served := now, within(now/2, 0, latest)
+		for i := range r.Members {
+			r.Members[i].served.Store(served)
+		}
 		for _, find := range []bool{false, true} {
 			args := r.Args(nil, find)
 			for i := range limiters {
@@ -466,7 +469,7 @@ end
 				if find {
 					want[i][idCount] = ids[i]
 					if want[i][since] = clockOf(first); w.ServerTime {
-						want[i][since] = int64(0)
+						want[i][since] = clockOf(served)
 					}
 				}
 				echoes[i].check(t, fmt.Sprintf("limiter %d, find %v", i, find), keysOf(limiters), args, want[i]...)
