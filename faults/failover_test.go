@@ -19,14 +19,16 @@ import (
 
 // failover_test.go kills masters that have replicas, and moves slots from node to node.
 
-// copied waits until the replicas of a server have all writes of this client: others are lost with the server.
-func copied(t *testing.T, server *redistest.Server, replicas int) {
+// copied waits until the replicas of a server have all that was written to it so far: the rest is lost with the server.
+// WAIT waits for the writes of its own connection, so that writes a key, which must be one of the server's.
+func copied(t *testing.T, server *redistest.Server, replicas int, key string) {
 	t.Helper()
-	client := server.Client()
-	if err := client.Set(t.Context(), "copied", "", 0).Err(); err != nil && !redis.HasErrorPrefix(err, "MOVED") {
+	conn := server.Client().Conn()
+	defer conn.Close()
+	if err := conn.Set(t.Context(), key, "", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := client.Wait(t.Context(), replicas, 10*time.Second).Result(); err != nil || int(n) < replicas {
+	if n, err := conn.Wait(t.Context(), replicas, 10*time.Second).Result(); err != nil || int(n) < replicas {
 		t.Fatalf("%d replicas have all: %v", n, err)
 	}
 }
@@ -53,7 +55,7 @@ func TestSentinelFailover(t *testing.T) {
 	if err := limiter.Acquire(t.Context(), 7); err != nil {
 		t.Fatal(err)
 	}
-	copied(t, servers.Master(), 2)
+	copied(t, servers.Master(), 2, "copied")
 	enough := make(chan struct{})
 	var got calls
 	var loading sync.WaitGroup
@@ -121,7 +123,7 @@ func TestClusterFailover(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	copied(t, dying, 1)
+	copied(t, dying, 1, "{"+sick[0].Name()+"}copied")
 	enough := make(chan struct{})
 	var onSick, onWell calls
 	var loading sync.WaitGroup
