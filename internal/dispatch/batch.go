@@ -95,16 +95,29 @@ var batches = sync.Pool{New: func() any { return &batch{} }}
 
 // recycle returns b to the pool. No goroutine may use b afterwards.
 func (b *batch) recycle() {
-	for i := range b.members {
-		clear(b.members[i])
-		b.members[i] = b.members[i][:0]
-	}
 	clear(b.answered)
 	*b = batch{
-		call: call{args: b.args[:0]}, ask: protocol.Ask{Groups: b.ask.Groups[:0]}, members: b.members[:0],
+		call: call{args: b.args[:0]}, ask: protocol.Ask{Groups: b.ask.Groups[:0]}, members: emptied(b.members),
 		request: b.request, answered: b.answered[:0],
 	}
 	batches.Put(b)
+}
+
+// emptied returns the members of a batch without callers and without groups. It keeps their memory for oneMore.
+func emptied[R any](members [][]*R) [][]*R {
+	for i := range members {
+		clear(members[i])
+		members[i] = members[i][:0]
+	}
+	return members[:0]
+}
+
+// oneMore returns members with one more group, which has no callers.
+func oneMore[R any](members [][]*R) [][]*R {
+	if n := len(members); n < cap(members) {
+		return members[:n+1]
+	}
+	return append(members, nil)
 }
 
 // add adds r to the group of its size and reports whether there was room. A waiting caller joins only the last group,
@@ -133,11 +146,7 @@ func (b *batch) add(r *request, perRequest bool) bool {
 		if at >= groups {
 			return false
 		}
-		if at < cap(b.members) {
-			b.members = b.members[:at+1] // reuses the memory of the group's callers
-		} else {
-			b.members = append(b.members, nil)
-		}
+		b.members = oneMore(b.members)
 		b.ask.Groups = append(b.ask.Groups, protocol.Group{Size: r.N})
 		if r.Waits {
 			b.ask.Strict++
@@ -215,16 +224,12 @@ func (q *queue) send() {
 	q.client.send(b)
 }
 
-// maxDetached is how many batches of one queue may be detached at once.
-const maxDetached = 3
-
 // detach lets the queue send its next batch before b, which takes too long, is complete. It does nothing once the call
 // timeout of b is over: b is then completed at once, and may fail the requests queued behind it.
 func (q *queue) detach(b *batch) {
 	q.mu.Lock()
 	defer q.exit()
-	late := time.Since(b.started) >= q.client.callTimeout
-	if b.state != batchSent || late || q.inFlight != b || q.detached == maxDetached {
+	if q.inFlight != b || !b.mayDetach(q.detached) {
 		return
 	}
 	b.state.to(batchDetached)
@@ -330,6 +335,9 @@ func (b *batch) complete(g protocol.AcquireReply, err error) {
 			q.settleUpTo(b, g, &info)
 		} else {
 			q.distribute(b, g, &info)
+		}
+		if info.Permits+g.Ahead > 0 && q.limiter.settings.Bucket() > 0 {
+			q.grants.Add(b.request.ID())
 		}
 		q.mayPass = 0
 		if g.Local() && q.first != nil && q.first.N > g.Rate {
@@ -500,18 +508,13 @@ func (q *queue) distribute(b *batch, g protocol.AcquireReply, info *Call) {
 	info.Unclaimed = spare
 	info.Permits = own
 	q.served += own
-	if own+g.Ahead > 0 && q.limiter.settings.Bucket() > 0 {
-		q.grants.Add(b.request.ID())
-	}
 }
 
 // settleUpTo applies a reply to the only caller of b, who takes what it is granted. q.mu is held.
 func (q *queue) settleUpTo(b *batch, g protocol.AcquireReply, info *Call) {
 	r := b.members[0][0]
 	got := g.Granted(0, b.ask.Groups[0])
-	if info.Permits = got; got > 0 && q.limiter.settings.Bucket() > 0 {
-		q.grants.Add(b.request.ID())
-	}
+	info.Permits = got
 	switch {
 	case r.state == requestAbandoned:
 		r.state.to(requestGone)

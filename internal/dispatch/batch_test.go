@@ -36,7 +36,7 @@ func TestALateCallDoesNotStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter()
 		q := newQueue(l)
-		b := &batch{queue: q, call: call{started: time.Now(), state: batchSent}}
+		b := &batch{queue: q, call: call{client: l.client, started: time.Now(), state: batchSent}}
 		q.inFlight = b
 		time.Sleep(time.Second)
 		if q.detach(b); q.inFlight != b || q.detached != 0 {

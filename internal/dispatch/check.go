@@ -38,11 +38,12 @@ type check struct {
 // fewestSlots and mostSlots are how many slots there are at first, and at most. The number doubles where two limiters meet.
 const fewestSlots, mostSlots = 1 << 8, 1 << 16
 
-var checkSeed = maphash.MakeSeed()
+// hashSeed is that of the hashes of limiters, here and of sets.
+var hashSeed = maphash.MakeSeed()
 
 // find returns the check of a limiter, and its hash; nil if there is none. c.mu is held.
 func (c *checks) find(key string) (*check, uint64) {
-	hash := maphash.String(checkSeed, key) | 1<<63 // never 0
+	hash := maphash.String(hashSeed, key) | 1<<63 // never 0
 	if len(c.slots) == 0 {
 		return nil, hash
 	}

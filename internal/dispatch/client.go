@@ -136,7 +136,7 @@ type Limiter struct {
 	client   *Client
 	name     string
 	keyNames [keys.Count]string
-	keyArgs  [keys.Count]any // the same, as arguments of a command
+	keyArgs  atomic.Pointer[[keys.Count]any] // the same, as arguments of a command; nil: not needed yet
 	settings Settings
 	encoder  protocol.Encoder
 	err      error                 // of the options or the name
@@ -169,9 +169,6 @@ func (l *Limiter) Init(c *Client, name string, s Settings, err error) error {
 	wrong := keys.CheckLength(len(raw), len(c.id))
 	if wrong == nil {
 		l.keyNames = keys.Names(raw, c.id)
-		for i, key := range l.keyNames {
-			l.keyArgs[i] = key
-		}
 		if c.topology.Clustered() && !keys.SameSlot(l.Keys()) {
 			wrong = fmt.Errorf("%w: %s", script.ErrCrossSlotName, Quoted(raw))
 		}
@@ -189,6 +186,20 @@ func (l *Limiter) Init(c *Client, name string, s Settings, err error) error {
 
 // Keys returns the names of the limiter's keys.
 func (l *Limiter) Keys() []string { return l.keyNames[:] }
+
+// arguments returns the names of the limiter's keys as arguments of a command. A limiter that is made for one request mostly
+// shares the queue, and so the arguments, of an earlier one.
+func (l *Limiter) arguments() []any {
+	known := l.keyArgs.Load()
+	if known == nil {
+		known = new([keys.Count]any)
+		for i, key := range l.keyNames {
+			known[i] = key
+		}
+		l.keyArgs.Store(known)
+	}
+	return known[:]
+}
 
 // Key returns the name of the configuration key, which identifies the limiter on its server.
 func (l *Limiter) Key() string { return l.keyNames[keys.Config] }

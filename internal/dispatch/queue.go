@@ -113,10 +113,15 @@ func (l *Limiter) Serve(ctx context.Context, a Ask) (Result, error) {
 		a.Detail = true // the deny cache needs Result.RetryAfter and ResetAfter
 	}
 	result, err := l.client.answer(ctx, l, a)
+	return result, l.client.forCaller(ctx, err)
+}
+
+// forCaller returns the error of a request for its caller, whose context may have ended meanwhile.
+func (c *Client) forCaller(ctx context.Context, err error) error {
 	if errors.Is(err, script.ErrUnavailable) {
-		err = script.Failure(ctx, l.client.callTimeout, err) // the caller's context may have ended meanwhile
+		return script.Failure(ctx, c.callTimeout, err)
 	}
-	return result, err
+	return err
 }
 
 // answer queues a and returns its result.
@@ -146,10 +151,7 @@ func (l *Limiter) UpTo(ctx context.Context, n int64) (int64, error) {
 	q.sendAlone(r)
 	q.exit()
 	_, err := q.await(ctx, r)
-	if errors.Is(err, script.ErrUnavailable) {
-		err = script.Failure(ctx, l.client.callTimeout, err)
-	}
-	return got, err
+	return got, l.client.forCaller(ctx, err)
 }
 
 // await returns the result of a request. It blocks until that is settled, its timeout is over (the zero Result) or ctx

@@ -63,13 +63,13 @@ func (c *Client) send(s sender) {
 		ctx, cancel := context.WithTimeout(context.Background(), c.callTimeout)
 		defer cancel()
 		late := time.AfterFunc(c.callTimeout, func() { s.fail(1, b.late()) })
-		searching, pending := !c.topology.Found(), (*search)(nil)
-		if searching {
+		var pending *search
+		if !c.topology.Found() {
 			pending = &search{s.asked(), late}
 			b.breaker.Begin(pending, b.limiter)
 		}
 		node, err := c.topology.Node(ctx, b.limiter.Key())
-		if searching {
+		if pending != nil {
 			b.breaker.End(pending, err == nil)
 		}
 		if !late.Stop() {
@@ -189,7 +189,7 @@ func (b *call) head(text bool, limiters ...*Limiter) []any {
 	b.attempts.Begin(keys.Count * len(limiters))
 	args := append(append(b.args[:0], b.script.Head(text)...), &b.attempts)
 	for _, l := range limiters {
-		args = append(args, l.keyArgs[:]...)
+		args = append(args, l.arguments()...)
 	}
 	return args
 }
@@ -211,6 +211,15 @@ func (b *call) reached(err error) bool {
 		b.breaker.Fail(b.started)
 	}
 	return false
+}
+
+// maxDetached is how many batches of one queue or set may be detached at once.
+const maxDetached = 3
+
+// mayDetach reports whether a queue or set, which has detached so many batches, may go on without this one. It may not once
+// the call timeout is over. The mutex of the queue or set is held.
+func (b *call) mayDetach(detached int) bool {
+	return b.state == batchSent && time.Since(b.started) < b.client.callTimeout && detached < maxDetached
 }
 
 // stall calls detach once nothing waits for the call any more, unless the function that it returns was called before.

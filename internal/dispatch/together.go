@@ -44,7 +44,7 @@ type sets struct {
 // enterSet returns the set of some limiters with its mutex held. The caller unlocks it with exit.
 func (c *Client) enterSet(limiters []*Limiter) *set {
 	var hash maphash.Hash
-	hash.SetSeed(checkSeed)
+	hash.SetSeed(hashSeed)
 	for _, l := range limiters {
 		maphash.WriteComparable(&hash, queueKey{l.Key(), l.settings})
 	}
@@ -118,10 +118,7 @@ func (c *Client) AllowAll(ctx context.Context, permits []int64, limiters []*Limi
 	s.exit()
 	select {
 	case <-r.done:
-		if err = r.err; errors.Is(err, script.ErrUnavailable) {
-			err = script.Failure(ctx, c.callTimeout, err) // the caller's context may have ended meanwhile
-		}
-		results, failed = r.results, r.failed
+		results, failed, err = r.results, r.failed, c.forCaller(ctx, r.err)
 		*r = jointRequest{done: r.done}
 		c.jointRequests.Put(r)
 		return results, failed, err
@@ -156,6 +153,8 @@ type jointBatch struct {
 	members [][]*jointRequest // the callers of each group
 	callers int               // in all groups
 	failed  int               // index of the limiter that refused to decide, by the last reply; -1: none did
+
+	answered []*jointRequest // settled by this batch; signalled after the observer was called; guarded by set.mu
 }
 
 // jointBatches is the pool of joint batches. recycle returns one.
@@ -163,11 +162,10 @@ var jointBatches = sync.Pool{New: func() any { return &jointBatch{} }}
 
 // recycle returns b to the pool. No goroutine may use b afterwards.
 func (b *jointBatch) recycle() {
-	for i := range b.members {
-		clear(b.members[i])
-		b.members[i] = b.members[i][:0]
+	clear(b.answered)
+	*b = jointBatch{
+		call: call{args: b.args[:0]}, request: b.request, members: emptied(b.members), answered: b.answered[:0],
 	}
-	*b = jointBatch{call: call{args: b.args[:0]}, request: b.request, members: b.members[:0]}
 	jointBatches.Put(b)
 }
 
@@ -208,11 +206,7 @@ func (b *jointBatch) add(r *jointRequest) bool {
 			return false
 		}
 		b.request.Groups = append(groups, protocol.JointGroup{Sizes: r.permits})
-		if at < cap(b.members) {
-			b.members = b.members[:at+1] // reuses the memory of the group's callers
-		} else {
-			b.members = append(b.members, nil)
-		}
+		b.members = oneMore(b.members)
 	}
 	b.request.Groups[at].Count++
 	b.members[at] = append(b.members[at], r)
@@ -343,8 +337,7 @@ func (b *jointBatch) Stalled() {
 	s := b.set
 	s.mu.Lock()
 	defer s.exit()
-	late := time.Since(b.started) >= s.client.callTimeout
-	if b.state != batchSent || late || s.detached == maxDetached {
+	if !b.mayDetach(s.detached) {
 		return
 	}
 	b.state.to(batchDetached)
@@ -376,19 +369,20 @@ func (b *jointBatch) complete(g protocol.AllowAllReply, failed int, err error) {
 	} else {
 		s.inFlight = nil
 	}
-	var settled []*jointRequest
 	calls := make([]Call, len(s.limiters))
 	if err == nil {
-		settled = s.distribute(b, g, calls)
+		s.distribute(b, g, calls)
 	} else {
-		settled = s.failAll(b.members, failed, told, calls)
+		for _, members := range b.members {
+			b.failAll(members, failed, told, calls)
+		}
 		if !detached && errors.Is(err, os.ErrDeadlineExceeded) && b.breaker.Silent(b.started) {
 			queued := s.queued // they waited for b, and would wait as long again
 			s.queued = nil
 			for i := range calls {
 				calls[i].Callers = len(queued)
 			}
-			settled = append(settled, s.failAll([][]*jointRequest{queued}, -1, cause, calls)...)
+			b.failAll(queued, -1, cause, calls)
 		}
 	}
 	for i, l := range s.limiters {
@@ -411,74 +405,69 @@ func (b *jointBatch) complete(g protocol.AllowAllReply, failed int, err error) {
 			observe(call)
 		}
 	}
-	for _, r := range settled {
+	for _, r := range b.answered {
 		r.done <- struct{}{}
 	}
 }
 
+// finish settles r, as b is complete, unless its caller has left, and reports whether it did. An error is about the limiter
+// with the index failed. s.mu is held.
+func (b *jointBatch) finish(r *jointRequest, results []Result, failed int, err error) bool {
+	if r.state == requestAbandoned {
+		r.state.to(requestGone)
+		return false
+	}
+	r.state.to(requestSettled)
+	r.results, r.failed, r.err = results, failed, err
+	b.answered = append(b.answered, r)
+	return true
+}
+
 // failAll settles requests with an error, which is about the limiter with the index failed. s.mu is held.
-func (s *set) failAll(members [][]*jointRequest, failed int, err error, calls []Call) (settled []*jointRequest) {
-	for _, group := range members {
-		for _, r := range group {
-			if r.state == requestAbandoned {
-				r.state.to(requestGone)
-				continue
-			}
-			r.state.to(requestSettled)
-			r.failed, r.err = failed, err
-			settled = append(settled, r)
+func (b *jointBatch) failAll(requests []*jointRequest, failed int, err error, calls []Call) {
+	for _, r := range requests {
+		if b.finish(r, nil, failed, err) {
 			for i := range calls {
 				calls[i].Denied++
 			}
 		}
 	}
-	return settled
 }
 
 // distribute applies a reply to the callers of b. A refused caller whose wait is not known asks again. s.mu is held.
-func (s *set) distribute(b *jointBatch, g protocol.AllowAllReply, calls []Call) (settled []*jointRequest) {
+func (s *set) distribute(b *jointBatch, g protocol.AllowAllReply, calls []Call) {
 	free := make([]int64, len(s.limiters)) // after each caller
 	for i, m := range g.Members {
 		free[i] = m.Free
 	}
 	for at := len(b.members) - 1; at >= 0; at-- { // backwards, so that the permits left after each caller are known
-		group := b.request.Groups[at]
-		granted, _ := g.Granted(at, group)
+		granted, _ := g.Granted(at, b.request.Groups[at])
 		for n := int(granted) - 1; n >= 0; n-- {
 			r := b.members[at][n]
 			results := make([]Result, len(s.limiters))
 			for i, m := range g.Members {
-				calls[i].Permits += r.permits[i]
 				results[i] = Result{Allowed: true, Limit: m.Rate, Remaining: free[i], ResetAfter: m.ResetAfter}
-				free[i] += r.permits[i]
-				if r.state == requestAbandoned {
-					calls[i].Unclaimed += r.permits[i]
-				} else {
+			}
+			claimed := b.finish(r, results, -1, nil)
+			for i, size := range b.request.Groups[at].Sizes {
+				free[i] += size
+				calls[i].Permits += size
+				if claimed {
 					calls[i].Granted++
+				} else {
+					calls[i].Unclaimed += size
 				}
 			}
-			if r.state == requestAbandoned {
-				r.state.to(requestGone)
-				continue
-			}
-			r.state.to(requestSettled)
-			r.results = results
-			settled = append(settled, r)
 		}
 	}
 	var again []*jointRequest
 	for at, members := range b.members {
 		granted, exceeded := g.Granted(at, b.request.Groups[at])
 		for _, r := range members[max(granted, 0):] {
-			if r.state == requestAbandoned {
-				r.state.to(requestGone)
-				continue
-			}
 			if granted < 0 {
-				r.state.to(requestSettled)
-				r.failed, r.err = exceeded, ErrExceedsRate
-				settled = append(settled, r)
-				calls[exceeded].Denied++
+				if b.finish(r, nil, exceeded, ErrExceedsRate) {
+					calls[exceeded].Denied++
+				}
 				continue
 			}
 			results, known := make([]Result, len(s.limiters)), true
@@ -487,21 +476,17 @@ func (s *set) distribute(b *jointBatch, g protocol.AllowAllReply, calls []Call) 
 				known = known && is
 				results[i] = Result{Limit: m.Rate, Remaining: m.Free, RetryAfter: wait, ResetAfter: m.ResetAfter}
 			}
-			if !known {
+			if !known && r.state == requestInFlight {
 				r.state.to(requestQueued)
 				again = append(again, r)
-				continue
-			}
-			for i, result := range results {
-				if result.RetryAfter > 0 {
-					calls[i].Denied++
+			} else if b.finish(r, results, -1, nil) {
+				for i, result := range results {
+					if result.RetryAfter > 0 {
+						calls[i].Denied++
+					}
 				}
 			}
-			r.state.to(requestSettled)
-			r.results = results
-			settled = append(settled, r)
 		}
 	}
 	s.queued = append(again, s.queued...)
-	return settled
 }
