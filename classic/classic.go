@@ -81,7 +81,7 @@ func (l *Limiter) acquire(ctx context.Context, n int64) error {
 		if err != nil || r.Allowed {
 			return err
 		}
-		if err := sleep(ctx, min(max(r.RetryAfter, shortestPause), longestPause)); err != nil {
+		if err := script.Sleep(ctx, min(max(r.RetryAfter, shortestPause), longestPause)); err != nil {
 			return err
 		}
 	}
@@ -127,18 +127,6 @@ func (l *Limiter) wrap(operation string, err error) error {
 		return nil
 	}
 	return fmt.Errorf("%s %q: %w", operation, l.name, err)
-}
-
-// sleep sleeps for d, or returns ctx.Err() when ctx ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // An Option sets a property of a limiter in this process.

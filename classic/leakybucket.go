@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 var leakyBucketScript = load("leaky_bucket")
@@ -92,5 +93,5 @@ func (q *LeakyQueue) enter(ctx context.Context, n int64) error {
 	case reply[3] == 0:
 		return nil
 	}
-	return sleep(ctx, millis(reply[3]))
+	return script.Sleep(ctx, millis(reply[3]))
 }

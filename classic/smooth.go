@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // A Smooth is one of Guava's two rate limiters, in this process alone: SmoothBursty or SmoothWarmingUp. Its waits are
@@ -227,7 +228,7 @@ func (s *Smooth) Acquire(ctx context.Context, n int64) error {
 	}
 	wait, err := s.Reserve(n)
 	if err == nil && wait > 0 {
-		err = sleep(ctx, wait)
+		err = script.Sleep(ctx, wait)
 	}
 	return smoothError("acquire from", err)
 }

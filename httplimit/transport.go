@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // transport.go paces outgoing requests. It does not depend on guards and policies.
@@ -85,7 +86,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 // are granted then would be used at once at its end.
 func (t *Transport) await(ctx context.Context) error {
 	for {
-		if err := sleep(ctx, t.pause()); err != nil {
+		if err := script.Sleep(ctx, t.pause()); err != nil {
 			return err
 		}
 		if err := t.Limiter.Acquire(ctx, 1); err != nil {
@@ -186,7 +187,7 @@ func (t *Transport) hold() {
 		if len(held) > 0 {
 			wait = min(wait, time.Until(held[0].renew))
 		}
-		_ = sleep(context.Background(), min(max(wait, holdEvery), holdAtMost, t.pause()))
+		_ = script.Sleep(context.Background(), min(max(wait, holdEvery), holdAtMost, t.pause()))
 	}
 	for _, h := range held {
 		if _, err := giveBack(h.grant); fails(err) {
@@ -221,19 +222,4 @@ func (t *Transport) logger() *slog.Logger {
 		return t.Logger
 	}
 	return slog.Default()
-}
-
-// sleep waits for a time, 0 or less is none, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return ctx.Err()
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -151,12 +151,20 @@ func (p *Backoff) Rest(ctx context.Context) bool {
 	if until, bounded := ctx.Deadline(); bounded && time.Until(until) <= pause {
 		return false
 	}
-	timer := time.NewTimer(pause)
+	return Sleep(ctx, pause) == nil
+}
+
+// Sleep waits for a time, 0 or less is none, or until ctx ends.
+func Sleep(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return true
+		return nil
 	case <-ctx.Done():
-		return false
+		return ctx.Err()
 	}
 }
