@@ -192,7 +192,6 @@ local prefix = string.sub(record, 1, -5)
 if not state then
   --@include config
   --@include state
-  --@include grant
   local fault
   limiter, fault = read_config(0, configured_rate, config)
   if not limiter or limiter.mismatch then
@@ -207,7 +206,6 @@ if not state then
   now = read_clock(client_now)
   score, bucketed = grant_score(now, limiter.interval, granularity, find(flags, 'w', 1, true))
   if ARGV[9] then
-    --@include add
     --@include recover
     local whole = wanted and not granularity and record or nil
     call('GET', limiter.value) -- fails before anything is written if the key has another type
@@ -248,7 +246,6 @@ else
   end
   if refused and not state.more then
     --@include refusal
-    --@include writers
     if walk_records(limiter, state) then
       left = recovered and state.free or allocate(groups, strict, state.free, rate)
     end
@@ -284,7 +281,6 @@ end
 local taken = state.free - left
 local joined, held = nil, 0
 if bucketed and taken > 0 and not find(flags, 'j', 1, true) then
-  --@include join
   joined, held = find_own_record(records, score, prefix, taken)
 end
 
@@ -293,7 +289,6 @@ if limiter.missing then
   call('HSET', limiter.name, unpack(limiter.missing))
 end
 if taken > 0 then
-  --@include add
   local score_text = score == now and client_now ~= '' and client_now or score
   if groups and find(flags, 'r', 1, true) and not find(flags, 'u', 1, true) then
     for _, group in ipairs(groups) do

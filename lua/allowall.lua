@@ -110,7 +110,6 @@ if enough then
     local permits = string.char(wanted % 256, b % 256, c % 256, math.floor(c / 256))
     if call('ZADD', records, 'NX', score, prefix .. permits) == 0 then
       --@include record
-      --@include add
       add_record(records, next_prefix(prefix), wanted, score)
     end
     if not one.counted then
@@ -136,7 +135,6 @@ end
 --@include record
 --@include config
 --@include state
---@include grant
 --@include commit
 
 -- parse_numbers returns the numbers in a text.
@@ -220,7 +218,6 @@ end
 local counts = parse_numbers(ARGV[1])
 local available -- permits of each limiter that an earlier attempt was granted
 if ARGV[4 * limiters + 3] then
-  --@include add
   --@include recover
   local attempts, shares, missing = {}, {}, 0
   for i = 0, limiters - 1 do
@@ -316,7 +313,6 @@ for _, one in ipairs(all) do
     call('HSET', limiter.name, unpack(limiter.missing))
   end
   if taken > 0 then
-    --@include add
     if find(request.flags, 'r', 1, true) then
       for group, size in ipairs(request.sizes) do
         for _ = 1, granted[group] do
@@ -326,7 +322,6 @@ for _, one in ipairs(all) do
     else
       local joined, held = nil, 0
       if one.bucketed then
-        --@include join
         joined, held = find_own_record(records, score, prefix, taken)
       end
       add_record(records, request.granularity and share_prefix(prefix, taken) or prefix, taken + held, score)

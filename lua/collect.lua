@@ -8,7 +8,6 @@
 --@include base
 --@include time
 --@include config
---@include foreign
 local now, idle, dry = read_clock(ARGV[1]), tonumber(ARGV[2]), find(ARGV[3], 'd', 1, true)
 local value, records = KEYS[3], KEYS[5]
 if is_foreign(3) or is_foreign(5) then

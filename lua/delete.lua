@@ -6,7 +6,7 @@
 -- reply 1 how many keys were removed, then the number of each key that stays because another program uses it
 
 --@include base
---@include foreign
+--@include config
 local reply = { 0 }
 for i = 1, 5 do
   if is_foreign(i) then

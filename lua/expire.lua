@@ -13,7 +13,6 @@
 --@include base
 --@include time
 --@include config
---@include foreign
 local command, time, condition = ARGV[1], ARGV[2], ARGV[3]
 local ttl = call('PTTL', KEYS[1])
 if ttl == -2 or is_foreign(1) then

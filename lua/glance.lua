@@ -10,7 +10,6 @@
 --@include record
 --@include config
 --@include state
---@include consistency
 local client_now = ARGV[1]
 local limiter, fault = read_config(0)
 if not limiter then

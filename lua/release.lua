@@ -10,11 +10,9 @@
 --@include base
 --@include time
 --@include record
---@include add
 --@include config
 --@include state
 --@include commit
---@include writers
 local client_now, wanted, rebuild, undone, own = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'b', ARGV[4], tonumber(ARGV[5] or '')
 local limiter, fault = read_config(0)
 if not limiter then

@@ -6,7 +6,7 @@
 -- reply 1 if it was renamed, 0 if the new name is taken, -1 if there is no limiter; -1 - i if another program uses KEYS[i]
 
 --@include base
---@include foreign
+--@include config
 local only_new = ARGV[1] == 'n'
 if call('EXISTS', KEYS[1]) == 0 then
   return { -1 }

@@ -10,7 +10,6 @@
 --@include time
 --@include record
 --@include config
---@include foreign
 --@include state
 --@include commit
 local client_now, rate, interval, kind, keep_alive, flags = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]

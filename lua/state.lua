@@ -13,7 +13,6 @@
 --@include record
 --@include config
 --@include state
---@include consistency
 local client_now, only_config = ARGV[1], ARGV[2] == 'c'
 local limiter, fault = read_config(0)
 if not limiter then

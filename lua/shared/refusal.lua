@@ -1,4 +1,4 @@
--- refusal.lua: whether a refusal is right, and when the permits will be free.
+-- refusal.lua: whether a refusal is right, when the permits will be free, and who has them.
 local MAX_ADDED, MAX_WALKED = 256, 512 -- records that a refusal adds up, and that it walks to find a time
 
 -- walk_records prepares a state for the other functions: it sets live_count and walked, the oldest live records. It adds
@@ -68,4 +68,26 @@ end
 local function all_free_in(limiter, state, taken, score)
   local live = state.live_count > 0 and rank_expires_in(limiter, state, state.live_count - 1) or 0
   return math.max(live, taken > 0 and expires_in(state, score) or 0)
+end
+
+-- find_writers looks for records of other clients. It returns the origin of one that another Go client wrote, else the
+-- fallback; and whether there is one that no Go client wrote. Which Go client it returns depends on the id of the batch,
+-- so that each of them is returned in time.
+local function find_writers(members, prefix, fallback)
+  local own, others, foreign = client_prefix(prefix), {}, false
+  for i = 1, #members do
+    if string.sub(members[i], 1, #own) ~= own then
+      local origin = origin_of(members[i])
+      local head = origin
+      while head >= 65536 do
+        head = math.floor(head / 256)
+      end
+      if head == 18287 then -- 'Go'
+        others[#others + 1] = origin
+      else
+        foreign = true
+      end
+    end
+  end
+  return others[1] and others[1 + string.byte(prefix, -1) % #others] or fallback, foreign
 end

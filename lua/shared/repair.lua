@@ -1,5 +1,4 @@
 -- repair.lua: free permits that do not agree with the records.
---@include add
 
 -- sum_live adds up the live records, up to about 2,000 in all limiters of the call. It returns the records in order, their
 -- permits, and whether there may be more.

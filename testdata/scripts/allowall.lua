@@ -125,8 +125,9 @@ if enough then
     local b, c = math.floor(wanted / 256), math.floor(wanted / 65536)
     local permits = string.char(wanted % 256, b % 256, c % 256, math.floor(c / 256))
     if call('ZADD', records, 'NX', score, prefix .. permits) == 0 then
--- record.lua: the members of a permits set. A record ends in its permits, as four bytes, least significant first; the bytes
--- before them are its prefix: a format byte or more, and an id. internal/record describes the formats.
+-- record.lua: the members of a permits set, read and written. A record ends in its permits, as four bytes, least
+-- significant first; the bytes before them are its prefix: a format byte or more, and an id. internal/record describes the
+-- formats.
 
 -- permits_of returns the permits of a member: 0 if it is too short to be a record.
 local function permits_of(member)
@@ -150,7 +151,27 @@ end
 local function client_prefix(prefix)
   return string.sub(prefix, 1, ({ [4] = 2, [9] = 6, [13] = 6, [16] = 13, [17] = 9, [20] = 13, [21] = 9 })[#prefix])
 end
--- add.lua: new records.
+
+-- origin_of returns the first bytes of the id of a record as a number, which tells its client: five bytes, or four in the
+-- oldest format; -1 if the member has no known format.
+local function origin_of(member)
+  local length, head = #member, string.byte(member)
+  local first, last
+  if length == 8 then
+    first, last = 1, 4
+  elseif length >= 10 and head == length - 5 then
+    first, last = 2, 6
+  elseif (length == 20 or length == 24) and head == length - 12 then
+    first, last = 9, 13
+  else
+    return -1
+  end
+  local number = 0
+  for at = first, last do
+    number = number * 256 + string.byte(member, at)
+  end
+  return number
+end
 
 -- permit_bytes returns the four bytes of a number of permits, at most MAX_RECORD.
 local function permit_bytes(n)
@@ -186,6 +207,23 @@ local function add_record(records, prefix, n, score)
   end
   return add_record(records, next_prefix(prefix), n - added * math.min(n, MAX_RECORD), score)
 end
+
+-- find_own_record returns the record of this client with a score that n more permits fit in, and its permits; nil and 0 if
+-- there is none. It reads a limited number of records: with more clients than that, some write a second record.
+local function find_own_record(records, score, prefix, n)
+  local own = client_prefix(prefix)
+  local bucket = call('ZRANGEBYSCORE', records, score, score, 'LIMIT', '0', 512)
+  for i = 1, #bucket do
+    local member = bucket[i]
+    if #member == #prefix + 4 and string.sub(member, 1, #own) == own then
+      local held = permits_of(member)
+      if held + n <= MAX_RECORD then
+        return member, held
+      end
+    end
+  end
+  return nil, 0
+end
       add_record(records, next_prefix(prefix), wanted, score)
     end
     if not one.counted then
@@ -207,7 +245,7 @@ end
   return reply
 end
 
--- time.lua: the clock.
+-- time.lua: the clock, and the score of what is granted.
 
 -- read_clock returns the time in ms, exact to the µs: the client's, given as text, or this server's if that is ''.
 local function read_clock(client_now)
@@ -223,8 +261,24 @@ end
 local function to_micros(ms)
   return math.ceil(ms * 1000 - 0.3)
 end
--- record.lua: the members of a permits set. A record ends in its permits, as four bytes, least significant first; the bytes
--- before them are its prefix: a format byte or more, and an id. internal/record describes the formats.
+
+-- grant_score returns the score of a grant, and whether it is the end of a bucket. It is never earlier than now, so that no
+-- window holds more than the rate. With a granularity (ms) it is the end of a bucket of time: one record then stands for all
+-- that a client is granted within it. Without one it is now, or the next whole ms if the interval is long or whole_ms: Redis
+-- keeps up to 128 records in a list, and adding one takes three times as long if their scores are fractions. Redisson before
+-- 3.16.4 returns waits that are too short where scores are fractions.
+local function grant_score(now, interval, granularity, whole_ms)
+  local length = granularity and math.min(granularity, math.floor(interval / 10)) or 1
+  if length > 1 then
+    return math.ceil(now / length) * length, true
+  elseif interval >= FRACTIONS_BELOW or whole_ms then
+    return math.ceil(now), false
+  end
+  return now, false
+end
+-- record.lua: the members of a permits set, read and written. A record ends in its permits, as four bytes, least
+-- significant first; the bytes before them are its prefix: a format byte or more, and an id. internal/record describes the
+-- formats.
 
 -- permits_of returns the permits of a member: 0 if it is too short to be a record.
 local function permits_of(member)
@@ -247,6 +301,79 @@ end
 -- client_prefix returns the part of a prefix that all records of its client begin with.
 local function client_prefix(prefix)
   return string.sub(prefix, 1, ({ [4] = 2, [9] = 6, [13] = 6, [16] = 13, [17] = 9, [20] = 13, [21] = 9 })[#prefix])
+end
+
+-- origin_of returns the first bytes of the id of a record as a number, which tells its client: five bytes, or four in the
+-- oldest format; -1 if the member has no known format.
+local function origin_of(member)
+  local length, head = #member, string.byte(member)
+  local first, last
+  if length == 8 then
+    first, last = 1, 4
+  elseif length >= 10 and head == length - 5 then
+    first, last = 2, 6
+  elseif (length == 20 or length == 24) and head == length - 12 then
+    first, last = 9, 13
+  else
+    return -1
+  end
+  local number = 0
+  for at = first, last do
+    number = number * 256 + string.byte(member, at)
+  end
+  return number
+end
+
+-- permit_bytes returns the four bytes of a number of permits, at most MAX_RECORD.
+local function permit_bytes(n)
+  n = math.min(n, MAX_RECORD)
+  local b, c = math.floor(n / 256), math.floor(n / 65536)
+  return string.char(n % 256, b % 256, c % 256, math.floor(c / 256))
+end
+
+-- next_prefix returns the prefix with the next id. The id is a big-endian number at the end of the prefix; the first byte is
+-- the format and stays. A prefix whose id is the last one grows by a byte, so there is always a next one.
+local function next_prefix(prefix)
+  for at = #prefix, 2, -1 do
+    local digit = string.byte(prefix, at)
+    if digit < 255 then
+      return string.sub(prefix, 1, at - 1) .. string.char(digit + 1) .. string.rep('\0', #prefix - at)
+    end
+  end
+  return prefix .. '\0'
+end
+
+-- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.
+local function share_prefix(prefix, permits)
+  local own = client_prefix(prefix)
+  return own .. permit_bytes(permits) .. string.sub(prefix, #own + 5)
+end
+
+-- add_record writes a record of n permits, or several where four bytes do not hold n. A record that exists has another
+-- owner, so the next id is tried. It returns the last prefix that it used.
+local function add_record(records, prefix, n, score)
+  local added = call('ZADD', records, 'NX', score, prefix .. permit_bytes(n))
+  if added == 1 and n <= MAX_RECORD then
+    return prefix
+  end
+  return add_record(records, next_prefix(prefix), n - added * math.min(n, MAX_RECORD), score)
+end
+
+-- find_own_record returns the record of this client with a score that n more permits fit in, and its permits; nil and 0 if
+-- there is none. It reads a limited number of records: with more clients than that, some write a second record.
+local function find_own_record(records, score, prefix, n)
+  local own = client_prefix(prefix)
+  local bucket = call('ZRANGEBYSCORE', records, score, score, 'LIMIT', '0', 512)
+  for i = 1, #bucket do
+    local member = bucket[i]
+    if #member == #prefix + 4 and string.sub(member, 1, #own) == own then
+      local held = permits_of(member)
+      if held + n <= MAX_RECORD then
+        return member, held
+      end
+    end
+  end
+  return nil, 0
 end
 -- config.lua: the keys of a limiter, and its configuration.
 -- A limiter has five keys: 1 config, 2 value, 3 client value, 4 permits, 5 client permits.
@@ -328,6 +455,13 @@ local function read_config(offset, configured_rate, config)
   limiter.missing = missing
   return limiter
 end
+
+-- is_foreign tells whether KEYS[i] belongs to another program: it has not the Redis type that a limiter gives it. Such a key
+-- is neither removed nor changed.
+local function is_foreign(i)
+  local found = call('TYPE', KEYS[i]).ok
+  return found ~= 'none' and found ~= ({ 'hash', 'string', 'string', 'zset', 'zset' })[(i - 1) % 5 + 1]
+end
 -- state.lua: the free permits and the records of a limiter: load_state counts expired permits back, and repairs the free
 -- permits where they are wrong.
 
@@ -379,42 +513,6 @@ local function load_state(limiter, now, rebuild, check)
   local wrong = not counted or counted < 0 or state.free > limiter.rate or not state.oldest or rebuild
   if wrong or check then
 -- repair.lua: free permits that do not agree with the records.
--- add.lua: new records.
-
--- permit_bytes returns the four bytes of a number of permits, at most MAX_RECORD.
-local function permit_bytes(n)
-  n = math.min(n, MAX_RECORD)
-  local b, c = math.floor(n / 256), math.floor(n / 65536)
-  return string.char(n % 256, b % 256, c % 256, math.floor(c / 256))
-end
-
--- next_prefix returns the prefix with the next id. The id is a big-endian number at the end of the prefix; the first byte is
--- the format and stays. A prefix whose id is the last one grows by a byte, so there is always a next one.
-local function next_prefix(prefix)
-  for at = #prefix, 2, -1 do
-    local digit = string.byte(prefix, at)
-    if digit < 255 then
-      return string.sub(prefix, 1, at - 1) .. string.char(digit + 1) .. string.rep('\0', #prefix - at)
-    end
-  end
-  return prefix .. '\0'
-end
-
--- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.
-local function share_prefix(prefix, permits)
-  local own = client_prefix(prefix)
-  return own .. permit_bytes(permits) .. string.sub(prefix, #own + 5)
-end
-
--- add_record writes a record of n permits, or several where four bytes do not hold n. A record that exists has another
--- owner, so the next id is tried. It returns the last prefix that it used.
-local function add_record(records, prefix, n, score)
-  local added = call('ZADD', records, 'NX', score, prefix .. permit_bytes(n))
-  if added == 1 and n <= MAX_RECORD then
-    return prefix
-  end
-  return add_record(records, next_prefix(prefix), n - added * math.min(n, MAX_RECORD), score)
-end
 
 -- sum_live adds up the live records, up to about 2,000 in all limiters of the call. It returns the records in order, their
 -- permits, and whether there may be more.
@@ -519,21 +617,17 @@ end
   end
   return state
 end
--- grant.lua: the score of what is granted.
 
--- grant_score returns the score of a grant, and whether it is the end of a bucket. It is never earlier than now, so that no
--- window holds more than the rate. With a granularity (ms) it is the end of a bucket of time: one record then stands for all
--- that a client is granted within it. Without one it is now, or the next whole ms if the interval is long or whole_ms: Redis
--- keeps up to 128 records in a list, and adding one takes three times as long if their scores are fractions. Redisson before
--- 3.16.4 returns waits that are too short where scores are fractions.
-local function grant_score(now, interval, granularity, whole_ms)
-  local length = granularity and math.min(granularity, math.floor(interval / 10)) or 1
-  if length > 1 then
-    return math.ceil(now / length) * length, true
-  elseif interval >= FRACTIONS_BELOW or whole_ms then
-    return math.ceil(now), false
+-- check_consistency returns the free permits as a reader sees them, and whether value and records add up to the rate. all
+-- and count are the numbers of records and of live ones; expired and used the permits in expired and in live records.
+local function check_consistency(rate, stored, counted, all, count, expired, used)
+  if count == 0 then
+    return rate, counted and counted + expired == rate or all == 0 and not stored
+  elseif not counted or counted + expired > rate then
+    return math.max(0, rate - used), false
   end
-  return now, false
+  local believed = counted < 0 and 0 or counted + expired -- acquiring goes by the records if the value is negative
+  return math.max(0, believed, rate - used), counted + expired + used == rate
 end
 -- commit.lua: the writes that end a script. A script adds its records before: a full server refuses that, and then nothing
 -- is written.
@@ -648,42 +742,6 @@ end
 local counts = parse_numbers(ARGV[1])
 local available -- permits of each limiter that an earlier attempt was granted
 if ARGV[4 * limiters + 3] then
--- add.lua: new records.
-
--- permit_bytes returns the four bytes of a number of permits, at most MAX_RECORD.
-local function permit_bytes(n)
-  n = math.min(n, MAX_RECORD)
-  local b, c = math.floor(n / 256), math.floor(n / 65536)
-  return string.char(n % 256, b % 256, c % 256, math.floor(c / 256))
-end
-
--- next_prefix returns the prefix with the next id. The id is a big-endian number at the end of the prefix; the first byte is
--- the format and stays. A prefix whose id is the last one grows by a byte, so there is always a next one.
-local function next_prefix(prefix)
-  for at = #prefix, 2, -1 do
-    local digit = string.byte(prefix, at)
-    if digit < 255 then
-      return string.sub(prefix, 1, at - 1) .. string.char(digit + 1) .. string.rep('\0', #prefix - at)
-    end
-  end
-  return prefix .. '\0'
-end
-
--- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.
-local function share_prefix(prefix, permits)
-  local own = client_prefix(prefix)
-  return own .. permit_bytes(permits) .. string.sub(prefix, #own + 5)
-end
-
--- add_record writes a record of n permits, or several where four bytes do not hold n. A record that exists has another
--- owner, so the next id is tried. It returns the last prefix that it used.
-local function add_record(records, prefix, n, score)
-  local added = call('ZADD', records, 'NX', score, prefix .. permit_bytes(n))
-  if added == 1 and n <= MAX_RECORD then
-    return prefix
-  end
-  return add_record(records, next_prefix(prefix), n - added * math.min(n, MAX_RECORD), score)
-end
 -- recover.lua: what an earlier attempt of the same request was granted, if its reply was lost.
 local MAX_SEARCHED, SEARCH_PAGE = 20000, 1000 -- records
 
@@ -804,7 +862,7 @@ if available then
     one.left = one.state.free
   end
 elseif refused then
--- refusal.lua: whether a refusal is right, and when the permits will be free.
+-- refusal.lua: whether a refusal is right, when the permits will be free, and who has them.
 local MAX_ADDED, MAX_WALKED = 256, 512 -- records that a refusal adds up, and that it walks to find a time
 
 -- walk_records prepares a state for the other functions: it sets live_count and walked, the oldest live records. It adds
@@ -875,6 +933,28 @@ local function all_free_in(limiter, state, taken, score)
   local live = state.live_count > 0 and rank_expires_in(limiter, state, state.live_count - 1) or 0
   return math.max(live, taken > 0 and expires_in(state, score) or 0)
 end
+
+-- find_writers looks for records of other clients. It returns the origin of one that another Go client wrote, else the
+-- fallback; and whether there is one that no Go client wrote. Which Go client it returns depends on the id of the batch,
+-- so that each of them is returned in time.
+local function find_writers(members, prefix, fallback)
+  local own, others, foreign = client_prefix(prefix), {}, false
+  for i = 1, #members do
+    if string.sub(members[i], 1, #own) ~= own then
+      local origin = origin_of(members[i])
+      local head = origin
+      while head >= 65536 do
+        head = math.floor(head / 256)
+      end
+      if head == 18287 then -- 'Go'
+        others[#others + 1] = origin
+      else
+        foreign = true
+      end
+    end
+  end
+  return others[1] and others[1 + string.byte(prefix, -1) % #others] or fallback, foreign
+end
   local raised = false
   for _, one in ipairs(all) do
     if not one.state.more then
@@ -909,42 +989,6 @@ for _, one in ipairs(all) do
     call('HSET', limiter.name, unpack(limiter.missing))
   end
   if taken > 0 then
--- add.lua: new records.
-
--- permit_bytes returns the four bytes of a number of permits, at most MAX_RECORD.
-local function permit_bytes(n)
-  n = math.min(n, MAX_RECORD)
-  local b, c = math.floor(n / 256), math.floor(n / 65536)
-  return string.char(n % 256, b % 256, c % 256, math.floor(c / 256))
-end
-
--- next_prefix returns the prefix with the next id. The id is a big-endian number at the end of the prefix; the first byte is
--- the format and stays. A prefix whose id is the last one grows by a byte, so there is always a next one.
-local function next_prefix(prefix)
-  for at = #prefix, 2, -1 do
-    local digit = string.byte(prefix, at)
-    if digit < 255 then
-      return string.sub(prefix, 1, at - 1) .. string.char(digit + 1) .. string.rep('\0', #prefix - at)
-    end
-  end
-  return prefix .. '\0'
-end
-
--- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.
-local function share_prefix(prefix, permits)
-  local own = client_prefix(prefix)
-  return own .. permit_bytes(permits) .. string.sub(prefix, #own + 5)
-end
-
--- add_record writes a record of n permits, or several where four bytes do not hold n. A record that exists has another
--- owner, so the next id is tried. It returns the last prefix that it used.
-local function add_record(records, prefix, n, score)
-  local added = call('ZADD', records, 'NX', score, prefix .. permit_bytes(n))
-  if added == 1 and n <= MAX_RECORD then
-    return prefix
-  end
-  return add_record(records, next_prefix(prefix), n - added * math.min(n, MAX_RECORD), score)
-end
     if find(request.flags, 'r', 1, true) then
       for group, size in ipairs(request.sizes) do
         for _ = 1, granted[group] do
@@ -954,24 +998,6 @@ end
     else
       local joined, held = nil, 0
       if one.bucketed then
--- join.lua: the record of a bucket, which holds all that a client is granted within it.
-
--- find_own_record returns the record of this client with a score that n more permits fit in, and its permits; nil and 0 if
--- there is none. It reads a limited number of records: with more clients than that, some write a second record.
-local function find_own_record(records, score, prefix, n)
-  local own = client_prefix(prefix)
-  local bucket = call('ZRANGEBYSCORE', records, score, score, 'LIMIT', '0', 512)
-  for i = 1, #bucket do
-    local member = bucket[i]
-    if #member == #prefix + 4 and string.sub(member, 1, #own) == own then
-      local held = permits_of(member)
-      if held + n <= MAX_RECORD then
-        return member, held
-      end
-    end
-  end
-  return nil, 0
-end
         joined, held = find_own_record(records, score, prefix, taken)
       end
       add_record(records, request.granularity and share_prefix(prefix, taken) or prefix, taken + held, score)

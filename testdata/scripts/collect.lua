@@ -22,7 +22,7 @@ local REBUILD_PENDING = 512 -- the free permits must be rebuilt once these are g
 local RATE_MISMATCH = 1024 -- the configured rate is not the caller's
 local FOREIGN_WRITER = 2048 -- a record of a client other than this library was seen, after a refusal in the queue
 local MANY = 4096 -- there are too many live records for one call to add up: recount.lua does that
--- time.lua: the clock.
+-- time.lua: the clock, and the score of what is granted.
 
 -- read_clock returns the time in ms, exact to the µs: the client's, given as text, or this server's if that is ''.
 local function read_clock(client_now)
@@ -37,6 +37,21 @@ end
 -- is an error of rounding.
 local function to_micros(ms)
   return math.ceil(ms * 1000 - 0.3)
+end
+
+-- grant_score returns the score of a grant, and whether it is the end of a bucket. It is never earlier than now, so that no
+-- window holds more than the rate. With a granularity (ms) it is the end of a bucket of time: one record then stands for all
+-- that a client is granted within it. Without one it is now, or the next whole ms if the interval is long or whole_ms: Redis
+-- keeps up to 128 records in a list, and adding one takes three times as long if their scores are fractions. Redisson before
+-- 3.16.4 returns waits that are too short where scores are fractions.
+local function grant_score(now, interval, granularity, whole_ms)
+  local length = granularity and math.min(granularity, math.floor(interval / 10)) or 1
+  if length > 1 then
+    return math.ceil(now / length) * length, true
+  elseif interval >= FRACTIONS_BELOW or whole_ms then
+    return math.ceil(now), false
+  end
+  return now, false
 end
 -- config.lua: the keys of a limiter, and its configuration.
 -- A limiter has five keys: 1 config, 2 value, 3 client value, 4 permits, 5 client permits.
@@ -118,7 +133,6 @@ local function read_config(offset, configured_rate, config)
   limiter.missing = missing
   return limiter
 end
--- foreign.lua: keys of other programs under the names of a limiter's keys.
 
 -- is_foreign tells whether KEYS[i] belongs to another program: it has not the Redis type that a limiter gives it. Such a key
 -- is neither removed nor changed.

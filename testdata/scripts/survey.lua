@@ -104,6 +104,13 @@ local function read_config(offset, configured_rate, config)
   limiter.missing = missing
   return limiter
 end
+
+-- is_foreign tells whether KEYS[i] belongs to another program: it has not the Redis type that a limiter gives it. Such a key
+-- is neither removed nor changed.
+local function is_foreign(i)
+  local found = call('TYPE', KEYS[i]).ok
+  return found ~= 'none' and found ~= ({ 'hash', 'string', 'string', 'zset', 'zset' })[(i - 1) % 5 + 1]
+end
 local first, limit, own = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == 'o'
 local time = call('TIME')
 
