@@ -75,7 +75,7 @@ func TestLimitersShareARun(t *testing.T) {
 			var all sync.WaitGroup
 			for i := range limiters {
 				all.Go(func() {
-					if ok, err := c.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(rratelimiter.PerSecond(2))).TryAcquire(t.Context(), 1); !ok || err != nil {
+					if ok, err := c.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(rratelimiter.PerSecond(3))).TryAcquire(t.Context(), 1); !ok || err != nil {
 						t.Error(ok, err)
 					}
 				})
@@ -83,14 +83,15 @@ func TestLimitersShareARun(t *testing.T) {
 			all.Wait()
 		}
 		crowd() // opens the connections
+		crowd() // loads the script
 		for _, count := range []*atomic.Int64{&slow.alone, &slow.pipelines, &slow.commands, &slow.most} {
 			count.Store(0)
 		}
 		start := time.Now()
 		crowd()
 		alone, pipelines, commands := slow.alone.Load(), slow.pipelines.Load(), slow.commands.Load()
-		if alone+commands != limiters {
-			t.Errorf("%d calls for %d limiters", alone+commands, limiters)
+		if calls := alone + commands; calls < limiters/16 || calls > limiters/8 { // up to 16 share a call
+			t.Errorf("%d calls for %d limiters", calls, limiters)
 		}
 		if alone > pipeline.MaxRuns || pipelines > limiters/pipeline.MaxBatch+pipeline.MaxRuns {
 			t.Errorf("%d calls by themselves, %d pipelines", alone, pipelines)

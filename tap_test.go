@@ -35,7 +35,7 @@ type plan struct {
 	replies int    // number of replies that arrive before that
 	part    int    // and number of bytes of the next one
 	answer  string // it does not arrive, and this is the reply
-	then    func() // called after it was executed
+	then    func() // called after it was executed or sent, before its reply is read
 }
 
 func (p *tap) plan(plans ...plan) {
@@ -76,7 +76,7 @@ func (p *tap) dial(ctx context.Context, network, addr string) (net.Conn, error) 
 
 // tapped returns a client of the rig's server, with its clock and id, on connections with a tap.
 func (r *rig) tapped(opts ...rratelimiter.Option) (*rratelimiter.Client, *tap) {
-	for _, s := range []*script.Script{protocol.AcquireScript, protocol.AllowAllScript, protocol.ExpireScript, protocol.ReleaseScript, protocol.RenameScript, protocol.SetRateScript, protocol.StateScript, protocol.TrySetRateScript} {
+	for _, s := range []*script.Script{protocol.AcquireScript, protocol.AcquireManyScript, protocol.AllowAllScript, protocol.ExpireScript, protocol.ReleaseScript, protocol.RenameScript, protocol.SetRateScript, protocol.StateScript, protocol.TrySetRateScript} {
 		r.must(r.rdb.ScriptLoad(r.t.Context(), s.Text).Err()) // so that no call is two
 	}
 	p := &tap{}
@@ -126,7 +126,9 @@ func (c *tapConn) Write(request []byte) (int, error) {
 			c.rest = append(c.rest, replies[plan.replies][:plan.part]...)
 		}
 	default:
-		return c.Conn.Write(request)
+		if n, err := c.Conn.Write(request); err != nil {
+			return n, err
+		}
 	}
 	if plan.then != nil {
 		plan.then()

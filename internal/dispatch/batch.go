@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/denycache"
+	"github.com/rratelimiter/rratelimiter/internal/pipeline"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
@@ -79,6 +80,10 @@ type batch struct {
 	call
 	queue    *queue
 	number   int64        // sequence number in its queue, from 1
+	free     int64        // permits that were free by the last reply; below 0: not known
+	alone    bool         // it must not share its command
+	shared   *shared      // its command if it shares that, else nil
+	place    int          // its place in the shared command
 	ask      protocol.Ask // a group is callers that ask for the same number of permits and stand next to each other
 	members  [][]*request // the callers of each group
 	callers  int          // in all groups
@@ -166,7 +171,8 @@ func (b *batch) add(r *request, perRequest bool) bool {
 func (q *queue) newBatch() *batch {
 	q.batches++
 	b := batches.Get().(*batch)
-	b.queue, b.number, b.ask.Rebuild, b.ask.Check = q, q.batches, q.rebuild, q.limiter.unchecked()
+	b.queue, b.number, b.ask.Rebuild = q, q.batches, q.rebuild
+	b.ask.Check, b.free = q.limiter.unchecked()
 	b.changes, b.before, b.forgets = q.client.denyCache.Changes(), q.changes, q.forgets
 	b.begin(protocol.AcquireScript, q.limiter, q.nodeBreaker())
 	b.attempts.NoRetryIfUnsent = q.limiter.settings.FallsBack
@@ -242,10 +248,15 @@ func (q *queue) detach(b *batch) {
 	}
 }
 
-// Command makes the command of b, with the current time. With text it carries the script's text instead of its SHA-1.
-func (b *batch) Command(ctx context.Context, text bool) redis.Cmder {
+// Command makes the command of b, with the current time. With text it carries the script's text instead of its SHA-1. It
+// returns how many of the batches behind b share the command.
+func (b *batch) Command(ctx context.Context, text bool, behind []pipeline.Batch) (redis.Cmder, int) {
+	if n := b.company(behind); n > 0 {
+		return b.share(ctx, text, behind[:n]), n
+	}
+	b.shared, b.script = nil, protocol.AcquireScript
 	args := b.head(text, b.limiter)
-	return b.command(ctx, b.request.Args(args, &b.limiter.encoder, b.ask, false))
+	return b.command(ctx, b.request.Args(args, &b.limiter.encoder, b.ask, false)), 0
 }
 
 // Done reads the reply to the command of b. It completes b, or starts retryDirect if the call must be repeated.
@@ -253,11 +264,18 @@ func (b *batch) Command(ctx context.Context, text bool) redis.Cmder {
 // its timeout goroutine may still use it.
 func (b *batch) Done(regular bool) {
 	l := b.limiter
-	err := script.ServerError(b.cmd.Err())
+	err := script.ServerError(b.Err())
 	b.attempts.End(err)
 	var g protocol.AcquireReply
-	if err == nil {
-		g, err = b.request.Reply(&l.encoder, &b.attempts, b.cmd.Val())
+	switch {
+	case err != nil:
+	case b.shared != nil:
+		g, err = b.request.ReplyOfMany(&l.encoder, &b.attempts, b.sent().Val(), b.place)
+	default:
+		g, err = b.request.Reply(&l.encoder, &b.attempts, b.sent().Val())
+	}
+	if b.separate(err, regular) {
+		return
 	}
 	if b.client.repeats(&b.attempts, err, l.settings.Findable(b.request.Records)) {
 		go b.retryDirect(err)
@@ -329,7 +347,7 @@ func (b *batch) complete(g protocol.AcquireReply, err error) {
 				q.hold(b, g, detached)
 			}
 			q.rate = g.Rate
-			q.limiter.saw(g.Rate, g.Interval, g.Notes, b.ask.Check)
+			q.limiter.saw(g.Rate, g.Interval, g.Free, g.Notes, b.ask.Check)
 		}
 		if b.ask.UpTo {
 			q.settleUpTo(b, g, &info)

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"hash/maphash"
+	"math"
 	"sync"
 	"time"
 
@@ -32,8 +33,12 @@ type check struct {
 	hash     uint64 // of the configuration key; 0: the slot is empty
 	at       int64  // µs since 1970, by the client's clock
 	rate     int64  // in the last reply
-	interval time.Duration
+	interval int32  // in the last reply, ms, or the longest possible one
+	free     int32  // in the last reply, or the most possible ones; below 0: the last request was no plain grant
 }
+
+// saturated returns n, or the next number that fits.
+func saturated(n int64) int32 { return int32(max(math.MinInt32, min(n, math.MaxInt32))) }
 
 // fewestSlots and mostSlots are how many slots there are at first, and at most. The number doubles where two limiters meet.
 const fewestSlots, mostSlots = 1 << 8, 1 << 16
@@ -54,30 +59,44 @@ func (c *checks) find(key string) (*check, uint64) {
 }
 
 // due reports whether the next call of a limiter must add up the records: this process has not done so yet, the rate has
-// changed, or an interval and checkSlack are over.
-func (c *checks) due(key string, now time.Time) bool {
+// changed, or an interval and checkSlack are over. It also returns how many permits were free by the last reply; below 0:
+// this is not known, or the last request was no plain grant.
+func (c *checks) due(key string, now time.Time) (due bool, free int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	last, _ := c.find(key)
 	if last == nil {
-		return true
+		return true, -1
 	}
 	since := now.Sub(time.UnixMicro(last.at))
-	return since < 0 || since >= last.interval+checkSlack
+	return since < 0 || since >= protocol.Millis(int64(last.interval))+checkSlack, int64(last.free)
 }
 
-// saw stores the rate in a reply of Redis, and whether that call checked the records.
-func (c *checks) saw(key string, now time.Time, rate int64, interval time.Duration, checked bool) {
+// notPlain notes that a request of a limiter was no plain grant. This holds until the next check.
+func (c *checks) notPlain(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if last, _ := c.find(key); last != nil {
+		last.free = -1
+	}
+}
+
+// saw stores the rate and the free permits in a reply of Redis, and whether that call checked the records.
+func (c *checks) saw(key string, now time.Time, rate int64, interval time.Duration, free int64, checked bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	last, hash := c.find(key)
+	this := check{hash, now.UnixMicro(), rate, saturated(interval.Milliseconds()), saturated(free)}
 	switch {
 	case checked:
-		c.store(check{hash, now.UnixMicro(), rate, interval})
+		c.store(this)
 	case last != nil && rate != last.rate:
 		*last = check{}
 	case last != nil:
-		last.interval = interval
+		last.interval = this.interval
+		if last.free >= 0 {
+			last.free = this.free
+		}
 	}
 }
 
@@ -126,14 +145,16 @@ func (c *checks) recounts() int {
 	return len(c.recounting)
 }
 
-// unchecked reports whether the next call must add up the records.
-func (l *Limiter) unchecked() bool { return l.client.checks.due(l.Key(), l.client.clock()) }
+// unchecked reports whether the next call must add up the records, and how many permits were free by the last reply.
+func (l *Limiter) unchecked() (due bool, free int64) {
+	return l.client.checks.due(l.Key(), l.client.clock())
+}
 
-// saw stores the rate in a reply of Redis, and whether that call checked the records. If there are too many records for
-// one call, it starts a recount.
-func (l *Limiter) saw(rate int64, interval time.Duration, notes protocol.Notes, checked bool) {
+// saw stores the rate and the free permits in a reply of Redis, and whether that call checked the records. If there are too
+// many records for one call, it starts a recount.
+func (l *Limiter) saw(rate int64, interval time.Duration, free int64, notes protocol.Notes, checked bool) {
 	c := &l.client.checks
-	c.saw(l.Key(), l.client.clock(), rate, interval, checked && !notes.Has(protocol.More))
+	c.saw(l.Key(), l.client.clock(), rate, interval, free, checked && !notes.Has(protocol.More))
 	if notes.Has(protocol.Many) && c.recount(l.Key()) {
 		go l.recountWithin(interval + checkSlack)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/localgrant"
+	"github.com/rratelimiter/rratelimiter/internal/pipeline"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
@@ -182,7 +183,8 @@ func (s *set) send() {
 	most := math.MaxInt
 	for i, l := range s.limiters {
 		m := &b.request.Members[i]
-		m.Encoder, m.Rebuild, m.Check = &l.encoder, s.rebuild[i], l.unchecked()
+		m.Encoder, m.Rebuild = &l.encoder, s.rebuild[i]
+		m.Check, _ = l.unchecked()
 		b.attempts.NoRetryIfUnsent = b.attempts.NoRetryIfUnsent && l.settings.FallsBack
 		if l.settings.RecordPerRequest {
 			most = maxRequests
@@ -218,8 +220,8 @@ func (b *jointBatch) add(r *jointRequest) bool {
 }
 
 // Command makes the command of b, with the current time.
-func (b *jointBatch) Command(ctx context.Context, text bool) redis.Cmder {
-	return b.command(ctx, b.request.Args(b.head(text, b.set.limiters...), false))
+func (b *jointBatch) Command(ctx context.Context, text bool, _ []pipeline.Batch) (redis.Cmder, int) {
+	return b.command(ctx, b.request.Args(b.head(text, b.set.limiters...), false)), 0
 }
 
 // Done reads the reply to the command of b. It completes b, or starts retryDirect if the call must be repeated.
@@ -395,7 +397,7 @@ func (b *jointBatch) complete(g protocol.AllowAllReply, failed int, err error) {
 			call.Repaired, call.RateMismatch = m.Notes.Repaired(), m.Notes.Has(protocol.RateMismatch)
 			s.rebuild[i] = m.Notes.Has(protocol.RebuildPending)
 			l.learn(m.Rate, m.Interval)
-			l.saw(m.Rate, m.Interval, m.Notes, b.request.Members[i].Check)
+			l.saw(m.Rate, m.Interval, m.Free, m.Notes, b.request.Members[i].Check)
 		}
 	}
 	s.send()

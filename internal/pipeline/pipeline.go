@@ -40,8 +40,9 @@ type Batch interface {
 	// Begin is called when its run begins: its callers get an error at due at the latest, and nothing waits for it from
 	// stallAt on.
 	Begin(due, stallAt time.Time)
-	// Command makes the command; with text it carries the script's text instead of its SHA-1.
-	Command(ctx context.Context, text bool) redis.Cmder
+	// Command makes the command; with text it carries the script's text instead of its SHA-1. It may serve some of the
+	// batches behind, the first ones, whose Command is not called then: it returns how many.
+	Command(ctx context.Context, text bool, behind []Batch) (cmd redis.Cmder, served int)
 	Err() error        // of the last command
 	Missing(err error) // the server lacks the script; the command is made again
 	Script() *script.Script
@@ -238,8 +239,10 @@ func (t *Run) carry() {
 	}
 	script.Supply(t.loadScripts, func(text bool) bool {
 		t.cmds = t.cmds[:0]
-		for i, b := range t.unanswered {
-			t.cmds = append(t.cmds, b.Command(t.bound, text && i == 0))
+		for i := 0; i < len(t.unanswered); i++ {
+			cmd, served := t.unanswered[i].Command(t.bound, text && i == 0, t.unanswered[i+1:])
+			t.cmds = append(t.cmds, cmd)
+			i += served
 		}
 		t.exchange()
 		t.unanswered = slices.DeleteFunc(t.unanswered, func(b Batch) bool {
@@ -269,7 +272,7 @@ func (t *Run) loadScripts() (err error) {
 
 // exchange sends the commands of the batches without a reply, and reads the replies. Errors are stored in each command.
 func (t *Run) exchange() {
-	if len(t.unanswered) == 1 {
+	if len(t.cmds) == 1 {
 		_ = t.pipeline.node.Process(t.bound, t.cmds[0])
 		return
 	}

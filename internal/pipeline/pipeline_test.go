@@ -120,13 +120,13 @@ func (c *call) Late()                      { c.note("late") }
 func (c *call) Stalled()                   { c.note("stalled") }
 func (c *call) Unsent()                    { c.note("unsent") }
 
-func (c *call) Command(ctx context.Context, text bool) redis.Cmder {
+func (c *call) Command(ctx context.Context, text bool, _ []Batch) (redis.Cmder, int) {
 	name := "sha"
 	if text {
 		name = "text"
 	}
 	c.cmd = redis.NewStatusCmd(ctx, name)
-	return c.cmd
+	return c.cmd, 0
 }
 
 func (c *call) Done(regular bool) {

@@ -13,8 +13,11 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// AcquireScript is acquire.lua.
-var AcquireScript = script.Load(lua.Files, "acquire")
+// AcquireScript is acquire.lua, AcquireManyScript acquiremany.lua.
+var (
+	AcquireScript     = script.Load(lua.Files, "acquire")
+	AcquireManyScript = script.Load(lua.Files, "acquiremany")
+)
 
 // A Group is Count requests for Size permits each.
 type Group struct{ Size, Count int64 }
@@ -57,10 +60,15 @@ func (o Options) common(sets int) string {
 	if o.Enforced && sets < mostSets {
 		flags += "e"
 	}
+	return flags + o.wholeScores()
+}
+
+// wholeScores returns the flag for scores in whole ms if the format needs it.
+func (o Options) wholeScores() string {
 	if o.Format == record.Redisson313 {
-		flags += "w"
+		return "w"
 	}
-	return flags
+	return ""
 }
 
 // mostSets is how often one call sets its limiter's own rate. If other processes keep setting another one, as old
@@ -142,23 +150,17 @@ func (t *argBuffer) set(bytes []byte) any {
 // retry has the ids of the first attempt. If it is to find the records of an earlier attempt, which may have been
 // executed, the script looks for these first.
 func (r *AcquireRequest) Args(args []any, e *Encoder, ask Ask, find bool) []any {
-	var memory [64]byte
+	var memory [32]byte
 	var now any = ""
 	if e.Lease > 0 {
 		r.began = time.Now()
 	}
-	if r.now = 0; !e.ServerTime {
-		r.now = e.clock().UnixMicro()
-		now = r.clock.set(appendMillis(memory[:0], r.now))
+	at := int64(0)
+	if !e.ServerTime {
+		at = e.clock().UnixMicro()
+		now = r.clock.set(appendMillis(memory[:0], at))
 	}
-	if r.Records == 0 {
-		r.draw(e, ask)
-		r.groups.set(appendGroups(memory[:0], ask))
-		r.lease = ask.Lease > 0
-		if r.first = r.now; e.ServerTime {
-			r.first = e.served.Load()
-		}
-	}
+	r.date(e, ask, at)
 	common := e.common(r.Sets)
 	if e.RecordPerRequest {
 		common += "r"
@@ -169,6 +171,21 @@ func (r *AcquireRequest) Args(args []any, e *Encoder, ask Ask, find bool) []any 
 	}
 	return append(args, now, r.member.arg, r.permits, r.groups.arg, flags,
 		e.own, e.Bucket(), millisText(r.first), r.Records, r.recent.text())
+}
+
+// date sets the time of an attempt, and draws ids for the first one.
+func (r *AcquireRequest) date(e *Encoder, ask Ask, now int64) {
+	r.now = now
+	if r.Records > 0 {
+		return
+	}
+	var memory [64]byte
+	r.draw(e, ask)
+	r.groups.set(appendGroups(memory[:0], ask))
+	r.lease = ask.Lease > 0
+	if r.first = now; e.ServerTime {
+		r.first = e.served.Load()
+	}
 }
 
 // draw gives r new ids and makes the record of all that is asked for.

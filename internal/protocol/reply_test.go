@@ -114,7 +114,7 @@ func TestStatuses(t *testing.T) {
 	r, e := sent(Options{}, 1)
 	all := AllowAll{Members: []Member{{Encoder: e}, {Encoder: e}}}
 	texts := map[string]bool{}
-	for status := int64(-1); status <= 10; status++ {
+	for status := int64(-1); status <= 11; status++ {
 		want := statusError(status)
 		var class error
 		switch {
@@ -125,6 +125,8 @@ func TestStatuses(t *testing.T) {
 			class = ErrOtherRate
 		case status == 9:
 			class = script.ErrUntold
+		case status == 10:
+			class = ErrNotPlain
 		default:
 			if want == nil || !script.IsAnswer(want) || !strings.HasPrefix(want.Error(), "ERR unknown status ") {
 				t.Errorf("status %d is %v", status, want)
@@ -155,8 +157,8 @@ func TestStatuses(t *testing.T) {
 			t.Errorf("status %d: limiter %d failed, want 1", status, failed)
 		}
 	}
-	if len(texts) != 11 {
-		t.Errorf("%d texts for 11 statuses: %q", len(texts), slices.Collect(maps.Keys(texts)))
+	if len(texts) != 12 {
+		t.Errorf("%d texts for 12 statuses: %q", len(texts), slices.Collect(maps.Keys(texts)))
 	}
 }
 

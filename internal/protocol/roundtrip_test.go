@@ -579,7 +579,10 @@ func TestNoUnknownArguments(t *testing.T) {
 		args   []any // as many as there can be, with all flags
 		flags  int   // index of the flags in args; -1: none
 	}{
-		"acquire":    {AcquireScript, acquire.Args(nil, &e, ask, true), 4},
+		"acquire": {AcquireScript, acquire.Args(nil, &e, ask, true), 4},
+		"acquiremany": {
+			AcquireManyScript, acquire.ArgsOfMany([]any{NowOfMany(1)}, &e, ask, 1), 4,
+		},
 		"allowall":   {AllowAllScript, all.Args(nil, false)[2:], 3},
 		"collect":    {CollectScript, Collect{Now: "", Dry: true}.Args(), 2},
 		"delete":     {DeleteScript, Delete{}.Args(), -1},

@@ -11,11 +11,15 @@ import (
 // ErrOtherRate means that another rate than the one to enforce is in force.
 var ErrOtherRate = errors.New("rratelimiter: another rate is in force")
 
+// ErrNotPlain means that a request needs a command of its own: acquiremany.lua makes only plain grants.
+var ErrNotPlain = errors.New("rratelimiter: the request is no plain grant")
+
 // statusError returns the error for the status with which a script refuses; nil for 0.
 func statusError(status int64) error {
 	const (
 		otherRate = 8
 		untold    = 9 // the grant of an earlier attempt of the call can no longer be determined
+		notPlain  = 10
 	)
 	switch status {
 	case 0:
@@ -24,6 +28,8 @@ func statusError(status int64) error {
 		return ErrOtherRate
 	case untold:
 		return script.ErrUntold
+	case notPlain:
+		return ErrNotPlain
 	}
 	what := [...]string{
 		1: "it has no rate", 2: "its rate is missing", 3: "its interval is missing", 4: "its type is missing",
@@ -35,10 +41,10 @@ func statusError(status int64) error {
 	return fmt.Errorf("%w: %s", script.ErrNotInitialized, what[status])
 }
 
-// statusOf is statusError for the reply to an attempt. With ErrOtherRate the attempt had no effect.
+// statusOf is statusError for the reply to an attempt. With ErrOtherRate and ErrNotPlain the attempt had no effect.
 func statusOf(a *script.Attempts, status int64) error {
 	err := statusError(status)
-	if err == ErrOtherRate {
+	if err == ErrOtherRate || err == ErrNotPlain {
 		a.NotExecuted()
 	}
 	return err

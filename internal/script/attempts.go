@@ -47,6 +47,38 @@ func (a *Attempts) String() string { return string(a.text) }
 // Count returns the number of attempts so far.
 func (a *Attempts) Count() int { return int(a.count.Load()) }
 
+// A Shared is the number of keys of a command that several calls share. It tells the Attempts of each that the command is
+// written.
+type Shared struct {
+	calls []*Attempts
+	text  []byte
+}
+
+// NewShared returns the number of keys of a command that calls share, and counts an attempt of each.
+func NewShared(keys int, calls []*Attempts) *Shared {
+	for _, a := range calls {
+		a.count.Add(1)
+		a.NotExecuted()
+	}
+	return &Shared{calls, countText(keys)}
+}
+
+// MarshalBinary returns the argument. If one of the calls is over, the command is not written, for none of them.
+func (s *Shared) MarshalBinary() ([]byte, error) {
+	for i, a := range s.calls {
+		if _, err := a.MarshalBinary(); err != nil {
+			for _, before := range s.calls[:i+1] {
+				before.NotExecuted()
+			}
+			return nil, err
+		}
+	}
+	return s.text, nil
+}
+
+// String returns the argument, for logs of commands.
+func (s *Shared) String() string { return string(s.text) }
+
 var errClosed = errors.New("rratelimiter: the time for the call is over")
 
 // Begin counts one more attempt, for a script on so many keys.

@@ -30,15 +30,18 @@ local REBUILD_PENDING = 512 -- the free permits must be rebuilt once these are g
 local RATE_MISMATCH = 1024 -- the configured rate is not the caller's
 local FOREIGN_WRITER = 2048 -- a record of a client other than this library was seen, after a refusal in the queue
 local MANY = 4096 -- there are too many live records for one call to add up: recount.lua does that
-local limiters = #KEYS / 5
+-- plain.lua: plain grants of several limiters in one call: all are read first, then written, so that an error of a read has no
+-- effect. A plain grant is one record that joins no other, in a limiter of type '0' without keep-alive whose state needs no
+-- repair. acquire.lua has the same steps inline, for one limiter.
+local RATE, INTERVAL, FREE, COUNTED, EXPIRED, TTL, SCORE, NEW = 1, 2, 3, 4, 5, 6, 7, 8 -- what is read of a limiter
+local FIGURES = 8 -- of a limiter
 
--- read_plain reads a limiter for a plain grant: one of type '0' without keep-alive, whose state needs no repair, check or
--- search, and which gets one record that joins no other. It returns nil for any other. acquire.lua has the same steps inline: a
--- function costs Redis a twentieth of such a call.
-local function read_plain(key, configured_rate, flags)
-  if find(flags, '[brs%d]') then
-    return nil
-  end
+-- read_plain reads a limiter, numbered from 0. It stores its figures in read, and returns true, if its state allows a plain
+-- grant: the rate, the interval (ms), the free permits with the expired ones, the stored free permits (false: none), the
+-- expired records, the TTL, the score of a grant, and whether the limiter is new. now (ms) is given as a number and as text.
+-- Flags: s compare the free permits with the records, w scores in whole ms.
+local function read_plain(read, number, configured_rate, flags, now, now_text, most_expired)
+  local key = 5 * number
   local config = call('HMGET', KEYS[key + 1], 'rate', 'interval', 'type', 'keepAliveTime')
   local rate, interval, kind = config[1], config[2], config[3]
   local new = configured_rate ~= '' and not (rate or interval or kind or config[4])
@@ -56,20 +59,15 @@ local function read_plain(key, configured_rate, flags)
     or #interval > 15
     or configured_rate ~= '' and configured_rate ~= rate .. ' ' .. interval .. ' 0 0'
   then
-    return nil
+    return false
   end
   rate, interval = tonumber(rate), tonumber(interval)
-  local now = tonumber(ARGV[2])
-  if find(flags, 't', 1, true) then
-    local time = call('TIME')
-    now = (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000
-  end
   local records, cutoff = KEYS[key + 4], now - interval
   local expired_count, expired_permits = 0, 0
   local stored = call('GET', KEYS[key + 2])
   local oldest = call('ZRANGE', records, '0', '0', 'WITHSCORES')
   if oldest[1] and tonumber(oldest[2]) <= cutoff then
-    local expired = call('ZRANGEBYSCORE', records, '-inf', cutoff, 'LIMIT', '0', MAX_EXPIRED)
+    local expired = call('ZRANGEBYSCORE', records, '-inf', cutoff, 'LIMIT', '0', most_expired)
     expired_count = #expired
     for i = 1, expired_count do
       local a, b, c, d = string.byte(expired[i], -4, -1)
@@ -77,50 +75,84 @@ local function read_plain(key, configured_rate, flags)
         expired_permits = expired_permits + a + b * 256 + c * 65536 + d * 16777216
       end
     end
-    oldest = call('ZRANGE', records, expired_count, expired_count, 'WITHSCORES')
+    oldest = call('ZRANGE', records, expired_count, expired_count)
   end
   local counted = stored and (find(stored, '^[1-9]%d*$') and #stored <= 15 or stored == '0') and tonumber(stored)
   local unused = not stored and not oldest[1] and expired_count == 0
   local free = counted and counted + expired_permits or unused and rate
-  if not free or free > rate or not oldest[1] and free ~= rate or expired_count == MAX_EXPIRED then
-    return nil
+  if not free or free > rate or not oldest[1] and free ~= rate or expired_count == most_expired then
+    return false
   end
-  return {
-    rate = rate,
-    interval = interval,
-    new = new,
-    counted = counted,
-    free = free,
-    expired_count = expired_count,
-    expired_permits = expired_permits,
-    oldest = oldest,
-    ttl = call('PTTL', KEYS[key + 1]),
-    now = now,
-    score = (interval >= FRACTIONS_BELOW or find(flags, 'w', 1, true)) and math.ceil(now) or now,
-  }
+  if oldest[1] and find(flags, 's', 1, true) then
+    local live, sum = call('ZRANGE', records, expired_count, expired_count + 255), free
+    for i = 1, #live do
+      local a, b, c, d = string.byte(live[i], -4, -1)
+      if d then
+        sum = sum + a + b * 256 + c * 65536 + d * 16777216
+      end
+    end
+    if sum ~= rate or #live == 256 then
+      return false
+    end
+  end
+  local score = (interval >= FRACTIONS_BELOW or find(flags, 'w', 1, true)) and math.ceil(now) or now
+  local at = FIGURES * number
+  read[at + RATE], read[at + INTERVAL], read[at + FREE], read[at + COUNTED] = rate, interval, free, counted or false
+  read[at + EXPIRED], read[at + TTL], read[at + NEW] = expired_count, call('PTTL', KEYS[key + 1]), new
+  read[at + SCORE] = score == now and now_text or score -- a text costs Redis less than a number
+  return true
 end
 
--- A batch of one group is granted here as a whole. Otherwise this block ends before a permit is taken.
-local plain = {}
+-- write_plain writes what follows the record of a plain grant, after which so many permits are free.
+local function write_plain(read, number, left)
+  local key, at = 5 * number, FIGURES * number
+  local counted, expired_count, ttl = read[at + COUNTED], read[at + EXPIRED], read[at + TTL]
+  if not counted then
+    call('SET', KEYS[key + 2], string.format('%.0f', left))
+  elseif left ~= counted then
+    call('INCRBY', KEYS[key + 2], left - counted)
+  end
+  if expired_count > 0 then
+    call('ZREMRANGEBYRANK', KEYS[key + 4], '0', expired_count - 1)
+  end
+  if ttl > 0 then
+    call('PEXPIRE', KEYS[key + 2], ttl)
+    call('PEXPIRE', KEYS[key + 4], ttl)
+  end
+end
+local limiters = #KEYS / 5
+
+-- A batch of one group is granted here as a whole, by plain grants. Otherwise this block ends before a permit is taken, and
+-- the state is read again.
 local count = not ARGV[4 * limiters + 3] and tonumber(ARGV[1])
-local enough = count
-for i = 1, count and limiters or 0 do
-  local one = read_plain(5 * i - 5, ARGV[4 * i + 1], ARGV[4 * i + 2])
-  if not one then
-    plain, enough = {}, false
+local enough, read = count, {}
+for i = 0, count and limiters - 1 or -1 do
+  local at, flags, now_text = 4 * i + 2, ARGV[4 * i + 6], ARGV[2]
+  local now = tonumber(now_text)
+  if find(flags, 't', 1, true) then
+    local time = call('TIME')
+    now, now_text = (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000, nil
+  end
+  local wanted = not find(flags, '[br%d]') and count * tonumber(ARGV[at + 1]) or MAX_PERMITS
+  if
+    wanted > MAX_RECORD
+    or not read_plain(read, i, ARGV[at + 3], flags, now, now_text, MAX_EXPIRED)
+    or wanted > read[FIGURES * i + FREE]
+  then
+    enough = false
     break
   end
-  plain[i], one.wanted = one, count * tonumber(ARGV[4 * i - 1])
-  enough = enough and one.wanted <= one.free and one.wanted <= MAX_RECORD
+  read[-i - 1], read[-i - 1 - limiters] = now, wanted
 end
 if enough then
   local reply = { 0 }
-  for i = 1, limiters do
-    local one, at = plain[i], 6 * i - 4
-    local value, records, prefix = KEYS[5 * i - 3], KEYS[5 * i - 1], ARGV[4 * i]
-    local wanted, left, score = one.wanted, one.free - one.wanted, one.score
-    if one.new then
-      call('HSET', KEYS[5 * i - 4], 'rate', one.rate, 'interval', one.interval, 'type', '0')
+  for i = 0, limiters - 1 do
+    local figure, at = FIGURES * i, 6 * i + 1
+    local records, prefix, rate, interval = KEYS[5 * i + 4], ARGV[4 * i + 4], read[figure + RATE], read[figure + INTERVAL]
+    local now, wanted, score = read[-i - 1], read[-i - 1 - limiters], read[figure + SCORE]
+    local left = read[figure + FREE] - wanted
+    if read[figure + NEW] then
+      call('HSET', KEYS[5 * i + 1], 'rate', rate, 'interval', interval, 'type', '0')
     end
     local b, c = math.floor(wanted / 256), math.floor(wanted / 65536)
     local permits = string.char(wanted % 256, b % 256, c % 256, math.floor(c / 256))
@@ -226,21 +258,10 @@ local function find_own_record(records, score, prefix, n)
 end
       add_record(records, next_prefix(prefix), wanted, score)
     end
-    if not one.counted then
-      call('SET', value, string.format('%.0f', left))
-    elseif left ~= one.counted then
-      call('INCRBY', value, left - one.counted)
-    end
-    if one.expired_count > 0 then
-      call('ZREMRANGEBYRANK', records, '0', one.expired_count - 1)
-    end
-    if one.ttl > 0 then
-      call('PEXPIRE', value, one.ttl)
-      call('PEXPIRE', records, one.ttl)
-    end
-    reply[at], reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] =
-      math.ceil(one.now * 1000 - 0.3), one.rate, one.interval, left, 0
-    reply[at + 5] = math.ceil((score + one.interval - one.now) * 1000 - 0.3) -- as to_micros has it
+    write_plain(read, i, left)
+    reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4], reply[at + 5] =
+      math.ceil(now * 1000 - 0.3), rate, interval, left, 0
+    reply[at + 6] = math.ceil((tonumber(score) + interval - now) * 1000 - 0.3) -- as to_micros has it
   end
   return reply
 end
@@ -836,19 +857,9 @@ end
 -- Decide.
 local all = {}
 for i = 0, limiters - 1 do
-  local one = plain[i + 1]
-  if one then
-    one.request = read_request(i, counts)
-    one.limiter = new_limiter(5 * i, one.rate, one.interval, '0', 0)
-    one.limiter.missing = one.new and { 'rate', one.rate, 'interval', one.interval, 'type', '0' }
-    one.oldest, one.oldest_score = unpack(one.oldest)
-    one.cutoff, one.notes, one.state = one.now - one.interval, 0, one
-  else
-    local status
-    one, status = read_limiter(i, counts, available)
-    if not one then
-      return { status, i }
-    end
+  local one, status = read_limiter(i, counts, available)
+  if not one then
+    return { status, i }
   end
   all[i + 1] = one
 end
