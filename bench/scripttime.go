@@ -136,7 +136,7 @@ const sixCalls = `local call, now, record = redis.call, ARGV[1], ARGV[2]
 for key = 0, #KEYS - 5, 5 do
   call('HMGET', KEYS[key + 1], 'rate', 'interval', 'type', 'keepAliveTime')
   call('GET', KEYS[key + 2])
-  call('ZRANGE', KEYS[key + 4], '0', '0', 'WITHSCORES')
+  call('ZRANGE', KEYS[key + 4], '0', '1', 'WITHSCORES')
   call('PTTL', KEYS[key + 1])
   call('ZADD', KEYS[key + 4], 'NX', now, record)
   call('INCRBY', KEYS[key + 2], -1)

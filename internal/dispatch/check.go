@@ -4,6 +4,7 @@ import (
 	"context"
 	"hash/maphash"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,11 +21,11 @@ const checkSlack = 500 * time.Millisecond
 // recountTime is for how long one recount of a limiter goes on at most.
 const recountTime = 10 * time.Second
 
-// A checks knows which limiters need a check. It is a table of hashes: limiters whose hashes share a slot are checked more
-// often. The zero value is ready for use.
+// A checks knows which limiters need a check. It is a table of hashes in buckets: the limiters of a bucket with more of them
+// than slots are checked more often. The zero value is ready for use.
 type checks struct {
 	mu         sync.Mutex      // guards the fields below
-	slots      []check         // by the last bits of the hash
+	slots      []check         // buckets, by the hash
 	recounting map[string]bool // limiters whose records a goroutine adds up page by page, by their configuration keys
 }
 
@@ -40,8 +41,8 @@ type check struct {
 // saturated returns n, or the next number that fits.
 func saturated(n int64) int32 { return int32(max(math.MinInt32, min(n, math.MaxInt32))) }
 
-// fewestSlots and mostSlots are how many slots there are at first, and at most. The number doubles where two limiters meet.
-const fewestSlots, mostSlots = 1 << 8, 1 << 16
+// fewestSlots and mostSlots are how many slots there are at first, and at most. The number doubles once a bucket is full.
+const fewestSlots, mostSlots, slotsOfBucket = 1 << 8, 1 << 16, 4
 
 // hashSeed is that of the hashes of limiters, here and of sets.
 var hashSeed = maphash.MakeSeed()
@@ -49,13 +50,20 @@ var hashSeed = maphash.MakeSeed()
 // find returns the check of a limiter, and its hash; nil if there is none. c.mu is held.
 func (c *checks) find(key string) (*check, uint64) {
 	hash := maphash.String(hashSeed, key) | 1<<63 // never 0
-	if len(c.slots) == 0 {
-		return nil, hash
-	}
-	if at := &c.slots[hash%uint64(len(c.slots))]; at.hash == hash {
-		return at, hash
+	bucket := c.bucket(hash)
+	if i := slices.IndexFunc(bucket, func(one check) bool { return one.hash == hash }); i >= 0 {
+		return &bucket[i], hash
 	}
 	return nil, hash
+}
+
+// bucket returns the slots that a hash can be in. c.mu is held.
+func (c *checks) bucket(hash uint64) []check {
+	if len(c.slots) == 0 {
+		return nil
+	}
+	first := hash % uint64(len(c.slots)/slotsOfBucket) * slotsOfBucket
+	return c.slots[first : first+slotsOfBucket]
 }
 
 // due reports whether the next call of a limiter must add up the records: this process has not done so yet, the rate has
@@ -102,21 +110,33 @@ func (c *checks) saw(key string, now time.Time, rate int64, interval time.Durati
 
 // store stores a check. c.mu is held.
 func (c *checks) store(this check) {
-	if len(c.slots) == 0 {
-		c.slots = make([]check, fewestSlots)
+	bucket := c.bucket(this.hash)
+	place := func(one check) bool { return one.hash == this.hash }
+	if !slices.ContainsFunc(bucket, place) {
+		place = func(one check) bool { return one.hash == 0 }
 	}
-	at := &c.slots[this.hash%uint64(len(c.slots))]
-	for at.hash != 0 && at.hash != this.hash && len(c.slots) < mostSlots {
-		old := c.slots
-		c.slots = make([]check, 2*len(old))
-		for _, one := range old {
-			if one.hash != 0 {
-				c.slots[one.hash%uint64(len(c.slots))] = one
+	if i := slices.IndexFunc(bucket, place); i >= 0 {
+		bucket[i] = this
+		return
+	}
+	if len(c.slots) == mostSlots { // the oldest one leaves
+		oldest := &bucket[0]
+		for i := range bucket {
+			if bucket[i].at < oldest.at {
+				oldest = &bucket[i]
 			}
 		}
-		at = &c.slots[this.hash%uint64(len(c.slots))]
+		*oldest = this
+		return
 	}
-	*at = this
+	old := c.slots
+	c.slots = make([]check, max(fewestSlots, 2*len(old)))
+	for _, one := range old {
+		if one.hash != 0 {
+			c.store(one)
+		}
+	}
+	c.store(this)
 }
 
 // recount notes that a recount of a limiter begins, unless one is under way, and reports whether it does.

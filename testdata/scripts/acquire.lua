@@ -29,14 +29,14 @@
 -- The plain grant comes first, inline: functions and tables cost Redis more than its steps do. Its calls to Redis:
 --   HMGET   the configuration, which others may change at any time
 --   GET     the free permits, which must be checked before they are used
---   ZRANGE  the oldest record: whether any has expired, whether there is any
+--   ZRANGE  the two oldest records: whether any has expired, whether there is any; mostly one has
 --   PTTL    the TTL to apply to the state; not with a keep-alive
 --   ZADD    the record: the first write, which a full server refuses
 --   INCRBY  the free permits
--- A new limiter costs HSET, and SET in the place of INCRBY. Expired records cost ZRANGEBYSCORE (their permits), ZRANGE (the
--- oldest of the others) and ZREMRANGEBYRANK; a TTL PEXPIRE of both keys; a granularity ZRANGEBYSCORE (this client's record
--- of the bucket) and ZREM of it; a refusal ZCARD and ZRANGE of the records that it adds up or walks; a check ZRANGE of the
--- records; a search for an earlier attempt what recover.lua says.
+-- A new limiter costs HSET, and SET in the place of INCRBY. Expired records cost ZREMRANGEBYRANK, and more than one of them
+-- ZRANGEBYSCORE (their permits) and ZRANGE (the oldest of the others); a TTL PEXPIRE of both keys; a granularity
+-- ZRANGEBYSCORE (this client's record of the bucket) and ZREM of it; a refusal ZCARD and ZRANGE of the records that it adds
+-- up or walks; a check ZRANGE of the records; a search for an earlier attempt what recover.lua says.
 
 -- base.lua: constants. It defines no function: each costs Redis as much as a tenth of a call to it.
 local call, find, tonumber = redis.call, string.find, tonumber
@@ -87,9 +87,16 @@ if wanted and ARGV[4] ~= '' and not ARGV[7] and not find(flags, 'b', 1, true) th
     local value, records, cutoff = KEYS[2], KEYS[4], now - interval
     local expired_count, expired_permits = 0, 0
     local stored = call('GET', value)
-    local oldest = call('ZRANGE', records, '0', '0', 'WITHSCORES')
-    if oldest[1] and tonumber(oldest[2]) <= cutoff then
-      local expired = call('ZRANGEBYSCORE', records, '-inf', cutoff, 'LIMIT', '0', MAX_EXPIRED)
+    local oldest = call('ZRANGE', records, '0', '1', 'WITHSCORES')
+    local stays, stays_score = oldest[1], oldest[2] -- the oldest record that stays
+    if stays and tonumber(stays_score) <= cutoff then
+      local expired = { stays } -- mostly this one only
+      stays, stays_score = oldest[3], oldest[4]
+      if stays and tonumber(stays_score) <= cutoff then
+        expired = call('ZRANGEBYSCORE', records, '-inf', cutoff, 'LIMIT', '0', MAX_EXPIRED)
+        oldest = call('ZRANGE', records, #expired, #expired, 'WITHSCORES')
+        stays, stays_score = oldest[1], oldest[2]
+      end
       expired_count = #expired
       for i = 1, expired_count do
         local a, b, c, d = string.byte(expired[i], -4, -1)
@@ -97,13 +104,12 @@ if wanted and ARGV[4] ~= '' and not ARGV[7] and not find(flags, 'b', 1, true) th
           expired_permits = expired_permits + a + b * 256 + c * 65536 + d * 16777216
         end
       end
-      oldest = call('ZRANGE', records, expired_count, expired_count, 'WITHSCORES')
     end
     local counted = stored and (find(stored, '^[1-9]%d*$') and #stored <= 15 or stored == '0') and tonumber(stored)
-    local unused = not stored and not oldest[1] and expired_count == 0
+    local unused = not stored and not stays and expired_count == 0
     local free = counted and counted + expired_permits or unused and rate
-    local right = free and free <= rate and (oldest[1] or free == rate) and expired_count < MAX_EXPIRED
-    if right and oldest[1] and find(flags, 's', 1, true) then
+    local right = free and free <= rate and (stays or free == rate) and expired_count < MAX_EXPIRED
+    if right and stays and find(flags, 's', 1, true) then
       local live, sum = call('ZRANGE', records, expired_count, expired_count + 255), free
       for i = 1, #live do
         local a, b, c, d = string.byte(live[i], -4, -1)
@@ -147,8 +153,8 @@ if wanted and ARGV[4] ~= '' and not ARGV[7] and not find(flags, 'b', 1, true) th
         free = free,
         expired_count = expired_count,
         expired_permits = expired_permits,
-        oldest = oldest[1],
-        oldest_score = oldest[2],
+        oldest = stays,
+        oldest_score = stays_score,
         cutoff = cutoff,
         ttl = ttl,
         notes = 0,

@@ -65,9 +65,15 @@ local function read_plain(read, number, configured_rate, flags, now, now_text, m
   local records, cutoff = KEYS[key + 4], now - interval
   local expired_count, expired_permits = 0, 0
   local stored = call('GET', KEYS[key + 2])
-  local oldest = call('ZRANGE', records, '0', '0', 'WITHSCORES')
-  if oldest[1] and tonumber(oldest[2]) <= cutoff then
-    local expired = call('ZRANGEBYSCORE', records, '-inf', cutoff, 'LIMIT', '0', most_expired)
+  local oldest = call('ZRANGE', records, '0', '1', 'WITHSCORES')
+  local stays = oldest[1] -- the oldest record that stays
+  if stays and tonumber(oldest[2]) <= cutoff then
+    local expired = { stays } -- mostly this one only
+    stays = oldest[3]
+    if stays and tonumber(oldest[4]) <= cutoff then
+      expired = call('ZRANGEBYSCORE', records, '-inf', cutoff, 'LIMIT', '0', most_expired)
+      stays = call('ZRANGE', records, #expired, #expired)[1]
+    end
     expired_count = #expired
     for i = 1, expired_count do
       local a, b, c, d = string.byte(expired[i], -4, -1)
@@ -75,15 +81,14 @@ local function read_plain(read, number, configured_rate, flags, now, now_text, m
         expired_permits = expired_permits + a + b * 256 + c * 65536 + d * 16777216
       end
     end
-    oldest = call('ZRANGE', records, expired_count, expired_count)
   end
   local counted = stored and (find(stored, '^[1-9]%d*$') and #stored <= 15 or stored == '0') and tonumber(stored)
-  local unused = not stored and not oldest[1] and expired_count == 0
+  local unused = not stored and not stays and expired_count == 0
   local free = counted and counted + expired_permits or unused and rate
-  if not free or free > rate or not oldest[1] and free ~= rate or expired_count == most_expired then
+  if not free or free > rate or not stays and free ~= rate or expired_count == most_expired then
     return false
   end
-  if oldest[1] and find(flags, 's', 1, true) then
+  if stays and find(flags, 's', 1, true) then
     local live, sum = call('ZRANGE', records, expired_count, expired_count + 255), free
     for i = 1, #live do
       local a, b, c, d = string.byte(live[i], -4, -1)
