@@ -89,6 +89,10 @@ see rrl acquire --help.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%s; see %s --help", connect.Redacted(err.Error()), cmd.CommandPath())
 	})
+	// The flags of commands on a live Redis are known here, too, so that they may stand before the command. The command
+	// itself reads them.
+	(&common{}).addFlags(root)
+	root.Flags().SortFlags = false
 	for _, group := range []struct {
 		id, title string
 		commands  []*cobra.Command
@@ -104,6 +108,7 @@ see rrl acquire --help.`,
 			root.AddCommand(cmd)
 		}
 	}
+	root.AddCommand(newVersion())
 	return root
 }
 
@@ -122,29 +127,4 @@ func noArgs(cmd *cobra.Command, args []string) error {
 		return fmt.Errorf("%s takes flags only, no arguments; see %s --help", cmd.CommandPath(), cmd.CommandPath())
 	}
 	return nil
-}
-
-// version returns the module's version, or the commit of the build.
-func version(info *debug.BuildInfo, known bool) string {
-	if !known {
-		return "unknown version"
-	}
-	name, commit, changed := info.Main.Version, "", ""
-	for _, s := range info.Settings {
-		switch s.Key {
-		case "vcs.revision":
-			commit = s.Value
-		case "vcs.modified":
-			if s.Value == "true" {
-				changed = ", changed since"
-			}
-		}
-	}
-	if name == "" {
-		name = "(devel)"
-	}
-	if commit != "" {
-		name += " (commit " + commit[:min(len(commit), 12)] + changed + ")"
-	}
-	return name + " " + info.GoVersion
 }
