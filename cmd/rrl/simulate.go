@@ -30,6 +30,7 @@ brackets as web servers write it.
 Algorithms: ` + strings.Join(simulate.Algorithms(), ", ") + `.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.Given = cmd.Flags().Changed
 			return simulate.Run(cmd.Context(), o, cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}

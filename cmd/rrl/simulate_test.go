@@ -94,6 +94,11 @@ func TestSimulateSaysWhatIsWrong(t *testing.T) {
 		"is a directory":       "--trace .",
 		"connection refused":   "--redis redis://127.0.0.1:1",
 		"unknown flag: --what": "--what",
+		"has its own limit":    "--rate 5/s",
+		"--for: it is for":     "--for 3s --trace border",
+		"the poisson pattern":  "--seed 2 --trace steady",
+		"it is for a file":     "--permits-column 2",
+		"--json: --docs sim":   "--docs page.md --json",
 	} {
 		code, _, errs := rrl(context.Background(), append([]string{"simulate"}, strings.Fields(args)...)...)
 		if code == 0 || !strings.Contains(errs, want) {
