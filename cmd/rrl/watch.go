@@ -87,7 +87,7 @@ type jsonSecond struct {
 	Available   int64            `json:"available"`
 	Used        int64            `json:"used"`
 	LiveRecords int              `json:"live_records"`
-	Granted     int64            `json:"granted"`    // in the last whole second
+	Granted     *int64           `json:"granted"`    // in the last whole second; null: it was not seen
 	GrantedBy   map[string]int64 `json:"granted_by"` // by the tag of the Go client; "java" for Java or unknown
 	TTLMs       int64            `json:"ttl_ms"`
 	Consistent  bool             `json:"consistent"`
@@ -107,21 +107,24 @@ func secondOf(v feed.Sight) jsonSecond {
 		rate := render.RateOf(v.Rate)
 		j.JSONRate = &rate
 	}
-	second := v.LastSecond()
-	j.Granted, j.GrantedBy = second.Permits, feed.ByWriter(second)
+	if second, seen := v.LastSecond(); seen {
+		j.Granted, j.GrantedBy = &second.Permits, feed.ByWriter(second)
+	}
 	return j
 }
 
-// watchPlain writes the known state once a second.
+// watchPlain writes the known state as soon as there is one, and then once a second.
 func (s *session) watchPlain(ctx context.Context, all []*feed.Followed) error {
-	seconds := time.NewTicker(time.Second)
-	defer seconds.Stop()
-	for {
+	for _, f := range all {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-seconds.C:
+		case <-f.First():
 		}
+	}
+	seconds := time.NewTicker(time.Second)
+	defer seconds.Stop()
+	for {
 		for _, f := range all {
 			v := f.Sight()
 			if s.json {
@@ -131,6 +134,11 @@ func (s *session) watchPlain(ctx context.Context, all []*feed.Followed) error {
 				continue
 			}
 			s.Say("%s", watchLine(v))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-seconds.C:
 		}
 	}
 }
@@ -144,8 +152,12 @@ func watchLine(v feed.Sight) string {
 	case v.Fault != "":
 		return fmt.Sprintf("%s  %s: %s", at, render.Printable(v.Name), v.Fault)
 	}
-	return fmt.Sprintf("%s  %s %v [%s] %d free, %d in use, %d granted in the last second",
-		at, render.Printable(title(v)), v.Rate, render.Bar(v.Free, v.Rate.Permits, 20, "#", "."), v.Free, v.Used, v.LastSecond().Permits)
+	line := fmt.Sprintf("%s  %s %v [%s] %d free, %d in use",
+		at, render.Printable(title(v)), v.Rate, render.Bar(v.Free, v.Rate.Permits, 20, "#", "."), v.Free, v.Used)
+	if second, seen := v.LastSecond(); seen {
+		line += fmt.Sprintf(", %d granted in the last second", second.Permits)
+	}
+	return line
 }
 
 // title returns the name of a limiter, with the client whose permits are shown.
@@ -218,7 +230,14 @@ func watchBlock(v feed.Sight, width int) []string {
 	if !v.Consistent {
 		first += "  " + render.Warm.Render("does not add up: see rrl show")
 	}
-	second := fmt.Sprintf("%s last second, %.1f a second", render.Thousands(v.LastSecond().Permits), v.Mean(10))
+	second, mean := "–", "–"
+	if last, seen := v.LastSecond(); seen {
+		second = render.Thousands(last.Permits)
+	}
+	if known, seen := v.Mean(10); seen {
+		mean = fmt.Sprintf("%.1f", known)
+	}
+	second += " last second, " + mean + " a second"
 	if v.Partial {
 		second += ", and more"
 	}
@@ -231,12 +250,14 @@ func watchBlock(v feed.Sight, width int) []string {
 	}
 }
 
-// followable returns the limiters to follow under a name: those of each client, if these are requested. A limiter that
-// does not exist yet is included.
+// followable returns the limiters to follow under a name: those of each client, if these are requested.
 func (s *session) followable(ctx context.Context, name string) ([]*connect.Limiter, error) {
 	limiters, err := s.states(ctx, name)
-	if errors.Is(err, rratelimiter.ErrNotInitialized) && s.client == "" {
-		return []*connect.Limiter{s.Limiter(name, "")}, nil
+	if errors.Is(err, rratelimiter.ErrNotInitialized) && strings.ContainsAny(name, "*?[") {
+		err = fmt.Errorf("%w: watch takes names, not a pattern", err)
+	}
+	if err == nil && len(limiters) == 0 {
+		err = fmt.Errorf("no client has used %s yet, or not for long: there is nothing to watch", render.Printable(name))
 	}
 	return limiters, err
 }

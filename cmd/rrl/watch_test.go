@@ -23,6 +23,7 @@ func someSight(name string) feed.Sight {
 		Frees: []feed.Free{
 			{At: at.Add(-10 * time.Second), Free: 25}, {At: at.Add(-2 * time.Second), Free: 7}, {At: at.Add(-1900 * time.Millisecond), Free: 9},
 		},
+		Seen: []feed.Span{{From: at.Add(-time.Minute), To: at}},
 		Seconds: []feed.Second{
 			{At: time.Unix(1_699_999_990, 0), Permits: 25, By: map[string]int64{"abc123": 25}},
 			{At: time.Unix(1_699_999_999, 0), Permits: 50, By: map[string]int64{"abc123": 20, "": 30}},
@@ -65,13 +66,12 @@ func TestWatchWritesALineASecondWhereThereIsNoTerminal(t *testing.T) {
 		if err := l.Acquire(t.Context(), 40); err != nil {
 			t.Fatal(err)
 		}
-		code, out, errs := rrl(t.Context(), "watch", "orders", "nobody", "--for", "1500ms", "--redis", s.URL())
-		if code != 0 || !strings.Contains(out, "orders 100/m [############........] 60 free, 40 in use") ||
-			!strings.Contains(out, "nobody: it has no rate") {
+		code, out, errs := rrl(t.Context(), "watch", "orders", "--for", "1500ms", "--redis", s.URL())
+		if code != 0 || !strings.Contains(out, "orders 100/m [############........] 60 free, 40 in use") {
 			t.Errorf("%d %s\n%s", code, errs, out)
 		}
-		code, out, errs = rrl(t.Context(), "watch", "orders", "--for", "1500ms", "--json", "--redis", s.URL())
-		var second map[string]any
+		code, out, errs = rrl(t.Context(), "watch", "orders", "--for", "900ms", "--json", "--redis", s.URL())
+		var second map[string]any // one, at once
 		if err := json.Unmarshal([]byte(out), &second); code != 0 || err != nil {
 			t.Fatalf("%d %s %v\n%s", code, errs, err, out)
 		}
@@ -84,4 +84,15 @@ func TestWatchWritesALineASecondWhereThereIsNoTerminal(t *testing.T) {
 			t.Errorf("without a name: %d %s", code, errs)
 		}
 	})
+}
+
+// A mistyped name must not look like a limiter that nobody uses.
+func TestWatchNeedsALimiter(t *testing.T) {
+	s := shop{t: t, s: redistest.Embedded(t)}
+	s.rdb = s.s.Client()
+	s.limiter("orders", "20", "60000", "0")
+	s.limiter("each", "20", "60000", "1")
+	s.fails(1, "there is no limiter nobody; rrl ls lists", "watch", "orders", "nobody", "--for", "1s")
+	s.fails(1, "there is no limiter o*: watch takes names, not a pattern", "watch", "o*", "--for", "1s")
+	s.fails(1, "no client has used each yet", "watch", "each", "--client", "all", "--for", "1s")
 }
