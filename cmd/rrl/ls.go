@@ -25,7 +25,9 @@ func newLs() *cobra.Command {
 all masters of a cluster, and does not block Redis, however many keys there are: a million take a while.
 
 A limiter with more than 2,000 records is not read whole: its figures have a ~, and are exact only if its state is
-consistent. The permits of PER_CLIENT limiters belong to each client: --client selects one, all shows a line for each.`,
+consistent. The permits of PER_CLIENT limiters belong to each client: --client selects one, all shows a line for each.
+
+On a terminal, names that are too long for its width are cut in the middle. A pipe and --json get them whole.`,
 		Example: `  rrl ls
   rrl ls 'api:*' --json | jq -r 'select(.available == 0) | .name'`,
 		Args:              onePattern,

@@ -50,6 +50,7 @@ func (c *common) live(cmd *cobra.Command, do func(ctx context.Context, s *sessio
 		}
 		s.in, s.Out, s.errs = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 		s.Colour = terminal(s.Out) && os.Getenv("NO_COLOR") == ""
+		s.Width = render.TerminalWidth(s.Out)
 		err = do(cmd.Context(), s, args)
 		return s.Explain(cmp.Or(err, s.Failed))
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"charm.land/lipgloss/v2"
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -198,14 +199,18 @@ func watchFrame(sights []feed.Sight, where string, width, height int) []string {
 
 // watchBlock draws one limiter.
 func watchBlock(v feed.Sight, width int) []string {
-	name := render.Strong.Render(render.Printable(title(v)))
+	// headed puts the name before a text, cut so that the text fits, too.
+	headed := func(text string) string {
+		name := render.Cut(render.Printable(title(v)), max(width-2-lipgloss.Width(text), 16))
+		return render.Strong.Render(name) + "  " + text
+	}
 	switch {
 	case v.Failed != nil:
-		return []string{name + "  " + render.Bad.Render(v.Failed.Error())}
+		return []string{headed(render.Bad.Render(v.Failed.Error()))}
 	case v.At.IsZero():
-		return []string{name}
+		return []string{headed("")}
 	case v.Fault != "":
-		return []string{name + "  " + render.Warm.Render(v.Fault)}
+		return []string{headed(render.Warm.Render(v.Fault))}
 	}
 	cells := render.BarCells(width)
 	use := render.Good
@@ -225,7 +230,7 @@ func watchBlock(v feed.Sight, width int) []string {
 	if v.TTL > 0 {
 		state += ", gone in " + render.Lasting(v.TTL)
 	}
-	first := fmt.Sprintf("%s  %v  %s  %s of %s free", name, v.Rate, use.Render(render.Bar(v.Free, v.Rate.Permits, 20, "█", "░")),
+	first := fmt.Sprintf("%v  %s  %s of %s free", v.Rate, use.Render(render.Bar(v.Free, v.Rate.Permits, 20, "█", "░")),
 		render.Thousands(v.Free), render.Thousands(v.Rate.Permits))
 	if !v.Consistent {
 		first += "  " + render.Warm.Render("does not add up: see rrl show")
@@ -242,7 +247,7 @@ func watchBlock(v feed.Sight, width int) []string {
 		second += ", and more"
 	}
 	return []string{
-		first,
+		headed(first),
 		labelled("fewest free", use.Render(render.Heights(free, v.Rate.Permits, -1)), "of "+render.Thousands(v.Rate.Permits)),
 		labelled("grants", render.Sparks(granted), second),
 		labelled("in use", state, ""),

@@ -60,6 +60,14 @@ func TestWatchFrameFitsTheTerminalAndSaysWhatHappens(t *testing.T) {
 	}
 }
 
+// A long name leaves room for the figures.
+func TestWatchCutsNames(t *testing.T) {
+	frame := watchFrame([]feed.Sight{someSight(strings.Repeat("名", 100))}, "redis://localhost", 80, 24)
+	if text := ansi.Strip(strings.Join(frame, "\n")); !strings.Contains(text, "…") || !strings.Contains(text, "0 of 50 free\n") {
+		t.Error(text)
+	}
+}
+
 func TestWatchWritesALineASecondWhereThereIsNoTerminal(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		l := rratelimiter.NewClient(s.Client()).RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(100)))
