@@ -111,6 +111,13 @@ func Cause(err error) error {
 	}
 }
 
+// Unanswered reports whether an error means that the server gave no answer: it can't be reached, or does not respond.
+func Unanswered(err error) bool {
+	var answer redis.Error
+	return err != nil && !errors.As(err, &answer) && !errors.Is(err, rratelimiter.ErrNotInitialized) &&
+		!errors.Is(err, rratelimiter.ErrCrossSlotName) && !errors.Is(err, context.Canceled)
+}
+
 // HasPrefix reports whether an error is one of Redis with that code.
 func HasPrefix(err error, prefix string) bool {
 	return redis.HasErrorPrefix(err, prefix) || redis.HasErrorPrefix(Cause(err), prefix)

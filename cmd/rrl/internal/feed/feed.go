@@ -37,7 +37,7 @@ type Feed struct {
 	seen    []Span
 }
 
-// New makes a feed of a limiter. own says that its client's own state is meant.
+// New makes a feed of a limiter. own says that, of a PER_CLIENT limiter, its client's own state is meant.
 func New(l *connect.Limiter, own bool) *Feed {
 	return &Feed{limiter: l, own: own, every: slowest}
 }
@@ -78,9 +78,6 @@ func (f *Feed) Every() time.Duration { return f.every }
 // Look looks once. The error is that of Redis; a limiter without a rate is none.
 func (f *Feed) Look(ctx context.Context) (Look, error) {
 	k := Look{Name: f.limiter.Name()}
-	if f.own {
-		k.Client = f.limiter.Client().ID()
-	}
 	state, _, err := f.limiter.Glance(ctx)
 	if errors.Is(err, rratelimiter.ErrNotInitialized) {
 		k.At, k.Fault = time.Now(), survey.Reason(err)
@@ -90,11 +87,15 @@ func (f *Feed) Look(ctx context.Context) (Look, error) {
 	if err != nil {
 		return k, err
 	}
+	own := f.own && state.Rate.Type == rratelimiter.PerClient
+	if own {
+		k.Client = f.limiter.Client().ID()
+	}
 	interval := state.Rate.Interval
 	f.every = min(slowest, max(interval*2/5, fastest))
 	f.cut(min(slowest, max(interval/10, time.Millisecond)))
 	back := min(2*f.every, interval*9/10)
-	grants, at, complete, err := survey.Recent(ctx, f.limiter, f.own, back, most)
+	grants, at, complete, err := survey.Recent(ctx, f.limiter, own, back, most)
 	if err != nil {
 		return k, err
 	}

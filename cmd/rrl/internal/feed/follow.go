@@ -34,6 +34,7 @@ type Sight struct {
 	Seconds []Second // of the same time; seconds without a grant are left out
 	Seen    []Span   // the part of that time of which grants are known
 	Failed  error
+	Away    bool // the last poll failed because the server did not answer
 }
 
 // ErrWhose is the error of a poll of a PER_CLIENT limiter without a client. Its rate is known.
@@ -68,14 +69,14 @@ func (f *Followed) look(ctx context.Context, s *connect.Server) {
 		return
 	}
 	if err != nil && bounded.Err() != nil {
-		err = fmt.Errorf("%s: %w", s.Where, context.Cause(bounded))
+		err = context.Cause(bounded)
 	}
 	if err == nil && look.Rate.Type == rratelimiter.PerClient && look.Client == "" {
 		err = ErrWhose
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.known.Failed = s.Explain(err)
+	f.known.Failed, f.known.Away = s.Explain(err), connect.Unanswered(err) && !errors.Is(err, ErrWhose)
 	if err == nil || errors.Is(err, ErrWhose) {
 		since := look.At.Add(-Length)
 		f.known.Look, f.known.Frees, f.known.Seconds, f.known.Seen = look, f.feed.Frees(since), f.feed.Seconds(since), f.feed.Seen()
