@@ -32,10 +32,10 @@ func TestAcquireTakesPermits(t *testing.T) {
 		s.fails(1, "--try does not wait", "acquire", "x", "--try", "--timeout", "1s")
 		s.fails(1, "--timeout must be positive", "acquire", "x", "3", "--timeout", "0s")
 		s.fails(1, "--timeout must be positive", "acquire", "x", "3", "--timeout", "-1s")
-		s.fails(1, "no number of permits", "acquire", "x", "many")
-		s.fails(exitFailed, "no number of permits", "acquire", "x", "many", "--", "true")
+		s.fails(1, "is not a number of permits", "acquire", "x", "many")
+		s.fails(exitFailed, "is not a number of permits", "acquire", "x", "many", "--", "true")
 		s.fails(1, "needs the name of a limiter", "acquire")
-		s.fails(exitFailed, "no command behind --", "acquire", "x", "--")
+		s.fails(exitFailed, "no command after --", "acquire", "x", "--")
 		if one := objects(t, s.ok("show", "x", "--json"))[0]; one["used"] != 3. {
 			t.Errorf("%v permits are in use", one["used"])
 		}

@@ -46,8 +46,8 @@ func TestPerClientLimiters(t *testing.T) {
 		}
 		contains(t, s.ok("show", "--quoted", `"pc"`, "--client", `"\x6fne"`), "client      one")
 		contains(t, s.ok("show", "--quoted", `"pc"`, "--client", "two"), "client      two")
-		s.fails(1, `--client: "\"one" is no id in double quotes`, "show", "--quoted", `"pc"`, "--client", `"one`)
-		s.fails(1, "pc is a PER_CLIENT limiter: --client says whose permits", "release", "pc", "1")
+		s.fails(1, `--client: "\"one" is not an id in double quotes`, "show", "--quoted", `"pc"`, "--client", `"one`)
+		s.fails(1, "pc is a PER_CLIENT limiter: select a client", "release", "pc", "1")
 		contains(t, s.ok("release", "pc", "2", "--client", "one"), "pc of one: 2 permits given back")
 		contains(t, s.ok("reset", "pc", "--client", "all", "--yes"),
 			"pc of one: reset: 1 permit in 1 record forgotten, all 10 free", "pc of two: reset")
@@ -61,7 +61,7 @@ func TestPerClientLimiters(t *testing.T) {
 			t.Errorf("%d of the clients that were reset have keys", n)
 		}
 		s.limiter("all", "10", "3600000", "0")
-		s.fails(1, "all is no PER_CLIENT limiter", "show", "all", "--client", "one")
+		s.fails(1, "all is not a PER_CLIENT limiter", "show", "all", "--client", "one")
 		contains(t, s.ok("rm", "pc", "--yes"), "pc: removed")
 		if keys := s.rdb.Keys(t.Context(), "*pc*").Val(); len(keys) > 0 {
 			t.Errorf("%q are left", keys)
@@ -111,7 +111,7 @@ e            ?                                                its rate is no who
 			}
 		}
 		contains(t, s.ok("show", "--quoted", `"d\x00\xff"`), `"d\x00\xff"`, "5/s, OVERALL")
-		s.fails(1, "no name in double quotes", "show", "--quoted", "d")
+		s.fails(1, "is not a name in double quotes", "show", "--quoted", "d")
 	})
 }
 
@@ -211,7 +211,7 @@ func TestReleaseRepairResetRm(t *testing.T) {
 		}
 		s.fails(1, "there is no limiter x", "rm", "x", "--yes")
 		s.fails(1, "there is no limiter x", "repair", "x")
-		s.fails(1, "no number of permits", "release", "x", "0")
+		s.fails(1, "is not a number of permits", "release", "x", "0")
 	})
 }
 
@@ -220,7 +220,7 @@ func TestRmLeavesAloneWhatIsNoLimiter(t *testing.T) {
 		s.must(s.rdb.Set(t.Context(), "text", "mine", 0).Err())
 		s.must(s.rdb.HSet(t.Context(), "hash", "type", "0", "colour", "red").Err())
 		for _, name := range []string{"text", "hash"} {
-			s.fails(1, "the key "+name+" is another program's", "rm", name, "--yes")
+			s.fails(1, "the key "+name+" belongs to another program", "rm", name, "--yes")
 		}
 		if n := s.rdb.Exists(t.Context(), "text", "hash").Val(); n != 2 {
 			t.Errorf("%d of 2 keys are left", n)
@@ -436,7 +436,7 @@ func TestSnapshotAndRestore(t *testing.T) {
 		}
 		restored(1, "rrl: there already, and left as they are: a, b; --replace removes them, --as restores one under another name\n")
 		restored(1, "rrl: there already, and left as they are: a, b; --replace", "--dry-run")
-		restored(1, "--as: there are 2 limiters in the file", "--as", "c")
+		restored(1, "--as: the file has 2 limiters, and must have one", "--as", "c")
 		restored(0, "a: to be restored", "--dry-run", "--replace")
 		s.ok("acquire", "a", "7")
 		restored(0, "b: restored, taken 2", "--replace")
@@ -449,7 +449,7 @@ func TestSnapshotAndRestore(t *testing.T) {
 		data = data[:len(data)-1]
 		restored(1, "decode snapshot 1: snapshot: invalid")
 		data = ""
-		restored(1, "there is nothing in the file")
+		restored(1, "the file is empty")
 		s.fails(1, "there is no limiter", "snapshot", "nothing")
 	})
 }
@@ -526,10 +526,10 @@ func TestOnATerminal(t *testing.T) {
 			t.Errorf("answered %q: exit code %d, %q", answer, code, errs)
 		}
 	}
-	if code, out, errs := s.run("snapshot", "x"); code != 1 || out != "" || !strings.Contains(errs, "this is no text") {
+	if code, out, errs := s.run("snapshot", "x"); code != 1 || out != "" || !strings.Contains(errs, "a snapshot is not text") {
 		t.Errorf("exit code %d, output %q, errors %q", code, out, errs)
 	}
-	if code, _, errs := s.run("restore"); code != 1 || !strings.Contains(errs, "nothing to read") {
+	if code, _, errs := s.run("restore"); code != 1 || !strings.Contains(errs, "the standard input is a terminal") {
 		t.Errorf("exit code %d, errors %q", code, errs)
 	}
 	if code, out, _ := s.with("Yes\n", "rm", "x"); code != 0 || out != "x: removed\n" || s.rdb.DBSize(t.Context()).Val() != 0 {

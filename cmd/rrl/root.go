@@ -62,10 +62,11 @@ func newRoot() *cobra.Command {
 A limiter has a name and a rate: a number of permits in any interval, such as 50/s. A request is granted when that many
 permits are free; the grant is a record in Redis, which counts for one interval.
 
-Commands on a live Redis find it by --redis, else RRL_REDIS, else at localhost:6379; passwords come from the environment
-(RRL_PASSWORD or REDISCLI_AUTH). With --json they write one object a line. They use Redis's clock, not this host's.
+Commands on a live Redis use the server of --redis, or else of RRL_REDIS, or else localhost:6379. Passwords come from the
+environment (RRL_PASSWORD or REDISCLI_AUTH). Times are those of Redis's clock, not this host's. The flags below may stand
+before or after the command.
 
-Exit codes: 0 done; 1 an error, or a finding of doctor; 2 apply --diff found differences; acquire has 124 and more,
+Exit codes: 0 done; 1 an error, or doctor or show found one; 2 apply --diff found differences. acquire has 124 and more:
 see rrl acquire --help.`,
 		Version:       version(debug.ReadBuildInfo()),
 		SilenceErrors: true,
@@ -75,7 +76,7 @@ see rrl acquire --help.`,
 				return cmd.Help()
 			}
 			if strings.Contains(args[0], "://") { // may contain a password, so it is not repeated
-				return errors.New("an address is no command: servers are named by --redis; see rrl --help")
+				return errors.New("an address is not a command: give the server by --redis; see rrl --help")
 			}
 			hint := ""
 			if near := meant(cmd, args[0]); len(near) > 0 {

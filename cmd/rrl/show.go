@@ -58,7 +58,7 @@ func (s *session) show(ctx context.Context, name string) error {
 	rate, err := shared.Config(ctx)
 	perClient := err == nil && rate.Type == rratelimiter.PerClient
 	if s.client != "" && err == nil && !perClient {
-		return fmt.Errorf("%s is no PER_CLIENT limiter: leave --client out", render.Printable(name))
+		return fmt.Errorf("%s is not a PER_CLIENT limiter: leave --client out", render.Printable(name))
 	}
 	one := s.client != "" && s.client != survey.Everyone
 	switch {

@@ -173,8 +173,8 @@ func TestBrokenConfigurationsAreFound(t *testing.T) {
 		if want := []string{"broken-config half rrl set half RATE", "broken-config kept rrl set kept RATE"}; code != 1 || !slices.Equal(found, want) {
 			t.Errorf("exit code %d, doctor says %q", code, found)
 		}
-		s.fails(1, "the key mine is another program's", "rm", "mine", "--yes")
-		s.fails(1, "the key also is another program's", "rm", "also", "--yes")
+		s.fails(1, "the key mine belongs to another program", "rm", "mine", "--yes")
+		s.fails(1, "the key also belongs to another program", "rm", "also", "--yes")
 		contains(t, s.ok("rm", "half", "--yes"), "half: removed")
 	})
 }

@@ -25,11 +25,11 @@ func newWatch() *cobra.Command {
 	cmd := c.live(&cobra.Command{
 		Use:   "watch NAME...",
 		Short: "Watch limiters live: permits free over time, and grants by second and by client",
-		Long: `watch shows, for each second, the fewest permits that were free and the permits that were granted, as read from the
-records, so it includes Java's grants. It changes nothing. A poll costs Redis a few commands a second and limiter.
+		Long: `watch shows two figures of each second: the fewest free permits, and the permits granted. It reads grants from their
+records in Redis, so it includes Java's. It changes nothing, and sends Redis a few commands a second for each limiter.
 
-If the output is no terminal it writes a line a second and limiter. Grants of limiters with an interval below a fifth
-of a second are counted in part.`,
+If the output is not a terminal, watch writes one line a second for each limiter. If the interval is below a fifth of a
+second, it counts only a part of the grants.`,
 		Example: `  rrl watch orders
   rrl watch orders payments --for 10s --json | jq .granted`,
 		Args:              someNames,
@@ -262,7 +262,7 @@ func (s *session) followable(ctx context.Context, name string) ([]*connect.Limit
 		err = fmt.Errorf("%w: watch takes names, not a pattern", err)
 	}
 	if err == nil && len(limiters) == 0 {
-		err = fmt.Errorf("no client has used %s yet, or not for long: there is nothing to watch", render.Printable(name))
+		err = fmt.Errorf("no client of %s has state: nobody has used it yet, or not for a while", render.Printable(name))
 	}
 	return limiters, err
 }

@@ -102,5 +102,5 @@ func TestWatchNeedsALimiter(t *testing.T) {
 	s.limiter("each", "20", "60000", "1")
 	s.fails(1, "there is no limiter nobody; rrl ls lists", "watch", "orders", "nobody", "--for", "1s")
 	s.fails(1, "there is no limiter o*: watch takes names, not a pattern", "watch", "o*", "--for", "1s")
-	s.fails(1, "no client has used each yet", "watch", "each", "--client", "all", "--for", "1s")
+	s.fails(1, "no client of each has state", "watch", "each", "--client", "all", "--for", "1s")
 }
