@@ -37,8 +37,8 @@ func newAcquire() *cobra.Command {
 	cmd := c.live(&cobra.Command{
 		Use:   "acquire NAME [N] [-- COMMAND ARGS...]",
 		Short: "Wait for permits and take them; then run a command",
-		Long: `acquire takes N permits, or one, and waits until they are granted. With a COMMAND, the process then becomes that command:
-signals, input, output and exit code are the command's. So a loop in a shell script runs at the limiter's pace.
+		Long: `acquire takes N permits, or one, and waits until they are granted. With a COMMAND, the process then becomes that
+command: signals, input, output and exit code are the command's. So a loop in a shell script runs at the limiter's pace.
 
 Exit codes without a COMMAND:
   0    granted

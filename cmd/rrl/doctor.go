@@ -24,8 +24,8 @@ limiters, or all: whether free permits and records add up, whether some clients 
 are dated in the future, and whether former clients left state. It changes nothing. It searches all keys by SCAN, which
 does not block Redis.
 
-A finding is an ERROR if limits are not kept or calls fail, a WARNING if that may happen, a NOTE for information.
-The exit code is 1 if there is an error or a warning. doctor knows only the clock of the host on which it runs: run it on
+A finding is an ERROR if limits are not kept or calls fail, a WARNING if that may happen, a NOTE for information. The
+exit code is 1 if there is an error or a warning. doctor knows only the clock of the host on which it runs: run it on
 the hosts of your services.`,
 		Example: `  rrl doctor
   rrl doctor orders --json`,

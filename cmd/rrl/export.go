@@ -23,7 +23,8 @@ func newExport() *cobra.Command {
 		Short: "Serve metrics for Prometheus, read from the keys",
 		Long: `export serves metrics for Prometheus at /metrics. Each limiter has: the limit and its interval, the free permits, the
 permits in use and their records, the age of the oldest record, the TTL, and whether free permits and records add up to
-the rate. export reads them from the keys at each scrape, so they include the grants of Java services. It changes nothing.
+the rate. export reads them from the keys at each scrape, so they include the grants of Java services. It changes
+nothing.
 
 At most --most limiters have metrics; rratelimiter_export_skipped_limiters counts the others. In a PER_CLIENT limiter
 each client has its own permits: --client ID exports those of one client, --client all those of each client, and then

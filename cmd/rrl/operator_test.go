@@ -202,7 +202,7 @@ func TestReleaseRepairResetRm(t *testing.T) {
 		if got := s.ok("reset", "x", "--yes"); got != "x: reset: 1 permit in 1 record forgotten, all 10 free\n" {
 			t.Errorf("a reset says %q", got)
 		}
-		s.fails(1, "confirmation needs a terminal: use --yes", "rm", "x")
+		s.fails(1, "no terminal to ask for confirmation: use --yes", "rm", "x")
 		if s.rdb.Exists(t.Context(), "x").Val() != 1 {
 			t.Error("it is gone without a yes")
 		}
@@ -229,7 +229,7 @@ func TestRmLeavesAloneWhatIsNoLimiter(t *testing.T) {
 		s.limiter("used", "10", "1000", "0")
 		s.must(s.rdb.LPush(t.Context(), "{used}:permits", "mine").Err())
 		s.state("rateless", "", "5")
-		s.fails(1, "confirmation needs a terminal", "rm", "rateless")
+		s.fails(1, "no terminal to ask for confirmation", "rm", "rateless")
 		code, out, errs := s.run("rm", "a", "half", "b", "used", "rateless", "--yes")
 		if code != 1 || out != "half: removed\n"+
 			"used: removed; left, since another program uses a key: \"{used}:permits\" is a list, not a zset\nrateless: removed\n" || errs != "rrl: there is no limiter a, nor b\n" {
@@ -497,7 +497,7 @@ limits:
 		if s.rdb.Exists(t.Context(), "a").Val() != 0 {
 			t.Error("a file with a fault has set something")
 		}
-		s.fails(1, "-f names the file", "apply")
+		s.fails(1, "rrl apply needs -f FILE", "apply")
 		if code, out, errs := s.with("limits: {b: {rate: 5/s per client, per-client: true}}", "apply", "-f", "-"); code != 0 || out != "+ b: 5/s per client, new\n" {
 			t.Errorf("said twice alike: exit code %d, output %q, errors %q", code, out, errs)
 		}

@@ -57,8 +57,8 @@ func newReset() *cobra.Command {
 	return mending(&cobra.Command{
 		Use:   "reset NAME",
 		Short: "Forget the grants of a limiter; its rate stays",
-		Long: `reset removes all records of a limiter, so that all its permits are free. The rate stays. Without --yes it only prints what
-it would do. In the interval after a reset, the limiter can grant up to its rate once more.`,
+		Long: `reset removes all records of a limiter, so that all its permits are free. The rate stays. Without --yes it only prints
+what it would do. In the interval after a reset, the limiter can grant up to its rate once more.`,
 		Example: `  rrl reset orders
   rrl reset orders --yes`,
 	}, mender{

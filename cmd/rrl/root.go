@@ -62,9 +62,9 @@ func newRoot() *cobra.Command {
 A limiter has a name and a rate: a number of permits in any interval, such as 50/s. A request is granted when that many
 permits are free; the grant is a record in Redis, which counts for one interval.
 
-Commands on a live Redis use the server of --redis, or else of RRL_REDIS, or else localhost:6379. Passwords come from the
-environment (RRL_PASSWORD or REDISCLI_AUTH). Times are those of Redis's clock, not this host's. The flags below may stand
-before or after the command.
+Commands on a live Redis use the server of --redis, or else of RRL_REDIS, or else localhost:6379. Passwords come from
+the environment (RRL_PASSWORD or REDISCLI_AUTH). Times are those of Redis's clock, not this host's. The flags below may
+stand before or after the command.
 
 Exit codes: 0 done; 1 an error, or doctor or show found one; 2 apply --diff found differences. acquire has 124 and more:
 see rrl acquire --help.`,

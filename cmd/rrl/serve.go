@@ -22,9 +22,9 @@ func newServe() *cobra.Command {
 		Long: `serve shows limiters on a web page: the free permits over time, and the grants of each second by client. It changes
 nothing in Redis, and the page loads nothing from other servers. Only limiters whose card is open on a page are polled.
 
-The page lists the limiters whose name matches PATTERN (as in Redis: * ? [a-z]), or all. It sorts them by name or by use.
-The card of a PER_CLIENT limiter offers its clients, unless --client selects one. A link to the page contains the open
-cards. While Redis is away, the page says since when.
+The page lists the limiters whose name matches PATTERN (as in Redis: * ? [a-z]), or all. It sorts them by name or by
+use. The card of a PER_CLIENT limiter offers its clients, unless --client selects one. A link to the page contains the
+open cards. While Redis is away, the page says since when.
 
 Every client that can reach the address sees the page. To show it outside this machine, put a proxy with authentication
 in front of it. The page accepts requests for the address it listens on, for localhost, and for the names of --host. It

@@ -162,7 +162,7 @@ func (s *session) whom(l *connect.Limiter) string {
 // agree asks for confirmation before an operation that can't be undone. Without a terminal, --yes is required.
 func (s *session) agree(ctx context.Context, question string) error {
 	if !terminal(s.in) {
-		return errors.New("confirmation needs a terminal: use --yes")
+		return errors.New("there is no terminal to ask for confirmation: use --yes")
 	}
 	fmt.Fprintf(s.errs, "%s [y/N] ", question)
 	answers := make(chan string, 1)

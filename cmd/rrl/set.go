@@ -24,9 +24,10 @@ func newSet() *cobra.Command {
 	cmd = c.live(&cobra.Command{
 		Use:   "set NAME RATE",
 		Short: "Set the rate of a limiter; its live grants stay counted",
-		Long: `set sets the rate of a limiter, whether it had one or not. RATE is permits/interval: 100/s, 5/250ms, 1000/hour. The units
-are ms, s, m, h and d, or sec, second, min, minute, hour and day. Live grants count against the new rate, unless --reset
-forgets them. The type (whether each client has its own permits) and the keep-alive change only if their flags are given.
+		Long: `set sets the rate of a limiter, whether it had one or not. RATE is permits/interval: 100/s, 5/250ms, 1000/hour. The
+units are ms, s, m, h and d, or sec, second, min, minute, hour and day. Live grants count against the new rate, unless
+--reset forgets them. The type (whether each client has its own permits) and the keep-alive change only if their flags
+are given.
 
 A service that sets its own rate at every start (setRate, or WithEnforcedRate) replaces this one.`,
 		Example: `  rrl set orders 200/s

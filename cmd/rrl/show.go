@@ -316,7 +316,7 @@ func (s *session) showClients(ctx context.Context, shared *connect.Limiter, rate
 		s.Say("%-12s%s", "TTL", ttlText(config))
 	}
 	if len(views) == 0 {
-		s.Say("%-12snone has used it yet, or not for long", "clients")
+		s.Say("%-12snone has state: nobody has used it yet, or not for a while", "clients")
 		return unusable(config)
 	}
 	s.Say("")

@@ -47,7 +47,7 @@ func (s *Server) Explain(err error) error {
 	case strings.Contains(text, "can't run this command"), strings.Contains(text, "ACL failure"):
 		advice = notAllowed
 	case errors.Is(err, rratelimiter.ErrNotInitialized):
-		advice = "rrl ls lists what is there, rrl set sets a rate"
+		advice = "rrl ls lists all limiters, rrl set sets a rate"
 	case errors.Is(err, rratelimiter.ErrExceedsRate):
 		advice = "no request for more than the rate is ever granted; rrl show has the rate"
 	case errors.Is(err, rratelimiter.ErrCrossSlotName):

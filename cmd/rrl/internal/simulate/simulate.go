@@ -132,13 +132,13 @@ func (o Options) unused() error {
 		return fmt.Errorf("--rate: the built-in trace %s has its own limit; a rate is for a pattern (%s) or a file", o.Trace, names(Patterns()))
 	}
 	if flag := given("for", "load"); flag != "" && !made {
-		return fmt.Errorf("--%s: only a pattern uses it (%s), and %s is none", flag, names(Patterns()), o.Trace)
+		return fmt.Errorf("--%s: only a pattern uses it (%s), and %s is not one", flag, names(Patterns()), o.Trace)
 	}
 	if flag := given("seed"); flag != "" && o.Trace != "poisson" {
 		return fmt.Errorf("--seed: only the poisson pattern uses it, and --trace is %s", o.Trace)
 	}
 	if flag := given("permits-column"); flag != "" && (builtIn || made) {
-		return fmt.Errorf("--permits-column: only a file uses it, and %s is none", o.Trace)
+		return fmt.Errorf("--permits-column: only a file uses it, and %s is not one", o.Trace)
 	}
 	return nil
 }
