@@ -118,7 +118,7 @@ class Card {
     const level = find(".level");
     level.style.width = known ? `${(100 * e.available) / e.permits}%` : "0";
     level.classList.toggle("low", known && e.available < e.permits / 10);
-    const facts = known ? { "in use": `${thousands(e.used)} in ${thousands(e.records)} records` } : {};
+    const facts = known ? { "in use": `${thousands(e.used)} in ${thousands(e.records)} ${e.records === 1 ? "record" : "records"}` } : {};
     if (e.ttl_ms) facts["gone in"] = span(e.ttl_ms);
     if (fixed) facts.client = e.client_text;
     find("dl").replaceChildren(...Object.entries(facts).map(([term, fact]) => {
