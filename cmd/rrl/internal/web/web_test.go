@@ -198,6 +198,8 @@ func TestThePageIsToldOfGrantsWhileSomebodyReads(t *testing.T) {
 // follow returns a function that waits for an event of a limiter.
 func follow(t *testing.T, ctx context.Context, address string, query url.Values) func(name string, fits func(event) bool) event {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second) // an event that does not come ends the test
+	t.Cleanup(cancel)
 	events := bufio.NewScanner(get(t, ctx, address+"/events?"+query.Encode()).Body)
 	return func(name string, fits func(event) bool) event {
 		t.Helper()
