@@ -124,7 +124,7 @@ func TestErrorsNameWhereTheAddressComesFrom(t *testing.T) {
 		{"redis://me:hush1/x@host", nil, "RRL_REDIS is not a valid address"},
 		{"redis+sentinel://host", nil, "RRL_REDIS names no master"},
 		{"redis://host", []string{"--insecure"}, "the address of RRL_REDIS must begin with rediss://"},
-		{"redis://127.0.0.1:1", nil, "RRL_REDIS The address comes from RRL_REDIS"},
+		{"redis://127.0.0.1:1", nil, "The address comes from RRL_REDIS"},
 		{"redis://127.0.0.1:1", []string{"--redis", "hush1"}, "--redis is not an address"},
 		{"redis://127.0.0.1:1", []string{"--redis", "redis://127.0.0.1:1"}, "connection refused; is Redis there?"},
 		{"redis://127.0.0.1:1", []string{"--redis", ""}, "--redis is empty: is a variable not set?"},
@@ -198,7 +198,7 @@ func TestTLS(t *testing.T) {
 	}{
 		{[]string{"--ca", ca, "--cert", cert, "--key", key}, 0, "no limiters"},
 		{[]string{"--insecure", "--cert", cert, "--key", key}, 0, "no limiters"},
-		{[]string{"--cert", cert, "--key", key}, 1, "--ca gives the certificate of its CA"},
+		{[]string{"--cert", cert, "--key", key}, 1, "give the CA's certificate by --ca"},
 		{[]string{"--ca", ca}, 1, "certificate required"},
 		{[]string{"--ca", key}, 1, "there is no certificate in"},
 		{[]string{"--ca", ca + "x"}, 1, "no such file"},

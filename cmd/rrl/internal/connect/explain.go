@@ -70,7 +70,7 @@ func (s *Server) Explain(err error) error {
 	case strings.Contains(text, "invalid username-password"), strings.Contains(text, "AUTH"):
 		advice = "is RRL_PASSWORD right?"
 	case errors.As(err, &untrusted):
-		advice = "--ca FILE gives the certificate of its CA"
+		advice = "give the CA's certificate by --ca"
 	}
 	if advice == "" && text == err.Error() {
 		return err
