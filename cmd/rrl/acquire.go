@@ -37,14 +37,21 @@ func newAcquire() *cobra.Command {
 	cmd := c.live(&cobra.Command{
 		Use:   "acquire NAME [N] [-- COMMAND ARGS...]",
 		Short: "Wait for permits and take them; then run a command",
-		Long: `acquire takes permits, one without N, and waits until they are granted. With a COMMAND the process then becomes that
-command, so that a shell script keeps to the limiter's pace: signals, input, output and exit code are the command's.
+		Long: `acquire takes N permits, or one, and waits until they are granted. With a COMMAND, the process then becomes that
+command: signals, input, output and exit code are the command's. So a loop in a shell script runs at the limiter's pace.
 
-Exit codes: 0 granted; 124 not granted at once (--try) or in time (--timeout); 1 any other error. With a COMMAND, its own
-exit code; 124 as above, 125 any other error before it started, 126 it can't be run, 127 it does not exist. A signal
-during the wait ends the process by that signal.
+Exit codes without a COMMAND:
+  0    granted
+  124  not granted at once (--try) or in time (--timeout)
+  1    any other error
+With a COMMAND the exit code is the command's, or else:
+  124  as above
+  125  another error before the command was started
+  126  the command can't be run
+  127  the command does not exist
+A signal during the wait ends the process by that signal.
 
-Each waiting process calls Redis separately, so many waiting processes cost more than one that waits for all.`,
+Each waiting process calls Redis by itself. Many waiting processes cost more than one process that waits for all.`,
 		Example: `  rrl acquire orders
   rrl acquire orders 5 --timeout 10s || echo "too busy"
   for file in *.csv; do rrl acquire uploads -- curl -T "$file" https://example.com/; done`,
@@ -57,7 +64,7 @@ Each waiting process calls Redis separately, so many waiting processes cost more
 					}
 				}()
 				if len(command) == 0 {
-					return errors.New("there is no command behind --")
+					return errors.New("there is no command after --")
 				}
 			}
 			if len(args) < 1 || len(args) > 2 {
@@ -74,14 +81,14 @@ Each waiting process calls Redis separately, so many waiting processes cost more
 		case try && given:
 			return errors.New("--try does not wait: leave --timeout out")
 		case given && timeout <= 0:
-			return errors.New("--timeout must be positive: --try does not wait, and without either it takes as long as it takes")
+			return errors.New("--timeout must be positive; use --try to not wait, or neither flag to wait without a limit")
 		}
 		name, err := s.named(name)
 		if err != nil {
 			return err
 		}
 		if s.client == survey.Everyone {
-			return errors.New("--client all: permits are acquired for one client")
+			return errors.New("--client all: acquire takes permits of one client only")
 		}
 		states, err := s.states(ctx, name)
 		if err != nil {

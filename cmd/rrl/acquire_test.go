@@ -27,15 +27,15 @@ func TestAcquireTakesPermits(t *testing.T) {
 			t.Errorf("exit code %d, %v", code, one)
 		}
 		s.fails(exitDenied, "x: not granted: 10 ms would not be enough", "acquire", "x", "3", "--timeout", "10ms")
-		s.fails(1, "requested permits exceed the rate: 6; rrl show says the rate", "acquire", "x", "6")
+		s.fails(1, "requested permits exceed the rate: 6; no request for more", "acquire", "x", "6")
 		s.fails(1, "rrl set sets a rate", "acquire", "nothing")
 		s.fails(1, "--try does not wait", "acquire", "x", "--try", "--timeout", "1s")
 		s.fails(1, "--timeout must be positive", "acquire", "x", "3", "--timeout", "0s")
 		s.fails(1, "--timeout must be positive", "acquire", "x", "3", "--timeout", "-1s")
-		s.fails(1, "no number of permits", "acquire", "x", "many")
-		s.fails(exitFailed, "no number of permits", "acquire", "x", "many", "--", "true")
+		s.fails(1, "is not a number of permits", "acquire", "x", "many")
+		s.fails(exitFailed, "is not a number of permits", "acquire", "x", "many", "--", "true")
 		s.fails(1, "needs the name of a limiter", "acquire")
-		s.fails(exitFailed, "no command behind --", "acquire", "x", "--")
+		s.fails(exitFailed, "no command after --", "acquire", "x", "--")
 		if one := objects(t, s.ok("show", "x", "--json"))[0]; one["used"] != 3. {
 			t.Errorf("%v permits are in use", one["used"])
 		}

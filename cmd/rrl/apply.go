@@ -23,8 +23,8 @@ func newApply() *cobra.Command {
 	cmd := c.live(&cobra.Command{
 		Use:   "apply -f FILE",
 		Short: "Set the rates of many limiters from a file; live grants stay counted",
-		Long: `apply sets the rates of limiters from a file, so that the file owns them. Limiters that are not in the file, and rates that
-are equal already, stay unchanged. The file is YAML:
+		Long: `apply sets the rates of limiters from a file, so that the file owns them. It does not change limiters that are not in
+the file, and writes only rates that differ. The file is YAML:
 
   limits:
     orders: 100/s
@@ -34,16 +34,16 @@ are equal already, stay unchanged. The file is YAML:
       keep-alive: 1h
       reset: true        # forget live grants if the rate changes
 
-By default all clients share the permits, and there is no keep-alive. A rate such as "50/s per client keep-alive 1h" sets
-both; a field that contradicts it is an error. Nothing is changed unless the whole file is valid. Exit code 2 with --diff
-if something differs.`,
+By default all clients share the permits, and there is no keep-alive. A rate such as "50/s per client keep-alive 1h"
+says both; a field that contradicts it is an error. If anything in the file is invalid, nothing is changed. With --diff
+the exit code is 2 if something differs.`,
 		Example: `  rrl apply -f limits.yaml --diff
   rrl apply -f limits.yaml
   generate | rrl apply -f -`,
 		Args: noArgs,
 	}, func(ctx context.Context, s *session, _ []string) error {
 		if file == "" {
-			return errors.New("-f names the file; - is the standard input")
+			return errors.New("rrl apply needs -f FILE; -f - reads the standard input")
 		}
 		data, err := input(s.in, file)
 		if err != nil {

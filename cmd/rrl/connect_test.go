@@ -121,10 +121,10 @@ func TestErrorsNameWhereTheAddressComesFrom(t *testing.T) {
 		part     string
 	}{
 		{"hush1", nil, "RRL_REDIS is not an address"},
-		{"redis://me:hush1/x@host", nil, "RRL_REDIS can't be read as an address"},
+		{"redis://me:hush1/x@host", nil, "RRL_REDIS is not a valid address"},
 		{"redis+sentinel://host", nil, "RRL_REDIS names no master"},
 		{"redis://host", []string{"--insecure"}, "the address of RRL_REDIS must begin with rediss://"},
-		{"redis://127.0.0.1:1", nil, "RRL_REDIS names this one"},
+		{"redis://127.0.0.1:1", nil, "The address comes from RRL_REDIS"},
 		{"redis://127.0.0.1:1", []string{"--redis", "hush1"}, "--redis is not an address"},
 		{"redis://127.0.0.1:1", []string{"--redis", "redis://127.0.0.1:1"}, "connection refused; is Redis there?"},
 		{"redis://127.0.0.1:1", []string{"--redis", ""}, "--redis is empty: is a variable not set?"},
@@ -198,7 +198,7 @@ func TestTLS(t *testing.T) {
 	}{
 		{[]string{"--ca", ca, "--cert", cert, "--key", key}, 0, "no limiters"},
 		{[]string{"--insecure", "--cert", cert, "--key", key}, 0, "no limiters"},
-		{[]string{"--cert", cert, "--key", key}, 1, "--ca names who signs"},
+		{[]string{"--cert", cert, "--key", key}, 1, "give the CA's certificate by --ca"},
 		{[]string{"--ca", ca}, 1, "certificate required"},
 		{[]string{"--ca", key}, 1, "there is no certificate in"},
 		{[]string{"--ca", ca + "x"}, 1, "no such file"},
@@ -212,12 +212,12 @@ func TestTLS(t *testing.T) {
 	if code, _, errs := rrl(t.Context(), "ls", "--redis", "redis://"+m.Addr(), "--insecure"); code != 1 || !strings.Contains(errs, "must begin with rediss://") {
 		t.Errorf("exit code %d, errors %q", code, errs)
 	}
-	if code, _, errs := rrl(t.Context(), "ls", "--redis", "redis://"+m.Addr()); code != 1 || !strings.Contains(errs, "does it want TLS?") {
+	if code, _, errs := rrl(t.Context(), "ls", "--redis", "redis://"+m.Addr()); code != 1 || !strings.Contains(errs, "does it need TLS?") {
 		t.Errorf("without TLS: exit code %d, errors %q", code, errs)
 	}
 	plain := "rediss://" + redistest.Shared(t).Addr
 	if code, _, errs := rrl(t.Context(), "ls", "--redis", plain+"?dial_timeout=50ms"); code != 1 ||
-		!strings.Contains(errs, "rrl: "+plain+": ") || !strings.Contains(errs, "does it speak TLS? --redis names another") {
+		!strings.Contains(errs, "rrl: "+plain+": ") || !strings.Contains(errs, "does it speak TLS? --redis gives another address") {
 		t.Errorf("with TLS where there is none: exit code %d, errors %q", code, errs)
 	}
 }
@@ -331,7 +331,7 @@ func TestSentinelNamesTheMaster(t *testing.T) {
 		{sentinel.Addr, "locked", "; set RRL_SENTINEL_PASSWORD"},
 		{sentinel.Addr, "wrong", "; RRL_SENTINEL_PASSWORD is not right"},
 		{s.s.Addr, "mymaster", "; is it a sentinel?"},
-		{"127.0.0.1:1", "mymaster", "; are they there? --redis names others"},
+		{"127.0.0.1:1", "mymaster", "; are they there? --redis gives other addresses"},
 	} {
 		code, _, errs := rrl(t.Context(), "ls", "--redis", "redis+sentinel://"+c.address+"/"+c.name)
 		if code != 1 || !strings.HasPrefix(errs, fmt.Sprintf(where, c.name, c.address)) || !strings.HasSuffix(errs, c.advice+"\n") {

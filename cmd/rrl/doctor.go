@@ -19,12 +19,14 @@ func newDoctor() *cobra.Command {
 	cmd := c.live(&cobra.Command{
 		Use:   "doctor [NAME...]",
 		Short: "Check the server, the clocks and the limiters, with advice on each finding",
-		Long: `doctor checks the server (version, settings, memory), this host's clock against Redis's, and the limiters of the names
-given, or all: whether their figures add up, records that some clients can't read, records dated in the future, and the
-state of former clients. It changes nothing, finds the keys by SCAN, and does not block Redis.
+		Long: `doctor checks the server (version, settings, memory), compares this host's clock with Redis's, and checks the given
+limiters, or all: whether free permits and records add up, whether some clients can't read some records, whether records
+are dated in the future, and whether former clients left state. It changes nothing. It searches all keys by SCAN, which
+does not block Redis.
 
-A finding is an ERROR if limits are not kept or calls fail, a WARNING if that may happen, a NOTE for information.
-Exit code 1 if there is an error or a warning. The clock is this host's: run it on the hosts of your services.`,
+A finding is an ERROR if limits are not kept or calls fail, a WARNING if that may happen, a NOTE for information. The
+exit code is 1 if there is an error or a warning. doctor knows only the clock of the host on which it runs: run it on
+the hosts of your services.`,
 		Example: `  rrl doctor
   rrl doctor orders --json`,
 		Args:              cobra.ArbitraryArgs,

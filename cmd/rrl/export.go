@@ -21,22 +21,24 @@ func newExport() *cobra.Command {
 	cmd := c.live(&cobra.Command{
 		Use:   "export",
 		Short: "Serve metrics for Prometheus, read from the keys",
-		Long: `export serves metrics for Prometheus at /metrics: of each limiter the limit and its interval, the free permits, the live
-permits and their records, the age of the oldest, the TTL, and whether it adds up. They are read from the keys at each
-scrape, by Redis's clock, and include the grants of Java services as well as Go's. It changes nothing.
+		Long: `export serves metrics for Prometheus at /metrics. Each limiter has: the limit and its interval, the free permits, the
+permits in use and their records, the age of the oldest record, the TTL, and whether free permits and records add up to
+the rate. export reads them from the keys at each scrape, so they include the grants of Java services. It changes
+nothing.
 
-At most --most limiters have metrics; rratelimiter_export_skipped_limiters counts the others. The permits of PER_CLIENT
-limiters belong to each client: --client selects one, all exports each client's, which counts as a limiter. While Redis
-is unreachable, rratelimiter_export_up is 0. Every client that can reach the address sees names and figures.`,
+At most --most limiters have metrics; rratelimiter_export_skipped_limiters counts the others. In a PER_CLIENT limiter
+each client has its own permits: --client ID exports those of one client, --client all those of each client, and then
+each client counts as a limiter. While Redis is unreachable, rratelimiter_export_up is 0. Every client that can reach
+the address sees names and figures.`,
 		Example: `  rrl export --match 'api:*'
   rrl export --listen :9580 --client all`,
 		Args: noArgs,
 	}, func(ctx context.Context, s *session, _ []string) error {
 		switch {
 		case o.Every < 0:
-			return fmt.Errorf("--every: %v is no time to wait", o.Every)
+			return fmt.Errorf("--every: %v is negative", o.Every)
 		case o.Most < 1:
-			return fmt.Errorf("--most: %d limiters are none", o.Most)
+			return fmt.Errorf("--most: %d must be at least 1", o.Most)
 		}
 		o.Client = s.client
 		listener, err := net.Listen("tcp", listen)

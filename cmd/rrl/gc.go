@@ -20,13 +20,14 @@ func newGc() *cobra.Command {
 	var yes bool
 	cmd := c.live(&cobra.Command{
 		Use:   "gc",
-		Short: "Remove the state that former clients left of PER_CLIENT limiters",
-		Long: `gc removes the two keys of a client that has had no grant for an interval and --idle more, or that has no record. They
-mean that all its permits are free, as missing keys do: so nothing is lost, even if the client returns, and no client must
-be stopped. Keys of Go clients expire and are not removed; Redisson's have no TTL. If another program uses one of the two
-keys, both stay, and gc reports it.
+		Short: "Remove the state of former clients of PER_CLIENT limiters",
+		Long: `A client of a PER_CLIENT limiter has two keys of its own. Those of Redisson clients have no TTL and stay when the client
+has ended. gc removes them if the last grant expired more than --idle ago, or if there is no record of a grant. Keys of
+Go clients expire by themselves.
 
-It goes through all keys by SCAN and does not block Redis. Without --yes it only prints what it would remove.`,
+Such keys only say that all permits of the client are free, and missing keys mean the same. So nothing is lost if the
+client returns, and no client needs to be stopped. If another program uses one of the two keys, both stay, and gc
+reports it. gc searches all keys by SCAN, which does not block Redis. Without --yes it only prints what it would remove.`,
 		Example: `  rrl gc
   rrl gc --idle 24h --yes`,
 		Args: noArgs,

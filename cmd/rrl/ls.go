@@ -21,11 +21,14 @@ func newLs() *cobra.Command {
 		Use:     "ls [PATTERN]",
 		Aliases: []string{"list"},
 		Short:   "List limiters with their free and used permits",
-		Long: `ls lists the limiters whose name matches a pattern of Redis (* ? [a-z]), or all. It goes through the keys by SCAN, on
-all masters of a cluster, and does not block Redis, however many keys there are: a million take a while.
+		Long: `ls lists the limiters whose name matches PATTERN (as in Redis: * ? [a-z]), or all. It searches all keys by SCAN, on all
+masters of a cluster. That does not block Redis, but takes a while if there are millions of keys.
 
-A limiter with more than 2,000 records is not read whole: its figures have a ~, and are exact only if its state is
-consistent. The permits of PER_CLIENT limiters belong to each client: --client selects one, all shows a line for each.`,
+If a limiter has more than 2,000 records, ls does not read them all. A ~ before its figures says so: they are exact only
+if free permits and records add up to the rate. In a PER_CLIENT limiter each client has its own permits: --client ID
+shows those of one client, --client all has a line for each client.
+
+On a terminal, names that are too long for its width are cut in the middle. A pipe and --json get whole names.`,
 		Example: `  rrl ls
   rrl ls 'api:*' --json | jq -r 'select(.available == 0) | .name'`,
 		Args:              onePattern,

@@ -46,8 +46,8 @@ func TestPerClientLimiters(t *testing.T) {
 		}
 		contains(t, s.ok("show", "--quoted", `"pc"`, "--client", `"\x6fne"`), "client      one")
 		contains(t, s.ok("show", "--quoted", `"pc"`, "--client", "two"), "client      two")
-		s.fails(1, `--client: "\"one" is no id in double quotes`, "show", "--quoted", `"pc"`, "--client", `"one`)
-		s.fails(1, "pc is a PER_CLIENT limiter: --client says whose permits", "release", "pc", "1")
+		s.fails(1, `--client: "\"one" is not an id in double quotes`, "show", "--quoted", `"pc"`, "--client", `"one`)
+		s.fails(1, "pc is a PER_CLIENT limiter: select a client", "release", "pc", "1")
 		contains(t, s.ok("release", "pc", "2", "--client", "one"), "pc of one: 2 permits given back")
 		contains(t, s.ok("reset", "pc", "--client", "all", "--yes"),
 			"pc of one: reset: 1 permit in 1 record forgotten, all 10 free", "pc of two: reset")
@@ -61,7 +61,7 @@ func TestPerClientLimiters(t *testing.T) {
 			t.Errorf("%d of the clients that were reset have keys", n)
 		}
 		s.limiter("all", "10", "3600000", "0")
-		s.fails(1, "all is no PER_CLIENT limiter", "show", "all", "--client", "one")
+		s.fails(1, "all is not a PER_CLIENT limiter", "show", "all", "--client", "one")
 		contains(t, s.ok("rm", "pc", "--yes"), "pc: removed")
 		if keys := s.rdb.Keys(t.Context(), "*pc*").Val(); len(keys) > 0 {
 			t.Errorf("%q are left", keys)
@@ -111,7 +111,7 @@ e            ?                                                its rate is no who
 			}
 		}
 		contains(t, s.ok("show", "--quoted", `"d\x00\xff"`), `"d\x00\xff"`, "5/s, OVERALL")
-		s.fails(1, "no name in double quotes", "show", "--quoted", "d")
+		s.fails(1, "is not a name in double quotes", "show", "--quoted", "d")
 	})
 }
 
@@ -202,7 +202,7 @@ func TestReleaseRepairResetRm(t *testing.T) {
 		if got := s.ok("reset", "x", "--yes"); got != "x: reset: 1 permit in 1 record forgotten, all 10 free\n" {
 			t.Errorf("a reset says %q", got)
 		}
-		s.fails(1, "confirmation needs a terminal: use --yes", "rm", "x")
+		s.fails(1, "no terminal to ask for confirmation: use --yes", "rm", "x")
 		if s.rdb.Exists(t.Context(), "x").Val() != 1 {
 			t.Error("it is gone without a yes")
 		}
@@ -211,7 +211,7 @@ func TestReleaseRepairResetRm(t *testing.T) {
 		}
 		s.fails(1, "there is no limiter x", "rm", "x", "--yes")
 		s.fails(1, "there is no limiter x", "repair", "x")
-		s.fails(1, "no number of permits", "release", "x", "0")
+		s.fails(1, "is not a number of permits", "release", "x", "0")
 	})
 }
 
@@ -220,7 +220,7 @@ func TestRmLeavesAloneWhatIsNoLimiter(t *testing.T) {
 		s.must(s.rdb.Set(t.Context(), "text", "mine", 0).Err())
 		s.must(s.rdb.HSet(t.Context(), "hash", "type", "0", "colour", "red").Err())
 		for _, name := range []string{"text", "hash"} {
-			s.fails(1, "the key "+name+" is another program's", "rm", name, "--yes")
+			s.fails(1, "the key "+name+" belongs to another program", "rm", name, "--yes")
 		}
 		if n := s.rdb.Exists(t.Context(), "text", "hash").Val(); n != 2 {
 			t.Errorf("%d of 2 keys are left", n)
@@ -229,7 +229,7 @@ func TestRmLeavesAloneWhatIsNoLimiter(t *testing.T) {
 		s.limiter("used", "10", "1000", "0")
 		s.must(s.rdb.LPush(t.Context(), "{used}:permits", "mine").Err())
 		s.state("rateless", "", "5")
-		s.fails(1, "confirmation needs a terminal", "rm", "rateless")
+		s.fails(1, "no terminal to ask for confirmation", "rm", "rateless")
 		code, out, errs := s.run("rm", "a", "half", "b", "used", "rateless", "--yes")
 		if code != 1 || out != "half: removed\n"+
 			"used: removed; left, since another program uses a key: \"{used}:permits\" is a list, not a zset\nrateless: removed\n" || errs != "rrl: there is no limiter a, nor b\n" {
@@ -436,7 +436,7 @@ func TestSnapshotAndRestore(t *testing.T) {
 		}
 		restored(1, "rrl: there already, and left as they are: a, b; --replace removes them, --as restores one under another name\n")
 		restored(1, "rrl: there already, and left as they are: a, b; --replace", "--dry-run")
-		restored(1, "--as: there are 2 limiters in the file", "--as", "c")
+		restored(1, "--as: the file has 2 limiters, and must have one", "--as", "c")
 		restored(0, "a: to be restored", "--dry-run", "--replace")
 		s.ok("acquire", "a", "7")
 		restored(0, "b: restored, taken 2", "--replace")
@@ -449,7 +449,7 @@ func TestSnapshotAndRestore(t *testing.T) {
 		data = data[:len(data)-1]
 		restored(1, "decode snapshot 1: snapshot: invalid")
 		data = ""
-		restored(1, "there is nothing in the file")
+		restored(1, "the file is empty")
 		s.fails(1, "there is no limiter", "snapshot", "nothing")
 	})
 }
@@ -497,7 +497,7 @@ limits:
 		if s.rdb.Exists(t.Context(), "a").Val() != 0 {
 			t.Error("a file with a fault has set something")
 		}
-		s.fails(1, "-f names the file", "apply")
+		s.fails(1, "rrl apply needs -f FILE", "apply")
 		if code, out, errs := s.with("limits: {b: {rate: 5/s per client, per-client: true}}", "apply", "-f", "-"); code != 0 || out != "+ b: 5/s per client, new\n" {
 			t.Errorf("said twice alike: exit code %d, output %q, errors %q", code, out, errs)
 		}
@@ -526,10 +526,10 @@ func TestOnATerminal(t *testing.T) {
 			t.Errorf("answered %q: exit code %d, %q", answer, code, errs)
 		}
 	}
-	if code, out, errs := s.run("snapshot", "x"); code != 1 || out != "" || !strings.Contains(errs, "this is no text") {
+	if code, out, errs := s.run("snapshot", "x"); code != 1 || out != "" || !strings.Contains(errs, "a snapshot is not text") {
 		t.Errorf("exit code %d, output %q, errors %q", code, out, errs)
 	}
-	if code, _, errs := s.run("restore"); code != 1 || !strings.Contains(errs, "nothing to read") {
+	if code, _, errs := s.run("restore"); code != 1 || !strings.Contains(errs, "the standard input is a terminal") {
 		t.Errorf("exit code %d, errors %q", code, errs)
 	}
 	if code, out, _ := s.with("Yes\n", "rm", "x"); code != 0 || out != "x: removed\n" || s.rdb.DBSize(t.Context()).Val() != 0 {
@@ -620,7 +620,7 @@ func TestOutputThatGetsLostIsAnError(t *testing.T) {
 func TestEveryCommandOnALiveRedisHasJSONAndHelp(t *testing.T) {
 	for _, cmd := range newRoot().Commands() {
 		switch cmd.Name() {
-		case "demo", "simulate", "completion", "help":
+		case "demo", "simulate", "completion", "help", "version":
 			continue
 		}
 		for _, flag := range []string{"json", "redis", "ca", "cert", "key", "insecure", "quoted"} {

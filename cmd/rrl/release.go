@@ -19,8 +19,8 @@ func newRelease() *cobra.Command {
 	cmd := c.live(&cobra.Command{
 		Use:   "release NAME N",
 		Short: "Give permits back before their time, those of the oldest grants first",
-		Long: `release gives permits back that were granted and not used, those of the oldest grants first, at most as many as are in
-use. It prints how many were given back.`,
+		Long: `release gives N granted permits back before they expire, those of the oldest grants first. It gives back at most as many
+as are in use, and prints how many that were.`,
 		Example: "  rrl release orders 5",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 2 {
@@ -70,7 +70,7 @@ use. It prints how many were given back.`,
 func permitsOf(text string) (int64, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 1 {
-		return 0, fmt.Errorf("%q is no number of permits", text)
+		return 0, fmt.Errorf("%q is not a number of permits", text)
 	}
 	return n, nil
 }

@@ -22,14 +22,14 @@ func newRepair() *cobra.Command {
 	cmd := mending(&cobra.Command{
 		Use:   "repair NAME",
 		Short: "Compute the free permits of a limiter anew from its records",
-		Long: `repair makes free permits and permits in records add up to the rate. It takes the records as correct. Without --yes it
-only prints what it would do.
+		Long: `repair computes the free permits anew, so that free permits and permits in records add up to the rate. It takes the
+records as correct. Without --yes it only prints what it would do.
 
-It refuses if no permit would be free for longer than an interval afterwards, or more than the rate would be owed:
-then the records are wrong, and rrl reset forgets them. --force repairs nevertheless.
+It refuses if afterwards no permit would be free for longer than an interval, or if the records hold more than twice the
+rate. Then the records are wrong: rrl reset forgets them. --force repairs nevertheless.
 
-After a release by Redisson there is more than the rate on purpose, until the records expire: a repair undoes that.
-It reads all records in one step: 100,000 of them block Redis for some 50 ms.`,
+A release by Redisson makes the sum larger than the rate until the records expire. That is intended, and a repair would
+undo the release. repair reads all records in one step: 100,000 of them block Redis for some 50 ms.`,
 		Example: `  rrl repair orders
   rrl repair orders --yes`,
 	}, mender{
@@ -57,8 +57,8 @@ func newReset() *cobra.Command {
 	return mending(&cobra.Command{
 		Use:   "reset NAME",
 		Short: "Forget the grants of a limiter; its rate stays",
-		Long: `reset removes all records of a limiter, so that all its permits are free, and keeps its rate. Without --yes it only prints
-what it would do. For one interval, the limiter can grant twice its rate.`,
+		Long: `reset removes all records of a limiter, so that all its permits are free. The rate stays. Without --yes it only prints
+what it would do. In the interval after a reset, the limiter can grant up to its rate once more.`,
 		Example: `  rrl reset orders
   rrl reset orders --yes`,
 	}, mender{

@@ -23,10 +23,11 @@ func newRestore() *cobra.Command {
 	cmd := c.live(&cobra.Command{
 		Use:   "restore < FILE",
 		Short: "Write limiters back from a file that rrl snapshot made",
-		Long: `restore writes limiters from a file, each in one step or not at all. A limiter that exists already stays, and the others
-are restored; --replace removes it first, with the state of all its clients. If another program uses a key of a limiter,
-that limiter is never restored. Grants keep their time, so those of an old file have expired; --now dates them as if the
-file were written now. Exit code 1 if one is not restored.`,
+		Long: `restore writes limiters from a file, each in one step or not at all. It skips a limiter that exists already; --replace
+removes that one first, with the state of all its clients. It also skips a limiter if another program uses one of its
+keys. The exit code is 1 if a limiter is not restored.
+
+Grants keep their time, so those of an old file have expired. --now dates them as if the file were written now.`,
 		Example: `  rrl restore < limits.msgpack
   rrl restore --file limits.msgpack --as orders-copy --now`,
 		Args: noArgs,
@@ -43,10 +44,10 @@ file were written now. Exit code 1 if one is not restored.`,
 			return err
 		}
 		if len(all) == 0 {
-			return errors.New("there is nothing in the file")
+			return errors.New("the file is empty")
 		}
 		if as != "" && len(all) > 1 {
-			return fmt.Errorf("--as: there are %d limiters in the file", len(all))
+			return fmt.Errorf("--as: the file has %d limiters, and must have one", len(all))
 		}
 		var stay []string
 		var used []error

@@ -22,9 +22,11 @@ func newRm() *cobra.Command {
 		Use:        "rm NAME...",
 		SuggestFor: []string{"delete", "del", "remove"},
 		Short:      "Remove limiters, with the state of all clients",
-		Long: `rm removes a limiter: its rate, its grants, and the state of each client of a PER_CLIENT limiter, for which it goes
-through all keys. It asks first, unless --yes is given. A key of another Redis type belongs to another program: it stays,
-and rm reports it. Services with WithRate or trySetRate make the limiter again; calls of all others fail until a rate is set.`,
+		Long: `rm removes limiters: the rate, the grants, and the state of all clients. For a PER_CLIENT limiter it searches all keys.
+It asks first, unless --yes is given. A key of another Redis type belongs to another program: it stays, and rm reports
+it.
+
+Services with WithRate or trySetRate create the limiter again. Calls of all others fail until a rate is set.`,
 		Example:           "  rrl rm orders --yes",
 		Args:              someNames,
 		ValidArgsFunction: c.completeMore,
@@ -66,7 +68,7 @@ func (s *session) rm(ctx context.Context, name string, yes bool) (bool, error) {
 			return false, err
 		}
 		if !own {
-			return false, fmt.Errorf("the key %s is another program's, no limiter: it was not removed", render.Printable(name))
+			return false, fmt.Errorf("the key %s belongs to another program: it was not removed", render.Printable(name))
 		}
 	}
 	rate, err := l.Config(ctx)

@@ -62,10 +62,11 @@ func newRoot() *cobra.Command {
 A limiter has a name and a rate: a number of permits in any interval, such as 50/s. A request is granted when that many
 permits are free; the grant is a record in Redis, which counts for one interval.
 
-Commands on a live Redis find it by --redis, else RRL_REDIS, else at localhost:6379; passwords come from the environment
-(RRL_PASSWORD or REDISCLI_AUTH). With --json they write one object a line. They use Redis's clock, not this host's.
+Commands on a live Redis use the server of --redis, or else of RRL_REDIS, or else localhost:6379. Passwords come from
+the environment (RRL_PASSWORD or REDISCLI_AUTH). Times are those of Redis's clock, not this host's. The flags below may
+stand before or after the command.
 
-Exit codes: 0 done; 1 an error, or a finding of doctor; 2 apply --diff found differences; acquire has 124 and more,
+Exit codes: 0 done; 1 an error, or doctor or show found one; 2 apply --diff found differences. acquire has 124 and more:
 see rrl acquire --help.`,
 		Version:       version(debug.ReadBuildInfo()),
 		SilenceErrors: true,
@@ -75,7 +76,7 @@ see rrl acquire --help.`,
 				return cmd.Help()
 			}
 			if strings.Contains(args[0], "://") { // may contain a password, so it is not repeated
-				return errors.New("an address is no command: servers are named by --redis; see rrl --help")
+				return errors.New("an address is not a command: give the server by --redis; see rrl --help")
 			}
 			hint := ""
 			if near := meant(cmd, args[0]); len(near) > 0 {
@@ -89,6 +90,10 @@ see rrl acquire --help.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%s; see %s --help", connect.Redacted(err.Error()), cmd.CommandPath())
 	})
+	// The flags of commands on a live Redis are known here, too, so that they may stand before the command. The command
+	// itself reads them.
+	(&common{}).addFlags(root)
+	root.Flags().SortFlags = false
 	for _, group := range []struct {
 		id, title string
 		commands  []*cobra.Command
@@ -104,6 +109,7 @@ see rrl acquire --help.`,
 			root.AddCommand(cmd)
 		}
 	}
+	root.AddCommand(newVersion())
 	return root
 }
 
@@ -122,29 +128,4 @@ func noArgs(cmd *cobra.Command, args []string) error {
 		return fmt.Errorf("%s takes flags only, no arguments; see %s --help", cmd.CommandPath(), cmd.CommandPath())
 	}
 	return nil
-}
-
-// version returns the module's version, or the commit of the build.
-func version(info *debug.BuildInfo, known bool) string {
-	if !known {
-		return "unknown version"
-	}
-	name, commit, changed := info.Main.Version, "", ""
-	for _, s := range info.Settings {
-		switch s.Key {
-		case "vcs.revision":
-			commit = s.Value
-		case "vcs.modified":
-			if s.Value == "true" {
-				changed = ", changed since"
-			}
-		}
-	}
-	if name == "" {
-		name = "(devel)"
-	}
-	if commit != "" {
-		name += " (commit " + commit[:min(len(commit), 12)] + changed + ")"
-	}
-	return name + " " + info.GoVersion
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
 // A tape is an output that a test can read while a command writes it.
@@ -44,6 +46,7 @@ func TestCommandLine(t *testing.T) {
 		{"help without arguments", nil, 0, "demo", ""},
 		{"help of demo", []string{"demo", "--help"}, 0, "--workers", ""},
 		{"version", []string{"--version"}, 0, "rrl ", ""},
+		{"version as a command", []string{"version"}, 0, "rrl ", ""},
 		{"unknown command", []string{"xyz"}, 1, "", `unknown command "xyz"; see rrl --help`},
 		{"mistyped command", []string{"demmo"}, 1, "", `unknown command "demmo": did you mean demo?; see rrl --help`},
 		{"mistyped short command", []string{"lss"}, 1, "", `unknown command "lss": did you mean ls?`},
@@ -67,6 +70,26 @@ func TestCommandLine(t *testing.T) {
 				t.Errorf("exit code %d, output %q, errors %q", code, out, errs)
 			}
 		})
+	}
+}
+
+// The flags for server and format may stand before the command as well as after it. A command without one of them
+// refuses it.
+func TestFlagsMayStandBeforeTheCommand(t *testing.T) {
+	s := shop{t: t, s: redistest.Embedded(t)}
+	s.rdb = s.s.Client()
+	s.limiter("orders", "20", "60000", "0")
+	for _, args := range [][]string{
+		{"--json", "--redis", s.s.URL(), "ls"}, {"--json", "--quoted=false", "ls", "--redis", s.s.URL()}, {"ls", "--redis", s.s.URL(), "--json"},
+		{"--redis", s.s.URL(), "--json", "--quoted", "show", `"orders"`},
+	} {
+		code, out, errs := rrl(t.Context(), args...)
+		if code != 0 || !strings.HasPrefix(out, `{"name":"orders",`) {
+			t.Errorf("%q: exit code %d, %s%s", args, code, out, errs)
+		}
+	}
+	if code, _, errs := rrl(t.Context(), "--quoted", "demo"); code != 1 || !strings.Contains(errs, "unknown flag: --quoted; see rrl demo --help") {
+		t.Errorf("%d %s", code, errs)
 	}
 }
 

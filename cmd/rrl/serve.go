@@ -19,14 +19,17 @@ func newServe() *cobra.Command {
 	cmd := c.live(&cobra.Command{
 		Use:   "serve [PATTERN]",
 		Short: "Serve a web page with live limiters",
-		Long: `serve shows limiters on a web page: permits free over time, and grants by second and by client. It changes nothing,
-loads nothing from other servers, and polls only the limiters that an open page shows.
+		Long: `serve shows limiters on a web page: the free permits over time, and the grants of each second by client. It changes
+nothing in Redis, and the page loads nothing from other servers. Only limiters whose card is open on a page are polled.
 
-The page lists the limiters whose name matches a pattern of Redis (* ? [a-z]), or all. Every client that can reach the
-address sees it: outside this machine, put a proxy with authentication in front of it.
+The page lists the limiters whose name matches PATTERN (as in Redis: * ? [a-z]), or all. It sorts them by name or by
+use. The card of a PER_CLIENT limiter offers its clients, unless --client selects one. A link to the page contains the
+open cards. While Redis is away, the page says since when.
 
-It answers requests for the address it listens on, for localhost, and for the names of --host, and refuses all others:
-else a foreign page, open in your browser, could read this one under a name of its own (DNS rebinding).`,
+Every client that can reach the address sees the page. To show it outside this machine, put a proxy with authentication
+in front of it. The page accepts requests for the address it listens on, for localhost, and for the names of --host. It
+refuses all others, because a foreign page, open in your browser, could else read this one under its own name (DNS
+rebinding).`,
 		Example: `  rrl serve
   rrl serve 'api:*' --listen 127.0.0.1:9000
   rrl serve --listen :8580 --host limits.example.com`,

@@ -33,8 +33,8 @@ type common struct {
 }
 
 const environment = `
-The server is the one of --redis, else of RRL_REDIS, else redis://localhost:6379. Passwords come from the environment:
-RRL_PASSWORD or REDISCLI_AUTH, with RRL_USER where there are users, and RRL_SENTINEL_PASSWORD.`
+The server is that of --redis, or else of RRL_REDIS, or else redis://localhost:6379. The environment has the password
+(RRL_PASSWORD or REDISCLI_AUTH), the user (RRL_USER) and the sentinels' password (RRL_SENTINEL_PASSWORD).`
 
 // live returns a command that works on a live Redis. Its name decides which arguments it takes.
 func (c *common) live(cmd *cobra.Command, do func(ctx context.Context, s *session, args []string) error) *cobra.Command {
@@ -50,6 +50,7 @@ func (c *common) live(cmd *cobra.Command, do func(ctx context.Context, s *sessio
 		}
 		s.in, s.Out, s.errs = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 		s.Colour = terminal(s.Out) && os.Getenv("NO_COLOR") == ""
+		s.Width = render.TerminalWidth(s.Out)
 		err = do(cmd.Context(), s, args)
 		return s.Explain(cmp.Or(err, s.Failed))
 	}
@@ -68,13 +69,13 @@ func (c *common) addFlags(cmd *cobra.Command) {
 		f.StringVar(&c.client, "client", "", "`id` of one client of a PER_CLIENT limiter, or all")
 		cmd.RegisterFlagCompletionFunc("client", c.completeClient) // fails only if it is registered already
 	}
-	f.BoolVar(&c.json, "json", false, "one JSON object a line")
-	f.BoolVar(&c.quoted, "quoted", false, `names, and ids of clients, are given in double quotes, with escapes: "a\x00b"`)
-	f.StringVar(&c.Address, "redis", "", "`address` of Redis: redis://host:6379/0, rediss:// for TLS, unix:///socket, redis+cluster://host:6379, redis+sentinel://host:26379/master")
-	f.StringVar(&c.CA, "ca", "", "`file` with the certificates that sign the server's (PEM)")
+	f.BoolVar(&c.json, "json", false, "write one JSON object a line")
+	f.BoolVar(&c.quoted, "quoted", false, `read names, and ids of clients, in double quotes with escapes: "a\x00b"`)
+	f.StringVar(&c.Address, "redis", "", "`address` of Redis: host:6379, redis://host:6379/0, rediss:// for TLS, unix:///socket, redis+cluster://host:6379, redis+sentinel://host:26379/master")
+	f.StringVar(&c.CA, "ca", "", "`file` with the CA certificates for the server's certificate (PEM)")
 	f.StringVar(&c.Cert, "cert", "", "`file` with the client certificate (PEM)")
 	f.StringVar(&c.Key, "key", "", "`file` with the key of --cert (PEM)")
-	f.BoolVar(&c.Insecure, "insecure", false, "accept any certificate")
+	f.BoolVar(&c.Insecure, "insecure", false, "accept any certificate of the server")
 }
 
 // A session is one command on one server.
@@ -106,7 +107,7 @@ func (s *session) named(arg string) (string, error) {
 	}
 	name, err := strconv.Unquote(arg)
 	if err != nil {
-		return "", fmt.Errorf(`--quoted: %q is no name in double quotes with escapes, such as "a\x00b"`, arg)
+		return "", fmt.Errorf(`--quoted: %q is not a name in double quotes with escapes, such as "a\x00b"`, arg)
 	}
 	return name, nil
 }
@@ -118,7 +119,7 @@ func (c *common) clientID() (string, error) {
 	}
 	id, err := strconv.Unquote(c.client)
 	if err != nil {
-		return "", fmt.Errorf(`--client: %q is no id in double quotes with escapes, such as "a\x00b"`, c.client)
+		return "", fmt.Errorf(`--client: %q is not an id in double quotes with escapes, such as "a\x00b"`, c.client)
 	}
 	return id, nil
 }
@@ -134,11 +135,11 @@ func (s *session) states(ctx context.Context, name string) ([]*connect.Limiter, 
 	case err != nil:
 		return nil, err
 	case rate.Type != rratelimiter.PerClient && s.client != "":
-		return nil, fmt.Errorf("%s is no PER_CLIENT limiter: leave --client out", render.Printable(name))
+		return nil, fmt.Errorf("%s is not a PER_CLIENT limiter: leave --client out", render.Printable(name))
 	case rate.Type != rratelimiter.PerClient:
 		return []*connect.Limiter{shared}, nil
 	case s.client == "":
-		return nil, fmt.Errorf("%s is a PER_CLIENT limiter: --client says whose permits, by id, or all", render.Printable(name))
+		return nil, fmt.Errorf("%s is a PER_CLIENT limiter: select a client by --client ID, or all by --client all", render.Printable(name))
 	case s.client != survey.Everyone:
 		return []*connect.Limiter{s.Limiter(name, s.client)}, nil
 	}
@@ -161,7 +162,7 @@ func (s *session) whom(l *connect.Limiter) string {
 // agree asks for confirmation before an operation that can't be undone. Without a terminal, --yes is required.
 func (s *session) agree(ctx context.Context, question string) error {
 	if !terminal(s.in) {
-		return errors.New("confirmation needs a terminal: use --yes")
+		return errors.New("there is no terminal to ask for confirmation: use --yes")
 	}
 	fmt.Fprintf(s.errs, "%s [y/N] ", question)
 	answers := make(chan string, 1)
@@ -225,7 +226,7 @@ func input(in io.Reader, file string) ([]byte, error) {
 		return os.ReadFile(file)
 	}
 	if terminal(in) {
-		return nil, errors.New("there is nothing to read: give a file by < or --file")
+		return nil, errors.New("the standard input is a terminal: give a file by < or --file")
 	}
 	return io.ReadAll(in)
 }

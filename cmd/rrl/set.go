@@ -24,11 +24,12 @@ func newSet() *cobra.Command {
 	cmd = c.live(&cobra.Command{
 		Use:   "set NAME RATE",
 		Short: "Set the rate of a limiter; its live grants stay counted",
-		Long: `set sets the rate of a limiter, such as 100/s, 5/250ms or 1000/h, whether it had one or not. Live grants stay counted
-against the new rate, unless --reset forgets them. Without their flags, the type (whether each client has its own permits)
-and the keep-alive stay as they are.
+		Long: `set sets the rate of a limiter, whether it had one or not. RATE is permits/interval: 100/s, 5/250ms, 1000/hour. The
+units are ms, s, m, h and d, or sec, second, min, minute, hour and day. Live grants count against the new rate, unless
+--reset forgets them. The type (whether each client has its own permits) and the keep-alive change only if their flags
+are given.
 
-Services that set a rate themselves at every start (setRate, or WithEnforcedRate) set theirs again.`,
+A service that sets its own rate at every start (setRate, or WithEnforcedRate) replaces this one.`,
 		Example: `  rrl set orders 200/s
   rrl set api 50/s --per-client --keep-alive 1h
   rrl set api 50/s --per-client=false --keep-alive 0`,

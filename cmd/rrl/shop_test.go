@@ -50,6 +50,16 @@ func (s shop) ok(args ...string) string {
 	return out
 }
 
+// unusable runs a command that prints what is wrong as its output, and exits with code 1.
+func (s shop) unusable(args ...string) string {
+	s.t.Helper()
+	code, out, errs := s.run(args...)
+	if code != 1 || errs != "" {
+		s.t.Fatalf("rrl %q: exit code %d, errors %q, output\n%s", args, code, errs, out)
+	}
+	return out
+}
+
 // fails runs a command that must fail with that code, and one line with that part.
 func (s shop) fails(code int, part string, args ...string) {
 	s.t.Helper()

@@ -30,7 +30,10 @@ func newShow() *cobra.Command {
 
 Records of Go clients contain the client's tag; all others are Java's, or of unknown origin. The time axis goes from
 one interval ago to now. Free permits and permits in records must add up to the rate: if they don't, rrl doctor has
-advice. Of a PER_CLIENT limiter it shows a line for each client; --client ID shows one of them in full.`,
+advice. Of a PER_CLIENT limiter it shows a line for each client; --client ID shows one of them in full.
+
+If no call on the limiter works, because its rate can't be used or another program uses one of its keys, show says so
+and exits with code 1.`,
 		Example: `  rrl show orders
   rrl show orders --client 2f6c8a5e-8a37-4a55-9d0e-1b6f4a0c9a11
   rrl show orders --json | jq .available`,
@@ -55,7 +58,7 @@ func (s *session) show(ctx context.Context, name string) error {
 	rate, err := shared.Config(ctx)
 	perClient := err == nil && rate.Type == rratelimiter.PerClient
 	if s.client != "" && err == nil && !perClient {
-		return fmt.Errorf("%s is no PER_CLIENT limiter: leave --client out", render.Printable(name))
+		return fmt.Errorf("%s is not a PER_CLIENT limiter: leave --client out", render.Printable(name))
 	}
 	one := s.client != "" && s.client != survey.Everyone
 	switch {
@@ -75,9 +78,23 @@ func (s *session) show(ctx context.Context, name string) error {
 		return survey.Absent(name, "")
 	}
 	if s.json {
-		return s.Emit(viewOf(view))
+		err = s.Emit(viewOf(view))
+	} else {
+		s.describe(view)
 	}
-	s.describe(view)
+	if err != nil {
+		return err
+	}
+	return unusable(view)
+}
+
+// unusable returns exit code 1 if no call works on a limiter. What was printed says why.
+func unusable(views ...*survey.Survey) error {
+	for _, v := range views {
+		if v.Fault != nil || v.WrongType() != "" {
+			return exit{code: 1}
+		}
+	}
 	return nil
 }
 
@@ -276,7 +293,7 @@ func (s *session) showClients(ctx context.Context, shared *connect.Limiter, rate
 				return err
 			}
 		}
-		return nil
+		return unusable(views...)
 	}
 	config, err := survey.Read(ctx, shared, false, axis)
 	if err != nil {
@@ -285,7 +302,10 @@ func (s *session) showClients(ctx context.Context, shared *connect.Limiter, rate
 	if s.json {
 		j := viewOf(config) // its configuration only
 		j.Client = ""
-		return s.Emit(j)
+		if err := s.Emit(j); err != nil {
+			return err
+		}
+		return unusable(config)
 	}
 	if config.Fault != nil {
 		config.Client = ""
@@ -296,8 +316,8 @@ func (s *session) showClients(ctx context.Context, shared *connect.Limiter, rate
 		s.Say("%-12s%s", "TTL", ttlText(config))
 	}
 	if len(views) == 0 {
-		s.Say("%-12snone has used it yet, or not for long", "clients")
-		return nil
+		s.Say("%-12snone has state: nobody has used it yet, or not for a while", "clients")
+		return unusable(config)
 	}
 	s.Say("")
 	t := render.Table{Right: map[int]bool{1: true, 2: true}, Rows: [][]string{{"CLIENT", "FREE", "RECORDS", "LAST USE", "TTL", "ADDS UP"}}}
@@ -318,7 +338,7 @@ func (s *session) showClients(ctx context.Context, shared *connect.Limiter, rate
 		})
 	}
 	t.Write(s.Output)
-	return nil
+	return unusable(append(views, config)...)
 }
 
 // oneName accepts the name of one limiter.

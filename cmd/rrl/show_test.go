@@ -78,14 +78,14 @@ func TestShowTellsWhatIsWrong(t *testing.T) {
 		s.state("value", "", "ten", -100, rrltest.GoRecord("abc", 2))
 		contains(t, s.ok("show", "value"), `adds up     NO: the free permits are stored as "ten", no whole number`, "8 of 10")
 		s.limiter("broken", "ten", "60000", "0")
-		contains(t, s.ok("show", "broken"), "none that can be used: its rate is no whole number from 0 on\n            interval = 60000\n            rate = ten\n            type = 0\n")
+		contains(t, s.unusable("show", "broken"), "none that can be used: its rate is no whole number from 0 on\n            interval = 60000\n            rate = ten\n            type = 0\n")
 		s.must(s.rdb.RPush(t.Context(), "{wrong}:permits", "x").Err())
 		s.limiter("wrong", "10", "60000", "0")
-		contains(t, s.ok("show", "wrong"), "WRONG       \"{wrong}:permits\" is a list, not a zset: no call works\nrate        10/m, OVERALL\n")
-		if text := s.ok("show", "wrong"); strings.Contains(text, "adds up") {
+		contains(t, s.unusable("show", "wrong"), "WRONG       \"{wrong}:permits\" is a list, not a zset: no call works\nrate        10/m, OVERALL\n")
+		if text := s.unusable("show", "wrong"); strings.Contains(text, "adds up") {
 			t.Errorf("where a key is another program's it shows\n%s", text)
 		}
-		if one := objects(t, s.ok("show", "wrong", "--json"))[0]; one["consistent"] != false || one["fault"] != `"{wrong}:permits" is a list, not a zset` {
+		if one := objects(t, s.unusable("show", "wrong", "--json"))[0]; one["consistent"] != false || one["fault"] != `"{wrong}:permits" is a list, not a zset` {
 			t.Errorf("where a key is another program's it shows %v", one)
 		}
 		s.fails(1, "there is no limiter nothing; rrl ls lists", "show", "nothing")
@@ -173,8 +173,8 @@ func TestBrokenConfigurationsAreFound(t *testing.T) {
 		if want := []string{"broken-config half rrl set half RATE", "broken-config kept rrl set kept RATE"}; code != 1 || !slices.Equal(found, want) {
 			t.Errorf("exit code %d, doctor says %q", code, found)
 		}
-		s.fails(1, "the key mine is another program's", "rm", "mine", "--yes")
-		s.fails(1, "the key also is another program's", "rm", "also", "--yes")
+		s.fails(1, "the key mine belongs to another program", "rm", "mine", "--yes")
+		s.fails(1, "the key also belongs to another program", "rm", "also", "--yes")
 		contains(t, s.ok("rm", "half", "--yes"), "half: removed")
 	})
 }
@@ -193,17 +193,17 @@ func TestShowCountsRecordsOfABrokenConfiguration(t *testing.T) {
 			s.must(s.rdb.FlushDB(t.Context()).Err())
 			s.limiter("x", c.fields...)
 			s.state("x", "", "7", -100, rrltest.GoRecord("abc", 3), -200, rrltest.GoRecord("abd", 2), -90_000, rrltest.GoRecord("abe", 1))
-			contains(t, s.ok("show", "x"), "none that can be used", "state       7 stored as free, 6 permits in 3 records\n")
-			if one := objects(t, s.ok("show", "x", "--json"))[0]; one["live_records"] != c.live || one["expired_records"] != c.expired {
+			contains(t, s.unusable("show", "x"), "none that can be used", "state       7 stored as free, 6 permits in 3 records\n")
+			if one := objects(t, s.unusable("show", "x", "--json"))[0]; one["live_records"] != c.live || one["expired_records"] != c.expired {
 				t.Errorf("with %q it says %v", c.fields, one)
 			}
 		}
 		s.must(s.rdb.FlushDB(t.Context()).Err())
 		s.limiter("x", "ten", "60000", "1")
 		s.state("x", "one", "7", -100, rrltest.GoRecord("abc", 3))
-		if text := s.ok("show", "x"); !regexp.MustCompile(`(?m)^one +\? +1 .* \?$`).MatchString(text) || !strings.Contains(text, "none that can be used") {
+		if text := s.unusable("show", "x"); !regexp.MustCompile(`(?m)^one +\? +1 .* \?$`).MatchString(text) || !strings.Contains(text, "none that can be used") {
 			t.Errorf("of a PER_CLIENT limiter it shows\n%s", text)
 		}
-		contains(t, s.ok("show", "x", "--client", "one"), "client      one", "state       7 stored as free, 3 permits in 1 record\n")
+		contains(t, s.unusable("show", "x", "--client", "one"), "client      one", "state       7 stored as free, 3 permits in 1 record\n")
 	})
 }

@@ -81,19 +81,24 @@ func TestSimulateNamesWhatARateIsNotFor(t *testing.T) {
 
 func TestSimulateSaysWhatIsWrong(t *testing.T) {
 	for want, args := range map[string]string{
-		"neither built in":     "--trace nowhere",
-		"--rate":               "--trace steady --rate fast",
-		"must be positive":     "--trace steady --for 0s",
-		"are more than":        "--trace steady --rate 1000000/s",
-		`"best" is none of`:    "--algorithms best",
-		"must end in":          "-o a.gif",
-		"not an address":       "--redis nowhere",
-		"no such file":         "--docs nowhere.md",
-		"takes flags only":     "steady",
-		"--for and --load":     "--trace edge --load 0",
-		"is a directory":       "--trace .",
-		"connection refused":   "--redis redis://127.0.0.1:1",
-		"unknown flag: --what": "--what",
+		"neither built in":      "--trace nowhere",
+		"--rate":                "--trace steady --rate fast",
+		"must be positive":      "--trace steady --for 0s",
+		"are more than":         "--trace steady --rate 1000000/s",
+		`"best" is none of`:     "--algorithms best",
+		"must end in":           "-o a.gif",
+		"not an address":        "--redis nowhere",
+		"no such file":          "--docs nowhere.md",
+		"takes flags only":      "steady",
+		"--for and --load":      "--trace edge --load 0",
+		"is a directory":        "--trace .",
+		"connection refused":    "--redis redis://127.0.0.1:1",
+		"unknown flag: --what":  "--what",
+		"has its own limit":     "--rate 5/s",
+		"--for: only a pattern": "--for 3s --trace border",
+		"only the poisson":      "--seed 2 --trace steady",
+		"only a file uses it":   "--permits-column 2",
+		"--json: --docs sim":    "--docs page.md --json",
 	} {
 		code, _, errs := rrl(context.Background(), append([]string{"simulate"}, strings.Fields(args)...)...)
 		if code == 0 || !strings.Contains(errs, want) {

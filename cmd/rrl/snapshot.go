@@ -21,8 +21,9 @@ func newSnapshot() *cobra.Command {
 	cmd := c.live(&cobra.Command{
 		Use:   "snapshot NAME... > FILE",
 		Short: "Write the whole state of limiters to a file",
-		Long: `snapshot writes the keys of limiters, byte for byte, with the state of all clients: to move them to another server, or
-for a bug report. The file is msgpack, one array for each limiter; package snapshot reads and writes it, too.`,
+		Long: `snapshot writes the keys of limiters, byte for byte, with the state of all clients. Use it to move limiters to another
+server, or for a bug report. The file is msgpack, one array for each limiter. The Go package snapshot reads and writes
+the same format.`,
 		Example: `  rrl snapshot orders search > limits.msgpack
   rrl snapshot orders --text`,
 		Args:              someNames,
@@ -60,7 +61,7 @@ for a bug report. The file is msgpack, one array for each limiter; package snaps
 		case file != "":
 			return os.WriteFile(file, data, 0o600)
 		case terminal(s.Out):
-			return errors.New("this is no text: send it to a file with > or --output, or show it with --text")
+			return errors.New("a snapshot is not text: write it to a file with > or --output, or show it with --text")
 		}
 		_, err := s.Out.Write(data)
 		return err

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"charm.land/lipgloss/v2"
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -24,11 +25,11 @@ func newWatch() *cobra.Command {
 	cmd := c.live(&cobra.Command{
 		Use:   "watch NAME...",
 		Short: "Watch limiters live: permits free over time, and grants by second and by client",
-		Long: `watch shows, for each second, the fewest permits that were free and the permits that were granted, as read from the
-records, so it includes Java's grants. It changes nothing. A poll costs Redis a few commands a second and limiter.
+		Long: `watch shows two figures of each second: the fewest free permits, and the permits granted. It reads grants from their
+records in Redis, so it includes Java's. It changes nothing, and sends Redis a few commands a second for each limiter.
 
-If the output is no terminal it writes a line a second and limiter. Grants of limiters with an interval below a fifth
-of a second are counted in part.`,
+If the output is not a terminal, watch writes one line a second for each limiter. If the interval is below a fifth of a
+second, it counts only a part of the grants.`,
 		Example: `  rrl watch orders
   rrl watch orders payments --for 10s --json | jq .granted`,
 		Args:              someNames,
@@ -87,7 +88,7 @@ type jsonSecond struct {
 	Available   int64            `json:"available"`
 	Used        int64            `json:"used"`
 	LiveRecords int              `json:"live_records"`
-	Granted     int64            `json:"granted"`    // in the last whole second
+	Granted     *int64           `json:"granted"`    // in the last whole second; null: it was not seen
 	GrantedBy   map[string]int64 `json:"granted_by"` // by the tag of the Go client; "java" for Java or unknown
 	TTLMs       int64            `json:"ttl_ms"`
 	Consistent  bool             `json:"consistent"`
@@ -107,21 +108,24 @@ func secondOf(v feed.Sight) jsonSecond {
 		rate := render.RateOf(v.Rate)
 		j.JSONRate = &rate
 	}
-	second := v.LastSecond()
-	j.Granted, j.GrantedBy = second.Permits, feed.ByWriter(second)
+	if second, seen := v.LastSecond(); seen {
+		j.Granted, j.GrantedBy = &second.Permits, feed.ByWriter(second)
+	}
 	return j
 }
 
-// watchPlain writes the known state once a second.
+// watchPlain writes the known state as soon as there is one, and then once a second.
 func (s *session) watchPlain(ctx context.Context, all []*feed.Followed) error {
-	seconds := time.NewTicker(time.Second)
-	defer seconds.Stop()
-	for {
+	for _, f := range all {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-seconds.C:
+		case <-f.First():
 		}
+	}
+	seconds := time.NewTicker(time.Second)
+	defer seconds.Stop()
+	for {
 		for _, f := range all {
 			v := f.Sight()
 			if s.json {
@@ -131,6 +135,11 @@ func (s *session) watchPlain(ctx context.Context, all []*feed.Followed) error {
 				continue
 			}
 			s.Say("%s", watchLine(v))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-seconds.C:
 		}
 	}
 }
@@ -144,8 +153,12 @@ func watchLine(v feed.Sight) string {
 	case v.Fault != "":
 		return fmt.Sprintf("%s  %s: %s", at, render.Printable(v.Name), v.Fault)
 	}
-	return fmt.Sprintf("%s  %s %v [%s] %d free, %d in use, %d granted in the last second",
-		at, render.Printable(title(v)), v.Rate, render.Bar(v.Free, v.Rate.Permits, 20, "#", "."), v.Free, v.Used, v.LastSecond().Permits)
+	line := fmt.Sprintf("%s  %s %v [%s] %d free, %d in use",
+		at, render.Printable(title(v)), v.Rate, render.Bar(v.Free, v.Rate.Permits, 20, "#", "."), v.Free, v.Used)
+	if second, seen := v.LastSecond(); seen {
+		line += fmt.Sprintf(", %d granted in the last second", second.Permits)
+	}
+	return line
 }
 
 // title returns the name of a limiter, with the client whose permits are shown.
@@ -186,14 +199,18 @@ func watchFrame(sights []feed.Sight, where string, width, height int) []string {
 
 // watchBlock draws one limiter.
 func watchBlock(v feed.Sight, width int) []string {
-	name := render.Strong.Render(render.Printable(title(v)))
+	// headed puts the name before a text, cut so that the text fits, too.
+	headed := func(text string) string {
+		name := render.Cut(render.Printable(title(v)), max(width-2-lipgloss.Width(text), 16))
+		return render.Strong.Render(name) + "  " + text
+	}
 	switch {
 	case v.Failed != nil:
-		return []string{name + "  " + render.Bad.Render(v.Failed.Error())}
+		return []string{headed(render.Bad.Render(v.Failed.Error()))}
 	case v.At.IsZero():
-		return []string{name}
+		return []string{headed("")}
 	case v.Fault != "":
-		return []string{name + "  " + render.Warm.Render(v.Fault)}
+		return []string{headed(render.Warm.Render(v.Fault))}
 	}
 	cells := render.BarCells(width)
 	use := render.Good
@@ -213,17 +230,24 @@ func watchBlock(v feed.Sight, width int) []string {
 	if v.TTL > 0 {
 		state += ", gone in " + render.Lasting(v.TTL)
 	}
-	first := fmt.Sprintf("%s  %v  %s  %s of %s free", name, v.Rate, use.Render(render.Bar(v.Free, v.Rate.Permits, 20, "█", "░")),
+	first := fmt.Sprintf("%v  %s  %s of %s free", v.Rate, use.Render(render.Bar(v.Free, v.Rate.Permits, 20, "█", "░")),
 		render.Thousands(v.Free), render.Thousands(v.Rate.Permits))
 	if !v.Consistent {
 		first += "  " + render.Warm.Render("does not add up: see rrl show")
 	}
-	second := fmt.Sprintf("%s last second, %.1f a second", render.Thousands(v.LastSecond().Permits), v.Mean(10))
+	second, mean := "–", "–"
+	if last, seen := v.LastSecond(); seen {
+		second = render.Thousands(last.Permits)
+	}
+	if known, seen := v.Mean(10); seen {
+		mean = fmt.Sprintf("%.1f", known)
+	}
+	second += " last second, " + mean + " a second"
 	if v.Partial {
 		second += ", and more"
 	}
 	return []string{
-		first,
+		headed(first),
 		labelled("fewest free", use.Render(render.Heights(free, v.Rate.Permits, -1)), "of "+render.Thousands(v.Rate.Permits)),
 		labelled("grants", render.Sparks(granted), second),
 		labelled("in use", state, ""),
@@ -231,12 +255,14 @@ func watchBlock(v feed.Sight, width int) []string {
 	}
 }
 
-// followable returns the limiters to follow under a name: those of each client, if these are requested. A limiter that
-// does not exist yet is included.
+// followable returns the limiters to follow under a name: those of each client, if these are requested.
 func (s *session) followable(ctx context.Context, name string) ([]*connect.Limiter, error) {
 	limiters, err := s.states(ctx, name)
-	if errors.Is(err, rratelimiter.ErrNotInitialized) && s.client == "" {
-		return []*connect.Limiter{s.Limiter(name, "")}, nil
+	if errors.Is(err, rratelimiter.ErrNotInitialized) && strings.ContainsAny(name, "*?[") {
+		err = fmt.Errorf("%w: watch takes names, not a pattern", err)
+	}
+	if err == nil && len(limiters) == 0 {
+		err = fmt.Errorf("no client of %s has state: nobody has used it yet, or not for a while", render.Printable(name))
 	}
 	return limiters, err
 }

@@ -23,6 +23,7 @@ func someSight(name string) feed.Sight {
 		Frees: []feed.Free{
 			{At: at.Add(-10 * time.Second), Free: 25}, {At: at.Add(-2 * time.Second), Free: 7}, {At: at.Add(-1900 * time.Millisecond), Free: 9},
 		},
+		Seen: []feed.Span{{From: at.Add(-time.Minute), To: at}},
 		Seconds: []feed.Second{
 			{At: time.Unix(1_699_999_990, 0), Permits: 25, By: map[string]int64{"abc123": 25}},
 			{At: time.Unix(1_699_999_999, 0), Permits: 50, By: map[string]int64{"abc123": 20, "": 30}},
@@ -59,19 +60,26 @@ func TestWatchFrameFitsTheTerminalAndSaysWhatHappens(t *testing.T) {
 	}
 }
 
+// A long name leaves room for the figures.
+func TestWatchCutsNames(t *testing.T) {
+	frame := watchFrame([]feed.Sight{someSight(strings.Repeat("名", 100))}, "redis://localhost", 80, 24)
+	if text := ansi.Strip(strings.Join(frame, "\n")); !strings.Contains(text, "…") || !strings.Contains(text, "0 of 50 free\n") {
+		t.Error(text)
+	}
+}
+
 func TestWatchWritesALineASecondWhereThereIsNoTerminal(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		l := rratelimiter.NewClient(s.Client()).RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(100)))
 		if err := l.Acquire(t.Context(), 40); err != nil {
 			t.Fatal(err)
 		}
-		code, out, errs := rrl(t.Context(), "watch", "orders", "nobody", "--for", "1500ms", "--redis", s.URL())
-		if code != 0 || !strings.Contains(out, "orders 100/m [############........] 60 free, 40 in use") ||
-			!strings.Contains(out, "nobody: it has no rate") {
+		code, out, errs := rrl(t.Context(), "watch", "orders", "--for", "1500ms", "--redis", s.URL())
+		if code != 0 || !strings.Contains(out, "orders 100/m [############........] 60 free, 40 in use") {
 			t.Errorf("%d %s\n%s", code, errs, out)
 		}
-		code, out, errs = rrl(t.Context(), "watch", "orders", "--for", "1500ms", "--json", "--redis", s.URL())
-		var second map[string]any
+		code, out, errs = rrl(t.Context(), "watch", "orders", "--for", "900ms", "--json", "--redis", s.URL())
+		var second map[string]any // one, at once
 		if err := json.Unmarshal([]byte(out), &second); code != 0 || err != nil {
 			t.Fatalf("%d %s %v\n%s", code, errs, err, out)
 		}
@@ -84,4 +92,15 @@ func TestWatchWritesALineASecondWhereThereIsNoTerminal(t *testing.T) {
 			t.Errorf("without a name: %d %s", code, errs)
 		}
 	})
+}
+
+// A mistyped name must not look like a limiter that nobody uses.
+func TestWatchNeedsALimiter(t *testing.T) {
+	s := shop{t: t, s: redistest.Embedded(t)}
+	s.rdb = s.s.Client()
+	s.limiter("orders", "20", "60000", "0")
+	s.limiter("each", "20", "60000", "1")
+	s.fails(1, "there is no limiter nobody; rrl ls lists", "watch", "orders", "nobody", "--for", "1s")
+	s.fails(1, "there is no limiter o*: watch takes names, not a pattern", "watch", "o*", "--for", "1s")
+	s.fails(1, "no client of each has state", "watch", "each", "--client", "all", "--for", "1s")
 }

@@ -50,6 +50,73 @@ func TestWorkersKeepThePace(t *testing.T) {
 	})
 }
 
+func paced(client *rratelimiter.Client) *rratelimiter.Limiter {
+	return client.RateLimiter("mails", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
+}
+
+// permit waits for a permit. If the limiter has no rate, it waits until its owner has set one.
+func permit(ctx context.Context, mails *rratelimiter.Limiter) error {
+	for {
+		err := mails.Acquire(ctx, 1)
+		pause := time.Second
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return err
+		case errors.Is(err, rratelimiter.ErrNotInitialized):
+			slog.Error("set the rate: rrl set mails 10/s", "err", err)
+			pause = 10 * time.Second // until somebody does
+		default:
+			slog.Warn("no permit, trying again", "err", err)
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func TestWorkersOutliveALostRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, client := t.Context(), limittest.NewRealTime(t).Client()
+		mails := paced(client)
+		if err := mails.Acquire(ctx, 10); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := mails.Delete(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if err := mails.Acquire(ctx, 1); err != nil {
+			t.Errorf("with WithRate: %v", err)
+		}
+
+		owned := client.RateLimiter("mails") // its owner sets the rate
+		if _, err := owned.Delete(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if err := owned.Acquire(ctx, 1); !errors.Is(err, rratelimiter.ErrNotInitialized) {
+			t.Errorf("without WithRate: %v", err)
+		}
+		began := time.Now()
+		time.AfterFunc(5*time.Second, func() {
+			if err := owned.SetRate(ctx, rratelimiter.PerSecond(10)); err != nil {
+				t.Error(err)
+			}
+		})
+		if err := permit(ctx, owned); err != nil || time.Since(began) < 5*time.Second || time.Since(began) > 20*time.Second {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		if _, err := owned.Delete(ctx); err != nil {
+			t.Fatal(err)
+		}
+		short, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		if err := permit(short, owned); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("at the end of its context: %v", err)
+		}
+	})
+}
+
 var errLater = errors.New("not now")
 
 func patient(ctx context.Context, mails *rratelimiter.Limiter, send func()) error {

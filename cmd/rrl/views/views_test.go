@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -246,8 +247,8 @@ func TestThePageFindsShowsAndHides(t *testing.T) {
 	b.do(chromedp.Click("#list li button"))
 	b.until(`document.querySelector(".card .of")?.textContent`, "of 3 permits free")
 	for script, want := range map[string]string{
-		`document.querySelector("#list .name").textContent`:              odd,
-		`document.querySelector(".card .name").textContent`:              odd,
+		`document.querySelector("#list .name").textContent`:              strconv.Quote(odd),
+		`document.querySelector(".card .name").textContent`:              strconv.Quote(odd),
 		`document.querySelectorAll("#list b, .card h2 b").length`:        "0",
 		`decodeURIComponent(location.hash)`:                              "#" + odd,
 		`document.querySelector("#list button").ariaPressed`:             "true",
@@ -266,13 +267,147 @@ func TestThePageFindsShowsAndHides(t *testing.T) {
 	b.until(`document.querySelectorAll(".card").length`, "0")
 }
 
-func TestThePageTellsThatRedisIsGone(t *testing.T) {
+// A card stays until its user closes it, whatever is searched for; and a closed one does not come back.
+func TestCardsStayAsTheyAreChosen(t *testing.T) {
+	s := redistest.Real(t)
+	client := rratelimiter.NewClient(s.Client())
+	for _, name := range []string{"orders", "mail"} {
+		if err := client.RateLimiter(name).SetRate(t.Context(), rratelimiter.PerSecond(3)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := browser(t, 1000, 800, false)
+	b.do(chromedp.Navigate(serve(t, s)))
+	const cards, listed = `document.querySelectorAll(".card").length`, `document.querySelectorAll("#list li").length`
+	b.until(cards, "2") // few limiters are shown at once
+	b.do(chromedp.SendKeys("#search", "nothing"))
+	b.until(listed, "0")
+	b.until(cards, "2")
+	b.do(chromedp.Click(".card .close"))
+	b.until(cards, "1")
+	b.do(chromedp.Click(".card .close"))
+	b.until(cards, "0")
+	b.text(`(search = document.getElementById("search"), search.value = "ord", search.dispatchEvent(new Event("input")))`)
+	b.until(listed, "1")
+	b.until(cards, "0")
+	b.until(`document.getElementById("live").className`, "on")
+}
+
+// An exhausted limiter is marked, and the first one if the list is sorted by use.
+func TestThePageSortsByUse(t *testing.T) {
+	s := redistest.Real(t)
+	for i, name := range []string{"a:free", "b:half", "c:exhausted", "d:little", "e:none"} {
+		l := rratelimiter.NewClient(s.Client()).RateLimiter(name)
+		if err := l.SetRate(t.Context(), rratelimiter.PerHour(10)); err != nil {
+			t.Fatal(err)
+		}
+		if n := []int64{0, 5, 10, 2, 0}[i]; n > 0 {
+			if _, err := l.TryAcquire(t.Context(), n); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	b := browser(t, 1000, 800, false)
+	page := serve(t, s)
+	b.do(chromedp.Navigate(page + "/#c:exhausted"))
+	names := `[...document.querySelectorAll("#list .name")].map((e) => e.textContent).join()`
+	b.until(names, "a:free,b:half,c:exhausted,d:little,e:none")
+	b.text(`(document.getElementById("sort").value = "use", document.getElementById("sort").dispatchEvent(new Event("change")))`)
+	const sorted = "c:exhausted,b:half,d:little,a:free,e:none"
+	b.until(names, sorted)
+	b.until(`document.querySelector("#list .exhausted .badge").textContent`, "exhausted")
+	b.until(`document.querySelectorAll("#list .exhausted").length`, "1")
+	b.until(`document.querySelector(".card.exhausted .badge")?.hidden`, "false")
+	b.until(`location.search + location.hash`, "?sort=use#c%3Aexhausted")
+	b.do(chromedp.Navigate(page + "/?sort=use"))
+	b.until(names, sorted)
+}
+
+// Names with control or bidirectional characters are shown with escapes.
+func TestThePageEscapesNames(t *testing.T) {
+	s := redistest.Real(t)
+	const name, shown = "a\x1b[31m\u202eb", `"a\x1b[31m\u202eb"`
+	if err := rratelimiter.NewClient(s.Client()).RateLimiter(name).SetRate(t.Context(), rratelimiter.PerSecond(3)); err != nil {
+		t.Fatal(err)
+	}
+	b := browser(t, 1000, 800, false)
+	b.do(chromedp.Navigate(serve(t, s)))
+	b.until(`document.querySelector(".card .of")?.textContent`, "of 3 permits free")
+	for _, script := range []string{
+		`document.querySelector(".card .name").textContent`, `document.querySelector("#list .name").textContent`,
+		`document.querySelector("#list button").title`,
+	} {
+		b.until(script, shown)
+	}
+	b.until(`/[\x1b\u202e]/.test(document.documentElement.innerText)`, "false")
+}
+
+// The card of a PER_CLIENT limiter offers its clients, and a link has the chosen one.
+func TestACardOffersTheClients(t *testing.T) {
+	s := redistest.Real(t)
+	for i, id := range []string{"alice", "bob@home"} {
+		l := rratelimiter.NewClient(s.Client(), rratelimiter.WithClientID(id)).RateLimiter("each")
+		rate := rratelimiter.Rate{Permits: 5, Interval: time.Hour, Type: rratelimiter.PerClient}
+		if err := l.SetRate(t.Context(), rate, rratelimiter.KeepState()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.TryAcquire(t.Context(), int64(i+1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := browser(t, 1000, 800, false)
+	page := serve(t, s)
+	b.do(chromedp.Navigate(page))
+	b.until(`[...document.querySelectorAll(".whose option")].map((o) => o.textContent).join()`, "choose a client,alice – 4 free,bob@home – 3 free")
+	b.until(`document.querySelector(".note").textContent + document.querySelector(".note").className`, "choose one.note")
+	b.text(`(whose = document.querySelector(".whose select"), whose.value = "bob@home", whose.dispatchEvent(new Event("change")))`)
+	b.until(`document.querySelector(".card .available").textContent + document.querySelector(".card .of").textContent`, "3of 5 permits free")
+	b.until(`location.hash`, "#each@bob%40home")
+	b.do(chromedp.Navigate(page+"/#each@alice"), chromedp.Reload())
+	b.until(`document.querySelector(".card .available")?.textContent`, "4")
+	b.until(`document.querySelector(".whose select").value`, "alice")
+}
+
+func TestThePageTellsSinceWhenRedisIsAway(t *testing.T) {
 	s := redistest.Real(t)
 	page := serve(t, s)
-	s.Kill()
 	b := browser(t, 1000, 800, false)
 	b.do(chromedp.Navigate(page + "/#orders"))
+	const dot = `document.getElementById("live").className + ": " + document.getElementById("live").textContent`
+	b.until(dot, "on: live")
+	s.Kill()
 	b.until(`document.querySelector(".card .note")?.textContent`, "is Redis there?")
+	b.until(dot, "off: Redis away since ")
+	first := b.text(dot)
+	if !strings.Contains(first, ":") || !strings.ContainsAny(strings.TrimPrefix(first, "off: Redis away since "), "0123456789") {
+		t.Errorf("no time in %q", first)
+	}
+	s.Restart()
+	b.until(dot, "on: live")
+}
+
+// On a telephone nothing is wider than the screen.
+func TestThePageFitsATelephone(t *testing.T) {
+	s := redistest.Real(t)
+	client := rratelimiter.NewClient(s.Client())
+	names := []string{strings.Repeat("long:name:", 12), strings.Repeat("long-name-", 12), "orders"}
+	for _, name := range names {
+		l := client.RateLimiter(name)
+		if err := l.SetRate(t.Context(), rratelimiter.PerHour(1000)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.TryAcquire(t.Context(), 1000); err != nil {
+			t.Fatal(err)
+		}
+	}
+	page := serve(t, s)
+	for _, dark := range []bool{false, true} {
+		b := browser(t, 400, 800, dark)
+		b.do(chromedp.EmulateViewport(400, 800), chromedp.Navigate(page))
+		b.until(`document.querySelectorAll(".card.exhausted").length`, "3")
+		b.until(`[...document.querySelectorAll("body *")].filter((e) => e.getBoundingClientRect().right > 400.5 && e.clientWidth).map((e) => e.className || e.tagName).join() || "fits"`, "fits")
+		b.until(`document.documentElement.scrollWidth`, "400")
+	}
 }
 
 func TestTheTerminalShowsWhatHappens(t *testing.T) {

@@ -177,7 +177,7 @@ func connectBy(address string, a access) (*Server, error) {
 	switch {
 	case !found || scheme != "redis" && scheme != "rediss" && (scheme != "unix" || kind != "") ||
 		kind != "" && kind != "cluster" && kind != "sentinel":
-		return nil, errors.New(a.from + " is not an address: it must begin with redis://, rediss://, unix://, redis+cluster:// " +
+		return nil, errors.New(a.from + " is not an address: it must be host:port, or begin with redis://, rediss://, unix://, redis+cluster:// " +
 			"or redis+sentinel://")
 	case a.tls != nil && scheme != "rediss":
 		return nil, errors.New("--ca, --cert, --key and --insecure are for TLS: the address of " + a.from + " must begin with rediss://, " +
@@ -238,9 +238,9 @@ const patience = 15 * time.Second
 
 // unreadable returns the error for an invalid address; it contains no part of it.
 func (a access) unreadable() error {
-	return errors.New(a.from + " can't be read as an address, such as redis://host:6379/0, rediss://host:6379, " +
-		"redis+cluster://host:6379, redis+sentinel://host:26379/master/0 or unix:///path/to/socket?db=0; a password stands best in " +
-		"RRL_PASSWORD: in an address, write characters like / ? # @ : % in it as %2F %3F %23 %40 %3A %25")
+	return errors.New(a.from + " is not a valid address, such as redis://host:6379/0, rediss://host:6379, " +
+		"redis+cluster://host:6379, redis+sentinel://host:26379/master/0 or unix:///path/to/socket?db=0; put a password into " +
+		"RRL_PASSWORD, or write its characters / ? # @ : % as %2F %3F %23 %40 %3A %25")
 }
 
 // hosts returns the part of an address, without its scheme, that names hosts.

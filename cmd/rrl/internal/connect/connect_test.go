@@ -64,10 +64,10 @@ func TestOtherKindsOfAddresses(t *testing.T) {
 	}
 	for address, part := range map[string]string{
 		"redis+sentinel://a:26379":       "names no master",
-		"redis+sentinel://a:26379/m/x":   "can't be read",
+		"redis+sentinel://a:26379/m/x":   "is not a valid address",
 		"redis+other://a":                "not an address",
 		"unix+cluster:///tmp/x":          "not an address",
-		"redis+cluster://a:7000/3":       "can't be read",
+		"redis+cluster://a:7000/3":       "is not a valid address",
 		"redis+sentinel://me:hush@a:x/m": "",
 	} {
 		s, err := connectBy(address, access{})

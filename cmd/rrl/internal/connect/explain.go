@@ -27,9 +27,9 @@ func (s *Server) Explain(err error) error {
 	advice := ""
 	for prefix, text := range map[string]string{
 		"NOAUTH":    "set RRL_PASSWORD",
-		"WRONGPASS": "the password, or the user, is not right: RRL_PASSWORD and RRL_USER have them, or the address",
+		"WRONGPASS": "the password or the user is wrong: they come from RRL_PASSWORD and RRL_USER, or from the address",
 		"NOPERM":    notAllowed,
-		"READONLY":  "this is a replica: name the master",
+		"READONLY":  "this is a replica: give the address of the master",
 		"LOADING":   "try again once Redis has read its data",
 		"OOM":       "Redis is full: see rrl doctor",
 		"WRONGTYPE": "another program uses a key of this name: rrl show says which",
@@ -47,14 +47,14 @@ func (s *Server) Explain(err error) error {
 	case strings.Contains(text, "can't run this command"), strings.Contains(text, "ACL failure"):
 		advice = notAllowed
 	case errors.Is(err, rratelimiter.ErrNotInitialized):
-		advice = "rrl ls lists what is there, rrl set sets a rate"
+		advice = "rrl ls lists all limiters, rrl set sets a rate"
 	case errors.Is(err, rratelimiter.ErrExceedsRate):
-		advice = "rrl show says the rate, and more at once is never granted"
+		advice = "no request for more than the rate is ever granted; rrl show has the rate"
 	case errors.Is(err, rratelimiter.ErrCrossSlotName):
 		advice = "such a name works on a single server only"
 	case errors.Is(err, io.EOF), strings.Contains(text, "connection reset"):
-		text = s.Where + ": it hung up: " + text
-		advice = "does it want TLS? Then the address begins with rediss://"
+		text = s.Where + ": the server closed the connection: " + text
+		advice = "does it need TLS? Then the address must begin with rediss://"
 	case strings.Contains(text, "connection refused"), strings.Contains(text, "no such host"), strings.Contains(text, "i/o timeout"),
 		strings.Contains(text, "no answer within"), errors.Is(err, context.DeadlineExceeded):
 		text = s.Where + ": " + text
@@ -63,14 +63,14 @@ func (s *Server) Explain(err error) error {
 			advice += ", and does it speak TLS"
 		}
 		if s.from == variable {
-			advice += "? RRL_REDIS names this one"
+			advice += "? The address comes from RRL_REDIS"
 		} else {
-			advice += "? --redis names another"
+			advice += "? --redis gives another address"
 		}
 	case strings.Contains(text, "invalid username-password"), strings.Contains(text, "AUTH"):
 		advice = "is RRL_PASSWORD right?"
 	case errors.As(err, &untrusted):
-		advice = "--ca names who signs"
+		advice = "give the CA's certificate by --ca"
 	}
 	if advice == "" && text == err.Error() {
 		return err
@@ -93,7 +93,7 @@ func sentinelAdvice(text string) string {
 			return known.advice
 		}
 	}
-	return "are they there? --redis names others"
+	return "are they there? --redis gives other addresses"
 }
 
 // inScript matches what a server adds to the error of a script: Redis 6.2 before it, later ones behind it, Valkey 9.1
@@ -109,6 +109,13 @@ func Cause(err error) error {
 		}
 		err = inner
 	}
+}
+
+// Unanswered reports whether an error means that the server gave no answer: it can't be reached, or does not respond.
+func Unanswered(err error) bool {
+	var answer redis.Error
+	return err != nil && !errors.As(err, &answer) && !errors.Is(err, rratelimiter.ErrNotInitialized) &&
+		!errors.Is(err, rratelimiter.ErrCrossSlotName) && !errors.Is(err, context.Canceled)
 }
 
 // HasPrefix reports whether an error is one of Redis with that code.

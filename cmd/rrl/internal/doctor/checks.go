@@ -167,7 +167,7 @@ func (h host) judge(shortest time.Duration, kept bool) (all []Finding) {
 		add(Error, "old-server", "Redis "+version+": limiters need 6.2 or later", "update Redis")
 	}
 	if h.info["role"] == "slave" {
-		add(Error, "replica", "this is a replica: it can't grant anything, and what it shows may be old", "name the master in --redis")
+		add(Error, "replica", "this is a replica: it can't grant anything, and what it shows may be old", "give the address of the master in --redis")
 	}
 	limit, _ := strconv.ParseInt(h.info["maxmemory"], 10, 64)
 	used, _ := strconv.ParseInt(h.info["used_memory"], 10, 64)

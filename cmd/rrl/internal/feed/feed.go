@@ -34,9 +34,10 @@ type Feed struct {
 	slots   map[int64]map[string]int64 // permits granted, by the number of the slot and who wrote them
 	slot    time.Duration
 	free    []Free
+	seen    []Span
 }
 
-// New makes a feed of a limiter. own says that its client's own state is meant.
+// New makes a feed of a limiter. own says that, of a PER_CLIENT limiter, its client's own state is meant.
 func New(l *connect.Limiter, own bool) *Feed {
 	return &Feed{limiter: l, own: own, every: slowest}
 }
@@ -53,6 +54,9 @@ type Second struct {
 	Permits int64
 	By      map[string]int64 // by the tag of the Go client; "": Java or unknown
 }
+
+// A Span is a time for which all grants were read, as far as their number allows.
+type Span struct{ From, To time.Time }
 
 // A Look is one look at a limiter, by the server's clock.
 type Look struct {
@@ -74,9 +78,6 @@ func (f *Feed) Every() time.Duration { return f.every }
 // Look looks once. The error is that of Redis; a limiter without a rate is none.
 func (f *Feed) Look(ctx context.Context) (Look, error) {
 	k := Look{Name: f.limiter.Name()}
-	if f.own {
-		k.Client = f.limiter.Client().ID()
-	}
 	state, _, err := f.limiter.Glance(ctx)
 	if errors.Is(err, rratelimiter.ErrNotInitialized) {
 		k.At, k.Fault = time.Now(), survey.Reason(err)
@@ -86,16 +87,22 @@ func (f *Feed) Look(ctx context.Context) (Look, error) {
 	if err != nil {
 		return k, err
 	}
+	own := f.own && state.Rate.Type == rratelimiter.PerClient
+	if own {
+		k.Client = f.limiter.Client().ID()
+	}
 	interval := state.Rate.Interval
 	f.every = min(slowest, max(interval*2/5, fastest))
 	f.cut(min(slowest, max(interval/10, time.Millisecond)))
-	grants, at, complete, err := survey.Recent(ctx, f.limiter, f.own, min(2*f.every, interval*9/10), most)
+	back := min(2*f.every, interval*9/10)
+	grants, at, complete, err := survey.Recent(ctx, f.limiter, own, back, most)
 	if err != nil {
 		return k, err
 	}
 	k.At, k.Rate, k.Free, k.Used, k.Records = at, state.Rate, state.Available, state.Used, state.Records
 	k.TTL, k.Consistent, k.Partial = state.TTL, state.Consistent, !complete
 	f.count(grants)
+	f.cover(at, back)
 	f.free = append(f.free, Free{at, state.Available})
 	f.forget(at.Add(-Length))
 	return k, nil
@@ -109,7 +116,7 @@ func (f *Feed) cut(longest time.Duration) {
 	for _, slot := range slotLengths {
 		if slot *= time.Millisecond; slot <= longest {
 			if f.slot != slot {
-				f.slot, f.slots = slot, map[int64]map[string]int64{}
+				f.slot, f.slots, f.seen = slot, map[int64]map[string]int64{}, nil
 			}
 			return
 		}
@@ -138,12 +145,26 @@ func (f *Feed) count(grants []survey.Grant) {
 	}
 }
 
+// cover notes that a look read the grants from so long back until now. Looks at their regular pace leave no gap, though
+// records of an interval below a fifth of a second live and die between them.
+func (f *Feed) cover(at time.Time, back time.Duration) {
+	if n := len(f.seen); n > 0 && at.Sub(f.seen[n-1].To) <= 2*f.every {
+		f.seen[n-1].To = at
+		return
+	}
+	f.seen = append(f.seen, Span{at.Add(-back), at})
+}
+
 func (f *Feed) forget(before time.Time) {
 	f.free = slices.DeleteFunc(f.free, func(p Free) bool { return p.At.Before(before) })
+	f.seen = slices.DeleteFunc(f.seen, func(s Span) bool { return s.To.Before(before) })
 	maps.DeleteFunc(f.slots, func(slot int64, _ map[string]int64) bool {
 		return slot*f.slot.Milliseconds() < before.UnixMilli()
 	})
 }
+
+// Seen are the times for which grants were read, in order.
+func (f *Feed) Seen() []Span { return slices.Clone(f.seen) }
 
 // Frees are the free permits of all looks since a time.
 func (f *Feed) Frees(since time.Time) []Free {

@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -108,6 +109,24 @@ func TestWhatWasReleasedOrHasExpiredStaysCounted(t *testing.T) {
 			t.Errorf("%d granted in all, %d in use; want 24 and 10", sum, k.Used)
 		}
 	})
+}
+
+// Polls at their pace leave no gap; a pause does, from which on less is known than its length.
+func TestAFeedKnowsWhatItHasSeen(t *testing.T) {
+	f, at := New(nil, false), time.Unix(1_700_000_000, 0)
+	f.every = 400 * time.Millisecond
+	const back = 800 * time.Millisecond
+	for _, ms := range []int{0, 400, 900, 9000, 9400} {
+		f.cover(at.Add(time.Duration(ms)*time.Millisecond), back)
+	}
+	want := []Span{{at.Add(-back), at.Add(900 * time.Millisecond)}, {at.Add(9*time.Second - back), at.Add(9400 * time.Millisecond)}}
+	if !slices.Equal(f.Seen(), want) {
+		t.Errorf("seen %v, want %v", f.Seen(), want)
+	}
+	f.forget(at.Add(5 * time.Second))
+	if !slices.Equal(f.Seen(), want[1:]) {
+		t.Errorf("after some time %v, want %v", f.Seen(), want[1:])
+	}
 }
 
 func TestMoreThanAFeedReadsIsSaid(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,7 +17,8 @@ import (
 
 // A Followed is a limiter that is polled.
 type Followed struct {
-	feed *Feed // used by the polling goroutine only
+	feed  *Feed         // used by the polling goroutine only
+	first chan struct{} // closed after the first poll
 
 	mu    sync.Mutex
 	known Sight
@@ -30,21 +32,30 @@ type Sight struct {
 	Look
 	Frees   []Free   // of the last two minutes
 	Seconds []Second // of the same time; seconds without a grant are left out
+	Seen    []Span   // the part of that time of which grants are known
 	Failed  error
+	Away    bool // the last poll failed because the server did not answer
 }
+
+// ErrWhose is the error of a poll of a PER_CLIENT limiter without a client. Its rate is known.
+var ErrWhose = errors.New("a PER_CLIENT limiter: --client says whose permits to show")
 
 // Follow polls a limiter of a server until ctx ends. own says that its client's own state is meant. changed is called
 // after each poll.
 func Follow(ctx context.Context, s *connect.Server, l *connect.Limiter, own bool, changed func()) *Followed {
-	f := &Followed{feed: New(l, own), known: Sight{Look: Look{Name: l.Name()}}}
+	f := &Followed{feed: New(l, own), first: make(chan struct{}), known: Sight{Look: Look{Name: l.Name()}}}
 	go func() {
-		for ctx.Err() == nil {
-			f.look(ctx, s)
-			changed()
+		f.look(ctx, s)
+		close(f.first)
+		changed()
+		for {
 			select {
 			case <-ctx.Done():
+				return
 			case <-time.After(f.feed.Every()):
 			}
+			f.look(ctx, s)
+			changed()
 		}
 	}()
 	return f
@@ -58,19 +69,22 @@ func (f *Followed) look(ctx context.Context, s *connect.Server) {
 		return
 	}
 	if err != nil && bounded.Err() != nil {
-		err = fmt.Errorf("%s: %w", s.Where, context.Cause(bounded))
+		err = context.Cause(bounded)
 	}
 	if err == nil && look.Rate.Type == rratelimiter.PerClient && look.Client == "" {
-		err = errors.New("a PER_CLIENT limiter: --client says whose permits to show")
+		err = ErrWhose
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.known.Failed = s.Explain(err)
-	if err == nil {
+	f.known.Failed, f.known.Away = s.Explain(err), connect.Unanswered(err) && !errors.Is(err, ErrWhose)
+	if err == nil || errors.Is(err, ErrWhose) {
 		since := look.At.Add(-Length)
-		f.known.Look, f.known.Frees, f.known.Seconds = look, f.feed.Frees(since), f.feed.Seconds(since)
+		f.known.Look, f.known.Frees, f.known.Seconds, f.known.Seen = look, f.feed.Frees(since), f.feed.Seconds(since), f.feed.Seen()
 	}
 }
+
+// First returns a channel that is closed after the first poll.
+func (f *Followed) First() <-chan struct{} { return f.first }
 
 // Sight returns the known state.
 func (f *Followed) Sight() Sight {
@@ -79,27 +93,39 @@ func (f *Followed) Sight() Sight {
 	return f.known
 }
 
-// LastSecond returns the grants of the last whole second.
-func (v Sight) LastSecond() Second {
+// LastSecond returns the grants of the last whole second, and whether all of it was seen.
+func (v Sight) LastSecond() (second Second, seen bool) {
 	at := v.At.Unix() - 1
 	for _, second := range v.Seconds {
 		if second.At.Unix() == at {
-			return second
+			return second, v.saw(at)
 		}
 	}
-	return Second{At: time.Unix(at, 0)}
+	return Second{At: time.Unix(at, 0)}, v.saw(at)
 }
 
-// Mean returns the mean of permits granted a second, over a number of whole seconds before now.
-func (v Sight) Mean(seconds int) float64 {
-	var sum int64
-	now := v.At.Unix()
+// saw reports whether the grants of a whole second are known.
+func (v Sight) saw(second int64) bool {
+	return slices.ContainsFunc(v.Seen, func(s Span) bool {
+		return !s.From.After(time.Unix(second, 0)) && !s.To.Before(time.Unix(second+1, 0))
+	})
+}
+
+// Mean returns the mean of permits granted a second, over those of the last n whole seconds that were seen. Without any
+// it is not known.
+func (v Sight) Mean(n int) (mean float64, known bool) {
+	granted := map[int64]int64{}
 	for _, second := range v.Seconds {
-		if at := second.At.Unix(); at < now && at >= now-int64(seconds) {
-			sum += second.Permits
+		granted[second.At.Unix()] = second.Permits
+	}
+	var sum, seconds int64
+	for at := v.At.Unix() - int64(n); at < v.At.Unix(); at++ {
+		if v.saw(at) {
+			sum += granted[at]
+			seconds++
 		}
 	}
-	return float64(sum) / float64(seconds)
+	return float64(sum) / float64(max(seconds, 1)), seconds > 0
 }
 
 // Columns returns the figures of n seconds up to the one before now: the fewest permits free, and the permits granted.

@@ -44,13 +44,13 @@ func ReadLimits(data []byte) ([]Wanted, error) {
 	}
 	switch err := documents.Decode(&more); {
 	case err == nil:
-		return nil, fmt.Errorf("line %d: a second document: all entries must stand in one", more.Line)
+		return nil, fmt.Errorf("line %d: the file has a second document: all entries must be in one", more.Line)
 	case err != io.EOF:
 		return nil, err
 	}
 	top := file.Content[0]
 	if top.Kind != yaml.MappingNode || len(top.Content) != 2 || top.Content[0].Value != "limits" {
-		return nil, fmt.Errorf("line %d: the entries must stand under limits, and nothing beside it; see rrl apply --help", top.Line)
+		return nil, fmt.Errorf("line %d: the entries must be under limits, the only key at the top; see rrl apply --help", top.Line)
 	}
 	entries := top.Content[1]
 	if entries.Kind != yaml.MappingNode {
@@ -62,7 +62,7 @@ func ReadLimits(data []byte) ([]Wanted, error) {
 		key, value := entries.Content[i], entries.Content[i+1]
 		var name string
 		if err := key.Decode(&name); err != nil || key.Kind != yaml.ScalarNode || key.Tag == "!!null" {
-			return nil, fmt.Errorf("line %d: this is no name", key.Line)
+			return nil, fmt.Errorf("line %d: this is not a name", key.Line)
 		}
 		if seen[name] > 0 {
 			return nil, fmt.Errorf("line %d: %s is there already, in line %d", key.Line, render.Printable(name), seen[name])
@@ -107,7 +107,7 @@ func readLimit(node *yaml.Node) (w Wanted, err error) {
 	if l.KeepAlive != nil {
 		keepAlive, err := time.ParseDuration(*l.KeepAlive)
 		if err != nil {
-			return w, fmt.Errorf("keep-alive %q is no duration, such as 1h", *l.KeepAlive)
+			return w, fmt.Errorf("keep-alive %q is not a duration, such as 1h", *l.KeepAlive)
 		}
 		if rate.KeepAlive != 0 {
 			return w, fmt.Errorf("line %d: keep-alive is given twice: the rate %q has one, too", lineOf(node, "keep-alive"), l.Rate)

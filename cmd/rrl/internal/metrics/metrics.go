@@ -62,9 +62,14 @@ func New(ctx context.Context, s *connect.Server, o Options, errs io.Writer) *Exp
 	}
 }
 
-// Handler returns the handler of scrapes, at /metrics. Limiters are read only during a scrape.
+// Handler returns the handler of scrapes, at /metrics, and of a page at / that links there. Limiters are read only
+// during a scrape.
 func (e *Exporter) Handler() http.Handler {
 	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(out http.ResponseWriter, _ *http.Request) {
+		out.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_, _ = io.WriteString(out, front) // an error means that the client has disconnected
+	})
 	mux.HandleFunc("GET /metrics", func(out http.ResponseWriter, in *http.Request) {
 		ctx, cancel := context.WithTimeout(in.Context(), scrapeTime(in.Header))
 		defer cancel()
@@ -72,6 +77,13 @@ func (e *Exporter) Handler() http.Handler {
 	})
 	return mux
 }
+
+const front = `<!doctype html>
+<html lang="en">
+<title>rrl export</title>
+<p>rrl export: <a href="metrics">metrics of limiters</a>, for Prometheus.</p>
+</html>
+`
 
 // scrapeTime returns the time for a response: most of Prometheus's scrape timeout.
 func scrapeTime(h http.Header) time.Duration {

@@ -187,6 +187,23 @@ func TestExportShowsWhatGoAndJavaUse(t *testing.T) {
 	})
 }
 
+func TestExportLinksToItsMetrics(t *testing.T) {
+	x := startExport(t, redistest.Embedded(t).URL(), nil)
+	for path, want := range map[string]int{"/": http.StatusOK, "/other": http.StatusNotFound} {
+		answer, err := http.Get(strings.TrimSuffix(x.address, "/metrics") + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(answer.Body)
+		if answer.Body.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if answer.StatusCode != want || strings.Contains(string(text), `<a href="metrics">`) != (want == http.StatusOK) {
+			t.Errorf("%s: %s\n%s", path, answer.Status, text)
+		}
+	}
+}
+
 func TestExportShowsClients(t *testing.T) {
 	onShops(t, func(t *testing.T, s shop) {
 		s.limiter("e", "3", "3600000", "1")

@@ -7,6 +7,8 @@ import (
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/charmbracelet/x/ansi"
 )
 
 // names.go escapes names: for terminals, for JSON, and for shells.
@@ -18,6 +20,20 @@ func Printable(name string) string {
 		return strconv.Quote(name)
 	}
 	return name
+}
+
+// Cut shortens a text to a number of cells on a terminal. It leaves out the middle: names often share their beginning.
+func Cut(text string, cells int) string {
+	width := ansi.StringWidth(text)
+	if width <= cells {
+		return text
+	}
+	end := (cells - 1) / 2
+	last := ansi.TruncateLeft(text, width-end, "")
+	if ansi.StringWidth(last) > end { // a wide character stands where it is cut
+		last = ansi.TruncateLeft(text, width-end+1, "")
+	}
+	return ansi.Truncate(text, cells-1-end, "") + "…" + last
 }
 
 // Visible replaces characters that a terminal may interpret, or does not show, with JSON escapes, and bytes that are

@@ -16,6 +16,7 @@ import (
 type Output struct {
 	Out    io.Writer
 	Colour bool
+	Width  int   // of the terminal, in cells; 0: tables may be as wide as they need
 	Failed error // of Say and Print: a command returns it at its end
 }
 
@@ -46,7 +47,8 @@ func (o *Output) Print(text string) {
 	}
 }
 
-// A Table is rows of cells, written with columns as wide as needed. The first row is its head.
+// A Table is rows of cells, written with columns as wide as needed. The first row is its head. The first column has names,
+// which are cut if a row is wider than the terminal.
 type Table struct {
 	Right map[int]bool // columns of numbers
 	Rows  [][]string
@@ -54,21 +56,22 @@ type Table struct {
 
 // Write writes the table.
 func (t Table) Write(o *Output) {
-	var widths []int
-	for _, row := range t.Rows {
-		for i, cell := range row {
-			if i == len(widths) {
-				widths = append(widths, 0)
-			}
-			widths[i] = max(widths[i], ansi.StringWidth(cell))
+	widths := t.widths()
+	if room := o.Width; room > 0 && len(widths) > 0 {
+		for _, width := range widths[1:] {
+			room -= width + len(between)
 		}
+		for _, row := range t.Rows {
+			row[0] = Cut(row[0], max(room, leastName))
+		}
+		widths = t.widths()
 	}
 	var b strings.Builder
 	for n, row := range t.Rows {
 		var line strings.Builder
 		for i, cell := range row {
 			if i > 0 {
-				line.WriteString("  ")
+				line.WriteString(between)
 			}
 			gap := strings.Repeat(" ", widths[i]-ansi.StringWidth(cell))
 			if t.Right[i] {
@@ -84,4 +87,22 @@ func (t Table) Write(o *Output) {
 		b.WriteString(text + "\n")
 	}
 	o.Print(b.String())
+}
+
+const (
+	between   = "  " // columns
+	leastName = 16   // cells that a cut name has at least
+)
+
+// widths returns the width of each column.
+func (t Table) widths() (widths []int) {
+	for _, row := range t.Rows {
+		for i, cell := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], ansi.StringWidth(cell))
+		}
+	}
+	return widths
 }

@@ -1,8 +1,11 @@
 package render
 
 import (
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/charmbracelet/x/ansi"
 
 	"github.com/rratelimiter/rratelimiter/internal/span"
 )
@@ -40,6 +43,48 @@ func TestWords(t *testing.T) {
 		if got != want {
 			t.Errorf("%q, not %q", got, want)
 		}
+	}
+}
+
+func TestLongNamesAreCutInTheMiddle(t *testing.T) {
+	for _, c := range []struct{ name, want string }{
+		{"orders", "orders"}, {"api:orders:1", "api:orders:1"}, {"api:orders:1:of:tenant-7", "api:or…ant-7"},
+		{"日本語日本語日本語", "日本語…本語"}, {Printable("a\x1b[31m\u202eb c d e"), `"a\x1b… d e"`},
+	} {
+		got := Cut(c.name, 12)
+		if got != c.want || ansi.StringWidth(got) > 12 {
+			t.Errorf("%s is cut to %s, %d cells, want %s", c.name, got, ansi.StringWidth(got), c.want)
+		}
+	}
+	for cells := range 30 { // wherever a wide character is cut
+		if got := Cut("x日本語日本語日本語y", cells); ansi.StringWidth(got) > max(cells, 1) {
+			t.Errorf("cut to %d cells it is %q, %d cells", cells, got, ansi.StringWidth(got))
+		}
+	}
+}
+
+// Only names give way to the width of a terminal. In a pipe nothing is cut.
+func TestATableFitsItsTerminal(t *testing.T) {
+	rows := func() Table {
+		return Table{Right: map[int]bool{1: true}, Rows: [][]string{
+			{"NAME", "FREE", ""}, {strings.Repeat("語", 60), "10", ""}, {"short", "1,000", "does not add up"}, {strings.Repeat("x", 60), "3", ""},
+		}}
+	}
+	var out strings.Builder
+	rows().Write(&Output{Out: &out, Width: 50})
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	for _, line := range lines {
+		if ansi.StringWidth(line) > 50 {
+			t.Errorf("%d cells: %s", ansi.StringWidth(line), line)
+		}
+	}
+	if !strings.Contains(lines[2], "short ") || !strings.HasSuffix(lines[2], "1,000  does not add up") || !strings.Contains(lines[1], "…") {
+		t.Errorf("%s", out.String())
+	}
+	out.Reset()
+	rows().Write(&Output{Out: &out})
+	if strings.Contains(out.String(), "…") || !strings.Contains(out.String(), strings.Repeat("x", 60)) {
+		t.Errorf("in a pipe\n%s", out.String())
 	}
 }
 

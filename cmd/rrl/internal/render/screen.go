@@ -20,6 +20,15 @@ func IsTerminal(stream any) bool {
 	return ok && term.IsTerminal(file.Fd()) && os.Getenv("TERM") != "dumb"
 }
 
+// TerminalWidth returns the number of cells in a line of a terminal; 0 if the stream is none.
+func TerminalWidth(stream any) int {
+	if !IsTerminal(stream) {
+		return 0
+	}
+	width, _, _ := term.GetSize(stream.(*os.File).Fd()) // 0 after an error
+	return width
+}
+
 // A Screen is a live view on a terminal: lines that fit it, drawn a few times a second, until the user presses q.
 type Screen struct {
 	draw          func(width, height int) []string

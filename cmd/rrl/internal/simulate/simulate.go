@@ -28,9 +28,10 @@ type Options struct {
 	Seed       int64         // of the poisson pattern
 	Permits    int           // column of a file with the permits of each request, from 1; 0: one each
 	JSON       bool
-	Out        []string // files to write, too: .png, .svg or .json
-	Docs       string   // a page to update, in place of all output
-	Address    string   // of a server that measures the keys; "": none
+	Out        []string               // files to write, too: .png, .svg or .json
+	Docs       string                 // a page to update, in place of all output
+	Address    string                 // of a server that measures the keys; "": none
+	Given      func(flag string) bool // reports whether the user gave a flag: one without effect is an error; nil: none
 }
 
 // Traces returns the built-in traces, a line each.
@@ -46,6 +47,9 @@ func Traces() string {
 func Run(ctx context.Context, o Options, in io.Reader, out io.Writer) error {
 	which, err := o.which()
 	if err != nil {
+		return err
+	}
+	if err := o.unused(); err != nil {
 		return err
 	}
 	weigh := sizes
@@ -104,6 +108,39 @@ func (o Options) which() ([]algorithm, error) {
 		}
 	}
 	return which, nil
+}
+
+// unused returns an error for a flag that was given and has no effect on the requested trace.
+func (o Options) unused() error {
+	given := func(flags ...string) string {
+		for _, flag := range flags {
+			if o.Given != nil && o.Given(flag) {
+				return flag
+			}
+		}
+		return ""
+	}
+	if o.Docs != "" {
+		if flag := given("trace", "rate", "for", "load", "seed", "permits-column", "json", "out"); flag != "" {
+			return fmt.Errorf("--%s: --docs simulates all built-in traces, and writes only the page and its charts", flag)
+		}
+		return nil
+	}
+	builtIn := slices.Contains(builtInNames(), o.Trace)
+	_, made := patterns[o.Trace]
+	if flag := given("rate"); flag != "" && builtIn {
+		return fmt.Errorf("--rate: the built-in trace %s has its own limit; a rate is for a pattern (%s) or a file", o.Trace, names(Patterns()))
+	}
+	if flag := given("for", "load"); flag != "" && !made {
+		return fmt.Errorf("--%s: only a pattern uses it (%s), and %s is not one", flag, names(Patterns()), o.Trace)
+	}
+	if flag := given("seed"); flag != "" && o.Trace != "poisson" {
+		return fmt.Errorf("--seed: only the poisson pattern uses it, and --trace is %s", o.Trace)
+	}
+	if flag := given("permits-column"); flag != "" && (builtIn || made) {
+		return fmt.Errorf("--permits-column: only a file uses it, and %s is not one", o.Trace)
+	}
+	return nil
 }
 
 // read returns the requested trace.

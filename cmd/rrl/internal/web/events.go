@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -9,16 +10,16 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/feed"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
 // events.go sends what changes to the readers of the page, as server-sent events.
 
 // event is sent to the page for one limiter after a poll: the whole known state at first, then the changes.
 type event struct {
-	render.JSONName
+	entry
 	Client     string      `json:"client,omitempty"`
-	At         int64       `json:"at"` // ms since the epoch, by the server's clock
+	ClientText string      `json:"client_text,omitempty"` // as it is shown
+	At         int64       `json:"at"`                    // ms since the epoch, by the server's clock
 	Rate       string      `json:"rate,omitempty"`
 	Type       string      `json:"type,omitempty"`
 	Permits    int64       `json:"permits"`
@@ -31,8 +32,9 @@ type event struct {
 	Partial    bool        `json:"partial,omitempty"`
 	Fault      string      `json:"fault,omitempty"`
 	Error      string      `json:"error,omitempty"`
-	Free       [][2]int64  `json:"free"`   // time in ms, permits free
-	Grants     []secondRow `json:"grants"` // replace earlier grants of the same seconds
+	Away       int64       `json:"away,omitempty"` // ms since the epoch: since when Redis has not answered
+	Free       [][2]int64  `json:"free"`           // time in ms, permits free
+	Grants     []secondRow `json:"grants"`         // replace earlier grants of the same seconds
 }
 
 type secondRow struct {
@@ -42,7 +44,7 @@ type secondRow struct {
 
 func eventOf(v feed.Sight, since time.Time) event {
 	e := event{
-		JSONName: render.NameOf(v.Name), Client: v.Client, At: v.At.UnixMilli(), Available: v.Free, Used: v.Used, Records: v.Records,
+		entry: entryOf(v.Name), Client: v.Client, At: v.At.UnixMilli(), Available: v.Free, Used: v.Used, Records: v.Records,
 		TTLMs: v.TTL.Milliseconds(), Consistent: v.Consistent, Partial: v.Partial, Fault: v.Fault,
 		Free: [][2]int64{}, Grants: []secondRow{},
 	}
@@ -50,7 +52,10 @@ func eventOf(v feed.Sight, since time.Time) event {
 		e.Rate, e.Type = v.Rate.String(), v.Rate.Type.String()
 		e.Permits, e.IntervalMs = v.Rate.Permits, v.Rate.Interval.Milliseconds()
 	}
-	if v.Failed != nil {
+	if v.Client != "" {
+		e.ClientText = render.Printable(v.Client)
+	}
+	if v.Failed != nil && !errors.Is(v.Failed, feed.ErrWhose) { // the page offers the clients
 		e.Error = v.Failed.Error()
 	}
 	for _, p := range v.Frees {
@@ -69,35 +74,59 @@ func eventOf(v feed.Sight, since time.Time) event {
 // mostOpen is the maximum of limiters that one reader has open.
 const mostOpen = 24
 
+// A view is a limiter, and the client whose permits are shown of a PER_CLIENT limiter; "" is none.
+type view struct{ name, client string }
+
+// views returns what a request asks for: its names, each with the client at the same place.
+func (w *Site) views(in *http.Request) (all []view) {
+	query := in.URL.Query()
+	for i, name := range query["name"] {
+		v := view{name: nameOf(name), client: w.client}
+		if clients := query["client"]; w.client == "" && i < len(clients) {
+			v.client = clients[i]
+		}
+		if len(all) <= mostOpen && !slices.Contains(all, v) {
+			all = append(all, v)
+		}
+	}
+	return all
+}
+
 // events sends the events of the named limiters while the reader is connected.
 func (w *Site) events(out http.ResponseWriter, in *http.Request) {
-	names := in.URL.Query()["name"]
-	slices.Sort(names)
-	names = slices.Compact(names)
-	if len(names) == 0 || len(names) > mostOpen {
+	views := w.views(in)
+	if len(views) == 0 || len(views) > mostOpen {
 		http.Error(out, fmt.Sprintf("name 1 to %d limiters", mostOpen), http.StatusBadRequest)
 		return
 	}
 	told := make(chan struct{}, 1)
 	var all []*shown
-	for _, name := range names {
-		n := w.show(name, told)
-		defer w.hide(name, n, told)
+	for _, v := range views {
+		n := w.show(v, told)
+		defer w.hide(v, n, told)
 		all = append(all, n)
 	}
 	out.Header().Set("Content-Type", "text/event-stream")
 	out.Header().Set("Cache-Control", "no-store")
 	control := http.NewResponseController(out)
-	sent := make([]time.Time, len(all)) // time of the last poll that was sent
-	failed := make([]string, len(all))
+	type mark struct {
+		at    time.Time // of the poll
+		error string
+		away  int64
+	}
+	sent := make([]mark, len(all)) // of the last event
 	for {
 		for i, n := range all {
 			v := n.Sight()
-			e := eventOf(v, sent[i])
-			if v.At.Equal(sent[i]) && e.Error == failed[i] {
+			e := eventOf(v, sent[i].at)
+			if v.Away {
+				e.Away = w.away().UnixMilli()
+			}
+			now := mark{v.At, e.Error, e.Away}
+			if now == sent[i] {
 				continue
 			}
-			sent[i], failed[i] = v.At, e.Error
+			sent[i] = now
 			text, err := render.JSON(e)
 			if err != nil {
 				return
@@ -118,32 +147,28 @@ func (w *Site) events(out http.ResponseWriter, in *http.Request) {
 }
 
 // show starts polling a limiter for one more reader.
-func (w *Site) show(name string, reader chan struct{}) *shown {
+func (w *Site) show(v view, reader chan struct{}) *shown {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	n := w.open[name]
+	n := w.open[v]
 	if n == nil {
 		ctx, stop := context.WithCancel(w.ctx)
 		n = &shown{readers: map[chan struct{}]bool{}, stop: stop}
-		client := w.client
-		if client == survey.Everyone {
-			client = ""
-		}
-		n.Followed = feed.Follow(ctx, w.server, w.server.Limiter(name, client), w.client != "", func() { w.tell(n) })
-		w.open[name] = n
+		n.Followed = feed.Follow(ctx, w.server, w.server.Limiter(v.name, v.client), v.client != "", func() { w.tell(n) })
+		w.open[v] = n
 	}
 	n.readers[reader] = true
 	return n
 }
 
 // hide removes a reader, and the limiter with its last one.
-func (w *Site) hide(name string, n *shown, reader chan struct{}) {
+func (w *Site) hide(v view, n *shown, reader chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(n.readers, reader)
 	if len(n.readers) == 0 {
 		n.stop()
-		delete(w.open, name)
+		delete(w.open, v)
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
@@ -27,18 +26,23 @@ var files embed.FS
 type Site struct {
 	ctx     context.Context
 	server  *connect.Server
-	client  string // whose permits are shown of a PER_CLIENT limiter: "", an id, or survey.Everyone
+	client  string // whose permits are shown of each PER_CLIENT limiter; "": its card offers the clients
 	pattern string
 	hosts   []string // accepted Host headers, beside its address and localhost
 
 	mu   sync.Mutex
-	open map[string]*shown
+	open map[view]*shown
+	gone time.Time // since when Redis has not answered; zero: it has
 }
 
 // New returns the site of the limiters whose names match a pattern. It ends with ctx. hosts are the names by which it
-// is reached, beside its address and localhost.
+// is reached, beside its address and localhost. client is as for --client: an id, or "" or survey.Everyone, with which
+// the page offers the clients.
 func New(ctx context.Context, s *connect.Server, client, pattern string, hosts []string) *Site {
-	return &Site{ctx: ctx, server: s, client: client, pattern: pattern, hosts: hosts, open: map[string]*shown{}}
+	if client == survey.Everyone {
+		client = ""
+	}
+	return &Site{ctx: ctx, server: s, client: client, pattern: pattern, hosts: hosts, open: map[view]*shown{}}
 }
 
 // answers reports whether a request is for this page, by its Host header: a browser sends there the address that its
@@ -89,6 +93,7 @@ func (w *Site) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /", http.FileServerFS(page))
 	mux.HandleFunc("GET /limiters", w.list)
+	mux.HandleFunc("GET /clients", w.clients)
 	mux.HandleFunc("GET /events", w.events)
 	return http.HandlerFunc(func(out http.ResponseWriter, in *http.Request) {
 		h := out.Header()
@@ -104,57 +109,19 @@ func (w *Site) handler() http.Handler {
 	})
 }
 
-// mostListed is the maximum of limiters that the page lists: for more, its user has to search.
-const mostListed = 500
-
-// listed is the response with the limiters.
-type listed struct {
-	Where    string        `json:"where"`
-	Limiters []listedEntry `json:"limiters"`
-	More     int           `json:"more"` // number of matches that are not listed
+// away returns since when Redis has not answered: since the first failure that was noticed.
+func (w *Site) away() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.gone.IsZero() {
+		w.gone = time.Now()
+	}
+	return w.gone
 }
 
-type listedEntry struct {
-	render.JSONName
-	Rate      string `json:"rate,omitempty"`
-	Permits   int64  `json:"permits"`
-	Available int64  `json:"available"`
-	Fault     string `json:"fault,omitempty"`
-}
-
-// list writes the limiters whose names contain the search text.
-func (w *Site) list(out http.ResponseWriter, in *http.Request) {
-	ctx, s := in.Context(), w.server
-	names, err := survey.Limiters(ctx, s.Redis, w.pattern, nil)
-	if err != nil {
-		http.Error(out, s.Explain(err).Error(), http.StatusBadGateway)
-		return
-	}
-	names = slices.DeleteFunc(names, func(name string) bool { return !strings.Contains(name, in.FormValue("search")) })
-	answer := listed{Where: s.Where, Limiters: []listedEntry{}, More: max(len(names)-mostListed, 0)}
-	found, err := survey.Each(ctx, names[:len(names)-answer.More], func(ctx context.Context, name string) ([]survey.Glance, error) {
-		return survey.Glances(ctx, s, name, w.client, nil)
-	})
-	if err != nil {
-		http.Error(out, s.Explain(err).Error(), http.StatusBadGateway)
-		return
-	}
-	for _, g := range slices.Concat(found...) {
-		entry := listedEntry{JSONName: render.NameOf(g.Name), Fault: g.Fault}
-		if g.Known {
-			entry.Rate = g.Rate.String()
-		}
-		if g.State != nil {
-			entry.Permits, entry.Available = g.Rate.Permits, g.State.Available
-		}
-		answer.Limiters = append(answer.Limiters, entry)
-	}
-	out.Header().Set("Content-Type", "application/json")
-	out.Header().Set("Cache-Control", "no-store")
-	text, err := render.JSON(answer)
-	if err != nil {
-		http.Error(out, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	_, _ = out.Write(text) // an error means that the client has disconnected
+// back notes that Redis has answered, on all nodes.
+func (w *Site) back() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.gone = time.Time{}
 }

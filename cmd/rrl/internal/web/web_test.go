@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,12 +21,18 @@ import (
 // startSite serves the page, and returns its address and its site.
 func startSite(t *testing.T, s *redistest.Server, pattern string) (address string, w *Site) {
 	t.Helper()
+	return startSiteOf(t, s, pattern, "")
+}
+
+// startSiteOf serves the page of one client.
+func startSiteOf(t *testing.T, s *redistest.Server, pattern, client string) (address string, w *Site) {
+	t.Helper()
 	server, err := connect.Open(t.Context(), connect.Flags{Address: s.URL()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	w = New(ctx, server, "", pattern, []string{"limits.example.com"})
+	w = New(ctx, server, client, pattern, []string{"limits.example.com"})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -158,24 +165,7 @@ func TestThePageIsToldOfGrantsWhileSomebodyReads(t *testing.T) {
 		}
 		ctx, leave := context.WithCancel(t.Context())
 		defer leave()
-		events := bufio.NewScanner(get(t, ctx, address+"/events?"+url.Values{"name": {"a b&c", "nobody"}}.Encode()).Body)
-		next := func(name string, fits func(event) bool) {
-			t.Helper()
-			for events.Scan() {
-				text, data := strings.CutPrefix(events.Text(), "data: ")
-				if !data {
-					continue
-				}
-				var e event
-				if err := json.Unmarshal([]byte(text), &e); err != nil {
-					t.Fatal(err)
-				}
-				if e.Name == name && fits(e) {
-					return
-				}
-			}
-			t.Fatalf("no more events: %v", events.Err())
-		}
+		next := follow(t, ctx, address, url.Values{"name": {"a b&c", "nobody"}})
 		granted := func(e event) (sum int64) {
 			for _, second := range e.Grants {
 				for _, n := range second.By {
@@ -203,6 +193,122 @@ func TestThePageIsToldOfGrantsWhileSomebodyReads(t *testing.T) {
 			}
 		}
 	})
+}
+
+// follow returns a function that waits for an event of a limiter.
+func follow(t *testing.T, ctx context.Context, address string, query url.Values) func(name string, fits func(event) bool) event {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second) // an event that does not come ends the test
+	t.Cleanup(cancel)
+	events := bufio.NewScanner(get(t, ctx, address+"/events?"+query.Encode()).Body)
+	return func(name string, fits func(event) bool) event {
+		t.Helper()
+		for events.Scan() {
+			text, data := strings.CutPrefix(events.Text(), "data: ")
+			if !data {
+				continue
+			}
+			var e event
+			if err := json.Unmarshal([]byte(text), &e); err != nil {
+				t.Fatal(err)
+			}
+			if e.Name == name && fits(e) {
+				return e
+			}
+		}
+		t.Fatalf("no more events: %v", events.Err())
+		return event{}
+	}
+}
+
+// read reads a response in JSON.
+func read[T any](t *testing.T, address string) (answer T) {
+	t.Helper()
+	if err := json.NewDecoder(get(t, t.Context(), address).Body).Decode(&answer); err != nil {
+		t.Fatal(err)
+	}
+	return answer
+}
+
+func TestThePageOffersTheClients(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for i, id := range []string{"alice", "bob"} {
+			l := rratelimiter.NewClient(s.Client(), rratelimiter.WithClientID(id)).RateLimiter("each")
+			if err := l.SetRate(t.Context(), rratelimiter.Rate{Permits: 5, Interval: time.Hour, Type: rratelimiter.PerClient}, rratelimiter.KeepState()); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := l.TryAcquire(t.Context(), int64(i+1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		all := rratelimiter.NewClient(s.Client()).RateLimiter("all", rratelimiter.WithRate(rratelimiter.PerHour(9)))
+		if _, err := all.TryAcquire(t.Context(), 2); err != nil {
+			t.Fatal(err)
+		}
+		address, _ := startSite(t, s, "*")
+		if got := read[clientList](t, address+"/clients?name=each"); !slices.Equal(got.Clients, []clientEntry{{"alice", "alice", 4}, {"bob", "bob", 3}}) || got.More != 0 {
+			t.Errorf("%+v", got)
+		}
+		next := follow(t, t.Context(), address, url.Values{"name": {"each"}})
+		next("each", func(e event) bool { return e.Type == "PER_CLIENT" && e.Client == "" && e.Error == "" && e.Rate != "" })
+		next = follow(t, t.Context(), address, url.Values{"name": {"each"}, "client": {"bob"}})
+		next("each", func(e event) bool { return e.ClientText == "bob" && e.Available == 3 && len(e.Grants) > 0 })
+
+		// rrl serve --client bob shows bob's permits of such limiters, and all grants of the others.
+		address, _ = startSiteOf(t, s, "*", "bob")
+		next = follow(t, t.Context(), address, url.Values{"name": {"each", "all"}, "client": {"alice", ""}})
+		next("each", func(e event) bool { return e.Client == "bob" && e.Available == 3 })
+		next("all", func(e event) bool { return e.Client == "" && e.Available == 7 && len(e.Grants) > 0 })
+	})
+}
+
+// Names are shown as in a terminal, and found by what is shown. The page can show each of them.
+func TestThePageEscapesNames(t *testing.T) {
+	s := redistest.Embedded(t)
+	shown := map[string]string{"plain:é": "plain:é", "a\x1b[31m\u202eb": `"a\x1b[31m\u202eb"`, "raw\xff": `"raw\xff"`}
+	for name := range shown {
+		if err := rratelimiter.NewClient(s.Client()).RateLimiter(name).SetRate(t.Context(), rratelimiter.PerHour(3)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	address, _ := startSite(t, s, "*")
+	for _, text := range shown {
+		found := read[listed](t, address+"/limiters?"+url.Values{"search": {text}}.Encode()).Limiters
+		if len(found) != 1 || found[0].Text != text {
+			t.Fatalf("searched for %s: %+v", text, found)
+		}
+		next := follow(t, t.Context(), address, url.Values{"name": {found[0].Name}})
+		next(found[0].Name, func(e event) bool { return e.Text == text && e.Available == 3 })
+	}
+}
+
+func TestThePageSaysSinceWhenRedisIsAway(t *testing.T) {
+	s := redistest.Real(t)
+	if err := rratelimiter.NewClient(s.Client()).RateLimiter("orders").SetRate(t.Context(), rratelimiter.PerSecond(3)); err != nil {
+		t.Fatal(err)
+	}
+	address, _ := startSite(t, s, "*")
+	next := follow(t, t.Context(), address, url.Values{"name": {"orders"}})
+	next("orders", func(e event) bool { return e.Available == 3 && e.Away == 0 })
+	before := time.Now().UnixMilli()
+	s.Kill()
+	since := next("orders", func(e event) bool { return e.Error != "" }).Away
+	if since < before || since > time.Now().UnixMilli() {
+		t.Errorf("away since %d, killed at %d", since, before)
+	}
+	if answer := read[failure](t, address+"/limiters"); answer.Away != since || answer.Error == "" {
+		t.Errorf("the list says %+v, the event %d", answer, since)
+	}
+	next = follow(t, t.Context(), address, url.Values{"name": {"orders"}}) // a page that is opened later
+	next("orders", func(e event) bool { return e.Away == since })
+	s.Restart()
+	if answer := read[failure](t, address+"/limiters"); answer.Away != 0 || answer.Error != "" {
+		t.Errorf("Redis is back: %+v", answer)
+	}
+	s.Kill()
+	if again := next("orders", func(e event) bool { return e.Away > since }); again.Away == 0 {
+		t.Errorf("away again: %+v", again)
+	}
 }
 
 func TestMain(m *testing.M) { redistest.Main(m) }

@@ -1,15 +1,20 @@
 // The page of "rrl serve": a list of limiters, and a card with charts for each that is chosen. What is chosen stands in the
-// address, after the #, so that a link shows the same.
+// address, after the #, so that a link shows the same: names, each with an @ and a client where one is chosen.
+//
+// A limiter has two names here: name, by which requests and links call it, and text, which is shown: the same, with escapes
+// for what a browser does not show or takes for a change of direction.
 
 const length = 120_000; // ms shown
 const listEvery = 5_000;
+const mostOpen = 24; // cards, as in events.go
 const colours = ["#0d9488", "#6366f1", "#db2777", "#65a30d", "#0284c7", "#a855f7", "#ca8a04", "#475569"];
 const java = "#ea7b24";
 const at = (id) => document.getElementById(id);
 const thousands = new Intl.NumberFormat("en").format;
 const clock = (ms) => new Date(ms).toLocaleTimeString();
+const moment = (ms) => (Date.now() - ms < 43_200_000 ? clock(ms) : new Date(ms).toLocaleString());
 
-let chosen = [];
+let chosen = []; // names, in the order of their cards
 const cards = new Map(); // by name
 
 function span(ms) {
@@ -26,23 +31,65 @@ function element(kind, attributes = {}, text) {
   return e;
 }
 
+// fetched is the answer to a request, or throws an error. The error of Redis has the time since when that is away.
+async function fetched(path, fields) {
+  const answer = await fetch(path + "?" + new URLSearchParams(fields)), json = await answer.json();
+  if (!answer.ok) throw Object.assign(new Error(json.error), { answered: true, away: json.away });
+  return json;
+}
+
 // A card is one limiter: what has come of it, and how it is drawn.
 class Card {
-  constructor(name) {
+  constructor(name, client) {
     this.name = name;
-    this.free = []; // [ms, permits]
-    this.grants = new Map(); // second in ms -> permits by writer
-    this.writers = []; // in the order in which they were seen, which gives each its colour
     this.root = at("card").content.firstElementChild.cloneNode(true);
-    this.root.querySelector(".name").textContent = name;
     this.root.querySelector(".close").addEventListener("click", () => choose(chosen.filter((n) => n !== name)));
+    this.whose = this.root.querySelector(".whose select");
+    this.whose.addEventListener("pointerenter", () => this.offer());
+    this.whose.addEventListener("change", () => {
+      this.whose.blur();
+      this.forget(this.whose.value);
+      choose(chosen);
+      this.offer();
+    });
+    this.forget(client);
     for (const svg of this.root.querySelectorAll("svg")) {
       svg.addEventListener("pointermove", (e) => this.point(e));
       svg.addEventListener("pointerleave", () => this.point(null));
     }
   }
 
+  // forget begins anew, with the permits of a client; "" is none.
+  forget(client) {
+    this.client = client;
+    this.last = undefined;
+    this.free = []; // [ms, permits]
+    this.grants = new Map(); // second in ms -> permits by writer
+    this.writers = []; // in the order in which they were seen, which gives each its colour
+  }
+
+  // offer lists the clients of a PER_CLIENT limiter, to choose one: not while one is being chosen.
+  async offer() {
+    const { clients, more } = await fetched("clients", { name: this.name }).catch(() => ({ clients: [], more: 0 }));
+    if (document.activeElement === this.whose) return;
+    const options = clients.map((one) => new Option(
+      one.client === this.client ? one.text : `${one.text} – ${thousands(one.available)} free`, one.client,
+    ));
+    if (this.client && !clients.some((one) => one.client === this.client)) {
+      options.unshift(new Option(this.last?.client_text ?? this.client, this.client));
+    }
+    if (!this.client) options.unshift(new Option(clients.length ? "choose a client" : "no client has used it lately", ""));
+    if (more) options.push(Object.assign(new Option(`${thousands(more)} more: rrl show lists them`, ""), { disabled: true }));
+    this.whose.replaceChildren(...options);
+    this.whose.value = this.client;
+  }
+
   take(event) {
+    if (event.type === "PER_CLIENT" && this.last?.type !== "PER_CLIENT") {
+      this.last = event;
+      this.offer();
+    }
+    if (this.last?.away && !event.away) refresh();
     this.last = event;
     this.came = performance.now();
     this.free.push(...event.free);
@@ -58,16 +105,22 @@ class Card {
 
   describe() {
     const e = this.last, find = (what) => this.root.querySelector(what);
-    const known = e.permits > 0 && !e.error && !e.fault;
-    find(".rate").textContent = e.rate ? e.rate + (e.type === "PER_CLIENT" ? " per client" : "") : "";
+    const unchosen = e.type === "PER_CLIENT" && !e.client, known = e.permits > 0 && !e.error && !e.fault && !unchosen;
+    this.root.classList.toggle("blank", unchosen || !e.permits);
+    this.root.classList.toggle("exhausted", known && e.available === 0);
+    find(".name").textContent = find(".name").title = e.text;
+    find(".rate").textContent = e.rate ?? "";
+    const fixed = e.client && !this.client; // by rrl serve --client
+    find(".whose").hidden = e.type !== "PER_CLIENT" || fixed;
     find(".available").textContent = known ? thousands(e.available) : "–";
     find(".of").textContent = known ? `of ${thousands(e.permits)} permits free` : "";
+    find(".badge").hidden = !known || e.available > 0;
     const level = find(".level");
     level.style.width = known ? `${(100 * e.available) / e.permits}%` : "0";
     level.classList.toggle("low", known && e.available < e.permits / 10);
-    const facts = known ? { "in use": `${thousands(e.used)} in ${thousands(e.records)} records` } : {};
+    const facts = known ? { "in use": `${thousands(e.used)} in ${thousands(e.records)} ${e.records === 1 ? "record" : "records"}` } : {};
     if (e.ttl_ms) facts["gone in"] = span(e.ttl_ms);
-    if (e.client) facts.client = e.client;
+    if (fixed) facts.client = e.client_text;
     find("dl").replaceChildren(...Object.entries(facts).map(([term, fact]) => {
       const div = document.createElement("div");
       div.append(Object.assign(document.createElement("dt"), { textContent: term }));
@@ -75,7 +128,7 @@ class Card {
       return div;
     }));
     const note = find(".note");
-    note.textContent = e.error || e.fault || (e.consistent ? "" : "Free permits and records do not add up: see rrl show.") ||
+    note.textContent = e.error || e.fault || (unchosen ? "Each client has its own permits: choose one." : "") || (e.consistent ? "" : "Free permits and records do not add up: see rrl show.") ||
       (e.partial ? "More is granted than can be read: grants are counted in part." : "");
     note.hidden = !note.textContent;
     note.classList.toggle("bad", Boolean(e.error || e.fault));
@@ -196,11 +249,13 @@ function nice(n) {
   return [1, 2, 2.5, 5, 10].map((f) => f * size).find((f) => f >= n);
 }
 
-let source;
-
+// choose shows the cards of these names, and no others.
 function choose(names) {
+  if (names.length > mostOpen) {
+    at("more").textContent = `${mostOpen} cards are open: close one first.`;
+    names = names.slice(0, mostOpen);
+  }
   chosen = names;
-  history.replaceState(null, "", names.length ? "#" + names.map(encodeURIComponent).join("&") : location.pathname);
   for (const [name, card] of cards) {
     if (!chosen.includes(name)) {
       card.root.remove();
@@ -208,34 +263,79 @@ function choose(names) {
     }
   }
   for (const name of chosen) {
-    if (!cards.has(name)) cards.set(name, new Card(name));
+    if (!cards.has(name)) cards.set(name, new Card(name, ""));
     at("cards").append(cards.get(name).root);
   }
+  keep();
   mark();
   listen();
 }
 
-// listen has what happens on the limiters that are chosen sent here. After a break the browser asks again by itself, and all
-// that is known comes again.
+// links is what is chosen, as it stands in the address.
+const links = () => chosen.map((name) => {
+  const client = cards.get(name)?.client;
+  return encodeURIComponent(name) + (client ? "@" + encodeURIComponent(client) : "");
+}).join("&");
+
+// keep writes what is chosen, and the order of the list, into the address.
+function keep() {
+  const sorted = at("sort").value === "use" ? "?sort=use" : "";
+  history.replaceState(null, "", location.pathname + sorted + (chosen.length ? "#" + links() : ""));
+}
+
+// address reads it.
+function address() {
+  at("sort").value = new URLSearchParams(location.search).get("sort") === "use" ? "use" : "name";
+  const parts = location.hash.slice(1).split("&").filter(Boolean);
+  if (parts.join("&") === links()) return;
+  const names = [];
+  for (const [name, client = ""] of parts.map((part) => part.split("@").map(decodeURIComponent))) {
+    if (!names.includes(name)) names.push(name);
+    if (cards.get(name)?.client !== client) {
+      cards.get(name)?.root.remove();
+      cards.set(name, new Card(name, client));
+    }
+  }
+  choose(names);
+}
+
+let source, again;
+
+// listen has what happens on the limiters that are chosen sent here. After a break the browser asks again by itself, unless
+// the answer was an error, and all that is known comes again.
 function listen() {
   source?.close();
+  clearTimeout(again);
   source = undefined;
-  if (!chosen.length) return status("", "");
-  source = new EventSource("events?" + new URLSearchParams(chosen.map((name) => ["name", name])));
+  if (!chosen.length) return status();
+  source = new EventSource("events?" + new URLSearchParams(chosen.flatMap((name) => [["name", name], ["client", cards.get(name).client]])));
   source.addEventListener("open", () => {
     for (const card of cards.values()) card.free = [];
-    status("on", "live");
+    lost = 0;
+    status();
   });
-  source.addEventListener("error", () => status("off", "no connection to rrl serve"));
+  source.addEventListener("error", () => {
+    lost ||= Date.now();
+    status();
+    if (source?.readyState === EventSource.CLOSED) again = setTimeout(listen, listEvery);
+  });
   source.addEventListener("message", (message) => {
     const event = JSON.parse(message.data);
     cards.get(event.name)?.take(event);
+    status();
   });
 }
 
-function status(kind, text) {
-  at("live").className = kind;
-  at("live").textContent = text;
+let lost = 0; // since when there is no connection to rrl serve, in ms; 0: there is one
+let away = 0; // since when the list could not be read because Redis is away; 0: it could
+
+// status shows whether the figures are live, and else since when they are not.
+function status() {
+  const gone = [away, ...[...cards.values()].map((card) => card.last?.away)].find(Boolean);
+  const text = lost ? `no connection to rrl serve since ${moment(lost)}` : gone ? `Redis away since ${moment(gone)}` : "live";
+  at("live").className = lost || gone ? "off" : "on";
+  at("list").classList.toggle("stale", Boolean(lost || gone));
+  if (at("live").textContent !== text) at("live").textContent = text; // a screen reader reads each change
 }
 
 function mark() {
@@ -244,21 +344,52 @@ function mark() {
   }
 }
 
-async function list() {
-  const answer = await fetch("limiters?" + new URLSearchParams({ search: at("search").value }));
-  if (!answer.ok) {
-    at("more").textContent = await answer.text();
-    return;
+let limiters = []; // in the list, by name
+let asked = 0; // number of requests for the list
+let first = true;
+
+// refresh reads the list. Its answer is dropped if another one was asked for meanwhile.
+async function refresh() {
+  const number = ++asked;
+  try {
+    const answer = await fetched("limiters", { search: at("search").value });
+    if (number !== asked) return;
+    if (!source) lost = 0;
+    away = 0;
+    limiters = answer.limiters;
+    at("where").textContent = answer.where;
+    at("more").textContent = answer.more ? `${thousands(answer.more)} more: search for them` : limiters.length ? "" : "No limiters.";
+    list();
+    if (first && !location.hash && limiters.length <= 4) choose(limiters.map((limiter) => limiter.name));
+    first = false;
+  } catch (error) {
+    if (number !== asked) return;
+    if (error.answered) {
+      away = error.away ?? 0;
+      at("more").textContent = error.message;
+    } else {
+      lost ||= Date.now();
+    }
   }
-  const { where, limiters, more } = await answer.json();
-  at("where").textContent = where;
-  at("more").textContent = more ? `${thousands(more)} more: search for them` : limiters.length ? "" : "No limiters.";
-  at("list").replaceChildren(...limiters.map((limiter) => {
+  status();
+}
+
+// use is the part of its permits that is in use; of a limiter whose use is not known it is less than that of any other.
+const use = (limiter) => (limiter.permits ? 1 - limiter.available / limiter.permits : -1);
+
+// list draws the list.
+function list() {
+  const sorted = at("sort").value === "use" ? limiters.toSorted((a, b) => use(b) - use(a)) : limiters;
+  const focused = document.activeElement?.dataset.name;
+  at("list").replaceChildren(...sorted.map((limiter) => {
     const item = document.createElement("li"), button = document.createElement("button");
+    const exhausted = limiter.permits > 0 && limiter.available === 0;
     button.dataset.name = limiter.name;
-    button.title = limiter.name;
-    const name = Object.assign(document.createElement("span"), { className: "name", textContent: limiter.name });
+    button.title = limiter.text;
+    button.classList.toggle("exhausted", exhausted);
+    const name = Object.assign(document.createElement("span"), { className: "name", textContent: limiter.text });
     const rate = Object.assign(document.createElement("span"), { className: "rate", textContent: limiter.rate ?? limiter.fault });
+    if (exhausted) rate.prepend(Object.assign(document.createElement("span"), { className: "badge", textContent: "exhausted" }));
     const meter = document.createElement("div"), level = document.createElement("div");
     meter.className = "meter";
     level.className = "level";
@@ -274,13 +405,8 @@ async function list() {
     item.append(button);
     return item;
   }));
+  [...at("list").querySelectorAll("button")].find((button) => button.dataset.name === focused)?.focus({ preventScroll: true });
   mark();
-  if (!chosen.length && !location.hash && limiters.length && limiters.length <= 4) choose(limiters.map((l) => l.name));
-}
-
-function address() {
-  const names = location.hash.slice(1).split("&").filter(Boolean).map(decodeURIComponent);
-  if (names.join() !== chosen.join()) choose(names);
 }
 
 function frame() {
@@ -288,8 +414,8 @@ function frame() {
   setTimeout(() => requestAnimationFrame(frame), 200);
 }
 
-const refresh = () => list().catch((error) => status("off", String(error)));
 at("search").addEventListener("input", refresh);
+at("sort").addEventListener("change", () => { keep(); list(); });
 addEventListener("hashchange", address);
 address();
 refresh();
