@@ -20,26 +20,32 @@ type sharing struct {
 	client   *rratelimiter.Client
 	tap      *tap
 	limiters []*rratelimiter.Limiter
+	sizes    []int64 // of the requests
 	errs     []error
 	granted  []bool
 }
 
-// newSharing returns so many limiters, of 10 permits a minute, that have been called once.
+// newSharing returns so many limiters, of 10 permits a minute, that have been called once. They are to be asked for 1, 2 or 3
+// permits.
 func newSharing(t *testing.T, s *redistest.Server, limiters int, options ...rratelimiter.LimiterOption) *sharing {
 	r := newRig(t, s)
 	r.wipe()
 	c, tap := r.tapped()
-	a := &sharing{rig: r, client: c, tap: tap, errs: make([]error, limiters), granted: make([]bool, limiters)}
+	a := &sharing{
+		rig: r, client: c, tap: tap,
+		sizes: make([]int64, limiters), errs: make([]error, limiters), granted: make([]bool, limiters),
+	}
 	options = append(options, rratelimiter.WithRate(rratelimiter.PerMinute(10)))
 	for i := range limiters {
 		a.limiters = append(a.limiters, c.RateLimiter(fmt.Sprint("rl", i), options...))
 		mustTry(t, a.limiters[i], 1, true)
+		a.sizes[i] = int64(1 + i%3)
 	}
 	rratelimiter.ClientCore(c).Tune(dispatch.Tuning{Patience: time.Minute, RunsInFlight: 1})
 	return a
 }
 
-// ask asks each limiter for 1, 2 or 3 permits at once. The plans are for their run and for the requests that follow. It
+// ask asks each limiter for its size at once. The plans are for their run and for the requests that follow. It
 // returns the number of requests, without that of another limiter which they wait for.
 func (a *sharing) ask(plans ...plan) int {
 	first := a.client.RateLimiter("first", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
@@ -51,7 +57,7 @@ func (a *sharing) ask(plans ...plan) int {
 	asked.Go(func() { mustTry(a.t, first, 1, true) })
 	soon(a.t, "the first call", func() bool { return rratelimiter.ClientCore(a.client).Inspect().InFlight == 1 })
 	for i, l := range a.limiters {
-		asked.Go(func() { a.granted[i], a.errs[i] = l.TryAcquire(a.t.Context(), int64(1+i%3)) })
+		asked.Go(func() { a.granted[i], a.errs[i] = l.TryAcquire(a.t.Context(), a.sizes[i]) })
 	}
 	asked.Wait()
 	return a.tap.requests() - 1
@@ -63,7 +69,7 @@ func (a *sharing) want(i int) {
 	if !a.granted[i] || a.errs[i] != nil {
 		a.t.Errorf("limiter %d: %v, %v", i, a.granted[i], a.errs[i])
 	}
-	if s := state(a.t, a.limiters[i]); s.Used != int64(2+i%3) || s.Records != 2 || !s.Consistent {
+	if s := state(a.t, a.limiters[i]); s.Used != 1+a.sizes[i] || s.Records != 2 || !s.Consistent {
 		a.t.Errorf("limiter %d: %+v", i, s)
 	}
 }
@@ -137,6 +143,78 @@ func TestSharedCommandServesOnlyPlainGrants(t *testing.T) {
 		}
 		for _, i := range []int{0, 1, 2, 3, 4, 6, 7, 8} {
 			a.want(i)
+		}
+	})
+}
+
+// TestPlainGrantsOfSeveralLimiters: shared commands and AllowAll count what has expired, and leave to the other paths what
+// is to be repaired.
+func TestPlainGrantsOfSeveralLimiters(t *testing.T) {
+	const limiters = 3
+	ways := map[string]func(a *sharing) int64{ // each returns how many permits it takes of each limiter
+		"shared command": func(a *sharing) int64 {
+			for i := range a.limiters {
+				a.sizes[i] = 2
+			}
+			a.ask()
+			return 2
+		},
+		"AllowAll": func(a *sharing) int64 {
+			result, err := a.client.AllowAll(a.t.Context(), 2, a.limiters...)
+			a.must(err)
+			for i, r := range result {
+				a.granted[i] = r.Allowed
+			}
+			return 2
+		},
+	}
+	states := map[string]struct {
+		prepare func(a *sharing) // after one permit was taken of each limiter
+		used    int64            // by what was taken before
+		records int
+	}{
+		"a live record":        {func(a *sharing) { a.advance(59_999 * ms) }, 1, 1},
+		"one that has expired": {func(a *sharing) { a.advance(time.Minute) }, 0, 0},
+		"two that have expired": {func(a *sharing) {
+			a.advance(ms)
+			for _, l := range a.limiters {
+				a.try(l, 3)
+			}
+			a.advance(time.Minute)
+		}, 0, 0},
+		"one expired, one live": {func(a *sharing) {
+			a.advance(30 * time.Second)
+			for _, l := range a.limiters {
+				a.try(l, 3)
+			}
+			a.advance(30 * time.Second)
+		}, 3, 1},
+		"free permits above the rate": {func(a *sharing) { a.set(a.limiters[1], "99") }, 1, 1},
+		"lost permits, at a check": {func(a *sharing) {
+			a.advance(30 * time.Second)
+			for _, l := range a.limiters {
+				a.try(l, 1)
+			}
+			a.advance(31 * time.Second)
+			a.set(a.limiters[1], "5")
+		}, 1, 1},
+	}
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for way, take := range ways {
+			for name, state := range states {
+				t.Run(way+", "+name, func(t *testing.T) {
+					a := newSharing(t, s, limiters)
+					state.prepare(a)
+					n := take(a)
+					for i, l := range a.limiters {
+						got, err := l.State(t.Context())
+						a.must(err)
+						if !a.granted[i] || a.errs[i] != nil || got.Used != state.used+n || got.Records != state.records+1 || !got.Consistent {
+							t.Errorf("limiter %d: %v, %v, %+v", i, a.granted[i], a.errs[i], got)
+						}
+					}
+				})
+			}
 		}
 	})
 }

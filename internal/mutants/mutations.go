@@ -94,10 +94,8 @@ var mutations = []mutation{
 	{file: "lua/recount.lua", why: "records appended after the added up records are not counted",
 		old: "    read(top + 1, all - 1)\n", new: ""},
 	// Plain grants of several limiters.
-	{file: "lua/shared/plain.lua", why: "a record expires 1 ms late in a plain grant of several limiters",
-		old: "cutoff = KEYS[key + 4], now - interval", new: "cutoff = KEYS[key + 4], now - interval - 1"},
-	{file: "lua/shared/plain.lua", why: "a plain grant of several limiters takes only the oldest record for expired",
-		old: "if stays and tonumber(oldest[4]) <= cutoff then", new: "if false then"},
+	{file: "lua/shared/plain.lua", why: "a record expires 1 ms early in a plain grant of several limiters",
+		old: "cutoff = KEYS[key + 4], now - interval", new: "cutoff = KEYS[key + 4], now - interval + 1"},
 	{file: "lua/shared/plain.lua", why: "a plain grant of several limiters accepts stored free permits above the rate",
 		old: "not free or free > rate or", new: "not free or"},
 	{file: "lua/shared/plain.lua", why: "a plain grant of several limiters ignores a request to add up the records",

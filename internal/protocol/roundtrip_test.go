@@ -212,7 +212,7 @@ local score = now and limiter.interval and ` + only(f, AcquireScript.Text, `scor
 		"load_state(limiter, now, OTHER, FLAG)", "local partly, queued = OTHER, FLAG", "bucketed and taken > 0 and not FLAG then",
 		"local enforced = FLAG", "if groups and FLAG and not",
 		"grant_score(now, limiter.interval, granularity, FLAG)",
-		"not ARGV[7] and not FLAG then", "right and oldest[1] and FLAG then", "FRACTIONS_BELOW or FLAG)", // in the plain grant
+		"not ARGV[7] and not FLAG then", "right and stays and FLAG then", "FRACTIONS_BELOW or FLAG)", // in the plain grant
 	}, limiterValues, []string{"configured_rate"})
 	// A retry also calls find_attempt, of which the echo has only the parameters and how it knows recent ids.
 	search := `
