@@ -30,6 +30,7 @@ func everyMethod(c *rratelimiter.Client, l *rratelimiter.Limiter) map[string]fun
 		"AcquireUpTo":        func(ctx context.Context) error { _, err := l.AcquireUpTo(ctx, 1); return err },
 		"Release":            func(ctx context.Context) error { _, err := l.Release(ctx, 1); return err },
 		"AllowAll":           func(ctx context.Context) error { _, err := c.AllowAll(ctx, 1, l); return err },
+		"TakeAll":            func(ctx context.Context) error { _, _, err := c.TakeAll(ctx, []int64{1}, l); return err },
 		"AvailablePermits":   func(ctx context.Context) error { _, err := l.AvailablePermits(ctx); return err },
 		"State":              func(ctx context.Context) error { _, err := l.State(ctx); return err },
 		"Glance":             func(ctx context.Context) error { _, _, err := l.Glance(ctx); return err },
