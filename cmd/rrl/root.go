@@ -99,7 +99,7 @@ see rrl acquire --help.`,
 		commands  []*cobra.Command
 	}{
 		{"look", "Look at limiters:", []*cobra.Command{newLs(), newShow(), newWatch(), newServe(), newExport(), newDoctor()}},
-		{"use", "Set rates, take and give back permits:", []*cobra.Command{newSet(), newApply(), newAcquire(), newRelease()}},
+		{"use", "Set rates, take and give back permits:", []*cobra.Command{newSet(), newApply(), newAcquire(), newRelease(), newCheckRules()}},
 		{"tend", "Mend, move and remove:", []*cobra.Command{newRepair(), newReset(), newSnapshot(), newRestore(), newRm(), newGc()}},
 		{"try", "Try without a service of your own:", []*cobra.Command{newDemo(), newSimulate()}},
 	} {
