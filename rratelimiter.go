@@ -31,6 +31,7 @@
 //   - [github.com/rratelimiter/rratelimiter/limittest] has an embedded server and a clock for tests.
 //   - [github.com/rratelimiter/rratelimiter/classic] has other algorithms, such as GCRA and the token bucket.
 //   - [github.com/rratelimiter/rratelimiter/snapshot] saves and restores the state of a limiter.
+//   - httplimit/rules, a separate module, takes the limits of HTTP handlers from a file, and follows its changes.
 //   - promlimit and otellimit, separate modules, export metrics for Prometheus, and metrics and traces for OpenTelemetry.
 //   - cmd/rrl is a command line for limiters on a live Redis.
 package rratelimiter

@@ -13,6 +13,7 @@ require (
 	github.com/prometheus/prometheus v0.306.0
 	github.com/redis/go-redis/v9 v9.22.0
 	github.com/rratelimiter/rratelimiter v0.1.0
+	github.com/rratelimiter/rratelimiter/httplimit/rules v0.1.0
 	github.com/rratelimiter/rratelimiter/otellimit v0.1.0
 	github.com/rratelimiter/rratelimiter/promlimit v0.1.0
 	github.com/tsenart/vegeta/v12 v12.13.0

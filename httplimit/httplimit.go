@@ -41,6 +41,7 @@
 //   - Requests without limits: [Guard.Skip] with [Paths], [Methods] and [ClientAddr.Private].
 //   - When Redis is slow or down: [Policy.Failure] and [Policy.Bound].
 //   - To see the effect of a limit before it is in force: [Policy.Shadow]; to count the outcomes: [Policy.Count].
+//   - Limits in a file that operators change: the package httplimit/rules, a separate module.
 //   - For gRPC servers: the package grpclimit, a separate module, has interceptors that use a Guard.
 //
 // docs/guide/guard-an-http-api.md in the root of the module has examples.
