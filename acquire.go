@@ -102,23 +102,27 @@ func (l *Limiter) serve(ctx context.Context, operation string, a dispatch.Ask) (
 // AcquireUpTo takes as many permits as are free now, at most n, and returns how many it took. While callers of this
 // process wait, no permits are free.
 func (l *Limiter) AcquireUpTo(ctx context.Context, n int64) (int64, error) {
+	return l.upTo(ctx, "acquire up to from", n, nil)
+}
+
+// upTo serves AcquireUpTo, and reports it to the request observer. source is filled in with a grant, unless it is nil.
+func (l *Limiter) upTo(ctx context.Context, operation string, n int64, source *dispatch.Source) (int64, error) {
 	started := time.Now()
-	granted, err := l.acquireUpTo(ctx, n)
+	granted, err := l.serveUpTo(ctx, operation, n, source)
 	l.client.tell(ctx, RequestInfo{
 		Limiter: l.name, Method: "AcquireUpTo", Permits: n, Granted: granted, Latency: time.Since(started), Err: err,
 	})
 	return granted, err
 }
 
-func (l *Limiter) acquireUpTo(ctx context.Context, n int64) (int64, error) {
-	const operation = "acquire up to from"
+func (l *Limiter) serveUpTo(ctx context.Context, operation string, n int64, source *dispatch.Source) (int64, error) {
 	if l.err == nil && n < 1 {
 		return 0, wrap(operation, l.name, fmt.Errorf("%w: %d", ErrInvalidPermits, n))
 	}
 	if l.err != nil {
 		return 0, wrap(operation, l.name, l.err)
 	}
-	got, err := l.core.UpTo(ctx, n)
+	got, err := l.core.UpTo(ctx, n, source)
 	return got, wrap(operation, l.name, err)
 }
 

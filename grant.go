@@ -10,7 +10,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 )
 
-// A Grant is what [Limiter.Take], or [Client.TakeAll] from one limiter, took. Its methods may be called at the same time.
+// A Grant is what [Limiter.Take], [Limiter.TakeUpTo], or [Client.TakeAll] from one limiter, took. Its methods may be called at the same time.
 //
 // Some permits cannot be given back. They return when their interval is over:
 //   - those of a call without a Grant, since its reply was lost (ErrOutcomeUnknown);
@@ -33,6 +33,18 @@ func (l *Limiter) Take(ctx context.Context, n int64) (*Grant, Result, error) {
 		return nil, result, err
 	}
 	return g, result, nil
+}
+
+// TakeUpTo is AcquireUpTo with a handle: it takes as many permits as are free now, at most n. [Grant.Permits] returns how
+// many. If none are free, the Grant is nil. If ctx ends while the call is in flight, the error is ErrOutcomeUnknown, too,
+// and what the call is granted is given back in the background.
+func (l *Limiter) TakeUpTo(ctx context.Context, n int64) (*Grant, error) {
+	g := &Grant{limiter: l}
+	var err error
+	if g.left, err = l.upTo(ctx, "take up to from", n, &g.from); g.left == 0 {
+		return nil, err
+	}
+	return g, err
 }
 
 // TakeAll is AllowAllN with a handle for each limiter: it takes permits[i] of limiters[i], from all of them or from none.

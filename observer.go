@@ -45,7 +45,7 @@ type RequestObserver interface {
 // counts only the limiters that refuse.
 type RequestInfo struct {
 	Limiter string        // name
-	Method  string        // "Acquire", "TryAcquireTimeout", "TryAcquire", "Allow" (Take, too), "AcquireUpTo" or "AllowAll" (TakeAll, too)
+	Method  string        // "Acquire", "TryAcquireTimeout", "TryAcquire", "Allow" (Take, too), "AcquireUpTo" (TakeUpTo) or "AllowAll" (TakeAll)
 	Waits   bool          // whether the method waits for permits
 	Permits int64         // requested
 	Granted int64         // of Permits

@@ -144,6 +144,34 @@ func TestEachGrantOfTakeAllIsReturned(t *testing.T) {
 	})
 }
 
+// TakeUpTo takes what is free, and gives back what was granted then.
+func TestTakeUpToIsReturned(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		ctx := t.Context()
+		l := r.limiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
+		old, err := l.TakeUpTo(ctx, 4)
+		r.must(err)
+		granted := r.now()
+		r.advance(time.Second)
+		rest, err := l.TakeUpTo(ctx, 100)
+		r.must(err)
+		if old.Permits() != 4 || rest.Permits() != 6 {
+			t.Errorf("took %d and %d", old.Permits(), rest.Permits())
+		}
+		if g, err := l.TakeUpTo(ctx, 1); g != nil || err != nil {
+			t.Errorf("none are free: %v, %v", g, err)
+		}
+		if n, err := rest.Return(ctx, 100); n != 6 || err != nil {
+			t.Errorf("%d came back, %v", n, err)
+		}
+		r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(10), Available: 6, Used: 4, Records: 1, Oldest: granted, Newest: granted, Consistent: true})
+		if g, err := l.TakeUpTo(ctx, 0); g != nil || !errors.Is(err, rratelimiter.ErrInvalidPermits) {
+			t.Errorf("%v, %v", g, err)
+		}
+	})
+}
+
 func TestReturnAfterTheInterval(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
@@ -201,6 +229,10 @@ func TestTakesThatAreLeftAreGivenBack(t *testing.T) {
 			_, _, err := a.Take(ctx, 3)
 			return err
 		}},
+		"TakeUpTo": {[2]string{"a", "b"}, func(ctx context.Context, _ *process, a, _ *rratelimiter.Limiter) error {
+			_, err := a.TakeUpTo(ctx, 100)
+			return err
+		}},
 		"TakeAll in one step": {[2]string{"{t}a", "{t}b"}, takeAll},
 		"TakeAll in order":    {[2]string{"a", "b"}, takeAll},
 	} {
@@ -248,6 +280,12 @@ func TestTakeAllGrantedLocally(t *testing.T) {
 			mustAllow(t, one, 10, false)
 			mustAllow(t, one, 9, true)
 			mustAllow(t, two, 7, false)
+			if g, err := two.TakeUpTo(t.Context(), 9); err != nil || g.Permits() != 6 {
+				t.Errorf("%s: %v, %v", way, g, err)
+			} else if n, err := g.Return(t.Context(), 9); n != 6 || err != nil {
+				t.Errorf("%s: %d came back, %v", way, n, err)
+			}
+			mustAllow(t, two, 6, true)
 		}
 	})
 }
