@@ -56,12 +56,12 @@ type Transport struct {
 }
 
 const (
-	plainPause = time.Second           // after status 429 without Retry-After
-	holdCall   = time.Second           // maximum time of the calls that take permits once
-	holdEvery  = time.Millisecond      // minimum time until the next calls, if these took none
-	holdAtMost = time.Second           // maximum time until then: permits can be given back elsewhere at any time
-	holdEarly  = 5 * time.Millisecond  // time before permits return from which on it asks
-	renewAhead = 20 * time.Millisecond // time before the end of a grant when it is renewed; a quarter of it, if that is less
+	plainPause = time.Second            // after status 429 without Retry-After
+	holdCall   = time.Second            // maximum time of the calls that take permits once
+	holdEvery  = time.Millisecond       // minimum time until the next calls, if these took none
+	holdAtMost = time.Second            // maximum time until then: permits can be given back elsewhere at any time
+	holdEarly  = 5 * time.Millisecond   // time before permits return from which on it asks
+	renewAhead = 100 * time.Millisecond // time before the end of a grant when it is renewed; a quarter of it, if that is less
 )
 
 // RoundTrip waits for a permit and sends the request. See Transport.
