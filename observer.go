@@ -42,10 +42,10 @@ type RequestObserver interface {
 // RequestInfo describes one request: a call of a method that asks a limiter for permits. AllowAll and TakeAll make one
 // request to each of their limiters, with Method "AllowAll" if they run in one step, else "Allow". In one step, if any
 // limiter refuses, Granted is 0 and Err is nil for all of them, also for those that would have allowed; CallInfo.Denied
-// counts only the limiters that refuse.
+// counts only the limiters that refuse. Take, TakeUpTo and TakeAll have the Method of Allow, AcquireUpTo and AllowAll.
 type RequestInfo struct {
 	Limiter string        // name
-	Method  string        // "Acquire", "TryAcquireTimeout", "TryAcquire", "Allow" (Take, too), "AcquireUpTo" (TakeUpTo) or "AllowAll" (TakeAll)
+	Method  string        // "Acquire", "TryAcquireTimeout", "TryAcquire", "Allow", "AcquireUpTo" or "AllowAll"
 	Waits   bool          // whether the method waits for permits
 	Permits int64         // requested
 	Granted int64         // of Permits
