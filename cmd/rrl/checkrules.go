@@ -39,9 +39,9 @@ The file is YAML:
       methods: [GET, POST]
       exempt: [192.0.2.7]
 
-A service may have keys of its own, such as the tenant; --key names them.`,
+A service may have keys of its own, such as the tenant; --own-key names them.`,
 		Example: `  rrl check-rules limits.yaml
-  rrl check-rules --key tenant --key user limits.yaml`,
+  rrl check-rules --own-key tenant --own-key user limits.yaml`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return errors.New("check-rules takes the name of one file; see rrl check-rules --help")
@@ -64,7 +64,7 @@ A service may have keys of its own, such as the tenant; --key names them.`,
 			return o.Failed
 		},
 	}
-	cmd.Flags().StringSliceVar(&keys, "key", nil, "`word` for a key that the service has, beside the built-in ones")
+	cmd.Flags().StringSliceVar(&keys, "own-key", nil, "`word` for a key that the service has, beside the built-in ones")
 	return cmd
 }
 

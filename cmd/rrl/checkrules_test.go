@@ -12,7 +12,7 @@ const rulesFile = "../../httplimit/rules/testdata/limits.yaml"
 
 // The guide shows what the command prints.
 func TestCheckRulesPrintsTheLimits(t *testing.T) {
-	code, out, errs := rrl(t.Context(), "check-rules", "--key", "tenant", rulesFile)
+	code, out, errs := rrl(t.Context(), "check-rules", "--own-key", "tenant", rulesFile)
 	if code != 0 || errs != "" {
 		t.Fatalf("%d, %s", code, errs)
 	}
@@ -20,7 +20,7 @@ func TestCheckRulesPrintsTheLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(page), "\n$ rrl check-rules --key tenant limits.yaml\n"+out+"```\n") {
+	if !strings.Contains(string(page), "\n$ rrl check-rules --own-key tenant limits.yaml\n"+out+"```\n") {
 		t.Errorf("the guide does not show\n%s", out)
 	}
 }
