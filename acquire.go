@@ -102,23 +102,27 @@ func (l *Limiter) serve(ctx context.Context, operation string, a dispatch.Ask) (
 // AcquireUpTo takes as many permits as are free now, at most n, and returns how many it took. While callers of this
 // process wait, no permits are free.
 func (l *Limiter) AcquireUpTo(ctx context.Context, n int64) (int64, error) {
+	return l.upTo(ctx, "acquire up to from", n, nil)
+}
+
+// upTo serves AcquireUpTo, and reports it to the request observer. source is filled in with a grant, unless it is nil.
+func (l *Limiter) upTo(ctx context.Context, operation string, n int64, source *dispatch.Source) (int64, error) {
 	started := time.Now()
-	granted, err := l.acquireUpTo(ctx, n)
+	granted, err := l.serveUpTo(ctx, operation, n, source)
 	l.client.tell(ctx, RequestInfo{
 		Limiter: l.name, Method: "AcquireUpTo", Permits: n, Granted: granted, Latency: time.Since(started), Err: err,
 	})
 	return granted, err
 }
 
-func (l *Limiter) acquireUpTo(ctx context.Context, n int64) (int64, error) {
-	const operation = "acquire up to from"
+func (l *Limiter) serveUpTo(ctx context.Context, operation string, n int64, source *dispatch.Source) (int64, error) {
 	if l.err == nil && n < 1 {
 		return 0, wrap(operation, l.name, fmt.Errorf("%w: %d", ErrInvalidPermits, n))
 	}
 	if l.err != nil {
 		return 0, wrap(operation, l.name, l.err)
 	}
-	got, err := l.core.UpTo(ctx, n)
+	got, err := l.core.UpTo(ctx, n, source)
 	return got, wrap(operation, l.name, err)
 }
 
@@ -162,8 +166,15 @@ func (c *Client) AllowAll(ctx context.Context, n int64, limiters ...*Limiter) ([
 // AllowAllN is AllowAll for permits[i] of limiters[i]. For example, a call of a language model counts once against its
 // requests per minute, and with all its tokens against its tokens per minute. The slices must have the same length.
 func (c *Client) AllowAllN(ctx context.Context, permits []int64, limiters ...*Limiter) ([]Result, error) {
+	return c.askAll(ctx, "allow all", permits, limiters, nil)
+}
+
+// askAll is AllowAllN. It fills in the grants with what was granted, unless they are nil.
+func (c *Client) askAll(
+	ctx context.Context, operation string, permits []int64, limiters []*Limiter, grants []*Grant,
+) ([]Result, error) {
 	if len(permits) != len(limiters) {
-		return nil, fmt.Errorf("allow all: %w: %d numbers for %d limiters", ErrInvalidPermits, len(permits), len(limiters))
+		return nil, fmt.Errorf("%s: %w: %d numbers for %d limiters", operation, ErrInvalidPermits, len(permits), len(limiters))
 	}
 	// A limiter that is listed twice is asked once, for the sum. index has the place of each in these lists.
 	var distinct []*Limiter
@@ -173,16 +184,16 @@ func (c *Client) AllowAllN(ctx context.Context, permits []int64, limiters ...*Li
 	for i, l := range limiters {
 		n := permits[i]
 		if n < 1 {
-			return nil, fmt.Errorf("allow all: %w: %d", ErrInvalidPermits, n)
+			return nil, fmt.Errorf("%s: %w: %d", operation, ErrInvalidPermits, n)
 		}
 		if l == nil {
-			return nil, fmt.Errorf("allow all: %w", invalidOption("a limiter is nil"))
+			return nil, fmt.Errorf("%s: %w", operation, invalidOption("a limiter is nil"))
 		}
 		if l.client != c {
-			return nil, wrap("allow all of", l.name, invalidOption("the limiter is another client's"))
+			return nil, wrap(operation+" of", l.name, invalidOption("the limiter is another client's"))
 		}
 		if l.err != nil {
-			return nil, wrap("allow all of", l.name, l.err)
+			return nil, wrap(operation+" of", l.name, l.err)
 		}
 		at := slices.IndexFunc(distinct, func(d *Limiter) bool { return d.core.Key() == l.core.Key() })
 		if at < 0 {
@@ -190,7 +201,7 @@ func (c *Client) AllowAllN(ctx context.Context, permits []int64, limiters ...*Li
 			distinct, sums, all = append(distinct, l), append(sums, 0), append(all, l.core.Keys()...)
 		}
 		if sums[at] > math.MaxInt64-n {
-			return nil, wrap("allow all of", l.name, ErrExceedsRate)
+			return nil, wrap(operation+" of", l.name, ErrExceedsRate)
 		}
 		sums[at] += n
 		index[i] = at
@@ -200,41 +211,50 @@ func (c *Client) AllowAllN(ctx context.Context, permits []int64, limiters ...*Li
 		err = ctx.Err() // otherwise ctx is checked for each limiter, and the observer sees it
 	}
 	if err != nil {
-		return nil, fmt.Errorf("allow all: %w", err)
+		return nil, fmt.Errorf("%s: %w", operation, err)
 	}
 	if len(distinct) == 0 {
 		return nil, nil
 	}
-	ask := c.allowInOrder
-	if c.core.Topology().OneStep(all) {
-		ask = c.allowTogether
+	var sources []dispatch.Source
+	if grants != nil {
+		sources = make([]dispatch.Source, len(distinct))
 	}
-	found, err := ask(ctx, sums, distinct)
+	ask := c.askInOrder
+	if c.core.Topology().OneStep(all) {
+		ask = c.askTogether
+	}
+	found, err := ask(ctx, operation, sums, distinct, sources)
 	if err != nil {
 		return nil, err
 	}
 	results := make([]Result, len(limiters))
 	for i, at := range index {
 		results[i] = found[at]
+		if grants != nil && found[at].Allowed {
+			grants[i] = &Grant{limiter: distinct[at], from: sources[at], left: permits[i]}
+		}
 	}
 	return results, nil
 }
 
-// allowTogether asks all limiters in one script.
-func (c *Client) allowTogether(ctx context.Context, permits []int64, limiters []*Limiter) ([]Result, error) {
+// askTogether asks all limiters in one script. It fills in the sources with what was granted, unless they are nil.
+func (c *Client) askTogether(
+	ctx context.Context, operation string, permits []int64, limiters []*Limiter, sources []dispatch.Source,
+) ([]Result, error) {
 	started := time.Now()
 	cores := make([]*dispatch.Limiter, len(limiters))
 	for i, l := range limiters {
 		cores[i] = &l.core
 	}
-	decided, failed, err := c.core.AllowAll(ctx, permits, cores)
+	decided, failed, err := c.core.AllowAll(ctx, permits, cores, sources)
 	switch {
 	case errors.Is(err, ErrExceedsRate):
-		err = wrap("allow all of", limiters[failed].name, fmt.Errorf("%w: %d", err, permits[failed]))
+		err = wrap(operation+" of", limiters[failed].name, fmt.Errorf("%w: %d", err, permits[failed]))
 	case failed >= 0:
-		err = wrap("allow all of", limiters[failed].name, err)
+		err = wrap(operation+" of", limiters[failed].name, err)
 	case err != nil:
-		err = fmt.Errorf("allow all: %w", err)
+		err = fmt.Errorf("%s: %w", operation, err)
 	}
 	results := make([]Result, len(decided))
 	for i, r := range decided {
@@ -251,14 +271,20 @@ func (c *Client) allowTogether(ctx context.Context, permits []int64, limiters []
 	return results, err
 }
 
-// allowInOrder asks one limiter after the other. If one refuses, it gives back what it took.
-func (c *Client) allowInOrder(ctx context.Context, permits []int64, limiters []*Limiter) ([]Result, error) {
-	results, taken := make([]Result, len(limiters)), make([]dispatch.Source, len(limiters))
+// askInOrder asks one limiter after the other. If one refuses, it gives back what it took. It fills in the sources as
+// askTogether does.
+func (c *Client) askInOrder(
+	ctx context.Context, operation string, permits []int64, limiters []*Limiter, sources []dispatch.Source,
+) ([]Result, error) {
+	if sources == nil {
+		sources = make([]dispatch.Source, len(limiters))
+	}
+	results := make([]Result, len(limiters))
 	for i, l := range limiters {
 		var err error
-		results[i], err = l.request(ctx, "allow", dispatch.Ask{N: permits[i], Detail: true, Source: &taken[i]})
+		results[i], err = l.request(ctx, operation+" of", dispatch.Ask{N: permits[i], Detail: true, Source: &sources[i]})
 		if err != nil {
-			back := undo(ctx, permits, limiters[:i], taken)
+			back := undo(ctx, operation, permits, limiters[:i], sources)
 			if ctx.Err() != nil && back != nil {
 				return nil, back // the same cause, and the outcome of giving back is unknown, too
 			}
@@ -267,7 +293,7 @@ func (c *Client) allowInOrder(ctx context.Context, permits []int64, limiters []*
 		if results[i].Allowed {
 			continue
 		}
-		if err := undo(ctx, permits, limiters[:i], taken); err != nil {
+		if err := undo(ctx, operation, permits, limiters[:i], sources); err != nil {
 			return nil, err
 		}
 		for j := range results[:i] {
@@ -281,11 +307,11 @@ func (c *Client) allowInOrder(ctx context.Context, permits []int64, limiters []*
 
 // undo gives back what limiters granted, in parallel, each call within the call timeout. If ctx ends, undo returns
 // ErrOutcomeUnknown, and the calls go on in the background.
-func undo(ctx context.Context, permits []int64, limiters []*Limiter, taken []dispatch.Source) error {
+func undo(ctx context.Context, operation string, permits []int64, limiters []*Limiter, sources []dispatch.Source) error {
 	undone := make(chan error, len(limiters))
 	for i, l := range limiters {
 		go func() {
-			_, err := l.core.Undo(context.WithoutCancel(ctx), permits[i], taken[i])
+			_, err := l.core.Undo(context.WithoutCancel(ctx), permits[i], sources[i])
 			undone <- wrap("release to", l.name, err)
 		}()
 	}
@@ -297,7 +323,7 @@ func undo(ctx context.Context, permits []int64, limiters []*Limiter, taken []dis
 				failed = err
 			}
 		case <-ctx.Done():
-			return errors.Join(failed, fmt.Errorf("allow all: %w", script.Unknown(ctx.Err())))
+			return errors.Join(failed, fmt.Errorf("%s: %w", operation, script.Unknown(ctx.Err())))
 		}
 	}
 	return failed

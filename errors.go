@@ -17,7 +17,7 @@ var (
 	// ErrExceedsRate means that one request asked for more permits than the rate has.
 	ErrExceedsRate = dispatch.ErrExceedsRate
 	// ErrInvalidPermits means that a request asked for fewer than one permit (Release: fewer than zero), or that
-	// AllowAllN got slices of different lengths.
+	// AllowAllN or TakeAll got slices of different lengths.
 	ErrInvalidPermits = errors.New("rratelimiter: permits must be positive")
 	// ErrInvalidRate means that a Rate cannot be set. The text names the invalid field.
 	ErrInvalidRate = errors.New("rratelimiter: invalid rate")

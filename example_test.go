@@ -211,6 +211,30 @@ func ExampleClient_AllowAll() {
 	// false 0 1m0s
 }
 
+// A call of a language model takes a request and as many tokens as it can cost, and gives back what it did not use.
+func ExampleClient_TakeAll() {
+	ctx := context.Background()
+	s := limittest.Start()
+	defer s.Close()
+	client := s.Client()
+
+	requests := client.RateLimiter("{model}:requests", rratelimiter.WithRate(rratelimiter.PerMinute(60)))
+	tokens := client.RateLimiter("{model}:tokens", rratelimiter.WithRate(rratelimiter.PerMinute(10_000)))
+	grants, results, err := client.TakeAll(ctx, []int64{1, 4000}, requests, tokens)
+	if err != nil || grants == nil {
+		fmt.Println(results, err) // refused: the results say when to retry
+		return
+	}
+	fmt.Println(results[1].Remaining)
+	used := int64(700) // known once the model has replied
+	fmt.Println(grants[1].Return(ctx, grants[1].Permits()-used))
+	fmt.Println(tokens.AvailablePermits(ctx))
+	// Output:
+	// 6000
+	// 3300 <nil>
+	// 9300 <nil>
+}
+
 func ExampleParseRate() {
 	for _, text := range []string{"100/s", "5/250ms", "10/1h30m per client keep-alive 2h", "0/s", "many"} {
 		rate, err := rratelimiter.ParseRate(text)

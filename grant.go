@@ -10,7 +10,11 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 )
 
-// A Grant is what [Limiter.Take] took. Its methods may be called at the same time.
+// A Grant is what [Limiter.Take], [Limiter.TakeUpTo], or [Client.TakeAll] from one limiter, took. Its methods may be called at the same time.
+//
+// Some permits cannot be given back. They return when their interval is over:
+//   - those of a call without a Grant, since its reply was lost (ErrOutcomeUnknown);
+//   - those of a process that ended without Return: a Grant cannot be stored.
 type Grant struct {
 	limiter *Limiter
 	from    dispatch.Source
@@ -31,6 +35,34 @@ func (l *Limiter) Take(ctx context.Context, n int64) (*Grant, Result, error) {
 	return g, result, nil
 }
 
+// TakeUpTo is AcquireUpTo with a handle: it takes as many permits as are free now, at most n. [Grant.Permits] returns how
+// many. If none are free, the Grant is nil. If ctx ends while the call is in flight, the error is ErrOutcomeUnknown, too,
+// and what the call is granted is given back in the background.
+func (l *Limiter) TakeUpTo(ctx context.Context, n int64) (*Grant, error) {
+	g := &Grant{limiter: l}
+	var err error
+	if g.left, err = l.upTo(ctx, "take up to from", n, &g.from); g.left == 0 {
+		return nil, err
+	}
+	return g, err
+}
+
+// TakeAll is AllowAllN with a handle for each limiter: it takes permits[i] of limiters[i], from all of them or from none.
+// Each Grant is given back by itself, in full or in part. For example, a call of a language model takes one of its
+// requests per minute and as many tokens as it can cost, and gives back the tokens that it did not use.
+//
+// The grants and the results are in the order of the limiters. A limiter that is listed twice has a Grant at each place.
+// If one limiter refuses, the grants are nil, and the results are those of AllowAllN. So are the errors, with one
+// difference: if ctx ends while a call is in flight, what the call is granted is given back in the background.
+func (c *Client) TakeAll(ctx context.Context, permits []int64, limiters ...*Limiter) ([]*Grant, []Result, error) {
+	grants := make([]*Grant, len(limiters))
+	results, err := c.askAll(ctx, "take all", permits, limiters, grants)
+	if len(results) == 0 || !results[0].Allowed {
+		return nil, results, err
+	}
+	return grants, results, nil
+}
+
 // Permits returns how many permits were granted and not given back, whether or not their interval is over.
 func (g *Grant) Permits() int64 {
 	g.mu.Lock()
@@ -38,11 +70,12 @@ func (g *Grant) Permits() int64 {
 	return g.left
 }
 
-// Return gives n permits of the grant back, at most those of Permits, and returns how many came back: 0 once their
-// interval is over. Unlike [Limiter.Release], which gives back the oldest permits of anybody, it gives back permits that
-// were granted at the time of this grant, so the others return when they would have. n = 0 does nothing; n < 0 is
-// ErrInvalidPermits. If the reply is lost the error is ErrOutcomeUnknown: the permits may have come back, and are not
-// given back again.
+// Return gives n permits of the grant back, at most those of Permits, and returns how many came back. Permits that are
+// free already do not come back again: those whose interval is over, and those that Release, Reset, Delete, or SetRate
+// without KeepState have freed. Unlike [Limiter.Release], which gives back the oldest permits of anybody, it gives back
+// permits that were granted at the time of this grant, so the others return when they would have. n = 0 does nothing;
+// n < 0 is ErrInvalidPermits. If the reply is lost the error is ErrOutcomeUnknown: the permits may have come back, and
+// are not given back again.
 func (g *Grant) Return(ctx context.Context, n int64) (int64, error) {
 	const operation = "return to"
 	if n < 0 {

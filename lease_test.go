@@ -293,6 +293,39 @@ func TestAllowAllFromLeases(t *testing.T) {
 	})
 }
 
+// A grant from leases is returned to Redis, dated as the leases are.
+func TestTakeAllFromLeases(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		opts := []rratelimiter.LimiterOption{rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute)}
+		a, b := r.limiter("a", opts...), r.limiter("b", opts...)
+		mustTry(t, r.limiter("a", opts[0]), 5, true)
+		oldest := r.now()
+		r.advance(time.Minute)
+		mustTry(t, a, 40, true)
+		mustTry(t, b, 10, true)
+		before := r.calls.Load()
+		grants, results, err := r.client.TakeAll(t.Context(), []int64{5, 6}, a, b)
+		if err != nil || !results[1].Allowed || r.calls.Load() != before {
+			t.Fatalf("%+v, %v, %d calls", results, err, r.calls.Load()-before)
+		}
+		for i, want := range []int64{5, 6} {
+			if n, err := grants[i].Return(t.Context(), 10); n != want || err != nil {
+				t.Errorf("%d of %d came back, %v", n, want, err)
+			}
+		}
+		if s := state(t, a); !s.Oldest.Equal(oldest) {
+			t.Errorf("permits of %v came back: %+v", oldest, s)
+		}
+		for _, l := range []*rratelimiter.Limiter{a, b} {
+			if _, err := l.Release(t.Context(), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		soon(t, "the return of what is unused", func() bool { return r.free(r.limiter("a")) == 955 && r.free(r.limiter("b")) == 990 })
+	})
+}
+
 // Names that were used once leave nothing behind once their leases are over.
 func TestLeasesOfManyNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 // call (WithFallback). Its methods must return quickly: callers wait for them.
 type Observer interface{ Call(CallInfo) }
 
-// CallInfo describes one acquiring call. A call of AllowAll in one step is reported once for each of its limiters. If a
-// call fails, its callers count as denied, and so do the queued requests that fail with it.
+// CallInfo describes one acquiring call. A call of AllowAll or TakeAll in one step is reported once for each of its
+// limiters. If a call fails, its callers count as denied, and so do the queued requests that fail with it.
 type CallInfo struct {
 	Limiter string // name
 	// Callers is the number of callers of the call. A caller that is neither Granted nor Denied keeps waiting, or
@@ -39,13 +39,13 @@ type RequestObserver interface {
 	Request(ctx context.Context, info RequestInfo)
 }
 
-// RequestInfo describes one request: a call of a method that asks a limiter for permits. AllowAll makes one request to
-// each of its limiters, with Method "AllowAll" if it runs in one step, else "Allow". In one step, if any limiter
-// refuses, Granted is 0 and Err is nil for all of them, also for those that would have allowed; CallInfo.Denied counts
-// only the limiters that refuse.
+// RequestInfo describes one request: a call of a method that asks a limiter for permits. AllowAll and TakeAll make one
+// request to each of their limiters, with Method "AllowAll" if they run in one step, else "Allow". In one step, if any
+// limiter refuses, Granted is 0 and Err is nil for all of them, also for those that would have allowed; CallInfo.Denied
+// counts only the limiters that refuse. Take, TakeUpTo and TakeAll have the Method of Allow, AcquireUpTo and AllowAll.
 type RequestInfo struct {
 	Limiter string        // name
-	Method  string        // "Acquire", "TryAcquireTimeout", "TryAcquire", "Allow" (Take, too), "AcquireUpTo" or "AllowAll"
+	Method  string        // "Acquire", "TryAcquireTimeout", "TryAcquire", "Allow", "AcquireUpTo" or "AllowAll"
 	Waits   bool          // whether the method waits for permits
 	Permits int64         // requested
 	Granted int64         // of Permits

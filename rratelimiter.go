@@ -19,7 +19,7 @@
 //   - [Limiter.Allow] asks once and returns when to retry: for services that refuse requests. [Limiter.TryAcquire]
 //     returns only whether the permits were granted.
 //   - [Limiter.Take] is Allow with a [Grant], which can give its permits back.
-//   - [Client.AllowAll] asks several limiters: all of them grant, or none does.
+//   - [Client.AllowAll] asks several limiters: all of them grant, or none does. [Client.TakeAll] returns a Grant of each.
 //   - [Limiter.SetRate] changes the rate. [Limiter.State] returns the rate and the permits in use.
 //   - [WithFallback] lets the process decide while Redis cannot be reached. [WithDenyCache] refuses floods without calls
 //     to Redis.
@@ -31,6 +31,7 @@
 //   - [github.com/rratelimiter/rratelimiter/limittest] has an embedded server and a clock for tests.
 //   - [github.com/rratelimiter/rratelimiter/classic] has other algorithms, such as GCRA and the token bucket.
 //   - [github.com/rratelimiter/rratelimiter/snapshot] saves and restores the state of a limiter.
+//   - httplimit/rules, a separate module, takes the limits of HTTP handlers from a file, and follows its changes.
 //   - promlimit and otellimit, separate modules, export metrics for Prometheus, and metrics and traces for OpenTelemetry.
 //   - cmd/rrl is a command line for limiters on a live Redis.
 package rratelimiter
@@ -141,7 +142,7 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 // Waiting callers of one Client on one limiter, through handles with the same options, are served in order, unless a
 // call stalls. A call has stalled once it takes more than 20 ms and much longer than usual. It does not delay other
 // requests, so those behind it may be served before its own callers. Only then do requests that do not wait overtake
-// waiting callers; those of [Client.AllowAll] may at any time. Between processes there is no order, but a process leaves
+// waiting callers; those of [Client.AllowAll] and [Client.TakeAll] may at any time. Between processes there is no order, but a process leaves
 // Redisson's threads a fair share.
 //
 // A Limiter is safe for concurrent use.

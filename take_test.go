@@ -1,8 +1,11 @@
 package rratelimiter_test
 
 import (
+	"context"
 	"errors"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -58,6 +61,232 @@ func TestAGrantIsReturned(t *testing.T) {
 		now = now.Add(time.Minute)
 		returned(late, 3, 0, 0)
 		free(10)
+	})
+}
+
+// Each grant of TakeAll gives back its own permits, whether the limiters are asked in one step or in order, in any form of
+// records, and whatever others were granted at another time.
+func TestEachGrantOfTakeAllIsReturned(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for name, options := range map[string][]rratelimiter.LimiterOption{
+			"plain":         nil,
+			"a record each": {rratelimiter.WithRecordPerRequest()},
+			"granularity":   {rratelimiter.WithGranularity(500 * ms)},
+			"server time":   {rratelimiter.WithServerTime()},
+		} {
+			for way, rdb := range map[string]rratelimiter.Redis{"one step": s.Client(), "in order": struct{ rratelimiter.Redis }{s.Client()}} {
+				t.Run(name+", "+way, func(t *testing.T) {
+					r := newRig(t, s)
+					r.wipe()
+					ctx := t.Context()
+					c := rratelimiter.NewClient(rdb, rratelimiter.WithClock(r.now), rratelimiter.WithCallTimeout(20*time.Second))
+					requests := c.RateLimiter("requests", append(options, rratelimiter.WithRate(rratelimiter.PerHour(5)))...)
+					tokens := c.RateLimiter("tokens", append(options, rratelimiter.WithRate(rratelimiter.PerHour(1000)))...)
+					take := func(permits ...int64) []*rratelimiter.Grant {
+						t.Helper()
+						grants, results, err := c.TakeAll(ctx, permits, requests, tokens, tokens)
+						if err != nil || len(grants) != 3 || len(results) != 3 || !results[2].Allowed {
+							t.Fatalf("%v, %+v, %v", grants, results, err)
+						}
+						for i, g := range grants {
+							if g.Permits() != permits[i] {
+								t.Errorf("grant %d has %d permits, not %d", i, g.Permits(), permits[i])
+							}
+						}
+						r.advance(time.Second)
+						return grants
+					}
+					returned := func(g *rratelimiter.Grant, n, want int64) {
+						t.Helper()
+						if got, err := g.Return(ctx, n); got != want || err != nil {
+							t.Errorf("%d came back, %v; want %d", got, err, want)
+						}
+					}
+					free := func(want ...int64) {
+						t.Helper()
+						if got := []int64{r.free(requests), r.free(tokens)}; !slices.Equal(got, want) {
+							t.Errorf("%d are free, want %d", got, want)
+						}
+					}
+					first := take(1, 100, 10)
+					granted := state(t, tokens).Oldest
+					second := take(2, 600, 50)
+					free(2, 240)
+					returned(second[1], 500, 500)
+					returned(second[2], 50, 50)
+					returned(second[1], 1000, 100)
+					returned(second[1], 1, 0)
+					free(2, 890)
+					if left := state(t, tokens); left.Oldest != granted || left.Newest != granted {
+						t.Errorf("the permits in use were granted from %v to %v, not at %v", left.Oldest, left.Newest, granted)
+					}
+
+					before := r.dump()
+					grants, results, err := c.TakeAll(ctx, []int64{1, 891}, requests, tokens)
+					if grants != nil || err != nil || results[0].Allowed || results[0].RetryAfter != 0 || results[1].Allowed || results[1].RetryAfter == 0 {
+						t.Errorf("refused: %v, %+v, %v", grants, results, err)
+					}
+					if way == "one step" { // in order the first limiter took a permit, and gave it back
+						r.unchanged(before, "a refusal")
+					}
+					returned(second[0], 2, 2)
+					returned(first[0], 5, 1)
+					returned(first[2], 10, 10)
+					free(5, 900)
+					if n := r.release(tokens, 60); n != 60 {
+						t.Errorf("%d were released", n)
+					}
+					returned(first[1], 100, 40) // the others are free already
+					free(5, 1000)
+				})
+			}
+		}
+	})
+}
+
+// TakeUpTo takes what is free, and gives back what was granted then.
+func TestTakeUpToIsReturned(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		ctx := t.Context()
+		l := r.limiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
+		old, err := l.TakeUpTo(ctx, 4)
+		r.must(err)
+		granted := r.now()
+		r.advance(time.Second)
+		rest, err := l.TakeUpTo(ctx, 100)
+		r.must(err)
+		if old.Permits() != 4 || rest.Permits() != 6 {
+			t.Errorf("took %d and %d", old.Permits(), rest.Permits())
+		}
+		if g, err := l.TakeUpTo(ctx, 1); g != nil || err != nil {
+			t.Errorf("none are free: %v, %v", g, err)
+		}
+		if n, err := rest.Return(ctx, 100); n != 6 || err != nil {
+			t.Errorf("%d came back, %v", n, err)
+		}
+		r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(10), Available: 6, Used: 4, Records: 1, Oldest: granted, Newest: granted, Consistent: true})
+		if g, err := l.TakeUpTo(ctx, 0); g != nil || !errors.Is(err, rratelimiter.ErrInvalidPermits) {
+			t.Errorf("%v, %v", g, err)
+		}
+	})
+}
+
+func TestReturnAfterTheInterval(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		ctx := t.Context()
+		short, long := r.limiter("short", rratelimiter.WithRate(rratelimiter.PerSecond(5))), r.limiter("long", rratelimiter.WithRate(rratelimiter.PerHour(5)))
+		grants, _, err := r.client.TakeAll(ctx, []int64{2, 3}, short, long)
+		r.must(err)
+		r.advance(time.Second)
+		if n, err := grants[0].Return(ctx, 2); n != 0 || err != nil {
+			t.Errorf("%d came back after the interval, %v", n, err)
+		}
+		if n, err := grants[1].Return(ctx, 3); n != 3 || err != nil || r.free(long) != 5 {
+			t.Errorf("%d came back, %v", n, err)
+		}
+	})
+}
+
+func TestTakeAllOfWhatCannotBeAsked(t *testing.T) {
+	r := newRig(t, redistest.Embedded(t))
+	ctx := t.Context()
+	a, b := r.limiter("a", rratelimiter.WithRate(rratelimiter.PerHour(5))), r.limiter("b", rratelimiter.WithRate(rratelimiter.PerHour(5)))
+	for _, test := range []struct {
+		permits  []int64
+		limiters []*rratelimiter.Limiter
+		want     error
+	}{
+		{[]int64{1}, []*rratelimiter.Limiter{a, b}, rratelimiter.ErrInvalidPermits},
+		{[]int64{1, 0}, []*rratelimiter.Limiter{a, b}, rratelimiter.ErrInvalidPermits},
+		{[]int64{1, 6}, []*rratelimiter.Limiter{a, b}, rratelimiter.ErrExceedsRate},
+		{[]int64{3, 3}, []*rratelimiter.Limiter{a, a}, rratelimiter.ErrExceedsRate},
+		{[]int64{1, 1}, []*rratelimiter.Limiter{a, r.limiter("none")}, rratelimiter.ErrNotInitialized},
+		{[]int64{1, 1}, []*rratelimiter.Limiter{a, nil}, rratelimiter.ErrInvalidOption},
+		{[]int64{1, 1}, []*rratelimiter.Limiter{a, newRig(t, redistest.Embedded(t)).limiter("b")}, rratelimiter.ErrInvalidOption},
+		{nil, nil, nil},
+	} {
+		grants, results, err := r.client.TakeAll(ctx, test.permits, test.limiters...)
+		if !errors.Is(err, test.want) || grants != nil || results != nil {
+			t.Errorf("%d: %v, %+v, %v", test.permits, grants, results, err)
+		}
+	}
+}
+
+// What a call in flight is granted after its caller left is given back.
+func TestTakesThatAreLeftAreGivenBack(t *testing.T) {
+	type take func(ctx context.Context, p *process, a, b *rratelimiter.Limiter) error
+	takeAll := func(ctx context.Context, p *process, a, b *rratelimiter.Limiter) error {
+		_, _, err := p.TakeAll(ctx, []int64{3, 2}, a, b)
+		return err
+	}
+	for name, c := range map[string]struct {
+		names [2]string
+		take  take
+	}{
+		"Take": {[2]string{"a", "b"}, func(ctx context.Context, _ *process, a, _ *rratelimiter.Limiter) error {
+			_, _, err := a.Take(ctx, 3)
+			return err
+		}},
+		"TakeUpTo": {[2]string{"a", "b"}, func(ctx context.Context, _ *process, a, _ *rratelimiter.Limiter) error {
+			_, err := a.TakeUpTo(ctx, 100)
+			return err
+		}},
+		"TakeAll in one step": {[2]string{"{t}a", "{t}b"}, takeAll},
+		"TakeAll in order":    {[2]string{"a", "b"}, takeAll},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bubble) {
+				p := b.process()
+				one := p.RateLimiter(c.names[0], rratelimiter.WithRate(rratelimiter.PerHour(10)))
+				two := p.RateLimiter(c.names[1], rratelimiter.WithRate(rratelimiter.PerHour(10)))
+				mustTry(t, one, 1, true)
+				mustTry(t, two, 1, true)
+				b.sleepTo(time.Second)
+				resume := p.wire.hang()
+				ctx, cancel := context.WithTimeout(t.Context(), 70*ms)
+				defer cancel()
+				if err := c.take(ctx, p, one, two); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+					t.Error(err)
+				}
+				resume()
+				synctest.Wait()
+				for _, l := range []*rratelimiter.Limiter{one, two} {
+					if s := state(t, l); s.Used != 1 || !s.Consistent {
+						t.Errorf("%s: %+v", l.Name(), s)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Permits that the process granted in the place of Redis come back to the process.
+func TestTakeAllGrantedLocally(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		p.wire.fail(errRefused)
+		for way, names := range map[string][2]string{"one step": {"{t}a", "{t}b"}, "in order": {"a", "b"}} {
+			one := p.RateLimiter(names[0], rratelimiter.WithRate(rratelimiter.PerHour(10)), rratelimiter.WithFallback(1))
+			two := p.RateLimiter(names[1], rratelimiter.WithRate(rratelimiter.PerHour(10)), rratelimiter.WithFallback(1))
+			grants, _, err := p.TakeAll(t.Context(), []int64{10, 4}, one, two)
+			if err != nil || grants == nil {
+				t.Fatal(way, grants, err)
+			}
+			if n, err := grants[0].Return(t.Context(), 9); n != 9 || err != nil {
+				t.Errorf("%s: %d came back, %v", way, n, err)
+			}
+			mustAllow(t, one, 10, false)
+			mustAllow(t, one, 9, true)
+			mustAllow(t, two, 7, false)
+			if g, err := two.TakeUpTo(t.Context(), 9); err != nil || g.Permits() != 6 {
+				t.Errorf("%s: %v, %v", way, g, err)
+			} else if n, err := g.Return(t.Context(), 9); n != 6 || err != nil {
+				t.Errorf("%s: %d came back, %v", way, n, err)
+			}
+			mustAllow(t, two, 6, true)
+		}
 	})
 }
 

@@ -13,6 +13,7 @@ require (
 	github.com/prometheus/prometheus v0.306.0
 	github.com/redis/go-redis/v9 v9.22.0
 	github.com/rratelimiter/rratelimiter v0.1.0
+	github.com/rratelimiter/rratelimiter/httplimit/rules v0.1.0
 	github.com/rratelimiter/rratelimiter/otellimit v0.1.0
 	github.com/rratelimiter/rratelimiter/promlimit v0.1.0
 	github.com/tsenart/vegeta/v12 v12.13.0
@@ -77,6 +78,7 @@ require (
 	go.opentelemetry.io/otel/trace v1.42.0 // indirect
 	go.uber.org/atomic v1.12.0 // indirect
 	go.yaml.in/yaml/v2 v2.4.3 // indirect
+	go.yaml.in/yaml/v3 v3.0.6 // indirect
 	golang.org/x/arch v0.22.0 // indirect
 	golang.org/x/crypto v0.53.0 // indirect
 	golang.org/x/net v0.56.0 // indirect

@@ -26,9 +26,6 @@ import (
 //   - if the process ends first, or Redis does not reply within 1 s;
 //   - if the policy decided without the limiter (FailLocal);
 //   - by limiters that have no method Release, as those of the package classic.
-//
-// A limit with CountIf or CostAfter is not checked in one call with the other limits of a guard: these are then checked
-// in order, each in a call, as the package documentation says.
 func (l Limit) CountIf(f func(status int, h http.Header) bool) Limit {
 	return func(r *http.Request) Claim {
 		claim := l(r)

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -94,6 +95,42 @@ func TestRequestsCountByTheirResponses(t *testing.T) {
 			})
 		})
 	}
+}
+
+// asked is an observer that counts the requests of each method.
+type asked struct {
+	mu      sync.Mutex
+	methods map[string]int // guarded by mu
+}
+
+func (a *asked) Call(rratelimiter.CallInfo) {}
+
+func (a *asked) Request(_ context.Context, info rratelimiter.RequestInfo) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.methods[info.Method]++
+}
+
+// Limits of one server are checked in one call, also if some depend on the response, and each corrects its own permits.
+func TestLimitsThatDependOnTheResponseAreOneCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		seen := &asked{methods: map[string]int{}}
+		client := limittest.NewRealTime(t).Client(rratelimiter.WithObserver(seen))
+		guard := patient(
+			Per(client, "requests", rratelimiter.PerHour(20), nil),
+			Per(client, "failed", rratelimiter.PerHour(20), nil).CountIf(func(status int, _ http.Header) bool { return status >= 400 }),
+			Per(client, "tokens", rratelimiter.PerHour(20), nil).Cost(ten).CostAfter(costOf),
+		)
+		wantCodes(t, guard.Middleware(answering), "192.0.2.1", "/200/7", 200)
+		for name, want := range map[string]int64{"requests": 1, "failed": 0, "tokens": 7} {
+			if n := used(t, client, "ratelimit:"+name); n != want {
+				t.Errorf("%s: %d permits used, not %d", name, n, want)
+			}
+		}
+		if len(seen.methods) != 1 || seen.methods["AllowAll"] != 3 {
+			t.Errorf("asked by %v", seen.methods)
+		}
+	})
 }
 
 // A request takes its permits before it is handled, and a limit that waits asks again.

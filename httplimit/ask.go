@@ -12,13 +12,10 @@ import (
 // ask.go checks several limits, so that either all allow or none has counted the request.
 
 // askAll checks limiters of one client in one call. Else it checks in order, and gives back what was granted once a
-// limit refuses or fails. An error beside a refusal means that some permits could not be given back. Claims whose
-// permits depend on the response are checked in order, since only that gives a way to give permits back.
+// limit refuses or fails. An error beside a refusal means that some permits could not be given back.
 func (p *Policy) askAll(ctx context.Context, claims []Claim) ([]Answer, error) {
-	if slices.ContainsFunc(claims, Claim.settles) {
-		return p.askInOrder(ctx, claims)
-	}
-	if len(claims) == 1 { // nothing to give back
+	settles := slices.ContainsFunc(claims, Claim.settles)
+	if len(claims) == 1 && !settles { // nothing to give back
 		r, err := p.try(ctx, claims[0])
 		if err != nil {
 			return nil, err
@@ -26,10 +23,17 @@ func (p *Policy) askAll(ctx context.Context, claims []Claim) ([]Answer, error) {
 		return []Answer{{Claim: claims[0], Result: r, Refused: !r.Allowed}}, nil
 	}
 	limiters, permits := together(claims)
-	if limiters == nil {
+	if len(claims) == 1 || limiters == nil {
 		return p.askInOrder(ctx, claims)
 	}
-	results, err := limiters[0].Client().AllowAllN(ctx, permits, limiters...)
+	var grants []*rratelimiter.Grant
+	var results []rratelimiter.Result
+	var err error
+	if client := limiters[0].Client(); settles {
+		grants, results, err = client.TakeAll(ctx, permits, limiters...)
+	} else {
+		results, err = client.AllowAllN(ctx, permits, limiters...)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -38,6 +42,9 @@ func (p *Policy) askAll(ctx context.Context, claims []Claim) ([]Answer, error) {
 		if r != (rratelimiter.Result{}) { // else it was not checked
 			answers = append(answers, Answer{Claim: claims[i], Result: r, Refused: !r.Allowed && r.RetryAfter > 0})
 		}
+	}
+	for i, grant := range grants {
+		answers[i].back = wayOf(grant)
 	}
 	if !results[0].Allowed && !refused(answers) {
 		for i := range answers { // the reply does not name the limiter that refused
@@ -79,6 +86,14 @@ func (p *Policy) askInOrder(ctx context.Context, claims []Claim) ([]Answer, erro
 // A way gives n of the permits of an answer back; nil: the limiter cannot take permits back, or granted none.
 type way func(ctx context.Context, n int64) error
 
+// wayOf returns the way to give a grant back.
+func wayOf(grant *rratelimiter.Grant) way {
+	return func(ctx context.Context, n int64) error {
+		_, err := grant.Return(ctx, n)
+		return err
+	}
+}
+
 // A releaser is a limiter that can take permits back.
 type releaser interface {
 	Release(ctx context.Context, n int64) (int64, error)
@@ -93,10 +108,7 @@ func (p *Policy) allow(ctx context.Context, c Claim) (Answer, error) {
 	case *rratelimiter.Limiter:
 		var grant *rratelimiter.Grant
 		if grant, r, err = l.Take(ctx, c.Permits); grant != nil {
-			back = func(ctx context.Context, n int64) error {
-				_, err := grant.Return(ctx, n)
-				return err
-			}
+			back = wayOf(grant)
 		}
 	case releaser:
 		if r, err = p.try(ctx, c); r.Allowed {

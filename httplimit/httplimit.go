@@ -14,11 +14,10 @@
 // [Allower] can decide.
 //
 // Limits are checked in one call if they are limiters of one [rratelimiter.Client] and, on a cluster, have names in one
-// slot, which the names made by [Per] do not have, and if none depends on the response ([Limit.CountIf] and
-// [Limit.CostAfter]). Else they are checked in their order, and permits are given back once
-// one refuses: until then other requests may be refused. Algorithms that cannot take permits back, as those of the package
-// classic, keep them. So the narrowest limit, which refuses most requests, should come first: those behind it are then not
-// checked.
+// slot, which the names made by [Per] do not have. Else they are checked in their order, and permits are given back once
+// one refuses: until then other requests may be refused. Algorithms that cannot take permits back, as those of the
+// package classic, keep them. So the narrowest limit, which refuses most requests, should come first: those behind it are
+// then not checked.
 //
 // A [Policy] decides what happens around the limits: the zero Policy lets requests pass when Redis does not reply within
 // 100 ms, and counts them. It does not depend on HTTP.
@@ -42,6 +41,7 @@
 //   - Requests without limits: [Guard.Skip] with [Paths], [Methods] and [ClientAddr.Private].
 //   - When Redis is slow or down: [Policy.Failure] and [Policy.Bound].
 //   - To see the effect of a limit before it is in force: [Policy.Shadow]; to count the outcomes: [Policy.Count].
+//   - Limits in a file that operators change: the package httplimit/rules, a separate module.
 //   - For gRPC servers: the package grpclimit, a separate module, has interceptors that use a Guard.
 //
 // docs/guide/guard-an-http-api.md in the root of the module has examples.

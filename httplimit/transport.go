@@ -31,10 +31,10 @@ import (
 // accepts requests again. The response goes to the caller, who may send the request again; the Transport does not.
 //   - This process sends no request before the pause is over. Requests that are in flight are not interrupted. A
 //     request that gets its permit during the pause takes another one afterwards.
-//   - Other processes, also those without a Transport and in Java, are held up: this process takes the permits that
-//     are free at once, takes the others as they return, and keeps them. Another process can be first to take a permit
-//     that returns, but all of them together never get more than the rate in an interval. One with a Transport stops
-//     with the first such response that it gets itself.
+//   - Other processes, also those without a Transport and in Java, are held up: this process takes all permits that are
+//     free, takes the others as they return, and keeps them. Another process that waits for permits which return can be
+//     first to take them, and again an interval later; mostly it is not for long. All of them together never get more
+//     than the rate in an interval. One with a Transport stops with the first such response that it gets itself.
 //   - When the pause is over, this process gives back in the background what it took. If it ends before, or Redis does
 //     not reply within 1 s, the permits return when their interval is over.
 //
@@ -56,11 +56,12 @@ type Transport struct {
 }
 
 const (
-	plainPause = time.Second           // after status 429 without Retry-After
-	holdCall   = time.Second           // maximum time of one call that takes permits
-	holdEvery  = 5 * time.Millisecond  // minimum time between two of them
-	holdAtMost = time.Second           // maximum time between two: permits can be given back elsewhere at any time
-	renewAhead = 20 * time.Millisecond // time before the end of a grant when it is renewed; a quarter of it, if that is less
+	plainPause = time.Second            // after status 429 without Retry-After
+	holdCall   = time.Second            // maximum time of the calls that take permits once
+	holdEvery  = time.Millisecond       // minimum time until the next calls, if these took none
+	holdAtMost = time.Second            // maximum time until then: permits can be given back elsewhere at any time
+	holdEarly  = 5 * time.Millisecond   // time before permits return from which on it asks
+	renewAhead = 100 * time.Millisecond // time before the end of a grant when it is renewed; a quarter of it, if that is less
 )
 
 // RoundTrip waits for a permit and sends the request. See Transport.
@@ -148,7 +149,8 @@ func after(field string) time.Duration {
 }
 
 // hold takes all permits until the pause is over, and then gives them back. Before a grant expires, it gives that back
-// and takes the permits again: where others wait, they wait until it expires, and would come first then.
+// and takes the permits again: where others wait, they wait until it expires, and would come first then. When permits
+// return that others have, it asks a little earlier than others do.
 func (t *Transport) hold() {
 	type taken struct {
 		grant *rratelimiter.Grant
@@ -163,50 +165,66 @@ func (t *Transport) hold() {
 		}
 		return err != nil
 	}
-	for free := int64(0); t.paused(); {
+	var rate rratelimiter.Rate // without permits: it is not known
+	var due time.Time          // when the next permits return, as far as it is known
+	for t.paused() {
 		for len(held) > 0 && !time.Now().Before(held[0].renew) {
-			n, err := giveBack(held[0].grant)
+			err := giveBack(held[0].grant)
 			held = held[1:]
 			if fails(err) {
 				break
 			}
-			free += n
 		}
-		want := max(1, free)
-		grant, r, err := t.take(want)
-		var wait time.Duration
-		switch {
-		case fails(err):
+		grant, wait, err := t.take(&rate, &due)
+		if fails(err) {
 			wait = holdAtMost
-		case grant != nil:
-			held = append(held, taken{grant, time.Now().Add(r.ResetAfter - min(renewAhead, r.ResetAfter/4))})
-		case want == 1 || want <= r.Remaining: // none are free, or callers of this process wait
-			wait = r.RetryAfter
 		}
-		free = r.Remaining
+		if grant != nil {
+			held = append(held, taken{grant, time.Now().Add(rate.Interval - min(renewAhead, rate.Interval/4))})
+			due = time.Time{}
+			continue
+		}
 		if len(held) > 0 {
 			wait = min(wait, time.Until(held[0].renew))
 		}
 		_ = script.Sleep(context.Background(), min(max(wait, holdEvery), holdAtMost, t.pause()))
 	}
 	for _, h := range held {
-		if _, err := giveBack(h.grant); fails(err) {
+		if fails(giveBack(h.grant)) {
 			return
 		}
 	}
 }
 
-func (t *Transport) take(n int64) (*rratelimiter.Grant, rratelimiter.Result, error) {
+// take takes all permits that are free. If none are, it returns the time until it should be called again. It updates rate
+// and due, which belong to hold.
+func (t *Transport) take(rate *rratelimiter.Rate, due *time.Time) (grant *rratelimiter.Grant, wait time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), holdCall)
 	defer cancel()
-	return t.Limiter.Take(ctx, n)
+	if rate.Permits == 0 {
+		if *rate, err = t.Limiter.Config(ctx); err != nil {
+			return nil, 0, err
+		}
+	}
+	if grant, err = t.Limiter.TakeUpTo(ctx, rate.Permits); grant != nil || err != nil {
+		return grant, 0, err
+	}
+	if !time.Now().Before(*due) {
+		var r rratelimiter.Result
+		if grant, r, err = t.Limiter.Take(ctx, 1); grant != nil || err != nil {
+			return grant, 0, err
+		}
+		*due = time.Now().Add(r.RetryAfter)
+	}
+	return nil, time.Until(*due) - holdEarly, nil
 }
 
-// giveBack gives all permits of a grant back, and returns how many came back.
-func giveBack(g *rratelimiter.Grant) (int64, error) {
+// giveBack gives all permits of a grant back.
+func giveBack(g *rratelimiter.Grant) error {
 	ctx, cancel := context.WithTimeout(context.Background(), givingBack)
 	defer cancel()
-	return g.Return(ctx, g.Permits())
+	_, err := g.Return(ctx, g.Permits())
+	return err
 }
 
 // paused reports whether there is a pause. If there is none, it records that hold ends.

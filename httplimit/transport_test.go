@@ -191,6 +191,31 @@ func TestPauseOfAllProcesses(t *testing.T) {
 	}
 }
 
+// Permits that return together are taken by one call: another process whose callers wait for them would get the rest.
+func TestPermitsThatReturnTogetherAreTakenTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server, s := limittest.NewRealTime(t), newRemote()
+		limiter := func() *rratelimiter.Limiter {
+			return server.Client().RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
+		}
+		one, other := &Transport{Limiter: limiter(), Base: s, MaxPause: time.Hour}, limiter()
+		if ok, err := other.TryAcquire(t.Context(), 9); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		s.next(429, "100")
+		fetch(t, one)
+		time.Sleep(59 * time.Second)
+		for _, want := range []int{2, 1} { // before and after the permits returned
+			state, err := other.State(t.Context())
+			if err != nil || state.Used != 10 || state.Records != want {
+				t.Errorf("%+v, %v; want %d records", state, err, want)
+			}
+			time.Sleep(2 * time.Second)
+		}
+		time.Sleep(time.Minute) // until the pause is over
+	})
+}
+
 // A request that waits for its permit when a pause begins does not use the one that it gets during the pause, and a
 // later response extends the pause.
 func TestWaitingRequestsStayBehindAPause(t *testing.T) {

@@ -66,8 +66,8 @@ Commands on a live Redis use the server of --redis, or else of RRL_REDIS, or els
 the environment (RRL_PASSWORD or REDISCLI_AUTH). Times are those of Redis's clock, not this host's. The flags below may
 stand before or after the command.
 
-Exit codes: 0 done; 1 an error, or doctor or show found one; 2 apply --diff found differences. acquire has 124 and more:
-see rrl acquire --help.`,
+Exit codes: 0 done; 1 an error, or doctor, show or check-rules found one; 2 apply --diff found differences. acquire has
+124 and more: see rrl acquire --help.`,
 		Version:       version(debug.ReadBuildInfo()),
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -99,7 +99,7 @@ see rrl acquire --help.`,
 		commands  []*cobra.Command
 	}{
 		{"look", "Look at limiters:", []*cobra.Command{newLs(), newShow(), newWatch(), newServe(), newExport(), newDoctor()}},
-		{"use", "Set rates, take and give back permits:", []*cobra.Command{newSet(), newApply(), newAcquire(), newRelease()}},
+		{"use", "Set rates, take and give back permits:", []*cobra.Command{newSet(), newApply(), newAcquire(), newRelease(), newCheckRules()}},
 		{"tend", "Mend, move and remove:", []*cobra.Command{newRepair(), newReset(), newSnapshot(), newRestore(), newRm(), newGc()}},
 		{"try", "Try without a service of your own:", []*cobra.Command{newDemo(), newSimulate()}},
 	} {

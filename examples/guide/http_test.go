@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/httplimit/rules"
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
@@ -188,6 +190,50 @@ func TestRequestsCountByTheirResponses(t *testing.T) {
 			t.Errorf("%d calls of 2000 tokens were served", n)
 		}
 	})
+}
+
+func tenantOf(r *http.Request) string { return r.Header.Get("X-Tenant") }
+
+func withRules(ctx context.Context, client *rratelimiter.Client, addr httplimit.ClientAddr) (*httplimit.Guard, error) {
+	guard := httplimit.New()
+	err := rules.Watch(ctx, guard, "limits.yaml", rules.Config{
+		Client: client,
+		Addr:   addr,
+		Keys:   map[string]httplimit.Key{"tenant": httplimit.By("tenant", tenantOf)},
+	})
+	return guard, err
+}
+
+// rulesFolder has the file of rules that is on the page.
+const rulesFolder = "../../httplimit/rules/testdata"
+
+func TestTheRulesOnThePageAreKept(t *testing.T) {
+	blocks := blocksOf(t, pages+"/guard-an-http-api.md", "yaml")
+	if file := linesOf(t, rulesFolder+"/limits.yaml"); len(blocks) != 1 || !slices.Equal(blocks[0], file[:len(file)-1]) {
+		t.Error("the page has other rules than " + rulesFolder + "/limits.yaml")
+	}
+	t.Chdir(rulesFolder)
+	guard, err := withRules(t.Context(), limittest.New(t).Client(), httplimit.ClientAddr{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard.Policy = &httplimit.Policy{Bound: patience}
+	for _, c := range []struct {
+		addr string
+		want int
+	}{{"198.51.100.1", 10}, {"198.51.100.2", 10}, {"10.1.2.3", 20}} {
+		served := 0
+		for range 20 {
+			r := httptest.NewRequest(http.MethodGet, "/", nil)
+			r.RemoteAddr = c.addr + ":1234"
+			if guard.Check(httptest.NewRecorder(), r) {
+				served++
+			}
+		}
+		if served != c.want {
+			t.Errorf("%s: %d requests were served, not %d", c.addr, served, c.want)
+		}
+	}
 }
 
 func outgoing(client *rratelimiter.Client) *http.Client {

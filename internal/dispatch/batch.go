@@ -548,6 +548,9 @@ func (q *queue) settleUpTo(b *batch, g protocol.AcquireReply, info *Call) {
 		info.Granted++
 	}
 	*r.Got = got
+	if r.Source != nil {
+		*r.Source = Source{g.Local(), g.At}
+	}
 	q.finish(b, r, nil)
 }
 

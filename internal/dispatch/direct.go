@@ -89,8 +89,14 @@ func (l *Limiter) Release(ctx context.Context, n, granted int64) (int64, error) 
 // giveBack waits for the reply to a request whose caller's context ended, and gives back what it was granted.
 func (l *Limiter) giveBack(r *request) {
 	<-r.done
-	if r.result.Allowed {
-		_, _ = l.Undo(context.Background(), r.N, *r.Source)
+	n := int64(0)
+	if r.Got != nil {
+		n = *r.Got
+	} else if r.result.Allowed {
+		n = r.N
+	}
+	if n > 0 {
+		_, _ = l.Undo(context.Background(), n, *r.Source)
 	}
 	l.client.recycle(r)
 }

@@ -53,9 +53,9 @@ func leased(held *lease.Lease, left int64, now, mono time.Time) Result {
 	}
 }
 
-// allFromLeases answers a request to several limiters from their leases, if all of them can. Otherwise what was taken goes
-// back to them. What is of a lease that has ended meanwhile stays counted: its record may have been replaced by another one.
-func (c *Client) allFromLeases(permits []int64, limiters []*Limiter) ([]Result, bool) {
+// allFromLeases answers a request to several limiters from their leases, if all of them can, and fills in the sources, unless
+// they are nil. Otherwise what was taken goes back to the leases. What is of a lease that has ended meanwhile stays counted: its record may have been replaced by another one.
+func (c *Client) allFromLeases(permits []int64, limiters []*Limiter, sources []Source) ([]Result, bool) {
 	for _, l := range limiters {
 		if l.settings.Lease == 0 {
 			return nil, false
@@ -63,7 +63,11 @@ func (c *Client) allFromLeases(permits []int64, limiters []*Limiter) ([]Result, 
 	}
 	results, leases := make([]Result, len(limiters)), make([]*lease.Lease, len(limiters))
 	for i, l := range limiters {
-		if results[i], leases[i] = l.fromLease(Ask{N: permits[i]}); leases[i] == nil {
+		a := Ask{N: permits[i]}
+		if sources != nil {
+			a.Source = &sources[i]
+		}
+		if results[i], leases[i] = l.fromLease(a); leases[i] == nil {
 			for j, held := range leases[:i] {
 				held.Untake(permits[j])
 			}

@@ -137,7 +137,8 @@ func (c *Client) answer(ctx context.Context, l *Limiter, a Ask) (Result, error) 
 }
 
 // UpTo takes as many permits as are free now, at most n, and returns how many it took. While callers wait, none are free.
-func (l *Limiter) UpTo(ctx context.Context, n int64) (int64, error) {
+// source is filled in with a grant, unless it is nil.
+func (l *Limiter) UpTo(ctx context.Context, n int64, source *Source) (int64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
@@ -147,11 +148,13 @@ func (l *Limiter) UpTo(ctx context.Context, n int64) (int64, error) {
 		return 0, nil
 	}
 	var got int64
-	r := l.client.newRequest(Ask{N: n, Got: &got})
+	r := l.client.newRequest(Ask{N: n, Got: &got, Source: source})
 	q.sendAlone(r)
 	q.exit()
-	_, err := q.await(ctx, r)
-	return got, l.client.forCaller(ctx, err)
+	if _, err := q.await(ctx, r); err != nil {
+		return 0, l.client.forCaller(ctx, err)
+	}
+	return got, nil
 }
 
 // await returns the result of a request. It blocks until that is settled, its timeout is over (the zero Result) or ctx

@@ -89,7 +89,8 @@ func (s *set) idle() bool { return len(s.queued) == 0 && s.inFlight == nil && s.
 // A jointRequest is what one caller asks of a set. Its fields are guarded by set.mu until done receives; from then on they
 // belong to the caller.
 type jointRequest struct {
-	permits []int64 // of each limiter
+	permits []int64  // of each limiter
+	sources []Source // of each limiter, filled in with a grant; nil: not needed
 	done    chan struct{}
 
 	results []Result
@@ -100,19 +101,22 @@ type jointRequest struct {
 }
 
 // AllowAll asks all limiters in one script for permits: all of them grant, or none does. If it fails because of one
-// limiter, failed is the index of that, else -1.
-func (c *Client) AllowAll(ctx context.Context, permits []int64, limiters []*Limiter) (results []Result, failed int, err error) {
+// limiter, failed is the index of that, else -1. A grant fills in the sources, unless they are nil; after an error the
+// caller must not use them again, since giving back may go on in the background.
+func (c *Client) AllowAll(
+	ctx context.Context, permits []int64, limiters []*Limiter, sources []Source,
+) (results []Result, failed int, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, -1, err
 	}
-	if results, ok := c.allFromLeases(permits, limiters); ok {
+	if results, ok := c.allFromLeases(permits, limiters, sources); ok {
 		return results, -1, nil
 	}
 	r, ok := c.jointRequests.Get().(*jointRequest)
 	if !ok {
 		r = &jointRequest{done: make(chan struct{}, 1)}
 	}
-	r.permits, r.failed = permits, -1
+	r.permits, r.sources, r.failed = permits, sources, -1
 	s := c.enterSet(limiters)
 	s.queued = append(s.queued, r)
 	s.send()
@@ -120,21 +124,30 @@ func (c *Client) AllowAll(ctx context.Context, permits []int64, limiters []*Limi
 	select {
 	case <-r.done:
 		results, failed, err = r.results, r.failed, c.forCaller(ctx, r.err)
-		*r = jointRequest{done: r.done}
-		c.jointRequests.Put(r)
+		c.recycleJoint(r)
 		return results, failed, err
 	case <-ctx.Done():
 		return s.abandon(r, ctx.Err())
 	}
 }
 
-// abandon ends r because its caller's context ended, unless r is settled. What a call in flight grants it stays taken.
+// recycleJoint returns r to the pool. No goroutine may use r afterwards.
+func (c *Client) recycleJoint(r *jointRequest) {
+	*r = jointRequest{done: r.done}
+	c.jointRequests.Put(r)
+}
+
+// abandon ends r because its caller's context ended, unless r is settled. What a call in flight grants it stays taken, unless
+// it can be given back (sources): that happens in the background after the reply.
 func (s *set) abandon(r *jointRequest, cause error) ([]Result, int, error) {
 	s.mu.Lock()
 	defer s.exit()
 	switch {
 	case r.state == requestSettled:
 		return r.results, r.failed, r.err
+	case r.state.inFlight() && r.sources != nil:
+		go s.giveBack(r)
+		return nil, -1, script.Unknown(cause)
 	case r.state.inFlight():
 		r.state.to(requestAbandoned)
 		r.batch.present.Add(-1)
@@ -143,6 +156,17 @@ func (s *set) abandon(r *jointRequest, cause error) ([]Result, int, error) {
 	r.state.to(requestGone)
 	s.queued = slices.DeleteFunc(s.queued, func(other *jointRequest) bool { return other == r })
 	return nil, -1, cause
+}
+
+// giveBack waits for the reply to r, whose caller's context ended, and gives back what it was granted.
+func (s *set) giveBack(r *jointRequest) {
+	<-r.done
+	if r.err == nil && r.results[0].Allowed {
+		for i, l := range s.limiters {
+			_, _ = l.Undo(context.Background(), r.permits[i], r.sources[i])
+		}
+	}
+	s.client.recycleJoint(r)
 }
 
 // A jointBatch is one call of a set for many callers. It is filled while set.mu is held; then it belongs to the goroutine
@@ -449,6 +473,9 @@ func (s *set) distribute(b *jointBatch, g protocol.AllowAllReply, calls []Call) 
 			results := make([]Result, len(s.limiters))
 			for i, m := range g.Members {
 				results[i] = Result{Allowed: true, Limit: m.Rate, Remaining: free[i], ResetAfter: m.ResetAfter}
+				if r.sources != nil {
+					r.sources[i] = Source{g.Local(), m.At}
+				}
 			}
 			claimed := b.finish(r, results, -1, nil)
 			for i, size := range b.request.Groups[at].Sizes {

@@ -154,6 +154,7 @@ type MemberReply struct {
 	Free       int64 // permits that remain free
 	Notes      Notes
 	ResetAfter time.Duration // until all permits are free
+	At         int64         // score of what is granted, µs (grant.lua); 0 in a local reply
 }
 
 // unknownWait is the wait in a reply if it is not known; the request is made again.
@@ -200,6 +201,7 @@ func (r *AllowAll) Reply(a *script.Attempts, reply []int64) (g AllowAllReply, fa
 		f := reply[1+i*figures:][:figures]
 		g.Members[i] = MemberReply{
 			Rate: f[1], Interval: Millis(f[2]), Free: f[3], Notes: Notes(f[4]), ResetAfter: Micros(f[5]),
+			At: r.Members[i].Dated(f[0], f[2]),
 		}
 		if m := &r.Members[i]; m.ServerTime {
 			m.served.Store(f[0] - serverSlack)

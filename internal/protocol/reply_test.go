@@ -184,8 +184,8 @@ func TestAllowAllReplies(t *testing.T) {
 	groups := []JointGroup{{[]int64{1, 2}, 5}, {[]int64{3, 4}, 6}, {[]int64{5, 6}, 7}}
 	figures := []int64{0, 11, 12, 13, 14, 0, 16, 21, 22, 23, 24, int64(Many), 26}
 	members := []MemberReply{
-		{Rate: 12, Interval: 13 * time.Millisecond, Free: 14, ResetAfter: 16 * time.Microsecond},
-		{Rate: 22, Interval: 23 * time.Millisecond, Free: 24, Notes: Many, ResetAfter: 26 * time.Microsecond},
+		{Rate: 12, Interval: 13 * time.Millisecond, Free: 14, ResetAfter: 16 * time.Microsecond, At: 11},
+		{Rate: 22, Interval: 23 * time.Millisecond, Free: 24, Notes: Many, ResetAfter: 26 * time.Microsecond, At: 21},
 	}
 	type outcome struct {
 		granted  int64

@@ -15,6 +15,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/classic"
 	"github.com/rratelimiter/rratelimiter/grpclimit"
 	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/httplimit/rules"
 	"github.com/rratelimiter/rratelimiter/limittest"
 	"github.com/rratelimiter/rratelimiter/otellimit"
 	"github.com/rratelimiter/rratelimiter/promlimit"
@@ -43,6 +44,11 @@ func main() {
 		handler.ServeHTTP(answer, httptest.NewRequest("GET", "/", nil))
 		fmt.Println(answer.Code)
 	}
+	limits, err := rules.Parse("limits.yaml", []byte("limits: {all: {key: all, rate: 1/s}}"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(limits[0].Name, limits[0].Rate)
 	taken, err := snapshot.Take(context.Background(), server.Redis(), orders.Name())
 	if err != nil {
 		log.Fatal(err)

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
+	"github.com/rratelimiter/rratelimiter/httplimit/rules"
+)
+
+// checkrules.go is the subcommand check-rules, which needs no Redis.
+
+func newCheckRules() *cobra.Command {
+	var keys []string
+	cmd := &cobra.Command{
+		Use:   "check-rules FILE",
+		Short: "Check a file of limits for HTTP requests, and print how it is understood",
+		Long: `check-rules reads a file of limits for HTTP requests, as services that use the package httplimit/rules do, and prints its
+limits. It needs no Redis. If the file has faults it prints each of them as FILE:LINE: fault, and the exit code is 1. FILE
+is - for the standard input.
+
+The file is YAML:
+
+  exempt: 10.0.0.0/8          # clients that no limit applies to
+  limits:
+    per-second:
+      key: address            # or: path, route, header NAME, all; A or B; [A, B]
+      rate: 10/s
+    search:
+      key: header X-API-Key or address
+      rate: 600/m
+      cost: 5                 # a request takes 5 of the 600
+      paths: [/search, /export/]
+      methods: [GET, POST]
+      exempt: [192.0.2.7]
+
+A service may have keys of its own, such as the tenant; --own-key names them.`,
+		Example: `  rrl check-rules limits.yaml
+  rrl check-rules --own-key tenant --own-key user limits.yaml`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return errors.New("check-rules takes the name of one file; see rrl check-rules --help")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			file := args[0]
+			data, err := input(cmd.InOrStdin(), file)
+			if err != nil {
+				return err
+			}
+			limits, err := rules.Parse(file, data, keys...)
+			if err != nil {
+				fmt.Fprintln(cmd.ErrOrStderr(), connect.LastDefence(err.Error()))
+				return exit{code: 1}
+			}
+			o := &render.Output{Out: cmd.OutOrStdout()}
+			limitsTable(limits).Write(o)
+			return o.Failed
+		},
+	}
+	cmd.Flags().StringSliceVar(&keys, "own-key", nil, "`word` for a key that the service has, beside the built-in ones")
+	return cmd
+}
+
+// limitsTable has a row for each limit.
+func limitsTable(limits []rules.Limit) render.Table {
+	t := render.Table{Right: map[int]bool{1: true, 2: true}, Rows: [][]string{{"limit", "rate", "cost", "key", "methods", "paths", "exempt"}}}
+	for _, l := range limits {
+		var exempt []string
+		for _, network := range l.Exempt {
+			text := network.String()
+			if network.IsSingleIP() {
+				text = network.Addr().String()
+			}
+			exempt = append(exempt, text)
+		}
+		t.Rows = append(t.Rows, []string{
+			l.Name, l.Rate.String(), strconv.FormatInt(l.Cost, 10), l.Key, orElse(l.Methods, "all"), orElse(l.Paths, "all"), orElse(exempt, "none"),
+		})
+	}
+	return t
+}
+
+// orElse joins words, or returns what stands for none.
+func orElse(words []string, none string) string {
+	if len(words) == 0 {
+		return none
+	}
+	return strings.Join(words, " ")
+}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// rulesFile is the file of the guide.
+const rulesFile = "../../httplimit/rules/testdata/limits.yaml"
+
+// The guide shows what the command prints.
+func TestCheckRulesPrintsTheLimits(t *testing.T) {
+	code, out, errs := rrl(t.Context(), "check-rules", "--own-key", "tenant", rulesFile)
+	if code != 0 || errs != "" {
+		t.Fatalf("%d, %s", code, errs)
+	}
+	page, err := os.ReadFile("../../docs/guide/guard-an-http-api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(page), "\n$ rrl check-rules --own-key tenant limits.yaml\n"+out+"```\n") {
+		t.Errorf("the guide does not show\n%s", out)
+	}
+}
+
+func TestCheckRulesPrintsFaultsByLine(t *testing.T) {
+	code, out, errs := rrl(t.Context(), "check-rules", rulesFile)
+	if code != 1 || out != "" || !strings.HasPrefix(errs, rulesFile+":19: uploads: key: \"tenant\" is none of ") {
+		t.Errorf("%d, %s%s", code, out, errs)
+	}
+	file := filepath.Join(t.TempDir(), "limits.yaml")
+	if err := os.WriteFile(file, []byte("limits:\n  a:\n    key: all\n    rate: 5\n  b: {}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs = rrl(t.Context(), "check-rules", file)
+	lines := strings.Split(errs, "\n")
+	if code != 1 || out != "" || len(lines) != 4 {
+		t.Fatalf("%d, %s%s", code, out, errs)
+	}
+	for i, at := range []string{":4: a: rate: ", ":5: b: it has no key", ":5: b: it has no rate"} {
+		if !strings.HasPrefix(lines[i], file+at) {
+			t.Errorf("%s, want %s", lines[i], at)
+		}
+	}
+	for _, args := range [][]string{{"check-rules"}, {"check-rules", file, file}, {"check-rules", file + ".none"}} {
+		if code, _, errs := rrl(t.Context(), args...); code != 1 || !strings.HasPrefix(errs, "rrl: ") {
+			t.Errorf("%v: %d, %s", args, code, errs)
+		}
+	}
+}

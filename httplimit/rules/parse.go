@@ -1,0 +1,370 @@
+package rules
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+// parse.go reads a file of rules. It finds all faults of a file, each with its line.
+
+// A Limit is a limit in a file.
+type Limit struct {
+	Name    string
+	Key     string // as in the file: "header X-API-Key or address"; the elements of a list are separated by commas
+	Rate    rratelimiter.Rate
+	Cost    int64
+	Paths   []string       // nil: all
+	Methods []string       // nil: all
+	Exempt  []netip.Prefix // also those of all limits
+
+	key [][]string // words: joined, of each the first that a request has; nil: all requests share the rate
+}
+
+// A Fault is one fault of a file.
+type Fault struct {
+	File string
+	Line int // from 1
+	Text string
+}
+
+// Error returns "FILE:LINE: text".
+func (f Fault) Error() string { return fmt.Sprintf("%s:%d: %s", f.File, f.Line, f.Text) }
+
+// Faults are all faults of a file, in the order of their lines; at least one.
+type Faults []Fault
+
+// Error returns the faults, one a line.
+func (f Faults) Error() string {
+	lines := make([]string, len(f))
+	for i, fault := range f {
+		lines[i] = fault.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+const headerWord = "header "
+
+var (
+	validName   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
+	validHeader = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+	syntaxLine  = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
+	allMethods  = []string{
+		http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
+		http.MethodConnect, http.MethodOptions, http.MethodTrace,
+	}
+)
+
+// Parse reads the limits in a file's content, in their order. keys are the words for keys of the program. The name of the
+// file stands in the error, which is Faults.
+func Parse(file string, data []byte, keys ...string) ([]Limit, error) {
+	p := &parser{file: file, keys: keys}
+	limits := p.parse(data)
+	if len(p.faults) > 0 {
+		slices.SortStableFunc(p.faults, func(a, b Fault) int { return cmp.Compare(a.Line, b.Line) })
+		return nil, p.faults
+	}
+	return limits, nil
+}
+
+type parser struct {
+	file   string
+	keys   []string
+	faults Faults
+}
+
+func (p *parser) fault(line int, format string, args ...any) {
+	p.faults = append(p.faults, Fault{p.file, line, fmt.Sprintf(format, args...)})
+}
+
+func (p *parser) parse(data []byte) []Limit {
+	var document, second yaml.Node
+	documents := yaml.NewDecoder(bytes.NewReader(data))
+	err := documents.Decode(&document)
+	if err == io.EOF || err == nil && (len(document.Content) == 0 || document.Content[0].Tag == "!!null") {
+		p.fault(1, "the file is empty; without limits it has limits: {}")
+		return nil
+	}
+	if err == nil {
+		err = documents.Decode(&second)
+	}
+	if err == nil {
+		p.fault(second.Line, "a second document begins here: all limits must be in one")
+		return nil
+	}
+	if err != io.EOF {
+		found := syntaxLine.FindStringSubmatch(err.Error())
+		if found == nil {
+			found = []string{"", "", err.Error()}
+		}
+		line, _ := strconv.Atoi(found[1])
+		p.fault(max(line, 1), "no valid YAML: %s", found[2])
+		return nil
+	}
+	top := p.fields(document.Content[0], "the file", "exempt", "limits")
+	if top == nil {
+		return nil
+	}
+	var exempt []netip.Prefix
+	if node := top["exempt"]; node != nil {
+		exempt = p.networks(node)
+	}
+	named := top["limits"]
+	if named == nil {
+		p.fault(document.Content[0].Line, "the file has no limits; without any it has limits: {}")
+		return nil
+	}
+	if named.Kind != yaml.MappingNode {
+		p.fault(named.Line, "limits must be the names of limits, each with its fields below it")
+		return nil
+	}
+	var limits []Limit
+	seen := map[string]int{}
+	for i := 0; i < len(named.Content); i += 2 {
+		name := named.Content[i]
+		switch first := seen[name.Value]; {
+		case !validName.MatchString(name.Value):
+			p.fault(name.Line, "the name %q must have 1 to 64 letters, digits, and _.-, a letter or digit first", name.Value)
+		case first > 0:
+			p.fault(name.Line, "%s: the name is in line %d already", name.Value, first)
+		default:
+			seen[name.Value] = name.Line
+		}
+		l := p.limit(name, resolved(named.Content[i+1]))
+		l.Exempt = slices.Concat(exempt, l.Exempt)
+		limits = append(limits, l)
+	}
+	return limits
+}
+
+// limit reads one limit.
+func (p *parser) limit(name, node *yaml.Node) Limit {
+	l := Limit{Name: name.Value, Cost: 1}
+	before := len(p.faults)
+	defer func() { // each fault of a limit begins with its name
+		shown := name.Value
+		if !validName.MatchString(shown) {
+			shown = strconv.Quote(shown)
+		}
+		for i := range p.faults[before:] {
+			f := &p.faults[before+i]
+			f.Text = shown + ": " + f.Text
+		}
+	}()
+	fields := p.fields(node, "a limit", "key", "rate", "cost", "paths", "methods", "exempt")
+	if fields == nil {
+		return l
+	}
+	if node := fields["key"]; node != nil {
+		l.Key, l.key = p.key(node)
+	} else {
+		p.fault(name.Line, "it has no key; key: all is for one rate of all requests together")
+	}
+	if node := fields["rate"]; node != nil {
+		l.Rate = p.rate(node)
+	} else {
+		p.fault(name.Line, "it has no rate")
+	}
+	if node := fields["cost"]; node != nil {
+		l.Cost = p.cost(node, l.Rate)
+	}
+	if node := fields["paths"]; node != nil {
+		for _, v := range p.values(node, "paths") {
+			if p.path(v) {
+				l.Paths = append(l.Paths, v.Value)
+			}
+		}
+	}
+	if node := fields["methods"]; node != nil {
+		for _, v := range p.values(node, "methods") {
+			if !slices.Contains(allMethods, v.Value) {
+				p.fault(v.Line, "the method %q is none of %s", v.Value, strings.Join(allMethods, ", "))
+			}
+			l.Methods = append(l.Methods, v.Value)
+		}
+	}
+	if node := fields["exempt"]; node != nil {
+		l.Exempt = p.networks(node)
+	}
+	return l
+}
+
+// fields returns the values of a mapping by their names; nil if it is none.
+func (p *parser) fields(node *yaml.Node, what string, known ...string) map[string]*yaml.Node {
+	if node.Kind != yaml.MappingNode {
+		p.fault(node.Line, "%s must have fields, one a line: %s", what, strings.Join(known, ", "))
+		return nil
+	}
+	fields, lines := map[string]*yaml.Node{}, map[string]int{}
+	for i := 0; i < len(node.Content); i += 2 {
+		name, value := node.Content[i], resolved(node.Content[i+1])
+		switch first := lines[name.Value]; {
+		case !slices.Contains(known, name.Value):
+			p.fault(name.Line, "unknown field %q; known are %s", name.Value, strings.Join(known, ", "))
+		case first > 0:
+			p.fault(name.Line, "%s is in line %d already", name.Value, first)
+		default:
+			fields[name.Value], lines[name.Value] = value, name.Line
+		}
+	}
+	return fields
+}
+
+// values returns the values of a list, or a single value.
+func (p *parser) values(node *yaml.Node, what string) []*yaml.Node {
+	list := []*yaml.Node{node}
+	if node.Kind == yaml.SequenceNode {
+		list = node.Content
+	}
+	if len(list) == 0 {
+		p.fault(node.Line, "%s is empty: leave it out", what)
+	}
+	var values []*yaml.Node
+	for _, v := range list {
+		if v = resolved(v); v.Kind != yaml.ScalarNode || v.Tag == "!!null" {
+			p.fault(v.Line, "%s must be a value, or a list of values", what)
+		} else {
+			values = append(values, v)
+		}
+	}
+	return values
+}
+
+// value returns the text of a single value.
+func (p *parser) value(node *yaml.Node, what string) (string, bool) {
+	if node.Kind != yaml.ScalarNode || node.Tag == "!!null" {
+		p.fault(node.Line, "%s must be a single value", what)
+		return "", false
+	}
+	return node.Value, true
+}
+
+// key reads a key, as text and as words.
+func (p *parser) key(node *yaml.Node) (string, [][]string) {
+	var texts []string
+	var key [][]string
+	values := p.values(node, "key")
+	for _, v := range values {
+		text := strings.Join(strings.Fields(v.Value), " ")
+		texts = append(texts, text)
+		if text == "all" && !slices.Contains(p.keys, text) {
+			if len(values) > 1 {
+				p.fault(v.Line, "key: all stands alone")
+			}
+			return text, nil
+		}
+		words := strings.Split(text, " or ")
+		for _, word := range words {
+			p.word(v.Line, word)
+		}
+		key = append(key, words)
+	}
+	return strings.Join(texts, ", "), key
+}
+
+// word checks a word of a key.
+func (p *parser) word(line int, word string) {
+	if slices.Contains(p.keys, word) || slices.Contains([]string{"address", "path", "route"}, word) {
+		return
+	}
+	name, header := strings.CutPrefix(word, headerWord)
+	switch {
+	case header && strings.EqualFold(name, "Host"):
+		p.fault(line, "key: no request has the header Host; Go keeps its value elsewhere")
+	case header && validHeader.MatchString(name):
+	case header:
+		p.fault(line, "key: %q is no name of a header", name)
+	default:
+		known := slices.Concat([]string{"address", "path", "route", "header NAME", "all"}, p.keys)
+		p.fault(line, "key: %q is none of %s", word, strings.Join(known, ", "))
+	}
+}
+
+func (p *parser) rate(node *yaml.Node) rratelimiter.Rate {
+	text, ok := p.value(node, "rate")
+	if !ok {
+		return rratelimiter.Rate{}
+	}
+	rate, err := rratelimiter.ParseRate(text)
+	switch {
+	case err != nil:
+		p.fault(node.Line, "rate: %s", strings.TrimPrefix(err.Error(), rratelimiter.ErrInvalidRate.Error()+": "))
+		return rratelimiter.Rate{}
+	case rate.Type == rratelimiter.PerClient:
+		p.fault(node.Line, "rate: %q gives each process of the service this rate; what each client gets is said by key", text)
+	}
+	return rate
+}
+
+// cost reads a cost, which is at most the permits of the rate, if that is known.
+func (p *parser) cost(node *yaml.Node, rate rratelimiter.Rate) int64 {
+	text, ok := p.value(node, "cost")
+	if !ok {
+		return 1
+	}
+	cost, err := strconv.ParseInt(text, 10, 64)
+	switch {
+	case err != nil || cost < 1:
+		p.fault(node.Line, "cost: %q is no whole number from 1 on", text)
+		return 1
+	case rate.Permits > 0 && cost > rate.Permits:
+		p.fault(node.Line, "cost: %d is more than the rate %v ever grants", cost, rate)
+	}
+	return cost
+}
+
+// path checks a path.
+func (p *parser) path(node *yaml.Node) bool {
+	text := node.Value
+	clean := path.Clean(text)
+	switch {
+	case !strings.HasPrefix(text, "/"):
+		p.fault(node.Line, "the path %q does not begin with a slash", text)
+	case strings.ContainsAny(text, "*{}?#"):
+		p.fault(node.Line, "the path %q has a character of a pattern; a path that ends with a slash is for all below it", text)
+	case text != clean && text != clean+"/":
+		p.fault(node.Line, "the path %q is %q in short", text, clean)
+	default:
+		return true
+	}
+	return false
+}
+
+// networks reads addresses and networks.
+func (p *parser) networks(node *yaml.Node) (networks []netip.Prefix) {
+	for _, v := range p.values(node, "exempt") {
+		network, err := netip.ParsePrefix(v.Value)
+		if addr, failed := netip.ParseAddr(v.Value); failed == nil {
+			network, err = netip.PrefixFrom(addr, addr.BitLen()), nil
+		}
+		switch {
+		case err != nil || strings.Contains(v.Value, "%") || network.Addr().Is4In6():
+			p.fault(v.Line, "exempt: %q is neither an address nor a network such as 10.0.0.0/8", v.Value)
+		case network != network.Masked():
+			p.fault(v.Line, "exempt: the network of %s is %s", v.Value, network.Masked())
+		default:
+			networks = append(networks, network)
+		}
+	}
+	return networks
+}
+
+// resolved returns the node that an alias stands for, else the node.
+func resolved(node *yaml.Node) *yaml.Node {
+	if node.Kind == yaml.AliasNode {
+		return node.Alias
+	}
+	return node
+}

@@ -1,0 +1,160 @@
+package rules
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+// limitsFile is the file of the guide.
+const limitsFile = "testdata/limits.yaml"
+
+func TestAFileIsUnderstood(t *testing.T) {
+	data, err := os.ReadFile(limitsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := Parse("limits.yaml", data, "tenant")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := netip.MustParsePrefix("10.0.0.0/8")
+	want := []Limit{
+		{
+			Name: "per-second", Key: "address", Rate: rratelimiter.PerSecond(10), Cost: 1, Exempt: []netip.Prefix{own},
+			key: [][]string{{"address"}},
+		},
+		{
+			Name: "search", Key: "header X-API-Key or address", Rate: rratelimiter.PerMinute(600), Cost: 5, Paths: []string{"/search", "/export/"},
+			Methods: []string{"GET", "POST"}, Exempt: []netip.Prefix{own, netip.MustParsePrefix("192.0.2.7/32"), netip.MustParsePrefix("2001:db8::/32")},
+			key: [][]string{{"header X-API-Key", "address"}},
+		},
+		{
+			Name: "uploads", Key: "tenant, path", Rate: rratelimiter.PerHour(20), Cost: 1, Paths: []string{"/files/"}, Methods: []string{"PUT"},
+			Exempt: []netip.Prefix{own}, key: [][]string{{"tenant"}, {"path"}},
+		},
+		{Name: "exports", Key: "all", Rate: rratelimiter.PerMinute(100), Cost: 1, Paths: []string{"/export/"}, Exempt: []netip.Prefix{own}},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v\nwant %+v", got, want)
+	}
+}
+
+func TestFormsOfAFile(t *testing.T) {
+	for text, want := range map[string]int{
+		"limits: {}":                         0,
+		"exempt: 10.0.0.0/8\nlimits: {}":     0,
+		"limits: {a: {key: all, rate: 1/s}}": 1,
+		"---\nlimits:\n  1: {key: all, rate: 1/s}\n  2: {key: all, rate: 1/s}\n":                                     2,
+		"limits:\n  a: &a {key: all, rate: 1/s, paths: &p [/x]}\n  b: *a\n  c: {key: all, rate: 5/250ms, paths: *p}": 3,
+		"limits:\n  a:\n    key:   header   X   or  route\n    rate: 1/h keep-alive 2h\n    cost: 1":                 1,
+	} {
+		limits, err := Parse("f", []byte(text))
+		if err != nil || len(limits) != want {
+			t.Errorf("%q: %+v, %v", text, limits, err)
+		}
+	}
+}
+
+func TestEachFaultHasItsLine(t *testing.T) {
+	const head = "limits:\n  a:\n    key: all\n    rate: 10/s\n"
+	for _, test := range []struct{ name, text, want string }{
+		{"nothing", "", "1: the file is empty"},
+		{"comments", "# limits\n", "1: the file is empty"},
+		{"null", "~", "1: the file is empty"},
+		{"no YAML", "limits:\n\ta: 1", "2: no valid YAML: found character that cannot start any token"},
+		{"no YAML, later", "limits:\n  a: [1\n  b: 2\n", "no valid YAML"},
+		{"two documents", head + "---\nlimits: {}\n", "5: a second document"},
+		{"a list", "- a\n- b", "1: the file must have fields"},
+		{"no limits", "# ours\nexempt: [10.0.0.0/8]", "2: the file has no limits"},
+		{"null limits", "limits:\n", "1: limits must be the names"},
+		{"a list of limits", "limits:\n  - name: a", "2: limits must be the names"},
+		{"unknown field of the file", head + "limit: 1", `5: unknown field "limit"; known are exempt, limits`},
+		{"the same field of the file", head + "limits: {}", "5: limits is in line 1 already"},
+		{"unknown field", head + "    path: /x", `5: a: unknown field "path"; known are key, rate, cost, paths, methods, exempt`},
+		{"the same field", head + "    rate: 20/s", "5: a: rate is in line 4 already"},
+		{"the same name", head + "  b: {key: all, rate: 1/s}\n  a: {key: all, rate: 1/s}", "6: a: the name is in line 2 already"},
+		{"a name with a brace", "limits:\n  \"{a}\\e\": {key: all, rate: 1/s}", `2: the name "{a}\x1b"`},
+		{"no fields", "limits:\n  a: 10/s", "2: a: a limit must have fields"},
+		{"no key", "limits:\n  a:\n    rate: 10/s", "2: a: it has no key"},
+		{"no rate", "limits:\n  a:\n    key: all", "2: a: it has no rate"},
+		{"a wrong rate", "limits:\n  a:\n    key: all\n    rate: 10", `4: a: rate: "10" is not of the form permits/interval`},
+		{"no permits", "limits:\n  a:\n    key: all\n    rate: 0/s", "4: a: rate: "},
+		{"a rate per client", "limits:\n  a:\n    key: all\n    rate: 10/s per client", "4: a: rate: \"10/s per client\" gives each process"},
+		{"a rate that is a list", "limits:\n  a:\n    key: all\n    rate: [10/s]", "4: a: rate must be a single value"},
+		{"a cost that is none", head + "    cost: many", `5: a: cost: "many" is no whole number`},
+		{"a cost of 0", head + "    cost: 0", "5: a: cost: "},
+		{"a cost above the rate", head + "    cost: 11", "5: a: cost: 11 is more than the rate 10/s ever grants"},
+		{"no cost", head + "    cost:", "5: a: cost must be a single value"},
+		{"a path without a slash", head + "    paths:\n      - /a\n      - b", `7: a: the path "b" does not begin with a slash`},
+		{"a pattern", head + "    paths: /a/*", `5: a: the path "/a/*" has a character of a pattern`},
+		{"a long path", head + "    paths: /a//b/../c", `5: a: the path "/a//b/../c" is "/a/c" in short`},
+		{"no paths", head + "    paths: []", "5: a: paths is empty: leave it out"},
+		{"null paths", head + "    paths:", "5: a: paths must be a value, or a list"},
+		{"paths in paths", head + "    paths:\n      - [/a]", "6: a: paths must be a value, or a list"},
+		{"a method in lower case", head + "    methods: [GET,\n      post]", `6: a: the method "post" is none of GET, HEAD,`},
+		{"no network", head + "    exempt: [10.0.0.0/8,\n      intranet]", `6: a: exempt: "intranet" is neither an address nor a network`},
+		{"a network that is longer", "exempt: 10.0.0.1/8\n" + head, "1: exempt: the network of 10.0.0.1/8 is 10.0.0.0/8"},
+		{"a network in IPv6", head + "    exempt: \"::ffff:10.0.0.0/104\"", "5: a: exempt: "},
+		{"a zone", head + "    exempt: fe80::1%eth0", "5: a: exempt: "},
+		{"an unknown key", "limits:\n  a:\n    rate: 10/s\n    key: user", `4: a: key: "user" is none of address, path, route, header NAME, all, tenant`},
+		{"an unknown key of several", "limits:\n  a:\n    rate: 10/s\n    key:\n      - address\n      - header X-User or user", `6: a: key: "user" is none of`},
+		{"all and another", "limits:\n  a:\n    rate: 10/s\n    key: [address, all]", "4: a: key: all stands alone"},
+		{"all or another", "limits:\n  a:\n    rate: 10/s\n    key: address or all", `4: a: key: "all" is none of`},
+		{"no header", "limits:\n  a:\n    rate: 10/s\n    key: header", `4: a: key: "header" is none of`},
+		{"no name of a header", "limits:\n  a:\n    rate: 10/s\n    key: \"header X-User: ann\"", `4: a: key: "X-User: ann" is no name of a header`},
+		{"Host", "limits:\n  a:\n    rate: 10/s\n    key: header host", "4: a: key: no request has the header Host"},
+	} {
+		limits, err := Parse("limits.yaml", []byte(test.text), "tenant")
+		var faults Faults
+		if !errors.As(err, &faults) || len(faults) != 1 || limits != nil {
+			t.Errorf("%s: %v, %v", test.name, limits, err)
+		} else if got := err.Error(); !strings.Contains(got, "limits.yaml:") || !strings.Contains(got, test.want) || strings.Contains(got, "\x1b") {
+			t.Errorf("%s: %s; want %s", test.name, got, test.want)
+		}
+	}
+}
+
+func TestAllFaultsAreFound(t *testing.T) {
+	_, err := Parse("f", []byte("limits:\n  b: {rate: 1, cost: x}\n  a: 5\nexempt: x\n"))
+	want := `f:2: b: it has no key; key: all is for one rate of all requests together
+f:2: b: rate: "1" is not of the form permits/interval, such as 100/s
+f:2: b: cost: "x" is no whole number from 1 on
+f:3: a: a limit must have fields, one a line: key, rate, cost, paths, methods, exempt
+f:4: exempt: "x" is neither an address nor a network such as 10.0.0.0/8`
+	if err == nil || err.Error() != want {
+		t.Errorf("%v", err)
+	}
+}
+
+// A file never stops the program.
+func FuzzParse(f *testing.F) {
+	data, err := os.ReadFile(limitsFile)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(string(data))
+	f.Add("limits:\n  a: &a {key: [all], rate: 1/s, paths: *a}")
+	f.Fuzz(func(t *testing.T, text string) {
+		limits, err := Parse("f", []byte(text))
+		var faults Faults
+		if err != nil && (!errors.As(err, &faults) || len(faults) == 0) {
+			t.Errorf("%v", err)
+		}
+		for _, fault := range faults {
+			if fault.Line < 1 || fault.Text == "" {
+				t.Errorf("%+v", fault)
+			}
+		}
+		for _, l := range limits {
+			if l.Rate.Permits < 1 || l.Cost < 1 || l.Cost > l.Rate.Permits || l.Key == "" {
+				t.Errorf("%+v", l)
+			}
+		}
+	})
+}

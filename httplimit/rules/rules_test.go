@@ -1,0 +1,311 @@
+package rules
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/limittest"
+)
+
+// A book collects what a logger writes.
+type book struct {
+	mu   sync.Mutex
+	text bytes.Buffer // guarded by mu
+}
+
+func (b *book) Write(line []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(line)
+}
+
+// lines returns what was written since the last call.
+func (b *book) lines() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer b.text.Reset()
+	return strings.Split(strings.TrimSuffix(b.text.String(), "\n"), "\n")
+}
+
+// A bench is a guard that obeys a file.
+type bench struct {
+	t     *testing.T
+	file  string
+	guard *httplimit.Guard
+	book  *book
+}
+
+// newBench starts a guard with a file, in a bubble.
+func newBench(t *testing.T, text string) *bench {
+	b := &bench{t: t, file: filepath.Join(t.TempDir(), "limits.yaml"), guard: httplimit.New(), book: &book{}}
+	b.guard.Policy = &httplimit.Policy{Bound: time.Minute}
+	b.write(text)
+	err := Watch(t.Context(), b.guard, b.file, Config{
+		Client: limittest.NewRealTime(t).Client(),
+		Addr:   httplimit.ClientAddr{Trusted: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}},
+		Keys:   map[string]httplimit.Key{"tenant": httplimit.Header("X-Tenant")},
+		Logger: slog.New(slog.NewTextHandler(b.book, nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func (b *bench) write(text string) {
+	b.t.Helper()
+	if err := os.WriteFile(b.file, []byte(text), 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// passes sends a request and checks whether it may pass. header are names and values of header fields.
+func (b *bench) passes(want bool, method, target string, header ...string) {
+	b.t.Helper()
+	r := httptest.NewRequest(method, target, nil)
+	r.RemoteAddr = "203.0.113.1:1234"
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+		if header[i] == "From" {
+			r.RemoteAddr = header[i+1] + ":1234"
+		}
+	}
+	if d := b.guard.Decide(r); d.Outcome.Passed() != want || d.Err != nil {
+		b.t.Errorf("%s %s %v: %v %v", method, target, header, d.Outcome, d.Err)
+	}
+}
+
+// logged checks the lines that were logged since the last call.
+func (b *bench) logged(want ...string) {
+	b.t.Helper()
+	lines := b.book.lines()
+	if len(want) == 0 {
+		want = []string{""}
+	}
+	if len(lines) != len(want) {
+		b.t.Fatalf("logged %q, want %q", lines, want)
+	}
+	for i, line := range lines {
+		if !strings.Contains(line, want[i]) || line == "" != (want[i] == "") {
+			b.t.Errorf("logged %q, want %q", line, want[i])
+		}
+	}
+}
+
+func TestLimitsApplyToTheirRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, `
+exempt: [192.0.2.0/24, 10.0.0.0/8]
+limits:
+  hourly:
+    key: all
+    rate: 5/h
+    cost: 5
+    paths: [/search, /export/]
+    methods: [GET, PUT]
+    exempt: 198.51.100.7
+`)
+		for _, r := range [][]string{
+			{"POST", "/search"}, {"GET", "/"}, {"GET", "/searching"}, {"GET", "/search/deep"}, {"GET", "/exporting"}, {"DELETE", "/export/1"},
+			{"GET", "/search", "From", "192.0.2.9"},
+			{"GET", "/search", "From", "198.51.100.7"},
+			{"GET", "/search", "From", "10.9.0.1", "X-Forwarded-For", "192.0.2.9"},
+		} {
+			b.passes(true, r[0], r[1], r[2:]...)
+			b.passes(true, r[0], r[1], r[2:]...)
+		}
+		b.passes(true, "GET", "/search", "From", "198.51.100.8")
+		for _, r := range [][]string{
+			{"GET", "/search"}, {"HEAD", "/search"}, {"PUT", "/export/1"}, {"GET", "/export/"}, {"GET", "/export"}, {"GET", "/search/"}, {"GET", "/search?q=1"},
+			{"GET", "//search"}, {"GET", "/x/../search"}, {"GET", "/x/%2e%2e/search"}, {"GET", "/export/../x"}, {"GET", "/./export//1"},
+			{"GET", "/search", "From", "10.9.0.1"}, // no header of the proxy: the client is not known
+			{"GET", "/search", "From", "198.51.100.8", "X-Forwarded-For", "192.0.2.9"},
+		} {
+			b.passes(false, r[0], r[1], r[2:]...)
+		}
+	})
+}
+
+func TestKeysOfAFile(t *testing.T) {
+	a := []string{"X-Tenant", "a", "X-Key", "1", "From", "192.0.2.1"}
+	b := []string{"X-Tenant", "b", "X-Key", "2", "From", "192.0.2.2"}
+	without := []string{"From", "192.0.2.1"}
+	for key, passes := range map[string]struct{ other, path, without, again bool }{ // each after a request of a
+		"all":                       {false, false, false, false},
+		"address":                   {true, false, false, false},
+		"path":                      {false, true, false, false},
+		"header X-Key":              {true, false, true, true},
+		"tenant":                    {true, false, true, true},
+		"[address, path]":           {true, true, false, false},
+		"header X-Key or address":   {true, false, true, false},
+		"[tenant or address, path]": {true, true, true, false},
+	} {
+		t.Run(key, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				bench := newBench(t, "limits: {one: {rate: 1/h, key: "+key+"}}")
+				bench.passes(true, "GET", "/", a...)
+				bench.passes(false, "GET", "/", a...)
+				bench.passes(passes.other, "GET", "/", b...)
+				bench.passes(passes.path, "GET", "/other", a...)
+				bench.passes(passes.without, "GET", "/", without...)
+				bench.passes(passes.again, "GET", "/", without...)
+			})
+		})
+	}
+}
+
+func TestAChangedFileIsInForce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, "limits: {one: {rate: 1/h, key: all}}")
+		b.passes(true, "GET", "/")
+		b.passes(false, "GET", "/")
+		b.write("limits: {one: {rate: 3/h, key: all}}")
+		time.Sleep(3 * time.Second) // read once
+		b.passes(false, "GET", "/")
+		b.logged()
+		time.Sleep(2 * time.Second)
+		b.logged("new rules are in force")
+		b.passes(true, "GET", "/") // the live grant counts
+		b.passes(true, "GET", "/")
+		b.passes(false, "GET", "/")
+		b.write("limits: {}")
+		time.Sleep(4 * time.Second)
+		b.passes(true, "GET", "/")
+		b.logged("limits=0")
+		time.Sleep(time.Minute)
+		b.logged()
+	})
+}
+
+func TestABadFileChangesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const good = "limits: {one: {rate: 1/h, key: all}}"
+		b := newBench(t, good)
+		b.passes(true, "GET", "/")
+		for _, text := range []string{"", "limits:", "limits: {one: {rate: 1/h, key: all}, two: {rate: 1}}"} {
+			b.write(text)
+			time.Sleep(time.Minute)
+			b.passes(false, "GET", "/")
+			b.logged("has faults") // once
+		}
+		b.write(good)
+		time.Sleep(time.Minute)
+		b.logged("new rules are in force")
+		if err := os.Remove(b.file); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		b.passes(false, "GET", "/")
+		b.logged("cannot be read")
+		b.write("limits: {}")
+		time.Sleep(time.Minute)
+		b.passes(true, "GET", "/")
+		b.logged("new rules are in force")
+		if err := os.Remove(b.file); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		b.logged("cannot be read") // again, since it could be read meanwhile
+	})
+}
+
+// Content that differs at each read is not complete.
+func TestAFileThatIsBeingWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, "limits: {one: {rate: 1/h, key: all}}")
+		b.passes(true, "GET", "/")
+		time.Sleep(time.Second)
+		text := "limits: {}\n"
+		for range 10 {
+			text += "# and more\n"
+			b.write(text)
+			time.Sleep(2 * time.Second)
+		}
+		b.passes(false, "GET", "/")
+		b.logged()
+		time.Sleep(2 * time.Second)
+		b.passes(true, "GET", "/")
+	})
+}
+
+// A request that waits for its permit when the rules change still gets it by those that it began with.
+func TestRequestsKeepTheRulesThatTheyBeganWith(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, "limits: {one: {rate: 1/m, key: all}}")
+		b.guard.Policy.Wait = time.Hour
+		b.passes(true, "GET", "/")
+		began := time.Now()
+		waited := make(chan time.Duration)
+		go func() {
+			b.passes(true, "GET", "/")
+			waited <- time.Since(began)
+		}()
+		synctest.Wait()
+		b.write("limits: {}")
+		time.Sleep(5 * time.Second)
+		b.logged("limits=0")
+		b.passes(true, "GET", "/")
+		if took := time.Since(began); took != 5*time.Second {
+			t.Errorf("a request under the new rules took %v", took)
+		}
+		if took := <-waited; took < time.Minute {
+			t.Errorf("the request under the old rules waited for %v", took)
+		}
+	})
+}
+
+func TestWatchEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "limits.yaml")
+		if err := os.WriteFile(file, []byte("limits: {one: {rate: 1/h, key: all}}"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		guard := httplimit.New()
+		ctx, cancel := context.WithCancel(t.Context())
+		if err := Watch(ctx, guard, file, Config{Client: limittest.NewRealTime(t).Client()}); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		synctest.Wait()
+		if err := os.WriteFile(file, []byte("limits: {}"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		guard.Policy = &httplimit.Policy{Bound: time.Minute}
+		for i, want := range []httplimit.Outcome{httplimit.Allowed, httplimit.Denied} {
+			if d := guard.Decide(httptest.NewRequest(http.MethodGet, "/", nil)); d.Outcome != want {
+				t.Errorf("request %d: %v", i+1, d.Outcome)
+			}
+		}
+	})
+}
+
+func TestAFirstFileThatIsBad(t *testing.T) {
+	guard := httplimit.New()
+	file := filepath.Join(t.TempDir(), "limits.yaml")
+	if err := Watch(t.Context(), guard, file, Config{}); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	if err := os.WriteFile(file, []byte("\nlimits: 5"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var faults Faults
+	err := Watch(t.Context(), guard, file, Config{})
+	if !errors.As(err, &faults) || len(faults) != 1 || faults[0].Line != 2 || !strings.HasPrefix(err.Error(), file+":2: ") {
+		t.Error(err)
+	}
+}
