@@ -10,7 +10,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 )
 
-// A Grant is what [Limiter.Take], [Limiter.TakeUpTo], or [Client.TakeAll] from one limiter, took. Its methods may be called at the same time.
+// A Grant is what [Limiter.Take], [Limiter.TakeUpTo], or [Client.TakeAll] from one limiter, took. Its methods may be called
+// at the same time.
 //
 // Some permits cannot be given back. They return when their interval is over:
 //   - those of a call without a Grant, since its reply was lost (ErrOutcomeUnknown);

@@ -139,11 +139,11 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 // ErrNotInitialized; none of these takes permits. A call whose reply is lost is retried and takes its permits once. If
 // no attempt succeeds within [WithCallTimeout], the error is ErrUnavailable or ErrOutcomeUnknown.
 //
-// Waiting callers of one Client on one limiter, through handles with the same options, are served in order, unless a
-// call stalls. A call has stalled once it takes more than 20 ms and much longer than usual. It does not delay other
-// requests, so those behind it may be served before its own callers. Only then do requests that do not wait overtake
-// waiting callers; those of [Client.AllowAll] and [Client.TakeAll] may at any time. Between processes there is no order, but a process leaves
-// Redisson's threads a fair share.
+// Waiting callers of one Client on one limiter, through handles with the same options, are served in order, unless a call
+// stalls. A call has stalled once it takes more than 20 ms and much longer than usual. It does not delay other requests, so
+// those behind it may be served before its own callers. Only then do requests that do not wait overtake waiting callers;
+// those of [Client.AllowAll] and [Client.TakeAll] may at any time. Between processes there is no order, but a process
+// leaves Redisson's threads a fair share.
 //
 // A Limiter is safe for concurrent use.
 type Limiter struct {

@@ -111,9 +111,9 @@ func (r Rate) String() string {
 	return text
 }
 
-// ParseRate parses a rate: the number of permits, a slash, and a unit (ms, s, m, h, d, sec, second, min, minute, hour,
-// day) or a duration as time.ParseDuration reads it; then, optionally, "per client", and "keep-alive" with a unit or a duration. The error is
-// ErrInvalidRate and names the invalid part.
+// ParseRate parses a rate: the number of permits, a slash, and a unit (ms, s, m, h, d, sec, second, min, minute, hour, day)
+// or a duration as time.ParseDuration reads it; then, optionally, "per client", and "keep-alive" with a unit or a duration.
+// The error is ErrInvalidRate and names the invalid part.
 func ParseRate(s string) (Rate, error) {
 	rest, keepAlive, kept := strings.Cut(strings.TrimSpace(s), keepAliveText)
 	rest, perClient := strings.CutSuffix(rest, perClientText)

@@ -53,8 +53,9 @@ func leased(held *lease.Lease, left int64, now, mono time.Time) Result {
 	}
 }
 
-// allFromLeases answers a request to several limiters from their leases, if all of them can, and fills in the sources, unless
-// they are nil. Otherwise what was taken goes back to the leases. What is of a lease that has ended meanwhile stays counted: its record may have been replaced by another one.
+// allFromLeases answers a request to several limiters from their leases, if all of them can, and fills in the sources,
+// unless they are nil. Otherwise what was taken goes back to the leases. What is of a lease that has ended meanwhile stays
+// counted: its record may have been replaced by another one.
 func (c *Client) allFromLeases(permits []int64, limiters []*Limiter, sources []Source) ([]Result, bool) {
 	for _, l := range limiters {
 		if l.settings.Lease == 0 {
