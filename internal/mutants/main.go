@@ -166,7 +166,7 @@ func (m mutation) kill(overlay string, before killer) (by killer, how string, er
 		todo = slices.Insert(slices.Clone(todo), 0, before.stage())
 	}
 	for _, s := range todo {
-		cmd := exec.Command("go", append([]string{"test", "-count=1", "-failfast", "-overlay", overlay}, s...)...)
+		cmd := exec.Command("go", append([]string{"test", "-vet=off", "-count=1", "-failfast", "-overlay", overlay}, s...)...)
 		out, err := cmd.CombinedOutput()
 		var exit *exec.ExitError
 		if err != nil && !errors.As(err, &exit) {
