@@ -25,7 +25,7 @@ import (
 )
 
 // slow matches tests that take a second or more and seldom fail if all others pass.
-const slow = "Million|Granularity|Memory|Garbage|Broken|WrongTypes|SuiteKeep|SuiteExpire|Share|Starve|Hung|Hanging|Cluster|Odd|" +
+const slow = "Million|ManyExpired|Granularity|Memory|Garbage|Broken|WrongTypes|SuiteKeep|SuiteExpire|Share|Starve|Hung|Hanging|Cluster|Odd|" +
 	"Moved|Readme|NoWindow|OverOtherClients|Bounded|TestServerTime$"
 
 // The stages are the runs of go test on a mutant, the quick ones first. None tests lua/: its golden files would kill any
