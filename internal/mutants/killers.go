@@ -15,7 +15,7 @@ const killersFile = "internal/mutants/killers.json"
 // A killer is a test that failed.
 type killer struct{ Package, Test string }
 
-// killers maps the name of a mutation to its killer.
+// killers maps a mutation, by why, to its killer.
 type killers map[string]killer
 
 func readKillers() (killers, error) {
@@ -34,8 +34,8 @@ func readKillers() (killers, error) {
 func (k killers) write() error {
 	kept := killers{}
 	for _, m := range mutations {
-		if by, known := k[m.name()]; known {
-			kept[m.name()] = by
+		if by, known := k[m.why]; known {
+			kept[m.why] = by
 		}
 	}
 	text, err := json.MarshalIndent(kept, "", "\t")

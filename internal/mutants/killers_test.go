@@ -15,9 +15,9 @@ func TestKillersAreKept(t *testing.T) {
 	if err := os.MkdirAll(filepath.Dir(killersFile), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	listed := killers{mutations[0].name(): {"a/package", "TestOne"}}
+	listed := killers{mutations[0].why: {"a/package", "TestOne"}}
 	known := maps.Clone(listed)
-	known["lua/gone.lua: it is no longer listed"] = killer{"a/package", "TestTwo"}
+	known["it is no longer listed"] = killer{"a/package", "TestTwo"}
 	if err := known.write(); err != nil {
 		t.Fatal(err)
 	}

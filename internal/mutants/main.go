@@ -72,7 +72,7 @@ func run(only, since string, list, update bool) error {
 	var killed, explained, survived int
 	var stale error
 	for i, m := range mutations {
-		title := fmt.Sprintf("%2d %s", i+1, m.name())
+		title := fmt.Sprintf("%2d %s: %s", i+1, m.file, m.why)
 		if !pattern.MatchString(title) || !concerns(m) {
 			continue
 		}
@@ -91,7 +91,7 @@ func run(only, since string, list, update bool) error {
 			continue
 		}
 		started := time.Now()
-		by, how, err := m.kill(overlay, known[m.name()])
+		by, how, err := m.kill(overlay, known[m.why])
 		if err != nil {
 			return fmt.Errorf("%s: %w", title, err)
 		}
@@ -102,7 +102,7 @@ func run(only, since string, list, update bool) error {
 			continue
 		}
 		killed++
-		known[m.name()] = by
+		known[m.why] = by
 		if update { // at once, in case the run is interrupted
 			if err := known.write(); err != nil {
 				return err

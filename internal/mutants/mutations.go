@@ -6,8 +6,6 @@ type mutation struct {
 	equal               string // why no test can detect it; "" if one must
 }
 
-func (m mutation) name() string { return m.file + ": " + m.why }
-
 var mutations = []mutation{
 	// The window.
 	{file: "lua/shared/state.lua", why: "a record expires 1 ms late",
