@@ -70,7 +70,7 @@ soak: deps
 
 # Runs the tests on mutants of the scripts and of the core; at least one test must fail for each: half an hour.
 # RUN='-run dispatch' selects some of them; CHANGED=1 those in files that changed since the last release,
-# CHANGED=HEAD~3 since that revision: minutes.
+# CHANGED=HEAD~3 since that revision: minutes. RUN=-update keeps which test killed each, so that it runs first.
 mutants: deps
 	CHANGED='$(CHANGED)' scripts/check mutants
 

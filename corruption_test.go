@@ -362,7 +362,7 @@ func TestWrongTypesAreReportedAndChangeNothing(t *testing.T) {
 			keys.ClientValue:   append(slices.Clone(counting), "SetRate", "SetRate, KeepState", "UpdateRate"),
 			keys.ClientPermits: append(slices.Clone(counting), "SetRate", "SetRate, KeepState", "UpdateRate"),
 		} {
-			for kind, write := range kinds {
+			for nth, kind := range slices.Sorted(maps.Keys(kinds)) {
 				if kind == right[at] {
 					continue
 				}
@@ -376,12 +376,17 @@ func TestWrongTypesAreReportedAndChangeNothing(t *testing.T) {
 				if rate.Type == rratelimiter.PerClient { // a rate of another type has other keys
 					methods["SetRate, KeepState"] = func(ctx context.Context) error { return l.SetRate(ctx, rate, rratelimiter.KeepState()) }
 				}
-				for method, call := range methods {
+				for turn, method := range slices.Sorted(maps.Keys(methods)) {
+					// The embedded server runs scripts slowly: each kind meets some of the methods, each method some kinds.
+					if !s.IsReal() && (turn+nth)%len(kinds) != 0 {
+						continue
+					}
+					call := methods[method]
 					r.wipe()
 					r.setRate(l, rate)
 					r.try(l, 3)
 					r.must(r.rdb.Del(t.Context(), keysOf(l)[at]).Err())
-					r.must(write(t.Context(), r.rdb, keysOf(l)[at]))
+					r.must(kinds[kind](t.Context(), r.rdb, keysOf(l)[at]))
 					before := r.dump()
 					err := call(t.Context())
 					what := fmt.Sprintf("%s with a %s in %s", method, kind, keysOf(l)[at])

@@ -214,7 +214,7 @@ func TestClientsOfAClusterThatHangs(t *testing.T) {
 	defer rdb.Close()
 	started := time.Now()
 	_, err = rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(50*time.Millisecond)).RateLimiter("rl").Clients(t.Context())
-	if took := time.Since(started); err == nil || took > time.Second {
+	if took := time.Since(started); err == nil || took > 2*time.Second { // the Redis client waits for 3 s
 		t.Errorf("the answer came after %v: %v", took, err)
 	}
 }

@@ -330,7 +330,7 @@ func TestTakeAllFromLeases(t *testing.T) {
 func TestLeasesOfManyNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := limittest.NewRealTime(t).Client()
-		for i := range 3000 {
+		for i := range 2 * dispatch.SpareQueues {
 			l := client.RateLimiter(fmt.Sprint("name ", i), rratelimiter.WithRate(rratelimiter.PerMinute(10)), rratelimiter.WithLease(time.Second))
 			mustTry(t, l, 1, true)
 		}

@@ -52,7 +52,7 @@ func TestServerTime(t *testing.T) {
 				RateLimiter("l", rratelimiter.WithServerTime(), rratelimiter.WithRate(rratelimiter.Rate{Permits: 10, Interval: 400 * ms}))
 		}
 		early, right, late := at(-day), at(0), at(day)
-		before := rdb.Time(t.Context()).Val()
+		before, began := rdb.Time(t.Context()).Val(), time.Now()
 		mustTry(t, late, 4, true)
 		mustTry(t, early, 6, true)
 		if scores, err := rdb.ZRangeWithScores(t.Context(), "{l}:permits", 0, -1).Result(); err != nil || len(scores) != 2 {
@@ -65,7 +65,9 @@ func TestServerTime(t *testing.T) {
 				}
 			}
 		}
-		if r, err := right.Allow(t.Context(), 10); err != nil || r.Allowed || r.RetryAfter > 401*ms || r.RetryAfter <= 0 {
+		r, err := right.Allow(t.Context(), 10)
+		inTime := time.Since(began) < 400*ms // else a busy machine has let the first grants expire
+		if err != nil || inTime && (r.Allowed || r.RetryAfter > 401*ms || r.RetryAfter <= 0) {
 			t.Errorf("%+v, %v", r, err)
 		}
 		var all sync.WaitGroup

@@ -48,6 +48,7 @@ func mustBe(t *testing.T, l *rratelimiter.Limiter, want rratelimiter.Rate) {
 
 // testKeepAliveTime
 func TestSuiteKeepAliveTime(t *testing.T) {
+	t.Parallel() // it mostly waits
 	for _, rateType := range []rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient} {
 		redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 			rdb := s.Client()
@@ -82,6 +83,7 @@ func TestSuiteKeepAliveTime(t *testing.T) {
 
 // testExpire: all keys are removed when the TTL ends.
 func TestSuiteExpire(t *testing.T) {
+	t.Parallel() // it mostly waits
 	for _, rateType := range []rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient} {
 		redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 			rdb := s.Client()

@@ -202,27 +202,22 @@ func TestClosedRedisClientEndsWaiting(t *testing.T) {
 }
 
 func TestClosedRedisClientEndsWaitingSoon(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		rdb := s.Client()
-		l := rratelimiter.NewClient(rdb).RateLimiter("l", rratelimiter.WithRate(rratelimiter.Rate{Permits: 1, Interval: time.Hour}))
-		if ok, err := l.TryAcquire(t.Context(), 1); !ok || err != nil {
-			t.Fatal(ok, err)
-		}
-		ended := make(chan error)
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.Rate{Permits: 1, Interval: time.Hour}))
+		b.granted("the first", b.try(l, 1), 0)
+		var waiting []*call
 		for range 20 {
-			go func() { ended <- l.Acquire(context.Background(), 1) }()
+			waiting = append(waiting, b.acquire(l, 1))
 		}
-		time.Sleep(200 * time.Millisecond)
-		closed := time.Now()
-		rdb.Close()
-		for range 20 {
-			if err := <-ended; !errors.Is(err, redis.ErrClosed) {
-				t.Error(err)
-			}
-		}
+		b.sleepTo(200 * ms)
+		p.rdb.Close()
 		// Without the check of the client, the first sleep alone would last most of a second, and the next ones longer.
-		if took := time.Since(closed); took > 600*time.Millisecond {
-			t.Errorf("callers knew it after %v", took)
+		b.sleepTo(800 * ms)
+		for _, c := range waiting {
+			if !c.ended.Load() || !errors.Is(c.err, redis.ErrClosed) {
+				t.Errorf("ended %v: %v", c.ended.Load(), c.err)
+			}
 		}
 	})
 }

@@ -27,6 +27,9 @@ func newLab(t *testing.T, s size) *lab {
 }
 
 func TestARunMeasuresTakingTurnsAndKeepsTheFigures(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it measures a real server")
+	}
 	folder := t.TempDir()
 	figures, chart := filepath.Join(folder, "results.json"), filepath.Join(folder, "bench.svg")
 	var out, progress bytes.Buffer

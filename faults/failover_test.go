@@ -179,70 +179,103 @@ func TestClusterFailover(t *testing.T) {
 	}.proves(t, recovered)
 }
 
-// TestSlotsMovedUnderLoad: a slot moves from node to node, and nothing is lost. A slot that is half moved runs no
-// script whose keys are not all there, and two of a limiter's five keys never are: so a call waits for the end of the
-// move.
-func TestSlotsMovedUnderLoad(t *testing.T) {
-	t.Parallel()
-	const (
-		limiters = 10 // in the slot, and so many elsewhere
-		moves    = 8
-	)
-	nodes := redistest.Cluster(t, 2)
+// A slotMove is a load on limiters whose slot moves from node to node, and on limiters of another slot.
+type slotMove struct {
+	moved, others     []*rratelimiter.Limiter
+	onMoved, onOthers calls
+}
+
+const (
+	inSlot = 10 // limiters in the slot, and so many elsewhere
+	moves  = 8
+)
+
+// moveUnderLoad moves a slot several times under load, and checks that no grant is lost or doubled.
+func moveUnderLoad(t *testing.T, nodes *redistest.Nodes, move func(t *testing.T, nodes *redistest.Nodes, key string)) slotMove {
+	t.Helper()
 	client := rratelimiter.NewClient(nodes.ClusterClient())
-	var moved, others []*rratelimiter.Limiter
-	for i := range limiters {
-		moved = append(moved, client.RateLimiter(fmt.Sprint("{moved}:", i), rratelimiter.WithRate(ample)))
-		others = append(others, client.RateLimiter(fmt.Sprint("{stays}:", i), rratelimiter.WithRate(ample)))
+	var m slotMove
+	for i := range inSlot {
+		m.moved = append(m.moved, client.RateLimiter(fmt.Sprint("{moved}:", i), rratelimiter.WithRate(ample)))
+		m.others = append(m.others, client.RateLimiter(fmt.Sprint("{stays}:", i), rratelimiter.WithRate(ample)))
 	}
 	enough := make(chan struct{})
-	var onMoved, onOthers calls
 	var loading sync.WaitGroup
 	try := func(all []*rratelimiter.Limiter, got *calls) func() {
 		return func() {
-			*got = load(limiters, 1, 3*time.Millisecond, enough, func(caller int) call {
+			*got = load(inSlot, 1, 3*time.Millisecond, enough, func(caller int) call {
 				return ask(1, func() (bool, error) { return all[caller].TryAcquire(t.Context(), 1) })
 			})
 		}
 	}
-	loading.Go(try(moved, &onMoved))
-	loading.Go(try(others, &onOthers))
+	loading.Go(try(m.moved, &m.onMoved))
+	loading.Go(try(m.others, &m.onOthers))
 	time.Sleep(100 * time.Millisecond)
 	for range moves {
-		moveSlot(t, nodes, "{moved}")
+		move(t, nodes, "{moved}")
 		time.Sleep(100 * time.Millisecond)
 	}
 	close(enough)
 	loading.Wait()
 
+	for _, c := range m.onOthers.where(failed) {
+		t.Errorf("in another slot: %v", c.err)
+	}
+	balanced(t, 0, m.onMoved, m.moved...)
+	balanced(t, 0, m.onOthers, m.others...)
+	if granted := len(m.onMoved.where(isGranted)); granted < moves*inSlot {
+		t.Errorf("%d calls were granted", granted)
+	}
+	return m
+}
+
+// TestSlotsMovedUnderLoad: a slot moves from node to node, and nothing is lost. A slot that is half moved runs no
+// script whose keys are not all there, and two of a limiter's five keys never are: so a call waits for the end of the
+// move.
+func TestSlotsMovedUnderLoad(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.Cluster(t, 2)
+	m := moveUnderLoad(t, nodes, moveSlot)
 	said := answers(t, nodes, "MOVED", "ASK", "TRYAGAIN")
 	t.Logf("%d calls on what moved, %d failed, p99 %v; %d on others, p99 %v; servers said %v",
-		len(onMoved), len(onMoved.where(failed)), onMoved.percentile(99), len(onOthers), onOthers.percentile(99), said)
+		len(m.onMoved), len(m.onMoved.where(failed)), m.onMoved.percentile(99), len(m.onOthers), m.onOthers.percentile(99), said)
 	if said["MOVED"] < moves || said["ASK"]+said["TRYAGAIN"] == 0 {
 		t.Errorf("calls met too little of %d moves: %v", moves, said)
 	}
 	// A move that takes longer than a call may, on a busy machine, fails a call of each limiter.
-	if most := 2 * limiters; len(onMoved.where(failed)) > most {
-		t.Errorf("%d calls failed while the slot moved, not %d", len(onMoved.where(failed)), most)
+	if most := 2 * inSlot; len(m.onMoved.where(failed)) > most {
+		t.Errorf("%d calls failed while the slot moved, not %d", len(m.onMoved.where(failed)), most)
 	}
-	for _, c := range onMoved {
+	for _, c := range m.onMoved {
 		if c.err != nil && (!redis.HasErrorPrefix(c.err, "TRYAGAIN") || c.Unknown) {
 			t.Errorf("while the slot moved: %v", c.err)
 		}
-	}
-	for _, c := range onOthers.where(failed) {
-		t.Errorf("in another slot: %v", c.err)
-	}
-	balanced(t, 0, onMoved, moved...)
-	balanced(t, 0, onOthers, others...)
-	if len(onMoved.where(isGranted)) < moves*limiters {
-		t.Errorf("%d calls were granted", len(onMoved.where(isGranted)))
 	}
 	row{
 		section: takeover, fault: "a slot of a cluster is moved under load (`MOVED`, `ASK`, `TRYAGAIN`)",
 		sees:   "only the time of the move; the error `TRYAGAIN` if it takes longer than a call may",
 		within: "99 of 100 calls within", limit: callTimeout + slack, after: "exact: nothing is lost or doubled by the move",
-	}.proves(t, onMoved.percentile(99))
+	}.proves(t, m.onMoved.percentile(99))
+}
+
+// TestSlotsMovedAtomically: Valkey 9 copies a slot in the background and passes it on as a whole, so that no call fails.
+func TestSlotsMovedAtomically(t *testing.T) {
+	redistest.Use(t, redistest.Valkey91)
+	nodes := redistest.Cluster(t, 2)
+	m := moveUnderLoad(t, nodes, passSlot)
+	said := answers(t, nodes, "MOVED", "ASK", "TRYAGAIN")
+	t.Logf("%d calls on what moved, p99 %v; servers said %v", len(m.onMoved), m.onMoved.percentile(99), said)
+	if said["MOVED"] < moves {
+		t.Errorf("calls met too little of %d moves: %v", moves, said)
+	}
+	for _, c := range m.onMoved.where(failed) {
+		t.Errorf("while the slot moved: %v", c.err)
+	}
+	row{
+		section: takeover, fault: "a slot of a cluster is moved under load by `CLUSTER MIGRATESLOTS` (Valkey 9)",
+		sees:   "nothing but the time of the last step",
+		within: "99 of 100 calls within", limit: callTimeout + slack, after: "exact: nothing is lost or doubled by the move",
+	}.proves(t, m.onMoved.percentile(99))
 }
 
 // answers returns how often the nodes replied with errors of these kinds.
@@ -266,34 +299,41 @@ func answers(t *testing.T, nodes *redistest.Nodes, kinds ...string) map[string]i
 	return count
 }
 
-// moveSlot moves the slot of a key to the next node, as redis-cli does, one limiter's key at a time.
-func moveSlot(t *testing.T, nodes *redistest.Nodes, key string) {
+// do runs a command on a node of a cluster.
+func do(t *testing.T, node *redistest.Server, args ...any) string {
 	t.Helper()
-	ctx := context.WithoutCancel(t.Context())
-	from := nodes.Owner(key)
-	to := nodes.Servers[(slices.Index(nodes.Servers, from)+1)%len(nodes.Servers)]
-	source, target := from.Client(), to.Client()
-	text := func(client *redis.Client, args ...any) string {
-		t.Helper()
-		reply, err := client.Do(ctx, args...).Text()
-		if err != nil {
-			t.Fatalf("%v: %v", args, err)
-		}
-		return reply
+	reply, err := node.Client().Do(context.WithoutCancel(t.Context()), args...).Text()
+	if err != nil {
+		t.Fatalf("%v: %v", args, err)
 	}
-	slot, err := source.ClusterKeySlot(ctx, key).Result()
+	return reply
+}
+
+// route returns the slot of a key, the node that has it, and the next node.
+func route(t *testing.T, nodes *redistest.Nodes, key string) (slot int, from, to *redistest.Server) {
+	t.Helper()
+	from = nodes.Owner(key)
+	to = nodes.Servers[(slices.Index(nodes.Servers, from)+1)%len(nodes.Servers)]
+	n, err := from.Client().ClusterKeySlot(t.Context(), key).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
-	fromID, toID := text(source, "cluster", "myid"), text(target, "cluster", "myid")
-	text(target, "cluster", "setslot", slot, "importing", fromID)
-	text(source, "cluster", "setslot", slot, "migrating", toID)
+	return int(n), from, to
+}
+
+// moveSlot moves the slot of a key to the next node, as redis-cli does, one limiter's key at a time.
+func moveSlot(t *testing.T, nodes *redistest.Nodes, key string) {
+	t.Helper()
+	slot, from, to := route(t, nodes, key)
+	fromID, toID := do(t, from, "cluster", "myid"), do(t, to, "cluster", "myid")
+	do(t, to, "cluster", "setslot", slot, "importing", fromID)
+	do(t, from, "cluster", "setslot", slot, "migrating", toID)
 	host, port, err := net.SplitHostPort(to.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for {
-		keys, err := source.ClusterGetKeysInSlot(ctx, int(slot), 5).Result()
+		keys, err := from.Client().ClusterGetKeysInSlot(t.Context(), slot, 5).Result()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -301,10 +341,21 @@ func moveSlot(t *testing.T, nodes *redistest.Nodes, key string) {
 			break
 		}
 		for _, key := range keys {
-			text(source, "migrate", host, port, key, 0, 5000)
+			do(t, from, "migrate", host, port, key, 0, 5000)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	text(target, "cluster", "setslot", slot, "node", toID)
-	text(source, "cluster", "setslot", slot, "node", toID)
+	do(t, to, "cluster", "setslot", slot, "node", toID)
+	do(t, from, "cluster", "setslot", slot, "node", toID)
+}
+
+// passSlot moves the slot of a key to the next node by CLUSTER MIGRATESLOTS, and waits until both nodes know it.
+func passSlot(t *testing.T, nodes *redistest.Nodes, key string) {
+	t.Helper()
+	slot, from, to := route(t, nodes, key)
+	do(t, from, "cluster", "migrateslots", "slotsrange", slot, slot, "node", do(t, to, "cluster", "myid"))
+	source, target := from.Client(), to.Client()
+	eventually(t, "the slot has moved", func() bool {
+		return redis.HasErrorPrefix(source.Exists(t.Context(), key).Err(), "MOVED") && target.Exists(t.Context(), key).Err() == nil
+	})
 }

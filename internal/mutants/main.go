@@ -2,8 +2,10 @@
 // at least one test must fail. mutations.go lists the mutations.
 //
 // The command runs in the root of a checkout, which it does not change: the go command gets the mutated file by
-// -overlay. A mutant is killed by the first test that fails or does not end. A mutant that survives all stages is
+// -overlay. A mutant is killed by the first test that fails or hangs. A mutant that survives all stages is
 // reported, and the command fails. Mutations with a reason in equal cannot be detected and are skipped.
+//
+// The test that killed a mutant before runs first: killers.json has them, and -update writes it.
 //
 // With -changed the command tests only mutants of files that have changed: see changed.go.
 package main
@@ -17,41 +19,37 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
 
-// A stage is one run of go test on a mutant. The quick stages come first. The timeout of a stage is longer than any
-// test that does not hang.
-type stage struct {
-	dir  string
-	args []string
-}
-
 // slow matches tests that take a second or more and seldom fail if all others pass.
-const slow = "Million|Granularity|Memory|Garbage|Broken|WrongTypes|SuiteKeep|SuiteExpire|Share|Starve|Hung|Hanging|Cluster|Odd|" +
+const slow = "Million|ManyExpired|Granularity|Memory|Garbage|Broken|WrongTypes|SuiteKeep|SuiteExpire|Share|Starve|Hung|Hanging|Cluster|Odd|" +
 	"Moved|Readme|NoWindow|OverOtherClients|Bounded|TestServerTime$"
 
-// No stage tests lua/: its golden files would kill any mutant of a script, and prove nothing.
-var stages = []stage{
-	{".", []string{"-timeout", "60s", "-skip", slow, "."}},
-	{".", []string{"-timeout", "60s", "./internal/dispatch"}},
-	{".", []string{"-timeout", "8m", ".", "./snapshot", "./limittest"}},
-	{"compat/differential", []string{"-timeout", "8m", "."}},
+// The stages are the runs of go test on a mutant, the quick ones first. None tests lua/: its golden files would kill any
+// mutant of a script, and prove nothing.
+var stages = [][]string{
+	{"-timeout", "60s", "-skip", slow, "."},
+	{"-timeout", "60s", "./internal/dispatch"},
+	{"-timeout", "8m", ".", "./snapshot", "./limittest"},
+	{"-timeout", "8m", "./compat/differential"},
 }
 
 func main() {
 	only := flag.String("run", "", "only mutations whose file or text matches this `pattern`")
 	since := flag.String("changed", "", "only mutations of files that changed since this `revision`, and new mutations; 1: since the last release")
+	update := flag.Bool("update", false, "write killers.json")
 	list := flag.Bool("list", false, "list the mutations, and check that each still fits its file")
 	flag.Parse()
-	if err := run(*only, *since, *list); err != nil {
+	if err := run(*only, *since, *list, *update); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
 }
 
-func run(only, since string, list bool) error {
+func run(only, since string, list, update bool) error {
 	pattern, err := regexp.Compile(only)
 	if err != nil {
 		return err
@@ -61,6 +59,10 @@ func run(only, since string, list bool) error {
 		if concerns, err = changedSince(since); err != nil {
 			return err
 		}
+	}
+	known, err := readKillers()
+	if err != nil {
+		return err
 	}
 	dir, err := os.MkdirTemp("", "mutants")
 	if err != nil {
@@ -89,18 +91,24 @@ func run(only, since string, list bool) error {
 			continue
 		}
 		started := time.Now()
-		by, err := m.kill(overlay)
+		by, how, err := m.kill(overlay, known[m.why])
 		if err != nil {
 			return fmt.Errorf("%s: %w", title, err)
 		}
 		took := time.Since(started).Round(time.Second)
-		if by == "" {
+		if how == "" {
 			survived++
 			fmt.Printf("%s\n     SURVIVED, %v\n", title, took)
 			continue
 		}
 		killed++
-		fmt.Printf("%s\n     killed by %s, %v\n", title, by, took)
+		known[m.why] = by
+		if update { // at once, in case the run is interrupted
+			if err := known.write(); err != nil {
+				return err
+			}
+		}
+		fmt.Printf("%s\n     killed by %s, %v\n", title, how, took)
 	}
 	if list {
 		return stale
@@ -137,45 +145,69 @@ func (m mutation) overlay(dir string) (string, error) {
 }
 
 var (
-	failed = regexp.MustCompile(`(?m)^( *)--- FAIL: (\S+)`)
-	hung   = regexp.MustCompile(`panic: test timed out`)
-	during = regexp.MustCompile(`(?s)running tests:\s+(\S+)`)
+	failed  = regexp.MustCompile(`(?m)^( *)--- FAIL: (\S+)`)
+	within  = regexp.MustCompile(`(?m)^FAIL\t(\S+)`)
+	timeout = regexp.MustCompile(`panic: test timed out`)
+	during  = regexp.MustCompile(`(?m)^\s+(Test\S*) \(([0-9.hms]+)\)$`) // a line of the list of running tests
 )
 
-// kill returns the name of the test that killed a mutant; "" if all tests pass. The first to run are those of the
-// mutated package.
-func (m mutation) kill(overlay string) (string, error) {
+// hangs is the time after which a test hangs. If a stage times out without a test that has run so long, the machine is
+// slow, and that proves nothing.
+const hangs = 30 * time.Second
+
+// kill returns the test that killed a mutant, and its name for people; "" if all tests pass. The first to run are the one
+// that killed it before, and those of the mutated package.
+func (m mutation) kill(overlay string, before killer) (by killer, how string, err error) {
 	todo := stages
 	if dir := filepath.Dir(m.file); strings.HasSuffix(m.file, ".go") && dir != "." {
-		todo = append([]stage{{dir, []string{"-timeout", "60s", "."}}}, stages...)
+		todo = slices.Insert(slices.Clone(todo), 0, []string{"-timeout", "60s", "./" + dir})
+	}
+	if before.Test != "" {
+		todo = slices.Insert(slices.Clone(todo), 0, before.stage())
 	}
 	for _, s := range todo {
-		cmd := exec.Command("go", append([]string{"test", "-count=1", "-failfast", "-overlay", overlay}, s.args...)...)
-		cmd.Dir = s.dir
+		cmd := exec.Command("go", append([]string{"test", "-vet=off", "-count=1", "-failfast", "-overlay", overlay}, s...)...)
 		out, err := cmd.CombinedOutput()
 		var exit *exec.ExitError
 		if err != nil && !errors.As(err, &exit) {
-			return "", err
+			return killer{}, "", err
 		}
 		text := string(out)
 		if err == nil {
 			continue
 		}
 		if strings.Contains(text, "[build failed]") || strings.Contains(text, "[setup failed]") {
-			return "", fmt.Errorf("it does not build:\n%s", text)
+			return killer{}, "", fmt.Errorf("it does not build:\n%s", text)
 		}
-		if test := firstFailed(text); test != "" {
-			return test, nil
+		if found := within.FindStringSubmatch(text); found != nil {
+			by.Package = found[1]
 		}
-		if hung.MatchString(text) {
-			if found := during.FindStringSubmatch(text); found != nil {
-				return found[1] + " (hung)", nil
-			}
-			return "a test that hung", nil
+		how = firstFailed(text)
+		by.Test, _, _ = strings.Cut(how, "/")
+		if how != "" {
+			return by, how, nil
 		}
-		return "a panic: " + firstLine(text), nil
+		if !timeout.MatchString(text) {
+			return killer{}, "a panic: " + firstLine(text), nil
+		}
+		if by.Test = longest(text); by.Test != "" {
+			how = by.Test + " (hung)"
+			by.Test, _, _ = strings.Cut(by.Test, "/")
+			return by, how, nil
+		}
 	}
-	return "", nil
+	return killer{}, "", nil
+}
+
+// longest returns the test that hung when a stage timed out; "" if none did.
+func longest(text string) (test string) {
+	most := hangs
+	for _, found := range during.FindAllStringSubmatch(text, -1) {
+		if ran, err := time.ParseDuration(found[2]); err == nil && ran >= most {
+			most, test = ran, found[1]
+		}
+	}
+	return test
 }
 
 // firstFailed returns the name of the first test that failed, or of its innermost subtest.

@@ -117,7 +117,7 @@ var mutations = []mutation{
 	{file: "internal/protocol/many.go", why: "all batches of a shared command read the first reply",
 		old: "reply[place*figures:][:figures]", new: "reply[:figures]"},
 	{file: "internal/script/attempts.go", why: "a call does not notice that its shared command is written",
-		old: "if _, err := a.MarshalBinary(); err != nil {", new: "if err := error(nil); err != nil {"},
+		old: "if _, err := a.MarshalBinary(); err != nil {", new: "if err := error(nil); a == nil {"},
 	{file: "internal/dispatch/check.go", why: "the records are added up only once",
 		old: "return since < 0 || since >= protocol.Millis(int64(last.interval))+checkSlack,", new: "return since < 0,"},
 	{file: "internal/dispatch/check.go", why: "a changed rate does not cause the records to be added up",

@@ -171,19 +171,27 @@ const (
 	longestPause  = 250 * time.Millisecond
 )
 
-// A Backoff is the last pause of one call before jitter.
-type Backoff time.Duration
+// A Backoff makes the pauses between the attempts of one call.
+type Backoff struct {
+	pause time.Duration // the last one, before jitter
+	ended time.Time     // when it ended and an attempt began; zero before the first pause
+}
 
-// Rest waits before the next attempt. It returns false if ctx ends, or, at once, if ctx has no time left for an attempt
-// after the pause.
-func (p *Backoff) Rest(ctx context.Context) bool {
-	*p = min(max(2**p, Backoff(shortestPause)), Backoff(longestPause))
-	pause := time.Duration(*p)
-	pause -= rand.N(pause / 4)
-	if until, bounded := ctx.Deadline(); bounded && time.Until(until) <= pause {
+// Rest waits before the next attempt. It returns false if ctx ends. If the pause and an attempt that takes as long as the
+// last one would end after ctx, it returns false at once: so a call returns the server's last error, not a timeout.
+func (b *Backoff) Rest(ctx context.Context) bool {
+	b.pause = min(max(2*b.pause, shortestPause), longestPause)
+	needed := b.pause - rand.N(b.pause/4)
+	pause := needed
+	if !b.ended.IsZero() {
+		needed += time.Since(b.ended)
+	}
+	if until, bounded := ctx.Deadline(); bounded && time.Until(until) <= needed {
 		return false
 	}
-	return Sleep(ctx, pause) == nil
+	rested := Sleep(ctx, pause) == nil
+	b.ended = time.Now()
+	return rested
 }
 
 // Sleep waits for a time, 0 or less is none, or until ctx ends.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -96,6 +97,28 @@ func TestAttemptsOfACall(t *testing.T) {
 		if _, err := sent.MarshalBinary(); err == nil {
 			t.Errorf("%s: written after its end", name)
 		}
+	}
+}
+
+// A call to a slow server makes no attempt that cannot end in time, and returns the server's last error.
+func TestNoAttemptThatCannotEnd(t *testing.T) {
+	for _, took := range []time.Duration{0, time.Millisecond, 60 * time.Millisecond, 300 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			began, attempts := time.Now(), 0
+			var pauses Backoff
+			for {
+				attempts++
+				time.Sleep(took)
+				if !pauses.Rest(ctx) {
+					break
+				}
+			}
+			if left := time.Second - time.Since(began); attempts < 3 || left < 0 || left > longestPause+took {
+				t.Errorf("attempts of %v: %d, and then %v are left", took, attempts, left)
+			}
+		})
 	}
 }
 

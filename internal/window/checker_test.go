@@ -10,7 +10,11 @@ import (
 // the log.
 func TestCheckerAgreesWithLargest(t *testing.T) {
 	r := seeded(t)
-	for round := range 6 {
+	rounds := 6
+	if testing.Short() {
+		rounds = 2
+	}
+	for round := range rounds {
 		interval := time.Duration(1+r.Intn(500)) * ms
 		checker := NewChecker(interval)
 		var grants []Grant
