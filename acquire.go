@@ -177,9 +177,7 @@ func (c *Client) askAll(
 		return nil, fmt.Errorf("%s: %w: %d numbers for %d limiters", operation, ErrInvalidPermits, len(permits), len(limiters))
 	}
 	// A limiter that is listed twice is asked once, for the sum. index has the place of each in these lists.
-	var distinct []*Limiter
-	var sums []int64
-	var all []string
+	distinct, sums := make([]*Limiter, 0, len(limiters)), make([]int64, 0, len(limiters))
 	index := make([]int, len(limiters))
 	for i, l := range limiters {
 		n := permits[i]
@@ -198,7 +196,7 @@ func (c *Client) askAll(
 		at := slices.IndexFunc(distinct, func(d *Limiter) bool { return d.core.Key() == l.core.Key() })
 		if at < 0 {
 			at = len(distinct)
-			distinct, sums, all = append(distinct, l), append(sums, 0), append(all, l.core.Keys()...)
+			distinct, sums = append(distinct, l), append(sums, 0)
 		}
 		if sums[at] > math.MaxInt64-n {
 			return nil, wrap(operation+" of", l.name, ErrExceedsRate)
@@ -220,9 +218,15 @@ func (c *Client) askAll(
 	if grants != nil {
 		sources = make([]dispatch.Source, len(distinct))
 	}
-	ask := c.askInOrder
-	if c.core.Topology().OneStep(all) {
-		ask = c.askTogether
+	ask := c.askTogether
+	if c.core.Topology().Clustered() {
+		var keys []string
+		for _, l := range distinct {
+			keys = append(keys, l.core.Keys()...)
+		}
+		if !c.core.Topology().OneStep(keys) {
+			ask = c.askInOrder
+		}
 	}
 	found, err := ask(ctx, operation, sums, distinct, sources)
 	if err != nil {
