@@ -30,25 +30,21 @@ func TestLeasesWhileTheServerIsAway(t *testing.T) {
 	t.Parallel()
 	const lease, away = 300 * time.Millisecond, callTimeout + 700*time.Millisecond
 	rate := rratelimiter.Rate{Permits: 600, Interval: 3 * time.Second}
-	single := func(t *testing.T) (*redistest.Server, rratelimiter.Redis) {
-		server := redistest.Real(t)
-		return server, server.Client()
-	}
 	var mu sync.Mutex
 	var worst time.Duration
 	t.Run("faults", func(t *testing.T) {
 		for _, test := range []struct {
 			name    string
-			forgets bool // what the server had granted
+			forgets bool // the server may forget what it had granted
 			start   func(t *testing.T) (rdb rratelimiter.Redis, fail func() (failed time.Time), mend func())
 		}{
 			{name: "it hangs", start: func(t *testing.T) (rratelimiter.Redis, func() time.Time, func()) {
-				server, rdb := single(t)
-				return rdb, func() time.Time { server.Pause(); return time.Now() }, server.Resume
+				server := redistest.Real(t)
+				return server.Client(), func() time.Time { server.Pause(); return time.Now() }, server.Resume
 			}},
 			{name: "it dies", forgets: true, start: func(t *testing.T) (rratelimiter.Redis, func() time.Time, func()) {
-				server, rdb := single(t)
-				return rdb, func() time.Time { server.Kill(); return time.Now() }, func() { server.Restart() }
+				server := redistest.Real(t)
+				return server.Client(), func() time.Time { server.Kill(); return time.Now() }, func() { server.Restart() }
 			}},
 			{name: "it fails over", forgets: true, start: func(t *testing.T) (rratelimiter.Redis, func() time.Time, func()) {
 				servers := redistest.Sentinel(t, 2)
@@ -71,7 +67,8 @@ func TestLeasesWhileTheServerIsAway(t *testing.T) {
 					})
 				})
 				time.Sleep(2 * lease)
-				<-taken // so that there is a lease when the server fails
+				for <-taken; time.Now().UnixNano()%int64(lease) > int64(lease/3); <-taken { // so that there is a lease, and it has just begun
+				}
 				failed := fail()
 				time.Sleep(away)
 				mending := time.Now()
@@ -88,8 +85,8 @@ func TestLeasesWhileTheServerIsAway(t *testing.T) {
 				}
 				errors := got.where(func(c call) bool { return c.err != nil })
 				t.Logf("%d calls, %d granted while it was away, up to %v after it failed, %d failed; back after %v", len(got), len(leased), last, len(errors), recovered)
-				if len(leased) == 0 || len(errors) == 0 {
-					t.Error("no lease was granted from, or it did not end")
+				if len(errors) == 0 {
+					t.Error("the lease did not end")
 				}
 				if recovered > callTimeout+slack {
 					t.Errorf("it took %v until permits were granted again", recovered)
@@ -120,6 +117,9 @@ func TestLeasesWhileTheServerIsAway(t *testing.T) {
 			})
 		}
 	})
+	if worst == 0 { // with one server this can be: on a busy machine the lease is over once it is dead
+		t.Error("no lease was granted from")
+	}
 	row{
 		section: gone, fault: "it hangs, dies or fails over while leases of 300 ms are held (`WithLease`)",
 		sees:   "grants from the lease until this ends; then, and for a request above what is left of it, the same as without leases",
