@@ -68,14 +68,15 @@ type Foreign struct {
 }
 
 // Unbounded returns acquire.lua without the bounds of what it takes ahead, which are a matter of fairness: of few permits it
-// would take none. It is nil if acquire.lua has other bounds.
+// would take none.
 func Unbounded() *script.Script {
-	const bounds = "math.min(tonumber(lease), math.floor(left / 4), left - math.ceil(rate / 10))"
-	text := strings.Replace(protocol.AcquireScript.Text, bounds, "math.min(tonumber(lease), left)", 1)
-	if text == protocol.AcquireScript.Text {
-		return nil
+	const line = "ahead = math.max(0, "
+	before, rest, _ := strings.Cut(protocol.AcquireScript.Text, line)
+	_, after, found := strings.Cut(rest, "\n")
+	if !found {
+		panic("acquire.lua has no line " + line)
 	}
-	return script.New(text)
+	return script.New(before + line + "math.min(tonumber(lease), left))\n" + after)
 }
 
 // A Result is what a search has seen.
