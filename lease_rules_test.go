@@ -101,6 +101,27 @@ func TestALeaseThatComesTooLateIsGivenBack(t *testing.T) {
 	}
 }
 
+// By the server's clock, too, a lease ends with the bucket in which it was asked for.
+func TestALeaseByTheServersClockEnds(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(100)), rratelimiter.WithLease(100*ms), rratelimiter.WithServerTime())
+		b.sleepTo(ms)
+		p.wire.back.Store(int64(20 * ms)) // the lease began when it was asked for
+		b.try(l, 10)
+		b.sleepTo(30 * ms)
+		p.wire.back.Store(0)
+		p.asks("while it lasts", 0, func() { mustTry(t, l, 1, true) })
+		b.sleepTo(99 * ms)
+		p.asks("shortly before its end", 0, func() { mustTry(t, l, 1, true) })
+		b.sleepTo(100 * ms)
+		before := p.wire.scripts.Load()
+		if mustTry(t, l, 1, true); p.wire.scripts.Load() == before {
+			t.Error("it is granted from at its end")
+		}
+	})
+}
+
 // A batch beside one that has stalled takes nothing ahead.
 func TestNoLeaseBesideAStalledBatch(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
@@ -136,31 +157,53 @@ func TestWhatIsLeftOfALeaseGoesOn(t *testing.T) {
 	})
 }
 
+// queued makes a request that takes permits ahead, one that queues behind it, and a third, from the lease, while the call of
+// the second is in flight: once that is over, more is to be taken ahead, unless what follows the third prevents it.
+func queued(r *rig, then func(l *rratelimiter.Limiter)) (*rratelimiter.Client, *rratelimiter.Limiter) {
+	client, tap := r.tapped()
+	l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(10_000)), rratelimiter.WithLease(time.Minute))
+	second := make(chan bool)
+	tap.plan(plan{cut: true, replies: 1, then: func() {
+		go func() {
+			ok, err := l.TryAcquire(r.t.Context(), 200)
+			second <- ok && err == nil
+		}()
+		time.Sleep(20 * ms) // until it queues
+	}}, plan{cut: true, replies: 1, then: func() {
+		mustTry(r.t, l, 80, true) // of 100 ahead
+		then(l)
+	}})
+	mustTry(r.t, l, 100, true)
+	if !<-second {
+		r.t.Error("the second is refused")
+	}
+	return client, l
+}
+
 // What is left of a lease is given back if the next one has another end.
 func TestWhatIsLeftOfALeaseIsGivenBack(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
-		client, tap := r.tapped()
-		l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(10_000)), rratelimiter.WithLease(time.Minute))
-		second := make(chan bool)
-		tap.plan(plan{cut: true, replies: 1, then: func() {
-			go func() {
-				ok, err := l.TryAcquire(t.Context(), 200)
-				second <- ok && err == nil
-			}()
-			time.Sleep(20 * ms) // it queues behind the first
-		}}, plan{cut: true, replies: 1, then: func() {
-			mustTry(t, l, 80, true) // of 100 ahead: the next call takes more
-			r.advance(time.Minute)
-		}})
-		mustTry(t, l, 100, true)
-		if !<-second {
-			t.Error("the second is refused")
+		queued(r, func(*rratelimiter.Limiter) { r.advance(time.Minute) })
+		// Of 10,000, 380 are granted, and the next lease has a quarter of what was free when 400 were taken.
+		soon(t, "the return of what is unused", func() bool { return r.free(r.limiter("l")) == 10_000-380-2400 })
+	})
+}
+
+// Nothing is taken ahead for a lease that a change has ended meanwhile.
+func TestAChangeEndsTheWishForMore(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		client, _ := queued(r, func(l *rratelimiter.Limiter) {
+			if _, err := l.Release(t.Context(), 0); err != nil {
+				t.Error(err)
+			}
+		})
+		soon(t, "the return of what is unused", func() bool { return r.free(r.limiter("l")) <= 10_000-380 })
+		time.Sleep(20 * ms) // for a call in the background
+		if free, i := r.free(r.limiter("l")), rratelimiter.ClientCore(client).Inspect(); free != 10_000-380 || i.Leases != 0 {
+			t.Errorf("%d are free, with %d leases", free, i.Leases)
 		}
-		if _, err := l.Release(t.Context(), 0); err != nil {
-			t.Fatal(err)
-		}
-		soon(t, "the return of all that is unused", func() bool { return r.free(r.limiter("l")) == 10_000-380 })
 	})
 }
 

@@ -410,6 +410,8 @@ var mutations = []mutation{
 		old: "origin or -2, ahead", new: "origin or -2, tonumber(lease)"},
 	{file: "lua/release.lua", why: "what has expired is given back",
 		old: "elseif tonumber(undone) > state.cutoff then", new: "elseif true then"},
+	{file: "internal/dispatch/lease.go", why: "more is asked for although a change has ended the lease",
+		old: "	q.refilling.Store(false) // a refill that was asked for is of this lease\n", new: ""},
 	{file: "internal/dispatch/call.go", why: "the process decides without WithFallback",
 		old: "h.Decides = l.settings.FallsBack && l.client", new: "h.Decides = l.client"},
 	{file: "internal/breaker/breaker.go", why: "the silence before a failure is taken for that of a later call",
