@@ -168,7 +168,7 @@ func queued(r *rig, then func(l *rratelimiter.Limiter)) (*rratelimiter.Client, *
 			ok, err := l.TryAcquire(r.t.Context(), 200)
 			second <- ok && err == nil
 		}()
-		time.Sleep(20 * ms) // until it queues
+		soon(r.t, "the second queues", func() bool { return rratelimiter.ClientCore(client).Inspect().Asking == 1 })
 	}}, plan{cut: true, replies: 1, then: func() {
 		mustTry(r.t, l, 80, true) // of 100 ahead
 		then(l)
