@@ -1,11 +1,15 @@
 package rratelimiter_test
 
 import (
+	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -250,6 +254,50 @@ func TestALeaseFromWithinAChangeIsNotGivenBack(t *testing.T) {
 		time.Sleep(20 * ms) // for a call in the background
 		if free := r.free(r.limiter("l")); free != 800 {
 			t.Errorf("%d are free after 200 of 1000 were granted", free)
+		}
+	})
+}
+
+// What waits to be given back when a change forgets all grants is not given back any more.
+func TestWhatWaitsIsNotGivenBackAfterAChange(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process(rratelimiter.WithCallTimeout(2 * time.Minute))
+		rate := rratelimiter.PerHour(1000)
+		var l *rratelimiter.Limiter
+		for i := range 9 { // eight give back at a time
+			l = p.RateLimiter(fmt.Sprint("l", i), rratelimiter.WithRate(rate), rratelimiter.WithLease(time.Minute))
+			mustTry(t, l, 100, true) // and 100 ahead
+			p.wire.there.Store(int64(30 * time.Second))
+			if _, err := l.Release(t.Context(), 0); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			p.wire.there.Store(0)
+		}
+		mustSet(t, l, rate)
+		mustTry(t, p.RateLimiter(l.Name(), rratelimiter.WithGranularity(time.Minute)), 200, true)
+		b.sleepTo(40 * time.Second)
+		if free, err := l.AvailablePermits(t.Context()); free != 800 || err != nil {
+			t.Errorf("%d are free after 200 of 1000 were granted, %v", free, err)
+		}
+	})
+}
+
+// A record that holds more than the permits of an attempt and its lease is not the attempt's.
+func TestARecordOfMoreThanAnAttemptAndItsLease(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		client, tap := r.tapped()
+		l := client.RateLimiter("l", rratelimiter.WithLease(time.Minute))
+		r.setRate(l, rratelimiter.PerHour(1000))
+		identity := rratelimiter.ClientCore(client).Identity()
+		identity.StartAt(41)
+		prefix := record.AppendShare(identity.AppendPrefix(nil, record.Redisson317, 1), record.Redisson317, 9)
+		r.add(l, r.ms()+1, string(prefix)+"\x09\x00\x00\x00")
+		identity.StartAt(41)
+		tap.plan(plan{lost: true})
+		if ok, err := l.TryAcquire(t.Context(), 2); !errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+			t.Errorf("%v, %v", ok, err)
 		}
 	})
 }
