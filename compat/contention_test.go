@@ -31,6 +31,7 @@ type fleet struct {
 	work  redisson.Work
 
 	granularity time.Duration // granularity of the Go processes; 0: none
+	lease       time.Duration // leases of the Go processes; 0: none
 }
 
 // A report is what a fleet was granted.
@@ -86,12 +87,16 @@ func (f fleet) run(t *testing.T, server *redistest.Server, name string, mixed bo
 		w := work
 		w.Blocked = !mixed || i%2 == 0
 		wg.Go(func() {
-			add(&r.byGo, runGo(t, order{Addr: server.Addr, Name: name, Granularity: f.granularity, Work: w}))
+			add(&r.byGo, runGo(t, order{Addr: server.Addr, Name: name, Granularity: f.granularity, Lease: f.lease, Work: w}))
 		})
 	}
 	wg.Wait()
 	commands := monitor.Stop()
-	r.scores = scoresOf(t, commands, "{"+name+"}:permits", work.At.Add(work.For))
+	scores := scoresOf
+	if f.lease > 0 {
+		scores = heldOf
+	}
+	r.scores = scores(t, commands, "{"+name+"}:permits", work.At.Add(work.For))
 	r.disorder = disorderOf(commands, name)
 	return r
 }
@@ -172,7 +177,9 @@ func (r report) verify(t *testing.T, least float64) {
 	byScore, _ := window.LargestScores(r.scores, interval)
 	granted := int64(0)
 	for _, s := range r.scores {
-		granted += s.Permits
+		if s.Removed == 0 { // neither given back nor joined with another one
+			granted += s.Permits
+		}
 	}
 	allowed := float64(r.rate.Permits) * float64(r.duration) / float64(r.rate.Interval)
 	used := float64(granted) / allowed

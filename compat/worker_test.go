@@ -29,6 +29,7 @@ const workerEnv = "RRATELIMITER_COMPAT_WORKER"
 type order struct {
 	Addr, Name  string
 	Granularity time.Duration // 0: none
+	Lease       time.Duration // 0: none
 	Work        redisson.Work
 }
 
@@ -44,6 +45,9 @@ func workerMain(words string) int {
 	var options []rratelimiter.LimiterOption
 	if o.Granularity > 0 {
 		options = append(options, rratelimiter.WithGranularity(o.Granularity))
+	}
+	if o.Lease > 0 {
+		options = append(options, rratelimiter.WithLease(o.Lease))
 	}
 	limiter := rratelimiter.NewClient(rdb).RateLimiter(o.Name, options...)
 	out := bufio.NewWriter(os.Stdout)

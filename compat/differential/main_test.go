@@ -12,7 +12,7 @@
 //
 // This file has the flags; java_test.go Redisson's scripts, state_test.go a limiter's state, rules_test.go where this
 // library differs on purpose, examples_test.go a case of each, differential_test.go the comparison, window_test.go the
-// windows, and fault_test.go the connections that lose answers.
+// windows, interleavings_test.go all interleavings of few calls, and fault_test.go the connections that lose answers.
 package differential
 
 import (

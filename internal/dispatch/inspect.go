@@ -7,6 +7,7 @@ type Inspection struct {
 	Queues        int  // in the registry
 	Busy          int  // of them, those that a caller or a batch uses
 	Waiting       int  // waiting callers in all queues
+	Asking        int  // callers in all queues that do not wait, and whose call was not sent yet
 	StrayTimers   int  // timers of queues without waiting callers; Inspect stops them
 	Leases        int  // queues that hold permits ahead of demand
 	Recounting    bool // the records of a limiter are added up in the background
@@ -22,6 +23,7 @@ func (c *Client) Inspect() (i Inspection) {
 		q.mu.Lock()
 		i.Queues++
 		i.Waiting += q.waiting
+		i.Asking += len(q.trying)
 		if !q.idle() {
 			i.Busy++
 		}

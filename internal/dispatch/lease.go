@@ -109,7 +109,9 @@ func (q *queue) wish(b *batch) int64 {
 func (q *queue) refill() {
 	q.mu.Lock()
 	defer q.exit()
-	if q.refilling.Load() && !q.dropped {
+	if q.lease.Load() == nil {
+		q.refilling.Store(false) // it has ended meanwhile
+	} else if q.refilling.Load() && !q.dropped {
 		q.send()
 	}
 }
@@ -172,6 +174,7 @@ func (q *queue) end(held *lease.Lease) {
 func (q *queue) detachLease(held *lease.Lease) (unused int64) {
 	q.used(held)
 	q.lease.Store(nil)
+	q.refilling.Store(false) // a refill that was asked for is of this lease
 	q.client.leases.Add(-1)
 	return held.End()
 }

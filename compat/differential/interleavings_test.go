@@ -1,0 +1,96 @@
+package differential
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/smallscope"
+)
+
+// interleavings_test.go runs all interleavings of clients with leases, clients without, and Redisson's script, in small
+// scopes. Package smallscope has the search, and a test of the scopes without Redisson that need no server.
+
+// foreign returns Redisson's tryAcquire.
+func (w wire) foreign(version string) *smallscope.Foreign {
+	script := w[version][tryAcquire]
+	return &smallscope.Foreign{
+		SHA: script.sha,
+		Keys: func(name string) (keys []string) {
+			all := keysOf(name, clientID)
+			for _, at := range script.keys {
+				keys = append(keys, all[at])
+			}
+			return keys
+		},
+		Args: func(n, now int64, id uint64) []any {
+			text := fmt.Sprintf("%0*x", script.idLength, id)
+			return []any{n, now, text[len(text)-script.idLength:]}
+		},
+	}
+}
+
+// No interleaving lets a window of the interval hold more than the rate. least is how many states each search must visit.
+func TestNoInterleavingExceedsTheRate(t *testing.T) {
+	const ms = time.Millisecond
+	w := learn(t)
+	leased := func(name string, calls, retries int) smallscope.Client {
+		return smallscope.Client{Name: name, Lease: 2 * ms, Ahead: []int64{1}, Sizes: []int64{1}, Calls: calls, Retries: retries}
+	}
+	plain := func(permits int64, retries int) smallscope.Client {
+		return smallscope.Client{Name: "plain", Sizes: []int64{permits}, Calls: 1, Retries: retries}
+	}
+	java := func(version string, permits int64, calls int) smallscope.Client {
+		return smallscope.Client{Name: "Redisson " + version, Sizes: []int64{permits}, Calls: calls, Foreign: w.foreign(version)}
+	}
+	change := func(f func(c *smallscope.Client), clients ...smallscope.Client) []smallscope.Client {
+		f(&clients[0])
+		return clients
+	}
+	for _, test := range []struct {
+		name    string
+		rate    int64
+		clients []smallscope.Client
+		crashes int
+		real    bool // with the bounds of what is taken ahead
+		least   int
+	}{
+		{name: "leased, and Redisson twice", least: 45000, rate: 2, clients: []smallscope.Client{leased("leased", 2, 0), java(newest, 1, 2)}},
+		{name: "leased, plain and Redisson", least: 250000, rate: 3, clients: []smallscope.Client{leased("leased", 2, 0), plain(1, 0), java(newest, 3, 1)}},
+		{name: "leased, plain and an old Redisson", least: 19000, rate: 2, clients: []smallscope.Client{leased("leased", 1, 0), plain(1, 0), java("3.17.5", 2, 1)}},
+		{name: "lost replies beside Redisson", least: 9000, rate: 2, clients: []smallscope.Client{leased("leased", 1, 1), java(newest, 2, 1)}},
+		{name: "with its bounds, beside Redisson", least: 16000, real: true, rate: 5, clients: []smallscope.Client{leased("leased", 2, 0), java(newest, 4, 1)}},
+		{name: "two leased and Redisson", least: 68000, rate: 3, clients: []smallscope.Client{leased("leased", 1, 0), leased("second", 1, 0), java(newest, 3, 1)}},
+		{name: "two leased and plain", least: 68000, rate: 3, clients: []smallscope.Client{leased("leased", 1, 0), leased("second", 1, 0), plain(3, 0)}},
+		{name: "lost replies", least: 110000, rate: 2, clients: []smallscope.Client{leased("leased", 2, 1), plain(2, 0)}},
+		{name: "calls that stall", least: 214000, rate: 3, clients: change(func(c *smallscope.Client) { c.Stalls = true }, leased("leased", 3, 0), plain(3, 0))},
+		{name: "leases that end early", least: 143000, rate: 3, clients: change(func(c *smallscope.Client) { c.Ends = 1 }, leased("leased", 3, 0), plain(3, 0))},
+		{name: "larger leases", least: 106000, rate: 3, clients: change(func(c *smallscope.Client) { c.Ahead, c.Sizes = []int64{1, 2}, []int64{1, 2} }, leased("leased", 2, 0), java(newest, 3, 1))},
+		{name: "crashes and lost replies", least: 346000, rate: 2, crashes: 1, clients: []smallscope.Client{leased("leased", 2, 1), plain(2, 0)}},
+		{name: "lost replies of both", least: 54000, rate: 2, clients: []smallscope.Client{leased("leased", 1, 1), plain(2, 1)}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			server := redistest.Real(t)
+			rdb := server.Client()
+			w.load(t, rdb)
+			scope := smallscope.Scope{
+				Rate: test.rate, Interval: 20 * ms, Times: smallscope.Times, Clients: test.clients,
+				Acquire: protocol.AcquireScript, Release: protocol.ReleaseScript, Redis: rdb, Crashes: test.crashes,
+			}
+			if !test.real {
+				scope.Acquire = smallscope.Unbounded()
+			}
+			began := time.Now()
+			r, err := smallscope.Explore(t.Context(), scope)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%+v in %v", r, time.Since(began).Round(ms))
+			if r.States < test.least || r.Leased == 0 || r.Full == 0 {
+				t.Errorf("only %d states were visited", r.States)
+			}
+		})
+	}
+}

@@ -1,0 +1,94 @@
+package compat
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/compat/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/window"
+)
+
+// lease_test.go lets a Java process compete with Go processes that take permits ahead of demand (WithLease).
+
+// TestLeasesLeaveJavaItsShare: beside two Go processes that ask for more than the rate, one that waits and one that polls,
+// Java gets as much as without their leases, and no window holds more than the rate. The rounds with and without leases
+// take turns. If leases made no difference, all orders of the shares would be equally likely, whatever the machine does: of
+// 3,432 in which 7 rounds can lie among 14, 7 have at most 3 pairs in which Java got more with leases. So a false alarm has
+// a probability of 0.2 %.
+func TestLeasesLeaveJavaItsShare(t *testing.T) {
+	const rounds, fewest = 7, 3
+	server := redistest.Real(t)
+	java := javas(t, server, "4.7.0")
+	shares := map[bool][]float64{}
+	for round := range 2 * rounds {
+		leased := (round+1)/2%2 == 1 // so that a trend, as of a JVM that warms up, favours neither
+		f := fleet{
+			rate: every(250*time.Millisecond, 200), javas: java, gos: 2,
+			work: redisson.Work{Threads: 8, For: time.Second, Min: 1, Max: 3},
+		}
+		if leased {
+			f.lease = 25 * time.Millisecond
+		}
+		r := f.run(t, server, fmt.Sprint("lease:", round), true)
+		r.verify(t, 0.75)
+		shares[leased] = append(shares[leased], r.javaShare())
+	}
+	more := 0
+	for _, with := range shares[true] {
+		for _, without := range shares[false] {
+			if with >= without {
+				more++
+			}
+		}
+	}
+	for _, all := range shares {
+		slices.Sort(all)
+	}
+	t.Logf("Java's share: %.1f %% in the median with leases, %.1f %% without; more with leases in %d pairs of %d",
+		100*shares[true][rounds/2], 100*shares[false][rounds/2], more, rounds*rounds)
+	if more <= fewest {
+		t.Errorf("Java got less with leases: %.3f, without: %.3f", shares[true], shares[false])
+	}
+}
+
+// heldOf is scoresOf where clients give permits back, too: each record counts from when it was written until it was
+// removed, by the server's clock.
+func heldOf(t *testing.T, commands []redistest.Command, key string, until time.Time) (scores []window.Score) {
+	t.Helper()
+	written := map[string]int{} // index by member
+	for _, c := range commands {
+		if !c.Lua || len(c.Args) < 3 || c.Args[1] != key || c.Time.After(until) {
+			continue
+		}
+		switch args := c.Args; strings.ToLower(args[0]) {
+		case "zrem":
+			for _, member := range args[2:] {
+				i, known := written[member]
+				if !known {
+					t.Fatalf("the record %q was removed before it was written", member)
+				}
+				// A script that joins records writes the larger one first.
+				last := scores[len(scores)-1]
+				scores[i].Removed = c.Time.UnixMicro()
+				if i != len(scores)-1 && last.At == scores[i].At && last.Permits > scores[i].Permits {
+					scores[i].Removed = min(last.Added, scores[i].Removed)
+				}
+			}
+		case "zadd":
+			score, member := args[len(args)-2], args[len(args)-1]
+			at, ok := redistest.Micros(score)
+			if !ok || len(member) < 4 {
+				t.Fatalf("a record with score %q and member %q", score, member)
+			}
+			written[member] = len(scores)
+			permits := binary.LittleEndian.Uint32([]byte(member[len(member)-4:]))
+			scores = append(scores, window.Score{Permits: int64(permits), At: at, Added: c.Time.UnixMicro()})
+		}
+	}
+	return scores
+}

@@ -1,0 +1,310 @@
+// Package smallscope runs all interleavings of a few clients of one limiter, in a small scope: few permits, few moments of
+// time, few calls. A client has leases (WithLease), or none, or it is a script of another library. Requests and replies
+// take any time to arrive, some are never seen, and clients crash. The scripts are the real ones, and so are their
+// arguments, the reading of their replies, and what a lease decides; what package dispatch does around them is modelled.
+// Every grant is judged by package window.
+//
+// This file has the search; client.go what a client does, server.go what a script does.
+package smallscope
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/internal/window"
+)
+
+// A Scope says what is explored.
+type Scope struct {
+	Rate     int64
+	Interval time.Duration
+	Times    []time.Duration // the moments that there are, since Epoch; the clock stands still in between
+	Clients  []Client
+	Crashes  int // at most so many clients crash
+
+	Acquire, Release *script.Script
+	Redis            *redis.Client
+	SetTime          func(time.Time) // sets the server's clock; nil: no client uses it
+}
+
+// Times are moments for an interval of 20 ms and leases of 2 ms: two in the same bucket, one after its end, and those at which
+// records of the bucket, and of requests without one, have just expired.
+var Times = []time.Duration{time.Millisecond, 1500 * time.Microsecond, 3 * time.Millisecond, 22 * time.Millisecond, 23500 * time.Microsecond}
+
+// Epoch is the time from which Times count. It is the end of a bucket of any whole number of ms up to 10.
+var Epoch = time.UnixMilli(2520 * 700_000_000)
+
+// A Client is one of the clients.
+type Client struct {
+	Name     string
+	Lease    time.Duration // 0: it has none
+	Ahead    []int64       // how many permits it may ask for ahead of demand
+	Sizes    []int64       // of its requests
+	Calls    int           // how many calls it makes at most, without retries
+	Retries  int           // how many of its calls it makes again, because no reply has come
+	Ends     int           // how often it ends its lease early, because a caller waits or it begins to change the limiter
+	Stalls   bool          // it does not wait for a call that takes long, before it makes another
+	Back     time.Duration // by how much its clock is set back at some time; 0: never
+	ByServer bool          // the server's clock dates its grants
+	Foreign  *Foreign      // it is another library's script
+}
+
+// A Foreign is a script of another library.
+type Foreign struct {
+	SHA  string
+	Keys func(name string) []string
+	Args func(n, now int64, id uint64) []any // now in ms
+}
+
+// Unbounded returns acquire.lua without the bounds of what it takes ahead, which are a matter of fairness: of few permits it
+// would take none.
+func Unbounded() *script.Script {
+	const line = "ahead = math.max(0, "
+	before, rest, _ := strings.Cut(protocol.AcquireScript.Text, line)
+	_, after, found := strings.Cut(rest, "\n")
+	if !found {
+		panic("acquire.lua has no line " + line)
+	}
+	return script.New(before + line + "math.min(tonumber(lease), left))\n" + after)
+}
+
+// A Result is what a search has seen.
+type Result struct {
+	States   int // different ones
+	Scripts  int // different executions of a script
+	Grants   int // states in which a grant was judged
+	Leased   int // of them, those of a lease
+	Full     int // of them, those with a window that holds the whole rate
+	Restored int // retries that found what an earlier attempt was granted
+}
+
+// A world is one state. It is not changed once it has a successor.
+type world struct {
+	at      int // index in Times
+	store   int // what Redis holds: index in search.stores
+	clients []client
+	grants  []grant // of the last interval, sorted
+	crashes int
+}
+
+// A grant is permits that a caller got, at some time between two, in µs since the epoch of time.Time.
+type grant struct{ permits, start, end int64 }
+
+// A search explores a scope, depth first.
+type search struct {
+	Scope
+	ctx    context.Context
+	result Result
+	seen   map[[16]byte]struct{}
+	path   []step
+
+	// What states refer to by an index, and the executions of scripts that are known.
+	stores   numbered[store]
+	commands numbered[command]
+	replies  numbered[any]
+	recents  numbered[protocol.RecentIDs]
+	ran      map[execution]ran
+}
+
+// A numbered holds values without repetition, each under a number.
+type numbered[T any] struct {
+	all    []T
+	number map[string]int
+}
+
+// of returns the number of a value. Equal values have equal keys.
+func (n *numbered[T]) of(key string, value T) int {
+	at, known := n.number[key]
+	if !known {
+		if n.number == nil {
+			n.number = map[string]int{}
+		}
+		at = len(n.all)
+		n.number[key] = at
+		n.all = append(n.all, value)
+	}
+	return at
+}
+
+// Explore visits all states of a scope. The error is a violation, with the steps that lead there, or a failure of the
+// server.
+func Explore(ctx context.Context, scope Scope) (Result, error) {
+	s := &search{Scope: scope, ctx: ctx, seen: map[[16]byte]struct{}{}, ran: map[execution]ran{}}
+	w := world{store: s.stores.of("", store{}), clients: make([]client, len(scope.Clients))}
+	s.recents.of("", protocol.RecentIDs{}) // the first one
+	for i, c := range scope.Clients {
+		w.clients[i] = client{calls: c.Calls, retries: c.Retries, ends: c.Ends}
+	}
+	err := s.load()
+	if err == nil {
+		err = s.visit(w)
+	}
+	return s.result, err
+}
+
+// now returns the time of a world.
+func (s *search) now(w *world) time.Time { return Epoch.Add(s.Times[w.at]) }
+
+// ErrViolation is what must not happen.
+var ErrViolation = errors.New("violation")
+
+// violated returns the error of a violation, with the steps that lead there.
+func (s *search) violated(what string, args ...any) error {
+	text := fmt.Sprintf(what, args...)
+	for _, step := range s.path {
+		text += "\n  " + fmt.Sprintf(step.what, step.args...)
+	}
+	return fmt.Errorf("%w: %s", ErrViolation, text)
+}
+
+// visit explores all that follows from w.
+func (s *search) visit(w world) error {
+	s.forget(&w)
+	key := w.key()
+	if _, known := s.seen[key]; known {
+		return nil
+	}
+	s.seen[key] = struct{}{}
+	s.result.States++
+	if err := s.consistent(&w); err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(w.clients, func(c client) bool { return c.calls > 0 || c.held != nil || len(c.open) > 0 }) {
+		return nil // nothing more is granted
+	}
+	if w.at+1 < len(s.Times) {
+		next := w.copy()
+		next.at++
+		if err := s.step(next, "the time is %v", s.Times[next.at]); err != nil {
+			return err
+		}
+	}
+	for i := range w.clients {
+		if err := s.steps(&w, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// step visits the world to which a step leads.
+func (s *search) step(next world, what string, args ...any) error {
+	s.enter(what, args...)
+	defer s.leave()
+	return s.visit(next)
+}
+
+// A step is what leads from one state to the next, as the arguments of Sprintf.
+type step struct {
+	what string
+	args []any
+}
+
+func (s *search) enter(what string, args ...any) { s.path = append(s.path, step{what, args}) }
+func (s *search) leave()                         { s.path = s.path[:len(s.path)-1] }
+
+// copy returns a copy that can be changed.
+func (w *world) copy() world {
+	next := *w
+	next.clients = slices.Clone(w.clients)
+	return next
+}
+
+// grant notes a grant, and judges all of the last interval.
+func (s *search) grant(w *world, permits int64, start, end time.Time) error {
+	w.grants = append(slices.Clone(w.grants), grant{permits, start.UnixMicro(), end.UnixMicro()})
+	slices.SortFunc(w.grants, func(a, b grant) int {
+		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.end, b.end), cmp.Compare(a.permits, b.permits))
+	})
+	log := make([]window.Grant, len(w.grants))
+	for i, g := range w.grants {
+		log[i] = window.Grant{Permits: g.permits, Start: time.UnixMicro(g.start), End: time.UnixMicro(g.end)}
+	}
+	var back time.Duration // what a clock that was set back wrote expires so much early
+	for _, c := range s.Clients {
+		back = max(back, c.Back)
+	}
+	most, at := window.Largest(log, s.Interval-back)
+	s.result.Grants++
+	switch {
+	case most > s.Rate:
+		return s.violated("%d permits of %d in the window from %v on", most, s.Rate, at.Sub(Epoch))
+	case most == s.Rate:
+		s.result.Full++
+	}
+	return nil
+}
+
+// forget drops the grants that share no window with later ones.
+func (s *search) forget(w *world) {
+	oldest := w.at
+	for _, c := range w.clients {
+		for _, call := range c.open {
+			oldest = min(oldest, call.last)
+		}
+	}
+	from := Epoch.Add(s.Times[oldest]).Add(-s.Interval).UnixMicro()
+	w.grants = slices.DeleteFunc(slices.Clone(w.grants), func(g grant) bool { return g.end <= from })
+}
+
+// consistent checks what is stored: the free permits and the records add up to the rate, and no record counts for longer
+// than an interval and the time of a lease from now on.
+func (s *search) consistent(w *world) error {
+	now := &s.stores.all[w.store]
+	sum, last := now.sum()
+	if now.value != "" && fmt.Sprint(s.Rate-sum) != now.value {
+		return s.violated("%s permits are free, and %d of %d in records", now.value, sum, s.Rate)
+	}
+	var longest time.Duration
+	for _, c := range s.Clients {
+		longest = max(longest, c.Lease)
+	}
+	if latest := Epoch.Add(s.Times[w.at] + longest); last > float64(latest.UnixMicro())/1000 {
+		return s.violated("a record is dated %.3f ms ahead", last-float64(s.now(w).UnixMicro())/1000)
+	}
+	return nil
+}
+
+// key returns a hash of all that decides what follows.
+func (w *world) key() (key [16]byte) {
+	b := numbers{}
+	b.add(int64(w.at), int64(w.crashes), int64(w.store))
+	for _, g := range w.grants {
+		b.add(g.permits, g.start, g.end)
+	}
+	for i := range w.clients {
+		b.add(-1)
+		w.clients[i].key(&b)
+	}
+	sum := sha256.Sum256(b)
+	copy(key[:], sum[:])
+	return key
+}
+
+// numbers is a text of numbers.
+type numbers []byte
+
+func (b *numbers) add(all ...int64) {
+	for _, n := range all {
+		*b = binary.AppendVarint(*b, n)
+	}
+}
+
+func (b *numbers) flag(set bool) {
+	n := byte(0)
+	if set {
+		n = 1
+	}
+	*b = append(*b, n)
+}

@@ -1,0 +1,303 @@
+package rratelimiter_test
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/record"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// lease_rules_test.go tests when permits are taken ahead, how many, and that what is left of them comes back.
+
+// aheadOf counts the permits that a client takes ahead.
+type aheadOf struct{ permits atomic.Int64 }
+
+func (a *aheadOf) Call(info rratelimiter.CallInfo) { a.permits.Add(info.Leased) }
+
+// A lease takes at most a quarter of what is free, never the last tenth of the rate, and nothing with a refusal.
+func TestWhatALeaseTakes(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, test := range []struct {
+			name           string
+			taken, request int64
+			granted        bool
+			free           int64
+		}{
+			{"as much as is asked for", 0, 100, true, 800},
+			{"a quarter of what is free", 0, 600, true, 300},
+			{"not the last tenth", 0, 870, true, 100},
+			{"less than a tenth is free", 0, 950, true, 50},
+			{"a refusal", 500, 900, false, 500},
+		} {
+			t.Run(test.name, func(t *testing.T) {
+				r := newRig(t, s)
+				rate := rratelimiter.WithRate(rratelimiter.PerHour(1000))
+				if test.taken > 0 {
+					mustTry(t, r.limiter(t.Name(), rate), test.taken, true)
+				}
+				mustTry(t, r.limiter(t.Name(), rate, rratelimiter.WithLease(time.Minute)), test.request, test.granted)
+				if free := r.free(r.limiter(t.Name())); free != test.free {
+					t.Errorf("%d are free, not %d", free, test.free)
+				}
+			})
+		}
+	})
+}
+
+// While a caller waits, and once Redisson was noticed, no permits are taken ahead.
+func TestNoLeaseWhileOthersNeedThePermits(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		var ahead aheadOf
+		p := b.process(rratelimiter.WithObserver(&ahead))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(1000)), rratelimiter.WithLease(time.Second))
+		b.granted("Acquire", b.acquire(l, 10), 0)
+		if n := ahead.permits.Load(); n != 0 {
+			t.Errorf("%d permits were taken ahead for a caller that waits", n)
+		}
+		useScript(t, askRedisson.Hash())
+		if err := askRedisson.Load(t.Context(), p.rdb).Err(); err != nil {
+			t.Fatal(err)
+		}
+		waiting := b.acquire(l, 1000) // looks for Redisson
+		b.sleepTo(2 * time.Minute)
+		if !waiting.ended.Load() {
+			t.Fatal("it still waits")
+		}
+		b.sleepTo(4 * time.Minute)
+		mustTry(t, l, 10, true)
+		if n := ahead.permits.Load(); n != 0 {
+			t.Errorf("%d permits were taken ahead beside Redisson", n)
+		}
+	})
+}
+
+// A lease that arrives while a caller waits, or after its end, is given back at once.
+func TestALeaseThatComesTooLateIsGivenBack(t *testing.T) {
+	for name, back := range map[string]time.Duration{"a caller waits": 50 * ms, "it is over": 150 * ms} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bubble) {
+				p := b.process()
+				l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.Rate{Permits: 100, Interval: time.Minute}), rratelimiter.WithLease(100*ms))
+				b.sleepTo(ms) // after the begin of a bucket
+				p.wire.back.Store(int64(back))
+				end := b.try(l, 10).end
+				if name == "a caller waits" {
+					end = b.acquire(l, 100).end
+				}
+				defer b.end(end)
+				b.sleepTo(ms + back)
+				p.wire.back.Store(0)
+				if n := rratelimiter.ClientCore(p.Client).Inspect().Leases; n != 0 {
+					t.Errorf("%d leases", n)
+				}
+				b.sleepTo(ms + back + ms)
+				if free, err := b.process().RateLimiter("l").AvailablePermits(t.Context()); free != 90 || err != nil {
+					t.Errorf("%d are free, %v", free, err)
+				}
+			})
+		})
+	}
+}
+
+// By the server's clock, too, a lease ends with the bucket in which it was asked for.
+func TestALeaseByTheServersClockEnds(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(100)), rratelimiter.WithLease(100*ms), rratelimiter.WithServerTime())
+		b.sleepTo(ms)
+		p.wire.back.Store(int64(20 * ms)) // the lease began when it was asked for
+		b.try(l, 10)
+		b.sleepTo(30 * ms)
+		p.wire.back.Store(0)
+		p.asks("while it lasts", 0, func() { mustTry(t, l, 1, true) })
+		b.sleepTo(99 * ms)
+		p.asks("shortly before its end", 0, func() { mustTry(t, l, 1, true) })
+		b.sleepTo(100 * ms)
+		before := p.wire.scripts.Load()
+		if mustTry(t, l, 1, true); p.wire.scripts.Load() == before {
+			t.Error("it is granted from at its end")
+		}
+	})
+}
+
+// A batch beside one that has stalled takes nothing ahead.
+func TestNoLeaseBesideAStalledBatch(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		var ahead aheadOf
+		p := b.process(rratelimiter.WithObserver(&ahead), rratelimiter.WithCallTimeout(time.Minute))
+		p.stalls()
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(1000)), rratelimiter.WithLease(time.Second))
+		p.wire.there.Store(int64(10 * time.Second))
+		stalled := b.try(l, 10)
+		b.sleepTo(5 * time.Second)
+		p.wire.there.Store(0)
+		b.granted("the second", b.try(l, 10), 5*time.Second)
+		if n := ahead.permits.Load(); n != 0 || stalled.ended.Load() {
+			t.Errorf("%d permits were taken ahead", n)
+		}
+		b.end(stalled.end)
+	})
+}
+
+// What is left of a lease goes on with the next one if both end at the same time.
+func TestWhatIsLeftOfALeaseGoesOn(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		client, tap := r.tapped()
+		l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(10_000)), rratelimiter.WithLease(time.Minute))
+		mustTry(t, l, 100, true)
+		tap.plan(plan{cut: true, replies: 1, then: func() { mustTry(t, l, 80, true) }}) // of 100 ahead
+		mustTry(t, l, 200, true)                                                        // more than the lease has: its call takes more ahead
+		if _, err := l.Release(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		soon(t, "the return of all that is unused", func() bool { return r.free(r.limiter("l")) == 10_000-380 })
+	})
+}
+
+// queued makes a request that takes permits ahead, one that queues behind it, and a third, from the lease, while the call of
+// the second is in flight: once that is over, more is to be taken ahead, unless what follows the third prevents it.
+func queued(r *rig, then func(l *rratelimiter.Limiter)) (*rratelimiter.Client, *rratelimiter.Limiter) {
+	client, tap := r.tapped()
+	l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(10_000)), rratelimiter.WithLease(time.Minute))
+	second := make(chan bool)
+	tap.plan(plan{cut: true, replies: 1, then: func() {
+		go func() {
+			ok, err := l.TryAcquire(r.t.Context(), 200)
+			second <- ok && err == nil
+		}()
+		soon(r.t, "the second queues", func() bool { return rratelimiter.ClientCore(client).Inspect().Asking == 1 })
+	}}, plan{cut: true, replies: 1, then: func() {
+		mustTry(r.t, l, 80, true) // of 100 ahead
+		then(l)
+	}})
+	mustTry(r.t, l, 100, true)
+	if !<-second {
+		r.t.Error("the second is refused")
+	}
+	return client, l
+}
+
+// What is left of a lease is given back if the next one has another end.
+func TestWhatIsLeftOfALeaseIsGivenBack(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		queued(r, func(*rratelimiter.Limiter) { r.advance(time.Minute) })
+		// Of 10,000, 380 are granted, and the next lease has a quarter of what was free when 400 were taken.
+		soon(t, "the return of what is unused", func() bool { return r.free(r.limiter("l")) == 10_000-380-2400 })
+	})
+}
+
+// Nothing is taken ahead for a lease that a change has ended meanwhile.
+func TestAChangeEndsTheWishForMore(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		client, _ := queued(r, func(l *rratelimiter.Limiter) {
+			if _, err := l.Release(t.Context(), 0); err != nil {
+				t.Error(err)
+			}
+		})
+		soon(t, "the return of what is unused", func() bool { return r.free(r.limiter("l")) <= 10_000-380 })
+		time.Sleep(20 * ms) // for a call in the background
+		if free, i := r.free(r.limiter("l")), rratelimiter.ClientCore(client).Inspect(); free != 10_000-380 || i.Leases != 0 {
+			t.Errorf("%d are free, with %d leases", free, i.Leases)
+		}
+	})
+}
+
+// What is left of a lease whose record has expired is not given back: it is free already.
+func TestALeaseIsNotGivenBackAfterItsRecord(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		rate := rratelimiter.Rate{Permits: 1000, Interval: 10 * time.Minute}
+		l := r.limiter("l", rratelimiter.WithRate(rate), rratelimiter.WithLease(time.Minute))
+		mustTry(t, l, 100, true)
+		r.advance(12 * time.Minute)
+		mustTry(t, r.limiter("l"), 300, true)
+		before := r.calls.Load()
+		if _, err := l.Release(t.Context(), 0); err != nil { // ends the lease
+			t.Fatal(err)
+		}
+		soon(t, "the call", func() bool { return r.calls.Load() > before })
+		time.Sleep(10 * ms)
+		if state := state(t, r.limiter("l")); state.Available != 700 || !state.Consistent {
+			t.Errorf("%+v", state)
+		}
+	})
+}
+
+// A lease that begins while a change forgets all grants is not given back after it: its record is gone, and a later one of
+// the same time holds what callers were granted.
+func TestALeaseFromWithinAChangeIsNotGivenBack(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		client, tap := r.tapped()
+		rate := rratelimiter.PerHour(1000)
+		l := client.RateLimiter("l", rratelimiter.WithRate(rate), rratelimiter.WithLease(time.Minute))
+		other := client.RateLimiter("l", rratelimiter.WithGranularity(time.Minute))
+		mustSet(t, l, rate)
+		tap.plan(
+			plan{lost: true, then: func() { mustTry(t, l, 100, true) }}, // before the change is executed
+			plan{}, // of the lease
+			plan{cut: true, replies: 1, then: func() { mustTry(t, other, 200, true) }}, // after it
+		)
+		mustSet(t, other, rate)
+		if n := rratelimiter.ClientCore(client).Inspect().Leases; n != 0 {
+			t.Errorf("%d leases", n)
+		}
+		time.Sleep(20 * ms) // for a call in the background
+		if free := r.free(r.limiter("l")); free != 800 {
+			t.Errorf("%d are free after 200 of 1000 were granted", free)
+		}
+	})
+}
+
+// What waits to be given back when a change forgets all grants is not given back any more.
+func TestWhatWaitsIsNotGivenBackAfterAChange(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process(rratelimiter.WithCallTimeout(2 * time.Minute))
+		rate := rratelimiter.PerHour(1000)
+		var l *rratelimiter.Limiter
+		for i := range 9 { // eight give back at a time
+			l = p.RateLimiter(fmt.Sprint("l", i), rratelimiter.WithRate(rate), rratelimiter.WithLease(time.Minute))
+			mustTry(t, l, 100, true) // and 100 ahead
+			p.wire.there.Store(int64(30 * time.Second))
+			if _, err := l.Release(t.Context(), 0); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			p.wire.there.Store(0)
+		}
+		mustSet(t, l, rate)
+		mustTry(t, p.RateLimiter(l.Name(), rratelimiter.WithGranularity(time.Minute)), 200, true)
+		b.sleepTo(40 * time.Second)
+		if free, err := l.AvailablePermits(t.Context()); free != 800 || err != nil {
+			t.Errorf("%d are free after 200 of 1000 were granted, %v", free, err)
+		}
+	})
+}
+
+// A record that holds more than the permits of an attempt and its lease is not the attempt's.
+func TestARecordOfMoreThanAnAttemptAndItsLease(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		client, tap := r.tapped()
+		l := client.RateLimiter("l", rratelimiter.WithLease(time.Minute))
+		r.setRate(l, rratelimiter.PerHour(1000))
+		identity := rratelimiter.ClientCore(client).Identity()
+		identity.StartAt(41)
+		prefix := record.AppendShare(identity.AppendPrefix(nil, record.Redisson317, 1), record.Redisson317, 9)
+		r.add(l, r.ms()+1, string(prefix)+"\x09\x00\x00\x00")
+		identity.StartAt(41)
+		tap.plan(plan{lost: true})
+		if ok, err := l.TryAcquire(t.Context(), 2); !errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+			t.Errorf("%v, %v", ok, err)
+		}
+	})
+}
