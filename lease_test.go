@@ -341,3 +341,30 @@ func TestLeasesOfManyNames(t *testing.T) {
 		}
 	})
 }
+
+// AllowAll takes leases for its limiters, if it is called again shortly after a call to Redis.
+func TestAllowAllTakesLeases(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		opts := []rratelimiter.LimiterOption{rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute)}
+		a, b := r.limiter("a", opts...), r.limiter("b", opts...)
+		ask := func() {
+			t.Helper()
+			results, err := r.client.AllowAll(t.Context(), 1, a, b)
+			if err != nil || !results[0].Allowed || !results[1].Allowed {
+				t.Fatal(results, err)
+			}
+		}
+		ask()
+		if n := rratelimiter.ClientCore(r.client).Inspect().Leases; n != 0 {
+			t.Errorf("%d leases for names that were used once", n)
+		}
+		ask()
+		soon(t, "the leases", func() bool { return rratelimiter.ClientCore(r.client).Inspect().Leases == 2 })
+		before := r.calls.Load()
+		ask()
+		if calls := r.calls.Load() - before; calls > 2 { // those that refill the leases
+			t.Errorf("%d calls for what is leased", calls)
+		}
+	})
+}

@@ -78,6 +78,28 @@ func (c *Client) allFromLeases(permits []int64, limiters []*Limiter, sources []S
 	return results, true
 }
 
+// afterAllowAll takes a lease for the limiter after a call of AllowAll, which takes none, if there was another one for it
+// shortly before.
+func (l *Limiter) afterAllowAll(call Call) {
+	d := l.settings.Lease
+	if d == 0 {
+		return
+	}
+	q := l.client.enter(l)
+	defer q.exit()
+	now := time.Now()
+	again := now.Sub(q.jointAt) < d
+	q.jointAt = now
+	q.demand.Granted(call.Permits)
+	if call.Denied > 0 {
+		q.demand.Refused(now)
+	} else if again && (q.lease.Load() == nil || q.refilling.Load()) {
+		q.joint = call.Permits
+		q.refilling.Store(true)
+		q.send()
+	}
+}
+
 // times returns the time by the clock that dates grants, and a time with a monotonic reading.
 func (c *Client) times(server bool) (now, mono time.Time) {
 	if c.ownClock && !server {
@@ -98,11 +120,17 @@ func (q *queue) wish(b *batch) int64 {
 	if held := q.lease.Load(); held != nil {
 		q.used(held)
 	}
-	asked := int64(0)
+	asked, now := q.joint, time.Now()
+	q.joint = 0
 	for _, g := range b.ask.Groups {
 		asked = min(asked+min(g.Size, 1<<31)*g.Count, 1<<31)
 	}
-	return q.demand.Want(time.Now(), d, asked)
+	dated := now // by the clock that dates grants, or about that
+	if q.client.ownClock {
+		dated = q.client.clock()
+	}
+	rest := d - time.Duration(dated.UnixNano())%d
+	return q.demand.Want(now, d, rest, asked)
 }
 
 // refill asks for more permits than those of the lease, unless another call has done so.
@@ -137,16 +165,14 @@ func (q *queue) hold(b *batch, g protocol.AcquireReply, detached bool) {
 	} else {
 		q.client.leases.Add(1)
 	}
-	held.Begin()
+	held.Begin(time.Now())
 	q.lease.Store(held)
 	q.client.sweepLater(q.limiter.settings.Lease)
 }
 
 // used tells the demand how much of a lease was used. q.mu is held.
 func (q *queue) used(held *lease.Lease) {
-	left := held.Left()
-	q.demand.Used(held.Permits-left+q.served, time.Since(held.Started), left <= held.Permits/4)
-	q.served = 0
+	q.demand.Measure(held.Used(), held.Started, time.Now(), held.Left() <= held.Permits/4)
 }
 
 // endLease ends a lease of the queue, unless it has another one by now.
@@ -162,8 +188,7 @@ func (q *queue) end(held *lease.Lease) {
 		return
 	}
 	unused := q.detachLease(held)
-	// What is worth less than a hundredth of the rate, with all leases of an interval, is worth no call.
-	if d := q.limiter.settings.Lease; float64(unused)*100*float64(held.Interval)/float64(d) >= float64(held.Rate) {
+	if lease.WorthACall(unused, held.Rate, held.Interval, q.limiter.settings.Lease) {
 		q.giveBackLater(unused, held.At)
 	}
 }

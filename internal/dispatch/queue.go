@@ -45,9 +45,10 @@ type queue struct {
 	fairShare         fairshare.Share
 	lease             atomic.Pointer[lease.Lease] // permits taken ahead; nil: none; changed with q.mu held
 	demand            lease.Demand
+	joint             int64           // permits that AllowAll was granted by one call, to be asked for with the next lease
+	jointAt           time.Time       // when AllowAll last made a call for the limiter
 	refilling         atomic.Bool     // the next batch asks for more permits than those of the lease
 	returned          int64           // permits of leases that were given back since the observer was last told
-	served            int64           // permits that batches granted to callers since the demand was last told
 	changes           int64           // how often this client began or ended a change of the limiter that keeps its records
 	forgets           int64           // the same, of a change that may remove them
 	rate              int64           // in the last reply; 0: no reply yet

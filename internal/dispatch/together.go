@@ -426,6 +426,11 @@ func (b *jointBatch) complete(g protocol.AllowAllReply, failed int, err error) {
 	}
 	s.send()
 	s.exit()
+	if err == nil && !local {
+		for i, l := range s.limiters {
+			l.afterAllowAll(calls[i])
+		}
+	}
 	if observe := s.client.observe; observe != nil {
 		for _, call := range calls {
 			observe(call)
