@@ -29,7 +29,7 @@ func (l *Limiter) fromLease(a Ask) (Result, *lease.Lease) {
 	now, mono := l.client.times(held.Server)
 	left, ok := held.Take(a.N, now, mono)
 	if !ok {
-		if !held.Valid(now, mono) {
+		if held.Ended() || !held.Valid(now, mono) {
 			q.endLease(held)
 		} else if held.Refill(0) {
 			q.refilling.Store(true) // the call for this request takes more
@@ -117,7 +117,7 @@ func (q *queue) wish(b *batch) int64 {
 		q.lease.Load() != nil && !refills || q.lease.Load() == nil && q.client.leases.Load() >= maxLeases {
 		return 0
 	}
-	if held := q.lease.Load(); held != nil {
+	if held := q.lease.Load(); held != nil && !held.Ended() {
 		q.used(held)
 	}
 	asked, now := q.joint, time.Now()
@@ -187,18 +187,32 @@ func (q *queue) end(held *lease.Lease) {
 	if held == nil || q.lease.Load() != held {
 		return
 	}
-	unused := q.detachLease(held)
-	if lease.WorthACall(unused, held.Rate, held.Interval, q.limiter.settings.Lease) {
+	q.expire(held)
+	q.detachLease(held)
+}
+
+// expire gives back what is unused of a lease that is over. The queue keeps the lease, and with it what it knows of the
+// demand. q.mu is held.
+func (q *queue) expire(held *lease.Lease) {
+	if unused := q.unused(held); lease.WorthACall(unused, held.Rate, held.Interval, q.limiter.settings.Lease) {
 		q.giveBackLater(unused, held.At)
 	}
 }
 
-// detachLease ends the lease of the queue, and returns the permits that were not granted. q.mu is held.
-func (q *queue) detachLease(held *lease.Lease) (unused int64) {
+// unused ends a lease, if nobody has done so, and returns the permits that were not granted. q.mu is held.
+func (q *queue) unused(held *lease.Lease) int64 {
+	if held.Ended() {
+		return 0
+	}
 	q.used(held)
+	return held.End()
+}
+
+// detachLease removes the lease of the queue and returns what is unused. q.mu is held.
+func (q *queue) detachLease(held *lease.Lease) (unused int64) {
 	q.lease.Store(nil)
 	q.client.leases.Add(-1)
-	return held.End()
+	return q.unused(held)
 }
 
 // A giveBack is permits of a lease that are to be given back.
@@ -311,7 +325,8 @@ func (l *Limiter) leasing() []*queue {
 	return l.client.registry.list(func(other *Limiter) bool { return other.Key() == l.Key() })
 }
 
-// sweepLater ends, in the background, the leases that are over, while there are any.
+// sweepLater ends, in the background, the leases that are over, while there are any. The queue of one that is over is kept for
+// as long as a lease lasts: if it is needed again, its next lease has the right size at once.
 func (c *Client) sweepLater(after time.Duration) {
 	if c.sweeping.CompareAndSwap(false, true) {
 		time.AfterFunc(after, c.sweep)
@@ -326,9 +341,19 @@ func (c *Client) sweep() {
 		if held == nil {
 			continue
 		}
-		if now, mono := c.times(held.Server); !held.Valid(now, mono) {
-			q.endLease(held)
-		} else if ends := max(held.Ends(now, mono), time.Millisecond); after == 0 || ends < after {
+		d := q.limiter.settings.Lease
+		now, mono := c.times(held.Server)
+		ends := held.Ends(now, mono)
+		if ends == 0 {
+			if ends = held.Ends(now.Add(-d), mono.Add(-d)); ends == 0 {
+				q.endLease(held)
+				continue
+			}
+			q.mu.Lock()
+			q.expire(held)
+			q.mu.Unlock()
+		}
+		if ends = max(ends, time.Millisecond); after == 0 || ends < after {
 			after = ends
 		}
 	}

@@ -101,6 +101,9 @@ func (l *Lease) Used() int64 {
 	return n
 }
 
+// Ended reports whether End was called.
+func (l *Lease) Ended() bool { return l.left.Load() < 0 }
+
 // Left returns the permits that are left.
 func (l *Lease) Left() int64 { return max(l.left.Load(), 0) }
 
