@@ -28,8 +28,8 @@ var demands = []int{80, 120, 300}
 
 const (
 	sharers    = 8
-	sharedWarm = 2 * time.Second // two intervals
-	sharedPart = 50              // of the interval: a lease
+	sharedWarm = time.Second
+	sharedPart = 50 // of the interval: a lease
 )
 
 // shared measures processes whose requests for one permit come at random, at a demand in percent of the rate.

@@ -48,8 +48,8 @@ type size struct {
 
 var (
 	full = size{
-		repeats: 3, warm: 260 * time.Millisecond, time: 860 * time.Millisecond, leaseWarm: 3 * time.Second, callers: []int{1, 64, 1024}, spread: []int{1, 64, 1024}, pairs: []int{64, 1024}, limiters: 10_000, scriptCalls: 2,
-		waiting: 1000, waitingMany: 10_000, processes: 20, sharedTime: 4 * time.Second, names: 500_000, outstanding: 1_000_000, javaWarm: warmUp,
+		repeats: 3, warm: 200 * time.Millisecond, time: 700 * time.Millisecond, leaseWarm: 3 * time.Second, callers: []int{1, 64, 1024}, spread: []int{1, 64, 1024}, pairs: []int{64, 1024}, limiters: 10_000, scriptCalls: 2,
+		waiting: 1000, waitingMany: 10_000, processes: 20, sharedTime: 3 * time.Second, names: 500_000, outstanding: 1_000_000, javaWarm: warmUp,
 	}
 	quick = size{
 		repeats: 1, warm: 260 * time.Millisecond, time: 120 * time.Millisecond, leaseWarm: 2 * time.Second, callers: []int{1, 1024}, spread: []int{1024}, pairs: []int{1024}, limiters: 10_000, scriptCalls: 1,
@@ -244,7 +244,7 @@ func (b *lab) plan(o options) []*workload {
 		add(sharedName(demand), b.sharedTime+sharedWarm+500*time.Millisecond, []*contender{{name: rowShared}, {name: rowSharedLease}},
 			func(ctx context.Context, c *contender) (Sample, error) { return b.shared(ctx, c, demand) })
 	}
-	add(namesName, time.Duration(b.names)*25*time.Microsecond+namesLease, []*contender{{name: rowLibrary}, {name: rowLease}}, b.once)
+	add(namesName, time.Duration(b.names)*40*time.Microsecond+7*namesLease, []*contender{{name: rowLease}}, b.once)
 	records := time.Duration(b.outstanding) * 5 * time.Microsecond
 	add(memoryName, records, contenders(rowLibrary, rowPerRequest, rowGranularity), b.memory)
 	add(javaMemoryName, records, contenders(rowScript, rowLibrary), b.javaMemory)
