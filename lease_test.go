@@ -368,3 +368,29 @@ func TestAllowAllTakesLeases(t *testing.T) {
 		}
 	})
 }
+
+// State tells what this client holds ahead of demand, through a handle with other options, too.
+func TestStateTellsWhatIsLeased(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		opts := []rratelimiter.LimiterOption{rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute)}
+		l, plain := r.limiter("l", opts...), r.limiter("l")
+		leased := func(want int64) {
+			t.Helper()
+			for _, l := range []*rratelimiter.Limiter{l, plain} {
+				if state, err := l.State(t.Context()); state.Leased != want || err != nil {
+					t.Errorf("%d are leased, not %d (%v)", state.Leased, want, err)
+				}
+				if state, _, err := l.Glance(t.Context()); state.Leased != want || err != nil {
+					t.Errorf("at a glance, %d are leased, not %d (%v)", state.Leased, want, err)
+				}
+			}
+		}
+		mustTry(t, l, 100, true) // and as many ahead
+		leased(100)
+		mustTry(t, l, 30, true)
+		leased(70)
+		r.advance(time.Minute)
+		leased(0)
+	})
+}

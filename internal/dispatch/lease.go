@@ -317,6 +317,18 @@ func (l *Limiter) forgetLeases(ctx context.Context, begins bool) {
 	back.Wait()
 }
 
+// Leased returns how many permits this client holds ahead of demand for a limiter, whatever the options of its handles.
+func (l *Limiter) Leased() (n int64) {
+	for _, q := range l.leasing() {
+		if held := q.lease.Load(); held != nil {
+			if now, mono := l.client.times(held.Server); held.Valid(now, mono) {
+				n += held.Left()
+			}
+		}
+	}
+	return n
+}
+
 // leasing returns the queues of a limiter, if the client has leases.
 func (l *Limiter) leasing() []*queue {
 	if !l.client.leasing.Load() {
