@@ -325,9 +325,9 @@ func (b *batch) complete(g protocol.AcquireReply, err error) {
 	info := Call{
 		Limiter: q.limiter.name, Callers: b.callers, Latency: time.Since(b.started),
 		Attempts: g.Attempts, Repaired: g.Notes.Repaired(), RateMismatch: g.Notes.Has(protocol.RateMismatch),
-		Fallback: g.Local(), Leased: g.Ahead, Returned: q.returned, Err: told,
+		Fallback: g.Local(), Leased: g.Ahead, Returned: q.returned, Void: q.void, Err: told,
 	}
-	q.returned = 0
+	q.returned, q.void = 0, 0
 	if err != nil {
 		for _, members := range b.members {
 			for _, r := range members {

@@ -129,7 +129,7 @@ func (q *queue) wish(b *batch) int64 {
 	if q.client.ownClock {
 		dated = q.client.clock()
 	}
-	rest := d - time.Duration(dated.UnixNano())%d
+	rest := (d - time.Duration(dated.UnixNano())%d) % d
 	return q.demand.Want(now, d, rest, asked)
 }
 
@@ -149,6 +149,7 @@ func (q *queue) hold(b *batch, g protocol.AcquireReply, detached bool) {
 		Lasts: time.Duration(g.At-g.Now) * time.Microsecond, Server: q.limiter.settings.ServerTime, Permits: g.Ahead,
 	}
 	if q.forgets != b.forgets {
+		q.void += g.Ahead
 		return // the record is gone, or its permits count until it expires
 	}
 	old := q.lease.Load()
@@ -196,6 +197,8 @@ func (q *queue) end(held *lease.Lease) {
 func (q *queue) expire(held *lease.Lease) {
 	if unused := q.unused(held); lease.WorthACall(unused, held.Rate, held.Interval, q.limiter.settings.Lease) {
 		q.giveBackLater(unused, held.At)
+	} else {
+		q.void += unused
 	}
 }
 
@@ -243,6 +246,7 @@ func (q *queue) giveBackLater(n, at int64) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	if len(all.waiting) == maxLeases {
+		q.void += n
 		return
 	}
 	all.waiting = append(all.waiting, giveBack{q, n, at, q.forgets})
@@ -271,6 +275,8 @@ func (all *giveBacks) work() {
 		q.mu.Unlock()
 		if !forgotten {
 			q.giveBack(context.Background(), next.n, next.at)
+		} else {
+			q.noteBack(0, next.n)
 		}
 	}
 }
@@ -282,9 +288,15 @@ func (q *queue) giveBack(ctx context.Context, n, at int64) {
 		return
 	}
 	returned, _ := q.limiter.Undo(ctx, n, Source{At: at})
+	q.noteBack(returned, n-returned)
+}
+
+// noteBack notes what became of permits of leases, for the observer. No mutex is held.
+func (q *queue) noteBack(returned, void int64) {
 	q.mu.Lock()
 	defer q.exit()
 	q.returned += returned
+	q.void += void
 }
 
 // endLeases ends the leases of a limiter, because this client begins to change it, or has changed it, in a way that keeps
@@ -310,6 +322,8 @@ func (l *Limiter) forgetLeases(ctx context.Context, begins bool) {
 			unused := q.detachLease(held)
 			if begins {
 				back.Go(func() { q.giveBack(ctx, unused, held.At) })
+			} else {
+				q.void += unused
 			}
 		}
 		q.exit()

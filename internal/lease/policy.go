@@ -13,12 +13,12 @@ const most = 1 << 31
 
 // Surplus is the policy: how many permits a batch takes ahead of a demand of pace permits a second, for a lease that ends
 // after rest, where leases last at most for lasts. It is the demand expected until then, or, while the pace is unknown (below
-// 0), as many as are asked for at once; nothing if a caller was refused less than lasts ago. The script lowers it to a
-// quarter of what is free, and to what leaves a tenth of the rate free.
+// 0), as many as are asked for at once; nothing if a caller was refused less than lasts ago, or if the lease would end at
+// once. The script lowers it to a quarter of what is free, and to what leaves a tenth of the rate free.
 func Surplus(pace float64, lasts, rest, refused time.Duration, asked int64) int64 {
 	expected := pace * rest.Seconds()
 	switch {
-	case refused < lasts:
+	case refused < lasts || rest <= 0:
 		return 0
 	case pace < 0:
 		expected = float64(asked)

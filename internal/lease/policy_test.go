@@ -18,6 +18,7 @@ func TestSurplus(t *testing.T) {
 		{"unknown", -1, lasts, lasts, 7, 7},
 		{"a whole lease", 100, lasts, lasts, 7, 100},
 		{"the rest of it", 100, 100 * time.Millisecond, lasts, 7, 10},
+		{"nothing of it", -1, 0, lasts, 7, 0},
 		{"nearly nothing of it", 100, time.Microsecond, lasts, 7, 1},
 		{"less than two in a lease", 1.9, 500 * time.Millisecond, lasts, 7, 0},
 		{"no demand", 0, lasts, lasts, 7, 0},

@@ -303,7 +303,7 @@ func (p *process) wish() int64 {
 	if p.lease != nil {
 		p.used(p.lease)
 	}
-	rest := p.s.lease - p.s.now%p.s.lease
+	rest := (p.s.lease - p.s.now%p.s.lease) % p.s.lease
 	return p.demand.Want(p.s.time(), p.s.lease, rest, p.trying)
 }
 
