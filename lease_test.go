@@ -394,3 +394,40 @@ func TestStateTellsWhatIsLeased(t *testing.T) {
 		leased(0)
 	})
 }
+
+// The demand for a limiter is remembered for the length of a lease after the last one, and then forgotten.
+func TestTheNextLeaseIsAsLarge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := limittest.NewRealTime(t).Client()
+		l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(100_000)), rratelimiter.WithLease(time.Second))
+		use := func(n int) {
+			for range n {
+				mustTry(t, l, 1, true)
+				time.Sleep(2 * time.Millisecond)
+			}
+		}
+		leased := func() int64 {
+			synctest.Wait()
+			state, err := l.State(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return state.Leased
+		}
+		time.Sleep(100 * time.Millisecond) // buckets begin at whole seconds
+		use(400)
+		time.Sleep(400 * time.Millisecond) // the lease is over, and was swept
+		if n := leased(); n != 0 {
+			t.Errorf("%d permits of a lease that is over", n)
+		}
+		mustTry(t, l, 1, true)
+		if n := leased(); n < 100 || n > 1000 {
+			t.Errorf("%d are leased for 0.7 s after about 400 requests in a second", n)
+		}
+		time.Sleep(2500 * time.Millisecond)
+		synctest.Wait()
+		if i := rratelimiter.ClientCore(client).Inspect(); i.Leases != 0 || i.Busy != 0 {
+			t.Errorf("%+v", i)
+		}
+	})
+}
