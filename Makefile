@@ -56,7 +56,7 @@ testdata: deps
 demo:
 	go run ./cmd/rrl demo
 
-# Compares this library with its peers on its own Redis: a quarter of an hour. RUN=-quick takes a minute.
+# Compares this library with its peers on its own Redis: a quarter of an hour. RUN=-quick takes a minute and a half.
 bench: deps
 	scripts/check bench
 

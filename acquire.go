@@ -55,12 +55,13 @@ func (l *Limiter) Acquire(ctx context.Context, n int64) error {
 // request serves a whole request and reports it to the request observer.
 func (l *Limiter) request(ctx context.Context, operation string, a dispatch.Ask) (Result, error) {
 	if l.client.requestObserver == nil {
-		return l.serve(ctx, operation, a)
+		result, _, err := l.serve(ctx, operation, a)
+		return result, err
 	}
 	started := time.Now()
-	result, err := l.serve(ctx, operation, a)
+	result, leased, err := l.serve(ctx, operation, a)
 	info := RequestInfo{
-		Limiter: l.name, Method: methodOf(a), Waits: a.Waits, Permits: a.N, Latency: time.Since(started), Err: err,
+		Limiter: l.name, Method: methodOf(a), Waits: a.Waits, Permits: a.N, Leased: leased, Latency: time.Since(started), Err: err,
 	}
 	if result.Allowed {
 		info.Granted = a.N
@@ -82,21 +83,22 @@ func methodOf(a dispatch.Ask) string {
 	return "TryAcquire"
 }
 
-func (l *Limiter) serve(ctx context.Context, operation string, a dispatch.Ask) (Result, error) {
-	err := l.err
+// serve answers a request. leased reports whether a lease granted it.
+func (l *Limiter) serve(ctx context.Context, operation string, a dispatch.Ask) (r Result, leased bool, err error) {
+	err = l.err
 	if err == nil && a.N < 1 {
 		err = fmt.Errorf("%w: %d", ErrInvalidPermits, a.N)
 	}
 	if err == nil {
 		var result dispatch.Result
-		if result, err = l.core.Serve(ctx, a); err == nil {
-			return Result(result), nil
+		if result, leased, err = l.core.Serve(ctx, a); err == nil {
+			return Result(result), leased, nil
 		}
 	}
 	if errors.Is(err, ErrExceedsRate) {
 		err = fmt.Errorf("%w: %d", err, a.N)
 	}
-	return Result{}, wrap(operation, l.name, err)
+	return Result{}, false, wrap(operation, l.name, err)
 }
 
 // AcquireUpTo takes as many permits as are free now, at most n, and returns how many it took. While callers of this
@@ -251,7 +253,7 @@ func (c *Client) askTogether(
 	for i, l := range limiters {
 		cores[i] = &l.core
 	}
-	decided, failed, err := c.core.AllowAll(ctx, permits, cores, sources)
+	decided, leased, failed, err := c.core.AllowAll(ctx, permits, cores, sources)
 	switch {
 	case errors.Is(err, ErrExceedsRate):
 		err = wrap(operation+" of", limiters[failed].name, fmt.Errorf("%w: %d", err, permits[failed]))
@@ -266,7 +268,7 @@ func (c *Client) askTogether(
 	}
 	latency := time.Since(started)
 	for i, l := range limiters {
-		info := RequestInfo{Limiter: l.name, Method: "AllowAll", Permits: permits[i], Latency: latency, Err: err}
+		info := RequestInfo{Limiter: l.name, Method: "AllowAll", Permits: permits[i], Leased: leased, Latency: latency, Err: err}
 		if err == nil && results[i].Allowed {
 			info.Granted = permits[i]
 		}

@@ -16,6 +16,7 @@ type State struct {
 	Rate           Rate
 	Available      int64         // permits free now, including those of expired records
 	Used           int64         // permits in live records
+	Leased         int64         // of Used, permits that this client holds ahead of demand (WithLease) and may still grant
 	Records        int           // number of live records
 	Oldest, Newest time.Time     // times of live records; zero if there are none
 	TTL            time.Duration // of the configuration; 0: none
@@ -42,12 +43,12 @@ func (l *Limiter) State(ctx context.Context) (State, error) {
 	if err != nil {
 		return State{}, wrap("look at", l.name, err)
 	}
-	return stateOf(r), nil
+	return l.stateOf(r), nil
 }
 
-func stateOf(s protocol.State) State {
+func (l *Limiter) stateOf(s protocol.State) State {
 	return State{
-		Rate: rateOf(s.Rate), Available: s.Available, Used: s.Used, Records: s.Records,
+		Rate: rateOf(s.Rate), Available: s.Available, Used: s.Used, Leased: l.core.Leased(), Records: s.Records,
 		Oldest: s.Oldest, Newest: s.Newest, TTL: s.TTL, Consistent: s.Consistent,
 	}
 }
@@ -113,7 +114,7 @@ func (l *Limiter) Glance(ctx context.Context) (s State, exact bool, err error) {
 	if err != nil {
 		return State{}, false, wrap("glance at", l.name, err)
 	}
-	return stateOf(r), !r.Estimate, nil
+	return l.stateOf(r), !r.Estimate, nil
 }
 
 // Repaired is what Repair or Reset found and did.

@@ -341,3 +341,96 @@ func TestLeasesOfManyNames(t *testing.T) {
 		}
 	})
 }
+
+// AllowAll takes leases for its limiters, if it is called again shortly after a call to Redis.
+func TestAllowAllTakesLeases(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		opts := []rratelimiter.LimiterOption{rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute)}
+		a, b := r.limiter("a", opts...), r.limiter("b", opts...)
+		ask := func() {
+			t.Helper()
+			results, err := r.client.AllowAll(t.Context(), 1, a, b)
+			if err != nil || !results[0].Allowed || !results[1].Allowed {
+				t.Fatal(results, err)
+			}
+		}
+		ask()
+		if n := rratelimiter.ClientCore(r.client).Inspect().Leases; n != 0 {
+			t.Errorf("%d leases for names that were used once", n)
+		}
+		ask()
+		soon(t, "the leases", func() bool { return rratelimiter.ClientCore(r.client).Inspect().Leases == 2 })
+		before := r.calls.Load()
+		ask()
+		if calls := r.calls.Load() - before; calls > 2 { // those that refill the leases
+			t.Errorf("%d calls for what is leased", calls)
+		}
+	})
+}
+
+// State tells what this client holds ahead of demand, through a handle with other options, too.
+func TestStateTellsWhatIsLeased(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		opts := []rratelimiter.LimiterOption{rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute)}
+		l, plain := r.limiter("l", opts...), r.limiter("l")
+		leased := func(want int64) {
+			t.Helper()
+			for _, l := range []*rratelimiter.Limiter{l, plain} {
+				if state, err := l.State(t.Context()); state.Leased != want || err != nil {
+					t.Errorf("%d are leased, not %d (%v)", state.Leased, want, err)
+				}
+				if state, _, err := l.Glance(t.Context()); state.Leased != want || err != nil {
+					t.Errorf("at a glance, %d are leased, not %d (%v)", state.Leased, want, err)
+				}
+			}
+		}
+		mustTry(t, l, 100, true) // and as many ahead
+		leased(100)
+		mustTry(t, l, 30, true)
+		leased(70)
+		r.advance(time.Minute)
+		leased(0)
+	})
+}
+
+// The demand for a limiter is remembered for the length of a lease after the last one, and then forgotten.
+func TestTheNextLeaseIsAsLarge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := limittest.NewRealTime(t).Client()
+		l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(100_000)), rratelimiter.WithLease(time.Second))
+		use := func(n int) {
+			for range n {
+				mustTry(t, l, 1, true)
+				time.Sleep(2 * time.Millisecond)
+			}
+		}
+		leased := func() int64 {
+			synctest.Wait()
+			state, err := l.State(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return state.Leased
+		}
+		time.Sleep(100 * time.Millisecond) // buckets begin at whole seconds
+		use(400)
+		time.Sleep(400 * time.Millisecond) // the lease is over, and was swept
+		if n := leased(); n != 0 {
+			t.Errorf("%d permits of a lease that is over", n)
+		}
+		for i := range 2 * dispatch.SpareQueues { // the limiter is not one of those used last
+			mustTry(t, client.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(rratelimiter.PerMinute(10))), 1, true)
+		}
+		mustTry(t, l, 1, true)
+		if n := leased(); n < 100 || n > 1000 {
+			t.Errorf("%d are leased for 0.7 s after about 400 requests in a second", n)
+		}
+		time.Sleep(2500 * time.Millisecond)
+		synctest.Wait()
+		if i := rratelimiter.ClientCore(client).Inspect(); i.Leases != 0 || i.Busy != 0 {
+			t.Errorf("%+v", i)
+		}
+	})
+}

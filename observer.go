@@ -6,7 +6,7 @@ import (
 )
 
 // An Observer sees each acquiring call after its reply was handled, and each decision that the process made without a
-// call (WithFallback). Its methods must return quickly: callers wait for them.
+// call (WithFallback). What leases grant (WithLease) only a [RequestObserver] sees. Its methods must return quickly: callers wait for them.
 type Observer interface{ Call(CallInfo) }
 
 // CallInfo describes one acquiring call. A call of AllowAll or TakeAll in one step is reported once for each of its
@@ -14,7 +14,7 @@ type Observer interface{ Call(CallInfo) }
 type CallInfo struct {
 	Limiter string // name
 	// Callers is the number of callers of the call. A caller that is neither Granted nor Denied keeps waiting, or
-	// another limiter of AllowAll refused it.
+	// another limiter of AllowAll refused it. A call without callers takes a lease.
 	Callers, Granted, Denied int
 	Permits                  int64         // granted in total
 	Unclaimed                int64         // of Permits, those that no caller received: their callers had cancelled
@@ -27,13 +27,14 @@ type CallInfo struct {
 	Fallback                 bool          // decided by the process (WithFallback), after a failed call or without one
 	Leased                   int64         // permits that were taken ahead (WithLease), in addition to Permits
 	Returned                 int64         // permits of earlier leases that were given back since the limiter's previous call
+	Void                     int64         // permits of earlier leases that were neither granted nor given back, the same
 	Err                      error         // why the call failed; nil if it did not
 }
 
 // A RequestObserver is an [Observer] that also sees each request once, when it is answered or ends without an answer. A
 // call serves many requests; RequestInfo has what belongs to one of them, such as its time in the queue, and its
 // context. A request whose context ends before its call completes is not in that call's [CallInfo], but is reported
-// here. The callers' goroutines call Request concurrently.
+// here, and so is one that needs no call, since a lease grants it. The callers' goroutines call Request concurrently.
 type RequestObserver interface {
 	Observer
 	Request(ctx context.Context, info RequestInfo)
@@ -49,6 +50,7 @@ type RequestInfo struct {
 	Waits   bool          // whether the method waits for permits
 	Permits int64         // requested
 	Granted int64         // of Permits
+	Leased  bool          // granted from a lease (WithLease), without a call
 	Latency time.Duration // from the start of the method to its answer
 	Err     error         // as returned to the caller; nil if the request was answered
 }

@@ -49,7 +49,9 @@ func TestRenameTakesAllState(t *testing.T) {
 			if err := from.Rename(ctx, "to"); err != nil {
 				t.Fatal(err)
 			}
-			r.same(to, rratelimiter.State{want.Rate, 4, 6, 2, want.Oldest, want.Newest, time.Hour, true})
+			r.same(to, rratelimiter.State{
+				Rate: want.Rate, Available: 4, Used: 6, Records: 2, Oldest: want.Oldest, Newest: want.Newest, TTL: time.Hour, Consistent: true,
+			})
 			if there, err := from.Exists(ctx); there || err != nil || r.rdb.DBSize(ctx).Val() != 3 {
 				t.Errorf("the old limiter is there: %v, %v; %v", there, err, r.dump())
 			}
@@ -64,7 +66,9 @@ func TestRenameTakesAllState(t *testing.T) {
 			if done, err := to.RenameNX(ctx, "third"); !done || err != nil {
 				t.Errorf("RenameNX to a new name: %v, %v", done, err)
 			}
-			r.same(r.limiter("third"), rratelimiter.State{want.Rate, 4, 6, 2, want.Oldest, want.Newest, time.Hour, true})
+			r.same(r.limiter("third"), rratelimiter.State{
+				Rate: want.Rate, Available: 4, Used: 6, Records: 2, Oldest: want.Oldest, Newest: want.Newest, TTL: time.Hour, Consistent: true,
+			})
 		}
 	})
 }

@@ -48,19 +48,19 @@ func drawChart(r *Report, file string) error {
 	const thick = 18
 	var names []string
 	var ends plotter.XYLabels
-	colours := map[color.Color]plotter.Values{}
 	for i, row := range rows {
 		names = append(names, row.Name)
 		value := row.median(perSecond)
-		c := colourOf(row.Name)
-		if colours[c] == nil {
-			colours[c] = make(plotter.Values, len(rows))
-		}
-		colours[c][i] = value
 		ends.XYs = append(ends.XYs, plotter.XY{X: value, Y: float64(i)})
 		ends.Labels = append(ends.Labels, short(value))
 	}
-	for c, values := range colours {
+	for _, c := range []color.Color{otherColour, javaColour, ownColour} {
+		values := make(plotter.Values, len(rows)) // 0: no bar
+		for i, row := range rows {
+			if colourOf(row.Name) == c {
+				values[i] = row.median(perSecond)
+			}
+		}
 		bars, err := plotter.NewBarChart(values, vg.Points(thick))
 		if err != nil {
 			return err

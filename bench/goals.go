@@ -151,6 +151,31 @@ func goals() []goal {
 		{"two limits of one hot pair, 1024 callers", "at least 5x bare PING", []check{
 			rate(5, hotPairName(1024), rowLibrary, rowPing, "x PING"),
 		}},
+		{"hot limiter, 1024 callers, lease of 100 ms of 10 s", "at least 10 M/s and 100x PING, at most 50 EVALs a second", []check{
+			figure("M/s", 10, atLeast, hot, rowLease, perSecond, 1e6),
+			rate(100, hot, rowLease, rowPing, "x PING"),
+			figure("EVALs/s", 50, atMost, hot, rowLease, commandsASecond, 1),
+		}},
+		{"one caller with a lease, p50 latency", "at most 0.5 µs", []check{figure("µs", 0.5, atMost, hotName(1), rowLease, p50, 1)}},
+		{"10,000 limiters uniform, 1024 callers, leases of 1 s of 60 s", "at least 1 M/s", []check{
+			figure("M/s", 1, atLeast, uniformName(1024), rowLease, perSecond, 1e6),
+		}},
+		{"two limits of one hot pair with leases, 64 callers", "at least 30x bare PING", []check{
+			rate(30, hotPairName(64), rowLease, rowPing, "x PING"),
+		}},
+		{"8 processes with leases, demand 80 % of the rate", "at most 0.1 % denied", []check{
+			figure("% denied", 0.1, atMost, sharedName(80), rowSharedLease, deniedShare, 0.01),
+		}},
+		{"same, demand 120 % and 300 %, leases of interval/50", "at least 97 % of the rate used, no window above it", []check{
+			figure("% at 120 %", 97, atLeast, sharedName(120), rowSharedLease, used, 0.01),
+			figure("% at 300 %", 97, atLeast, sharedName(300), rowSharedLease, used, 0.01),
+			figure("% in a window at 120 %", 100, atMost, sharedName(120), rowSharedLease, largestWindow, 0.01),
+			figure("% at 300 %", 100, atMost, sharedName(300), rowSharedLease, largestWindow, 0.01),
+		}},
+		{"500,000 names with leases that are used once", "at most 2 MB kept, no goroutine", []check{
+			figure("MB", 2, atMost, namesName, rowLease, kept, 1e6),
+			figure("goroutines", 0, atMost, namesName, rowLease, goroutines, 1),
+		}},
 		{"time of the script of a grant in Redis", "at most 1.22x its six calls alone", []check{
 			against("x the six calls", 1.22, atMost, scriptTimeName, rowLibrary, rowSix, scriptTime, scriptTime),
 		}},

@@ -24,6 +24,15 @@ func ideal() *Report {
 			add(workload, name, own)
 		}
 	}
+	leased := Sample{Requests: 100_000_000, P50: .2, Commands: 10}
+	for _, workload := range []string{hotName(1), hotName(1024), uniformName(1024), hotPairName(64)} {
+		add(workload, rowLease, leased)
+	}
+	add(hotPairName(64), rowPing, peer)
+	for _, demand := range demands {
+		add(sharedName(demand), rowSharedLease, Sample{Requests: 10_000, Denied: 10, Permits: 9700, Limit: 10_000, Window: 1})
+	}
+	add(namesName, rowLease, Sample{Kept: 1_000_000})
 	add(scriptTimeName, rowSix, Sample{PerCall: 10})
 	add(scriptTimeName, rowLibrary, Sample{PerCall: 12})
 	waits := Sample{Seconds: 9, Ideal: 9, Commands: 10}
@@ -60,17 +69,17 @@ func TestOneFigureMissesAGoal(t *testing.T) {
 		goal, workload, row string
 		spoil               func(*Sample)
 	}{
-		{"hot limiter, 1024", hotName(1024), rowLibrary, func(s *Sample) { s.Requests = 999 }},
-		{"hot limiter, 1024", hotName(1024), rowPing, func(s *Sample) { s.Requests = 1_000_001 }},
-		{"hot limiter, 1024", hotName(1024), rowScript, func(s *Sample) { s.Requests = 700_000 }},
-		{"hot limiter, 1024", hotName(1024), "Redisson 4.7.0, async", func(s *Sample) { s.Requests = 410_000 }},
+		{"hot limiter, 1024 callers, default", hotName(1024), rowLibrary, func(s *Sample) { s.Requests = 999 }},
+		{"hot limiter, 1024 callers, default", hotName(1024), rowPing, func(s *Sample) { s.Requests = 1_000_001 }},
+		{"hot limiter, 1024 callers, default", hotName(1024), rowScript, func(s *Sample) { s.Requests = 700_000 }},
+		{"hot limiter, 1024 callers, default", hotName(1024), "Redisson 4.7.0, async", func(s *Sample) { s.Requests = 410_000 }},
 		{"same, RecordPerRequest", hotName(1024), rowPerRequest, func(s *Sample) { s.Requests = 299 }},
 		{"same, 90 % denied: default", deniedName(1024), rowLibrary, func(s *Sample) { s.Requests = 999 }},
 		{"same, 90 % denied: with", deniedName(1024), rowDenyCache, func(s *Sample) { s.Requests = 2999 }},
 		{"same, 90 % denied: with", deniedName(1024), rowDenyCache, func(s *Sample) { s.Commands = 901 }},
 		{"hot limiter behind", farName(farthest, 1024), rowLibrary, func(s *Sample) { s.P99 = 221 }},
-		{"one caller", hotName(1), rowLibrary, func(s *Sample) { s.P50 = 106 }},
-		{"one caller", hotName(1), rowReturn1, func(s *Sample) { s.P50 = 83 }},
+		{"one caller, p50", hotName(1), rowLibrary, func(s *Sample) { s.P50 = 106 }},
+		{"one caller, p50", hotName(1), rowReturn1, func(s *Sample) { s.P50 = 83 }},
 		{"10,000 limiters", uniformName(1024), rowScript, func(s *Sample) { s.Requests = 7_000_000 }},
 		{"10,000 limiters", uniformName(1024), rowRedisRate, func(s *Sample) { s.Requests = 7_500_000 }},
 		{"same at 64", uniformName(64), rowScript, func(s *Sample) { s.Requests = 9_000_000 }},
@@ -82,6 +91,16 @@ func TestOneFigureMissesAGoal(t *testing.T) {
 		{"1,000 blocked", crowdName, rowLibrary, func(s *Sample) { s.Commands = 16 }},
 		{"1,000 blocked", crowdName, rowLibrary, func(s *Sample) { s.Seconds = 9.05 }},
 		{"the same, arriving", arriveName, rowGranularity, func(s *Sample) { s.Commands = 101 }},
+		{"hot limiter, 1024 callers, lease", hotName(1024), rowLease, func(s *Sample) { s.Requests = 9_900_000 }},
+		{"hot limiter, 1024 callers, lease", hotName(1024), rowLease, func(s *Sample) { s.Commands = 51 }},
+		{"one caller with a lease", hotName(1), rowLease, func(s *Sample) { s.P50 = .6 }},
+		{"10,000 limiters uniform, 1024 callers, leases", uniformName(1024), rowLease, func(s *Sample) { s.Requests = 999_999 }},
+		{"two limits of one hot pair with leases", hotPairName(64), rowLease, func(s *Sample) { s.Requests = 2999 }},
+		{"8 processes with leases", sharedName(80), rowSharedLease, func(s *Sample) { s.Denied = 11 }},
+		{"same, demand 120 %", sharedName(300), rowSharedLease, func(s *Sample) { s.Permits = 9699 }},
+		{"same, demand 120 %", sharedName(120), rowSharedLease, func(s *Sample) { s.Window = 1.0001 }},
+		{"500,000 names", namesName, rowLease, func(s *Sample) { s.Kept = 2_000_001 }},
+		{"500,000 names", namesName, rowLease, func(s *Sample) { s.Goroutines = 1 }},
 		{"20 processes", crowdName, rowProcesses, func(s *Sample) { s.Commands = 31 }},
 		{"10,000 blocked", crowdsName, rowLibrary, func(s *Sample) { s.Commands = 31 }},
 		{"10,000 blocked", crowdsName, rowLibrary, func(s *Sample) { s.Seconds = 9.19 }},
@@ -107,7 +126,7 @@ func TestWhatIsMissingIsNeitherMetNorMissed(t *testing.T) {
 	if v := verdict(t, r, "10,000 blocked"); v.Met != unknown {
 		t.Errorf("%+v", v)
 	}
-	if text := summary(judge(r)); text != "16 of 18 goals met, 0 not, 2 not measured" {
+	if text := summary(judge(r)); text != "23 of 25 goals met, 0 not, 2 not measured" {
 		t.Error(text)
 	}
 }
@@ -116,7 +135,7 @@ func TestAMissedGoalIsToldAlsoWhenAPartIsMissing(t *testing.T) {
 	r := ideal()
 	r.row(hotName(1024), rowLibrary).Samples[0].Requests = 999
 	r.row(hotName(1024), rowScript).Name = "another"
-	if v := verdict(t, r, "hot limiter, 1024"); v.Met != notMet {
+	if v := verdict(t, r, "hot limiter, 1024 callers, default"); v.Met != notMet {
 		t.Errorf("%+v", v)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"strings"
 	"time"
@@ -118,6 +119,13 @@ func (javaRunner) close() {}
 func javaCounts(r redisson.BenchResult, err error) (counts, error) {
 	return counts{requests: r.Requests, permits: r.Granted, denied: r.Requests - r.Granted, took: r.Took, p50: r.P50, p99: r.P99}, err
 }
+
+// abundant is a rate that is never used up, with an interval of which 100 ms are a small part; abundantBeside is the same
+// for 1 s.
+var (
+	abundant       = rratelimiter.Rate{Permits: math.MaxUint32, Interval: 10 * time.Second}
+	abundantBeside = rratelimiter.Rate{Permits: math.MaxUint32, Interval: time.Minute}
+)
 
 // unlimited is a rate that is never used up. Its interval is short, so that records expire all the time.
 var unlimited = rratelimiter.Rate{Permits: 1e9, Interval: 250 * time.Millisecond}

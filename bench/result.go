@@ -29,6 +29,11 @@ type Sample struct {
 	Bytes   int64   `json:"bytes,omitempty"`      // of the permits set, by MEMORY USAGE
 	Longest float64 `json:"longest_us,omitempty"` // longest script, by processor time
 	Slowest float64 `json:"slowest_us,omitempty"` // longest script, by the slow log
+
+	Limit      float64 `json:"limit,omitempty"`      // permits that the rate allows in the time
+	Window     float64 `json:"window,omitempty"`     // permits in any window of the interval, as a part of the rate
+	Kept       int64   `json:"kept_bytes,omitempty"` // on the heap of this process, of names that were used once
+	Goroutines int64   `json:"goroutines,omitempty"` // left of them
 }
 
 // A Row has all samples of one contender in one workload, one for each repetition.
@@ -118,22 +123,27 @@ func (r *Report) of(workload string) (rows []*Row) {
 // A metric computes a figure of a sample.
 type metric func(Sample) float64
 
-func perSecond(s Sample) float64     { return float64(s.Requests) / s.Seconds }
-func perPermit(s Sample) float64     { return float64(s.Commands) / float64(max(s.Permits, 1)) }
-func cpuPermit(s Sample) float64     { return s.RedisCPU / float64(max(s.Permits, 1)) }
-func allocations(s Sample) float64   { return float64(s.Allocs) / float64(max(s.Requests, 1)) }
-func deniedShare(s Sample) float64   { return float64(s.Denied) / float64(max(s.Requests, 1)) }
-func deniedPerCall(s Sample) float64 { return float64(s.Denied) / float64(max(s.Commands, 1)) }
-func p50(s Sample) float64           { return s.P50 }
-func p99(s Sample) float64           { return s.P99 }
-func commands(s Sample) float64      { return float64(s.Commands) }
-func seconds(s Sample) float64       { return s.Seconds }
-func overIdeal(s Sample) float64     { return s.Seconds / s.Ideal }
-func scriptTime(s Sample) float64    { return s.PerCall }
-func records(s Sample) float64       { return float64(s.Records) }
-func setBytes(s Sample) float64      { return float64(s.Bytes) }
-func slowest(s Sample) float64       { return s.Slowest }
-func longest(s Sample) float64       { return s.Longest }
+func perSecond(s Sample) float64       { return float64(s.Requests) / s.Seconds }
+func perPermit(s Sample) float64       { return float64(s.Commands) / float64(max(s.Permits, 1)) }
+func cpuPermit(s Sample) float64       { return s.RedisCPU / float64(max(s.Permits, 1)) }
+func allocations(s Sample) float64     { return float64(s.Allocs) / float64(max(s.Requests, 1)) }
+func deniedShare(s Sample) float64     { return float64(s.Denied) / float64(max(s.Requests, 1)) }
+func deniedPerCall(s Sample) float64   { return float64(s.Denied) / float64(max(s.Commands, 1)) }
+func p50(s Sample) float64             { return s.P50 }
+func p99(s Sample) float64             { return s.P99 }
+func commands(s Sample) float64        { return float64(s.Commands) }
+func seconds(s Sample) float64         { return s.Seconds }
+func overIdeal(s Sample) float64       { return s.Seconds / s.Ideal }
+func scriptTime(s Sample) float64      { return s.PerCall }
+func records(s Sample) float64         { return float64(s.Records) }
+func setBytes(s Sample) float64        { return float64(s.Bytes) }
+func slowest(s Sample) float64         { return s.Slowest }
+func used(s Sample) float64            { return float64(s.Permits) / s.Limit }
+func largestWindow(s Sample) float64   { return s.Window }
+func kept(s Sample) float64            { return float64(s.Kept) }
+func goroutines(s Sample) float64      { return float64(s.Goroutines) }
+func commandsASecond(s Sample) float64 { return float64(s.Commands) / s.Seconds }
+func longest(s Sample) float64         { return s.Longest }
 
 // bounded returns an upper bound of the duration of the longest script: the smaller one of the processor time of the
 // server and the time in the slow log.

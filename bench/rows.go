@@ -20,6 +20,8 @@ type contender struct {
 	name string
 	java bool
 	open func(ctx context.Context, b *lab, s scene) (runner, error)
+	rate rratelimiter.Rate // in the place of the scene's; zero: the scene's
+	warm time.Duration     // in the place of the size's; 0: the size's
 }
 
 // A scene is the input of a contender: the address of the server, and limiters with their rate. In a scene of pairs each
@@ -64,6 +66,9 @@ const (
 	rowDenyCache   = "this library, deny cache"
 	rowAuto        = "this library, AutoPipeline"
 	rowProcesses   = "this library, 20 processes"
+	rowLease       = "this library, lease"
+	rowShared      = "this library, 8 processes"
+	rowSharedLease = "this library, 8 processes, lease"
 )
 
 // buckets is the default number of granularities in an interval, for rows with a granularity.
@@ -95,13 +100,24 @@ func contenders(names ...string) []*contender {
 	return rows
 }
 
+// leaseRow returns a row with leases, of a limiter with its own rate, since a lease is a small part of the interval.
+func leaseRow(rate rratelimiter.Rate, lease, warm time.Duration) *contender {
+	c := libraryRow(rowLease, withLease(lease))
+	c.rate, c.warm = rate, warm
+	return c
+}
+
+func withLease(d time.Duration) option {
+	return func(rratelimiter.Rate) rratelimiter.LimiterOption { return rratelimiter.WithLease(d) }
+}
+
 // pairRows returns the rows of a scene of pairs.
 func pairRows() []*contender {
 	return []*contender{
 		goRow(rowPing, openPing),
 		goRow(rowRedisRate, inTurn(openRedisRate)),
 		rueidisRow(rowGCRA, inTurn(openGCRA)),
-		goRow(rowLibrary, openAllowAll),
+		goRow(rowLibrary, allowAll(nil)),
 	}
 }
 
@@ -247,18 +263,20 @@ func inTurn[C any](open opener[C]) opener[C] {
 	}
 }
 
-// openAllowAll asks both limiters of a pair by AllowAll.
-func openAllowAll(ctx context.Context, _ *lab, s scene, rdb *redis.Client) (asker, error) {
-	client := newLibrary(rdb)
-	first, err := limiters(ctx, client, s, nil)
-	if err != nil {
-		return nil, err
+// allowAll asks both limiters of a pair, with an option, by AllowAll.
+func allowAll(o option) opener[*redis.Client] {
+	return func(ctx context.Context, _ *lab, s scene, rdb *redis.Client) (asker, error) {
+		client := newLibrary(rdb)
+		first, err := limiters(ctx, client, s, o)
+		if err != nil {
+			return nil, err
+		}
+		second, err := limiters(ctx, client, s.others(), o)
+		return func(ctx context.Context, i int, n int64, _ bool) (bool, error) {
+			results, err := client.AllowAll(ctx, n, first[i], second[i])
+			return err == nil && results[0].Allowed, err
+		}, err
 	}
-	second, err := limiters(ctx, client, s.others(), nil)
-	return func(ctx context.Context, i int, n int64, _ bool) (bool, error) {
-		results, err := client.AllowAll(ctx, n, first[i], second[i])
-		return err == nil && results[0].Allowed, err
-	}, err
 }
 
 // newLibrary returns a client of this library with a call timeout of 10 s for a machine under load. The timeout does

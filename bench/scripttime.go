@@ -172,7 +172,7 @@ func callLibrary(ctx context.Context, rdb *redis.Client, _ string, s scene) (cal
 	rdb.AddHook(r)
 	open := openLibrary
 	if s.pairs() {
-		open = openAllowAll
+		open = allowAll(nil)
 	}
 	ask, err := open(ctx, nil, s, rdb)
 	if err != nil {

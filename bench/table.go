@@ -104,6 +104,10 @@ func detail(r *Report, workload string) grid {
 		return memoryDetail(rows)
 	case any.PerCall > 0:
 		return scriptDetail(r, rows)
+	case any.Limit > 0:
+		return sharedDetail(rows)
+	case any.Kept > 0:
+		return namesDetail(rows)
 	}
 	return loadDetail(r, rows)
 }
@@ -198,6 +202,29 @@ func scriptDetail(r *Report, rows []*Row) grid {
 	return g
 }
 
+func sharedDetail(rows []*Row) grid {
+	g := grid{head: []string{"", "requests/s", "denied", "used of the rate", "largest window", "p50 µs", "p99 µs", "commands/permit"}}
+	g.fill(rows, sharedCells)
+	return g
+}
+
+func sharedCells(row *Row) []string {
+	return []string{
+		thousands(int64(row.median(perSecond))), percent(row.median(deniedShare)), percent(row.median(used)), percent(row.median(largestWindow)),
+		quantity(row.median(p50)), quantity(row.median(p99)), quantity(row.median(perPermit)),
+	}
+}
+
+func namesDetail(rows []*Row) grid {
+	g := grid{head: []string{"", "names/s", "commands/name", "kept", "goroutines"}}
+	g.fill(rows, func(row *Row) []string {
+		return []string{
+			thousands(int64(row.median(perSecond))), quantity(row.median(perPermit)), size10(row.median(kept)), quantity(row.median(goroutines)),
+		}
+	})
+	return g
+}
+
 // readmeText returns the chart and the table of README.md.
 func readmeText(r *Report) string {
 	columns := []column{
@@ -205,7 +232,7 @@ func readmeText(r *Report) string {
 		{"10,000 limiters, 1,024", uniformName(1024)},
 	}
 	few := perSecondTable(r, columns, func(name string) bool {
-		return slices.Contains([]string{rowPing, rowRedisRate, rowScript, rowLibrary}, name) || isJava(name)
+		return slices.Contains([]string{rowPing, rowRedisRate, rowScript, rowLibrary, rowLease}, name) || isJava(name)
 	})
 	return fmt.Sprintf("![Requests per second on one limiter with 1,024 callers](%s)\n\nRequests per second (%s; %s):\n\n%s",
 		chartFile, r.At.Format("January 2006"), conditions(r), few.markdown())
@@ -217,6 +244,7 @@ func tablesText(r *Report) string {
 	fmt.Fprintf(&b, "Requests per second (%s; %s):\n\n%s\n", r.At.Format("January 2006"), conditions(r), overview(r).markdown())
 	fmt.Fprintf(&b, "One hot limiter, 1,024 callers:\n\n%s\n", detail(r, hotName(1024)).markdown())
 	fmt.Fprintf(&b, "Callers that wait for one permit each (at best, 1,000 callers at 100/s take 9 s):\n\n%s\n", waitingOverview(r).markdown())
+	fmt.Fprintf(&b, "8 processes that share a limiter, with leases of a fiftieth of the interval and without:\n\n%s\n", sharedOverview(r).markdown())
 	fmt.Fprintf(&b, "1,000,000 permits outstanding:\n\n%s\n", memoryOverview(r).markdown())
 	fmt.Fprintf(&b, "%s:\n\n%s", summary(r.Verdicts), verdictTable(r).markdown())
 	return b.String()
@@ -285,6 +313,14 @@ func (g *grid) labelled(r *Report, label, workload string, cells func(*Row) []st
 	for _, row := range g.rows[from:] {
 		row[0] = label + ": " + row[0]
 	}
+}
+
+func sharedOverview(r *Report) grid {
+	g := sharedDetail(nil)
+	for _, demand := range demands {
+		g.labelled(r, fmt.Sprintf("demand %d %%", demand), sharedName(demand), sharedCells)
+	}
+	return g
 }
 
 func memoryOverview(r *Report) grid {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/xml"
 	"errors"
 	"io"
@@ -62,7 +63,7 @@ func TestPagesAreWrittenBetweenTheirMarks(t *testing.T) {
 	if !strings.HasPrefix(got, "before\n"+tableBegin) || !strings.HasSuffix(got, tableEnd+"\nafter\n") || strings.Contains(got, "old") {
 		t.Errorf("the text around the tables changed:\n%s", got)
 	}
-	for _, want := range []string{"18 of 18 goals met", "| " + rowLibrary + " | 10.00 M |", "1,000 at once, 100/s: " + rowProcesses, "longest script"} {
+	for _, want := range []string{"25 of 25 goals met", "| " + rowLibrary + " | 10.00 M |", "1,000 at once, 100/s: " + rowProcesses, "longest script"} {
 		if strings.Count(got, want) == 0 {
 			t.Errorf("%q is missing in\n%s", want, got)
 		}
@@ -133,6 +134,14 @@ func TestTheChartNamesEachRow(t *testing.T) {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("%q is not in the chart", want)
 		}
+	}
+	again := filepath.Join(t.TempDir(), "bench.svg")
+	if err := drawChart(ideal(), again); err != nil {
+		t.Fatal(err)
+	}
+	one, _ := os.ReadFile(file)
+	if other, _ := os.ReadFile(again); !bytes.Equal(one, other) {
+		t.Error("the same figures make another chart")
 	}
 	if err := drawChart(&Report{}, file); err == nil {
 		t.Error("a chart of nothing was drawn")

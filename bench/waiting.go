@@ -61,17 +61,23 @@ func (b *lab) wait(ctx context.Context, c *contender, s scene, callers int, arri
 // workerEnv is the environment variable with the order of a worker, which is this program as one of several processes.
 const workerEnv = "RRATELIMITER_BENCH_WORKER"
 
-// An order is the input of a worker: a number of callers that wait for one permit each, from the same moment on.
+// An order is the input of a worker: a number of callers that wait for one permit each, from the same moment on; or, with a
+// pace, requests for one permit that come at random (order.paced).
 type order struct {
 	Addr, Name string
 	Callers    int
+	Pace       float64       // requests a second; 0: callers that wait
+	Lease      time.Duration // 0: none
+	Time       time.Duration // after the warm-up
 }
 
 // A finding is the result of a worker.
 type finding struct {
-	Permits   int64
-	End       time.Time
-	Latencies *hdrhistogram.Snapshot
+	Requests, Denied int64 // of an order with a pace
+	Permits          int64
+	Grants           [][2]int64 // of an order with a pace: start and end of each request that was granted, ns
+	End              time.Time
+	Latencies        *hdrhistogram.Snapshot
 }
 
 // workerMain runs a worker and returns its exit code. The worker prints "ready", reads the start time from its input,
@@ -94,7 +100,11 @@ func workerRun(text string) (finding, error) {
 	ctx := context.Background()
 	rdb := redis.NewClient(&redis.Options{Addr: o.Addr})
 	defer rdb.Close()
-	limiter := rratelimiter.NewClient(rdb).RateLimiter(o.Name)
+	var opts []rratelimiter.LimiterOption
+	if o.Lease > 0 {
+		opts = append(opts, rratelimiter.WithLease(o.Lease))
+	}
+	limiter := rratelimiter.NewClient(rdb).RateLimiter(o.Name, opts...)
 	if _, err := limiter.Config(ctx); err != nil { // connects
 		return finding{}, err
 	}
@@ -103,6 +113,9 @@ func workerRun(text string) (finding, error) {
 	if err := json.NewDecoder(os.Stdin).Decode(&at); err != nil {
 		return finding{}, err
 	}
+	if o.Pace > 0 {
+		return o.paced(ctx, limiter, at)
+	}
 	time.Sleep(time.Until(at))
 	seen, err := new(crew).once(ctx, o.Callers, 0, func(ctx context.Context, _ int, n int64, _ bool) (bool, error) {
 		return true, limiter.Acquire(ctx, n)
@@ -110,50 +123,60 @@ func workerRun(text string) (finding, error) {
 	if err != nil {
 		return finding{}, err
 	}
-	return finding{seen.permits, time.Now(), seen.latencies.Export()}, nil
+	return finding{Permits: seen.permits, End: time.Now(), Latencies: seen.latencies.Export()}, nil
 }
 
 // processRun starts workers whose callers wait from the same moment on, and returns the sum of their findings.
 func (b *lab) processRun(ctx context.Context, s scene, callers int) (counts, error) {
+	_, all, err := runWorkers(ctx, order{Addr: s.addr, Name: s.names[0], Callers: callers}, b.processes, func(time.Time) error { return nil })
+	all.requests = all.permits
+	return all, err
+}
+
+// runWorkers starts n workers with an order, which begin at the same moment, and returns their findings and the sum. prepare
+// is called shortly before that moment.
+func runWorkers(ctx context.Context, o order, n int, prepare func(at time.Time) error) ([]finding, counts, error) {
 	program, err := os.Executable()
 	if err != nil {
-		return counts{}, err
+		return nil, counts{}, err
 	}
-	text, err := json.Marshal(order{s.addr, s.names[0], callers})
+	text, err := json.Marshal(o)
 	if err != nil {
-		return counts{}, err
+		return nil, counts{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	var ready, over sync.WaitGroup
-	ready.Add(b.processes)
+	ready.Add(n)
 	start := make(chan time.Time)
-	findings := make([]finding, b.processes)
-	errs := make([]error, b.processes)
-	for i := range b.processes {
+	findings := make([]finding, n)
+	errs := make([]error, n+1)
+	for i := range n {
 		over.Go(func() {
 			errs[i] = worker(ctx, program, string(text), &ready, start, &findings[i])
 		})
 	}
 	ready.Wait()
 	at := time.Now().Add(100 * time.Millisecond)
-	for range b.processes {
+	errs[n] = prepare(at)
+	for range n {
 		start <- at
 	}
 	over.Wait()
 	if err := errors.Join(errs...); err != nil {
-		return counts{}, err
+		return nil, counts{}, err
 	}
 	all := counts{}
-	latencies := newHistogram(callers <= fewCallers)
+	latencies := newHistogram(o.Callers <= fewCallers)
 	for _, f := range findings {
+		all.requests += f.Requests
+		all.denied += f.Denied
 		all.permits += f.Permits
 		all.took = max(all.took, f.End.Sub(at))
 		latencies.Merge(hdrhistogram.Import(f.Latencies))
 	}
-	all.requests = all.permits
 	all.summarise(latencies)
-	return all, nil
+	return findings, all, nil
 }
 
 // worker runs one process. It calls ready.Done exactly once and receives exactly once from start, even if it fails.

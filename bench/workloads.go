@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -30,6 +31,7 @@ type workload struct {
 type size struct {
 	repeats     int
 	warm, time  time.Duration // of one sample
+	leaseWarm   time.Duration // the same, with leases of 1 s
 	callers     []int         // on one limiter
 	spread      []int         // callers on many limiters, or with different numbers of permits
 	pairs       []int         // callers on pairs of limiters
@@ -38,18 +40,20 @@ type size struct {
 	waiting     int // callers at 100 permits a second
 	waitingMany int // callers at 1,000 permits a second
 	processes   int
-	outstanding int64 // permits
+	sharedTime  time.Duration // of a sample of 8 processes
+	names       int64         // that are used once
+	outstanding int64         // permits
 	javaWarm    time.Duration
 }
 
 var (
 	full = size{
-		repeats: 3, warm: 260 * time.Millisecond, time: 860 * time.Millisecond, callers: []int{1, 64, 1024}, spread: []int{1, 64, 1024}, pairs: []int{64, 1024}, limiters: 10_000, scriptCalls: 2,
-		waiting: 1000, waitingMany: 10_000, processes: 20, outstanding: 1_000_000, javaWarm: warmUp,
+		repeats: 3, warm: 200 * time.Millisecond, time: 700 * time.Millisecond, leaseWarm: 3 * time.Second, callers: []int{1, 64, 1024}, spread: []int{1, 64, 1024}, pairs: []int{64, 1024}, limiters: 10_000, scriptCalls: 2,
+		waiting: 1000, waitingMany: 10_000, processes: 20, sharedTime: 3 * time.Second, names: 500_000, outstanding: 1_000_000, javaWarm: warmUp,
 	}
 	quick = size{
-		repeats: 1, warm: 260 * time.Millisecond, time: 120 * time.Millisecond, callers: []int{1, 1024}, spread: []int{1024}, pairs: []int{1024}, limiters: 10_000, scriptCalls: 1,
-		waiting: 200, waitingMany: 2000, processes: 4, outstanding: 100_000, javaWarm: time.Second,
+		repeats: 1, warm: 260 * time.Millisecond, time: 120 * time.Millisecond, leaseWarm: 2 * time.Second, callers: []int{1, 1024}, spread: []int{1024}, pairs: []int{1024}, limiters: 10_000, scriptCalls: 1,
+		waiting: 200, waitingMany: 2000, processes: 4, sharedTime: time.Second, names: 20_000, outstanding: 100_000, javaWarm: time.Second,
 	}
 )
 
@@ -71,6 +75,10 @@ func pairsName(callers int) string {
 	return "two limits for 10,000 addresses, " + callersText(callers)
 }
 
+func sharedName(demand int) string {
+	return fmt.Sprintf("8 processes, demand %d %% of the rate", demand)
+}
+
 const (
 	crowdName  = "callers that wait, all at once"
 	arriveName = "callers that wait, arriving over an interval"
@@ -79,6 +87,7 @@ const (
 	scriptTimeName = "time of a script in Redis"
 	pairTimeName   = "time of a script in Redis, two limits"
 
+	namesName      = "names that are used once"
 	memoryName     = "permits outstanding, then expired at once"
 	javaMemoryName = "permits outstanding as Java writes them, then expired at once"
 )
@@ -132,7 +141,8 @@ func (b *lab) plan(o options) []*workload {
 		javaRows(o.java, redisson.Sync, redisson.Async),
 		contenders(rowScript),
 	)
-	hot := slices.Concat(peers, contenders(rowGCRA, rowMultiplexed, rowLibrary, rowPerRequest, rowGranularity, rowAuto))
+	leased := leaseRow(abundant, 100*time.Millisecond, 0)
+	hot := slices.Concat(peers, contenders(rowGCRA, rowMultiplexed, rowLibrary, rowPerRequest, rowGranularity, rowAuto), []*contender{leased})
 	for _, callers := range b.callers {
 		load(hotName(callers), hot, one, work{callers: callers, limiters: 1})
 	}
@@ -171,19 +181,25 @@ func (b *lab) plan(o options) []*workload {
 	}
 	spreadRows := contenders(rowPing, rowRedisRate, rowScript, rowGCRA, rowMultiplexed, rowLibrary, rowAuto)
 	for _, callers := range b.spread {
-		load(uniformName(callers), spreadRows, many, work{callers: callers, limiters: b.limiters, spread: uniform})
+		rows := spreadRows
+		if callers == 1024 { // each limiter is asked often enough for a lease
+			rows = slices.Concat(rows, []*contender{leaseRow(abundantBeside, time.Second, b.leaseWarm)})
+		}
+		load(uniformName(callers), rows, many, work{callers: callers, limiters: b.limiters, spread: uniform})
 	}
 	for _, callers := range b.spread {
 		load(zipfName(callers), spreadRows, many, work{callers: callers, limiters: b.limiters, spread: zipf})
 	}
-	pairs := func(name string, names []string, callers int) {
-		loadScene(name, pairRows(), scene{b.addr, names, unlimited, unlimitedBeside}, work{callers: callers, limiters: len(names)})
+	pairs := func(name string, rows []*contender, names []string, callers int) {
+		loadScene(name, rows, scene{b.addr, names, unlimited, unlimitedBeside}, work{callers: callers, limiters: len(names)})
 	}
 	for _, callers := range b.pairs {
-		pairs(hotPairName(callers), one, callers)
+		leased := goRow(rowLease, allowAll(withLease(100*time.Millisecond)))
+		leased.rate = abundant
+		pairs(hotPairName(callers), append(pairRows(), leased), one, callers)
 	}
 	for _, callers := range b.pairs {
-		pairs(pairsName(callers), many, callers)
+		pairs(pairsName(callers), pairRows(), many, callers)
 	}
 
 	times := func(name string, beside rratelimiter.Rate, scripts ...string) {
@@ -224,6 +240,11 @@ func (b *lab) plan(o options) []*workload {
 	wait(arriveName, contenders(rowLibrary, rowGranularity), b.waiting, hundred, hundred.Interval)
 	wait(crowdsName, contenders(rowLibrary), b.waitingMany, thousand, 0)
 
+	for _, demand := range demands {
+		add(sharedName(demand), b.sharedTime+sharedWarm+500*time.Millisecond, []*contender{{name: rowShared}, {name: rowSharedLease}},
+			func(ctx context.Context, c *contender) (Sample, error) { return b.shared(ctx, c, demand) })
+	}
+	add(namesName, time.Duration(b.names)*40*time.Microsecond+7*namesLease, []*contender{{name: rowLease}}, b.once)
 	records := time.Duration(b.outstanding) * 5 * time.Microsecond
 	add(memoryName, records, contenders(rowLibrary, rowPerRequest, rowGranularity), b.memory)
 	add(javaMemoryName, records, contenders(rowScript, rowLibrary), b.javaMemory)
@@ -242,6 +263,11 @@ func (b *lab) load(ctx context.Context, c *contender, s scene, w work) (Sample, 
 	if err := b.clear(ctx); err != nil {
 		return Sample{}, err
 	}
+	if c.rate.Permits > 0 {
+		if s.rate = c.rate; s.pairs() {
+			s.beside = abundantBeside
+		}
+	}
 	if err := b.setScene(ctx, s); err != nil {
 		return Sample{}, err
 	}
@@ -251,7 +277,7 @@ func (b *lab) load(ctx context.Context, c *contender, s scene, w work) (Sample, 
 	}
 	defer r.close()
 	warm := w
-	warm.time = b.warm
+	warm.time = cmp.Or(c.warm, b.warm)
 	if _, err := r.run(ctx, warm); err != nil {
 		return Sample{}, err
 	}

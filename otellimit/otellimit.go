@@ -48,7 +48,8 @@ type Observer struct {
 	calls  trace.Tracer                       // the same, if calls are traced
 
 	called, attempts, carried, requests metric.Int64Counter
-	permits, unclaimed, decisions       metric.Int64Counter
+	permits, unclaimed, guarded         metric.Int64Counter
+	decisions, leases                   metric.Int64Counter
 	repaired, mismatched, fallbacks     metric.Int64Counter
 	callTime, waitTime                  metric.Float64Histogram
 
@@ -59,6 +60,8 @@ type Observer struct {
 // A limiter has the attributes of one label.
 type limiter struct {
 	plain, ok, failed, unknown, granted, denied, cached, left attributes
+	byRedis, byLease, byCache, byFallback                     attributes
+	taken, returned, void                                     attributes
 }
 
 // Attributes are a prepared attribute set, in the forms that instruments take.
@@ -79,9 +82,14 @@ func newLimiter(label string) *limiter {
 	with := func(outcome string) attributes {
 		return newAttributes(attribute.String("limiter", label), attribute.String("outcome", outcome))
 	}
+	by := func(what string) attributes {
+		return newAttributes(attribute.String("limiter", label), attribute.String("by", what))
+	}
 	return &limiter{
 		plain: with(""), ok: with("ok"), failed: with("failed"), unknown: with("unknown"),
 		granted: with("granted"), denied: with("denied"), cached: with("cached"), left: with("left"),
+		byRedis: by("redis"), byLease: by("lease"), byCache: by("cache"), byFallback: by("fallback"),
+		taken: with("taken"), returned: with("returned"), void: with("void"),
 	}
 }
 
@@ -135,6 +143,10 @@ func New(config Config) (*Observer, error) {
 	o.permits = counter("rratelimiter.granted.permits", "{permit}", "Permits granted.")
 	o.unclaimed = counter("rratelimiter.unclaimed.permits", "{permit}",
 		"Permits granted to callers that had already returned, and that no other caller could use.")
+	o.decisions = counter("rratelimiter.decisions", "{request}", "Requests that were granted or denied, by what decided: "+
+		"redis, lease (WithLease), cache (WithDenyCache) or fallback (WithFallback).")
+	o.leases = counter("rratelimiter.lease.permits", "{permit}", "Permits of leases, by outcome: taken ahead of demand, "+
+		"of these returned unused, and void, which were neither granted nor returned.")
 	o.waitTime = histogram("rratelimiter.wait.duration", "Time that callers of waiting methods were blocked, granted or not.",
 		.001, .005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300)
 	o.repaired = counter("rratelimiter.repaired", "{call}", "Calls that found a broken state and repaired it.")
@@ -142,7 +154,7 @@ func New(config Config) (*Observer, error) {
 		"Calls that found a rate in force that differs from their limiter's own.")
 	o.fallbacks = counter("rratelimiter.fallbacks", "{call}",
 		"Calls that the process decided locally, since Redis was unreachable.")
-	o.decisions = counter("rratelimiter.guard.decisions", "{decision}",
+	o.guarded = counter("rratelimiter.guard.decisions", "{decision}",
 		"Decisions of guards, by the name of their policy and by outcome.")
 	_, err := meter.Int64ObservableUpDownCounter("rratelimiter.waiting.requests", metric.WithUnit("{request}"),
 		metric.WithDescription("Callers that are blocked now."), metric.WithInt64Callback(o.waiting))
@@ -161,12 +173,20 @@ func (o *Observer) Call(info rratelimiter.CallInfo) {
 	add(ctx, o.requests, info.DenyCacheHits, l.cached)
 	add(ctx, o.permits, info.Permits, l.plain)
 	add(ctx, o.unclaimed, info.Unclaimed, l.plain)
-	answered := series.Answered(info.Err)
+	add(ctx, o.decisions, info.DenyCacheHits, l.byCache)
+	add(ctx, o.leases, info.Leased, l.taken)
+	add(ctx, o.leases, info.Returned, l.returned)
+	add(ctx, o.leases, info.Void, l.void)
+	answered, decided := series.Answered(info.Err), info.Granted
 	if answered || info.Fallback {
 		add(ctx, o.requests, info.Denied, l.denied) // other callers without permits have an error, which Request counts
+		decided += info.Denied
 	}
 	if info.Fallback {
 		add(ctx, o.fallbacks, 1, l.plain)
+		add(ctx, o.decisions, decided, l.byFallback)
+	} else {
+		add(ctx, o.decisions, decided, l.byRedis)
 	}
 	if !called {
 		return
@@ -202,6 +222,11 @@ func (o *Observer) Request(ctx context.Context, info rratelimiter.RequestInfo) {
 		ctx = o.traceRequest(ctx, info)
 	}
 	switch {
+	case info.Leased:
+		l := o.all.Of(info.Limiter)
+		add(ctx, o.requests, 1, l.granted)
+		add(ctx, o.decisions, 1, l.byLease)
+		add(ctx, o.permits, info.Granted, l.plain)
 	case series.Answered(info.Err):
 	case series.Left(ctx, info):
 		add(ctx, o.requests, 1, o.all.Of(info.Limiter).left)
@@ -216,7 +241,7 @@ func (o *Observer) Request(ctx context.Context, info rratelimiter.RequestInfo) {
 // Guard counts a decision of a guard.
 func (o *Observer) Guard(ctx context.Context, info rratelimiter.GuardInfo) {
 	if outcome, known := o.guards.Of(info.Policy)[info.Outcome]; known {
-		add(ctx, o.decisions, 1, outcome)
+		add(ctx, o.guarded, 1, outcome)
 	}
 }
 

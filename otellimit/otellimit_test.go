@@ -96,7 +96,13 @@ func TestCountsWhatACallTells(t *testing.T) {
 		"a call for many": {
 			rratelimiter.CallInfo{
 				Callers: 9, Granted: 4, Denied: 3, Permits: 12, Unclaimed: 2, Latency: 2 * time.Millisecond, Attempts: 1, DenyCacheHits: 5,
+				Leased: 20, Returned: 8, Void: 3,
 			}, []string{
+				"rratelimiter.decisions{by=redis} 7",
+				"rratelimiter.decisions{by=cache} 5",
+				"rratelimiter.lease.permits{outcome=taken} 20",
+				"rratelimiter.lease.permits{outcome=returned} 8",
+				"rratelimiter.lease.permits{outcome=void} 3",
 				"rratelimiter.calls{outcome=ok} 1",
 				"rratelimiter.call.duration{} 1 0.002",
 				"rratelimiter.call.attempts{} 1",
@@ -129,6 +135,7 @@ func TestCountsWhatACallTells(t *testing.T) {
 				"rratelimiter.requests{outcome=granted} 1",
 				"rratelimiter.requests{outcome=denied} 2",
 				"rratelimiter.granted.permits{} 3",
+				"rratelimiter.decisions{by=fallback} 3",
 				"rratelimiter.fallbacks{} 1",
 			},
 		},
@@ -137,6 +144,7 @@ func TestCountsWhatACallTells(t *testing.T) {
 				"rratelimiter.requests{outcome=granted} 1",
 				"rratelimiter.requests{outcome=denied} 2",
 				"rratelimiter.granted.permits{} 3",
+				"rratelimiter.decisions{by=fallback} 3",
 				"rratelimiter.fallbacks{} 1",
 			},
 		},
@@ -157,6 +165,16 @@ func TestCountsWhatACallTells(t *testing.T) {
 				t.Errorf("%d metrics, expected %d: %q", n, len(c.want), r.lines())
 			}
 		})
+	}
+}
+
+func TestCountsWhatALeaseGrants(t *testing.T) {
+	r := newRig(t, Config{})
+	r.Request(t.Context(), rratelimiter.RequestInfo{Method: "Allow", Permits: 3, Granted: 3, Leased: true})
+	r.Request(t.Context(), rratelimiter.RequestInfo{Method: "Allow", Permits: 3, Granted: 3}) // by a call, which tells of it
+	r.expect("rratelimiter.requests{outcome=granted} 1", "rratelimiter.decisions{by=lease} 1", "rratelimiter.granted.permits{} 3")
+	if n := len(r.lines()); n != 3 {
+		t.Errorf("%d metrics: %q", n, r.lines())
 	}
 }
 

@@ -26,9 +26,9 @@ func BenchmarkCall(b *testing.B) {
 
 func BenchmarkRequest(b *testing.B) {
 	m := New(Config{})
-	for _, waits := range []bool{false, true} {
-		info := rratelimiter.RequestInfo{Limiter: "orders", Waits: waits, Permits: 1, Granted: 1, Latency: time.Millisecond}
-		b.Run(fmt.Sprintf("waits=%v", waits), func(b *testing.B) {
+	for name, info := range map[string]rratelimiter.RequestInfo{"waits=false": {}, "waits=true": {Waits: true}, "leased": {Leased: true}} {
+		info.Limiter, info.Permits, info.Granted, info.Latency = "orders", 1, 1, time.Millisecond
+		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {

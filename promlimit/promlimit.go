@@ -62,6 +62,9 @@ type limiter struct {
 	granted, denied, refused        prometheus.Counter // requests
 	doubted, left                   prometheus.Counter // requests without a reply
 	permits, unclaimed              prometheus.Counter
+	byRedis, byLease                prometheus.Counter // requests
+	byCache, byFallback             prometheus.Counter
+	taken, returned, void           prometheus.Counter // permits of leases
 	waitTime                        prometheus.Observer
 	waiting                         prometheus.Gauge
 	repaired, mismatched, fallbacks prometheus.Counter
@@ -70,13 +73,13 @@ type limiter struct {
 // New returns metrics that the caller registers with Prometheus.
 func New(config Config) *Metrics {
 	m := &Metrics{}
-	decisions := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "rratelimiter", Name: "guard_decisions_total",
+	guarded := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "rratelimiter", Name: "guard_decisions_total",
 		Help: "Decisions of guards, by the name of their policy and by outcome."}, []string{"policy", "outcome"})
-	m.counts = append(m.counts, decisions)
+	m.counts = append(m.counts, guarded)
 	m.guards = series.New(func(policy string) string { return policy }, config.MostLabels, func(policy string) map[string]prometheus.Counter {
 		counters := map[string]prometheus.Counter{}
 		for _, outcome := range series.GuardOutcomes {
-			counters[outcome] = decisions.WithLabelValues(policy, outcome)
+			counters[outcome] = guarded.WithLabelValues(policy, outcome)
 		}
 		return counters
 	})
@@ -105,6 +108,10 @@ func New(config Config) *Metrics {
 		"which is denied without a call to Redis, failed, or left: the context of a waiting caller ended.", "outcome")
 	permits := counter("granted_permits_total", "Permits granted.")
 	unclaimed := counter("unclaimed_permits_total", "Permits granted to callers that had already returned, and that no other caller could use.")
+	decisions := counter("decisions_total", "Requests that were granted or denied, by what decided: redis, lease "+
+		"(WithLease), cache (WithDenyCache) or fallback (WithFallback).", "by")
+	leases := counter("lease_permits_total", "Permits of leases, by outcome: taken ahead of demand, of these returned "+
+		"unused, and void, which were neither granted nor returned.", "outcome")
 	waitTime := histogram("wait_duration_seconds", "Time that callers of waiting methods were blocked, granted or not.",
 		config.WaitBuckets, waitBuckets)
 	repaired := counter("repaired_total", "Calls that found a broken state and repaired it.")
@@ -127,6 +134,13 @@ func New(config Config) *Metrics {
 			left:       requests.WithLabelValues(label, "left"),
 			permits:    permits.WithLabelValues(label),
 			unclaimed:  unclaimed.WithLabelValues(label),
+			byRedis:    decisions.WithLabelValues(label, "redis"),
+			byLease:    decisions.WithLabelValues(label, "lease"),
+			byCache:    decisions.WithLabelValues(label, "cache"),
+			byFallback: decisions.WithLabelValues(label, "fallback"),
+			taken:      leases.WithLabelValues(label, "taken"),
+			returned:   leases.WithLabelValues(label, "returned"),
+			void:       leases.WithLabelValues(label, "void"),
 			waitTime:   waitTime.WithLabelValues(label),
 			waiting:    m.waiting.WithLabelValues(label),
 			repaired:   repaired.WithLabelValues(label),
@@ -145,12 +159,20 @@ func (m *Metrics) Call(info rratelimiter.CallInfo) {
 	add(l.refused, info.DenyCacheHits)
 	add(l.permits, info.Permits)
 	add(l.unclaimed, info.Unclaimed)
-	answered := series.Answered(info.Err)
+	add(l.byCache, info.DenyCacheHits)
+	add(l.taken, info.Leased)
+	add(l.returned, info.Returned)
+	add(l.void, info.Void)
+	answered, decided := series.Answered(info.Err), info.Granted
 	if answered || info.Fallback {
 		add(l.denied, info.Denied) // other callers without permits have an error, which Request counts
+		decided += info.Denied
 	}
 	if info.Fallback {
 		l.fallbacks.Inc()
+		add(l.byFallback, decided)
+	} else {
+		add(l.byRedis, decided)
 	}
 	if !called {
 		return
@@ -180,9 +202,14 @@ func add[N int | int64](c prometheus.Counter, n N) {
 	}
 }
 
-// Request records how long a caller was blocked, and counts a request without a reply.
+// Request records how long a caller was blocked, and counts a request without a reply or without a call.
 func (m *Metrics) Request(ctx context.Context, info rratelimiter.RequestInfo) {
 	switch {
+	case info.Leased:
+		l := m.all.Of(info.Limiter)
+		l.granted.Inc()
+		l.byLease.Inc()
+		add(l.permits, info.Granted)
 	case series.Answered(info.Err):
 	case series.Left(ctx, info):
 		m.all.Of(info.Limiter).left.Inc()

@@ -61,7 +61,13 @@ func TestCountsWhatACallTells(t *testing.T) {
 		"a call for many": {
 			rratelimiter.CallInfo{
 				Callers: 9, Granted: 4, Denied: 3, Permits: 12, Unclaimed: 2, Latency: 2 * ms, Attempts: 1, DenyCacheHits: 5,
+				Leased: 20, Returned: 8, Void: 3,
 			}, `
+			rratelimiter_decisions_total{by="redis",limiter=""} 7
+			rratelimiter_decisions_total{by="cache",limiter=""} 5
+			rratelimiter_lease_permits_total{limiter="",outcome="taken"} 20
+			rratelimiter_lease_permits_total{limiter="",outcome="returned"} 8
+			rratelimiter_lease_permits_total{limiter="",outcome="void"} 3
 			rratelimiter_calls_total{limiter="",outcome="ok"} 1
 			rratelimiter_call_duration_seconds_bucket{limiter="",le="0.0025"} 1
 			rratelimiter_call_duration_seconds_sum{limiter=""} 0.002
@@ -87,6 +93,7 @@ func TestCountsWhatACallTells(t *testing.T) {
 		"more than the rate": {
 			rratelimiter.CallInfo{Callers: 1, Denied: 1, Err: fmt.Errorf("%w: 7", rratelimiter.ErrExceedsRate)}, `
 			rratelimiter_call_requests_total{limiter=""} 1
+			rratelimiter_decisions_total{by="redis",limiter=""} 1
 			rratelimiter_requests_total{limiter="",outcome="denied"} 1`,
 		},
 		"a failure that the process makes up for": {
@@ -96,6 +103,7 @@ func TestCountsWhatACallTells(t *testing.T) {
 			rratelimiter_requests_total{limiter="",outcome="granted"} 1
 			rratelimiter_requests_total{limiter="",outcome="denied"} 2
 			rratelimiter_granted_permits_total{limiter=""} 3
+			rratelimiter_decisions_total{by="fallback",limiter=""} 3
 			rratelimiter_fallbacks_total{limiter=""} 1`,
 		},
 		"an answer without a call": {
@@ -103,6 +111,7 @@ func TestCountsWhatACallTells(t *testing.T) {
 			rratelimiter_requests_total{limiter="",outcome="granted"} 1
 			rratelimiter_requests_total{limiter="",outcome="denied"} 2
 			rratelimiter_granted_permits_total{limiter=""} 3
+			rratelimiter_decisions_total{by="fallback",limiter=""} 3
 			rratelimiter_fallbacks_total{limiter=""} 1`,
 		},
 		"a repair": {
@@ -335,5 +344,38 @@ func TestMetricsAreDescribed(t *testing.T) {
 	}
 	if listed := strings.Count(text, "\n| `rratelimiter_"); listed != len(families) {
 		t.Errorf("docs/observability.md lists %d metrics, there are %d", listed, len(families))
+	}
+}
+
+// With leases all requests are counted, each once, and so are the permits that they take ahead.
+func TestLeasesAddUp(t *testing.T) {
+	m := New(Config{})
+	server := limittest.New(t)
+	l := server.Client(rratelimiter.WithObserver(m)).RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerHour(10_000)),
+		rratelimiter.WithLease(time.Minute))
+	server.Advance(time.Second) // at a whole minute a lease would end at once
+	for range 100 {
+		if ok, err := l.TryAcquire(t.Context(), 2); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+	}
+	counted := m.all.Of("")
+	byRedis, byLease := testutil.ToFloat64(counted.byRedis), testutil.ToFloat64(counted.byLease)
+	if byLease < 50 || byRedis+byLease != 100 || testutil.ToFloat64(counted.granted) != 100 || testutil.ToFloat64(counted.permits) != 200 {
+		t.Errorf("%v requests decided by Redis and %v by leases; %v granted, with %v permits",
+			byRedis, byLease, testutil.ToFloat64(counted.granted), testutil.ToFloat64(counted.permits))
+	}
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) { // a call may still refill the lease
+		state, err := l.State(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		left := testutil.ToFloat64(counted.taken) - testutil.ToFloat64(counted.returned) - 2*byLease
+		if left == float64(state.Leased) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%v permits taken ahead are neither used nor given back, and %d are left", left, state.Leased)
+		}
 	}
 }

@@ -21,11 +21,16 @@ block in Acquire until their permits are granted, and pollers that TryAcquire an
 It needs no installation: a server is embedded. With --redis it uses a real one, where a Java service can join; it prints
 the Java code. A limiter that exists already keeps its rate and stays; only one that the demo made is removed.
 
+With --lease both take permits ahead of demand and grant them without asking Redis; the summary tells how few calls that
+takes. It shows most with many pollers that want less than the rate, as in the last example: near the rate, and while
+workers wait, leases fade out.
+
 Meanwhile an independent checker reads the records in Redis. It computes the largest number of permits in any window of
 one interval. If that is above the rate, the demo fails with exit code 1.`,
 		Example: `  rrl demo
   rrl demo --rate 5/250ms --workers 16 --for 10s
-  rrl demo --redis redis://localhost:6379 --for 5m`,
+  rrl demo --redis redis://localhost:6379 --for 5m
+  rrl demo --rate 5000/s --workers 0 --pollers 16 --lease 50ms`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return demo.Run(cmd.Context(), o, cmd.InOrStdin(), cmd.OutOrStdout())
@@ -39,6 +44,7 @@ one interval. If that is above the rate, the demo fails with exit code 1.`,
 	f.IntVar(&o.Load.Pollers, "pollers", 2, "callers that TryAcquire")
 	f.Int64Var(&o.Load.Permits, "permits", 1, "permits that each request asks for")
 	f.Float64Var(&o.Load.Demand, "demand", 1.2, "how many `times` the rate the workers would use without a limit; 0: they never pause")
+	f.DurationVar(&o.Lease, "lease", 0, "`length` of leases: permits that each process may hold ahead of demand, such as 20ms; at most a tenth of the interval")
 	f.DurationVar(&o.Length, "for", 5*time.Second, "duration; 0: until Ctrl-C")
 	f.BoolVar(&o.Plain, "plain", false, "plain lines instead of a live view, as when the output is no terminal")
 	cmd.Flags().SortFlags = false

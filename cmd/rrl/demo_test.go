@@ -85,6 +85,8 @@ func TestDemoKeepsTheLimit(t *testing.T) {
 			{"--rate", "15/250ms per client"},
 			{"--rate", "5/20ms", "--demand", "3"},
 			{"--rate", "25/250ms keep-alive 1m"},
+			{"--rate", "200/250ms", "--lease", "10ms"},
+			{"--rate", "2000/250ms", "--lease", "10ms", "--workers", "0", "--pollers", "8"},
 		} {
 			t.Run(strings.Join(args, " "), func(t *testing.T) {
 				code, out, errs := rrl(t.Context(), append([]string{"demo", "--redis", s.URL(), "--for", "600ms"}, args...)...)

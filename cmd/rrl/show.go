@@ -29,8 +29,9 @@ func newShow() *cobra.Command {
 		Long: `show prints the state of a limiter in Redis. It reads every record, some at a time, and changes nothing.
 
 Records of Go clients contain the client's tag; all others are Java's, or of unknown origin. The time axis goes from
-one interval ago to now. Free permits and permits in records must add up to the rate: if they don't, rrl doctor has
-advice. Of a PER_CLIENT limiter it shows a line for each client; --client ID shows one of them in full.
+one interval ago to now. Records of Go clients that are dated ahead may be leases (WithLease), of which a part is unused.
+Free permits and permits in records must add up to the rate: if they don't, rrl doctor has advice. Of a PER_CLIENT
+limiter it shows a line for each client; --client ID shows one of them in full.
 
 If no call on the limiter works, because its rate can't be used or another program uses one of its keys, show says so
 and exits with code 1.`,
@@ -111,6 +112,8 @@ type jsonView struct {
 	LiveRecords    int               `json:"live_records"`
 	ExpiredRecords int               `json:"expired_records"`
 	ExpiredPermits int64             `json:"expired_permits"`
+	AheadRecords   int               `json:"ahead_records"` // of Go clients that may hold unused permits of leases
+	AheadPermits   int64             `json:"ahead_permits"`
 	FutureRecords  int               `json:"future_records"`
 	FuturePermits  int64             `json:"future_permits"`
 	Oldest         *time.Time        `json:"oldest,omitempty"` // of live records
@@ -143,7 +146,7 @@ func viewOf(v *survey.Survey) jsonView {
 	j := jsonView{
 		JSONName: render.NameOf(v.Name), Client: v.Client, Fields: v.Fields, Available: v.Available, Used: v.Live.Permits,
 		LiveRecords: v.Live.Records, ExpiredRecords: v.Expired.Records, ExpiredPermits: v.Expired.Permits,
-		FutureRecords: v.Future.Records, FuturePermits: v.Future.Permits, ServerTime: v.At.UTC(),
+		AheadRecords: v.Open.Records, AheadPermits: v.Open.Permits, FutureRecords: v.Future.Records, FuturePermits: v.Future.Permits, ServerTime: v.At.UTC(),
 		TTLMs: v.Keys[0].TTL.Milliseconds(), StateTTLMs: v.Keys[1].TTL.Milliseconds(),
 		Consistent: v.Fault == nil && v.Consistent(), Drift: v.Drift, OneStep: v.OneStep, Axis: v.Bins, Guess: v.Guess(),
 		Writers: []jsonWriter{}, Formats: []jsonFormat{},
@@ -217,6 +220,11 @@ func (s *session) describe(v *survey.Survey) {
 		line("", "granted from %s to %s", render.Ago(v.Oldest, v.At), render.Ago(v.Newest, v.At))
 		line("by time", "%s", render.Sparks(v.Bins))
 		line("", "%-*s%s", axis-3, span.Text(v.Rate.Interval)+" ago", "now")
+	}
+	if v.Open.Records > 0 {
+		line("ahead", "%s in %s of Go clients, to be granted until %s:", render.Number(v.Open.Permits, "permit"),
+			render.Number(int64(v.Open.Records), "record"), render.Ago(v.OpenUntil, v.At))
+		line("", "with WithLease, some of them may be unused (WithGranularity dates records so, too)")
 	}
 	for i, w := range v.Writers {
 		what := ""

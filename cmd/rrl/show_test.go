@@ -66,6 +66,21 @@ adds up     yes: 7 stored as free + 13 in records = 20
 	})
 }
 
+// A record in a bucket that is not over may be a lease; any other one that is dated ahead may not.
+func TestShowMarksWhatMayBeALease(t *testing.T) {
+	onShops(t, func(t *testing.T, s shop) {
+		bucket := func(id string, permits byte) string { return "\x0c" + id + string([]byte{permits, 0, 0, 0}) }
+		s.limiter("orders", "100", "60000", "0")
+		s.state("orders", "", "60", 5000, bucket("Goabc\x28\x00\x00\x00123", 10), 5000, bucket("Goxyz\x28\x00\x00\x00123", 20),
+			-100, bucket("Goabc\x28\x00\x00\x00124", 4), 900, rrltest.GoRecord("abc", 3), 900, rrltest.JavaRecord(rratelimiter.Redisson317, 3))
+		contains(t, s.ok("show", "orders"), "ahead       30 permits in 2 records of Go clients, to be granted until ", "some of them may be unused")
+		one := objects(t, s.ok("show", "orders", "--json"))[0]
+		if one["ahead_records"] != 2. || one["ahead_permits"] != 30. || one["future_records"] != 0. || one["used"] != 40. {
+			t.Errorf("%v", one)
+		}
+	})
+}
+
 func TestShowTellsWhatIsWrong(t *testing.T) {
 	onShops(t, func(t *testing.T, s shop) {
 		s.limiter("drift", "10", "60000", "0")

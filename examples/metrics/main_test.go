@@ -43,8 +43,9 @@ func TestThePageShowsTheWork(t *testing.T) {
 // The calls of this test cause a value of every metric of both modules.
 var everything = []rratelimiter.CallInfo{
 	{Callers: 1, Granted: 1, Denied: 1, Permits: 1, Unclaimed: 1, DenyCacheHits: 1, Attempts: 1, Repaired: "x", RateMismatch: true},
+	{Leased: 1, Returned: 1, Void: 1},
 	{Denied: 1, Err: rratelimiter.ErrNotInitialized},
-	{Fallback: true},
+	{Fallback: true, Granted: 1},
 	{Denied: 1, Err: rratelimiter.ErrOutcomeUnknown},
 }
 
@@ -63,6 +64,7 @@ func count(o interface {
 		o.Guard(context.Background(), rratelimiter.GuardInfo{Policy: "x", Outcome: outcome})
 	}
 	o.Request(gone, rratelimiter.RequestInfo{Waits: true, Err: gone.Err()})
+	o.Request(context.Background(), rratelimiter.RequestInfo{Granted: 1, Leased: true})
 }
 
 // families returns the metrics that Prometheus reads: the labels and their values by the names of the series.

@@ -325,9 +325,9 @@ func (b *batch) complete(g protocol.AcquireReply, err error) {
 	info := Call{
 		Limiter: q.limiter.name, Callers: b.callers, Latency: time.Since(b.started),
 		Attempts: g.Attempts, Repaired: g.Notes.Repaired(), RateMismatch: g.Notes.Has(protocol.RateMismatch),
-		Fallback: g.Local(), Leased: g.Ahead, Returned: q.returned, Err: told,
+		Fallback: g.Local(), Leased: g.Ahead, Returned: q.returned, Void: q.void, Err: told,
 	}
-	q.returned = 0
+	q.returned, q.void = 0, 0
 	if err != nil {
 		for _, members := range b.members {
 			for _, r := range members {
@@ -345,6 +345,8 @@ func (b *batch) complete(g protocol.AcquireReply, err error) {
 			q.rebuild = g.Notes.Has(protocol.RebuildPending)
 			if g.Ahead > 0 {
 				q.hold(b, g, detached)
+			} else if b.callers == 0 {
+				q.demand.Refused(time.Now()) // a call for a lease alone was in vain
 			}
 			q.rate = g.Rate
 			q.limiter.saw(g.Rate, g.Interval, g.Free, g.Notes, b.ask.Check)
@@ -525,7 +527,7 @@ func (q *queue) distribute(b *batch, g protocol.AcquireReply, info *Call) {
 	}
 	info.Unclaimed = spare
 	info.Permits = own
-	q.served += own
+	q.demand.Granted(own)
 }
 
 // settleUpTo applies a reply to the only caller of b, who takes what it is granted. q.mu is held.

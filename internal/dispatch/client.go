@@ -232,7 +232,7 @@ type Call struct {
 	RateMismatch             bool
 	DenyCacheHits            int
 	Fallback                 bool
-	Leased, Returned         int64
+	Leased, Returned, Void   int64
 	Err                      error
 }
 

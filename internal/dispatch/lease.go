@@ -29,7 +29,7 @@ func (l *Limiter) fromLease(a Ask) (Result, *lease.Lease) {
 	now, mono := l.client.times(held.Server)
 	left, ok := held.Take(a.N, now, mono)
 	if !ok {
-		if !held.Valid(now, mono) {
+		if held.Ended() || !held.Valid(now, mono) {
 			q.endLease(held)
 		} else if held.Refill(0) {
 			q.refilling.Store(true) // the call for this request takes more
@@ -78,6 +78,28 @@ func (c *Client) allFromLeases(permits []int64, limiters []*Limiter, sources []S
 	return results, true
 }
 
+// afterAllowAll takes a lease for the limiter after a call of AllowAll, which takes none, if there was another one for it
+// shortly before.
+func (l *Limiter) afterAllowAll(call Call) {
+	d := l.settings.Lease
+	if d == 0 {
+		return
+	}
+	q := l.client.enter(l)
+	defer q.exit()
+	now := time.Now()
+	again := now.Sub(q.jointAt) < d
+	q.jointAt = now
+	q.demand.Granted(call.Permits)
+	if call.Denied > 0 {
+		q.demand.Refused(now)
+	} else if again && (q.lease.Load() == nil || q.refilling.Load()) {
+		q.joint = call.Permits
+		q.refilling.Store(true)
+		q.send()
+	}
+}
+
 // times returns the time by the clock that dates grants, and a time with a monotonic reading.
 func (c *Client) times(server bool) (now, mono time.Time) {
 	if c.ownClock && !server {
@@ -95,14 +117,20 @@ func (q *queue) wish(b *batch) int64 {
 		q.lease.Load() != nil && !refills || q.lease.Load() == nil && q.client.leases.Load() >= maxLeases {
 		return 0
 	}
-	if held := q.lease.Load(); held != nil {
+	if held := q.lease.Load(); held != nil && !held.Ended() {
 		q.used(held)
 	}
-	asked := int64(0)
+	asked, now := q.joint, time.Now()
+	q.joint = 0
 	for _, g := range b.ask.Groups {
 		asked = min(asked+min(g.Size, 1<<31)*g.Count, 1<<31)
 	}
-	return q.demand.Want(time.Now(), d, asked)
+	dated := now // by the clock that dates grants, or about that
+	if q.client.ownClock {
+		dated = q.client.clock()
+	}
+	rest := (d - time.Duration(dated.UnixNano())%d) % d
+	return q.demand.Want(now, d, rest, asked)
 }
 
 // refill asks for more permits than those of the lease, unless another call has done so.
@@ -123,6 +151,7 @@ func (q *queue) hold(b *batch, g protocol.AcquireReply, detached bool) {
 		Lasts: time.Duration(g.At-g.Now) * time.Microsecond, Server: q.limiter.settings.ServerTime, Permits: g.Ahead,
 	}
 	if q.forgets != b.forgets {
+		q.void += g.Ahead
 		return // the record is gone, or its permits count until it expires
 	}
 	old := q.lease.Load()
@@ -139,16 +168,14 @@ func (q *queue) hold(b *batch, g protocol.AcquireReply, detached bool) {
 	} else {
 		q.client.leases.Add(1)
 	}
-	held.Begin()
+	held.Begin(time.Now())
 	q.lease.Store(held)
 	q.client.sweepLater(q.limiter.settings.Lease)
 }
 
 // used tells the demand how much of a lease was used. q.mu is held.
 func (q *queue) used(held *lease.Lease) {
-	left := held.Left()
-	q.demand.Used(held.Permits-left+q.served, time.Since(held.Started), left <= held.Permits/4)
-	q.served = 0
+	q.demand.Measure(held.Used(), held.Started, time.Now(), held.Left() <= held.Permits/4)
 }
 
 // endLease ends a lease of the queue, unless it has another one by now.
@@ -163,20 +190,35 @@ func (q *queue) end(held *lease.Lease) {
 	if held == nil || q.lease.Load() != held {
 		return
 	}
-	unused := q.detachLease(held)
-	// What is worth less than a hundredth of the rate, with all leases of an interval, is worth no call.
-	if d := q.limiter.settings.Lease; float64(unused)*100*float64(held.Interval)/float64(d) >= float64(held.Rate) {
+	q.expire(held)
+	q.detachLease(held)
+}
+
+// expire gives back what is unused of a lease that is over. The queue keeps the lease, and with it what it knows of the
+// demand. q.mu is held.
+func (q *queue) expire(held *lease.Lease) {
+	if unused := q.unused(held); lease.WorthACall(unused, held.Rate, held.Interval, q.limiter.settings.Lease) {
 		q.giveBackLater(unused, held.At)
+	} else {
+		q.void += unused
 	}
 }
 
-// detachLease ends the lease of the queue, and returns the permits that were not granted. q.mu is held.
-func (q *queue) detachLease(held *lease.Lease) (unused int64) {
+// unused ends a lease, if nobody has done so, and returns the permits that were not granted. q.mu is held.
+func (q *queue) unused(held *lease.Lease) int64 {
+	if held.Ended() {
+		return 0
+	}
 	q.used(held)
+	return held.End()
+}
+
+// detachLease removes the lease of the queue and returns what is unused. q.mu is held.
+func (q *queue) detachLease(held *lease.Lease) (unused int64) {
 	q.lease.Store(nil)
 	q.refilling.Store(false) // a refill that was asked for is of this lease
 	q.client.leases.Add(-1)
-	return held.End()
+	return q.unused(held)
 }
 
 // A giveBack is permits of a lease that are to be given back.
@@ -207,6 +249,7 @@ func (q *queue) giveBackLater(n, at int64) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	if len(all.waiting) == maxLeases {
+		q.void += n
 		return
 	}
 	all.waiting = append(all.waiting, giveBack{q, n, at, q.forgets})
@@ -235,6 +278,8 @@ func (all *giveBacks) work() {
 		q.mu.Unlock()
 		if !forgotten {
 			q.giveBack(context.Background(), next.n, next.at)
+		} else {
+			q.noteBack(0, next.n)
 		}
 	}
 }
@@ -246,9 +291,15 @@ func (q *queue) giveBack(ctx context.Context, n, at int64) {
 		return
 	}
 	returned, _ := q.limiter.Undo(ctx, n, Source{At: at})
+	q.noteBack(returned, n-returned)
+}
+
+// noteBack notes what became of permits of leases, for the observer. No mutex is held.
+func (q *queue) noteBack(returned, void int64) {
 	q.mu.Lock()
 	defer q.exit()
 	q.returned += returned
+	q.void += void
 }
 
 // endLeases ends the leases of a limiter, because this client begins to change it, or has changed it, in a way that keeps
@@ -274,11 +325,25 @@ func (l *Limiter) forgetLeases(ctx context.Context, begins bool) {
 			unused := q.detachLease(held)
 			if begins {
 				back.Go(func() { q.giveBack(ctx, unused, held.At) })
+			} else {
+				q.void += unused
 			}
 		}
 		q.exit()
 	}
 	back.Wait()
+}
+
+// Leased returns how many permits this client holds ahead of demand for a limiter, whatever the options of its handles.
+func (l *Limiter) Leased() (n int64) {
+	for _, q := range l.leasing() {
+		if held := q.lease.Load(); held != nil {
+			if now, mono := l.client.times(held.Server); held.Valid(now, mono) {
+				n += held.Left()
+			}
+		}
+	}
+	return n
 }
 
 // leasing returns the queues of a limiter, if the client has leases.
@@ -289,7 +354,8 @@ func (l *Limiter) leasing() []*queue {
 	return l.client.registry.list(func(other *Limiter) bool { return other.Key() == l.Key() })
 }
 
-// sweepLater ends, in the background, the leases that are over, while there are any.
+// sweepLater ends, in the background, the leases that are over, while there are any. The queue of one that is over is kept for
+// as long as a lease lasts: if it is needed again, its next lease has the right size at once.
 func (c *Client) sweepLater(after time.Duration) {
 	if c.sweeping.CompareAndSwap(false, true) {
 		time.AfterFunc(after, c.sweep)
@@ -304,9 +370,19 @@ func (c *Client) sweep() {
 		if held == nil {
 			continue
 		}
-		if now, mono := c.times(held.Server); !held.Valid(now, mono) {
-			q.endLease(held)
-		} else if ends := max(held.Ends(now, mono), time.Millisecond); after == 0 || ends < after {
+		d := q.limiter.settings.Lease
+		now, mono := c.times(held.Server)
+		ends := held.Ends(now, mono)
+		if ends == 0 {
+			if ends = held.Ends(now.Add(-d), mono.Add(-d)); ends == 0 {
+				q.endLease(held)
+				continue
+			}
+			q.mu.Lock()
+			q.expire(held)
+			q.mu.Unlock()
+		}
+		if ends = max(ends, time.Millisecond); after == 0 || ends < after {
 			after = ends
 		}
 	}

@@ -45,9 +45,11 @@ type queue struct {
 	fairShare         fairshare.Share
 	lease             atomic.Pointer[lease.Lease] // permits taken ahead; nil: none; changed with q.mu held
 	demand            lease.Demand
+	joint             int64           // permits that AllowAll was granted by one call, to be asked for with the next lease
+	jointAt           time.Time       // when AllowAll last made a call for the limiter
 	refilling         atomic.Bool     // the next batch asks for more permits than those of the lease
 	returned          int64           // permits of leases that were given back since the observer was last told
-	served            int64           // permits that batches granted to callers since the demand was last told
+	void              int64           // the same, permits that were neither granted nor given back
 	changes           int64           // how often this client began or ended a change of the limiter that keeps its records
 	forgets           int64           // the same, of a change that may remove them
 	rate              int64           // in the last reply; 0: no reply yet
@@ -93,13 +95,19 @@ func (c *Client) wakeChosen(chosen func(*Limiter) bool) {
 	}
 }
 
-// Serve answers a request: from the deny cache, or by a call that it shares with other callers.
-func (l *Limiter) Serve(ctx context.Context, a Ask) (Result, error) {
+// Serve answers a request: from a lease, which it reports, from the deny cache, or by a call that it shares with other callers.
+func (l *Limiter) Serve(ctx context.Context, a Ask) (r Result, leased bool, err error) {
 	if l.settings.Lease > 0 && ctx.Err() == nil {
 		if result, held := l.fromLease(a); held != nil {
-			return result, nil
+			return result, true, nil
 		}
 	}
+	r, err = l.serve(ctx, a)
+	return r, false, err
+}
+
+// serve is Serve without leases.
+func (l *Limiter) serve(ctx context.Context, a Ask) (Result, error) {
 	if !a.Waits && l.settings.DenyCache > 0 {
 		if err := ctx.Err(); err != nil {
 			return Result{}, err

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"maps"
 	"sync"
 )
 
@@ -13,6 +14,7 @@ const SpareQueues = 256
 type registry struct {
 	mu    sync.Mutex // guards the fields below
 	all   map[queueKey]*queue
+	most  int                 // queues that all has held since it was made: a map does not shrink
 	spare [SpareQueues]*queue // a ring of parked queues, each once; most are idle
 	next  int                 // index in spare that the next parked queue takes
 }
@@ -37,6 +39,7 @@ func (c *Client) enter(l *Limiter) *queue {
 	if q == nil {
 		q = newQueue(l)
 		c.registry.all[key] = q
+		c.registry.most = max(c.registry.most, len(c.registry.all))
 	}
 	q.mu.Lock()
 	c.registry.mu.Unlock()
@@ -74,6 +77,9 @@ func (ls *registry) park(q *queue) {
 	out.dropped = true
 	out.limiter.queue.CompareAndSwap(out, nil)
 	delete(ls.all, queueKey{out.limiter.Key(), out.limiter.settings})
+	if ls.most > 16*SpareQueues && len(ls.all) < ls.most/8 {
+		ls.most, ls.all = len(ls.all), maps.Collect(maps.All(ls.all))
+	}
 }
 
 // list returns the queues of the chosen limiters.

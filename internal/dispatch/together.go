@@ -100,18 +100,27 @@ type jointRequest struct {
 	batch   *jointBatch // the last one that carried it
 }
 
-// AllowAll asks all limiters in one script for permits: all of them grant, or none does. If it fails because of one
-// limiter, failed is the index of that, else -1. A grant fills in the sources, unless they are nil; after an error the
-// caller must not use them again, since giving back may go on in the background.
+// AllowAll asks all limiters for permits, their leases or else one script: all of them grant, or none does. leased reports
+// whether the leases granted. If it fails because of one limiter, failed is the index of that, else -1. A grant fills in the
+// sources, unless they are nil; after an error the caller must not use them again, since giving back may go on in the
+// background.
 func (c *Client) AllowAll(
 	ctx context.Context, permits []int64, limiters []*Limiter, sources []Source,
-) (results []Result, failed int, err error) {
+) (results []Result, leased bool, failed int, err error) {
 	if err := ctx.Err(); err != nil {
-		return nil, -1, err
+		return nil, false, -1, err
 	}
 	if results, ok := c.allFromLeases(permits, limiters, sources); ok {
-		return results, -1, nil
+		return results, true, -1, nil
 	}
+	results, failed, err = c.allowAll(ctx, permits, limiters, sources)
+	return results, false, failed, err
+}
+
+// allowAll is AllowAll without leases.
+func (c *Client) allowAll(
+	ctx context.Context, permits []int64, limiters []*Limiter, sources []Source,
+) (results []Result, failed int, err error) {
 	r, ok := c.jointRequests.Get().(*jointRequest)
 	if !ok {
 		r = &jointRequest{done: make(chan struct{}, 1)}
@@ -426,6 +435,11 @@ func (b *jointBatch) complete(g protocol.AllowAllReply, failed int, err error) {
 	}
 	s.send()
 	s.exit()
+	if err == nil && !local {
+		for i, l := range s.limiters {
+			l.afterAllowAll(calls[i])
+		}
+	}
 	if observe := s.client.observe; observe != nil {
 		for _, call := range calls {
 			observe(call)

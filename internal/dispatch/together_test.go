@@ -88,7 +88,7 @@ func (p *pair) ask(ctx context.Context, permits ...int64) *asked {
 	a, before := &asked{done: make(chan struct{})}, p.queued()
 	go func() {
 		defer close(a.done)
-		a.results, a.failed, a.err = p.client.AllowAll(ctx, permits, p.limiters, nil)
+		a.results, _, a.failed, a.err = p.client.AllowAll(ctx, permits, p.limiters, nil)
 	}()
 	for start := time.Now(); p.queued() == before; time.Sleep(100 * time.Microsecond) {
 		if time.Since(start) > 10*time.Second {
@@ -251,7 +251,7 @@ func TestAllowAllGrantsTheRate(t *testing.T) {
 			all.Go(func() {
 				for range each {
 					n := int64(1 + i%3)
-					results, _, err := p.client.AllowAll(t.Context(), []int64{n, 1}, p.limiters, nil)
+					results, _, _, err := p.client.AllowAll(t.Context(), []int64{n, 1}, p.limiters, nil)
 					if err != nil {
 						t.Error(err)
 						return

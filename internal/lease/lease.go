@@ -24,14 +24,15 @@ type Lease struct {
 
 	left   atomic.Int64 // below 0: it is over
 	refill atomic.Bool  // more was asked for
+	used   int64        // as last returned by Used
 }
 
 // over is what left falls below once a lease is over.
 const over = math.MinInt64 / 2
 
 // Begin makes the permits available.
-func (l *Lease) Begin() {
-	l.Started = time.Now()
+func (l *Lease) Begin(now time.Time) {
+	l.Started = now
 	l.left.Store(l.Permits)
 }
 
@@ -92,6 +93,17 @@ func (l *Lease) End() (unused int64) {
 	return 0
 }
 
+// Used returns how many permits were granted since it was last called. Its calls must not overlap.
+func (l *Lease) Used() int64 {
+	used := l.Permits - l.Left()
+	n := max(used-l.used, 0)
+	l.used = used
+	return n
+}
+
+// Ended reports whether End was called.
+func (l *Lease) Ended() bool { return l.left.Load() < 0 }
+
 // Left returns the permits that are left.
 func (l *Lease) Left() int64 { return max(l.left.Load(), 0) }
 
@@ -99,43 +111,3 @@ func (l *Lease) Left() int64 { return max(l.left.Load(), 0) }
 func (l *Lease) Refill(left int64) bool {
 	return left <= l.Permits/4 && !l.refill.Load() && l.refill.CompareAndSwap(false, true)
 }
-
-// A Demand is what is known of the demand for one limiter in this process. It is not safe for concurrent use.
-type Demand struct {
-	pace    float64 // permits a second; 0: unknown
-	refused time.Time
-}
-
-// Used notes that n permits were used in a time. more says that there would have been use for more.
-func (d *Demand) Used(n int64, within time.Duration, more bool) {
-	pace := float64(n) / max(within, 100*time.Microsecond).Seconds()
-	if more {
-		pace *= 2
-	}
-	if pace < d.pace {
-		pace = (d.pace + pace) / 2 // it falls slowly: what is unused comes back
-	}
-	d.pace = pace
-}
-
-// Refused notes that a caller was refused at a time.
-func (d *Demand) Refused(now time.Time) { d.refused = now }
-
-// Want returns how many permits to take ahead for a lease that lasts so long: the expected demand, or, while that is not
-// known, as many as are asked for at once. After a refusal it takes none for as long as a lease lasts.
-func (d *Demand) Want(now time.Time, lasts time.Duration, asked int64) int64 {
-	if since := now.Sub(d.refused); since >= 0 && since < lasts {
-		return 0
-	}
-	want := asked
-	if d.pace > 0 {
-		want = int64(min(d.pace*lasts.Seconds(), most))
-	}
-	if want == 0 {
-		d.pace = 0 // without leases nothing tells of more demand: the next one finds out
-	}
-	return min(want, most)
-}
-
-// most is how many permits a lease has at most.
-const most = 1 << 31

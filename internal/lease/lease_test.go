@@ -9,7 +9,7 @@ import (
 
 func begun(permits int64, began time.Time, lasts time.Duration) *Lease {
 	l := &Lease{Permits: permits, Began: began, Lasts: lasts, At: began.Add(lasts).UnixMicro()}
-	l.Begin()
+	l.Begin(began)
 	return l
 }
 
@@ -24,7 +24,10 @@ func TestALeaseHasSoManyPermits(t *testing.T) {
 			t.Errorf("of %d: %d left, %v; want %d, %v", step.n, left, ok, step.left, step.ok)
 		}
 	}
-	if !l.Untake(2) || l.Left() != 2 {
+	if used := l.Used(); used != 5 {
+		t.Errorf("%d are used", used)
+	}
+	if !l.Untake(2) || l.Left() != 2 || l.Used() != 0 {
 		t.Errorf("%d are left after two came back", l.Left())
 	}
 	if unused := l.End(); unused != 2 {
@@ -97,33 +100,4 @@ func TestALeaseIsTakenByMany(t *testing.T) {
 	if sum := taken.Load() + unused.Load(); sum != permits {
 		t.Errorf("%d taken and %d unused of %d", taken.Load(), unused.Load(), permits)
 	}
-}
-
-// What is wanted follows the demand up at once and down slowly, and nothing is wanted for a while after a refusal.
-func TestDemand(t *testing.T) {
-	now := time.Now()
-	var d Demand
-	want := func(what string, lasts time.Duration, asked, want int64) {
-		t.Helper()
-		if got := d.Want(now, lasts, asked); got != want {
-			t.Errorf("%s: %d are wanted, not %d", what, got, want)
-		}
-	}
-	want("unknown", time.Second, 7, 7)
-	d.Used(100, time.Second, false)
-	want("100 a second", 500*time.Millisecond, 7, 50)
-	d.Used(300, time.Second, true)
-	want("more than 300 a second", 500*time.Millisecond, 7, 300)
-	d.Used(0, time.Second, false)
-	want("none", 500*time.Millisecond, 7, 150)
-	d.Used(1_000_000_000, time.Millisecond, true)
-	want("very many", time.Hour, 1, most)
-	d = Demand{}
-	d.Used(1, 2*time.Second, false)
-	want("less than one", time.Second, 1000, 0)
-	want("once that is forgotten", time.Second, 1000, 1000)
-	d.Used(1_000_000_000, time.Millisecond, true)
-	d.Refused(now.Add(-500 * time.Millisecond))
-	want("after a refusal", time.Second, 1, 0)
-	want("long after a refusal", 400*time.Millisecond, 1, most)
 }

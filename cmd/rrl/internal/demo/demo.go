@@ -22,6 +22,7 @@ import (
 type Options struct {
 	Address, Name, Rate string // address is "" for an embedded server; rate is set if the limiter has none
 	Load                Load
+	Lease               time.Duration // of workers and pollers; 0: none
 	Length              time.Duration // 0: until the context ends
 	Plain               bool          // lines of text, even on a terminal
 }
@@ -42,6 +43,8 @@ func (o *Options) read() (rratelimiter.Rate, error) {
 		return rate, fmt.Errorf("--demand %v: must be 0 to 1000000", o.Load.Demand)
 	case o.Length < 0:
 		return rate, fmt.Errorf("--for %v: must not be negative", o.Length)
+	case o.Lease < 0 || o.Lease%time.Millisecond != 0 || o.Lease > rate.Interval/10:
+		return rate, fmt.Errorf("--lease %v: must be whole milliseconds, at most a tenth of the interval", o.Lease)
 	case o.Name == "":
 		return rate, errors.New("--name: must not be empty")
 	}
@@ -76,7 +79,7 @@ func demoOn(ctx context.Context, s *connect.Server, o Options, rate rratelimiter
 	if rate, err = limiter.Config(ctx); err != nil {
 		return fmt.Errorf("%s: %w", s.Where, err)
 	}
-	o.Load.rate = rate
+	o.Load.rate, o.Load.lease = rate, o.Lease
 
 	fmt.Fprintf(out, "Limiter %s on %s, rate %v\n%s, %s\n", render.Printable(o.Name), s.Where, rate,
 		count(o.Load.Workers, "worker", "blocks", "block")+" in Acquire",
@@ -115,7 +118,12 @@ func demoOn(ctx context.Context, s *connect.Server, o Options, rate rratelimiter
 		return most
 	})
 
-	err = d.run(ctx, stop, workers.RateLimiter(o.Name), pollers.RateLimiter(o.Name), view(o, java, in, out))
+	var limiterOptions []rratelimiter.LimiterOption
+	if o.Lease > 0 {
+		limiterOptions = append(limiterOptions, rratelimiter.WithLease(o.Lease))
+		d.witness.live = &liveRecords{}
+	}
+	err = d.run(ctx, stop, workers.RateLimiter(o.Name, limiterOptions...), pollers.RateLimiter(o.Name, limiterOptions...), view(o, java, in, out))
 	if outer.Err() != nil && err == context.Cause(outer) {
 		err = nil // Ctrl-C is a regular end
 	}
@@ -233,6 +241,9 @@ func (d *course) summary(out io.Writer, v verdict) {
 	line("granted", "%s: %s to workers, %s to pollers; %s to Redis",
 		render.Number(t.granted, "permit"), render.Thousands(t.grantedBy[1]), render.Thousands(t.grantedBy[0]),
 		render.Number(t.calls, "call"))
+	if t.load.lease > 0 {
+		line("leases", "%s taken ahead of demand, %s of them given back", render.Number(t.ahead, "permit"), render.Thousands(t.returned))
+	}
 	if v.others > 0 {
 		line("others", "%s granted to other processes", render.Number(v.others, "permit"))
 	}
@@ -259,7 +270,9 @@ func (d *course) summary(out io.Writer, v verdict) {
 		line("records", "%s seen; callers got %s; some may have gone unseen",
 			render.Number(v.recorded, "permit"), render.Thousands(t.granted))
 	}
-	if v.doubt > 0 {
+	if v.doubt > 0 && t.load.lease > 0 {
+		line("", "(%s taken ahead, or in calls that were in flight when their callers stopped)", render.Number(v.doubt, "permit"))
+	} else if v.doubt > 0 {
 		line("", "(%s in calls that were in flight when their callers stopped)", render.Number(v.doubt, "permit"))
 	}
 	if p.changed != "" {

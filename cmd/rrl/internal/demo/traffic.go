@@ -41,6 +41,7 @@ type Load struct {
 	Permits          int64   // permits of each request
 	Demand           float64 // multiple of the rate that the workers would use without a limit; 0: no pauses
 	rate             rratelimiter.Rate
+	lease            time.Duration // 0: none
 }
 
 // pause returns the mean time between two requests of one of n callers, so that together they request times the rate.
@@ -66,7 +67,9 @@ type traffic struct {
 	unknown   int64 // permits of requests that returned ErrOutcomeUnknown
 	longest   time.Duration
 	calls     int64 // to Redis
-	taken     int64 // permits granted by calls, including those for callers that had stopped
+	taken     int64 // permits granted by calls, including those for callers that had stopped, and those of leases
+	ahead     int64 // permits taken ahead, for leases
+	returned  int64 // of them, given back
 	failed    bool  // a call failed, so taken is too low
 	repaired  string
 	grantedBy [2]int64 // pollers, workers
@@ -88,7 +91,9 @@ func (t *traffic) Call(info rratelimiter.CallInfo) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.calls += int64(info.Attempts)
-	t.taken += info.Permits
+	t.taken += info.Permits + info.Leased - info.Returned
+	t.ahead += info.Leased
+	t.returned += info.Returned
 	t.failed = t.failed || info.Err != nil
 	if info.Repaired != "" {
 		t.repaired = info.Repaired
@@ -192,6 +197,9 @@ func (t *traffic) own() (least, most int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	most = t.granted + t.unknown
+	if t.load.lease > 0 {
+		return t.granted, max(most, t.taken) // some of what was taken ahead is unused
+	}
 	if !t.failed {
 		most = min(most, max(t.taken, t.granted))
 	}

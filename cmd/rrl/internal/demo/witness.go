@@ -49,9 +49,10 @@ type witness struct {
 	earlier  int64           // the same at the previous poll
 	others   int64           // lower bound of the permits of other clients
 	last     time.Time
-	gap      bool   // records may have been missed
-	broken   string // the first violation before a restart of the checker
-	changed  string // change of the rate by another client
+	gap      bool         // records may have been missed
+	live     *liveRecords // of a limiter with leases (leases.go); nil without
+	broken   string       // the first violation before a restart of the checker
+	changed  string       // change of the rate by another client
 }
 
 type sighting struct{ at, permits int64 }
@@ -100,6 +101,9 @@ func (w *witness) behind() int64 { return min(w.rate.Interval, time.Second).Mill
 // begin reads the records from before the demo: they are shown as in use, but are not part of the check. It reads
 // pages, newest first, so that a limiter with very many records does not block Redis.
 func (w *witness) begin(ctx context.Context) error {
+	if w.live != nil {
+		return w.beginLive(ctx)
+	}
 	const page = 5000
 	now := time.Now()
 	edge := float64(now.Add(-w.rate.Interval).UnixMilli())
@@ -152,7 +156,9 @@ func (w *witness) rateNow() rratelimiter.Rate {
 func (w *witness) look(ctx context.Context) error {
 	w.mu.Lock()
 	from := "-inf"
-	if w.newest > 0 {
+	if w.live != nil {
+		from = strconv.FormatInt(time.Now().Add(-w.rate.Interval).UnixMilli(), 10)
+	} else if w.newest > 0 {
 		from = strconv.FormatInt(w.newest-w.behind(), 10)
 	}
 	w.mu.Unlock()
@@ -192,6 +198,12 @@ func (w *witness) take(l look) {
 	}
 	w.last = l.from
 	w.others = max(w.earlier-own, 0)
+	if w.live != nil {
+		w.takeLive(l)
+		w.others = max(min(w.earlier, w.recorded)-own, 0) // what came back meanwhile is nobody's
+		w.earlier = w.recorded
+		return
+	}
 	for _, z := range l.records {
 		if permits := w.see(z, l.until); permits > 0 && !fresh {
 			at := time.UnixMilli(int64(z.Score))
@@ -243,6 +255,10 @@ func (w *witness) restart(l look) {
 		w.rate.Permits, w.rate.Interval = permits, time.Duration(interval)*time.Millisecond
 		w.rate.Type = kind
 		w.changed = fmt.Sprintf("another client changed the rate from %v to %v after %v", old, w.rate, after)
+	}
+	if w.live != nil {
+		w.live = &liveRecords{holdings: map[string]holding{}, forgotten: w.recorded}
+		return
 	}
 	w.checker, w.scores = window.NewChecker(w.rate.Interval), window.NewChecker(w.rate.Interval)
 	w.recent, w.seen = nil, map[string]sighting{}
@@ -318,6 +334,9 @@ func (w *witness) picture(columns int) picture {
 
 // largest returns the largest window: by scores if these are within the rate, else the proved one.
 func (w *witness) largest() (permits, scores int64) {
+	if w.live != nil {
+		return w.live.most, w.live.most
+	}
 	permits, _ = w.checker.Largest()
 	scores, _ = w.scores.Largest()
 	return max(permits, min(scores, w.rate.Permits)), scores
@@ -325,6 +344,9 @@ func (w *witness) largest() (permits, scores int64) {
 
 // violation describes a window with more permits than the rate; "" without one.
 func (w *witness) violation() string {
+	if w.live != nil {
+		return w.liveViolation()
+	}
 	largest, at := w.checker.Largest()
 	if largest <= w.rate.Permits {
 		return ""

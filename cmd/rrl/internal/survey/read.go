@@ -71,6 +71,8 @@ type Survey struct {
 	OneStep      bool   // all was read at one instant
 	Live         Sum
 	Expired      Sum
+	Open         Sum // live records of Go clients in buckets that are not over yet, as WithLease and WithGranularity date them
+	OpenUntil    time.Time
 	Future       Sum // live records that are dated after now, by more than WithGranularity and clocks explain
 	Farthest     time.Time
 	Oldest       time.Time // of live records
@@ -231,6 +233,10 @@ func (t *tally) add(r protocol.StoredRecord) {
 		if t.Future.add(permits); t.Future.Records == 1 {
 			t.Farthest = at
 		}
+	} else if ahead > 0 && tag != "" && inBucket(r.Member) {
+		if t.Open.add(permits); t.Open.Records == 1 {
+			t.OpenUntil = at
+		}
 	}
 	if n := len(t.Bins); n > 0 && !math.IsInf(t.edge, -1) {
 		bin := int(math.Floor((r.Score - t.edge) / (t.now - t.edge) * float64(n)))
@@ -296,6 +302,14 @@ func read(member string) (form Form, tag string, permits int64) {
 		form.Format = rratelimiter.RecordFormat(format)
 	}
 	return form, tag, int64(r.Permits)
+}
+
+// inBucket tells whether a Go client's record holds all that it was granted within a bucket of time: its id is longer.
+func inBucket(member string) bool {
+	r, err := rratelimiter.UnpackRecord([]byte(member))
+	format, _, known := record.FormatOf([]byte(member))
+	_, length, _ := format.Layout()
+	return err == nil && known && len(r.ID) == length+record.ShareLength
 }
 
 // goTag is what tells the Go client of an id, as hexadecimal digits: six, or two where the id is short.

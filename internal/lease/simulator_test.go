@@ -1,0 +1,374 @@
+package lease
+
+import (
+	"container/heap"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/window"
+)
+
+// simulator_test.go simulates processes that share a limiter, with the policy of this package and without a server. Time is
+// simulated, and the seed is fixed, so the results are always the same.
+
+// A scenario is one simulation.
+type scenario struct {
+	rate      int64
+	interval  time.Duration
+	lease     time.Duration // 0: without leases, as a plain limiter
+	processes int
+	demand    float64 // times the rate
+	bursts    bool    // requests come at five times the pace, a fifth of the time
+	java      int     // threads of a client like Redisson, which wait for permits
+	intervals int     // how long
+}
+
+// A result is what callers got in a simulation, after the first two intervals.
+type result struct {
+	requests, denied int64
+	granted, java    int64 // permits
+	calls            int64
+	largest          int64 // permits in any window
+	used             float64
+}
+
+func (r result) deniedPart() float64 { return float64(r.denied) / float64(max(r.requests, 1)) }
+
+// trip is the time of a call to Redis. It is executed in the middle.
+const trip = time.Millisecond
+
+// An event happens at a time.
+type event struct {
+	at    time.Duration
+	order int
+	do    func()
+}
+
+type events []event
+
+func (e events) Len() int { return len(e) }
+func (e events) Less(i, j int) bool {
+	return e[i].at < e[j].at || e[i].at == e[j].at && e[i].order < e[j].order
+}
+func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
+func (e *events) Push(x any)   { *e = append(*e, x.(event)) }
+func (e *events) Pop() any {
+	last := (*e)[len(*e)-1]
+	*e = (*e)[:len(*e)-1]
+	return last
+}
+
+// A simulation has the clock, the limiter's records and the log of grants.
+type simulation struct {
+	scenario
+	now     time.Duration
+	agenda  events
+	order   int
+	free    int64
+	records []entry // in the order of their times
+	log     *window.Checker
+	result  result
+}
+
+// An entry is a record.
+type entry struct {
+	at    time.Duration
+	owner int
+	n     int64
+}
+
+var epoch = time.UnixMilli(1_700_000_000_000)
+
+func (s *simulation) time() time.Time { return epoch.Add(s.now) }
+
+func (s *simulation) after(wait time.Duration, do func()) {
+	s.order++
+	heap.Push(&s.agenda, event{s.now + wait, s.order, do})
+}
+
+// simulate runs a scenario.
+func simulate(of scenario) result {
+	s := &simulation{scenario: of, free: of.rate, log: window.NewChecker(of.interval)}
+	random := rand.New(rand.NewPCG(1, uint64(of.processes)))
+	// The limiter is in use at the same demand, evenly over the last interval.
+	const parts = 1000
+	sum := int64(0)
+	for i := range int64(parts) {
+		n := int64(min(of.demand, 1)*float64(of.rate)*float64(i+1)/parts) - sum
+		sum += n
+		at := of.interval*time.Duration(i+1)/parts - of.interval
+		if n > 0 {
+			s.records = append(s.records, entry{at, -1, n})
+			s.free -= n
+			s.log.Add(window.Grant{Permits: n, Start: epoch.Add(at), End: epoch.Add(at)})
+		}
+	}
+	end := of.interval * time.Duration(of.intervals)
+	pace := of.demand * float64(of.rate) / of.interval.Seconds() / float64(of.processes)
+	for i := range of.processes {
+		p := &process{s: s, number: i}
+		phase := time.Duration(random.Int64N(int64(of.interval)))
+		var next func()
+		next = func() {
+			p.request()
+			s.after(s.gap(random, pace, phase), next)
+		}
+		s.after(s.gap(random, pace, phase), next)
+	}
+	for i := range of.java {
+		s.after(time.Duration(i)*time.Millisecond, func() { s.javaThread(of.processes + 1) })
+	}
+	for len(s.agenda) > 0 && s.agenda[0].at < end {
+		e := heap.Pop(&s.agenda).(event)
+		s.now = e.at
+		e.do()
+	}
+	s.result.largest, _ = s.log.Largest()
+	s.result.used = float64(s.result.granted+s.result.java) / float64(of.rate) / float64(of.intervals-warm)
+	return s.result
+}
+
+// warm is how many intervals do not count.
+const warm = 2
+
+func (s *simulation) counts() bool { return s.now >= warm*s.interval }
+
+// gap returns the time until the next request of a process.
+func (s *simulation) gap(random *rand.Rand, pace float64, phase time.Duration) time.Duration {
+	wait := time.Duration(-math.Log(1-random.Float64()) / pace * float64(time.Second))
+	if !s.bursts {
+		return wait
+	}
+	period := s.interval * 37 / 100 // no part of the interval, so that bursts do not fall on the expiry of earlier ones
+	burst := period / 5
+	in := (s.now + phase) % period
+	if in >= burst {
+		return period - in + wait/5
+	}
+	if wait /= 5; in+wait > burst {
+		wait += period - burst
+	}
+	return wait
+}
+
+// take takes n permits of count requests, and up to ahead permits more, as acquire.lua does. It returns how many requests
+// are granted, how many permits are ahead, how many stay free, and the time of the record.
+func (s *simulation) take(owner int, count, ahead int64) (granted, more, free int64, at time.Duration) {
+	s.expire()
+	granted = min(count, s.free)
+	at = s.now
+	if s.lease > 0 {
+		at = (s.now + s.lease - 1) / s.lease * s.lease
+	}
+	s.free -= granted
+	if granted == count {
+		more = max(0, min(ahead, s.free/4, s.free-(s.rate+9)/10))
+		s.free -= more
+	}
+	s.add(entry{at, owner, granted + more})
+	return granted, more, s.free, at
+}
+
+func (s *simulation) expire() {
+	for len(s.records) > 0 && s.records[0].at <= s.now-s.interval {
+		s.free += s.records[0].n
+		s.records = s.records[1:]
+	}
+}
+
+// add adds a record, or joins one of the same owner and time.
+func (s *simulation) add(e entry) {
+	if e.n == 0 {
+		return
+	}
+	i := len(s.records)
+	for ; i > 0 && s.records[i-1].at >= e.at; i-- {
+		if old := &s.records[i-1]; old.at == e.at && old.owner == e.owner {
+			old.n += e.n
+			return
+		}
+	}
+	s.records = slices.Insert(s.records, i, e)
+}
+
+// giveBack gives back n permits of a record.
+func (s *simulation) giveBack(owner int, n int64, at time.Duration) {
+	s.expire()
+	for i := range s.records {
+		if r := &s.records[i]; r.at == at && r.owner == owner {
+			n = min(n, r.n)
+			r.n -= n
+			s.free += n
+		}
+	}
+}
+
+// grant notes that callers got n permits now.
+func (s *simulation) grant(n int64) {
+	if n == 0 {
+		return
+	}
+	s.log.Add(window.Grant{Permits: n, Start: s.time(), End: s.time()})
+	if s.counts() {
+		s.result.granted += n
+	}
+}
+
+// javaThread asks for one permit again and again. If it is refused, it waits until the oldest record expires, and then for
+// a tick of its timer.
+func (s *simulation) javaThread(owner int) {
+	const tick = 100 * time.Millisecond
+	s.after(trip/2, func() {
+		s.expire()
+		if s.free > 0 {
+			s.free--
+			s.add(entry{s.now, owner, 1})
+			s.log.Add(window.Grant{Permits: 1, Start: s.time(), End: s.time()})
+			if s.counts() {
+				s.result.java++
+			}
+			s.after(trip/2, func() { s.javaThread(owner) })
+			return
+		}
+		wait := s.records[0].at + s.interval - s.now
+		s.after(wait/tick*tick+tick, func() { s.javaThread(owner) })
+	})
+}
+
+// A process answers requests as package dispatch does: from its lease, else by a call that requests share.
+type process struct {
+	s         *simulation
+	number    int
+	lease     *Lease
+	demand    Demand
+	inFlight  bool
+	refilling bool
+	trying    int64
+}
+
+func (p *process) request() {
+	if p.s.counts() {
+		p.s.result.requests++
+	}
+	if held, now := p.lease, p.s.time(); held != nil {
+		left, ok := held.Take(1, now, now)
+		if ok {
+			p.s.grant(1)
+			if held.Refill(left) {
+				p.refilling = true
+				p.send()
+			}
+			return
+		}
+		if !held.Valid(now, now) {
+			p.end()
+		} else if held.Refill(0) {
+			p.refilling = true
+		}
+	}
+	p.trying++
+	p.send()
+}
+
+func (p *process) send() {
+	if p.inFlight || p.trying == 0 && !p.refilling {
+		return
+	}
+	asked, want := p.trying, p.wish()
+	if asked == 0 && want == 0 {
+		return
+	}
+	p.inFlight, p.trying = true, 0
+	if p.s.counts() {
+		p.s.result.calls++
+		if asked == 0 {
+		} else {
+		}
+	}
+	began := p.s.time()
+	p.s.after(trip/2, func() {
+		granted, ahead, free, at := p.s.take(p.number, asked, want)
+		p.s.after(trip/2, func() { p.complete(began, asked, granted, ahead, free, at) })
+	})
+}
+
+func (p *process) wish() int64 {
+	refills := p.refilling
+	p.refilling = false
+	if p.s.lease == 0 || p.lease != nil && !refills {
+		return 0
+	}
+	if p.lease != nil {
+		p.used(p.lease)
+	}
+	rest := (p.s.lease - p.s.now%p.s.lease) % p.s.lease
+	return p.demand.Want(p.s.time(), p.s.lease, rest, p.trying)
+}
+
+func (p *process) complete(began time.Time, asked, granted, ahead, free int64, at time.Duration) {
+	p.inFlight = false
+	if ahead > 0 {
+		p.hold(began, ahead, free, at)
+	}
+	p.s.grant(granted)
+	p.demand.Granted(granted)
+	if p.s.counts() {
+		p.s.result.denied += asked - granted
+	}
+	if granted < asked || asked+ahead == 0 {
+		p.demand.Refused(p.s.time())
+	}
+	p.send()
+}
+
+func (p *process) hold(began time.Time, ahead, free int64, at time.Duration) {
+	end := epoch.Add(at)
+	held := &Lease{
+		Rate: p.s.rate, Interval: p.s.interval, Free: free, At: end.UnixMicro(), Began: began, Lasts: end.Sub(began), Permits: ahead,
+	}
+	now := p.s.time()
+	if !held.Valid(now, now) {
+		p.back(ahead, at)
+		return
+	}
+	if old := p.lease; old != nil {
+		if unused := old.End(); old.At == held.At {
+			held.Permits += unused
+		} else {
+			p.back(unused, time.UnixMicro(old.At).Sub(epoch))
+		}
+	}
+	held.Begin(now)
+	p.lease = held
+	p.s.after(held.Ends(now, now), func() {
+		if p.lease == held {
+			p.end()
+		}
+	})
+}
+
+func (p *process) used(held *Lease) {
+	now := p.s.time()
+	p.demand.Measure(held.Used(), held.Started, now, held.Left() <= held.Permits/4)
+}
+
+func (p *process) end() {
+	held := p.lease
+	p.used(held)
+	p.lease = nil
+	if unused := held.End(); WorthACall(unused, held.Rate, held.Interval, p.s.lease) {
+		p.back(unused, time.UnixMicro(held.At).Sub(epoch))
+	}
+}
+
+func (p *process) back(n int64, at time.Duration) {
+	if n == 0 {
+		return
+	}
+	if p.s.counts() {
+		p.s.result.calls++
+	}
+	p.s.after(trip/2, func() { p.s.giveBack(p.number, n, at) })
+}
