@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
@@ -180,6 +181,7 @@ func (c *Client) askAll(
 	}
 	// A limiter that is listed twice is asked once, for the sum. index has the place of each in these lists.
 	distinct, sums := make([]*Limiter, 0, len(limiters)), make([]int64, 0, len(limiters))
+	all := make([]string, 0, keys.Count*len(limiters))
 	index := make([]int, len(limiters))
 	for i, l := range limiters {
 		n := permits[i]
@@ -198,7 +200,7 @@ func (c *Client) askAll(
 		at := slices.IndexFunc(distinct, func(d *Limiter) bool { return d.core.Key() == l.core.Key() })
 		if at < 0 {
 			at = len(distinct)
-			distinct, sums = append(distinct, l), append(sums, 0)
+			distinct, sums, all = append(distinct, l), append(sums, 0), append(all, l.core.Keys()...)
 		}
 		if sums[at] > math.MaxInt64-n {
 			return nil, wrap(operation+" of", l.name, ErrExceedsRate)
@@ -220,15 +222,9 @@ func (c *Client) askAll(
 	if grants != nil {
 		sources = make([]dispatch.Source, len(distinct))
 	}
-	ask := c.askTogether
-	if c.core.Topology().Clustered() {
-		var keys []string
-		for _, l := range distinct {
-			keys = append(keys, l.core.Keys()...)
-		}
-		if !c.core.Topology().OneStep(keys) {
-			ask = c.askInOrder
-		}
+	ask := c.askInOrder
+	if c.core.Topology().OneStep(all) {
+		ask = c.askTogether
 	}
 	found, err := ask(ctx, operation, sums, distinct, sources)
 	if err != nil {
