@@ -620,7 +620,7 @@ func TestOutputThatGetsLostIsAnError(t *testing.T) {
 func TestEveryCommandOnALiveRedisHasJSONAndHelp(t *testing.T) {
 	for _, cmd := range newRoot().Commands() {
 		switch cmd.Name() {
-		case "demo", "simulate", "completion", "help", "version":
+		case "demo", "simulate", "completion", "help", "version", "check-rules":
 			continue
 		}
 		for _, flag := range []string{"json", "redis", "ca", "cert", "key", "insecure", "quoted"} {
