@@ -127,7 +127,8 @@ func (s *story) trouble(a *actor) {
 	case 2:
 		a.wire.there.Store(int64(s.upTo(s.lease)))
 		a.wire.back.Store(int64(s.upTo(s.lease)))
-		time.AfterFunc(s.upTo(4*s.lease), func() { a.wire.there.Store(0); a.wire.back.Store(0) })
+		wire := a.wire
+		time.AfterFunc(s.upTo(4*s.lease), func() { wire.there.Store(0); wire.back.Store(0) })
 	case 3:
 		a.wire.fail(io.ErrClosedPipe) // it sends nothing any more
 		s.restarts++
