@@ -39,8 +39,8 @@ func (l Limit) CountIf(f func(status int, h http.Header) bool) Limit {
 // applies to it. f returns the cost of the request. The request took its permits (one, or the result of Cost) before:
 //   - If the cost is lower, the difference is given back as in CountIf. A cost below 0 counts as 0.
 //   - If the cost is higher, the difference is taken from the permits that are free at this time. No request is refused
-//     because of this, and none waits. If too few permits are free, the rest of the difference is not counted. So Cost
-//     should return the highest possible cost of the request.
+//     because of this, and no request waits. If too few permits are free, the rest of the difference is not counted. So
+//     Cost should return the highest possible cost of the request.
 //
 // If a limiter has no method AcquireUpTo, it grants either the whole difference or nothing. If a limit has both CountIf
 // and CostAfter, and the function of CountIf returns false, the cost is 0.
