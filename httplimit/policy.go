@@ -105,7 +105,7 @@ type Outcome int
 
 // The outcomes.
 const (
-	Unlimited       Outcome = iota // the request passed: no limit applies to it, or a rule in Guard.Skip does
+	Unlimited       Outcome = iota // the request passed: no limit applies to it, or Guard.Skip exempts it
 	Allowed                        // the request passed: all limits allowed it
 	Denied                         // a limit refused the request
 	Shadowed                       // a limit refused the request, but it passed because of Policy.Shadow
