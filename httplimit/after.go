@@ -8,24 +8,24 @@ import (
 	"net/http"
 )
 
-// after.go corrects what a request counts once its response is known.
+// after.go corrects the permits that a request takes, after its response.
 
-// CountIf returns the same limit for requests that count only if f is true for their response: for example only failed
-// logins. A request takes its permits before it is handled, so at most as many as the rate are handled at a time, and
-// gives them back afterwards if f is false.
+// CountIf returns the same limit, but a request counts only if f returns true for its response: for example only failed
+// logins. Each request takes its permits before it is handled. So the requests that are handled at the same time cannot
+// exceed the rate. If f returns false, the permits are given back after the response.
 //
-// f gets the status of the response, and its header as it is when the handler has returned. That has also the fields
-// that were set too late to be sent. f must return quickly, and may be called at the same time for several requests. The
-// status is 500 if the handler panics before it writes, and 101 if it takes over the connection.
+// f gets the status of the response, and the header after the handler has returned. The header then also has the fields
+// that were set too late to be sent. f must return quickly, and may be called concurrently. The status is 500 if the
+// handler panics before it writes, and 101 if the handler takes over the connection.
 //
-// [Guard.Middleware] calls f. After [Guard.Check] and [Guard.Decide], which do not see the response, the permits stay
-// taken; see [Policy.Settle]. Giving back runs in the background after the handler has returned, for at most 1 s. It
-// does not delay the response. Its errors go to Policy.OnError and Policy.Logger. Permits cannot be given back, and
-// return when their interval is over:
+// [Guard.Middleware] calls f. [Guard.Check] and [Guard.Decide] do not see the response, so the permits stay taken; see
+// [Policy.Settle]. After the handler has returned, permits are given back in the background, for at most 1 s. This does
+// not delay the response. Policy.OnError and Policy.Logger get the errors. Permits cannot be given back, and return
+// when their interval is over:
 //   - if the response takes longer than the interval;
-//   - if the process ends first, or Redis does not reply within 1 s;
-//   - if the policy decided without the limiter (FailLocal);
-//   - by limiters that have no method Release, as those of the package classic.
+//   - if the process ends first, or if Redis does not reply within 1 s;
+//   - if this process granted them locally (FailLocal);
+//   - if the limiter has no method Release, such as the limiters of the package classic.
 func (l Limit) CountIf(f func(status int, h http.Header) bool) Limit {
 	return func(r *http.Request) Claim {
 		claim := l(r)
@@ -34,15 +34,16 @@ func (l Limit) CountIf(f func(status int, h http.Header) bool) Limit {
 	}
 }
 
-// CostAfter returns the same limit for requests whose cost in permits is known after the response: for example the
-// tokens of a language model, which the handler sets in a header field. f is called as that of CountIf, and what is
-// said there applies. The result of f replaces the permits that the request took before (one, or those of Cost):
-//   - If it took more, it gives the difference back, as CountIf does. A cost below 0 is 0.
-//   - If it took fewer, it takes the difference from what is free then: without refusing anything, and without waiting.
-//     What is not free is not counted. So Cost should return the most that a request can cost.
+// CostAfter returns the same limit for requests whose cost in permits is known only after the response: for example the
+// tokens of a language model, which the handler sets in a header field. f is called as in CountIf, and the text there
+// applies to it. f returns the cost of the request. The request took its permits (one, or the result of Cost) before:
+//   - If the cost is lower, the difference is given back as in CountIf. A cost below 0 counts as 0.
+//   - If the cost is higher, the difference is taken from the permits that are free at this time. No request is refused
+//     because of this, and no request waits. If too few permits are free, the rest of the difference is not counted. So
+//     Cost should return the highest possible cost of the request.
 //
-// A limiter that has no method AcquireUpTo grants all of the difference, or nothing. CountIf prevails over CostAfter if
-// a limit has both.
+// If a limiter has no method AcquireUpTo, it grants either the whole difference or nothing. If a limit has both CountIf
+// and CostAfter, and the function of CountIf returns false, the cost is 0.
 func (l Limit) CostAfter(f func(status int, h http.Header) int64) Limit {
 	return func(r *http.Request) Claim {
 		claim := l(r)
@@ -51,10 +52,10 @@ func (l Limit) CostAfter(f func(status int, h http.Header) int64) Limit {
 	}
 }
 
-// settles reports whether the permits of a claim depend on the response.
+// settles reports whether the number of permits of a claim depends on the response.
 func (c Claim) settles() bool { return c.countIf != nil || c.cost != nil }
 
-// final returns the permits that the request of a claim costs, by its response.
+// final returns the cost of the claim's request in permits, after its response.
 func (c Claim) final(status int, h http.Header) int64 {
 	switch {
 	case c.countIf != nil && !c.countIf(status, h):
@@ -65,7 +66,7 @@ func (c Claim) final(status int, h http.Header) int64 {
 	return c.Permits
 }
 
-// settles reports whether a request took permits that depend on its response.
+// settles reports whether the request took permits whose number depends on its response.
 func (d Decision) settles() bool {
 	for _, a := range d.Answers {
 		if a.settles() && a.Allowed && a.back != nil {
@@ -75,9 +76,10 @@ func (d Decision) settles() bool {
 	return false
 }
 
-// Settle corrects what a request counts, by its response: see [Limit.CountIf] and [Limit.CostAfter]. [Guard.Middleware]
-// does this. Others call it once for each decision that let a request pass. It calls the functions of the limits, and
-// returns; giving back goes on in the background for at most 1 s, also after ctx ends.
+// Settle corrects the permits that a request took, after its response: see [Limit.CountIf] and [Limit.CostAfter].
+// [Guard.Middleware] calls Settle. After [Guard.Decide] and [Policy.Decide], call Settle once for each Decision that
+// let a request pass. Settle calls the functions of the limits and returns. It then corrects the permits in the
+// background for at most 1 s, even if ctx ends.
 func (p *Policy) Settle(ctx context.Context, d Decision, status int, h http.Header) {
 	for _, a := range d.Answers {
 		if !a.settles() || !a.Allowed || a.back == nil {
@@ -89,7 +91,7 @@ func (p *Policy) Settle(ctx context.Context, d Decision, status int, h http.Head
 	}
 }
 
-// correct replaces the permits that a request took from a limit by n.
+// correct changes the number of permits that a request took from a limit to n.
 func (p *Policy) correct(ctx context.Context, a Answer, n int64) {
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), givingBack)
 	defer cancel()
@@ -108,7 +110,7 @@ func (p *Policy) correct(ctx context.Context, a Answer, n int64) {
 	}
 }
 
-// serve handles a request, and corrects what it counts.
+// serve handles a request, and corrects its permits after the response.
 func serve(p *Policy, d Decision, next http.Handler, w http.ResponseWriter, r *http.Request) {
 	seen := &recorder{ResponseWriter: w}
 	status := http.StatusInternalServerError // if next panics
@@ -122,7 +124,7 @@ func serve(p *Policy, d Decision, next http.Handler, w http.ResponseWriter, r *h
 	status = http.StatusOK
 }
 
-// A recorder records the status of a response. A http.ResponseController reaches the writer behind it.
+// A recorder records the status of a response. A http.ResponseController can unwrap it.
 type recorder struct {
 	http.ResponseWriter
 	status int // 0: none yet
@@ -131,7 +133,7 @@ type recorder struct {
 func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func (w *recorder) WriteHeader(status int) {
-	if status >= 200 || status == http.StatusSwitchingProtocols { // others are informational, and a final one follows
+	if status >= 200 || status == http.StatusSwitchingProtocols { // a final status follows other 1xx statuses
 		w.record(status)
 	}
 	w.ResponseWriter.WriteHeader(status)
@@ -148,7 +150,7 @@ func (w *recorder) record(status int) {
 	}
 }
 
-// Flush makes the recorder a http.Flusher. It does nothing if the writer behind it is none.
+// Flush implements http.Flusher. It does nothing if the wrapped writer cannot flush.
 func (w *recorder) Flush() { _ = w.FlushError() }
 
 func (w *recorder) FlushError() error {
@@ -159,7 +161,7 @@ func (w *recorder) FlushError() error {
 	return err
 }
 
-// Hijack makes the recorder a http.Hijacker. It fails if the writer behind it is none.
+// Hijack implements http.Hijacker. It returns an error if the wrapped writer cannot be hijacked.
 func (w *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
 	if err == nil {

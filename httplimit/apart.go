@@ -9,11 +9,11 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// apart.go checks limits one by one where one has an invalid configuration, so that the others still hold.
+// apart.go checks limits one by one if one of them has an invalid configuration, so that the others stay in force.
 
-// askApart checks one limit after the other. The policy's failure mode decides for a limit with an invalid
-// configuration alone; askApart returns the error of that limit if no other limit is left to decide, or if the policy
-// fails closed. Granted permits are given back once a limit refuses or fails.
+// askApart checks one limit after the other. If a limit has an invalid configuration, the policy's failure mode decides
+// for this limit only. askApart returns the error of this limit if no other limit can decide, or if the failure mode is
+// FailClosed. If a limit refuses or fails, the granted permits are given back.
 func (p *Policy) askApart(ctx context.Context, claims []Claim) ([]Answer, error) {
 	var g granted
 	var wrong []Claim
@@ -53,8 +53,8 @@ func (p *Policy) askApart(ctx context.Context, claims []Claim) ([]Answer, error)
 	return g, nil
 }
 
-// askOne checks one limit. A claim for more permits than a rate that was not known is cut to one permit; a limit that
-// does not grant even that refuses the request.
+// askOne checks one limit. If a claim without a known Rate needs more permits than the rate, it is reduced to one
+// permit. If even one permit exceeds what the limit can grant, the limit refuses the request.
 func (p *Policy) askOne(ctx context.Context, c *Claim) (Answer, error) {
 	for {
 		a, err := p.allow(ctx, *c)

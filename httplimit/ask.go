@@ -9,10 +9,11 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// ask.go checks several limits, so that either all allow or none has counted the request.
+// ask.go checks several limits. Either all of them allow the request, or none of them counts it.
 
-// askAll checks limiters of one client in one call. Else it checks in order, and gives back what was granted once a
-// limit refuses or fails. An error beside a refusal means that some permits could not be given back.
+// askAll checks limiters of one client in one call. Otherwise it checks the limits in order, and gives granted permits
+// back if a limit refuses or fails. If askAll returns both a refusal and an error, some permits could not be given
+// back.
 func (p *Policy) askAll(ctx context.Context, claims []Claim) ([]Answer, error) {
 	settles := slices.ContainsFunc(claims, Claim.settles)
 	if len(claims) == 1 && !settles { // nothing to give back
@@ -39,7 +40,7 @@ func (p *Policy) askAll(ctx context.Context, claims []Claim) ([]Answer, error) {
 	}
 	answers := make([]Answer, 0, len(claims))
 	for i, r := range results {
-		if r != (rratelimiter.Result{}) { // else it was not checked
+		if r != (rratelimiter.Result{}) { // a zero Result: the limiter was not checked
 			answers = append(answers, Answer{Claim: claims[i], Result: r, Refused: !r.Allowed && r.RetryAfter > 0})
 		}
 	}
@@ -54,7 +55,7 @@ func (p *Policy) askAll(ctx context.Context, claims []Claim) ([]Answer, error) {
 	return answers, nil
 }
 
-// together returns the limiters and permits for one call; nil if the claims cannot be checked in one call.
+// together returns the limiters and permits for one call. It returns nil if one call cannot check the claims.
 func together(claims []Claim) ([]*rratelimiter.Limiter, []int64) {
 	limiters, permits := make([]*rratelimiter.Limiter, len(claims)), make([]int64, len(claims))
 	for i, c := range claims {
@@ -83,7 +84,7 @@ func (p *Policy) askInOrder(ctx context.Context, claims []Claim) ([]Answer, erro
 	return g, nil
 }
 
-// A way gives n of the permits of an answer back; nil: the limiter cannot take permits back, or granted none.
+// A way gives back n of the permits of an answer. It is nil if the limiter cannot take permits back, or granted none.
 type way func(ctx context.Context, n int64) error
 
 // wayOf returns the way to give a grant back.
@@ -99,7 +100,7 @@ type releaser interface {
 	Release(ctx context.Context, n int64) (int64, error)
 }
 
-// allow checks one limit. The answer has the way to give back what it granted.
+// allow checks one limit. The answer has the way to give back the granted permits.
 func (p *Policy) allow(ctx context.Context, c Claim) (Answer, error) {
 	var r rratelimiter.Result
 	var back way
@@ -123,14 +124,14 @@ func (p *Policy) allow(ctx context.Context, c Claim) (Answer, error) {
 	return Answer{Claim: c, Result: r, Refused: !r.Allowed, back: back}, err
 }
 
-// givingBack is how long giving permits back may take.
+// givingBack is the maximum time of a call that gives permits back.
 const givingBack = time.Second
 
 // granted holds the answers of limits that were checked in order and allowed the request.
 type granted []Answer
 
-// giveBack gives back what was granted, where there is a way, and updates the answers. After ctx ends it continues in
-// the background for at most givingBack.
+// giveBack gives back the permits of all answers that have a way, and updates the answers. After ctx ends, it continues
+// in the background for at most givingBack.
 func (g granted) giveBack(ctx context.Context) error {
 	undone, calls := make(chan error, len(g)), 0
 	for i, a := range g {

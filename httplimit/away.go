@@ -12,9 +12,9 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// away.go records which limits cannot be reached, since their server does not reply, and logs when that begins and when
-// it ends. A *rratelimiter.Limiter reports the state of its own node. For other limiters the policy records it by the
-// name of the limit.
+// away.go records which limits cannot be reached because their server does not reply. It logs the start and the end of
+// each outage. A *rratelimiter.Limiter reports the state of its own node. For other limiters, the policy records the
+// state by the name of the limit.
 
 // The pause between two probes of a server that is down. It doubles with each probe.
 const (
@@ -22,30 +22,31 @@ const (
 	longestPause  = time.Second
 )
 
-// settled is the time without a failed request after which an outage is over.
+// settled is the minimum time without a failed request before an outage counts as over.
 const settled = time.Second
 
 // outages records the servers that did not reply.
 type outages struct {
 	mu      sync.Mutex
-	limits  map[string]*server // by the names of limits; at most mostShared, later ones are not recorded; guarded by mu
+	limits  map[string]*server // by the names of the first mostShared limits; guarded by mu
 	logged  atomic.Bool        // the start of an outage was logged, and its end was not; written under mu
-	began   time.Time          // start of that outage; guarded by mu, as all fields below
-	reason  error              // error of its first failed request
-	last    time.Time          // time of its last failed request
-	missing []Claim            // claims of that request
+	began   time.Time          // start of this outage; guarded by mu, as are all fields below
+	reason  error              // error of the outage's first failed request
+	last    time.Time          // time of the outage's last failed request
+	missing []Claim            // claims of the last failed request
 }
 
-// A server is the state of the server behind a limit whose limiter is no *rratelimiter.Limiter. outages.mu guards it.
+// A server is the state of the server behind a limit whose limiter is not a *rratelimiter.Limiter. outages.mu guards
+// it.
 type server struct {
 	answered time.Time // start of the latest call that got a reply
-	cause    error     // why the server counts as down; nil: it does not
-	until    time.Time // time of the next probe while it is down
+	cause    error     // reason why the server counts as down; nil: it does not count as down
+	until    time.Time // time of the next probe while the server is down
 	pause    time.Duration
 	looking  bool // a probe is in flight
 }
 
-// away returns why the limits cannot be checked now; nil if they can. It does not block.
+// away returns the reason why the limits cannot be checked now; nil if they can be checked. It does not block.
 func (p *Policy) away(ctx context.Context, claims []Claim) error {
 	for _, c := range claims {
 		var cause error
@@ -61,8 +62,8 @@ func (p *Policy) away(ctx context.Context, claims []Claim) error {
 	return nil
 }
 
-// serverAway returns why the server behind a limit is down; nil if it does not count as down. When a probe is due, it
-// sends this claim's own call in the background as the probe: the request does not wait for it.
+// serverAway returns the reason why the server behind a limit counts as down; nil if it does not. If a probe is due,
+// serverAway makes the call of this claim in the background as the probe. The request does not wait for the probe.
 func (p *Policy) serverAway(ctx context.Context, c Claim) error {
 	p.outages.mu.Lock()
 	defer p.outages.mu.Unlock()
@@ -100,8 +101,8 @@ func (p *Policy) try(ctx context.Context, c Claim) (rratelimiter.Result, error) 
 	return r, err
 }
 
-// note records how a call to a limit's server ended. The server counts as down if it replied neither to this call nor
-// to one that began later.
+// note records the result of a call to the server of a limit. The server counts as down if it replied neither to this
+// call nor to a call that began later.
 func (o *outages) note(ctx context.Context, name string, began time.Time, err error) {
 	cause := unanswered(ctx, err)
 	if cause == nil && err != nil && !misconfigured(err) {
@@ -131,7 +132,7 @@ func (o *outages) note(ctx context.Context, name string, began time.Time, err er
 	}
 }
 
-// unanswered returns the cause if the error of a call means that its server did not reply; else nil.
+// unanswered returns the cause if the error of a call means that the server did not reply; otherwise nil.
 func unanswered(ctx context.Context, err error) error {
 	var network net.Error
 	switch {
@@ -148,7 +149,7 @@ func unanswered(ctx context.Context, err error) error {
 	return nil
 }
 
-// failed records that a request could not be decided, and logs the first one of an outage.
+// failed records that a request could not be decided, and logs the first such request of an outage.
 func (p *Policy) failed(ctx context.Context, claims []Claim, err error) {
 	o, now := &p.outages, time.Now()
 	o.mu.Lock()
@@ -163,8 +164,8 @@ func (p *Policy) failed(ctx context.Context, claims []Claim, err error) {
 	}
 }
 
-// decided records that limits decided a request. That ends an outage if no request has failed for the time settled, and
-// the limits of the last failed request can be checked again.
+// decided records that limits decided on a request. This ends an outage if no request has failed for the time settled,
+// and if the limits of the last failed request can be checked again.
 func (p *Policy) decided(ctx context.Context) {
 	o, now := &p.outages, time.Now()
 	if !o.logged.Load() {

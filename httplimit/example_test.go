@@ -36,8 +36,8 @@ func awaitFree(limiter *rratelimiter.Limiter, permits int64) {
 	}
 }
 
-// The examples run on an embedded server whose clock stands still until they move it, and allow more time for a reply
-// than the 100 ms of the zero Policy. A program has a redis client:
+// The examples run on an embedded server. Its clock stops until an example advances it. The examples wait longer for a
+// reply than the 100 ms of the zero Policy. A real program has a redis client:
 //
 //	client := rratelimiter.NewClient(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
 
@@ -73,8 +73,8 @@ func Example() {
 	// 429, RateLimit: "1m";r=0;t=59, Retry-After: 59
 }
 
-// Each user's rate depends on a plan; users of a plan without a rate are not limited. The result of the function may
-// change at any time.
+// The rate of each user depends on the plan of the user. Users of a plan without a rate are not limited. The result of
+// the function may change at any time.
 func ExamplePerFunc() {
 	server := limittest.Start()
 	defer server.Close()
@@ -97,8 +97,8 @@ func ExamplePerFunc() {
 	// 404
 }
 
-// Users have a limit of their own; requests without a user have one for each address. Without OrElse they would not be
-// limited.
+// Each user has a limiter. For requests without a user, each address has a limiter. Without OrElse, requests without a
+// user would not be limited.
 func ExampleLimit_OrElse() {
 	server := limittest.Start()
 	defer server.Close()
@@ -121,7 +121,7 @@ func ExampleLimit_OrElse() {
 	// 429, RateLimit: "anonymous";r=0;t=60, Retry-After: 60
 }
 
-// Only failed logins count. The permit of another one is given back in the background after its response.
+// Only failed logins count. The permit of a successful login is given back in the background after the response.
 func ExampleLimit_CountIf() {
 	server := limittest.Start()
 	defer server.Close()
@@ -148,7 +148,7 @@ func ExampleLimit_CountIf() {
 	// 429, RateLimit: "failed logins";r=0;t=3600, Retry-After: 3600
 }
 
-// A call of a language model takes as many permits as it can cost at most, and gives back what it did not use.
+// A call of a language model first takes its highest possible cost in permits. Later it gives the unused permits back.
 func ExampleLimit_CostAfter() {
 	server := limittest.Start()
 	defer server.Close()
@@ -178,7 +178,7 @@ func ExampleLimit_CostAfter() {
 	// 200, RateLimit: "tokens";r=300;t=60
 }
 
-// A limiter that other services also use, in Java for example, keeps its own name and rate.
+// A limiter that other services also use, for example in Java, keeps its own name and rate.
 func ExampleShared() {
 	server := limittest.Start()
 	defer server.Close()
@@ -194,7 +194,7 @@ func ExampleShared() {
 	// 429, RateLimit: "orders";r=0;t=1, Retry-After: 1
 }
 
-// Requests that can't be decided are refused here, and requests over the limit wait for up to a second.
+// Here, requests are refused if the limits cannot be checked. Requests over the limit wait for at most 1 s.
 func ExamplePolicy() {
 	server := limittest.Start()
 	defer server.Close()
@@ -211,7 +211,8 @@ func ExamplePolicy() {
 	// 1 failed closed
 }
 
-// All processes together send two requests a second to a service. The third one finds no permit within its time.
+// All processes together send two requests a second to a service. The third request gets no permit before its context
+// ends.
 func ExampleTransport() {
 	service := httptest.NewServer(http.NotFoundHandler())
 	defer service.Close()

@@ -13,7 +13,7 @@ import (
 // header fields for HTTP" (draft-ietf-httpapi-ratelimit-headers-10 and 11), Retry-After, and the older X-RateLimit
 // fields.
 
-// describe sets the fields. Both RateLimit fields are lists, so those of an inner guard are appended to these.
+// describe sets the header fields. RateLimit and RateLimit-Policy are lists: an inner guard appends its own entries.
 func (g *Guard) describe(h http.Header, d Decision) {
 	var policies, limits []string
 	for _, a := range d.Answers {
@@ -27,8 +27,8 @@ func (g *Guard) describe(h http.Header, d Decision) {
 		}
 		policies = append(policies, policy+key)
 
-		// In a refusal only the limits that refuse have a time: Retry-After must not be shorter than that of any of
-		// them.
+		// In a refusal, RateLimit has only the limits that refuse, because Retry-After must not be shorter than the
+		// time of any limit in it.
 		reset := a.ResetAfter
 		if !d.Outcome.Passed() {
 			if !a.Refused {
@@ -62,8 +62,8 @@ func (g *Guard) describe(h http.Header, d Decision) {
 	}
 }
 
-// nearest returns the answer of the limit that refuses longest or, if none does, has the smallest part of its permits
-// left.
+// nearest returns the answer of the limit that refuses for the longest time. If no limit refuses, it returns the answer
+// of the limit that has the smallest part of its permits left.
 func nearest(answers []Answer) (near *Answer) {
 	for i := range answers {
 		a := &answers[i]
@@ -78,7 +78,7 @@ func nearest(answers []Answer) (near *Answer) {
 	return near
 }
 
-// A problem is the body of a refusal (RFC 9457), with the types of the draft.
+// A problem is the body of a refusal (RFC 9457), with the problem types of the draft.
 type problem struct {
 	Type     string   `json:"type"`
 	Title    string   `json:"title"`
@@ -103,7 +103,7 @@ func refuse(w http.ResponseWriter, d Decision) {
 	_, _ = w.Write(append(body, '\n')) // an error means that the client has disconnected
 }
 
-// quote returns a name as a string of a structured field (RFC 9651), which has printable ASCII only.
+// quote returns a name as a string of a structured field (RFC 9651). Such a string has only printable ASCII.
 func quote(name string) string {
 	var b strings.Builder
 	b.WriteByte('"')
@@ -122,10 +122,10 @@ func quote(name string) string {
 	return b.String()
 }
 
-// integer returns a number in the range of structured fields: not negative here, and of at most 15 digits.
+// integer returns a number as an integer of a structured field: at most 15 digits, and not negative here.
 func integer(n int64) string { return strconv.FormatInt(min(max(n, 0), 999_999_999_999_999), 10) }
 
-// seconds returns whole seconds, rounded up, so that no client retries too early.
+// seconds returns d in whole seconds, rounded up, so that no client retries too early.
 func seconds(d time.Duration) string {
 	s := int64(d / time.Second)
 	if d%time.Second > 0 {

@@ -1,5 +1,5 @@
 // Package httplimit guards HTTP handlers with rate limits for each client address, user, route, or any other part of a
-// request. A refused request gets the response 429 Too Many Requests with the time until a retry.
+// request. The response to a refused request is 429 Too Many Requests, with the time until a retry.
 //
 //	addr := httplimit.ClientAddr{Trusted: proxies}
 //	guard := httplimit.New(
@@ -9,22 +9,23 @@
 //	guard.Skip = []httplimit.Rule{addr.Private, httplimit.Paths("/healthz")}
 //	http.ListenAndServe(":8080", guard.Middleware(mux))
 //
-// A [Limit] returns the [Claim] of a request: the permits that it takes and the limiter that grants them. A request passes
-// if all its limits allow it; if one refuses, the request takes nothing from the others. Any algorithm that implements
-// [Allower] can decide.
+// A [Limit] returns the [Claim] of a request: the number of permits that the request takes, and the limiter that grants
+// them. A request passes if all its limits allow it. If one limit refuses, the request takes no permits from the
+// others. Any type that implements [Allower] can decide.
 //
-// Limits are checked in one call if they are limiters of one [rratelimiter.Client] and, on a cluster, have names in one
-// slot, which the names made by [Per] do not have. Else they are checked in their order, and permits are given back once
-// one refuses: until then other requests may be refused. Algorithms that cannot take permits back, as those of the
-// package classic, keep them. So the narrowest limit, which refuses most requests, should come first: those behind it are
-// then not checked.
+// One call checks all limits if all limiters are *[rratelimiter.Limiter] of one [rratelimiter.Client], and either this
+// client uses a *redis.Client, or all names have a common hash tag (on a cluster: a common slot). Names made by [Per]
+// have no hash tag. Otherwise the limits are checked in order. If one refuses, the permits of the limits before it are
+// given back; until then, other requests may be refused. Limiters that have no method Release, such as those of the
+// package classic, keep the permits. So put the limit first that refuses most requests: the limits after it are then
+// not checked.
 //
-// A [Policy] decides what happens around the limits: the zero Policy lets requests pass when Redis does not reply within
-// 100 ms, and counts them. It does not depend on HTTP.
+// A [Policy] decides what happens if a limit refuses, or if limits cannot be checked. The zero Policy lets requests
+// pass if Redis does not reply within 100 ms, and counts them. A Policy does not depend on HTTP.
 //
-// A [Transport] paces the requests that a program sends.
+// A [Transport] limits the rate of the requests that a program sends.
 //
-// In frameworks whose chain must be stopped explicitly, use [Guard.Check] in place of [Guard.Middleware]:
+// In frameworks in which a handler must stop the chain explicitly, use [Guard.Check] instead of [Guard.Middleware]:
 //
 //	if !guard.Check(c.Writer, c.Request) {
 //		c.Abort()
@@ -32,26 +33,27 @@
 //
 // # Which to use
 //
-//   - Limits: [Per] has one limiter for each key, [PerFunc] one whose rate depends on the request, [Shared] one limiter
-//     for all requests. [Limit.Cost] lets a request take several permits.
-//   - Keys: [ClientAddr], [Header] and [By] for the client, [Path] and [Route] for the resource; [Join] combines keys,
-//     [First] uses the first one that a request has.
-//   - Requests without a key: they are not limited by that limit, unless [Limit.OrElse] says otherwise.
-//   - What counts only by the response: [Limit.CountIf] and [Limit.CostAfter].
-//   - Requests without limits: [Guard.Skip] with [Paths], [Methods] and [ClientAddr.Private].
-//   - When Redis is slow or down: [Policy.Failure] and [Policy.Bound].
-//   - To see the effect of a limit before it is in force: [Policy.Shadow]; to count the outcomes: [Policy.Count].
+//   - Limits: [Per] has one limiter for each key. [PerFunc] has one limiter for each key, with a rate that depends on
+//     the request. [Shared] has one limiter for all requests. With [Limit.Cost], a request can take several permits.
+//   - Keys: [ClientAddr], [Header] and [By] for the client, [Path] and [Route] for the resource. [Join] combines keys.
+//     [First] uses the first key that a request has.
+//   - Requests without the key of a limit: the limit does not apply to them, unless [Limit.OrElse] sets another limit.
+//   - Requests whose cost depends on the response: [Limit.CountIf] and [Limit.CostAfter].
+//   - Requests that are never limited: [Guard.Skip] with [Paths], [Methods] and [ClientAddr.Private].
+//   - Redis is slow or down: [Policy.Failure] and [Policy.Bound].
+//   - The effect of a limit before it is in force: [Policy.Shadow]. The number of requests by outcome: [Policy.Count].
 //   - Limits in a file that operators change: the package httplimit/rules, a separate module.
-//   - For gRPC servers: the package grpclimit, a separate module, has interceptors that use a Guard.
+//   - gRPC servers: the package grpclimit, a separate module, has interceptors that use a Guard.
 //
 // docs/guide/guard-an-http-api.md in the root of the module has examples.
 package httplimit
 
-// httplimit.go handles a request, limit.go defines its claims, key.go decides which requests share a limiter, client.go
-// finds the client's address, skip.go has the rules for unlimited requests, policy.go decides by the answers of the
-// limits or without them, ask.go checks several limits, apart.go checks them separately where one has an invalid
-// configuration, after.go corrects what a request counts by its response, away.go records which limits cannot be reached,
-// local.go decides without Redis, headers.go writes the response header fields, and transport.go paces outgoing requests.
+// httplimit.go handles a request. limit.go defines its claims. key.go decides which requests share a limiter. client.go
+// finds the client's address. skip.go has the rules for unlimited requests. policy.go decides by the replies of the
+// limits, or without replies. ask.go checks several limits. apart.go checks limits one by one if one has an invalid
+// configuration. after.go corrects the permits of a request after its response. away.go records which limits cannot be
+// reached. local.go decides without Redis. headers.go writes the response header fields. transport.go limits outgoing
+// requests.
 
 import (
 	"net/http"
@@ -59,44 +61,46 @@ import (
 	"sync/atomic"
 )
 
-// A Guard lets requests pass or refuses them. Its fields must not change once it is in use; its limits may, by
-// SetLimits. A Guard without limits lets all requests pass; so does a nil *Guard. It is safe for concurrent use and
+// A Guard lets requests pass or refuses them. Its fields must not change after its first use; SetLimits may be called
+// at any time. A Guard without limits and a nil *Guard let all requests pass. A Guard is safe for concurrent use and
 // must not be copied.
 type Guard struct {
-	// Policy decides what happens around the limits; nil is a zero Policy of this guard. Guards may share one.
-	// ActivePolicy returns the policy in use.
+	// Policy decides what happens if a limit refuses, or if limits cannot be checked. nil means a zero Policy that
+	// belongs to this guard. Several guards may share a policy. ActivePolicy returns the policy in use.
 	Policy *Policy
 	// Skip lists the rules for unlimited requests: a request is not limited if any of the rules is true for it.
 	Skip []Rule
-	// XRateLimit adds the fields X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset, in permits and
-	// seconds, of the limit that is nearest to refusing.
+	// XRateLimit adds the header fields X-RateLimit-Limit and X-RateLimit-Remaining (permits) and X-RateLimit-Reset
+	// (seconds). They describe the limit that refuses for the longest time or, if none refuses, the limit with the
+	// smallest part of its permits left.
 	XRateLimit bool
-	// PartitionKeys adds the key of each limiter, parameter pk, to the fields RateLimit and RateLimit-Policy. Clients
-	// then see the keys, so these must not contain anything secret.
+	// PartitionKeys adds the key of each limiter as parameter pk to the fields RateLimit and RateLimit-Policy. Clients
+	// then see the keys, so the keys must not contain secrets.
 	PartitionKeys bool
-	// Refuse writes the response to a request that may not pass, after its header fields are set; nil writes one of
-	// type application/problem+json, with status 429 or, if no limit could be checked, 503.
+	// Refuse writes the response to a refused request, after the header fields are set. nil writes a response of type
+	// application/problem+json: with status 429 if a limit refused, and with 503 if limits could not be checked.
 	Refuse func(w http.ResponseWriter, r *http.Request, d Decision)
 
 	zero   Policy
 	limits atomic.Pointer[[]Limit]
 }
 
-// New returns a guard with limits; a request passes if all of them allow it.
+// New returns a guard with limits. A request passes if all limits allow it.
 func New(limits ...Limit) *Guard {
 	g := &Guard{}
 	g.SetLimits(limits...)
 	return g
 }
 
-// SetLimits replaces the limits, also while requests are handled: the old limits or the new ones decide each request.
+// SetLimits replaces the limits. It may be called while requests are handled. Either the old or the new limits decide
+// on each request.
 func (g *Guard) SetLimits(limits ...Limit) {
 	limits = slices.Clone(limits)
 	g.limits.Store(&limits)
 }
 
-// Middleware returns a handler that passes the requests that may pass to next. It corrects what they count after the
-// response (see [Limit.CountIf]).
+// Middleware returns a handler that calls next for the requests that are not refused. After the response, it corrects
+// the permits that the request takes (see [Limit.CountIf]).
 func (g *Guard) Middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch d := g.check(w, r); {
@@ -109,8 +113,8 @@ func (g *Guard) Middleware(next http.Handler) http.Handler {
 	})
 }
 
-// Check decides on a request and sets the header fields that describe its limits. If it returns false, it has written
-// the whole response, and the request must not be handled.
+// Check decides on a request and sets the header fields that describe its limits. If Check returns false, it has
+// written the complete response, and the request must not be handled.
 func (g *Guard) Check(w http.ResponseWriter, r *http.Request) bool {
 	return g.check(w, r).Outcome.Passed()
 }
@@ -133,7 +137,7 @@ func (g *Guard) check(w http.ResponseWriter, r *http.Request) Decision {
 	return d
 }
 
-// Decide decides on a request as Check does, and writes no response. It serves protocols above HTTP, such as gRPC.
+// Decide decides on a request as Check does, but writes no response. Use it for protocols above HTTP, such as gRPC.
 func (g *Guard) Decide(r *http.Request) Decision {
 	if g == nil {
 		return Decision{}
@@ -141,7 +145,7 @@ func (g *Guard) Decide(r *http.Request) Decision {
 	return g.ActivePolicy().Decide(r.Context(), g.claims(r)...)
 }
 
-// ActivePolicy returns the policy in use, also where the field Policy is nil. It counts the outcomes:
+// ActivePolicy returns the policy in use, also if the field Policy is nil. The policy counts the outcomes:
 // guard.ActivePolicy().Count(httplimit.FailedOpen).
 func (g *Guard) ActivePolicy() *Policy {
 	switch {

@@ -8,16 +8,18 @@ import (
 	"strings"
 )
 
-// key.go makes the keys of requests: requests with one key share a limiter. Keys become parts of names in Redis, and
-// clients choose much of their text: no text may look like another key, reach another limiter, or take much memory.
+// key.go makes the keys of requests. Requests with the same key share a limiter. Keys become parts of names in Redis,
+// and clients choose much of their text. So no text may look like another key, reach another limiter, or need much
+// memory.
 
-// A Key returns the part of a request that is counted separately. It returns "" if the request has no such part: then
-// the limit does not apply to the request (see Per and Limit.OrElse). The key becomes part of a limiter's name unchanged,
-// so a Key made of free text should come from By.
+// A Key returns a part of the request, such as the address of its client. Requests with the same key share a limiter.
+// If the Key returns "", the request has no key, and the limit does not apply to it (see Per and Limit.OrElse). The key
+// becomes part of a limiter's name without changes, so use By to make a Key of free text.
 type Key func(r *http.Request) string
 
-// By returns a key of any text in a request, such as the id of its user: "LABEL=text". The text is escaped as in a
-// query, where needed, and a text longer than 128 bytes is shortened to a part of it and a hash.
+// By returns a Key that is made of any text in a request, such as the id of its user: "LABEL=text". Special characters
+// in the text are escaped as in the query of a URL. A text longer than 128 bytes is replaced by its beginning and a
+// hash.
 func By(label string, text func(*http.Request) string) Key {
 	return func(r *http.Request) string {
 		t := text(r)
@@ -28,15 +30,15 @@ func By(label string, text func(*http.Request) string) Key {
 	}
 }
 
-// Header returns a key of a request's header field: "NAME=text". Any client can send any header: use it for a value
-// that was verified before, such as an API key.
+// Header returns a Key that is made of a header field of the request: "NAME=text". Clients can send any value in a
+// header field, so use Header only if the value was verified before, for example an API key.
 func Header(name string) Key {
 	return By(name, func(r *http.Request) string { return r.Header.Get(name) })
 }
 
-// Path is a key: the path of the request's URL, escaped as by By. It is cleaned as a http.ServeMux does it, so that
-// "//x", "/./x" and "/a/../x" are "/x", while "/x/" is another path. If clients can choose paths that are served, each
-// path gives them another limit: use Route there.
+// Path is a Key: the path of the request's URL, escaped as in By. The path is cleaned as in http.ServeMux: "//x",
+// "/./x" and "/a/../x" become "/x", but "/x/" is another path. If your handlers serve paths that clients can choose
+// freely, a client gets another limiter for each path: use Route instead.
 func Path(r *http.Request) string {
 	clean := path.Clean("/" + r.URL.Path)
 	if clean != "/" && strings.HasSuffix(r.URL.Path, "/") {
@@ -45,9 +47,10 @@ func Path(r *http.Request) string {
 	return "/" + escape(clean[1:])
 }
 
-// Route is a key: the pattern of the request's route ("GET /orders/{id}"), as in Request.Pattern, written
-// "GET+/orders/<id>". A http.ServeMux sets it before it calls the handler, so the middleware must be inside; with other
-// routers, set Request.Pattern first. All requests without a pattern share the key "-", so they are limited, too.
+// Route is a Key: the pattern of the request's route in Request.Pattern. For the pattern "GET /orders/{id}" the key is
+// "GET+/orders/<id>". A http.ServeMux sets Request.Pattern before it calls the handler, so the middleware must wrap the
+// handlers of the ServeMux, not the ServeMux. With other routers, set Request.Pattern before the middleware. All
+// requests without a pattern share the key "-", so they are limited, too.
 func Route(r *http.Request) string {
 	if r.Pattern == "" {
 		return "-"
@@ -55,9 +58,9 @@ func Route(r *http.Request) string {
 	return escape(strings.NewReplacer("{", "<", "}", ">").Replace(r.Pattern))
 }
 
-// Join joins keys with colons: requests share a limiter if all keys are equal. A key that a request does not have is
-// empty there, so a client cannot avoid the limit by leaving out one of several parts. The request has no key if all
-// parts are empty.
+// Join returns a Key that joins several keys with colons: requests share a limiter if all their keys are equal. A
+// missing key counts as empty. So a client that leaves out one key does not avoid the limit, but gets another limiter
+// with its own permits. A request has no key if all of its keys are missing.
 func Join(keys ...Key) Key {
 	return func(r *http.Request) string {
 		parts, some := make([]string, len(keys)), false
@@ -72,7 +75,8 @@ func Join(keys ...Key) Key {
 	}
 }
 
-// First returns the first of several keys that a request has: for example its user, else its address.
+// First returns a Key that uses the first of several keys that a request has: for example its user, or its address if
+// it has no user.
 func First(keys ...Key) Key {
 	return func(r *http.Request) string {
 		for _, key := range keys {
@@ -89,8 +93,8 @@ const (
 	kept    = 64  // bytes kept of a longer text
 )
 
-// escape makes a text safe as a part of a name. It leaves no colon, which separates parts, no equals sign, which ends
-// labels, no brace, which would choose the cluster slot, no character that is not printable, and bounds the length.
+// escape makes a text safe as a part of a name, and bounds its length. The result has no colon (separates parts), no
+// equals sign (ends labels), no brace (chooses the cluster slot), and no character that is not printable ASCII.
 func escape(text string) string {
 	if len(text) > longest {
 		sum := sha256.Sum256([]byte(text))

@@ -8,44 +8,46 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// limit.go defines the claims of a request: permits and limiter. policy.go decides on them.
+// limit.go defines the claims of a request: permits and limiter. policy.go decides on claims.
 
-// An Allower decides whether n permits may be taken now. A *rratelimiter.Limiter is one. Allow must return when ctx ends.
+// An Allower decides whether n permits may be taken now. *rratelimiter.Limiter implements it. Allow must return when
+// ctx ends.
 type Allower interface {
 	Allow(ctx context.Context, n int64) (rratelimiter.Result, error)
 }
 
-// A Claim has the permits that a request takes from one limiter.
+// A Claim describes the permits that a request takes from one limiter.
 type Claim struct {
-	Name    string            // of the limit, in responses and in decisions
-	Key     string            // distinguishes the limiters of the limit; "" if there is only one
-	Limiter Allower           // decides; nil, also a nil *rratelimiter.Limiter: the request is not limited
-	Permits int64             // what the request takes; 0 counts as 1
-	Rate    rratelimiter.Rate // the limiter's rate, if known: without one there is no window in RateLimit-Policy, and no local fallback
+	Name    string            // name of the limit, in responses and decisions
+	Key     string            // distinguishes the limiters of the limit; "" if the limit has only one
+	Limiter Allower           // decides; nil or a nil *rratelimiter.Limiter: the request is not limited
+	Permits int64             // number of permits that the request takes; 0 means the default 1
+	Rate    rratelimiter.Rate // rate of the limiter, if known; without it, RateLimit-Policy has no window, and FailLocal cannot decide
 
-	countIf func(status int, h http.Header) bool  // of Limit.CountIf; nil: the request counts
-	cost    func(status int, h http.Header) int64 // of Limit.CostAfter; nil: the request costs Permits
+	countIf func(status int, h http.Header) bool  // from Limit.CountIf; nil: the request counts
+	cost    func(status int, h http.Header) int64 // from Limit.CostAfter; nil: the request costs Permits
 }
 
 // A Limit returns the claim of a request. A Claim without a Limiter means that this limit does not apply to the
-// request; the zero Claim, that the request has no key either (see OrElse).
+// request. The zero Claim also means that the request has no key (see OrElse).
 type Limit func(r *http.Request) Claim
 
-// Per limits the requests of each key to a rate. Each key has its own limiter, made by Named: "ratelimit:KEY:NAME", or
-// "ratelimit:NAME" for all requests together if key is nil. A request without a key, for which the function returns "",
-// is not limited by this limit: use [Limit.OrElse] to limit such requests, too. A rate without permits, such as the zero
-// Rate, limits nothing.
+// Per limits the requests of each key to a rate. Each key has its own limiter, made by Named: "ratelimit:KEY:NAME". If
+// key is nil, all requests share the limiter "ratelimit:NAME". If key returns "" for a request, the request has no key,
+// and the limit does not apply to it: use [Limit.OrElse] to limit such requests. If the rate has no permits, such as
+// the zero Rate, the limit applies to no request.
 //
-// Limits with the same name and key are one limit, also in other guards and services, and should have one rate; so a
-// name should say what is limited, or for how long. If one request has different rates for a name and key, the first
-// one counts, and the others are reported as a configuration error.
+// Limits with the same name and key use the same limiter, also in other guards and services, and should have the same
+// rate. So choose a name that describes what is limited, or the interval. If several limits of one request have the
+// same name and key but different rates, the first limit counts, and the others are reported as a configuration error.
 func Per(client *rratelimiter.Client, name string, rate rratelimiter.Rate, key Key) Limit {
 	return PerFunc(client, name, func(*http.Request) rratelimiter.Rate { return rate }, key)
 }
 
-// PerFunc is Per for a rate that depends on the request, for example on its route, or on the plan of its tenant. A rate
-// without permits means that the request is not limited. Requests of one key should have one rate at a time; a new rate
-// is in force from the next request on, and live grants stay counted. rate is not called for a request without a key.
+// PerFunc is Per with a rate that depends on the request, for example on its route, or on the plan of its tenant. A
+// rate without permits means that the request is not limited. At any time, all requests with the same key should have
+// the same rate. A new rate is in force from the next request on, and earlier grants still count. rate is not called
+// for a request without a key.
 func PerFunc(client *rratelimiter.Client, name string, rate func(*http.Request) rratelimiter.Rate, key Key) Limit {
 	return func(r *http.Request) Claim {
 		value := ""
@@ -62,8 +64,8 @@ func PerFunc(client *rratelimiter.Client, name string, rate func(*http.Request) 
 	}
 }
 
-// OrElse returns a limit that applies other to the requests without a key. Those are the requests for which l returns a
-// Claim with neither a Name nor a Limiter. A request whose rate has no permits has a key, and stays unlimited.
+// OrElse returns a limit that applies other to the requests without a key: the requests for which l returns a Claim
+// that has no Name and no Limiter. If a request has a key but a rate without permits, other does not apply to it.
 //
 //	httplimit.Per(client, "key", rratelimiter.PerMinute(600), httplimit.Header("X-API-Key")).
 //		OrElse(httplimit.Per(client, "anonymous", rratelimiter.PerMinute(10), addr.Key))
@@ -76,10 +78,10 @@ func (l Limit) OrElse(other Limit) Limit {
 	}
 }
 
-// Named returns a claim of one permit of the limiter "ratelimit:KEY:NAME", or "ratelimit:NAME" if key is "". The given
-// rate replaces a different stored one. Unless the rate has a KeepAlive, the limiter expires two intervals after its
-// last use, and after a minute at least, so that the keys of former clients don't stay. An interval of more than 146
-// years counts once.
+// Named returns a claim for one permit of the limiter "ratelimit:KEY:NAME", or "ratelimit:NAME" if key is "". The rate
+// replaces a different rate in Redis. Unless the rate has a KeepAlive, the limiter expires two intervals after its last
+// use, but not before one minute, so that the keys of former clients do not stay in Redis. If the interval is more than
+// 146 years, the limiter expires after one interval.
 func Named(client *rratelimiter.Client, name, key string, rate rratelimiter.Rate) Claim {
 	if rate.KeepAlive == 0 {
 		rate.KeepAlive = max(rate.Interval, 2*rate.Interval, time.Minute) // twice more than 146 years overflows, and is negative
@@ -94,13 +96,14 @@ func Named(client *rratelimiter.Client, name, key string, rate rratelimiter.Rate
 	}
 }
 
-// Shared lets all requests share one limiter of any algorithm; Java services may use the same limiter.
+// Shared returns a limit whose requests all share one limiter, of any algorithm. Java services may use the same limiter
+// if it is a *rratelimiter.Limiter.
 func Shared(name string, limiter Allower) Limit {
 	return func(*http.Request) Claim { return Claim{Name: name, Limiter: limiter} }
 }
 
-// Cost returns the same limit for requests that take more than one permit each. A request that takes less than one
-// permit is not limited.
+// Cost returns the same limit, but each request takes the number of permits that the function returns. If this number
+// is less than 1, the limit does not apply to the request.
 func (l Limit) Cost(permits func(*http.Request) int64) Limit {
 	return func(r *http.Request) Claim {
 		claim := l(r)

@@ -10,14 +10,14 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/localwindow"
 )
 
-// local.go decides in the process while Redis is unreachable. It never grants a key more than its share of a rate in
-// any interval, and permits return up to a tenth of an interval late. It stores at most mostKeys keys: while all of
-// them have permits in use, new keys share the grants that one key would get of their limit.
+// local.go decides in the process while Redis is unreachable. In any interval, it grants a key at most the process's
+// share of the rate. Permits return up to a tenth of an interval late. It stores at most mostKeys keys. While all of
+// these have permits in use, all new keys of a limit together get the permits of one key.
 
 const (
 	mostKeys   = 10_000
-	mostShared = 1_000 // maximum names of limits whose new keys share
-	looks      = 8     // places that a new key checks for one without permits in use
+	mostShared = 1_000 // maximum number of limits whose new keys share a window
+	looks      = 8     // number of places that are checked for a key without permits in use
 )
 
 type localLimiter struct {
@@ -30,13 +30,13 @@ type localLimiter struct {
 
 type localKey struct{ name, key string }
 
-// A commonKey identifies the keys without a place that share a window: those of one limit with the same interval.
+// A commonKey identifies the keys without a place that share a window: the keys of one limit with the same interval.
 type commonKey struct {
 	name     string
 	interval time.Duration
 }
 
-// ask decides on the claims whose rate is known. can is false if there is none.
+// ask decides on the claims whose rate is known. can is false if the rate of no claim is known.
 func (d *localLimiter) ask(claims []Claim, share float64) (answers []Answer, can bool) {
 	if share <= 0 {
 		share = 1
@@ -54,7 +54,7 @@ func (d *localLimiter) ask(claims []Claim, share float64) (answers []Answer, can
 		limit := max(1, int64(math.Floor(float64(c.Rate.Permits)*share)))
 		n := min(c.Permits, limit)
 		free := limit - w.Used()
-		for i, other := range windows { // keys of one request may share, too
+		for i, other := range windows { // two keys of one request may share a window
 			if other == w {
 				free -= min(answers[i].Permits, answers[i].Limit)
 			}
@@ -81,9 +81,9 @@ func (d *localLimiter) ask(claims []Claim, share float64) (answers []Answer, can
 // local reports whether the process can decide on a claim locally.
 func (c Claim) local() bool { return c.Rate.Permits > 0 && c.Rate.Interval > 0 }
 
-// window returns the window of a key, advanced to now, or makes it. A window that is made while keys share begins with
-// the permits in use of the shared window, since the key may have taken some of them. The windows in held are not
-// replaced.
+// window returns the window of a key, advanced to now. It makes the window if there is none. If keys of the limit share
+// a window at this time, the new window begins with the permits in use of the shared window, because the key may have
+// taken some of them. The windows in held are not replaced.
 func (d *localLimiter) window(key localKey, interval time.Duration, now time.Time, held []*localwindow.Window) *localwindow.Window {
 	w := d.windows[key]
 	if w == nil {
@@ -104,7 +104,7 @@ func (d *localLimiter) window(key localKey, interval time.Duration, now time.Tim
 	return w
 }
 
-// place stores a window if there is a free place, or if one of a few checked places has a key without permits in use.
+// place stores a window if there is a free place, or if the key in one of the checked places has no permits in use.
 func (d *localLimiter) place(key localKey, w *localwindow.Window, now time.Time, held []*localwindow.Window) bool {
 	if d.windows == nil {
 		d.windows = map[localKey]*localwindow.Window{}
@@ -127,8 +127,8 @@ func (d *localLimiter) place(key localKey, w *localwindow.Window, now time.Time,
 	return false
 }
 
-// common returns the window that the keys of a limit without a place share. If there are too many limits, further
-// limits share one, too.
+// common returns the window that the keys of a limit without a place share. If there are more than mostShared limits,
+// all further limits with the same interval share one window.
 func (d *localLimiter) common(key commonKey) *localwindow.Window {
 	if d.shared == nil {
 		d.shared = map[commonKey]*localwindow.Window{}

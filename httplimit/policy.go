@@ -14,12 +14,12 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/series"
 )
 
-// policy.go decides by the answers of the limits, or without them. It does not depend on HTTP.
+// policy.go decides by the replies of the limits, or without replies. It does not depend on HTTP.
 
 // A Failure decides what happens to requests when the limits cannot be checked.
 type Failure int
 
-// outcome describes it for a log.
+// outcome describes the effect of f for a log.
 func (f Failure) outcome() string {
 	switch f {
 	case FailClosed:
@@ -30,55 +30,66 @@ func (f Failure) outcome() string {
 	return "requests pass"
 }
 
-// The ways to fail.
+// The failure modes.
 const (
 	FailOpen   Failure = iota // requests pass
 	FailClosed                // requests are refused, with status 503
-	// FailLocal lets this process decide locally; see Policy.LocalShare. It distinguishes 10,000 keys that have permits
-	// in use. Beyond that, new keys share the grants that one key would get of their limit; the others keep theirs.
+	// FailLocal lets this process decide locally; see Policy.LocalShare. The process counts at most 10,000 keys with
+	// permits in use separately. All further keys of a limit together get the permits of one key.
 	FailLocal
 )
 
-// A Policy decides what happens around limits. The zero Policy refuses at once what a limit refuses, and lets requests
-// pass when there is no reply within 100 ms. Its fields must not change once it is in use. It is safe for concurrent
-// use and must not be copied.
+// A Policy decides what happens if a limit refuses, or if limits cannot be checked. The zero Policy refuses a request
+// at once if a limit refuses it, and lets a request pass if there is no reply within 100 ms. The fields of a Policy
+// must not change after its first use. A Policy is safe for concurrent use and must not be copied.
 type Policy struct {
-	// Name identifies the policy to observers: the label "policy" of metrics.
+	// Name identifies the policy to observers. It is the label "policy" of metrics.
 	Name string
-	// Observer gets each decision, if it is a rratelimiter.GuardObserver. nil is the observer of the client of the
-	// request's limiters or, where the request has no *rratelimiter.Limiter, of the first one that the policy had.
+	// Observer gets each decision, if it implements rratelimiter.GuardObserver. nil means the observer of the client of
+	// the request's first *rratelimiter.Limiter. If the request has none, nil means the observer of the client of the
+	// first *rratelimiter.Limiter that this policy has checked.
 	Observer rratelimiter.Observer
-	// Failure decides what happens to requests that could not be decided in time, or because of an error. While the
-	// server of a limit counts as down, requests don't wait for it: Failure decides at once, and one call at a time
-	// probes whether the server is back. A limiter with rratelimiter.WithFallback then decides in the process instead.
-	// For limiters of other kinds than *rratelimiter.Limiter, those of one limit's name count as one server. Where one
-	// limit of several has an invalid configuration (it has no rate, or one that can't be set), Failure applies to that
-	// limit alone: the request passes if the others allow it, is refused, or also needs the decision of this process.
+	// Failure decides what happens to a request whose limits did not reply within Bound, or returned an error.
+	//
+	// While the server of a limit counts as down, requests do not wait for it. Failure decides at once, and one call at
+	// a time checks whether the server is back. A limiter with rratelimiter.WithFallback decides in the process
+	// instead. All limiters of other types than *rratelimiter.Limiter count as one server if their limits have the same
+	// name.
+	//
+	// If one of several limits has an invalid configuration (no rate, or a rate that cannot be set), Failure applies to
+	// this limit only. With FailOpen, the other limits decide. With FailClosed, the request is refused. With FailLocal,
+	// the other limits decide, and this process decides for the invalid limit.
 	Failure Failure
-	// Bound is the time within which limits must reply; 0 means 100 ms. Time that a request waits for its permits is
-	// not counted, but the wait ends when Redis is silent for longer than this: mostly this long after permits are due.
-	// For limiters of other kinds than *rratelimiter.Limiter that have TryAcquireTimeout, Bound is added to Wait.
+	// Bound is the time within which limits must reply; 0 means 100 ms. The time that a request waits for permits does
+	// not count, but the wait ends if Redis does not reply for longer than Bound. This usually happens Bound after the
+	// time at which permits return. For limiters of other types than *rratelimiter.Limiter that have TryAcquireTimeout,
+	// the request waits at most Wait plus Bound.
 	Bound time.Duration
-	// LocalShare is the part of each limit's rate that this process grants locally with FailLocal; 0 means 1, all of
-	// it. With n processes, 1/n keeps to the rate in sum. The request passes if no limit's Rate is known.
+	// LocalShare is the part of each limit's rate that this process grants locally with FailLocal; 0 means 1, the whole
+	// rate. With n processes and a LocalShare of 1/n, all processes together keep to the rate, if the rate has at least
+	// n permits: each process grants at least one permit per interval. The request passes if the Rate of no limit is
+	// known.
 	LocalShare float64
-	// Wait is how long a request may wait for its permits before it is refused; 0 means not at all. A request that
-	// would have to wait longer is refused at once. Requests of one process that wait for a single
-	// *rratelimiter.Limiter without CountIf and CostAfter are served in their order, other requests in no order.
+	// Wait is the longest time that a request may wait for permits; 0 means that no request waits. A request that would
+	// have to wait longer is refused at once. If requests of one process wait for a single *rratelimiter.Limiter
+	// without CountIf and CostAfter, they are served in order. Other requests are served in no particular order.
 	Wait time.Duration
-	// Shadow lets every request pass, without waiting and without header fields in the response, and counts those that
-	// would have been refused. Permits are taken.
+	// Shadow lets every request pass, without waiting and without header fields in the response. The policy counts the
+	// requests that would have been refused. Permits are taken.
 	Shadow bool
-	// OnDeny is called for each request that is refused, or would be without Shadow: Decision.Refused names the limits.
+	// OnDeny is called for each request that is refused, or that would be refused without Shadow. Decision.Refused
+	// returns the names of the limits that refused.
 	OnDeny func(ctx context.Context, d Decision)
-	// OnError is called for each request that could not be decided, for each of its limits with an invalid
-	// configuration, for a request that asked for more permits than the rate (rratelimiter.ErrExceedsRate) and so was
-	// cut, and for each limit whose permits could not be given back or corrected.
+	// OnError is called for
+	//   - each request that could not be decided;
+	//   - each limit with an invalid configuration;
+	//   - each request for more permits than the rate (rratelimiter.ErrExceedsRate): its number of permits is reduced;
+	//   - each limit whose permits could not be given back or corrected.
 	OnError func(ctx context.Context, err error)
 	// OnDecision is called for each decision, before the request is handled.
 	OnDecision func(ctx context.Context, d Decision)
-	// Logger gets one line when limits cannot be checked any more, with the reason, and one when they decide requests
-	// again: after no request has failed for 1 s. Other errors are logged once a minute at most. nil is slog.Default().
+	// Logger gets one line with the reason when limits can no longer be checked, and one line when the limits decide
+	// again and no request has failed for 1 s. Other errors are logged at most once a minute. nil means slog.Default().
 	Logger *slog.Logger
 
 	counts  [outcomes]atomic.Int64
@@ -94,15 +105,15 @@ type Outcome int
 
 // The outcomes.
 const (
-	Unlimited       Outcome = iota // no limit applies to it, or a rule skips it: it passed
-	Allowed                        // all limits allowed it: it passed
-	Denied                         // a limit refused it
-	Shadowed                       // a limit refused it, and it passed because of Policy.Shadow
-	FailedOpen                     // the limits could not be checked: it passed
-	FailedClosed                   // the limits could not be checked: it was refused
-	AllowedLocally                 // the limits could not be checked, and this process allowed it
-	DeniedLocally                  // the limits could not be checked, and this process refused it
-	ShadowedLocally                // the same, and it passed because of Policy.Shadow
+	Unlimited       Outcome = iota // the request passed: no limit applies to it, or Guard.Skip exempts it
+	Allowed                        // the request passed: all limits allowed it
+	Denied                         // a limit refused the request
+	Shadowed                       // a limit refused the request, but it passed because of Policy.Shadow
+	FailedOpen                     // limits could not be checked, and the request passed
+	FailedClosed                   // limits could not be checked, and the request was refused
+	AllowedLocally                 // limits could not be checked, and this process allowed the request
+	DeniedLocally                  // limits could not be checked, and this process refused the request
+	ShadowedLocally                // as DeniedLocally, but the request passed because of Policy.Shadow
 	Gone                           // the request's context ended before the decision
 
 	outcomes = iota
@@ -127,19 +138,19 @@ func (o Outcome) Passed() bool {
 	return true
 }
 
-// A Decision is the result of a request, and its reasons.
+// A Decision is the outcome of a request, with its reasons.
 type Decision struct {
 	Outcome Outcome
-	Answers []Answer      // of the limits that were checked, in their order
-	Err     error         // why the limits could not be checked; mostly nil
-	Took    time.Duration // time until the decision, waiting included
+	Answers []Answer      // the answers of the limits that were checked, in their order
+	Err     error         // the reason if limits could not be checked; usually nil
+	Took    time.Duration // time until the decision, including the wait for permits
 }
 
-// An Answer is the reply of one limit. Limits that were not checked, since one before them refused, have none.
+// An Answer is the reply of one limit. A limit that was not checked, because a limit before it refused, has no Answer.
 type Answer struct {
 	Claim
 	rratelimiter.Result      // Allowed is true only if the permits were taken
-	Refused             bool // this limit refused
+	Refused             bool // this limit refused the request
 
 	back way
 }
@@ -155,8 +166,8 @@ func (d Decision) Refused() []string {
 	return names
 }
 
-// RetryAfter returns the time until all limits that refused will allow the request, if no other request takes the
-// permits; 0 if none refused or the time is not known.
+// RetryAfter returns the time until all limits that refused can allow the request, if no other request takes the
+// permits. It returns 0 if no limit refused, or if the time is not known.
 func (d Decision) RetryAfter() time.Duration { return retryAfter(d.Answers) }
 
 func retryAfter(answers []Answer) (longest time.Duration) {
@@ -185,8 +196,8 @@ func (p *Policy) Count(o Outcome) int64 {
 	return p.counts[o].Load()
 }
 
-// Decide checks all claims of a request, and decides whether it may pass. A Guard uses it; servers of other protocols
-// and consumers of messages can use it, too.
+// Decide checks all claims of a request, and decides whether the request passes. Guards call Decide. Servers of other
+// protocols and consumers of messages can call it, too.
 func (p *Policy) Decide(ctx context.Context, claims ...Claim) Decision {
 	started := time.Now()
 	var d Decision
@@ -242,7 +253,7 @@ func (p *Policy) observer(claims []Claim) rratelimiter.Observer {
 	return client.Observer()
 }
 
-// conclude sets the outcome of claims that were checked.
+// conclude sets the outcome after the claims were checked.
 func (p *Policy) conclude(ctx context.Context, claims []Claim, d *Decision) {
 	allowed, shadowed, denied := Allowed, Shadowed, Denied
 	if d.Err != nil {
@@ -273,8 +284,8 @@ func (p *Policy) conclude(ctx context.Context, claims []Claim, d *Decision) {
 	}
 }
 
-// limited returns the claims that apply to the request. A claim for more permits than the rate is cut to the rate. Of
-// claims that give one limiter several rates the first counts.
+// limited returns the claims that apply to the request. A claim for more permits than the rate is reduced to the rate.
+// If several claims give one limiter different rates, the first claim counts.
 func (p *Policy) limited(ctx context.Context, claims []Claim) []Claim {
 	left := make([]Claim, 0, len(claims))
 	for _, c := range claims {
@@ -333,7 +344,7 @@ func (p *Policy) ask(ctx context.Context, claims []Claim) ([]Answer, error) {
 		return answers, nil
 	}
 	if len(claims) > 1 && misconfigured(err) || errors.Is(err, rratelimiter.ErrExceedsRate) {
-		if slices.ContainsFunc(claims[1:], claims[0].shares) { // the claims may exceed the rate only in sum
+		if slices.ContainsFunc(claims[1:], claims[0].shares) { // the claims may exceed the rate only together
 			p.report(ctx, err)
 		}
 		answers, err = p.askApart(ctx, claims)
@@ -349,7 +360,7 @@ func (p *Policy) bounded(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeoutCause(ctx, p.bound(), noAnswer(p.bound()))
 }
 
-// A noAnswer is the error if there was no reply within that time.
+// A noAnswer is the error of limits that did not reply within this time.
 type noAnswer time.Duration
 
 func (n noAnswer) Error() string { return fmt.Sprintf("no answer within %v", time.Duration(n)) }
@@ -368,7 +379,7 @@ type waiter interface {
 	TryAcquireTimeout(ctx context.Context, n int64, timeout time.Duration) (bool, error)
 }
 
-// await waits for permits that were refused, if they can be free in time.
+// await waits for permits after a refusal, if the permits can be free within p.Wait.
 func (p *Policy) await(ctx context.Context, claims []Claim, answers []Answer) ([]Answer, error) {
 	started := time.Now()
 	left := func() time.Duration { return p.Wait - time.Since(started) }
@@ -410,15 +421,15 @@ func (p *Policy) awaitInLine(ctx context.Context, line waiter, a Answer) ([]Answ
 		return nil, err
 	}
 	if !ok {
-		return p.ask(ctx, []Claim{a.Claim}) // for the current RetryAfter
+		return p.ask(ctx, []Claim{a.Claim}) // to get the current RetryAfter
 	}
-	// TryAcquireTimeout returns no further details. Other callers may be queued behind, so Remaining is 0.
+	// TryAcquireTimeout returns only a bool. Remaining is 0, because other callers may be waiting for the next permits.
 	a.Refused, a.Result = false, rratelimiter.Result{Allowed: true, Limit: a.Limit, ResetAfter: a.Rate.Interval}
 	return []Answer{a}, nil
 }
 
-// listen cancels a wait in the queue once Redis has been silent for the bound. Redis does not count as silent while no
-// call is sent because no permits can be free yet.
+// listen cancels a wait in the queue if Redis does not reply for the bound. The time in which no call is sent, because
+// no permits can be free yet, does not count.
 func (p *Policy) listen(ctx context.Context, l *rratelimiter.Limiter, giveUp context.CancelCauseFunc) {
 	for silence := time.Duration(0); silence < p.bound(); silence = l.Health().Silence {
 		timer := time.NewTimer(p.bound() - silence)
@@ -432,7 +443,7 @@ func (p *Policy) listen(ctx context.Context, l *rratelimiter.Limiter, giveUp con
 	giveUp(noAnswer(p.bound()))
 }
 
-// failure returns what happens to requests that cannot be decided; a shadow refuses nothing.
+// failure returns what happens to requests that cannot be decided. With Shadow, no request is refused.
 func (p *Policy) failure() Failure {
 	if p.Shadow && p.Failure == FailClosed {
 		return FailOpen
@@ -440,7 +451,8 @@ func (p *Policy) failure() Failure {
 	return p.Failure
 }
 
-// report reports errors that did not prevent a decision, and configuration errors. It logs one of each kind a minute.
+// report reports errors that did not prevent a decision, and configuration errors. It logs at most one error of each of
+// these two kinds a minute.
 func (p *Policy) report(ctx context.Context, errs ...error) {
 	for _, err := range errs {
 		if err == nil {
@@ -464,7 +476,7 @@ func (p *Policy) tell(ctx context.Context, err error) {
 	}
 }
 
-// due reports whether no error of a kind, of the configuration or not, was logged within the last minute.
+// due reports whether no error of one kind (wrong: configuration errors) was logged within the last minute.
 func (p *Policy) due(wrong bool) bool {
 	now := time.Now()
 	p.mu.Lock()
@@ -486,7 +498,7 @@ func (p *Policy) logger() *slog.Logger {
 	return slog.Default()
 }
 
-// misconfigured reports whether an error persists until the configuration is changed.
+// misconfigured reports whether the error persists until the configuration is changed.
 func misconfigured(err error) bool {
 	for _, wrong := range []error{
 		rratelimiter.ErrExceedsRate, rratelimiter.ErrNotInitialized, rratelimiter.ErrInvalidPermits,

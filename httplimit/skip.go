@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// skip.go has the rules for unlimited requests. ClientAddr.Private is a rule, too.
+// skip.go has the rules for unlimited requests. ClientAddr.Private is another rule.
 
 // A Rule reports whether it applies to a request.
 type Rule func(r *http.Request) bool
@@ -17,8 +17,9 @@ func Methods(methods ...string) Rule {
 	return func(r *http.Request) bool { return slices.Contains(methods, r.Method) }
 }
 
-// Paths is a rule for requests with one of the paths, or below one that ends with a slash. It does not apply to a path
-// that a later handler would clean ("/static/../orders").
+// Paths is a rule for requests with exactly one of these paths. If a path in paths ends with a slash, the rule also
+// applies to all paths below it. It does not apply to a request path that a later handler would clean
+// ("/static/../orders").
 func Paths(paths ...string) Rule {
 	return func(r *http.Request) bool {
 		asked := r.URL.Path

@@ -12,56 +12,58 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// transport.go paces outgoing requests. It does not depend on guards and policies.
+// transport.go limits the rate of outgoing requests. It does not depend on guards and policies.
 
-// A Transport is a http.RoundTripper that paces the outgoing requests of all processes by a limiter: one permit each.
-// It is for one service, or for what else has one limit. Its fields must not change once it is in use. It is safe for
-// concurrent use and must not be copied.
+// A Transport is a http.RoundTripper that limits the rate of outgoing requests of all processes. Each request takes one
+// permit of a limiter. Use one Transport for each service or other destination that has a limit. The fields of a
+// Transport must not change after its first use. A Transport is safe for concurrent use and must not be copied.
 //
 //	api := &http.Client{
 //		Transport: &httplimit.Transport{Limiter: client.RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerSecond(10)))},
 //		Timeout:   30 * time.Second, // waiting for the permit included
 //	}
 //
-// A request waits for its permit until its context ends. If that comes first, or the limiter cannot be asked, the
-// request is not sent, and the error is that of [rratelimiter.Limiter.Acquire]. A limiter with
-// rratelimiter.WithFallback lets requests pass while Redis is away.
+// A request waits for its permit until its context ends. If the context ends first, or if Redis cannot be reached, the
+// request is not sent, and the error is the error of [rratelimiter.Limiter.Acquire]. If the limiter has
+// rratelimiter.WithFallback, the process grants its fraction of the rate while Redis is unreachable; a fraction of 0
+// grants nothing.
 //
-// If the service responds with status 429, or with status 503 and Retry-After, all requests pause until the service
-// accepts requests again. The response goes to the caller, who may send the request again; the Transport does not.
-//   - This process sends no request before the pause is over. Requests that are in flight are not interrupted. A
-//     request that gets its permit during the pause takes another one afterwards.
-//   - Other processes, also those without a Transport and in Java, are held up: this process takes all permits that are
-//     free, takes the others as they return, and keeps them. Another process that waits for permits which return can be
-//     first to take them, and again an interval later; mostly it is not for long. All of them together never get more
-//     than the rate in an interval. One with a Transport stops with the first such response that it gets itself.
-//   - When the pause is over, this process gives back in the background what it took. If it ends before, or Redis does
-//     not reply within 1 s, the permits return when their interval is over.
+// If the service responds with status 429, or with status 503 and Retry-After, all requests pause until the time that
+// the service has set (1 s after a status 429 without Retry-After). The caller gets the response. The Transport does
+// not send the request again, but the caller may.
+//   - This process sends no request until the pause is over. Requests in flight are not interrupted. If a request gets
+//     its permit during the pause, it takes another permit after the pause.
+//   - Other processes find no permits, even if they have no Transport, and also in Java: this process takes and keeps
+//     all permits that are free or become free. Another process with waiting callers can take returning permits first,
+//     and again an interval later, but usually not for long. All processes together never get more than the rate in an
+//     interval. Another process with a Transport pauses itself after the first such response that it gets.
+//   - When the pause is over, this process gives back its permits in the background. If the process ends first, or if
+//     Redis does not reply within 1 s, the permits return when their interval is over.
 //
-// In a limiter of type PerClient, the pause applies to this client only.
+// With a limiter of type PerClient, the pause applies only to this client.
 type Transport struct {
 	// Limiter decides when a request is sent. It must not be nil.
 	Limiter *rratelimiter.Limiter
-	// Base sends the requests; nil is http.DefaultTransport.
+	// Base sends the requests. nil means http.DefaultTransport.
 	Base http.RoundTripper
-	// MaxPause is the longest pause that one response can cause; 0 means 1 minute. Then requests are sent again, and
-	// the next response decides.
+	// MaxPause is the longest pause that one response can cause; 0 means 1 minute. After the pause, requests are sent
+	// again, and the next response can start another pause.
 	MaxPause time.Duration
-	// Logger gets one line for each pause in which permits could not be taken or given back. nil is slog.Default().
+	// Logger gets one line for each pause in which permits could not be taken or given back. nil means slog.Default().
 	Logger *slog.Logger
 
 	mu      sync.Mutex
 	until   time.Time // end of the latest pause; guarded by mu
-	holding bool      // hold runs; guarded by mu
+	holding bool      // hold is running; guarded by mu
 }
 
 const (
 	plainPause = time.Second            // after status 429 without Retry-After
-	holdCall   = time.Second            // maximum time of the calls that take permits once
-	holdEvery  = time.Millisecond       // minimum time until the next calls, if these took none
-	holdAtMost = time.Second            // maximum time until then: permits can be given back elsewhere at any time
-	holdEarly  = 5 * time.Millisecond   // time before permits return from which on it asks
-	renewAhead = 100 * time.Millisecond // time before the end of a grant when it is renewed; a quarter of it, if that is less
+	holdCall   = time.Second            // maximum time of the calls of take
+	holdEvery  = time.Millisecond       // minimum time until the next take, if one took no permits
+	holdAtMost = time.Second            // maximum time until then, because permits can be given back at any time
+	holdEarly  = 5 * time.Millisecond   // take is called this long before permits return
+	renewAhead = 100 * time.Millisecond // a grant is renewed this long before its end, at most a quarter of the interval
 )
 
 // RoundTrip waits for a permit and sends the request. See Transport.
@@ -83,8 +85,8 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// await waits for the end of a pause, and for a permit. A permit that is granted during a pause is not used: all that
-// are granted then would be used at once at its end.
+// await waits for the end of a pause, and for a permit. A permit that is granted during a pause is not used: otherwise
+// all requests with such permits would be sent at once at the end of the pause.
 func (t *Transport) await(ctx context.Context) error {
 	for {
 		if err := script.Sleep(ctx, t.pause()); err != nil {
@@ -99,7 +101,7 @@ func (t *Transport) await(ctx context.Context) error {
 	}
 }
 
-// pause returns how long the pause lasts; 0 or less if there is none.
+// pause returns the time until the end of the pause; 0 or less if there is no pause.
 func (t *Transport) pause() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -136,8 +138,8 @@ func (t *Transport) heed(response *http.Response) {
 	}
 }
 
-// after returns the time in a field Retry-After, which has seconds, or a date, which this host's clock is compared with;
-// 0 if it has neither.
+// after returns the time in a field Retry-After: seconds, or the time from this host's clock to a date. It returns 0 if
+// the field has neither.
 func after(field string) time.Duration {
 	if s, err := strconv.ParseUint(field, 10, 31); err == nil {
 		return time.Duration(s) * time.Second
@@ -148,9 +150,10 @@ func after(field string) time.Duration {
 	return 0
 }
 
-// hold takes all permits until the pause is over, and then gives them back. Before a grant expires, it gives that back
-// and takes the permits again: where others wait, they wait until it expires, and would come first then. When permits
-// return that others have, it asks a little earlier than others do.
+// hold takes all permits until the pause is over, and then gives them back. Before one of its grants expires, hold
+// gives the grant back and takes the permits again: other processes wait until the grant expires, and would be first to
+// take the permits then. Before permits of other processes return, hold calls take a little earlier than other
+// processes would.
 func (t *Transport) hold() {
 	type taken struct {
 		grant *rratelimiter.Grant
@@ -165,8 +168,8 @@ func (t *Transport) hold() {
 		}
 		return err != nil
 	}
-	var rate rratelimiter.Rate // without permits: it is not known
-	var due time.Time          // when the next permits return, as far as it is known
+	var rate rratelimiter.Rate // without permits: not known
+	var due time.Time          // time at which the next permits return; zero: not known
 	for t.paused() {
 		for len(held) > 0 && !time.Now().Before(held[0].renew) {
 			err := giveBack(held[0].grant)
@@ -196,8 +199,8 @@ func (t *Transport) hold() {
 	}
 }
 
-// take takes all permits that are free. If none are, it returns the time until it should be called again. It updates rate
-// and due, which belong to hold.
+// take takes all free permits. If no permit is free, it returns the time until take should be called again. It updates
+// rate and due, which belong to hold.
 func (t *Transport) take(rate *rratelimiter.Rate, due *time.Time) (grant *rratelimiter.Grant, wait time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), holdCall)
 	defer cancel()
@@ -227,7 +230,7 @@ func giveBack(g *rratelimiter.Grant) error {
 	return err
 }
 
-// paused reports whether there is a pause. If there is none, it records that hold ends.
+// paused reports whether there is a pause. If there is no pause, it records that hold ends.
 func (t *Transport) paused() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -36,7 +36,7 @@ func TestLogins(t *testing.T) {
 			t.Errorf("login %d: %v, %v", i, ok, err)
 		}
 	}
-	server.Advance(time.Minute) // nobody sleeps
+	server.Advance(time.Minute) // without sleeping
 	if ok, err := logins.TryAcquire(t.Context(), 1); !ok || err != nil {
 		t.Errorf("a minute later: %v, %v", ok, err)
 	}

@@ -30,7 +30,7 @@ func guarded(client *rratelimiter.Client, mux *http.ServeMux) http.Handler {
 	guard.Skip = []httplimit.Rule{httplimit.Paths("/healthz")}
 	guard.Policy = &httplimit.Policy{
 		Failure: httplimit.FailOpen,
-		Bound:   patience, // a request is not held up longer by Redis
+		Bound:   patience, // the longest time that a request waits for Redis
 		OnDeny: func(ctx context.Context, d httplimit.Decision) {
 			slog.InfoContext(ctx, "refused", "limits", d.Refused())
 		},
@@ -86,7 +86,7 @@ func byPlan(client *rratelimiter.Client, planOf func(user string) string) *httpl
 func byHand(guard *httplimit.Guard) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if !guard.Check(w, r) {
-			return // it is answered
+			return // the response is written
 		}
 		w.WriteHeader(http.StatusNoContent)
 	}
@@ -155,7 +155,7 @@ func failedLogins(client *rratelimiter.Client, addr httplimit.ClientAddr) *httpl
 func byTokens(client *rratelimiter.Client, apiKey httplimit.Key) *httplimit.Guard {
 	guard := httplimit.New(
 		httplimit.Per(client, "tokens", rratelimiter.PerMinute(100_000), apiKey).
-			Cost(func(r *http.Request) int64 { return 4000 }). // the most that we let the model use
+			Cost(func(r *http.Request) int64 { return 4000 }). // the maximum that we let the model use
 			CostAfter(func(_ int, h http.Header) int64 {
 				tokens, _ := strconv.ParseInt(h.Get("X-Tokens"), 10, 64) // set by the handler
 				return tokens

@@ -54,7 +54,7 @@ func TestNamesAreMappedAsInJava(t *testing.T) {
 func amongOldReleases(rdb *redis.Client) *rratelimiter.Client {
 	client := rratelimiter.NewClient(rdb, rratelimiter.WithLimiterDefaults(
 		rratelimiter.WithRecordFormat(rratelimiter.Redisson316), // 3.16.4 to 3.16.8 read this
-		rratelimiter.WithRecordPerRequest(),                     // they are older than 3.35.0
+		rratelimiter.WithRecordPerRequest(),                     // these releases are older than 3.35.0
 	))
 	return client
 }

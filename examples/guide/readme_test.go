@@ -17,16 +17,19 @@ import (
 func serveOne(ctx context.Context, w http.ResponseWriter, addr string) error {
 	client := rratelimiter.NewClient(redis.NewClient(&redis.Options{Addr: addr})) // such as "localhost:6379"
 	limiter := client.RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerSecond(100)))
-	if err := limiter.Acquire(ctx, 1); err != nil { // waits for its turn
+	if err := limiter.Acquire(ctx, 1); err != nil { // waits for a permit
 		return err
 	}
 
-	result, err := limiter.Allow(ctx, 1) // asks once
-	if err == nil && !result.Allowed {
+	result, err := limiter.Allow(ctx, 1) // does not wait for a permit
+	if err != nil {
+		return err // for example ErrUnavailable
+	}
+	if !result.Allowed {
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(result.RetryAfter.Seconds()))))
 		http.Error(w, "too many requests", http.StatusTooManyRequests)
 	}
-	return err
+	return nil
 }
 
 func TestTheFirstProgramRuns(t *testing.T) {

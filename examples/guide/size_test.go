@@ -10,10 +10,10 @@ import (
 )
 
 func smooth(client *rratelimiter.Client) (burst, even *rratelimiter.Limiter) {
-	// 600 at once, then none for a minute
-	burst = client.RateLimiter("calls", rratelimiter.WithRate(rratelimiter.PerMinute(600)))
-	// as many a minute, 5 at once
-	even = client.RateLimiter("calls", rratelimiter.WithRate(rratelimiter.Rate{Permits: 5, Interval: 500 * time.Millisecond}))
+	// at most 600 at once, then none for a minute
+	burst = client.RateLimiter("burst", rratelimiter.WithRate(rratelimiter.PerMinute(600)))
+	// also 600 a minute, but at most 5 at once
+	even = client.RateLimiter("even", rratelimiter.WithRate(rratelimiter.Rate{Permits: 5, Interval: 500 * time.Millisecond}))
 	return burst, even
 }
 
@@ -24,7 +24,7 @@ func both(ctx context.Context, client *rratelimiter.Client) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return results[0].Allowed, nil // either all allow and all count, or none does
+	return results[0].Allowed, nil // either both limiters grant a permit, or neither does
 }
 
 func TestSizesOfLimits(t *testing.T) {
@@ -65,7 +65,7 @@ func TestSizesOfLimits(t *testing.T) {
 func big(client *rratelimiter.Client) *rratelimiter.Limiter {
 	imports := client.RateLimiter("imports",
 		rratelimiter.WithRate(rratelimiter.PerHour(1_000_000)),
-		rratelimiter.WithGranularity(time.Minute), // at most 62 records of this client
+		rratelimiter.WithGranularity(time.Minute), // normally at most 62 records of this client
 	)
 	return imports
 }

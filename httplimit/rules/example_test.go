@@ -14,8 +14,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// The limits of a guard are in a file, which changes while the program runs. The embedded server stands for the program's
-// Redis.
+// The limits of a guard are in a file, which changes while the program runs. The embedded server replaces the Redis of
+// a real program.
 func ExampleWatch() {
 	server := limittest.Start()
 	defer server.Close()
@@ -61,7 +61,7 @@ limits:
 	// / 404
 }
 
-// All faults of a file are found at once.
+// Parse finds all errors in a file at once.
 func ExampleParse() {
 	_, err := rules.Parse("limits.yaml", []byte(`
 limits:

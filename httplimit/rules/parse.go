@@ -18,22 +18,22 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// parse.go reads a file of rules. It finds all faults of a file, each with its line.
+// parse.go parses a file of limits. It finds all errors in the file, each with its line.
 
 // A Limit is a limit in a file.
 type Limit struct {
 	Name    string
-	Key     string // as in the file: "header X-API-Key or address"; the elements of a list are separated by commas
+	Key     string // text in the file, such as "header X-API-Key or address"; a comma separates the elements of a list
 	Rate    rratelimiter.Rate
 	Cost    int64
 	Paths   []string       // nil: all
 	Methods []string       // nil: all
-	Exempt  []netip.Prefix // also those of all limits
+	Exempt  []netip.Prefix // includes the networks that are exempt from all limits
 
-	key [][]string // words: joined, of each the first that a request has; nil: all requests share the rate
+	key [][]string // lists of alternative words, to be joined; nil: all requests share the rate
 }
 
-// A Fault is one fault of a file.
+// A Fault is one error in a file.
 type Fault struct {
 	File string
 	Line int // from 1
@@ -43,10 +43,10 @@ type Fault struct {
 // Error returns "FILE:LINE: text".
 func (f Fault) Error() string { return fmt.Sprintf("%s:%d: %s", f.File, f.Line, f.Text) }
 
-// Faults are all faults of a file, in the order of their lines; at least one.
+// Faults has all errors in a file, in the order of their lines. It has at least one.
 type Faults []Fault
 
-// Error returns the faults, one a line.
+// Error returns the text of all errors, one per line.
 func (f Faults) Error() string {
 	lines := make([]string, len(f))
 	for i, fault := range f {
@@ -67,8 +67,8 @@ var (
 	}
 )
 
-// Parse reads the limits in a file's content, in their order. keys are the words for keys of the program. The name of the
-// file stands in the error, which is Faults.
+// Parse returns the limits in the content of a file, in their order. keys are the words for the keys of the program.
+// The error is of type Faults, and contains the name of the file.
 func Parse(file string, data []byte, keys ...string) ([]Limit, error) {
 	p := &parser{file: file, keys: keys}
 	limits := p.parse(data)
@@ -149,11 +149,11 @@ func (p *parser) parse(data []byte) []Limit {
 	return limits
 }
 
-// limit reads one limit.
+// limit parses one limit.
 func (p *parser) limit(name, node *yaml.Node) Limit {
 	l := Limit{Name: name.Value, Cost: 1}
 	before := len(p.faults)
-	defer func() { // each fault of a limit begins with its name
+	defer func() { // the text of each Fault in a limit begins with the name of the limit
 		shown := name.Value
 		if !validName.MatchString(shown) {
 			shown = strconv.Quote(shown)
@@ -201,7 +201,7 @@ func (p *parser) limit(name, node *yaml.Node) Limit {
 	return l
 }
 
-// fields returns the values of a mapping by their names; nil if it is none.
+// fields returns the values of a mapping by their names; nil if the node is not a mapping.
 func (p *parser) fields(node *yaml.Node, what string, known ...string) map[string]*yaml.Node {
 	if node.Kind != yaml.MappingNode {
 		p.fault(node.Line, "%s must have fields, one a line: %s", what, strings.Join(known, ", "))
@@ -251,7 +251,7 @@ func (p *parser) value(node *yaml.Node, what string) (string, bool) {
 	return node.Value, true
 }
 
-// key reads a key, as text and as words.
+// key parses a key. It returns the text and the words of the key.
 func (p *parser) key(node *yaml.Node) (string, [][]string) {
 	var texts []string
 	var key [][]string
@@ -308,7 +308,7 @@ func (p *parser) rate(node *yaml.Node) rratelimiter.Rate {
 	return rate
 }
 
-// cost reads a cost, which is at most the permits of the rate, if that is known.
+// cost parses a cost. If the rate is known, the cost is at most its number of permits.
 func (p *parser) cost(node *yaml.Node, rate rratelimiter.Rate) int64 {
 	text, ok := p.value(node, "cost")
 	if !ok {
@@ -342,7 +342,7 @@ func (p *parser) path(node *yaml.Node) bool {
 	return false
 }
 
-// networks reads addresses and networks.
+// networks parses addresses and networks.
 func (p *parser) networks(node *yaml.Node) (networks []netip.Prefix) {
 	for _, v := range p.values(node, "exempt") {
 		network, err := netip.ParsePrefix(v.Value)
@@ -361,7 +361,7 @@ func (p *parser) networks(node *yaml.Node) (networks []netip.Prefix) {
 	return networks
 }
 
-// resolved returns the node that an alias stands for, else the node.
+// resolved returns the target of an alias, or the node itself if it is not an alias.
 func resolved(node *yaml.Node) *yaml.Node {
 	if node.Kind == yaml.AliasNode {
 		return node.Alias

@@ -1,17 +1,18 @@
-// Package rules takes the limits of an httplimit.Guard from a file, which operators change while the program runs.
+// Package rules reads the limits of an httplimit.Guard from a file. Operators can change the file while the program
+// runs.
 //
 //	guard := httplimit.New()
 //	err := rules.Watch(ctx, guard, "limits.yaml", rules.Config{Client: client, Addr: httplimit.ClientAddr{Trusted: proxies}})
 //	if err != nil {
-//		log.Fatal(err) // one line for each fault: limits.yaml:7: ...
+//		log.Fatal(err) // one line for each error in the file: limits.yaml:7: ...
 //	}
 //	http.ListenAndServe(":8080", guard.Middleware(mux))
 //
 // The file is YAML:
 //
-//	exempt: 10.0.0.0/8          # clients that no limit applies to
+//	exempt: 10.0.0.0/8          # no limit applies to these clients
 //	limits:
-//	  per-second:               # a name
+//	  per-second:               # name of a limit
 //	    key: address            # each address has 10 requests a second
 //	    rate: 10/s
 //	  search:
@@ -22,24 +23,25 @@
 //	    methods: [GET, POST]
 //	    exempt: [192.0.2.7, 2001:db8::/32]
 //
-// A request passes if all limits that apply to it allow it. Limits are checked in the order of the file where one call
-// cannot check them all (see package httplimit), so the narrowest should come first. A limit has these fields; key and
-// rate are required, and a list of one value can be written as that value:
+// A request passes if all limits that apply to it allow it. If one call cannot check all limits (see package
+// httplimit), they are checked in the order of the file. So put the limit first that refuses most requests. A limit has
+// these fields. key and rate are required. A list with one value can be written as this value.
 //
-//   - key: which requests share the rate. One of address, path, route, header NAME, which are those of package
-//     httplimit; a key of the program (Config.Keys); or all, for one rate of all requests together. "A or B" is A, and
-//     B for requests without A. Requests share the key of a list if they share each element. The limit does not apply
-//     to a request without a key: one that has no such header.
-//   - rate: as rratelimiter.ParseRate reads it: 100/s, 5/250ms, 1000/h; not per client.
-//   - cost: the permits that each request takes: 1, the default, to those of the rate.
-//   - paths: the limit applies to these paths, with or without a slash at their end, and to all that is below one that
-//     is written with a slash. Default: all.
-//   - methods: the limit applies to these methods. GET includes HEAD, as in http.ServeMux. Default: all.
-//   - exempt: addresses and networks of clients that the limit does not apply to. The address of a client is that of
-//     Config.Addr. A request whose client is not known is not exempt.
+//   - key: requests with the same key share the rate. The keys address, path, route and header NAME are those of
+//     package httplimit. Config.Keys has further keys of the program. With all, all requests share one rate. "A or B"
+//     is A, or B for a request that has no A. A list joins keys: requests share the rate if each key in the list is the
+//     same. The limit does not apply to a request without its key, for example without the header field.
+//   - rate: in the format of rratelimiter.ParseRate: 100/s, 5/250ms, 1000/h; not per client.
+//   - cost: the number of permits that each request takes: from 1 (the default) to the permits of the rate.
+//   - paths: the limit applies to these paths, with or without a final slash. If a path in the file ends with a slash,
+//     the limit also applies to all paths below it. Default: all paths.
+//   - methods: the limit applies to these methods. GET includes HEAD, as in http.ServeMux. Default: all methods.
+//   - exempt: the limit does not apply to clients with these addresses or networks. Config.Addr finds the address of a
+//     client. A request whose client is not known is not exempt.
 //
-// The name of a limit has letters, digits and "_.-". It is a part of its limiters' names in Redis, as in
-// httplimit.Per: limits with one name and key are one limit, in all processes and services on one Redis.
+// The name of a limit has 1 to 64 letters, digits and characters of "_.-". The first character is a letter or a digit.
+// The name is a part of the limiters' names in Redis, as in httplimit.Per: limits with the same name and key use the
+// same limiter, in all processes and services on one Redis.
 package rules
 
 import (
@@ -59,31 +61,33 @@ import (
 	"github.com/rratelimiter/rratelimiter/httplimit"
 )
 
-// rules.go makes limits of the rules in a file, and follows its changes. parse.go reads the file.
+// rules.go makes the limits of a guard from a file, and reads the file again when it changes. parse.go parses the file.
 
-// A Config is what limits need beside their file.
+// A Config has what limits need in addition to their file.
 type Config struct {
-	// Client has the limiters. It must not be nil.
+	// Client makes the limiters. It must not be nil.
 	Client *rratelimiter.Client
-	// Addr finds the address of a request, for the key address and for exempt networks.
+	// Addr finds the address of a request's client, for the key address and for exempt.
 	Addr httplimit.ClientAddr
-	// Keys are keys of the program, such as the user or the tenant, by the words for them in the file. One of them may
-	// replace a word above.
+	// Keys has the keys of the program, such as the user or the tenant. The index is the word for the key in the file.
+	// Such a word may replace address, path, route, all or header NAME.
 	Keys map[string]httplimit.Key
-	// Every is the time between two reads of the file; 0 is 2 s.
+	// Every is the time between two reads of the file; 0 means 2 s.
 	Every time.Duration
-	// Logger gets one line for each change of the file. nil is slog.Default().
+	// Logger gets one line for each change of the file. nil means slog.Default().
 	Logger *slog.Logger
 }
 
-// Watch gives a guard the limits of a file, and new ones when the file changes, until ctx ends. If the file has faults or
-// cannot be read at first, it returns an error (Faults, or that of os.ReadFile) and does nothing else.
+// Watch sets the limits of a guard from a file, and sets them again when the file changes, until ctx ends. If the file
+// has errors or cannot be read at the time of the call, Watch only returns the error: Faults, or the error of
+// os.ReadFile.
 //
-// It reads the file every Config.Every. New content is in force once it was read twice, so that a file that is being
-// written is not taken for a complete one: by default 2 to 4 s after a change. A new file that has faults, and one that
-// cannot be read, change nothing and are logged. The old limits or the new ones decide each request: a request that began
-// before a change keeps its limits, also for what it gives back after its response. A rate that changes counts live
-// grants. While processes on one Redis have different files, each sets its own rates again and again.
+// Watch reads the file every Config.Every. New content is in force after two reads have returned the same content,
+// because the first read may return a file that is not completely written. By default this is 2 to 4 s after a change.
+// If the new file has errors or cannot be read, the limits do not change, and the error is logged. Either the old or
+// the new limits decide on each request. A request that began before the change keeps the old limits, also for the
+// permits that it gives back after its response. If the rate of a limit changes, earlier grants still count. While
+// processes on one Redis have different files, each process sets the rates of its own file again and again.
 func Watch(ctx context.Context, guard *httplimit.Guard, file string, c Config) error {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -98,7 +102,7 @@ func Watch(ctx context.Context, guard *httplimit.Guard, file string, c Config) e
 	return nil
 }
 
-// follow gives a guard the limits of a file whenever its content is not the one that was read last.
+// follow sets the limits of a guard whenever the file has new content. last is the content that Watch has read.
 func (c Config) follow(ctx context.Context, guard *httplimit.Guard, file string, last []byte) {
 	every, logger := c.Every, c.Logger
 	if every <= 0 {
@@ -109,8 +113,8 @@ func (c Config) follow(ctx context.Context, guard *httplimit.Guard, file string,
 	}
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
-	var changed []byte // content that was read once; nil: none
-	problem := ""      // of the last read
+	var changed []byte // new content that was read once; nil: none
+	problem := ""      // error of the last read
 	for {
 		select {
 		case <-ctx.Done():
@@ -145,10 +149,10 @@ func (c Config) follow(ctx context.Context, guard *httplimit.Guard, file string,
 	}
 }
 
-// words returns the words for keys of the program.
+// words returns the words for the keys of the program.
 func (c Config) words() []string { return slices.Sorted(maps.Keys(c.Keys)) }
 
-// build makes the limits of a guard.
+// build makes the limits of a guard from the limits of a file.
 func (c Config) build(limits []Limit) []httplimit.Limit {
 	all := make([]httplimit.Limit, len(limits))
 	for i, l := range limits {
@@ -166,7 +170,8 @@ func (c Config) build(limits []Limit) []httplimit.Limit {
 	return all
 }
 
-// key makes a key of its words: keys to be joined, of each the first one that a request has. nil is the key of all.
+// key makes a key from its words. The outer list has the keys to join. Each inner list has alternatives: the first one
+// that a request has is used. nil is the key for all requests together.
 func (c Config) key(words [][]string) httplimit.Key {
 	if words == nil {
 		return nil
@@ -205,8 +210,8 @@ func (c Config) exempt(r *http.Request, networks []netip.Prefix) bool {
 	return known && slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(addr) })
 }
 
-// covers reports whether the limit is for the method and the path of a request. The path counts as it is, and as it is
-// once cleaned: handlers may serve it in either form, and neither must avoid the limit.
+// covers reports whether the limit applies to the method and the path of a request. Both the path and the cleaned path
+// are compared: handlers may serve either form, and neither form may avoid the limit.
 func (l Limit) covers(r *http.Request) bool {
 	method, asked := r.Method, r.URL.Path
 	if method == http.MethodHead && !slices.Contains(l.Methods, method) {
@@ -216,7 +221,8 @@ func (l Limit) covers(r *http.Request) bool {
 		(l.Paths == nil || within(asked, l.Paths) || within(path.Clean("/"+asked), l.Paths))
 }
 
-// within reports whether a path is one of several, with or without a slash at its end, or below one that ends with a slash.
+// within reports whether a path is one of paths, with or without a final slash, or is below one of paths that ends with
+// a slash.
 func within(asked string, paths []string) bool {
 	return slices.ContainsFunc(paths, func(p string) bool {
 		return strings.TrimSuffix(asked, "/") == strings.TrimSuffix(p, "/") || strings.HasSuffix(p, "/") && strings.HasPrefix(asked, p)
