@@ -68,7 +68,8 @@ func (l *Limiter) expire(ctx context.Context, command protocol.ExpireCommand, ms
 	request := protocol.Expire{Command: command, Time: ms, Condition: condition}
 	var reply []int64
 	if err == nil {
-		reply, err = l.core.Change(ctx, protocol.ExpireScript, request.Idempotent(), request.Args())
+		idempotent := request.Idempotent(l.core.Clock(), l.core.Timeout())
+		reply, err = l.core.Change(ctx, protocol.ExpireScript, idempotent, request.Args())
 	}
 	return err == nil && request.Reply(reply), wrap("set the TTL of", l.name, err)
 }
