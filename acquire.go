@@ -16,10 +16,11 @@ import (
 // Acquiring and releasing permits: argument checks, errors and observers of the public methods. How callers share calls
 // is not decided here.
 
-// Allow asks once for n permits and returns all that an HTTP response needs. If n permits are not free, it takes none,
-// and Result.RetryAfter is the time until they are, if no other client takes them: exactly if at most 512 records are
-// live or the permits of the first 512 suffice, else the time is a lower bound. While callers of this process wait,
-// RetryAfter is at least the time until the first of them can be served.
+// Allow asks once for n permits and returns all that an HTTP response needs. If fewer than n permits are free, it takes
+// none, and Result.RetryAfter says when they will be free.
+//
+// RetryAfter is exact if the limiter has at most 512 live records, or if n permits will be free when its 512 oldest records
+// have expired. Otherwise RetryAfter is a lower bound.
 func (l *Limiter) Allow(ctx context.Context, n int64) (Result, error) {
 	return l.request(ctx, "allow", dispatch.Ask{N: n, Detail: true})
 }
@@ -30,11 +31,13 @@ func (l *Limiter) TryAcquire(ctx context.Context, n int64) (bool, error) {
 	return result.Allowed, err
 }
 
-// TryAcquireTimeout takes n permits and waits for them up to timeout (Redisson: tryAcquire with a timeout). With a
-// timeout of 0 or less it tries once, as TryAcquire. It returns false as soon as it is known that the permits will not
-// be free in time, although a release or a new rate elsewhere could change that; Redisson sleeps until the timeout. If
-// a call is in flight when the timeout ends, TryAcquireTimeout waits for its reply, so that the timeout never leaves
-// the outcome unknown. Use ctx for a hard bound.
+// TryAcquireTimeout takes n permits and waits for them up to timeout (Redisson: tryAcquire with a timeout). If timeout is
+// 0 or less, it is TryAcquire.
+//
+// It returns false as soon as the records in Redis show that the permits will not be free in time. It does not wait for a
+// release or a new rate that could free them earlier. Redisson waits until the timeout instead. If a call is in flight when
+// the timeout ends, TryAcquireTimeout waits for the reply, so a timeout never causes ErrOutcomeUnknown. Use the deadline of
+// ctx for a hard bound.
 func (l *Limiter) TryAcquireTimeout(ctx context.Context, n int64, timeout time.Duration) (bool, error) {
 	if timeout <= 0 {
 		return l.TryAcquire(ctx, n)
@@ -45,9 +48,11 @@ func (l *Limiter) TryAcquireTimeout(ctx context.Context, n int64, timeout time.D
 }
 
 // Acquire takes n permits and waits for them until ctx ends (Redisson: acquire). Callers of one process are served in
-// order, unless a call stalls. If ctx ends while the caller waits, the error is ctx.Err(). If a call for it is in
-// flight then, the error is ErrOutcomeUnknown, too. A call that fails ends the wait with its error. A caller that must
-// outlast short failures of Redis asks again, or uses WithFallback.
+// order, unless a call stalls.
+//
+// If ctx ends while the caller waits, the error is ctx.Err(). If a call for the caller is in flight at that time, the error
+// wraps both ctx.Err() and ErrOutcomeUnknown. If a call to Redis fails, Acquire stops waiting and returns the error. A
+// caller that must survive an outage of Redis calls Acquire again, or uses WithFallback.
 func (l *Limiter) Acquire(ctx context.Context, n int64) error {
 	_, err := l.request(ctx, "acquire from", dispatch.Ask{N: n, Waits: true})
 	return err
@@ -102,8 +107,8 @@ func (l *Limiter) serve(ctx context.Context, operation string, a dispatch.Ask) (
 	return Result{}, false, wrap(operation, l.name, err)
 }
 
-// AcquireUpTo takes as many permits as are free now, at most n, and returns how many it took. While callers of this
-// process wait, no permits are free.
+// AcquireUpTo takes as many permits as are free now, at most n, and returns how many it took. While other callers of this
+// process wait for permits of the limiter, it takes none.
 func (l *Limiter) AcquireUpTo(ctx context.Context, n int64) (int64, error) {
 	return l.upTo(ctx, "acquire up to from", n, nil)
 }
@@ -129,11 +134,14 @@ func (l *Limiter) serveUpTo(ctx context.Context, operation string, n int64, sour
 	return got, wrap(operation, l.name, err)
 }
 
-// Release gives n permits back before their interval is over, those of the oldest grants first, and returns how many
-// came back: at most those in use (Redisson: release, since 3.52.0). The permits that stay counted are then never older
-// than those in use, so no window holds more than the rate. After Redisson's release the same permits return a second
-// time. n = 0 does nothing; n < 0 is ErrInvalidPermits. Without a rate the error is ErrNotInitialized. If the reply is
-// lost it is ErrOutcomeUnknown, and more permits may have come back than Release returns.
+// Release gives n permits back before their interval is over, and returns how many came back: at most the permits in use
+// (Redisson: release, since 3.52.0). It removes the permits of the oldest grants first. The records that stay are newer than
+// the removed ones, so no window holds more than the rate. Redisson's release does not remove records: after it, the same
+// permits become free a second time when their records expire.
+//
+// If n is 0, Release does nothing. If n is negative, the error is ErrInvalidPermits. Without a rate the error is
+// ErrNotInitialized. If the reply is lost, the error is ErrOutcomeUnknown, and more permits may have come back than Release
+// returns.
 func (l *Limiter) Release(ctx context.Context, n int64) (int64, error) {
 	const operation = "release to"
 	if l.err != nil {
@@ -146,28 +154,31 @@ func (l *Limiter) Release(ctx context.Context, n int64) (int64, error) {
 	return released, wrap(operation, l.name, err)
 }
 
-// AllowAll asks several limiters at once for n permits of each: either all of them grant, or none does. A limiter that
-// is listed twice grants twice as many; if its options differ, those of the first one listed count.
+// AllowAll asks several limiters for n permits each: either all of them grant, or none does. A limiter that is listed twice
+// grants 2n permits. If one limiter is listed twice with different options, the options listed first count.
 //
-// With a *redis.Client this is one step. With a cluster, a Ring or any other client it is one step if the names share a
-// hash tag (on a cluster: a slot). Otherwise the limiters are asked in order, and when one refuses, the permits taken
-// from those before it are given back. Other callers may be refused meanwhile, so list the limiter first that refuses
-// most often. If ctx ends first, giving back goes on in the background, and the error is ErrOutcomeUnknown, too. The
-// permits of a call in flight are given back when its reply arrives; if the reply is lost, they stay taken for one
-// interval. In one step, callers of this process who ask the same limiters at the same time share calls. Those that
-// ask for the same numbers of permits are served in the order in which they came. They do not wait for permits: they may
-// pass callers that wait for one of the limiters. If ctx ends while the call is in flight, the error is ErrOutcomeUnknown,
-// too, and what the call grants the caller stays taken.
+// With a *redis.Client, AllowAll asks all limiters in one step. With a cluster, a Ring or any other client, it does so if
+// the names share a hash tag (on a cluster: a slot). Callers of this process that ask the same limiters at the same time
+// share these calls. Callers that ask for the same numbers of permits are served in the order of their arrival. AllowAll
+// does not wait for permits, so it may take permits before callers that wait for one of the limiters. If ctx ends while the
+// call is in flight, the error wraps both ctx.Err() and ErrOutcomeUnknown, and permits that the call grants stay taken.
 //
-// The results are in the order of the limiters. If one refuses, no result is Allowed, and RetryAfter is 0 for the
-// limiters that would have granted. If they were asked in order, those before the one that refuses have no ResetAfter,
-// and those behind it, which were not asked, have zero Results.
+// Otherwise AllowAll asks one limiter after the other. When a limiter refuses, the permits of the limiters before it are
+// given back. Other callers may be refused until then, so list first the limiter that refuses most often. If ctx ends
+// before all permits are given back, the rest is given back in the background, and the error wraps both ctx.Err() and
+// ErrOutcomeUnknown. If ctx ends while a limiter is asked, its permits are given back when the reply arrives. If that reply
+// is lost, they stay taken for one interval.
+//
+// The results are in the order of the limiters. If a limiter refuses, Allowed is false in all results, and RetryAfter is 0
+// for the limiters that would have granted. If the limiters were asked one after the other, ResetAfter is 0 for the
+// limiters before the one that refused, and the limiters after it, which were not asked, have zero Results.
 func (c *Client) AllowAll(ctx context.Context, n int64, limiters ...*Limiter) ([]Result, error) {
 	return c.AllowAllN(ctx, slices.Repeat([]int64{n}, len(limiters)), limiters...)
 }
 
-// AllowAllN is AllowAll for permits[i] of limiters[i]. For example, a call of a language model counts once against its
-// requests per minute, and with all its tokens against its tokens per minute. The slices must have the same length.
+// AllowAllN is AllowAll for permits[i] of limiters[i]. For example, a call of a language model takes one permit of a limit
+// of requests per minute, and one permit for each token of a limit of tokens per minute. The slices must have the same
+// length.
 func (c *Client) AllowAllN(ctx context.Context, permits []int64, limiters ...*Limiter) ([]Result, error) {
 	return c.askAll(ctx, "allow all", permits, limiters, nil)
 }

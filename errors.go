@@ -8,11 +8,12 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// Errors that methods return, to be matched with errors.Is. An error of a method wraps one of these, or the error of
+// Errors that methods return; match them with errors.Is. The error of a method wraps one of these errors, or the error of
 // the Redis client, and adds the operation and the limiter's name.
 var (
 	// ErrNotInitialized means that the limiter has no rate, or an invalid one. The text names the missing or invalid
-	// field. Set the rate with SetRate; TrySetRate and WithRate help only where fields are missing.
+	// field. SetRate sets the rate in both cases. TrySetRate and WithRate set missing fields, but do not replace invalid
+	// ones.
 	ErrNotInitialized = script.ErrNotInitialized
 	// ErrExceedsRate means that one request asked for more permits than the rate has.
 	ErrExceedsRate = dispatch.ErrExceedsRate
@@ -21,21 +22,23 @@ var (
 	ErrInvalidPermits = errors.New("rratelimiter: permits must be positive")
 	// ErrInvalidRate means that a Rate cannot be set. The text names the invalid field.
 	ErrInvalidRate = errors.New("rratelimiter: invalid rate")
-	// ErrInvalidOption means that an option or argument is invalid. NewClient and RateLimiter return no error: if one
+	// ErrInvalidOption means that an option or an argument is invalid. NewClient and RateLimiter return no error. If one
 	// of their options is invalid, every method of the limiter returns ErrInvalidOption.
 	ErrInvalidOption = errors.New("rratelimiter: invalid option")
-	// ErrOutcomeUnknown means that Redis may have executed a call whose reply was lost. The call could not be retried
-	// within WithCallTimeout, or a retry might have taken effect twice. So permits may be taken that no caller
-	// received. It wraps the cause. If the call was never sent, the error is the cause alone.
+	// ErrOutcomeUnknown means that Redis may have executed a call whose reply the caller did not get. The most frequent
+	// cause is that the caller's context ended while the call was in flight: the error then wraps both ctx.Err() and
+	// ErrOutcomeUnknown. Otherwise the reply was lost, and no retry was answered within WithCallTimeout, or a retry could
+	// have taken effect twice. Permits may be taken that no caller received. ErrOutcomeUnknown wraps the cause. If the call
+	// was never sent, the error is the cause alone.
 	ErrOutcomeUnknown = script.ErrOutcomeUnknown
-	// ErrUnavailable means that Redis could not be reached, did not answer within WithCallTimeout, or cannot serve any
-	// client now: it is loading, busy, out of client connections, a replica, or part of a cluster that is down. It
-	// wraps the cause. With WithFallback the process decides instead, where it can. If the caller's context has ended,
-	// its error is returned instead of ErrUnavailable.
+	// ErrUnavailable means that Redis could not be reached, that no connection or no reply came within WithCallTimeout, or
+	// that the server replied with one of these errors: LOADING, BUSY, READONLY, MASTERDOWN, CLUSTERDOWN, TRYAGAIN, or "max
+	// number of clients reached". ErrUnavailable wraps the cause. With WithFallback, the process decides acquiring calls
+	// instead, if it can (see there). If the caller's context has ended, the error is ctx.Err() instead of ErrUnavailable.
 	ErrUnavailable = script.ErrUnavailable
-	// ErrCrossSlotName means that a name cannot be used on this cluster, because the keys that Redisson derives from it
-	// are in different slots; or that the two names of a Rename are. Keys of names without braces, and of names with a
-	// complete hash tag ("{tag}x"), are always in one slot.
+	// ErrCrossSlotName means that a name cannot be used on this cluster, because the keys that Redisson derives from the
+	// name are in different slots. It also means that the two names of a Rename are in different slots. The keys of a name
+	// without braces, or with a complete hash tag ("{tag}x"), are always in one slot.
 	ErrCrossSlotName = script.ErrCrossSlotName
 )
 
@@ -51,7 +54,7 @@ func invalidOption(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrInvalidOption, fmt.Sprintf(format, args...))
 }
 
-// asOption makes an ErrInvalidOption of another error, such as that of an invalid rate.
+// asOption wraps an error, such as ErrInvalidRate, in ErrInvalidOption.
 func asOption(err error) error {
 	if errors.Is(err, ErrInvalidOption) {
 		return err

@@ -16,16 +16,16 @@ type State struct {
 	Rate           Rate
 	Available      int64         // permits free now, including those of expired records
 	Used           int64         // permits in live records
-	Leased         int64         // of Used, permits that this client holds ahead of demand (WithLease) and may still grant
+	Leased         int64         // part of Used that this client has taken ahead of demand (WithLease) and may still grant
 	Records        int           // number of live records
 	Oldest, Newest time.Time     // times of live records; zero if there are none
 	TTL            time.Duration // of the configuration; 0: none
 	Consistent     bool          // value + all records == rate
 }
 
-// AvailablePermits returns the number of permits free now (Redisson: availablePermits). Like Redisson's method it
-// removes expired records and repairs what it finds wrong. To do so it reads the live records. Without a rate the error
-// is ErrNotInitialized.
+// AvailablePermits returns the number of permits free now (Redisson: availablePermits). Like Redisson's method, it removes
+// expired records. It also reads the live records, and corrects the stored number of free permits if that is wrong. Without
+// a rate the error is ErrNotInitialized.
 func (l *Limiter) AvailablePermits(ctx context.Context) (int64, error) {
 	const operation = "count the permits of"
 	if l.err != nil {
@@ -35,9 +35,8 @@ func (l *Limiter) AvailablePermits(ctx context.Context) (int64, error) {
 	return free, wrap(operation, l.name, err)
 }
 
-// State reads the limiter and changes nothing; not even expired records are removed. It reads every record: with
-// hundreds of thousands of them, that blocks Redis for a part of a second. Without a rate the error is
-// ErrNotInitialized.
+// State reads the limiter and changes nothing: it does not even remove expired records. It reads every record. Hundreds of
+// thousands of records block Redis for a part of a second. Without a rate the error is ErrNotInitialized.
 func (l *Limiter) State(ctx context.Context) (State, error) {
 	r, err := l.read(ctx, protocol.StateScript, false)
 	if err != nil {
@@ -70,12 +69,12 @@ func (l *Limiter) read(ctx context.Context, s *script.Script, configOnly bool) (
 	return state, err
 }
 
-// Clients returns the sorted ids of the clients that have state of their own on this limiter, as a PerClient rate makes
-// it.
+// Clients returns the sorted ids of the clients that have their own state on this limiter. A PerClient rate creates such
+// state.
 //
-// It scans all keys of the server (SCAN), which takes long on a large one. On a cluster or a Ring it scans the node
-// that holds the limiter's keys. An AutoPipeliner, or a client of another type, over several nodes does not show which
-// node that is, so the list may come from any of them: use a limiter over the underlying client instead.
+// Clients scans all keys of the server (SCAN), which takes long on a large server. On a cluster or a Ring it scans the node
+// that holds the limiter's keys. An AutoPipeliner, or a client of another type, over several nodes does not show which node
+// holds the keys. Clients may then scan another node: call it on a limiter of the underlying client instead.
 func (l *Limiter) Clients(ctx context.Context) ([]string, error) {
 	ids, err := l.clients(ctx)
 	return ids, wrap("list the clients of", l.name, err)
@@ -106,9 +105,9 @@ func escapeGlob(text string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(text)
 }
 
-// Glance is a cheap State: it changes nothing and costs Redis almost nothing, however many records there are. If there
-// are more than 2,000 live or more than 2,000 expired records, it trusts the stored free permits, and exact is false.
-// Without a rate the error is ErrNotInitialized.
+// Glance is a cheap State: it changes nothing, and costs Redis almost nothing for any number of records. If there are more
+// than 2,000 live or more than 2,000 expired records, Glance does not check the stored number of free permits, and exact is
+// false. Without a rate the error is ErrNotInitialized.
 func (l *Limiter) Glance(ctx context.Context) (s State, exact bool, err error) {
 	r, err := l.read(ctx, protocol.GlanceScript, false)
 	if err != nil {
@@ -117,13 +116,13 @@ func (l *Limiter) Glance(ctx context.Context) (s State, exact bool, err error) {
 	return l.stateOf(r), !r.Estimate, nil
 }
 
-// Repaired is what Repair or Reset found and did.
+// Repaired describes what Repair or Reset found and changed.
 type Repaired struct {
 	Changed bool   // something was changed; with DryRun: would be changed
-	Fault   string // what was wrong with the free permits; "" if nothing
-	Was     int64  // free permits that were stored; 0 if none could be read
-	Free    int64  // free permits stored now (DryRun: to be stored): rate - Permits; after Reset, rate
-	Records int    // records, expired ones included
+	Fault   string // what was wrong with the stored number of free permits; "" if nothing
+	Was     int64  // free permits stored before; 0 if that could not be read
+	Free    int64  // free permits stored afterwards (DryRun: that would be): rate - Permits; after Reset, rate
+	Records int    // number of records, including expired ones
 	Permits int64  // permits in these records
 
 	Blocked time.Duration // time from the repair until a permit is free according to the records; 0: one is free now
@@ -137,17 +136,17 @@ type repairOptions struct{ dry bool }
 // DryRun makes Repair and Reset report what they would do, without doing it.
 func DryRun() RepairOption { return func(o *repairOptions) { o.dry = true } }
 
-// Repair recomputes the free permits from the records, whatever is stored. On a PerClient limiter it repairs this
-// client's own state.
+// Repair recomputes the number of free permits from the records, and ignores the stored number. On a PerClient limiter it
+// repairs this client's own state.
 //
-// Permits that Redisson's release gave back are both free and in a record, which cannot be told from a fault. Repair
-// takes them again, unless a call has already removed them from the oldest records.
+// Redisson's release makes permits free, but leaves them in their records. Repair cannot distinguish this from a fault. It
+// counts such permits as used again, unless a call has already removed them from the oldest records.
 //
-// Records are trusted, whichever client wrote them. One that holds many times the rate, or is dated far in the future,
-// leaves the limiter without a free permit for Repaired.Blocked. If that is too long, use Reset.
+// Repair trusts all records, whichever client wrote them. A record that holds many times the rate, or is dated far in the
+// future, leaves the limiter without a free permit for Repaired.Blocked. If that is too long, use Reset.
 //
-// Repair reads every record: with hundreds of thousands of live ones, that blocks Redis for a part of a second. Without
-// a rate the error is ErrNotInitialized.
+// Repair reads every record. Hundreds of thousands of live records block Redis for a part of a second. Without a rate the
+// error is ErrNotInitialized.
 func (l *Limiter) Repair(ctx context.Context, opts ...RepairOption) (Repaired, error) {
 	r, err := l.repair(ctx, protocol.Repair{Dry: true})
 	if err == nil && r.Changed && !repairOptionsOf(opts).dry {
@@ -163,9 +162,9 @@ func (l *Limiter) Repair(ctx context.Context, opts ...RepairOption) (Repaired, e
 	return r, wrap("repair", l.name, err)
 }
 
-// Reset removes all records, so that all permits are free, and keeps the configuration. On a PerClient limiter it
-// resets this client's own state. For one interval, twice the rate can be used. Without a rate the error is
-// ErrNotInitialized. If the reply was lost, it is ErrOutcomeUnknown.
+// Reset removes all records and keeps the configuration: all permits are free then. On a PerClient limiter it resets this
+// client's own state. Up to twice the rate can be granted within the interval around a Reset. Without a rate the error is
+// ErrNotInitialized. If the reply was lost, the error is ErrOutcomeUnknown.
 func (l *Limiter) Reset(ctx context.Context, opts ...RepairOption) (Repaired, error) {
 	dry := repairOptionsOf(opts).dry
 	r, err := l.repair(ctx, protocol.Repair{Reset: true, Dry: dry})

@@ -13,8 +13,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// An ExpireCondition makes a new TTL depend on the present one. At most one condition can be given. Conditions work on
-// every server, also before Redis 7.0, whose PEXPIRE has none.
+// An ExpireCondition makes a new TTL depend on the present TTL. At most one condition can be given. Conditions work on every
+// server, including Redis before 7.0, where PEXPIRE has no conditions.
 type ExpireCondition int
 
 // The conditions, with Redisson's methods.
@@ -25,12 +25,13 @@ const (
 	IfLess                               // there is no TTL, or the new one ends earlier (expireIfLess)
 )
 
-// Expire sets the time after which the limiter is removed, rounded up to whole milliseconds (Redisson: expire). It
-// returns whether the TTL was set: false if there is no limiter or the condition is not met. A ttl of zero or less
-// removes the limiter now. State that later grants create gets the same TTL. Keys of another Redis type belong to
-// another program and keep their TTL.
+// Expire sets the time after which the limiter is removed, rounded up to whole milliseconds (Redisson: expire). It returns
+// whether the TTL was set: false if there is no limiter or the condition is not met. If ttl is zero or less, the limiter is
+// removed now. The keys that later grants create get the same TTL. Keys of another Redis type belong to another program and
+// keep their TTL.
 //
-// More than one condition, or an unknown one, is ErrInvalidOption. If the reply was lost, the error is
+// More than one condition, or an unknown condition, is ErrInvalidOption. If the reply was lost, Expire is retried, provided
+// that it has no condition and that ttl is more than WithCallTimeout. Otherwise, or if no retry has a reply, the error is
 // ErrOutcomeUnknown.
 func (l *Limiter) Expire(ctx context.Context, ttl time.Duration, cond ...ExpireCondition) (bool, error) {
 	ms := ttl.Milliseconds()
@@ -40,9 +41,10 @@ func (l *Limiter) Expire(ctx context.Context, ttl time.Duration, cond ...ExpireC
 	return l.expire(ctx, protocol.ExpireIn, ms, cond)
 }
 
-// ExpireAt sets the time at which the limiter is removed, rounded down to whole milliseconds, and returns whether it
-// was set (Redisson: expireAt). A time in the past removes the limiter now; a time after 1e15 ms since the epoch (more
-// than 31,000 years) counts as that time. Conditions and errors are those of Expire.
+// ExpireAt sets the time at which the limiter is removed, rounded down to whole milliseconds, and returns whether the time
+// was set (Redisson: expireAt). If t is in the past, the limiter is removed now. If t is more than 1e15 ms (31,000 years)
+// after the epoch, that time is used instead. Conditions, retries and errors are as for Expire, where ttl is the time until
+// t.
 func (l *Limiter) ExpireAt(ctx context.Context, t time.Time, cond ...ExpireCondition) (bool, error) {
 	const last = 1e15 // ms since the epoch; Lua numbers are exact up to here
 	ms := t.UnixMilli()
@@ -54,8 +56,9 @@ func (l *Limiter) ExpireAt(ctx context.Context, t time.Time, cond ...ExpireCondi
 	return l.expire(ctx, protocol.ExpireAt, ms, cond)
 }
 
-// ClearExpire removes the TTL, and returns whether there was one (Redisson: clearExpire). A rate with KeepAlive sets
-// one again at its next use. This client's PerClient state keeps a TTL, and expires once it is no longer needed.
+// ClearExpire removes the TTL, and returns whether there was one (Redisson: clearExpire). A limiter with a KeepAlive gets a
+// TTL again when it is used next. This client's PerClient state keeps a TTL, and expires when it is no longer needed. If the
+// reply was lost, the error is ErrOutcomeUnknown.
 func (l *Limiter) ClearExpire(ctx context.Context) (bool, error) {
 	return l.expire(ctx, protocol.Persist, 0, nil)
 }
@@ -68,7 +71,8 @@ func (l *Limiter) expire(ctx context.Context, command protocol.ExpireCommand, ms
 	request := protocol.Expire{Command: command, Time: ms, Condition: condition}
 	var reply []int64
 	if err == nil {
-		reply, err = l.core.Change(ctx, protocol.ExpireScript, request.Idempotent(), request.Args())
+		idempotent := request.Idempotent(l.core.Clock(), l.core.Timeout())
+		reply, err = l.core.Change(ctx, protocol.ExpireScript, idempotent, request.Args())
 	}
 	return err == nil && request.Reply(reply), wrap("set the TTL of", l.name, err)
 }
@@ -110,13 +114,13 @@ func (l *Limiter) Exists(ctx context.Context) (bool, error) {
 	return n > 0, wrap("look for", l.name, err)
 }
 
-// Delete removes the limiter: its configuration, its state, and this client's state (Redisson: delete). It returns
-// whether any of these existed, even if it was state alone. The state of other clients stays, as with Redisson; if a
-// PerClient rate is set again, it is used again. If the reply was lost, the error is ErrOutcomeUnknown.
+// Delete removes the limiter: its configuration, its state, and this client's state (Redisson: delete). It returns whether
+// any of these existed. The state of other clients stays, as with Redisson; it is used again if a PerClient rate is set
+// again. If the reply was lost, the error is ErrOutcomeUnknown.
 //
-// Unlike Redisson's delete, it leaves keys of another Redis type alone, because they belong to another program. The
-// rest is removed, and the error is a WRONGTYPE that names the first such key. Redis frees the memory in the background
-// (UNLINK).
+// Unlike Redisson's delete, Delete does not remove keys of another Redis type, because they belong to another program. It
+// removes the other keys, and returns a WRONGTYPE error that names the first key that stays. Redis frees the memory in the
+// background (UNLINK).
 func (l *Limiter) Delete(ctx context.Context) (bool, error) {
 	err := l.err
 	var request protocol.Delete
@@ -144,22 +148,23 @@ func foreign(all []string, at int) error {
 		dispatch.Quoted(all[at]), types[at%keys.Count]))
 }
 
-// Rename renames the limiter's keys (Redisson: rename). This Limiter keeps the old name. A limiter that already has the
-// new name is removed. The PerClient state of other clients keeps the old name.
+// Rename renames the limiter's keys in Redis (Redisson: rename). This Limiter still has the old name. If another limiter has
+// the new name, that limiter is removed. The PerClient state of other clients keeps the old name.
 //
 // Without a limiter the error is ErrNotInitialized. A new name that equals one of the limiter's own keys is
 // ErrInvalidOption. If a key of either name has another Redis type, it belongs to another program: nothing is renamed,
 // and the error is a WRONGTYPE that names the key. If the reply was lost, the error is ErrOutcomeUnknown.
 //
-// On a cluster both names must be in one slot, and on a Ring both must have the same hash tag ("{tag}x"); otherwise the
-// error is ErrCrossSlotName. An AutoPipeliner over a Ring cannot check this, so there, too, rename only within a hash
-// tag.
+// On a cluster, both names must be in one slot. On a Ring, both names must have the same hash tag ("{tag}x"). Otherwise the
+// error is ErrCrossSlotName. With an AutoPipeliner over a Ring this cannot be checked: use names with the same hash tag
+// there.
 func (l *Limiter) Rename(ctx context.Context, newName string) error {
 	_, err := l.rename(ctx, newName, protocol.Rename{})
 	return wrap("rename", l.name, err)
 }
 
-// RenameNX is Rename if no limiter has the new name (Redisson: renamenx). It returns whether it renamed the limiter.
+// RenameNX is Rename, but only if no limiter has the new name (Redisson: renamenx). It returns whether the limiter was
+// renamed.
 func (l *Limiter) RenameNX(ctx context.Context, newName string) (bool, error) {
 	renamed, err := l.rename(ctx, newName, protocol.Rename{OnlyNew: true})
 	return renamed, wrap("rename", l.name, err)

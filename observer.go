@@ -5,19 +5,20 @@ import (
 	"time"
 )
 
-// An Observer sees each acquiring call after its reply was handled, and each decision that the process made without a
-// call (WithFallback). What leases grant (WithLease) only a [RequestObserver] sees. Its methods must return quickly: callers wait for them.
+// An Observer sees each acquiring call after its reply was handled, and each decision that the process made without a call
+// (WithFallback). Requests that a lease grants (WithLease) are reported to a [RequestObserver] only. The methods must return
+// quickly, because callers wait for them.
 type Observer interface{ Call(CallInfo) }
 
 // CallInfo describes one acquiring call. A call of AllowAll or TakeAll in one step is reported once for each of its
-// limiters. If a call fails, its callers count as denied, and so do the queued requests that fail with it.
+// limiters. If a call fails, its callers and the queued requests that fail with it count as denied.
 type CallInfo struct {
 	Limiter string // name
-	// Callers is the number of callers of the call. A caller that is neither Granted nor Denied keeps waiting, or
-	// another limiter of AllowAll refused it. A call without callers takes a lease.
+	// Callers is the number of callers whose requests the call carried. If a caller is neither Granted nor Denied, it
+	// continues to wait, or another limiter of AllowAll refused it. A call without callers takes a lease.
 	Callers, Granted, Denied int
 	Permits                  int64         // granted in total
-	Unclaimed                int64         // of Permits, those that no caller received: their callers had cancelled
+	Unclaimed                int64         // part of Permits that no caller received, because the callers had cancelled
 	Waiting                  int           // callers still blocked in this process; 0 for AllowAll
 	Latency                  time.Duration // from sending the call to its reply, retries included
 	Attempts                 int           // number of attempts sent to Redis; 0 if no call was made
@@ -25,38 +26,40 @@ type CallInfo struct {
 	RateMismatch             bool          // the rate of WithRate or WithEnforcedRate differs from the rate in force
 	DenyCacheHits            int           // refusals by WithDenyCache, without a call, since the limiter's previous call
 	Fallback                 bool          // decided by the process (WithFallback), after a failed call or without one
-	Leased                   int64         // permits that were taken ahead (WithLease), in addition to Permits
+	Leased                   int64         // permits that were taken ahead of demand (WithLease), in addition to Permits
 	Returned                 int64         // permits of earlier leases that were given back since the limiter's previous call
-	Void                     int64         // permits of earlier leases that were neither granted nor given back, the same
+	Void                     int64         // permits of earlier leases that were neither granted nor given back, since then
 	Err                      error         // why the call failed; nil if it did not
 }
 
-// A RequestObserver is an [Observer] that also sees each request once, when it is answered or ends without an answer. A
-// call serves many requests; RequestInfo has what belongs to one of them, such as its time in the queue, and its
-// context. A request whose context ends before its call completes is not in that call's [CallInfo], but is reported
-// here, and so is one that needs no call, since a lease grants it. The callers' goroutines call Request concurrently.
+// A RequestObserver is an [Observer] that also sees each request once, when the method returns. A call serves many requests.
+// RequestInfo describes a single request, including its time in the queue. Two kinds of requests are reported here, but in
+// no [CallInfo]: a request whose context ends before its call completes, and a request that a lease grants without a call.
+// Request is called concurrently, in the goroutines of the callers.
 type RequestObserver interface {
 	Observer
 	Request(ctx context.Context, info RequestInfo)
 }
 
-// RequestInfo describes one request: a call of a method that asks a limiter for permits. AllowAll and TakeAll make one
-// request to each of their limiters, with Method "AllowAll" if they run in one step, else "Allow". In one step, if any
-// limiter refuses, Granted is 0 and Err is nil for all of them, also for those that would have allowed; CallInfo.Denied
-// counts only the limiters that refuse. Take, TakeUpTo and TakeAll have the Method of Allow, AcquireUpTo and AllowAll.
+// RequestInfo describes one request: a call of a method that asks a limiter for permits. Take, TakeUpTo and TakeAll have the
+// Method of Allow, AcquireUpTo and AllowAll.
+//
+// AllowAll and TakeAll make one request to each of their limiters. Method is "AllowAll" if they run in one step, and "Allow"
+// if they ask one limiter after the other. If a limiter refuses in one step, Granted is 0 and Err is nil for all limiters,
+// including those that would have allowed. CallInfo.Denied counts only the limiters that refuse.
 type RequestInfo struct {
 	Limiter string        // name
 	Method  string        // "Acquire", "TryAcquireTimeout", "TryAcquire", "Allow", "AcquireUpTo" or "AllowAll"
 	Waits   bool          // whether the method waits for permits
 	Permits int64         // requested
-	Granted int64         // of Permits
+	Granted int64         // part of Permits that was granted
 	Leased  bool          // granted from a lease (WithLease), without a call
 	Latency time.Duration // from the start of the method to its answer
 	Err     error         // as returned to the caller; nil if the request was answered
 }
 
-// A GuardObserver is an [Observer] that also sees the decisions of guards: each decision of a policy of package
-// httplimit, which gRPC servers use as well. The callers' goroutines call Guard concurrently. It must return quickly.
+// A GuardObserver is an [Observer] that also sees each decision of a guard: an HTTP handler or a gRPC server that a policy of
+// package httplimit limits. Guard is called concurrently, in the goroutines of the callers, and must return quickly.
 type GuardObserver interface {
 	Observer
 	Guard(ctx context.Context, info GuardInfo)
@@ -75,7 +78,7 @@ type GuardObserver interface {
 //	shadowed locally   the same as denied locally, but it passed, because the policy only watches
 //	gone               the caller's context ended before the decision
 //
-// A decision that the process makes for a limiter with [WithFallback] counts as allowed or denied.
+// If the process decides for a limiter with [WithFallback], the outcome is allowed or denied.
 type GuardInfo struct {
 	Policy  string        // name of the policy; "" if it has none
 	Outcome string        // see above
@@ -97,8 +100,8 @@ func (c *Client) observed() {
 	}
 }
 
-// Observers combines several observers into one, which calls them in order. Nil observers are skipped; without any
-// other, the result is nil.
+// Observers combines several observers into one observer, which calls them in order. Nil observers are skipped. If all are
+// nil, the result is nil.
 func Observers(all ...Observer) Observer {
 	var some observers
 	requests := false
@@ -154,7 +157,7 @@ func (all requestObservers) Request(ctx context.Context, info RequestInfo) {
 	}
 }
 
-// Waiting returns the number of callers blocked now, by the names of their limiters.
+// Waiting returns the number of callers that are blocked now, by the name of their limiter.
 func (c *Client) Waiting() map[string]int { return c.core.Waiting() }
 
 // tell passes a request to the request observer, if there is one.

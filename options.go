@@ -25,7 +25,7 @@ func WithClientID(id string) Option {
 }
 
 // WithNameMapper sets the function that maps a limiter's name to the name of its configuration key (Redisson:
-// NameMapper), for example to add the prefix that the Java side adds.
+// NameMapper). For example, it adds the prefix that the Java services use.
 func WithNameMapper(mapName func(name string) string) Option {
 	return func(c *dispatch.Config) error {
 		if mapName == nil {
@@ -36,8 +36,8 @@ func WithNameMapper(mapName func(name string) string) Option {
 	}
 }
 
-// WithClock sets the clock that dates the grants, for tests. The default is time.Now. With a clock that always returns
-// whole milliseconds, permits return exactly one interval after their grant, whatever the interval is (see [Limiter]).
+// WithClock sets the clock that gives grants their time, for tests. The default is time.Now. If the clock always returns
+// whole milliseconds, permits return exactly one interval after their grant, for every interval (see [Limiter]).
 func WithClock(now func() time.Time) Option {
 	return func(c *dispatch.Config) error {
 		if now == nil {
@@ -48,15 +48,15 @@ func WithClock(now func() time.Time) Option {
 	}
 }
 
-// WithCallTimeout bounds one call to Redis, retries included. The default is 1 s.
+// WithCallTimeout bounds the duration of one call to Redis, including retries. The default is 1 s.
 //
-// A failed call is retried while time is left: first after some milliseconds, later at intervals of up to 250 ms. To
-// survive a failover without an error, set d to more than the failover takes, and the ReadTimeout of the redis client
-// to at least d. With a shorter ReadTimeout, Redis may execute an attempt after the client has abandoned and retried
-// it, and the permits are taken twice.
+// A failed call is retried until d is over: first after some milliseconds, later after up to 250 ms. To survive a failover
+// without an error, set d to more than the failover takes, and the ReadTimeout of the redis client to at least d. With a
+// shorter ReadTimeout, Redis may execute an attempt after its retry was answered. Some calls then take their permits twice: see
+// docs/faults.md, "What can't be survived".
 //
-// If a call times out and no later call was answered, the requests queued behind it fail with the same timeout. Nothing
-// was sent for them, so their error is never ErrOutcomeUnknown.
+// If a call times out and no later call was answered, the requests queued behind this call fail with the same timeout.
+// Nothing was sent for these requests, so their error is never ErrOutcomeUnknown.
 func WithCallTimeout(d time.Duration) Option {
 	return func(c *dispatch.Config) error {
 		if d <= 0 {
@@ -67,8 +67,9 @@ func WithCallTimeout(d time.Duration) Option {
 	}
 }
 
-// WithObserver sets the observer of all acquiring calls, and of all requests if it is a [RequestObserver]. If the
-// observer has a method Watch(*Client), NewClient calls it with the client. [Observers] combines several observers.
+// WithObserver sets the observer of all acquiring calls. A [RequestObserver] also sees all requests, and a [GuardObserver]
+// the decisions of guards. If the observer has a method Watch(*Client), NewClient calls this method with the client.
+// [Observers] combines several observers.
 func WithObserver(o Observer) Option {
 	return func(c *dispatch.Config) error {
 		c.Observer = o
@@ -120,12 +121,12 @@ func validate(s dispatch.Settings) error {
 // A LimiterOption configures one limiter in this process. Options are not stored in Redis.
 type LimiterOption func(*dispatch.Settings) error
 
-// WithRate makes the limiter set its own rate when it finds none, in the first call that needs it. A rate that is
-// already stored wins, whatever it is; if it differs, CallInfo.RateMismatch is true. If only a part of the
-// configuration is stored, the missing fields are set (like Redisson's trySetRate before each use).
+// WithRate makes the limiter set the rate r if no rate is stored in Redis, in the same step in which it acquires permits. If
+// a rate is stored, it stays in force. If it differs from r, CallInfo.RateMismatch is true. If only some fields of the
+// configuration are stored, the missing fields are set, as by Redisson's trySetRate.
 //
-// Every acquiring method and AvailablePermits set the rate; methods that only read, such as Config, State and TTL, do
-// not. If both WithRate and WithEnforcedRate are given, the last one counts.
+// Every acquiring method and AvailablePermits set the rate. Methods that only read, such as Config, State and TTL, do not.
+// If both WithRate and WithEnforcedRate are given, the last one counts.
 func WithRate(r Rate) LimiterOption {
 	return func(s *dispatch.Settings) error {
 		s.Own, s.Enforced = r.protocol(), false
@@ -133,10 +134,10 @@ func WithRate(r Rate) LimiterOption {
 	}
 }
 
-// WithEnforcedRate makes the limiter set its own rate whenever it finds none or another one. Earlier grants still
-// count. Two processes that enforce different rates on one limiter overwrite each other forever: a rate should have one
-// owner. A call that has set its rate three times and still finds another one is decided under that rate, and
-// CallInfo.RateMismatch is true.
+// WithEnforcedRate makes the limiter set the rate r whenever no rate or another rate is stored in Redis. Earlier grants
+// still count. Two processes that enforce different rates on one limiter overwrite each other's rate with each call, so only
+// one owner should enforce a rate. If a call has set r three times and another rate is stored again, the call is decided
+// under that other rate, and CallInfo.RateMismatch is true.
 func WithEnforcedRate(r Rate) LimiterOption {
 	return func(s *dispatch.Settings) error {
 		s.Own, s.Enforced = r.protocol(), true
@@ -144,8 +145,8 @@ func WithEnforcedRate(r Rate) LimiterOption {
 	}
 }
 
-// WithServerTime dates the grants by the clock of the Redis server instead of the clock of this host. Use it where the
-// clocks of the hosts disagree. Redisson's clients always use their own clocks.
+// WithServerTime gives grants the time of the Redis server instead of the time of this host. Use it if the clocks of the
+// hosts differ. Redisson's clients always use their own clocks.
 func WithServerTime() LimiterOption {
 	return func(s *dispatch.Settings) error {
 		s.ServerTime = true
@@ -153,8 +154,8 @@ func WithServerTime() LimiterOption {
 	}
 }
 
-// WithRecordFormat sets the format in which grants are stored. It must be one that all Redisson clients of the limiter
-// can read. The default is Redisson317, which all releases since 3.17.0 read.
+// WithRecordFormat sets the format in which grants are stored. All Redisson clients of the limiter must be able to read it.
+// The default is Redisson317, which all releases since 3.17.0 read.
 func WithRecordFormat(f RecordFormat) LimiterOption {
 	return func(s *dispatch.Settings) error {
 		if _, _, known := record.Format(f).Layout(); !known {
@@ -165,12 +166,13 @@ func WithRecordFormat(f RecordFormat) LimiterOption {
 	}
 }
 
-// WithRecordPerRequest stores one record for each request instead of one for all requests of a call. Redisson before
-// 3.35.0 counts records instead of permits when it repairs a limiter whose value key was evicted. If such releases use
-// the limiter and each request takes one permit, this option keeps their count correct. It costs memory.
+// WithRecordPerRequest stores one record for each request instead of one record for all requests of a call. It costs memory.
+// Redisson before 3.35.0 counts records instead of permits when it repairs a limiter whose stored number of free permits (the
+// key {NAME}:value) was evicted. If such releases use the limiter and each request takes one permit, this option keeps their
+// count correct.
 //
-// It corrects only the count. Every release of Redisson treats a limiter without a value key as a new one, and repairs
-// it at the earliest when a record expires: what Redisson grants until then comes on top of what was granted before.
+// The option corrects only the count. Every release of Redisson treats a limiter without that key as new, and repairs it when
+// a record expires, or later. Until then Redisson grants permits in addition to those in the records.
 func WithRecordPerRequest() LimiterOption {
 	return func(s *dispatch.Settings) error {
 		s.RecordPerRequest = true
@@ -178,19 +180,20 @@ func WithRecordPerRequest() LimiterOption {
 	}
 }
 
-// WithGranularity bounds the memory of a limiter with many grants. All permits granted to this client within d are
-// stored as one record, dated at the end of that time. The limiter then has at most interval/d + 2 records for this
-// client, and a few more after stalled or retried calls. Permits return up to d late, never early. Clients with and
-// without this option, and Redisson, can share a limiter.
+// WithGranularity bounds the memory of a limiter with many grants. All permits granted to this client within a period of
+// length d are stored as one record with the time of the end of the period. The limiter then has at most interval/d + 2
+// records for this client, and a few more after stalled or retried calls. Permits return up to d late, never early. Clients
+// with and without this option, and Redisson, can share a limiter.
 //
-// The outcome of a call whose reply was lost can be determined less often than without the option: once a later call
-// has joined the record, the error is ErrOutcomeUnknown. Records are four bytes longer.
+// After a lost reply, ErrOutcomeUnknown is more frequent than without the option: a retry cannot find the permits of the
+// earlier attempt if a later call was stored in the same record. Records are four bytes longer.
 //
-// d must be a positive number of whole milliseconds, at most a tenth of the interval. Any other d, more than a tenth of
-// the interval of the limiter's own rate (WithRate), and the combination with WithRecordPerRequest are
-// ErrInvalidOption. If a rate with a shorter interval is in force, a tenth of that interval is used instead of d; below
-// 2 ms no grants are joined. With WithServerTime the server's clock decides which grants are joined. With the format
-// Redisson313 the option has no effect: its ids are too short for a client to recognize its own records.
+// d must be a positive number of whole milliseconds. It must be at most a tenth of the interval of the rate that WithRate or
+// WithEnforcedRate sets. The option cannot be combined with WithRecordPerRequest. Otherwise the error is ErrInvalidOption.
+//
+// If the interval in force is shorter than 10 d, a tenth of that interval is used instead of d. If this is less than 2 ms,
+// each call has its own record. With WithServerTime, the server's clock defines the periods. With the format Redisson313 the
+// option has no effect, because the ids are too short for a client to recognize its own records.
 func WithGranularity(d time.Duration) LimiterOption {
 	return func(s *dispatch.Settings) error {
 		if d <= 0 || d%time.Millisecond != 0 {
@@ -201,24 +204,30 @@ func WithGranularity(d time.Duration) LimiterOption {
 	}
 }
 
-// WithLease lets this process take permits up to d ahead of demand and grant them without asking Redis, at the speed of
-// memory. The limit stays exact: what is taken ahead is stored as one record, dated at the time until which it may be
-// granted, so no window of the interval holds more than the rate, with Redisson, other leases and other clients on the
-// limiter.
+// WithLease lets this process take permits ahead of demand, and grant them for up to d without a call to Redis. Such permits
+// are a lease. The limit stays exact: the permits of a lease are stored in a record with the time of the end of the lease. So
+// no window of the interval holds more than the rate, also if Redisson, other leases and other clients use the limiter.
 //
-// The price: permits return up to d late, so at full use up to d/(interval+d) of the rate is lost; what a process holds is
-// missing elsewhere meanwhile, and if the process dies, until an interval after the end of the lease. So a process takes no
-// more than it used lately, a quarter of what is free, and nothing while a caller waits, soon after a refusal, or when less
-// than a tenth of the rate would remain free: near full use, calls go to Redis as without the option. What is left at the
-// end of a lease is given back.
+// The option has a price. Permits return up to d late, so at full use up to d/(interval+d) of the rate is lost. The permits
+// that one process holds are missing in other processes until the lease ends. If the process dies, they are missing until one
+// interval after the end of the lease.
 //
-// A change by this client (SetRate, Release, Delete, ...) ends its leases of the limiter at once. What others change is
-// noticed when the lease ends. Leases are granted from while Redis is away, until they end. A client holds leases of at most
-// 65,536 limiters at a time.
+// So a process takes ahead about as many permits as it will need until the lease ends, by its recent use, and at most a
+// quarter of the free permits. It takes nothing ahead
+//   - while a caller waits, while a call is stalled, and for the time d after a refusal;
+//   - if less than a tenth of the rate would remain free;
+//   - if waiting callers have detected that Redisson uses limiters on the server.
 //
-// d must be a positive number of whole milliseconds, at most a tenth of the interval. Any other d, more than a tenth of the
-// interval of the limiter's own rate (WithRate), and the combination with WithGranularity, WithRecordPerRequest or the format
-// Redisson313 are ErrInvalidOption. Records are as with WithGranularity(d).
+// In these cases calls go to Redis as without the option. Unused permits are given back when the lease ends, unless they are
+// too few to justify a call.
+//
+// A change by this client (SetRate, Release, Delete, ...) ends its leases of the limiter at once. A change by another client
+// is noticed when the lease ends. While Redis cannot be reached, a lease grants its permits until it ends. A client holds
+// leases of at most 65,536 limiters at a time.
+//
+// d must be a positive number of whole milliseconds. It must be at most a tenth of the interval of the rate that WithRate or
+// WithEnforcedRate sets. The option cannot be combined with WithGranularity, WithRecordPerRequest or the format Redisson313.
+// Otherwise the error is ErrInvalidOption. Records have the same form as with WithGranularity(d).
 func WithLease(d time.Duration) LimiterOption {
 	return func(s *dispatch.Settings) error {
 		if d <= 0 || d%time.Millisecond != 0 {
@@ -229,16 +238,18 @@ func WithLease(d time.Duration) LimiterOption {
 	}
 }
 
-// WithDenyCache lets this process answer requests from a cache of refusals. After Allow or TryAcquire was refused n
-// permits, further requests of these two methods for n or more are refused without a call to Redis, until the time at
-// which n permits are free if no others are taken. An attack then costs Redis almost nothing.
+// WithDenyCache lets this process answer requests from a cache of refusals. If Redis refuses n permits to Allow or
+// TryAcquire, the reply contains the time at which n permits will be free if no other permits are taken. Until that time,
+// requests of these two methods for n or more permits are refused without a call to Redis. An attack then costs Redis almost
+// nothing.
 //
-// Permits that return earlier, through a new rate or a release in another process, are noticed only at that time. A
-// change by this client (SetRate, Release, Expire, a rate enforced by another handle, ...) counts at once, and so does
-// a different rate in any reply to this client. A refusal that only protects waiting callers is not cached.
+// If a new rate or a release in another process frees permits earlier, this process notices that only at the cached time. A
+// change by this client (SetRate, Release, Expire, a rate enforced by another Limiter of the client, ...) has effect at once,
+// and so has a different rate in any reply to this client. If permits are free but reserved for waiting callers, the refusal
+// is not cached.
 //
-// The argument is the largest number of limiters whose refusals the client caches. It must be positive. When the cache
-// is full, a new refusal replaces another one.
+// limiters is the largest number of limiters whose refusals the client caches. It must be positive. If the cache is full, a
+// new refusal replaces another refusal.
 func WithDenyCache(limiters int) LimiterOption {
 	return func(s *dispatch.Settings) error {
 		if limiters < 1 {
@@ -249,37 +260,38 @@ func WithDenyCache(limiters int) LimiterOption {
 	}
 }
 
-// WithFallback lets this process decide by itself while Redis cannot be reached: there is no connection, no answer in
-// time, or the server replies that it is loading, busy, out of client connections, a replica, or in a cluster that is
-// down. All other errors are returned as without the option.
+// WithFallback lets this process decide by itself in the cases of [ErrUnavailable]: Redis cannot be reached, no connection or
+// no reply came in time, or the server replied with LOADING, BUSY, READONLY, MASTERDOWN, CLUSTERDOWN, TRYAGAIN, or "max
+// number of clients reached". All other errors are returned as without the option.
 //
-// Meanwhile the process grants a fraction of the last known rate. The fraction is from 0 to 1; any other value is
-// ErrInvalidOption. 0 refuses everything. 1 lets each process grant the whole rate. With n processes, 1/n keeps their
-// sum within the rate. If the fraction of the rate is less than one permit, the process grants one permit in a
-// proportionally longer interval.
+// In these cases the process grants the fraction of the last known rate. The fraction must be from 0 to 1; otherwise the
+// error is ErrInvalidOption. With 0 the process refuses everything. With 1 each process grants the whole rate. With 1/n, n
+// processes together grant at most the rate. If the fraction of the rate is less than one permit, the process grants one
+// permit in a proportionally longer interval.
 //
-// All acquiring methods are decided like this. Result.Limit is then the process's own limit, and CallInfo.Fallback is
-// true. Waiting callers keep their places in the queue. A request for more than the process's limit, but not more than
-// the rate, is refused or waits until Redis is back; it does not delay the requests behind it. Release and all other
-// methods still call Redis. Permits that the process granted have no record and cannot be given back.
+// The process decides requests of all acquiring methods. Result.Limit is then the limit of this process, and
+// CallInfo.Fallback is true. Waiting callers keep their order. A request for more permits than the limit of this process, but
+// not more than the rate, is refused or waits until Redis is back; it does not delay later requests. All other methods,
+// including Release, still call Redis. The permits that the process grants are not stored in Redis, so Release cannot give
+// them back.
 //
-// In any interval the process grants at most the fraction of the rate by itself, even across several outages. These
-// grants come on top of what Redis granted before and after, and their permits may return up to a tenth of the interval
-// late. The last known rate is the one in the latest reply from Redis to this process, else the limiter's own (WithRate
-// or WithEnforcedRate). If neither is known, the error is returned as without the option. A client keeps this state for
-// at most 65,536 limiters, until one interval after the last grant. For further limiters the error is returned, too.
+// In any interval the process grants at most the fraction of the rate by itself, even across several outages. These grants
+// are in addition to the grants of Redis, and their permits may return up to a tenth of the interval late. The last known
+// rate is the rate in the latest reply of Redis to this process. Without such a reply it is the rate of WithRate or
+// WithEnforcedRate. If there is neither, the error is returned as without the option. A client stores this state for at most
+// 65,536 limiters, until one interval after the last grant. For more limiters the error is returned as without the option.
 //
-// A node counts as away once it refuses calls, or once it has answered nothing for 500 ms (or WithCallTimeout, if
-// shorter): neither a call in flight nor a probe, which is sent after half of that time. This does not depend on how
-// long callers wait: calls of all methods count, even after their callers' contexts have ended. Callers whose calls are
-// in flight then get the process's decision, and later callers get it at once. A background call probes Redis after 100
-// ms, then less often, down to once a second.
+// A node counts as away if it refuses calls, or if it has answered nothing for 500 ms (or for WithCallTimeout, if that is
+// shorter) while a call was in flight. After half of that time a probe is sent, so an answer to the probe also shows that the
+// node is not away. The contexts of callers do not matter: calls of all methods count, even if their callers' contexts have
+// ended. When the node counts as away, the process decides the calls in flight and all later calls at once. A background call
+// probes the node after 100 ms, then less often, down to once per second.
 //
-// The state of a node applies to all its limiters, and that of a shard to all limiters on that shard of a Ring. An
-// AutoPipeliner over several nodes hides them, so there it is kept for each limiter separately. A Ring removes a shard
-// that does not answer, by default 2 s after it died or 15 s after it began to hang. Until the shard is back, its
-// limiters start anew on another shard, where they need WithRate. With a RingOptions.HeartbeatFn that always returns
-// true, they stay on their shard, and the process decides.
+// The state of a node applies to all limiters on the node, and the state of a shard to all limiters on that shard of a Ring.
+// With an AutoPipeliner over several nodes, the node of a limiter is not known, so each limiter has a state of its own. A Ring
+// removes a shard that does not answer: by default 2 s after the shard died, or 15 s after it began to hang. Until the shard
+// is back, its limiters are on another shard, where they have no grants, and no rate without WithRate. If
+// RingOptions.HeartbeatFn always returns true, the limiters stay on their shard, and the process decides.
 func WithFallback(fraction float64) LimiterOption {
 	return func(s *dispatch.Settings) error {
 		if !(fraction >= 0 && fraction <= 1) {

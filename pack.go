@@ -10,7 +10,7 @@ import (
 
 // pack.go encodes and decodes records: members of the permits set, each of which is one grant. It does not use Redis.
 
-// RecordFormat is the encoding of a record. Limiters read every format. They must write one that all Redisson clients
+// RecordFormat is the encoding of a record. Limiters read every format. They must write a format that all Redisson clients
 // of the limiter can read.
 type RecordFormat int
 
@@ -32,9 +32,9 @@ type Record struct {
 	At      time.Time // time of the grant: the member's score (ms, with fractions); UnpackRecord leaves it zero
 }
 
-// PackRecord returns the member of the permits set for a grant. The id must have the length of the format: 4 bytes for
-// Redisson313, 8 for Redisson316 and Redisson317, 16 for Redisson321. (Limiters with WithGranularity write ids that are
-// four bytes longer.)
+// PackRecord returns the member of the permits set for a grant. The id must have the length that the format prescribes: 4
+// bytes for Redisson313, 8 for Redisson316 and Redisson317, 16 for Redisson321. (Limiters with WithGranularity or WithLease
+// write ids that are four bytes longer.)
 func PackRecord(f RecordFormat, id []byte, permits uint32) ([]byte, error) {
 	head, length, known := record.Format(f).Layout()
 	if !known {
@@ -48,8 +48,9 @@ func PackRecord(f RecordFormat, id []byte, permits uint32) ([]byte, error) {
 	return binary.LittleEndian.AppendUint32(member, permits), nil
 }
 
-// UnpackRecord decodes a member of the permits set in any format. The permits are its last four bytes; the id is what
-// precedes them, without the length prefix that some formats have. A member of fewer than four bytes is an error.
+// UnpackRecord decodes a member of the permits set in any format. The last four bytes of the member are the number of
+// permits. The bytes before them are the id, without the length prefix that some formats have. A member of fewer than four
+// bytes is an error.
 func UnpackRecord(member []byte) (Record, error) {
 	if len(member) < 4 {
 		return Record{}, fmt.Errorf("rratelimiter: a record has at least 4 bytes, this has %d", len(member))

@@ -406,6 +406,17 @@ func TestNonIdempotentCallsAreNotRetried(t *testing.T) {
 			"RenameNX":    func() error { _, err := l.RenameNX(ctx, "other"); return err },
 			"ClearExpire": func() error { _, err := l.ClearExpire(ctx); return err },
 			"Expire if":   func() error { _, err := l.Expire(ctx, time.Hour, rratelimiter.IfNotSet); return err },
+			"Expire now":  func() error { _, err := l.Expire(ctx, 0); return err },
+			"Expire soon": func() error { _, err := l.Expire(ctx, time.Second); return err },
+			"ExpireAt if": func() error { _, err := l.ExpireAt(ctx, r.now().Add(time.Hour), rratelimiter.IfNotSet); return err },
+			"ExpireAt, past": func() error {
+				_, err := l.ExpireAt(ctx, r.now().Add(-time.Minute))
+				return err
+			},
+			"ExpireAt, soon": func() error {
+				_, err := l.ExpireAt(ctx, r.now().Add(time.Second))
+				return err
+			},
 		} {
 			r.wipe()
 			r.must(l.SetRate(ctx, rratelimiter.PerHour(10)))
@@ -431,6 +442,7 @@ func TestNonIdempotentCallsAreNotRetried(t *testing.T) {
 			"Config":           func() error { _, err := l.Config(ctx); return err },
 			"AvailablePermits": func() error { _, err := l.AvailablePermits(ctx); return err },
 			"Expire":           func() error { _, err := l.Expire(ctx, time.Hour); return err },
+			"ExpireAt":         func() error { _, err := l.ExpireAt(ctx, r.now().Add(time.Hour)); return err },
 		} {
 			r.must(l.SetRate(ctx, rratelimiter.PerHour(10)))
 			tap.requests()

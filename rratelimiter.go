@@ -21,10 +21,10 @@
 //   - [Limiter.Take] is Allow with a [Grant], which can give its permits back.
 //   - [Client.AllowAll] asks several limiters: all of them grant, or none does. [Client.TakeAll] returns a Grant of each.
 //   - [Limiter.SetRate] changes the rate. [Limiter.State] returns the rate and the permits in use.
-//   - [WithFallback] lets the process decide while Redis cannot be reached. [WithDenyCache] refuses floods without calls
-//     to Redis.
+//   - [WithFallback] lets the process decide while Redis cannot be reached. [WithDenyCache] refuses repeated requests
+//     without calls to Redis. [WithLease] grants permits from memory.
 //
-// # Packages beside it
+// # Other packages of this repository
 //
 //   - [github.com/rratelimiter/rratelimiter/httplimit] guards HTTP handlers; grpclimit, a separate module, guards gRPC
 //     servers.
@@ -56,7 +56,8 @@ type Redis interface {
 }
 
 // A Client holds what the limiters of one process share: the connection, the client id, the clock and the defaults. It
-// is safe for concurrent use. It has no Close method: closing the redis client ends all waiting with redis.ErrClosed.
+// is safe for concurrent use. It has no Close method. Closing the redis client unblocks all waiting callers with
+// redis.ErrClosed.
 type Client struct {
 	core            *dispatch.Client
 	id              string
@@ -66,12 +67,12 @@ type Client struct {
 	err             error // of the first invalid option
 }
 
-// NewClient returns a client that uses rdb. The caller owns and closes rdb. Closing it unblocks all waiters with
+// NewClient returns a client that uses rdb. The caller owns and closes rdb. Closing rdb unblocks all waiting callers with
 // redis.ErrClosed within 1 s (15 s for an AutoPipeliner or a Conn, whose state cannot be observed).
 //
 // Calls for many limiters share pipelines. On a cluster, each node is called through its own go-redis client, so a node
-// that hangs delays only its own limiters. Hooks that must see these calls are added with
-// redis.ClusterClient.OnNewNode, as the tracing and metrics of go-redis do.
+// that hangs delays only the limiters on this node. Hooks of the redis.ClusterClient do not see most of these calls: add
+// hooks with redis.ClusterClient.OnNewNode, as the tracing and metrics of go-redis do.
 func NewClient(rdb Redis, opts ...Option) *Client {
 	c := &Client{}
 	config := dispatch.Config{Redis: rdb, ID: uuid.NewString(), CallTimeout: time.Second}
@@ -95,8 +96,8 @@ func NewClient(rdb Redis, opts ...Option) *Client {
 // ID returns the client's id: the CLIENT part of the keys of PerClient limiters (Redisson: RedissonClient.getId).
 func (c *Client) ID() string { return c.id }
 
-// RateLimiter returns the limiter with the given name (Redisson: RedissonClient.getRateLimiter). It is cheap: it makes
-// no call and keeps no state. Limiters with the same name and the same options are interchangeable.
+// RateLimiter returns the limiter with the given name (Redisson: RedissonClient.getRateLimiter). It is cheap: it makes no
+// call and stores nothing. Limiters of one Client with the same name and the same options are interchangeable.
 func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 	l := &Limiter{client: c, name: name, settings: c.defaults, err: c.err}
 	for _, opt := range opts {
@@ -117,33 +118,34 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 
 // A Limiter shares one limit among all processes, Go or Java, that use its name on the same Redis.
 //
-// It grants at most [Rate.Permits] permits in any window of [Rate.Interval], wherever the window starts. A grant is
-// stored as a record in Redis. It counts for one interval; then its permits are free again. Permits need not be
-// returned. Grants that Redis loses can be made again, and what [WithFallback] grants comes on top.
+// It grants at most [Rate.Permits] permits in any window of [Rate.Interval], wherever the window starts. A grant is stored
+// as a record in Redis. It counts for one interval; then its permits are free again. Callers do not return permits. Two
+// things can exceed the bound: grants that Redis loses can be made again, and permits that [WithFallback] grants are not
+// counted in Redis.
 //
-// If the interval is shorter than 200 ms, records are dated to the microsecond. Otherwise, and always with the format
-// [Redisson313], they are dated at the next whole millisecond, so their permits return up to 1 ms late. A record that
-// Redisson wrote can be up to 1 ms older than its grant, so on a limiter that Redisson uses, too, the bound holds for
-// windows of Rate.Interval - 1 ms.
+// If the interval is shorter than 200 ms, records have the time of the grant in microseconds. Otherwise, and always with the
+// format [Redisson313], they have the next whole millisecond, so permits return up to 1 ms late. A record that Redisson
+// wrote can be up to 1 ms older than its grant. If Redisson also uses the limiter, the bound therefore holds for windows of
+// Rate.Interval - 1 ms.
 //
 // The methods differ in what they do when too few permits are free:
 //   - [Limiter.TryAcquire] returns false at once.
-//   - [Limiter.Allow] does the same and returns when to retry: all that an HTTP response needs.
-//   - [Limiter.TryAcquireTimeout] waits up to a timeout, and returns false as soon as it is known that the permits will
+//   - [Limiter.Allow] also returns at once, and its Result has the time to wait before a retry.
+//   - [Limiter.TryAcquireTimeout] waits up to a timeout, and returns false as soon as the records show that the permits will
 //     not be free in time.
 //   - [Limiter.Acquire] waits until the permits are granted or its context ends.
 //   - [Limiter.AcquireUpTo] takes the permits that are free.
 //
 // Use Acquire in workers and Allow in front of a service. A request for more permits than the rate fails with
-// ErrExceedsRate, one for fewer than one permit with ErrInvalidPermits, and one on a limiter without a rate with
-// ErrNotInitialized; none of these takes permits. A call whose reply is lost is retried and takes its permits once. If
-// no attempt succeeds within [WithCallTimeout], the error is ErrUnavailable or ErrOutcomeUnknown.
+// ErrExceedsRate, a request for fewer than one permit with ErrInvalidPermits, and a request on a limiter without a rate with
+// ErrNotInitialized. None of these takes permits. A call whose reply is lost is retried, and takes its permits once. If no
+// attempt succeeds within [WithCallTimeout], the error is ErrUnavailable or ErrOutcomeUnknown.
 //
-// Waiting callers of one Client on one limiter, through handles with the same options, are served in order, unless a call
-// stalls. A call has stalled once it takes more than 20 ms and much longer than usual. It does not delay other requests, so
-// those behind it may be served before its own callers. Only then do requests that do not wait overtake waiting callers;
-// those of [Client.AllowAll] and [Client.TakeAll] may at any time. Between processes there is no order, but a process
-// leaves Redisson's threads a fair share.
+// Waiting callers are served in order if they use one Client and Limiters with the same name and the same options. A request
+// that does not wait is not served before them. There are two exceptions. A call that takes more than 20 ms and much longer
+// than usual has stalled: it does not delay other requests, so later requests may be served before its callers. Requests of
+// [Client.AllowAll] and [Client.TakeAll] may be served before waiting callers at any time. There is no order between
+// processes, but a process leaves Redisson's threads a fair share.
 //
 // A Limiter is safe for concurrent use.
 type Limiter struct {
@@ -163,14 +165,15 @@ func (l *Limiter) Client() *Client { return l.client }
 // Result is the outcome of one request, with all that an HTTP response needs.
 type Result struct {
 	Allowed bool
-	Limit   int64 // permits of the rate that decided
-	// Remaining is the number of permits free after this request; 0 if it is refused while callers of this process
-	// wait.
+	Limit   int64 // permits of the rate under which the request was decided
+	// Remaining is the number of permits free after this request. It is 0 if the request is refused while callers of
+	// this process wait.
 	Remaining int64
-	// RetryAfter is the time until the requested permits are free, if only waiting callers take permits; 0 when
-	// Allowed.
+	// RetryAfter is 0 if Allowed. Otherwise it is the time until the requested permits are free, if no client takes
+	// permits until then. While callers of this process wait, it is at least the time until the first of them can be
+	// served.
 	RetryAfter time.Duration
-	// ResetAfter is the time until all permits are free, if none are taken. After a grant that is an interval (plus up
-	// to a granularity).
+	// ResetAfter is the time until all permits are free, if no client takes permits until then. After a grant it is one
+	// interval, plus at most the duration of WithGranularity or WithLease.
 	ResetAfter time.Duration
 }

@@ -19,7 +19,7 @@ type RateType int
 // The types, by Redisson's numbers.
 const (
 	Overall   RateType = 0 // one limit for all clients together
-	PerClient RateType = 1 // one limit for each client id: each Redisson instance and each Client, mostly each process
+	PerClient RateType = 1 // one limit for each client id: each Redisson instance and each Client, usually each process
 )
 
 // String returns Redisson's name of the type: OVERALL or PER_CLIENT.
@@ -38,8 +38,8 @@ type Rate struct {
 	Type     RateType      // Overall (zero value) or PerClient
 	Permits  int64         // permits per Interval, 1 to 4294967295
 	Interval time.Duration // whole milliseconds, at least 1 ms
-	// KeepAlive is how long the limiter outlives its last use (Redisson 3.38 and later): 0 for ever, else whole
-	// milliseconds, at least Interval.
+	// KeepAlive is the time from the last use of the limiter until Redis removes it (Redisson 3.38 and later): whole
+	// milliseconds, at least Interval. 0 means that it is never removed.
 	KeepAlive time.Duration
 }
 
@@ -111,9 +111,10 @@ func (r Rate) String() string {
 	return text
 }
 
-// ParseRate parses a rate: the number of permits, a slash, and a unit (ms, s, m, h, d, sec, second, min, minute, hour, day)
-// or a duration as time.ParseDuration reads it; then, optionally, "per client", and "keep-alive" with a unit or a duration.
-// The error is ErrInvalidRate and names the invalid part.
+// ParseRate parses a rate: the number of permits, a slash, and an interval, such as "100/s". The interval is a unit (ms, s,
+// m, h, d, sec, second, min, minute, hour, day) or a duration in the syntax of time.ParseDuration. After it, " per client"
+// and " keep-alive " with a unit or a duration are optional, in this order. The error is ErrInvalidRate and names the invalid
+// part.
 func ParseRate(s string) (Rate, error) {
 	rest, keepAlive, kept := strings.Cut(strings.TrimSpace(s), keepAliveText)
 	rest, perClient := strings.CutSuffix(rest, perClientText)
@@ -151,12 +152,12 @@ func parseInterval(text string) (time.Duration, error) {
 	return time.ParseDuration(text)
 }
 
-// TrySetRate sets the rate of a limiter that has none, and returns whether it did (Redisson: trySetRate). Fields of the
-// configuration that are already stored stay. As with Redisson, the type field decides the result: true if there was
-// none.
+// TrySetRate sets the rate of a limiter that has no rate, and returns whether it set the rate (Redisson: trySetRate). Fields
+// of the configuration that are already stored are not changed. As with Redisson, the result depends on the type field: it
+// is true if this field was missing.
 //
-// An invalid rate is ErrInvalidRate. If the reply was lost, the error is ErrOutcomeUnknown; calling TrySetRate again
-// then returns false if the rate was set.
+// An invalid rate is ErrInvalidRate. If the reply was lost, the error is ErrOutcomeUnknown. If the rate was set
+// nevertheless, the next TrySetRate returns false.
 func (l *Limiter) TrySetRate(ctx context.Context, r Rate) (bool, error) {
 	set, err := l.change(ctx, r, func() (bool, error) {
 		request := protocol.TrySetRate{Rate: r.protocol()}
@@ -171,9 +172,9 @@ type SetOption func(*setOptions)
 
 type setOptions struct{ keep bool }
 
-// KeepState makes the live grants count against the new rate (Redisson: RateLimiterArgs.keepState, since 4.6.1).
-// Without it they are forgotten, so that both rates may be used up in one interval. A new Type forgets them in any
-// case.
+// KeepState makes the live grants count against the new rate (Redisson: RateLimiterArgs.keepState, since 4.6.1). Without
+// KeepState they are removed, so within one interval both the old and the new rate may be used up. If the Type changes, live
+// grants are always removed.
 func KeepState() SetOption { return func(o *setOptions) { o.keep = true } }
 
 func setOptionsOf(opts []SetOption) (o setOptions) {
@@ -185,12 +186,13 @@ func setOptionsOf(opts []SetOption) (o setOptions) {
 	return o
 }
 
-// SetRate sets the rate, whether or not the limiter has one (Redisson: setRate). Waiting callers of this process retry
-// at once.
+// SetRate sets the rate, whether or not the limiter has one (Redisson: setRate). Waiting callers of this process then try
+// again at once.
 //
-// An invalid rate is ErrInvalidRate. If the reply was lost, the error is ErrOutcomeUnknown. Calling SetRate again is
-// then safe, except that without KeepState it also forgets the grants made since. If one of the keys has another Redis
-// type, it belongs to another program: nothing is set, and the error is Redis's WRONGTYPE.
+// An invalid rate is ErrInvalidRate. If the reply was lost, SetRate is retried. If no retry has a reply, the error is
+// ErrOutcomeUnknown, and calling SetRate again is safe. Without KeepState, each execution also removes the grants made since
+// the previous one. If one of the keys has another Redis type, it belongs to another program: nothing is set, and the error
+// is Redis's WRONGTYPE.
 func (l *Limiter) SetRate(ctx context.Context, r Rate, opts ...SetOption) error {
 	_, err := l.change(ctx, r, func() (bool, error) {
 		return l.core.SetRate(ctx, protocol.SetRate{Rate: r.protocol(), Keep: setOptionsOf(opts).keep})
@@ -198,8 +200,8 @@ func (l *Limiter) SetRate(ctx context.Context, r Rate, opts ...SetOption) error 
 	return wrap("set the rate of", l.name, err)
 }
 
-// UpdateRate sets the rate of a limiter that already has one, and returns whether it had one (Redisson: updateRate,
-// since 4.6.1). An invalid rate is ErrInvalidRate.
+// UpdateRate is SetRate, but only for a limiter that already has a rate. It returns whether the limiter had a rate (Redisson:
+// updateRate, since 4.6.1).
 func (l *Limiter) UpdateRate(ctx context.Context, r Rate, opts ...SetOption) (bool, error) {
 	set, err := l.change(ctx, r, func() (bool, error) {
 		return l.core.SetRate(ctx, protocol.SetRate{Rate: r.protocol(), Keep: setOptionsOf(opts).keep, Update: true})
@@ -222,7 +224,7 @@ func (l *Limiter) change(ctx context.Context, r Rate, set func() (bool, error)) 
 	return done, err
 }
 
-// Config returns the rate (Redisson: getConfig). If it is missing or invalid, the error is ErrNotInitialized, and its
+// Config returns the rate (Redisson: getConfig). If the rate is missing or invalid, the error is ErrNotInitialized, and its
 // text names the field.
 func (l *Limiter) Config(ctx context.Context) (Rate, error) {
 	r, err := l.read(ctx, protocol.StateScript, true)

@@ -88,9 +88,9 @@ func TestSentinelFailover(t *testing.T) {
 	}
 	row{
 		section: takeover, fault: "a master dies, Sentinel makes a replica the master",
-		sees:   "the connection's error or `ErrOutcomeUnknown`, once the call's time is over and there is no new master yet",
+		sees:   "the connection's error or `ErrOutcomeUnknown`, if there is no new master when the call's time is over",
 		within: "back once there is a new master within", limit: callTimeout + slack,
-		after: "as the replica had it: grants of the last moments may be forgotten (Redis copies them later)",
+		after: "as on the replica: the last grants before the fault may be forgotten, because Redis replicates asynchronously",
 	}.proves(t, recovered)
 }
 
@@ -171,11 +171,11 @@ func TestClusterFailover(t *testing.T) {
 	}
 	row{
 		section: takeover, fault: "a master of a cluster dies, its replica takes over",
-		sees: "on its limiters the connection's error or `ErrOutcomeUnknown`, once the call's time is over and the replica is " +
-			"no master yet; on all others nothing, with `cluster-require-full-coverage no`: else they have `CLUSTERDOWN` for " +
-			"the last moments",
+		sees: "on limiters of this master: the connection's error or `ErrOutcomeUnknown`, if the replica is not the " +
+			"master when the call's time is over; on all other limiters: nothing with " +
+			"`cluster-require-full-coverage no`, otherwise `CLUSTERDOWN` shortly before the failover",
 		within: "back once the replica is the master within", limit: reload + callTimeout + slack,
-		after: "as the replica had it; all others exact",
+		after: "as on the replica; all other limiters exact",
 	}.proves(t, recovered)
 }
 
@@ -253,8 +253,8 @@ func TestSlotsMovedUnderLoad(t *testing.T) {
 	}
 	row{
 		section: takeover, fault: "a slot of a cluster is moved under load (`MOVED`, `ASK`, `TRYAGAIN`)",
-		sees:   "only the time of the move; the error `TRYAGAIN` if it takes longer than a call may",
-		within: "99 of 100 calls within", limit: callTimeout + slack, after: "exact: nothing is lost or doubled by the move",
+		sees:   "calls take longer during the move; the error `TRYAGAIN` if the move takes longer than the call timeout",
+		within: "99 of 100 calls within", limit: callTimeout + slack, after: "exact: the move neither loses nor duplicates grants",
 	}.proves(t, m.onMoved.percentile(99))
 }
 
@@ -273,8 +273,8 @@ func TestSlotsMovedAtomically(t *testing.T) {
 	}
 	row{
 		section: takeover, fault: "a slot of a cluster is moved under load by `CLUSTER MIGRATESLOTS` (Valkey 9)",
-		sees:   "nothing but the time of the last step",
-		within: "99 of 100 calls within", limit: callTimeout + slack, after: "exact: nothing is lost or doubled by the move",
+		sees:   "calls take longer during the last step of the move",
+		within: "99 of 100 calls within", limit: callTimeout + slack, after: "exact: the move neither loses nor duplicates grants",
 	}.proves(t, m.onMoved.percentile(99))
 }
 

@@ -308,7 +308,7 @@ func TestSetRateThatComesLate(t *testing.T) {
 	row{
 		section: slow, fault: "a connection stalls for longer than the redis client's `ReadTimeout`, and a call may take longer than that",
 		sees: "nothing",
-		after: "an attempt that is executed after its retry may take its permits a second time, for an interval, without a caller: " +
-			"see below",
+		after: "an attempt that is executed after its retry may take its permits a second time. No caller gets these " +
+			"permits, and they are free again after one interval: see below",
 	}.proves(t, 0)
 }

@@ -122,8 +122,9 @@ func TestLeasesWhileTheServerIsAway(t *testing.T) {
 	}
 	row{
 		section: gone, fault: "it hangs, dies or fails over while leases of 300 ms are held (`WithLease`)",
-		sees:   "grants from the lease until this ends; then, and for a request above what is left of it, the same as without leases",
+		sees:   "grants, until the lease ends or has too few permits for the request; then the same as without leases",
 		within: "the last grant of a lease, after the fault, within", limit: lease,
-		after: "as without leases: what is leased is recorded like a grant, and is free again an interval after the lease's end",
+		after: "as without leases: the permits of a lease are recorded like a grant, and are free again one interval " +
+			"after the end of the lease",
 	}.proves(t, worst)
 }

@@ -129,8 +129,9 @@ func TestHungNode(t *testing.T) {
 	eventually(t, "all goroutines are gone", func() bool { return runtime.NumGoroutine() <= goroutines+5 })
 	row{
 		section: slow, fault: "one node of a cluster hangs",
-		sees:   "on its limiters `ErrOutcomeUnknown` after the call timeout, or its context's error; on all others nothing",
-		within: "on the others 99 of 100 calls within", limit: 600 * time.Millisecond, late: &lateness{others.lateness(99)},
-		after: "granted ≤ recorded ≤ granted + permits of callers with `ErrOutcomeUnknown`; all others exact",
+		sees: "on limiters of this node: `ErrOutcomeUnknown` after the call timeout, or the error of the caller's " +
+			"context; on all other limiters: nothing",
+		within: "on the other limiters 99 of 100 calls within", limit: 600 * time.Millisecond, late: &lateness{others.lateness(99)},
+		after: "granted ≤ recorded ≤ granted + permits of callers with `ErrOutcomeUnknown`; all other limiters exact",
 	}.proves(t, others.percentile(99))
 }

@@ -231,10 +231,11 @@ func TestTenThousandCuts(t *testing.T) {
 	all.Wait()
 	row{
 		section: slow, fault: "connections are cut, before a request, in it, before its answer or in that",
-		sees: "nothing: the call is retried, and detects whether it was executed; `ErrOutcomeUnknown` if its time is over " +
-			"before, and with `WithGranularity` where others have joined the record since",
+		sees: "nothing: the call is retried, and the retry detects whether the call was executed. " +
+			"`ErrOutcomeUnknown` if the call's time is over before, and with `WithGranularity` if other calls " +
+			"were stored in the same record since",
 		within: "with 4 of 10 requests cut, half of the calls within", limit: callTimeout + slack,
-		after: "exact: each grant is recorded once, and nothing else but the permits of callers with `ErrOutcomeUnknown`",
+		after: "exact: each grant is recorded once. The only other records are of callers with `ErrOutcomeUnknown`",
 	}.proves(t, worst)
 }
 

@@ -35,10 +35,10 @@ func TestManyCallersOfADeadRedis(t *testing.T) {
 	t.Run("black hole, with a fallback", func(t *testing.T) { note(overload(t, blackHole(t), rratelimiter.WithFallback(1))) })
 	row{
 		section: gone, fault: "dead, it refuses connections or answers nothing, and 10,000 callers ask one limiter",
-		sees: "its context's error, or the connection's once the call's time is over; without a deadline that may take twice " +
-			"as long, as few calls are made at a time while none has an answer",
+		sees: "the error of its context, or the connection's error when the call's time is over. Callers without a " +
+			"deadline may wait for twice that time, because few calls are made at once while none has a reply",
 		within: "all return after their deadline within", limit: tolerance, late: &lateness{late},
-		after: "as Redis left it. In the process nothing is left: no goroutine, no memory",
+		after: "unchanged. In the process, no goroutine and no memory of these calls remains",
 	}.proves(t, worst)
 }
 

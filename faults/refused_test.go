@@ -79,7 +79,7 @@ func TestReplica(t *testing.T) {
 				t.Errorf("%+v, %v, after 8 permits", state, err)
 			}
 			row{
-				section: refuses, fault: test.fault, sees: "the error `" + test.code + "`, unless that is over before the call's time is",
+				section: refuses, fault: test.fault, sees: "the error `" + test.code + "`, unless it is a master again before the call's time is over",
 				within: "back once it is a master within", limit: callTimeout + slack, after: "unchanged",
 			}.proves(t, max(recovered, 0))
 		})
@@ -207,9 +207,9 @@ func TestFullMemory(t *testing.T) {
 	}
 	row{
 		section: refuses, fault: "`OOM`: the memory is full (`maxmemory`, `noeviction`)",
-		sees:   "the error `OOM` at once, from all operations that need memory; the others work",
-		within: "an operation within", limit: callTimeout + slack,
-		after: "unchanged by refused operations: no operation is ever half done",
+		sees:   "the error `OOM` at once from all operations that need memory; the other operations succeed",
+		within: "each operation within", limit: callTimeout + slack,
+		after: "not changed by refused operations: no operation is executed in part",
 	}.proves(t, longest)
 }
 
@@ -283,8 +283,9 @@ func TestFailedSave(t *testing.T) {
 	}
 	row{
 		section: refuses, fault: "`MISCONF`: the server could not save its data (`stop-writes-on-bgsave-error`)",
-		sees:   "the error `MISCONF` at once, from all operations that write, with `WithFallback`, too; operations that only read work",
-		within: "an operation within", limit: callTimeout + slack, after: "unchanged; works again after the first save that succeeds",
+		sees: "the error `MISCONF` at once from all operations that write, even with `WithFallback`; operations " +
+			"that only read succeed",
+		within: "each operation within", limit: callTimeout + slack, after: "unchanged; all operations succeed again after the first successful save",
 	}.proves(t, longest)
 }
 
@@ -367,7 +368,8 @@ func TestEachKeyGone(t *testing.T) {
 		section: lost, fault: "any one of the keys is evicted or deleted, `WithRate`",
 		sees:   "nothing; without `WithRate`, `ErrNotInitialized` once the configuration is gone",
 		within: "repaired by the next call, within", limit: callTimeout,
-		after: "correct again. Only if the records (`{NAME}:permits`) are lost, grants are forgotten: up to the rate once more",
+		after: "correct again. If the records (`{NAME}:permits`) are lost, grants are forgotten, and permits up to " +
+			"the rate can be granted once more",
 	}.proves(t, longest)
 }
 
@@ -459,6 +461,7 @@ func TestEviction(t *testing.T) {
 	row{
 		section: lost, fault: "the server evicts keys (`allkeys-lru`) under load, `WithRate`", sees: "nothing",
 		within: "99 of 100 calls within", limit: callTimeout,
-		after: "each is correct again after its next call; grants may be forgotten: give limiters a server that evicts nothing",
+		after: "each limiter is correct again after its next call, but grants may be forgotten: use a server for " +
+			"limiters that evicts nothing",
 	}.proves(t, got.percentile(99))
 }

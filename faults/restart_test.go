@@ -78,8 +78,8 @@ func TestRestartEmptyWithRate(t *testing.T) {
 	}
 	row{
 		section: gone, fault: "killed and restarted empty, `WithRate`",
-		sees: "nothing, where it is back before the call's time is over; else the connection's error, or `ErrOutcomeUnknown` " +
-			"if the request had left",
+		sees: "nothing, if Redis is back before the call's time is over; else the connection's error, or " +
+			"`ErrOutcomeUnknown` if the request was already sent",
 		within: "back after the restart within", limit: callTimeout + slack,
 		after: "new: the rate is set again, earlier grants are forgotten",
 	}.proves(t, recovered)
@@ -138,9 +138,9 @@ func TestRestartEmptyWithoutRate(t *testing.T) {
 	}
 	row{
 		section: gone, fault: "killed and restarted empty, no `WithRate`",
-		sees:   "`ErrNotInitialized`; a waiting caller gets it at its next poll: after 1 s, or up to 15 s once the wait is long",
-		within: "all callers that had waited for 0.3 s, after the restart within", limit: time.Second + callTimeout + slack,
-		after: "none, until a rate is set",
+		sees:   "`ErrNotInitialized`; a waiting caller gets this error at its next poll: after 1 s, or after up to 15 s in a long wait",
+		within: "after the restart, for all callers that had waited for 0.3 s, within", limit: time.Second + callTimeout + slack,
+		after: "no limiter, until a rate is set",
 	}.proves(t, got.last().Sub(back))
 }
 
@@ -205,7 +205,7 @@ func TestRedisClientClosed(t *testing.T) {
 	}
 	row{
 		section: own, fault: "the redis client is closed while callers wait",
-		sees: "`redis.ErrClosed`, all waiting callers", within: "after the close within", limit: time.Second, after: "unchanged",
+		sees: "all waiting callers get `redis.ErrClosed`", within: "after the close within", limit: time.Second, after: "unchanged",
 	}.proves(t, worst)
 }
 
@@ -268,7 +268,7 @@ func TestLoading(t *testing.T) {
 	balanced(t, 7+1, got, limiter)
 	row{
 		section: refuses, fault: "`LOADING`: restarted, and reads its data from disk",
-		sees: "the error `LOADING`, unless that is over before the call's time is", within: "back once it is loaded within",
-		limit: callTimeout + slack, after: "as it was saved; nothing else is lost",
+		sees: "the error `LOADING`, unless the data is loaded before the call's time is over", within: "back once it is loaded within",
+		limit: callTimeout + slack, after: "as it was saved; later changes are lost",
 	}.proves(t, recovered)
 }

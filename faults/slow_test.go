@@ -57,7 +57,8 @@ func TestLatency(t *testing.T) {
 	}
 	row{
 		section: slow, fault: "the way there and back takes 200 ms, ±100 ms",
-		sees:   "that time, twice if a call was sent just before; no error while it is below `WithCallTimeout`",
+		sees: "calls take this time, or twice this time if another call was sent just before; no error if it is " +
+			"below `WithCallTimeout`",
 		within: "half of the calls within", limit: 2*(latency+jitter) + 500*time.Millisecond,
 		after: "exact: no window holds more than the rate, every grant is recorded once",
 	}.proves(t, got.percentile(50))
@@ -117,7 +118,7 @@ func TestHungServer(t *testing.T) {
 		idle.percentile(50), idle.percentile(99), idle.percentile(100))
 	row{
 		section: slow, fault: "the server hangs, 1,000 callers with 100 ms each",
-		sees:   "its context's error; also `ErrOutcomeUnknown` if its call was in flight",
+		sees:   "the error of its context, which also wraps `ErrOutcomeUnknown` if its call was in flight",
 		within: "all return within", limit: limit, late: &lateness{idle.percentile(100) - own},
 		after: "calls in flight may be recorded when the server continues",
 	}.proves(t, got.percentile(100))
@@ -157,11 +158,13 @@ func TestClockSteps(t *testing.T) {
 		after string
 	}{
 		{time.Hour, "one client's clock jumps ahead by an hour",
-			"each of its calls frees the others' permits; the others are refused, up to an hour after the clock is right again",
-			"records dated in the future: `State().Newest` shows them, `SetRate` without `KeepState`, or `rrl reset`, removes them"},
+			"each call of this client frees the permits of the other clients. The other clients are refused until " +
+				"up to an hour after the clock is right again",
+			"has records with times in the future: `State().Newest` shows this; `SetRate` without `KeepState`, or " +
+				"`rrl reset`, removes the records"},
 		{-time.Hour, "one client's clock jumps back by an hour",
-			"each call of the others frees its grants; it waits longer for the permits of the others",
-			"exact again with the next call once the clock is right"},
+			"each call of another client frees the permits of this client. This client waits longer for the permits of the other clients",
+			"exact again from the first call after the clock is right"},
 	} {
 		t.Run(test.step.String(), func(t *testing.T) {
 			t.Parallel()

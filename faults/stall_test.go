@@ -27,9 +27,9 @@ func TestStalledConnection(t *testing.T) {
 	}
 	row{
 		section: slow, fault: "one connection stalls, the others are well",
-		sees:   "in the call that stalls `ErrOutcomeUnknown` after the call timeout; all others nothing",
-		within: "99 of 100 of all others within", limit: 600 * time.Millisecond, late: &lateness{late},
-		after: "the stalled call is recorded once the connection works again",
+		sees:   "callers of the stalled call: `ErrOutcomeUnknown` after the call timeout; all other callers: nothing",
+		within: "99 of 100 of all other calls within", limit: 600 * time.Millisecond, late: &lateness{late},
+		after: "the stalled call is recorded when the connection works again",
 	}.proves(t, worst)
 }
 

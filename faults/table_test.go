@@ -67,7 +67,7 @@ func (r row) texts() []string {
 	if r.limit > 0 {
 		limit = strings.TrimSpace(fmt.Sprint(r.within, " ", r.limit))
 		if r.late != nil {
-			limit += fmt.Sprintf(" + %d times the machine's own lateness", machine)
+			limit += fmt.Sprintf(" + %d × the scheduling delay", machine)
 		}
 	}
 	return []string{r.fault, r.sees, limit, r.after}

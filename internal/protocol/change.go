@@ -114,8 +114,15 @@ type ExpireCondition string
 // Args returns the arguments.
 func (r Expire) Args() []any { return []any{string(r.Command), r.Time, string(r.Condition)} }
 
-// Idempotent reports whether a second execution has the same effect and reply.
-func (r Expire) Idempotent() bool { return r.Condition == "" && r.Command != Persist && r.Time > 0 }
+// Idempotent reports whether a second execution within the timeout of the call has the same effect and reply. It has not if
+// the limiter may have expired by then. now is the present time.
+func (r Expire) Idempotent(now time.Time, timeout time.Duration) bool {
+	left := r.Time // 0 with Persist
+	if r.Command == ExpireAt {
+		left -= now.UnixMilli()
+	}
+	return r.Condition == "" && left > timeout.Milliseconds()
+}
 
 // Reply reports whether it was done.
 func (r Expire) Reply(reply []int64) bool { return reply[0] == 1 }
