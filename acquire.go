@@ -135,9 +135,9 @@ func (l *Limiter) serveUpTo(ctx context.Context, operation string, n int64, sour
 }
 
 // Release gives n permits back before their interval is over, and returns how many came back: at most the permits in use
-// (Redisson: release, since 3.52.0). It removes the permits of the oldest grants first. The records that stay are newer than
-// the removed ones, so no window holds more than the rate. Redisson's release does not remove records: after it, the same
-// permits become free a second time when their records expire.
+// (Redisson: release, since 3.52.0). It removes the permits of the oldest grants first. The remaining records keep their
+// times, so no window holds more than the rate, if released permits are not counted. Redisson's release does not remove
+// records: after it, the same permits become free a second time when their records expire.
 //
 // If n is 0, Release does nothing. If n is negative, the error is ErrInvalidPermits. Without a rate the error is
 // ErrNotInitialized. If the reply is lost, the error is ErrOutcomeUnknown, and more permits may have come back than Release
@@ -163,11 +163,11 @@ func (l *Limiter) Release(ctx context.Context, n int64) (int64, error) {
 // does not wait for permits, so it may take permits before callers that wait for one of the limiters. If ctx ends while the
 // call is in flight, the error wraps both ctx.Err() and ErrOutcomeUnknown, and permits that the call grants stay taken.
 //
-// Otherwise AllowAll asks one limiter after the other. When a limiter refuses, the permits of the limiters before it are
-// given back. Other callers may be refused until then, so list first the limiter that refuses most often. If ctx ends
-// before all permits are given back, the rest is given back in the background, and the error wraps both ctx.Err() and
-// ErrOutcomeUnknown. If ctx ends while a limiter is asked, its permits are given back when the reply arrives. If that reply
-// is lost, they stay taken for one interval.
+// If AllowAll cannot ask all limiters in one step, it asks them one after the other. When a limiter refuses, the permits of
+// the limiters before it are given back. Other callers may be refused until then, so list first the limiter that refuses
+// most often. If ctx ends before all permits are given back, the rest is given back in the background, and the error wraps
+// both ctx.Err() and ErrOutcomeUnknown. If ctx ends while a limiter is asked, its permits are given back when the reply
+// arrives. If that reply is lost, they stay taken for one interval.
 //
 // The results are in the order of the limiters. If a limiter refuses, Allowed is false in all results, and RetryAfter is 0
 // for the limiters that would have granted. If the limiters were asked one after the other, ResetAfter is 0 for the

@@ -431,7 +431,8 @@ func TestObserverSeesTheFallback(t *testing.T) {
 
 // untake gives back permits that the process granted.
 func untake(l *rratelimiter.Limiter, n int64) {
-	_, _ = rratelimiter.LimiterCore(l).Undo(context.Background(), n, dispatch.Source{Local: true})
+	core := rratelimiter.LimiterCore(l)
+	_, _ = core.Undo(context.Background(), n, dispatch.Source{Local: true, At: core.Clock().UnixMicro()})
 }
 
 // A dead is a server that cannot be reached until the test revives it.

@@ -14,7 +14,8 @@ import (
 // for concurrent use.
 //
 // Permits cannot be given back in these cases. They are free again when their interval is over:
-//   - The reply of the call was lost (ErrOutcomeUnknown), so there is no Grant.
+//   - The reply of the call was lost, so there is no Grant. (If only ctx ended, and the reply arrives later, the permits
+//     are given back in the background.)
 //   - The process ended without calling Return. A Grant cannot be stored.
 type Grant struct {
 	limiter *Limiter
@@ -75,8 +76,8 @@ func (g *Grant) Permits() int64 {
 // are already free do not come back again: their interval is over, or they were freed by Release, Reset, Delete, or SetRate
 // without KeepState.
 //
-// Return removes permits that this client was granted at the time of this grant, so the permits of other grants are free at
-// the same time as without Return. [Limiter.Release] removes the oldest permits of all clients instead.
+// Return removes only permits that this client got at the time of this grant. So it does not change when the permits of
+// other grants become free. [Limiter.Release] removes the oldest permits of all clients instead.
 //
 // If n is 0, Return does nothing. If n is negative, the error is ErrInvalidPermits. If the reply is lost, the error is
 // ErrOutcomeUnknown: the permits may have come back, and no later Return gives them back.

@@ -50,10 +50,11 @@ func WithClock(now func() time.Time) Option {
 
 // WithCallTimeout bounds the duration of one call to Redis, including retries. The default is 1 s.
 //
-// A failed call is retried until d is over: first after some milliseconds, later after up to 250 ms. To survive a failover
-// without an error, set d to more than the failover takes, and the ReadTimeout of the redis client to at least d. With a
-// shorter ReadTimeout, Redis may execute an attempt after its retry was answered. Some calls then take their permits twice: see
-// docs/faults.md, "What can't be survived".
+// A call that fails because of the network, or because the server cannot serve the call yet (LOADING, READONLY, ...), is
+// retried until d is over: first after some milliseconds, later after up to 250 ms. To survive a failover without an error,
+// set d to more than the failover takes, and the ReadTimeout of the redis client to at least d. With a shorter ReadTimeout,
+// Redis may execute an attempt after its retry was answered. Some calls then take their permits twice: see docs/faults.md,
+// "What can't be survived".
 //
 // If a call times out and no later call was answered, the requests queued behind this call fail with the same timeout.
 // Nothing was sent for these requests, so their error is never ErrOutcomeUnknown.

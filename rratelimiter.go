@@ -137,9 +137,10 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 //   - [Limiter.AcquireUpTo] takes the permits that are free.
 //
 // Use Acquire in workers and Allow in front of a service. A request for more permits than the rate fails with
-// ErrExceedsRate, a request for fewer than one permit with ErrInvalidPermits, and a request on a limiter without a rate with
-// ErrNotInitialized. None of these takes permits. A call whose reply is lost is retried, and takes its permits once. If no
-// attempt succeeds within [WithCallTimeout], the error is ErrUnavailable or ErrOutcomeUnknown.
+// ErrExceedsRate (except AcquireUpTo and TakeUpTo, which take what is free), a request for fewer than one permit with
+// ErrInvalidPermits, and a request on a limiter without a rate with ErrNotInitialized. None of these takes permits. A call
+// whose reply is lost is retried, and takes its permits once. If no attempt succeeds within [WithCallTimeout], the error is
+// ErrUnavailable or ErrOutcomeUnknown.
 //
 // Waiting callers are served in order if they use one Client and Limiters with the same name and the same options. A request
 // that does not wait is not served before them. There are two exceptions. A call that takes more than 20 ms and much longer

@@ -36,7 +36,8 @@ func TestManyCallersOfADeadRedis(t *testing.T) {
 	row{
 		section: gone, fault: "dead, it refuses connections or answers nothing, and 10,000 callers ask one limiter",
 		sees: "the error of its context, or the connection's error when the call's time is over. Callers without a " +
-			"deadline may wait for twice that time, because few calls are made at once while none has a reply",
+			"deadline may wait twice as long: while no call has a reply, only a few calls are sent at a time, and the other " +
+			"callers wait for these first",
 		within: "all return after their deadline within", limit: tolerance, late: &lateness{late},
 		after: "unchanged. In the process, no goroutine and no memory of these calls remains",
 	}.proves(t, worst)

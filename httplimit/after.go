@@ -19,9 +19,9 @@ import (
 // handler panics before it writes, and 101 if the handler takes over the connection.
 //
 // [Guard.Middleware] calls f. [Guard.Check] and [Guard.Decide] do not see the response, so the permits stay taken; see
-// [Policy.Settle]. After the handler has returned, permits are given back in the background, for at most 1 s. This does
-// not delay the response. Policy.OnError and Policy.Logger get the errors. Permits cannot be given back, and return
-// when their interval is over:
+// [Policy.Settle]. After the handler has returned, permits are given back in the background, for at most 1 s. This does not
+// delay the response. Policy.OnError and Policy.Logger get the errors. In these cases the permits are not given back. They
+// return when their interval is over:
 //   - if the response takes longer than the interval;
 //   - if the process ends first, or if Redis does not reply within 1 s;
 //   - if this process granted them locally (FailLocal);

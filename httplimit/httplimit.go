@@ -10,8 +10,8 @@
 //	http.ListenAndServe(":8080", guard.Middleware(mux))
 //
 // A [Limit] returns the [Claim] of a request: the number of permits that the request takes, and the limiter that grants
-// them. A request passes if all its limits allow it. If one limit refuses, the request takes no permits from the
-// others. Any type that implements [Allower] can decide.
+// them. A request passes if all its limits allow it. If one limit refuses, the request takes no permits from the others, or
+// the guard gives them back if it can (see below). Any type that implements [Allower] can decide.
 //
 // One call checks all limits if all limiters are *[rratelimiter.Limiter] of one [rratelimiter.Client], and either this
 // client uses a *redis.Client, or all names have a common hash tag (on a cluster: a common slot). Names made by [Per]

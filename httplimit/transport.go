@@ -14,9 +14,10 @@ import (
 
 // transport.go limits the rate of outgoing requests. It does not depend on guards and policies.
 
-// A Transport is a http.RoundTripper that limits the rate of outgoing requests of all processes. Each request takes one
-// permit of a limiter. Use one Transport for each service or other destination that has a limit. The fields of a
-// Transport must not change after its first use. A Transport is safe for concurrent use and must not be copied.
+// A Transport is an http.RoundTripper that limits the rate of outgoing requests. All processes that use the same limiter
+// share this rate. Each request takes one permit of a limiter. Use one Transport for each service or other destination that
+// has a limit. The fields of a Transport must not change after its first use. A Transport is safe for concurrent use and
+// must not be copied.
 //
 //	api := &http.Client{
 //		Transport: &httplimit.Transport{Limiter: client.RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerSecond(10)))},
@@ -33,10 +34,11 @@ import (
 // not send the request again, but the caller may.
 //   - This process sends no request until the pause is over. Requests in flight are not interrupted. If a request gets
 //     its permit during the pause, it takes another permit after the pause.
-//   - Other processes find no permits, even if they have no Transport, and also in Java: this process takes and keeps
-//     all permits that are free or become free. Another process with waiting callers can take returning permits first,
-//     and again an interval later, but usually not for long. All processes together never get more than the rate in an
-//     interval. Another process with a Transport pauses itself after the first such response that it gets.
+//   - Other processes find no permits, even if they have no Transport, and also in Java: this process takes and keeps all
+//     permits that are free or become free. If another process has waiting callers, they can get permits that return before
+//     this process takes them. This can repeat every interval, but it usually ends after a few intervals. All processes
+//     together never get more than the rate in an interval. Another process with a Transport pauses itself after the first
+//     such response that it gets.
 //   - When the pause is over, this process gives back its permits in the background. If the process ends first, or if
 //     Redis does not reply within 1 s, the permits return when their interval is over.
 //

@@ -74,7 +74,8 @@ type Config struct {
 	Keys map[string]httplimit.Key
 	// Every is the time between two reads of the file; 0 means 2 s.
 	Every time.Duration
-	// Logger gets one line for each change of the file. nil means slog.Default().
+	// Logger gets one line when new content is in force or has errors, and one line when the file cannot be read. nil means
+	// slog.Default().
 	Logger *slog.Logger
 }
 

@@ -38,7 +38,7 @@ type Ask struct {
 // A Source tells where granted permits came from, so that they can be given back.
 type Source struct {
 	Local bool  // granted by this process, not by Redis
-	At    int64 // score of the record, µs
+	At    int64 // score of the record, or when the process granted, µs
 }
 
 // A request is an Ask under way. The fields below done are guarded by queue.mu until done receives; from then on they

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -105,8 +106,7 @@ func (l *Limiter) giveBack(r *request) {
 // have, and returns how many came back. Permits that expired or were released already are not given back again.
 func (l *Limiter) Undo(ctx context.Context, n int64, from Source) (int64, error) {
 	if from.Local {
-		l.client.localLimiters.Untake(&l.local, n)
-		return n, nil
+		return l.client.localLimiters.Untake(&l.local, n, time.UnixMicro(from.At), l.client.clock()), nil
 	}
 	return l.Release(ctx, n, from.At)
 }

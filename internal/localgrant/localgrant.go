@@ -200,7 +200,7 @@ func (d *Limiters) Decide(l *Limiter, ask protocol.Ask, now time.Time, retry tim
 	}
 	free := max(s.free(), 0)
 	g := protocol.AcquireReply{
-		Now: now.UnixMicro(), Rate: s.limit, Interval: s.interval, Notes: protocol.Local, Origin: record.NoOrigin, Retry: retry,
+		Now: now.UnixMicro(), At: now.UnixMicro(), Rate: s.limit, Interval: s.interval, Notes: protocol.Local, Origin: record.NoOrigin, Retry: retry,
 	}
 	g.MakeOutcomes(len(ask.Groups))
 	blocked, behind := int64(0), len(ask.Groups) // size of the request that blocks others, and the first group behind it
@@ -278,7 +278,7 @@ func (d *Limiters) DecideAll(
 	}
 	for i, s := range budgets {
 		g.Members[i] = protocol.MemberReply{
-			Rate: s.limit, Interval: s.interval, Free: max(s.free(), 0), Notes: protocol.Local,
+			Rate: s.limit, Interval: s.interval, Free: max(s.free(), 0), Notes: protocol.Local, At: now.UnixMicro(),
 			ResetAfter: protocol.Micros(s.micros(s.Until(now, s.Used()))),
 		}
 	}
@@ -293,11 +293,14 @@ func (d *Limiters) Decides(l *Limiter, now time.Time) bool {
 	return known
 }
 
-// Untake takes back n permits that were granted locally just before.
-func (d *Limiters) Untake(l *Limiter, n int64) {
+// Untake takes back n permits that were granted locally at a time, and returns how many: none once their interval is over.
+func (d *Limiters) Untake(l *Limiter, n int64, at, now time.Time) int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if known := d.all[l.Key]; known != nil && known.window != nil {
-		known.window.Untake(n)
+	s, known := d.budget(l, now)
+	if !known || now.Sub(at) >= s.interval {
+		return 0
 	}
+	s.Untake(n)
+	return n
 }
