@@ -136,7 +136,7 @@ func (l *Limiter) serveUpTo(ctx context.Context, operation string, n int64, sour
 
 // Release gives n permits back before their interval is over, and returns how many came back: at most the permits in use
 // (Redisson: release, since 3.52.0). It removes the permits of the oldest grants first. The remaining records keep their
-// times, so no window holds more than the rate, if released permits are not counted. Redisson's release does not remove
+// times. So, not counting the released permits, no window holds more than the rate. Redisson's release does not remove
 // records: after it, the same permits become free a second time when their records expire.
 //
 // If n is 0, Release does nothing. If n is negative, the error is ErrInvalidPermits. Without a rate the error is

@@ -32,10 +32,11 @@ type CallInfo struct {
 	Err                      error         // why the call failed; nil if it did not
 }
 
-// A RequestObserver is an [Observer] that also sees each request once, when the method returns. A call serves many requests.
-// RequestInfo describes a single request, including its time in the queue. Two kinds of requests are reported here, but in
-// no [CallInfo]: a request whose context ends before its call completes, and a request that a lease grants without a call.
-// Request is called concurrently, in the goroutines of the callers.
+// A RequestObserver is an [Observer] that also sees each request once, when the method returns. A call serves many
+// requests. RequestInfo describes a single request, including its time in the queue. These requests are reported here, but
+// in no [CallInfo]: a request whose context ends before its call completes, a request that a lease grants without a call,
+// and a request that fails before a call, such as one with ErrInvalidPermits. Request is called concurrently, in the
+// goroutines of the callers.
 type RequestObserver interface {
 	Observer
 	Request(ctx context.Context, info RequestInfo)

@@ -119,9 +119,9 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 // A Limiter shares one limit among all processes, Go or Java, that use its name on the same Redis.
 //
 // It grants at most [Rate.Permits] permits in any window of [Rate.Interval], wherever the window starts. A grant is stored
-// as a record in Redis. It counts for one interval; then its permits are free again. Callers do not return permits. Two
-// things can exceed the bound: grants that Redis loses can be made again, and permits that [WithFallback] grants are not
-// counted in Redis.
+// as a record in Redis. It counts for one interval; then its permits are free again. Callers need not return permits. More
+// permits can be granted in a window if Redis loses grants, if [WithFallback] grants permits locally, if clocks are wrong,
+// or if a method such as Release, Reset, Delete, or SetRate without KeepState removes grants that still count.
 //
 // If the interval is shorter than 200 ms, records have the time of the grant in microseconds. Otherwise, and always with the
 // format [Redisson313], they have the next whole millisecond, so permits return up to 1 ms late. A record that Redisson

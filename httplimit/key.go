@@ -17,9 +17,9 @@ import (
 // becomes part of a limiter's name without changes, so use By to make a Key of free text.
 type Key func(r *http.Request) string
 
-// By returns a Key that is made of any text in a request, such as the id of its user: "LABEL=text". Special characters
-// in the text are escaped as in the query of a URL. A text longer than 128 bytes is replaced by its beginning and a
-// hash.
+// By returns a Key that is made of any text in a request, such as the id of its user: "LABEL=text". In the text, a space
+// becomes "+", and the characters % + ~ : = { } and all bytes that are not printable ASCII become %XX. A text longer than
+// 128 bytes is replaced by its beginning and a hash.
 func By(label string, text func(*http.Request) string) Key {
 	return func(r *http.Request) string {
 		t := text(r)

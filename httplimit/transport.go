@@ -35,10 +35,10 @@ import (
 //   - This process sends no request until the pause is over. Requests in flight are not interrupted. If a request gets
 //     its permit during the pause, it takes another permit after the pause.
 //   - Other processes find no permits, even if they have no Transport, and also in Java: this process takes and keeps all
-//     permits that are free or become free. If another process has waiting callers, they can get permits that return before
-//     this process takes them. This can repeat every interval, but it usually ends after a few intervals. All processes
-//     together never get more than the rate in an interval. Another process with a Transport pauses itself after the first
-//     such response that it gets.
+//     permits that are free or become free. When permits return, callers that already wait in another process can get them
+//     first, before this process takes them. This can repeat every interval, but it usually ends after a few intervals. All
+//     processes together never get more than the rate in an interval. Another process with a Transport pauses itself after
+//     the first such response that it gets.
 //   - When the pause is over, this process gives back its permits in the background. If the process ends first, or if
 //     Redis does not reply within 1 s, the permits return when their interval is over.
 //
