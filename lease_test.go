@@ -138,6 +138,7 @@ func TestALeaseEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				r := newRig(t, s)
+				rratelimiter.ClientCore(r.client).Tune(dispatch.Tuning{Patience: time.Minute}) // requests overtake a stalled call
 				l := r.limiter("l", rratelimiter.WithRate(rate), rratelimiter.WithLease(time.Minute))
 				mustTry(t, l, 100, true)
 				mustTry(t, l, 50, true) // of 100 ahead
