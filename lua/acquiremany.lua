@@ -11,16 +11,17 @@
 local MOST = 128 -- expired records of a limiter: a call must not take long
 local now_text, now = ARGV[1], tonumber(ARGV[1])
 local last = #KEYS / 5 - 1
-local read, plain, reply = {}, {}, {}
+local read, reply = {}, {}
 for i = 0, last do
   local at = 4 * i
-  plain[i] = read_plain(read, i, ARGV[at + 4], ARGV[at + 5], now, now_text, MOST)
+  read_plain(read, i, ARGV[at + 4], ARGV[at + 5], now, now_text, MOST)
 end
 for i = 0, last do
   local figure, at = FIGURES * i, 4 * i
   local status, left = 10, 0
-  if plain[i] and not read[figure + NEW] then
-    left = read[figure + FREE] - tonumber(ARGV[at + 2])
+  local free = read[figure + FREE] -- nil: its state allows no plain grant
+  if free and not read[figure + NEW] then
+    left = free - tonumber(ARGV[at + 2])
     if left >= 0 and call('ZADD', KEYS[5 * i + 4], 'NX', read[figure + SCORE], ARGV[at + 3]) == 1 then
       status = 0
       write_plain(read, i, left)

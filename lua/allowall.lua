@@ -28,23 +28,23 @@ for i = 0, count and limiters - 1 or -1 do
     local time = call('TIME')
     now, now_text = (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000, nil
   end
-  local wanted = not find(flags, '[br%d]') and count * tonumber(ARGV[at + 1]) or MAX_PERMITS
+  local wanted = count * tonumber(ARGV[at + 1])
   if
-    wanted > MAX_RECORD
+    find(flags, '[br%d]')
+    or wanted > MAX_RECORD
     or not read_plain(read, i, ARGV[at + 3], flags, now, now_text, MAX_EXPIRED)
     or wanted > read[FIGURES * i + FREE]
   then
     enough = false
     break
   end
-  read[-i - 1], read[-i - 1 - limiters] = now, wanted
 end
 if enough then
   local reply = { 0 }
   for i = 0, limiters - 1 do
     local figure, at = FIGURES * i, 6 * i + 1
     local records, prefix, rate, interval = KEYS[5 * i + 4], ARGV[4 * i + 4], read[figure + RATE], read[figure + INTERVAL]
-    local now, wanted, score = read[-i - 1], read[-i - 1 - limiters], read[figure + SCORE]
+    local now, wanted, score = read[figure + NOW], count * tonumber(ARGV[4 * i + 3]), read[figure + SCORE]
     local left = read[figure + FREE] - wanted
     if read[figure + NEW] then
       call('HSET', KEYS[5 * i + 1], 'rate', rate, 'interval', interval, 'type', '0')

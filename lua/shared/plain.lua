@@ -1,12 +1,13 @@
 -- plain.lua: plain grants of several limiters in one call: all are read first, then written, so that an error of a read has no
 -- effect. A plain grant is one record that joins no other, in a limiter of type '0' without keep-alive whose state needs no
 -- repair. acquire.lua has the same steps inline, for one limiter.
-local RATE, INTERVAL, FREE, COUNTED, EXPIRED, TTL, SCORE, NEW = 1, 2, 3, 4, 5, 6, 7, 8 -- what is read of a limiter
-local FIGURES = 8 -- of a limiter
+local RATE, INTERVAL, FREE, COUNTED, EXPIRED, TTL, SCORE, NEW, NOW = 1, 2, 3, 4, 5, 6, 7, 8, 9 -- what is read of a limiter
+local FIGURES = 9 -- of a limiter
 
 -- read_plain reads a limiter, numbered from 0. It stores its figures in read, and returns true, if its state allows a plain
 -- grant: the rate, the interval (ms), the free permits with the expired ones, the stored free permits (false: none), the
--- expired records, the TTL, the score of a grant, and whether the limiter is new. now (ms) is given as a number and as text.
+-- expired records, the TTL, the score of a grant, whether the limiter is new, and now (ms), which is given as a number and as
+-- text.
 -- Flags: s compare the free permits with the records, w scores in whole ms.
 local function read_plain(read, number, configured_rate, flags, now, now_text, most_expired)
   local key = 5 * number
@@ -71,7 +72,7 @@ local function read_plain(read, number, configured_rate, flags, now, now_text, m
   local score = (interval >= FRACTIONS_BELOW or find(flags, 'w', 1, true)) and math.ceil(now) or now
   local at = FIGURES * number
   read[at + RATE], read[at + INTERVAL], read[at + FREE], read[at + COUNTED] = rate, interval, free, counted or false
-  read[at + EXPIRED], read[at + TTL], read[at + NEW] = expired_count, call('PTTL', KEYS[key + 1]), new
+  read[at + EXPIRED], read[at + TTL], read[at + NEW], read[at + NOW] = expired_count, call('PTTL', KEYS[key + 1]), new, now
   read[at + SCORE] = score == now and now_text or score -- a text costs Redis less than a number
   return true
 end

@@ -26,12 +26,13 @@ local MANY = 4096 -- there are too many live records for one call to add up: rec
 -- plain.lua: plain grants of several limiters in one call: all are read first, then written, so that an error of a read has no
 -- effect. A plain grant is one record that joins no other, in a limiter of type '0' without keep-alive whose state needs no
 -- repair. acquire.lua has the same steps inline, for one limiter.
-local RATE, INTERVAL, FREE, COUNTED, EXPIRED, TTL, SCORE, NEW = 1, 2, 3, 4, 5, 6, 7, 8 -- what is read of a limiter
-local FIGURES = 8 -- of a limiter
+local RATE, INTERVAL, FREE, COUNTED, EXPIRED, TTL, SCORE, NEW, NOW = 1, 2, 3, 4, 5, 6, 7, 8, 9 -- what is read of a limiter
+local FIGURES = 9 -- of a limiter
 
 -- read_plain reads a limiter, numbered from 0. It stores its figures in read, and returns true, if its state allows a plain
 -- grant: the rate, the interval (ms), the free permits with the expired ones, the stored free permits (false: none), the
--- expired records, the TTL, the score of a grant, and whether the limiter is new. now (ms) is given as a number and as text.
+-- expired records, the TTL, the score of a grant, whether the limiter is new, and now (ms), which is given as a number and as
+-- text.
 -- Flags: s compare the free permits with the records, w scores in whole ms.
 local function read_plain(read, number, configured_rate, flags, now, now_text, most_expired)
   local key = 5 * number
@@ -96,7 +97,7 @@ local function read_plain(read, number, configured_rate, flags, now, now_text, m
   local score = (interval >= FRACTIONS_BELOW or find(flags, 'w', 1, true)) and math.ceil(now) or now
   local at = FIGURES * number
   read[at + RATE], read[at + INTERVAL], read[at + FREE], read[at + COUNTED] = rate, interval, free, counted or false
-  read[at + EXPIRED], read[at + TTL], read[at + NEW] = expired_count, call('PTTL', KEYS[key + 1]), new
+  read[at + EXPIRED], read[at + TTL], read[at + NEW], read[at + NOW] = expired_count, call('PTTL', KEYS[key + 1]), new, now
   read[at + SCORE] = score == now and now_text or score -- a text costs Redis less than a number
   return true
 end
@@ -121,16 +122,17 @@ end
 local MOST = 128 -- expired records of a limiter: a call must not take long
 local now_text, now = ARGV[1], tonumber(ARGV[1])
 local last = #KEYS / 5 - 1
-local read, plain, reply = {}, {}, {}
+local read, reply = {}, {}
 for i = 0, last do
   local at = 4 * i
-  plain[i] = read_plain(read, i, ARGV[at + 4], ARGV[at + 5], now, now_text, MOST)
+  read_plain(read, i, ARGV[at + 4], ARGV[at + 5], now, now_text, MOST)
 end
 for i = 0, last do
   local figure, at = FIGURES * i, 4 * i
   local status, left = 10, 0
-  if plain[i] and not read[figure + NEW] then
-    left = read[figure + FREE] - tonumber(ARGV[at + 2])
+  local free = read[figure + FREE] -- nil: its state allows no plain grant
+  if free and not read[figure + NEW] then
+    left = free - tonumber(ARGV[at + 2])
     if left >= 0 and call('ZADD', KEYS[5 * i + 4], 'NX', read[figure + SCORE], ARGV[at + 3]) == 1 then
       status = 0
       write_plain(read, i, left)

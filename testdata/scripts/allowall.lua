@@ -33,12 +33,13 @@ local MANY = 4096 -- there are too many live records for one call to add up: rec
 -- plain.lua: plain grants of several limiters in one call: all are read first, then written, so that an error of a read has no
 -- effect. A plain grant is one record that joins no other, in a limiter of type '0' without keep-alive whose state needs no
 -- repair. acquire.lua has the same steps inline, for one limiter.
-local RATE, INTERVAL, FREE, COUNTED, EXPIRED, TTL, SCORE, NEW = 1, 2, 3, 4, 5, 6, 7, 8 -- what is read of a limiter
-local FIGURES = 8 -- of a limiter
+local RATE, INTERVAL, FREE, COUNTED, EXPIRED, TTL, SCORE, NEW, NOW = 1, 2, 3, 4, 5, 6, 7, 8, 9 -- what is read of a limiter
+local FIGURES = 9 -- of a limiter
 
 -- read_plain reads a limiter, numbered from 0. It stores its figures in read, and returns true, if its state allows a plain
 -- grant: the rate, the interval (ms), the free permits with the expired ones, the stored free permits (false: none), the
--- expired records, the TTL, the score of a grant, and whether the limiter is new. now (ms) is given as a number and as text.
+-- expired records, the TTL, the score of a grant, whether the limiter is new, and now (ms), which is given as a number and as
+-- text.
 -- Flags: s compare the free permits with the records, w scores in whole ms.
 local function read_plain(read, number, configured_rate, flags, now, now_text, most_expired)
   local key = 5 * number
@@ -103,7 +104,7 @@ local function read_plain(read, number, configured_rate, flags, now, now_text, m
   local score = (interval >= FRACTIONS_BELOW or find(flags, 'w', 1, true)) and math.ceil(now) or now
   local at = FIGURES * number
   read[at + RATE], read[at + INTERVAL], read[at + FREE], read[at + COUNTED] = rate, interval, free, counted or false
-  read[at + EXPIRED], read[at + TTL], read[at + NEW] = expired_count, call('PTTL', KEYS[key + 1]), new
+  read[at + EXPIRED], read[at + TTL], read[at + NEW], read[at + NOW] = expired_count, call('PTTL', KEYS[key + 1]), new, now
   read[at + SCORE] = score == now and now_text or score -- a text costs Redis less than a number
   return true
 end
@@ -138,23 +139,23 @@ for i = 0, count and limiters - 1 or -1 do
     local time = call('TIME')
     now, now_text = (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000, nil
   end
-  local wanted = not find(flags, '[br%d]') and count * tonumber(ARGV[at + 1]) or MAX_PERMITS
+  local wanted = count * tonumber(ARGV[at + 1])
   if
-    wanted > MAX_RECORD
+    find(flags, '[br%d]')
+    or wanted > MAX_RECORD
     or not read_plain(read, i, ARGV[at + 3], flags, now, now_text, MAX_EXPIRED)
     or wanted > read[FIGURES * i + FREE]
   then
     enough = false
     break
   end
-  read[-i - 1], read[-i - 1 - limiters] = now, wanted
 end
 if enough then
   local reply = { 0 }
   for i = 0, limiters - 1 do
     local figure, at = FIGURES * i, 6 * i + 1
     local records, prefix, rate, interval = KEYS[5 * i + 4], ARGV[4 * i + 4], read[figure + RATE], read[figure + INTERVAL]
-    local now, wanted, score = read[-i - 1], read[-i - 1 - limiters], read[figure + SCORE]
+    local now, wanted, score = read[figure + NOW], count * tonumber(ARGV[4 * i + 3]), read[figure + SCORE]
     local left = read[figure + FREE] - wanted
     if read[figure + NEW] then
       call('HSET', KEYS[5 * i + 1], 'rate', rate, 'interval', interval, 'type', '0')
