@@ -79,18 +79,18 @@ func (c *Client) recycle(r *request) {
 type batch struct {
 	call
 	queue    *queue
-	number   int64        // sequence number in its queue, from 1
-	free     int64        // permits that were free by the last reply; below 0: not known
-	alone    bool         // it must not share its command
-	shared   *shared      // its command if it shares that, else nil
-	place    int          // its place in the shared command
-	ask      protocol.Ask // a group is callers that ask for the same number of permits and stand next to each other
-	members  [][]*request // the callers of each group
-	callers  int          // in all groups
-	full     bool         // ask.Partial because the batch has no room; otherwise the rest is left to other clients
-	changes  int64        // denyCache.Changes when it was sent
-	before   int64        // queue.changes when it was sent
-	forgets  int64        // queue.forgets, the same
+	number   int64           // sequence number in its queue, from 1
+	free     int64           // permits that were free by the last reply; below 0: not known
+	alone    bool            // it must not share its command
+	shared   *script.Command // its command if it shares that, else nil
+	place    int             // its place in the shared command
+	ask      protocol.Ask    // a group is callers that ask for the same number of permits and stand next to each other
+	members  [][]*request    // the callers of each group
+	callers  int             // in all groups
+	full     bool            // ask.Partial because the batch has no room; otherwise the rest is left to other clients
+	changes  int64           // denyCache.Changes when it was sent
+	before   int64           // queue.changes when it was sent
+	forgets  int64           // queue.forgets, the same
 	request  protocol.AcquireRequest
 	answered []*request // settled by this batch; signalled after the observer was called
 }

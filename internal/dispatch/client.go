@@ -261,12 +261,10 @@ func (l *Limiter) Change(ctx context.Context, s *script.Script, idempotent bool,
 	switch s {
 	case protocol.ReleaseScript: // which gives back what is left of leases, too
 	case protocol.TrySetRateScript:
-		l.endLeases()
-		defer l.endLeases()
+		defer l.changing(ctx, false)()
 	default:
 		for _, limiter := range append([]*Limiter{l}, others...) {
-			limiter.forgetLeases(ctx, true)
-			defer limiter.forgetLeases(ctx, false)
+			defer limiter.changing(ctx, true)()
 		}
 	}
 	sent := new(script.Attempts)
@@ -326,13 +324,7 @@ func (l *Limiter) Scan(ctx context.Context, pattern string, found func(key strin
 
 // Repair runs repair.lua.
 func (l *Limiter) Repair(ctx context.Context, request protocol.Repair) (protocol.Repaired, error) {
-	if request.Reset {
-		l.forgetLeases(ctx, true)
-		defer l.forgetLeases(ctx, false)
-	} else {
-		l.endLeases()
-		defer l.endLeases()
-	}
+	defer l.changing(ctx, request.Reset)()
 	request.Now = l.Now()
 	sent := new(script.Attempts)
 	reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
@@ -401,13 +393,7 @@ func Quoted(name string) string {
 
 // SetRate runs setrate.lua, and the calls that finish its work. It returns whether the rate was set.
 func (l *Limiter) SetRate(ctx context.Context, request protocol.SetRate) (bool, error) {
-	if request.Keep {
-		l.endLeases()
-		defer l.endLeases()
-	} else {
-		l.forgetLeases(ctx, true)
-		defer l.forgetLeases(ctx, false)
-	}
+	defer l.changing(ctx, !request.Keep)()
 	sent := new(script.Attempts)
 	set, err := within(ctx, l, func(ctx context.Context) (bool, error) { return l.setRate(ctx, sent, request) })
 	return set, sent.Outcome(err)

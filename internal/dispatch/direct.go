@@ -50,8 +50,7 @@ func (l *Limiter) look(ctx context.Context, ask protocol.Ask) (g protocol.Acquir
 // only permits that were granted then come back. It returns how many did.
 func (l *Limiter) Release(ctx context.Context, n, granted int64) (int64, error) {
 	if granted == 0 {
-		l.endLeases()
-		defer l.endLeases()
+		defer l.changing(ctx, false)()
 	}
 	var released int64
 	defer func() {

@@ -302,6 +302,17 @@ func (q *queue) noteBack(returned, void int64) {
 	q.void += void
 }
 
+// changing ends the leases of a limiter before this client changes it, and returns what ends them afterwards. forgets says
+// that the change may remove records.
+func (l *Limiter) changing(ctx context.Context, forgets bool) (changed func()) {
+	if !forgets {
+		l.endLeases()
+		return l.endLeases
+	}
+	l.forgetLeases(ctx, true)
+	return func() { l.forgetLeases(ctx, false) }
+}
+
 // endLeases ends the leases of a limiter, because this client begins to change it, or has changed it, in a way that keeps
 // its records. What batches in flight have taken ahead is given back.
 func (l *Limiter) endLeases() {

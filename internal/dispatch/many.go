@@ -21,9 +21,6 @@ import (
 // meanwhile.
 const mostShared = 16
 
-// A shared is the command of several batches.
-type shared struct{ cmd script.Command }
-
 // sharable reports whether b may share its command.
 func (b *batch) sharable() bool {
 	l := b.limiter
@@ -50,13 +47,13 @@ func (b *batch) share(ctx context.Context, text bool, behind []pipeline.Batch) r
 	for _, other := range behind {
 		all = append(all, other.(*batch))
 	}
-	const arguments = 4 // of a batch
-	args := make([]any, 0, 4+len(all)*(keys.Count+arguments))
 	calls := make([]*script.Attempts, len(all))
 	for i, b := range all {
 		calls[i] = &b.attempts
 	}
-	args = append(append(args, protocol.AcquireManyScript.Head(text)...), script.NewShared(keys.Count*len(all), calls))
+	const arguments = 4 // of a batch
+	args := make([]any, 0, 4+len(all)*(keys.Count+arguments))
+	args = append(append(args, protocol.AcquireManyScript.Head(text)...), script.NewShared(keys.Count, calls))
 	for _, b := range all {
 		args = append(args, b.limiter.arguments()...)
 	}
@@ -65,17 +62,17 @@ func (b *batch) share(ctx context.Context, text bool, behind []pipeline.Batch) r
 	for _, b := range all {
 		args = b.request.ArgsOfMany(args, &b.limiter.encoder, b.ask, now)
 	}
-	s := &shared{script.NewCommand(ctx, args)}
+	cmd := script.NewCommand(ctx, args)
 	for i, b := range all {
-		b.shared, b.place, b.script = s, i, protocol.AcquireManyScript
+		b.shared, b.place, b.script = &cmd, i, protocol.AcquireManyScript
 	}
-	return &s.cmd
+	return &cmd
 }
 
 // sent returns the command of b.
 func (b *batch) sent() *script.Command {
 	if b.shared != nil {
-		return &b.shared.cmd
+		return b.shared
 	}
 	return &b.cmd
 }

@@ -54,13 +54,13 @@ type Shared struct {
 	text  []byte
 }
 
-// NewShared returns the number of keys of a command that calls share, and counts an attempt of each.
+// NewShared returns the number of keys of a command that calls share, and begins an attempt of each, which has so many of
+// the keys.
 func NewShared(keys int, calls []*Attempts) *Shared {
 	for _, a := range calls {
-		a.count.Add(1)
-		a.NotExecuted()
+		a.Begin(keys)
 	}
-	return &Shared{calls, countText(keys)}
+	return &Shared{calls, countText(keys * len(calls))}
 }
 
 // MarshalBinary returns the argument. If one of the calls is over, the command is not written, for none of them.
