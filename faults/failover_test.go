@@ -242,18 +242,19 @@ func TestSlotsMovedUnderLoad(t *testing.T) {
 	if said["MOVED"] < moves || said["ASK"]+said["TRYAGAIN"] == 0 {
 		t.Errorf("calls met too little of %d moves: %v", moves, said)
 	}
-	// A move that takes longer than a call may, on a busy machine, fails a call of each limiter.
+	// A move that takes longer than a call may, on a busy machine, fails a call of each limiter: by the last TRYAGAIN, or
+	// by the time of its last attempt.
 	if most := 2 * inSlot; len(m.onMoved.where(failed)) > most {
 		t.Errorf("%d calls failed while the slot moved, not %d", len(m.onMoved.where(failed)), most)
 	}
 	for _, c := range m.onMoved {
-		if c.err != nil && (!redis.HasErrorPrefix(c.err, "TRYAGAIN") || c.Unknown) {
+		if c.err != nil && !redis.HasErrorPrefix(c.err, "TRYAGAIN") && !c.Unknown {
 			t.Errorf("while the slot moved: %v", c.err)
 		}
 	}
 	row{
 		section: takeover, fault: "a slot of a cluster is moved under load (`MOVED`, `ASK`, `TRYAGAIN`)",
-		sees:   "calls take longer during the move; the error `TRYAGAIN` if the move takes longer than the call timeout",
+		sees:   "calls take longer during the move; the error `TRYAGAIN` or `ErrOutcomeUnknown` if the move takes longer than the call timeout",
 		within: "99 of 100 calls within", limit: callTimeout + slack, after: "exact: the move neither loses nor duplicates grants",
 	}.proves(t, m.onMoved.percentile(99))
 }
