@@ -117,13 +117,83 @@ func TestALeaseByTheServersClockEnds(t *testing.T) {
 		p.wire.back.Store(0)
 		p.asks("while it lasts", 0, func() { mustTry(t, l, 1, true) })
 		b.sleepTo(99 * ms)
+		p.wire.there.Store(int64(10 * ms)) // the next one comes later
 		p.asks("shortly before its end", 0, func() { mustTry(t, l, 1, true) })
 		b.sleepTo(100 * ms)
-		before := p.wire.scripts.Load()
-		if mustTry(t, l, 1, true); p.wire.scripts.Load() == before {
-			t.Error("it is granted from at its end")
-		}
+		next := b.try(l, 1)
+		b.waits("at its end", next)
 		b.sleepTo(time.Second) // what was left is given back
+	})
+}
+
+// The next lease is taken in the last quarter of a bucket, and follows at the end of the last one, so that no request waits for
+// a call.
+func TestTheNextLeaseFollows(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		var ahead aheadOf
+		p := b.process(rratelimiter.WithObserver(&ahead))
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(1000)), rratelimiter.WithLease(100*ms))
+		b.sleepTo(ms)
+		mustTry(t, l, 40, true) // and as many ahead
+		b.sleepTo(70 * ms)
+		p.asks("before the last quarter", 0, func() {
+			mustTry(t, l, 20, true)
+			synctest.Wait()
+		})
+		b.sleepTo(90 * ms)
+		p.asks("in the last quarter", 1, func() {
+			mustTry(t, l, 5, true)
+			synctest.Wait()
+		})
+		state, err := l.State(t.Context())
+		if want := ahead.permits.Load() - 25; err != nil || want <= 15 || state.Leased != want || state.Used != 65+want {
+			t.Errorf("%+v, %v; %d are ahead", state, err, want)
+		}
+		b.sleepTo(110 * ms)
+		p.asks("after the end of the first one", 0, func() { mustTry(t, l, 10, true) })
+		b.sleepTo(120 * ms) // what was left of the first one is given back
+		if _, err := l.Release(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		b.sleepTo(130 * ms)
+		if state, err := l.State(t.Context()); err != nil || state.Leased != 0 || state.Used != 75 {
+			t.Errorf("%+v, %v; 75 were granted", state, err)
+		}
+	})
+}
+
+// A change ends the next lease, too.
+func TestAChangeEndsBothLeases(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		for name, change := range map[string]func(l *rratelimiter.Limiter) error{
+			"it keeps the records": func(l *rratelimiter.Limiter) error { _, err := l.Release(t.Context(), 0); return err },
+			"a caller waits":       func(l *rratelimiter.Limiter) error { return l.Acquire(t.Context(), 500) },
+		} {
+			p := b.process()
+			l := p.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerMinute(1000)), rratelimiter.WithLease(100*ms))
+			at := time.Since(b.start).Truncate(100*ms) + 101*ms
+			b.sleepTo(at)
+			mustTry(t, l, 40, true)
+			b.sleepTo(at + 90*ms)
+			mustTry(t, l, 20, true)
+			synctest.Wait()
+			before, err := l.State(t.Context())
+			if err != nil || before.Leased <= 20 {
+				t.Errorf("%s: %+v, %v", name, before, err)
+			}
+			if err := change(l); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			synctest.Wait()
+			b.sleepTo(at + 95*ms)
+			granted := int64(60)
+			if name == "a caller waits" {
+				granted += 500
+			}
+			if after, err := l.State(t.Context()); err != nil || after.Leased != 0 || after.Used != granted {
+				t.Errorf("%s: %+v, %v; %d were granted", name, after, err, granted)
+			}
+		}
 	})
 }
 
@@ -175,7 +245,7 @@ func queued(r *rig, then func(l *rratelimiter.Limiter)) (*rratelimiter.Client, *
 		}()
 		soon(r.t, "the second queues", func() bool { return rratelimiter.ClientCore(client).Inspect().Asking == 1 })
 	}}, plan{cut: true, replies: 1, then: func() {
-		mustTry(r.t, l, 80, true) // of 100 ahead
+		mustTry(r.t, l, 90, true) // of 100 ahead
 		then(l)
 	}})
 	mustTry(r.t, l, 100, true)
@@ -189,9 +259,9 @@ func queued(r *rig, then func(l *rratelimiter.Limiter)) (*rratelimiter.Client, *
 func TestWhatIsLeftOfALeaseIsGivenBack(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
-		queued(r, func(*rratelimiter.Limiter) { r.advance(time.Minute) })
-		// Of 10,000, 380 are granted, and the next lease has a quarter of what was free when 400 were taken.
-		soon(t, "the return of what is unused", func() bool { return r.free(r.limiter("l")) == 10_000-380-2400 })
+		queued(r, func(*rratelimiter.Limiter) { r.advance(2 * time.Minute) })
+		// Of 10,000, 390 are granted, and the next lease has a quarter of what was free when 400 were taken.
+		soon(t, "the return of what is unused", func() bool { return r.free(r.limiter("l")) == 10_000-390-2400 })
 	})
 }
 
@@ -204,9 +274,9 @@ func TestAChangeEndsTheWishForMore(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		soon(t, "the return of what is unused", func() bool { return r.free(r.limiter("l")) <= 10_000-380 })
+		soon(t, "the return of what is unused", func() bool { return r.free(r.limiter("l")) <= 10_000-390 })
 		time.Sleep(20 * ms) // for a call in the background
-		if free, i := r.free(r.limiter("l")), rratelimiter.ClientCore(client).Inspect(); free != 10_000-380 || i.Leases != 0 {
+		if free, i := r.free(r.limiter("l")), rratelimiter.ClientCore(client).Inspect(); free != 10_000-390 || i.Leases != 0 {
 			t.Errorf("%d are free, with %d leases", free, i.Leases)
 		}
 	})

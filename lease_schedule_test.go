@@ -216,7 +216,7 @@ func TestLeasesInRandomSchedules(t *testing.T) {
 					grants += len(s.grants)
 					restarts += s.restarts
 				}
-				late := s.lease
+				late := s.lease * 5 / 4
 				if s.alone() {
 					late = 0
 				}
@@ -303,7 +303,7 @@ func (s *story) quiet() {
 	}
 	s.pending.Wait()
 	time.Sleep(2 * s.lease) // what is under way in the background
-	time.Sleep(s.rate.Interval + s.lease + s.ahead)
+	time.Sleep(s.rate.Interval + s.lease*5/4 + s.ahead)
 	for _, a := range s.actors {
 		free, err := a.limiter.AvailablePermits(s.t.Context())
 		if err != nil || free != s.rate.Permits {

@@ -112,7 +112,8 @@ func TestALeaseAnswersWithoutACall(t *testing.T) {
 		}
 		soon(t, "the return of what is unused", func() bool {
 			free, err := l.AvailablePermits(t.Context())
-			return err == nil && free == 100_000-granted.Load()+1
+			counted := 100_000 - free + 1 - granted.Load()
+			return err == nil && counted >= 0 && counted < 2*100 // what is less than a hundredth in d is not given back
 		})
 	})
 }
@@ -391,7 +392,7 @@ func TestStateTellsWhatIsLeased(t *testing.T) {
 		leased(100)
 		mustTry(t, l, 30, true)
 		leased(70)
-		r.advance(time.Minute)
+		r.advance(2 * time.Minute)
 		leased(0)
 	})
 }
@@ -416,8 +417,8 @@ func TestTheNextLeaseIsAsLarge(t *testing.T) {
 			return state.Leased
 		}
 		time.Sleep(100 * time.Millisecond) // buckets begin at whole seconds
-		use(400)
-		time.Sleep(400 * time.Millisecond) // the lease is over, and was swept
+		use(300)                           // until shortly before the next lease is taken
+		time.Sleep(600 * time.Millisecond) // the lease is over, and was swept
 		if n := leased(); n != 0 {
 			t.Errorf("%d permits of a lease that is over", n)
 		}
@@ -426,7 +427,7 @@ func TestTheNextLeaseIsAsLarge(t *testing.T) {
 		}
 		mustTry(t, l, 1, true)
 		if n := leased(); n < 100 || n > 1000 {
-			t.Errorf("%d are leased for 0.7 s after about 400 requests in a second", n)
+			t.Errorf("%d are leased for 0.7 s after about 300 requests in a second", n)
 		}
 		time.Sleep(2500 * time.Millisecond)
 		synctest.Wait()

@@ -108,11 +108,11 @@ func validate(s dispatch.Settings) error {
 	case d == 0:
 		return nil
 	case s.Lease > 0 && s.Granularity > 0:
-		return invalidOption("WithLease has a granularity of its own")
+		return invalidOption("WithLease and WithGranularity cannot be combined")
 	case s.Lease > 0 && s.Format == record.Redisson313:
 		return invalidOption("WithLease needs records that tell which client wrote them: those of Redisson313 do not")
 	case s.RecordPerRequest:
-		return invalidOption("a %s joins the records that WithRecordPerRequest asks for", option)
+		return invalidOption("WithRecordPerRequest cannot be combined with a %s", option)
 	case s.Own != protocol.Rate{} && d > protocol.Millis(s.Own.Interval)/10:
 		return invalidOption("the %s %v is more than a tenth of the interval %v", option, d, protocol.Millis(s.Own.Interval))
 	}
@@ -205,19 +205,22 @@ func WithGranularity(d time.Duration) LimiterOption {
 	}
 }
 
-// WithLease lets this process take permits ahead of demand, and grant them for up to d without a call to Redis. Such permits
-// are a lease. The limit stays exact: the permits of a lease are stored in a record with the time of the end of the lease. So
-// no window of the interval holds more than the rate, also if Redisson, other leases and other clients use the limiter.
+// WithLease lets this process take permits ahead of demand, and grant them without a call to Redis. Such permits are a
+// lease. A lease ends at a multiple of d, between d/4 and 1.25 d after it was taken. In the last quarter of d the next
+// lease is taken, so that callers do not wait for it. The limit stays exact: the permits of a lease are stored in a
+// record with the time of the end of the lease. So no window of the interval holds more than the rate, also if
+// Redisson, other leases and other clients use the limiter.
 //
-// The option has a price. Permits return up to d late, so at full use up to d/(interval+d) of the rate is lost. The permits
-// that one process holds are missing in other processes until the lease ends. If the process dies, they are missing until one
-// interval after the end of the lease.
+// The option has a price. Permits return late, by up to the length of the lease. At full use up to d/(interval+d) of
+// the rate is lost. The permits that one process holds are missing in other processes until the lease ends. If the
+// process dies, they are missing until one interval after the end of the lease.
 //
 // So a process takes ahead about as many permits as it will need until the lease ends, by its recent use, and at most a
 // quarter of the free permits. It takes nothing ahead
 //   - while a caller waits, while a call is stalled, and for the time d after a refusal;
 //   - if less than a tenth of the rate would remain free;
-//   - if waiting callers have detected that Redisson uses limiters on the server.
+//   - if a waiting caller of the limiter has found that Redisson has used a limiter on the server since the server
+//     started.
 //
 // In these cases calls go to Redis as without the option. Unused permits are given back when the lease ends, unless they are
 // too few to justify a call.
@@ -239,15 +242,15 @@ func WithLease(d time.Duration) LimiterOption {
 	}
 }
 
-// WithDenyCache lets this process answer requests from a cache of refusals. If Redis refuses n permits to Allow or
-// TryAcquire, the reply contains the time at which n permits will be free if no other permits are taken. Until that time,
-// requests of these two methods for n or more permits are refused without a call to Redis. An attack then costs Redis almost
-// nothing.
+// WithDenyCache lets this process answer requests from a cache of refusals. If Redis refuses n permits to Allow, Take
+// or TryAcquire, the reply contains the time at which n permits will be free if no other permits are taken. Until that
+// time, requests of these methods for n or more permits are refused without a call to Redis. An attack then costs Redis
+// almost nothing.
 //
-// If a new rate or a release in another process frees permits earlier, this process notices that only at the cached time. A
-// change by this client (SetRate, Release, Expire, a rate enforced by another Limiter of the client, ...) has effect at once,
-// and so has a different rate in any reply to this client. If permits are free but reserved for waiting callers, the refusal
-// is not cached.
+// If a new rate or a release in another process frees permits earlier, this process notices that only at the cached
+// time. A change by this client (SetRate, Release, Expire, a rate enforced by another Limiter of the client, ...) has
+// effect at once. If a reply to this client shows a different rate, the client drops the cached refusal at once. If
+// permits are free but reserved for waiting callers, the refusal is not cached.
 //
 // limiters is the largest number of limiters whose refusals the client caches. It must be positive. If the cache is full, a
 // new refusal replaces another refusal.

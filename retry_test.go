@@ -33,7 +33,7 @@ func callers(sizes ...int64) (groups []protocol.Group) {
 
 // dated returns the time at which a grant of now is stored, under a rate with an interval of a minute.
 func (r *rig) dated(l *rratelimiter.Limiter) time.Time {
-	return time.UnixMicro(rratelimiter.LimiterCore(l).Encoder().Dated(1000*r.ms(), 60000))
+	return time.UnixMicro(rratelimiter.LimiterCore(l).Encoder().Dated(1000*r.ms(), 60000, false))
 }
 
 // given returns the number of callers granted in each group.

@@ -5,7 +5,7 @@
 -- ARGV  1 now (ms, up to three decimals; '': this server's clock), 2 the record of all that is wanted, 3 the permits in it
 --       ('': one record does not hold them, or some request must get none), 4 groups of requests in order, "SIZExCOUNT
 --       SIZExCOUNT! ...", the strict ones first and marked, and "+N" at the end for a lease: up to N permits more, in the
---       record of a bucket, if every request is granted and much is free; '': only look, 5 flags, [6 the caller's rate ("rate
+--       record of a bucket that ends in a quarter of its length or later, if every request is granted and much is free; '': only look, 5 flags, [6 the caller's rate ("rate
 --       interval type keep-alive"; '': none), [7 granularity (ms; 0: none), [8 the time of an earlier attempt of the same
 --       batch (ms), or an earlier one; that attempt is searched first, 9 how many ids the batch has, 10 the last three bytes of
 --       the ids under which the client had grants before, as numbers between blanks]]]
@@ -195,6 +195,7 @@ end
 local bucketed, recovered -- whether the score ends a bucket; the permits that an earlier attempt was granted
 local granularity = ARGV[7] and ARGV[7] ~= '0' and tonumber(ARGV[7]) or nil
 local prefix = string.sub(record, 1, -5)
+local lease = string.match(ARGV[4], '%+(%d+)')
 if not state then
   --@include config
   --@include state
@@ -210,7 +211,7 @@ if not state then
     limiter.keep_alive = 0 -- looking does not keep a limiter alive
   end
   now = read_clock(client_now)
-  score, bucketed = grant_score(now, limiter.interval, granularity, find(flags, 'w', 1, true))
+  score, bucketed = grant_score(now, limiter.interval, granularity, lease, find(flags, 'w', 1, true))
   if ARGV[9] then
     --@include recover
     local whole = wanted and not granularity and record or nil
@@ -233,7 +234,6 @@ local rate, interval, records = limiter.rate, limiter.interval, limiter.records
 -- Decide.
 local left, reset_in, groups, origin
 local refused, ahead = false, 0 -- permits that are taken ahead, for a lease
-local lease = string.match(ARGV[4], '%+(%d+)')
 if recovered and recovered == wanted then
   left = state.free
 elseif wanted and wanted <= state.free and not recovered then

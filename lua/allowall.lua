@@ -99,7 +99,7 @@ local function read_request(number, counts)
 end
 
 local function score_of(request, limiter, now)
-  return grant_score(now, limiter.interval, request.granularity, find(request.flags, 'w', 1, true))
+  return grant_score(now, limiter.interval, request.granularity, nil, find(request.flags, 'w', 1, true))
 end
 
 -- read_limiter returns the configuration and the state of a limiter, numbered from 0; or nil and a status.

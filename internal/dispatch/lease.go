@@ -9,48 +9,63 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
-// Leases (WithLease): permits that batches take ahead, so that later requests need no call. A queue holds one at a time,
-// and none while a caller waits. Package lease says why no window of the interval exceeds the rate.
+// Leases (WithLease): permits that batches take ahead, so that later requests need no call. A queue grants from one at a time,
+// and may hold the next one, which follows it; it has none while a caller waits. Package lease says why no window of the
+// interval exceeds the rate.
 
 // maxLeases is for how many limiters a client holds leases at a time.
 const maxLeases = 1 << 16
 
-// fromLease answers a request from the lease of its limiter, if there is one that can: it returns that lease, else nil.
-func (l *Limiter) fromLease(a Ask) (Result, *lease.Lease) {
+// fromLease answers a request from the lease of its limiter, if there is one that can: it returns that lease, else nil. The
+// result has ResetAfter if detail is set.
+func (l *Limiter) fromLease(n int64, detail bool, source *Source) (Result, *lease.Lease) {
 	q := l.queue.Load()
 	if q == nil {
 		q = l.client.enter(l)
 		q.exit()
 	}
-	held := q.lease.Load()
-	if held == nil {
-		return Result{}, nil
-	}
-	now, mono := l.client.times(held.Server)
-	left, ok := held.Take(a.N, now, mono)
-	if !ok {
-		if held.Ended() || !held.Valid(now, mono) {
-			q.endLease(held)
-		} else if held.Refill(0) {
-			q.refilling.Store(true) // the call for this request takes more
+	for held := q.lease.Load(); held != nil; {
+		now, mono := l.client.times(held.Server)
+		left, ok := held.Take(n, now, mono)
+		if !ok {
+			next := q.follow(held)
+			if next == nil && (held.Ended() || !held.Valid(now, mono)) {
+				q.endLease(held)
+			} else if next == nil && held.Refill(0, mono) {
+				q.refilling.Store(true) // the call for this request takes more
+			}
+			held = next
+			continue
 		}
-		return Result{}, nil
+		if source != nil {
+			*source = Source{At: held.At}
+		}
+		if held.Refill(left, mono) {
+			q.refilling.Store(true)
+			go q.refill()
+		}
+		result := Result{Allowed: true, Limit: held.Rate, Remaining: held.Free + left}
+		if detail {
+			result.ResetAfter = held.Ends(now, mono) + held.Interval
+		}
+		return result, held
 	}
-	if a.Source != nil {
-		*a.Source = Source{At: held.At}
-	}
-	if held.Refill(left) {
-		q.refilling.Store(true)
-		go q.refill()
-	}
-	return leased(held, left, now, mono), held
+	return Result{}, nil
 }
 
-// leased returns the result of a request that a lease granted.
-func leased(held *lease.Lease, left int64, now, mono time.Time) Result {
-	return Result{
-		Allowed: true, Limit: held.Rate, Remaining: held.Free + left, ResetAfter: held.Ends(now, mono) + held.Interval,
+// follow returns the lease that follows held, or has followed it; nil if there is none.
+func (q *queue) follow(held *lease.Lease) *lease.Lease {
+	q.mu.Lock()
+	defer q.exit()
+	if q.lease.Load() == held {
+		if q.next == nil {
+			return nil
+		}
+		q.expire(held)
+		q.begin(q.next)
+		q.next = nil
 	}
+	return q.lease.Load()
 }
 
 // allFromLeases answers a request to several limiters from their leases, if all of them can, and fills in the sources,
@@ -62,18 +77,21 @@ func (c *Client) allFromLeases(permits []int64, limiters []*Limiter, sources []S
 			return nil, false
 		}
 	}
-	results, leases := make([]Result, len(limiters)), make([]*lease.Lease, len(limiters))
+	var few [4]*lease.Lease
+	results, leases := make([]Result, len(limiters)), few[:0]
 	for i, l := range limiters {
-		a := Ask{N: permits[i]}
+		var source *Source
 		if sources != nil {
-			a.Source = &sources[i]
+			source = &sources[i]
 		}
-		if results[i], leases[i] = l.fromLease(a); leases[i] == nil {
-			for j, held := range leases[:i] {
+		var held *lease.Lease
+		if results[i], held = l.fromLease(permits[i], true, source); held == nil {
+			for j, held := range leases {
 				held.Untake(permits[j])
 			}
 			return nil, false
 		}
+		leases = append(leases, held)
 	}
 	return results, true
 }
@@ -112,12 +130,12 @@ func (c *Client) times(server bool) (now, mono time.Time) {
 
 // wish returns how many permits b takes ahead. q.mu is held.
 func (q *queue) wish(b *batch) int64 {
-	d, refills := q.limiter.settings.Lease, q.refilling.Swap(false)
+	d, refills, held := q.limiter.settings.Lease, q.refilling.Swap(false), q.lease.Load()
 	if d == 0 || q.waiting > 0 || b.ask.Partial || q.fairShare.Redisson || q.detached > 0 ||
-		q.lease.Load() != nil && !refills || q.lease.Load() == nil && q.client.leases.Load() >= maxLeases {
+		(held != nil || b.callers == 0) && !refills || held == nil && q.client.leases.Load() >= maxLeases {
 		return 0
 	}
-	if held := q.lease.Load(); held != nil && !held.Ended() {
+	if held != nil && !held.Ended() {
 		q.used(held)
 	}
 	asked, now := q.joint, time.Now()
@@ -129,8 +147,7 @@ func (q *queue) wish(b *batch) int64 {
 	if q.client.ownClock {
 		dated = q.client.clock()
 	}
-	rest := (d - time.Duration(dated.UnixNano())%d) % d
-	return q.demand.Want(now, d, rest, asked)
+	return q.demand.Want(now, d, lease.Rest(dated, d), asked)
 }
 
 // refill asks for more permits than those of the lease, unless another call has done so.
@@ -154,20 +171,28 @@ func (q *queue) hold(b *batch, g protocol.AcquireReply, detached bool) {
 		q.void += g.Ahead
 		return // the record is gone, or its permits count until it expires
 	}
+	held.Renews = lease.Renews(held.Lasts, q.limiter.settings.Lease)
 	old := q.lease.Load()
-	if now, mono := q.client.times(held.Server); detached && old != nil || q.waiting > 0 || q.changes != b.before || !held.Valid(now, mono) {
+	now, mono := q.client.times(held.Server)
+	switch {
+	case detached && old != nil || q.next != nil || q.waiting > 0 || q.changes != b.before || !held.Valid(now, mono):
 		q.giveBackLater(g.Ahead, g.At)
-		return
-	}
-	if old != nil {
-		if unused := old.End(); old.At == held.At {
-			held.Permits += unused
-		} else {
-			q.giveBackLater(unused, old.At)
-		}
-	} else {
+	case old == nil:
 		q.client.leases.Add(1)
+		q.begin(held)
+	case old.At == held.At:
+		held.Permits += old.End()
+		q.begin(held)
+	case !old.Valid(now, mono):
+		q.expire(old)
+		q.begin(held)
+	default:
+		q.next = held
 	}
+}
+
+// begin lets requests take permits of a lease. q.mu is held.
+func (q *queue) begin(held *lease.Lease) {
 	held.Begin(time.Now())
 	q.lease.Store(held)
 	q.client.sweepLater(q.limiter.settings.Lease)
@@ -175,7 +200,7 @@ func (q *queue) hold(b *batch, g protocol.AcquireReply, detached bool) {
 
 // used tells the demand how much of a lease was used. q.mu is held.
 func (q *queue) used(held *lease.Lease) {
-	q.demand.Measure(held.Used(), held.Started, time.Now(), held.Left() <= held.Permits/4)
+	q.demand.Measure(held.Used(), held.Started, time.Now(), held.Left() == 0 && q.next == nil)
 }
 
 // endLease ends a lease of the queue, unless it has another one by now.
@@ -191,7 +216,9 @@ func (q *queue) end(held *lease.Lease) {
 		return
 	}
 	q.expire(held)
-	q.detachLease(held)
+	for _, back := range q.detachLeases() {
+		q.giveBackLater(back.n, back.at)
+	}
 }
 
 // expire gives back what is unused of a lease that is over. The queue keeps the lease, and with it what it knows of the
@@ -213,12 +240,18 @@ func (q *queue) unused(held *lease.Lease) int64 {
 	return held.End()
 }
 
-// detachLease removes the lease of the queue and returns what is unused. q.mu is held.
-func (q *queue) detachLease(held *lease.Lease) (unused int64) {
+// detachLeases removes the leases of the queue, and returns what is unused of them. q.mu is held.
+func (q *queue) detachLeases() (unused [2]giveBack) {
+	held, next := q.lease.Load(), q.next
+	unused[0] = giveBack{q, q.unused(held), held.At, q.forgets}
+	if next != nil {
+		unused[1] = giveBack{q, next.Permits, next.At, q.forgets}
+	}
+	q.next = nil
 	q.lease.Store(nil)
 	q.refilling.Store(false) // a refill that was asked for is of this lease
 	q.client.leases.Add(-1)
-	return q.unused(held)
+	return unused
 }
 
 // A giveBack is permits of a lease that are to be given back.
@@ -332,12 +365,13 @@ func (l *Limiter) forgetLeases(ctx context.Context, begins bool) {
 	for _, q := range l.leasing() {
 		q.mu.Lock()
 		q.forgets++
-		if held := q.lease.Load(); held != nil {
-			unused := q.detachLease(held)
-			if begins {
-				back.Go(func() { q.giveBack(ctx, unused, held.At) })
-			} else {
-				q.void += unused
+		if q.lease.Load() != nil {
+			for _, unused := range q.detachLeases() {
+				if begins {
+					back.Go(func() { q.giveBack(ctx, unused.n, unused.at) })
+				} else {
+					q.void += unused.n
+				}
 			}
 		}
 		q.exit()
@@ -348,10 +382,18 @@ func (l *Limiter) forgetLeases(ctx context.Context, begins bool) {
 // Leased returns how many permits this client holds ahead of demand for a limiter, whatever the options of its handles.
 func (l *Limiter) Leased() (n int64) {
 	for _, q := range l.leasing() {
-		if held := q.lease.Load(); held != nil {
-			if now, mono := l.client.times(held.Server); held.Valid(now, mono) {
-				n += held.Left()
-			}
+		q.mu.Lock()
+		held, next := q.lease.Load(), q.next
+		q.exit()
+		if held == nil {
+			continue
+		}
+		now, mono := l.client.times(held.Server)
+		if held.Valid(now, mono) {
+			n += held.Left()
+		}
+		if next != nil && next.Valid(now, mono) {
+			n += next.Permits
 		}
 	}
 	return n
@@ -384,6 +426,11 @@ func (c *Client) sweep() {
 		d := q.limiter.settings.Lease
 		now, mono := c.times(held.Server)
 		ends := held.Ends(now, mono)
+		if ends == 0 {
+			if next := q.follow(held); next != nil {
+				held, ends = next, next.Ends(now, mono)
+			}
+		}
 		if ends == 0 {
 			if ends = held.Ends(now.Add(-d), mono.Add(-d)); ends == 0 {
 				q.endLease(held)

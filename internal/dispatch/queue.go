@@ -44,6 +44,7 @@ type queue struct {
 	polling           bool // the timer ends a poll
 	fairShare         fairshare.Share
 	lease             atomic.Pointer[lease.Lease] // permits taken ahead; nil: none; changed with q.mu held
+	next              *lease.Lease                // follows lease; nil: none
 	demand            lease.Demand
 	joint             int64           // permits that AllowAll was granted by one call, to be asked for with the next lease
 	jointAt           time.Time       // when AllowAll last made a call for the limiter
@@ -98,7 +99,7 @@ func (c *Client) wakeChosen(chosen func(*Limiter) bool) {
 // Serve answers a request: from a lease, which it reports, from the deny cache, or by a call that it shares with other callers.
 func (l *Limiter) Serve(ctx context.Context, a Ask) (r Result, leased bool, err error) {
 	if l.settings.Lease > 0 && ctx.Err() == nil {
-		if result, held := l.fromLease(a); held != nil {
+		if result, held := l.fromLease(a.N, a.Detail, a.Source); held != nil {
 			return result, true, nil
 		}
 	}

@@ -21,6 +21,7 @@ type Lease struct {
 	Started  time.Time     // when its permits became available
 	Server   bool          // the server's clock dated it
 	Permits  int64         // in it, at first
+	Renews   time.Duration // so long after it was asked for the next one is asked for
 
 	left   atomic.Int64 // below 0: it is over
 	refill atomic.Bool  // more was asked for
@@ -107,7 +108,9 @@ func (l *Lease) Ended() bool { return l.left.Load() < 0 }
 // Left returns the permits that are left.
 func (l *Lease) Left() int64 { return max(l.left.Load(), 0) }
 
-// Refill reports whether it is time to ask for more: a quarter of the permits is left. It returns true once.
-func (l *Lease) Refill(left int64) bool {
-	return left <= l.Permits/4 && !l.refill.Load() && l.refill.CompareAndSwap(false, true)
+// Refill reports whether it is time to ask for more: an eighth of the permits is left, or it is time for the next lease. It
+// returns true once.
+func (l *Lease) Refill(left int64, mono time.Time) bool {
+	due := left <= l.Permits/8 || mono.Sub(l.Began) >= l.Renews
+	return due && !l.refill.Load() && l.refill.CompareAndSwap(false, true)
 }

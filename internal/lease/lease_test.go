@@ -65,10 +65,46 @@ func TestALeaseEndsByBothClocks(t *testing.T) {
 	}
 }
 
+// More is asked for once: when an eighth of the permits is left, or when it is time for the next lease.
 func TestALeaseIsRefilledOnce(t *testing.T) {
-	l := begun(100, time.Now(), time.Second)
-	if l.Refill(26) || !l.Refill(25) || l.Refill(10) {
-		t.Error("more is asked for at another time than once, when a quarter is left")
+	now := time.Now()
+	for _, test := range []struct {
+		name   string
+		left   int64
+		after  time.Duration
+		refill bool
+	}{
+		{"much is left", 13, 0, false},
+		{"an eighth is left", 12, 0, true},
+		{"too early", 100, 800*time.Millisecond - 1, false},
+		{"it is time for the next one", 100, 800 * time.Millisecond, true},
+	} {
+		l := begun(100, now, time.Second)
+		l.Renews = 800 * time.Millisecond
+		if got := l.Refill(test.left, now.Add(test.after)); got != test.refill {
+			t.Errorf("%s: %v", test.name, got)
+		}
+		if test.refill && l.Refill(0, now.Add(time.Second)) {
+			t.Errorf("%s: again", test.name)
+		}
+	}
+}
+
+// A lease ends with a bucket, and lasts for a quarter of one or longer; the next one is asked for in the last quarter.
+func TestRest(t *testing.T) {
+	const bucket = time.Second
+	for after, rest := range map[time.Duration]time.Duration{
+		0: time.Second, 1: time.Second - 1, 750 * time.Millisecond: 250 * time.Millisecond,
+		750*time.Millisecond + 1: 1250*time.Millisecond - 1, 999 * time.Millisecond: 1001 * time.Millisecond,
+	} {
+		if got := Rest(time.Unix(7, 0).Add(after), bucket); got != rest {
+			t.Errorf("%v after the end of a bucket: %v, not %v", after, got, rest)
+		}
+	}
+	for range 1000 {
+		if renews := Renews(bucket, bucket); renews <= bucket*3/4 || renews > bucket*7/8 {
+			t.Fatalf("the next one after %v", renews)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"math"
+	"math/rand/v2"
 	"time"
 )
 
@@ -26,6 +27,21 @@ func Surplus(pace float64, lasts, rest, refused time.Duration, asked int64) int6
 		expected = math.Ceil(expected) // the next requests before the end of the lease need no call
 	}
 	return int64(min(expected, most))
+}
+
+// Bounds: a lease ends with a bucket of time, as records do, but lasts for at least a quarter of one. So the next lease can
+// be taken before the end of the last.
+
+// Rest returns how long a lease lasts that is taken at a time.
+func Rest(at time.Time, bucket time.Duration) time.Duration {
+	early := bucket / 4
+	return early + (bucket-(time.Duration(at.UnixNano())+early)%bucket)%bucket
+}
+
+// Renews returns how long after it was asked for a lease has the next one asked for: in the last quarter of a bucket, not
+// all at the same time.
+func Renews(lasts, bucket time.Duration) time.Duration {
+	return lasts - bucket/8 - rand.N(bucket/8)
 }
 
 // WorthACall reports whether permits that are unused at the end of a lease are to be given back by a call: not if they are,

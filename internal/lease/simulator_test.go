@@ -160,7 +160,10 @@ func (s *simulation) take(owner int, count, ahead int64) (granted, more, free in
 	granted = min(count, s.free)
 	at = s.now
 	if s.lease > 0 {
-		at = (s.now + s.lease - 1) / s.lease * s.lease
+		at = s.now + (s.lease-s.now%s.lease)%s.lease
+		if ahead > 0 {
+			at = s.now + Rest(s.time(), s.lease)
+		}
 	}
 	s.free -= granted
 	if granted == count {
@@ -242,6 +245,7 @@ type process struct {
 	s         *simulation
 	number    int
 	lease     *Lease
+	next      *Lease
 	demand    Demand
 	inFlight  bool
 	refilling bool
@@ -252,21 +256,20 @@ func (p *process) request() {
 	if p.s.counts() {
 		p.s.result.requests++
 	}
-	if held, now := p.lease, p.s.time(); held != nil {
-		left, ok := held.Take(1, now, now)
-		if ok {
+	for held, now := p.lease, p.s.time(); held != nil; held = p.lease {
+		if left, ok := held.Take(1, now, now); ok {
 			p.s.grant(1)
-			if held.Refill(left) {
+			if held.Refill(left, now) {
 				p.refilling = true
 				p.send()
 			}
 			return
 		}
-		if !held.Valid(now, now) {
-			p.end()
-		} else if held.Refill(0) {
-			p.refilling = true
+		if p.next == nil && held.Valid(now, now) {
+			p.refilling = p.refilling || held.Refill(0, now)
+			break
 		}
+		p.end()
 	}
 	p.trying++
 	p.send()
@@ -283,9 +286,6 @@ func (p *process) send() {
 	p.inFlight, p.trying = true, 0
 	if p.s.counts() {
 		p.s.result.calls++
-		if asked == 0 {
-		} else {
-		}
 	}
 	began := p.s.time()
 	p.s.after(trip/2, func() {
@@ -303,8 +303,7 @@ func (p *process) wish() int64 {
 	if p.lease != nil {
 		p.used(p.lease)
 	}
-	rest := (p.s.lease - p.s.now%p.s.lease) % p.s.lease
-	return p.demand.Want(p.s.time(), p.s.lease, rest, p.trying)
+	return p.demand.Want(p.s.time(), p.s.lease, Rest(p.s.time(), p.s.lease), p.trying)
 }
 
 func (p *process) complete(began time.Time, asked, granted, ahead, free int64, at time.Duration) {
@@ -333,13 +332,20 @@ func (p *process) hold(began time.Time, ahead, free int64, at time.Duration) {
 		p.back(ahead, at)
 		return
 	}
-	if old := p.lease; old != nil {
-		if unused := old.End(); old.At == held.At {
-			held.Permits += unused
-		} else {
-			p.back(unused, time.UnixMicro(old.At).Sub(epoch))
-		}
+	held.Renews = Renews(held.Lasts, p.s.lease)
+	switch old := p.lease; {
+	case old == nil:
+		p.begin(held)
+	case old.At == held.At:
+		held.Permits += old.End()
+		p.begin(held)
+	default:
+		p.next = held
 	}
+}
+
+func (p *process) begin(held *Lease) {
+	now := p.s.time()
 	held.Begin(now)
 	p.lease = held
 	p.s.after(held.Ends(now, now), func() {
@@ -351,13 +357,18 @@ func (p *process) hold(began time.Time, ahead, free int64, at time.Duration) {
 
 func (p *process) used(held *Lease) {
 	now := p.s.time()
-	p.demand.Measure(held.Used(), held.Started, now, held.Left() <= held.Permits/4)
+	p.demand.Measure(held.Used(), held.Started, now, held.Left() == 0 && p.next == nil)
 }
 
+// end ends the lease, and begins the next one if there is one.
 func (p *process) end() {
 	held := p.lease
 	p.used(held)
 	p.lease = nil
+	if next := p.next; next != nil {
+		p.next = nil
+		p.begin(next)
+	}
 	if unused := held.End(); WorthACall(unused, held.Rate, held.Interval, p.s.lease) {
 		p.back(unused, time.UnixMicro(held.At).Sub(epoch))
 	}

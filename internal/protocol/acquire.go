@@ -305,7 +305,7 @@ func (r *AcquireRequest) Reply(e *Encoder, a *script.Attempts, reply []int64) (A
 	if e.ServerTime {
 		e.served.Store(g.Now - serverSlack)
 	}
-	g.At = e.Dated(g.Now, reply[2])
+	g.At = e.Dated(g.Now, reply[2], r.lease)
 	g.ResetAfter = Micros(g.At - g.Now + reply[2]*1000)
 	if len(reply) > 4 {
 		g.ResetAfter = Micros(reply[6])

@@ -201,7 +201,7 @@ func (r *AllowAll) Reply(a *script.Attempts, reply []int64) (g AllowAllReply, fa
 		f := reply[1+i*figures:][:figures]
 		g.Members[i] = MemberReply{
 			Rate: f[1], Interval: Millis(f[2]), Free: f[3], Notes: Notes(f[4]), ResetAfter: Micros(f[5]),
-			At: r.Members[i].Dated(f[0], f[2]),
+			At: r.Members[i].Dated(f[0], f[2], false),
 		}
 		if m := &r.Members[i]; m.ServerTime {
 			m.served.Store(f[0] - serverSlack)

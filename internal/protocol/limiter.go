@@ -64,14 +64,16 @@ func (o Options) Findable(records int64) bool {
 	return records == 1 || records <= mostRecords && o.Format != record.Redisson313
 }
 
-// Dated returns the score (µs) of a grant, as time.lua computes it. The interval is in ms.
-func (o Options) Dated(now, interval int64) int64 {
+// Dated returns the score (µs) of a grant, or of a lease, as time.lua computes it. The interval is in ms.
+func (o Options) Dated(now, interval int64, lease bool) int64 {
 	const fractions = 200 // ms: with shorter intervals, scores have fractions of a ms
 	length := min(o.Bucket(), interval/10)
 	if length <= 1 && interval < fractions && o.Format != record.Redisson313 {
 		return now
 	}
-	length = max(length, 1) * 1000
+	if length = max(length, 1) * 1000; length > 1000 && lease {
+		now += length / 4
+	}
 	return (now + length - 1) / length * length
 }
 

@@ -70,7 +70,7 @@ func FuzzAcquireMany(f *testing.F) {
 			if value := client.Get(ctx, keys[5*i+1]).Val(); value != fmt.Sprint(free) {
 				t.Errorf("limiter %d has %s free permits, want %d", i, value, free)
 			}
-			at := e.Dated(now, e.Own.Interval)
+			at := e.Dated(now, e.Own.Interval, false)
 			if len(records) != 1 || records[0].Member != string(r.member.bytes) || math.Abs(records[0].Score*1000-float64(at)) > 0.5 || g.At != at {
 				t.Errorf("limiter %d has %v, want %q at %d", i, records, r.member.bytes, at)
 			}

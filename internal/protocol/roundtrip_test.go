@@ -194,7 +194,7 @@ func keysOf(limiters int) (keys []string) {
 func FuzzAcquire(f *testing.F) {
 	client := redistest.Embedded(f).Client()
 	functions := slices.Concat([]string{"parse_groups", "permits_of", "client_prefix", "grant_score"}, configFunctions, timeFunctions)
-	statements := []string{`local prefix = string\.sub\(record, .*`}
+	statements := []string{`local prefix = string\.sub\(record, .*`, `local lease = .*`}
 	more := `
 local groups, strict = parse_groups(ARGV[4])
 local listed = ''
@@ -211,7 +211,7 @@ local score = now and limiter.interval and ` + only(f, AcquireScript.Text, `scor
 		"local partly, queued = FLAG, OTHER", "detail = state.free - left, FLAG", "load_state(limiter, now, FLAG, OTHER)",
 		"load_state(limiter, now, OTHER, FLAG)", "local partly, queued = OTHER, FLAG", "bucketed and taken > 0 and not FLAG then",
 		"local enforced = FLAG", "if groups and FLAG and not",
-		"grant_score(now, limiter.interval, granularity, FLAG)",
+		"grant_score(now, limiter.interval, granularity, lease, FLAG)",
 		"not ARGV[7] and not FLAG then", "right and stays and FLAG then", "FRACTIONS_BELOW or FLAG)", // in the plain grant
 	}, limiterValues, []string{"configured_rate"})
 	// A retry also calls find_attempt, of which the echo has only the parameters and how it knows recent ids.
@@ -328,7 +328,7 @@ local first, id_count, since, all, shared, known = ` + only(f, AcquireScript.Tex
 				if !o.ServerTime {
 					clock = clockOf(now)
 					if o.Own.Interval > 0 && clockOf(now) > 0 {
-						score = o.Dated(now, o.Own.Interval)
+						score = o.Dated(now, o.Own.Interval, ask.Lease > 0)
 					}
 				}
 				return append([]any{
@@ -376,7 +376,7 @@ end
 			"score and now > 0 and to_micros(score) or nil", "since and to_micros(since)", "#counts", "counts[1]", "counts[2]",
 			"#request.sizes", "request.sizes[1]", "request.sizes[2]",
 			"local enforced = FLAG", "load_state(limiter, now, FLAG, OTHER)", "load_state(limiter, now, OTHER, FLAG)",
-			"grant_score(now, limiter.interval, request.granularity, FLAG)", "if FLAG then\n      for group",
+			"grant_score(now, limiter.interval, request.granularity, nil, FLAG)", "if FLAG then\n      for group",
 		}, limiterValues, []string{"request.configured_rate"})...)
 	}
 
@@ -463,7 +463,7 @@ end
 				if !w.ServerTime {
 					want[i][clock] = clockOf(now)
 					if w.Own.Interval > 0 && clockOf(now) > 0 {
-						want[i][score] = w.Dated(now, w.Own.Interval)
+						want[i][score] = w.Dated(now, w.Own.Interval, false)
 					}
 				}
 				if find {
@@ -667,7 +667,7 @@ func TestNotesAreThoseOfScripts(t *testing.T) {
 		t.Errorf("the scripts have %v\nthis package has %v", got, want)
 	}
 	var o Options
-	if o.Dated(1, int64(got["FRACTIONS_BELOW"])-1) != 1 || o.Dated(1, int64(got["FRACTIONS_BELOW"])) != 1000 {
+	if o.Dated(1, int64(got["FRACTIONS_BELOW"])-1, false) != 1 || o.Dated(1, int64(got["FRACTIONS_BELOW"]), false) != 1000 {
 		t.Error("Dated has fractions of a ms with other intervals than scripts")
 	}
 }

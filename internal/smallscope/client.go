@@ -16,11 +16,11 @@ type client struct {
 	calls, retries, ends int
 	life                 int // how often it has crashed
 	set                  bool
-	ids                  uint64 // ids that its calls have drawn
-	recent               int    // index in search.recents
-	served               int64  // the server's time in the last reply (µs)
-	changes              int    // as in package dispatch
-	held                 *held
+	ids                  uint64    // ids that its calls have drawn
+	recent               int       // index in search.recents
+	served               int64     // the server's time in the last reply (µs)
+	changes              int       // as in package dispatch
+	held, next           *held     // next follows held
 	open                 []call    // at most two; the first one of two has stalled
 	sent                 []message // requests that the server has not executed, in order
 }
@@ -62,8 +62,10 @@ func (c *client) key(b *numbers) {
 		recent = c.recent
 	}
 	b.add(int64(c.calls), int64(c.retries), int64(c.ends), int64(c.life), int64(c.ids), int64(recent), c.served)
-	if h := c.held; h != nil {
-		b.add(-2, h.left, h.At, h.Began.UnixMicro(), int64(h.Lasts))
+	for _, h := range []*held{c.held, c.next} {
+		if h != nil {
+			b.add(-2, h.left, h.At, h.Began.UnixMicro(), int64(h.Lasts))
+		}
 	}
 	for _, call := range c.open {
 		b.flag(call.apart)
@@ -144,14 +146,21 @@ func (s *search) steps(w *world, i int) error {
 func (s *search) ask(w *world, i int) error {
 	spec, c := &s.Clients[i], &w.clients[i]
 	valid := c.held != nil && c.held.lease().Valid(s.clock(w, i), s.now(w))
-	if c.held != nil && (!valid || c.ends > 0) {
+	if c.held != nil && (!valid || c.next != nil) {
 		next := w.copy()
-		if valid {
-			next.clients[i].ends--
-			next.clients[i].changes++
-		}
 		s.end(&next, i)
-		if err := s.step(next, "the lease of %s ends", spec.Name); err != nil {
+		if err := s.step(next, "the lease of %s ends, or the next one follows", spec.Name); err != nil {
+			return err
+		}
+	}
+	if valid && c.ends > 0 {
+		next := w.copy()
+		next.clients[i].ends--
+		next.clients[i].changes++
+		for next.clients[i].held != nil {
+			s.end(&next, i)
+		}
+		if err := s.step(next, "%s ends its leases", spec.Name); err != nil {
 			return err
 		}
 	}
@@ -347,26 +356,26 @@ func (s *search) hold(w *world, i int, c call, g protocol.AcquireReply, detached
 		Rate: g.Rate, Interval: g.Interval, At: g.At, Began: Epoch.Add(s.Times[c.last]),
 		Lasts: time.Duration(g.At-g.Now) * time.Microsecond, Server: s.Clients[i].ByServer, Permits: g.Ahead,
 	}}
-	if detached && own.held != nil || own.changes != c.before || !fresh.Valid(s.clock(w, i), s.now(w)) {
-		s.giveBack(w, i, g.Ahead, g.At)
-		return
-	}
-	if old := own.held; old != nil {
-		if unused := old.lease().End(); old.At == fresh.At {
-			fresh.Permits += unused
-		} else {
-			s.giveBack(w, i, unused, old.At)
-		}
-	}
 	fresh.left = fresh.Permits
-	own.held = fresh
+	switch old := own.held; {
+	case detached && old != nil || own.next != nil || own.changes != c.before || !fresh.Valid(s.clock(w, i), s.now(w)):
+		s.giveBack(w, i, g.Ahead, g.At)
+	case old == nil:
+		own.held = fresh
+	case old.At == fresh.At:
+		fresh.Permits += old.lease().End()
+		fresh.left = fresh.Permits
+		own.held = fresh
+	default:
+		own.next = fresh
+	}
 }
 
-// end ends the lease of a client, and gives back what is unused.
+// end ends the lease of a client, and gives back what is unused. The next one follows.
 func (s *search) end(w *world, i int) {
 	own := &w.clients[i]
 	unused, at := own.held.lease().End(), own.held.At
-	own.held = nil
+	own.held, own.next = own.next, nil
 	s.giveBack(w, i, unused, at)
 }
 

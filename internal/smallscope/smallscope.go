@@ -38,9 +38,9 @@ type Scope struct {
 	SetTime          func(time.Time) // sets the server's clock; nil: no client uses it
 }
 
-// Times are moments for an interval of 20 ms and leases of 2 ms: two in the same bucket, one after its end, and those at which
-// records of the bucket, and of requests without one, have just expired.
-var Times = []time.Duration{time.Millisecond, 1500 * time.Microsecond, 3 * time.Millisecond, 22 * time.Millisecond, 23500 * time.Microsecond}
+// Times are moments for an interval of 20 ms and leases of 2 ms: in a bucket, in its last quarter, in the next bucket, and those
+// at which records of the two buckets, and of requests without one, have just expired.
+var Times = []time.Duration{time.Millisecond, 1750 * time.Microsecond, 3 * time.Millisecond, 22 * time.Millisecond, 24 * time.Millisecond}
 
 // Epoch is the time from which Times count. It is the end of a bucket of any whole number of ms up to 10.
 var Epoch = time.UnixMilli(2520 * 700_000_000)
@@ -268,7 +268,7 @@ func (s *search) consistent(w *world) error {
 	}
 	var longest time.Duration
 	for _, c := range s.Clients {
-		longest = max(longest, c.Lease)
+		longest = max(longest, c.Lease+c.Lease/4)
 	}
 	if latest := Epoch.Add(s.Times[w.at] + longest); last > float64(latest.UnixMicro())/1000 {
 		return s.violated("a record is dated %.3f ms ahead", last-float64(s.now(w).UnixMicro())/1000)

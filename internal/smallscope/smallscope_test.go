@@ -96,7 +96,7 @@ func TestNoInterleavingExceedsTheRate(t *testing.T) {
 // The search finds what is wrong: with a script that dates records too early, or grants too much, it ends with a violation.
 func TestASearchFindsFaults(t *testing.T) {
 	for what, fault := range map[string][2]string{
-		"a record of a bucket is dated at its begin": {"return math.ceil(now / length) * length, true", "return math.floor(now / length) * length, true"},
+		"a record of a bucket is dated at its begin": {"return math.ceil((lease", "return math.floor((lease"},
 		"what a lease takes has no record":           {"left = left - ahead\n", "\n"},
 		"a grant that joins a record replaces it":    {"taken + held, score)", "taken, score)"},
 	} {

@@ -5,7 +5,7 @@
 -- ARGV  1 now (ms, up to three decimals; '': this server's clock), 2 the record of all that is wanted, 3 the permits in it
 --       ('': one record does not hold them, or some request must get none), 4 groups of requests in order, "SIZExCOUNT
 --       SIZExCOUNT! ...", the strict ones first and marked, and "+N" at the end for a lease: up to N permits more, in the
---       record of a bucket, if every request is granted and much is free; '': only look, 5 flags, [6 the caller's rate ("rate
+--       record of a bucket that ends in a quarter of its length or later, if every request is granted and much is free; '': only look, 5 flags, [6 the caller's rate ("rate
 --       interval type keep-alive"; '': none), [7 granularity (ms; 0: none), [8 the time of an earlier attempt of the same
 --       batch (ms), or an earlier one; that attempt is searched first, 9 how many ids the batch has, 10 the last three bytes of
 --       the ids under which the client had grants before, as numbers between blanks]]]
@@ -182,13 +182,14 @@ end
 
 -- grant_score returns the score of a grant, and whether it is the end of a bucket. It is never earlier than now, so that no
 -- window holds more than the rate. With a granularity (ms) it is the end of a bucket of time: one record then stands for all
--- that a client is granted within it. Without one it is now, or the next whole ms if the interval is long or whole_ms: Redis
+-- that a client is granted within it. A lease lasts for at least a quarter of a bucket, so that the next one can be taken before
+-- the end of the last. Without a granularity it is now, or the next whole ms if the interval is long or whole_ms: Redis
 -- keeps up to 128 records in a list, and adding one takes three times as long if their scores are fractions. Redisson before
 -- 3.16.4 returns waits that are too short where scores are fractions.
-local function grant_score(now, interval, granularity, whole_ms)
+local function grant_score(now, interval, granularity, lease, whole_ms)
   local length = granularity and math.min(granularity, math.floor(interval / 10)) or 1
   if length > 1 then
-    return math.ceil(now / length) * length, true
+    return math.ceil((lease and now + length / 4 or now) / length) * length, true
   elseif interval >= FRACTIONS_BELOW or whole_ms then
     return math.ceil(now), false
   end
@@ -369,6 +370,7 @@ end
 local bucketed, recovered -- whether the score ends a bucket; the permits that an earlier attempt was granted
 local granularity = ARGV[7] and ARGV[7] ~= '0' and tonumber(ARGV[7]) or nil
 local prefix = string.sub(record, 1, -5)
+local lease = string.match(ARGV[4], '%+(%d+)')
 if not state then
 -- config.lua: the keys of a limiter, and its configuration.
 -- A limiter has five keys: 1 config, 2 value, 3 client value, 4 permits, 5 client permits.
@@ -636,7 +638,7 @@ end
     limiter.keep_alive = 0 -- looking does not keep a limiter alive
   end
   now = read_clock(client_now)
-  score, bucketed = grant_score(now, limiter.interval, granularity, find(flags, 'w', 1, true))
+  score, bucketed = grant_score(now, limiter.interval, granularity, lease, find(flags, 'w', 1, true))
   if ARGV[9] then
 -- recover.lua: what an earlier attempt of the same request was granted, if its reply was lost.
 local MAX_SEARCHED, SEARCH_PAGE = 20000, 1000 -- records
@@ -719,7 +721,6 @@ local rate, interval, records = limiter.rate, limiter.interval, limiter.records
 -- Decide.
 local left, reset_in, groups, origin
 local refused, ahead = false, 0 -- permits that are taken ahead, for a lease
-local lease = string.match(ARGV[4], '%+(%d+)')
 if recovered and recovered == wanted then
   left = state.free
 elseif wanted and wanted <= state.free and not recovered then

@@ -130,8 +130,8 @@ func (s *Survey) WrongType() string {
 }
 
 // Slack is how far in the future a record of a limiter may be dated with nothing being wrong: clocks differ a little, and
-// WithGranularity dates records at the end of up to a tenth of the interval.
-func Slack(r rratelimiter.Rate) time.Duration { return r.Interval/10 + time.Second }
+// WithGranularity dates records at the end of up to a tenth of the interval, WithLease up to a quarter of that later.
+func Slack(r rratelimiter.Rate) time.Duration { return r.Interval/8 + time.Second }
 
 // Read reads a limiter. own says that its client's own state is meant, whatever the type of the limiter. Bins of a survey
 // are as many as are asked for. A limiter that is not there is no error: see Survey.Keys.
