@@ -47,8 +47,8 @@ func (l *Limiter) TryAcquireTimeout(ctx context.Context, n int64, timeout time.D
 	return result.Allowed, err
 }
 
-// Acquire takes n permits and waits for them until ctx ends (Redisson: acquire). Callers of one process are served in
-// order, unless a call stalls.
+// Acquire takes n permits and waits for them until ctx ends (Redisson: acquire). Waiting callers are served in order,
+// with the exceptions that [Limiter] lists.
 //
 // If ctx ends while the caller waits, the error is ctx.Err(). If a call for the caller is in flight at that time, the error
 // wraps both ctx.Err() and ErrOutcomeUnknown. If a call to Redis fails, Acquire stops waiting and returns the error. A
@@ -241,7 +241,10 @@ func (c *Client) askAll(
 	if err != nil {
 		return nil, err
 	}
-	results := make([]Result, len(limiters))
+	results := found
+	if len(distinct) < len(limiters) {
+		results = make([]Result, len(limiters))
+	}
 	for i, at := range index {
 		results[i] = found[at]
 		if grants != nil && found[at].Allowed {
@@ -255,7 +258,10 @@ func (c *Client) askAll(
 func (c *Client) askTogether(
 	ctx context.Context, operation string, permits []int64, limiters []*Limiter, sources []dispatch.Source,
 ) ([]Result, error) {
-	started := time.Now()
+	var started time.Time
+	if c.requestObserver != nil {
+		started = time.Now()
+	}
 	cores := make([]*dispatch.Limiter, len(limiters))
 	for i, l := range limiters {
 		cores[i] = &l.core
@@ -272,6 +278,9 @@ func (c *Client) askTogether(
 	results := make([]Result, len(decided))
 	for i, r := range decided {
 		results[i] = Result(r)
+	}
+	if c.requestObserver == nil {
+		return results, err
 	}
 	latency := time.Since(started)
 	for i, l := range limiters {

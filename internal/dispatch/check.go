@@ -41,8 +41,9 @@ type check struct {
 // saturated returns n, or the next number that fits.
 func saturated(n int64) int32 { return int32(max(math.MinInt32, min(n, math.MaxInt32))) }
 
-// fewestSlots and mostSlots are how many slots there are at first, and at most. The number doubles once a bucket is full.
-const fewestSlots, mostSlots, slotsOfBucket = 1 << 8, 1 << 16, 4
+// fewestSlots and mostSlots are how many slots there are at first, and at most, which takes 1.5 MB. The number doubles once a
+// bucket is full.
+const fewestSlots, mostSlots, slotsOfBucket = 3 << 6, 3 << 14, 4
 
 // hashSeed is that of the hashes of limiters, here and of sets.
 var hashSeed = maphash.MakeSeed()
