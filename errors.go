@@ -19,7 +19,7 @@ var (
 	ErrExceedsRate = dispatch.ErrExceedsRate
 	// ErrInvalidPermits means that a request asked for fewer than one permit (Release: fewer than zero), or that
 	// AllowAllN or TakeAll got slices of different lengths.
-	ErrInvalidPermits = errors.New("rratelimiter: permits must be positive")
+	ErrInvalidPermits = errors.New("rratelimiter: invalid number of permits")
 	// ErrInvalidRate means that a Rate cannot be set. The text names the invalid field.
 	ErrInvalidRate = errors.New("rratelimiter: invalid rate")
 	// ErrInvalidOption means that an option or an argument is invalid. NewClient and RateLimiter return no error. If one

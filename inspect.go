@@ -20,7 +20,7 @@ type State struct {
 	Records        int           // number of live records
 	Oldest, Newest time.Time     // times of live records; zero if there are none
 	TTL            time.Duration // of the configuration; 0: none
-	Consistent     bool          // value + all records == rate
+	Consistent     bool          // stored free permits + permits in all records, expired ones included, equal the rate
 }
 
 // AvailablePermits returns the number of permits free now (Redisson: availablePermits). Like Redisson's method, it removes
@@ -121,7 +121,7 @@ type Repaired struct {
 	Changed bool   // something was changed; with DryRun: would be changed
 	Fault   string // what was wrong with the stored number of free permits; "" if nothing
 	Was     int64  // free permits stored before; 0 if that could not be read
-	Free    int64  // free permits stored afterwards (DryRun: that would be): rate - Permits; after Reset, rate
+	Free    int64  // free permits stored afterwards (DryRun: that would be): rate - permits in live records; after Reset, rate
 	Records int    // number of records, including expired ones
 	Permits int64  // permits in these records
 
@@ -139,8 +139,9 @@ func DryRun() RepairOption { return func(o *repairOptions) { o.dry = true } }
 // Repair recomputes the number of free permits from the records, and ignores the stored number. On a PerClient limiter it
 // repairs this client's own state.
 //
-// Redisson's release makes permits free, but leaves them in their records. Repair cannot distinguish this from a fault. It
-// counts such permits as used again, unless a call has already removed them from the oldest records.
+// Redisson's release makes permits free, but leaves them in their records. Repair cannot distinguish this from a fault.
+// It counts such permits as used again, unless a Go client has already taken them out of the oldest records. Go clients
+// do that when they find more free permits than the records allow.
 //
 // Repair trusts all records, whichever client wrote them. A record that holds many times the rate, or is dated far in the
 // future, leaves the limiter without a free permit for Repaired.Blocked. If that is too long, use Reset.

@@ -15,7 +15,8 @@ type Observer interface{ Call(CallInfo) }
 type CallInfo struct {
 	Limiter string // name
 	// Callers is the number of callers whose requests the call carried. If a caller is neither Granted nor Denied, it
-	// continues to wait, or another limiter of AllowAll refused it. A call without callers takes a lease.
+	// continues to wait, its context has ended, or another limiter of AllowAll refused it. A call without callers takes
+	// a lease.
 	Callers, Granted, Denied int
 	Permits                  int64         // granted in total
 	Unclaimed                int64         // part of Permits that no caller received, because the callers had cancelled
@@ -28,7 +29,7 @@ type CallInfo struct {
 	Fallback                 bool          // decided by the process (WithFallback), after a failed call or without one
 	Leased                   int64         // permits that were taken ahead of demand (WithLease), in addition to Permits
 	Returned                 int64         // permits of earlier leases that were given back since the limiter's previous call
-	Void                     int64         // permits of earlier leases that were neither granted nor given back, since then
+	Void                     int64         // the same, permits that were neither granted nor given back
 	Err                      error         // why the call failed; nil if it did not
 }
 
@@ -45,9 +46,10 @@ type RequestObserver interface {
 // RequestInfo describes one request: a call of a method that asks a limiter for permits. Take, TakeUpTo and TakeAll have the
 // Method of Allow, AcquireUpTo and AllowAll.
 //
-// AllowAll and TakeAll make one request to each of their limiters. Method is "AllowAll" if they run in one step, and "Allow"
-// if they ask one limiter after the other. If a limiter refuses in one step, Granted is 0 and Err is nil for all limiters,
-// including those that would have allowed. CallInfo.Denied counts only the limiters that refuse.
+// AllowAll and TakeAll make one request to each of their limiters. Method is "AllowAll" if they run in one step, and
+// "Allow" if they ask one limiter after the other. If AllowAll runs in one step and one limiter refuses, Granted is 0
+// and Err is nil for all limiters, including those that would have allowed. CallInfo.Denied counts only the limiters
+// that refuse.
 type RequestInfo struct {
 	Limiter string        // name
 	Method  string        // "Acquire", "TryAcquireTimeout", "TryAcquire", "Allow", "AcquireUpTo" or "AllowAll"

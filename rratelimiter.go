@@ -123,10 +123,10 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 // permits can be granted in a window if Redis loses grants, if [WithFallback] grants permits locally, if clocks are wrong,
 // or if a method such as Release, Reset, Delete, or SetRate without KeepState removes grants that still count.
 //
-// If the interval is shorter than 200 ms, records have the time of the grant in microseconds. Otherwise, and always with the
-// format [Redisson313], they have the next whole millisecond, so permits return up to 1 ms late. A record that Redisson
-// wrote can be up to 1 ms older than its grant. If Redisson also uses the limiter, the bound therefore holds for windows of
-// Rate.Interval - 1 ms.
+// If the interval is shorter than 200 ms, records have the time of the grant in microseconds. Otherwise, and always
+// with the format [Redisson313], their time is rounded up to a whole millisecond, so permits return up to 1 ms late. A
+// record that Redisson wrote can be up to 1 ms older than its grant. If Redisson also uses the limiter, the limit
+// therefore holds only for windows of Rate.Interval - 1 ms.
 //
 // The methods differ in what they do when too few permits are free:
 //   - [Limiter.TryAcquire] returns false at once.

@@ -1,5 +1,6 @@
-// Package classic has the classic rate limiting algorithms, each in the Redis layout in which many services already use
-// it, so that Go services can share it, and all with the same methods: Allow tries once, Acquire waits.
+// Package classic has the classic rate limiting algorithms. Each uses the Redis layout that many services already use,
+// so Go services can share their limits. (A Smooth is an exception: it uses no Redis and keeps its state in the
+// process.) All have the same methods: Allow tries once, Acquire waits.
 //
 //	limiter := classic.NewFixedWindow(rdb, ip+":"+route, rratelimiter.PerSecond(10))
 //	result, err := limiter.Allow(ctx, 1)
@@ -7,8 +8,9 @@
 // A constructor makes no call and keeps no state, so a limiter for each of many keys is cheap. It returns no error:
 // every method of the limiter does. Scripts read before they write, so nothing is half-written. They check every number
 // that they read: a missing or impossible number is repaired, so a limiter with a broken state grants again in time.
-// Values that a client with another clock or another limit may have written are accepted: a time that is up to a minute
-// or a period ahead, and a level, debt or TTL of up to ten times what this limiter would write.
+// Values that a client with another clock or another limit may have written are accepted: a time that is ahead by no
+// more than a minute or the interval, whichever is longer (see each constructor), and a level, debt or TTL of up to ten
+// times what this limiter would write.
 //
 // docs/algorithms.md compares their costs and guarantees. Where one limit must hold exactly, for Java services too, use
 // package rratelimiter.
@@ -45,7 +47,7 @@ func (l *Limiter) Name() string { return l.name }
 
 // Allow tries once to take n permits. If it refuses, it has taken none, and Result.RetryAfter is the time until a
 // retry. If ctx ends while a call that takes permits is in flight, the error is ErrOutcomeUnknown together with
-// ctx.Err(), and the call continues in the background. A call that is not sent by then never is.
+// ctx.Err(), and the call continues in the background. A call that was not sent before ctx ended is never sent.
 func (l *Limiter) Allow(ctx context.Context, n int64) (rratelimiter.Result, error) {
 	r, err := l.ask(ctx, n)
 	return r, l.wrap("allow", err)

@@ -32,7 +32,7 @@ func ExampleNewFixedWindow() {
 	// 5.6.7.8 true 1 0s
 }
 
-// A bucket that gateways already use, with its usual name.
+// A bucket in the form that API gateways use, with its usual name.
 func ExampleNewGatewayBucket() {
 	server := limittest.Start()
 	defer server.Close()

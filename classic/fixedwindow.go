@@ -14,8 +14,8 @@ var fixedWindowScript = load("fixed_window")
 // begins. Any string may be the key: an address and a route, a user and a route.
 //
 // Layout: key holds the count as INCR writes it and lives until the window ends. The script returns the count, or -1
-// when it is over the limit. Refused requests are not counted. A key without a TTL, or with one of more than ten
-// windows, gets a new one, and an invalid count is replaced by zero.
+// when it is over the limit. Refused requests are not counted. If the key has no TTL, or a TTL longer than ten
+// intervals, its TTL is set to one interval. An invalid count is replaced by zero.
 //
 // Cost: one key of a number, one call with three commands. It works on a cluster.
 //

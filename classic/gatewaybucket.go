@@ -10,7 +10,7 @@ import (
 
 var gatewayBucketScript = load("gateway_bucket")
 
-// GatewayKey returns the name that gateways give a bucket: ratelimit:IP:PATH:INTERVAL, the interval in ms.
+// GatewayKey returns the usual name of a bucket in the gateway form: ratelimit:IP:PATH:INTERVAL, the interval in ms.
 func GatewayKey(ip, path string, interval time.Duration) string {
 	return fmt.Sprintf("ratelimit:%s:%s:%d", ip, path, interval.Milliseconds())
 }
@@ -22,22 +22,25 @@ type Gateway struct {
 	Interval time.Duration // after this time without a refill the bucket is full; at least Every
 }
 
-// NewGatewayBucket returns a token bucket with a continuous refill, as gateways use it for a path.
+// NewGatewayBucket returns a token bucket with a continuous refill, in the gateway form: API gateways often keep one
+// bucket for each client address and path, in a hash with the fields below.
 //
-// Model: a bucket holds Capacity permits and is full at first. Each Every adds one; the rest of the time is kept. After
-// an Interval without a refill the bucket is full. A caller whose clock is behind refills nothing.
+// Model: a bucket holds Capacity permits and is full at first. One permit is added after each period of length Every. A
+// started period is not lost. After an Interval without a refill the bucket is full. A caller whose clock is behind
+// refills nothing.
 //
 // Layout: one hash, best named by GatewayKey: lastRefillTime in ms, as if the refill had come on time, and
-// tokensRemaining. Its TTL is an interval from its last change. A time that is missing, or further ahead than a minute
-// and than an interval, is replaced by now; without permits the bucket is full. Three errors of the usual script are
-// not here: the interval in ms given to EXPIRE, which takes seconds; a TTL set only when the bucket is made, so that a
-// bucket in use expires and is full again; and Every as interval / limit, which is 0 for more permits than ms: here
-// that is ErrInvalidRate.
+// tokensRemaining. Its TTL is an interval from its last change. A time that is missing, or more than one minute and
+// more than an interval ahead, is replaced by now. If tokensRemaining is missing or invalid, the bucket counts as full.
+// Three errors of the usual script are not here: the interval in ms given to EXPIRE, which takes seconds; a TTL set
+// only when the bucket is made, so that a bucket in use expires and is full again; and Every as interval / limit, which
+// is 0 if the limit is larger than the interval in ms. Here, an Every below 1 ms is ErrInvalidRate.
 //
 // Cost: one hash of two numbers, one call with three commands. It works on a cluster: there is one key.
 //
-// Weakness: a full bucket passes at once, and the refill continues: in any time, at most Capacity plus a permit for
-// each Every begun; or Capacity again for each Interval, where that is more.
+// Weakness: a full bucket passes at once, and the refill continues: in any time t, at most Capacity + t / Every
+// (rounded up) permits pass. If a refill would take longer than Interval, up to Capacity permits more can pass after
+// each Interval.
 func NewGatewayBucket(rdb rratelimiter.Redis, key string, p Gateway, opts ...Option) *Limiter {
 	l := newLimiter(rdb, key, p.Capacity, p.Capacity, opts, p.check())
 	every, interval := p.Every.Milliseconds(), p.Interval.Milliseconds()

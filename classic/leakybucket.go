@@ -17,13 +17,13 @@ var leakyBucketScript = load("leaky_bucket")
 //
 // Layout: one hash: level, the drops in the bucket as a decimal number of up to six places, and lastLeak, the time of
 // that level (ms). It lives until the bucket is empty. A level that is no number is zero. If the time is invalid, or
-// further ahead than a minute and than the time in which a full bucket empties, the bucket leaks from now on, at most
-// full; the same applies if the level is above ten times the capacity.
+// more than one minute and more than the time in which a full bucket empties ahead, or if the level is above ten times
+// the capacity, the level is reduced to the capacity if it is higher, and the bucket leaks from now on.
 //
 // Cost: one hash of two numbers, one call with three commands. It works on a cluster: there is one key.
 //
-// Weakness: an empty bucket passes capacity at once: in any time t, at most capacity + t x rate. Small capacities are
-// even, and refuse bursts that a window would allow.
+// Weakness: an empty bucket passes capacity at once: in any time t, at most capacity + t x rate. With a small capacity
+// the flow is even, but bursts that a window would allow are refused.
 func NewLeakyBucket(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, capacity int64, opts ...Option) *Limiter {
 	l := newLimiter(rdb, key, capacity, capacity, opts, checkRate(rate), checkCount("drops of capacity", capacity))
 	l.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {

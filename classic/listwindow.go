@@ -20,8 +20,8 @@ import (
 // The usual form makes it with RPUSH and EXPIRE in a MULTI after EXISTS has returned 0, so that all callers of the
 // first moment make it and pass, however many there are. Here a list with a TTL is made under another key,
 // {key}:unique, and RENAMENX renames it: one caller succeeds, the others add to its list. Elements are unique for each
-// request, so that a request that comes too late takes back only its own. A list without a TTL, or with one of more
-// than ten windows, gets a new one.
+// request, so that a request that comes too late takes back only its own. If a list has no TTL, or a TTL longer than
+// ten intervals, its TTL is set to one interval.
 //
 // Cost: some 20 bytes for each permit of a window; two round trips for a grant, three for the first one. It works on a
 // cluster: the second list has a hash tag that keeps it in the slot of key, unless key is empty or has a } and no tag.

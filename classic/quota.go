@@ -28,8 +28,8 @@ var (
 // Cost: one key of a number for the rest of the day, one call with three commands. It works on a cluster: a call uses
 // one key.
 //
-// Weakness: it does not limit any time within the day, and around midnight up to 2 x the limit pass. Days are those of
-// the client's clock.
+// Weakness: all permits of a day can be used at once, and around midnight up to 2 x the limit can pass. Days are those
+// of the client's clock.
 type Quota struct {
 	*Limiter
 	days Days
@@ -91,7 +91,7 @@ func nextDate(t time.Time) time.Time {
 	}))
 }
 
-// Return gives permits of today back, at most as many as are counted, and returns the remaining count.
+// Return gives permits of today back, at most as many as are counted, and returns how many are then counted for today.
 func (q *Quota) Return(ctx context.Context, n int64) (int64, error) {
 	err := q.err
 	if err == nil && n < 1 {

@@ -11,15 +11,15 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// A Smooth is one of Guava's two rate limiters, in this process alone: SmoothBursty or SmoothWarmingUp. Its waits are
-// equal to Guava's to the microsecond.
+// A Smooth is one of Guava's two rate limiters, in this process alone: that of NewSmoothBursty or that of
+// NewSmoothWarmingUp. Its waits are equal to Guava's to the microsecond.
 //
 // Model: permits come evenly, one each 1 / rate. A request is served at the next free time and advances that by the
 // permits that it took: the next request waits for them (reserve-ahead). So even a large request is served at once
-// after an idle time, and none is ever too large. While there are no requests, permits are stored: in a SmoothBursty
-// those of one second, which are then free; in a SmoothWarmingUp as the limiter cools down, and the more are stored the
-// longer each one takes, three times as long as usual when it is cold, so that the rate rises to its full height over
-// the warm-up period.
+// after an idle time, and none is ever too large. While there are no requests, permits are stored. A SmoothBursty
+// stores the permits of one second; they are then free. A SmoothWarmingUp stores permits as it cools down. The more
+// permits are stored, the longer each takes, up to three times the usual time. So the rate rises to its full height
+// during the warm-up period.
 //
 // Cost: none in Redis; about a microsecond and no memory.
 //

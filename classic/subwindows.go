@@ -21,8 +21,9 @@ var subWindowsScript = load("sub_windows")
 // Cost: one hash of up to that many numbers, whatever the rate; one call with three commands. It works on a cluster:
 // there is one key.
 //
-// Weakness: permits expire up to a sub-window early, so an interval may hold up to 2 x Permits; any time of an interval
-// less a sub-window, at most Permits. The more sub-windows, the less this matters, and the more memory they take.
+// Weakness: permits expire up to a sub-window early, so an interval may hold up to 2 x Permits. Any period that is one
+// sub-window shorter than the interval holds at most Permits. The more sub-windows, the less this matters, and the more
+// memory they take.
 func NewSubWindows(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, parts int, opts ...Option) *Limiter {
 	fault := checkRate(rate)
 	switch {

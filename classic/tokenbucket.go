@@ -24,9 +24,10 @@ type Tokens struct {
 // token, even when it needs more, and the next one waits until the debt is paid (pre-consumption).
 //
 // Layout: key holds the tokens left, key_time the time of the last refill in seconds, as if it had come on time. The
-// TTL of both is the time of a full refill, that of the time key one second longer at first. The script returns the
-// tokens left, or -1. A time key that is missing, or lies further ahead than a full refill takes, is replaced by now;
-// without tokens the bucket is full; a debt above ten times Capacity + Debt is reduced to Debt.
+// TTL of both is the time of a full refill. When the bucket is made, the TTL of the time key is one second longer. The
+// script returns the tokens left, or -1. A time key that is missing, or lies further ahead than a full refill takes, is
+// replaced by now. If key is missing or invalid, the bucket counts as full. A debt above ten times Capacity + Debt is
+// reduced to Debt.
 //
 // Cost: two keys of a number each, one call with four commands. On a cluster the two keys need a hash tag: over a
 // *redis.ClusterClient a key without one is kept as {key} and {key}_time; a key with its own tag is the same

@@ -16,7 +16,7 @@ var twoCountersScript = load("two_counters")
 //
 // Layout: one hash: window (number of this window since 1970), current and previous (permits granted in it and in the
 // one before). Its TTL is two intervals from the last grant. A window that is more than one ahead, and invalid numbers,
-// start anew; a client whose clock is a window behind counts at the beginning of the later one.
+// start anew; a client whose clock is a window behind uses the stored window, as if that had just begun.
 //
 // Cost: one hash of three numbers, whatever the rate; one call with three commands. It works on a cluster: there is one
 // key.

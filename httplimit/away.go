@@ -40,7 +40,7 @@ type outages struct {
 // it.
 type server struct {
 	answered time.Time // start of the latest call that got a reply
-	cause    error     // reason why the server counts as down; nil: it does not count as down
+	cause    error     // reason why the server counts as away; nil: it does not
 	until    time.Time // time of the next probe while the server is down
 	pause    time.Duration
 	looking  bool // a probe is in flight
@@ -62,7 +62,7 @@ func (p *Policy) away(ctx context.Context, claims []Claim) error {
 	return nil
 }
 
-// serverAway returns the reason why the server behind a limit counts as down; nil if it does not. If a probe is due,
+// serverAway returns the reason why the server behind a limit counts as away; nil if it does not. If a probe is due,
 // serverAway makes the call of this claim in the background as the probe. The request does not wait for the probe.
 func (p *Policy) serverAway(ctx context.Context, c Claim) error {
 	p.outages.mu.Lock()
@@ -101,7 +101,7 @@ func (p *Policy) try(ctx context.Context, c Claim) (rratelimiter.Result, error) 
 	return r, err
 }
 
-// note records the result of a call to the server of a limit. The server counts as down if it replied neither to this
+// note records the result of a call to the server of a limit. The server counts as away if it replied neither to this
 // call nor to a call that began later.
 func (o *outages) note(ctx context.Context, name string, began time.Time, err error) {
 	cause := unanswered(ctx, err)

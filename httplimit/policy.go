@@ -51,7 +51,7 @@ type Policy struct {
 	Observer rratelimiter.Observer
 	// Failure decides what happens to a request whose limits did not reply within Bound, or returned an error.
 	//
-	// While the server of a limit counts as down, requests do not wait for it. Failure decides at once, and one call at
+	// While the server of a limit counts as away, requests do not wait for it. Failure decides at once, and one call at
 	// a time checks whether the server is back. A limiter with rratelimiter.WithFallback decides in the process
 	// instead. All limiters of other types than *rratelimiter.Limiter count as one server if their limits have the same
 	// name.
@@ -60,10 +60,10 @@ type Policy struct {
 	// this limit only. With FailOpen, the other limits decide. With FailClosed, the request is refused. With FailLocal,
 	// the other limits decide, and this process decides for the invalid limit.
 	Failure Failure
-	// Bound is the time within which limits must reply; 0 means 100 ms. The time that a request waits for permits does not
-	// count, but the wait ends if Redis does not reply for longer than Bound. A call is usually sent when permits are due
-	// to return. For limiters of other types than *rratelimiter.Limiter that have TryAcquireTimeout, the request waits at
-	// most Wait plus Bound.
+	// Bound is the time within which limits must reply; 0 means 100 ms. The time that a request waits for permits does
+	// not count, but the wait ends if Redis does not reply for longer than Bound. While a request waits, usually no
+	// call is in flight until permits are due to return, so an outage is noticed only then. For limiters of other types
+	// than *rratelimiter.Limiter that have TryAcquireTimeout, the request waits at most Wait plus Bound.
 	Bound time.Duration
 	// LocalShare is the part of each limit's rate that this process grants locally with FailLocal; 0 means 1, the whole
 	// rate. With n processes and a LocalShare of 1/n, all processes together keep to the rate, if the rate has at least

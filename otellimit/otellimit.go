@@ -138,15 +138,15 @@ func New(config Config) (*Observer, error) {
 		"Commands sent for the calls; more than the calls if some were retried.")
 	o.carried = counter("rratelimiter.call.requests", "{request}",
 		"Requests that the calls carried. One that waits is carried more than once.")
-	o.requests = counter("rratelimiter.requests", "{request}", "Requests, by outcome: granted, denied, cached, "+
-		"which is denied without a call to Redis, failed, or left: the context of a waiting caller ended.")
+	o.requests = counter("rratelimiter.requests", "{request}", "Requests, by outcome: granted; denied; "+
+		"cached (denied without a call to Redis); failed; left (the context of a waiting caller ended).")
 	o.permits = counter("rratelimiter.granted.permits", "{permit}", "Permits granted.")
 	o.unclaimed = counter("rratelimiter.unclaimed.permits", "{permit}",
 		"Permits granted to callers that had already returned, and that no other caller could use.")
 	o.decisions = counter("rratelimiter.decisions", "{request}", "Requests that were granted or denied, by what decided: "+
 		"redis, lease (WithLease), cache (WithDenyCache) or fallback (WithFallback).")
-	o.leases = counter("rratelimiter.lease.permits", "{permit}", "Permits of leases, by outcome: taken ahead of demand, "+
-		"of these returned unused, and void, which were neither granted nor returned.")
+	o.leases = counter("rratelimiter.lease.permits", "{permit}", "Permits of leases, by outcome: taken (ahead of demand); "+
+		"returned (unused); void (neither granted nor returned).")
 	o.waitTime = histogram("rratelimiter.wait.duration", "Time that callers of waiting methods were blocked, granted or not.",
 		.001, .005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300)
 	o.repaired = counter("rratelimiter.repaired", "{call}", "Calls that found a broken state and repaired it.")

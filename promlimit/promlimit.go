@@ -104,14 +104,14 @@ func New(config Config) *Metrics {
 	callTime := histogram("call_duration_seconds", "Time from sending a call to Redis to its reply.", config.CallBuckets, callBuckets)
 	attempts := counter("call_attempts_total", "Commands sent for the calls; more than the calls if some were retried.")
 	carried := counter("call_requests_total", "Requests that the calls carried. One that waits is carried more than once.")
-	requests := counter("requests_total", "Requests, by outcome: granted, denied, cached, "+
-		"which is denied without a call to Redis, failed, or left: the context of a waiting caller ended.", "outcome")
+	requests := counter("requests_total", "Requests, by outcome: granted; denied; "+
+		"cached (denied without a call to Redis); failed; left (the context of a waiting caller ended).", "outcome")
 	permits := counter("granted_permits_total", "Permits granted.")
 	unclaimed := counter("unclaimed_permits_total", "Permits granted to callers that had already returned, and that no other caller could use.")
 	decisions := counter("decisions_total", "Requests that were granted or denied, by what decided: redis, lease "+
 		"(WithLease), cache (WithDenyCache) or fallback (WithFallback).", "by")
-	leases := counter("lease_permits_total", "Permits of leases, by outcome: taken ahead of demand, of these returned "+
-		"unused, and void, which were neither granted nor returned.", "outcome")
+	leases := counter("lease_permits_total", "Permits of leases, by outcome: taken (ahead of demand); "+
+		"returned (unused); void (neither granted nor returned).", "outcome")
 	waitTime := histogram("wait_duration_seconds", "Time that callers of waiting methods were blocked, granted or not.",
 		config.WaitBuckets, waitBuckets)
 	repaired := counter("repaired_total", "Calls that found a broken state and repaired it.")

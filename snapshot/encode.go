@@ -109,7 +109,8 @@ func Decode(data []byte) (*Snapshot, error) {
 }
 
 // DecodeAll reads the bytes of several calls of Encode, one after the other, as in a file that holds several limiters.
-// Empty data has no snapshots. For any other bytes, the error is ErrInvalid and says what is wrong, and where.
+// For empty data the result is empty. If the data is not a sequence of encoded snapshots, the error is ErrInvalid and
+// says what is wrong, and where.
 func DecodeAll(data []byte) ([]*Snapshot, error) {
 	rest := bytes.NewReader(data)
 	var all []*Snapshot

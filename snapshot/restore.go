@@ -35,7 +35,7 @@ type restoring struct {
 	shift   func(taken time.Time) time.Duration
 }
 
-// As restores the limiter under another name, that of its configuration key.
+// As restores the limiter under another name: its configuration key is then name.
 func As(name string) RestoreOption {
 	return func(r *restoring) { r.name = name }
 }
@@ -52,8 +52,8 @@ func Shift(d time.Duration) RestoreOption {
 	return func(r *restoring) { r.shift = func(time.Time) time.Duration { return d } }
 }
 
-// At adds the time between Snapshot.TakenAt and t, mostly now, to the time of every grant, as if the snapshot were
-// taken at t. Without Shift or At grants keep their time, so those of an old snapshot have expired.
+// At adds the time between Snapshot.TakenAt and t (usually time.Now()) to the time of every grant, as if the snapshot
+// were taken at t. Without Shift or At grants keep their time, so those of an old snapshot have expired.
 func At(t time.Time) RestoreOption {
 	return func(r *restoring) { r.shift = t.Sub }
 }
@@ -185,7 +185,7 @@ func (p *preparation) finish(ctx context.Context, targets []string, replace bool
 	case n < -1:
 		return fmt.Errorf("%w: another program uses the key %q", ErrWrongType, targets[-n-2])
 	case n < 0:
-		return errors.New("what was prepared is gone: Redis removed it, or it took too long")
+		return errors.New("the prepared keys are gone: Redis evicted them, or they expired")
 	case n > 0:
 		return fmt.Errorf("%w: key %q", ErrExists, targets[n-1])
 	}

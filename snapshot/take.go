@@ -49,9 +49,10 @@ func WithNote(note string) TakeOption {
 	return func(t *taking) { t.note = note }
 }
 
-// WithClients takes only the keys of the given clients of a PER_CLIENT limiter, none if none is given. Without it the
-// keys of all clients are taken, which needs a search of all keys of the server (SCAN): that does not block Redis, but
-// takes long on a server with many millions of keys.
+// WithClients limits the keys of clients of a PER_CLIENT limiter to those of the given clients. Without ids, no
+// client's keys are taken. The configuration and the shared keys are always taken. Without the option the keys of all
+// clients are taken, which needs a search of all keys of the server (SCAN): that does not block Redis, but takes long
+// on a server with many millions of keys.
 func WithClients(ids ...string) TakeOption {
 	return func(t *taking) {
 		t.listed = true
@@ -59,7 +60,7 @@ func WithClients(ids ...string) TakeOption {
 	}
 }
 
-// Take reads the state of the limiter whose configuration key has a name. rdb is any client of go-redis. If the limiter
+// Take reads the state of the limiter whose configuration key is name. rdb is any client of go-redis. If the limiter
 // has no key, the error is ErrNotFound; a limiter of which only some keys exist, with or without a configuration, is
 // taken as it is.
 //

@@ -35,8 +35,8 @@ the file, and writes only rates that differ. The file is YAML:
       reset: true        # forget live grants if the rate changes
 
 By default all clients share the permits, and there is no keep-alive. A rate such as "50/s per client keep-alive 1h"
-says both; a field that contradicts it is an error. If anything in the file is invalid, nothing is changed. With --diff
-the exit code is 2 if something differs.`,
+says both. It is an error if keep-alive is given twice, or if per-client: false contradicts the rate. If anything in the
+file is invalid, nothing is changed. With --diff the exit code is 2 if something differs.`,
 		Example: `  rrl apply -f limits.yaml --diff
   rrl apply -f limits.yaml
   generate | rrl apply -f -`,

@@ -25,8 +25,8 @@ func newRepair() *cobra.Command {
 		Long: `repair computes the free permits anew, so that free permits and permits in records add up to the rate. It takes the
 records as correct. Without --yes it only prints what it would do.
 
-It refuses if afterwards no permit would be free for longer than an interval, or if the records hold more than twice the
-rate. Then the records are wrong: rrl reset forgets them. --force repairs nevertheless.
+It refuses if the limiter would then be without a free permit for longer than one interval, or if the records hold more
+than twice the rate. Then the records are wrong: rrl reset forgets them. --force repairs nevertheless.
 
 A release by Redisson makes the sum larger than the rate until the records expire. That is intended, and a repair would
 undo the release. repair reads all records in one step: 100,000 of them block Redis for some 50 ms.`,
@@ -49,7 +49,7 @@ undo the release. repair reads all records in one step: 100,000 of them block Re
 			return doctor.Harm(did, rate)
 		},
 	})
-	cmd.Flags().BoolVar(&force, "force", false, "repair even if no permit will be free for longer than an interval")
+	cmd.Flags().BoolVar(&force, "force", false, "repair even if no permit is then free for more than an interval")
 	return cmd
 }
 

@@ -22,9 +22,8 @@ func newRm() *cobra.Command {
 		Use:        "rm NAME...",
 		SuggestFor: []string{"delete", "del", "remove"},
 		Short:      "Remove limiters, with the state of all clients",
-		Long: `rm removes limiters: the rate, the grants, and the state of all clients. For a PER_CLIENT limiter it searches all keys.
-It asks first, unless --yes is given. A key of another Redis type belongs to another program: it stays, and rm reports
-it.
+		Long: `rm removes limiters: the rate, the grants, and the state of all clients, for which it searches all keys. It
+asks first, unless --yes is given. A key of another Redis type belongs to another program: it stays, and rm reports it.
 
 Services with WithRate or trySetRate create the limiter again. Calls of all others fail until a rate is set.`,
 		Example:           "  rrl rm orders --yes",

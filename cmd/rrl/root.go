@@ -59,15 +59,15 @@ func newRoot() *cobra.Command {
 		Short: "Rate limiters that Go and Java (Redisson) services share",
 		Long: `rrl works with rate limiters that Go and Java (Redisson) services share through Redis.
 
-A limiter has a name and a rate: a number of permits in any interval, such as 50/s. A request is granted when that many
-permits are free; the grant is a record in Redis, which counts for one interval.
+A limiter has a name and a rate: a number of permits in any interval, such as 50/s. A request asks for some permits, and
+is granted when so many are free. The grant is a record in Redis, which counts for one interval.
 
 Commands on a live Redis use the server of --redis, or else of RRL_REDIS, or else localhost:6379. Passwords come from
-the environment (RRL_PASSWORD or REDISCLI_AUTH). Times are those of Redis's clock, not this host's. The flags below may
-stand before or after the command.
+the environment (RRL_PASSWORD or REDISCLI_AUTH). Times are those of Redis's clock, not this host's (except restore
+--now). The flags below may stand before or after the command.
 
-Exit codes: 0 done; 1 an error, or doctor, show or check-rules found one; 2 apply --diff found differences. acquire has
-124 and more: see rrl acquire --help.`,
+Exit codes: 0 done; 1 an error; also: doctor found an error or a warning, show or check-rules found an error; 2 apply
+--diff found differences. acquire has 124 and more: see rrl acquire --help.`,
 		Version:       version(debug.ReadBuildInfo()),
 		SilenceErrors: true,
 		SilenceUsage:  true,

@@ -226,7 +226,7 @@ func input(in io.Reader, file string) ([]byte, error) {
 		return os.ReadFile(file)
 	}
 	if terminal(in) {
-		return nil, errors.New("the standard input is a terminal: give a file by < or --file")
+		return nil, errors.New("the standard input is a terminal: give a file")
 	}
 	return io.ReadAll(in)
 }

@@ -29,7 +29,7 @@ units are ms, s, m, h and d, or sec, second, min, minute, hour and day. Live gra
 --reset forgets them. The type (whether each client has its own permits) and the keep-alive change only if their flags
 are given.
 
-A service that sets its own rate at every start (setRate, or WithEnforcedRate) replaces this one.`,
+A service replaces this rate if it calls setRate at its start, or, with WithEnforcedRate, at its next request.`,
 		Example: `  rrl set orders 200/s
   rrl set api 50/s --per-client --keep-alive 1h
   rrl set api 50/s --per-client=false --keep-alive 0`,

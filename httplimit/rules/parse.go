@@ -94,7 +94,7 @@ func (p *parser) parse(data []byte) []Limit {
 	documents := yaml.NewDecoder(bytes.NewReader(data))
 	err := documents.Decode(&document)
 	if err == io.EOF || err == nil && (len(document.Content) == 0 || document.Content[0].Tag == "!!null") {
-		p.fault(1, "the file is empty; without limits it has limits: {}")
+		p.fault(1, "the file is empty; to set no limits, write limits: {}")
 		return nil
 	}
 	if err == nil {
@@ -123,7 +123,7 @@ func (p *parser) parse(data []byte) []Limit {
 	}
 	named := top["limits"]
 	if named == nil {
-		p.fault(document.Content[0].Line, "the file has no limits; without any it has limits: {}")
+		p.fault(document.Content[0].Line, "the file has no field limits; to set no limits, write limits: {}")
 		return nil
 	}
 	if named.Kind != yaml.MappingNode {
@@ -170,7 +170,7 @@ func (p *parser) limit(name, node *yaml.Node) Limit {
 	if node := fields["key"]; node != nil {
 		l.Key, l.key = p.key(node)
 	} else {
-		p.fault(name.Line, "it has no key; key: all is for one rate of all requests together")
+		p.fault(name.Line, "it has no key; write key: all if all requests share one rate")
 	}
 	if node := fields["rate"]; node != nil {
 		l.Rate = p.rate(node)
@@ -261,7 +261,7 @@ func (p *parser) key(node *yaml.Node) (string, [][]string) {
 		texts = append(texts, text)
 		if text == "all" && !slices.Contains(p.keys, text) {
 			if len(values) > 1 {
-				p.fault(v.Line, "key: all stands alone")
+				p.fault(v.Line, "key: all cannot be combined with other keys")
 			}
 			return text, nil
 		}
@@ -303,7 +303,7 @@ func (p *parser) rate(node *yaml.Node) rratelimiter.Rate {
 		p.fault(node.Line, "rate: %s", strings.TrimPrefix(err.Error(), rratelimiter.ErrInvalidRate.Error()+": "))
 		return rratelimiter.Rate{}
 	case rate.Type == rratelimiter.PerClient:
-		p.fault(node.Line, "rate: %q gives each process of the service this rate; what each client gets is said by key", text)
+		p.fault(node.Line, "rate: %q: \"per client\" would mean per process; use key to give each client its own rate", text)
 	}
 	return rate
 }
@@ -333,9 +333,9 @@ func (p *parser) path(node *yaml.Node) bool {
 	case !strings.HasPrefix(text, "/"):
 		p.fault(node.Line, "the path %q does not begin with a slash", text)
 	case strings.ContainsAny(text, "*{}?#"):
-		p.fault(node.Line, "the path %q has a character of a pattern; a path that ends with a slash is for all below it", text)
+		p.fault(node.Line, "the path %q must not contain * { } ? or #; a path that ends with a slash includes all paths below it", text)
 	case text != clean && text != clean+"/":
-		p.fault(node.Line, "the path %q is %q in short", text, clean)
+		p.fault(node.Line, "write the path %q as %q", text, clean)
 	default:
 		return true
 	}
@@ -353,7 +353,7 @@ func (p *parser) networks(node *yaml.Node) (networks []netip.Prefix) {
 		case err != nil || strings.Contains(v.Value, "%") || network.Addr().Is4In6():
 			p.fault(v.Line, "exempt: %q is neither an address nor a network such as 10.0.0.0/8", v.Value)
 		case network != network.Masked():
-			p.fault(v.Line, "exempt: the network of %s is %s", v.Value, network.Masked())
+			p.fault(v.Line, "exempt: write %s as %s", v.Value, network.Masked())
 		default:
 			networks = append(networks, network)
 		}

@@ -27,11 +27,12 @@
 // httplimit), they are checked in the order of the file. So put the limit first that refuses most requests. A limit has
 // these fields. key and rate are required. A list with one value can be written as this value.
 //
-//   - key: requests with the same key share the rate. The keys address, path, route and header NAME are those of package
-//     httplimit. Config.Keys has further keys of the program. With all, all requests share one rate. "A or B" is A, or B
-//     for a request that has no A. A list joins keys: requests share the rate if each key in the list is the same. The
-//     limit does not apply to a request that has no key, for example without the header field. In a list, a missing key
-//     counts as empty: the limit applies unless the request has none of the keys in the list.
+//   - key: requests with the same key share the rate. The keys address, path, route and header NAME are those of
+//     package httplimit. Config.Keys has further keys of the program. The key "all" means that all requests share one
+//     rate. "A or B" is A, or B for a request that has no A. A list joins keys: requests share the rate if each key in
+//     the list is the same. The limit does not apply to a request that has no key, for example without the header
+//     field. In a list, a missing key counts as empty: the limit applies unless the request has none of the keys in the
+//     list.
 //   - rate: in the format of rratelimiter.ParseRate: 100/s, 5/250ms, 1000/h; not per client.
 //   - cost: the number of permits that each request takes: from 1 (the default) to the permits of the rate.
 //   - paths: the limit applies to these paths, with or without a final slash. If a path in the file ends with a slash,

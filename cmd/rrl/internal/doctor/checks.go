@@ -77,8 +77,8 @@ func judge(v *survey.Survey) (all []Finding) {
 			"set the clock of the client right (rrl show "+name+" names the writers); rrl reset "+name+" frees the permits now")
 	}
 	if v.Client == "" && v.Keys[0].TTL == 0 && (v.Keys[1].TTL > 0 || v.Keys[2].TTL > 0) {
-		add(Warning, "state-expires", "its grants have a TTL and its rate has none: they will be forgotten too early, or together "+
-			"with nothing", "find out who sets the TTL of "+render.Printable(v.Keys[1].Name)+"; redis-cli PERSIST takes it away")
+		add(Warning, "state-expires", "its grants expire although its rate does not: grants may be forgotten too early",
+			"find out who sets the TTL of "+render.Printable(v.Keys[1].Name)+"; redis-cli PERSIST takes it away")
 	}
 	if records := v.Live.Records + v.Expired.Records; records > confirmable {
 		add(Note, "many-records", render.Number(int64(records), "record")+": about "+
@@ -103,7 +103,7 @@ func adding(v *survey.Survey, would rratelimiter.Repaired) Finding {
 	switch {
 	case v.Keys[1].Type == "none":
 		f.Severity, f.Code = Warning, "value-missing"
-		f.Text = "the free permits are missing, evicted perhaps: Redisson before 3.35.0 counts records in their place, and lets too much through"
+		f.Text = "the free permits are missing, evicted perhaps: if Redisson calls next, it starts with all permits free"
 	case !v.Readable:
 		f.Severity, f.Code = Error, "value-garbled"
 		f.Text = fmt.Sprintf("the free permits are stored as %q, no whole number: Redisson fails on it", v.Value)
@@ -129,7 +129,7 @@ func crossing(name string) Finding {
 
 func orphaned(name string, clients int, limiter bool) Finding {
 	f := Finding{Severity: Warning, Code: "orphaned-clients", Name: name, About: true,
-		Text: fmt.Sprintf("keys of %s that say nothing: Redisson instances that are gone, mostly, each restart leaves some",
+		Text: fmt.Sprintf("%s have keys without a live grant: mostly Redisson instances that have ended, since each restart leaves some",
 			render.Number(int64(clients), "client")),
 		Advice: "rrl gc removes them"}
 	if !limiter {
@@ -159,7 +159,7 @@ func (h host) judge(shortest time.Duration, kept bool) (all []Finding) {
 	const clocks = "keep clocks in step (NTP), or use WithServerTime in Go"
 	switch {
 	case off >= time.Second || shortest > 0 && off >= 50*time.Millisecond && off > shortest/10:
-		add(Error, "clock-skew", said+": a client here frees permits as much too early, or too late", clocks)
+		add(Error, "clock-skew", said+": a client on this host frees permits too early or too late by this time", clocks)
 	case off >= 50*time.Millisecond:
 		add(Warning, "clock-skew", said, clocks)
 	}
