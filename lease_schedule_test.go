@@ -203,7 +203,7 @@ func (s *story) judge(late time.Duration) (full bool) {
 func TestLeasesInRandomSchedules(t *testing.T) {
 	schedules := 60
 	if testing.Short() {
-		schedules = 12
+		schedules = 8
 	}
 	var leased, lost atomic.Int64
 	var full, grants, restarts int

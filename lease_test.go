@@ -239,7 +239,7 @@ func TestALostReplyAfterARefill(t *testing.T) {
 		client, tap := r.tapped()
 		l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(10_000)), rratelimiter.WithLease(time.Minute))
 		mustTry(t, l, 100, true)
-		mustTry(t, l, 80, true) // of 100 ahead: more is asked for
+		mustTry(t, l, 90, true) // of 100 ahead: more is asked for
 		soon(t, "the refill", func() bool { return r.free(r.limiter("l")) < 9800 })
 		tap.plan(plan{lost: true})
 		mustTry(t, l, 9999, false)

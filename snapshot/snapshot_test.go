@@ -449,7 +449,7 @@ func TestFailedRestoreLeavesNothing(t *testing.T) {
 			}
 			return false
 		}}
-		if err := s.Restore(t.Context(), evicted, snapshot.Replace()); err == nil || !strings.Contains(err.Error(), "is gone") {
+		if err := s.Restore(t.Context(), evicted, snapshot.Replace()); err == nil || !strings.Contains(err.Error(), "are gone") {
 			t.Errorf("%v", err)
 		}
 		if after := dump(t, rdb); !reflect.DeepEqual(after, before) {

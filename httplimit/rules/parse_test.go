@@ -71,7 +71,7 @@ func TestEachFaultHasItsLine(t *testing.T) {
 		{"no YAML, later", "limits:\n  a: [1\n  b: 2\n", "no valid YAML"},
 		{"two documents", head + "---\nlimits: {}\n", "5: a second document"},
 		{"a list", "- a\n- b", "1: the file must have fields"},
-		{"no limits", "# ours\nexempt: [10.0.0.0/8]", "2: the file has no limits"},
+		{"no limits", "# ours\nexempt: [10.0.0.0/8]", "2: the file has no field limits"},
 		{"null limits", "limits:\n", "1: limits must be the names"},
 		{"a list of limits", "limits:\n  - name: a", "2: limits must be the names"},
 		{"unknown field of the file", head + "limit: 1", `5: unknown field "limit"; known are exempt, limits`},
@@ -85,26 +85,26 @@ func TestEachFaultHasItsLine(t *testing.T) {
 		{"no rate", "limits:\n  a:\n    key: all", "2: a: it has no rate"},
 		{"a wrong rate", "limits:\n  a:\n    key: all\n    rate: 10", `4: a: rate: "10" is not of the form permits/interval`},
 		{"no permits", "limits:\n  a:\n    key: all\n    rate: 0/s", "4: a: rate: "},
-		{"a rate per client", "limits:\n  a:\n    key: all\n    rate: 10/s per client", "4: a: rate: \"10/s per client\" gives each process"},
+		{"a rate per client", "limits:\n  a:\n    key: all\n    rate: 10/s per client", "4: a: rate: \"10/s per client\": \"per client\" would mean per process"},
 		{"a rate that is a list", "limits:\n  a:\n    key: all\n    rate: [10/s]", "4: a: rate must be a single value"},
 		{"a cost that is none", head + "    cost: many", `5: a: cost: "many" is no whole number`},
 		{"a cost of 0", head + "    cost: 0", "5: a: cost: "},
 		{"a cost above the rate", head + "    cost: 11", "5: a: cost: 11 is more than the rate 10/s ever grants"},
 		{"no cost", head + "    cost:", "5: a: cost must be a single value"},
 		{"a path without a slash", head + "    paths:\n      - /a\n      - b", `7: a: the path "b" does not begin with a slash`},
-		{"a pattern", head + "    paths: /a/*", `5: a: the path "/a/*" has a character of a pattern`},
-		{"a long path", head + "    paths: /a//b/../c", `5: a: the path "/a//b/../c" is "/a/c" in short`},
+		{"a pattern", head + "    paths: /a/*", `5: a: the path "/a/*" must not contain *`},
+		{"a long path", head + "    paths: /a//b/../c", `5: a: write the path "/a//b/../c" as "/a/c"`},
 		{"no paths", head + "    paths: []", "5: a: paths is empty: leave it out"},
 		{"null paths", head + "    paths:", "5: a: paths must be a value, or a list"},
 		{"paths in paths", head + "    paths:\n      - [/a]", "6: a: paths must be a value, or a list"},
 		{"a method in lower case", head + "    methods: [GET,\n      post]", `6: a: the method "post" is none of GET, HEAD,`},
 		{"no network", head + "    exempt: [10.0.0.0/8,\n      intranet]", `6: a: exempt: "intranet" is neither an address nor a network`},
-		{"a network that is longer", "exempt: 10.0.0.1/8\n" + head, "1: exempt: the network of 10.0.0.1/8 is 10.0.0.0/8"},
+		{"a network that is longer", "exempt: 10.0.0.1/8\n" + head, "1: exempt: write 10.0.0.1/8 as 10.0.0.0/8"},
 		{"a network in IPv6", head + "    exempt: \"::ffff:10.0.0.0/104\"", "5: a: exempt: "},
 		{"a zone", head + "    exempt: fe80::1%eth0", "5: a: exempt: "},
 		{"an unknown key", "limits:\n  a:\n    rate: 10/s\n    key: user", `4: a: key: "user" is none of address, path, route, header NAME, all, tenant`},
 		{"an unknown key of several", "limits:\n  a:\n    rate: 10/s\n    key:\n      - address\n      - header X-User or user", `6: a: key: "user" is none of`},
-		{"all and another", "limits:\n  a:\n    rate: 10/s\n    key: [address, all]", "4: a: key: all stands alone"},
+		{"all and another", "limits:\n  a:\n    rate: 10/s\n    key: [address, all]", "4: a: key: all cannot be combined"},
 		{"all or another", "limits:\n  a:\n    rate: 10/s\n    key: address or all", `4: a: key: "all" is none of`},
 		{"no header", "limits:\n  a:\n    rate: 10/s\n    key: header", `4: a: key: "header" is none of`},
 		{"no name of a header", "limits:\n  a:\n    rate: 10/s\n    key: \"header X-User: ann\"", `4: a: key: "X-User: ann" is no name of a header`},
@@ -122,7 +122,7 @@ func TestEachFaultHasItsLine(t *testing.T) {
 
 func TestAllFaultsAreFound(t *testing.T) {
 	_, err := Parse("f", []byte("limits:\n  b: {rate: 1, cost: x}\n  a: 5\nexempt: x\n"))
-	want := `f:2: b: it has no key; key: all is for one rate of all requests together
+	want := `f:2: b: it has no key; write key: all if all requests share one rate
 f:2: b: rate: "1" is not of the form permits/interval, such as 100/s
 f:2: b: cost: "x" is no whole number from 1 on
 f:3: a: a limit must have fields, one a line: key, rate, cost, paths, methods, exempt

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// policy.go decides how many permits to take ahead, and whether to give back what is left. simulator_test.go measures what
-// that does to the callers.
+// policy.go decides how many permits to take ahead, and whether to give back what is left. package simulator measures
+// what that does to the callers.
 
 // most is how many permits a lease has at most.
 const most = 1 << 31

@@ -1,17 +1,18 @@
-package lease
+// Package simulator simulates processes that share a limiter, with the policy of package lease and without a server. Time is
+// simulated, and the seed is fixed, so the results are always the same.
+package simulator
 
 import (
 	"container/heap"
 	"math"
 	"math/rand/v2"
 	"slices"
+	"testing"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
-
-// simulator_test.go simulates processes that share a limiter, with the policy of this package and without a server. Time is
-// simulated, and the seed is fixed, so the results are always the same.
 
 // A scenario is one simulation.
 type scenario struct {
@@ -162,7 +163,7 @@ func (s *simulation) take(owner int, count, ahead int64) (granted, more, free in
 	if s.lease > 0 {
 		at = s.now + (s.lease-s.now%s.lease)%s.lease
 		if ahead > 0 {
-			at = s.now + Rest(s.time(), s.lease)
+			at = s.now + lease.Rest(s.time(), s.lease)
 		}
 	}
 	s.free -= granted
@@ -244,9 +245,9 @@ func (s *simulation) javaThread(owner int) {
 type process struct {
 	s         *simulation
 	number    int
-	lease     *Lease
-	next      *Lease
-	demand    Demand
+	lease     *lease.Lease
+	next      *lease.Lease
+	demand    lease.Demand
 	inFlight  bool
 	refilling bool
 	trying    int64
@@ -303,7 +304,7 @@ func (p *process) wish() int64 {
 	if p.lease != nil {
 		p.used(p.lease)
 	}
-	return p.demand.Want(p.s.time(), p.s.lease, Rest(p.s.time(), p.s.lease), p.trying)
+	return p.demand.Want(p.s.time(), p.s.lease, lease.Rest(p.s.time(), p.s.lease), p.trying)
 }
 
 func (p *process) complete(began time.Time, asked, granted, ahead, free int64, at time.Duration) {
@@ -324,7 +325,7 @@ func (p *process) complete(began time.Time, asked, granted, ahead, free int64, a
 
 func (p *process) hold(began time.Time, ahead, free int64, at time.Duration) {
 	end := epoch.Add(at)
-	held := &Lease{
+	held := &lease.Lease{
 		Rate: p.s.rate, Interval: p.s.interval, Free: free, At: end.UnixMicro(), Began: began, Lasts: end.Sub(began), Permits: ahead,
 	}
 	now := p.s.time()
@@ -332,7 +333,7 @@ func (p *process) hold(began time.Time, ahead, free int64, at time.Duration) {
 		p.back(ahead, at)
 		return
 	}
-	held.Renews = Renews(held.Lasts, p.s.lease)
+	held.Renews = lease.Renews(held.Lasts, p.s.lease)
 	switch old := p.lease; {
 	case old == nil:
 		p.begin(held)
@@ -344,7 +345,7 @@ func (p *process) hold(began time.Time, ahead, free int64, at time.Duration) {
 	}
 }
 
-func (p *process) begin(held *Lease) {
+func (p *process) begin(held *lease.Lease) {
 	now := p.s.time()
 	held.Begin(now)
 	p.lease = held
@@ -355,7 +356,7 @@ func (p *process) begin(held *Lease) {
 	})
 }
 
-func (p *process) used(held *Lease) {
+func (p *process) used(held *lease.Lease) {
 	now := p.s.time()
 	p.demand.Measure(held.Used(), held.Started, now, held.Left() == 0 && p.next == nil)
 }
@@ -369,7 +370,7 @@ func (p *process) end() {
 		p.next = nil
 		p.begin(next)
 	}
-	if unused := held.End(); WorthACall(unused, held.Rate, held.Interval, p.s.lease) {
+	if unused := held.End(); lease.WorthACall(unused, held.Rate, held.Interval, p.s.lease) {
 		p.back(unused, time.UnixMicro(held.At).Sub(epoch))
 	}
 }
@@ -382,4 +383,67 @@ func (p *process) back(n int64, at time.Duration) {
 		p.s.result.calls++
 	}
 	p.s.after(trip/2, func() { p.s.giveBack(p.number, n, at) })
+}
+
+// The figures of docs/guide/serve-from-memory.md, as rows of its table: however many processes share a limiter, leases of a fiftieth of the interval
+// refuse next to nothing that a limiter without leases grants, use nearly all of the rate where all of it is in demand, and
+// keep every window within it.
+func TestPolicyInSimulation(t *testing.T) {
+	crowds := []int{1, 8, 64}
+	if testing.Short() {
+		crowds = crowds[:2]
+	}
+	for _, processes := range crowds {
+		for _, demand := range []float64{.1, .5, .8, .9, 1, 1.2, 3} {
+			for _, bursts := range []bool{false, true} {
+				if bursts && demand != .5 && demand != .8 && demand != 1.2 {
+					continue
+				}
+				of := scenario{
+					rate: 10_000, interval: 10 * time.Second, processes: processes, demand: demand, bursts: bursts, intervals: 5,
+				}
+				plain := simulate(of)
+				of.lease = of.interval / 50
+				leased := simulate(of)
+				falsely := leased.deniedPart() - plain.deniedPart()
+				calls := float64(leased.calls) / float64(plain.calls)
+				how := ""
+				if bursts {
+					how = ", in bursts"
+				}
+				t.Logf("| %d | %.0f %%%s | %.1f %% | %.1f %% | %.1f %% | %.1f %% | %.0f %% |", processes, 100*demand, how,
+					100*plain.deniedPart(), 100*leased.deniedPart(), 100*plain.used, 100*leased.used, 100*calls)
+				if leased.largest > of.rate || plain.largest > of.rate {
+					t.Errorf("%d permits in a window with leases, %d without", leased.largest, plain.largest)
+				}
+				switch {
+				case demand <= .9 && falsely > .001:
+					t.Errorf("%.3f %% are denied, and %.3f %% without leases", 100*leased.deniedPart(), 100*plain.deniedPart())
+				case demand > 1 && !bursts && leased.used < .97:
+					t.Errorf("%.1f %% of the rate are used", 100*leased.used)
+				case leased.used < plain.used-.03:
+					t.Errorf("%.1f %% of the rate are used, and %.1f %% without leases", 100*leased.used, 100*plain.used)
+				}
+				if calls > 1.1 || processes == 1 && demand < .9 && calls > .15 {
+					t.Errorf("leases make %.0f %% of the calls", 100*calls)
+				}
+			}
+		}
+	}
+}
+
+// Threads of Redisson that wait for permits get no less beside leases than beside processes without.
+func TestRedissonBesideLeasesInSimulation(t *testing.T) {
+	for _, demand := range []float64{.8, 1.2, 3} {
+		of := scenario{rate: 10_000, interval: 10 * time.Second, processes: 2, demand: demand, java: 50, intervals: 5}
+		plain := simulate(of)
+		of.lease = of.interval / 50
+		leased := simulate(of)
+		part := func(r result) float64 { return 100 * float64(r.java) / float64(r.java+r.granted) }
+		t.Logf("demand %3.0f %%: Redisson gets %.1f %% (plain %.1f %%), %.1f %% of the rate are used (plain %.1f %%)",
+			100*demand, part(leased), part(plain), 100*leased.used, 100*plain.used)
+		if leased.java < plain.java || leased.used < .97 || leased.largest > of.rate {
+			t.Errorf("%+v, and without leases %+v", leased, plain)
+		}
+	}
 }
