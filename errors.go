@@ -17,8 +17,8 @@ var (
 	ErrNotInitialized = script.ErrNotInitialized
 	// ErrExceedsRate means that one request asked for more permits than the rate has.
 	ErrExceedsRate = dispatch.ErrExceedsRate
-	// ErrInvalidPermits means that a request asked for fewer than one permit (Release: fewer than zero), or that
-	// AllowAllN or TakeAll got slices of different lengths.
+	// ErrInvalidPermits means that a request asked for fewer than one permit (Release, Return: fewer than zero), or
+	// that AllowAllN or TakeAll got slices of different lengths.
 	ErrInvalidPermits = errors.New("rratelimiter: invalid number of permits")
 	// ErrInvalidRate means that a Rate cannot be set. The text names the invalid field.
 	ErrInvalidRate = errors.New("rratelimiter: invalid rate")

@@ -121,7 +121,7 @@ type Repaired struct {
 	Changed bool   // something was changed; with DryRun: would be changed
 	Fault   string // what was wrong with the stored number of free permits; "" if nothing
 	Was     int64  // free permits stored before; 0 if that could not be read
-	Free    int64  // free permits stored afterwards (DryRun: that would be): rate - permits in live records; after Reset, rate
+	Free    int64  // free permits stored afterwards: rate - permits in live records (DryRun: in all records); after Reset, rate
 	Records int    // number of records, including expired ones
 	Permits int64  // permits in these records
 

@@ -16,7 +16,7 @@ type CallInfo struct {
 	Limiter string // name
 	// Callers is the number of callers whose requests the call carried. If a caller is neither Granted nor Denied, it
 	// continues to wait, its context has ended, or another limiter of AllowAll refused it. A call without callers takes
-	// a lease.
+	// a lease, or has recounted the records (Repaired).
 	Callers, Granted, Denied int
 	Permits                  int64         // granted in total
 	Unclaimed                int64         // part of Permits that no caller received, because the callers had cancelled
@@ -34,10 +34,11 @@ type CallInfo struct {
 }
 
 // A RequestObserver is an [Observer] that also sees each request once, when the method returns. A call serves many
-// requests. RequestInfo describes a single request, including its time in the queue. These requests are reported here, but
-// in no [CallInfo]: a request whose context ends before its call completes, a request that a lease grants without a call,
-// and a request that fails before a call, such as one with ErrInvalidPermits. Request is called concurrently, in the
-// goroutines of the callers.
+// requests. RequestInfo describes a single request, including its time in the queue. These requests are reported here,
+// but in no [CallInfo]: a request whose context ends before its call is sent, a request that a lease grants, and a
+// request that fails before a call, such as one with ErrInvalidPermits. If the context of a request ends while its call
+// is in flight, CallInfo counts the caller, and only RequestInfo has the error. Invalid arguments of AllowAll and
+// TakeAll are not reported. Request is called concurrently, in the goroutines of the callers.
 type RequestObserver interface {
 	Observer
 	Request(ctx context.Context, info RequestInfo)

@@ -50,11 +50,12 @@ func WithClock(now func() time.Time) Option {
 
 // WithCallTimeout bounds the duration of one call to Redis, including retries. The default is 1 s.
 //
-// A call that fails because of the network, or because the server cannot serve the call yet (LOADING, READONLY, ...), is
-// retried until d is over: first after some milliseconds, later after up to 250 ms. To survive a failover without an error,
-// set d to more than the failover takes, and the ReadTimeout of the redis client to at least d. With a shorter ReadTimeout,
-// Redis may execute an attempt after its retry was answered. Some calls then take their permits twice: see docs/faults.md,
-// "What can't be survived".
+// A call that fails because of the network, or because the server cannot serve the call yet (LOADING, READONLY, ...),
+// is retried until d is over: first after some milliseconds, later after up to 250 ms. With WithFallback, a call that
+// Redis did not execute is not retried: the process decides at once. To survive a failover without an error, set d to
+// more than the failover takes, and the ReadTimeout of the redis client to at least d. With a shorter ReadTimeout,
+// Redis may execute an attempt after its retry was answered. Some calls then take their permits twice: see
+// docs/faults.md, "What can't be survived".
 //
 // If a call times out and no later call was answered, the requests queued behind this call fail with the same timeout.
 // Nothing was sent for these requests, so their error is never ErrOutcomeUnknown.
@@ -192,9 +193,9 @@ func WithRecordPerRequest() LimiterOption {
 // d must be a positive number of whole milliseconds. It must be at most a tenth of the interval of the rate that WithRate or
 // WithEnforcedRate sets. The option cannot be combined with WithRecordPerRequest. Otherwise the error is ErrInvalidOption.
 //
-// If the interval in force is shorter than 10 d, a tenth of that interval is used instead of d. If this is less than 2 ms,
-// each call has its own record. With WithServerTime, the server's clock defines the periods. With the format Redisson313 the
-// option has no effect, because the ids are too short for a client to recognize its own records.
+// If the interval in force is shorter than 10 d, a tenth of that interval is used instead of d. If the length is then
+// less than 2 ms, each call has its own record. With WithServerTime, the server's clock defines the periods. With the
+// format Redisson313 the option has no effect, because the ids are too short for a client to recognize its own records.
 func WithGranularity(d time.Duration) LimiterOption {
 	return func(s *dispatch.Settings) error {
 		if d <= 0 || d%time.Millisecond != 0 {
@@ -218,7 +219,7 @@ func WithGranularity(d time.Duration) LimiterOption {
 // So a process takes ahead about as many permits as it will need until the lease ends, by its recent use, and at most a
 // quarter of the free permits. It takes nothing ahead
 //   - while a caller waits, while a call is stalled, and for the time d after a refusal;
-//   - if less than a tenth of the rate would remain free;
+//   - if no more than a tenth of the rate is free, since it never takes the last tenth;
 //   - if a waiting caller of the limiter has found that Redisson has used a limiter on the server since the server
 //     started.
 //
@@ -229,9 +230,10 @@ func WithGranularity(d time.Duration) LimiterOption {
 // is noticed when the lease ends. While Redis cannot be reached, a lease grants its permits until it ends. A client holds
 // leases of at most 65,536 limiters at a time.
 //
-// d must be a positive number of whole milliseconds. It must be at most a tenth of the interval of the rate that WithRate or
-// WithEnforcedRate sets. The option cannot be combined with WithGranularity, WithRecordPerRequest or the format Redisson313.
-// Otherwise the error is ErrInvalidOption. Records have the same form as with WithGranularity(d).
+// d must be a positive number of whole milliseconds. It must be at most a tenth of the interval of the rate that
+// WithRate or WithEnforcedRate sets. The option cannot be combined with WithGranularity, WithRecordPerRequest or the
+// format Redisson313. Otherwise the error is ErrInvalidOption. Records have the same form as with WithGranularity(d).
+// If that length is less than 2 ms, nothing is taken ahead.
 func WithLease(d time.Duration) LimiterOption {
 	return func(s *dispatch.Settings) error {
 		if d <= 0 || d%time.Millisecond != 0 {
@@ -279,11 +281,12 @@ func WithDenyCache(limiters int) LimiterOption {
 // including Release, still call Redis. The permits that the process grants are not stored in Redis, so Release cannot give
 // them back.
 //
-// In any interval the process grants at most the fraction of the rate by itself, even across several outages. These grants
-// are in addition to the grants of Redis, and their permits may return up to a tenth of the interval late. The last known
-// rate is the rate in the latest reply of Redis to this process. Without such a reply it is the rate of WithRate or
-// WithEnforcedRate. If there is neither, the error is returned as without the option. A client stores this state for at most
-// 65,536 limiters, until one interval after the last grant. For more limiters the error is returned as without the option.
+// In any interval the process grants at most the fraction of the rate by itself, even across several outages. These
+// grants are in addition to the grants of Redis, and their permits may return up to a tenth of the interval late. The
+// last known rate is the rate in the latest reply of Redis to this process. Without such a reply it is the rate of
+// WithRate or WithEnforcedRate. If there is neither, the error is returned, without a retry if Redis did not execute
+// the call. A client stores this state for at most 65,536 limiters, until one interval after the last grant. For more
+// limiters the error is returned in the same way.
 //
 // A node counts as away if it refuses calls, or if it has answered nothing for 500 ms (or for WithCallTimeout, if that is
 // shorter) while a call was in flight. After half of that time a probe is sent, so an answer to the probe also shows that the

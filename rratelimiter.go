@@ -175,6 +175,6 @@ type Result struct {
 	// served.
 	RetryAfter time.Duration
 	// ResetAfter is the time until all permits are free, if no client takes permits until then. After a grant it is one
-	// interval, plus at most the duration of WithGranularity or WithLease.
+	// interval, plus at most the duration of WithGranularity, or 1.25 times that of WithLease.
 	ResetAfter time.Duration
 }

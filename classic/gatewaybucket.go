@@ -19,15 +19,15 @@ func GatewayKey(ip, path string, interval time.Duration) string {
 type Gateway struct {
 	Every    time.Duration // time between two permits
 	Capacity int64         // permits in a full bucket
-	Interval time.Duration // after this time without a refill the bucket is full; at least Every
+	Interval time.Duration // when more than this time has passed since lastRefillTime, the bucket is full; at least Every
 }
 
 // NewGatewayBucket returns a token bucket with a continuous refill, in the gateway form: API gateways often keep one
 // bucket for each client address and path, in a hash with the fields below.
 //
 // Model: a bucket holds Capacity permits and is full at first. One permit is added after each period of length Every. A
-// started period is not lost. After an Interval without a refill the bucket is full. A caller whose clock is behind
-// refills nothing.
+// started period is not lost. Refills are stored with grants. When more than an Interval has passed since
+// lastRefillTime, the bucket is full. A caller whose clock is behind refills nothing.
 //
 // Layout: one hash, best named by GatewayKey: lastRefillTime in ms, as if the refill had come on time, and
 // tokensRemaining. Its TTL is an interval from its last change. A time that is missing, or more than one minute and
@@ -39,7 +39,7 @@ type Gateway struct {
 // Cost: one hash of two numbers, one call with three commands. It works on a cluster: there is one key.
 //
 // Weakness: a full bucket passes at once, and the refill continues: in any time t, at most Capacity + t / Every
-// (rounded up) permits pass. If a refill would take longer than Interval, up to Capacity permits more can pass after
+// (rounded up) permits pass. If Capacity x Every is longer than Interval, up to Capacity permits more can pass after
 // each Interval.
 func NewGatewayBucket(rdb rratelimiter.Redis, key string, p Gateway, opts ...Option) *Limiter {
 	l := newLimiter(rdb, key, p.Capacity, p.Capacity, opts, p.check())

@@ -17,8 +17,8 @@ var leakyBucketScript = load("leaky_bucket")
 //
 // Layout: one hash: level, the drops in the bucket as a decimal number of up to six places, and lastLeak, the time of
 // that level (ms). It lives until the bucket is empty. A level that is no number is zero. If the time is invalid, or
-// more than one minute and more than the time in which a full bucket empties ahead, or if the level is above ten times
-// the capacity, the level is reduced to the capacity if it is higher, and the bucket leaks from now on.
+// ahead by more than a minute and by more than a full bucket takes to empty, it is replaced by now, and the level is at
+// most the capacity. A level above ten times the capacity is reduced to the capacity.
 //
 // Cost: one hash of two numbers, one call with three commands. It works on a cluster: there is one key.
 //

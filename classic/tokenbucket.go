@@ -33,8 +33,9 @@ type Tokens struct {
 // *redis.ClusterClient a key without one is kept as {key} and {key}_time; a key with its own tag is the same
 // everywhere.
 //
-// Weakness: a full bucket passes at once, and more in the second after it: at most Capacity + Debt + PerStep for each
-// Step begun. Time is in whole seconds, so a refill may come up to a second early, seen from one client.
+// Weakness: a full bucket passes at once, and the refill continues: in any time at most Capacity + Debt, and PerStep
+// for each Step that begins in it. Time is in whole seconds, so a refill may come up to a second early, seen from one
+// client.
 func NewTokenBucket(rdb rratelimiter.Redis, key string, p Tokens, opts ...Option) *Limiter {
 	l := newLimiter(rdb, key, p.Capacity, p.Capacity+p.Debt, opts, p.check())
 	keys := l.pair("_time")

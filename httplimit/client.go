@@ -17,8 +17,9 @@ type ClientAddr struct {
 	// TrustUnix trusts all peers of unix sockets. These peers have no address: they are our own proxy on this host. If
 	// TrustUnix is false, their requests count as requests of one unknown client.
 	TrustUnix bool
-	// Header is the header field that the proxies write: "X-Forwarded-For" (the default) or "Forwarded" (RFC 7239). No
-	// other field is read, because the proxies could forward a field that the client wrote.
+	// Header is the header field that the proxies write; "" means "X-Forwarded-For". "Forwarded" is parsed as in RFC
+	// 7239, any other field like X-Forwarded-For. Only this field is read, because the proxies could forward a field
+	// that the client wrote.
 	Header string
 	// IPv6Bits is the length of the IPv6 prefix that distinguishes clients. 0 means 64, because most clients have a
 	// whole /64 network.

@@ -74,10 +74,11 @@ type Policy struct {
 	// have to wait longer is refused at once. If requests of one process wait for a single *rratelimiter.Limiter
 	// without CountIf and CostAfter, they are served in order. Other requests are served in no particular order.
 	Wait time.Duration
-	// Shadow lets every request pass, without waiting and without header fields in the response. The policy counts the
-	// requests that would have been refused. Permits are taken.
+	// Shadow lets every request pass whose context has not ended, without waiting and without header fields in the
+	// response. The policy counts the requests that a limit would have refused. FailClosed acts as FailOpen. Permits
+	// are taken.
 	Shadow bool
-	// OnDeny is called for each request that is refused, or that would be refused without Shadow. Decision.Refused
+	// OnDeny is called for each request that is refused, or that a limit would refuse without Shadow. Decision.Refused
 	// returns the names of the limits that refused.
 	OnDeny func(ctx context.Context, d Decision)
 	// OnError is called for

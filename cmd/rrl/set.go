@@ -23,11 +23,11 @@ func newSet() *cobra.Command {
 	var cmd *cobra.Command
 	cmd = c.live(&cobra.Command{
 		Use:   "set NAME RATE",
-		Short: "Set the rate of a limiter; its live grants stay counted",
+		Short: "Set the rate of a limiter; live grants stay counted if the type stays",
 		Long: `set sets the rate of a limiter, whether it had one or not. RATE is permits/interval: 100/s, 5/250ms, 1000/hour. The
 units are ms, s, m, h and d, or sec, second, min, minute, hour and day. Live grants count against the new rate, unless
---reset forgets them. The type (whether each client has its own permits) and the keep-alive change only if their flags
-are given.
+--reset is given or the type changes: then they are forgotten. The type (whether each client has its own permits) and
+the keep-alive change only if a flag or RATE ("50/s per client keep-alive 1h") sets them.
 
 A service replaces this rate if it calls setRate at its start, or, with WithEnforcedRate, at its next request.`,
 		Example: `  rrl set orders 200/s

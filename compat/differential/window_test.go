@@ -71,7 +71,7 @@ var kindsOfGo = []kindOfGo{
 	}, slack: func(interval int64) int64 { return interval / 10 }},
 	{name: "Go with leases", opts: func(interval int64) []rratelimiter.LimiterOption {
 		return []rratelimiter.LimiterOption{rratelimiter.WithLease(max(1, time.Duration(interval/10)) * time.Millisecond)}
-	}, slack: func(interval int64) int64 { return max(1, interval/10) }, ahead: true},
+	}, slack: func(interval int64) int64 { return interval/8 + 1 }, ahead: true},
 	{name: "Go with a deny cache", opts: func(int64) []rratelimiter.LimiterOption {
 		return []rratelimiter.LimiterOption{rratelimiter.WithDenyCache(100)}
 	}},

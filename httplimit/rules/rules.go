@@ -81,9 +81,9 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Watch sets the limits of a guard from a file, and sets them again when the file changes, until ctx ends. If the file
-// has errors or cannot be read at the time of the call, Watch only returns the error: Faults, or the error of
-// os.ReadFile.
+// Watch sets the limits of a guard from a file and returns. In the background it sets them again when the file changes,
+// until ctx ends. If the file has errors or cannot be read at the time of the call, Watch only returns the error:
+// Faults, or the error of os.ReadFile.
 //
 // Watch reads the file every Config.Every. New content is in force after two reads have returned the same content,
 // because the first read may return a file that is not completely written. By default this is 2 to 4 s after a change.
