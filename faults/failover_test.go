@@ -183,6 +183,7 @@ func TestClusterFailover(t *testing.T) {
 type slotMove struct {
 	moved, others     []*rratelimiter.Limiter
 	onMoved, onOthers calls
+	took              []time.Duration // each move
 }
 
 const (
@@ -212,7 +213,9 @@ func moveUnderLoad(t *testing.T, nodes *redistest.Nodes, move func(t *testing.T,
 	loading.Go(try(m.others, &m.onOthers))
 	time.Sleep(100 * time.Millisecond)
 	for range moves {
+		began := time.Now()
 		move(t, nodes, "{moved}")
+		m.took = append(m.took, time.Since(began))
 		time.Sleep(100 * time.Millisecond)
 	}
 	close(enough)
@@ -242,10 +245,14 @@ func TestSlotsMovedUnderLoad(t *testing.T) {
 	if said["MOVED"] < moves || said["ASK"]+said["TRYAGAIN"] == 0 {
 		t.Errorf("calls met too little of %d moves: %v", moves, said)
 	}
-	// A move that takes longer than a call may, on a busy machine, fails a call of each limiter: by the last TRYAGAIN, or
-	// by the time of its last attempt.
-	if most := 2 * inSlot; len(m.onMoved.where(failed)) > most {
-		t.Errorf("%d calls failed while the slot moved, not %d", len(m.onMoved.where(failed)), most)
+	// On a busy machine a move can take longer than a call may. Then calls fail, one after the other: by the last TRYAGAIN,
+	// or by the time of the last attempt, for which a call has half of its time at least.
+	most := inSlot
+	for _, took := range m.took {
+		most += inSlot * int(took/(callTimeout/2))
+	}
+	if n := len(m.onMoved.where(failed)); n > most {
+		t.Errorf("%d calls failed while the slot moved, not %d; the moves took %v", n, most, m.took)
 	}
 	for _, c := range m.onMoved {
 		if c.err != nil && !redis.HasErrorPrefix(c.err, "TRYAGAIN") && !c.Unknown {
