@@ -162,6 +162,53 @@ func TestTheNextLeaseFollows(t *testing.T) {
 	})
 }
 
+// A request that neither the lease nor the next one can serve ends none of them.
+func TestALargeRequestEndsNoLease(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(1000)), rratelimiter.WithLease(100*ms))
+		b.sleepTo(ms)
+		mustTry(t, l, 40, true) // and as many ahead
+		b.sleepTo(90 * ms)
+		mustTry(t, l, 10, true)
+		synctest.Wait() // for the next one
+		mustTry(t, l, 300, true)
+		p.asks("what is left of the first one", 0, func() { mustTry(t, l, 30, true) })
+	})
+}
+
+// In a limiter with a short interval, leases end with shorter buckets, and are taken as often as these end.
+func TestLeasesOfAShortInterval(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		mustTrySet(t, b.process().RateLimiter("l"), rratelimiter.PerSecond(10_000), true)
+		p := b.process()
+		l := p.RateLimiter("l", rratelimiter.WithLease(time.Second)) // in force: 100 ms
+		before := p.wire.scripts.Load()
+		for range 1000 {
+			mustTry(t, l, 1, true)
+			time.Sleep(ms)
+		}
+		if calls := p.wire.scripts.Load() - before; calls > 40 {
+			t.Errorf("%d calls in ten buckets", calls)
+		}
+		b.sleepTo(2 * time.Second)
+	})
+}
+
+// What is granted from memory until the end of a lease counts for an interval after it, so the state lives as long.
+func TestTheStateLivesAsLongAsALease(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		rate := rratelimiter.Rate{Permits: 1000, Interval: time.Hour, KeepAlive: time.Hour}
+		mustTry(t, r.limiter("l", rratelimiter.WithRate(rate), rratelimiter.WithLease(time.Minute)), 100, true)
+		for _, key := range []string{"l", "{l}:value", "{l}:permits"} {
+			if ttl := r.rdb.PTTL(t.Context(), key).Val(); ttl <= time.Hour || ttl > time.Hour+75*time.Second {
+				t.Errorf("%s lives for %v", key, ttl)
+			}
+		}
+	})
+}
+
 // A change ends the next lease, too.
 func TestAChangeEndsBothLeases(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {

@@ -207,10 +207,11 @@ func WithGranularity(d time.Duration) LimiterOption {
 }
 
 // WithLease lets this process take permits ahead of demand, and grant them without a call to Redis. Such permits are a
-// lease. A lease ends at a multiple of d, between d/4 and 1.25 d after it was taken. In the last quarter of d the next
-// lease is taken, so that callers do not wait for it. The limit stays exact: the permits of a lease are stored in a
-// record with the time of the end of the lease. So no window of the interval holds more than the rate, also if
-// Redisson, other leases and other clients use the limiter.
+// lease. A lease ends at a multiple of d, between d/4 and 1.25 d after it was taken. (If the interval in force is
+// shorter than 10 d, a tenth of it replaces d.) In the last quarter of d the next lease is taken, so that callers do
+// not wait for it. The limit stays exact: the permits of a lease are stored in a record with the time of the end of the
+// lease. So no window of the interval holds more than the rate, also if Redisson, other leases and other clients use
+// the limiter.
 //
 // The option has a price. Permits return late, by up to the length of the lease. At full use up to d/(interval+d) of
 // the rate is lost. The permits that one process holds are missing in other processes until the lease ends. If the

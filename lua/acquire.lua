@@ -314,7 +314,7 @@ if taken > 0 then
   end
 end
 commit(limiter, state, left)
-apply_ttl(limiter, state.ttl)
+apply_ttl(limiter, state.ttl, ahead > 0 and score - now or nil)
 
 if state.notes == 0 and not groups and not lease and client_now ~= '' then
   return { 0, rate, interval, left }

@@ -343,12 +343,12 @@ func (b *batch) complete(g protocol.AcquireReply, err error) {
 	} else {
 		if !g.Local() {
 			q.rebuild = g.Notes.Has(protocol.RebuildPending)
+			q.rate, q.interval = g.Rate, g.Interval
 			if g.Ahead > 0 {
 				q.hold(b, g, detached)
 			} else if b.callers == 0 {
 				q.demand.Refused(time.Now()) // a call for a lease alone was in vain
 			}
-			q.rate = g.Rate
 			q.limiter.saw(g.Rate, g.Interval, g.Free, g.Notes, b.ask.Check)
 		}
 		if b.ask.UpTo {

@@ -28,10 +28,9 @@ func (l *Limiter) fromLease(n int64, detail bool, source *Source) (Result, *leas
 		now, mono := l.client.times(held.Server)
 		left, ok := held.Take(n, now, mono)
 		if !ok {
-			next := q.follow(held)
-			if next == nil && (held.Ended() || !held.Valid(now, mono)) {
-				q.endLease(held)
-			} else if next == nil && held.Refill(0, mono) {
+			over := held.Ended() || !held.Valid(now, mono)
+			next := q.follow(held, n, over)
+			if next == nil && !over && held.Refill(0, mono) {
 				q.refilling.Store(true) // the call for this request takes more
 			}
 			held = next
@@ -53,19 +52,22 @@ func (l *Limiter) fromLease(n int64, detail bool, source *Source) (Result, *leas
 	return Result{}, nil
 }
 
-// follow returns the lease that follows held, or has followed it; nil if there is none.
-func (q *queue) follow(held *lease.Lease) *lease.Lease {
+// follow returns the lease that follows held, or has followed it; nil if there is none with n permits. held ends if it is over.
+func (q *queue) follow(held *lease.Lease, n int64, over bool) *lease.Lease {
 	q.mu.Lock()
 	defer q.exit()
-	if q.lease.Load() == held {
-		if q.next == nil {
-			return nil
-		}
+	switch {
+	case q.lease.Load() != held:
+		return q.lease.Load()
+	case q.next != nil && (over || q.next.Permits >= n):
 		q.expire(held)
 		q.begin(q.next)
 		q.next = nil
+		return q.lease.Load()
+	case over:
+		q.end(held)
 	}
-	return q.lease.Load()
+	return nil
 }
 
 // allFromLeases answers a request to several limiters from their leases, if all of them can, and fills in the sources,
@@ -87,7 +89,9 @@ func (c *Client) allFromLeases(permits []int64, limiters []*Limiter, sources []S
 		var held *lease.Lease
 		if results[i], held = l.fromLease(permits[i], true, source); held == nil {
 			for j, held := range leases {
-				held.Untake(permits[j])
+				if q := limiters[j].queue.Load(); !held.Untake(permits[j]) && q != nil {
+					q.noteBack(0, permits[j])
+				}
 			}
 			return nil, false
 		}
@@ -135,9 +139,6 @@ func (q *queue) wish(b *batch) int64 {
 		(held != nil || b.callers == 0) && !refills || held == nil && q.client.leases.Load() >= maxLeases {
 		return 0
 	}
-	if held != nil && !held.Ended() {
-		q.used(held)
-	}
 	asked, now := q.joint, time.Now()
 	q.joint = 0
 	for _, g := range b.ask.Groups {
@@ -147,7 +148,24 @@ func (q *queue) wish(b *batch) int64 {
 	if q.client.ownClock {
 		dated = q.client.clock()
 	}
-	return q.demand.Want(now, d, lease.Rest(dated, d), asked)
+	var left int64
+	var ends time.Duration
+	if held != nil && !held.Ended() {
+		q.used(held)
+		left = held.Left()
+		q.demand.Measure(now, left == 0)
+		ends = held.Ends(q.client.times(held.Server))
+	}
+	return q.demand.Want(now, q.bucket(), lease.Rest(dated, q.bucket()), asked, left, ends)
+}
+
+// bucket returns how long the buckets of time last that leases end with, as time.lua has it. q.mu is held.
+func (q *queue) bucket() time.Duration {
+	d := q.limiter.settings.Lease
+	if q.interval > 0 {
+		d = min(d, max(q.interval/10, time.Millisecond).Truncate(time.Millisecond))
+	}
+	return d
 }
 
 // refill asks for more permits than those of the lease, unless another call has done so.
@@ -156,7 +174,7 @@ func (q *queue) refill() {
 	defer q.exit()
 	if q.lease.Load() == nil {
 		q.refilling.Store(false) // it has ended meanwhile
-	} else if q.refilling.Load() && !q.dropped {
+	} else if q.refilling.Load() {
 		q.send()
 	}
 }
@@ -171,7 +189,7 @@ func (q *queue) hold(b *batch, g protocol.AcquireReply, detached bool) {
 		q.void += g.Ahead
 		return // the record is gone, or its permits count until it expires
 	}
-	held.Renews = lease.Renews(held.Lasts, q.limiter.settings.Lease)
+	held.Renews = lease.Renews(held.Lasts, q.bucket())
 	old := q.lease.Load()
 	now, mono := q.client.times(held.Server)
 	switch {
@@ -180,28 +198,28 @@ func (q *queue) hold(b *batch, g protocol.AcquireReply, detached bool) {
 	case old == nil:
 		q.client.leases.Add(1)
 		q.begin(held)
-	case old.At == held.At:
-		held.Permits += old.End()
-		q.begin(held)
 	case !old.Valid(now, mono):
 		q.expire(old)
 		q.begin(held)
+	case old.At == held.At:
+		q.used(old)
+		held.Permits += old.End()
+		q.begin(held)
 	default:
-		q.next = held
+		q.next = held // it follows
 	}
 }
 
 // begin lets requests take permits of a lease. q.mu is held.
 func (q *queue) begin(held *lease.Lease) {
-	held.Begin(time.Now())
+	held.Begin()
+	q.demand.Begin(time.Now())
 	q.lease.Store(held)
 	q.client.sweepLater(q.limiter.settings.Lease)
 }
 
 // used tells the demand how much of a lease was used. q.mu is held.
-func (q *queue) used(held *lease.Lease) {
-	q.demand.Measure(held.Used(), held.Started, time.Now(), held.Left() == 0 && q.next == nil)
-}
+func (q *queue) used(held *lease.Lease) { q.demand.Granted(held.Used()) }
 
 // endLease ends a lease of the queue, unless it has another one by now.
 func (q *queue) endLease(held *lease.Lease) {
@@ -224,7 +242,7 @@ func (q *queue) end(held *lease.Lease) {
 // expire gives back what is unused of a lease that is over. The queue keeps the lease, and with it what it knows of the
 // demand. q.mu is held.
 func (q *queue) expire(held *lease.Lease) {
-	if unused := q.unused(held); lease.WorthACall(unused, held.Rate, held.Interval, q.limiter.settings.Lease) {
+	if unused := q.unused(held); lease.WorthACall(unused, held.Rate, held.Interval, q.bucket()) {
 		q.giveBackLater(unused, held.At)
 	} else {
 		q.void += unused
@@ -427,7 +445,7 @@ func (c *Client) sweep() {
 		now, mono := c.times(held.Server)
 		ends := held.Ends(now, mono)
 		if ends == 0 {
-			if next := q.follow(held); next != nil {
+			if next := q.follow(held, 0, false); next != nil {
 				held, ends = next, next.Ends(now, mono)
 			}
 		}

@@ -54,6 +54,7 @@ type queue struct {
 	changes           int64           // how often this client began or ended a change of the limiter that keeps its records
 	forgets           int64           // the same, of a change that may remove them
 	rate              int64           // in the last reply; 0: no reply yet
+	interval          time.Duration   // the same
 	mayPass           int64           // the process may serve requests up to this size though the first one waits; 0: none
 	redissonCheckedAt time.Time       // when the server was last asked whether Redisson uses it
 	yieldUntil        time.Time       // until then this process takes no more than its fair share, by the client's clock

@@ -18,7 +18,6 @@ type Lease struct {
 	At       int64         // its end, the score of its record: µs by the clock that dated that
 	Began    time.Time     // when it was asked for, with a monotonic reading
 	Lasts    time.Duration // from then until its end
-	Started  time.Time     // when its permits became available
 	Server   bool          // the server's clock dated it
 	Permits  int64         // in it, at first
 	Renews   time.Duration // so long after it was asked for the next one is asked for
@@ -32,10 +31,7 @@ type Lease struct {
 const over = math.MinInt64 / 2
 
 // Begin makes the permits available.
-func (l *Lease) Begin(now time.Time) {
-	l.Started = now
-	l.left.Store(l.Permits)
-}
+func (l *Lease) Begin() { l.left.Store(l.Permits) }
 
 // Take takes n permits, if the lease has them and has not ended. It returns how many are left. now is the time by the clock
 // that dates grants, and mono a time with a monotonic reading.

@@ -9,7 +9,7 @@ import (
 
 func begun(permits int64, began time.Time, lasts time.Duration) *Lease {
 	l := &Lease{Permits: permits, Began: began, Lasts: lasts, At: began.Add(lasts).UnixMicro()}
-	l.Begin(began)
+	l.Begin()
 	return l
 }
 

@@ -13,17 +13,18 @@ import (
 const most = 1 << 31
 
 // Surplus is the policy: how many permits a batch takes ahead of a demand of pace permits a second, for a lease that ends
-// after rest, where leases last at most for lasts. It is the demand expected until then, or, while the pace is unknown (below
-// 0), as many as are asked for at once; nothing if a caller was refused less than lasts ago, or if the lease would end at
-// once. The script lowers it to a quarter of what is free, and to what leaves a tenth of the rate free.
-func Surplus(pace float64, lasts, rest, refused time.Duration, asked int64) int64 {
-	expected := pace * rest.Seconds()
+// after rest. It is the demand expected until then, less what the lease in hand will serve, which has left permits and ends
+// after ends. While the pace is unknown (below 0) it is as many as are asked for at once. It is nothing if a caller was
+// refused less than a bucket ago. The script lowers it to a quarter of what is free, and to what leaves a tenth of the rate
+// free.
+func Surplus(pace float64, bucket, rest, refused time.Duration, asked, left int64, ends time.Duration) int64 {
+	expected := pace*rest.Seconds() - min(float64(left), pace*ends.Seconds())
 	switch {
-	case refused < lasts || rest <= 0:
+	case refused < bucket:
 		return 0
 	case pace < 0:
 		expected = float64(asked)
-	case pace*lasts.Seconds() >= 2:
+	case pace*bucket.Seconds() >= 2:
 		expected = math.Ceil(expected) // the next requests before the end of the lease need no call
 	}
 	return int64(min(expected, most))
@@ -46,51 +47,55 @@ func Renews(lasts, bucket time.Duration) time.Duration {
 
 // WorthACall reports whether permits that are unused at the end of a lease are to be given back by a call: not if they are,
 // with those of all leases of an interval, less than a hundredth of the rate.
-func WorthACall(unused, rate int64, interval, lasts time.Duration) bool {
-	return float64(unused)*100*float64(interval)/float64(lasts) >= float64(rate)
+func WorthACall(unused, rate int64, interval, bucket time.Duration) bool {
+	return float64(unused)*100*float64(interval)/float64(bucket) >= float64(rate)
 }
 
 // A Demand is what is known of the demand for one limiter in this process. It is not safe for concurrent use.
 type Demand struct {
 	pace    float64   // permits a second, as last measured
-	since   time.Time // when that was; zero: never
-	granted int64     // permits that calls granted since then
+	known   bool      // it was measured
+	since   time.Time // when that was, or when the first lease began; zero: there was none
+	granted int64     // permits that were granted since then
 	refused time.Time // when a caller was last refused
 }
 
-// Granted notes that a call granted n permits.
+// Begin notes that a lease begins.
+func (d *Demand) Begin(now time.Time) {
+	if d.since.IsZero() {
+		d.since, d.granted = now, 0
+	}
+}
+
+// Granted notes that n permits were granted.
 func (d *Demand) Granted(n int64) { d.granted += n }
 
 // Refused notes that a caller was refused at a time.
 func (d *Demand) Refused(now time.Time) { d.refused = now }
 
-// Measure measures the pace from the last time on, at first from began on. n permits of a lease were granted. more says that
-// there would have been use for more.
-func (d *Demand) Measure(n int64, began, now time.Time, more bool) {
-	if d.since.IsZero() {
-		d.since = began
-	}
-	pace := float64(n+d.granted) / max(now.Sub(d.since), 100*time.Microsecond).Seconds()
+// Measure measures the pace from the last time on. more says that there would have been use for more.
+func (d *Demand) Measure(now time.Time, more bool) {
+	pace := float64(d.granted) / max(now.Sub(d.since), 100*time.Microsecond).Seconds()
 	if more {
 		pace *= 2
 	}
 	if pace < d.pace {
 		pace = (d.pace + pace) / 2 // it falls slowly: what is unused comes back
 	}
-	d.pace, d.since, d.granted = pace, now, 0
+	d.pace, d.known, d.since, d.granted = pace, true, now, 0
 }
 
 // Want returns how many permits to take ahead now: see Surplus.
-func (d *Demand) Want(now time.Time, lasts, rest time.Duration, asked int64) int64 {
-	pace, refused := -1.0, lasts
+func (d *Demand) Want(now time.Time, bucket, rest time.Duration, asked, left int64, ends time.Duration) int64 {
+	pace, refused := -1.0, bucket
 	if !d.since.IsZero() {
-		if now.Sub(d.since) >= lasts {
-			d.Measure(0, now, now, false)
+		if !d.known || now.Sub(d.since) >= bucket {
+			d.Measure(now, false)
 		}
 		pace = d.pace
 	}
 	if since := now.Sub(d.refused); since >= 0 {
 		refused = since
 	}
-	return Surplus(pace, lasts, rest, refused, asked)
+	return Surplus(pace, bucket, rest, refused, asked, left, ends)
 }

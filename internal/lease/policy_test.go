@@ -8,25 +8,28 @@ import (
 
 // What is wanted is the demand expected until the end of the lease, and nothing for a while after a refusal.
 func TestSurplus(t *testing.T) {
-	const lasts = time.Second
+	const bucket = time.Second
 	for _, test := range []struct {
 		name          string
 		pace          float64
 		rest, refused time.Duration
-		asked, want   int64
+		asked, left   int64
+		ends          time.Duration
+		want          int64
 	}{
-		{"unknown", -1, lasts, lasts, 7, 7},
-		{"a whole lease", 100, lasts, lasts, 7, 100},
-		{"the rest of it", 100, 100 * time.Millisecond, lasts, 7, 10},
-		{"nothing of it", -1, 0, lasts, 7, 0},
-		{"nearly nothing of it", 100, time.Microsecond, lasts, 7, 1},
-		{"less than two in a lease", 1.9, 500 * time.Millisecond, lasts, 7, 0},
-		{"no demand", 0, lasts, lasts, 7, 0},
-		{"after a refusal", 100, lasts, lasts - 1, 7, 0},
-		{"very many", math.Inf(1), lasts, lasts, 7, most},
-		{"very many at once", -1, lasts, lasts, math.MaxInt64, most},
+		{"unknown", -1, bucket, bucket, 7, 0, 0, 7},
+		{"a whole lease", 100, bucket, bucket, 7, 0, 0, 100},
+		{"the rest of it", 100, 100 * time.Millisecond, bucket, 7, 0, 0, 10},
+		{"nearly nothing of it", 100, time.Microsecond, bucket, 7, 0, 0, 1},
+		{"beside a lease that serves until its end", 100, bucket, bucket, 7, 20, 100 * time.Millisecond, 90},
+		{"beside a lease that is used up before", 100, bucket, bucket, 7, 4, 100 * time.Millisecond, 96},
+		{"less than two in a lease", 1.9, 500 * time.Millisecond, bucket, 7, 0, 0, 0},
+		{"no demand", 0, bucket, bucket, 7, 0, 0, 0},
+		{"after a refusal", 100, bucket, bucket - 1, 7, 0, 0, 0},
+		{"very many", 1e300, bucket, bucket, 7, 0, 0, most},
+		{"very many at once", -1, bucket, bucket, math.MaxInt64, 0, 0, most},
 	} {
-		if got := Surplus(test.pace, lasts, test.rest, test.refused, test.asked); got != test.want {
+		if got := Surplus(test.pace, bucket, test.rest, test.refused, test.asked, test.left, test.ends); got != test.want {
 			t.Errorf("%s: %d are wanted, not %d", test.name, got, test.want)
 		}
 	}
@@ -38,16 +41,18 @@ func TestDemand(t *testing.T) {
 	var d Demand
 	want := func(what string, want int64) {
 		t.Helper()
-		if got := d.Want(now, 10*time.Second, time.Second, 7); got != want {
+		if got := d.Want(now, 10*time.Second, time.Second, 7, 0, 0); got != want {
 			t.Errorf("%s: %d are wanted in a second, not %d", what, got, want)
 		}
 	}
 	measure := func(n int64, more bool) {
-		began := now
+		d.Granted(n)
 		now = now.Add(time.Second)
-		d.Measure(n, began, now, more)
+		d.Measure(now, more)
 	}
+	d.Granted(1000) // before the first lease
 	want("unknown", 7)
+	d.Begin(now)
 	measure(100, false)
 	want("100 a second", 100)
 	d.Granted(100)

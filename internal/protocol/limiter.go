@@ -44,7 +44,7 @@ type Options struct {
 	Format           record.Format
 	RecordPerRequest bool
 	Granularity      time.Duration // 0: none
-	Lease            time.Duration // how long permits may be held ahead of demand; it is the granularity, too; 0: none
+	Lease            time.Duration // length of the buckets that leases end with: the granularity, too; 0: no leases
 }
 
 // Bucket returns the granularity in effect, in ms; 0 for none.

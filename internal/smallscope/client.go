@@ -87,7 +87,7 @@ func (c *client) key(b *numbers) {
 // lease returns the lease as it is, for one step.
 func (h *held) lease() *lease.Lease {
 	l := &lease.Lease{Rate: h.Rate, Interval: h.Interval, At: h.At, Began: h.Began, Lasts: h.Lasts, Server: h.Server, Permits: h.Permits}
-	l.Begin(h.Began)
+	l.Begin()
 	l.Take(h.Permits-h.left, time.UnixMicro(h.At-1), h.Began)
 	return l
 }

@@ -311,13 +311,17 @@ local function commit(limiter, state, free)
 end
 
 -- apply_ttl gives the state the TTL of the configuration (ms; none below 1), or all keys the keep-alive. The pair of one
--- client holds nothing that counts an interval after its last use, and expires a minute later.
-local function apply_ttl(limiter, ttl)
+-- client holds nothing that counts an interval after its last use, and expires a minute later. lease is in how many ms a
+-- lease ends that this call has taken, else nil: its permits are used until then, without a call.
+local function apply_ttl(limiter, ttl, lease)
   if limiter.keep_alive > 0 then
     ttl = limiter.keep_alive
+    if lease then
+      ttl = math.max(ttl, limiter.interval + math.ceil(lease))
+    end
     call('PEXPIRE', limiter.name, ttl)
   end
-  local longest = limiter.interval + 60000
+  local longest = limiter.interval + 60000 + math.ceil(lease or 0)
   if limiter.own and (ttl <= 0 or ttl > longest) then
     ttl = longest
   end
@@ -893,7 +897,7 @@ if taken > 0 then
   end
 end
 commit(limiter, state, left)
-apply_ttl(limiter, state.ttl)
+apply_ttl(limiter, state.ttl, ahead > 0 and score - now or nil)
 
 if state.notes == 0 and not groups and not lease and client_now ~= '' then
   return { 0, rate, interval, left }

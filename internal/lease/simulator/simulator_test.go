@@ -301,10 +301,15 @@ func (p *process) wish() int64 {
 	if p.s.lease == 0 || p.lease != nil && !refills {
 		return 0
 	}
-	if p.lease != nil {
-		p.used(p.lease)
+	now := p.s.time()
+	var left int64
+	var ends time.Duration
+	if held := p.lease; held != nil {
+		p.demand.Granted(held.Used())
+		left, ends = held.Left(), held.Ends(now, now)
+		p.demand.Measure(now, left == 0)
 	}
-	return p.demand.Want(p.s.time(), p.s.lease, lease.Rest(p.s.time(), p.s.lease), p.trying)
+	return p.demand.Want(now, p.s.lease, lease.Rest(now, p.s.lease), p.trying, left, ends)
 }
 
 func (p *process) complete(began time.Time, asked, granted, ahead, free int64, at time.Duration) {
@@ -338,6 +343,7 @@ func (p *process) hold(began time.Time, ahead, free int64, at time.Duration) {
 	case old == nil:
 		p.begin(held)
 	case old.At == held.At:
+		p.demand.Granted(old.Used())
 		held.Permits += old.End()
 		p.begin(held)
 	default:
@@ -347,7 +353,8 @@ func (p *process) hold(began time.Time, ahead, free int64, at time.Duration) {
 
 func (p *process) begin(held *lease.Lease) {
 	now := p.s.time()
-	held.Begin(now)
+	held.Begin()
+	p.demand.Begin(now)
 	p.lease = held
 	p.s.after(held.Ends(now, now), func() {
 		if p.lease == held {
@@ -356,15 +363,10 @@ func (p *process) begin(held *lease.Lease) {
 	})
 }
 
-func (p *process) used(held *lease.Lease) {
-	now := p.s.time()
-	p.demand.Measure(held.Used(), held.Started, now, held.Left() == 0 && p.next == nil)
-}
-
 // end ends the lease, and begins the next one if there is one.
 func (p *process) end() {
 	held := p.lease
-	p.used(held)
+	p.demand.Granted(held.Used())
 	p.lease = nil
 	if next := p.next; next != nil {
 		p.next = nil
