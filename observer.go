@@ -29,7 +29,7 @@ type CallInfo struct {
 	Fallback                 bool          // decided by the process (WithFallback), after a failed call or without one
 	Leased                   int64         // permits that were taken ahead of demand (WithLease), in addition to Permits
 	Returned                 int64         // permits of earlier leases that were given back since the limiter's previous call
-	Void                     int64         // the same, permits that were neither granted nor given back
+	Void                     int64         // permits of earlier leases that were neither granted nor given back; counted likewise
 	Err                      error         // why the call failed; nil if it did not
 }
 
@@ -82,7 +82,7 @@ type GuardObserver interface {
 //	shadowed locally   the same as denied locally, but it passed, because the policy only watches
 //	gone               the caller's context ended before the decision
 //
-// If the process decides for a limiter with [WithFallback], the outcome is allowed or denied.
+// If the process decides for a limiter with [WithFallback], the outcome is allowed, denied or shadowed.
 type GuardInfo struct {
 	Policy  string        // name of the policy; "" if it has none
 	Outcome string        // see above

@@ -234,7 +234,7 @@ func WithGranularity(d time.Duration) LimiterOption {
 // d must be a positive number of whole milliseconds. It must be at most a tenth of the interval of the rate that
 // WithRate or WithEnforcedRate sets. The option cannot be combined with WithGranularity, WithRecordPerRequest or the
 // format Redisson313. Otherwise the error is ErrInvalidOption. Records have the same form as with WithGranularity(d).
-// If that length is less than 2 ms, nothing is taken ahead.
+// If d, or the tenth of the interval that replaces it, is less than 2 ms, nothing is taken ahead.
 func WithLease(d time.Duration) LimiterOption {
 	return func(s *dispatch.Settings) error {
 		if d <= 0 || d%time.Millisecond != 0 {

@@ -159,7 +159,7 @@ func TestClockSteps(t *testing.T) {
 	}{
 		{time.Hour, "one client's clock jumps ahead by an hour",
 			"each call of this client frees the permits of the other clients. The other clients are refused until " +
-				"up to an hour after the clock is right again",
+				"up to an hour and an interval after the clock is right again",
 			"has records with times in the future: `State().Newest` shows this; `SetRate` without `KeepState`, or " +
 				"`rrl reset`, removes the records"},
 		{-time.Hour, "one client's clock jumps back by an hour",

@@ -19,9 +19,9 @@ import (
 // handler panics before it writes, and 101 if the handler takes over the connection.
 //
 // [Guard.Middleware] calls f. [Guard.Check] and [Guard.Decide] do not see the response, so the permits stay taken; see
-// [Policy.Settle]. After the handler has returned, permits are given back in the background, for at most 1 s. This does not
-// delay the response. Policy.OnError and Policy.Logger get the errors. In these cases the permits are not given back. They
-// return when their interval is over:
+// [Policy.Settle]. After the handler has returned, permits are given back in the background, for at most 1 s. This does
+// not delay the response. Policy.OnError and Policy.Logger get the errors. The permits are not given back, and return
+// when their interval is over, in these cases:
 //   - if the response takes longer than the interval;
 //   - if the process ends first, or if Redis does not reply within 1 s;
 //   - if this process granted them locally (FailLocal);
@@ -42,8 +42,10 @@ func (l Limit) CountIf(f func(status int, h http.Header) bool) Limit {
 //     because of this, and no request waits. If too few permits are free, the rest of the difference is not counted. So
 //     Cost should return the highest possible cost of the request.
 //
-// If a limiter has no method AcquireUpTo, it grants either the whole difference or nothing. If a limit has both CountIf
-// and CostAfter, and the function of CountIf returns false, the cost is 0.
+// If the limiter has no method Release (package classic), or if this process granted the permits locally (FailLocal), f
+// is not called, and the cost is not corrected. A limiter with Release but without AcquireUpTo grants either the whole
+// difference or nothing. If a limit has both CountIf and CostAfter, and the function of CountIf returns false, the cost
+// is 0.
 func (l Limit) CostAfter(f func(status int, h http.Header) int64) Limit {
 	return func(r *http.Request) Claim {
 		claim := l(r)

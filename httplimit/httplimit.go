@@ -77,8 +77,9 @@ type Guard struct {
 	// PartitionKeys adds the key of each limiter as parameter pk to the fields RateLimit and RateLimit-Policy. Clients
 	// then see the keys, so the keys must not contain secrets.
 	PartitionKeys bool
-	// Refuse writes the response to a refused request, after the header fields are set. nil writes a response of type
-	// application/problem+json: with status 429 if a limit refused, and with 503 if limits could not be checked.
+	// Refuse writes the response to a request that does not pass, after the header fields are set. nil writes a
+	// response of type application/problem+json: with status 429 if a limit refused, otherwise with 503 (the limits
+	// could not be checked, or the request's context has ended).
 	Refuse func(w http.ResponseWriter, r *http.Request, d Decision)
 
 	zero   Policy

@@ -25,7 +25,8 @@ func newRm() *cobra.Command {
 		Long: `rm removes limiters: the rate, the grants, and the state of all clients, for which it searches all keys. It
 asks first, unless --yes is given. A key of another Redis type belongs to another program: it stays, and rm reports it.
 
-Services with WithRate or trySetRate create the limiter again. Calls of all others fail until a rate is set.`,
+Services with WithRate or WithEnforcedRate create the limiter again at their next request. Calls of all
+others fail until trySetRate or setRate is called again.`,
 		Example:           "  rrl rm orders --yes",
 		Args:              someNames,
 		ValidArgsFunction: c.completeMore,

@@ -63,7 +63,7 @@ A limiter has a name and a rate: a number of permits in any interval, such as 50
 is granted when so many are free. The grant is a record in Redis, which counts for one interval.
 
 Commands on a live Redis use the server of --redis, or else of RRL_REDIS, or else localhost:6379. Passwords come from
-the environment (RRL_PASSWORD or REDISCLI_AUTH); demo and simulate take them from the address only. Times are those of
+the address, or else from the environment (RRL_PASSWORD or REDISCLI_AUTH; not for demo and simulate). Times are those of
 Redis's clock, not this host's (except restore --now). The flags below may stand before or after the command.
 
 Exit codes: 0 done; 1 an error; also: doctor found an error or a warning, show or check-rules found an error; 2 apply
