@@ -31,9 +31,10 @@ import (
 // ceil(interval / (interval - s)) times the rate, and not more than the rate where all clocks agree. - No grant counts
 // longer than interval + s, plus the granularity of its client. After that all permits are free.
 //
-// Released permits do not count from then on. Where all clocks agree, the permits of the oldest grants count as
-// released, as the library promises; otherwise those of the newest, because clients disagree on which grant is the
-// oldest.
+// Released permits do not count from then on. Where all clocks agree, and records have the times of their grants, the
+// permits of the oldest grants count as released, as the library promises; otherwise those of the newest, because the
+// oldest record may be that of another grant. A release can also give back permits that another client has taken ahead
+// (WithLease), which learns that only when its lease ends: such permits do not count when they are granted.
 //
 // Redisson's release is left out: it lets the same permits return twice (rules_test.go).
 
@@ -459,22 +460,29 @@ func (m *mix) held(limiter int, length int64) int64 {
 		return most
 	}
 	var scores []window.Score
+	early := int64(0) // released before they were granted
 	for _, d := range m.events[limiter] {
 		at := d.start.UnixMicro()
 		if d.permits > 0 {
-			if d.certain {
-				scores = append(scores, window.Score{Permits: d.permits, At: at, Added: at})
+			if back := min(early, d.permits); d.certain {
+				scores = append(scores, window.Score{Permits: d.permits - back, At: at, Added: at})
+				early -= back
 			}
 			continue
 		}
-		scores = cancel(scores, -d.permits, at, 1000*length, m.spread() == 0)
+		var rest int64
+		scores, rest = cancel(scores, -d.permits, at, 1000*length, m.spread() == 0 && m.slack == 0)
+		if m.ahead {
+			early += rest
+		}
 	}
 	most, _ := window.LargestScores(scores, time.Duration(length)*time.Millisecond)
 	return most
 }
 
-// cancel marks permits as released at a moment: those of the oldest grants that still count, or of the newest.
-func cancel(scores []window.Score, permits, at, length int64, oldest bool) []window.Score {
+// cancel marks permits as released at a moment: those of the oldest grants that still count, or of the newest. It also
+// returns how many permits there are no grants for.
+func cancel(scores []window.Score, permits, at, length int64, oldest bool) ([]window.Score, int64) {
 	for i := range scores {
 		if !oldest {
 			i = len(scores) - 1 - i
@@ -497,7 +505,7 @@ func cancel(scores []window.Score, permits, at, length int64, oldest bool) []win
 		}
 		s.Removed = at
 	}
-	return scores
+	return scores, permits
 }
 
 // accounted fails the test if more permits are in use than were granted, with certainty or perhaps.
