@@ -109,9 +109,9 @@ func (s *story) ask(a *actor, n int64) {
 	})
 }
 
-// upTo returns a random time up to d.
+// upTo returns a random time up to d, in whole µs: scores are no finer, and windows are judged to the ns.
 func (s *story) upTo(d time.Duration) time.Duration {
-	return time.Duration(s.random.Int64N(int64(d) + 1))
+	return time.Duration(s.random.Int64N(int64(d) + 1)).Truncate(time.Microsecond)
 }
 
 // trouble causes a fault of an actor, or ends one.
