@@ -65,7 +65,7 @@ func (q *queue) follow(held *lease.Lease, n int64, over bool) *lease.Lease {
 		q.next = nil
 		return q.lease.Load()
 	case over:
-		q.end(held)
+		q.end()
 	}
 	return nil
 }
@@ -139,24 +139,22 @@ func (q *queue) wish(b *batch) int64 {
 		(held != nil || b.callers == 0) && !refills || held == nil && q.client.leases.Load() >= maxLeases {
 		return 0
 	}
-	asked, now := q.joint, time.Now()
+	asked := q.joint
 	q.joint = 0
 	for _, g := range b.ask.Groups {
 		asked = min(asked+min(g.Size, 1<<31)*g.Count, 1<<31)
 	}
-	dated := now // by the clock that dates grants, or about that
-	if q.client.ownClock {
-		dated = q.client.clock()
-	}
+	dated, now := q.client.times(false) // with WithServerTime, about the time that dates grants
 	var left int64
 	var ends time.Duration
 	if held != nil && !held.Ended() {
 		q.used(held)
 		left = held.Left()
 		q.demand.Measure(now, left == 0)
-		ends = held.Ends(q.client.times(held.Server))
+		ends = held.Ends(dated, now)
 	}
-	return q.demand.Want(now, q.bucket(), lease.Rest(dated, q.bucket()), asked, left, ends)
+	bucket := q.bucket()
+	return q.demand.Want(now, bucket, lease.Rest(dated, bucket), asked, left, ends)
 }
 
 // bucket returns how long the buckets of time last that leases end with, as time.lua has it. q.mu is held.
@@ -221,16 +219,10 @@ func (q *queue) begin(held *lease.Lease) {
 // used tells the demand how much of a lease was used. q.mu is held.
 func (q *queue) used(held *lease.Lease) { q.demand.Granted(held.Used()) }
 
-// endLease ends a lease of the queue, unless it has another one by now.
-func (q *queue) endLease(held *lease.Lease) {
-	q.mu.Lock()
-	defer q.exit()
-	q.end(held)
-}
-
-// end is endLease. q.mu is held.
-func (q *queue) end(held *lease.Lease) {
-	if held == nil || q.lease.Load() != held {
+// end ends the leases of the queue. q.mu is held.
+func (q *queue) end() {
+	held := q.lease.Load()
+	if held == nil {
 		return
 	}
 	q.expire(held)
@@ -370,7 +362,7 @@ func (l *Limiter) endLeases() {
 	for _, q := range l.leasing() {
 		q.mu.Lock()
 		q.changes++
-		q.end(q.lease.Load())
+		q.end()
 		q.exit()
 	}
 }
@@ -451,7 +443,7 @@ func (c *Client) sweep() {
 		}
 		if ends == 0 {
 			if ends = held.Ends(now.Add(-d), mono.Add(-d)); ends == 0 {
-				q.endLease(held)
+				q.follow(held, 0, true)
 				continue
 			}
 			q.mu.Lock()

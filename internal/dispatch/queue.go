@@ -198,7 +198,7 @@ func (q *queue) await(ctx context.Context, r *request) (Result, error) {
 // rate (which is an error at once), or may pass the first one (mayPass). q.mu is held.
 func (q *queue) join(r *request) {
 	if r.Waits {
-		q.end(q.lease.Load()) // its permits come back, for this caller first
+		q.end() // its permits come back, for this caller first
 		q.client.waiting.Add(1)
 		r.prev, q.last = q.last, r
 		if r.prev == nil {

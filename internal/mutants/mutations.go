@@ -360,7 +360,7 @@ var mutations = []mutation{
 	{file: "internal/dispatch/lease.go", why: "what is left of a lease is not given back",
 		old: "	returned, _ := q.limiter.Undo(ctx, n, Source{At: at})\n", new: "	returned := int64(0)\n"},
 	{file: "internal/dispatch/queue.go", why: "a lease goes on while a caller waits",
-		old: "		q.end(q.lease.Load()) // its permits come back, for this caller first\n", new: ""},
+		old: "		q.end() // its permits come back, for this caller first\n", new: ""},
 	{file: "lua/acquire.lua", why: "a lease takes the last tenth of the rate",
 		old: ", left - math.ceil(rate / 10)))", new: "))"},
 	{file: "lua/release.lua", why: "a grant is returned from another client's record of the same time",

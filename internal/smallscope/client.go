@@ -362,7 +362,7 @@ func (s *search) hold(w *world, i int, c call, g protocol.AcquireReply, detached
 		s.giveBack(w, i, g.Ahead, g.At)
 	case old == nil:
 		own.held = fresh
-	case old.At == fresh.At:
+	case old.At == fresh.At && old.lease().Valid(s.clock(w, i), s.now(w)):
 		fresh.Permits += old.lease().End()
 		fresh.left = fresh.Permits
 		own.held = fresh
