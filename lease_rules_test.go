@@ -1,6 +1,7 @@
 package rratelimiter_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -391,6 +392,33 @@ func TestWhatWaitsIsNotGivenBackAfterAChange(t *testing.T) {
 			}
 			synctest.Wait()
 			p.wire.there.Store(0)
+		}
+		mustSet(t, l, rate)
+		mustTry(t, p.RateLimiter(l.Name(), rratelimiter.WithGranularity(time.Minute)), 200, true)
+		b.sleepTo(40 * time.Second)
+		if free, err := l.AvailablePermits(t.Context()); free != 800 || err != nil {
+			t.Errorf("%d are free after 200 of 1000 were granted, %v", free, err)
+		}
+	})
+}
+
+// A change that forgets all grants waits for what is being given back.
+func TestAChangeWaitsForWhatIsBeingGivenBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process(rratelimiter.WithCallTimeout(2 * time.Minute))
+		rate := rratelimiter.PerHour(1000)
+		l := p.RateLimiter("l", rratelimiter.WithRate(rate), rratelimiter.WithLease(time.Minute))
+		mustTry(t, l, 100, true) // and 100 ahead
+		p.wire.there.Store(int64(30 * time.Second))
+		if _, err := l.Release(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		p.wire.there.Store(0)
+		soon, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := l.SetRate(soon, rate); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a change did not end with its context: %v", err)
 		}
 		mustSet(t, l, rate)
 		mustTry(t, p.RateLimiter(l.Name(), rratelimiter.WithGranularity(time.Minute)), 200, true)

@@ -90,7 +90,7 @@ func (c *Client) allFromLeases(permits []int64, limiters []*Limiter, sources []S
 		if results[i], held = l.fromLease(permits[i], true, source); held == nil {
 			for j, held := range leases {
 				if q := limiters[j].queue.Load(); !held.Untake(permits[j]) && q != nil {
-					q.noteBack(0, permits[j])
+					q.noteVoid(permits[j])
 				}
 			}
 			return nil, false
@@ -318,31 +318,43 @@ func (all *giveBacks) work() {
 		q := next.queue
 		q.mu.Lock()
 		forgotten := q.forgets != next.forgets
+		if !forgotten {
+			q.beginGivingBack()
+		}
 		q.mu.Unlock()
 		if !forgotten {
 			q.giveBack(context.Background(), next.n, next.at)
 		} else {
-			q.noteBack(0, next.n)
+			q.noteVoid(next.n)
 		}
+	}
+}
+
+// beginGivingBack is called before giveBack. q.mu is held.
+func (q *queue) beginGivingBack() {
+	if q.givingBack++; q.givingBack == 1 {
+		q.givenBack = make(chan struct{})
 	}
 }
 
 // giveBack gives back permits of a lease. If that fails they count until an interval after the end of the lease. No mutex
 // is held.
 func (q *queue) giveBack(ctx context.Context, n, at int64) {
-	if n == 0 {
-		return
-	}
 	returned, _ := q.limiter.Undo(ctx, n, Source{At: at})
-	q.noteBack(returned, n-returned)
-}
-
-// noteBack notes what became of permits of leases, for the observer. No mutex is held.
-func (q *queue) noteBack(returned, void int64) {
 	q.mu.Lock()
 	defer q.exit()
 	q.returned += returned
-	q.void += void
+	q.void += n - returned
+	if q.givingBack--; q.givingBack == 0 {
+		close(q.givenBack)
+	}
+}
+
+// noteVoid notes, for the observer, permits that will not be given back. No mutex is held.
+func (q *queue) noteVoid(n int64) {
+	q.mu.Lock()
+	defer q.exit()
+	q.void += n
 }
 
 // changing ends the leases of a limiter before this client changes it, and returns what ends them afterwards. forgets says
@@ -371,22 +383,34 @@ func (l *Limiter) endLeases() {
 // and hold what callers were granted. So what is unused is given back before the change, and nothing after it: what batches
 // in flight have taken ahead, and leases that began during the change, either has no record or counts until that expires.
 func (l *Limiter) forgetLeases(ctx context.Context, begins bool) {
-	var back sync.WaitGroup
+	var givenBack []chan struct{}
 	for _, q := range l.leasing() {
 		q.mu.Lock()
 		q.forgets++
 		if q.lease.Load() != nil {
 			for _, unused := range q.detachLeases() {
-				if begins {
-					back.Go(func() { q.giveBack(ctx, unused.n, unused.at) })
-				} else {
+				switch {
+				case unused.n == 0:
+				case begins:
+					q.beginGivingBack()
+					go q.giveBack(ctx, unused.n, unused.at)
+				default:
 					q.void += unused.n
 				}
 			}
 		}
+		if begins && q.givingBack > 0 {
+			givenBack = append(givenBack, q.givenBack)
+		}
 		q.exit()
 	}
-	back.Wait()
+	for _, done := range givenBack {
+		select {
+		case <-done:
+		case <-ctx.Done(): // so the change is not sent
+			return
+		}
+	}
 }
 
 // Leased returns how many permits this client holds ahead of demand for a limiter, whatever the options of its handles.
@@ -409,12 +433,12 @@ func (l *Limiter) Leased() (n int64) {
 	return n
 }
 
-// leasing returns the queues of a limiter, if the client has leases.
+// leasing returns the queues of a limiter that can have leases.
 func (l *Limiter) leasing() []*queue {
 	if !l.client.leasing.Load() {
 		return nil
 	}
-	return l.client.registry.list(func(other *Limiter) bool { return other.Key() == l.Key() })
+	return l.client.registry.list(func(other *Limiter) bool { return other.settings.Lease > 0 && other.Key() == l.Key() })
 }
 
 // sweepLater ends, in the background, the leases that are over, while there are any. The queue of one that is over is kept for

@@ -53,6 +53,8 @@ type queue struct {
 	void              int64           // the same, permits that were neither granted nor given back
 	changes           int64           // how often this client began or ended a change of the limiter that keeps its records
 	forgets           int64           // the same, of a change that may remove them
+	givingBack        int             // calls in flight that give back permits of leases
+	givenBack         chan struct{}   // closed when there are none
 	rate              int64           // in the last reply; 0: no reply yet
 	interval          time.Duration   // the same
 	mayPass           int64           // the process may serve requests up to this size though the first one waits; 0: none
