@@ -151,8 +151,8 @@ func foreign(all []string, at int) error {
 // Rename renames the limiter's keys in Redis (Redisson: rename). This Limiter still has the old name. If another limiter has
 // the new name, that limiter is removed. The PerClient state of other clients keeps the old name.
 //
-// Without a limiter the error is ErrNotInitialized. A new name that equals one of the limiter's own keys is
-// ErrInvalidOption. If a key of either name has another Redis type, it belongs to another program: nothing is renamed,
+// Without a limiter the error is ErrNotInitialized. A new name that shares a key with the old one is ErrInvalidOption; the
+// same name changes nothing. If a key of either name has another Redis type, it belongs to another program: nothing is renamed,
 // and the error is a WRONGTYPE that names the key. If the reply was lost, the error is ErrOutcomeUnknown.
 //
 // On a cluster, both names must be in one slot. On a Ring, both names must have the same hash tag ("{tag}x"). Otherwise the

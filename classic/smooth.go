@@ -17,7 +17,7 @@ import (
 // Model: permits come evenly, one each 1 / rate. A request is served at the next free time and advances that by the
 // permits that it took: the next request waits for them (reserve-ahead). So even a large request is served at once
 // after an idle time, and none is ever too large. While there are no requests, permits are stored. A SmoothBursty
-// stores the permits of one second; they are then free. A SmoothWarmingUp stores permits as it cools down. The more
+// stores the permits of one second; stored permits cost no wait. A SmoothWarmingUp stores permits as it cools down. The more
 // permits are stored, the longer each takes, up to three times the usual time. So the rate rises to its full height
 // during the warm-up period.
 //

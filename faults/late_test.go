@@ -306,7 +306,7 @@ func TestSetRateThatComesLate(t *testing.T) {
 		}
 	}
 	row{
-		section: slow, fault: "a connection stalls for longer than the redis client's `ReadTimeout`, and a call may take longer than that",
+		section: slow, fault: "a connection stalls for longer than the redis client's `ReadTimeout`, and `WithCallTimeout` is longer than it",
 		sees: "nothing",
 		after: "an attempt that is executed after its retry may take its permits a second time. No caller gets these " +
 			"permits, and they are free again after one interval: see below",

@@ -34,8 +34,8 @@ func (f Failure) outcome() string {
 const (
 	FailOpen   Failure = iota // requests pass
 	FailClosed                // requests are refused, with status 503
-	// FailLocal lets this process decide locally; see Policy.LocalShare. The process counts at most 10,000 keys with
-	// permits in use separately. All further keys of a limit together get the permits of one key.
+	// FailLocal lets this process decide locally; see Policy.LocalShare. The process counts separately at most 10,000
+	// keys that have permits in use. All further keys of a limit together get the permits of one key.
 	FailLocal
 )
 

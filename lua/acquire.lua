@@ -3,7 +3,7 @@
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 now (ms, up to three decimals; '': this server's clock), 2 the record of all that is wanted, 3 the permits in it
---       ('': one record does not hold them, or some request must get none), 4 groups of requests in order, "SIZExCOUNT
+--       ('': one record does not hold them, or some request must get none, or flag u), 4 groups of requests in order, "SIZExCOUNT
 --       SIZExCOUNT! ...", the strict ones first and marked, and "+N" at the end for a lease: up to N permits more, in the
 --       record of a bucket that ends in a quarter of its length or later, if every request is granted and much is free; '':
 --       only look, 5 flags, [6 the caller's rate ("rate interval type keep-alive"; '': none), [7 granularity (ms; 0: none),
@@ -18,11 +18,11 @@
 --       earlier attempt was granted), then with status 0:
 --       2 rate, 3 interval (ms), 4 permits free afterwards; no more if all is granted and nothing else is to be returned,
 --       5 notes (base.lua), 6 now (us), 7 us until all permits are free (0 unless granted or flag d); no more if all is
---       granted,
+--       granted, without a lease,
 --       8 the client of a record (origin_of): another Go client's if one was seen, else the oldest record's; -2 without
---       a record; with a lease how many permits more were taken; then two a group: how many of it are granted (-1: its size
---       exceeds the rate; with u: permits granted), and us until the permits of its first refused request are free (with d,
---       or if the group is strict; else 0)
+--       a record; with a lease 9 how many permits more were taken; then, unless the permits of ARGV 3 were granted, two a
+--       group: how many of it are granted (-1: its size exceeds the rate; with u: permits granted), and us until the permits
+--       of its first refused request are free (with d, or if the group is strict; else 0)
 --
 -- The requests of a strict group wait in a queue: if one is refused, none behind it is granted. Behind the strict groups each
 -- group takes what it can.
@@ -31,13 +31,13 @@
 --   HMGET   the configuration, which others may change at any time
 --   GET     the free permits, which must be checked before they are used
 --   ZRANGE  the two oldest records: whether any has expired, whether there is any; mostly one has
---   PTTL    the TTL to apply to the state; not with a keep-alive
+--   PTTL    the TTL to apply to the state
 --   ZADD    the record: the first write, which a full server refuses
 --   INCRBY  the free permits
 -- A new limiter costs HSET, and SET in the place of INCRBY. Expired records cost ZREMRANGEBYRANK, and more than one of them
--- ZRANGEBYSCORE (their permits) and ZRANGE (the oldest of the others); a TTL PEXPIRE of both keys; a granularity
--- ZRANGEBYSCORE (this client's record of the bucket) and ZREM of it; a refusal ZCARD and ZRANGE of the records that it adds
--- up or walks; a check ZRANGE of the records; a search for an earlier attempt what recover.lua says.
+-- ZRANGEBYSCORE (their permits) and ZRANGE (the oldest of the others); a TTL PEXPIRE of both keys. Behind the plain grant, a
+-- granularity costs ZRANGEBYSCORE (this client's record of the bucket) and ZREM of it; a refusal ZCARD and ZRANGE of the
+-- records that it adds up or walks; a check ZRANGE of the records; a search for an earlier attempt what recover.lua says.
 
 --@include base
 local client_now, record, wanted, flags = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[5]

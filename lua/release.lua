@@ -3,7 +3,7 @@
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 now (ms; '': this server's clock), 2 permits, 3 flags: b finish a rebuild; then, to undo a grant, 4 its score, 5 its
---       client, as origin_of has it; the first two of the four bytes where these end in a counter
+--       client, as origin_of has it; in the oldest format only the first two bytes of the id
 -- reply 1 status (0, 1 to 7 not initialised: config.lua), then with status 0:
 --       2 notes (base.lua; with MORE, the caller asks again for the rest), 3 permits that came back
 

@@ -62,8 +62,7 @@ func At(t time.Time) RestoreOption {
 // snapshot was taken. It searches all keys of the server (SCAN) for the state of clients of an earlier limiter.
 //
 // It is done all at once or not at all, whatever the size: the keys are prepared under unused names, and one step
-// renames them. Only if the reply to this step is lost, so that the error is one of the network, may the limiter be
-// restored although Restore returns an error.
+// renames them. If the reply to this step is lost, Restore returns a network error, but the limiter may be restored.
 func (s *Snapshot) Restore(ctx context.Context, rdb rratelimiter.Redis, opts ...RestoreOption) error {
 	r := restoring{name: s.Name, shift: func(time.Time) time.Duration { return 0 }}
 	for _, opt := range opts {

@@ -28,7 +28,7 @@ open cards. While Redis is away, the page says since when.
 
 Every client that can reach the address sees the page. To show it outside this machine, put a proxy with authentication
 in front of it. The page accepts requests for the address it listens on, for localhost, and for the names of --host. It
-refuses all others, because a foreign page, open in your browser, could else read this one under its own name (DNS
+refuses all others, because otherwise a foreign page in your browser could read this page under the foreign name (DNS
 rebinding).`,
 		Example: `  rrl serve
   rrl serve 'api:*' --listen 127.0.0.1:9000

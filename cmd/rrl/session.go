@@ -36,7 +36,7 @@ const environment = `
 The server is that of --redis, or else of RRL_REDIS, or else redis://localhost:6379. The environment has the password
 (RRL_PASSWORD or REDISCLI_AUTH), the user (RRL_USER) and the sentinels' password (RRL_SENTINEL_PASSWORD).`
 
-// live returns a command that works on a live Redis. Its name decides which arguments it takes.
+// live returns a command that works on a live Redis.
 func (c *common) live(cmd *cobra.Command, do func(ctx context.Context, s *session, args []string) error) *cobra.Command {
 	cmd.Long += "\n" + environment
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -2,9 +2,9 @@
 // when a waiting caller asks again, what a reply means for each caller, and what the process decides while Redis is away.
 //
 // Lock order: that of the sets, of a set, of the registry, of a queue, of a pipeline; then those under which no other is
-// taken: that of the local limiters, of a breaker, of the deny cache, of the checks, of the leases to be given back, and
-// Client.pipelinesMu before that of a pipeline. A pipeline calls into a batch without its mutex, but for methods that take
-// at most the lock of the local limiters.
+// taken: that of the local limiters, of a breaker, of the deny cache, of the checks, of the leases to be given back.
+// Client.pipelinesMu is taken before the lock of a pipeline. A pipeline calls into a batch without its mutex, but for
+// methods that take at most the lock of the local limiters.
 package dispatch
 
 import (

@@ -71,7 +71,7 @@ func (q *queue) follow(held *lease.Lease, n int64, over bool) *lease.Lease {
 }
 
 // allFromLeases answers a request to several limiters from their leases, if all of them can, and fills in the sources,
-// unless they are nil. Otherwise what was taken goes back to the leases. What is of a lease that has ended meanwhile stays
+// unless they are nil. Otherwise what was taken goes back to the leases. Permits of a lease that has ended meanwhile stay
 // counted: its record may have been replaced by another one.
 func (c *Client) allFromLeases(permits []int64, limiters []*Limiter, sources []Source) ([]Result, bool) {
 	for _, l := range limiters {
@@ -379,9 +379,9 @@ func (l *Limiter) endLeases() {
 	}
 }
 
-// forgetLeases is endLeases for a change that may remove records. Later records can have the score of a lease from before,
-// and hold what callers were granted. So what is unused is given back before the change, and nothing after it: what batches
-// in flight have taken ahead, and leases that began during the change, either has no record or counts until that expires.
+// forgetLeases is endLeases for a change that may remove records. After the change, a record with the score of an earlier
+// lease may hold permits granted to callers. So unused permits are given back only before the change, which waits for that.
+// Permits that batches in flight or leases of that time took ahead have lost their record, or count until it expires.
 func (l *Limiter) forgetLeases(ctx context.Context, begins bool) {
 	var givenBack []chan struct{}
 	for _, q := range l.leasing() {

@@ -402,7 +402,7 @@ func (q *queue) room() int64 {
 	return math.MaxInt64
 }
 
-// rest sets the timer to when the queue may ask for its first caller, after a batch that did not. q.mu is held.
+// rest sets the timer to when the queue may ask for its first caller, which the last batch left out. q.mu is held.
 func (q *queue) rest() {
 	now := q.client.clock()
 	if wait, longest := q.turn(q.waiter(), now).Sub(now), q.longestPoll(); wait > longest {

@@ -20,7 +20,7 @@ type Lease struct {
 	Lasts    time.Duration // from then until its end
 	Server   bool          // the server's clock dated it
 	Permits  int64         // in it, at first
-	Renews   time.Duration // so long after it was asked for the next one is asked for
+	Renews   time.Duration // time from its request to that of the next one
 
 	left   atomic.Int64 // below 0: it is over
 	refill atomic.Bool  // more was asked for
@@ -64,8 +64,8 @@ func (l *Lease) Untake(n int64) bool {
 }
 
 // Valid reports whether the lease has not ended: neither by the clock that dated it nor by the time since it was asked for,
-// whichever says so first. A clock that steps back does not prolong it, and neither does a host that was suspended, while
-// which its monotonic clock may stand still.
+// whichever says so first. A clock that steps back does not prolong it, and neither does a suspension of the host,
+// during which its monotonic clock may stand still.
 func (l *Lease) Valid(now, mono time.Time) bool {
 	if !l.Server && now.UnixMicro() >= l.At || l.Server && mono.Round(0).Sub(l.Began.Round(0)) >= l.Lasts {
 		return false

@@ -39,14 +39,14 @@ func Rest(at time.Time, bucket time.Duration) time.Duration {
 	return early + (bucket-(time.Duration(at.UnixNano())+early)%bucket)%bucket
 }
 
-// Renews returns how long after it was asked for a lease has the next one asked for: in the last quarter of a bucket, not
-// all at the same time.
+// Renews returns the time from the request of a lease to that of the next one: in the last quarter of a bucket, not all at
+// the same time.
 func Renews(lasts, bucket time.Duration) time.Duration {
 	return lasts - bucket/8 - rand.N(bucket/8)
 }
 
-// WorthACall reports whether permits that are unused at the end of a lease are to be given back by a call: not if they are,
-// with those of all leases of an interval, less than a hundredth of the rate.
+// WorthACall reports whether permits that are unused at the end of a lease are worth a call that gives them back:
+// as many from each lease of an interval must make at least a hundredth of the rate.
 func WorthACall(unused, rate int64, interval, bucket time.Duration) bool {
 	return float64(unused)*100*float64(interval)/float64(bucket) >= float64(rate)
 }

@@ -282,7 +282,7 @@ func TestRepairReplies(t *testing.T) {
 		{false, 1, 0, 7, 1, 3, "free permits were missing"},
 		{false, 2, 0, 7, 1, 3, "free permits were no whole number"},
 		{false, 2, 0, 10, 0, 0, "free permits were no whole number"},
-		{false, 0, 4, 10, 0, 0, "free permits were not the rate, without a record"},
+		{false, 0, 4, 10, 0, 0, "there were no records, but free permits differed from the rate"},
 		{false, 0, 9, 7, 1, 3, "free permits and records were 2 more than the rate"},
 		{false, 0, 5, 7, 1, 3, "free permits and records were 2 less than the rate"},
 		{true, 0, 7, 10, 1, 3, ""},

@@ -76,7 +76,7 @@ var repairs = []struct {
 	{4, "free permits were negative"},
 	{8, "free permits were above the rate"},
 	{16, "free permits and expired ones were more than the rate"},
-	{32, "free permits were not the rate, without a record"},
+	{32, "there were no records, but free permits differed from the rate"},
 	{64, "free permits and records were less than the rate"},
 	{128, "free permits and records were more than the rate"},
 }

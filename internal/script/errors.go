@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Errors that callers match; the root package exports them, and Says there what they mean.
+// Errors that callers match; the root package exports and documents them.
 var (
 	ErrNotInitialized = errors.New("rratelimiter: rate limiter is not initialized")
 	ErrOutcomeUnknown = errors.New("rratelimiter: the call may or may not have been served")

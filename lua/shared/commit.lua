@@ -1,5 +1,5 @@
--- commit.lua: the writes that end a script. A script adds its records before: a full server refuses that, and then nothing
--- is written.
+-- commit.lua: the writes that end a script. A script that grants adds its records before: a full server refuses that, and then
+-- nothing is written.
 
 -- commit writes the free permits if they changed, and removes the expired records.
 local function commit(limiter, state, free)

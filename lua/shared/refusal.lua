@@ -72,7 +72,7 @@ end
 
 -- find_writers looks for records of other clients. It returns the origin of one that another Go client wrote, else the
 -- fallback; and whether there is one that no Go client wrote. Which Go client it returns depends on the id of the batch,
--- so that each of them is returned in time.
+-- so that each of them is returned sooner or later.
 local function find_writers(members, prefix, fallback)
   local own, others, foreign = client_prefix(prefix), {}, false
   for i = 1, #members do

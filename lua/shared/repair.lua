@@ -9,8 +9,8 @@ local function sum_live(records, expired_count)
 end
 
 -- rebuild_value sets the free permits of a state from the records, and notes why. Nothing is free while more expired records
--- remain than leave in one call (the call that removes the last of them rebuilds), and while there are more live records
--- than one call adds up (until recount.lua has). Free permits below 0 are right after the rate was lowered: that is checked
+-- remain than leave in one call (the call that removes the last of them rebuilds), or while there are more live records than
+-- one call adds up (until recount.lua has). After the rate was lowered, free permits below 0 can be correct: that is checked
 -- where the records are few.
 local function rebuild_value(limiter, state, rebuild)
   local counted, rate = state.counted, limiter.rate

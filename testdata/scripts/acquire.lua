@@ -3,7 +3,7 @@
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 now (ms, up to three decimals; '': this server's clock), 2 the record of all that is wanted, 3 the permits in it
---       ('': one record does not hold them, or some request must get none), 4 groups of requests in order, "SIZExCOUNT
+--       ('': one record does not hold them, or some request must get none, or flag u), 4 groups of requests in order, "SIZExCOUNT
 --       SIZExCOUNT! ...", the strict ones first and marked, and "+N" at the end for a lease: up to N permits more, in the
 --       record of a bucket that ends in a quarter of its length or later, if every request is granted and much is free; '':
 --       only look, 5 flags, [6 the caller's rate ("rate interval type keep-alive"; '': none), [7 granularity (ms; 0: none),
@@ -18,11 +18,11 @@
 --       earlier attempt was granted), then with status 0:
 --       2 rate, 3 interval (ms), 4 permits free afterwards; no more if all is granted and nothing else is to be returned,
 --       5 notes (base.lua), 6 now (us), 7 us until all permits are free (0 unless granted or flag d); no more if all is
---       granted,
+--       granted, without a lease,
 --       8 the client of a record (origin_of): another Go client's if one was seen, else the oldest record's; -2 without
---       a record; with a lease how many permits more were taken; then two a group: how many of it are granted (-1: its size
---       exceeds the rate; with u: permits granted), and us until the permits of its first refused request are free (with d,
---       or if the group is strict; else 0)
+--       a record; with a lease 9 how many permits more were taken; then, unless the permits of ARGV 3 were granted, two a
+--       group: how many of it are granted (-1: its size exceeds the rate; with u: permits granted), and us until the permits
+--       of its first refused request are free (with d, or if the group is strict; else 0)
 --
 -- The requests of a strict group wait in a queue: if one is refused, none behind it is granted. Behind the strict groups each
 -- group takes what it can.
@@ -31,15 +31,15 @@
 --   HMGET   the configuration, which others may change at any time
 --   GET     the free permits, which must be checked before they are used
 --   ZRANGE  the two oldest records: whether any has expired, whether there is any; mostly one has
---   PTTL    the TTL to apply to the state; not with a keep-alive
+--   PTTL    the TTL to apply to the state
 --   ZADD    the record: the first write, which a full server refuses
 --   INCRBY  the free permits
 -- A new limiter costs HSET, and SET in the place of INCRBY. Expired records cost ZREMRANGEBYRANK, and more than one of them
--- ZRANGEBYSCORE (their permits) and ZRANGE (the oldest of the others); a TTL PEXPIRE of both keys; a granularity
--- ZRANGEBYSCORE (this client's record of the bucket) and ZREM of it; a refusal ZCARD and ZRANGE of the records that it adds
--- up or walks; a check ZRANGE of the records; a search for an earlier attempt what recover.lua says.
+-- ZRANGEBYSCORE (their permits) and ZRANGE (the oldest of the others); a TTL PEXPIRE of both keys. Behind the plain grant, a
+-- granularity costs ZRANGEBYSCORE (this client's record of the bucket) and ZREM of it; a refusal ZCARD and ZRANGE of the
+-- records that it adds up or walks; a check ZRANGE of the records; a search for an earlier attempt what recover.lua says.
 
--- base.lua: constants. It defines no function: each costs Redis as much as a tenth of a call to it.
+-- base.lua: constants. It defines no function: each definition costs a tenth of a call of Redis.
 local call, find, tonumber = redis.call, string.find, tonumber
 local MAX_PERMITS = 1e15 -- scripts count with no more permits than this
 local MAX_EXPIRED = 2000 -- records that leave in one call: a million of them must not block Redis
@@ -49,7 +49,7 @@ local FRACTIONS_BELOW = 200 -- ms: shorter intervals have scores exact to the µ
 -- Notes: a reply has the sum of those that apply. internal/protocol has the same list.
 -- The free permits were repaired, because they were: missing; not a number; negative; above the rate; above the rate
 -- together with the expired permits; not the rate although there is no record; less than the rate together with the
--- records; more than it.
+-- records. HIGH: they were more than the rate together with the records, and the records were repaired.
 local MISSING, GARBLED, NEGATIVE, ABOVE, DRIFTED, EMPTY, LOW, HIGH = 1, 2, 4, 8, 16, 32, 64, 128
 local MORE = 256 -- expired records remain: one call removes a limited number
 local REBUILD_PENDING = 512 -- the free permits must be rebuilt once these are gone; the next request says so by a flag
@@ -295,8 +295,8 @@ local function find_own_record(records, score, prefix, n)
   end
   return nil, 0
 end
--- commit.lua: the writes that end a script. A script adds its records before: a full server refuses that, and then nothing
--- is written.
+-- commit.lua: the writes that end a script. A script that grants adds its records before: a full server refuses that, and then
+-- nothing is written.
 
 -- commit writes the free permits if they changed, and removes the expired records.
 local function commit(limiter, state, free)
@@ -525,8 +525,8 @@ local function sum_live(records, expired_count)
 end
 
 -- rebuild_value sets the free permits of a state from the records, and notes why. Nothing is free while more expired records
--- remain than leave in one call (the call that removes the last of them rebuilds), and while there are more live records
--- than one call adds up (until recount.lua has). Free permits below 0 are right after the rate was lowered: that is checked
+-- remain than leave in one call (the call that removes the last of them rebuilds), or while there are more live records than
+-- one call adds up (until recount.lua has). After the rate was lowered, free permits below 0 can be correct: that is checked
 -- where the records are few.
 local function rebuild_value(limiter, state, rebuild)
   local counted, rate = state.counted, limiter.rate
@@ -817,7 +817,7 @@ end
 
 -- find_writers looks for records of other clients. It returns the origin of one that another Go client wrote, else the
 -- fallback; and whether there is one that no Go client wrote. Which Go client it returns depends on the id of the batch,
--- so that each of them is returned in time.
+-- so that each of them is returned sooner or later.
 local function find_writers(members, prefix, fallback)
   local own, others, foreign = client_prefix(prefix), {}, false
   for i = 1, #members do

@@ -5,7 +5,7 @@
 -- reply 0 records count, or counted within that time; 1 removed; 2 the pair has a TTL; 3 there is no pair; 4 another program
 --       uses one of the two keys
 
--- base.lua: constants. It defines no function: each costs Redis as much as a tenth of a call to it.
+-- base.lua: constants. It defines no function: each definition costs a tenth of a call of Redis.
 local call, find, tonumber = redis.call, string.find, tonumber
 local MAX_PERMITS = 1e15 -- scripts count with no more permits than this
 local MAX_EXPIRED = 2000 -- records that leave in one call: a million of them must not block Redis
@@ -15,7 +15,7 @@ local FRACTIONS_BELOW = 200 -- ms: shorter intervals have scores exact to the µ
 -- Notes: a reply has the sum of those that apply. internal/protocol has the same list.
 -- The free permits were repaired, because they were: missing; not a number; negative; above the rate; above the rate
 -- together with the expired permits; not the rate although there is no record; less than the rate together with the
--- records; more than it.
+-- records. HIGH: they were more than the rate together with the records, and the records were repaired.
 local MISSING, GARBLED, NEGATIVE, ABOVE, DRIFTED, EMPTY, LOW, HIGH = 1, 2, 4, 8, 16, 32, 64, 128
 local MORE = 256 -- expired records remain: one call removes a limited number
 local REBUILD_PENDING = 512 -- the free permits must be rebuilt once these are gone; the next request says so by a flag

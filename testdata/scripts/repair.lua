@@ -6,7 +6,7 @@
 --       2 1 if something is, or is to be, changed, else 0; 3 what was stored: 0 a number, 1 nothing, 2 no number; 4 that
 --       number, 5 what is right; 6 records, 7 permits in them, 8 ms until a permit is free by these (0: one is now)
 
--- base.lua: constants. It defines no function: each costs Redis as much as a tenth of a call to it.
+-- base.lua: constants. It defines no function: each definition costs a tenth of a call of Redis.
 local call, find, tonumber = redis.call, string.find, tonumber
 local MAX_PERMITS = 1e15 -- scripts count with no more permits than this
 local MAX_EXPIRED = 2000 -- records that leave in one call: a million of them must not block Redis
@@ -16,7 +16,7 @@ local FRACTIONS_BELOW = 200 -- ms: shorter intervals have scores exact to the µ
 -- Notes: a reply has the sum of those that apply. internal/protocol has the same list.
 -- The free permits were repaired, because they were: missing; not a number; negative; above the rate; above the rate
 -- together with the expired permits; not the rate although there is no record; less than the rate together with the
--- records; more than it.
+-- records. HIGH: they were more than the rate together with the records, and the records were repaired.
 local MISSING, GARBLED, NEGATIVE, ABOVE, DRIFTED, EMPTY, LOW, HIGH = 1, 2, 4, 8, 16, 32, 64, 128
 local MORE = 256 -- expired records remain: one call removes a limited number
 local REBUILD_PENDING = 512 -- the free permits must be rebuilt once these are gone; the next request says so by a flag
@@ -302,8 +302,8 @@ local function sum_live(records, expired_count)
 end
 
 -- rebuild_value sets the free permits of a state from the records, and notes why. Nothing is free while more expired records
--- remain than leave in one call (the call that removes the last of them rebuilds), and while there are more live records
--- than one call adds up (until recount.lua has). Free permits below 0 are right after the rate was lowered: that is checked
+-- remain than leave in one call (the call that removes the last of them rebuilds), or while there are more live records than
+-- one call adds up (until recount.lua has). After the rate was lowered, free permits below 0 can be correct: that is checked
 -- where the records are few.
 local function rebuild_value(limiter, state, rebuild)
   local counted, rate = state.counted, limiter.rate
@@ -408,8 +408,8 @@ local function check_consistency(rate, stored, counted, all, count, expired, use
   local believed = counted < 0 and 0 or counted + expired -- acquiring goes by the records if the value is negative
   return math.max(0, believed, rate - used), counted + expired + used == rate
 end
--- commit.lua: the writes that end a script. A script adds its records before: a full server refuses that, and then nothing
--- is written.
+-- commit.lua: the writes that end a script. A script that grants adds its records before: a full server refuses that, and then
+-- nothing is written.
 
 -- commit writes the free permits if they changed, and removes the expired records.
 local function commit(limiter, state, free)
