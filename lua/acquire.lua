@@ -148,7 +148,6 @@ if wanted and ARGV[4] ~= '' and not ARGV[7] and not find(flags, 'b', 1, true) th
   end
 end
 
---@include time
 --@include record
 --@include commit
 

@@ -63,7 +63,6 @@ if enough then
   return reply
 end
 
---@include time
 --@include record
 --@include config
 --@include state

@@ -6,7 +6,6 @@
 -- reply as state.lua, then 13 1 if 6, 7 and 12 are estimates: there are too many records, so the free permits are trusted
 
 --@include base
---@include time
 --@include record
 --@include config
 --@include state

@@ -9,7 +9,6 @@
 --       2 notes (base.lua; with MORE or MANY the caller goes on), 3 to 6 the next ARGV 2 to 5
 
 --@include base
---@include time
 --@include record
 --@include config
 --@include state

@@ -8,7 +8,6 @@
 --       2 notes (base.lua; with MORE, the caller asks again for the rest), 3 permits that came back
 
 --@include base
---@include time
 --@include record
 --@include config
 --@include state

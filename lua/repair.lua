@@ -7,7 +7,6 @@
 --       number, 5 what is right; 6 records, 7 permits in them, 8 ms until a permit is free by these (0: one is now)
 
 --@include base
---@include time
 --@include record
 --@include config
 --@include state

@@ -7,7 +7,6 @@
 -- reply 1 if it was set, else 0; 2 notes (base.lua)
 
 --@include base
---@include time
 --@include record
 --@include config
 --@include state

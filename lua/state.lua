@@ -9,7 +9,6 @@
 --       (ms; -1: none), 12 1 if free permits and records add up to the rate, else 0
 
 --@include base
---@include time
 --@include record
 --@include config
 --@include state

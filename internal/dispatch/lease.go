@@ -157,7 +157,7 @@ func (q *queue) wish(b *batch) int64 {
 	return q.demand.Want(now, bucket, lease.Rest(dated, bucket), asked, left, ends)
 }
 
-// bucket returns how long the buckets of time last that leases end with, as time.lua has it. q.mu is held.
+// bucket returns how long the buckets of time last that leases end with, as record.lua has it. q.mu is held.
 func (q *queue) bucket() time.Duration {
 	d := q.limiter.settings.Lease
 	if q.interval > 0 {

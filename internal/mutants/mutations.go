@@ -253,17 +253,17 @@ var mutations = []mutation{
 		old: `if strings.Contains(name, "{") {`, new: `if strings.HasPrefix(name, "{") {`},
 
 	// Granularity.
-	{file: "lua/shared/time.lua", why: "the score of a grant is rounded down to the ms before it",
+	{file: "lua/shared/record.lua", why: "the score of a grant is rounded down to the ms before it",
 		old: "    return math.ceil(now), false\n", new: "    return math.floor(now), false\n"},
-	{file: "lua/shared/time.lua", why: "the score of a grant on a short interval is cut to whole ms",
+	{file: "lua/shared/record.lua", why: "the score of a grant on a short interval is cut to whole ms",
 		old: "  return now, false", new: "  return math.floor(now), false"},
-	{file: "lua/shared/time.lua", why: "the server's time is cut to whole ms",
+	{file: "lua/shared/record.lua", why: "the server's time is cut to whole ms",
 		old: "tonumber(time[2])) / 1000", new: "math.floor(tonumber(time[2]) / 1000) * 1000) / 1000"},
 	{file: "internal/protocol/limiter.go", why: "the client's time is cut to whole ms",
 		old: "	if rest <= 0 {", new: "	if rest >= 0 {"},
-	{file: "lua/shared/time.lua", why: "the score of a grant is the start of its bucket",
+	{file: "lua/shared/record.lua", why: "the score of a grant is the start of its bucket",
 		old: "return math.ceil((lease", new: "return math.floor((lease"},
-	{file: "lua/shared/time.lua", why: "a granularity may be as long as the interval",
+	{file: "lua/shared/record.lua", why: "a granularity may be as long as the interval",
 		old: "math.floor(interval / 10)", new: "interval"},
 
 	// Retries.
@@ -410,7 +410,7 @@ var mutations = []mutation{
 		old: " || mono.Sub(l.Began) >= l.Renews\n", new: "\n"},
 	{file: "internal/lease/policy.go", why: "the size of a lease does not take into account that it may last longer than its bucket",
 		old: "	early := bucket / 4\n", new: "	early := bucket * 0\n"},
-	{file: "lua/shared/time.lua", why: "a lease ends with its bucket, however soon",
+	{file: "lua/shared/record.lua", why: "a lease ends with its bucket, however soon",
 		old: "(lease and now + length / 4 or now)", new: "now"},
 	{file: "internal/protocol/limiter.go", why: "a reply dates a lease to the end of its bucket",
 		old: "length > 1000 && lease {", new: "length > 1000 && false {"},

@@ -164,7 +164,9 @@ if wanted and ARGV[4] ~= '' and not ARGV[7] and not find(flags, 'b', 1, true) th
   end
 end
 
--- time.lua: the clock, and the score of what is granted.
+-- record.lua: records, the members of a permits set: their times, read and written. A record ends in its permits, as four
+-- bytes, least significant first; the bytes before them are its prefix: a format byte or more, and an id. internal/record
+-- describes the formats.
 
 -- read_clock returns the time in ms, exact to the µs: the client's, given as text, or this server's if that is ''.
 local function read_clock(client_now)
@@ -196,9 +198,6 @@ local function grant_score(now, interval, granularity, lease, whole_ms)
   end
   return now, false
 end
--- record.lua: the members of a permits set, read and written. A record ends in its permits, as four bytes, least
--- significant first; the bytes before them are its prefix: a format byte or more, and an id. internal/record describes the
--- formats.
 
 -- permits_of returns the permits of a member: 0 if it is too short to be a record.
 local function permits_of(member)

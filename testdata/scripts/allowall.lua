@@ -163,9 +163,40 @@ if enough then
     local b, c = math.floor(wanted / 256), math.floor(wanted / 65536)
     local permits = string.char(wanted % 256, b % 256, c % 256, math.floor(c / 256))
     if call('ZADD', records, 'NX', score, prefix .. permits) == 0 then
--- record.lua: the members of a permits set, read and written. A record ends in its permits, as four bytes, least
--- significant first; the bytes before them are its prefix: a format byte or more, and an id. internal/record describes the
--- formats.
+-- record.lua: records, the members of a permits set: their times, read and written. A record ends in its permits, as four
+-- bytes, least significant first; the bytes before them are its prefix: a format byte or more, and an id. internal/record
+-- describes the formats.
+
+-- read_clock returns the time in ms, exact to the µs: the client's, given as text, or this server's if that is ''.
+local function read_clock(client_now)
+  if client_now ~= '' then
+    return tonumber(client_now)
+  end
+  local time = call('TIME')
+  return (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000
+end
+
+-- to_micros converts ms to whole µs, rounded up. A double holds a time of today to a quarter of a µs, so a smaller fraction
+-- is an error of rounding.
+local function to_micros(ms)
+  return math.ceil(ms * 1000 - 0.3)
+end
+
+-- grant_score returns the score of a grant, and whether it is the end of a bucket. It is never earlier than now, so that no
+-- window holds more than the rate. With a granularity (ms) it is the end of a bucket of time: one record then stands for all
+-- that a client is granted within it. A lease lasts for at least a quarter of a bucket, so that the next one can be taken before
+-- the end of the last. Without a granularity it is now, or the next whole ms if the interval is long or whole_ms: Redis
+-- keeps up to 128 records in a list, and adding one takes three times as long if their scores are fractions. Redisson before
+-- 3.16.4 returns waits that are too short where scores are fractions.
+local function grant_score(now, interval, granularity, lease, whole_ms)
+  local length = granularity and math.min(granularity, math.floor(interval / 10)) or 1
+  if length > 1 then
+    return math.ceil((lease and now + length / 4 or now) / length) * length, true
+  elseif interval >= FRACTIONS_BELOW or whole_ms then
+    return math.ceil(now), false
+  end
+  return now, false
+end
 
 -- permits_of returns the permits of a member: 0 if it is too short to be a record.
 local function permits_of(member)
@@ -272,7 +303,9 @@ end
   return reply
 end
 
--- time.lua: the clock, and the score of what is granted.
+-- record.lua: records, the members of a permits set: their times, read and written. A record ends in its permits, as four
+-- bytes, least significant first; the bytes before them are its prefix: a format byte or more, and an id. internal/record
+-- describes the formats.
 
 -- read_clock returns the time in ms, exact to the µs: the client's, given as text, or this server's if that is ''.
 local function read_clock(client_now)
@@ -304,9 +337,6 @@ local function grant_score(now, interval, granularity, lease, whole_ms)
   end
   return now, false
 end
--- record.lua: the members of a permits set, read and written. A record ends in its permits, as four bytes, least
--- significant first; the bytes before them are its prefix: a format byte or more, and an id. internal/record describes the
--- formats.
 
 -- permits_of returns the permits of a member: 0 if it is too short to be a record.
 local function permits_of(member)

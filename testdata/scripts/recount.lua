@@ -25,7 +25,9 @@ local REBUILD_PENDING = 512 -- the free permits must be rebuilt once these are g
 local RATE_MISMATCH = 1024 -- the configured rate is not the caller's
 local FOREIGN_WRITER = 2048 -- a record of a client other than this library was seen, after a refusal in the queue
 local MANY = 4096 -- there are too many live records for one call to add up: recount.lua does that
--- time.lua: the clock, and the score of what is granted.
+-- record.lua: records, the members of a permits set: their times, read and written. A record ends in its permits, as four
+-- bytes, least significant first; the bytes before them are its prefix: a format byte or more, and an id. internal/record
+-- describes the formats.
 
 -- read_clock returns the time in ms, exact to the µs: the client's, given as text, or this server's if that is ''.
 local function read_clock(client_now)
@@ -57,9 +59,6 @@ local function grant_score(now, interval, granularity, lease, whole_ms)
   end
   return now, false
 end
--- record.lua: the members of a permits set, read and written. A record ends in its permits, as four bytes, least
--- significant first; the bytes before them are its prefix: a format byte or more, and an id. internal/record describes the
--- formats.
 
 -- permits_of returns the permits of a member: 0 if it is too short to be a record.
 local function permits_of(member)
