@@ -506,18 +506,24 @@ func TestFoundAttemptOnAFullServer(t *testing.T) {
 	r := newRig(t, s)
 	c, tap := r.tapped()
 	l := c.RateLimiter("rl", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
-	var before map[string]string
-	tap.plan(plan{cut: true, then: func() {
-		r.advance(time.Second)
-		before = r.dump()
-		r.must(r.rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
-	}})
-	_, err := l.TryAcquire(t.Context(), 4)
-	r.must(r.rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
-	if !redis.HasErrorPrefix(err, "OOM") || !errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
-		t.Errorf("%v", err)
+	for name, call := range map[string]func() error{
+		"TryAcquire": func() error { _, err := l.TryAcquire(t.Context(), 4); return err },
+		"AllowAll":   func() error { _, err := c.AllowAll(t.Context(), 4, l); return err },
+	} {
+		r.wipe()
+		var before map[string]string
+		tap.plan(plan{cut: true, then: func() {
+			r.advance(time.Second)
+			before = r.dump()
+			r.must(r.rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
+		}})
+		err := call()
+		r.must(r.rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
+		if !redis.HasErrorPrefix(err, "OOM") || !errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+			t.Errorf("%s: %v", name, err)
+		}
+		r.unchanged(before, name)
 	}
-	r.unchanged(before, "TryAcquire")
 }
 
 // TestCallThatWasNeverSent: no server listens, so the outcome is never unknown, however long it takes to find out.
