@@ -37,7 +37,7 @@ one interval. If that is above the rate, the demo fails with exit code 1.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.Address, "redis", "", "`address` of a Redis: redis://, rediss:// or unix://, a cluster as redis://host:port,host:port; without it a server is embedded")
+	f.StringVar(&o.Address, "redis", "", "`address` of a Redis: host:port, redis://, rediss:// or unix://, a cluster as redis://host:port,host:port; without it a server is embedded")
 	f.StringVar(&o.Name, "name", "rrl-demo", "`name` of the limiter")
 	f.StringVar(&o.Rate, "rate", "50/s", "`rate` to set if the limiter has none: permits/interval, such as 50/s, 5/250ms, 1000/h")
 	f.IntVar(&o.Load.Workers, "workers", 4, "callers that block in Acquire")

@@ -49,7 +49,7 @@ Algorithms:
 	flags.BoolVar(&o.JSON, "json", false, "JSON instead of a table")
 	flags.StringSliceVarP(&o.Out, "out", "o", nil, "also write these files: .png, .svg or .json")
 	flags.StringVar(&o.Docs, "docs", "", "update the tables of all built-in traces in this page of Markdown, and the charts beside it")
-	flags.StringVar(&o.Address, "redis", "", "measure the memory of keys by MEMORY USAGE on this server: redis://[user:password@]host:port[/db]")
+	flags.StringVar(&o.Address, "redis", "", "measure the memory of keys by MEMORY USAGE on this server: host:port, or redis://[user:password@]host:port[/db]")
 	flags.SortFlags = false
 	return cmd
 }

@@ -28,7 +28,7 @@ func newWatch() *cobra.Command {
 		Long: `watch shows two figures of each second: the fewest free permits, and the permits granted. It reads grants from their
 records in Redis, so it includes Java's. It changes nothing, and sends Redis a few commands a second for each limiter.
 
-If the output is not a terminal, watch writes one line a second for each limiter. If the interval is below a fifth of a
+If the output is not a terminal, watch writes one line for each second and limiter. If the interval is below a fifth of a
 second, it counts only a part of the grants.`,
 		Example: `  rrl watch orders
   rrl watch orders payments --for 10s --json | jq .granted`,
@@ -49,6 +49,13 @@ func (s *session) watch(ctx context.Context, args []string, length time.Duration
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var all []*feed.Followed
+	polled := make(chan struct{}, 1)
+	changed := func() {
+		select {
+		case polled <- struct{}{}:
+		default:
+		}
+	}
 	for _, arg := range args {
 		name, err := s.named(arg)
 		if err != nil {
@@ -59,14 +66,14 @@ func (s *session) watch(ctx context.Context, args []string, length time.Duration
 			return err
 		}
 		for _, l := range limiters {
-			all = append(all, feed.Follow(ctx, s.Server, l, s.client != "", func() {}))
+			all = append(all, feed.Follow(ctx, s.Server, l, s.client != "", changed))
 		}
 	}
 	if length > 0 {
 		time.AfterFunc(length, cancel)
 	}
 	if s.json || !terminal(s.Out) {
-		return s.watchPlain(ctx, all)
+		return s.watchPlain(ctx, all, polled)
 	}
 	return render.NewScreen(func(width, height int) []string {
 		var sights []feed.Sight
@@ -82,22 +89,22 @@ type jsonSecond struct {
 	render.JSONName
 	*render.JSONRate
 	Client      string           `json:"client,omitempty"`
-	At          time.Time        `json:"at"`              // time of the poll, by the server's clock
+	At          time.Time        `json:"at"`              // end of the second, by the server's clock
 	Fault       string           `json:"fault,omitempty"` // why the rate can't be used
 	Error       string           `json:"error,omitempty"` // why the poll failed
 	Available   int64            `json:"available"`
 	Used        int64            `json:"used"`
 	LiveRecords int              `json:"live_records"`
-	Granted     *int64           `json:"granted"`    // in the last whole second; null: it was not seen
+	Granted     *int64           `json:"granted"`    // in the second; null: it was not seen
 	GrantedBy   map[string]int64 `json:"granted_by"` // by the tag of the Go client; "java" for Java or unknown
 	TTLMs       int64            `json:"ttl_ms"`
 	Consistent  bool             `json:"consistent"`
 	Partial     bool             `json:"partial,omitempty"` // some grants were not read
 }
 
-func secondOf(v feed.Sight) jsonSecond {
+func secondOf(v feed.Sight, at int64) jsonSecond {
 	j := jsonSecond{
-		JSONName: render.NameOf(v.Name), Client: v.Client, At: v.At.UTC(), Fault: v.Fault, Available: v.Free, Used: v.Used,
+		JSONName: render.NameOf(v.Name), Client: v.Client, At: time.Unix(at+1, 0).UTC(), Fault: v.Fault, Available: v.Free, Used: v.Used,
 		LiveRecords: v.Records, GrantedBy: map[string]int64{}, TTLMs: v.TTL.Milliseconds(), Consistent: v.Consistent,
 		Partial: v.Partial,
 	}
@@ -108,54 +115,71 @@ func secondOf(v feed.Sight) jsonSecond {
 		rate := render.RateOf(v.Rate)
 		j.JSONRate = &rate
 	}
-	if second, seen := v.LastSecond(); seen {
+	if second, seen := v.Second(at); seen {
 		j.Granted, j.GrantedBy = &second.Permits, feed.ByWriter(second)
 	}
 	return j
 }
 
-// watchPlain writes the known state as soon as there is one, and then once a second.
-func (s *session) watchPlain(ctx context.Context, all []*feed.Followed) error {
-	for _, f := range all {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-f.First():
-		}
-	}
-	seconds := time.NewTicker(time.Second)
-	defer seconds.Stop()
+// watchPlain writes each whole second of each limiter once, as soon as it is known: first the one before the first poll.
+func (s *session) watchPlain(ctx context.Context, all []*feed.Followed, polled <-chan struct{}) error {
+	written := make([]int64, len(all)) // the last second
 	for {
-		for _, f := range all {
+		for i, f := range all {
 			v := f.Sight()
-			if s.json {
-				if err := s.Emit(secondOf(v)); err != nil {
+			first, last := due(v, written[i], time.Now())
+			for at := first; at <= last; at++ {
+				if err := s.watchSecond(v, at); err != nil {
 					return err
 				}
-				continue
+				written[i] = at
 			}
-			s.Say("%s", watchLine(v))
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-seconds.C:
+		case <-polled:
 		}
 	}
 }
 
-// watchLine formats one poll as a line of plain text.
-func watchLine(v feed.Sight) string {
-	at := v.At.UTC().Format("15:04:05")
+// due returns which seconds to write after a poll, if written is the last one that was; first > last: none. Polls are a
+// second apart, or a little more, so at most one second falls between two of them. While polls fail, the local clock counts.
+func due(v feed.Sight, written int64, now time.Time) (first, last int64) {
 	switch {
 	case v.Failed != nil:
-		return fmt.Sprintf("%s  %s: %v", time.Now().UTC().Format("15:04:05"), render.Printable(v.Name), v.Failed)
-	case v.Fault != "":
-		return fmt.Sprintf("%s  %s: %s", at, render.Printable(v.Name), v.Fault)
+		last = now.Unix() - 1
+		return max(written+1, last), last
+	case v.At.IsZero():
+		return 1, 0 // not polled yet
 	}
-	line := fmt.Sprintf("%s  %s %v [%s] %d free, %d in use",
-		at, render.Printable(title(v)), v.Rate, render.Bar(v.Free, v.Rate.Permits, 20, "#", "."), v.Free, v.Used)
-	if second, seen := v.LastSecond(); seen {
+	last = v.At.Unix() - 1
+	if written == 0 {
+		return last, last
+	}
+	return max(written+1, last-1), last
+}
+
+// watchSecond writes one second of a limiter.
+func (s *session) watchSecond(v feed.Sight, at int64) error {
+	if s.json {
+		return s.Emit(secondOf(v, at))
+	}
+	s.Say("%s  %s", time.Unix(at+1, 0).UTC().Format("15:04:05"), watchLine(v, at))
+	return nil
+}
+
+// watchLine formats one second as a line of plain text.
+func watchLine(v feed.Sight, at int64) string {
+	switch {
+	case v.Failed != nil:
+		return fmt.Sprintf("%s: %v", render.Printable(v.Name), v.Failed)
+	case v.Fault != "":
+		return fmt.Sprintf("%s: %s", render.Printable(v.Name), v.Fault)
+	}
+	line := fmt.Sprintf("%s %v [%s] %d free, %d in use",
+		render.Printable(title(v)), v.Rate, render.Bar(v.Free, v.Rate.Permits, 20, "#", "."), v.Free, v.Used)
+	if second, seen := v.Second(at); seen {
 		line += fmt.Sprintf(", %d granted in the last second", second.Permits)
 	}
 	return line
@@ -175,7 +199,7 @@ const watchLines = 6
 // watchFrame draws limiters for a terminal of a size.
 func watchFrame(sights []feed.Sight, where string, width, height int) []string {
 	now := time.Now()
-	if len(sights) > 0 && !sights[0].At.IsZero() {
+	if len(sights) > 0 && !sights[0].At.IsZero() && sights[0].Failed == nil {
 		now = sights[0].At
 	}
 	lines := []string{render.Edges(render.Strong.Render("rrl watch")+"  "+where, now.UTC().Format("15:04:05")+" UTC", width), ""}
@@ -206,7 +230,9 @@ func watchBlock(v feed.Sight, width int) []string {
 	}
 	switch {
 	case v.Failed != nil:
-		return []string{headed(render.Bad.Render(v.Failed.Error()))}
+		name := render.Cut(render.Printable(title(v)), width/2)
+		failure := lipgloss.Wrap(render.Strong.Render(name)+"  "+render.Bad.Render(v.Failed.Error()), width, "")
+		return strings.Split(failure, "\n")
 	case v.At.IsZero():
 		return []string{headed("")}
 	case v.Fault != "":
@@ -218,11 +244,6 @@ func watchBlock(v feed.Sight, width int) []string {
 		use = render.Warm
 	}
 	free, granted := v.Columns(cells)
-	writers, permits := feed.Writers(v.Seconds)
-	var who []string
-	for _, tag := range writers {
-		who = append(who, fmt.Sprintf("%s %s", survey.Writer{Tag: tag}.Text(), render.Thousands(permits[tag])))
-	}
 	labelled := func(label, chart, figure string) string {
 		return fmt.Sprintf("%-*s%s  %s", render.LabelCells, label, chart, figure)
 	}
@@ -251,8 +272,24 @@ func watchBlock(v feed.Sight, width int) []string {
 		labelled("fewest free", use.Render(render.Heights(free, v.Rate.Permits, -1)), "of "+render.Thousands(v.Rate.Permits)),
 		labelled("grants", render.Sparks(granted), second),
 		labelled("in use", state, ""),
-		labelled("granted to", strings.Join(who, ", "), ""),
+		labelled("granted to", grantedTo(v, width-render.LabelCells), ""),
 	}
+}
+
+// grantedTo lists who was granted permits, who got most first, as far as they fit.
+func grantedTo(v feed.Sight, width int) (list string) {
+	writers, permits := feed.Writers(v.Seconds)
+	for i, tag := range writers {
+		longer := list + fmt.Sprintf("%s %s", survey.Writer{Tag: tag}.Text(), render.Thousands(permits[tag]))
+		if rest := len(writers) - i - 1; rest > 0 {
+			longer += ", "
+			if lipgloss.Width(longer) > width-len("1,000 more") {
+				return list + fmt.Sprintf("%d more", rest+1)
+			}
+		}
+		list = longer
+	}
+	return list
 }
 
 // followable returns the limiters to follow under a name: those of each client, if these are requested.

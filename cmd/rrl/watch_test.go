@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -68,6 +70,24 @@ func TestWatchCutsNames(t *testing.T) {
 	}
 }
 
+// Of many clients those are named that fit, who got most first.
+func TestWatchNamesClientsThatFit(t *testing.T) {
+	v := someSight("orders")
+	v.Seconds = []feed.Second{{At: v.Seconds[0].At, By: map[string]int64{}}}
+	for i := range 20 {
+		v.Seconds[0].By[fmt.Sprintf("abc1%02d", i)] = int64(100 - i)
+	}
+	for width := range 200 {
+		list := grantedTo(v, width)
+		if lipgloss.Width(list) > max(width, len("20 more")) || !regexp.MustCompile(`^(Go client abc1\d\d \d+, )*\d+ more$`).MatchString(list) {
+			t.Errorf("%d cells: %q", width, list)
+		}
+	}
+	if got, want := grantedTo(v, 60), "Go client abc100 100, Go client abc101 99, 18 more"; got != want {
+		t.Errorf("%q, not %q", got, want)
+	}
+}
+
 func TestWatchWritesALineASecondWhereThereIsNoTerminal(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		l := rratelimiter.NewClient(s.Client()).RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(100)))
@@ -103,4 +123,30 @@ func TestWatchNeedsALimiter(t *testing.T) {
 	s.fails(1, "there is no limiter nobody; rrl ls lists", "watch", "orders", "nobody", "--for", "1s")
 	s.fails(1, "there is no limiter o*: watch takes names, not a pattern", "watch", "o*", "--for", "1s")
 	s.fails(1, "no client of each has state", "watch", "each", "--client", "all", "--for", "1s")
+}
+
+// Each whole second is written once, however the polls fall, and also if one falls between two polls.
+func TestWatchWritesEachSecondOnce(t *testing.T) {
+	at := func(ms int64) feed.Sight { return feed.Sight{Look: feed.Look{At: time.UnixMilli(ms)}} }
+	failed := feed.Sight{Failed: errors.New("away")}
+	now := time.UnixMilli(200_500)
+	for _, c := range []struct {
+		name        string
+		sight       feed.Sight
+		written     int64
+		first, last int64 // first > last: none
+	}{
+		{"the first poll", at(100_900), 0, 99, 99},
+		{"a poll in the same second", at(100_990), 99, 100, 99},
+		{"a second later", at(101_100), 99, 100, 100},
+		{"two seconds later", at(102_000), 99, 100, 101},
+		{"after an outage", at(160_000), 99, 158, 159},
+		{"no poll yet", feed.Sight{}, 0, 1, 0},
+		{"a failure", failed, 99, 199, 199},
+		{"another one in the same second", failed, 199, 200, 199},
+	} {
+		if first, last := due(c.sight, c.written, now); first != c.first || last != c.last {
+			t.Errorf("%s: %d to %d, not %d to %d", c.name, first, last, c.first, c.last)
+		}
+	}
 }

@@ -271,9 +271,9 @@ func (d *course) summary(out io.Writer, v verdict) {
 			render.Number(v.recorded, "permit"), render.Thousands(t.granted))
 	}
 	if v.doubt > 0 && t.load.lease > 0 {
-		line("", "(%s taken ahead, or in calls that were in flight when their callers stopped)", render.Number(v.doubt, "permit"))
+		line("", "(the difference: up to %s taken ahead, or in calls that were in flight when their callers stopped)", render.Number(v.doubt, "permit"))
 	} else if v.doubt > 0 {
-		line("", "(%s in calls that were in flight when their callers stopped)", render.Number(v.doubt, "permit"))
+		line("", "(the difference: up to %s in calls that were in flight when their callers stopped)", render.Number(v.doubt, "permit"))
 	}
 	if p.changed != "" {
 		line("note", "%s; the window is counted anew since", p.changed)

@@ -313,10 +313,14 @@ func (w *witness) picture(columns int) picture {
 	p := picture{rate: w.rate, recorded: w.recorded, others: w.others, changed: w.changed, columns: make([]int64, columns)}
 	p.largest, _ = w.largest()
 	now, interval := w.last.UnixMilli(), w.rate.Interval.Milliseconds()
-	p.over = min(int(w.last.Sub(w.began)/w.rate.Interval), averaged)
+	// A limiter is often used in bursts, an interval and a little apart. So that a burst falls into each, intervals are
+	// counted from the beginning.
+	whole := int64(w.last.Sub(w.began) / w.rate.Interval)
+	p.over = int(min(whole, averaged))
+	end := w.began.UnixMilli() + whole*interval
 	var sum int64
 	for _, m := range w.recent {
-		if m.at > now-int64(p.over)*interval {
+		if m.at >= end-int64(p.over)*interval && m.at < end {
 			sum += m.permits
 		}
 		if age := now - m.at; age < interval {

@@ -64,6 +64,24 @@ func TestRecordsAreCountedOnce(t *testing.T) {
 	}
 }
 
+// A burst falls into each whole interval, though the bursts are a little more than an interval apart.
+func TestThroughputIsThatOfWholeIntervals(t *testing.T) {
+	s := newScene(t, 5)
+	a, b, c := s.record(10, 5), s.record(1012, 5), s.record(2015, 5)
+	s.looks(10, 15, a)
+	s.looks(700, 705, a)
+	s.looks(1400, 1405, b)
+	s.looks(2020, 2025, b, c)
+	s.looks(2700, 2705, c)
+	if p := s.picture(0); p.over != 2 || p.average != 5 {
+		t.Errorf("in the third interval: %+v", p)
+	}
+	s.looks(3013, 3014, c)
+	if p := s.picture(0); p.over != 3 || p.average != 5 {
+		t.Errorf("after three intervals: %+v", p)
+	}
+}
+
 func TestAnIntervalApartIsNoFault(t *testing.T) {
 	s := newScene(t, 5)
 	s.looks(0, 10, s.record(0, 5))

@@ -94,8 +94,10 @@ func (f *Followed) Sight() Sight {
 }
 
 // LastSecond returns the grants of the last whole second, and whether all of it was seen.
-func (v Sight) LastSecond() (second Second, seen bool) {
-	at := v.At.Unix() - 1
+func (v Sight) LastSecond() (second Second, seen bool) { return v.Second(v.At.Unix() - 1) }
+
+// Second is LastSecond for any second, given in Unix time.
+func (v Sight) Second(at int64) (second Second, seen bool) {
 	for _, second := range v.Seconds {
 		if second.At.Unix() == at {
 			return second, v.saw(at)

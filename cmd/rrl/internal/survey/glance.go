@@ -17,7 +17,7 @@ import (
 type Glance struct {
 	Name, Client string // Client is "" where all share the state, or none is asked for
 	Fault        string // why it can't be used or read
-	Known        bool   // Rate and TTL are known
+	Known        bool   // Rate and TTL are known, which some faults prevent
 	Rate         rratelimiter.Rate
 	TTL          time.Duration       // 0: none
 	State        *rratelimiter.State // nil after a fault, and of a PER_CLIENT limiter without a client
@@ -37,6 +37,10 @@ func Glances(ctx context.Context, s *connect.Server, name, client string, client
 		g.Fault = reasonOf(err)
 		if there, err := shared.Exists(ctx); err == nil && !there {
 			return nil, nil
+		}
+		if g.Rate, err = shared.Config(ctx); err == nil {
+			g.Known = true
+			g.TTL, _ = shared.TTL(ctx) // none, if it has just gone
 		}
 		return []Glance{g}, nil
 	}
