@@ -11,7 +11,7 @@ import (
 )
 
 // A Grant holds the permits that [Limiter.Take], [Limiter.TakeUpTo] or [Client.TakeAll] took from one limiter. It is safe
-// for concurrent use.
+// for concurrent use. A nil Grant, that of a refused request, holds no permits.
 //
 // Permits cannot be given back in these cases. They are free again when their interval is over:
 //   - The reply of the call was lost, so there is no Grant. (If only ctx ended, and the reply arrives later, the permits
@@ -67,6 +67,9 @@ func (c *Client) TakeAll(ctx context.Context, permits []int64, limiters ...*Limi
 
 // Permits returns how many permits of the grant were not given back, even if their interval is over.
 func (g *Grant) Permits() int64 {
+	if g == nil {
+		return 0
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.left
@@ -84,6 +87,9 @@ func (g *Grant) Permits() int64 {
 // ErrOutcomeUnknown: the permits may have come back, and no later Return gives them back.
 func (g *Grant) Return(ctx context.Context, n int64) (int64, error) {
 	const operation = "return to"
+	if g == nil {
+		return 0, nil
+	}
 	if n < 0 {
 		return 0, wrap(operation, g.limiter.name, fmt.Errorf("%w: %d", ErrInvalidPermits, n))
 	}
@@ -105,9 +111,11 @@ func (g *Grant) Return(ctx context.Context, n int64) (int64, error) {
 
 // Health is what this process knows, without a call, about the Redis node of a limiter.
 type Health struct {
-	Away    bool          // the node cannot be reached, or cannot grant permits (see WithFallback)
-	Decides bool          // this process decides instead of the node (WithFallback)
-	Silence time.Duration // time since the last call was sent, if it has no reply yet, else 0; AllowAll and AcquireUpTo do not count
+	Away    bool // the node cannot be reached, or cannot grant permits (see WithFallback)
+	Decides bool // this process decides instead of the node (WithFallback)
+	// Silence is for how long the last call has had no reply: 0 if it has one, if it has stalled and has no waiting caller, or
+	// if it is one of AllowAll or AcquireUpTo.
+	Silence time.Duration
 }
 
 // Health returns the health of the limiter's node. It does not block, and is cheap enough to be called for each request.

@@ -36,7 +36,8 @@ type CallInfo struct {
 // A RequestObserver is an [Observer] that also sees each request once, when the method returns. A call serves many
 // requests. RequestInfo describes a single request, including its time in the queue. These requests are reported here,
 // but in no [CallInfo]: a request whose context ends before its call is sent, a request that a lease grants, and a
-// request that fails before a call, such as one with ErrInvalidPermits. If the context of a request ends while its call
+// request that fails before a call, such as one with ErrInvalidPermits, and one of AcquireUpTo or TakeUpTo that gets nothing
+// because callers wait. If the context of a request ends while its call
 // is in flight, CallInfo counts the caller, and only RequestInfo has the error. Invalid arguments of AllowAll and
 // TakeAll are not reported. Request is called concurrently, in the goroutines of the callers.
 type RequestObserver interface {
@@ -85,7 +86,7 @@ type GuardObserver interface {
 // If the process decides for a limiter with [WithFallback], the outcome is allowed, denied or shadowed.
 type GuardInfo struct {
 	Policy  string        // name of the policy; "" if it has none
-	Outcome string        // see above
+	Outcome string        // one of the list at GuardInfo
 	Latency time.Duration // from the request to the decision, including time spent waiting
 	Err     error         // why the limits could not be checked; nil if they were
 }

@@ -277,10 +277,10 @@ func WithDenyCache(limiters int) LimiterOption {
 // permit in a proportionally longer interval.
 //
 // The process decides requests of all acquiring methods. Result.Limit is then the limit of this process, and
-// CallInfo.Fallback is true. Waiting callers keep their order. A request for more permits than the limit of this process, but
-// not more than the rate, is refused or waits until Redis is back; it does not delay later requests. All other methods,
-// including Release, still call Redis. The permits that the process grants are not stored in Redis, so Release cannot give
-// them back.
+// CallInfo.Fallback is true. Waiting callers keep their order, with one exception: a request for more permits than the limit
+// of this process, but not more than the rate, is refused or waits until Redis is back, and does not delay later requests.
+// All other methods, including Release, still call Redis. The permits that the process grants are not stored in Redis, so
+// Release cannot give them back.
 //
 // In any interval the process grants at most the fraction of the rate by itself, even across several outages. These
 // grants are in addition to the grants of Redis, and their permits may return up to a tenth of the interval late. The

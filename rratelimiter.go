@@ -143,10 +143,10 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 // ErrUnavailable or ErrOutcomeUnknown.
 //
 // Waiting callers are served in order if they use one Client and Limiters with the same name and the same options. A request
-// that does not wait is not served before them. There are two exceptions. A call that takes more than 20 ms and much longer
+// that does not wait is not served before them. There are three exceptions. A call that takes more than 20 ms and much longer
 // than usual has stalled: it does not delay other requests, so later requests may be served before its callers. Requests of
-// [Client.AllowAll] and [Client.TakeAll] may be served before waiting callers at any time. There is no order between
-// processes, but a process leaves Redisson's threads a fair share.
+// [Client.AllowAll] and [Client.TakeAll] may be served before waiting callers at any time. [WithFallback] has the third.
+// There is no order between processes, but a process leaves Redisson's threads a fair share.
 //
 // A Limiter is safe for concurrent use.
 type Limiter struct {
@@ -167,14 +167,15 @@ func (l *Limiter) Client() *Client { return l.client }
 type Result struct {
 	Allowed bool
 	Limit   int64 // permits of the rate under which the request was decided
-	// Remaining is the number of permits free after this request. It is 0 if the request is refused while callers of
-	// this process wait.
+	// Remaining is the number of permits free after this request. It is 0 if Redis refuses the request while callers of this
+	// process wait; AllowAll does not consider these.
 	Remaining int64
 	// RetryAfter is 0 if Allowed. Otherwise it is the time until the requested permits are free, if no client takes
-	// permits until then. While callers of this process wait, it is at least the time until the first of them can be
-	// served.
+	// permits until then. If Redis refuses the request while callers of this process wait, it is at least the time until the
+	// first of them can be served; AllowAll does not consider these.
 	RetryAfter time.Duration
-	// ResetAfter is the time until all permits are free, if no client takes permits until then. After a grant it is one
-	// interval, plus at most the duration of WithGranularity, or 1.25 times that of WithLease.
+	// ResetAfter is the time until all permits are free, if no client takes permits until then. After a grant it is the time
+	// until the permits of this grant are free: one interval, plus at most the duration of WithGranularity, or 1.25 times that
+	// of WithLease. Permits that another process holds by such an option can return later.
 	ResetAfter time.Duration
 }

@@ -40,8 +40,12 @@ func TestAGrantIsReturned(t *testing.T) {
 			}
 		}
 		old, young := take(4), take(5)
-		if g, result, err := l.Take(ctx, 2); g != nil || result.Allowed || result.RetryAfter != 58*time.Second || err != nil {
+		g, result, err := l.Take(ctx, 2)
+		if g != nil || result.Allowed || result.RetryAfter != 58*time.Second || err != nil {
 			t.Errorf("refused: %+v, %+v, %v", g, result, err)
+		}
+		if n, err := g.Return(ctx, 2); n != 0 || err != nil || g.Permits() != 0 {
+			t.Errorf("of a refused request, %d came back, %v", n, err)
 		}
 		returned(young, 0, 0, 5)
 		returned(young, 2, 2, 3)

@@ -7,7 +7,7 @@
 --       SIZExCOUNT! ...", the strict ones first and marked, and "+N" at the end for a lease: up to N permits more, in the
 --       record of a bucket that ends in a quarter of its length or later, if every request is granted and much is free; '':
 --       only look, 5 flags, [6 the caller's rate ("rate interval type keep-alive"; '': none), [7 granularity (ms; 0: none),
---       [8 the time of an earlier attempt of the same batch (ms), or an earlier one; that attempt is searched first, 9 how
+--       [8 a time (ms) not after an earlier attempt of the same batch; that attempt is searched first, 9 how
 --       many ids the batch has, 10 the last three bytes of the ids under which the client had grants before, as numbers
 --       between blanks]]]
 --       flags: r a record for each grant, u grant a part of the (only) size rather than nothing, d return when permits will

@@ -202,7 +202,7 @@ func add[N int | int64](c prometheus.Counter, n N) {
 	}
 }
 
-// Request records how long a caller was blocked, and counts a request without a reply or without a call.
+// Request records how long a caller was blocked, and counts requests that leases grant, and requests without a reply.
 func (m *Metrics) Request(ctx context.Context, info rratelimiter.RequestInfo) {
 	switch {
 	case info.Leased:

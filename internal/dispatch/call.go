@@ -132,7 +132,7 @@ func (q *queue) breakerOf() *breaker.Breaker {
 type Health struct {
 	Away    bool          // the node cannot be reached, or cannot grant permits
 	Decides bool          // the process decides in its place
-	Silence time.Duration // for how long the last batch of the queue has had no reply; 0: it has one
+	Silence time.Duration // see silence
 }
 
 // Health returns the health of the node that serves l. It does not block. While the node is away, a probe starts in the

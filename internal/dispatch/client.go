@@ -446,7 +446,8 @@ func (c *Client) Look(limiter string) (calls Activity) {
 	return calls
 }
 
-// silence returns for how long the last batch sent for l has had no reply; 0 if it has one.
+// silence returns for how long the last batch sent for l has had no reply; 0 if it has one, or is detached and has no waiting
+// caller.
 func (l *Limiter) silence() time.Duration {
 	q := l.queue.Load()
 	if q == nil {

@@ -100,7 +100,7 @@ func (c *Client) allFromLeases(permits []int64, limiters []*Limiter, sources []S
 	return results, true
 }
 
-// afterAllowAll takes a lease for the limiter after a call of AllowAll, which takes none, if there was another one for it
+// afterAllowAll takes a lease for the limiter after a call of AllowAll, which takes none, if another such call was made
 // shortly before.
 func (l *Limiter) afterAllowAll(call Call) {
 	d := l.settings.Lease
@@ -381,7 +381,7 @@ func (l *Limiter) endLeases() {
 
 // forgetLeases is endLeases for a change that may remove records. After the change, a record with the score of an earlier
 // lease may hold permits granted to callers. So unused permits are given back only before the change, which waits for that.
-// Permits that batches in flight or leases of that time took ahead have lost their record, or count until it expires.
+// Other permits that were taken ahead before the change ended have lost their record, or count until it expires.
 func (l *Limiter) forgetLeases(ctx context.Context, begins bool) {
 	var givenBack []chan struct{}
 	for _, q := range l.leasing() {

@@ -222,7 +222,7 @@ func (b *call) mayDetach(detached int) bool {
 	return b.state == batchSent && time.Since(b.started) < b.client.callTimeout && detached < maxDetached
 }
 
-// stall calls detach once nothing waits for the call any more, unless the function that it returns was called before.
+// stall calls detach once the call has stalled (stallAt), unless the function that it returns was called before.
 func (b *call) stall(detach func()) (stop func() bool) {
 	if rest := time.Until(b.stallAt); rest > 0 {
 		return time.AfterFunc(rest, detach).Stop

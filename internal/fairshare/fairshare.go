@@ -52,7 +52,7 @@ type Share struct {
 type grantedAt struct{ at, n int64 }
 
 // headStart is how long others have the first call on permits: a tick of Redisson's timers, which are late on a busy
-// machine, and a round trip to Redis. Permits that no client takes are lost for that time, so after the first rule it
+// machine, and a round trip to Redis. Permits that no client takes are lost for that time, so under the first rule it
 // is at most a quarter of the interval.
 const headStart = 150 * time.Millisecond
 

@@ -309,8 +309,8 @@ func (b *bound) NodeAway() {
 // overdue is called by the timer when the run stalls, when its node is found to be away, and when batches of it are
 // late. The first call releases the slot, unless MaxStalled runs have done so and this one is not late yet, and lets
 // the limiters send their next batches. Each call completes the batches that are late or, if the node is away, that the
-// process can decide on. The same holds for the batches that wait for a slot if the node is away; if the run is late
-// and no later call was answered, all of these are completed.
+// process can decide on. If the node is away, this also holds for the batches that wait for a slot. If the run is late and
+// still has its slot, and no later call was answered, all waiting batches are completed.
 func (t *Run) overdue() {
 	p := t.pipeline
 	p.mu.Lock()

@@ -18,8 +18,7 @@ func Answered(err error) bool {
 	return err == nil || errors.Is(err, rratelimiter.ErrExceedsRate)
 }
 
-// Left tells whether a request without an answer ended since its caller, who waited, has gone, while no call for it was in
-// the air.
+// Left tells whether a request has no answer because its waiting caller had gone, while no call for it was in flight.
 func Left(ctx context.Context, info rratelimiter.RequestInfo) bool {
 	return info.Waits && ctx.Err() != nil && !errors.Is(info.Err, rratelimiter.ErrOutcomeUnknown)
 }

@@ -41,7 +41,7 @@ func New[T any](label func(limiter string) string, most int, make func(label str
 	return s
 }
 
-// LabelOf makes a label, which must be UTF-8, of a name or an id, which may be any bytes: another one of each.
+// LabelOf makes a UTF-8 label of a name or an id of any bytes. Different names get different labels.
 func LabelOf(name string) string {
 	if utf8.ValidString(name) && !strings.HasPrefix(name, `"`) {
 		return name

@@ -104,7 +104,7 @@ func (s *search) moment(i, at int, set bool) time.Time {
 	return now
 }
 
-// steps takes each step that a client can take, and the server for it.
+// steps takes each possible step of a client, and of the server for it.
 func (s *search) steps(w *world, i int) error {
 	spec, c := &s.Clients[i], &w.clients[i]
 	if s.Crashes > w.crashes && (c.held != nil || len(c.open) > 0) {
@@ -279,8 +279,8 @@ func (s *search) execute(w *world, i, at int) error {
 		own.open = slices.Clone(own.open)
 		own.open[open].replied, own.open[open].reply = true, done.reply
 		if c.ahead == 0 && own.retries == 0 {
-			// A grant whose reply takes longer is in no more windows for certain, and the client is free later. So
-			// nothing is missed if it is there at once.
+			// A later reply would put the grant for certain into no other window, and free the client later. So nothing is
+			// missed if the reply comes at once.
 			return s.receive(&next, i, open)
 		}
 	}

@@ -11,8 +11,8 @@ const slack = time.Second
 // sweepAt is the least number of grants at which a Checker sweeps.
 const sweepAt = 4096
 
-// A Checker is Largest for an endless stream of grants, such as that of a demo or a soak test. It holds the grants of
-// the last two intervals and one second, plus a constant number. It is safe for concurrent use.
+// A Checker is Largest for an endless stream of grants, such as that of a demo or a soak test. It holds at most
+// twice the grants of the last two intervals and one second, or a constant number. It is safe for concurrent use.
 type Checker struct {
 	interval time.Duration
 

@@ -37,8 +37,8 @@ local function rank_expires_in(limiter, state, rank)
   return expires_in(state, call('ZRANGE', limiter.records, rank, rank, 'WITHSCORES')[2])
 end
 
--- free_in returns in how many µs n permits will be free, if no other client takes any; free of them are free now, and taken
--- are granted now, with a score. With more records than it walks, it returns the time of the last that it walked.
+-- free_in returns in how many µs n permits will be free, if no other client takes any. free: how many are free now; taken: how
+-- many are granted now, with a score. With more records than it walks, it returns the time of the last that it walked.
 local function free_in(limiter, state, n, free, taken, score)
   local have, walked = free, state.walked
   -- The number of live records that expire before what is taken.

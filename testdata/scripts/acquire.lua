@@ -7,7 +7,7 @@
 --       SIZExCOUNT! ...", the strict ones first and marked, and "+N" at the end for a lease: up to N permits more, in the
 --       record of a bucket that ends in a quarter of its length or later, if every request is granted and much is free; '':
 --       only look, 5 flags, [6 the caller's rate ("rate interval type keep-alive"; '': none), [7 granularity (ms; 0: none),
---       [8 the time of an earlier attempt of the same batch (ms), or an earlier one; that attempt is searched first, 9 how
+--       [8 a time (ms) not after an earlier attempt of the same batch; that attempt is searched first, 9 how
 --       many ids the batch has, 10 the last three bytes of the ids under which the client had grants before, as numbers
 --       between blanks]]]
 --       flags: r a record for each grant, u grant a part of the (only) size rather than nothing, d return when permits will
@@ -310,8 +310,8 @@ local function commit(limiter, state, free)
 end
 
 -- apply_ttl gives the state the TTL of the configuration (ms; none below 1), or all keys the keep-alive. The pair of one
--- client holds nothing that counts an interval after its last use, and expires a minute later. lease is in how many ms a
--- lease ends that this call has taken, else nil: its permits are used until then, without a call.
+-- client holds nothing that counts an interval after its last use, and expires a minute later. lease: ms until the end
+-- of the lease that this call has taken, else nil. Its permits are used until then, without a call.
 local function apply_ttl(limiter, ttl, lease)
   if limiter.keep_alive > 0 then
     ttl = limiter.keep_alive
@@ -781,8 +781,8 @@ local function rank_expires_in(limiter, state, rank)
   return expires_in(state, call('ZRANGE', limiter.records, rank, rank, 'WITHSCORES')[2])
 end
 
--- free_in returns in how many µs n permits will be free, if no other client takes any; free of them are free now, and taken
--- are granted now, with a score. With more records than it walks, it returns the time of the last that it walked.
+-- free_in returns in how many µs n permits will be free, if no other client takes any. free: how many are free now; taken: how
+-- many are granted now, with a score. With more records than it walks, it returns the time of the last that it walked.
 local function free_in(limiter, state, n, free, taken, score)
   local have, walked = free, state.walked
   -- The number of live records that expire before what is taken.

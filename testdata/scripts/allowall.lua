@@ -703,8 +703,8 @@ local function commit(limiter, state, free)
 end
 
 -- apply_ttl gives the state the TTL of the configuration (ms; none below 1), or all keys the keep-alive. The pair of one
--- client holds nothing that counts an interval after its last use, and expires a minute later. lease is in how many ms a
--- lease ends that this call has taken, else nil: its permits are used until then, without a call.
+-- client holds nothing that counts an interval after its last use, and expires a minute later. lease: ms until the end
+-- of the lease that this call has taken, else nil. Its permits are used until then, without a call.
 local function apply_ttl(limiter, ttl, lease)
   if limiter.keep_alive > 0 then
     ttl = limiter.keep_alive
@@ -953,8 +953,8 @@ local function rank_expires_in(limiter, state, rank)
   return expires_in(state, call('ZRANGE', limiter.records, rank, rank, 'WITHSCORES')[2])
 end
 
--- free_in returns in how many µs n permits will be free, if no other client takes any; free of them are free now, and taken
--- are granted now, with a score. With more records than it walks, it returns the time of the last that it walked.
+-- free_in returns in how many µs n permits will be free, if no other client takes any. free: how many are free now; taken: how
+-- many are granted now, with a score. With more records than it walks, it returns the time of the last that it walked.
 local function free_in(limiter, state, n, free, taken, score)
   local have, walked = free, state.walked
   -- The number of live records that expire before what is taken.

@@ -423,8 +423,8 @@ local function commit(limiter, state, free)
 end
 
 -- apply_ttl gives the state the TTL of the configuration (ms; none below 1), or all keys the keep-alive. The pair of one
--- client holds nothing that counts an interval after its last use, and expires a minute later. lease is in how many ms a
--- lease ends that this call has taken, else nil: its permits are used until then, without a call.
+-- client holds nothing that counts an interval after its last use, and expires a minute later. lease: ms until the end
+-- of the lease that this call has taken, else nil. Its permits are used until then, without a call.
 local function apply_ttl(limiter, ttl, lease)
   if limiter.keep_alive > 0 then
     ttl = limiter.keep_alive

@@ -46,8 +46,8 @@ func Keys(ctx context.Context, rdb redis.UniversalClient) (sum int64, err error)
 	return sum, err
 }
 
-// scan gives the keys that match a pattern, of one Redis type or, with "", of any, page by page and one page at a time. The
-// page answers how many of them it was looking for.
+// scan gives the keys that match a pattern, of one Redis type or, with "", of any, page by page and one page at a time. page
+// returns how many of them were sought.
 func scan(
 	ctx context.Context, rdb redis.UniversalClient, pattern, kind string, progress Progress, page func(keys []string) (int, error),
 ) error {
@@ -154,8 +154,7 @@ func pipelined(ctx context.Context, rdb redis.UniversalClient, n int, add func(p
 	return err
 }
 
-// A StateKey is a key that may hold a limiter's state, and which one: a name in braces can be a limiter's whole name as
-// well as what another one's name became.
+// A StateKey is a key that may hold a limiter's state. {x}:value can belong to the limiter x or to the limiter {x}.
 type StateKey struct {
 	Key     string
 	Permits bool    // records, else free permits

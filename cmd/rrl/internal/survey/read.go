@@ -34,7 +34,7 @@ func (s *Sum) add(permits int64) {
 
 // A Writer is who wrote live records, as far as these show it.
 type Writer struct {
-	Tag string // of a Go client, as hexadecimal digits: six, or two and no more than likely; "" for Java or unknown
+	Tag string // of a Go client, as hexadecimal digits: six, or two (then it is only likely); "" for Java or unknown
 	Sum
 }
 
