@@ -163,7 +163,7 @@ func (l *Limiter) Rename(ctx context.Context, newName string) error {
 	return wrap("rename", l.name, err)
 }
 
-// RenameNX is Rename, but only if no limiter has the new name (Redisson: renamenx). It returns whether the limiter was
+// RenameNX is Rename, but only if there is no key with the new name (Redisson: renamenx). It returns whether the limiter was
 // renamed.
 func (l *Limiter) RenameNX(ctx context.Context, newName string) (bool, error) {
 	renamed, err := l.rename(ctx, newName, protocol.Rename{OnlyNew: true})

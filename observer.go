@@ -35,11 +35,11 @@ type CallInfo struct {
 
 // A RequestObserver is an [Observer] that also sees each request once, when the method returns. A call serves many
 // requests. RequestInfo describes a single request, including its time in the queue. These requests are reported here,
-// but in no [CallInfo]: a request whose context ends before its call is sent, a request that a lease grants, and a
-// request that fails before a call, such as one with ErrInvalidPermits, and one of AcquireUpTo or TakeUpTo that gets nothing
-// because callers wait. If the context of a request ends while its call
-// is in flight, CallInfo counts the caller, and only RequestInfo has the error. Invalid arguments of AllowAll and
-// TakeAll are not reported. Request is called concurrently, in the goroutines of the callers.
+// but in no [CallInfo]: a request whose context ends before its call is sent, a request that a lease grants, a request that
+// fails before a call (for example with ErrInvalidPermits), and an AcquireUpTo or TakeUpTo that gets nothing because callers
+// wait. If the context of a request ends while its call is in flight, CallInfo counts the caller, and only RequestInfo has the
+// error. Invalid arguments of AllowAll and TakeAll are not reported. Request is called concurrently, in the goroutines of the
+// callers.
 type RequestObserver interface {
 	Observer
 	Request(ctx context.Context, info RequestInfo)

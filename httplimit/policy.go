@@ -67,8 +67,8 @@ type Policy struct {
 	Bound time.Duration
 	// LocalShare is the part of each limit's rate that this process grants locally with FailLocal; 0 means 1, the whole
 	// rate. With n processes and a LocalShare of 1/n, all processes together keep to the rate, if the rate has at least
-	// n permits: each process grants at least one permit per interval. The request passes if the Rate of no limit is
-	// known.
+	// n permits: each process grants at least one permit per interval. If no limit has a known Rate, the request
+	// passes.
 	LocalShare float64
 	// Wait is the longest time that a request may wait for permits; 0 means that no request waits. A request that would
 	// have to wait longer is refused at once. If requests of one process wait for a single *rratelimiter.Limiter

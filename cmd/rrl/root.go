@@ -64,10 +64,10 @@ is granted when so many are free. The grant is a record in Redis, which counts f
 
 Commands on a live Redis use the server of --redis, or else of RRL_REDIS, or else localhost:6379. Passwords come from
 the address, or else from the environment (RRL_PASSWORD or REDISCLI_AUTH; not for demo and simulate). Times are those of
-Redis's clock, not this host's (except restore --now). These commands take the flags below, before or after their name.
+Redis's clock, not this host's (except restore --now). Commands on a live Redis take the flags below, before or after the command.
 
-Exit codes: 0 done; 1 an error; also: doctor found an error or a warning, show or check-rules found an error; 2 apply
---diff found differences. acquire has 124 and more: see rrl acquire --help.`,
+Exit codes: 0 done; 1 an error, or doctor found an error or a warning, or show or check-rules found an error; 2 apply --diff
+found differences. acquire has 124 and more: see rrl acquire --help.`,
 		Version:       version(debug.ReadBuildInfo()),
 		SilenceErrors: true,
 		SilenceUsage:  true,

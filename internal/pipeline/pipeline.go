@@ -23,7 +23,7 @@ const (
 
 	// A run has stalled once it takes longer than ShortestStall and longer than stallFactor times its usual time. That
 	// multiple counts as no more than a quarter of the call timeout, or twice the usual time if that is more. A caller
-	// that arrives when a server begins to hang may wait for so much longer than the call timeout.
+	// that arrives when a server begins to hang may wait for the call timeout and this time.
 	ShortestStall = 20 * time.Millisecond
 	stallFactor   = 8
 )

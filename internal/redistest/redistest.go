@@ -132,8 +132,8 @@ func Use(t *testing.T, r Release) {
 	t.Setenv(serverEnv, r.Name)
 }
 
-// EachRelease runs the body as subtest "redis", and as a subtest for each of the Releases, which the servers that it
-// starts are of.
+// EachRelease runs the body as subtest "redis", and as a subtest for each of the Releases. The servers that a subtest
+// starts are of its release.
 func EachRelease(t *testing.T, body func(t *testing.T)) {
 	t.Helper()
 	t.Run("redis", body)

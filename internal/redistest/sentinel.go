@@ -23,7 +23,7 @@ const MasterName = "limits"
 const (
 	sentinels       = 3
 	quorum          = 2
-	downAfter       = 500 * time.Millisecond // the first sentinel takes a master that does not reply for so long for down
+	downAfter       = 500 * time.Millisecond // after this time without a reply, the first sentinel considers the master down
 	stagger         = 200 * time.Millisecond // added for each further sentinel, so that the others vote for the first one
 	failoverTimeout = time.Second            // a failed failover is retried after twice as long
 )

@@ -13,8 +13,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// An Attempts tracks all attempts of one call: may Redis have executed one? It is an argument of the command itself,
-// the number of keys if that runs a script, and so sees when the command is written. A call that was never written was
+// An Attempts tracks all attempts of one call: may Redis have executed one? It is passed as an argument of the command
+// (of a script: the number of keys), so it sees when the command is written. A call that was never written was
 // not executed.
 type Attempts struct {
 	marks           atomic.Uint32         // of the constants below

@@ -13,7 +13,7 @@ import (
 var GuardOutcomes = [...]string{"unlimited", "allowed", "denied", "shadowed", "failed open", "failed closed",
 	"allowed locally", "denied locally", "shadowed locally", "gone"}
 
-// Answered tells whether a call or a request had an answer, given its error. That it asks for more than the rate is one.
+// Answered tells whether a call or a request had an answer, given its error. ErrExceedsRate counts as an answer.
 func Answered(err error) bool {
 	return err == nil || errors.Is(err, rratelimiter.ErrExceedsRate)
 }

@@ -13,8 +13,8 @@ local function commit(limiter, state, free)
   end
 end
 
--- apply_ttl gives the state the TTL of the configuration (ms; none below 1), or all keys the keep-alive. The pair of one
--- client holds nothing that counts an interval after its last use, and expires a minute later. lease: ms until the end
+-- apply_ttl gives the state the TTL of the configuration (ms; none below 1), or all keys the keep-alive. An interval
+-- after its last use, the pair of one client holds nothing that counts; it expires a minute later. lease: ms until the end
 -- of the lease that this call has taken, else nil. Its permits are used until then, without a call.
 local function apply_ttl(limiter, ttl, lease)
   if limiter.keep_alive > 0 then

@@ -2,7 +2,7 @@
 local MAX_ADDED, MAX_WALKED = 256, 512 -- records that a refusal adds up, and that it walks to find a time
 
 -- walk_records prepares a state for the other functions: it sets live_count and walked, the oldest live records. It adds
--- them up, and raises the free permits where some were lost, which it returns. It does not lower them: after a release by
+-- them up, raises the free permits if some were lost, and returns whether it did. It does not lower them: after a release by
 -- Redisson there are more permits than the rate on purpose.
 local function walk_records(limiter, state)
   state.live_count = call('ZCARD', limiter.records) - state.expired_count

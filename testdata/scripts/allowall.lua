@@ -21,9 +21,9 @@ local MAX_RECORD = 4294967295 -- permits in one record
 local FRACTIONS_BELOW = 200 -- ms: shorter intervals have scores exact to the µs
 
 -- Notes: a reply has the sum of those that apply. internal/protocol has the same list.
--- The free permits were repaired, because they were: missing; not a number; negative; above the rate; above the rate
--- together with the expired permits; not the rate although there is no record; less than the rate together with the
--- records. HIGH: they were more than the rate together with the records, and the records were repaired.
+-- The free permits were repaired, because they were: missing; not a number; negative; above the rate; with the expired
+-- permits above the rate; not the rate although there is no record; with the records below the rate. HIGH: with the records
+-- they were above the rate, and the records were repaired.
 local MISSING, GARBLED, NEGATIVE, ABOVE, DRIFTED, EMPTY, LOW, HIGH = 1, 2, 4, 8, 16, 32, 64, 128
 local MORE = 256 -- expired records remain: one call removes a limited number
 local REBUILD_PENDING = 512 -- the free permits must be rebuilt once these are gone; the next request says so by a flag
@@ -702,8 +702,8 @@ local function commit(limiter, state, free)
   end
 end
 
--- apply_ttl gives the state the TTL of the configuration (ms; none below 1), or all keys the keep-alive. The pair of one
--- client holds nothing that counts an interval after its last use, and expires a minute later. lease: ms until the end
+-- apply_ttl gives the state the TTL of the configuration (ms; none below 1), or all keys the keep-alive. An interval
+-- after its last use, the pair of one client holds nothing that counts; it expires a minute later. lease: ms until the end
 -- of the lease that this call has taken, else nil. Its permits are used until then, without a call.
 local function apply_ttl(limiter, ttl, lease)
   if limiter.keep_alive > 0 then
@@ -918,7 +918,7 @@ elseif refused then
 local MAX_ADDED, MAX_WALKED = 256, 512 -- records that a refusal adds up, and that it walks to find a time
 
 -- walk_records prepares a state for the other functions: it sets live_count and walked, the oldest live records. It adds
--- them up, and raises the free permits where some were lost, which it returns. It does not lower them: after a release by
+-- them up, raises the free permits if some were lost, and returns whether it did. It does not lower them: after a release by
 -- Redisson there are more permits than the rate on purpose.
 local function walk_records(limiter, state)
   state.live_count = call('ZCARD', limiter.records) - state.expired_count

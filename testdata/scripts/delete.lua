@@ -13,9 +13,9 @@ local MAX_RECORD = 4294967295 -- permits in one record
 local FRACTIONS_BELOW = 200 -- ms: shorter intervals have scores exact to the µs
 
 -- Notes: a reply has the sum of those that apply. internal/protocol has the same list.
--- The free permits were repaired, because they were: missing; not a number; negative; above the rate; above the rate
--- together with the expired permits; not the rate although there is no record; less than the rate together with the
--- records. HIGH: they were more than the rate together with the records, and the records were repaired.
+-- The free permits were repaired, because they were: missing; not a number; negative; above the rate; with the expired
+-- permits above the rate; not the rate although there is no record; with the records below the rate. HIGH: with the records
+-- they were above the rate, and the records were repaired.
 local MISSING, GARBLED, NEGATIVE, ABOVE, DRIFTED, EMPTY, LOW, HIGH = 1, 2, 4, 8, 16, 32, 64, 128
 local MORE = 256 -- expired records remain: one call removes a limited number
 local REBUILD_PENDING = 512 -- the free permits must be rebuilt once these are gone; the next request says so by a flag
