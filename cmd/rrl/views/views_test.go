@@ -7,7 +7,9 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -133,7 +135,14 @@ func browser(t *testing.T, width, height int, dark bool) tab {
 // serve runs rrl serve, and returns the address of its page.
 func serve(t *testing.T, s *redistest.Server) string {
 	t.Helper()
-	cmd := exec.Command(command(t), "serve", "--listen", "127.0.0.1:0", "--redis", s.URL())
+	page, _ := serving(t, s.URL())
+	return page
+}
+
+// serving runs rrl serve for an address of Redis, and returns the address of its page and a function that ends it.
+func serving(t *testing.T, redis string) (page string, stop func()) {
+	t.Helper()
+	cmd := exec.Command(command(t), "serve", "--listen", "127.0.0.1:0", "--redis", redis)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -141,12 +150,13 @@ func serve(t *testing.T, s *redistest.Server) string {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	stop = func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }
+	t.Cleanup(stop)
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
 		t.Fatal(err)
 	}
-	return strings.TrimSpace(line)
+	return strings.TrimSpace(line), stop
 }
 
 func keep(t *testing.T, name string, picture []byte) {
@@ -386,7 +396,7 @@ func TestThePageTellsSinceWhenRedisIsAway(t *testing.T) {
 	b.until(dot, "on: live")
 }
 
-// On a telephone nothing is wider than the screen.
+// On a telephone nothing is wider than the screen: with long names, a long address, and without Redis or rrl serve.
 func TestThePageFitsATelephone(t *testing.T) {
 	s := redistest.Real(t)
 	client := rratelimiter.NewClient(s.Client())
@@ -400,14 +410,69 @@ func TestThePageFitsATelephone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	page := serve(t, s)
+	page, stop := serving(t, atLongPath(t, s))
+	var tabs []tab
+	fit := func() {
+		t.Helper()
+		for _, b := range tabs {
+			b.until(`[...document.querySelectorAll("body *")].filter((e) => e.getBoundingClientRect().right > 400.5 && e.clientWidth).map((e) => e.id || e.className || e.tagName).join() || "fits"`, "fits")
+			b.until(`document.documentElement.scrollWidth`, "400")
+		}
+	}
 	for _, dark := range []bool{false, true} {
 		b := browser(t, 400, 800, dark)
 		b.do(chromedp.EmulateViewport(400, 800), chromedp.Navigate(page))
 		b.until(`document.querySelectorAll(".card.exhausted").length`, "3")
-		b.until(`[...document.querySelectorAll("body *")].filter((e) => e.getBoundingClientRect().right > 400.5 && e.clientWidth).map((e) => e.className || e.tagName).join() || "fits"`, "fits")
-		b.until(`document.documentElement.scrollWidth`, "400")
+		b.until(`document.getElementById("where").textContent`, "/long/")
+		tabs = append(tabs, b)
 	}
+	fit()
+	s.Kill()
+	for _, b := range tabs {
+		b.until(`document.getElementById("live").textContent`, "Redis away since")
+	}
+	fit()
+	stop()
+	for _, b := range tabs {
+		b.until(`document.getElementById("live").textContent`, "no connection to rrl serve since")
+	}
+	fit()
+}
+
+// atLongPath returns the address of a socket, with a long path, that leads to a server.
+func atLongPath(t *testing.T, s *redistest.Server) string {
+	t.Helper()
+	folder, err := os.MkdirTemp("", "rrl") // t.TempDir has the name of the test in it, and a path may have 107 characters
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	path := folder + "/long" + strings.Repeat("/long", (90-len(folder))/5)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			in, err := listener.Accept()
+			if err != nil {
+				return // the test has ended
+			}
+			out, err := net.Dial("tcp", s.Options().Addr)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			for _, pair := range [][2]net.Conn{{in, out}, {out, in}} {
+				go func() { _, _ = io.Copy(pair[0], pair[1]); _ = pair[0].Close() }()
+			}
+		}
+	}()
+	return "unix://" + path
 }
 
 func TestTheTerminalShowsWhatHappens(t *testing.T) {
