@@ -378,22 +378,63 @@ func TestACardOffersTheClients(t *testing.T) {
 	b.until(`document.querySelector(".whose select").value`, "alice")
 }
 
+// While Redis is away the page says so once, with the cause; old figures are dim, and the charts go on with a gap.
 func TestThePageTellsSinceWhenRedisIsAway(t *testing.T) {
 	s := redistest.Real(t)
-	page := serve(t, s)
+	l := rratelimiter.NewClient(s.Client()).RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerHour(10)))
+	if err := l.Acquire(t.Context(), 4); err != nil {
+		t.Fatal(err)
+	}
+	page, stop := serving(t, s.URL())
 	b := browser(t, 1000, 800, false)
 	b.do(chromedp.Navigate(page + "/#orders"))
-	const dot = `document.getElementById("live").className + ": " + document.getElementById("live").textContent`
+	const (
+		dot   = `document.getElementById("live").className + ": " + document.getElementById("live").textContent`
+		since = `[...document.querySelectorAll(".since")].map((e) => e.textContent).join("; ")`
+		dim   = `["#list", ".card .figures", ".card figure"].map((what) => getComputedStyle(document.querySelector(what)).opacity).join()`
+		// How far from the right edge the line of free permits ends, and the bars of grants: "now" goes on without them.
+		gap = `[...document.querySelectorAll(".card svg")].map((svg) => {
+			const drawn = Math.max(...[...svg.querySelectorAll(".line, rect[fill]")].map((e) => e.getBoundingClientRect().right));
+			return svg.querySelectorAll(".gap").length + (svg.getBoundingClientRect().right - drawn > 8 ? " behind" : " at the end");
+		}).join()`
+	)
 	b.until(dot, "on: live")
+	b.until(`document.querySelector(".card .available")?.textContent`, "6")
+	b.until(gap, "0 at the end,")
+	b.until(dim, "1,1,1")
 	s.Kill()
-	b.until(`document.querySelector(".card .note")?.textContent`, "is Redis there?")
 	b.until(dot, "off: Redis away since ")
-	first := b.text(dot)
-	if !strings.Contains(first, ":") || !strings.ContainsAny(strings.TrimPrefix(first, "off: Redis away since "), "0123456789") {
-		t.Errorf("no time in %q", first)
+	if got := b.text(dot); !strings.HasSuffix(got, ": connection refused") || !strings.ContainsAny(got, "0123456789") {
+		t.Errorf("no time or no cause in %q", got)
 	}
+	b.until(since, "no data since ")
+	b.until(since, "; no data since ")
+	b.until(dim, "0.5,0.5,0.5")
+	b.until(gap, "1 behind,1 behind")
+	for script, want := range map[string]string{
+		`document.querySelector(".card .note").hidden`:                            "true",
+		`document.querySelector(".card .available").textContent`:                  "6",
+		`document.body.innerText.split("connection refused").length - 1`:          "1",
+		`/--redis|rratelimiter:|Is Redis there/i.test(document.body.innerText)`:   "false",
+		`document.getElementById("where").textContent.startsWith("redis://127.")`: "true",
+	} {
+		if got := b.text(script); got != want {
+			t.Errorf("%s is %q, not %q", script, got, want)
+		}
+	}
+	late := browser(t, 1000, 800, false) // a page that is opened now does not take the last look for now
+	late.do(chromedp.Navigate(page + "/#orders"))
+	late.until(gap, "1 behind,1 behind")
 	s.Restart()
 	b.until(dot, "on: live")
+	b.until(dim, "1,1,1")
+	if got := b.text(since); got != "; " {
+		t.Errorf("Redis is back: %q", got)
+	}
+	stop()
+	b.until(dot, "off: no connection to rrl serve since ")
+	b.until(dim, "0.5,0.5,0.5")
+	b.until(since, "; no data since ")
 }
 
 // On a telephone nothing is wider than the screen: with long names, a long address, and without Redis or rrl serve.

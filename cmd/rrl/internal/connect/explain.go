@@ -100,6 +100,13 @@ func sentinelAdvice(text string) string {
 // without the SHA-1.
 var inScript = regexp.MustCompile(`Error running script \(call to \w+\): (?:@user_script: ?\d+: )*|,? script: (?:[0-9a-f]{40}, )?on @\S+$`)
 
+// Brief returns the last part of an error's text: of "dial tcp 192.0.2.1:6379: connect: connection refused", that the
+// connection is refused. Secrets are removed.
+func (s *Server) Brief(err error) string {
+	parts := strings.Split(s.Clean(err).Error(), ": ")
+	return parts[len(parts)-1]
+}
+
 // Cause returns the innermost wrapped error.
 func Cause(err error) error {
 	for {

@@ -34,7 +34,7 @@ type Sight struct {
 	Seconds []Second // of the same time; seconds without a grant are left out
 	Seen    []Span   // the part of that time of which grants are known
 	Failed  error
-	Away    bool // the last poll failed because the server did not answer
+	Away    string // why the server did not answer the last poll, in brief; "": it did
 }
 
 // ErrWhose is the error of a poll of a PER_CLIENT limiter without a client. Its rate is known.
@@ -76,7 +76,10 @@ func (f *Followed) look(ctx context.Context, s *connect.Server) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.known.Failed, f.known.Away = s.Explain(err), connect.Unanswered(err) && !errors.Is(err, ErrWhose)
+	f.known.Failed, f.known.Away = s.Explain(err), ""
+	if connect.Unanswered(err) && !errors.Is(err, ErrWhose) {
+		f.known.Away = s.Brief(err)
+	}
 	if err == nil || errors.Is(err, ErrWhose) {
 		since := look.At.Add(-Length)
 		f.known.Look, f.known.Frees, f.known.Seconds, f.known.Seen = look, f.feed.Frees(since), f.feed.Seconds(since), f.feed.Seen()

@@ -31,10 +31,10 @@ type event struct {
 	Consistent bool        `json:"consistent"`
 	Partial    bool        `json:"partial,omitempty"`
 	Fault      string      `json:"fault,omitempty"`
-	Error      string      `json:"error,omitempty"`
-	Away       int64       `json:"away,omitempty"` // ms since the epoch: since when Redis has not answered
-	Free       [][2]int64  `json:"free"`           // time in ms, permits free
-	Grants     []secondRow `json:"grants"`         // replace earlier grants of the same seconds
+	Error      string      `json:"error,omitempty"` // if Redis is away: the cause, in short
+	Away       int64       `json:"away,omitempty"`  // ms since the epoch: since when Redis has not answered
+	Free       [][2]int64  `json:"free"`            // time in ms, permits free
+	Grants     []secondRow `json:"grants"`          // replace earlier grants of the same seconds
 }
 
 type secondRow struct {
@@ -119,8 +119,8 @@ func (w *Site) events(out http.ResponseWriter, in *http.Request) {
 		for i, n := range all {
 			v := n.Sight()
 			e := eventOf(v, sent[i].at)
-			if v.Away {
-				e.Away = w.away().UnixMilli()
+			if v.Away != "" {
+				e.Away, e.Error = w.away().UnixMilli(), v.Away
 			}
 			now := mark{v.At, e.Error, e.Away}
 			if now == sent[i] {

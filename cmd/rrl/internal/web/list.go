@@ -123,7 +123,8 @@ func (w *Site) clients(out http.ResponseWriter, in *http.Request) {
 
 // failure is the response if Redis can't be read.
 type failure struct {
-	Error string `json:"error"`
+	Where string `json:"where"`
+	Error string `json:"error"`          // as in an event
 	Away  int64  `json:"away,omitempty"` // as in an event
 }
 
@@ -131,9 +132,9 @@ func (w *Site) fail(out http.ResponseWriter, in *http.Request, err error) {
 	if in.Context().Err() != nil {
 		return // the client has disconnected
 	}
-	answer := failure{Error: w.server.Explain(err).Error()}
+	answer := failure{Where: w.server.Where, Error: w.server.Explain(err).Error()}
 	if connect.Unanswered(err) {
-		answer.Away = w.away().UnixMilli()
+		answer.Away, answer.Error = w.away().UnixMilli(), w.server.Brief(err)
 	}
 	respond(out, http.StatusBadGateway, answer)
 }

@@ -6,6 +6,7 @@
 
 const length = 120_000; // ms shown
 const listEvery = 5_000;
+const longestGap = 3_000; // ms between two looks: what was free in a longer one is not known
 const mostOpen = 24; // cards, as in events.go
 const colours = ["#0d9488", "#6366f1", "#db2777", "#65a30d", "#0284c7", "#a855f7", "#ca8a04", "#475569"];
 const java = "#ea7b24";
@@ -31,10 +32,10 @@ function element(kind, attributes = {}, text) {
   return e;
 }
 
-// fetched is the answer to a request, or throws an error. The error of Redis has the time since when that is away.
+// fetched is the answer to a request, or throws an error. If it is an error of Redis, it has the fields of the answer.
 async function fetched(path, fields) {
   const answer = await fetch(path + "?" + new URLSearchParams(fields)), json = await answer.json();
-  if (!answer.ok) throw Object.assign(new Error(json.error), { answered: true, away: json.away });
+  if (!answer.ok) throw Object.assign(new Error(json.error), { answered: true }, json);
   return json;
 }
 
@@ -90,22 +91,25 @@ class Card {
       this.offer();
     }
     if (this.last?.away && !event.away) refresh();
+    if (!this.last || !event.error) { // the event of an error has the time of the last look
+      this.ahead = event.at + (event.away ? Date.now() - event.away : 0) - performance.now();
+    }
     this.last = event;
-    this.came = performance.now();
     this.free.push(...event.free);
     for (const second of event.grants) {
       this.grants.set(second.at, second.by);
       for (const writer of Object.keys(second.by)) if (!this.writers.includes(writer)) this.writers.push(writer);
     }
     const before = event.at - length - 2000;
-    while (this.free.length && this.free[0][0] < before) this.free.shift();
+    while (this.free.length > 1 && this.free[1][0] < before) this.free.shift(); // one before the chart, for a gap at its edge
     for (const second of this.grants.keys()) if (second < before) this.grants.delete(second);
     this.describe();
   }
 
   describe() {
     const e = this.last, find = (what) => this.root.querySelector(what);
-    const unchosen = e.type === "PER_CLIENT" && !e.client, known = e.permits > 0 && !e.error && !e.fault && !unchosen;
+    const error = e.away ? "" : e.error; // while Redis is away the last figures stay, and status says so
+    const unchosen = e.type === "PER_CLIENT" && !e.client, known = e.permits > 0 && !error && !e.fault && !unchosen;
     this.root.classList.toggle("blank", unchosen || !e.permits);
     this.root.classList.toggle("exhausted", known && e.available === 0);
     find(".name").textContent = find(".name").title = e.text;
@@ -128,10 +132,10 @@ class Card {
       return div;
     }));
     const note = find(".note");
-    note.textContent = e.error || e.fault || (unchosen ? "Each client has its own permits: choose one." : "") || (e.consistent ? "" : "Free permits and records do not add up: see rrl show.") ||
+    note.textContent = error || e.fault || (unchosen ? "Each client has its own permits: choose one." : "") || (e.consistent ? "" : "Free permits and records do not add up: see rrl show.") ||
       (e.partial ? "More is granted than can be read: grants are counted in part." : "");
     note.hidden = !note.textContent;
-    note.classList.toggle("bad", Boolean(e.error || e.fault));
+    note.classList.toggle("bad", Boolean(error || e.fault));
     const sums = new Map(this.writers.map((w) => [w, 0]));
     for (const by of this.grants.values()) for (const [w, n] of Object.entries(by)) sums.set(w, sums.get(w) + n);
     find(".legend").replaceChildren(...[...sums].filter(([, n]) => n > 0).map(([w, n]) => {
@@ -152,7 +156,13 @@ class Card {
 
   // now is the time on the server, which goes on between two looks.
   now() {
-    return this.last.at + Math.min(performance.now() - this.came, 3000);
+    return performance.now() + this.ahead;
+  }
+
+  // gaps are the times without a look, each with its begin and its end.
+  gaps() {
+    const looks = [...this.free.map(([ms]) => ms), this.now()];
+    return looks.slice(1).map((ms, i) => [looks[i], ms]).filter(([from, to]) => to - from > longestGap);
   }
 
   draw() {
@@ -168,6 +178,10 @@ class Card {
     const now = this.now();
     const x = (ms) => left + (width - left) * (1 - (now - ms) / length);
     const y = (n) => bottom - (bottom - top) * Math.min(1, n / highest);
+    for (const [from, to] of this.gaps()) {
+      const begin = Math.max(left, x(from));
+      if (x(to) > begin) svg.append(element("rect", { class: "gap", x: begin, width: x(to) - begin, y: top, height: bottom - top }));
+    }
     for (const part of [0, 0.5, 1]) {
       const line = y(part * highest);
       svg.append(element("line", { class: "grid", x1: left, x2: width, y1: line, y2: line }));
@@ -182,13 +196,19 @@ class Card {
 
   drawFree(svg) {
     const { x, y, bottom, left, top } = this.scale(svg, Math.max(1, this.last.permits));
-    const points = this.free.filter(([ms]) => x(ms) >= left);
-    if (!points.length) return;
-    let path = `M${x(points[0][0])},${y(points[0][1])}`;
-    for (const [ms, n] of points.slice(1)) path += `H${x(ms).toFixed(1)}V${y(n).toFixed(1)}`; // held until the next look
-    path += `H${x(this.now()).toFixed(1)}`;
-    svg.append(element("path", { class: "area", d: `${path}V${bottom}H${x(points[0][0])}Z` }));
-    svg.append(element("path", { class: "line", d: path }));
+    const points = this.free.filter(([ms]) => x(ms) >= left), gaps = new Map(this.gaps());
+    let line = "", area = "", run = "", first;
+    for (const [i, [ms, n]] of points.entries()) {
+      if (!run) first = x(ms).toFixed(1);
+      run += (run ? "V" : `M${first},`) + y(n).toFixed(1);
+      if (!gaps.has(ms)) run += `H${x(points[i + 1]?.[0] ?? this.now()).toFixed(1)}`; // held until the next look
+      if (!gaps.has(ms) && i < points.length - 1) continue;
+      line += run;
+      area += `${run}V${bottom}H${first}Z`;
+      run = "";
+    }
+    svg.append(element("path", { class: "area", d: area }));
+    svg.append(element("path", { class: "line", d: line }));
     this.cursor(svg, x, top, bottom);
   }
 
@@ -230,7 +250,8 @@ class Card {
     const box = e.currentTarget.getBoundingClientRect(), card = this.root.getBoundingClientRect();
     this.pointed = this.now() - length * (1 - (e.clientX - box.left) / box.width);
     const second = Math.floor(this.pointed / 1000) * 1000;
-    const free = this.free.findLast(([ms]) => ms <= this.pointed);
+    const unseen = this.gaps().some(([from, to]) => from < this.pointed && this.pointed < to);
+    const free = unseen ? undefined : this.free.findLast(([ms]) => ms <= this.pointed);
     const lines = [clock(this.pointed), free ? `${thousands(free[1])} free` : "not seen"];
     for (const [writer, n] of Object.entries(this.grants.get(second) ?? {})) {
       lines.push(`${thousands(n)} granted to ${this.title(writer)}`);
@@ -328,14 +349,23 @@ function listen() {
 
 let lost = 0; // since when there is no connection to rrl serve, in ms; 0: there is one
 let away = 0; // since when the list could not be read because Redis is away; 0: it could
+let cause = ""; // why Redis is away
 
-// status shows whether the figures are live, and else since when they are not.
+// status shows whether the figures are live, and else since when they are not, and why.
 function status() {
-  const gone = [away, ...[...cards.values()].map((card) => card.last?.away)].find(Boolean);
-  const text = lost ? `no connection to rrl serve since ${moment(lost)}` : gone ? `Redis away since ${moment(gone)}` : "live";
-  at("live").className = lost || gone ? "off" : "on";
-  at("list").classList.toggle("stale", Boolean(lost || gone));
+  const gone = [...cards.values()].map((card) => card.last).find((last) => last?.away) ?? { away, error: cause };
+  const text = lost ? `no connection to rrl serve since ${moment(lost)}` :
+    gone.away ? `Redis away since ${moment(gone.away)}: ${gone.error}` : "live";
+  at("live").className = lost || gone.away ? "off" : "on";
   if (at("live").textContent !== text) at("live").textContent = text; // a screen reader reads each change
+  age(at("limiters"), lost || gone.away);
+  for (const card of cards.values()) age(card.root, lost || card.last?.away);
+}
+
+// age dims what is shown of old, and says since when it is; 0 is never.
+function age(part, since) {
+  part.classList.toggle("stale", Boolean(since));
+  part.querySelector(".since").textContent = since ? `no data since ${moment(since)}` : "";
 }
 
 function mark() {
@@ -366,7 +396,9 @@ async function refresh() {
     if (number !== asked) return;
     if (error.answered) {
       away = error.away ?? 0;
-      at("more").textContent = error.message;
+      cause = error.message;
+      at("where").textContent = error.where;
+      if (!away) at("more").textContent = cause;
     } else {
       lost ||= Date.now();
     }
