@@ -437,6 +437,62 @@ func TestThePageTellsSinceWhenRedisIsAway(t *testing.T) {
 	b.until(since, "; no data since ")
 }
 
+// A name that is too long for its place has its middle left out, as in rrl ls: its title and its text have all of it.
+func TestThePageShowsBothEndsOfALongName(t *testing.T) {
+	s := redistest.Real(t)
+	client := rratelimiter.NewClient(s.Client())
+	long := "api:" + strings.Repeat("tenant-", 12)
+	for i, name := range []string{long + "orders:read", long + "<i>&quot;write", "api:tenant-0042-search"} {
+		l := client.RateLimiter(name)
+		if err := l.SetRate(t.Context(), rratelimiter.PerHour(123456789)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.TryAcquire(t.Context(), 123456789-int64(i)); err != nil { // the first one is exhausted
+			t.Fatal(err)
+		}
+	}
+	b := browser(t, 1300, 800, false)
+	b.do(chromedp.Navigate(serve(t, s)))
+	for _, place := range []string{"#list", ".card"} {
+		b.until(`[...document.querySelectorAll("`+place+` .name")].map((e) => (
+			e.className + " " + e.title + (e.title === e.textContent ? " " : " is not ") + getComputedStyle(e, "::after").content.split(" / ")[0]
+		)).join("\n")`, strings.Join([]string{
+			`name api:tenant-0042-search none`,
+			`name cut ` + long + `<i>&quot;write ">&quot;write"`,
+			`name cut ` + long + `orders:read "-orders:read"`,
+		}, "\n"))
+	}
+	b.until(`document.getElementById("more").textContent`, "3 limiters")
+	b.do(chromedp.SendKeys("#search", "nothing"))
+	b.until(`document.getElementById("more").textContent`, "No name matches.")
+}
+
+// On a telephone the list has the screen while no card is open, and shows that it goes on: half a name, and their number.
+func TestTheListGrowsOnATelephone(t *testing.T) {
+	s := redistest.Real(t)
+	for i := range 20 {
+		l := rratelimiter.NewClient(s.Client()).RateLimiter(fmt.Sprintf("limiter:%02d", i))
+		if err := l.SetRate(t.Context(), rratelimiter.PerSecond(3)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := browser(t, 400, 800, false)
+	b.do(chromedp.EmulateViewport(400, 800), chromedp.Navigate(serve(t, s)))
+	const rows = `(() => {
+		const list = document.getElementById("list").getBoundingClientRect();
+		const cut = [...document.querySelectorAll("#list .name")].map((e) => e.getBoundingClientRect()).filter((e) => e.top < list.bottom);
+		const last = cut.at(-1);
+		return cut.length + (last?.bottom > list.bottom + 4 && last.top < list.bottom - 4 ? " rows, a name is cut" : " rows, no name is cut");
+	})()`
+	b.until(rows, "10 rows, a name is cut")
+	b.until(`document.getElementById("more").textContent`, "20 limiters")
+	b.until(`document.getElementById("more").getBoundingClientRect().bottom < innerHeight`, "true")
+	b.until(`getComputedStyle(document.querySelector("main"), "::before").content`, `"Choose a limiter."`)
+	b.do(chromedp.Click("#list button"))
+	b.until(`document.querySelector(".card .of")?.textContent`, "of 3 permits free")
+	b.until(rows, "6 rows, a name is cut")
+}
+
 // On a telephone nothing is wider than the screen: with long names, a long address, and without Redis or rrl serve.
 func TestThePageFitsATelephone(t *testing.T) {
 	s := redistest.Real(t)

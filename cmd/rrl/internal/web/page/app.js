@@ -25,6 +25,20 @@ function span(ms) {
   return `${ms} ms`;
 }
 
+// name shows a name, or another text of which the end tells as much as the beginning. The style leaves out its middle if it is
+// too long for its place; the title has all of it.
+function name(place, text) {
+  if (place.title === text) return;
+  place.title = text;
+  place.dataset.end = [...text].slice(-12).join("");
+  place.replaceChildren(Object.assign(document.createElement("span"), { textContent: text }));
+  names.observe(place);
+}
+
+const names = new ResizeObserver((changes) => {
+  for (const { target } of changes) target.classList.toggle("cut", target.firstChild.scrollWidth > target.clientWidth);
+});
+
 function element(kind, attributes = {}, text) {
   const e = document.createElementNS("http://www.w3.org/2000/svg", kind);
   for (const [name, value] of Object.entries(attributes)) e.setAttribute(name, value);
@@ -112,7 +126,7 @@ class Card {
     const unchosen = e.type === "PER_CLIENT" && !e.client, known = e.permits > 0 && !error && !e.fault && !unchosen;
     this.root.classList.toggle("blank", unchosen || !e.permits);
     this.root.classList.toggle("exhausted", known && e.available === 0);
-    find(".name").textContent = find(".name").title = e.text;
+    name(find(".name"), e.text);
     find(".rate").textContent = e.rate ?? "";
     const fixed = e.client && !this.client; // by rrl serve --client
     find(".whose").hidden = e.type !== "PER_CLIENT" || fixed;
@@ -387,8 +401,8 @@ async function refresh() {
     if (!source) lost = 0;
     away = 0;
     limiters = answer.limiters;
-    at("where").textContent = answer.where;
-    at("more").textContent = answer.more ? `${thousands(answer.more)} more: search for them` : limiters.length ? "" : "No limiters.";
+    name(at("where"), answer.where);
+    at("more").textContent = answer.more ? `${thousands(answer.more)} more: search for them` : counted(limiters.length);
     list();
     if (first && !location.hash && limiters.length <= 4) choose(limiters.map((limiter) => limiter.name));
     first = false;
@@ -397,13 +411,19 @@ async function refresh() {
     if (error.answered) {
       away = error.away ?? 0;
       cause = error.message;
-      at("where").textContent = error.where;
+      name(at("where"), error.where);
       if (!away) at("more").textContent = cause;
     } else {
       lost ||= Date.now();
     }
   }
   status();
+}
+
+// counted says how many limiters are in the list, which may show a part of them.
+function counted(n) {
+  if (n) return n === 1 ? "1 limiter" : `${thousands(n)} limiters`;
+  return at("search").value ? "No name matches." : "No limiters.";
 }
 
 // use is the part of its permits that is in use; of a limiter whose use is not known it is less than that of any other.
@@ -419,9 +439,10 @@ function list() {
     button.dataset.name = limiter.name;
     button.title = limiter.text;
     button.classList.toggle("exhausted", exhausted);
-    const name = Object.assign(document.createElement("span"), { className: "name", textContent: limiter.text });
+    const called = Object.assign(document.createElement("span"), { className: "name" });
+    name(called, limiter.text);
     const rate = Object.assign(document.createElement("span"), { className: "rate", textContent: limiter.rate ?? limiter.fault });
-    if (exhausted) rate.prepend(Object.assign(document.createElement("span"), { className: "badge", textContent: "exhausted" }));
+    if (exhausted) rate.append(Object.assign(document.createElement("span"), { className: "badge", textContent: "exhausted" }));
     const meter = document.createElement("div"), level = document.createElement("div");
     meter.className = "meter";
     level.className = "level";
@@ -430,7 +451,7 @@ function list() {
       level.classList.toggle("low", limiter.available < limiter.permits / 10);
     }
     meter.append(level);
-    button.append(name, rate, meter);
+    button.append(called, rate, meter);
     button.addEventListener("click", () => {
       choose(chosen.includes(limiter.name) ? chosen.filter((n) => n !== limiter.name) : [...chosen, limiter.name]);
     });
