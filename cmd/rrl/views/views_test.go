@@ -461,6 +461,7 @@ func TestThePageShowsBothEndsOfALongName(t *testing.T) {
 			`name cut ` + long + `<i>&quot;write ">&quot;write"`,
 			`name cut ` + long + `orders:read "-orders:read"`,
 		}, "\n"))
+		b.until(`[...document.querySelectorAll("`+place+` .rate")].map((e) => e.textContent).join()`, "123,456,789/h")
 	}
 	b.until(`document.getElementById("more").textContent`, "3 limiters")
 	b.do(chromedp.SendKeys("#search", "nothing"))

@@ -25,6 +25,9 @@ function span(ms) {
   return `${ms} ms`;
 }
 
+// grouped is a rate with its permits in groups of three digits.
+const grouped = (rate) => rate.replace(/^\d+/, (permits) => thousands(permits));
+
 // name shows a name, or another text of which the end tells as much as the beginning. The style leaves out its middle if it is
 // too long for its place; the title has all of it.
 function name(place, text) {
@@ -127,7 +130,7 @@ class Card {
     this.root.classList.toggle("blank", unchosen || !e.permits);
     this.root.classList.toggle("exhausted", known && e.available === 0);
     name(find(".name"), e.text);
-    find(".rate").textContent = e.rate ?? "";
+    find(".rate").textContent = grouped(e.rate ?? "");
     const fixed = e.client && !this.client; // by rrl serve --client
     find(".whose").hidden = e.type !== "PER_CLIENT" || fixed;
     find(".available").textContent = known ? thousands(e.available) : "–";
@@ -441,7 +444,7 @@ function list() {
     button.classList.toggle("exhausted", exhausted);
     const called = Object.assign(document.createElement("span"), { className: "name" });
     name(called, limiter.text);
-    const rate = Object.assign(document.createElement("span"), { className: "rate", textContent: limiter.rate ?? limiter.fault });
+    const rate = Object.assign(document.createElement("span"), { className: "rate", textContent: limiter.rate ? grouped(limiter.rate) : limiter.fault });
     if (exhausted) rate.append(Object.assign(document.createElement("span"), { className: "badge", textContent: "exhausted" }));
     const meter = document.createElement("div"), level = document.createElement("div");
     meter.className = "meter";
