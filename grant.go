@@ -79,9 +79,9 @@ func (g *Grant) Permits() int64 {
 // are already free do not come back again: their interval is over, or they were freed by Release, Reset, Delete, or SetRate
 // without KeepState.
 //
-// Return removes only permits that this client got at the time of this grant. So the permits of other grants
-// become free at the same times as before. If the process granted the permits locally (WithFallback), Return frees the permits that the
-// process granted last. [Limiter.Release] removes the oldest permits of all clients instead.
+// Return removes only permits that this client got at the time of this grant. So the permits of other grants become
+// free at the same times as before. If the process granted the permits locally (WithFallback), Return frees the permits that
+// the process granted last. [Limiter.Release] removes the oldest permits of all clients instead.
 //
 // If n is 0, Return does nothing. If n is negative, the error is ErrInvalidPermits. If the reply is lost, the error is
 // ErrOutcomeUnknown: the permits may have come back, and no later Return gives them back.

@@ -23,8 +23,9 @@ import (
 // request, so that a request that comes too late takes back only its own. If a list has no TTL, or a TTL longer than
 // ten intervals, its TTL is set to one interval.
 //
-// Cost: some 20 bytes for each permit of a window; two round trips for a grant, three if several callers begin a window. It works on a
-// cluster: the second list has a hash tag that keeps it in the slot of key, unless key is empty or has a } and no tag.
+// Cost: some 20 bytes for each permit of a window; two round trips for a grant, three if several callers begin a window. It
+// works on a cluster: the second list has a hash tag that keeps it in the slot of key, unless key is empty or has a } and no
+// tag.
 // The client must have transactions (TxPipeline): all of go-redis have.
 //
 // Weakness: at most 2 x Permits in any interval, as in any fixed window. While a request over the limit takes its

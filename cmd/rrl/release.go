@@ -19,8 +19,8 @@ func newRelease() *cobra.Command {
 	cmd := c.live(&cobra.Command{
 		Use:   "release NAME N",
 		Short: "Give permits back before their time, those of the oldest grants first",
-		Long: `release gives N granted permits back before they expire, those of the oldest grants first. It gives back at most
-the permits in use, and prints their number.`,
+		Long: `release gives N granted permits back before they expire, those of the oldest grants first. At most
+the permits in use come back; it prints how many.`,
 		Example: "  rrl release orders 5",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 2 {

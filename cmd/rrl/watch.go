@@ -143,7 +143,7 @@ func (s *session) watchPlain(ctx context.Context, all []*feed.Followed, polled <
 	}
 }
 
-// due returns which seconds to write after a poll, if written is the last one that was; first > last: none. Polls are a
+// due returns the seconds to write after a poll (written: the last one written so far; first > last: none). Polls are a
 // second apart, or a little more, so at most one second falls between two of them. While polls fail, the local clock counts.
 func due(v feed.Sight, written int64, now time.Time) (first, last int64) {
 	switch {

@@ -46,7 +46,7 @@ func Renews(lasts, bucket time.Duration) time.Duration {
 }
 
 // WorthACall reports whether permits that are unused at the end of a lease are worth a call that gives them back:
-// as many from each lease of an interval must make at least a hundredth of the rate.
+// as many from each lease of an interval are at least a hundredth of the rate.
 func WorthACall(unused, rate int64, interval, bucket time.Duration) bool {
 	return float64(unused)*100*float64(interval)/float64(bucket) >= float64(rate)
 }

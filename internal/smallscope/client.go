@@ -279,7 +279,7 @@ func (s *search) execute(w *world, i, at int) error {
 		own.open = slices.Clone(own.open)
 		own.open[open].replied, own.open[open].reply = true, done.reply
 		if c.ahead == 0 && own.retries == 0 {
-			// A later reply would put the grant for certain into no other window, and free the client later. So nothing is
+			// After a later reply, the grant is certainly in no further window, and the client is free later. So nothing is
 			// missed if the reply comes at once.
 			return s.receive(&next, i, open)
 		}

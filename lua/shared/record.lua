@@ -1,4 +1,4 @@
--- record.lua: records, the members of a permits set: their times, read and written. A record ends in its permits, as four
+-- record.lua reads, writes and dates records, the members of a permits set. A record ends in its permits, as four
 -- bytes, least significant first; the bytes before them are its prefix: a format byte or more, and an id. internal/record
 -- describes the formats.
 

@@ -16,9 +16,9 @@
 --       batch, s compare the free permits with the records, w scores in whole ms
 -- reply 1 status (0; 1 to 7 not initialised: config.lua; 8 another rate is configured; 9 it is no longer known what an
 --       earlier attempt was granted), then with status 0:
---       2 rate, 3 interval (ms), 4 permits free afterwards (the reply ends here if all is granted and nothing else is to
---       be returned), 5 notes (base.lua), 6 now (us), 7 us until all permits are free (0 unless granted or flag d; the reply
---       ends here if all is granted, without a lease),
+--       2 rate, 3 interval (ms), 4 permits free afterwards (the reply ends here if the permits of ARGV 3 were granted and
+--       nothing else is to be returned), 5 notes (base.lua), 6 now (us), 7 us until all permits are free (0 unless granted or
+--       flag d; the reply ends here if the permits of ARGV 3 were granted, without a lease),
 --       8 the client of a record (origin_of): another Go client's if one was seen, else the oldest record's; -2 without
 --       a record; with a lease 9 how many permits more were taken; then, unless the permits of ARGV 3 were granted, two a
 --       group: how many of it are granted (-1: its size exceeds the rate; with u: permits granted), and us until the permits
@@ -164,7 +164,7 @@ if wanted and ARGV[4] ~= '' and not ARGV[7] and not find(flags, 'b', 1, true) th
   end
 end
 
--- record.lua: records, the members of a permits set: their times, read and written. A record ends in its permits, as four
+-- record.lua reads, writes and dates records, the members of a permits set. A record ends in its permits, as four
 -- bytes, least significant first; the bytes before them are its prefix: a format byte or more, and an id. internal/record
 -- describes the formats.
 

@@ -163,7 +163,7 @@ if enough then
     local b, c = math.floor(wanted / 256), math.floor(wanted / 65536)
     local permits = string.char(wanted % 256, b % 256, c % 256, math.floor(c / 256))
     if call('ZADD', records, 'NX', score, prefix .. permits) == 0 then
--- record.lua: records, the members of a permits set: their times, read and written. A record ends in its permits, as four
+-- record.lua reads, writes and dates records, the members of a permits set. A record ends in its permits, as four
 -- bytes, least significant first; the bytes before them are its prefix: a format byte or more, and an id. internal/record
 -- describes the formats.
 
@@ -303,7 +303,7 @@ end
   return reply
 end
 
--- record.lua: records, the members of a permits set: their times, read and written. A record ends in its permits, as four
+-- record.lua reads, writes and dates records, the members of a permits set. A record ends in its permits, as four
 -- bytes, least significant first; the bytes before them are its prefix: a format byte or more, and an id. internal/record
 -- describes the formats.
 

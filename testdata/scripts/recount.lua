@@ -25,7 +25,7 @@ local REBUILD_PENDING = 512 -- the free permits must be rebuilt once these are g
 local RATE_MISMATCH = 1024 -- the configured rate is not the caller's
 local FOREIGN_WRITER = 2048 -- a record of a client other than this library was seen, after a refusal in the queue
 local MANY = 4096 -- there are too many live records for one call to add up: recount.lua does that
--- record.lua: records, the members of a permits set: their times, read and written. A record ends in its permits, as four
+-- record.lua reads, writes and dates records, the members of a permits set. A record ends in its permits, as four
 -- bytes, least significant first; the bytes before them are its prefix: a format byte or more, and an id. internal/record
 -- describes the formats.
 

@@ -140,8 +140,8 @@ func Patterns() (all []string) {
 func names(all []string) string { return strings.Join(all, ", ") }
 
 // readTrace reads a log or CSV of timestamps: one request a line, its time first, with its permits in the column
-// permits (from 1) unless that is 0. The first line may be the head of a CSV. Any other line without a time at its beginning
-// is an error. Times keep their fraction of a second.
+// permits (from 1) unless that is 0. The first line may be the head of a CSV, and a line may be empty or begin with #. Any other
+// line without a time at its beginning is an error. Times keep their fraction of a second.
 func readTrace(name string, in io.Reader, rate rratelimiter.Rate, permits int) (trace, error) {
 	t := trace{name: name, about: "read from " + name, rate: rate}
 	var times []time.Time
