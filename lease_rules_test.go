@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
@@ -348,6 +349,34 @@ func TestALeaseIsNotGivenBackAfterItsRecord(t *testing.T) {
 		if state := state(t, r.limiter("l")); state.Available != 700 || !state.Consistent {
 			t.Errorf("%+v", state)
 		}
+	})
+}
+
+// A queue that lingers for further callers, far from Redis, makes no call for a lease if none come.
+func TestNoCallForALeaseThatNobodyAskedFor(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		rratelimiter.ClientCore(p.Client).Tune(dispatch.Tuning{Patience: time.Minute})
+		rate := rratelimiter.PerHour(1000)
+		l := p.RateLimiter("l", rratelimiter.WithRate(rate), rratelimiter.WithLease(time.Minute))
+		for range 4 { // so that the demand is known
+			mustTry(t, l, 10, true)
+			time.Sleep(time.Minute)
+		}
+		other := b.process().RateLimiter("l")
+		free, err := other.AvailablePermits(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustTry(t, other, free-90, true) // a lease leaves a tenth of the rate free
+		time.Sleep(2 * time.Minute)
+		p.wire.back.Store(int64(20 * time.Millisecond))
+		p.asks("three callers", 2, func() {
+			for range 3 { // the second and the third one wait for the call of the first
+				b.try(l, 1)
+			}
+			time.Sleep(time.Second)
+		})
 	})
 }
 
