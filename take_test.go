@@ -68,6 +68,40 @@ func TestAGrantIsReturned(t *testing.T) {
 	})
 }
 
+// A grant gives back none of the permits that another client got at the same time.
+func TestAGrantReturnsNoneOfAnotherClients(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		clock := rratelimiter.WithClock(func() time.Time { return time.UnixMilli(1_700_000_000_000) })
+		for at, name := range []string{"the first client's", "the second client's"} {
+			var grants []*rratelimiter.Grant
+			for i := range 2 {
+				l := rratelimiter.NewClient(s.Client(), clock).RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerMinute(100)))
+				g, _, err := l.Take(t.Context(), int64(10+20*i))
+				if err != nil {
+					t.Fatal(err)
+				}
+				grants = append(grants, g)
+			}
+			want := []int64{grants[0].Permits(), grants[1].Permits()}
+			want[at]--
+			if n, err := grants[at].Return(t.Context(), 1); n != 1 || err != nil {
+				t.Errorf("%s: %d came back, %v", name, n, err)
+			}
+			var held []int64
+			for _, member := range s.Client().ZRange(t.Context(), "{"+name+"}:permits", 0, -1).Val() {
+				record, err := rratelimiter.UnpackRecord([]byte(member))
+				if err != nil {
+					t.Fatal(err)
+				}
+				held = append(held, int64(record.Permits))
+			}
+			if slices.Sort(held); !slices.Equal(held, want) {
+				t.Errorf("%s: the records hold %v, not %v", name, held, want)
+			}
+		}
+	})
+}
+
 // Each grant of TakeAll gives back its own permits, whether the limiters are asked in one step or in order, in any form of
 // records, and whatever others were granted at another time.
 func TestEachGrantOfTakeAllIsReturned(t *testing.T) {
