@@ -423,6 +423,7 @@ func TestWhatWaitsIsNotGivenBackAfterAChange(t *testing.T) {
 			p.wire.there.Store(0)
 		}
 		mustSet(t, l, rate)
+		time.Sleep(time.Second) // into the bucket of the lease
 		mustTry(t, p.RateLimiter(l.Name(), rratelimiter.WithGranularity(time.Minute)), 200, true)
 		b.sleepTo(40 * time.Second)
 		if free, err := l.AvailablePermits(t.Context()); free != 800 || err != nil {
