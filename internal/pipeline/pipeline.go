@@ -244,7 +244,13 @@ func (t *Run) carry() {
 			t.cmds = append(t.cmds, cmd)
 			i += served
 		}
-		t.exchange()
+		if len(t.cmds) == 1 {
+			// Called here, and not a frame deeper: else the stack of each run's goroutine must grow for it, which takes a
+			// tenth of the time of a process with one hot limiter.
+			_ = t.pipeline.node.Process(t.bound, t.cmds[0])
+		} else {
+			t.exchange()
+		}
 		t.unanswered = slices.DeleteFunc(t.unanswered, func(b Batch) bool {
 			err := b.Err()
 			if !script.Lacking(err) {
@@ -270,12 +276,8 @@ func (t *Run) loadScripts() (err error) {
 	return err
 }
 
-// exchange sends the commands of the batches without a reply, and reads the replies. Errors are stored in each command.
+// exchange sends the commands in a pipeline, and reads the replies. Errors are stored in each command.
 func (t *Run) exchange() {
-	if len(t.cmds) == 1 {
-		_ = t.pipeline.node.Process(t.bound, t.cmds[0])
-		return
-	}
 	pipe := t.pipeline.node.Pipeline()
 	for _, cmd := range t.cmds {
 		_ = pipe.Process(t.bound, cmd)
