@@ -192,8 +192,10 @@ func (d *course) run(ctx context.Context, stop context.CancelCauseFunc, workers,
 	return err
 }
 
-// last makes the last poll. Calls that were in flight when their callers stopped still complete, and leave records.
+// last makes the last poll. Calls that were in flight when their callers stopped still complete, and leave records. What is
+// unused of leases comes back when they are over, within 2.25 times their length.
 func (d *course) last(ctx context.Context) error {
+	time.Sleep(3 * d.traffic.load.lease)
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	for deadline := time.Now().Add(300 * time.Millisecond); ; time.Sleep(5 * time.Millisecond) {
