@@ -12,8 +12,8 @@ import (
 )
 
 // load.go runs callers that send requests as fast as possible. So that the measurement costs little, each caller has its own
-// histogram, and where several callers run, each times one request in eight: reading the clock takes as long as
-// the grant of a lease.
+// histogram, and where several callers run, each times one request in eight: reading the clock takes as long as the grant of
+// a lease.
 
 // An asker requests n permits of a limiter, given by its index; if wait is true, it waits for them. It reports whether
 // they were granted.

@@ -318,14 +318,14 @@ func (all *giveBacks) work() {
 		q := next.queue
 		q.mu.Lock()
 		forgotten := q.forgets != next.forgets
-		if !forgotten {
+		if forgotten {
+			q.void += next.n
+		} else {
 			q.beginGivingBack()
 		}
-		q.mu.Unlock()
+		q.exit()
 		if !forgotten {
 			q.giveBack(context.Background(), next.n, next.at)
-		} else {
-			q.noteVoid(next.n)
 		}
 	}
 }

@@ -14,9 +14,9 @@ const most = 1 << 31
 
 // Surplus is the policy: how many permits a batch takes ahead of a demand of pace permits a second, for a lease that ends
 // after rest. It is the demand expected until then, less what the current lease will serve (left: its permits; ends: the
-// time until its end). While the pace is unknown (below 0) it is as many as are asked for at once. It is nothing if a caller was
-// refused less than a bucket ago. The script lowers it to a quarter of what is free, and to what leaves a tenth of the rate
-// free.
+// time until its end). While the pace is unknown (below 0) it is as many as are asked for at once. It is nothing if a caller
+// was refused less than a bucket ago. The script lowers it to a quarter of what is free, and to what leaves a tenth of the
+// rate free.
 func Surplus(pace float64, bucket, rest, refused time.Duration, asked, left int64, ends time.Duration) int64 {
 	expected := pace*rest.Seconds() - min(float64(left), pace*ends.Seconds())
 	switch {

@@ -17,8 +17,7 @@ import (
 
 // A Followed is a limiter that is polled.
 type Followed struct {
-	feed  *Feed         // used by the polling goroutine only
-	first chan struct{} // closed after the first poll
+	feed *Feed // used by the polling goroutine only
 
 	mu    sync.Mutex
 	known Sight
@@ -43,19 +42,16 @@ var ErrWhose = errors.New("a PER_CLIENT limiter: --client says whose permits to 
 // Follow polls a limiter of a server until ctx ends. own says that its client's own state is meant. changed is called
 // after each poll.
 func Follow(ctx context.Context, s *connect.Server, l *connect.Limiter, own bool, changed func()) *Followed {
-	f := &Followed{feed: New(l, own), first: make(chan struct{}), known: Sight{Look: Look{Name: l.Name()}}}
+	f := &Followed{feed: New(l, own), known: Sight{Look: Look{Name: l.Name()}}}
 	go func() {
-		f.look(ctx, s)
-		close(f.first)
-		changed()
 		for {
+			f.look(ctx, s)
+			changed()
 			select {
 			case <-ctx.Done():
 				return
 			case <-time.After(f.feed.Every()):
 			}
-			f.look(ctx, s)
-			changed()
 		}
 	}()
 	return f
@@ -85,9 +81,6 @@ func (f *Followed) look(ctx context.Context, s *connect.Server) {
 		f.known.Look, f.known.Frees, f.known.Seconds, f.known.Seen = look, f.feed.Frees(since), f.feed.Seconds(since), f.feed.Seen()
 	}
 }
-
-// First returns a channel that is closed after the first poll.
-func (f *Followed) First() <-chan struct{} { return f.first }
 
 // Sight returns the known state.
 func (f *Followed) Sight() Sight {
