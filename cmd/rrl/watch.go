@@ -127,7 +127,7 @@ func (s *session) watchPlain(ctx context.Context, all []*feed.Followed, polled <
 	for {
 		for i, f := range all {
 			v := f.Sight()
-			first, last := due(v, written[i], time.Now())
+			first, last := due(v, written[i])
 			for at := first; at <= last; at++ {
 				if err := s.watchSecond(v, at); err != nil {
 					return err
@@ -143,18 +143,14 @@ func (s *session) watchPlain(ctx context.Context, all []*feed.Followed, polled <
 	}
 }
 
-// due returns the seconds to write after a poll (written: the last one written so far; first > last: none). Polls are a
-// second apart, or a little more, so at most one second falls between two of them. While polls fail, the local clock counts.
-func due(v feed.Sight, written int64, now time.Time) (first, last int64) {
+// due returns the seconds to write after a poll (written: the last one written so far; first > last: none). Polls are
+// mostly a second apart, or a little more, so at most one second falls between two of them.
+func due(v feed.Sight, written int64) (first, last int64) {
+	last = v.Now.Unix() - 1
 	switch {
-	case v.Failed != nil:
-		last = now.Unix() - 1
-		return max(written+1, last), last
-	case v.At.IsZero():
+	case v.Now.IsZero():
 		return 1, 0 // not polled yet
-	}
-	last = v.At.Unix() - 1
-	if written == 0 {
+	case written == 0, last < written-1: // the first poll, or the clock was set back
 		return last, last
 	}
 	return max(written+1, last-1), last
@@ -199,8 +195,8 @@ const watchLines = 6
 // watchFrame draws limiters for a terminal of a size.
 func watchFrame(sights []feed.Sight, where string, width, height int) []string {
 	now := time.Now()
-	if len(sights) > 0 && !sights[0].At.IsZero() && sights[0].Failed == nil {
-		now = sights[0].At
+	if len(sights) > 0 && !sights[0].Now.IsZero() {
+		now = sights[0].Now
 	}
 	lines := []string{render.Edges(render.Strong.Render("rrl watch")+"  "+where, now.UTC().Format("15:04:05")+" UTC", width), ""}
 	room := (height - len(lines) - 1) / max(len(sights), 1)

@@ -35,6 +35,7 @@ type Feed struct {
 	slot    time.Duration
 	free    []Free
 	seen    []Span
+	ahead   time.Duration // of the server's clock, compared with this host's, at the last look that told; before one: 0
 }
 
 // New makes a feed of a limiter. own says that, of a PER_CLIENT limiter, its client's own state is meant.
@@ -80,7 +81,7 @@ func (f *Feed) Look(ctx context.Context) (Look, error) {
 	k := Look{Name: f.limiter.Name()}
 	state, _, err := f.limiter.Glance(ctx)
 	if errors.Is(err, rratelimiter.ErrNotInitialized) {
-		k.At, k.Fault = time.Now(), survey.Reason(err)
+		k.At, k.Fault = f.now(), survey.Reason(err)
 		f.every = slowest
 		return k, nil
 	}
@@ -99,6 +100,7 @@ func (f *Feed) Look(ctx context.Context) (Look, error) {
 	if err != nil {
 		return k, err
 	}
+	f.ahead = time.Until(at)
 	k.At, k.Rate, k.Free, k.Used, k.Records = at, state.Rate, state.Available, state.Used, state.Records
 	k.TTL, k.Consistent, k.Partial = state.TTL, state.Consistent, !complete
 	f.count(grants)
@@ -107,6 +109,9 @@ func (f *Feed) Look(ctx context.Context) (Look, error) {
 	f.forget(at.Add(-Length))
 	return k, nil
 }
+
+// now estimates the server's time.
+func (f *Feed) now() time.Time { return time.Now().Add(f.ahead) }
 
 // slotLengths are such that seconds are made of whole slots.
 var slotLengths = []time.Duration{1000, 500, 200, 100, 50, 20, 10, 5, 2, 1} // in ms

@@ -153,3 +153,26 @@ func TestMoreThanAFeedReadsIsSaid(t *testing.T) {
 		t.Errorf("%+v, %v: partial", k, err)
 	}
 }
+
+// watch numbers seconds by the server's clock; if it took this host's clock during an outage, seconds would be lost after it.
+func TestWhileRedisIsAwayTheServersClockGoesOn(t *testing.T) {
+	s := redistest.Embedded(t)
+	server := time.Now().Add(-time.Hour)
+	s.Mini().SetTime(server)
+	client := rratelimiter.NewClient(s.Client(), rratelimiter.WithLimiterDefaults(rratelimiter.WithServerTime()))
+	if err := client.RateLimiter("orders").SetRate(t.Context(), rratelimiter.PerMinute(100)); err != nil {
+		t.Fatal(err)
+	}
+	on := &connect.Server{Redis: s.Client()}
+	f := &Followed{feed: New(on.Limiter("orders", ""), false)}
+	for _, away := range []bool{false, true} {
+		if away {
+			s.Mini().SetError("ERR away")
+		}
+		f.look(t.Context(), on)
+		v := f.Sight()
+		if (v.Failed != nil) != away || v.Now.Sub(server).Abs() > 10*time.Minute {
+			t.Errorf("away: %v: %v, failed: %v; want %v", away, v.Now, v.Failed, server)
+		}
+	}
+}

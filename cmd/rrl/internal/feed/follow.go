@@ -28,10 +28,11 @@ const longestLook = 2 * time.Second
 
 // A Sight is the known state of a followed limiter.
 type Sight struct {
-	Look
-	Frees   []Free   // of the last two minutes
-	Seconds []Second // of the same time; seconds without a grant are left out
-	Seen    []Span   // the part of that time of which grants are known
+	Look              // the last one with an answer
+	Now     time.Time // of the last poll, by the server's clock; estimated if the poll failed
+	Frees   []Free    // of the last two minutes
+	Seconds []Second  // of the same time; seconds without a grant are left out
+	Seen    []Span    // the part of that time of which grants are known
 	Failed  error
 	Away    string // why the server did not answer the last poll, in brief; "": it did
 }
@@ -72,7 +73,7 @@ func (f *Followed) look(ctx context.Context, s *connect.Server) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.known.Failed, f.known.Away = s.Explain(err), ""
+	f.known.Now, f.known.Failed, f.known.Away = f.feed.now(), s.Explain(err), ""
 	if connect.Unanswered(err) && !errors.Is(err, ErrWhose) {
 		f.known.Away = s.Brief(err)
 	}
