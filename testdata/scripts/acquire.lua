@@ -30,14 +30,15 @@
 -- The plain grant comes first, inline: functions and tables cost Redis more than its steps do. Its calls to Redis:
 --   HMGET   the configuration, which others may change at any time
 --   GET     the free permits, which must be checked before they are used
---   ZRANGE  the two oldest records: whether any has expired, whether there is any; mostly one has
+--   ZRANGE  the oldest record: whether any has expired, whether there is any
 --   PTTL    the TTL to apply to the state
 --   ZADD    the record: the first write, which a full server refuses
 --   INCRBY  the free permits
--- A new limiter costs HSET, and SET in the place of INCRBY. Expired records cost ZREMRANGEBYRANK, and more than one of them
--- ZRANGEBYSCORE (their permits) and ZRANGE (the oldest of the others); a TTL PEXPIRE of both keys. Behind the plain grant, a
--- granularity costs ZRANGEBYSCORE (this client's record of the bucket) and ZREM of it; a refusal ZCARD and ZRANGE of the
--- records that it adds up or walks; a check ZRANGE of the records; a search for an earlier attempt what recover.lua says.
+-- A new limiter costs HSET, and SET in the place of INCRBY. An expired record costs ZRANGE (the next one) and
+-- ZREMRANGEBYRANK; more of them also ZRANGEBYSCORE (their permits) and ZRANGE (the oldest of the others); a TTL PEXPIRE of
+-- both keys. Behind the plain grant, a granularity costs ZRANGEBYSCORE (this client's record of the bucket) and ZREM of it; a
+-- refusal ZCARD and ZRANGE of the records that it adds up or walks; a check ZRANGE of the records; a search for an earlier
+-- attempt what recover.lua says.
 
 -- base.lua: constants. It defines no function: each definition costs a tenth of a call of Redis.
 local call, find, tonumber = redis.call, string.find, tonumber
@@ -88,11 +89,12 @@ if wanted and ARGV[4] ~= '' and not ARGV[7] and not find(flags, 'b', 1, true) th
     local value, records, cutoff = KEYS[2], KEYS[4], now - interval
     local expired_count, expired_permits = 0, 0
     local stored = call('GET', value)
-    local oldest = call('ZRANGE', records, '0', '1', 'WITHSCORES')
+    local oldest = call('ZRANGE', records, '0', '0', 'WITHSCORES')
     local stays, stays_score = oldest[1], oldest[2] -- the oldest record that stays
     if stays and tonumber(stays_score) <= cutoff then
       local expired = { stays } -- mostly this one only
-      stays, stays_score = oldest[3], oldest[4]
+      oldest = call('ZRANGE', records, '1', '1', 'WITHSCORES')
+      stays, stays_score = oldest[1], oldest[2]
       if stays and tonumber(stays_score) <= cutoff then
         expired = call('ZRANGEBYSCORE', records, '-inf', cutoff, 'LIMIT', '0', MAX_EXPIRED)
         oldest = call('ZRANGE', records, #expired, #expired, 'WITHSCORES')

@@ -59,12 +59,13 @@ local function read_plain(read, number, configured_rate, flags, now, now_text, m
   local records, cutoff = KEYS[key + 4], now - interval
   local expired_count, expired_permits = 0, 0
   local stored = call('GET', KEYS[key + 2])
-  local oldest = call('ZRANGE', records, '0', '1', 'WITHSCORES')
+  local oldest = call('ZRANGE', records, '0', '0', 'WITHSCORES')
   local stays = oldest[1] -- the oldest record that stays
   if stays and tonumber(oldest[2]) <= cutoff then
     local expired = { stays } -- mostly this one only
-    stays = oldest[3]
-    if stays and tonumber(oldest[4]) <= cutoff then
+    oldest = call('ZRANGE', records, '1', '1', 'WITHSCORES')
+    stays = oldest[1]
+    if stays and tonumber(oldest[2]) <= cutoff then
       expired = call('ZRANGEBYSCORE', records, '-inf', cutoff, 'LIMIT', '0', most_expired)
       stays = call('ZRANGE', records, #expired, #expired)[1]
     end
