@@ -61,11 +61,11 @@ func (l *Limiter) Acquire(ctx context.Context, n int64) error {
 // request serves a whole request and reports it to the request observer.
 func (l *Limiter) request(ctx context.Context, operation string, a dispatch.Ask) (Result, error) {
 	if l.client.requestObserver == nil {
-		result, _, err := l.serve(ctx, operation, a)
+		result, _, err := l.serve(ctx, operation, &a)
 		return result, err
 	}
 	started := time.Now()
-	result, leased, err := l.serve(ctx, operation, a)
+	result, leased, err := l.serve(ctx, operation, &a)
 	info := RequestInfo{
 		Limiter: l.name, Method: methodOf(a), Waits: a.Waits, Permits: a.N, Leased: leased, Latency: time.Since(started), Err: err,
 	}
@@ -90,7 +90,7 @@ func methodOf(a dispatch.Ask) string {
 }
 
 // serve answers a request. leased reports whether a lease granted it.
-func (l *Limiter) serve(ctx context.Context, operation string, a dispatch.Ask) (r Result, leased bool, err error) {
+func (l *Limiter) serve(ctx context.Context, operation string, a *dispatch.Ask) (r Result, leased bool, err error) {
 	err = l.err
 	if err == nil && a.N < 1 {
 		err = fmt.Errorf("%w: %d", ErrInvalidPermits, a.N)

@@ -59,12 +59,12 @@ type request struct {
 
 // newRequest returns a request for a. The pool belongs to the client and is not global: a channel belongs to the
 // synctest bubble of one test, as a client does.
-func (c *Client) newRequest(a Ask) *request {
+func (c *Client) newRequest(a *Ask) *request {
 	r, ok := c.requests.Get().(*request)
 	if !ok {
 		r = &request{done: make(chan struct{}, 1)}
 	}
-	r.Ask = a
+	r.Ask = *a
 	return r
 }
 

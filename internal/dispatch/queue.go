@@ -100,32 +100,33 @@ func (c *Client) wakeChosen(chosen func(*Limiter) bool) {
 }
 
 // Serve answers a request: from a lease, which it reports, from the deny cache, or by a call that it shares with other callers.
-func (l *Limiter) Serve(ctx context.Context, a Ask) (r Result, leased bool, err error) {
-	if l.settings.Lease > 0 && ctx.Err() == nil {
+func (l *Limiter) Serve(ctx context.Context, a *Ask) (result Result, leased bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return Result{}, false, err
+	}
+	if l.settings.Lease > 0 {
 		if result, held := l.fromLease(a.N, a.Detail, a.Source); held != nil {
 			return result, true, nil
 		}
 	}
-	r, err = l.serve(ctx, a)
-	return r, false, err
-}
-
-// serve is Serve without leases.
-func (l *Limiter) serve(ctx context.Context, a Ask) (Result, error) {
+	c := l.client
 	if !a.Waits && l.settings.DenyCache > 0 {
-		if err := ctx.Err(); err != nil {
-			return Result{}, err
-		}
-		now := l.client.clock()
-		if known := l.client.denyCache.Find(l.Key(), a.N, now, l.enforced); known != nil {
+		now := c.clock()
+		if known := c.denyCache.Find(l.Key(), a.N, now, l.enforced); known != nil {
 			return Result{
 				Limit: known.Limit, Remaining: known.Left, RetryAfter: known.Free.Sub(now), ResetAfter: known.Reset.Sub(now),
-			}, nil
+			}, false, nil
 		}
 		a.Detail = true // the deny cache needs Result.RetryAfter and ResetAfter
 	}
-	result, err := l.client.answer(ctx, l, a)
-	return result, l.client.forCaller(ctx, err)
+	r := c.newRequest(a)
+	q := c.enter(l)
+	q.join(r)
+	q.exit()
+	if result, err = q.await(ctx, r); err != nil {
+		err = c.forCaller(ctx, err)
+	}
+	return result, false, err
 }
 
 // forCaller returns the error of a request for its caller, whose context may have ended meanwhile.
@@ -134,18 +135,6 @@ func (c *Client) forCaller(ctx context.Context, err error) error {
 		return script.Failure(ctx, c.callTimeout, err)
 	}
 	return err
-}
-
-// answer queues a and returns its result.
-func (c *Client) answer(ctx context.Context, l *Limiter, a Ask) (Result, error) {
-	if err := ctx.Err(); err != nil {
-		return Result{}, err
-	}
-	r := c.newRequest(a)
-	q := c.enter(l)
-	q.join(r)
-	q.exit()
-	return q.await(ctx, r)
 }
 
 // UpTo takes as many permits as are free now, at most n, and returns how many it took. While callers wait, none are free.
@@ -160,7 +149,7 @@ func (l *Limiter) UpTo(ctx context.Context, n int64, source *Source) (int64, err
 		return 0, nil
 	}
 	var got int64
-	r := l.client.newRequest(Ask{N: n, Got: &got, Source: source})
+	r := l.client.newRequest(&Ask{N: n, Got: &got, Source: source})
 	q.sendAlone(r)
 	q.exit()
 	if _, err := q.await(ctx, r); err != nil {

@@ -102,7 +102,7 @@ func TestCollectRemovesOnlyUnusedKeys(t *testing.T) {
 			}
 		}
 		collect(false, protocol.Gone)
-		_, _, err := l.Serve(r.ctx, dispatch.Ask{N: 3})
+		_, _, err := l.Serve(r.ctx, &dispatch.Ask{N: 3})
 		r.must(err)
 		r.ms.Add(time.Hour.Milliseconds() + time.Minute.Milliseconds() - 1)
 		collect(false, protocol.InUse)
