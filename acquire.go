@@ -58,26 +58,42 @@ func (l *Limiter) Acquire(ctx context.Context, n int64) error {
 	return err
 }
 
-// request serves a whole request and reports it to the request observer.
+// request answers a request and reports it to the request observer.
 func (l *Limiter) request(ctx context.Context, operation string, a dispatch.Ask) (Result, error) {
-	if l.client.requestObserver == nil {
-		result, _, err := l.serve(ctx, operation, &a)
-		return result, err
+	var started time.Time
+	if l.client.requestObserver != nil {
+		started = time.Now()
 	}
-	started := time.Now()
-	result, leased, err := l.serve(ctx, operation, &a)
-	info := RequestInfo{
-		Limiter: l.name, Method: methodOf(a), Waits: a.Waits, Permits: a.N, Leased: leased, Latency: time.Since(started), Err: err,
+	var result dispatch.Result
+	var leased bool
+	err := l.err
+	if err == nil && a.N < 1 {
+		err = ErrInvalidPermits
 	}
-	if result.Allowed {
-		info.Granted = a.N
+	if err == nil {
+		result, leased, err = l.core.Serve(ctx, &a)
 	}
-	l.client.tell(ctx, info)
-	return result, err
+	if err != nil {
+		result = dispatch.Result{}
+		if errors.Is(err, ErrInvalidPermits) || errors.Is(err, ErrExceedsRate) {
+			err = fmt.Errorf("%w: %d", err, a.N)
+		}
+		err = wrap(operation, l.name, err)
+	}
+	if l.client.requestObserver != nil {
+		info := RequestInfo{
+			Limiter: l.name, Method: methodOf(&a), Waits: a.Waits, Permits: a.N, Leased: leased, Latency: time.Since(started), Err: err,
+		}
+		if result.Allowed {
+			info.Granted = a.N
+		}
+		l.client.requestObserver.Request(ctx, info)
+	}
+	return Result(result), err
 }
 
 // methodOf returns the RequestInfo.Method of a request.
-func methodOf(a dispatch.Ask) string {
+func methodOf(a *dispatch.Ask) string {
 	switch {
 	case a.Waits && a.Until.IsZero():
 		return "Acquire"
@@ -87,24 +103,6 @@ func methodOf(a dispatch.Ask) string {
 		return "Allow"
 	}
 	return "TryAcquire"
-}
-
-// serve answers a request. leased reports whether a lease granted it.
-func (l *Limiter) serve(ctx context.Context, operation string, a *dispatch.Ask) (r Result, leased bool, err error) {
-	err = l.err
-	if err == nil && a.N < 1 {
-		err = fmt.Errorf("%w: %d", ErrInvalidPermits, a.N)
-	}
-	if err == nil {
-		var result dispatch.Result
-		if result, leased, err = l.core.Serve(ctx, a); err == nil {
-			return Result(result), leased, nil
-		}
-	}
-	if errors.Is(err, ErrExceedsRate) {
-		err = fmt.Errorf("%w: %d", err, a.N)
-	}
-	return Result{}, false, wrap(operation, l.name, err)
 }
 
 // AcquireUpTo takes as many permits as are free now, at most n, and returns how many it took. While other callers of this

@@ -69,17 +69,17 @@ func TestRedisCallsOfACall(t *testing.T) {
 			r.must(r.rdb.Persist(ctx, "rl").Err())
 			r.advance(2 * time.Second)
 			r.try(l, 1)
-		}, "persist hmget get zrange zrangebyscore zrange pttl zadd incrby zremrangebyrank"},
+		}, "persist hmget get zrange zrange zrangebyscore zrange pttl zadd incrby zremrangebyrank"},
 		{"a grant once one expired", func() {
 			r.advance(2 * time.Second)
 			r.try(l, 1)
-		}, "hmget get zrange pttl zadd zremrangebyrank"},
+		}, "hmget get zrange zrange pttl zadd zremrangebyrank"},
 		{"a grant with a check", func() {
 			r.advance(600 * time.Millisecond)
 			r.try(l, 1)
 			r.advance(900 * time.Millisecond)
 			r.try(l, 1)
-		}, "hmget get zrange pttl zadd incrby hmget get zrange zrange pttl zadd zremrangebyrank"},
+		}, "hmget get zrange pttl zadd incrby hmget get zrange zrange zrange pttl zadd zremrangebyrank"},
 	} {
 		monitor := redistest.Monitor(t, s.Addr)
 		step.do()

@@ -354,7 +354,7 @@ func (b *batch) complete(g protocol.AcquireReply, err error) {
 		if b.ask.UpTo {
 			q.settleUpTo(b, g, &info)
 		} else {
-			q.distribute(b, g, &info)
+			q.distribute(b, &g, &info)
 		}
 		if info.Permits+g.Ahead > 0 && q.limiter.settings.Bucket() > 0 {
 			q.grants.Add(b.request.ID())
@@ -466,9 +466,9 @@ func (q *queue) since(g protocol.AcquireReply) time.Time {
 // in order, where they fit; they never pass a waiting caller that needs more. The reply settles each caller that does
 // not wait, unless expired records remain (protocol.More), or all waiting callers in b were served and the next batch is
 // sent for the rest of the queue anyway. q.mu is held.
-func (q *queue) distribute(b *batch, g protocol.AcquireReply, info *Call) {
+func (q *queue) distribute(b *batch, g *protocol.AcquireReply, info *Call) {
 	more := g.Notes.Has(protocol.More)
-	since := q.since(g)
+	since := q.since(*g)
 	var spare, own int64
 	free := g.Free
 	for i := len(b.members) - 1; i >= 0; i-- { // backwards, so that the permits left after each caller are known
@@ -519,7 +519,7 @@ func (q *queue) distribute(b *batch, g protocol.AcquireReply, info *Call) {
 				info.Denied++
 				q.demand.Refused(time.Now())
 				r.result = refusal
-				q.remember(b, r, g, since)
+				q.remember(b, r, *g, since)
 				q.finish(b, r, nil)
 			}
 			ahead = ahead || r.Waits && r.state != requestSettled && r.N <= g.Rate
@@ -594,7 +594,7 @@ func (q *queue) remember(b *batch, r *request, g protocol.AcquireReply, since ti
 }
 
 // grant settles r with its permits; free is what remains after it. q.mu is held.
-func (q *queue) grant(b *batch, r *request, g protocol.AcquireReply, free int64, info *Call) {
+func (q *queue) grant(b *batch, r *request, g *protocol.AcquireReply, free int64, info *Call) {
 	if r.Source != nil {
 		*r.Source = Source{g.Local(), g.At}
 	}

@@ -73,10 +73,16 @@ var Strict bool
 
 // to changes the state of a request.
 func (s *requestState) to(next requestState) {
-	if Strict && !slices.Contains(requestTransitions[*s], next) {
-		panic(fmt.Sprintf("dispatch: a request that is %v becomes %v", *s, next))
+	if Strict {
+		s.check(next)
 	}
 	*s = next
+}
+
+func (s *requestState) check(next requestState) {
+	if !slices.Contains(requestTransitions[*s], next) {
+		panic(fmt.Sprintf("dispatch: a request that is %v becomes %v", *s, next))
+	}
 }
 
 // inFlight reports whether the request is in a batch that is not complete.
@@ -84,8 +90,14 @@ func (s requestState) inFlight() bool { return s == requestInFlight || s == requ
 
 // to changes the state of a batch.
 func (s *batchState) to(next batchState) {
-	if Strict && !slices.Contains(batchTransitions[*s], next) {
-		panic(fmt.Sprintf("dispatch: a batch that is %v becomes %v", *s, next))
+	if Strict {
+		s.check(next)
 	}
 	*s = next
+}
+
+func (s *batchState) check(next batchState) {
+	if !slices.Contains(batchTransitions[*s], next) {
+		panic(fmt.Sprintf("dispatch: a batch that is %v becomes %v", *s, next))
+	}
 }
