@@ -215,6 +215,7 @@ if not state then
   now = read_clock(client_now)
   score, bucketed = grant_score(now, limiter.interval, granularity, lease, find(flags, 'w', 1, true))
   if ARGV[9] then
+    --@include grant
     --@include recover
     local whole = wanted and not granularity and record or nil
     call('GET', limiter.value) -- fails before anything is written if the key has another type
@@ -287,16 +288,17 @@ if lease and bucketed and not refused and not recovered and not state.more then
   left = left - ahead
 end
 local taken = state.free - left
-local joined, held = nil, 0
-if bucketed and taken > 0 and not find(flags, 'j', 1, true) then
-  joined, held = find_own_record(records, score, prefix, taken)
-end
 
 -- Write.
 if limiter.missing then
   call('HSET', limiter.name, unpack(limiter.missing))
 end
 if taken > 0 then
+  --@include grant
+  local joined, held = nil, 0
+  if bucketed and not find(flags, 'j', 1, true) then
+    joined, held = find_own_record(records, score, prefix, taken)
+  end
   local score_text = score == now and client_now ~= '' and client_now or score
   if groups and find(flags, 'r', 1, true) and not find(flags, 'u', 1, true) then
     for _, group in ipairs(groups) do

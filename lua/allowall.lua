@@ -53,6 +53,7 @@ if enough then
     local permits = string.char(wanted % 256, b % 256, c % 256, math.floor(c / 256))
     if call('ZADD', records, 'NX', score, prefix .. permits) == 0 then
       --@include record
+      --@include grant
       add_record(records, next_prefix(prefix), wanted, score)
     end
     write_plain(read, i, left)
@@ -149,6 +150,7 @@ end
 local counts = parse_numbers(ARGV[1])
 local available -- permits of each limiter that an earlier attempt was granted
 if ARGV[4 * limiters + 3] then
+  --@include grant
   --@include recover
   local attempts, shares, missing = {}, {}, 0
   for i = 0, limiters - 1 do
@@ -234,6 +236,7 @@ for _, one in ipairs(all) do
     call('HSET', limiter.name, unpack(limiter.missing))
   end
   if taken > 0 then
+    --@include grant
     if find(request.flags, 'r', 1, true) then
       for group, size in ipairs(request.sizes) do
         for _ = 1, granted[group] do

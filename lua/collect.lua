@@ -6,7 +6,6 @@
 --       uses one of the two keys
 
 --@include base
---@include record
 --@include config
 local now, idle, dry = read_clock(ARGV[1]), tonumber(ARGV[2]), find(ARGV[3], 'd', 1, true)
 local value, records = KEYS[3], KEYS[5]

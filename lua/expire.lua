@@ -11,7 +11,6 @@
 -- client that never comes back would leave it for ever.
 
 --@include base
---@include record
 --@include config
 local command, time, condition = ARGV[1], ARGV[2], ARGV[3]
 local ttl = call('PTTL', KEYS[1])

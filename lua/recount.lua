@@ -12,7 +12,7 @@
 --@include record
 --@include config
 --@include state
---@include repair
+--@include grant
 --@include commit
 local client_now, newest, last, count, sum = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local limiter, fault = read_config(0)

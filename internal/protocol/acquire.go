@@ -246,7 +246,7 @@ func appendGroups(text []byte, ask Ask) []byte {
 // An AcquireReply is the decoded reply of acquire.lua, or a local reply in the same form.
 type AcquireReply struct {
 	Now        int64 // time of the call, µs since the epoch
-	At         int64 // score of what is granted, µs: now, or a little later (record.lua)
+	At         int64 // score of what is granted, µs: now, or a little later (config.lua)
 	Rate       int64
 	Interval   time.Duration
 	Free       int64 // permits that remain free

@@ -154,7 +154,7 @@ type MemberReply struct {
 	Free       int64 // permits that remain free
 	Notes      Notes
 	ResetAfter time.Duration // until all permits are free
-	At         int64         // score of what is granted, µs (record.lua)
+	At         int64         // score of what is granted, µs (config.lua)
 }
 
 // unknownWait is the wait in a reply if it is not known; the request is made again.

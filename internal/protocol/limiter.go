@@ -64,7 +64,7 @@ func (o Options) Findable(records int64) bool {
 	return records == 1 || records <= mostRecords && o.Format != record.Redisson313
 }
 
-// Dated returns the score (µs) of a grant, or of a lease, as record.lua computes it. The interval is in ms.
+// Dated returns the score (µs) of a grant, or of a lease, as config.lua computes it. The interval is in ms.
 func (o Options) Dated(now, interval int64, lease bool) int64 {
 	const fractions = 200 // ms: with shorter intervals, scores have fractions of a ms
 	length := min(o.Bucket(), interval/10)

@@ -209,7 +209,7 @@ local score = now and limiter.interval and ` + only(f, AcquireScript.Text, `scor
 		"granularity and permits_of(string.sub(prefix, 1, #client_prefix(prefix) + 4))", "listed", "strict",
 		"score and now > 0 and to_micros(score) or nil",
 		"local partly, queued = FLAG, OTHER", "detail = state.free - left, FLAG", "load_state(limiter, now, FLAG, OTHER)",
-		"load_state(limiter, now, OTHER, FLAG)", "local partly, queued = OTHER, FLAG", "bucketed and taken > 0 and not FLAG then",
+		"load_state(limiter, now, OTHER, FLAG)", "local partly, queued = OTHER, FLAG", "if bucketed and not FLAG then",
 		"local enforced = FLAG", "if groups and FLAG and not",
 		"grant_score(now, limiter.interval, granularity, lease, FLAG)",
 		"not ARGV[7] and not FLAG then", "right and stays and FLAG then", "FRACTIONS_BELOW or FLAG)", // in the plain grant
@@ -497,10 +497,10 @@ func FuzzRequests(f *testing.F) {
 	glance := clocked(GlanceScript, clock)
 	recount := clocked(RecountScript, clock, "newest", "last", "count", "sum")
 	survey := plain(SurveyScript, "first", "limit", "own")
-	collect := newEcho(f, client, CollectScript, timeFunctions, nil,
+	collect := newEcho(f, client, CollectScript, []string{"read_clock"}, nil,
 		"local time = "+only(f, CollectScript.Text, `(read_clock\(ARGV\[1\]\)),`)+"\n"+
 			"local known = "+only(f, CollectScript.Text, `read_clock\((ARGV\[1\])\),`)+" ~= ''\n",
-		"known and to_micros(time) or nil", "idle", "dry ~= nil")
+		"known and math.ceil(time * 1000 - 0.3) or nil", "idle", "dry ~= nil")
 
 	for _, s := range []struct {
 		micros, permits, interval, keepAlive, granted int64

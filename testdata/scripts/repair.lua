@@ -23,39 +23,13 @@ local REBUILD_PENDING = 512 -- the free permits must be rebuilt once these are g
 local RATE_MISMATCH = 1024 -- the configured rate is not the caller's
 local FOREIGN_WRITER = 2048 -- a record of a client other than this library was seen, after a refusal in the queue
 local MANY = 4096 -- there are too many live records for one call to add up: recount.lua does that
--- record.lua reads, writes and dates records, the members of a permits set. A record ends in its permits, as four
--- bytes, least significant first; the bytes before them are its prefix: a format byte or more, and an id. internal/record
--- describes the formats.
-
--- read_clock returns the time in ms, exact to the µs: the client's, given as text, or this server's if that is ''.
-local function read_clock(client_now)
-  if client_now ~= '' then
-    return tonumber(client_now)
-  end
-  local time = call('TIME')
-  return (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000
-end
+-- record.lua reads records, the members of a permits set. A record ends in its permits, as four bytes, least significant
+-- first; the bytes before them are its prefix: a format byte or more, and an id. internal/record describes the formats.
 
 -- to_micros converts ms to whole µs, rounded up. A double holds a time of today to a quarter of a µs, so a smaller fraction
 -- is an error of rounding.
 local function to_micros(ms)
   return math.ceil(ms * 1000 - 0.3)
-end
-
--- grant_score returns the score of a grant, and whether it is the end of a bucket. It is never earlier than now, so that no
--- window holds more than the rate. With a granularity (ms) it is the end of a bucket of time: one record then stands for all
--- that a client is granted within it. A lease lasts for at least a quarter of a bucket, so that the next one can be taken before
--- the end of the last. Without a granularity it is now, or the next whole ms if the interval is long or whole_ms: Redis
--- keeps up to 128 records in a list, and adding one takes three times as long if their scores are fractions. Redisson before
--- 3.16.4 returns waits that are too short where scores are fractions.
-local function grant_score(now, interval, granularity, lease, whole_ms)
-  local length = granularity and math.min(granularity, math.floor(interval / 10)) or 1
-  if length > 1 then
-    return math.ceil((lease and now + length / 4 or now) / length) * length, true
-  elseif interval >= FRACTIONS_BELOW or whole_ms then
-    return math.ceil(now), false
-  end
-  return now, false
 end
 
 -- permits_of returns the permits of a member: 0 if it is too short to be a record.
@@ -101,59 +75,7 @@ local function origin_of(member)
   end
   return number
 end
-
--- permit_bytes returns the four bytes of a number of permits, at most MAX_RECORD.
-local function permit_bytes(n)
-  n = math.min(n, MAX_RECORD)
-  local b, c = math.floor(n / 256), math.floor(n / 65536)
-  return string.char(n % 256, b % 256, c % 256, math.floor(c / 256))
-end
-
--- next_prefix returns the prefix with the next id. The id is a big-endian number at the end of the prefix; the first byte is
--- the format and stays. A prefix whose id is the last one grows by a byte, so there is always a next one.
-local function next_prefix(prefix)
-  for at = #prefix, 2, -1 do
-    local digit = string.byte(prefix, at)
-    if digit < 255 then
-      return string.sub(prefix, 1, at - 1) .. string.char(digit + 1) .. string.rep('\0', #prefix - at)
-    end
-  end
-  return prefix .. '\0'
-end
-
--- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.
-local function share_prefix(prefix, permits)
-  local own = client_prefix(prefix)
-  return own .. permit_bytes(permits) .. string.sub(prefix, #own + 5)
-end
-
--- add_record writes a record of n permits, or several where four bytes do not hold n. A record that exists has another
--- owner, so the next id is tried. It returns the last prefix that it used.
-local function add_record(records, prefix, n, score)
-  local added = call('ZADD', records, 'NX', score, prefix .. permit_bytes(n))
-  if added == 1 and n <= MAX_RECORD then
-    return prefix
-  end
-  return add_record(records, next_prefix(prefix), n - added * math.min(n, MAX_RECORD), score)
-end
-
--- find_own_record returns the record of this client with a score that n more permits fit in, and its permits; nil and 0 if
--- there is none. It reads a limited number of records: with more clients than that, some write a second record.
-local function find_own_record(records, score, prefix, n)
-  local own = client_prefix(prefix)
-  local bucket = call('ZRANGEBYSCORE', records, score, score, 'LIMIT', '0', 512)
-  for i = 1, #bucket do
-    local member = bucket[i]
-    if #member == #prefix + 4 and string.sub(member, 1, #own) == own then
-      local held = permits_of(member)
-      if held + n <= MAX_RECORD then
-        return member, held
-      end
-    end
-  end
-  return nil, 0
-end
--- config.lua: the keys of a limiter, and its configuration.
+-- config.lua: the keys of a limiter, its configuration, and the time by which it is judged.
 -- A limiter has five keys: 1 config, 2 value, 3 client value, 4 permits, 5 client permits.
 
 -- choose_keys returns the keys of the value and of the records, by the type of the limiter: '0' has one pair for all
@@ -240,6 +162,31 @@ local function is_foreign(i)
   local found = call('TYPE', KEYS[i]).ok
   return found ~= 'none' and found ~= ({ 'hash', 'string', 'string', 'zset', 'zset' })[(i - 1) % 5 + 1]
 end
+
+-- read_clock returns the time in ms, exact to the µs: the client's, given as text, or this server's if that is ''.
+local function read_clock(client_now)
+  if client_now ~= '' then
+    return tonumber(client_now)
+  end
+  local time = call('TIME')
+  return (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000
+end
+
+-- grant_score returns the score of a grant, and whether it is the end of a bucket. It is never earlier than now, so that no
+-- window holds more than the rate. With a granularity (ms) it is the end of a bucket of time: one record then stands for all
+-- that a client is granted within it. A lease lasts for at least a quarter of a bucket, so that the next one can be taken before
+-- the end of the last. Without a granularity it is now, or the next whole ms if the interval is long or whole_ms: Redis
+-- keeps up to 128 records in a list, and adding one takes three times as long if their scores are fractions. Redisson before
+-- 3.16.4 returns waits that are too short where scores are fractions.
+local function grant_score(now, interval, granularity, lease, whole_ms)
+  local length = granularity and math.min(granularity, math.floor(interval / 10)) or 1
+  if length > 1 then
+    return math.ceil((lease and now + length / 4 or now) / length) * length, true
+  elseif interval >= FRACTIONS_BELOW or whole_ms then
+    return math.ceil(now), false
+  end
+  return now, false
+end
 -- state.lua: the free permits and the records of a limiter: load_state counts expired permits back, and repairs the free
 -- permits where they are wrong.
 
@@ -290,54 +237,59 @@ local function load_state(limiter, now, rebuild, check)
   }
   local wrong = not counted or counted < 0 or state.free > limiter.rate or not state.oldest or rebuild
   if wrong or check then
--- repair.lua: free permits that do not agree with the records.
+    -- Few calls come here, so these functions are not defined for the others.
+-- grant.lua writes records.
 
--- sum_live adds up the live records, up to about 2,000 in all limiters of the call. It returns the records in order, their
--- permits, and whether there may be more.
-local function sum_live(records, expired_count)
-  local limit = math.floor(2000 * 5 / #KEYS)
-  local page = call('ZRANGE', records, expired_count, expired_count + limit - 1)
-  return page, sum_permits(page), #page == limit
+-- permit_bytes returns the four bytes of a number of permits, at most MAX_RECORD.
+local function permit_bytes(n)
+  n = math.min(n, MAX_RECORD)
+  local b, c = math.floor(n / 256), math.floor(n / 65536)
+  return string.char(n % 256, b % 256, c % 256, math.floor(c / 256))
 end
 
--- rebuild_value sets the free permits of a state from the records, and notes why. Nothing is free while more expired records
--- remain than leave in one call (the call that removes the last of them rebuilds), or while there are more live records than
--- one call adds up (until recount.lua has). After the rate was lowered, free permits below 0 can be correct: that is checked
--- where the records are few.
-local function rebuild_value(limiter, state, rebuild)
-  local counted, rate = state.counted, limiter.rate
-  local total = counted and counted + state.expired_permits
-  local why
-  if not state.stored then
-    why = MISSING
-  elseif not counted then
-    why = find(state.stored, '^%-%d+$') and NEGATIVE or GARBLED
-  elseif counted > rate then
-    why = ABOVE
-  elseif not state.oldest then
-    why = total ~= rate and EMPTY or 0
-  elseif counted < 0 and total <= rate and not rebuild then
-    why = NEGATIVE
-  else
-    why = DRIFTED
-  end
-  if not state.oldest then
-    -- All is free without a record. A limiter that was never used has neither records nor value.
-    if state.stored or state.expired_count > 0 then
-      state.notes = state.notes + why
-    end
-    state.free, state.more = rate, false
-  elseif counted and why == NEGATIVE and call('ZCARD', limiter.records) - state.expired_count > 256 then
-    state.free = total
-  elseif state.more then
-    state.free, state.notes = 0, state.notes + why + REBUILD_PENDING
-  else
-    local _, sum, many = sum_live(limiter.records, state.expired_count)
-    state.many, state.free = many, many and 0 or rate - sum
-    if why ~= NEGATIVE or state.free ~= total then
-      state.notes = state.notes + why
+-- next_prefix returns the prefix with the next id. The id is a big-endian number at the end of the prefix; the first byte is
+-- the format and stays. A prefix whose id is the last one grows by a byte, so there is always a next one.
+local function next_prefix(prefix)
+  for at = #prefix, 2, -1 do
+    local digit = string.byte(prefix, at)
+    if digit < 255 then
+      return string.sub(prefix, 1, at - 1) .. string.char(digit + 1) .. string.rep('\0', #prefix - at)
     end
   end
+  return prefix .. '\0'
+end
+
+-- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.
+local function share_prefix(prefix, permits)
+  local own = client_prefix(prefix)
+  return own .. permit_bytes(permits) .. string.sub(prefix, #own + 5)
+end
+
+-- add_record writes a record of n permits, or several where four bytes do not hold n. A record that exists has another
+-- owner, so the next id is tried. It returns the last prefix that it used.
+local function add_record(records, prefix, n, score)
+  local added = call('ZADD', records, 'NX', score, prefix .. permit_bytes(n))
+  if added == 1 and n <= MAX_RECORD then
+    return prefix
+  end
+  return add_record(records, next_prefix(prefix), n - added * math.min(n, MAX_RECORD), score)
+end
+
+-- find_own_record returns the record of this client with a score that n more permits fit in, and its permits; nil and 0 if
+-- there is none. It reads a limited number of records: with more clients than that, some write a second record.
+local function find_own_record(records, score, prefix, n)
+  local own = client_prefix(prefix)
+  local bucket = call('ZRANGEBYSCORE', records, score, score, 'LIMIT', '0', 512)
+  for i = 1, #bucket do
+    local member = bucket[i]
+    if #member == #prefix + 4 and string.sub(member, 1, #own) == own then
+      local held = permits_of(member)
+      if held + n <= MAX_RECORD then
+        return member, held
+      end
+    end
+  end
+  return nil, 0
 end
 
 -- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. It writes
@@ -363,25 +315,74 @@ local function remove_surplus(records, oldest, surplus)
   return surplus
 end
 
--- check_records compares the free permits with the live records. Free permits that were lost are added (LOW). A surplus
--- (HIGH) is taken out of the oldest records, whatever caused it: the free permits stay. So permits that Redisson's release
--- gave back are granted once and do not return a second time; and of what was granted before the rate was lowered, the
--- newest permits stay counted.
-local function check_records(limiter, state)
-  local page, sum, many = sum_live(limiter.records, state.expired_count)
-  state.many = many
-  if many then
-    return
-  end
-  local surplus = state.free + sum - limiter.rate
-  if surplus < 0 then
-    state.free, state.notes = state.free - surplus, state.notes + LOW
-  elseif surplus > 0 then
-    state.notes = state.notes + HIGH
-    remove_surplus(limiter.records, page, surplus)
-    state.oldest, state.oldest_score = unpack(read_record(limiter.records, state.expired_count))
-  end
-end
+    -- sum_live adds up the live records, up to about 2,000 in all limiters of the call. It returns the records in order,
+    -- their permits, and whether there may be more.
+    local function sum_live(records, expired_count)
+      local limit = math.floor(2000 * 5 / #KEYS)
+      local page = call('ZRANGE', records, expired_count, expired_count + limit - 1)
+      return page, sum_permits(page), #page == limit
+    end
+
+    -- rebuild_value sets the free permits of a state from the records, and notes why. Nothing is free while more expired records
+    -- remain than leave in one call (the call that removes the last of them rebuilds), or while there are more live records than
+    -- one call adds up (until recount.lua has). After the rate was lowered, free permits below 0 can be correct: that is checked
+    -- where the records are few.
+    local function rebuild_value(limiter, state, rebuild)
+      local counted, rate = state.counted, limiter.rate
+      local total = counted and counted + state.expired_permits
+      local why
+      if not state.stored then
+        why = MISSING
+      elseif not counted then
+        why = find(state.stored, '^%-%d+$') and NEGATIVE or GARBLED
+      elseif counted > rate then
+        why = ABOVE
+      elseif not state.oldest then
+        why = total ~= rate and EMPTY or 0
+      elseif counted < 0 and total <= rate and not rebuild then
+        why = NEGATIVE
+      else
+        why = DRIFTED
+      end
+      if not state.oldest then
+        -- All is free without a record. A limiter that was never used has neither records nor value.
+        if state.stored or state.expired_count > 0 then
+          state.notes = state.notes + why
+        end
+        state.free, state.more = rate, false
+      elseif counted and why == NEGATIVE and call('ZCARD', limiter.records) - state.expired_count > 256 then
+        state.free = total
+      elseif state.more then
+        state.free, state.notes = 0, state.notes + why + REBUILD_PENDING
+      else
+        local _, sum, many = sum_live(limiter.records, state.expired_count)
+        state.many, state.free = many, many and 0 or rate - sum
+        if why ~= NEGATIVE or state.free ~= total then
+          state.notes = state.notes + why
+        end
+      end
+    end
+
+    -- check_records compares the free permits with the live records. Free permits that were lost are added (LOW). A surplus
+    -- (HIGH) is taken out of the oldest records, whatever caused it: the free permits stay. So permits that Redisson's release
+    -- gave back are granted once and do not return a second time; and of what was granted before the rate was lowered, the
+    -- newest permits stay counted.
+    local function check_records(limiter, state)
+      local page, sum, many = sum_live(limiter.records, state.expired_count)
+      state.many = many
+      if many then
+        return
+      end
+      local surplus = state.free + sum - limiter.rate
+      if surplus < 0 then
+        state.free, state.notes = state.free - surplus, state.notes + LOW
+      elseif surplus > 0 then
+        state.notes = state.notes + HIGH
+        remove_surplus(limiter.records, page, surplus)
+        state.oldest, state.oldest_score = unpack(read_record(limiter.records, state.expired_count))
+      end
+    end
+
     if wrong then
       rebuild_value(limiter, state, rebuild)
     end

@@ -1,0 +1,76 @@
+-- grant.lua writes records.
+
+-- permit_bytes returns the four bytes of a number of permits, at most MAX_RECORD.
+local function permit_bytes(n)
+  n = math.min(n, MAX_RECORD)
+  local b, c = math.floor(n / 256), math.floor(n / 65536)
+  return string.char(n % 256, b % 256, c % 256, math.floor(c / 256))
+end
+
+-- next_prefix returns the prefix with the next id. The id is a big-endian number at the end of the prefix; the first byte is
+-- the format and stays. A prefix whose id is the last one grows by a byte, so there is always a next one.
+local function next_prefix(prefix)
+  for at = #prefix, 2, -1 do
+    local digit = string.byte(prefix, at)
+    if digit < 255 then
+      return string.sub(prefix, 1, at - 1) .. string.char(digit + 1) .. string.rep('\0', #prefix - at)
+    end
+  end
+  return prefix .. '\0'
+end
+
+-- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.
+local function share_prefix(prefix, permits)
+  local own = client_prefix(prefix)
+  return own .. permit_bytes(permits) .. string.sub(prefix, #own + 5)
+end
+
+-- add_record writes a record of n permits, or several where four bytes do not hold n. A record that exists has another
+-- owner, so the next id is tried. It returns the last prefix that it used.
+local function add_record(records, prefix, n, score)
+  local added = call('ZADD', records, 'NX', score, prefix .. permit_bytes(n))
+  if added == 1 and n <= MAX_RECORD then
+    return prefix
+  end
+  return add_record(records, next_prefix(prefix), n - added * math.min(n, MAX_RECORD), score)
+end
+
+-- find_own_record returns the record of this client with a score that n more permits fit in, and its permits; nil and 0 if
+-- there is none. It reads a limited number of records: with more clients than that, some write a second record.
+local function find_own_record(records, score, prefix, n)
+  local own = client_prefix(prefix)
+  local bucket = call('ZRANGEBYSCORE', records, score, score, 'LIMIT', '0', 512)
+  for i = 1, #bucket do
+    local member = bucket[i]
+    if #member == #prefix + 4 and string.sub(member, 1, #own) == own then
+      local held = permits_of(member)
+      if held + n <= MAX_RECORD then
+        return member, held
+      end
+    end
+  end
+  return nil, 0
+end
+
+-- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. It writes
+-- at once, first what a full server refuses: the state is better afterwards even if the rest of the script fails.
+local function remove_surplus(records, oldest, surplus)
+  local gone, rest = {}, nil
+  for i = 1, #oldest do
+    if surplus == 0 then
+      break
+    end
+    local held = permits_of(oldest[i])
+    gone[i] = oldest[i]
+    if held > surplus then
+      rest = held - surplus
+    end
+    surplus = math.max(0, surplus - held)
+  end
+  if rest then
+    local shrunk = gone[#gone]
+    add_record(records, string.sub(shrunk, 1, -5), rest, call('ZSCORE', records, shrunk))
+  end
+  call('ZREM', records, unpack(gone))
+  return surplus
+end
