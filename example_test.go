@@ -327,7 +327,7 @@ func ExampleLimiter_State() {
 	// consistent true
 }
 
-// A watcher forwards each call. It is called after the callers got their results.
+// A watcher forwards each call. It is called before the callers get their results.
 type watcher chan rratelimiter.CallInfo
 
 func (w watcher) Call(info rratelimiter.CallInfo) { w <- info }

@@ -75,13 +75,14 @@ func (g *Grant) Permits() int64 {
 	return g.left
 }
 
-// Return gives back n permits of the grant, at most as many as Permits returns, and returns how many came back. Permits that
-// are already free do not come back again: their interval is over, or they were freed by Release, Reset, Delete, or SetRate
-// without KeepState.
+// Return gives back n permits of the grant, at most as many as Permits returns, and returns how many came back. Permits
+// that are already free do not come back again: their interval is over, or they were freed by Release, Reset, Delete, or
+// SetRate without KeepState.
 //
-// Return removes only permits that this client got at the time of this grant. So the permits of other grants become
-// free at the same times as before. If the process granted the permits locally (WithFallback), Return frees the permits that
-// the process granted last. [Limiter.Release] removes the oldest permits of all clients instead.
+// Return takes the permits out of records that this client wrote with the time of this grant. Other grants in these records
+// have the same time, so their permits become free when they would have. If the process granted the permits locally
+// (WithFallback), Return frees the permits that the process granted last. [Limiter.Release] removes the oldest permits of
+// all clients instead.
 //
 // If n is 0, Return does nothing. If n is negative, the error is ErrInvalidPermits. If the reply is lost, the error is
 // ErrOutcomeUnknown: the permits may have come back, and no later Return gives them back.
@@ -113,8 +114,8 @@ func (g *Grant) Return(ctx context.Context, n int64) (int64, error) {
 type Health struct {
 	Away    bool // the node cannot be reached, or cannot grant permits (see WithFallback)
 	Decides bool // this process decides instead of the node (WithFallback)
-	// Silence is for how long the last call has had no reply: 0 if it has one, if it has stalled and has no waiting caller, or
-	// if it is one of AllowAll or AcquireUpTo.
+	// Silence is how long the last call has been waiting for its reply. It is 0 if the reply has come, if the call has
+	// stalled without a waiting caller, and for calls of AllowAll and AcquireUpTo.
 	Silence time.Duration
 }
 

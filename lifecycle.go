@@ -13,8 +13,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// An ExpireCondition makes a new TTL depend on the present TTL. At most one condition can be given. Conditions work on every
-// server, including Redis before 7.0, where PEXPIRE has no conditions.
+// An ExpireCondition makes a new TTL depend on the present TTL. At most one condition can be given. Conditions work on
+// every server, including Redis before 7.0, where PEXPIRE has no conditions.
 type ExpireCondition int
 
 // The conditions, with Redisson's methods.
@@ -57,8 +57,8 @@ func (l *Limiter) ExpireAt(ctx context.Context, t time.Time, cond ...ExpireCondi
 }
 
 // ClearExpire removes the TTL, and returns whether there was one (Redisson: clearExpire). A limiter with a KeepAlive gets a
-// TTL again when it is used next. This client's PerClient state keeps a TTL, and expires when it is no longer needed. If the
-// reply was lost, the error is ErrOutcomeUnknown.
+// TTL again when it is used next. This client's PerClient state keeps a TTL, and expires when it is no longer needed. If
+// the reply was lost, the error is ErrOutcomeUnknown.
 func (l *Limiter) ClearExpire(ctx context.Context) (bool, error) {
 	return l.expire(ctx, protocol.Persist, 0, nil)
 }
@@ -148,12 +148,13 @@ func foreign(all []string, at int) error {
 		dispatch.Quoted(all[at]), types[at%keys.Count]))
 }
 
-// Rename renames the limiter's keys in Redis (Redisson: rename). This Limiter still has the old name. If another limiter has
-// the new name, that limiter is removed. The PerClient state of other clients keeps the old name.
+// Rename renames the limiter's keys in Redis (Redisson: rename). This Limiter still has the old name. If another limiter
+// has the new name, that limiter is removed. The PerClient state of other clients keeps the old name.
 //
-// Without a limiter the error is ErrNotInitialized. A new name that shares a key with the old one is ErrInvalidOption; the
-// same name changes nothing. If a key of either name has another Redis type, it belongs to another program: nothing is renamed,
-// and the error is a WRONGTYPE that names the key. If the reply was lost, the error is ErrOutcomeUnknown.
+// Without a limiter the error is ErrNotInitialized. If the two names have a key in common (as "a" and "{a}:value" do), the
+// error is ErrInvalidOption; the same name changes nothing. If a key of either name has another Redis type, it belongs to
+// another program: nothing is renamed, and the error is a WRONGTYPE that names the key. If the reply was lost, the error is
+// ErrOutcomeUnknown.
 //
 // On a cluster, both names must be in one slot. On a Ring, both names must have the same hash tag ("{tag}x"). Otherwise the
 // error is ErrCrossSlotName. With an AutoPipeliner over a Ring this cannot be checked: use names with the same hash tag
@@ -163,8 +164,8 @@ func (l *Limiter) Rename(ctx context.Context, newName string) error {
 	return wrap("rename", l.name, err)
 }
 
-// RenameNX is Rename, but only if there is no key with the new name (Redisson: renamenx). It returns whether the limiter was
-// renamed.
+// RenameNX is Rename, but only if there is no key with the new name (Redisson: renamenx). It returns whether the limiter
+// was renamed.
 func (l *Limiter) RenameNX(ctx context.Context, newName string) (bool, error) {
 	renamed, err := l.rename(ctx, newName, protocol.Rename{OnlyNew: true})
 	return renamed, wrap("rename", l.name, err)

@@ -6,8 +6,8 @@ import (
 )
 
 // An Observer sees each acquiring call after its reply was handled, and each decision that the process made without a call
-// (WithFallback). Requests that a lease grants (WithLease) are reported to a [RequestObserver] only. The methods must return
-// quickly, because callers wait for them.
+// (WithFallback). Requests that a lease grants (WithLease) are reported to a [RequestObserver] only. The methods must
+// return quickly, because callers wait for them.
 type Observer interface{ Call(CallInfo) }
 
 // CallInfo describes one acquiring call. A call of AllowAll or TakeAll in one step is reported once for each of its
@@ -28,25 +28,25 @@ type CallInfo struct {
 	DenyCacheHits            int           // refusals by WithDenyCache, without a call, since the limiter's previous call
 	Fallback                 bool          // decided by the process (WithFallback), after a failed call or without one
 	Leased                   int64         // permits that were taken ahead of demand (WithLease), in addition to Permits
-	Returned                 int64         // permits of earlier leases that were given back since the limiter's previous call
-	Void                     int64         // permits of earlier leases that were neither granted nor given back; counted likewise
+	Returned                 int64         // permits of earlier leases given back since the limiter's previous call
+	Void                     int64         // permits of earlier leases neither granted nor given back, since the limiter's previous call
 	Err                      error         // why the call failed; nil if it did not
 }
 
 // A RequestObserver is an [Observer] that also sees each request once, when the method returns. A call serves many
-// requests. RequestInfo describes a single request, including its time in the queue. These requests are reported here,
-// but in no [CallInfo]: a request whose context ends before its call is sent, a request that a lease grants, a request that
-// fails before a call (for example with ErrInvalidPermits), and an AcquireUpTo or TakeUpTo that gets nothing because callers
-// wait. If the context of a request ends while its call is in flight, CallInfo counts the caller, and only RequestInfo has the
-// error. Invalid arguments of AllowAll and TakeAll are not reported. Request is called concurrently, in the goroutines of the
-// callers.
+// requests. RequestInfo describes a single request, including its time in the queue. These requests are reported here, but
+// in no [CallInfo]: a request whose context ends before its call is sent, a request that a lease grants, a request that
+// fails before a call (for example with ErrInvalidPermits), and an AcquireUpTo or TakeUpTo that gets nothing because
+// callers wait. If the context of a request ends while its call is in flight, CallInfo counts the caller, and only
+// RequestInfo has the error. Invalid arguments of AllowAll and TakeAll are not reported. Request is called concurrently, in
+// the goroutines of the callers.
 type RequestObserver interface {
 	Observer
 	Request(ctx context.Context, info RequestInfo)
 }
 
-// RequestInfo describes one request: a call of a method that asks a limiter for permits. Take, TakeUpTo and TakeAll have the
-// Method of Allow, AcquireUpTo and AllowAll.
+// RequestInfo describes one request: a call of a method that asks a limiter for permits. Take, TakeUpTo and TakeAll have
+// the Method of Allow, AcquireUpTo and AllowAll.
 //
 // AllowAll and TakeAll make one request to each of their limiters. Method is "AllowAll" if they run in one step, and
 // "Allow" if they ask one limiter after the other. If AllowAll runs in one step and one limiter refuses, Granted is 0
@@ -63,8 +63,8 @@ type RequestInfo struct {
 	Err     error         // as returned to the caller; nil if the request was answered
 }
 
-// A GuardObserver is an [Observer] that also sees each decision of a guard: an HTTP handler or a gRPC server that a policy of
-// package httplimit limits. Guard is called concurrently, in the goroutines of the callers, and must return quickly.
+// A GuardObserver is an [Observer] that also sees each decision of a guard: an HTTP handler or a gRPC server that a policy
+// of package httplimit limits. Guard is called concurrently, in the goroutines of the callers, and must return quickly.
 type GuardObserver interface {
 	Observer
 	Guard(ctx context.Context, info GuardInfo)

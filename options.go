@@ -50,15 +50,15 @@ func WithClock(now func() time.Time) Option {
 
 // WithCallTimeout bounds the duration of one call to Redis, including retries. The default is 1 s.
 //
-// A call that fails because of the network, or because the server cannot serve the call yet (LOADING, READONLY, ...),
-// is retried until d is over: first after some milliseconds, later after up to 250 ms. With WithFallback, a call that
-// Redis did not execute is not retried: the process decides at once. To survive a failover without an error, set d to
-// more than the failover takes, and the ReadTimeout of the redis client to at least d. With a shorter ReadTimeout,
-// Redis may execute an attempt after its retry was answered. Some calls then take their permits twice: see
-// docs/faults.md, "What can't be survived".
+// A call that fails because of the network, or because the server cannot serve the call yet (LOADING, READONLY, ...), is
+// retried until d is over: first after some milliseconds, later after up to 250 ms. With WithFallback, a call that Redis
+// did not execute is not retried: the process decides at once. To survive a failover without an error, set d to more than
+// the failover takes, and the ReadTimeout of the redis client to at least d. With a shorter ReadTimeout, a retry can be
+// answered while the first attempt is still on its way, and Redis then executes both. Some calls then take their permits
+// twice: see docs/faults.md, "What can't be survived".
 //
-// If a call times out and no later call was answered, the requests queued behind this call fail with the same timeout.
-// Nothing was sent for these requests, so their error is never ErrOutcomeUnknown.
+// If a call times out, and the node has answered no call that began after it, the requests queued behind this call fail
+// with the same timeout. Nothing was sent for these requests, so their error is never ErrOutcomeUnknown.
 func WithCallTimeout(d time.Duration) Option {
 	return func(c *dispatch.Config) error {
 		if d <= 0 {
@@ -123,8 +123,8 @@ func validate(s dispatch.Settings) error {
 // A LimiterOption configures one limiter in this process. Options are not stored in Redis.
 type LimiterOption func(*dispatch.Settings) error
 
-// WithRate makes the limiter set the rate r if no rate is stored in Redis, in the same step in which it acquires permits. If
-// a rate is stored, it stays in force. If it differs from r, CallInfo.RateMismatch is true. If only some fields of the
+// WithRate makes the limiter set the rate r if no rate is stored in Redis, in the same step in which it acquires permits.
+// If a rate is stored, it stays in force. If it differs from r, CallInfo.RateMismatch is true. If only some fields of the
 // configuration are stored, the missing fields are set, as by Redisson's trySetRate.
 //
 // Every acquiring method and AvailablePermits set the rate. Methods that only read, such as Config, State and TTL, do not.
@@ -137,9 +137,9 @@ func WithRate(r Rate) LimiterOption {
 }
 
 // WithEnforcedRate makes the limiter set the rate r whenever no rate or another rate is stored in Redis. Earlier grants
-// still count. Two processes that enforce different rates on one limiter overwrite each other's rate with each call, so only
-// one owner should enforce a rate. If a call has set r three times and another rate is stored again, the call is decided
-// under that other rate, and CallInfo.RateMismatch is true.
+// still count. Two processes that enforce different rates on one limiter overwrite each other's rate with each call, so
+// only one owner should enforce a rate. If a call has set r three times and another rate is stored again, the call is
+// decided under that other rate, and CallInfo.RateMismatch is true.
 func WithEnforcedRate(r Rate) LimiterOption {
 	return func(s *dispatch.Settings) error {
 		s.Own, s.Enforced = r.protocol(), true
@@ -168,13 +168,13 @@ func WithRecordFormat(f RecordFormat) LimiterOption {
 	}
 }
 
-// WithRecordPerRequest stores one record for each request instead of one record for all requests of a call. It costs memory.
-// Redisson before 3.35.0 counts records instead of permits when it repairs a limiter whose stored number of free permits (the
-// key {NAME}:value) was evicted. If such releases use the limiter and each request takes one permit, this option keeps their
-// count correct.
+// WithRecordPerRequest stores one record for each request instead of one record for all requests of a call. It costs
+// memory. Redisson before 3.35.0 counts records instead of permits when it repairs a limiter whose stored number of free
+// permits (the key {NAME}:value) was evicted. If such releases use the limiter and each request takes one permit, this
+// option keeps their count correct.
 //
-// The option corrects only the count. Every release of Redisson treats a limiter without that key as new, and repairs it when
-// a record expires, or later. Until then Redisson grants permits in addition to those in the records.
+// The option corrects only the count. Every release of Redisson treats a limiter without that key as new, and repairs it
+// when a record expires, or later. Until then Redisson grants permits in addition to those in the records.
 func WithRecordPerRequest() LimiterOption {
 	return func(s *dispatch.Settings) error {
 		s.RecordPerRequest = true
@@ -190,8 +190,9 @@ func WithRecordPerRequest() LimiterOption {
 // After a lost reply, ErrOutcomeUnknown is more frequent than without the option: a retry cannot find the permits of the
 // earlier attempt if a later call was stored in the same record. Records are four bytes longer.
 //
-// d must be a positive number of whole milliseconds. It must be at most a tenth of the interval of the rate that WithRate or
-// WithEnforcedRate sets. The option cannot be combined with WithRecordPerRequest. Otherwise the error is ErrInvalidOption.
+// d must be a positive number of whole milliseconds. It must be at most a tenth of the interval of the rate that WithRate
+// or WithEnforcedRate sets. The option cannot be combined with WithRecordPerRequest. Otherwise the error is
+// ErrInvalidOption.
 //
 // If the interval in force is shorter than 10 d, a tenth of that interval is used instead of d. If the length is then
 // less than 2 ms, each call has its own record. With WithServerTime, the server's clock defines the periods. With the
@@ -221,15 +222,15 @@ func WithGranularity(d time.Duration) LimiterOption {
 // quarter of the free permits. It takes nothing ahead
 //   - while a caller waits, while a call is stalled, and for the time d after a refusal;
 //   - if no more than a tenth of the rate is free, since it never takes the last tenth;
-//   - if a waiting caller of the limiter has found that Redisson has used a limiter on the server since the server
-//     started.
+//   - if Redisson has used any limiter on the server since the server started. The client checks this only while callers of
+//     the limiter wait.
 //
-// In these cases calls go to Redis as without the option. Unused permits are given back when the lease ends, unless they are
-// too few to justify a call.
+// In these cases calls go to Redis as without the option. Unused permits are given back when the lease ends, unless they
+// are too few to justify a call.
 //
-// A change by this client (SetRate, Release, Delete, ...) ends its leases of the limiter at once. A change by another client
-// is noticed when the lease ends. While Redis cannot be reached, a lease grants its permits until it ends. A client holds
-// leases of at most 65,536 limiters at a time.
+// A change by this client (SetRate, Release, Delete, ...) ends its leases of the limiter at once. A change by another
+// client is noticed when the lease ends. While Redis cannot be reached, a lease grants its permits until it ends. A client
+// holds leases of at most 65,536 limiters at a time.
 //
 // d must be a positive number of whole milliseconds. It must be at most a tenth of the interval of the rate that
 // WithRate or WithEnforcedRate sets. The option cannot be combined with WithGranularity, WithRecordPerRequest or the
@@ -250,25 +251,25 @@ func WithLease(d time.Duration) LimiterOption {
 // time, requests of these methods for n or more permits are refused without a call to Redis. An attack then costs Redis
 // almost nothing.
 //
-// If a new rate or a release in another process frees permits earlier, this process notices that only at the cached
-// time. A change by this client (SetRate, Release, Expire, a rate enforced by another Limiter of the client, ...) has
-// effect at once. If a reply to this client shows a different rate, the client drops the cached refusal at once. If
-// permits are free but reserved for waiting callers, the refusal is not cached.
+// If a new rate or a release in another process frees permits earlier, this process notices it at the cached time, and a
+// new rate earlier if a reply shows it. A change by this client (SetRate, Release, Expire, a rate enforced by another
+// Limiter of the client, ...) has effect at once. If permits are free but reserved for waiting callers, the refusal is not
+// cached.
 //
 // limiters is the largest number of limiters whose refusals the client caches. It must be positive. If the cache is full, a
 // new refusal replaces another refusal.
 func WithDenyCache(limiters int) LimiterOption {
 	return func(s *dispatch.Settings) error {
 		if limiters < 1 {
-			return invalidOption("a deny cache for %d limiters", limiters)
+			return invalidOption("a deny cache for %d limiters: at least 1", limiters)
 		}
 		s.DenyCache = limiters
 		return nil
 	}
 }
 
-// WithFallback lets this process decide by itself in the cases of [ErrUnavailable]: Redis cannot be reached, no connection or
-// no reply came in time, or the server replied with LOADING, BUSY, READONLY, MASTERDOWN, CLUSTERDOWN, TRYAGAIN, or "max
+// WithFallback lets this process decide by itself in the cases of [ErrUnavailable]: Redis cannot be reached, no connection
+// or no reply came in time, or the server replied with LOADING, BUSY, READONLY, MASTERDOWN, CLUSTERDOWN, TRYAGAIN, or "max
 // number of clients reached". All other errors are returned as without the option.
 //
 // In these cases the process grants the fraction of the last known rate. The fraction must be from 0 to 1; otherwise the
@@ -277,10 +278,10 @@ func WithDenyCache(limiters int) LimiterOption {
 // permit in a proportionally longer interval.
 //
 // The process decides requests of all acquiring methods. Result.Limit is then the limit of this process, and
-// CallInfo.Fallback is true. Waiting callers keep their order, with one exception: a request for more permits than the limit
-// of this process, but not more than the rate, is refused or waits until Redis is back, and does not delay later requests.
-// All other methods, including Release, still call Redis. The permits that the process grants are not stored in Redis, so
-// Release cannot give them back.
+// CallInfo.Fallback is true. Waiting callers keep their order, with one exception: a request for more permits than the
+// limit of this process, but not more than the rate, is refused or waits until Redis is back, and does not delay later
+// requests. All other methods, including Release, still call Redis. The permits that the process grants are not stored in
+// Redis, so Release cannot give them back.
 //
 // In any interval the process grants at most the fraction of the rate by itself, even across several outages. These
 // grants are in addition to the grants of Redis, and their permits may return up to a tenth of the interval late. The
@@ -290,20 +291,20 @@ func WithDenyCache(limiters int) LimiterOption {
 // limiters the error is returned in the same way.
 //
 // A node counts as away if it refuses calls, or if it has answered nothing for 500 ms (or for WithCallTimeout, if that is
-// shorter) while a call was in flight. After half of that time a probe is sent, so an answer to the probe also shows that the
-// node is not away. The contexts of callers do not matter: calls of all methods count, even if their callers' contexts have
-// ended. When the node counts as away, the process decides the calls in flight and all later calls at once. A background call
-// probes the node after 100 ms, then less often, down to once per second.
+// shorter) while a call was in flight. After half of that time a probe is sent, so an answer to the probe also shows that
+// the node is not away. Calls of all methods count for this, also those whose callers' contexts have ended. When the node
+// counts as away, the process decides the calls in flight and all later calls at once. A background call probes the node
+// after 100 ms, then less often, down to once per second.
 //
-// The state of a node applies to all limiters on the node, and the state of a shard to all limiters on that shard of a Ring.
-// With an AutoPipeliner over several nodes, the node of a limiter is not known, so each limiter has a state of its own. A Ring
-// removes a shard that does not answer: by default 2 s after the shard died, or 15 s after it began to hang. Until the shard
-// is back, its limiters are on another shard, where they have no grants, and no rate without WithRate. If
+// The state of a node applies to all limiters on the node, and the state of a shard to all limiters on that shard of a
+// Ring. With an AutoPipeliner over several nodes, the node of a limiter is not known, so each limiter has a state of its
+// own. A Ring removes a shard that does not answer: by default 2 s after the shard died, or 15 s after it began to hang.
+// Until the shard is back, its limiters are on another shard, where they have no grants, and no rate without WithRate. If
 // RingOptions.HeartbeatFn always returns true, the limiters stay on their shard, and the process decides.
 func WithFallback(fraction float64) LimiterOption {
 	return func(s *dispatch.Settings) error {
 		if !(fraction >= 0 && fraction <= 1) {
-			return invalidOption("a fallback to %v of the rate, not 0 to 1", fraction)
+			return invalidOption("the fraction %v of WithFallback is not between 0 and 1", fraction)
 		}
 		s.FallsBack, s.Fallback = true, fraction
 		return nil

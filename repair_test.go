@@ -50,10 +50,10 @@ func TestRepairReportsTheFault(t *testing.T) {
 	r := newRig(t, redistest.Embedded(t))
 	l := r.limiter("rl")
 	for fault, value := range map[string]string{
-		"free permits and records were 2 more than the rate": "7",
-		"free permits and records were 3 less than the rate": "2",
-		"free permits were no whole number":                  "five",
-		"free permits were missing":                          "",
+		"free permits and those in records together were 2 more than the rate": "7",
+		"free permits and those in records together were 3 less than the rate": "2",
+		"free permits were no whole number":                                    "five",
+		"free permits were missing":                                            "",
 	} {
 		r.wipe()
 		r.setRate(l, rratelimiter.PerMinute(10))

@@ -113,8 +113,8 @@ func (r Rate) String() string {
 
 // ParseRate parses a rate: the number of permits, a slash, and an interval, such as "100/s". The interval is a unit (ms, s,
 // m, h, d, sec, second, min, minute, hour, day) or a duration in the syntax of time.ParseDuration. After it, " per client"
-// and " keep-alive " with a unit or a duration are optional, in this order. The error is ErrInvalidRate and names the invalid
-// part.
+// and " keep-alive " with a unit or a duration are optional, in this order. The error is ErrInvalidRate and names the
+// invalid part.
 func ParseRate(s string) (Rate, error) {
 	rest, keepAlive, kept := strings.Cut(strings.TrimSpace(s), keepAliveText)
 	rest, perClient := strings.CutSuffix(rest, perClientText)
@@ -152,9 +152,9 @@ func parseInterval(text string) (time.Duration, error) {
 	return time.ParseDuration(text)
 }
 
-// TrySetRate sets the rate of a limiter that has no rate, and returns whether it set the rate (Redisson: trySetRate). Fields
-// of the configuration that are already stored are not changed. As with Redisson, the result depends on the type field: it
-// is true if this field was missing.
+// TrySetRate sets the rate of a limiter that has no rate, and returns whether it set the rate (Redisson: trySetRate).
+// Fields of the configuration that are already stored are not changed. As with Redisson, the result depends on the type
+// field: it is true if this field was missing.
 //
 // An invalid rate is ErrInvalidRate. If the reply was lost, the error is ErrOutcomeUnknown. If the rate was set
 // nevertheless, the next TrySetRate returns false.
@@ -191,9 +191,9 @@ func setOptionsOf(opts []SetOption) (o setOptions) {
 // again at once.
 //
 // An invalid rate is ErrInvalidRate. If the reply was lost, SetRate is retried. If no retry has a reply, the error is
-// ErrOutcomeUnknown, and calling SetRate again is safe. Without KeepState, each execution also removes the grants made since
-// the previous one. If one of the keys has another Redis type, it belongs to another program: nothing is set, and the error
-// is Redis's WRONGTYPE.
+// ErrOutcomeUnknown, and calling SetRate again is safe. Without KeepState, a retry or a repeated call also removes the
+// grants made since the previous attempt. If one of the keys has another Redis type, it belongs to another program: nothing
+// is set, and the error is Redis's WRONGTYPE.
 func (l *Limiter) SetRate(ctx context.Context, r Rate, opts ...SetOption) error {
 	_, err := l.change(ctx, r, func() (bool, error) {
 		return l.core.SetRate(ctx, protocol.SetRate{Rate: r.protocol(), Keep: setOptionsOf(opts).keep})
@@ -201,8 +201,8 @@ func (l *Limiter) SetRate(ctx context.Context, r Rate, opts ...SetOption) error 
 	return wrap("set the rate of", l.name, err)
 }
 
-// UpdateRate is SetRate, but only for a limiter that already has a rate. It returns whether the limiter had a rate (Redisson:
-// updateRate, since 4.6.1).
+// UpdateRate is SetRate, but only for a limiter that already has a rate. It returns whether the limiter had a rate
+// (Redisson: updateRate, since 4.6.1).
 func (l *Limiter) UpdateRate(ctx context.Context, r Rate, opts ...SetOption) (bool, error) {
 	set, err := l.change(ctx, r, func() (bool, error) {
 		return l.core.SetRate(ctx, protocol.SetRate{Rate: r.protocol(), Keep: setOptionsOf(opts).keep, Update: true})

@@ -26,20 +26,20 @@ type Gateway struct {
 // bucket for each client address and path, in a hash with the fields below.
 //
 // Model: a bucket holds Capacity permits and is full at first. One permit is added after each period of length Every. A
-// started period is not lost. Refills are stored with grants. When more than an Interval has passed since
-// lastRefillTime, the bucket is full. A caller whose clock is behind refills nothing.
+// started period is not lost. A refused request stores no refill; the next grant does. When more than an Interval has
+// passed since lastRefillTime, the bucket is full. A caller whose clock is behind refills nothing.
 //
-// Layout: one hash, best named by GatewayKey: lastRefillTime in ms, as if the refill had come on time, and
-// tokensRemaining. Its TTL is an interval from its last change. A time that is missing, or more than one minute and
-// more than an interval ahead, is replaced by now. If tokensRemaining is missing or invalid, the bucket counts as full.
-// Three errors of the usual script are not here: the interval in ms given to EXPIRE, which takes seconds; a TTL set
-// only when the bucket is made, so that a bucket in use expires and is full again; and Every as interval / limit, which
-// is 0 if the limit is larger than the interval in ms. Here, an Every below 1 ms is ErrInvalidRate.
+// Layout: one hash, best named by GatewayKey: lastRefillTime, when the last refill was due (ms), and tokensRemaining. Its
+// TTL is an interval from its last change. A time that is missing, or more than one minute and more than an interval ahead,
+// is replaced by now. If tokensRemaining is missing or invalid, the bucket counts as full. Three errors of the usual script
+// are not here: the interval in ms given to EXPIRE, which takes seconds; a TTL set only when the bucket is made, so that a
+// bucket in use expires and is full again; and Every as interval / limit, which is 0 if the limit is larger than the
+// interval in ms. Here, an Every below 1 ms is ErrInvalidRate.
 //
 // Cost: one hash of two numbers, one call with three commands. It works on a cluster: there is one key.
 //
-// Weakness: a full bucket passes at once, and the refill continues: in any time t, at most Capacity + t / Every
-// (rounded up) permits pass. If Capacity x Every is longer than Interval, up to Capacity permits more can pass after
+// Weakness: a full bucket can be emptied at once, and the refill continues: in any time t, at most Capacity + t / Every
+// (rounded up) permits are granted. If Capacity x Every is longer than Interval, up to Capacity permits more can pass after
 // each Interval.
 func NewGatewayBucket(rdb rratelimiter.Redis, key string, p Gateway, opts ...Option) *Limiter {
 	l := newLimiter(rdb, key, p.Capacity, p.Capacity, opts, p.check())

@@ -22,8 +22,8 @@ var leakyBucketScript = load("leaky_bucket")
 //
 // Cost: one hash of two numbers, one call with three commands. It works on a cluster: there is one key.
 //
-// Weakness: an empty bucket passes capacity at once: in any time t, at most capacity + t x rate. With a small capacity
-// the flow is even, but bursts that a window would allow are refused.
+// Weakness: while the bucket is empty, capacity permits can be granted at once: in any time t, at most capacity + t x rate.
+// With a small capacity the flow is even, but bursts that a window would allow are refused.
 func NewLeakyBucket(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, capacity int64, opts ...Option) *Limiter {
 	l := newLimiter(rdb, key, capacity, capacity, opts, checkRate(rate), checkCount("drops of capacity", capacity))
 	l.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {

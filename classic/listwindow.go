@@ -16,17 +16,16 @@ import (
 // Model: the first permit opens a window of one interval; each permit adds an element to the list, whose length is the
 // count. When the list expires a new window begins.
 //
-// Layout: key is the list: LLEN is the count, RPUSHX adds to it while it exists, and it lives until the window ends.
-// The usual form makes it with RPUSH and EXPIRE in a MULTI after EXISTS has returned 0, so that all callers of the
-// first moment make it and pass, however many there are. Here a list with a TTL is made under another key,
-// {key}:unique, and RENAMENX renames it: one caller succeeds, the others add to its list. Elements are unique for each
-// request, so that a request that comes too late takes back only its own. If a list has no TTL, or a TTL longer than
-// ten intervals, its TTL is set to one interval.
+// Layout: key is the list: LLEN is the count, RPUSHX adds to it while it exists, and it lives until the window ends. The
+// usual form makes it with RPUSH and EXPIRE in a MULTI after EXISTS has returned 0, so that all callers of the first moment
+// make it and pass, however many there are. Here a list with a TTL is made under another key, {key}:unique, and RENAMENX
+// renames it: one caller succeeds, the others add to its list. Each request adds elements of its own, so that a request
+// above the limit removes only these. If a list has no TTL, or a TTL longer than ten intervals, its TTL is set to one
+// interval.
 //
 // Cost: some 20 bytes for each permit of a window; two round trips for a grant, three if several callers begin a window. It
-// works on a cluster: the second list has a hash tag that keeps it in the slot of key, unless key is empty or has a } and no
-// tag.
-// The client must have transactions (TxPipeline): all of go-redis have.
+// works on a cluster: the second list has a hash tag that keeps it in the slot of key, unless key is empty or has a } and
+// no tag. The client must have the method TxPipeline, as all clients of go-redis have.
 //
 // Weakness: at most 2 x Permits in any interval, as in any fixed window. While a request over the limit takes its
 // elements back, another may be refused needlessly.

@@ -12,7 +12,7 @@ var subWindowsScript = load("sub_windows")
 // NewSubWindows returns a sliding window of a number of sub-windows of equal length, each with a counter. The length
 // must be a whole number of milliseconds.
 //
-// Model: the current sub-window and those before it, as many as there are in an interval, count together. The permits
+// Model: the last sub-windows, as many as make an interval, count together; the current one is one of them. The permits
 // of a sub-window expire together, an interval after it began.
 //
 // Layout: one hash with a field for each sub-window that counts: its number since 1970, and its permits. Its TTL is an
@@ -31,7 +31,7 @@ func NewSubWindows(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, p
 	case parts < 2 || parts > 1000:
 		fault = invalidOption("%d sub-windows, not 2 to 1000", parts)
 	case rate.Interval%(time.Duration(parts)*time.Millisecond) != 0:
-		fault = invalidRate("%d sub-windows of %v are not whole milliseconds", parts, rate.Interval)
+		fault = invalidRate("%d sub-windows of an interval of %v are not whole milliseconds", parts, rate.Interval)
 	}
 	l := newLimiter(rdb, key, rate.Permits, rate.Permits, opts, fault)
 	l.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {

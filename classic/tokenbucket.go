@@ -23,19 +23,18 @@ type Tokens struct {
 // carried over. A request takes its tokens or is refused. With Debt, a request is served if there is at least one
 // token, even when it needs more, and the next one waits until the debt is paid (pre-consumption).
 //
-// Layout: key holds the tokens left, key_time the time of the last refill in seconds, as if it had come on time. The
-// TTL of both is the time of a full refill. When the bucket is made, the TTL of the time key is one second longer. The
-// script returns the tokens left, or -1. A time key that is missing, or lies further ahead than a full refill takes, is
-// replaced by now. If key is missing or invalid, the bucket counts as full. A debt above ten times Capacity + Debt is
-// reduced to Debt.
+// Layout: key holds the tokens left, key_time when the last refill was due (s). The TTL of both is the time of a full
+// refill. When the bucket is made, the TTL of the time key is one second longer. The script returns the tokens left, or -1.
+// A time key that is missing, or lies further ahead than a full refill takes, is replaced by now. If key is missing or
+// invalid, the bucket counts as full. A debt above 10 x (Capacity + Debt) is reduced to Debt.
 //
 // Cost: two keys of a number each, one call with four commands. On a cluster the two keys need a hash tag: over a
 // *redis.ClusterClient a key without one is kept as {key} and {key}_time; a key with its own tag is the same
 // everywhere.
 //
-// Weakness: a full bucket passes at once, and the refill continues: in any time at most Capacity + Debt, and PerStep
-// for each Step that begins in it. Time is in whole seconds, so a refill may come up to a second early, seen from one
-// client.
+// Weakness: a full bucket can be emptied at once, and the refill continues: in any time at most Capacity + Debt, and
+// PerStep for each Step that begins in it. The time is cut to whole seconds, so a client may get a refill up to a second
+// too early.
 func NewTokenBucket(rdb rratelimiter.Redis, key string, p Tokens, opts ...Option) *Limiter {
 	l := newLimiter(rdb, key, p.Capacity, p.Capacity+p.Debt, opts, p.check())
 	keys := l.pair("_time")

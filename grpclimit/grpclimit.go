@@ -55,8 +55,8 @@ func Stream(guard *httplimit.Guard) grpc.StreamServerInterceptor {
 	}
 }
 
-// Check decides on a call to a method, with the server's context of the call. The error is nil if the call may pass,
-// else a status:
+// Check decides on a call. ctx is the server's context of the call, and fullMethod the method that is called. The error is
+// nil if the call may pass, else a status:
 //   - RESOURCE_EXHAUSTED if a limit refused, with a QuotaFailure that names the limits;
 //   - UNAVAILABLE if the limits could not be checked and the policy fails closed;
 //   - CANCELLED or DEADLINE_EXCEEDED if the call's context ended.
@@ -72,7 +72,7 @@ func Check(ctx context.Context, guard *httplimit.Guard, fullMethod string) error
 	case d.Outcome == httplimit.Gone:
 		return status.FromContextError(ctx.Err()).Err()
 	case d.Outcome == httplimit.FailedClosed:
-		return refuse(ctx, status.New(codes.Unavailable, "limits can't be asked"), time.Second, nil)
+		return refuse(ctx, status.New(codes.Unavailable, "the rate limits cannot be checked"), time.Second, nil)
 	}
 	quota := &errdetails.QuotaFailure{}
 	for _, a := range d.Answers {

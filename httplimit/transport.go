@@ -165,7 +165,7 @@ func (t *Transport) hold() {
 	logged := false
 	fails := func(err error) bool {
 		if err != nil && !logged {
-			t.logger().Warn("permits are not taken, or not given back, for the time that a service asked to wait", "error", err)
+			t.logger().Warn("permits could not be taken or given back for a pause that a service requested", "error", err)
 			logged = true
 		}
 		return err != nil

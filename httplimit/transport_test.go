@@ -262,7 +262,7 @@ func TestPauseWhileRedisFails(t *testing.T) {
 		server.Fail("LOADING Redis is loading the dataset in memory")
 		time.Sleep(20 * time.Second)
 		lines := book.lines()
-		if len(lines) != 1 || !strings.Contains(lines[0], "permits are not taken, or not given back") {
+		if len(lines) != 1 || !strings.Contains(lines[0], "permits could not be taken or given back") {
 			t.Errorf("logged %q", lines)
 		}
 		server.Fail("")

@@ -162,7 +162,7 @@ func read[T any](r *reader, what string, decode func() (T, error)) (value T) {
 func (r *reader) array(what string) int {
 	n := read(r, what, r.from.DecodeArrayLen)
 	if n > r.rest.Len() {
-		r.fail("%s: %d elements in %d bytes", what, n, r.rest.Len())
+		r.fail("%s: %d elements, but only %d bytes are left", what, n, r.rest.Len())
 	}
 	if r.err != nil {
 		return -1
@@ -193,7 +193,7 @@ func (r *reader) pairs(what string) int {
 func (r *reader) bytes(what string) []byte {
 	n := read(r, what, r.from.DecodeBytesLen)
 	if n < 0 || n > r.rest.Len() {
-		r.fail("%s: a text of %d bytes in %d", what, n, r.rest.Len())
+		r.fail("%s: a text of %d bytes, but only %d bytes are left", what, n, r.rest.Len())
 	}
 	if r.err != nil {
 		return nil

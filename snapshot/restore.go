@@ -59,7 +59,8 @@ func At(t time.Time) RestoreOption {
 }
 
 // Restore writes the limiter into Redis. rdb is any client of go-redis. Keys get the TTL that they had left when the
-// snapshot was taken. It searches all keys of the server (SCAN) for the state of clients of an earlier limiter.
+// snapshot was taken. Restore searches all keys of the server (SCAN) for client keys that a limiter of this name has
+// already.
 //
 // It is done all at once or not at all, whatever the size: the keys are prepared under unused names, and one step
 // renames them. If the reply to this step is lost, Restore returns a network error, but the limiter may be restored.

@@ -34,9 +34,9 @@ the file, and writes only rates that differ. The file is YAML:
       keep-alive: 1h
       reset: true        # forget live grants if the rate changes
 
-By default all clients share the permits, and there is no keep-alive. A rate such as "50/s per client keep-alive 1h"
-says both. It is an error if keep-alive is given twice, or if per-client: false contradicts the rate. If anything in the
-file is invalid, nothing is changed. With --diff the exit code is 2 if something differs.`,
+By default all clients share the permits, and there is no keep-alive. A rate can say both, too: "50/s per client
+keep-alive 1h". It is an error if keep-alive is given twice, or if per-client: false contradicts the rate. If anything
+in the file is invalid, nothing is changed. With --diff the exit code is 2 if something differs.`,
 		Example: `  rrl apply -f limits.yaml --diff
   rrl apply -f limits.yaml
   generate | rrl apply -f -`,

@@ -50,23 +50,23 @@ func TestDoctorFindsWhatIsWrongWithLimiters(t *testing.T) {
 				s.limiter("x", "10", "60000", "0")
 				s.must(s.rdb.RPush(t.Context(), "{x}:value", "1").Err())
 			}},
-			{"value-missing", "warning", "rrl repair x", func() {
+			{"value-missing", "warning", "rrl repair x --yes", func() {
 				s.limiter("x", "10", "60000", "0")
 				s.state("x", "", "", -5, java)
 			}},
-			{"value-garbled", "error", "rrl repair x", func() {
+			{"value-garbled", "error", "rrl repair x --yes", func() {
 				s.limiter("x", "10", "60000", "0")
 				s.state("x", "", "1e1", -5, java)
 			}},
-			{"stuck", "error", "rrl repair x", func() {
+			{"stuck", "error", "rrl repair x --yes", func() {
 				s.limiter("x", "10", "60000", "0")
 				s.state("x", "", "0")
 			}},
-			{"permits-lost", "error", "rrl repair x", func() {
+			{"permits-lost", "error", "rrl repair x --yes", func() {
 				s.limiter("x", "10", "60000", "0")
 				s.state("x", "", "3", -5, java)
 			}},
-			{"permits-gained", "warning", "rrl repair x --client one", func() {
+			{"permits-gained", "warning", "rrl repair x --client one --yes", func() {
 				s.limiter("x", "10", "60000", "1")
 				s.state("x", "one", "10", -5, java)
 			}},

@@ -183,7 +183,7 @@ func TestReleaseRepairResetRm(t *testing.T) {
 	onShops(t, func(t *testing.T, s shop) {
 		s.limiter("x", "10", "3600000", "0")
 		s.state("x", "", "4", -100, rrltest.GoRecord("abc", 3))
-		const would = "x: to be repaired: free permits and records were 3 less than the rate; free permits 4 -> 7, with 3 permits in 1 record\n"
+		const would = "x: to be repaired: free permits and those in records together were 3 less than the rate; free permits 4 -> 7, with 3 permits in 1 record\n"
 		if got := s.ok("repair", "x"); got != would+"Nothing was changed. --yes does it.\n" {
 			t.Errorf("a dry run says %q", got)
 		}
@@ -232,7 +232,7 @@ func TestRmLeavesAloneWhatIsNoLimiter(t *testing.T) {
 		s.fails(1, "no terminal to ask for confirmation", "rm", "rateless")
 		code, out, errs := s.run("rm", "a", "half", "b", "used", "rateless", "--yes")
 		if code != 1 || out != "half: removed\n"+
-			"used: removed; left, since another program uses a key: \"{used}:permits\" is a list, not a zset\nrateless: removed\n" || errs != "rrl: there is no limiter a, nor b\n" {
+			"used: removed, but another program uses a key: \"{used}:permits\" is a list, not a zset\nrateless: removed\n" || errs != "rrl: there is no limiter a, nor b\n" {
 			t.Errorf("exit code %d, output %q, errors %q", code, out, errs)
 		}
 		s.fails(1, "there is no limiter a", "rm", "a") // without a confirmation
@@ -294,7 +294,7 @@ func TestKeysOfAnotherProgramStayAndAreNamed(t *testing.T) {
 			if did := objects(t, s.ok("gc", "--json"))[0]; did["removed"] != false || fmt.Sprint(did["left"]) != "["+key+"]" {
 				t.Errorf("gc says %v", did)
 			}
-			contains(t, s.ok("rm", "x", "--yes"), "x: removed; left, since another program uses a key: "+named)
+			contains(t, s.ok("rm", "x", "--yes"), "x: removed, but another program uses a key: "+named)
 			if all := s.rdb.Keys(t.Context(), "*x*").Val(); len(all) != 1 || all[0] != key {
 				t.Errorf("%q are left", all)
 			}
@@ -316,7 +316,7 @@ func TestRepairRefusesWhatBlocksALimiter(t *testing.T) {
 			s.must(s.rdb.FlushDB(t.Context()).Err())
 			s.limiter("x", "100", c.rate, "0")
 			s.state("x", "", "97", c.at, rrltest.GoRecord("abc", 665_670_570), -10, rrltest.GoRecord("xyz", 3))
-			s.fails(1, "x: not repaired: "+c.want+"; rrl reset forgets the records, --force repairs all the same", "repair", "x", "--yes")
+			s.fails(1, "x: not repaired: "+c.want+"; rrl reset --yes forgets the records, --force repairs all the same", "repair", "x", "--yes")
 			contains(t, s.ok("repair", "x"), "x: not to be repaired: "+c.want, "--force")
 			one := objects(t, s.ok("repair", "x", "--json"))[0]
 			if one["changed"] != true || one["dry_run"] != true || one["refused"] != c.want || one["blocked_ms"].(float64) < 3_590_000 {
@@ -347,7 +347,7 @@ func TestRepairTellsOfAShortBlock(t *testing.T) {
 		s.limiter("x", "10", "14400000", "0")
 		s.state("x", "", "7", -7_200_000, rrltest.GoRecord("abc", 6), -600_000, rrltest.GoRecord("xyz", 9))
 		_, out, _ := s.run("doctor", "x")
-		contains(t, out, "-> rrl repair x; no permit is free then for 2h")
+		contains(t, out, "-> rrl repair x --yes; no permit is free then for 2h")
 		contains(t, s.ok("repair", "x"), "free permits 7 -> -5", "no permit is free then for 2h", "--yes does it")
 		s.ok("repair", "x", "--yes")
 		if free := s.rdb.Get(t.Context(), "{x}:value").Val(); free != "-5" {

@@ -118,7 +118,7 @@ func (s *session) rm(ctx context.Context, name string, yes bool) (bool, error) {
 	}
 	text := render.Printable(name) + ": removed"
 	if len(gone.Left) > 0 {
-		text += "; left, since " + usedElsewhere(gone.Left)
+		text += ", but " + usedElsewhere(gone.Left)
 	}
 	s.Say("%s", text)
 	return true, nil

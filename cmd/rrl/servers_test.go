@@ -44,6 +44,6 @@ func TestErrorsOfScripts(t *testing.T) {
 		t.Setenv("RRL_USER", "looker")
 		t.Setenv("RRL_PASSWORD", "secret")
 		s.must(s.rdb.Do(t.Context(), "acl", "setuser", "looker", "on", ">secret", "~*", "+@all", "-zadd").Err())
-		fails("the user of RRL_USER may not do this")
+		fails("the Redis user has no permission for this")
 	})
 }

@@ -222,7 +222,7 @@ func (s *session) describe(v *survey.Survey) {
 		line("", "%-*s%s", axis-3, span.Text(v.Rate.Interval)+" ago", "now")
 	}
 	if v.Open.Records > 0 {
-		line("ahead", "%s in %s of Go clients, to be granted until %s:", render.Number(v.Open.Permits, "permit"),
+		line("ahead", "%s in %s of Go clients, dated up to %s:", render.Number(v.Open.Permits, "permit"),
 			render.Number(int64(v.Open.Records), "record"), render.Ago(v.OpenUntil, v.At))
 		line("", "with WithLease, some of them may be unused (WithGranularity dates records so, too)")
 	}
@@ -248,7 +248,7 @@ func (s *session) describe(v *survey.Survey) {
 		line("Redisson", "%s", guess)
 	}
 	if v.Expired.Records > 0 {
-		line("expired", "%s in %s, to be counted back at the next use",
+		line("expired", "%s in %s, free again from the next use on",
 			render.Number(v.Expired.Permits, "permit"), render.Number(int64(v.Expired.Records), "record"))
 	}
 	if v.Future.Records > 0 {
@@ -262,7 +262,7 @@ func (s *session) describe(v *survey.Survey) {
 		line("adds up", "%s", s.Paint(render.Good, fmt.Sprintf("yes: %s stored as free + %s in records = %s",
 			render.Thousands(v.Free), render.Thousands(v.Live.Permits+v.Expired.Permits), render.Thousands(v.Rate.Permits))))
 	case !v.OneStep:
-		line("adds up", "not surely: it was used while it was read; rrl doctor looks closer")
+		line("adds up", "unknown: it was used while it was read; rrl doctor checks it in one step")
 	default:
 		line("adds up", "%s", s.Paint(render.Bad, "NO: "+doctor.WrongSum(v)))
 		line("", "rrl doctor %s says what to do", render.ShellName(v.Name))

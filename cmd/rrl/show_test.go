@@ -40,7 +40,7 @@ by time     `
 format      as Redisson 3.17.0 to 3.20.1: 3 records
             as Redisson 3.21.0 and later: 2 records
 Redisson    records of Redisson 3.21.0 and later; rate set by Redisson 3.38.0 or later
-expired     1 permit in 1 record, to be counted back at the next use
+expired     1 permit in 1 record, free again from the next use on
 adds up     yes: 7 stored as free + 13 in records = 20
 `)
 		one := objects(t, s.ok("show", "orders", "--json"))[0]
@@ -73,7 +73,7 @@ func TestShowMarksWhatMayBeALease(t *testing.T) {
 		s.limiter("orders", "100", "60000", "0")
 		s.state("orders", "", "60", 5000, bucket("Goabc\x28\x00\x00\x00123", 10), 5000, bucket("Goxyz\x28\x00\x00\x00123", 20),
 			-100, bucket("Goabc\x28\x00\x00\x00124", 4), 900, rrltest.GoRecord("abc", 3), 900, rrltest.JavaRecord(rratelimiter.Redisson317, 3))
-		contains(t, s.ok("show", "orders"), "ahead       30 permits in 2 records of Go clients, to be granted until ", "some of them may be unused")
+		contains(t, s.ok("show", "orders"), "ahead       30 permits in 2 records of Go clients, dated up to ", "some of them may be unused")
 		one := objects(t, s.ok("show", "orders", "--json"))[0]
 		if one["ahead_records"] != 2. || one["ahead_permits"] != 30. || one["future_records"] != 0. || one["used"] != 40. {
 			t.Errorf("%v", one)

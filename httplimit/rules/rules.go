@@ -33,7 +33,7 @@
 //     the list is the same. The limit does not apply to a request that has no key, for example without the header
 //     field. In a list, a missing key counts as empty: the limit applies unless the request has none of the keys in the
 //     list.
-//   - rate: in the format of rratelimiter.ParseRate: 100/s, 5/250ms, 1000/h; not per client.
+//   - rate: in the format of rratelimiter.ParseRate: 100/s, 5/250ms, 1000/h. The suffix "per client" is an error.
 //   - cost: the number of permits that each request takes: from 1 (the default) to the permits of the rate.
 //   - paths: the limit applies to these paths, with or without a final slash. If a path in the file ends with a slash,
 //     the limit also applies to all paths below it. Default: all paths.
@@ -144,7 +144,7 @@ func (c Config) follow(ctx context.Context, guard *httplimit.Guard, file string,
 		last, changed = data, nil
 		limits, err := Parse(file, data, c.words()...)
 		if err != nil {
-			logger.ErrorContext(ctx, "the file of rules has faults, and the rules before stay in force", "file", file, "error", err)
+			logger.ErrorContext(ctx, "the file of rules has faults; the previous rules stay in force", "file", file, "error", err)
 			continue
 		}
 		guard.SetLimits(c.build(limits)...)

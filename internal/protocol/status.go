@@ -75,10 +75,10 @@ var repairs = []struct {
 	{2, "free permits were no whole number"},
 	{4, "free permits were negative"},
 	{8, "free permits were above the rate"},
-	{16, "free permits and expired ones were more than the rate"},
+	{16, "free and expired permits together were more than the rate"},
 	{32, "there were no records, but free permits differed from the rate"},
-	{64, "free permits and records were less than the rate"},
-	{128, "free permits and records were more than the rate"},
+	{64, "free permits and those in records together were less than the rate"},
+	{128, "free permits and those in records together were more than the rate"},
 }
 
 // Repaired returns the texts of the repairs that a script made; "" if it made none.

@@ -22,7 +22,7 @@ var (
 )
 
 // ErrUntold is the ErrOutcomeUnknown of a call whose earlier attempt can no longer be found.
-var ErrUntold = Unknown(errors.New("the permits granted to the call can no longer be told from those of other calls"))
+var ErrUntold = Unknown(errors.New("the permits granted to the call can no longer be distinguished from those of other calls"))
 
 // ErrUnsent means that Redis was not asked.
 var ErrUnsent = errors.New("the call was not made because all its callers were cancelled")

@@ -1,5 +1,5 @@
-// Package demo lets workers and pollers share a limiter, shows that live or as lines, and checks from outside that the limit is
-// kept. It knows nothing of commands.
+// Package demo lets workers and pollers share a limiter, shows that live or as lines, and checks from outside that the
+// limit is kept. It knows nothing of commands.
 package demo
 
 import (
@@ -260,10 +260,10 @@ func (d *course) summary(out io.Writer, v verdict) {
 	}
 	line("largest window", "%s of at most %s in any %s, by the records in Redis",
 		render.Thousands(v.largest), render.Thousands(p.rate.Permits), span.Text(p.rate.Interval))
-	line("", "(%s by the callers' own log, which can't date blocked calls)", render.Thousands(v.log))
+	line("", "(at least %s by the callers' own log, which does not know when a waiting caller was granted)", render.Thousands(v.log))
 	if v.scores > v.largest {
-		line("", "%s by bare times: a caller reads its clock before its call,", render.Thousands(v.scores))
-		line("", "and calls of different processes passed each other on the way")
+		line("", "%s by the times in the records: a caller reads its clock before its call,", render.Thousands(v.scores))
+		line("", "and calls of different processes overtook each other")
 	}
 	switch {
 	case v.complete:

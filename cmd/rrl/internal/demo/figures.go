@@ -46,7 +46,7 @@ func (f figures) time() string {
 // throughput returns permits an interval, over whole intervals: a part of one cannot be compared with a limit.
 func (f figures) throughput() string {
 	if f.over == 0 {
-		return fmt.Sprintf("first %s not over", span.Text(f.rate.Interval))
+		return fmt.Sprintf("the first %s has not ended", span.Text(f.rate.Interval))
 	}
 	return fmt.Sprintf("%s of %s", perInterval(f.average, f.rate), render.Thousands(f.rate.Permits))
 }

@@ -13,7 +13,7 @@ import (
 
 const plainEvery = 500 * time.Millisecond
 
-const plainLegend = "each line: time, [window] permits in use of the rate, ..., throughput, largest window"
+const plainLegend = "each line: time, [bar] permits in use / rate, ..., throughput, largest window"
 
 func showPlain(ctx context.Context, f func(columns int) figures, out io.Writer) error {
 	if _, err := fmt.Fprintln(out, plainLegend); err != nil {

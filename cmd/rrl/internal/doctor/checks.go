@@ -35,7 +35,7 @@ func judge(v *survey.Survey) (all []Finding) {
 	for _, f := range v.Forms {
 		if f.Odd != "" {
 			records := render.Number(int64(f.Others.Records+f.Go.Records), "record")
-			add(Warning, "unknown-records", fmt.Sprintf("%s by an unknown hand: %s", records, f.Odd),
+			add(Warning, "unknown-records", fmt.Sprintf("%s in no known format: %s", records, f.Odd),
 				"find out who writes to "+render.Printable(v.Keys[2].Name))
 			continue
 		}
@@ -50,15 +50,15 @@ func judge(v *survey.Survey) (all []Finding) {
 	if len(classes) > 1 {
 		add(Error, "mixed-formats", "records are written as by "+strings.Join(classes, " and by ")+
 			": no Redisson reads the right permits from both",
-			"let only Redissons of one of these use it, and give Go clients WithRecordFormat for them")
+			"let Redisson clients of only one of these groups use the limiter, and set WithRecordFormat to their format in Go clients")
 	}
 	if v.Rate.KeepAlive > 0 {
 		for _, f := range v.Forms {
 			switch {
 			case f.Odd != "" || f.Others.Records == 0:
 			case f.Format != rratelimiter.Redisson321:
-				add(Error, "keep-alive-old-java", fmt.Sprintf("it has a keep-alive of %s, and clients as old as %s use it: they don't "+
-					"renew it, so that it dies under their traffic", span.Text(v.Rate.KeepAlive), f.Format),
+				add(Error, "keep-alive-old-java", fmt.Sprintf("it has a keep-alive of %s, and %s clients use it: they don't "+
+					"renew the limiter's TTL, so Redis removes the limiter while they use it", span.Text(v.Rate.KeepAlive), f.Format),
 					"rrl set "+name+" "+rateArgument(v.Rate)+" --keep-alive 0, or update these clients to 3.38.0 or later")
 			default:
 				add(Note, "keep-alive-java", fmt.Sprintf("it has a keep-alive of %s, and Redisson uses it: releases before 3.38.0 "+
@@ -74,10 +74,10 @@ func judge(v *survey.Survey) (all []Finding) {
 		add(level, "future-records", fmt.Sprintf("%s in %s dated up to %s ahead of Redis's clock: they return that much too late",
 			render.Number(v.Future.Permits, "permit"), render.Number(int64(v.Future.Records), "record"),
 			render.Lasting(v.Farthest.Sub(v.At).Round(time.Millisecond))),
-			"set the clock of the client right (rrl show "+name+" names the writers); rrl reset "+name+" frees the permits now")
+			"set the clock of the client right (rrl show "+name+" names the writers); rrl reset "+name+" --yes frees the permits now")
 	}
 	if v.Client == "" && v.Keys[0].TTL == 0 && (v.Keys[1].TTL > 0 || v.Keys[2].TTL > 0) {
-		add(Warning, "state-expires", "its grants expire although its rate does not: grants may be forgotten too early",
+		add(Warning, "state-expires", "the keys with its grants have a TTL, its configuration has none: Redis may remove grants that still count",
 			"find out who sets the TTL of "+render.Printable(v.Keys[1].Name)+"; redis-cli PERSIST takes it away")
 	}
 	if records := v.Live.Records + v.Expired.Records; records > confirmable {
@@ -92,7 +92,7 @@ func judge(v *survey.Survey) (all []Finding) {
 // harm.
 func adding(v *survey.Survey, would rratelimiter.Repaired) Finding {
 	name := render.ShellNames(v.Name, v.Client)
-	f := Finding{Name: v.Name, Client: v.Client, About: true, Advice: "rrl repair " + name}
+	f := Finding{Name: v.Name, Client: v.Client, About: true, Advice: "rrl repair " + name + " --yes"}
 	if would.Blocked > 0 {
 		f.Advice += "; no permit is free then for " + render.Lasting(would.Blocked)
 	}
@@ -131,7 +131,7 @@ func orphaned(name string, clients int, limiter bool) Finding {
 	f := Finding{Severity: Warning, Code: "orphaned-clients", Name: name, About: true,
 		Text: fmt.Sprintf("%s have keys without a live grant: mostly Redisson instances that have ended, since each restart leaves some",
 			render.Number(int64(clients), "client")),
-		Advice: "rrl gc removes them"}
+		Advice: "rrl gc --yes removes them"}
 	if !limiter {
 		f.Text += "; and there is no such limiter any more"
 	}
@@ -140,7 +140,7 @@ func orphaned(name string, clients int, limiter bool) Finding {
 
 func rateless(name string) Finding {
 	return Finding{Severity: Warning, Code: "no-rate", Name: name, About: true,
-		Text:   "there are grants and no rate: calls fail, and a rate that is set finds old grants (Redisson's rename leaves them behind)",
+		Text:   "there are grants and no rate: calls fail, and if a rate is set, the old grants count (Redisson's rename leaves them behind)",
 		Advice: "rrl set " + render.ShellName(name) + " RATE, or rrl rm " + render.ShellName(name)}
 }
 

@@ -57,7 +57,7 @@ func New(ctx context.Context, s *connect.Server, o Options, errs io.Writer) *Exp
 	return &Exporter{
 		ctx: ctx, server: s, errs: errs, Options: o, turn: make(chan struct{}, 1),
 		errors: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "rratelimiter_export_errors_total", Help: "Searches for limiters, and looks at one, that failed.",
+			Name: "rratelimiter_export_errors_total", Help: "Failed searches for limiters, and failed reads of a limiter.",
 		}),
 	}
 }

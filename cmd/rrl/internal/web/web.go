@@ -101,7 +101,7 @@ func (w *Site) handler() http.Handler {
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "no-referrer")
 		if !w.answers(in) {
-			http.Error(out, "this name is not the page's: rrl serve --host NAME lets it answer to another one",
+			http.Error(out, "the page is not served under this host name: rrl serve --host NAME allows it",
 				http.StatusMisdirectedRequest)
 			return
 		}
