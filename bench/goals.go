@@ -172,6 +172,9 @@ func goals() []goal {
 			figure("% in a window at 120 %", 100, atMost, sharedName(120), rowSharedLease, largestWindow, 0.01),
 			figure("% at 300 %", 100, atMost, sharedName(300), rowSharedLease, largestWindow, 0.01),
 		}},
+		{"2 processes with leases beside Java, all saturated", "Java's share at least 0.9x that without leases", []check{
+			against("x the share without leases", 0.9, atLeast, besideName, rowBesideLease, rowBeside, javaShare, javaShare),
+		}},
 		{"500,000 names with leases that are used once", "at most 2 MB kept, no goroutine", []check{
 			figure("MB", 2, atMost, namesName, rowLease, kept, 1e6),
 			figure("goroutines", 0, atMost, namesName, rowLease, goroutines, 1),

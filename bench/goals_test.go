@@ -32,6 +32,8 @@ func ideal() *Report {
 	for _, demand := range demands {
 		add(sharedName(demand), rowSharedLease, Sample{Requests: 10_000, Denied: 10, Permits: 9700, Limit: 10_000, Window: 1})
 	}
+	add(besideName, rowBeside, Sample{Permits: 60, ByJava: 40})
+	add(besideName, rowBesideLease, Sample{Permits: 60, ByJava: 40})
 	add(namesName, rowLease, Sample{Kept: 1_000_000})
 	add(scriptTimeName, rowSix, Sample{PerCall: 10})
 	add(scriptTimeName, rowLibrary, Sample{PerCall: 12})
@@ -99,6 +101,7 @@ func TestOneFigureMissesAGoal(t *testing.T) {
 		{"8 processes with leases", sharedName(80), rowSharedLease, func(s *Sample) { s.Denied = 11 }},
 		{"same, demand 120 %", sharedName(300), rowSharedLease, func(s *Sample) { s.Permits = 9699 }},
 		{"same, demand 120 %", sharedName(120), rowSharedLease, func(s *Sample) { s.Window = 1.0001 }},
+		{"2 processes with leases beside", besideName, rowBesideLease, func(s *Sample) { s.ByJava, s.Permits = 35, 65 }},
 		{"500,000 names", namesName, rowLease, func(s *Sample) { s.Kept = 2_000_001 }},
 		{"500,000 names", namesName, rowLease, func(s *Sample) { s.Goroutines = 1 }},
 		{"20 processes", crowdName, rowProcesses, func(s *Sample) { s.Commands = 31 }},

@@ -15,55 +15,85 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/compat/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
 // leases.go measures processes that share a limiter, with leases and without, and what leases of names that are used once
 // leave behind.
 
-var sharedRate = rratelimiter.PerSecond(5000)
-
-// demands are those of 8 processes, in percent of the rate.
-var demands = []int{80, 120, 300}
+// A sharing is a number of processes that share a limiter. Their requests for one permit come at random, at a demand in
+// percent of the rate.
+type sharing struct {
+	name      string // of the workload
+	processes int
+	rate      rratelimiter.Rate
+	demand    int
+	java      bool // a Java process asks for more than the rate at the same time
+}
 
 const (
-	sharers    = 8
-	sharedWarm = time.Second
-	sharedPart = 50 // of the interval: a lease
+	sharedWarm  = time.Second
+	sharedPart  = 50 // of the interval: a lease
+	javaThreads = 8
 )
 
-// shared measures processes whose requests for one permit come at random, at a demand in percent of the rate.
-func (b *lab) shared(ctx context.Context, c *contender, demand int) (Sample, error) {
+// shared measures processes that share a limiter.
+func (b *lab) shared(ctx context.Context, c *contender, g sharing) (Sample, error) {
 	if err := b.clear(ctx); err != nil {
 		return Sample{}, err
 	}
-	s := scene{addr: b.addr, names: []string{memoryLimiter}, rate: sharedRate}
+	s := scene{addr: b.addr, names: []string{memoryLimiter}, rate: g.rate}
 	if err := b.setScene(ctx, s); err != nil {
 		return Sample{}, err
 	}
-	o := order{Addr: s.addr, Name: s.names[0], Pace: float64(demand) / 100 * float64(sharedRate.Permits) / sharers, Time: b.sharedTime}
-	if c.name == rowSharedLease {
-		o.Lease = sharedRate.Interval / sharedPart
+	o := order{
+		Addr: s.addr, Name: s.names[0], Pace: float64(g.demand) / 100 * float64(g.rate.Permits) / float64(g.processes), Time: b.sharedTime,
+	}
+	if c.name == rowSharedLease || c.name == rowBesideLease {
+		o.Lease = g.rate.Interval / sharedPart
 	}
 	var findings []finding
+	var beside redisson.RunResult
+	var counted time.Time // grants count from then on
 	sample, err := b.spent(ctx, c, func() (all counts, err error) {
-		findings, all, err = runWorkers(ctx, o, sharers, func(at time.Time) error {
-			return b.inUse(ctx, at, sharedRate, min(demand, 100))
+		java := func() error { return nil } // waits for it
+		findings, all, err = runWorkers(ctx, o, g.processes, func(at time.Time) error {
+			counted = at.Add(sharedWarm)
+			if g.java {
+				done := make(chan error, 1)
+				java = func() error { return <-done }
+				go func() {
+					work := redisson.Work{Threads: javaThreads, For: sharedWarm + o.Time, At: at}
+					result, err := b.javas[len(b.javas)-1].process.Run(ctx, o.Name, work)
+					if result != nil {
+						beside = *result
+					}
+					done <- err
+				}()
+			}
+			return b.inUse(ctx, at, g.rate, min(g.demand, 100))
 		})
 		all.took = o.Time
-		return all, err
+		return all, errors.Join(err, java())
 	})
 	sample.Allocs, sample.RedisCPU = 0, 0                                                                  // the workers' are not measured
 	sample.Commands = int64(float64(sample.Commands) * o.Time.Seconds() / (sharedWarm + o.Time).Seconds()) // those of the warm-up do not count
-	sample.Limit = float64(sharedRate.Permits) * o.Time.Seconds() / sharedRate.Interval.Seconds()
+	sample.Limit = float64(g.rate.Permits) * o.Time.Seconds() / g.rate.Interval.Seconds()
 	var grants []window.Grant
 	for _, f := range findings {
-		for _, g := range f.Grants {
-			grants = append(grants, window.Grant{Permits: 1, Start: time.Unix(0, g[0]), End: time.Unix(0, g[1])})
+		for _, granted := range f.Grants {
+			grants = append(grants, window.Grant{Permits: 1, Start: time.Unix(0, granted[0]), End: time.Unix(0, granted[1])})
 		}
 	}
-	largest, _ := window.Largest(grants, sharedRate.Interval)
-	sample.Window = float64(largest) / float64(sharedRate.Permits)
+	for _, granted := range beside.Grants {
+		grants = append(grants, window.Grant{Permits: granted.Permits, Start: granted.Start, End: granted.End})
+		if !granted.Start.Before(counted) {
+			sample.ByJava += granted.Permits
+		}
+	}
+	largest, _ := window.Largest(grants, g.rate.Interval)
+	sample.Window = float64(largest) / float64(g.rate.Permits)
 	return sample, err
 }
 

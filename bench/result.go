@@ -31,6 +31,7 @@ type Sample struct {
 	Slowest float64 `json:"slowest_us,omitempty"` // longest script, by the slow log
 
 	Limit      float64 `json:"limit,omitempty"`      // permits that the rate allows in the time
+	ByJava     int64   `json:"by_java,omitempty"`    // permits that a Java process got at the same time
 	Window     float64 `json:"window,omitempty"`     // permits in any window of the interval, as a part of the rate
 	Kept       int64   `json:"kept_bytes,omitempty"` // on the heap of this process, of names that were used once
 	Goroutines int64   `json:"goroutines,omitempty"` // left of them
@@ -138,8 +139,9 @@ func scriptTime(s Sample) float64      { return s.PerCall }
 func records(s Sample) float64         { return float64(s.Records) }
 func setBytes(s Sample) float64        { return float64(s.Bytes) }
 func slowest(s Sample) float64         { return s.Slowest }
-func used(s Sample) float64            { return float64(s.Permits) / s.Limit }
+func used(s Sample) float64            { return float64(s.Permits+s.ByJava) / s.Limit }
 func largestWindow(s Sample) float64   { return s.Window }
+func javaShare(s Sample) float64       { return float64(s.ByJava) / float64(max(s.ByJava+s.Permits, 1)) }
 func kept(s Sample) float64            { return float64(s.Kept) }
 func goroutines(s Sample) float64      { return float64(s.Goroutines) }
 func commandsASecond(s Sample) float64 { return float64(s.Commands) / s.Seconds }

@@ -69,6 +69,8 @@ const (
 	rowLease       = "this library, lease"
 	rowShared      = "this library, 8 processes"
 	rowSharedLease = "this library, 8 processes, lease"
+	rowBeside      = "this library, 2 processes"
+	rowBesideLease = "this library, 2 processes, lease"
 )
 
 // buckets is the default number of granularities in an interval, for rows with a granularity.

@@ -203,14 +203,18 @@ func scriptDetail(r *Report, rows []*Row) grid {
 }
 
 func sharedDetail(rows []*Row) grid {
-	g := grid{head: []string{"", "requests/s", "denied", "used of the rate", "largest window", "p50 µs", "p99 µs", "commands/permit"}}
+	g := grid{head: []string{"", "requests/s", "denied", "used of the rate", "largest window", "by Java", "p50 µs", "p99 µs", "commands/permit"}}
 	g.fill(rows, sharedCells)
 	return g
 }
 
 func sharedCells(row *Row) []string {
+	byJava := "–"
+	if share := row.median(javaShare); share > 0 {
+		byJava = percent(share)
+	}
 	return []string{
-		thousands(int64(row.median(perSecond))), percent(row.median(deniedShare)), percent(row.median(used)), percent(row.median(largestWindow)),
+		thousands(int64(row.median(perSecond))), percent(row.median(deniedShare)), percent(row.median(used)), percent(row.median(largestWindow)), byJava,
 		quantity(row.median(p50)), quantity(row.median(p99)), quantity(row.median(perPermit)),
 	}
 }
@@ -244,7 +248,7 @@ func tablesText(r *Report) string {
 	fmt.Fprintf(&b, "Requests per second (%s; %s):\n\n%s\n", r.At.Format("January 2006"), conditions(r), overview(r).markdown())
 	fmt.Fprintf(&b, "One hot limiter, 1,024 callers:\n\n%s\n", detail(r, hotName(1024)).markdown())
 	fmt.Fprintf(&b, "Callers that wait for one permit each (at best, 1,000 callers at 100/s take 9 s):\n\n%s\n", waitingOverview(r).markdown())
-	fmt.Fprintf(&b, "8 processes that share a limiter, with leases of a fiftieth of the interval and without:\n\n%s\n", sharedOverview(r).markdown())
+	fmt.Fprintf(&b, "Processes that share a limiter, with leases of a fiftieth of the interval and without:\n\n%s\n", sharedOverview(r).markdown())
 	fmt.Fprintf(&b, "1,000,000 permits outstanding:\n\n%s\n", memoryOverview(r).markdown())
 	fmt.Fprintf(&b, "%s:\n\n%s", summary(r.Verdicts), verdictTable(r).markdown())
 	return b.String()
@@ -320,6 +324,7 @@ func sharedOverview(r *Report) grid {
 	for _, demand := range demands {
 		g.labelled(r, fmt.Sprintf("demand %d %%", demand), sharedName(demand), sharedCells)
 	}
+	g.labelled(r, "beside Java", besideName, sharedCells)
 	return g
 }
 

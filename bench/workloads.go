@@ -75,13 +75,19 @@ func pairsName(callers int) string {
 	return "two limits for 10,000 addresses, " + callersText(callers)
 }
 
+// demands are those of 8 processes, in percent of the rate.
+var demands = []int{80, 120, 300}
+
+const sharers = 8
+
 func sharedName(demand int) string {
-	return fmt.Sprintf("8 processes, demand %d %% of the rate", demand)
+	return fmt.Sprintf("%d processes, demand %d %% of the rate", sharers, demand)
 }
 
 const (
 	crowdName  = "callers that wait, all at once"
 	arriveName = "callers that wait, arriving over an interval"
+	besideName = "2 processes beside Java, all ask for more than the rate"
 	crowdsName = "callers that wait, ten times as many at ten times the rate"
 
 	scriptTimeName = "time of a script in Redis"
@@ -240,9 +246,19 @@ func (b *lab) plan(o options) []*workload {
 	wait(arriveName, contenders(rowLibrary, rowGranularity), b.waiting, hundred, hundred.Interval)
 	wait(crowdsName, contenders(rowLibrary), b.waitingMany, thousand, 0)
 
+	share := func(g sharing, rows ...string) {
+		var all []*contender
+		for _, name := range rows {
+			all = append(all, &contender{name: name})
+		}
+		add(g.name, b.sharedTime+sharedWarm+500*time.Millisecond, all,
+			func(ctx context.Context, c *contender) (Sample, error) { return b.shared(ctx, c, g) })
+	}
 	for _, demand := range demands {
-		add(sharedName(demand), b.sharedTime+sharedWarm+500*time.Millisecond, []*contender{{name: rowShared}, {name: rowSharedLease}},
-			func(ctx context.Context, c *contender) (Sample, error) { return b.shared(ctx, c, demand) })
+		share(sharing{name: sharedName(demand), processes: sharers, rate: rratelimiter.PerSecond(5000), demand: demand}, rowShared, rowSharedLease)
+	}
+	if len(o.java) > 0 {
+		share(sharing{name: besideName, processes: 2, rate: rratelimiter.PerSecond(1000), demand: 300, java: true}, rowBeside, rowBesideLease)
 	}
 	add(namesName, time.Duration(b.names)*40*time.Microsecond+7*namesLease, []*contender{{name: rowLease}}, b.once)
 	records := time.Duration(b.outstanding) * 5 * time.Microsecond
