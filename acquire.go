@@ -108,7 +108,7 @@ func methodOf(a *dispatch.Ask) string {
 // AcquireUpTo takes as many permits as are free now, at most n, and returns how many it took. While other callers of this
 // process wait for permits of the limiter, it takes none.
 func (l *Limiter) AcquireUpTo(ctx context.Context, n int64) (int64, error) {
-	return l.upTo(ctx, "acquire up to from", n, nil)
+	return l.upTo(ctx, "acquire free permits of", n, nil)
 }
 
 // upTo serves AcquireUpTo, and reports it to the request observer. source is filled in with a grant, unless it is nil.

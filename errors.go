@@ -27,9 +27,9 @@ var (
 	ErrInvalidOption = errors.New("rratelimiter: invalid option")
 	// ErrOutcomeUnknown means that Redis may have executed a call whose reply the caller did not get. The most frequent
 	// cause is that the caller's context ended while the call was in flight: the error then wraps both ctx.Err() and
-	// ErrOutcomeUnknown. Otherwise the reply was lost, and no retry was answered within WithCallTimeout, or a retry could
-	// have taken effect twice. Permits may be taken that no caller received. ErrOutcomeUnknown wraps the cause. If the call
-	// was never sent, the error is the cause alone.
+	// ErrOutcomeUnknown. Otherwise the reply was lost. Then no retry was answered within WithCallTimeout, or there was no
+	// retry because it could have taken permits twice. Permits may be taken that no caller received. ErrOutcomeUnknown wraps
+	// the cause. If the call was never sent, the error is the cause alone.
 	ErrOutcomeUnknown = script.ErrOutcomeUnknown
 	// ErrUnavailable means that Redis could not be reached, that no connection or no reply came within WithCallTimeout, or
 	// that the server replied with one of these errors: LOADING, BUSY, READONLY, MASTERDOWN, CLUSTERDOWN, TRYAGAIN, or "max

@@ -43,7 +43,7 @@ func (l *Limiter) Take(ctx context.Context, n int64) (*Grant, Result, error) {
 func (l *Limiter) TakeUpTo(ctx context.Context, n int64) (*Grant, error) {
 	g := &Grant{limiter: l}
 	var err error
-	if g.left, err = l.upTo(ctx, "take up to from", n, &g.from); g.left == 0 {
+	if g.left, err = l.upTo(ctx, "take free permits of", n, &g.from); g.left == 0 {
 		return nil, err
 	}
 	return g, err

@@ -121,9 +121,11 @@ type Repaired struct {
 	Changed bool   // something was changed; with DryRun: would be changed
 	Fault   string // what was wrong with the stored number of free permits; "" if nothing
 	Was     int64  // free permits stored before; 0 if that could not be read
-	Free    int64  // free permits stored afterwards: rate - permits in live records (DryRun: in all records); after Reset, rate
-	Records int    // number of records, including expired ones
-	Permits int64  // permits in these records
+	// Free is the number of free permits stored afterwards: rate - permits in live records; after Reset, the rate. DryRun
+	// removes no expired records, so it subtracts these, too.
+	Free    int64
+	Records int   // number of records, including expired ones
+	Permits int64 // permits in these records
 
 	Blocked time.Duration // time from the repair until a permit is free according to the records; 0: one is free now
 }

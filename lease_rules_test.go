@@ -128,8 +128,8 @@ func TestALeaseByTheServersClockEnds(t *testing.T) {
 	})
 }
 
-// The next lease is taken in the last quarter of a bucket, and follows at the end of the last one, so that no request waits for
-// a call.
+// The next lease is taken in the last quarter of a bucket, and follows at the end of the last one, so that no request waits
+// for a call.
 func TestTheNextLeaseFollows(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		var ahead aheadOf
@@ -281,8 +281,23 @@ func TestWhatIsLeftOfALeaseGoesOn(t *testing.T) {
 	})
 }
 
-// queued makes a request that takes permits ahead, one that queues behind it, and a third, from the lease, while the call of
-// the second is in flight: once that is over, more is to be taken ahead, unless what follows the third prevents it.
+// What is left of a short lease comes back soon, though another limiter of the client has a lease that lasts longer.
+func TestAShortLeaseDoesNotWaitForALongOne(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		long := p.RateLimiter("long", rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(5*time.Minute))
+		short := p.RateLimiter("short", rratelimiter.WithRate(rratelimiter.PerMinute(1000)), rratelimiter.WithLease(100*ms))
+		mustTry(t, long, 10, true)
+		mustTry(t, short, 10, true)
+		b.sleepTo(time.Second)
+		if free, err := b.process().RateLimiter("short").AvailablePermits(t.Context()); err != nil || free != 990 {
+			t.Errorf("%d permits are free, %v; want 990", free, err)
+		}
+	})
+}
+
+// queued makes a request that takes permits ahead, one that queues behind it, and a third, from the lease, while the call
+// of the second is in flight: once that is over, more is to be taken ahead, unless what follows the third prevents it.
 func queued(r *rig, then func(l *rratelimiter.Limiter)) (*rratelimiter.Client, *rratelimiter.Limiter) {
 	client, tap := r.tapped()
 	l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(10_000)), rratelimiter.WithLease(time.Minute))

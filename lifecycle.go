@@ -185,7 +185,7 @@ func (l *Limiter) rename(ctx context.Context, newName string, request protocol.R
 	}
 	all := slices.Concat(l.core.Keys(), to.core.Keys())
 	if !l.client.core.Topology().Reachable(all) {
-		return false, fmt.Errorf("%w: those of the new name %s are in another slot", ErrCrossSlotName, dispatch.Quoted(newName))
+		return false, fmt.Errorf("%w: those of the new name %s, and those of the old one", ErrCrossSlotName, dispatch.Quoted(newName))
 	}
 	reply, err := l.core.Change(ctx, protocol.RenameScript, false, request.Args(), &to.core)
 	if err != nil {

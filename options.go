@@ -208,11 +208,11 @@ func WithGranularity(d time.Duration) LimiterOption {
 }
 
 // WithLease lets this process take permits ahead of demand, and grant them without a call to Redis. Such permits are a
-// lease. A lease ends at a multiple of d, between d/4 and 1.25 d after it was taken. (If the interval in force is
-// shorter than 10 d, a tenth of it replaces d.) In the last quarter of d the next lease is taken, so that callers do
-// not wait for it. The limit stays exact: the permits of a lease are stored in a record with the time of the end of the
-// lease. So no window of the interval holds more than the rate, also if Redisson, other leases and other clients use
-// the limiter.
+// lease. A lease ends when the time since 1970 is a multiple of d, between d/4 and 1.25 d after it was taken. (If the
+// interval in force is shorter than 10 d, a tenth of it replaces d.) In the last quarter of d the next lease is taken, so
+// that callers do not wait for it. The limit stays exact: the permits of a lease are stored in a record with the time of
+// the end of the lease. So no window of the interval holds more than the rate, also if Redisson, other leases and other
+// clients use the limiter.
 //
 // The option has a price. Permits return late, by up to the length of the lease. At full use up to d/(interval+d) of
 // the rate is lost. The permits that one process holds are missing in other processes until the lease ends. If the
@@ -251,10 +251,10 @@ func WithLease(d time.Duration) LimiterOption {
 // time, requests of these methods for n or more permits are refused without a call to Redis. An attack then costs Redis
 // almost nothing.
 //
-// If a new rate or a release in another process frees permits earlier, this process notices it at the cached time, and a
-// new rate earlier if a reply shows it. A change by this client (SetRate, Release, Expire, a rate enforced by another
-// Limiter of the client, ...) has effect at once. If permits are free but reserved for waiting callers, the refusal is not
-// cached.
+// If a new rate or a release in another process frees permits earlier, this process notices it at the cached time. It
+// notices a new rate sooner if another reply contains that rate. A change by this client (SetRate, Release, Expire, a rate
+// enforced by another Limiter of the client, ...) has effect at once. If permits are free but reserved for waiting callers,
+// the refusal is not cached.
 //
 // limiters is the largest number of limiters whose refusals the client caches. It must be positive. If the cache is full, a
 // new refusal replaces another refusal.

@@ -123,10 +123,10 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 // permits can be granted in a window if Redis loses grants, if [WithFallback] grants permits locally, if clocks are wrong,
 // or if a method such as Release, Reset, Delete, or SetRate without KeepState removes grants that still count.
 //
-// If the interval is shorter than 200 ms, records have the time of the grant in microseconds. Otherwise, and always
-// with the format [Redisson313], their time is rounded up to a whole millisecond, so permits return up to 1 ms late. A
-// record that Redisson wrote can be up to 1 ms older than its grant. If Redisson also uses the limiter, the limit
-// therefore holds only for windows of Rate.Interval - 1 ms.
+// If the interval is shorter than 200 ms, records have the time of the grant in microseconds. Otherwise, and always with
+// the format [Redisson313], their time is rounded up to a whole millisecond, so permits return up to 1 ms late. Redisson
+// can date a record up to 1 ms before its grant. If Redisson also uses the limiter, the limit therefore holds only for
+// windows of Rate.Interval - 1 ms.
 //
 // The methods differ in what they do when too few permits are free:
 //   - [Limiter.TryAcquire] returns false at once.
@@ -142,11 +142,12 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 // whose reply is lost is retried, and takes its permits once. If no attempt succeeds within [WithCallTimeout], the error is
 // ErrUnavailable or ErrOutcomeUnknown.
 //
-// Waiting callers are served in order if they use one Client and Limiters with the same name and the same options. A request
-// that does not wait is not served before them. There are three exceptions. A call that takes more than 20 ms and much longer
-// than usual has stalled: it does not delay other requests, so later requests may be served before its callers. Requests of
-// [Client.AllowAll] and [Client.TakeAll] may be served before waiting callers at any time. [WithFallback] has the third.
-// There is no order between processes, but a process leaves Redisson's threads a fair share.
+// Waiting callers are served in order if they use one Client and Limiters with the same name and the same options. A
+// request that does not wait is not served before them. There are three exceptions. A call that takes more than 20 ms and
+// much longer than usual has stalled: it does not delay other requests, so later requests may be served before its callers.
+// Requests of [Client.AllowAll] and [Client.TakeAll] may be served before waiting callers at any time. The third exception
+// is described at [WithFallback]. There is no order between processes, but a process leaves Redisson's threads a fair
+// share.
 //
 // A Limiter is safe for concurrent use.
 type Limiter struct {
@@ -168,14 +169,14 @@ type Result struct {
 	Allowed bool
 	Limit   int64 // permits of the rate under which the request was decided
 	// Remaining is the number of permits free after this request. It is 0 if Redis refuses the request while callers of this
-	// process wait; AllowAll does not consider these.
+	// process wait, except in the results of AllowAll.
 	Remaining int64
-	// RetryAfter is 0 if Allowed. Otherwise it is the time until the requested permits are free, if no client takes
-	// permits until then. If Redis refuses the request while callers of this process wait, it is at least the time until the
-	// first of them can be served; AllowAll does not consider these.
+	// RetryAfter is 0 if Allowed. Otherwise it is the time until the requested permits are free, if no client takes permits
+	// until then. If Redis refuses the request while callers of this process wait, it is at least the time until the first
+	// of them can be served, except in the results of AllowAll.
 	RetryAfter time.Duration
 	// ResetAfter is the time until all permits are free, if no client takes permits until then. After a grant it is the time
-	// until the permits of this grant are free: one interval, plus at most the duration of WithGranularity, or 1.25 times that
-	// of WithLease. Permits that another process holds by such an option can return later.
+	// until the permits of this grant are free: one interval; with WithGranularity(d) up to d more, with WithLease(d) up to
+	// 1.25 d more. Permits that another process holds by such an option can return later.
 	ResetAfter time.Duration
 }

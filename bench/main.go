@@ -107,6 +107,9 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 		return err
 	}
 	fmt.Fprint(out, fullText(report))
+	if failed := report.failed(); failed != nil && o.update {
+		return fmt.Errorf("the pages are not updated: %w", failed)
+	}
 	if o.json != "" {
 		err = errors.Join(err, report.write(o.json))
 	}

@@ -14,8 +14,8 @@ var cursorWindowScript = load("cursor_window")
 // whole intervals. The first window of a limiter begins at a multiple of the interval, counted from 1970.
 //
 // Layout: a hash NAME: cursor, the beginning of the window (ms), and currentRate, permits granted in it. Its TTL is an
-// interval from the last grant. An invalid cursor, or one more than an interval ahead, starts a new window; an invalid
-// currentRate counts as 0.
+// interval from the last grant. A cursor that is invalid, or ahead by more than an interval, starts a new window; an
+// invalid currentRate counts as 0.
 //
 // Cost: one hash of two numbers, one call with three commands. It works on a cluster: there is one key.
 //

@@ -19,15 +19,16 @@ func GatewayKey(ip, path string, interval time.Duration) string {
 type Gateway struct {
 	Every    time.Duration // time between two permits
 	Capacity int64         // permits in a full bucket
-	Interval time.Duration // when more than this time has passed since lastRefillTime, the bucket is full; at least Every
+	Interval time.Duration // the bucket is full if its last refill (hash field lastRefillTime) is longer ago; at least Every
 }
 
 // NewGatewayBucket returns a token bucket with a continuous refill, in the gateway form: API gateways often keep one
 // bucket for each client address and path, in a hash with the fields below.
 //
-// Model: a bucket holds Capacity permits and is full at first. One permit is added after each period of length Every. A
-// started period is not lost. A refused request stores no refill; the next grant does. When more than an Interval has
-// passed since lastRefillTime, the bucket is full. A caller whose clock is behind refills nothing.
+// Model: a bucket holds Capacity permits and is full at first. One permit is added after each period of length Every. The
+// part of a period that has passed counts for the next refill. A refused request stores no refill; the next grant does.
+// When more than an Interval has passed since lastRefillTime, the bucket is full. A caller whose clock is behind refills
+// nothing.
 //
 // Layout: one hash, best named by GatewayKey: lastRefillTime, when the last refill was due (ms), and tokensRemaining. Its
 // TTL is an interval from its last change. A time that is missing, or more than one minute and more than an interval ahead,

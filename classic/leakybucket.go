@@ -47,7 +47,8 @@ func (l *Limiter) pour(ctx context.Context, rate rratelimiter.Rate, n, before in
 // ErrQueueFull is returned by a LeakyQueue that has no room for a request, which is dropped.
 var ErrQueueFull = errors.New("classic: the queue is full")
 
-// A LeakyQueue is the waiting form of the leaky bucket: the callers of the drops in the bucket wait until these leak.
+// A LeakyQueue is the waiting form of the leaky bucket: each request puts its drops into the bucket, and its caller waits
+// until all earlier drops have leaked.
 //
 // Model, layout, cost: as NewLeakyBucket, whose bucket it can share. The drops of a request leave one after the other,
 // when all earlier ones have left, so callers of all processes are served in the order of their requests, at an even

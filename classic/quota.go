@@ -22,8 +22,8 @@ var (
 // since clocks differ. A key without a TTL gets it again, an invalid count is replaced by zero, and a count below zero
 // is zero.
 //
-// A day ends when another date begins at its Location, whatever the clocks there do: at 01:00 where daylight saving
-// time begins at midnight. A day on which they change has more or fewer hours than 24.
+// A day ends when the date at its Location changes. If daylight saving time begins there at midnight, clocks skip from
+// 00:00 to 01:00, and the new day begins at 01:00. A day on which clocks change has more or fewer hours than 24.
 //
 // Cost: one key of a number for the rest of the day, one call with three commands. It works on a cluster: a call uses
 // one key.

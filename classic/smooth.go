@@ -14,12 +14,11 @@ import (
 // A Smooth is one of Guava's two rate limiters, in this process alone: that of NewSmoothBursty or that of
 // NewSmoothWarmingUp. Its waits are equal to Guava's to the microsecond.
 //
-// Model: permits come evenly, one each 1 / rate. A request is served at the next free time and advances that by the
-// permits that it took: the next request waits for them (reserve-ahead). So even a large request is served at once
-// after an idle time, and none is ever too large. While there are no requests, permits are stored. A SmoothBursty
-// stores the permits of one second; stored permits cost no wait. A SmoothWarmingUp stores permits as it cools down. The more
-// permits are stored, the longer each takes, up to three times the usual time. So the rate rises to its full height
-// during the warm-up period.
+// Model: permits come evenly, one each 1 / rate. A request is served at the next free time and advances that by the permits
+// that it took: the next request waits for them (reserve-ahead). So even a large request is served at once after an idle
+// time, and none is ever too large. While there are no requests, permits are stored. A SmoothBursty stores the permits of
+// one second; stored permits cost no wait. A SmoothWarmingUp stores permits as it cools down. The more permits are stored,
+// the longer each takes, up to three times the usual time. So the rate rises to its full height during the warm-up period.
 //
 // Cost: none in Redis; about a microsecond and no memory.
 //
@@ -220,8 +219,8 @@ func (s *Smooth) Allow(_ context.Context, n int64) (rratelimiter.Result, error) 
 	return r, nil
 }
 
-// Acquire takes n permits and waits until they may be used, or until ctx ends: they are spent in both cases (Guava:
-// acquire, which can't be interrupted).
+// Acquire takes n permits and waits until they may be used (Guava: acquire, which can't be interrupted). If ctx ends during
+// the wait, the permits are spent; if it ended before the call, they are not.
 func (s *Smooth) Acquire(ctx context.Context, n int64) error {
 	if err := ctx.Err(); err != nil {
 		return smoothError("acquire from", err)

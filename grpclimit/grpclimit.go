@@ -106,7 +106,7 @@ func refuse(ctx context.Context, s *status.Status, retry time.Duration, quota *e
 	return detailed.Err()
 }
 
-// Request returns a call as limits see it. Its TLS is the state of the connection, if it has one, with client
+// Request returns a call as limits see it. If the connection uses TLS, the field TLS has its state, with the client's
 // certificates.
 func Request(ctx context.Context, fullMethod string) *http.Request {
 	r := &http.Request{Method: http.MethodPost, URL: &url.URL{Path: fullMethod}, Pattern: fullMethod, Header: http.Header{}}

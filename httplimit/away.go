@@ -160,7 +160,7 @@ func (p *Policy) failed(ctx context.Context, claims []Claim, err error) {
 	}
 	o.mu.Unlock()
 	if first {
-		p.logger().WarnContext(ctx, "Redis does not answer, so limits cannot be checked: "+p.failure().outcome(), "error", err)
+		p.logger().WarnContext(ctx, "limits cannot be checked: "+p.failure().outcome(), "error", err)
 	}
 }
 
@@ -187,5 +187,5 @@ func (p *Policy) decided(ctx context.Context) {
 	took, reason := o.last.Sub(o.began), o.reason
 	o.missing = nil
 	o.mu.Unlock()
-	p.logger().InfoContext(ctx, "Redis answers again: the limits are checked", "failed_for", took, "error", reason)
+	p.logger().InfoContext(ctx, "limits can be checked again", "failed_for", took, "error", reason)
 }

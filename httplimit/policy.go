@@ -45,9 +45,9 @@ const (
 type Policy struct {
 	// Name identifies the policy to observers. It is the label "policy" of metrics.
 	Name string
-	// Observer gets each decision, if it implements rratelimiter.GuardObserver. nil means the observer of the client of
-	// the request's first *rratelimiter.Limiter. If the request has none, nil means the observer of the client of the
-	// first *rratelimiter.Limiter that this policy has checked.
+	// Observer gets each decision, if it implements rratelimiter.GuardObserver. nil means the observer of a Client: of that
+	// of the request's first *rratelimiter.Limiter, or, if the request has no such limiter, of the first one that this
+	// policy has checked.
 	Observer rratelimiter.Observer
 	// Failure decides what happens to a request whose limits did not reply within Bound, or returned an error.
 	//
@@ -89,8 +89,9 @@ type Policy struct {
 	OnError func(ctx context.Context, err error)
 	// OnDecision is called for each decision, before the request is handled.
 	OnDecision func(ctx context.Context, d Decision)
-	// Logger gets one line with the reason when limits can no longer be checked, and one line when the limits decide
-	// again and no request has failed for 1 s. Other errors are logged at most once a minute. nil means slog.Default().
+	// Logger gets one line with the reason when limits can no longer be checked, and one line when the limits decide again
+	// and no request has failed for 1 s. Errors of the configuration are logged at most once a minute, and so are all other
+	// errors. nil means slog.Default().
 	Logger *slog.Logger
 
 	counts  [outcomes]atomic.Int64

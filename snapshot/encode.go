@@ -149,7 +149,7 @@ func read[T any](r *reader, what string, decode func() (T, error)) (value T) {
 	got, err := decode()
 	switch {
 	case err == io.EOF || err == io.ErrUnexpectedEOF:
-		r.fail("it ends before its %s does", what)
+		r.fail("the data ends within this element: %s", what)
 	case err != nil:
 		r.fail("%s: %v", what, err)
 	default:

@@ -44,7 +44,7 @@ one interval. If that is above the rate, the demo fails with exit code 1.`,
 	f.IntVar(&o.Load.Pollers, "pollers", 2, "callers that TryAcquire")
 	f.Int64Var(&o.Load.Permits, "permits", 1, "permits that each request asks for")
 	f.Float64Var(&o.Load.Demand, "demand", 1.2, "permits that the workers want, as a `multiple` of the rate; 0: they never pause")
-	f.DurationVar(&o.Lease, "lease", 0, "`length` of leases: permits that each process may hold ahead of demand, such as 20ms; at most a tenth of the interval")
+	f.DurationVar(&o.Lease, "lease", 0, "`length` of a lease, such as 20ms, at most a tenth of the interval: each process takes permits ahead of demand")
 	f.DurationVar(&o.Length, "for", 5*time.Second, "duration; 0: until Ctrl-C")
 	f.BoolVar(&o.Plain, "plain", false, "plain lines instead of a live view, as when the output is no terminal")
 	cmd.Flags().SortFlags = false

@@ -80,7 +80,7 @@ func (s *session) gc(ctx context.Context, idle time.Duration, yes bool) error {
 			text += ", without a limiter"
 		}
 		if len(one.Left) > 0 {
-			text += ": left, since " + usedElsewhere(one.Left)
+			text += ": kept, because " + usedElsewhere(one.Left)
 		}
 		s.Say("%s", text)
 	}

@@ -290,7 +290,7 @@ func TestKeysOfAnotherProgramStayAndAreNamed(t *testing.T) {
 			if code != 1 || !strings.HasPrefix(out, "x of two: reset") || !strings.Contains(errs, named) {
 				t.Errorf("a reset of two clients: exit code %d, output %q, errors %q", code, out, errs)
 			}
-			contains(t, s.ok("gc", "--yes"), "x of one: left, since another program uses a key: "+named, "nothing to remove")
+			contains(t, s.ok("gc", "--yes"), "x of one: kept, because another program uses a key: "+named, "nothing to remove")
 			if did := objects(t, s.ok("gc", "--json"))[0]; did["removed"] != false || fmt.Sprint(did["left"]) != "["+key+"]" {
 				t.Errorf("gc says %v", did)
 			}
@@ -326,7 +326,7 @@ func TestRepairRefusesWhatBlocksALimiter(t *testing.T) {
 				t.Errorf("%s are free", free)
 			}
 			_, out, _ := s.run("doctor", "x")
-			contains(t, out, "permits-gained", "-> no repair: "+c.want, "rrl show x", "rrl reset x")
+			contains(t, out, "permits-gained", "-> do not repair it: "+c.want, "rrl show x", "rrl reset x")
 			if strings.Contains(out, "rrl repair x") {
 				t.Errorf("doctor says\n%s", out)
 			}

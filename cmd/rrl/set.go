@@ -23,7 +23,7 @@ func newSet() *cobra.Command {
 	var cmd *cobra.Command
 	cmd = c.live(&cobra.Command{
 		Use:   "set NAME RATE",
-		Short: "Set the rate of a limiter; live grants stay counted if the type stays",
+		Short: "Set the rate of a limiter; live grants still count unless the type changes",
 		Long: `set sets the rate of a limiter, whether it had one or not. RATE is permits/interval: 100/s, 5/250ms, 1000/hour. The
 units are ms, s, m, h and d, or sec, second, min, minute, hour and day. Live grants count against the new rate, unless
 --reset is given or the type changes: then they are forgotten. The type (whether each client has its own permits) and

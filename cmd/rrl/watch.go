@@ -28,8 +28,8 @@ func newWatch() *cobra.Command {
 		Long: `watch shows two figures of each second: the fewest free permits, and the permits granted. It reads grants from their
 records in Redis, so it includes Java's. It changes nothing, and sends Redis a few commands a second for each limiter.
 
-If the output is not a terminal, watch writes one line for each second and limiter. If the interval is below a fifth of a
-second, it counts only a part of the grants.`,
+If the output is not a terminal, watch writes one line for each second and limiter, with the free permits at the last
+poll. If the interval is below a fifth of a second, it counts only a part of the grants.`,
 		Example: `  rrl watch orders
   rrl watch orders payments --for 10s --json | jq .granted`,
 		Args:              someNames,

@@ -71,8 +71,8 @@ type Config struct {
 	Client *rratelimiter.Client
 	// Addr finds the address of a request's client, for the key address and for exempt.
 	Addr httplimit.ClientAddr
-	// Keys has the keys of the program, such as the user or the tenant. The index is the word for the key in the file. If
-	// the word is address, path, route, all, or header with a name, it overrides the built-in key with this word.
+	// Keys has the keys of the program, such as the user or the tenant. Each entry maps the word that the file uses to the
+	// key. If the word is address, path, route, all, or header with a name, it overrides the built-in key with this word.
 	Keys map[string]httplimit.Key
 	// Every is the time between two reads of the file; 0 means 2 s.
 	Every time.Duration

@@ -2,9 +2,9 @@
 // when a waiting caller asks again, what a reply means for each caller, and what the process decides while Redis is away.
 //
 // Lock order: that of the sets, of a set, of the registry, of a queue, of a pipeline; then those under which no other is
-// taken: that of the local limiters, of a breaker, of the deny cache, of the checks, of the leases to be given back.
-// Client.pipelinesMu is taken before the lock of a pipeline. A pipeline calls into a batch without its mutex, but for
-// methods that take at most the lock of the local limiters.
+// taken: that of the local limiters, of a breaker, of the deny cache, of the checks, of the leases to be given back, of the
+// sweeper. Client.pipelinesMu is taken before the lock of a pipeline. A pipeline calls into a batch without its mutex, but
+// for methods that take at most the lock of the local limiters.
 package dispatch
 
 import (
@@ -75,7 +75,7 @@ type Client struct {
 	jointRequests sync.Pool    // of *jointRequest
 	leases        atomic.Int64 // queues that hold one
 	leasing       atomic.Bool  // some limiter has leases
-	sweeping      atomic.Bool  // leases that are over will be ended
+	sweeper       sweeper      // ends leases that are over
 	giveBacks     giveBacks    // of leases that have ended
 	ownClock      bool         // the clock is not time.Now
 	checks        checks
@@ -187,8 +187,8 @@ func (l *Limiter) Init(c *Client, name string, s Settings, err error) error {
 // Keys returns the names of the limiter's keys.
 func (l *Limiter) Keys() []string { return l.keyNames[:] }
 
-// arguments returns the names of the limiter's keys as arguments of a command. A limiter that is made for one request mostly
-// shares the queue, and so the arguments, of an earlier one.
+// arguments returns the names of the limiter's keys as arguments of a command. A limiter that is made for one request
+// mostly shares the queue, and so the arguments, of an earlier one.
 func (l *Limiter) arguments() []any {
 	known := l.keyArgs.Load()
 	if known == nil {
@@ -446,8 +446,8 @@ func (c *Client) Look(limiter string) (calls Activity) {
 	return calls
 }
 
-// silence returns for how long the last batch sent for l has had no reply; 0 if it has one, or is detached and has no waiting
-// caller.
+// silence returns for how long the last batch sent for l has had no reply; 0 if it has one, or is detached and has no
+// waiting caller.
 func (l *Limiter) silence() time.Duration {
 	q := l.queue.Load()
 	if q == nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
-// Leases (WithLease): permits that batches take ahead, so that later requests need no call. A queue grants from one at a time,
-// and may hold the next one, which follows it; it has none while a caller waits. Package lease says why no window of the
-// interval exceeds the rate.
+// Leases (WithLease): permits that batches take ahead, so that later requests need no call. A queue grants from one at a
+// time, and may hold the next one, which follows it; it has none while a caller waits. Package lease says why no window of
+// the interval exceeds the rate.
 
 // maxLeases is for how many limiters a client holds leases at a time.
 const maxLeases = 1 << 16
@@ -52,7 +52,8 @@ func (l *Limiter) fromLease(n int64, detail bool, source *Source) (Result, *leas
 	return Result{}, nil
 }
 
-// follow returns the lease that follows held, or has followed it; nil if there is none with n permits. held ends if it is over.
+// follow returns the lease that follows held, or has followed it; nil if there is none with n permits. held ends if it is
+// over.
 func (q *queue) follow(held *lease.Lease, n int64, over bool) *lease.Lease {
 	q.mu.Lock()
 	defer q.exit()
@@ -157,7 +158,7 @@ func (q *queue) wish(b *batch) int64 {
 	return q.demand.Want(now, bucket, lease.Rest(dated, bucket), asked, left, ends)
 }
 
-// bucket returns how long the buckets of time last that leases end with, as record.lua has it. q.mu is held.
+// bucket returns how long the buckets of time last that leases end with, as config.lua has it. q.mu is held.
 func (q *queue) bucket() time.Duration {
 	d := q.limiter.settings.Lease
 	if q.interval > 0 {
@@ -441,16 +442,35 @@ func (l *Limiter) leasing() []*queue {
 	return l.client.registry.list(func(other *Limiter) bool { return other.settings.Lease > 0 && other.Key() == l.Key() })
 }
 
-// sweepLater ends, in the background, the leases that are over, while there are any. The queue of one that is over is kept for
-// as long as a lease lasts: if it is needed again, its next lease has the right size at once.
-func (c *Client) sweepLater(after time.Duration) {
-	if c.sweeping.CompareAndSwap(false, true) {
-		time.AfterFunc(after, c.sweep)
-	}
+// A sweeper is the timer of sweep.
+type sweeper struct {
+	mu    sync.Mutex // guards the fields below
+	timer *time.Timer
+	at    time.Time // when it fires; zero: it is not set
 }
 
+// sweepLater calls sweep after some time, or earlier.
+func (c *Client) sweepLater(after time.Duration) {
+	s, at := &c.sweeper, time.Now().Add(after)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case !s.at.IsZero() && !at.Before(s.at):
+		return
+	case s.timer == nil:
+		s.timer = time.AfterFunc(after, c.sweep)
+	default:
+		s.timer.Reset(after)
+	}
+	s.at = at
+}
+
+// sweep ends the leases that are over, and calls itself again while there are any. The queue of one that is over is kept
+// for as long as a lease lasts: if it is needed again, its next lease has the right size at once.
 func (c *Client) sweep() {
-	c.sweeping.Store(false)
+	c.sweeper.mu.Lock()
+	c.sweeper.at = time.Time{}
+	c.sweeper.mu.Unlock()
 	var after time.Duration
 	for _, q := range c.registry.list(func(l *Limiter) bool { return l.settings.Lease > 0 }) {
 		held := q.lease.Load()

@@ -18,11 +18,11 @@ var (
 	ErrNotInitialized = errors.New("rratelimiter: rate limiter is not initialized")
 	ErrOutcomeUnknown = errors.New("rratelimiter: the call may or may not have been served")
 	ErrUnavailable    = errors.New("rratelimiter: Redis could not be reached, or did not answer in time")
-	ErrCrossSlotName  = errors.New("rratelimiter: the keys of this name lie in different cluster slots")
+	ErrCrossSlotName  = errors.New("rratelimiter: the keys are in different cluster slots")
 )
 
 // ErrUntold is the ErrOutcomeUnknown of a call whose earlier attempt can no longer be found.
-var ErrUntold = Unknown(errors.New("the permits granted to the call can no longer be distinguished from those of other calls"))
+var ErrUntold = Unknown(errors.New("the retry could not find out what the first attempt was granted"))
 
 // ErrUnsent means that Redis was not asked.
 var ErrUnsent = errors.New("the call was not made because all its callers were cancelled")

@@ -40,8 +40,8 @@ func judge(v *survey.Survey) (all []Finding) {
 			continue
 		}
 		class := f.Format.String()
-		if f.Format == rratelimiter.Redisson321 {
-			class = rratelimiter.Redisson317.String() // these two read each other's records
+		if f.Format == rratelimiter.Redisson317 || f.Format == rratelimiter.Redisson321 {
+			class = "Redisson 3.17.0 and later" // these read each other's records
 		}
 		if !slices.Contains(classes, class) {
 			classes = append(classes, class)
@@ -74,7 +74,8 @@ func judge(v *survey.Survey) (all []Finding) {
 		add(level, "future-records", fmt.Sprintf("%s in %s dated up to %s ahead of Redis's clock: they return that much too late",
 			render.Number(v.Future.Permits, "permit"), render.Number(int64(v.Future.Records), "record"),
 			render.Lasting(v.Farthest.Sub(v.At).Round(time.Millisecond))),
-			"set the clock of the client right (rrl show "+name+" names the writers); rrl reset "+name+" --yes frees the permits now")
+			"set the clock of the client right (rrl show "+render.ShellNames(v.Name, v.Client)+" names the writers); rrl reset "+
+				render.ShellNames(v.Name, v.Client)+" --yes frees the permits now")
 	}
 	if v.Client == "" && v.Keys[0].TTL == 0 && (v.Keys[1].TTL > 0 || v.Keys[2].TTL > 0) {
 		add(Warning, "state-expires", "the keys with its grants have a TTL, its configuration has none: Redis may remove grants that still count",
@@ -97,7 +98,7 @@ func adding(v *survey.Survey, would rratelimiter.Repaired) Finding {
 		f.Advice += "; no permit is free then for " + render.Lasting(would.Blocked)
 	}
 	if reason := Harm(would, v.Rate); reason != "" {
-		f.Advice = "no repair: " + reason + ". Find out who writes these records (rrl show " + name + "), then rrl reset " + name
+		f.Advice = "do not repair it: " + reason + ". Find out who writes these records (rrl show " + name + "), then rrl reset " + name + " --yes"
 	}
 	records := v.Live.Records + v.Expired.Records
 	switch {
@@ -123,7 +124,7 @@ func adding(v *survey.Survey, would rratelimiter.Repaired) Finding {
 
 func crossing(name string) Finding {
 	return Finding{Severity: Error, Code: "cross-slot", Name: name, About: true,
-		Text:   "Redisson's names of its keys lie in different slots of the cluster: every call fails",
+		Text:   "the keys that Redisson derives from this name are in different slots of the cluster: every call fails",
 		Advice: "use another name: one without braces, or with a whole hash tag such as {tag}x"}
 }
 
