@@ -121,8 +121,8 @@ type Repaired struct {
 	Changed bool   // something was changed; with DryRun: would be changed
 	Fault   string // what was wrong with the stored number of free permits; "" if nothing
 	Was     int64  // free permits stored before; 0 if that could not be read
-	// Free is the number of free permits stored afterwards: rate - permits in live records; after Reset, the rate. DryRun
-	// removes no expired records, so it subtracts these, too.
+	// Free is the number of free permits stored afterwards: rate - permits in live records; after Reset, the rate. With
+	// DryRun, or if nothing is repaired, expired records stay, and their permits are subtracted, too.
 	Free    int64
 	Records int   // number of records, including expired ones
 	Permits int64 // permits in these records

@@ -214,16 +214,16 @@ func WithGranularity(d time.Duration) LimiterOption {
 // the end of the lease. So no window of the interval holds more than the rate, also if Redisson, other leases and other
 // clients use the limiter.
 //
-// The option has a price. Permits return late, by up to the length of the lease. At full use up to d/(interval+d) of
-// the rate is lost. The permits that one process holds are missing in other processes until the lease ends. If the
+// The option has a price. Permits return late, by up to the length of the lease. At full use up to 1.25 d/(interval + 1.25
+// d) of the rate is lost. The permits that one process holds are missing in other processes until the lease ends. If the
 // process dies, they are missing until one interval after the end of the lease.
 //
 // So a process takes ahead about as many permits as it will need until the lease ends, by its recent use, and at most a
 // quarter of the free permits. It takes nothing ahead
 //   - while a caller waits, while a call is stalled, and for the time d after a refusal;
 //   - if no more than a tenth of the rate is free, since it never takes the last tenth;
-//   - if Redisson has used any limiter on the server since the server started. The client checks this only while callers of
-//     the limiter wait.
+//   - if the client knows that Redisson has used any limiter on the server since the server started. It checks this while
+//     callers of the limiter wait, and remembers the result.
 //
 // In these cases calls go to Redis as without the option. Unused permits are given back when the lease ends, unless they
 // are too few to justify a call.

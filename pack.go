@@ -25,16 +25,16 @@ const (
 // String returns the Redisson releases that write the format.
 func (f RecordFormat) String() string { return record.Format(f).String() }
 
-// A Record is one grant as it is stored in the permits set.
+// A Record is one grant as it is stored in the limiter's sorted set, the key {NAME}:permits.
 type Record struct {
 	ID      []byte    // distinguishes grants of the same time and size
 	Permits uint32    // number of permits granted
 	At      time.Time // time of the grant: the member's score (ms, with fractions); UnpackRecord leaves it zero
 }
 
-// PackRecord returns the member of the permits set for a grant. The id must have the length that the format prescribes: 4
-// bytes for Redisson313, 8 for Redisson316 and Redisson317, 16 for Redisson321. (Limiters with WithGranularity or WithLease
-// write ids that are four bytes longer.)
+// PackRecord returns the member of the sorted set that stores a grant. The id must have the length that the format
+// prescribes: 4 bytes for Redisson313, 8 for Redisson316 and Redisson317, 16 for Redisson321. (Limiters with
+// WithGranularity or WithLease write ids that are four bytes longer.)
 func PackRecord(f RecordFormat, id []byte, permits uint32) ([]byte, error) {
 	head, length, known := record.Format(f).Layout()
 	if !known {

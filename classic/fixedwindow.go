@@ -17,7 +17,7 @@ var fixedWindowScript = load("fixed_window")
 // when it is over the limit. Refused requests are not counted. If the key has no TTL, or a TTL longer than ten
 // intervals, its TTL is set to one interval. An invalid count is replaced by zero.
 //
-// Cost: one key of a number, one call with three commands. It works on a cluster.
+// Cost: one key that holds a number, one call with three commands. It works on a cluster.
 //
 // Weakness: windows are adjacent, so up to twice the permits pass around the border of two windows: at most 2 x Permits
 // in any interval.

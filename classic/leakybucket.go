@@ -54,9 +54,9 @@ var ErrQueueFull = errors.New("classic: the queue is full")
 // when all earlier ones have left, so callers of all processes are served in the order of their requests, at an even
 // pace and never in a burst. A request that would overflow the bucket is dropped: then Acquire fails with ErrQueueFull.
 //
-// Weakness: callers wait even after a long idle time, where the bucket form would let a burst pass. If a caller's ctx
-// ends, its drops stay and pass unused. A request of many drops is served with its first drop, so in any time t at most
-// t x rate, plus one request, pass.
+// Weakness: a burst is spread out even after a long idle time: the first caller is served at once, the others wait. The
+// bucket form would let the burst pass. If a caller's ctx ends, its drops stay and pass unused. A request of many drops is
+// served with its first drop, so in any time t at most t x rate, plus one request, pass.
 type LeakyQueue struct {
 	*Limiter
 	rate rratelimiter.Rate

@@ -17,8 +17,8 @@ import (
 // count. When the list expires a new window begins.
 //
 // Layout: key is the list: LLEN is the count, RPUSHX adds to it while it exists, and it lives until the window ends. The
-// usual form makes it with RPUSH and EXPIRE in a MULTI after EXISTS has returned 0, so that all callers of the first moment
-// make it and pass, however many there are. Here a list with a TTL is made under another key, {key}:unique, and RENAMENX
+// usual form has a race: after EXISTS has returned 0, it makes the list with RPUSH and EXPIRE in a MULTI, so all callers
+// that see 0 pass, however many there are. Here a list with a TTL is made under another key, {key}:unique, and RENAMENX
 // renames it: one caller succeeds, the others add to its list. Each request adds elements of its own, so that a request
 // above the limit removes only these. If a list has no TTL, or a TTL longer than ten intervals, its TTL is set to one
 // interval.

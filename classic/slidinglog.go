@@ -16,12 +16,12 @@ var slidingLogScript = load("sliding_log")
 // Model: a grant counts for one interval from its time on. At any moment, the grants of the last interval count.
 //
 // Layout: a hash NAME and a zset NAME_windows. The zset has a record for each grant: its score is the time in ms, its
-// member begins with the permits. Other implementations write only the permits, so that a second grant of the same size
-// moves the record of the first instead of adding one; here a colon and a unique text follows. In the hash, currentRate is
-// the permits of all records, and cursor the time from which they count: that of the oldest. Both keys have a TTL of an
-// interval from the last grant. If a call reads all records (a refusal reads up to 512), or if there are more records than
-// currentRate (a record has at least one permit), currentRate is computed from the records again. Records that are more
-// than one minute and more than an interval ahead are removed.
+// member begins with the permits. Other implementations write only the permits. There, a second grant of the same size is
+// the same member: it replaces the first record instead of adding one. Here a colon and a unique text follows. In the hash,
+// currentRate is the permits of all records, and cursor the time from which they count: that of the oldest. Both keys have
+// a TTL of an interval from the last grant. If a call reads all records (a refusal reads up to 512), or if there are more
+// records than currentRate (a record has at least one permit), currentRate is computed from the records again. Records that
+// are more than one minute and more than an interval ahead are removed.
 //
 // Cost: a record of some 80 bytes for each grant of an interval; one call with ten commands, and the time to remove
 // expired records. On a cluster the two keys need a hash tag: over a *redis.ClusterClient a name without one is kept as

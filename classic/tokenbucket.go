@@ -23,12 +23,12 @@ type Tokens struct {
 // carried over. A request takes its tokens or is refused. With Debt, a request is served if there is at least one
 // token, even when it needs more, and the next one waits until the debt is paid (pre-consumption).
 //
-// Layout: key holds the tokens left, key_time when the last refill was due (s). The TTL of both is the time of a full
-// refill. When the bucket is made, the TTL of the time key is one second longer. The script returns the tokens left, or -1.
-// A time key that is missing, or lies further ahead than a full refill takes, is replaced by now. If key is missing or
-// invalid, the bucket counts as full. A debt above 10 x (Capacity + Debt) is reduced to Debt.
+// Layout: key holds the number of tokens left. key_time holds the time at which the last refill was due (s). The TTL of
+// both is the time of a full refill. When the bucket is made, the TTL of the time key is one second longer. The script
+// returns the tokens left, or -1. A time key that is missing, or lies further ahead than a full refill takes, is replaced
+// by now. If key is missing or invalid, the bucket counts as full. A debt above 10 x (Capacity + Debt) is reduced to Debt.
 //
-// Cost: two keys of a number each, one call with four commands. On a cluster the two keys need a hash tag: over a
+// Cost: two keys, each with one number, one call with four commands. On a cluster the two keys need a hash tag: over a
 // *redis.ClusterClient a key without one is kept as {key} and {key}_time; a key with its own tag is the same
 // everywhere.
 //

@@ -19,7 +19,7 @@ var windowKeysScript = load("window_keys")
 // of a second, now. Its TTL is an interval from the first permit on. The usual comparison, count > limit before INCR,
 // lets one more than the limit through; this one does not.
 //
-// Cost: up to two keys of a number each, one call with three commands. It works on a cluster: a call uses one key.
+// Cost: up to two keys, each with one number, one call with three commands. It works on a cluster: a call uses one key.
 //
 // Weakness: up to 2 x Permits in an interval across the border of two windows; and since the windows of all clients
 // begin at the same moment, all refused callers retry together. Clients whose clocks differ count in different windows.

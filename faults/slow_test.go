@@ -158,8 +158,8 @@ func TestClockSteps(t *testing.T) {
 		after string
 	}{
 		{time.Hour, "one client's clock jumps ahead by an hour",
-			"each call of this client frees the permits of the other clients. The other clients are refused until " +
-				"up to an hour and an interval after the clock is right again",
+			"each call of this client frees the permits of the other clients. After the clock is right again, " +
+				"the other clients can be refused for up to an hour and an interval",
 			"has records with times in the future: `State().Newest` shows this; `SetRate` without `KeepState`, or " +
 				"`rrl reset`, removes the records"},
 		{-time.Hour, "one client's clock jumps back by an hour",

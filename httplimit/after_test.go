@@ -196,7 +196,7 @@ func TestGivingBackDoesNotDelayTheResponse(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		lines := book.lines()
-		if len(lines) != 1 || !strings.Contains(lines[0], "permits were not given back or corrected") || !strings.Contains(lines[0], "lazy") {
+		if len(lines) != 1 || !strings.Contains(lines[0], "permits could be neither given back nor corrected") || !strings.Contains(lines[0], "lazy") {
 			t.Errorf("logged %q", lines)
 		}
 		if !errors.Is(reported, context.DeadlineExceeded) {

@@ -45,8 +45,8 @@ const (
 type Policy struct {
 	// Name identifies the policy to observers. It is the label "policy" of metrics.
 	Name string
-	// Observer gets each decision, if it implements rratelimiter.GuardObserver. nil means the observer of a Client: of that
-	// of the request's first *rratelimiter.Limiter, or, if the request has no such limiter, of the first one that this
+	// Observer gets each decision, if it implements rratelimiter.GuardObserver. nil means the observer of the Client of the
+	// request's first *rratelimiter.Limiter. If the request has no such limiter, it is the Client of the first one that this
 	// policy has checked.
 	Observer rratelimiter.Observer
 	// Failure decides what happens to a request whose limits did not reply within Bound, or returned an error.
@@ -467,7 +467,7 @@ func (p *Policy) report(ctx context.Context, errs ...error) {
 		case wrong:
 			p.logger().ErrorContext(ctx, "a limit is configured wrongly", "error", err)
 		default:
-			p.logger().WarnContext(ctx, "permits were not given back or corrected", "error", err)
+			p.logger().WarnContext(ctx, "permits could be neither given back nor corrected", "error", err)
 		}
 	}
 }

@@ -112,7 +112,7 @@ func TestDecodeSaysWhatIsWrong(t *testing.T) {
 		{"other msgpack", []byte{0x92, 0xa1, 'x', 0x01}, "no snapshot"},
 		{"newer", change(version, "\x02"), "format version 2"},
 		{"another length", change(0, "\x9b"), "11 elements, not 10"},
-		{"cut", data[:len(data)-1], "ends before"},
+		{"cut", data[:len(data)-1], "the data ends within"},
 		{"more", append(bytes.Clone(data), 0), "1 bytes stand behind"},
 		{"4 billion elements", append(bytes.Clone(data[:version+1]), 0xdd, 0xff, 0xff, 0xff, 0xff, 0x01), "name"},
 		{"4 billion clients", bytes.Replace(data, []byte("\x93\x93\xc0"), []byte("\xdd\xff\xff\xff\xff\x93\xc0"), 1), "4294967295 elements, but only"},

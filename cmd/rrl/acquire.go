@@ -46,7 +46,7 @@ Exit codes without a COMMAND:
   1    any other error
 With a COMMAND the exit code is the command's, or else:
   124  as above
-  125  another error before the command was started (but 1 if a flag is invalid)
+  125  another error before the command was started (but 1 if a flag cannot be parsed)
   126  the command can't be run
   127  the command does not exist
 A signal during the wait ends the process by that signal.

@@ -437,8 +437,8 @@ func TestSnapshotAndRestore(t *testing.T) {
 				t.Errorf("restore %q: exit code %d, output %q, errors %q", args, got, out, errs)
 			}
 		}
-		restored(1, "rrl: there already, and left as they are: a, b; --replace removes them, --as restores one under another name\n")
-		restored(1, "rrl: there already, and left as they are: a, b; --replace", "--dry-run")
+		restored(1, "rrl: these exist, and were not restored: a, b; --replace replaces them, --as restores one under another name\n")
+		restored(1, "rrl: these exist, and were not restored: a, b; --replace", "--dry-run")
 		restored(1, "--as: the file has 2 limiters, and must have one", "--as", "c")
 		restored(0, "a: to be restored", "--dry-run", "--replace")
 		s.ok("acquire", "a", "7")

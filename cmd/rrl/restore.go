@@ -100,8 +100,8 @@ Grants keep their time, so those of an old file have expired. --now dates them a
 		}
 		var texts []string
 		if len(stay) > 0 {
-			texts = append(texts, "there already, and left as they are: "+strings.Join(stay, ", ")+
-				"; --replace removes them, --as restores one under another name")
+			texts = append(texts, "these exist, and were not restored: "+strings.Join(stay, ", ")+
+				"; --replace replaces them, --as restores one under another name")
 		}
 		for _, err := range used {
 			texts = append(texts, err.Error())

@@ -60,11 +60,12 @@ func newRoot() *cobra.Command {
 		Long: `rrl works with rate limiters that Go and Java (Redisson) services share through Redis.
 
 A limiter has a name and a rate: a number of permits in any interval, such as 50/s. A request asks for some permits, and
-is granted when so many are free. The grant is a record in Redis, which counts for one interval.
+is granted when at least that many are free. The grant is a record in Redis, which counts for one interval.
 
 Commands on a live Redis use the server of --redis, or else of RRL_REDIS, or else localhost:6379. Passwords come from
 the address, or else from the environment (RRL_PASSWORD or REDISCLI_AUTH; not for demo and simulate). Times are those of
-Redis's clock, not this host's (except restore --now). Commands on a live Redis take the flags below, before or after the command.
+Redis's clock, not this host's (except restore --now). Commands on a live Redis take the flags below, before or after
+the command.
 
 Exit codes: 0 done; 1 an error, or doctor found an error or a warning, or show or check-rules found an error; 2 apply --diff
 found differences. acquire has 124 and more: see rrl acquire --help.`,

@@ -127,7 +127,7 @@ func (p *parser) parse(data []byte) []Limit {
 		return nil
 	}
 	if named.Kind != yaml.MappingNode {
-		p.fault(named.Line, "limits must be the names of limits, each with its fields below it")
+		p.fault(named.Line, "the field limits must have the name of each limit, with the fields of that limit below the name")
 		return nil
 	}
 	var limits []Limit
@@ -170,7 +170,7 @@ func (p *parser) limit(name, node *yaml.Node) Limit {
 	if node := fields["key"]; node != nil {
 		l.Key, l.key = p.key(node)
 	} else {
-		p.fault(name.Line, "it has no key; write key: all if all requests share one rate")
+		p.fault(name.Line, "it has no field key; if all requests share one rate, write \"key: all\"")
 	}
 	if node := fields["rate"]; node != nil {
 		l.Rate = p.rate(node)

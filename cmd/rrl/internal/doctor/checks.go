@@ -114,10 +114,10 @@ func adding(v *survey.Survey, would rratelimiter.Repaired) Finding {
 			render.Thousands(v.Free), render.Thousands(v.Rate.Permits))
 	case v.Drift < 0:
 		f.Severity, f.Code = Error, "permits-lost"
-		f.Text = WrongSum(v) + ": so many are lost until it is repaired"
+		f.Text = WrongSum(v) + ": these permits are lost until it is repaired"
 	default:
 		f.Severity, f.Code = Warning, "permits-gained"
-		f.Text = WrongSum(v) + ": after a release by Redisson that is on purpose, until the records expire; else too much gets through"
+		f.Text = WrongSum(v) + ": if Redisson has released permits, this is intended until the records expire; otherwise more than the rate is granted"
 	}
 	return f
 }

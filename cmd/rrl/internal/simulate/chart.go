@@ -80,9 +80,8 @@ func (s simulation) showTable(out io.Writer) error {
 	for _, o := range s.Outcomes {
 		t.Row(append([]string{o.Algorithm, chart(o.Bins)}, o.figures()...)...)
 	}
-	_, err := fmt.Fprintf(out, "%s\n\n%s\n\nwindow: most permits in any %s; waits: of a run in which refused callers wait;\n"+
-		"all other columns: of a run in which they leave; "+
-		"bytes: %s; calls, commands: round trips, and what the server executes, for each permit\n",
+	_, err := fmt.Fprintf(out, "%s\n\n%s\n\nwindow: most permits in any %s; waits: from a run in which refused callers wait;\n"+
+		"all other columns: from a second run, in which they do not try again; bytes: %s; calls, commands: round trips, and what the server executes, for each permit\n",
 		s.headline(), t.Render(), span.Text(s.trace.rate.Interval), s.Weighed)
 	return err
 }

@@ -83,8 +83,8 @@ func seconds(n int64, permits ...int64) (arrivals []arrival) {
 // patterns are traces that are made for a rate, a length and a load: the permits requested, as a multiple of the rate.
 var patterns = map[string]string{
 	"steady":  "requests as even as can be",
-	"edge":    "all requests of two intervals around the border between them",
-	"poisson": "requests that know nothing of each other",
+	"edge":    "the requests of each two intervals come close to the border between these intervals",
+	"poisson": "requests at independent random times (a Poisson process)",
 	"on-off":  "an interval of double load, then one of silence",
 }
 
@@ -139,8 +139,8 @@ func Patterns() (all []string) {
 
 func names(all []string) string { return strings.Join(all, ", ") }
 
-// readTrace reads a log or CSV of timestamps: one request a line, its time first, with its permits in the column
-// permits (from 1) unless that is 0. The first line may be the head of a CSV, and a line may be empty or begin with #. Any other
+// readTrace reads a log or CSV of timestamps: one request a line, its time first, with its permits in the column permits
+// (from 1) unless that is 0. The first line may be the head of a CSV, and a line may be empty or begin with #. Any other
 // line without a time at its beginning is an error. Times keep their fraction of a second.
 func readTrace(name string, in io.Reader, rate rratelimiter.Rate, permits int) (trace, error) {
 	t := trace{name: name, about: "read from " + name, rate: rate}
