@@ -121,7 +121,24 @@ func TestChangesElsewhereAreNoticed(t *testing.T) {
 	}
 }
 
-// They are noticed as soon if the first waiting caller got its refusal from a call that stalled, before a later call
+// Permits of an interval of 1 s return a little more than 1 s after a call, since records have whole milliseconds.
+func TestNoPollJustBeforeThePermitsReturn(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
+		b.sleepTo(300 * time.Microsecond)
+		b.granted("the first", b.acquire(l, 10), 300*time.Microsecond)
+		before := p.wire.scripts.Load()
+		waiter := b.acquire(l, 10)
+		b.sleepTo(2 * time.Second)
+		b.granted("the waiter", waiter, 1001*ms)
+		if n := p.wire.scripts.Load() - before; n != 2 {
+			t.Errorf("%d calls for the waiter, not 2", n)
+		}
+	})
+}
+
+// Changes elsewhere are noticed as soon if the first waiting caller got its refusal from a call that stalled, before a later call
 // for others.
 func TestChangesElsewhereAreNoticedAfterAStall(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {

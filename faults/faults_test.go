@@ -264,7 +264,7 @@ func ownGoroutines(t *testing.T) (count int) {
 	return count
 }
 
-// atRest waits until the library has no call in flight, and no timer that has fired.
+// atRest waits until the library has no call in flight, and no timer that has fired. The test must not be parallel.
 func atRest(t *testing.T) {
 	t.Helper()
 	eventually(t, "no goroutine of the library is left", func() bool { return ownGoroutines(t) == 0 })

@@ -342,6 +342,9 @@ func (q *queue) stop() {
 const (
 	shortestPoll = time.Second
 	longestPoll  = 15 * time.Second
+
+	// A poll shortly before the permits return would be in vain: a sleep that ends so soon after it has none.
+	pollSlack = shortestPoll / 8
 )
 
 // sleep sets the timer to when next can be served according to g, or to when the fair share of this process allows it.
@@ -350,7 +353,7 @@ func (q *queue) sleep(next *request, g protocol.AcquireReply) {
 	now, since := q.client.clock(), q.since(g)
 	q.yieldUntil = q.fairShare.Divide(g.Shared(), since, next.free.Sub(since), next.N)
 	wait, longest := max(next.free.Sub(now), 0), q.longestPoll()
-	if wait > longest {
+	if wait > longest+pollSlack {
 		q.yieldUntil = time.Time{}
 		q.poll(longest)
 	} else {
@@ -394,7 +397,7 @@ func (q *queue) room() int64 {
 // rest sets the timer to when the queue may ask for its first caller, which the last batch left out. q.mu is held.
 func (q *queue) rest() {
 	now := q.client.clock()
-	if wait, longest := q.turn(q.waiter(), now).Sub(now), q.longestPoll(); wait > longest {
+	if wait, longest := q.turn(q.waiter(), now).Sub(now), q.longestPoll(); wait > longest+pollSlack {
 		q.poll(longest)
 	} else {
 		q.set(wait)
