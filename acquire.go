@@ -87,7 +87,7 @@ func (l *Limiter) request(ctx context.Context, operation string, a dispatch.Ask)
 		if result.Allowed {
 			info.Granted = a.N
 		}
-		l.client.requestObserver.Request(ctx, info)
+		l.client.tell(ctx, info)
 	}
 	return Result(result), err
 }

@@ -138,8 +138,8 @@ func TestNoPollJustBeforeThePermitsReturn(t *testing.T) {
 	})
 }
 
-// Changes elsewhere are noticed as soon if the first waiting caller got its refusal from a call that stalled, before a later call
-// for others.
+// Changes elsewhere are noticed as soon if the first waiting caller got its refusal from a call that stalled, before a later
+// call for others.
 func TestChangesElsewhereAreNoticedAfterAStall(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p, elsewhere := b.process(), b.process()

@@ -54,29 +54,28 @@ func (b *lab) shared(ctx context.Context, c *contender, g sharing) (Sample, erro
 		o.Lease = g.rate.Interval / sharedPart
 	}
 	var findings []finding
-	var beside redisson.RunResult
+	beside := new(redisson.RunResult)
 	var counted time.Time // grants count from then on
 	sample, err := b.spent(ctx, c, func() (all counts, err error) {
-		java := func() error { return nil } // waits for it
+		var java sync.WaitGroup
+		var javaErr error
 		findings, all, err = runWorkers(ctx, o, g.processes, func(at time.Time) error {
 			counted = at.Add(sharedWarm)
 			if g.java {
-				done := make(chan error, 1)
-				java = func() error { return <-done }
-				go func() {
+				java.Go(func() {
 					work := redisson.Work{Threads: javaThreads, For: sharedWarm + o.Time, At: at}
-					result, err := b.javas[len(b.javas)-1].process.Run(ctx, o.Name, work)
-					if result != nil {
-						beside = *result
-					}
-					done <- err
-				}()
+					beside, javaErr = b.javas[len(b.javas)-1].process.Run(ctx, o.Name, work)
+				})
 			}
 			return b.inUse(ctx, at, g.rate, min(g.demand, 100))
 		})
+		java.Wait()
 		all.took = o.Time
-		return all, errors.Join(err, java())
+		return all, errors.Join(err, javaErr)
 	})
+	if err != nil {
+		return Sample{}, err
+	}
 	sample.Allocs, sample.RedisCPU = 0, 0                                                                  // the workers' are not measured
 	sample.Commands = int64(float64(sample.Commands) * o.Time.Seconds() / (sharedWarm + o.Time).Seconds()) // those of the warm-up do not count
 	sample.Limit = float64(g.rate.Permits) * o.Time.Seconds() / g.rate.Interval.Seconds()
@@ -94,7 +93,7 @@ func (b *lab) shared(ctx context.Context, c *contender, g sharing) (Sample, erro
 	}
 	largest, _ := window.Largest(grants, g.rate.Interval)
 	sample.Window = float64(largest) / float64(g.rate.Permits)
-	return sample, err
+	return sample, nil
 }
 
 // inUse writes records of a part of the rate, in percent, evenly over the interval that ends at a time. Otherwise all

@@ -107,7 +107,8 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 		return err
 	}
 	fmt.Fprint(out, fullText(report))
-	if failed := report.failed(); failed != nil && o.update {
+	failed := report.failed()
+	if failed != nil && o.update {
 		return fmt.Errorf("the pages are not updated: %w", failed)
 	}
 	if o.json != "" {
@@ -119,7 +120,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	if o.update {
 		err = errors.Join(err, updatePage(readmeFile, readmeText(report)), updatePage(tablesFile, tablesText(report)))
 	}
-	return errors.Join(err, report.failed())
+	return errors.Join(err, failed)
 }
 
 // width returns the number of columns of a terminal; 0 if the writer is not a terminal.

@@ -455,7 +455,7 @@ func (q *queue) again(r *request) {
 
 // since returns the time, by the client's clock, from which the waits in g count: the time of the request, to the µs.
 // With WithServerTime that moment is not known exactly by this clock; the current time is never too early.
-func (q *queue) since(g protocol.AcquireReply) time.Time {
+func (q *queue) since(g *protocol.AcquireReply) time.Time {
 	if q.limiter.settings.ServerTime {
 		return q.client.clock()
 	}
@@ -468,7 +468,7 @@ func (q *queue) since(g protocol.AcquireReply) time.Time {
 // sent for the rest of the queue anyway. q.mu is held.
 func (q *queue) distribute(b *batch, g *protocol.AcquireReply, info *Call) {
 	more := g.Notes.Has(protocol.More)
-	since := q.since(*g)
+	since := q.since(g)
 	var spare, own int64
 	free := g.Free
 	for i := len(b.members) - 1; i >= 0; i-- { // backwards, so that the permits left after each caller are known
@@ -519,7 +519,7 @@ func (q *queue) distribute(b *batch, g *protocol.AcquireReply, info *Call) {
 				info.Denied++
 				q.demand.Refused(time.Now())
 				r.result = refusal
-				q.remember(b, r, *g, since)
+				q.remember(b, r, g, since)
 				q.finish(b, r, nil)
 			}
 			ahead = ahead || r.Waits && r.state != requestSettled && r.N <= g.Rate
@@ -581,7 +581,7 @@ func (q *queue) behind(b *batch, g protocol.AcquireReply) {
 // remember stores the refusal of a caller that does not wait in the deny cache; its times count from since. It stores
 // nothing if the permits are free but reserved for waiting callers, which may leave, if the process decided locally, or
 // if another rate than the enforced one is in force.
-func (q *queue) remember(b *batch, r *request, g protocol.AcquireReply, since time.Time) {
+func (q *queue) remember(b *batch, r *request, g *protocol.AcquireReply, since time.Time) {
 	s := q.limiter.settings
 	if s.DenyCache == 0 || r.Waits || r.N <= g.Free || g.Local() || s.Enforced && g.Notes.Has(protocol.RateMismatch) {
 		return

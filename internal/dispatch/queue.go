@@ -350,12 +350,10 @@ const (
 // sleep sets the timer to when next can be served according to g, or to when the fair share of this process allows it.
 // q.mu is held.
 func (q *queue) sleep(next *request, g protocol.AcquireReply) {
-	now, since := q.client.clock(), q.since(g)
+	now, since := q.client.clock(), q.since(&g)
 	q.yieldUntil = q.fairShare.Divide(g.Shared(), since, next.free.Sub(since), next.N)
-	wait, longest := max(next.free.Sub(now), 0), q.longestPoll()
-	if wait > longest+pollSlack {
+	if q.pollWithin(next.free.Sub(now)) {
 		q.yieldUntil = time.Time{}
-		q.poll(longest)
 	} else {
 		q.polls = 0
 		q.set(q.turn(next, now).Sub(now))
@@ -376,13 +374,16 @@ func (q *queue) turn(next *request, now time.Time) time.Time {
 	return at
 }
 
-// longestPoll returns how long the queue may sleep before it asks again. q.mu is held.
-func (q *queue) longestPoll() time.Duration { return min(shortestPoll<<q.polls, longestPoll) }
-
-// poll sets the timer to longest, less up to a tenth at random. q.mu is held.
-func (q *queue) poll(longest time.Duration) {
+// pollWithin sets the timer to the next poll, less up to a tenth of the time until then at random, and reports whether the
+// queue polls before so long a wait is over. q.mu is held.
+func (q *queue) pollWithin(wait time.Duration) bool {
+	longest := min(shortestPoll<<q.polls, longestPoll)
+	if wait <= longest+pollSlack {
+		return false
+	}
 	q.set(longest - rand.N(longest/10))
 	q.polling = true
+	return true
 }
 
 // room returns how many permits the waiting callers may ask for now in addition to those of the first one; below 0,
@@ -397,9 +398,7 @@ func (q *queue) room() int64 {
 // rest sets the timer to when the queue may ask for its first caller, which the last batch left out. q.mu is held.
 func (q *queue) rest() {
 	now := q.client.clock()
-	if wait, longest := q.turn(q.waiter(), now).Sub(now), q.longestPoll(); wait > longest+pollSlack {
-		q.poll(longest)
-	} else {
+	if wait := q.turn(q.waiter(), now).Sub(now); !q.pollWithin(wait) {
 		q.set(wait)
 	}
 }

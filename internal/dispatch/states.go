@@ -74,15 +74,9 @@ var Strict bool
 // to changes the state of a request.
 func (s *requestState) to(next requestState) {
 	if Strict {
-		s.check(next)
+		mustAllow("request", requestTransitions[*s], *s, next)
 	}
 	*s = next
-}
-
-func (s *requestState) check(next requestState) {
-	if !slices.Contains(requestTransitions[*s], next) {
-		panic(fmt.Sprintf("dispatch: a request that is %v becomes %v", *s, next))
-	}
 }
 
 // inFlight reports whether the request is in a batch that is not complete.
@@ -91,13 +85,14 @@ func (s requestState) inFlight() bool { return s == requestInFlight || s == requ
 // to changes the state of a batch.
 func (s *batchState) to(next batchState) {
 	if Strict {
-		s.check(next)
+		mustAllow("batch", batchTransitions[*s], *s, next)
 	}
 	*s = next
 }
 
-func (s *batchState) check(next batchState) {
-	if !slices.Contains(batchTransitions[*s], next) {
-		panic(fmt.Sprintf("dispatch: a batch that is %v becomes %v", *s, next))
+// mustAllow panics unless a state is among the allowed ones.
+func mustAllow[S comparable](what string, allowed []S, from, to S) {
+	if !slices.Contains(allowed, to) {
+		panic(fmt.Sprintf("dispatch: a %s that is %v becomes %v", what, from, to))
 	}
 }

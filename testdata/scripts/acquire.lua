@@ -300,7 +300,7 @@ local granularity = ARGV[7] and ARGV[7] ~= '0' and tonumber(ARGV[7]) or nil
 local prefix = string.sub(record, 1, -5)
 local lease = string.match(ARGV[4], '%+(%d+)')
 if not state then
--- config.lua: the keys of a limiter, its configuration, and the time by which it is judged.
+-- config.lua: the keys of a limiter, its configuration, the clock, and the score that a grant gets.
 -- A limiter has five keys: 1 config, 2 value, 3 client value, 4 permits, 5 client permits.
 
 -- choose_keys returns the keys of the value and of the records, by the type of the limiter: '0' has one pair for all

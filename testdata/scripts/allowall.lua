@@ -354,7 +354,7 @@ local function origin_of(member)
   end
   return number
 end
--- config.lua: the keys of a limiter, its configuration, and the time by which it is judged.
+-- config.lua: the keys of a limiter, its configuration, the clock, and the score that a grant gets.
 -- A limiter has five keys: 1 config, 2 value, 3 client value, 4 permits, 5 client permits.
 
 -- choose_keys returns the keys of the value and of the records, by the type of the limiter: '0' has one pair for all

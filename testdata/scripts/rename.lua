@@ -22,7 +22,7 @@ local REBUILD_PENDING = 512 -- the free permits must be rebuilt once these are g
 local RATE_MISMATCH = 1024 -- the configured rate is not the caller's
 local FOREIGN_WRITER = 2048 -- a record of a client other than this library was seen, after a refusal in the queue
 local MANY = 4096 -- there are too many live records for one call to add up: recount.lua does that
--- config.lua: the keys of a limiter, its configuration, and the time by which it is judged.
+-- config.lua: the keys of a limiter, its configuration, the clock, and the score that a grant gets.
 -- A limiter has five keys: 1 config, 2 value, 3 client value, 4 permits, 5 client permits.
 
 -- choose_keys returns the keys of the value and of the records, by the type of the limiter: '0' has one pair for all

@@ -71,11 +71,11 @@ func judge(v *survey.Survey) (all []Finding) {
 		if v.Farthest.Sub(v.At) > v.Rate.Interval {
 			level = Error
 		}
+		names := render.ShellNames(v.Name, v.Client)
 		add(level, "future-records", fmt.Sprintf("%s in %s dated up to %s ahead of Redis's clock: they return that much too late",
 			render.Number(v.Future.Permits, "permit"), render.Number(int64(v.Future.Records), "record"),
 			render.Lasting(v.Farthest.Sub(v.At).Round(time.Millisecond))),
-			"set the clock of the client right (rrl show "+render.ShellNames(v.Name, v.Client)+" names the writers); rrl reset "+
-				render.ShellNames(v.Name, v.Client)+" --yes frees the permits now")
+			"set the clock of the client right (rrl show "+names+" names the writers); rrl reset "+names+" --yes frees the permits now")
 	}
 	if v.Client == "" && v.Keys[0].TTL == 0 && (v.Keys[1].TTL > 0 || v.Keys[2].TTL > 0) {
 		add(Warning, "state-expires", "the keys with its grants have a TTL, its configuration has none: Redis may remove grants that still count",
