@@ -14,7 +14,7 @@ check:
 
 # All checks and tests, in 11 minutes. The other targets are parts of them, or tools.
 test: deps
-	BUDGET=600 scripts/check lint modules release tests valkey
+	BUDGET=600 scripts/check lint modules release tests
 
 help:
 	@awk '/^#/ { text = text "\n    " substr($$0, 3); next } /^[a-z-]+:/ { sub(/:.*/, ""); print $$0 text } { text = "" }' Makefile

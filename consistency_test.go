@@ -3,6 +3,8 @@ package rratelimiter_test
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -240,8 +242,12 @@ func TestManyRecordsAreAddedUpInPages(t *testing.T) {
 		},
 	}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, state := range states {
-			for method, call := range methods {
+		for at, state := range states {
+			for turn, method := range slices.Sorted(maps.Keys(methods)) {
+				if !s.IsReal() && (turn+at)%len(methods) != 0 {
+					continue // the embedded server is slow with many records
+				}
+				call := methods[method]
 				t.Run(state.name+", "+method, func(t *testing.T) {
 					r := newRig(t, s)
 					r.wipe()

@@ -201,9 +201,9 @@ func (s *story) judge(late time.Duration) (full bool) {
 // TestLeasesInRandomSchedules: no window of the interval holds more than the rate, and nothing is lost for longer than an
 // interval and the time of a lease.
 func TestLeasesInRandomSchedules(t *testing.T) {
-	schedules := 60
+	schedules := 40
 	if testing.Short() {
-		schedules = 8
+		schedules = 5
 	}
 	var leased, lost atomic.Int64
 	var full, grants, restarts int

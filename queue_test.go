@@ -139,6 +139,7 @@ func tryInSomeState(t *testing.T, b *bubble, random *rand.Rand, name string) {
 // The same beside a process that takes all permits it can, on real servers: each try costs one call, and waiting
 // callers one call per wake.
 func TestTriesWhileOthersWaitDoNotStormRedis(t *testing.T) {
+	long(t)
 	useScript(t, askRedisson.Hash())
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb := s.Client()

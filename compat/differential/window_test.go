@@ -559,7 +559,7 @@ func setChecks(t *testing.T, n int) {
 }
 
 // TestWindow sets the clock itself, so that every millisecond counts.
-func TestWindow(t *testing.T) { newEnvironment(t).run(t, 1500, false) }
+func TestWindow(t *testing.T) { newEnvironment(t).run(t, 1000, false) }
 
 // TestWindowInRealTime runs in real time, so clients that use the server's clock take part, too.
 func TestWindowInRealTime(t *testing.T) { newEnvironment(t).run(t, 40, true) }
