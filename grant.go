@@ -80,9 +80,9 @@ func (g *Grant) Permits() int64 {
 // SetRate without KeepState.
 //
 // Return takes the permits out of records that this client wrote with the time of this grant. Other grants in these records
-// have the same time, so their permits become free when they would have. If the process granted the permits locally
-// (WithFallback), Return frees the permits that the process granted last. [Limiter.Release] removes the oldest permits of
-// all clients instead.
+// have the same time, so the return does not change when their permits become free. If the process granted the permits
+// locally (WithFallback), Return frees the permits that the process granted last. [Limiter.Release] removes the oldest
+// permits of all clients instead.
 //
 // If n is 0, Return does nothing. If n is negative, the error is ErrInvalidPermits. If the reply is lost, the error is
 // ErrOutcomeUnknown: the permits may have come back, and no later Return gives them back.

@@ -74,7 +74,7 @@ func (l *Limiter) read(ctx context.Context, s *script.Script, configOnly bool) (
 //
 // Clients scans all keys of the server (SCAN), which takes long on a large server. On a cluster or a Ring it scans the node
 // that holds the limiter's keys. An AutoPipeliner, or a client of another type, over several nodes does not show which node
-// holds the keys. Clients may then scan another node: call it on a limiter of the underlying client instead.
+// holds the keys. The method may then scan another node. Call it on a limiter of the underlying client instead.
 func (l *Limiter) Clients(ctx context.Context) ([]string, error) {
 	ids, err := l.clients(ctx)
 	return ids, wrap("list the clients of", l.name, err)
@@ -121,8 +121,8 @@ type Repaired struct {
 	Changed bool   // something was changed; with DryRun: would be changed
 	Fault   string // what was wrong with the stored number of free permits; "" if nothing
 	Was     int64  // free permits stored before; 0 if that could not be read
-	// Free is the number of free permits stored afterwards: rate - permits in live records; after Reset, the rate. With
-	// DryRun, or if nothing is repaired, expired records stay, and their permits are subtracted, too.
+	// Free is the number of free permits stored afterwards. After Reset it is the rate. After Repair it is the rate less the
+	// permits in live records; with DryRun, or if nothing is repaired, also less those in expired records, which stay.
 	Free    int64
 	Records int   // number of records, including expired ones
 	Permits int64 // permits in these records

@@ -11,12 +11,13 @@ import (
 type Observer interface{ Call(CallInfo) }
 
 // CallInfo describes one acquiring call. A call of AllowAll or TakeAll in one step is reported once for each of its
-// limiters. If a call fails, its callers and the queued requests that fail with it count as denied.
+// limiters. If a call fails, all its Callers count as denied.
 type CallInfo struct {
 	Limiter string // name
-	// Callers is the number of callers whose requests the call carried. If a caller is neither Granted nor Denied, it
-	// continues to wait, its context has ended, or another limiter of AllowAll refused it. A call without callers takes
-	// a lease, or has recounted the records (Repaired).
+	// Callers is the number of callers whose requests the call carried. If the call fails, it includes the queued requests
+	// that fail with it. If a caller is neither Granted nor Denied, it continues to wait, its context has ended, or another
+	// limiter of AllowAll refused it. A call without callers takes a lease, or has added up all records of the limiter and
+	// corrected its free permits (Repaired).
 	Callers, Granted, Denied int
 	Permits                  int64         // granted in total
 	Unclaimed                int64         // part of Permits that no caller received, because the callers had cancelled

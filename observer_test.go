@@ -85,6 +85,27 @@ func TestRequestObserverSeesEachRequest(t *testing.T) {
 	})
 }
 
+// A limiter with a deny cache asks for details also if the caller does not, and reports the caller's method all the same.
+func TestRequestObserverSeesTheMethodBesideADenyCache(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		log := &requestLog{}
+		l := b.process(rratelimiter.WithObserver(log)).RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(1)), rratelimiter.WithDenyCache(5))
+		for range 3 { // granted, refused by Redis, refused by the cache
+			if _, err := l.TryAcquire(t.Context(), 1); err != nil {
+				t.Error(err)
+			}
+		}
+		if len(log.requests) != 3 {
+			t.Fatalf("%+v", log.requests)
+		}
+		for i, got := range log.requests {
+			if got.Method != "TryAcquire" {
+				t.Errorf("request %d: %s", i, got.Method)
+			}
+		}
+	})
+}
+
 // Callers whose context ends before the reply, or without a call, are not in a CallInfo, but are seen as requests once.
 func TestRequestObserverSeesUnansweredRequests(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {

@@ -191,7 +191,7 @@ func WithRecordPerRequest() LimiterOption {
 // earlier attempt if a later call was stored in the same record. Records are four bytes longer.
 //
 // d must be a positive number of whole milliseconds. It must be at most a tenth of the interval of the rate that WithRate
-// or WithEnforcedRate sets. The option cannot be combined with WithRecordPerRequest. Otherwise the error is
+// or WithEnforcedRate sets. The option cannot be combined with WithRecordPerRequest or WithLease. Otherwise the error is
 // ErrInvalidOption.
 //
 // If the interval in force is shorter than 10 d, a tenth of that interval is used instead of d. If the length is then
@@ -209,10 +209,10 @@ func WithGranularity(d time.Duration) LimiterOption {
 
 // WithLease lets this process take permits ahead of demand, and grant them without a call to Redis. Such permits are a
 // lease. A lease ends when the time since 1970 is a multiple of d, between d/4 and 1.25 d after it was taken. (If the
-// interval in force is shorter than 10 d, a tenth of it replaces d.) In the last quarter of d the next lease is taken, so
-// that callers do not wait for it. The limit stays exact: the permits of a lease are stored in a record with the time of
-// the end of the lease. So no window of the interval holds more than the rate, also if Redisson, other leases and other
-// clients use the limiter.
+// interval in force is shorter than 10 d, a tenth of it replaces d.) The client takes the next lease before the current one
+// ends, at most d/4 earlier, so that callers do not wait for it. The limit stays exact: the permits of a lease are stored
+// in a record with the time of the end of the lease. So no window of the interval holds more than the rate, also if
+// Redisson, other leases and other clients use the limiter.
 //
 // The option has a price. Permits return late, by up to the length of the lease. At full use up to 1.25 d/(interval + 1.25
 // d) of the rate is lost. The permits that one process holds are missing in other processes until the lease ends. If the
@@ -222,8 +222,9 @@ func WithGranularity(d time.Duration) LimiterOption {
 // quarter of the free permits. It takes nothing ahead
 //   - while a caller waits, while a call is stalled, and for the time d after a refusal;
 //   - if no more than a tenth of the rate is free, since it never takes the last tenth;
-//   - if the client knows that Redisson has used any limiter on the server since the server started. It checks this while
-//     callers of the limiter wait, and remembers the result.
+//   - if a check has found that Redisson has used any limiter on the server since the server started. The client makes
+//     this check for each limiter by itself, and only while callers wait for the limiter. The result holds until the
+//     next check, or until the limiter has been idle for a while.
 //
 // In these cases calls go to Redis as without the option. Unused permits are given back when the lease ends, unless they
 // are too few to justify a call.
@@ -287,8 +288,8 @@ func WithDenyCache(limiters int) LimiterOption {
 // grants are in addition to the grants of Redis, and their permits may return up to a tenth of the interval late. The
 // last known rate is the rate in the latest reply of Redis to this process. Without such a reply it is the rate of
 // WithRate or WithEnforcedRate. If there is neither, the error is returned, without a retry if Redis did not execute
-// the call. A client stores this state for at most 65,536 limiters, until one interval after the last grant. For more
-// limiters the error is returned in the same way.
+// the call. A client stores the last known rates and its own grants of at most 65,536 limiters, a grant for up to 1.1
+// intervals. For more limiters with such grants the error is returned in the same way.
 //
 // A node counts as away if it refuses calls, or if it has answered nothing for 500 ms (or for WithCallTimeout, if that is
 // shorter) while a call was in flight. After half of that time a probe is sent, so an answer to the probe also shows that

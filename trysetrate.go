@@ -128,7 +128,7 @@ func ParseRate(s string) (Rate, error) {
 		return Rate{}, invalidRate("%q: permits are not a whole number", s)
 	}
 	if r.Interval, err = parseInterval(interval); err != nil {
-		return Rate{}, invalidRate("%q: the interval is neither a unit (ms, s, m, h, d, sec, min, hour, day) nor a duration such as 5m", s)
+		return Rate{}, invalidRate("%q: the interval is neither a unit (ms, s, m, h, d, sec, second, min, minute, hour, day) nor a duration such as 5m", s)
 	}
 	if kept {
 		if r.KeepAlive, err = parseInterval(keepAlive); err != nil {

@@ -15,7 +15,7 @@ func GatewayKey(ip, path string, interval time.Duration) string {
 	return fmt.Sprintf("ratelimit:%s:%s:%d", ip, path, interval.Milliseconds())
 }
 
-// Gateway has the parameters of a token bucket in the gateway form, all of them in whole milliseconds.
+// Gateway has the parameters of a token bucket in the gateway form. Its times are whole milliseconds.
 type Gateway struct {
 	Every    time.Duration // time between two permits
 	Capacity int64         // permits in a full bucket

@@ -18,8 +18,8 @@ var subWindowsScript = load("sub_windows")
 // Layout: one hash with a field for each sub-window that counts: its number since 1970, and its permits. Its TTL is an
 // interval from the last grant. Invalid numbers, and sub-windows more than an interval ahead, are removed.
 //
-// Cost: one hash of up to that many numbers, whatever the rate; one call with three commands. It works on a cluster:
-// there is one key.
+// Cost: one hash with a field for each sub-window that counts, whatever the rate; one call with three commands. It works on
+// a cluster: there is one key.
 //
 // Weakness: permits expire up to a sub-window early, so an interval may hold up to 2 x Permits. Any period that is one
 // sub-window shorter than the interval holds at most Permits. The more sub-windows, the less this matters, and the more

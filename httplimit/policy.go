@@ -46,8 +46,8 @@ type Policy struct {
 	// Name identifies the policy to observers. It is the label "policy" of metrics.
 	Name string
 	// Observer gets each decision, if it implements rratelimiter.GuardObserver. nil means the observer of the Client of the
-	// request's first *rratelimiter.Limiter. If the request has no such limiter, it is the Client of the first one that this
-	// policy has checked.
+	// request's first *rratelimiter.Limiter. If the request has no such limiter, nil means the observer of the Client of the
+	// first *rratelimiter.Limiter that this policy has checked.
 	Observer rratelimiter.Observer
 	// Failure decides what happens to a request whose limits did not reply within Bound, or returned an error.
 	//

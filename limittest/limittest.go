@@ -177,7 +177,10 @@ func (s *Server) Now() time.Time {
 // many could not. A caller that is served and then blocks again may have to wait for the next Advance. In a bubble,
 // this Advance serves it, too. With the real clock, Advance sleeps.
 func (s *Server) Advance(d time.Duration) {
-	if d < 0 {
+	switch {
+	case d < 0 && s.realTime:
+		s.fail("the real clock cannot be moved back by %v", -d)
+	case d < 0:
 		s.fail("Advance by %v: use Set to move the clock back", d)
 	}
 	s.moving.Lock()

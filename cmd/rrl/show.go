@@ -257,12 +257,12 @@ func (s *session) describe(v *survey.Survey) {
 	}
 	switch {
 	case v.Consistent() && v.Keys[1].Type == "none":
-		line("adds up", "yes: it has not been used yet")
+		line("adds up", "yes: no grant is stored, and all permits are free")
 	case v.Consistent():
 		line("adds up", "%s", s.Paint(render.Good, fmt.Sprintf("yes: %s stored as free + %s in records = %s",
 			render.Thousands(v.Free), render.Thousands(v.Live.Permits+v.Expired.Permits), render.Thousands(v.Rate.Permits))))
 	case !v.OneStep:
-		line("adds up", "unknown: it was used while it was read; rrl doctor checks it in one step")
+		line("adds up", "unknown: the records were read in several steps; rrl doctor checks up to 100,000 records in one step")
 	default:
 		line("adds up", "%s", s.Paint(render.Bad, "NO: "+doctor.WrongSum(v)))
 		line("", "rrl doctor %s says what to do", render.ShellName(v.Name))

@@ -99,7 +99,8 @@ func (c *Client) wakeChosen(chosen func(*Limiter) bool) {
 	}
 }
 
-// Serve answers a request: from a lease, which it reports, from the deny cache, or by a call that it shares with other callers.
+// Serve answers a request: from a lease, which it reports, from the deny cache, or by a call that it shares with other
+// callers.
 func (l *Limiter) Serve(ctx context.Context, a *Ask) (result Result, leased bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return Result{}, false, err
@@ -110,16 +111,17 @@ func (l *Limiter) Serve(ctx context.Context, a *Ask) (result Result, leased bool
 		}
 	}
 	c := l.client
-	if !a.Waits && l.settings.DenyCache > 0 {
+	cached := !a.Waits && l.settings.DenyCache > 0
+	if cached {
 		now := c.clock()
 		if known := c.denyCache.Find(l.Key(), a.N, now, l.enforced); known != nil {
 			return Result{
 				Limit: known.Limit, Remaining: known.Left, RetryAfter: known.Free.Sub(now), ResetAfter: known.Reset.Sub(now),
 			}, false, nil
 		}
-		a.Detail = true // the deny cache needs Result.RetryAfter and ResetAfter
 	}
 	r := c.newRequest(a)
+	r.Detail = a.Detail || cached // the deny cache needs Result.RetryAfter and ResetAfter
 	q := c.enter(l)
 	q.join(r)
 	q.exit()

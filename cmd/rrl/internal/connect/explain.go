@@ -15,7 +15,7 @@ import (
 
 // explain.go adds advice to the errors of servers.
 
-const notAllowed = "the Redis user has no permission for this: docs/security.md lists what rrl needs"
+const notAllowed = "the Redis user has no permission for this: see docs/security.md"
 
 // Explain adds advice to an error of the server, in the same line, and removes secrets.
 func (s *Server) Explain(err error) error {
