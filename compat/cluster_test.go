@@ -68,7 +68,7 @@ func TestFleetOnCluster(t *testing.T) {
 					scores:   scoresOf(t, commands, state+":permits", over),
 					disorder: disorderOf(commands, prefix+name), duration: over.Sub(begun), rate: rate,
 				}
-				r.verify(t, 0)
+				r.verify(t)
 				for _, m := range members {
 					t.Logf("%s got %d permits", m.name, j.permits(m.name, time.Time{}))
 					for _, fault := range j.faults[m.name] {

@@ -3,6 +3,7 @@ package compat
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,7 +20,7 @@ import (
 // the log of the callers, and the records written to Redis.
 
 const (
-	start = 1500 * time.Millisecond // from sending the orders to the first call; all processes are ready by then
+	start = 300 * time.Millisecond // from giving the work to processes that are ready to their first call
 	grace = 2 * time.Second
 )
 
@@ -54,6 +55,10 @@ func (f fleet) run(t *testing.T, server *redistest.Server, name string, mixed bo
 	if err := limiter.SetRate(t.Context(), f.rate); err != nil {
 		t.Fatal(err)
 	}
+	workers := make([]*worker, f.gos)
+	for i := range workers {
+		workers[i] = startGo(t, order{Addr: server.Addr, Name: name, Granularity: f.granularity, Lease: f.lease})
+	}
 	monitor := redistest.Monitor(t, server.Addr)
 	work := f.work
 	work.At, work.Pause, work.Grace = time.Now().Add(start), 2*time.Millisecond, grace
@@ -83,12 +88,10 @@ func (f fleet) run(t *testing.T, server *redistest.Server, name string, mixed bo
 			add(&r.byJava, result.Grants)
 		})
 	}
-	for i := range f.gos {
+	for i, worker := range workers {
 		w := work
 		w.Blocked = !mixed || i%2 == 0
-		wg.Go(func() {
-			add(&r.byGo, runGo(t, order{Addr: server.Addr, Name: name, Granularity: f.granularity, Lease: f.lease, Work: w}))
-		})
+		wg.Go(func() { add(&r.byGo, worker.run(t, w)) })
 	}
 	wg.Wait()
 	commands := monitor.Stop()
@@ -168,38 +171,74 @@ func scoresOf(t *testing.T, commands []redistest.Command, key string, until time
 	return scores
 }
 
-// verify fails the test if a window holds more than the rate, by the log or by the records, or if the records hold less
-// than the fraction least of what the rate allows.
-func (r report) verify(t *testing.T, least float64) {
+// verify fails the test if a window holds more than the rate, by the log or by the records.
+func (r report) verify(t *testing.T) {
 	t.Helper()
 	interval := r.rate.Interval - r.disorder
 	byLog, _ := window.LargestAt(r.log, interval, time.Millisecond) // the resolution of Java's clock
 	byScore, _ := window.LargestScores(r.scores, interval)
+	t.Logf("%v for %v, calls up to %v out of order: largest window %d by the log of %d grants, %d by %d records, of %d; used %.1f %% of what the rate allows; Java %.1f %%, Go %.1f %%",
+		r.rate, r.duration, r.disorder, byLog, len(r.log), byScore, len(r.scores), r.rate.Permits, 100*r.used(), 100*r.javaShare(), 100-100*r.javaShare())
+	if byLog > r.rate.Permits || byScore > r.rate.Permits {
+		t.Errorf("a window holds %d permits by the log, %d by the records, of %d", byLog, byScore, r.rate.Permits)
+	}
+}
+
+// used returns which part of what the rate allows the records hold.
+func (r report) used() float64 {
 	granted := int64(0)
 	for _, s := range r.scores {
 		if s.Removed == 0 { // neither given back nor joined with another one
 			granted += s.Permits
 		}
 	}
-	allowed := float64(r.rate.Permits) * float64(r.duration) / float64(r.rate.Interval)
-	used := float64(granted) / allowed
-	t.Logf("%v for %v, calls up to %v out of order: largest window %d by the log of %d grants, %d by %d records, of %d; used %.1f %% of what the rate allows; Java %.1f %%, Go %.1f %%",
-		r.rate, r.duration, r.disorder, byLog, len(r.log), byScore, len(r.scores), r.rate.Permits, 100*used, 100*r.javaShare(), 100-100*r.javaShare())
-	if byLog > r.rate.Permits || byScore > r.rate.Permits {
-		t.Errorf("a window holds %d permits by the log, %d by the records, of %d", byLog, byScore, r.rate.Permits)
+	return float64(granted) / (float64(r.rate.Permits) * float64(r.duration) / float64(r.rate.Interval))
+}
+
+// rounds lets the fleet work three times. No window may hold more than the rate in any round. What a busy machine changes
+// is judged by the median: at least the fraction least of what the rate allows must be used, and, for some, Java's share.
+// Two processors with a load of 14 to 27 used less than 90 % in 3 of 136 rounds, and no share was out of bounds. So a
+// false alarm, two such rounds of three, has a probability of 0.15 % even there.
+func (f fleet) rounds(t *testing.T, server *redistest.Server, name string, mixed bool, least float64) (reports []report) {
+	t.Helper()
+	for round := range 3 {
+		r := f.run(t, server, fmt.Sprint(name, ":", round), mixed)
+		r.verify(t)
+		reports = append(reports, r)
 	}
-	if used < least {
-		t.Errorf("%.1f %% of what the rate allows was granted, not %.0f %%", 100*used, 100*least)
+	if used := median(reports, report.used); used < least {
+		t.Errorf("%.1f %% of what the rate allows was used in the median, not %.0f %%", 100*used, 100*least)
 	}
+	return reports
+}
+
+// median returns the median of a figure of some reports.
+func median(reports []report, of func(report) float64) float64 {
+	var figures []float64
+	for _, r := range reports {
+		figures = append(figures, of(r))
+	}
+	slices.Sort(figures)
+	return figures[len(figures)/2]
 }
 
 func (r report) javaShare() float64 { return float64(r.byJava) / float64(r.byJava+r.byGo) }
 
+// javas starts Redisson processes, and lets them work for a moment, in which Java loads its classes.
 func javas(t *testing.T, server *redistest.Server, versions ...string) []*redisson.Process {
 	t.Helper()
 	processes := make([]*redisson.Process, len(versions))
 	for i, version := range versions {
-		processes[i] = redisson.Start(t, version, redisson.Addr(server.Addr))
+		java := redisson.Start(t, version, redisson.Addr(server.Addr))
+		if err := java.SetRate(t.Context(), "warming", redisson.Rate{Permits: 1000, Interval: 100 * time.Millisecond}); err != nil {
+			t.Fatal(err)
+		}
+		for _, blocked := range []bool{true, false} {
+			if _, err := java.Run(t.Context(), "warming", redisson.Work{Blocked: blocked, Threads: 8, For: 200 * time.Millisecond}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		processes[i] = java
 	}
 	return processes
 }
@@ -215,9 +254,9 @@ func TestContention(t *testing.T) {
 		t.Run(strings.Join(versions, "+"), func(t *testing.T) {
 			f := fleet{
 				rate: every(250*time.Millisecond, 200), javas: javas(t, server, versions...), gos: 2,
-				work: redisson.Work{Threads: 8, For: 5 * time.Second, Min: 1, Max: 3},
+				work: redisson.Work{Threads: 8, For: 2 * time.Second, Min: 1, Max: 3},
 			}
-			f.run(t, server, "contention:"+strings.Join(versions, "+"), true).verify(t, 0.95)
+			f.rounds(t, server, "contention:"+strings.Join(versions, "+"), true, 0.9)
 		})
 	}
 }
@@ -227,18 +266,18 @@ func TestContentionWithGranularity(t *testing.T) {
 	server := redistest.Real(t)
 	f := fleet{
 		rate: every(250*time.Millisecond, 200), javas: javas(t, server, "3.17.5", "4.7.0"), gos: 2,
-		work:        redisson.Work{Threads: 8, For: 5 * time.Second, Min: 1, Max: 3},
+		work:        redisson.Work{Threads: 8, For: 2 * time.Second, Min: 1, Max: 3},
 		granularity: 25 * time.Millisecond,
 	}
-	r := f.run(t, server, "contention:granularity", true)
-	r.verify(t, 0.75) // permits of Go expire up to a tenth of the interval late
 	joined := 0
-	for _, s := range r.scores {
-		if s.Permits == 0 {
-			joined++
+	for _, r := range f.rounds(t, server, "contention:granularity", true, 0.75) { // permits of Go expire up to a tenth of the interval late
+		for _, s := range r.scores {
+			if s.Permits == 0 {
+				joined++
+			}
 		}
 	}
-	t.Logf("%d of %d records were joined with another one", joined, len(r.scores))
+	t.Logf("%d records were joined with another one", joined)
 	if joined == 0 {
 		t.Error("no record was joined with another one")
 	}
@@ -260,15 +299,14 @@ func TestSharing(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d per %v/Go x %d", version, c.rate.Permits, c.rate.Interval, c.gos), func(t *testing.T) {
 				f := fleet{
 					rate: c.rate, javas: java, gos: c.gos,
-					work: redisson.Work{Blocked: true, Threads: 16, For: max(6*time.Second, 10*c.rate.Interval), Min: 1, Max: 1},
+					work: redisson.Work{Blocked: true, Threads: 16, For: max(2*time.Second, 5*c.rate.Interval), Min: 1, Max: 1},
 				}
-				r := f.run(t, server, "sharing:"+t.Name(), false)
-				r.verify(t, 0.8) // 0.95 to 0.99 on an idle machine, 0.89 seen on two busy cores
 				least, most := 0.3, 0.7
 				if c.gos == 3 {
 					least, most = 0.125, 1 // half of its quarter
 				}
-				if share := r.javaShare(); share < least || share > most {
+				rounds := f.rounds(t, server, "sharing:"+t.Name(), false, 0.8)
+				if share := median(rounds, report.javaShare); share < least || share > most {
 					t.Errorf("Java got %.1f %%, not %.1f to %.1f %%", 100*share, 100*least, 100*most)
 				}
 			})
@@ -327,12 +365,11 @@ func TestJavaJoinsASaturatedLimiter(t *testing.T) {
 				t.Fatal(err)
 			}
 			const early, both = 2 * time.Second, 7 * time.Second
+			worker := startGo(t, order{Addr: server.Addr, Name: name})
 			at := time.Now().Add(start)
 			var wg sync.WaitGroup
 			wg.Go(func() {
-				runGo(t, order{Addr: server.Addr, Name: name, Work: redisson.Work{
-					Blocked: true, Threads: 4, At: at, For: early + both, Min: 1, Max: 1,
-				}})
+				worker.run(t, redisson.Work{Blocked: true, Threads: 4, At: at, For: early + both, Min: 1, Max: 1})
 			})
 			result, err := java.Run(t.Context(), name, redisson.Work{
 				Blocked: true, Threads: 4, At: at.Add(early), For: both, Min: 1, Max: 1, Grace: grace,
@@ -343,7 +380,7 @@ func TestJavaJoinsASaturatedLimiter(t *testing.T) {
 			}
 			share := float64(result.Permits) / (50 * both.Seconds())
 			t.Logf("Java got %.1f %% of what the rate allows", 100*share)
-			if share < 0.1 {
+			if share < 0.1 { // 45 to 49 % with a load of 14 to 27 on two processors
 				t.Errorf("Java got %.1f %%, not 10 %%", 100*share)
 			}
 		})
@@ -355,7 +392,7 @@ func TestGoAloneWakesExactly(t *testing.T) {
 	server := redistest.Real(t)
 	f := fleet{
 		rate: rratelimiter.PerSecond(100), gos: 1,
-		work: redisson.Work{Blocked: true, Threads: 16, For: 10 * time.Second, Min: 1, Max: 1},
+		work: redisson.Work{Blocked: true, Threads: 16, For: 4 * time.Second, Min: 1, Max: 1},
 	}
-	f.run(t, server, "alone", false).verify(t, 0.99)
+	f.rounds(t, server, "alone", false, 0.99)
 }

@@ -86,7 +86,7 @@ func TestFleetFailover(t *testing.T) {
 		scores: append(scoresOf(t, commands, permitsKey(busy.Name()), over),
 			scoresOf(t, own, permitsKey(busy.Name()), over)...),
 	}
-	r.verify(t, 0)
+	r.verify(t)
 	t.Logf("%d permits were granted to calls with a time at least an interval old", stale)
 	for _, m := range members {
 		t.Logf("the new master serves %v after the end of the old one; %s is granted permits %v after that; %s",

@@ -3,7 +3,6 @@ package compat
 import (
 	"encoding/binary"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +23,7 @@ func TestLeasesLeaveJavaItsShare(t *testing.T) {
 	const rounds, fewest = 7, 3
 	server := redistest.Real(t)
 	java := javas(t, server, "4.7.0")
-	shares := map[bool][]float64{}
+	reports := map[bool][]report{}
 	for round := range 2 * rounds {
 		leased := (round+1)/2%2 == 1 // so that a trend, as of a JVM that warms up, favours neither
 		f := fleet{
@@ -35,24 +34,26 @@ func TestLeasesLeaveJavaItsShare(t *testing.T) {
 			f.lease = 25 * time.Millisecond
 		}
 		r := f.run(t, server, fmt.Sprint("lease:", round), true)
-		r.verify(t, 0.75)
-		shares[leased] = append(shares[leased], r.javaShare())
+		r.verify(t)
+		reports[leased] = append(reports[leased], r)
 	}
 	more := 0
-	for _, with := range shares[true] {
-		for _, without := range shares[false] {
-			if with >= without {
+	for _, with := range reports[true] {
+		for _, without := range reports[false] {
+			if with.javaShare() >= without.javaShare() {
 				more++
 			}
 		}
 	}
-	for _, all := range shares {
-		slices.Sort(all)
-	}
 	t.Logf("Java's share: %.1f %% in the median with leases, %.1f %% without; more with leases in %d pairs of %d",
-		100*shares[true][rounds/2], 100*shares[false][rounds/2], more, rounds*rounds)
+		100*median(reports[true], report.javaShare), 100*median(reports[false], report.javaShare), more, rounds*rounds)
 	if more <= fewest {
-		t.Errorf("Java got less with leases: %.3f, without: %.3f", shares[true], shares[false])
+		t.Error("Java got less with leases")
+	}
+	for leased, rounds := range reports {
+		if used := median(rounds, report.used); used < 0.75 {
+			t.Errorf("leases %v: %.1f %% of what the rate allows was used in the median", leased, 100*used)
+		}
 	}
 }
 

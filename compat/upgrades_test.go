@@ -187,7 +187,10 @@ func throughAll(f *mixed, first, second *redisson.Process) {
 			f.Errorf("%s: %s", m.name, kinds(faults))
 		}
 	}
-	result.verify(f.T, 0.5)
+	result.verify(f.T)
+	if used := result.used(); used < 0.5 {
+		f.Errorf("%.1f %% of what the rate allows was used", 100*used)
+	}
 
 	l := f.limiter(name)
 	for side, available := range map[string]func() (int64, error){

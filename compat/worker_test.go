@@ -2,11 +2,11 @@ package compat
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -30,10 +30,9 @@ type order struct {
 	Addr, Name  string
 	Granularity time.Duration // 0: none
 	Lease       time.Duration // 0: none
-	Work        redisson.Work
 }
 
-// workerMain executes the order of a worker, and prints a line of JSON for each grant.
+// workerMain prints a line when it is ready, reads its work, and prints a line of JSON for each grant.
 func workerMain(words string) int {
 	var o order
 	if err := json.Unmarshal([]byte(words), &o); err != nil {
@@ -50,6 +49,16 @@ func workerMain(words string) int {
 		options = append(options, rratelimiter.WithLease(o.Lease))
 	}
 	limiter := rratelimiter.NewClient(rdb).RateLimiter(o.Name, options...)
+	var work redisson.Work
+	err := rdb.Ping(context.Background()).Err()
+	if err == nil {
+		fmt.Println("ready")
+		err = json.NewDecoder(os.Stdin).Decode(&work)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
 	out := bufio.NewWriter(os.Stdout)
 	defer out.Flush()
 	var mu sync.Mutex
@@ -65,7 +74,7 @@ func workerMain(words string) int {
 		line, _ := json.Marshal(g)
 		out.Write(append(line, '\n'))
 	}
-	acquireWhile(limiter, o.Work, report)
+	acquireWhile(limiter, work, report)
 	return failed
 }
 
@@ -104,28 +113,55 @@ func acquireWhile(limiter *rratelimiter.Limiter, work redisson.Work, report func
 	wg.Wait()
 }
 
-// runGo runs a worker and parses its log.
-func runGo(t *testing.T, o order) []redisson.Grant {
+// A worker is a Go process on one limiter.
+type worker struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+// startGo starts a worker, and returns when it is ready.
+func startGo(t *testing.T, o order) *worker {
+	t.Helper()
 	words, err := json.Marshal(o)
 	if err != nil {
-		t.Error(err)
-		return nil
+		t.Fatal(err)
 	}
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), workerEnv+"="+string(words))
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
+	w := &worker{cmd: exec.Command(os.Args[0])}
+	w.cmd.Env = append(os.Environ(), workerEnv+"="+string(words))
+	w.cmd.Stderr = os.Stderr
+	w.in, err = w.cmd.StdinPipe()
 	if err != nil {
-		t.Errorf("a Go worker: %v", err)
+		t.Fatal(err)
 	}
-	var grants []redisson.Grant
-	for line := range bytes.Lines(out) {
+	out, err := w.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.out = bufio.NewReader(out)
+	if err := w.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.out.ReadString('\n'); err != nil {
+		t.Fatalf("a Go worker: %v", err)
+	}
+	return w
+}
+
+// run lets the worker work once. It returns its log when the process has ended.
+func (w *worker) run(t *testing.T, work redisson.Work) (grants []redisson.Grant) {
+	err := json.NewEncoder(w.in).Encode(work)
+	for lines := json.NewDecoder(w.out); err == nil; {
 		var g redisson.Grant
-		if err := json.Unmarshal(line, &g); err != nil {
-			t.Errorf("a Go worker's line %q: %v", line, err)
-			break
+		if err = lines.Decode(&g); err == nil {
+			grants = append(grants, g)
 		}
-		grants = append(grants, g)
+	}
+	if err != io.EOF {
+		t.Errorf("the log of a Go worker: %v", err)
+	}
+	if err := w.cmd.Wait(); err != nil {
+		t.Errorf("a Go worker: %v", err)
 	}
 	return grants
 }

@@ -106,7 +106,12 @@ func TestEveryVersion(t *testing.T) {
 				wantError(t, err, "NumberFormatException")
 			}
 			for _, blocked := range []bool{true, false} {
-				checkRun(t, java, fmt.Sprint("run ", v.version, blocked), blocked)
+				// On a busy machine little happens in a run, so there may be several.
+				for run := 1; !checkRun(t, java, fmt.Sprint("run ", v.version, blocked), blocked); run++ {
+					if run == 10 {
+						t.Fatalf("too little happened in %d runs, blocked %v", run, blocked)
+					}
+				}
 			}
 		})
 	}
@@ -169,8 +174,9 @@ func checkState(t *testing.T, db *conn, v traits, name, valueKey, permitsKey str
 	t.Logf("record % x", records[0])
 }
 
-// checkRun has threads acquire from 40 per 200 ms and looks at the log.
-func checkRun(t *testing.T, java *redisson.Process, name string, blocked bool) {
+// checkRun lets threads acquire from 40 per 200 ms, checks the log, and reports whether the run was more than a start:
+// a whole rate was granted, to two threads or more, and pollers were refused.
+func checkRun(t *testing.T, java *redisson.Process, name string, blocked bool) bool {
 	t.Helper()
 	const rate, interval = 40, 200 * time.Millisecond
 	if err := java.SetRate(t.Context(), name, redisson.Rate{Permits: rate, Interval: interval}); err != nil {
@@ -196,13 +202,13 @@ func checkRun(t *testing.T, java *redisson.Process, name string, blocked bool) {
 		}
 	}
 	intervals := int64(result.End.Sub(at)/interval) + 1
-	if sum < rate || sum > intervals*rate || sum != result.Permits || told != len(result.Grants) {
-		t.Errorf("granted %d (said %d), want %d to %d; told of %d of %d", sum, result.Permits, rate, intervals*rate, told, len(result.Grants))
+	if sum > intervals*rate || sum != result.Permits || told != len(result.Grants) {
+		t.Errorf("granted %d (said %d), want at most %d; told of %d of %d", sum, result.Permits, intervals*rate, told, len(result.Grants))
 	}
-	if len(threads) < 2 || len(result.Faults) != 0 || result.Unfinished != 0 || (result.Denied != 0) == blocked {
-		t.Errorf("blocked %v: %d threads granted, %d denied, %d unfinished, faults %v",
-			blocked, len(threads), result.Denied, result.Unfinished, result.Faults)
+	if len(result.Faults) != 0 || result.Unfinished != 0 || blocked && result.Denied != 0 {
+		t.Errorf("blocked %v: %d denied, %d unfinished, faults %v", blocked, result.Denied, result.Unfinished, result.Faults)
 	}
+	return sum >= rate && len(threads) >= 2 && (blocked || result.Denied > 0)
 }
 
 // TestEveryCommand tries all that the harness can do.
