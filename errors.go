@@ -27,9 +27,10 @@ var (
 	ErrInvalidOption = errors.New("rratelimiter: invalid option")
 	// ErrOutcomeUnknown means that Redis may have executed a call whose reply the caller did not get. The most frequent
 	// cause is that the caller's context ended while the call was in flight: the error then wraps both ctx.Err() and
-	// ErrOutcomeUnknown. Otherwise the reply was lost. Then no retry was answered within WithCallTimeout, or there was no
-	// retry because it could have taken permits twice. Permits may be taken that no caller received. ErrOutcomeUnknown wraps
-	// the cause. If the call was never sent, the error is the cause alone.
+	// ErrOutcomeUnknown. Otherwise the reply was lost. Then no retry was answered within WithCallTimeout, or a retry could
+	// not find out what the earlier attempt was granted, or there was no retry because it could have taken permits twice.
+	// Permits may be taken that no caller received. ErrOutcomeUnknown wraps the cause. If no call carried the request yet,
+	// the error is the cause alone.
 	ErrOutcomeUnknown = script.ErrOutcomeUnknown
 	// ErrUnavailable means that Redis could not be reached, that no connection or no reply came within WithCallTimeout, or
 	// that the server replied with one of these errors: LOADING, BUSY, READONLY, MASTERDOWN, CLUSTERDOWN, TRYAGAIN, or "max
@@ -37,8 +38,8 @@ var (
 	// instead, if it can (see there). If the caller's context has ended, the error is ctx.Err() instead of ErrUnavailable.
 	ErrUnavailable = script.ErrUnavailable
 	// ErrCrossSlotName means that a name cannot be used on this cluster, because the keys that Redisson derives from the
-	// name are in different slots. It also means that the two names of a Rename are in different slots. The keys of a name
-	// without braces, or with a complete hash tag ("{tag}x"), are always in one slot.
+	// name are in different slots. It also means that the two names of a Rename are in different slots. On a Ring it means
+	// the same for shards. The keys of a name without braces, or with a complete hash tag ("{tag}x"), are always together.
 	ErrCrossSlotName = script.ErrCrossSlotName
 )
 

@@ -20,7 +20,7 @@ type State struct {
 	Records        int           // number of live records
 	Oldest, Newest time.Time     // times of live records; zero if there are none
 	TTL            time.Duration // of the configuration; 0: none
-	Consistent     bool          // stored free permits + permits in all records, expired ones included, equal the rate
+	Consistent     bool          // stored free permits + permits in all records, expired ones too, equal the rate; or none is stored
 }
 
 // AvailablePermits returns the number of permits free now (Redisson: availablePermits). Like Redisson's method, it removes
@@ -118,9 +118,11 @@ func (l *Limiter) Glance(ctx context.Context) (s State, exact bool, err error) {
 
 // Repaired describes what Repair or Reset found and changed.
 type Repaired struct {
-	Changed bool   // something was changed; with DryRun: would be changed
-	Fault   string // what was wrong with the stored number of free permits; "" if nothing
-	Was     int64  // free permits stored before; 0 if that could not be read
+	Changed bool // something was changed; with DryRun: would be changed
+	// Fault says what was wrong with the stored number of free permits; "" if nothing. Reset reports only a number that is
+	// missing or invalid.
+	Fault string
+	Was   int64 // free permits stored before; 0 if that could not be read
 	// Free is the number of free permits stored afterwards. After Reset it is the rate. After Repair it is the rate less the
 	// permits in live records; with DryRun, or if nothing is repaired, also less those in expired records, which stay.
 	Free    int64

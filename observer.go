@@ -11,7 +11,8 @@ import (
 type Observer interface{ Call(CallInfo) }
 
 // CallInfo describes one acquiring call. A call of AllowAll or TakeAll in one step is reported once for each of its
-// limiters. If a call fails, all its Callers count as denied.
+// limiters. If a call fails, its Callers count as denied, except those that have left. If all have left before the call is
+// sent, Attempts is 0, and Err is set.
 type CallInfo struct {
 	Limiter string // name
 	// Callers is the number of callers whose requests the call carried. If the call fails, it includes the queued requests
@@ -26,7 +27,7 @@ type CallInfo struct {
 	Attempts                 int           // number of attempts sent to Redis; 0 if no call was made
 	Repaired                 string        // what was repaired and why; "" if nothing
 	RateMismatch             bool          // the rate of WithRate or WithEnforcedRate differs from the rate in force
-	DenyCacheHits            int           // refusals by WithDenyCache, without a call, since the limiter's previous call
+	DenyCacheHits            int           // refusals by WithDenyCache since the limiter's previous call; 0 for AllowAll
 	Fallback                 bool          // decided by the process (WithFallback), after a failed call or without one
 	Leased                   int64         // permits that were taken ahead of demand (WithLease), in addition to Permits
 	Returned                 int64         // permits of earlier leases given back since the limiter's previous call
@@ -36,7 +37,7 @@ type CallInfo struct {
 
 // A RequestObserver is an [Observer] that also sees each request once, when the method returns. A call serves many
 // requests. RequestInfo describes a single request, including its time in the queue. These requests are reported here, but
-// in no [CallInfo]: a request whose context ends before its call is sent, a request that a lease grants, a request that
+// in no [CallInfo]: a request whose context ends before a call carries it, a request that a lease grants, a request that
 // fails before a call (for example with ErrInvalidPermits), and an AcquireUpTo or TakeUpTo that gets nothing because
 // callers wait. If the context of a request ends while its call is in flight, CallInfo counts the caller, and only
 // RequestInfo has the error. Invalid arguments of AllowAll and TakeAll are not reported. Request is called concurrently, in

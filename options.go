@@ -211,8 +211,8 @@ func WithGranularity(d time.Duration) LimiterOption {
 // lease. A lease ends when the time since 1970 is a multiple of d, between d/4 and 1.25 d after it was taken. (If the
 // interval in force is shorter than 10 d, a tenth of it replaces d.) The client takes the next lease before the current one
 // ends, at most d/4 earlier, so that callers do not wait for it. The limit stays exact: the permits of a lease are stored
-// in a record with the time of the end of the lease. So no window of the interval holds more than the rate, also if
-// Redisson, other leases and other clients use the limiter.
+// in a record with the time of the end of the lease. So leases do not weaken the limit, also if other leases, other clients
+// and Redisson use the limiter.
 //
 // The option has a price. Permits return late, by up to the length of the lease. At full use up to 1.25 d/(interval + 1.25
 // d) of the rate is lost. The permits that one process holds are missing in other processes until the lease ends. If the
@@ -223,7 +223,7 @@ func WithGranularity(d time.Duration) LimiterOption {
 //   - while a caller waits, while a call is stalled, and for the time d after a refusal;
 //   - if no more than a tenth of the rate is free, since it never takes the last tenth;
 //   - if a check has found that Redisson has used any limiter on the server since the server started. The client makes
-//     this check for each limiter by itself, and only while callers wait for the limiter. The result holds until the
+//     this check separately for each limiter, and only while callers wait for the limiter. The result holds until the
 //     next check, or until the limiter has been idle for a while.
 //
 // In these cases calls go to Redis as without the option. Unused permits are given back when the lease ends, unless they
@@ -282,7 +282,7 @@ func WithDenyCache(limiters int) LimiterOption {
 // CallInfo.Fallback is true. Waiting callers keep their order, with one exception: a request for more permits than the
 // limit of this process, but not more than the rate, is refused or waits until Redis is back, and does not delay later
 // requests. All other methods, including Release, still call Redis. The permits that the process grants are not stored in
-// Redis, so Release cannot give them back.
+// Redis, so Release cannot give them back, but Grant.Return can, without a call.
 //
 // In any interval the process grants at most the fraction of the rate by itself, even across several outages. These
 // grants are in addition to the grants of Redis, and their permits may return up to a tenth of the interval late. The

@@ -25,11 +25,13 @@ const (
 // String returns the Redisson releases that write the format.
 func (f RecordFormat) String() string { return record.Format(f).String() }
 
-// A Record is one grant as it is stored in the limiter's sorted set, the key {NAME}:permits.
+// A Record is one or more grants as they are stored in the limiter's sorted set, the key {NAME}:permits.
 type Record struct {
-	ID      []byte    // distinguishes grants of the same time and size
-	Permits uint32    // number of permits granted
-	At      time.Time // time of the grant: the member's score (ms, with fractions); UnpackRecord leaves it zero
+	ID      []byte // distinguishes grants of the same time and size
+	Permits uint32 // number of permits granted
+	// At is the member's score (ms, with fractions): the time of the grant, or the end of its period (WithGranularity,
+	// WithLease). UnpackRecord leaves it zero.
+	At time.Time
 }
 
 // PackRecord returns the member of the sorted set that stores a grant. The id must have the length that the format

@@ -118,10 +118,10 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 
 // A Limiter shares one limit among all processes, Go or Java, that use its name on the same Redis.
 //
-// It grants at most [Rate.Permits] permits in any window of [Rate.Interval], wherever the window starts. A grant is stored
-// as a record in Redis. It counts for one interval; then its permits are free again. Callers need not return permits. More
-// permits can be granted in a window if Redis loses grants, if [WithFallback] grants permits locally, if clocks are wrong,
-// or if a method such as Release, Reset, Delete, or SetRate without KeepState removes grants that still count.
+// It grants at most [Rate.Permits] permits in any window of [Rate.Interval], wherever the window starts. Grants are stored
+// in records in Redis. A grant counts for one interval; then its permits are free again. Callers need not return permits.
+// More permits can be granted in a window if Redis loses grants, if [WithFallback] grants permits locally, if clocks are
+// wrong, or if a method such as Release, Reset, Delete, or SetRate without KeepState removes grants that still count.
 //
 // If the interval is shorter than 200 ms, records have the time of the grant in microseconds. Otherwise, and always with
 // the format [Redisson313], their time is rounded up to a whole millisecond, so permits return up to 1 ms late. Redisson
@@ -138,9 +138,9 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 //
 // Use Acquire in workers and Allow in front of a service. A request for more permits than the rate fails with
 // ErrExceedsRate (except AcquireUpTo and TakeUpTo, which take what is free), a request for fewer than one permit with
-// ErrInvalidPermits, and a request on a limiter without a rate with ErrNotInitialized. None of these takes permits. A call
-// whose reply is lost is retried, and takes its permits once. If no attempt succeeds within [WithCallTimeout], the error is
-// ErrUnavailable or ErrOutcomeUnknown.
+// ErrInvalidPermits, and a request on a limiter without a rate with ErrNotInitialized. None of these takes permits. If the
+// reply to a call is lost, the call is retried, unless a retry could take the permits twice (see [WithCallTimeout]). If no
+// attempt succeeds within that timeout, the error is ErrUnavailable or ErrOutcomeUnknown.
 //
 // Waiting callers are served in order if they use one Client and Limiters with the same name and the same options. A
 // request that does not wait is not served before them. There are three exceptions. A call that takes more than 20 ms and
@@ -167,7 +167,7 @@ func (l *Limiter) Client() *Client { return l.client }
 // Result is the outcome of one request, with all that an HTTP response needs.
 type Result struct {
 	Allowed bool
-	Limit   int64 // permits of the rate under which the request was decided
+	Limit   int64 // permits of the rate under which the request was decided; with WithFallback perhaps the process's own limit
 	// Remaining is the number of permits free after this request. It is 0 if Redis refuses the request while callers of this
 	// process wait, except in the results of AllowAll.
 	Remaining int64

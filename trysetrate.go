@@ -62,7 +62,7 @@ func (r Rate) validate() error {
 	case r.Interval < time.Millisecond || r.Interval%time.Millisecond != 0:
 		return invalidRate("interval %v is not a positive number of whole milliseconds", r.Interval)
 	case r.KeepAlive < 0 || r.KeepAlive%time.Millisecond != 0:
-		return invalidRate("keep-alive %v is not a number of whole milliseconds", r.KeepAlive)
+		return invalidRate("keep-alive %v is neither 0 nor a positive number of whole milliseconds", r.KeepAlive)
 	case r.KeepAlive != 0 && r.KeepAlive < r.Interval:
 		return invalidRate("keep-alive %v is shorter than the interval %v", r.KeepAlive, r.Interval)
 	}

@@ -198,7 +198,7 @@ func (s *Smooth) slow(permits float64) int64 {
 // each returns the time for one permit at a number of stored permits above the threshold, in microseconds.
 func (s *Smooth) each(above float64) float64 { return s.interval + float64(above*s.slope) }
 
-// Allow takes n permits if they are free without waiting (Guava: tryAcquire).
+// Allow takes n permits, however many, if a request can be served now without a wait (Guava: tryAcquire).
 func (s *Smooth) Allow(_ context.Context, n int64) (rratelimiter.Result, error) {
 	if err := s.check(n); err != nil {
 		return rratelimiter.Result{}, smoothError("allow", err)

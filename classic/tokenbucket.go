@@ -19,9 +19,10 @@ type Tokens struct {
 
 // NewTokenBucket returns a token bucket that is refilled in whole steps.
 //
-// Model: a bucket holds Capacity tokens and is full at first. Each Step adds PerStep tokens; the rest of a step is
-// carried over. A request takes its tokens or is refused. With Debt, a request is served if there is at least one
-// token, even when it needs more, and the next one waits until the debt is paid (pre-consumption).
+// Model: a bucket holds Capacity tokens and is full at first. Each Step adds PerStep tokens; the time since the last whole
+// Step counts for the next one. A request takes its tokens or is refused. With Debt, a request is served if there is at
+// least one token and the request needs at most Debt more than there are. The next request waits until the debt is paid
+// (pre-consumption).
 //
 // Layout: key holds the number of tokens left. key_time holds the time at which the last refill was due (s). The TTL of
 // both is the time of a full refill. When the bucket is made, the TTL of the time key is one second longer. The script
@@ -66,7 +67,7 @@ func (p Tokens) check() error {
 	}
 	switch {
 	case p.Step < time.Second || p.Step%time.Second != 0 || p.Step > maxStep:
-		return invalidRate("step %v is not a number of whole seconds, up to %v", p.Step, maxStep)
+		return invalidRate("step %v is not a number of whole seconds from 1s to %v", p.Step, maxStep)
 	case p.Debt < 0 || p.Debt > maxDebt:
 		return invalidRate("debt %d is not 0 to %d", p.Debt, maxDebt)
 	}

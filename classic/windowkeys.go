@@ -15,9 +15,9 @@ var windowKeysScript = load("window_keys")
 //
 // Model: time is divided into windows of one interval, counted from 1970; each has its own counter.
 //
-// Layout: name:UNIXSECOND holds the count, where UNIXSECOND is the second in which the window begins: for an interval
-// of a second, now. Its TTL is an interval from the first permit on. The usual comparison, count > limit before INCR,
-// lets one more than the limit through; this one does not.
+// Layout: name:UNIXSECOND holds the count, where UNIXSECOND is the second in which the window begins. If the interval is
+// one second, it is the current second. Its TTL is an interval from the first permit on. The usual comparison, count >
+// limit before INCR, lets one more than the limit through; this one does not.
 //
 // Cost: up to two keys, each with one number, one call with three commands. It works on a cluster: a call uses one key.
 //

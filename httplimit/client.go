@@ -26,9 +26,10 @@ type ClientAddr struct {
 	IPv6Bits int
 }
 
-// Addr returns the client's address, without a zone. An IPv4 address is never mapped to IPv6. known is false if a
-// trusted proxy sent no header field or an invalid one. The address is then the last valid address that was read, which
-// is the address of a proxy; there may be none. known is also false if the peer has no address and is not trusted.
+// Addr returns the client's address, without a zone. An IPv4 address is never mapped to IPv6. known is false if a trusted
+// proxy sent no header field or an invalid one. The address is then the last valid address that was read, which is the
+// address of a proxy. If no valid address was read, addr is the zero Addr. known is also false if the peer has no address
+// and is not trusted.
 func (c ClientAddr) Addr(r *http.Request) (addr netip.Addr, known bool) {
 	addr, known = parseNode(r.RemoteAddr)
 	if !known && !(c.TrustUnix && unix(r.RemoteAddr)) || known && !c.trusts(addr) {

@@ -25,9 +25,9 @@ import (
 //	}
 //
 // A request waits for its permit until its context ends. If the context ends first, or if Redis cannot be reached, the
-// request is not sent, and the error is the error of [rratelimiter.Limiter.Acquire]. If the limiter has
-// rratelimiter.WithFallback, the process grants its fraction of the rate while Redis is unreachable; a fraction of 0
-// grants nothing.
+// request is not sent. The error wraps that of the context, or is the error of [rratelimiter.Limiter.Acquire]. If the
+// limiter has rratelimiter.WithFallback, the process grants its fraction of the rate while Redis is unreachable; a fraction
+// of 0 grants nothing.
 //
 // If the service responds with status 429, or with status 503 and Retry-After, all requests pause until the time that
 // the service has set (1 s after a status 429 without Retry-After). The caller gets the response. The Transport does

@@ -238,11 +238,16 @@ func (s *Server) Waiting(limiter string) int {
 // that state is not reached, it fails the test: in a bubble as soon as all goroutines wait, otherwise after 10 s of
 // real time.
 func (s *Server) AwaitWaiting(limiter string, n int) {
-	if !s.await(func() bool {
+	if s.await(func() bool {
 		calls := s.look(limiter)
 		return calls.Waiting == n && !calls.InFlight
 	}) {
-		s.fail("%d callers wait for %q, not %d", s.look(limiter).Waiting, limiter, n)
+		return
+	}
+	if calls := s.look(limiter); calls.Waiting == n {
+		s.fail("%d callers wait for %q, but a call to Redis did not complete", n, limiter)
+	} else {
+		s.fail("%d callers wait for %q, not %d", calls.Waiting, limiter, n)
 	}
 }
 

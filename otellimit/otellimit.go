@@ -137,7 +137,7 @@ func New(config Config) (*Observer, error) {
 	o.attempts = counter("rratelimiter.call.attempts", "{command}",
 		"Commands sent for the calls; more than the calls if some were retried.")
 	o.carried = counter("rratelimiter.call.requests", "{request}",
-		"Requests that the calls carried, or that failed with one. One that waits is carried more than once.")
+		"Requests that calls carried, and queued requests that failed with a call. A waiting request counts once for each call that carries it.")
 	o.requests = counter("rratelimiter.requests", "{request}", "Requests, by outcome: granted; denied; "+
 		"cached (denied without a call to Redis); failed; left (the context of a waiting caller ended).")
 	o.permits = counter("rratelimiter.granted.permits", "{permit}", "Permits granted.")

@@ -103,7 +103,7 @@ func New(config Config) *Metrics {
 		"where permits may be spent that no caller got. AllowAll's one call counts for each of its limiters.", "outcome")
 	callTime := histogram("call_duration_seconds", "Time from sending a call to Redis to its reply.", config.CallBuckets, callBuckets)
 	attempts := counter("call_attempts_total", "Commands sent for the calls; more than the calls if some were retried.")
-	carried := counter("call_requests_total", "Requests that the calls carried, or that failed with one. One that waits is carried more than once.")
+	carried := counter("call_requests_total", "Requests that calls carried, and queued requests that failed with a call. A waiting request counts once for each call that carries it.")
 	requests := counter("requests_total", "Requests, by outcome: granted; denied; "+
 		"cached (denied without a call to Redis); failed; left (the context of a waiting caller ended).", "outcome")
 	permits := counter("granted_permits_total", "Permits granted.")

@@ -1,5 +1,5 @@
-// Package snapshot takes the whole state of a limiter out of Redis, and puts it back: to move a limiter to another server,
-// to send its state with a bug report, or to keep the states that a Redisson release writes as test data.
+// Package snapshot copies the whole state of a limiter from Redis, and writes such a copy back: for example to move a
+// limiter to another server, to send its state with a bug report, or to keep the states of a Redisson release as test data.
 //
 //	s, err := snapshot.Take(ctx, rdb, "orders")
 //	...
@@ -79,10 +79,10 @@ type Permits struct {
 	TTL     time.Duration
 }
 
-// A Record is one grant. rratelimiter.UnpackRecord reads its member.
+// A Record is a member of the sorted set of grants. rratelimiter.UnpackRecord reads it.
 type Record struct {
 	Member []byte
-	Score  float64 // time of the grant in ms since the epoch, by its client's clock
+	Score  float64 // its time in ms since 1970
 }
 
 // check returns an error for a snapshot that Redis could not hold.

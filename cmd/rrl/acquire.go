@@ -163,7 +163,7 @@ func (s *session) acquire(ctx context.Context, l *connect.Limiter, n int64, try 
 	case !granted && try:
 		return exit{exitDenied, fmt.Errorf("%s: not granted; try again in %s", s.titled(l), render.Wait(result.RetryAfter))}
 	case !granted:
-		return exit{exitDenied, fmt.Errorf("%s: not granted: %s would not be enough", s.titled(l), render.Wait(timeout))}
+		return exit{exitDenied, fmt.Errorf("%s: not granted: the permits are not free within %s", s.titled(l), render.Wait(timeout))}
 	}
 	return nil
 }

@@ -24,9 +24,9 @@ limiters, or all: whether free permits and records add up (up to 100,000 records
 records, whether records are dated in the future, and whether former clients left state. It changes nothing. Without a
 NAME, and for a PER_CLIENT limiter, it searches all keys by SCAN, which does not block Redis.
 
-A finding is an ERROR if limits are not kept or calls fail, a WARNING if that may happen, a NOTE for information. The
-exit code is 1 if there is an error or a warning. doctor knows only the clock of the host on which it runs: run it on
-the hosts of your services.`,
+A finding is an ERROR if limits are not kept or calls fail, a WARNING if that may happen or if former clients left keys,
+a NOTE for information. The exit code is 1 if there is an error or a warning. doctor knows only the clock of the host on
+which it runs: run it on the hosts of your services.`,
 		Example: `  rrl doctor
   rrl doctor orders --json`,
 		Args:              cobra.ArbitraryArgs,

@@ -310,8 +310,8 @@ func TestRepairRefusesWhatBlocksALimiter(t *testing.T) {
 			rate string
 			want string // part of the refusal; "": there is none
 		}{
-			{3_600_000, "1000", "2 records hold 665,670,573 permits at a rate of 100/s: no permit would be free for 1h"},
-			{-1_800_000, "7200000", "2 records hold 665,670,573 permits at a rate of 100/2h: no permit would be free for 1h30m"},
+			{3_600_000, "1000", "2 records hold 665,670,573 permits at a rate of 100/s: the limiter would have no free permit for 1h"},
+			{-1_800_000, "7200000", "2 records hold 665,670,573 permits at a rate of 100/2h: the limiter would have no free permit for 1h30m"},
 		} {
 			s.must(s.rdb.FlushDB(t.Context()).Err())
 			s.limiter("x", "100", c.rate, "0")

@@ -49,7 +49,7 @@ undo the release. repair reads all records in one step: 100,000 of them block Re
 			return doctor.Harm(did, rate)
 		},
 	})
-	cmd.Flags().BoolVar(&force, "force", false, "repair even if no permit would be free for longer than an interval, or if the records hold more than twice the rate")
+	cmd.Flags().BoolVar(&force, "force", false, "repair even if the limiter would then have no free permit for more than an interval, or if the records hold more than twice the rate")
 	return cmd
 }
 

@@ -229,7 +229,7 @@ func (p *parser) values(node *yaml.Node, what string) []*yaml.Node {
 		list = node.Content
 	}
 	if len(list) == 0 {
-		p.fault(node.Line, "%s is empty: leave it out", what)
+		p.fault(node.Line, "%s is empty: write a value, or leave the field out if it is optional", what)
 	}
 	var values []*yaml.Node
 	for _, v := range list {
@@ -281,6 +281,8 @@ func (p *parser) word(line int, word string) {
 	}
 	name, header := strings.CutPrefix(word, headerWord)
 	switch {
+	case word == "all":
+		p.fault(line, "key: all cannot be combined with other keys")
 	case header && strings.EqualFold(name, "Host"):
 		p.fault(line, "key: no request has the header Host; Go keeps its value elsewhere")
 	case header && validHeader.MatchString(name):

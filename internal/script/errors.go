@@ -18,7 +18,7 @@ var (
 	ErrNotInitialized = errors.New("rratelimiter: rate limiter is not initialized")
 	ErrOutcomeUnknown = errors.New("rratelimiter: the call may or may not have been served")
 	ErrUnavailable    = errors.New("rratelimiter: Redis could not be reached, or did not answer in time")
-	ErrCrossSlotName  = errors.New("rratelimiter: the keys are in different cluster slots")
+	ErrCrossSlotName  = errors.New("rratelimiter: the keys are in different cluster slots, or on different shards")
 )
 
 // ErrUntold is the ErrOutcomeUnknown of a call whose earlier attempt can no longer be found.

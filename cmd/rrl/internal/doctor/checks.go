@@ -79,7 +79,7 @@ func judge(v *survey.Survey) (all []Finding) {
 	}
 	if v.Client == "" && v.Keys[0].TTL == 0 && (v.Keys[1].TTL > 0 || v.Keys[2].TTL > 0) {
 		add(Warning, "state-expires", "the keys with its grants have a TTL, its configuration has none: Redis may remove grants that still count",
-			"find out who sets the TTL of "+render.Printable(v.Keys[1].Name)+"; redis-cli PERSIST takes it away")
+			"find the program that sets the TTL of "+render.Printable(v.Keys[1].Name)+" or "+render.Printable(v.Keys[2].Name)+"; redis-cli PERSIST removes it")
 	}
 	if records := v.Live.Records + v.Expired.Records; records > confirmable {
 		add(Note, "many-records", render.Number(int64(records), "record")+": about "+
@@ -238,6 +238,6 @@ func Harm(did rratelimiter.Repaired, rate rratelimiter.Rate) string {
 	if !did.Changed || did.Blocked <= rate.Interval && did.Free >= -rate.Permits {
 		return ""
 	}
-	return fmt.Sprintf("%s hold %s at a rate of %v: no permit would be free for %s", render.Number(int64(did.Records), "record"),
+	return fmt.Sprintf("%s hold %s at a rate of %v: the limiter would have no free permit for %s", render.Number(int64(did.Records), "record"),
 		render.Number(did.Permits, "permit"), rate, render.Lasting(did.Blocked))
 }

@@ -31,7 +31,7 @@ func newStateFigures(own promauto.Factory, byClient bool) *stateFigures {
 		interval:  gauge("interval_seconds", "The interval of the limit."),
 		available: gauge("available_permits", "Permits free now, expired ones counted as free."),
 		live:      gauge("live_permits", "Permits in live records: granted within the last interval, by Go and by Java."),
-		records:   gauge("records", "Live records: grants within the last interval."),
+		records:   gauge("records", "Live records, each of one or more grants within the last interval."),
 		oldest:    gauge("oldest_record_age_seconds", "Age of the oldest live record; below 0: it is dated in the future."),
 		ttl:       gauge("ttl_seconds", "Time until Redis removes the limiter, if it has a TTL."),
 		consistent: gauge("consistent", "1 if free permits and records add up to the limit; "+
