@@ -20,7 +20,9 @@ type State struct {
 	Records        int           // number of live records
 	Oldest, Newest time.Time     // times of live records; zero if there are none
 	TTL            time.Duration // of the configuration; 0: none
-	Consistent     bool          // stored free permits + permits in all records, expired ones too, equal the rate; or none is stored
+	// Consistent: the stored free permits and the permits in all records, including expired ones, add up to the rate; or
+	// Redis has neither the number nor a record.
+	Consistent bool
 }
 
 // AvailablePermits returns the number of permits free now (Redisson: availablePermits). Like Redisson's method, it removes

@@ -338,7 +338,7 @@ func TestAChangeEndsTheWishForMore(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		soon(t, "the return of what is unused", func() bool { return r.free(r.limiter("l")) <= 10_000-390 })
+		soon(t, "the return of what is unused", func() bool { return r.free(r.limiter("l")) == 10_000-390 })
 		time.Sleep(20 * ms) // for a call in the background
 		if free, i := r.free(r.limiter("l")), rratelimiter.ClientCore(client).Inspect(); free != 10_000-390 || i.Leases != 0 {
 			t.Errorf("%d are free, with %d leases", free, i.Leases)

@@ -51,9 +51,11 @@ func WithClock(now func() time.Time) Option {
 // WithCallTimeout bounds the duration of one call to Redis, including retries. The default is 1 s.
 //
 // A call that fails because of the network, or because the server cannot serve the call yet (LOADING, READONLY, ...), is
-// retried until d is over: first after some milliseconds, later after up to 250 ms. With WithFallback, a call that Redis
-// did not execute is not retried: the process decides at once. To survive a failover without an error, set d to more than
-// the failover takes, and the ReadTimeout of the redis client to at least d. With a shorter ReadTimeout, a retry can be
+// retried until d is over: first after some milliseconds, later after up to 250 ms. A call that Redis may have executed is
+// retried only if the retry finds what the first attempt did, or if a second execution does no harm. Otherwise (for example
+// Release, Delete, Rename and TrySetRate) the error is ErrOutcomeUnknown. With WithFallback, a call that Redis did not
+// execute is not retried: the process decides at once. To survive a failover without an error, set d to more than the
+// failover takes, and the ReadTimeout of the redis client to at least d. With a shorter ReadTimeout, a retry can be
 // answered while the first attempt is still on its way, and Redis then executes both. Some calls then take their permits
 // twice: see docs/faults.md, "What can't be survived".
 //
@@ -274,9 +276,10 @@ func WithDenyCache(limiters int) LimiterOption {
 // number of clients reached". All other errors are returned as without the option.
 //
 // In these cases the process grants the fraction of the last known rate. The fraction must be from 0 to 1; otherwise the
-// error is ErrInvalidOption. With 0 the process refuses everything. With 1 each process grants the whole rate. With 1/n, n
-// processes together grant at most the rate. If the fraction of the rate is less than one permit, the process grants one
-// permit in a proportionally longer interval.
+// error is ErrInvalidOption. With 0 the process grants nothing; waiting callers wait until Redis is back, or until their
+// timeout or context ends. With 1 each process grants the whole rate. With 1/n, n processes together grant at most the
+// rate. If the fraction of the rate is less than one permit, the process grants one permit in a proportionally longer
+// interval.
 //
 // The process decides requests of all acquiring methods. Result.Limit is then the limit of this process, and
 // CallInfo.Fallback is true. Waiting callers keep their order, with one exception: a request for more permits than the
@@ -284,12 +287,12 @@ func WithDenyCache(limiters int) LimiterOption {
 // requests. All other methods, including Release, still call Redis. The permits that the process grants are not stored in
 // Redis, so Release cannot give them back, but Grant.Return can, without a call.
 //
-// In any interval the process grants at most the fraction of the rate by itself, even across several outages. These
-// grants are in addition to the grants of Redis, and their permits may return up to a tenth of the interval late. The
-// last known rate is the rate in the latest reply of Redis to this process. Without such a reply it is the rate of
-// WithRate or WithEnforcedRate. If there is neither, the error is returned, without a retry if Redis did not execute
-// the call. A client stores the last known rates and its own grants of at most 65,536 limiters, a grant for up to 1.1
-// intervals. For more limiters with such grants the error is returned in the same way.
+// In any interval the process grants at most the fraction of the rate by itself, even across several outages. These grants
+// are in addition to the grants of Redis, and their permits may return up to a tenth of the interval late. The last known
+// rate is the rate in the latest reply of Redis to this process. Without such a reply it is the rate of WithRate or
+// WithEnforcedRate. If there is neither, the error is returned, without a retry if Redis did not execute the call. A client
+// stores the last known rates and its own grants of at most 65,536 limiters, a grant for up to 1.1 intervals. If so many
+// limiters have such grants, the calls of further limiters return the error, as if no rate were known.
 //
 // A node counts as away if it refuses calls, or if it has answered nothing for 500 ms (or for WithCallTimeout, if that is
 // shorter) while a call was in flight. After half of that time a probe is sent, so an answer to the probe also shows that

@@ -139,8 +139,9 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 // Use Acquire in workers and Allow in front of a service. A request for more permits than the rate fails with
 // ErrExceedsRate (except AcquireUpTo and TakeUpTo, which take what is free), a request for fewer than one permit with
 // ErrInvalidPermits, and a request on a limiter without a rate with ErrNotInitialized. None of these takes permits. If the
-// reply to a call is lost, the call is retried, unless a retry could take the permits twice (see [WithCallTimeout]). If no
-// attempt succeeds within that timeout, the error is ErrUnavailable or ErrOutcomeUnknown.
+// reply to a call is lost, the call is retried if the retry can find what the first attempt was granted. If the ReadTimeout
+// of the redis client is too short, permits can still be taken twice (see [WithCallTimeout]). If no attempt succeeds within
+// the call timeout, the error is ErrUnavailable or ErrOutcomeUnknown.
 //
 // Waiting callers are served in order if they use one Client and Limiters with the same name and the same options. A
 // request that does not wait is not served before them. There are three exceptions. A call that takes more than 20 ms and

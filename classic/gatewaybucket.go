@@ -19,7 +19,7 @@ func GatewayKey(ip, path string, interval time.Duration) string {
 type Gateway struct {
 	Every    time.Duration // time between two permits
 	Capacity int64         // permits in a full bucket
-	Interval time.Duration // the bucket is full if its last refill (hash field lastRefillTime) is longer ago; at least Every
+	Interval time.Duration // the bucket is full when so much time has passed since its last refill (lastRefillTime); at least Every
 }
 
 // NewGatewayBucket returns a token bucket with a continuous refill, in the gateway form: API gateways often keep one

@@ -21,7 +21,7 @@ func newServe() *cobra.Command {
 		Short: "Serve a web page with live limiters",
 		Long: `serve shows limiters on a web page: the free permits over time, and the grants of each second by client. It changes
 nothing in Redis, and the page loads nothing from other servers. It polls a limiter only while its card is open on a
-page. Of all other limiters, a page reads the list every 5 s.
+page. An open page also reads the list of its limiters, with their free permits, every 5 s.
 
 The page lists the limiters whose name matches PATTERN (as in Redis: * ? [a-z]), or all. It sorts them by name or by
 use. The card of a PER_CLIENT limiter offers its clients, unless --client selects one. A link to the page contains the

@@ -240,7 +240,7 @@ const patience = 15 * time.Second
 func (a access) unreadable() error {
 	return errors.New(a.from + " is not a valid address, such as redis://host:6379/0, rediss://host:6379, " +
 		"redis+cluster://host:6379, redis+sentinel://host:26379/master/0 or unix:///path/to/socket?db=0; put a password into " +
-		"RRL_PASSWORD, or write its characters / ? # @ : % as %2F %3F %23 %40 %3A %25")
+		"RRL_PASSWORD (not for demo and simulate), or write its characters / ? # @ : % as %2F %3F %23 %40 %3A %25")
 }
 
 // hosts returns the part of an address, without its scheme, that names hosts.
