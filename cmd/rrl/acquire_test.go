@@ -26,7 +26,7 @@ func TestAcquireTakesPermits(t *testing.T) {
 		if one := objects(t, out)[0]; code != exitDenied || one["granted"] != false || one["retry_after_ms"].(float64) < 3_000_000 {
 			t.Errorf("exit code %d, %v", code, one)
 		}
-		s.fails(exitDenied, "x: not granted: 10 ms would not be enough", "acquire", "x", "3", "--timeout", "10ms")
+		s.fails(exitDenied, "x: not granted: the permits are not free within 10 ms", "acquire", "x", "3", "--timeout", "10ms")
 		s.fails(1, "requested permits exceed the rate: 6; no request for more", "acquire", "x", "6")
 		s.fails(1, "rrl set sets a rate", "acquire", "nothing")
 		s.fails(1, "--try does not wait", "acquire", "x", "--try", "--timeout", "1s")
