@@ -12,7 +12,7 @@ check:
 	scripts/deps cc luacheck
 	BUDGET=90 scripts/check lint quick
 
-# All checks and tests, in 11 minutes. The other targets are parts of them, or tools.
+# All checks and tests, in 10 minutes. The other targets are parts of them, or tools.
 test: deps
 	BUDGET=600 scripts/check lint modules release tests
 
