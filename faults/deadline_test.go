@@ -2,7 +2,6 @@ package faults
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"time"
 
@@ -95,9 +94,10 @@ func decideForShortDeadlines(t *testing.T, rdb rratelimiter.Redis, name, other s
 				first.Round(time.Millisecond), known, later.percentile(99), len(later), len(later.where(failed)))
 			// A busy machine that begins a call late can also hold up a call until its deadline is over.
 			most := len(later)/100 + len(later.where(func(c call) bool { return c.late > deadline/4 }))
-			if limit := deadline/4 + machine*later.lateness(99); later.percentile(99) > limit || len(later.where(failed)) > most {
+			failures := later.where(failed)
+			if limit := deadline/4 + machine*later.lateness(99); later.percentile(99) > limit || len(failures) > most {
 				t.Errorf("from %v on p99 is %v, not %v, and %d of %d calls failed, not %d: %v", known, later.percentile(99), limit,
-					len(later.where(failed)), len(later), most, fmt.Sprint(later.where(failed)[:min(3, len(later.where(failed)))]))
+					len(failures), len(later), most, failures[:min(3, len(failures))])
 			}
 		})
 	}

@@ -259,10 +259,7 @@ func (p *parser) key(node *yaml.Node) (string, [][]string) {
 	for _, v := range values {
 		text := strings.Join(strings.Fields(v.Value), " ")
 		texts = append(texts, text)
-		if text == "all" && !slices.Contains(p.keys, text) {
-			if len(values) > 1 {
-				p.fault(v.Line, "key: all cannot be combined with other keys")
-			}
+		if text == "all" && len(values) == 1 && !slices.Contains(p.keys, text) {
 			return text, nil
 		}
 		words := strings.Split(text, " or ")
