@@ -216,9 +216,10 @@ func WithGranularity(d time.Duration) LimiterOption {
 // in a record with the time of the end of the lease. So leases do not weaken the limit, also if other leases, other clients
 // and Redisson use the limiter.
 //
-// The option has a price. Permits return late, by up to the length of the lease. At full use up to 1.25 d/(interval + 1.25
-// d) of the rate is lost. The permits that one process holds are missing in other processes until the lease ends. If the
-// process dies, they are missing until one interval after the end of the lease.
+// The option has a price. The permits of a call that takes a lease return late, by up to the length of the lease. If the
+// demand is about the rate, up to 1.25 d/(interval + 1.25 d) of the rate is lost. The permits that one process holds are
+// missing in other processes until the lease ends. If the process dies, they are missing until one interval after the end
+// of the lease.
 //
 // So a process takes ahead about as many permits as it will need until the lease ends, by its recent use, and at most a
 // quarter of the free permits. It takes nothing ahead
@@ -237,8 +238,8 @@ func WithGranularity(d time.Duration) LimiterOption {
 //
 // d must be a positive number of whole milliseconds. It must be at most a tenth of the interval of the rate that
 // WithRate or WithEnforcedRate sets. The option cannot be combined with WithGranularity, WithRecordPerRequest or the
-// format Redisson313. Otherwise the error is ErrInvalidOption. Records have the same form as with WithGranularity(d).
-// If d, or the tenth of the interval that replaces it, is less than 2 ms, nothing is taken ahead.
+// format Redisson313. Otherwise the error is ErrInvalidOption. If d, or the tenth of the interval that replaces it, is less
+// than 2 ms, nothing is taken ahead.
 func WithLease(d time.Duration) LimiterOption {
 	return func(s *dispatch.Settings) error {
 		if d <= 0 || d%time.Millisecond != 0 {

@@ -283,22 +283,25 @@ func TestContentionWithGranularity(t *testing.T) {
 	}
 }
 
-// TestSharing: blocked Java threads and blocked goroutines in several processes share the permits.
+// TestSharing: blocked Java threads and blocked goroutines in several processes share the permits, also if the latter may
+// have leases.
 func TestSharing(t *testing.T) {
 	server := redistest.Real(t)
 	for _, version := range []string{"3.17.5", "4.7.0"} {
 		java := javas(t, server, version)
 		for _, c := range []struct {
-			rate rratelimiter.Rate
-			gos  int
+			rate  rratelimiter.Rate
+			gos   int
+			lease time.Duration
 		}{
-			{every(250*time.Millisecond, 200), 1},
-			{every(250*time.Millisecond, 200), 3},
-			{rratelimiter.PerSecond(100), 1},
+			{every(250*time.Millisecond, 200), 1, 0},
+			{every(250*time.Millisecond, 200), 1, 25 * time.Millisecond},
+			{every(250*time.Millisecond, 200), 3, 0},
+			{rratelimiter.PerSecond(100), 1, 0},
 		} {
-			t.Run(fmt.Sprintf("%s/%d per %v/Go x %d", version, c.rate.Permits, c.rate.Interval, c.gos), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s/%d per %v/Go x %d, lease %v", version, c.rate.Permits, c.rate.Interval, c.gos, c.lease), func(t *testing.T) {
 				f := fleet{
-					rate: c.rate, javas: java, gos: c.gos,
+					rate: c.rate, javas: java, gos: c.gos, lease: c.lease,
 					work: redisson.Work{Blocked: true, Threads: 16, For: max(2*time.Second, 5*c.rate.Interval), Min: 1, Max: 1},
 				}
 				least, most := 0.3, 0.7

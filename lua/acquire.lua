@@ -3,10 +3,11 @@
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 now (ms, up to three decimals; '': this server's clock), 2 the record of all that is wanted, 3 the permits in it
---       ('': one record does not hold them, or some request must get none, or flag u), 4 groups of requests in order, "SIZExCOUNT
---       SIZExCOUNT! ...", the strict ones first and marked, and "+N" at the end for a lease: up to N permits more, in the
---       record of a bucket that ends in a quarter of its length or later, if every request is granted and much is free; '':
---       only look, 5 flags, [6 the caller's rate ("rate interval type keep-alive"; '': none), [7 granularity (ms; 0: none),
+--       ('': one record does not hold them, or some request must get none, or a lease or flag u), 4 groups of requests in order,
+--       "SIZExCOUNT SIZExCOUNT! ...", the strict ones first and marked, and "+N/MS" at the end for a lease: up to N permits
+--       more, if every request is granted and much is free; the record is then dated at the end of a bucket of that many ms,
+--       in a quarter of its length or later; '': only look, 5 flags, [6 the caller's rate ("rate interval type keep-alive"; '':
+--       none), [7 granularity (ms; 0: none),
 --       [8 a time (ms) not after an earlier attempt of the same batch; that attempt is searched first, 9 how
 --       many ids the batch has, 10 the last three bytes of the ids under which the client had grants before, as numbers
 --       between blanks]]]
@@ -197,7 +198,8 @@ end
 local bucketed, recovered -- whether the score ends a bucket; the permits that an earlier attempt was granted
 local granularity = ARGV[7] and ARGV[7] ~= '0' and tonumber(ARGV[7]) or nil
 local prefix = string.sub(record, 1, -5)
-local lease = string.match(ARGV[4], '%+(%d+)')
+local lease, lease_bucket = string.match(ARGV[4], '%+(%d+)/(%d+)')
+local bucket = granularity or tonumber(lease_bucket) -- its length in ms; nil: scores are exact
 if not state then
   --@include config
   --@include state
@@ -213,7 +215,7 @@ if not state then
     limiter.keep_alive = 0 -- looking does not keep a limiter alive
   end
   now = read_clock(client_now)
-  score, bucketed = grant_score(now, limiter.interval, granularity, lease, find(flags, 'w', 1, true))
+  score, bucketed = grant_score(now, limiter.interval, bucket, lease, find(flags, 'w', 1, true))
   if ARGV[9] then
     --@include grant
     --@include recover
@@ -296,7 +298,7 @@ end
 if taken > 0 then
   --@include grant
   local joined, held = nil, 0
-  if bucketed and not find(flags, 'j', 1, true) then
+  if granularity and bucketed and not find(flags, 'j', 1, true) then
     joined, held = find_own_record(records, score, prefix, taken)
   end
   local score_text = score == now and client_now ~= '' and client_now or score

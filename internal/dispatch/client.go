@@ -155,12 +155,8 @@ func (c *Client) Limiter(name string) (*Limiter, error) {
 // error must not be used, but by Survey, Collect and Health.
 func (l *Limiter) Init(c *Client, name string, s Settings, err error) error {
 	l.client, l.name, l.settings = c, name, s
-	if s.Lease > 0 {
-		s.Granularity = s.Lease
-		l.settings = s
-		if !c.leasing.Load() {
-			c.leasing.Store(true)
-		}
+	if s.Lease > 0 && !c.leasing.Load() {
+		c.leasing.Store(true)
 	}
 	raw := name
 	if c.mapName != nil {

@@ -30,7 +30,7 @@ func Surplus(pace float64, bucket, rest, refused time.Duration, asked, left int6
 	return int64(min(expected, most))
 }
 
-// Bounds: a lease ends with a bucket of time, as records do, but lasts for at least a quarter of one. So the next lease can
+// Bounds: a lease ends with a bucket of time, but lasts for at least a quarter of one. So the next lease can
 // be taken before the end of the last.
 
 // Rest returns how long a lease lasts that is taken at a time.

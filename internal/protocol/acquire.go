@@ -33,7 +33,7 @@ type Ask struct {
 	Check   bool  // compare the free permits with the records
 	Partial bool  // the queue goes on behind the strict groups: grant no others
 	Apart   bool  // join no record of another batch: retries of detached batches must find theirs
-	Lease   int64 // how many permits to take ahead, at most; with a granularity only
+	Lease   int64 // how many permits to take ahead, at most
 }
 
 // flags returns the flags, which are letters only here and in the scripts.
@@ -181,7 +181,7 @@ func (r *AcquireRequest) date(e *Encoder, ask Ask, now int64) {
 	}
 	var memory [64]byte
 	r.draw(e, ask)
-	r.groups.set(appendGroups(memory[:0], ask))
+	r.groups.set(appendGroups(memory[:0], ask, e.Lease))
 	r.lease = ask.Lease > 0
 	if r.first = now; e.ServerTime {
 		r.first = e.served.Load()
@@ -203,7 +203,7 @@ func (r *AcquireRequest) draw(e *Encoder, ask Ask) {
 		}
 	}
 	r.Records += idsOf(min(sum, math.MaxInt64-ask.Lease)+ask.Lease) - 1
-	if r.permits = any(sum); sum > math.MaxUint32 || e.RecordPerRequest || ask.UpTo || ask.Partial {
+	if r.permits = any(sum); sum > math.MaxUint32 || e.RecordPerRequest || ask.UpTo || ask.Partial || ask.Lease > 0 {
 		r.permits, sum = "", 0
 	}
 	var memory [64]byte
@@ -223,9 +223,9 @@ func idsOf(permits int64) int64 {
 	return 1 + min(permits, mostPermits)/math.MaxUint32
 }
 
-// appendGroups appends groups as acquire.lua reads them: "SIZExCOUNT", followed by "!" if the group is strict, and "+N" for
-// a lease, separated by blanks.
-func appendGroups(text []byte, ask Ask) []byte {
+// appendGroups appends groups as acquire.lua reads them: "SIZExCOUNT", followed by "!" if the group is strict, and "+N/MS" for
+// a lease that ends with a bucket of that length, separated by blanks.
+func appendGroups(text []byte, ask Ask, bucket time.Duration) []byte {
 	for i, g := range ask.Groups {
 		if i > 0 {
 			text = append(text, ' ')
@@ -239,6 +239,7 @@ func appendGroups(text []byte, ask Ask) []byte {
 	}
 	if ask.Lease > 0 {
 		text = strconv.AppendInt(append(text, " +"...), ask.Lease, 10)
+		text = strconv.AppendInt(append(text, '/'), bucket.Milliseconds(), 10)
 	}
 	return text
 }

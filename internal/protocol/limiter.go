@@ -43,8 +43,8 @@ type Options struct {
 	ServerTime       bool // the server's clock dates grants
 	Format           record.Format
 	RecordPerRequest bool
-	Granularity      time.Duration // 0: none
-	Lease            time.Duration // length of the buckets that leases end with: the granularity, too; 0: no leases
+	Granularity      time.Duration // length of the buckets that grants are dated at the end of; 0: none
+	Lease            time.Duration // the same, of grants that take a lease; 0: none do
 }
 
 // Bucket returns the granularity in effect, in ms; 0 for none.
@@ -67,7 +67,11 @@ func (o Options) Findable(records int64) bool {
 // Dated returns the score (µs) of a grant, or of a lease, as config.lua computes it. The interval is in ms.
 func (o Options) Dated(now, interval int64, lease bool) int64 {
 	const fractions = 200 // ms: with shorter intervals, scores have fractions of a ms
-	length := min(o.Bucket(), interval/10)
+	length := o.Bucket()
+	if lease {
+		length = o.Lease.Milliseconds()
+	}
+	length = min(length, interval/10)
 	if length <= 1 && interval < fractions && o.Format != record.Redisson313 {
 		return now
 	}

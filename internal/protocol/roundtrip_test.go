@@ -194,7 +194,7 @@ func keysOf(limiters int) (keys []string) {
 func FuzzAcquire(f *testing.F) {
 	client := redistest.Embedded(f).Client()
 	functions := slices.Concat([]string{"parse_groups", "permits_of", "client_prefix", "grant_score"}, configFunctions, timeFunctions)
-	statements := []string{`local prefix = string\.sub\(record, .*`, `local lease = .*`}
+	statements := []string{`local prefix = string\.sub\(record, .*`, `local lease, lease_bucket = .*`, `local bucket = .*`}
 	more := `
 local groups, strict = parse_groups(ARGV[4])
 local listed = ''
@@ -207,11 +207,11 @@ local score = now and limiter.interval and ` + only(f, AcquireScript.Text, `scor
 	values := slices.Concat([]string{
 		"now and to_micros(now)", "prefix", "permits_of(record)", "wanted", "granularity",
 		"granularity and permits_of(string.sub(prefix, 1, #client_prefix(prefix) + 4))", "listed", "strict",
-		"score and now > 0 and to_micros(score) or nil",
+		"tonumber(lease)", "tonumber(lease_bucket)", "score and now > 0 and to_micros(score) or nil",
 		"local partly, queued = FLAG, OTHER", "detail = state.free - left, FLAG", "load_state(limiter, now, FLAG, OTHER)",
-		"load_state(limiter, now, OTHER, FLAG)", "local partly, queued = OTHER, FLAG", "if bucketed and not FLAG then",
+		"load_state(limiter, now, OTHER, FLAG)", "local partly, queued = OTHER, FLAG", "if granularity and bucketed and not FLAG then",
 		"local enforced = FLAG", "if groups and FLAG and not",
-		"grant_score(now, limiter.interval, granularity, lease, FLAG)",
+		"grant_score(now, limiter.interval, bucket, lease, FLAG)",
 		"not ARGV[7] and not FLAG then", "right and stays and FLAG then", "FRACTIONS_BELOW or FLAG)", // in the plain grant
 	}, limiterValues, []string{"configured_rate"})
 	// A retry also calls find_attempt, of which the echo has only the parameters and how it knows recent ids.
@@ -244,7 +244,8 @@ local first, id_count, since, all, shared, known = ` + only(f, AcquireScript.Tex
 		{0, 1_700_000_000_000_009, math.MaxInt64, 1, 0, 1, 0x5240, figure, 5000, 1, 100, "0123456789012345678901234567890"},
 		{1_700_000_000_123_007, 0, 3, 0, 0, 0, 0x6155, 0, 199, 0, 40, "abc"},
 		{1_700_000_000_999_999, 0, 1000, 1, 0, 0, 0x222a, 1, 200, 0, 1, "abcdef"},
-		{1_700_000_000_000_001, 0, 2, 2, 2, 1, 0x3007, 10, 100, 0, 0, ""}, // this one and the next tell all flags apart
+		{1_700_000_000_999_999, 0, 2, 2, 7, 1, 0xd000, 1, 2000, 0, 150, ""}, // a lease
+		{1_700_000_000_000_001, 0, 2, 2, 2, 1, 0x3007, 10, 100, 0, 0, ""},   // this one and the next tell all flags apart
 		{1_700_000_000_000_001, 0, 2, 2, 2, 1, 0x0421, 10, 100, 0, 0, ""},
 	} {
 		f.Add(
@@ -261,7 +262,11 @@ local first, id_count, since, all, shared, known = ` + only(f, AcquireScript.Tex
 		o := Options{
 			Own:      ownRate(permits, interval, keepAlive, bit(6), bit(7)),
 			Enforced: bit(8), ServerTime: bit(9), RecordPerRequest: bit(10), Format: record.Format(bits >> 12 & 3),
-			Granularity: time.Duration(within(granularity, 0, 1e9)) * time.Millisecond,
+		}
+		if d := time.Duration(within(granularity, 0, 1e9)) * time.Millisecond; bit(14) && o.Format != record.Redisson313 {
+			o.Lease = d
+		} else {
+			o.Granularity = d
 		}
 		identity, twin := record.NewIdentity("client"), record.NewIdentity("client")
 		identity.StartAt(uint64(served))
@@ -302,16 +307,21 @@ local first, id_count, since, all, shared, known = ` + only(f, AcquireScript.Tex
 				add(within(second+call, 1, 1e15), 2)
 			}
 			ask.Strict = min(int(strict), len(ask.Groups))
+			var ahead, bucket any
+			if o.Lease > 0 && bit(15) {
+				ask.Lease = within(second+1, 1, 1<<31)
+				ahead, bucket = ask.Lease, o.Lease.Milliseconds()
+			}
 
 			ids := int64(1)
-			if sum > math.MaxUint32 {
-				ids += int64(min(sum, 1e15)) / math.MaxUint32
+			if all := sum + float64(ask.Lease); all > math.MaxUint32 {
+				ids += int64(min(all, 1e15)) / math.MaxUint32
 			}
 			if o.RecordPerRequest {
 				ids += requests
 			}
 			held, wanted := int64(sum), any(sum)
-			if sum > math.MaxUint32 || o.RecordPerRequest || ask.UpTo || ask.Partial {
+			if sum > math.MaxUint32 || o.RecordPerRequest || ask.UpTo || ask.Partial || ask.Lease > 0 {
 				held, wanted = 0, nil
 			}
 			var share any
@@ -332,7 +342,7 @@ local first, id_count, since, all, shared, known = ` + only(f, AcquireScript.Tex
 					}
 				}
 				return append([]any{
-					clock, string(prefix), held, wanted, orNil(o.Bucket()), share, listed, int64(ask.Strict), score, ask.UpTo, ask.Detail,
+					clock, string(prefix), held, wanted, orNil(o.Bucket()), share, listed, int64(ask.Strict), ahead, bucket, score, ask.UpTo, ask.Detail,
 					ask.Rebuild, ask.Check, ask.Partial, ask.Apart, o.Enforced && r.Sets < 3, o.RecordPerRequest,
 					o.Format == record.Redisson313, ask.Rebuild, ask.Check, o.Format == record.Redisson313,
 				}, limiterOf(o.Own)...)

@@ -236,7 +236,7 @@ func (s *search) request(w *world, i int, c call) (*protocol.AcquireRequest, *pr
 	identity.StartAt(c.ids)
 	at := s.moment(i, c.first, c.setFirst)
 	e := new(protocol.Encoder)
-	e.Init(protocol.Options{Granularity: spec.Lease, Lease: spec.Lease, ServerTime: spec.ByServer}, identity, func() time.Time { return at })
+	e.Init(protocol.Options{Lease: spec.Lease, Granularity: spec.Granularity, ServerTime: spec.ByServer}, identity, func() time.Time { return at })
 	r := new(protocol.AcquireRequest)
 	if c.served > 0 { // the encoder learns it from a reply
 		_, _ = new(protocol.AcquireRequest).Reply(e, new(script.Attempts), []int64{0, s.Rate, s.Interval.Milliseconds(), 0, 0, c.served, 0})
@@ -329,9 +329,12 @@ func (s *search) receive(w *world, i, at int) error {
 			own.served = g.Now
 		}
 		if granted || g.Ahead > 0 {
-			ids := s.recents.all[own.recent]
-			ids.Add(g.ID)
-			if own.recent = s.recents.of(fmt.Sprint(ids), ids); c.attempt > 0 {
+			if s.Clients[i].Granularity > 0 {
+				ids := s.recents.all[own.recent]
+				ids.Add(g.ID)
+				own.recent = s.recents.of(fmt.Sprint(ids), ids)
+			}
+			if c.attempt > 0 {
 				s.result.Restored++
 			}
 		}

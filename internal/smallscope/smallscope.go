@@ -47,17 +47,18 @@ var Epoch = time.UnixMilli(2520 * 700_000_000)
 
 // A Client is one of the clients.
 type Client struct {
-	Name     string
-	Lease    time.Duration // 0: it has none
-	Ahead    []int64       // how many permits it may ask for ahead of demand
-	Sizes    []int64       // of its requests
-	Calls    int           // how many calls it makes at most, without retries
-	Retries  int           // how many of its calls it makes again, because no reply has come
-	Ends     int           // how often it ends its lease early, because a caller waits or it begins to change the limiter
-	Stalls   bool          // it does not wait for a call that takes long, before it makes another
-	Back     time.Duration // by how much its clock is set back at some time; 0: never
-	ByServer bool          // the server's clock dates its grants
-	Foreign  *Foreign      // it is another library's script
+	Name        string
+	Lease       time.Duration // 0: it has none
+	Granularity time.Duration // the same
+	Ahead       []int64       // how many permits it may ask for ahead of demand
+	Sizes       []int64       // of its requests
+	Calls       int           // how many calls it makes at most, without retries
+	Retries     int           // how many of its calls it makes again, because no reply has come
+	Ends        int           // how often it ends its lease early, because a caller waits or it begins to change the limiter
+	Stalls      bool          // it does not wait for a call that takes long, before it makes another
+	Back        time.Duration // by how much its clock is set back at some time; 0: never
+	ByServer    bool          // the server's clock dates its grants
+	Foreign     *Foreign      // it is another library's script
 }
 
 // A Foreign is a script of another library.
@@ -268,7 +269,7 @@ func (s *search) consistent(w *world) error {
 	}
 	var longest time.Duration
 	for _, c := range s.Clients {
-		longest = max(longest, c.Lease+c.Lease/4)
+		longest = max(longest, c.Lease+c.Lease/4, c.Granularity)
 	}
 	if latest := Epoch.Add(s.Times[w.at] + longest); last > float64(latest.UnixMicro())/1000 {
 		return s.violated("a record is dated %.3f ms ahead", last-float64(s.now(w).UnixMicro())/1000)

@@ -3,10 +3,11 @@
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 now (ms, up to three decimals; '': this server's clock), 2 the record of all that is wanted, 3 the permits in it
---       ('': one record does not hold them, or some request must get none, or flag u), 4 groups of requests in order, "SIZExCOUNT
---       SIZExCOUNT! ...", the strict ones first and marked, and "+N" at the end for a lease: up to N permits more, in the
---       record of a bucket that ends in a quarter of its length or later, if every request is granted and much is free; '':
---       only look, 5 flags, [6 the caller's rate ("rate interval type keep-alive"; '': none), [7 granularity (ms; 0: none),
+--       ('': one record does not hold them, or some request must get none, or a lease or flag u), 4 groups of requests in order,
+--       "SIZExCOUNT SIZExCOUNT! ...", the strict ones first and marked, and "+N/MS" at the end for a lease: up to N permits
+--       more, if every request is granted and much is free; the record is then dated at the end of a bucket of that many ms,
+--       in a quarter of its length or later; '': only look, 5 flags, [6 the caller's rate ("rate interval type keep-alive"; '':
+--       none), [7 granularity (ms; 0: none),
 --       [8 a time (ms) not after an earlier attempt of the same batch; that attempt is searched first, 9 how
 --       many ids the batch has, 10 the last three bytes of the ids under which the client had grants before, as numbers
 --       between blanks]]]
@@ -298,7 +299,8 @@ end
 local bucketed, recovered -- whether the score ends a bucket; the permits that an earlier attempt was granted
 local granularity = ARGV[7] and ARGV[7] ~= '0' and tonumber(ARGV[7]) or nil
 local prefix = string.sub(record, 1, -5)
-local lease = string.match(ARGV[4], '%+(%d+)')
+local lease, lease_bucket = string.match(ARGV[4], '%+(%d+)/(%d+)')
+local bucket = granularity or tonumber(lease_bucket) -- its length in ms; nil: scores are exact
 if not state then
 -- config.lua: the keys of a limiter, its configuration, the clock, and the score that a grant gets.
 -- A limiter has five keys: 1 config, 2 value, 3 client value, 4 permits, 5 client permits.
@@ -398,13 +400,13 @@ local function read_clock(client_now)
 end
 
 -- grant_score returns the score of a grant, and whether it is the end of a bucket. It is never earlier than now, so that no
--- window holds more than the rate. With a granularity (ms) it is the end of a bucket of time: one record then stands for all
--- that a client is granted within it. A lease lasts for at least a quarter of a bucket, so that the next one can be taken before
--- the end of the last. Without a granularity it is now, or the next whole ms if the interval is long or whole_ms: Redis
--- keeps up to 128 records in a list, and adding one takes three times as long if their scores are fractions. Redisson before
--- 3.16.4 returns waits that are too short where scores are fractions.
-local function grant_score(now, interval, granularity, lease, whole_ms)
-  local length = granularity and math.min(granularity, math.floor(interval / 10)) or 1
+-- window holds more than the rate. With a bucket (ms) it is the end of a bucket of time of that length. With a granularity one
+-- record then stands for all that a client is granted within it. A lease lasts for at least a quarter of a bucket, so that the
+-- next one can be taken before the end of the last. Without a bucket it is now, or the next whole ms if the interval is long or
+-- whole_ms: Redis keeps up to 128 records in a list, and adding one takes three times as long if their scores are fractions.
+-- Redisson before 3.16.4 returns waits that are too short where scores are fractions.
+local function grant_score(now, interval, bucket, lease, whole_ms)
+  local length = bucket and math.min(bucket, math.floor(interval / 10)) or 1
   if length > 1 then
     return math.ceil((lease and now + length / 4 or now) / length) * length, true
   elseif interval >= FRACTIONS_BELOW or whole_ms then
@@ -645,7 +647,7 @@ end
     limiter.keep_alive = 0 -- looking does not keep a limiter alive
   end
   now = read_clock(client_now)
-  score, bucketed = grant_score(now, limiter.interval, granularity, lease, find(flags, 'w', 1, true))
+  score, bucketed = grant_score(now, limiter.interval, bucket, lease, find(flags, 'w', 1, true))
   if ARGV[9] then
 -- grant.lua writes records.
 
@@ -1030,7 +1032,7 @@ local function remove_surplus(records, oldest, surplus)
   return surplus
 end
   local joined, held = nil, 0
-  if bucketed and not find(flags, 'j', 1, true) then
+  if granularity and bucketed and not find(flags, 'j', 1, true) then
     joined, held = find_own_record(records, score, prefix, taken)
   end
   local score_text = score == now and client_now ~= '' and client_now or score

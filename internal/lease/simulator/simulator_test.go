@@ -160,11 +160,8 @@ func (s *simulation) take(owner int, count, ahead int64) (granted, more, free in
 	s.expire()
 	granted = min(count, s.free)
 	at = s.now
-	if s.lease > 0 {
-		at = s.now + (s.lease-s.now%s.lease)%s.lease
-		if ahead > 0 {
-			at = s.now + lease.Rest(s.time(), s.lease)
-		}
+	if ahead > 0 {
+		at = s.now + lease.Rest(s.time(), s.lease)
 	}
 	s.free -= granted
 	if granted == count {
@@ -229,11 +226,13 @@ func (s *simulation) javaThread(owner int) {
 		if s.free > 0 {
 			s.free--
 			s.add(entry{s.now, owner, 1})
-			s.log.Add(window.Grant{Permits: 1, Start: s.time(), End: s.time()})
-			if s.counts() {
-				s.result.java++
-			}
-			s.after(trip/2, func() { s.javaThread(owner) })
+			s.after(trip/2, func() {
+				s.log.Add(window.Grant{Permits: 1, Start: s.time(), End: s.time()})
+				if s.counts() {
+					s.result.java++
+				}
+				s.javaThread(owner)
+			})
 			return
 		}
 		wait := s.records[0].at + s.interval - s.now
