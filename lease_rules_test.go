@@ -483,7 +483,7 @@ func TestARecordOfMoreThanAnAttemptAndItsLease(t *testing.T) {
 		r.setRate(l, rratelimiter.PerHour(1000))
 		identity := rratelimiter.ClientCore(client).Identity()
 		identity.StartAt(41)
-		prefix := identity.AppendPrefix(nil, record.Redisson317, 1)
+		prefix := record.AppendShare(identity.AppendPrefix(nil, record.Redisson317, 1), record.Redisson317, 0)
 		r.add(l, r.ms()+1, string(prefix)+"\x09\x00\x00\x00")
 		identity.StartAt(41)
 		tap.plan(plan{lost: true})

@@ -216,20 +216,19 @@ func WithGranularity(d time.Duration) LimiterOption {
 // in a record with the time of the end of the lease. So leases do not weaken the limit, also if other leases, other clients
 // and Redisson use the limiter.
 //
-// The option has a price. The permits of a call that takes a lease return late, by up to the length of the lease. If the
-// demand is about the rate, up to 1.25 d/(interval + 1.25 d) of the rate is lost. The permits that one process holds are
-// missing in other processes until the lease ends. If the process dies, they are missing until one interval after the end
-// of the lease.
+// The option has a price. The permits of a call that takes a lease return late, by up to the length of the lease. So up to
+// 1.25 d/(interval + 1.25 d) of the rate can be lost. The permits that one process holds are missing in other processes
+// until the lease ends. If the process dies, they are missing until one interval after the end of the lease.
 //
 // So a process takes ahead about as many permits as it will need until the lease ends, by its recent use, and at most a
 // quarter of the free permits. It takes nothing ahead
 //   - while a caller waits, while a call is stalled, and for the time d after a refusal;
-//   - if no more than a tenth of the rate is free, since it never takes the last tenth;
+//   - if no more than a tenth of the rate is free, or only a few permits more: it never takes the last tenth;
 //   - if a check has found that Redisson has used any limiter on the server since the server started. The client makes
 //     this check separately for each limiter, and only while callers wait for the limiter. The result holds until the
 //     next check, or until the limiter has been idle for a while.
 //
-// In these cases calls go to Redis as without the option. Unused permits are given back when the lease ends, unless they
+// In these cases calls go to Redis, and grant permits as without the option. Unused permits are given back when the lease ends, unless they
 // are too few to justify a call.
 //
 // A change by this client (SetRate, Release, Delete, ...) ends its leases of the limiter at once. A change by another
@@ -291,8 +290,8 @@ func WithDenyCache(limiters int) LimiterOption {
 // In any interval the process grants at most the fraction of the rate by itself, even across several outages. These grants
 // are in addition to the grants of Redis, and their permits may return up to a tenth of the interval late. The last known
 // rate is the rate in the latest reply of Redis to this process. Without such a reply it is the rate of WithRate or
-// WithEnforcedRate. If there is neither, the error is returned, without a retry if Redis did not execute the call. A client
-// stores the last known rates and its own grants of at most 65,536 limiters, a grant for up to 1.1 intervals. If so many
+// WithEnforcedRate. If neither is known, the method returns the error. A call that Redis did not execute is not retried in
+// this case either. A client stores the last known rates and its own grants of at most 65,536 limiters, a grant for up to 1.1 intervals. If so many
 // limiters have such grants, the calls of further limiters return the error, as if no rate were known.
 //
 // A node counts as away if it refuses calls, or if it has answered nothing for 500 ms (or for WithCallTimeout, if that is

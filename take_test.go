@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -98,6 +99,27 @@ func TestAGrantReturnsNoneOfAnotherClients(t *testing.T) {
 			if slices.Sort(held); !slices.Equal(held, want) {
 				t.Errorf("%s: the records hold %v, not %v", name, held, want)
 			}
+		}
+	})
+}
+
+// Other clients can have many records of the same time, which Redis lists before those of the grant.
+func TestAGrantIsFoundBehindManyRecordsOfTheSameTime(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		l := r.limiter("rl")
+		r.setRate(l, rratelimiter.PerMinute(10000))
+		grant, _, err := l.Take(t.Context(), 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.add(l, r.ms(), many(4500)...)
+		r.set(l, strconv.Itoa(10000-3-4500))
+		if back, err := grant.Return(t.Context(), 2); back != 2 || err != nil {
+			t.Errorf("%d came back, %v", back, err)
+		}
+		if free, err := l.AvailablePermits(t.Context()); free != 10000-1-4500 || err != nil {
+			t.Errorf("%d are free, %v", free, err)
 		}
 	})
 }

@@ -6,8 +6,8 @@
 --       ('': one record does not hold them, or some request must get none, or a lease or flag u), 4 groups of requests in order,
 --       "SIZExCOUNT SIZExCOUNT! ...", the strict ones first and marked, and "+N/MS" at the end for a lease: up to N permits
 --       more, if every request is granted and much is free; the record is then dated at the end of a bucket of that many ms,
---       in a quarter of its length or later; '': only look, 5 flags, [6 the caller's rate ("rate interval type keep-alive"; '':
---       none), [7 granularity (ms; 0: none),
+--       in a quarter of its length or later, and otherwise as without a lease; '': only look, 5 flags, [6 the caller's rate
+--       ("rate interval type keep-alive"; '': none), [7 granularity (ms; 0: none),
 --       [8 a time (ms) not after an earlier attempt of the same batch; that attempt is searched first, 9 how
 --       many ids the batch has, 10 the last three bytes of the ids under which the client had grants before, as numbers
 --       between blanks]]]
@@ -195,11 +195,13 @@ local function allocate(groups, strict, available, rate, recovered)
   return left, refused
 end
 
-local bucketed, recovered -- whether the score ends a bucket; the permits that an earlier attempt was granted
+local bucketed -- whether the score ends a bucket
+local recovered, redate -- the permits that an earlier attempt was granted; a function that raises its scores
 local granularity = ARGV[7] and ARGV[7] ~= '0' and tonumber(ARGV[7]) or nil
 local prefix = string.sub(record, 1, -5)
 local lease, lease_bucket = string.match(ARGV[4], '%+(%d+)/(%d+)')
-local bucket = granularity or tonumber(lease_bucket) -- its length in ms; nil: scores are exact
+lease = tonumber(lease)
+local lease_score -- the end of the bucket that a lease would end with; nil: the interval is too short for one
 if not state then
   --@include config
   --@include state
@@ -215,7 +217,11 @@ if not state then
     limiter.keep_alive = 0 -- looking does not keep a limiter alive
   end
   now = read_clock(client_now)
-  score, bucketed = grant_score(now, limiter.interval, bucket, lease, find(flags, 'w', 1, true))
+  score, bucketed = grant_score(now, limiter.interval, granularity, false, find(flags, 'w', 1, true))
+  if lease then
+    local ends, is_bucket = grant_score(now, limiter.interval, tonumber(lease_bucket), true)
+    lease_score = is_bucket and ends or nil
+  end
   if ARGV[9] then
     --@include grant
     --@include recover
@@ -226,7 +232,10 @@ if not state then
     if not attempt then
       return { 9 }
     end
-    refresh_scores(limiter.records, attempt, score)
+    redate = function(to)
+      refresh_scores(limiter.records, attempt, to)
+    end
+    redate(score)
     recovered = #attempt > 0 and share or nil
   end
   state = load_state(limiter, now, find(flags, 'b', 1, true), find(flags, 's', 1, true))
@@ -249,7 +258,7 @@ else
   origin = -2
   left, refused = allocate(groups, strict, recovered or state.free, rate, recovered)
   if recovered then
-    if left > (lease and tonumber(lease) or 0) then
+    if left > (lease or 0) then
       return { 9 } -- the groups of an attempt, and its lease, take all that it was granted
     end
     ahead = left
@@ -284,10 +293,19 @@ else
     end
   end
 end
-if lease and bucketed and not refused and not recovered and not state.more then
-  -- A quarter of what is free, and never the last tenth of the rate: others want some, too.
-  ahead = math.max(0, math.min(tonumber(lease), math.floor(left / 4), left - math.ceil(rate / 10)))
+if lease_score and not refused and not recovered and not state.more then
+  -- A quarter of what is free, and never the last tenth of the rate: others want some, too. A few are not worth it: the next
+  -- lease would follow soon, with another record.
+  local tenth = math.ceil(rate / 10)
+  ahead = math.min(lease, math.floor(left / 4), left - tenth)
+  ahead = ahead * 8 >= math.min(lease, tenth) and ahead or 0
   left = left - ahead
+end
+if ahead > 0 then
+  score = lease_score
+  if recovered then
+    redate(score)
+  end
 end
 local taken = state.free - left
 

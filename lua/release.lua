@@ -24,32 +24,35 @@ local state = load_state(limiter, read_clock(client_now), rebuild)
 local returned, gone = 0, {}
 local shrunk, score, rest -- the record that keeps a rest of its permits
 if not state.more then
-  local page = {}
-  if not undone then
-    local first = state.expired_count
-    page = call('ZRANGE', records, first, first + MAX_EXPIRED - 1, 'WITHSCORES')
-  elseif tonumber(undone) > state.cutoff then
-    page = call('ZRANGEBYSCORE', records, undone, undone, 'WITHSCORES', 'LIMIT', '0', MAX_EXPIRED)
-  end
-  for i = 1, #page, 2 do
-    if returned == wanted then
-      break
+  local page, from, full = {}, undone and 0 or state.expired_count
+  repeat -- other clients can have many records with the score of a grant
+    if not undone then
+      page = call('ZRANGE', records, from, from + MAX_EXPIRED - 1, 'WITHSCORES')
+    elseif tonumber(undone) > state.cutoff then
+      page = call('ZRANGEBYSCORE', records, undone, undone, 'WITHSCORES', 'LIMIT', from, MAX_EXPIRED)
     end
-    local held, origin = permits_of(page[i]), undone and origin_of(page[i])
-    local others = undone and origin ~= own and math.floor(origin / 65536) ~= own
-    if not others and returned + held > wanted then
-      shrunk, score, rest = page[i], page[i + 1], returned + held - wanted
-      returned = wanted
-    elseif not others then
-      returned = returned + held
-      if undone then
-        gone[#gone + 1] = page[i]
-      else
-        state.expired_count = state.expired_count + 1 -- commit removes it with the expired ones
+    for i = 1, #page, 2 do
+      if returned == wanted then
+        break
+      end
+      local held, origin = permits_of(page[i]), undone and origin_of(page[i])
+      local others = undone and origin ~= own and math.floor(origin / 65536) ~= own
+      if not others and returned + held > wanted then
+        shrunk, score, rest = page[i], page[i + 1], returned + held - wanted
+        returned = wanted
+      elseif not others then
+        returned = returned + held
+        if undone then
+          gone[#gone + 1] = page[i]
+        else
+          state.expired_count = state.expired_count + 1 -- commit removes it with the expired ones
+        end
       end
     end
-  end
-  if returned < wanted and #page == 2 * MAX_EXPIRED then
+    from = from + MAX_EXPIRED
+    full = #page == 2 * MAX_EXPIRED
+  until not undone or returned > 0 or not full or from >= 10 * MAX_EXPIRED
+  if full and returned < wanted and (returned > 0 or not undone) then
     state.notes = state.notes + MORE
   end
   state.free = math.min(limiter.rate, state.free + returned)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -77,6 +78,13 @@ func TestShowMarksWhatMayBeALease(t *testing.T) {
 		one := objects(t, s.ok("show", "orders", "--json"))[0]
 		if one["ahead_records"] != 2. || one["ahead_permits"] != 30. || one["future_records"] != 0. || one["used"] != 40. {
 			t.Errorf("%v", one)
+		}
+		l := rratelimiter.NewClient(s.rdb).RateLimiter("leased", rratelimiter.WithRate(rratelimiter.PerMinute(1000)), rratelimiter.WithLease(6*time.Second))
+		if ok, err := l.TryAcquire(t.Context(), 10); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		if one := objects(t, s.ok("show", "leased", "--json"))[0]; one["ahead_records"] != 1. || one["ahead_permits"] != 20. {
+			t.Errorf("a lease: %v", one)
 		}
 	})
 }

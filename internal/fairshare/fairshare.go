@@ -3,6 +3,7 @@
 package fairshare
 
 import (
+	"slices"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/record"
@@ -56,7 +57,7 @@ type grantedAt struct{ at, n int64 }
 // is at most a quarter of the interval.
 const headStart = 150 * time.Millisecond
 
-// Granted adds n permits that this process got at now (µs), and drops grants that have returned. A grant within 1/1024
+// Granted adds n permits that this process got at now (µs; a little later with a lease), and drops grants that have returned. A grant within 1/1024
 // of the interval after the last one is joined to that, so that few are kept on limiters with long intervals, too. Its
 // permits count as returned a little early.
 func (s *Share) Granted(now int64, interval time.Duration, n int64) {
@@ -72,10 +73,14 @@ func (s *Share) Granted(now int64, interval time.Duration, n int64) {
 	}
 	s.sum += n
 	const notes = 1024
-	if last := len(s.own) - 1; last >= 0 && now-s.own[last].at <= interval.Microseconds()/notes {
-		s.own[last].n += n
+	at := len(s.own)
+	for at > 0 && s.own[at-1].at > now {
+		at--
+	}
+	if at > 0 && now-s.own[at-1].at <= interval.Microseconds()/notes {
+		s.own[at-1].n += n
 	} else {
-		s.own = append(s.own, grantedAt{now, n})
+		s.own = slices.Insert(s.own, at, grantedAt{now, n})
 	}
 }
 

@@ -209,7 +209,7 @@ func (r *AcquireRequest) draw(e *Encoder, ask Ask) {
 	var memory [64]byte
 	member := e.identity.AppendPrefix(memory[:0], e.Format, int(r.Records))
 	r.id = record.EndOf(member)
-	if e.Bucket() > 0 {
+	if e.Bucket() > 0 || ask.Lease > 0 { // the share tells that the record may be dated ahead
 		member = record.AppendShare(member, e.Format, uint32(sum))
 	}
 	r.member.set(binary.LittleEndian.AppendUint32(member, uint32(sum)))
@@ -306,7 +306,10 @@ func (r *AcquireRequest) Reply(e *Encoder, a *script.Attempts, reply []int64) (A
 	if e.ServerTime {
 		e.served.Store(g.Now - serverSlack)
 	}
-	g.At = e.Dated(g.Now, reply[2], r.lease)
+	if r.lease {
+		g.Ahead = reply[8]
+	}
+	g.At = e.Dated(g.Now, reply[2], g.Ahead > 0)
 	g.ResetAfter = Micros(g.At - g.Now + reply[2]*1000)
 	if len(reply) > 4 {
 		g.ResetAfter = Micros(reply[6])
@@ -315,7 +318,7 @@ func (r *AcquireRequest) Reply(e *Encoder, a *script.Attempts, reply []int64) (A
 		g.Origin, g.outcomes = reply[7], reply[8:]
 	}
 	if r.lease {
-		if g.Ahead, g.outcomes = reply[8], reply[9:]; len(g.outcomes) == 0 {
+		if g.outcomes = reply[9:]; len(g.outcomes) == 0 {
 			g.outcomes = nil
 		}
 	}

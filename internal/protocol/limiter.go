@@ -44,7 +44,7 @@ type Options struct {
 	Format           record.Format
 	RecordPerRequest bool
 	Granularity      time.Duration // length of the buckets that grants are dated at the end of; 0: none
-	Lease            time.Duration // the same, of grants that take a lease; 0: none do
+	Lease            time.Duration // the same, of calls that take a lease; 0: none does
 }
 
 // Bucket returns the granularity in effect, in ms; 0 for none.

@@ -194,7 +194,7 @@ func keysOf(limiters int) (keys []string) {
 func FuzzAcquire(f *testing.F) {
 	client := redistest.Embedded(f).Client()
 	functions := slices.Concat([]string{"parse_groups", "permits_of", "client_prefix", "grant_score"}, configFunctions, timeFunctions)
-	statements := []string{`local prefix = string\.sub\(record, .*`, `local lease, lease_bucket = .*`, `local bucket = .*`}
+	statements := []string{`local prefix = string\.sub\(record, .*`, `local lease, lease_bucket = .*`}
 	more := `
 local groups, strict = parse_groups(ARGV[4])
 local listed = ''
@@ -203,15 +203,17 @@ for _, group in ipairs(groups) do
 end
 local limiter = read_config(0, configured_rate) or {}
 local now = client_now ~= '' and read_clock(client_now) or nil
-local score = now and limiter.interval and ` + only(f, AcquireScript.Text, `score, bucketed = (grant_score\(.*\))\n`) + "\n"
+local score = now and limiter.interval and ` + only(f, AcquireScript.Text, `score, bucketed = (grant_score\(.*\))\n`) + `
+local ends = now and limiter.interval and lease and ` + only(f, AcquireScript.Text, `local ends, is_bucket = (grant_score\(.*\))\n`) + "\n"
 	values := slices.Concat([]string{
 		"now and to_micros(now)", "prefix", "permits_of(record)", "wanted", "granularity",
 		"granularity and permits_of(string.sub(prefix, 1, #client_prefix(prefix) + 4))", "listed", "strict",
 		"tonumber(lease)", "tonumber(lease_bucket)", "score and now > 0 and to_micros(score) or nil",
+		"ends and now > 0 and to_micros(ends) or nil",
 		"local partly, queued = FLAG, OTHER", "detail = state.free - left, FLAG", "load_state(limiter, now, FLAG, OTHER)",
 		"load_state(limiter, now, OTHER, FLAG)", "local partly, queued = OTHER, FLAG", "if granularity and bucketed and not FLAG then",
 		"local enforced = FLAG", "if groups and FLAG and not",
-		"grant_score(now, limiter.interval, bucket, lease, FLAG)",
+		"grant_score(now, limiter.interval, granularity, false, FLAG)",
 		"not ARGV[7] and not FLAG then", "right and stays and FLAG then", "FRACTIONS_BELOW or FLAG)", // in the plain grant
 	}, limiterValues, []string{"configured_rate"})
 	// A retry also calls find_attempt, of which the echo has only the parameters and how it knows recent ids.
@@ -326,23 +328,29 @@ local first, id_count, since, all, shared, known = ` + only(f, AcquireScript.Tex
 			}
 			var share any
 			prefix := twin.AppendPrefix(nil, o.Format, int(ids))
+			if o.Bucket() > 0 || ask.Lease > 0 {
+				prefix = record.AppendShare(prefix, o.Format, uint32(held))
+			}
 			if o.Bucket() > 0 {
-				prefix, share = record.AppendShare(prefix, o.Format, uint32(held)), held
+				share = held
 			}
 			since := clockOf(now)
 			if o.ServerTime {
 				since = e.served.Load()
 			}
 			want := func() []any {
-				var clock, score any
+				var clock, score, ends any
 				if !o.ServerTime {
 					clock = clockOf(now)
 					if o.Own.Interval > 0 && clockOf(now) > 0 {
-						score = o.Dated(now, o.Own.Interval, ask.Lease > 0)
+						score = o.Dated(now, o.Own.Interval, false)
+						if ask.Lease > 0 {
+							ends = o.Dated(now, o.Own.Interval, true)
+						}
 					}
 				}
 				return append([]any{
-					clock, string(prefix), held, wanted, orNil(o.Bucket()), share, listed, int64(ask.Strict), ahead, bucket, score, ask.UpTo, ask.Detail,
+					clock, string(prefix), held, wanted, orNil(o.Bucket()), share, listed, int64(ask.Strict), ahead, bucket, score, ends, ask.UpTo, ask.Detail,
 					ask.Rebuild, ask.Check, ask.Partial, ask.Apart, o.Enforced && r.Sets < 3, o.RecordPerRequest,
 					o.Format == record.Redisson313, ask.Rebuild, ask.Check, o.Format == record.Redisson313,
 				}, limiterOf(o.Own)...)

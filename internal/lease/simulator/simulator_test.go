@@ -160,13 +160,16 @@ func (s *simulation) take(owner int, count, ahead int64) (granted, more, free in
 	s.expire()
 	granted = min(count, s.free)
 	at = s.now
-	if ahead > 0 {
-		at = s.now + lease.Rest(s.time(), s.lease)
-	}
 	s.free -= granted
 	if granted == count {
-		more = max(0, min(ahead, s.free/4, s.free-(s.rate+9)/10))
+		tenth := (s.rate + 9) / 10
+		if more = min(ahead, s.free/4, s.free-tenth); more*8 < min(ahead, tenth) {
+			more = 0
+		}
 		s.free -= more
+	}
+	if more > 0 {
+		at = s.now + lease.Rest(s.time(), s.lease)
 	}
 	s.add(entry{at, owner, granted + more})
 	return granted, more, s.free, at
