@@ -79,8 +79,8 @@ func (g *Grant) Permits() int64 {
 // that are already free do not come back again: their interval is over, or they were freed by Release, Reset, Delete, or
 // SetRate without KeepState.
 //
-// Return takes the permits out of records that this client wrote with the time of this grant. Other grants in these records
-// have the same time, so the return does not change when their permits become free. If the process granted the permits
+// Return takes the permits out of records that this client wrote with the time of this grant. A record can hold several
+// grants of the same time. The return does not change when the permits of the other grants become free. If the process granted the permits
 // locally (WithFallback), Return frees the permits that the process granted last. [Limiter.Release] removes the oldest
 // permits of all clients instead.
 //

@@ -11,8 +11,9 @@ import (
 type Observer interface{ Call(CallInfo) }
 
 // CallInfo describes one acquiring call. A call of AllowAll or TakeAll in one step is reported once for each of its
-// limiters. If a call fails, its Callers count as denied, except those that have left. If all have left before the call is
-// sent, Attempts is 0, and Err is set.
+// limiters; if they run in order, each limiter has a call as for Allow. If a call fails and the process does not decide
+// (Fallback), its Callers count as denied, except those that have left. If all have left before the call is sent, Attempts
+// is 0, and Err is set.
 type CallInfo struct {
 	Limiter string // name
 	// Callers is the number of callers whose requests the call carried. If the call fails, it includes the queued requests
@@ -22,12 +23,12 @@ type CallInfo struct {
 	Callers, Granted, Denied int
 	Permits                  int64         // granted in total
 	Unclaimed                int64         // part of Permits that no caller received, because the callers had cancelled
-	Waiting                  int           // callers still blocked in this process; 0 for AllowAll
+	Waiting                  int           // callers still blocked in this process; 0 for AllowAll in one step
 	Latency                  time.Duration // from sending the call to its reply, retries included
 	Attempts                 int           // number of attempts sent to Redis; 0 if no call was made
 	Repaired                 string        // what was repaired and why; "" if nothing
 	RateMismatch             bool          // the rate of WithRate or WithEnforcedRate differs from the rate in force
-	DenyCacheHits            int           // refusals by WithDenyCache since the limiter's previous call; 0 for AllowAll
+	DenyCacheHits            int           // refusals by WithDenyCache since the limiter's previous call; 0 for AllowAll in one step
 	Fallback                 bool          // decided by the process (WithFallback), after a failed call or without one
 	Leased                   int64         // permits that were taken ahead of demand (WithLease), in addition to Permits
 	Returned                 int64         // permits of earlier leases given back since the limiter's previous call
@@ -50,8 +51,9 @@ type RequestObserver interface {
 // RequestInfo describes one request: a call of a method that asks a limiter for permits. Take, TakeUpTo and TakeAll have
 // the Method of Allow, AcquireUpTo and AllowAll.
 //
-// AllowAll and TakeAll make one request to each of their limiters. Method is "AllowAll" if they run in one step, and
-// "Allow" if they ask one limiter after the other. If AllowAll runs in one step and one limiter refuses, Granted is 0
+// AllowAll and TakeAll make one request to each of their limiters. If a limiter is listed several times, it is one request
+// for the sum. Method is "AllowAll" if they run in one step, and "Allow" if they ask one limiter after the other. In order,
+// they make no request to the limiters behind the one that refuses. If AllowAll runs in one step and one limiter refuses, Granted is 0
 // and Err is nil for all limiters, including those that would have allowed. CallInfo.Denied counts only the limiters
 // that refuse.
 type RequestInfo struct {

@@ -170,11 +170,11 @@ type Result struct {
 	Allowed bool
 	Limit   int64 // permits of the rate under which the request was decided; with WithFallback perhaps the process's own limit
 	// Remaining is the number of permits free after this request. It is 0 if Redis refuses the request while callers of this
-	// process wait, except in the results of AllowAll.
+	// process wait, except in the results of an AllowAll that runs in one step.
 	Remaining int64
 	// RetryAfter is 0 if Allowed. Otherwise it is the time until the requested permits are free, if no client takes permits
 	// until then. If Redis refuses the request while callers of this process wait, it is at least the time until the first
-	// of them can be served, except in the results of AllowAll.
+	// of them can be served, except in the results of an AllowAll that runs in one step.
 	RetryAfter time.Duration
 	// ResetAfter is the time until all permits are free, if no client takes permits until then. After a grant it is the time
 	// until the permits of this grant are free: one interval; with WithGranularity(d) up to d more, with WithLease(d) up to

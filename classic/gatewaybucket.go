@@ -32,10 +32,12 @@ type Gateway struct {
 //
 // Layout: one hash, best named by GatewayKey: lastRefillTime, when the last refill was due (ms), and tokensRemaining. Its
 // TTL is an interval from its last change. A time that is missing, or more than one minute and more than an interval ahead,
-// is replaced by now. If tokensRemaining is missing or invalid, the bucket counts as full. Three errors of the usual script
-// are not here: the interval in ms given to EXPIRE, which takes seconds; a TTL set only when the bucket is made, so that a
-// bucket in use expires and is full again; and Every as interval / limit, which is 0 if the limit is larger than the
-// interval in ms. Here, an Every below 1 ms is ErrInvalidRate.
+// is replaced by now. If tokensRemaining is missing or invalid, the bucket counts as full.
+//
+// The scripts in common use have three bugs that this one avoids. They pass the interval in ms to EXPIRE, which takes
+// seconds. They set the TTL only when the bucket is made, so a bucket in use expires and is full again. They compute Every
+// as interval / limit, which is 0 if the limit is larger than the interval in ms. Here, an Every below 1 ms is
+// ErrInvalidRate.
 //
 // Cost: one hash of two numbers, one call with three commands. It works on a cluster: there is one key.
 //

@@ -25,8 +25,8 @@ var (
 // A day ends when the date at its Location changes. If daylight saving time begins there at midnight, clocks skip from
 // 00:00 to 01:00, and the new day begins at 01:00. A day on which clocks change has more or fewer hours than 24.
 //
-// Cost: one key that holds a number for the rest of the day, one call with three commands. It works on a cluster: a call
-// uses one key.
+// Cost: one key that holds a number for the rest of the day, one call with three commands, or four for the first grant of
+// a day. It works on a cluster: a call uses one key.
 //
 // Weakness: all permits of a day can be used at once, and around midnight up to 2 x the limit can pass. Days are those
 // of the client's clock.

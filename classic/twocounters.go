@@ -15,8 +15,9 @@ var twoCountersScript = load("two_counters")
 // spread evenly.
 //
 // Layout: one hash: window (number of this window since 1970), current and previous (permits granted in it and in the
-// one before). Its TTL is two intervals from the last grant. A window that is more than one ahead, and invalid numbers,
-// start anew; a client whose clock is a window behind uses the stored window, as if that had just begun.
+// one before). Its TTL is two intervals from the last grant. If the stored window is missing, invalid, or more than one
+// window away from the client's, counting starts again. An invalid current or previous counts as 0. A client whose clock
+// is one window behind uses the stored window as if it had just begun.
 //
 // Cost: one hash of three numbers, whatever the rate; one call with three commands. It works on a cluster: there is one
 // key.

@@ -139,7 +139,7 @@ func New(config Config) (*Observer, error) {
 	o.carried = counter("rratelimiter.call.requests", "{request}",
 		"Requests that calls carried, and queued requests that failed with a call. A waiting request counts once for each call that carries it.")
 	o.requests = counter("rratelimiter.requests", "{request}", "Requests, by outcome: granted; denied; "+
-		"cached (denied without a call to Redis); failed; left (the context of a waiting caller ended).")
+		"cached (denied without a call to Redis); failed; left (the context of a waiting caller ended while no call was in flight).")
 	o.permits = counter("rratelimiter.granted.permits", "{permit}", "Permits granted.")
 	o.unclaimed = counter("rratelimiter.unclaimed.permits", "{permit}",
 		"Permits granted to callers that had already returned, and that no other caller could use.")

@@ -105,7 +105,7 @@ func New(config Config) *Metrics {
 	attempts := counter("call_attempts_total", "Commands sent for the calls; more than the calls if some were retried.")
 	carried := counter("call_requests_total", "Requests that calls carried, and queued requests that failed with a call. A waiting request counts once for each call that carries it.")
 	requests := counter("requests_total", "Requests, by outcome: granted; denied; "+
-		"cached (denied without a call to Redis); failed; left (the context of a waiting caller ended).", "outcome")
+		"cached (denied without a call to Redis); failed; left (the context of a waiting caller ended while no call was in flight).", "outcome")
 	permits := counter("granted_permits_total", "Permits granted.")
 	unclaimed := counter("unclaimed_permits_total", "Permits granted to callers that had already returned, and that no other caller could use.")
 	decisions := counter("decisions_total", "Requests that were granted or denied, by what decided: redis, lease "+

@@ -24,9 +24,10 @@ func newLs() *cobra.Command {
 		Long: `ls lists the limiters whose name matches PATTERN (as in Redis: * ? [a-z]), or all. It searches all keys by SCAN, on all
 masters of a cluster. That does not block Redis, but takes a while if there are millions of keys.
 
-If a limiter has more than 2,000 live or more than 2,000 expired records, ls does not read them all. A ~ before its
-figures says so: they are exact only if free permits and records add up to the rate. In a PER_CLIENT limiter each client
-has its own permits: --client ID shows those of one client, --client all has a line for each client.
+If a limiter has more than 2,000 live or more than 2,000 expired records, ls does not read them all. Its figures then
+have a ~: ls computes them from the stored number of free permits, so they are wrong if that number is wrong. In a
+PER_CLIENT limiter each client has its own permits: --client ID shows those of one client, --client all has a line for
+each client.
 
 On a terminal, names that are too long for its width are cut in the middle. A pipe and --json get whole names.`,
 		Example: `  rrl ls

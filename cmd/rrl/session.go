@@ -66,7 +66,7 @@ func (c *common) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	c.given = f.Changed
 	if c.whose {
-		f.StringVar(&c.client, "client", "", "`id` of one client of a PER_CLIENT limiter, or all")
+		f.StringVar(&c.client, "client", "", "`id` of one client of a PER_CLIENT limiter; or all, except with acquire")
 		cmd.RegisterFlagCompletionFunc("client", c.completeClient) // fails only if it is registered already
 	}
 	f.BoolVar(&c.json, "json", false, "write one JSON object a line")
