@@ -30,7 +30,7 @@ var (
 	// ErrOutcomeUnknown. Otherwise the reply was lost. Then no retry was answered within WithCallTimeout, or a retry could
 	// not find out what the earlier attempt was granted, or there was no retry because it could have taken permits twice.
 	// Permits may be taken that no caller received. ErrOutcomeUnknown wraps the cause. If no call carried the request yet,
-	// the error is the cause alone.
+	// the error is only the cause, without ErrOutcomeUnknown.
 	ErrOutcomeUnknown = script.ErrOutcomeUnknown
 	// ErrUnavailable means that Redis could not be reached, that no connection or no reply came within WithCallTimeout, or
 	// that the server replied with one of these errors: LOADING, BUSY, READONLY, MASTERDOWN, CLUSTERDOWN, TRYAGAIN, or "max

@@ -13,7 +13,7 @@ import (
 // A Grant holds the permits that [Limiter.Take], [Limiter.TakeUpTo] or [Client.TakeAll] took from one limiter. It is safe
 // for concurrent use. A nil Grant, that of a refused request, holds no permits.
 //
-// Permits cannot be given back in these cases. They are free again when their interval is over:
+// In these cases permits cannot be given back, and return when their interval is over:
 //   - The reply of the call was lost, so there is no Grant. (If only ctx ended, and the reply arrives later, the permits
 //     are given back in the background.)
 //   - The process ended without calling Return. A Grant cannot be stored.
@@ -65,7 +65,7 @@ func (c *Client) TakeAll(ctx context.Context, permits []int64, limiters ...*Limi
 	return grants, results, nil
 }
 
-// Permits returns how many permits of the grant were not given back, even if their interval is over.
+// Permits returns for how many permits Return can still be called: those of the grant, less those for which it was called.
 func (g *Grant) Permits() int64 {
 	if g == nil {
 		return 0
@@ -80,12 +80,12 @@ func (g *Grant) Permits() int64 {
 // SetRate without KeepState.
 //
 // Return takes the permits out of records that this client wrote with the time of this grant. A record can hold several
-// grants of the same time. The return does not change when the permits of the other grants become free. If the process granted the permits
-// locally (WithFallback), Return frees the permits that the process granted last. [Limiter.Release] removes the oldest
-// permits of all clients instead.
+// grants of the same time. The return does not change when the permits of the other grants become free. If the process
+// granted the permits locally (WithFallback), Return frees the permits that the process granted last. [Limiter.Release]
+// removes the oldest permits of all clients instead.
 //
-// If n is 0, Return does nothing. If n is negative, the error is ErrInvalidPermits. If the reply is lost, the error is
-// ErrOutcomeUnknown: the permits may have come back, and no later Return gives them back.
+// If n is 0 or the grant is nil, Return does nothing. If n is negative, the error is ErrInvalidPermits. If the reply is
+// lost, the error is ErrOutcomeUnknown: the permits may have come back, and no later Return gives them back.
 func (g *Grant) Return(ctx context.Context, n int64) (int64, error) {
 	const operation = "return to"
 	if g == nil {

@@ -126,7 +126,8 @@ type Repaired struct {
 	Fault string
 	Was   int64 // free permits stored before; 0 if that could not be read
 	// Free is the number of free permits stored afterwards. After Reset it is the rate. After Repair it is the rate less the
-	// permits in live records; with DryRun, or if nothing is repaired, also less those in expired records, which stay.
+	// permits in live records. With DryRun, or if nothing is repaired, expired records stay, and their permits are also
+	// subtracted.
 	Free    int64
 	Records int   // number of records, including expired ones
 	Permits int64 // permits in these records

@@ -210,11 +210,11 @@ func WithGranularity(d time.Duration) LimiterOption {
 }
 
 // WithLease lets this process take permits ahead of demand, and grant them without a call to Redis. Such permits are a
-// lease. A lease ends when the time since 1970 is a multiple of d, between d/4 and 1.25 d after it was taken. (If the
-// interval in force is shorter than 10 d, a tenth of it replaces d.) The client takes the next lease before the current one
-// ends, at most d/4 earlier, so that callers do not wait for it. The limit stays exact: the permits of a lease are stored
-// in a record with the time of the end of the lease. So leases do not weaken the limit, also if other leases, other clients
-// and Redisson use the limiter.
+// lease. Leases end at times that are multiples of d since 1970. A lease lasts for at least d/4 and less than 1.25 d. (If
+// the interval in force is shorter than 10 d, a tenth of it replaces d.) The client takes the next lease before the
+// current one ends, at most d/4 earlier, so that callers do not wait for it. The limit stays exact: the permits of a lease
+// are stored in a record with the time of the end of the lease. So leases do not weaken the limit, also if other leases,
+// other clients and Redisson use the limiter.
 //
 // The option has a price. The permits of a call that takes a lease return late, by up to the length of the lease. So up to
 // 1.25 d/(interval + 1.25 d) of the rate can be lost. The permits that one process holds are missing in other processes
@@ -223,13 +223,13 @@ func WithGranularity(d time.Duration) LimiterOption {
 // So a process takes ahead about as many permits as it will need until the lease ends, by its recent use, and at most a
 // quarter of the free permits. It takes nothing ahead
 //   - while a caller waits, while a call is stalled, and for the time d after a refusal;
-//   - if no more than a tenth of the rate is free, or only a few permits more: it never takes the last tenth;
+//   - if a tenth of the rate or little more is free: it never takes the last tenth;
 //   - if a check has found that Redisson has used any limiter on the server since the server started. The client makes
 //     this check separately for each limiter, and only while callers wait for the limiter. The result holds until the
 //     next check, or until the limiter has been idle for a while.
 //
-// In these cases calls go to Redis, and grant permits as without the option. Unused permits are given back when the lease ends, unless they
-// are too few to justify a call.
+// In these cases calls go to Redis, and grant permits as without the option. Unused permits are given back when the lease
+// ends, unless they are too few to justify a call.
 //
 // A change by this client (SetRate, Release, Delete, ...) ends its leases of the limiter at once. A change by another
 // client is noticed when the lease ends. While Redis cannot be reached, a lease grants its permits until it ends. A client
@@ -290,9 +290,10 @@ func WithDenyCache(limiters int) LimiterOption {
 // In any interval the process grants at most the fraction of the rate by itself, even across several outages. These grants
 // are in addition to the grants of Redis, and their permits may return up to a tenth of the interval late. The last known
 // rate is the rate in the latest reply of Redis to this process. Without such a reply it is the rate of WithRate or
-// WithEnforcedRate. If neither is known, the method returns the error. A call that Redis did not execute is not retried in
-// this case either. A client stores the last known rates and its own grants of at most 65,536 limiters, a grant for up to 1.1 intervals. If so many
-// limiters have such grants, the calls of further limiters return the error, as if no rate were known.
+// WithEnforcedRate. If neither is known, the method returns the error. With this option, a call that Redis did not execute
+// is never retried. A client stores the last known rates and its own grants of at most 65,536 limiters, a grant for up to
+// 1.1 intervals. If so many limiters have such grants, the calls of further limiters return the error, as if no rate were
+// known.
 //
 // A node counts as away if it refuses calls, or if it has answered nothing for 500 ms (or for WithCallTimeout, if that is
 // shorter) while a call was in flight. After half of that time a probe is sent, so an answer to the probe also shows that

@@ -19,7 +19,7 @@ func GatewayKey(ip, path string, interval time.Duration) string {
 type Gateway struct {
 	Every    time.Duration // time between two permits
 	Capacity int64         // permits in a full bucket
-	Interval time.Duration // the bucket is full when so much time has passed since its last refill (lastRefillTime); at least Every
+	Interval time.Duration // the bucket is full when more time has passed since lastRefillTime; it must be at least Every
 }
 
 // NewGatewayBucket returns a token bucket with a continuous refill, in the gateway form: API gateways often keep one
@@ -31,8 +31,8 @@ type Gateway struct {
 // nothing.
 //
 // Layout: one hash, best named by GatewayKey: lastRefillTime, when the last refill was due (ms), and tokensRemaining. Its
-// TTL is an interval from its last change. A time that is missing, or more than one minute and more than an interval ahead,
-// is replaced by now. If tokensRemaining is missing or invalid, the bucket counts as full.
+// TTL is an interval and 1 ms from its last change. A time that is missing, or more than one minute and more than an
+// interval ahead, is replaced by now. If tokensRemaining is missing or invalid, the bucket counts as full.
 //
 // The scripts in common use have three bugs that this one avoids. They pass the interval in ms to EXPIRE, which takes
 // seconds. They set the TTL only when the bucket is made, so a bucket in use expires and is full again. They compute Every
@@ -72,7 +72,7 @@ func (p Gateway) check() error {
 	case p.Every < ms || p.Every%ms != 0:
 		return invalidRate("a permit every %v: not a positive number of whole milliseconds", p.Every)
 	case p.Interval < p.Every || p.Interval%ms != 0:
-		return invalidRate("interval %v is not a number of whole milliseconds, at least %v", p.Interval, p.Every)
+		return invalidRate("interval %v must be whole milliseconds and at least %v", p.Interval, p.Every)
 	}
 	return checkCount("permits of capacity", p.Capacity)
 }

@@ -15,7 +15,7 @@ import (
 var gcraScript = load("gcra")
 
 // NewGCRA returns a limiter by the generic cell rate algorithm, in the layout of go-redis/redis_rate v10 and with its
-// results.
+// results, except that RetryAfter is 0 after a grant, not -1.
 //
 // Model: the theoretical arrival time (TAT) is when the next permit would be due if permits came evenly, one per interval /
 // permits. Each permit moves the TAT by interval / permits. A request passes if the TAT is then at most burst x interval /

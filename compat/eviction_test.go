@@ -37,8 +37,8 @@ func evictions(f *mixed) {
 		{"3.17.5 counts a record per request", f.old, perRequest, 1, false, evictedRate},
 		{"4.7.0 counts the permits of a record", f.recent, nil, 1, false, evictedRate},
 		{"Go comes before 3.17.5", f.old, nil, 0, true, evictedRate},
-		{"3.17.5 takes all before a record expires", f.old, perRequest, evictedRate, false, 6 + evictedRate},
-		{"4.7.0 takes all before a record expires", f.recent, perRequest, evictedRate, false, 6 + evictedRate},
+		{"the first call of 3.17.5 takes all", f.old, perRequest, evictedRate, false, 6 + evictedRate},
+		{"the first call of 4.7.0 takes all", f.recent, perRequest, evictedRate, false, 6 + evictedRate},
 	} {
 		f.Run(c.name, func(t *testing.T) {
 			b := f.in(t).beside(c.java)
@@ -71,8 +71,9 @@ func evictions(f *mixed) {
 	}
 }
 
-// shared prepares a limiter with a record of two permits that is about to expire and with six permits that Go took in
-// one call for six callers. Go's clock dates them 1.5 and about 0.5 intervals before now, so the test need not wait.
+// shared prepares a limiter with a record of two permits that has expired, but was not removed, and with six permits that
+// Go took in one call for six callers. Go's clock dates them 1.5 and about 0.5 intervals before now, so the test need not
+// wait.
 func (b *bench) shared(name string, opts ...rratelimiter.LimiterOption) {
 	b.Helper()
 	ago := evictedInterval * 3 / 2

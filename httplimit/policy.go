@@ -82,7 +82,7 @@ type Policy struct {
 	// returns the names of the limits that refused.
 	OnDeny func(ctx context.Context, d Decision)
 	// OnError is called for
-	//   - each request that could not be decided;
+	//   - each request that could not be decided, unless its context ended before;
 	//   - each limit with an invalid configuration;
 	//   - each request for more permits than the rate (rratelimiter.ErrExceedsRate): its number of permits is reduced;
 	//   - each limit whose permits could not be given back or corrected.
@@ -90,8 +90,8 @@ type Policy struct {
 	// OnDecision is called for each decision, before the request is handled.
 	OnDecision func(ctx context.Context, d Decision)
 	// Logger gets one line with the reason when limits can no longer be checked, and one line when the limits decide again
-	// and no request has failed for 1 s. Errors of the configuration are logged at most once a minute, and so are all other
-	// errors. nil means slog.Default().
+	// and no request has failed for 1 s. Errors of the configuration are logged at most once a minute, and so are errors of
+	// giving permits back. nil means slog.Default().
 	Logger *slog.Logger
 
 	counts  [outcomes]atomic.Int64

@@ -19,9 +19,9 @@
 //	err := <-served
 //
 // Contexts still follow the real clock. A TryAcquireTimeout ends when its timeout is over by the server's clock or by the
-// real clock, whichever comes first. Where that matters, use testing/synctest and [NewRealTime]: in a bubble, time.Now is a clock that advances when all
-// goroutines wait, and time.Sleep takes no real time. No connection leaves the process, so both kinds of server work in
-// a bubble.
+// real clock, whichever comes first. Where that matters, use testing/synctest and [NewRealTime]: in a bubble, time.Now is
+// a clock that advances when all goroutines wait, and time.Sleep takes no real time. No connection leaves the process, so
+// both kinds of server work in a bubble.
 package limittest
 
 import (

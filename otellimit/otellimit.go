@@ -35,7 +35,7 @@ const scope = "github.com/rratelimiter/rratelimiter/otellimit"
 type Config struct {
 	MeterProvider  metric.MeterProvider        // nil: the global one
 	TracerProvider trace.TracerProvider        // nil: no spans
-	TraceCalls     bool                        // also a span for each call to Redis
+	TraceCalls     bool                        // also a span for each CallInfo: each call to Redis
 	Label          func(limiter string) string // the attribute "limiter" of a limiter's metrics; nil: none
 	MostLabels     int                         // maximum of labels, and of policies of guards; further ones are counted as "other". 0: 100
 }
@@ -216,7 +216,7 @@ func add[N int | int64](ctx context.Context, c metric.Int64Counter, n N, a attri
 	}
 }
 
-// Request records how long a caller was blocked, and the result of the request.
+// Request records how long a caller was blocked, and counts requests that leases grant, and requests without a reply.
 func (o *Observer) Request(ctx context.Context, info rratelimiter.RequestInfo) {
 	if o.tracer != nil {
 		ctx = o.traceRequest(ctx, info)

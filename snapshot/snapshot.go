@@ -8,8 +8,8 @@
 //	s, err = snapshot.Decode(data)
 //	err = s.Restore(ctx, other, snapshot.As("orders-copy"), snapshot.At(time.Now()))
 //
-// A snapshot keeps the keys byte for byte and checks nothing: a damaged limiter is restored with its damage. Names
-// are those of the configuration key in Redis, as a name mapper makes them.
+// A snapshot keeps the keys byte for byte. A damaged limiter is restored with its damage: only the types of the keys and
+// the form of the snapshot are checked. A name is the key of the configuration in Redis, after any name mapper.
 package snapshot
 
 import (

@@ -529,6 +529,9 @@ func TestOnATerminal(t *testing.T) {
 			t.Errorf("answered %q: exit code %d, %q", answer, code, errs)
 		}
 	}
+	for _, flag := range []string{"--text", "--json"} {
+		s.fails(1, "--output is for a snapshot that can be restored", "snapshot", "x", flag, "--output", filepath.Join(t.TempDir(), "x"))
+	}
 	if code, out, errs := s.run("snapshot", "x"); code != 1 || out != "" || !strings.Contains(errs, "a snapshot is not text") {
 		t.Errorf("exit code %d, output %q, errors %q", code, out, errs)
 	}

@@ -33,8 +33,9 @@ type common struct {
 }
 
 const environment = `
-The server is that of --redis, or else of RRL_REDIS, or else redis://localhost:6379. The environment has the password
-(RRL_PASSWORD or REDISCLI_AUTH), the user (RRL_USER) and the sentinels' password (RRL_SENTINEL_PASSWORD).`
+The server is that of --redis, or else of RRL_REDIS, or else redis://localhost:6379. What the address lacks is taken from
+the environment: the password (RRL_PASSWORD or REDISCLI_AUTH), the user (RRL_USER) and the sentinels' password
+(RRL_SENTINEL_PASSWORD).`
 
 // live returns a command that works on a live Redis.
 func (c *common) live(cmd *cobra.Command, do func(ctx context.Context, s *session, args []string) error) *cobra.Command {

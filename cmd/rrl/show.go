@@ -338,6 +338,8 @@ func (s *session) showClients(ctx context.Context, shared *connect.Limiter, rate
 		switch {
 		case v.Fault != nil:
 			free, sum, records = "?", "?", records+v.Expired.Records
+		case !v.Consistent() && !v.OneStep:
+			sum = "unknown"
 		case !v.Consistent():
 			sum = s.Paint(render.Bad, "NO")
 		}

@@ -29,6 +29,9 @@ the same format.`,
 		Args:              someNames,
 		ValidArgsFunction: c.completeMore,
 	}, func(ctx context.Context, s *session, args []string) error {
+		if file != "" && (text || s.json) {
+			return errors.New("--output is for a snapshot that can be restored: it excludes --text and --json")
+		}
 		var data []byte
 		for _, arg := range args {
 			name, err := s.named(arg)

@@ -57,9 +57,9 @@ type grantedAt struct{ at, n int64 }
 // is at most a quarter of the interval.
 const headStart = 150 * time.Millisecond
 
-// Granted adds n permits that this process got at now (µs; a little later with a lease), and drops grants that have returned. A grant within 1/1024
-// of the interval after the last one is joined to that, so that few are kept on limiters with long intervals, too. Its
-// permits count as returned a little early.
+// Granted adds n permits that this process got at now (µs; with a lease a little later), and drops grants that have
+// returned. A grant within 1/1024 of the interval after another one is joined to that, so that few are kept on limiters
+// with long intervals, too. Its permits count as returned a little early.
 func (s *Share) Granted(now int64, interval time.Duration, n int64) {
 	cutoff := now - interval.Microseconds()
 	expired := 0
