@@ -65,7 +65,8 @@ func (c *Client) TakeAll(ctx context.Context, permits []int64, limiters ...*Limi
 	return grants, results, nil
 }
 
-// Permits returns for how many permits Return can still be called: those of the grant, less those for which it was called.
+// Permits returns the number of permits that can still be given back with Return. Each call of Return lowers it by n, even
+// if fewer permits came back.
 func (g *Grant) Permits() int64 {
 	if g == nil {
 		return 0

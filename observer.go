@@ -52,10 +52,10 @@ type RequestObserver interface {
 // the Method of Allow, AcquireUpTo and AllowAll.
 //
 // AllowAll and TakeAll make one request to each of their limiters. If a limiter is listed several times, it is one request
-// for the sum. Method is "AllowAll" if they run in one step, and "Allow" if they ask one limiter after the other. In
-// order, the limiters after the one that refuses get no request. If AllowAll runs in one step and one limiter refuses,
-// Granted is 0 and Err is nil for all limiters, including those that would have allowed. CallInfo.Denied counts only the
-// limiters that refuse.
+// for the sum. Method is "AllowAll" if they run in one step, and "Allow" if they ask one limiter after the other. If they
+// are asked one after the other, the limiters after the one that refuses get no request. If AllowAll runs in one step and
+// one limiter refuses, Granted is 0 and Err is nil for all limiters, including those that would have allowed.
+// CallInfo.Denied counts only the limiters that refuse.
 type RequestInfo struct {
 	Limiter string        // name
 	Method  string        // "Acquire", "TryAcquireTimeout", "TryAcquire", "Allow", "AcquireUpTo" or "AllowAll"

@@ -19,7 +19,7 @@ func GatewayKey(ip, path string, interval time.Duration) string {
 type Gateway struct {
 	Every    time.Duration // time between two permits
 	Capacity int64         // permits in a full bucket
-	Interval time.Duration // the bucket is full when more time has passed since lastRefillTime; it must be at least Every
+	Interval time.Duration // after this time without a refill the bucket is full; it must be at least Every
 }
 
 // NewGatewayBucket returns a token bucket with a continuous refill, in the gateway form: API gateways often keep one

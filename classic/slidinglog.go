@@ -20,7 +20,7 @@ var slidingLogScript = load("sliding_log")
 // the same member: it replaces the first record instead of adding one. Here a colon and a unique text follows. In the
 // hash, currentRate is the permits of all records, and cursor the time from which they count: that of the oldest. Both
 // keys have a TTL of an interval from the last grant. A call computes currentRate from the records again if it reads all
-// of them (a refusal reads up to 512), or if there are more records than currentRate, which is impossible. Records that
+// of them (a refusal reads up to 512), or if currentRate is less than the number of records, and so wrong. Records that
 // are more than one minute and more than an interval ahead are removed.
 //
 // Cost: a record of some 80 bytes for each grant of an interval; one call with ten commands, and the time to remove

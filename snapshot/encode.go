@@ -184,7 +184,7 @@ func (r *reader) tuple(what string, length int, optional bool) bool {
 func (r *reader) pairs(what string) int {
 	n := r.array(what)
 	if n < 0 || n%2 != 0 {
-		r.fail("%s: an array of %d elements", what, n)
+		r.fail("%s: %d elements, not an even number of them", what, n)
 		return 0
 	}
 	return n / 2

@@ -40,9 +40,9 @@ func As(name string) RestoreOption {
 	return func(r *restoring) { r.name = name }
 }
 
-// Replace removes an existing limiter, including the keys of all its clients. Without it, Restore then does nothing and
-// returns ErrExists. A key of another Redis type belongs to another program: with or without Replace nothing is done
-// then, and the error is ErrWrongType.
+// Replace removes an existing limiter, including the keys of all its clients. If a limiter exists and Replace is not
+// given, Restore does nothing and returns ErrExists. A key of another Redis type belongs to another program: with or
+// without Replace nothing is done then, and the error is ErrWrongType.
 func Replace() RestoreOption {
 	return func(r *restoring) { r.replace = true }
 }
@@ -53,7 +53,7 @@ func Shift(d time.Duration) RestoreOption {
 }
 
 // At adds the time between Snapshot.TakenAt and t (usually time.Now()) to the time of every grant, as if the snapshot
-// were taken at t. Without Shift or At grants keep their time, so those of an old snapshot have expired.
+// were taken at t. Without Shift or At, grants keep their time, so those of an old snapshot have expired.
 func At(t time.Time) RestoreOption {
 	return func(r *restoring) { r.shift = t.Sub }
 }

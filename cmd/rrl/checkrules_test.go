@@ -39,7 +39,7 @@ func TestCheckRulesPrintsFaultsByLine(t *testing.T) {
 	if code != 1 || out != "" || len(lines) != 4 {
 		t.Fatalf("%d, %s%s", code, out, errs)
 	}
-	for i, at := range []string{":4: a: rate: ", ":5: b: it has no field key", ":5: b: it has no rate"} {
+	for i, at := range []string{":4: a: rate: ", `:5: b: it has no field "key"`, ":5: b: it has no rate"} {
 		if !strings.HasPrefix(lines[i], file+at) {
 			t.Errorf("%s, want %s", lines[i], at)
 		}

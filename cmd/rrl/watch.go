@@ -27,10 +27,11 @@ func newWatch() *cobra.Command {
 		Short: "Watch limiters live: permits free over time, and grants by second and by client",
 		Long: `watch shows two figures of each second: the fewest free permits, and the permits granted. It reads grants from their
 records in Redis, so it includes Java's. It changes nothing. For each limiter it makes 2 calls a second, or up to 20 if
-the interval is shorter than 2.5 s, and one more for every 1,000 new records.
+the interval is shorter than 2.5 s, and one more for every 1,000 new records. If the limiter's interval is below 200 ms,
+watch counts only a part of the grants.
 
 If the output is not a terminal, watch writes one line for each second and limiter, with the free permits at the last
-poll. If the interval is below a fifth of a second, it counts only a part of the grants.`,
+poll.`,
 		Example: `  rrl watch orders
   rrl watch orders payments --for 10s --json | jq .granted`,
 		Args:              someNames,

@@ -24,7 +24,7 @@ func exact(client *rratelimiter.Client) asker {
 }
 
 func forManyKeys(rdb *redis.Client, key string, rate rratelimiter.Rate) []asker {
-	gcra := classic.NewGCRA(rdb, key, rate, 20)        // 20 at once, then the rate; key is rate:KEY, as redis_rate has it
+	gcra := classic.NewGCRA(rdb, key, rate, 20)        // 20 at once, then the rate; stored as rate:KEY, as by redis_rate
 	counters := classic.NewTwoCounters(rdb, key, rate) // a sliding window, estimated
 	bucket := classic.NewTokenBucket(rdb, key+":b", classic.Tokens{Capacity: 20, PerStep: 10, Step: time.Second})
 	gateway := classic.NewGatewayBucket(rdb, key+"/api", classic.Gateway{

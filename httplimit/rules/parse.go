@@ -123,11 +123,11 @@ func (p *parser) parse(data []byte) []Limit {
 	}
 	named := top["limits"]
 	if named == nil {
-		p.fault(document.Content[0].Line, "the file has no field limits; to set no limits, write limits: {}")
+		p.fault(document.Content[0].Line, "the file has no field \"limits\"; to set no limits, write \"limits: {}\"")
 		return nil
 	}
 	if named.Kind != yaml.MappingNode {
-		p.fault(named.Line, "the field limits must have the name of each limit, with the fields of that limit below the name")
+		p.fault(named.Line, "the field \"limits\" must have the name of each limit, with the fields of that limit below the name")
 		return nil
 	}
 	var limits []Limit
@@ -170,7 +170,7 @@ func (p *parser) limit(name, node *yaml.Node) Limit {
 	if node := fields["key"]; node != nil {
 		l.Key, l.key = p.key(node)
 	} else {
-		p.fault(name.Line, "it has no field key; if all requests share one rate, write \"key: all\"")
+		p.fault(name.Line, "it has no field \"key\"; if all requests share one rate, write \"key: all\"")
 	}
 	if node := fields["rate"]; node != nil {
 		l.Rate = p.rate(node)

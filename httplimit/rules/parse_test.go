@@ -71,9 +71,9 @@ func TestEachFaultHasItsLine(t *testing.T) {
 		{"no YAML, later", "limits:\n  a: [1\n  b: 2\n", "no valid YAML"},
 		{"two documents", head + "---\nlimits: {}\n", "5: a second document"},
 		{"a list", "- a\n- b", "1: the file must have fields"},
-		{"no limits", "# ours\nexempt: [10.0.0.0/8]", "2: the file has no field limits"},
-		{"null limits", "limits:\n", "1: the field limits must have the name"},
-		{"a list of limits", "limits:\n  - name: a", "2: the field limits must have the name"},
+		{"no limits", "# ours\nexempt: [10.0.0.0/8]", "2: the file has no field \"limits\""},
+		{"null limits", "limits:\n", "1: the field \"limits\" must have the name"},
+		{"a list of limits", "limits:\n  - name: a", "2: the field \"limits\" must have the name"},
 		{"unknown field of the file", head + "limit: 1", `5: unknown field "limit"; known are exempt, limits`},
 		{"the same field of the file", head + "limits: {}", "5: limits is in line 1 already"},
 		{"unknown field", head + "    path: /x", `5: a: unknown field "path"; known are key, rate, cost, paths, methods, exempt`},
@@ -81,7 +81,7 @@ func TestEachFaultHasItsLine(t *testing.T) {
 		{"the same name", head + "  b: {key: all, rate: 1/s}\n  a: {key: all, rate: 1/s}", "6: a: the name is in line 2 already"},
 		{"a name with a brace", "limits:\n  \"{a}\\e\": {key: all, rate: 1/s}", `2: the name "{a}\x1b"`},
 		{"no fields", "limits:\n  a: 10/s", "2: a: a limit must have fields"},
-		{"no key", "limits:\n  a:\n    rate: 10/s", "2: a: it has no field key"},
+		{"no key", "limits:\n  a:\n    rate: 10/s", "2: a: it has no field \"key\""},
 		{"no rate", "limits:\n  a:\n    key: all", "2: a: it has no rate"},
 		{"a wrong rate", "limits:\n  a:\n    key: all\n    rate: 10", `4: a: rate: "10" is not of the form permits/interval`},
 		{"no permits", "limits:\n  a:\n    key: all\n    rate: 0/s", "4: a: rate: "},
@@ -122,7 +122,7 @@ func TestEachFaultHasItsLine(t *testing.T) {
 
 func TestAllFaultsAreFound(t *testing.T) {
 	_, err := Parse("f", []byte("limits:\n  b: {rate: 1, cost: x}\n  a: 5\nexempt: x\n"))
-	want := `f:2: b: it has no field key; if all requests share one rate, write "key: all"
+	want := `f:2: b: it has no field "key"; if all requests share one rate, write "key: all"
 f:2: b: rate: "1" is not of the form permits/interval, such as 100/s
 f:2: b: cost: "x" is no whole number from 1 on
 f:3: a: a limit must have fields, one a line: key, rate, cost, paths, methods, exempt
