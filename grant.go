@@ -81,7 +81,7 @@ func (g *Grant) Permits() int64 {
 // SetRate without KeepState.
 //
 // Return takes the permits out of records that this client wrote with the time of this grant. A record can hold several
-// grants of the same time. The return does not change when the permits of the other grants become free. If the process
+// grants of the same time. The permits of the other grants become free at the same time as before. If the process
 // granted the permits locally (WithFallback), Return frees the permits that the process granted last. [Limiter.Release]
 // removes the oldest permits of all clients instead.
 //

@@ -174,8 +174,8 @@ func (s *Server) Now() time.Time {
 
 // Advance moves the clock forward. Callers that block in a client of this server are served at the times at which their
 // permits become free. When Advance returns, all callers that could be served have been served, and Waiting returns how
-// many could not. A caller that is served and then blocks again may have to wait for the next Advance. In a bubble,
-// this Advance serves it, too. With the real clock, Advance sleeps.
+// many could not. A caller that is served and then blocks again may have to wait for the next call of Advance, but in a
+// bubble the same call serves it again. With the real clock, Advance sleeps.
 func (s *Server) Advance(d time.Duration) {
 	switch {
 	case d < 0 && s.realTime:
