@@ -116,7 +116,7 @@ type Health struct {
 	Away    bool // the node cannot be reached, or cannot grant permits (see WithFallback)
 	Decides bool // this process decides instead of the node (WithFallback)
 	// Silence is how long the last call has been waiting for its reply. It is 0 if the reply has come, if the call has
-	// stalled without a waiting caller, and for calls of AllowAll and AcquireUpTo.
+	// stalled and carries no caller of Acquire or TryAcquireTimeout, and for calls of AllowAll and AcquireUpTo.
 	Silence time.Duration
 }
 

@@ -176,8 +176,8 @@ type Result struct {
 	// until then. If Redis refuses the request while callers of this process wait, it is at least the time until the first
 	// of them can be served, except in the results of an AllowAll that runs in one step.
 	RetryAfter time.Duration
-	// ResetAfter, after a refusal, is the time until all permits are free, if no client takes permits until then. After a
-	// grant it is the time until the permits of this grant are free: one interval; with WithGranularity(d) up to d more, with
-	// WithLease(d) up to 1.25 d more. Permits that another process holds by such an option can return later.
+	// ResetAfter, after a refusal, is the time until all permits are free, if no client takes or gives back permits until
+	// then. After a grant it is the time until the permits of this grant are free: one interval; with WithGranularity(d) up
+	// to d more, with WithLease(d) up to 1.25 d more.
 	ResetAfter time.Duration
 }

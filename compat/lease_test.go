@@ -23,7 +23,7 @@ func TestContentionWithLeases(t *testing.T) {
 		lease: 25 * time.Millisecond,
 	}
 	ahead := 0
-	for _, r := range f.rounds(t, server, "contention:leases", true, 0.9) {
+	for _, r := range f.rounds(t, server, "contention:leases", true, 0.75) { // permits of leases expire up to an eighth of the interval late
 		for _, s := range r.scores {
 			if s.At > s.Added+time.Millisecond.Microseconds() {
 				ahead++
