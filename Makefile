@@ -1,8 +1,9 @@
 # make test installs missing tools, checks the code, and tests each module on the embedded server, on real servers and
 # next to real Redisson. make check is its quick part. scripts/check has the steps, and scripts/deps installs the tools.
 
-# go build cannot stamp the version of a checkout that belongs to another user, as in CI.
-export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
+# go build cannot stamp the version of a checkout that belongs to another user, as in CI. Without the paths of the checkout,
+# another clone need not compile again what has not changed.
+export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false -trimpath)
 
 .NOTPARALLEL:
 .PHONY: help check test unit servers lint release-check tidy matrix matrix-all testdata demo bench bench-update soak views mutants vuln deps clean
