@@ -546,7 +546,8 @@ func (c *environment) run(t *testing.T, cases int, real bool) {
 	})
 	t.Logf("%d cases in %v: in %d a window was full, %d requests or replies were lost, %d permits were taken ahead",
 		cases, time.Since(began).Round(time.Millisecond), c.full.Load(), c.lost.Load(), c.leased.permits.Load())
-	if c.full.Load() < int64(cases/2) || c.lost.Load() < int64(cases/4) || c.leased.permits.Load() < int64(cases/4) {
+	// In 40 cases of real time, 7 to 110 permits were taken ahead, and 21 to 31 windows were full.
+	if c.full.Load() < int64(cases/4) || c.lost.Load() < int64(cases/4) || c.leased.permits.Load() < int64(cases/40) {
 		t.Error("too little happened to show anything")
 	}
 }
