@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/compat/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
@@ -17,11 +16,8 @@ import (
 // leases; then the rate is in use, and they take nothing ahead any more.
 func TestContentionWithLeases(t *testing.T) {
 	server := redistest.Real(t)
-	f := fleet{
-		rate: every(250*time.Millisecond, 200), javas: javas(t, server, "3.17.5", "4.7.0"), gos: 2,
-		work:  redisson.Work{Threads: 8, For: 2 * time.Second, Min: 1, Max: 3},
-		lease: 25 * time.Millisecond,
-	}
+	f := contenders(t, server, "3.17.5", "4.7.0")
+	f.lease = 25 * time.Millisecond
 	ahead := 0
 	for _, r := range f.rounds(t, server, "contention:leases", true, 0.75) { // permits of leases expire up to an eighth of the interval late
 		for _, s := range r.scores {

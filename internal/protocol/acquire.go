@@ -306,21 +306,18 @@ func (r *AcquireRequest) Reply(e *Encoder, a *script.Attempts, reply []int64) (A
 	if e.ServerTime {
 		e.served.Store(g.Now - serverSlack)
 	}
+	if len(reply) > 7 {
+		g.Origin, g.outcomes = reply[7], reply[8:]
+	}
 	if r.lease {
-		g.Ahead = reply[8]
+		if g.Ahead, g.outcomes = reply[8], reply[9:]; len(g.outcomes) == 0 {
+			g.outcomes = nil
+		}
 	}
 	g.At = e.Dated(g.Now, reply[2], g.Ahead > 0)
 	g.ResetAfter = Micros(g.At - g.Now + reply[2]*1000)
 	if len(reply) > 4 {
 		g.ResetAfter = Micros(reply[6])
-	}
-	if len(reply) > 7 {
-		g.Origin, g.outcomes = reply[7], reply[8:]
-	}
-	if r.lease {
-		if g.outcomes = reply[9:]; len(g.outcomes) == 0 {
-			g.outcomes = nil
-		}
 	}
 	return g, nil
 }

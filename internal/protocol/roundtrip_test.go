@@ -211,7 +211,7 @@ local ends = now and limiter.interval and lease and ` + only(f, AcquireScript.Te
 		"tonumber(lease)", "tonumber(lease_bucket)", "score and now > 0 and to_micros(score) or nil",
 		"ends and now > 0 and to_micros(ends) or nil",
 		"local partly, queued = FLAG, OTHER", "detail = state.free - left, FLAG", "load_state(limiter, now, FLAG, OTHER)",
-		"load_state(limiter, now, OTHER, FLAG)", "local partly, queued = OTHER, FLAG", "if granularity and bucketed and not FLAG then",
+		"load_state(limiter, now, OTHER, FLAG)", "local partly, queued = OTHER, FLAG", "if bucketed and not FLAG then",
 		"local enforced = FLAG", "if groups and FLAG and not",
 		"grant_score(now, limiter.interval, granularity, false, FLAG)",
 		"not ARGV[7] and not FLAG then", "right and stays and FLAG then", "FRACTIONS_BELOW or FLAG)", // in the plain grant

@@ -1050,7 +1050,7 @@ local function remove_surplus(records, oldest, surplus)
   return surplus
 end
   local joined, held = nil, 0
-  if granularity and bucketed and not find(flags, 'j', 1, true) then
+  if bucketed and not find(flags, 'j', 1, true) then
     joined, held = find_own_record(records, score, prefix, taken)
   end
   local score_text = score == now and client_now ~= '' and client_now or score

@@ -182,7 +182,7 @@ func (s *simulation) expire() {
 	}
 }
 
-// add adds a record, or joins one of the same owner and time.
+// add adds a record, or joins one of the same owner and time, which acquire.lua does not do for leases: the sum is the same.
 func (s *simulation) add(e entry) {
 	if e.n == 0 {
 		return
