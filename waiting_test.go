@@ -282,6 +282,81 @@ func TestAloneTheQueueWakesExactly(t *testing.T) {
 	})
 }
 
+// A process that was beaten to permits asks again 20 ms later, not each time that a record returns. The one that was first
+// goes on as they return, so no permit is lost.
+func TestBeatenProcessesAskLess(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		rate := rratelimiter.WithRate(rratelimiter.PerSecond(100))
+		holder := b.process().RateLimiter("l", rate)
+		for range 20 {
+			b.try(holder, 5)
+			time.Sleep(ms)
+		}
+		var waiting []*process
+		var all []*call
+		for range 4 {
+			p := b.process()
+			waiting = append(waiting, p)
+			for range 50 {
+				all = append(all, b.acquire(p.RateLimiter("l", rate), 1))
+			}
+		}
+		calls := func() (n int64) {
+			for _, p := range waiting {
+				n += p.wire.scripts.Load()
+			}
+			return n
+		}
+		before := calls()
+		b.sleepTo(1040 * ms)
+		served := 0
+		for _, c := range all {
+			if c.ended.Load() {
+				served++
+			}
+		}
+		if n := calls() - before; served != 100 || n > 20+4*3 { // the first one asks for each record, the others at most thrice
+			t.Errorf("%d served by %d calls", served, n)
+		}
+	})
+}
+
+// A caller with a timeout asks on time, also if its process was beaten: its permits may return before the timeout is over.
+func TestBeatenCallerWithATimeout(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		rate := rratelimiter.WithRate(rratelimiter.PerSecond(2))
+		first, second := b.process(), b.process()
+		l := first.RateLimiter("l", rate)
+		b.granted("the first", b.acquire(l, 1), 0)
+		b.sleepTo(5 * ms)
+		b.granted("the second", b.acquire(l, 1), 5*ms)
+		winner, beaten := b.acquire(l, 1), b.tryFor(second.RateLimiter("l", rate), 1, 1005*ms)
+		second.wire.there.Store(int64(ms))
+		b.sleepTo(1020 * ms)
+		b.granted("the first one to ask", winner, 1000*ms)
+		b.granted("the one that was beaten", beaten, 1006*ms)
+	})
+}
+
+// A process that was refused before the permits returned, or was granted some of them, was not beaten: it asks on time.
+func TestProcessThatWasNotBeatenIsOnTime(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		rate := rratelimiter.WithRate(rratelimiter.PerSecond(3))
+		l := b.process().RateLimiter("l", rate)
+		for i := range time.Duration(3) {
+			b.sleepTo(5 * i * ms)
+			b.granted("a caller before", b.acquire(l, 1), 5*i*ms)
+		}
+		b.sleepTo(995 * ms)
+		l = b.process().RateLimiter("l", rate)
+		waiting := []*call{b.acquire(l, 1), b.acquire(l, 1), b.acquire(l, 1)}
+		b.sleepTo(1040 * ms)
+		for i, c := range waiting {
+			b.granted("a caller", c, 1000*ms+time.Duration(i)*5*ms)
+		}
+	})
+}
+
 // Without Redisson on the server, the queue always asks on time.
 func TestQueueThatGetsAllIsOnTime(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {

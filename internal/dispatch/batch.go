@@ -88,6 +88,7 @@ type batch struct {
 	members  [][]*request    // the callers of each group
 	callers  int             // in all groups
 	full     bool            // ask.Partial because the batch has no room; otherwise the rest is left to other clients
+	beaten   bool            // nothing was granted, though permits of a waiting caller were due: another client was first
 	changes  int64           // denyCache.Changes when it was sent
 	before   int64           // queue.changes when it was sent
 	forgets  int64           // queue.forgets, the same
@@ -511,6 +512,7 @@ func (q *queue) distribute(b *batch, g *protocol.AcquireReply, info *Call) {
 				q.again(r) // a caller in front has left, or the next batch is sent for the rest of the queue anyway
 			case r.mayWait(due):
 				r.state.to(requestRefused)
+				b.beaten = b.beaten || own == 0 && !r.free.IsZero() && !since.Before(r.free)
 				r.free, r.result = due, refusal
 				if r.N <= g.Rate { // a request above the local limit waits for Redis and does not block those behind it
 					left = 0

@@ -29,7 +29,7 @@ import (
 )
 
 // ErrExceedsRate means that one request asked for more permits than the rate has.
-var ErrExceedsRate = errors.New("rratelimiter: requested permits exceed the rate")
+var ErrExceedsRate = errors.New("rratelimiter: the rate is less than the requested permits")
 
 // A Config is what a client is made of. The options of a client set its fields. Packages of this module may set those
 // for which there is no option.
