@@ -254,13 +254,19 @@ func manyCuts(t *testing.T, addr string, random *rand.Rand, mode cutMode) time.D
 	if mode.scarce {
 		rate.Permits = 100
 	}
-	ids := []string{"1"} // of the clients whose records count apart
-	for i := 1; i < processes && mode.each; i++ {
+	// The clients of the processes. A record of the old format shows one byte of its client's hash, and a counter of two
+	// bytes with a random start: clients that share the byte may make the same ids. These do not share it.
+	var ids []string
+	for i := range processes {
 		ids = append(ids, fmt.Sprint(i+1))
+	}
+	apart := ids // clients whose records count apart
+	if !mode.each {
+		apart = ids[:1]
 	}
 	onlookers := make([][]*rratelimiter.Limiter, limiters)
 	for i := range limiters {
-		for _, id := range ids {
+		for _, id := range apart {
 			onlooker := rratelimiter.NewClient(direct, rratelimiter.WithClientID(id),
 				rratelimiter.WithCallTimeout(time.Minute)) // the machine may pause for a second
 			onlookers[i] = append(onlookers[i], onlooker.RateLimiter(name(i)))
@@ -292,11 +298,8 @@ func manyCuts(t *testing.T, addr string, random *rand.Rand, mode cutMode) time.D
 	for process := range processes {
 		c := newCutter(t, addr, rand.New(rand.NewPCG(random.Uint64(), 0)), &budget, odds)
 		cutters = append(cutters, c)
-		opts := []rratelimiter.Option{rratelimiter.WithCallTimeout(30 * time.Second), rratelimiter.WithObserver(&attempts)}
-		if mode.each {
-			opts = append(opts, rratelimiter.WithClientID(ids[process]))
-		}
-		client := rratelimiter.NewClient(c.client(t), opts...)
+		client := rratelimiter.NewClient(c.client(t), rratelimiter.WithClientID(ids[process]),
+			rratelimiter.WithCallTimeout(30*time.Second), rratelimiter.WithObserver(&attempts))
 		var mine []*rratelimiter.Limiter
 		for i := range limiters {
 			mine = append(mine, client.RateLimiter(name(i), mode.opts...))
