@@ -37,9 +37,9 @@ var (
 	// number of clients reached". ErrUnavailable wraps the cause. With WithFallback, the process decides acquiring calls
 	// instead, if it can (see there). If the caller's context has ended, the error is ctx.Err() instead of ErrUnavailable.
 	ErrUnavailable = script.ErrUnavailable
-	// ErrCrossSlotName means that a name cannot be used on this cluster, because the keys that Redisson derives from the
-	// name are in different slots. It also means that the two names of a Rename are in different slots. On a Ring it means
-	// the same for shards. The keys of a name without braces, or with a complete hash tag ("{tag}x"), are always together.
+	// ErrCrossSlotName means that the keys that Redisson derives from a name are in different slots of the cluster, or on a
+	// Ring have different hash tags, so the name cannot be used. It also means this for the two names of a Rename. The keys
+	// of a name without braces, or with a complete hash tag ("{tag}x"), are always together.
 	ErrCrossSlotName = script.ErrCrossSlotName
 )
 

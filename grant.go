@@ -66,7 +66,8 @@ func (c *Client) TakeAll(ctx context.Context, permits []int64, limiters ...*Limi
 }
 
 // Permits returns the number of permits that can still be given back with Return. Each call of Return lowers it by n, even
-// if fewer permits came back.
+// if fewer permits came back. If Return fails with an error other than ErrOutcomeUnknown, the permits that did not come back
+// are added again.
 func (g *Grant) Permits() int64 {
 	if g == nil {
 		return 0
@@ -115,12 +116,14 @@ func (g *Grant) Return(ctx context.Context, n int64) (int64, error) {
 type Health struct {
 	Away    bool // the node cannot be reached, or cannot grant permits (see WithFallback)
 	Decides bool // this process decides instead of the node (WithFallback)
-	// Silence is how long the last call has been waiting for its reply. It is 0 if the reply has come, if the call has
-	// stalled and carries no caller of Acquire or TryAcquireTimeout, and for calls of AllowAll and AcquireUpTo.
+	// Silence is how long the last call for this limiter has been waiting for its reply; calls for other limiters do not
+	// count. It is 0 if the reply has come, if the call has stalled and carries no caller of Acquire or TryAcquireTimeout,
+	// and for calls of AllowAll and AcquireUpTo.
 	Silence time.Duration
 }
 
-// Health returns the health of the limiter's node. It does not block, and is cheap enough to be called for each request.
-// While the node is away and Health is called, a background call probes the node: first after 100 ms, then less often, down
-// to once per second.
+// Health returns the health of the limiter's node. It does not block, and is cheap enough to be called for each
+// request. While the node is away, a call of Health starts a probe in the background if one is due: first after 100 ms,
+// then less often, down to once per second. So call Health repeatedly. If no call of Health and no request comes within
+// 1 s after a probe is due, the node no longer counts as away, until a call fails again.
 func (l *Limiter) Health() Health { return Health(l.core.Health()) }

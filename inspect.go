@@ -26,8 +26,9 @@ type State struct {
 }
 
 // AvailablePermits returns the number of permits free now (Redisson: availablePermits). Like Redisson's method, it removes
-// expired records. It also reads the live records, and corrects the stored number of free permits if that is wrong. Without
-// a rate the error is ErrNotInitialized.
+// expired records. It also compares the stored number of free permits with the live records. If that number is too low, it
+// is raised. If it is too high, it stays, and the surplus is taken out of the oldest records. Without a rate the error is
+// ErrNotInitialized.
 func (l *Limiter) AvailablePermits(ctx context.Context) (int64, error) {
 	const operation = "count the permits of"
 	if l.err != nil {
@@ -125,9 +126,8 @@ type Repaired struct {
 	// missing or invalid.
 	Fault string
 	Was   int64 // free permits stored before; 0 if that could not be read
-	// Free is the number of free permits stored afterwards. After Reset it is the rate. After Repair it is the rate less the
-	// permits in live records. With DryRun, or if nothing is repaired, expired records stay, and their permits are also
-	// subtracted.
+	// Free is the right number of free permits. For Reset it is the rate. For Repair it is the rate less the permits in all
+	// records. Expired records count, too, if they stay: with DryRun, or if nothing is repaired.
 	Free    int64
 	Records int   // number of records, including expired ones
 	Permits int64 // permits in these records

@@ -27,8 +27,8 @@ const (
 
 // Expire sets the time after which the limiter is removed, rounded up to whole milliseconds (Redisson: expire). It returns
 // whether the TTL was set: false if there is no limiter or the condition is not met. If ttl is zero or less, the limiter is
-// removed now. The keys that later grants create get the same TTL. Keys of another Redis type belong to another program and
-// keep their TTL.
+// removed now. Keys that later grants create expire at the same time as the limiter. Keys of another Redis type belong to
+// another program and keep their TTL.
 //
 // More than one condition, or an unknown condition, is ErrInvalidOption. If the reply was lost, Expire is retried, provided
 // that it has no condition and that ttl is more than WithCallTimeout. Otherwise, or if no retry has a reply, the error is
@@ -164,8 +164,8 @@ func (l *Limiter) Rename(ctx context.Context, newName string) error {
 	return wrap("rename", l.name, err)
 }
 
-// RenameNX is Rename, but only if there is no key with the new name (Redisson: renamenx). It returns whether the limiter
-// was renamed.
+// RenameNX is Rename, but only if no limiter has the new name (Redisson: renamenx). State without a configuration that is
+// left under the new name is removed, as by Rename. RenameNX returns whether the limiter was renamed.
 func (l *Limiter) RenameNX(ctx context.Context, newName string) (bool, error) {
 	renamed, err := l.rename(ctx, newName, protocol.Rename{OnlyNew: true})
 	return renamed, wrap("rename", l.name, err)
@@ -185,7 +185,7 @@ func (l *Limiter) rename(ctx context.Context, newName string, request protocol.R
 	}
 	all := slices.Concat(l.core.Keys(), to.core.Keys())
 	if !l.client.core.Topology().Reachable(all) {
-		return false, fmt.Errorf("%w: those of the new name %s, and those of the old one", ErrCrossSlotName, dispatch.Quoted(newName))
+		return false, fmt.Errorf("%w: the keys of the new name %s are not where those of the old name are", ErrCrossSlotName, dispatch.Quoted(newName))
 	}
 	reply, err := l.core.Change(ctx, protocol.RenameScript, false, request.Args(), &to.core)
 	if err != nil {

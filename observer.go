@@ -19,7 +19,7 @@ type CallInfo struct {
 	// Callers is the number of callers whose requests the call carried. If the call fails, it includes the queued requests
 	// that fail with it. If a caller is neither Granted nor Denied, it continues to wait, its context has ended, or another
 	// limiter of AllowAll refused it. A call without callers takes a lease, or has added up all records of the limiter and
-	// corrected its free permits (Repaired).
+	// repaired its free permits or its records (Repaired).
 	Callers, Granted, Denied int
 	Permits                  int64         // granted in total
 	Unclaimed                int64         // part of Permits that no caller received, because the callers had cancelled
@@ -55,7 +55,7 @@ type RequestObserver interface {
 // for the sum. Method is "AllowAll" if they run in one step, and "Allow" if they ask one limiter after the other. If they
 // are asked one after the other, the limiters after the one that refuses get no request. If AllowAll runs in one step and
 // one limiter refuses, Granted is 0 and Err is nil for all limiters, including those that would have allowed.
-// CallInfo.Denied counts only the limiters that refuse.
+// CallInfo.Denied counts the request only for the limiters that refused it.
 type RequestInfo struct {
 	Limiter string        // name
 	Method  string        // "Acquire", "TryAcquireTimeout", "TryAcquire", "Allow", "AcquireUpTo" or "AllowAll"

@@ -139,9 +139,9 @@ func WithRate(r Rate) LimiterOption {
 }
 
 // WithEnforcedRate makes the limiter set the rate r whenever no rate or another rate is stored in Redis. Earlier grants
-// still count. Two processes that enforce different rates on one limiter overwrite each other's rate with each call, so
-// only one owner should enforce a rate. If a call has set r three times and another rate is stored again, the call is
-// decided under that other rate, and CallInfo.RateMismatch is true.
+// still count, unless the Type changes. Two processes that enforce different rates on one limiter overwrite each
+// other's rate with each call, so only one owner should enforce a rate. If a call has set r three times and another
+// rate is stored again, the call is decided under that other rate, and CallInfo.RateMismatch is true.
 func WithEnforcedRate(r Rate) LimiterOption {
 	return func(s *dispatch.Settings) error {
 		s.Own, s.Enforced = r.protocol(), true
@@ -196,9 +196,10 @@ func WithRecordPerRequest() LimiterOption {
 // or WithEnforcedRate sets. The option cannot be combined with WithRecordPerRequest or WithLease. Otherwise the error is
 // ErrInvalidOption.
 //
-// If the interval in force is shorter than 10 d, a tenth of that interval is used instead of d. If the length is then
-// less than 2 ms, each call has its own record. With WithServerTime, the server's clock defines the periods. With the
-// format Redisson313 the option has no effect, because the ids are too short for a client to recognize its own records.
+// If the interval in force is shorter than 10 d, a tenth of that interval is used instead of d. If d, or the tenth of
+// the interval that replaces it, is less than 2 ms, each call has its own record. With WithServerTime, the server's
+// clock defines the periods. With the format Redisson313 the option has no effect, because the ids are too short for a
+// client to recognize its own records.
 func WithGranularity(d time.Duration) LimiterOption {
 	return func(s *dispatch.Settings) error {
 		if d <= 0 || d%time.Millisecond != 0 {
@@ -224,9 +225,9 @@ func WithGranularity(d time.Duration) LimiterOption {
 // quarter of the free permits. It takes nothing ahead
 //   - while a caller waits, while a call is stalled, and for the time d after a refusal;
 //   - if a tenth of the rate or little more is free: it never takes the last tenth;
-//   - if a check has found that Redisson has used any limiter on the server since the server started. The client makes
-//     this check separately for each limiter, and only while callers wait for the limiter. The result holds until the
-//     next check, or until the limiter has been idle for a while.
+//   - if a check for this limiter has found that Redisson has used the server, with this limiter or any other, at any time
+//     since the server started. A check counts only for the limiter for which it was made, and is made only while callers
+//     wait for that limiter. The result holds until the next check, or until the limiter has been idle for a while.
 //
 // In these cases calls go to Redis, and grant permits as without the option. Unused permits are given back when the lease
 // ends, unless they are too few to justify a call.
@@ -295,11 +296,13 @@ func WithDenyCache(limiters int) LimiterOption {
 // 1.1 intervals. If so many limiters have such grants, the calls of further limiters return the error, as if no rate were
 // known.
 //
-// A node counts as away if it refuses calls, or if it has answered nothing for 500 ms (or for WithCallTimeout, if that is
-// shorter) while a call was in flight. After half of that time a probe is sent, so an answer to the probe also shows that
-// the node is not away. Calls of all methods count for this, also those whose callers' contexts have ended. When the node
-// counts as away, the process decides the calls in flight and all later calls at once. A background call probes the node
-// after 100 ms, then less often, down to once per second.
+// A node counts as away at once if it cannot be reached, or replies with one of the errors above, except TRYAGAIN and
+// CLUSTERDOWN, which concern a slot. It also counts as away if it has answered nothing for 500 ms (or for
+// WithCallTimeout, if that is shorter) while a call was in flight. After half of that time a probe is sent, so an
+// answer to the probe also shows that the node is not away. Calls of all methods count for this, also those whose
+// callers' contexts have ended. When the node counts as away, the process decides the calls in flight and all later
+// calls at once. While requests or calls of Health come, background calls probe the node: first after 100 ms, then less
+// often, down to once per second.
 //
 // The state of a node applies to all limiters on the node, and the state of a shard to all limiters on that shard of a
 // Ring. With an AutoPipeliner over several nodes, the node of a limiter is not known, so each limiter has a state of its

@@ -174,8 +174,7 @@ type setOptions struct{ keep bool }
 
 // KeepState makes the live grants count against the new rate (Redisson: RateLimiterArgs.keepState, since 4.6.1).
 // Without KeepState, or if the Type changes, they are removed, so within one interval both the old and the new rate may
-// be used up. If the Type is and stays PerClient, only this client's grants are kept or removed; those of other clients
-// stay.
+// be used up. Of the grants of a PerClient limiter only this client's are removed: those of other clients always stay.
 func KeepState() SetOption { return func(o *setOptions) { o.keep = true } }
 
 func setOptionsOf(opts []SetOption) (o setOptions) {

@@ -14,11 +14,11 @@ import (
 // A Smooth is one of Guava's two rate limiters, in this process alone: that of NewSmoothBursty or that of
 // NewSmoothWarmingUp. Its waits are equal to Guava's to the microsecond.
 //
-// Model: one permit comes every 1 / rate. A request waits for the permits of earlier requests, and the next request waits
-// for its permits (reserve-ahead). So even a large request is served at once after an idle time, and none is ever too
-// large. While there are no requests, permits are stored. A SmoothBursty stores the permits of one second; stored permits
-// cost no wait. A SmoothWarmingUp stores permits as it cools down. The more permits are stored, the longer each takes, up
-// to three times the usual time. So the rate rises to its full height during the warm-up period.
+// Model: one permit comes every 1 / rate. A request does not wait for its own permits, but until the permits of all
+// earlier requests have come (reserve-ahead). So even a large request is served at once after an idle time, and none is
+// ever too large. While there are no requests, permits are stored. A SmoothBursty stores the permits of one second;
+// stored permits cost no wait. A SmoothWarmingUp stores permits as it cools down. The more permits are stored, the
+// longer each takes, up to three times the usual time. So the rate rises to its full height during the warm-up period.
 //
 // Cost: none in Redis; about a microsecond and no memory.
 //

@@ -64,8 +64,8 @@ func (c ClientAddr) Addr(r *http.Request) (addr netip.Addr, known bool) {
 	return addr, known
 }
 
-// Key returns the client's address as a key: "192.0.2.1", or "2001:db8::/64" for IPv6. All clients without an address
-// share the key "unknown".
+// Key returns the address that Addr returns as a key: "192.0.2.1", or "2001:db8::/64" for IPv6. If Addr returns none, the
+// key is "unknown".
 func (c ClientAddr) Key(r *http.Request) string {
 	addr, _ := c.Addr(r)
 	if !addr.IsValid() {

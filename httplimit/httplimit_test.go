@@ -313,7 +313,7 @@ func TestRequestLargerThanTheRate(t *testing.T) {
 				OnError: func(context.Context, error) { errs++ },
 			}
 			wantCodes(t, guard.Middleware(ok), "192.0.2.1", "/", c.codes...)
-			if strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), "exceed the rate") {
+			if strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), "the rate is less than the requested permits") {
 				t.Errorf("logged: %s", &log)
 			}
 			if errs != len(c.codes) {

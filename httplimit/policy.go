@@ -78,8 +78,8 @@ type Policy struct {
 	// response. The policy counts the requests that a limit would have refused. FailClosed acts as FailOpen. Permits
 	// are taken.
 	Shadow bool
-	// OnDeny is called for each request that is refused, or that a limit would refuse without Shadow. Decision.Refused
-	// returns the names of the limits that refused.
+	// OnDeny is called for each request that is refused, also by FailClosed, or that a limit would refuse without Shadow.
+	// Decision.Refused returns the names of the limits that refused.
 	OnDeny func(ctx context.Context, d Decision)
 	// OnError is called for
 	//   - each request that could not be decided, unless its context ended before;
@@ -308,11 +308,13 @@ func (p *Policy) limited(ctx context.Context, claims []Claim) []Claim {
 					most -= other.Permits
 				}
 			}
+			most = max(most, 0)
 			if c.Permits > most {
-				p.report(ctx, fmt.Errorf("limit %q, key %q: %w: %d", c.Name, c.Key, rratelimiter.ErrExceedsRate, c.Permits))
+				p.report(ctx, fmt.Errorf("limit %q, key %q: %w: %d; it asks for %d instead, what other limits leave of the rate",
+					c.Name, c.Key, rratelimiter.ErrExceedsRate, c.Permits, most))
 				c.Permits = most
 			}
-			if most < 1 {
+			if most == 0 {
 				continue // the claims before it take the whole rate
 			}
 		}

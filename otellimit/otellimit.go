@@ -35,7 +35,7 @@ const scope = "github.com/rratelimiter/rratelimiter/otellimit"
 type Config struct {
 	MeterProvider  metric.MeterProvider        // nil: the global one
 	TracerProvider trace.TracerProvider        // nil: no spans
-	TraceCalls     bool                        // also a span for each CallInfo: each call to Redis
+	TraceCalls     bool                        // also a span for each CallInfo, but not for decisions without a call (Fallback)
 	Label          func(limiter string) string // the attribute "limiter" of a limiter's metrics; nil: none
 	MostLabels     int                         // maximum of labels, and of policies of guards; further ones are counted as "other". 0: 100
 }

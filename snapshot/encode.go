@@ -158,10 +158,13 @@ func read[T any](r *reader, what string, decode func() (T, error)) (value T) {
 	return value
 }
 
-// array reads the number of elements that follow. Each takes a byte at least. -1 is nil.
-func (r *reader) array(what string) int {
+// array reads the number of elements that follow. Each takes a byte at least. -1 is nil, which an optional array may be.
+func (r *reader) array(what string, optional bool) int {
 	n := read(r, what, r.from.DecodeArrayLen)
-	if n > r.rest.Len() {
+	switch {
+	case n < 0 && !optional:
+		r.fail("%s: nil", what)
+	case n > r.rest.Len():
 		r.fail("%s: %d elements, but only %d bytes are left", what, n, r.rest.Len())
 	}
 	if r.err != nil {
@@ -170,11 +173,10 @@ func (r *reader) array(what string) int {
 	return n
 }
 
-// tuple reads an array that must have that many elements, and reports whether it is present: an optional one may be
-// nil.
+// tuple reads an array that must have that many elements, and reports whether it is present.
 func (r *reader) tuple(what string, length int, optional bool) bool {
-	n := r.array(what)
-	if r.err == nil && n != length && !(optional && n < 0) {
+	n := r.array(what, optional)
+	if n >= 0 && n != length {
 		r.fail("%s: %d elements, not %d", what, n, length)
 	}
 	return r.err == nil && n == length
@@ -182,7 +184,7 @@ func (r *reader) tuple(what string, length int, optional bool) bool {
 
 // pairs reads the number of pairs that follow.
 func (r *reader) pairs(what string) int {
-	n := r.array(what)
+	n := r.array(what, false)
 	if n < 0 || n%2 != 0 {
 		r.fail("%s: %d elements, not an even number of them", what, n)
 		return 0
@@ -192,7 +194,10 @@ func (r *reader) pairs(what string) int {
 
 func (r *reader) bytes(what string) []byte {
 	n := read(r, what, r.from.DecodeBytesLen)
-	if n < 0 || n > r.rest.Len() {
+	switch {
+	case n < 0:
+		r.fail("%s: nil", what)
+	case n > r.rest.Len():
 		r.fail("%s: a text of %d bytes, but only %d bytes are left", what, n, r.rest.Len())
 	}
 	if r.err != nil {
@@ -219,7 +224,7 @@ func (r *reader) ttl(what string) time.Duration {
 
 func (r *reader) snapshot() *Snapshot {
 	s := &Snapshot{}
-	n := r.array("beginning")
+	n := r.array("beginning", false)
 	if n < 2 || r.text("beginning") != magic {
 		r.err = invalid("these bytes are no snapshot of a limiter")
 		return nil
@@ -242,7 +247,7 @@ func (r *reader) snapshot() *Snapshot {
 			}
 		}
 	}
-	states := r.array("states")
+	states := r.array("states", false)
 	if states < 1 {
 		r.fail("no shared state")
 	}

@@ -29,15 +29,18 @@ The file is YAML:
   exempt: 10.0.0.0/8          # clients that no limit applies to
   limits:
     per-second:
-      key: address            # or: path, route, header NAME, all; A or B; [A, B]
+      key: address            # or: path, route, header NAME, all
       rate: 10/s
     search:
-      key: header X-API-Key or address
+      key: header X-API-Key or address     # the address if the header is missing
       rate: 600/m
       cost: 5                 # a request takes 5 of the 600
       paths: [/search, /export/]
       methods: [GET, POST]
       exempt: [192.0.2.7]
+    per-user-and-path:
+      key: [header X-User, path]           # both together
+      rate: 100/s
 
 A service may have keys of its own, such as the tenant; --own-key names them.`,
 		Example: `  rrl check-rules limits.yaml

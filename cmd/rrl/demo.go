@@ -21,9 +21,10 @@ block in Acquire until their permits are granted, and pollers that TryAcquire an
 It needs no installation: a server is embedded. With --redis it uses a real one, where a Java service can join; it prints
 the Java code. A limiter that exists already keeps its rate and stays; only one that the demo made is removed.
 
-With --lease, workers and pollers take permits ahead of demand and are granted them without a call to Redis; the
-summary has the number of calls. The saving is largest with many pollers that want less than the rate, as in the last
-example. If they want almost the rate, few permits are taken ahead, and while workers wait, none.
+With --lease, each process takes permits from Redis ahead of demand, and then grants requests from these without
+another call to Redis; the summary has the number of calls. The saving is largest with many pollers that want less than
+the rate, as in the last example. If they want almost the rate, few permits are taken ahead, and while workers wait,
+none.
 
 Meanwhile an independent checker reads the records in Redis. It computes the largest number of permits in any window of
 one interval. If that is above the rate, the demo fails with exit code 1.`,

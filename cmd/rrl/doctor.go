@@ -20,9 +20,10 @@ func newDoctor() *cobra.Command {
 		Use:   "doctor [NAME...]",
 		Short: "Check the server, the clocks and the limiters, with advice on each finding",
 		Long: `doctor checks the server (version, settings, memory), compares this host's clock with Redis's, and checks the given
-limiters, or all: whether free permits and records add up (up to 100,000 records), whether some clients can't read some
-records, whether records are dated in the future, and whether former clients left state. It changes nothing. Without a
-NAME, and for a PER_CLIENT limiter, it searches all keys by SCAN, which does not block Redis.
+limiters, or all: whether free permits and records add up (not if a limiter, or a client of it, has more than 100,000
+records), whether some clients can't read some records, whether records are dated in the future, and whether former
+clients left state. It changes nothing. Without a NAME, and for a PER_CLIENT limiter, it searches all keys by SCAN,
+which does not block Redis.
 
 A finding is an ERROR if limits are not kept or calls fail, a WARNING if that may happen or if former clients left keys,
 a NOTE for information. The exit code is 1 if there is an error or a warning. doctor knows only the clock of the host on

@@ -316,7 +316,7 @@ func TestRepairRefusesWhatBlocksALimiter(t *testing.T) {
 			s.must(s.rdb.FlushDB(t.Context()).Err())
 			s.limiter("x", "100", c.rate, "0")
 			s.state("x", "", "97", c.at, rrltest.GoRecord("abc", 665_670_570), -10, rrltest.GoRecord("xyz", 3))
-			s.fails(1, "x: not repaired: "+c.want+"; rrl reset --yes forgets the records, --force repairs all the same", "repair", "x", "--yes")
+			s.fails(1, "x: not repaired: "+c.want+"; rrl reset --yes removes the records; rrl repair --force --yes repairs nevertheless", "repair", "x", "--yes")
 			contains(t, s.ok("repair", "x"), "x: not to be repaired: "+c.want, "--force")
 			one := objects(t, s.ok("repair", "x", "--json"))[0]
 			if one["changed"] != true || one["dry_run"] != true || one["refused"] != c.want || one["blocked_ms"].(float64) < 3_590_000 {
@@ -525,7 +525,7 @@ func TestOnATerminal(t *testing.T) {
 	}
 	for _, answer := range []string{"", "n\n", "what\n"} {
 		if code, _, errs := s.with(answer, "rm", "x"); code != 1 || !strings.HasPrefix(errs, "Remove x (10/h)? [y/N] ") ||
-			!strings.Contains(errs, "nothing was done") {
+			!strings.Contains(errs, "x was not removed: not confirmed") {
 			t.Errorf("answered %q: exit code %d, %q", answer, code, errs)
 		}
 	}

@@ -20,7 +20,7 @@ func newRelease() *cobra.Command {
 		Use:   "release NAME N",
 		Short: "Give permits back before their time, those of the oldest grants first",
 		Long: `release gives N granted permits back before they expire, those of the oldest grants first. At most
-the permits in use come back; it prints how many.`,
+the permits in use come back; it prints how many. With --client all, N permits of each client are given back.`,
 		Example: "  rrl release orders 5",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 2 {

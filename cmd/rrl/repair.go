@@ -72,7 +72,7 @@ what it would do. In the interval after a reset, the limiter can grant up to its
 }
 
 // otherwise is the advice if a repair is refused.
-const otherwise = "rrl reset --yes forgets the records, --force repairs all the same"
+const otherwise = "rrl reset --yes removes the records; rrl repair --force --yes repairs nevertheless"
 
 // A mender has the differences between repair and reset.
 type mender struct {

@@ -94,8 +94,9 @@ func (s *session) rm(ctx context.Context, name string, yes bool) (bool, error) {
 		if len(ids) > 0 {
 			clients = ", with the state of " + render.Number(int64(len(ids)), "client")
 		}
-		if err := s.agree(ctx, fmt.Sprintf("Remove %s (%s)%s?", render.Printable(name), what, clients)); err != nil {
-			return false, err
+		shown := render.Printable(name)
+		if err := s.agree(ctx, fmt.Sprintf("Remove %s (%s)%s?", shown, what, clients)); err != nil {
+			return false, fmt.Errorf("%s was not removed: %w", shown, err)
 		}
 	}
 	gone, err := manage.Remove(ctx, s.Server, name, ids)

@@ -24,8 +24,8 @@ nothing in Redis, and the page loads nothing from other servers. It polls a limi
 page. An open page also reads the list of its limiters, with their free permits, every 5 s.
 
 The page lists the limiters whose name matches PATTERN (as in Redis: * ? [a-z]), or all. It sorts them by name or by
-use. The card of a PER_CLIENT limiter offers its clients, unless --client selects one. A link to the page contains the
-open cards. While Redis is away, the page says since when.
+use. The card of a PER_CLIENT limiter offers its clients, unless --client selects one. The page's address names the
+open cards, so a copy of it opens the same cards. While Redis is away, the page says since when.
 
 Every client that can reach the address sees the page. To show it outside this machine, put a proxy with authentication
 in front of it. The page accepts requests for the address it listens on, for localhost, and for the names of --host. It

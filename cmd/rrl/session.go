@@ -67,7 +67,7 @@ func (c *common) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	c.given = f.Changed
 	if c.whose {
-		f.StringVar(&c.client, "client", "", "`id` of one client of a PER_CLIENT limiter; or all, except with acquire")
+		f.StringVar(&c.client, "client", "", "`id` of one client of a PER_CLIENT limiter, or the word all (not with acquire)")
 		cmd.RegisterFlagCompletionFunc("client", c.completeClient) // fails only if it is registered already
 	}
 	f.BoolVar(&c.json, "json", false, "write one JSON object a line")
@@ -179,7 +179,7 @@ func (s *session) agree(ctx context.Context, question string) error {
 		return ctx.Err()
 	}
 	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
-		return errors.New("nothing was done")
+		return errors.New("not confirmed")
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ Patterns, which --rate, --for and --load shape: ` + strings.Join(simulate.Patter
 Any other trace is a file, or - for standard input: a log or CSV with a timestamp at the beginning of each line, or in
 brackets as web servers write it. Its limit is --rate.
 
-A flag without effect on the trace is an error.
+A flag that the chosen trace does not use, such as --seed with a file, is an error.
 
 Algorithms:
 ` + algorithmLines(),

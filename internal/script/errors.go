@@ -17,7 +17,7 @@ import (
 var (
 	ErrNotInitialized = errors.New("rratelimiter: rate limiter is not initialized")
 	ErrOutcomeUnknown = errors.New("rratelimiter: the call may or may not have been served")
-	ErrUnavailable    = errors.New("rratelimiter: Redis could not be reached, or did not answer in time")
+	ErrUnavailable    = errors.New("rratelimiter: Redis could not be reached, did not answer in time, or cannot serve now")
 	ErrCrossSlotName  = errors.New("rratelimiter: the keys are in different cluster slots, or on different shards")
 )
 

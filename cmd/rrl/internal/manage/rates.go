@@ -93,7 +93,7 @@ func (c *Change) Apply(ctx context.Context, s *connect.Server) error {
 		}
 		done, err := mend(ctx)
 		if err != nil {
-			return fmt.Errorf("the rate is set, but not for all clients: %w", err)
+			return fmt.Errorf("the new rate is in force, but the state of some clients was not adapted to it: %w", err)
 		}
 		if done.Changed {
 			c.Repaired++

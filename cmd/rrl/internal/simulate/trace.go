@@ -222,5 +222,5 @@ func timestamp(line string) (time.Time, error) {
 			}
 		}
 	}
-	return time.Time{}, fmt.Errorf("no timestamp at the beginning of %.40q", line)
+	return time.Time{}, fmt.Errorf("no timestamp at the beginning, and none like [02/Jan/2006:15:04:05 +0000]: %.40q", line)
 }
