@@ -67,7 +67,10 @@ func (b *bubble) process(opts ...rratelimiter.Option) *process {
 		// Otherwise go-redis looks up the server's name, which does not work in a bubble.
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
-	b.t.Cleanup(func() { rdb.Close() })
+	b.t.Cleanup(func() {
+		synctest.Wait() // for calls in flight, which a closed client would repeat later: but time has stopped
+		rdb.Close()
+	})
 	for _, s := range []*script.Script{protocol.AcquireScript, protocol.ReleaseScript, protocol.ProbeScript} { // so that no call is three
 		if err := rdb.ScriptLoad(b.t.Context(), s.Text).Err(); err != nil {
 			b.t.Fatal(err)
@@ -151,7 +154,7 @@ func inBubble(t *testing.T, test func(t *testing.T, b *bubble)) {
 	synctest.Test(t, func(t *testing.T) {
 		m := miniredis.NewMiniRedis()
 		m.ClockTTL(true)
-		defer m.Close()
+		t.Cleanup(m.Close) // after those of the processes, whose waiting callers give up
 		test(t, &bubble{t: t, server: m, start: time.Now()})
 	})
 }
