@@ -83,9 +83,13 @@ func limitsTable(limits []rules.Limit) render.Table {
 			}
 			exempt = append(exempt, text)
 		}
-		t.Rows = append(t.Rows, []string{
+		cells := []string{
 			l.Name, l.Rate.String(), strconv.FormatInt(l.Cost, 10), l.Key, orElse(l.Methods, "all"), orElse(l.Paths, "all"), orElse(exempt, "none"),
-		})
+		}
+		for i, cell := range cells {
+			cells[i] = render.Visible(cell)
+		}
+		t.Rows = append(t.Rows, cells)
 	}
 	return t
 }

@@ -44,6 +44,12 @@ func TestCheckRulesPrintsFaultsByLine(t *testing.T) {
 			t.Errorf("%s, want %s", lines[i], at)
 		}
 	}
+	if err := os.WriteFile(file, []byte("limits:\n  a:\n    key: all\n    rate: 5/s\n    paths: [\"/a\\e[2J\\nb\"]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, errs := rrl(t.Context(), "check-rules", file); code != 0 || strings.Count(out, "\n") != 2 || !strings.Contains(out, `/a\u001b[2J\u000ab`) {
+		t.Errorf("with control characters: %d, %q, %s", code, out, errs)
+	}
 	for _, args := range [][]string{{"check-rules"}, {"check-rules", file, file}, {"check-rules", file + ".none"}} {
 		if code, _, errs := rrl(t.Context(), args...); code != 1 || !strings.HasPrefix(errs, "rrl: ") {
 			t.Errorf("%v: %d, %s", args, code, errs)

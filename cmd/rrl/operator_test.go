@@ -162,6 +162,10 @@ func TestSetKeepsWhatIsNotSaid(t *testing.T) {
 		if got := s.ok("set", "broken", "10/m"); got != "broken: 10/m, in place of one that can't be used: its rate is no whole number from 0 on\n" {
 			t.Errorf("where there is a broken rate it says %q", got)
 		}
+		s.limiter("pc", "50", "abc", "1", "keepAliveTime", "3600000")
+		if got := s.ok("set", "pc", "50/s"); !strings.HasPrefix(got, "pc: 50/s per client keep-alive 1h, in place of one that can't be used: ") {
+			t.Errorf("where the interval alone is broken it says %q", got)
+		}
 		s.ok("acquire", "x", "15")
 		s.ok("set", "x", "50/m")
 		if one := objects(t, s.ok("show", "x", "--json"))[0]; one["available"] != 35. || one["consistent"] != true {
@@ -398,6 +402,8 @@ func TestGcRemovesWhatClientsLeft(t *testing.T) {
 		s.state("pc", "live", "9", -100, rrltest.JavaRecord(rratelimiter.Redisson321, 1))
 		s.state("pc", "recent", "9", -60_000, rrltest.JavaRecord(rratelimiter.Redisson321, 1))
 		s.state("pc", "gone", "9", -7_200_000, rrltest.JavaRecord(rratelimiter.Redisson321, 1))
+		s.limiter("broken", "10", "ten", "1")
+		s.state("broken", "gone", "9", -7_200_000, rrltest.JavaRecord(rratelimiter.Redisson321, 1)) // may count for a day
 		s.state("nothing", "empty", "10")
 		s.state("pc", "leaving", "10")
 		s.must(s.rdb.PExpire(t.Context(), "{pc}:value:leaving", time.Hour).Err())

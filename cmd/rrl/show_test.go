@@ -97,6 +97,14 @@ func TestShowTellsWhatIsWrong(t *testing.T) {
 		s.limiter("future", "10", "60000", "0")
 		s.state("future", "", "8", 3_600_000, rrltest.GoRecord("abc", 2))
 		contains(t, s.ok("show", "future"), "granted from 1h ahead to 1h ahead", "future      2 permits in 1 record, the last one dated 1h ahead: a clock is wrong")
+		s.limiter("far", "10", "60000", "0")
+		s.state("far", "", "8")
+		s.must(s.rdb.ZAdd(t.Context(), "{far}:permits", redis.Z{Score: 1.78e15, Member: rrltest.GoRecord("abc", 2)}).Err()) // µs
+		for _, args := range [][]string{{"show", "far", "--json"}, {"ls", "far", "--json"}} {
+			if one := objects(t, s.ok(args...))[0]; one["newest"] != "9999-12-31T23:59:59.999999Z" {
+				t.Errorf("%q of a record far ahead: %v", args, one)
+			}
+		}
 		s.limiter("value", "10", "60000", "0")
 		s.state("value", "", "ten", -100, rrltest.GoRecord("abc", 2))
 		contains(t, s.ok("show", "value"), `adds up     NO: the free permits are stored as "ten", no whole number`, "8 of 10")

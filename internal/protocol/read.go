@@ -54,10 +54,17 @@ func (r Read) Reply(reply []int64) (s State, err error) {
 	}
 	s.Available, s.Used, s.Records, s.TTL, s.Consistent = reply[5], reply[6], int(reply[7]), TTL(reply[10]), reply[11] == 1
 	if s.Records > 0 {
-		s.Oldest, s.Newest = time.UnixMicro(reply[8]), time.UnixMicro(reply[9])
+		s.Oldest, s.Newest = Instant(reply[8]), Instant(reply[9])
 	}
 	s.Estimate = len(reply) > 12 && reply[12] != 0
 	return s, nil
+}
+
+// Instant returns the time of a score (µs), which any client may have written. It is in the years 1 to 9999, because
+// JSON has no others.
+func Instant(micros int64) time.Time {
+	const first, last = -62_135_596_800_000_000, 253_402_300_799_999_999
+	return time.UnixMicro(min(max(micros, first), last))
 }
 
 // A Recount is the request of recount.lua: how far the calls before have come. The zero Progress starts.

@@ -2,8 +2,8 @@
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 now (ms; '': this server's clock), 2 how long (ms) no record may have counted, 3 flags: d change nothing
--- reply 0 records count, or counted within that time; 1 removed; 2 the pair has a TTL; 3 there is no pair; 4 another program
---       uses one of the two keys
+-- reply 0 records count, or counted within that time, or may count: a configuration has no valid interval; 1 removed; 2 the
+--       pair has a TTL; 3 there is no pair; 4 another program uses one of the two keys
 
 -- base.lua: constants. It defines no function: each definition costs a tenth of a call of Redis.
 local call, find, tonumber = redis.call, string.find, tonumber
@@ -139,9 +139,10 @@ local value, records = KEYS[3], KEYS[5]
 if is_foreign(3) or is_foreign(5) then
   return { 4 }
 end
-local interval = parse_interval(call('HGET', KEYS[1], 'interval')) or 0
 local newest = call('ZRANGE', records, '-1', '-1', 'WITHSCORES')[2]
-if newest and tonumber(newest) > now - interval - idle then
+local interval = parse_interval(call('HGET', KEYS[1], 'interval'))
+local broken = not interval and call('EXISTS', KEYS[1]) == 1
+if newest and (broken or tonumber(newest) > now - (interval or 0) - idle) then
   return { 0 }
 end
 local value_ttl, records_ttl = call('PTTL', value), call('PTTL', records)

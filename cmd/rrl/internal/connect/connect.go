@@ -105,7 +105,7 @@ func (s *Server) Close() {
 }
 
 // Clean removes the secrets from an error's text, and characters that a terminal may interpret, since a server may send
-// any text. It keeps the wrapped errors for errors.Is.
+// any text. It keeps the wrapped errors for errors.Is and errors.As.
 func (s *Server) Clean(err error) error {
 	if err == nil {
 		return nil
@@ -127,6 +127,7 @@ type cleaned struct {
 
 func (c cleaned) Error() string        { return c.text }
 func (c cleaned) Is(target error) bool { return errors.Is(c.err, target) }
+func (c cleaned) As(target any) bool   { return errors.As(c.err, target) }
 
 var (
 	addressed   = regexp.MustCompile(`(?is)\b((?:rediss?|unix)(?:\+\w+)?):/.*`)

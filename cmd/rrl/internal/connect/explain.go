@@ -24,6 +24,7 @@ func (s *Server) Explain(err error) error {
 	}
 	err = s.Clean(err)
 	var untrusted x509.UnknownAuthorityError
+	var answer redis.Error
 	advice := ""
 	for prefix, text := range map[string]string{
 		"NOAUTH":    "set RRL_PASSWORD",
@@ -67,7 +68,7 @@ func (s *Server) Explain(err error) error {
 		} else {
 			advice += "? --redis gives another address"
 		}
-	case strings.Contains(text, "invalid username-password"), strings.Contains(text, "AUTH"):
+	case errors.As(err, &answer) && (strings.Contains(text, "invalid username-password") || strings.Contains(text, "AUTH")):
 		advice = "is RRL_PASSWORD right?"
 	case errors.As(err, &untrusted):
 		advice = "give the CA's certificate by --ca"

@@ -6,11 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
 // rates.go sets rates.
@@ -37,20 +39,24 @@ type Change struct {
 // Compare returns the change that a rate needs.
 func Compare(ctx context.Context, s *connect.Server, w Wanted) (Change, error) {
 	c := Change{Name: w.Name, Rate: w.Rate, Reset: w.Reset}
-	old, err := s.Limiter(w.Name, "").Config(ctx)
+	l := s.Limiter(w.Name, "")
+	old, err := l.Config(ctx)
 	switch {
 	case err == nil:
 		c.Old = &old
-		if w.PerClient == nil && w.Rate.Type == rratelimiter.Overall {
-			c.Rate.Type = old.Type
-		}
-		if w.KeepAlive == nil && w.Rate.KeepAlive == 0 {
-			c.Rate.KeepAlive = old.KeepAlive
-		}
 	case !errors.Is(err, rratelimiter.ErrNotInitialized):
 		return c, err
 	case survey.Reason(err) != survey.NoRate:
 		c.Broken = survey.Reason(err)
+		if old, err = readable(ctx, l); err != nil {
+			return c, err
+		}
+	}
+	if w.PerClient == nil && w.Rate.Type == rratelimiter.Overall {
+		c.Rate.Type = old.Type
+	}
+	if w.KeepAlive == nil && w.Rate.KeepAlive == 0 {
+		c.Rate.KeepAlive = old.KeepAlive
 	}
 	if w.PerClient != nil {
 		c.Rate.Type = rratelimiter.Overall
@@ -62,6 +68,18 @@ func Compare(ctx context.Context, s *connect.Server, w Wanted) (Change, error) {
 		c.Rate.KeepAlive = *w.KeepAlive
 	}
 	return c, nil
+}
+
+// readable returns the type and the keep-alive of a configuration that can't be used, as far as they can be read.
+func readable(ctx context.Context, l *connect.Limiter) (r rratelimiter.Rate, err error) {
+	stored, err := l.Survey(ctx, 0, 1, false)
+	if stored.Fields["type"] == "1" {
+		r.Type = rratelimiter.PerClient
+	}
+	if ms, err := strconv.ParseInt(stored.Fields["keepAliveTime"], 10, 50); err == nil && ms > 0 {
+		r.KeepAlive = protocol.Millis(ms)
+	}
+	return r, err
 }
 
 // Same reports whether the rate is in force already.

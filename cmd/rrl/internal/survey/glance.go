@@ -1,6 +1,7 @@
 package survey
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -94,6 +95,7 @@ const Everyone = "all"
 // Each calls do for every name, at most 16 at a time, and returns the results in order.
 func Each[T any](ctx context.Context, names []string, do func(context.Context, string) (T, error)) ([]T, error) {
 	found := make([]T, len(names))
+	whole := ctx
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var group sync.WaitGroup
@@ -110,7 +112,7 @@ func Each[T any](ctx context.Context, names []string, do func(context.Context, s
 	}
 	group.Wait()
 	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+		return nil, cmp.Or(whole.Err(), context.Cause(ctx))
 	}
 	return found, nil
 }

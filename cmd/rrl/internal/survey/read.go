@@ -224,7 +224,7 @@ func (t *tally) add(r protocol.StoredRecord) {
 		t.writers[tag] = &Writer{Tag: tag}
 	}
 	t.writers[tag].add(permits)
-	at := time.UnixMilli(int64(min(r.Score, 1e15)))
+	at := protocol.Instant(1000 * int64(min(max(r.Score, -1e15), 1e15)))
 	t.Oldest = at
 	if t.Live.Records == 1 {
 		t.Newest = at

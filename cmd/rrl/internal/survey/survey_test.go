@@ -1,6 +1,8 @@
 package survey
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -85,5 +87,22 @@ func TestRecordsAreCountedOnce(t *testing.T) {
 	if s.Live != (Sum{5, 5}) || s.Expired != (Sum{1, 1}) || s.Drift != 0 || s.Available != 5 || tally.seen != 8 ||
 		s.Oldest.UnixMilli() != 950_001 || s.Newest.UnixMilli() != 999_000 || fmt.Sprint(s.Bins) != "[0 1 0 0 0 4]" {
 		t.Errorf("it counts %+v", s)
+	}
+}
+
+// A signal ends the context of a command with a cause; what the command returns must say that it ended by its context.
+func TestEachEndsWithItsContext(t *testing.T) {
+	ctx, end := context.WithCancelCause(t.Context())
+	_, err := Each(ctx, []string{"a", "b"}, func(ctx context.Context, _ string) (int, error) {
+		end(errors.New("a signal"))
+		<-ctx.Done()
+		return 0, ctx.Err()
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	mine := errors.New("mine")
+	if _, err := Each(t.Context(), []string{"a", "b"}, func(context.Context, string) (int, error) { return 0, mine }); err != mine {
+		t.Error(err)
 	}
 }
