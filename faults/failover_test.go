@@ -215,8 +215,9 @@ func moveUnderLoad(t *testing.T, nodes *redistest.Nodes, move func(t *testing.T,
 	for range moves {
 		began := time.Now()
 		move(t, nodes, "{moved}")
-		m.took = append(m.took, time.Since(began))
-		time.Sleep(100 * time.Millisecond)
+		took := time.Since(began)
+		m.took = append(m.took, took)
+		time.Sleep(max(100*time.Millisecond, 2*took)) // calls that met this move end before the next one
 	}
 	close(enough)
 	loading.Wait()
