@@ -288,6 +288,23 @@ func TestCountersRepairANumberWithZeros(t *testing.T) {
 	})
 }
 
+// Returning permits to an invalid count stores a zero that INCRBY accepts: it does not accept "-0".
+func TestQuotaReturnRepairsTheCount(t *testing.T) {
+	onServers(t, func(b *bench) {
+		q := classic.NewQuota(b.rdb, "user", 10, classic.Days{}, b.clock())
+		for _, stored := range []string{"-5", "soon"} {
+			b.do("set", q.Key(), stored)
+			if count, err := q.Return(b.Context(), 1); err != nil || count != 0 {
+				b.Errorf("%s: %d counted, %v", stored, count, err)
+			}
+			b.holds("0", "get", q.Key())
+			if n, err := b.rdb.IncrBy(b.Context(), q.Key(), 3).Result(); err != nil || n != 3 {
+				b.Errorf("%s: INCRBY: %d, %v", stored, n, err)
+			}
+		}
+	})
+}
+
 // A sum that is too low grants the same permits in every interval, unless it is compared with the records.
 func TestSlidingLogRepairsASumThatIsTooLow(t *testing.T) {
 	onServers(t, func(b *bench) {

@@ -12,7 +12,7 @@ local mortal = redis.call('PTTL', KEYS[1]) ~= -1
 count = known and count or 0
 
 local over = permits > 0 and count + permits > limit
-local change = over and 0 or math.max(permits, -count)
+local change = over and 0 or math.max(permits, 0 - count) -- -count could be -0, which INCRBY does not accept
 if not known then
   if change ~= 0 or stored then
     redis.call('SET', KEYS[1], whole(change))
