@@ -9,11 +9,12 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// apart.go checks limits one by one if one of them has an invalid configuration, so that the others stay in force.
+// apart.go checks limits one by one. If one of them has an invalid configuration, the others stay in force.
 
-// askApart checks one limit after the other. If a limit has an invalid configuration, the policy's failure mode decides
-// for this limit only. askApart returns the error of this limit if no other limit can decide, or if the failure mode is
-// FailClosed. If a limit refuses or fails, the granted permits are given back.
+// askApart checks one limit after the other. It calls a limit again only after an error, so no limit grants twice. If a
+// limit has an invalid configuration, the policy's failure mode decides for this limit only. askApart returns the error
+// of this limit if no other limit can decide, or if the failure mode is FailClosed. If a limit refuses or fails, the
+// granted permits are given back.
 func (p *Policy) askApart(ctx context.Context, claims []Claim) ([]Answer, error) {
 	var g granted
 	var wrong []Claim

@@ -120,6 +120,37 @@ func TestOnlyTheClaimAboveItsRateIsCut(t *testing.T) {
 	}
 }
 
+// A limit without Release is checked only once, also if a limit after it has an invalid configuration.
+func TestLimitBeforeAWrongOneIsChargedOnce(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		failure Failure
+		wrong   Allower
+		want    Outcome
+	}{
+		{"more than the rate", FailOpen, &exceeding{counting{limit: 5}}, Allowed},
+		{"more than the rate, closed", FailClosed, &exceeding{counting{limit: 5}}, Allowed},
+		{"no rate", FailOpen, fixed{err: rratelimiter.ErrNotInitialized}, Allowed},
+		{"no rate, closed", FailClosed, fixed{err: rratelimiter.ErrNotInitialized}, FailedClosed},
+		{"invalid rate, local", FailLocal, fixed{err: rratelimiter.ErrInvalidRate}, Allowed},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			first := &counting{limit: 10}
+			var reported []error
+			p := &Policy{Failure: c.failure, Logger: quiet, OnError: func(_ context.Context, err error) { reported = append(reported, err) }}
+			d := p.Decide(t.Context(),
+				Claim{Name: "first", Permits: 8, Limiter: struct{ Allower }{first}}, // without Release
+				Claim{Name: "wrong", Permits: 8, Limiter: c.wrong})
+			if d.Outcome != c.want || first.used != 8 {
+				t.Errorf("%v, %d used: %+v", d.Outcome, first.used, d)
+			}
+			if len(reported) != 1 || !misconfigured(reported[0]) {
+				t.Errorf("reported %v", reported)
+			}
+		})
+	}
+}
+
 // exceeding is a counting limiter that can't grant more than its limit at once.
 type exceeding struct{ counting }
 

@@ -11,21 +11,23 @@ import (
 
 // ask.go checks several limits. Either all of them allow the request, or none of them counts it.
 
-// askAll checks limiters of one client in one call. Otherwise it checks the limits in order, and gives granted permits
-// back if a limit refuses or fails. If askAll returns both a refusal and an error, some permits could not be given
-// back.
+// askAll checks limiters of one client in one call. If one call cannot check the limits, or if one of them has an
+// invalid configuration, askApart checks them.
 func (p *Policy) askAll(ctx context.Context, claims []Claim) ([]Answer, error) {
 	settles := slices.ContainsFunc(claims, Claim.settles)
 	if len(claims) == 1 && !settles { // nothing to give back
 		r, err := p.try(ctx, claims[0])
-		if err != nil {
+		switch {
+		case errors.Is(err, rratelimiter.ErrExceedsRate):
+			return p.askApart(ctx, claims)
+		case err != nil:
 			return nil, err
 		}
 		return []Answer{{Claim: claims[0], Result: r, Refused: !r.Allowed}}, nil
 	}
 	limiters, permits := together(claims)
 	if len(claims) == 1 || limiters == nil {
-		return p.askInOrder(ctx, claims)
+		return p.askApart(ctx, claims)
 	}
 	var grants []*rratelimiter.Grant
 	var results []rratelimiter.Result
@@ -35,7 +37,13 @@ func (p *Policy) askAll(ctx context.Context, claims []Claim) ([]Answer, error) {
 	} else {
 		results, err = client.AllowAllN(ctx, permits, limiters...)
 	}
-	if err != nil {
+	switch {
+	case misconfigured(err):
+		if slices.ContainsFunc(claims[1:], claims[0].shares) { // the claims may exceed the rate only together
+			p.report(ctx, err)
+		}
+		return p.askApart(ctx, claims)
+	case err != nil:
 		return nil, err
 	}
 	answers := make([]Answer, 0, len(claims))
@@ -66,22 +74,6 @@ func together(claims []Claim) ([]*rratelimiter.Limiter, []int64) {
 		limiters[i], permits[i] = l, c.Permits
 	}
 	return limiters, permits
-}
-
-func (p *Policy) askInOrder(ctx context.Context, claims []Claim) ([]Answer, error) {
-	var g granted
-	for _, c := range claims {
-		a, err := p.allow(ctx, c)
-		switch {
-		case err != nil:
-			return nil, errors.Join(err, g.giveBack(ctx))
-		case a.Refused:
-			err := g.giveBack(ctx)
-			return append(g, a), err
-		}
-		g = append(g, a)
-	}
-	return g, nil
 }
 
 // A way gives back n of the permits of an answer. It is nil if the limiter cannot take permits back, or granted none.

@@ -50,10 +50,9 @@ package httplimit
 
 // httplimit.go handles a request. limit.go defines its claims. key.go decides which requests share a limiter. client.go
 // finds the client's address. skip.go has the rules for unlimited requests. policy.go decides by the replies of the
-// limits, or without replies. ask.go checks several limits. apart.go checks limits one by one if one has an invalid
-// configuration. after.go corrects the permits of a request after its response. away.go records which limits cannot be
-// reached. local.go decides without Redis. headers.go writes the response header fields. transport.go limits outgoing
-// requests.
+// limits, or without replies. ask.go checks several limits. apart.go checks limits one by one. after.go corrects the
+// permits of a request after its response. away.go records which limits cannot be reached. local.go decides without
+// Redis. headers.go writes the response header fields. transport.go limits outgoing requests.
 
 import (
 	"net/http"

@@ -343,16 +343,6 @@ func (p *Policy) ask(ctx context.Context, claims []Claim) ([]Answer, error) {
 	ctx, cancel := p.bounded(ctx)
 	defer cancel()
 	answers, err := p.askAll(ctx, claims)
-	if err != nil && refused(answers) {
-		p.report(ctx, err)
-		return answers, nil
-	}
-	if len(claims) > 1 && misconfigured(err) || errors.Is(err, rratelimiter.ErrExceedsRate) {
-		if slices.ContainsFunc(claims[1:], claims[0].shares) { // the claims may exceed the rate only together
-			p.report(ctx, err)
-		}
-		answers, err = p.askApart(ctx, claims)
-	}
 	if cause := context.Cause(ctx); err != nil && !misconfigured(err) && errors.Is(cause, rratelimiter.ErrUnavailable) {
 		return nil, cause
 	}
