@@ -51,7 +51,9 @@ func (p *Policy) away(ctx context.Context, claims []Claim) error {
 	for _, c := range claims {
 		var cause error
 		if l, ours := c.Limiter.(*rratelimiter.Limiter); !ours {
+			p.outages.mu.Lock()
 			cause = p.serverAway(ctx, c)
+			p.outages.mu.Unlock()
 		} else if h := l.Health(); h.Away && !h.Decides {
 			cause = rratelimiter.ErrUnavailable
 		}
@@ -63,10 +65,8 @@ func (p *Policy) away(ctx context.Context, claims []Claim) error {
 }
 
 // serverAway returns the reason why the server behind a limit counts as away; nil if it does not. If a probe is due,
-// serverAway makes the call of this claim in the background as the probe. The request does not wait for the probe.
+// serverAway makes the call of this claim in the background as the probe, and does not wait for it. outages.mu is held.
 func (p *Policy) serverAway(ctx context.Context, c Claim) error {
-	p.outages.mu.Lock()
-	defer p.outages.mu.Unlock()
 	s := p.outages.limits[c.Name]
 	if s == nil || s.cause == nil {
 		return nil
@@ -165,7 +165,7 @@ func (p *Policy) failed(ctx context.Context, claims []Claim, err error) {
 }
 
 // decided records that limits decided on a request. This ends an outage if no request has failed for the time settled,
-// and if the limits of the last failed request can be checked again.
+// and if the limits of the last failed request can be checked again, or are no longer in force.
 func (p *Policy) decided(ctx context.Context) {
 	o, now := &p.outages, time.Now()
 	if !o.logged.Load() {
@@ -177,8 +177,11 @@ func (p *Policy) decided(ctx context.Context) {
 		return
 	}
 	for _, c := range o.missing {
+		if c.replaced != nil && c.replaced.Load() {
+			continue // no request may ask for this limit again
+		}
 		l, ours := c.Limiter.(*rratelimiter.Limiter)
-		if s := o.limits[c.Name]; ours && l.Health().Away || !ours && s != nil && s.cause != nil {
+		if ours && l.Health().Away || !ours && p.serverAway(ctx, c) != nil {
 			o.mu.Unlock()
 			return
 		}

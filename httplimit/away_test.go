@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -172,7 +173,52 @@ func TestServerOfAnotherLimitIsNotAway(t *testing.T) {
 		if lines := book.lines(); len(lines) != 1 {
 			t.Errorf("while one of them is away, logged:\n%s", strings.Join(lines, "\n"))
 		}
+		time.Sleep(p.bound()) // until the last probe ends
 	})
+}
+
+// The outage of a limit ends when its server replies to a probe, or when SetLimits removes the limit, even if no request
+// asks for the limit again. Then the log has the next outage.
+func TestOutageOfALimitThatIsNotAskedAgainEnds(t *testing.T) {
+	for _, removed := range []bool{false, true} {
+		t.Run(fmt.Sprint("removed ", removed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				book, exports, orders := &logbook{}, &service{}, &service{}
+				exported := func(r *http.Request) Claim {
+					if r.URL.Path != "/exports" {
+						return Claim{}
+					}
+					return Claim{Name: "exports", Limiter: exports}
+				}
+				guard := New(exported, Shared("orders", orders))
+				guard.Policy = &Policy{Logger: book.logger()}
+				h := guard.Middleware(ok)
+				logs := func(want string) {
+					t.Helper()
+					for range 40 {
+						wantCodes(t, h, "192.0.2.1", "/orders", 200)
+						time.Sleep(100 * time.Millisecond)
+					}
+					if lines := book.lines(); len(lines) != 1 || !strings.Contains(lines[0], want) {
+						t.Errorf("want %q, logged:\n%s", want, strings.Join(lines, "\n"))
+					}
+				}
+				exports.hangs.Store(true)
+				wantCodes(t, h, "192.0.2.1", "/exports", 200)
+				logs("cannot be checked")
+				if removed {
+					guard.SetLimits(Shared("orders", orders))
+				} else {
+					exports.hangs.Store(false)
+				}
+				logs("can be checked again")
+				orders.hangs.Store(true)
+				logs("cannot be checked")
+				orders.hangs.Store(false)
+				logs("can be checked again")
+			})
+		})
+	}
 }
 
 // A caller's short deadline is no evidence about the server.

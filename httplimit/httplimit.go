@@ -82,7 +82,13 @@ type Guard struct {
 	Refuse func(w http.ResponseWriter, r *http.Request, d Decision)
 
 	zero   Policy
-	limits atomic.Pointer[[]Limit]
+	limits atomic.Pointer[limitSet]
+}
+
+// A limitSet holds the limits of one call of SetLimits.
+type limitSet struct {
+	limits   []Limit
+	replaced atomic.Bool // SetLimits was called again
 }
 
 // New returns a guard with limits. A request passes if all limits allow it.
@@ -95,8 +101,9 @@ func New(limits ...Limit) *Guard {
 // SetLimits replaces the limits. It may be called while requests are handled. Either the old or the new limits decide
 // on each request.
 func (g *Guard) SetLimits(limits ...Limit) {
-	limits = slices.Clone(limits)
-	g.limits.Store(&limits)
+	if old := g.limits.Swap(&limitSet{limits: slices.Clone(limits)}); old != nil {
+		old.replaced.Store(true)
+	}
 }
 
 // Middleware returns a handler that calls next for the requests that are not refused. After the response, it corrects
@@ -158,13 +165,14 @@ func (g *Guard) ActivePolicy() *Policy {
 }
 
 func (g *Guard) claims(r *http.Request) []Claim {
-	limits := g.limits.Load()
-	if limits == nil || slices.ContainsFunc(g.Skip, func(rule Rule) bool { return rule(r) }) {
+	set := g.limits.Load()
+	if set == nil || slices.ContainsFunc(g.Skip, func(rule Rule) bool { return rule(r) }) {
 		return nil
 	}
-	claims := make([]Claim, len(*limits))
-	for i, limit := range *limits {
+	claims := make([]Claim, len(set.limits))
+	for i, limit := range set.limits {
 		claims[i] = limit(r)
+		claims[i].replaced = &set.replaced
 	}
 	return claims
 }

@@ -3,6 +3,7 @@ package httplimit
 import (
 	"context"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -26,6 +27,8 @@ type Claim struct {
 
 	countIf func(status int, h http.Header) bool  // from Limit.CountIf; nil: the request counts
 	cost    func(status int, h http.Header) int64 // from Limit.CostAfter; nil: the request costs Permits
+
+	replaced *atomic.Bool // true after Guard.SetLimits has replaced the limit; nil: the claim is not from a guard
 }
 
 // A Limit returns the claim of a request. A Claim without a Limiter means that this limit does not apply to the
