@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -30,8 +31,8 @@ import (
 // of 0 grants nothing.
 //
 // If the service responds with status 429, or with status 503 and Retry-After, all requests pause until the time that
-// the service has set (1 s after a status 429 without Retry-After). The caller gets the response. The Transport does
-// not send the request again, but the caller may.
+// the service has set, and after a status 429 for at least 1 s. The caller gets the response. The Transport does not send
+// the request again, but the caller may.
 //   - This process sends no request until the pause is over. Requests in flight are not interrupted. If a request gets
 //     its permit during the pause, it takes another permit after the pause.
 //   - Other processes find no permits, even if they have no Transport, and also in Java: this process takes and keeps all
@@ -60,7 +61,7 @@ type Transport struct {
 }
 
 const (
-	plainPause = time.Second            // after status 429 without Retry-After
+	leastPause = time.Second            // after status 429, unless MaxPause is less
 	holdCall   = time.Second            // maximum time of the calls of take
 	holdEvery  = time.Millisecond       // minimum time until the next take, if one took no permits
 	holdAtMost = time.Second            // maximum time until then, because permits can be given back at any time
@@ -115,9 +116,7 @@ func (t *Transport) heed(response *http.Response) {
 	pause := after(response.Header.Get("Retry-After"))
 	switch response.StatusCode {
 	case http.StatusTooManyRequests:
-		if pause <= 0 {
-			pause = plainPause
-		}
+		pause = max(pause, leastPause)
 	case http.StatusServiceUnavailable:
 	default:
 		return
@@ -143,8 +142,8 @@ func (t *Transport) heed(response *http.Response) {
 // after returns the time in a field Retry-After: seconds, or the time from this host's clock to a date. It returns 0 if
 // the field has neither.
 func after(field string) time.Duration {
-	if s, err := strconv.ParseUint(field, 10, 31); err == nil {
-		return time.Duration(s) * time.Second
+	if s, err := strconv.ParseUint(field, 10, 31); err == nil || errors.Is(err, strconv.ErrRange) {
+		return time.Duration(s) * time.Second // s is 1<<31 - 1 if the number is too large
 	}
 	if date, err := http.ParseTime(field); err == nil {
 		return time.Until(date)

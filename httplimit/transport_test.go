@@ -140,7 +140,10 @@ func TestPauseOfAllProcesses(t *testing.T) {
 		{"shorter than the interval", rratelimiter.PerHour(10), 429, "30", 30 * time.Second},
 		{"date", rratelimiter.PerSecond(10), 429, "date", 30 * time.Second},
 		{"no time", rratelimiter.PerHour(10), 429, "", time.Second},
+		{"0 s", rratelimiter.PerHour(10), 429, "0", time.Second},
 		{"too long", rratelimiter.PerHour(10), 429, "86400", time.Minute},
+		{"longer than 31 bits", rratelimiter.PerHour(10), 429, "2147483648", time.Minute},
+		{"longer than 64 bits", rratelimiter.PerHour(10), 429, "99999999999999999999", time.Minute},
 		{"not available", rratelimiter.PerHour(10), 503, "30", 30 * time.Second},
 		{"not available, without a time", rratelimiter.PerHour(10), 503, "", 0},
 		{"another error", rratelimiter.PerHour(10), 500, "30", 0},
@@ -187,6 +190,25 @@ func TestPauseOfAllProcesses(t *testing.T) {
 					}
 				}
 			})
+		})
+	}
+}
+
+// A date of a status 429 that has passed, or is less than 1 s ahead, causes a pause of 1 s.
+func TestPauseOfADateThatIsNear(t *testing.T) {
+	for _, ahead := range []time.Duration{-time.Hour, 0, time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newRemote()
+			limiter := limittest.NewRealTime(t).Client().RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerHour(10)))
+			transport := &Transport{Limiter: limiter, Base: s}
+			date := time.Now().Add(ahead).UTC().Format(http.TimeFormat) // the bubble begins with a whole second
+			time.Sleep(500 * time.Millisecond)
+			s.next(429, date)
+			fetch(t, transport)
+			fetch(t, transport)
+			if times := s.sent(); len(times) != 2 || times[1]-times[0] != time.Second {
+				t.Errorf("%v ahead: requests after %v", ahead, times)
+			}
 		})
 	}
 }
