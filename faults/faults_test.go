@@ -193,6 +193,20 @@ func lasting(d time.Duration) <-chan struct{} {
 	return done
 }
 
+// lastingUntil returns a channel that is closed after a time, once so many permits are granted: a busy machine takes longer,
+// but not 20 s more.
+func lastingUntil(d time.Duration, granted *atomic.Int64, enough int64) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		time.Sleep(d)
+		for end := time.Now().Add(20 * time.Second); granted.Load() < enough && time.Now().Before(end); {
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	return done
+}
+
 func (all calls) where(chosen func(c call) bool) calls {
 	return slices.DeleteFunc(slices.Clone(all), func(c call) bool { return !chosen(c) })
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,9 +44,14 @@ func TestLatency(t *testing.T) {
 		t.Fatal(err)
 	}
 	recording := watch(t, server, "far")
-	got := load(callers, 1, 5*time.Millisecond, lasting(2*time.Second), func(int) call {
+	var granted atomic.Int64
+	got := load(callers, 1, 5*time.Millisecond, lastingUntil(2*time.Second, &granted, 2*rate.Permits), func(int) call {
 		n := 1 + rand.Int64N(3)
-		return ask(n, func() (bool, error) { return limiter.TryAcquire(t.Context(), n) })
+		c := ask(n, func() (bool, error) { return limiter.TryAcquire(t.Context(), n) })
+		if c.Granted {
+			granted.Add(n)
+		}
+		return c
 	})
 	for _, c := range got.where(failed) {
 		t.Error(c.err)
@@ -287,8 +293,13 @@ func TestServerTime(t *testing.T) {
 			rratelimiter.WithClock(func() time.Time { return time.Now().Add(wrong) })).
 			RateLimiter("clock", rratelimiter.WithRate(rate), rratelimiter.WithServerTime()))
 	}
-	got := load(len(clients), 1, time.Millisecond, lasting(time.Second), func(caller int) call {
-		return ask(3, func() (bool, error) { return clients[caller].TryAcquire(t.Context(), 3) })
+	var granted atomic.Int64
+	got := load(len(clients), 1, time.Millisecond, lastingUntil(time.Second, &granted, 2*rate.Permits), func(caller int) call {
+		c := ask(3, func() (bool, error) { return clients[caller].TryAcquire(t.Context(), 3) })
+		if c.Granted {
+			granted.Add(3)
+		}
+		return c
 	})
 	for _, c := range got.where(failed) {
 		t.Error(c.err)
