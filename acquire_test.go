@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -405,6 +406,25 @@ func TestAcquireUpToTakesWhatIsFree(t *testing.T) {
 		r.advance(time.Minute)
 		if got, err := l.AcquireUpTo(t.Context(), math.MaxInt64); got != 10 || err != nil {
 			t.Errorf("all: %d, %v", got, err)
+		}
+	})
+}
+
+// The call that makes a limiter can also refuse some of its requests.
+func TestWaitsOfTheFirstCall(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		l := r.limiter("rl", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
+		ask := protocol.Ask{Groups: callers(1, 12), Detail: true}
+		g, err := oneCall(t.Context(), l, ask)
+		if err != nil || g.Granted(0, ask.Groups[0]) != 10 || g.Wait(0) != time.Minute || g.ResetAfter != time.Minute {
+			t.Errorf("%+v, %v", g, err)
+		}
+		exhausted, fresh := r.limiter("exhausted", rratelimiter.WithRate(rratelimiter.PerMinute(1))), r.limiter("new", rratelimiter.WithRate(rratelimiter.PerMinute(2)))
+		r.try(exhausted, 1)
+		results, err := r.client.AllowAll(t.Context(), 1, exhausted, fresh)
+		if err != nil || results[0].Allowed || results[0].RetryAfter != time.Minute || results[1].RetryAfter != 0 {
+			t.Errorf("%+v, %v", results, err)
 		}
 	})
 }

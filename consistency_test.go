@@ -383,6 +383,11 @@ func TestRecountSeesWhatHappensBetweenItsPages(t *testing.T) {
 			{"the newest record leaves", remove(-1)},
 			{"the oldest record that was read leaves", remove(-1000)},
 			{"the oldest record leaves", remove(0)},
+			{"a record that was read shrinks", func() {
+				r.must(r.rdb.ZRemRangeByRank(t.Context(), keysOf(l)[keys.Permits], -600, -600).Err())
+				r.add(l, r.ms()-599, memberOf("00002400", 0))
+				r.set(l, "15001")
+			}},
 			{"the oldest 500 expire", func() { r.advance(57*time.Second + 500*time.Millisecond) }},
 			{"all that was not read expires", func() { r.advance(59 * time.Second) }},
 		} {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -203,9 +204,50 @@ func TestTheStateLivesAsLongAsALease(t *testing.T) {
 		r := newRig(t, s)
 		rate := rratelimiter.Rate{Permits: 1000, Interval: time.Hour, KeepAlive: time.Hour}
 		mustTry(t, r.limiter("l", rratelimiter.WithRate(rate), rratelimiter.WithLease(time.Minute)), 100, true)
-		for _, key := range []string{"l", "{l}:value", "{l}:permits"} {
-			if ttl := r.rdb.PTTL(t.Context(), key).Val(); ttl <= time.Hour || ttl > time.Hour+75*time.Second {
-				t.Errorf("%s lives for %v", key, ttl)
+		own := r.limiter("own", rratelimiter.WithLease(6*time.Minute))
+		r.setRate(own, rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 1000, Interval: time.Hour})
+		mustTry(t, own, 100, true)
+		lives := func(least, most time.Duration, keys ...string) {
+			t.Helper()
+			for _, key := range keys {
+				if ttl := r.rdb.PTTL(t.Context(), key).Val(); ttl <= least || ttl > most {
+					t.Errorf("%s lives for %v", key, ttl)
+				}
+			}
+		}
+		for _, then := range []func(l *rratelimiter.Limiter){
+			func(*rratelimiter.Limiter) {},
+			func(l *rratelimiter.Limiter) { mustTry(t, l, 1, true) },
+			func(l *rratelimiter.Limiter) { r.release(l, 1) },
+		} {
+			then(r.limiter("l"))
+			then(r.limiter("own"))
+			lives(time.Hour, time.Hour+75*time.Second, "l", "{l}:value", "{l}:permits")
+			lives(time.Hour+90*time.Second, time.Hour+9*time.Minute, "{own}:value:me", "{own}:permits:me")
+		}
+	})
+}
+
+// A retry finds its lease, whatever happened to the limiter since: the rest of it, or none.
+func TestALostReplyWithALeaseAfterAChange(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for name, change := range map[string]func(r *rig, l *rratelimiter.Limiter){
+			"an interval too short for a lease": func(r *rig, l *rratelimiter.Limiter) {
+				r.setRate(l, rratelimiter.Rate{Permits: 100, Interval: 15 * ms}, rratelimiter.KeepState())
+			},
+			"Redisson's release": func(r *rig, l *rratelimiter.Limiter) {
+				r.must(r.rdb.IncrBy(r.t.Context(), "{l}:value", 5).Err())
+			},
+		} {
+			r := newRig(t, s)
+			r.wipe()
+			c, tap := r.tapped()
+			l := c.RateLimiter("l", rratelimiter.WithLease(100*ms))
+			r.setRate(l, rratelimiter.PerSecond(100))
+			tap.plan(plan{cut: true, then: func() { change(r, r.limiter("l")) }})
+			if ok, err := l.TryAcquire(t.Context(), 1); err != nil && !errors.Is(err, rratelimiter.ErrOutcomeUnknown) ||
+				err != nil && strings.Contains(err.Error(), "ERR") {
+				t.Errorf("%s: %v, %v", name, ok, err)
 			}
 		}
 	})

@@ -147,6 +147,25 @@ func TestSharedCommandServesOnlyPlainGrants(t *testing.T) {
 	})
 }
 
+// TestOneLimiterTwiceInASharedCommand: limiters of one name with different options, and of two names with the same state,
+// have batches of their own.
+func TestOneLimiterTwiceInASharedCommand(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, name := range []string{"rl0", "{rl0}"} {
+			a := newSharing(t, s, 2)
+			a.limiters[1] = a.client.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerMinute(10)), rratelimiter.WithDenyCache(1))
+			a.sizes = []int64{6, 6}
+			a.ask()
+			if a.granted[0] == a.granted[1] || a.errs[0] != nil || a.errs[1] != nil {
+				t.Errorf("%s: granted %v, %v", name, a.granted, a.errs)
+			}
+			if s := state(t, a.limiters[0]); s.Used != 1+6 || !s.Consistent {
+				t.Errorf("%s: %+v", name, s)
+			}
+		}
+	})
+}
+
 // TestPlainGrantsOfSeveralLimiters: shared commands and AllowAll count what has expired, and leave to the other paths what
 // is to be repaired.
 func TestPlainGrantsOfSeveralLimiters(t *testing.T) {

@@ -269,6 +269,50 @@ func TestGrantByAClockThatWentBack(t *testing.T) {
 	}
 }
 
+// TestAttemptsByAClockThatWentBack: the second attempt is executed at an earlier time than the first, and the third finds it.
+func TestAttemptsByAClockThatWentBack(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		c, tap := r.tapped()
+		one, two := c.RateLimiter("one"), c.RateLimiter("two")
+		r.setRate(one, rratelimiter.PerMinute(100))
+		r.setRate(two, rratelimiter.PerMinute(100))
+		back := func() {
+			tap.plan(plan{lost: true, then: func() { r.advance(-2 * time.Second) }}, plan{cut: true, then: func() { r.advance(time.Second) }})
+		}
+		back()
+		if n, err := one.AcquireUpTo(t.Context(), 60); n != 60 || err != nil {
+			t.Errorf("%d permits, %v", n, err)
+		}
+		back()
+		if result, err := c.AllowAll(t.Context(), 20, one, two); err != nil || !result[0].Allowed {
+			t.Errorf("%+v, %v", result, err)
+		}
+		if one, two := state(t, one), state(t, two); one.Used != 80 || two.Used != 20 {
+			t.Errorf("%+v, %+v", one, two)
+		}
+	})
+}
+
+// TestIDsThatStartAgainAtZero: the ids of a batch are those of its client, also where their counter starts again.
+func TestIDsThatStartAgainAtZero(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		c, tap := r.tapped()
+		l := c.RateLimiter("rl", rratelimiter.WithRecordPerRequest())
+		r.setRate(l, rratelimiter.PerMinute(10))
+		rratelimiter.ClientCore(c).Identity().StartAt(1<<24 - 3)
+		tap.plan(plan{cut: true})
+		ask := protocol.Ask{Groups: callers(1, 6)}
+		if g, err := oneCall(t.Context(), l, ask); err != nil || g.Granted(0, ask.Groups[0]) != 6 {
+			t.Errorf("%+v, %v", g, err)
+		}
+		if s := state(t, l); s.Used != 6 || s.Records != 6 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
 // TestShareThatCannotBeDetermined: once a later call has joined the record, the grant of the earlier attempt cannot be
 // determined. The retry takes nothing, and the error is ErrOutcomeUnknown.
 func TestShareThatCannotBeDetermined(t *testing.T) {

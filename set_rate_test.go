@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // set_rate_test.go tests what a new rate does with the permits in use.
@@ -107,6 +109,28 @@ func TestKeptGrantsAboveTheNewRateReturnInOrder(t *testing.T) {
 				t.Errorf("after %d records %d are free, want %d", i+1, free, want)
 			}
 			r.advance(time.Second)
+		}
+	})
+}
+
+// TestALoweredRateHoldsBeforeItsRecordsAreAddedUp: very many records are added up after the rate was set.
+func TestALoweredRateHoldsBeforeItsRecordsAreAddedUp(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		l := r.limiter("rl")
+		r.setRate(l, rratelimiter.PerMinute(3000))
+		r.add(l, r.ms()-60_001, memberOf("expired!", 500))
+		r.add(l, r.ms(), many(2500)...)
+		r.set(l, "0")
+		request := protocol.SetRate{Now: rratelimiter.LimiterCore(l).Now(), Rate: protocol.Rate{Permits: 100, Interval: 60000}, Keep: true}
+		reply, err := rratelimiter.ClientCore(r.client).Topology().Run(t.Context(), new(script.Attempts), protocol.SetRateScript, true,
+			keysOf(l), request.Args()...)
+		r.must(err)
+		if set, notes := request.Reply(reply); !set || !notes.Has(protocol.Many) {
+			t.Errorf("%v, %v", set, notes)
+		}
+		if free := r.rdb.Get(t.Context(), "{rl}:value").Val(); free != "-2400" {
+			t.Errorf("%s are free", free)
 		}
 	})
 }

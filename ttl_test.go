@@ -258,6 +258,37 @@ func TestExpireConditions(t *testing.T) {
 	})
 }
 
+// A configuration that is lost and made again lives on; its state, which is older, must not end before it.
+func TestAStateLivesAsLongAsItsNewConfiguration(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		rate := rratelimiter.PerMinute(10)
+		l := r.limiter("rl", rratelimiter.WithRate(rate))
+		for name, use := range map[string]func(){
+			"a plain grant": func() { r.try(l, 1) },
+			"another grant": func() {
+				r.try(r.limiter("rl", rratelimiter.WithRate(rate), rratelimiter.WithGranularity(time.Second)), 1)
+			},
+			"one of AllowAll": func() {
+				_, err := r.client.AllowAll(t.Context(), 1, l, r.limiter("other", rratelimiter.WithRate(rate)))
+				r.must(err)
+			},
+			"a look":  func() { r.free(l) },
+			"SetRate": func() { r.setRate(l, rate, rratelimiter.KeepState()) },
+		} {
+			t.Run(name, func(t *testing.T) {
+				r.wipe()
+				r.try(l, 1)
+				_, err := l.Expire(t.Context(), time.Hour)
+				r.must(err)
+				r.must(r.rdb.Del(t.Context(), "rl").Err())
+				use()
+				r.life(0, "rl", "{rl}:value", "{rl}:permits")
+			})
+		}
+	})
+}
+
 func TestAClientsOwnPairLeavesAfterClearExpire(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)

@@ -126,6 +126,9 @@ if wanted and ARGV[4] ~= '' and not ARGV[7] and not find(flags, 'b', 1, true) th
         if ttl > 0 then
           call('PEXPIRE', value, ttl)
           call('PEXPIRE', records, ttl)
+        elseif ttl == -2 and stored then -- as in commit.lua
+          call('PERSIST', value)
+          call('PERSIST', records)
         end
         if client_now ~= '' then
           return { 0, rate, interval, free - wanted }
@@ -302,7 +305,7 @@ if lease_score and not refused and not recovered and not state.more then
   left = left - ahead
 end
 if ahead > 0 then
-  score = lease_score
+  score = lease_score or score -- the interval may have become too short for a lease since an earlier attempt
   if recovered then
     redate(score)
   end
@@ -337,7 +340,7 @@ if taken > 0 then
   end
 end
 commit(limiter, state, left)
-apply_ttl(limiter, state.ttl, ahead > 0 and score - now or nil)
+apply_ttl(limiter, state.ttl, now)
 
 if state.notes == 0 and not groups and not lease and client_now ~= '' then
   return { 0, rate, interval, left }

@@ -12,9 +12,13 @@ local MOST = 128 -- expired records of a limiter: a call must not take long
 local now_text, now = ARGV[1], tonumber(ARGV[1])
 local last = #KEYS / 5 - 1
 local read, reply = {}, {}
+local seen = {} -- records keys: what is read of a limiter is wrong after a grant of the same limiter
 for i = 0, last do
-  local at = 4 * i
-  read_plain(read, i, ARGV[at + 4], ARGV[at + 5], now, now_text, MOST)
+  local at, records = 4 * i, KEYS[5 * i + 4]
+  if not seen[records] then
+    seen[records] = true
+    read_plain(read, i, ARGV[at + 4], ARGV[at + 5], now, now_text, MOST)
+  end
 end
 for i = 0, last do
   local figure, at = FIGURES * i, 4 * i

@@ -255,7 +255,7 @@ for _, one in ipairs(all) do
     end
   end
   commit(limiter, state, left)
-  apply_ttl(limiter, state.ttl)
+  apply_ttl(limiter, state.ttl, one.now)
   local reset_in = one.reset_in or to_micros(score + limiter.interval - one.now)
   local figures =
     { to_micros(one.now), limiter.rate, limiter.interval, math.max(0, left), state.notes, reset_in }

@@ -1,12 +1,14 @@
 -- recount.lua adds up the live records of a limiter that are too many for one call: some with each call, from the newest to
--- the oldest. The call that reaches the oldest one repairs the state by the rule of check_records. A record that came or
--- left among those that were read, because of a clock that is behind, makes it start again.
+-- the oldest. A record that came or left among those that were read, because of a clock that is behind, makes it start again.
+-- One that was read and then changed its permits, as by a release, is not noticed. So the state is repaired, by the rule of
+-- check_records, only when it was added up twice in a row with the same surplus.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 now (ms, up to three decimals; '': this server's clock); then how far the calls before have come: 2 the newest
---       record that was read, 3 the oldest one, 4 how many were read, 5 the permits in them; '', '', 0, 0 at first
+--       record that was read, 3 the oldest one, 4 how many were read, 5 the permits in them, 6 the surplus when all were read
+--       before; '', '', 0, 0, 0 at first
 -- reply 1 status (0, 1 to 7 not initialised: config.lua), then with status 0:
---       2 notes (base.lua; with MORE or MANY the caller goes on), 3 to 6 the next ARGV 2 to 5
+--       2 notes (base.lua; with MORE or MANY the caller goes on), 3 to 7 the next ARGV 2 to 6
 
 --@include base
 --@include record
@@ -15,13 +17,15 @@
 --@include grant
 --@include commit
 local client_now, newest, last, count, sum = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local seen = tonumber(ARGV[6])
 local limiter, fault = read_config(0)
 if not limiter then
   return { fault }
 end
 limiter.keep_alive = 0 -- looking does not keep a limiter alive
 local records = limiter.records
-local state = load_state(limiter, read_clock(client_now))
+local now = read_clock(client_now)
+local state = load_state(limiter, now)
 
 -- How many records are read, and how many of the newest are read last: where clocks differ, a record can come among these.
 local PAGE, LATE = 1000, 500
@@ -54,7 +58,12 @@ if state.oldest and not state.more and not state.many then
     local before = sum
     read(top + 1, all - 1)
     local surplus = state.free + sum - limiter.rate
-    if surplus < 0 then
+    if surplus ~= seen then
+      if surplus ~= 0 then
+        state.notes = state.notes + MANY
+      end
+      seen, count = surplus, 0 -- reads all again
+    elseif surplus < 0 then
       state.free, state.notes = state.free - surplus, state.notes + LOW
     elseif surplus > 0 then
       state.notes = state.notes + HIGH
@@ -62,7 +71,7 @@ if state.oldest and not state.more and not state.many then
       local rest = remove_surplus(records, page, surplus)
       if rest > 0 then
         last, top = read_record(records, expired_count)[1] or '', call('ZRANK', records, newest)
-        count, sum = top and top - expired_count + 1 or 0, before - surplus + rest
+        count, sum, seen = top and top - expired_count + 1 or 0, before - surplus + rest, rest
         state.notes = state.notes + MANY
       end
     end
@@ -70,5 +79,5 @@ if state.oldest and not state.more and not state.many then
 end
 
 commit(limiter, state, state.free)
-apply_ttl(limiter, state.ttl)
-return { 0, state.notes, newest, last, count, sum }
+apply_ttl(limiter, state.ttl, now)
+return { 0, state.notes, newest, last, count, sum, seen }

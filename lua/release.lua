@@ -19,7 +19,8 @@ if not limiter then
   return { fault }
 end
 local records = limiter.records
-local state = load_state(limiter, read_clock(client_now), rebuild)
+local now = read_clock(client_now)
+local state = load_state(limiter, now, rebuild)
 
 local returned, gone = 0, {}
 local shrunk, score, rest -- the record that keeps a rest of its permits
@@ -66,5 +67,5 @@ if shrunk then
   call('ZREM', records, shrunk)
   add_record(records, string.sub(shrunk, 1, -5), rest, score)
 end
-apply_ttl(limiter, state.ttl)
+apply_ttl(limiter, state.ttl, now)
 return { 0, state.notes, returned }

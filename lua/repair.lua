@@ -47,7 +47,7 @@ if change and not dry then
   else
     local ttl = limiter.keep_alive == 0 and call('PTTL', limiter.name) or -1
     call('SET', limiter.value, string.format('%.0f', free))
-    apply_ttl(limiter, ttl)
+    apply_ttl(limiter, ttl, now)
   end
 end
 return { 0, change and 1 or 0, not stored and 1 or not counted and 2 or 0, counted or 0, free, all, held, blocked }

@@ -19,6 +19,7 @@ if not old_rate and find(flags, 'u', 1, true) then
   return { 0, 0 }
 end
 local limiter = new_limiter(0, tonumber(rate), tonumber(interval), kind, tonumber(keep_alive))
+local now = read_clock(client_now)
 local notes, ttl = 0, limiter.keep_alive == 0 and call('PTTL', name) or -1
 
 local function write_config()
@@ -29,9 +30,13 @@ local function write_config()
 end
 
 if find(flags, 'k', 1, true) and (not old_kind or old_kind == kind) then
-  local state = load_state(limiter, read_clock(client_now), true)
-  -- The rate is new, so nothing was wrong.
+  local state = load_state(limiter, now, true)
+  -- The rate is new, so nothing was wrong. Of records that are too many to add up, the free permits tell the sum.
   notes = (state.more and REBUILD_PENDING or 0) + (state.many and MANY or 0)
+  local old = parse_number(old_rate)
+  if notes > 0 and state.counted and old then
+    state.free = math.min(limiter.rate, state.counted + state.expired_permits + limiter.rate - old)
+  end
   write_config()
   commit(limiter, state, state.free)
 else
@@ -53,5 +58,5 @@ if limiter.keep_alive == 0 and (parse_interval(old_keep_alive) or 0) > 0 then
   call('PERSIST', limiter.value)
   call('PERSIST', limiter.records)
 end
-apply_ttl(limiter, ttl)
+apply_ttl(limiter, ttl, now)
 return { 1, notes }

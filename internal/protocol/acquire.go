@@ -177,6 +177,9 @@ func (r *AcquireRequest) Args(args []any, e *Encoder, ask Ask, find bool) []any 
 func (r *AcquireRequest) date(e *Encoder, ask Ask, now int64) {
 	r.now = now
 	if r.Records > 0 {
+		if !e.ServerTime {
+			r.first = min(r.first, now) // the clock may have gone back
+		}
 		return
 	}
 	var memory [64]byte

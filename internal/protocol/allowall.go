@@ -97,6 +97,8 @@ func (r *AllowAll) Args(args []any, find bool) []any {
 			if m.since = now; m.ServerTime {
 				m.since = m.served.Load()
 			}
+		} else if !m.ServerTime {
+			m.since = min(m.since, now) // the clock may have gone back
 		}
 		sizes := numbers(r.Groups, func(g JointGroup) int64 { return g.Sizes[i] })
 		args = append(args, sizes, m.prefix.arg, m.own, m.flags())

@@ -77,14 +77,15 @@ type Recount struct {
 type Progress struct {
 	newest, oldest any // records that were read
 	count, sum     any // how many were read, and the permits in them
+	surplus        any // when all were read before
 }
 
 // Args returns the arguments.
 func (r Recount) Args() []any {
 	if p := r.Progress; p != (Progress{}) {
-		return []any{r.Now, p.newest, p.oldest, p.count, p.sum}
+		return []any{r.Now, p.newest, p.oldest, p.count, p.sum, p.surplus}
 	}
-	return []any{r.Now, "", "", 0, 0}
+	return []any{r.Now, "", "", 0, 0, 0}
 }
 
 // Reply decodes a reply. With the notes More or Many the recount goes on.
@@ -92,7 +93,7 @@ func (r Recount) Reply(reply []any) (Notes, Progress, error) {
 	if err := statusError(whole(reply[0])); err != nil {
 		return 0, Progress{}, err
 	}
-	return Notes(whole(reply[1])), Progress{reply[2], reply[3], reply[4], reply[5]}, nil
+	return Notes(whole(reply[1])), Progress{reply[2], reply[3], reply[4], reply[5], reply[6]}, nil
 }
 
 func whole(part any) int64 {

@@ -322,11 +322,11 @@ func TestReadReplies(t *testing.T) {
 }
 
 func TestRecountReplies(t *testing.T) {
-	notes, progress, err := Recount{}.Reply([]any{int64(0), int64(Many), "newest", "oldest", int64(1000), int64(5000)})
-	if notes != Many || err != nil || progress != (Progress{"newest", "oldest", int64(1000), int64(5000)}) {
+	notes, progress, err := Recount{}.Reply([]any{int64(0), int64(Many), "newest", "oldest", int64(1000), int64(5000), int64(-7)})
+	if notes != Many || err != nil || progress != (Progress{"newest", "oldest", int64(1000), int64(5000), int64(-7)}) {
 		t.Errorf("%v, %v, %v", notes, progress, err)
 	}
-	if args := (Recount{"now", progress}).Args(); !slices.Equal(args, []any{"now", "newest", "oldest", int64(1000), int64(5000)}) {
+	if args := (Recount{"now", progress}).Args(); !slices.Equal(args, []any{"now", "newest", "oldest", int64(1000), int64(5000), int64(-7)}) {
 		t.Errorf("the next call has %v", args)
 	}
 }
@@ -440,7 +440,7 @@ func FuzzReplies(f *testing.F) {
 			Recount{}.Reply([]any{status[0]})
 		}
 		at = 0
-		Recount{}.Reply([]any{next(), next(), one, two, next(), next()})
+		Recount{}.Reply([]any{next(), next(), one, two, next(), next(), next()})
 		Survey{}.Reply([]any{
 			one, two, []any{one, two, one}, next(), one, next(), []any{one, two, two}, one, next(), two, next(), one, next(),
 		})

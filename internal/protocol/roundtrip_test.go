@@ -513,7 +513,7 @@ func FuzzRequests(f *testing.F) {
 	repair := clocked(RepairScript, clock, "dry ~= nil", "reset ~= nil")
 	state := clocked(StateScript, clock, "only_config")
 	glance := clocked(GlanceScript, clock)
-	recount := clocked(RecountScript, clock, "newest", "last", "count", "sum")
+	recount := clocked(RecountScript, clock, "newest", "last", "count", "sum", "seen")
 	survey := plain(SurveyScript, "first", "limit", "own")
 	collect := newEcho(f, client, CollectScript, []string{"read_clock"}, nil,
 		"local time = "+only(f, CollectScript.Text, `(read_clock\(ARGV\[1\]\)),`)+"\n"+
@@ -569,12 +569,12 @@ func FuzzRequests(f *testing.F) {
 		survey.check(t, "Survey", keys, page.Args(), int64(page.First), int64(page.Count), page.Own)
 
 		start := Recount{Now: e.Now()}
-		recount.check(t, "Recount", keys, start.Args(), at, "", "", int64(0), int64(0))
-		_, progress, err := start.Reply([]any{int64(0), int64(More), one, two, permits, interval})
+		recount.check(t, "Recount", keys, start.Args(), at, "", "", int64(0), int64(0), int64(0))
+		_, progress, err := start.Reply([]any{int64(0), int64(More), one, two, permits, interval, permits})
 		if err != nil {
 			t.Fatal(err)
 		}
-		recount.check(t, "next Recount", keys, Recount{Now: e.Now(), Progress: progress}.Args(), at, one, two, permits, interval)
+		recount.check(t, "next Recount", keys, Recount{Now: e.Now(), Progress: progress}.Args(), at, one, two, permits, interval, permits)
 	})
 }
 

@@ -13,23 +13,31 @@ local function commit(limiter, state, free)
   end
 end
 
--- apply_ttl gives the state the TTL of the configuration (ms; none below 1), or all keys the keep-alive. An interval
--- after its last use, the pair of one client holds nothing that counts; it expires a minute later. lease: ms until the end
--- of the lease that this call has taken, else nil. Its permits are used until then, without a call.
-local function apply_ttl(limiter, ttl, lease)
-  if limiter.keep_alive > 0 then
-    ttl = limiter.keep_alive
-    if lease then
-      ttl = math.max(ttl, limiter.interval + math.ceil(lease))
+-- apply_ttl gives the state the TTL of the configuration (ms; -1: none), or all keys the keep-alive. An interval after its
+-- last use, the pair of one client holds nothing that counts; it expires a minute later. But the permits of a lease are used
+-- until its end, without a call: the newest record is then dated at the end. A TTL of -2 says that this call makes the
+-- configuration, and an older state must not end before it.
+local function apply_ttl(limiter, ttl, now)
+  local name, value, records, own = limiter.name, limiter.value, limiter.records, limiter.own
+  if limiter.keep_alive > 0 or own then
+    local newest = tonumber(call('ZRANGE', records, '-1', '-1', 'WITHSCORES')[2])
+    local ahead = newest and newest - now or 0
+    local leased = ahead >= 1 and ahead <= limiter.interval
+    local used = limiter.interval + (leased and math.ceil(ahead) or 0)
+    if limiter.keep_alive > 0 then
+      ttl = math.max(limiter.keep_alive, leased and used or 0)
+      call('PEXPIRE', name, ttl)
     end
-    call('PEXPIRE', limiter.name, ttl)
-  end
-  local longest = limiter.interval + 60000 + math.ceil(lease or 0)
-  if limiter.own and (ttl <= 0 or ttl > longest) then
-    ttl = longest
+    local longest = used + 60000
+    if own and (ttl <= 0 or ttl > longest) then
+      ttl = longest
+    end
   end
   if ttl > 0 then
-    call('PEXPIRE', limiter.value, ttl)
-    call('PEXPIRE', limiter.records, ttl)
+    call('PEXPIRE', value, ttl)
+    call('PEXPIRE', records, ttl)
+  elseif ttl == -2 then
+    call('PERSIST', value)
+    call('PERSIST', records)
   end
 end

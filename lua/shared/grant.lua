@@ -7,16 +7,21 @@ local function permit_bytes(n)
   return string.char(n % 256, b % 256, c % 256, math.floor(c / 256))
 end
 
--- next_prefix returns the prefix with the next id. The id is a big-endian number at the end of the prefix; the first byte is
--- the format and stays. A prefix whose id is the last one grows by a byte, so there is always a next one.
+-- next_prefix returns the prefix with the next id of the same client: the counter of its ids is a big-endian number at the
+-- end of the prefix, and after the last one comes 0. In a prefix of no known format it is all but the first byte, and a prefix
+-- of that byte alone grows.
 local function next_prefix(prefix)
-  for at = #prefix, 2, -1 do
+  local first = #client_prefix(prefix) + 1
+  if first > #prefix then
+    first = 2
+  end
+  for at = #prefix, first, -1 do
     local digit = string.byte(prefix, at)
     if digit < 255 then
       return string.sub(prefix, 1, at - 1) .. string.char(digit + 1) .. string.rep('\0', #prefix - at)
     end
   end
-  return prefix .. '\0'
+  return string.sub(prefix, 1, first - 1) .. string.rep('\0', math.max(1, #prefix - first + 1))
 end
 
 -- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.

@@ -93,5 +93,8 @@ local function write_plain(read, number, left)
   if ttl > 0 then
     call('PEXPIRE', KEYS[key + 2], ttl)
     call('PEXPIRE', KEYS[key + 4], ttl)
+  elseif ttl == -2 and counted then -- as in commit.lua
+    call('PERSIST', KEYS[key + 2])
+    call('PERSIST', KEYS[key + 4])
   end
 end

@@ -50,11 +50,12 @@ local function find_attempt(records, prefix, id_count, since, whole, shared, rec
   return nil
 end
 
--- refresh_scores raises the scores of records to a score: a grant must not be older than its reply. All keys of the script
--- have been read before, so that nothing fails afterwards.
+-- refresh_scores raises the scores of records to a score: a grant must not be older than its reply. A record may be gone, as
+-- a surplus. All keys of the script have been read before, so that nothing fails afterwards.
 local function refresh_scores(records, members, score)
   for i = 1, #members do
-    if tonumber(call('ZSCORE', records, members[i])) < score then
+    local before = call('ZSCORE', records, members[i])
+    if before and tonumber(before) < score then
       call('ZADD', records, 'XX', score, members[i])
     end
   end

@@ -118,15 +118,22 @@ local function write_plain(read, number, left)
   if ttl > 0 then
     call('PEXPIRE', KEYS[key + 2], ttl)
     call('PEXPIRE', KEYS[key + 4], ttl)
+  elseif ttl == -2 and counted then -- as in commit.lua
+    call('PERSIST', KEYS[key + 2])
+    call('PERSIST', KEYS[key + 4])
   end
 end
 local MOST = 128 -- expired records of a limiter: a call must not take long
 local now_text, now = ARGV[1], tonumber(ARGV[1])
 local last = #KEYS / 5 - 1
 local read, reply = {}, {}
+local seen = {} -- records keys: what is read of a limiter is wrong after a grant of the same limiter
 for i = 0, last do
-  local at = 4 * i
-  read_plain(read, i, ARGV[at + 4], ARGV[at + 5], now, now_text, MOST)
+  local at, records = 4 * i, KEYS[5 * i + 4]
+  if not seen[records] then
+    seen[records] = true
+    read_plain(read, i, ARGV[at + 4], ARGV[at + 5], now, now_text, MOST)
+  end
 end
 for i = 0, last do
   local figure, at = FIGURES * i, 4 * i

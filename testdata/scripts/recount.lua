@@ -1,12 +1,14 @@
 -- recount.lua adds up the live records of a limiter that are too many for one call: some with each call, from the newest to
--- the oldest. The call that reaches the oldest one repairs the state by the rule of check_records. A record that came or
--- left among those that were read, because of a clock that is behind, makes it start again.
+-- the oldest. A record that came or left among those that were read, because of a clock that is behind, makes it start again.
+-- One that was read and then changed its permits, as by a release, is not noticed. So the state is repaired, by the rule of
+-- check_records, only when it was added up twice in a row with the same surplus.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 now (ms, up to three decimals; '': this server's clock); then how far the calls before have come: 2 the newest
---       record that was read, 3 the oldest one, 4 how many were read, 5 the permits in them; '', '', 0, 0 at first
+--       record that was read, 3 the oldest one, 4 how many were read, 5 the permits in them, 6 the surplus when all were read
+--       before; '', '', 0, 0, 0 at first
 -- reply 1 status (0, 1 to 7 not initialised: config.lua), then with status 0:
---       2 notes (base.lua; with MORE or MANY the caller goes on), 3 to 6 the next ARGV 2 to 5
+--       2 notes (base.lua; with MORE or MANY the caller goes on), 3 to 7 the next ARGV 2 to 6
 
 -- base.lua: constants. It defines no function: each definition costs a tenth of a call of Redis.
 local call, find, tonumber = redis.call, string.find, tonumber
@@ -52,9 +54,11 @@ local function sum_permits(members)
   return sum
 end
 
--- client_prefix returns the part of a prefix that all records of its client begin with.
+-- client_prefix returns the part of a prefix that all records of its client begin with; the whole prefix if its format is not
+-- known.
 local function client_prefix(prefix)
-  return string.sub(prefix, 1, ({ [4] = 2, [9] = 6, [13] = 6, [16] = 13, [17] = 9, [20] = 13, [21] = 9 })[#prefix])
+  local lengths = { [4] = 2, [9] = 6, [13] = 6, [16] = 13, [17] = 9, [20] = 13, [21] = 9 }
+  return string.sub(prefix, 1, lengths[#prefix] or -1)
 end
 
 -- origin_of returns the first bytes of the id of a record as a number, which tells its client: five bytes, or four in the
@@ -213,7 +217,7 @@ end
 -- It returns a table: stored (text), counted (the same as a number, or nil), free (with the expired permits), expired_count
 -- and expired_permits (the records that leave with this call), more (others remain), many (there are too many live records
 -- to check), oldest and oldest_score (the oldest record that stays, and its score as text, or nil), cutoff (the highest
--- expired score), ttl (ms, to be applied to the state; -1: none), notes.
+-- expired score), ttl (ms, to be applied to the state; -1: none; -2: there is no configuration yet), notes.
 local function load_state(limiter, now, rebuild, check)
   local records, cutoff = limiter.records, now - limiter.interval
   local stored, oldest, expired = call('GET', limiter.value), read_record(records, '0'), {}
@@ -249,16 +253,21 @@ local function permit_bytes(n)
   return string.char(n % 256, b % 256, c % 256, math.floor(c / 256))
 end
 
--- next_prefix returns the prefix with the next id. The id is a big-endian number at the end of the prefix; the first byte is
--- the format and stays. A prefix whose id is the last one grows by a byte, so there is always a next one.
+-- next_prefix returns the prefix with the next id of the same client: the counter of its ids is a big-endian number at the
+-- end of the prefix, and after the last one comes 0. In a prefix of no known format it is all but the first byte, and a prefix
+-- of that byte alone grows.
 local function next_prefix(prefix)
-  for at = #prefix, 2, -1 do
+  local first = #client_prefix(prefix) + 1
+  if first > #prefix then
+    first = 2
+  end
+  for at = #prefix, first, -1 do
     local digit = string.byte(prefix, at)
     if digit < 255 then
       return string.sub(prefix, 1, at - 1) .. string.char(digit + 1) .. string.rep('\0', #prefix - at)
     end
   end
-  return prefix .. '\0'
+  return string.sub(prefix, 1, first - 1) .. string.rep('\0', math.max(1, #prefix - first + 1))
 end
 
 -- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.
@@ -419,16 +428,21 @@ local function permit_bytes(n)
   return string.char(n % 256, b % 256, c % 256, math.floor(c / 256))
 end
 
--- next_prefix returns the prefix with the next id. The id is a big-endian number at the end of the prefix; the first byte is
--- the format and stays. A prefix whose id is the last one grows by a byte, so there is always a next one.
+-- next_prefix returns the prefix with the next id of the same client: the counter of its ids is a big-endian number at the
+-- end of the prefix, and after the last one comes 0. In a prefix of no known format it is all but the first byte, and a prefix
+-- of that byte alone grows.
 local function next_prefix(prefix)
-  for at = #prefix, 2, -1 do
+  local first = #client_prefix(prefix) + 1
+  if first > #prefix then
+    first = 2
+  end
+  for at = #prefix, first, -1 do
     local digit = string.byte(prefix, at)
     if digit < 255 then
       return string.sub(prefix, 1, at - 1) .. string.char(digit + 1) .. string.rep('\0', #prefix - at)
     end
   end
-  return prefix .. '\0'
+  return string.sub(prefix, 1, first - 1) .. string.rep('\0', math.max(1, #prefix - first + 1))
 end
 
 -- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.
@@ -501,34 +515,44 @@ local function commit(limiter, state, free)
   end
 end
 
--- apply_ttl gives the state the TTL of the configuration (ms; none below 1), or all keys the keep-alive. An interval
--- after its last use, the pair of one client holds nothing that counts; it expires a minute later. lease: ms until the end
--- of the lease that this call has taken, else nil. Its permits are used until then, without a call.
-local function apply_ttl(limiter, ttl, lease)
-  if limiter.keep_alive > 0 then
-    ttl = limiter.keep_alive
-    if lease then
-      ttl = math.max(ttl, limiter.interval + math.ceil(lease))
+-- apply_ttl gives the state the TTL of the configuration (ms; -1: none), or all keys the keep-alive. An interval after its
+-- last use, the pair of one client holds nothing that counts; it expires a minute later. But the permits of a lease are used
+-- until its end, without a call: the newest record is then dated at the end. A TTL of -2 says that this call makes the
+-- configuration, and an older state must not end before it.
+local function apply_ttl(limiter, ttl, now)
+  local name, value, records, own = limiter.name, limiter.value, limiter.records, limiter.own
+  if limiter.keep_alive > 0 or own then
+    local newest = tonumber(call('ZRANGE', records, '-1', '-1', 'WITHSCORES')[2])
+    local ahead = newest and newest - now or 0
+    local leased = ahead >= 1 and ahead <= limiter.interval
+    local used = limiter.interval + (leased and math.ceil(ahead) or 0)
+    if limiter.keep_alive > 0 then
+      ttl = math.max(limiter.keep_alive, leased and used or 0)
+      call('PEXPIRE', name, ttl)
     end
-    call('PEXPIRE', limiter.name, ttl)
-  end
-  local longest = limiter.interval + 60000 + math.ceil(lease or 0)
-  if limiter.own and (ttl <= 0 or ttl > longest) then
-    ttl = longest
+    local longest = used + 60000
+    if own and (ttl <= 0 or ttl > longest) then
+      ttl = longest
+    end
   end
   if ttl > 0 then
-    call('PEXPIRE', limiter.value, ttl)
-    call('PEXPIRE', limiter.records, ttl)
+    call('PEXPIRE', value, ttl)
+    call('PEXPIRE', records, ttl)
+  elseif ttl == -2 then
+    call('PERSIST', value)
+    call('PERSIST', records)
   end
 end
 local client_now, newest, last, count, sum = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local seen = tonumber(ARGV[6])
 local limiter, fault = read_config(0)
 if not limiter then
   return { fault }
 end
 limiter.keep_alive = 0 -- looking does not keep a limiter alive
 local records = limiter.records
-local state = load_state(limiter, read_clock(client_now))
+local now = read_clock(client_now)
+local state = load_state(limiter, now)
 
 -- How many records are read, and how many of the newest are read last: where clocks differ, a record can come among these.
 local PAGE, LATE = 1000, 500
@@ -561,7 +585,12 @@ if state.oldest and not state.more and not state.many then
     local before = sum
     read(top + 1, all - 1)
     local surplus = state.free + sum - limiter.rate
-    if surplus < 0 then
+    if surplus ~= seen then
+      if surplus ~= 0 then
+        state.notes = state.notes + MANY
+      end
+      seen, count = surplus, 0 -- reads all again
+    elseif surplus < 0 then
       state.free, state.notes = state.free - surplus, state.notes + LOW
     elseif surplus > 0 then
       state.notes = state.notes + HIGH
@@ -569,7 +598,7 @@ if state.oldest and not state.more and not state.many then
       local rest = remove_surplus(records, page, surplus)
       if rest > 0 then
         last, top = read_record(records, expired_count)[1] or '', call('ZRANK', records, newest)
-        count, sum = top and top - expired_count + 1 or 0, before - surplus + rest
+        count, sum, seen = top and top - expired_count + 1 or 0, before - surplus + rest, rest
         state.notes = state.notes + MANY
       end
     end
@@ -577,5 +606,5 @@ if state.oldest and not state.more and not state.many then
 end
 
 commit(limiter, state, state.free)
-apply_ttl(limiter, state.ttl)
-return { 0, state.notes, newest, last, count, sum }
+apply_ttl(limiter, state.ttl, now)
+return { 0, state.notes, newest, last, count, sum, seen }

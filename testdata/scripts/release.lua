@@ -51,9 +51,11 @@ local function sum_permits(members)
   return sum
 end
 
--- client_prefix returns the part of a prefix that all records of its client begin with.
+-- client_prefix returns the part of a prefix that all records of its client begin with; the whole prefix if its format is not
+-- known.
 local function client_prefix(prefix)
-  return string.sub(prefix, 1, ({ [4] = 2, [9] = 6, [13] = 6, [16] = 13, [17] = 9, [20] = 13, [21] = 9 })[#prefix])
+  local lengths = { [4] = 2, [9] = 6, [13] = 6, [16] = 13, [17] = 9, [20] = 13, [21] = 9 }
+  return string.sub(prefix, 1, lengths[#prefix] or -1)
 end
 
 -- origin_of returns the first bytes of the id of a record as a number, which tells its client: five bytes, or four in the
@@ -212,7 +214,7 @@ end
 -- It returns a table: stored (text), counted (the same as a number, or nil), free (with the expired permits), expired_count
 -- and expired_permits (the records that leave with this call), more (others remain), many (there are too many live records
 -- to check), oldest and oldest_score (the oldest record that stays, and its score as text, or nil), cutoff (the highest
--- expired score), ttl (ms, to be applied to the state; -1: none), notes.
+-- expired score), ttl (ms, to be applied to the state; -1: none; -2: there is no configuration yet), notes.
 local function load_state(limiter, now, rebuild, check)
   local records, cutoff = limiter.records, now - limiter.interval
   local stored, oldest, expired = call('GET', limiter.value), read_record(records, '0'), {}
@@ -248,16 +250,21 @@ local function permit_bytes(n)
   return string.char(n % 256, b % 256, c % 256, math.floor(c / 256))
 end
 
--- next_prefix returns the prefix with the next id. The id is a big-endian number at the end of the prefix; the first byte is
--- the format and stays. A prefix whose id is the last one grows by a byte, so there is always a next one.
+-- next_prefix returns the prefix with the next id of the same client: the counter of its ids is a big-endian number at the
+-- end of the prefix, and after the last one comes 0. In a prefix of no known format it is all but the first byte, and a prefix
+-- of that byte alone grows.
 local function next_prefix(prefix)
-  for at = #prefix, 2, -1 do
+  local first = #client_prefix(prefix) + 1
+  if first > #prefix then
+    first = 2
+  end
+  for at = #prefix, first, -1 do
     local digit = string.byte(prefix, at)
     if digit < 255 then
       return string.sub(prefix, 1, at - 1) .. string.char(digit + 1) .. string.rep('\0', #prefix - at)
     end
   end
-  return prefix .. '\0'
+  return string.sub(prefix, 1, first - 1) .. string.rep('\0', math.max(1, #prefix - first + 1))
 end
 
 -- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.
@@ -418,16 +425,21 @@ local function permit_bytes(n)
   return string.char(n % 256, b % 256, c % 256, math.floor(c / 256))
 end
 
--- next_prefix returns the prefix with the next id. The id is a big-endian number at the end of the prefix; the first byte is
--- the format and stays. A prefix whose id is the last one grows by a byte, so there is always a next one.
+-- next_prefix returns the prefix with the next id of the same client: the counter of its ids is a big-endian number at the
+-- end of the prefix, and after the last one comes 0. In a prefix of no known format it is all but the first byte, and a prefix
+-- of that byte alone grows.
 local function next_prefix(prefix)
-  for at = #prefix, 2, -1 do
+  local first = #client_prefix(prefix) + 1
+  if first > #prefix then
+    first = 2
+  end
+  for at = #prefix, first, -1 do
     local digit = string.byte(prefix, at)
     if digit < 255 then
       return string.sub(prefix, 1, at - 1) .. string.char(digit + 1) .. string.rep('\0', #prefix - at)
     end
   end
-  return prefix .. '\0'
+  return string.sub(prefix, 1, first - 1) .. string.rep('\0', math.max(1, #prefix - first + 1))
 end
 
 -- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.
@@ -500,24 +512,32 @@ local function commit(limiter, state, free)
   end
 end
 
--- apply_ttl gives the state the TTL of the configuration (ms; none below 1), or all keys the keep-alive. An interval
--- after its last use, the pair of one client holds nothing that counts; it expires a minute later. lease: ms until the end
--- of the lease that this call has taken, else nil. Its permits are used until then, without a call.
-local function apply_ttl(limiter, ttl, lease)
-  if limiter.keep_alive > 0 then
-    ttl = limiter.keep_alive
-    if lease then
-      ttl = math.max(ttl, limiter.interval + math.ceil(lease))
+-- apply_ttl gives the state the TTL of the configuration (ms; -1: none), or all keys the keep-alive. An interval after its
+-- last use, the pair of one client holds nothing that counts; it expires a minute later. But the permits of a lease are used
+-- until its end, without a call: the newest record is then dated at the end. A TTL of -2 says that this call makes the
+-- configuration, and an older state must not end before it.
+local function apply_ttl(limiter, ttl, now)
+  local name, value, records, own = limiter.name, limiter.value, limiter.records, limiter.own
+  if limiter.keep_alive > 0 or own then
+    local newest = tonumber(call('ZRANGE', records, '-1', '-1', 'WITHSCORES')[2])
+    local ahead = newest and newest - now or 0
+    local leased = ahead >= 1 and ahead <= limiter.interval
+    local used = limiter.interval + (leased and math.ceil(ahead) or 0)
+    if limiter.keep_alive > 0 then
+      ttl = math.max(limiter.keep_alive, leased and used or 0)
+      call('PEXPIRE', name, ttl)
     end
-    call('PEXPIRE', limiter.name, ttl)
-  end
-  local longest = limiter.interval + 60000 + math.ceil(lease or 0)
-  if limiter.own and (ttl <= 0 or ttl > longest) then
-    ttl = longest
+    local longest = used + 60000
+    if own and (ttl <= 0 or ttl > longest) then
+      ttl = longest
+    end
   end
   if ttl > 0 then
-    call('PEXPIRE', limiter.value, ttl)
-    call('PEXPIRE', limiter.records, ttl)
+    call('PEXPIRE', value, ttl)
+    call('PEXPIRE', records, ttl)
+  elseif ttl == -2 then
+    call('PERSIST', value)
+    call('PERSIST', records)
   end
 end
 local client_now, wanted, rebuild, undone, own = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'b', ARGV[4], tonumber(ARGV[5] or '')
@@ -526,7 +546,8 @@ if not limiter then
   return { fault }
 end
 local records = limiter.records
-local state = load_state(limiter, read_clock(client_now), rebuild)
+local now = read_clock(client_now)
+local state = load_state(limiter, now, rebuild)
 
 local returned, gone = 0, {}
 local shrunk, score, rest -- the record that keeps a rest of its permits
@@ -573,5 +594,5 @@ if shrunk then
   call('ZREM', records, shrunk)
   add_record(records, string.sub(shrunk, 1, -5), rest, score)
 end
-apply_ttl(limiter, state.ttl)
+apply_ttl(limiter, state.ttl, now)
 return { 0, state.notes, returned }

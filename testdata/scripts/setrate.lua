@@ -50,9 +50,11 @@ local function sum_permits(members)
   return sum
 end
 
--- client_prefix returns the part of a prefix that all records of its client begin with.
+-- client_prefix returns the part of a prefix that all records of its client begin with; the whole prefix if its format is not
+-- known.
 local function client_prefix(prefix)
-  return string.sub(prefix, 1, ({ [4] = 2, [9] = 6, [13] = 6, [16] = 13, [17] = 9, [20] = 13, [21] = 9 })[#prefix])
+  local lengths = { [4] = 2, [9] = 6, [13] = 6, [16] = 13, [17] = 9, [20] = 13, [21] = 9 }
+  return string.sub(prefix, 1, lengths[#prefix] or -1)
 end
 
 -- origin_of returns the first bytes of the id of a record as a number, which tells its client: five bytes, or four in the
@@ -211,7 +213,7 @@ end
 -- It returns a table: stored (text), counted (the same as a number, or nil), free (with the expired permits), expired_count
 -- and expired_permits (the records that leave with this call), more (others remain), many (there are too many live records
 -- to check), oldest and oldest_score (the oldest record that stays, and its score as text, or nil), cutoff (the highest
--- expired score), ttl (ms, to be applied to the state; -1: none), notes.
+-- expired score), ttl (ms, to be applied to the state; -1: none; -2: there is no configuration yet), notes.
 local function load_state(limiter, now, rebuild, check)
   local records, cutoff = limiter.records, now - limiter.interval
   local stored, oldest, expired = call('GET', limiter.value), read_record(records, '0'), {}
@@ -247,16 +249,21 @@ local function permit_bytes(n)
   return string.char(n % 256, b % 256, c % 256, math.floor(c / 256))
 end
 
--- next_prefix returns the prefix with the next id. The id is a big-endian number at the end of the prefix; the first byte is
--- the format and stays. A prefix whose id is the last one grows by a byte, so there is always a next one.
+-- next_prefix returns the prefix with the next id of the same client: the counter of its ids is a big-endian number at the
+-- end of the prefix, and after the last one comes 0. In a prefix of no known format it is all but the first byte, and a prefix
+-- of that byte alone grows.
 local function next_prefix(prefix)
-  for at = #prefix, 2, -1 do
+  local first = #client_prefix(prefix) + 1
+  if first > #prefix then
+    first = 2
+  end
+  for at = #prefix, first, -1 do
     local digit = string.byte(prefix, at)
     if digit < 255 then
       return string.sub(prefix, 1, at - 1) .. string.char(digit + 1) .. string.rep('\0', #prefix - at)
     end
   end
-  return prefix .. '\0'
+  return string.sub(prefix, 1, first - 1) .. string.rep('\0', math.max(1, #prefix - first + 1))
 end
 
 -- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.
@@ -423,24 +430,32 @@ local function commit(limiter, state, free)
   end
 end
 
--- apply_ttl gives the state the TTL of the configuration (ms; none below 1), or all keys the keep-alive. An interval
--- after its last use, the pair of one client holds nothing that counts; it expires a minute later. lease: ms until the end
--- of the lease that this call has taken, else nil. Its permits are used until then, without a call.
-local function apply_ttl(limiter, ttl, lease)
-  if limiter.keep_alive > 0 then
-    ttl = limiter.keep_alive
-    if lease then
-      ttl = math.max(ttl, limiter.interval + math.ceil(lease))
+-- apply_ttl gives the state the TTL of the configuration (ms; -1: none), or all keys the keep-alive. An interval after its
+-- last use, the pair of one client holds nothing that counts; it expires a minute later. But the permits of a lease are used
+-- until its end, without a call: the newest record is then dated at the end. A TTL of -2 says that this call makes the
+-- configuration, and an older state must not end before it.
+local function apply_ttl(limiter, ttl, now)
+  local name, value, records, own = limiter.name, limiter.value, limiter.records, limiter.own
+  if limiter.keep_alive > 0 or own then
+    local newest = tonumber(call('ZRANGE', records, '-1', '-1', 'WITHSCORES')[2])
+    local ahead = newest and newest - now or 0
+    local leased = ahead >= 1 and ahead <= limiter.interval
+    local used = limiter.interval + (leased and math.ceil(ahead) or 0)
+    if limiter.keep_alive > 0 then
+      ttl = math.max(limiter.keep_alive, leased and used or 0)
+      call('PEXPIRE', name, ttl)
     end
-    call('PEXPIRE', limiter.name, ttl)
-  end
-  local longest = limiter.interval + 60000 + math.ceil(lease or 0)
-  if limiter.own and (ttl <= 0 or ttl > longest) then
-    ttl = longest
+    local longest = used + 60000
+    if own and (ttl <= 0 or ttl > longest) then
+      ttl = longest
+    end
   end
   if ttl > 0 then
-    call('PEXPIRE', limiter.value, ttl)
-    call('PEXPIRE', limiter.records, ttl)
+    call('PEXPIRE', value, ttl)
+    call('PEXPIRE', records, ttl)
+  elseif ttl == -2 then
+    call('PERSIST', value)
+    call('PERSIST', records)
   end
 end
 local client_now, rate, interval, kind, keep_alive, flags = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
@@ -451,6 +466,7 @@ if not old_rate and find(flags, 'u', 1, true) then
   return { 0, 0 }
 end
 local limiter = new_limiter(0, tonumber(rate), tonumber(interval), kind, tonumber(keep_alive))
+local now = read_clock(client_now)
 local notes, ttl = 0, limiter.keep_alive == 0 and call('PTTL', name) or -1
 
 local function write_config()
@@ -461,9 +477,13 @@ local function write_config()
 end
 
 if find(flags, 'k', 1, true) and (not old_kind or old_kind == kind) then
-  local state = load_state(limiter, read_clock(client_now), true)
-  -- The rate is new, so nothing was wrong.
+  local state = load_state(limiter, now, true)
+  -- The rate is new, so nothing was wrong. Of records that are too many to add up, the free permits tell the sum.
   notes = (state.more and REBUILD_PENDING or 0) + (state.many and MANY or 0)
+  local old = parse_number(old_rate)
+  if notes > 0 and state.counted and old then
+    state.free = math.min(limiter.rate, state.counted + state.expired_permits + limiter.rate - old)
+  end
   write_config()
   commit(limiter, state, state.free)
 else
@@ -485,5 +505,5 @@ if limiter.keep_alive == 0 and (parse_interval(old_keep_alive) or 0) > 0 then
   call('PERSIST', limiter.value)
   call('PERSIST', limiter.records)
 end
-apply_ttl(limiter, ttl)
+apply_ttl(limiter, ttl, now)
 return { 1, notes }

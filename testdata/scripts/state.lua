@@ -52,9 +52,11 @@ local function sum_permits(members)
   return sum
 end
 
--- client_prefix returns the part of a prefix that all records of its client begin with.
+-- client_prefix returns the part of a prefix that all records of its client begin with; the whole prefix if its format is not
+-- known.
 local function client_prefix(prefix)
-  return string.sub(prefix, 1, ({ [4] = 2, [9] = 6, [13] = 6, [16] = 13, [17] = 9, [20] = 13, [21] = 9 })[#prefix])
+  local lengths = { [4] = 2, [9] = 6, [13] = 6, [16] = 13, [17] = 9, [20] = 13, [21] = 9 }
+  return string.sub(prefix, 1, lengths[#prefix] or -1)
 end
 
 -- origin_of returns the first bytes of the id of a record as a number, which tells its client: five bytes, or four in the
@@ -213,7 +215,7 @@ end
 -- It returns a table: stored (text), counted (the same as a number, or nil), free (with the expired permits), expired_count
 -- and expired_permits (the records that leave with this call), more (others remain), many (there are too many live records
 -- to check), oldest and oldest_score (the oldest record that stays, and its score as text, or nil), cutoff (the highest
--- expired score), ttl (ms, to be applied to the state; -1: none), notes.
+-- expired score), ttl (ms, to be applied to the state; -1: none; -2: there is no configuration yet), notes.
 local function load_state(limiter, now, rebuild, check)
   local records, cutoff = limiter.records, now - limiter.interval
   local stored, oldest, expired = call('GET', limiter.value), read_record(records, '0'), {}
@@ -249,16 +251,21 @@ local function permit_bytes(n)
   return string.char(n % 256, b % 256, c % 256, math.floor(c / 256))
 end
 
--- next_prefix returns the prefix with the next id. The id is a big-endian number at the end of the prefix; the first byte is
--- the format and stays. A prefix whose id is the last one grows by a byte, so there is always a next one.
+-- next_prefix returns the prefix with the next id of the same client: the counter of its ids is a big-endian number at the
+-- end of the prefix, and after the last one comes 0. In a prefix of no known format it is all but the first byte, and a prefix
+-- of that byte alone grows.
 local function next_prefix(prefix)
-  for at = #prefix, 2, -1 do
+  local first = #client_prefix(prefix) + 1
+  if first > #prefix then
+    first = 2
+  end
+  for at = #prefix, first, -1 do
     local digit = string.byte(prefix, at)
     if digit < 255 then
       return string.sub(prefix, 1, at - 1) .. string.char(digit + 1) .. string.rep('\0', #prefix - at)
     end
   end
-  return prefix .. '\0'
+  return string.sub(prefix, 1, first - 1) .. string.rep('\0', math.max(1, #prefix - first + 1))
 end
 
 -- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.
