@@ -298,6 +298,23 @@ func TestManyRecordsAreAddedUpInPages(t *testing.T) {
 	})
 }
 
+// TestManyRecordsOfTheLongestInterval: times that follow from the longest interval do not overflow.
+func TestManyRecordsOfTheLongestInterval(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		const records = 2500
+		r := newRig(t, s)
+		l := r.limiter("rl")
+		r.setRate(l, rratelimiter.Rate{Permits: 20000, Interval: longestInterval})
+		r.add(l, r.ms(), many(records)...)
+		r.set(l, "19000")
+		r.try(l, 1)
+		r.settled(l)
+		if state, err := l.State(t.Context()); err != nil || !state.Consistent {
+			t.Errorf("the state is %+v, %v", state, err)
+		}
+	})
+}
+
 // TestAnotherRateIsCheckedAtOnce has an interval of an hour, so that no other check comes.
 func TestAnotherRateIsCheckedAtOnce(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

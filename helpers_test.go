@@ -2,6 +2,7 @@ package rratelimiter_test
 
 import (
 	"context"
+	"math"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -112,3 +113,6 @@ func keysOf(l *rratelimiter.Limiter) []string {
 func oneCall(ctx context.Context, l *rratelimiter.Limiter, ask protocol.Ask) (protocol.AcquireReply, error) {
 	return rratelimiter.LimiterCore(l).DoWithRetry(ctx, new(protocol.AcquireRequest), new(script.Attempts), ask, nil)
 }
+
+// longestInterval is that of a rate.
+const longestInterval = math.MaxInt64 / time.Millisecond * time.Millisecond

@@ -436,3 +436,20 @@ func TestTheNextLeaseIsAsLarge(t *testing.T) {
 		}
 	})
 }
+
+// With the longest interval, all permits of a lease are free after the longest time that a Duration holds.
+func TestLeaseOfTheLongestInterval(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", rratelimiter.WithLease(time.Second),
+			rratelimiter.WithRate(rratelimiter.Rate{Permits: 1000, Interval: longestInterval}))
+		for range 100 {
+			if r, err := l.Allow(t.Context(), 1); err != nil || !r.Allowed || r.ResetAfter < longestInterval/2 {
+				t.Fatalf("%+v, %v", r, err)
+			}
+		}
+		if calls := p.wire.scripts.Load(); calls > 20 {
+			t.Errorf("%d calls", calls)
+		}
+	})
+}

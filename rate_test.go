@@ -27,7 +27,7 @@ func TestInvalidRatesHaveReasons(t *testing.T) {
 	}{
 		{"plain", func(*rratelimiter.Rate) {}, ""},
 		{"smallest", func(r *rratelimiter.Rate) { r.Permits, r.Interval = 1, time.Millisecond }, ""},
-		{"largest", func(r *rratelimiter.Rate) { r.Permits, r.Interval = math.MaxUint32, math.MaxInt64/1_000_000*1_000_000 }, ""},
+		{"largest", func(r *rratelimiter.Rate) { r.Permits, r.Interval = math.MaxUint32, longestInterval }, ""},
 		{"per client", func(r *rratelimiter.Rate) { r.Type = rratelimiter.PerClient }, ""},
 		{"keep-alive as the interval", func(r *rratelimiter.Rate) { r.KeepAlive = time.Second }, ""},
 		{"type 2", func(r *rratelimiter.Rate) { r.Type = 2 }, "unknown type 2"},

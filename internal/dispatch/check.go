@@ -38,6 +38,9 @@ type check struct {
 	free     int32  // in the last reply, or the most possible ones; below 0: the last request was no plain grant
 }
 
+// sum returns the sum of two durations that are not negative, at most the longest possible one: an interval may be that.
+func sum(a, b time.Duration) time.Duration { return a + min(b, math.MaxInt64-a) }
+
 // saturated returns n, or the next number that fits.
 func saturated(n int64) int32 { return int32(max(math.MinInt32, min(n, math.MaxInt32))) }
 
@@ -177,7 +180,7 @@ func (l *Limiter) saw(rate int64, interval time.Duration, free int64, notes prot
 	c := &l.client.checks
 	c.saw(l.Key(), l.client.clock(), rate, interval, free, checked && !notes.Has(protocol.More))
 	if notes.Has(protocol.Many) && c.recount(l.Key()) {
-		go l.recountWithin(interval + checkSlack)
+		go l.recountWithin(sum(interval, checkSlack))
 	}
 }
 

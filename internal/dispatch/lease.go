@@ -45,7 +45,7 @@ func (l *Limiter) fromLease(n int64, detail bool, source *Source) (Result, *leas
 		}
 		result := Result{Allowed: true, Limit: held.Rate, Remaining: held.Free + left}
 		if detail {
-			result.ResetAfter = held.Ends(now, mono) + held.Interval
+			result.ResetAfter = sum(held.Ends(now, mono), held.Interval)
 		}
 		return result, held
 	}
