@@ -237,7 +237,8 @@ func (d *Limiters) Decide(l *Limiter, ask protocol.Ask, now time.Time, retry tim
 	return g, true
 }
 
-// DecideAll makes the reply that allowall.lua would make. It fails if the rate of a limiter is not known.
+// DecideAll makes the reply that allowall.lua would make. It fails if the rate of a limiter is not known, or if there is no
+// room to count the grants of all.
 func (d *Limiters) DecideAll(
 	limiters []*Limiter, groups []protocol.JointGroup, now time.Time, retry time.Duration,
 ) (protocol.AllowAllReply, bool) {
@@ -248,6 +249,11 @@ func (d *Limiters) DecideAll(
 		known := false
 		if budgets[i], known = d.budget(l, now); !known {
 			return protocol.AllowAllReply{}, false
+		}
+	}
+	for i, l := range limiters {
+		if stored := d.all[l.Key]; budgets[i].limit > 0 && (stored == nil || stored.window != budgets[i].Window) {
+			return protocol.AllowAllReply{}, false // removed to make room for another one
 		}
 	}
 	g := protocol.AllowAllReply{Members: make([]protocol.MemberReply, len(limiters))}

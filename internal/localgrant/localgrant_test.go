@@ -47,3 +47,36 @@ func TestUntakeCountsWithinTheInterval(t *testing.T) {
 		t.Errorf("%d permits came back after the interval, and %d are free", n, free)
 	}
 }
+
+// If the table is full, the entry of one limiter of AllowAll does not make room for that of another one: its grants would not
+// be counted.
+func TestAllowAllCountsItsGrants(t *testing.T) {
+	limiter := func(key string, interval time.Duration) *Limiter {
+		return &Limiter{Key: key, Own: 1, Interval: interval, Fraction: 1}
+	}
+	for most, decides := range map[int]bool{2: false, 3: true} {
+		d, now := &Limiters{Most: most}, time.Unix(1_700_000_000, 0)
+		decide := func(l *Limiter) int64 {
+			groups := []protocol.Group{{Size: 1, Count: 1}}
+			g, known := d.Decide(l, protocol.Ask{Groups: groups}, now, time.Second)
+			if !known {
+				t.Fatalf("no decision on %s", l.Key)
+			}
+			return g.Granted(0, groups[0])
+		}
+		busy, a, b := limiter("busy", time.Second), limiter("a", time.Minute), limiter("b", time.Second)
+		decide(busy)
+		group, granted := protocol.JointGroup{Sizes: []int64{1, 1}, Count: 1}, int64(0)
+		g, known := d.DecideAll([]*Limiter{a, b}, []protocol.JointGroup{group}, now, time.Second)
+		if known != decides {
+			t.Errorf("with room for %d limiters: %v", most, known)
+		}
+		if known {
+			granted, _ = g.Granted(0, group)
+		}
+		now = now.Add(2 * time.Second)
+		if granted += decide(a); granted != 1 {
+			t.Errorf("with room for %d limiters, %d permits of 1 are granted", most, granted)
+		}
+	}
+}
