@@ -2,6 +2,9 @@ package dispatch
 
 import (
 	"context"
+	"errors"
+	"os"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
+	"github.com/rratelimiter/rratelimiter/internal/record"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
@@ -47,4 +52,118 @@ func TestALateCallDoesNotStall(t *testing.T) {
 			t.Error("others must wait though the call has a ms left")
 		}
 	})
+}
+
+// A pause is a hook that calls a function after commands were made and before they are written.
+type pause func()
+
+func (p pause) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (p pause) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		p()
+		return next(ctx, cmd)
+	}
+}
+
+func (p pause) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		p()
+		return next(ctx, cmds)
+	}
+}
+
+// A batch that is complete before its command is written does not make the other batches of its run fail, and is no sign
+// that the node is away.
+func TestABatchThatIsOverFailsNoOther(t *testing.T) {
+	apart := func(o *Settings) { o.RecordPerRequest, o.Format = true, record.Redisson313 } // a retry cannot find its records
+	for name, test := range map[string]struct {
+		options func(*Settings)
+		before  bool // the limiters have been called before, so that they share a command
+		over    int
+		unknown bool // the others may have been executed, and no retry finds out
+	}{
+		"commands in a pipeline":  {nil, false, 1, false},
+		"a shared command":        {nil, true, 1, false},
+		"records cannot be found": {apart, false, 2, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPair(t, redistest.Embedded(t), 10, 10, test.options)
+			for _, s := range []*script.Script{protocol.AcquireScript, protocol.AcquireManyScript} {
+				if err := p.rdb.ScriptLoad(t.Context(), s.Text).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p.client.Tune(Tuning{Patience: time.Minute, RunsInFlight: 1})
+			first, limiters := p.limiters[0], p.limiters[1:]
+			for _, name := range []string{"c", "d"} {
+				l := &Limiter{}
+				l.Init(p.client, name, p.limiters[0].settings, nil)
+				limiters = append(limiters, l)
+			}
+			used := int64(1)
+			if test.before {
+				used++
+				for _, l := range limiters {
+					if _, _, err := l.Serve(t.Context(), &Ask{N: 1}); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			ask := func(l *Limiter, queued int) chan error {
+				done := make(chan error, 1)
+				go func() {
+					_, _, err := l.Serve(context.Background(), &Ask{N: 1})
+					done <- err
+				}()
+				for start := time.Now(); ; time.Sleep(100 * time.Microsecond) {
+					if i := p.client.Inspect(); i.InFlight == 1 && i.Queued == queued {
+						return done
+					}
+					if time.Since(start) > 10*time.Second {
+						t.Fatal("the request is not queued")
+					}
+				}
+			}
+			p.gate.mu.Lock()
+			all := []chan error{ask(first, 0)}
+			for i, l := range limiters {
+				all = append(all, ask(l, i+1))
+			}
+			q := limiters[test.over].queue.Load()
+			q.mu.Lock()
+			b := q.inFlight
+			q.mu.Unlock()
+			var runs atomic.Int64
+			p.rdb.AddHook(pause(func() {
+				if runs.Add(1) == 2 {
+					b.Late()
+					p.client.Breaker().Answer(time.Time{}, first) // the node is not away
+				}
+			}))
+			p.gate.mu.Unlock()
+			if err := <-all[0]; err != nil {
+				t.Error(err)
+			}
+			for i := range limiters {
+				var want error
+				if i == test.over {
+					want = os.ErrDeadlineExceeded
+				} else if test.unknown {
+					want = script.ErrOutcomeUnknown
+				}
+				if err := <-all[1+i]; !errors.Is(err, want) {
+					t.Errorf("limiter %d: %v, want %v", i, err, want)
+				}
+			}
+			if p.client.Breaker().Broken() {
+				t.Error("the node is away")
+			}
+			for i, l := range limiters {
+				if free, err := l.Free(t.Context(), true); i != test.over && !test.unknown && free != 10-used || err != nil {
+					t.Errorf("limiter %d: %d permits are free, %v", i, free, err)
+				}
+			}
+		})
+	}
 }

@@ -63,7 +63,7 @@ func watch[T any](ctx context.Context, l *Limiter, w watched, call func(context.
 	switch {
 	case there:
 		b.Answer(began, l)
-	case ctx.Err() == nil && !script.IsOfSlot(err):
+	case ctx.Err() == nil && script.IsOfNode(err):
 		b.Fail(began)
 	}
 	return value, err

@@ -207,7 +207,7 @@ func (b *call) reached(err error) bool {
 		b.breaker.Answer(b.started, b.limiter)
 		return true
 	}
-	if !script.IsOfSlot(err) {
+	if script.IsOfNode(err) {
 		b.breaker.Fail(b.started)
 	}
 	return false

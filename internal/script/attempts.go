@@ -63,7 +63,8 @@ func NewShared(keys int, calls []*Attempts) *Shared {
 	return &Shared{calls, countText(keys * len(calls))}
 }
 
-// MarshalBinary returns the argument. If one of the calls is over, the command is not written, for none of them.
+// MarshalBinary returns the argument. If one of the calls is over, the command is not written. Again then lets the others
+// be repeated.
 func (s *Shared) MarshalBinary() ([]byte, error) {
 	for i, a := range s.calls {
 		if _, err := a.MarshalBinary(); err != nil {
@@ -151,14 +152,20 @@ func (a *Attempts) Outcome(err error) error {
 // executed, only an idempotent call is: one that may be executed twice, or whose next attempt finds the effect of the
 // earlier one.
 func (a *Attempts) Again(err error, idempotent bool) bool {
-	if err == nil || errors.Is(err, ErrOutcomeUnknown) || a.NoRetryIfUnsent && !a.MaybeExecuted() {
+	if err == nil || errors.Is(err, ErrOutcomeUnknown) {
+		return false
+	}
+	if errors.Is(err, errClosed) { // perhaps of another call in the pipeline: the Redis client sets it on all commands
+		return a.marks.Load()&markClosed == 0 && (idempotent || !a.MaybeExecuted())
+	}
+	if a.NoRetryIfUnsent && !a.MaybeExecuted() {
 		return false
 	}
 	if IsAnswer(err) {
 		return (Says(err, notNow...) || Says(err, "NOREPLICAS")) && (idempotent || !a.MaybeExecuted())
 	}
 	if a.MaybeExecuted() {
-		return idempotent && !errors.Is(err, redis.ErrClosed) && !errors.Is(err, errClosed)
+		return idempotent && !errors.Is(err, redis.ErrClosed)
 	}
 	var network net.Error
 	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||

@@ -136,6 +136,10 @@ func Unreachable(err error) bool {
 // slot is being moved, or no node has it.
 func IsOfSlot(err error) bool { return Says(err, "TRYAGAIN", "CLUSTERDOWN Hash slot") }
 
+// IsOfNode reports whether an error for which Unreachable is true tells that the node is away: it concerns neither one slot
+// alone nor a command that was not written because its call, or another one in the pipeline, was over.
+func IsOfNode(err error) bool { return !IsOfSlot(err) && !errors.Is(err, errClosed) }
+
 // IsThere reports whether the end of a call shows that its node can be reached.
 func IsThere(err error) bool { return !Unreachable(err) || IsOfSlot(err) }
 

@@ -100,6 +100,33 @@ func TestAttemptsOfACall(t *testing.T) {
 	}
 }
 
+// A command is not written if one of the calls in its pipeline is over. The others are repeated, also if the process could
+// decide on them, unless that could take effect twice.
+func TestACallThatIsOverStopsNoOther(t *testing.T) {
+	over := new(Attempts)
+	_ = over.Outcome(nil)
+	_, err := over.MarshalBinary()
+	for _, of := range []struct{ written, idempotent, again bool }{
+		{false, false, true}, {false, true, true}, {true, false, false}, {true, true, true},
+	} {
+		call := &Attempts{NoRetryIfUnsent: true}
+		call.Begin(5)
+		if of.written {
+			_, _ = call.MarshalBinary()
+		}
+		call.End(err)
+		if got := call.Again(err, of.idempotent); got != of.again {
+			t.Errorf("%+v: %v", of, got)
+		}
+	}
+	if over.Again(err, true) {
+		t.Error("the call that is over is repeated")
+	}
+	if IsOfNode(err) || IsOfNode(redisError("TRYAGAIN")) || !IsOfNode(io.EOF) {
+		t.Error("only the error of a connection tells that the node is away")
+	}
+}
+
 // A call to a slow server makes no attempt that cannot end in time, and returns the server's last error.
 func TestNoAttemptThatCannotEnd(t *testing.T) {
 	for _, took := range []time.Duration{0, time.Millisecond, 60 * time.Millisecond, 300 * time.Millisecond} {
