@@ -22,11 +22,13 @@ type Window struct {
 // Turn advances the window to a time. It must be called before any other method but Empty. A time before the present
 // one changes nothing. If the interval changes, all permits in use count from now on for the new interval.
 func (w *Window) Turn(now time.Time, interval time.Duration) {
+	if w.tenth > 0 {
+		w.move(now)
+	}
 	tenth := (min(interval, longest) + tenths - 1) / tenths
 	if tenth != w.tenth {
 		*w = Window{tenth: tenth, start: now, counts: [tenths + 1]int64{w.Used()}}
 	}
-	w.move(now)
 }
 
 // Empty returns whether no permit is in use at a time.

@@ -95,6 +95,15 @@ func TestClockAndIntervalChange(t *testing.T) {
 	if !w.Empty(later.Add(2 * longest)) {
 		t.Errorf("%d in use at the end of time", w.Used())
 	}
+	later = later.Add(2 * longest)
+	w.Turn(later, time.Second)
+	w.Take(2)
+	w.Turn(later.Add(500*time.Millisecond), time.Second)
+	w.Take(1)
+	later = later.Add(1200 * time.Millisecond)
+	if w.Turn(later, time.Minute); w.Used() != 1 || w.Until(later, 1) != 66*time.Second {
+		t.Errorf("%d in use, for %v, after the interval grew when 2 had returned", w.Used(), w.Until(later, 1))
+	}
 	if !new(Window).Empty(later) {
 		t.Error("a window that was never used is in use")
 	}
