@@ -2,6 +2,7 @@ package rratelimiter_test
 
 import (
 	"context"
+	"encoding"
 	"io"
 	"net"
 	"sync"
@@ -189,6 +190,7 @@ type wire struct {
 	there   atomic.Int64          // ns from the process to the server
 	back    atomic.Int64          // ns from the server to the process
 	cut     atomic.Int64          // number of the script call whose reply is lost
+	lost    atomic.Bool           // the next script call is written and does not arrive
 	fault   atomic.Pointer[error] // error of each command, instead of a reply
 
 	mu   sync.Mutex
@@ -205,6 +207,15 @@ func (w *wire) Process(ctx context.Context, cmd redis.Cmder) error {
 	if name := cmd.Name(); name == "evalsha" || name == "eval" {
 		if w.scripts.Add(1) == w.cut.Load() {
 			_ = w.Client.Process(ctx, cmd)
+			return io.EOF
+		}
+		if w.lost.Swap(false) {
+			for _, arg := range cmd.Args() {
+				if arg, ok := arg.(encoding.BinaryMarshaler); ok {
+					_, _ = arg.MarshalBinary()
+				}
+			}
+			cmd.SetErr(io.EOF)
 			return io.EOF
 		}
 	}

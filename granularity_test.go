@@ -526,3 +526,28 @@ func TestGranularityAndOptionsThatDontGoTogether(t *testing.T) {
 		}
 	}
 }
+
+// Local grants, which have no record, do not make a client forget the records of the grants before them: a later call that is
+// lost is not confused by these.
+func TestLocalGrantsHaveNoRecord(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(100)), rratelimiter.WithGranularity(6*time.Second),
+			rratelimiter.WithFallback(1))
+		b.sleepTo(10 * ms)
+		b.granted("by Redis", b.try(l, 1), 10*ms)
+		mend := p.wire.fail(errRefused)
+		for range 8 {
+			b.granted("locally", b.try(l, 1), 10*ms)
+		}
+		mend()
+		b.sleepTo(2 * time.Second)
+		p.wire.lost.Store(true)
+		if ok, err := l.TryAcquire(t.Context(), 3); !ok || err != nil {
+			t.Errorf("the call whose first attempt is lost: %v, %v", ok, err)
+		}
+		if used := state(t, l).Used; used != 4 || p.wire.lost.Load() {
+			t.Errorf("%d permits are used", used)
+		}
+	})
+}

@@ -357,7 +357,7 @@ func (b *batch) complete(g protocol.AcquireReply, err error) {
 		} else {
 			q.distribute(b, &g, &info)
 		}
-		if info.Permits+g.Ahead > 0 && q.limiter.settings.Bucket() > 0 {
+		if !g.Local() && info.Permits+g.Ahead > 0 && q.limiter.settings.Bucket() > 0 {
 			q.grants.Add(b.request.ID())
 		}
 		q.mayPass = 0
