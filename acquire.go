@@ -153,7 +153,8 @@ func (l *Limiter) Release(ctx context.Context, n int64) (int64, error) {
 }
 
 // AllowAll asks several limiters for n permits each: either all of them grant, or none does. A limiter that is listed twice
-// grants 2n permits. If one limiter is listed twice with different options, the options listed first count.
+// grants 2n permits. If one limiter is listed twice with different options, the options listed first count. Two names that
+// have the same permits in Redis, such as "a" and "{a}", are refused with ErrInvalidOption.
 //
 // With a *redis.Client, AllowAll asks all limiters in one step. With a cluster, a Ring or any other client, it does so if
 // the names share a hash tag (on a cluster: a slot). Callers of this process that ask the same limiters at the same time
@@ -208,6 +209,11 @@ func (c *Client) askAll(
 		}
 		at := slices.IndexFunc(distinct, func(d *Limiter) bool { return d.core.Key() == l.core.Key() })
 		if at < 0 {
+			for _, d := range distinct {
+				if d.core.Keys()[keys.Permits] == l.core.Keys()[keys.Permits] { // such as those of "a" and "{a}"
+					return nil, wrap(operation+" of", l.name, invalidOption("it has the permits of %s, too", dispatch.Quoted(d.name)))
+				}
+			}
 			at = len(distinct)
 			distinct, sums, all = append(distinct, l), append(sums, 0), append(all, l.core.Keys()...)
 		}

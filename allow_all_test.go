@@ -51,6 +51,12 @@ func TestAllowAllIsAllOrNothing(t *testing.T) {
 		}
 		r.unchanged(before, "an AllowAll that the first one refused")
 
+		// Names that have the same permits are refused.
+		if _, err := r.client.AllowAll(ctx, 1, b, a, r.limiter("{a}")); !errors.Is(err, rratelimiter.ErrInvalidOption) {
+			t.Errorf("one state by two names: %v", err)
+		}
+		r.unchanged(before, "an AllowAll of one state by two names")
+
 		// A limiter that is listed twice is asked for twice the permits.
 		results, err = r.client.AllowAll(ctx, 1, a, b, a, r.limiter("a"), b)
 		want = []rratelimiter.Result{{true, 10, 3, 0, time.Minute}, {true, 6, 0, 0, time.Minute}, {true, 10, 3, 0, time.Minute},

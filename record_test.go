@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
@@ -251,6 +253,9 @@ func TestATakenIDIsLeftAlone(t *testing.T) {
 				r.setRate(l, rratelimiter.PerMinute(100))
 				rratelimiter.ClientCore(r.client).Identity().StartAt(counter)
 				taken, free := []string{r.prefix(f), r.prefix(f)}, r.prefix(f)
+				if f == rratelimiter.Redisson313 && taken[1] < taken[0] {
+					free = string([]byte{taken[0][0], taken[0][1] + 1, 0, 0}) // it has few ids, so the next byte counts, too
+				}
 				for i, prefix := range taken {
 					r.add(l, r.ms()-int64(10*(i+1)), prefix+"\x07\x00\x00\x00")
 				}
@@ -273,6 +278,33 @@ func TestATakenIDIsLeftAlone(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestAllIDsAreTaken: in the oldest format a client has only 65,536 ids.
+func TestAllIDsAreTaken(t *testing.T) {
+	long(t)
+	server := redistest.Real(t)
+	rdb := server.Client()
+	client := rratelimiter.NewClient(rdb, patient)
+	l := client.RateLimiter("ids", rratelimiter.WithRecordFormat(rratelimiter.Redisson313))
+	mustSet(t, l, rratelimiter.PerHour(1_000_000))
+	prefix := rratelimiter.ClientCore(client).Identity().AppendPrefix(nil, record.Redisson313, 1)
+	for page := range 256 {
+		records := make([]redis.Z, 256)
+		for i := range records {
+			records[i] = redis.Z{Score: float64(time.Now().UnixMilli()), Member: string(prefix[:2]) + string([]byte{byte(page), byte(i), 1, 0, 0, 0})}
+		}
+		if err := rdb.ZAdd(t.Context(), "{ids}:permits", records...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := rdb.Set(t.Context(), "{ids}:value", 1_000_000-65_536, 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	mustTry(t, l, 1, true)
+	if n := rdb.ZCard(t.Context(), "{ids}:permits").Val(); n != 65_537 {
+		t.Errorf("%d records", n)
+	}
 }
 
 // TestWhatIsFreeIsOneRecord: AcquireUpTo is one request with one record, however many permits it takes.

@@ -113,24 +113,48 @@ func TestKeptGrantsAboveTheNewRateReturnInOrder(t *testing.T) {
 	})
 }
 
-// TestALoweredRateHoldsBeforeItsRecordsAreAddedUp: very many records are added up after the rate was set.
-func TestALoweredRateHoldsBeforeItsRecordsAreAddedUp(t *testing.T) {
+// TestANewRateBeforeItsRecordsAreAddedUp: very many records are added up after the rate was set. Until then nothing is free,
+// and what returns pays first for what a lower rate owes.
+func TestANewRateBeforeItsRecordsAreAddedUp(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		r := newRig(t, s)
-		l := r.limiter("rl")
-		r.setRate(l, rratelimiter.PerMinute(3000))
-		r.add(l, r.ms()-60_001, memberOf("expired!", 500))
-		r.add(l, r.ms(), many(2500)...)
-		r.set(l, "0")
-		request := protocol.SetRate{Now: rratelimiter.LimiterCore(l).Now(), Rate: protocol.Rate{Permits: 100, Interval: 60000}, Keep: true}
-		reply, err := rratelimiter.ClientCore(r.client).Topology().Run(t.Context(), new(script.Attempts), protocol.SetRateScript, true,
-			keysOf(l), request.Args()...)
-		r.must(err)
-		if set, notes := request.Reply(reply); !set || !notes.Has(protocol.Many) {
-			t.Errorf("%v, %v", set, notes)
-		}
-		if free := r.rdb.Get(t.Context(), "{rl}:value").Val(); free != "-2400" {
-			t.Errorf("%s are free", free)
+		for _, test := range []struct {
+			name          string
+			live, expired int
+			old, rate     int64
+			value         string
+			want          string // free permits right afterwards
+		}{
+			{"lowered", 2500, 500, 3000, 100, "0", "-2400"},
+			{"lowered, with more expired records than leave in one call", 3000, 2500, 10000, 100, "4500", "-2900"},
+			{"raised", 2500, 0, 3000, 10000, "500", "0"},
+			{"raised, and the free permits are those of another rate", 9000, 0, 5000, 10000, "0", "0"},
+		} {
+			r := newRig(t, s)
+			r.wipe()
+			l := r.limiter("rl")
+			r.setRate(l, rratelimiter.PerMinute(test.old))
+			records := many(test.live + test.expired)
+			r.add(l, r.ms()-60_001, records[test.live:]...)
+			r.add(l, r.ms(), records[:test.live]...)
+			r.set(l, test.value)
+			request := protocol.SetRate{
+				Now: rratelimiter.LimiterCore(l).Now(), Rate: protocol.Rate{Permits: test.rate, Interval: 60000}, Keep: true,
+			}
+			reply, err := rratelimiter.ClientCore(r.client).Topology().Run(t.Context(), new(script.Attempts), protocol.SetRateScript, true,
+				keysOf(l), request.Args()...)
+			r.must(err)
+			set, notes := request.Reply(reply)
+			if !set || !notes.Has(protocol.Many|protocol.RebuildPending) {
+				t.Errorf("%s: %v, %v", test.name, set, notes)
+			}
+			for notes.Has(protocol.RebuildPending) {
+				g, err := oneCall(t.Context(), l, protocol.Ask{Rebuild: true})
+				r.must(err)
+				notes = g.Notes
+			}
+			if free := r.rdb.Get(t.Context(), "{rl}:value").Val(); free != test.want {
+				t.Errorf("%s: %s are free, want %s", test.name, free, test.want)
+			}
 		}
 	})
 }

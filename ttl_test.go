@@ -275,6 +275,10 @@ func TestAStateLivesAsLongAsItsNewConfiguration(t *testing.T) {
 			},
 			"a look":  func() { r.free(l) },
 			"SetRate": func() { r.setRate(l, rate, rratelimiter.KeepState()) },
+			"TrySetRate": func() {
+				_, err := l.TrySetRate(t.Context(), rate)
+				r.must(err)
+			},
 		} {
 			t.Run(name, func(t *testing.T) {
 				r.wipe()

@@ -14,7 +14,7 @@ if is_foreign(3) or is_foreign(5) then
 end
 local newest = call('ZRANGE', records, '-1', '-1', 'WITHSCORES')[2]
 local interval = parse_interval(call('HGET', KEYS[1], 'interval'))
-local broken = not interval and call('EXISTS', KEYS[1]) == 1
+local broken = not (interval and interval > 0) and call('EXISTS', KEYS[1]) == 1
 if newest and (broken or tonumber(newest) > now - (interval or 0) - idle) then
   return { 0 }
 end

@@ -1,7 +1,7 @@
 -- recount.lua adds up the live records of a limiter that are too many for one call: some with each call, from the newest to
 -- the oldest. A record that came or left among those that were read, because of a clock that is behind, makes it start again.
 -- One that was read and then changed its permits, as by a release, is not noticed. So the state is repaired, by the rule of
--- check_records, only when it was added up twice in a row with the same surplus.
+-- check_records, only when two passes in a row found the same surplus: that both missed changes of the same size is not likely.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 now (ms, up to three decimals; '': this server's clock); then how far the calls before have come: 2 the newest

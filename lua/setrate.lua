@@ -31,11 +31,12 @@ end
 
 if find(flags, 'k', 1, true) and (not old_kind or old_kind == kind) then
   local state = load_state(limiter, now, true)
-  -- The rate is new, so nothing was wrong. Of records that are too many to add up, the free permits tell the sum.
+  -- The rate is new, so nothing was wrong. Of records that are too many to add up, the free permits tell the sum. But what they
+  -- tell is used only below 0, because they may be those of another rate.
   notes = (state.more and REBUILD_PENDING or 0) + (state.many and MANY or 0)
   local old = parse_number(old_rate)
   if notes > 0 and state.counted and old then
-    state.free = math.min(limiter.rate, state.counted + state.expired_permits + limiter.rate - old)
+    state.free = math.min(0, state.counted + state.expired_permits + limiter.rate - old)
   end
   write_config()
   commit(limiter, state, state.free)

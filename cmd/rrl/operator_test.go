@@ -402,7 +402,7 @@ func TestGcRemovesWhatClientsLeft(t *testing.T) {
 		s.state("pc", "live", "9", -100, rrltest.JavaRecord(rratelimiter.Redisson321, 1))
 		s.state("pc", "recent", "9", -60_000, rrltest.JavaRecord(rratelimiter.Redisson321, 1))
 		s.state("pc", "gone", "9", -7_200_000, rrltest.JavaRecord(rratelimiter.Redisson321, 1))
-		s.limiter("broken", "10", "ten", "1")
+		s.limiter("broken", "10", "0", "1")
 		s.state("broken", "gone", "9", -7_200_000, rrltest.JavaRecord(rratelimiter.Redisson321, 1)) // may count for a day
 		s.state("nothing", "empty", "10")
 		s.state("pc", "leaving", "10")

@@ -521,14 +521,17 @@ var rules = []rule{
 	{
 		name: "the state of one client expires after its last use",
 		java: "the state of a client that never returns stays for ever",
-		here: "it expires an interval and a minute after its last use",
+		here: "it expires an interval and a minute after its last use, later if a record is ahead of the clock, as with a lease",
 		why:  "after that all permits are free, which a missing state means, too",
 		expects: func(c *comparison) bool {
 			if c.wanted.kind() != 1 || c.wanted.failure == uninitialized || !c.acquires() && !(c.call.keep && c.wanted.granted) {
 				return false
 			}
-			end := c.ended + c.wanted.number("interval") + 60_000
-			p := c.wanted.pair()
+			interval, p := c.wanted.number("interval"), c.wanted.pair()
+			end := c.ended + interval + 60_000
+			if n := len(p.records); n > 0 && p.records[n-1].at-c.now <= interval/8+1000 {
+				end += max(0, p.records[n-1].at-c.now)
+			}
 			if c.wanted.end != 0 && c.wanted.end <= end {
 				end = c.wanted.end
 			}

@@ -8,20 +8,18 @@ local function permit_bytes(n)
 end
 
 -- next_prefix returns the prefix with the next id of the same client: the counter of its ids is a big-endian number at the
--- end of the prefix, and after the last one comes 0. In a prefix of no known format it is all but the first byte, and a prefix
--- of that byte alone grows.
+-- end of the prefix, and after the last one comes 0. Other formats have so few ids, or none that are known, that all but the
+-- first byte counts, and the prefix then grows: there must always be a next one.
 local function next_prefix(prefix)
-  local first = #client_prefix(prefix) + 1
-  if first > #prefix then
-    first = 2
-  end
+  local counter = ({ [9] = 3, [13] = 3, [16] = 3, [17] = 8, [20] = 3, [21] = 8 })[#prefix]
+  local first = counter and #prefix - counter + 1 or 2
   for at = #prefix, first, -1 do
     local digit = string.byte(prefix, at)
     if digit < 255 then
       return string.sub(prefix, 1, at - 1) .. string.char(digit + 1) .. string.rep('\0', #prefix - at)
     end
   end
-  return string.sub(prefix, 1, first - 1) .. string.rep('\0', math.max(1, #prefix - first + 1))
+  return counter and string.sub(prefix, 1, first - 1) .. string.rep('\0', counter) or prefix .. '\0'
 end
 
 -- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.

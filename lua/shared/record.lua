@@ -25,11 +25,9 @@ local function sum_permits(members)
   return sum
 end
 
--- client_prefix returns the part of a prefix that all records of its client begin with; the whole prefix if its format is not
--- known.
+-- client_prefix returns the part of a prefix that all records of its client begin with.
 local function client_prefix(prefix)
-  local lengths = { [4] = 2, [9] = 6, [13] = 6, [16] = 13, [17] = 9, [20] = 13, [21] = 9 }
-  return string.sub(prefix, 1, lengths[#prefix] or -1)
+  return string.sub(prefix, 1, ({ [4] = 2, [9] = 6, [13] = 6, [16] = 13, [17] = 9, [20] = 13, [21] = 9 })[#prefix])
 end
 
 -- origin_of returns the first bytes of the id of a record as a number, which tells its client: five bytes, or four in the

@@ -89,10 +89,10 @@ local function load_state(limiter, now, rebuild, check)
       elseif counted and why == NEGATIVE and call('ZCARD', limiter.records) - state.expired_count > 256 then
         state.free = total
       elseif state.more then
-        state.free, state.notes = 0, state.notes + why + REBUILD_PENDING
+        state.free, state.notes = math.min(0, total or 0), state.notes + why + REBUILD_PENDING
       else
         local _, sum, many = sum_live(limiter.records, state.expired_count)
-        state.many, state.free = many, many and 0 or rate - sum
+        state.many, state.free = many, many and math.min(0, total or 0) or rate - sum
         if why ~= NEGATIVE or state.free ~= total then
           state.notes = state.notes + why
         end

@@ -50,11 +50,9 @@ local function sum_permits(members)
   return sum
 end
 
--- client_prefix returns the part of a prefix that all records of its client begin with; the whole prefix if its format is not
--- known.
+-- client_prefix returns the part of a prefix that all records of its client begin with.
 local function client_prefix(prefix)
-  local lengths = { [4] = 2, [9] = 6, [13] = 6, [16] = 13, [17] = 9, [20] = 13, [21] = 9 }
-  return string.sub(prefix, 1, lengths[#prefix] or -1)
+  return string.sub(prefix, 1, ({ [4] = 2, [9] = 6, [13] = 6, [16] = 13, [17] = 9, [20] = 13, [21] = 9 })[#prefix])
 end
 
 -- origin_of returns the first bytes of the id of a record as a number, which tells its client: five bytes, or four in the
@@ -250,20 +248,18 @@ local function permit_bytes(n)
 end
 
 -- next_prefix returns the prefix with the next id of the same client: the counter of its ids is a big-endian number at the
--- end of the prefix, and after the last one comes 0. In a prefix of no known format it is all but the first byte, and a prefix
--- of that byte alone grows.
+-- end of the prefix, and after the last one comes 0. Other formats have so few ids, or none that are known, that all but the
+-- first byte counts, and the prefix then grows: there must always be a next one.
 local function next_prefix(prefix)
-  local first = #client_prefix(prefix) + 1
-  if first > #prefix then
-    first = 2
-  end
+  local counter = ({ [9] = 3, [13] = 3, [16] = 3, [17] = 8, [20] = 3, [21] = 8 })[#prefix]
+  local first = counter and #prefix - counter + 1 or 2
   for at = #prefix, first, -1 do
     local digit = string.byte(prefix, at)
     if digit < 255 then
       return string.sub(prefix, 1, at - 1) .. string.char(digit + 1) .. string.rep('\0', #prefix - at)
     end
   end
-  return string.sub(prefix, 1, first - 1) .. string.rep('\0', math.max(1, #prefix - first + 1))
+  return counter and string.sub(prefix, 1, first - 1) .. string.rep('\0', counter) or prefix .. '\0'
 end
 
 -- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.
@@ -360,10 +356,10 @@ end
       elseif counted and why == NEGATIVE and call('ZCARD', limiter.records) - state.expired_count > 256 then
         state.free = total
       elseif state.more then
-        state.free, state.notes = 0, state.notes + why + REBUILD_PENDING
+        state.free, state.notes = math.min(0, total or 0), state.notes + why + REBUILD_PENDING
       else
         local _, sum, many = sum_live(limiter.records, state.expired_count)
-        state.many, state.free = many, many and 0 or rate - sum
+        state.many, state.free = many, many and math.min(0, total or 0) or rate - sum
         if why ~= NEGATIVE or state.free ~= total then
           state.notes = state.notes + why
         end
@@ -432,14 +428,15 @@ end
 
 -- apply_ttl gives the state the TTL of the configuration (ms; -1: none), or all keys the keep-alive. An interval after its
 -- last use, the pair of one client holds nothing that counts; it expires a minute later. But the permits of a lease are used
--- until its end, without a call: the newest record is then dated at the end. A TTL of -2 says that this call makes the
+-- until its end, without a call: the newest record is then dated at the end, an eighth of the interval ahead at most, and clocks
+-- may differ by a second. A TTL of -2 says that this call makes the
 -- configuration, and an older state must not end before it.
 local function apply_ttl(limiter, ttl, now)
   local name, value, records, own = limiter.name, limiter.value, limiter.records, limiter.own
   if limiter.keep_alive > 0 or own then
     local newest = tonumber(call('ZRANGE', records, '-1', '-1', 'WITHSCORES')[2])
     local ahead = newest and newest - now or 0
-    local leased = ahead >= 1 and ahead <= limiter.interval
+    local leased = ahead >= 1 and ahead <= limiter.interval / 8 + 1000
     local used = limiter.interval + (leased and math.ceil(ahead) or 0)
     if limiter.keep_alive > 0 then
       ttl = math.max(limiter.keep_alive, leased and used or 0)

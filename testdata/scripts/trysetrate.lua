@@ -1,15 +1,148 @@
 -- trysetrate.lua sets the rate of a limiter that has none, as Redisson's trySetRate does: field by field, so that fields that
 -- exist stay.
 --
--- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits (only named: a cluster refuses keys in two slots)
+-- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 rate, 2 interval (ms), 3 type, 4 keep-alive (ms; 0: none)
 -- reply 1 if the limiter had no type, and so no rate, before; else 0
 
-local call = redis.call
+-- base.lua: constants. It defines no function: each definition costs a tenth of a call of Redis.
+local call, find, tonumber = redis.call, string.find, tonumber
+local MAX_PERMITS = 1e15 -- scripts count with no more permits than this
+local MAX_EXPIRED = 2000 -- records that leave in one call: a million of them must not block Redis
+local MAX_RECORD = 4294967295 -- permits in one record
+local FRACTIONS_BELOW = 200 -- ms: shorter intervals have scores exact to the µs
+
+-- Notes: a reply has the sum of those that apply. internal/protocol has the same list.
+-- The free permits were repaired, because they were: missing; not a number; negative; above the rate; with the expired
+-- permits above the rate; not the rate although there is no record; with the records below the rate. HIGH: with the records
+-- they were above the rate, and the records were repaired.
+local MISSING, GARBLED, NEGATIVE, ABOVE, DRIFTED, EMPTY, LOW, HIGH = 1, 2, 4, 8, 16, 32, 64, 128
+local MORE = 256 -- expired records remain: one call removes a limited number
+local REBUILD_PENDING = 512 -- the free permits must be rebuilt once these are gone; the next request says so by a flag
+local RATE_MISMATCH = 1024 -- the configured rate is not the caller's
+local FOREIGN_WRITER = 2048 -- a record of a client other than this library was seen, after a refusal in the queue
+local MANY = 4096 -- there are too many live records for one call to add up: recount.lua does that
+-- config.lua: the keys of a limiter, its configuration, the clock, and the score that a grant gets.
+-- A limiter has five keys: 1 config, 2 value, 3 client value, 4 permits, 5 client permits.
+
+-- choose_keys returns the keys of the value and of the records, by the type of the limiter: '0' has one pair for all
+-- clients, '1' one for each client. offset is the number of keys before those of the limiter.
+local function choose_keys(offset, kind)
+  if kind == '1' then
+    return KEYS[offset + 3], KEYS[offset + 5]
+  end
+  return KEYS[offset + 2], KEYS[offset + 4]
+end
+
+-- parse_number returns the number that a text of digits is; nil for any other text: tonumber also takes 'nan', 'inf' and
+-- '0x10', and not on every server the same.
+local function parse_number(text)
+  return text and find(text, '^%d+$') and (#text <= 15 and tonumber(text) or MAX_PERMITS) or nil
+end
+
+-- parse_interval returns an interval or a keep-alive in ms; nil if the text is none.
+local function parse_interval(text)
+  local ms = parse_number(text)
+  return ms ~= MAX_PERMITS and ms or nil
+end
+
+-- new_limiter returns a limiter: name, value, records (keys), own (the pair is this client's alone), rate, interval (ms),
+-- keep_alive (ms; 0: none).
+local function new_limiter(offset, rate, interval, kind, keep_alive)
+  local value, records = choose_keys(offset, kind)
+  return {
+    name = KEYS[offset + 1],
+    value = value,
+    records = records,
+    own = kind == '1',
+    rate = rate,
+    interval = interval,
+    keep_alive = keep_alive,
+  }
+end
+
+-- read_config reads the configuration of a limiter. configured_rate is the caller's rate ('rate interval type
+-- keep-alive'), which takes the place of missing fields, or nil; config is the reply of HMGET if it was read before.
+-- It returns a limiter with two more fields: mismatch (the caller's rate is another one), missing (fields and values that
+-- HSET must write, or nil).
+-- Without a usable configuration it returns nil and a status: 1 nothing is set; 2, 3, 4 rate, interval, type is missing;
+-- 5, 6, 7 the same is invalid.
+local function read_config(offset, configured_rate, config)
+  local missing
+  config = config or call('HMGET', KEYS[offset + 1], 'rate', 'interval', 'type', 'keepAliveTime')
+  if not (config[1] and config[2] and config[3]) then
+    if not configured_rate then
+      if not (config[1] or config[2] or config[3]) then
+        return nil, 1
+      end
+      return nil, config[1] and (config[2] and 4 or 3) or 2
+    end
+    missing = {}
+    local fields, i = { 'rate', 'interval', 'type', 'keepAliveTime' }, 0
+    for text in string.gmatch(configured_rate, '%d+') do
+      i = i + 1
+      if not config[i] and not (i == 4 and text == '0') then
+        config[i] = text
+        missing[#missing + 1] = fields[i]
+        missing[#missing + 1] = text
+      end
+    end
+  end
+  local rate, interval, kind = parse_number(config[1]), parse_interval(config[2]), config[3]
+  if not rate then
+    return nil, 5
+  elseif not interval or interval < 1 then
+    return nil, 6
+  elseif kind ~= '0' and kind ~= '1' then
+    return nil, 7
+  end
+  local limiter = new_limiter(offset, rate, interval, kind, parse_interval(config[4]) or 0)
+  limiter.mismatch = configured_rate
+    and configured_rate ~= config[1] .. ' ' .. config[2] .. ' ' .. kind .. ' ' .. (config[4] or '0')
+  limiter.missing = missing
+  return limiter
+end
+
+-- is_foreign tells whether KEYS[i] belongs to another program: it has not the Redis type that a limiter gives it. Such a key
+-- is neither removed nor changed.
+local function is_foreign(i)
+  local found = call('TYPE', KEYS[i]).ok
+  return found ~= 'none' and found ~= ({ 'hash', 'string', 'string', 'zset', 'zset' })[(i - 1) % 5 + 1]
+end
+
+-- read_clock returns the time in ms, exact to the µs: the client's, given as text, or this server's if that is ''.
+local function read_clock(client_now)
+  if client_now ~= '' then
+    return tonumber(client_now)
+  end
+  local time = call('TIME')
+  return (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000
+end
+
+-- grant_score returns the score of a grant, and whether it is the end of a bucket. It is never earlier than now, so that no
+-- window holds more than the rate. With a bucket (ms) it is the end of a bucket of time of that length. With a granularity one
+-- record then stands for all that a client is granted within it. A lease lasts for at least a quarter of a bucket, so that the
+-- next one can be taken before the end of the last. Without a bucket it is now, or the next whole ms if the interval is long or
+-- whole_ms: Redis keeps up to 128 records in a list, and adding one takes three times as long if their scores are fractions.
+-- Redisson before 3.16.4 returns waits that are too short where scores are fractions.
+local function grant_score(now, interval, bucket, lease, whole_ms)
+  local length = bucket and math.min(bucket, math.floor(interval / 10)) or 1
+  if length > 1 then
+    return math.ceil((lease and now + length / 4 or now) / length) * length, true
+  elseif interval >= FRACTIONS_BELOW or whole_ms then
+    return math.ceil(now), false
+  end
+  return now, false
+end
 local name, rate, interval, kind, keep_alive = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 call('HSETNX', name, 'rate', rate)
 call('HSETNX', name, 'interval', interval)
 local set = call('HSETNX', name, 'type', kind)
+if set == 1 and call('PTTL', name) == -1 and not (is_foreign(2) or is_foreign(4)) then
+  -- An older state must not end before the configuration.
+  call('PERSIST', KEYS[2])
+  call('PERSIST', KEYS[4])
+end
 if set == 1 and keep_alive ~= '0' and call('HSETNX', name, 'keepAliveTime', keep_alive) == 1 then
   call('PEXPIRE', name, keep_alive)
 end
