@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -296,6 +297,38 @@ func TestQueueYieldsToRedisson(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A clock that goes back does not make this process wait for a time at which it was to ask.
+func TestQueueYieldsNoLongerThanItPolls(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		var back atomic.Int64
+		p := b.process(rratelimiter.WithClock(func() time.Time { return time.Now().Add(-time.Duration(back.Load())) }))
+		l := p.RateLimiter("l")
+		mustSet(t, l, rratelimiter.PerSecond(20))
+		member, err := rratelimiter.PackRecord(rratelimiter.Redisson317, []byte{1, 2, 3, 4, 5, 6, 7, 8}, 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.rdb.ZAdd(t.Context(), "{l}:permits", redis.Z{Score: float64(b.start.UnixMilli()), Member: member}).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.rdb.Set(t.Context(), "{l}:value", 15, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		b.granted("the callers that take the rest", b.acquire(l, 15), 0)
+		waiter := b.acquire(l, 1)
+		back.Store(int64(time.Hour))
+		b.sleepTo(30 * time.Second)
+		b.waits("the waiter, as the records are of the future", waiter)
+		if err := p.rdb.Del(t.Context(), "{l}:permits", "{l}:value").Err(); err != nil {
+			t.Fatal(err)
+		}
+		b.sleepTo(time.Minute)
+		if !waiter.ended.Load() || !waiter.ok {
+			t.Error("the waiter still waits, a poll after all permits were free")
+		}
+	})
 }
 
 // Grants to this process within two ms become one grant in the next interval, so that many waiting callers cost few

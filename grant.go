@@ -79,7 +79,7 @@ func (g *Grant) Permits() int64 {
 
 // Return gives back n permits of the grant, at most as many as Permits returns, and returns how many came back. Permits
 // that are already free do not come back again: their interval is over, or they were freed by Release, Reset, Delete, or
-// SetRate without KeepState.
+// SetRate without KeepState. But if this client has later grants with the time of this one, Return frees their permits then.
 //
 // Return takes the permits out of records that this client wrote with the time of this grant. A record can hold several
 // grants of the same time. The permits of the other grants become free at the same time as before. If the process

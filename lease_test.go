@@ -2,6 +2,7 @@ package rratelimiter_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -164,51 +165,84 @@ func TestALeaseEnds(t *testing.T) {
 	}
 }
 
-// A lease whose call was executed before a change by this client, and answered after it, is given back if the change keeps
-// its record.
-func TestALeaseFromBeforeAChangeIsGivenBack(t *testing.T) {
+// A change by this client is executed between the call of a lease and its reply, and so is a grant after it, in a record with
+// the score of the lease. That record stays whole.
+func TestALeaseFromBeforeAChangeTakesNothingFromLaterRecords(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		r := newRig(t, s)
-		client, tap := r.tapped()
-		l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute))
-		other := client.RateLimiter("l")
-		tap.plan(plan{cut: true, replies: 1, then: func() {
-			if err := other.SetRate(t.Context(), rratelimiter.PerHour(1000), rratelimiter.KeepState()); err != nil {
-				t.Error(err)
+		rate := rratelimiter.PerHour(1000)
+		perClient := rate
+		perClient.Type = rratelimiter.PerClient
+		for name, change := range map[string]func(l *rratelimiter.Limiter) error{
+			"SetRate": func(l *rratelimiter.Limiter) error { return l.SetRate(t.Context(), rate) },
+			"SetRate to another type, KeepState": func(l *rratelimiter.Limiter) error {
+				return l.SetRate(t.Context(), perClient, rratelimiter.KeepState())
+			},
+			"Release": func(l *rratelimiter.Limiter) error {
+				_, err := l.Release(t.Context(), 1000)
+				return err
+			},
+			"Reset": func(l *rratelimiter.Limiter) error {
+				_, err := l.Reset(t.Context())
+				return err
+			},
+		} {
+			r := newRig(t, s)
+			r.wipe()
+			client, tap := r.tapped()
+			l := client.RateLimiter("l", rratelimiter.WithRate(rate), rratelimiter.WithLease(time.Minute))
+			other := client.RateLimiter("l", rratelimiter.WithGranularity(time.Minute))
+			tap.plan(plan{cut: true, replies: 1, then: func() {
+				if err := change(other); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+				if ok, err := other.TryAcquire(t.Context(), 200); !ok || err != nil {
+					t.Errorf("%s: %v, %v", name, ok, err)
+				}
+			}})
+			mustTry(t, l, 100, true)
+			if n := rratelimiter.ClientCore(client).Inspect().Leases; n != 0 {
+				t.Errorf("%s: %d leases of permits that do not count", name, n)
 			}
-		}})
-		mustTry(t, l, 100, true)
-		if n := rratelimiter.ClientCore(client).Inspect().Leases; n != 0 {
-			t.Errorf("%d leases from before the change", n)
+			time.Sleep(20 * time.Millisecond) // for a call in the background
+			if free := r.free(client.RateLimiter("l")); free != 800 {
+				t.Errorf("%s: %d are free after 200 of 1000 were granted", name, free)
+			}
 		}
-		soon(t, "the return of the lease", func() bool { return r.free(r.limiter("l")) == 900 })
 	})
 }
 
-// A change that forgets all grants is executed between the call of a lease and its reply, and so is a grant after it, in a
-// record with the score of the lease. That record stays whole.
-func TestALeaseFromBeforeAChangeTakesNothingFromLaterRecords(t *testing.T) {
+// A change that is not sent, since its context has ended, loses nothing.
+func TestAChangeThatIsNotSentKeepsTheLease(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
-		client, tap := r.tapped()
-		rate := rratelimiter.PerHour(1000)
-		l := client.RateLimiter("l", rratelimiter.WithRate(rate), rratelimiter.WithLease(time.Minute))
-		other := client.RateLimiter("l", rratelimiter.WithGranularity(time.Minute))
-		tap.plan(plan{cut: true, replies: 1, then: func() {
-			if err := other.SetRate(t.Context(), rate); err != nil {
-				t.Error(err)
-			}
-			if ok, err := other.TryAcquire(t.Context(), 200); !ok || err != nil {
-				t.Error(ok, err)
-			}
-		}})
+		l := r.limiter("l", rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute))
 		mustTry(t, l, 100, true)
-		if n := rratelimiter.ClientCore(client).Inspect().Leases; n != 0 {
-			t.Errorf("%d leases of permits that do not count", n)
+		ended, end := context.WithCancel(t.Context())
+		end()
+		if _, err := l.Expire(ended, time.Hour); !errors.Is(err, context.Canceled) {
+			t.Error(err)
 		}
-		time.Sleep(20 * time.Millisecond) // for a call in the background
-		if free := r.free(r.limiter("l")); free != 800 {
-			t.Errorf("%d are free after 200 of 1000 were granted", free)
+		if s := state(t, l); s.Leased != 100 || s.Used != 200 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// A lease must not outlive the limiter, whose keys do not outlive its TTL.
+func TestALeaseEndsWithTheLimiter(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		l := r.limiter("l", rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute))
+		for _, lives := range []time.Duration{10 * time.Second, 10 * time.Minute} { // leases last 15 s at least
+			r.wipe()
+			mustTry(t, l, 1, true)
+			if _, err := l.Expire(t.Context(), lives); err != nil {
+				t.Fatal(err)
+			}
+			mustTry(t, l, 100, true)
+			if s := state(t, l); (s.Leased > 0) != (lives > time.Minute) {
+				t.Errorf("with a TTL of %v: %+v", lives, s)
+			}
 		}
 	})
 }

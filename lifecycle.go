@@ -74,7 +74,11 @@ func (l *Limiter) expire(ctx context.Context, command protocol.ExpireCommand, ms
 		idempotent := request.Idempotent(l.core.Clock(), l.core.Timeout())
 		reply, err = l.core.Change(ctx, protocol.ExpireScript, idempotent, request.Args())
 	}
-	return err == nil && request.Reply(reply), wrap("set the TTL of", l.name, err)
+	done := err == nil && request.Reply(reply)
+	if done {
+		l.core.Wake() // the limiter may be gone
+	}
+	return done, wrap("set the TTL of", l.name, err)
 }
 
 func conditionOf(cond []ExpireCondition) (protocol.ExpireCondition, error) {

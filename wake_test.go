@@ -32,6 +32,7 @@ func TestLocalChangesWakeWaiters(t *testing.T) {
 		"Release": func(ctx context.Context, l *rratelimiter.Limiter) error { _, err := l.Release(ctx, 1); return err },
 		"Delete":  func(ctx context.Context, l *rratelimiter.Limiter) error { _, err := l.Delete(ctx); return err },
 		"Rename":  func(ctx context.Context, l *rratelimiter.Limiter) error { return l.Rename(ctx, "other") },
+		"Expire":  func(ctx context.Context, l *rratelimiter.Limiter) error { _, err := l.Expire(ctx, 0); return err },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bubble) {
@@ -47,7 +48,7 @@ func TestLocalChangesWakeWaiters(t *testing.T) {
 				if err := change(t.Context(), p.RateLimiter("l", rratelimiter.WithServerTime())); err != nil {
 					t.Fatal(err)
 				}
-				gone := name == "Delete" || name == "Rename"
+				gone := name == "Delete" || name == "Rename" || name == "Expire"
 				b.ended("the waiter", waiter, !gone, 1234567*time.Microsecond)
 				if gone != errors.Is(waiter.err, rratelimiter.ErrNotInitialized) {
 					t.Errorf("%v", waiter.err)
@@ -55,6 +56,21 @@ func TestLocalChangesWakeWaiters(t *testing.T) {
 			})
 		})
 	}
+}
+
+// So does a rate that a handle enforces.
+func TestAnEnforcedRateWakesWaiters(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l")
+		mustSet(t, l, rratelimiter.PerHour(10))
+		b.granted("the first", b.acquire(l, 10), 0)
+		waiter := b.acquire(l, 1)
+		b.sleepTo(time.Second)
+		b.waits("the waiter", waiter)
+		b.granted("the caller that brings the rate", b.acquire(p.RateLimiter("l", rratelimiter.WithEnforcedRate(rratelimiter.PerHour(20))), 1), time.Second)
+		b.granted("the waiter", waiter, time.Second)
+	})
 }
 
 // A release of which only the first part is known to have succeeded wakes waiting callers, too.

@@ -91,7 +91,6 @@ type batch struct {
 	beaten   bool            // nothing was granted, though permits of a waiting caller were due: another client was first
 	changes  int64           // denyCache.Changes when it was sent
 	before   int64           // queue.changes when it was sent
-	forgets  int64           // queue.forgets, the same
 	request  protocol.AcquireRequest
 	answered []*request // settled by this batch; signalled after the observer was called
 }
@@ -174,7 +173,7 @@ func (q *queue) newBatch() *batch {
 	b := batches.Get().(*batch)
 	b.queue, b.number, b.ask.Rebuild = q, q.batches, q.rebuild
 	b.ask.Check, b.free = q.limiter.unchecked()
-	b.changes, b.before, b.forgets = q.client.denyCache.Changes(), q.changes, q.forgets
+	b.changes, b.before = q.client.denyCache.Changes(), q.changes
 	b.begin(protocol.AcquireScript, q.limiter, q.nodeBreaker())
 	b.attempts.NoRetryIfUnsent = q.limiter.settings.FallsBack
 	b.request.Next(q.grants)

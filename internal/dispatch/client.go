@@ -250,30 +250,28 @@ func (l *Limiter) ReadMixed(ctx context.Context, s *script.Script, args ...any) 
 	return reply, sent.Explain(err)
 }
 
-// Change runs a script that changes the limiter, and returns its reply. An idempotent one may be executed twice. The
-// cached refusals of the limiter, and of the others that are given, are dropped when the call ends, whatever its outcome,
-// and also if its caller is gone. The keys of the others follow those of l.
+// Change runs a script that changes the limiter, and returns its reply. An idempotent one may be executed twice. The leases
+// of the limiter, and of the others that are given, end, and their cached refusals are dropped when the call ends, whatever
+// its outcome, and also if its caller is gone. The keys of the others follow those of l.
 func (l *Limiter) Change(ctx context.Context, s *script.Script, idempotent bool, args []any, others ...*Limiter) ([]int64, error) {
-	switch s {
-	case protocol.ReleaseScript: // which gives back what is left of leases, too
-	case protocol.TrySetRateScript:
-		defer l.changing(ctx, false)()
-	default:
-		for _, limiter := range append([]*Limiter{l}, others...) {
-			defer limiter.changing(ctx, true)()
-		}
-	}
-	sent := new(script.Attempts)
-	all := l.Keys()
+	keys, changed := l.Keys(), []func(){l.changing(ctx)}
 	for _, other := range others {
-		all = append(all[:len(all):len(all)], other.Keys()...)
+		keys = append(keys[:len(keys):len(keys)], other.Keys()...)
+		changed = append(changed, other.changing(ctx))
 	}
+	return l.change(ctx, s, idempotent, keys, args, changed...)
+}
+
+// change runs a script and then what is given, even if its caller is gone.
+func (l *Limiter) change(
+	ctx context.Context, s *script.Script, idempotent bool, keys []string, args []any, changed ...func(),
+) ([]int64, error) {
+	sent := new(script.Attempts)
 	reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
-		defer l.changed()
-		for _, other := range others {
-			defer other.changed()
+		for _, end := range changed {
+			defer end()
 		}
-		return l.client.topology.Run(ctx, sent, s, idempotent, all, args...)
+		return l.client.topology.Run(ctx, sent, s, idempotent, keys, args...)
 	})
 	return reply, sent.Outcome(err)
 }
@@ -320,11 +318,11 @@ func (l *Limiter) Scan(ctx context.Context, pattern string, found func(key strin
 
 // Repair runs repair.lua.
 func (l *Limiter) Repair(ctx context.Context, request protocol.Repair) (protocol.Repaired, error) {
-	defer l.changing(ctx, request.Reset)()
+	changed := l.changing(ctx)
 	request.Now = l.Now()
 	sent := new(script.Attempts)
 	reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
-		defer l.changed()
+		defer changed()
 		return l.client.topology.Run(ctx, sent, protocol.RepairScript, request.Idempotent(), l.Keys(), request.Args()...)
 	})
 	if err = sent.Explain(err); !request.Idempotent() {
@@ -389,7 +387,6 @@ func Quoted(name string) string {
 
 // SetRate runs setrate.lua, and the calls that finish its work. It returns whether the rate was set.
 func (l *Limiter) SetRate(ctx context.Context, request protocol.SetRate) (bool, error) {
-	defer l.changing(ctx, !request.Keep)()
 	sent := new(script.Attempts)
 	set, err := within(ctx, l, func(ctx context.Context) (bool, error) { return l.setRate(ctx, sent, request) })
 	return set, sent.Outcome(err)

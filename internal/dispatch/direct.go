@@ -49,8 +49,9 @@ func (l *Limiter) look(ctx context.Context, ask protocol.Ask) (g protocol.Acquir
 // Release gives n permits back: the oldest ones if granted is 0. Otherwise granted is the score of a record in µs, and
 // only permits that were granted then come back. It returns how many did.
 func (l *Limiter) Release(ctx context.Context, n, granted int64) (int64, error) {
+	changed := l.changed
 	if granted == 0 {
-		defer l.changing(ctx, false)()
+		changed = l.changing(ctx)
 	}
 	var released int64
 	defer func() {
@@ -64,7 +65,7 @@ func (l *Limiter) Release(ctx context.Context, n, granted int64) (int64, error) 
 			return released, err
 		}
 		request := protocol.Release{Now: l.Now(), Permits: n - released, Rebuild: rebuild, Granted: granted, Own: l.client.identity.Origin(l.settings.Format)}
-		reply, err := l.Change(ctx, protocol.ReleaseScript, false, request.Args())
+		reply, err := l.change(ctx, protocol.ReleaseScript, false, l.Keys(), request.Args(), changed)
 		if err != nil {
 			return released, err
 		}

@@ -184,7 +184,7 @@ func (q *queue) hold(b *batch, g protocol.AcquireReply, detached bool) {
 		Rate: g.Rate, Interval: g.Interval, Free: g.Free, At: g.At, Began: b.request.Began(),
 		Lasts: time.Duration(g.At-g.Now) * time.Microsecond, Server: q.limiter.settings.ServerTime, Permits: g.Ahead,
 	}
-	if q.forgets != b.forgets {
+	if q.changes != b.before {
 		q.void += g.Ahead
 		return // the record is gone, or its permits count until it expires
 	}
@@ -192,7 +192,7 @@ func (q *queue) hold(b *batch, g protocol.AcquireReply, detached bool) {
 	old := q.lease.Load()
 	now, mono := q.client.times(held.Server)
 	switch {
-	case detached && old != nil || q.next != nil || q.waiting > 0 || q.changes != b.before || !held.Valid(now, mono):
+	case detached && old != nil || q.next != nil || q.waiting > 0 || !held.Valid(now, mono):
 		q.giveBackLater(g.Ahead, g.At)
 	case old == nil:
 		q.client.leases.Add(1)
@@ -254,9 +254,9 @@ func (q *queue) unused(held *lease.Lease) int64 {
 // detachLeases removes the leases of the queue, and returns what is unused of them. q.mu is held.
 func (q *queue) detachLeases() (unused [2]giveBack) {
 	held, next := q.lease.Load(), q.next
-	unused[0] = giveBack{q, q.unused(held), held.At, q.forgets}
+	unused[0] = giveBack{q, q.unused(held), held.At, q.changes}
 	if next != nil {
-		unused[1] = giveBack{q, next.Permits, next.At, q.forgets}
+		unused[1] = giveBack{q, next.Permits, next.At, q.changes}
 	}
 	q.next = nil
 	q.lease.Store(nil)
@@ -269,7 +269,7 @@ func (q *queue) detachLeases() (unused [2]giveBack) {
 type giveBack struct {
 	queue   *queue
 	n, at   int64
-	forgets int64 // queue.forgets when the lease ended
+	changes int64 // queue.changes when the lease ended
 }
 
 // giveBacks are those that wait for one of a few goroutines: many leases end at the same time, and their calls must not
@@ -296,7 +296,7 @@ func (q *queue) giveBackLater(n, at int64) {
 		q.void += n
 		return
 	}
-	all.waiting = append(all.waiting, giveBack{q, n, at, q.forgets})
+	all.waiting = append(all.waiting, giveBack{q, n, at, q.changes})
 	if all.workers < mostGivingBack {
 		all.workers++
 		go all.work()
@@ -318,15 +318,15 @@ func (all *giveBacks) work() {
 		all.mu.Unlock()
 		q := next.queue
 		q.mu.Lock()
-		forgotten := q.forgets != next.forgets
-		if forgotten {
+		changed := q.changes != next.changes
+		if changed {
 			q.void += next.n
 		} else {
 			q.beginGivingBack()
 		}
 		q.exit()
-		if !forgotten {
-			q.giveBack(context.Background(), next.n, next.at)
+		if !changed {
+			q.giveBack(next.n, next.at)
 		}
 	}
 }
@@ -340,8 +340,8 @@ func (q *queue) beginGivingBack() {
 
 // giveBack gives back permits of a lease. If that fails they count until an interval after the end of the lease. No mutex
 // is held.
-func (q *queue) giveBack(ctx context.Context, n, at int64) {
-	returned, _ := q.limiter.Undo(ctx, n, Source{At: at})
+func (q *queue) giveBack(n, at int64) {
+	returned, _ := q.limiter.Undo(context.Background(), n, Source{At: at})
 	q.mu.Lock()
 	defer q.exit()
 	q.returned += returned
@@ -358,43 +358,35 @@ func (q *queue) noteVoid(n int64) {
 	q.void += n
 }
 
-// changing ends the leases of a limiter before this client changes it, and returns what ends them afterwards. forgets says
-// that the change may remove records.
-func (l *Limiter) changing(ctx context.Context, forgets bool) (changed func()) {
-	if !forgets {
-		l.endLeases()
-		return l.endLeases
+// changing ends the leases of a limiter before this client changes it, and returns what is to be called when the change has
+// ended: it ends those that were taken meanwhile, and drops the cached refusals.
+func (l *Limiter) changing(ctx context.Context) (changed func()) {
+	if ctx.Err() != nil {
+		return l.changed // nothing is sent
 	}
-	l.forgetLeases(ctx, true)
-	return func() { l.forgetLeases(ctx, false) }
-}
-
-// endLeases ends the leases of a limiter, because this client begins to change it, or has changed it, in a way that keeps
-// its records. What batches in flight have taken ahead is given back.
-func (l *Limiter) endLeases() {
-	for _, q := range l.leasing() {
-		q.mu.Lock()
-		q.changes++
-		q.end()
-		q.exit()
+	l.endLeases(ctx, true)
+	return func() {
+		l.endLeases(context.Background(), false)
+		l.changed()
 	}
 }
 
-// forgetLeases is endLeases for a change that may remove records. After the change, a record with the score of an earlier
-// lease may hold permits granted to callers. So unused permits are given back only before the change, which waits for that.
-// Other permits that were taken ahead before the change ended have lost their record, or count until it expires.
-func (l *Limiter) forgetLeases(ctx context.Context, begins bool) {
+// endLeases ends the leases of a limiter when a change of it begins, and once more when it has ended. A change may remove
+// records, and afterwards one with the score of an earlier lease may hold permits granted to callers. So unused permits are
+// given back only before the change, which waits for that. Other permits that were taken ahead before the change ended have
+// lost their record, or count until it expires.
+func (l *Limiter) endLeases(ctx context.Context, begins bool) {
 	var givenBack []chan struct{}
 	for _, q := range l.leasing() {
 		q.mu.Lock()
-		q.forgets++
+		q.changes++
 		if q.lease.Load() != nil {
 			for _, unused := range q.detachLeases() {
 				switch {
 				case unused.n == 0:
 				case begins:
 					q.beginGivingBack()
-					go q.giveBack(ctx, unused.n, unused.at)
+					go q.giveBack(unused.n, unused.at)
 				default:
 					q.void += unused.n
 				}

@@ -51,8 +51,7 @@ type queue struct {
 	refilling         atomic.Bool     // the next batch asks for more permits than those of the lease
 	returned          int64           // permits of leases that were given back since the observer was last told
 	void              int64           // the same, permits that were neither granted nor given back
-	changes           int64           // how often this client began or ended a change of the limiter that keeps its records
-	forgets           int64           // the same, of a change that may remove them
+	changes           int64           // how often this client began or ended a change of the limiter
 	givingBack        int             // calls in flight that give back permits of leases
 	givenBack         chan struct{}   // closed when there are none
 	rate              int64           // in the last reply; 0: no reply yet
@@ -466,6 +465,7 @@ func (q *queue) onTimer() {
 	}
 	if q.polling {
 		q.polls = min(q.polls+1, 4)
+		q.yieldUntil = time.Time{} // which may be far away if the clock has gone back
 	}
 	if next, now := q.waiter(), q.client.clock(); next != nil && q.waiting > 1 && !now.Before(next.free) {
 		if at := q.fairShare.Together(next.free); now.Before(at) {

@@ -92,7 +92,7 @@ func (x *acquiring) enforce(ctx context.Context) error {
 // setRate runs setrate.lua, and the calls that finish its work: a rebuild of the free permits after many records have
 // expired, or a recount.
 func (l *Limiter) setRate(ctx context.Context, t *script.Attempts, request protocol.SetRate) (bool, error) {
-	defer l.changed()
+	defer l.changing(ctx)()
 	request.Now = l.encoder.Now()
 	reply, err := l.client.topology.Run(ctx, t, protocol.SetRateScript, true, l.Keys(), request.Args()...)
 	if err != nil {
@@ -109,6 +109,9 @@ func (l *Limiter) setRate(ctx context.Context, t *script.Attempts, request proto
 
 // enforce sets the limiter's own rate in the place of another one.
 func (l *Limiter) enforce(ctx context.Context) error {
-	_, err := l.setRate(ctx, new(script.Attempts), protocol.SetRate{Rate: l.settings.Own, Keep: true})
+	set, err := l.setRate(ctx, new(script.Attempts), protocol.SetRate{Rate: l.settings.Own, Keep: true})
+	if set {
+		l.Wake()
+	}
 	return err
 }

@@ -971,7 +971,8 @@ end
     end
   end
 end
-if lease_score and not refused and not recovered and not state.more then
+local lives = state.ttl < 0 or state.ttl >= (lease_score or now) - now -- a lease must not outlive the limiter
+if lease_score and lives and not refused and not recovered and not state.more then
   -- A quarter of what is free, and never the last tenth of the rate: others want some, too. A few are not worth it: the next
   -- lease would follow soon, with another record.
   local tenth = math.ceil(rate / 10)
