@@ -345,6 +345,21 @@ func TestRepairRefusesWhatBlocksALimiter(t *testing.T) {
 	})
 }
 
+// WithGranularity and WithLease date records up to an eighth of the interval ahead: until they expire, more than an
+// interval can pass. They are grants like any other.
+func TestRepairTakesRecordsDatedAheadForGrants(t *testing.T) {
+	onShops(t, func(t *testing.T, s shop) {
+		s.limiter("x", "10", "3600000", "0")
+		s.state("x", "", "", 300_000, rrltest.GoRecord("abc", 10))
+		_, out, _ := s.run("doctor", "x")
+		contains(t, out, "value-missing", "-> rrl repair x --yes; no permit is free then for 1h5m")
+		s.ok("repair", "x", "--yes")
+		if free := s.rdb.Get(t.Context(), "{x}:value").Val(); free != "0" {
+			t.Errorf("%q are free", free)
+		}
+	})
+}
+
 // A repair that blocks for less than an interval is allowed; doctor prints for how long.
 func TestRepairTellsOfAShortBlock(t *testing.T) {
 	onShops(t, func(t *testing.T, s shop) {

@@ -25,8 +25,9 @@ func newRepair() *cobra.Command {
 		Long: `repair computes the free permits anew, so that free permits and permits in records add up to the rate. It takes the
 records as correct. Without --yes it only prints what it would do.
 
-It refuses if the limiter would then be without a free permit for longer than one interval, or if the records hold more
-than twice the rate. Then the records are wrong: rrl reset forgets them. --force repairs nevertheless.
+It refuses if the limiter would then be without a free permit for longer than 9/8 of an interval and one second
+(WithGranularity and WithLease date records up to an eighth of an interval ahead), or if the records hold more than
+twice the rate. Then the records are wrong: rrl reset forgets them. --force repairs nevertheless.
 
 A release by Redisson makes the sum larger than the rate until the records expire. That is intended, and a repair would
 undo the release. repair reads all records in one step: 100,000 of them block Redis for some 50 ms.`,
@@ -49,7 +50,7 @@ undo the release. repair reads all records in one step: 100,000 of them block Re
 			return doctor.Harm(did, rate)
 		},
 	})
-	cmd.Flags().BoolVar(&force, "force", false, "repair even if the limiter would then have no free permit for more than an interval, or if the records hold more than twice the rate")
+	cmd.Flags().BoolVar(&force, "force", false, "repair even if the limiter would then have no free permit for more than 9/8 of an interval, or if the records hold more than twice the rate")
 	return cmd
 }
 

@@ -233,9 +233,9 @@ func WrongSum(v *survey.Survey) string {
 }
 
 // Harm returns why the result of a repair would do harm; "" if it would not. Records that owe more than the rate, or
-// leave nothing free for longer than an interval, are not grants of this rate.
+// leave nothing free for longer than an interval and the time that they may be dated ahead, are not grants of this rate.
 func Harm(did rratelimiter.Repaired, rate rratelimiter.Rate) string {
-	if !did.Changed || did.Blocked <= rate.Interval && did.Free >= -rate.Permits {
+	if !did.Changed || did.Blocked-survey.Slack(rate) <= rate.Interval && did.Free >= -rate.Permits {
 		return ""
 	}
 	return fmt.Sprintf("%s hold %s at a rate of %v: the limiter would have no free permit for %s", render.Number(int64(did.Records), "record"),
