@@ -2,15 +2,22 @@
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 now (ms; '': this server's clock), 2 how long (ms) no record may have counted, 3 flags: d change nothing
--- reply 0 records count, or counted within that time, or may count: a configuration has no valid interval; 1 removed; 2 the
---       pair has a TTL; 3 there is no pair; 4 another program uses one of the two keys
+-- reply 0 records count, or counted within that time, or may count: a configuration has no valid interval; or the value is
+--       no number of permits: another program may have written it; 1 removed; 2 the pair has a TTL; 3 there is no pair; 4
+--       another program uses one of the two keys
 
 --@include base
+--@include record
 --@include config
+--@include state
 local now, idle, dry = read_clock(ARGV[1]), tonumber(ARGV[2]), find(ARGV[3], 'd', 1, true)
 local value, records = KEYS[3], KEYS[5]
 if is_foreign(3) or is_foreign(5) then
   return { 4 }
+end
+local stored = call('GET', value)
+if stored and not parse_value(stored) then
+  return { 0 }
 end
 local newest = call('ZRANGE', records, '-1', '-1', 'WITHSCORES')[2]
 local interval = parse_interval(call('HGET', KEYS[1], 'interval'))

@@ -41,6 +41,10 @@ func TestDoctorFindsWhatIsWrongWithLimiters(t *testing.T) {
 				s.limiter("x", "10", "1000", "1")
 				s.state("x", "one", "9", -5, java)
 			}},
+			{"", "", "", func() { // of another program
+				s.must(s.rdb.Set(t.Context(), "{cart:17}:value", "12.50", 0).Err())
+				s.must(s.rdb.Set(t.Context(), "{cart:17}:value:eur", "12.50", 0).Err())
+			}},
 			{"broken-config", "error", "rrl set x RATE", func() { s.limiter("x", "ten", "60000", "0") }},
 			{"broken-config", "error", "rrl set x RATE", func() {
 				s.limiter("x", "10", "60000") // no type: found by its state
@@ -152,6 +156,8 @@ func TestDoctorOfOneLimiter(t *testing.T) {
 			t.Errorf("exit code %d, output\n%s", code, out)
 		}
 		s.fails(1, "there is no limiter", "doctor", "nothing")
+		s.must(s.rdb.Set(t.Context(), "{cart:17}:value", "12.50", 0).Err())
+		s.fails(1, "there is no limiter cart:17", "doctor", "cart:17")
 	})
 }
 

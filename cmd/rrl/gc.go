@@ -27,7 +27,8 @@ Go clients expire by themselves.
 
 Such keys only say that all permits of the client are free, and missing keys mean the same. So nothing is lost if the
 client returns, and no client needs to be stopped. If another program uses one of the two keys, both stay, and gc
-reports it. gc searches all keys by SCAN, which does not block Redis. Without --yes it only prints what it would remove.`,
+reports it. Both also stay if the free permits are not stored as a whole number. gc searches all keys by SCAN, which
+does not block Redis. Without --yes it only prints what it would remove.`,
 		Example: `  rrl gc
   rrl gc --idle 24h --yes`,
 		Args: noArgs,

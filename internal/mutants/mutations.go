@@ -259,6 +259,8 @@ var mutations = []mutation{
 		old: "if not is_foreign(i) then", new: "if true then"},
 	{file: "lua/collect.lua", why: "records of another program are treated as a client's",
 		old: "if is_foreign(3) or is_foreign(5) then", new: "if false then"},
+	{file: "lua/collect.lua", why: "a string of another program is treated as a client's free permits",
+		old: "if stored and not parse_value(stored) then", new: "if false then"},
 	{file: "lua/repair.lua", why: "a repair does not notice that no permit will be free",
 		old: "if held >= rate and not last then", new: "if held > rate and not last then"},
 	{file: "lua/repair.lua", why: "a repair treats the oldest record as the one whose expiry frees a permit",

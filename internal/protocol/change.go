@@ -238,7 +238,7 @@ type Collected int64
 
 // The outcomes for a client's pair of keys.
 const (
-	InUse     Collected = iota // there are records that count, or counted within Idle
+	InUse     Collected = iota // records count, counted within Idle or may count; or the value is no number of permits
 	Removed                    // or, with Dry, would be removed
 	Temporary                  // the keys have a TTL
 	Gone                       // there are none

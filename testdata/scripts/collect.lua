@@ -2,8 +2,9 @@
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 now (ms; '': this server's clock), 2 how long (ms) no record may have counted, 3 flags: d change nothing
--- reply 0 records count, or counted within that time, or may count: a configuration has no valid interval; 1 removed; 2 the
---       pair has a TTL; 3 there is no pair; 4 another program uses one of the two keys
+-- reply 0 records count, or counted within that time, or may count: a configuration has no valid interval; or the value is
+--       no number of permits: another program may have written it; 1 removed; 2 the pair has a TTL; 3 there is no pair; 4
+--       another program uses one of the two keys
 
 -- base.lua: constants. It defines no function: each definition costs a tenth of a call of Redis.
 local call, find, tonumber = redis.call, string.find, tonumber
@@ -22,6 +23,58 @@ local REBUILD_PENDING = 512 -- the free permits must be rebuilt once these are g
 local RATE_MISMATCH = 1024 -- the configured rate is not the caller's
 local FOREIGN_WRITER = 2048 -- a record of a client other than this library was seen, after a refusal in the queue
 local MANY = 4096 -- there are too many live records for one call to add up: recount.lua does that
+-- record.lua reads records, the members of a permits set. A record ends in its permits, as four bytes, least significant
+-- first; the bytes before them are its prefix: a format byte or more, and an id. internal/record describes the formats.
+
+-- to_micros converts ms to whole µs, rounded up. A double holds a time of today to a quarter of a µs, so a smaller fraction
+-- is an error of rounding.
+local function to_micros(ms)
+  return math.ceil(ms * 1000 - 0.3)
+end
+
+-- permits_of returns the permits of a member: 0 if it is too short to be a record.
+local function permits_of(member)
+  local a, b, c, d = string.byte(member, -4, -1)
+  if d == nil then
+    return 0
+  end
+  return a + b * 256 + c * 65536 + d * 16777216
+end
+
+-- sum_permits returns the permits of members.
+local function sum_permits(members)
+  local sum = 0
+  for i = 1, #members do
+    sum = sum + permits_of(members[i])
+  end
+  return sum
+end
+
+-- client_prefix returns the part of a prefix that all records of its client begin with.
+local function client_prefix(prefix)
+  return string.sub(prefix, 1, ({ [4] = 2, [9] = 6, [13] = 6, [16] = 13, [17] = 9, [20] = 13, [21] = 9 })[#prefix])
+end
+
+-- origin_of returns the first bytes of the id of a record as a number, which tells its client: five bytes, or four in the
+-- oldest format; -1 if the member has no known format.
+local function origin_of(member)
+  local length, head = #member, string.byte(member)
+  local first, last
+  if length == 8 then
+    first, last = 1, 4
+  elseif length >= 10 and head == length - 5 then
+    first, last = 2, 6
+  elseif (length == 20 or length == 24) and head == length - 12 then
+    first, last = 9, 13
+  else
+    return -1
+  end
+  local number = 0
+  for at = first, last do
+    number = number * 256 + string.byte(member, at)
+  end
+  return number
+end
 -- config.lua: the keys of a limiter, its configuration, the clock, and the score that a grant gets.
 -- A limiter has five keys: 1 config, 2 value, 3 client value, 4 permits, 5 client permits.
 
@@ -134,10 +187,238 @@ local function grant_score(now, interval, bucket, lease, whole_ms)
   end
   return now, false
 end
+-- state.lua: the free permits and the records of a limiter: load_state counts expired permits back, and repairs the free
+-- permits where they are wrong.
+
+-- parse_value returns the free permits as a number if the text has the form that INCRBY accepts, else nil. They are
+-- negative after the rate was lowered below what is granted.
+local function parse_value(stored)
+  if stored and find(stored, '^-?[1-9]%d*$') then
+    return #stored <= 15 and tonumber(stored) or stored == '1000000000000000' and MAX_PERMITS or nil
+  end
+  return stored == '0' and 0 or nil
+end
+
+-- read_record returns the record of a rank, and its score as text; an empty table if there is none.
+local function read_record(records, rank)
+  return call('ZRANGE', records, rank, rank, 'WITHSCORES')
+end
+
+-- load_state reads the state of a limiter, without the records that have expired. It writes only what repairs a surplus:
+-- Redis does not undo the first half of a script whose second half fails, so a script reads everything, decides, and then
+-- writes (commit.lua).
+-- rebuild: this call finishes a rebuild; check: compare with the records though nothing seems wrong.
+-- It returns a table: stored (text), counted (the same as a number, or nil), free (with the expired permits), expired_count
+-- and expired_permits (the records that leave with this call), more (others remain), many (there are too many live records
+-- to check), oldest and oldest_score (the oldest record that stays, and its score as text, or nil), cutoff (the highest
+-- expired score), ttl (ms, to be applied to the state; -1: none; -2: there is no configuration yet), notes.
+local function load_state(limiter, now, rebuild, check)
+  local records, cutoff = limiter.records, now - limiter.interval
+  local stored, oldest, expired = call('GET', limiter.value), read_record(records, '0'), {}
+  if oldest[1] and tonumber(oldest[2]) <= cutoff then
+    expired = call('ZRANGEBYSCORE', records, '-inf', cutoff, 'LIMIT', '0', MAX_EXPIRED)
+    oldest = read_record(records, #expired)
+  end
+  local expired_permits = sum_permits(expired)
+  local counted = parse_value(stored)
+  local state = {
+    stored = stored,
+    counted = counted,
+    free = counted and counted + expired_permits,
+    expired_count = #expired,
+    expired_permits = expired_permits,
+    more = #expired == MAX_EXPIRED and oldest[1] and tonumber(oldest[2]) <= cutoff,
+    many = false,
+    oldest = oldest[1],
+    oldest_score = oldest[2],
+    cutoff = cutoff,
+    ttl = -1,
+    notes = 0,
+  }
+  local wrong = not counted or counted < 0 or state.free > limiter.rate or not state.oldest or rebuild
+  if wrong or check then
+    -- Few calls come here, so these functions are not defined for the others.
+-- grant.lua writes records.
+
+-- permit_bytes returns the four bytes of a number of permits, at most MAX_RECORD.
+local function permit_bytes(n)
+  n = math.min(n, MAX_RECORD)
+  local b, c = math.floor(n / 256), math.floor(n / 65536)
+  return string.char(n % 256, b % 256, c % 256, math.floor(c / 256))
+end
+
+-- next_prefix returns the prefix with the next id of the same client: the counter of its ids is a big-endian number at the
+-- end of the prefix, and after the last one comes 0. Other formats have so few ids, or none that are known, that all but the
+-- first byte counts, and the prefix then grows: there must always be a next one.
+local function next_prefix(prefix)
+  local counter = ({ [9] = 3, [13] = 3, [16] = 3, [17] = 8, [20] = 3, [21] = 8 })[#prefix]
+  local first = counter and #prefix - counter + 1 or 2
+  for at = #prefix, first, -1 do
+    local digit = string.byte(prefix, at)
+    if digit < 255 then
+      return string.sub(prefix, 1, at - 1) .. string.char(digit + 1) .. string.rep('\0', #prefix - at)
+    end
+  end
+  return counter and string.sub(prefix, 1, first - 1) .. string.rep('\0', counter) or prefix .. '\0'
+end
+
+-- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.
+local function share_prefix(prefix, permits)
+  local own = client_prefix(prefix)
+  return own .. permit_bytes(permits) .. string.sub(prefix, #own + 5)
+end
+
+-- add_record writes a record of n permits, or several where four bytes do not hold n. A record that exists has another
+-- owner, so the next id is tried. It returns the last prefix that it used.
+local function add_record(records, prefix, n, score)
+  local added = call('ZADD', records, 'NX', score, prefix .. permit_bytes(n))
+  if added == 1 and n <= MAX_RECORD then
+    return prefix
+  end
+  return add_record(records, next_prefix(prefix), n - added * math.min(n, MAX_RECORD), score)
+end
+
+-- find_own_record returns the record of this client with a score that n more permits fit in, and its permits; nil and 0 if
+-- there is none. It reads a limited number of records: with more clients than that, some write a second record.
+local function find_own_record(records, score, prefix, n)
+  local own = client_prefix(prefix)
+  local bucket = call('ZRANGEBYSCORE', records, score, score, 'LIMIT', '0', 512)
+  for i = 1, #bucket do
+    local member = bucket[i]
+    if #member == #prefix + 4 and string.sub(member, 1, #own) == own then
+      local held = permits_of(member)
+      if held + n <= MAX_RECORD then
+        return member, held
+      end
+    end
+  end
+  return nil, 0
+end
+
+-- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. It writes
+-- at once, first what a full server refuses: the state is better afterwards even if the rest of the script fails.
+local function remove_surplus(records, oldest, surplus)
+  local gone, rest = {}, nil
+  for i = 1, #oldest do
+    if surplus == 0 then
+      break
+    end
+    local held = permits_of(oldest[i])
+    gone[i] = oldest[i]
+    if held > surplus then
+      rest = held - surplus
+    end
+    surplus = math.max(0, surplus - held)
+  end
+  if rest then
+    local shrunk = gone[#gone]
+    add_record(records, string.sub(shrunk, 1, -5), rest, call('ZSCORE', records, shrunk))
+  end
+  call('ZREM', records, unpack(gone))
+  return surplus
+end
+
+    -- sum_live adds up the live records, up to about 2,000 in all limiters of the call. It returns the records in order,
+    -- their permits, and whether there may be more.
+    local function sum_live(records, expired_count)
+      local limit = math.floor(2000 * 5 / #KEYS)
+      local page = call('ZRANGE', records, expired_count, expired_count + limit - 1)
+      return page, sum_permits(page), #page == limit
+    end
+
+    -- rebuild_value sets the free permits of a state from the records, and notes why. Nothing is free while more expired records
+    -- remain than leave in one call (the call that removes the last of them rebuilds), or while there are more live records than
+    -- one call adds up (until recount.lua has). After the rate was lowered, free permits below 0 can be correct: that is checked
+    -- where the records are few.
+    local function rebuild_value(limiter, state, rebuild)
+      local counted, rate = state.counted, limiter.rate
+      local total = counted and counted + state.expired_permits
+      local why
+      if not state.stored then
+        why = MISSING
+      elseif not counted then
+        why = find(state.stored, '^%-%d+$') and NEGATIVE or GARBLED
+      elseif counted > rate then
+        why = ABOVE
+      elseif not state.oldest then
+        why = total ~= rate and EMPTY or 0
+      elseif counted < 0 and total <= rate and not rebuild then
+        why = NEGATIVE
+      else
+        why = DRIFTED
+      end
+      if not state.oldest then
+        -- All is free without a record. A limiter that was never used has neither records nor value.
+        if state.stored or state.expired_count > 0 then
+          state.notes = state.notes + why
+        end
+        state.free, state.more = rate, false
+      elseif counted and why == NEGATIVE and call('ZCARD', limiter.records) - state.expired_count > 256 then
+        state.free = total
+      elseif state.more then
+        state.free, state.notes = math.min(0, total or 0), state.notes + why + REBUILD_PENDING
+      else
+        local _, sum, many = sum_live(limiter.records, state.expired_count)
+        state.many, state.free = many, many and math.min(0, total or 0) or rate - sum
+        if why ~= NEGATIVE or state.free ~= total then
+          state.notes = state.notes + why
+        end
+      end
+    end
+
+    -- check_records compares the free permits with the live records. Free permits that were lost are added (LOW). A surplus
+    -- (HIGH) is taken out of the oldest records, whatever caused it: the free permits stay. So permits that Redisson's release
+    -- gave back are granted once and do not return a second time; and of what was granted before the rate was lowered, the
+    -- newest permits stay counted.
+    local function check_records(limiter, state)
+      local page, sum, many = sum_live(limiter.records, state.expired_count)
+      state.many = many
+      if many then
+        return
+      end
+      local surplus = state.free + sum - limiter.rate
+      if surplus < 0 then
+        state.free, state.notes = state.free - surplus, state.notes + LOW
+      elseif surplus > 0 then
+        state.notes = state.notes + HIGH
+        remove_surplus(limiter.records, page, surplus)
+        state.oldest, state.oldest_score = unpack(read_record(limiter.records, state.expired_count))
+      end
+    end
+
+    if wrong then
+      rebuild_value(limiter, state, rebuild)
+    end
+    if check and state.oldest and not state.more and not state.many then
+      check_records(limiter, state)
+    end
+  end
+  state.notes = state.notes + (state.more and MORE or 0) + (state.many and MANY or 0)
+  if limiter.keep_alive == 0 then
+    state.ttl = call('PTTL', limiter.name)
+  end
+  return state
+end
+
+-- check_consistency returns the free permits as a reader sees them, and whether value and records add up to the rate. all
+-- and count are the numbers of records and of live ones; expired and used the permits in expired and in live records.
+local function check_consistency(rate, stored, counted, all, count, expired, used)
+  if count == 0 then
+    return rate, counted and counted + expired == rate or all == 0 and not stored
+  elseif not counted or counted + expired > rate then
+    return math.max(0, rate - used), false
+  end
+  local believed = counted < 0 and 0 or counted + expired -- acquiring goes by the records if the value is negative
+  return math.max(0, believed, rate - used), counted + expired + used == rate
+end
 local now, idle, dry = read_clock(ARGV[1]), tonumber(ARGV[2]), find(ARGV[3], 'd', 1, true)
 local value, records = KEYS[3], KEYS[5]
 if is_foreign(3) or is_foreign(5) then
   return { 4 }
+end
+local stored = call('GET', value)
+if stored and not parse_value(stored) then
+  return { 0 }
 end
 local newest = call('ZRANGE', records, '-1', '-1', 'WITHSCORES')[2]
 local interval = parse_interval(call('HGET', KEYS[1], 'interval'))

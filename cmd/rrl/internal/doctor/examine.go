@@ -44,7 +44,7 @@ func examine(
 		return found, err
 	}
 	if view.Keys[0].Type == "none" {
-		if view.Keys[1].Type != "none" || view.Keys[2].Type != "none" {
+		if view.Keys[2].Type == "zset" {
 			found.findings = append(found.findings, rateless(name))
 			return found, nil
 		}
@@ -147,7 +147,7 @@ func unowned(ctx context.Context, s *connect.Server, keys []survey.StateKey, kno
 			if err != nil {
 				return nil, err
 			}
-			if key.Permits && kind == "zset" || !key.Permits && kind == "string" {
+			if key.Permits && kind == "zset" { // a value alone is no grant, and may be of another program
 				all = append(all, rateless(owner.Name))
 			}
 		}
