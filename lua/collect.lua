@@ -2,14 +2,15 @@
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 now (ms; '': this server's clock), 2 how long (ms) no record may have counted, 3 flags: d change nothing
--- reply 0 records count, or counted within that time, or may count: a configuration has no valid interval; or the value is
---       no number of permits: another program may have written it; 1 removed; 2 the pair has a TTL; 3 there is no pair; 4
---       another program uses one of the two keys
+-- reply 0 records count, or counted within that time, or may count: a configuration has no valid interval, or it is missing
+--       and they are younger than UNKNOWN_INTERVAL and that time; or the value is no number of permits: another program may
+--       have written it; 1 removed; 2 the pair has a TTL; 3 there is no pair; 4 another program uses one of the two keys
 
 --@include base
 --@include record
 --@include config
 --@include state
+local UNKNOWN_INTERVAL = 31 * 24 * 3600000 -- ms: a month, the longest of the usual ones
 local now, idle, dry = read_clock(ARGV[1]), tonumber(ARGV[2]), find(ARGV[3], 'd', 1, true)
 local value, records = KEYS[3], KEYS[5]
 if is_foreign(3) or is_foreign(5) then
@@ -22,7 +23,7 @@ end
 local newest = call('ZRANGE', records, '-1', '-1', 'WITHSCORES')[2]
 local interval = parse_interval(call('HGET', KEYS[1], 'interval'))
 local broken = not (interval and interval > 0) and call('EXISTS', KEYS[1]) == 1
-if newest and (broken or tonumber(newest) > now - (interval or 0) - idle) then
+if newest and (broken or tonumber(newest) > now - (interval or UNKNOWN_INTERVAL) - idle) then
   return { 0 }
 end
 local value_ttl, records_ttl = call('PTTL', value), call('PTTL', records)

@@ -22,8 +22,9 @@ func newGc() *cobra.Command {
 		Use:   "gc",
 		Short: "Remove the state of former clients of PER_CLIENT limiters",
 		Long: `A client of a PER_CLIENT limiter has two keys of its own. Those of Redisson clients have no TTL and stay when the client
-has ended. gc removes them if the last grant expired more than --idle ago, or if there is no record of a grant. Keys of
-Go clients expire by themselves.
+has ended. gc removes them if the last grant expired more than --idle ago, or if there is no record of a grant. If the
+configuration of the limiter is missing, its interval is unknown, and gc assumes 31 days: the grants count if the
+service sets the rate again. Keys of Go clients expire by themselves.
 
 Such keys only say that all permits of the client are free, and missing keys mean the same. So nothing is lost if the
 client returns, and no client needs to be stopped. If another program uses one of the two keys, both stay, and gc

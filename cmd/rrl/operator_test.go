@@ -420,18 +420,20 @@ func TestGcRemovesWhatClientsLeft(t *testing.T) {
 		s.limiter("broken", "10", "0", "1")
 		s.state("broken", "gone", "9", -7_200_000, rrltest.JavaRecord(rratelimiter.Redisson321, 1)) // may count for a day
 		s.state("nothing", "empty", "10")
+		s.state("nothing", "recent", "0", -7_200_000, rrltest.JavaRecord(rratelimiter.Redisson321, 10)) // the interval is unknown
+		s.state("nothing", "older", "0", -32*24*3_600_000, rrltest.JavaRecord(rratelimiter.Redisson321, 10))
 		s.state("pc", "leaving", "10")
 		s.must(s.rdb.PExpire(t.Context(), "{pc}:value:leaving", time.Hour).Err())
 		before := s.rdb.DBSize(t.Context()).Val()
-		want := "nothing of empty, without a limiter\npc of gone\nThe state of 2 clients can go. Nothing was changed. --yes does it.\n"
+		want := "nothing of older, without a limiter\nnothing of empty, without a limiter\npc of gone\nThe state of 3 clients can go. Nothing was changed. --yes does it.\n"
 		if got := s.ok("gc"); got != want || s.rdb.DBSize(t.Context()).Val() != before {
 			t.Errorf("a dry run says %q", got)
 		}
-		if all := objects(t, s.ok("gc", "--json", "--idle", "10s")); len(all) != 3 || all[2]["client"] != "recent" || all[2]["removed"] != false {
+		if all := objects(t, s.ok("gc", "--json", "--idle", "10s")); len(all) != 4 || all[3]["client"] != "recent" || all[3]["removed"] != false {
 			t.Errorf("with less patience it says %v", all)
 		}
-		contains(t, s.ok("gc", "--yes"), "Removed the state of 2 clients.")
-		if n := s.rdb.DBSize(t.Context()).Val(); n != before-3 || s.rdb.Exists(t.Context(), "{pc}:permits:live", "{pc}:value:recent").Val() != 2 {
+		contains(t, s.ok("gc", "--yes"), "Removed the state of 3 clients.")
+		if n := s.rdb.DBSize(t.Context()).Val(); n != before-5 || s.rdb.Exists(t.Context(), "{pc}:permits:live", "{pc}:value:recent").Val() != 2 {
 			t.Errorf("%d keys are left of %d", n, before)
 		}
 		if got := s.ok("gc"); got != "nothing to remove\n" {

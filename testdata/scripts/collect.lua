@@ -2,9 +2,9 @@
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 now (ms; '': this server's clock), 2 how long (ms) no record may have counted, 3 flags: d change nothing
--- reply 0 records count, or counted within that time, or may count: a configuration has no valid interval; or the value is
---       no number of permits: another program may have written it; 1 removed; 2 the pair has a TTL; 3 there is no pair; 4
---       another program uses one of the two keys
+-- reply 0 records count, or counted within that time, or may count: a configuration has no valid interval, or it is missing
+--       and they are younger than UNKNOWN_INTERVAL and that time; or the value is no number of permits: another program may
+--       have written it; 1 removed; 2 the pair has a TTL; 3 there is no pair; 4 another program uses one of the two keys
 
 -- base.lua: constants. It defines no function: each definition costs a tenth of a call of Redis.
 local call, find, tonumber = redis.call, string.find, tonumber
@@ -411,6 +411,7 @@ local function check_consistency(rate, stored, counted, all, count, expired, use
   local believed = counted < 0 and 0 or counted + expired -- acquiring goes by the records if the value is negative
   return math.max(0, believed, rate - used), counted + expired + used == rate
 end
+local UNKNOWN_INTERVAL = 31 * 24 * 3600000 -- ms: a month, the longest of the usual ones
 local now, idle, dry = read_clock(ARGV[1]), tonumber(ARGV[2]), find(ARGV[3], 'd', 1, true)
 local value, records = KEYS[3], KEYS[5]
 if is_foreign(3) or is_foreign(5) then
@@ -423,7 +424,7 @@ end
 local newest = call('ZRANGE', records, '-1', '-1', 'WITHSCORES')[2]
 local interval = parse_interval(call('HGET', KEYS[1], 'interval'))
 local broken = not (interval and interval > 0) and call('EXISTS', KEYS[1]) == 1
-if newest and (broken or tonumber(newest) > now - (interval or 0) - idle) then
+if newest and (broken or tonumber(newest) > now - (interval or UNKNOWN_INTERVAL) - idle) then
   return { 0 }
 end
 local value_ttl, records_ttl = call('PTTL', value), call('PTTL', records)
