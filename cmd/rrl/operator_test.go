@@ -422,6 +422,7 @@ func TestGcRemovesWhatClientsLeft(t *testing.T) {
 		s.state("nothing", "empty", "10")
 		s.state("nothing", "recent", "0", -7_200_000, rrltest.JavaRecord(rratelimiter.Redisson321, 10)) // the interval is unknown
 		s.state("nothing", "older", "0", -32*24*3_600_000, rrltest.JavaRecord(rratelimiter.Redisson321, 10))
+		s.state("price:value:eur", "", "7", -100, rrltest.JavaRecord(rratelimiter.Redisson321, 3)) // all clients share it
 		s.state("pc", "leaving", "10")
 		s.must(s.rdb.PExpire(t.Context(), "{pc}:value:leaving", time.Hour).Err())
 		before := s.rdb.DBSize(t.Context()).Val()

@@ -158,7 +158,7 @@ func pipelined(ctx context.Context, rdb redis.UniversalClient, n int, add func(p
 type StateKey struct {
 	Key     string
 	Permits bool    // records, else free permits
-	Owners  []Owner // who may own it
+	Owners  []Owner // who may own it, the most probable first
 }
 
 // An Owner is a limiter, and the client that has the key for itself; "" where all share it.
@@ -185,9 +185,11 @@ func StateKeys(ctx context.Context, rdb redis.UniversalClient, progress Progress
 	return all, err
 }
 
-// parse reads the name of a key.
+// parse reads the name of a key. Owners for whom all of it before the suffix is in braces come first: of {a:value:b}:value
+// that is a:value:b, and not the client b}:value of {a.
 func parse(key string) (s StateKey, ok bool) {
 	s.Key = key
+	var others []Owner
 	for _, suffix := range []string{":value", ":permits"} {
 		for from := 0; ; {
 			at := strings.Index(key[from:], suffix)
@@ -202,13 +204,18 @@ func parse(key string) (s StateKey, ok bool) {
 			}
 			inner, wrapped := strings.CutPrefix(head, "{")
 			inner, closed := strings.CutSuffix(inner, "}")
-			if wrapped && closed && !strings.Contains(inner, "{") {
-				s.Owners = append(s.Owners, Owner{inner, client})
+			whole := wrapped && closed && !strings.Contains(inner, "{")
+			if whole || len(s.Owners) == 0 {
+				s.Permits = suffix == ":permits"
 			}
-			s.Owners = append(s.Owners, Owner{head, client})
-			s.Permits = suffix == ":permits"
+			if whole {
+				s.Owners = append(s.Owners, Owner{inner, client}, Owner{head, client})
+			} else {
+				others = append(others, Owner{head, client})
+			}
 		}
 	}
+	s.Owners = append(s.Owners, others...)
 	return s, len(s.Owners) > 0
 }
 

@@ -39,6 +39,20 @@ func TestOwnersOfStateKeys(t *testing.T) {
 	if state, _ := parse("{orders}:permits"); len(state.Owners) != 2 || state.Owners[0].Name != "orders" || !state.Permits {
 		t.Errorf("the usual name is not the first: %+v", state)
 	}
+	for _, name := range []string{"price:value:eur", "price:permits:eur"} {
+		for _, client := range []string{"", "one"} {
+			all := keys.Names(name, client)
+			value, records := all[1], all[3]
+			if client != "" {
+				value, records = all[2], all[4]
+			}
+			for _, key := range []string{value, records} {
+				if state, _ := parse(key); len(state.Owners) == 0 || state.Owners[0] != (Owner{name, client}) || state.Permits != (key == records) {
+					t.Errorf("%q is %+v, not first of %q", key, state, name)
+				}
+			}
+		}
+	}
 }
 
 func TestWritersAndForms(t *testing.T) {
