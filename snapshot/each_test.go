@@ -14,3 +14,9 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 func each(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) { test(t, s.Client()) })
 }
+
+// pairs runs a test on two embedded servers and on two real ones.
+func pairs(t *testing.T, test func(t *testing.T, one, two *redistest.Server)) {
+	t.Run("embedded", func(t *testing.T) { test(t, redistest.Embedded(t), redistest.Embedded(t)) })
+	t.Run("redis", func(t *testing.T) { test(t, redistest.Real(t), redistest.Real(t)) })
+}

@@ -525,3 +525,52 @@ func TestOnCluster(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// addRecords writes a configuration and a set of more records than are read in one step.
+func addRecords(t *testing.T, rdb *redis.Client, config, permits, prefix string) {
+	t.Helper()
+	must(t, rdb.HSet(t.Context(), config, "rate", "100000", "interval", "3600000", "type", "0").Err())
+	records := make([]redis.Z, 12_000)
+	for i := range records {
+		records[i] = redis.Z{Score: float64(i), Member: fmt.Sprint(prefix, i)}
+	}
+	must(t, rdb.ZAdd(t.Context(), permits, records...).Err())
+}
+
+// A cursor of ZSCAN is valid only on the server that returned it. The replica here has other records than its master, so
+// that a part read from it shows.
+func TestLargeLimiterIsReadFromOneServer(t *testing.T) {
+	pairs(t, func(t *testing.T, master, replica *redistest.Server) {
+		addRecords(t, master.Client(), "x", "{x}:permits", "m")
+		addRecords(t, replica.Client(), "x", "{x}:permits", "r")
+		nodes := []redis.ClusterNode{{Addr: master.Addr}, {Addr: replica.Addr}}
+		rdb := redis.NewClusterClient(&redis.ClusterOptions{
+			RouteRandomly: true,
+			ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+				return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: nodes}}, nil
+			},
+		})
+		defer rdb.Close()
+		s := take(t, rdb, "x", snapshot.WithClients())
+		others := slices.ContainsFunc(s.Shared.Permits.Records, func(r snapshot.Record) bool { return r.Member[0] == 'r' })
+		if n := len(s.Shared.Permits.Records); n != 12_000 || others {
+			t.Errorf("%d records, some of them the replica's: %v", n, others)
+		}
+	})
+}
+
+// The keys of a name without a complete hash tag are on the shard of the configuration key, where scripts run.
+func TestLargeLimiterOnARing(t *testing.T) {
+	pairs(t, func(t *testing.T, one, two *redistest.Server) {
+		ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": one.Addr, "two": two.Addr}})
+		defer ring.Close()
+		for _, name := range []string{"a{c", "a{d", "a{e"} {
+			shard, err := ring.GetShardClientForKey(name)
+			must(t, err)
+			addRecords(t, shard, name, name+":permits", "m")
+			if s := take(t, ring, name); s.Shared.Permits == nil || len(s.Shared.Permits.Records) != 12_000 {
+				t.Errorf("%q: %v", name, s)
+			}
+		}
+	})
+}

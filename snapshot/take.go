@@ -175,7 +175,7 @@ func (s *Snapshot) read(
 		if whole {
 			state.Permits.Records, err = recordsOf(records.([]any))
 		} else {
-			state.Permits.Records, err = page(ctx, servers, keys[at+1])
+			state.Permits.Records, err = page(ctx, servers, config, keys[at+1])
 		}
 		if err != nil {
 			return err
@@ -199,13 +199,18 @@ func recordsOf(reply []any) ([]Record, error) {
 	return records, nil
 }
 
-// page reads a set of records in parts. It finds each record that exists all the time, perhaps more than once.
-func page(ctx context.Context, servers *script.Topology, key string) ([]Record, error) {
+// page reads a set of records in parts. It finds each record that exists all the time, perhaps more than once. A cursor
+// is valid only on the server that returned it, so all parts come from the one on which scripts run.
+func page(ctx context.Context, servers *script.Topology, config, key string) ([]Record, error) {
+	server, err := servers.Server(ctx, config)
+	if err != nil {
+		return nil, err
+	}
 	found := map[string]float64{}
 	var cursor uint64
 	for {
 		cmd := redis.NewScanCmd(ctx, nil, "zscan", key, cursor, "count", pageSize)
-		if err := servers.Process(ctx, cmd); err != nil {
+		if err := server.Process(ctx, cmd); err != nil {
 			return nil, err
 		}
 		members, next := cmd.Val()
