@@ -98,7 +98,14 @@ func (r restoring) restore(ctx context.Context, rdb rratelimiter.Redis, s *Snaps
 	}
 	targets := keysOf(r.name, own)
 
-	p := &preparation{servers: script.NewTopology(rdb), prefix: strings.TrimSuffix(targets[2], "permits") + "restore:" + rand.Text() + ":"}
+	servers := script.NewTopology(rdb)
+	server := servers.Redis() // a cluster client, because that follows slots that move
+	if !servers.Clustered() {
+		if server, err = servers.Server(ctx, targets[0]); err != nil {
+			return err
+		}
+	}
+	p := &preparation{servers: servers, server: server, prefix: strings.TrimSuffix(targets[2], "permits") + "restore:" + rand.Text() + ":"}
 	defer p.discard(ctx)
 	if s.Config != nil {
 		p.key(1, s.Config.TTL)
@@ -131,6 +138,7 @@ func (r restoring) restore(ctx context.Context, rdb rratelimiter.Redis, s *Snaps
 // A preparation has the keys that become a limiter's.
 type preparation struct {
 	servers *script.Topology
+	server  script.Redis // where the script finds the keys
 	prefix  string
 	keys    []string
 	become  []any // for each key: its index among the limiter's keys, its TTL in ms
@@ -151,7 +159,7 @@ func (p *preparation) add(ctx context.Context, command string, args ...any) {
 		return
 	}
 	if p.pipe == nil {
-		p.pipe = p.servers.Redis().Pipeline()
+		p.pipe = p.server.Pipeline()
 	}
 	key := p.keys[len(p.keys)-1]
 	p.pipe.Do(ctx, append([]any{command, key}, args...)...)
@@ -204,5 +212,7 @@ func (p *preparation) discard(ctx context.Context) {
 	for _, key := range p.keys {
 		args = append(args, key)
 	}
-	p.servers.Process(ctx, redis.NewIntCmd(ctx, args...))
+	cmd := redis.NewIntCmd(ctx, args...)
+	cmd.SetStepCount(1) // as in Topology.Process
+	p.server.Process(ctx, cmd)
 }

@@ -574,3 +574,31 @@ func TestLargeLimiterOnARing(t *testing.T) {
 		}
 	})
 }
+
+// Over a Ring, scripts run on the shard of the configuration key, also where the other keys have other hash tags.
+func TestRestoreOnARing(t *testing.T) {
+	pairs(t, func(t *testing.T, one, two *redistest.Server) {
+		ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": one.Addr, "two": two.Addr}})
+		defer ring.Close()
+		used(t, one.Client(), "x", rratelimiter.PerHour(10), "A")
+		s := take(t, one.Client(), "x")
+		one.Client().FlushDB(t.Context())
+		for _, name := range []string{"whole", "a{c", "a{d", "a{e"} {
+			if err := s.Restore(t.Context(), ring, snapshot.As(name)); err != nil {
+				t.Error(err)
+				continue
+			}
+			again := take(t, ring, name)
+			again.Name = "x"
+			same(t, again, s)
+			if err := s.Restore(t.Context(), ring, snapshot.As(name)); !errors.Is(err, snapshot.ErrExists) {
+				t.Errorf("%q: %v", name, err)
+			}
+		}
+		for _, server := range []*redistest.Server{one, two} {
+			if left := server.Client().Keys(t.Context(), "*restore*").Val(); len(left) > 0 {
+				t.Errorf("left over: %q", left)
+			}
+		}
+	})
+}
