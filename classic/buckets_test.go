@@ -312,3 +312,24 @@ func TestGCRAGoesByTheServersClock(t *testing.T) {
 		}
 	})
 }
+
+// A refusal stores no refill, so the interval after which the bucket is full runs from the refill that is stored.
+func TestGatewayBucketIsFullAnIntervalAfterTheStoredRefill(t *testing.T) {
+	onServers(t, func(b *bench) {
+		p := classic.Gateway{Every: time.Second, Capacity: 20, Interval: 5 * time.Second}
+		l := classic.NewGatewayBucket(b.rdb, "bucket", p, b.clock())
+		r := b.granted(l, 20)
+		equal(b, "reset after", r.ResetAfter, 5*time.Second+ms)
+		b.at(4900 * ms)
+		r = b.refused(l, 20)
+		equal(b, "remaining", r.Remaining, 4)
+		equal(b, "retry after", r.RetryAfter, 101*ms)
+		equal(b, "reset after", r.ResetAfter, 101*ms)
+		equal(b, "retry after for 5", b.refused(l, 5).RetryAfter, 100*ms)
+		equal(b, "reset after of a grant", b.granted(l, 1).ResetAfter, 4101*ms) // it stores the refill at 4 s
+		b.at(9 * time.Second)
+		b.refused(l, 20)
+		b.pass(ms)
+		b.granted(l, 20)
+	})
+}

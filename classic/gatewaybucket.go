@@ -53,13 +53,13 @@ func NewGatewayBucket(rdb rratelimiter.Redis, key string, p Gateway, opts ...Opt
 		if err != nil {
 			return rratelimiter.Result{}, err
 		}
-		tokens, last := reply[1], reply[2]
-		// after returns the time until the bucket holds that many tokens, by refills or by the interval.
+		tokens, last, stored := reply[1], reply[2], reply[3]
+		// after returns the time until the bucket holds that many tokens, by refills or by the interval since the stored one.
 		after := func(wanted int64) time.Duration {
 			if tokens >= wanted {
 				return 0
 			}
-			return millis(last + min((wanted-tokens)*every, interval+1) - now)
+			return millis(min(last+(wanted-tokens)*every, stored+interval+1) - now)
 		}
 		return rratelimiter.Result{Allowed: reply[0] == 1, Remaining: tokens, RetryAfter: after(n), ResetAfter: after(p.Capacity)}, nil
 	}
