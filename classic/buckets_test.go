@@ -333,3 +333,36 @@ func TestGatewayBucketIsFullAnIntervalAfterTheStoredRefill(t *testing.T) {
 		b.granted(l, 20)
 	})
 }
+
+// A wait that no Duration can hold is the longest one, not a short one.
+func TestWaitsOfLargeParametersDoNotOverflow(t *testing.T) {
+	const (
+		longest = time.Duration(math.MaxInt64)
+		whole   = longest / ms * ms
+		month   = 30 * 24 * time.Hour
+		most    = math.MaxUint32
+	)
+	rate := func(interval time.Duration) rratelimiter.Rate {
+		return rratelimiter.Rate{Permits: 1, Interval: interval}
+	}
+	onServers(t, func(b *bench) {
+		for _, c := range []struct {
+			limiter  *classic.Limiter
+			capacity int64
+			want     time.Duration
+		}{
+			{classic.NewGCRA(b.rdb, "days", rate(24*time.Hour), 200_000, b.clock()), 200_000, longest},
+			{classic.NewGCRA(b.rdb, "ages", rate(whole), most, b.clock()), most, longest},
+			{classic.NewTokenBucket(b.rdb, "tokens", classic.Tokens{Capacity: most, PerStep: 1, Step: month}, b.clock()), most, whole},
+			{classic.NewGatewayBucket(b.rdb, "gateway", classic.Gateway{Every: month, Capacity: most, Interval: whole - ms}, b.clock()),
+				most, whole},
+			{classic.NewGatewayBucket(b.rdb, "slow gateway", classic.Gateway{Every: whole - ms, Capacity: most, Interval: whole - ms}, b.clock()),
+				most, whole},
+		} {
+			equal(b, c.limiter.Name()+": reset after a grant", b.granted(c.limiter, c.capacity).ResetAfter, c.want)
+			r := b.refused(c.limiter, c.capacity)
+			equal(b, c.limiter.Name()+": retry after", r.RetryAfter, c.want)
+			equal(b, c.limiter.Name()+": reset after", r.ResetAfter, c.want)
+		}
+	})
+}

@@ -59,7 +59,8 @@ func NewGatewayBucket(rdb rratelimiter.Redis, key string, p Gateway, opts ...Opt
 			if tokens >= wanted {
 				return 0
 			}
-			return millis(min(last+(wanted-tokens)*every, stored+interval+1) - now)
+			refills := min(wanted-tokens, interval/every+1) // more take longer than an interval
+			return millis(min(last+refills*every, stored+interval+1) - now)
 		}
 		return rratelimiter.Result{Allowed: reply[0] == 1, Remaining: tokens, RetryAfter: after(n), ResetAfter: after(p.Capacity)}, nil
 	}

@@ -3,6 +3,7 @@ package classic
 import (
 	"context"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -22,8 +23,8 @@ var gcraScript = load("gcra")
 // permits after now. It is a leaky bucket that stores a time in the place of a level.
 //
 // Layout: rate:KEY holds the TAT in seconds since the beginning of 2017, with as many digits as a double has. It lives
-// until that time, rounded up to seconds. A value counts as missing if it is not a decimal number, or if it is ahead of now
-// by more than one minute and by more than ten times the duration of the burst.
+// until that time, rounded up to seconds, but at most 1e9 s. A value counts as missing if it is not a decimal number, or if
+// it is ahead of now by more than one minute and by more than ten times the duration of the burst.
 //
 // Cost: one key that holds a number, one call with three commands. It works on a cluster: there is one key. The clock is
 // the server's, unless WithClock sets another, so clients' clocks don't matter.
@@ -71,6 +72,14 @@ func gcraResult(reply []any, err error) (rratelimiter.Result, error) {
 	remaining, _ := reply[1].(int64)
 	return rratelimiter.Result{
 		Allowed: granted > 0, Remaining: remaining,
-		RetryAfter: time.Duration(seconds[0] * float64(time.Second)), ResetAfter: time.Duration(seconds[1] * float64(time.Second)),
+		RetryAfter: duration(seconds[0]), ResetAfter: duration(seconds[1]),
 	}, nil
+}
+
+// duration returns a time in seconds as a Duration, at most the longest one.
+func duration(seconds float64) time.Duration {
+	if ns := seconds * float64(time.Second); ns < math.MaxInt64 {
+		return time.Duration(ns)
+	}
+	return math.MaxInt64
 }

@@ -2,6 +2,7 @@ package classic
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -49,7 +50,8 @@ func NewTokenBucket(rdb rratelimiter.Redis, key string, p Tokens, opts ...Option
 		// after returns the time until the bucket holds that many tokens.
 		after := func(wanted int64) time.Duration {
 			steps := (wanted - tokens + p.PerStep - 1) / p.PerStep
-			return millis(max(0, (last+steps*step)*1000-now))
+			due := min(last+steps*step, math.MaxInt64/1000) // so that it fits in ms
+			return millis(max(0, due*1000-now))
 		}
 		return rratelimiter.Result{
 			Allowed: reply[3] == 1, Remaining: tokens, RetryAfter: after(max(1, n-p.Debt)), ResetAfter: after(p.Capacity),

@@ -32,6 +32,7 @@ if room / each < 0 then
 end
 local reset = moved - now
 if reset > 0 then
-  redis.call('SET', KEYS[1], string.format('%.17g', moved), 'EX', math.ceil(reset))
+  local life = math.min(1e9, math.ceil(reset)) -- 1e9 s is the longest TTL
+  redis.call('SET', KEYS[1], string.format('%.17g', moved), 'EX', life)
 end
 return { wanted, math.floor(room / each), '0', tostring(reset) }
