@@ -353,6 +353,8 @@ func TestWaitsOfLargeParametersDoNotOverflow(t *testing.T) {
 		}{
 			{classic.NewGCRA(b.rdb, "days", rate(24*time.Hour), 200_000, b.clock()), 200_000, longest},
 			{classic.NewGCRA(b.rdb, "ages", rate(whole), most, b.clock()), most, longest},
+			{classic.NewLeakyBucket(b.rdb, "leaky", rate(24*time.Hour), 200_000, b.clock()), 200_000, whole},
+			{classic.NewLeakyBucket(b.rdb, "slow leaky", rate(whole), most, b.clock()), most, whole},
 			{classic.NewTokenBucket(b.rdb, "tokens", classic.Tokens{Capacity: most, PerStep: 1, Step: month}, b.clock()), most, whole},
 			{classic.NewGatewayBucket(b.rdb, "gateway", classic.Gateway{Every: month, Capacity: most, Interval: whole - ms}, b.clock()),
 				most, whole},

@@ -16,9 +16,9 @@ var leakyBucketScript = load("leaky_bucket")
 // empty. A request that would overflow it is refused.
 //
 // Layout: one hash: level, the drops in the bucket as a decimal number of up to six places, and lastLeak, the time of
-// that level (ms). It lives until the bucket is empty. A level that is no number is zero. If the time is invalid, or
-// ahead by more than a minute and by more than a full bucket takes to empty, it is replaced by now, and the level is at
-// most the capacity. A level above ten times the capacity is reduced to the capacity.
+// that level (ms). It lives until the bucket is empty, but at most 1e9 s. A level that is no number is zero. If the time
+// is invalid, or ahead by more than a minute and by more than a full bucket takes to empty, it is replaced by now, and the
+// level is at most the capacity. A level above ten times the capacity is reduced to the capacity.
 //
 // Cost: one hash of two numbers, one call with three commands. It works on a cluster: there is one key.
 //

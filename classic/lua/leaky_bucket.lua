@@ -9,9 +9,9 @@
 local capacity, leak, interval = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local now, drops, before = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 
--- leaking returns the time (ms) that it takes for an amount of drops to leak.
+-- leaking returns the time (ms) that it takes for an amount of drops to leak, at most 1e15 ms: a reply is a whole number.
 local function leaking(amount)
-  return math.max(0, math.ceil(amount * interval / leak - 1e-6))
+  return math.min(1e15, math.max(0, math.ceil(amount * interval / leak - 1e-6)))
 end
 
 local state = redis.call('HMGET', KEYS[1], 'level', 'lastLeak')
@@ -40,6 +40,7 @@ if added then
 end
 if added or repaired then -- also on a refusal: otherwise each call resets the time, and nothing leaks
   redis.call('HSET', KEYS[1], 'level', string.format('%.6f', level), 'lastLeak', whole(last))
-  redis.call('PEXPIRE', KEYS[1], math.max(1, leaking(level) + ahead))
+  local life = math.min(1e12, leaking(level) + ahead) -- 1e12 ms is the longest TTL
+  redis.call('PEXPIRE', KEYS[1], math.max(1, life))
 end
 return { added and 1 or 0, math.floor(capacity - level), ahead + wait, ahead + turn, ahead + leaking(level) }
