@@ -16,7 +16,10 @@ var subWindowsScript = load("sub_windows")
 // expire together, an interval after it began.
 //
 // Layout: one hash with a field for each sub-window that counts: its number since 1970, and its permits. Its TTL is an
-// interval from the last grant. Invalid numbers, and sub-windows more than an interval ahead, are removed.
+// interval from the last grant. Invalid numbers, and sub-windows more than an interval ahead, are removed. All clients of
+// a key must use the same interval and the same number of sub-windows: the numbers depend on the length, which the hash
+// does not hold. Clients with different lengths remove each other's counts, and no limit holds. So a change of either,
+// also in a rolling deploy, needs another key.
 //
 // Cost: one hash with a field for each sub-window that counts, whatever the rate; one call with three commands, and one
 // more for each sub-window that has expired. It works on a cluster: there is one key.
