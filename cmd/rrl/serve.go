@@ -45,7 +45,7 @@ rebinding).`,
 		if err != nil {
 			return fmt.Errorf("--listen: %w", err)
 		}
-		if err := s.served(fmt.Sprintf("http://%s", listener.Addr())); err != nil {
+		if err := s.served(listener.Addr(), ""); err != nil {
 			return err
 		}
 		name, _, _ := net.SplitHostPort(listen) // no error: the listener has accepted it
@@ -57,8 +57,16 @@ rebinding).`,
 	return cmd
 }
 
-// served prints the URL.
-func (s *session) served(url string) error {
+// served prints the URL. A listener on all addresses is reached as localhost.
+func (s *session) served(addr net.Addr, path string) error {
+	host, port, err := net.SplitHostPort(addr.String())
+	if err != nil {
+		return err
+	}
+	if net.ParseIP(host).IsUnspecified() {
+		host = "localhost"
+	}
+	url := "http://" + net.JoinHostPort(host, port) + path
 	if s.json {
 		return s.Emit(struct {
 			URL string `json:"url"`

@@ -45,5 +45,11 @@ func TestErrorsOfScripts(t *testing.T) {
 		t.Setenv("RRL_PASSWORD", "secret")
 		s.must(s.rdb.Do(t.Context(), "acl", "setuser", "looker", "on", ">secret", "~*", "+@all", "-zadd").Err())
 		fails("the Redis user has no permission for this")
+		s.must(s.rdb.Do(t.Context(), "acl", "setuser", "looker", "+zadd", "-scan").Err())
+		s.limiter("pc", "5", "1000", "1")
+		s.fails(1, "no permission", "set", "pc", "50/s") // it cannot find the clients, so it changes nothing
+		if rate := s.rdb.HGet(t.Context(), "pc", "rate").Val(); rate != "5" {
+			t.Errorf("the rate is %s", rate)
+		}
 	})
 }

@@ -116,3 +116,22 @@ type simulated struct {
 		Largest int64 `json:"largestWindow"`
 	} `json:"algorithms"`
 }
+
+// A pattern may move a request to a later time; it is shown all the same.
+func TestSimulateShowsAllRequests(t *testing.T) {
+	code, out, errs := rrl(t.Context(), "simulate", "--trace", "edge", "--rate", "100/m", "--algorithms", "rratelimiter", "--json")
+	if code != 0 {
+		t.Fatalf("%d, %s", code, errs)
+	}
+	var all simulated
+	if err := json.Unmarshal([]byte(out), &all); err != nil {
+		t.Fatal(err)
+	}
+	sum := int64(0)
+	for _, n := range all.Bins {
+		sum += n
+	}
+	if sum == 0 || sum < all.Outcomes[0].Granted {
+		t.Errorf("%d requests, %d granted", sum, all.Outcomes[0].Granted)
+	}
+}

@@ -89,18 +89,18 @@ func (c Change) Same() bool { return c.Old != nil && *c.Old == c.Rate }
 // free permits of each client.
 func (c *Change) Apply(ctx context.Context, s *connect.Server) error {
 	l := s.Limiter(c.Name, "")
+	var ids []string
+	if c.Rate.Type == rratelimiter.PerClient { // before anything is changed, as it goes through all keys and may fail
+		var err error
+		if ids, err = l.Clients(ctx); err != nil {
+			return err
+		}
+	}
 	var options []rratelimiter.SetOption
 	if !c.Reset && c.Rate.Type != rratelimiter.PerClient { // of such a limiter, this client has no state
 		options = append(options, rratelimiter.KeepState())
 	}
 	if err := l.SetRate(ctx, c.Rate, options...); err != nil {
-		return err
-	}
-	if c.Rate.Type != rratelimiter.PerClient {
-		return nil
-	}
-	ids, err := l.Clients(ctx)
-	if err != nil {
 		return err
 	}
 	for _, id := range ids {

@@ -109,6 +109,7 @@ func pattern(name string, rate rratelimiter.Rate, length time.Duration, load flo
 		case "on-off":
 			moved = at - phase + phase/2
 		}
+		t.length = max(t.length, moved+time.Millisecond)
 		t.arrivals = append(t.arrivals, arrival{moved, 1})
 		if name == "poisson" {
 			at += time.Duration(random.ExpFloat64() * float64(gap))

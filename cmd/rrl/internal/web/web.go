@@ -33,6 +33,7 @@ type Site struct {
 	mu   sync.Mutex
 	open map[view]*shown
 	gone time.Time // since when Redis has not answered; zero: it has
+	last time.Time // when it was last noticed that Redis does not answer
 }
 
 // New returns the site of the limiters whose names match a pattern. It ends with ctx. hosts are the names by which it
@@ -113,9 +114,11 @@ func (w *Site) handler() http.Handler {
 func (w *Site) away() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.gone.IsZero() {
-		w.gone = time.Now()
+	now := time.Now()
+	if w.gone.IsZero() || now.Sub(w.last) > time.Minute { // nobody has asked for a while
+		w.gone = now
 	}
+	w.last = now
 	return w.gone
 }
 

@@ -313,3 +313,16 @@ func TestThePageSaysSinceWhenRedisIsAway(t *testing.T) {
 }
 
 func TestMain(m *testing.M) { redistest.Main(m) }
+
+// An outage that nobody looks at may have ended: the next one is another.
+func TestAnOutageIsAsOldAsItIsKnown(t *testing.T) {
+	w := &Site{}
+	first := w.away()
+	if again := w.away(); again != first {
+		t.Errorf("away since %v, then since %v", first, again)
+	}
+	w.last = w.last.Add(-2 * time.Minute)
+	if later := w.away(); later == first {
+		t.Errorf("after two minutes without a look it is away since %v", later)
+	}
+}

@@ -395,12 +395,17 @@ let limiters = []; // in the list, by name
 let asked = 0; // number of requests for the list
 let first = true;
 
-// refresh reads the list. Its answer is dropped if another one was asked for meanwhile.
+let shown = 0; // the request whose answer is shown
+let pending = 0; // requests without an answer
+
+// refresh reads the list. Its answer is dropped if that of a later request is shown.
 async function refresh() {
   const number = ++asked;
+  pending++;
   try {
     const answer = await fetched("limiters", { search: at("search").value });
-    if (number !== asked) return;
+    if (number < shown) return;
+    shown = number;
     if (!source) lost = 0;
     away = 0;
     limiters = answer.limiters;
@@ -410,7 +415,8 @@ async function refresh() {
     if (first && !location.hash && limiters.length <= 4) choose(limiters.map((limiter) => limiter.name));
     first = false;
   } catch (error) {
-    if (number !== asked) return;
+    if (number < shown) return;
+    shown = number;
     if (error.answered) {
       away = error.away ?? 0;
       cause = error.message;
@@ -419,6 +425,8 @@ async function refresh() {
     } else {
       lost ||= Date.now();
     }
+  } finally {
+    pending--;
   }
   status();
 }
@@ -475,5 +483,5 @@ at("sort").addEventListener("change", () => { keep(); list(); });
 addEventListener("hashchange", address);
 address();
 refresh();
-setInterval(refresh, listEvery);
+setInterval(() => pending || refresh(), listEvery);
 frame();
