@@ -296,7 +296,8 @@ else
     end
   end
 end
-local lives = state.ttl < 0 or state.ttl >= (lease_score or now) - now -- a lease must not outlive the limiter
+local ttl = limiter.keep_alive > 0 and limiter.keep_alive or state.ttl
+local lives = ttl < 0 or ttl >= (lease_score or now) - now -- a lease must not outlive the limiter
 if lease_score and lives and not refused and not recovered and not state.more then
   -- A quarter of what is free, and never the last tenth of the rate: others want some, too. A few are not worth it: the next
   -- lease would follow soon, with another record.

@@ -190,6 +190,12 @@ var examples = []struct {
 		here: `no; map[interval:1000 rate:5 type:0]; shared nothing`,
 	},
 	{
+		rule: "trySetRate clears the TTL of an older state", version: "4.7.0",
+		before: sketch{shared: "1 2@-10", stated: 60}, call: call{kind: trySetRate, rate: config{9, 1000, 0, 0}},
+		java: `yes; map[interval:1000 keepAliveTime:0 rate:9 type:0]; shared value "1" 2@-10 value lives 1h0m0s records live 1h0m0s`,
+		here: `yes; map[interval:1000 rate:9 type:0]; shared value "1" 2@-10`,
+	},
+	{
 		rule: "a TTL of the state alone may be lost", version: "4.7.0",
 		before: sketch{fields: limit, shared: "1 2@-1000 2@-10", stated: 60}, call: call{kind: tryAcquire, n: 1},
 		java: `yes; shared value "2" 2@-10 1@0 records live 1h0m0s`,

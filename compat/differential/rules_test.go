@@ -439,6 +439,20 @@ var rules = []rule{
 		},
 	},
 	{
+		name: "trySetRate clears the TTL of an older state",
+		java: "leaves it, so grants are forgotten while they count",
+		here: "clears it, unless the hash has a TTL",
+		why:  "a state must not end before its configuration",
+		expects: func(c *comparison) bool {
+			p := &c.wanted.pairs[0]
+			if c.call.kind != trySetRate || !c.wanted.granted || c.before.end != 0 || p.valueEnd == 0 && p.recordsEnd == 0 {
+				return false
+			}
+			p.valueEnd, p.recordsEnd = 0, 0
+			return true
+		},
+	},
+	{
 		name: "a TTL of the state alone may be lost",
 		java: "rewrites the value when permits expire, which clears its TTL; records lose theirs when all expire",
 		here: "mostly keeps it, but not where a release shrinks the only record",

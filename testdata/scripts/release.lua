@@ -508,9 +508,8 @@ end
 
 -- apply_ttl gives the state the TTL of the configuration (ms; -1: none), or all keys the keep-alive. An interval after its
 -- last use, the pair of one client holds nothing that counts; it expires a minute later. But the permits of a lease are used
--- until its end, without a call: the newest record is then dated at the end, an eighth of the interval ahead at most, and clocks
--- may differ by a second. A TTL of -2 says that this call makes the
--- configuration, and an older state must not end before it.
+-- until its end, without a call: the newest record is dated at that end, at most an eighth of the interval ahead, or a second
+-- more if clocks differ. A TTL of -2 says that this call makes the configuration, and an older state must not end before it.
 local function apply_ttl(limiter, ttl, now)
   local name, value, records, own = limiter.name, limiter.value, limiter.records, limiter.own
   if limiter.keep_alive > 0 or own then
@@ -519,7 +518,10 @@ local function apply_ttl(limiter, ttl, now)
     local leased = ahead >= 1 and ahead <= limiter.interval / 8 + 1000
     local used = limiter.interval + (leased and math.ceil(ahead) or 0)
     if limiter.keep_alive > 0 then
-      ttl = math.max(limiter.keep_alive, leased and used or 0)
+      ttl = limiter.keep_alive
+      if leased and ttl >= limiter.interval then -- with a shorter one, grants are forgotten early anyway
+        ttl = math.max(ttl, used)
+      end
       call('PEXPIRE', name, ttl)
     end
     local longest = used + 60000
