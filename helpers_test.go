@@ -116,3 +116,11 @@ func oneCall(ctx context.Context, l *rratelimiter.Limiter, ask protocol.Ask) (pr
 
 // longestInterval is that of a rate.
 const longestInterval = math.MaxInt64 / time.Millisecond * time.Millisecond
+
+// endLeases ends the leases of a limiter, by a change that changes nothing.
+func endLeases(t *testing.T, l *rratelimiter.Limiter) {
+	t.Helper()
+	if set, err := l.TrySetRate(t.Context(), rratelimiter.PerHour(1)); set || err != nil {
+		t.Fatal(set, err)
+	}
+}

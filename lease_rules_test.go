@@ -155,9 +155,7 @@ func TestTheNextLeaseFollows(t *testing.T) {
 		b.sleepTo(110 * ms)
 		p.asks("after the end of the first one", 0, func() { mustTry(t, l, 10, true) })
 		b.sleepTo(120 * ms) // what was left of the first one is given back
-		if _, err := l.Release(t.Context(), 0); err != nil {
-			t.Fatal(err)
-		}
+		endLeases(t, l)
 		b.sleepTo(130 * ms)
 		if state, err := l.State(t.Context()); err != nil || state.Leased != 0 || state.Used != 75 {
 			t.Errorf("%+v, %v; 75 were granted", state, err)
@@ -257,8 +255,11 @@ func TestALostReplyWithALeaseAfterAChange(t *testing.T) {
 func TestAChangeEndsBothLeases(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		for name, change := range map[string]func(l *rratelimiter.Limiter) error{
-			"it keeps the records": func(l *rratelimiter.Limiter) error { _, err := l.Release(t.Context(), 0); return err },
-			"a caller waits":       func(l *rratelimiter.Limiter) error { return l.Acquire(t.Context(), 500) },
+			"it changes nothing": func(l *rratelimiter.Limiter) error {
+				_, err := l.TrySetRate(t.Context(), rratelimiter.PerHour(1))
+				return err
+			},
+			"a caller waits": func(l *rratelimiter.Limiter) error { return l.Acquire(t.Context(), 500) },
 		} {
 			p := b.process()
 			l := p.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerMinute(1000)), rratelimiter.WithLease(100*ms))
@@ -316,9 +317,7 @@ func TestWhatIsLeftOfALeaseGoesOn(t *testing.T) {
 		mustTry(t, l, 100, true)
 		tap.plan(plan{cut: true, replies: 1, then: func() { mustTry(t, l, 80, true) }}) // of 100 ahead
 		mustTry(t, l, 200, true)                                                        // more than the lease has: its call takes more ahead
-		if _, err := l.Release(t.Context(), 0); err != nil {
-			t.Fatal(err)
-		}
+		endLeases(t, l)
 		soon(t, "the return of all that is unused", func() bool { return r.free(r.limiter("l")) == 10_000-380 })
 	})
 }
@@ -376,9 +375,7 @@ func TestAChangeEndsTheWishForMore(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
 		client, _ := queued(r, func(l *rratelimiter.Limiter) {
-			if _, err := l.Release(t.Context(), 0); err != nil {
-				t.Error(err)
-			}
+			endLeases(t, l)
 		})
 		soon(t, "the return of what is unused", func() bool { return r.free(r.limiter("l")) == 10_000-390 })
 		time.Sleep(20 * ms) // for a call in the background
@@ -398,9 +395,7 @@ func TestALeaseIsNotGivenBackAfterItsRecord(t *testing.T) {
 		r.advance(12 * time.Minute)
 		mustTry(t, r.limiter("l"), 300, true)
 		before := r.calls.Load()
-		if _, err := l.Release(t.Context(), 0); err != nil { // ends the lease
-			t.Fatal(err)
-		}
+		endLeases(t, l)
 		soon(t, "the call", func() bool { return r.calls.Load() > before })
 		time.Sleep(10 * ms)
 		if state := state(t, r.limiter("l")); state.Available != 700 || !state.Consistent {
@@ -472,17 +467,18 @@ func TestWhatWaitsIsNotGivenBackAfterAChange(t *testing.T) {
 		for i := range 9 { // eight give back at a time
 			l = p.RateLimiter(fmt.Sprint("l", i), rratelimiter.WithRate(rate), rratelimiter.WithLease(time.Minute))
 			mustTry(t, l, 100, true) // and 100 ahead
+			p.wire.there.Store(int64(10 * ms))
+			waiter := b.tryFor(l, 950, 2*time.Hour) // the refusal will end the lease
 			p.wire.there.Store(int64(30 * time.Second))
-			if _, err := l.Release(t.Context(), 0); err != nil {
-				t.Fatal(err)
-			}
+			time.Sleep(20 * ms)
+			waiter.end()
 			synctest.Wait()
 			p.wire.there.Store(0)
 		}
 		mustSet(t, l, rate)
 		time.Sleep(time.Second) // into the bucket of the lease
 		mustTry(t, p.RateLimiter(l.Name(), rratelimiter.WithGranularity(time.Minute)), 200, true)
-		b.sleepTo(40 * time.Second)
+		b.sleepTo(3 * time.Minute)
 		if free, err := l.AvailablePermits(t.Context()); free != 800 || err != nil {
 			t.Errorf("%d are free after 200 of 1000 were granted, %v", free, err)
 		}
@@ -498,7 +494,7 @@ func TestAChangeWaitsForWhatIsBeingGivenBack(t *testing.T) {
 		mustTry(t, l, 100, true) // and 100 ahead
 		p.wire.there.Store(int64(30 * time.Second))
 		b.call(func(ctx context.Context) (bool, error) {
-			_, err := l.Release(ctx, 0)
+			_, err := l.TrySetRate(ctx, rate)
 			return true, err
 		})
 		p.wire.there.Store(0)

@@ -126,7 +126,7 @@ func TestALeaseEnds(t *testing.T) {
 		"SetRate": func(r *rig, l *rratelimiter.Limiter) error {
 			return l.SetRate(r.t.Context(), rate, rratelimiter.KeepState())
 		},
-		"Release":   func(r *rig, l *rratelimiter.Limiter) error { _, err := l.Release(r.t.Context(), 0); return err },
+		"Release":   func(r *rig, l *rratelimiter.Limiter) error { _, err := l.Release(r.t.Context(), 1); return err },
 		"Expire":    func(r *rig, l *rratelimiter.Limiter) error { _, err := l.Expire(r.t.Context(), time.Hour); return err },
 		"the clock": func(r *rig, _ *rratelimiter.Limiter) error { r.advance(time.Minute); return nil },
 		"Acquire": func(r *rig, l *rratelimiter.Limiter) error {
@@ -154,6 +154,10 @@ func TestALeaseEnds(t *testing.T) {
 				case "the clock":
 				case "Acquire":
 					mustTry(t, l, 1, false)
+				case "Release":
+					if free := r.free(r.limiter("l")); free != 1000-taken+1 {
+						t.Errorf("%d are free", free)
+					}
 				default:
 					soon(t, "the return of what is unused", func() bool { return r.free(r.limiter("l")) == 1000-taken })
 				}
@@ -228,6 +232,40 @@ func TestAChangeThatIsNotSentKeepsTheLease(t *testing.T) {
 	})
 }
 
+// A call that first enforces its rate brings a lease all the same.
+func TestACallThatEnforcesItsRateBringsALease(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		r.setRate(r.limiter("l"), rratelimiter.PerHour(500))
+		l := r.limiter("l", rratelimiter.WithEnforcedRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute))
+		mustTry(t, l, 100, true)
+		if s := state(t, l); s.Leased != 100 || s.Used != 200 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// While a limiter is being changed, no lease is taken: the change could remove its record.
+func TestNoLeaseDuringAChange(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		client, tap := r.tapped()
+		l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute))
+		mustSet(t, l, rratelimiter.PerHour(1000))
+		tap.plan(plan{then: func() { mustTry(t, l, 100, true) }})
+		if _, err := l.Release(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		if s := state(t, l); s.Leased != 0 || s.Used != 100 {
+			t.Errorf("%+v", s)
+		}
+		mustTry(t, l, 100, true)
+		if s := state(t, l); s.Leased == 0 {
+			t.Errorf("after the change: %+v", s)
+		}
+	})
+}
+
 // A lease must not outlive the limiter, whose keys do not outlive its TTL.
 func TestALeaseEndsWithTheLimiter(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -296,9 +334,7 @@ func TestALostReplyWithALease(t *testing.T) {
 		if n := tap.requests(); n > 1 {
 			t.Errorf("%d requests for what is leased", n)
 		}
-		if _, err := l.Release(t.Context(), 0); err != nil {
-			t.Fatal(err)
-		}
+		endLeases(t, l)
 		soon(t, "the return of what is unused", func() bool { return r.free(r.limiter("l")) == 1000-160 })
 	})
 }
@@ -321,9 +357,7 @@ func TestAllowAllFromLeases(t *testing.T) {
 			t.Errorf("more than is leased: %+v, %v", results, err)
 		}
 		for _, l := range []*rratelimiter.Limiter{a, b} {
-			if _, err := l.Release(t.Context(), 0); err != nil {
-				t.Fatal(err)
-			}
+			endLeases(t, l)
 		}
 		soon(t, "the return of what is unused", func() bool { return r.free(r.limiter("a")) == 950 && r.free(r.limiter("b")) == 485 })
 	})
@@ -354,9 +388,7 @@ func TestTakeAllFromLeases(t *testing.T) {
 			t.Errorf("permits of %v came back: %+v", oldest, s)
 		}
 		for _, l := range []*rratelimiter.Limiter{a, b} {
-			if _, err := l.Release(t.Context(), 0); err != nil {
-				t.Fatal(err)
-			}
+			endLeases(t, l)
 		}
 		soon(t, "the return of what is unused", func() bool { return r.free(r.limiter("a")) == 955 && r.free(r.limiter("b")) == 990 })
 	})

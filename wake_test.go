@@ -73,6 +73,24 @@ func TestAnEnforcedRateWakesWaiters(t *testing.T) {
 	})
 }
 
+// Handles that enforce different rates do not wake each other in turn.
+func TestDifferentEnforcedRatesAreQuiet(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		low := p.RateLimiter("l", rratelimiter.WithEnforcedRate(rratelimiter.PerHour(10)))
+		high := p.RateLimiter("l", rratelimiter.WithEnforcedRate(rratelimiter.PerHour(20)))
+		b.granted("the first", b.acquire(high, 20), 0)
+		p.wire.there.Store(int64(ms))
+		b.acquire(low, 1)
+		b.acquire(high, 1)
+		before := p.wire.scripts.Load()
+		b.sleepTo(time.Minute)
+		if n := p.wire.scripts.Load() - before; n > 100 { // two polls of each in 15 s, with a few calls
+			t.Errorf("%d calls in a minute", n)
+		}
+	})
+}
+
 // A release of which only the first part is known to have succeeded wakes waiting callers, too.
 func TestReleaseThatFailsHalfwayWakesWaiters(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {

@@ -294,10 +294,20 @@ func (b *batch) retryDirect(last error) {
 	defer b.stall(b.Stalled)()
 	l := b.limiter
 	g, err := withinRest(context.Background(), l, time.Until(b.due), canDecide(l), func(ctx context.Context) (protocol.AcquireReply, error) {
-		return l.DoWithRetry(ctx, &b.request, &b.attempts, b.ask, last)
+		x := acquiring{limiter: l, request: &b.request, ask: b.ask, sent: &b.attempts, renewed: b.renewed}
+		return x.do(ctx, last)
 	})
 	g.Attempts = b.attempts.Count()
 	b.complete(g, err)
+}
+
+// renewed lets b bring a lease, after its call has changed the rate itself.
+func (b *batch) renewed() {
+	b.queue.mu.Lock()
+	defer b.queue.mu.Unlock()
+	if !b.client.changes.underWay(b.limiter.Key()) {
+		b.before = b.queue.changes
+	}
 }
 
 // complete settles the callers of b with a reply or an error and plans the queue's next batch. Only the first call has

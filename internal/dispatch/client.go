@@ -77,6 +77,7 @@ type Client struct {
 	leasing       atomic.Bool  // some limiter has leases
 	sweeper       sweeper      // ends leases that are over
 	giveBacks     giveBacks    // of leases that have ended
+	changes       changes      // under way
 	ownClock      bool         // the clock is not time.Now
 	checks        checks
 	denyCache     denycache.Cache
@@ -318,7 +319,10 @@ func (l *Limiter) Scan(ctx context.Context, pattern string, found func(key strin
 
 // Repair runs repair.lua.
 func (l *Limiter) Repair(ctx context.Context, request protocol.Repair) (protocol.Repaired, error) {
-	changed := l.changing(ctx)
+	changed := l.changed
+	if !request.Dry {
+		changed = l.changing(ctx)
+	}
 	request.Now = l.Now()
 	sent := new(script.Attempts)
 	reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {

@@ -49,10 +49,6 @@ func (l *Limiter) look(ctx context.Context, ask protocol.Ask) (g protocol.Acquir
 // Release gives n permits back: the oldest ones if granted is 0. Otherwise granted is the score of a record in µs, and
 // only permits that were granted then come back. It returns how many did.
 func (l *Limiter) Release(ctx context.Context, n, granted int64) (int64, error) {
-	changed := l.changed
-	if granted == 0 {
-		changed = l.changing(ctx)
-	}
 	var released int64
 	defer func() {
 		if released > 0 {
@@ -63,6 +59,10 @@ func (l *Limiter) Release(ctx context.Context, n, granted int64) (int64, error) 
 	for released < n {
 		if err := ctx.Err(); err != nil {
 			return released, err
+		}
+		changed := l.changed
+		if granted == 0 {
+			changed = l.changing(ctx)
 		}
 		request := protocol.Release{Now: l.Now(), Permits: n - released, Rebuild: rebuild, Granted: granted, Own: l.client.identity.Origin(l.settings.Format)}
 		reply, err := l.change(ctx, protocol.ReleaseScript, false, l.Keys(), request.Args(), changed)

@@ -137,7 +137,8 @@ func (c *Client) times(server bool) (now, mono time.Time) {
 func (q *queue) wish(b *batch) int64 {
 	d, refills, held := q.limiter.settings.Lease, q.refilling.Swap(false), q.lease.Load()
 	if d == 0 || q.waiting > 0 || b.ask.Partial || q.fairShare.Redisson || q.detached > 0 ||
-		(held != nil || b.callers == 0) && !refills || held == nil && q.client.leases.Load() >= maxLeases {
+		(held != nil || b.callers == 0) && !refills || held == nil && q.client.leases.Load() >= maxLeases ||
+		q.client.changes.underWay(q.limiter.Key()) {
 		return 0
 	}
 	asked := q.joint
@@ -296,6 +297,7 @@ func (q *queue) giveBackLater(n, at int64) {
 		q.void += n
 		return
 	}
+	q.toGiveBack++
 	all.waiting = append(all.waiting, giveBack{q, n, at, q.changes})
 	if all.workers < mostGivingBack {
 		all.workers++
@@ -318,6 +320,7 @@ func (all *giveBacks) work() {
 		all.mu.Unlock()
 		q := next.queue
 		q.mu.Lock()
+		q.toGiveBack--
 		changed := q.changes != next.changes
 		if changed {
 			q.void += next.n
@@ -358,41 +361,28 @@ func (q *queue) noteVoid(n int64) {
 	q.void += n
 }
 
-// changing ends the leases of a limiter before this client changes it, and returns what is to be called when the change has
-// ended: it ends those that were taken meanwhile, and drops the cached refusals.
+// changing begins a change of a limiter by this client, and returns what ends it, which is to be called in any case. A change
+// may remove records, and afterwards one with the score of an earlier lease may hold permits granted to callers. So the
+// leases of the limiter end, what is unused of them is given back before the change, and none is taken until it has ended.
+// Leases of calls that were sent before, and are answered later, have lost their record, or count until it expires.
 func (l *Limiter) changing(ctx context.Context) (changed func()) {
 	if ctx.Err() != nil {
 		return l.changed // nothing is sent
 	}
-	l.endLeases(ctx, true)
-	return func() {
-		l.endLeases(context.Background(), false)
-		l.changed()
-	}
-}
-
-// endLeases ends the leases of a limiter when a change of it begins, and once more when it has ended. A change may remove
-// records, and afterwards one with the score of an earlier lease may hold permits granted to callers. So unused permits are
-// given back only before the change, which waits for that. Other permits that were taken ahead before the change ended have
-// lost their record, or count until it expires.
-func (l *Limiter) endLeases(ctx context.Context, begins bool) {
+	l.client.changes.begin(l.Key())
 	var givenBack []chan struct{}
 	for _, q := range l.leasing() {
 		q.mu.Lock()
 		q.changes++
 		if q.lease.Load() != nil {
 			for _, unused := range q.detachLeases() {
-				switch {
-				case unused.n == 0:
-				case begins:
+				if unused.n > 0 {
 					q.beginGivingBack()
 					go q.giveBack(unused.n, unused.at)
-				default:
-					q.void += unused.n
 				}
 			}
 		}
-		if begins && q.givingBack > 0 {
+		if q.givingBack > 0 {
 			givenBack = append(givenBack, q.givenBack)
 		}
 		q.exit()
@@ -401,9 +391,41 @@ func (l *Limiter) endLeases(ctx context.Context, begins bool) {
 		select {
 		case <-done:
 		case <-ctx.Done(): // so the change is not sent
-			return
 		}
 	}
+	return func() {
+		l.client.changes.end(l.Key())
+		l.changed()
+	}
+}
+
+// changes counts the changes under way of each limiter.
+type changes struct {
+	mu    sync.Mutex
+	count map[string]int
+}
+
+func (c *changes) begin(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.count == nil {
+		c.count = map[string]int{}
+	}
+	c.count[key]++
+}
+
+func (c *changes) end(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.count[key]--; c.count[key] == 0 {
+		delete(c.count, key)
+	}
+}
+
+func (c *changes) underWay(key string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.count[key] > 0
 }
 
 // Leased returns how many permits this client holds ahead of demand for a limiter, whatever the options of its handles.

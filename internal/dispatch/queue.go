@@ -51,8 +51,9 @@ type queue struct {
 	refilling         atomic.Bool     // the next batch asks for more permits than those of the lease
 	returned          int64           // permits of leases that were given back since the observer was last told
 	void              int64           // the same, permits that were neither granted nor given back
-	changes           int64           // how often this client began or ended a change of the limiter
-	givingBack        int             // calls in flight that give back permits of leases
+	changes           int64           // how often this client began to change the limiter
+	toGiveBack        int             // calls that wait to give back permits of leases
+	givingBack        int             // those in flight
 	givenBack         chan struct{}   // closed when there are none
 	rate              int64           // in the last reply; 0: no reply yet
 	interval          time.Duration   // the same
@@ -68,7 +69,8 @@ func newQueue(l *Limiter) *queue { return &queue{client: l.client, limiter: l} }
 
 // idle reports whether no caller and no batch uses the queue. q.mu is held.
 func (q *queue) idle() bool {
-	return q.lease.Load() == nil && q.first == nil && len(q.trying) == 0 && q.inFlight == nil && q.detached == 0 && q.alone == 0 && q.linger == 0
+	return q.lease.Load() == nil && q.first == nil && len(q.trying) == 0 && q.inFlight == nil && q.detached == 0 && q.alone == 0 && q.linger == 0 &&
+		q.toGiveBack == 0 && q.givingBack == 0
 }
 
 // wake lets all waiting callers of a limiter ask again and clears its cached refusal, because the limiter has just

@@ -57,9 +57,7 @@ func (l *Limiter) DoWithRetry(
 	ctx context.Context, r *protocol.AcquireRequest, t *script.Attempts, ask protocol.Ask, last error,
 ) (protocol.AcquireReply, error) {
 	x := acquiring{limiter: l, request: r, ask: ask, sent: t}
-	err := l.client.repeat(ctx, t, &x, last)
-	x.reply.Attempts = t.Count()
-	return x.reply, err
+	return x.do(ctx, last)
 }
 
 // An acquiring is a call of acquire.lua for one limiter.
@@ -68,7 +66,15 @@ type acquiring struct {
 	request *protocol.AcquireRequest
 	ask     protocol.Ask
 	sent    *script.Attempts
+	renewed func() // called once the rate was enforced, if no attempt has had an effect; or nil
 	reply   protocol.AcquireReply
+}
+
+// do is DoWithRetry.
+func (x *acquiring) do(ctx context.Context, last error) (protocol.AcquireReply, error) {
+	err := x.limiter.client.repeat(ctx, x.sent, x, last)
+	x.reply.Attempts = x.sent.Count()
+	return x.reply, err
 }
 
 func (x *acquiring) script() *script.Script { return protocol.AcquireScript }
@@ -86,7 +92,11 @@ func (x *acquiring) read(reply []int64) (err error) {
 
 func (x *acquiring) enforce(ctx context.Context) error {
 	x.request.Sets++
-	return x.limiter.enforce(ctx)
+	err := x.limiter.enforce(ctx)
+	if err == nil && x.renewed != nil && !x.sent.MaybeExecuted() {
+		x.renewed()
+	}
+	return err
 }
 
 // setRate runs setrate.lua, and the calls that finish its work: a rebuild of the free permits after many records have
@@ -109,9 +119,11 @@ func (l *Limiter) setRate(ctx context.Context, t *script.Attempts, request proto
 
 // enforce sets the limiter's own rate in the place of another one.
 func (l *Limiter) enforce(ctx context.Context) error {
-	set, err := l.setRate(ctx, new(script.Attempts), protocol.SetRate{Rate: l.settings.Own, Keep: true})
-	if set {
-		l.Wake()
+	_, err := l.setRate(ctx, new(script.Attempts), protocol.SetRate{Rate: l.settings.Own, Keep: true})
+	if err == nil {
+		l.client.wakeChosen(func(other *Limiter) bool { // not those that would set their own rate again
+			return other.Key() == l.Key() && (!other.settings.Enforced || other.settings.Own == l.settings.Own)
+		})
 	}
 	return err
 }
