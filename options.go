@@ -225,7 +225,7 @@ func WithGranularity(d time.Duration) LimiterOption {
 // quarter of the free permits. It takes nothing ahead
 //   - while a caller waits, while a call is stalled, and for the time d after a refusal;
 //   - if a tenth of the rate or little more is free: it never takes the last tenth;
-//   - if the limiter expires before the lease would end;
+//   - while this client changes the limiter, or if the limiter expires before the lease would end;
 //   - if a check for this limiter has found that Redisson has used the server, with this limiter or any other, at any time
 //     since the server started. A check counts only for the limiter for which it was made, and is made only while callers
 //     wait for that limiter. The result holds until the next check, or until the limiter has been idle for a while.
