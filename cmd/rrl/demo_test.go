@@ -101,7 +101,8 @@ func TestDemoKeepsTheLimit(t *testing.T) {
 					return
 				}
 				contains(t, out, "has removed it")
-				if strings.Contains(out, "others") {
+				// Before the end, a busy machine may be late to count a grant of the demo as its own.
+				if _, summary, _ := strings.Cut(out, "Summary"); strings.Contains(summary, "others") {
 					t.Errorf("nobody else was there\n%s", out)
 				}
 			})
