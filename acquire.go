@@ -207,13 +207,11 @@ func (c *Client) askAll(
 		if l.err != nil {
 			return nil, wrap(operation+" of", l.name, l.err)
 		}
-		at := slices.IndexFunc(distinct, func(d *Limiter) bool { return d.core.Key() == l.core.Key() })
+		at := slices.IndexFunc(distinct, func(d *Limiter) bool { return d.core.Keys()[keys.Permits] == l.core.Keys()[keys.Permits] })
+		if at >= 0 && distinct[at].core.Key() != l.core.Key() { // such as "a" and "{a}"
+			return nil, wrap(operation+" of", l.name, invalidOption("it has the permits of %s, too", dispatch.Quoted(distinct[at].name)))
+		}
 		if at < 0 {
-			for _, d := range distinct {
-				if d.core.Keys()[keys.Permits] == l.core.Keys()[keys.Permits] { // such as those of "a" and "{a}"
-					return nil, wrap(operation+" of", l.name, invalidOption("it has the permits of %s, too", dispatch.Quoted(d.name)))
-				}
-			}
 			at = len(distinct)
 			distinct, sums, all = append(distinct, l), append(sums, 0), append(all, l.core.Keys()...)
 		}

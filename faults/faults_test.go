@@ -193,9 +193,10 @@ func lasting(d time.Duration) <-chan struct{} {
 	return done
 }
 
-// lastingUntil returns a channel that is closed after a time, once so many permits are granted: a busy machine takes longer,
-// but not 20 s more.
-func lastingUntil(d time.Duration, granted *atomic.Int64, enough int64) <-chan struct{} {
+// lastingUntil returns a channel that is closed after a time, once so many permits are granted to the calls that are passed to
+// counted: a busy machine takes longer, but not 20 s more.
+func lastingUntil(d time.Duration, enough int64) (over <-chan struct{}, counted func(call) call) {
+	var granted atomic.Int64
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -204,7 +205,12 @@ func lastingUntil(d time.Duration, granted *atomic.Int64, enough int64) <-chan s
 			time.Sleep(10 * time.Millisecond)
 		}
 	}()
-	return done
+	return done, func(c call) call {
+		if c.Granted {
+			granted.Add(c.Permits)
+		}
+		return c
+	}
 }
 
 func (all calls) where(chosen func(c call) bool) calls {

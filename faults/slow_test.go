@@ -8,7 +8,6 @@ import (
 	"os"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -44,14 +43,10 @@ func TestLatency(t *testing.T) {
 		t.Fatal(err)
 	}
 	recording := watch(t, server, "far")
-	var granted atomic.Int64
-	got := load(callers, 1, 5*time.Millisecond, lastingUntil(2*time.Second, &granted, 2*rate.Permits), func(int) call {
+	over, counted := lastingUntil(2*time.Second, 2*rate.Permits)
+	got := load(callers, 1, 5*time.Millisecond, over, func(int) call {
 		n := 1 + rand.Int64N(3)
-		c := ask(n, func() (bool, error) { return limiter.TryAcquire(t.Context(), n) })
-		if c.Granted {
-			granted.Add(n)
-		}
-		return c
+		return counted(ask(n, func() (bool, error) { return limiter.TryAcquire(t.Context(), n) }))
 	})
 	for _, c := range got.where(failed) {
 		t.Error(c.err)
@@ -293,13 +288,9 @@ func TestServerTime(t *testing.T) {
 			rratelimiter.WithClock(func() time.Time { return time.Now().Add(wrong) })).
 			RateLimiter("clock", rratelimiter.WithRate(rate), rratelimiter.WithServerTime()))
 	}
-	var granted atomic.Int64
-	got := load(len(clients), 1, time.Millisecond, lastingUntil(time.Second, &granted, 2*rate.Permits), func(caller int) call {
-		c := ask(3, func() (bool, error) { return clients[caller].TryAcquire(t.Context(), 3) })
-		if c.Granted {
-			granted.Add(3)
-		}
-		return c
+	over, counted := lastingUntil(time.Second, 2*rate.Permits)
+	got := load(len(clients), 1, time.Millisecond, over, func(caller int) call {
+		return counted(ask(3, func() (bool, error) { return clients[caller].TryAcquire(t.Context(), 3) }))
 	})
 	for _, c := range got.where(failed) {
 		t.Error(c.err)

@@ -296,14 +296,16 @@ else
     end
   end
 end
-local ttl = limiter.keep_alive > 0 and limiter.keep_alive or state.ttl
-local lives = ttl < 0 or ttl >= (lease_score or now) - now -- a lease must not outlive the limiter
-if lease_score and lives and not refused and not recovered and not state.more then
+if lease_score and not refused and not recovered and not state.more then
   -- A quarter of what is free, and never the last tenth of the rate: others want some, too. A few are not worth it: the next
   -- lease would follow soon, with another record.
   local tenth = math.ceil(rate / 10)
   ahead = math.min(lease, math.floor(left / 4), left - tenth)
   ahead = ahead * 8 >= math.min(lease, tenth) and ahead or 0
+  local ttl = limiter.keep_alive > 0 and limiter.keep_alive or state.ttl
+  if ttl >= 0 and ttl < lease_score - now then
+    ahead = 0 -- a lease must not outlive the limiter
+  end
   left = left - ahead
 end
 if ahead > 0 then

@@ -7,9 +7,7 @@
 --       have written it; 1 removed; 2 the pair has a TTL; 3 there is no pair; 4 another program uses one of the two keys
 
 --@include base
---@include record
 --@include config
---@include state
 local UNKNOWN_INTERVAL = 31 * 24 * 3600000 -- ms: a month, the longest of the usual ones
 local now, idle, dry = read_clock(ARGV[1]), tonumber(ARGV[2]), find(ARGV[3], 'd', 1, true)
 local value, records = KEYS[3], KEYS[5]

@@ -138,7 +138,7 @@ var mutations = []mutation{
 		old: "return rank_expires_in(limiter, state, i - 1)", new: "return rank_expires_in(limiter, state, math.min(i, state.live_count - 1))"},
 	{file: "lua/shared/refusal.lua", why: "the reset time is that of the oldest record",
 		old: "rank_expires_in(limiter, state, state.live_count - 1)", new: "rank_expires_in(limiter, state, 0)"},
-	{file: "lua/shared/state.lua", why: "any number is accepted as free permits",
+	{file: "lua/shared/config.lua", why: "any number is accepted as free permits",
 		old: "if stored and find(stored, '^-?[1-9]%d*$') then", new: "if stored and tonumber(stored) then"},
 
 	// Records.
@@ -457,9 +457,9 @@ var mutations = []mutation{
 	{file: "lua/acquire.lua", why: "a lease takes all that is free",
 		old: ", math.floor(left / 4), left", new: ", left"},
 	{file: "lua/acquire.lua", why: "a lease outlives the limiter",
-		old: "if lease_score and lives and", new: "if lease_score and"},
+		old: "if ttl >= 0 and ttl < lease_score - now then", new: "if false then"},
 	{file: "lua/acquire.lua", why: "a lease is taken although a request was refused",
-		old: "if lease_score and lives and not refused and", new: "if lease_score and lives and"},
+		old: "if lease_score and not refused and", new: "if lease_score and"},
 	{file: "lua/acquire.lua", why: "a retry that finds its grant takes another lease",
 		old: "not refused and not recovered and", new: "not refused and"},
 	{file: "lua/acquire.lua", why: "the lease of an attempt whose reply was lost is lost",

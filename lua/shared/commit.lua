@@ -22,11 +22,10 @@ local function apply_ttl(limiter, ttl, now)
   if limiter.keep_alive > 0 or own then
     local newest = tonumber(call('ZRANGE', records, '-1', '-1', 'WITHSCORES')[2])
     local ahead = newest and newest - now or 0
-    local leased = ahead >= 1 and ahead <= limiter.interval / 8 + 1000
-    local used = limiter.interval + (leased and math.ceil(ahead) or 0)
+    local used = limiter.interval + (ahead >= 1 and ahead <= limiter.interval / 8 + 1000 and math.ceil(ahead) or 0)
     if limiter.keep_alive > 0 then
       ttl = limiter.keep_alive
-      if leased and ttl >= limiter.interval then -- with a shorter one, grants are forgotten early anyway
+      if ttl >= limiter.interval then -- with a shorter one, grants are forgotten early anyway
         ttl = math.max(ttl, used)
       end
       call('PEXPIRE', name, ttl)

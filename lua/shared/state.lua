@@ -1,15 +1,6 @@
 -- state.lua: the free permits and the records of a limiter: load_state counts expired permits back, and repairs the free
 -- permits where they are wrong.
 
--- parse_value returns the free permits as a number if the text has the form that INCRBY accepts, else nil. They are
--- negative after the rate was lowered below what is granted.
-local function parse_value(stored)
-  if stored and find(stored, '^-?[1-9]%d*$') then
-    return #stored <= 15 and tonumber(stored) or stored == '1000000000000000' and MAX_PERMITS or nil
-  end
-  return stored == '0' and 0 or nil
-end
-
 -- read_record returns the record of a rank, and its score as text; an empty table if there is none.
 local function read_record(records, rank)
   return call('ZRANGE', records, rank, rank, 'WITHSCORES')

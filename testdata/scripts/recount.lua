@@ -79,7 +79,7 @@ local function origin_of(member)
   end
   return number
 end
--- config.lua: the keys of a limiter, its configuration, the clock, and the score that a grant gets.
+-- config.lua: the keys of a limiter, its configuration, numbers as they are stored, the clock, and the score that a grant gets.
 -- A limiter has five keys: 1 config, 2 value, 3 client value, 4 permits, 5 client permits.
 
 -- choose_keys returns the keys of the value and of the records, by the type of the limiter: '0' has one pair for all
@@ -101,6 +101,15 @@ end
 local function parse_interval(text)
   local ms = parse_number(text)
   return ms ~= MAX_PERMITS and ms or nil
+end
+
+-- parse_value returns the free permits as a number if the text has the form that INCRBY accepts, else nil. They are
+-- negative after the rate was lowered below what is granted.
+local function parse_value(stored)
+  if stored and find(stored, '^-?[1-9]%d*$') then
+    return #stored <= 15 and tonumber(stored) or stored == '1000000000000000' and MAX_PERMITS or nil
+  end
+  return stored == '0' and 0 or nil
 end
 
 -- new_limiter returns a limiter: name, value, records (keys), own (the pair is this client's alone), rate, interval (ms),
@@ -193,15 +202,6 @@ local function grant_score(now, interval, bucket, lease, whole_ms)
 end
 -- state.lua: the free permits and the records of a limiter: load_state counts expired permits back, and repairs the free
 -- permits where they are wrong.
-
--- parse_value returns the free permits as a number if the text has the form that INCRBY accepts, else nil. They are
--- negative after the rate was lowered below what is granted.
-local function parse_value(stored)
-  if stored and find(stored, '^-?[1-9]%d*$') then
-    return #stored <= 15 and tonumber(stored) or stored == '1000000000000000' and MAX_PERMITS or nil
-  end
-  return stored == '0' and 0 or nil
-end
 
 -- read_record returns the record of a rank, and its score as text; an empty table if there is none.
 local function read_record(records, rank)
@@ -518,11 +518,10 @@ local function apply_ttl(limiter, ttl, now)
   if limiter.keep_alive > 0 or own then
     local newest = tonumber(call('ZRANGE', records, '-1', '-1', 'WITHSCORES')[2])
     local ahead = newest and newest - now or 0
-    local leased = ahead >= 1 and ahead <= limiter.interval / 8 + 1000
-    local used = limiter.interval + (leased and math.ceil(ahead) or 0)
+    local used = limiter.interval + (ahead >= 1 and ahead <= limiter.interval / 8 + 1000 and math.ceil(ahead) or 0)
     if limiter.keep_alive > 0 then
       ttl = limiter.keep_alive
-      if leased and ttl >= limiter.interval then -- with a shorter one, grants are forgotten early anyway
+      if ttl >= limiter.interval then -- with a shorter one, grants are forgotten early anyway
         ttl = math.max(ttl, used)
       end
       call('PEXPIRE', name, ttl)

@@ -22,7 +22,7 @@ local REBUILD_PENDING = 512 -- the free permits must be rebuilt once these are g
 local RATE_MISMATCH = 1024 -- the configured rate is not the caller's
 local FOREIGN_WRITER = 2048 -- a record of a client other than this library was seen, after a refusal in the queue
 local MANY = 4096 -- there are too many live records for one call to add up: recount.lua does that
--- config.lua: the keys of a limiter, its configuration, the clock, and the score that a grant gets.
+-- config.lua: the keys of a limiter, its configuration, numbers as they are stored, the clock, and the score that a grant gets.
 -- A limiter has five keys: 1 config, 2 value, 3 client value, 4 permits, 5 client permits.
 
 -- choose_keys returns the keys of the value and of the records, by the type of the limiter: '0' has one pair for all
@@ -44,6 +44,15 @@ end
 local function parse_interval(text)
   local ms = parse_number(text)
   return ms ~= MAX_PERMITS and ms or nil
+end
+
+-- parse_value returns the free permits as a number if the text has the form that INCRBY accepts, else nil. They are
+-- negative after the rate was lowered below what is granted.
+local function parse_value(stored)
+  if stored and find(stored, '^-?[1-9]%d*$') then
+    return #stored <= 15 and tonumber(stored) or stored == '1000000000000000' and MAX_PERMITS or nil
+  end
+  return stored == '0' and 0 or nil
 end
 
 -- new_limiter returns a limiter: name, value, records (keys), own (the pair is this client's alone), rate, interval (ms),
