@@ -161,8 +161,8 @@ func callSix(ctx context.Context, rdb *redis.Client, _ string, s scene) (call, e
 			return append([]any{"evalsha", sha, 5}, args[head:keys+2]...), nil // acquire.lua: now, record
 		}
 		keys := head + 10
-		now, prefix := args[keys+1], args[keys+3].(string) // allowall.lua; it adds the four bytes of the permits
-		return append(append([]any{"evalsha", sha, 10}, args[head:keys]...), now, prefix+"\x01\x00\x00\x00"), nil
+		now, record := args[keys+1], args[keys+3] // allowall.lua
+		return append(append([]any{"evalsha", sha, 10}, args[head:keys]...), now, record), nil
 	}, err
 }
 

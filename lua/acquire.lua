@@ -28,129 +28,53 @@
 -- The requests of a strict group wait in a queue: if one is refused, none behind it is granted. Behind the strict groups each
 -- group takes what it can.
 --
--- The plain grant comes first, inline: functions and tables cost Redis more than its steps do. Its calls to Redis:
---   HMGET   the configuration, which others may change at any time
---   GET     the free permits, which must be checked before they are used
---   ZRANGE  the oldest record: whether any has expired, whether there is any
---   PTTL    the TTL to apply to the state
---   ZADD    the record: the first write, which a full server refuses
---   INCRBY  the free permits
--- A new limiter costs HSET, and SET in the place of INCRBY. An expired record costs ZRANGE (the next one) and
--- ZREMRANGEBYRANK; more of them also ZRANGEBYSCORE (their permits) and ZRANGE (the oldest of the others); a TTL PEXPIRE of
--- both keys. Behind the plain grant, a granularity costs ZRANGEBYSCORE (this client's record of the bucket) and ZREM of it; a
--- refusal ZCARD and ZRANGE of the records that it adds up or walks; a check ZRANGE of the records; a search for an earlier
--- attempt what recover.lua says.
+-- The plain grant comes first (plain_read.lua says what it costs). Behind it, a granularity costs ZRANGEBYSCORE (this client's
+-- record of the bucket) and ZREM of it; a refusal ZCARD and ZRANGE of the records that it adds up or walks; a check ZRANGE of
+-- the records; a search for an earlier attempt what recover.lua says.
 
 --@include base
 local client_now, record, wanted, flags = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[5]
 local configured_rate = ARGV[6] ~= '' and ARGV[6] or nil
-local config, limiter, state, now, score -- what the plain grant has read (config.lua, state.lua)
+local config, limiter, state, now -- what the plain grant has read (config.lua, state.lua)
 
--- The plain grant: one record for all that is wanted, which joins no other, in a limiter of type '0' without keep-alive whose
--- state needs no repair. Anything else leaves this block before a permit is taken; a refusal keeps what was read.
+-- The plain grant: one record for all that is wanted. Anything else leaves this block before a permit is taken; a refusal keeps
+-- what was read.
 if wanted and ARGV[4] ~= '' and not ARGV[7] and not find(flags, 'b', 1, true) then
-  config = call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
-  local rate, interval, kind = config[1], config[2], config[3]
-  local new = configured_rate and not (rate or interval or kind or config[4])
-  if new then
-    rate, interval, kind = string.match(configured_rate, '^(%d+) (%d+) (0) 0$')
+  local key, now_text, most_expired = 0, client_now ~= '' and client_now, MAX_EXPIRED
+  now = tonumber(client_now)
+  if not now then
+    local time = call('TIME')
+    now = (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000
   end
-  if
-    kind == '0'
-    and not config[4]
-    and rate
-    and interval
-    and find(rate, '^%d+$')
-    and #rate <= 15
-    and find(interval, '^[1-9]%d*$')
-    and #interval <= 15
-    and (not configured_rate or configured_rate == rate .. ' ' .. interval .. ' 0 0')
-  then
-    rate, interval, now = tonumber(rate), tonumber(interval), tonumber(client_now)
-    if not now then
-      local time = call('TIME')
-      now = (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000
+  --@include plain_read
+  config = fields
+  if free then
+    if new then
+      call('HSET', name, 'rate', rate, 'interval', interval, 'type', kind)
     end
-    local value, records, cutoff = KEYS[2], KEYS[4], now - interval
-    local expired_count, expired_permits = 0, 0
-    local stored = call('GET', value)
-    local oldest = call('ZRANGE', records, '0', '0', 'WITHSCORES')
-    local stays, stays_score = oldest[1], oldest[2] -- the oldest record that stays
-    if stays and tonumber(stays_score) <= cutoff then
-      local expired = { stays } -- mostly this one only
-      oldest = call('ZRANGE', records, '1', '1', 'WITHSCORES')
-      stays, stays_score = oldest[1], oldest[2]
-      if stays and tonumber(stays_score) <= cutoff then
-        expired = call('ZRANGEBYSCORE', records, '-inf', cutoff, 'LIMIT', '0', MAX_EXPIRED)
-        oldest = call('ZRANGE', records, #expired, #expired, 'WITHSCORES')
-        stays, stays_score = oldest[1], oldest[2]
+    if wanted <= free and call('ZADD', records, 'NX', score_text, record) == 1 then
+      local left = free - wanted
+      --@include plain_write
+      if now_text then
+        return { 0, rate, interval, left }
       end
-      expired_count = #expired
-      for i = 1, expired_count do
-        local a, b, c, d = string.byte(expired[i], -4, -1)
-        if d then
-          expired_permits = expired_permits + a + b * 256 + c * 65536 + d * 16777216
-        end
-      end
+      local us, reset_us = now * 1000 - 0.3, (score - cutoff) * 1000 - 0.3 -- as to_micros has it
+      return { 0, rate, interval, left, 0, math.ceil(us), math.ceil(reset_us) }
     end
-    local counted = stored and (find(stored, '^[1-9]%d*$') and #stored <= 15 or stored == '0') and tonumber(stored)
-    local unused = not stored and not stays and expired_count == 0
-    local free = counted and counted + expired_permits or unused and rate
-    local right = free and free <= rate and (stays or free == rate) and expired_count < MAX_EXPIRED
-    if right and stays and find(flags, 's', 1, true) then
-      local live, sum = call('ZRANGE', records, expired_count, expired_count + 255), free
-      for i = 1, #live do
-        local a, b, c, d = string.byte(live[i], -4, -1)
-        if d then
-          sum = sum + a + b * 256 + c * 65536 + d * 16777216
-        end
-      end
-      right = sum == rate and #live < 256 -- more are left to the general path
-    end
-    if right then
-      local ttl = call('PTTL', KEYS[1])
-      score = (interval >= FRACTIONS_BELOW or find(flags, 'w', 1, true)) and math.ceil(now) or now
-      local score_text = score == now and client_now ~= '' and client_now or score -- a text costs Redis less than a number
-      if new then
-        call('HSET', KEYS[1], 'rate', rate, 'interval', interval, 'type', kind)
-      end
-      if wanted <= free and call('ZADD', records, 'NX', score_text, record) == 1 then
-        if not counted then
-          call('SET', value, string.format('%.0f', free - wanted))
-        elseif wanted ~= expired_permits then
-          call('INCRBY', value, expired_permits - wanted)
-        end
-        if expired_count > 0 then
-          call('ZREMRANGEBYRANK', records, '0', expired_count - 1)
-        end
-        if ttl > 0 then
-          call('PEXPIRE', value, ttl)
-          call('PEXPIRE', records, ttl)
-        elseif ttl == -2 and stored then -- as in commit.lua
-          call('PERSIST', value)
-          call('PERSIST', records)
-        end
-        if client_now ~= '' then
-          return { 0, rate, interval, free - wanted }
-        end
-        local us, reset_us = now * 1000 - 0.3, (score - cutoff) * 1000 - 0.3 -- as to_micros has it
-        return { 0, rate, interval, free - wanted, 0, math.ceil(us), math.ceil(reset_us) }
-      end
-      limiter =
-        { name = KEYS[1], value = value, records = records, rate = rate, interval = interval, keep_alive = 0 }
-      state = {
-        stored = stored,
-        counted = counted,
-        free = free,
-        expired_count = expired_count,
-        expired_permits = expired_permits,
-        oldest = stays,
-        oldest_score = stays_score,
-        cutoff = cutoff,
-        ttl = ttl,
-        notes = 0,
-      }
-    end
+    limiter = { name = name, value = value, records = records, rate = rate, interval = interval, keep_alive = 0 }
+    state = {
+      stored = stored,
+      counted = counted,
+      free = free,
+      expired_count = expired_count,
+      expired_permits = expired_permits,
+      oldest = oldest[1],
+      oldest_score = oldest[2],
+      cutoff = cutoff,
+      ttl = ttl,
+      notes = 0,
+      score = score,
+    }
   end
 end
 
@@ -198,7 +122,7 @@ local function allocate(groups, strict, available, rate, recovered)
   return left, refused
 end
 
-local bucketed -- whether the score ends a bucket
+local score, bucketed = state and state.score, false -- of a grant; whether it ends a bucket
 local recovered, redate -- the permits that an earlier attempt was granted; a function that raises its scores
 local granularity = ARGV[7] and ARGV[7] ~= '0' and tonumber(ARGV[7]) or nil
 local prefix = string.sub(record, 1, -5)

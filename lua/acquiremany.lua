@@ -1,37 +1,41 @@
--- acquiremany.lua grants permits to the batches of several limiters, each for itself, by plain grants (plain.lua). What is no
--- plain grant has no effect, and the client asks for it by acquire.lua. Nor has an error any effect.
+-- acquiremany.lua grants permits to the batches of several limiters, each for itself, by plain grants (plain_read.lua). What is
+-- no plain grant has no effect, and the client asks for it by acquire.lua. Nor has an error any effect: all limiters are read
+-- before one is written.
 --
 -- KEYS  five a limiter: config, value, client value, permits, client permits
 -- ARGV  1 now (ms, up to three decimals), then four a limiter: permits, the record that holds them, the caller's rate ("rate
---       interval type keep-alive"; '': none), flags (of plain.lua)
+--       interval type keep-alive"; '': none), flags (of plain_read.lua)
 -- reply four a limiter: status (0; 10 no plain grant), rate, interval (ms), permits free afterwards
 
 --@include base
---@include plain
-local MOST = 128 -- expired records of a limiter: a call must not take long
+local most_expired = 128 -- a call must not take long
 local now_text, now = ARGV[1], tonumber(ARGV[1])
 local last = #KEYS / 5 - 1
-local read, reply = {}, {}
+local read, reply = {}, {} -- by limiter: what its grant needs; what all are told
 local seen = {} -- records keys: what is read of a limiter is wrong after a grant of the same limiter
 for i = 0, last do
-  local at, records = 4 * i, KEYS[5 * i + 4]
-  if not seen[records] then
-    seen[records] = true
-    read_plain(read, i, ARGV[at + 4], ARGV[at + 5], now, now_text, MOST)
+  local key, at = 5 * i, 4 * i
+  if not seen[KEYS[key + 4]] then
+    seen[KEYS[key + 4]] = true
+    local configured_rate, flags = ARGV[at + 4] ~= '' and ARGV[at + 4], ARGV[at + 5]
+    --@include plain_read
+    if free and not new then
+      read[i] = { rate, interval, free, counted or false, expired_count, ttl, score_text }
+    end
   end
 end
 for i = 0, last do
-  local figure, at = FIGURES * i, 4 * i
-  local status, left = 10, 0
-  local free = read[figure + FREE] -- nil: its state allows no plain grant
-  if free and not read[figure + NEW] then
+  local at, value, records = 4 * i, KEYS[5 * i + 2], KEYS[5 * i + 4]
+  local status, rate, interval, left = 10, 0, 0, 0
+  if read[i] then
+    local free, counted, expired_count, ttl, score_text
+    rate, interval, free, counted, expired_count, ttl, score_text = unpack(read[i])
     left = free - tonumber(ARGV[at + 2])
-    if left >= 0 and call('ZADD', KEYS[5 * i + 4], 'NX', read[figure + SCORE], ARGV[at + 3]) == 1 then
+    if left >= 0 and call('ZADD', records, 'NX', score_text, ARGV[at + 3]) == 1 then
       status = 0
-      write_plain(read, i, left)
+      --@include plain_write
     end
   end
-  local rate, interval = read[figure + RATE] or 0, read[figure + INTERVAL] or 0
   reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = status, rate, interval, left
 end
 return reply

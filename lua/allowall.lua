@@ -2,11 +2,12 @@
 --
 -- KEYS  five a limiter: config, value, client value, permits, client permits
 -- ARGV  1 the requests of each group (a number a group), 2 now (ms, up to three decimals), then four a limiter: permits (a
---       number a group), the prefix of a record, the caller's rate ("rate interval type keep-alive"; '': none), flags (e
---       refuse if the configured rate is another one, else the caller's rate is set where none is; b finish a rebuild; s
---       compare the free permits with the records; w scores in whole ms; r a record for each grant; t this server's clock in
---       the place of now; a number: the granularity in ms); then, if an earlier attempt of the same batch is searched, two a
---       limiter: the time of that attempt (ms), or an earlier one, and how many ids the batch has
+--       number a group), the record of all that is wanted (its permits do not count if it does not hold them), the caller's
+--       rate ("rate interval type keep-alive"; '': none), flags (e refuse if the configured rate is another one, else the
+--       caller's rate is set where none is; b finish a rebuild; s compare the free permits with the records; w scores in
+--       whole ms; r a record for each grant; t this server's clock in the place of now; a number: the granularity in ms);
+--       then, if an earlier attempt of the same batch is searched, two a limiter: the time of that attempt (ms), or an
+--       earlier one, and how many ids the batch has
 -- reply 1 status (0; else as in acquire.lua, of the limiter whose number, from 0, follows), then with status 0 six a
 --       limiter: now (us), rate, interval (ms), permits free afterwards, notes (base.lua), us until all are free; no more if
 --       all is granted; then for each group how many of it are granted (-1: more than the rate of limiter 0; -2: of limiter
@@ -14,52 +15,48 @@
 --       known, so ask again)
 
 --@include base
---@include plain
 local limiters = #KEYS / 5
 
 -- A batch of one group is granted here as a whole, by plain grants. Otherwise this block ends before a permit is taken, and
 -- the state is read again.
 local count = not ARGV[4 * limiters + 3] and tonumber(ARGV[1])
-local enough, read = count, {}
+local plain, read, most_expired = count, {}, MAX_EXPIRED -- read: by limiter, what its grant needs
 for i = 0, count and limiters - 1 or -1 do
-  local at, flags, now_text = 4 * i + 2, ARGV[4 * i + 6], ARGV[2]
-  local now = tonumber(now_text)
+  local key, at, now_text = 5 * i, 4 * i + 2, ARGV[2]
+  local wanted, flags, now = count * tonumber(ARGV[at + 1]), ARGV[at + 4], tonumber(now_text)
+  if find(flags, '[br%d]') or wanted > MAX_RECORD then
+    plain = nil
+    break
+  end
   if find(flags, 't', 1, true) then
     local time = call('TIME')
     now, now_text = (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000, nil
   end
-  local wanted = count * tonumber(ARGV[at + 1])
-  if
-    find(flags, '[br%d]')
-    or wanted > MAX_RECORD
-    or not read_plain(read, i, ARGV[at + 3], flags, now, now_text, MAX_EXPIRED)
-    or wanted > read[FIGURES * i + FREE]
-  then
-    enough = false
+  local configured_rate = ARGV[at + 3] ~= '' and ARGV[at + 3]
+  --@include plain_read
+  if not free or wanted > free then
+    plain = nil
     break
   end
+  read[i] = { rate, interval, new, now, score, score_text, free - wanted, counted or false, expired_count, ttl }
 end
-if enough then
-  local reply = { 0 }
+if plain then
+  local reply = { 0, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil } -- room for two limiters: growing takes time
   for i = 0, limiters - 1 do
-    local figure, at = FIGURES * i, 6 * i + 1
-    local records, prefix, rate, interval = KEYS[5 * i + 4], ARGV[4 * i + 4], read[figure + RATE], read[figure + INTERVAL]
-    local now, wanted, score = read[figure + NOW], count * tonumber(ARGV[4 * i + 3]), read[figure + SCORE]
-    local left = read[figure + FREE] - wanted
-    if read[figure + NEW] then
-      call('HSET', KEYS[5 * i + 1], 'rate', rate, 'interval', interval, 'type', '0')
+    local rate, interval, new, now, score, score_text, left, counted, expired_count, ttl = unpack(read[i])
+    local name, value, records, record, at = KEYS[5 * i + 1], KEYS[5 * i + 2], KEYS[5 * i + 4], ARGV[4 * i + 4], 6 * i + 1
+    if new then
+      call('HSET', name, 'rate', rate, 'interval', interval, 'type', '0')
     end
-    local b, c = math.floor(wanted / 256), math.floor(wanted / 65536)
-    local permits = string.char(wanted % 256, b % 256, c % 256, math.floor(c / 256))
-    if call('ZADD', records, 'NX', score, prefix .. permits) == 0 then
+    if call('ZADD', records, 'NX', score_text, record) == 0 then
       --@include record
       --@include grant
-      add_record(records, next_prefix(prefix), wanted, score)
+      add_record(records, next_prefix(string.sub(record, 1, -5)), count * tonumber(ARGV[4 * i + 3]), score)
     end
-    write_plain(read, i, left)
-    reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4], reply[at + 5] =
-      math.ceil(now * 1000 - 0.3), rate, interval, left, 0
-    reply[at + 6] = math.ceil((tonumber(score) + interval - now) * 1000 - 0.3) -- as to_micros has it
+    --@include plain_write
+    -- Times as to_micros has them.
+    reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4], reply[at + 5], reply[at + 6] =
+      math.ceil(now * 1000 - 0.3), rate, interval, left, 0, math.ceil((score + interval - now) * 1000 - 0.3)
   end
   return reply
 end
@@ -90,7 +87,8 @@ local function read_request(number, counts)
   return {
     sizes = sizes,
     total = total,
-    prefix = ARGV[at + 2],
+    prefix = string.sub(ARGV[at + 2], 1, -5),
+    record = ARGV[at + 2],
     configured_rate = ARGV[at + 3] ~= '' and ARGV[at + 3] or nil,
     flags = flags,
     client_now = find(flags, 't', 1, true) and '' or ARGV[2],
@@ -162,7 +160,7 @@ if ARGV[4 * limiters + 3] then
       local since, id_count = tonumber(ARGV[4 * limiters + 3 + 2 * i]), tonumber(ARGV[4 * limiters + 4 + 2 * i])
       local score = score_of(request, limiter, read_clock(request.client_now))
       local shared = request.granularity ~= nil
-      local whole = id_count == 1 and not shared and request.prefix .. permit_bytes(request.total) or nil
+      local whole = id_count == 1 and not shared and request.record or nil
       call('GET', limiter.value) -- fails before anything is written if the key has another type
       local attempt, share = find_attempt(limiter.records, request.prefix, id_count, since, whole, shared, '')
       if not attempt then

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"encoding/binary"
 	"math"
 	"slices"
 	"strconv"
@@ -27,7 +28,7 @@ type Member struct {
 	Check   bool // compare the free permits with the records
 	Sets    int  // how often the call has set the limiter's own rate over another one
 
-	prefix argBuffer // of its records
+	member argBuffer // the record of all that is wanted of it
 	ids    int64     // number of its record ids; 0: no attempt yet
 	since  int64     // time of the first attempt or an earlier one, µs since the epoch
 }
@@ -45,7 +46,7 @@ func (r *AllowAll) Next(limiters int) {
 	r.Groups = r.Groups[:0]
 	r.Members = slices.Grow(r.Members[:0], limiters)[:limiters]
 	for i := range r.Members {
-		r.Members[i] = Member{prefix: r.Members[i].prefix}
+		r.Members[i] = Member{member: r.Members[i].member}
 	}
 }
 
@@ -77,11 +78,12 @@ func (r *AllowAll) draw(i int) {
 		m.ids = idsOf(sum)
 	}
 	var memory [64]byte
-	prefix := m.identity.AppendPrefix(memory[:0], m.Format, int(m.ids))
+	held := uint32(min(sum, math.MaxUint32)) // more does not fit into one record, and the script makes several
+	member := m.identity.AppendPrefix(memory[:0], m.Format, int(m.ids))
 	if m.Bucket() > 0 {
-		prefix = record.AppendShare(prefix, m.Format, uint32(min(sum, math.MaxUint32)))
+		member = record.AppendShare(member, m.Format, held)
 	}
-	m.prefix.set(prefix)
+	m.member.set(binary.LittleEndian.AppendUint32(member, held))
 }
 
 // Args appends the arguments of an attempt, with the current time. All attempts have the same record ids. If one is to
@@ -101,7 +103,7 @@ func (r *AllowAll) Args(args []any, find bool) []any {
 			m.since = min(m.since, now) // the clock may have gone back
 		}
 		sizes := numbers(r.Groups, func(g JointGroup) int64 { return g.Sizes[i] })
-		args = append(args, sizes, m.prefix.arg, m.own, m.flags())
+		args = append(args, sizes, m.member.arg, m.own, m.flags())
 	}
 	if find {
 		for i := range r.Members {

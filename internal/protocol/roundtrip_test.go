@@ -214,7 +214,7 @@ local ends = now and limiter.interval and lease and ` + only(f, AcquireScript.Te
 		"load_state(limiter, now, OTHER, FLAG)", "local partly, queued = OTHER, FLAG", "if bucketed and not FLAG then",
 		"local enforced = FLAG", "if groups and FLAG and not",
 		"grant_score(now, limiter.interval, granularity, false, FLAG)",
-		"not ARGV[7] and not FLAG then", "right and stays and FLAG then", "FRACTIONS_BELOW or FLAG)", // in the plain grant
+		"not ARGV[7] and not FLAG then", "free and oldest[1] and FLAG then", "FRACTIONS_BELOW or FLAG)", // in the plain grant
 	}, limiterValues, []string{"configured_rate"})
 	// A retry also calls find_attempt, of which the echo has only the parameters and how it knows recent ids.
 	search := `
@@ -389,7 +389,7 @@ if ` + only(f, AllowAllScript.Text, `if (ARGV\[.*\]) then`) + ` then
 end
 `
 		echoes[i] = newEcho(f, client, AllowAllScript, functions, []string{"local limiters = .*", "local counts = .*"}, more, slices.Concat([]string{
-			"limiters", "now and to_micros(now)", "request.prefix", "request.total", "id_count", "request.granularity",
+			"limiters", "now and to_micros(now)", "request.prefix", "permits_of(request.record)", "request.total", "id_count", "request.granularity",
 			"request.granularity and permits_of(string.sub(request.prefix, 1, #client_prefix(request.prefix) + 4))",
 			"score and now > 0 and to_micros(score) or nil", "since and to_micros(since)", "#counts", "counts[1]", "counts[2]",
 			"#request.sizes", "request.sizes[1]", "request.sizes[2]",
@@ -454,22 +454,23 @@ end
 			}
 			ids[i] = int64(count)
 			prefix := twin.AppendPrefix(nil, o.Format, int(count))
+			held := int64(min(total, math.MaxUint32))
 			var share any
 			if o.Bucket() > 0 {
-				share = int64(min(total, math.MaxUint32))
-				prefix = record.AppendShare(prefix, o.Format, uint32(share.(int64)))
+				share = held
+				prefix = record.AppendShare(prefix, o.Format, uint32(held))
 			}
 			var count2, size2 any
 			if len(groups) > 1 {
 				count2, size2 = groups[1].Count, groups[1].Sizes[i]
 			}
 			want[i] = append([]any{
-				int64(limiters), nil, string(prefix), total, nil, orNil(o.Bucket()), share, nil, nil, int64(len(groups)), groups[0].Count, count2,
+				int64(limiters), nil, string(prefix), held, total, nil, orNil(o.Bucket()), share, nil, nil, int64(len(groups)), groups[0].Count, count2,
 				int64(len(groups)), groups[0].Sizes[i], size2,
 				o.Enforced && w.Sets < 3, w.Rebuild, w.Check, o.Format == record.Redisson313, o.RecordPerRequest,
 			}, limiterOf(o.Own)...)
 		}
-		const clock, idCount, score, since = 1, 4, 7, 8 // in want
+		const clock, idCount, score, since = 1, 5, 8, 9 // in want
 		first, served := now, within(now/2, 0, latest)
 		for i := range r.Members {
 			r.Members[i].served.Store(served)

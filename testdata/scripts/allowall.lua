@@ -2,11 +2,12 @@
 --
 -- KEYS  five a limiter: config, value, client value, permits, client permits
 -- ARGV  1 the requests of each group (a number a group), 2 now (ms, up to three decimals), then four a limiter: permits (a
---       number a group), the prefix of a record, the caller's rate ("rate interval type keep-alive"; '': none), flags (e
---       refuse if the configured rate is another one, else the caller's rate is set where none is; b finish a rebuild; s
---       compare the free permits with the records; w scores in whole ms; r a record for each grant; t this server's clock in
---       the place of now; a number: the granularity in ms); then, if an earlier attempt of the same batch is searched, two a
---       limiter: the time of that attempt (ms), or an earlier one, and how many ids the batch has
+--       number a group), the record of all that is wanted (its permits do not count if it does not hold them), the caller's
+--       rate ("rate interval type keep-alive"; '': none), flags (e refuse if the configured rate is another one, else the
+--       caller's rate is set where none is; b finish a rebuild; s compare the free permits with the records; w scores in
+--       whole ms; r a record for each grant; t this server's clock in the place of now; a number: the granularity in ms);
+--       then, if an earlier attempt of the same batch is searched, two a limiter: the time of that attempt (ms), or an
+--       earlier one, and how many ids the batch has
 -- reply 1 status (0; else as in acquire.lua, of the limiter whose number, from 0, follows), then with status 0 six a
 --       limiter: now (us), rate, interval (ms), permits free afterwards, notes (base.lua), us until all are free; no more if
 --       all is granted; then for each group how many of it are granted (-1: more than the rate of limiter 0; -2: of limiter
@@ -30,143 +31,121 @@ local REBUILD_PENDING = 512 -- the free permits must be rebuilt once these are g
 local RATE_MISMATCH = 1024 -- the configured rate is not the caller's
 local FOREIGN_WRITER = 2048 -- a record of a client other than this library was seen, after a refusal in the queue
 local MANY = 4096 -- there are too many live records for one call to add up: recount.lua does that
--- plain.lua: plain grants of several limiters in one call: all are read first, then written, so that an error of a read has no
--- effect. A plain grant is one record that joins no other, in a limiter of type '0' without keep-alive whose state needs no
--- repair. acquire.lua has the same steps inline, for one limiter.
-local RATE, INTERVAL, FREE, COUNTED, EXPIRED, TTL, SCORE, NEW, NOW = 1, 2, 3, 4, 5, 6, 7, 8, 9 -- what is read of a limiter
-local FIGURES = 9 -- of a limiter
-
--- read_plain reads a limiter, numbered from 0. It stores its figures in read, and returns true, if its state allows a plain
--- grant: the rate, the interval (ms), the free permits with the expired ones, the stored free permits (false: none), the
--- expired records, the TTL, the score of a grant, whether the limiter is new, and now (ms), which is given as a number and as
--- text.
--- Flags: s compare the free permits with the records, w scores in whole ms.
-local function read_plain(read, number, configured_rate, flags, now, now_text, most_expired)
-  local key = 5 * number
-  local config = call('HMGET', KEYS[key + 1], 'rate', 'interval', 'type', 'keepAliveTime')
-  local rate, interval, kind = config[1], config[2], config[3]
-  local new = configured_rate ~= '' and not (rate or interval or kind or config[4])
-  if new then
-    rate, interval, kind = string.match(configured_rate, '^(%d+) (%d+) (0) 0$')
-  end
-  if
-    kind ~= '0'
-    or config[4]
-    or not rate
-    or not interval
-    or not find(rate, '^%d+$')
-    or #rate > 15
-    or not find(interval, '^[1-9]%d*$')
-    or #interval > 15
-    or configured_rate ~= '' and configured_rate ~= rate .. ' ' .. interval .. ' 0 0'
-  then
-    return false
-  end
-  rate, interval = tonumber(rate), tonumber(interval)
-  local records, cutoff = KEYS[key + 4], now - interval
-  local expired_count, expired_permits = 0, 0
-  local stored = call('GET', KEYS[key + 2])
-  local oldest = call('ZRANGE', records, '0', '0', 'WITHSCORES')
-  local stays = oldest[1] -- the oldest record that stays
-  if stays and tonumber(oldest[2]) <= cutoff then
-    local expired = { stays } -- mostly this one only
-    oldest = call('ZRANGE', records, '1', '1', 'WITHSCORES')
-    stays = oldest[1]
-    if stays and tonumber(oldest[2]) <= cutoff then
-      expired = call('ZRANGEBYSCORE', records, '-inf', cutoff, 'LIMIT', '0', most_expired)
-      stays = call('ZRANGE', records, #expired, #expired)[1]
-    end
-    expired_count = #expired
-    for i = 1, expired_count do
-      local a, b, c, d = string.byte(expired[i], -4, -1)
-      if d then
-        expired_permits = expired_permits + a + b * 256 + c * 65536 + d * 16777216
-      end
-    end
-  end
-  local counted = stored and (find(stored, '^[1-9]%d*$') and #stored <= 15 or stored == '0') and tonumber(stored)
-  local unused = not stored and not stays and expired_count == 0
-  local free = counted and counted + expired_permits or unused and rate
-  if not free or free > rate or not stays and free ~= rate or expired_count == most_expired then
-    return false
-  end
-  if stays and find(flags, 's', 1, true) then
-    local live, sum = call('ZRANGE', records, expired_count, expired_count + 255), free
-    for i = 1, #live do
-      local a, b, c, d = string.byte(live[i], -4, -1)
-      if d then
-        sum = sum + a + b * 256 + c * 65536 + d * 16777216
-      end
-    end
-    if sum ~= rate or #live == 256 then
-      return false
-    end
-  end
-  local score = (interval >= FRACTIONS_BELOW or find(flags, 'w', 1, true)) and math.ceil(now) or now
-  local at = FIGURES * number
-  read[at + RATE], read[at + INTERVAL], read[at + FREE], read[at + COUNTED] = rate, interval, free, counted or false
-  read[at + EXPIRED], read[at + TTL], read[at + NEW], read[at + NOW] = expired_count, call('PTTL', KEYS[key + 1]), new, now
-  read[at + SCORE] = score == now and now_text or score -- a text costs Redis less than a number
-  return true
-end
-
--- write_plain writes what follows the record of a plain grant, after which so many permits are free.
-local function write_plain(read, number, left)
-  local key, at = 5 * number, FIGURES * number
-  local counted, expired_count, ttl = read[at + COUNTED], read[at + EXPIRED], read[at + TTL]
-  if not counted then
-    call('SET', KEYS[key + 2], string.format('%.0f', left))
-  elseif left ~= counted then
-    call('INCRBY', KEYS[key + 2], left - counted)
-  end
-  if expired_count > 0 then
-    call('ZREMRANGEBYRANK', KEYS[key + 4], '0', expired_count - 1)
-  end
-  if ttl > 0 then
-    call('PEXPIRE', KEYS[key + 2], ttl)
-    call('PEXPIRE', KEYS[key + 4], ttl)
-  elseif ttl == -2 and counted then -- as in commit.lua
-    call('PERSIST', KEYS[key + 2])
-    call('PERSIST', KEYS[key + 4])
-  end
-end
 local limiters = #KEYS / 5
 
 -- A batch of one group is granted here as a whole, by plain grants. Otherwise this block ends before a permit is taken, and
 -- the state is read again.
 local count = not ARGV[4 * limiters + 3] and tonumber(ARGV[1])
-local enough, read = count, {}
+local plain, read, most_expired = count, {}, MAX_EXPIRED -- read: by limiter, what its grant needs
 for i = 0, count and limiters - 1 or -1 do
-  local at, flags, now_text = 4 * i + 2, ARGV[4 * i + 6], ARGV[2]
-  local now = tonumber(now_text)
+  local key, at, now_text = 5 * i, 4 * i + 2, ARGV[2]
+  local wanted, flags, now = count * tonumber(ARGV[at + 1]), ARGV[at + 4], tonumber(now_text)
+  if find(flags, '[br%d]') or wanted > MAX_RECORD then
+    plain = nil
+    break
+  end
   if find(flags, 't', 1, true) then
     local time = call('TIME')
     now, now_text = (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000, nil
   end
-  local wanted = count * tonumber(ARGV[at + 1])
-  if
-    find(flags, '[br%d]')
-    or wanted > MAX_RECORD
-    or not read_plain(read, i, ARGV[at + 3], flags, now, now_text, MAX_EXPIRED)
-    or wanted > read[FIGURES * i + FREE]
-  then
-    enough = false
-    break
+  local configured_rate = ARGV[at + 3] ~= '' and ARGV[at + 3]
+-- plain_read.lua reads what a plain grant needs of a limiter. A plain grant is one record that joins no other, in a limiter of
+-- type '0' without keep-alive whose state needs no repair. This is a block, not a function: functions and tables cost Redis
+-- more than its steps do. A plain grant makes these calls to Redis:
+--   HMGET   the configuration, which others may change at any time
+--   GET     the free permits, which must be checked before they are used
+--   ZRANGE  the oldest record: whether any has expired, whether there is any
+--   PTTL    the TTL to apply to the state
+--   ZADD    the record: the first write, which a full server refuses
+--   INCRBY  the free permits
+-- A new limiter costs HSET, and SET in the place of INCRBY. An expired record costs ZRANGE (the next one) and
+-- ZREMRANGEBYRANK; more of them also ZRANGEBYSCORE (their permits) and ZRANGE (the oldest of the others); a TTL PEXPIRE of
+-- both keys.
+--
+-- Given: key (KEYS[key + 1] to KEYS[key + 5] are the limiter's), configured_rate ("rate interval type keep-alive"; nil or
+-- false: none), now (ms), now_text (the same as text; nil or false: none), flags (s compare the free permits with the records,
+-- w scores in whole ms), most_expired (with so many expired records it is no plain grant).
+-- Result: fields (the configuration as read), and free, the free permits with the expired ones; nil: the state allows no plain
+-- grant. Only with free: rate, interval, new (the limiter has no configuration yet), stored and counted (the stored free
+-- permits, as text and as a number), expired_count, expired_permits, oldest (the oldest record that stays, and its score),
+-- cutoff, ttl, score (of a grant), score_text (the same for ZADD).
+local name, value, records = KEYS[key + 1], KEYS[key + 2], KEYS[key + 4]
+local fields = call('HMGET', name, 'rate', 'interval', 'type', 'keepAliveTime')
+local rate, interval, kind = fields[1], fields[2], fields[3]
+local new = configured_rate and not (rate or interval or kind or fields[4])
+if new then
+  rate, interval, kind = string.match(configured_rate, '^(%d+) (%d+) (0) 0$')
+end
+local free, stored, counted, oldest, cutoff, ttl, score, score_text
+local expired_count, expired_permits = 0, 0
+if
+  kind == '0'
+  and not fields[4]
+  and rate
+  and interval
+  and find(rate, '^%d+$')
+  and #rate <= 15
+  and find(interval, '^[1-9]%d*$')
+  and #interval <= 15
+  and (not configured_rate or configured_rate == rate .. ' ' .. interval .. ' 0 0')
+then
+  rate, interval = tonumber(rate), tonumber(interval)
+  cutoff = now - interval
+  stored = call('GET', value)
+  oldest = call('ZRANGE', records, '0', '0', 'WITHSCORES')
+  if oldest[1] and tonumber(oldest[2]) <= cutoff then
+    local expired = { oldest[1] } -- mostly this one only
+    oldest = call('ZRANGE', records, '1', '1', 'WITHSCORES')
+    if oldest[1] and tonumber(oldest[2]) <= cutoff then
+      expired = call('ZRANGEBYSCORE', records, '-inf', cutoff, 'LIMIT', '0', most_expired)
+      oldest = call('ZRANGE', records, #expired, #expired, 'WITHSCORES')
+    end
+    expired_count = #expired
+    for n = 1, expired_count do
+      local a, b, c, d = string.byte(expired[n], -4, -1)
+      if d then
+        expired_permits = expired_permits + a + b * 256 + c * 65536 + d * 16777216
+      end
+    end
+  end
+  counted = stored and (find(stored, '^[1-9]%d*$') and #stored <= 15 or stored == '0') and tonumber(stored)
+  local unused = not stored and not oldest[1] and expired_count == 0
+  free = counted and counted + expired_permits or unused and rate or nil
+  if free and (free > rate or not oldest[1] and free ~= rate or expired_count == most_expired) then
+    free = nil
+  elseif free and oldest[1] and find(flags, 's', 1, true) then
+    local live, sum = call('ZRANGE', records, expired_count, expired_count + 255), free
+    for n = 1, #live do
+      local a, b, c, d = string.byte(live[n], -4, -1)
+      if d then
+        sum = sum + a + b * 256 + c * 65536 + d * 16777216
+      end
+    end
+    if sum ~= rate or #live == 256 then -- more are left to the general path
+      free = nil
+    end
+  end
+  if free then
+    ttl = call('PTTL', name)
+    score = (interval >= FRACTIONS_BELOW or find(flags, 'w', 1, true)) and math.ceil(now) or now
+    score_text = score == now and now_text or score -- a text costs Redis less than a number
   end
 end
-if enough then
-  local reply = { 0 }
+  if not free or wanted > free then
+    plain = nil
+    break
+  end
+  read[i] = { rate, interval, new, now, score, score_text, free - wanted, counted or false, expired_count, ttl }
+end
+if plain then
+  local reply = { 0, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil } -- room for two limiters: growing takes time
   for i = 0, limiters - 1 do
-    local figure, at = FIGURES * i, 6 * i + 1
-    local records, prefix, rate, interval = KEYS[5 * i + 4], ARGV[4 * i + 4], read[figure + RATE], read[figure + INTERVAL]
-    local now, wanted, score = read[figure + NOW], count * tonumber(ARGV[4 * i + 3]), read[figure + SCORE]
-    local left = read[figure + FREE] - wanted
-    if read[figure + NEW] then
-      call('HSET', KEYS[5 * i + 1], 'rate', rate, 'interval', interval, 'type', '0')
+    local rate, interval, new, now, score, score_text, left, counted, expired_count, ttl = unpack(read[i])
+    local name, value, records, record, at = KEYS[5 * i + 1], KEYS[5 * i + 2], KEYS[5 * i + 4], ARGV[4 * i + 4], 6 * i + 1
+    if new then
+      call('HSET', name, 'rate', rate, 'interval', interval, 'type', '0')
     end
-    local b, c = math.floor(wanted / 256), math.floor(wanted / 65536)
-    local permits = string.char(wanted % 256, b % 256, c % 256, math.floor(c / 256))
-    if call('ZADD', records, 'NX', score, prefix .. permits) == 0 then
+    if call('ZADD', records, 'NX', score_text, record) == 0 then
 -- record.lua reads records, the members of a permits set. A record ends in its permits, as four bytes, least significant
 -- first; the bytes before them are its prefix: a format byte or more, and an id. internal/record describes the formats.
 
@@ -298,12 +277,28 @@ local function remove_surplus(records, oldest, surplus)
   call('ZREM', records, unpack(gone))
   return surplus
 end
-      add_record(records, next_prefix(prefix), wanted, score)
+      add_record(records, next_prefix(string.sub(record, 1, -5)), count * tonumber(ARGV[4 * i + 3]), score)
     end
-    write_plain(read, i, left)
-    reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4], reply[at + 5] =
-      math.ceil(now * 1000 - 0.3), rate, interval, left, 0
-    reply[at + 6] = math.ceil((tonumber(score) + interval - now) * 1000 - 0.3) -- as to_micros has it
+-- plain_write.lua writes what follows the record of a plain grant.
+-- Given: value and records (the keys), counted, expired_count and ttl (of plain_read.lua), left (the permits free afterwards).
+if not counted then
+  call('SET', value, string.format('%.0f', left))
+elseif left ~= counted then
+  call('INCRBY', value, left - counted)
+end
+if expired_count > 0 then
+  call('ZREMRANGEBYRANK', records, '0', expired_count - 1)
+end
+if ttl > 0 then
+  call('PEXPIRE', value, ttl)
+  call('PEXPIRE', records, ttl)
+elseif ttl == -2 and counted then -- as in commit.lua
+  call('PERSIST', value)
+  call('PERSIST', records)
+end
+    -- Times as to_micros has them.
+    reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4], reply[at + 5], reply[at + 6] =
+      math.ceil(now * 1000 - 0.3), rate, interval, left, 0, math.ceil((score + interval - now) * 1000 - 0.3)
   end
   return reply
 end
@@ -763,7 +758,8 @@ local function read_request(number, counts)
   return {
     sizes = sizes,
     total = total,
-    prefix = ARGV[at + 2],
+    prefix = string.sub(ARGV[at + 2], 1, -5),
+    record = ARGV[at + 2],
     configured_rate = ARGV[at + 3] ~= '' and ARGV[at + 3] or nil,
     flags = flags,
     client_now = find(flags, 't', 1, true) and '' or ARGV[2],
@@ -974,7 +970,7 @@ end
       local since, id_count = tonumber(ARGV[4 * limiters + 3 + 2 * i]), tonumber(ARGV[4 * limiters + 4 + 2 * i])
       local score = score_of(request, limiter, read_clock(request.client_now))
       local shared = request.granularity ~= nil
-      local whole = id_count == 1 and not shared and request.prefix .. permit_bytes(request.total) or nil
+      local whole = id_count == 1 and not shared and request.record or nil
       call('GET', limiter.value) -- fails before anything is written if the key has another type
       local attempt, share = find_attempt(limiter.records, request.prefix, id_count, since, whole, shared, '')
       if not attempt then

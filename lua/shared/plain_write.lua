@@ -1,0 +1,17 @@
+-- plain_write.lua writes what follows the record of a plain grant.
+-- Given: value and records (the keys), counted, expired_count and ttl (of plain_read.lua), left (the permits free afterwards).
+if not counted then
+  call('SET', value, string.format('%.0f', left))
+elseif left ~= counted then
+  call('INCRBY', value, left - counted)
+end
+if expired_count > 0 then
+  call('ZREMRANGEBYRANK', records, '0', expired_count - 1)
+end
+if ttl > 0 then
+  call('PEXPIRE', value, ttl)
+  call('PEXPIRE', records, ttl)
+elseif ttl == -2 and counted then -- as in commit.lua
+  call('PERSIST', value)
+  call('PERSIST', records)
+end
