@@ -28,9 +28,9 @@
 -- The requests of a strict group wait in a queue: if one is refused, none behind it is granted. Behind the strict groups each
 -- group takes what it can.
 --
--- The plain grant comes first (plain_read.lua says what it costs). Behind it, a granularity costs ZRANGEBYSCORE (this client's
--- record of the bucket) and ZREM of it; a refusal ZCARD and ZRANGE of the records that it adds up or walks; a check ZRANGE of
--- the records; a search for an earlier attempt what recover.lua says.
+-- The plain grant comes first (plain_read.lua says what it costs). After it, a granularity costs ZRANGEBYSCORE (this client's
+-- record of the bucket) and ZREM of it; a refusal ZCARD and ZRANGE of the records that it adds up or walks; a search for an
+-- earlier attempt what recover.lua says.
 
 --@include base
 local client_now, record, wanted, flags = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[5]

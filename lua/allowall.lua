@@ -2,12 +2,12 @@
 --
 -- KEYS  five a limiter: config, value, client value, permits, client permits
 -- ARGV  1 the requests of each group (a number a group), 2 now (ms, up to three decimals), then four a limiter: permits (a
---       number a group), the record of all that is wanted (its permits do not count if it does not hold them), the caller's
---       rate ("rate interval type keep-alive"; '': none), flags (e refuse if the configured rate is another one, else the
---       caller's rate is set where none is; b finish a rebuild; s compare the free permits with the records; w scores in
---       whole ms; r a record for each grant; t this server's clock in the place of now; a number: the granularity in ms);
---       then, if an earlier attempt of the same batch is searched, two a limiter: the time of that attempt (ms), or an
---       earlier one, and how many ids the batch has
+--       number a group), the record of all that is wanted (if one cannot hold it, only its prefix counts), the caller's rate
+--       ("rate interval type keep-alive"; '': none), flags (e refuse if the configured rate is another one, else the caller's
+--       rate is set where none is; b finish a rebuild; s compare the free permits with the records; w scores in whole ms; r a
+--       record for each grant; t this server's clock in the place of now; a number: the granularity in ms); then, if an
+--       earlier attempt of the same batch is searched, two a limiter: the time of that attempt (ms), or an earlier one, and
+--       how many ids the batch has
 -- reply 1 status (0; else as in acquire.lua, of the limiter whose number, from 0, follows), then with status 0 six a
 --       limiter: now (us), rate, interval (ms), permits free afterwards, notes (base.lua), us until all are free; no more if
 --       all is granted; then for each group how many of it are granted (-1: more than the rate of limiter 0; -2: of limiter
@@ -20,7 +20,7 @@ local limiters = #KEYS / 5
 -- A batch of one group is granted here as a whole, by plain grants. Otherwise this block ends before a permit is taken, and
 -- the state is read again.
 local count = not ARGV[4 * limiters + 3] and tonumber(ARGV[1])
-local plain, read, most_expired = count, {}, MAX_EXPIRED -- read: by limiter, what its grant needs
+local plain, read, most_expired = count, {}, MAX_EXPIRED -- read[i]: of limiter i, from 0
 for i = 0, count and limiters - 1 or -1 do
   local key, at, now_text = 5 * i, 4 * i + 2, ARGV[2]
   local wanted, flags, now = count * tonumber(ARGV[at + 1]), ARGV[at + 4], tonumber(now_text)
@@ -38,7 +38,7 @@ for i = 0, count and limiters - 1 or -1 do
     plain = nil
     break
   end
-  read[i] = { rate, interval, new, now, score, score_text, free - wanted, counted or false, expired_count, ttl }
+  read[i] = { rate, interval, new, now, score, score_text, free - wanted, counted, expired_count, ttl }
 end
 if plain then
   local reply = { 0, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil } -- room for two limiters: growing takes time

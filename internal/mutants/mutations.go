@@ -98,8 +98,6 @@ var mutations = []mutation{
 	// Plain grants of several limiters.
 	{file: "lua/acquiremany.lua", why: "a shared command reads a limiter twice before it grants",
 		old: "if not seen[KEYS[key + 4]] then", new: "if true then"},
-	{file: "lua/acquiremany.lua", why: "a limiter of a shared command grants more than is free",
-		old: "if left >= 0 and", new: "if"},
 	{file: "lua/acquiremany.lua", why: "a shared command grants more than is free",
 		old: "if left >= 0 and call(", new: "if call("},
 	{file: "internal/dispatch/many.go", why: "a batch that is no plain grant fails with its shared command",

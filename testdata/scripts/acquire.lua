@@ -28,9 +28,9 @@
 -- The requests of a strict group wait in a queue: if one is refused, none behind it is granted. Behind the strict groups each
 -- group takes what it can.
 --
--- The plain grant comes first (plain_read.lua says what it costs). Behind it, a granularity costs ZRANGEBYSCORE (this client's
--- record of the bucket) and ZREM of it; a refusal ZCARD and ZRANGE of the records that it adds up or walks; a check ZRANGE of
--- the records; a search for an earlier attempt what recover.lua says.
+-- The plain grant comes first (plain_read.lua says what it costs). After it, a granularity costs ZRANGEBYSCORE (this client's
+-- record of the bucket) and ZREM of it; a refusal ZCARD and ZRANGE of the records that it adds up or walks; a search for an
+-- earlier attempt what recover.lua says.
 
 -- base.lua: constants. It defines no function: each definition costs a tenth of a call of Redis.
 local call, find, tonumber = redis.call, string.find, tonumber
@@ -63,25 +63,25 @@ if wanted and ARGV[4] ~= '' and not ARGV[7] and not find(flags, 'b', 1, true) th
     now = (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000
   end
 -- plain_read.lua reads what a plain grant needs of a limiter. A plain grant is one record that joins no other, in a limiter of
--- type '0' without keep-alive whose state needs no repair. This is a block, not a function: functions and tables cost Redis
--- more than its steps do. A plain grant makes these calls to Redis:
+-- type '0' without keep-alive whose state needs no repair. This is a block to be included, as a function would be slower. A
+-- plain grant makes these calls to Redis:
 --   HMGET   the configuration, which others may change at any time
 --   GET     the free permits, which must be checked before they are used
 --   ZRANGE  the oldest record: whether any has expired, whether there is any
 --   PTTL    the TTL to apply to the state
---   ZADD    the record: the first write, which a full server refuses
+--   ZADD    the record: the first write, unless the limiter is new; a full server refuses it
 --   INCRBY  the free permits
--- A new limiter costs HSET, and SET in the place of INCRBY. An expired record costs ZRANGE (the next one) and
--- ZREMRANGEBYRANK; more of them also ZRANGEBYSCORE (their permits) and ZRANGE (the oldest of the others); a TTL PEXPIRE of
--- both keys.
+-- Without a configuration HSET comes before ZADD, and without stored free permits SET replaces INCRBY. An expired record costs
+-- ZRANGE (the next one) and ZREMRANGEBYRANK; more of them also ZRANGEBYSCORE (their permits) and ZRANGE (the oldest of the
+-- others); a check ZRANGE (the records); a TTL PEXPIRE of both keys, and an expired configuration PERSIST of both.
 --
 -- Given: key (KEYS[key + 1] to KEYS[key + 5] are the limiter's), configured_rate ("rate interval type keep-alive"; nil or
 -- false: none), now (ms), now_text (the same as text; nil or false: none), flags (s compare the free permits with the records,
 -- w scores in whole ms), most_expired (with so many expired records it is no plain grant).
--- Result: fields (the configuration as read), and free, the free permits with the expired ones; nil: the state allows no plain
--- grant. Only with free: rate, interval, new (the limiter has no configuration yet), stored and counted (the stored free
--- permits, as text and as a number), expired_count, expired_permits, oldest (the oldest record that stays, and its score),
--- cutoff, ttl, score (of a grant), score_text (the same for ZADD).
+-- Result: name, value and records (the keys), fields (the configuration as read), and free, the free permits with the expired
+-- ones; nil: the state allows no plain grant. Only with free: rate, interval, kind, new (the limiter has no configuration
+-- yet), stored and counted (the stored free permits, as text and as a number; false: none), expired_count, expired_permits,
+-- oldest (the oldest record that stays, and its score), cutoff, ttl, score (of a grant), score_text (the same for ZADD).
 local name, value, records = KEYS[key + 1], KEYS[key + 2], KEYS[key + 4]
 local fields = call('HMGET', name, 'rate', 'interval', 'type', 'keepAliveTime')
 local rate, interval, kind = fields[1], fields[2], fields[3]

@@ -1,6 +1,6 @@
 -- acquiremany.lua grants permits to the batches of several limiters, each for itself, by plain grants (plain_read.lua). What is
--- no plain grant has no effect, and the client asks for it by acquire.lua. Nor has an error any effect: all limiters are read
--- before one is written.
+-- no plain grant, is asked of a limiter without a configuration, or is asked of a limiter for the second time, has no effect,
+-- and the client asks for it by acquire.lua. Nor has an error any effect: all limiters are read before one is written.
 --
 -- KEYS  five a limiter: config, value, client value, permits, client permits
 -- ARGV  1 now (ms, up to three decimals), then four a limiter: permits, the record that holds them, the caller's rate ("rate
@@ -24,10 +24,10 @@ local REBUILD_PENDING = 512 -- the free permits must be rebuilt once these are g
 local RATE_MISMATCH = 1024 -- the configured rate is not the caller's
 local FOREIGN_WRITER = 2048 -- a record of a client other than this library was seen, after a refusal in the queue
 local MANY = 4096 -- there are too many live records for one call to add up: recount.lua does that
-local most_expired = 128 -- a call must not take long
+local most_expired = 128 -- records of one limiter; more would take the call too long
 local now_text, now = ARGV[1], tonumber(ARGV[1])
 local last = #KEYS / 5 - 1
-local read, reply = {}, {} -- by limiter: what its grant needs; what all are told
+local read, reply = {}, {} -- read[i]: of limiter i, from 0, if its state allows a plain grant
 local seen = {} -- records keys: what is read of a limiter is wrong after a grant of the same limiter
 for i = 0, last do
   local key, at = 5 * i, 4 * i
@@ -35,25 +35,25 @@ for i = 0, last do
     seen[KEYS[key + 4]] = true
     local configured_rate, flags = ARGV[at + 4] ~= '' and ARGV[at + 4], ARGV[at + 5]
 -- plain_read.lua reads what a plain grant needs of a limiter. A plain grant is one record that joins no other, in a limiter of
--- type '0' without keep-alive whose state needs no repair. This is a block, not a function: functions and tables cost Redis
--- more than its steps do. A plain grant makes these calls to Redis:
+-- type '0' without keep-alive whose state needs no repair. This is a block to be included, as a function would be slower. A
+-- plain grant makes these calls to Redis:
 --   HMGET   the configuration, which others may change at any time
 --   GET     the free permits, which must be checked before they are used
 --   ZRANGE  the oldest record: whether any has expired, whether there is any
 --   PTTL    the TTL to apply to the state
---   ZADD    the record: the first write, which a full server refuses
+--   ZADD    the record: the first write, unless the limiter is new; a full server refuses it
 --   INCRBY  the free permits
--- A new limiter costs HSET, and SET in the place of INCRBY. An expired record costs ZRANGE (the next one) and
--- ZREMRANGEBYRANK; more of them also ZRANGEBYSCORE (their permits) and ZRANGE (the oldest of the others); a TTL PEXPIRE of
--- both keys.
+-- Without a configuration HSET comes before ZADD, and without stored free permits SET replaces INCRBY. An expired record costs
+-- ZRANGE (the next one) and ZREMRANGEBYRANK; more of them also ZRANGEBYSCORE (their permits) and ZRANGE (the oldest of the
+-- others); a check ZRANGE (the records); a TTL PEXPIRE of both keys, and an expired configuration PERSIST of both.
 --
 -- Given: key (KEYS[key + 1] to KEYS[key + 5] are the limiter's), configured_rate ("rate interval type keep-alive"; nil or
 -- false: none), now (ms), now_text (the same as text; nil or false: none), flags (s compare the free permits with the records,
 -- w scores in whole ms), most_expired (with so many expired records it is no plain grant).
--- Result: fields (the configuration as read), and free, the free permits with the expired ones; nil: the state allows no plain
--- grant. Only with free: rate, interval, new (the limiter has no configuration yet), stored and counted (the stored free
--- permits, as text and as a number), expired_count, expired_permits, oldest (the oldest record that stays, and its score),
--- cutoff, ttl, score (of a grant), score_text (the same for ZADD).
+-- Result: name, value and records (the keys), fields (the configuration as read), and free, the free permits with the expired
+-- ones; nil: the state allows no plain grant. Only with free: rate, interval, kind, new (the limiter has no configuration
+-- yet), stored and counted (the stored free permits, as text and as a number; false: none), expired_count, expired_permits,
+-- oldest (the oldest record that stays, and its score), cutoff, ttl, score (of a grant), score_text (the same for ZADD).
 local name, value, records = KEYS[key + 1], KEYS[key + 2], KEYS[key + 4]
 local fields = call('HMGET', name, 'rate', 'interval', 'type', 'keepAliveTime')
 local rate, interval, kind = fields[1], fields[2], fields[3]
@@ -117,7 +117,7 @@ then
   end
 end
     if free and not new then
-      read[i] = { rate, interval, free, counted or false, expired_count, ttl, score_text }
+      read[i] = { rate, interval, free, counted, expired_count, ttl, score_text }
     end
   end
 end

@@ -2,12 +2,12 @@
 --
 -- KEYS  five a limiter: config, value, client value, permits, client permits
 -- ARGV  1 the requests of each group (a number a group), 2 now (ms, up to three decimals), then four a limiter: permits (a
---       number a group), the record of all that is wanted (its permits do not count if it does not hold them), the caller's
---       rate ("rate interval type keep-alive"; '': none), flags (e refuse if the configured rate is another one, else the
---       caller's rate is set where none is; b finish a rebuild; s compare the free permits with the records; w scores in
---       whole ms; r a record for each grant; t this server's clock in the place of now; a number: the granularity in ms);
---       then, if an earlier attempt of the same batch is searched, two a limiter: the time of that attempt (ms), or an
---       earlier one, and how many ids the batch has
+--       number a group), the record of all that is wanted (if one cannot hold it, only its prefix counts), the caller's rate
+--       ("rate interval type keep-alive"; '': none), flags (e refuse if the configured rate is another one, else the caller's
+--       rate is set where none is; b finish a rebuild; s compare the free permits with the records; w scores in whole ms; r a
+--       record for each grant; t this server's clock in the place of now; a number: the granularity in ms); then, if an
+--       earlier attempt of the same batch is searched, two a limiter: the time of that attempt (ms), or an earlier one, and
+--       how many ids the batch has
 -- reply 1 status (0; else as in acquire.lua, of the limiter whose number, from 0, follows), then with status 0 six a
 --       limiter: now (us), rate, interval (ms), permits free afterwards, notes (base.lua), us until all are free; no more if
 --       all is granted; then for each group how many of it are granted (-1: more than the rate of limiter 0; -2: of limiter
@@ -36,7 +36,7 @@ local limiters = #KEYS / 5
 -- A batch of one group is granted here as a whole, by plain grants. Otherwise this block ends before a permit is taken, and
 -- the state is read again.
 local count = not ARGV[4 * limiters + 3] and tonumber(ARGV[1])
-local plain, read, most_expired = count, {}, MAX_EXPIRED -- read: by limiter, what its grant needs
+local plain, read, most_expired = count, {}, MAX_EXPIRED -- read[i]: of limiter i, from 0
 for i = 0, count and limiters - 1 or -1 do
   local key, at, now_text = 5 * i, 4 * i + 2, ARGV[2]
   local wanted, flags, now = count * tonumber(ARGV[at + 1]), ARGV[at + 4], tonumber(now_text)
@@ -50,25 +50,25 @@ for i = 0, count and limiters - 1 or -1 do
   end
   local configured_rate = ARGV[at + 3] ~= '' and ARGV[at + 3]
 -- plain_read.lua reads what a plain grant needs of a limiter. A plain grant is one record that joins no other, in a limiter of
--- type '0' without keep-alive whose state needs no repair. This is a block, not a function: functions and tables cost Redis
--- more than its steps do. A plain grant makes these calls to Redis:
+-- type '0' without keep-alive whose state needs no repair. This is a block to be included, as a function would be slower. A
+-- plain grant makes these calls to Redis:
 --   HMGET   the configuration, which others may change at any time
 --   GET     the free permits, which must be checked before they are used
 --   ZRANGE  the oldest record: whether any has expired, whether there is any
 --   PTTL    the TTL to apply to the state
---   ZADD    the record: the first write, which a full server refuses
+--   ZADD    the record: the first write, unless the limiter is new; a full server refuses it
 --   INCRBY  the free permits
--- A new limiter costs HSET, and SET in the place of INCRBY. An expired record costs ZRANGE (the next one) and
--- ZREMRANGEBYRANK; more of them also ZRANGEBYSCORE (their permits) and ZRANGE (the oldest of the others); a TTL PEXPIRE of
--- both keys.
+-- Without a configuration HSET comes before ZADD, and without stored free permits SET replaces INCRBY. An expired record costs
+-- ZRANGE (the next one) and ZREMRANGEBYRANK; more of them also ZRANGEBYSCORE (their permits) and ZRANGE (the oldest of the
+-- others); a check ZRANGE (the records); a TTL PEXPIRE of both keys, and an expired configuration PERSIST of both.
 --
 -- Given: key (KEYS[key + 1] to KEYS[key + 5] are the limiter's), configured_rate ("rate interval type keep-alive"; nil or
 -- false: none), now (ms), now_text (the same as text; nil or false: none), flags (s compare the free permits with the records,
 -- w scores in whole ms), most_expired (with so many expired records it is no plain grant).
--- Result: fields (the configuration as read), and free, the free permits with the expired ones; nil: the state allows no plain
--- grant. Only with free: rate, interval, new (the limiter has no configuration yet), stored and counted (the stored free
--- permits, as text and as a number), expired_count, expired_permits, oldest (the oldest record that stays, and its score),
--- cutoff, ttl, score (of a grant), score_text (the same for ZADD).
+-- Result: name, value and records (the keys), fields (the configuration as read), and free, the free permits with the expired
+-- ones; nil: the state allows no plain grant. Only with free: rate, interval, kind, new (the limiter has no configuration
+-- yet), stored and counted (the stored free permits, as text and as a number; false: none), expired_count, expired_permits,
+-- oldest (the oldest record that stays, and its score), cutoff, ttl, score (of a grant), score_text (the same for ZADD).
 local name, value, records = KEYS[key + 1], KEYS[key + 2], KEYS[key + 4]
 local fields = call('HMGET', name, 'rate', 'interval', 'type', 'keepAliveTime')
 local rate, interval, kind = fields[1], fields[2], fields[3]
@@ -135,7 +135,7 @@ end
     plain = nil
     break
   end
-  read[i] = { rate, interval, new, now, score, score_text, free - wanted, counted or false, expired_count, ttl }
+  read[i] = { rate, interval, new, now, score, score_text, free - wanted, counted, expired_count, ttl }
 end
 if plain then
   local reply = { 0, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil } -- room for two limiters: growing takes time
