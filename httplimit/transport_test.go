@@ -151,10 +151,13 @@ func TestPauseOfAllProcesses(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				server, s := limittest.NewRealTime(t), newRemote()
-				limiter := func() *rratelimiter.Limiter {
-					return server.Client().RateLimiter("api", rratelimiter.WithRate(c.rate))
+				limiter := func(ahead time.Duration) *rratelimiter.Limiter {
+					now := func() time.Time { return server.Now().Add(ahead) }
+					return server.Client(rratelimiter.WithClock(now)).RateLimiter("api", rratelimiter.WithRate(c.rate))
 				}
-				one, other := &Transport{Limiter: limiter(), Base: s}, limiter()
+				// The other process's clock is ahead, so that it asks first when permits return. If both asked at the same
+				// time of the bubble, chance would decide.
+				one, other := &Transport{Limiter: limiter(0), Base: s}, limiter(100*time.Microsecond)
 				if c.retryAfter == "date" {
 					c.retryAfter = time.Now().Add(30 * time.Second).UTC().Format(http.TimeFormat)
 				}
