@@ -15,7 +15,7 @@ import (
 // completion.go lets shells complete the names of limiters, and the ids of their clients, with what a short search
 // finds.
 
-const glimpse = 500 * time.Millisecond
+var glimpse = 500 * time.Millisecond // tests have more time
 
 // complete lists names of limiters that begin with the first argument.
 func (c *common) complete(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {

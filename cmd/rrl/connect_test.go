@@ -21,6 +21,7 @@ import (
 	miniserver "github.com/alicebob/miniredis/v2/server"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/rrltest"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -259,7 +260,7 @@ func TestCommandsOnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.Cluster(t, 3)
 	rdb := nodes.ClusterClient()
-	client := rratelimiter.NewClient(rdb)
+	client := rrltest.Client(rdb)
 	for i := range 12 {
 		l := client.RateLimiter(fmt.Sprintf("limiter %02d", i))
 		if err := l.SetRate(t.Context(), rratelimiter.PerSecond(5)); err != nil {

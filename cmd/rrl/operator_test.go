@@ -77,7 +77,7 @@ func TestLsListsLimitersAndNothingElse(t *testing.T) {
 		s.limiter("b", "2000", "60000", "0")
 		s.state("b", "", "500", -100, rrltest.GoRecord("abc", 1500))
 		s.limiter("a", "10", "250", "0")
-		s.limiter("c", "10", "1000", "0")
+		s.limiter("c", "10", "60000", "0")
 		s.state("c", "", "3", -100, rrltest.GoRecord("abc", 1))
 		s.limiter("d\x00\xff", "5", "1000", "0")
 		s.limiter("e", "ten", "1000", "0")
@@ -87,7 +87,7 @@ func TestLsListsLimitersAndNothingElse(t *testing.T) {
 		want := `NAME         RATE      TYPE     FREE  IN USE  RECORDS  TTL
 a            10/250ms  OVERALL    10       0        0  1h30m
 b            2000/m    OVERALL   500   1,500        1  -
-c            10/s      OVERALL     9       1        1  -      does not add up: rrl show
+c            10/m      OVERALL     9       1        1  -      does not add up: rrl show
 "d\x00\xff"  5/s       OVERALL     5       0        0  -
 e            ?                                                its rate is no whole number from 0 on
 `
@@ -314,7 +314,7 @@ func TestRepairRefusesWhatBlocksALimiter(t *testing.T) {
 			rate string
 			want string // part of the refusal; "": there is none
 		}{
-			{3_600_000, "1000", "2 records hold 665,670,573 permits at a rate of 100/s: the limiter would have no free permit for 1h"},
+			{3_615_000, "1000", "2 records hold 665,670,573 permits at a rate of 100/s: the limiter would have no free permit for 1h"},
 			{-1_800_000, "7200000", "2 records hold 665,670,573 permits at a rate of 100/2h: the limiter would have no free permit for 1h30m"},
 		} {
 			s.must(s.rdb.FlushDB(t.Context()).Err())
@@ -592,6 +592,8 @@ func TestASignalEndsWithoutWords(t *testing.T) {
 }
 
 func TestCompletionOffersNames(t *testing.T) {
+	defer func(short time.Duration) { glimpse = short }(glimpse)
+	glimpse = time.Minute
 	s := shop{t: t, s: redistest.Embedded(t)}
 	s.rdb = s.s.Client()
 	s.limiter("orders", "10", "1000", "0")
@@ -666,7 +668,7 @@ func TestEveryCommandOnALiveRedisHasJSONAndHelp(t *testing.T) {
 
 func TestRestoreGoesOnBehindALimiterThatIsThere(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		client := rratelimiter.NewClient(s.Client())
+		client := rrltest.Client(s.Client())
 		for _, name := range []string{"a", "b"} {
 			if err := client.RateLimiter(name).SetRate(t.Context(), rratelimiter.PerSecond(5)); err != nil {
 				t.Fatal(err)
@@ -697,14 +699,21 @@ func TestRestoreGoesOnBehindALimiterThatIsThere(t *testing.T) {
 
 func TestWatchTellsThatRedisDoesNotAnswer(t *testing.T) {
 	s := redistest.Real(t)
-	if err := rratelimiter.NewClient(s.Client()).RateLimiter("orders").SetRate(t.Context(), rratelimiter.PerSecond(5)); err != nil {
+	if err := rrltest.Client(s.Client()).RateLimiter("orders").SetRate(t.Context(), rratelimiter.PerSecond(5)); err != nil {
 		t.Fatal(err)
 	}
-	time.AfterFunc(1200*time.Millisecond, s.Pause)
 	defer s.Resume()
-	code, out, errs := rrl(t.Context(), "watch", "orders", "--for", "5s", "--redis", s.URL())
-	lines := strings.Split(strings.TrimSpace(out), "\n")
-	if code != 0 || len(lines) < 2 || !strings.Contains(out, "5 free") || !strings.Contains(lines[len(lines)-1], "no answer within 2s") {
-		t.Errorf("%d %s\n%s", code, errs, out)
+	ctx, stop := context.WithCancelCause(t.Context())
+	var out, errs tape
+	go func() {
+		out.await(ctx, "5 free")
+		s.Pause()
+		out.await(ctx, "no answer within 2s")
+		stop(errors.New("interrupt signal received"))
+	}()
+	code := run(ctx, []string{"watch", "orders", "--redis", s.URL()}, strings.NewReader(""), &out, &errs)
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if code != 0 || len(lines) < 2 || !strings.Contains(lines[0], "5 free") || !strings.Contains(lines[len(lines)-1], "no answer within 2s") {
+		t.Errorf("%d %s\n%s", code, errs.String(), out.String())
 	}
 }

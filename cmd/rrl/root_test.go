@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
@@ -27,6 +28,16 @@ func (o *tape) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.text.String()
+}
+
+// await waits until the tape has a text, and reports whether it has. It gives up after a minute, or when ctx ends.
+func (o *tape) await(ctx context.Context, text string) bool {
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(o.String(), text); time.Sleep(5 * time.Millisecond) {
+		if ctx.Err() != nil || time.Now().After(deadline) {
+			return false
+		}
+	}
+	return true
 }
 
 // rrl runs the program with arguments.

@@ -79,7 +79,7 @@ func TestShowMarksWhatMayBeALease(t *testing.T) {
 		if one["ahead_records"] != 2. || one["ahead_permits"] != 30. || one["future_records"] != 0. || one["used"] != 40. {
 			t.Errorf("%v", one)
 		}
-		l := rratelimiter.NewClient(s.rdb).RateLimiter("leased", rratelimiter.WithRate(rratelimiter.PerMinute(1000)), rratelimiter.WithLease(6*time.Second))
+		l := rrltest.Client(s.rdb).RateLimiter("leased", rratelimiter.WithRate(rratelimiter.PerMinute(1000)), rratelimiter.WithLease(6*time.Second))
 		if ok, err := l.TryAcquire(t.Context(), 10); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
@@ -95,7 +95,7 @@ func TestShowTellsWhatIsWrong(t *testing.T) {
 		s.state("drift", "", "4", -100, rrltest.GoRecord("abc", 2))
 		contains(t, s.ok("show", "drift"), "adds up     NO: 4 stored as free + 2 in records is 4 less than 10", "rrl doctor drift says what to do")
 		s.limiter("future", "10", "60000", "0")
-		s.state("future", "", "8", 3_600_000, rrltest.GoRecord("abc", 2))
+		s.state("future", "", "8", 3_615_000, rrltest.GoRecord("abc", 2))
 		contains(t, s.ok("show", "future"), "granted from 1h ahead to 1h ahead", "future      2 permits in 1 record, the last one dated 1h ahead: a clock is wrong")
 		s.limiter("far", "10", "60000", "0")
 		s.state("far", "", "8")

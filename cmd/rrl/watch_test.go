@@ -14,6 +14,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/feed"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/rrltest"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -90,7 +91,7 @@ func TestWatchNamesClientsThatFit(t *testing.T) {
 
 func TestWatchWritesALineASecondWhereThereIsNoTerminal(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		l := rratelimiter.NewClient(s.Client()).RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(100)))
+		l := rrltest.Client(s.Client()).RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(100)))
 		if err := l.Acquire(t.Context(), 40); err != nil {
 			t.Fatal(err)
 		}

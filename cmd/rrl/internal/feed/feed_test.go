@@ -9,6 +9,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/rrltest"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -29,7 +30,7 @@ func javaRecord(t *testing.T, s *redistest.Server, name string, at time.Time, pe
 
 func TestAFeedTellsWhatIsFreeAndWhoWasGrantedHowMuch(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		client := rratelimiter.NewClient(s.Client(), rratelimiter.WithLimiterDefaults(rratelimiter.WithServerTime()))
+		client := rrltest.Client(s.Client(), rratelimiter.WithLimiterDefaults(rratelimiter.WithServerTime()))
 		l := client.RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(100)))
 		f := New((&connect.Server{Redis: s.Client()}).Limiter("orders", ""), false)
 		if k, err := f.Look(t.Context()); err != nil || k.Fault != "it has no rate" {
@@ -71,8 +72,8 @@ func TestAFeedTellsWhatIsFreeAndWhoWasGrantedHowMuch(t *testing.T) {
 
 func TestWhatWasReleasedOrHasExpiredStaysCounted(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		rate := rratelimiter.Rate{Permits: 10, Interval: 600 * time.Millisecond}
-		client := rratelimiter.NewClient(s.Client(), rratelimiter.WithLimiterDefaults(rratelimiter.WithServerTime()))
+		rate := rratelimiter.Rate{Permits: 10, Interval: 2 * time.Second}
+		client := rrltest.Client(s.Client(), rratelimiter.WithLimiterDefaults(rratelimiter.WithServerTime()))
 		l := client.RateLimiter("orders", rratelimiter.WithRate(rate))
 		f := New((&connect.Server{Redis: s.Client()}).Limiter("orders", ""), false)
 		if _, err := l.TryAcquire(t.Context(), 4); err != nil {
@@ -131,27 +132,33 @@ func TestAFeedKnowsWhatItHasSeen(t *testing.T) {
 
 func TestMoreThanAFeedReadsIsSaid(t *testing.T) {
 	s := redistest.Shared(t)
-	client := rratelimiter.NewClient(s.Client(), rratelimiter.WithLimiterDefaults(rratelimiter.WithServerTime()))
+	client := rrltest.Client(s.Client(), rratelimiter.WithLimiterDefaults(rratelimiter.WithServerTime()))
 	l := client.RateLimiter("orders")
 	if _, err := l.TrySetRate(t.Context(), rratelimiter.PerMinute(1_000_000)); err != nil {
 		t.Fatal(err)
 	}
-	now, pipe := time.Now(), s.Client().Pipeline()
-	for i := range most + 2000 {
-		id := []byte{1, 2, 3, 4, 5, byte(i), byte(i >> 8), byte(i >> 16)}
-		member, err := rratelimiter.PackRecord(rratelimiter.Redisson317, id, 1)
-		if err != nil {
+	for range 5 { // a look reads the last 2 s, of which a busy machine may leave too little
+		now, pipe := time.Now(), s.Client().Pipeline()
+		for i := range most + 2000 {
+			id := []byte{1, 2, 3, 4, 5, byte(i), byte(i >> 8), byte(i >> 16)}
+			member, err := rratelimiter.PackRecord(rratelimiter.Redisson317, id, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pipe.ZAdd(t.Context(), "{orders}:permits", redis.Z{Score: float64(now.UnixMilli()), Member: string(member)})
+		}
+		if _, err := pipe.Exec(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		pipe.ZAdd(t.Context(), "{orders}:permits", redis.Z{Score: float64(now.UnixMilli()), Member: string(member)})
+		k, err := New((&connect.Server{Redis: s.Client()}).Limiter("orders", ""), false).Look(t.Context())
+		if err == nil && k.Partial {
+			return
+		}
+		if took := time.Since(now); err != nil || took < 1500*time.Millisecond {
+			t.Fatalf("%+v, %v after %v: partial", k, err, took)
+		}
 	}
-	if _, err := pipe.Exec(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	k, err := New((&connect.Server{Redis: s.Client()}).Limiter("orders", ""), false).Look(t.Context())
-	if err != nil || !k.Partial {
-		t.Errorf("%+v, %v: partial", k, err)
-	}
+	t.Error("no look was in time")
 }
 
 // watch numbers seconds by the server's clock; if it took this host's clock during an outage, seconds would be lost after it.
@@ -159,7 +166,7 @@ func TestWhileRedisIsAwayTheServersClockGoesOn(t *testing.T) {
 	s := redistest.Embedded(t)
 	server := time.Now().Add(-time.Hour)
 	s.Mini().SetTime(server)
-	client := rratelimiter.NewClient(s.Client(), rratelimiter.WithLimiterDefaults(rratelimiter.WithServerTime()))
+	client := rrltest.Client(s.Client(), rratelimiter.WithLimiterDefaults(rratelimiter.WithServerTime()))
 	if err := client.RateLimiter("orders").SetRate(t.Context(), rratelimiter.PerMinute(100)); err != nil {
 		t.Fatal(err)
 	}

@@ -3,11 +3,17 @@ package rrltest
 
 import (
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
 )
+
+// Client returns a client of limiters whose calls may take long, as the machine may be busy.
+func Client(rdb redis.UniversalClient, opts ...rratelimiter.Option) *rratelimiter.Client {
+	return rratelimiter.NewClient(rdb, append([]rratelimiter.Option{rratelimiter.WithCallTimeout(10 * time.Second)}, opts...)...)
+}
 
 // Limiter writes a configuration: rate, interval in ms, type, and more fields.
 func Limiter(t *testing.T, rdb *redis.Client, name string, fields ...string) {
