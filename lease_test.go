@@ -256,7 +256,8 @@ func TestNoLeaseDuringAChange(t *testing.T) {
 		if _, err := l.Release(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
-		if s := state(t, l); s.Leased != 0 || s.Used != 100 {
+		// The server may execute the release before the call, when nothing is there to be given back, or after it.
+		if s := state(t, l); s.Leased != 0 || s.Used < 99 || s.Used > 100 {
 			t.Errorf("%+v", s)
 		}
 		mustTry(t, l, 100, true)

@@ -31,9 +31,9 @@ type bench struct {
 	java *redisson.Process
 }
 
-// client creates a Go client; most checks need only a limiter of it.
+// client creates a Go client whose calls may take long, as the machine may be busy; most checks need only a limiter of it.
 func (b *bench) client(opts ...rratelimiter.Option) *rratelimiter.Client {
-	return rratelimiter.NewClient(b.rdb, opts...)
+	return rratelimiter.NewClient(b.rdb, append([]rratelimiter.Option{rratelimiter.WithCallTimeout(patience)}, opts...)...)
 }
 
 // want fails the check unless the result is the expected one.

@@ -51,7 +51,7 @@ type report struct {
 func (f fleet) run(t *testing.T, server *redistest.Server, name string, mixed bool) report {
 	t.Helper()
 	rdb := server.Client()
-	limiter := rratelimiter.NewClient(rdb).RateLimiter(name)
+	limiter := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(patience)).RateLimiter(name)
 	if err := limiter.SetRate(t.Context(), f.rate); err != nil {
 		t.Fatal(err)
 	}
@@ -370,7 +370,7 @@ func TestJavaJoinsASaturatedLimiter(t *testing.T) {
 		java := javas(t, server, version)[0]
 		t.Run(version, func(t *testing.T) {
 			name := "joins:" + t.Name()
-			limiter := rratelimiter.NewClient(server.Client()).RateLimiter(name)
+			limiter := rratelimiter.NewClient(server.Client(), rratelimiter.WithCallTimeout(patience)).RateLimiter(name)
 			if err := limiter.SetRate(t.Context(), rratelimiter.PerSecond(50)); err != nil {
 				t.Fatal(err)
 			}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/compat/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 )
 
 // eviction_test.go: a full Redis evicts the value key of a limiter, and the next call of one client finds it missing.
@@ -78,7 +79,8 @@ func (b *bench) shared(name string, opts ...rratelimiter.LimiterOption) {
 	b.Helper()
 	ago := evictedInterval * 3 / 2
 	clock := &manualClock{at: time.Now().Add(-ago)}
-	client := b.client(rratelimiter.WithClock(clock.now))
+	var core *dispatch.Client
+	client := b.client(rratelimiter.WithClock(clock.now), made(&core))
 	l := client.RateLimiter(name, opts...)
 	b.must("Go's SetRate", l.SetRate(b.ctx, rratelimiter.Rate{Permits: 2, Interval: evictedInterval}))
 	want(b, "Go's TryAcquire", true)(l.TryAcquire(b.ctx, 2))
@@ -88,7 +90,10 @@ func (b *bench) shared(name string, opts ...rratelimiter.LimiterOption) {
 	for range callers {
 		go func() { granted <- l.Acquire(b.ctx, 1) }()
 	}
-	b.eventually("all callers wait", patience, func() bool { return client.Waiting()[name] == callers })
+	b.eventually("all callers wait", patience, func() bool {
+		calls := core.Look(name)
+		return calls.Waiting == callers && !calls.InFlight && calls.Next > 0
+	})
 	b.must("Go's SetRate", l.SetRate(b.ctx, rratelimiter.Rate{Permits: evictedRate, Interval: evictedInterval}, rratelimiter.KeepState()))
 	var failed error
 	for range callers {

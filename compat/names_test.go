@@ -27,7 +27,7 @@ func TestOddNamesMeet(t *testing.T) {
 			rdb := server.Client()
 			java := redisson.Start(t, version, redisson.Addr(server.Addr))
 			for _, name := range oddNames {
-				l := rratelimiter.NewClient(rdb).RateLimiter(name, rratelimiter.WithRecordFormat(rratelimiter.Redisson313))
+				l := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(patience)).RateLimiter(name, rratelimiter.WithRecordFormat(rratelimiter.Redisson313))
 				if err := rdb.FlushDB(t.Context()).Err(); err != nil {
 					t.Fatal(err)
 				}

@@ -34,7 +34,7 @@ func javaOfThePages(f *mixed) {
 // sharesOrders: of the 100 permits per second that Java sets, Go is granted those that Java did not take. If the
 // machine stalled until these were free again, the test starts again.
 func sharesOrders(b *bench, taken int64, page func(t *testing.T) error) {
-	orders := b.client(rratelimiter.WithCallTimeout(patience)).RateLimiter("orders")
+	orders := b.client().RateLimiter("orders")
 	b.eventually("Java and Go have the same 100 permits", patience, func() bool {
 		_, err := orders.Delete(b.ctx)
 		b.must("Go's Delete", err)

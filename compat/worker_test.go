@@ -48,7 +48,7 @@ func workerMain(words string) int {
 	if o.Lease > 0 {
 		options = append(options, rratelimiter.WithLease(o.Lease))
 	}
-	limiter := rratelimiter.NewClient(rdb).RateLimiter(o.Name, options...)
+	limiter := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(patience)).RateLimiter(o.Name, options...)
 	var work redisson.Work
 	err := rdb.Ping(context.Background()).Err()
 	if err == nil {

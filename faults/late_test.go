@@ -58,6 +58,16 @@ func (c *posted) Write(request []byte) (int, error) {
 	return c.Conn.Write(request)
 }
 
+// SetReadDeadline makes only the kept request time out: on a busy machine other ones may take longer than impatience.
+func (c *posted) SetReadDeadline(at time.Time) error {
+	c.post.mu.Lock()
+	defer c.post.mu.Unlock()
+	if !at.IsZero() && c.post.sender != c.Conn {
+		at = at.Add(20 * time.Second)
+	}
+	return c.Conn.SetReadDeadline(at)
+}
+
 // Close leaves the connection open on which a request is to be delivered.
 func (c *posted) Close() error {
 	c.post.mu.Lock()

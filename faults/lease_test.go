@@ -48,6 +48,7 @@ func TestLeasesWhileTheServerIsAway(t *testing.T) {
 			}},
 			{name: "it fails over", forgets: true, start: func(t *testing.T) (rratelimiter.Redis, func() time.Time, func()) {
 				servers := redistest.Sentinel(t, 2)
+				servers.DownAfter(time.Minute) // the failover is the one that mend asks for
 				master := servers.Master()
 				return servers.Client(), func() time.Time { master.Pause(); return time.Now() }, func() { master.Resume(); servers.Failover() }
 			}},

@@ -24,7 +24,7 @@ func testBench(t *testing.T, java *redisson.Process, name string) {
 		const callers, d = 4, 100 * time.Millisecond
 		r, err := java.Bench(ctx, limiter, mode, callers, d)
 		ok(t, err)
-		if r.Granted != 1 || r.Requests < callers || r.Took < d || r.P50 <= 0 || r.P99 < r.P50 || r.P50 > r.Took {
+		if r.Granted != 1 || r.Requests < callers || r.Took < d || r.P50 <= 0 || r.P99 < r.P50 || r.P50 > r.Took*101/100 { // a histogram rounds
 			t.Errorf("%s: %+v", mode, r)
 		}
 	}

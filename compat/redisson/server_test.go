@@ -61,7 +61,7 @@ func (s *server) start(t *testing.T, args ...string) {
 func (s *server) waitFor(t *testing.T, part string, command ...string) {
 	t.Helper()
 	var err error
-	for range 200 {
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(25 * time.Millisecond) {
 		var c *conn
 		if c, err = connect(s.addr); err == nil {
 			var answer []string
@@ -75,7 +75,6 @@ func (s *server) waitFor(t *testing.T, part string, command ...string) {
 				return
 			}
 		}
-		time.Sleep(25 * time.Millisecond)
 	}
 	t.Fatalf("%v of %s never said %q: %v", command, s.addr, part, err)
 }

@@ -138,6 +138,20 @@ func startSentinel(dir, masterHost, masterPort string, downAfter time.Duration) 
 	return nil, errPortTaken
 }
 
+// DownAfter sets after how long without an answer a server counts as down, so that a busy machine does not look like a dead
+// master.
+func (w *Watched) DownAfter(d time.Duration) {
+	w.tb.Helper()
+	for _, s := range w.Sentinels {
+		_, err := askSentinel(s, func(c *redis.SentinelClient) (string, error) {
+			return c.Set(context.Background(), MasterName, "down-after-milliseconds", strconv.FormatInt(d.Milliseconds(), 10)).Result()
+		})
+		if err != nil {
+			w.tb.Fatalf("redistest: %v", err)
+		}
+	}
+}
+
 // Ready waits until the sentinels have discovered each other and agree on a running master, all running replicas are
 // linked to it, and each sentinel has discovered all replicas; for example after a Restart of one of them.
 func (w *Watched) Ready() {
