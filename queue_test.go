@@ -44,7 +44,7 @@ func TestTryIsOneCallInEveryStateOfTheQueue(t *testing.T) {
 func tryInSomeState(t *testing.T, b *bubble, random *rand.Rand, name string) {
 	time.Sleep(time.Duration(random.Int64N(int64(20 * time.Second)))) // periods of the fair share begin at even times
 	p := b.process()
-	const delay = 20 * time.Microsecond
+	const delay = time.Nanosecond // a poll must not come in between
 	p.wire.back.Store(int64(delay))
 	if random.IntN(2) == 0 {
 		p.stalls()

@@ -128,7 +128,7 @@ func newRing(t *testing.T) *redis.Ring {
 
 func TestRenameOnARingLosesNothing(t *testing.T) {
 	ctx := t.Context()
-	c := rratelimiter.NewClient(newRing(t))
+	c := rratelimiter.NewClient(newRing(t), patient)
 	from := c.RateLimiter("from", rratelimiter.WithRate(rratelimiter.PerMinute(5)))
 	if _, err := from.TryAcquire(ctx, 2); err != nil {
 		t.Fatal(err)

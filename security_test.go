@@ -185,7 +185,7 @@ func TestTheRuleOfThePageIsEnough(t *testing.T) {
 		t.Errorf("refused: %q", objects)
 	}
 	// The additions, for the uses that need them.
-	l := rratelimiter.NewClient(rdb).RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerSecond(1)))
+	l := rratelimiter.NewClient(rdb, patient).RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerSecond(1)))
 	if _, err := l.Allow(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
@@ -201,13 +201,13 @@ func TestTheRuleOfThePageIsEnough(t *testing.T) {
 		}
 		more := as(t, s, aclRule(t, use))
 		plain := rdb
-		rdb, l = more, rratelimiter.NewClient(more).RateLimiter("orders")
+		rdb, l = more, rratelimiter.NewClient(more, patient).RateLimiter("orders")
 		if err := do(); err != nil {
 			t.Errorf("%s with what the page adds: %v", use, err)
 		}
 		rdb = plain
 		as(t, s, aclRule(t))
-		l = rratelimiter.NewClient(rdb).RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerSecond(1)))
+		l = rratelimiter.NewClient(rdb, patient).RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerSecond(1)))
 		if _, err := l.Allow(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
@@ -394,7 +394,7 @@ func TestTheRuleOfThePageOnAClusterWithTLS(t *testing.T) {
 			t.Errorf("refused: %q", objects)
 		}
 	}
-	if _, err := rratelimiter.NewClient(rdb).RateLimiter("billing").Allow(t.Context(), 1); !noPermission(err) {
+	if _, err := rratelimiter.NewClient(rdb, patient).RateLimiter("billing").Allow(t.Context(), 1); !noPermission(err) {
 		t.Error(err)
 	}
 }

@@ -55,7 +55,8 @@ func TestServerTime(t *testing.T) {
 		before, began := rdb.Time(t.Context()).Val(), time.Now()
 		mustTry(t, late, 4, true)
 		mustTry(t, early, 6, true)
-		if scores, err := rdb.ZRangeWithScores(t.Context(), "{l}:permits", 0, -1).Result(); err != nil || len(scores) != 2 {
+		inTime := time.Since(began) < 400*ms // else a busy machine has let the first grants expire
+		if scores, err := rdb.ZRangeWithScores(t.Context(), "{l}:permits", 0, -1).Result(); err != nil || inTime && len(scores) != 2 {
 			t.Errorf("%v, %v", scores, err)
 		} else {
 			for _, z := range scores {
@@ -66,7 +67,7 @@ func TestServerTime(t *testing.T) {
 			}
 		}
 		r, err := right.Allow(t.Context(), 10)
-		inTime := time.Since(began) < 400*ms // else a busy machine has let the first grants expire
+		inTime = time.Since(began) < 400*ms
 		if err != nil || inTime && (r.Allowed || r.RetryAfter > 401*ms || r.RetryAfter <= 0) {
 			t.Errorf("%+v, %v", r, err)
 		}

@@ -47,7 +47,7 @@ func TestSetRateForgetsOrKeeps(t *testing.T) {
 				l := r.limiter("rl")
 				r.setRate(l, test.before)
 				r.try(l, test.used)
-				other := rratelimiter.NewClient(s.Client(), rratelimiter.WithClientID("other"), rratelimiter.WithClock(r.now)).RateLimiter("rl")
+				other := rratelimiter.NewClient(s.Client(), rratelimiter.WithClientID("other"), rratelimiter.WithClock(r.now), patient).RateLimiter("rl")
 				r.try(other, 1)
 				if test.before.Type == rratelimiter.Overall {
 					r.release(other, 1)

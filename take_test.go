@@ -17,7 +17,7 @@ import (
 func TestAGrantIsReturned(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, now := t.Context(), time.UnixMilli(1_700_000_000_000)
-		client := rratelimiter.NewClient(s.Client(), rratelimiter.WithClock(func() time.Time { return now }))
+		client := rratelimiter.NewClient(s.Client(), rratelimiter.WithClock(func() time.Time { return now }), patient)
 		l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
 		take := func(n int64) *rratelimiter.Grant {
 			t.Helper()
@@ -76,7 +76,7 @@ func TestAGrantReturnsNoneOfAnotherClients(t *testing.T) {
 		for at, name := range []string{"the first client's", "the second client's"} {
 			var grants []*rratelimiter.Grant
 			for i := range 2 {
-				l := rratelimiter.NewClient(s.Client(), clock).RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerMinute(100)))
+				l := rratelimiter.NewClient(s.Client(), clock, patient).RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerMinute(100)))
 				g, _, err := l.Take(t.Context(), int64(10+20*i))
 				if err != nil {
 					t.Fatal(err)
@@ -353,7 +353,7 @@ func TestTakeAllGrantedLocally(t *testing.T) {
 // Health is that of the node, known without a call.
 func TestHealth(t *testing.T) {
 	s := redistest.Embedded(t)
-	l := rratelimiter.NewClient(s.Client()).RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
+	l := rratelimiter.NewClient(s.Client(), patient).RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
 	if h := l.Health(); h != (rratelimiter.Health{}) {
 		t.Errorf("before a call: %+v", h)
 	}

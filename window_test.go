@@ -101,7 +101,7 @@ func TestNoWindowAboveTheRateInRealTime(t *testing.T) {
 				began := time.Now()
 				for range 8 {
 					all.Go(func() {
-						for time.Since(began) < lasts {
+						for first := true; first || time.Since(began) < lasts; first = false {
 							start := time.Now()
 							granted, err := way.take(t.Context(), l)
 							if err != nil {
@@ -245,9 +245,14 @@ func TestNoWindowAboveTheRate(t *testing.T) {
 			})
 		}
 	}
+	var silent time.Duration // while the server stood still
 	for ctx.Err() == nil {
 		time.Sleep(interval / 5)
+		asked := time.Now()
 		look()
+		if took := time.Since(asked); took > 20*ms {
+			silent += took
+		}
 	}
 	all.Wait()
 	look()
@@ -269,8 +274,8 @@ func TestNoWindowAboveTheRate(t *testing.T) {
 	if most, at := window.LargestScores(written, interval-slowest-ms); most > permits {
 		t.Errorf("%d permits in the %v from %d, as they were written; calls took up to %v", most, interval, at, slowest)
 	}
-	still := stood()
+	still := stood() + silent
 	if ideal := int64(permits * max(lasts-still, 0) / interval); used < ideal*95/100 {
-		t.Errorf("%d permits were used of %d; the machine stood still for %v", used, ideal, still)
+		t.Errorf("%d permits were used of %d; the machine stood still for up to %v", used, ideal, still)
 	}
 }

@@ -52,12 +52,7 @@ type Server struct {
 // Nowhere returns an address on loopback on which no server listens.
 func Nowhere(tb testing.TB) string {
 	tb.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatalf("redistest: find a free port: %v", err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort(false)))
 }
 
 // Embedded starts an embedded server, which needs nothing installed. Its keys expire by the clock, as on
