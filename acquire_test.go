@@ -300,21 +300,30 @@ func TestHangingServer(t *testing.T) {
 
 	check := func(what string, least, most time.Duration, ask func() error, want error) {
 		t.Helper()
-		stood, start := standstills(t), time.Now()
-		err := ask()
-		took := time.Since(start)
-		if still := stood(); took < least || took-still > most {
-			t.Errorf("%s returned after %v, of which the machine stood still for %v", what, took, still)
+		var took, still time.Duration
+		for range 3 { // a caller alone can stand still, too
+			stood, start := standstills(t), time.Now()
+			err := ask()
+			took = time.Since(start)
+			if still = stood(); took < least {
+				t.Errorf("%s returned after %v", what, took)
+			}
+			if !errors.Is(err, want) {
+				t.Errorf("%s: %v", what, err)
+			}
+			if took-still <= most {
+				return
+			}
 		}
-		if !errors.Is(err, want) {
-			t.Errorf("%s: %v", what, err)
-		}
+		t.Errorf("%s returned after %v, of which the machine stood still for %v", what, took, still)
 	}
-	check("the caller that waits", 0, noise, func() error { cancel(); return <-waited }, context.Canceled)
+	check("the caller that waits", 0, 10*time.Second, func() error { cancel(); return <-waited }, context.Canceled)
 	for name, ask := range everyWay(l) {
-		ctx, cancel := context.WithTimeout(t.Context(), 50*ms) // which begins before the time that check takes
-		check(name, 40*ms, 50*ms+noise, func() error { return ask(ctx, 1) }, context.DeadlineExceeded)
-		cancel()
+		check(name, 50*ms, 50*ms+noise, func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
+			defer cancel()
+			return ask(ctx, 1)
+		}, context.DeadlineExceeded)
 	}
 	other := client.RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerHour(1000)))
 	for name, ask := range everyWay(other) {

@@ -126,7 +126,7 @@ func (*calls) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 func TestHooksOfTheRedisClientSeeTheCalls(t *testing.T) {
 	rdb := redistest.Embedded(t).Client()
 	sent := sentBy(rdb)
-	l := rratelimiter.NewClient(rdb).RateLimiter("hooked", rratelimiter.WithRate(rratelimiter.PerMinute(2)))
+	l := rratelimiter.NewClient(rdb, patient).RateLimiter("hooked", rratelimiter.WithRate(rratelimiter.PerMinute(2)))
 	for range 2 {
 		if ok, err := l.TryAcquire(t.Context(), 1); !ok || err != nil {
 			t.Fatal(ok, err)

@@ -60,7 +60,7 @@ var (
 // sets sets a PerClient rate from another client.
 func sets(permits int64, opts ...rratelimiter.SetOption) func(*rig, *rratelimiter.Limiter) *rratelimiter.Limiter {
 	return func(r *rig, l *rratelimiter.Limiter) *rratelimiter.Limiter {
-		other := rratelimiter.NewClient(r.server.Client(), rratelimiter.WithClientID("other"), rratelimiter.WithClock(r.now))
+		other := rratelimiter.NewClient(r.server.Client(), rratelimiter.WithClientID("other"), rratelimiter.WithClock(r.now), patient)
 		r.setRate(other.RateLimiter(l.Name()), rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: permits, Interval: time.Second}, opts...)
 		return l
 	}
@@ -74,7 +74,7 @@ var drifts = []drift{
 		happen: func(r *rig, l *rratelimiter.Limiter) *rratelimiter.Limiter {
 			var again *rratelimiter.Limiter
 			for _, id := range []string{"first", "me"} {
-				client := rratelimiter.NewClient(r.server.Client(), rratelimiter.WithClientID(id), rratelimiter.WithClock(r.now))
+				client := rratelimiter.NewClient(r.server.Client(), rratelimiter.WithClientID(id), rratelimiter.WithClock(r.now), patient)
 				again = client.RateLimiter(l.Name(), rratelimiter.WithEnforcedRate(rratelimiter.Rate{Type: rratelimiter.PerClient,
 					Permits: 80, Interval: time.Second}))
 				_, err := again.TryAcquire(r.t.Context(), 1)
@@ -323,7 +323,7 @@ func TestAnotherRateIsCheckedAtOnce(t *testing.T) {
 		each := func(n int64) rratelimiter.Rate {
 			return rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: n, Interval: time.Hour}
 		}
-		other := rratelimiter.NewClient(s.Client(), rratelimiter.WithClientID("other"), rratelimiter.WithClock(r.now)).RateLimiter("rl")
+		other := rratelimiter.NewClient(s.Client(), rratelimiter.WithClientID("other"), rratelimiter.WithClock(r.now), patient).RateLimiter("rl")
 		r.setRate(l, each(1200))
 		for range 600 { // more records than a refusal adds up
 			r.try(l, 2)

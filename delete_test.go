@@ -69,7 +69,7 @@ func TestDeleteLeavesOtherClientsState(t *testing.T) {
 		ctx := t.Context()
 		rate := rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 10, Interval: time.Minute}
 		l := r.limiter("rl", rratelimiter.WithRate(rate))
-		other := rratelimiter.NewClient(s.Client(), rratelimiter.WithClientID("other"), rratelimiter.WithClock(r.now)).RateLimiter("rl")
+		other := rratelimiter.NewClient(s.Client(), rratelimiter.WithClientID("other"), rratelimiter.WithClock(r.now), patient).RateLimiter("rl")
 		r.try(l, 3)
 		r.try(other, 4)
 		r.set(l, "7")

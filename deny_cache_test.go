@@ -219,8 +219,12 @@ func TestDenyCacheEndsWithTheLimiter(t *testing.T) {
 		if set, err := l.Expire(t.Context(), life); !set || err != nil {
 			t.Fatal(set, err)
 		}
-		if r, err := l.Allow(t.Context(), 1); err != nil || !r.Allowed && max(r.RetryAfter, r.ResetAfter) > life+ms {
+		r, err := l.Allow(t.Context(), 1)
+		if err != nil || !r.Allowed && max(r.RetryAfter, r.ResetAfter) > life+ms {
 			t.Errorf("%+v, %v", r, err)
+		}
+		if r.Allowed {
+			return // a busy machine was late
 		}
 		soon(t, "the end of the limiter", func() bool {
 			r, err := l.Allow(t.Context(), 1)

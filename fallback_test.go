@@ -473,7 +473,7 @@ func TestFallbackIsBounded(t *testing.T) {
 	const most, names, callers = 2000, 5000, 64
 	var alive atomic.Bool
 	clock := newHandClock()
-	c := rratelimiter.NewClient(dead{alive: &alive}, rratelimiter.WithClock(clock.now))
+	c := rratelimiter.NewClient(dead{alive: &alive}, rratelimiter.WithClock(clock.now), patient)
 	rratelimiter.ClientCore(c).Tune(dispatch.Tuning{LocalLimiters: most})
 	memory := func() int64 {
 		var m runtime.MemStats

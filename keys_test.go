@@ -84,7 +84,7 @@ func TestSlotsAreTheClusters(t *testing.T) {
 	}
 
 	// Names that were accepted work, whatever their slots; the others would fail.
-	c := rratelimiter.NewClient(rdb)
+	c := rratelimiter.NewClient(rdb, patient)
 	for _, name := range names[:200] {
 		l := c.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerMinute(10)))
 		ok, err := l.TryAcquire(t.Context(), 3)
