@@ -42,10 +42,6 @@ local config, limiter, state, now -- what the plain grant has read (config.lua, 
 if wanted and ARGV[4] ~= '' and not ARGV[7] and not find(flags, 'b', 1, true) then
   local key, now_text, most_expired = 0, client_now ~= '' and client_now, MAX_EXPIRED
   now = tonumber(client_now)
-  if not now then
-    local time = call('TIME')
-    now = (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000
-  end
   --@include plain_read
   config = fields
   if free then

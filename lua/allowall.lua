@@ -22,16 +22,14 @@ local limiters = #KEYS / 5
 local count = not ARGV[4 * limiters + 3] and tonumber(ARGV[1])
 local plain, read, most_expired = count, {}, MAX_EXPIRED -- read[i]: of limiter i, from 0
 for i = 0, count and limiters - 1 or -1 do
-  local key, at, now_text = 5 * i, 4 * i + 2, ARGV[2]
-  local wanted, flags, now = count * tonumber(ARGV[at + 1]), ARGV[at + 4], tonumber(now_text)
+  local key, at = 5 * i, 4 * i + 2
+  local wanted, flags = count * tonumber(ARGV[at + 1]), ARGV[at + 4]
   if find(flags, '[br%d]') or wanted > MAX_RECORD then
     plain = nil
     break
   end
-  if find(flags, 't', 1, true) then
-    local time = call('TIME')
-    now, now_text = (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000, nil
-  end
+  local now_text = not find(flags, 't', 1, true) and ARGV[2]
+  local now = now_text and tonumber(now_text)
   local configured_rate = ARGV[at + 3] ~= '' and ARGV[at + 3]
   --@include plain_read
   if not free or wanted > free then

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"os"
 	"regexp"
 	"slices"
@@ -85,20 +84,15 @@ func TestDemoOnEmbeddedServer(t *testing.T) {
 }
 
 func TestDemoEndsEarlyInGoodOrder(t *testing.T) {
-	ctx, stop := context.WithCancelCause(t.Context())
-	var out, errs tape
 	var stopped time.Time
-	go func() {
+	code, out, errs := rrlBeside(t.Context(), func(ctx context.Context, out *tape) {
 		out.await(ctx, "granted 1 ")
 		stopped = time.Now()
-		stop(errors.New("interrupt signal received"))
-	}()
-	code := run(ctx, []string{"demo", "--for", "0", "--rate", "1/h", "--workers", "1", "--pollers", "0"}, strings.NewReader(""), &out, &errs)
-	stop(nil)
-	if code != 0 || errs.String() != "" || time.Since(stopped) > 15*time.Second {
-		t.Fatalf("exit code %d, errors %q, %v after the signal", code, errs.String(), time.Since(stopped))
+	}, "demo", "--for", "0", "--rate", "1/h", "--workers", "1", "--pollers", "0")
+	if code != 0 || errs != "" || time.Since(stopped) > 15*time.Second {
+		t.Fatalf("exit code %d, errors %q, %v after the signal", code, errs, time.Since(stopped))
 	}
-	contains(t, out.String(), "granted         1 permit:", "limit           kept")
+	contains(t, out, "granted         1 permit:", "limit           kept")
 }
 
 // Calls of different sizes and speeds, each on an embedded and a real server.
@@ -164,23 +158,14 @@ func TestDemoLeavesForeignLimiter(t *testing.T) {
 func during(t *testing.T, s *redistest.Server, do func(rdb *redis.Client), seen string, args ...string) (code int, out, errs string) {
 	t.Helper()
 	rdb := s.Client()
-	ctx, stop := context.WithCancelCause(t.Context())
-	var o, e tape
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	return rrlBeside(t.Context(), func(ctx context.Context, out *tape) {
 		for rdb.Exists(ctx, "rrl-demo").Val() == 0 && ctx.Err() == nil {
 			time.Sleep(5 * time.Millisecond)
 		}
 		time.Sleep(500 * time.Millisecond)
 		do(rdb)
-		o.await(ctx, seen)
-		stop(errors.New("interrupt signal received"))
-	}()
-	code = run(ctx, append([]string{"demo", "--redis", s.URL(), "--for", "0"}, args...), strings.NewReader(""), &o, &e)
-	stop(nil)
-	<-done
-	return code, o.String(), e.String()
+		out.await(ctx, seen)
+	}, append([]string{"demo", "--redis", s.URL(), "--for", "0"}, args...)...)
 }
 
 // never is seen in no output: the demo ends by itself.

@@ -703,17 +703,13 @@ func TestWatchTellsThatRedisDoesNotAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Resume()
-	ctx, stop := context.WithCancelCause(t.Context())
-	var out, errs tape
-	go func() {
+	code, out, errs := rrlBeside(t.Context(), func(ctx context.Context, out *tape) {
 		out.await(ctx, "5 free")
 		s.Pause()
 		out.await(ctx, "no answer within 2s")
-		stop(errors.New("interrupt signal received"))
-	}()
-	code := run(ctx, []string{"watch", "orders", "--redis", s.URL()}, strings.NewReader(""), &out, &errs)
-	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	}, "watch", "orders", "--redis", s.URL())
+	lines := strings.Split(strings.TrimSpace(out), "\n")
 	if code != 0 || len(lines) < 2 || !strings.Contains(lines[0], "5 free") || !strings.Contains(lines[len(lines)-1], "no answer within 2s") {
-		t.Errorf("%d %s\n%s", code, errs.String(), out.String())
+		t.Errorf("%d %s\n%s", code, errs, out)
 	}
 }

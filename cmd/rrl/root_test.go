@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -44,6 +45,23 @@ func (o *tape) await(ctx context.Context, text string) bool {
 func rrl(ctx context.Context, args ...string) (code int, out, errs string) {
 	var o, e tape
 	code = run(ctx, args, strings.NewReader(""), &o, &e)
+	return code, o.String(), e.String()
+}
+
+// rrlBeside runs the program with arguments while do runs, and interrupts it when that returns. do's context ends with the
+// program.
+func rrlBeside(ctx context.Context, do func(ctx context.Context, out *tape), args ...string) (code int, out, errs string) {
+	ctx, stop := context.WithCancelCause(ctx)
+	var o, e tape
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		do(ctx, &o)
+		stop(errors.New("interrupt signal received"))
+	}()
+	code = run(ctx, args, strings.NewReader(""), &o, &e)
+	stop(nil)
+	<-done
 	return code, o.String(), e.String()
 }
 

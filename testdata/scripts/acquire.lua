@@ -58,10 +58,6 @@ local config, limiter, state, now -- what the plain grant has read (config.lua, 
 if wanted and ARGV[4] ~= '' and not ARGV[7] and not find(flags, 'b', 1, true) then
   local key, now_text, most_expired = 0, client_now ~= '' and client_now, MAX_EXPIRED
   now = tonumber(client_now)
-  if not now then
-    local time = call('TIME')
-    now = (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000
-  end
 -- plain_read.lua reads what a plain grant needs of a limiter. A plain grant is one record that joins no other, in a limiter of
 -- type '0' without keep-alive whose state needs no repair. This is a block to be included, as a function would be slower. A
 -- plain grant makes these calls to Redis:
@@ -76,8 +72,8 @@ if wanted and ARGV[4] ~= '' and not ARGV[7] and not find(flags, 'b', 1, true) th
 -- others); a check ZRANGE (the records); a TTL PEXPIRE of both keys, and an expired configuration PERSIST of both.
 --
 -- Given: key (KEYS[key + 1] to KEYS[key + 5] are the limiter's), configured_rate ("rate interval type keep-alive"; nil or
--- false: none), now (ms), now_text (the same as text; nil or false: none), flags (s compare the free permits with the records,
--- w scores in whole ms), most_expired (with so many expired records it is no plain grant).
+-- false: none), now (ms; nil or false: becomes this server's time), now_text (now as text; nil or false: none), flags (s compare
+-- the free permits with the records, w scores in whole ms), most_expired (with so many expired records it is no plain grant).
 -- Result: name, value and records (the keys), fields (the configuration as read), and free, the free permits with the expired
 -- ones; nil: the state allows no plain grant. Only with free: rate, interval, kind, new (the limiter has no configuration
 -- yet), stored and counted (the stored free permits, as text and as a number; false: none), expired_count, expired_permits,
@@ -103,6 +99,10 @@ if
   and (not configured_rate or configured_rate == rate .. ' ' .. interval .. ' 0 0')
 then
   rate, interval = tonumber(rate), tonumber(interval)
+  if not now then
+    local time = call('TIME')
+    now = (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000
+  end
   cutoff = now - interval
   stored = call('GET', value)
   oldest = call('ZRANGE', records, '0', '0', 'WITHSCORES')

@@ -48,8 +48,8 @@ for i = 0, last do
 -- others); a check ZRANGE (the records); a TTL PEXPIRE of both keys, and an expired configuration PERSIST of both.
 --
 -- Given: key (KEYS[key + 1] to KEYS[key + 5] are the limiter's), configured_rate ("rate interval type keep-alive"; nil or
--- false: none), now (ms), now_text (the same as text; nil or false: none), flags (s compare the free permits with the records,
--- w scores in whole ms), most_expired (with so many expired records it is no plain grant).
+-- false: none), now (ms; nil or false: becomes this server's time), now_text (now as text; nil or false: none), flags (s compare
+-- the free permits with the records, w scores in whole ms), most_expired (with so many expired records it is no plain grant).
 -- Result: name, value and records (the keys), fields (the configuration as read), and free, the free permits with the expired
 -- ones; nil: the state allows no plain grant. Only with free: rate, interval, kind, new (the limiter has no configuration
 -- yet), stored and counted (the stored free permits, as text and as a number; false: none), expired_count, expired_permits,
@@ -75,6 +75,10 @@ if
   and (not configured_rate or configured_rate == rate .. ' ' .. interval .. ' 0 0')
 then
   rate, interval = tonumber(rate), tonumber(interval)
+  if not now then
+    local time = call('TIME')
+    now = (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000
+  end
   cutoff = now - interval
   stored = call('GET', value)
   oldest = call('ZRANGE', records, '0', '0', 'WITHSCORES')

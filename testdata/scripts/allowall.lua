@@ -38,16 +38,14 @@ local limiters = #KEYS / 5
 local count = not ARGV[4 * limiters + 3] and tonumber(ARGV[1])
 local plain, read, most_expired = count, {}, MAX_EXPIRED -- read[i]: of limiter i, from 0
 for i = 0, count and limiters - 1 or -1 do
-  local key, at, now_text = 5 * i, 4 * i + 2, ARGV[2]
-  local wanted, flags, now = count * tonumber(ARGV[at + 1]), ARGV[at + 4], tonumber(now_text)
+  local key, at = 5 * i, 4 * i + 2
+  local wanted, flags = count * tonumber(ARGV[at + 1]), ARGV[at + 4]
   if find(flags, '[br%d]') or wanted > MAX_RECORD then
     plain = nil
     break
   end
-  if find(flags, 't', 1, true) then
-    local time = call('TIME')
-    now, now_text = (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000, nil
-  end
+  local now_text = not find(flags, 't', 1, true) and ARGV[2]
+  local now = now_text and tonumber(now_text)
   local configured_rate = ARGV[at + 3] ~= '' and ARGV[at + 3]
 -- plain_read.lua reads what a plain grant needs of a limiter. A plain grant is one record that joins no other, in a limiter of
 -- type '0' without keep-alive whose state needs no repair. This is a block to be included, as a function would be slower. A
@@ -63,8 +61,8 @@ for i = 0, count and limiters - 1 or -1 do
 -- others); a check ZRANGE (the records); a TTL PEXPIRE of both keys, and an expired configuration PERSIST of both.
 --
 -- Given: key (KEYS[key + 1] to KEYS[key + 5] are the limiter's), configured_rate ("rate interval type keep-alive"; nil or
--- false: none), now (ms), now_text (the same as text; nil or false: none), flags (s compare the free permits with the records,
--- w scores in whole ms), most_expired (with so many expired records it is no plain grant).
+-- false: none), now (ms; nil or false: becomes this server's time), now_text (now as text; nil or false: none), flags (s compare
+-- the free permits with the records, w scores in whole ms), most_expired (with so many expired records it is no plain grant).
 -- Result: name, value and records (the keys), fields (the configuration as read), and free, the free permits with the expired
 -- ones; nil: the state allows no plain grant. Only with free: rate, interval, kind, new (the limiter has no configuration
 -- yet), stored and counted (the stored free permits, as text and as a number; false: none), expired_count, expired_permits,
@@ -90,6 +88,10 @@ if
   and (not configured_rate or configured_rate == rate .. ' ' .. interval .. ' 0 0')
 then
   rate, interval = tonumber(rate), tonumber(interval)
+  if not now then
+    local time = call('TIME')
+    now = (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000
+  end
   cutoff = now - interval
   stored = call('GET', value)
   oldest = call('ZRANGE', records, '0', '0', 'WITHSCORES')
