@@ -355,7 +355,7 @@ func TestAHungServerBlocksNoLongerThanTheContext(t *testing.T) {
 			"Acquire": func(ctx context.Context) error { return limiters[i].Acquire(ctx, 1) },
 		} {
 			wait.Go(func() {
-				ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
+				ctx, cancel := context.WithTimeout(t.Context(), 500*ms)
 				defer cancel()
 				err := ask(ctx)
 				looks := subject.name == "list window" // its first call takes nothing

@@ -113,7 +113,7 @@ func TestGatewayBucketGoldenCase(t *testing.T) {
 		l := classic.NewGatewayBucket(b.rdb, goldenKey, classic.Gateway{Every: 500 * ms, Capacity: 2, Interval: time.Second},
 			classic.WithClock(func() time.Time { return time.UnixMilli(now) }))
 		state := func(last int64, tokens string) {
-			t.Helper()
+			b.Helper()
 			b.holds(strconv.FormatInt(last, 10), "hget", goldenKey, "lastRefillTime")
 			b.holds(tokens, "hget", goldenKey, "tokensRemaining")
 		}
@@ -174,8 +174,8 @@ func TestGatewayBucketNeverDividesByZero(t *testing.T) {
 		limit, interval := int64(2000), time.Second
 		every := time.Duration(interval.Milliseconds()/limit) * ms // as in the usual script
 		l := classic.NewGatewayBucket(b.rdb, "bucket", classic.Gateway{Every: every, Capacity: limit, Interval: interval}, b.clock())
-		if _, err := l.Allow(t.Context(), 1); !errors.Is(err, rratelimiter.ErrInvalidRate) {
-			t.Error(err)
+		if _, err := l.Allow(b.Context(), 1); !errors.Is(err, rratelimiter.ErrInvalidRate) {
+			b.Error(err)
 		}
 	})
 }
@@ -216,22 +216,22 @@ func TestLeakyQueueLetsCallersGoOneByOne(t *testing.T) {
 		q := classic.NewLeakyQueue(b.rdb, "queue", rate, 3, b.clock())
 		began := time.Now()
 		for range 2 {
-			if err := q.Acquire(t.Context(), 1); err != nil {
-				t.Fatal(err)
+			if err := q.Acquire(b.Context(), 1); err != nil {
+				b.Fatal(err)
 			}
 		}
 		if took := time.Since(began); took < 500*ms {
-			t.Errorf("the second went on after %v", took)
+			b.Errorf("the second went on after %v", took)
 		}
 		equal(b, "retry after", b.refused(q, 1).RetryAfter, time.Second)
 		b.holds("2.000000", "hget", "queue", "level")
-		if err := q.Acquire(t.Context(), 2); !errors.Is(err, classic.ErrQueueFull) {
-			t.Error(err)
+		if err := q.Acquire(b.Context(), 2); !errors.Is(err, classic.ErrQueueFull) {
+			b.Error(err)
 		}
-		ctx, cancel := context.WithCancel(t.Context())
+		ctx, cancel := context.WithCancel(b.Context())
 		cancel()
 		if err := q.Acquire(ctx, 1); !errors.Is(err, context.Canceled) {
-			t.Error(err)
+			b.Error(err)
 		}
 		b.holds("2.000000", "hget", "queue", "level")
 		b.pass(time.Second)
@@ -249,11 +249,11 @@ func TestGCRAGoesOnWithATime(t *testing.T) {
 		equal(b, "remaining", r.Remaining, 0)
 		moved, err := strconv.ParseFloat(b.do("get", "rate:key").(string), 64)
 		if err != nil || math.Abs(moved-tat-0.2) > 1e-6 {
-			t.Error(moved, err)
+			b.Error(moved, err)
 		}
 		b.lives("rate:key", time.Second)
 		if wait := b.refused(l, 1).RetryAfter; wait < 49*ms || wait > 51*ms {
-			t.Errorf("retry after %v", wait)
+			b.Errorf("retry after %v", wait)
 		}
 	})
 }
@@ -283,7 +283,7 @@ func TestGCRAReadsMicrosecondsAsDecimal(t *testing.T) {
 			stored := b.do("get", "rate:key")
 			tat, err := strconv.ParseFloat(stored.(string), 64)
 			if want := float64(epoch.Unix()-y2017) + float64(micros)/1e6 + 0.1; err != nil || math.Abs(tat-want) > 1e-6 {
-				t.Errorf("%d µs: TAT %f, not %f (%v)", micros, tat, want, err)
+				b.Errorf("%d µs: TAT %f, not %f (%v)", micros, tat, want, err)
 			}
 			if b.mini == nil {
 				continue
@@ -302,13 +302,13 @@ func TestGCRAGoesByTheServersClock(t *testing.T) {
 		l := classic.NewGCRA(b.rdb, "key", rratelimiter.PerHour(1), 1)
 		b.granted(l, 1)
 		b.refused(l, 1)
-		now := b.rdb.Time(t.Context()).Val()
+		now := b.rdb.Time(b.Context()).Val()
 		tat, err := strconv.ParseFloat(b.do("get", "rate:key").(string), 64)
 		if err != nil {
-			t.Fatal(err)
+			b.Fatal(err)
 		}
 		if ahead := time.Unix(1483228800+int64(tat), 0).Sub(now); ahead < 59*time.Minute || ahead > time.Hour {
-			t.Errorf("the next permit is due in %v", ahead)
+			b.Errorf("the next permit is due in %v", ahead)
 		}
 	})
 }

@@ -28,11 +28,12 @@ func TestDamageIsRepaired(t *testing.T) {
 		}
 		for _, subject := range subjects() {
 			t.Run(subject.name, func(t *testing.T) {
-				b := newBench(t, s)
-				for seed := range states {
-					b.do("flushdb")
-					b.repairs(subject, seed)
-				}
+				onServer(t, s, func(b *bench) {
+					for seed := range states {
+						b.do("flushdb")
+						b.repairs(subject, seed)
+					}
+				})
 			})
 		}
 	})
@@ -207,7 +208,7 @@ func TestLeakyBucketLeaksWhateverItsStateIs(t *testing.T) {
 					b.pass(50 * ms)
 				}
 				if granted < 1 || granted > 3 {
-					t.Errorf("%s, %s: granted %d in 400 ms", form, state, granted)
+					b.Errorf("%s, %s: granted %d in 400 ms", form, state, granted)
 				}
 			}
 		}

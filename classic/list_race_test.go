@@ -25,12 +25,12 @@ func TestListWindowFirstHitIsNoRace(t *testing.T) {
 			b.holds(0, "llen", "naive") // every caller reads the length ...
 		}
 		for range callers { // ... before any caller writes
-			if _, err := b.rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
-				p.RPush(t.Context(), "naive", "naive")
-				p.Expire(t.Context(), "naive", time.Second)
+			if _, err := b.rdb.TxPipelined(b.Context(), func(p redis.Pipeliner) error {
+				p.RPush(b.Context(), "naive", "naive")
+				p.Expire(b.Context(), "naive", time.Second)
 				return nil
 			}); err != nil {
-				t.Fatal(err)
+				b.Fatal(err)
 			}
 			passed++
 		}
@@ -43,9 +43,9 @@ func TestListWindowFirstHitIsNoRace(t *testing.T) {
 		var asking sync.WaitGroup
 		for range callers {
 			asking.Go(func() {
-				r, err := classic.NewListWindow(gate, "ours", rratelimiter.PerSecond(limit)).Allow(t.Context(), 1)
+				r, err := classic.NewListWindow(gate, "ours", rratelimiter.PerSecond(limit)).Allow(b.Context(), 1)
 				if err != nil {
-					t.Error(err)
+					b.Error(err)
 				}
 				if r.Allowed {
 					granted.Add(1)

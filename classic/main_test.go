@@ -2,6 +2,10 @@ package classic_test
 
 import (
 	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,7 +34,7 @@ type asker interface {
 // A bench is a server, embedded or real, and a clock that stands still until the test moves it. It is also the server's
 // clock: the embedded server follows it, and on a real one, TTLs are shortened by the same time.
 type bench struct {
-	*testing.T
+	testing.TB
 	rdb  *redis.Client
 	mini interface{ SetTime(time.Time) } // nil on a real server
 	now  time.Time
@@ -38,11 +42,53 @@ type bench struct {
 
 func onServers(t *testing.T, body func(b *bench)) {
 	t.Helper()
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) { body(newBench(t, s)) })
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) { onServer(t, s, body) })
 }
 
-func newBench(t *testing.T, s *redistest.Server) *bench {
-	b := &bench{T: t, rdb: s.Client(), now: epoch}
+// onServer runs the body with a new bench. TTLs of a real server run on while the bench's clock stands still, so that a
+// machine that is held up can lose a key too early: there, a body that fails is run again on the emptied server, and the
+// third run counts.
+func onServer(t *testing.T, s *redistest.Server, body func(b *bench)) {
+	t.Helper()
+	if s.IsReal() {
+		for range 2 {
+			if tr := (&trial{TB: t}); tr.passes(func() { body(newBench(tr, s)) }) {
+				return
+			}
+			newBench(t, s).do("flushdb")
+		}
+	}
+	body(newBench(t, s))
+}
+
+// A trial logs the errors of a run that may fail.
+type trial struct {
+	testing.TB
+	failed atomic.Bool
+}
+
+func (tr *trial) passes(body func()) bool {
+	var run sync.WaitGroup
+	run.Go(body) // which Fatalf ends
+	run.Wait()
+	return !tr.failed.Load()
+}
+
+func (tr *trial) Error(args ...any) { tr.Helper(); tr.Errorf("%s", fmt.Sprintln(args...)) }
+func (tr *trial) Fatal(args ...any) { tr.Helper(); tr.Fatalf("%s", fmt.Sprintln(args...)) }
+func (tr *trial) Errorf(format string, args ...any) {
+	tr.Helper()
+	tr.failed.Store(true)
+	tr.Logf(format, args...)
+}
+func (tr *trial) Fatalf(format string, args ...any) {
+	tr.Helper()
+	tr.Errorf(format, args...)
+	runtime.Goexit()
+}
+
+func newBench(tb testing.TB, s *redistest.Server) *bench {
+	b := &bench{TB: tb, rdb: s.Client(), now: epoch}
 	if !s.IsReal() {
 		b.mini = s.Mini()
 		b.mini.SetTime(b.now)

@@ -124,7 +124,7 @@ func TestQuotaHoldsBeforeAMidnightThatIsSkipped(t *testing.T) {
 			location := zone(t, name)
 			now, err := time.ParseInLocation("2006-01-02 15:04", hour, location)
 			if err != nil {
-				t.Fatal(err)
+				b.Fatal(err)
 			}
 			b.now = now
 			if b.mini != nil {
@@ -162,8 +162,8 @@ func TestQuotaHoldsWithAClockThatIsBehind(t *testing.T) {
 		b.pass(20 * time.Minute)
 		equal(b, "granted", b.takes(q, 20), 5)
 		b.lives(q.Key(), 6*time.Minute)
-		if count, err := q.Reset(t.Context()); err != nil || count != 5 {
-			t.Error(count, err)
+		if count, err := q.Reset(b.Context()); err != nil || count != 5 {
+			b.Error(count, err)
 		}
 		equal(b, "granted", b.takes(q, 20), 5)
 	})

@@ -24,10 +24,10 @@ func TestSlidingLogGoesOnWithHashAndZset(t *testing.T) {
 		equal(b, "remaining", b.granted(l, 2).Remaining, 1) // the oldest has expired
 		b.holds("9", "hget", "name", "currentRate")
 		b.holds(stamp(epoch.Add(-700*ms)), "hget", "name", "cursor")
-		records := b.rdb.ZRangeWithScores(t.Context(), "name_windows", 0, -1).Val()
+		records := b.rdb.ZRangeWithScores(b.Context(), "name_windows", 0, -1).Val()
 		if len(records) != 3 || records[0].Member != "3" || !strings.HasPrefix(records[2].Member.(string), "2:") ||
 			int64(records[2].Score) != epoch.UnixMilli() {
-			t.Errorf("%v", records)
+			b.Errorf("%v", records)
 		}
 		b.lives("name", time.Second)
 		b.lives("name_windows", time.Second)
@@ -65,8 +65,8 @@ func TestSlidingLogLosesNoRecord(t *testing.T) {
 			if naive(5) {
 				byNaive += 5
 			}
-			if r, err := ours.Allow(t.Context(), 5); err != nil {
-				t.Fatal(err)
+			if r, err := ours.Allow(b.Context(), 5); err != nil {
+				b.Fatal(err)
 			} else if r.Allowed {
 				byOurs += 5
 			}
@@ -175,8 +175,8 @@ func TestTwoKeysGetAHashTagOnlyOnACluster(t *testing.T) {
 			cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
 			cluster.AddHook(recorder)
 			defer cluster.Close()
-			_, _ = classic.NewSlidingLog(cluster, name, tenPerSecond).Allow(t.Context(), 1)
-			_, _ = classic.NewTokenBucket(cluster, name, tokens).Allow(t.Context(), 1)
+			_, _ = classic.NewSlidingLog(cluster, name, tenPerSecond).Allow(b.Context(), 1)
+			_, _ = classic.NewTokenBucket(cluster, name, tokens).Allow(b.Context(), 1)
 			want := []string{"{name}", "{name}_windows", "{name}", "{name}_time"}
 			equal(b, "keys of "+name, strings.Join(recorder.keys, " "), strings.Join(want, " "))
 		}

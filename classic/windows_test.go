@@ -170,19 +170,19 @@ func TestQuotaTakesBack(t *testing.T) {
 	onServers(t, func(b *bench) {
 		q := classic.NewQuota(b.rdb, "user", 10, classic.Days{Layout: "20060102"}, b.clock())
 		b.granted(q, 10)
-		left, err := q.Return(t.Context(), 4)
+		left, err := q.Return(b.Context(), 4)
 		if err != nil {
-			t.Fatal(err)
+			b.Fatal(err)
 		}
 		equal(b, "counted", left, 6)
 		b.holds("6", "get", q.Key())
-		if left, err = q.Return(t.Context(), 100); err != nil {
-			t.Fatal(err)
+		if left, err = q.Return(b.Context(), 100); err != nil {
+			b.Fatal(err)
 		}
 		equal(b, "counted", left, 0)
 		b.granted(q, 10)
 		if !strings.HasSuffix(q.Key(), "::"+b.now.UTC().Format("20060102")) {
-			t.Error(q.Key())
+			b.Error(q.Key())
 		}
 	})
 }
@@ -196,9 +196,9 @@ func TestQuotaResetKeepsTheTTL(t *testing.T) {
 
 		q := classic.NewQuota(b.rdb, "user", 10, classic.Days{}, b.clock())
 		b.granted(q, 7)
-		count, err := q.Reset(t.Context())
+		count, err := q.Reset(b.Context())
 		if err != nil {
-			t.Fatal(err)
+			b.Fatal(err)
 		}
 		equal(b, "count", count, 7)
 		b.holds("0", "get", q.Key())
