@@ -38,11 +38,10 @@ func Cluster(tb testing.TB, masters int, args ...string) *Nodes {
 	return nodes
 }
 
-// ReplicatedCluster is a Cluster in which each master has a replica, which takes its place when it does not
-// reply for half a second.
+// ReplicatedCluster is a Cluster in which each master has a replica, which takes its place in Failover.
 func ReplicatedCluster(tb testing.TB, masters int, args ...string) *Nodes {
 	tb.Helper()
-	args = append(append(replicating(), "--cluster-node-timeout", "500", "--cluster-replica-validity-factor", "0"), args...)
+	args = append(append(replicating(), "--cluster-replica-validity-factor", "0"), args...)
 	nodes := startNodes(tb, masters, nil, args)
 	nodes.Ready()
 	for _, master := range nodes.Servers {
@@ -220,6 +219,8 @@ func (n *Nodes) Failover(key string) (killed *Server) {
 	n.tb.Helper()
 	killed = n.Owner(key)
 	killed.Kill()
+	n.downAfter(downAfter)
+	defer n.downAfter(patience)
 	for _, s := range n.all() {
 		if s.Pid() == 0 {
 			continue
@@ -235,6 +236,22 @@ func (n *Nodes) Failover(key string) (killed *Server) {
 		}
 	}
 	return killed
+}
+
+// downAfter sets after how long without a reply a node considers another one down.
+func (n *Nodes) downAfter(d time.Duration) {
+	n.tb.Helper()
+	for _, s := range n.all() {
+		if s.Pid() == 0 {
+			continue
+		}
+		client := redis.NewClient(s.Options())
+		err := client.ConfigSet(context.Background(), "cluster-node-timeout", strconv.FormatInt(d.Milliseconds(), 10)).Err()
+		_ = client.Close()
+		if err != nil {
+			n.tb.Fatalf("redistest: cluster node %s: %v", s.Addr, err)
+		}
+	}
 }
 
 func ownerAddr(s *Server, key string) (string, error) {

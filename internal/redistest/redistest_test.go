@@ -158,13 +158,15 @@ func TestRealEndsWithItsTest(t *testing.T) {
 
 func TestPausedServerHangsAndGoesOn(t *testing.T) {
 	s := Real(t)
-	client := s.Client(func(o *redis.Options) { o.ReadTimeout = 100 * time.Millisecond; o.MaxRetries = -1 })
+	client := s.Client(func(o *redis.Options) { o.ContextTimeoutEnabled = true; o.MaxRetries = -1 })
 	if err := client.Set(ctx, "key", "value", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
 	s.Pause()
+	short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
 	var timeout net.Error
-	if err := client.Ping(ctx).Err(); !errors.As(err, &timeout) || !timeout.Timeout() {
+	if err := client.Ping(short).Err(); !errors.As(err, &timeout) || !timeout.Timeout() {
 		t.Errorf("a paused server answers with %v, want a timeout", err)
 	}
 	s.Resume()

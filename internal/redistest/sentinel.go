@@ -23,7 +23,8 @@ const MasterName = "limits"
 const (
 	sentinels       = 3
 	quorum          = 2
-	downAfter       = 500 * time.Millisecond // after this time without a reply, the first sentinel considers the master down
+	patience        = 10 * time.Minute       // so long a server may not reply, so that a busy machine does not look like a dead master
+	downAfter       = 500 * time.Millisecond // but in a failover: after this time without a reply, the first sentinel considers it dead
 	stagger         = 200 * time.Millisecond // added for each further sentinel, so that the others vote for the first one
 	failoverTimeout = time.Second            // a failed failover is retried after twice as long
 )
@@ -38,8 +39,8 @@ type Watched struct {
 }
 
 // Sentinel starts a master with replicas and three sentinels with a quorum of two, and returns when all have discovered
-// each other. A master that does not reply for most of a second is replaced. args are added to those of the master and
-// its replicas.
+// each other. They replace the master only in Failover and Replaced. args are added to those of the master and its
+// replicas.
 func Sentinel(tb testing.TB, replicas int, args ...string) *Watched {
 	tb.Helper()
 	if replicas < 1 {
@@ -58,8 +59,8 @@ func Sentinel(tb testing.TB, replicas int, args ...string) *Watched {
 	for _, replica := range w.Servers[1:] {
 		linked(tb, replica)
 	}
-	for i := range sentinels {
-		proc, err := startSentinel(tb.TempDir(), host, port, downAfter+time.Duration(i)*stagger)
+	for range sentinels {
+		proc, err := startSentinel(tb.TempDir(), host, port)
 		if err != nil {
 			tb.Fatalf("redistest: %v", err)
 		}
@@ -109,7 +110,7 @@ func hurry(s *Server) error {
 }
 
 // startSentinel starts a sentinel, which keeps its state in a file in dir.
-func startSentinel(dir, masterHost, masterPort string, downAfter time.Duration) (*process, error) {
+func startSentinel(dir, masterHost, masterPort string) (*process, error) {
 	binary, err := findServer()
 	if err != nil {
 		return nil, err
@@ -119,7 +120,7 @@ func startSentinel(dir, masterHost, masterPort string, downAfter time.Duration) 
 		file := filepath.Join(dir, "sentinel-"+port+".conf")
 		conf := fmt.Sprintf("port %[2]s\nbind 127.0.0.1\ndir %[3]s\nlogfile \"\"\nsentinel monitor %[1]s %[4]s %[5]s %[6]d\n"+
 			"sentinel down-after-milliseconds %[1]s %[7]d\nsentinel failover-timeout %[1]s %[8]d\n",
-			MasterName, port, dir, masterHost, masterPort, quorum, downAfter.Milliseconds(), failoverTimeout.Milliseconds())
+			MasterName, port, dir, masterHost, masterPort, quorum, patience.Milliseconds(), failoverTimeout.Milliseconds())
 		if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 			return nil, err
 		}
@@ -138,16 +139,19 @@ func startSentinel(dir, masterHost, masterPort string, downAfter time.Duration) 
 	return nil, errPortTaken
 }
 
-// DownAfter sets after how long without an answer a server counts as down, so that a busy machine does not look like a dead
-// master.
-func (w *Watched) DownAfter(d time.Duration) {
+// downAfter sets after how long without a reply each sentinel considers the master down.
+func (w *Watched) downAfter(d, stagger time.Duration) {
 	w.tb.Helper()
-	for _, s := range w.Sentinels {
+	for i, s := range w.Sentinels {
+		if s.Pid() == 0 {
+			continue
+		}
 		_, err := askSentinel(s, func(c *redis.SentinelClient) (string, error) {
-			return c.Set(context.Background(), MasterName, "down-after-milliseconds", strconv.FormatInt(d.Milliseconds(), 10)).Result()
+			ms := (d + time.Duration(i)*stagger).Milliseconds()
+			return c.Set(context.Background(), MasterName, "down-after-milliseconds", strconv.FormatInt(ms, 10)).Result()
 		})
 		if err != nil {
-			w.tb.Fatalf("redistest: %v", err)
+			w.tb.Fatalf("redistest: sentinel %s: %v", s.Addr, err)
 		}
 	}
 }
@@ -290,9 +294,12 @@ func (w *Watched) Failover() (killed *Server) {
 	return killed
 }
 
-// Replaced waits until the sentinels have made another server the master, which serves writes from then on.
+// Replaced makes the sentinels notice that their master is dead, and waits until they have made another server the
+// master, which serves writes from then on.
 func (w *Watched) Replaced(old *Server) {
 	w.tb.Helper()
+	w.downAfter(downAfter, stagger)
+	defer w.downAfter(patience, 0)
 	var addr, role string
 	var err error
 	for deadline := time.Now().Add(clusterLimit); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
