@@ -340,7 +340,7 @@ func TestRedissonIsNoticed(t *testing.T) {
 			t.Parallel()
 			server := redistest.Real(t)
 			var core *dispatch.Client
-			limiter := rratelimiter.NewClient(server.Client(), made(&core)).RateLimiter("noticed", rratelimiter.WithRate(rratelimiter.PerMinute(5)))
+			limiter := rratelimiter.NewClient(server.Client(), made(&core)).RateLimiter("noticed", rratelimiter.WithRate(rratelimiter.PerHour(5)))
 			bare, err := core.Limiter("noticed")
 			if err != nil {
 				t.Fatal(err)
