@@ -283,8 +283,8 @@ func allowAll(o option) opener[*redis.Client] {
 
 // newLibrary returns a client of this library with a call timeout of 10 s for a machine under load. The timeout does
 // not change the speed.
-func newLibrary(rdb rratelimiter.Redis) *rratelimiter.Client {
-	return rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(10*time.Second))
+func newLibrary(rdb rratelimiter.Redis, opts ...rratelimiter.Option) *rratelimiter.Client {
+	return rratelimiter.NewClient(rdb, append(opts, rratelimiter.WithCallTimeout(10*time.Second))...)
 }
 
 func library(ctx context.Context, client *rratelimiter.Client, s scene, o option) (asker, error) {

@@ -21,11 +21,14 @@ import (
 	"github.com/rratelimiter/rratelimiter/snapshot"
 )
 
+// patient is the call timeout of clients whose time no test judges: a busy machine can hold up a call.
+var patient = rratelimiter.WithCallTimeout(10 * time.Second)
+
 // used makes a limiter with live records and one client's own keys.
 func used(t *testing.T, rdb *redis.Client, name string, r rratelimiter.Rate, clients ...string) {
 	t.Helper()
 	for _, id := range clients {
-		l := rratelimiter.NewClient(rdb, rratelimiter.WithClientID(id)).RateLimiter(name, rratelimiter.WithRate(r))
+		l := rratelimiter.NewClient(rdb, patient, rratelimiter.WithClientID(id)).RateLimiter(name, rratelimiter.WithRate(r))
 		for n := range int64(3) {
 			if ok, err := l.TryAcquire(t.Context(), n+1); !ok || err != nil {
 				t.Fatalf("no permits for %s: %v", id, err)
@@ -183,7 +186,7 @@ func TestRestoredUnderAnotherName(t *testing.T) {
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("got:\n%q\nwant:\n%q", got, want)
 		}
-		l := rratelimiter.NewClient(rdb, rratelimiter.WithClientID("A")).RateLimiter("new")
+		l := rratelimiter.NewClient(rdb, patient, rratelimiter.WithClientID("A")).RateLimiter("new")
 		if state, err := l.State(t.Context()); err != nil || !state.Consistent || state.Used != 6 || state.Available != 4 {
 			t.Errorf("%+v, %v", state, err)
 		}
@@ -260,7 +263,7 @@ func TestShiftMovesGrants(t *testing.T) {
 		restore(t, s, rdb, snapshot.Shift(-3*time.Hour), snapshot.Replace())
 		old := take(t, rdb, "x")
 		old.TakenAt = old.TakenAt.Add(-3 * time.Hour)
-		l := rratelimiter.NewClient(rdb).RateLimiter("x", rratelimiter.WithServerTime())
+		l := rratelimiter.NewClient(rdb, patient).RateLimiter("x", rratelimiter.WithServerTime())
 		restore(t, old, rdb, snapshot.Replace())
 		if state, err := l.State(t.Context()); err != nil || state.Used != 0 {
 			t.Errorf("unmoved: %+v, %v", state, err)
@@ -499,7 +502,7 @@ func TestOnCluster(t *testing.T) {
 	rdb := redistest.Cluster(t, 3).ClusterClient()
 	for _, name := range []string{"x", "y", "a{tag}b"} {
 		for _, id := range []string{"A", "B"} {
-			l := rratelimiter.NewClient(rdb, rratelimiter.WithClientID(id)).RateLimiter(name,
+			l := rratelimiter.NewClient(rdb, patient, rratelimiter.WithClientID(id)).RateLimiter(name,
 				rratelimiter.WithRate(rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 10, Interval: time.Hour}))
 			if ok, err := l.TryAcquire(t.Context(), 1); !ok || err != nil {
 				t.Fatal(err)

@@ -1,5 +1,5 @@
 // Package simulator simulates processes that share a limiter, with the policy of package lease and without a server. Time is
-// simulated, and the seed is fixed, so the results are always the same.
+// simulated, and the seed is fixed: only the time at which a lease is renewed differs a little from run to run.
 package simulator
 
 import (
