@@ -293,6 +293,52 @@ func TestAStateLivesAsLongAsItsNewConfiguration(t *testing.T) {
 	})
 }
 
+// A state that ends with the TTL of a configuration, but a little after it, does not count for a new limiter.
+func TestANewLimiterHasNoStateOfAnEndedOne(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		rate := rratelimiter.PerMinute(3)
+		l := r.limiter("rl", rratelimiter.WithRate(rate))
+		for name, use := range map[string]func(){
+			"a plain grant": func() { r.try(l, 3) },
+			"another grant": func() {
+				r.try(r.limiter("rl", rratelimiter.WithRate(rate), rratelimiter.WithGranularity(time.Second)), 3)
+			},
+			"a grant of AllowAll": func() {
+				_, err := r.client.AllowAll(t.Context(), 3, l, r.limiter("other", rratelimiter.WithRate(rate)))
+				r.must(err)
+			},
+			"TrySetRate": func() {
+				_, err := l.TrySetRate(t.Context(), rate)
+				r.must(err)
+				r.try(l, 3)
+			},
+			"SetRate": func() {
+				r.setRate(l, rate, rratelimiter.KeepState())
+				r.try(l, 3)
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				r.wipe()
+				r.try(l, 1)
+				r.advance(time.Second)
+				r.must(r.rdb.Del(t.Context(), "rl").Err())
+				_, err := r.rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
+					p.PExpire(t.Context(), "{rl}:value", 10*time.Millisecond)
+					p.PExpire(t.Context(), "{rl}:permits", 10*time.Millisecond)
+					return nil
+				})
+				r.must(err)
+				use()
+				r.life(0, "rl", "{rl}:value", "{rl}:permits")
+				if state, err := l.State(t.Context()); err != nil || state.Used != 3 || state.Available != 0 || !state.Consistent {
+					t.Errorf("%+v, %v: want all three granted", state, err)
+				}
+			})
+		}
+	})
+}
+
 func TestAClientsOwnPairLeavesAfterClearExpire(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)

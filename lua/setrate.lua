@@ -30,6 +30,10 @@ local function write_config()
 end
 
 if find(flags, 'k', 1, true) and (not old_kind or old_kind == kind) then
+  limiter.made = not (old_rate or old_kind)
+  if limiter.made then
+    forget_ended_state(limiter.value, limiter.records)
+  end
   local state = load_state(limiter, now, true)
   -- The rate is new, so nothing was wrong. Of records that are too many to add up, the free permits tell the sum. But what they
   -- tell is used only below 0, because they may be those of another rate.

@@ -12,6 +12,7 @@ call('HSETNX', name, 'rate', rate)
 call('HSETNX', name, 'interval', interval)
 local set = call('HSETNX', name, 'type', kind)
 if set == 1 and call('PTTL', name) == -1 and not (is_foreign(2) or is_foreign(4)) then
+  forget_ended_state(KEYS[2], KEYS[4])
   -- An older state must not end before the configuration.
   call('PERSIST', KEYS[2])
   call('PERSIST', KEYS[4])

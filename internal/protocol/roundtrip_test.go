@@ -179,7 +179,7 @@ func limiterOf(r Rate) []any {
 }
 
 var (
-	configFunctions = []string{"choose_keys", "parse_number", "parse_interval", "new_limiter", "read_config"}
+	configFunctions = []string{"choose_keys", "parse_number", "parse_interval", "new_limiter", "forget_ended_state", "read_config"}
 	timeFunctions   = []string{"read_clock", "to_micros"}
 	limiterValues   = []string{"limiter.rate", "limiter.interval", "limiter.own", "limiter.keep_alive"}
 )

@@ -16,7 +16,7 @@ end
 -- apply_ttl gives the state the TTL of the configuration (ms; -1: none), or all keys the keep-alive. An interval after its
 -- last use, the pair of one client holds nothing that counts; it expires a minute later. But the permits of a lease are used
 -- until its end, without a call: the newest record is dated at that end, at most an eighth of the interval ahead, or a second
--- more if clocks differ. A TTL of -2 says that this call makes the configuration, and an older state must not end before it.
+-- more if clocks differ. If this call makes the configuration (limiter.made), an older state must not end before it.
 local function apply_ttl(limiter, ttl, now)
   local name, value, records, own = limiter.name, limiter.value, limiter.records, limiter.own
   if limiter.keep_alive > 0 or own then
@@ -38,7 +38,7 @@ local function apply_ttl(limiter, ttl, now)
   if ttl > 0 then
     call('PEXPIRE', value, ttl)
     call('PEXPIRE', records, ttl)
-  elseif ttl == -2 then
+  elseif limiter.made then
     call('PERSIST', value)
     call('PERSIST', records)
   end

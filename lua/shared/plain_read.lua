@@ -1,6 +1,6 @@
 -- plain_read.lua reads what a plain grant needs of a limiter. A plain grant is one record that joins no other, in a limiter of
--- type '0' without keep-alive whose state needs no repair. This is a block to be included, as a function would be slower. A
--- plain grant makes these calls to Redis:
+-- type '0' without keep-alive, whose state needs no repair and is not older than the configuration. This is a block to be
+-- included, as a function would be slower. A plain grant makes these calls to Redis:
 --   HMGET   the configuration, which others may change at any time
 --   GET     the free permits, which must be checked before they are used
 --   ZRANGE  the oldest record: whether any has expired, whether there is any
@@ -9,7 +9,7 @@
 --   INCRBY  the free permits
 -- Without a configuration HSET comes before ZADD, and without stored free permits SET replaces INCRBY. An expired record costs
 -- ZRANGE (the next one) and ZREMRANGEBYRANK; more of them also ZRANGEBYSCORE (their permits) and ZRANGE (the oldest of the
--- others); a check ZRANGE (the records); a TTL PEXPIRE of both keys, and an expired configuration PERSIST of both.
+-- others); a check ZRANGE (the records); a TTL PEXPIRE of both keys.
 --
 -- Given: key (KEYS[key + 1] to KEYS[key + 5] are the limiter's), configured_rate ("rate interval type keep-alive"; nil or
 -- false: none), now (ms; nil or false: becomes this server's time), now_text (now as text; nil or false: none), flags (s compare
@@ -63,7 +63,7 @@ then
   end
   counted = stored and (find(stored, '^[1-9]%d*$') and #stored <= 15 or stored == '0') and tonumber(stored)
   local unused = not stored and not oldest[1] and expired_count == 0
-  free = counted and counted + expired_permits or unused and rate or nil
+  free = unused and rate or counted and not new and counted + expired_permits or nil
   if free and (free > rate or not oldest[1] and free ~= rate or expired_count == most_expired) then
     free = nil
   elseif free and oldest[1] and find(flags, 's', 1, true) then

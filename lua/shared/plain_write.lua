@@ -11,7 +11,4 @@ end
 if ttl > 0 then
   call('PEXPIRE', value, ttl)
   call('PEXPIRE', records, ttl)
-elseif ttl == -2 and counted then -- as in commit.lua
-  call('PERSIST', value)
-  call('PERSIST', records)
 end

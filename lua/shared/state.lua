@@ -13,7 +13,7 @@ end
 -- It returns a table: stored (text), counted (the same as a number, or nil), free (with the expired permits), expired_count
 -- and expired_permits (the records that leave with this call), more (others remain), many (there are too many live records
 -- to check), oldest and oldest_score (the oldest record that stays, and its score as text, or nil), cutoff (the highest
--- expired score), ttl (ms, to be applied to the state; -1: none; -2: there is no configuration yet), notes.
+-- expired score), ttl (ms, to be applied to the state; below 0: none), notes.
 local function load_state(limiter, now, rebuild, check)
   local records, cutoff = limiter.records, now - limiter.interval
   local stored, oldest, expired = call('GET', limiter.value), read_record(records, '0'), {}

@@ -48,8 +48,8 @@ for i = 0, count and limiters - 1 or -1 do
   local now = now_text and tonumber(now_text)
   local configured_rate = ARGV[at + 3] ~= '' and ARGV[at + 3]
 -- plain_read.lua reads what a plain grant needs of a limiter. A plain grant is one record that joins no other, in a limiter of
--- type '0' without keep-alive whose state needs no repair. This is a block to be included, as a function would be slower. A
--- plain grant makes these calls to Redis:
+-- type '0' without keep-alive, whose state needs no repair and is not older than the configuration. This is a block to be
+-- included, as a function would be slower. A plain grant makes these calls to Redis:
 --   HMGET   the configuration, which others may change at any time
 --   GET     the free permits, which must be checked before they are used
 --   ZRANGE  the oldest record: whether any has expired, whether there is any
@@ -58,7 +58,7 @@ for i = 0, count and limiters - 1 or -1 do
 --   INCRBY  the free permits
 -- Without a configuration HSET comes before ZADD, and without stored free permits SET replaces INCRBY. An expired record costs
 -- ZRANGE (the next one) and ZREMRANGEBYRANK; more of them also ZRANGEBYSCORE (their permits) and ZRANGE (the oldest of the
--- others); a check ZRANGE (the records); a TTL PEXPIRE of both keys, and an expired configuration PERSIST of both.
+-- others); a check ZRANGE (the records); a TTL PEXPIRE of both keys.
 --
 -- Given: key (KEYS[key + 1] to KEYS[key + 5] are the limiter's), configured_rate ("rate interval type keep-alive"; nil or
 -- false: none), now (ms; nil or false: becomes this server's time), now_text (now as text; nil or false: none), flags (s compare
@@ -112,7 +112,7 @@ then
   end
   counted = stored and (find(stored, '^[1-9]%d*$') and #stored <= 15 or stored == '0') and tonumber(stored)
   local unused = not stored and not oldest[1] and expired_count == 0
-  free = counted and counted + expired_permits or unused and rate or nil
+  free = unused and rate or counted and not new and counted + expired_permits or nil
   if free and (free > rate or not oldest[1] and free ~= rate or expired_count == most_expired) then
     free = nil
   elseif free and oldest[1] and find(flags, 's', 1, true) then
@@ -294,9 +294,6 @@ end
 if ttl > 0 then
   call('PEXPIRE', value, ttl)
   call('PEXPIRE', records, ttl)
-elseif ttl == -2 and counted then -- as in commit.lua
-  call('PERSIST', value)
-  call('PERSIST', records)
 end
     -- Times as to_micros has them.
     reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4], reply[at + 5], reply[at + 6] =
@@ -405,14 +402,27 @@ local function new_limiter(offset, rate, interval, kind, keep_alive)
   }
 end
 
+-- forget_ended_state removes a state without a configuration if it ends within 10 ms: then it is of a limiter that has ended.
+-- For a script reads the TTL of a configuration and gives it to the state a moment later, so the state ends a moment later. It
+-- must not count for a new limiter.
+local function forget_ended_state(value, records)
+  local a, b = call('PTTL', value), call('PTTL', records)
+  local last = math.max(a, b)
+  if a ~= -1 and b ~= -1 and last >= 0 and last <= 10 then
+    call('GET', value) -- fails if the key has another type, as the next call does
+    call('ZCARD', records)
+    call('UNLINK', value, records)
+  end
+end
+
 -- read_config reads the configuration of a limiter. configured_rate is the caller's rate ('rate interval type
 -- keep-alive'), which takes the place of missing fields, or nil; config is the reply of HMGET if it was read before.
--- It returns a limiter with two more fields: mismatch (the caller's rate is another one), missing (fields and values that
--- HSET must write, or nil).
+-- It returns a limiter with three more fields: mismatch (the caller's rate is another one), missing (fields and values that
+-- HSET must write, or nil), made (there is no configuration yet; then the state of a limiter that has ended is removed).
 -- Without a usable configuration it returns nil and a status: 1 nothing is set; 2, 3, 4 rate, interval, type is missing;
 -- 5, 6, 7 the same is invalid.
 local function read_config(offset, configured_rate, config)
-  local missing
+  local missing, made = nil, false
   config = config or call('HMGET', KEYS[offset + 1], 'rate', 'interval', 'type', 'keepAliveTime')
   if not (config[1] and config[2] and config[3]) then
     if not configured_rate then
@@ -421,7 +431,7 @@ local function read_config(offset, configured_rate, config)
       end
       return nil, config[1] and (config[2] and 4 or 3) or 2
     end
-    missing = {}
+    missing, made = {}, not (config[1] or config[2] or config[3] or config[4])
     local fields, i = { 'rate', 'interval', 'type', 'keepAliveTime' }, 0
     for text in string.gmatch(configured_rate, '%d+') do
       i = i + 1
@@ -443,7 +453,10 @@ local function read_config(offset, configured_rate, config)
   local limiter = new_limiter(offset, rate, interval, kind, parse_interval(config[4]) or 0)
   limiter.mismatch = configured_rate
     and configured_rate ~= config[1] .. ' ' .. config[2] .. ' ' .. kind .. ' ' .. (config[4] or '0')
-  limiter.missing = missing
+  limiter.missing, limiter.made = missing, made
+  if made then
+    forget_ended_state(limiter.value, limiter.records)
+  end
   return limiter
 end
 
@@ -493,7 +506,7 @@ end
 -- It returns a table: stored (text), counted (the same as a number, or nil), free (with the expired permits), expired_count
 -- and expired_permits (the records that leave with this call), more (others remain), many (there are too many live records
 -- to check), oldest and oldest_score (the oldest record that stays, and its score as text, or nil), cutoff (the highest
--- expired score), ttl (ms, to be applied to the state; -1: none; -2: there is no configuration yet), notes.
+-- expired score), ttl (ms, to be applied to the state; below 0: none), notes.
 local function load_state(limiter, now, rebuild, check)
   local records, cutoff = limiter.records, now - limiter.interval
   local stored, oldest, expired = call('GET', limiter.value), read_record(records, '0'), {}
@@ -711,7 +724,7 @@ end
 -- apply_ttl gives the state the TTL of the configuration (ms; -1: none), or all keys the keep-alive. An interval after its
 -- last use, the pair of one client holds nothing that counts; it expires a minute later. But the permits of a lease are used
 -- until its end, without a call: the newest record is dated at that end, at most an eighth of the interval ahead, or a second
--- more if clocks differ. A TTL of -2 says that this call makes the configuration, and an older state must not end before it.
+-- more if clocks differ. If this call makes the configuration (limiter.made), an older state must not end before it.
 local function apply_ttl(limiter, ttl, now)
   local name, value, records, own = limiter.name, limiter.value, limiter.records, limiter.own
   if limiter.keep_alive > 0 or own then
@@ -733,7 +746,7 @@ local function apply_ttl(limiter, ttl, now)
   if ttl > 0 then
     call('PEXPIRE', value, ttl)
     call('PEXPIRE', records, ttl)
-  elseif ttl == -2 then
+  elseif limiter.made then
     call('PERSIST', value)
     call('PERSIST', records)
   end

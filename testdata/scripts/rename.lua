@@ -70,14 +70,27 @@ local function new_limiter(offset, rate, interval, kind, keep_alive)
   }
 end
 
+-- forget_ended_state removes a state without a configuration if it ends within 10 ms: then it is of a limiter that has ended.
+-- For a script reads the TTL of a configuration and gives it to the state a moment later, so the state ends a moment later. It
+-- must not count for a new limiter.
+local function forget_ended_state(value, records)
+  local a, b = call('PTTL', value), call('PTTL', records)
+  local last = math.max(a, b)
+  if a ~= -1 and b ~= -1 and last >= 0 and last <= 10 then
+    call('GET', value) -- fails if the key has another type, as the next call does
+    call('ZCARD', records)
+    call('UNLINK', value, records)
+  end
+end
+
 -- read_config reads the configuration of a limiter. configured_rate is the caller's rate ('rate interval type
 -- keep-alive'), which takes the place of missing fields, or nil; config is the reply of HMGET if it was read before.
--- It returns a limiter with two more fields: mismatch (the caller's rate is another one), missing (fields and values that
--- HSET must write, or nil).
+-- It returns a limiter with three more fields: mismatch (the caller's rate is another one), missing (fields and values that
+-- HSET must write, or nil), made (there is no configuration yet; then the state of a limiter that has ended is removed).
 -- Without a usable configuration it returns nil and a status: 1 nothing is set; 2, 3, 4 rate, interval, type is missing;
 -- 5, 6, 7 the same is invalid.
 local function read_config(offset, configured_rate, config)
-  local missing
+  local missing, made = nil, false
   config = config or call('HMGET', KEYS[offset + 1], 'rate', 'interval', 'type', 'keepAliveTime')
   if not (config[1] and config[2] and config[3]) then
     if not configured_rate then
@@ -86,7 +99,7 @@ local function read_config(offset, configured_rate, config)
       end
       return nil, config[1] and (config[2] and 4 or 3) or 2
     end
-    missing = {}
+    missing, made = {}, not (config[1] or config[2] or config[3] or config[4])
     local fields, i = { 'rate', 'interval', 'type', 'keepAliveTime' }, 0
     for text in string.gmatch(configured_rate, '%d+') do
       i = i + 1
@@ -108,7 +121,10 @@ local function read_config(offset, configured_rate, config)
   local limiter = new_limiter(offset, rate, interval, kind, parse_interval(config[4]) or 0)
   limiter.mismatch = configured_rate
     and configured_rate ~= config[1] .. ' ' .. config[2] .. ' ' .. kind .. ' ' .. (config[4] or '0')
-  limiter.missing = missing
+  limiter.missing, limiter.made = missing, made
+  if made then
+    forget_ended_state(limiter.value, limiter.records)
+  end
   return limiter
 end
 
