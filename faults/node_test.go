@@ -16,7 +16,9 @@ import (
 
 // node_test.go hangs one node of a cluster: its connections stay open, and it never replies.
 
-func TestHungNode(t *testing.T) {
+func TestHungNode(t *testing.T) { inRounds(t, hangNode) }
+
+func hangNode(t *testing.T, r *round) {
 	const (
 		every    = time.Millisecond // a call to the healthy nodes
 		callers  = 24               // on the hung one
@@ -81,25 +83,19 @@ func TestHungNode(t *testing.T) {
 	for _, c := range others.where(failed) {
 		t.Errorf("a call to a healthy node: %v", c.err)
 	}
-	if p99, limit := others.percentile(99), quick(before, others); p99 > limit {
-		t.Errorf("on healthy nodes 99 of 100 calls took up to %v, not %v", p99, limit)
-	}
+	r.atMost("99 of 100 calls to healthy nodes", others.percentile(99), quick(before, others))
 	for _, c := range patient {
 		if !errors.Is(c.err, os.ErrDeadlineExceeded) { // with or without ErrOutcomeUnknown: it may not have been sent
 			t.Errorf("on the hung node the error is %v", c.err)
 		}
 	}
-	if most := patient.percentile(50); most > 2*timeout {
-		t.Errorf("on the hung node half of the calls took more than %v, not %v", most, timeout)
-	}
+	r.atMost("half of the calls to the hung node", patient.percentile(50), 2*timeout)
 	for _, c := range hasty {
 		if !errors.Is(c.err, context.DeadlineExceeded) && !errors.Is(c.err, os.ErrDeadlineExceeded) {
 			t.Errorf("on the hung node the error of a caller with a deadline is %v", c.err)
 		}
 	}
-	if most := hasty.percentile(90); most > deadline+quick(before, others) {
-		t.Errorf("on the hung node callers with a deadline of %v waited %v", deadline, most)
-	}
+	r.atMost("9 of 10 callers of the hung node with a short deadline", hasty.percentile(90), deadline+quick(before, others))
 
 	// Afterwards the node works again, and each grant is recorded once.
 	eventually(t, "the node that hung grants again", func() bool {
@@ -127,11 +123,11 @@ func TestHungNode(t *testing.T) {
 		t.Errorf("on the node that hung %d permits are recorded, %d were granted and %d of unknown outcome", recorded, given, doubtful)
 	}
 	eventually(t, "all goroutines are gone", func() bool { return runtime.NumGoroutine() <= goroutines+5 })
-	row{
+	r.proves(t, row{
 		section: slow, fault: "one node of a cluster hangs",
 		sees: "on limiters of this node: `ErrOutcomeUnknown` after the call timeout, or the error of the caller's " +
 			"context; on all other limiters: nothing",
 		within: "on the other limiters 99 of 100 calls within", limit: 600 * time.Millisecond, late: &lateness{others.lateness(99)},
 		after: "granted ≤ recorded ≤ granted + permits of callers with `ErrOutcomeUnknown`; all other limiters exact",
-	}.proves(t, others.percentile(99))
+	}, others.percentile(99))
 }

@@ -25,14 +25,20 @@ const callersOfADeadRedis = 10_000
 // TestManyCallersOfADeadRedis: all get an error soon after their own deadline, and no goroutine or memory of them is left.
 func TestManyCallersOfADeadRedis(t *testing.T) {
 	var worst, late time.Duration
-	note := func(took, own time.Duration) {
-		if worst == 0 || took-machine*own > worst-machine*late {
-			worst, late = took, own
+	call := func(addr func(*testing.T) string, opts ...rratelimiter.LimiterOption) func(t *testing.T) {
+		return func(t *testing.T) {
+			inRounds(t, func(t *testing.T, r *round) {
+				took, own := overload(t, r, addr(t), opts...)
+				ok := r.atMost("99 of 100 callers, after their deadline", took, tolerance+machine*own)
+				if ok && (worst == 0 || took-machine*own > worst-machine*late) {
+					worst, late = took, own
+				}
+			})
 		}
 	}
-	t.Run("connection refused", func(t *testing.T) { note(overload(t, redistest.Nowhere(t))) })
-	t.Run("black hole", func(t *testing.T) { note(overload(t, blackHole(t))) })
-	t.Run("black hole, with a fallback", func(t *testing.T) { note(overload(t, blackHole(t), rratelimiter.WithFallback(1))) })
+	t.Run("connection refused", call(func(t *testing.T) string { return redistest.Nowhere(t) }))
+	t.Run("black hole", call(blackHole))
+	t.Run("black hole, with a fallback", call(blackHole, rratelimiter.WithFallback(1)))
 	row{
 		section: gone, fault: "dead, it refuses connections or answers nothing, and 10,000 callers ask one limiter",
 		sees: "the error of its context, or the connection's error when the call's time is over. Callers without a " +
@@ -73,7 +79,7 @@ func blackHole(t *testing.T) string {
 // overload calls a dead Redis, with a deadline for most callers. Callers without one return once a call's time is over,
 // or twice that: some arrive while the maximum of calls is in flight, and wait for the end of one. It returns how late
 // 99 of 100 callers noticed their deadline, and how late goroutines did that only waited.
-func overload(t *testing.T, addr string, opts ...rratelimiter.LimiterOption) (took, late time.Duration) {
+func overload(t *testing.T, r *round, addr string, opts ...rratelimiter.LimiterOption) (took, late time.Duration) {
 	const (
 		perCaller = 15 << 10 // bytes, its own stack included
 		callers   = callersOfADeadRedis * 11 / 10
@@ -120,9 +126,7 @@ func overload(t *testing.T, addr string, opts ...rratelimiter.LimiterOption) (to
 
 	t.Logf("%d calls: median %v after their deadline, p99 %v, the last %v; callers who only wait: %v, %v, %v; %d MB in use, %d before",
 		len(got), got.percentile(50), took, last, idle.percentile(50), late, idle.percentile(100), most>>20, before>>20)
-	if last > 2*slack {
-		t.Errorf("the last caller returned %v after its deadline", last)
-	}
+	r.atMost("the last caller, after its deadline", last, 2*slack)
 	for _, c := range got {
 		if len(opts) > 0 && c.Granted && c.err == nil {
 			continue
@@ -133,9 +137,7 @@ func overload(t *testing.T, addr string, opts ...rratelimiter.LimiterOption) (to
 		}
 	}
 	t.Logf("without a deadline: median %v, the last %v", unbounded.percentile(50), unbounded.percentile(100))
-	if longest, limit := unbounded.percentile(100), 2*timeout+2*slack; longest > limit {
-		t.Errorf("a caller without a deadline had its answer after %v, not %v", longest, limit)
-	}
+	r.atMost("a caller without a deadline", unbounded.percentile(100), 2*timeout+2*slack)
 	if answers := unbounded.where(answered); len(opts) > 0 && len(answers) < len(unbounded) || len(opts) == 0 && len(answers) > 0 {
 		t.Errorf("%d of %d callers without a deadline had an answer", len(answers), len(unbounded))
 	}

@@ -19,22 +19,29 @@ func TestStalledConnection(t *testing.T) {
 	for _, limiters := range []int{1, 300} {
 		for _, held := range []string{requests, replies} {
 			t.Run(fmt.Sprintf("%d limiters, %s held", limiters, held), func(t *testing.T) {
-				if took, own := stallConnection(t, limiters, held); worst == 0 || took-machine*own > worst-machine*late {
-					worst, late = took, own
-				}
+				inRounds(t, func(t *testing.T, r *round) {
+					took, own := stallConnection(t, r, limiters, held)
+					ok := r.atMost("99 of 100 calls", took, notStalled+machine*own)
+					if ok && (worst == 0 || took-machine*own > worst-machine*late) {
+						worst, late = took, own
+					}
+				})
 			})
 		}
 	}
 	row{
 		section: slow, fault: "one connection stalls, the others are well",
 		sees:   "callers of the stalled call: `ErrOutcomeUnknown` after the call timeout; all other callers: nothing",
-		within: "99 of 100 of all other calls within", limit: 600 * time.Millisecond, late: &lateness{late},
+		within: "99 of 100 of all other calls within", limit: notStalled, late: &lateness{late},
 		after: "the stalled call is recorded when the connection works again",
 	}.proves(t, worst)
 }
 
+// notStalled is the bound of 99 of 100 calls that do not stall.
+const notStalled = 600 * time.Millisecond
+
 // stallConnection returns how long 99 of 100 calls took that did not stall, and the machine's own lateness.
-func stallConnection(t *testing.T, limiters int, held string) (took, late time.Duration) {
+func stallConnection(t *testing.T, r *round, limiters int, held string) (took, late time.Duration) {
 	const (
 		every = time.Millisecond        // a call
 		stall = 1500 * time.Millisecond // longer than a call may take
@@ -80,9 +87,7 @@ func stallConnection(t *testing.T, limiters int, held string) (took, late time.D
 			t.Errorf("a stuck call: %v", c.err)
 		}
 	}
-	if p99, limit := others.percentile(99), quick(before, during); p99 > limit {
-		t.Errorf("99 of 100 calls that were not stuck took up to %v, not %v", p99, limit)
-	}
+	r.atMost("99 of 100 calls that were not stuck", others.percentile(99), quick(before, during))
 	// Nothing was lost: requests without a reply were executed once the connection worked again.
 	all := append(before, during...)
 	given, doubtful := int64(limiters)+all.where(isGranted).permits(), all.where(isUnknown).permits()

@@ -78,13 +78,18 @@ var written = struct {
 	rows map[string][]string // section to lines
 }{rows: map[string][]string{}}
 
+// most returns the limit of the measurement on this machine.
+func (r row) most() time.Duration {
+	if r.late != nil {
+		return r.limit + machine*r.late.measured
+	}
+	return r.limit
+}
+
 // proves fails the test if a measurement exceeds the row's limit, and adds the row to the page.
 func (r row) proves(t *testing.T, measured time.Duration) {
 	t.Helper()
-	limit := r.limit
-	if r.late != nil {
-		limit += machine * r.late.measured
-	}
+	limit := r.most()
 	t.Logf("measured: %v of %v", measured.Round(time.Millisecond), limit)
 	if measured > limit {
 		t.Errorf("it took %v, not %v", measured, limit)
