@@ -340,7 +340,8 @@ func TestRedissonIsNoticed(t *testing.T) {
 			t.Parallel()
 			server := redistest.Real(t)
 			var core *dispatch.Client
-			limiter := rratelimiter.NewClient(server.Client(), made(&core)).RateLimiter("noticed", rratelimiter.WithRate(rratelimiter.PerHour(5)))
+			limiter := rratelimiter.NewClient(server.Client(), made(&core), rratelimiter.WithCallTimeout(patience)).
+				RateLimiter("noticed", rratelimiter.WithRate(rratelimiter.PerHour(5)))
 			bare, err := core.Limiter("noticed")
 			if err != nil {
 				t.Fatal(err)

@@ -77,7 +77,7 @@ func TestFractionsOfAMillisecond(t *testing.T) {
 				if old := oldFormats[version]; old != nil {
 					opts = append(opts, old)
 				}
-				l := rratelimiter.NewClient(rdb, rratelimiter.WithClock(clock)).RateLimiter(name, opts...)
+				l := rratelimiter.NewClient(rdb, rratelimiter.WithClock(clock), rratelimiter.WithCallTimeout(time.Minute)).RateLimiter(name, opts...)
 				if ok, err := l.TryAcquire(t.Context(), 3); !ok || err != nil {
 					t.Fatal(ok, err)
 				}

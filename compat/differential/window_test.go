@@ -90,7 +90,7 @@ func offered(t *testing.T, rdb *redis.Client) []kindOfGo {
 	var kinds []kindOfGo
 	for _, k := range kindsOfGo {
 		if k.opts != nil {
-			l := rratelimiter.NewClient(rdb).RateLimiter("offered", append(k.opts(1000), rratelimiter.WithRate(rratelimiter.PerSecond(5)))...)
+			l := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(time.Minute)).RateLimiter("offered", append(k.opts(1000), rratelimiter.WithRate(rratelimiter.PerSecond(5)))...)
 			if _, err := l.TryAcquire(t.Context(), 1); err != nil {
 				if !strings.Contains(err.Error(), "not offered yet") {
 					t.Fatalf("%s: %v", k.name, err)
@@ -216,7 +216,7 @@ func (c *environment) draw(t *rapid.T, real bool) *mix {
 		m.interval = 60
 	}
 	ctx := context.Background()
-	setup := rratelimiter.NewClient(m.rdb)
+	setup := rratelimiter.NewClient(m.rdb, rratelimiter.WithCallTimeout(time.Minute))
 	for _, name := range m.names {
 		l := setup.RateLimiter(name)
 		rate := rratelimiter.Rate{Permits: m.rate, Interval: time.Duration(m.interval) * time.Millisecond}
