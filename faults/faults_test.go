@@ -284,6 +284,16 @@ func (r *round) atMost(what string, took, limit time.Duration) bool {
 	return took <= limit
 }
 
+// A worst is the measurement of a row that several subtests make: the longest beyond the machine's own lateness.
+type worst struct{ took, late time.Duration }
+
+// note adds the measurement of a round, unless the round was slow.
+func (w *worst) note(r *round, took, late time.Duration) {
+	if len(r.slow) == 0 && (w.took == 0 || took-machine*late > w.took-machine*w.late) {
+		*w = worst{took, late}
+	}
+}
+
 // proves proves a row, unless the measurement exceeds its limit.
 func (r *round) proves(t *testing.T, row row, measured time.Duration) {
 	t.Helper()
