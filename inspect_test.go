@@ -19,6 +19,13 @@ import (
 func TestStateOnlyReads(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		minute := rratelimiter.PerMinute(20)
+		crowd := func(live int) map[string]int64 {
+			records := map[string]int64{memberOf("expired", 11): 60000}
+			for n := range live {
+				records[memberOf(fmt.Sprintf("%08d", n), 1)] = 0
+			}
+			return records
+		}
 		tests := []struct {
 			name    string
 			value   string
@@ -45,6 +52,10 @@ func TestStateOnlyReads(t *testing.T) {
 				rratelimiter.State{Available: 16, Used: 4, Records: 1, Oldest: time.UnixMilli(0), Newest: time.UnixMilli(0)}},
 			{"in the future", "16", map[string]int64{memberOf("aaaaaaaa", 4): -5000},
 				rratelimiter.State{Available: 16, Used: 4, Records: 1, Oldest: time.UnixMilli(-5000), Newest: time.UnixMilli(-5000), Consistent: true}},
+			{"negative", "-1", crowd(256),
+				rratelimiter.State{Used: 256, Records: 256, Oldest: time.UnixMilli(0), Newest: time.UnixMilli(0)}},
+			{"negative, and more records than a call adds up", "-1", crowd(257),
+				rratelimiter.State{Available: 10, Used: 257, Records: 257, Oldest: time.UnixMilli(0), Newest: time.UnixMilli(0)}},
 		}
 		for _, test := range tests {
 			for _, kind := range []rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient} {

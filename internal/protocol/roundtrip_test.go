@@ -669,7 +669,8 @@ func TestNotesAreThoseOfScripts(t *testing.T) {
 		"MORE": float64(More), "REBUILD_PENDING": float64(RebuildPending), "RATE_MISMATCH": float64(RateMismatch),
 		"FOREIGN_WRITER": float64(ForeignWriter), "MANY": float64(Many),
 		"MAX_PERMITS": mostPermits, "MAX_RECORD": math.MaxUint32,
-		"MAX_EXPIRED": 2000, "FRACTIONS_BELOW": 200, // only scripts use the first; see Dated for the second
+		"MAX_EXPIRED": 2000, "MAX_ADDED": 256, // only scripts use these
+		"FRACTIONS_BELOW": 200, // see Dated
 	}
 	for i, name := range []string{"MISSING", "GARBLED", "NEGATIVE", "ABOVE", "DRIFTED", "EMPTY", "LOW", "HIGH"} {
 		want[name] = float64(repairs[i].note)

@@ -1,5 +1,5 @@
 -- refusal.lua: whether a refusal is right, when the permits will be free, and who has them.
-local MAX_ADDED, MAX_WALKED = 256, 512 -- records that a refusal adds up, and that it walks to find a time
+local MAX_WALKED = 512 -- records that a refusal walks to find a time
 
 -- walk_records prepares a state for the other functions: it sets live_count and walked, the oldest live records. It adds
 -- them up, raises the free permits if some were lost, and returns whether it did. It does not lower them: after a release by

@@ -77,7 +77,7 @@ local function load_state(limiter, now, rebuild, check)
           state.notes = state.notes + why
         end
         state.free, state.more = rate, false
-      elseif counted and why == NEGATIVE and call('ZCARD', limiter.records) - state.expired_count > 256 then
+      elseif counted and why == NEGATIVE and call('ZCARD', limiter.records) - state.expired_count > MAX_ADDED then
         state.free = total
       elseif state.more then
         state.free, state.notes = math.min(0, total or 0), state.notes + why + REBUILD_PENDING
@@ -132,6 +132,7 @@ local function check_consistency(rate, stored, counted, all, count, expired, use
   elseif not counted or counted + expired > rate then
     return math.max(0, rate - used), false
   end
-  local believed = counted < 0 and 0 or counted + expired -- acquiring goes by the records if the value is negative
+  local by_records = counted < 0 and count <= MAX_ADDED -- as rebuild_value does
+  local believed = by_records and 0 or counted + expired
   return math.max(0, believed, rate - used), counted + expired + used == rate
 end

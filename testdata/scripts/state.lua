@@ -12,6 +12,7 @@
 local call, find, tonumber = redis.call, string.find, tonumber
 local MAX_PERMITS = 1e15 -- scripts count with no more permits than this
 local MAX_EXPIRED = 2000 -- records that leave in one call: a million of them must not block Redis
+local MAX_ADDED = 256 -- live records that a refusal adds up, and any call where the free permits are negative
 local MAX_RECORD = 4294967295 -- permits in one record
 local FRACTIONS_BELOW = 200 -- ms: shorter intervals have scores exact to the µs
 
@@ -371,7 +372,7 @@ end
           state.notes = state.notes + why
         end
         state.free, state.more = rate, false
-      elseif counted and why == NEGATIVE and call('ZCARD', limiter.records) - state.expired_count > 256 then
+      elseif counted and why == NEGATIVE and call('ZCARD', limiter.records) - state.expired_count > MAX_ADDED then
         state.free = total
       elseif state.more then
         state.free, state.notes = math.min(0, total or 0), state.notes + why + REBUILD_PENDING
@@ -426,7 +427,8 @@ local function check_consistency(rate, stored, counted, all, count, expired, use
   elseif not counted or counted + expired > rate then
     return math.max(0, rate - used), false
   end
-  local believed = counted < 0 and 0 or counted + expired -- acquiring goes by the records if the value is negative
+  local by_records = counted < 0 and count <= MAX_ADDED -- as rebuild_value does
+  local believed = by_records and 0 or counted + expired
   return math.max(0, believed, rate - used), counted + expired + used == rate
 end
 local client_now, only_config = ARGV[1], ARGV[2] == 'c'
