@@ -163,6 +163,33 @@ func TestTheNextLeaseFollows(t *testing.T) {
 	})
 }
 
+// What a stalled call brings is given back if there is a lease. Once that is used up, the next call brings another one.
+func TestALeaseIsTakenAfterAStalledCall(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		p.stalls()
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.Rate{Permits: 100_000, Interval: 10 * time.Second}),
+			rratelimiter.WithLease(time.Second))
+		b.sleepTo(100 * ms)
+		mustTry(t, l, 40, true) // and as many ahead
+		p.wire.there.Store(int64(100 * ms))
+		b.sleepTo(200 * ms)
+		mustTry(t, l, 36, true) // so more are asked for
+		synctest.Wait()
+		p.wire.there.Store(0)
+		b.sleepTo(400 * ms)
+		calls := p.wire.scripts.Load()
+		for range 1000 {
+			mustTry(t, l, 1, true)
+			time.Sleep(ms / 10)
+		}
+		if n := p.wire.scripts.Load() - calls; n > 20 {
+			t.Errorf("%d calls for 1,000 requests within 0.1 s", n)
+		}
+		b.sleepTo(3 * time.Second)
+	})
+}
+
 // A request that neither the lease nor the next one can serve ends none of them.
 func TestALargeRequestEndsNoLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {

@@ -116,7 +116,7 @@ func (l *Limiter) afterAllowAll(call Call) {
 	q.demand.Granted(call.Permits)
 	if call.Denied > 0 {
 		q.demand.Refused(now)
-	} else if again && (q.lease.Load() == nil || q.refilling.Load()) {
+	} else if held := q.lease.Load(); again && (held == nil || held.Left() == 0 || q.refilling.Load()) {
 		q.joint = call.Permits
 		q.refilling.Store(true)
 		q.send()
@@ -133,11 +133,12 @@ func (c *Client) times(server bool) (now, mono time.Time) {
 	return now, now
 }
 
-// wish returns how many permits b takes ahead. q.mu is held.
+// wish returns how many permits b takes ahead. A lease that is used up gets more even if nobody has asked for a refill: a call
+// that should bring one may have stalled. q.mu is held.
 func (q *queue) wish(b *batch) int64 {
 	d, refills, held := q.limiter.settings.Lease, q.refilling.Swap(false), q.lease.Load()
 	if d == 0 || q.waiting > 0 || b.ask.Partial || q.fairShare.Redisson || q.detached > 0 ||
-		(held != nil || b.callers == 0) && !refills || held == nil && q.client.leases.Load() >= maxLeases ||
+		(held != nil && held.Left() > 0 || b.callers == 0) && !refills || held == nil && q.client.leases.Load() >= maxLeases ||
 		q.client.changes.underWay(q.limiter.Key()) {
 		return 0
 	}

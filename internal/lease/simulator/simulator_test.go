@@ -300,7 +300,7 @@ func (p *process) send() {
 func (p *process) wish() int64 {
 	refills := p.refilling
 	p.refilling = false
-	if p.s.lease == 0 || p.lease != nil && !refills {
+	if p.s.lease == 0 || p.lease != nil && p.lease.Left() > 0 && !refills {
 		return 0
 	}
 	now := p.s.time()
