@@ -156,19 +156,25 @@ func scoresOf(t *testing.T, commands []redistest.Command, key string, until time
 			scores[i].Permits = 0
 			continue
 		}
-		if len(c.Args) < 4 || !strings.EqualFold(c.Args[0], "zadd") || c.Args[1] != key || c.Time.After(until) {
+		if len(c.Args) < 2 || c.Args[1] != key || c.Time.After(until) {
 			continue
 		}
-		score, member := c.Args[len(c.Args)-2], c.Args[len(c.Args)-1]
-		at, ok := redistest.Micros(score)
-		if !ok || len(member) < 4 {
-			t.Fatalf("a record with score %q and member %q", score, member)
+		for score, member := range c.Added() {
+			written[member] = len(scores)
+			scores = append(scores, scoreOf(t, score, member))
 		}
-		permits := binary.LittleEndian.Uint32([]byte(member[len(member)-4:]))
-		written[member] = len(scores)
-		scores = append(scores, window.Score{Permits: int64(permits), At: at})
 	}
 	return scores
+}
+
+// scoreOf returns a record of a MONITOR log.
+func scoreOf(t *testing.T, score, member string) window.Score {
+	t.Helper()
+	at, ok := redistest.Micros(score)
+	if !ok || len(member) < 4 {
+		t.Fatalf("a record with score %q and member %q", score, member)
+	}
+	return window.Score{Permits: int64(binary.LittleEndian.Uint32([]byte(member[len(member)-4:]))), At: at}
 }
 
 // verify fails the test if a window holds more than the rate, by the log or by the records.
@@ -195,20 +201,18 @@ func (r report) used() float64 {
 	return float64(granted) / (float64(r.rate.Permits) * float64(r.duration) / float64(r.rate.Interval))
 }
 
-// rounds lets the fleet work three times. No window may hold more than the rate in any round, and in the best round at least
-// the fraction least of what the rate allows must be used. A busy machine, on which callers run late, uses less: with a load
-// of 14 to 27 on two processors, 3 of 136 rounds used less than 90 %, and once, two rounds of three less than 80 %. A limiter
-// that wastes permits wastes them in each round. If a busy machine uses too little in one round of ten, a false alarm has a
-// probability of 0.1 %.
+// rounds lets the fleet work three times, or more often until a round uses at least the fraction least of what the rate
+// allows: one of nine must. No window may hold more than the rate in any round. A busy machine, on which callers run late, uses
+// less: with a load of 14 to 27 on two processors, 3 of 136 rounds used less than 90 %, and once, while calls were held up by
+// 0.4 s, six rounds in a row less than 60 %. A limiter that wastes permits wastes them in each round. If such a time begins in
+// one run of ten, and ends after a round with a probability of a half, a false alarm has a probability of 0.04 %.
 func (f fleet) rounds(t *testing.T, server *redistest.Server, name string, mixed bool, least float64) (reports []report) {
 	t.Helper()
-	for round := range 3 {
+	most := 0.0
+	for round := 0; round < 3 || round < 9 && most < least; round++ {
 		r := f.run(t, server, fmt.Sprint(name, ":", round), mixed)
 		r.verify(t)
 		reports = append(reports, r)
-	}
-	most := 0.0
-	for _, r := range reports {
 		most = max(most, r.used())
 	}
 	if most < least {

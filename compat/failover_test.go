@@ -1,7 +1,6 @@
 package compat
 
 import (
-	"encoding/binary"
 	"errors"
 	"net"
 	"os"
@@ -68,8 +67,8 @@ func TestFleetFailover(t *testing.T) {
 	load.Wait()
 	over := time.Now()
 
-	commands, _ := inTime(ofMaster.Killed(), busy.Name(), rate.Interval)
-	own, stale := inTime(ofReplica.Stop(), busy.Name(), rate.Interval)
+	commands, _ := inTime(t, ofMaster.Killed(), busy.Name(), rate.Interval)
+	own, stale := inTime(t, ofReplica.Stop(), busy.Name(), rate.Interval)
 	r := report{
 		log: j.log, rate: rate, duration: over.Sub(begun) - replaced.Sub(killed),
 		byGo:     j.permits("Go", replaced),
@@ -95,7 +94,7 @@ func TestFleetFailover(t *testing.T) {
 // inTime removes the calls on a limiter that carry a time at least an interval old, with all their effects, and returns
 // how many permits they were granted. Only Redisson sends such calls: it repeats a failed call with its original time.
 // Grants of that time count as expired at once, so they exceed the rate, with or without Go in the fleet.
-func inTime(commands []redistest.Command, name string, interval time.Duration) (rest []redistest.Command, permits int64) {
+func inTime(t *testing.T, commands []redistest.Command, name string, interval time.Duration) (rest []redistest.Command, permits int64) {
 	late := false
 	for _, c := range commands {
 		if !c.Lua {
@@ -104,9 +103,10 @@ func inTime(commands []redistest.Command, name string, interval time.Duration) (
 		}
 		if !late {
 			rest = append(rest, c)
-		} else if c.Name() == "ZADD" {
-			member := c.Args[len(c.Args)-1]
-			permits += int64(binary.LittleEndian.Uint32([]byte(member[len(member)-4:])))
+		} else {
+			for score, member := range c.Added() {
+				permits += scoreOf(t, score, member).Permits
+			}
 		}
 	}
 	return rest, permits

@@ -1,7 +1,6 @@
 package compat
 
 import (
-	"encoding/binary"
 	"strings"
 	"testing"
 	"time"
@@ -51,14 +50,12 @@ func heldOf(t *testing.T, commands []redistest.Command, key string, until time.T
 				scores[i].Removed = c.Time.UnixMicro()
 			}
 		case "zadd":
-			score, member := args[len(args)-2], args[len(args)-1]
-			at, ok := redistest.Micros(score)
-			if !ok || len(member) < 4 {
-				t.Fatalf("a record with score %q and member %q", score, member)
+			for score, member := range c.Added() {
+				written[member] = len(scores)
+				s := scoreOf(t, score, member)
+				s.Added = c.Time.UnixMicro()
+				scores = append(scores, s)
 			}
-			written[member] = len(scores)
-			permits := binary.LittleEndian.Uint32([]byte(member[len(member)-4:]))
-			scores = append(scores, window.Score{Permits: int64(permits), At: at, Added: c.Time.UnixMicro()})
 		}
 	}
 	return scores

@@ -42,16 +42,17 @@ func historyOf(t *testing.T, commands []redistest.Command, name string, rate rra
 				return expired
 			})
 		} else if isRecord(c, name) {
-			member := c.Args[len(c.Args)-1]
-			s := window.Score{
-				At:      moment(t, c.Args[len(c.Args)-2]),
-				Permits: int64(binary.LittleEndian.Uint32([]byte(member[len(member)-4:]))),
+			for score, member := range c.Added() {
+				s := window.Score{
+					At:      moment(t, score),
+					Permits: int64(binary.LittleEndian.Uint32([]byte(member[len(member)-4:]))),
+				}
+				live = append(live, s)
+				sum += s.Permits
+				h.most = max(h.most, sum)
+				h.scores = append(h.scores, s)
+				h.spans = append(h.spans, window.Grant{Permits: s.Permits, Start: time.UnixMicro(s.At), End: c.Time})
 			}
-			live = append(live, s)
-			sum += s.Permits
-			h.most = max(h.most, sum)
-			h.scores = append(h.scores, s)
-			h.spans = append(h.spans, window.Grant{Permits: s.Permits, Start: time.UnixMicro(s.At), End: c.Time})
 		}
 	}
 	h.disorder = time.Duration(disorder) * time.Microsecond

@@ -118,15 +118,10 @@ func spansOf(t *testing.T, commands []redistest.Command) map[string][]window.Gra
 		if found[name] == nil {
 			found[name] = map[string]window.Grant{}
 		}
-		args := c.Args[2:]
-		for len(args) > 0 && len(args)%2 == 1 { // NX, XX
-			args = args[1:]
-		}
-		for ; len(args) > 1; args = args[2:] {
-			score, ok := redistest.Micros(args[0])
-			member := args[1]
+		for text, member := range c.Added() {
+			score, ok := redistest.Micros(text)
 			if !ok || len(member) < 4 {
-				t.Errorf("a record of %s: %q at %s", name, member, args[0])
+				t.Errorf("a record of %s: %q at %s", name, member, text)
 				continue
 			}
 			g, again := found[name][member]

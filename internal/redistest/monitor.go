@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"math"
 	"net"
 	"strconv"
@@ -36,6 +37,18 @@ func (c Command) Name() string {
 		return ""
 	}
 	return strings.ToUpper(c.Args[0])
+}
+
+// Added returns the scores and the members of a ZADD. Another command has none.
+func (c Command) Added() iter.Seq2[string, string] {
+	return func(yield func(score, member string) bool) {
+		if c.Name() != "ZADD" || len(c.Args) < 4 {
+			return
+		}
+		args := c.Args[2+len(c.Args)%2:] // behind NX or XX
+		for ; len(args) > 1 && yield(args[0], args[1]); args = args[2:] {
+		}
+	}
 }
 
 // A Recording is a running MONITOR.
