@@ -53,33 +53,33 @@ func TestRedisCallsOfACall(t *testing.T) {
 		do   func()
 		want string
 	}{
-		{"the first grant", grant(l), "hmget get zrange pttl hset zadd set"},
-		{"a grant", grant(l), "hmget get zrange pttl zadd incrby"},
-		{"a grant for a waiting caller", func() { r.must(l.Acquire(ctx, 1)) }, "hmget get zrange pttl zadd incrby"},
-		{"a grant to many", func() { r.try(l, 3) }, "hmget get zrange pttl zadd incrby"},
+		{"the first grant", grant(l), "hmget get zcount zcard pttl hset zadd set"},
+		{"a grant", grant(l), "hmget get zcount zcard pttl zadd decrby"},
+		{"a grant for a waiting caller", func() { r.must(l.Acquire(ctx, 1)) }, "hmget get zcount zcard pttl zadd decrby"},
+		{"a grant to many", func() { r.try(l, 3) }, "hmget get zcount zcard pttl zadd decrby"},
 		{"the first grant of a bucket", grant(fine), "hmget get zrange pttl zrangebyscore zadd incrby"},
 		{"another grant of a bucket", grant(fine), "hmget get zrange pttl zrangebyscore zadd zrem incrby"},
-		{"a refusal", func() { r.try(l, 9) }, "hmget get zrange pttl zcard zrange"},
+		{"a refusal", func() { r.try(l, 9) }, "hmget get zcount zcard pttl zrange zrange"},
 		{"a look", func() { r.free(l) }, "hmget get zrange zrange pttl"},
 		{"a grant with a TTL", func() {
 			r.must(r.rdb.PExpire(ctx, "rl", time.Hour).Err())
 			r.try(l, 1)
-		}, "pexpire hmget get zrange pttl zadd incrby pexpire pexpire"},
+		}, "pexpire hmget get zcount zcard pttl zadd decrby pexpire pexpire"},
 		{"a grant once all expired", func() {
 			r.must(r.rdb.Persist(ctx, "rl").Err())
 			r.advance(2 * time.Second)
 			r.try(l, 1)
-		}, "persist hmget get zrange zrange zrangebyscore zrange pttl zadd incrby zremrangebyrank"},
+		}, "persist hmget get zcount zcard zrange pttl zadd incrby zremrangebyrank"},
 		{"a grant once one expired", func() {
 			r.advance(2 * time.Second)
 			r.try(l, 1)
-		}, "hmget get zrange zrange pttl zadd zremrangebyrank"},
+		}, "hmget get zcount zcard zrange pttl zadd zremrangebyrank"},
 		{"a grant with a check", func() {
 			r.advance(600 * time.Millisecond)
 			r.try(l, 1)
 			r.advance(900 * time.Millisecond)
 			r.try(l, 1)
-		}, "hmget get zrange pttl zadd incrby hmget get zrange zrange zrange pttl zadd zremrangebyrank"},
+		}, "hmget get zcount zcard pttl zadd decrby hmget get zcount zcard zrange zrange pttl zadd zremrangebyrank"},
 	} {
 		monitor := redistest.Monitor(t, s.Addr)
 		step.do()

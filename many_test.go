@@ -2,6 +2,7 @@ package rratelimiter_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,88 +15,127 @@ import (
 
 // Batches of several limiters that share a command.
 
-// A sharing is limiters of one client whose calls are made at once, in one run of a pipeline.
+// A sharing is calls of one client that are made at once, in one run of a pipeline.
 type sharing struct {
 	*rig
 	client   *rratelimiter.Client
 	tap      *tap
 	limiters []*rratelimiter.Limiter
-	sizes    []int64 // of the requests
-	errs     []error
-	granted  []bool
+	calls    []sharedCall
 }
 
-// newSharing returns so many limiters, of 10 permits a minute, that have been called once. They are to be asked for 1, 2 or 3
-// permits.
-func newSharing(t *testing.T, s *redistest.Server, limiters int, options ...rratelimiter.LimiterOption) *sharing {
+// A sharedCall asks some limiters for as many permits of each: one by TryAcquire, several by AllowAll.
+type sharedCall struct {
+	limiters []*rratelimiter.Limiter
+	size     int64
+	granted  bool
+	err      error
+}
+
+// newSharing returns so many limiters, of 10 permits a minute, that have been called once, and calls that ask them, one after
+// the other, for 1, 2 or 3 permits. The numbers of limiters of the calls are given, to be repeated; one by default.
+func newSharing(t *testing.T, s *redistest.Server, limiters int, calls []int, options ...rratelimiter.LimiterOption) *sharing {
 	r := newRig(t, s)
 	r.wipe()
 	c, tap := r.tapped()
-	a := &sharing{
-		rig: r, client: c, tap: tap,
-		sizes: make([]int64, limiters), errs: make([]error, limiters), granted: make([]bool, limiters),
-	}
+	a := &sharing{rig: r, client: c, tap: tap}
 	options = append(options, rratelimiter.WithRate(rratelimiter.PerMinute(10)))
 	for i := range limiters {
 		a.limiters = append(a.limiters, c.RateLimiter(fmt.Sprint("rl", i), options...))
 		mustTry(t, a.limiters[i], 1, true)
-		a.sizes[i] = int64(1 + i%3)
+	}
+	for rest := a.limiters; len(rest) > 0; {
+		n, i := 1, len(a.calls)
+		if len(calls) > 0 {
+			n = calls[i%len(calls)]
+		}
+		a.calls = append(a.calls, sharedCall{limiters: rest[:n], size: int64(1 + i%3)})
+		rest = rest[n:]
 	}
 	rratelimiter.ClientCore(c).Tune(dispatch.Tuning{Patience: time.Minute, RunsInFlight: 1})
 	return a
 }
 
-// ask asks each limiter for its size at once. The plans are for their run and for the requests that follow. It
-// returns the number of requests, without that of another limiter which they wait for.
+// ask makes all calls at once. The plans are for their run and for the requests that follow. It returns the number of requests,
+// without that of another limiter which they wait for.
 func (a *sharing) ask(plans ...plan) int {
 	first := a.client.RateLimiter("first", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
 	a.tap.requests()
 	a.tap.plan(append([]plan{{then: func() {
-		soon(a.t, "the batches", func() bool { return rratelimiter.ClientCore(a.client).Inspect().Queued == len(a.limiters) })
+		soon(a.t, "the batches", func() bool { return rratelimiter.ClientCore(a.client).Inspect().Queued == len(a.calls) })
 	}}}, plans...)...)
 	var asked sync.WaitGroup
 	asked.Go(func() { mustTry(a.t, first, 1, true) })
 	soon(a.t, "the first call", func() bool { return rratelimiter.ClientCore(a.client).Inspect().InFlight == 1 })
-	for i, l := range a.limiters {
-		asked.Go(func() { a.granted[i], a.errs[i] = l.TryAcquire(a.t.Context(), a.sizes[i]) })
+	for i := range a.calls {
+		c := &a.calls[i]
+		asked.Go(func() {
+			if len(c.limiters) == 1 {
+				c.granted, c.err = c.limiters[0].TryAcquire(a.t.Context(), c.size)
+			} else if results, err := a.client.AllowAll(a.t.Context(), c.size, c.limiters...); err != nil {
+				c.err = err
+			} else {
+				c.granted = results[0].Allowed
+			}
+		})
 	}
 	asked.Wait()
 	return a.tap.requests() - 1
 }
 
-// want checks that a limiter granted its request once.
+// want checks that a call was granted once.
 func (a *sharing) want(i int) {
 	a.t.Helper()
-	if !a.granted[i] || a.errs[i] != nil {
-		a.t.Errorf("limiter %d: %v, %v", i, a.granted[i], a.errs[i])
+	c := a.calls[i]
+	if !c.granted || c.err != nil {
+		a.t.Errorf("call %d: %v, %v", i, c.granted, c.err)
 	}
-	if s := state(a.t, a.limiters[i]); s.Used != 1+a.sizes[i] || s.Records != 2 || !s.Consistent {
-		a.t.Errorf("limiter %d: %+v", i, s)
+	for _, l := range c.limiters {
+		if s := state(a.t, l); s.Used != 1+c.size || s.Records != 2 || !s.Consistent {
+			a.t.Errorf("call %d, %s: %+v", i, l.Name(), s)
+		}
+	}
+}
+
+// wantOthers checks that all calls but some were granted once.
+func (a *sharing) wantOthers(but ...int) {
+	a.t.Helper()
+	for i := range a.calls {
+		if !slices.Contains(but, i) {
+			a.want(i)
+		}
 	}
 }
 
 // TestBatchesOfManyLimitersShareCommands counts the commands on a real server.
 func TestBatchesOfManyLimitersShareCommands(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		a := newSharing(t, s, 40)
-		monitor := func() []redistest.Command { return nil }
-		if s.IsReal() {
-			monitor = redistest.Monitor(t, s.Addr).Stop
-		}
-		if n := a.ask(); n != 1 {
-			t.Errorf("%d requests", n)
-		}
-		commands := 0
-		for _, c := range monitor() {
-			if strings.EqualFold(c.Args[0], "evalsha") {
-				commands++
+		for name, test := range map[string]struct {
+			calls    []int
+			commands int
+		}{
+			"one limiter each": {nil, 3},         // for 16, 16 and 8 limiters
+			"one and three":    {[]int{1, 3}, 3}, // the same
+			"five each":        {[]int{5}, 3},    // for 15, 15 and 10 limiters
+		} {
+			a := newSharing(t, s, 40, test.calls)
+			monitor := func() []redistest.Command { return nil }
+			if s.IsReal() {
+				monitor = redistest.Monitor(t, s.Addr).Stop
 			}
-		}
-		if s.IsReal() && commands != 1+3 { // for the limiter in front, and for 16, 16 and 8 limiters
-			t.Errorf("%d commands", commands)
-		}
-		for i := range a.limiters {
-			a.want(i)
+			if n := a.ask(); n != 1 {
+				t.Errorf("%s: %d requests", name, n)
+			}
+			commands := 0
+			for _, c := range monitor() {
+				if strings.EqualFold(c.Args[0], "evalsha") {
+					commands++
+				}
+			}
+			if s.IsReal() && commands != 1+test.commands { // and one for the limiter in front
+				t.Errorf("%s: %d commands", name, commands)
+			}
+			a.wantOthers()
 		}
 	})
 }
@@ -104,13 +144,11 @@ func TestBatchesOfManyLimitersShareCommands(t *testing.T) {
 func TestLostReplyOfSharedCommand(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for name, p := range map[string]plan{"reply lost": {cut: true}, "request lost": {lost: true}, "half of it": {half: true}} {
-			a := newSharing(t, s, 9)
-			if n := a.ask(p); n != 1+9 {
+			a := newSharing(t, s, 12, []int{1, 1, 2})
+			if n := a.ask(p); n != 1+len(a.calls) {
 				t.Errorf("%s: %d requests", name, n)
 			}
-			for i := range a.limiters {
-				a.want(i)
-			}
+			a.wantOthers()
 		}
 	})
 }
@@ -119,45 +157,77 @@ func TestLostReplyOfSharedCommand(t *testing.T) {
 // concerns no other.
 func TestSharedCommandServesOnlyPlainGrants(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		a := newSharing(t, s, 9)
+		a := newSharing(t, s, 9, nil)
 		others := a.limiter("rl3") // another client takes what this one believes to be free
 		a.try(others, 9)
 		a.set(a.limiters[4], "7") // less than the rate and the records: to be repaired
 		a.ask()
-		if a.granted[3] || a.errs[3] != nil {
-			t.Errorf("an exhausted limiter: %v, %v", a.granted[3], a.errs[3])
+		if c := a.calls[3]; c.granted || c.err != nil {
+			t.Errorf("an exhausted limiter: %v, %v", c.granted, c.err)
 		}
-		if s := state(t, a.limiters[4]); !a.granted[4] || a.errs[4] != nil || s.Used != 1+2 {
-			t.Errorf("a limiter that lost permits: %v, %v, %+v", a.granted[4], a.errs[4], s)
+		if s, c := state(t, a.limiters[4]), a.calls[4]; !c.granted || c.err != nil || s.Used != 1+2 {
+			t.Errorf("a limiter that lost permits: %v, %v, %+v", c.granted, c.err, s)
 		}
-		for _, i := range []int{0, 1, 2, 5, 6, 7, 8} {
-			a.want(i)
-		}
+		a.wantOthers(3, 4)
 
-		a = newSharing(t, s, 9)
-		a.must(a.rdb.Del(t.Context(), "{rl5}:value").Err())
-		a.must(a.rdb.LPush(t.Context(), "{rl5}:value", "a list").Err())
-		a.ask()
-		if a.errs[5] == nil || !strings.Contains(a.errs[5].Error(), "WRONGTYPE") {
-			t.Errorf("a limiter with a key of another type: %v", a.errs[5])
-		}
-		for _, i := range []int{0, 1, 2, 3, 4, 6, 7, 8} {
-			a.want(i)
+		for _, key := range []string{"rl5", "{rl5}:value", "{rl5}:permits"} {
+			a = newSharing(t, s, 9, nil)
+			a.must(a.rdb.Del(t.Context(), key).Err())
+			a.must(a.rdb.LPush(t.Context(), key, "a list").Err())
+			a.ask()
+			if err := a.calls[5].err; err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
+				t.Errorf("a limiter whose key %s has another type: %v", key, err)
+			}
+			a.wantOthers(5)
 		}
 	})
 }
 
-// TestOneLimiterTwiceInASharedCommand: limiters of one name with different options, and of two names with the same state,
-// have batches of their own.
+// TestSharedCommandGrantsAllLimitersOfACallOrNone: in each of the calls, one limiter has too few permits, or a key of another
+// type.
+func TestSharedCommandGrantsAllLimitersOfACallOrNone(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for poor := range 3 {
+			a := newSharing(t, s, 12, []int{3})
+			a.try(a.limiter(fmt.Sprint("rl", 3+poor)), 9)
+			key := fmt.Sprintf("{rl%d}:permits", 6+poor)
+			a.must(a.rdb.Del(t.Context(), key).Err())
+			a.must(a.rdb.LPush(t.Context(), key, "a list").Err())
+			a.ask()
+			if c := a.calls[1]; c.granted || c.err != nil {
+				t.Errorf("limiter %d of 3 is exhausted: %v, %v", poor, c.granted, c.err)
+			}
+			if c := a.calls[2]; c.err == nil || !strings.Contains(c.err.Error(), "WRONGTYPE") {
+				t.Errorf("a key of limiter %d of 3 has another type: %v, %v", poor, c.granted, c.err)
+			}
+			for i := 3; i < 9; i++ {
+				if i == 6+poor {
+					continue
+				}
+				used := int64(1)
+				if i == 3+poor {
+					used = 10
+				}
+				if s := state(t, a.limiters[i]); s.Used != used || !s.Consistent {
+					t.Errorf("limiter %d: %+v", i, s)
+				}
+			}
+			a.wantOthers(1, 2)
+		}
+	})
+}
+
+// TestOneLimiterTwiceInASharedCommand: calls of one limiter with different options, and of two names with the same state, count
+// each other's permits.
 func TestOneLimiterTwiceInASharedCommand(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, name := range []string{"rl0", "{rl0}"} {
-			a := newSharing(t, s, 2)
-			a.limiters[1] = a.client.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerMinute(10)), rratelimiter.WithDenyCache(1))
-			a.sizes = []int64{6, 6}
+			a := newSharing(t, s, 2, nil)
+			again := a.client.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerMinute(10)), rratelimiter.WithDenyCache(1))
+			a.calls[0].size, a.calls[1] = 6, sharedCall{limiters: []*rratelimiter.Limiter{again}, size: 6}
 			a.ask()
-			if a.granted[0] == a.granted[1] || a.errs[0] != nil || a.errs[1] != nil {
-				t.Errorf("%s: granted %v, %v", name, a.granted, a.errs)
+			if one, two := a.calls[0], a.calls[1]; one.granted == two.granted || one.err != nil || two.err != nil {
+				t.Errorf("%s: %v, %v; %v, %v", name, one.granted, one.err, two.granted, two.err)
 			}
 			if s := state(t, a.limiters[0]); s.Used != 1+6 || !s.Consistent {
 				t.Errorf("%s: %+v", name, s)
@@ -170,21 +240,17 @@ func TestOneLimiterTwiceInASharedCommand(t *testing.T) {
 // is to be repaired.
 func TestPlainGrantsOfSeveralLimiters(t *testing.T) {
 	const limiters = 3
-	ways := map[string]func(a *sharing) int64{ // each returns how many permits it takes of each limiter
-		"shared command": func(a *sharing) int64 {
-			for i := range a.limiters {
-				a.sizes[i] = 2
+	ways := map[string]func(a *sharing){ // each arranges calls for two permits of each limiter
+		"shared command": func(a *sharing) {
+			for i := range a.calls {
+				a.calls[i].size = 2
 			}
-			a.ask()
-			return 2
 		},
-		"AllowAll": func(a *sharing) int64 {
-			result, err := a.client.AllowAll(a.t.Context(), 2, a.limiters...)
-			a.must(err)
-			for i, r := range result {
-				a.granted[i] = r.Allowed
-			}
-			return 2
+		"AllowAll in a shared command": func(a *sharing) {
+			a.calls = []sharedCall{{limiters: a.limiters[:2], size: 2}, {limiters: a.limiters[2:], size: 2}}
+		},
+		"AllowAll": func(a *sharing) {
+			a.calls = []sharedCall{{limiters: a.limiters, size: 2}}
 		},
 	}
 	states := map[string]struct {
@@ -219,17 +285,23 @@ func TestPlainGrantsOfSeveralLimiters(t *testing.T) {
 		}, 1, 1},
 	}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for way, take := range ways {
+		for way, arrange := range ways {
 			for name, state := range states {
 				t.Run(way+", "+name, func(t *testing.T) {
-					a := newSharing(t, s, limiters)
+					a := newSharing(t, s, limiters, nil)
 					state.prepare(a)
-					n := take(a)
+					arrange(a)
+					a.ask()
+					for i, c := range a.calls {
+						if !c.granted || c.err != nil {
+							t.Errorf("call %d: %v, %v", i, c.granted, c.err)
+						}
+					}
 					for i, l := range a.limiters {
 						got, err := l.State(t.Context())
 						a.must(err)
-						if !a.granted[i] || a.errs[i] != nil || got.Used != state.used+n || got.Records != state.records+1 || !got.Consistent {
-							t.Errorf("limiter %d: %v, %v, %+v", i, a.granted[i], a.errs[i], got)
+						if got.Used != state.used+2 || got.Records != state.records+1 || !got.Consistent {
+							t.Errorf("limiter %d: %+v", i, got)
 						}
 					}
 				})

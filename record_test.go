@@ -246,10 +246,14 @@ func TestOriginsAreReadAlike(t *testing.T) {
 // TestATakenIDIsLeftAlone adds the exact member that the next grant would write, and the one after it.
 func TestATakenIDIsLeftAlone(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, f := range formats {
+		for i := range 2 * len(formats) {
+			f, options := formats[i/2], []rratelimiter.LimiterOption{rratelimiter.WithRecordFormat(formats[i/2])}
+			if i%2 == 1 {
+				options = append(options, rratelimiter.WithRecordPerRequest())
+			}
 			for _, counter := range []uint64{41, 1<<24 - 2, math.MaxUint64 - 1} {
 				r := newRig(t, s)
-				l := r.limiter("rl", rratelimiter.WithRecordFormat(f))
+				l := r.limiter("rl", options...)
 				r.setRate(l, rratelimiter.PerMinute(100))
 				rratelimiter.ClientCore(r.client).Identity().StartAt(counter)
 				taken, free := []string{r.prefix(f), r.prefix(f)}, r.prefix(f)

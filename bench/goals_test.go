@@ -35,7 +35,7 @@ func ideal() *Report {
 	add(besideName, rowBeside, Sample{Permits: 60, ByJava: 40})
 	add(besideName, rowBesideLease, Sample{Permits: 60, ByJava: 40})
 	add(namesName, rowLease, Sample{Kept: 1_000_000})
-	add(scriptTimeName, rowSix, Sample{PerCall: 10})
+	add(scriptTimeName, rowBare, Sample{PerCall: 10})
 	add(scriptTimeName, rowLibrary, Sample{PerCall: 12})
 	waits := Sample{Seconds: 9, Ideal: 9, Commands: 10}
 	add(crowdName, rowLibrary, waits)

@@ -59,7 +59,7 @@ const (
 	rowGCRA        = "rueidis, GCRA script"
 	rowMultiplexed = "rueidis, Redisson's script"
 	rowScript      = "Redisson's script, from Go"
-	rowSix         = "the six calls of a grant alone"
+	rowBare        = "the calls of a grant alone"
 	rowLibrary     = "this library"
 	rowPerRequest  = "this library, record per request"
 	rowGranularity = "this library, granularity"

@@ -104,7 +104,7 @@ type call func(ctx context.Context, limiter int) ([]any, error)
 // rowCalls makes the calls of the rows. A row has a client of its own.
 var rowCalls = map[string]func(ctx context.Context, rdb *redis.Client, redissons string, s scene) (call, error){
 	rowReturn1: callReturn1,
-	rowSix:     callSix,
+	rowBare:    callBare,
 	rowScript:  callScript,
 	rowLibrary: callLibrary,
 }
@@ -128,24 +128,26 @@ func callScript(ctx context.Context, rdb *redis.Client, redissons string, s scen
 	}, err
 }
 
-// sixCalls makes the six calls to Redis of a plain grant, for each limiter, and nothing else.
+// bareCalls makes the calls to Redis of a plain grant, for each limiter, and nothing else.
 //
 //	KEYS  five a limiter, as in the scripts of this library
 //	ARGV  1 now (ms), 2 a record
-const sixCalls = `local call, now, record = redis.call, ARGV[1], ARGV[2]
+const bareCalls = `local call, now, record = redis.call, ARGV[1], ARGV[2]
+local past = tonumber(now) - 60000
 for key = 0, #KEYS - 5, 5 do
   call('HMGET', KEYS[key + 1], 'rate', 'interval', 'type', 'keepAliveTime')
   call('GET', KEYS[key + 2])
-  call('ZRANGE', KEYS[key + 4], '0', '1', 'WITHSCORES')
+  call('ZCARD', KEYS[key + 4])
+  call('ZCOUNT', KEYS[key + 4], '-inf', past)
   call('PTTL', KEYS[key + 1])
   call('ZADD', KEYS[key + 4], 'NX', now, record)
-  call('INCRBY', KEYS[key + 2], -1)
+  call('DECRBY', KEYS[key + 2], '1')
 end
 return { 0, 1, 1, 1 }`
 
-// callSix makes sixCalls from the calls of this library: the same keys, the same time, a record of the same length.
-func callSix(ctx context.Context, rdb *redis.Client, _ string, s scene) (call, error) {
-	sha, err := rdb.ScriptLoad(ctx, sixCalls).Result()
+// callBare makes bareCalls from the calls of this library: the same keys, the same time, a record of the same length.
+func callBare(ctx context.Context, rdb *redis.Client, _ string, s scene) (call, error) {
+	sha, err := rdb.ScriptLoad(ctx, bareCalls).Result()
 	if err != nil {
 		return nil, err
 	}

@@ -23,8 +23,8 @@ func TestEachCallOfAScriptIsAGrant(t *testing.T) {
 		beside rratelimiter.Rate
 		suffix []string
 	}{
-		{rows(rowReturn1, rowSix, rowScript, rowLibrary), rratelimiter.Rate{}, []string{""}},
-		{rows(rowSix, rowLibrary), lastingBeside, []string{"", ":minute"}},
+		{rows(rowReturn1, rowBare, rowScript, rowLibrary), rratelimiter.Rate{}, []string{""}},
+		{rows(rowBare, rowLibrary), lastingBeside, []string{"", ":minute"}},
 	} {
 		samples, err := b.scriptTimes(t.Context(), c.rows, scene{b.addr, names, lasting, c.beside})
 		if err != nil {
@@ -41,7 +41,7 @@ func TestEachCallOfAScriptIsAGrant(t *testing.T) {
 					t.Errorf("%s: %s has %d records, want %d", row.name, limiter, records, want)
 				}
 				taken := b.rdb.Get(t.Context(), valueKey(limiter)).Val()
-				if row.name == rowSix && taken != "-3" || row.name == rowLibrary && !slices.Contains([]string{"999997", "1999997"}, taken) {
+				if row.name == rowBare && taken != "-3" || row.name == rowLibrary && !slices.Contains([]string{"999997", "1999997"}, taken) {
 					t.Errorf("%s: the value of %s is %q", row.name, limiter, taken)
 				}
 			}

@@ -191,11 +191,11 @@ func memoryDetail(rows []*Row) grid {
 }
 
 func scriptDetail(r *Report, rows []*Row) grid {
-	g := grid{head: []string{"", "calls", "µs/call", "x the six calls"}}
+	g := grid{head: []string{"", "calls", "µs/call", "x the calls alone"}}
 	g.fill(rows, func(row *Row) []string {
 		beside := "–"
-		if six := r.row(row.Workload, rowSix); six != nil {
-			beside = quantity(ratio(row, six, scriptTime, scriptTime))
+		if bare := r.row(row.Workload, rowBare); bare != nil {
+			beside = quantity(ratio(row, bare, scriptTime, scriptTime))
 		}
 		return []string{thousands(int64(row.median(commands))), quantity(row.median(scriptTime)), beside}
 	})

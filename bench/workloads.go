@@ -231,8 +231,8 @@ func (b *lab) plan(o options) []*workload {
 			return sample, nil
 		})
 	}
-	times(scriptTimeName, rratelimiter.Rate{}, rowReturn1, rowSix, rowScript, rowLibrary)
-	times(pairTimeName, lastingBeside, rowSix, rowLibrary)
+	times(scriptTimeName, rratelimiter.Rate{}, rowReturn1, rowBare, rowScript, rowLibrary)
+	times(pairTimeName, lastingBeside, rowBare, rowLibrary)
 
 	hundred, thousand := rratelimiter.PerSecond(100), rratelimiter.PerSecond(1000)
 	crowd := slices.Concat(javaRows(o.java, redisson.Sync), contenders(rowLibrary), []*contender{{name: rowProcesses}})

@@ -29,8 +29,8 @@
 -- group takes what it can.
 --
 -- The plain grant comes first (plain_read.lua says what it costs). After it, a granularity costs ZRANGEBYSCORE (this client's
--- record of the bucket) and ZREM of it; a refusal ZCARD and ZRANGE of the records that it adds up or walks; a search for an
--- earlier attempt what recover.lua says.
+-- record of the bucket) and ZREM of it; a refusal ZRANGE of the oldest record and of the records that it adds up or walks; a
+-- search for an earlier attempt what recover.lua says.
 
 --@include base
 local client_now, record, wanted, flags = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[5]
@@ -40,8 +40,10 @@ local config, limiter, state, now -- what the plain grant has read (config.lua, 
 -- The plain grant: one record for all that is wanted. Anything else leaves this block before a permit is taken; a refusal keeps
 -- what was read.
 if wanted and ARGV[4] ~= '' and not ARGV[7] and not find(flags, 'b', 1, true) then
-  local key, now_text, most_expired = 0, client_now ~= '' and client_now, MAX_EXPIRED
+  local name, value, records, most_expired = KEYS[1], KEYS[2], KEYS[4], MAX_EXPIRED
   now = tonumber(client_now)
+  local now_text = now and client_now
+  local whole_text = now and string.format('%.0f', math.ceil(now))
   --@include plain_read
   config = fields
   if free then
@@ -49,7 +51,7 @@ if wanted and ARGV[4] ~= '' and not ARGV[7] and not find(flags, 'b', 1, true) th
       call('HSET', name, 'rate', rate, 'interval', interval, 'type', kind)
     end
     if wanted <= free and call('ZADD', records, 'NX', score_text, record) == 1 then
-      local left = free - wanted
+      local left, taken = free - wanted, ARGV[3]
       --@include plain_write
       if now_text then
         return { 0, rate, interval, left }
@@ -57,6 +59,7 @@ if wanted and ARGV[4] ~= '' and not ARGV[7] and not find(flags, 'b', 1, true) th
       local us, reset_us = now * 1000 - 0.3, (score - cutoff) * 1000 - 0.3 -- as to_micros has it
       return { 0, rate, interval, left, 0, math.ceil(us), math.ceil(reset_us) }
     end
+    local oldest = call('ZRANGE', records, expired_count, expired_count, 'WITHSCORES')
     limiter = { name = name, value = value, records = records, rate = rate, interval = interval, keep_alive = 0 }
     state = {
       stored = stored,
@@ -64,6 +67,7 @@ if wanted and ARGV[4] ~= '' and not ARGV[7] and not find(flags, 'b', 1, true) th
       free = free,
       expired_count = expired_count,
       expired_permits = expired_permits,
+      live_count = live_count,
       oldest = oldest[1],
       oldest_score = oldest[2],
       cutoff = cutoff,
@@ -249,9 +253,7 @@ if taken > 0 then
   local score_text = score == now and client_now ~= '' and client_now or score
   if groups and find(flags, 'r', 1, true) and not find(flags, 'u', 1, true) then
     for _, group in ipairs(groups) do
-      for _ = 1, group.granted do
-        prefix = next_prefix(add_record(records, prefix, group.size, score))
-      end
+      prefix = add_records(records, prefix, group.granted, group.size, score)
     end
   elseif joined or taken ~= wanted or call('ZADD', records, 'NX', score_text, record) == 0 then
     if not joined and taken == wanted and client_now ~= '' and tonumber(call('ZSCORE', records, record)) >= score then

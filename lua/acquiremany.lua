@@ -1,41 +1,53 @@
--- acquiremany.lua grants permits to the batches of several limiters, each for itself, by plain grants (plain_read.lua). What is
--- no plain grant, is asked of a limiter without a configuration, or is asked of a limiter for the second time, has no effect,
--- and the client asks for it by acquire.lua. Nor has an error any effect: all limiters are read before one is written.
+-- acquiremany.lua grants permits to several calls, each for itself, by plain grants (plain_read.lua). A call asks one limiter,
+-- or several of which all grant or none does. A call has no effect if it needs more than plain grants, if a limiter has no
+-- configuration, or if an earlier call asks one of its limiters, too: the client then makes it by acquire.lua or allowall.lua.
+-- All limiters are read before one is written, so a key of another type has no effect on any of them.
 --
--- KEYS  five a limiter: config, value, client value, permits, client permits
+-- KEYS  three a limiter: config, value, permits
 -- ARGV  1 now (ms, up to three decimals), then four a limiter: permits, the record that holds them, the caller's rate ("rate
---       interval type keep-alive"; '': none), flags (of plain_read.lua)
--- reply four a limiter: status (0; 10 no plain grant), rate, interval (ms), permits free afterwards
+--       interval type keep-alive"; '': none), flags (of plain_read.lua; a the call asks the next limiter, too)
+-- reply four a limiter: status of the call (0; 10 it has no effect), rate, interval (ms), permits free afterwards
 
 --@include base
 local most_expired = 128 -- records of one limiter; more would take the call too long
 local now_text, now = ARGV[1], tonumber(ARGV[1])
-local last = #KEYS / 5 - 1
-local read, reply = {}, {} -- read[i]: of limiter i, from 0, if its state allows a plain grant
+local whole_text = string.format('%.0f', math.ceil(now))
+local reply, read = {}, {} -- read: five a limiter, for plain_write.lua
+local granted = {} -- the first and the last limiter, from 0, of each call that all its limiters can grant
 local seen = {} -- records keys: what is read of a limiter is wrong after a grant of the same limiter
-for i = 0, last do
-  local key, at = 5 * i, 4 * i
-  if not seen[KEYS[key + 4]] then
-    seen[KEYS[key + 4]] = true
-    local configured_rate, flags = ARGV[at + 4] ~= '' and ARGV[at + 4], ARGV[at + 5]
-    --@include plain_read
-    if free and not new then
-      read[i] = { rate, interval, free, counted, expired_count, ttl, score_text }
+local first, enough = 0, true -- of the call so far: its first limiter, and whether all its limiters can grant
+for i = 0, #KEYS / 3 - 1 do
+  local name, value, records, at = KEYS[3 * i + 1], KEYS[3 * i + 2], KEYS[3 * i + 3], 4 * i
+  local configured_rate, flags = ARGV[at + 4] ~= '' and ARGV[at + 4], ARGV[at + 5]
+  --@include plain_read
+  local left = free and not new and not seen[records] and free - tonumber(ARGV[at + 2]) or -1
+  seen[records] = true
+  reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = 10, free and rate or 0, free and interval or 0, left
+  local n = 5 * i
+  read[n + 1], read[n + 2], read[n + 3], read[n + 4], read[n + 5] = score_text, counted, expired_count, expired_permits, ttl
+  enough = enough and left >= 0
+  if flags == '' or not find(flags, 'a', 1, true) then
+    if enough then
+      granted[#granted + 1], granted[#granted + 2] = first, i
     end
+    first, enough = i + 1, true
   end
 end
-for i = 0, last do
-  local at, value, records = 4 * i, KEYS[5 * i + 2], KEYS[5 * i + 4]
-  local status, rate, interval, left = 10, 0, 0, 0
-  if read[i] then
-    local free, counted, expired_count, ttl, score_text
-    rate, interval, free, counted, expired_count, ttl, score_text = unpack(read[i])
-    left = free - tonumber(ARGV[at + 2])
-    if left >= 0 and call('ZADD', records, 'NX', score_text, ARGV[at + 3]) == 1 then
-      status = 0
-      --@include plain_write
+for call_at = 1, #granted, 2 do
+  for i = granted[call_at], granted[call_at + 1] do
+    local value, records, n, at = KEYS[3 * i + 2], KEYS[3 * i + 3], 5 * i, 4 * i
+    local counted, expired_count, expired_permits, ttl = read[n + 2], read[n + 3], read[n + 4], read[n + 5]
+    local taken, record, left = ARGV[at + 2], ARGV[at + 3], reply[at + 4]
+    if call('ZADD', records, 'NX', read[n + 1], record) == 0 then
+      if i == granted[call_at] then
+        break -- nothing is written yet
+      end
+      --@include record
+      --@include grant
+      add_record(records, next_prefix(string.sub(record, 1, -5)), tonumber(taken), read[n + 1])
     end
+    --@include plain_write
+    reply[at + 1] = 0
   end
-  reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = status, rate, interval, left
 end
 return reply

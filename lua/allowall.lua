@@ -22,7 +22,7 @@ local limiters = #KEYS / 5
 local count = not ARGV[4 * limiters + 3] and tonumber(ARGV[1])
 local plain, read, most_expired = count, {}, MAX_EXPIRED -- read[i]: of limiter i, from 0
 for i = 0, count and limiters - 1 or -1 do
-  local key, at = 5 * i, 4 * i + 2
+  local name, value, records, at = KEYS[5 * i + 1], KEYS[5 * i + 2], KEYS[5 * i + 4], 4 * i + 2
   local wanted, flags = count * tonumber(ARGV[at + 1]), ARGV[at + 4]
   if find(flags, '[br%d]') or wanted > MAX_RECORD then
     plain = nil
@@ -30,18 +30,20 @@ for i = 0, count and limiters - 1 or -1 do
   end
   local now_text = not find(flags, 't', 1, true) and ARGV[2]
   local now = now_text and tonumber(now_text)
+  local whole_text = now and string.format('%.0f', math.ceil(now))
   local configured_rate = ARGV[at + 3] ~= '' and ARGV[at + 3]
   --@include plain_read
   if not free or wanted > free then
     plain = nil
     break
   end
-  read[i] = { rate, interval, new, now, score, score_text, free - wanted, counted, expired_count, ttl }
+  read[i] = { rate, interval, new, now, score, score_text, wanted, free - wanted, counted, expired_count, expired_permits, ttl }
 end
 if plain then
   local reply = { 0, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil } -- room for two limiters: growing takes time
   for i = 0, limiters - 1 do
-    local rate, interval, new, now, score, score_text, left, counted, expired_count, ttl = unpack(read[i])
+    local rate, interval, new, now, score, score_text, taken, left, counted, expired_count, expired_permits, ttl =
+      unpack(read[i])
     local name, value, records, record, at = KEYS[5 * i + 1], KEYS[5 * i + 2], KEYS[5 * i + 4], ARGV[4 * i + 4], 6 * i + 1
     if new then
       call('HSET', name, 'rate', rate, 'interval', interval, 'type', '0')
@@ -49,7 +51,7 @@ if plain then
     if call('ZADD', records, 'NX', score_text, record) == 0 then
       --@include record
       --@include grant
-      add_record(records, next_prefix(string.sub(record, 1, -5)), count * tonumber(ARGV[4 * i + 3]), score)
+      add_record(records, next_prefix(string.sub(record, 1, -5)), taken, score)
     end
     --@include plain_write
     -- Times as to_micros has them.
@@ -235,9 +237,7 @@ for _, one in ipairs(all) do
     --@include grant
     if find(request.flags, 'r', 1, true) then
       for group, size in ipairs(request.sizes) do
-        for _ = 1, granted[group] do
-          prefix = next_prefix(add_record(records, prefix, size, score))
-        end
+        prefix = add_records(records, prefix, granted[group], size, score)
       end
     else
       local joined, held = nil, 0

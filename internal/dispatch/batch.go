@@ -79,18 +79,16 @@ func (c *Client) recycle(r *request) {
 type batch struct {
 	call
 	queue    *queue
-	number   int64           // sequence number in its queue, from 1
-	free     int64           // permits that were free by the last reply; below 0: not known
-	alone    bool            // it must not share its command
-	shared   *script.Command // its command if it shares that, else nil
-	place    int             // its place in the shared command
-	ask      protocol.Ask    // a group is callers that ask for the same number of permits and stand next to each other
-	members  [][]*request    // the callers of each group
-	callers  int             // in all groups
-	full     bool            // ask.Partial because the batch has no room; otherwise the rest is left to other clients
-	beaten   bool            // nothing was granted, though permits of a waiting caller were due: another client was first
-	changes  int64           // denyCache.Changes when it was sent
-	before   int64           // queue.changes when it was sent
+	number   int64        // sequence number in its queue, from 1
+	free     int64        // permits that were free by the last reply; below 0: not known
+	only     [1]*Limiter  // memory for limiters
+	ask      protocol.Ask // a group is callers that ask for the same number of permits and stand next to each other
+	members  [][]*request // the callers of each group
+	callers  int          // in all groups
+	full     bool         // ask.Partial because the batch has no room; otherwise the rest is left to other clients
+	beaten   bool         // nothing was granted, though permits of a waiting caller were due: another client was first
+	changes  int64        // denyCache.Changes when it was sent
+	before   int64        // queue.changes when it was sent
 	request  protocol.AcquireRequest
 	answered []*request // settled by this batch; signalled after the observer was called
 }
@@ -174,7 +172,8 @@ func (q *queue) newBatch() *batch {
 	b.queue, b.number, b.ask.Rebuild = q, q.batches, q.rebuild
 	b.ask.Check, b.free = q.limiter.unchecked()
 	b.changes, b.before = q.client.denyCache.Changes(), q.changes
-	b.begin(protocol.AcquireScript, q.limiter, q.nodeBreaker())
+	b.only[0] = q.limiter
+	b.begin(protocol.AcquireScript, b.only[:], q.nodeBreaker())
 	b.attempts.NoRetryIfUnsent = q.limiter.settings.FallsBack
 	b.request.Next(q.grants)
 	return b
@@ -251,19 +250,18 @@ func (q *queue) detach(b *batch) {
 // Command makes the command of b, with the current time. With text it carries the script's text instead of its SHA-1. It
 // returns how many of the batches behind b share the command.
 func (b *batch) Command(ctx context.Context, text bool, behind []pipeline.Batch) (redis.Cmder, int) {
-	if n := b.company(behind); n > 0 {
-		return b.share(ctx, text, behind[:n]), n
+	if n := company(b, behind); n > 0 {
+		return share(ctx, text, b, behind[:n]), n
 	}
 	b.shared, b.script = nil, protocol.AcquireScript
-	args := b.head(text, b.limiter)
-	return b.command(ctx, b.request.Args(args, &b.limiter.encoder, b.ask, false)), 0
+	return b.command(ctx, b.request.Args(b.head(text), &b.limiter().encoder, b.ask, false)), 0
 }
 
 // Done reads the reply to the command of b. It completes b, or starts retryDirect if the call must be repeated.
 // A batch that was completed in a regular run, which never stalled, is recycled here. A batch of a stalled run is not:
 // its timeout goroutine may still use it.
 func (b *batch) Done(regular bool) {
-	l := b.limiter
+	l := b.limiter()
 	err := script.ServerError(b.Err())
 	b.attempts.End(err)
 	var g protocol.AcquireReply
@@ -274,7 +272,7 @@ func (b *batch) Done(regular bool) {
 	default:
 		g, err = b.request.Reply(&l.encoder, &b.attempts, b.sent().Val())
 	}
-	if b.separate(err, regular) {
+	if separate(b, err, regular) {
 		return
 	}
 	if b.client.repeats(&b.attempts, err, l.settings.Findable(b.request.Records)) {
@@ -292,7 +290,7 @@ func (b *batch) Done(regular bool) {
 // or to set the enforced rate first.
 func (b *batch) retryDirect(last error) {
 	defer b.stall(b.Stalled)()
-	l := b.limiter
+	l := b.limiter()
 	g, err := withinRest(context.Background(), l, time.Until(b.due), canDecide(l), func(ctx context.Context) (protocol.AcquireReply, error) {
 		x := acquiring{limiter: l, request: &b.request, ask: b.ask, sent: &b.attempts, renewed: b.renewed}
 		return x.do(ctx, last)
@@ -305,7 +303,7 @@ func (b *batch) retryDirect(last error) {
 func (b *batch) renewed() {
 	b.queue.mu.Lock()
 	defer b.queue.mu.Unlock()
-	if !b.client.changes.underWay(b.limiter.Key()) {
+	if !b.client.changes.underWay(b.limiter().Key()) {
 		b.before = b.queue.changes
 	}
 }
@@ -390,11 +388,6 @@ func (b *batch) complete(g protocol.AcquireReply, err error) {
 }
 
 // The other methods of sender.
-
-func (b *batch) asked() []*Limiter { return []*Limiter{b.limiter} }
-
-// CanDecide reports whether the process can decide on b.
-func (b *batch) CanDecide() bool { return canDecide(b.limiter) }
 
 func (b *batch) fail(attempts int, err error) {
 	b.complete(protocol.AcquireReply{Attempts: attempts}, err)

@@ -13,7 +13,7 @@ import (
 // decideAway completes b with a local decision if its breaker is broken and the process can decide. It reports whether it
 // did. queue.mu may be held.
 func (b *batch) decideAway() bool {
-	l := b.limiter
+	l := b.limiter()
 	if !l.settings.FallsBack {
 		return false
 	}
@@ -35,7 +35,7 @@ func (b *batch) decideAway() bool {
 // decideLocally returns the final reply of b, whose call has ended: that of Redis or, if Redis was not reached, a local
 // decision where possible. It updates the breaker. queue.mu is held.
 func (b *batch) decideLocally(g protocol.AcquireReply, err error) (protocol.AcquireReply, error) {
-	l := b.limiter
+	l := b.limiter()
 	if g.Local() || err == script.ErrUnsent {
 		return g, err
 	}

@@ -12,88 +12,106 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// Shared commands: on a single server, batches of several limiters that stand next to each other in a run of a pipeline
-// share a command, if each is likely to be a plain grant. A batch that is none, and each batch of a command that Redis
-// refuses, is sent again with a command of its own: the shared one had no effect on it. After a network error each batch is
-// repeated for itself, as after any other command.
+// Shared commands: on a single server, batches that stand next to each other in a run of a pipeline share a command, if each is
+// likely to need plain grants only. A batch that needs more, and each batch of a command that Redis refuses, is sent again with
+// a command of its own: the shared one had no effect on it. After a network error each batch is repeated for itself, as after
+// any other command.
 
-// mostShared is how many batches share a command at most. More of them save no more time of Redis, which serves nobody else
-// meanwhile.
+// mostShared is how many limiters a shared command asks at most. More of them save no more time of Redis, which serves nobody
+// else meanwhile.
 const mostShared = 16
 
-// sharable reports whether b may share its command.
-func (b *batch) sharable() bool {
-	l := b.limiter
-	return !b.alone && !l.client.topology.Clustered() && l.settings.Plain(b.ask, b.free)
+// A sharer is a batch that may share its command.
+type sharer interface {
+	sender
+	plain() bool                          // it is likely to need plain grants only
+	manyArgs(args []any, now int64) []any // appends its arguments in a shared command
 }
 
-// company returns how many of the batches behind b share its command.
-func (b *batch) company(behind []pipeline.Batch) int {
-	if !b.sharable() {
+func (b *batch) plain() bool { return b.queue.limiter.settings.Plain(b.ask, b.free) }
+
+func (b *batch) manyArgs(args []any, now int64) []any {
+	return b.request.ArgsOfMany(args, &b.limiter().encoder, b.ask, now)
+}
+
+func (b *jointBatch) plain() bool { return b.request.Plain() }
+
+func (b *jointBatch) manyArgs(args []any, now int64) []any { return b.request.ArgsOfMany(args, now) }
+
+// sharable reports whether a batch may share its command.
+func sharable(s sharer) bool {
+	b := s.common()
+	return !b.alone && !b.client.topology.Clustered() && s.plain()
+}
+
+// company returns how many of the batches behind s share its command: the first ones.
+func company(s sharer, behind []pipeline.Batch) int {
+	if len(behind) == 0 || !sharable(s) {
 		return 0
 	}
+	limiters := len(s.common().limiters)
 	for i, next := range behind {
-		if other, ok := next.(*batch); !ok || i == mostShared-1 || !other.sharable() {
+		other, ok := next.(sharer)
+		if !ok || !sharable(other) {
+			return i
+		}
+		if limiters += len(other.common().limiters); limiters > mostShared {
 			return i
 		}
 	}
 	return len(behind)
 }
 
-// share makes the command of b and of the batches behind it.
-func (b *batch) share(ctx context.Context, text bool, behind []pipeline.Batch) redis.Cmder {
-	all := make([]*batch, 1, 1+len(behind))
-	all[0] = b
+// share makes the command of s and of the batches behind it.
+func share(ctx context.Context, text bool, s sharer, behind []pipeline.Batch) redis.Cmder {
+	all := make([]sharer, 1, 1+len(behind))
+	all[0] = s
 	for _, other := range behind {
-		all = append(all, other.(*batch))
+		all = append(all, other.(sharer))
 	}
-	calls := make([]*script.Attempts, len(all))
-	for i, b := range all {
+	var cmd script.Command
+	limiters, calls := 0, make([]*script.Attempts, len(all))
+	for i, s := range all {
+		b := s.common()
+		b.attempts.Begin(keys.Count * len(b.limiters))
+		b.shared, b.place, b.script = &cmd, limiters, protocol.AcquireManyScript
 		calls[i] = &b.attempts
+		limiters += len(b.limiters)
 	}
-	const arguments = 4 // of a batch
-	args := make([]any, 0, 4+len(all)*(keys.Count+arguments))
-	args = append(append(args, protocol.AcquireManyScript.Head(text)...), script.NewShared(keys.Count, calls))
-	for _, b := range all {
-		args = append(args, b.limiter.arguments()...)
+	const arguments = 4 // of a limiter
+	args := make([]any, 0, 4+limiters*(protocol.ManyKeys+arguments))
+	args = append(append(args, protocol.AcquireManyScript.Head(text)...), script.NewShared(protocol.ManyKeys*limiters, calls))
+	for _, s := range all {
+		for _, l := range s.common().limiters {
+			args = protocol.KeysOfMany(args, l.arguments())
+		}
 	}
-	now := b.client.clock().UnixMicro()
+	now := s.common().client.clock().UnixMicro()
 	args = append(args, protocol.NowOfMany(now))
-	for _, b := range all {
-		args = b.request.ArgsOfMany(args, &b.limiter.encoder, b.ask, now)
+	for _, s := range all {
+		args = s.manyArgs(args, now)
 	}
-	cmd := script.NewCommand(ctx, args)
-	for i, b := range all {
-		b.shared, b.place, b.script = &cmd, i, protocol.AcquireManyScript
-	}
+	cmd = script.NewCommand(ctx, args)
 	return &cmd
 }
 
-// sent returns the command of b.
-func (b *batch) sent() *script.Command {
-	if b.shared != nil {
-		return b.shared
-	}
-	return &b.cmd
-}
-
-// Err returns the error of the command.
-func (b *batch) Err() error { return b.sent().Err() }
-
-// separate sends b again if its shared command ended with an error that says that it had no effect. It reports whether it
-// did. If the run has stalled, b cannot be in a second one.
-func (b *batch) separate(err error, regular bool) bool {
+// separate sends s again if its shared command ended with an error that says that it had no effect. It reports whether it did.
+// If the run has stalled, s cannot be in a second one.
+func separate(s sharer, err error, regular bool) bool {
+	b := s.common()
 	notPlain := errors.Is(err, protocol.ErrNotPlain)
 	if b.shared == nil || !notPlain && !script.IsAnswer(err) {
 		return false
 	}
 	if notPlain {
-		b.client.checks.notPlain(b.limiter.Key())
+		for _, l := range b.limiters {
+			b.client.checks.notPlain(l.Key())
+		}
 	}
 	b.alone = true
 	if !regular {
-		go b.retryDirect(nil)
-	} else if t := b.client.pipeline.Admit(b); t != nil {
+		go s.retryDirect(nil)
+	} else if t := b.client.pipeline.Admit(s); t != nil {
 		go t.Start()
 	}
 	return true

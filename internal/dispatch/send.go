@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -17,7 +18,7 @@ import (
 // A call is what all batches have in common, whatever they ask: its time, its attempts, and the pipeline that it is sent by.
 type call struct {
 	client   *Client
-	limiter  *Limiter // the only one, or the first: its node gets the call
+	limiters []*Limiter // that it asks: the node of the first one gets the call
 	script   *script.Script
 	present  atomic.Int32 // callers that are not cancelled
 	started  time.Time    // when it was sent; the call timeout counts from here
@@ -26,6 +27,9 @@ type call struct {
 	attempts script.Attempts
 	args     []any // memory for the arguments of cmd
 	cmd      script.Command
+	shared   *script.Command  // its command if it shares that, else nil
+	place    int              // of its first limiter in the shared command
+	alone    bool             // it must not share its command
 	state    batchState       // guarded by the mutex of its queue or set
 	breaker  *breaker.Breaker // of the node or the limiter that it is sent to
 }
@@ -34,7 +38,6 @@ type call struct {
 type sender interface {
 	pipeline.Batch
 	common() *call
-	asked() []*Limiter            // the limiters that it asks
 	decideAway() bool             // completes it in the process if its node is away
 	retryDirect(last error)       // repeats its call outside the pipeline
 	fail(attempts int, err error) // completes it with an error
@@ -42,10 +45,16 @@ type sender interface {
 
 func (b *call) common() *call { return b }
 
-// begin starts the time of a call of a script to the node of l, whose breaker is given.
-func (b *call) begin(s *script.Script, l *Limiter, breaker *breaker.Breaker) {
-	b.client, b.script, b.limiter, b.breaker, b.started = l.client, s, l, breaker, time.Now()
+// begin starts the time of a call of a script that asks some limiters. The breaker is that of their node.
+func (b *call) begin(s *script.Script, limiters []*Limiter, breaker *breaker.Breaker) {
+	b.client, b.script, b.limiters, b.breaker, b.started = limiters[0].client, s, limiters, breaker, time.Now()
 }
+
+// limiter returns the only limiter, or the first one, whose node gets the call.
+func (b *call) limiter() *Limiter { return b.limiters[0] }
+
+// CanDecide reports whether the process can decide on the call.
+func (b *call) CanDecide() bool { return canDecide(b.limiters...) }
 
 // send sends a batch to the node of its limiter. It does not block: a reply or an error completes the batch.
 func (c *Client) send(s sender) {
@@ -65,10 +74,10 @@ func (c *Client) send(s sender) {
 		late := time.AfterFunc(c.callTimeout, func() { s.fail(1, b.late()) })
 		var pending *search
 		if !c.topology.Found() {
-			pending = &search{s.asked(), late}
-			b.breaker.Begin(pending, b.limiter)
+			pending = newSearch(b, late)
+			b.breaker.Begin(pending, b.limiter())
 		}
-		node, err := c.topology.Node(ctx, b.limiter.Key())
+		node, err := c.topology.Node(ctx, b.limiter().Key())
 		if pending != nil {
 			b.breaker.End(pending, err == nil)
 		}
@@ -100,6 +109,8 @@ type search struct {
 	limiters []*Limiter  // that the batch asks
 	late     *time.Timer // completes the batch with a timeout
 }
+
+func newSearch(b *call, late *time.Timer) *search { return &search{slices.Clone(b.limiters), late} }
 
 // NodeAway completes the batch at once if the process can decide on its limiters.
 func (s *search) NodeAway() {
@@ -160,13 +171,21 @@ func (b *call) Cancelled() bool { return b.present.Load() == 0 }
 func (b *call) Breaker() *breaker.Breaker { return b.breaker }
 
 // Prober returns the limiter on whose behalf the node is probed.
-func (b *call) Prober() breaker.Prober { return b.limiter }
+func (b *call) Prober() breaker.Prober { return b.limiter() }
 
 // Begin notes until when the batch may take.
 func (b *call) Begin(due, stallAt time.Time) { b.due, b.stallAt = due, stallAt }
 
+// sent returns the command.
+func (b *call) sent() *script.Command {
+	if b.shared != nil {
+		return b.shared
+	}
+	return &b.cmd
+}
+
 // Err returns the error of the command.
-func (b *call) Err() error { return b.cmd.Err() }
+func (b *call) Err() error { return b.sent().Err() }
 
 // Missing notes that the server lacks the script.
 func (b *call) Missing(err error) { b.attempts.End(err) }
@@ -176,7 +195,7 @@ func (b *call) Script() *script.Script { return b.script }
 
 // Load loads the script into the server.
 func (b *call) Load(ctx context.Context) error {
-	return b.client.topology.Load(ctx, b.script, b.limiter.Key())
+	return b.client.topology.Load(ctx, b.script, b.limiter().Key())
 }
 
 // late returns the timeout error as of now.
@@ -185,10 +204,10 @@ func (b *call) late() error {
 }
 
 // head begins the arguments of another attempt, with the script's text instead of its SHA-1 if text is set.
-func (b *call) head(text bool, limiters ...*Limiter) []any {
-	b.attempts.Begin(keys.Count * len(limiters))
+func (b *call) head(text bool) []any {
+	b.attempts.Begin(keys.Count * len(b.limiters))
 	args := append(append(b.args[:0], b.script.Head(text)...), &b.attempts)
-	for _, l := range limiters {
+	for _, l := range b.limiters {
 		args = append(args, l.arguments()...)
 	}
 	return args
@@ -204,7 +223,7 @@ func (b *call) command(ctx context.Context, args []any) redis.Cmder {
 // reached tells the breaker how the call ended, and reports whether Redis was reached.
 func (b *call) reached(err error) bool {
 	if !script.Unreachable(err) {
-		b.breaker.Answer(b.started, b.limiter)
+		b.breaker.Answer(b.started, b.limiter())
 		return true
 	}
 	if script.IsOfNode(err) {

@@ -211,13 +211,13 @@ func (s *set) send() {
 	b := jointBatches.Get().(*jointBatch)
 	b.set = s
 	b.request.Next(len(s.limiters))
-	b.begin(protocol.AllowAllScript, s.limiters[0], s.client.breakerTo(s.limiters[0]))
+	b.begin(protocol.AllowAllScript, s.limiters, s.client.breakerTo(s.limiters[0]))
 	b.attempts.NoRetryIfUnsent = true
 	most := math.MaxInt
 	for i, l := range s.limiters {
 		m := &b.request.Members[i]
 		m.Encoder, m.Rebuild = &l.encoder, s.rebuild[i]
-		m.Check, _ = l.unchecked()
+		m.Check, m.Free = l.unchecked()
 		b.attempts.NoRetryIfUnsent = b.attempts.NoRetryIfUnsent && l.settings.FallsBack
 		if l.settings.RecordPerRequest {
 			most = maxRequests
@@ -252,20 +252,32 @@ func (b *jointBatch) add(r *jointRequest) bool {
 	return true
 }
 
-// Command makes the command of b, with the current time.
-func (b *jointBatch) Command(ctx context.Context, text bool, _ []pipeline.Batch) (redis.Cmder, int) {
-	return b.command(ctx, b.request.Args(b.head(text, b.set.limiters...), false)), 0
+// Command makes the command of b, with the current time. With text it carries the script's text instead of its SHA-1. It
+// returns how many of the batches behind b share the command.
+func (b *jointBatch) Command(ctx context.Context, text bool, behind []pipeline.Batch) (redis.Cmder, int) {
+	if n := company(b, behind); n > 0 {
+		return share(ctx, text, b, behind[:n]), n
+	}
+	b.shared, b.script = nil, protocol.AllowAllScript
+	return b.command(ctx, b.request.Args(b.head(text), false)), 0
 }
 
 // Done reads the reply to the command of b. It completes b, or starts retryDirect if the call must be repeated.
 func (b *jointBatch) Done(regular bool) {
 	x := joint{request: &b.request, set: b.set, sent: &b.attempts, failed: -1}
-	err := script.ServerError(b.cmd.Err())
+	err := script.ServerError(b.Err())
 	b.attempts.End(err)
-	if err == nil {
-		err = x.read(b.cmd.Val())
+	switch {
+	case err != nil:
+	case b.shared != nil:
+		x.reply, err = b.request.ReplyOfMany(&b.attempts, b.sent().Val(), b.place)
+	default:
+		err = x.read(b.sent().Val())
 	}
 	b.failed = x.failed
+	if separate(b, err, regular) {
+		return
+	}
 	if b.client.repeats(&b.attempts, err, x.findable()) {
 		go b.retryDirect(err)
 		return
@@ -284,7 +296,7 @@ func (b *jointBatch) retryDirect(last error) {
 		reply  protocol.AllowAllReply
 		failed int
 	}
-	a, err := withinRest(context.Background(), b.limiter, time.Until(b.due), b.CanDecide(), func(ctx context.Context) (answer, error) {
+	a, err := withinRest(context.Background(), b.limiter(), time.Until(b.due), b.CanDecide(), func(ctx context.Context) (answer, error) {
 		err := b.client.repeat(ctx, &b.attempts, x, last)
 		return answer{x.reply, x.failed}, err
 	})
@@ -325,11 +337,6 @@ func (x *joint) enforce(ctx context.Context) error {
 	return x.set.limiters[x.failed].enforce(ctx)
 }
 
-func (b *jointBatch) asked() []*Limiter { return b.set.limiters }
-
-// CanDecide reports whether the process can decide on b.
-func (b *jointBatch) CanDecide() bool { return canDecide(b.set.limiters...) }
-
 // decide makes a local decision on b.
 func (b *jointBatch) decide(retry time.Duration) (protocol.AllowAllReply, bool) {
 	if !b.CanDecide() {
@@ -348,7 +355,7 @@ func (b *jointBatch) decideAway() bool {
 	if !b.attempts.NoRetryIfUnsent {
 		return false
 	}
-	broken, retry := b.breaker.Ask(b.limiter)
+	broken, retry := b.breaker.Ask(b.limiter())
 	if !broken {
 		return false
 	}

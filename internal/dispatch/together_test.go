@@ -395,14 +395,15 @@ func TestAllowAllFailsTheQueue(t *testing.T) {
 // A node may be found to be away so late that the batch that looked for it is back in its pool.
 func TestSearchOutlivesItsBatch(t *testing.T) {
 	p := newPair(t, redistest.Embedded(t), 10, 10, nil)
-	one, all := &batch{call: call{limiter: p.limiters[0]}}, &jointBatch{set: &set{limiters: p.limiters}}
+	one, all := &batch{only: [1]*Limiter{p.limiters[0]}}, &jointBatch{call: call{limiters: p.limiters}}
+	one.limiters = one.only[:]
 	late := time.NewTimer(time.Hour)
 	defer late.Stop()
 	for _, b := range []interface {
 		sender
 		recycle()
 	}{one, all} {
-		pending := &search{b.asked(), late}
+		pending := newSearch(b.common(), late)
 		b.recycle()
 		pending.NodeAway()
 	}

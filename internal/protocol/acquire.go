@@ -13,11 +13,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// AcquireScript is acquire.lua, AcquireManyScript acquiremany.lua.
-var (
-	AcquireScript     = script.Load(lua.Files, "acquire")
-	AcquireManyScript = script.Load(lua.Files, "acquiremany")
-)
+// AcquireScript is acquire.lua.
+var AcquireScript = script.Load(lua.Files, "acquire")
 
 // A Group is Count requests for Size permits each.
 type Group struct{ Size, Count int64 }

@@ -24,9 +24,10 @@ type JointGroup struct {
 // A Member is a limiter that is asked together with others.
 type Member struct {
 	*Encoder
-	Rebuild bool // finish a rebuild of the free permits
-	Check   bool // compare the free permits with the records
-	Sets    int  // how often the call has set the limiter's own rate over another one
+	Rebuild bool  // finish a rebuild of the free permits
+	Check   bool  // compare the free permits with the records
+	Free    int64 // permits that were free by the last reply; below 0: not known
+	Sets    int   // how often the call has set the limiter's own rate over another one
 
 	member argBuffer // the record of all that is wanted of it
 	ids    int64     // number of its record ids; 0: no attempt yet
@@ -38,7 +39,8 @@ type AllowAll struct {
 	Members []Member
 	Groups  []JointGroup
 
-	now argBuffer // ms
+	dated int64     // time of the last attempt, µs since the epoch
+	now   argBuffer // the same, in ms
 }
 
 // Next prepares r for another call to so many limiters, without groups.
@@ -60,22 +62,27 @@ func (r *AllowAll) Findable() bool {
 	return true
 }
 
-// draw gives the records of a member new ids.
-func (r *AllowAll) draw(i int) {
-	m, sum := &r.Members[i], int64(0)
+// wanted returns the permits of all requests of a member, at most the largest int64.
+func (r *AllowAll) wanted(i int) (sum int64) {
 	for _, g := range r.Groups {
 		size := g.Sizes[i]
-		if m.RecordPerRequest {
-			m.ids += g.Count * idsOf(size)
-		}
 		if size > (math.MaxInt64-sum)/g.Count {
-			sum = math.MaxInt64
-		} else {
-			sum += size * g.Count
+			return math.MaxInt64
 		}
+		sum += size * g.Count
 	}
-	if !m.RecordPerRequest {
-		m.ids = idsOf(sum)
+	return sum
+}
+
+// draw gives the records of a member new ids.
+func (r *AllowAll) draw(i int) {
+	m, sum := &r.Members[i], r.wanted(i)
+	m.ids = idsOf(sum)
+	if m.RecordPerRequest {
+		m.ids = 0
+		for _, g := range r.Groups {
+			m.ids += g.Count * idsOf(g.Sizes[i])
+		}
 	}
 	var memory [64]byte
 	held := uint32(min(sum, math.MaxUint32)) // more does not fit into one record, and the script makes several
@@ -86,12 +93,9 @@ func (r *AllowAll) draw(i int) {
 	m.member.set(binary.LittleEndian.AppendUint32(member, held))
 }
 
-// Args appends the arguments of an attempt, with the current time. All attempts have the same record ids. If one is to
-// find the records of an earlier attempt, which may have been executed, the script looks for these first.
-func (r *AllowAll) Args(args []any, find bool) []any {
-	now := r.Members[0].clock().UnixMicro()
-	var memory [32]byte
-	args = append(args, numbers(r.Groups, func(g JointGroup) int64 { return g.Count }), r.now.set(appendMillis(memory[:0], now)))
+// date sets the time of an attempt, and draws ids for the first one.
+func (r *AllowAll) date(now int64) {
+	r.dated = now
 	for i := range r.Members {
 		m := &r.Members[i]
 		if m.ids == 0 {
@@ -102,6 +106,17 @@ func (r *AllowAll) Args(args []any, find bool) []any {
 		} else if !m.ServerTime {
 			m.since = min(m.since, now) // the clock may have gone back
 		}
+	}
+}
+
+// Args appends the arguments of an attempt, with the current time. All attempts have the same record ids. If one is to
+// find the records of an earlier attempt, which may have been executed, the script looks for these first.
+func (r *AllowAll) Args(args []any, find bool) []any {
+	r.date(r.Members[0].clock().UnixMicro())
+	var memory [32]byte
+	args = append(args, numbers(r.Groups, func(g JointGroup) int64 { return g.Count }), r.now.set(appendMillis(memory[:0], r.dated)))
+	for i := range r.Members {
+		m := &r.Members[i]
 		sizes := numbers(r.Groups, func(g JointGroup) int64 { return g.Sizes[i] })
 		args = append(args, sizes, m.member.arg, m.own, m.flags())
 	}

@@ -1,14 +1,36 @@
 package protocol
 
-import "github.com/rratelimiter/rratelimiter/internal/script"
+import (
+	"math"
 
-// Requests that share a command of acquiremany.lua.
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// Calls that share a command of acquiremany.lua: requests of one limiter (AcquireRequest) and of several (AllowAll). Each
+// limiter of a call has figures of its own in the arguments and in the reply.
+
+// AcquireManyScript is acquiremany.lua.
+var AcquireManyScript = script.Load(lua.Files, "acquiremany")
+
+// ManyKeys is how many keys acquiremany.lua has for a limiter.
+const ManyKeys = 3
+
+// KeysOfMany appends the keys of a limiter, given those that other scripts have.
+func KeysOfMany(args, keys []any) []any { return append(args, keys[0], keys[1], keys[3]) }
+
+// NowOfMany returns the argument that all calls have in common, for a time in µs since the epoch.
+func NowOfMany(now int64) any { return millisText(now) }
+
+// plain reports whether the grants of a limiter with these options can be plain ones.
+func (o *Options) plain() bool {
+	return o.Bucket() == 0 && !o.RecordPerRequest && !o.ServerTime && o.Own.Type == 0 && o.Own.KeepAlive == 0
+}
 
 // Plain reports whether a request with this ask may share a command: one record for all that is asked for, in a limiter of
 // which so many permits were free by the last reply.
 func (o *Options) Plain(ask Ask, free int64) bool {
-	if ask.UpTo || ask.Partial || ask.Rebuild || ask.Lease > 0 || len(ask.Groups) == 0 ||
-		o.Bucket() > 0 || o.RecordPerRequest || o.ServerTime || o.Own.Type > 0 || o.Own.KeepAlive > 0 {
+	if ask.UpTo || ask.Partial || ask.Rebuild || ask.Lease > 0 || len(ask.Groups) == 0 || !o.plain() {
 		return false
 	}
 	for _, g := range ask.Groups {
@@ -20,18 +42,67 @@ func (o *Options) Plain(ask Ask, free int64) bool {
 	return true
 }
 
-// NowOfMany returns the argument of acquiremany.lua that all its requests have in common, for a time in µs since the epoch.
-func NowOfMany(now int64) any { return millisText(now) }
-
-// ArgsOfMany appends the arguments of an attempt that shares its command, at the time that the command has.
-func (r *AcquireRequest) ArgsOfMany(args []any, e *Encoder, ask Ask, now int64) []any {
-	r.date(e, ask, now)
-	return append(args, r.permits, r.member.arg, e.own, Ask{Check: ask.Check}.flags(e.wholeScores()))
+// Plain reports whether r may share a command.
+func (r *AllowAll) Plain() bool {
+	for i := range r.Members {
+		m := &r.Members[i]
+		if m.Rebuild || !m.plain() || r.wanted(i) > min(m.Free, math.MaxUint32) {
+			return false
+		}
+	}
+	return true
 }
 
-// ReplyOfMany decodes the part of a reply that belongs to one of the requests. The error is ErrNotPlain if the request must
-// be made by acquire.lua.
+// ArgsOfMany appends the arguments of an attempt, at the time that the command has.
+func (r *AcquireRequest) ArgsOfMany(args []any, e *Encoder, ask Ask, now int64) []any {
+	r.date(e, ask, now)
+	return append(args, r.permits, r.member.arg, e.own, e.flagsOfMany(ask.Check, false))
+}
+
+// ArgsOfMany is the same for several limiters.
+func (r *AllowAll) ArgsOfMany(args []any, now int64) []any {
+	r.date(now)
+	for i := range r.Members {
+		m := &r.Members[i]
+		args = append(args, r.wanted(i), m.member.arg, m.own, m.flagsOfMany(m.Check, i < len(r.Members)-1))
+	}
+	return args
+}
+
+// flagsOfMany returns the flags of a limiter; more: it is not the last one of its call.
+func (o *Options) flagsOfMany(check, more bool) string {
+	flags := o.wholeScores()
+	if check {
+		flags += "s"
+	}
+	if more {
+		flags += "a"
+	}
+	return flags
+}
+
+// figuresOfMany is how many figures of a reply belong to a limiter.
+const figuresOfMany = 4
+
+// ReplyOfMany decodes the part of a reply that belongs to r, whose limiter has a place in the command. The error is
+// ErrNotPlain if the request must be made by acquire.lua.
 func (r *AcquireRequest) ReplyOfMany(e *Encoder, a *script.Attempts, reply []int64, place int) (AcquireReply, error) {
-	const figures = 4 // of a request
-	return r.Reply(e, a, reply[place*figures:][:figures])
+	return r.Reply(e, a, reply[place*figuresOfMany:][:figuresOfMany])
+}
+
+// ReplyOfMany is the same for several limiters, of which the first one has a place in the command.
+func (r *AllowAll) ReplyOfMany(a *script.Attempts, reply []int64, place int) (AllowAllReply, error) {
+	reply = reply[place*figuresOfMany:]
+	if err := statusOf(a, reply[0]); err != nil {
+		return AllowAllReply{}, err
+	}
+	g := AllowAllReply{Members: make([]MemberReply, len(r.Members))}
+	for i := range g.Members {
+		f := reply[i*figuresOfMany:]
+		at := r.Members[i].Dated(r.dated, f[2], false)
+		g.Members[i] = MemberReply{
+			Rate: f[1], Interval: Millis(f[2]), Free: f[3], ResetAfter: Micros(at - r.dated + f[2]*1000), At: at,
+		}
+	}
+	return g, nil
 }

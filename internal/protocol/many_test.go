@@ -5,77 +5,153 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// FuzzAcquireMany runs acquiremany.lua itself: what it writes shows what it read.
+// FuzzAcquireMany runs acquiremany.lua itself: what it writes shows what it read. Three calls ask one limiter each, a fourth
+// one asks two.
 func FuzzAcquireMany(f *testing.F) {
-	const limiters = 3
+	const singles, limiters = 3, 5
 	client := redistest.Embedded(f).Client()
 	ctx := context.Background()
 	f.Add(int64(1_700_000_000_123_456), int64(1), int64(10), int64(60_000), byte(0))
 	f.Add(int64(1_700_000_000_123_007), int64(7), int64(6), int64(150), byte(1))
 	f.Add(int64(1_700_000_000_999_999), int64(math.MaxUint32), int64(1e15-1), int64(199), byte(2))
 	f.Add(int64(1_700_000_000_000_000), int64(3), int64(3), int64(200), byte(7))
+	f.Add(int64(1_700_000_000_000_000), int64(2), int64(1), int64(200), byte(16))
 	f.Fuzz(func(t *testing.T, micros, size, permits, interval int64, bits byte) {
 		now := within(micros, 1_000_000, latest)
 		rate := Rate{Permits: within(permits, 1, figure-limiters), Interval: within(interval, 1, figure)}
 		size = within(size, 1, min(rate.Permits+1, math.MaxUint32-limiters))
 		format := record.Format(bits >> 1 & 3)
 		identity := record.NewIdentity("client")
-		var keys []string
+		var keys, args []any
 		var encoders [limiters]Encoder
-		var requests [limiters]AcquireRequest
-		args := []any{NowOfMany(now)}
+		var requests [singles]AcquireRequest
+		missing := func(i int) bool { return i == 2 && bits&1 > 0 || i == 4 && bits&16 > 0 } // not initialized
 		client.FlushAll(ctx)
 		for i := range limiters {
-			names := []string{"", ":value", ":value:me", ":permits", ":permits:me"}
-			for _, name := range names {
-				keys = append(keys, strconv.Itoa(i)+name)
-			}
+			name := strconv.Itoa(i)
+			keys = KeysOfMany(keys, []any{name, name + ":value", name + ":value:me", name + ":permits", name + ":permits:me"})
 			own := rate
 			own.Permits += int64(i)
-			if i < 2 || bits&1 == 0 { // else the last one is not initialized
-				client.HSet(ctx, strconv.Itoa(i), "rate", own.Permits, "interval", own.Interval, "type", 0)
+			if !missing(i) {
+				client.HSet(ctx, name, "rate", own.Permits, "interval", own.Interval, "type", 0)
 			}
-			e, r := &encoders[i], &requests[i]
-			e.Init(Options{Own: own, Format: format}, identity, nil)
-			r.Next(RecentIDs{})
-			args = r.ArgsOfMany(args, e, Ask{Groups: []Group{{size, 1}}, Check: bits&8 > 0}, now)
+			encoders[i].Init(Options{Own: own, Format: format}, identity, nil)
 		}
-		reply, err := client.Eval(ctx, AcquireManyScript.Text, keys, args...).Int64Slice()
-		if err != nil {
+		args = append(args, NowOfMany(now))
+		for i := range requests {
+			requests[i].Next(RecentIDs{})
+			args = requests[i].ArgsOfMany(args, &encoders[i], Ask{Groups: []Group{{size, 1}}, Check: bits&8 > 0}, now)
+		}
+		var joint AllowAll
+		joint.Next(limiters - singles)
+		joint.Groups = append(joint.Groups, JointGroup{[]int64{size, 1}, 1})
+		for i := range joint.Members {
+			joint.Members[i].Encoder, joint.Members[i].Check = &encoders[singles+i], bits&8 > 0
+		}
+		args = joint.ArgsOfMany(args, now)
+		all := append(append([]any{"eval", AcquireManyScript.Text, len(keys)}, keys...), args...)
+		cmd := script.NewCommand(ctx, all)
+		if err := client.Process(ctx, &cmd); err != nil {
 			t.Fatal(err)
 		}
-		for i := range limiters {
-			e, r := &encoders[i], &requests[i]
-			g, err := r.ReplyOfMany(e, new(script.Attempts), reply, i)
-			records := client.ZRangeWithScores(ctx, keys[5*i+3], 0, -1).Val()
-			if size > e.Own.Permits || i == 2 && bits&1 > 0 {
+		check := func(i int, m *argBuffer, n int64, refused bool, g MemberReply, err error) {
+			t.Helper()
+			name, own := strconv.Itoa(i), encoders[i].Own
+			records := client.ZRangeWithScores(ctx, name+":permits", 0, -1).Val()
+			if refused {
 				if !errors.Is(err, ErrNotPlain) || len(records) > 0 {
 					t.Errorf("limiter %d: %v, %v", i, err, records)
 				}
-				continue
+				return
 			}
-			free := e.Own.Permits - size
-			if err != nil || g.Now != now || g.Rate != e.Own.Permits || g.Interval != Millis(e.Own.Interval) || g.Free != free {
-				t.Errorf("limiter %d: %+v, %v", i, g, err)
+			free, at := own.Permits-n, encoders[i].Dated(now, own.Interval, false)
+			want := MemberReply{Rate: own.Permits, Interval: Millis(own.Interval), Free: free, ResetAfter: Micros(at - now + own.Interval*1000), At: at}
+			if err != nil || g != want {
+				t.Errorf("limiter %d: %+v, %v, want %+v", i, g, err, want)
 			}
-			if value := client.Get(ctx, keys[5*i+1]).Val(); value != fmt.Sprint(free) {
+			if value := client.Get(ctx, name+":value").Val(); value != fmt.Sprint(free) {
 				t.Errorf("limiter %d has %s free permits, want %d", i, value, free)
 			}
-			at := e.Dated(now, e.Own.Interval, false)
-			if len(records) != 1 || records[0].Member != string(r.member.bytes) || math.Abs(records[0].Score*1000-float64(at)) > 0.5 || g.At != at {
-				t.Errorf("limiter %d has %v, want %q at %d", i, records, r.member.bytes, at)
+			if len(records) != 1 || records[0].Member != string(m.bytes) || math.Abs(records[0].Score*1000-float64(at)) > 0.5 {
+				t.Errorf("limiter %d has %v, want %q at %d", i, records, m.bytes, at)
 			}
 		}
+		for i := range requests {
+			g, err := requests[i].ReplyOfMany(&encoders[i], new(script.Attempts), cmd.Val(), i)
+			reply := MemberReply{Rate: g.Rate, Interval: g.Interval, Free: g.Free, ResetAfter: g.ResetAfter, At: g.At}
+			check(i, &requests[i].member, size, size > encoders[i].Own.Permits || missing(i), reply, err)
+			if err == nil && g.Now != now {
+				t.Errorf("limiter %d: the reply is of %d, want %d", i, g.Now, now)
+			}
+		}
+		g, err := joint.ReplyOfMany(new(script.Attempts), cmd.Val(), singles)
+		if err != nil {
+			g.Members = make([]MemberReply, limiters-singles)
+		}
+		for i, n := range []int64{size, 1} {
+			check(singles+i, &joint.Members[i].member, n, size > encoders[singles].Own.Permits || missing(4), g.Members[i], err)
+		}
 	})
+}
+
+// TestSharedCommandWithATakenID: a record that exists has another owner. A call of which nothing is written yet then has no
+// effect. A call that has written the record of its first limiter takes the next id.
+func TestSharedCommandWithATakenID(t *testing.T) {
+	client := redistest.Embedded(t).Client()
+	ctx := t.Context()
+	const now = 1_700_000_000_123_456
+	for taken := range 3 { // limiter 0 is asked alone, 1 and 2 together
+		client.FlushAll(ctx)
+		var e Encoder
+		e.Init(Options{Own: Rate{Permits: 10, Interval: 60_000}, Format: record.Redisson317}, record.NewIdentity("client"), nil)
+		var single AcquireRequest
+		single.Next(RecentIDs{})
+		var joint AllowAll
+		joint.Next(2)
+		joint.Members[0].Encoder, joint.Members[1].Encoder = &e, &e
+		joint.Groups = append(joint.Groups, JointGroup{[]int64{1, 2}, 1})
+		args := single.ArgsOfMany([]any{NowOfMany(now)}, &e, Ask{Groups: []Group{{3, 1}}}, now)
+		args = joint.ArgsOfMany(args, now)
+		var keys []any
+		for i := range 3 {
+			name := strconv.Itoa(i)
+			keys = KeysOfMany(keys, []any{name, name + ":value", nil, name + ":permits", nil})
+			client.HSet(ctx, name, "rate", 10, "interval", 60_000, "type", 0)
+			if i == taken {
+				member := string([][]byte{single.member.bytes, joint.Members[0].member.bytes, joint.Members[1].member.bytes}[i])
+				client.ZAdd(ctx, name+":permits", redis.Z{Score: now/1000 - 1, Member: member})
+				client.Set(ctx, name+":value", 10-[]int{3, 1, 2}[i], 0)
+			}
+		}
+		cmd := script.NewCommand(ctx, append(append([]any{"eval", AcquireManyScript.Text, len(keys)}, keys...), args...))
+		if err := client.Process(ctx, &cmd); err != nil {
+			t.Fatal(err)
+		}
+		_, alone := single.ReplyOfMany(&e, new(script.Attempts), cmd.Val(), 0)
+		_, together := joint.ReplyOfMany(new(script.Attempts), cmd.Val(), 1)
+		if (alone == nil) != (taken != 0) || (together == nil) != (taken != 1) {
+			t.Errorf("taken of limiter %d: %v, %v", taken, alone, together)
+		}
+		var records []int64
+		for i := range 3 {
+			records = append(records, client.ZCard(ctx, strconv.Itoa(i)+":permits").Val())
+		}
+		if want := [][]int64{{1, 1, 1}, {1, 1, 0}, {1, 1, 2}}[taken]; !slices.Equal(records, want) {
+			t.Errorf("taken of limiter %d: %v records, want %v", taken, records, want)
+		}
+	}
 }
 
 // TestPlain: what may share a command.

@@ -214,7 +214,7 @@ local ends = now and limiter.interval and lease and ` + only(f, AcquireScript.Te
 		"load_state(limiter, now, OTHER, FLAG)", "local partly, queued = OTHER, FLAG", "if bucketed and not FLAG then",
 		"local enforced = FLAG", "if groups and FLAG and not",
 		"grant_score(now, limiter.interval, granularity, false, FLAG)",
-		"not ARGV[7] and not FLAG then", "free and oldest[1] and FLAG then", "FRACTIONS_BELOW or FLAG)", // in the plain grant
+		"not ARGV[7] and not FLAG then", "live_count > 0 and FLAG then", "FRACTIONS_BELOW or FLAG)", // in the plain grant
 	}, limiterValues, []string{"configured_rate"})
 	// A retry also calls find_attempt, of which the echo has only the parameters and how it knows recent ids.
 	search := `
@@ -593,6 +593,8 @@ func TestNoUnknownArguments(t *testing.T) {
 		Members: []Member{{Encoder: &timed, Rebuild: true, Check: true}}, Groups: []JointGroup{{Sizes: []int64{1}, Count: 1}},
 	}
 
+	twice := AllowAll{Members: []Member{all.Members[0], {Encoder: &e}}, Groups: []JointGroup{{Sizes: []int64{1, 1}, Count: 1}}}
+
 	requests := map[string]struct {
 		script *script.Script
 		args   []any // as many as there can be, with all flags
@@ -600,7 +602,7 @@ func TestNoUnknownArguments(t *testing.T) {
 	}{
 		"acquire": {AcquireScript, acquire.Args(nil, &e, ask, true), 4},
 		"acquiremany": {
-			AcquireManyScript, acquire.ArgsOfMany([]any{NowOfMany(1)}, &e, ask, 1), 4,
+			AcquireManyScript, twice.ArgsOfMany([]any{NowOfMany(1)}, 1)[:5], 4,
 		},
 		"allowall":   {AllowAllScript, all.Args(nil, false)[2:], 3},
 		"collect":    {CollectScript, Collect{Now: "", Dry: true}.Args(), 2},

@@ -54,14 +54,8 @@ type Shared struct {
 	text  []byte
 }
 
-// NewShared returns the number of keys of a command that calls share, and begins an attempt of each, which has so many of
-// the keys.
-func NewShared(keys int, calls []*Attempts) *Shared {
-	for _, a := range calls {
-		a.Begin(keys)
-	}
-	return &Shared{calls, countText(keys * len(calls))}
-}
+// NewShared returns the number of keys of a command that calls share.
+func NewShared(keys int, calls []*Attempts) *Shared { return &Shared{calls, countText(keys)} }
 
 // MarshalBinary returns the argument. If one of the calls is over, the command is not written. Again then lets the others
 // be repeated.

@@ -1,7 +1,10 @@
 -- plain_write.lua writes what follows the record of a plain grant.
--- Given: value and records (the keys), counted, expired_count and ttl (of plain_read.lua), left (the permits free afterwards).
+-- Given: value and records (the keys), counted, expired_count, expired_permits and ttl (of plain_read.lua), taken (the permits
+-- of the record, as number or text), left (the permits free afterwards).
 if not counted then
   call('SET', value, string.format('%.0f', left))
+elseif expired_permits == 0 then
+  call('DECRBY', value, taken) -- a text costs Redis less than a number
 elseif left ~= counted then
   call('INCRBY', value, left - counted)
 end

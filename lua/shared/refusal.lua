@@ -5,7 +5,7 @@ local MAX_WALKED = 512 -- records that a refusal walks to find a time
 -- them up, raises the free permits if some were lost, and returns whether it did. It does not lower them: after a release by
 -- Redisson there are more permits than the rate on purpose.
 local function walk_records(limiter, state)
-  state.live_count = call('ZCARD', limiter.records) - state.expired_count
+  state.live_count = state.live_count or call('ZCARD', limiter.records) - state.expired_count
   if state.live_count > MAX_ADDED then
     state.walked = { state.oldest }
     return false

@@ -1,11 +1,12 @@
--- acquiremany.lua grants permits to the batches of several limiters, each for itself, by plain grants (plain_read.lua). What is
--- no plain grant, is asked of a limiter without a configuration, or is asked of a limiter for the second time, has no effect,
--- and the client asks for it by acquire.lua. Nor has an error any effect: all limiters are read before one is written.
+-- acquiremany.lua grants permits to several calls, each for itself, by plain grants (plain_read.lua). A call asks one limiter,
+-- or several of which all grant or none does. A call has no effect if it needs more than plain grants, if a limiter has no
+-- configuration, or if an earlier call asks one of its limiters, too: the client then makes it by acquire.lua or allowall.lua.
+-- All limiters are read before one is written, so a key of another type has no effect on any of them.
 --
--- KEYS  five a limiter: config, value, client value, permits, client permits
+-- KEYS  three a limiter: config, value, permits
 -- ARGV  1 now (ms, up to three decimals), then four a limiter: permits, the record that holds them, the caller's rate ("rate
---       interval type keep-alive"; '': none), flags (of plain_read.lua)
--- reply four a limiter: status (0; 10 no plain grant), rate, interval (ms), permits free afterwards
+--       interval type keep-alive"; '': none), flags (of plain_read.lua; a the call asks the next limiter, too)
+-- reply four a limiter: status of the call (0; 10 it has no effect), rate, interval (ms), permits free afterwards
 
 -- base.lua: constants. It defines no function: each definition costs a tenth of a call of Redis.
 local call, find, tonumber = redis.call, string.find, tonumber
@@ -27,53 +28,53 @@ local FOREIGN_WRITER = 2048 -- a record of a client other than this library was 
 local MANY = 4096 -- there are too many live records for one call to add up: recount.lua does that
 local most_expired = 128 -- records of one limiter; more would take the call too long
 local now_text, now = ARGV[1], tonumber(ARGV[1])
-local last = #KEYS / 5 - 1
-local read, reply = {}, {} -- read[i]: of limiter i, from 0, if its state allows a plain grant
+local whole_text = string.format('%.0f', math.ceil(now))
+local reply, read = {}, {} -- read: five a limiter, for plain_write.lua
+local granted = {} -- the first and the last limiter, from 0, of each call that all its limiters can grant
 local seen = {} -- records keys: what is read of a limiter is wrong after a grant of the same limiter
-for i = 0, last do
-  local key, at = 5 * i, 4 * i
-  if not seen[KEYS[key + 4]] then
-    seen[KEYS[key + 4]] = true
-    local configured_rate, flags = ARGV[at + 4] ~= '' and ARGV[at + 4], ARGV[at + 5]
+local first, enough = 0, true -- of the call so far: its first limiter, and whether all its limiters can grant
+for i = 0, #KEYS / 3 - 1 do
+  local name, value, records, at = KEYS[3 * i + 1], KEYS[3 * i + 2], KEYS[3 * i + 3], 4 * i
+  local configured_rate, flags = ARGV[at + 4] ~= '' and ARGV[at + 4], ARGV[at + 5]
 -- plain_read.lua reads what a plain grant needs of a limiter. A plain grant is one record that joins no other, in a limiter of
 -- type '0' without keep-alive, whose state needs no repair and is not older than the configuration. This is a block to be
 -- included, as a function would be slower. A plain grant makes these calls to Redis:
 --   HMGET   the configuration, which others may change at any time
 --   GET     the free permits, which must be checked before they are used
---   ZRANGE  the oldest record: whether any has expired, whether there is any
+--   ZCOUNT  the expired records
+--   ZCARD   all records: without one that is live, all permits must be free
 --   PTTL    the TTL to apply to the state
 --   ZADD    the record: the first write, unless the limiter is new; a full server refuses it
---   INCRBY  the free permits
--- Without a configuration HSET comes before ZADD, and without stored free permits SET replaces INCRBY. An expired record costs
--- ZRANGE (the next one) and ZREMRANGEBYRANK; more of them also ZRANGEBYSCORE (their permits) and ZRANGE (the oldest of the
--- others); a check ZRANGE (the records); a TTL PEXPIRE of both keys.
+--   DECRBY  the free permits
+-- Without a configuration HSET comes before ZADD, and without stored free permits SET replaces DECRBY. Expired records cost
+-- ZRANGE (their permits) and ZREMRANGEBYRANK, and INCRBY replaces DECRBY; a check costs ZRANGE (the live records); a TTL PEXPIRE
+-- of both keys.
 --
--- Given: key (KEYS[key + 1] to KEYS[key + 5] are the limiter's), configured_rate ("rate interval type keep-alive"; nil or
--- false: none), now (ms; nil or false: becomes this server's time), now_text (now as text; nil or false: none), flags (s compare
--- the free permits with the records, w scores in whole ms), most_expired (with so many expired records it is no plain grant).
--- Result: name, value and records (the keys), fields (the configuration as read), and free, the free permits with the expired
--- ones; nil: the state allows no plain grant. Only with free: rate, interval, kind, new (the limiter has no configuration
--- yet), stored and counted (the stored free permits, as text and as a number; false: none), expired_count, expired_permits,
--- oldest (the oldest record that stays, and its score), cutoff, ttl, score (of a grant), score_text (the same for ZADD).
-local name, value, records = KEYS[key + 1], KEYS[key + 2], KEYS[key + 4]
+-- Given: name, value and records (the keys), configured_rate ("rate interval type keep-alive"; nil or false: none), now (ms; nil
+-- or false: becomes this server's time), now_text and whole_text (now, and the next whole ms, as text; nil or false: none),
+-- flags (s compare the free permits with the records, w scores in whole ms), most_expired (with so many expired records it is
+-- no plain grant).
+-- Result: fields (the configuration as read), and free, the free permits with the expired ones; nil: the state allows no plain
+-- grant. Only with free: rate, interval, kind, new (the limiter has no configuration yet), stored and counted (the stored free
+-- permits, as text and as a number; false: none), expired_count, expired_permits, live_count, cutoff, ttl, score (of a grant),
+-- score_text (the same for ZADD).
 local fields = call('HMGET', name, 'rate', 'interval', 'type', 'keepAliveTime')
 local rate, interval, kind = fields[1], fields[2], fields[3]
 local new = configured_rate and not (rate or interval or kind or fields[4])
 if new then
   rate, interval, kind = string.match(configured_rate, '^(%d+) (%d+) (0) 0$')
 end
-local free, stored, counted, oldest, cutoff, ttl, score, score_text
-local expired_count, expired_permits = 0, 0
+local free, stored, counted, expired_count, live_count, cutoff, ttl, score, score_text
+local expired_permits = 0
 if
   kind == '0'
   and not fields[4]
   and rate
   and interval
-  and find(rate, '^%d+$')
-  and #rate <= 15
-  and find(interval, '^[1-9]%d*$')
-  and #interval <= 15
-  and (not configured_rate or configured_rate == rate .. ' ' .. interval .. ' 0 0')
+  and (
+    not configured_rate and #rate <= 15 and #interval <= 15 and find(rate, '^%d+$') and find(interval, '^[1-9]%d*$')
+    or configured_rate and configured_rate == rate .. ' ' .. interval .. ' 0 0'
+  )
 then
   rate, interval = tonumber(rate), tonumber(interval)
   if not now then
@@ -82,15 +83,10 @@ then
   end
   cutoff = now - interval
   stored = call('GET', value)
-  oldest = call('ZRANGE', records, '0', '0', 'WITHSCORES')
-  if oldest[1] and tonumber(oldest[2]) <= cutoff then
-    local expired = { oldest[1] } -- mostly this one only
-    oldest = call('ZRANGE', records, '1', '1', 'WITHSCORES')
-    if oldest[1] and tonumber(oldest[2]) <= cutoff then
-      expired = call('ZRANGEBYSCORE', records, '-inf', cutoff, 'LIMIT', '0', most_expired)
-      oldest = call('ZRANGE', records, #expired, #expired, 'WITHSCORES')
-    end
-    expired_count = #expired
+  expired_count = call('ZCOUNT', records, '-inf', cutoff)
+  live_count = call('ZCARD', records) - expired_count
+  if expired_count > 0 and expired_count < most_expired then
+    local expired = call('ZRANGE', records, '0', expired_count - 1)
     for n = 1, expired_count do
       local a, b, c, d = string.byte(expired[n], -4, -1)
       if d then
@@ -99,11 +95,11 @@ then
     end
   end
   counted = stored and (find(stored, '^[1-9]%d*$') and #stored <= 15 or stored == '0') and tonumber(stored)
-  local unused = not stored and not oldest[1] and expired_count == 0
+  local unused = not stored and live_count == 0 and expired_count == 0
   free = unused and rate or counted and not new and counted + expired_permits or nil
-  if free and (free > rate or not oldest[1] and free ~= rate or expired_count == most_expired) then
+  if free and (free > rate or live_count == 0 and free ~= rate or expired_count >= most_expired) then
     free = nil
-  elseif free and oldest[1] and find(flags, 's', 1, true) then
+  elseif free and flags ~= '' and live_count > 0 and find(flags, 's', 1, true) then
     local live, sum = call('ZRANGE', records, expired_count, expired_count + 255), free
     for n = 1, #live do
       local a, b, c, d = string.byte(live[n], -4, -1)
@@ -118,27 +114,193 @@ then
   if free then
     ttl = call('PTTL', name)
     score = (interval >= FRACTIONS_BELOW or find(flags, 'w', 1, true)) and math.ceil(now) or now
-    score_text = score == now and now_text or score -- a text costs Redis less than a number
+    score_text = score == now and now_text or whole_text or score -- a text costs Redis less than a number
   end
 end
-    if free and not new then
-      read[i] = { rate, interval, free, counted, expired_count, ttl, score_text }
+  local left = free and not new and not seen[records] and free - tonumber(ARGV[at + 2]) or -1
+  seen[records] = true
+  reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = 10, free and rate or 0, free and interval or 0, left
+  local n = 5 * i
+  read[n + 1], read[n + 2], read[n + 3], read[n + 4], read[n + 5] = score_text, counted, expired_count, expired_permits, ttl
+  enough = enough and left >= 0
+  if flags == '' or not find(flags, 'a', 1, true) then
+    if enough then
+      granted[#granted + 1], granted[#granted + 2] = first, i
+    end
+    first, enough = i + 1, true
+  end
+end
+for call_at = 1, #granted, 2 do
+  for i = granted[call_at], granted[call_at + 1] do
+    local value, records, n, at = KEYS[3 * i + 2], KEYS[3 * i + 3], 5 * i, 4 * i
+    local counted, expired_count, expired_permits, ttl = read[n + 2], read[n + 3], read[n + 4], read[n + 5]
+    local taken, record, left = ARGV[at + 2], ARGV[at + 3], reply[at + 4]
+    if call('ZADD', records, 'NX', read[n + 1], record) == 0 then
+      if i == granted[call_at] then
+        break -- nothing is written yet
+      end
+-- record.lua reads records, the members of a permits set. A record ends in its permits, as four bytes, least significant
+-- first; the bytes before them are its prefix: a format byte or more, and an id. internal/record describes the formats.
+
+-- to_micros converts ms to whole µs, rounded up. A double holds a time of today to a quarter of a µs, so a smaller fraction
+-- is an error of rounding.
+local function to_micros(ms)
+  return math.ceil(ms * 1000 - 0.3)
+end
+
+-- permits_of returns the permits of a member: 0 if it is too short to be a record.
+local function permits_of(member)
+  local a, b, c, d = string.byte(member, -4, -1)
+  if d == nil then
+    return 0
+  end
+  return a + b * 256 + c * 65536 + d * 16777216
+end
+
+-- sum_permits returns the permits of members.
+local function sum_permits(members)
+  local sum = 0
+  for i = 1, #members do
+    sum = sum + permits_of(members[i])
+  end
+  return sum
+end
+
+-- client_prefix returns the part of a prefix that all records of its client begin with.
+local function client_prefix(prefix)
+  return string.sub(prefix, 1, ({ [4] = 2, [9] = 6, [13] = 6, [16] = 13, [17] = 9, [20] = 13, [21] = 9 })[#prefix])
+end
+
+-- origin_of returns the first bytes of the id of a record as a number, which tells its client: five bytes, or four in the
+-- oldest format; -1 if the member has no known format.
+local function origin_of(member)
+  local length, head = #member, string.byte(member)
+  local first, last
+  if length == 8 then
+    first, last = 1, 4
+  elseif length >= 10 and head == length - 5 then
+    first, last = 2, 6
+  elseif (length == 20 or length == 24) and head == length - 12 then
+    first, last = 9, 13
+  else
+    return -1
+  end
+  local number = 0
+  for at = first, last do
+    number = number * 256 + string.byte(member, at)
+  end
+  return number
+end
+-- grant.lua writes records.
+
+-- permit_bytes returns the four bytes of a number of permits, at most MAX_RECORD.
+local function permit_bytes(n)
+  n = math.min(n, MAX_RECORD)
+  local b, c = math.floor(n / 256), math.floor(n / 65536)
+  return string.char(n % 256, b % 256, c % 256, math.floor(c / 256))
+end
+
+-- next_prefix returns the prefix with the next id of the same client: the counter of its ids is a big-endian number at the
+-- end of the prefix, and after the last one comes 0. Other formats have so few ids, or none that are known, that all but the
+-- first byte counts, and the prefix then grows: there must always be a next one.
+local function next_prefix(prefix)
+  local last = string.byte(prefix, -1)
+  if #prefix > 1 and last < 255 then -- nearly always
+    return string.sub(prefix, 1, -2) .. string.char(last + 1)
+  end
+  local counter = ({ [9] = 3, [13] = 3, [16] = 3, [17] = 8, [20] = 3, [21] = 8 })[#prefix]
+  local first = counter and #prefix - counter + 1 or 2
+  for at = #prefix, first, -1 do
+    local digit = string.byte(prefix, at)
+    if digit < 255 then
+      return string.sub(prefix, 1, at - 1) .. string.char(digit + 1) .. string.rep('\0', #prefix - at)
     end
   end
+  return counter and string.sub(prefix, 1, first - 1) .. string.rep('\0', counter) or prefix .. '\0'
 end
-for i = 0, last do
-  local at, value, records = 4 * i, KEYS[5 * i + 2], KEYS[5 * i + 4]
-  local status, rate, interval, left = 10, 0, 0, 0
-  if read[i] then
-    local free, counted, expired_count, ttl, score_text
-    rate, interval, free, counted, expired_count, ttl, score_text = unpack(read[i])
-    left = free - tonumber(ARGV[at + 2])
-    if left >= 0 and call('ZADD', records, 'NX', score_text, ARGV[at + 3]) == 1 then
-      status = 0
+
+-- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.
+local function share_prefix(prefix, permits)
+  local own = client_prefix(prefix)
+  return own .. permit_bytes(permits) .. string.sub(prefix, #own + 5)
+end
+
+-- add_record writes a record of n permits, or several where four bytes do not hold n. A record that exists has another
+-- owner, so the next id is tried. It returns the last prefix that it used.
+local function add_record(records, prefix, n, score)
+  local added = call('ZADD', records, 'NX', score, prefix .. permit_bytes(n))
+  if added == 1 and n <= MAX_RECORD then
+    return prefix
+  end
+  return add_record(records, next_prefix(prefix), n - added * math.min(n, MAX_RECORD), score)
+end
+
+-- add_records writes so many records of n permits each, and returns the prefix after the last one. As in add_record, the next
+-- id is tried in the place of one that exists. One call of Redis for many records takes half the time of many calls.
+local function add_records(records, prefix, count, n, score)
+  local score_text = string.format('%.17g', score)
+  while count > 0 and n <= MAX_RECORD do
+    local added, bytes = {}, permit_bytes(n)
+    for i = 1, 2 * math.min(count, 1000), 2 do
+      added[i], added[i + 1] = score_text, prefix .. bytes
+      prefix = next_prefix(prefix)
+    end
+    count = count - call('ZADD', records, 'NX', unpack(added))
+  end
+  for _ = 1, count do
+    prefix = next_prefix(add_record(records, prefix, n, score))
+  end
+  return prefix
+end
+
+-- find_own_record returns the record of this client with a score that n more permits fit in, and its permits; nil and 0 if
+-- there is none. It reads a limited number of records: with more clients than that, some write a second record.
+local function find_own_record(records, score, prefix, n)
+  local own = client_prefix(prefix)
+  local bucket = call('ZRANGEBYSCORE', records, score, score, 'LIMIT', '0', 512)
+  for i = 1, #bucket do
+    local member = bucket[i]
+    if #member == #prefix + 4 and string.sub(member, 1, #own) == own then
+      local held = permits_of(member)
+      if held + n <= MAX_RECORD then
+        return member, held
+      end
+    end
+  end
+  return nil, 0
+end
+
+-- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. It writes
+-- at once, first what a full server refuses: the state is better afterwards even if the rest of the script fails.
+local function remove_surplus(records, oldest, surplus)
+  local gone, rest = {}, nil
+  for i = 1, #oldest do
+    if surplus == 0 then
+      break
+    end
+    local held = permits_of(oldest[i])
+    gone[i] = oldest[i]
+    if held > surplus then
+      rest = held - surplus
+    end
+    surplus = math.max(0, surplus - held)
+  end
+  if rest then
+    local shrunk = gone[#gone]
+    add_record(records, string.sub(shrunk, 1, -5), rest, call('ZSCORE', records, shrunk))
+  end
+  call('ZREM', records, unpack(gone))
+  return surplus
+end
+      add_record(records, next_prefix(string.sub(record, 1, -5)), tonumber(taken), read[n + 1])
+    end
 -- plain_write.lua writes what follows the record of a plain grant.
--- Given: value and records (the keys), counted, expired_count and ttl (of plain_read.lua), left (the permits free afterwards).
+-- Given: value and records (the keys), counted, expired_count, expired_permits and ttl (of plain_read.lua), taken (the permits
+-- of the record, as number or text), left (the permits free afterwards).
 if not counted then
   call('SET', value, string.format('%.0f', left))
+elseif expired_permits == 0 then
+  call('DECRBY', value, taken) -- a text costs Redis less than a number
 elseif left ~= counted then
   call('INCRBY', value, left - counted)
 end
@@ -149,8 +311,7 @@ if ttl > 0 then
   call('PEXPIRE', value, ttl)
   call('PEXPIRE', records, ttl)
 end
-    end
+    reply[at + 1] = 0
   end
-  reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = status, rate, interval, left
 end
 return reply

@@ -39,7 +39,7 @@ local limiters = #KEYS / 5
 local count = not ARGV[4 * limiters + 3] and tonumber(ARGV[1])
 local plain, read, most_expired = count, {}, MAX_EXPIRED -- read[i]: of limiter i, from 0
 for i = 0, count and limiters - 1 or -1 do
-  local key, at = 5 * i, 4 * i + 2
+  local name, value, records, at = KEYS[5 * i + 1], KEYS[5 * i + 2], KEYS[5 * i + 4], 4 * i + 2
   local wanted, flags = count * tonumber(ARGV[at + 1]), ARGV[at + 4]
   if find(flags, '[br%d]') or wanted > MAX_RECORD then
     plain = nil
@@ -47,46 +47,47 @@ for i = 0, count and limiters - 1 or -1 do
   end
   local now_text = not find(flags, 't', 1, true) and ARGV[2]
   local now = now_text and tonumber(now_text)
+  local whole_text = now and string.format('%.0f', math.ceil(now))
   local configured_rate = ARGV[at + 3] ~= '' and ARGV[at + 3]
 -- plain_read.lua reads what a plain grant needs of a limiter. A plain grant is one record that joins no other, in a limiter of
 -- type '0' without keep-alive, whose state needs no repair and is not older than the configuration. This is a block to be
 -- included, as a function would be slower. A plain grant makes these calls to Redis:
 --   HMGET   the configuration, which others may change at any time
 --   GET     the free permits, which must be checked before they are used
---   ZRANGE  the oldest record: whether any has expired, whether there is any
+--   ZCOUNT  the expired records
+--   ZCARD   all records: without one that is live, all permits must be free
 --   PTTL    the TTL to apply to the state
 --   ZADD    the record: the first write, unless the limiter is new; a full server refuses it
---   INCRBY  the free permits
--- Without a configuration HSET comes before ZADD, and without stored free permits SET replaces INCRBY. An expired record costs
--- ZRANGE (the next one) and ZREMRANGEBYRANK; more of them also ZRANGEBYSCORE (their permits) and ZRANGE (the oldest of the
--- others); a check ZRANGE (the records); a TTL PEXPIRE of both keys.
+--   DECRBY  the free permits
+-- Without a configuration HSET comes before ZADD, and without stored free permits SET replaces DECRBY. Expired records cost
+-- ZRANGE (their permits) and ZREMRANGEBYRANK, and INCRBY replaces DECRBY; a check costs ZRANGE (the live records); a TTL PEXPIRE
+-- of both keys.
 --
--- Given: key (KEYS[key + 1] to KEYS[key + 5] are the limiter's), configured_rate ("rate interval type keep-alive"; nil or
--- false: none), now (ms; nil or false: becomes this server's time), now_text (now as text; nil or false: none), flags (s compare
--- the free permits with the records, w scores in whole ms), most_expired (with so many expired records it is no plain grant).
--- Result: name, value and records (the keys), fields (the configuration as read), and free, the free permits with the expired
--- ones; nil: the state allows no plain grant. Only with free: rate, interval, kind, new (the limiter has no configuration
--- yet), stored and counted (the stored free permits, as text and as a number; false: none), expired_count, expired_permits,
--- oldest (the oldest record that stays, and its score), cutoff, ttl, score (of a grant), score_text (the same for ZADD).
-local name, value, records = KEYS[key + 1], KEYS[key + 2], KEYS[key + 4]
+-- Given: name, value and records (the keys), configured_rate ("rate interval type keep-alive"; nil or false: none), now (ms; nil
+-- or false: becomes this server's time), now_text and whole_text (now, and the next whole ms, as text; nil or false: none),
+-- flags (s compare the free permits with the records, w scores in whole ms), most_expired (with so many expired records it is
+-- no plain grant).
+-- Result: fields (the configuration as read), and free, the free permits with the expired ones; nil: the state allows no plain
+-- grant. Only with free: rate, interval, kind, new (the limiter has no configuration yet), stored and counted (the stored free
+-- permits, as text and as a number; false: none), expired_count, expired_permits, live_count, cutoff, ttl, score (of a grant),
+-- score_text (the same for ZADD).
 local fields = call('HMGET', name, 'rate', 'interval', 'type', 'keepAliveTime')
 local rate, interval, kind = fields[1], fields[2], fields[3]
 local new = configured_rate and not (rate or interval or kind or fields[4])
 if new then
   rate, interval, kind = string.match(configured_rate, '^(%d+) (%d+) (0) 0$')
 end
-local free, stored, counted, oldest, cutoff, ttl, score, score_text
-local expired_count, expired_permits = 0, 0
+local free, stored, counted, expired_count, live_count, cutoff, ttl, score, score_text
+local expired_permits = 0
 if
   kind == '0'
   and not fields[4]
   and rate
   and interval
-  and find(rate, '^%d+$')
-  and #rate <= 15
-  and find(interval, '^[1-9]%d*$')
-  and #interval <= 15
-  and (not configured_rate or configured_rate == rate .. ' ' .. interval .. ' 0 0')
+  and (
+    not configured_rate and #rate <= 15 and #interval <= 15 and find(rate, '^%d+$') and find(interval, '^[1-9]%d*$')
+    or configured_rate and configured_rate == rate .. ' ' .. interval .. ' 0 0'
+  )
 then
   rate, interval = tonumber(rate), tonumber(interval)
   if not now then
@@ -95,15 +96,10 @@ then
   end
   cutoff = now - interval
   stored = call('GET', value)
-  oldest = call('ZRANGE', records, '0', '0', 'WITHSCORES')
-  if oldest[1] and tonumber(oldest[2]) <= cutoff then
-    local expired = { oldest[1] } -- mostly this one only
-    oldest = call('ZRANGE', records, '1', '1', 'WITHSCORES')
-    if oldest[1] and tonumber(oldest[2]) <= cutoff then
-      expired = call('ZRANGEBYSCORE', records, '-inf', cutoff, 'LIMIT', '0', most_expired)
-      oldest = call('ZRANGE', records, #expired, #expired, 'WITHSCORES')
-    end
-    expired_count = #expired
+  expired_count = call('ZCOUNT', records, '-inf', cutoff)
+  live_count = call('ZCARD', records) - expired_count
+  if expired_count > 0 and expired_count < most_expired then
+    local expired = call('ZRANGE', records, '0', expired_count - 1)
     for n = 1, expired_count do
       local a, b, c, d = string.byte(expired[n], -4, -1)
       if d then
@@ -112,11 +108,11 @@ then
     end
   end
   counted = stored and (find(stored, '^[1-9]%d*$') and #stored <= 15 or stored == '0') and tonumber(stored)
-  local unused = not stored and not oldest[1] and expired_count == 0
+  local unused = not stored and live_count == 0 and expired_count == 0
   free = unused and rate or counted and not new and counted + expired_permits or nil
-  if free and (free > rate or not oldest[1] and free ~= rate or expired_count == most_expired) then
+  if free and (free > rate or live_count == 0 and free ~= rate or expired_count >= most_expired) then
     free = nil
-  elseif free and oldest[1] and find(flags, 's', 1, true) then
+  elseif free and flags ~= '' and live_count > 0 and find(flags, 's', 1, true) then
     local live, sum = call('ZRANGE', records, expired_count, expired_count + 255), free
     for n = 1, #live do
       local a, b, c, d = string.byte(live[n], -4, -1)
@@ -131,19 +127,20 @@ then
   if free then
     ttl = call('PTTL', name)
     score = (interval >= FRACTIONS_BELOW or find(flags, 'w', 1, true)) and math.ceil(now) or now
-    score_text = score == now and now_text or score -- a text costs Redis less than a number
+    score_text = score == now and now_text or whole_text or score -- a text costs Redis less than a number
   end
 end
   if not free or wanted > free then
     plain = nil
     break
   end
-  read[i] = { rate, interval, new, now, score, score_text, free - wanted, counted, expired_count, ttl }
+  read[i] = { rate, interval, new, now, score, score_text, wanted, free - wanted, counted, expired_count, expired_permits, ttl }
 end
 if plain then
   local reply = { 0, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil } -- room for two limiters: growing takes time
   for i = 0, limiters - 1 do
-    local rate, interval, new, now, score, score_text, left, counted, expired_count, ttl = unpack(read[i])
+    local rate, interval, new, now, score, score_text, taken, left, counted, expired_count, expired_permits, ttl =
+      unpack(read[i])
     local name, value, records, record, at = KEYS[5 * i + 1], KEYS[5 * i + 2], KEYS[5 * i + 4], ARGV[4 * i + 4], 6 * i + 1
     if new then
       call('HSET', name, 'rate', rate, 'interval', interval, 'type', '0')
@@ -214,6 +211,10 @@ end
 -- end of the prefix, and after the last one comes 0. Other formats have so few ids, or none that are known, that all but the
 -- first byte counts, and the prefix then grows: there must always be a next one.
 local function next_prefix(prefix)
+  local last = string.byte(prefix, -1)
+  if #prefix > 1 and last < 255 then -- nearly always
+    return string.sub(prefix, 1, -2) .. string.char(last + 1)
+  end
   local counter = ({ [9] = 3, [13] = 3, [16] = 3, [17] = 8, [20] = 3, [21] = 8 })[#prefix]
   local first = counter and #prefix - counter + 1 or 2
   for at = #prefix, first, -1 do
@@ -239,6 +240,24 @@ local function add_record(records, prefix, n, score)
     return prefix
   end
   return add_record(records, next_prefix(prefix), n - added * math.min(n, MAX_RECORD), score)
+end
+
+-- add_records writes so many records of n permits each, and returns the prefix after the last one. As in add_record, the next
+-- id is tried in the place of one that exists. One call of Redis for many records takes half the time of many calls.
+local function add_records(records, prefix, count, n, score)
+  local score_text = string.format('%.17g', score)
+  while count > 0 and n <= MAX_RECORD do
+    local added, bytes = {}, permit_bytes(n)
+    for i = 1, 2 * math.min(count, 1000), 2 do
+      added[i], added[i + 1] = score_text, prefix .. bytes
+      prefix = next_prefix(prefix)
+    end
+    count = count - call('ZADD', records, 'NX', unpack(added))
+  end
+  for _ = 1, count do
+    prefix = next_prefix(add_record(records, prefix, n, score))
+  end
+  return prefix
 end
 
 -- find_own_record returns the record of this client with a score that n more permits fit in, and its permits; nil and 0 if
@@ -280,12 +299,15 @@ local function remove_surplus(records, oldest, surplus)
   call('ZREM', records, unpack(gone))
   return surplus
 end
-      add_record(records, next_prefix(string.sub(record, 1, -5)), count * tonumber(ARGV[4 * i + 3]), score)
+      add_record(records, next_prefix(string.sub(record, 1, -5)), taken, score)
     end
 -- plain_write.lua writes what follows the record of a plain grant.
--- Given: value and records (the keys), counted, expired_count and ttl (of plain_read.lua), left (the permits free afterwards).
+-- Given: value and records (the keys), counted, expired_count, expired_permits and ttl (of plain_read.lua), taken (the permits
+-- of the record, as number or text), left (the permits free afterwards).
 if not counted then
   call('SET', value, string.format('%.0f', left))
+elseif expired_permits == 0 then
+  call('DECRBY', value, taken) -- a text costs Redis less than a number
 elseif left ~= counted then
   call('INCRBY', value, left - counted)
 end
@@ -547,6 +569,10 @@ end
 -- end of the prefix, and after the last one comes 0. Other formats have so few ids, or none that are known, that all but the
 -- first byte counts, and the prefix then grows: there must always be a next one.
 local function next_prefix(prefix)
+  local last = string.byte(prefix, -1)
+  if #prefix > 1 and last < 255 then -- nearly always
+    return string.sub(prefix, 1, -2) .. string.char(last + 1)
+  end
   local counter = ({ [9] = 3, [13] = 3, [16] = 3, [17] = 8, [20] = 3, [21] = 8 })[#prefix]
   local first = counter and #prefix - counter + 1 or 2
   for at = #prefix, first, -1 do
@@ -572,6 +598,24 @@ local function add_record(records, prefix, n, score)
     return prefix
   end
   return add_record(records, next_prefix(prefix), n - added * math.min(n, MAX_RECORD), score)
+end
+
+-- add_records writes so many records of n permits each, and returns the prefix after the last one. As in add_record, the next
+-- id is tried in the place of one that exists. One call of Redis for many records takes half the time of many calls.
+local function add_records(records, prefix, count, n, score)
+  local score_text = string.format('%.17g', score)
+  while count > 0 and n <= MAX_RECORD do
+    local added, bytes = {}, permit_bytes(n)
+    for i = 1, 2 * math.min(count, 1000), 2 do
+      added[i], added[i + 1] = score_text, prefix .. bytes
+      prefix = next_prefix(prefix)
+    end
+    count = count - call('ZADD', records, 'NX', unpack(added))
+  end
+  for _ = 1, count do
+    prefix = next_prefix(add_record(records, prefix, n, score))
+  end
+  return prefix
 end
 
 -- find_own_record returns the record of this client with a score that n more permits fit in, and its permits; nil and 0 if
@@ -849,6 +893,10 @@ end
 -- end of the prefix, and after the last one comes 0. Other formats have so few ids, or none that are known, that all but the
 -- first byte counts, and the prefix then grows: there must always be a next one.
 local function next_prefix(prefix)
+  local last = string.byte(prefix, -1)
+  if #prefix > 1 and last < 255 then -- nearly always
+    return string.sub(prefix, 1, -2) .. string.char(last + 1)
+  end
   local counter = ({ [9] = 3, [13] = 3, [16] = 3, [17] = 8, [20] = 3, [21] = 8 })[#prefix]
   local first = counter and #prefix - counter + 1 or 2
   for at = #prefix, first, -1 do
@@ -874,6 +922,24 @@ local function add_record(records, prefix, n, score)
     return prefix
   end
   return add_record(records, next_prefix(prefix), n - added * math.min(n, MAX_RECORD), score)
+end
+
+-- add_records writes so many records of n permits each, and returns the prefix after the last one. As in add_record, the next
+-- id is tried in the place of one that exists. One call of Redis for many records takes half the time of many calls.
+local function add_records(records, prefix, count, n, score)
+  local score_text = string.format('%.17g', score)
+  while count > 0 and n <= MAX_RECORD do
+    local added, bytes = {}, permit_bytes(n)
+    for i = 1, 2 * math.min(count, 1000), 2 do
+      added[i], added[i + 1] = score_text, prefix .. bytes
+      prefix = next_prefix(prefix)
+    end
+    count = count - call('ZADD', records, 'NX', unpack(added))
+  end
+  for _ = 1, count do
+    prefix = next_prefix(add_record(records, prefix, n, score))
+  end
+  return prefix
 end
 
 -- find_own_record returns the record of this client with a score that n more permits fit in, and its permits; nil and 0 if
@@ -1033,7 +1099,7 @@ local MAX_WALKED = 512 -- records that a refusal walks to find a time
 -- them up, raises the free permits if some were lost, and returns whether it did. It does not lower them: after a release by
 -- Redisson there are more permits than the rate on purpose.
 local function walk_records(limiter, state)
-  state.live_count = call('ZCARD', limiter.records) - state.expired_count
+  state.live_count = state.live_count or call('ZCARD', limiter.records) - state.expired_count
   if state.live_count > MAX_ADDED then
     state.walked = { state.oldest }
     return false
@@ -1166,6 +1232,10 @@ end
 -- end of the prefix, and after the last one comes 0. Other formats have so few ids, or none that are known, that all but the
 -- first byte counts, and the prefix then grows: there must always be a next one.
 local function next_prefix(prefix)
+  local last = string.byte(prefix, -1)
+  if #prefix > 1 and last < 255 then -- nearly always
+    return string.sub(prefix, 1, -2) .. string.char(last + 1)
+  end
   local counter = ({ [9] = 3, [13] = 3, [16] = 3, [17] = 8, [20] = 3, [21] = 8 })[#prefix]
   local first = counter and #prefix - counter + 1 or 2
   for at = #prefix, first, -1 do
@@ -1191,6 +1261,24 @@ local function add_record(records, prefix, n, score)
     return prefix
   end
   return add_record(records, next_prefix(prefix), n - added * math.min(n, MAX_RECORD), score)
+end
+
+-- add_records writes so many records of n permits each, and returns the prefix after the last one. As in add_record, the next
+-- id is tried in the place of one that exists. One call of Redis for many records takes half the time of many calls.
+local function add_records(records, prefix, count, n, score)
+  local score_text = string.format('%.17g', score)
+  while count > 0 and n <= MAX_RECORD do
+    local added, bytes = {}, permit_bytes(n)
+    for i = 1, 2 * math.min(count, 1000), 2 do
+      added[i], added[i + 1] = score_text, prefix .. bytes
+      prefix = next_prefix(prefix)
+    end
+    count = count - call('ZADD', records, 'NX', unpack(added))
+  end
+  for _ = 1, count do
+    prefix = next_prefix(add_record(records, prefix, n, score))
+  end
+  return prefix
 end
 
 -- find_own_record returns the record of this client with a score that n more permits fit in, and its permits; nil and 0 if
@@ -1234,9 +1322,7 @@ local function remove_surplus(records, oldest, surplus)
 end
     if find(request.flags, 'r', 1, true) then
       for group, size in ipairs(request.sizes) do
-        for _ = 1, granted[group] do
-          prefix = next_prefix(add_record(records, prefix, size, score))
-        end
+        prefix = add_records(records, prefix, granted[group], size, score)
       end
     else
       local joined, held = nil, 0

@@ -272,6 +272,10 @@ end
 -- end of the prefix, and after the last one comes 0. Other formats have so few ids, or none that are known, that all but the
 -- first byte counts, and the prefix then grows: there must always be a next one.
 local function next_prefix(prefix)
+  local last = string.byte(prefix, -1)
+  if #prefix > 1 and last < 255 then -- nearly always
+    return string.sub(prefix, 1, -2) .. string.char(last + 1)
+  end
   local counter = ({ [9] = 3, [13] = 3, [16] = 3, [17] = 8, [20] = 3, [21] = 8 })[#prefix]
   local first = counter and #prefix - counter + 1 or 2
   for at = #prefix, first, -1 do
@@ -297,6 +301,24 @@ local function add_record(records, prefix, n, score)
     return prefix
   end
   return add_record(records, next_prefix(prefix), n - added * math.min(n, MAX_RECORD), score)
+end
+
+-- add_records writes so many records of n permits each, and returns the prefix after the last one. As in add_record, the next
+-- id is tried in the place of one that exists. One call of Redis for many records takes half the time of many calls.
+local function add_records(records, prefix, count, n, score)
+  local score_text = string.format('%.17g', score)
+  while count > 0 and n <= MAX_RECORD do
+    local added, bytes = {}, permit_bytes(n)
+    for i = 1, 2 * math.min(count, 1000), 2 do
+      added[i], added[i + 1] = score_text, prefix .. bytes
+      prefix = next_prefix(prefix)
+    end
+    count = count - call('ZADD', records, 'NX', unpack(added))
+  end
+  for _ = 1, count do
+    prefix = next_prefix(add_record(records, prefix, n, score))
+  end
+  return prefix
 end
 
 -- find_own_record returns the record of this client with a score that n more permits fit in, and its permits; nil and 0 if
@@ -446,6 +468,10 @@ end
 -- end of the prefix, and after the last one comes 0. Other formats have so few ids, or none that are known, that all but the
 -- first byte counts, and the prefix then grows: there must always be a next one.
 local function next_prefix(prefix)
+  local last = string.byte(prefix, -1)
+  if #prefix > 1 and last < 255 then -- nearly always
+    return string.sub(prefix, 1, -2) .. string.char(last + 1)
+  end
   local counter = ({ [9] = 3, [13] = 3, [16] = 3, [17] = 8, [20] = 3, [21] = 8 })[#prefix]
   local first = counter and #prefix - counter + 1 or 2
   for at = #prefix, first, -1 do
@@ -471,6 +497,24 @@ local function add_record(records, prefix, n, score)
     return prefix
   end
   return add_record(records, next_prefix(prefix), n - added * math.min(n, MAX_RECORD), score)
+end
+
+-- add_records writes so many records of n permits each, and returns the prefix after the last one. As in add_record, the next
+-- id is tried in the place of one that exists. One call of Redis for many records takes half the time of many calls.
+local function add_records(records, prefix, count, n, score)
+  local score_text = string.format('%.17g', score)
+  while count > 0 and n <= MAX_RECORD do
+    local added, bytes = {}, permit_bytes(n)
+    for i = 1, 2 * math.min(count, 1000), 2 do
+      added[i], added[i + 1] = score_text, prefix .. bytes
+      prefix = next_prefix(prefix)
+    end
+    count = count - call('ZADD', records, 'NX', unpack(added))
+  end
+  for _ = 1, count do
+    prefix = next_prefix(add_record(records, prefix, n, score))
+  end
+  return prefix
 end
 
 -- find_own_record returns the record of this client with a score that n more permits fit in, and its permits; nil and 0 if
