@@ -28,9 +28,8 @@ for i = 0, count and limiters - 1 or -1 do
     plain = nil
     break
   end
-  local now_text = not find(flags, 't', 1, true) and ARGV[2]
+  local now_text, whole_text = not find(flags, 't', 1, true) and ARGV[2], nil
   local now = now_text and tonumber(now_text)
-  local whole_text = now and string.format('%.0f', math.ceil(now))
   local configured_rate = ARGV[at + 3] ~= '' and ARGV[at + 3]
   --@include plain_read
   if not free or wanted > free then

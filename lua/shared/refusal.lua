@@ -6,13 +6,13 @@ local MAX_WALKED = 512 -- records that a refusal walks to find a time
 -- Redisson there are more permits than the rate on purpose.
 local function walk_records(limiter, state)
   state.live_count = state.live_count or call('ZCARD', limiter.records) - state.expired_count
+  state.walked = { state.oldest }
   if state.live_count > MAX_ADDED then
-    state.walked = { state.oldest }
     return false
+  elseif state.live_count > 1 then
+    state.walked = call('ZRANGE', limiter.records, state.expired_count, state.expired_count + MAX_ADDED - 1)
   end
-  local walked = call('ZRANGE', limiter.records, state.expired_count, state.expired_count + MAX_ADDED - 1)
-  state.walked = walked
-  local sum = sum_permits(walked)
+  local sum = sum_permits(state.walked)
   if state.free + sum >= limiter.rate then
     return false
   end

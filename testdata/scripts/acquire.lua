@@ -59,8 +59,7 @@ local config, limiter, state, now -- what the plain grant has read (config.lua, 
 if wanted and ARGV[4] ~= '' and not ARGV[7] and not find(flags, 'b', 1, true) then
   local name, value, records, most_expired = KEYS[1], KEYS[2], KEYS[4], MAX_EXPIRED
   now = tonumber(client_now)
-  local now_text = now and client_now
-  local whole_text = now and string.format('%.0f', math.ceil(now))
+  local now_text, whole_text = now and client_now, nil -- for one record, a number costs as much as making a text of it
 -- plain_read.lua reads what a plain grant needs of a limiter. A plain grant is one record that joins no other, in a limiter of
 -- type '0' without keep-alive, whose state needs no repair and is not older than the configuration. This is a block to be
 -- included, as a function would be slower. A plain grant makes these calls to Redis:
@@ -942,13 +941,13 @@ local MAX_WALKED = 512 -- records that a refusal walks to find a time
 -- Redisson there are more permits than the rate on purpose.
 local function walk_records(limiter, state)
   state.live_count = state.live_count or call('ZCARD', limiter.records) - state.expired_count
+  state.walked = { state.oldest }
   if state.live_count > MAX_ADDED then
-    state.walked = { state.oldest }
     return false
+  elseif state.live_count > 1 then
+    state.walked = call('ZRANGE', limiter.records, state.expired_count, state.expired_count + MAX_ADDED - 1)
   end
-  local walked = call('ZRANGE', limiter.records, state.expired_count, state.expired_count + MAX_ADDED - 1)
-  state.walked = walked
-  local sum = sum_permits(walked)
+  local sum = sum_permits(state.walked)
   if state.free + sum >= limiter.rate then
     return false
   end

@@ -45,9 +45,8 @@ for i = 0, count and limiters - 1 or -1 do
     plain = nil
     break
   end
-  local now_text = not find(flags, 't', 1, true) and ARGV[2]
+  local now_text, whole_text = not find(flags, 't', 1, true) and ARGV[2], nil
   local now = now_text and tonumber(now_text)
-  local whole_text = now and string.format('%.0f', math.ceil(now))
   local configured_rate = ARGV[at + 3] ~= '' and ARGV[at + 3]
 -- plain_read.lua reads what a plain grant needs of a limiter. A plain grant is one record that joins no other, in a limiter of
 -- type '0' without keep-alive, whose state needs no repair and is not older than the configuration. This is a block to be
@@ -1100,13 +1099,13 @@ local MAX_WALKED = 512 -- records that a refusal walks to find a time
 -- Redisson there are more permits than the rate on purpose.
 local function walk_records(limiter, state)
   state.live_count = state.live_count or call('ZCARD', limiter.records) - state.expired_count
+  state.walked = { state.oldest }
   if state.live_count > MAX_ADDED then
-    state.walked = { state.oldest }
     return false
+  elseif state.live_count > 1 then
+    state.walked = call('ZRANGE', limiter.records, state.expired_count, state.expired_count + MAX_ADDED - 1)
   end
-  local walked = call('ZRANGE', limiter.records, state.expired_count, state.expired_count + MAX_ADDED - 1)
-  state.walked = walked
-  local sum = sum_permits(walked)
+  local sum = sum_permits(state.walked)
   if state.free + sum >= limiter.rate then
     return false
   end
