@@ -367,7 +367,7 @@ func TestTooManyRecordsToLookThrough(t *testing.T) {
 			r := newRig(t, s)
 			r.wipe()
 			c, tap := r.tapped()
-			l := c.RateLimiter("rl")
+			l := c.RateLimiter(fmt.Sprint(records)) // the recount of the last one may not have ended
 			r.setRate(l, rratelimiter.PerMinute(100_000))
 			r.add(l, r.ms(), many(records)...)
 			soon(t, "the records are added up", func() bool { return r.free(l) == int64(100_000-records) })
