@@ -116,14 +116,14 @@ func goals() []goal {
 	}
 	hot, denied, far := hotName(1024), deniedName(1024), farName(farthest, 1024)
 	return []goal{
-		{"hot limiter, 1024 callers, default", "at least 10x bare PING, 15x Redisson's script by EVALSHA, 25x Redisson's Java client; aim at 20x PING", []check{
+		{"hot limiter, 1,024 callers, default", "at least 10x bare PING, 15x Redisson's script by EVALSHA, 25x Redisson's Java client; aim at 20x PING", []check{
 			rate(10, hot, rowLibrary, rowPing, "x PING"),
 			rate(15, hot, rowLibrary, rowScript, "x the script"),
 			fastestJava("x the fastest Java", 25, hot, rowLibrary),
 		}},
-		{"same, RecordPerRequest", "at least 3x PING", []check{rate(3, hot, rowPerRequest, rowPing, "x PING")}},
+		{"same, WithRecordPerRequest", "at least 3x PING", []check{rate(3, hot, rowPerRequest, rowPing, "x PING")}},
 		{"same, 90 % denied: default", "at least 10x PING", []check{rate(10, denied, rowLibrary, rowPing, "x PING")}},
-		{"same, 90 % denied: with DenyCache", "at least 30x PING and less than one EVAL per 10,000 denials", []check{
+		{"same, 90 % denied: WithDenyCache", "at least 30x PING and less than one EVAL per 10,000 denials", []check{
 			rate(30, denied, rowDenyCache, rowPing, "x PING"),
 			figure("denials an EVAL", 10_000, atLeast, denied, rowDenyCache, deniedPerCall, 1),
 		}},
@@ -134,7 +134,7 @@ func goals() []goal {
 			against(`x "return 1"`, 1.20, atMost, hotName(1), rowLibrary, rowReturn1, p50, p50),
 			against("x the script", 1.05, atMost, hotName(1), rowLibrary, rowScript, p50, p50),
 		}},
-		{"10,000 limiters uniform, 1024 callers", "at least 1.5x the row Redisson's script, from Go, 1.35x redis_rate", []check{
+		{"10,000 limiters uniform, 1,024 callers", "at least 1.5x the row Redisson's script, from Go, 1.35x redis_rate", []check{
 			rate(1.5, uniformName(1024), rowLibrary, rowScript, "x the script"),
 			rate(1.35, uniformName(1024), rowLibrary, rowRedisRate, "x redis_rate"),
 		}},
@@ -142,22 +142,22 @@ func goals() []goal {
 			rate(1.2, uniformName(64), rowLibrary, rowScript, "x the script"),
 			rate(1.1, uniformName(64), rowLibrary, rowRedisRate, "x redis_rate"),
 		}},
-		{"two limits for 10,000 addresses, 1024 callers", "at least 1.3x two calls of redis_rate", []check{
+		{"two limits for 10,000 addresses, 1,024 callers", "at least 1.3x two calls of redis_rate", []check{
 			rate(1.3, pairsName(1024), rowLibrary, rowRedisRate, "x redis_rate"),
 		}},
 		{"same pairs, 64 callers", "at least 1.2x two calls of redis_rate", []check{
 			rate(1.2, pairsName(64), rowLibrary, rowRedisRate, "x redis_rate"),
 		}},
-		{"two limits of one hot pair, 1024 callers", "at least 5x bare PING", []check{
+		{"two limits of one hot pair, 1,024 callers", "at least 5x bare PING", []check{
 			rate(5, hotPairName(1024), rowLibrary, rowPing, "x PING"),
 		}},
-		{"hot limiter, 1024 callers, lease of 100 ms of 10 s", "at least 10 M/s and 100x PING, at most 50 EVALs a second", []check{
+		{"hot limiter, 1,024 callers, lease of 100 ms of 10 s", "at least 10 M/s and 100x PING, at most 50 EVALs a second", []check{
 			figure("M/s", 10, atLeast, hot, rowLease, perSecond, 1e6),
 			rate(100, hot, rowLease, rowPing, "x PING"),
 			figure("EVALs/s", 50, atMost, hot, rowLease, commandsASecond, 1),
 		}},
 		{"one caller with a lease, p50 latency", "at most 0.5 µs", []check{figure("µs", 0.5, atMost, hotName(1), rowLease, p50, 1)}},
-		{"10,000 limiters uniform, 1024 callers, leases of 1 s of 60 s", "at least 1 M/s", []check{
+		{"10,000 limiters uniform, 1,024 callers, leases of 1 s of 60 s", "at least 1 M/s", []check{
 			figure("M/s", 1, atLeast, uniformName(1024), rowLease, perSecond, 1e6),
 		}},
 		{"two limits of one hot pair with leases, 64 callers", "at least 30x bare PING", []check{
@@ -186,7 +186,7 @@ func goals() []goal {
 			figure("EVALs", 15, atMost, crowdName, rowLibrary, commands, 1),
 			figure("x the ideal", 1.005, atMost, crowdName, rowLibrary, overIdeal, 1),
 		}},
-		{"the same, arriving over 1 s, granularity interval/50", "at most 100 EVALs", []check{
+		{"the same, arriving over 1 s, WithGranularity(interval/50)", "at most 100 EVALs", []check{
 			figure("EVALs", 100, atMost, arriveName, rowGranularity, commands, 1),
 		}},
 		{"20 processes x 50 blocked callers", "at most 3x the EVALs of one process", []check{

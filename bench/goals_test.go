@@ -71,14 +71,14 @@ func TestOneFigureMissesAGoal(t *testing.T) {
 		goal, workload, row string
 		spoil               func(*Sample)
 	}{
-		{"hot limiter, 1024 callers, default", hotName(1024), rowLibrary, func(s *Sample) { s.Requests = 999 }},
-		{"hot limiter, 1024 callers, default", hotName(1024), rowPing, func(s *Sample) { s.Requests = 1_000_001 }},
-		{"hot limiter, 1024 callers, default", hotName(1024), rowScript, func(s *Sample) { s.Requests = 700_000 }},
-		{"hot limiter, 1024 callers, default", hotName(1024), "Redisson 4.7.0, async", func(s *Sample) { s.Requests = 410_000 }},
-		{"same, RecordPerRequest", hotName(1024), rowPerRequest, func(s *Sample) { s.Requests = 299 }},
+		{"hot limiter, 1,024 callers, default", hotName(1024), rowLibrary, func(s *Sample) { s.Requests = 999 }},
+		{"hot limiter, 1,024 callers, default", hotName(1024), rowPing, func(s *Sample) { s.Requests = 1_000_001 }},
+		{"hot limiter, 1,024 callers, default", hotName(1024), rowScript, func(s *Sample) { s.Requests = 700_000 }},
+		{"hot limiter, 1,024 callers, default", hotName(1024), "Redisson 4.7.0, async", func(s *Sample) { s.Requests = 410_000 }},
+		{"same, WithRecordPerRequest", hotName(1024), rowPerRequest, func(s *Sample) { s.Requests = 299 }},
 		{"same, 90 % denied: default", deniedName(1024), rowLibrary, func(s *Sample) { s.Requests = 999 }},
-		{"same, 90 % denied: with", deniedName(1024), rowDenyCache, func(s *Sample) { s.Requests = 2999 }},
-		{"same, 90 % denied: with", deniedName(1024), rowDenyCache, func(s *Sample) { s.Commands = 901 }},
+		{"same, 90 % denied: WithDenyCache", deniedName(1024), rowDenyCache, func(s *Sample) { s.Requests = 2999 }},
+		{"same, 90 % denied: WithDenyCache", deniedName(1024), rowDenyCache, func(s *Sample) { s.Commands = 901 }},
 		{"hot limiter behind", farName(farthest, 1024), rowLibrary, func(s *Sample) { s.P99 = 221 }},
 		{"one caller, p50", hotName(1), rowLibrary, func(s *Sample) { s.P50 = 106 }},
 		{"one caller, p50", hotName(1), rowReturn1, func(s *Sample) { s.P50 = 83 }},
@@ -93,10 +93,10 @@ func TestOneFigureMissesAGoal(t *testing.T) {
 		{"1,000 blocked", crowdName, rowLibrary, func(s *Sample) { s.Commands = 16 }},
 		{"1,000 blocked", crowdName, rowLibrary, func(s *Sample) { s.Seconds = 9.05 }},
 		{"the same, arriving", arriveName, rowGranularity, func(s *Sample) { s.Commands = 101 }},
-		{"hot limiter, 1024 callers, lease", hotName(1024), rowLease, func(s *Sample) { s.Requests = 9_900_000 }},
-		{"hot limiter, 1024 callers, lease", hotName(1024), rowLease, func(s *Sample) { s.Commands = 51 }},
+		{"hot limiter, 1,024 callers, lease", hotName(1024), rowLease, func(s *Sample) { s.Requests = 9_900_000 }},
+		{"hot limiter, 1,024 callers, lease", hotName(1024), rowLease, func(s *Sample) { s.Commands = 51 }},
 		{"one caller with a lease", hotName(1), rowLease, func(s *Sample) { s.P50 = .6 }},
-		{"10,000 limiters uniform, 1024 callers, leases", uniformName(1024), rowLease, func(s *Sample) { s.Requests = 999_999 }},
+		{"10,000 limiters uniform, 1,024 callers, leases", uniformName(1024), rowLease, func(s *Sample) { s.Requests = 999_999 }},
 		{"two limits of one hot pair with leases", hotPairName(64), rowLease, func(s *Sample) { s.Requests = 2999 }},
 		{"8 processes with leases", sharedName(80), rowSharedLease, func(s *Sample) { s.Denied = 11 }},
 		{"same, demand 120 %", sharedName(300), rowSharedLease, func(s *Sample) { s.Permits = 9699 }},
@@ -138,7 +138,7 @@ func TestAMissedGoalIsToldAlsoWhenAPartIsMissing(t *testing.T) {
 	r := ideal()
 	r.row(hotName(1024), rowLibrary).Samples[0].Requests = 999
 	r.row(hotName(1024), rowScript).Name = "another"
-	if v := verdict(t, r, "hot limiter, 1024 callers, default"); v.Met != notMet {
+	if v := verdict(t, r, "hot limiter, 1,024 callers, default"); v.Met != notMet {
 		t.Errorf("%+v", v)
 	}
 }

@@ -7,7 +7,7 @@
 //	go run ./bench -from bench/results.json   shows an earlier run
 //
 // It needs redis-server, and a JDK and Maven for Redisson itself; with an empty -java it does not run Redisson.
-// README.md in this folder describes the measurements and has all tables.
+// README.md in this folder describes the measurements, and has the main tables.
 //
 // This file has the command line. lab.go measures rows in turn. workloads.go and rows.go define the workloads and the
 // rows. load.go (callers that do not wait), waiting.go (callers that wait), memory.go (records) and scripttime.go (time

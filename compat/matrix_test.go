@@ -39,12 +39,12 @@ var checks = []check{
 		javaFirst(redisson.PerClient)(b, name+":java")
 		goFirst(redisson.PerClient)(b, name+":go")
 	}},
-	{name: "Java reads Go's records", run: javaReadsRecords, otherwise: "but for `availablePermits`", otherwiseTo: "3.13.4"},
+	{name: "Java reads Go's records", run: javaReadsRecords, otherwise: "except `availablePermits`", otherwiseTo: "3.13.4"},
 	{name: "Go reads Java's records", run: goReadsRecords},
 	{name: "TTL by Java", run: ttlByJava},
 	{name: "TTL by Go", run: ttlByGo},
 	{name: "new rate by Java", since: "3.13.4", run: newRateByJava},
-	{name: "keep-alive", run: keepAlive, otherwise: "Java lets it die", otherwiseTo: "3.38.0"},
+	{name: "keep-alive", run: keepAlive, otherwise: "not renewed by Java", otherwiseTo: "3.38.0"},
 	{name: "release", since: "3.52.0", run: release},
 }
 
