@@ -173,7 +173,7 @@ func (q *queue) newBatch() *batch {
 	b.ask.Check, b.free = q.limiter.unchecked()
 	b.changes, b.before = q.client.denyCache.Changes(), q.changes
 	b.only[0] = q.limiter
-	b.begin(protocol.AcquireScript, b.only[:], q.nodeBreaker())
+	b.begin(b.only[:], q.nodeBreaker())
 	b.attempts.NoRetryIfUnsent = q.limiter.settings.FallsBack
 	b.request.Next(q.grants)
 	return b

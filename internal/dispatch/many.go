@@ -21,13 +21,6 @@ import (
 // else meanwhile.
 const mostShared = 16
 
-// A sharer is a batch that may share its command.
-type sharer interface {
-	sender
-	plain() bool                          // it is likely to need plain grants only
-	manyArgs(args []any, now int64) []any // appends its arguments in a shared command
-}
-
 func (b *batch) plain() bool { return b.queue.limiter.settings.Plain(b.ask, b.free) }
 
 func (b *batch) manyArgs(args []any, now int64) []any {
@@ -39,20 +32,20 @@ func (b *jointBatch) plain() bool { return b.request.Plain() }
 func (b *jointBatch) manyArgs(args []any, now int64) []any { return b.request.ArgsOfMany(args, now) }
 
 // sharable reports whether a batch may share its command.
-func sharable(s sharer) bool {
+func sharable(s sender) bool {
 	b := s.common()
 	return !b.alone && !b.client.topology.Clustered() && s.plain()
 }
 
 // company returns how many of the batches behind s share its command: the first ones.
-func company(s sharer, behind []pipeline.Batch) int {
+func company(s sender, behind []pipeline.Batch) int {
 	if len(behind) == 0 || !sharable(s) {
 		return 0
 	}
 	limiters := len(s.common().limiters)
 	for i, next := range behind {
-		other, ok := next.(sharer)
-		if !ok || !sharable(other) {
+		other := next.(sender)
+		if !sharable(other) {
 			return i
 		}
 		if limiters += len(other.common().limiters); limiters > mostShared {
@@ -63,11 +56,11 @@ func company(s sharer, behind []pipeline.Batch) int {
 }
 
 // share makes the command of s and of the batches behind it.
-func share(ctx context.Context, text bool, s sharer, behind []pipeline.Batch) redis.Cmder {
-	all := make([]sharer, 1, 1+len(behind))
+func share(ctx context.Context, text bool, s sender, behind []pipeline.Batch) redis.Cmder {
+	all := make([]sender, 1, 1+len(behind))
 	all[0] = s
 	for _, other := range behind {
-		all = append(all, other.(sharer))
+		all = append(all, other.(sender))
 	}
 	var cmd script.Command
 	limiters, calls := 0, make([]*script.Attempts, len(all))
@@ -97,7 +90,7 @@ func share(ctx context.Context, text bool, s sharer, behind []pipeline.Batch) re
 
 // separate sends s again if its shared command ended with an error that says that it had no effect. It reports whether it did.
 // If the run has stalled, s cannot be in a second one.
-func separate(s sharer, err error, regular bool) bool {
+func separate(s sender, err error, regular bool) bool {
 	b := s.common()
 	notPlain := errors.Is(err, protocol.ErrNotPlain)
 	if b.shared == nil || !notPlain && !script.IsAnswer(err) {

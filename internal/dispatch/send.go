@@ -18,12 +18,12 @@ import (
 // A call is what all batches have in common, whatever they ask: its time, its attempts, and the pipeline that it is sent by.
 type call struct {
 	client   *Client
-	limiters []*Limiter // that it asks: the node of the first one gets the call
-	script   *script.Script
-	present  atomic.Int32 // callers that are not cancelled
-	started  time.Time    // when it was sent; the call timeout counts from here
-	due      time.Time    // when its callers get an error at the latest
-	stallAt  time.Time    // when its queue stops waiting for it
+	limiters []*Limiter     // that it asks: the node of the first one gets the call
+	script   *script.Script // of the last command
+	present  atomic.Int32   // callers that are not cancelled
+	started  time.Time      // when it was sent; the call timeout counts from here
+	due      time.Time      // when its callers get an error at the latest
+	stallAt  time.Time      // when its queue stops waiting for it
 	attempts script.Attempts
 	args     []any // memory for the arguments of cmd
 	cmd      script.Command
@@ -38,16 +38,18 @@ type call struct {
 type sender interface {
 	pipeline.Batch
 	common() *call
-	decideAway() bool             // completes it in the process if its node is away
-	retryDirect(last error)       // repeats its call outside the pipeline
-	fail(attempts int, err error) // completes it with an error
+	decideAway() bool                     // completes it in the process if its node is away
+	retryDirect(last error)               // repeats its call outside the pipeline
+	fail(attempts int, err error)         // completes it with an error
+	plain() bool                          // it is likely to need plain grants only
+	manyArgs(args []any, now int64) []any // appends its arguments in a shared command
 }
 
 func (b *call) common() *call { return b }
 
-// begin starts the time of a call of a script that asks some limiters. The breaker is that of their node.
-func (b *call) begin(s *script.Script, limiters []*Limiter, breaker *breaker.Breaker) {
-	b.client, b.script, b.limiters, b.breaker, b.started = limiters[0].client, s, limiters, breaker, time.Now()
+// begin starts the time of a call that asks some limiters. The breaker is that of their node.
+func (b *call) begin(limiters []*Limiter, breaker *breaker.Breaker) {
+	b.client, b.limiters, b.breaker, b.started = limiters[0].client, limiters, breaker, time.Now()
 }
 
 // limiter returns the only limiter, or the first one, whose node gets the call.

@@ -211,7 +211,7 @@ func (s *set) send() {
 	b := jointBatches.Get().(*jointBatch)
 	b.set = s
 	b.request.Next(len(s.limiters))
-	b.begin(protocol.AllowAllScript, s.limiters, s.client.breakerTo(s.limiters[0]))
+	b.begin(s.limiters, s.client.breakerTo(s.limiters[0]))
 	b.attempts.NoRetryIfUnsent = true
 	most := math.MaxInt
 	for i, l := range s.limiters {
