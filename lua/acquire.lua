@@ -8,7 +8,7 @@
 --       more, if every request is granted and much is free; the record is then dated at the end of a bucket of that many ms,
 --       in a quarter of its length or later, and otherwise as without a lease; '': only look, 5 flags, [6 the caller's rate
 --       ("rate interval type keep-alive"; '': none), [7 granularity (ms; 0: none),
---       [8 a time (ms) not after an earlier attempt of the same batch; that attempt is searched first, 9 how
+--       [8 a time (ms), at or before an earlier attempt of the same batch, whose records are then searched first, 9 how
 --       many ids the batch has, 10 the last three bytes of the ids under which the client had grants before, as numbers
 --       between blanks]]]
 --       flags: r a record for each grant, u grant a part of the (only) size rather than nothing, d return when permits will
@@ -20,10 +20,11 @@
 --       2 rate, 3 interval (ms), 4 permits free afterwards (the reply ends here if the permits of ARGV 3 were granted and
 --       nothing else is to be returned), 5 notes (base.lua), 6 now (us), 7 us until all permits are free (0 unless granted or
 --       flag d; the reply ends here if the permits of ARGV 3 were granted, without a lease),
---       8 the client of a record (origin_of): another Go client's if one was seen, else the oldest record's; -2 without
---       a record; with a lease 9 how many permits more were taken; then, unless the permits of ARGV 3 were granted, two a
---       group: how many of it are granted (-1: its size exceeds the rate; with u: permits granted), and us until the permits
---       of its first refused request are free (with d, or if the group is strict; else 0)
+--       8 the client of a record (origin_of): another Go client's if one was seen, else the oldest record's; -2: there is no
+--       record, nothing was refused, or expired records remain; with a lease 9 how many permits more were taken; then, unless
+--       the permits of ARGV 3 were granted, two a group: how many of it are granted (-1: its size exceeds the rate; with u:
+--       permits granted), and us until the permits of its first refused request are free (with d, or if the group is strict;
+--       else 0)
 --
 -- The requests of a strict group wait in a queue: if one is refused, none behind it is granted. Behind the strict groups each
 -- group takes what it can.

@@ -48,6 +48,9 @@ if plain then
       call('HSET', name, 'rate', rate, 'interval', interval, 'type', '0')
     end
     if call('ZADD', records, 'NX', score_text, record) == 0 then
+      if i == 0 and tonumber(call('ZSCORE', records, record)) >= score then
+        return { 9, 0 } -- as in acquire.lua, a later attempt of this batch was served before; nothing is written yet
+      end
       --@include record
       --@include grant
       add_record(records, next_prefix(string.sub(record, 1, -5)), taken, score)

@@ -8,7 +8,7 @@
 --       more, if every request is granted and much is free; the record is then dated at the end of a bucket of that many ms,
 --       in a quarter of its length or later, and otherwise as without a lease; '': only look, 5 flags, [6 the caller's rate
 --       ("rate interval type keep-alive"; '': none), [7 granularity (ms; 0: none),
---       [8 a time (ms) not after an earlier attempt of the same batch; that attempt is searched first, 9 how
+--       [8 a time (ms), at or before an earlier attempt of the same batch, whose records are then searched first, 9 how
 --       many ids the batch has, 10 the last three bytes of the ids under which the client had grants before, as numbers
 --       between blanks]]]
 --       flags: r a record for each grant, u grant a part of the (only) size rather than nothing, d return when permits will
@@ -20,10 +20,11 @@
 --       2 rate, 3 interval (ms), 4 permits free afterwards (the reply ends here if the permits of ARGV 3 were granted and
 --       nothing else is to be returned), 5 notes (base.lua), 6 now (us), 7 us until all permits are free (0 unless granted or
 --       flag d; the reply ends here if the permits of ARGV 3 were granted, without a lease),
---       8 the client of a record (origin_of): another Go client's if one was seen, else the oldest record's; -2 without
---       a record; with a lease 9 how many permits more were taken; then, unless the permits of ARGV 3 were granted, two a
---       group: how many of it are granted (-1: its size exceeds the rate; with u: permits granted), and us until the permits
---       of its first refused request are free (with d, or if the group is strict; else 0)
+--       8 the client of a record (origin_of): another Go client's if one was seen, else the oldest record's; -2: there is no
+--       record, nothing was refused, or expired records remain; with a lease 9 how many permits more were taken; then, unless
+--       the permits of ARGV 3 were granted, two a group: how many of it are granted (-1: its size exceeds the rate; with u:
+--       permits granted), and us until the permits of its first refused request are free (with d, or if the group is strict;
+--       else 0)
 --
 -- The requests of a strict group wait in a queue: if one is refused, none behind it is granted. Behind the strict groups each
 -- group takes what it can.
@@ -385,9 +386,9 @@ local function new_limiter(offset, rate, interval, kind, keep_alive)
   }
 end
 
--- forget_ended_state removes a state without a configuration if it ends within 10 ms: then it is of a limiter that has ended.
--- For a script reads the TTL of a configuration and gives it to the state a moment later, so the state ends a moment later. It
--- must not count for a new limiter.
+-- forget_ended_state removes the state of a limiter whose configuration has just expired: keys that expire within 10 ms. The
+-- state expires a moment after the configuration, because a script reads that TTL first and sets the state's later. A new
+-- limiter must not count the state.
 local function forget_ended_state(value, records)
   local a, b = call('PTTL', value), call('PTTL', records)
   local last = math.max(a, b)
@@ -550,8 +551,8 @@ local function share_prefix(prefix, permits)
   return own .. permit_bytes(permits) .. string.sub(prefix, #own + 5)
 end
 
--- add_record writes a record of n permits, or several where four bytes do not hold n. A record that exists has another
--- owner, so the next id is tried. It returns the last prefix that it used.
+-- add_record writes a record of n permits, or several where four bytes do not hold n. A record with this id may exist: another
+-- client's, or one of a later attempt of this batch. The next id is then used. It returns the last prefix that it used.
 local function add_record(records, prefix, n, score)
   local added = call('ZADD', records, 'NX', score, prefix .. permit_bytes(n))
   if added == 1 and n <= MAX_RECORD then
@@ -764,8 +765,8 @@ local function share_prefix(prefix, permits)
   return own .. permit_bytes(permits) .. string.sub(prefix, #own + 5)
 end
 
--- add_record writes a record of n permits, or several where four bytes do not hold n. A record that exists has another
--- owner, so the next id is tried. It returns the last prefix that it used.
+-- add_record writes a record of n permits, or several where four bytes do not hold n. A record with this id may exist: another
+-- client's, or one of a later attempt of this batch. The next id is then used. It returns the last prefix that it used.
 local function add_record(records, prefix, n, score)
   local added = call('ZADD', records, 'NX', score, prefix .. permit_bytes(n))
   if added == 1 and n <= MAX_RECORD then
@@ -1112,8 +1113,8 @@ local function share_prefix(prefix, permits)
   return own .. permit_bytes(permits) .. string.sub(prefix, #own + 5)
 end
 
--- add_record writes a record of n permits, or several where four bytes do not hold n. A record that exists has another
--- owner, so the next id is tried. It returns the last prefix that it used.
+-- add_record writes a record of n permits, or several where four bytes do not hold n. A record with this id may exist: another
+-- client's, or one of a later attempt of this batch. The next id is then used. It returns the last prefix that it used.
 local function add_record(records, prefix, n, score)
   local added = call('ZADD', records, 'NX', score, prefix .. permit_bytes(n))
   if added == 1 and n <= MAX_RECORD then

@@ -71,9 +71,9 @@ local function new_limiter(offset, rate, interval, kind, keep_alive)
   }
 end
 
--- forget_ended_state removes a state without a configuration if it ends within 10 ms: then it is of a limiter that has ended.
--- For a script reads the TTL of a configuration and gives it to the state a moment later, so the state ends a moment later. It
--- must not count for a new limiter.
+-- forget_ended_state removes the state of a limiter whose configuration has just expired: keys that expire within 10 ms. The
+-- state expires a moment after the configuration, because a script reads that TTL first and sets the state's later. A new
+-- limiter must not count the state.
 local function forget_ended_state(value, records)
   local a, b = call('PTTL', value), call('PTTL', records)
   local last = math.max(a, b)

@@ -128,9 +128,9 @@ local function new_limiter(offset, rate, interval, kind, keep_alive)
   }
 end
 
--- forget_ended_state removes a state without a configuration if it ends within 10 ms: then it is of a limiter that has ended.
--- For a script reads the TTL of a configuration and gives it to the state a moment later, so the state ends a moment later. It
--- must not count for a new limiter.
+-- forget_ended_state removes the state of a limiter whose configuration has just expired: keys that expire within 10 ms. The
+-- state expires a moment after the configuration, because a script reads that TTL first and sets the state's later. A new
+-- limiter must not count the state.
 local function forget_ended_state(value, records)
   local a, b = call('PTTL', value), call('PTTL', records)
   local last = math.max(a, b)
@@ -293,8 +293,8 @@ local function share_prefix(prefix, permits)
   return own .. permit_bytes(permits) .. string.sub(prefix, #own + 5)
 end
 
--- add_record writes a record of n permits, or several where four bytes do not hold n. A record that exists has another
--- owner, so the next id is tried. It returns the last prefix that it used.
+-- add_record writes a record of n permits, or several where four bytes do not hold n. A record with this id may exist: another
+-- client's, or one of a later attempt of this batch. The next id is then used. It returns the last prefix that it used.
 local function add_record(records, prefix, n, score)
   local added = call('ZADD', records, 'NX', score, prefix .. permit_bytes(n))
   if added == 1 and n <= MAX_RECORD then
@@ -489,8 +489,8 @@ local function share_prefix(prefix, permits)
   return own .. permit_bytes(permits) .. string.sub(prefix, #own + 5)
 end
 
--- add_record writes a record of n permits, or several where four bytes do not hold n. A record that exists has another
--- owner, so the next id is tried. It returns the last prefix that it used.
+-- add_record writes a record of n permits, or several where four bytes do not hold n. A record with this id may exist: another
+-- client's, or one of a later attempt of this batch. The next id is then used. It returns the last prefix that it used.
 local function add_record(records, prefix, n, score)
   local added = call('ZADD', records, 'NX', score, prefix .. permit_bytes(n))
   if added == 1 and n <= MAX_RECORD then
