@@ -127,6 +127,21 @@ func TestDenyCacheForgetsWhatChangesHere(t *testing.T) {
 	}
 }
 
+// A change whose reply is lost may have succeeded.
+func TestDenyCacheForgetsWhatMayHaveChangedHere(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithDenyCache(5))
+		b.granted("the first", b.try(l, 10), 0)
+		b.refused(l, 5, time.Second)
+		p.wire.cut.Store(p.wire.scripts.Load() + 1)
+		if _, err := l.Release(t.Context(), 5); !errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+			t.Errorf("%v", err)
+		}
+		b.granted("after the release", b.try(l, 5), 0)
+	})
+}
+
 // A request that was refused because of waiting callers may be served as soon as they have left.
 func TestDenyCacheIgnoresTheQueue(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {

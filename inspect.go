@@ -163,7 +163,6 @@ func (l *Limiter) Repair(ctx context.Context, opts ...RepairOption) (Repaired, e
 			var after Repaired
 			if after, err = l.repair(ctx, protocol.Repair{}); err == nil {
 				r.Free = after.Free
-				l.core.Wake()
 			}
 		}
 	}
@@ -174,11 +173,7 @@ func (l *Limiter) Repair(ctx context.Context, opts ...RepairOption) (Repaired, e
 // client's own state. Up to twice the rate can be granted within the interval around a Reset. Without a rate the error is
 // ErrNotInitialized. If the reply was lost, the error is ErrOutcomeUnknown.
 func (l *Limiter) Reset(ctx context.Context, opts ...RepairOption) (Repaired, error) {
-	dry := repairOptionsOf(opts).dry
-	r, err := l.repair(ctx, protocol.Repair{Reset: true, Dry: dry})
-	if err == nil && r.Changed && !dry {
-		l.core.Wake()
-	}
+	r, err := l.repair(ctx, protocol.Repair{Reset: true, Dry: repairOptionsOf(opts).dry})
 	return r, wrap("reset", l.name, err)
 }
 

@@ -74,11 +74,7 @@ func (l *Limiter) expire(ctx context.Context, command protocol.ExpireCommand, ms
 		idempotent := request.Idempotent(l.core.Clock(), l.core.Timeout())
 		reply, err = l.core.Change(ctx, protocol.ExpireScript, idempotent, request.Args())
 	}
-	done := err == nil && request.Reply(reply)
-	if done {
-		l.core.Wake() // the limiter may be gone
-	}
-	return done, wrap("set the TTL of", l.name, err)
+	return err == nil && request.Reply(reply), wrap("set the TTL of", l.name, err)
 }
 
 func conditionOf(cond []ExpireCondition) (protocol.ExpireCondition, error) {
@@ -136,9 +132,6 @@ func (l *Limiter) Delete(ctx context.Context) (bool, error) {
 		return false, wrap("delete", l.name, err)
 	}
 	removed, other := request.Reply(reply)
-	if removed {
-		l.core.Wake()
-	}
 	if other >= 0 {
 		err = wrap("delete", l.name, foreign(l.core.Keys(), other))
 	}
@@ -198,10 +191,6 @@ func (l *Limiter) rename(ctx context.Context, newName string, request protocol.R
 	renamed, other, err := request.Reply(reply)
 	if other >= 0 {
 		err = foreign(all, other)
-	}
-	if renamed {
-		l.core.Wake()
-		to.core.Wake()
 	}
 	return renamed, err
 }

@@ -1,6 +1,7 @@
 package rratelimiter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -159,12 +160,13 @@ func parseInterval(text string) (time.Duration, error) {
 // An invalid rate is ErrInvalidRate. If the reply was lost, the error is ErrOutcomeUnknown. If the rate was set
 // nevertheless, the next TrySetRate returns false.
 func (l *Limiter) TrySetRate(ctx context.Context, r Rate) (bool, error) {
-	set, err := l.change(ctx, r, func() (bool, error) {
-		request := protocol.TrySetRate{Rate: r.protocol()}
-		reply, err := l.core.Change(ctx, protocol.TrySetRateScript, false, request.Args())
-		return err == nil && request.Reply(reply), err
-	})
-	return set, wrap("try to set the rate of", l.name, err)
+	request := protocol.TrySetRate{Rate: r.protocol()}
+	err := l.mayChange(ctx, r)
+	var reply []int64
+	if err == nil {
+		reply, err = l.core.Change(ctx, protocol.TrySetRateScript, false, request.Args())
+	}
+	return err == nil && request.Reply(reply), wrap("try to set the rate of", l.name, err)
 }
 
 // A SetOption changes how SetRate and UpdateRate set a rate.
@@ -194,34 +196,28 @@ func setOptionsOf(opts []SetOption) (o setOptions) {
 // grants made since the previous attempt. If one of the keys has another Redis type, it belongs to another program: nothing
 // is set, and the error is Redis's WRONGTYPE.
 func (l *Limiter) SetRate(ctx context.Context, r Rate, opts ...SetOption) error {
-	_, err := l.change(ctx, r, func() (bool, error) {
-		return l.core.SetRate(ctx, protocol.SetRate{Rate: r.protocol(), Keep: setOptionsOf(opts).keep})
-	})
+	_, err := l.set(ctx, r, false, opts)
 	return wrap("set the rate of", l.name, err)
 }
 
 // UpdateRate is SetRate, but only for a limiter that already has a rate. It returns whether the limiter had a rate
 // (Redisson: updateRate, since 4.6.1).
 func (l *Limiter) UpdateRate(ctx context.Context, r Rate, opts ...SetOption) (bool, error) {
-	set, err := l.change(ctx, r, func() (bool, error) {
-		return l.core.SetRate(ctx, protocol.SetRate{Rate: r.protocol(), Keep: setOptionsOf(opts).keep, Update: true})
-	})
+	set, err := l.set(ctx, r, true, opts)
 	return set, wrap("update the rate of", l.name, err)
 }
 
-// change validates the rate, runs an operation that sets it, and wakes the limiter's waiting callers if it was set.
-func (l *Limiter) change(ctx context.Context, r Rate, set func() (bool, error)) (bool, error) {
-	if err := errors.Join(l.err, r.validate()); err != nil {
+// set sets the rate, with update only if the limiter has one, and returns whether it did.
+func (l *Limiter) set(ctx context.Context, r Rate, update bool, opts []SetOption) (bool, error) {
+	if err := l.mayChange(ctx, r); err != nil {
 		return false, err
 	}
-	if err := ctx.Err(); err != nil {
-		return false, err
-	}
-	done, err := set()
-	if done {
-		l.core.Wake()
-	}
-	return done, err
+	return l.core.SetRate(ctx, protocol.SetRate{Rate: r.protocol(), Keep: setOptionsOf(opts).keep, Update: update})
+}
+
+// mayChange returns why the rate cannot be changed to r; nil if it can.
+func (l *Limiter) mayChange(ctx context.Context, r Rate) error {
+	return cmp.Or(errors.Join(l.err, r.validate()), ctx.Err())
 }
 
 // Config returns the rate (Redisson: getConfig). If the rate is missing or invalid, the error is ErrNotInitialized, and its

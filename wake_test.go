@@ -58,6 +58,26 @@ func TestLocalChangesWakeWaiters(t *testing.T) {
 	}
 }
 
+// So does a change whose caller has left meanwhile.
+func TestAChangeWhoseCallerLeftWakesWaiters(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l")
+		mustSet(t, l, rratelimiter.PerHour(10))
+		b.granted("the first", b.acquire(l, 10), 0)
+		waiter := b.acquire(l, 1)
+		b.waits("the waiter", waiter)
+		p.wire.back.Store(int64(20 * ms))
+		ctx, cancel := context.WithTimeout(t.Context(), 10*ms)
+		defer cancel()
+		if _, err := l.Release(ctx, 1); !errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+			t.Errorf("%v", err)
+		}
+		b.sleepTo(50 * ms)
+		b.granted("the waiter", waiter, 40*ms)
+	})
+}
+
 // So does a rate that a handle enforces.
 func TestAnEnforcedRateWakesWaiters(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {

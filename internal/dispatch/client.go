@@ -2,8 +2,8 @@
 // when a waiting caller asks again, what a reply means for each caller, and what the process decides while Redis is away.
 //
 // Lock order: that of the sets, of a set, of the registry, of a queue, of a pipeline; then those under which no other is
-// taken: that of the local limiters, of a breaker, of the deny cache, of the checks, of the leases to be given back, of the
-// sweeper. Client.pipelinesMu is taken before the lock of a pipeline. A pipeline calls into a batch without its mutex, but
+// taken: that of the local limiters, of a breaker, of the deny cache, of the checks, of the changes under way, of the leases
+// to be given back, of the sweeper. Client.pipelinesMu is taken before the lock of a pipeline. A pipeline calls into a batch without its mutex, but
 // for methods that take at most the lock of the local limiters.
 package dispatch
 
@@ -79,6 +79,7 @@ type Client struct {
 	giveBacks     giveBacks    // of leases that have ended
 	changes       changes      // under way
 	ownClock      bool         // the clock is not time.Now
+	apart         atomic.Bool  // limiters are on different servers, so batches do not share commands
 	checks        checks
 	denyCache     denycache.Cache
 	localLimiters localgrant.Limiters
@@ -252,27 +253,27 @@ func (l *Limiter) ReadMixed(ctx context.Context, s *script.Script, args ...any) 
 }
 
 // Change runs a script that changes the limiter, and returns its reply. An idempotent one may be executed twice. The leases
-// of the limiter, and of the others that are given, end, and their cached refusals are dropped when the call ends, whatever
-// its outcome, and also if its caller is gone. The keys of the others follow those of l.
+// of the limiter, and of the others that are given, end. The keys of the others follow those of l.
 func (l *Limiter) Change(ctx context.Context, s *script.Script, idempotent bool, args []any, others ...*Limiter) ([]int64, error) {
-	keys, changed := l.Keys(), []func(){l.changing(ctx)}
+	keys, ends := l.Keys(), []func(error){l.changing(ctx, l.changed)}
 	for _, other := range others {
 		keys = append(keys[:len(keys):len(keys)], other.Keys()...)
-		changed = append(changed, other.changing(ctx))
+		ends = append(ends, other.changing(ctx, other.changed))
 	}
-	return l.change(ctx, s, idempotent, keys, args, changed...)
+	return l.change(ctx, s, idempotent, keys, args, ends...)
 }
 
-// change runs a script and then what is given, even if its caller is gone.
+// change runs a script. Then it calls what ends the changes with the error of the call, even if its caller is gone.
 func (l *Limiter) change(
-	ctx context.Context, s *script.Script, idempotent bool, keys []string, args []any, changed ...func(),
+	ctx context.Context, s *script.Script, idempotent bool, keys []string, args []any, ends ...func(error),
 ) ([]int64, error) {
 	sent := new(script.Attempts)
 	reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
-		for _, end := range changed {
-			defer end()
+		reply, err := l.client.topology.Run(ctx, sent, s, idempotent, keys, args...)
+		for _, end := range ends {
+			end(err)
 		}
-		return l.client.topology.Run(ctx, sent, s, idempotent, keys, args...)
+		return reply, err
 	})
 	return reply, sent.Outcome(err)
 }
@@ -319,15 +320,16 @@ func (l *Limiter) Scan(ctx context.Context, pattern string, found func(key strin
 
 // Repair runs repair.lua.
 func (l *Limiter) Repair(ctx context.Context, request protocol.Repair) (protocol.Repaired, error) {
-	changed := l.changed
+	end := func(error) {}
 	if !request.Dry {
-		changed = l.changing(ctx)
+		end = l.changing(ctx, l.changed)
 	}
 	request.Now = l.Now()
 	sent := new(script.Attempts)
 	reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
-		defer changed()
-		return l.client.topology.Run(ctx, sent, protocol.RepairScript, request.Idempotent(), l.Keys(), request.Args()...)
+		reply, err := l.client.topology.Run(ctx, sent, protocol.RepairScript, request.Idempotent(), l.Keys(), request.Args()...)
+		end(err)
+		return reply, err
 	})
 	if err = sent.Explain(err); !request.Idempotent() {
 		err = sent.Outcome(err)
@@ -392,7 +394,7 @@ func Quoted(name string) string {
 // SetRate runs setrate.lua, and the calls that finish its work. It returns whether the rate was set.
 func (l *Limiter) SetRate(ctx context.Context, request protocol.SetRate) (bool, error) {
 	sent := new(script.Attempts)
-	set, err := within(ctx, l, func(ctx context.Context) (bool, error) { return l.setRate(ctx, sent, request) })
+	set, err := within(ctx, l, func(ctx context.Context) (bool, error) { return l.setRate(ctx, sent, request, l.changed) })
 	return set, sent.Outcome(err)
 }
 
@@ -401,10 +403,7 @@ func (l *Limiter) SeeRate(rate int64, interval time.Duration) {
 	l.client.denyCache.SeeRate(l.Key(), rate, interval)
 }
 
-// Wake lets all waiting callers of the limiter ask again and clears its cached refusal, because it has just changed.
-func (l *Limiter) Wake() { l.client.wake(l.Key()) }
-
-// WakeAll is Wake for all limiters.
+// WakeAll lets all waiting callers of all limiters ask again, and clears the cached refusals.
 func (c *Client) WakeAll() { c.wake("") }
 
 // Waiting returns the number of callers blocked now, by the names of their limiters.

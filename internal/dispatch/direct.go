@@ -50,22 +50,17 @@ func (l *Limiter) look(ctx context.Context, ask protocol.Ask) (g protocol.Acquir
 // only permits that were granted then come back. It returns how many did.
 func (l *Limiter) Release(ctx context.Context, n, granted int64) (int64, error) {
 	var released int64
-	defer func() {
-		if released > 0 {
-			l.Wake()
-		}
-	}()
 	rebuild := false
 	for released < n {
 		if err := ctx.Err(); err != nil {
 			return released, err
 		}
-		changed := l.changed
+		end := l.changed
 		if granted == 0 {
-			changed = l.changing(ctx)
+			end = l.changing(ctx, l.changed)
 		}
 		request := protocol.Release{Now: l.Now(), Permits: n - released, Rebuild: rebuild, Granted: granted, Own: l.client.identity.Origin(l.settings.Format)}
-		reply, err := l.change(ctx, protocol.ReleaseScript, false, l.Keys(), request.Args(), changed)
+		reply, err := l.change(ctx, protocol.ReleaseScript, false, l.Keys(), request.Args(), end)
 		if err != nil {
 			return released, err
 		}

@@ -362,13 +362,14 @@ func (q *queue) noteVoid(n int64) {
 	q.void += n
 }
 
-// changing begins a change of a limiter by this client, and returns what ends it, which is to be called in any case. A change
-// may remove records, and afterwards one with the score of an earlier lease may hold permits granted to callers. So the
-// leases of the limiter end, what is unused of them is given back before the change, and none is taken until it has ended.
-// Leases of calls that were sent before, and are answered later, have lost their record, or count until it expires.
-func (l *Limiter) changing(ctx context.Context) (changed func()) {
+// changing begins a change of a limiter by this client, and returns what ends it, which is to be called in any case, with the
+// error of the call. That then calls changed. A change may remove records, and afterwards one with the score of an earlier
+// lease may hold permits granted to callers. So the leases of the limiter end, what is unused of them is given back before the
+// change, and none is taken until it has ended. A batch that was sent before the change may bring a lease after it. That lease
+// is not used: its record is gone, or counts until it expires.
+func (l *Limiter) changing(ctx context.Context, changed func(error)) (end func(error)) {
 	if ctx.Err() != nil {
-		return l.changed // nothing is sent
+		return changed // nothing is sent
 	}
 	l.client.changes.begin(l.Key())
 	var givenBack []chan struct{}
@@ -394,15 +395,15 @@ func (l *Limiter) changing(ctx context.Context) (changed func()) {
 		case <-ctx.Done(): // so the change is not sent
 		}
 	}
-	return func() {
+	return func(err error) {
 		l.client.changes.end(l.Key())
-		l.changed()
+		changed(err)
 	}
 }
 
 // changes counts the changes under way of each limiter.
 type changes struct {
-	mu    sync.Mutex
+	mu    sync.Mutex // guards the field below
 	count map[string]int
 }
 

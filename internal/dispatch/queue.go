@@ -27,7 +27,7 @@ type queue struct {
 	client  *Client
 	limiter *Limiter // one of those that share the queue
 
-	mu                sync.Mutex         // guards the fields below, but breaker, which has its own lock
+	mu                sync.Mutex         // guards the fields below, except breaker and refilling; lease may be read without it
 	first, last       *request           // waiting callers, in order, those in flight included
 	waiting           int                // number of them
 	trying            []*request         // callers that do not wait and are not in flight
@@ -80,9 +80,15 @@ func (c *Client) wake(name string) {
 	c.wakeChosen(func(l *Limiter) bool { return name == "" || l.Key() == name })
 }
 
-// changed clears the cached refusal of l. A call of this process that changes the limiter does so when it ends,
-// whatever the outcome, and also if its caller is gone.
-func (l *Limiter) changed() { l.client.denyCache.Forget(l.Key()) }
+// changed is called when a call of this process that changes the limiter has ended with err, also if its caller is gone. It
+// clears the cached refusal of l. If the call succeeded, it lets the waiting callers ask again.
+func (l *Limiter) changed(err error) {
+	if err == nil {
+		l.client.wake(l.Key())
+	} else {
+		l.client.denyCache.Forget(l.Key())
+	}
+}
 
 // wakeChosen lets all waiting callers of the chosen limiters ask again at once, without a head start for other clients.
 func (c *Client) wakeChosen(chosen func(*Limiter) bool) {

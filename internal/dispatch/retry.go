@@ -20,8 +20,8 @@ type exchange interface {
 	enforce(ctx context.Context) error // sets a limiter's own rate after ErrOtherRate
 }
 
-// repeat asks Redis for permits until there is a final reply or error. If x was sent before, last is the error of that
-// attempt, else nil. If a limiter enforces a rate and another one is in force, it sets that limiter's own first.
+// repeat asks Redis for permits until there is a final reply or error. last is the error of the attempt that a pipeline made,
+// or nil. If a limiter enforces a rate and another one is in force, repeat sets the limiter's own rate and calls again.
 func (c *Client) repeat(ctx context.Context, t *script.Attempts, x exchange, last error) error {
 	var pauses script.Backoff
 	for {
@@ -73,7 +73,6 @@ type acquiring struct {
 // do is DoWithRetry.
 func (x *acquiring) do(ctx context.Context, last error) (protocol.AcquireReply, error) {
 	err := x.limiter.client.repeat(ctx, x.sent, x, last)
-	x.reply.Attempts = x.sent.Count()
 	return x.reply, err
 }
 
@@ -100,9 +99,12 @@ func (x *acquiring) enforce(ctx context.Context) error {
 }
 
 // setRate runs setrate.lua, and the calls that finish its work: a rebuild of the free permits after many records have
-// expired, or a recount.
-func (l *Limiter) setRate(ctx context.Context, t *script.Attempts, request protocol.SetRate) (bool, error) {
-	defer l.changing(ctx)()
+// expired, or a recount. Then it calls changed.
+func (l *Limiter) setRate(
+	ctx context.Context, t *script.Attempts, request protocol.SetRate, changed func(error),
+) (set bool, err error) {
+	end := l.changing(ctx, changed)
+	defer func() { end(err) }()
 	request.Now = l.encoder.Now()
 	reply, err := l.client.topology.Run(ctx, t, protocol.SetRateScript, true, l.Keys(), request.Args()...)
 	if err != nil {
@@ -119,11 +121,13 @@ func (l *Limiter) setRate(ctx context.Context, t *script.Attempts, request proto
 
 // enforce sets the limiter's own rate in the place of another one.
 func (l *Limiter) enforce(ctx context.Context) error {
-	_, err := l.setRate(ctx, new(script.Attempts), protocol.SetRate{Rate: l.settings.Own, Keep: true})
-	if err == nil {
-		l.client.wakeChosen(func(other *Limiter) bool { // not those that would set their own rate again
-			return other.Key() == l.Key() && (!other.settings.Enforced || other.settings.Own == l.settings.Own)
-		})
-	}
+	_, err := l.setRate(ctx, new(script.Attempts), protocol.SetRate{Rate: l.settings.Own, Keep: true}, func(err error) {
+		l.client.denyCache.Forget(l.Key())
+		if err == nil {
+			l.client.wakeChosen(func(other *Limiter) bool { // not those that would set their own rate again
+				return other.Key() == l.Key() && (!other.settings.Enforced || other.settings.Own == l.settings.Own)
+			})
+		}
+	})
 	return err
 }
