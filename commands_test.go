@@ -136,3 +136,35 @@ func TestHooksOfTheRedisClientSeeTheCalls(t *testing.T) {
 		t.Errorf("the hook saw %v, want the script by its hash, loaded where the server lacks it, and by its hash twice", sent.seen)
 	}
 }
+
+// A swallowing is a hook that does not pass scripts on, and reports no error.
+type swallowing struct{}
+
+func (swallowing) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (swallowing) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(context.Context, redis.Cmder) error { return nil }
+}
+
+func (swallowing) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(context.Context, []redis.Cmder) error { return nil }
+}
+
+// A reply that is missing is an error.
+func TestAHookThatSwallowsCalls(t *testing.T) {
+	rdb := redistest.Embedded(t).Client()
+	rdb.AddHook(swallowing{})
+	c := rratelimiter.NewClient(rdb, patient)
+	l, ctx := c.RateLimiter("hooked"), t.Context()
+	for name, ask := range map[string]func() error{
+		"TryAcquire": func() error { _, err := l.TryAcquire(ctx, 1); return err },
+		"AllowAll":   func() error { _, err := c.AllowAll(ctx, 1, l, c.RateLimiter("another")); return err },
+		"Release":    func() error { _, err := l.Release(ctx, 1); return err },
+		"State":      func() error { _, err := l.State(ctx); return err },
+		"a recount":  func() error { return rratelimiter.LimiterCore(l).Recount(ctx) },
+	} {
+		if err := ask(); err == nil || !strings.Contains(err.Error(), "no reply") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

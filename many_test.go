@@ -1,16 +1,22 @@
 package rratelimiter_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // Batches of several limiters that share a command.
@@ -179,6 +185,47 @@ func TestSharedCommandServesOnlyPlainGrants(t *testing.T) {
 				t.Errorf("a limiter whose key %s has another type: %v", key, err)
 			}
 			a.wantOthers(5)
+			if n := a.ask(); n != 1 { // that limiter no longer shares a command, which would be sent in vain
+				t.Errorf("a limiter whose key %s has another type: the next calls take %d requests", key, n)
+			}
+		}
+	})
+}
+
+// A proxy stands for one in front of several servers: it refuses commands for several limiters.
+type proxy struct{ refused atomic.Int64 }
+
+func (p *proxy) refuses(cmd redis.Cmder) bool {
+	if !slices.Contains(cmd.Args(), any(protocol.AcquireManyScript.SHA)) {
+		return false
+	}
+	p.refused.Add(1)
+	cmd.SetErr(script.Said("CROSSSLOT Keys in request don't hash to the same slot"))
+	return true
+}
+
+func (*proxy) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (*proxy) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (p *proxy) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if rest := slices.DeleteFunc(slices.Clone(cmds), p.refuses); len(rest) > 0 {
+			return next(ctx, rest)
+		}
+		return nil
+	}
+}
+
+// TestSharedCommandsEndBehindAProxy: each batch is sent again, and later ones have commands of their own.
+func TestSharedCommandsEndBehindAProxy(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		a, p := newSharing(t, s, 40, []int{2}), new(proxy)
+		rratelimiter.ClientCore(a.client).Topology().Redis().(*redis.Client).AddHook(p)
+		a.ask()
+		a.wantOthers()
+		a.ask()
+		if n := p.refused.Load(); n != 3 { // for 16, 16 and 8 limiters
+			t.Errorf("%d shared commands", n)
 		}
 	})
 }

@@ -190,7 +190,7 @@ func WithRecordPerRequest() LimiterOption {
 // with and without this option, and Redisson, can share a limiter.
 //
 // After a lost reply, ErrOutcomeUnknown is more frequent than without the option: a retry cannot find the permits of the
-// earlier attempt if a later call was stored in the same record. Records are four bytes longer.
+// earlier attempt if another call, mostly a later one, was stored in the same record. Records are four bytes longer.
 //
 // d must be a positive number of whole milliseconds. It must be at most a tenth of the interval of the rate that WithRate
 // or WithEnforcedRate sets. The option cannot be combined with WithRecordPerRequest or WithLease. Otherwise the error is
@@ -298,12 +298,12 @@ func WithDenyCache(limiters int) LimiterOption {
 // known.
 //
 // A node counts as away at once if it cannot be reached, or replies with one of the errors above, except TRYAGAIN and
-// CLUSTERDOWN, which concern a slot. It also counts as away if it has answered nothing for 500 ms (or for
-// WithCallTimeout, if that is shorter) while a call was in flight. After half of that time a probe is sent, so an
-// answer to the probe also shows that the node is not away. Calls of all methods count for this, also those whose
-// callers' contexts have ended. When the node counts as away, the process decides the calls in flight and all later
-// calls at once. While requests or calls of Health come, background calls probe the node: first after 100 ms, then less
-// often, down to once per second.
+// "CLUSTERDOWN Hash slot not served", which concern one slot. It also counts as away if it has answered nothing for 500 ms
+// (or for WithCallTimeout, if that is shorter) while a call was in flight. After half of that time a probe is sent, so an
+// answer to the probe also shows that the node is not away. Calls of all methods count for this, also those whose callers'
+// contexts have ended. When the node counts as away, the process decides the calls in flight and all later calls at once.
+// While requests or calls of Health come, background calls probe the node: first after 100 ms, then less often, down to
+// once per second.
 //
 // The state of a node applies to all limiters on the node, and the state of a shard to all limiters on that shard of a
 // Ring. With an AutoPipeliner over several nodes, the node of a limiter is not known, so each limiter has a state of its

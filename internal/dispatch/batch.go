@@ -75,7 +75,7 @@ func (c *Client) recycle(r *request) {
 }
 
 // A batch is one call for many callers. It is filled while queue.mu is held; then it belongs to the goroutine that
-// makes the call. Its state and answered are guarded by queue.mu.
+// makes the call. Its state is guarded by queue.mu.
 type batch struct {
 	call
 	queue    *queue
@@ -85,12 +85,12 @@ type batch struct {
 	ask      protocol.Ask // a group is callers that ask for the same number of permits and stand next to each other
 	members  [][]*request // the callers of each group
 	callers  int          // in all groups
-	full     bool         // ask.Partial because the batch has no room; otherwise the rest is left to other clients
+	full     bool         // ask.Partial because the batch is full. Without full, the fair share leaves the rest to other clients
 	beaten   bool         // nothing was granted, though permits of a waiting caller were due: another client was first
 	changes  int64        // denyCache.Changes when it was sent
 	before   int64        // queue.changes when it was sent
 	request  protocol.AcquireRequest
-	answered []*request // settled by this batch; signalled after the observer was called
+	answered []*request // settled by this batch: appended to with queue.mu held, signalled after the observer was called
 }
 
 // batches is the pool of batches. recycle returns one.
@@ -262,15 +262,15 @@ func (b *batch) Command(ctx context.Context, text bool, behind []pipeline.Batch)
 // its timeout goroutine may still use it.
 func (b *batch) Done(regular bool) {
 	l := b.limiter()
-	err := script.ServerError(b.Err())
+	reply, err := b.sent().Reply()
 	b.attempts.End(err)
 	var g protocol.AcquireReply
 	switch {
 	case err != nil:
 	case b.shared != nil:
-		g, err = b.request.ReplyOfMany(&l.encoder, &b.attempts, b.sent().Val(), b.place)
+		g, err = b.request.ReplyOfMany(&l.encoder, &b.attempts, reply, b.place)
 	default:
-		g, err = b.request.Reply(&l.encoder, &b.attempts, b.sent().Val())
+		g, err = b.request.Reply(&l.encoder, &b.attempts, reply)
 	}
 	if separate(b, err, regular) {
 		return
@@ -279,7 +279,6 @@ func (b *batch) Done(regular bool) {
 		go b.retryDirect(err)
 		return
 	}
-	g.Attempts = b.attempts.Count()
 	b.complete(g, err)
 	if regular {
 		b.recycle()
@@ -295,7 +294,6 @@ func (b *batch) retryDirect(last error) {
 		x := acquiring{limiter: l, request: &b.request, ask: b.ask, sent: &b.attempts, renewed: b.renewed}
 		return x.do(ctx, last)
 	})
-	g.Attempts = b.attempts.Count()
 	b.complete(g, err)
 }
 
@@ -332,7 +330,7 @@ func (b *batch) complete(g protocol.AcquireReply, err error) {
 	}
 	info := Call{
 		Limiter: q.limiter.name, Callers: b.callers, Latency: time.Since(b.started),
-		Attempts: g.Attempts, Repaired: g.Notes.Repaired(), RateMismatch: g.Notes.Has(protocol.RateMismatch),
+		Attempts: b.attempts.Count(), Repaired: g.Notes.Repaired(), RateMismatch: g.Notes.Has(protocol.RateMismatch),
 		Fallback: g.Local(), Leased: g.Ahead, Returned: q.returned, Void: q.void, Err: told,
 	}
 	q.returned, q.void = 0, 0
@@ -389,18 +387,16 @@ func (b *batch) complete(g protocol.AcquireReply, err error) {
 
 // The other methods of sender.
 
-func (b *batch) fail(attempts int, err error) {
-	b.complete(protocol.AcquireReply{Attempts: attempts}, err)
-}
+func (b *batch) fail(err error) { b.complete(protocol.AcquireReply{}, err) }
 
 // Late completes b with a timeout.
-func (b *batch) Late() { b.fail(b.attempts.Count(), b.late()) }
+func (b *batch) Late() { b.fail(b.late()) }
 
 // Stalled lets the queue send its next batch.
 func (b *batch) Stalled() { b.queue.detach(b) }
 
 // Unsent completes b, which nobody waits for.
-func (b *batch) Unsent() { b.fail(0, script.ErrUnsent) }
+func (b *batch) Unsent() { b.fail(script.ErrUnsent) }
 
 // failQueued fails the requests that had to wait for b, which timed out, without making a call for them. Otherwise they
 // could wait for a server that hangs for twice the call timeout. Waiting callers whose permits are not free yet stay.

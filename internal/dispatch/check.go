@@ -21,8 +21,8 @@ const checkSlack = 500 * time.Millisecond
 // recountTime is for how long one recount of a limiter goes on at most.
 const recountTime = 10 * time.Second
 
-// A checks knows which limiters need a check. It is a table of hashes in buckets: the limiters of a bucket with more of them
-// than slots are checked more often. The zero value is ready for use.
+// A checks knows when the records of each limiter were last added up. It is a hash table with four slots a bucket. If a bucket
+// is full, the oldest entry leaves, and that limiter is checked at its next call. The zero value is ready for use.
 type checks struct {
 	mu         sync.Mutex      // guards the fields below
 	slots      []check         // buckets, by the hash
@@ -41,14 +41,14 @@ type check struct {
 // sum returns the sum of two durations that are not negative, at most the longest possible one: an interval may be that.
 func sum(a, b time.Duration) time.Duration { return a + min(b, math.MaxInt64-a) }
 
-// saturated returns n, or the next number that fits.
+// saturated returns n, or the nearest number that fits.
 func saturated(n int64) int32 { return int32(max(math.MinInt32, min(n, math.MaxInt32))) }
 
 // fewestSlots and mostSlots are how many slots there are at first, and at most, which takes 1.5 MB. The number doubles once a
 // bucket is full.
 const fewestSlots, mostSlots, slotsOfBucket = 3 << 6, 3 << 14, 4
 
-// hashSeed is that of the hashes of limiters, here and of sets.
+// hashSeed seeds the hashes of limiters, here and in sets.
 var hashSeed = maphash.MakeSeed()
 
 // find returns the check of a limiter, and its hash; nil if there is none. c.mu is held.

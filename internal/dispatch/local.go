@@ -48,9 +48,7 @@ func (b *batch) decideLocally(g protocol.AcquireReply, err error) (protocol.Acqu
 	if !l.settings.FallsBack {
 		return g, err
 	}
-	attempts := g.Attempts
 	if g, known := l.decide(b.ask, b.breaker.Retry()); known {
-		g.Attempts = attempts
 		return g, nil
 	}
 	return g, err

@@ -34,7 +34,7 @@ func (b *jointBatch) manyArgs(args []any, now int64) []any { return b.request.Ar
 // sharable reports whether a batch may share its command.
 func sharable(s sender) bool {
 	b := s.common()
-	return !b.alone && !b.client.topology.Clustered() && s.plain()
+	return !b.alone && !b.client.topology.Clustered() && !b.client.apart.Load() && s.plain()
 }
 
 // company returns how many of the batches behind s share its command: the first ones.
@@ -88,18 +88,23 @@ func share(ctx context.Context, text bool, s sender, behind []pipeline.Batch) re
 	return &cmd
 }
 
-// separate sends s again if its shared command ended with an error that says that it had no effect. It reports whether it did.
-// If the run has stalled, s cannot be in a second one.
+// separate sends s again with a command of its own if its shared command ended with an error that proves that it had no effect.
+// It reports whether it did. If the run has stalled, s is sent directly: the timer of that run may still complete it, so it must
+// not be in another run.
 func separate(s sender, err error, regular bool) bool {
 	b := s.common()
 	notPlain := errors.Is(err, protocol.ErrNotPlain)
-	if b.shared == nil || !notPlain && !script.IsAnswer(err) {
-		return false
-	}
-	if notPlain {
+	refused := script.IsAnswer(err) && !script.Unreachable(err)
+	if notPlain || b.alone && refused { // the second: Redis refused a shared command because of this limiter, and would again
 		for _, l := range b.limiters {
 			b.client.checks.notPlain(l.Key())
 		}
+	}
+	if b.shared == nil || !notPlain && !script.IsAnswer(err) {
+		return false
+	}
+	if errors.Is(err, script.ErrCrossSlotName) { // the server is a proxy of several
+		b.client.apart.Store(true)
 	}
 	b.alone = true
 	if !regular {

@@ -40,7 +40,7 @@ type sender interface {
 	common() *call
 	decideAway() bool                     // completes it in the process if its node is away
 	retryDirect(last error)               // repeats its call outside the pipeline
-	fail(attempts int, err error)         // completes it with an error
+	fail(err error)                       // completes it with an error
 	plain() bool                          // it is likely to need plain grants only
 	manyArgs(args []any, now int64) []any // appends its arguments in a shared command
 }
@@ -73,7 +73,7 @@ func (c *Client) send(s sender) {
 	go func() { // Node may make a call
 		ctx, cancel := context.WithTimeout(context.Background(), c.callTimeout)
 		defer cancel()
-		late := time.AfterFunc(c.callTimeout, func() { s.fail(1, b.late()) })
+		late := time.AfterFunc(c.callTimeout, func() { s.fail(b.late()) })
 		var pending *search
 		if !c.topology.Found() {
 			pending = newSearch(b, late)
@@ -91,7 +91,7 @@ func (c *Client) send(s sender) {
 			if b.attempts.Again(err, false) {
 				s.retryDirect(err)
 			} else {
-				s.fail(1, err)
+				s.fail(err)
 			}
 			return
 		}

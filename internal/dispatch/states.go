@@ -5,15 +5,16 @@ import (
 	"slices"
 )
 
-// The states of a request and of a batch. All changes are made by to, with the mutex of the queue
-// or the set held.
+// The states of a request and of a batch. All changes are made by to, with the mutex of the queue or the set held.
 
 // A requestState is the state of one caller's request:
 //
 //	queued     it waits for a call                                 → in flight, settled, gone
 //	refused    it waits until its permits are free                 → in flight, settled, gone
-//	in flight  it is in a batch that is not complete               → queued, refused, settled, abandoned
-//	abandoned  the same, but its caller has left                   → gone
+//	in flight  it is in a batch that is not complete. Its caller
+//	           may have left, if the permits can be given back     → queued, refused, settled, abandoned
+//	abandoned  in flight, its caller has left, and its permits
+//	           go to the callers behind it                         → gone
 //	settled    its result or error is final
 //	gone       its caller has left without a result
 type requestState uint8

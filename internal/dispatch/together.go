@@ -188,7 +188,7 @@ type jointBatch struct {
 	callers int               // in all groups
 	failed  int               // index of the limiter that refused to decide, by the last reply; -1: none did
 
-	answered []*jointRequest // settled by this batch; signalled after the observer was called; guarded by set.mu
+	answered []*jointRequest // settled by this batch: appended to with set.mu held, signalled after the observer was called
 }
 
 // jointBatches is the pool of joint batches. recycle returns one.
@@ -265,14 +265,14 @@ func (b *jointBatch) Command(ctx context.Context, text bool, behind []pipeline.B
 // Done reads the reply to the command of b. It completes b, or starts retryDirect if the call must be repeated.
 func (b *jointBatch) Done(regular bool) {
 	x := joint{request: &b.request, set: b.set, sent: &b.attempts, failed: -1}
-	err := script.ServerError(b.Err())
+	reply, err := b.sent().Reply()
 	b.attempts.End(err)
 	switch {
 	case err != nil:
 	case b.shared != nil:
-		x.reply, err = b.request.ReplyOfMany(&b.attempts, b.sent().Val(), b.place)
+		x.reply, err = b.request.ReplyOfMany(&b.attempts, reply, b.place)
 	default:
-		err = x.read(b.sent().Val())
+		err = x.read(reply)
 	}
 	b.failed = x.failed
 	if separate(b, err, regular) {
@@ -291,19 +291,15 @@ func (b *jointBatch) Done(regular bool) {
 // retryDirect repeats the call of b outside the pipeline until b.due.
 func (b *jointBatch) retryDirect(last error) {
 	defer b.stall(b.Stalled)()
-	x := &joint{request: &b.request, set: b.set, sent: &b.attempts, failed: b.failed}
-	type answer struct {
-		reply  protocol.AllowAllReply
-		failed int
-	}
-	a, err := withinRest(context.Background(), b.limiter(), time.Until(b.due), b.CanDecide(), func(ctx context.Context) (answer, error) {
-		err := b.client.repeat(ctx, &b.attempts, x, last)
-		return answer{x.reply, x.failed}, err
+	x, err := withinRest(context.Background(), b.limiter(), time.Until(b.due), b.CanDecide(), func(ctx context.Context) (joint, error) {
+		x := joint{request: &b.request, set: b.set, sent: &b.attempts, failed: b.failed}
+		err := b.client.repeat(ctx, &b.attempts, &x, last)
+		return x, err
 	})
 	if !errors.Is(err, script.ErrNotInitialized) && !errors.Is(err, script.ErrUntold) {
-		a.failed = -1
+		x.failed = -1
 	}
-	b.complete(a.reply, a.failed, err)
+	b.complete(x.reply, x.failed, err)
 }
 
 // A joint is a call of allowall.lua.
@@ -366,13 +362,13 @@ func (b *jointBatch) decideAway() bool {
 	return known
 }
 
-func (b *jointBatch) fail(_ int, err error) { b.complete(protocol.AllowAllReply{}, -1, err) }
+func (b *jointBatch) fail(err error) { b.complete(protocol.AllowAllReply{}, -1, err) }
 
 // Late completes b with a timeout.
-func (b *jointBatch) Late() { b.fail(0, b.late()) }
+func (b *jointBatch) Late() { b.fail(b.late()) }
 
 // Unsent completes b, which nobody waits for.
-func (b *jointBatch) Unsent() { b.fail(0, script.ErrUnsent) }
+func (b *jointBatch) Unsent() { b.fail(script.ErrUnsent) }
 
 // Stalled lets the set send its next batch before b, which takes too long, is complete.
 func (b *jointBatch) Stalled() {

@@ -102,8 +102,9 @@ func (r *AcquireRequest) Began() time.Time { return r.began }
 // ID returns the last three bytes of the call's first id.
 func (r *AcquireRequest) ID() int64 { return r.id }
 
-// A RecentIDs holds the last three bytes of the ids of a limiter's latest records, as far as replies told of them. No
-// later call has joined a record with one of these ids. It is used with a granularity.
+// A RecentIDs holds the last three bytes of the ids of a queue's latest batches that were granted permits. It is used with a
+// granularity: a batch that joins a record gives it the batch's own id. So a record that still has one of these ids was joined
+// by no later batch, and a retry knows that it is not its own.
 type RecentIDs struct {
 	ids  [8]int64 // a ring: each the id plus 1; 0: none
 	next int      // index in ids
@@ -252,11 +253,10 @@ type AcquireReply struct {
 	Interval   time.Duration
 	Free       int64 // permits that remain free
 	Notes      Notes
-	Origin     int64         // first bytes of a live record's id, if something was refused; record.NoOrigin: no record
+	Origin     int64         // first bytes of a live record's id, if something was refused; record.NoOrigin: not known, or no record
 	ResetAfter time.Duration // until all permits are free
 	ID         int64         // last three bytes of the first id of the call
 	Ahead      int64         // permits that were taken for a lease, dated At
-	Attempts   int
 	Retry      time.Duration // wait before the next request; only in a local reply
 	outcomes   []int64       // for each group the result of Granted, and a wait in µs; nil: all granted
 }
@@ -279,10 +279,10 @@ func (r AcquireReply) Wait(i int) time.Duration { return Micros(r.outcomes[2*i+1
 // MakeOutcomes makes room for the outcomes of n groups, for a local reply.
 func (r *AcquireReply) MakeOutcomes(n int) { r.outcomes = make([]int64, 2*n) }
 
-// SetGranted and SetWait set the outcome of a group in a local reply. The wait is in µs.
+// SetGranted sets how many requests of a group are granted, in a local reply.
 func (r *AcquireReply) SetGranted(i int, granted int64) { r.outcomes[2*i] = granted }
 
-// SetWait is described at SetGranted.
+// SetWait sets the wait of a group in µs, in a local reply.
 func (r *AcquireReply) SetWait(i int, us int64) { r.outcomes[2*i+1] = us }
 
 // Shared returns what the fair share needs of a reply that refused a caller.

@@ -1,8 +1,6 @@
 package protocol
 
 import (
-	"math"
-
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
@@ -28,7 +26,7 @@ func (o *Options) plain() bool {
 }
 
 // Plain reports whether a request with this ask may share a command: one record for all that is asked for, in a limiter of
-// which so many permits were free by the last reply.
+// which so many permits were free by the last reply, at most an int32.
 func (o *Options) Plain(ask Ask, free int64) bool {
 	if ask.UpTo || ask.Partial || ask.Rebuild || ask.Lease > 0 || len(ask.Groups) == 0 || !o.plain() {
 		return false
@@ -46,7 +44,7 @@ func (o *Options) Plain(ask Ask, free int64) bool {
 func (r *AllowAll) Plain() bool {
 	for i := range r.Members {
 		m := &r.Members[i]
-		if m.Rebuild || !m.plain() || r.wanted(i) > min(m.Free, math.MaxUint32) {
+		if m.Rebuild || !m.plain() || r.wanted(i) > m.Free {
 			return false
 		}
 	}

@@ -75,17 +75,15 @@ type Recount struct {
 
 // A Progress is how far a recount has come.
 type Progress struct {
-	newest, oldest any // records that were read
-	count, sum     any // how many were read, and the permits in them
-	surplus        any // when all were read before
+	newest, oldest string // records that were read
+	count, sum     int64  // how many were read, and the permits in them
+	surplus        int64  // when all were read before
 }
 
 // Args returns the arguments.
 func (r Recount) Args() []any {
-	if p := r.Progress; p != (Progress{}) {
-		return []any{r.Now, p.newest, p.oldest, p.count, p.sum, p.surplus}
-	}
-	return []any{r.Now, "", "", 0, 0, 0}
+	p := r.Progress
+	return []any{r.Now, p.newest, p.oldest, p.count, p.sum, p.surplus}
 }
 
 // Reply decodes a reply. With the notes More or Many the recount goes on.
@@ -93,7 +91,9 @@ func (r Recount) Reply(reply []any) (Notes, Progress, error) {
 	if err := statusError(whole(reply[0])); err != nil {
 		return 0, Progress{}, err
 	}
-	return Notes(whole(reply[1])), Progress{reply[2], reply[3], reply[4], reply[5], reply[6]}, nil
+	newest, _ := reply[2].(string)
+	oldest, _ := reply[3].(string)
+	return Notes(whole(reply[1])), Progress{newest, oldest, whole(reply[4]), whole(reply[5]), whole(reply[6])}, nil
 }
 
 func whole(part any) int64 {

@@ -323,7 +323,7 @@ func TestReadReplies(t *testing.T) {
 
 func TestRecountReplies(t *testing.T) {
 	notes, progress, err := Recount{}.Reply([]any{int64(0), int64(Many), "newest", "oldest", int64(1000), int64(5000), int64(-7)})
-	if notes != Many || err != nil || progress != (Progress{"newest", "oldest", int64(1000), int64(5000), int64(-7)}) {
+	if notes != Many || err != nil || progress != (Progress{"newest", "oldest", 1000, 5000, -7}) {
 		t.Errorf("%v, %v, %v", notes, progress, err)
 	}
 	if args := (Recount{"now", progress}).Args(); !slices.Equal(args, []any{"now", "newest", "oldest", int64(1000), int64(5000), int64(-7)}) {

@@ -27,6 +27,9 @@ func (t *Topology) RunMixed(ctx context.Context, a *Attempts, s *Script, idempot
 			return cmd
 		})
 	})
+	if err == nil && len(cmd.Val()) == 0 {
+		err = errNoReply
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +43,10 @@ func (t *Topology) Try(ctx context.Context, a *Attempts, s *Script, keys []strin
 		cmd = NewCommand(ctx, all)
 		return &cmd
 	})
-	return cmd.Val(), err
+	if err != nil {
+		return nil, err
+	}
+	return cmd.Reply()
 }
 
 // TryAny is Try for a reply of any kind.

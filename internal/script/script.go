@@ -78,8 +78,8 @@ func (s *Script) Head(text bool) []any {
 }
 
 // A Command runs a script whose reply consists of integers. The Redis client must not retry it by itself, because that
-// does not know whether Redis executed it. A reply that was read stays, although the Redis client sets the network error
-// of a later command in a pipeline on all of its commands.
+// does not know whether Redis executed it. A reply without an error that was read stays, although the Redis client sets the
+// network error of a later command in a pipeline on all of its commands.
 type Command struct {
 	*redis.IntSliceCmd
 	read bool
@@ -99,6 +99,18 @@ func (c *Command) SetErr(err error) {
 		c.read = err == nil
 		c.IntSliceCmd.SetErr(err)
 	}
+}
+
+// errNoReply means that the reply of a script is empty.
+var errNoReply = Said("ERR there is no reply: a hook of the Redis client, or a proxy, does not pass the call on")
+
+// Reply returns the reply, which is not empty, or the error of the command.
+func (c *Command) Reply() ([]int64, error) {
+	err := ServerError(c.Err())
+	if err == nil && len(c.Val()) == 0 {
+		err = errNoReply
+	}
+	return c.Val(), err
 }
 
 // Clone returns a copy.

@@ -103,7 +103,7 @@ func (t *Topology) Server(ctx context.Context, key string) (Redis, error) {
 }
 
 // Redirected reports whether a node of a cluster refused a command because another node has, or gets, its keys. The
-// cluster client then knows that node, so the call can be repeated at once.
+// call can be repeated at once by the cluster client, which follows the reply to that node.
 func (t *Topology) Redirected(err error) bool {
 	return err != nil && t.Clustered() && Says(err, "MOVED", "ASK")
 }
