@@ -125,12 +125,15 @@ func TestReleaseThatFailsHalfwayWakesWaiters(t *testing.T) {
 		synctest.Wait()
 		waiter := b.acquire(l, 1)
 		b.waits("the waiter", waiter)
-		p.wire.cut.Store(p.wire.scripts.Load() + 2)
-		n, err := l.Release(t.Context(), 2500)
+		p.wire.back.Store(int64(20 * ms))
+		ctx, cancel := context.WithTimeout(t.Context(), 30*ms)
+		defer cancel()
+		n, err := l.Release(ctx, 2500)
 		if n == 0 || n == 2500 || !errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 			t.Fatalf("%d, %v", n, err)
 		}
-		b.granted("the waiter", waiter, 0)
+		b.sleepTo(60 * ms)
+		b.granted("the waiter", waiter, 40*ms)
 	})
 }
 

@@ -92,6 +92,9 @@ func share(ctx context.Context, text bool, s sender, behind []pipeline.Batch) re
 // It reports whether it did. If the run has stalled, s is sent directly: the timer of that run may still complete it, so it must
 // not be in another run.
 func separate(s sender, err error, regular bool) bool {
+	if err == nil {
+		return false
+	}
 	b := s.common()
 	notPlain := errors.Is(err, protocol.ErrNotPlain)
 	refused := script.IsAnswer(err) && !script.Unreachable(err)
