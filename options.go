@@ -186,8 +186,9 @@ func WithRecordPerRequest() LimiterOption {
 
 // WithGranularity bounds the memory of a limiter with many grants. All permits granted to this client within a period of
 // length d are stored as one record with the time of the end of the period. The limiter then has at most interval/d + 2
-// records for this client, and a few more after stalled or retried calls. Permits return up to d late, never early. Clients
-// with and without this option, and Redisson, can share a limiter.
+// records for this client, and a few more after stalled or retried calls. Permits return up to d late, never early. If a call
+// of the period is retried after a lost reply, all permits of the period count from the time of the retry. Clients with and
+// without this option, and Redisson, can share a limiter.
 //
 // After a lost reply, ErrOutcomeUnknown is more frequent than without the option: a retry cannot find the permits of the
 // earlier attempt if another call, mostly a later one, was stored in the same record. Records are four bytes longer.

@@ -313,6 +313,25 @@ func TestIDsThatStartAgainAtZero(t *testing.T) {
 	})
 }
 
+// TestRetryDatesItsWholeRecord: with a granularity the retry raises the score of a record that also holds the permits of an
+// earlier call, so those permits return late, too: by as much time as the retry took.
+func TestRetryDatesItsWholeRecord(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		c, tap := r.tapped()
+		l := c.RateLimiter("rl", rratelimiter.WithGranularity(time.Second))
+		r.setRate(l, rratelimiter.PerMinute(10))
+		r.toBucket(time.Second, 10*time.Millisecond)
+		r.try(l, 3)
+		tap.plan(plan{cut: true, then: func() { r.advance(5 * time.Second) }})
+		if ok, err := l.TryAcquire(t.Context(), 2); !ok || err != nil {
+			t.Errorf("%v, %v", ok, err)
+		}
+		at := r.dated(l)
+		r.same(l, rratelimiter.State{Rate: rratelimiter.PerMinute(10), Available: 5, Used: 5, Records: 1, Oldest: at, Newest: at, Consistent: true})
+	})
+}
+
 // TestShareThatCannotBeDetermined: once a later call has joined the record, the grant of the earlier attempt cannot be
 // determined. The retry takes nothing, and the error is ErrOutcomeUnknown.
 func TestShareThatCannotBeDetermined(t *testing.T) {

@@ -27,9 +27,10 @@ import (
 // by that client's own clock. By the true clock the record is then at least interval - s old, so every grant counts at
 // least that long:
 //
-// - No window of interval - s holds more permits than the rate. Hence no window of interval holds more than
-// ceil(interval / (interval - s)) times the rate, and not more than the rate where all clocks agree. - No grant counts
-// longer than interval + s, plus the granularity of its client. After that all permits are free.
+//   - No window of interval - s holds more permits than the rate. Hence no window of interval holds more than
+//     ceil(interval / (interval - s)) times the rate, and not more than the rate where all clocks agree.
+//   - No grant counts longer than interval + s, plus the granularity of its client, plus the time that a later call of the
+//     same record took: its retry dates the whole record anew. After that all permits are free.
 //
 // Released permits do not count from then on. Where all clocks agree, and records have the times of their grants, the
 // permits of the oldest grants count as released, as the library promises; otherwise those of the newest, because the
@@ -126,6 +127,7 @@ type mix struct {
 	most         int64 // largest skew so far
 	least        int64 // smallest skew so far
 	slack        int64 // largest slack of a participant, in ms
+	longest      int64 // longest call of a participant with slack, in ms, rounded up
 	leased       *leased
 	ahead        bool // a participant takes permits ahead of demand
 	events       [2][]event
@@ -361,6 +363,9 @@ func (m *mix) golang(t *rapid.T, c *environment, f *participant, limiter int, n 
 		}
 		m.note(limiter, -back, start, err == nil)
 	}
+	if f.slack > 0 {
+		m.longest = max(m.longest, m.time().Sub(start).Milliseconds()+1)
+	}
 	c.lost.Add(int64(f.faults.disarm()))
 	t.Logf("%d ms: %s, way %d, %d of limiter %d: %d %v", m.now.Load()-epoch, f.name, way, n, limiter, trouble, err)
 	if err != nil {
@@ -514,7 +519,7 @@ func cancel(scores []window.Score, permits, at, length int64, oldest bool) ([]wi
 
 // accounted fails the test if more permits are in use than were granted, with certainty or perhaps.
 func (m *mix) accounted(t *rapid.T, limiter int) {
-	since := m.time().Add(-time.Duration(m.interval+m.spread()+m.slack+1) * time.Millisecond)
+	since := m.time().Add(-time.Duration(m.interval+m.spread()+m.slack+m.longest+1) * time.Millisecond)
 	granted := int64(0)
 	for _, d := range m.events[limiter] {
 		if d.permits > 0 && d.end.After(since) {
