@@ -142,7 +142,7 @@ func TestSmoothIsGuavas(t *testing.T) {
 	if home := os.Getenv("JAVA_HOME"); home != "" {
 		java = filepath.Join(home, "bin", "java")
 	}
-	cmd := exec.CommandContext(t.Context(), java, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-jar", harness(t))
+	cmd := exec.CommandContext(t.Context(), java, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-jar", harness(t))
 	var errs bytes.Buffer
 	cmd.Stdin, cmd.Stderr = &commands, &errs
 	output, err := cmd.Output()

@@ -241,6 +241,10 @@ func Command(ctx context.Context, version string, words ...string) (*exec.Cmd, e
 // saves 50 ms of 700, and is not worth its 10 MB a version.
 var smallJVM = []string{"-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m"}
 
+// quietJVM are flags for a JVM that leaves stdout to the protocol: its log goes to stderr. It keeps no performance data, because
+// JVMs that start at the same time can lock each other's files, and log that.
+var quietJVM = []string{"-XX:-UsePerfData", "-Xlog:disable", "-Xlog:all=warning:stderr"}
+
 func command(ctx context.Context, version string, flags, words []string) (*exec.Cmd, error) {
 	jar, err := Jar(ctx, version)
 	if err != nil {
@@ -250,7 +254,7 @@ func command(ctx context.Context, version string, flags, words []string) (*exec.
 	if err != nil {
 		return nil, err
 	}
-	return exec.Command(java, slices.Concat(flags, []string{"-jar", jar}, words)...), nil
+	return exec.Command(java, slices.Concat(flags, quietJVM, []string{"-jar", jar}, words)...), nil
 }
 
 // read hands the lines of the JVM to those who wait for them, until it ends.

@@ -575,6 +575,15 @@ func TestProcessEnds(t *testing.T) {
 	}
 }
 
+// TestLogOfTheJVM sees that what the JVM logs does not get among the answers.
+func TestLogOfTheJVM(t *testing.T) {
+	t.Parallel()
+	r := startRedis(t)
+	java := redisson.Start(t, "4.7.0", redisson.Addr(r.addr), redisson.JVM("-Xlog:gc+init"))
+	ok(t, java.SetRate(t.Context(), "x", redisson.Rate{Permits: 1, Interval: time.Hour}))
+	ok(t, java.Acquire(t.Context(), "x", 1))
+}
+
 // TestCannotConnect sees that a server that is not there is an error of the start.
 func TestCannotConnect(t *testing.T) {
 	t.Parallel()
