@@ -24,7 +24,8 @@
 --       record, nothing was refused, or expired records remain; with a lease 9 how many permits more were taken; then, unless
 --       the permits of ARGV 3 were granted, two a group: how many of it are granted (-1: its size exceeds the rate; with u:
 --       permits granted), and us until the permits of its first refused request are free (with d, or if the group is strict;
---       else 0)
+--       else 0); last, if a strict group is refused, us until the permits are free, too, that return shortly after those of its
+--       first refused request
 --
 -- The requests of a strict group wait in a queue: if one is refused, none behind it is granted. Behind the strict groups each
 -- group takes what it can.
@@ -175,6 +176,7 @@ local rate, interval, records = limiter.rate, limiter.interval, limiter.records
 -- Decide.
 local left, reset_in, groups, origin
 local refused, ahead = false, 0 -- permits that are taken ahead, for a lease
+local together_in -- the end of the reply
 if recovered and recovered == wanted then
   left = state.free
 elseif wanted and wanted <= state.free and not recovered then
@@ -199,11 +201,12 @@ else
     local taken, detail = state.free - left, find(flags, 'd', 1, true)
     if detail or strict > 0 then
       local waits = {} -- by size: sizes are few, requests many
-      for _, group in ipairs(groups) do
+      for i, group in ipairs(groups) do
         local size = group.size
         if group.granted >= 0 and group.granted < group.count then
           waits[size] = waits[size] or free_in(limiter, state, size, left, taken, score)
           group.wait = waits[size]
+          together_in = together_in or i <= strict and last_free_in(limiter, state, group.wait)
         end
       end
     end
@@ -283,6 +286,9 @@ if groups then
   for i = 1, #groups do
     reply[last - 1 + 2 * i] = groups[i].granted
     reply[last + 2 * i] = groups[i].wait
+  end
+  if together_in then
+    reply[#reply + 1] = together_in
   end
 end
 return reply

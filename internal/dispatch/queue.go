@@ -356,12 +356,9 @@ const (
 	pollSlack = shortestPoll / 8
 )
 
-// A process that was beaten to the permits of a waiting caller asks again after breather, or a 50th of the interval if that
-// is less: permits that return meanwhile then cost one call together, instead of one for each record.
-const breather = 20 * time.Millisecond
-
-// sleep sets the timer to when next can be served according to g, or to when the fair share of this process allows it.
-// q.mu is held.
+// sleep sets the timer to when next can be served according to g, or to when the fair share of this process allows it. If
+// several callers wait, here or in other processes, it waits for the permits that return shortly afterwards, too: one call then
+// takes them all. beaten: another process took the permits of next. q.mu is held.
 func (q *queue) sleep(next *request, g protocol.AcquireReply, beaten bool) {
 	now, since := q.client.clock(), q.since(&g)
 	q.yieldUntil = q.fairShare.Divide(g.Shared(), since, next.free.Sub(since), next.N)
@@ -369,11 +366,11 @@ func (q *queue) sleep(next *request, g protocol.AcquireReply, beaten bool) {
 		q.yieldUntil = time.Time{}
 	} else {
 		q.polls = 0
-		wait := q.turn(next, now).Sub(now)
-		if beaten && q.yieldUntil.IsZero() && next.Until.IsZero() {
-			wait = max(wait, min(breather, g.Interval/50))
+		at, together := q.turn(next, now), since.Add(g.Together)
+		if (q.waiting > 1 || beaten) && at.Before(together) && next.mayWait(together) {
+			at = together
 		}
-		q.set(wait)
+		q.set(at.Sub(now))
 	}
 	q.client.watch()
 }
@@ -458,8 +455,7 @@ func (c *Client) watch() {
 	})
 }
 
-// onTimer sends the next batch. If several callers wait, it first waits for permits of this process that return shortly
-// after those of the first caller (fairShare.Together), so that one call serves them all.
+// onTimer sends the next batch.
 func (q *queue) onTimer() {
 	q.mu.Lock()
 	defer q.exit()
@@ -474,12 +470,6 @@ func (q *queue) onTimer() {
 	if q.polling {
 		q.polls = min(q.polls+1, 4)
 		q.yieldUntil = time.Time{} // which may be far away if the clock has gone back
-	}
-	if next, now := q.waiter(), q.client.clock(); next != nil && q.waiting > 1 && !now.Before(next.free) {
-		if at := q.fairShare.Together(next.free); now.Before(at) {
-			q.set(at.Sub(now))
-			return
-		}
 	}
 	q.ask = true
 	q.send()

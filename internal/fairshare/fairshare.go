@@ -182,19 +182,6 @@ func (s *Share) Ready(from, until time.Time, n int64) time.Time {
 	return from
 }
 
-// Together returns when to ask for permits that return at free if several callers wait: with the last of this process's
-// grants that return within 2 ms, or a 500th of the interval if that is less. From then on they are one grant, and take
-// one call.
-func (s *Share) Together(free time.Time) time.Time {
-	within := free.Add(min(2*time.Millisecond, s.interval/500))
-	for _, own := range s.own {
-		if at := s.returnsAt(own); at.After(free) && !at.After(within) {
-			free = at
-		}
-	}
-	return free
-}
-
 func (s *Share) returnsAt(own grantedAt) time.Time {
 	return time.UnixMicro(own.at).Add(s.interval + s.offset)
 }

@@ -258,6 +258,7 @@ type AcquireReply struct {
 	ID         int64         // last three bytes of the first id of the call
 	Ahead      int64         // permits that were taken for a lease, dated At
 	Retry      time.Duration // wait before the next request; only in a local reply
+	Together   time.Duration // the Wait of the first refused waiting caller, and until permits that return shortly afterwards are free, too
 	outcomes   []int64       // for each group the result of Granted, and a wait in µs; nil: all granted
 }
 
@@ -313,6 +314,9 @@ func (r *AcquireRequest) Reply(e *Encoder, a *script.Attempts, reply []int64) (A
 		if g.Ahead, g.outcomes = reply[8], reply[9:]; len(g.outcomes) == 0 {
 			g.outcomes = nil
 		}
+	}
+	if last := len(g.outcomes) - 1; last >= 0 && last%2 == 0 {
+		g.Together, g.outcomes = Micros(g.outcomes[last]), g.outcomes[:last]
 	}
 	g.At = e.Dated(g.Now, reply[2], g.Ahead > 0)
 	g.ResetAfter = Micros(g.At - g.Now + reply[2]*1000)

@@ -24,7 +24,8 @@
 --       record, nothing was refused, or expired records remain; with a lease 9 how many permits more were taken; then, unless
 --       the permits of ARGV 3 were granted, two a group: how many of it are granted (-1: its size exceeds the rate; with u:
 --       permits granted), and us until the permits of its first refused request are free (with d, or if the group is strict;
---       else 0)
+--       else 0); last, if a strict group is refused, us until the permits are free, too, that return shortly after those of its
+--       first refused request
 --
 -- The requests of a strict group wait in a queue: if one is refused, none behind it is granted. Behind the strict groups each
 -- group takes what it can.
@@ -917,6 +918,7 @@ local rate, interval, records = limiter.rate, limiter.interval, limiter.records
 -- Decide.
 local left, reset_in, groups, origin
 local refused, ahead = false, 0 -- permits that are taken ahead, for a lease
+local together_in -- the end of the reply
 if recovered and recovered == wanted then
   left = state.free
 elseif wanted and wanted <= state.free and not recovered then
@@ -936,6 +938,7 @@ else
   if refused and not state.more then
 -- refusal.lua: whether a refusal is right, when the permits will be free, and who has them.
 local MAX_WALKED = 512 -- records that a refusal walks to find a time
+local TOGETHER, TOGETHER_PART = 5, 200 -- records expire together within so many ms, but at most that part of the interval
 
 -- walk_records prepares a state for the other functions: it sets live_count and walked, the oldest live records. It adds
 -- them up, raises the free permits if some were lost, and returns whether it did. It does not lower them: after a release by
@@ -1000,6 +1003,13 @@ local function free_in(limiter, state, n, free, taken, score)
   return free_in(limiter, state, n, free, taken, score)
 end
 
+-- last_free_in returns in how many µs the last record expires of those that do together with one that expires in the given time.
+local function last_free_in(limiter, state, us)
+  local until_score = state.cutoff + us / 1000 + math.min(TOGETHER, limiter.interval / TOGETHER_PART)
+  local count = call('ZCOUNT', limiter.records, '-inf', until_score) - state.expired_count
+  return count > 0 and math.max(us, rank_expires_in(limiter, state, count - 1)) or us
+end
+
 -- all_free_in returns in how many µs all permits will be free, if no client takes any; taken are granted now.
 local function all_free_in(limiter, state, taken, score)
   local live = state.live_count > 0 and rank_expires_in(limiter, state, state.live_count - 1) or 0
@@ -1033,11 +1043,12 @@ end
     local taken, detail = state.free - left, find(flags, 'd', 1, true)
     if detail or strict > 0 then
       local waits = {} -- by size: sizes are few, requests many
-      for _, group in ipairs(groups) do
+      for i, group in ipairs(groups) do
         local size = group.size
         if group.granted >= 0 and group.granted < group.count then
           waits[size] = waits[size] or free_in(limiter, state, size, left, taken, score)
           group.wait = waits[size]
+          together_in = together_in or i <= strict and last_free_in(limiter, state, group.wait)
         end
       end
     end
@@ -1217,6 +1228,9 @@ if groups then
   for i = 1, #groups do
     reply[last - 1 + 2 * i] = groups[i].granted
     reply[last + 2 * i] = groups[i].wait
+  end
+  if together_in then
+    reply[#reply + 1] = together_in
   end
 end
 return reply

@@ -1096,6 +1096,7 @@ if available then
 elseif refused then
 -- refusal.lua: whether a refusal is right, when the permits will be free, and who has them.
 local MAX_WALKED = 512 -- records that a refusal walks to find a time
+local TOGETHER, TOGETHER_PART = 5, 200 -- records expire together within so many ms, but at most that part of the interval
 
 -- walk_records prepares a state for the other functions: it sets live_count and walked, the oldest live records. It adds
 -- them up, raises the free permits if some were lost, and returns whether it did. It does not lower them: after a release by
@@ -1158,6 +1159,13 @@ local function free_in(limiter, state, n, free, taken, score)
   end
   state.walked = call('ZRANGE', limiter.records, state.expired_count, state.expired_count + MAX_WALKED - 1)
   return free_in(limiter, state, n, free, taken, score)
+end
+
+-- last_free_in returns in how many µs the last record expires of those that do together with one that expires in the given time.
+local function last_free_in(limiter, state, us)
+  local until_score = state.cutoff + us / 1000 + math.min(TOGETHER, limiter.interval / TOGETHER_PART)
+  local count = call('ZCOUNT', limiter.records, '-inf', until_score) - state.expired_count
+  return count > 0 and math.max(us, rank_expires_in(limiter, state, count - 1)) or us
 end
 
 -- all_free_in returns in how many µs all permits will be free, if no client takes any; taken are granted now.
