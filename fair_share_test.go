@@ -331,8 +331,7 @@ func TestQueueYieldsNoLongerThanItPolls(t *testing.T) {
 	})
 }
 
-// Grants to this process within two ms become one grant in the next interval, so that many waiting callers cost few
-// calls.
+// Permits of several grants within five ms become one grant in the next interval, so that many waiting callers cost few calls.
 func TestGrantsThatReturnTogetherBecomeOne(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()

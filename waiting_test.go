@@ -282,9 +282,35 @@ func TestAloneTheQueueWakesExactly(t *testing.T) {
 	})
 }
 
-// A process that was beaten to permits asks again 20 ms later, not each time that a record returns. The one that was first
-// goes on as they return, so no permit is lost.
-func TestBeatenProcessesAskLess(t *testing.T) {
+// Several waiting callers take permits that return within 5 ms with one call, whichever process took them before. A caller that
+// waits alone gets its permits on time.
+func TestPermitsThatReturnTogetherTakeOneCall(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		rate := rratelimiter.WithRate(rratelimiter.PerSecond(5))
+		holder := b.process().RateLimiter("l", rate)
+		for _, at := range []time.Duration{0, 3 * ms, 5 * ms, 9 * ms, 12 * ms} {
+			b.sleepTo(at)
+			b.granted("a caller before", b.acquire(holder, 1), at)
+		}
+		p := b.process()
+		l := p.RateLimiter("l", rate)
+		var waiting []*call
+		for range 4 {
+			waiting = append(waiting, b.acquire(l, 1))
+		}
+		before := p.wire.scripts.Load()
+		b.sleepTo(1040 * ms)
+		for i, c := range waiting {
+			b.granted("a caller", c, []time.Duration{1005 * ms, 1005 * ms, 1005 * ms, 1009 * ms}[i])
+		}
+		if n := p.wire.scripts.Load() - before; n != 2 {
+			t.Errorf("%d calls", n)
+		}
+	})
+}
+
+// Processes whose callers wait do not ask for each record that returns.
+func TestWaitingProcessesAskTogether(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		rate := rratelimiter.WithRate(rratelimiter.PerSecond(100))
 		holder := b.process().RateLimiter("l", rate)
@@ -315,46 +341,31 @@ func TestBeatenProcessesAskLess(t *testing.T) {
 				served++
 			}
 		}
-		if n := calls() - before; served != 100 || n > 20+4*3 { // the first one asks for each record, the others at most thrice
+		// All records have expired after 20 ms, in which a process asks every 5 ms.
+		if n := calls() - before; served != 100 || n > 4*5 {
 			t.Errorf("%d served by %d calls", served, n)
 		}
 	})
 }
 
-// A caller with a timeout asks on time, also if its process was beaten: its permits may return before the timeout is over.
-func TestBeatenCallerWithATimeout(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bubble) {
-		rate := rratelimiter.WithRate(rratelimiter.PerSecond(2))
-		first, second := b.process(), b.process()
-		l := first.RateLimiter("l", rate)
-		b.granted("the first", b.acquire(l, 1), 0)
-		b.sleepTo(5 * ms)
-		b.granted("the second", b.acquire(l, 1), 5*ms)
-		winner, beaten := b.acquire(l, 1), b.tryFor(second.RateLimiter("l", rate), 1, 1005*ms)
-		second.wire.there.Store(int64(ms))
-		b.sleepTo(1020 * ms)
-		b.granted("the first one to ask", winner, 1000*ms)
-		b.granted("the one that was beaten", beaten, 1006*ms)
-	})
-}
-
-// A process that was refused before the permits returned, or was granted some of them, was not beaten: it asks on time.
-func TestProcessThatWasNotBeatenIsOnTime(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bubble) {
-		rate := rratelimiter.WithRate(rratelimiter.PerSecond(3))
-		l := b.process().RateLimiter("l", rate)
-		for i := range time.Duration(3) {
-			b.sleepTo(5 * i * ms)
-			b.granted("a caller before", b.acquire(l, 1), 5*i*ms)
-		}
-		b.sleepTo(995 * ms)
-		l = b.process().RateLimiter("l", rate)
-		waiting := []*call{b.acquire(l, 1), b.acquire(l, 1), b.acquire(l, 1)}
-		b.sleepTo(1040 * ms)
-		for i, c := range waiting {
-			b.granted("a caller", c, 1000*ms+time.Duration(i)*5*ms)
-		}
-	})
+// A caller whose permits another process took asks for what returns together, unless its time is over before.
+func TestCallerThatWasBeaten(t *testing.T) {
+	for _, test := range []struct{ timeout, at time.Duration }{{time.Minute, 1006 * ms}, {1004*ms + ms/2, 1004 * ms}} {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			rate := rratelimiter.WithRate(rratelimiter.PerSecond(3))
+			first, second := b.process(), b.process()
+			l := first.RateLimiter("l", rate)
+			for _, at := range []time.Duration{0, 3 * ms, 5 * ms} {
+				b.sleepTo(at)
+				b.granted("a caller before", b.acquire(l, 1), at)
+			}
+			winner, beaten := b.acquire(l, 1), b.tryFor(second.RateLimiter("l", rate), 1, test.timeout-5*ms)
+			second.wire.there.Store(int64(ms))
+			b.sleepTo(1020 * ms)
+			b.granted("the first one to ask", winner, 1000*ms)
+			b.granted("the one that was beaten", beaten, test.at)
+		})
+	}
 }
 
 // Without Redisson on the server, the queue always asks on time.

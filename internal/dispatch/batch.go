@@ -50,11 +50,12 @@ type request struct {
 	result     Result
 	err        error
 	state      requestState
-	batch      *batch    // the last one that carried it
-	lastBatch  int64     // number of that batch
-	free       time.Time // when its permits will be free, by the client's clock; zero: it was not refused yet
-	last       bool      // the timeout is over: the next reply settles it
-	prev, next *request  // neighbours in the queue
+	batch      *batch        // the last one that carried it
+	lastBatch  int64         // number of that batch
+	free       time.Time     // when its permits will be free, by the client's clock; zero: it was not refused yet
+	together   time.Duration // how long after free other permits are free that return together with its own
+	last       bool          // the timeout is over: the next reply settles it
+	prev, next *request      // neighbours in the queue
 }
 
 // newRequest returns a request for a. The pool belongs to the client and is not global: a channel belongs to the

@@ -356,9 +356,8 @@ const (
 	pollSlack = shortestPoll / 8
 )
 
-// sleep sets the timer to when next can be served according to g, or to when the fair share of this process allows it. If
-// several callers wait, here or in other processes, it waits for the permits that return shortly afterwards, too: one call then
-// takes them all. beaten: another process took the permits of next. q.mu is held.
+// sleep sets the timer to when next can be served according to g, or to when the fair share of this process allows it. beaten:
+// another process took the permits of next. q.mu is held.
 func (q *queue) sleep(next *request, g protocol.AcquireReply, beaten bool) {
 	now, since := q.client.clock(), q.since(&g)
 	q.yieldUntil = q.fairShare.Divide(g.Shared(), since, next.free.Sub(since), next.N)
@@ -366,13 +365,23 @@ func (q *queue) sleep(next *request, g protocol.AcquireReply, beaten bool) {
 		q.yieldUntil = time.Time{}
 	} else {
 		q.polls = 0
-		at, together := q.turn(next, now), since.Add(g.Together)
-		if (q.waiting > 1 || beaten) && at.Before(together) && next.mayWait(together) {
-			at = together
+		next.together = since.Add(g.Together).Sub(next.free)
+		at := q.turn(next, now)
+		if beaten {
+			at = next.gather(at)
 		}
 		q.set(at.Sub(now))
 	}
 	q.client.watch()
+}
+
+// gather returns when to ask for permits of r and those that return shortly afterwards: at the time given, or later. If several
+// callers wait, here or in other processes, one call then takes them all.
+func (r *request) gather(at time.Time) time.Time {
+	if together := r.free.Add(r.together); at.Before(together) && r.mayWait(together) {
+		return together
+	}
+	return at
 }
 
 // turn returns when this process may ask for next: once its permits are free, and before yieldUntil only as far as the
@@ -470,6 +479,12 @@ func (q *queue) onTimer() {
 	if q.polling {
 		q.polls = min(q.polls+1, 4)
 		q.yieldUntil = time.Time{} // which may be far away if the clock has gone back
+	}
+	if next, now := q.waiter(), q.client.clock(); next != nil && q.waiting > 1 && !now.Before(next.free) {
+		if at := next.gather(now); now.Before(at) {
+			q.set(at.Sub(now))
+			return
+		}
 	}
 	q.ask = true
 	q.send()

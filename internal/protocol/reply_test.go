@@ -76,6 +76,14 @@ func TestAcquireReplies(t *testing.T) {
 			},
 			granted: []int64{1, -1},
 		},
+		"refused, with waiting callers": {
+			reply: []int64{0, 10, 1000, 1, 0, now, 9000, 5, 1, 2500, 0, 0, 4500},
+			want: AcquireReply{
+				Now: now, At: now + 700, Rate: 10, Interval: time.Second, Free: 1, Origin: 5, ResetAfter: 9 * ms,
+				Together: 4500 * time.Microsecond, outcomes: []int64{1, 2500, 0, 0},
+			},
+			granted: []int64{1, 0},
+		},
 		"longest interval": {
 			reply: []int64{0, 10, 1e15 - 1, 4, 0, now, math.MaxInt64},
 			want: AcquireReply{

@@ -65,7 +65,7 @@ local function free_in(limiter, state, n, free, taken, score)
   return free_in(limiter, state, n, free, taken, score)
 end
 
--- last_free_in returns in how many µs the last record expires of those that do together with one that expires in the given time.
+-- last_free_in returns in how many µs the last record expires that does so together with one that expires in the given time.
 local function last_free_in(limiter, state, us)
   local until_score = state.cutoff + us / 1000 + math.min(TOGETHER, limiter.interval / TOGETHER_PART)
   local count = call('ZCOUNT', limiter.records, '-inf', until_score) - state.expired_count
