@@ -309,6 +309,21 @@ func TestPermitsThatReturnTogetherTakeOneCall(t *testing.T) {
 	})
 }
 
+// On a short interval, permits return together only within a 200th of it.
+func TestPermitsThatReturnTogetherOnAShortInterval(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		l := b.process().RateLimiter("l", rratelimiter.WithRate(rratelimiter.Rate{Permits: 3, Interval: 200 * ms}))
+		for _, at := range []time.Duration{0, ms, 3 * ms} {
+			b.sleepTo(at)
+			b.granted("a caller before", b.acquire(l, 1), at)
+		}
+		first, second := b.acquire(l, 1), b.acquire(l, 1)
+		b.sleepTo(240 * ms)
+		b.granted("the first", first, 201*ms)
+		b.granted("the second", second, 201*ms)
+	})
+}
+
 // Processes whose callers wait do not ask for each record that returns.
 func TestWaitingProcessesAskTogether(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
