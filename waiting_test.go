@@ -309,6 +309,26 @@ func TestPermitsThatReturnTogetherTakeOneCall(t *testing.T) {
 	})
 }
 
+// Permits return together, too, if the call that refuses the waiting callers grants some of them.
+func TestPermitsThatReturnTogetherWithThoseOfTheCall(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
+		p.wire.there.Store(int64(ms))
+		var all []*call
+		for range 20 {
+			all = append(all, b.acquire(l, 1))
+		}
+		// The first call, which is under way, grants 1 permit, the second one 9, and the third one all 10.
+		p.asks("the others", 2, func() { b.sleepTo(2 * time.Second) })
+		for _, c := range all {
+			if !c.ok {
+				t.Error("a caller was not granted")
+			}
+		}
+	})
+}
+
 // On a short interval, permits return together only within a 200th of it.
 func TestPermitsThatReturnTogetherOnAShortInterval(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {

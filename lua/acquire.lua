@@ -206,7 +206,7 @@ else
         if group.granted >= 0 and group.granted < group.count then
           waits[size] = waits[size] or free_in(limiter, state, size, left, taken, score)
           group.wait = waits[size]
-          together_in = together_in or i <= strict and last_free_in(limiter, state, group.wait)
+          together_in = together_in or i <= strict and last_free_in(limiter, state, group.wait, taken, score)
         end
       end
     end

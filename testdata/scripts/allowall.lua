@@ -1162,10 +1162,12 @@ local function free_in(limiter, state, n, free, taken, score)
 end
 
 -- last_free_in returns in how many µs the last record expires that does so together with one that expires in the given time.
-local function last_free_in(limiter, state, us)
+-- taken are granted now, with a score.
+local function last_free_in(limiter, state, us, taken, score)
   local until_score = state.cutoff + us / 1000 + math.min(TOGETHER, limiter.interval / TOGETHER_PART)
   local count = call('ZCOUNT', limiter.records, '-inf', until_score) - state.expired_count
-  return count > 0 and math.max(us, rank_expires_in(limiter, state, count - 1)) or us
+  local live = count > 0 and rank_expires_in(limiter, state, count - 1) or 0
+  return math.max(us, live, taken > 0 and score <= until_score and expires_in(state, score) or 0)
 end
 
 -- all_free_in returns in how many µs all permits will be free, if no client takes any; taken are granted now.
