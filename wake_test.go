@@ -17,6 +17,16 @@ import (
 // wake_test.go tests what wakes waiting callers: changes here and elsewhere, and the end of the limiter or of the redis
 // client.
 
+// waitsForOne takes all 10 permits an hour of a limiter "l", and then has a caller wait for one.
+func (b *bubble) waitsForOne() (*process, *rratelimiter.Limiter, *call) {
+	b.t.Helper()
+	p := b.process()
+	l := p.RateLimiter("l")
+	mustSet(b.t, l, rratelimiter.PerHour(10))
+	b.granted("the first", b.acquire(l, 10), 0)
+	return p, l, b.acquire(l, 1)
+}
+
 // A change by this process takes effect for waiting callers at once, also through a handle with other options.
 func TestLocalChangesWakeWaiters(t *testing.T) {
 	hour := rratelimiter.Rate{Permits: 10, Interval: time.Hour}
@@ -36,13 +46,7 @@ func TestLocalChangesWakeWaiters(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bubble) {
-				p := b.process()
-				l := p.RateLimiter("l")
-				if err := l.SetRate(t.Context(), hour); err != nil {
-					t.Fatal(err)
-				}
-				b.granted("the first", b.acquire(l, 10), 0)
-				waiter := b.acquire(l, 1)
+				p, _, waiter := b.waitsForOne()
 				b.sleepTo(1234567 * time.Microsecond)
 				b.waits("the waiter", waiter)
 				if err := change(t.Context(), p.RateLimiter("l", rratelimiter.WithServerTime())); err != nil {
@@ -61,11 +65,7 @@ func TestLocalChangesWakeWaiters(t *testing.T) {
 // So does a change whose caller has left meanwhile.
 func TestAChangeWhoseCallerLeftWakesWaiters(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
-		p := b.process()
-		l := p.RateLimiter("l")
-		mustSet(t, l, rratelimiter.PerHour(10))
-		b.granted("the first", b.acquire(l, 10), 0)
-		waiter := b.acquire(l, 1)
+		p, l, waiter := b.waitsForOne()
 		b.waits("the waiter", waiter)
 		p.wire.back.Store(int64(20 * ms))
 		ctx, cancel := context.WithTimeout(t.Context(), 10*ms)
@@ -81,11 +81,7 @@ func TestAChangeWhoseCallerLeftWakesWaiters(t *testing.T) {
 // So does a rate that a handle enforces.
 func TestAnEnforcedRateWakesWaiters(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
-		p := b.process()
-		l := p.RateLimiter("l")
-		mustSet(t, l, rratelimiter.PerHour(10))
-		b.granted("the first", b.acquire(l, 10), 0)
-		waiter := b.acquire(l, 1)
+		p, _, waiter := b.waitsForOne()
 		b.sleepTo(time.Second)
 		b.waits("the waiter", waiter)
 		b.granted("the caller that brings the rate", b.acquire(p.RateLimiter("l", rratelimiter.WithEnforcedRate(rratelimiter.PerHour(20))), 1), time.Second)

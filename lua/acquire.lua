@@ -31,8 +31,8 @@
 -- group takes what it can.
 --
 -- The plain grant comes first (plain_read.lua says what it costs). After it, a granularity costs ZRANGEBYSCORE (this client's
--- record of the bucket) and ZREM of it; a refusal ZRANGE of the oldest record and of the records that it adds up or walks; a
--- search for an earlier attempt what recover.lua says.
+-- record of the bucket) and ZREM of it; a refusal ZRANGE of the oldest record and of the records that it adds up or walks,
+-- and for waiting callers ZCOUNT and ZRANGE of one more record; a search for an earlier attempt what recover.lua says.
 
 --@include base
 local client_now, record, wanted, flags = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[5]
@@ -206,12 +206,12 @@ else
         if group.granted >= 0 and group.granted < group.count then
           waits[size] = waits[size] or free_in(limiter, state, size, left, taken, score)
           group.wait = waits[size]
-          together_in = together_in or i <= strict and last_free_in(limiter, state, group.wait, taken, score)
+          together_in = together_in or i <= strict and together_free_in(limiter, state, group.wait, taken, score)
         end
       end
     end
     if detail then
-      reset_in = all_free_in(limiter, state, taken, score)
+      reset_in = all_free_in(limiter, state, state.live_count, taken, score)
     end
     if state.oldest then
       origin = origin_of(state.oldest)

@@ -213,7 +213,7 @@ elseif refused then
   end
   for i, one in ipairs(all) do
     local state, taken = one.state, one.state.free - one.left
-    one.reset_in = not state.more and all_free_in(one.limiter, state, taken, one.score)
+    one.reset_in = not state.more and all_free_in(one.limiter, state, state.live_count, taken, one.score)
     waits[i] = {}
     for group, size in ipairs(one.request.sizes) do
       if size <= one.left then

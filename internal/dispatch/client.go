@@ -3,8 +3,8 @@
 //
 // Lock order: that of the sets, of a set, of the registry, of a queue, of a pipeline; then those under which no other is
 // taken: that of the local limiters, of a breaker, of the deny cache, of the checks, of the changes under way, of the leases
-// to be given back, of the sweeper. Client.pipelinesMu is taken before the lock of a pipeline. A pipeline calls into a batch without its mutex, but
-// for methods that take at most the lock of the local limiters.
+// to be given back, of the sweeper. Client.pipelinesMu is taken before the lock of a pipeline. A pipeline calls into a batch
+// without its mutex, but for methods that take at most the lock of the local limiters.
 package dispatch
 
 import (

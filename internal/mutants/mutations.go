@@ -139,7 +139,7 @@ var mutations = []mutation{
 	{file: "lua/shared/refusal.lua", why: "the wait for several records ends with the record after the last of them",
 		old: "return rank_expires_in(limiter, state, i - 1)", new: "return rank_expires_in(limiter, state, math.min(i, state.live_count - 1))"},
 	{file: "lua/shared/refusal.lua", why: "the reset time is that of the oldest record",
-		old: "rank_expires_in(limiter, state, state.live_count - 1)", new: "rank_expires_in(limiter, state, 0)"},
+		old: "rank_expires_in(limiter, state, count - 1)", new: "rank_expires_in(limiter, state, 0)"},
 	{file: "lua/shared/config.lua", why: "any number is accepted as free permits",
 		old: "if stored and find(stored, '^-?[1-9]%d*$') then", new: "if stored and tonumber(stored) then"},
 
@@ -558,7 +558,7 @@ var mutations = []mutation{
 	{file: "internal/dispatch/queue.go", why: "a change of the limiter wakes nobody if its caller has left",
 		old: "	if err == nil {\n		l.client.wake(l.Key())\n", new: "	if err == nil {\n"},
 	{file: "internal/script/script.go", why: "a reply that is missing is decoded",
-		old: "err == nil && len(c.Val()) == 0", new: "false"},
+		old: "err == nil && len(reply) == 0", new: "false"},
 	{file: "lua/shared/refusal.lua", why: "a refusal returns a wait beyond the TTL of the limiter",
 		old: "local longest = state.ttl < 0 and MAX_PERMITS or state.ttl + 1", new: "local longest = MAX_PERMITS"},
 	{file: "lua/shared/refusal.lua", why: "a TTL of 0 ms, as in the last ms of a limiter, counts as none",

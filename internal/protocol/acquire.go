@@ -315,8 +315,8 @@ func (r *AcquireRequest) Reply(e *Encoder, a *script.Attempts, reply []int64) (A
 			g.outcomes = nil
 		}
 	}
-	if last := len(g.outcomes) - 1; last >= 0 && last%2 == 0 {
-		g.Together, g.outcomes = Micros(g.outcomes[last]), g.outcomes[:last]
+	if n := len(g.outcomes); n%2 == 1 {
+		g.Together, g.outcomes = Micros(g.outcomes[n-1]), g.outcomes[:n-1]
 	}
 	g.At = e.Dated(g.Now, reply[2], g.Ahead > 0)
 	g.ResetAfter = Micros(g.At - g.Now + reply[2]*1000)

@@ -27,13 +27,10 @@ func (t *Topology) RunMixed(ctx context.Context, a *Attempts, s *Script, idempot
 			return cmd
 		})
 	})
-	if err == nil && len(cmd.Val()) == 0 {
-		err = errNoReply
-	}
 	if err != nil {
 		return nil, err
 	}
-	return cmd.Val(), nil
+	return replied(cmd.Val(), nil)
 }
 
 // Try makes one attempt of Run.

@@ -105,12 +105,14 @@ func (c *Command) SetErr(err error) {
 var errNoReply = Said("ERR there is no reply: a hook of the Redis client, or a proxy, does not pass the call on")
 
 // Reply returns the reply, which is not empty, or the error of the command.
-func (c *Command) Reply() ([]int64, error) {
-	err := ServerError(c.Err())
-	if err == nil && len(c.Val()) == 0 {
+func (c *Command) Reply() ([]int64, error) { return replied(c.Val(), ServerError(c.Err())) }
+
+// replied returns the reply and the error of a command, and errNoReply if there is neither.
+func replied[T any](reply []T, err error) ([]T, error) {
+	if err == nil && len(reply) == 0 {
 		err = errNoReply
 	}
-	return c.Val(), err
+	return reply, err
 }
 
 // Clone returns a copy.

@@ -1,6 +1,6 @@
 -- refusal.lua: whether a refusal is right, when the permits will be free, and who has them.
 local MAX_WALKED = 512 -- records that a refusal walks to find a time
-local TOGETHER, TOGETHER_PART = 5, 200 -- records expire together within so many ms, but at most that part of the interval
+local TOGETHER, TOGETHER_PART = 5, 200 -- permits return together within so many ms, but at most that part of the interval
 
 -- walk_records prepares a state for the other functions: it sets live_count and walked, the oldest live records. It adds
 -- them up, raises the free permits if some were lost, and returns whether it did. It does not lower them: after a release by
@@ -65,19 +65,19 @@ local function free_in(limiter, state, n, free, taken, score)
   return free_in(limiter, state, n, free, taken, score)
 end
 
--- last_free_in returns in how many µs the last record expires that does so together with one that expires in the given time.
--- taken are granted now, with a score.
-local function last_free_in(limiter, state, us, taken, score)
-  local until_score = state.cutoff + us / 1000 + math.min(TOGETHER, limiter.interval / TOGETHER_PART)
-  local count = call('ZCOUNT', limiter.records, '-inf', until_score) - state.expired_count
+-- all_free_in returns in how many µs the permits of the first count live records will be free, and those that are taken now,
+-- with a score, if no client takes any.
+local function all_free_in(limiter, state, count, taken, score)
   local live = count > 0 and rank_expires_in(limiter, state, count - 1) or 0
-  return math.max(us, live, taken > 0 and score <= until_score and expires_in(state, score) or 0)
+  return math.max(live, taken > 0 and expires_in(state, score) or 0)
 end
 
--- all_free_in returns in how many µs all permits will be free, if no client takes any; taken are granted now.
-local function all_free_in(limiter, state, taken, score)
-  local live = state.live_count > 0 and rank_expires_in(limiter, state, state.live_count - 1) or 0
-  return math.max(live, taken > 0 and expires_in(state, score) or 0)
+-- together_free_in returns in how many µs the permits will be free, too, that return shortly after those that do in a given
+-- time. taken are granted now, with a score.
+local function together_free_in(limiter, state, us, taken, score)
+  local until_score = state.cutoff + us / 1000 + math.min(TOGETHER, limiter.interval / TOGETHER_PART)
+  local count = call('ZCOUNT', limiter.records, '-inf', until_score) - state.expired_count
+  return math.max(us, all_free_in(limiter, state, count, score <= until_score and taken or 0, score))
 end
 
 -- find_writers looks for records of other clients. It returns the origin of one that another Go client wrote, else the
