@@ -6,6 +6,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/serverinfo"
 )
 
@@ -66,7 +67,7 @@ func TestRatesAreThoseOfSetRate(t *testing.T) {
 	if err := b.setScene(t.Context(), rates); err != nil {
 		t.Fatal(err)
 	}
-	client := newLibrary(b.rdb)
+	client := rratelimiter.NewClient(b.rdb)
 	for _, part := range []scene{rates, rates.others()} {
 		for _, name := range part.names {
 			if err := client.RateLimiter("model").SetRate(t.Context(), part.rate); err != nil {

@@ -166,7 +166,7 @@ func (b *lab) once(ctx context.Context, c *contender) (Sample, error) {
 	if c.name == rowLease {
 		opts = append(opts, rratelimiter.WithLease(namesLease))
 	}
-	client := newLibrary(rdb)
+	client := rratelimiter.NewClient(rdb)
 	const callersOfNames = 256
 	use := func(from, until int64) (counts, error) {
 		next := from

@@ -41,7 +41,7 @@ func (b *lab) memory(ctx context.Context, c *contender) (Sample, error) {
 	if err := b.clear(ctx); err != nil {
 		return Sample{}, err
 	}
-	client := newLibrary(b.rdb, rratelimiter.WithClock(clock))
+	client := rratelimiter.NewClient(b.rdb, rratelimiter.WithClock(clock))
 	l := client.RateLimiter(memoryLimiter, options[c.name].of(rate)...)
 	if err := l.SetRate(ctx, rate); err != nil {
 		return Sample{}, err
@@ -57,7 +57,7 @@ func (b *lab) memory(ctx context.Context, c *contender) (Sample, error) {
 	}); err != nil {
 		return Sample{}, err
 	}
-	later := newLibrary(b.rdb).RateLimiter(memoryLimiter, options[c.name].of(rate)...)
+	later := rratelimiter.NewClient(b.rdb).RateLimiter(memoryLimiter, options[c.name].of(rate)...)
 	return b.expire(ctx, rate, func() error {
 		_, err := later.TryAcquire(ctx, 1)
 		return err
@@ -77,7 +77,7 @@ func (b *lab) javaMemory(ctx context.Context, c *contender) (Sample, error) {
 	if err := b.writeAsJava(ctx, time.Now().Add(-2*rate.Interval), rate); err != nil {
 		return Sample{}, err
 	}
-	ask, err := library(ctx, newLibrary(b.rdb), scene{names: []string{memoryLimiter}, rate: rate}, nil)
+	ask, err := library(ctx, rratelimiter.NewClient(b.rdb), scene{names: []string{memoryLimiter}, rate: rate}, nil)
 	if c.name == rowScript {
 		ask, err = openScript(ctx, b, scene{names: []string{memoryLimiter}}, b.rdb)
 	}

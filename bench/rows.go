@@ -229,13 +229,13 @@ func valueKey(name string) string   { return "{" + name + "}:value" }
 func permitsKey(name string) string { return "{" + name + "}:permits" }
 
 func openLibrary(ctx context.Context, _ *lab, s scene, rdb *redis.Client) (asker, error) {
-	return library(ctx, newLibrary(rdb), s, nil)
+	return library(ctx, rratelimiter.NewClient(rdb), s, nil)
 }
 
 // libraryRow returns the contender of this library with an option.
 func libraryRow(name string, o option) *contender {
 	return goRow(name, func(ctx context.Context, _ *lab, s scene, rdb *redis.Client) (asker, error) {
-		return library(ctx, newLibrary(rdb), s, o)
+		return library(ctx, rratelimiter.NewClient(rdb), s, o)
 	})
 }
 
@@ -244,7 +244,7 @@ func openAuto(ctx context.Context, _ *lab, s scene, rdb *redis.Client) (asker, e
 	if err != nil {
 		return nil, err
 	}
-	return library(ctx, newLibrary(auto), s, nil)
+	return library(ctx, rratelimiter.NewClient(auto), s, nil)
 }
 
 // inTurn makes an asker of pairs from an opener for single limiters. It asks the second limiter if the first one grants.
@@ -268,7 +268,7 @@ func inTurn[C any](open opener[C]) opener[C] {
 // allowAll asks both limiters of a pair, with an option, by AllowAll.
 func allowAll(o option) opener[*redis.Client] {
 	return func(ctx context.Context, _ *lab, s scene, rdb *redis.Client) (asker, error) {
-		client := newLibrary(rdb)
+		client := rratelimiter.NewClient(rdb)
 		first, err := limiters(ctx, client, s, o)
 		if err != nil {
 			return nil, err
@@ -279,12 +279,6 @@ func allowAll(o option) opener[*redis.Client] {
 			return err == nil && results[0].Allowed, err
 		}, err
 	}
-}
-
-// newLibrary returns a client of this library with a call timeout of 10 s for a machine under load. The timeout does
-// not change the speed.
-func newLibrary(rdb rratelimiter.Redis, opts ...rratelimiter.Option) *rratelimiter.Client {
-	return rratelimiter.NewClient(rdb, append(opts, rratelimiter.WithCallTimeout(10*time.Second))...)
 }
 
 func library(ctx context.Context, client *rratelimiter.Client, s scene, o option) (asker, error) {

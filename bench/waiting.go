@@ -104,7 +104,7 @@ func workerRun(text string) (finding, error) {
 	if o.Lease > 0 {
 		opts = append(opts, rratelimiter.WithLease(o.Lease))
 	}
-	limiter := newLibrary(rdb).RateLimiter(o.Name, opts...)
+	limiter := rratelimiter.NewClient(rdb).RateLimiter(o.Name, opts...)
 	if _, err := limiter.Config(ctx); err != nil { // connects
 		return finding{}, err
 	}

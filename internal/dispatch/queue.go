@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -121,7 +122,10 @@ func (l *Limiter) Serve(ctx context.Context, a *Ask) (result Result, leased bool
 	cached := !a.Waits && l.settings.DenyCache > 0
 	if cached {
 		now := c.clock()
-		if known := c.denyCache.Find(l.Key(), a.N, now, l.enforced); known != nil {
+		if known, hits := c.denyCache.Find(l.Key(), a.N, now, l.enforced); known != nil {
+			if hits%answersInARow == 0 {
+				runtime.Gosched()
+			}
 			return Result{
 				Limit: known.Limit, Remaining: known.Left, RetryAfter: known.Free.Sub(now), ResetAfter: known.Reset.Sub(now),
 			}, false, nil

@@ -312,7 +312,8 @@ func (b *bound) NodeAway() {
 // late. The first call releases the slot, unless MaxStalled runs have done so and this one is not late yet, and lets
 // the limiters send their next batches. Each call completes the batches that are late or, if the node is away, that the
 // process can decide on. If the node is away, this also holds for the batches that wait for a slot. If the run is late and
-// still has its slot, and no later call was answered, all waiting batches are completed.
+// still has its slot, and no later call was answered, all waiting batches are completed. A reply that has arrived counts: see
+// script.Grace.
 func (t *Run) overdue() {
 	p := t.pipeline
 	p.mu.Lock()
@@ -320,12 +321,21 @@ func (t *Run) overdue() {
 		p.mu.Unlock()
 		return
 	}
+	t.stalled = true
 	late := t.left(t.batches) == 0
+	if late {
+		p.mu.Unlock()
+		script.Grace(t.isOver)
+		p.mu.Lock()
+		if t.over || t.abandoned {
+			p.mu.Unlock()
+			return
+		}
+	}
 	ends := func(b Batch) bool {
 		return time.Since(b.Started()) >= p.timeout ||
 			t.away && b.CanDecide()
 	}
-	t.stalled = true
 	var next *Run
 	var behind []Batch
 	if late && !t.released && p.Breaker.Silent(t.batches[0].Started()) {
@@ -369,4 +379,11 @@ func (t *Run) overdue() {
 	for _, b := range rest {
 		b.Stalled()
 	}
+}
+
+// isOver reports whether the commands of the run have ended.
+func (t *Run) isOver() bool {
+	t.pipeline.mu.Lock()
+	defer t.pipeline.mu.Unlock()
+	return t.over
 }

@@ -3,6 +3,8 @@ package pipeline
 import (
 	"context"
 	"errors"
+	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -175,6 +177,32 @@ func TestBatchesShareARunOnceTheSlotsAreTaken(t *testing.T) {
 		t.Errorf("%d single commands, pipelines of %d", n.single, n.runs)
 	}
 }
+
+// TestAReplyThatHasArrivedCounts has one processor, which reads the reply until just after the time of the call is over. The
+// timer fires meanwhile.
+func TestAReplyThatHasArrivedCounts(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	const timeout = 50 * ms
+	p := New(reading(timeout+5*ms), timeout, ShortestStall, MaxRuns, MaxBatch)
+	c := &call{t: t, started: time.Now(), pipeline: p}
+	p.Admit(c).Execute()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !slices.Contains(c.log, "done after a stall") || slices.Contains(c.log, "late") {
+		t.Errorf("what happened to the batch: %q", c.log)
+	}
+}
+
+// A reading is a node that keeps the processor busy for this time with each command.
+type reading time.Duration
+
+func (r reading) Process(context.Context, redis.Cmder) error {
+	for began := time.Now(); time.Since(began) < time.Duration(r); {
+	}
+	return nil
+}
+
+func (r reading) Pipeline() redis.Pipeliner { return nil }
 
 func TestStalledRunReleasesItsSlot(t *testing.T) {
 	n := newNode(500 * ms)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -178,5 +179,19 @@ func TestSupply(t *testing.T) {
 		if got := strings.Join(log, " "); got != test.want {
 			t.Errorf("%s: %s, expected %s", name, got, test.want)
 		}
+	}
+}
+
+// TestAwaitTakesAReplyThatHasArrived has one processor, which reads the reply until just after the time of the call is over.
+func TestAwaitTakesAReplyThatHasArrived(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	const timeout = 50 * time.Millisecond
+	got, err := Await(t.Context(), timeout, timeout, nil, func(context.Context) (int, error) {
+		for began := time.Now(); time.Since(began) < timeout+5*time.Millisecond; {
+		}
+		return 7, nil
+	})
+	if got != 7 || err != nil {
+		t.Errorf("%d, %v", got, err)
 	}
 }
