@@ -571,4 +571,12 @@ var mutations = []mutation{
 		old: `text := load() != nil`, new: `text := load() == nil || true`},
 	{file: "internal/pipeline/pipeline.go", why: "scripts of a pipeline that the server no longer has are not sent again",
 		old: `if !script.Lacking(err) {`, new: `if true {`},
+	{file: "internal/pipeline/pipeline.go", why: "a reply that has arrived does not count once the time is over",
+		old: "script.Grace(t.isOver)\n", new: "_ = script.Grace\n"},
+	{file: "internal/script/run.go", why: "a goroutine that reads a reply gets no processor before its call is late",
+		old: "for range mostYields {", new: "for range 0 {"},
+	{file: "internal/dispatch/queue.go", why: "refusals by the deny cache never yield",
+		old: "if hits%answersInARow == 0 {", new: "if hits < 0 {"},
+	{file: "internal/dispatch/lease.go", why: "grants from a lease never yield",
+		old: "if left/answersInARow != (left+n)/answersInARow {", new: "if left < 0 {"},
 }
