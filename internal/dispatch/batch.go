@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/denycache"
+	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/pipeline"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -89,7 +90,7 @@ type batch struct {
 	full     bool         // ask.Partial because the batch is full. Without full, the fair share leaves the rest to other clients
 	beaten   bool         // nothing was granted, though permits of a waiting caller were due: another client was first
 	changes  int64        // denyCache.Changes when it was sent
-	before   int64        // queue.changes when it was sent
+	ticket   lease.Ticket // for the lease that it brings
 	request  protocol.AcquireRequest
 	answered []*request // settled by this batch: appended to with queue.mu held, signalled after the observer was called
 }
@@ -172,7 +173,7 @@ func (q *queue) newBatch() *batch {
 	b := batches.Get().(*batch)
 	b.queue, b.number, b.ask.Rebuild = q, q.batches, q.rebuild
 	b.ask.Check, b.free = q.limiter.unchecked()
-	b.changes, b.before = q.client.denyCache.Changes(), q.changes
+	b.changes, b.ticket = q.client.denyCache.Changes(), q.ledger.Ticket()
 	b.only[0] = q.limiter
 	b.begin(b.only[:], q.nodeBreaker())
 	b.attempts.NoRetryIfUnsent = q.limiter.settings.FallsBack
@@ -300,11 +301,13 @@ func (b *batch) retryDirect(last error) {
 
 // renewed lets b bring a lease, after its call has changed the rate itself.
 func (b *batch) renewed() {
+	ticket := b.queue.ledger.Ticket()
+	if b.client.changes.underWay(b.limiter().Key()) {
+		return
+	}
 	b.queue.mu.Lock()
 	defer b.queue.mu.Unlock()
-	if !b.client.changes.underWay(b.limiter().Key()) {
-		b.before = b.queue.changes
-	}
+	b.ticket = ticket
 }
 
 // complete settles the callers of b with a reply or an error and plans the queue's next batch. Only the first call has
@@ -329,12 +332,12 @@ func (b *batch) complete(g protocol.AcquireReply, err error) {
 	default:
 		q.inFlight = nil
 	}
+	returned, void := q.ledger.Tell()
 	info := Call{
 		Limiter: q.limiter.name, Callers: b.callers, Latency: time.Since(b.started),
 		Attempts: b.attempts.Count(), Repaired: g.Notes.Repaired(), RateMismatch: g.Notes.Has(protocol.RateMismatch),
-		Fallback: g.Local(), Leased: g.Ahead, Returned: q.returned, Void: q.void, Err: told,
+		Fallback: g.Local(), Leased: g.Ahead, Returned: returned, Void: void, Err: told,
 	}
-	q.returned, q.void = 0, 0
 	if err != nil {
 		for _, members := range b.members {
 			for _, r := range members {
@@ -350,11 +353,12 @@ func (b *batch) complete(g protocol.AcquireReply, err error) {
 	} else {
 		if !g.Local() {
 			q.rebuild = g.Notes.Has(protocol.RebuildPending)
-			q.rate, q.interval = g.Rate, g.Interval
+			q.rate = g.Rate
+			q.ledger.Saw(g.Interval)
 			if g.Ahead > 0 {
 				q.hold(b, g, detached)
 			} else if b.callers == 0 {
-				q.demand.Refused(time.Now()) // a call for a lease alone was in vain
+				q.ledger.Refused(time.Now()) // a call for a lease alone was in vain
 			}
 			q.limiter.saw(g.Rate, g.Interval, g.Free, g.Notes, b.ask.Check)
 		}
@@ -518,7 +522,7 @@ func (q *queue) distribute(b *batch, g *protocol.AcquireReply, info *Call) {
 				}
 			default:
 				info.Denied++
-				q.demand.Refused(time.Now())
+				q.ledger.Refused(time.Now())
 				r.result = refusal
 				q.remember(b, r, g, since)
 				q.finish(b, r, nil)
@@ -528,7 +532,7 @@ func (q *queue) distribute(b *batch, g *protocol.AcquireReply, info *Call) {
 	}
 	info.Unclaimed = spare
 	info.Permits = own
-	q.demand.Granted(own)
+	q.ledger.Granted(own)
 }
 
 // settleUpTo applies a reply to the only caller of b, who takes what it is granted. q.mu is held.

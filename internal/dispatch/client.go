@@ -3,7 +3,8 @@
 //
 // Lock order: that of the sets, of a set, of the registry, of a queue, of a pipeline; then those under which no other is
 // taken: that of the local limiters, of a breaker, of the deny cache, of the checks, of the changes under way, of the leases
-// to be given back, of the sweeper. Client.pipelinesMu is taken before the lock of a pipeline. A pipeline calls into a batch
+// to be given back, of the sweeper. The lock of a ledger comes after that of its queue, and before that of the leases to be
+// given back. Client.pipelinesMu is taken before the lock of a pipeline. A pipeline calls into a batch
 // without its mutex, but for methods that take at most the lock of the local limiters.
 package dispatch
 
@@ -73,7 +74,7 @@ type Client struct {
 	waiting       atomic.Int64 // waiting callers in all queues
 	requests      sync.Pool    // of *request
 	jointRequests sync.Pool    // of *jointRequest
-	leases        atomic.Int64 // queues that hold one
+	leases        atomic.Int64 // ledgers that have one
 	leasing       atomic.Bool  // some limiter has leases
 	sweeper       sweeper      // ends leases that are over
 	giveBacks     giveBacks    // of leases that have ended

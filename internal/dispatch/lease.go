@@ -10,101 +10,76 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
-// Leases (WithLease): permits that batches take ahead, so that later requests need no call. A queue grants from one at a
-// time, and may hold the next one, which follows it; it has none while a caller waits. Package lease says why no window of
-// the interval exceeds the rate.
-
-// maxLeases is for how many limiters a client holds leases at a time.
-const maxLeases = 1 << 16
+// Leases (WithLease): permits that batches take ahead, so that later requests need no call. The ledger of a queue holds them.
+// This file asks for them, gives them back, and ends them when their time is over. Package lease says why no window of the
+// interval exceeds the rate.
 
 // answersInARow is how many requests the lease or the deny cache of a limiter answers before the goroutine that asked last
 // yields. If many goroutines never block, one that reads a reply gets a processor only after each of them had it for 10 ms.
 const answersInARow = 512
 
-// fromLease answers a request from the lease of its limiter, if there is one that can: it returns that lease, else nil. The
+// A loan is permits that were taken from a lease; without a lease it is none.
+type loan struct {
+	ledger *lease.Ledger
+	lease  *lease.Lease
+	n      int64
+}
+
+// fromLease answers a request from the lease of its limiter, if there is one that can: it returns that loan, else none. The
 // result has ResetAfter if detail is set.
-func (l *Limiter) fromLease(n int64, detail bool, source *Source) (Result, *lease.Lease) {
+func (l *Limiter) fromLease(n int64, detail bool, source *Source) (Result, loan) {
 	q := l.queue.Load()
 	if q == nil {
 		q = l.client.enter(l)
 		q.exit()
 	}
-	for held := q.lease.Load(); held != nil; {
-		now, mono := l.client.times(held.Server)
-		left, ok := held.Take(n, now, mono)
-		if !ok {
-			over := held.Ended() || !held.Valid(now, mono)
-			next := q.follow(held, n, over)
-			if next == nil && !over && held.Refill(0, mono) {
-				q.refilling.Store(true) // the call for this request takes more
-			}
-			held = next
-			continue
-		}
-		if source != nil {
-			*source = Source{At: held.At}
-		}
-		if held.Refill(left, mono) {
-			q.refilling.Store(true)
-			go q.refill()
-		}
-		if left/answersInARow != (left+n)/answersInARow {
-			runtime.Gosched()
-		}
-		result := Result{Allowed: true, Limit: held.Rate, Remaining: held.Free + left}
-		if detail {
-			result.ResetAfter = sum(held.Ends(now, mono), held.Interval)
-		}
-		return result, held
+	if !q.ledger.Holds() {
+		return Result{}, loan{}
 	}
-	return Result{}, nil
-}
-
-// follow returns the lease that follows held, or has followed it; nil if there is none with n permits. held ends if it is
-// over.
-func (q *queue) follow(held *lease.Lease, n int64, over bool) *lease.Lease {
-	q.mu.Lock()
-	defer q.exit()
-	switch {
-	case q.lease.Load() != held:
-		return q.lease.Load()
-	case q.next != nil && (over || q.next.Permits >= n):
-		q.expire(held)
-		q.begin(q.next)
-		q.next = nil
-		return q.lease.Load()
-	case over:
-		q.end()
+	now := l.client.times(l.settings.ServerTime)
+	held, left, refill := q.ledger.Take(n, now)
+	if held == nil {
+		return Result{}, loan{}
 	}
-	return nil
+	if source != nil {
+		*source = Source{At: held.At}
+	}
+	if refill {
+		go q.refill()
+	}
+	if left/answersInARow != (left+n)/answersInARow {
+		runtime.Gosched()
+	}
+	result := Result{Allowed: true, Limit: held.Rate, Remaining: held.Free + left}
+	if detail {
+		result.ResetAfter = sum(held.Ends(now.Clock, now.Mono), held.Interval)
+	}
+	return result, loan{q.ledger, held, n}
 }
 
 // allFromLeases answers a request to several limiters from their leases, if all of them can, and fills in the sources,
-// unless they are nil. Otherwise what was taken goes back to the leases. Permits of a lease that has ended meanwhile stay
-// counted: its record may have been replaced by another one.
+// unless they are nil. Otherwise what was taken goes back to the leases.
 func (c *Client) allFromLeases(permits []int64, limiters []*Limiter, sources []Source) ([]Result, bool) {
 	for _, l := range limiters {
 		if l.settings.Lease == 0 {
 			return nil, false
 		}
 	}
-	var few [4]*lease.Lease
-	results, leases := make([]Result, len(limiters)), few[:0]
+	var few [4]loan
+	results, loans := make([]Result, len(limiters)), few[:0]
 	for i, l := range limiters {
 		var source *Source
 		if sources != nil {
 			source = &sources[i]
 		}
-		var held *lease.Lease
-		if results[i], held = l.fromLease(permits[i], true, source); held == nil {
-			for j, held := range leases {
-				if q := limiters[j].queue.Load(); !held.Untake(permits[j]) && q != nil {
-					q.noteVoid(permits[j])
-				}
+		var from loan
+		if results[i], from = l.fromLease(permits[i], true, source); from.lease == nil {
+			for _, taken := range loans {
+				taken.ledger.Untake(taken.lease, taken.n)
 			}
 			return nil, false
 		}
-		leases = append(leases, held)
+		loans = append(loans, from)
 	}
 	return results, true
 }
@@ -112,174 +87,61 @@ func (c *Client) allFromLeases(permits []int64, limiters []*Limiter, sources []S
 // afterAllowAll takes a lease for the limiter after a call of AllowAll, which takes none, if another such call was made
 // shortly before.
 func (l *Limiter) afterAllowAll(call Call) {
-	d := l.settings.Lease
-	if d == 0 {
+	if l.settings.Lease == 0 {
 		return
 	}
 	q := l.client.enter(l)
 	defer q.exit()
-	now := time.Now()
-	again := now.Sub(q.jointAt) < d
-	q.jointAt = now
-	q.demand.Granted(call.Permits)
-	if call.Denied > 0 {
-		q.demand.Refused(now)
-	} else if held := q.lease.Load(); again && (held == nil || held.Left() == 0 || q.refilling.Load()) {
-		q.joint = call.Permits
-		q.refilling.Store(true)
+	if q.ledger.Together(call.Permits, call.Denied > 0, time.Now()) {
 		q.send()
 	}
 }
 
-// times returns the time by the clock that dates grants, and a time with a monotonic reading.
-func (c *Client) times(server bool) (now, mono time.Time) {
+// times returns the time by the clock that dates grants, and by the monotonic one. The server's clock is not known.
+func (c *Client) times(server bool) lease.Moment {
+	now := time.Now()
 	if c.ownClock && !server {
-		mono = time.Now()
-		return c.clock(), mono
+		return lease.Moment{Clock: c.clock(), Mono: now}
 	}
-	now = time.Now()
-	return now, now
+	return lease.Moment{Clock: now, Mono: now}
 }
 
-// wish returns how many permits b takes ahead. A lease that is used up gets more even if nobody has asked for a refill: a call
-// that should bring one may have stalled. q.mu is held.
+// wish returns how many permits b takes ahead. q.mu is held.
 func (q *queue) wish(b *batch) int64 {
-	d, refills, held := q.limiter.settings.Lease, q.refilling.Swap(false), q.lease.Load()
-	if d == 0 || q.waiting > 0 || b.ask.Partial || q.fairShare.Redisson || q.detached > 0 ||
-		(held != nil && held.Left() > 0 || b.callers == 0) && !refills || held == nil && q.client.leases.Load() >= maxLeases ||
-		q.client.changes.underWay(q.limiter.Key()) {
+	if q.ledger == nil {
 		return 0
 	}
-	asked := q.joint
-	q.joint = 0
+	may := !b.ask.Partial && !q.fairShare.Redisson && q.detached == 0 && !q.client.changes.underWay(q.limiter.Key())
+	var asked int64
 	for _, g := range b.ask.Groups {
 		asked = min(asked+min(g.Size, 1<<31)*g.Count, 1<<31)
 	}
-	dated, now := q.client.times(false) // with WithServerTime, about the time that dates grants
-	var left int64
-	var ends time.Duration
-	if held != nil && !held.Ended() {
-		q.used(held)
-		left = held.Left()
-		q.demand.Measure(now, left == 0)
-		ends = held.Ends(dated, now)
-	}
-	bucket := q.bucket()
-	return q.demand.Want(now, bucket, lease.Rest(dated, bucket), asked, left, ends)
-}
-
-// bucket returns how long the buckets of time last that leases end with, as config.lua has it. q.mu is held.
-func (q *queue) bucket() time.Duration {
-	d := q.limiter.settings.Lease
-	if q.interval > 0 {
-		d = min(d, max(q.interval/10, time.Millisecond).Truncate(time.Millisecond))
-	}
-	return d
+	// With WithServerTime, this is about the time that dates grants.
+	return q.ledger.Wish(lease.Draft{Callers: b.callers, Asked: asked, May: may}, q.client.times(false))
 }
 
 // refill asks for more permits than those of the lease, unless another call has done so.
 func (q *queue) refill() {
 	q.mu.Lock()
 	defer q.exit()
-	if q.lease.Load() == nil {
-		q.refilling.Store(false) // it has ended meanwhile
-	} else if q.refilling.Load() {
+	if q.ledger.MustRefill() {
 		q.send()
 	}
 }
 
 // hold stores the lease that b has brought. q.mu is held.
 func (q *queue) hold(b *batch, g protocol.AcquireReply, detached bool) {
-	held := &lease.Lease{
+	q.ledger.Brought(b.ticket, &lease.Lease{
 		Rate: g.Rate, Interval: g.Interval, Free: g.Free, At: g.At, Began: b.request.Began(),
-		Lasts: time.Duration(g.At-g.Now) * time.Microsecond, Server: q.limiter.settings.ServerTime, Permits: g.Ahead,
-	}
-	if q.changes != b.before {
-		q.void += g.Ahead
-		return // the record is gone, or its permits count until it expires
-	}
-	held.Renews = lease.Renews(held.Lasts, q.bucket())
-	old := q.lease.Load()
-	now, mono := q.client.times(held.Server)
-	switch {
-	case detached && old != nil || q.next != nil || q.waiting > 0 || !held.Valid(now, mono):
-		q.giveBackLater(g.Ahead, g.At)
-	case old == nil:
-		q.client.leases.Add(1)
-		q.begin(held)
-	case !old.Valid(now, mono):
-		q.expire(old)
-		q.begin(held)
-	case old.At == held.At:
-		q.used(old)
-		held.Permits += old.End()
-		q.begin(held)
-	default:
-		q.next = held // it follows
-	}
-}
-
-// begin lets requests take permits of a lease. q.mu is held.
-func (q *queue) begin(held *lease.Lease) {
-	held.Begin()
-	q.demand.Begin(time.Now())
-	q.lease.Store(held)
+		Lasts: time.Duration(g.At-g.Now) * time.Microsecond, Permits: g.Ahead,
+	}, detached, q.client.times(q.limiter.settings.ServerTime))
 	q.client.sweepLater(q.limiter.settings.Lease)
-}
-
-// used tells the demand how much of a lease was used. q.mu is held.
-func (q *queue) used(held *lease.Lease) { q.demand.Granted(held.Used()) }
-
-// end ends the leases of the queue. q.mu is held.
-func (q *queue) end() {
-	held := q.lease.Load()
-	if held == nil {
-		return
-	}
-	q.expire(held)
-	for _, back := range q.detachLeases() {
-		q.giveBackLater(back.n, back.at)
-	}
-}
-
-// expire gives back what is unused of a lease that is over. The queue keeps the lease, and with it what it knows of the
-// demand. q.mu is held.
-func (q *queue) expire(held *lease.Lease) {
-	if unused := q.unused(held); lease.WorthACall(unused, held.Rate, held.Interval, q.bucket()) {
-		q.giveBackLater(unused, held.At)
-	} else {
-		q.void += unused
-	}
-}
-
-// unused ends a lease, if nobody has done so, and returns the permits that were not granted. q.mu is held.
-func (q *queue) unused(held *lease.Lease) int64 {
-	if held.Ended() {
-		return 0
-	}
-	q.used(held)
-	return held.End()
-}
-
-// detachLeases removes the leases of the queue, and returns what is unused of them. q.mu is held.
-func (q *queue) detachLeases() (unused [2]giveBack) {
-	held, next := q.lease.Load(), q.next
-	unused[0] = giveBack{q, q.unused(held), held.At, q.changes}
-	if next != nil {
-		unused[1] = giveBack{q, next.Permits, next.At, q.changes}
-	}
-	q.next = nil
-	q.lease.Store(nil)
-	q.refilling.Store(false) // a refill that was asked for is of this lease
-	q.client.leases.Add(-1)
-	return unused
 }
 
 // A giveBack is permits of a lease that are to be given back.
 type giveBack struct {
-	queue   *queue
-	n, at   int64
-	changes int64 // queue.changes when the lease ended
+	queue *queue
+	back  lease.Back
 }
 
 // giveBacks are those that wait for one of a few goroutines: many leases end at the same time, and their calls must not
@@ -293,25 +155,20 @@ type giveBacks struct {
 // mostGivingBack is how many goroutines give back permits at once.
 const mostGivingBack = 8
 
-// giveBackLater gives back permits in the background. If very many wait, these count until their record expires. q.mu is
-// held.
-func (q *queue) giveBackLater(n, at int64) {
-	if n == 0 {
-		return
-	}
+// giveBackLater gives back permits in the background. It reports false, and does not, if very many wait.
+func (q *queue) giveBackLater(back lease.Back) bool {
 	all := &q.client.giveBacks
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	if len(all.waiting) == maxLeases {
-		q.void += n
-		return
+	if len(all.waiting) == lease.MaxLeases {
+		return false
 	}
-	q.toGiveBack++
-	all.waiting = append(all.waiting, giveBack{q, n, at, q.changes})
+	all.waiting = append(all.waiting, giveBack{q, back})
 	if all.workers < mostGivingBack {
 		all.workers++
 		go all.work()
 	}
+	return true
 }
 
 // work gives back what waits, until nothing does.
@@ -327,47 +184,21 @@ func (all *giveBacks) work() {
 		next := all.waiting[0]
 		all.waiting = all.waiting[1:]
 		all.mu.Unlock()
-		q := next.queue
-		q.mu.Lock()
-		q.toGiveBack--
-		changed := q.changes != next.changes
-		if changed {
-			q.void += next.n
+		if q := next.queue; q.ledger.Start(next.back) {
+			q.giveBack(next.back)
 		} else {
-			q.beginGivingBack()
-		}
-		q.exit()
-		if !changed {
-			q.giveBack(next.n, next.at)
+			q.mu.Lock()
+			q.exit()
 		}
 	}
 }
 
-// beginGivingBack is called before giveBack. q.mu is held.
-func (q *queue) beginGivingBack() {
-	if q.givingBack++; q.givingBack == 1 {
-		q.givenBack = make(chan struct{})
-	}
-}
-
-// giveBack gives back permits of a lease. If that fails they count until an interval after the end of the lease. No mutex
-// is held.
-func (q *queue) giveBack(n, at int64) {
-	returned, _ := q.limiter.Undo(context.Background(), n, Source{At: at})
+// giveBack gives back permits of a lease, after Ledger.Start or Ledger.Change.
+func (q *queue) giveBack(back lease.Back) {
+	returned, _ := q.limiter.Undo(context.Background(), back.Permits, Source{At: back.At})
+	q.ledger.Done(back, returned)
 	q.mu.Lock()
-	defer q.exit()
-	q.returned += returned
-	q.void += n - returned
-	if q.givingBack--; q.givingBack == 0 {
-		close(q.givenBack)
-	}
-}
-
-// noteVoid notes, for the observer, permits that will not be given back. No mutex is held.
-func (q *queue) noteVoid(n int64) {
-	q.mu.Lock()
-	defer q.exit()
-	q.void += n
+	q.exit()
 }
 
 // changing begins a change of a limiter by this client, and returns what ends it, which is to be called in any case, with the
@@ -380,22 +211,15 @@ func (l *Limiter) changing(ctx context.Context, changed func(error)) (end func(e
 		return changed // nothing is sent
 	}
 	l.client.changes.begin(l.Key())
-	var givenBack []chan struct{}
+	var givenBack []<-chan struct{}
 	for _, q := range l.leasing() {
-		q.mu.Lock()
-		q.changes++
-		if q.lease.Load() != nil {
-			for _, unused := range q.detachLeases() {
-				if unused.n > 0 {
-					q.beginGivingBack()
-					go q.giveBack(unused.n, unused.at)
-				}
-			}
+		unused, done := q.ledger.Change()
+		for _, back := range unused {
+			go q.giveBack(back)
 		}
-		if q.givingBack > 0 {
-			givenBack = append(givenBack, q.givenBack)
+		if done != nil {
+			givenBack = append(givenBack, done)
 		}
-		q.exit()
 	}
 	for _, done := range givenBack {
 		select {
@@ -441,19 +265,7 @@ func (c *changes) underWay(key string) bool {
 // Leased returns how many permits this client holds ahead of demand for a limiter, whatever the options of its handles.
 func (l *Limiter) Leased() (n int64) {
 	for _, q := range l.leasing() {
-		q.mu.Lock()
-		held, next := q.lease.Load(), q.next
-		q.exit()
-		if held == nil {
-			continue
-		}
-		now, mono := l.client.times(held.Server)
-		if held.Valid(now, mono) {
-			n += held.Left()
-		}
-		if next != nil && next.Valid(now, mono) {
-			n += next.Permits
-		}
+		n += q.ledger.Held(l.client.times(q.limiter.settings.ServerTime))
 	}
 	return n
 }
@@ -489,36 +301,21 @@ func (c *Client) sweepLater(after time.Duration) {
 	s.at = at
 }
 
-// sweep ends the leases that are over, and calls itself again while there are any. The queue of one that is over is kept
-// for as long as a lease lasts: if it is needed again, its next lease has the right size at once.
+// sweep ends the leases that are over, and calls itself again while there are any.
 func (c *Client) sweep() {
 	c.sweeper.mu.Lock()
 	c.sweeper.at = time.Time{}
 	c.sweeper.mu.Unlock()
 	var after time.Duration
 	for _, q := range c.registry.list(func(l *Limiter) bool { return l.settings.Lease > 0 }) {
-		held := q.lease.Load()
-		if held == nil {
+		if !q.ledger.Holds() {
 			continue
 		}
-		d := q.limiter.settings.Lease
-		now, mono := c.times(held.Server)
-		ends := held.Ends(now, mono)
+		ends := q.ledger.Sweep(c.times(q.limiter.settings.ServerTime))
 		if ends == 0 {
-			if next := q.follow(held, 0, false); next != nil {
-				held, ends = next, next.Ends(now, mono)
-			}
-		}
-		if ends == 0 {
-			if ends = held.Ends(now.Add(-d), mono.Add(-d)); ends == 0 {
-				q.follow(held, 0, true)
-				continue
-			}
 			q.mu.Lock()
-			q.expire(held)
-			q.mu.Unlock()
-		}
-		if ends = max(ends, time.Millisecond); after == 0 || ends < after {
+			q.exit()
+		} else if after == 0 || ends < after {
 			after = ends
 		}
 	}

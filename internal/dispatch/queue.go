@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -26,9 +25,10 @@ import (
 // batches in flight. Limiters of a client with the same name and settings share one queue.
 type queue struct {
 	client  *Client
-	limiter *Limiter // one of those that share the queue
+	limiter *Limiter      // one of those that share the queue
+	ledger  *lease.Ledger // nil without WithLease
 
-	mu                sync.Mutex         // guards the fields below, except breaker and refilling; lease may be read without it
+	mu                sync.Mutex         // guards the fields below, except breaker
 	first, last       *request           // waiting callers, in order, those in flight included
 	waiting           int                // number of them
 	trying            []*request         // callers that do not wait and are not in flight
@@ -44,20 +44,7 @@ type queue struct {
 	polls             int  // polls in a row that slept to their end, at most 4
 	polling           bool // the timer ends a poll
 	fairShare         fairshare.Share
-	lease             atomic.Pointer[lease.Lease] // permits taken ahead; nil: none; changed with q.mu held
-	next              *lease.Lease                // follows lease; nil: none
-	demand            lease.Demand
-	joint             int64           // permits that AllowAll was granted by one call, to be asked for with the next lease
-	jointAt           time.Time       // when AllowAll last made a call for the limiter
-	refilling         atomic.Bool     // the next batch asks for more permits than those of the lease
-	returned          int64           // permits of leases that were given back since the observer was last told
-	void              int64           // the same, permits that were neither granted nor given back
-	changes           int64           // how often this client began to change the limiter
-	toGiveBack        int             // calls that wait to give back permits of leases
-	givingBack        int             // those in flight
-	givenBack         chan struct{}   // closed when there are none
 	rate              int64           // in the last reply; 0: no reply yet
-	interval          time.Duration   // the same
 	mayPass           int64           // the process may serve requests up to this size though the first one waits; 0: none
 	redissonCheckedAt time.Time       // when the server was last asked whether Redisson uses it
 	yieldUntil        time.Time       // until then this process takes no more than its fair share, by the client's clock
@@ -66,12 +53,18 @@ type queue struct {
 	dropped           bool            // no longer in the registry: a caller must enter again
 }
 
-func newQueue(l *Limiter) *queue { return &queue{client: l.client, limiter: l} }
+func newQueue(l *Limiter) *queue {
+	q := &queue{client: l.client, limiter: l}
+	if d := l.settings.Lease; d > 0 {
+		q.ledger = lease.NewLedger(d, l.settings.ServerTime, &q.client.leases, q.giveBackLater)
+	}
+	return q
+}
 
 // idle reports whether no caller and no batch uses the queue. q.mu is held.
 func (q *queue) idle() bool {
-	return q.lease.Load() == nil && q.first == nil && len(q.trying) == 0 && q.inFlight == nil && q.detached == 0 && q.alone == 0 && q.linger == 0 &&
-		q.toGiveBack == 0 && q.givingBack == 0
+	return q.first == nil && len(q.trying) == 0 && q.inFlight == nil && q.detached == 0 && q.alone == 0 && q.linger == 0 &&
+		q.ledger.Idle()
 }
 
 // wake lets all waiting callers of a limiter ask again and clears its cached refusal, because the limiter has just
@@ -114,7 +107,7 @@ func (l *Limiter) Serve(ctx context.Context, a *Ask) (result Result, leased bool
 		return Result{}, false, err
 	}
 	if l.settings.Lease > 0 {
-		if result, held := l.fromLease(a.N, a.Detail, a.Source); held != nil {
+		if result, from := l.fromLease(a.N, a.Detail, a.Source); from.lease != nil {
 			return result, true, nil
 		}
 	}
@@ -202,7 +195,7 @@ func (q *queue) await(ctx context.Context, r *request) (Result, error) {
 // rate (which is an error at once), or may pass the first one (mayPass). q.mu is held.
 func (q *queue) join(r *request) {
 	if r.Waits {
-		q.end() // its permits come back, for this caller first
+		q.ledger.Bar()
 		q.client.waiting.Add(1)
 		r.prev, q.last = q.last, r
 		if r.prev == nil {
@@ -239,6 +232,7 @@ func (q *queue) leave(r *request) {
 		r.next.prev = r.prev
 	}
 	q.waiting--
+	q.ledger.Unbar()
 	q.client.waiting.Add(-1)
 }
 
@@ -333,7 +327,7 @@ func (q *queue) plan(b *batch, g protocol.AcquireReply) {
 
 // urgent reports whether a call is needed at once; next is the result of waiter. q.mu is held.
 func (q *queue) urgent(next *request) bool {
-	return q.ask || q.refilling.Load() || len(q.trying) > 0 || next != nil && next.state == requestQueued
+	return q.ask || q.ledger.Refilling() || len(q.trying) > 0 || next != nil && next.state == requestQueued
 }
 
 // LingerThreshold is how long a batch takes before the queue lingers after it, for up to a tenth of its time. Callers

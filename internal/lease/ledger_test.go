@@ -1,0 +1,190 @@
+package lease
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// A book is a Ledger with a clock that the test moves, for leases of a second of a limiter of 1,000 permits in 10 s.
+type book struct {
+	*Ledger
+	t       *testing.T
+	holding atomic.Int64
+	now     Moment
+	backs   []Back // that wait to be given back
+}
+
+func newBook(t *testing.T) *book {
+	start := time.Now()
+	b := &book{t: t, now: Moment{start.Truncate(time.Microsecond), start}} // records are dated in µs
+	b.Ledger = NewLedger(time.Second, false, &b.holding, func(back Back) bool {
+		b.backs = append(b.backs, back)
+		return true
+	})
+	b.Saw(10 * time.Second)
+	return b
+}
+
+func (b *book) pass(d time.Duration) { b.now = b.now.add(d) }
+
+// brought stores a lease of n permits that ends after some time.
+func (b *book) brought(ticket Ticket, n int64, ends time.Duration) {
+	b.Brought(ticket, &Lease{
+		Rate: 1000, Interval: 10 * time.Second, At: b.now.Clock.Add(ends).UnixMicro(), Began: b.now.Mono, Lasts: ends, Permits: n,
+	}, false, b.now)
+}
+
+func (b *book) held(what string, want int64) {
+	b.t.Helper()
+	if got := b.Held(b.now); got != want {
+		b.t.Errorf("%s: %d permits are held, expected %d", what, got, want)
+	}
+}
+
+// back checks how many permits wait to be given back, and forgets them.
+func (b *book) back(what string, want ...int64) {
+	b.t.Helper()
+	got := b.backs
+	b.backs = nil
+	if len(got) != len(want) {
+		b.t.Fatalf("%s: %d leases are given back, expected %d", what, len(got), len(want))
+	}
+	for i, back := range got {
+		if back.Permits != want[i] {
+			b.t.Errorf("%s: %d permits are given back, expected %d", what, back.Permits, want[i])
+		}
+	}
+}
+
+func TestThereIsNoLeaseWhileACallerWaits(t *testing.T) {
+	b := newBook(t)
+	b.brought(b.Ticket(), 100, time.Second)
+	b.Take(30, b.now)
+	b.Bar()
+	b.held("a caller waits", 0)
+	b.back("a caller waits", 70)
+	b.Bar()
+	b.Unbar()
+	may := Draft{Callers: 5, Asked: 5, May: true}
+	if n := b.Wish(may, b.now); n != 0 {
+		t.Errorf("a batch takes %d permits ahead while the second caller waits", n)
+	}
+	b.brought(b.Ticket(), 100, time.Second)
+	b.held("a late lease", 0)
+	b.back("a late lease", 100)
+	b.Unbar()
+	if n := b.Wish(may, b.now); n == 0 {
+		t.Error("a batch takes no permits ahead, though nobody waits")
+	}
+	b.brought(b.Ticket(), 100, time.Second)
+	b.held("a lease, once nobody waits", 100)
+}
+
+func TestTheNextLeaseFollows(t *testing.T) {
+	b := newBook(t)
+	b.brought(b.Ticket(), 100, time.Second)
+	b.pass(900 * time.Millisecond)
+	b.brought(b.Ticket(), 50, time.Second)
+	b.held("two leases", 150)
+	if from, left, _ := b.Take(60, b.now); from == nil || left != 40 {
+		t.Errorf("a request gets permits of %v, which has %d left", from, left)
+	}
+	if from, _, _ := b.Take(60, b.now); from != nil {
+		t.Error("a request gets permits that no lease has")
+	}
+	b.held("a request for too many", 90)
+	if from, left, _ := b.Take(45, b.now); from == nil || left != 5 {
+		t.Errorf("a request for what only the next lease has gets permits of %v, which has %d left", from, left)
+	}
+	b.back("the first lease", 40)
+}
+
+func TestALeaseOfALimiterThatWasChangedIsNotUsed(t *testing.T) {
+	b := newBook(t)
+	before := b.Ticket()
+	b.brought(before, 100, time.Second)
+	unused, givenBack := b.Change()
+	if len(unused) != 1 || unused[0].Permits != 100 || givenBack == nil {
+		t.Fatalf("a change gives back %v", unused)
+	}
+	b.brought(before, 50, time.Second)
+	b.held("a lease from before the change", 0)
+	b.back("a lease from before the change")
+	select {
+	case <-givenBack:
+		t.Error("the change does not wait")
+	default:
+	}
+	if b.Done(unused[0], 90); b.Idle() == false {
+		t.Error("the ledger is not idle")
+	}
+	<-givenBack
+	if returned, void := b.Tell(); returned != 90 || void != 60 {
+		t.Errorf("%d permits came back, and %d did not, expected 90 and 60", returned, void)
+	}
+	b.brought(b.Ticket(), 70, time.Second)
+	b.held("a lease from after the change", 70)
+}
+
+func TestAChangeForgetsWhatWaitsToBeGivenBack(t *testing.T) {
+	b := newBook(t)
+	b.brought(b.Ticket(), 100, time.Second)
+	b.Bar()
+	waiting := b.backs[0]
+	if unused, givenBack := b.Change(); len(unused) != 0 || givenBack != nil {
+		t.Errorf("a change gives back %v", unused)
+	}
+	if b.Start(waiting) {
+		t.Error("permits are given back that the change has forgotten")
+	}
+	if _, void := b.Tell(); void != 100 {
+		t.Errorf("%d permits did not come back, expected 100", void)
+	}
+}
+
+func TestSweepEndsWhatIsOver(t *testing.T) {
+	b := newBook(t)
+	b.brought(b.Ticket(), 100, time.Second)
+	for _, step := range []struct {
+		pass, wait time.Duration // wait: until the next sweep
+		back       []int64
+	}{
+		{wait: time.Second},
+		{pass: 400 * time.Millisecond, wait: 600 * time.Millisecond},
+		{pass: 600 * time.Millisecond, wait: time.Second, back: []int64{100}}, // its ledger is kept
+		{pass: time.Second},
+	} {
+		b.pass(step.pass)
+		if wait := b.Sweep(b.now); wait != step.wait {
+			t.Errorf("the next sweep is due after %v, expected %v", wait, step.wait)
+		}
+		b.back("a sweep", step.back...)
+	}
+	if b.Holds() || b.holding.Load() != 0 {
+		t.Error("there is a lease after its end")
+	}
+}
+
+func TestLimitersWithLeasesAreFew(t *testing.T) {
+	b := newBook(t)
+	b.holding.Store(MaxLeases)
+	if n := b.Wish(Draft{Callers: 5, Asked: 5, May: true}, b.now); n != 0 {
+		t.Errorf("a batch takes %d permits ahead", n)
+	}
+}
+
+func TestALimiterWithoutLeases(t *testing.T) {
+	var none *Ledger
+	none.Bar()
+	none.Granted(1)
+	none.Refused(time.Now())
+	none.Saw(time.Second)
+	if none.Holds() || none.Refilling() || none.Together(1, false, time.Now()) || none.Wish(Draft{Callers: 1, Asked: 1, May: true}, Moment{}) != 0 {
+		t.Error("it has leases")
+	}
+	if returned, void := none.Tell(); !none.Idle() || none.Held(Moment{}) != 0 || none.Ticket() != 0 || returned+void != 0 {
+		t.Error("it has leases")
+	}
+	none.Unbar()
+}
