@@ -7,9 +7,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -110,7 +110,7 @@ func (s *Server) Clean(err error) error {
 	if err == nil {
 		return nil
 	}
-	text := err.Error()
+	text := repeated.ReplaceAllString(err.Error(), "")
 	for _, secret := range s.secrets {
 		text = strings.ReplaceAll(text, secret, "***")
 	}
@@ -128,6 +128,9 @@ type cleaned struct {
 func (c cleaned) Error() string        { return c.text }
 func (c cleaned) Is(target error) bool { return errors.Is(c.err, target) }
 func (c cleaned) As(target any) bool   { return errors.As(c.err, target) }
+
+// repeated matches what a server repeats of a command that it does not know, up to a length: a part of a password, too.
+var repeated = regexp.MustCompile(`(?s), with args beginning with: .*`)
 
 var (
 	addressed   = regexp.MustCompile(`(?is)\b((?:rediss?|unix)(?:\+\w+)?):/.*`)
@@ -165,45 +168,37 @@ type access struct {
 	patient                          bool   // calls may take as long as reading very many records
 }
 
-var hostAndPort = regexp.MustCompile(`^[^/@]+:\d+$`)
-
 // connectBy returns the server of an address that is not "". A host and a port alone are a single server, or a node of a
 // cluster.
-func connectBy(address string, a access) (*Server, error) {
-	if hostAndPort.MatchString(address) {
-		address = "redis://" + address
-	}
-	scheme, rest, found := strings.Cut(address, "://")
-	scheme, kind, _ := strings.Cut(scheme, "+")
-	switch {
-	case !found || scheme != "redis" && scheme != "rediss" && (scheme != "unix" || kind != "") ||
+func connectBy(text string, a access) (*Server, error) {
+	to, ok := parse(text)
+	switch scheme, kind := to.scheme, to.kind; {
+	case !strings.Contains(text, "://") && !ok, scheme != "redis" && scheme != "rediss" && (scheme != "unix" || kind != ""),
 		kind != "" && kind != "cluster" && kind != "sentinel":
 		return nil, errors.New(a.from + " is not an address: it must be host:port, or begin with redis://, rediss://, unix://, redis+cluster:// " +
 			"or redis+sentinel://")
+	case !ok:
+		return nil, a.unreadable()
 	case a.tls != nil && scheme != "rediss":
 		return nil, errors.New("--ca, --cert, --key and --insecure are for TLS: the address of " + a.from + " must begin with rediss://, " +
 			"rediss+cluster:// or rediss+sentinel://")
 	case kind == "sentinel":
-		return connectSentinel(scheme, rest, a)
-	case scheme != "unix" && (kind == "cluster" || a.clustered || strings.Contains(hosts(rest), ",")):
-		return connectCluster(scheme, rest, a)
+		return connectSentinel(to, a)
+	case kind == "cluster" || len(to.hosts) > 1 || a.clustered:
+		return connectCluster(to, a)
 	}
-	options, err := redis.ParseURL(address)
-	if err != nil {
+	options, err := redis.ParseURL(to.url(to.path, to.query))
+	if err != nil || len(to.hosts) > 0 && options.Addr != to.hosts[0] {
 		return nil, a.unreadable()
 	}
 	a.complete(&options.Username, &options.Password, &options.TLSConfig)
 	a.wait(&options.ReadTimeout, &options.DialerRetries)
 	s := &Server{Redis: redis.NewClient(options), Options: options, from: a.from}
-	if options.Network != "unix" {
-		s.Where = scheme + "://" + options.Addr
-	} else {
-		s.Where = "unix://" + options.Addr
-	}
+	s.Where = to.scheme + "://" + render.Visible(options.Addr)
 	if options.DB != 0 {
 		s.Where += ", database " + strconv.Itoa(options.DB)
 	}
-	s.hide(options.Password, rest)
+	s.hide(options.Password, to.user)
 	return s, nil
 }
 
@@ -244,24 +239,14 @@ func (a access) unreadable() error {
 		"RRL_PASSWORD (not for demo and simulate), or write its characters / ? # @ : % as %2F %3F %23 %40 %3A %25")
 }
 
-// hosts returns the part of an address, without its scheme, that names hosts.
-func hosts(rest string) string {
-	rest, _, _ = strings.Cut(rest[strings.LastIndex(rest, "@")+1:], "/")
-	rest, _, _ = strings.Cut(rest, "?")
-	return rest
-}
-
 // connectCluster returns a cluster, given by some of its nodes: redis://host:port,host:port.
-func connectCluster(scheme, rest string, a access) (*Server, error) {
-	user := rest[:strings.LastIndex(rest, "@")+1]
-	nodes := strings.Split(hosts(rest), ",")
-	_, path, _ := strings.Cut(rest[len(user):], "/")
-	path, query, _ := strings.Cut(path, "?")
-	for _, node := range nodes[1:] {
+func connectCluster(to address, a access) (*Server, error) {
+	query := to.query
+	for _, node := range to.hosts[1:] {
 		query += "&addr=" + url.QueryEscape(node)
 	}
-	options, err := redis.ParseClusterURL(scheme + "://" + user + nodes[0] + "?" + strings.TrimPrefix(query, "&"))
-	if err != nil || path != "" && path != "0" {
+	options, err := redis.ParseClusterURL(to.url("", strings.TrimPrefix(query, "&")))
+	if err != nil || to.path != "" && to.path != "0" || !slices.Equal(options.Addrs, to.hosts) {
 		return nil, a.unreadable()
 	}
 	a.complete(&options.Username, &options.Password, &options.TLSConfig)
@@ -270,60 +255,47 @@ func connectCluster(scheme, rest string, a access) (*Server, error) {
 		Redis: redis.NewClusterClient(options), Nodes: options.Addrs, from: a.from,
 		Where: "the cluster of " + strings.Join(options.Addrs, ", "),
 	}
-	s.hide(options.Password, rest)
+	s.hide(options.Password, to.user)
 	return s, nil
 }
 
 // connectSentinel returns the master that sentinels have by a name: redis+sentinel://host:port,host:port/name/database.
 // A password in the address is the master's.
-func connectSentinel(scheme, rest string, a access) (*Server, error) {
-	user := rest[:strings.LastIndex(rest, "@")+1]
-	path, query, _ := strings.Cut(rest[len(user):], "?")
-	_, path, _ = strings.Cut(path, "/")
-	master, database, _ := strings.Cut(path, "/")
+func connectSentinel(to address, a access) (*Server, error) {
+	master, database, _ := strings.Cut(to.path, "/")
 	name, err := url.PathUnescape(master)
 	if err != nil || name == "" {
 		return nil, errors.New(a.from + " names no master: it must be like redis+sentinel://host:26379/mymaster")
 	}
-	nodes := strings.Split(hosts(rest), ",")
-	options, err := redis.ParseURL(scheme + "://" + user + nodes[0] + "/" + database + "?" + query)
-	if err != nil {
+	options, err := redis.ParseURL(to.url(database, to.query))
+	if err != nil || options.Addr != to.hosts[0] {
 		return nil, a.unreadable()
 	}
 	a.complete(&options.Username, &options.Password, &options.TLSConfig)
 	a.wait(&options.ReadTimeout, &options.DialerRetries)
 	failover := &redis.FailoverOptions{
-		MasterName: name, SentinelPassword: a.sentinelPassword,
+		MasterName: name, SentinelAddrs: to.hosts, SentinelPassword: a.sentinelPassword,
 		Username: options.Username, Password: options.Password, DB: options.DB, TLSConfig: options.TLSConfig,
 		DialerRetries: options.DialerRetries, DialTimeout: options.DialTimeout, ReadTimeout: options.ReadTimeout, WriteTimeout: options.WriteTimeout,
 	}
-	for _, node := range nodes {
-		if _, _, err := net.SplitHostPort(node); err != nil {
-			node = net.JoinHostPort(strings.Trim(node, "[]"), "26379")
-		}
-		failover.SentinelAddrs = append(failover.SentinelAddrs, node)
-	}
 	s := &Server{
 		Redis: redis.NewFailoverClient(failover), from: a.from,
-		Where: fmt.Sprintf("the master %s of the sentinels %s", render.Printable(name), strings.Join(failover.SentinelAddrs, ", ")),
+		Where: fmt.Sprintf("the master %s of the sentinels %s", render.Printable(name), strings.Join(to.hosts, ", ")),
 	}
 	if options.DB != 0 {
 		s.Where += ", database " + strconv.Itoa(options.DB)
 	}
-	s.hide(options.Password, rest)
+	s.hide(options.Password, to.user)
 	if a.sentinelPassword != "" {
 		s.secrets = append(s.secrets, a.sentinelPassword)
 	}
 	return s, nil
 }
 
-// hide adds a password to the secrets, both plain and as written in the address.
-func (s *Server) hide(password, rest string) {
-	if at := strings.LastIndex(rest, "@"); at >= 0 {
-		_, written, _ := strings.Cut(rest[:at], ":")
-		s.secrets = append(s.secrets, written)
-	}
-	s.secrets = append(s.secrets, password)
+// hide adds a password to the secrets, both plain and as written in the address, where it follows the user.
+func (s *Server) hide(password, user string) {
+	_, written, _ := strings.Cut(strings.TrimSuffix(user, "@"), ":")
+	s.secrets = append(s.secrets, written, password)
 	kept := s.secrets[:0]
 	for _, secret := range s.secrets {
 		if secret != "" {
