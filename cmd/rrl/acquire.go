@@ -49,7 +49,8 @@ With a COMMAND the exit code is the command's, or else:
   125  another error before the command was started (but 1 if a flag cannot be parsed)
   126  the command can't be run
   127  the command does not exist
-A signal during the wait ends the process by that signal.
+A signal during the wait ends the process by that signal. On a terminal, a line says after a second what is waited for.
+--timeout bounds the wait for permits; each reply of Redis may take 3 s.
 
 Each waiting process calls Redis by itself. Many waiting processes cost more than one process that waits for all.`,
 		Example: `  rrl acquire orders
@@ -120,14 +121,20 @@ Each waiting process calls Redis by itself. Many waiting processes cost more tha
 		}
 		return exit{exitFailed, err}
 	}
-	cmd.Flags().DurationVar(&timeout, "timeout", 0, "maximum wait; without it there is no limit")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "maximum wait for the permits; without it there is no limit")
 	cmd.Flags().BoolVar(&try, "try", false, "don't wait")
 	c.addFlags(cmd)
 	return cmd
 }
 
-// acquire takes permits. If a command follows, all output is the command's.
+// acquire takes permits. If a command follows, all output is the command's, but for errors, and for a line on a terminal
+// if the permits are not granted soon.
 func (s *session) acquire(ctx context.Context, l *connect.Limiter, n int64, try bool, timeout time.Duration, quiet bool) error {
+	if terminal(s.errs) && !try {
+		defer render.Later(func() {
+			fmt.Fprintf(s.errs, "rrl: waiting for %s of %s\n", render.Number(n, "permit"), s.titled(l))
+		})()
+	}
 	began := time.Now()
 	granted, result := true, rratelimiter.Result{}
 	var err error

@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -11,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -37,6 +40,8 @@ func TestAcquireTakesPermits(t *testing.T) {
 		s.fails(1, "--timeout must be positive", "acquire", "x", "3", "--timeout", "-1s")
 		s.fails(1, "is not a number of permits", "acquire", "x", "many")
 		s.fails(exitFailed, "is not a number of permits", "acquire", "x", "many", "--", "true")
+		s.fails(1, `-1 is neither a number of permits nor a rate; a name that begins with - is --quoted '"-1"'; see rrl acquire --help`, "acquire", "x", "-1")
+		s.fails(1, "-5/s is neither a number of permits nor a rate", "set", "x", "-5/s")
 		s.fails(1, "needs the name of a limiter", "acquire")
 		s.fails(exitFailed, "no command after --", "acquire", "x", "--")
 		if one := objects(t, s.ok("show", "x", "--json"))[0]; one["used"] != 3. {
@@ -78,6 +83,32 @@ func TestAcquireBecomesACommand(t *testing.T) {
 		}
 		if used := s.rdb.Get(t.Context(), "{x}:value").Val(); used != []string{"3", "2", "1", "0"}[c.used] {
 			t.Errorf("%q: %s of 3 are free", c.args, used)
+		}
+	}
+}
+
+func TestAcquireSaysOnATerminalWhatItWaitsFor(t *testing.T) {
+	s := onTerminal(t)
+	s.ok("acquire", "x", "10")
+	defer func(before time.Duration) { render.Soon = before }(render.Soon)
+	render.Soon = 10 * time.Millisecond
+	ctx, stop := context.WithCancel(t.Context())
+	var errs tape
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		run(ctx, []string{"acquire", "x", "3", "--redis", s.s.URL()}, strings.NewReader(""), io.Discard, &errs)
+	}()
+	if !errs.await(ctx, "rrl: waiting for 3 permits of x\n") {
+		t.Errorf("it says %q", errs.String())
+	}
+	stop()
+	<-ended
+	terminal = func(any) bool { return false }
+	s.limiter("y", "1", "300", "0")
+	for range 2 {
+		if _, _, errs := s.run("acquire", "y"); strings.Contains(errs, "permit") {
+			t.Errorf("without a terminal: %q", errs)
 		}
 	}
 }

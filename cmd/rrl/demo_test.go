@@ -269,7 +269,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		main()
 	}
-	redistest.Main(m)
+	rrltest.Main(m)
 }
 
 const asProgram = "RRL_TEST_AS_PROGRAM"

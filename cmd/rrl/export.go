@@ -41,6 +41,7 @@ the address sees names and figures.`,
 			return fmt.Errorf("--most: %d must be at least 1", o.Most)
 		}
 		o.Client = s.client
+		s.Quiet()
 		listener, err := net.Listen("tcp", listen)
 		if err != nil {
 			return fmt.Errorf("--listen: %w", err)

@@ -19,7 +19,10 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/rrltest"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -655,7 +658,7 @@ func TestEveryCommandOnALiveRedisHasJSONAndHelp(t *testing.T) {
 		case "demo", "simulate", "completion", "help", "version", "check-rules":
 			continue
 		}
-		for _, flag := range []string{"json", "redis", "ca", "cert", "key", "insecure", "quoted"} {
+		for _, flag := range []string{"json", "redis", "ca", "cert", "key", "insecure", "quoted", "timeout"} {
 			if cmd.Flags().Lookup(flag) == nil {
 				t.Errorf("rrl %s has no --%s", cmd.Name(), flag)
 			}
@@ -707,9 +710,69 @@ func TestWatchTellsThatRedisDoesNotAnswer(t *testing.T) {
 		out.await(ctx, "5 free")
 		s.Pause()
 		out.await(ctx, "no answer within 2s")
-	}, "watch", "orders", "--redis", s.URL())
+	}, "watch", "orders", "--redis", s.URL(), "--timeout", "2s")
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	if code != 0 || len(lines) < 2 || !strings.Contains(lines[0], "5 free") || !strings.Contains(lines[len(lines)-1], "no answer within 2s") {
 		t.Errorf("%d %s\n%s", code, errs, out)
 	}
+}
+
+// hung returns a server with limiters that accepts connections and does not reply. Lines about waiting come soon.
+func hung(t *testing.T) shop {
+	before := render.Soon
+	render.Soon = 100 * time.Millisecond
+	t.Cleanup(func() { render.Soon = before })
+	s := shop{t: t, s: redistest.Real(t)}
+	s.rdb = s.s.Client()
+	s.limiter("x", "10", "3600000", "0")
+	s.s.Pause()
+	t.Cleanup(s.s.Resume)
+	return s
+}
+
+// Each command says what it waits for, and ends after --timeout, whichever of its calls gets no reply.
+func TestCommandsEndIfRedisHangs(t *testing.T) {
+	s := hung(t)
+	for _, args := range [][]string{
+		{"doctor", "x"}, {"show", "x"}, {"ls"}, {"set", "x", "5/h"}, {"repair", "x"}, {"snapshot", "x"}, {"gc"}, {"export"}, {"serve"},
+	} {
+		began := time.Now()
+		code, out, errs := s.run(append(args, "--timeout", "400ms")...)
+		const text = "rrl: waiting for redis://%[1]s, at most 400ms\nrrl: redis://%[1]s: no answer within 400ms; is Redis there? --redis gives another address\n"
+		want := fmt.Sprintf(text, s.s.Addr)
+		if code != 1 || out != "" || errs != want || time.Since(began) > 14*time.Second { // it was 15 s
+			t.Errorf("rrl %q: exit code %d after %v, output %q, errors\n%s\nwant\n%s", args, code, time.Since(began), out, errs, want)
+		}
+	}
+}
+
+// A server that hangs after the first call is noticed, too: in the limiter's own calls, and in those of a search.
+func TestCommandsEndIfRedisHangsLater(t *testing.T) {
+	s := hung(t)
+	s.s.Resume()
+	server, err := connect.Open(t.Context(), connect.Flags{Address: s.s.URL(), Timeout: 300 * time.Millisecond})
+	s.must(err)
+	defer server.Close()
+	s.s.Pause()
+	_, err = server.Limiter("x", "").Config(t.Context())
+	if !connect.Unanswered(err) || !strings.Contains(server.Explain(err).Error(), "no answer within 300ms; is Redis there?") {
+		t.Errorf("of a limiter's call: %v", err)
+	}
+	_, err = survey.Limiters(t.Context(), server.Redis, "*", nil)
+	if !connect.Unanswered(err) || !strings.Contains(server.Explain(err).Error(), ": no answer within 300ms; is Redis there?") {
+		t.Errorf("of a search: %v", err)
+	}
+	_, err = survey.AreLimiters(t.Context(), server.Redis, "x", "y")
+	if !connect.Unanswered(err) || !strings.Contains(server.Explain(err).Error(), ": no answer within 300ms; is Redis there?") {
+		t.Errorf("of a pipeline: %v", err)
+	}
+}
+
+func TestTheTimeoutIsThreeSeconds(t *testing.T) {
+	s := shop{t: t, s: redistest.Embedded(t)}
+	out, err := s.program("ls", "--help").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--timeout duration   maximum wait for each reply of Redis (default 3s)") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	s.fails(1, "--timeout must be positive", "ls", "--timeout", "-1s")
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"runtime/debug"
 	"strings"
 
@@ -65,7 +66,7 @@ is granted when at least that many are free. The grant is a record in Redis, whi
 Commands on a live Redis use the server of --redis, or else of RRL_REDIS, or else localhost:6379. Passwords come from
 the address, or else from the environment (RRL_PASSWORD or REDISCLI_AUTH; not for demo and simulate). Times are those of
 Redis's clock, not this host's (except restore --now). Commands on a live Redis take the flags below, before or after
-the command.
+the command. If a reply of Redis takes longer than a second, a line says so; after --timeout the command fails.
 
 Exit codes: 0 done; 1 an error, or doctor found an error or a warning, or show or check-rules found an error; 2 apply --diff
 found differences. acquire has 124 and more: see rrl acquire --help.`,
@@ -89,7 +90,11 @@ found differences. acquire has 124 and more: see rrl acquire --help.`,
 	}
 	root.SetVersionTemplate("rrl {{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%s; see %s --help", connect.Redacted(err.Error()), cmd.CommandPath())
+		text := err.Error()
+		if parts := negative.FindStringSubmatch(text); parts != nil {
+			text = fmt.Sprintf(`%s is neither a number of permits nor a rate; a name that begins with - is --quoted '"%s"'`, parts[1], parts[1])
+		}
+		return fmt.Errorf("%s; see %s --help", connect.Redacted(text), cmd.CommandPath())
 	})
 	// The flags of commands on a live Redis are known here, too, so that they may stand before the command. The command
 	// itself reads them.
@@ -113,6 +118,9 @@ found differences. acquire has 124 and more: see rrl acquire --help.`,
 	root.AddCommand(newVersion())
 	return root
 }
+
+// negative matches the error for an argument that begins with a minus sign and a digit.
+var negative = regexp.MustCompile(`^unknown shorthand flag: '\d' in (-\S+)$`)
 
 // meant returns the commands that are similar to an unknown one: in a short one, one letter may differ.
 func meant(root *cobra.Command, typed string) []string {

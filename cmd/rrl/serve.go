@@ -41,6 +41,7 @@ rebinding).`,
 		if err != nil {
 			return err
 		}
+		s.Quiet()
 		listener, err := net.Listen("tcp", listen)
 		if err != nil {
 			return fmt.Errorf("--listen: %w", err)

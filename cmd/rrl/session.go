@@ -41,6 +41,7 @@ the environment: the password (RRL_PASSWORD or REDISCLI_AUTH), the user (RRL_USE
 func (c *common) live(cmd *cobra.Command, do func(ctx context.Context, s *session, args []string) error) *cobra.Command {
 	cmd.Long += "\n" + environment
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c.Errs = cmd.ErrOrStderr()
 		s, err := c.open(cmd.Context())
 		if err != nil {
 			return err
@@ -77,6 +78,9 @@ func (c *common) addFlags(cmd *cobra.Command) {
 	f.StringVar(&c.Cert, "cert", "", "`file` with the client certificate (PEM)")
 	f.StringVar(&c.Key, "key", "", "`file` with the key of --cert (PEM)")
 	f.BoolVar(&c.Insecure, "insecure", false, "accept any certificate of the server")
+	if c.Timeout = connect.DefaultTimeout; f.Lookup("timeout") == nil { // that of acquire is for the permits
+		f.DurationVar(&c.Timeout, "timeout", c.Timeout, "maximum wait for each reply of Redis")
+	}
 }
 
 // A session is one command on one server.
@@ -90,7 +94,9 @@ type session struct {
 
 // open connects to the server of the flags.
 func (c *common) open(ctx context.Context) (*session, error) {
-	c.Given = c.given("redis")
+	if c.Given = c.given("redis"); c.Timeout <= 0 {
+		return nil, errors.New("--timeout must be positive")
+	}
 	srv, err := connect.Open(ctx, c.Flags)
 	if err != nil {
 		return nil, err

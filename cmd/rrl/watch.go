@@ -48,6 +48,7 @@ poll.`,
 }
 
 func (s *session) watch(ctx context.Context, args []string, length time.Duration) error {
+	s.Quiet()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var all []*feed.Followed

@@ -3,10 +3,12 @@
 package connect
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"regexp"
 	"slices"
@@ -38,6 +40,7 @@ type Server struct {
 	from     string         // origin of the address: a flag, or an environment variable
 	secrets  []string       // that no printed text may contain
 	stop     func()
+	*patience
 
 	once   sync.Once
 	anyone *client // set by once
@@ -83,7 +86,7 @@ func (s *Server) newClient(options ...rratelimiter.Option) *client {
 		config.Made = func(core *dispatch.Client) { c.core = core }
 		return nil
 	}
-	c.Client = rratelimiter.NewClient(s.Redis, append(options, made, rratelimiter.WithCallTimeout(patience),
+	c.Client = rratelimiter.NewClient(s.Redis, append(options, made, rratelimiter.WithCallTimeout(s.timeout),
 		rratelimiter.WithLimiterDefaults(rratelimiter.WithServerTime()))...)
 	return c
 }
@@ -163,14 +166,16 @@ func To(address string) (*Server, error) {
 type access struct {
 	user, password, sentinelPassword string // used if the address has none
 	tls                              *tls.Config
-	from                             string // origin of the address, for errors: a flag, or an environment variable
-	clustered                        bool   // the address is that of a node of a cluster
-	patient                          bool   // calls may take as long as reading very many records
+	from                             string        // origin of the address, for errors: a flag, or an environment variable
+	clustered                        bool          // the address is that of a node of a cluster
+	timeout                          time.Duration // 0: DefaultTimeout
+	errs                             io.Writer     // gets a line about waiting; nil: none
 }
 
 // connectBy returns the server of an address that is not "". A host and a port alone are a single server, or a node of a
 // cluster.
 func connectBy(text string, a access) (*Server, error) {
+	a.timeout = cmp.Or(a.timeout, DefaultTimeout)
 	to, ok := parse(text)
 	switch scheme, kind := to.scheme, to.kind; {
 	case !strings.Contains(text, "://") && !ok, scheme != "redis" && scheme != "rediss" && (scheme != "unix" || kind != ""),
@@ -192,12 +197,9 @@ func connectBy(text string, a access) (*Server, error) {
 		return nil, a.unreadable()
 	}
 	a.complete(&options.Username, &options.Password, &options.TLSConfig)
-	a.wait(&options.ReadTimeout, &options.DialerRetries)
-	s := &Server{Redis: redis.NewClient(options), Options: options, from: a.from}
-	s.Where = to.scheme + "://" + render.Visible(options.Addr)
-	if options.DB != 0 {
-		s.Where += ", database " + strconv.Itoa(options.DB)
-	}
+	a.wait(&options.ContextTimeoutEnabled, &options.DialTimeout, &options.ReadTimeout, &options.DialerRetries)
+	s := a.server(redis.NewClient(options), inDatabase(to.scheme+"://"+render.Visible(options.Addr), options.DB))
+	s.Options = options
 	s.hide(options.Password, to.user)
 	return s, nil
 }
@@ -221,16 +223,29 @@ func (a access) complete(user, password *string, to **tls.Config) {
 	*to = config
 }
 
-// wait bounds the time of calls and the tries to connect: go-redis retries commands.
-func (a access) wait(timeout *time.Duration, tries *int) {
-	if a.patient && *timeout == 0 {
-		*timeout = patience
-	}
-	*tries = 1
+// wait makes a client bound a call by its context (patience.go), unless the address has shorter timeouts.
+func (a access) wait(byContext *bool, dial, read *time.Duration, tries *int) {
+	*byContext, *tries = true, 1 // go-redis retries commands
+	*dial, *read = cmp.Or(*dial, a.timeout), cmp.Or(*read, a.timeout)
 }
 
-// patience is the timeout of an operator's call.
-const patience = 15 * time.Second
+// server returns a server whose calls are bounded.
+func (a access) server(rdb redis.UniversalClient, where string) *Server {
+	s := &Server{Redis: rdb, Where: where, from: a.from, patience: &patience{timeout: a.timeout, where: where, errs: a.errs}}
+	rdb.AddHook(s.patience)
+	if cluster, ok := rdb.(*redis.ClusterClient); ok {
+		cluster.OnNewNode(func(node *redis.Client) { node.AddHook(s.patience) })
+	}
+	return s
+}
+
+// inDatabase adds the number of a database, unless it is 0, to the description of a server.
+func inDatabase(where string, n int) string {
+	if n == 0 {
+		return where
+	}
+	return where + ", database " + strconv.Itoa(n)
+}
 
 // unreadable returns the error for an invalid address; it contains no part of it.
 func (a access) unreadable() error {
@@ -250,11 +265,9 @@ func connectCluster(to address, a access) (*Server, error) {
 		return nil, a.unreadable()
 	}
 	a.complete(&options.Username, &options.Password, &options.TLSConfig)
-	a.wait(&options.ReadTimeout, &options.DialerRetries)
-	s := &Server{
-		Redis: redis.NewClusterClient(options), Nodes: options.Addrs, from: a.from,
-		Where: "the cluster of " + strings.Join(options.Addrs, ", "),
-	}
+	a.wait(&options.ContextTimeoutEnabled, &options.DialTimeout, &options.ReadTimeout, &options.DialerRetries)
+	s := a.server(redis.NewClusterClient(options), "the cluster of "+strings.Join(options.Addrs, ", "))
+	s.Nodes = options.Addrs
 	s.hide(options.Password, to.user)
 	return s, nil
 }
@@ -272,19 +285,15 @@ func connectSentinel(to address, a access) (*Server, error) {
 		return nil, a.unreadable()
 	}
 	a.complete(&options.Username, &options.Password, &options.TLSConfig)
-	a.wait(&options.ReadTimeout, &options.DialerRetries)
+	a.wait(&options.ContextTimeoutEnabled, &options.DialTimeout, &options.ReadTimeout, &options.DialerRetries)
 	failover := &redis.FailoverOptions{
 		MasterName: name, SentinelAddrs: to.hosts, SentinelPassword: a.sentinelPassword,
 		Username: options.Username, Password: options.Password, DB: options.DB, TLSConfig: options.TLSConfig,
 		DialerRetries: options.DialerRetries, DialTimeout: options.DialTimeout, ReadTimeout: options.ReadTimeout, WriteTimeout: options.WriteTimeout,
+		ContextTimeoutEnabled: options.ContextTimeoutEnabled,
 	}
-	s := &Server{
-		Redis: redis.NewFailoverClient(failover), from: a.from,
-		Where: fmt.Sprintf("the master %s of the sentinels %s", render.Printable(name), strings.Join(to.hosts, ", ")),
-	}
-	if options.DB != 0 {
-		s.Where += ", database " + strconv.Itoa(options.DB)
-	}
+	where := fmt.Sprintf("the master %s of the sentinels %s", render.Printable(name), strings.Join(to.hosts, ", "))
+	s := a.server(redis.NewFailoverClient(failover), inDatabase(where, options.DB))
 	s.hide(options.Password, to.user)
 	if a.sentinelPassword != "" {
 		s.secrets = append(s.secrets, a.sentinelPassword)
@@ -310,7 +319,7 @@ func embedded() (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the embedded server: %w", err)
 	}
-	return &Server{
-		Redis: redis.NewClient(&redis.Options{Addr: m.Addr()}), Where: "embedded server", Embedded: true, stop: m.Close,
-	}, nil
+	s := access{timeout: DefaultTimeout}.server(redis.NewClient(&redis.Options{Addr: m.Addr()}), "embedded server")
+	s.Embedded, s.stop = true, m.Close
+	return s, nil
 }

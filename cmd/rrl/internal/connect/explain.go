@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // explain.go adds advice to the errors of servers.
@@ -40,6 +41,7 @@ func (s *Server) Explain(err error) error {
 		}
 	}
 	text := inScript.ReplaceAllString(err.Error(), "")
+	text = unread.ReplaceAllString(text, script.Late(s.timeout).Error())
 	switch {
 	case strings.Contains(text, "all sentinels specified"):
 		text = s.Where + ": " + text
@@ -100,6 +102,9 @@ func sentinelAdvice(text string) string {
 // inScript matches what a server adds to the error of a script: Redis 6.2 before it, later ones behind it, Valkey 9.1
 // without the SHA-1.
 var inScript = regexp.MustCompile(`Error running script \(call to \w+\): (?:@user_script: ?\d+: )*|,? script: (?:[0-9a-f]{40}, )?on @\S+$`)
+
+// unread matches the error of a connection on which no reply came before the end of a call.
+var unread = regexp.MustCompile(`(?:read|write) (?:tcp|unix) \S+: i/o timeout`)
 
 // Brief returns the last part of an error's text: of "dial tcp 192.0.2.1:6379: connect: connection refused", that the
 // connection is refused. Secrets are removed.

@@ -6,8 +6,10 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -18,7 +20,9 @@ import (
 type Flags struct {
 	Address, CA, Cert, Key string
 	Insecure               bool
-	Given                  bool // the address is given, even if it is empty
+	Given                  bool          // the address is given, even if it is empty
+	Timeout                time.Duration // for each reply; 0: DefaultTimeout
+	Errs                   io.Writer     // gets a line if a reply takes longer than a second; nil: it does not
 }
 
 // variable is the environment variable with an address.
@@ -71,7 +75,7 @@ func Open(ctx context.Context, f Flags) (*Server, error) {
 	a := access{
 		from: from,
 		user: os.Getenv("RRL_USER"), password: os.Getenv("RRL_PASSWORD"), sentinelPassword: os.Getenv("RRL_SENTINEL_PASSWORD"),
-		tls: config, patient: true,
+		tls: config, timeout: f.Timeout, errs: f.Errs,
 	}
 	if a.password == "" {
 		a.password = os.Getenv("REDISCLI_AUTH")
@@ -81,24 +85,27 @@ func Open(ctx context.Context, f Flags) (*Server, error) {
 		if err != nil {
 			return nil, err
 		}
-		if nodes, cluster := s.Redis.(*redis.ClusterClient); cluster {
-			there := func(context.Context, *redis.Client) error { return nil }
-			if err := nodes.ForEachMaster(ctx, there); err != nil { // no node replies with the list of nodes
-				s.Close()
-				return nil, s.Explain(err)
-			}
-			return s, nil
-		}
-		info, err := s.Redis.Info(ctx, "cluster").Result()
-		var answer redis.Error
-		if err != nil && (!errors.As(err, &answer) || redis.HasErrorPrefix(err, "NOAUTH")) {
+		if err := s.Within(ctx, func(ctx context.Context) error { return s.greet(ctx, &a.clustered) }); err != nil {
 			s.Close()
 			return nil, s.Explain(err)
 		}
-		if s.Options == nil || s.Options.Network == "unix" || !strings.Contains(info, "cluster_enabled:1") {
+		if _, cluster := s.Redis.(*redis.ClusterClient); cluster || !a.clustered {
 			return s, nil
 		}
 		s.Close()
-		a.clustered = true
 	}
+}
+
+// greet returns whether the server replies, and whether a single one is a node of a cluster.
+func (s *Server) greet(ctx context.Context, clustered *bool) error {
+	if nodes, cluster := s.Redis.(*redis.ClusterClient); cluster { // an error if no node replies with the list of nodes
+		return nodes.ForEachMaster(ctx, func(context.Context, *redis.Client) error { return nil })
+	}
+	info, err := s.Redis.Info(ctx, "cluster").Result()
+	var answer redis.Error
+	if err != nil && (!errors.As(err, &answer) || redis.HasErrorPrefix(err, "NOAUTH")) {
+		return err
+	}
+	*clustered = s.Options != nil && s.Options.Network != "unix" && strings.Contains(info, "cluster_enabled:1")
+	return nil
 }

@@ -7,10 +7,11 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/rrltest"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+func TestMain(m *testing.M) { rrltest.Main(m) }
 
 func TestSkewOfTheClock(t *testing.T) {
 	for _, off := range []time.Duration{-time.Minute, 0, time.Minute} {

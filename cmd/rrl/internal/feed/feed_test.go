@@ -13,7 +13,18 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+func TestMain(m *testing.M) { rrltest.Main(m) }
+
+// at returns a server as rrl has it.
+func at(t *testing.T, s *redistest.Server) *connect.Server {
+	t.Helper()
+	on, err := connect.To(s.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(on.Close)
+	return on
+}
 
 // A Java client's record, written by the test: feeds read only its score and its last bytes.
 func javaRecord(t *testing.T, s *redistest.Server, name string, at time.Time, permits uint32) {
@@ -32,7 +43,7 @@ func TestAFeedTellsWhatIsFreeAndWhoWasGrantedHowMuch(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		client := rrltest.Client(s.Client(), rratelimiter.WithLimiterDefaults(rratelimiter.WithServerTime()))
 		l := client.RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(100)))
-		f := New((&connect.Server{Redis: s.Client()}).Limiter("orders", ""), false)
+		f := New(at(t, s).Limiter("orders", ""), false)
 		if k, err := f.Look(t.Context()); err != nil || k.Fault != "it has no rate" {
 			t.Fatalf("without a limiter: %+v, %v", k, err)
 		}
@@ -75,7 +86,7 @@ func TestWhatWasReleasedOrHasExpiredStaysCounted(t *testing.T) {
 		rate := rratelimiter.Rate{Permits: 10, Interval: 2 * time.Second}
 		client := rrltest.Client(s.Client(), rratelimiter.WithLimiterDefaults(rratelimiter.WithServerTime()))
 		l := client.RateLimiter("orders", rratelimiter.WithRate(rate))
-		f := New((&connect.Server{Redis: s.Client()}).Limiter("orders", ""), false)
+		f := New(at(t, s).Limiter("orders", ""), false)
 		if _, err := l.TryAcquire(t.Context(), 4); err != nil {
 			t.Fatal(err)
 		}
@@ -150,7 +161,7 @@ func TestMoreThanAFeedReadsIsSaid(t *testing.T) {
 		if _, err := pipe.Exec(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		k, err := New((&connect.Server{Redis: s.Client()}).Limiter("orders", ""), false).Look(t.Context())
+		k, err := New(at(t, s).Limiter("orders", ""), false).Look(t.Context())
 		if err == nil && k.Partial {
 			return
 		}
@@ -170,7 +181,7 @@ func TestWhileRedisIsAwayTheServersClockGoesOn(t *testing.T) {
 	if err := client.RateLimiter("orders").SetRate(t.Context(), rratelimiter.PerMinute(100)); err != nil {
 		t.Fatal(err)
 	}
-	on := &connect.Server{Redis: s.Client()}
+	on := at(t, s)
 	f := &Followed{feed: New(on.Limiter("orders", ""), false)}
 	for _, away := range []bool{false, true} {
 		if away {

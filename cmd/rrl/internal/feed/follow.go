@@ -3,7 +3,6 @@ package feed
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -22,9 +21,6 @@ type Followed struct {
 	mu    sync.Mutex
 	known Sight
 }
-
-// longestLook is the time of a poll after which Redis counts as not responding.
-const longestLook = 2 * time.Second
 
 // A Sight is the known state of a followed limiter.
 type Sight struct {
@@ -59,14 +55,13 @@ func Follow(ctx context.Context, s *connect.Server, l *connect.Limiter, own bool
 }
 
 func (f *Followed) look(ctx context.Context, s *connect.Server) {
-	bounded, cancel := context.WithTimeoutCause(ctx, longestLook, fmt.Errorf("no answer within %v", longestLook))
-	defer cancel()
-	look, err := f.feed.Look(bounded)
+	var look Look
+	err := s.Within(ctx, func(ctx context.Context) (err error) {
+		look, err = f.feed.Look(ctx)
+		return err
+	})
 	if ctx.Err() != nil {
 		return
-	}
-	if err != nil && bounded.Err() != nil {
-		err = context.Cause(bounded)
 	}
 	if err == nil && look.Rate.Type == rratelimiter.PerClient && look.Client == "" {
 		err = ErrWhose

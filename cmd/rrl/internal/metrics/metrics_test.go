@@ -27,7 +27,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/series"
 )
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+func TestMain(m *testing.M) { rrltest.Main(m) }
 
 // A shop is a server with limiters.
 type shop struct {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"charm.land/lipgloss/v2"
 	"github.com/charmbracelet/x/ansi"
@@ -44,6 +45,23 @@ func (o *Output) Say(format string, args ...any) { o.Print(fmt.Sprintf(format+"\
 func (o *Output) Print(text string) {
 	if _, err := io.WriteString(o.Out, text); err != nil {
 		o.Failed = err
+	}
+}
+
+// Soon is the time after which a command says what it waits for. Tests replace it.
+var Soon = time.Second
+
+// Later calls do once Soon has passed, unless stop is called before. stop waits for do if it runs.
+func Later(do func()) (stop func()) {
+	done := make(chan struct{})
+	timer := time.AfterFunc(Soon, func() {
+		defer close(done)
+		do()
+	})
+	return func() {
+		if !timer.Stop() {
+			<-done
+		}
 	}
 }
 

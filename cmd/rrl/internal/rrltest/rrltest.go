@@ -8,7 +8,16 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
+
+// Main runs the tests of a package with more time for Redis, and without lines about waiting: the machine may be busy.
+func Main(m *testing.M) {
+	connect.DefaultTimeout, render.Soon = time.Minute, time.Hour
+	redistest.Main(m)
+}
 
 // Client returns a client of limiters whose calls may take long, as the machine may be busy.
 func Client(rdb redis.UniversalClient, opts ...rratelimiter.Option) *rratelimiter.Client {

@@ -328,7 +328,7 @@ func TestThePageSaysSinceWhenRedisIsAway(t *testing.T) {
 	}
 }
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+func TestMain(m *testing.M) { rrltest.Main(m) }
 
 // An outage that nobody looks at may have ended: the next one is another.
 func TestAnOutageIsAsOldAsItIsKnown(t *testing.T) {
