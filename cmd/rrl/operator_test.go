@@ -317,8 +317,8 @@ func TestRepairRefusesWhatBlocksALimiter(t *testing.T) {
 			rate string
 			want string // part of the refusal; "": there is none
 		}{
-			{3_615_000, "1000", "2 records hold 665,670,573 permits at a rate of 100/s: the limiter would have no free permit for 1h"},
-			{-1_800_000, "7200000", "2 records hold 665,670,573 permits at a rate of 100/2h: the limiter would have no free permit for 1h30m"},
+			{3_615_000, "1000", "2 live records hold 665,670,573 permits at a rate of 100/s: the limiter would have no free permit for 1h"},
+			{-1_800_000, "7200000", "2 live records hold 665,670,573 permits at a rate of 100/2h: the limiter would have no free permit for 1h30m"},
 		} {
 			s.must(s.rdb.FlushDB(t.Context()).Err())
 			s.limiter("x", "100", c.rate, "0")
@@ -343,6 +343,44 @@ func TestRepairRefusesWhatBlocksALimiter(t *testing.T) {
 			contains(t, s.ok("repair", "x", "--yes", "--force"), "x: repaired: ", "free permits 97 -> -665,670,473", "; no permit is free then for 1h")
 			if free := s.rdb.Get(t.Context(), "{x}:value").Val(); free != "-665670473" {
 				t.Errorf("%s are free", free)
+			}
+		}
+	})
+}
+
+// Records that have expired block nothing, whatever they hold: the rate was edited by hand since.
+func TestRepairJudgesByWhatIsLive(t *testing.T) {
+	onShops(t, func(t *testing.T, s shop) {
+		for _, c := range []struct {
+			permits       uint32 // in a live record, beside 90 that have expired
+			refused, told string
+		}{
+			{0, "", "free permits 10 -> 1, with 90 permits in 1 record, of which 90 have expired"},
+			{1, "", "free permits 10 -> 0, with 91 permits in 2 records, of which 90 have expired; no permit is free then for "},
+			{3, "1 live record holds 3 permits at a rate of 1/m: the limiter would have no free permit for ", ""},
+		} {
+			s.must(s.rdb.FlushDB(t.Context()).Err())
+			s.limiter("x", "1", "60000", "0")
+			s.state("x", "", "10", -70_000, rrltest.GoRecord("abc", 90))
+			if c.permits > 0 {
+				s.state("x", "", "10", -5, rrltest.GoRecord("xyz", c.permits))
+			}
+			_, out, _ := s.run("doctor", "x")
+			if c.refused != "" {
+				contains(t, out, "permits-gained", "-> do not repair it: "+c.refused)
+				s.fails(1, "x: not repaired: "+c.refused, "repair", "x", "--yes")
+				continue
+			}
+			contains(t, out, "permits-gained", "-> rrl repair x --yes")
+			if strings.Contains(out, "for -") {
+				t.Errorf("doctor says\n%s", out)
+			}
+			contains(t, s.ok("repair", "x"), "x: to be repaired: ", c.told)
+			contains(t, s.ok("repair", "x", "--yes"), "x: repaired: ", c.told)
+			s.ok("doctor", "x")
+			one := objects(t, s.ok("show", "x", "--json"))[0]
+			if one["available"] != float64(1-int(c.permits)) || one["consistent"] != true {
+				t.Errorf("after the repair it shows %v", one)
 			}
 		}
 	})

@@ -26,7 +26,7 @@ func newRepair() *cobra.Command {
 records as correct. Without --yes it only prints what it would do.
 
 It refuses if the limiter would then be without a free permit for longer than 9/8 of an interval and one second
-(WithGranularity and WithLease date records up to an eighth of an interval ahead), or if the records hold more than
+(WithGranularity and WithLease date records up to an eighth of an interval ahead), or if the live records hold more than
 twice the rate. Then the records are wrong: rrl reset forgets them. --force repairs nevertheless.
 
 A release by Redisson makes the sum larger than the rate until the records expire. That is intended, and a repair would
@@ -35,22 +35,25 @@ undo the release. repair reads all records in one step: 100,000 of them block Re
   rrl repair orders --yes`,
 	}, mender{
 		done: "repaired", do: (*connect.Limiter).Repair,
-		tell: func(did rratelimiter.Repaired) string {
+		tell: func(did rratelimiter.Repaired, v *survey.Survey) string {
 			text := fmt.Sprintf("%s; free permits %s -> %s, with %s in %s", did.Fault, render.Thousands(did.Was), render.Thousands(did.Free),
 				render.Number(did.Permits, "permit"), render.Number(int64(did.Records), "record"))
+			if v.Expired.Permits > 0 {
+				text += fmt.Sprintf(", of which %s have expired", render.Thousands(v.Expired.Permits))
+			}
 			if did.Blocked > 0 {
 				text += "; no permit is free then for " + render.Lasting(did.Blocked)
 			}
 			return text
 		},
-		refuse: func(did rratelimiter.Repaired, rate rratelimiter.Rate) string {
+		refuse: func(did rratelimiter.Repaired, v *survey.Survey) string {
 			if force {
 				return ""
 			}
-			return doctor.Harm(did, rate)
+			return doctor.Harm(did, v)
 		},
 	})
-	cmd.Flags().BoolVar(&force, "force", false, "repair even if the limiter would then have no free permit for more than 9/8 of an interval, or if the records hold more than twice the rate")
+	cmd.Flags().BoolVar(&force, "force", false, "repair even if the limiter would then have no free permit for more than 9/8 of an interval, or if the live records hold more than twice the rate")
 	return cmd
 }
 
@@ -64,11 +67,10 @@ what it would do. In the interval after a reset, the limiter can grant up to its
   rrl reset orders --yes`,
 	}, mender{
 		done: "reset", do: (*connect.Limiter).Reset,
-		tell: func(did rratelimiter.Repaired) string {
+		tell: func(did rratelimiter.Repaired, _ *survey.Survey) string {
 			return fmt.Sprintf("%s in %s forgotten, all %s free", render.Number(did.Permits, "permit"),
 				render.Number(int64(did.Records), "record"), render.Thousands(did.Free))
 		},
-		refuse: func(rratelimiter.Repaired, rratelimiter.Rate) string { return "" },
 	})
 }
 
@@ -79,8 +81,8 @@ const otherwise = "rrl reset --yes removes the records; rrl repair --force --yes
 type mender struct {
 	done   string // participle for the output
 	do     func(*connect.Limiter, context.Context, ...rratelimiter.RepairOption) (rratelimiter.Repaired, error)
-	tell   func(rratelimiter.Repaired) string
-	refuse func(rratelimiter.Repaired, rratelimiter.Rate) string // why it must not be done; "" if it may
+	tell   func(rratelimiter.Repaired, *survey.Survey) string
+	refuse func(rratelimiter.Repaired, *survey.Survey) string // why it must not be done; "" if it may; nil: it may always
 }
 
 // mending returns a command that repairs a limiter, or only prints the result.
@@ -100,7 +102,7 @@ func mending(cmd *cobra.Command, m mender) *cobra.Command {
 		left := 0
 		var failed []string
 		for _, l := range states {
-			did, refused, err := s.mend(ctx, l, m, yes)
+			did, view, refused, err := s.mend(ctx, l, m, yes)
 			if survey.IsWrongType(err) {
 				failed = append(failed, s.explainForeign(ctx, l, s.client != "", err).Error())
 				continue
@@ -126,9 +128,9 @@ func mending(cmd *cobra.Command, m mender) *cobra.Command {
 				s.Say("%s: not to be %s: %s; %s", title, m.done, refused, otherwise)
 			case refused != "": // the error has the reason
 			case yes:
-				s.Say("%s: %s: %s", title, m.done, m.tell(did))
+				s.Say("%s: %s: %s", title, m.done, m.tell(did, view))
 			default:
-				s.Say("%s: to be %s: %s", title, m.done, m.tell(did))
+				s.Say("%s: to be %s: %s", title, m.done, m.tell(did, view))
 			}
 		}
 		if left > 0 && !s.json {
@@ -145,21 +147,25 @@ func mending(cmd *cobra.Command, m mender) *cobra.Command {
 }
 
 // mend repairs one limiter if yes is set and it does no harm; else it returns the result and the reason for the
-// refusal.
-func (s *session) mend(ctx context.Context, l *connect.Limiter, m mender, yes bool) (rratelimiter.Repaired, string, error) {
-	did, err := m.do(l, ctx, rratelimiter.DryRun())
+// refusal. Before a repair, it reads what is live.
+func (s *session) mend(ctx context.Context, l *connect.Limiter, m mender, yes bool) (
+	did rratelimiter.Repaired, before *survey.Survey, refused string, err error,
+) {
+	did, err = m.do(l, ctx, rratelimiter.DryRun())
 	if err != nil || !did.Changed {
-		return did, "", err
+		return did, nil, "", err
 	}
-	rate, err := l.Config(ctx)
-	if err != nil {
-		return did, "", err
+	if m.refuse != nil {
+		if before, err = survey.Read(ctx, l, s.client != "", 0); err != nil {
+			return did, nil, "", err
+		}
+		refused = m.refuse(did, before)
+		did.Free += before.Expired.Permits // a repair removes expired records first
 	}
-	refused := m.refuse(did, rate)
 	if yes && refused == "" {
 		did, err = m.do(l, ctx)
 	}
-	return did, refused, err
+	return did, before, refused, err
 }
 
 // jsonMended is the output of repair and reset.

@@ -97,7 +97,7 @@ func adding(v *survey.Survey, would rratelimiter.Repaired) Finding {
 	if would.Blocked > 0 {
 		f.Advice += "; no permit is free then for " + render.Lasting(would.Blocked)
 	}
-	if reason := Harm(would, v.Rate); reason != "" {
+	if reason := Harm(would, v); reason != "" {
 		f.Advice = "do not repair it: " + reason + ". Find out who writes these records (rrl show " + name + "), then rrl reset " + name + " --yes"
 	}
 	records := v.Live.Records + v.Expired.Records
@@ -130,7 +130,7 @@ func crossing(name string) Finding {
 
 func orphaned(name string, clients int, limiter bool) Finding {
 	f := Finding{Severity: Warning, Code: "orphaned-clients", Name: name, About: true,
-		Text: fmt.Sprintf("%s have keys without a live grant: mostly Redisson instances that have ended, since each restart leaves some",
+		Text: fmt.Sprintf("keys of %s without a live grant: mostly of Redisson instances that have ended, since each restart leaves some",
 			render.Number(int64(clients), "client")),
 		Advice: "rrl gc --yes removes them"}
 	if !limiter {
@@ -232,12 +232,17 @@ func WrongSum(v *survey.Survey) string {
 		render.Thousands(v.Free), in, render.Thousands(drift), more, render.Thousands(v.Rate.Permits))
 }
 
-// Harm returns why the result of a repair would do harm; "" if it would not. Records that owe more than the rate, or
+// Harm returns why the result of a repair would do harm; "" if it would not. Live records that owe more than the rate, or
 // leave nothing free for longer than an interval and the time that they may be dated ahead, are not grants of this rate.
-func Harm(did rratelimiter.Repaired, rate rratelimiter.Rate) string {
-	if !did.Changed || did.Blocked-survey.Slack(rate) <= rate.Interval && did.Free >= -rate.Permits {
+// Expired records do not count: a repair removes them first.
+func Harm(did rratelimiter.Repaired, v *survey.Survey) string {
+	if !did.Changed || did.Blocked-survey.Slack(v.Rate) <= v.Rate.Interval && v.Live.Permits <= 2*v.Rate.Permits {
 		return ""
 	}
-	return fmt.Sprintf("%s hold %s at a rate of %v: the limiter would have no free permit for %s", render.Number(int64(did.Records), "record"),
-		render.Number(did.Permits, "permit"), rate, render.Lasting(did.Blocked))
+	hold := "hold"
+	if v.Live.Records == 1 {
+		hold = "holds"
+	}
+	return fmt.Sprintf("%s %s %s at a rate of %v: the limiter would have no free permit for %s", render.Number(int64(v.Live.Records), "live record"),
+		hold, render.Number(v.Live.Permits, "permit"), v.Rate, render.Lasting(max(did.Blocked, time.Millisecond)))
 }
