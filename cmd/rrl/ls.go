@@ -29,7 +29,8 @@ have a ~: ls computes them from the stored number of free permits, so they are w
 PER_CLIENT limiter each client has its own permits: --client ID shows those of one client, --client all has a line for
 each client.
 
-On a terminal, names that are too long for its width are cut in the middle. A pipe and --json get whole names.`,
+On a terminal, names that are too long for its width are cut in the middle, and a narrow one has fewer columns. A pipe
+and --json get all.`,
 		Example: `  rrl ls
   rrl ls 'api:*' --json | jq -r 'select(.available == 0) | .name'`,
 		Args:              onePattern,
@@ -136,7 +137,7 @@ func rowOf(g survey.Glance) jsonRow {
 // list writes limiters for people.
 func (s *session) list(all []survey.Glance) {
 	head := []string{"NAME", "RATE", "TYPE", "FREE", "IN USE", "RECORDS", "TTL", ""}
-	t := render.Table{Right: map[int]bool{3: true, 4: true, 5: true}, Rows: [][]string{head}}
+	t := render.Table{Right: map[int]bool{3: true, 4: true, 5: true}, Drop: []int{5, 6, 2}, Rows: [][]string{head}}
 	for _, g := range all {
 		name := render.Printable(g.Name)
 		if g.Client != "" {
@@ -147,8 +148,13 @@ func (s *session) list(all []survey.Glance) {
 			continue
 		}
 		rate := strings.Replace(g.Rate.String(), " per client", "", 1)
-		cells := []string{name, rate, g.Rate.Type.String(), "-", "-", "-", render.Lasting(g.TTL), ""}
-		if g.State != nil {
+		cells := []string{name, rate, g.Rate.Type.String(), "", "", "", render.Lasting(g.TTL), ""}
+		switch {
+		case g.State == nil && s.client == "":
+			cells[7] = s.Paint(render.Dim, "by client: rrl ls --client all")
+		case g.State == nil:
+			cells[7] = s.Paint(render.Dim, "no client has used it lately")
+		default:
 			about := ""
 			if !g.Exact {
 				about = "~"

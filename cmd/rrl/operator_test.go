@@ -44,6 +44,7 @@ func TestPerClientLimiters(t *testing.T) {
 		if _, there := row[0]["available"]; there || len(row) != 1 || row[0]["type"] != "PER_CLIENT" {
 			t.Errorf("without --client ls says %v", row)
 		}
+		contains(t, s.ok("ls"), "by client: rrl ls --client all\n")
 		if all := objects(t, s.ok("ls", "--json", "--client", "all")); len(all) != 2 || all[0]["available"] != 7. || all[1]["client"] != "two" {
 			t.Errorf("of all ls says %v", all)
 		}
@@ -66,6 +67,8 @@ func TestPerClientLimiters(t *testing.T) {
 		s.limiter("all", "10", "3600000", "0")
 		s.fails(1, "all is not a PER_CLIENT limiter", "show", "all", "--client", "one")
 		contains(t, s.ok("rm", "pc", "--yes"), "pc: removed")
+		s.limiter("unused", "10", "3600000", "1")
+		contains(t, s.ok("ls", "--client", "all"), "unused  10/h  PER_CLIENT                         -    no client has used it lately\n")
 		if keys := s.rdb.Keys(t.Context(), "*pc*").Val(); len(keys) > 0 {
 			t.Errorf("%q are left", keys)
 		}

@@ -54,6 +54,14 @@ and exits with code 1.`,
 // axis is the number of parts of the time axis.
 const axis = 60
 
+// axis returns the number of parts of the time axis: fewer on a narrow terminal.
+func (s *session) axis() int {
+	if s.json || s.Width == 0 {
+		return axis
+	}
+	return min(axis, max(s.Width-render.LabelCells, 8))
+}
+
 func (s *session) show(ctx context.Context, name string) error {
 	shared := s.Limiter(name, "")
 	rate, err := shared.Config(ctx)
@@ -68,7 +76,7 @@ func (s *session) show(ctx context.Context, name string) error {
 	case perClient:
 		return s.showClients(ctx, shared, rate)
 	}
-	view, err := survey.Read(ctx, shared, one, axis)
+	view, err := survey.Read(ctx, shared, one, s.axis())
 	if err != nil {
 		return err
 	}
@@ -219,7 +227,7 @@ func (s *session) describe(v *survey.Survey) {
 	if v.Live.Records > 0 {
 		line("", "granted from %s to %s", render.Ago(v.Oldest, v.At), render.Ago(v.Newest, v.At))
 		line("by time", "%s", render.Sparks(v.Bins))
-		line("", "%-*s%s", axis-3, span.Text(v.Rate.Interval)+" ago", "now")
+		line("", "%-*s%s", len(v.Bins)-3, span.Text(v.Rate.Interval)+" ago", "now")
 	}
 	if v.Open.Records > 0 {
 		line("ahead", "%s in %s of Go clients, dated up to %s:", render.Number(v.Open.Permits, "permit"),
@@ -289,7 +297,7 @@ func (s *session) showClients(ctx context.Context, shared *connect.Limiter, rate
 	}
 	var views []*survey.Survey
 	for _, id := range ids {
-		view, err := survey.Read(ctx, s.Limiter(shared.Name(), id), true, axis)
+		view, err := survey.Read(ctx, s.Limiter(shared.Name(), id), true, s.axis())
 		if err != nil {
 			return err
 		}
@@ -303,7 +311,7 @@ func (s *session) showClients(ctx context.Context, shared *connect.Limiter, rate
 		}
 		return unusable(views...)
 	}
-	config, err := survey.Read(ctx, shared, false, axis)
+	config, err := survey.Read(ctx, shared, false, s.axis())
 	if err != nil {
 		return err
 	}
@@ -328,7 +336,7 @@ func (s *session) showClients(ctx context.Context, shared *connect.Limiter, rate
 		return unusable(config)
 	}
 	s.Say("")
-	t := render.Table{Right: map[int]bool{1: true, 2: true}, Rows: [][]string{{"CLIENT", "FREE", "RECORDS", "LAST USE", "TTL", "ADDS UP"}}}
+	t := render.Table{Right: map[int]bool{1: true, 2: true}, Drop: []int{2, 4}, Rows: [][]string{{"CLIENT", "FREE", "RECORDS", "LAST USE", "TTL", "ADDS UP"}}}
 	for _, v := range views {
 		last, sum := "-", "yes"
 		if v.Live.Records > 0 {

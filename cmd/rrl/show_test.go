@@ -10,9 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/charmbracelet/x/ansi"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/rrltest"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
@@ -65,6 +67,48 @@ adds up     yes: 7 stored as free + 13 in records = 20
 			t.Errorf("the axis is %v", one["axis"])
 		}
 	})
+}
+
+// On a narrow terminal no chart and no table is wrapped, which would break them. The text of show may be.
+func TestANarrowTerminal(t *testing.T) {
+	s := shop{t: t, s: redistest.Embedded(t)}
+	s.rdb = s.s.Client()
+	s.limiter("a:limiter:with:a:long:name", "20", "60000", "0", "keepAliveTime", "3600000")
+	s.state("a:limiter:with:a:long:name", "", "7", -50000, rrltest.GoRecord("abc", 2), -100, rrltest.GoRecord("xyz", 4))
+	s.limiter("pc", "1000", "60000", "1")
+	s.state("pc", "2f6c8a5e-8a37-4a55-9d0e-1b6f4a0c9a11", "997", -50000, rrltest.GoRecord("abc", 3))
+	s.limiter("broken", "ten", "60000", "0")
+	for _, width := range []int{60, 80, 100} {
+		c := &common{given: func(string) bool { return false }, Flags: connect.Flags{Address: s.s.URL(), Timeout: time.Minute}}
+		on, err := c.open(t.Context())
+		s.must(err)
+		var out strings.Builder
+		on.Out, on.Width = &out, width
+		s.must(on.show(t.Context(), "a:limiter:with:a:long:name"))
+		lines := strings.Split(out.String(), "\n")
+		at := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "by time") })
+		for _, line := range lines[at : at+2] {
+			if cells := ansi.StringWidth(line); cells > width || cells < min(width, 72)-1 {
+				t.Errorf("on %d cells:\n%s", width, out.String())
+			}
+		}
+		if !strings.HasSuffix(lines[at], "█") || !strings.HasSuffix(lines[at+1], " now") {
+			t.Errorf("on %d cells, what was granted lately is not above now:\n%s", width, out.String())
+		}
+		out.Reset()
+		s.must(on.ls(t.Context(), "*"))
+		s.must(on.show(t.Context(), "pc"))
+		lines = strings.Split(out.String(), "\n")
+		for _, line := range lines {
+			if ansi.StringWidth(line) > width {
+				t.Errorf("%d cells, not %d: %s", ansi.StringWidth(line), width, line)
+			}
+		}
+		if !strings.HasPrefix(lines[0], "NAME ") || !strings.Contains(lines[0], "  FREE") {
+			t.Errorf("on %d cells:\n%s", width, out.String())
+		}
+		on.Close()
+	}
 }
 
 // A record in a bucket that is not over may be a lease; any other one that is dated ahead may not.

@@ -65,22 +65,46 @@ func Later(do func()) (stop func()) {
 	}
 }
 
-// A Table is rows of cells, written with columns as wide as needed. The first row is its head. The first column has names,
-// which are cut if a row is wider than the terminal.
+// A Table is rows of cells, written with columns as wide as needed; empty columns are left out. The first row is its head.
+// The first column has names, which are cut if a row is wider than the terminal. If that is not enough, a last column
+// without a head is written below its row, and then columns are left out.
 type Table struct {
 	Right map[int]bool // columns of numbers
+	Drop  []int        // columns that may be left out, in this order
 	Rows  [][]string
 }
 
 // Write writes the table.
 func (t Table) Write(o *Output) {
+	notes := make([]string, len(t.Rows)) // below the rows
 	widths := t.widths()
-	if room := o.Width; room > 0 && len(widths) > 0 {
-		for _, width := range widths[1:] {
-			room -= width + len(between)
+	if o.Width > 0 && len(widths) > 0 {
+		least := min(leastName, widths[0])
+		room := func() int { // for names
+			room := o.Width
+			for _, width := range t.widths()[1:] {
+				if width > 0 {
+					room -= width + len(between)
+				}
+			}
+			return room
 		}
+		if last := len(widths) - 1; room() < least && t.Rows[0][last] == "" {
+			for n, row := range t.Rows {
+				notes[n], row[last] = row[last], ""
+			}
+		}
+		for _, column := range t.Drop {
+			if room() >= least {
+				break
+			}
+			for _, row := range t.Rows {
+				row[column] = ""
+			}
+		}
+		most := max(room(), least)
 		for _, row := range t.Rows {
-			row[0] = Cut(row[0], max(room, leastName))
+			row[0] = Cut(row[0], most)
 		}
 		widths = t.widths()
 	}
@@ -88,6 +112,9 @@ func (t Table) Write(o *Output) {
 	for n, row := range t.Rows {
 		var line strings.Builder
 		for i, cell := range row {
+			if widths[i] == 0 {
+				continue
+			}
 			if i > 0 {
 				line.WriteString(between)
 			}
@@ -103,6 +130,9 @@ func (t Table) Write(o *Output) {
 			text = o.Paint(Dim, text)
 		}
 		b.WriteString(text + "\n")
+		if notes[n] != "" {
+			b.WriteString(between + notes[n] + "\n")
+		}
 	}
 	o.Print(b.String())
 }

@@ -63,7 +63,7 @@ func TestLongNamesAreCutInTheMiddle(t *testing.T) {
 	}
 }
 
-// Only names give way to the width of a terminal. In a pipe nothing is cut.
+// Names give way to the width of a terminal first, then notes, then columns of less use. In a pipe nothing is cut.
 func TestATableFitsItsTerminal(t *testing.T) {
 	rows := func() Table {
 		return Table{Right: map[int]bool{1: true}, Rows: [][]string{
@@ -80,6 +80,18 @@ func TestATableFitsItsTerminal(t *testing.T) {
 	}
 	if !strings.Contains(lines[2], "short ") || !strings.HasSuffix(lines[2], "1,000  does not add up") || !strings.Contains(lines[1], "…") {
 		t.Errorf("%s", out.String())
+	}
+	out.Reset()
+	rows().Write(&Output{Out: &out, Width: 30})
+	if got := out.String(); !strings.Contains(got, "\nshort  ") || !strings.Contains(got, "  1,000\n  does not add up\n") {
+		t.Errorf("on a narrow terminal\n%s", got)
+	}
+	out.Reset()
+	narrow := rows()
+	narrow.Drop = []int{1}
+	narrow.Write(&Output{Out: &out, Width: 20})
+	if got := out.String(); !strings.HasPrefix(got, "NAME\n") || !strings.Contains(got, "\nshort\n  does not add up\n") {
+		t.Errorf("on a very narrow terminal\n%s", got)
 	}
 	out.Reset()
 	rows().Write(&Output{Out: &out})
