@@ -328,6 +328,8 @@ func TestThePageSortsByUse(t *testing.T) {
 	b.until(`document.querySelector("#list .exhausted .badge").textContent`, "exhausted")
 	b.until(`document.querySelectorAll("#list .exhausted").length`, "1")
 	b.until(`document.querySelector(".card.exhausted .badge")?.hidden`, "false")
+	b.until(`["#list .exhausted", ".card.exhausted"].every((of) => getComputedStyle(document.querySelector(of + " .meter")).backgroundColor ===
+		getComputedStyle(document.querySelector("#list .meter")).backgroundColor)`, "true") // what is left of it is what is free
 	b.until(`location.search + location.hash`, "?sort=use#c%3Aexhausted")
 	b.do(chromedp.Navigate(page + "/?sort=use"))
 	b.until(names, sorted)
@@ -425,6 +427,10 @@ func TestThePageTellsSinceWhenRedisIsAway(t *testing.T) {
 	late := browser(t, 1000, 800, false) // a page that is opened now does not take the last look for now
 	late.do(chromedp.Navigate(page + "/#orders"))
 	late.until(gap, "1 behind,1 behind")
+	unread := browser(t, 1000, 800, false) // of a limiter that was never read, nothing is said
+	unread.do(chromedp.Navigate(page + "/#unread"))
+	unread.until(since, "; no data since ")
+	unread.until(`document.querySelector(".card .note").hidden`, "true")
 	s.Restart()
 	b.until(dot, "on: live")
 	b.until(dim, "1,1,1")

@@ -85,7 +85,7 @@ func Open(ctx context.Context, f Flags) (*Server, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := s.Within(ctx, func(ctx context.Context) error { return s.greet(ctx, &a.clustered) }); err != nil {
+		if err := s.within(ctx, func(ctx context.Context) error { return s.greet(ctx, &a.clustered) }); err != nil {
 			s.Close()
 			return nil, s.Explain(err)
 		}

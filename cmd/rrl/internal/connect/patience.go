@@ -2,6 +2,7 @@ package connect
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -28,9 +29,9 @@ type patience struct {
 	told    sync.Once // for the line
 }
 
-// Within calls do with a context that ends after the server's timeout. If that is the reason for an error, the error is
+// within calls do with a context that ends after the server's timeout. If that is the reason for an error, the error is
 // that no answer came in this time.
-func (p *patience) Within(ctx context.Context, do func(context.Context) error) error {
+func (p *patience) within(ctx context.Context, do func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	if p.errs != nil {
@@ -39,7 +40,8 @@ func (p *patience) Within(ctx context.Context, do func(context.Context) error) e
 		})()
 	}
 	err := do(bounded)
-	if err != nil && bounded.Err() != nil && ctx.Err() == nil && !script.IsAnswer(err) {
+	var late net.Error
+	if bounded.Err() != nil && ctx.Err() == nil && errors.As(err, &late) && late.Timeout() {
 		return script.Late(p.timeout)
 	}
 	return err
@@ -56,7 +58,7 @@ func (p *patience) DialHook(next redis.DialHook) redis.DialHook {
 // ProcessHook bounds a command, with its retries.
 func (p *patience) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := p.Within(ctx, func(ctx context.Context) error { return next(ctx, cmd) })
+		err := p.within(ctx, func(ctx context.Context) error { return next(ctx, cmd) })
 		if err != cmd.Err() {
 			cmd.SetErr(err)
 		}
@@ -67,6 +69,6 @@ func (p *patience) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // ProcessPipelineHook bounds a pipeline, with its retries.
 func (p *patience) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		return p.Within(ctx, func(ctx context.Context) error { return next(ctx, cmds) })
+		return p.within(ctx, func(ctx context.Context) error { return next(ctx, cmds) })
 	}
 }

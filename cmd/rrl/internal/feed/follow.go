@@ -55,11 +55,7 @@ func Follow(ctx context.Context, s *connect.Server, l *connect.Limiter, own bool
 }
 
 func (f *Followed) look(ctx context.Context, s *connect.Server) {
-	var look Look
-	err := s.Within(ctx, func(ctx context.Context) (err error) {
-		look, err = f.feed.Look(ctx)
-		return err
-	})
+	look, err := f.feed.Look(ctx)
 	if ctx.Err() != nil {
 		return
 	}

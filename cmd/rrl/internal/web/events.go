@@ -28,7 +28,7 @@ type event struct {
 	Used       int64       `json:"used"`
 	Records    int         `json:"records"`
 	TTLMs      int64       `json:"ttl_ms"`
-	Consistent bool        `json:"consistent"`
+	Consistent *bool       `json:"consistent,omitempty"` // nil: not known
 	Partial    bool        `json:"partial,omitempty"`
 	Fault      string      `json:"fault,omitempty"`
 	Error      string      `json:"error,omitempty"` // if Redis is away: the cause, in short
@@ -45,8 +45,11 @@ type secondRow struct {
 func eventOf(v feed.Sight, since time.Time) event {
 	e := event{
 		entry: entryOf(v.Name), Client: v.Client, At: v.At.UnixMilli(), Available: v.Free, Used: v.Used, Records: v.Records,
-		TTLMs: v.TTL.Milliseconds(), Consistent: v.Consistent, Partial: v.Partial, Fault: v.Fault,
+		TTLMs: v.TTL.Milliseconds(), Partial: v.Partial, Fault: v.Fault,
 		Free: [][2]int64{}, Grants: []secondRow{},
+	}
+	if !v.At.IsZero() && v.Fault == "" { // it was read
+		e.Consistent = &v.Consistent
 	}
 	if v.Rate.Permits > 0 {
 		e.Rate, e.Type = v.Rate.String(), v.Rate.Type.String()

@@ -176,7 +176,9 @@ func TestThePageIsToldOfGrantsWhileSomebodyReads(t *testing.T) {
 			return sum
 		}
 		next("nobody", func(e event) bool { return e.Fault == "it has no rate" })
-		next("a b&c", func(e event) bool { return e.Available == 90 && e.Permits == 100 && e.Consistent && len(e.Free) > 0 })
+		next("a b&c", func(e event) bool {
+			return e.Available == 90 && e.Permits == 100 && e.Consistent != nil && *e.Consistent && len(e.Free) > 0
+		})
 		if err := l.Acquire(t.Context(), 5); err != nil {
 			t.Fatal(err)
 		}
@@ -312,6 +314,11 @@ func TestThePageSaysSinceWhenRedisIsAway(t *testing.T) {
 	}
 	next = follow(t, t.Context(), address, url.Values{"name": {"orders"}}) // a page that is opened later
 	next("orders", func(e event) bool { return e.Away == since })
+	next = follow(t, t.Context(), address, url.Values{"name": {"unread"}}) // nothing is known of it, not even that it does not add up
+	if e := next("unread", func(e event) bool { return e.Away == since }); e.Consistent != nil {
+		t.Errorf("of a limiter that was never read: %+v, consistent %v", e, *e.Consistent)
+	}
+	next = follow(t, t.Context(), address, url.Values{"name": {"orders"}})
 	s.Restart()
 	var answer failure
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
@@ -328,7 +335,7 @@ func TestThePageSaysSinceWhenRedisIsAway(t *testing.T) {
 	}
 }
 
-func TestMain(m *testing.M) { rrltest.Main(m) }
+func TestMain(m *testing.M) { redistest.Main(m) }
 
 // An outage that nobody looks at may have ended: the next one is another.
 func TestAnOutageIsAsOldAsItIsKnown(t *testing.T) {

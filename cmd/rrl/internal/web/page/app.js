@@ -149,7 +149,7 @@ class Card {
       return div;
     }));
     const note = find(".note");
-    note.textContent = error || e.fault || (unchosen ? "Each client has its own permits: choose one." : "") || (e.consistent ? "" : "Free permits and records do not add up: see rrl show.") ||
+    note.textContent = error || e.fault || (unchosen ? "Each client has its own permits: choose one." : "") || (e.consistent === false ? "Free permits and records do not add up: see rrl show." : "") ||
       (e.partial ? "More is granted than can be read: grants are counted in part." : "");
     note.hidden = !note.textContent;
     note.classList.toggle("bad", Boolean(error || e.fault));
