@@ -48,11 +48,12 @@ type witness struct {
 	recorded int64           // permits in records since the start
 	earlier  int64           // the same at the previous poll
 	others   int64           // lower bound of the permits of other clients
-	last     time.Time
-	gap      bool         // records may have been missed
-	live     *liveRecords // of a limiter with leases (leases.go); nil without
-	broken   string       // the first violation before a restart of the checker
-	changed  string       // change of the rate by another client
+	last     time.Time       // begin of the last poll
+	read     time.Time       // end of the last poll
+	gap      bool            // records may have been missed
+	live     *liveRecords    // of a limiter with leases (leases.go); nil without
+	broken   string          // the first violation before a restart of the checker
+	changed  string          // change of the rate by another client
 }
 
 type sighting struct{ at, permits int64 }
@@ -117,6 +118,7 @@ func (w *witness) begin(ctx context.Context) error {
 			w.see(z, now)
 		}
 		w.began, w.last = now, time.Now()
+		w.read = w.last
 		w.recorded = 0
 		w.mu.Unlock()
 		if len(records) < page || records[len(records)-1].Score <= edge {
@@ -196,7 +198,7 @@ func (w *witness) take(l look) {
 	if l.until.Sub(w.last) > w.rate.Interval-w.rate.Interval/4 {
 		w.gap = true
 	}
-	w.last = l.from
+	w.last, w.read = l.from, l.until
 	w.others = max(w.earlier-own, 0)
 	if w.live != nil {
 		w.takeLive(l)
@@ -296,7 +298,7 @@ func (w *witness) forget() {
 // A picture is the data of a witness for views.
 type picture struct {
 	rate     rratelimiter.Rate
-	used     int64   // permits in live records
+	used     int64   // permits in records that were live at the end of the last poll
 	columns  []int64 // the same by age, oldest first
 	average  float64 // permits an interval, over whole intervals
 	over     int     // number of these intervals; 0: the first is not over
@@ -312,7 +314,8 @@ func (w *witness) picture(columns int) picture {
 	defer w.mu.Unlock()
 	p := picture{rate: w.rate, recorded: w.recorded, others: w.others, changed: w.changed, columns: make([]int64, columns)}
 	p.largest, _ = w.largest()
-	now, interval := w.last.UnixMilli(), w.rate.Interval.Milliseconds()
+	// At the begin of the poll some records were live that have expired since, and others have taken their permits.
+	now, interval := w.read.UnixMilli(), w.rate.Interval.Milliseconds()
 	// A limiter is often used in bursts, an interval and a little apart. So that a burst falls into each, intervals are
 	// counted from the beginning.
 	whole := int64(w.last.Sub(w.began) / w.rate.Interval)

@@ -64,6 +64,22 @@ func TestRecordsAreCountedOnce(t *testing.T) {
 	}
 }
 
+// Permits are taken again as soon as they are free, so a poll finds both records, of which one has expired meanwhile.
+func TestWhatIsInUseIsLiveAtOneTime(t *testing.T) {
+	s := newScene(t, 5)
+	a, b := s.record(0, 5), s.record(1002, 4)
+	s.looks(100, 110, a)
+	s.looks(700, 710, a)
+	s.looks(998, 1006, a, b)
+	if p := s.picture(2); p.used != 4 || p.columns[0] != 0 || p.columns[1] != 4 {
+		t.Errorf("%+v", p)
+	}
+	s.looks(1100, 1105, b, s.record(1103, 3)) // too many are in use, and that is so
+	if p := s.picture(0); p.used != 7 || p.largest != 7 {
+		t.Errorf("%+v", p)
+	}
+}
+
 // A burst falls into each whole interval, though the bursts are a little more than an interval apart.
 func TestThroughputIsThatOfWholeIntervals(t *testing.T) {
 	s := newScene(t, 5)
