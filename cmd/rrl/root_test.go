@@ -110,7 +110,7 @@ func TestFlagsMayStandBeforeTheCommand(t *testing.T) {
 	s.limiter("orders", "20", "60000", "0")
 	for _, args := range [][]string{
 		{"--json", "--redis", s.s.URL(), "ls"}, {"--json", "--quoted=false", "ls", "--redis", s.s.URL()}, {"ls", "--redis", s.s.URL(), "--json"},
-		{"--redis", s.s.URL(), "--json", "--quoted", "show", `"orders"`},
+		{"--redis", s.s.URL(), "--json", "--timeout", "1m", "--quoted", "show", `"orders"`},
 	} {
 		code, out, errs := rrl(t.Context(), args...)
 		if code != 0 || !strings.HasPrefix(out, `{"name":"orders",`) {

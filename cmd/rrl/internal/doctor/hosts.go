@@ -34,13 +34,20 @@ func hosts(ctx context.Context, s *connect.Server) ([]host, error) {
 			h.where = master.Options().Addr
 		}
 		for _, section := range []string{"server", "memory", "replication", "persistence", "cluster"} {
-			text, _ := master.Info(ctx, section).Result() // not every server has all sections
+			text, err := master.Info(ctx, section).Result()
+			if connect.Unanswered(err) { // else: not every server has all sections
+				return err
+			}
 			for name, value := range serverinfo.Fields(text) {
 				h.info[name] = render.Visible(value)
 			}
 		}
 		for _, setting := range []string{"cluster-require-full-coverage", "save"} {
-			for name, value := range master.ConfigGet(ctx, setting).Val() { // not every user may run it
+			values, err := master.ConfigGet(ctx, setting).Result()
+			if connect.Unanswered(err) { // else: not every user may run it
+				return err
+			}
+			for name, value := range values {
 				h.settings[name] = value
 			}
 		}
