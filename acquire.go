@@ -169,8 +169,8 @@ func (l *Limiter) Release(ctx context.Context, n int64) (int64, error) {
 // arrives. If that reply is lost, they stay taken for one interval.
 //
 // The results are in the order of the limiters. If a limiter refuses, Allowed is false in all results, and RetryAfter is 0
-// for the limiters that would have granted. If the limiters were asked one after the other, ResetAfter is 0 for the
-// limiters before the one that refused, and the limiters after it, which were not asked, have zero Results.
+// for the limiters that would have granted. If the limiters were asked one after the other, NextAfter and ResetAfter are 0 for
+// the limiters before the one that refused, and the limiters after it, which were not asked, have zero Results.
 func (c *Client) AllowAll(ctx context.Context, n int64, limiters ...*Limiter) ([]Result, error) {
 	return c.AllowAllN(ctx, slices.Repeat([]int64{n}, len(limiters)), limiters...)
 }
@@ -321,7 +321,7 @@ func (c *Client) askInOrder(
 			return nil, err
 		}
 		for j := range results[:i] {
-			results[j].Allowed, results[j].ResetAfter = false, 0
+			results[j].Allowed, results[j].NextAfter, results[j].ResetAfter = false, 0, 0
 			results[j].Remaining += permits[j]
 		}
 		return results, nil

@@ -30,22 +30,22 @@ func TestAllowReturnsAllFigures(t *testing.T) {
 			n    int64
 			want rratelimiter.Result
 		}{
-			{0, 4, rratelimiter.Result{true, 10, 6, 0, s}},
-			{0, 10, rratelimiter.Result{false, 10, 6, s, s}},
-			{300 * ms, 4, rratelimiter.Result{true, 10, 2, 0, s}},
-			{400 * ms, 3, rratelimiter.Result{false, 10, 2, 600 * ms, 900 * ms}},
-			{400 * ms, 6, rratelimiter.Result{false, 10, 2, 600 * ms, 900 * ms}},
-			{400 * ms, 7, rratelimiter.Result{false, 10, 2, 900 * ms, 900 * ms}},
-			{400 * ms, 2, rratelimiter.Result{true, 10, 0, 0, s}},
-			{400 * ms, 1, rratelimiter.Result{false, 10, 0, 600 * ms, s}},
-			{999 * ms, 10, rratelimiter.Result{false, 10, 0, 401 * ms, 401 * ms}},
-			{999 * ms, 4, rratelimiter.Result{false, 10, 0, 1 * ms, 401 * ms}},
-			{1000*ms - 1, 4, rratelimiter.Result{false, 10, 0, time.Microsecond, 400*ms + time.Microsecond}}, // the clock is read in whole µs
-			{1000 * ms, 5, rratelimiter.Result{false, 10, 4, 300 * ms, 400 * ms}},
-			{1000 * ms, 4, rratelimiter.Result{true, 10, 0, 0, s}},
-			{5 * s, 10, rratelimiter.Result{true, 10, 0, 0, s}},
-			{5 * s, 10, rratelimiter.Result{false, 10, 0, s, s}},
-			{6 * s, 1, rratelimiter.Result{true, 10, 9, 0, s}},
+			{0, 4, rratelimiter.Result{true, 10, 6, 0, s, s}},
+			{0, 10, rratelimiter.Result{false, 10, 6, s, s, s}},
+			{300 * ms, 4, rratelimiter.Result{true, 10, 2, 0, 700 * ms, s}},
+			{400 * ms, 3, rratelimiter.Result{false, 10, 2, 600 * ms, 600 * ms, 900 * ms}},
+			{400 * ms, 6, rratelimiter.Result{false, 10, 2, 600 * ms, 600 * ms, 900 * ms}},
+			{400 * ms, 7, rratelimiter.Result{false, 10, 2, 900 * ms, 600 * ms, 900 * ms}},
+			{400 * ms, 2, rratelimiter.Result{true, 10, 0, 0, 600 * ms, s}},
+			{400 * ms, 1, rratelimiter.Result{false, 10, 0, 600 * ms, 600 * ms, s}},
+			{999 * ms, 10, rratelimiter.Result{false, 10, 0, 401 * ms, 1 * ms, 401 * ms}},
+			{999 * ms, 4, rratelimiter.Result{false, 10, 0, 1 * ms, 1 * ms, 401 * ms}},
+			{1000*ms - 1, 4, rratelimiter.Result{false, 10, 0, time.Microsecond, time.Microsecond, 400*ms + time.Microsecond}}, // the clock is read in whole µs
+			{1000 * ms, 5, rratelimiter.Result{false, 10, 4, 300 * ms, 300 * ms, 400 * ms}},
+			{1000 * ms, 4, rratelimiter.Result{true, 10, 0, 0, 300 * ms, s}},
+			{5 * s, 10, rratelimiter.Result{true, 10, 0, 0, s, s}},
+			{5 * s, 10, rratelimiter.Result{false, 10, 0, s, s, s}},
+			{6 * s, 1, rratelimiter.Result{true, 10, 9, 0, s, s}},
 		} {
 			clock.advance(step.at - clock.now().Sub(start))
 			got, err := l.Allow(t.Context(), step.n)
@@ -69,7 +69,7 @@ func TestAllowBehindManyRecords(t *testing.T) {
 		}
 		for n, want := range map[int64]time.Duration{1: 300 * ms, 2: 301 * ms, 512: 811 * ms, 513: 811 * ms, 700: 811 * ms} {
 			got, err := l.Allow(t.Context(), n)
-			if want := (rratelimiter.Result{false, 700, 0, want, 999 * ms}); err != nil || got != want {
+			if want := (rratelimiter.Result{false, 700, 0, want, 300 * ms, 999 * ms}); err != nil || got != want {
 				t.Errorf("Allow(%d): %+v, %v, expected %+v", n, got, err, want)
 			}
 		}
@@ -249,8 +249,8 @@ func TestRemainingInASharedCall(t *testing.T) {
 		plug()
 		synctest.Wait()
 		for i, want := range []rratelimiter.Result{
-			{true, 10, 7, 0, time.Second}, {true, 10, 5, 0, time.Second}, // requests of one size are served together
-			{true, 10, 0, 0, time.Second}, {false, 10, 0, time.Second, time.Second}, {true, 10, 3, 0, time.Second},
+			{true, 10, 7, 0, time.Second, time.Second}, {true, 10, 5, 0, time.Second, time.Second}, // requests of one size are served together
+			{true, 10, 0, 0, time.Second, time.Second}, {false, 10, 0, time.Second, time.Second, time.Second}, {true, 10, 3, 0, time.Second, time.Second},
 		} {
 			if results[i] != want {
 				t.Errorf("caller %d: %+v, expected %+v", i, results[i], want)

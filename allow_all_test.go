@@ -30,14 +30,19 @@ func TestAllowAllIsAllOrNothing(t *testing.T) {
 		r.setRate(b, rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 6, Interval: time.Minute})
 		granted := r.now()
 		results, err := r.client.AllowAll(ctx, 4, a, b, c)
-		want := []rratelimiter.Result{{true, 10, 6, 0, time.Minute}, {true, 6, 2, 0, time.Minute}, {true, 5, 1, 0, time.Hour}}
+		want := []rratelimiter.Result{
+			{true, 10, 6, 0, time.Minute, time.Minute}, {true, 6, 2, 0, time.Minute, time.Minute}, {true, 5, 1, 0, time.Hour, time.Hour},
+		}
 		if err != nil || !slices.Equal(results, want) {
 			t.Errorf("%+v, %v; want %+v", results, err, want)
 		}
 		r.advance(time.Second)
 		before := r.dump()
 		results, err = r.client.AllowAll(ctx, 2, a, b, c)
-		want = []rratelimiter.Result{{false, 10, 6, 0, 59 * time.Second}, {false, 6, 2, 0, 59 * time.Second}, {false, 5, 1, 3599 * time.Second, 3599 * time.Second}}
+		want = []rratelimiter.Result{
+			{false, 10, 6, 0, 59 * time.Second, 59 * time.Second}, {false, 6, 2, 0, 59 * time.Second, 59 * time.Second},
+			{false, 5, 1, 3599 * time.Second, 3599 * time.Second, 3599 * time.Second},
+		}
 		if err != nil || !slices.Equal(results, want) {
 			t.Errorf("%+v, %v; want %+v", results, err, want)
 		}
@@ -59,8 +64,11 @@ func TestAllowAllIsAllOrNothing(t *testing.T) {
 
 		// A limiter that is listed twice is asked for twice the permits.
 		results, err = r.client.AllowAll(ctx, 1, a, b, a, r.limiter("a"), b)
-		want = []rratelimiter.Result{{true, 10, 3, 0, time.Minute}, {true, 6, 0, 0, time.Minute}, {true, 10, 3, 0, time.Minute},
-			{true, 10, 3, 0, time.Minute}, {true, 6, 0, 0, time.Minute}}
+		want = []rratelimiter.Result{
+			{true, 10, 3, 0, 59 * time.Second, time.Minute}, {true, 6, 0, 0, 59 * time.Second, time.Minute},
+			{true, 10, 3, 0, 59 * time.Second, time.Minute}, {true, 10, 3, 0, 59 * time.Second, time.Minute},
+			{true, 6, 0, 0, 59 * time.Second, time.Minute},
+		}
 		if err != nil || !slices.Equal(results, want) {
 			t.Errorf("%+v, %v; want %+v", results, err, want)
 		}
@@ -157,18 +165,21 @@ func TestAllowAllNTakesItsOwnNumberOfEach(t *testing.T) {
 		ctx := t.Context()
 		requests, tokens := r.limiter("requests", rratelimiter.WithRate(rratelimiter.PerMinute(3))), r.limiter("tokens", rratelimiter.WithRate(rratelimiter.PerMinute(1000)))
 		results, err := r.client.AllowAllN(ctx, []int64{1, 700}, requests, tokens)
-		want := []rratelimiter.Result{{true, 3, 2, 0, time.Minute}, {true, 1000, 300, 0, time.Minute}}
+		want := []rratelimiter.Result{{true, 3, 2, 0, time.Minute, time.Minute}, {true, 1000, 300, 0, time.Minute, time.Minute}}
 		if err != nil || !slices.Equal(results, want) {
 			t.Errorf("%+v, %v; want %+v", results, err, want)
 		}
 		results, err = r.client.AllowAllN(ctx, []int64{1, 301}, requests, tokens)
-		want = []rratelimiter.Result{{false, 3, 2, 0, time.Minute}, {false, 1000, 300, time.Minute, time.Minute}}
+		want = []rratelimiter.Result{{false, 3, 2, 0, time.Minute, time.Minute}, {false, 1000, 300, time.Minute, time.Minute, time.Minute}}
 		if err != nil || !slices.Equal(results, want) {
 			t.Errorf("%+v, %v; want %+v", results, err, want)
 		}
 		// A limiter that is listed twice is asked for the sum.
 		results, err = r.client.AllowAllN(ctx, []int64{100, 1, 200}, tokens, requests, tokens)
-		want = []rratelimiter.Result{{true, 1000, 0, 0, time.Minute}, {true, 3, 1, 0, time.Minute}, {true, 1000, 0, 0, time.Minute}}
+		want = []rratelimiter.Result{
+			{true, 1000, 0, 0, time.Minute, time.Minute}, {true, 3, 1, 0, time.Minute, time.Minute},
+			{true, 1000, 0, 0, time.Minute, time.Minute},
+		}
 		if err != nil || !slices.Equal(results, want) {
 			t.Errorf("%+v, %v; want %+v", results, err, want)
 		}

@@ -22,7 +22,7 @@ func TestDenyCacheRefusesWithoutRedis(t *testing.T) {
 		b.granted("the second", b.try(l, 4), 100*ms)
 		p.asks("the first refusal", 1, func() { b.refused(l, 5, 900*ms) })
 		first, _ := l.Allow(t.Context(), 5)
-		if want := (rratelimiter.Result{Limit: 10, Remaining: 2, RetryAfter: 900 * ms, ResetAfter: time.Second}); first != want {
+		if want := (rratelimiter.Result{Limit: 10, Remaining: 2, RetryAfter: 900 * ms, NextAfter: 900 * ms, ResetAfter: time.Second}); first != want {
 			t.Errorf("%+v, expected %+v", first, want)
 		}
 		b.sleepTo(300 * ms)

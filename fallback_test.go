@@ -29,12 +29,12 @@ func TestFallbackGrantsItsPartOfTheRate(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.process()
 		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFallback(0.5))
-		b.mustAllow("by Redis", l, 7, rratelimiter.Result{Allowed: true, Limit: 10, Remaining: 3, ResetAfter: time.Second})
+		b.mustAllow("by Redis", l, 7, rratelimiter.Result{Allowed: true, Limit: 10, Remaining: 3, NextAfter: time.Second, ResetAfter: time.Second})
 		mend := p.wire.fail(errRefused)
-		full := 1100 * ms // permits return up to a tenth of the interval late
-		b.mustAllow("by the process", l, 3, rratelimiter.Result{Allowed: true, Limit: 5, Remaining: 2, ResetAfter: full})
-		b.mustAllow("too much for now", l, 3, rratelimiter.Result{Limit: 5, Remaining: 2, RetryAfter: full, ResetAfter: full})
-		b.mustAllow("the rest", l, 2, rratelimiter.Result{Allowed: true, Limit: 5, ResetAfter: full})
+		full := time.Second
+		b.mustAllow("by the process", l, 3, rratelimiter.Result{Allowed: true, Limit: 5, Remaining: 2, NextAfter: full, ResetAfter: full})
+		b.mustAllow("too much for now", l, 3, rratelimiter.Result{Limit: 5, Remaining: 2, RetryAfter: full, NextAfter: full, ResetAfter: full})
+		b.mustAllow("the rest", l, 2, rratelimiter.Result{Allowed: true, Limit: 5, NextAfter: full, ResetAfter: full})
 		b.granted("nothing", b.call(func(ctx context.Context) (bool, error) {
 			ok, err := l.TryAcquire(ctx, 1)
 			return !ok, err
@@ -54,7 +54,7 @@ func TestFallbackGrantsItsPartOfTheRate(t *testing.T) {
 		b.sleepTo(1200 * ms)
 		b.granted("the caller that makes a call to Redis", b.try(l, 5), 1200*ms)
 		b.sleepTo(3 * time.Second)
-		b.mustAllow("by Redis again", l, 10, rratelimiter.Result{Allowed: true, Limit: 10, ResetAfter: time.Second})
+		b.mustAllow("by Redis again", l, 10, rratelimiter.Result{Allowed: true, Limit: 10, NextAfter: time.Second, ResetAfter: time.Second})
 		if states := rratelimiter.ClientCore(p.Client).Inspect().LocalLimiters; states != 0 {
 			t.Errorf("%d limiters are kept", states)
 		}
@@ -63,6 +63,21 @@ func TestFallbackGrantsItsPartOfTheRate(t *testing.T) {
 
 // With every method, and however often Redis fails and recovers, no interval holds more of the process's own grants
 // than its fraction of the rate.
+// A localGrants is an observer that records what the process grants of a limiter by itself.
+type localGrants struct {
+	limiter string
+	mu      sync.Mutex
+	grants  []window.Grant
+}
+
+func (o *localGrants) Call(f rratelimiter.CallInfo) {
+	if f.Fallback && f.Limiter == o.limiter {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.grants = append(o.grants, window.Grant{Permits: f.Permits, Start: time.Now(), End: time.Now()})
+	}
+}
+
 func TestFallbackNeverGrantsMoreThanItsPart(t *testing.T) {
 	for _, of := range []struct {
 		rate     rratelimiter.Rate
@@ -77,29 +92,18 @@ func TestFallbackNeverGrantsMoreThanItsPart(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%v of %v", of.fraction, of.rate), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bubble) {
-				o := &log{}
+				o := &localGrants{limiter: "{l}"}
 				p := b.process(rratelimiter.WithObserver(o))
 				random := rand.New(rand.NewPCG(1, 2))
 				limiter := func(name string) *rratelimiter.Limiter {
 					return p.RateLimiter(name, rratelimiter.WithRate(of.rate), rratelimiter.WithFallback(of.fraction))
 				}
 				l, other := limiter("{l}"), limiter("{l}other")
-				var grants []window.Grant
 				ctx, cancel := context.WithCancel(t.Context())
-				seen, sum := 0, int64(0)
-				look := func() {
-					synctest.Wait()
-					for _, f := range o.all()[seen:] {
-						if seen++; f.Fallback && f.Limiter == l.Name() {
-							grants = append(grants, window.Grant{Permits: f.Permits, Start: time.Now(), End: time.Now()})
-							sum += f.Permits
-						}
-					}
-				}
 				mend := func() {}
 				for range 300 {
 					time.Sleep(time.Duration(random.Int64N(int64(of.interval / 10))))
-					look()
+					synctest.Wait()
 					if random.IntN(30) == 0 {
 						if mend(); random.IntN(4) > 0 {
 							mend = p.wire.fail(errRefused)
@@ -118,11 +122,15 @@ func TestFallbackNeverGrantsMoreThanItsPart(t *testing.T) {
 					default:
 						go l.Allow(ctx, 1+n/4)
 					}
-					look()
+					synctest.Wait()
 				}
 				cancel()
-				look()
-				if most, at := window.Largest(grants, of.interval); most > of.part || most == 0 {
+				synctest.Wait()
+				sum := int64(0)
+				for _, g := range o.grants {
+					sum += g.Permits
+				}
+				if most, at := window.Largest(o.grants, of.interval); most > of.part || most == 0 {
 					t.Errorf("%d permits within %v from %v on, of %d", most, of.interval, at.Sub(b.start), of.part)
 				}
 				if sum < 10 {
@@ -283,11 +291,11 @@ func TestFallbackServesTheQueue(t *testing.T) {
 		b.waits("the second", second)
 		b.waits("the third, behind it", third)
 		b.ended("the caller that only tries, behind them", b.try(l, 1), false, 0)
-		b.sleepTo(1099 * ms)
+		b.sleepTo(999 * ms)
 		b.waits("the second", second)
-		b.sleepTo(1100 * ms)
-		b.granted("the second", second, 1100*ms)
-		b.granted("the third", third, 1100*ms)
+		b.sleepTo(1000 * ms)
+		b.granted("the second", second, 1000*ms)
+		b.granted("the third", third, 1000*ms)
 		b.waits("the caller that wants more than the fraction", big)
 		mend()
 		b.sleepTo(3 * time.Second)
@@ -351,11 +359,11 @@ func TestFallbackUsesTheLastRate(t *testing.T) {
 		without := p.RateLimiter("learned", rratelimiter.WithFallback(0.2))
 		b.granted("a call", b.try(learned, 1), 0)
 		mend := p.wire.fail(errRefused)
-		full := 1100 * ms
-		b.mustAllow("the rate of the last reply", learned, 1, rratelimiter.Result{Allowed: true, Limit: 50, Remaining: 49, ResetAfter: full})
-		b.mustAllow("another handle", without, 1, rratelimiter.Result{Allowed: true, Limit: 20, Remaining: 18, ResetAfter: full})
+		full := time.Second
+		b.mustAllow("the rate of the last reply", learned, 1, rratelimiter.Result{Allowed: true, Limit: 50, Remaining: 49, NextAfter: full, ResetAfter: full})
+		b.mustAllow("another handle", without, 1, rratelimiter.Result{Allowed: true, Limit: 20, Remaining: 18, NextAfter: full, ResetAfter: full})
 		b.mustAllow("its own rate", p.RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFallback(0.5)), 1,
-			rratelimiter.Result{Allowed: true, Limit: 5, Remaining: 4, ResetAfter: full})
+			rratelimiter.Result{Allowed: true, Limit: 5, Remaining: 4, NextAfter: full, ResetAfter: full})
 		unknown := p.RateLimiter("unknown", rratelimiter.WithFallback(0.5))
 		if _, err := unknown.TryAcquire(t.Context(), 1); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("without any rate: %v", err)

@@ -69,7 +69,7 @@ func TestPermitsReturnAfterExactlyOneInterval(t *testing.T) {
 				r.same(l, rratelimiter.State{Rate: rate, Used: 3, Records: 1, Oldest: granted, Newest: granted, Consistent: true})
 				result, err := l.Allow(t.Context(), 1)
 				r.must(err)
-				if want := (rratelimiter.Result{Limit: 3, RetryAfter: time.Millisecond, ResetAfter: time.Millisecond}); result != want {
+				if want := (rratelimiter.Result{Limit: 3, RetryAfter: time.Millisecond, NextAfter: time.Millisecond, ResetAfter: time.Millisecond}); result != want {
 					t.Errorf("%v: one ms before: %+v, want %+v", rate, result, want)
 				}
 				r.advance(time.Millisecond)
@@ -91,7 +91,7 @@ func TestRefusalsReturnWhenPermitsAreFree(t *testing.T) {
 		for n, want := range map[int64]time.Duration{1: 55, 2: 55, 3: 56, 6: 57, 10: 59} {
 			result, err := l.Allow(t.Context(), n)
 			r.must(err)
-			if want := (rratelimiter.Result{Limit: 10, RetryAfter: want * time.Second, ResetAfter: 59 * time.Second}); result != want {
+			if want := (rratelimiter.Result{Limit: 10, RetryAfter: want * time.Second, NextAfter: 55 * time.Second, ResetAfter: 59 * time.Second}); result != want {
 				t.Errorf("%d permits: %+v, want %+v", n, result, want)
 			}
 		}
@@ -105,7 +105,7 @@ func TestRefusalsReturnWhenPermitsAreFree(t *testing.T) {
 		for n, want := range map[int64]time.Duration{1: 1000, 512: 6110, 600: 6110} {
 			result, err := l.Allow(t.Context(), n)
 			r.must(err)
-			if want := (rratelimiter.Result{Limit: 600, RetryAfter: want * time.Millisecond, ResetAfter: 6990 * time.Millisecond}); result != want {
+			if want := (rratelimiter.Result{Limit: 600, RetryAfter: want * time.Millisecond, NextAfter: time.Second, ResetAfter: 6990 * time.Millisecond}); result != want {
 				t.Errorf("%d of 600 permits: %+v, want %+v", n, result, want)
 			}
 		}

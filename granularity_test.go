@@ -42,7 +42,8 @@ func TestGranularityDatesGrantsAtTheEndOfTheirBucket(t *testing.T) {
 			}
 			result, err := l.Allow(t.Context(), 4)
 			r.must(err)
-			want := rratelimiter.Result{Allowed: true, Limit: 10, Remaining: 6, ResetAfter: protocol.Millis(end - start + 1000)}
+			reset := protocol.Millis(end - start + 1000)
+			want := rratelimiter.Result{Allowed: true, Limit: 10, Remaining: 6, NextAfter: reset, ResetAfter: reset}
 			if result != want {
 				t.Errorf("%d ms into a bucket: %+v, want %+v", after, result, want)
 			}

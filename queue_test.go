@@ -187,7 +187,7 @@ func TestTryIsRefusedUntilTheTurnOfTheQueue(t *testing.T) {
 		b.sleepTo(1020 * ms) // the permit returned at 1 s
 		p.wire.there.Store(int64(ms))
 		result, err := l.Allow(t.Context(), 1)
-		if want := (rratelimiter.Result{Limit: 1, RetryAfter: 129 * ms, ResetAfter: 129 * ms}); result != want || err != nil {
+		if want := (rratelimiter.Result{Limit: 1, RetryAfter: 129 * ms, NextAfter: 129 * ms, ResetAfter: 129 * ms}); result != want || err != nil {
 			t.Errorf("%+v, %v, expected %+v", result, err, want)
 		}
 		b.sleepTo(2 * time.Second)

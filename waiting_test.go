@@ -75,7 +75,7 @@ func TestNoCallerOvertakesWaiters(t *testing.T) {
 		b.ended("one that tries", b.try(l, 1), false, 100*ms)
 		b.ended("one whose time is short", b.tryFor(l, 1, 500*ms), false, 100*ms)
 		r, err := l.Allow(t.Context(), 2)
-		if want := (rratelimiter.Result{Limit: 10, RetryAfter: 900 * ms, ResetAfter: 900 * ms}); r != want || err != nil {
+		if want := (rratelimiter.Result{Limit: 10, RetryAfter: 900 * ms, NextAfter: 900 * ms, ResetAfter: 900 * ms}); r != want || err != nil {
 			t.Errorf("%+v, %v, expected %+v", r, err, want)
 		}
 		calls := p.wire.scripts.Load()

@@ -165,3 +165,35 @@ func (b *bench) traffic(s subject, seed int64, steps int) (highest float64) {
 	}
 	return highest
 }
+
+// One permit more than Remaining is granted when NextAfter is over, and not a millisecond before.
+func TestNextAfter(t *testing.T) {
+	s := redistest.Embedded(t)
+	for _, subject := range subjects() {
+		switch subject.name {
+		case "token bucket with debt", "leaky queue, without waiting":
+			continue // Remaining does not decide: some grant more, the other less
+		}
+		t.Run(subject.name, func(t *testing.T) {
+			b := newBench(t, s)
+			b.do("flushdb")
+			random := rand.New(rand.NewSource(1))
+			l := subject.make(b.rdb, "key", b.clock())
+			r := b.granted(l, 1)
+			for range 200 {
+				if r.NextAfter < ms || r.NextAfter > r.ResetAfter {
+					b.Fatalf("%+v", r)
+				}
+				if r.Remaining > 0 && random.Intn(3) > 0 {
+					b.pass(time.Duration(random.Intn(100)) * ms)
+					r = b.granted(l, 1+random.Int63n(min(r.Remaining, 3)))
+					continue
+				}
+				b.pass(r.NextAfter - ms)
+				b.refused(l, r.Remaining+1)
+				b.pass(ms + time.Microsecond) // GCRA calculates with doubles
+				r = b.granted(l, r.Remaining+1)
+			}
+		})
+	}
+}

@@ -103,6 +103,7 @@ func (l *Limiter) ask(ctx context.Context, n int64) (rratelimiter.Result, error)
 	r.Limit = l.limit
 	r.Remaining = max(0, r.Remaining)
 	r.ResetAfter = max(0, r.ResetAfter)
+	r.NextAfter = max(0, min(r.NextAfter, r.ResetAfter))
 	switch {
 	case r.Allowed:
 		r.RetryAfter = 0

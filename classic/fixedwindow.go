@@ -36,7 +36,8 @@ func NewFixedWindow(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, 
 // counted returns the result of a reply: 1 the count, or -1 when over; 2 the stored count; 3 ms until all permits are
 // free.
 func counted(limit int64, reply []int64) rratelimiter.Result {
+	after := millis(reply[2])
 	return rratelimiter.Result{
-		Allowed: reply[0] >= 0, Remaining: limit - reply[1], RetryAfter: millis(reply[2]), ResetAfter: millis(reply[2]),
+		Allowed: reply[0] >= 0, Remaining: limit - reply[1], RetryAfter: after, NextAfter: after, ResetAfter: after,
 	}
 }

@@ -62,7 +62,9 @@ func NewGatewayBucket(rdb rratelimiter.Redis, key string, p Gateway, opts ...Opt
 			refills := min(wanted-tokens, interval/every+1) // more take longer than an interval
 			return millis(min(last+refills*every, stored+interval+1) - now)
 		}
-		return rratelimiter.Result{Allowed: reply[0] == 1, Remaining: tokens, RetryAfter: after(n), ResetAfter: after(p.Capacity)}, nil
+		return rratelimiter.Result{
+			Allowed: reply[0] == 1, Remaining: tokens, RetryAfter: after(n), NextAfter: after(tokens + 1), ResetAfter: after(p.Capacity),
+		}, nil
 	}
 	return l
 }

@@ -42,7 +42,13 @@ func NewGCRA(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, burst i
 		if err != nil {
 			return rratelimiter.Result{}, err
 		}
-		return gcraResult(cmd.Slice())
+		r, err := gcraResult(cmd.Slice())
+		// k permits return, one after each period, the last one after ResetAfter.
+		each := float64(rate.Interval) / float64(rate.Permits)
+		if k := math.Ceil(float64(r.ResetAfter)/each - 1e-6); k > 0 {
+			r.NextAfter = r.ResetAfter - time.Duration((k-1)*each)
+		}
+		return r, err
 	}
 	return l
 }

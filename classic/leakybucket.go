@@ -40,7 +40,7 @@ func (l *Limiter) pour(ctx context.Context, rate rratelimiter.Rate, n, before in
 		return rratelimiter.Result{}, err
 	}
 	return rratelimiter.Result{
-		Allowed: reply[0] == 1, Remaining: reply[1], RetryAfter: millis(reply[2]), ResetAfter: millis(reply[4]),
+		Allowed: reply[0] == 1, Remaining: reply[1], RetryAfter: millis(reply[2]), NextAfter: millis(reply[5]), ResetAfter: millis(reply[4]),
 	}, nil
 }
 

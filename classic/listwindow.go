@@ -142,8 +142,9 @@ func (w listWindow) push(ctx context.Context, token string, n int64) (int64, err
 }
 
 func (w listWindow) result(allowed bool, count, life int64) rratelimiter.Result {
+	after := millis(life)
 	return rratelimiter.Result{
-		Allowed: allowed, Remaining: w.limit - count, RetryAfter: millis(life), ResetAfter: millis(life),
+		Allowed: allowed, Remaining: w.limit - count, RetryAfter: after, NextAfter: after, ResetAfter: after,
 	}
 }
 

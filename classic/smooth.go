@@ -215,7 +215,11 @@ func (s *Smooth) Allow(_ context.Context, n int64) (rratelimiter.Result, error) 
 	if s.warmUp != 0 {
 		each = s.warmUp / s.most
 	}
-	r.ResetAfter = micros(max(0, s.next-now) + int64((s.most-s.stored)*each))
+	busy := max(0, s.next-now)
+	r.ResetAfter = micros(busy + int64((s.most-s.stored)*each))
+	if r.NextAfter = micros(busy); busy == 0 {
+		r.NextAfter = min(micros(int64(math.Ceil((math.Floor(s.stored)+1-s.stored)*each))), r.ResetAfter)
+	}
 	return r, nil
 }
 

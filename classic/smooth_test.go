@@ -43,7 +43,7 @@ func TestSmoothRequestsPayForTheOneBefore(t *testing.T) {
 		}
 	}
 	r, err := s.Allow(t.Context(), 1)
-	if err != nil || r.Allowed || r.RetryAfter != 3600*ms {
+	if err != nil || r.Allowed || r.RetryAfter != 3600*ms || r.NextAfter != r.RetryAfter {
 		t.Errorf("%+v, %v", r, err)
 	}
 	clock.now = clock.now.Add(3600 * ms)

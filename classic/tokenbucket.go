@@ -54,7 +54,8 @@ func NewTokenBucket(rdb rratelimiter.Redis, key string, p Tokens, opts ...Option
 			return millis(max(0, due*1000-now))
 		}
 		return rratelimiter.Result{
-			Allowed: reply[3] == 1, Remaining: tokens, RetryAfter: after(max(1, n-p.Debt)), ResetAfter: after(p.Capacity),
+			Allowed: reply[3] == 1, Remaining: tokens, RetryAfter: after(max(1, n-p.Debt)),
+			NextAfter: after(max(0, tokens) + 1), ResetAfter: after(p.Capacity),
 		}, nil
 	}
 	return l

@@ -35,7 +35,7 @@ func NewTwoCounters(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, 
 			return rratelimiter.Result{}, err
 		}
 		r := counted(rate.Permits, reply)
-		r.ResetAfter = millis(reply[3])
+		r.ResetAfter, r.NextAfter = millis(reply[3]), millis(reply[4])
 		return r, nil
 	}
 	return l

@@ -130,7 +130,7 @@ func (g granted) giveBack(ctx context.Context) error {
 		if a.back == nil {
 			continue
 		}
-		g[i].Allowed, g[i].Remaining, g[i].ResetAfter = false, a.Remaining+a.Permits, 0
+		g[i].Allowed, g[i].Remaining, g[i].NextAfter, g[i].ResetAfter = false, a.Remaining+a.Permits, 0, 0
 		calls++
 		go func() {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), givingBack)

@@ -69,7 +69,7 @@ func Example() {
 	// 404, RateLimit: "1s";r=0;t=1, "1m";r=1;t=60
 	// 429, RateLimit: "1s";r=0;t=1, Retry-After: 1
 	// 404
-	// 404, RateLimit: "1s";r=1;t=1, "1m";r=0;t=60
+	// 404, RateLimit: "1s";r=1;t=1, "1m";r=0;t=59
 	// 429, RateLimit: "1m";r=0;t=59, Retry-After: 59
 }
 

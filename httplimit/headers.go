@@ -29,16 +29,12 @@ func (g *Guard) describe(h http.Header, d Decision) {
 
 		// In a refusal, RateLimit has only the limits that refuse, because Retry-After must not be shorter than the
 		// time of any limit in it.
-		reset := a.ResetAfter
-		if !d.Outcome.Passed() {
-			if !a.Refused {
-				continue
-			}
-			reset = a.RetryAfter
+		if !d.Outcome.Passed() && !a.Refused {
+			continue
 		}
 		limit := name + ";r=" + integer(a.Remaining)
-		if reset > 0 {
-			limit += ";t=" + seconds(reset)
+		if more := a.more(); more > 0 {
+			limit += ";t=" + seconds(more)
 		}
 		limits = append(limits, limit+key)
 	}
@@ -49,17 +45,25 @@ func (g *Guard) describe(h http.Header, d Decision) {
 		h.Add("RateLimit", strings.Join(limits, ", "))
 	}
 	if a := nearest(d.Answers); g.XRateLimit && a != nil {
-		reset := a.ResetAfter
-		if a.Refused {
-			reset = a.RetryAfter
-		}
 		h.Set("X-RateLimit-Limit", integer(a.Limit))
 		h.Set("X-RateLimit-Remaining", integer(a.Remaining))
-		h.Set("X-RateLimit-Reset", seconds(reset))
+		h.Set("X-RateLimit-Reset", seconds(a.more()))
 	}
 	if !d.Outcome.Passed() {
 		h.Set("Retry-After", seconds(max(d.RetryAfter(), time.Second)))
 	}
+}
+
+// more returns the time until the limit has more permits: after a refusal, as many as the request needs; otherwise the next
+// one. It returns 0 if that is not known.
+func (a *Answer) more() time.Duration {
+	switch {
+	case a.Refused:
+		return a.RetryAfter
+	case a.NextAfter > 0:
+		return a.NextAfter
+	}
+	return a.ResetAfter // of an Allower that does not set NextAfter
 }
 
 // nearest returns the answer of the limit that refuses for the longest time. If no limit refuses, it returns the answer
@@ -125,11 +129,11 @@ func quote(name string) string {
 // integer returns a number as an integer of a structured field: at most 15 digits, and not negative here.
 func integer(n int64) string { return strconv.FormatInt(min(max(n, 0), 999_999_999_999_999), 10) }
 
-// seconds returns d in whole seconds, rounded up, so that no client retries too early.
+// seconds returns d in whole seconds, rounded up, so that no client retries too early. A permit returns up to 1 ms after its
+// interval, because a record has its time in whole ms. That is no reason to wait for another second.
 func seconds(d time.Duration) string {
-	s := int64(d / time.Second)
-	if d%time.Second > 0 {
-		s++
+	if d <= 0 {
+		return "0"
 	}
-	return integer(s)
+	return integer(int64((max(d-time.Millisecond, 1)-1)/time.Second) + 1)
 }

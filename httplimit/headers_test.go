@@ -41,10 +41,21 @@ func TestFields(t *testing.T) {
 	}{
 		{"no limit", &Guard{XRateLimit: true}, Decision{Outcome: Unlimited}, ""},
 		{"one limit", &Guard{}, Decision{Outcome: Allowed, Answers: []Answer{
-			{Claim: burst, Result: result(true, 100, 50, 0, 29*time.Second+time.Millisecond)},
+			{Claim: burst, Result: result(true, 100, 50, 0, 29*time.Second+time.Millisecond+1)},
 		}}, `
 Ratelimit: "burst";r=50;t=30
 Ratelimit-Policy: "burst";q=100;w=60
+`},
+		{"the next permit, not all; a ms more is no second more", &Guard{XRateLimit: true}, Decision{Outcome: Allowed, Answers: []Answer{
+			{Claim: burst, Result: rratelimiter.Result{
+				Allowed: true, Limit: 100, NextAfter: 29*time.Second + time.Millisecond, ResetAfter: time.Minute,
+			}},
+		}}, `
+Ratelimit: "burst";r=0;t=29
+Ratelimit-Policy: "burst";q=100;w=60
+X-Ratelimit-Limit: 100
+X-Ratelimit-Remaining: 0
+X-Ratelimit-Reset: 29
 `},
 		{"two limits", &Guard{XRateLimit: true, PartitionKeys: true}, Decision{Outcome: Allowed, Answers: []Answer{
 			{Claim: burst, Result: result(true, 100, 99, 0, time.Minute)},
@@ -66,6 +77,15 @@ Retry-After: 2
 X-Ratelimit-Limit: 100
 X-Ratelimit-Remaining: 0
 X-Ratelimit-Reset: 2
+`},
+		{"refused for all that the request needs, not for the next permit", &Guard{}, Decision{Outcome: Denied, Answers: []Answer{
+			{Claim: burst, Refused: true, Result: rratelimiter.Result{
+				Limit: 100, Remaining: 2, RetryAfter: time.Minute + time.Millisecond, NextAfter: time.Second, ResetAfter: time.Minute,
+			}},
+		}}, `
+Ratelimit: "burst";r=2;t=60
+Ratelimit-Policy: "burst";q=100;w=60
+Retry-After: 60
 `},
 		{"refused by both", &Guard{XRateLimit: true}, Decision{Outcome: Denied, Answers: []Answer{
 			{Claim: burst, Refused: true, Result: result(false, 100, 2, time.Millisecond, time.Minute)},

@@ -70,9 +70,9 @@ func TestRefusedRequestIsToldWhenToComeBack(t *testing.T) {
 		retryAfter    string
 	}{
 		{0, 200, `"10s";r=1;t=10, "1m";r=2;t=60`, `"10s";q=2;w=10, "1m";q=3;w=60`, ""},
-		{2500 * time.Millisecond, 200, `"10s";r=0;t=10, "1m";r=1;t=60`, `"10s";q=2;w=10, "1m";q=3;w=60`, ""},
+		{2500 * time.Millisecond, 200, `"10s";r=0;t=8, "1m";r=1;t=58`, `"10s";q=2;w=10, "1m";q=3;w=60`, ""},
 		{0, 429, `"10s";r=0;t=8`, `"10s";q=2;w=10, "1m";q=3;w=60`, "8"},
-		{7500 * time.Millisecond, 200, `"10s";r=0;t=10, "1m";r=0;t=60`, `"10s";q=2;w=10, "1m";q=3;w=60`, ""},
+		{7500 * time.Millisecond, 200, `"10s";r=0;t=3, "1m";r=0;t=50`, `"10s";q=2;w=10, "1m";q=3;w=60`, ""},
 		{10 * time.Second, 429, `"1m";r=0;t=40`, `"10s";q=2;w=10, "1m";q=3;w=60`, "40"},
 	} {
 		s.Advance(step.wait)
@@ -86,6 +86,67 @@ func TestRefusedRequestIsToldWhenToComeBack(t *testing.T) {
 	if served != 3 {
 		t.Errorf("the handler served %d", served)
 	}
+}
+
+// fields returns r and t of the only limit in a field RateLimit.
+func fields(t *testing.T, h http.Header) (remaining, after int) {
+	t.Helper()
+	var name string
+	if _, err := fmt.Sscanf(strings.ReplaceAll(h.Get("RateLimit"), ";", " "), "%q r=%d t=%d", &name, &remaining, &after); err != nil {
+		t.Fatalf("%v: %s", err, headerText(h))
+	}
+	return remaining, after
+}
+
+// A client gets the whole rate if it takes the permits that the field RateLimit says remain, and then waits for the time in
+// that field. So does one that spreads its requests over this time, unless that is too short for a field in whole seconds.
+func TestObedientClientGetsTheWholeRate(t *testing.T) {
+	const soon = 200 * time.Microsecond
+	takes := func(remaining, after int) time.Duration {
+		if remaining > 0 {
+			return 0
+		}
+		return time.Duration(after) * time.Second
+	}
+	spreads := func(remaining, after int) time.Duration {
+		return time.Duration(after) * time.Second / time.Duration(remaining+1)
+	}
+	kept := rratelimiter.PerMinute(6)
+	kept.KeepAlive = time.Hour // grants are not plain ones
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for i, c := range []struct {
+			rate  rratelimiter.Rate
+			took  time.Duration // of one request
+			pause func(remaining, after int) time.Duration
+		}{
+			{rratelimiter.PerSecond(10), soon, takes}, {rratelimiter.PerSecond(100), soon, takes}, {rratelimiter.PerHour(1000), soon, takes},
+			{rratelimiter.PerMinute(6), soon, takes}, {rratelimiter.PerMinute(6), 2 * time.Second, takes}, {kept, 2 * time.Second, takes},
+			{rratelimiter.PerMinute(6), soon, spreads}, {rratelimiter.PerHour(100), soon, spreads},
+		} {
+			now := time.Date(2026, 1, 1, 0, 0, 0, 300_000, time.UTC)
+			start, served, refused := now, 0, 0
+			client := rratelimiter.NewClient(s.Client(), rratelimiter.WithClock(func() time.Time { return now }), rratelimiter.WithCallTimeout(10*time.Second))
+			guard := patient(Shared("all", client.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(c.rate))))
+			guard.XRateLimit = true
+			h := guard.Middleware(ok)
+			for now.Sub(start) < 10*c.rate.Interval && served < 2000 {
+				w := get(h, "192.0.2.1", "/")
+				remaining, after := fields(t, w.Header())
+				if after < 1 || time.Duration(after)*time.Second > c.rate.Interval || w.Header().Get("X-RateLimit-Reset") != fmt.Sprint(after) {
+					t.Fatalf("%d: %v: %d\n%s", i, c.rate, w.Code, headerText(w.Header()))
+				}
+				if w.Code == http.StatusOK {
+					served++
+				} else {
+					refused++
+				}
+				now = now.Add(c.took + c.pause(remaining, after))
+			}
+			if most := float64(c.rate.Permits) * float64(now.Sub(start)) / float64(c.rate.Interval); float64(served) < 0.95*most {
+				t.Errorf("%d: %v: served %d of %.0f, refused %d", i, c.rate, served, most, refused)
+			}
+		}
+	})
 }
 
 func TestGuardOnAnyRedis(t *testing.T) {

@@ -11,7 +11,8 @@ import (
 )
 
 // local.go decides in the process while Redis is unreachable. In any interval, it grants a key at most the process's
-// share of the rate. Permits return up to a tenth of an interval late. It stores at most mostKeys keys. While all of
+// share of the rate. Permits granted in the same tenth of an interval return together, an interval after the last of them.
+// It stores at most mostKeys keys. While all of
 // these have permits in use, all new keys of a limit together get the permits of one key.
 
 const (
@@ -63,7 +64,7 @@ func (d *localLimiter) ask(claims []Claim, share float64) (answers []Answer, can
 		if a.Refused = n > free; a.Refused {
 			a.RetryAfter, denied = w.Until(now, w.Used()+n-limit), true
 		}
-		a.ResetAfter = w.Until(now, w.Used())
+		a.NextAfter, a.ResetAfter = w.Until(now, 1), w.Until(now, w.Used())
 		answers, windows = append(answers, a), append(windows, w)
 	}
 	if denied {
@@ -73,7 +74,7 @@ func (d *localLimiter) ask(claims []Claim, share float64) (answers []Answer, can
 		n := min(answers[i].Permits, answers[i].Limit)
 		w.Take(n)
 		answers[i].Allowed, answers[i].Remaining = true, answers[i].Remaining-n
-		answers[i].ResetAfter = w.Until(now, w.Used())
+		answers[i].NextAfter, answers[i].ResetAfter = w.Until(now, 1), w.Until(now, w.Used())
 	}
 	return answers, len(answers) > 0
 }

@@ -3,6 +3,7 @@ package httplimit
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,7 +27,8 @@ func TestLocalGrantsNoMoreThanItsShareInAnyInterval(t *testing.T) {
 					t.Fatalf("no answer: %v", answers)
 				}
 				a := answers[0]
-				if a.Allowed == a.Refused || a.Limit != limit || a.Refused && (a.RetryAfter <= 0 || a.RetryAfter > a.ResetAfter) {
+				if a.Allowed == a.Refused || a.Limit != limit || a.Refused && (a.RetryAfter <= 0 || a.RetryAfter > a.ResetAfter) ||
+					a.ResetAfter > interval || a.NextAfter <= 0 || a.NextAfter > a.ResetAfter {
 					t.Fatalf("%+v", a)
 				}
 				if a.Allowed {
@@ -59,7 +61,7 @@ func TestLocalKeepsItsWord(t *testing.T) {
 			t.Fatalf("%+v", a)
 		}
 		a := ask()
-		if !a.Refused || a.Remaining != 1 || a.RetryAfter > 1100*time.Millisecond {
+		if !a.Refused || a.Remaining != 1 || a.RetryAfter > time.Second {
 			t.Fatalf("%+v", a)
 		}
 		time.Sleep(a.RetryAfter - 1)
@@ -70,6 +72,28 @@ func TestLocalKeepsItsWord(t *testing.T) {
 		if again := ask(); !again.Allowed {
 			t.Errorf("not free at its time: %+v", again)
 		}
+	})
+}
+
+// A client that this process refuses is told to wait for an interval at most, and is then served.
+func TestLocalRetryAfterIsAnIntervalAtMost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		away := &service{}
+		away.hangs.Store(true)
+		guard := New(func(*http.Request) Claim { return Claim{Name: "a", Limiter: away, Rate: rratelimiter.PerMinute(2)} })
+		guard.Policy = &Policy{Failure: FailLocal, Logger: quiet}
+		h := guard.Middleware(ok)
+		for _, pause := range []time.Duration{0, 3 * time.Second} { // in one tenth of the interval, whose permits return together
+			time.Sleep(pause)
+			wantCodes(t, h, "192.0.2.1", "/", 200)
+		}
+		w := get(h, "192.0.2.1", "/")
+		if limit, retry := w.Header().Get("RateLimit"), w.Header().Get("Retry-After"); w.Code != 429 || limit != `"a";r=0;t=60` || retry != "60" {
+			t.Errorf("%d, Retry-After: %s\n%s", w.Code, retry, headerText(w.Header()))
+		}
+		time.Sleep(time.Minute)
+		wantCodes(t, h, "192.0.2.1", "/", 200, 200, 429)
+		time.Sleep(time.Second) // the call that checks whether the server is back
 	})
 }
 

@@ -417,8 +417,11 @@ func (p *Policy) awaitInLine(ctx context.Context, line waiter, a Answer) ([]Answ
 	if !ok {
 		return p.ask(ctx, []Claim{a.Claim}) // to get the current RetryAfter
 	}
-	// TryAcquireTimeout returns only a bool. Remaining is 0, because other callers may be waiting for the next permits.
-	a.Refused, a.Result = false, rratelimiter.Result{Allowed: true, Limit: a.Limit, ResetAfter: a.Rate.Interval}
+	// TryAcquireTimeout returns only a bool. Remaining is 0, because other callers may be waiting for the next permits, and
+	// NextAfter is the longest that it can be.
+	a.Refused, a.Result = false, rratelimiter.Result{
+		Allowed: true, Limit: a.Limit, NextAfter: a.Rate.Interval, ResetAfter: a.Rate.Interval,
+	}
 	return []Answer{a}, nil
 }
 

@@ -262,7 +262,7 @@ func TestWaitInLine(t *testing.T) {
 	s.AwaitWaiting("", 2)
 	s.Advance(time.Minute)
 	d := <-first
-	want := rratelimiter.Result{Allowed: true, Limit: 1, ResetAfter: time.Minute}
+	want := rratelimiter.Result{Allowed: true, Limit: 1, NextAfter: time.Minute, ResetAfter: time.Minute}
 	if d.Outcome != Allowed || !reflect.DeepEqual(d.Answers[0].Result, want) {
 		t.Errorf("first: %+v", d)
 	}

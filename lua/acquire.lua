@@ -14,14 +14,16 @@
 --       flags: r a record for each grant, u grant a part of the (only) size rather than nothing, d return when permits will
 --       be free, e refuse if the configured rate is another one (else the caller's rate is set where none is), b finish a
 --       rebuild, q the queue goes on behind the strict groups, so only these are granted, j do not join a record of another
---       batch, s compare the free permits with the records, w scores in whole ms
+--       batch, s compare the free permits with the records, w scores in whole ms, n return when a permit returns
 -- reply 1 status (0; 1 to 7 not initialised: config.lua; 8 another rate is configured; 9 it is no longer known what an
 --       earlier attempt was granted), then with status 0:
---       2 rate, 3 interval (ms), 4 permits free afterwards (the reply ends here if the permits of ARGV 3 were granted and
---       nothing else is to be returned), 5 notes (base.lua), 6 now (us), 7 us until all permits are free (0 unless granted or
---       flag d; the reply ends here if the permits of ARGV 3 were granted, without a lease),
---       8 the client of a record (origin_of): another Go client's if one was seen, else the oldest record's; -2: there is no
---       record, nothing was refused, or expired records remain; with a lease 9 how many permits more were taken; then, unless
+--       2 rate, 3 interval (ms), 4 permits free afterwards, 5 us until the next permit returns (0: not before those granted
+--       now, or not known, as in a plain grant without flag n or after which more than half of the rate is free; the reply ends
+--       here, or before a 0, if the permits of ARGV 3 were granted and nothing else is to be returned), 6 notes (base.lua),
+--       7 now (us), 8 us until all permits are free (0 unless granted or flag d; the reply ends here if the permits of ARGV 3
+--       were granted, without a lease),
+--       9 the client of a record (origin_of): another Go client's if one was seen, else the oldest record's; -2: there is no
+--       record, nothing was refused, or expired records remain; with a lease 10 how many permits more were taken; then, unless
 --       the permits of ARGV 3 were granted, two a group: how many of it are granted (-1: its size exceeds the rate; with u:
 --       permits granted), and us until the permits of its first refused request are free (with d, or if the group is strict;
 --       else 0); last, if a strict group is refused, us until the permits are free, too, that return shortly after those of its
@@ -43,6 +45,7 @@ local config, limiter, state, now -- what the plain grant has read (config.lua, 
 -- what was read.
 if wanted and ARGV[4] ~= '' and not ARGV[7] and not find(flags, 'b', 1, true) then
   local name, value, records, most_expired = KEYS[1], KEYS[2], KEYS[4], MAX_EXPIRED
+  local telling = flags ~= '' and find(flags, 'n', 1, true) and wanted
   now = tonumber(client_now)
   local now_text, whole_text = now and client_now, nil -- for one record, a number costs as much as making a text of it
   --@include plain_read
@@ -55,12 +58,12 @@ if wanted and ARGV[4] ~= '' and not ARGV[7] and not find(flags, 'b', 1, true) th
       local left, taken = free - wanted, ARGV[3]
       --@include plain_write
       if now_text then
-        return { 0, rate, interval, left }
+        return { 0, rate, interval, left, next_us }
       end
       local us, reset_us = now * 1000 - 0.3, (score - cutoff) * 1000 - 0.3 -- as to_micros has it
-      return { 0, rate, interval, left, 0, math.ceil(us), math.ceil(reset_us) }
+      return { 0, rate, interval, left, next_us or 0, 0, math.ceil(us), math.ceil(reset_us) }
     end
-    local oldest = call('ZRANGE', records, expired_count, expired_count, 'WITHSCORES')
+    oldest = oldest or call('ZRANGE', records, expired_count, expired_count, 'WITHSCORES')
     limiter = { name = name, value = value, records = records, rate = rate, interval = interval, keep_alive = 0 }
     state = {
       stored = stored,
@@ -80,6 +83,7 @@ if wanted and ARGV[4] ~= '' and not ARGV[7] and not find(flags, 'b', 1, true) th
 end
 
 --@include record
+--@include expiry
 --@include commit
 
 -- parse_groups returns the groups of ARGV[4], and how many of them are strict. A group has: size; count, its requests;
@@ -271,15 +275,16 @@ end
 commit(limiter, state, left)
 apply_ttl(limiter, state.ttl, now)
 
+local next_in = state.oldest and expires_in(state, state.oldest_score) or 0
 if state.notes == 0 and not groups and not lease and client_now ~= '' then
-  return { 0, rate, interval, left }
+  return { 0, rate, interval, left, next_in }
 end
 if taken > 0 or recovered then
   reset_in = reset_in or to_micros(score + interval - now)
 end
-local reply = { 0, rate, interval, math.max(0, left), state.notes, to_micros(now), reset_in or 0, origin }
+local reply = { 0, rate, interval, math.max(0, left), next_in, state.notes, to_micros(now), reset_in or 0, origin }
 if lease then
-  reply[8], reply[9] = origin or -2, ahead
+  reply[9], reply[10] = origin or -2, ahead
 end
 if groups then
   local last = #reply

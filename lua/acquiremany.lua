@@ -5,8 +5,10 @@
 --
 -- KEYS  three a limiter: config, value, permits
 -- ARGV  1 now (ms, up to three decimals), then four a limiter: permits, the record that holds them, the caller's rate ("rate
---       interval type keep-alive"; '': none), flags (of plain_read.lua; a the call asks the next limiter, too)
--- reply four a limiter: status of the call (0; 10 it has no effect), rate, interval (ms), permits free afterwards
+--       interval type keep-alive"; '': none), flags (of plain_read.lua; a the call asks the next limiter, too; n return when a
+--       permit returns)
+-- reply five a limiter: status of the call (0; 10 it has no effect), rate, interval (ms), permits free afterwards, us until the
+--       next permit returns (0: as in acquire.lua)
 
 --@include base
 local most_expired = 128 -- records of one limiter; more would take the call too long
@@ -19,12 +21,15 @@ local first, enough = 0, true -- of the call so far: its first limiter, and whet
 for i = 0, #KEYS / 3 - 1 do
   local name, value, records, at = KEYS[3 * i + 1], KEYS[3 * i + 2], KEYS[3 * i + 3], 4 * i
   local configured_rate, flags = ARGV[at + 4] ~= '' and ARGV[at + 4], ARGV[at + 5]
+  local wanted, own = tonumber(ARGV[at + 2]), 5 * i
+  local telling = flags ~= '' and find(flags, 'n', 1, true) and wanted
   --@include plain_read
-  local left = free and not new and not seen[records] and free - tonumber(ARGV[at + 2]) or -1
+  local left = free and not new and not seen[records] and free - wanted or -1
   seen[records] = true
-  reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = 10, free and rate or 0, free and interval or 0, left
-  local n = 5 * i
-  read[n + 1], read[n + 2], read[n + 3], read[n + 4], read[n + 5] = score_text, counted, expired_count, expired_permits, ttl
+  reply[own + 1], reply[own + 2], reply[own + 3], reply[own + 4], reply[own + 5] =
+    10, free and rate or 0, free and interval or 0, left, next_us or 0
+  read[own + 1], read[own + 2], read[own + 3], read[own + 4], read[own + 5] =
+    score_text, counted, expired_count, expired_permits, ttl
   enough = enough and left >= 0
   if flags == '' or not find(flags, 'a', 1, true) then
     if enough then
@@ -37,7 +42,7 @@ for call_at = 1, #granted, 2 do
   for i = granted[call_at], granted[call_at + 1] do
     local value, records, n, at = KEYS[3 * i + 2], KEYS[3 * i + 3], 5 * i, 4 * i
     local counted, expired_count, expired_permits, ttl = read[n + 2], read[n + 3], read[n + 4], read[n + 5]
-    local taken, record, left = ARGV[at + 2], ARGV[at + 3], reply[at + 4]
+    local taken, record, left = ARGV[at + 2], ARGV[at + 3], reply[n + 4]
     if call('ZADD', records, 'NX', read[n + 1], record) == 0 then
       if i == granted[call_at] then
         break -- nothing is written yet
@@ -47,7 +52,7 @@ for call_at = 1, #granted, 2 do
       add_record(records, next_prefix(string.sub(record, 1, -5)), tonumber(taken), read[n + 1])
     end
     --@include plain_write
-    reply[at + 1] = 0
+    reply[n + 1] = 0
   end
 end
 return reply

@@ -8,11 +8,11 @@
 --       record for each grant; t this server's clock in the place of now; a number: the granularity in ms); then, if an
 --       earlier attempt of the same batch is searched, two a limiter: the time of that attempt (ms), or an earlier one, and
 --       how many ids the batch has
--- reply 1 status (0; else as in acquire.lua, of the limiter whose number, from 0, follows), then with status 0 six a
---       limiter: now (us), rate, interval (ms), permits free afterwards, notes (base.lua), us until all are free; no more if
---       all is granted; then for each group how many of it are granted (-1: more than the rate of limiter 0; -2: of limiter
---       1, ...), and for each limiter the us until it has the permits of the first refused request (0: it has them; -1: not
---       known, so ask again)
+-- reply 1 status (0; else as in acquire.lua, of the limiter whose number, from 0, follows), then with status 0 seven a
+--       limiter: now (us), rate, interval (ms), permits free afterwards, us until the next permit returns (0: as in
+--       acquire.lua), notes (base.lua), us until all are free; no more if all is granted; then for each group how many
+--       of it are granted (-1: more than the rate of limiter 0; -2: of limiter 1, ...), and for each limiter the us until it has
+--       the permits of the first refused request (0: it has them; -1: not known, so ask again)
 
 --@include base
 local limiters = #KEYS / 5
@@ -31,19 +31,23 @@ for i = 0, count and limiters - 1 or -1 do
   local now_text, whole_text = not find(flags, 't', 1, true) and ARGV[2], nil
   local now = now_text and tonumber(now_text)
   local configured_rate = ARGV[at + 3] ~= '' and ARGV[at + 3]
+  local telling = wanted
   --@include plain_read
   if not free or wanted > free then
     plain = nil
     break
   end
-  read[i] = { rate, interval, new, now, score, score_text, wanted, free - wanted, counted, expired_count, expired_permits, ttl }
+  local left = free - wanted
+  read[i] =
+    { rate, interval, new, now, score, score_text, wanted, left, counted, expired_count, expired_permits, ttl, next_us }
 end
 if plain then
-  local reply = { 0, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil } -- room for two limiters: growing takes time
+  -- Room for two limiters: growing takes time.
+  local reply = { 0, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil }
   for i = 0, limiters - 1 do
-    local rate, interval, new, now, score, score_text, taken, left, counted, expired_count, expired_permits, ttl =
+    local rate, interval, new, now, score, score_text, taken, left, counted, expired_count, expired_permits, ttl, next_us =
       unpack(read[i])
-    local name, value, records, record, at = KEYS[5 * i + 1], KEYS[5 * i + 2], KEYS[5 * i + 4], ARGV[4 * i + 4], 6 * i + 1
+    local name, value, records, record, at = KEYS[5 * i + 1], KEYS[5 * i + 2], KEYS[5 * i + 4], ARGV[4 * i + 4], 7 * i + 1
     if new then
       call('HSET', name, 'rate', rate, 'interval', interval, 'type', '0')
     end
@@ -57,13 +61,14 @@ if plain then
     end
     --@include plain_write
     -- Times as to_micros has them.
-    reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4], reply[at + 5], reply[at + 6] =
-      math.ceil(now * 1000 - 0.3), rate, interval, left, 0, math.ceil((score + interval - now) * 1000 - 0.3)
+    reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4], reply[at + 5], reply[at + 6], reply[at + 7] =
+      math.ceil(now * 1000 - 0.3), rate, interval, left, next_us or 0, 0, math.ceil((score + interval - now) * 1000 - 0.3)
   end
   return reply
 end
 
 --@include record
+--@include expiry
 --@include config
 --@include state
 --@include commit
@@ -255,8 +260,9 @@ for _, one in ipairs(all) do
   commit(limiter, state, left)
   apply_ttl(limiter, state.ttl, one.now)
   local reset_in = one.reset_in or to_micros(score + limiter.interval - one.now)
+  local next_in = state.oldest and expires_in(state, state.oldest_score) or 0
   local figures =
-    { to_micros(one.now), limiter.rate, limiter.interval, math.max(0, left), state.notes, reset_in }
+    { to_micros(one.now), limiter.rate, limiter.interval, math.max(0, left), next_in, state.notes, reset_in }
   for _, figure in ipairs(figures) do
     reply[#reply + 1] = figure
   end

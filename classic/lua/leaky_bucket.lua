@@ -4,7 +4,7 @@
 -- ARGV  1 capacity, 2 drops that leak per interval, 3 interval (ms), 4 now (ms), 5 drops to add, 6 highest level before
 --       the addition
 -- reply 1 1 if the drops were added, else 0, 2 room left, rounded down, 3 ms until the level allows the addition, 4 ms
---       until all earlier drops have leaked, 5 ms until the bucket is empty
+--       until all earlier drops have leaked, 5 ms until the bucket is empty, 6 ms until there is room for one drop more
 
 local capacity, leak, interval = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local now, drops, before = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -43,4 +43,6 @@ if added or repaired then -- also on a refusal: otherwise each call resets the t
   local life = math.min(1e12, leaking(level) + ahead) -- 1e12 ms is the longest TTL
   redis.call('PEXPIRE', KEYS[1], math.max(1, life))
 end
-return { added and 1 or 0, math.floor(capacity - level), ahead + wait, ahead + turn, ahead + leaking(level) }
+local room = math.floor(capacity - level)
+local more = ahead + leaking(level - (capacity - math.max(0, room) - 1))
+return { added and 1 or 0, room, ahead + wait, ahead + turn, ahead + leaking(level), more }

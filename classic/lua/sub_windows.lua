@@ -3,7 +3,7 @@
 -- KEYS  1 hash: number of the sub-window -> permits
 -- ARGV  1 limit, 2 length of a sub-window (ms), 3 sub-windows, 4 now (ms), 5 permits
 -- reply 1 permits in the live sub-windows, or -1 if over the limit, 2 permits in the live sub-windows, 3 ms until the
---       wanted permits are free, 4 ms until all permits are free
+--       wanted permits are free, 4 ms until all permits are free, 5 ms until the first are
 
 local limit, length, parts = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local now, permits = tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -44,5 +44,8 @@ for _, field in ipairs(gone) do
     redis.call('HDEL', KEYS[1], field)
   end
 end
-local newest = math.max(numbers[#numbers] or current, over and 0 or current)
-return { over and -1 or used, used, wait, (newest + parts) * length - now }
+local oldest, newest = numbers[1] or current, math.max(numbers[#numbers] or current, over and 0 or current)
+if not over then
+  oldest = math.min(oldest, current)
+end
+return { over and -1 or used, used, wait, (newest + parts) * length - now, (oldest + parts) * length - now }

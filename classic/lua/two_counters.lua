@@ -3,7 +3,7 @@
 -- KEYS  1 hash: window (number), current, previous
 -- ARGV  1 limit, 2 interval (ms), 3 now (ms), 4 permits
 -- reply 1 estimate, rounded up, or -1 if over the limit, 2 estimate, rounded up, 3 ms until the wanted permits are
---       free, 4 ms until all permits are free
+--       free, 4 ms until all permits are free, 5 ms until the estimate is lower by one
 
 local limit, interval, now, permits = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local state = redis.call('HMGET', KEYS[1], 'window', 'current', 'previous')
@@ -41,4 +41,11 @@ else
 end
 local estimate = current + math.ceil(previous * (interval - passed) / interval)
 local last = current > 0 and 2 or 1
-return { over and -1 or estimate, estimate, math.max(1, wait), math.max(0, (window + last) * interval - now) }
+local weighted, lower = estimate - current, 0
+if weighted > 0 then
+  lower = math.ceil(interval - (weighted - 1) * interval / previous)
+elseif current > 0 then
+  lower = interval + math.ceil(interval / current)
+end
+local all_free, first_free = (window + last) * interval - now, window * interval + lower - now
+return { over and -1 or estimate, estimate, math.max(1, wait), math.max(0, all_free), math.max(0, first_free) }

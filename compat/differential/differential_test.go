@@ -146,9 +146,12 @@ func (w *world) askGo(ctx context.Context, c *comparison, by caller) (outcome, e
 	read := w.rdb.EvalSha(ctx, readSHA, keysOf(w.goName, clientID))
 	s, err := parseState(read)
 	if a.failure == "" && result != nil {
-		wanted := resultOf(&s, a, c.now, result.ResetAfter)
+		wanted := resultOf(&s, a, c.now, *result)
 		if s.endsIn(result.ResetAfter) {
 			wanted.ResetAfter = result.ResetAfter
+		}
+		if s.endsIn(result.NextAfter) {
+			wanted.NextAfter = result.NextAfter
 		}
 		if *result != wanted {
 			a.failure = fmt.Sprintf("the result is %+v, by the state %+v", *result, wanted)
@@ -160,14 +163,15 @@ func (w *world) askGo(ctx context.Context, c *comparison, by caller) (outcome, e
 	return outcome{a, s}, err
 }
 
-// endsIn reports whether the limiter's TTL is about d. RetryAfter and ResetAfter never exceed that TTL.
+// endsIn reports whether the limiter's TTL is about d. RetryAfter, NextAfter and ResetAfter never exceed that TTL.
 func (s *state) endsIn(d time.Duration) bool {
 	return s.end > 0 && (time.Until(time.UnixMilli(s.end))-d).Abs() < 5*time.Second
 }
 
 // resultOf returns the Result that a call must have, given the state after it. After a grant ResetAfter may be either
-// the interval, or the time until the last record expires, which a client whose clock is ahead may have written.
-func resultOf(s *state, a answer, now int64, told time.Duration) rratelimiter.Result {
+// the interval, or the time until the last record expires, which a client whose clock is ahead may have written. NextAfter is
+// the time until the first record expires; after a grant that leaves more than half of the rate it may be ResetAfter.
+func resultOf(s *state, a answer, now int64, told rratelimiter.Result) rratelimiter.Result {
 	free, _ := s.pair().number()
 	interval := s.number("interval")
 	r := rratelimiter.Result{Allowed: a.granted, Limit: s.number("rate"), Remaining: max(0, free)}
@@ -176,8 +180,14 @@ func resultOf(s *state, a answer, now int64, told time.Duration) rratelimiter.Re
 	}
 	if !a.granted {
 		r.RetryAfter = time.Duration(a.wait) * time.Millisecond
-	} else if simple := time.Duration(interval) * time.Millisecond; told == simple {
+	} else if simple := time.Duration(interval) * time.Millisecond; told.ResetAfter == simple {
 		r.ResetAfter = simple
+	}
+	if records := s.pair().records; len(records) > 0 {
+		r.NextAfter = min(time.Duration(max(1, records[0].at+interval-now))*time.Millisecond, r.ResetAfter)
+	}
+	if a.granted && 2*r.Remaining > r.Limit && told.NextAfter == r.ResetAfter {
+		r.NextAfter = r.ResetAfter
 	}
 	return r
 }

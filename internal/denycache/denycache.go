@@ -23,6 +23,7 @@ type Refusal struct {
 	Interval    time.Duration
 	Enforced    Rate          // the rate that the limiter of the refused request enforces; zero: none
 	Free        time.Time     // when N permits are free, by the client's clock
+	Next        time.Time     // when the first permit returns
 	Reset       time.Time     // when all permits are free
 	hits        *atomic.Int64 // requests refused from the cache since the last call of Hits
 }

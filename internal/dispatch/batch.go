@@ -29,7 +29,7 @@ const (
 // An Ask holds the parameters of one caller's request.
 type Ask struct {
 	N      int64     // permits
-	Detail bool      // the result has ResetAfter, and RetryAfter even if the caller does not wait
+	Detail bool      // the result has NextAfter, ResetAfter, and RetryAfter even if the caller does not wait
 	Waits  bool      // the request stays queued until it is granted
 	Got    *int64    // takes fewer permits rather than none, and is filled in with their number; nil: all or nothing
 	Until  time.Time // the end of the caller's timeout, by the client's clock; zero: none
@@ -50,6 +50,7 @@ type request struct {
 
 	result     Result
 	err        error
+	cached     bool // a refusal is stored in the deny cache, which needs the times of a result
 	state      requestState
 	batch      *batch        // the last one that carried it
 	lastBatch  int64         // number of that batch
@@ -161,7 +162,8 @@ func (b *batch) add(r *request, perRequest bool) bool {
 	b.members[at] = append(b.members[at], r)
 	b.callers++
 	b.present.Add(1)
-	b.ask.Detail = b.ask.Detail || r.Detail
+	b.ask.Detail = b.ask.Detail || r.Detail || r.cached
+	b.ask.Next = b.ask.Next || r.Detail
 	r.state.to(requestInFlight)
 	r.batch, r.lastBatch = b, b.number
 	return true
@@ -497,7 +499,7 @@ func (q *queue) distribute(b *batch, g *protocol.AcquireReply, info *Call) {
 		granted := g.Granted(i, b.ask.Groups[i])
 		ahead = ahead || b.ask.Partial && i >= b.ask.Strict
 		for _, r := range members[max(granted, 0):] {
-			refusal := Result{Limit: g.Rate, Remaining: g.Free, RetryAfter: g.Wait(i), ResetAfter: g.ResetAfter}
+			refusal := Result{Limit: g.Rate, Remaining: g.Free, RetryAfter: g.Wait(i), NextAfter: g.NextAfter, ResetAfter: g.ResetAfter}
 			switch due := since.Add(refusal.RetryAfter); {
 			case r.state == requestAbandoned:
 				r.state.to(requestGone)
@@ -579,6 +581,7 @@ func (q *queue) behind(b *batch, g protocol.AcquireReply) {
 				r.result.RetryAfter = max(r.result.RetryAfter, q.turn(q.first, now).Sub(now))
 			}
 		}
+		r.result.NextAfter = r.result.RetryAfter
 		r.result.ResetAfter = max(r.result.ResetAfter, r.result.RetryAfter)
 	}
 }
@@ -593,7 +596,7 @@ func (q *queue) remember(b *batch, r *request, g *protocol.AcquireReply, since t
 	}
 	refusal := denycache.Refusal{
 		N: r.N, Limit: g.Rate, Left: g.Free, Interval: g.Interval, Enforced: q.limiter.enforced,
-		Free: since.Add(r.result.RetryAfter), Reset: since.Add(r.result.ResetAfter),
+		Free: since.Add(r.result.RetryAfter), Next: since.Add(r.result.NextAfter), Reset: since.Add(r.result.ResetAfter),
 	}
 	q.client.denyCache.Add(s.DenyCache, q.limiter.Key(), refusal, q.client.clock(), b.changes)
 }
@@ -603,7 +606,7 @@ func (q *queue) grant(b *batch, r *request, g *protocol.AcquireReply, free int64
 	if r.Source != nil {
 		*r.Source = Source{g.Local(), g.At}
 	}
-	r.result = Result{Allowed: true, Limit: g.Rate, Remaining: free, ResetAfter: g.ResetAfter}
+	r.result = Result{Allowed: true, Limit: g.Rate, Remaining: free, NextAfter: g.NextAfter, ResetAfter: g.ResetAfter}
 	info.Granted++
 	q.finish(b, r, nil)
 }

@@ -215,6 +215,7 @@ type Result struct {
 	Limit      int64
 	Remaining  int64
 	RetryAfter time.Duration
+	NextAfter  time.Duration
 	ResetAfter time.Duration
 }
 

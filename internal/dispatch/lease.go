@@ -26,7 +26,7 @@ type loan struct {
 }
 
 // fromLease answers a request from the lease of its limiter, if there is one that can: it returns that loan, else none. The
-// result has ResetAfter if detail is set.
+// result has NextAfter and ResetAfter if detail is set.
 func (l *Limiter) fromLease(n int64, detail bool, source *Source) (Result, loan) {
 	q := l.queue.Load()
 	if q == nil {
@@ -53,6 +53,7 @@ func (l *Limiter) fromLease(n int64, detail bool, source *Source) (Result, loan)
 	result := Result{Allowed: true, Limit: held.Rate, Remaining: held.Free + left}
 	if detail {
 		result.ResetAfter = sum(held.Ends(now.Clock, now.Mono), held.Interval)
+		result.NextAfter = result.ResetAfter
 	}
 	return result, loan{q.ledger, held, n}
 }

@@ -119,13 +119,18 @@ func (l *Limiter) Serve(ctx context.Context, a *Ask) (result Result, leased bool
 			if hits%answersInARow == 0 {
 				runtime.Gosched()
 			}
-			return Result{
-				Limit: known.Limit, Remaining: known.Left, RetryAfter: known.Free.Sub(now), ResetAfter: known.Reset.Sub(now),
-			}, false, nil
+			result := Result{
+				Limit: known.Limit, Remaining: known.Left, RetryAfter: known.Free.Sub(now), NextAfter: known.Next.Sub(now),
+				ResetAfter: known.Reset.Sub(now),
+			}
+			if result.NextAfter <= 0 { // a permit has returned, and it is not known when the one after it does
+				result.NextAfter = result.RetryAfter
+			}
+			return result, false, nil
 		}
 	}
 	r := c.newRequest(a)
-	r.Detail = a.Detail || cached // the deny cache needs Result.RetryAfter and ResetAfter
+	r.cached = cached
 	q := c.enter(l)
 	q.join(r)
 	q.exit()

@@ -489,7 +489,7 @@ func (s *set) distribute(b *jointBatch, g protocol.AllowAllReply, calls []Call) 
 			r := b.members[at][n]
 			results := make([]Result, len(s.limiters))
 			for i, m := range g.Members {
-				results[i] = Result{Allowed: true, Limit: m.Rate, Remaining: free[i], ResetAfter: m.ResetAfter}
+				results[i] = Result{Allowed: true, Limit: m.Rate, Remaining: free[i], NextAfter: m.NextAfter, ResetAfter: m.ResetAfter}
 				if r.sources != nil {
 					r.sources[i] = Source{g.Local(), m.At}
 				}
@@ -520,7 +520,7 @@ func (s *set) distribute(b *jointBatch, g protocol.AllowAllReply, calls []Call) 
 			for i, m := range g.Members {
 				wait, is := g.Wait(at, i)
 				known = known && is
-				results[i] = Result{Limit: m.Rate, Remaining: m.Free, RetryAfter: wait, ResetAfter: m.ResetAfter}
+				results[i] = Result{Limit: m.Rate, Remaining: m.Free, RetryAfter: wait, NextAfter: m.NextAfter, ResetAfter: m.ResetAfter}
 			}
 			if !known && r.state == requestInFlight {
 				r.state.to(requestQueued)

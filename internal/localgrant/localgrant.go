@@ -126,8 +126,16 @@ func (s localBudget) wait(n int64, retry time.Duration) time.Duration {
 // micros returns a wait from now in whole µs, rounded up and counted from the start of the current µs, as in a script's
 // reply.
 func (s localBudget) micros(wait time.Duration) int64 {
+	if wait == 0 {
+		return 0
+	}
 	since := s.now.Sub(time.UnixMicro(s.now.UnixMicro()))
 	return int64((wait + since + time.Microsecond - 1) / time.Microsecond)
+}
+
+// times returns the time until the next local permit returns, and until all have returned.
+func (s localBudget) times() (next, all time.Duration) {
+	return protocol.Micros(s.micros(s.Until(s.now, 1))), protocol.Micros(s.micros(s.Until(s.now, s.Used())))
 }
 
 // budget returns the budget of l. It fails if no rate is known or there are too many limiters. d.mu is held.
@@ -233,7 +241,8 @@ func (d *Limiters) Decide(l *Limiter, ask protocol.Ask, now time.Time, retry tim
 			g.Retry = min(g.Retry, wait)
 		}
 	}
-	g.Free, g.ResetAfter = free, protocol.Micros(s.micros(s.Until(now, s.Used())))
+	g.Free = free
+	g.NextAfter, g.ResetAfter = s.times()
 	return g, true
 }
 
@@ -283,10 +292,11 @@ func (d *Limiters) DecideAll(
 		g.SetOutcome(i, granted[i], waits...)
 	}
 	for i, s := range budgets {
-		g.Members[i] = protocol.MemberReply{
+		m := protocol.MemberReply{
 			Rate: s.limit, Interval: s.interval, Free: max(s.free(), 0), Notes: protocol.Local, At: now.UnixMicro(),
-			ResetAfter: protocol.Micros(s.micros(s.Until(now, s.Used()))),
 		}
+		m.NextAfter, m.ResetAfter = s.times()
+		g.Members[i] = m
 	}
 	return g, true
 }

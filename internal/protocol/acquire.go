@@ -25,7 +25,8 @@ type Ask struct {
 	Groups  []Group
 	Strict  int   // number of groups that stand in a queue; they come first: if one is refused, none behind it is granted
 	UpTo    bool  // grant a part of the only group's size rather than nothing
-	Detail  bool  // return when permits will be free
+	Detail  bool  // return when permits will be free, if a request is refused
+	Next    bool  // return when the next permit returns, if all is granted
 	Rebuild bool  // finish a rebuild of the free permits
 	Check   bool  // compare the free permits with the records
 	Partial bool  // the queue goes on behind the strict groups: grant no others
@@ -40,7 +41,7 @@ func (a Ask) flags(common string) string {
 	for _, f := range [...]struct {
 		set    bool
 		letter byte
-	}{{a.UpTo, 'u'}, {a.Detail, 'd'}, {a.Rebuild, 'b'}, {a.Partial, 'q'}, {a.Apart, 'j'}, {a.Check, 's'}} {
+	}{{a.UpTo, 'u'}, {a.Detail, 'd'}, {a.Next, 'n'}, {a.Rebuild, 'b'}, {a.Partial, 'q'}, {a.Apart, 'j'}, {a.Check, 's'}} {
 		if f.set {
 			flags = append(flags, f.letter)
 		}
@@ -254,6 +255,7 @@ type AcquireReply struct {
 	Free       int64 // permits that remain free
 	Notes      Notes
 	Origin     int64         // first bytes of a live record's id, if something was refused; record.NoOrigin: not known, or no record
+	NextAfter  time.Duration // until the next permit returns, or, after a grant, longer: until its own do
 	ResetAfter time.Duration // until all permits are free
 	ID         int64         // last three bytes of the first id of the call
 	Ahead      int64         // permits that were taken for a lease, dated At
@@ -301,17 +303,18 @@ func (r *AcquireRequest) Reply(e *Encoder, a *script.Attempts, reply []int64) (A
 	g := AcquireReply{
 		Now: r.now, Rate: reply[1], Interval: Millis(reply[2]), Free: reply[3], Origin: record.NoOrigin, ID: r.id,
 	}
-	if len(reply) > 4 {
-		g.Notes, g.Now = Notes(reply[4]), reply[5]
+	long := len(reply) > 5
+	if long {
+		g.Notes, g.Now = Notes(reply[5]), reply[6]
 	}
 	if e.ServerTime {
 		e.served.Store(g.Now - serverSlack)
 	}
-	if len(reply) > 7 {
-		g.Origin, g.outcomes = reply[7], reply[8:]
+	if len(reply) > 8 {
+		g.Origin, g.outcomes = reply[8], reply[9:]
 	}
 	if r.lease {
-		if g.Ahead, g.outcomes = reply[8], reply[9:]; len(g.outcomes) == 0 {
+		if g.Ahead, g.outcomes = reply[9], reply[10:]; len(g.outcomes) == 0 {
 			g.outcomes = nil
 		}
 	}
@@ -320,10 +323,24 @@ func (r *AcquireRequest) Reply(e *Encoder, a *script.Attempts, reply []int64) (A
 	}
 	g.At = e.Dated(g.Now, reply[2], g.Ahead > 0)
 	g.ResetAfter = Micros(g.At - g.Now + reply[2]*1000)
-	if len(reply) > 4 {
-		g.ResetAfter = Micros(reply[6])
+	if long {
+		g.ResetAfter = Micros(reply[7])
 	}
+	next := int64(0)
+	if len(reply) > 4 {
+		next = reply[4]
+	}
+	g.NextAfter = nextAfter(next, g.ResetAfter)
 	return g, nil
+}
+
+// nextAfter returns the time until the next permit returns, given that of a reply (µs; 0: not known) and the time until all
+// permits are free or, after a grant, until its own are.
+func nextAfter(us int64, reset time.Duration) time.Duration {
+	if us == 0 {
+		return reset
+	}
+	return min(Micros(us), reset)
 }
 
 // serverSlack is by how many µs a server's clock may go back, or be behind that of the server that it replaces.

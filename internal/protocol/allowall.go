@@ -172,6 +172,7 @@ type MemberReply struct {
 	Interval   time.Duration
 	Free       int64 // permits that remain free
 	Notes      Notes
+	NextAfter  time.Duration // as in AcquireReply
 	ResetAfter time.Duration // until all permits are free
 	At         int64         // score of what is granted, µs (config.lua)
 }
@@ -214,13 +215,13 @@ func (r *AllowAll) Reply(a *script.Attempts, reply []int64) (g AllowAllReply, fa
 	if err := statusOf(a, reply[0]); err != nil {
 		return AllowAllReply{}, int(reply[1]), err
 	}
-	const figures = 6
+	const figures = 7
 	g.Members = make([]MemberReply, len(r.Members))
 	for i := range g.Members {
 		f := reply[1+i*figures:][:figures]
 		g.Members[i] = MemberReply{
-			Rate: f[1], Interval: Millis(f[2]), Free: f[3], Notes: Notes(f[4]), ResetAfter: Micros(f[5]),
-			At: r.Members[i].Dated(f[0], f[2], false),
+			Rate: f[1], Interval: Millis(f[2]), Free: f[3], Notes: Notes(f[5]), ResetAfter: Micros(f[6]),
+			NextAfter: nextAfter(f[4], Micros(f[6])), At: r.Members[i].Dated(f[0], f[2], false),
 		}
 		if m := &r.Members[i]; m.ServerTime {
 			m.served.Store(f[0] - serverSlack)

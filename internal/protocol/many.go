@@ -54,7 +54,7 @@ func (r *AllowAll) Plain() bool {
 // ArgsOfMany appends the arguments of an attempt, at the time that the command has.
 func (r *AcquireRequest) ArgsOfMany(args []any, e *Encoder, ask Ask, now int64) []any {
 	r.date(e, ask, now)
-	return append(args, r.permits, r.member.arg, e.own, e.flagsOfMany(ask.Check, false))
+	return append(args, r.permits, r.member.arg, e.own, e.flagsOfMany(ask.Check, ask.Next, false))
 }
 
 // ArgsOfMany is the same for several limiters.
@@ -62,16 +62,19 @@ func (r *AllowAll) ArgsOfMany(args []any, now int64) []any {
 	r.date(now)
 	for i := range r.Members {
 		m := &r.Members[i]
-		args = append(args, r.wanted(i), m.member.arg, m.own, m.flagsOfMany(m.Check, i < len(r.Members)-1))
+		args = append(args, r.wanted(i), m.member.arg, m.own, m.flagsOfMany(m.Check, true, i < len(r.Members)-1))
 	}
 	return args
 }
 
 // flagsOfMany returns the flags of a limiter; more: it is not the last one of its call.
-func (o *Options) flagsOfMany(check, more bool) string {
+func (o *Options) flagsOfMany(check, next, more bool) string {
 	flags := o.wholeScores()
 	if check {
 		flags += "s"
+	}
+	if next {
+		flags += "n"
 	}
 	if more {
 		flags += "a"
@@ -80,7 +83,7 @@ func (o *Options) flagsOfMany(check, more bool) string {
 }
 
 // figuresOfMany is how many figures of a reply belong to a limiter.
-const figuresOfMany = 4
+const figuresOfMany = 5
 
 // ReplyOfMany decodes the part of a reply that belongs to r, whose limiter has a place in the command. The error is
 // ErrNotPlain if the request must be made by acquire.lua.
@@ -98,8 +101,9 @@ func (r *AllowAll) ReplyOfMany(a *script.Attempts, reply []int64, place int) (Al
 	for i := range g.Members {
 		f := reply[i*figuresOfMany:]
 		at := r.Members[i].Dated(r.dated, f[2], false)
+		reset := Micros(at - r.dated + f[2]*1000)
 		g.Members[i] = MemberReply{
-			Rate: f[1], Interval: Millis(f[2]), Free: f[3], ResetAfter: Micros(at - r.dated + f[2]*1000), At: at,
+			Rate: f[1], Interval: Millis(f[2]), Free: f[3], NextAfter: nextAfter(f[4], reset), ResetAfter: reset, At: at,
 		}
 	}
 	return g, nil

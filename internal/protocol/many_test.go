@@ -77,7 +77,8 @@ func FuzzAcquireMany(f *testing.F) {
 				return
 			}
 			free, at := own.Permits-n, encoders[i].Dated(now, own.Interval, false)
-			want := MemberReply{Rate: own.Permits, Interval: Millis(own.Interval), Free: free, ResetAfter: Micros(at - now + own.Interval*1000), At: at}
+			reset := Micros(at - now + own.Interval*1000)
+			want := MemberReply{Rate: own.Permits, Interval: Millis(own.Interval), Free: free, NextAfter: reset, ResetAfter: reset, At: at}
 			if err != nil || g != want {
 				t.Errorf("limiter %d: %+v, %v, want %+v", i, g, err, want)
 			}
@@ -90,7 +91,7 @@ func FuzzAcquireMany(f *testing.F) {
 		}
 		for i := range requests {
 			g, err := requests[i].ReplyOfMany(&encoders[i], new(script.Attempts), cmd.Val(), i)
-			reply := MemberReply{Rate: g.Rate, Interval: g.Interval, Free: g.Free, ResetAfter: g.ResetAfter, At: g.At}
+			reply := MemberReply{Rate: g.Rate, Interval: g.Interval, Free: g.Free, NextAfter: g.NextAfter, ResetAfter: g.ResetAfter, At: g.At}
 			check(i, &requests[i].member, size, size > encoders[i].Own.Permits || missing(i), reply, err)
 			if err == nil && g.Now != now {
 				t.Errorf("limiter %d: the reply is of %d, want %d", i, g.Now, now)

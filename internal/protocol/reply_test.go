@@ -39,56 +39,64 @@ func TestAcquireReplies(t *testing.T) {
 			reply: []int64{0, 10, 1000, 4},
 			want: AcquireReply{
 				Now: now, At: now + 700, Rate: 10, Interval: time.Second, Free: 4, Origin: record.NoOrigin,
-				ResetAfter: time.Second + 700*time.Microsecond,
+				NextAfter: time.Second + 700*time.Microsecond, ResetAfter: time.Second + 700*time.Microsecond,
+			},
+			granted: []int64{3, 7},
+		},
+		"all granted, with the next permit": {
+			reply: []int64{0, 10, 1000, 4, 2500},
+			want: AcquireReply{
+				Now: now, At: now + 700, Rate: 10, Interval: time.Second, Free: 4, Origin: record.NoOrigin,
+				NextAfter: 2500 * time.Microsecond, ResetAfter: time.Second + 700*time.Microsecond,
 			},
 			granted: []int64{3, 7},
 		},
 		"all granted, with fractions": {
-			reply: []int64{0, 10, 100, 4},
+			reply: []int64{0, 10, 100, 4, 100_001}, // not after the permits granted now
 			want: AcquireReply{
-				Now: now, At: now, Rate: 10, Interval: 100 * ms, Free: 4, Origin: record.NoOrigin, ResetAfter: 100 * ms,
+				Now: now, At: now, Rate: 10, Interval: 100 * ms, Free: 4, Origin: record.NoOrigin, NextAfter: 100 * ms, ResetAfter: 100 * ms,
 			},
 			granted: []int64{3, 7},
 		},
 		"all granted, by the server's clock": {
 			options: Options{ServerTime: true},
-			reply:   []int64{0, 10, 1000, 4, 0, later, 1_000_700},
+			reply:   []int64{0, 10, 1000, 4, 0, 0, later, 1_000_700},
 			want: AcquireReply{
 				Now: later, At: later + 700, Rate: 10, Interval: time.Second, Free: 4, Origin: record.NoOrigin,
-				ResetAfter: time.Second + 700*time.Microsecond,
+				NextAfter: time.Second + 700*time.Microsecond, ResetAfter: time.Second + 700*time.Microsecond,
 			},
 			granted: []int64{3, 7},
 			served:  later - 1e6,
 		},
 		"all granted, with notes": {
-			reply: []int64{0, 10, 1000, 0, int64(More | 1), now, 5000, 77},
+			reply: []int64{0, 10, 1000, 0, 1, int64(More | 1), now, 5000, 77},
 			want: AcquireReply{
-				Now: now, At: now + 700, Rate: 10, Interval: time.Second, Notes: More | 1, Origin: 77, ResetAfter: 5 * ms,
+				Now: now, At: now + 700, Rate: 10, Interval: time.Second, Notes: More | 1, Origin: 77, NextAfter: time.Microsecond, ResetAfter: 5 * ms,
 				outcomes: []int64{},
 			},
 		},
 		"refused": {
 			options: Options{Granularity: 50 * ms},
-			reply:   []int64{0, 10, 1000, 1, int64(RateMismatch | ForeignWriter), now, 9000, 5, 1, 2500, -1, 0},
+			reply:   []int64{0, 10, 1000, 1, 2500, int64(RateMismatch | ForeignWriter), now, 9000, 5, 1, 2500, -1, 0},
 			want: AcquireReply{
 				Now: now, At: now + 49_700, Rate: 10, Interval: time.Second, Free: 1, Notes: RateMismatch | ForeignWriter, Origin: 5,
-				ResetAfter: 9 * ms, outcomes: []int64{1, 2500, -1, 0},
+				NextAfter: 2500 * time.Microsecond, ResetAfter: 9 * ms, outcomes: []int64{1, 2500, -1, 0},
 			},
 			granted: []int64{1, -1},
 		},
 		"refused, with waiting callers": {
-			reply: []int64{0, 10, 1000, 1, 0, now, 9000, 5, 1, 2500, 0, 0, 4500},
+			reply: []int64{0, 10, 1000, 1, 2000, 0, now, 9000, 5, 1, 2500, 0, 0, 4500},
 			want: AcquireReply{
-				Now: now, At: now + 700, Rate: 10, Interval: time.Second, Free: 1, Origin: 5, ResetAfter: 9 * ms,
+				Now: now, At: now + 700, Rate: 10, Interval: time.Second, Free: 1, Origin: 5, NextAfter: 2 * ms, ResetAfter: 9 * ms,
 				Together: 4500 * time.Microsecond, outcomes: []int64{1, 2500, 0, 0},
 			},
 			granted: []int64{1, 0},
 		},
 		"longest interval": {
-			reply: []int64{0, 10, 1e15 - 1, 4, 0, now, math.MaxInt64},
+			reply: []int64{0, 10, 1e15 - 1, 4, 0, 0, now, math.MaxInt64},
 			want: AcquireReply{
 				Now: now, At: now + 700, Rate: 10, Interval: Millis(math.MaxInt64), Free: 4, Origin: record.NoOrigin,
-				ResetAfter: time.Duration(math.MaxInt64 / 1000 * 1000),
+				NextAfter: time.Duration(math.MaxInt64 / 1000 * 1000), ResetAfter: time.Duration(math.MaxInt64 / 1000 * 1000),
 			},
 		},
 	} {
@@ -190,10 +198,10 @@ func TestAllowAllReplies(t *testing.T) {
 	_, e := sent(Options{}, 1)
 	r := AllowAll{Members: []Member{{Encoder: e}, {Encoder: e}}}
 	groups := []JointGroup{{[]int64{1, 2}, 5}, {[]int64{3, 4}, 6}, {[]int64{5, 6}, 7}}
-	figures := []int64{0, 11, 12, 13, 14, 0, 16, 21, 22, 23, 24, int64(Many), 26}
+	figures := []int64{0, 11, 12, 13, 14, 15, 0, 16, 21, 22, 23, 24, 0, int64(Many), 26}
 	members := []MemberReply{
-		{Rate: 12, Interval: 13 * time.Millisecond, Free: 14, ResetAfter: 16 * time.Microsecond, At: 11},
-		{Rate: 22, Interval: 23 * time.Millisecond, Free: 24, Notes: Many, ResetAfter: 26 * time.Microsecond, At: 21},
+		{Rate: 12, Interval: 13 * time.Millisecond, Free: 14, NextAfter: 15 * time.Microsecond, ResetAfter: 16 * time.Microsecond, At: 11},
+		{Rate: 22, Interval: 23 * time.Millisecond, Free: 24, Notes: Many, NextAfter: 26 * time.Microsecond, ResetAfter: 26 * time.Microsecond, At: 21},
 	}
 	type outcome struct {
 		granted  int64
@@ -405,13 +413,13 @@ func FuzzReplies(f *testing.F) {
 		groups := []Group{{1, 1}, {2, 3}}
 		for _, o := range []Options{{}, {ServerTime: true, Granularity: time.Second}, {Format: record.Redisson313}} {
 			r, e := sent(o, 1_700_000_000_000_000, groups...)
-			for _, length := range []int{1, 4, 7, 8, 8 + 2*len(groups)} {
+			for _, length := range []int{1, 4, 5, 8, 9, 9 + 2*len(groups)} {
 				figures := integers(length)
 				if length == 1 && figures[0] == 0 {
 					continue // only a status other than 0 is alone
 				}
 				reply, err := r.Reply(e, &script.Attempts{}, figures)
-				if err != nil || length == 8 {
+				if err != nil || length == 9 {
 					continue // without groups nothing asks for their outcomes
 				}
 				for i, group := range groups {
@@ -423,7 +431,7 @@ func FuzzReplies(f *testing.F) {
 				reply.Notes.Repaired()
 			}
 			all := AllowAll{Members: []Member{{Encoder: e}, {Encoder: e}}}
-			if reply, _, err := all.Reply(&script.Attempts{}, integers(1+6*2+3)); err == nil {
+			if reply, _, err := all.Reply(&script.Attempts{}, integers(1+7*2+3)); err == nil {
 				reply.Granted(0, JointGroup{Count: 1})
 				reply.Wait(0, 1)
 			}
@@ -462,7 +470,7 @@ func TestAllowAllSearchesFromTheServersTime(t *testing.T) {
 	r := AllowAll{Members: []Member{{Encoder: e}}}
 	for _, replied := range []int64{0, 1_700_000_000_000_000, 1_700_000_060_000_000} {
 		if replied > 0 {
-			if _, _, err := r.Reply(&script.Attempts{}, []int64{0, replied, 10, 1000, 5, 0, 1000}); err != nil {
+			if _, _, err := r.Reply(&script.Attempts{}, []int64{0, replied, 10, 1000, 5, 0, 0, 1000}); err != nil {
 				t.Fatal(err)
 			}
 		}

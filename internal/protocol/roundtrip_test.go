@@ -214,7 +214,7 @@ local ends = now and limiter.interval and lease and ` + only(f, AcquireScript.Te
 		"load_state(limiter, now, OTHER, FLAG)", "local partly, queued = OTHER, FLAG", "if bucketed and not FLAG then",
 		"local enforced = FLAG", "if groups and FLAG and not",
 		"grant_score(now, limiter.interval, granularity, false, FLAG)",
-		"not ARGV[7] and not FLAG then", "live_count > 0 and FLAG then", "FRACTIONS_BELOW or FLAG)", // in the plain grant
+		"not ARGV[7] and not FLAG then", "live and FLAG then", "FRACTIONS_BELOW or FLAG)", "local telling = flags ~= '' and FLAG and", // in the plain grant
 	}, limiterValues, []string{"configured_rate"})
 	// A retry also calls find_attempt, of which the echo has only the parameters and how it knows recent ids.
 	search := `
@@ -243,7 +243,7 @@ local first, id_count, since, all, shared, known = ` + only(f, AcquireScript.Tex
 		{1_700_000_000_123_456, 0, 1, 1, 0, 0, 0, 10, 1000, 0, 0, ""},
 		{1_700_000_000_000_000, 7, 5, 3, 2, 1, 0xffff, 10, 150, 60000, 0, "\x01\x02\x03"},
 		{-1_234_567, 0, math.MaxUint32, 2, 9, 2, 0x1000, 10, 1, 0, 50, "\xff\xff\xff\x00\x00\x00"},
-		{0, 1_700_000_000_000_009, math.MaxInt64, 1, 0, 1, 0x5240, figure, 5000, 1, 100, "0123456789012345678901234567890"},
+		{0, 1_700_000_000_000_009, math.MaxInt64, 1, 0, 5, 0x5240, figure, 5000, 1, 100, "0123456789012345678901234567890"},
 		{1_700_000_000_123_007, 0, 3, 0, 0, 0, 0x6155, 0, 199, 0, 40, "abc"},
 		{1_700_000_000_999_999, 0, 1000, 1, 0, 0, 0x222a, 1, 200, 0, 1, "abcdef"},
 		{1_700_000_000_999_999, 0, 2, 2, 7, 1, 0xd000, 1, 2000, 0, 150, ""}, // a lease
@@ -294,7 +294,7 @@ local first, id_count, since, all, shared, known = ` + only(f, AcquireScript.Tex
 			if bit(11) {
 				r.Sets = int(2 + call) // from the third time on, the call is not refused
 			}
-			ask := Ask{UpTo: bit(0), Detail: bit(1), Rebuild: bit(2), Check: bit(3), Partial: bit(4), Apart: bit(5)}
+			ask := Ask{UpTo: bit(0), Detail: bit(1), Rebuild: bit(2), Check: bit(3), Partial: bit(4), Apart: bit(5), Next: strict&4 > 0}
 			listed, sum, requests := "", 0.0, int64(0)
 			add := func(size, count int64) {
 				ask.Groups = append(ask.Groups, Group{size, count})
@@ -352,7 +352,7 @@ local first, id_count, since, all, shared, known = ` + only(f, AcquireScript.Tex
 				return append([]any{
 					clock, string(prefix), held, wanted, orNil(o.Bucket()), share, listed, int64(ask.Strict), ahead, bucket, score, ends, ask.UpTo, ask.Detail,
 					ask.Rebuild, ask.Check, ask.Partial, ask.Apart, o.Enforced && r.Sets < 3, o.RecordPerRequest,
-					o.Format == record.Redisson313, ask.Rebuild, ask.Check, o.Format == record.Redisson313,
+					o.Format == record.Redisson313, ask.Rebuild, ask.Check, o.Format == record.Redisson313, ask.Next,
 				}, limiterOf(o.Own)...)
 			}
 			attempt.check(t, "first attempt", keys[:5], r.Args(nil, &e, ask, false), want()...)
@@ -584,7 +584,7 @@ func TestNoUnknownArguments(t *testing.T) {
 	var e Encoder
 	e.Init(Options{Enforced: true, RecordPerRequest: true, Format: record.Redisson313, Own: Rate{1, 2, 0, 4}},
 		record.NewIdentity("client"), time.Now)
-	ask := Ask{Groups: []Group{{1, 1}}, UpTo: true, Detail: true, Rebuild: true, Check: true, Partial: true, Apart: true}
+	ask := Ask{Groups: []Group{{1, 1}}, UpTo: true, Detail: true, Rebuild: true, Check: true, Partial: true, Apart: true, Next: true}
 	var acquire AcquireRequest
 	acquire.Args(nil, &e, ask, false)
 	timed := Encoder{Options: e.Options, identity: e.identity, clock: e.clock}

@@ -4,7 +4,8 @@
 --   HMGET   the configuration, which others may change at any time
 --   GET     the free permits, which must be checked before they are used
 --   ZCOUNT  the expired records
---   ZCARD   all records: without one that is live, all permits must be free
+--   ZCARD   all records: without one that is live, all permits must be free; or ZRANGE, which reads the oldest live record, where
+--           that is asked for and half of the rate or less remains
 --   PTTL    the TTL to apply to the state
 --   ZADD    the record: the first write, unless the limiter is new; a full server refuses it
 --   DECRBY  the free permits
@@ -15,18 +16,19 @@
 -- Given: name, value and records (the keys), configured_rate ("rate interval type keep-alive"; nil or false: none), now (ms; nil
 -- or false: becomes this server's time), now_text and whole_text (now, and the next whole ms, as text; nil or false: none),
 -- flags (s compare the free permits with the records, w scores in whole ms), most_expired (with so many expired records it is
--- no plain grant).
+-- no plain grant), telling (the permits to be granted, if the oldest live record is asked for; nil or false: it is not).
 -- Result: fields (the configuration as read), and free, the free permits with the expired ones; nil: the state allows no plain
 -- grant. Only with free: rate, interval, kind, new (the limiter has no configuration yet), stored and counted (the stored free
--- permits, as text and as a number; false: none), expired_count, expired_permits, live_count, cutoff, ttl, score (of a grant),
--- score_text (the same for ZADD).
+-- permits, as text and as a number; false: none), expired_count, expired_permits, live_count (nil if the oldest live record was
+-- read), oldest (that record and its score; nil: not read), cutoff, ttl, score (of a grant), score_text (the same for ZADD),
+-- next_us (µs until a permit returns, if there is a live record and it was read; else nil).
 local fields = call('HMGET', name, 'rate', 'interval', 'type', 'keepAliveTime')
 local rate, interval, kind = fields[1], fields[2], fields[3]
 local new = configured_rate and not (rate or interval or kind or fields[4])
 if new then
   rate, interval, kind = string.match(configured_rate, '^(%d+) (%d+) (0) 0$')
 end
-local free, stored, counted, expired_count, live_count, cutoff, ttl, score, score_text
+local free, stored, counted, expired_count, live_count, oldest, cutoff, ttl, score, score_text, next_us
 local expired_permits = 0
 if
   kind == '0'
@@ -46,7 +48,15 @@ then
   cutoff = now - interval
   stored = call('GET', value)
   expired_count = call('ZCOUNT', records, '-inf', cutoff)
-  live_count = call('ZCARD', records) - expired_count
+  counted = stored and (find(stored, '^[1-9]%d*$') and #stored <= 15 or stored == '0') and tonumber(stored)
+  local live -- whether there is a live record
+  if telling and counted and (counted - telling) * 2 <= rate then
+    oldest = call('ZRANGE', records, expired_count, expired_count, 'WITHSCORES')
+    live = oldest[1]
+  else
+    live_count = call('ZCARD', records) - expired_count
+    live = live_count > 0
+  end
   if expired_count > 0 and expired_count < most_expired then
     local expired = call('ZRANGE', records, '0', expired_count - 1)
     for n = 1, expired_count do
@@ -56,20 +66,19 @@ then
       end
     end
   end
-  counted = stored and (find(stored, '^[1-9]%d*$') and #stored <= 15 or stored == '0') and tonumber(stored)
-  local unused = not stored and live_count == 0 and expired_count == 0
+  local unused = not stored and not live and expired_count == 0
   free = unused and rate or counted and not new and counted + expired_permits or nil
-  if free and (free > rate or live_count == 0 and free ~= rate or expired_count >= most_expired) then
+  if free and (free > rate or not live and free ~= rate or expired_count >= most_expired) then
     free = nil
-  elseif free and flags ~= '' and live_count > 0 and find(flags, 's', 1, true) then
-    local live, sum = call('ZRANGE', records, expired_count, expired_count + 255), free
-    for n = 1, #live do
-      local a, b, c, d = string.byte(live[n], -4, -1)
+  elseif free and flags ~= '' and live and find(flags, 's', 1, true) then
+    local added, sum = call('ZRANGE', records, expired_count, expired_count + 255), free
+    for n = 1, #added do
+      local a, b, c, d = string.byte(added[n], -4, -1)
       if d then
         sum = sum + a + b * 256 + c * 65536 + d * 16777216
       end
     end
-    if sum ~= rate or #live == 256 then -- more are left to the general path
+    if sum ~= rate or #added == 256 then -- more are left to the general path
       free = nil
     end
   end
@@ -77,5 +86,10 @@ then
     ttl = call('PTTL', name)
     score = (interval >= FRACTIONS_BELOW or find(flags, 'w', 1, true)) and math.ceil(now) or now
     score_text = score == now and now_text or whole_text or score -- a text costs Redis less than a number
+    if oldest and live then
+      local until_next = math.min(tonumber(oldest[2]), score) - cutoff
+      until_next = ttl >= 0 and math.min(until_next, ttl + 1) or until_next
+      next_us = math.max(1, math.ceil(until_next * 1000 - 0.3)) -- as to_micros has it
+    end
   end
 end

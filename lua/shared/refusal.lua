@@ -21,13 +21,6 @@ local function walk_records(limiter, state)
   return true
 end
 
--- expires_in returns in how many µs a record of a score expires; not later than the limiter does. That may have expired since
--- this script began: on the embedded server time goes on.
-local function expires_in(state, score)
-  local longest = state.ttl < 0 and MAX_PERMITS or state.ttl + 1
-  return math.max(1, to_micros(math.min(longest, tonumber(score) - state.cutoff)))
-end
-
 -- rank_expires_in is the same for the live record of a rank, counted from 0. It reads one score: scores cost Redis more than
 -- members, and few are needed.
 local function rank_expires_in(limiter, state, rank)

@@ -14,14 +14,16 @@
 --       flags: r a record for each grant, u grant a part of the (only) size rather than nothing, d return when permits will
 --       be free, e refuse if the configured rate is another one (else the caller's rate is set where none is), b finish a
 --       rebuild, q the queue goes on behind the strict groups, so only these are granted, j do not join a record of another
---       batch, s compare the free permits with the records, w scores in whole ms
+--       batch, s compare the free permits with the records, w scores in whole ms, n return when a permit returns
 -- reply 1 status (0; 1 to 7 not initialised: config.lua; 8 another rate is configured; 9 it is no longer known what an
 --       earlier attempt was granted), then with status 0:
---       2 rate, 3 interval (ms), 4 permits free afterwards (the reply ends here if the permits of ARGV 3 were granted and
---       nothing else is to be returned), 5 notes (base.lua), 6 now (us), 7 us until all permits are free (0 unless granted or
---       flag d; the reply ends here if the permits of ARGV 3 were granted, without a lease),
---       8 the client of a record (origin_of): another Go client's if one was seen, else the oldest record's; -2: there is no
---       record, nothing was refused, or expired records remain; with a lease 9 how many permits more were taken; then, unless
+--       2 rate, 3 interval (ms), 4 permits free afterwards, 5 us until the next permit returns (0: not before those granted
+--       now, or not known, as in a plain grant without flag n or after which more than half of the rate is free; the reply ends
+--       here, or before a 0, if the permits of ARGV 3 were granted and nothing else is to be returned), 6 notes (base.lua),
+--       7 now (us), 8 us until all permits are free (0 unless granted or flag d; the reply ends here if the permits of ARGV 3
+--       were granted, without a lease),
+--       9 the client of a record (origin_of): another Go client's if one was seen, else the oldest record's; -2: there is no
+--       record, nothing was refused, or expired records remain; with a lease 10 how many permits more were taken; then, unless
 --       the permits of ARGV 3 were granted, two a group: how many of it are granted (-1: its size exceeds the rate; with u:
 --       permits granted), and us until the permits of its first refused request are free (with d, or if the group is strict;
 --       else 0); last, if a strict group is refused, us until the permits are free, too, that return shortly after those of its
@@ -60,6 +62,7 @@ local config, limiter, state, now -- what the plain grant has read (config.lua, 
 -- what was read.
 if wanted and ARGV[4] ~= '' and not ARGV[7] and not find(flags, 'b', 1, true) then
   local name, value, records, most_expired = KEYS[1], KEYS[2], KEYS[4], MAX_EXPIRED
+  local telling = flags ~= '' and find(flags, 'n', 1, true) and wanted
   now = tonumber(client_now)
   local now_text, whole_text = now and client_now, nil -- for one record, a number costs as much as making a text of it
 -- plain_read.lua reads what a plain grant needs of a limiter. A plain grant is one record that joins no other, in a limiter of
@@ -68,7 +71,8 @@ if wanted and ARGV[4] ~= '' and not ARGV[7] and not find(flags, 'b', 1, true) th
 --   HMGET   the configuration, which others may change at any time
 --   GET     the free permits, which must be checked before they are used
 --   ZCOUNT  the expired records
---   ZCARD   all records: without one that is live, all permits must be free
+--   ZCARD   all records: without one that is live, all permits must be free; or ZRANGE, which reads the oldest live record, where
+--           that is asked for and half of the rate or less remains
 --   PTTL    the TTL to apply to the state
 --   ZADD    the record: the first write, unless the limiter is new; a full server refuses it
 --   DECRBY  the free permits
@@ -79,18 +83,19 @@ if wanted and ARGV[4] ~= '' and not ARGV[7] and not find(flags, 'b', 1, true) th
 -- Given: name, value and records (the keys), configured_rate ("rate interval type keep-alive"; nil or false: none), now (ms; nil
 -- or false: becomes this server's time), now_text and whole_text (now, and the next whole ms, as text; nil or false: none),
 -- flags (s compare the free permits with the records, w scores in whole ms), most_expired (with so many expired records it is
--- no plain grant).
+-- no plain grant), telling (the permits to be granted, if the oldest live record is asked for; nil or false: it is not).
 -- Result: fields (the configuration as read), and free, the free permits with the expired ones; nil: the state allows no plain
 -- grant. Only with free: rate, interval, kind, new (the limiter has no configuration yet), stored and counted (the stored free
--- permits, as text and as a number; false: none), expired_count, expired_permits, live_count, cutoff, ttl, score (of a grant),
--- score_text (the same for ZADD).
+-- permits, as text and as a number; false: none), expired_count, expired_permits, live_count (nil if the oldest live record was
+-- read), oldest (that record and its score; nil: not read), cutoff, ttl, score (of a grant), score_text (the same for ZADD),
+-- next_us (µs until a permit returns, if there is a live record and it was read; else nil).
 local fields = call('HMGET', name, 'rate', 'interval', 'type', 'keepAliveTime')
 local rate, interval, kind = fields[1], fields[2], fields[3]
 local new = configured_rate and not (rate or interval or kind or fields[4])
 if new then
   rate, interval, kind = string.match(configured_rate, '^(%d+) (%d+) (0) 0$')
 end
-local free, stored, counted, expired_count, live_count, cutoff, ttl, score, score_text
+local free, stored, counted, expired_count, live_count, oldest, cutoff, ttl, score, score_text, next_us
 local expired_permits = 0
 if
   kind == '0'
@@ -110,7 +115,15 @@ then
   cutoff = now - interval
   stored = call('GET', value)
   expired_count = call('ZCOUNT', records, '-inf', cutoff)
-  live_count = call('ZCARD', records) - expired_count
+  counted = stored and (find(stored, '^[1-9]%d*$') and #stored <= 15 or stored == '0') and tonumber(stored)
+  local live -- whether there is a live record
+  if telling and counted and (counted - telling) * 2 <= rate then
+    oldest = call('ZRANGE', records, expired_count, expired_count, 'WITHSCORES')
+    live = oldest[1]
+  else
+    live_count = call('ZCARD', records) - expired_count
+    live = live_count > 0
+  end
   if expired_count > 0 and expired_count < most_expired then
     local expired = call('ZRANGE', records, '0', expired_count - 1)
     for n = 1, expired_count do
@@ -120,20 +133,19 @@ then
       end
     end
   end
-  counted = stored and (find(stored, '^[1-9]%d*$') and #stored <= 15 or stored == '0') and tonumber(stored)
-  local unused = not stored and live_count == 0 and expired_count == 0
+  local unused = not stored and not live and expired_count == 0
   free = unused and rate or counted and not new and counted + expired_permits or nil
-  if free and (free > rate or live_count == 0 and free ~= rate or expired_count >= most_expired) then
+  if free and (free > rate or not live and free ~= rate or expired_count >= most_expired) then
     free = nil
-  elseif free and flags ~= '' and live_count > 0 and find(flags, 's', 1, true) then
-    local live, sum = call('ZRANGE', records, expired_count, expired_count + 255), free
-    for n = 1, #live do
-      local a, b, c, d = string.byte(live[n], -4, -1)
+  elseif free and flags ~= '' and live and find(flags, 's', 1, true) then
+    local added, sum = call('ZRANGE', records, expired_count, expired_count + 255), free
+    for n = 1, #added do
+      local a, b, c, d = string.byte(added[n], -4, -1)
       if d then
         sum = sum + a + b * 256 + c * 65536 + d * 16777216
       end
     end
-    if sum ~= rate or #live == 256 then -- more are left to the general path
+    if sum ~= rate or #added == 256 then -- more are left to the general path
       free = nil
     end
   end
@@ -141,6 +153,11 @@ then
     ttl = call('PTTL', name)
     score = (interval >= FRACTIONS_BELOW or find(flags, 'w', 1, true)) and math.ceil(now) or now
     score_text = score == now and now_text or whole_text or score -- a text costs Redis less than a number
+    if oldest and live then
+      local until_next = math.min(tonumber(oldest[2]), score) - cutoff
+      until_next = ttl >= 0 and math.min(until_next, ttl + 1) or until_next
+      next_us = math.max(1, math.ceil(until_next * 1000 - 0.3)) -- as to_micros has it
+    end
   end
 end
   config = fields
@@ -168,12 +185,12 @@ if ttl > 0 then
   call('PEXPIRE', records, ttl)
 end
       if now_text then
-        return { 0, rate, interval, left }
+        return { 0, rate, interval, left, next_us }
       end
       local us, reset_us = now * 1000 - 0.3, (score - cutoff) * 1000 - 0.3 -- as to_micros has it
-      return { 0, rate, interval, left, 0, math.ceil(us), math.ceil(reset_us) }
+      return { 0, rate, interval, left, next_us or 0, 0, math.ceil(us), math.ceil(reset_us) }
     end
-    local oldest = call('ZRANGE', records, expired_count, expired_count, 'WITHSCORES')
+    oldest = oldest or call('ZRANGE', records, expired_count, expired_count, 'WITHSCORES')
     limiter = { name = name, value = value, records = records, rate = rate, interval = interval, keep_alive = 0 }
     state = {
       stored = stored,
@@ -243,6 +260,14 @@ local function origin_of(member)
     number = number * 256 + string.byte(member, at)
   end
   return number
+end
+-- expiry.lua: when a record expires.
+
+-- expires_in returns in how many µs a record of a score expires; not later than the limiter does. That may have expired since
+-- this script began: on the embedded server time goes on.
+local function expires_in(state, score)
+  local longest = state.ttl < 0 and MAX_PERMITS or state.ttl + 1
+  return math.max(1, to_micros(math.min(longest, tonumber(score) - state.cutoff)))
 end
 -- commit.lua: the writes that end a script. A script that grants adds its records before: a full server refuses that, and then
 -- nothing is written.
@@ -959,13 +984,6 @@ local function walk_records(limiter, state)
   return true
 end
 
--- expires_in returns in how many µs a record of a score expires; not later than the limiter does. That may have expired since
--- this script began: on the embedded server time goes on.
-local function expires_in(state, score)
-  local longest = state.ttl < 0 and MAX_PERMITS or state.ttl + 1
-  return math.max(1, to_micros(math.min(longest, tonumber(score) - state.cutoff)))
-end
-
 -- rank_expires_in is the same for the live record of a rank, counted from 0. It reads one score: scores cost Redis more than
 -- members, and few are needed.
 local function rank_expires_in(limiter, state, rank)
@@ -1215,15 +1233,16 @@ end
 commit(limiter, state, left)
 apply_ttl(limiter, state.ttl, now)
 
+local next_in = state.oldest and expires_in(state, state.oldest_score) or 0
 if state.notes == 0 and not groups and not lease and client_now ~= '' then
-  return { 0, rate, interval, left }
+  return { 0, rate, interval, left, next_in }
 end
 if taken > 0 or recovered then
   reset_in = reset_in or to_micros(score + interval - now)
 end
-local reply = { 0, rate, interval, math.max(0, left), state.notes, to_micros(now), reset_in or 0, origin }
+local reply = { 0, rate, interval, math.max(0, left), next_in, state.notes, to_micros(now), reset_in or 0, origin }
 if lease then
-  reply[8], reply[9] = origin or -2, ahead
+  reply[9], reply[10] = origin or -2, ahead
 end
 if groups then
   local last = #reply

@@ -8,11 +8,11 @@
 --       record for each grant; t this server's clock in the place of now; a number: the granularity in ms); then, if an
 --       earlier attempt of the same batch is searched, two a limiter: the time of that attempt (ms), or an earlier one, and
 --       how many ids the batch has
--- reply 1 status (0; else as in acquire.lua, of the limiter whose number, from 0, follows), then with status 0 six a
---       limiter: now (us), rate, interval (ms), permits free afterwards, notes (base.lua), us until all are free; no more if
---       all is granted; then for each group how many of it are granted (-1: more than the rate of limiter 0; -2: of limiter
---       1, ...), and for each limiter the us until it has the permits of the first refused request (0: it has them; -1: not
---       known, so ask again)
+-- reply 1 status (0; else as in acquire.lua, of the limiter whose number, from 0, follows), then with status 0 seven a
+--       limiter: now (us), rate, interval (ms), permits free afterwards, us until the next permit returns (0: as in
+--       acquire.lua), notes (base.lua), us until all are free; no more if all is granted; then for each group how many
+--       of it are granted (-1: more than the rate of limiter 0; -2: of limiter 1, ...), and for each limiter the us until it has
+--       the permits of the first refused request (0: it has them; -1: not known, so ask again)
 
 -- base.lua: constants. It defines no function: each definition costs a tenth of a call of Redis.
 local call, find, tonumber = redis.call, string.find, tonumber
@@ -48,13 +48,15 @@ for i = 0, count and limiters - 1 or -1 do
   local now_text, whole_text = not find(flags, 't', 1, true) and ARGV[2], nil
   local now = now_text and tonumber(now_text)
   local configured_rate = ARGV[at + 3] ~= '' and ARGV[at + 3]
+  local telling = wanted
 -- plain_read.lua reads what a plain grant needs of a limiter. A plain grant is one record that joins no other, in a limiter of
 -- type '0' without keep-alive, whose state needs no repair and is not older than the configuration. This is a block to be
 -- included, as a function would be slower. A plain grant makes these calls to Redis:
 --   HMGET   the configuration, which others may change at any time
 --   GET     the free permits, which must be checked before they are used
 --   ZCOUNT  the expired records
---   ZCARD   all records: without one that is live, all permits must be free
+--   ZCARD   all records: without one that is live, all permits must be free; or ZRANGE, which reads the oldest live record, where
+--           that is asked for and half of the rate or less remains
 --   PTTL    the TTL to apply to the state
 --   ZADD    the record: the first write, unless the limiter is new; a full server refuses it
 --   DECRBY  the free permits
@@ -65,18 +67,19 @@ for i = 0, count and limiters - 1 or -1 do
 -- Given: name, value and records (the keys), configured_rate ("rate interval type keep-alive"; nil or false: none), now (ms; nil
 -- or false: becomes this server's time), now_text and whole_text (now, and the next whole ms, as text; nil or false: none),
 -- flags (s compare the free permits with the records, w scores in whole ms), most_expired (with so many expired records it is
--- no plain grant).
+-- no plain grant), telling (the permits to be granted, if the oldest live record is asked for; nil or false: it is not).
 -- Result: fields (the configuration as read), and free, the free permits with the expired ones; nil: the state allows no plain
 -- grant. Only with free: rate, interval, kind, new (the limiter has no configuration yet), stored and counted (the stored free
--- permits, as text and as a number; false: none), expired_count, expired_permits, live_count, cutoff, ttl, score (of a grant),
--- score_text (the same for ZADD).
+-- permits, as text and as a number; false: none), expired_count, expired_permits, live_count (nil if the oldest live record was
+-- read), oldest (that record and its score; nil: not read), cutoff, ttl, score (of a grant), score_text (the same for ZADD),
+-- next_us (µs until a permit returns, if there is a live record and it was read; else nil).
 local fields = call('HMGET', name, 'rate', 'interval', 'type', 'keepAliveTime')
 local rate, interval, kind = fields[1], fields[2], fields[3]
 local new = configured_rate and not (rate or interval or kind or fields[4])
 if new then
   rate, interval, kind = string.match(configured_rate, '^(%d+) (%d+) (0) 0$')
 end
-local free, stored, counted, expired_count, live_count, cutoff, ttl, score, score_text
+local free, stored, counted, expired_count, live_count, oldest, cutoff, ttl, score, score_text, next_us
 local expired_permits = 0
 if
   kind == '0'
@@ -96,7 +99,15 @@ then
   cutoff = now - interval
   stored = call('GET', value)
   expired_count = call('ZCOUNT', records, '-inf', cutoff)
-  live_count = call('ZCARD', records) - expired_count
+  counted = stored and (find(stored, '^[1-9]%d*$') and #stored <= 15 or stored == '0') and tonumber(stored)
+  local live -- whether there is a live record
+  if telling and counted and (counted - telling) * 2 <= rate then
+    oldest = call('ZRANGE', records, expired_count, expired_count, 'WITHSCORES')
+    live = oldest[1]
+  else
+    live_count = call('ZCARD', records) - expired_count
+    live = live_count > 0
+  end
   if expired_count > 0 and expired_count < most_expired then
     local expired = call('ZRANGE', records, '0', expired_count - 1)
     for n = 1, expired_count do
@@ -106,20 +117,19 @@ then
       end
     end
   end
-  counted = stored and (find(stored, '^[1-9]%d*$') and #stored <= 15 or stored == '0') and tonumber(stored)
-  local unused = not stored and live_count == 0 and expired_count == 0
+  local unused = not stored and not live and expired_count == 0
   free = unused and rate or counted and not new and counted + expired_permits or nil
-  if free and (free > rate or live_count == 0 and free ~= rate or expired_count >= most_expired) then
+  if free and (free > rate or not live and free ~= rate or expired_count >= most_expired) then
     free = nil
-  elseif free and flags ~= '' and live_count > 0 and find(flags, 's', 1, true) then
-    local live, sum = call('ZRANGE', records, expired_count, expired_count + 255), free
-    for n = 1, #live do
-      local a, b, c, d = string.byte(live[n], -4, -1)
+  elseif free and flags ~= '' and live and find(flags, 's', 1, true) then
+    local added, sum = call('ZRANGE', records, expired_count, expired_count + 255), free
+    for n = 1, #added do
+      local a, b, c, d = string.byte(added[n], -4, -1)
       if d then
         sum = sum + a + b * 256 + c * 65536 + d * 16777216
       end
     end
-    if sum ~= rate or #live == 256 then -- more are left to the general path
+    if sum ~= rate or #added == 256 then -- more are left to the general path
       free = nil
     end
   end
@@ -127,20 +137,28 @@ then
     ttl = call('PTTL', name)
     score = (interval >= FRACTIONS_BELOW or find(flags, 'w', 1, true)) and math.ceil(now) or now
     score_text = score == now and now_text or whole_text or score -- a text costs Redis less than a number
+    if oldest and live then
+      local until_next = math.min(tonumber(oldest[2]), score) - cutoff
+      until_next = ttl >= 0 and math.min(until_next, ttl + 1) or until_next
+      next_us = math.max(1, math.ceil(until_next * 1000 - 0.3)) -- as to_micros has it
+    end
   end
 end
   if not free or wanted > free then
     plain = nil
     break
   end
-  read[i] = { rate, interval, new, now, score, score_text, wanted, free - wanted, counted, expired_count, expired_permits, ttl }
+  local left = free - wanted
+  read[i] =
+    { rate, interval, new, now, score, score_text, wanted, left, counted, expired_count, expired_permits, ttl, next_us }
 end
 if plain then
-  local reply = { 0, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil } -- room for two limiters: growing takes time
+  -- Room for two limiters: growing takes time.
+  local reply = { 0, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil }
   for i = 0, limiters - 1 do
-    local rate, interval, new, now, score, score_text, taken, left, counted, expired_count, expired_permits, ttl =
+    local rate, interval, new, now, score, score_text, taken, left, counted, expired_count, expired_permits, ttl, next_us =
       unpack(read[i])
-    local name, value, records, record, at = KEYS[5 * i + 1], KEYS[5 * i + 2], KEYS[5 * i + 4], ARGV[4 * i + 4], 6 * i + 1
+    local name, value, records, record, at = KEYS[5 * i + 1], KEYS[5 * i + 2], KEYS[5 * i + 4], ARGV[4 * i + 4], 7 * i + 1
     if new then
       call('HSET', name, 'rate', rate, 'interval', interval, 'type', '0')
     end
@@ -321,8 +339,8 @@ if ttl > 0 then
   call('PEXPIRE', records, ttl)
 end
     -- Times as to_micros has them.
-    reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4], reply[at + 5], reply[at + 6] =
-      math.ceil(now * 1000 - 0.3), rate, interval, left, 0, math.ceil((score + interval - now) * 1000 - 0.3)
+    reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4], reply[at + 5], reply[at + 6], reply[at + 7] =
+      math.ceil(now * 1000 - 0.3), rate, interval, left, next_us or 0, 0, math.ceil((score + interval - now) * 1000 - 0.3)
   end
   return reply
 end
@@ -378,6 +396,14 @@ local function origin_of(member)
     number = number * 256 + string.byte(member, at)
   end
   return number
+end
+-- expiry.lua: when a record expires.
+
+-- expires_in returns in how many µs a record of a score expires; not later than the limiter does. That may have expired since
+-- this script began: on the embedded server time goes on.
+local function expires_in(state, score)
+  local longest = state.ttl < 0 and MAX_PERMITS or state.ttl + 1
+  return math.max(1, to_micros(math.min(longest, tonumber(score) - state.cutoff)))
 end
 -- config.lua: the keys of a limiter, its configuration, numbers as they are stored, the clock, and the score that a grant gets.
 -- A limiter has five keys: 1 config, 2 value, 3 client value, 4 permits, 5 client permits.
@@ -1117,13 +1143,6 @@ local function walk_records(limiter, state)
   return true
 end
 
--- expires_in returns in how many µs a record of a score expires; not later than the limiter does. That may have expired since
--- this script began: on the embedded server time goes on.
-local function expires_in(state, score)
-  local longest = state.ttl < 0 and MAX_PERMITS or state.ttl + 1
-  return math.max(1, to_micros(math.min(longest, tonumber(score) - state.cutoff)))
-end
-
 -- rank_expires_in is the same for the live record of a rank, counted from 0. It reads one score: scores cost Redis more than
 -- members, and few are needed.
 local function rank_expires_in(limiter, state, rank)
@@ -1350,8 +1369,9 @@ end
   commit(limiter, state, left)
   apply_ttl(limiter, state.ttl, one.now)
   local reset_in = one.reset_in or to_micros(score + limiter.interval - one.now)
+  local next_in = state.oldest and expires_in(state, state.oldest_score) or 0
   local figures =
-    { to_micros(one.now), limiter.rate, limiter.interval, math.max(0, left), state.notes, reset_in }
+    { to_micros(one.now), limiter.rate, limiter.interval, math.max(0, left), next_in, state.notes, reset_in }
   for _, figure in ipairs(figures) do
     reply[#reply + 1] = figure
   end
