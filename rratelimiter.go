@@ -176,11 +176,10 @@ type Result struct {
 	// until then. If Redis refuses the request while callers of this process wait, it is at least the time until the first
 	// of them can be served, except in the results of an AllowAll that runs in one step.
 	RetryAfter time.Duration
-	// NextAfter is the time until the next of the permits in use returns, if no client gives back permits until then. After a
-	// grant that leaves more than half of the limiter's permits free, and after a grant from a lease, it may instead be the
-	// time until the permits of this grant return: it is never longer than that. After a refusal of n > 1 permits it may be
-	// shorter than RetryAfter. If callers of this process wait, it is not shorter than RetryAfter. It is 0 if no permit is in
-	// use, or if the time is not known.
+	// NextAfter is the time until the next of the permits in use returns, if no client gives back permits until then. It is 0
+	// if no permit is in use, or if the time is not known. It may be longer than until the next permit returns in these cases:
+	// after a grant that leaves more than half of the limiter's permits free, or from a lease, it may be the time until the
+	// permits of this grant return; from the deny cache, or while callers of this process wait, it may be RetryAfter.
 	NextAfter time.Duration
 	// ResetAfter, after a refusal, is the time until all permits are free, if no client takes or gives back permits until
 	// then. After a grant it is the time until the permits of this grant are free: one interval; with WithGranularity(d) up

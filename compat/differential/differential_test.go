@@ -184,7 +184,7 @@ func resultOf(s *state, a answer, now int64, told rratelimiter.Result) rratelimi
 		r.ResetAfter = simple
 	}
 	if records := s.pair().records; len(records) > 0 {
-		r.NextAfter = min(time.Duration(max(1, records[0].at+interval-now))*time.Millisecond, r.ResetAfter)
+		r.NextAfter = min(max(time.Duration(records[0].at+interval-now)*time.Millisecond, time.Microsecond), r.ResetAfter)
 	}
 	if a.granted && 2*r.Remaining > r.Limit && told.NextAfter == r.ResetAfter {
 		r.NextAfter = r.ResetAfter
