@@ -291,17 +291,20 @@ func WithDenyCache(limiters int) LimiterOption {
 // Redis, so Release cannot give them back, but Grant.Return can, without a call.
 //
 // In any interval the process grants at most the fraction of the rate by itself, even across several outages. These grants
-// are in addition to the grants of Redis, and their permits may return up to a tenth of the interval late. The last known
-// rate is the rate in the latest reply of Redis to this process. Without such a reply it is the rate of WithRate or
-// WithEnforcedRate. If neither is known, the method returns the error. With this option, a call that Redis did not execute
-// is never retried. A client stores the last known rates and its own grants of at most 65,536 limiters, a grant for up to
-// 1.1 intervals. If so many limiters have such grants, the calls of further limiters return the error, as if no rate were
-// known.
+// are in addition to the grants of Redis. Permits granted within a tenth of the interval return together, one interval after
+// the last of them. The last known rate is the rate in the latest reply of Redis to this process. Without such a reply it is
+// the rate of WithRate or WithEnforcedRate. If neither is known, the method returns the error. With this option, a call that
+// Redis did not execute is never retried. A client stores the last known rates and its own grants of at most 65,536 limiters,
+// a grant for up to 1.1 intervals. If so many limiters have such grants, the calls of further limiters return the error, as if
+// no rate were known.
 //
-// A node counts as away at once if it cannot be reached, or replies with one of the errors above, except TRYAGAIN and
-// "CLUSTERDOWN Hash slot not served", which concern one slot. It also counts as away if it has answered nothing for 500 ms
-// (or for WithCallTimeout, if that is shorter) while a call was in flight. After half of that time a probe is sent, so an
-// answer to the probe also shows that the node is not away. Calls of all methods count for this, also those whose callers'
+// A node counts as away once a call fails because the node cannot be reached, or replies with one of the errors above, except
+// TRYAGAIN and "CLUSTERDOWN Hash slot not served", which concern one slot. If the node refuses connections, such a call fails
+// late, because go-redis dials several times (by default five times in 400 ms). So once a call takes longer than usual, and
+// at least 20 ms, the client dials once itself, at most once a second: if the node refuses this connection, it counts as away.
+//
+// A node also counts as away if it has answered nothing for 500 ms (or for WithCallTimeout, if that is shorter) while a call
+// was in flight. After half of that time a probe is sent, so an answer to the probe also shows that the node is not away. Calls of all methods count for this, also those whose callers'
 // contexts have ended. When the node counts as away, the process decides the calls in flight and all later calls at once.
 // While requests or calls of Health come, background calls probe the node: first after 100 ms, then less often, down to
 // once per second.

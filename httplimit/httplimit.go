@@ -70,8 +70,8 @@ type Guard struct {
 	// Skip lists the rules for unlimited requests: a request is not limited if any of the rules is true for it.
 	Skip []Rule
 	// XRateLimit adds the header fields X-RateLimit-Limit and X-RateLimit-Remaining (permits) and X-RateLimit-Reset
-	// (seconds). They describe the limit that refuses for the longest time or, if none refuses, the limit with the
-	// smallest part of its permits left.
+	// (seconds, as t in the field RateLimit). They describe the limit that refuses for the longest time or, if none refuses,
+	// the limit with the smallest part of its permits left.
 	XRateLimit bool
 	// PartitionKeys adds the key of each limiter as parameter pk to the fields RateLimit and RateLimit-Policy. Clients
 	// then see the keys, so the keys must not contain secrets.

@@ -36,6 +36,7 @@ type Breaker struct {
 	last      Prober               // of the last call
 	quiet     time.Time            // since when calls are in flight and none was answered; zero: no reply is due
 	suspected time.Time            // when the node was probed because of that; zero: it was not
+	checked   time.Time            // when it was last checked whether the node refuses connections
 	watching  bool                 // the timer runs
 	timer     *time.Timer          // calls look
 }
@@ -47,6 +48,8 @@ type Pending interface{ NodeAway() }
 type Prober interface {
 	// Probe makes one call, and reports whether the node of b can be reached.
 	Probe(b *Breaker) bool
+	// Refused reports whether the node refuses connections, without a call.
+	Refused() bool
 	// Back is called in a goroutine of its own once the node is no longer away.
 	Back()
 	// Timeout is how long one call may take.
@@ -63,6 +66,26 @@ func (b *Breaker) Answer(began time.Time, p Prober) {
 	}
 	if b.broken.Load() && b.broken.Swap(false) {
 		go p.Back()
+	}
+}
+
+// Stalled notes that a call takes longer than usual. If the node refuses connections, it is away: the call itself would tell
+// only after the Redis client has dialled several times. This is checked at most once in longestOutage.
+func (b *Breaker) Stalled(p Prober) {
+	began := time.Now()
+	b.mu.Lock()
+	due := b.wanted.Load() && !b.broken.Load() && began.Sub(b.checked) >= longestOutage
+	if due {
+		b.checked = began
+	}
+	b.mu.Unlock()
+	if !due || !p.Refused() {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.Silent(began) {
+		b.lose()
 	}
 }
 

@@ -11,8 +11,13 @@ const ms = time.Millisecond
 
 // A node answers the probes that begin while it is up after a millisecond. The others take the timeout.
 type node struct {
-	up            atomic.Bool
-	probes, backs atomic.Int32
+	up, refuses          atomic.Bool
+	probes, backs, dials atomic.Int32
+}
+
+func (n *node) Refused() bool {
+	n.dials.Add(1)
+	return n.refuses.Load()
 }
 
 func (n *node) Timeout() time.Duration { return time.Second }
@@ -69,6 +74,60 @@ func TestSilentNodeIsAway(t *testing.T) {
 			t.Errorf("Back was called %d times", n.backs.Load())
 		}
 	})
+}
+
+// A stalled call shows at once that its node refuses connections.
+func TestNodeThatRefusesConnectionsIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b Breaker
+		n, c := &node{}, &call{}
+		n.up.Store(true)
+		n.refuses.Store(true)
+		b.Begin(c, n)
+		if b.Stalled(n); n.dials.Load() != 0 {
+			t.Errorf("%d dials though nobody asks", n.dials.Load())
+		}
+		b.Ask(n)
+		n.refuses.Store(false)
+		b.Stalled(n)
+		expect(t, "it accepts connections", &b, false)
+		n.refuses.Store(true)
+		b.Stalled(n)
+		if expect(t, "at once again", &b, false); n.dials.Load() != 1 {
+			t.Errorf("%d dials within a second", n.dials.Load())
+		}
+		time.Sleep(time.Second) // it answers the probes
+		b.Stalled(n)
+		if expect(t, "it refuses connections", &b, true); !c.told.Load() {
+			t.Error("the call in flight was not told")
+		}
+		if b.Stalled(n); n.dials.Load() != 2 {
+			t.Errorf("%d dials, also while it is away", n.dials.Load())
+		}
+	})
+}
+
+// A node that has answered meanwhile is there.
+func TestNodeThatAnswersBesideARefusalIsThere(t *testing.T) {
+	var b Breaker
+	n := &node{}
+	b.Ask(n)
+	b.Stalled(refusing{n, func() { b.Answer(time.Now(), n) }})
+	if b.Broken() {
+		t.Error("it is away")
+	}
+}
+
+// A refusing node refuses connections, and something happens meanwhile.
+type refusing struct {
+	*node
+	meanwhile func()
+}
+
+func (r refusing) Refused() bool {
+	time.Sleep(ms)
+	r.meanwhile()
+	return true
 }
 
 func TestNodeThatAnswersIsThere(t *testing.T) {

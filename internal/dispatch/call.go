@@ -85,6 +85,13 @@ func (l *Limiter) Probe(b *breaker.Breaker) bool {
 	return script.IsThere(err)
 }
 
+// Refused reports whether the node of l refuses connections. It dials as the Redis client does, but once.
+func (l *Limiter) Refused() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), l.client.callTimeout)
+	defer cancel()
+	return l.client.topology.Refuses(ctx, l.Key())
+}
+
 // WriteProbe makes one call that tells whether Redis could grant permits: it fails on a replica, too.
 func (l *Limiter) WriteProbe(ctx context.Context) ([]int64, error) {
 	return l.client.topology.Try(ctx, new(script.Attempts), protocol.ProbeScript, l.Keys())

@@ -309,11 +309,11 @@ func (b *bound) NodeAway() {
 }
 
 // overdue is called by the timer when the run stalls, when its node is found to be away, and when batches of it are
-// late. The first call releases the slot, unless MaxStalled runs have done so and this one is not late yet, and lets
-// the limiters send their next batches. Each call completes the batches that are late or, if the node is away, that the
-// process can decide on. If the node is away, this also holds for the batches that wait for a slot. If the run is late and
-// still has its slot, and no later call was answered, all waiting batches are completed. A reply that has arrived counts: see
-// script.Grace.
+// late. The first call tells the breaker of the stall, releases the slot, unless MaxStalled runs have done so and this one
+// is not late yet, and lets the limiters send their next batches. Each call completes the batches that are late or, if the
+// node is away, that the process can decide on. If the node is away, this also holds for the batches that wait for a slot.
+// If the run is late and still has its slot, and no later call was answered, all waiting batches are completed. A reply that
+// has arrived counts: see script.Grace.
 func (t *Run) overdue() {
 	p := t.pipeline
 	p.mu.Lock()
@@ -321,8 +321,8 @@ func (t *Run) overdue() {
 		p.mu.Unlock()
 		return
 	}
+	first, late, node := !t.stalled, t.left(t.batches) == 0, t.breaker
 	t.stalled = true
-	late := t.left(t.batches) == 0
 	if late {
 		p.mu.Unlock()
 		script.Grace(t.isOver)
@@ -335,6 +335,10 @@ func (t *Run) overdue() {
 	ends := func(b Batch) bool {
 		return time.Since(b.Started()) >= p.timeout ||
 			t.away && b.CanDecide()
+	}
+	var prober breaker.Prober // once it has stalled
+	if first && !late && !t.away {
+		prober = t.batches[0].Prober()
 	}
 	var next *Run
 	var behind []Batch
@@ -369,6 +373,9 @@ func (t *Run) overdue() {
 	p.mu.Unlock()
 	if next != nil {
 		go next.Start()
+	}
+	if prober != nil {
+		go node.Stalled(prober)
 	}
 	for _, b := range append(ended, behind...) {
 		b.Late()

@@ -2,6 +2,8 @@ package script
 
 import (
 	"context"
+	"errors"
+	"net"
 	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
@@ -88,6 +90,25 @@ func (t *Topology) KnownNode(key string) *redis.Client {
 		}
 	}
 	return nil
+}
+
+// Refuses reports whether the node that serves a key refuses connections, as far as the type of the Redis client shows the
+// node. It opens a connection at most, and closes it.
+func (t *Topology) Refuses(ctx context.Context, key string) bool {
+	node, _ := t.rdb.(*redis.Client)
+	if node == nil {
+		node = t.KnownNode(key)
+	}
+	if node == nil {
+		return false
+	}
+	o := node.Options()
+	connection, err := o.Dialer(ctx, o.Network, o.Addr)
+	if err == nil {
+		_ = connection.Close()
+	}
+	var failed *net.OpError
+	return errors.As(err, &failed) && failed.Op == "dial" && !failed.Timeout()
 }
 
 // Server returns a client of the one server that holds a key, or the Redis client itself where its type does not show
