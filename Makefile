@@ -22,10 +22,10 @@ help:
 
 # All tests except those next to Redisson: no Java needed.
 unit:
-	scripts/deps redis redis6 valkey8 valkey9 cc
+	scripts/deps redis redis6 redis8 valkey8 valkey9 cc
 	scripts/check unit
 
-# All tests on Valkey 8.1 and 9.1, of which make test runs a part: half an hour.
+# All tests on Redis 8.2, Valkey 8.1 and 9.1, of which make test runs a part: three quarters of an hour.
 servers: deps
 	scripts/check servers
 

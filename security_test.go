@@ -371,31 +371,36 @@ func TestTheRuleOfThePageKeepsFromAllElse(t *testing.T) {
 	}
 }
 
-// On a cluster with TLS, with the additions in docs/security.md for clusters.
-func TestTheRuleOfThePageOnAClusterWithTLS(t *testing.T) {
-	nodes := redistest.ClusterTLS(t, 3)
-	rule := aclRule(t, "a cluster")
-	for _, s := range nodes.Servers {
-		as(t, s, rule)
-	}
-	rdb := nodes.ClusterClient(func(o *redis.ClusterOptions) { o.Username, o.Password = "limiter", "secret" })
-	for i := range 6 {
-		if err := exercise(t.Context(), rdb, fmt.Sprint("orders", i)); err != nil {
-			t.Error(err)
-		}
-	}
-	if err := rdb.ForEachMaster(t.Context(), func(ctx context.Context, node *redis.Client) error {
-		return node.Do(ctx, "asking").Err() // needed while a slot moves to another node
-	}); err != nil {
-		t.Error(err)
-	}
-	for _, s := range nodes.Servers {
-		if objects := denied(t, s); len(objects) > 0 {
-			t.Errorf("refused: %q", objects)
-		}
-	}
-	if _, err := rratelimiter.NewClient(rdb, patient).RateLimiter("billing").Allow(t.Context(), 1); !noPermission(err) {
-		t.Error(err)
+// On a cluster, with the additions in docs/security.md for clusters.
+func TestTheRuleOfThePageOnACluster(t *testing.T) {
+	for name, start := range map[string]func(testing.TB, int, ...string) *redistest.Nodes{"plain": redistest.Cluster, "TLS": redistest.ClusterTLS} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			nodes := start(t, 3)
+			rule := aclRule(t, "a cluster")
+			for _, s := range nodes.Servers {
+				as(t, s, rule)
+			}
+			rdb := nodes.ClusterClient(func(o *redis.ClusterOptions) { o.Username, o.Password = "limiter", "secret" })
+			for i := range 6 {
+				if err := exercise(t.Context(), rdb, fmt.Sprint("orders", i)); err != nil {
+					t.Error(err)
+				}
+			}
+			if err := rdb.ForEachMaster(t.Context(), func(ctx context.Context, node *redis.Client) error {
+				return node.Do(ctx, "asking").Err() // needed while a slot moves to another node
+			}); err != nil {
+				t.Error(err)
+			}
+			for _, s := range nodes.Servers {
+				if objects := denied(t, s); len(objects) > 0 {
+					t.Errorf("refused: %q", objects)
+				}
+			}
+			if _, err := rratelimiter.NewClient(rdb, patient).RateLimiter("billing").Allow(t.Context(), 1); !noPermission(err) {
+				t.Error(err)
+			}
+		})
 	}
 }
 

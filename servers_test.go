@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -24,9 +25,9 @@ func speaking(protocol int) func(*redis.Options) {
 	return func(o *redis.Options) { o.Protocol = protocol }
 }
 
-// TestServersThatAreClaimedAreTested compares the table of servers with those on which Each runs tests, and the releases
-// that scripts/deps keeps, of which scripts/check runs tests on all but the one of Each. If the first server has another
-// version than the one in the table, only its row is not checked.
+// TestServersThatAreClaimedAreTested compares the table of servers with those on which Each runs tests, and with the
+// releases on which a step of scripts/check runs tests. If the first server has another version than the one in the table,
+// only its row is not checked.
 func TestServersThatAreClaimedAreTested(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it is about real servers, which -short leaves out")
@@ -72,9 +73,17 @@ func TestServersThatAreClaimedAreTested(t *testing.T) {
 		delete(ran, here)
 		delete(claimed, first)
 	}
+	check, err := os.ReadFile("scripts/check")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, newer, _ := strings.Cut(string(check), "\nnewer_servers=(")
+	newer, _, _ = strings.Cut(newer, ")")
 	for _, r := range redistest.Releases {
-		if r != redistest.Redis62 {
+		if strings.Contains(newer, strconv.Quote(r.Name)) {
 			ran[r.Name+" by RESP3"] = true
+		} else if r != redistest.Redis62 {
+			t.Errorf("scripts/check runs no tests on %s", r.Name)
 		}
 	}
 	if !maps.Equal(claimed, ran) {
@@ -164,7 +173,18 @@ func everyCall(t *testing.T, rdb rratelimiter.Redis) {
 	}
 }
 
-func TestEveryCallOnAClusterOfTheOldestRelease(t *testing.T) {
-	redistest.Use(t, redistest.Redis62)
-	everyCall(t, redistest.Cluster(t, 3).ClusterClient(func(o *redis.ClusterOptions) { o.Protocol = 2 }))
+// TestEveryCallOnAClusterByBothProtocols does so on a cluster of the oldest Redis, and of the newest one.
+func TestEveryCallOnAClusterByBothProtocols(t *testing.T) {
+	for _, r := range []redistest.Release{redistest.Redis62, redistest.Redis82} {
+		t.Run(r.Name, func(t *testing.T) {
+			redistest.Use(t, r)
+			nodes := redistest.Cluster(t, 3)
+			for _, protocol := range []int{2, 3} {
+				for _, s := range nodes.Servers {
+					s.Client().FlushAll(t.Context())
+				}
+				everyCall(t, nodes.ClusterClient(func(o *redis.ClusterOptions) { o.Protocol = protocol }))
+			}
+		})
+	}
 }

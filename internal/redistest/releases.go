@@ -21,9 +21,10 @@ type Release struct {
 // The releases that scripts/deps keeps.
 var (
 	Redis62  = Release{"Redis 6.2", "RRATELIMITER_REDIS_6", "redis6", "redis-server"}
+	Redis82  = Release{"Redis 8.2", "RRATELIMITER_REDIS_8", "redis8", "redis-server"}
 	Valkey81 = Release{"Valkey 8.1", "RRATELIMITER_VALKEY_8", "valkey8", "valkey-server"}
 	Valkey91 = Release{"Valkey 9.1", "RRATELIMITER_VALKEY_9", "valkey9", "valkey-server"}
-	Releases = []Release{Redis62, Valkey81, Valkey91}
+	Releases = []Release{Redis62, Redis82, Valkey81, Valkey91}
 )
 
 // find returns the path of a server of the release, or an error that says how to get it.
