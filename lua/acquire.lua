@@ -52,7 +52,7 @@ if wanted and ARGV[4] ~= '' and not ARGV[7] and not find(flags, 'b', 1, true) th
   config = fields
   if free then
     if new then
-      call('HSET', name, 'rate', rate, 'interval', interval, 'type', kind)
+      call('HSET', name, 'rate', string.format('%.0f', rate), 'interval', string.format('%.0f', interval), 'type', kind)
     end
     if wanted <= free and call('ZADD', records, 'NX', score_text, record) == 1 then
       local left, taken = free - wanted, ARGV[3]

@@ -49,7 +49,7 @@ if plain then
       unpack(read[i])
     local name, value, records, record, at = KEYS[5 * i + 1], KEYS[5 * i + 2], KEYS[5 * i + 4], ARGV[4 * i + 4], 7 * i + 1
     if new then
-      call('HSET', name, 'rate', rate, 'interval', interval, 'type', '0')
+      call('HSET', name, 'rate', string.format('%.0f', rate), 'interval', string.format('%.0f', interval), 'type', '0')
     end
     if call('ZADD', records, 'NX', score_text, record) == 0 then
       if i == 0 and tonumber(call('ZSCORE', records, record)) >= score then
@@ -59,6 +59,7 @@ if plain then
       --@include grant
       add_record(records, next_prefix(string.sub(record, 1, -5)), taken, score)
     end
+    taken = string.format('%.0f', taken)
     --@include plain_write
     -- Times as to_micros has them.
     reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4], reply[at + 5], reply[at + 6], reply[at + 7] =

@@ -37,7 +37,7 @@ for i = #KEYS, 1, -1 do
     if command ~= 'PERSIST' then
       done = call(command, KEYS[i], time)
     elseif i == 3 or i == 5 then
-      call('PEXPIRE', KEYS[i], interval + 60000)
+      call('PEXPIRE', KEYS[i], string.format('%.0f', interval + 60000))
     else
       done = call('PERSIST', KEYS[i])
     end

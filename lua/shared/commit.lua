@@ -6,7 +6,7 @@ local function commit(limiter, state, free)
   if not state.counted then
     call('SET', limiter.value, string.format('%.0f', free))
   elseif free ~= state.counted then
-    call('INCRBY', limiter.value, free - state.counted) -- Redis gets a number up to 1e15 as it is
+    call('INCRBY', limiter.value, string.format('%.0f', free - state.counted))
   end
   if state.expired_count > 0 then
     call('ZREMRANGEBYRANK', limiter.records, '0', state.expired_count - 1)
@@ -28,7 +28,7 @@ local function apply_ttl(limiter, ttl, now)
       if ttl >= limiter.interval then -- with a shorter one, grants are forgotten early anyway
         ttl = math.max(ttl, used)
       end
-      call('PEXPIRE', name, ttl)
+      call('PEXPIRE', name, string.format('%.0f', ttl))
     end
     local longest = used + 60000
     if own and (ttl <= 0 or ttl > longest) then
@@ -36,8 +36,8 @@ local function apply_ttl(limiter, ttl, now)
     end
   end
   if ttl > 0 then
-    call('PEXPIRE', value, ttl)
-    call('PEXPIRE', records, ttl)
+    call('PEXPIRE', value, string.format('%.0f', ttl))
+    call('PEXPIRE', records, string.format('%.0f', ttl))
   elseif limiter.made then
     call('PERSIST', value)
     call('PERSIST', records)

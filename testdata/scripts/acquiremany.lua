@@ -18,6 +18,9 @@ local MAX_ADDED = 256 -- live records that a refusal adds up, and any call where
 local MAX_RECORD = 4294967295 -- permits in one record
 local FRACTIONS_BELOW = 200 -- ms: shorter intervals have scores exact to the µs
 
+-- Whole numbers go to Redis as text ('%.0f'), except ranks: Redis 7.2.0 to 7.2.4 write a number from 1e8 on that ends in zeros
+-- with an exponent, which INCRBY and PEXPIRE refuse, and HSET stores.
+
 -- Notes: a reply has the sum of those that apply. internal/protocol has the same list.
 -- The free permits were repaired, because they were: missing; not a number; negative; above the rate; with the expired
 -- permits above the rate; not the rate although there is no record; with the records below the rate. HIGH: with the records
@@ -315,20 +318,20 @@ end
     end
 -- plain_write.lua writes what follows the record of a plain grant.
 -- Given: value and records (the keys), counted, expired_count, expired_permits and ttl (of plain_read.lua), taken (the permits
--- of the record, as number or text), left (the permits free afterwards).
+-- of the record, as text), left (the permits free afterwards).
 if not counted then
   call('SET', value, string.format('%.0f', left))
 elseif expired_permits == 0 then
-  call('DECRBY', value, taken) -- a text costs Redis less than a number
+  call('DECRBY', value, taken)
 elseif left ~= counted then
-  call('INCRBY', value, left - counted)
+  call('INCRBY', value, string.format('%.0f', left - counted))
 end
 if expired_count > 0 then
   call('ZREMRANGEBYRANK', records, '0', expired_count - 1)
 end
 if ttl > 0 then
-  call('PEXPIRE', value, ttl)
-  call('PEXPIRE', records, ttl)
+  call('PEXPIRE', value, string.format('%.0f', ttl))
+  call('PEXPIRE', records, string.format('%.0f', ttl))
 end
     reply[n + 1] = 0
   end

@@ -14,6 +14,9 @@ local MAX_ADDED = 256 -- live records that a refusal adds up, and any call where
 local MAX_RECORD = 4294967295 -- permits in one record
 local FRACTIONS_BELOW = 200 -- ms: shorter intervals have scores exact to the µs
 
+-- Whole numbers go to Redis as text ('%.0f'), except ranks: Redis 7.2.0 to 7.2.4 write a number from 1e8 on that ends in zeros
+-- with an exponent, which INCRBY and PEXPIRE refuse, and HSET stores.
+
 -- Notes: a reply has the sum of those that apply. internal/protocol has the same list.
 -- The free permits were repaired, because they were: missing; not a number; negative; above the rate; with the expired
 -- permits above the rate; not the rate although there is no record; with the records below the rate. HIGH: with the records
@@ -459,7 +462,7 @@ local function commit(limiter, state, free)
   if not state.counted then
     call('SET', limiter.value, string.format('%.0f', free))
   elseif free ~= state.counted then
-    call('INCRBY', limiter.value, free - state.counted) -- Redis gets a number up to 1e15 as it is
+    call('INCRBY', limiter.value, string.format('%.0f', free - state.counted))
   end
   if state.expired_count > 0 then
     call('ZREMRANGEBYRANK', limiter.records, '0', state.expired_count - 1)
@@ -481,7 +484,7 @@ local function apply_ttl(limiter, ttl, now)
       if ttl >= limiter.interval then -- with a shorter one, grants are forgotten early anyway
         ttl = math.max(ttl, used)
       end
-      call('PEXPIRE', name, ttl)
+      call('PEXPIRE', name, string.format('%.0f', ttl))
     end
     local longest = used + 60000
     if own and (ttl <= 0 or ttl > longest) then
@@ -489,8 +492,8 @@ local function apply_ttl(limiter, ttl, now)
     end
   end
   if ttl > 0 then
-    call('PEXPIRE', value, ttl)
-    call('PEXPIRE', records, ttl)
+    call('PEXPIRE', value, string.format('%.0f', ttl))
+    call('PEXPIRE', records, string.format('%.0f', ttl))
   elseif limiter.made then
     call('PERSIST', value)
     call('PERSIST', records)
