@@ -19,6 +19,6 @@ local over = used + permits > limit
 if not over then
   used = used + permits
   redis.call('HSET', KEYS[1], 'cursor', whole(cursor), 'currentRate', whole(used))
-  redis.call('PEXPIRE', KEYS[1], interval)
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end
 return { over and -1 or used, used, cursor + interval - now }

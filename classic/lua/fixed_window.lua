@@ -11,16 +11,16 @@ local endless = life == -1 or life > TIMES * window
 local count = int(stored)
 if not count or count < 0 then
   local left = not endless and life > 0 and life or window
-  redis.call('SET', KEYS[1], ARGV[3], 'PX', left)
+  redis.call('SET', KEYS[1], ARGV[3], 'PX', whole(left))
   return { permits, permits, left }
 end
 
 local over = count + permits > limit
 if not over then
-  count = redis.call('INCRBY', KEYS[1], permits)
+  count = redis.call('INCRBY', KEYS[1], ARGV[3])
 end
 if endless then
-  redis.call('PEXPIRE', KEYS[1], window)
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
   life = window
 end
 return { over and -1 or count, count, life }

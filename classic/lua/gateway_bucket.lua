@@ -29,7 +29,7 @@ if granted then
 end
 if granted or repaired then
   redis.call('HSET', KEYS[1], 'lastRefillTime', whole(last), 'tokensRemaining', whole(tokens))
-  redis.call('PEXPIRE', KEYS[1], interval + 1)
+  redis.call('PEXPIRE', KEYS[1], whole(interval + 1))
   stored = last
 end
 return { granted and 1 or 0, tokens, last, stored }

@@ -33,6 +33,6 @@ end
 local reset = moved - now
 if reset > 0 then
   local life = math.min(1e9, math.ceil(reset)) -- 1e9 s is the longest TTL
-  redis.call('SET', KEYS[1], string.format('%.17g', moved), 'EX', life)
+  redis.call('SET', KEYS[1], string.format('%.17g', moved), 'EX', whole(life))
 end
 return { wanted, math.floor(room / each), '0', tostring(reset) }

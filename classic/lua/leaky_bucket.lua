@@ -41,7 +41,7 @@ end
 if added or repaired then -- also on a refusal: otherwise each call resets the time, and nothing leaks
   redis.call('HSET', KEYS[1], 'level', string.format('%.6f', level), 'lastLeak', whole(last))
   local life = math.min(1e12, leaking(level) + ahead) -- 1e12 ms is the longest TTL
-  redis.call('PEXPIRE', KEYS[1], math.max(1, life))
+  redis.call('PEXPIRE', KEYS[1], whole(math.max(1, life)))
 end
 local room = math.floor(capacity - level)
 local more = ahead + leaking(level - (capacity - math.max(0, room) - 1))

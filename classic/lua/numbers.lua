@@ -23,7 +23,7 @@ local function decimal(text)
   end
 end
 
--- whole formats a whole number without an exponent.
+-- whole formats a whole number for Redis: 7.2.0 to 7.2.4 write a number of a script with an exponent if it has many zeros.
 local function whole(number)
   return string.format('%.0f', number)
 end

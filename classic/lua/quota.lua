@@ -19,9 +19,9 @@ if not known then
     mortal = false
   end
 elseif change > 0 then
-  redis.call('INCRBY', KEYS[1], change)
+  redis.call('INCRBY', KEYS[1], whole(change))
 elseif change < 0 then
-  redis.call('DECRBY', KEYS[1], -change)
+  redis.call('DECRBY', KEYS[1], whole(-change))
 end
 if not mortal then
   redis.call('PEXPIRE', KEYS[1], ARGV[3])

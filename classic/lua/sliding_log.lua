@@ -67,8 +67,8 @@ end
 if not over or used ~= stored then
   local life = math.max(1, math.ceil(newest + interval - now))
   redis.call('HSET', KEYS[1], 'cursor', whole(oldest), 'currentRate', whole(used))
-  redis.call('PEXPIRE', KEYS[1], life)
-  redis.call('PEXPIRE', KEYS[2], life)
+  redis.call('PEXPIRE', KEYS[1], whole(life))
+  redis.call('PEXPIRE', KEYS[2], whole(life))
 end
 if #expired > 0 then
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', whole(now - interval))

@@ -37,7 +37,7 @@ else
   used = used + permits
   local count = whole((counts[current] or 0) + permits)
   redis.call('HSET', KEYS[1], whole(current), count)
-  redis.call('PEXPIRE', KEYS[1], length * parts)
+  redis.call('PEXPIRE', KEYS[1], whole(length * parts))
 end
 for _, field in ipairs(gone) do
   if over or field ~= whole(current) then -- else HSET has overwritten it

@@ -33,7 +33,7 @@ if granted then
 end
 if granted or repaired then
   local life = filling(math.min(0, tokens))
-  redis.call('SET', KEYS[1], whole(tokens), 'EX', life)
-  redis.call('SET', KEYS[2], whole(last), 'EX', fresh and life + 1 or life)
+  redis.call('SET', KEYS[1], whole(tokens), 'EX', whole(life))
+  redis.call('SET', KEYS[2], whole(last), 'EX', whole(fresh and life + 1 or life))
 end
 return { granted and tokens or -1, tokens, last, granted and 1 or 0 }

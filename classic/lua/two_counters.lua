@@ -25,7 +25,7 @@ local wait = 0
 if not over then
   current = current + permits
   redis.call('HSET', KEYS[1], 'window', whole(window), 'current', whole(current), 'previous', whole(previous))
-  redis.call('PEXPIRE', KEYS[1], 2 * interval)
+  redis.call('PEXPIRE', KEYS[1], whole(2 * interval))
 else
   -- left returns the time (ms) in a window at which the weighted count of the window before it, whose count is last, no
   -- longer exceeds room.

@@ -14,7 +14,7 @@ end
 local mortal = redis.call('PTTL', KEYS[1]) ~= -1
 local over = count + permits > limit
 if not over then
-  count = redis.call('INCRBY', KEYS[1], permits)
+  count = redis.call('INCRBY', KEYS[1], ARGV[3])
 end
 if not mortal then
   redis.call('EXPIRE', KEYS[1], life)
