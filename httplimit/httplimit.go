@@ -35,8 +35,8 @@
 //
 //   - Limits: [Per] has one limiter for each key. [PerFunc] has one limiter for each key, with a rate that depends on
 //     the request. [Shared] has one limiter for all requests. With [Limit.Cost], a request can take several permits.
-//   - Keys: [ClientAddr], [Header] and [By] for the client, [Path] and [Route] for the resource. [Join] combines keys.
-//     [First] uses the first key that a request has.
+//   - Keys: [ClientAddr], [Header] and [By] for the client, [Path], [PathIgnoreCase] and [Route] for the resource.
+//     [Join] combines keys. [First] uses the first key that a request has.
 //   - Requests without the key of a limit: the limit does not apply to them, unless [Limit.OrElse] sets another limit.
 //   - Requests whose cost depends on the response: [Limit.CountIf] and [Limit.CostAfter].
 //   - Requests that are never limited: [Guard.Skip] with [Paths], [Methods] and [ClientAddr.Private].
@@ -49,10 +49,11 @@
 package httplimit
 
 // httplimit.go handles a request. limit.go defines its claims. key.go decides which requests share a limiter. client.go
-// finds the client's address. skip.go has the rules for unlimited requests. policy.go decides by the replies of the
-// limits, or without replies. ask.go checks several limits. apart.go checks limits one by one. after.go corrects the
-// permits of a request after its response. away.go records which limits cannot be reached. local.go decides without
-// Redis. headers.go writes the response header fields. transport.go limits outgoing requests.
+// finds the client's address. skip.go has the rules for unlimited requests. readings.go has the paths that servers can
+// read in the path of a request. policy.go decides by the replies of the limits, or without replies. ask.go checks
+// several limits. apart.go checks limits one by one. after.go corrects the permits of a request after its response.
+// away.go records which limits cannot be reached. local.go decides without Redis. headers.go writes the response header
+// fields. transport.go limits outgoing requests.
 
 import (
 	"net/http"
@@ -63,11 +64,17 @@ import (
 // A Guard lets requests pass or refuses them. Its fields must not change after its first use; SetLimits may be called
 // at any time. A Guard without limits and a nil *Guard let all requests pass. A Guard is safe for concurrent use and
 // must not be copied.
+//
+// Servers read some paths differently: "/static/..;/login" is "/login" for a servlet container. For such a path, the limits
+// and the rules of Skip get the request as it is, and a copy of it for each other path that a server can read in it. A
+// limit applies if it applies to one of them, and takes its permits from each limiter that they lead to. The request is skipped
+// only if each of them is. docs/guide/guard-an-http-api.md lists what servers do.
 type Guard struct {
 	// Policy decides what happens if a limit refuses, or if limits cannot be checked. nil means a zero Policy that
 	// belongs to this guard. Several guards may share a policy. ActivePolicy returns the policy in use.
 	Policy *Policy
-	// Skip lists the rules for unlimited requests: a request is not limited if any of the rules is true for it.
+	// Skip lists the rules for unlimited requests: a request is not limited if any of the rules is true for it, whichever
+	// path a server reads in it.
 	Skip []Rule
 	// XRateLimit adds the header fields X-RateLimit-Limit and X-RateLimit-Remaining (permits) and X-RateLimit-Reset
 	// (seconds, as t in the field RateLimit). They describe the limit that refuses for the longest time or, if none refuses,
@@ -164,15 +171,34 @@ func (g *Guard) ActivePolicy() *Policy {
 	return &g.zero
 }
 
-func (g *Guard) claims(r *http.Request) []Claim {
+// claims returns the claims of a request in all readings of its path; none if the request is skipped in all of them.
+func (g *Guard) claims(r *http.Request) (claims []Claim) {
 	set := g.limits.Load()
-	if set == nil || slices.ContainsFunc(g.Skip, func(rule Rule) bool { return rule(r) }) {
+	if set == nil {
 		return nil
 	}
-	claims := make([]Claim, len(set.limits))
-	for i, limit := range set.limits {
-		claims[i] = limit(r)
-		claims[i].replaced = &set.replaced
+	all := readings(r)
+	if !slices.ContainsFunc(all, func(r *http.Request) bool { return !g.skips(r) }) {
+		return nil
+	}
+	for _, limit := range set.limits {
+		first := len(claims)
+		for _, reading := range all {
+			c := limit(reading)
+			if c.empty() {
+				continue
+			}
+			c.replaced = &set.replaced
+			if i := slices.IndexFunc(claims[first:], c.repeats); i < 0 {
+				claims = append(claims, c)
+			} else if other := &claims[first+i]; other.Permits < c.Permits {
+				*other = c
+			}
+		}
 	}
 	return claims
+}
+
+func (g *Guard) skips(r *http.Request) bool {
+	return slices.ContainsFunc(g.Skip, func(rule Rule) bool { return rule(r) })
 }

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
-	"path"
 	"strings"
 )
 
@@ -36,16 +35,18 @@ func Header(name string) Key {
 	return By(name, func(r *http.Request) string { return r.Header.Get(name) })
 }
 
-// Path is a Key: the path of the request's URL, escaped as in By. The path is cleaned as in http.ServeMux: "//x",
-// "/./x" and "/a/../x" become "/x", but "/x/" is another path. If your handlers serve paths that clients can choose
-// freely, a client gets another limiter for each path: use Route instead.
-func Path(r *http.Request) string {
-	clean := path.Clean("/" + r.URL.Path)
-	if clean != "/" && strings.HasSuffix(r.URL.Path, "/") {
-		clean += "/"
-	}
-	return "/" + escape(clean[1:])
+// Path is a Key: the path of the request's URL, escaped as in By. All spellings of a path have one key: "/x;a", "//x",
+// "/%78", "/a/../x", "/a/..;/x" and "/x/" are "/x". If servers can read several paths in a spelling, a Guard limits each of
+// them. If your handlers serve paths that clients can choose freely, a client gets another limiter for each path: use
+// Route instead.
+func Path(r *http.Request) string { return pathKey(servletPath(r.URL)) }
+
+// PathIgnoreCase is Path for servers that ignore upper and lower case in paths: "/X" and "/x" are "/x".
+func PathIgnoreCase(r *http.Request) string {
+	return pathKey(strings.ToLower(strings.ToUpper(servletPath(r.URL)))) // some letters have several lower-case forms
 }
+
+func pathKey(p string) string { return "/" + escape(strings.TrimSuffix(p[1:], "/")) }
 
 // Route is a Key: the pattern of the request's route in Request.Pattern. For the pattern "GET /orders/{id}" the key is
 // "GET+/orders/<id>". A http.ServeMux sets Request.Pattern before it calls the handler, so the middleware must wrap the

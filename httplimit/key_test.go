@@ -51,7 +51,7 @@ func TestRequestWithoutAPatternHasARoute(t *testing.T) {
 func TestPathIsClean(t *testing.T) {
 	for asked, want := range map[string]string{
 		"*": "/*", "": "/", "/": "/", "//": "/", "/é": "/%C3%A9", "/a/b": "/a/b", "//a": "/a", "/./a": "/a", "/x/../a": "/a",
-		"/../a": "/a", "/a/.": "/a", "/a/": "/a/", "//a//b//": "/a/b/", "/a/../": "/", "a": "/a",
+		"/../a": "/a", "/a/.": "/a", "/a/": "/a", "//a//b//": "/a/b", "/a/../": "/", "a": "/a",
 	} {
 		if got := Path(&http.Request{URL: &url.URL{Path: asked}}); got != want {
 			t.Errorf("%q: %q, not %q", asked, got, want)

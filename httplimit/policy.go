@@ -291,7 +291,7 @@ func (p *Policy) conclude(ctx context.Context, claims []Claim, d *Decision) {
 func (p *Policy) limited(ctx context.Context, claims []Claim) []Claim {
 	left := make([]Claim, 0, len(claims))
 	for _, c := range claims {
-		if l, ours := c.Limiter.(*rratelimiter.Limiter); c.Limiter == nil || ours && l == nil {
+		if c.empty() {
 			continue
 		}
 		if c.Permits == 0 {
@@ -321,6 +321,18 @@ func (p *Policy) limited(ctx context.Context, claims []Claim) []Claim {
 		left = append(left, c)
 	}
 	return left
+}
+
+// empty reports whether the limit of the claim does not apply.
+func (c Claim) empty() bool {
+	l, ours := c.Limiter.(*rratelimiter.Limiter)
+	return c.Limiter == nil || ours && l == nil
+}
+
+// repeats reports whether two claims of one limit, for two readings of a path, use one limiter.
+func (c Claim) repeats(other Claim) bool {
+	_, ours := c.Limiter.(*rratelimiter.Limiter)
+	return c.Name == other.Name && c.Key == other.Key && (!ours || c.shares(other))
 }
 
 // contradicts reports whether two claims give one limiter different rates.

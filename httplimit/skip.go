@@ -2,7 +2,6 @@ package httplimit
 
 import (
 	"net/http"
-	"path"
 	"slices"
 	"strings"
 )
@@ -18,16 +17,12 @@ func Methods(methods ...string) Rule {
 }
 
 // Paths is a rule for requests with exactly one of these paths. If a path in paths ends with a slash, the rule also
-// applies to all paths below it. It does not apply to a request path that a later handler would clean
-// ("/static/../orders").
+// applies to all paths below it. The rule does not apply to a path that servers can read differently: with a path
+// parameter (";x"), a backslash, an empty segment, a dot segment, or an escape that was not needed, such as %2F.
 func Paths(paths ...string) Rule {
 	return func(r *http.Request) bool {
 		asked := r.URL.Path
-		clean := path.Clean(asked)
-		if asked != clean && asked != clean+"/" {
-			return false
-		}
-		return slices.ContainsFunc(paths, func(p string) bool {
+		return plain(r.URL) && slices.ContainsFunc(paths, func(p string) bool {
 			return asked == p || strings.HasSuffix(p, "/") && strings.HasPrefix(asked, p)
 		})
 	}

@@ -27,6 +27,7 @@ is - for the standard input.
 The file is YAML:
 
   exempt: 10.0.0.0/8          # clients that no limit applies to
+  ignore-case: false          # /search and /SEARCH are two paths
   limits:
     per-second:
       key: address            # or: path, route, header NAME, all

@@ -30,6 +30,8 @@ type Limit struct {
 	Methods []string       // nil: all
 	Exempt  []netip.Prefix // includes the networks that are exempt from all limits
 
+	IgnoreCase bool // the case of letters in paths does not count: the field ignore-case of the file
+
 	key [][]string // lists of alternative words, to be joined; nil: all requests share the rate
 }
 
@@ -113,13 +115,17 @@ func (p *parser) parse(data []byte) []Limit {
 		p.fault(max(line, 1), "no valid YAML: %s", found[2])
 		return nil
 	}
-	top := p.fields(document.Content[0], "the file", "exempt", "limits")
+	top := p.fields(document.Content[0], "the file", "exempt", "ignore-case", "limits")
 	if top == nil {
 		return nil
 	}
 	var exempt []netip.Prefix
 	if node := top["exempt"]; node != nil {
 		exempt = p.networks(node)
+	}
+	ignoreCase := false
+	if node := top["ignore-case"]; node != nil {
+		ignoreCase = p.truth(node, "ignore-case")
 	}
 	named := top["limits"]
 	if named == nil {
@@ -143,7 +149,7 @@ func (p *parser) parse(data []byte) []Limit {
 			seen[name.Value] = name.Line
 		}
 		l := p.limit(name, resolved(named.Content[i+1]))
-		l.Exempt = slices.Concat(exempt, l.Exempt)
+		l.Exempt, l.IgnoreCase = slices.Concat(exempt, l.Exempt), ignoreCase
 		limits = append(limits, l)
 	}
 	return limits
@@ -251,6 +257,14 @@ func (p *parser) value(node *yaml.Node, what string) (string, bool) {
 	return node.Value, true
 }
 
+// truth returns the value of a field that is true or false.
+func (p *parser) truth(node *yaml.Node, what string) bool {
+	if node.Kind != yaml.ScalarNode || node.Value != "true" && node.Value != "false" {
+		p.fault(node.Line, "%s must be true or false", what)
+	}
+	return node.Value == "true"
+}
+
 // key parses a key. It returns the text and the words of the key.
 func (p *parser) key(node *yaml.Node) (string, [][]string) {
 	var texts []string
@@ -333,6 +347,8 @@ func (p *parser) path(node *yaml.Node) bool {
 		p.fault(node.Line, "the path %q does not begin with a slash", text)
 	case strings.ContainsAny(text, "*{}?#"):
 		p.fault(node.Line, "the path %q must not contain * { } ? or #; a path that ends with a slash includes all paths below it", text)
+	case strings.ContainsAny(text, `;%\`):
+		p.fault(node.Line, "the path %q must not contain ; %% or \\: write the path that servers read, without parameters and escapes", text)
 	case text != clean && text != clean+"/":
 		p.fault(node.Line, "write the path %q as %q", text, clean)
 	default:

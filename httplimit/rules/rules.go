@@ -11,6 +11,7 @@
 // The file is YAML:
 //
 //	exempt: 10.0.0.0/8          # no limit applies to these clients
+//	ignore-case: false          # the servers take /search and /SEARCH for two paths
 //	limits:
 //	  per-second:               # name of a limit
 //	    key: address            # each address has 10 requests a second
@@ -36,10 +37,14 @@
 //   - rate: in the format of rratelimiter.ParseRate: 100/s, 5/250ms, 1000/h. The suffix "per client" is an error.
 //   - cost: the number of permits that each request takes: from 1 (the default) to the permits of the rate.
 //   - paths: the limit applies to these paths, with or without a final slash. If a path in the file ends with a slash,
-//     the limit also applies to all paths below it. Default: all paths.
+//     the limit also applies to all paths below it. It applies to all spellings: if servers can read several paths in the
+//     path of a request, such as "/x/..;/search", to each of them (see httplimit.Guard). Default: all paths.
 //   - methods: the limit applies to these methods. GET includes HEAD, as in http.ServeMux. Default: all methods.
 //   - exempt: the limit does not apply to clients with these addresses or networks. Config.Addr finds the address of a
 //     client. A request whose client is not known is not exempt.
+//
+// If ignore-case is true, upper and lower case make no difference in paths, in the field paths and the key path. Set it if
+// the servers ignore case. Default: false.
 //
 // The name of a limit has 1 to 64 letters, digits and characters of "_.-". The first character is a letter or a digit.
 // The name is a part of the limiters' names in Redis, as in httplimit.Per: limits with the same name and key use the
@@ -54,7 +59,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"path"
 	"slices"
 	"strings"
 	"time"
@@ -159,7 +163,7 @@ func (c Config) words() []string { return slices.Sorted(maps.Keys(c.Keys)) }
 func (c Config) build(limits []Limit) []httplimit.Limit {
 	all := make([]httplimit.Limit, len(limits))
 	for i, l := range limits {
-		limit := httplimit.Per(c.Client, l.Name, l.Rate, c.key(l.key))
+		limit := httplimit.Per(c.Client, l.Name, l.Rate, c.key(l))
 		if l.Cost > 1 {
 			limit = limit.Cost(func(*http.Request) int64 { return l.Cost })
 		}
@@ -173,33 +177,35 @@ func (c Config) build(limits []Limit) []httplimit.Limit {
 	return all
 }
 
-// key makes a key from its words. The outer list has the keys to join. Each inner list has alternatives: the first one
-// that a request has is used. nil is the key for all requests together.
-func (c Config) key(words [][]string) httplimit.Key {
-	if words == nil {
+// key makes the key of a limit from its words. The outer list has the keys to join. Each inner list has alternatives: the
+// first one that a request has is used. nil is the key for all requests together.
+func (c Config) key(l Limit) httplimit.Key {
+	if l.key == nil {
 		return nil
 	}
-	joined := make([]httplimit.Key, len(words))
-	for i, alternatives := range words {
+	joined := make([]httplimit.Key, len(l.key))
+	for i, alternatives := range l.key {
 		firsts := make([]httplimit.Key, len(alternatives))
 		for j, word := range alternatives {
-			firsts[j] = c.keyOf(word)
+			firsts[j] = c.keyOf(word, l.IgnoreCase)
 		}
 		joined[i] = httplimit.First(firsts...)
 	}
 	return httplimit.Join(joined...)
 }
 
-func (c Config) keyOf(word string) httplimit.Key {
+func (c Config) keyOf(word string, ignoreCase bool) httplimit.Key {
 	if key := c.Keys[word]; key != nil {
 		return key
 	}
-	switch word {
-	case "address":
+	switch {
+	case word == "address":
 		return c.Addr.Key
-	case "path":
+	case word == "path" && ignoreCase:
+		return httplimit.PathIgnoreCase
+	case word == "path":
 		return httplimit.Path
-	case "route":
+	case word == "route":
 		return httplimit.Route
 	}
 	return httplimit.Header(strings.TrimPrefix(word, headerWord))
@@ -213,21 +219,21 @@ func (c Config) exempt(r *http.Request, networks []netip.Prefix) bool {
 	return known && slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(addr) })
 }
 
-// covers reports whether the limit applies to the method and the path of a request. Both the path and the cleaned path
-// are compared: handlers may serve either form, and neither form may avoid the limit.
+// covers reports whether the limit applies to the method and the path of a request. The guard asks once for each path
+// that servers can read in the path of the request.
 func (l Limit) covers(r *http.Request) bool {
-	method, asked := r.Method, r.URL.Path
+	method := r.Method
 	if method == http.MethodHead && !slices.Contains(l.Methods, method) {
 		method = http.MethodGet
 	}
 	return (l.Methods == nil || slices.Contains(l.Methods, method)) &&
-		(l.Paths == nil || within(asked, l.Paths) || within(path.Clean("/"+asked), l.Paths))
+		(l.Paths == nil || slices.ContainsFunc(l.Paths, func(p string) bool { return l.within(r.URL.Path, p) }))
 }
 
-// within reports whether a path is one of paths, with or without a final slash, or is below one of paths that ends with
-// a slash.
-func within(asked string, paths []string) bool {
-	return slices.ContainsFunc(paths, func(p string) bool {
-		return strings.TrimSuffix(asked, "/") == strings.TrimSuffix(p, "/") || strings.HasSuffix(p, "/") && strings.HasPrefix(asked, p)
-	})
+// within reports whether a path is p, with or without a final slash, or is below p, if p ends with a slash.
+func (l Limit) within(asked, p string) bool {
+	if l.IgnoreCase {
+		asked, p = strings.ToLower(strings.ToUpper(asked)), strings.ToLower(strings.ToUpper(p))
+	}
+	return strings.TrimSuffix(asked, "/") == strings.TrimSuffix(p, "/") || strings.HasSuffix(p, "/") && strings.HasPrefix(asked, p)
 }

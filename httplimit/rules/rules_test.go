@@ -120,7 +120,7 @@ limits:
     exempt: 198.51.100.7
 `)
 		for _, r := range [][]string{
-			{"POST", "/search"}, {"GET", "/"}, {"GET", "/searching"}, {"GET", "/search/deep"}, {"GET", "/exporting"}, {"DELETE", "/export/1"},
+			{"POST", "/search"}, {"GET", "/"}, {"GET", "/searching"}, {"GET", "/search/deep"}, {"GET", "/SEARCH"}, {"GET", "/exporting"}, {"DELETE", "/export/1"},
 			{"GET", "/search", "From", "192.0.2.9"},
 			{"GET", "/search", "From", "198.51.100.7"},
 			{"GET", "/search", "From", "10.9.0.1", "X-Forwarded-For", "192.0.2.9"},
@@ -132,12 +132,30 @@ limits:
 		for _, r := range [][]string{
 			{"GET", "/search"}, {"HEAD", "/search"}, {"PUT", "/export/1"}, {"GET", "/export/"}, {"GET", "/export"}, {"GET", "/search/"}, {"GET", "/search?q=1"},
 			{"GET", "//search"}, {"GET", "/x/../search"}, {"GET", "/x/%2e%2e/search"}, {"GET", "/export/../x"}, {"GET", "/./export//1"},
+			{"GET", "/search;0"}, {"GET", "/search%3bx"}, {"GET", "/x/..;/search"}, {"GET", "/%73earch"}, {"GET", "/%2573earch"}, {"GET", "/search;a%2fb"},
+			{"GET", "/x%5c..%5csearch"}, {"GET", "/export;x/1"}, {"GET", "/x%2f../export/1"},
 			{"GET", "/search", "From", "10.9.0.1"}, // no header of the proxy: the client is not known
 			{"GET", "/search", "From", "198.51.100.8", "X-Forwarded-For", "192.0.2.9"},
 		} {
 			b.passes(false, r[0], r[1], r[2:]...)
 		}
 	})
+}
+
+// A limit of one path counts all of its spellings together.
+func TestOneLimiterForAllSpellings(t *testing.T) {
+	for head, passes := range map[string]bool{"": true, "ignore-case: true\n": false} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t, head+"limits: {one: {rate: 1/h, key: path, paths: [/Login]}}")
+			b.passes(true, "GET", "/Login")
+			for _, target := range []string{"/Login", "/Login/", "/Login;0", "/Login;1", "/x/..;/Login", "/%4cogin", "//Login"} {
+				b.passes(false, "GET", target)
+			}
+			b.passes(passes, "GET", "/LOGIN")
+			b.passes(passes, "GET", "/LOGIN;x")
+			b.passes(true, "GET", "/other")
+		})
+	}
 }
 
 func TestKeysOfAFile(t *testing.T) {
