@@ -20,6 +20,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -106,9 +107,11 @@ func refuse(ctx context.Context, s *status.Status, retry time.Duration, quota *e
 	return detailed.Err()
 }
 
-// Request returns a call as limits see it. If the connection uses TLS, the field TLS has its state, with the client's
-// certificates.
+// Request returns a call as limits see it. Its path and pattern are the method with a leading slash. Servers of gRPC before
+// 1.79.3 also serve a stream that is opened without the slash, and pass its method on as it is. If the connection uses
+// TLS, the field TLS has its state, with the client's certificates.
 func Request(ctx context.Context, fullMethod string) *http.Request {
+	fullMethod = "/" + strings.TrimPrefix(fullMethod, "/")
 	r := &http.Request{Method: http.MethodPost, URL: &url.URL{Path: fullMethod}, Pattern: fullMethod, Header: http.Header{}}
 	if p, ok := peer.FromContext(ctx); ok && p != nil {
 		if p.Addr != nil {

@@ -119,6 +119,46 @@ func TestStream(t *testing.T) {
 	wantCodes(t, t.Context(), c, codes.OK, codes.ResourceExhausted) // a method of its own
 }
 
+// A method has one limiter, and is skipped, with and without its leading slash.
+func TestOneSpellingOfAMethod(t *testing.T) {
+	for name, key := range map[string]httplimit.Key{"path": httplimit.Path, "route": httplimit.Route} {
+		guard := httplimit.New(httplimit.Per(limittest.New(t).Client(), "1h", rratelimiter.PerHour(1), key))
+		guard.Policy, guard.Skip = patient, []httplimit.Rule{httplimit.Paths("/grpc.health.v1.Health/")}
+		unary := func(method string) error {
+			_, err := grpclimit.Unary(guard)(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: method},
+				func(context.Context, any) (any, error) { return nil, nil })
+			return err
+		}
+		stream := func(method string) error {
+			return grpclimit.Stream(guard)(nil, opened{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: method},
+				func(any, grpc.ServerStream) error { return nil })
+		}
+		if err := stream("shop.Orders/Get"); err != nil {
+			t.Errorf("%s: first stream: %v", name, err)
+		}
+		for _, err := range []error{stream("/shop.Orders/Get"), stream("shop.Orders/Get"), unary("/shop.Orders/Get"), unary("shop.Orders/Get")} {
+			if status.Code(err) != codes.ResourceExhausted {
+				t.Errorf("%s: another call: %v", name, err)
+			}
+		}
+		for range 2 {
+			for _, method := range []string{"/grpc.health.v1.Health/Watch", "grpc.health.v1.Health/Watch"} {
+				if err := stream(method); err != nil {
+					t.Errorf("%s: skipped: %v", name, err)
+				}
+			}
+		}
+	}
+}
+
+// An opened stream has only a context.
+type opened struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (o opened) Context() context.Context { return o.ctx }
+
 func TestKeysAndRulesOfHTTP(t *testing.T) {
 	addr := httplimit.ClientAddr{Trusted: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
 	guard := httplimit.New(httplimit.Per(limittest.New(t).Client(), "1h", rratelimiter.PerHour(1),
