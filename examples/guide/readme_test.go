@@ -2,6 +2,7 @@ package guide
 
 import (
 	"context"
+	"io"
 	"math"
 	"net/http"
 	"net/http/httptest"
@@ -20,7 +21,6 @@ func serveOne(ctx context.Context, w http.ResponseWriter, addr string) error {
 	if err := limiter.Acquire(ctx, 1); err != nil { // waits for a permit
 		return err
 	}
-
 	result, err := limiter.Allow(ctx, 1) // does not wait for a permit
 	if err != nil {
 		return err // for example ErrUnavailable
@@ -28,8 +28,10 @@ func serveOne(ctx context.Context, w http.ResponseWriter, addr string) error {
 	if !result.Allowed {
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(result.RetryAfter.Seconds()))))
 		http.Error(w, "too many requests", http.StatusTooManyRequests)
+		return nil
 	}
-	return nil
+	_, err = io.WriteString(w, "the order")
+	return err
 }
 
 func TestTheFirstProgramRuns(t *testing.T) {
@@ -42,14 +44,16 @@ func TestTheFirstProgramRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
+		body := []string{"the order", "too many requests\n"}[i]
 		if i == 1 {
 			if _, err := other.Release(ctx, 1); err != nil { // Acquire must not wait an hour
 				t.Fatal(err)
 			}
 		}
 		w := httptest.NewRecorder()
-		if err := serveOne(ctx, w, server.Addr); err != nil || w.Code != want || (want == http.StatusOK) != (w.Header().Get("Retry-After") == "") {
-			t.Errorf("%d %v, %v", w.Code, w.Header(), err)
+		if err := serveOne(ctx, w, server.Addr); err != nil || w.Code != want || w.Body.String() != body ||
+			(want == http.StatusOK) != (w.Header().Get("Retry-After") == "") {
+			t.Errorf("%d %v %q, %v", w.Code, w.Header(), w.Body, err)
 		}
 	}
 }
