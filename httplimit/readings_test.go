@@ -65,8 +65,9 @@ func TestEachReadingCounts(t *testing.T) {
 		"/static/..;/login":            {"/login"},
 		"/static/..;x=1/login":         {"/login"},
 		"/a%2fb/../login":              {"/a/login", "/login"},
-		"/a/b/..;/../c":                {"/c", "/a/b/c"}, // Tomcat, and a server that knows no parameters
-		"/a//../b":                     {"/b", "/a/b"},   // slashes are merged, or not
+		"/a/b/..;/../c":                {"/c", "/a/b/c"},       // Tomcat, and a server that knows no parameters
+		"/x%5cy/%2e%2e/login":          {"/login", "/x/login"}, // a backslash is a slash, or not
+		"/a//../b":                     {"/b", "/a/b"},         // slashes are merged, or not
 		"/LOGIN":                       {"/LOGIN"},
 		"/caf%C3%A9/%20x":              {"/caf%C3%A9/+x"},
 		"/caf%c3%a9":                   {"/caf%C3%A9"},
@@ -74,6 +75,10 @@ func TestEachReadingCounts(t *testing.T) {
 	} {
 		if got := keysOf(sent(t, path), Path); !slices.Equal(sorted(got), sorted(want)) {
 			t.Errorf("%s: %q, not %q", path, got, want)
+		}
+		read := distinct(readPaths(sent(t, path).URL), pathKey) // what limits of the program see
+		if !slices.Equal(sorted(read), sorted(want)) {
+			t.Errorf("%s: the readings are %q, not %q", path, read, want)
 		}
 	}
 }
@@ -127,13 +132,13 @@ func TestOwnLimitsSeeEachReading(t *testing.T) {
 		if r.URL.Path != "/login" {
 			return Claim{}
 		}
-		return Claim{Name: "l", Limiter: open{}, Rate: rratelimiter.PerSecond(9)}
+		return Claim{Name: "l", Limiter: open{}, Rate: rratelimiter.PerSecond(99)}
 	}).OrElse(func(*http.Request) Claim {
-		return Claim{Name: "l", Limiter: open{}, Permits: 1, Rate: rratelimiter.PerSecond(9)}
+		return Claim{Name: "l", Limiter: open{}, Permits: 1, Rate: rratelimiter.PerSecond(99)}
 	}).
 		Cost(func(r *http.Request) int64 { return int64(len(r.URL.Path)) })
 	d := New(limit).Decide(r)
-	if len(d.Answers) != 1 || d.Answers[0].Permits != 9 {
+	if len(d.Answers) != 1 || d.Answers[0].Permits != 17 {
 		t.Errorf("%+v", d.Answers)
 	}
 	if r.URL.Path != "/a/b/..;/../login" {

@@ -150,7 +150,9 @@ func TestClientsAndPathsAreCountedApart(t *testing.T) {
 func TestDetoursAreNoOtherPaths(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		n := 0
-		for _, path := range []string{"/orders", "//orders", "/./orders", "/x/../orders"} {
+		for _, path := range []string{
+			"/orders", "//orders", "/./orders", "/x/../orders", "/orders/", "/orders;0", "/orders;1", "/x/..;/orders", "/%6frders",
+		} {
 			n += w.passed(4, path, "203.0.113.7")
 		}
 		if n != 10 {
