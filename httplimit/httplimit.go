@@ -65,10 +65,10 @@ import (
 // at any time. A Guard without limits and a nil *Guard let all requests pass. A Guard is safe for concurrent use and
 // must not be copied.
 //
-// Servers read some paths differently: "/static/..;/login" is "/login" for a servlet container. For such a path, the limits
-// and the rules of Skip get the request as it is, and a copy of it for each other path that a server can read in it. A
-// limit applies if it applies to one of them, and takes its permits from each limiter that they lead to. The request is skipped
-// only if each of them is. docs/guide/guard-an-http-api.md lists what servers do.
+// Servers read some paths differently: "/static/..;/login" is "/login" for a servlet container. For such a path, the
+// limits and the rules of Skip get the request as it is, and a copy of it for each other path that a server can read in
+// it. A limit applies if it applies to one of them, and takes its permits from each limiter that they lead to. The
+// request is skipped only if each of them is. docs/guide/guard-an-http-api.md lists what servers do.
 type Guard struct {
 	// Policy decides what happens if a limit refuses, or if limits cannot be checked. nil means a zero Policy that
 	// belongs to this guard. Several guards may share a policy. ActivePolicy returns the policy in use.
@@ -172,7 +172,7 @@ func (g *Guard) ActivePolicy() *Policy {
 }
 
 // claims returns the claims of a request in all readings of its path; none if the request is skipped in all of them.
-func (g *Guard) claims(r *http.Request) (claims []Claim) {
+func (g *Guard) claims(r *http.Request) []Claim {
 	set := g.limits.Load()
 	if set == nil {
 		return nil
@@ -181,6 +181,7 @@ func (g *Guard) claims(r *http.Request) (claims []Claim) {
 	if !slices.ContainsFunc(all, func(r *http.Request) bool { return !g.skips(r) }) {
 		return nil
 	}
+	claims := make([]Claim, 0, len(set.limits))
 	for _, limit := range set.limits {
 		first := len(claims)
 		for _, reading := range all {

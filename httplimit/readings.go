@@ -11,12 +11,12 @@ import (
 )
 
 // readings.go has the paths that servers can read in the path of a request. Servers differ: some remove path parameters
-// (";x"), decode %2F, take a backslash for a slash, resolve dot segments or merge slashes, in different orders. A path
-// must not avoid a limit, and must not be skipped, because one server reads another path than the guard.
+// (";x"), decode %2F, take a backslash for a slash, resolve dot segments or merge slashes, in different orders. A request
+// must not avoid a limit, or be skipped, because a server reads another path than the guard.
 //
 // No single form of a path is right for all servers: "/a/..;/../b" is /b for Tomcat, and /a/b for a server that knows no
-// parameters. One form for both would be the same for all /b and /a/b. So a path can have several readings. A plain path
-// has one, and so have most of the others.
+// parameters. If both had one key, all paths /b and /a/b would have it. So a path can have several readings. A plain path
+// has one, and most other paths have one, too.
 
 // readings returns the request and, for each other path that a server can read in its path, a copy with that path.
 func readings(r *http.Request) []*http.Request {
@@ -108,7 +108,7 @@ func decode(p string) string {
 	return p
 }
 
-// decodeAll decodes until no escape is left. It takes one pass: an escape is complete when its last byte is known.
+// decodeAll decodes until no escape is left, in one pass: an escape can end only at the last byte that was decoded.
 func decodeAll(p string) string {
 	if !strings.Contains(p, "%") {
 		return p
