@@ -46,7 +46,7 @@ func plain(u *url.URL) bool {
 		(p == "/" || path.Clean(p) == strings.TrimSuffix(p, "/")) && (u.RawPath == "" || u.RawPath == p)
 }
 
-// readPaths returns the paths that servers can read, in their normal form.
+// readPaths returns the paths that servers can read, and their normal forms.
 func readPaths(u *url.URL) []string {
 	all := []string{u.EscapedPath()}
 	if u.RawPath != "" {
@@ -55,7 +55,7 @@ func readPaths(u *url.URL) []string {
 	all = distinct(all, same, decode, func(p string) string { return decode(strip(p)) })
 	all = distinct(all, same, slashed)
 	all = distinct(all, resolve, resolveRFC)
-	return distinct(all, normal)
+	return distinct(all, same, normal)
 }
 
 // distinct returns all forms of all paths, each once.
@@ -80,8 +80,8 @@ func servletPath(u *url.URL) string {
 	return normal(resolve(decode(strip(u.EscapedPath()))))
 }
 
-// normal returns a path without parameters, escapes, backslashes, empty segments and dot segments. So the forms that
-// servers match lead to different readings only if they are different paths.
+// normal returns a path without parameters, escapes, backslashes, empty segments and dot segments. Keys are made of it,
+// so that readings count separately only if they are different paths.
 func normal(p string) string {
 	return resolve(strip(slashed(decodeAll(resolve(strip(p))))))
 }

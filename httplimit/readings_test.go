@@ -76,7 +76,7 @@ func TestEachReadingCounts(t *testing.T) {
 		if got := keysOf(sent(t, path), Path); !slices.Equal(sorted(got), sorted(want)) {
 			t.Errorf("%s: %q, not %q", path, got, want)
 		}
-		read := distinct(readPaths(sent(t, path).URL), pathKey) // what limits of the program see
+		read := distinct(distinct(readPaths(sent(t, path).URL), normal), pathKey) // what limits of the program see
 		if !slices.Equal(sorted(read), sorted(want)) {
 			t.Errorf("%s: the readings are %q, not %q", path, read, want)
 		}
@@ -106,7 +106,7 @@ func TestNothingIsSkippedByAnUncleanPath(t *testing.T) {
 			"/static/..;/login": false, "/static/..;x/login": false, "/static/%2e%2e/login": false, "/static/.%2e/login": false,
 			"/static/%252e%252e/login": false, "/static/..%2flogin": false, "/static/..%5clogin": false, `/static/..\login`: false,
 			"/static/..%3b/login": false, "/static/../login": false, "/static/x/../../login": false, "/static//../../login": false,
-			"/%73tatic/login": false, "/;/static/../login": false, "/static;x/../login": false,
+			"/%73tatic/login": false, "/static/../stati%2563/login": false, "/;/static/../login": false, "/static;x/../login": false,
 		} {
 			if got := keysOf(sent(t, path), Path, rule) == nil; got != want {
 				t.Errorf("%s, path %q: skipped: %v", name, path, got)
@@ -206,15 +206,15 @@ func FuzzReadings(f *testing.F) {
 		if !slices.Contains(all, servletPath(u)) {
 			t.Errorf("%q: %q lacks %q", path, all, servletPath(u))
 		}
-		for _, p := range all {
+		for _, p := range distinct(all, normal) {
 			if q := normal(p); q != p || p[0] != '/' || strings.ContainsAny(p, `;\`) || strings.Contains(p, "//") || strings.Contains(p+"/", "/../") {
 				t.Errorf("%q: %q, %q", path, p, q)
 			}
-			if again := readPaths(&url.URL{Path: p}); len(again) != 1 || again[0] != p {
+			if again := distinct(readPaths(&url.URL{Path: p}), normal); len(again) != 1 || again[0] != p {
 				t.Errorf("%q: the reading %q has the readings %q", path, p, again)
 			}
 		}
-		if plain(u) && !slices.Equal(all, []string{u.Path}) {
+		if plain(u) && !slices.Equal(distinct(all, normal), []string{u.Path}) {
 			t.Errorf("%q is plain, but has the readings %q", path, all)
 		}
 		if keys := keysOf(r, Path); !slices.Contains(keys, Path(r)) || len(keys) > len(all)+1 {

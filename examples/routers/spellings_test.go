@@ -326,7 +326,7 @@ func FuzzSpellings(f *testing.F) {
 		"/login", "/login;0", "/login;a%2fb", "/login/", "/x/..;/login", "/x/%2e%2e/login", "/static/..;/login", "/static/..%2flogin", "/%6cogin",
 		"/orders/7", "/orders/7;x", "/orders/%37", "/orders/..;/login", "/static/a;x", "/a;b%2fc/d", "/static/%2e%2e/login", "/static/..%5clogin",
 		"/x1%2fy/../login", "/x1%2fy/%2e%2e/login", "/x1%252fy/%2e%2e/login", "/login%3ba%252fb", `/x1/y\../../login`, "/x1%5cy/%2e%2e/login", "/%73tatic/login", "/x%2541", "/x%41",
-		"/a/..;/../b", "/a//../login", "/login/.", "/login/..", "/./login", "//login", "/static/", "/static/;x",
+		"/a/..;/../b", "/a//../login", "/login/.", "/login/..", "/./login", "//login", "/static/", "/static/;x", "/static/../stati%2563/7;x",
 	} {
 		f.Add(p, []byte{})
 		f.Add(p, []byte{1, 200, 4, 230})
