@@ -329,6 +329,44 @@ func TestWhatIsFreeIsOneRecord(t *testing.T) {
 	})
 }
 
+// TestUpToTakesAllThatHasExpired: more records have expired than one call removes. Whichever reply is lost, AcquireUpTo takes
+// all permits, once and in one record, and a Grant of TakeUpTo gives all of them back.
+func TestUpToTakesAllThatHasExpired(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		const n = 5000
+		for _, cut := range []int{-1, 0, 1, 2} {
+			for _, wanted := range []int64{n, n + 1, n - 1} {
+				r := newRig(t, s)
+				r.wipe()
+				c, tap := r.tapped()
+				l := c.RateLimiter("rl")
+				r.config(l, "rate", fmt.Sprint(n), "interval", "3000", "type", "0")
+				r.set(l, "0")
+				r.add(l, r.ms(), many(n)...)
+				r.advance(3 * time.Second)
+				plans := make([]plan, 4)
+				if cut >= 0 {
+					plans[cut].cut = true
+				}
+				tap.plan(plans...)
+				want := min(n, wanted)
+				g, err := l.TakeUpTo(t.Context(), wanted)
+				if got := g.Permits(); got != want || err != nil {
+					t.Fatalf("call %d cut: %d of %d, %v", cut, got, wanted, err)
+				}
+				r.same(l, rratelimiter.State{Rate: rratelimiter.Rate{Permits: n, Interval: 3 * time.Second}, Available: n - want,
+					Used: want, Records: 1, Oldest: r.now(), Newest: r.now(), Consistent: true})
+				if back, err := g.Return(t.Context(), want); back != want || err != nil {
+					t.Errorf("%d of %d came back, %v", back, want, err)
+				}
+				if free := r.free(l); free != n {
+					t.Errorf("%d are free after all came back", free)
+				}
+			}
+		}
+	})
+}
+
 // TestARecordPerRequestHasItsOwnIDs makes two limiters of one client write records of several requests alternately.
 func TestARecordPerRequestHasItsOwnIDs(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

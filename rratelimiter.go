@@ -169,8 +169,9 @@ func (l *Limiter) Client() *Client { return l.client }
 type Result struct {
 	Allowed bool
 	Limit   int64 // permits of the rate under which the request was decided; with WithFallback perhaps the process's own limit
-	// Remaining is the number of permits free after this request. It is 0 if Redis refuses the request while callers of this
-	// process wait, except in the results of an AllowAll that runs in one step.
+	// Remaining is the number of permits free after this request. It leaves out expired permits that this call did not count
+	// back: a call stops at 2,000 expired records if their permits suffice. It is 0 if Redis refuses the request while callers
+	// of this process wait, except in the results of an AllowAll that runs in one step.
 	Remaining int64
 	// RetryAfter is 0 if Allowed. Otherwise it is the time until the requested permits are free, if no client takes permits
 	// until then. If Redis refuses the request while callers of this process wait, it is at least the time until the first

@@ -196,6 +196,8 @@ var mutations = []mutation{
 		old: "      left = left - granted\n", new: ""},
 	{file: "lua/acquire.lua", why: "AcquireUpTo takes all free permits, whatever its size",
 		old: "granted = math.max(0, math.min(size, left))", new: "granted = math.max(0, left)"},
+	{file: "lua/acquire.lua", why: "AcquireUpTo takes only what the expired records free that one call removes",
+		old: "if state.more and not recovered and granted < math.min(size, rate) then", new: "if false then"},
 	{file: "lua/allowall.lua", why: "plain grants of AllowAll take more than is free",
 		old: "if not free or wanted > free then", new: "if not free then"},
 	{file: "lua/allowall.lua", why: "AllowAll grants if the first limiter allows",

@@ -11,10 +11,11 @@
 --       [8 a time (ms), at or before an earlier attempt of the same batch, whose records are then searched first, 9 how
 --       many ids the batch has, 10 the last three bytes of the ids under which the client had grants before, as numbers
 --       between blanks]]]
---       flags: r a record for each grant, u grant a part of the (only) size rather than nothing, d return when permits will
---       be free, e refuse if the configured rate is another one (else the caller's rate is set where none is), b finish a
---       rebuild, q the queue goes on behind the strict groups, so only these are granted, j do not join a record of another
---       batch, s compare the free permits with the records, w scores in whole ms, n return when a permit returns
+--       flags: r a record for each grant, u grant a part of the (only) size rather than nothing, but nothing while expired
+--       records remain that may hold the rest, d return when permits will be free, e refuse if the configured rate is another
+--       one (else the caller's rate is set where none is), b finish a rebuild, q the queue goes on behind the strict groups, so
+--       only these are granted, j do not join a record of another batch, s compare the free permits with the records, w scores
+--       in whole ms, n return when a permit returns
 -- reply 1 status (0; 1 to 7 not initialised: config.lua; 8 another rate is configured; 9 it is no longer known what an
 --       earlier attempt was granted), then with status 0:
 --       2 rate, 3 interval (ms), 4 permits free afterwards, 5 us until the next permit returns (0: not before those granted
@@ -341,6 +342,9 @@ local function allocate(groups, strict, available, rate, recovered)
     blocked = blocked or queued and i > strict
     if partly then
       granted = math.max(0, math.min(size, left))
+      if state.more and not recovered and granted < math.min(size, rate) then
+        granted = 0 -- the rest expires first
+      end
       left = left - granted
     elseif size > rate and not (recovered and size <= left) then
       granted = -1
