@@ -30,6 +30,9 @@ const (
 // removed now. Keys that later grants create expire at the same time as the limiter. Keys of another Redis type belong to
 // another program and keep their TTL.
 //
+// The TTL ends whether the limiter is in use or not, and the grants that still count are then forgotten, as by Delete. So an
+// interval that includes that time can hold the rate twice. [Rate.KeepAlive] removes only a limiter that is unused.
+//
 // More than one condition, or an unknown condition, is ErrInvalidOption. If the reply was lost, Expire is retried, provided
 // that it has no condition and that ttl is more than WithCallTimeout. Otherwise, or if no retry has a reply, the error is
 // ErrOutcomeUnknown.

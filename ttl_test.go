@@ -11,6 +11,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
 // ttl_test.go tests the TTLs of a limiter: those of KeepAlive and Expire, and those that its own keys of a client have.
@@ -127,6 +128,31 @@ func TestKeepAliveRenewsAllThreeKeys(t *testing.T) {
 		r.setRate(l, rratelimiter.PerMinute(6), rratelimiter.KeepState())
 		r.life(time.Minute, keys...)
 	})
+}
+
+// TestExpireForgetsLiveGrants: a limiter in use ends with its TTL, and so do the grants that still count. With a keep-alive it
+// goes on.
+func TestExpireForgetsLiveGrants(t *testing.T) {
+	for _, kept := range []bool{false, true} {
+		server := limittest.New(t)
+		rate := rratelimiter.PerSecond(5)
+		if kept {
+			rate.KeepAlive = 3 * time.Second
+		}
+		l := server.Client().RateLimiter("rl", rratelimiter.WithRate(rate))
+		mustTry(t, l, 1, true)
+		if !kept {
+			if set, err := l.Expire(t.Context(), 3*time.Second); !set || err != nil {
+				t.Fatal(set, err)
+			}
+		}
+		server.Advance(2900 * ms)
+		mustTry(t, l, 5, true)
+		server.Advance(99 * ms)
+		mustTry(t, l, 1, false)
+		server.Advance(11 * ms)
+		mustTry(t, l, 5, !kept) // 10 within 0.11 s
+	}
 }
 
 func TestAClientsOwnPairLeavesByItself(t *testing.T) {

@@ -77,6 +77,9 @@ func judge(v *survey.Survey) (all []Finding) {
 			render.Lasting(v.Farthest.Sub(v.At).Round(time.Millisecond))),
 			"set the clock of the client right (rrl show "+names+" names the writers); rrl reset "+names+" --yes frees the permits now")
 	}
+	if v.Client == "" {
+		all = append(all, mortal(v)...)
+	}
 	if v.Client == "" && v.Keys[0].TTL == 0 && (v.Keys[1].TTL > 0 || v.Keys[2].TTL > 0) {
 		add(Warning, "state-expires", "the keys with its grants have a TTL, its configuration has none: Redis may remove grants that still count",
 			"find the program that sets the TTL of "+render.Printable(v.Keys[1].Name)+" or "+render.Printable(v.Keys[2].Name)+"; redis-cli PERSIST removes it")
@@ -87,6 +90,19 @@ func judge(v *survey.Survey) (all []Finding) {
 			"give Go clients WithGranularity")
 	}
 	return all
+}
+
+// mortal returns the finding of a limiter with a TTL that no use renews.
+func mortal(v *survey.Survey) []Finding {
+	if v.Keys[0].TTL == 0 || v.Rate.KeepAlive > 0 {
+		return nil
+	}
+	keep := max(v.Rate.Interval, time.Hour)
+	return []Finding{{Severity: Note, Code: "expires", Name: v.Name, About: true,
+		Text: "it has a TTL (" + render.Lasting(v.Keys[0].TTL) + ") and no keep-alive: unless a program renews the TTL, it ends while " +
+			"the limiter is used, and grants that still count are forgotten",
+		Advice: "rrl set " + render.ShellName(v.Name) + " " + rateArgument(v.Rate) + " --keep-alive " + span.Text(keep) +
+			", if no Redisson before 3.38.0 uses it"}}
 }
 
 // adding returns the finding that the figures of a limiter don't add up, and advises a repair if its result does no

@@ -58,7 +58,7 @@ func examine(
 	if view.Rate.Type != rratelimiter.PerClient {
 		return found, confirm(ctx, shared, view, &found)
 	}
-	found.findings = nil // a state without a client
+	found.findings = mortal(view) // not those of a state without a client
 	ids, err := clients(ctx)
 	if err != nil {
 		return found, err
