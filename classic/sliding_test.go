@@ -1,6 +1,7 @@
 package classic_test
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -162,6 +163,32 @@ func TestTwoCountersErrorIsThePreviousTimesTheElapsedPart(t *testing.T) {
 		b.granted(l, 100)
 		b.at(1900 * ms)
 		equal(b, "0.9 s later", b.takes(l, 200), 90)
+	})
+}
+
+// A caller who polls all the time gets the whole of a small limit, and a limit of one permit is exact.
+func TestTwoCountersGrantsAllOfASmallLimit(t *testing.T) {
+	onServers(t, func(b *bench) {
+		const seconds = 10
+		for _, limit := range []int{1, 2, 3, 10} {
+			l := classic.NewTwoCounters(b.rdb, fmt.Sprint(limit), rratelimiter.PerSecond(int64(limit)), b.clock())
+			got := 0
+			for range seconds * 20 {
+				got += b.takes(l, 1)
+				b.pass(50 * ms)
+			}
+			if got < limit*seconds {
+				b.Errorf("at %d a second, %d of %d are granted", limit, got, limit*seconds)
+			}
+			b.pass(time.Second)
+			b.granted(l, int64(limit))
+			equal(b, "retry after", b.refused(l, 1).RetryAfter <= time.Second, true)
+		}
+		one := subject{name: "one", most: 1, over: []time.Duration{2 * time.Second}, bound: func(time.Duration) int64 { return 1 },
+			make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+				return classic.NewTwoCounters(rdb, key, rratelimiter.Rate{Permits: 1, Interval: 2 * time.Second}, opts...)
+			}}
+		b.traffic(one, 1, 400)
 	})
 }
 

@@ -12,21 +12,22 @@ var twoCountersScript = load("two_counters")
 //
 // Model: time is divided into windows of one interval, counted from 1970. At a fraction f of this window, the grants of
 // the last interval are estimated as current + previous x (1 - f), as if the permits of the previous window had been
-// spread evenly.
+// spread evenly; and as current alone once the last grant of the previous window is an interval old.
 //
 // Layout: one hash: window (number of this window since 1970), current and previous (permits granted in it and in the
-// one before). Its TTL is two intervals from the last grant. If the stored window is missing, invalid, or more than one
-// window away from the client's, counting starts again. An invalid current or previous counts as 0. A client whose clock
-// is one window behind uses the stored window as if it had just begun. All clients of a key must use the same interval:
-// the number of a window depends on it, and the hash does not hold it. Clients with different intervals discard each
-// other's counts, and no limit holds. So a change of the interval, also in a rolling deploy, needs another key.
+// one before), currentLast and previousLast (ms from the beginning of each to its last grant). Its TTL is two intervals
+// from the last grant. If the stored window is missing, invalid, or more than one window away from the client's, counting
+// starts again. An invalid current or previous counts as 0, an invalid last grant as one at the end of its window. A
+// client whose clock is one window behind uses the stored window as if it had just begun. All clients of a key must use
+// the same interval: the number of a window depends on it, and the hash does not hold it. Clients with different intervals
+// discard each other's counts, and no limit holds. So a change of the interval, also in a rolling deploy, needs another key.
 //
-// Cost: one hash of three numbers, whatever the rate; one call with three commands. It works on a cluster: there is one
+// Cost: one hash of five numbers, whatever the rate; one call with three commands. It works on a cluster: there is one
 // key.
 //
 // Weakness: the estimate is up to previous x f too low, if the previous window's permits all came at its end, and up to
 // previous x (1 - f) too high, if they came at its beginning. So at most Permits + previous x f, which is less than 2 x
-// Permits, are granted in any interval, and never more than Permits if traffic is even.
+// Permits, are granted in any interval, and never more than Permits if traffic is even. A limit of one permit is exact.
 func NewTwoCounters(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, opts ...Option) *Limiter {
 	l := newLimiter(rdb, key, rate.Permits, rate.Permits, opts, checkRate(rate))
 	l.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {
