@@ -34,8 +34,10 @@ var (
 	ErrOutcomeUnknown = script.ErrOutcomeUnknown
 	// ErrUnavailable means that Redis could not be reached, that no connection or no reply came within WithCallTimeout, or
 	// that the server replied with one of these errors: LOADING, BUSY, READONLY, MASTERDOWN, CLUSTERDOWN, TRYAGAIN, or "max
-	// number of clients reached". ErrUnavailable wraps the cause. With WithFallback, the process decides acquiring calls
-	// instead, if it can (see there). If the caller's context has ended, the error is ctx.Err() instead of ErrUnavailable.
+	// number of clients reached", or that nodes of a cluster disagree about a slot: the call still gets MOVED or ASK after as
+	// many redirections as the redis client follows (its MaxRedirects). ErrUnavailable wraps the cause. With WithFallback,
+	// the process decides acquiring calls instead, if it can (see there). If the caller's context has ended, the error is
+	// ctx.Err() instead of ErrUnavailable.
 	ErrUnavailable = script.ErrUnavailable
 	// ErrCrossSlotName means that the keys that Redisson derives from a name are in different slots of the cluster, or on a
 	// Ring have different hash tags, so the name cannot be used. It also means this for the two names of a Rename. The keys

@@ -275,8 +275,9 @@ func WithDenyCache(limiters int) LimiterOption {
 }
 
 // WithFallback lets this process decide by itself in the cases of [ErrUnavailable]: Redis cannot be reached, no connection
-// or no reply came in time, or the server replied with LOADING, BUSY, READONLY, MASTERDOWN, CLUSTERDOWN, TRYAGAIN, or "max
-// number of clients reached". All other errors are returned as without the option.
+// or no reply came in time, the server replied with LOADING, BUSY, READONLY, MASTERDOWN, CLUSTERDOWN, TRYAGAIN, or "max
+// number of clients reached", or nodes of a cluster disagree about a slot. All other errors are returned as without the
+// option.
 //
 // In these cases the process grants the fraction of the last known rate. The fraction must be from 0 to 1; otherwise the
 // error is ErrInvalidOption. With 0 the process grants nothing; waiting callers wait until Redis is back, or until their
@@ -298,16 +299,17 @@ func WithDenyCache(limiters int) LimiterOption {
 // a grant for up to 1.1 intervals. If so many limiters have such grants, the calls of further limiters return the error, as if
 // no rate were known.
 //
-// A node counts as away once a call fails because the node cannot be reached, or replies with one of the errors above, except
-// TRYAGAIN and "CLUSTERDOWN Hash slot not served", which concern one slot. If the node refuses connections, such a call fails
-// late, because go-redis dials several times (by default five times in 400 ms). So once a call takes longer than usual, and
-// at least 20 ms, the client dials once itself, at most once a second: if the node refuses this connection, it counts as away.
+// A node counts as away once a call fails because the node cannot be reached, or replies with one of the errors above,
+// except those that concern one slot: TRYAGAIN, "CLUSTERDOWN Hash slot not served", and MOVED or ASK of nodes that
+// disagree. If the node refuses connections, such a call fails late, because go-redis dials several times (by default five
+// times in 400 ms). So once a call takes longer than usual, and at least 20 ms, the client dials once itself, at most once
+// a second: if the node refuses this connection, it counts as away.
 //
-// A node also counts as away if it has answered nothing for 500 ms (or for WithCallTimeout, if that is shorter) while a call
-// was in flight. After half of that time a probe is sent, so an answer to the probe also shows that the node is not away. Calls of all methods count for this, also those whose callers'
-// contexts have ended. When the node counts as away, the process decides the calls in flight and all later calls at once.
-// While requests or calls of Health come, background calls probe the node: first after 100 ms, then less often, down to
-// once per second.
+// A node also counts as away if it has answered nothing for 500 ms (or for WithCallTimeout, if that is shorter) while a
+// call was in flight. After half of that time a probe is sent, so an answer to the probe also shows that the node is not
+// away. Calls of all methods count for this, also those whose callers' contexts have ended. When the node counts as away,
+// the process decides the calls in flight and all later calls at once. While requests or calls of Health come, background
+// calls probe the node: first after 100 ms, then less often, down to once per second.
 //
 // The state of a node applies to all limiters on the node, and the state of a shard to all limiters on that shard of a
 // Ring. With an AutoPipeliner over several nodes, the node of a limiter is not known, so each limiter has a state of its

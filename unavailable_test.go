@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -191,5 +192,60 @@ func TestErrorsWhileRedisIsAway(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestNodesThatDisagreeAboutASlot: each of two nodes of a cluster sends callers to the other one. The redis client follows
+// only a few of these redirections.
+func TestNodesThatDisagreeAboutASlot(t *testing.T) {
+	t.Parallel()
+	ctx, nodes := t.Context(), redistest.Cluster(t, 2)
+	cluster := nodes.ClusterClient()
+	pipeliner, err := cluster.AutoPipeline()
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, two := nodes.Servers[0].Client(), nodes.Servers[1].Client()
+	id := two.Do(ctx, "cluster", "myid").Val()
+	give := func(to *redis.Client, name string) { // tells a node that the second one has the slot of a name
+		t.Helper()
+		if err := to.Do(ctx, "cluster", "setslot", keys.Slot(name), "node", id).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for what, rdb := range map[string]rratelimiter.Redis{"cluster": cluster, "auto-pipeliner": pipeliner} {
+		c := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(time.Second))
+		name := what
+		for keys.Slot(name) >= 8192 { // those below are the first node's
+			name += "."
+		}
+		give(one, name)
+		var all sync.WaitGroup
+		for method := range everyMethod(c, nil) {
+			if method == "Clients" || strings.HasPrefix(method, "Rename") { // calls without one slot
+				continue
+			}
+			l := c.RateLimiter("{"+name+"}"+method, rratelimiter.WithRate(rratelimiter.PerHour(10)))
+			all.Go(func() {
+				err := everyMethod(c, l)[method](ctx)
+				if !errors.Is(err, rratelimiter.ErrUnavailable) {
+					t.Errorf("%s, %s: %v", what, method, err)
+				}
+				// An auto-pipeliner may need the whole time of the call for one attempt.
+				if what == "cluster" && (errors.Is(err, rratelimiter.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "disagree about a slot: MOVED")) {
+					t.Errorf("%s: %v", method, err)
+				}
+			})
+		}
+		all.Wait()
+		l := c.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerHour(10)))
+		local := c.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerHour(10)), rratelimiter.WithFallback(0.5))
+		mustTry(t, local, 5, true)
+		mustTry(t, local, 1, false)
+		if h := local.Health(); h.Away {
+			t.Errorf("%s: %+v, though the nodes work", what, h)
+		}
+		give(two, name)
+		mustTry(t, l, 10, true)
 	}
 }

@@ -112,8 +112,12 @@ func IsAnswer(err error) bool {
 }
 
 // notNow are the errors with which servers refuse a command that they may serve soon: they load their data, are not or
-// no longer a master, miss a part of the cluster, move a slot, or have too many clients.
-var notNow = []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "max number of clients"}
+// no longer a master, miss a part of the cluster, move a slot, disagree about it, or have too many clients.
+var notNow = []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", disagreed, "max number of clients"}
+
+// disagreed begins the error of a command that the nodes of a cluster sent to each other more often than the Redis client
+// follows (MaxRedirects).
+const disagreed = "the nodes of the cluster disagree about a slot"
 
 // Says reports whether an error is a server's reply that begins with one of the words.
 func Says(err error, words ...string) bool {
@@ -122,7 +126,7 @@ func Says(err error, words ...string) bool {
 
 // Unreachable reports whether a call failed because Redis cannot be reached or cannot serve any client now: the network
 // failed, no reply or no connection came in time, or the server replied that it is loading, is busy, has too many
-// clients, is a replica, or is part of a cluster that is down. A server's error about a limiter, memory or access
+// clients, is a replica, or is part of a cluster that is down or does not agree who serves the slot. A server's error about a limiter, memory or access
 // rights is a reply. A closed Redis client stays closed, so redis.ErrClosed does not count either.
 func Unreachable(err error) bool {
 	if err == nil || errors.Is(err, redis.ErrClosed) || errors.Is(err, ErrNotInitialized) || errors.Is(err, ErrUntold) {
@@ -133,8 +137,8 @@ func Unreachable(err error) bool {
 }
 
 // IsOfSlot reports whether an error for which Unreachable is true concerns one slot alone, while its node works: the
-// slot is being moved, or no node has it.
-func IsOfSlot(err error) bool { return Says(err, "TRYAGAIN", "CLUSTERDOWN Hash slot") }
+// slot is being moved, no node has it, or the nodes disagree about it.
+func IsOfSlot(err error) bool { return Says(err, "TRYAGAIN", "CLUSTERDOWN Hash slot", disagreed) }
 
 // IsOfNode reports whether an error for which Unreachable is true tells that the node is away: it concerns neither one slot
 // alone nor a command that was not written because its call, or another one in the pipeline, was over.

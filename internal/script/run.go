@@ -92,7 +92,11 @@ func (t *Topology) Load(ctx context.Context, s *Script, key string) error {
 // node for the table of commands, and blocks if that node hangs.
 func (t *Topology) Process(ctx context.Context, cmd redis.Cmder) error {
 	cmd.SetStepCount(1)
-	return ServerError(t.rdb.Process(ctx, cmd))
+	err := ServerError(t.rdb.Process(ctx, cmd))
+	if t.Redirected(err) { // the Redis client has followed as many redirections as it may
+		err = wrapped{err, disagreed + ": " + err.Error()}
+	}
+	return err
 }
 
 // Retry makes attempts of a call until one is final. If one may have been executed, it goes on only if the call is

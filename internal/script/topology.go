@@ -124,9 +124,11 @@ func (t *Topology) Server(ctx context.Context, key string) (Redis, error) {
 }
 
 // Redirected reports whether a node of a cluster refused a command because another node has, or gets, its keys. The
-// call can be repeated at once by the cluster client, which follows the reply to that node.
+// call can be repeated at once by Process: the cluster client follows the reply to that node. A client that is none, except
+// for an AutoPipeliner, which may have one, does not follow it, now or later.
 func (t *Topology) Redirected(err error) bool {
-	return err != nil && t.Clustered() && Says(err, "MOVED", "ASK")
+	_, pipeliner := t.rdb.(*redis.AutoPipeliner)
+	return err != nil && (t.Clustered() || pipeliner) && Says(err, "MOVED", "ASK")
 }
 
 // Reload makes a cluster client reload its nodes after an attempt that no node answered.
