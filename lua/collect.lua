@@ -19,7 +19,7 @@ if stored and not parse_value(stored) then
   return { 0 }
 end
 local newest = call('ZRANGE', records, '-1', '-1', 'WITHSCORES')[2]
-local interval = parse_interval(call('HGET', KEYS[1], 'interval'))
+local interval = parse_number(call('HGET', KEYS[1], 'interval'))
 local broken = not (interval and interval > 0) and call('EXISTS', KEYS[1]) == 1
 if newest and (broken or tonumber(newest) > now - (interval or UNKNOWN_INTERVAL) - idle) then
   return { 0 }

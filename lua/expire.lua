@@ -30,7 +30,7 @@ if condition ~= '' then
     return { 0 }
   end
 end
-local interval = parse_interval(call('HGET', KEYS[1], 'interval')) or 0
+local interval = parse_number(call('HGET', KEYS[1], 'interval')) or 0
 local done = 0
 for i = #KEYS, 1, -1 do
   if not is_foreign(i) then

@@ -20,21 +20,26 @@ local counted = parse_value(stored)
 local all, expired_count = call('ZCARD', records), call('ZCOUNT', records, '-inf', now - limiter.interval)
 local count = all - expired_count
 
--- sum_ranks adds up n records from a rank on; nil if that is too many.
-local function sum_ranks(first, n)
+-- read_ranks returns n records from a rank on; nil if that is too many.
+local function read_ranks(first, n)
   if n > 2000 then
     return nil
   end
-  return n > 0 and sum_permits(call('ZRANGE', records, first, first + n - 1)) or 0
+  return n > 0 and call('ZRANGE', records, first, first + n - 1) or {}
 end
 
 local function score_at(rank)
-  return count > 0 and to_micros(math.min(tonumber(read_record(records, rank)[2]), MAX_PERMITS)) or 0
+  return count > 0 and to_micros(math.min(tonumber(read_record(records, rank)[2]), MAX_NUMBER)) or 0
 end
 
-local used, expired = sum_ranks(expired_count, count), sum_ranks(0, expired_count)
-local estimated = not (used and expired)
-if not used then
+local live, gone = read_ranks(expired_count, count), read_ranks(0, expired_count)
+local used, doubtful
+local expired = gone and sum_permits(gone)
+local estimated = not (live and gone)
+if live then
+  used, doubtful = sum_permits(live, rate)
+  used = used + believed(rate, counted and expired and counted + expired, used, doubtful)
+else
   used = counted and math.max(0, rate - math.max(0, counted) - (expired or 0)) or rate
 end
 if not expired then

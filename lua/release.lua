@@ -37,6 +37,7 @@ if not state.more then
         break
       end
       local held, origin = permits_of(page[i]), undone and origin_of(page[i])
+      held = state.free >= 0 and is_doubtful(held, limiter.rate) and 0 or held
       local others = undone and origin ~= own and math.floor(origin / 65536) ~= own
       if not others and returned + held > wanted then
         shrunk, score, rest = page[i], page[i + 1], returned + held - wanted

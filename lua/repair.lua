@@ -21,24 +21,30 @@ local stored = call('GET', limiter.value)
 local counted = parse_value(stored)
 
 local PAGE = 5000 -- records that are read at a time
-local held, all = 0, 0
+local held, doubtful, all = 0, 0, 0
 local last -- from the newest on, the record with which all permits are in use: a permit is free when it expires
 repeat
   local page = call('ZRANGE', records, -all - PAGE, -all - 1)
   for i = #page, 1, -1 do
-    held = held + permits_of(page[i])
+    local permits = permits_of(page[i])
+    if is_doubtful(permits, rate) then
+      doubtful = doubtful + permits
+    else
+      held = held + permits
+    end
     if held >= rate and not last then
       last = page[i]
     end
   end
   all = all + #page
 until #page < PAGE
+held = held + believed(rate, counted, held, doubtful)
 
-local free = reset and rate or math.max(rate - held, 1 - MAX_PERMITS)
+local free = reset and rate or math.max(rate - held, 1 - MAX_NUMBER)
 local blocked = 0
 if last and not reset then
   local expires_in = tonumber(call('ZSCORE', records, last)) + limiter.interval - now
-  blocked = math.max(0, math.ceil(math.min(MAX_PERMITS, expires_in)))
+  blocked = math.max(0, math.ceil(math.min(MAX_NUMBER, expires_in)))
 end
 local change = (stored or all > 0) and (reset or counted ~= free)
 if change and not dry then

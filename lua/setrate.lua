@@ -56,7 +56,7 @@ else
     call('UNLINK', KEYS[i])
   end
 end
-if limiter.keep_alive == 0 and (parse_interval(old_keep_alive) or 0) > 0 then
+if limiter.keep_alive == 0 and (parse_number(old_keep_alive) or 0) > 0 then
   -- The keep-alive that renewed the TTL is gone, so the TTL goes, too.
   ttl = -1
   call('PERSIST', name)

@@ -25,24 +25,31 @@ end
 local PAGE = 5000 -- records that are read at a time
 local cutoff = read_clock(client_now) - limiter.interval
 local stored = call('GET', limiter.value)
-local expired, used, count, all = 0, 0, 0, 0
+local expired, used, doubtful, count, all = 0, 0, 0, 0, 0
 local oldest, newest = 0, 0
 repeat
   local page = call('ZRANGE', limiter.records, all, all + PAGE - 1, 'WITHSCORES')
   for i = 1, #page, 2 do
-    local score = tonumber(page[i + 1])
+    local score, permits = tonumber(page[i + 1]), permits_of(page[i])
     if score <= cutoff then
-      expired = expired + permits_of(page[i])
+      expired = expired + permits
     else
-      used, count = used + permits_of(page[i]), count + 1
-      newest = to_micros(math.min(score, MAX_PERMITS))
+      count = count + 1
+      if is_doubtful(permits, limiter.rate) then
+        doubtful = doubtful + permits
+      else
+        used = used + permits
+      end
+      newest = to_micros(math.min(score, MAX_NUMBER))
       oldest = count == 1 and newest or oldest
     end
   end
   all = all + #page / 2
 until #page < 2 * PAGE
 
-local free, consistent = check_consistency(limiter.rate, stored, parse_value(stored), all, count, expired, used)
+local counted = parse_value(stored)
+used = used + believed(limiter.rate, counted and counted + expired, used, doubtful)
+local free, consistent = check_consistency(limiter.rate, stored, counted, all, count, expired, used)
 local ttl = call('PTTL', limiter.name)
 for _, figure in ipairs({ free, used, count, oldest, newest, ttl, consistent and 1 or 0 }) do
   reply[#reply + 1] = figure

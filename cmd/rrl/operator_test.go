@@ -95,7 +95,7 @@ a            10/250ms  OVERALL    10       0        0  1h30m
 b            2000/m    OVERALL   500   1,500        1  -
 c            10/m      OVERALL     9       1        1  -      does not add up: rrl show
 "d\x00\xff"  5/s       OVERALL     5       0        0  -
-e            ?                                                its rate is no whole number from 0 on
+e            ?                                                its rate is no whole number
 `
 		if got := s.ok("ls"); got != want {
 			t.Errorf("it lists\n%s\nwant\n%s", got, want)
@@ -165,7 +165,7 @@ func TestSetKeepsWhatIsNotSaid(t *testing.T) {
 			}
 		}
 		s.limiter("broken", "ten", "60000", "0")
-		if got := s.ok("set", "broken", "10/m"); got != "broken: 10/m, in place of one that can't be used: its rate is no whole number from 0 on\n" {
+		if got := s.ok("set", "broken", "10/m"); got != "broken: 10/m, in place of one that can't be used: its rate is no whole number\n" {
 			t.Errorf("where there is a broken rate it says %q", got)
 		}
 		s.limiter("pc", "50", "abc", "1", "keepAliveTime", "3600000")

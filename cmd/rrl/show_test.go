@@ -153,7 +153,7 @@ func TestShowTellsWhatIsWrong(t *testing.T) {
 		s.state("value", "", "ten", -100, rrltest.GoRecord("abc", 2))
 		contains(t, s.ok("show", "value"), `adds up     NO: the free permits are stored as "ten", no whole number`, "8 of 10")
 		s.limiter("broken", "ten", "60000", "0")
-		contains(t, s.unusable("show", "broken"), "none that can be used: its rate is no whole number from 0 on\n            interval = 60000\n            rate = ten\n            type = 0\n")
+		contains(t, s.unusable("show", "broken"), "none that can be used: its rate is no whole number\n            interval = 60000\n            rate = ten\n            type = 0\n")
 		s.must(s.rdb.RPush(t.Context(), "{wrong}:permits", "x").Err())
 		s.limiter("wrong", "10", "60000", "0")
 		contains(t, s.unusable("show", "wrong"), "WRONG       \"{wrong}:permits\" is a list, not a zset: no call works\nrate        10/m, OVERALL\n")

@@ -73,7 +73,7 @@ func (o Options) wholeScores() string {
 // processes do in a rolling deploy, the call is then served at the rate in force, with the note RateMismatch.
 const mostSets = 3
 
-// mostPermits is the highest rate that scripts calculate with (MAX_PERMITS in lua/shared/base.lua).
+// mostPermits is the highest rate that scripts calculate with (MAX_NUMBER in lua/shared/base.lua).
 const mostPermits = 1e15
 
 // An AcquireRequest holds the arguments of acquire.lua for one call and its retries. Its memory is reused for the next

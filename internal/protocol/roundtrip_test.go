@@ -179,7 +179,7 @@ func limiterOf(r Rate) []any {
 }
 
 var (
-	configFunctions = []string{"choose_keys", "parse_number", "parse_interval", "new_limiter", "forget_ended_state", "read_config"}
+	configFunctions = []string{"choose_keys", "parse_number", "new_limiter", "forget_ended_state", "read_config"}
 	timeFunctions   = []string{"read_clock", "to_micros"}
 	limiterValues   = []string{"limiter.rate", "limiter.interval", "limiter.own", "limiter.keep_alive"}
 )
@@ -670,7 +670,7 @@ func TestNotesAreThoseOfScripts(t *testing.T) {
 	got, want := map[string]float64{}, map[string]float64{
 		"MORE": float64(More), "REBUILD_PENDING": float64(RebuildPending), "RATE_MISMATCH": float64(RateMismatch),
 		"FOREIGN_WRITER": float64(ForeignWriter), "MANY": float64(Many),
-		"MAX_PERMITS": mostPermits, "MAX_RECORD": math.MaxUint32,
+		"MAX_NUMBER": mostPermits, "MAX_RECORD": math.MaxUint32,
 		"MAX_EXPIRED": 2000, "MAX_ADDED": 256, // only scripts use these
 		"FRACTIONS_BELOW": 200, // see Dated
 	}

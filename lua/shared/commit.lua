@@ -36,6 +36,7 @@ local function apply_ttl(limiter, ttl, now)
     end
   end
   if ttl > 0 then
+    ttl = math.min(ttl, MAX_NUMBER)
     call('PEXPIRE', value, string.format('%.0f', ttl))
     call('PEXPIRE', records, string.format('%.0f', ttl))
   elseif limiter.made then

@@ -10,23 +10,17 @@ local function choose_keys(offset, kind)
   return KEYS[offset + 2], KEYS[offset + 4]
 end
 
--- parse_number returns the number that a text of digits is; nil for any other text: tonumber also takes 'nan', 'inf' and
--- '0x10', and not on every server the same.
+-- parse_number returns the number that a text of digits is, at most MAX_NUMBER; nil for any other text: tonumber also takes
+-- 'nan', 'inf' and '0x10', and not on every server the same.
 local function parse_number(text)
-  return text and find(text, '^%d+$') and (#text <= 15 and tonumber(text) or MAX_PERMITS) or nil
-end
-
--- parse_interval returns an interval or a keep-alive in ms; nil if the text is none.
-local function parse_interval(text)
-  local ms = parse_number(text)
-  return ms ~= MAX_PERMITS and ms or nil
+  return text and find(text, '^%d+$') and (#text <= 15 and tonumber(text) or MAX_NUMBER) or nil
 end
 
 -- parse_value returns the free permits as a number if the text has the form that INCRBY accepts, else nil. They are
 -- negative after the rate was lowered below what is granted.
 local function parse_value(stored)
   if stored and find(stored, '^-?[1-9]%d*$') then
-    return #stored <= 15 and tonumber(stored) or stored == '1000000000000000' and MAX_PERMITS or nil
+    return #stored <= 15 and tonumber(stored) or stored == '1000000000000000' and MAX_NUMBER or nil
   end
   return stored == '0' and 0 or nil
 end
@@ -86,7 +80,10 @@ local function read_config(offset, configured_rate, config)
       end
     end
   end
-  local rate, interval, kind = parse_number(config[1]), parse_interval(config[2]), config[3]
+  local rate, interval, kind = parse_number(config[1]), parse_number(config[2]), config[3]
+  if find(config[1], '^%-%d+$') then
+    rate = 0 -- Java can set a negative rate, which grants nothing, either
+  end
   if not rate then
     return nil, 5
   elseif not interval or interval < 1 then
@@ -94,7 +91,7 @@ local function read_config(offset, configured_rate, config)
   elseif kind ~= '0' and kind ~= '1' then
     return nil, 7
   end
-  local limiter = new_limiter(offset, rate, interval, kind, parse_interval(config[4]) or 0)
+  local limiter = new_limiter(offset, rate, interval, kind, parse_number(config[4]) or 0)
   limiter.mismatch = configured_rate
     and configured_rate ~= config[1] .. ' ' .. config[2] .. ' ' .. kind .. ' ' .. (config[4] or '0')
   limiter.missing, limiter.made = missing, made

@@ -77,15 +77,17 @@ local function find_own_record(records, score, prefix, n)
   return nil, 0
 end
 
--- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. It writes
--- at once, first what a full server refuses: the state is better afterwards even if the rest of the script fails.
-local function remove_surplus(records, oldest, surplus)
+-- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. Doubtful
+-- ones (record.lua) hold none under the rate. It writes at once, first what a full server refuses: the state is better
+-- afterwards even if the rest of the script fails.
+local function remove_surplus(records, oldest, rate, surplus)
   local gone, rest = {}, nil
   for i = 1, #oldest do
     if surplus == 0 then
       break
     end
     local held = permits_of(oldest[i])
+    held = is_doubtful(held, rate) and 0 or held
     gone[i] = oldest[i]
     if held > surplus then
       rest = held - surplus

@@ -12,6 +12,7 @@ if expired_count > 0 then
   call('ZREMRANGEBYRANK', records, '0', expired_count - 1)
 end
 if ttl > 0 then
+  ttl = math.min(ttl, MAX_NUMBER)
   call('PEXPIRE', value, string.format('%.0f', ttl))
   call('PEXPIRE', records, string.format('%.0f', ttl))
 end

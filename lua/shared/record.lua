@@ -16,13 +16,34 @@ local function permits_of(member)
   return a + b * 256 + c * 65536 + d * 16777216
 end
 
--- sum_permits returns the permits of members.
-local function sum_permits(members)
-  local sum = 0
+-- is_doubtful tells whether so many permits are hardly those of a grant under a rate. Redisson grants a request for -1 permits,
+-- which takes none, and stores 4294967295.
+local function is_doubtful(permits, rate)
+  return permits >= 2147483648 and permits > rate
+end
+
+-- sum_permits returns the permits of members. With a rate, it returns those that are doubtful apart.
+local function sum_permits(members, rate)
+  local sum, doubtful = 0, 0
   for i = 1, #members do
-    sum = sum + permits_of(members[i])
+    local permits = permits_of(members[i])
+    if rate and is_doubtful(permits, rate) then
+      doubtful = doubtful + permits
+    else
+      sum = sum + permits
+    end
   end
-  return sum
+  return sum, doubtful
+end
+
+-- believed returns how many of the doubtful permits count. free are the free permits with the expired ones (nil: not known), and
+-- sum the permits in other live records. Free permits below 0 show that the rate was lowered: then all count. Otherwise at most
+-- so many count as the others leave of the rate.
+local function believed(rate, free, sum, doubtful)
+  if doubtful == 0 or free and free < 0 then
+    return doubtful
+  end
+  return math.max(0, rate - (free or 0) - sum)
 end
 
 -- client_prefix returns the part of a prefix that all records of its client begin with.

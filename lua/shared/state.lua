@@ -42,12 +42,30 @@ local function load_state(limiter, now, rebuild, check)
     -- Few calls come here, so these functions are not defined for the others.
     --@include grant
 
-    -- sum_live adds up the live records, up to about 2,000 in all limiters of the call. It returns the records in order,
-    -- their permits, and whether there may be more.
-    local function sum_live(records, expired_count)
-      local limit = math.floor(2000 * 5 / #KEYS)
-      local page = call('ZRANGE', records, expired_count, expired_count + limit - 1)
-      return page, sum_permits(page), #page == limit
+    -- sum_live adds up the live records, up to about 2,000 in all limiters of the call. If all are read, those that are doubtful
+    -- are replaced by one with the permits that are believed (record.lua). It returns the records in order, their permits, and
+    -- whether there may be more.
+    local function sum_live(limiter, state)
+      local records, rate, limit = limiter.records, limiter.rate, math.floor(2000 * 5 / #KEYS)
+      local page = call('ZRANGE', records, state.expired_count, state.expired_count + limit - 1)
+      local sum, doubtful = sum_permits(page, rate)
+      local held = believed(rate, state.counted and state.counted + state.expired_permits, sum, doubtful)
+      if held < doubtful and #page < limit then
+        local gone = {}
+        for i = 1, #page do
+          if is_doubtful(permits_of(page[i]), rate) then
+            gone[#gone + 1] = page[i]
+          end
+        end
+        local last = gone[#gone]
+        if held > 0 then
+          add_record(records, string.sub(last, 1, -5), held, call('ZSCORE', records, last))
+        end
+        call('ZREM', records, unpack(gone))
+        page = call('ZRANGE', records, state.expired_count, '-1')
+        state.oldest, state.oldest_score = unpack(read_record(records, state.expired_count))
+      end
+      return page, sum + held, #page == limit
     end
 
     -- rebuild_value sets the free permits of a state from the records, and notes why. Nothing is free while more expired records
@@ -82,7 +100,7 @@ local function load_state(limiter, now, rebuild, check)
       elseif state.more then
         state.free, state.notes = math.min(0, total or 0), state.notes + why + REBUILD_PENDING
       else
-        local _, sum, many = sum_live(limiter.records, state.expired_count)
+        local _, sum, many = sum_live(limiter, state)
         state.many, state.free = many, many and math.min(0, total or 0) or rate - sum
         if why ~= NEGATIVE or state.free ~= total then
           state.notes = state.notes + why
@@ -95,7 +113,7 @@ local function load_state(limiter, now, rebuild, check)
     -- gave back are granted once and do not return a second time; and of what was granted before the rate was lowered, the
     -- newest permits stay counted.
     local function check_records(limiter, state)
-      local page, sum, many = sum_live(limiter.records, state.expired_count)
+      local page, sum, many = sum_live(limiter, state)
       state.many = many
       if many then
         return
@@ -105,7 +123,7 @@ local function load_state(limiter, now, rebuild, check)
         state.free, state.notes = state.free - surplus, state.notes + LOW
       elseif surplus > 0 then
         state.notes = state.notes + HIGH
-        remove_surplus(limiter.records, page, surplus)
+        remove_surplus(limiter.records, page, limiter.rate, surplus)
         state.oldest, state.oldest_score = unpack(read_record(limiter.records, state.expired_count))
       end
     end

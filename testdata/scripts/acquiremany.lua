@@ -12,7 +12,7 @@
 
 -- base.lua: constants. It defines no function: each definition costs a tenth of a call of Redis.
 local call, find, tonumber = redis.call, string.find, tonumber
-local MAX_PERMITS = 1e15 -- scripts count with no more permits than this
+local MAX_NUMBER = 1e15 -- scripts count with no more permits, and no longer times (ms), than this
 local MAX_EXPIRED = 2000 -- records that leave in one call: a million of them must not block Redis
 local MAX_ADDED = 256 -- live records that a refusal adds up, and any call where the free permits are negative
 local MAX_RECORD = 4294967295 -- permits in one record
@@ -179,13 +179,34 @@ local function permits_of(member)
   return a + b * 256 + c * 65536 + d * 16777216
 end
 
--- sum_permits returns the permits of members.
-local function sum_permits(members)
-  local sum = 0
+-- is_doubtful tells whether so many permits are hardly those of a grant under a rate. Redisson grants a request for -1 permits,
+-- which takes none, and stores 4294967295.
+local function is_doubtful(permits, rate)
+  return permits >= 2147483648 and permits > rate
+end
+
+-- sum_permits returns the permits of members. With a rate, it returns those that are doubtful apart.
+local function sum_permits(members, rate)
+  local sum, doubtful = 0, 0
   for i = 1, #members do
-    sum = sum + permits_of(members[i])
+    local permits = permits_of(members[i])
+    if rate and is_doubtful(permits, rate) then
+      doubtful = doubtful + permits
+    else
+      sum = sum + permits
+    end
   end
-  return sum
+  return sum, doubtful
+end
+
+-- believed returns how many of the doubtful permits count. free are the free permits with the expired ones (nil: not known), and
+-- sum the permits in other live records. Free permits below 0 show that the rate was lowered: then all count. Otherwise at most
+-- so many count as the others leave of the rate.
+local function believed(rate, free, sum, doubtful)
+  if doubtful == 0 or free and free < 0 then
+    return doubtful
+  end
+  return math.max(0, rate - (free or 0) - sum)
 end
 
 -- client_prefix returns the part of a prefix that all records of its client begin with.
@@ -292,15 +313,17 @@ local function find_own_record(records, score, prefix, n)
   return nil, 0
 end
 
--- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. It writes
--- at once, first what a full server refuses: the state is better afterwards even if the rest of the script fails.
-local function remove_surplus(records, oldest, surplus)
+-- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. Doubtful
+-- ones (record.lua) hold none under the rate. It writes at once, first what a full server refuses: the state is better
+-- afterwards even if the rest of the script fails.
+local function remove_surplus(records, oldest, rate, surplus)
   local gone, rest = {}, nil
   for i = 1, #oldest do
     if surplus == 0 then
       break
     end
     local held = permits_of(oldest[i])
+    held = is_doubtful(held, rate) and 0 or held
     gone[i] = oldest[i]
     if held > surplus then
       rest = held - surplus
@@ -330,6 +353,7 @@ if expired_count > 0 then
   call('ZREMRANGEBYRANK', records, '0', expired_count - 1)
 end
 if ttl > 0 then
+  ttl = math.min(ttl, MAX_NUMBER)
   call('PEXPIRE', value, string.format('%.0f', ttl))
   call('PEXPIRE', records, string.format('%.0f', ttl))
 end

@@ -10,7 +10,7 @@
 
 -- base.lua: constants. It defines no function: each definition costs a tenth of a call of Redis.
 local call, find, tonumber = redis.call, string.find, tonumber
-local MAX_PERMITS = 1e15 -- scripts count with no more permits than this
+local MAX_NUMBER = 1e15 -- scripts count with no more permits, and no longer times (ms), than this
 local MAX_EXPIRED = 2000 -- records that leave in one call: a million of them must not block Redis
 local MAX_ADDED = 256 -- live records that a refusal adds up, and any call where the free permits are negative
 local MAX_RECORD = 4294967295 -- permits in one record
@@ -47,13 +47,34 @@ local function permits_of(member)
   return a + b * 256 + c * 65536 + d * 16777216
 end
 
--- sum_permits returns the permits of members.
-local function sum_permits(members)
-  local sum = 0
+-- is_doubtful tells whether so many permits are hardly those of a grant under a rate. Redisson grants a request for -1 permits,
+-- which takes none, and stores 4294967295.
+local function is_doubtful(permits, rate)
+  return permits >= 2147483648 and permits > rate
+end
+
+-- sum_permits returns the permits of members. With a rate, it returns those that are doubtful apart.
+local function sum_permits(members, rate)
+  local sum, doubtful = 0, 0
   for i = 1, #members do
-    sum = sum + permits_of(members[i])
+    local permits = permits_of(members[i])
+    if rate and is_doubtful(permits, rate) then
+      doubtful = doubtful + permits
+    else
+      sum = sum + permits
+    end
   end
-  return sum
+  return sum, doubtful
+end
+
+-- believed returns how many of the doubtful permits count. free are the free permits with the expired ones (nil: not known), and
+-- sum the permits in other live records. Free permits below 0 show that the rate was lowered: then all count. Otherwise at most
+-- so many count as the others leave of the rate.
+local function believed(rate, free, sum, doubtful)
+  if doubtful == 0 or free and free < 0 then
+    return doubtful
+  end
+  return math.max(0, rate - (free or 0) - sum)
 end
 
 -- client_prefix returns the part of a prefix that all records of its client begin with.
@@ -93,23 +114,17 @@ local function choose_keys(offset, kind)
   return KEYS[offset + 2], KEYS[offset + 4]
 end
 
--- parse_number returns the number that a text of digits is; nil for any other text: tonumber also takes 'nan', 'inf' and
--- '0x10', and not on every server the same.
+-- parse_number returns the number that a text of digits is, at most MAX_NUMBER; nil for any other text: tonumber also takes
+-- 'nan', 'inf' and '0x10', and not on every server the same.
 local function parse_number(text)
-  return text and find(text, '^%d+$') and (#text <= 15 and tonumber(text) or MAX_PERMITS) or nil
-end
-
--- parse_interval returns an interval or a keep-alive in ms; nil if the text is none.
-local function parse_interval(text)
-  local ms = parse_number(text)
-  return ms ~= MAX_PERMITS and ms or nil
+  return text and find(text, '^%d+$') and (#text <= 15 and tonumber(text) or MAX_NUMBER) or nil
 end
 
 -- parse_value returns the free permits as a number if the text has the form that INCRBY accepts, else nil. They are
 -- negative after the rate was lowered below what is granted.
 local function parse_value(stored)
   if stored and find(stored, '^-?[1-9]%d*$') then
-    return #stored <= 15 and tonumber(stored) or stored == '1000000000000000' and MAX_PERMITS or nil
+    return #stored <= 15 and tonumber(stored) or stored == '1000000000000000' and MAX_NUMBER or nil
   end
   return stored == '0' and 0 or nil
 end
@@ -169,7 +184,10 @@ local function read_config(offset, configured_rate, config)
       end
     end
   end
-  local rate, interval, kind = parse_number(config[1]), parse_interval(config[2]), config[3]
+  local rate, interval, kind = parse_number(config[1]), parse_number(config[2]), config[3]
+  if find(config[1], '^%-%d+$') then
+    rate = 0 -- Java can set a negative rate, which grants nothing, either
+  end
   if not rate then
     return nil, 5
   elseif not interval or interval < 1 then
@@ -177,7 +195,7 @@ local function read_config(offset, configured_rate, config)
   elseif kind ~= '0' and kind ~= '1' then
     return nil, 7
   end
-  local limiter = new_limiter(offset, rate, interval, kind, parse_interval(config[4]) or 0)
+  local limiter = new_limiter(offset, rate, interval, kind, parse_number(config[4]) or 0)
   limiter.mismatch = configured_rate
     and configured_rate ~= config[1] .. ' ' .. config[2] .. ' ' .. kind .. ' ' .. (config[4] or '0')
   limiter.missing, limiter.made = missing, made
@@ -339,15 +357,17 @@ local function find_own_record(records, score, prefix, n)
   return nil, 0
 end
 
--- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. It writes
--- at once, first what a full server refuses: the state is better afterwards even if the rest of the script fails.
-local function remove_surplus(records, oldest, surplus)
+-- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. Doubtful
+-- ones (record.lua) hold none under the rate. It writes at once, first what a full server refuses: the state is better
+-- afterwards even if the rest of the script fails.
+local function remove_surplus(records, oldest, rate, surplus)
   local gone, rest = {}, nil
   for i = 1, #oldest do
     if surplus == 0 then
       break
     end
     local held = permits_of(oldest[i])
+    held = is_doubtful(held, rate) and 0 or held
     gone[i] = oldest[i]
     if held > surplus then
       rest = held - surplus
@@ -362,12 +382,30 @@ local function remove_surplus(records, oldest, surplus)
   return surplus
 end
 
-    -- sum_live adds up the live records, up to about 2,000 in all limiters of the call. It returns the records in order,
-    -- their permits, and whether there may be more.
-    local function sum_live(records, expired_count)
-      local limit = math.floor(2000 * 5 / #KEYS)
-      local page = call('ZRANGE', records, expired_count, expired_count + limit - 1)
-      return page, sum_permits(page), #page == limit
+    -- sum_live adds up the live records, up to about 2,000 in all limiters of the call. If all are read, those that are doubtful
+    -- are replaced by one with the permits that are believed (record.lua). It returns the records in order, their permits, and
+    -- whether there may be more.
+    local function sum_live(limiter, state)
+      local records, rate, limit = limiter.records, limiter.rate, math.floor(2000 * 5 / #KEYS)
+      local page = call('ZRANGE', records, state.expired_count, state.expired_count + limit - 1)
+      local sum, doubtful = sum_permits(page, rate)
+      local held = believed(rate, state.counted and state.counted + state.expired_permits, sum, doubtful)
+      if held < doubtful and #page < limit then
+        local gone = {}
+        for i = 1, #page do
+          if is_doubtful(permits_of(page[i]), rate) then
+            gone[#gone + 1] = page[i]
+          end
+        end
+        local last = gone[#gone]
+        if held > 0 then
+          add_record(records, string.sub(last, 1, -5), held, call('ZSCORE', records, last))
+        end
+        call('ZREM', records, unpack(gone))
+        page = call('ZRANGE', records, state.expired_count, '-1')
+        state.oldest, state.oldest_score = unpack(read_record(records, state.expired_count))
+      end
+      return page, sum + held, #page == limit
     end
 
     -- rebuild_value sets the free permits of a state from the records, and notes why. Nothing is free while more expired records
@@ -402,7 +440,7 @@ end
       elseif state.more then
         state.free, state.notes = math.min(0, total or 0), state.notes + why + REBUILD_PENDING
       else
-        local _, sum, many = sum_live(limiter.records, state.expired_count)
+        local _, sum, many = sum_live(limiter, state)
         state.many, state.free = many, many and math.min(0, total or 0) or rate - sum
         if why ~= NEGATIVE or state.free ~= total then
           state.notes = state.notes + why
@@ -415,7 +453,7 @@ end
     -- gave back are granted once and do not return a second time; and of what was granted before the rate was lowered, the
     -- newest permits stay counted.
     local function check_records(limiter, state)
-      local page, sum, many = sum_live(limiter.records, state.expired_count)
+      local page, sum, many = sum_live(limiter, state)
       state.many = many
       if many then
         return
@@ -425,7 +463,7 @@ end
         state.free, state.notes = state.free - surplus, state.notes + LOW
       elseif surplus > 0 then
         state.notes = state.notes + HIGH
-        remove_surplus(limiter.records, page, surplus)
+        remove_surplus(limiter.records, page, limiter.rate, surplus)
         state.oldest, state.oldest_score = unpack(read_record(limiter.records, state.expired_count))
       end
     end
@@ -469,24 +507,31 @@ end
 local PAGE = 5000 -- records that are read at a time
 local cutoff = read_clock(client_now) - limiter.interval
 local stored = call('GET', limiter.value)
-local expired, used, count, all = 0, 0, 0, 0
+local expired, used, doubtful, count, all = 0, 0, 0, 0, 0
 local oldest, newest = 0, 0
 repeat
   local page = call('ZRANGE', limiter.records, all, all + PAGE - 1, 'WITHSCORES')
   for i = 1, #page, 2 do
-    local score = tonumber(page[i + 1])
+    local score, permits = tonumber(page[i + 1]), permits_of(page[i])
     if score <= cutoff then
-      expired = expired + permits_of(page[i])
+      expired = expired + permits
     else
-      used, count = used + permits_of(page[i]), count + 1
-      newest = to_micros(math.min(score, MAX_PERMITS))
+      count = count + 1
+      if is_doubtful(permits, limiter.rate) then
+        doubtful = doubtful + permits
+      else
+        used = used + permits
+      end
+      newest = to_micros(math.min(score, MAX_NUMBER))
       oldest = count == 1 and newest or oldest
     end
   end
   all = all + #page / 2
 until #page < 2 * PAGE
 
-local free, consistent = check_consistency(limiter.rate, stored, parse_value(stored), all, count, expired, used)
+local counted = parse_value(stored)
+used = used + believed(limiter.rate, counted and counted + expired, used, doubtful)
+local free, consistent = check_consistency(limiter.rate, stored, counted, all, count, expired, used)
 local ttl = call('PTTL', limiter.name)
 for _, figure in ipairs({ free, used, count, oldest, newest, ttl, consistent and 1 or 0 }) do
   reply[#reply + 1] = figure
