@@ -155,6 +155,52 @@ func TestExpireForgetsLiveGrants(t *testing.T) {
 	}
 }
 
+// While callers wait, their process calls again when permits return: at the latest an interval later. A limiter lives longer
+// than that, even if its keep-alive is as short as its interval, and whatever other processes call meanwhile.
+func TestALimiterOutlivesTheWaitOfItsCallers(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, kind := range []rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient} {
+			r, other := newRig(t, s), newRig(t, s)
+			r.wipe()
+			rate := rratelimiter.Rate{Type: kind, Permits: 2, Interval: time.Minute, KeepAlive: time.Minute}
+			l := r.limiter("rl")
+			r.setRate(l, rate)
+			r.try(l, 2)
+			// ends returns when a key expires, at the earliest and at the latest.
+			ends := func(key string) (first, last time.Time) {
+				before := time.Now()
+				ttl, err := r.rdb.PTTL(t.Context(), key).Result()
+				r.must(err)
+				return before.Add(ttl), time.Now().Add(ttl + ms)
+			}
+			pair := []string{"rl", keysOf(l)[keys.Value+int(kind)], keysOf(l)[keys.Permits+int(kind)]}
+			granted := time.Now()
+			if first, _ := ends("rl"); first.After(granted.Add(time.Minute + 10*ms)) {
+				t.Errorf("%v: without a waiting caller, the limiter ends %v after the grant", kind, first.Sub(granted))
+			}
+			go l.Acquire(t.Context(), 1)
+			soon(t, "the caller waits", func() bool { return rratelimiter.ClientCore(r.client).Look("rl").Next > 0 })
+			ended := map[string]time.Time{}
+			for _, key := range pair {
+				first, last := ends(key)
+				if ended[key] = first; last.Before(granted.Add(time.Minute + 900*ms)) {
+					t.Errorf("%v: a caller waits, and %q ends %v after the grant", kind, key, last.Sub(granted))
+				}
+			}
+			r.try(l, 1)
+			other.try(other.limiter("rl"), 2)
+			if _, err := other.limiter("rl").Release(t.Context(), 0); err != nil {
+				t.Error(err)
+			}
+			for _, key := range pair {
+				if _, last := ends(key); last.Before(ended[key]) {
+					t.Errorf("%v: calls that do not wait let %q end %v earlier", kind, key, ended[key].Sub(last))
+				}
+			}
+		}
+	})
+}
+
 func TestAClientsOwnPairLeavesByItself(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx := t.Context()

@@ -183,6 +183,7 @@ local rate, interval, records = limiter.rate, limiter.interval, limiter.records
 
 -- Decide.
 local left, reset_in, groups, origin
+local strict = 0
 local refused, ahead = false, 0 -- permits that are taken ahead, for a lease
 local together_in -- the end of the reply
 if recovered and recovered == wanted then
@@ -190,7 +191,6 @@ if recovered and recovered == wanted then
 elseif wanted and wanted <= state.free and not recovered then
   left = state.free - wanted
 else
-  local strict
   groups, strict = parse_groups(ARGV[4])
   origin = -2
   left, refused = allocate(groups, strict, recovered or state.free, rate, recovered)
@@ -277,7 +277,7 @@ if taken > 0 then
   end
 end
 commit(limiter, state, left)
-apply_ttl(limiter, state.ttl, now)
+apply_ttl(limiter, state.ttl, now, refused and strict > 0)
 
 local next_in = state.oldest and expires_in(state, state.oldest_score) or 0
 if state.notes == 0 and not groups and not lease and client_now ~= '' then

@@ -495,6 +495,10 @@ end
 -- commit.lua: the writes that end a script. A script that grants adds its records before: a full server refuses that, and then
 -- nothing is written.
 
+-- How long (ms) after the return of permits a process that waits for them may call: timers, the network and calls that are
+-- repeated take time.
+local LATENESS = 1000
+
 -- commit writes the free permits if they changed, and removes the expired records.
 local function commit(limiter, state, free)
   if not state.counted then
@@ -507,11 +511,13 @@ local function commit(limiter, state, free)
   end
 end
 
--- apply_ttl gives the state the TTL of the configuration (ms; -1: none), or all keys the keep-alive. An interval after its
--- last use, the pair of one client holds nothing that counts; it expires a minute later. But the permits of a lease are used
--- until its end, without a call: the newest record is dated at that end, at most an eighth of the interval ahead, or a second
--- more if clocks differ. If this call makes the configuration (limiter.made), an older state must not end before it.
-local function apply_ttl(limiter, ttl, now)
+-- apply_ttl gives the state the TTL of the configuration (ms; -1: none), or all keys the keep-alive. While callers wait, a
+-- keep-alive is at least an interval and LATENESS: their process calls again when permits return. waiting tells that this call
+-- refused such callers. Another call does not shorten that time, because callers may still wait. An interval after its last
+-- use, the pair of one client holds nothing that counts; it expires a minute later. But the permits of a lease are used until
+-- its end, without a call: the newest record is dated at that end, at most an eighth of the interval ahead, or a second more if
+-- clocks differ. If this call makes the configuration (limiter.made), an older state must not end before it.
+local function apply_ttl(limiter, ttl, now, waiting)
   local name, value, records, own = limiter.name, limiter.value, limiter.records, limiter.own
   if limiter.keep_alive > 0 or own then
     local newest = tonumber(call('ZRANGE', records, '-1', '-1', 'WITHSCORES')[2])
@@ -519,8 +525,8 @@ local function apply_ttl(limiter, ttl, now)
     local used = limiter.interval + (ahead >= 1 and ahead <= limiter.interval / 8 + 1000 and math.ceil(ahead) or 0)
     if limiter.keep_alive > 0 then
       ttl = limiter.keep_alive
-      if ttl >= limiter.interval then -- with a shorter one, grants are forgotten early anyway
-        ttl = math.max(ttl, used)
+      if ttl >= limiter.interval and ttl < used + LATENESS then -- with a shorter one, grants are forgotten early anyway
+        ttl = math.max(ttl, used, math.min(used + LATENESS, waiting and MAX_NUMBER or call('PTTL', name)))
       end
       call('PEXPIRE', name, string.format('%.0f', ttl))
     end
