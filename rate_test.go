@@ -32,8 +32,8 @@ func TestInvalidRatesHaveReasons(t *testing.T) {
 		{"keep-alive as the interval", func(r *rratelimiter.Rate) { r.KeepAlive = time.Second }, ""},
 		{"type 2", func(r *rratelimiter.Rate) { r.Type = 2 }, "unknown type 2"},
 		{"type -1", func(r *rratelimiter.Rate) { r.Type = -1 }, "unknown type -1"},
-		{"no permits", func(r *rratelimiter.Rate) { r.Permits = 0 }, "0 permits, not 1 to 4294967295"},
-		{"negative permits", func(r *rratelimiter.Rate) { r.Permits = -7 }, "-7 permits"},
+		{"no permits", func(r *rratelimiter.Rate) { r.Permits = 0 }, ""},
+		{"negative permits", func(r *rratelimiter.Rate) { r.Permits = -7 }, "-7 permits, not 0 to 4294967295"},
 		{"too many permits", func(r *rratelimiter.Rate) { r.Permits = math.MaxUint32 + 1 }, "4294967296 permits"},
 		{"no interval", func(r *rratelimiter.Rate) { r.Interval = 0 }, "interval 0s"},
 		{"negative interval", func(r *rratelimiter.Rate) { r.Interval = -time.Second }, "interval -1s"},
@@ -42,7 +42,7 @@ func TestInvalidRatesHaveReasons(t *testing.T) {
 		{"short keep-alive", func(r *rratelimiter.Rate) { r.KeepAlive = 999 * time.Millisecond }, "keep-alive 999ms is shorter than the interval 1s"},
 		{"broken keep-alive", func(r *rratelimiter.Rate) { r.KeepAlive = time.Second + time.Microsecond }, "keep-alive 1.000001s"},
 		{"negative keep-alive", func(r *rratelimiter.Rate) { r.KeepAlive = -time.Second }, "keep-alive -1s"},
-		{"nothing", func(r *rratelimiter.Rate) { *r = rratelimiter.Rate{} }, "0 permits"},
+		{"unlimited", func(r *rratelimiter.Rate) { *r = rratelimiter.Unlimited }, "interval 0s"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -89,6 +89,7 @@ func TestRatesReadAndWriteThemselves(t *testing.T) {
 		{"1/1.5s", rratelimiter.Rate{Permits: 1, Interval: 1500 * time.Millisecond}, "1/1.5s"},
 		{" 100 / s ", rratelimiter.PerSecond(100), "100/s"},
 		{"+3/s", rratelimiter.PerSecond(3), "3/s"},
+		{"0/s", rratelimiter.PerSecond(0), "0/s"},
 		{"4294967295/s", rratelimiter.PerSecond(math.MaxUint32), "4294967295/s"},
 		{"10/s per client", rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 10, Interval: time.Second}, "10/s per client"},
 		{"10/s keep-alive 1h", rratelimiter.Rate{Permits: 10, Interval: time.Second, KeepAlive: time.Hour}, "10/s keep-alive 1h"},
@@ -107,7 +108,7 @@ func TestRatesReadAndWriteThemselves(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "100/s", "100": "100/s", "/s": "whole number", "x/s": "whole number", "1.5/s": "whole number", "1e3/s": "whole number",
 		"0x10/s": "whole number", "9223372036854775808/s": "whole number", "5/": "interval", "5/x": "interval", "5/1": "interval",
-		"5/s/s": "interval", "5/seconds": "interval", "0/s": "0 permits", "-1/s": "-1 permits", "4294967296/s": "permits", "5/0s": "interval 0s",
+		"5/s/s": "interval", "5/seconds": "interval", "-1/s": "-1 permits", "4294967296/s": "permits", "5/0s": "interval 0s",
 		"5/-1s": "interval -1s", "5/1us": "interval 1µs", "5/9999999h": "interval", "5/s keep-alive ": "keep-alive",
 		"5/s keep-alive x": "keep-alive", "5/s keep-alive 1ms": "shorter", "5/s per clients": "interval",
 		"5/s keep-alive 1h per client": "keep-alive", "5/s per client per client": "interval",
@@ -120,7 +121,7 @@ func TestRatesReadAndWriteThemselves(t *testing.T) {
 }
 
 func FuzzParseRate(f *testing.F) {
-	for _, text := range []string{"100/s", "5/250ms", "1000/h", "10/s per client keep-alive 1h", "1/d", "1/1h0m5s", "/", "1/"} {
+	for _, text := range []string{"100/s", "5/250ms", "1000/h", "10/s per client keep-alive 1h", "1/d", "0/m", "1/1h0m5s", "/", "1/"} {
 		f.Add(text, int64(1), int64(1), int64(1), false)
 	}
 	f.Fuzz(func(t *testing.T, text string, permits, interval, keepAlive int64, perClient bool) {

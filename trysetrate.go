@@ -35,14 +35,23 @@ func (t RateType) String() string {
 }
 
 // Rate is a limiter's configuration.
+//
+// Redisson can store intervals and keep-alives longer than a time.Duration. They are in force, and are read as 292 years.
 type Rate struct {
-	Type     RateType      // Overall (zero value) or PerClient
-	Permits  int64         // permits per Interval, 1 to 4294967295
+	Type RateType // Overall (zero value) or PerClient
+	// Permits per Interval, 0 to 4294967295. A rate of 0 refuses every request: methods that take a number of permits return
+	// ErrExceedsRate, also to callers that wait already; AcquireUpTo and TakeUpTo take nothing.
+	Permits  int64
 	Interval time.Duration // whole milliseconds, at least 1 ms
 	// KeepAlive is the time from the last use of the limiter until Redis removes it (Redisson 3.38 and later): whole
-	// milliseconds, at least Interval. 0 means that it is never removed.
+	// milliseconds, at least Interval. 0 means that it is never removed. A call that leaves callers waiting keeps the limiter
+	// for at least Interval + 1 s. Redisson does not: beside it, choose a KeepAlive that is longer than the waits of callers.
 	KeepAlive time.Duration
 }
+
+// Unlimited is the zero Rate. For packages httplimit and grpclimit it means that a request is not limited. A limiter cannot
+// have this rate: to set it is ErrInvalidRate.
+var Unlimited Rate
 
 // PerSecond returns a rate of permits per second.
 func PerSecond(permits int64) Rate { return Rate{Permits: permits, Interval: time.Second} }
@@ -58,8 +67,8 @@ func (r Rate) validate() error {
 	switch {
 	case r.Type != Overall && r.Type != PerClient:
 		return invalidRate("%v", r.Type)
-	case r.Permits < 1 || r.Permits > math.MaxUint32:
-		return invalidRate("%d permits, not 1 to %d", r.Permits, uint32(math.MaxUint32))
+	case r.Permits < 0 || r.Permits > math.MaxUint32:
+		return invalidRate("%d permits, not 0 to %d", r.Permits, uint32(math.MaxUint32))
 	case r.Interval < time.Millisecond || r.Interval%time.Millisecond != 0:
 		return invalidRate("interval %v is not a positive number of whole milliseconds", r.Interval)
 	case r.KeepAlive < 0 || r.KeepAlive%time.Millisecond != 0:

@@ -225,6 +225,17 @@ func TestRedisThatFails(t *testing.T) {
 	}
 }
 
+func TestRateOfZeroRefusesEveryCall(t *testing.T) {
+	s := limittest.New(t)
+	for rate, want := range map[rratelimiter.Rate]codes.Code{
+		rratelimiter.PerMinute(0): codes.ResourceExhausted, rratelimiter.Unlimited: codes.OK,
+	} {
+		guard := httplimit.New(httplimit.PerFunc(s.Client(), "plan", func(*http.Request) rratelimiter.Rate { return rate }, nil))
+		guard.Policy = patient
+		wantCodes(t, t.Context(), serve(t, guard), want, want)
+	}
+}
+
 // A gRPC client with a retry policy retries after the delay in the trailer.
 func TestClientComesBack(t *testing.T) {
 	s := limittest.New(t)

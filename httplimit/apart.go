@@ -27,7 +27,7 @@ func (p *Policy) askApart(ctx context.Context, claims []Claim) ([]Answer, error)
 			return nil, errors.Join(append(causes, err, g.giveBack(ctx))...)
 		case err != nil:
 			causes = append(causes, err)
-			if claims[i].local() {
+			if claims[i].known() {
 				places = append(places, len(g)+len(wrong))
 				wrong = append(wrong, claims[i])
 			}
@@ -54,6 +54,9 @@ func (p *Policy) askApart(ctx context.Context, claims []Claim) ([]Answer, error)
 	return g, nil
 }
 
+// refusal is the answer of a limit whose rate is 0.
+func refusal(c Claim) Answer { return Answer{Claim: c, Refused: true} }
+
 // askOne checks one limit. If a claim without a known Rate needs more permits than the rate, it is reduced to one
 // permit. If even one permit exceeds what the limit can grant, the limit refuses the request.
 func (p *Policy) askOne(ctx context.Context, c *Claim) (Answer, error) {
@@ -67,7 +70,7 @@ func (p *Policy) askOne(ctx context.Context, c *Claim) (Answer, error) {
 			return Answer{}, err
 		}
 		if c.Permits == 1 {
-			return Answer{Claim: *c, Refused: true}, nil
+			return refusal(*c), nil
 		}
 		p.report(ctx, err)
 		c.Permits = 1

@@ -187,11 +187,11 @@ func TestLimitsThatAreNone(t *testing.T) {
 	s := limittest.New(t)
 	var none *rratelimiter.Limiter
 	guard := patient(
-		Shared("none", none), Shared("nil", nil), Per(s.Client(), "0", rratelimiter.PerSecond(0), nil),
-		Per(s.Client(), "zero", rratelimiter.Rate{}, nil), Per(s.Client(), "1h", rratelimiter.PerHour(1), nil),
+		Shared("none", none), Shared("nil", nil),
+		Per(s.Client(), "unlimited", rratelimiter.Unlimited, nil), Per(s.Client(), "1h", rratelimiter.PerHour(1), nil),
 	)
 	wantCodes(t, guard.Middleware(ok), "192.0.2.1", "/", 200, 429)
-	guard.SetLimits(Shared("none", none), Per(s.Client(), "0", rratelimiter.PerSecond(0), nil))
+	guard.SetLimits(Shared("none", none), Per(s.Client(), "unlimited", rratelimiter.Unlimited, nil))
 	wantCodes(t, guard.Middleware(ok), "192.0.2.1", "/", 200, 200)
 	wantCount(t, guard.Policy, map[Outcome]int64{Allowed: 1, Denied: 1, Unlimited: 2})
 }

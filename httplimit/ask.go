@@ -18,6 +18,8 @@ func (p *Policy) askAll(ctx context.Context, claims []Claim) ([]Answer, error) {
 	if len(claims) == 1 && !settles { // nothing to give back
 		r, err := p.try(ctx, claims[0])
 		switch {
+		case errors.Is(err, rratelimiter.ErrExceedsRate) && claims[0].Permits == 1:
+			return []Answer{refusal(claims[0])}, nil
 		case errors.Is(err, rratelimiter.ErrExceedsRate):
 			return p.askApart(ctx, claims)
 		case err != nil:

@@ -23,7 +23,7 @@ type Claim struct {
 	Key     string            // distinguishes the limiters of the limit; "" if the limit has only one
 	Limiter Allower           // decides; nil or a nil *rratelimiter.Limiter: the request is not limited
 	Permits int64             // number of permits that the request takes; 0 means the default 1
-	Rate    rratelimiter.Rate // rate of the limiter, if known; without it, RateLimit-Policy has no window, and FailLocal cannot decide
+	Rate    rratelimiter.Rate // rate of the limiter, or Unlimited if it is not known; without it, RateLimit-Policy has no window, and FailLocal cannot decide
 
 	countIf func(status int, h http.Header) bool  // from Limit.CountIf; nil: the request counts
 	cost    func(status int, h http.Header) int64 // from Limit.CostAfter; nil: the request costs Permits
@@ -37,8 +37,8 @@ type Limit func(r *http.Request) Claim
 
 // Per limits the requests of each key to a rate. Each key has its own limiter, made by Named: "ratelimit:KEY:NAME". If
 // key is nil, all requests share the limiter "ratelimit:NAME". If key returns "" for a request, the request has no key,
-// and the limit does not apply to it: use [Limit.OrElse] to limit such requests. If the rate has no permits, such as
-// the zero Rate, the limit applies to no request.
+// and the limit does not apply to it: use [Limit.OrElse] to limit such requests. If the rate is
+// [rratelimiter.Unlimited], the limit applies to no request. A rate of 0 permits refuses every request.
 //
 // Limits with the same name and key use the same limiter, also in other guards and services, and should have the same
 // rate. So choose a name that describes what is limited, or the interval. If several limits of one request have the
@@ -47,8 +47,9 @@ func Per(client *rratelimiter.Client, name string, rate rratelimiter.Rate, key K
 	return PerFunc(client, name, func(*http.Request) rratelimiter.Rate { return rate }, key)
 }
 
-// PerFunc is Per with a rate that depends on the request, for example on its route, or on the plan of its tenant. A
-// rate without permits means that the request is not limited. At any time, all requests with the same key should have
+// PerFunc is Per with a rate that depends on the request, for example on its route, or on the plan of its tenant.
+// [rratelimiter.Unlimited] means that the request is not limited, and a rate of 0 permits, such as
+// rratelimiter.PerSecond(0), that it is refused, also while Redis cannot be reached. At any time, all requests with the same key should have
 // the same rate. A new rate is in force from the next request on, and earlier grants still count. rate is not called
 // for a request without a key.
 func PerFunc(client *rratelimiter.Client, name string, rate func(*http.Request) rratelimiter.Rate, key Key) Limit {
@@ -60,7 +61,7 @@ func PerFunc(client *rratelimiter.Client, name string, rate func(*http.Request) 
 			}
 		}
 		rate := rate(r)
-		if rate.Permits == 0 {
+		if rate == rratelimiter.Unlimited {
 			return Claim{Name: name, Key: value}
 		}
 		return Named(client, name, value, rate)
@@ -68,7 +69,7 @@ func PerFunc(client *rratelimiter.Client, name string, rate func(*http.Request) 
 }
 
 // OrElse returns a limit that applies other to the requests without a key: the requests for which l returns a Claim
-// that has no Name and no Limiter. If a request has a key but a rate without permits, other does not apply to it.
+// that has no Name and no Limiter. If a request has a key and the rate Unlimited, other does not apply to it.
 //
 //	httplimit.Per(client, "key", rratelimiter.PerMinute(600), httplimit.Header("X-API-Key")).
 //		OrElse(httplimit.Per(client, "anonymous", rratelimiter.PerMinute(10), addr.Key))

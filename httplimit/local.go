@@ -48,12 +48,15 @@ func (d *localLimiter) ask(claims []Claim, share float64) (answers []Answer, can
 	var windows []*localwindow.Window
 	denied := false
 	for _, c := range claims {
-		if !c.local() {
+		if !c.known() {
 			continue
 		}
 		w := d.window(localKey{c.Name, c.Key}, c.Rate.Interval, now, windows)
-		limit := max(1, int64(math.Floor(float64(c.Rate.Permits)*share)))
-		n := min(c.Permits, limit)
+		limit := c.Rate.Permits
+		if limit > 0 {
+			limit = max(1, int64(math.Floor(float64(limit)*share)))
+		}
+		n := max(1, min(c.Permits, limit))
 		free := limit - w.Used()
 		for i, other := range windows { // two keys of one request may share a window
 			if other == w {
@@ -79,8 +82,11 @@ func (d *localLimiter) ask(claims []Claim, share float64) (answers []Answer, can
 	return answers, len(answers) > 0
 }
 
-// local reports whether the process can decide on a claim locally.
-func (c Claim) local() bool { return c.Rate.Permits > 0 && c.Rate.Interval > 0 }
+// known reports whether the rate of a claim is known, so that the process can decide on the claim locally.
+func (c Claim) known() bool { return c.Rate.Interval > 0 }
+
+// refuses reports whether the rate of a claim is known to refuse every request.
+func (c Claim) refuses() bool { return c.known() && c.Rate.Permits == 0 }
 
 // window returns the window of a key, advanced to now. It makes the window if there is none. If keys of the limit share
 // a window at this time, the new window begins with the permits in use of the shared window, because the key may have

@@ -268,7 +268,7 @@ func (p *Policy) conclude(ctx context.Context, claims []Claim, d *Decision) {
 			d.Outcome = FailedClosed
 			return
 		case p.Failure != FailLocal:
-			return
+			claims = slices.DeleteFunc(slices.Clone(claims), func(c Claim) bool { return !c.refuses() })
 		}
 		var can bool
 		if d.Answers, can = p.local.ask(claims, p.LocalShare); !can {
@@ -302,7 +302,12 @@ func (p *Policy) limited(ctx context.Context, claims []Claim) []Claim {
 				c.Name, c.Key, rratelimiter.ErrInvalidOption, left[other].Rate, c.Rate))
 			continue
 		}
-		if most := c.Rate.Permits; most > 0 {
+		if c.refuses() {
+			if slices.ContainsFunc(left, c.shares) {
+				continue
+			}
+			c.Permits = 1 // no number is small enough
+		} else if most := c.Rate.Permits; c.known() {
 			for _, other := range left {
 				if c.shares(other) {
 					most -= other.Permits
@@ -337,7 +342,7 @@ func (c Claim) repeats(other Claim) bool {
 
 // contradicts reports whether two claims give one limiter different rates.
 func (c Claim) contradicts(other Claim) bool {
-	return c.Rate != other.Rate && c.Rate.Permits != 0 && other.Rate.Permits != 0 && c.shares(other)
+	return c.Rate != other.Rate && c.known() && other.known() && c.shares(other)
 }
 
 // shares reports whether two claims use one limiter.
@@ -420,14 +425,13 @@ func (p *Policy) awaitInLine(ctx context.Context, line waiter, a Answer) ([]Answ
 		go p.listen(bounded, l, giveUp)
 	}
 	ok, err := line.TryAcquireTimeout(bounded, a.Permits, p.Wait)
-	if err != nil {
-		if bounded.Err() != nil {
-			err = context.Cause(bounded)
-		}
+	switch {
+	case errors.Is(err, rratelimiter.ErrExceedsRate), err == nil && !ok:
+		return p.ask(ctx, []Claim{a.Claim}) // the rate was lowered; or to get the current RetryAfter
+	case err != nil && bounded.Err() != nil:
+		return nil, context.Cause(bounded)
+	case err != nil:
 		return nil, err
-	}
-	if !ok {
-		return p.ask(ctx, []Claim{a.Claim}) // to get the current RetryAfter
 	}
 	// TryAcquireTimeout returns only a bool. Remaining is 0, because other callers may be waiting for the next permits, and
 	// NextAfter is the longest that it can be.

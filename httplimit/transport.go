@@ -169,7 +169,7 @@ func (t *Transport) hold() {
 		}
 		return err != nil
 	}
-	var rate rratelimiter.Rate // without permits: not known
+	var rate rratelimiter.Rate // Unlimited: not known
 	var due time.Time          // time at which the next permits return; zero: not known
 	for t.paused() {
 		for len(held) > 0 && !time.Now().Before(held[0].renew) {
@@ -205,9 +205,9 @@ func (t *Transport) hold() {
 func (t *Transport) take(rate *rratelimiter.Rate, due *time.Time) (grant *rratelimiter.Grant, wait time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), holdCall)
 	defer cancel()
-	if rate.Permits == 0 {
-		if *rate, err = t.Limiter.Config(ctx); err != nil {
-			return nil, 0, err
+	if rate.Permits == 0 { // not known, or no request can be sent anyway
+		if *rate, err = t.Limiter.Config(ctx); err != nil || rate.Permits == 0 {
+			return nil, holdAtMost, err
 		}
 	}
 	if grant, err = t.Limiter.TakeUpTo(ctx, rate.Permits); grant != nil || err != nil {

@@ -44,7 +44,7 @@ type queue struct {
 	polls             int  // polls in a row that slept to their end, at most 4
 	polling           bool // the timer ends a poll
 	fairShare         fairshare.Share
-	rate              int64           // in the last reply; 0: no reply yet
+	rate              int64           // in the last reply; until then the highest number
 	mayPass           int64           // the process may serve requests up to this size though the first one waits; 0: none
 	redissonCheckedAt time.Time       // when the server was last asked whether Redisson uses it
 	yieldUntil        time.Time       // until then this process takes no more than its fair share, by the client's clock
@@ -54,7 +54,7 @@ type queue struct {
 }
 
 func newQueue(l *Limiter) *queue {
-	q := &queue{client: l.client, limiter: l}
+	q := &queue{client: l.client, limiter: l, rate: math.MaxInt64}
 	if d := l.settings.Lease; d > 0 {
 		q.ledger = lease.NewLedger(d, l.settings.ServerTime, &q.client.leases, q.giveBackLater)
 	}
@@ -217,7 +217,7 @@ func (q *queue) join(r *request) {
 		q.linger = 0
 		q.timer.Stop()
 	}
-	if lingered || !r.Waits || q.inFlight == nil && q.waiter() == r || !r.Until.IsZero() || q.rate > 0 && r.N > q.rate ||
+	if lingered || !r.Waits || q.inFlight == nil && q.waiter() == r || !r.Until.IsZero() || r.N > q.rate ||
 		r.N <= q.mayPass {
 		q.ask = true
 		q.send()

@@ -19,8 +19,8 @@ const MaxLimiters = 1 << 16
 // A Limiter is one limiter as local decisions see it.
 type Limiter struct {
 	Key      string        // identifies it
-	Own      int64         // permits of its own rate; 0: it has none
-	Interval time.Duration // of its own rate
+	Own      int64         // permits of its own rate
+	Interval time.Duration // of its own rate; 0: it has none
 	Fraction float64       // the part of the rate that it grants, 0 to 1
 }
 
@@ -36,8 +36,8 @@ type Limiters struct {
 
 // An entry decides in the place of Redis on one limiter.
 type entry struct {
-	rate     int64               // in the last reply of Redis; 0: no reply yet
-	interval time.Duration       // the same
+	rate     int64               // in the last reply of Redis
+	interval time.Duration       // the same; 0: no reply yet
 	own      bool                // the rate is the limiter's own
 	window   *localwindow.Window // local grants; nil: none
 }
@@ -60,7 +60,7 @@ func (d *Limiters) Learn(l *Limiter, rate int64, interval time.Duration, now tim
 	if known != nil {
 		known.rate, known.interval, known.own = rate, interval, own
 	}
-	d.forget(2, func(known *entry) bool { return (known.own || known.rate == 0) && known.spare(now) })
+	d.forget(2, func(known *entry) bool { return (known.own || known.interval == 0) && known.spare(now) })
 }
 
 // Size returns the number of entries.
@@ -142,10 +142,10 @@ func (s localBudget) times() (next, all time.Duration) {
 func (d *Limiters) budget(l *Limiter, now time.Time) (s localBudget, known bool) {
 	s = localBudget{rate: l.Own, interval: l.Interval, now: now}
 	stored := d.all[l.Key]
-	if stored != nil && stored.rate > 0 {
+	if stored != nil && stored.interval > 0 {
 		s.rate, s.interval = stored.rate, stored.interval
 	}
-	if s.rate < 1 || s.interval <= 0 {
+	if s.interval <= 0 {
 		return localBudget{}, false
 	}
 	s.limit, s.interval = part(l.Fraction, s.rate, s.interval)
@@ -169,7 +169,7 @@ func (d *Limiters) budget(l *Limiter, now time.Time) (s localBudget, known bool)
 
 // CanDecide reports whether the process can decide on l: its rate is known, and there is room to count its grants.
 func (d *Limiters) CanDecide(l *Limiter, now time.Time) bool {
-	own := l.Own > 0
+	own := l.Interval > 0
 	return own && d.size.Load() < int64(d.Most) || d.known(l, own, now)
 }
 
@@ -178,7 +178,7 @@ func (d *Limiters) known(l *Limiter, own bool, now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if known := d.all[l.Key]; known != nil {
-		return own || known.rate > 0
+		return own || known.interval > 0
 	}
 	return own && (l.Fraction == 0 || d.room(now))
 }
