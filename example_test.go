@@ -236,7 +236,7 @@ func ExampleClient_TakeAll() {
 }
 
 func ExampleParseRate() {
-	for _, text := range []string{"100/s", "5/250ms", "10/1h30m per client keep-alive 2h", "0/s", "many"} {
+	for _, text := range []string{"100/s", "5/250ms", "10/1h30m per client keep-alive 2h", "0/s", "-1/s", "many"} {
 		rate, err := rratelimiter.ParseRate(text)
 		if err != nil {
 			fmt.Println(err)
@@ -248,7 +248,8 @@ func ExampleParseRate() {
 	// 100/s 100 1s OVERALL
 	// 5/250ms 5 250ms OVERALL
 	// 10/1h30m per client keep-alive 2h 10 1h30m0s PER_CLIENT
-	// rratelimiter: invalid rate: 0 permits, not 1 to 4294967295
+	// 0/s 0 1s OVERALL
+	// rratelimiter: invalid rate: -1 permits, not 0 to 4294967295
 	// rratelimiter: invalid rate: "many" is not of the form permits/interval, such as 100/s
 }
 

@@ -45,6 +45,11 @@ func TestDoctorFindsWhatIsWrongWithLimiters(t *testing.T) {
 				s.must(s.rdb.Set(t.Context(), "{cart:17}:value", "12.50", 0).Err())
 				s.must(s.rdb.Set(t.Context(), "{cart:17}:value:eur", "12.50", 0).Err())
 			}},
+			{"refuses-all", "note", "rrl set x RATE", func() { s.limiter("x", "0", "60000", "0") }},
+			{"doubtful-records", "warning", "negative number", func() { // of a request for -1 permits by Redisson
+				s.limiter("x", "10", "60000", "0")
+				s.state("x", "", "10", -5, "\x08abcdefgh\xff\xff\xff\xff")
+			}},
 			{"broken-config", "error", "rrl set x RATE", func() { s.limiter("x", "ten", "60000", "0") }},
 			{"broken-config", "error", "rrl set x RATE", func() {
 				s.limiter("x", "10", "60000") // no type: found by its state

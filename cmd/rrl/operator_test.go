@@ -556,7 +556,7 @@ limits:
 		apply(0, strings.NewReplacer("90/s -> 100/s", "100/s, as before", ", new", ", as before", "~", "=", "+", "=").Replace(want)+
 			"0 of 4 limiters would be changed\n", "--diff")
 		for text, part := range map[string]string{
-			"limits: {a: 5/s, b: 0/s}":               "line 1: b: rratelimiter: invalid rate",
+			"limits: {a: 5/s, b: -1/s}":              "line 1: b: rratelimiter: invalid rate",
 			"limits: {a: {rate: 5/s, reset: maybe}}": "a: line 1: cannot unmarshal !!str `maybe` into bool",
 			"":                                       "the standard input: it is empty",
 		} {

@@ -219,7 +219,14 @@ func (s *session) describe(v *survey.Survey) {
 		}
 		return
 	}
-	line("rate", "%v, %v", v.Rate, v.Rate.Type)
+	refuses := ""
+	if v.Rate.Permits == 0 {
+		refuses = ": every request is refused"
+	}
+	line("rate", "%v, %v%s", v.Rate, v.Rate.Type, refuses)
+	for _, field := range v.Shortened() {
+		line("", "%s", s.Paint(render.Warm, field))
+	}
 	line("TTL", "%s", ttlText(v))
 	line("free", "%s  %s of %s", render.Bar(v.Available, v.Rate.Permits, 20, "█", "░"),
 		render.Thousands(v.Available), render.Thousands(v.Rate.Permits))

@@ -168,6 +168,43 @@ func TestShowTellsWhatIsWrong(t *testing.T) {
 	})
 }
 
+// A rate of 0, times that a time.Duration does not hold, and the record of a request for -1 permits by Redisson.
+func TestShowExplainsOddNumbers(t *testing.T) {
+	onShops(t, func(t *testing.T, s shop) {
+		if text := s.ok("set", "zero", "0/m"); text != "zero: 0/m, new\n" {
+			t.Error(text)
+		}
+		contains(t, s.ok("show", "zero"), "rate        0/m, OVERALL: every request is refused\n", "0 of 0")
+		contains(t, s.ok("ls", "zero"), "0/m")
+		if one := objects(t, s.ok("watch", "zero", "--for", "1s", "--json"))[0]; one["rate"] != "0/m" || one["available"] != 0. {
+			t.Errorf("watch: %v", one)
+		}
+		s.limiter("long", "10", "9223372036854775807", "0", "keepAliveTime", "1000000000000000000")
+		s.state("long", "", "7", -100, rrltest.GoRecord("abc", 3))
+		contains(t, s.ok("show", "long"), "10/2562047h47m16.854s keep-alive 2562047h47m16.854s, OVERALL\n",
+			"the interval is longer than that: 9223372036854775807 ms\n", "the keep-alive is longer than that: 1000000000000000000 ms\n",
+			"7 of 10", "adds up     yes: 7")
+		s.limiter("longest", "10", "9223372036854", "0")
+		if text := s.ok("show", "longest"); strings.Contains(text, "longer") {
+			t.Error(text)
+		}
+		for value, want := range map[string]string{"11": "1 more than 10", "10": "yes: 10", "8": "yes: 8", "": ""} {
+			name := "negative" + value
+			s.limiter(name, "10", "60000", "0")
+			s.state(name, "", value, -100, "\x08abcdefgh\xff\xff\xff\xff")
+			state, err := rrltest.Client(s.rdb).RateLimiter(name).State(t.Context())
+			s.must(err)
+			one := objects(t, s.ok("show", name, "--json"))[0]
+			if one["used"] != float64(state.Used) || one["available"] != float64(state.Available) || one["consistent"] != state.Consistent {
+				t.Errorf("%s: %v, and by State %+v", name, one, state)
+			}
+			if value != "" {
+				contains(t, s.ok("show", name), "adds up     ", want)
+			}
+		}
+	})
+}
+
 // Records of real releases of Redisson (testdata) are distinguished as far as they differ, and doctor has no findings
 // for them.
 func TestShowGuessesTheRedisson(t *testing.T) {

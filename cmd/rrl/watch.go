@@ -114,7 +114,7 @@ func secondOf(v feed.Sight, at int64) jsonSecond {
 	if v.Failed != nil {
 		j.Error = v.Failed.Error()
 	}
-	if v.Rate.Permits > 0 {
+	if v.Rate.Interval > 0 {
 		rate := render.RateOf(v.Rate)
 		j.JSONRate = &rate
 	}

@@ -87,7 +87,7 @@ func TestEachFaultHasItsLine(t *testing.T) {
 		{"no key", "limits:\n  a:\n    rate: 10/s", "2: a: it has no field \"key\""},
 		{"no rate", "limits:\n  a:\n    key: all", "2: a: it has no rate"},
 		{"a wrong rate", "limits:\n  a:\n    key: all\n    rate: 10", `4: a: rate: "10" is not of the form permits/interval`},
-		{"no permits", "limits:\n  a:\n    key: all\n    rate: 0/s", "4: a: rate: "},
+		{"no permits", "limits:\n  a:\n    key: all\n    rate: -1/s", "4: a: rate: "},
 		{"a rate per client", "limits:\n  a:\n    key: all\n    rate: 10/s per client", "4: a: rate: \"10/s per client\": \"per client\" would mean per process"},
 		{"a rate that is a list", "limits:\n  a:\n    key: all\n    rate: [10/s]", "4: a: rate must be a single value"},
 		{"a cost that is none", head + "    cost: many", `5: a: cost: "many" is no whole number`},

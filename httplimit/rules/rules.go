@@ -34,7 +34,8 @@
 //     the list is the same. The limit does not apply to a request that has no key, for example without the header
 //     field. In a list, a missing key counts as empty: the limit applies unless the request has none of the keys in the
 //     list.
-//   - rate: in the format of rratelimiter.ParseRate: 100/s, 5/250ms, 1000/h. The suffix "per client" is an error.
+//   - rate: in the format of rratelimiter.ParseRate: 100/s, 5/250ms, 1000/h. 0/s refuses every request. The
+//     suffix "per client" is an error.
 //   - cost: the number of permits that each request takes: from 1 (the default) to the permits of the rate.
 //   - paths: the limit applies to these paths, with or without a final slash. If a path in the file ends with a slash,
 //     the limit also applies to all paths below it. It applies to all spellings: if servers can read several paths in the

@@ -200,6 +200,10 @@ func TestAChangedFileIsInForce(t *testing.T) {
 		b.passes(true, "GET", "/") // the live grant counts
 		b.passes(true, "GET", "/")
 		b.passes(false, "GET", "/")
+		b.write("limits: {one: {rate: 0/h, key: all}}") // refuses every request
+		time.Sleep(4 * time.Second)
+		b.passes(false, "GET", "/")
+		b.logged("limits=1")
 		b.write("limits: {}")
 		time.Sleep(4 * time.Second)
 		b.passes(true, "GET", "/")

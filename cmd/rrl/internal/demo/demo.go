@@ -33,6 +33,8 @@ func (o *Options) read() (rratelimiter.Rate, error) {
 	switch {
 	case err != nil:
 		return rate, errors.New(connect.Redacted("--rate: " + err.Error()))
+	case rate.Permits == 0:
+		return rate, fmt.Errorf("--rate %v: it refuses every request", rate)
 	case o.Load.Workers < 0 || o.Load.Pollers < 0 || o.Load.Workers+o.Load.Pollers == 0:
 		return rate, errors.New("--workers and --pollers: at least one caller is needed")
 	case o.Load.Workers+o.Load.Pollers > 10000:

@@ -31,6 +31,14 @@ func judge(v *survey.Survey) (all []Finding) {
 			"rrl set "+name+" RATE")
 		return all
 	}
+	if v.Rate.Permits == 0 {
+		add(Note, "refuses-all", "its rate is 0: every request is refused", "rrl set "+name+" RATE allows requests again")
+	}
+	if v.Doubtful.Records > 0 {
+		add(Warning, "doubtful-records", render.Number(int64(v.Doubtful.Records), "record")+" of more permits than any grant: Redisson "+
+			"stores a request for -1 permits as 4294967295, and grants it",
+			"find out which Java client requests a negative number of permits; the next call of a Go client mends the records")
+	}
 	var classes []string
 	for _, f := range v.Forms {
 		if f.Odd != "" {

@@ -8,7 +8,7 @@ import (
 // A fault names its line, in one line.
 func TestReadLimitsNamesTheLineOfAFault(t *testing.T) {
 	for text, part := range map[string]string{
-		"limits: {a: 5/s, b: 0/s}":            "line 1: b: rratelimiter: invalid rate",
+		"limits: {a: 5/s, b: -1/s}":           "line 1: b: rratelimiter: invalid rate",
 		"limits:\n  a: {rate: 5/s, burst: 3}": `line 2: a: unknown field "burst"`,
 		"limits:\n  a: 5/s\n  a: 6/s":         "line 3: a is there already, in line 2",
 		"rates: {}":                           "the entries must be under limits",

@@ -76,7 +76,7 @@ func readable(ctx context.Context, l *connect.Limiter) (r rratelimiter.Rate, err
 	if stored.Fields["type"] == "1" {
 		r.Type = rratelimiter.PerClient
 	}
-	if ms, err := strconv.ParseInt(stored.Fields["keepAliveTime"], 10, 50); err == nil && ms > 0 {
+	if ms, _ := strconv.ParseInt(stored.Fields["keepAliveTime"], 10, 64); ms > 0 { // the largest number, if it is larger
 		r.KeepAlive = protocol.Millis(ms)
 	}
 	return r, err

@@ -154,6 +154,9 @@ func (o Options) read(in io.Reader) (trace, error) {
 	if err != nil {
 		return trace{}, fmt.Errorf("--rate: %w", err)
 	}
+	if rate.Permits == 0 {
+		return trace{}, fmt.Errorf("--rate %v: it refuses every request, so there is nothing to compare", rate)
+	}
 	if _, made := patterns[o.Trace]; !made {
 		name := "standard input"
 		if o.Trace != "-" {

@@ -82,6 +82,7 @@ type Survey struct {
 	Available    int64    // permits free now
 	Drift        int64    // free permits and all records, less the rate: 0 where all is right
 	Bins         []int64  // live permits, by the time of their grant: an interval from the oldest to now
+	Doubtful     Sum      // live records of so many permits that they are hardly grants: a negative request of Redisson leaves one
 }
 
 // Reason says why a limiter can't be used, where its name has been said.
@@ -119,6 +120,19 @@ func (s *Survey) Foreign() (keys []Foreign) {
 		}
 	}
 	return keys
+}
+
+// Shortened says which times of the configuration are stored longer than Rate has them, because a time.Duration does not
+// hold them.
+func (s *Survey) Shortened() (texts []string) {
+	for name, shown := range map[string]time.Duration{"interval": s.Rate.Interval, "keep-alive": s.Rate.KeepAlive} {
+		stored := s.Fields[map[string]string{"interval": "interval", "keep-alive": "keepAliveTime"}[name]]
+		if shown > 0 && len(stored) > len(strconv.FormatInt(shown.Milliseconds(), 10)) && strings.Trim(stored, "0123456789") == "" {
+			texts = append(texts, fmt.Sprintf("the %s is longer than that: %s ms", name, stored))
+		}
+	}
+	slices.Sort(texts)
+	return texts
 }
 
 // WrongType says what is wrong with the first key that another program uses; "" mostly.
@@ -183,13 +197,21 @@ type tally struct {
 	last      protocol.StoredRecord
 	writers   map[string]*Writer
 	forms     map[string]*Form
+	doubtful  []doubt
+}
+
+// A doubt is a record whose permits count as lua/shared/record.lua says.
+type doubt struct {
+	writer  *Writer
+	bin     int
+	permits int64
 }
 
 func newTally(s *Survey) *tally {
 	now, edge := float64(s.At.UnixMicro())/1000, math.Inf(-1) // with no interval that can be read, no record is known to have expired
 	if s.Fault == nil {
 		edge = now - float64(s.Rate.Interval.Milliseconds())
-	} else if interval, err := strconv.ParseUint(s.Fields["interval"], 10, 50); err == nil && interval > 0 {
+	} else if interval, err := strconv.ParseUint(s.Fields["interval"], 10, 64); err == nil && interval > 0 {
 		edge = now - float64(interval)
 	}
 	return &tally{
@@ -219,11 +241,20 @@ func (t *tally) add(r protocol.StoredRecord) {
 		t.Expired.add(permits)
 		return
 	}
-	t.Live.add(permits)
 	if t.writers[tag] == nil {
 		t.writers[tag] = &Writer{Tag: tag}
 	}
-	t.writers[tag].add(permits)
+	bin := -1
+	if n := len(t.Bins); n > 0 && !math.IsInf(t.edge, -1) {
+		bin = int(math.Floor((r.Score - t.edge) / (t.now - t.edge) * float64(n)))
+		bin = min(max(bin, 0), n-1)
+	}
+	if permits >= 1<<31 && t.Fault == nil && permits > t.Rate.Permits {
+		t.Doubtful.add(permits)
+		t.doubtful = append(t.doubtful, doubt{t.writers[tag], bin, permits})
+		permits = 0
+	}
+	t.count(t.writers[tag], bin, permits, 1)
 	at := protocol.Instant(1000 * int64(min(max(r.Score, -1e15), 1e15)))
 	t.Oldest = at
 	if t.Live.Records == 1 {
@@ -238,13 +269,37 @@ func (t *tally) add(r protocol.StoredRecord) {
 			t.OpenUntil = at
 		}
 	}
-	if n := len(t.Bins); n > 0 && !math.IsInf(t.edge, -1) {
-		bin := int(math.Floor((r.Score - t.edge) / (t.now - t.edge) * float64(n)))
-		t.Bins[min(max(bin, 0), n-1)] += permits
+}
+
+// count counts the permits of live records.
+func (t *tally) count(w *Writer, bin int, permits int64, records int) {
+	for _, sum := range []*Sum{&t.Live, &w.Sum} {
+		sum.Records += records
+		sum.Permits += permits
+	}
+	if bin >= 0 {
+		t.Bins[bin] += permits
+	}
+}
+
+// believe counts the permits of doubtful records that can be those of grants.
+func (t *tally) believe() {
+	most := t.Doubtful.Permits
+	if !t.Readable || t.Free+t.Expired.Permits >= 0 {
+		most = t.Rate.Permits - t.Live.Permits
+		if t.Readable {
+			most -= t.Free + t.Expired.Permits
+		}
+	}
+	for _, d := range t.doubtful { // the newest first
+		part := min(max(most, 0), d.permits)
+		most -= part
+		t.count(d.writer, d.bin, part, 0)
 	}
 }
 
 func (t *tally) finish() {
+	t.believe()
 	for _, w := range t.writers {
 		t.Writers = append(t.Writers, *w)
 	}

@@ -51,7 +51,7 @@ func eventOf(v feed.Sight, since time.Time) event {
 	if !v.At.IsZero() && v.Fault == "" { // it was read
 		e.Consistent = &v.Consistent
 	}
-	if v.Rate.Permits > 0 {
+	if v.Rate.Interval > 0 {
 		e.Rate, e.Type = v.Rate.String(), v.Rate.Type.String()
 		e.Permits, e.IntervalMs = v.Rate.Permits, v.Rate.Interval.Milliseconds()
 	}

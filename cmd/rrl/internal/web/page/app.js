@@ -126,8 +126,8 @@ class Card {
   describe() {
     const e = this.last, find = (what) => this.root.querySelector(what);
     const error = e.away ? "" : e.error; // while Redis is away the last figures stay, and status says so
-    const unchosen = e.type === "PER_CLIENT" && !e.client, known = e.permits > 0 && !error && !e.fault && !unchosen;
-    this.root.classList.toggle("blank", unchosen || !e.permits);
+    const unchosen = e.type === "PER_CLIENT" && !e.client, known = e.interval_ms > 0 && !error && !e.fault && !unchosen;
+    this.root.classList.toggle("blank", unchosen || !e.interval_ms);
     this.root.classList.toggle("exhausted", known && e.available === 0);
     name(find(".name"), e.text);
     find(".rate").textContent = grouped(e.rate ?? "");
@@ -137,7 +137,7 @@ class Card {
     find(".of").textContent = known ? `of ${thousands(e.permits)} permits free` : "";
     find(".badge").hidden = !known || e.available > 0;
     const level = find(".level");
-    level.style.width = known ? `${(100 * e.available) / e.permits}%` : "0";
+    level.style.width = known && e.permits ? `${(100 * e.available) / e.permits}%` : "0";
     level.classList.toggle("low", known && e.available < e.permits / 10);
     const facts = known ? { "in use": `${thousands(e.used)} in ${thousands(e.records)} ${e.records === 1 ? "record" : "records"}` } : {};
     if (e.ttl_ms) facts["gone in"] = span(e.ttl_ms);
