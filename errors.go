@@ -15,7 +15,8 @@ var (
 	// field. SetRate sets the rate in both cases. TrySetRate and WithRate set missing fields, but do not replace invalid
 	// ones.
 	ErrNotInitialized = script.ErrNotInitialized
-	// ErrExceedsRate means that one request asked for more permits than the rate has.
+	// ErrExceedsRate means that one request asked for more permits than the rate has. At a rate of 0, any request does. The
+	// error is a refusal, and no failure of Redis.
 	ErrExceedsRate = dispatch.ErrExceedsRate
 	// ErrInvalidPermits means that a request asked for fewer than one permit (Release, Return: fewer than zero), or
 	// that AllowAllN or TakeAll got slices of different lengths.

@@ -44,6 +44,7 @@ var checks = []check{
 	{name: "TTL by Java", run: ttlByJava},
 	{name: "TTL by Go", run: ttlByGo},
 	{name: "new rate by Java", since: "3.13.4", run: newRateByJava},
+	{name: "rate of 0 refuses", run: zeroRate},
 	{name: "keep-alive", run: keepAlive, otherwise: "not renewed by Java", otherwiseTo: "3.38.0"},
 	{name: "release", since: "3.52.0", run: release},
 }
@@ -277,6 +278,59 @@ func goFirst(kind redisson.Type) func(*bench, string) {
 		want(b, "Java's availablePermits", int64(3))(b.java.Available(b.ctx, name))
 		want(b, "Java's tryAcquire", true)(b.java.TryAcquire(b.ctx, name, 3))
 		b.nothingLeft(l, name)
+	}
+}
+
+// comparesWithRate is the first version that compares every request with the rate.
+const comparesWithRate = "3.14.0"
+
+// zeroRate: a rate of 0, set by Java, by Go, or by Go over another rate, refuses every request of both. Java's methods throw,
+// those that wait, too; the oldest releases compare a request with the rate only where no free permits are stored.
+func zeroRate(b *bench, name string) {
+	for who, set := range map[string]func(l *rratelimiter.Limiter) error{
+		"Java's trySetRate": func(l *rratelimiter.Limiter) error {
+			_, err := b.java.TrySetRate(b.ctx, l.Name(), redisson.Rate{Interval: time.Minute})
+			return err
+		},
+		"Go's TrySetRate": func(l *rratelimiter.Limiter) error {
+			_, err := l.TrySetRate(b.ctx, rratelimiter.PerMinute(0))
+			return err
+		},
+		"Go's SetRate": func(l *rratelimiter.Limiter) error {
+			want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, l.Name(), redisson.Rate{Permits: 5, Interval: time.Minute}))
+			want(b, "Java's tryAcquire", true)(b.java.TryAcquire(b.ctx, l.Name(), 2))
+			return l.SetRate(b.ctx, rratelimiter.PerMinute(0), rratelimiter.KeepState())
+		},
+	} {
+		l := b.limiter(name + ":" + who)
+		b.must(who, set(l))
+		want(b, "Go's Config", rratelimiter.PerMinute(0))(l.Config(b.ctx))
+		want(b, "Java's getConfig", redisson.Rate{Type: redisson.Overall, Interval: time.Minute})(b.java.Config(b.ctx, l.Name()))
+		for range 2 { // the first call of Go stores the free permits
+			for what, call := range map[string]func() (bool, error){
+				"tryAcquire":                func() (bool, error) { return b.java.TryAcquire(b.ctx, l.Name(), 1) },
+				"tryAcquire with a timeout": func() (bool, error) { return b.java.TryAcquireTimeout(b.ctx, l.Name(), 1, 20*time.Millisecond) },
+			} {
+				ok, err := call()
+				if failure := (*redisson.Error)(nil); ok || err != nil && !errors.As(err, &failure) ||
+					!before(b.java.Version(), comparesWithRate) && (err == nil || !strings.Contains(err.Error(), "exceed defined rate")) {
+					b.Fatalf("%s, then Java's %s: %v, %v", who, what, ok, err)
+				}
+			}
+			if !before(b.java.Version(), comparesWithRate) {
+				if err := b.java.Acquire(b.ctx, l.Name(), 1); err == nil || !strings.Contains(err.Error(), "exceed defined rate") {
+					b.Fatalf("%s, then Java's acquire: %v", who, err)
+				}
+			}
+			if ok, err := l.TryAcquire(b.ctx, 1); ok || !errors.Is(err, rratelimiter.ErrExceedsRate) {
+				b.Fatalf("%s, then Go's TryAcquire: %v, %v", who, ok, err)
+			}
+			want(b, "Go's AcquireUpTo", int64(0))(l.AcquireUpTo(b.ctx, 5))
+			want(b, "Go's AvailablePermits", int64(0))(l.AvailablePermits(b.ctx))
+		}
+		b.must("Go's SetRate", l.SetRate(b.ctx, rratelimiter.PerMinute(5)))
+		want(b, "Java's tryAcquire at a rate of 5", true)(b.java.TryAcquire(b.ctx, l.Name(), 3))
+		want(b, "Go's TryAcquire at a rate of 5", true)(l.TryAcquire(b.ctx, 2))
 	}
 }
 
