@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -176,21 +178,32 @@ func resultOf(s *state, a answer, now int64, told rratelimiter.Result) rratelimi
 	interval := s.number("interval")
 	r := rratelimiter.Result{Allowed: a.granted, Limit: s.number("rate"), Remaining: max(0, free)}
 	if records := s.pair().records; len(records) > 0 {
-		r.ResetAfter = time.Duration(max(1, records[len(records)-1].at+interval-now)) * time.Millisecond
+		r.ResetAfter = lasting(max(1, records[len(records)-1].at+interval-now))
 	}
 	if !a.granted {
-		r.RetryAfter = time.Duration(a.wait) * time.Millisecond
-	} else if simple := time.Duration(interval) * time.Millisecond; told.ResetAfter == simple {
+		r.RetryAfter = lasting(a.wait)
+	} else if simple := lasting(interval); told.ResetAfter == simple {
 		r.ResetAfter = simple
 	}
 	if records := s.pair().records; len(records) > 0 {
-		r.NextAfter = min(max(time.Duration(records[0].at+interval-now)*time.Millisecond, time.Microsecond), r.ResetAfter)
+		r.NextAfter = min(max(lasting(records[0].at+interval-now), time.Microsecond), r.ResetAfter)
 	}
 	if a.granted && 2*r.Remaining > r.Limit && told.NextAfter == r.ResetAfter {
 		r.NextAfter = r.ResetAfter
 	}
 	return r
 }
+
+// lasting returns so many ms as a Result has them: the longest time.Duration in whole µs, if it does not hold them.
+func lasting(ms int64) time.Duration {
+	if ms >= longest {
+		return protocol.Micros(math.MaxInt64)
+	}
+	return time.Duration(ms) * time.Millisecond
+}
+
+// longest is the longest time.Duration in ms.
+const longest = int64(math.MaxInt64 / time.Millisecond)
 
 // answer makes the call. It also returns the Result where the method has one.
 func (by caller) answer(ctx context.Context, c *comparison) (answer, *rratelimiter.Result) {
@@ -329,7 +342,7 @@ func memberOf(f rratelimiter.RecordFormat, id uint64, permits int64) string {
 func chance(t *rapid.T, n int, label string) bool { return rapid.IntRange(1, n).Draw(t, label) == n }
 
 var (
-	rateGen = rapid.OneOf(rapid.Int64Range(1, 12), rapid.Int64Range(1, 300), rapid.Just(int64(1_000_000)), rapid.Just(int64(4_294_967_295)))
+	rateGen = rapid.OneOf(rapid.Int64Range(0, 12), rapid.Int64Range(1, 12), rapid.Int64Range(1, 300), rapid.Just(int64(1_000_000)), rapid.Just(int64(4_294_967_295)))
 	spanGen = rapid.OneOf(rapid.Int64Range(1, 50), rapid.SampledFrom([]int64{1000, 60_000, 3_600_000}))
 )
 
@@ -358,6 +371,12 @@ func drawState(t *rapid.T) state {
 	}}
 	if c.keepAlive > 0 || chance(t, 4, "a keep-alive of 0") {
 		s.fields["keepAliveTime"] = fmt.Sprint(c.keepAlive)
+	}
+	if chance(t, 20, "an interval that no time.Duration holds") {
+		s.fields["interval"] = rapid.SampledFrom([]string{"1000000000000000", "9223372036854775807"}).Draw(t, "interval, ms")
+	}
+	if chance(t, 20, "a negative rate") {
+		s.fields["rate"] = "-3"
 	}
 	switch rapid.IntRange(0, 12).Draw(t, "part of the configuration") {
 	case 10:
@@ -534,7 +553,7 @@ func drawCall(t *rapid.T, of []string, s *state) (string, call) {
 // drawTime draws the time until the next call in ms: often until a record expires, give or take 1 ms, and sometimes
 // negative.
 func drawTime(t *rapid.T, s *state, now int64) int64 {
-	interval := max(1, s.number("interval"))
+	interval := min(max(1, s.number("interval")), 3_600_000)
 	switch rapid.IntRange(0, 9).Draw(t, "time") {
 	case 0, 1, 2:
 		return 0
@@ -544,7 +563,7 @@ func drawTime(t *rapid.T, s *state, now int64) int64 {
 			return 1
 		}
 		r := rapid.SampledFrom(records).Draw(t, "until one expires")
-		return max(0, r.at+interval-now+int64(rapid.IntRange(-1, 1).Draw(t, "give or take")))
+		return min(max(0, r.at+interval-now+int64(rapid.IntRange(-1, 1).Draw(t, "give or take"))), interval)
 	case 7:
 		return rapid.Int64Range(0, 2*interval).Draw(t, "ms later")
 	case 8:
@@ -641,6 +660,9 @@ func (w *world) sequence(t *rapid.T, of []string, callers []caller, compared, al
 			}
 		} else if asked.kind != acquireUpTo && asked.kind != look && chance(t, 5, "Java alone") {
 			t.Logf("at %d ms Redisson %s alone: %v", w.now-epoch, version, asked)
+			if asked.kind == tryAcquire && chance(t, 10, "a negative request") {
+				asked.n = rapid.SampledFrom([]int64{-1, -7}).Draw(t, "permits")
+			}
 			if current, err = w.javaAlone(ctx, version, asked); err != nil {
 				t.Fatal("a call failed: ", err)
 			}

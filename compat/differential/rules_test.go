@@ -82,7 +82,71 @@ func (c *comparison) rebuild() bool {
 	return changed
 }
 
+// doubtful reports whether so many permits are hardly those of a grant under a rate: a negative request leaves them.
+func doubtful(permits, rate int64) bool { return permits >= 1<<31 && permits > rate }
+
+// believe replaces the live records with doubtful permits by one with as many as the free permits and the other records leave
+// of the rate, and reports whether it did. Free permits below 0 show that the rate was lowered: then all count.
+func (c *comparison) believe(s *state, rate, edge int64) bool {
+	p := s.pair()
+	value, whole := p.number()
+	expired, live, living := p.sums(edge)
+	var last *record
+	for i, r := range living {
+		if doubtful(r.permits, rate) {
+			live -= r.permits
+			last = &living[i]
+		}
+	}
+	if last == nil || whole && value+expired < 0 {
+		return false
+	}
+	held := rate - live
+	if whole {
+		held -= value + expired
+	}
+	kept := record{last.at, held, memberOf(rratelimiter.Redisson317, 0xb000_0000, max(0, held))}
+	p.records = slices.DeleteFunc(slices.Clone(p.records), func(r record) bool { return r.at > edge && doubtful(r.permits, rate) })
+	if held > 0 {
+		at := slices.IndexFunc(p.records, func(r record) bool { return r.at > kept.at })
+		if at < 0 {
+			at = len(p.records)
+		}
+		p.records = slices.Insert(p.records, at, kept)
+	} else if len(p.records) == 0 {
+		p.recordsEnd = 0
+	}
+	return true
+}
+
 var rules = []rule{
+	{
+		name: "a negative request holds no permits",
+		java: "grants it, and reads its record as 2^32 permits less the request",
+		here: "where a call adds up the records, or State does, such a record counts as what the others leave of the rate",
+		why:  "a bug in one client must not block the limiter for an interval",
+		repairs: func(c *comparison) bool {
+			p := c.start.pair()
+			value, whole := p.number()
+			rate, edge := c.start.number("rate"), c.edge()
+			expired, _, _ := p.sums(edge)
+			switch {
+			case c.call.keep && (c.start.fields["type"] == "" || c.start.fields["type"] == strconv.FormatInt(c.call.rate.kind, 10)):
+				rate, edge = c.call.rate.rate, c.now-c.call.rate.interval
+			case !c.acquires():
+				return false
+			case c.call.kind == look:
+				return c.believe(&c.start, rate, edge)
+			case !c.checked && whole && value >= 0 && value+expired <= rate:
+				return false
+			}
+			if !c.believe(&c.start, rate, edge) {
+				return false
+			}
+			c.before = c.start.clone()
+			return true
+		},
+	},
 	{
 		name: "records of every format count",
 		java: "reads the one format of its own release, and fails on or misreads others",
@@ -302,7 +366,7 @@ var rules = []rule{
 			p := c.wanted.pair()
 			have, _ := p.number()
 			interval := c.wanted.number("interval")
-			wait := interval // if all records together do not free enough
+			wait := interval // if all records together do not free enough; at most what a time.Duration holds
 			for i, r := range p.records {
 				have += r.permits
 				if have >= c.call.n || i+1 == walked && len(p.records) > walked {
@@ -310,6 +374,7 @@ var rules = []rule{
 					break
 				}
 			}
+			wait = min(wait, longest)
 			changed := c.wanted.wait != wait
 			c.wanted.wait = wait
 			return changed
@@ -351,7 +416,12 @@ var rules = []rule{
 			p.records = slices.Clone(living)
 			left := c.call.n
 			for left > 0 && len(p.records) > 0 {
-				back := min(left, p.records[0].permits)
+				back := p.records[0].permits
+				if value >= 0 && doubtful(back, c.wanted.number("rate")) {
+					p.records = p.records[1:]
+					continue
+				}
+				back = min(left, back)
 				left -= back
 				if p.records[0].permits -= back; p.records[0].permits == 0 {
 					p.records = p.records[1:]
@@ -542,7 +612,7 @@ var rules = []rule{
 				return false
 			}
 			interval, p := c.wanted.number("interval"), c.wanted.pair()
-			end := c.ended + interval + 60_000
+			end := c.ended + min(interval+60_000, 1e15)
 			if n := len(p.records); n > 0 && p.records[n-1].at-c.now <= interval/8+1000 {
 				end += max(0, p.records[n-1].at-c.now)
 			}

@@ -133,7 +133,7 @@ func (s state) write(ctx context.Context, p redis.Pipeliner, name string) {
 	p.Del(ctx, keys...)
 	expire := func(key string, end int64) {
 		if end > 0 {
-			p.PExpireAt(ctx, key, time.UnixMilli(end))
+			p.Do(ctx, "pexpireat", key, end) // PExpireAt takes no year after 2262
 		}
 	}
 	for field, value := range s.fields {
@@ -164,10 +164,11 @@ func (s state) clone() state {
 	return s
 }
 
-// number returns a numeric field of the configuration, or 0 if the field is not a number.
+// number returns a numeric field of the configuration as this library counts with it: from 0 to 10^15; 0 if the field is not
+// a number.
 func (s *state) number(field string) int64 {
 	n, _ := strconv.ParseInt(s.fields[field], 10, 64)
-	return n
+	return min(max(n, 0), 1e15)
 }
 
 func (s *state) initialized() bool {
