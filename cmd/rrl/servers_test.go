@@ -1,10 +1,17 @@
 package main
 
 import (
+	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/rrltest"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/snapshot"
 )
 
 // servers_test.go runs rrl on each product and release.
@@ -52,4 +59,62 @@ func TestErrorsOfScripts(t *testing.T) {
 			t.Errorf("the rate is %s", rate)
 		}
 	})
+}
+
+// TestRefusedCommandsAreThoseOfThePage: as the users in docs/security.md, doctor and snapshot.Take do their work, and the
+// server's ACL log has the commands that the page names, and no others.
+func TestRefusedCommandsAreThoseOfThePage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "A read-only user")
+	text, _, found := strings.Cut(text, "Give this user")
+	if !found {
+		t.Fatal("docs/security.md has no read-only user")
+	}
+	rule := regexp.MustCompile(`\+[a-z|]+`).FindAllString(text, -1)
+	server := redistest.Real(t)
+	s := shop{t, server, server.Client()}
+	s.limiter("orders", "10", "60000", "0")
+	s.state("orders", "", "9", -5, rrltest.GoRecord("abc", 1))
+	t.Setenv("RRL_USER", "looker")
+	t.Setenv("RRL_PASSWORD", "secret")
+	for _, test := range []struct {
+		add, take, doctor string // commands that are added, and those that are refused
+	}{
+		{"+info +config|get", "", ""},
+		{"+info", "", "config|get"},
+		{"-info", "info", "config|get info"},
+	} {
+		words := []any{"acl", "setuser", "looker", "reset", "on", ">secret", "~*", "resetchannels", "-@all"}
+		for _, word := range append(slices.Clone(rule), strings.Fields(test.add)...) {
+			words = append(words, word)
+		}
+		s.must(s.rdb.Do(t.Context(), words...).Err())
+		refused := func(what, want string) {
+			t.Helper()
+			entries, err := s.rdb.ACLLog(t.Context(), 100).Result()
+			s.must(err)
+			var all []string
+			for _, e := range entries {
+				if !strings.HasPrefix(e.Object, "client") { // go-redis identifies itself
+					all = append(all, e.Object)
+				}
+			}
+			slices.Sort(all)
+			if got := strings.Join(slices.Compact(all), " "); got != want {
+				t.Errorf("%s, %s: refused are %q, want %q", test.add, what, got, want)
+			}
+		}
+		s.must(s.rdb.Do(t.Context(), "acl", "log", "reset").Err())
+		looker := server.Client(func(o *redis.Options) { o.Username, o.Password = "looker", "secret" })
+		if got, err := snapshot.Take(t.Context(), looker, "orders"); err != nil || got.Config == nil {
+			t.Errorf("%s: %+v, %v", test.add, got, err)
+		}
+		refused("Take", test.take)
+		s.must(s.rdb.Do(t.Context(), "acl", "log", "reset").Err())
+		contains(t, s.ok("doctor"), "1 limiter looked at")
+		refused("doctor", test.doctor)
+	}
 }
