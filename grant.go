@@ -86,6 +86,9 @@ func (g *Grant) Permits() int64 {
 // granted the permits locally (WithFallback), Return frees the permits that the process granted last. [Limiter.Release]
 // removes the oldest permits of all clients instead.
 //
+// If the call that took the permits was retried, the network may still deliver its first attempt. After Return that attempt
+// takes all permits of the call again, if they are free, for one interval and for no caller.
+//
 // If n is 0 or the grant is nil, Return does nothing. If n is negative, the error is ErrInvalidPermits. If the reply is
 // lost, the error is ErrOutcomeUnknown: the permits may have come back, and no later Return gives them back.
 func (g *Grant) Return(ctx context.Context, n int64) (int64, error) {

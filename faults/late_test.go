@@ -225,6 +225,71 @@ func TestAttemptThatComesLate(t *testing.T) {
 	}
 }
 
+// TestAttemptThatComesAfterItsPermitsWereGivenBack: the late attempt finds no record of its retry, and takes the permits
+// again. No caller gets them, and they are free again after an interval.
+func TestAttemptThatComesAfterItsPermitsWereGivenBack(t *testing.T) {
+	t.Parallel()
+	const n = 3
+	server := redistest.Real(t)
+	for name, test := range map[string]struct {
+		back func(ctx context.Context, l *rratelimiter.Limiter, g *rratelimiter.Grant) error
+		left int64 // permits in use before the late attempt
+	}{
+		"kept": {func(context.Context, *rratelimiter.Limiter, *rratelimiter.Grant) error { return nil }, n},
+		"Return": {func(ctx context.Context, _ *rratelimiter.Limiter, g *rratelimiter.Grant) error {
+			return second(g.Return(ctx, n))
+		}, 0},
+		"Return of one": {func(ctx context.Context, _ *rratelimiter.Limiter, g *rratelimiter.Grant) error {
+			return second(g.Return(ctx, 1))
+		}, n - 1},
+		"Release": {func(ctx context.Context, l *rratelimiter.Limiter, _ *rratelimiter.Grant) error {
+			return second(l.Release(ctx, n))
+		}, 0},
+		"Reset": {func(ctx context.Context, l *rratelimiter.Limiter, _ *rratelimiter.Grant) error {
+			return second(l.Reset(ctx))
+		}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var p post
+			rdb := server.Client(func(o *redis.Options) { o.Dialer, o.ReadTimeout = p.dial, impatience })
+			now := time.Now().Truncate(time.Millisecond)
+			clock := func() time.Time { return now }
+			limiter := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(5*time.Second), rratelimiter.WithClock(clock)).
+				RateLimiter(t.Name(), rratelimiter.WithRate(rratelimiter.PerMinute(20)))
+			if _, err := limiter.AvailablePermits(t.Context()); err != nil { // the server has the script
+				t.Fatal(err)
+			}
+			p.keep()
+			grant, result, err := limiter.Take(t.Context(), n)
+			if !result.Allowed || err != nil {
+				t.Fatal(result, err)
+			}
+			if err := test.back(t.Context(), limiter, grant); err != nil {
+				t.Fatal(err)
+			}
+			used := func(want int64) {
+				t.Helper()
+				if state, err := limiter.State(t.Context()); err != nil || state.Used != want || !state.Consistent {
+					t.Errorf("%+v, %v; %d permits should be recorded", state, err, want)
+				}
+			}
+			used(test.left)
+			p.deliver(t)
+			p.served(t)
+			if name == "kept" {
+				used(n)
+			} else {
+				used(test.left + n)
+			}
+			now = now.Add(time.Minute)
+			if free, err := limiter.AvailablePermits(t.Context()); free != 20 || err != nil {
+				t.Errorf("an interval later %d are free, %v", free, err)
+			}
+		})
+	}
+}
+
 // TestSharedAttemptThatComesLate: one of three callers in one call was refused.
 func TestSharedAttemptThatComesLate(t *testing.T) {
 	t.Parallel()
