@@ -159,6 +159,29 @@ func TestANewRateBeforeItsRecordsAreAddedUp(t *testing.T) {
 	})
 }
 
+// TestRatesThatAlternate: old and new processes of a deployment enforce two rates, each against the other. What is owed above
+// the lower rate is not forgotten when the higher one returns, so an interval holds no more than the higher rate.
+func TestRatesThatAlternate(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		limiters := []*rratelimiter.Limiter{
+			r.limiter("rl", rratelimiter.WithEnforcedRate(rratelimiter.PerMinute(100))),
+			r.limiter("rl", rratelimiter.WithEnforcedRate(rratelimiter.PerMinute(50))),
+		}
+		granted, most := int64(0), int64(0)
+		for i := range 20 {
+			got, err := limiters[i%2].AcquireUpTo(t.Context(), 100)
+			r.must(err)
+			granted += got
+			most = max(most, r.free(limiters[1]))
+			r.advance(time.Second)
+		}
+		if granted != 100 || most != 0 {
+			t.Errorf("%d were granted in 20 s, and up to %d free, at rates of 100 and 50 a minute", granted, most)
+		}
+	})
+}
+
 // TestALoweredRateHoldsUnderLoad makes requests without a pause, so that there are always records.
 func TestALoweredRateHoldsUnderLoad(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
