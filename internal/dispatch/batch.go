@@ -54,7 +54,8 @@ type request struct {
 	state      requestState
 	batch      *batch        // the last one that carried it
 	lastBatch  int64         // number of that batch
-	free       time.Time     // when its permits will be free, by the client's clock; zero: it was not refused yet
+	free       time.Time     // when its permits will be free, by the client's clock; zero: not known, or now, but for callers in front
+	end        time.Time     // when its caller leaves: the end of its timeout or of its context; zero: not known
 	together   time.Duration // how long after free other permits are free that return together with its own
 	last       bool          // the timeout is over: the next reply settles it
 	prev, next *request      // neighbours in the queue
@@ -202,12 +203,16 @@ func (q *queue) send() {
 	b := q.newBatch()
 	perRequest := q.limiter.settings.RecordPerRequest
 	b.ask.Apart = q.detached > 0 && q.limiter.settings.Bucket() > 0
-	room := q.room()
+	room, upTo := q.room()
 	for r := q.first; r != nil && !b.ask.Partial; r = r.next {
 		if !r.state.inFlight() {
-			b.full = room >= 0 && !b.add(r, perRequest)
-			b.ask.Partial = room < 0 || b.full
+			may := room >= 0 || upTo != nil
+			b.full = may && !b.add(r, perRequest)
+			b.ask.Partial = !may || b.full
 			room -= r.N
+		}
+		if r == upTo {
+			upTo = nil
 		}
 	}
 	added := 0
@@ -421,10 +426,13 @@ func (q *queue) failQueued(b *batch, late error, info *Call) {
 	}
 	clear(q.trying)
 	q.trying = q.trying[:0]
-	now := q.client.clock()
+	now, free := q.client.clock(), time.Time{}
 	for r := q.first; r != nil; {
 		next := r.next
-		if r.state == requestQueued || r.state == requestRefused && !now.Before(r.free) {
+		if r.free.After(free) {
+			free = r.free
+		}
+		if r.state == requestQueued || r.state == requestRefused && !now.Before(free) {
 			count(r)
 		}
 		r = next
@@ -518,7 +526,9 @@ func (q *queue) distribute(b *batch, g *protocol.AcquireReply, info *Call) {
 			case r.mayWait(due):
 				r.state.to(requestRefused)
 				b.beaten = b.beaten || own == 0 && !r.free.IsZero() && !since.Before(r.free)
-				r.free, r.result = due, refusal
+				if r.free, r.result = due, refusal; r.N <= g.Free {
+					r.free = time.Time{} // it waits only for the callers in front, who may leave
+				}
 				if r.N <= g.Rate { // a request above the local limit waits for Redis and does not block those behind it
 					left = 0
 				}

@@ -69,6 +69,11 @@ func (l *Limiter) Release(ctx context.Context, n, granted int64) (int64, error) 
 			return released, err
 		}
 		released += came
+		if q := l.queue.Load(); q != nil {
+			q.mu.Lock()
+			q.fairShare.GaveBack(granted, came)
+			q.mu.Unlock()
+		}
 		if notes.Has(protocol.Many) {
 			if err := l.Recount(ctx); err != nil {
 				return released, err

@@ -41,13 +41,15 @@ type queue struct {
 	rebuild           bool               // the next batch finishes a rebuild of the free permits
 	grants            protocol.RecentIDs // of the latest grants, if the limiter has a granularity
 	timer             *time.Timer
-	polls             int  // polls in a row that slept to their end, at most 4
-	polling           bool // the timer ends a poll
+	polls             int       // polls in a row that slept to their end, at most 4
+	polling           bool      // the timer ends a poll
+	asksAt            time.Time // when the timer fires, by the client's clock
 	fairShare         fairshare.Share
 	rate              int64           // in the last reply; until then the highest number
 	mayPass           int64           // the process may serve requests up to this size though the first one waits; 0: none
 	redissonCheckedAt time.Time       // when the server was last asked whether Redisson uses it
 	yieldUntil        time.Time       // until then this process takes no more than its fair share, by the client's clock
+	took              time.Duration   // smoothed time of a call; 0: no reply yet
 	breaker           breaker.Breaker // used if the Redis client does not show the node
 	parked            bool            // in registry.spare
 	dropped           bool            // no longer in the registry: a caller must enter again
@@ -131,6 +133,13 @@ func (l *Limiter) Serve(ctx context.Context, a *Ask) (result Result, leased bool
 	}
 	r := c.newRequest(a)
 	r.cached = cached
+	if r.end = a.Until; a.Waits {
+		if deadline, ok := ctx.Deadline(); ok {
+			if end := c.clock().Add(time.Until(deadline)); r.end.IsZero() || end.Before(r.end) {
+				r.end = end
+			}
+		}
+	}
 	q := c.enter(l)
 	q.join(r)
 	q.exit()
@@ -197,7 +206,8 @@ func (q *queue) await(ctx context.Context, r *request) (Result, error) {
 
 // join adds r and sends a batch if r needs a call. Behind other waiting callers it needs none, unless all of these are
 // in stalled batches, r has a timeout (the reply tells whether its permits are free in time), asks for more than the
-// rate (which is an error at once), or may pass the first one (mayPass). q.mu is held.
+// rate (which is an error at once), or may pass the first one (mayPass). If r ends while permits are left to others, the
+// queue asks earlier. q.mu is held.
 func (q *queue) join(r *request) {
 	if r.Waits {
 		q.ledger.Bar()
@@ -221,6 +231,8 @@ func (q *queue) join(r *request) {
 		r.N <= q.mayPass {
 		q.ask = true
 		q.send()
+	} else if !r.end.IsZero() && lastCall(q.first.free, r.end, q.took).Before(q.asksAt) {
+		q.hurry()
 	}
 }
 
@@ -261,11 +273,19 @@ func (q *queue) abandon(r *request, cause error) (Result, error) {
 }
 
 // giveUp ends r because its timeout is over, and reports whether it did. A request that is in flight stays: the reply
-// comes soon, and settles it.
+// comes soon, and settles it. So does one whose last call is due, if the timer of the queue is late.
 func (q *queue) giveUp(r *request) bool {
 	q.mu.Lock()
 	defer q.exit()
 	r.last = true
+	if r.state != requestSettled && q.inFlight == nil {
+		for due := range q.lastCalls(r.end) {
+			if due == r {
+				q.send()
+				break
+			}
+		}
+	}
 	if r.state == requestSettled || r.state.inFlight() {
 		return false
 	}
@@ -292,6 +312,8 @@ func (q *queue) drop(r *request) {
 	} else if ahead {
 		q.ask = true
 		q.send()
+	} else {
+		q.hurry()
 	}
 }
 
@@ -312,6 +334,10 @@ func (q *queue) plan(b *batch, g protocol.AcquireReply) {
 	}
 	next, took := q.waiter(), time.Since(b.started)
 	urgent := q.urgent(next)
+	if q.took == 0 {
+		q.took = took
+	}
+	q.took += (took - q.took) / 8
 	switch {
 	case q.inFlight != nil || q.linger > 0:
 	case g.Rate > 0 && !g.Local() && took >= q.client.tuning.Linger && len(b.answered) > 0 && (urgent || next == nil && len(b.answered) > 1):
@@ -371,7 +397,7 @@ func (q *queue) sleep(next *request, g protocol.AcquireReply, beaten bool) {
 		next.together = since.Add(g.Together).Sub(next.free)
 		at := q.turn(next, now)
 		if beaten {
-			at = next.gather(at)
+			at = q.gather(next, at)
 		}
 		q.set(at.Sub(now))
 	}
@@ -379,23 +405,23 @@ func (q *queue) sleep(next *request, g protocol.AcquireReply, beaten bool) {
 }
 
 // gather returns when to ask for permits of r and those that return shortly afterwards: at the time given, or later. If several
-// callers wait, here or in other processes, one call then takes them all.
-func (r *request) gather(at time.Time) time.Time {
-	if together := r.free.Add(r.together); at.Before(together) && r.mayWait(together) {
-		return together
+// callers wait, here or in other processes, one call then takes them all. q.mu is held.
+func (q *queue) gather(r *request, at time.Time) time.Time {
+	if together := r.free.Add(r.together); at.Before(together) {
+		return q.soonest(together)
 	}
 	return at
 }
 
 // turn returns when this process may ask for next: once its permits are free, and before yieldUntil only as far as the
-// fair share has room. q.mu is held.
+// fair share has room, or if a caller leaves before that. q.mu is held.
 func (q *queue) turn(next *request, now time.Time) time.Time {
 	at := now
 	if next.free.After(now) {
 		at = next.free
 	}
 	if at.Before(q.yieldUntil) {
-		at = q.fairShare.Ready(at, q.yieldUntil, next.N)
+		at = q.soonest(q.fairShare.Ready(at, q.yieldUntil, next.N))
 	}
 	return at
 }
@@ -413,12 +439,12 @@ func (q *queue) pollWithin(wait time.Duration) bool {
 }
 
 // room returns how many permits the waiting callers may ask for now in addition to those of the first one; below 0,
-// none of them may ask. q.mu is held.
-func (q *queue) room() int64 {
+// none of them may ask, but those up to the given one, if there is one. q.mu is held.
+func (q *queue) room() (permits int64, upTo *request) {
 	if next, now := q.waiter(), q.client.clock(); next != nil && now.Before(q.yieldUntil) {
-		return q.fairShare.Room(now, next.N)
+		return q.fairShare.Room(now, next.N), q.lastDue(now)
 	}
-	return math.MaxInt64
+	return math.MaxInt64, nil
 }
 
 // rest sets the timer to when the queue may ask for its first caller, which the last batch left out. q.mu is held.
@@ -432,6 +458,7 @@ func (q *queue) rest() {
 // set makes the timer call onTimer after the wait. q.mu is held.
 func (q *queue) set(wait time.Duration) {
 	q.polling = false
+	q.asksAt = q.client.clock().Add(wait)
 	if q.timer == nil {
 		q.timer = time.AfterFunc(wait, q.onTimer)
 	} else {
@@ -484,7 +511,7 @@ func (q *queue) onTimer() {
 		q.yieldUntil = time.Time{} // which may be far away if the clock has gone back
 	}
 	if next, now := q.waiter(), q.client.clock(); next != nil && q.waiting > 1 && !now.Before(next.free) {
-		if at := next.gather(now); now.Before(at) {
+		if at := q.gather(next, now); now.Before(at) {
 			q.set(at.Sub(now))
 			return
 		}

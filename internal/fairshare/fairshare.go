@@ -49,16 +49,21 @@ type Share struct {
 	offset   time.Duration // the client's clock minus the clock that dates the grants
 }
 
+// notes is the least number of grants in an interval that are kept apart.
+const notes = 1024
+
 // A grantedAt is n permits that were granted at a time (µs).
 type grantedAt struct{ at, n int64 }
 
-// headStart is how long others have the first call on permits: a tick of Redisson's timers, which are late on a busy
-// machine, and a round trip to Redis. Permits that no client takes are lost for that time, so under the first rule it
-// is at most a quarter of the interval.
-const headStart = 150 * time.Millisecond
+// longestHeadStart is a tick of Redisson's timers, which are late on a busy machine, and a round trip to Redis.
+const longestHeadStart = 150 * time.Millisecond
+
+// headStart returns how long others have the first call on permits. Permits that no client takes are lost for that time, so
+// it is at most a quarter of the interval.
+func headStart(interval time.Duration) time.Duration { return min(longestHeadStart, interval/4) }
 
 // Granted adds n permits that this process got at now (µs; with a lease a little later), and drops grants that have
-// returned. A grant within 1/1024 of the interval after another one is joined to that, so that few are kept on limiters
+// returned. A grant within 1/notes of the interval after another one is joined to that, so that few are kept on limiters
 // with long intervals, too. Its permits count as returned a little early.
 func (s *Share) Granted(now int64, interval time.Duration, n int64) {
 	cutoff := now - interval.Microseconds()
@@ -72,7 +77,6 @@ func (s *Share) Granted(now int64, interval time.Duration, n int64) {
 		return
 	}
 	s.sum += n
-	const notes = 1024
 	at := len(s.own)
 	for at > 0 && s.own[at-1].at > now {
 		at--
@@ -81,6 +85,17 @@ func (s *Share) Granted(now int64, interval time.Duration, n int64) {
 		s.own[at-1].n += n
 	} else {
 		s.own = slices.Insert(s.own, at, grantedAt{now, n})
+	}
+}
+
+// GaveBack drops n permits that returned early: of the grants at a time (µs), or of the oldest ones if it is 0.
+func (s *Share) GaveBack(granted, n int64) {
+	for i := range s.own {
+		own := &s.own[i]
+		if since := granted - own.at; granted == 0 || since >= 0 && since <= s.interval.Microseconds()/notes {
+			back := min(n, own.n)
+			own.n, s.sum, n = own.n-back, s.sum-back, n-back
+		}
 	}
 }
 
@@ -117,6 +132,7 @@ func (s *Share) Divide(r Reply, asked time.Time, wait time.Duration, n int64) ti
 	s.interval, s.offset = r.Interval, asked.Sub(time.UnixMicro(r.Now))
 	s.Granted(r.Now, r.Interval, 0)
 	used, sharers := r.Rate-r.Free, int64(len(s.others)+2)
+	s.GaveBack(0, max(0, s.sum-used)) // another client released them
 	free := asked.Add(wait)
 	switch {
 	case s.java != 0 && r.Now-s.java <= memory(r.Interval):
@@ -124,7 +140,7 @@ func (s *Share) Divide(r Reply, asked time.Time, wait time.Duration, n int64) ti
 		if s.strict = s.sum > s.quota; !s.strict {
 			s.quota = (used + sharers - 1) / sharers
 		}
-		return free.Add(min(headStart, r.Interval/4))
+		return free.Add(headStart(r.Interval))
 	case s.Redisson:
 		return s.leave(r, free, n)
 	}
@@ -140,12 +156,13 @@ func (s *Share) leave(r Reply, free time.Time, n int64) time.Time {
 	if !free.Before(s.from) && free.Before(s.until) {
 		return s.until // decided before: permits return bit by bit, with refusals between
 	}
-	every := max(r.Interval, time.Second, 20*time.Second/time.Duration(max(r.Rate, 1)))
-	period := free.Add(-s.offset).UnixMilli() / every.Milliseconds()
+	long := headStart(r.Interval)
+	every := max(r.Interval, long*20/3, long*400/3/time.Duration(max(r.Rate, 1)))
+	period := free.Add(-s.offset).UnixMicro() / every.Microseconds()
 	if period == s.period {
 		return time.Time{}
 	}
-	s.period, s.from, s.until = period, free, free.Add(headStart)
+	s.period, s.from, s.until = period, free, free.Add(long)
 	left := min(s.sum, max(1, s.sum/50)*min(64, period&-period))
 	s.quota, s.strict = s.sum-left, left >= n
 	return s.until
@@ -158,13 +175,17 @@ func (s *Share) Room(at time.Time, n int64) int64 {
 	if !s.strict {
 		n = 1
 	}
-	room := s.quota - n
+	return s.quota - n - s.Live(at)
+}
+
+// Live returns how many permits of this process are not free yet at a time.
+func (s *Share) Live(at time.Time) (n int64) {
 	for _, own := range s.own {
 		if s.returnsAt(own).After(at) {
-			room -= own.n
+			n += own.n
 		}
 	}
-	return room
+	return n
 }
 
 // Ready returns from when on there is room for a caller that wants n permits: from itself, or when enough grants of

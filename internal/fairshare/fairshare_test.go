@@ -19,7 +19,7 @@ func TestShareLeavesInPeriods(t *testing.T) {
 		r := Reply{Now: asked.UnixMicro(), Rate: 100, Interval: interval}
 		s.Granted(r.Now, interval, 100)
 		until := s.Divide(r, asked, 300*time.Millisecond, 1)
-		if want := asked.Add(300*time.Millisecond + headStart); !until.Equal(want) || s.quota != 100-left {
+		if want := asked.Add(300*time.Millisecond + longestHeadStart); !until.Equal(want) || s.quota != 100-left {
 			t.Errorf("period %d: %d permits until %v, expected %d until %v", period, s.quota, until, 100-left, want)
 		}
 		if s.Room(asked.Add(300*time.Millisecond), 1) >= 0 {
@@ -67,7 +67,7 @@ func TestShareOfOnePermit(t *testing.T) {
 		free := time.UnixMicro(now + 500_000)
 		want := free
 		if own == 1 {
-			want = free.Add(headStart)
+			want = free.Add(longestHeadStart)
 		}
 		if at := s.Ready(free, until, 1); !at.Equal(want) {
 			t.Errorf("it held %d: ready after %v, expected %v", own, at.Sub(free), want.Sub(free))
