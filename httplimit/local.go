@@ -12,8 +12,8 @@ import (
 
 // local.go decides in the process while Redis is unreachable. In any interval, it grants a key at most the process's
 // share of the rate. Permits granted in the same tenth of an interval return together, an interval after the last of them.
-// It stores at most mostKeys keys. While all of
-// these have permits in use, all new keys of a limit together get the permits of one key.
+// It stores at most mostKeys keys. While all of these have permits in use, all new keys of a limit together get the permits
+// of one key.
 
 const (
 	mostKeys   = 10_000

@@ -521,6 +521,8 @@ var mutations = []mutation{
 		old: "share := fraction * float64(permits)", new: "share := float64(permits)"},
 	{file: "internal/breaker/breaker.go", why: "every caller sends a call although Redis is known to be unavailable",
 		old: "	b.broken.Store(true)\n", new: ""},
+	{file: "internal/breaker/breaker.go", why: "a server that refuses connections is detected only when the Redis client stops dialling",
+		old: "if !due || !p.Refused() {", new: "if !due || true {"},
 	{file: "internal/breaker/breaker.go", why: "a server that hangs is detected only after the call timeout",
 		old: "if b.last = p; b.quiet.IsZero() {", new: "if b.last = p; false {"},
 	{file: "internal/breaker/breaker.go", why: "a call that ends with its caller's context counts as a reply of the server",
