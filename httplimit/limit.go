@@ -23,7 +23,7 @@ type Claim struct {
 	Key     string            // distinguishes the limiters of the limit; "" if the limit has only one
 	Limiter Allower           // decides; nil or a nil *rratelimiter.Limiter: the request is not limited
 	Permits int64             // number of permits that the request takes; 0 means the default 1
-	Rate    rratelimiter.Rate // rate of the limiter, or Unlimited if it is not known; without it, RateLimit-Policy has no window, and FailLocal cannot decide
+	Rate    rratelimiter.Rate // rate of the limiter, if known; without it, RateLimit-Policy has no window, and FailLocal cannot decide
 
 	countIf func(status int, h http.Header) bool  // from Limit.CountIf; nil: the request counts
 	cost    func(status int, h http.Header) int64 // from Limit.CostAfter; nil: the request costs Permits
@@ -48,10 +48,10 @@ func Per(client *rratelimiter.Client, name string, rate rratelimiter.Rate, key K
 }
 
 // PerFunc is Per with a rate that depends on the request, for example on its route, or on the plan of its tenant.
-// [rratelimiter.Unlimited] means that the request is not limited, and a rate of 0 permits, such as
-// rratelimiter.PerSecond(0), that it is refused, also while Redis cannot be reached. At any time, all requests with the same key should have
-// the same rate. A new rate is in force from the next request on, and earlier grants still count. rate is not called
-// for a request without a key.
+// [rratelimiter.Unlimited] means that the request is not limited. A rate of 0 permits, such as
+// rratelimiter.PerSecond(0), means that it is refused, also while Redis cannot be reached. At any time, all requests
+// with the same key should have the same rate. A new rate is in force from the next request on, and earlier grants
+// still count. rate is not called for a request without a key.
 func PerFunc(client *rratelimiter.Client, name string, rate func(*http.Request) rratelimiter.Rate, key Key) Limit {
 	return func(r *http.Request) Claim {
 		value := ""
