@@ -221,6 +221,7 @@ func TestNodesThatDisagreeAboutASlot(t *testing.T) {
 		}
 		give(one, name)
 		var all sync.WaitGroup
+		var caused atomic.Int64 // errors with the cause
 		for method := range everyMethod(c, nil) {
 			if method == "Clients" || strings.HasPrefix(method, "Rename") { // calls without one slot
 				continue
@@ -228,16 +229,20 @@ func TestNodesThatDisagreeAboutASlot(t *testing.T) {
 			l := c.RateLimiter("{"+name+"}"+method, rratelimiter.WithRate(rratelimiter.PerHour(10)))
 			all.Go(func() {
 				err := everyMethod(c, l)[method](ctx)
-				if !errors.Is(err, rratelimiter.ErrUnavailable) {
+				switch {
+				case !errors.Is(err, rratelimiter.ErrUnavailable):
 					t.Errorf("%s, %s: %v", what, method, err)
-				}
-				// An auto-pipeliner may need the whole time of the call for one attempt.
-				if what == "cluster" && (errors.Is(err, rratelimiter.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "disagree about a slot: MOVED")) {
-					t.Errorf("%s: %v", method, err)
+				case strings.Contains(err.Error(), "disagree about a slot: MOVED") && !errors.Is(err, rratelimiter.ErrOutcomeUnknown):
+					caused.Add(1)
+				case !strings.Contains(err.Error(), "no answer within"): // which it may be on a busy machine, or in an auto-pipeliner
+					t.Errorf("%s, %s: %v", what, method, err)
 				}
 			})
 		}
 		all.Wait()
+		if what == "cluster" && caused.Load() == 0 {
+			t.Error("no error tells of the nodes that disagree")
+		}
 		l := c.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerHour(10)))
 		local := c.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerHour(10)), rratelimiter.WithFallback(0.5))
 		mustTry(t, local, 5, true)
