@@ -88,7 +88,7 @@ func TestARecordOfANegativeRequestHoldsNothing(t *testing.T) {
 	})
 }
 
-// Under a rate for which so many permits are possible, such a record counts.
+// Under a rate for which so many permits are possible, such a record counts, and if Go has lowered the rate since, too.
 func TestLargeRecordsAreRightUnderLargeRates(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
@@ -96,6 +96,15 @@ func TestLargeRecordsAreRightUnderLargeRates(t *testing.T) {
 		r.setRate(l, rratelimiter.PerHour(math.MaxUint32))
 		if !r.try(l, 3_000_000_000) || r.try(l, 2_000_000_000) || r.free(l) != math.MaxUint32-3_000_000_000 {
 			t.Errorf("%d are free of %d after a grant of 3,000,000,000", r.free(l), uint32(math.MaxUint32))
+		}
+		r.setRate(l, rratelimiter.PerHour(10), rratelimiter.KeepState())
+		for range 2 { // the first call of a rate checks the records
+			if free := r.free(l); free != 0 || r.try(l, 1) {
+				t.Errorf("%d are free after a grant of 3,000,000,000 at a rate of 10 now", free)
+			}
+		}
+		if s := state(t, l); s.Used != 3_000_000_000 || !s.Consistent {
+			t.Errorf("the state is %+v", s)
 		}
 	})
 }

@@ -6,11 +6,12 @@
 //	result, err := limiter.Allow(ctx, 1)
 //
 // A constructor makes no call and keeps no state, so a limiter for each of many keys is cheap. It returns no error. If a
-// parameter is invalid, the methods that take permits return the error. A script reads all its keys before it writes, so an
-// error such as WRONGTYPE leaves nothing half-written. It also checks every number that it reads, and repairs a missing or
-// impossible one, so a limiter with a broken state grants again after a while. Another client can have another clock or
-// another limit. So a script accepts a time in the future, up to the bound in the constructor's comment, and levels, debts
-// and most TTLs of up to ten times what this limiter can write.
+// parameter is invalid, the methods that take permits return the error; a rate of 0 permits, which refuses every request of
+// an rratelimiter.Limiter, is ErrInvalidRate here. A script reads all its keys before it writes, so an error such as WRONGTYPE
+// leaves nothing half-written. It also checks every number that it reads, and repairs a missing or impossible one, so a
+// limiter with a broken state grants again after a while. Another client can have another clock or another limit. So a
+// script accepts a time in the future, up to the bound in the constructor's comment, and levels, debts and most TTLs of up to
+// ten times what this limiter can write.
 //
 // docs/algorithms.md compares their costs and guarantees. Where one limit must hold exactly, for Java services too, use
 // package rratelimiter.

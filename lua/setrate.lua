@@ -31,6 +31,8 @@ end
 
 if find(flags, 'k', 1, true) and (not old_kind or old_kind == kind) then
   limiter.made = not (old_rate or old_kind)
+  local old = parse_number(old_rate)
+  limiter.former = old and math.max(old, limiter.rate) -- the rate by which records are judged
   if limiter.made then
     forget_ended_state(limiter.value, limiter.records)
   end
@@ -38,7 +40,6 @@ if find(flags, 'k', 1, true) and (not old_kind or old_kind == kind) then
   -- The rate is new, so nothing was wrong. Of records that are too many to add up, the free permits tell the sum. But what they
   -- tell is used only below 0, because they may be those of another rate.
   notes = (state.more and REBUILD_PENDING or 0) + (state.many and MANY or 0)
-  local old = parse_number(old_rate)
   if notes > 0 and state.counted and old then
     state.free = math.min(0, state.counted + state.expired_permits + limiter.rate - old)
   end

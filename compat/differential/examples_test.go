@@ -78,6 +78,24 @@ var examples = []struct {
 	java, here string
 }{
 	{
+		rule: "a negative rate is a rate of 0", version: "4.7.0",
+		before: sketch{fields: "rate=-3 interval=1000 type=0"}, call: call{kind: available},
+		java: `-3; shared value "-3"`,
+		here: `no; shared value "0"`, // no permit
+	},
+	{
+		rule: "a negative request holds no permits", version: "4.7.0",
+		before: sketch{fields: limit, shared: "6 4294967295@-10"}, call: call{kind: available},
+		java: `6; shared value "6" 4294967295@-10`,
+		here: `5; shared value "5"`,
+	},
+	{
+		rule: "a negative request holds no permits", version: "4.7.0",
+		before: sketch{fields: limit, shared: "1 4294967295@-20 2@-10"}, call: call{kind: available}, // 2 are in neither
+		java: `1; shared value "1" 4294967295@-20 2@-10`,
+		here: `1; shared value "1" 2@-20 2@-10`,
+	},
+	{
 		rule: "records of every format count", version: "3.17.5",
 		before: sketch{fields: limit, shared: "1 4@-1000", format: rratelimiter.Redisson313},
 		call:   call{kind: tryAcquire, n: 2},

@@ -3,6 +3,7 @@ package differential
 import (
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -86,24 +87,25 @@ func (c *comparison) rebuild() bool {
 func doubtful(permits, rate int64) bool { return permits >= 1<<31 && permits > rate }
 
 // believe replaces the live records with doubtful permits by one with as many as the free permits and the other records leave
-// of the rate, and reports whether it did. Free permits below 0 show that the rate was lowered: then all count.
+// of the rate, and reports whether it did.
 func (c *comparison) believe(s *state, rate, edge int64) bool {
 	p := s.pair()
 	value, whole := p.number()
 	expired, live, living := p.sums(edge)
-	var last *record
-	for i, r := range living {
+	var last record
+	var sum int64
+	for _, r := range living {
 		if doubtful(r.permits, rate) {
-			live -= r.permits
-			last = &living[i]
+			sum += r.permits
+			last = r
 		}
 	}
-	if last == nil || whole && value+expired < 0 {
-		return false
-	}
-	held := rate - live
+	held := rate - (live - sum)
 	if whole {
 		held -= value + expired
+	}
+	if held >= sum {
+		return false
 	}
 	kept := record{last.at, held, memberOf(rratelimiter.Redisson317, 0xb000_0000, max(0, held))}
 	p.records = slices.DeleteFunc(slices.Clone(p.records), func(r record) bool { return r.at > edge && doubtful(r.permits, rate) })
@@ -121,6 +123,26 @@ func (c *comparison) believe(s *state, rate, edge int64) bool {
 
 var rules = []rule{
 	{
+		name: "a negative rate is a rate of 0",
+		java: "refuses every request, and returns the rate as the free permits",
+		here: "refuses every request, and nothing is free",
+		why:  "fewer than no permits have no meaning to a caller",
+		repairs: func(c *comparison) bool {
+			if !c.acquires() || !strings.HasPrefix(c.start.fields["rate"], "-") {
+				return false
+			}
+			c.start.fields["rate"] = "0"
+			return true
+		},
+		expects: func(c *comparison) bool {
+			if !c.acquires() || c.before.fields["rate"] == c.wanted.fields["rate"] {
+				return false
+			}
+			c.wanted.fields["rate"] = c.before.fields["rate"]
+			return true
+		},
+	},
+	{
 		name: "a negative request holds no permits",
 		java: "grants it, and reads its record as 2^32 permits less the request",
 		here: "where a call adds up the records, or State does, such a record counts as what the others leave of the rate",
@@ -132,7 +154,7 @@ var rules = []rule{
 			expired, _, _ := p.sums(edge)
 			switch {
 			case c.call.keep && (c.start.fields["type"] == "" || c.start.fields["type"] == strconv.FormatInt(c.call.rate.kind, 10)):
-				rate, edge = c.call.rate.rate, c.now-c.call.rate.interval
+				rate, edge = max(rate, c.call.rate.rate), c.now-c.call.rate.interval
 			case !c.acquires():
 				return false
 			case c.call.kind == look:
@@ -143,7 +165,7 @@ var rules = []rule{
 			if !c.believe(&c.start, rate, edge) {
 				return false
 			}
-			c.before = c.start.clone()
+			c.before.pairs = c.start.clone().pairs
 			return true
 		},
 	},
@@ -612,10 +634,11 @@ var rules = []rule{
 				return false
 			}
 			interval, p := c.wanted.number("interval"), c.wanted.pair()
-			end := c.ended + min(interval+60_000, 1e15)
+			longest := interval + 60_000
 			if n := len(p.records); n > 0 && p.records[n-1].at-c.now <= interval/8+1000 {
-				end += max(0, p.records[n-1].at-c.now)
+				longest += max(0, p.records[n-1].at-c.now)
 			}
+			end := c.ended + min(longest, 1e15)
 			if c.wanted.end != 0 && c.wanted.end <= end {
 				end = c.wanted.end
 			}

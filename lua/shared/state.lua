@@ -46,7 +46,7 @@ local function load_state(limiter, now, rebuild, check)
     -- are replaced by one with the permits that are believed (record.lua). It returns the records in order, their permits, and
     -- whether there may be more.
     local function sum_live(limiter, state)
-      local records, rate, limit = limiter.records, limiter.rate, math.floor(2000 * 5 / #KEYS)
+      local records, rate, limit = limiter.records, limiter.former or limiter.rate, math.floor(2000 * 5 / #KEYS)
       local page = call('ZRANGE', records, state.expired_count, state.expired_count + limit - 1)
       local sum, doubtful = sum_permits(page, rate)
       local held = believed(rate, state.counted and state.counted + state.expired_permits, sum, doubtful)

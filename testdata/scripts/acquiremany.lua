@@ -199,14 +199,11 @@ local function sum_permits(members, rate)
   return sum, doubtful
 end
 
--- believed returns how many of the doubtful permits count. free are the free permits with the expired ones (nil: not known), and
--- sum the permits in other live records. Free permits below 0 show that the rate was lowered: then all count. Otherwise at most
--- so many count as the others leave of the rate.
+-- believed returns how many of the doubtful permits count: at most what the free permits with the expired ones (free; nil: not
+-- known) and the permits in other live records (sum) leave of the rate. If the rate was lowered, free permits are below 0, and
+-- all may count.
 local function believed(rate, free, sum, doubtful)
-  if doubtful == 0 or free and free < 0 then
-    return doubtful
-  end
-  return math.max(0, rate - (free or 0) - sum)
+  return math.min(doubtful, math.max(0, rate - (free or 0) - sum))
 end
 
 -- client_prefix returns the part of a prefix that all records of its client begin with.

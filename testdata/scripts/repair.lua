@@ -65,14 +65,11 @@ local function sum_permits(members, rate)
   return sum, doubtful
 end
 
--- believed returns how many of the doubtful permits count. free are the free permits with the expired ones (nil: not known), and
--- sum the permits in other live records. Free permits below 0 show that the rate was lowered: then all count. Otherwise at most
--- so many count as the others leave of the rate.
+-- believed returns how many of the doubtful permits count: at most what the free permits with the expired ones (free; nil: not
+-- known) and the permits in other live records (sum) leave of the rate. If the rate was lowered, free permits are below 0, and
+-- all may count.
 local function believed(rate, free, sum, doubtful)
-  if doubtful == 0 or free and free < 0 then
-    return doubtful
-  end
-  return math.max(0, rate - (free or 0) - sum)
+  return math.min(doubtful, math.max(0, rate - (free or 0) - sum))
 end
 
 -- client_prefix returns the part of a prefix that all records of its client begin with.
@@ -384,7 +381,7 @@ end
     -- are replaced by one with the permits that are believed (record.lua). It returns the records in order, their permits, and
     -- whether there may be more.
     local function sum_live(limiter, state)
-      local records, rate, limit = limiter.records, limiter.rate, math.floor(2000 * 5 / #KEYS)
+      local records, rate, limit = limiter.records, limiter.former or limiter.rate, math.floor(2000 * 5 / #KEYS)
       local page = call('ZRANGE', records, state.expired_count, state.expired_count + limit - 1)
       local sum, doubtful = sum_permits(page, rate)
       local held = believed(rate, state.counted and state.counted + state.expired_permits, sum, doubtful)

@@ -284,12 +284,9 @@ func (t *tally) count(w *Writer, bin int, permits int64, records int) {
 
 // believe counts the permits of doubtful records that can be those of grants.
 func (t *tally) believe() {
-	most := t.Doubtful.Permits
-	if !t.Readable || t.Free+t.Expired.Permits >= 0 {
-		most = t.Rate.Permits - t.Live.Permits
-		if t.Readable {
-			most -= t.Free + t.Expired.Permits
-		}
+	most := t.Rate.Permits - t.Live.Permits
+	if t.Readable {
+		most -= t.Free + t.Expired.Permits
 	}
 	for _, d := range t.doubtful { // the newest first
 		part := min(max(most, 0), d.permits)
