@@ -24,8 +24,8 @@ local function view(now)
   local value, permits = KEYS[2], KEYS[4]
   if type == '1' then value, permits = KEYS[3], KEYS[5] end
   local values, records = kind(value), kind(permits)
-  local edge = now - (every and #every <= 15 and string.find(every, '^%d+$') and tonumber(every) or 60000)
-  local live, dead, count, ahead = 0, 0, 0, 0
+  local edge = now - (every and #every <= 15 and string.find(every, '^%d+$') and tonumber(every) or every and string.find(every, '^%d+$') and 1e15 or 60000)
+  local live, dead, count, ahead, huge = 0, 0, 0, 0, {}
   if records == 'zset' then
     local all = redis.call('ZRANGE', permits, 0, -1, 'WITHSCORES')
     for i = 1, #all, 2 do
@@ -34,7 +34,12 @@ local function view(now)
         local a, b, c, d = string.byte(m, #m - 3, #m)
         n = a + 256 * (b + 256 * (c + 256 * d))
       end
-      if score > edge then live, count = live + n, count + 1 else dead = dead + n end
+      if score <= edge then
+        dead = dead + n
+      else
+        count = count + 1
+        if n < 2147483648 then live = live + n else huge[#huge + 1] = n end
+      end
       if score > now then ahead = ahead + 1 end
     end
   end
@@ -46,7 +51,7 @@ local function view(now)
     end
   end
   return { config, values, records, rate, every, type, values == 'string' and redis.call('GET', value),
-    live, dead, count, ahead, digest }
+    live, dead, count, ahead, digest, huge }
 end
 local before = view(tonumber(ARGV[1]))
 if not ARGV[3] then return { before, before } end
@@ -66,7 +71,8 @@ type view struct {
 	missing                   [3]bool // of these
 	value                     string
 	live, dead, living, ahead int64
-	permits, every            int64 // the rate, if the configuration is valid
+	huge                      []int64 // permits of other live records, of 2^31 permits or more
+	permits, every            int64   // the rate, if the configuration is valid
 	digest                    string
 	wrong                     int  // 1 the configuration is no hash, 2 the keys in use have wrong types
 	incomplete                bool // a field of the configuration is missing
@@ -85,6 +91,9 @@ func readView(r []any) (v view) {
 	v.value, _ = r[6].(string)
 	v.live, v.dead, v.living, v.ahead = r[7].(int64), r[8].(int64), r[9].(int64), r[10].(int64)
 	v.digest, _ = r[11].(string)
+	for _, n := range r[12].([]any) {
+		v.huge = append(v.huge, n.(int64))
+	}
 	return v
 }
 
@@ -108,16 +117,41 @@ func (v *view) judge(own bool) {
 		}
 	}
 	digits := func(text string) bool { return text != "" && strings.Trim(text, "0123456789") == "" }
-	v.fault = !digits(texts[0]) || !digits(texts[1]) || len(texts[1]) > 15 || strings.Trim(texts[1], "0") == "" ||
+	v.fault = !digits(strings.TrimPrefix(texts[0], "-")) || !digits(texts[1]) || strings.Trim(texts[1], "0") == "" ||
 		texts[2] != "0" && texts[2] != "1"
 	if v.fault {
 		return
 	}
-	v.permits, v.every = 1e15, 0
-	if len(texts[0]) <= 15 {
-		v.permits, _ = strconv.ParseInt(texts[0], 10, 64)
+	number := func(text string) int64 {
+		if len(text) > 15 {
+			return 1e15
+		}
+		n, _ := strconv.ParseInt(text, 10, 64)
+		return n
 	}
-	v.every, _ = strconv.ParseInt(texts[1], 10, 64)
+	if !strings.HasPrefix(texts[0], "-") {
+		v.permits = number(texts[0])
+	}
+	v.every = number(texts[1])
+	v.believe()
+}
+
+// believe counts the permits of huge records: those above the rate are no grants, unless the other numbers leave room for them.
+func (v *view) believe() {
+	var doubtful int64
+	for _, n := range v.huge {
+		if n > v.permits {
+			doubtful += n
+		} else {
+			v.live += n
+		}
+	}
+	room := v.permits - v.live
+	if n, err := strconv.ParseInt(v.value, 10, 64); err == nil && strconv.FormatInt(n, 10) == v.value && n <= 1e15 && n > -1e14 {
+		room -= n + v.dead
+	}
+	v.live += min(doubtful, max(0, room))
+	v.huge = nil
 }
 
 // said returns the free permits according to the value key, if it is plausible.

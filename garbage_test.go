@@ -377,6 +377,7 @@ func (g *messer) deal(ctx context.Context, m *mess, before view) (o aftermath, e
 
 // check compares the state of the keys with the replies.
 func (o aftermath) check(after view) error {
+	after.judge(messOptions[o.m.options].rate)
 	touching := func(d deed) bool { return strings.Contains(d.method, "Expire") }
 	var surplus int64 // which a check removes from the records
 	if said, sure := o.before.said(); sure {
@@ -459,6 +460,7 @@ func (g *messer) well(ctx context.Context, m *mess) error {
 	if err != nil {
 		return err
 	}
+	v.judge(false)
 	if v.live != 8 && (got != 0 || v.live < 8) {
 		return fmt.Errorf("after %v %d were granted, and %d are live of 8", m.well, got, v.live)
 	}

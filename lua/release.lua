@@ -21,6 +21,13 @@ end
 local records = limiter.records
 local now = read_clock(client_now)
 local state = load_state(limiter, now, rebuild)
+if not undone and not state.more and state.free >= 0 then
+  local oldest = call('ZRANGE', records, state.expired_count, state.expired_count + MAX_ADDED - 1)
+  local _, doubtful = sum_permits(oldest, limiter.rate)
+  if doubtful > 0 then
+    state = load_state(limiter, now, rebuild, true) -- replaces them
+  end
+end
 
 local returned, gone = 0, {}
 local shrunk, score, rest -- the record that keeps a rest of its permits
@@ -37,7 +44,6 @@ if not state.more then
         break
       end
       local held, origin = permits_of(page[i]), undone and origin_of(page[i])
-      held = state.free >= 0 and is_doubtful(held, limiter.rate) and 0 or held
       local others = undone and origin ~= own and math.floor(origin / 65536) ~= own
       if not others and returned + held > wanted then
         shrunk, score, rest = page[i], page[i + 1], returned + held - wanted

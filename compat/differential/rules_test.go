@@ -121,6 +121,15 @@ func (c *comparison) believe(s *state, rate, edge int64) bool {
 	return true
 }
 
+// believes does so for the state before the call, too.
+func (c *comparison) believes(rate, edge int64) bool {
+	if !c.believe(&c.start, rate, edge) {
+		return false
+	}
+	c.before.pairs = c.start.clone().pairs
+	return true
+}
+
 var rules = []rule{
 	{
 		name: "a negative rate is a rate of 0",
@@ -154,19 +163,18 @@ var rules = []rule{
 			expired, _, _ := p.sums(edge)
 			switch {
 			case c.call.keep && (c.start.fields["type"] == "" || c.start.fields["type"] == strconv.FormatInt(c.call.rate.kind, 10)):
-				rate, edge = max(rate, c.call.rate.rate), c.now-c.call.rate.interval
+				return c.believes(max(rate, c.call.rate.rate), c.now-c.call.rate.interval)
 			case !c.acquires():
 				return false
 			case c.call.kind == look:
 				return c.believe(&c.start, rate, edge)
-			case !c.checked && whole && value >= 0 && value+expired <= rate:
-				return false
+			case c.checked || !whole || value < 0 || value+expired > rate:
+				return c.believes(rate, edge)
+			case c.call.kind == release && c.believes(rate, edge):
+				c.checked = true // it adds up the records if it meets such a one
+				return true
 			}
-			if !c.believe(&c.start, rate, edge) {
-				return false
-			}
-			c.before.pairs = c.start.clone().pairs
-			return true
+			return false
 		},
 	},
 	{
@@ -438,12 +446,7 @@ var rules = []rule{
 			p.records = slices.Clone(living)
 			left := c.call.n
 			for left > 0 && len(p.records) > 0 {
-				back := p.records[0].permits
-				if value >= 0 && doubtful(back, c.wanted.number("rate")) {
-					p.records = p.records[1:]
-					continue
-				}
-				back = min(left, back)
+				back := min(left, p.records[0].permits)
 				left -= back
 				if p.records[0].permits -= back; p.records[0].permits == 0 {
 					p.records = p.records[1:]
