@@ -113,7 +113,7 @@ func TestCallerGetsFreePermitsBeforeItLeaves(t *testing.T) {
 					continue
 				}
 				c := &hurried{n: 1 + random.Int64N(1+random.Int64N(rate.Permits))}
-				timeout := upTo(usual) + upTo(usual/2)
+				timeout := margin + upTo(usual) + upTo(usual/2)
 				c.end = time.Since(b.start) + timeout
 				for _, other := range all {
 					if !other.call.ended.Load() {
@@ -232,6 +232,79 @@ func TestCallerAloneGetsItsPermitsInTime(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Permits are left to Redisson for at most a quarter of the interval, and 150 ms.
+func TestHeadStartIsAtMostAQuarterOfTheInterval(t *testing.T) {
+	useScript(t, askRedisson.Hash())
+	for _, rule := range []string{"Redisson has records", "Redisson is on the server"} {
+		for _, interval := range []time.Duration{2 * ms, 5 * ms, 10 * ms, 100 * ms, 500 * ms, time.Second, 10 * time.Second} {
+			for _, permits := range []int64{1, 3, 40} {
+				t.Run(fmt.Sprintf("%s/%d per %v", rule, permits, interval), func(t *testing.T) {
+					inBubble(t, func(t *testing.T, b *bubble) {
+						p := b.process()
+						l := p.RateLimiter("l")
+						rate := every(interval, permits)
+						mustSet(t, l, rate)
+						if r := (&javaModel{t: t, rdb: p.rdb, rate: rate}); rule == "Redisson has records" {
+							for r.take(1) {
+							}
+							time.Sleep(interval)
+						} else if err := askRedisson.Load(t.Context(), p.rdb).Err(); err != nil {
+							t.Fatal(err)
+						}
+						var all []*call
+						for range 30 + 3*permits {
+							all = append(all, b.acquire(l, 1))
+						}
+						time.Sleep(100 * interval)
+						var longest time.Duration
+						for i, c := range all {
+							if c.err != nil || !c.ok {
+								t.Fatalf("caller %d: %v, %v", i, c.ok, c.err)
+							}
+							if i >= int(permits) {
+								free := max(all[i-1].at, all[i-int(permits)].at+interval)
+								longest = max(longest, c.at-free)
+							}
+						}
+						if most := min(150*ms, interval/4); longest > most+ms || longest < most/2 { // scores are whole ms
+							t.Errorf("permits were free for %v, expected at most %v", longest, most)
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// Callers that leave while permits are left to Redisson cost a call for many, and each at most a few.
+func TestLastCallsAreFew(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		p := b.process()
+		l := p.RateLimiter("l")
+		rate := rratelimiter.PerSecond(1000)
+		mustSet(t, l, rate)
+		r := &javaModel{t: t, rdb: p.rdb, rate: rate}
+		r.take(400)
+		b.granted("the rest", b.acquire(l, 600), 0)
+		var all []*call
+		for i := range 500 { // leave while permits are left, 0.2 ms apart
+			all = append(all, b.call(func(ctx context.Context) (bool, error) {
+				return ways["deadline"](ctx, l, 1, 1020*ms+time.Duration(i)*ms/5)
+			}))
+		}
+		before := p.wire.scripts.Load()
+		b.sleepTo(2 * time.Second)
+		for i, c := range all {
+			if !c.ok {
+				t.Errorf("caller %d was refused at %v", i, c.at)
+			}
+		}
+		if calls := p.wire.scripts.Load() - before; calls > 40 { // a call each 5 ms
+			t.Errorf("%d calls", calls)
+		}
+	})
 }
 
 func every(d time.Duration, permits int64) rratelimiter.Rate {
