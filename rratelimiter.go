@@ -121,7 +121,8 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 // It grants at most [Rate.Permits] permits in any window of [Rate.Interval], wherever the window starts. Grants are stored
 // in records in Redis. A grant counts for one interval; then its permits are free again. Callers need not return permits.
 // More permits can be granted in a window if Redis loses grants, if [WithFallback] grants permits locally, if clocks are
-// wrong, or if a method such as Release, Reset, Delete, or SetRate without KeepState removes grants that still count.
+// wrong, or if grants that still count are removed: by a method such as Release, Reset, Delete, or SetRate without
+// KeepState, or at the end of a TTL of Expire.
 //
 // If the interval is shorter than 200 ms, records have the time of the grant in microseconds. Otherwise, and always with
 // the format [Redisson313], their time is rounded up to a whole millisecond, so permits return up to 1 ms late. Redisson

@@ -126,8 +126,8 @@ func Says(err error, words ...string) bool {
 
 // Unreachable reports whether a call failed because Redis cannot be reached or cannot serve any client now: the network
 // failed, no reply or no connection came in time, or the server replied that it is loading, is busy, has too many
-// clients, is a replica, or is part of a cluster that is down or does not agree who serves the slot. A server's error about a limiter, memory or access
-// rights is a reply. A closed Redis client stays closed, so redis.ErrClosed does not count either.
+// clients, is a replica, or is part of a cluster that is down or disagrees about a slot. A server's error about a
+// limiter, memory or access rights is a reply. A closed Redis client stays closed, so redis.ErrClosed does not count either.
 func Unreachable(err error) bool {
 	if err == nil || errors.Is(err, redis.ErrClosed) || errors.Is(err, ErrNotInitialized) || errors.Is(err, ErrUntold) {
 		return false
