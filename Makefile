@@ -6,7 +6,7 @@
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false -trimpath)
 
 .NOTPARALLEL:
-.PHONY: help check test unit servers lint release-check tidy matrix matrix-all testdata demo bench bench-update soak views mutants vuln deps clean
+.PHONY: help check test unit servers lint release-check outdated tidy matrix matrix-all testdata demo bench bench-update soak views mutants vuln deps clean
 
 # What to run before each commit: lint, and the tests that need no server, with the race detector. In 90 s.
 check:
@@ -36,6 +36,11 @@ lint:
 # Tests all modules at the next version as users get them: see docs/releasing.md.
 release-check:
 	scripts/check release
+
+# Prints the direct dependencies of each module, and the tools, that are behind their newest release; fails if one can be
+# updated. It needs the module proxy, so it is not part of test: see docs/releasing.md.
+outdated:
+	scripts/check outdated
 
 # go mod tidy for all modules, which require each other at a version that is not published yet.
 tidy:

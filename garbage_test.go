@@ -660,11 +660,7 @@ func TestRandomGarbageIsHandled(t *testing.T) {
 		seed = rand.Uint64()
 	}
 	fmt.Fprintf(os.Stderr, "TestRandomGarbageIsHandled: -garbage.seed=%d\n", seed)
-	rdb, err := redistest.Real(t).Client().AutoPipeline()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rdb.Close()
+	rdb := autoPipelined(t, redistest.Real(t).Client())
 	sha, err := rdb.ScriptLoad(t.Context(), onlooker).Result()
 	if err != nil {
 		t.Fatal(err)

@@ -3,10 +3,13 @@ package rratelimiter_test
 import (
 	"context"
 	"math"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
@@ -28,6 +31,23 @@ func newHandClock() *handClock {
 func (c *handClock) now() time.Time { return time.Unix(0, c.ns.Load()) }
 
 func (c *handClock) advance(d time.Duration) { c.ns.Add(int64(d)) }
+
+// autoPipelined returns an AutoPipeliner over a client. With a go-redis before 9.22, which has none, it returns the client
+// itself. By reflection, because the oldest go-redis must compile it, too.
+func autoPipelined(t *testing.T, rdb redis.UniversalClient) redis.UniversalClient {
+	t.Helper()
+	method := reflect.ValueOf(rdb).MethodByName("AutoPipeline")
+	if !method.IsValid() {
+		return rdb
+	}
+	made := method.Call(nil)
+	if err, failed := made[1].Interface().(error); failed {
+		t.Fatal(err)
+	}
+	pipelined := made[0].Interface().(redis.UniversalClient)
+	t.Cleanup(func() { _ = pipelined.Close() })
+	return pipelined
+}
 
 // patient is a call timeout that outlasts pauses of a busy machine, which can last seconds.
 var patient = rratelimiter.WithCallTimeout(time.Minute)

@@ -81,11 +81,7 @@ func TestScriptsAreLoadedIntoEachServer(t *testing.T) {
 
 // Behind an AutoPipeliner the servers of a cluster are not seen.
 func TestScriptsGetToEachServerOfAPipelinedCluster(t *testing.T) {
-	rdb, err := redistest.Cluster(t, 3).ClusterClient().AutoPipeline()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rdb.Close()
+	rdb := autoPipelined(t, redistest.Cluster(t, 3).ClusterClient())
 	for i := range 12 {
 		twoScripts(t, rdb, fmt.Sprintf("{%d}rl", i))
 	}

@@ -103,11 +103,7 @@ func TestNamesThatNoServerTakesAreRefused(t *testing.T) {
 }
 
 func TestOddNamesOverAPipelinedCluster(t *testing.T) {
-	rdb, err := redistest.Cluster(t, 3).ClusterClient().AutoPipeline()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rdb.Close()
+	rdb := autoPipelined(t, redistest.Cluster(t, 3).ClusterClient())
 	ctx := t.Context()
 	l := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(20*time.Second)).RateLimiter("a{b")
 	_, set := l.TrySetRate(ctx, rratelimiter.PerMinute(5))

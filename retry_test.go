@@ -683,17 +683,13 @@ func TestLostReplyOverOtherClients(t *testing.T) {
 	nodes := redistest.Cluster(t, 2)
 	tap := &tap{}
 	cluster := nodes.ClusterClient(func(o *redis.ClusterOptions) { o.Dialer = tap.dial })
-	pipeliner, err := cluster.AutoPipeline()
-	if err != nil {
-		t.Fatal(err)
-	}
 	single := redistest.Shared(t)
 	ring := redis.NewRing(&redis.RingOptions{
 		Addrs: map[string]string{"one": single.Addr}, DB: single.DB,
 		NewClient: func(o *redis.Options) *redis.Client { o.Dialer = tap.dial; return redis.NewClient(o) },
 	})
 	t.Cleanup(func() { _ = ring.Close() })
-	for name, rdb := range map[string]rratelimiter.Redis{"cluster": cluster, "auto-pipeliner": pipeliner, "ring": ring} {
+	for name, rdb := range map[string]rratelimiter.Redis{"cluster": cluster, "auto-pipeliner": autoPipelined(t, cluster), "ring": ring} {
 		c := rratelimiter.NewClient(rdb, patient)
 		l, other := c.RateLimiter("{"+name+"}", rratelimiter.WithRate(rratelimiter.PerHour(100))),
 			c.RateLimiter("{"+name+"}2", rratelimiter.WithRate(rratelimiter.PerHour(100)))

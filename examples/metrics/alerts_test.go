@@ -12,7 +12,6 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
@@ -30,6 +29,7 @@ type sample struct {
 }
 
 func (s sample) T() int64                      { return s.at }
+func (s sample) ST() int64                     { return 0 } // no start time is known
 func (s sample) F() float64                    { return s.value }
 func (s sample) H() *histogram.Histogram       { return nil }
 func (s sample) FH() *histogram.FloatHistogram { return nil }
@@ -109,7 +109,7 @@ func (h history) scrape(t *testing.T, at time.Duration, registry *prometheus.Reg
 // firing returns the alerts whose expressions are true at the end of a history.
 func (h history) firing(t *testing.T, end time.Duration) (names []string) {
 	t.Helper()
-	groups, problems := rulefmt.ParseFile("../../docs/observability/alerts.yaml", false)
+	groups, problems := alerts()
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}

@@ -43,9 +43,10 @@ func (t *Topology) Clustered() bool { return t.cluster != nil }
 func (t *Topology) Found() bool { return t.cluster == nil || t.found.Load() }
 
 // Hidden reports whether there may be several servers and a pipeline cannot be sent to one of them: the client is a
-// Ring, or an AutoPipeliner.
+// Ring, or an AutoPipeliner. The go-redis that go.mod requires has no AutoPipeliner, so it is recognized by a method that
+// no other client has.
 func (t *Topology) Hidden() bool {
-	_, pipeliner := t.rdb.(*redis.AutoPipeliner)
+	_, pipeliner := t.rdb.(interface{ IsBlocking() bool })
 	return pipeliner || t.ring != nil
 }
 

@@ -1,5 +1,5 @@
 module github.com/rratelimiter/rratelimiter/scripts/release
 
-go 1.25.0
+go 1.26.0
 
-require golang.org/x/mod v0.31.0
+require golang.org/x/mod v0.43.0

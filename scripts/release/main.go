@@ -5,6 +5,8 @@
 //	go run ./scripts/release set v0.2.0     sets another, in go.work and in each go.mod
 //	go run ./scripts/release tags           prints the tags of a release at that version, one for each module
 //	go run ./scripts/release proxy DIR      makes DIR a module proxy (GOPROXY=file://DIR) that has all modules at that version
+//	go run ./scripts/release outdated TOOL  prints the direct dependencies that are behind their newest release, and the
+//	                                        tools, given as MODULE@VERSION; fails if one can be updated
 //
 // The proxy has the files that git tracks, in the state of the checkout. The command fails if a go.mod is unusable for
 // users: if it replaces modules, or requires another version of a module of this checkout.
@@ -55,8 +57,10 @@ func run(args []string) error {
 		return work.set(args[1])
 	case len(args) == 2 && args[0] == "proxy":
 		return work.proxy(args[1])
+	case args[0] == "outdated":
+		return work.outdated(args[1:])
 	}
-	return errors.New("usage: release [set VERSION | tags | proxy DIR]")
+	return errors.New("usage: release [set VERSION | tags | proxy DIR | outdated TOOL...]")
 }
 
 // A workspace has the contents of go.work: the next version, and the modules.
