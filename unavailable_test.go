@@ -201,10 +201,7 @@ func TestNodesThatDisagreeAboutASlot(t *testing.T) {
 	t.Parallel()
 	ctx, nodes := t.Context(), redistest.Cluster(t, 2)
 	cluster := nodes.ClusterClient()
-	pipeliner, err := cluster.AutoPipeline()
-	if err != nil {
-		t.Fatal(err)
-	}
+	pipeliner := autoPipelined(t, nodes.ClusterClient())
 	one, two := nodes.Servers[0].Client(), nodes.Servers[1].Client()
 	id := two.Do(ctx, "cluster", "myid").Val()
 	give := func(to *redis.Client, name string) { // tells a node that the second one has the slot of a name

@@ -62,6 +62,14 @@ func (c *comparison) leaving(enough int64) (count int, free int64) {
 	return count, free
 }
 
+// enough returns how many permits the call takes at most.
+func (c *comparison) enough() int64 {
+	if c.call.kind == acquireUpTo {
+		return min(c.call.n, c.start.number("rate"))
+	}
+	return c.call.n
+}
+
 // acquires reports whether the call reads the limiter's state to take or count permits, and the limiter is initialized.
 func (c *comparison) acquires() bool {
 	k := c.call.kind
@@ -334,7 +342,7 @@ var rules = []rule{
 			}
 			p := c.start.pair()
 			_, whole := p.number()
-			_, free := c.leaving(1)
+			_, free := c.leaving(c.enough())
 			if p.value == "" {
 				free, whole = c.start.number("rate"), true
 			}
@@ -361,12 +369,8 @@ var rules = []rule{
 			if c.asked.kind != tryAcquire || !c.wanted.granted && c.call.kind != acquireUpTo || c.wanted.failure != "" {
 				return false
 			}
-			enough := c.call.n
-			if c.call.kind == acquireUpTo {
-				enough = 1
-			}
 			before := c.before.pairs[c.start.kind()].records
-			count, _ := c.leaving(enough)
+			count, _ := c.leaving(c.enough())
 			stay := 0
 			for count+stay < len(before) && before[count+stay].at <= c.edge() {
 				stay++
@@ -441,8 +445,13 @@ var rules = []rule{
 			}
 			p := c.wanted.pair()
 			value, _ := p.number()
-			// before has the members unrepaired: a repaired member can change the order of records of the same time.
-			_, _, living := c.before.pairs[c.wanted.kind()].sums(c.edge())
+			// before has the members unrepaired: a repaired member can change the order of records of the same time. A call
+			// that adds up the records takes a surplus out of them first.
+			from := c.before
+			if c.checked {
+				from = c.start
+			}
+			_, _, living := from.pairs[c.wanted.kind()].sums(c.edge())
 			p.records = slices.Clone(living)
 			left := c.call.n
 			for left > 0 && len(p.records) > 0 {

@@ -43,11 +43,14 @@ func (t *Topology) Clustered() bool { return t.cluster != nil }
 func (t *Topology) Found() bool { return t.cluster == nil || t.found.Load() }
 
 // Hidden reports whether there may be several servers and a pipeline cannot be sent to one of them: the client is a
-// Ring, or an AutoPipeliner. The go-redis that go.mod requires has no AutoPipeliner, so it is recognized by a method that
-// no other client has.
-func (t *Topology) Hidden() bool {
-	_, pipeliner := t.rdb.(interface{ IsBlocking() bool })
-	return pipeliner || t.ring != nil
+// Ring, or an AutoPipeliner.
+func (t *Topology) Hidden() bool { return t.pipeliner() || t.ring != nil }
+
+// pipeliner reports whether the client is an AutoPipeliner. The go-redis that go.mod requires has none, so it is recognized by
+// a method that no other client has.
+func (t *Topology) pipeliner() bool {
+	_, is := t.rdb.(interface{ IsBlocking() bool })
+	return is
 }
 
 // OneStep reports whether one script can use all the keys for certain.
@@ -128,8 +131,7 @@ func (t *Topology) Server(ctx context.Context, key string) (Redis, error) {
 // call can be repeated at once by Process: the cluster client follows the reply to that node. A client that is none, except
 // for an AutoPipeliner, which may have one, does not follow it, now or later.
 func (t *Topology) Redirected(err error) bool {
-	_, pipeliner := t.rdb.(*redis.AutoPipeliner)
-	return err != nil && (t.Clustered() || pipeliner) && Says(err, "MOVED", "ASK")
+	return err != nil && (t.Clustered() || t.pipeliner()) && Says(err, "MOVED", "ASK")
 }
 
 // Reload makes a cluster client reload its nodes after an attempt that no node answered.
