@@ -1,6 +1,7 @@
 package rratelimiter_test
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
@@ -34,7 +35,9 @@ return tonumber(redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]) + interval
 // A meeting starts Redisson threads on a limiter of which Go processes take every permit.
 type meeting struct {
 	rate    rratelimiter.Rate
-	gos     int           // processes, each with four callers
+	gos     int           // processes
+	callers int           // of each; 0: four
+	timeout time.Duration // of their requests: a quarter of it to five quarters; 0: they wait without one
 	threads int           // of Redisson
 	n       int64         // permits per request of a thread
 	tick    time.Duration // of their timer
@@ -72,16 +75,24 @@ func (m meeting) run(t *testing.T, both time.Duration) (java, gos float64) {
 		for i := range m.gos {
 			p := b.process(rratelimiter.WithClientID(fmt.Sprint("go", i)))
 			l := p.RateLimiter("l", rratelimiter.WithRate(m.rate))
-			for range 4 {
+			for range cmp.Or(m.callers, 4) {
 				all.Go(func() {
 					for time.Now().Before(end) {
 						p.wire.there.Store(int64(way()))
 						p.wire.back.Store(int64(way()))
-						if err := l.Acquire(t.Context(), 1); err != nil {
+						ok, err := true, error(nil)
+						if m.timeout == 0 {
+							err = l.Acquire(t.Context(), 1)
+						} else if ok, err = l.TryAcquireTimeout(t.Context(), 1, m.timeout/4+upTo(m.timeout)); !ok {
+							time.Sleep(upTo(20 * ms))
+						}
+						if err != nil {
 							t.Error(err)
 							return
 						}
-						count(&byGo, 1)
+						if ok {
+							count(&byGo, 1)
+						}
 					}
 				})
 			}
@@ -164,6 +175,9 @@ func TestRedissonGetsPermits(t *testing.T) {
 		"many permits at a time": {meeting{rate: rratelimiter.PerSecond(20), gos: 1, threads: 4, n: 4, tick: 100 * ms}, 40 * time.Second, 0.2},
 		"a short interval":       {meeting{rate: rratelimiter.Rate{Permits: 10, Interval: 250 * ms}, gos: 1, threads: 4, n: 1, tick: 100 * ms}, 7 * time.Second, 0.15},
 		"a very short interval":  {meeting{rate: rratelimiter.Rate{Permits: 5, Interval: 100 * ms}, gos: 1, threads: 4, n: 1, tick: 100 * ms}, 7 * time.Second, 0.1},
+		"ten milliseconds":       {meeting{rate: rratelimiter.Rate{Permits: 2, Interval: 10 * ms}, gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 20 * time.Second, 0.01},
+		"callers with timeouts":  {meeting{rate: rratelimiter.PerSecond(20), gos: 1, callers: 10, timeout: 1500 * ms, threads: 4, n: 1, tick: 100 * ms, late: busy}, 7 * time.Second, 0.2},
+		"many that leave soon":   {meeting{rate: rratelimiter.PerSecond(20), gos: 1, callers: 50, timeout: 400 * ms, threads: 4, n: 1, tick: 100 * ms, late: busy}, 7 * time.Second, 0.12},
 		"few permits":            {meeting{rate: rratelimiter.PerSecond(3), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 30 * time.Second, 0.2},
 		"one permit":             {meeting{rate: rratelimiter.PerSecond(1), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 2 * time.Minute, 0.2},
 		"a long interval":        {meeting{rate: rratelimiter.PerMinute(30), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 10 * time.Minute, 0.2},

@@ -21,7 +21,7 @@ type Reply struct {
 // A Share is the fair share of one process of a limiter. Redisson's threads ask again at a tick of a timer, up to 100 ms
 // after permits returned, so a process that always wakes on time would take them all. There are two rules:
 //
-// While records of Redisson are on the limiter, each process has a quota: the permits in use, divided by the number of
+// While records of Redisson are on the limiter, and for ten intervals and a second after that, each process has a quota: the permits in use, divided by the number of
 // clients that share the limiter, where all of Redisson counts as one. A process takes permits up to its quota as they
 // return. It takes the rest a head start later, so that others have the first call on them. The quota is rounded down
 // for a process that holds more than it, otherwise up.
@@ -156,7 +156,7 @@ func (s *Share) leave(r Reply, free time.Time, n int64) time.Time {
 	if !free.Before(s.from) && free.Before(s.until) {
 		return s.until // decided before: permits return bit by bit, with refusals between
 	}
-	long := headStart(r.Interval)
+	long := headStart(r.Interval) // 150 ms is left in each second at most, and for few permits in each 20 s
 	every := max(r.Interval, long*20/3, long*400/3/time.Duration(max(r.Rate, 1)))
 	period := free.Add(-s.offset).UnixMicro() / every.Microseconds()
 	if period == s.period {

@@ -132,6 +132,35 @@ func TestShareRule(t *testing.T) {
 	}
 }
 
+// Permits that return early are no longer counted, whoever gave them back.
+func TestShareOfPermitsGivenBack(t *testing.T) {
+	const now = 1_000_000_000
+	s := Share{interval: time.Second}
+	live := func(what string, want int64) {
+		t.Helper()
+		if got := s.Live(time.UnixMicro(now)); got != want || s.sum != want {
+			t.Errorf("%s: %d, %d in all; expected %d", what, got, s.sum, want)
+		}
+	}
+	for i := range int64(3) {
+		s.Granted(now-300_000+100_000*i, time.Second, 10)
+	}
+	live("three grants", 30)
+	s.GaveBack(now-200_000, 4)
+	live("a part of the second one", 26)
+	s.GaveBack(now-200_000, 10)
+	live("more than that", 20)
+	s.GaveBack(now-150_000, 10)
+	live("a grant of another kind", 20)
+	s.GaveBack(0, 5)
+	live("the oldest", 15)
+	s.Divide(Reply{Now: now, Rate: 100, Free: 92, Interval: time.Second}, time.UnixMicro(now), time.Second, 1)
+	live("another client gave back", 8)
+	if at := time.UnixMicro(now + 899_999); s.Live(at) != 8 {
+		t.Errorf("%d of the latest grant are live", s.Live(at))
+	}
+}
+
 // A fair share keeps little memory of a process's own grants, however many there are.
 func TestShareIsSmall(t *testing.T) {
 	var s Share
