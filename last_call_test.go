@@ -258,6 +258,7 @@ func TestHeadStartIsAtMostAQuarterOfTheInterval(t *testing.T) {
 							all = append(all, b.acquire(l, 1))
 						}
 						time.Sleep(100 * interval)
+						synctest.Wait()
 						var longest time.Duration
 						for i, c := range all {
 							if c.err != nil || !c.ok {
