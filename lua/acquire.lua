@@ -279,7 +279,8 @@ end
 commit(limiter, state, left)
 apply_ttl(limiter, state.ttl, now, refused and strict > 0)
 
-local next_in = state.oldest and expires_in(state, state.oldest_score) or 0
+local first = state.oldest and tonumber(state.oldest_score) -- a client's clock may be behind the one that dated it
+local next_in = first and expires_in(state, taken > 0 and math.min(first, score) or first) or 0
 if state.notes == 0 and not groups and not lease and client_now ~= '' then
   return { 0, rate, interval, left, next_in }
 end

@@ -1440,7 +1440,8 @@ end
   commit(limiter, state, left)
   apply_ttl(limiter, state.ttl, one.now)
   local reset_in = one.reset_in or to_micros(score + limiter.interval - one.now)
-  local next_in = state.oldest and expires_in(state, state.oldest_score) or 0
+  local first = state.oldest and tonumber(state.oldest_score) -- as in acquire.lua
+  local next_in = first and expires_in(state, taken > 0 and math.min(first, score) or first) or 0
   local figures =
     { to_micros(one.now), limiter.rate, limiter.interval, math.max(0, left), next_in, state.notes, reset_in }
   for _, figure in ipairs(figures) do
