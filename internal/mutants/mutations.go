@@ -69,7 +69,7 @@ var mutations = []mutation{
 	{file: "lua/shared/plain_read.lua", why: "a plain grant tells of a permit that returns after the limiter has expired",
 		old: "ttl >= 0 and math.min(until_next, ttl + 1) or until_next", new: "until_next"},
 	{file: "lua/acquire.lua", why: "a grant that is no plain one does not tell when the next permit returns",
-		old: "local next_in = state.oldest and", new: "local next_in = false and"},
+		old: "local first = state.oldest and", new: "local first = false and"},
 	{file: "internal/dispatch/queue.go", why: "a cached refusal tells of a permit that has returned",
 		old: "if result.NextAfter <= 0 {", new: "if false {"},
 	{file: "lua/shared/plain_read.lua", why: "the score of a plain grant is earlier than the grant",
