@@ -13,11 +13,12 @@ import (
 
 // A comparison is one call, made to Redisson and to this library in the same state.
 type comparison struct {
-	version string
-	call    call
-	now     int64 // ms
-	before  state
-	checked bool // this library's script added the records up
+	version  string
+	call     call
+	now      int64 // ms
+	before   state
+	checked  bool // this library's script added the records up
+	believed bool // it replaced records with doubtful permits
 
 	start  state         // the state given to Redisson: before, changed by the rules
 	asked  call          // the call made to Redisson: call, or what a rule replaces it with
@@ -135,6 +136,7 @@ func (c *comparison) believes(rate, edge int64) bool {
 		return false
 	}
 	c.before.pairs = c.start.clone().pairs
+	c.believed = true
 	return true
 }
 
@@ -446,9 +448,9 @@ var rules = []rule{
 			p := c.wanted.pair()
 			value, _ := p.number()
 			// before has the members unrepaired: a repaired member can change the order of records of the same time. A call
-			// that adds up the records takes a surplus out of them first.
+			// that meets doubtful permits adds up the records, and takes a surplus out of them first.
 			from := c.before
-			if c.checked {
+			if c.believed {
 				from = c.start
 			}
 			_, _, living := from.pairs[c.wanted.kind()].sums(c.edge())
