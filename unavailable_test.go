@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -96,7 +97,12 @@ func faults() []faulty {
 		}},
 		{name: "no connection is free", cause: redis.ErrPoolTimeout, text: "pool timeout", start: func(t *testing.T) *redis.Client {
 			s := redistest.Embedded(t)
-			rdb := client(t, &redis.Options{Addr: s.Addr, PoolSize: 1, PoolTimeout: 20 * ms})
+			options := &redis.Options{Addr: s.Addr, PoolSize: 1, PoolTimeout: 20 * ms}
+			// Since go-redis 9.23 pipelines have connections of their own. Older releases do not have the field.
+			if size := reflect.ValueOf(options).Elem().FieldByName("PipelinePoolSize"); size.IsValid() {
+				size.SetInt(-1)
+			}
+			rdb := client(t, options)
 			held := rdb.Conn()
 			if err := held.Ping(t.Context()).Err(); err != nil {
 				t.Fatal(err)
