@@ -9,6 +9,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // loading_test.go tests that scripts get to the servers that lack them, by which commands, and that they stay there.
@@ -84,6 +85,15 @@ func TestScriptsGetToEachServerOfAPipelinedCluster(t *testing.T) {
 	rdb := autoPipelined(t, redistest.Cluster(t, 3).ClusterClient())
 	for i := range 12 {
 		twoScripts(t, rdb, fmt.Sprintf("{%d}rl", i))
+	}
+}
+
+func TestAnAutoPipelinerHidesItsServers(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{})
+	defer rdb.Close()
+	pipelined := autoPipelined(t, rdb)
+	if hidden := script.NewTopology(pipelined).Hidden(); hidden != (pipelined != redis.UniversalClient(rdb)) {
+		t.Errorf("%T hides its servers: %v", pipelined, hidden)
 	}
 }
 
