@@ -11,6 +11,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -158,6 +160,30 @@ type opened struct {
 }
 
 func (o opened) Context() context.Context { return o.ctx }
+
+// gRPC itself refuses a method without its leading slash (before 1.79.3 it did not: GO-2026-4762). Such a call reaches no
+// limit.
+func TestMethodWithoutItsSlashIsRefused(t *testing.T) {
+	guard := httplimit.New(httplimit.Per(limittest.New(t).Client(), "1h", rratelimiter.PerHour(1), httplimit.Route))
+	guard.Policy = patient
+	var asked atomic.Int32
+	guard.Skip = []httplimit.Rule{func(*http.Request) bool { asked.Add(1); return false }}
+	c := serve(t, guard,
+		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, in, out any, conn *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			return call(ctx, strings.TrimPrefix(method, "/"), in, out, conn, opts...)
+		}),
+		grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			return open(ctx, desc, conn, strings.TrimPrefix(method, "/"), opts...)
+		}))
+	wantCodes(t, t.Context(), c, codes.Unimplemented, codes.Unimplemented)
+	stream, err := c.Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if status.Code(err) != codes.Unimplemented || asked.Load() != 0 {
+		t.Errorf("the stream ended with %v, %d calls reached the guard", err, asked.Load())
+	}
+}
 
 func TestKeysAndRulesOfHTTP(t *testing.T) {
 	addr := httplimit.ClientAddr{Trusted: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
