@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/mod/module"
 )
 
 // checkout makes a workspace of two modules and changes to its folder.
@@ -16,12 +18,7 @@ func checkout(t *testing.T, nested string) {
 		"go.mod":        "module " + root + "\n\ngo 1.25.0\n\nrequire example.com/other v0.1.0\n",
 		"nested/go.mod": "module " + root + "/nested\n\ngo 1.25.0\n\n" + nested,
 	} {
-		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		write(t, name, text)
 	}
 }
 
@@ -62,5 +59,57 @@ func TestWhatIsNotForUsersIsRefused(t *testing.T) {
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, expected %q", nested, err, want)
 		}
+	}
+}
+
+// A dependency can be updated to its latest release that needs no later Go.
+func TestLaterReleases(t *testing.T) {
+	t.Chdir(t.TempDir()) // no go.mod is there
+	proxy, pseudo := t.TempDir(), "v0.0.0-20260102030405-0123456789ab"
+	for path, releases := range map[string]map[string]string{ // the Go that each release needs
+		"example.com/new":    {"v1.0.0": "1.20", "v1.1.0": "1.25.0", "v1.2.0": "1.26.0", "v1.3.0-rc.1": "1.20"},
+		"example.com/pseudo": {pseudo: "1.26.0"},
+	} {
+		list := ""
+		for v, goes := range releases {
+			write(t, filepath.Join(proxy, path, "@v", v+".info"), `{"Version": "`+v+`"}`)
+			write(t, filepath.Join(proxy, path, "@v", v+".mod"), "module "+path+"\n\ngo "+goes+"\n")
+			if v != pseudo {
+				list += v + "\n"
+			}
+		}
+		write(t, filepath.Join(proxy, path, "@v", "list"), list)
+		write(t, filepath.Join(proxy, path, "@latest"), `{"Version": "`+pseudo+`"}`)
+	}
+	t.Setenv("GOPROXY", "file://"+filepath.ToSlash(proxy))
+	t.Setenv("GOSUMDB", "off")
+	t.Setenv("GOFLAGS", "-modcacherw")
+	t.Setenv("GOMODCACHE", t.TempDir())
+	for _, c := range []struct {
+		path, version, goes, text string
+		update                    bool
+	}{
+		{"example.com/new", "v1.0.0", "1.25.0", "update to v1.1.0", true},
+		{"example.com/new", "v1.1.0", "1.25.0", "v1.2.0 needs Go 1.26.0", false},
+		{"example.com/new", "v1.1.0", "", "update to v1.2.0", true},
+		{"example.com/new", "v1.2.0", "1.26.0", "", false},
+		{"example.com/new", "v1.9.0", "1.26.0", "", false},
+		{"example.com/pseudo", "v0.0.0-20250102030405-0123456789ab", "1.25.0", pseudo + " needs Go 1.26.0", false},
+		{"example.com/pseudo", pseudo, "1.26.0", "", false},
+	} {
+		text, update, err := listings{}.later(module.Version{Path: c.path, Version: c.version}, c.goes)
+		if err != nil || text != c.text || update != c.update {
+			t.Errorf("%s@%s for Go %q: %q, %v, %v", c.path, c.version, c.goes, text, update, err)
+		}
+	}
+}
+
+func write(t *testing.T, name, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
 	}
 }
