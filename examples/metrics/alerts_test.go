@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
@@ -46,7 +47,7 @@ type series struct {
 type history map[string]*series
 
 func (h history) add(at time.Duration, name string, pairs []*dto.LabelPair, value float64, more ...string) {
-	all := append([]string{labels.MetricName, name, "job", "shop"}, more...)
+	all := append([]string{model.MetricNameLabel, name, "job", "shop"}, more...)
 	for _, pair := range pairs {
 		if pair.GetValue() != "" {
 			all = append(all, pair.GetName(), pair.GetValue())

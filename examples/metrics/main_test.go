@@ -173,7 +173,7 @@ func check(t *testing.T, known map[string]map[string]map[string]bool, query stri
 		}
 		for _, m := range selector.LabelMatchers {
 			values, known := has[m.Name]
-			if !known && m.Name != labels.MetricName {
+			if !known && m.Name != model.MetricNameLabel {
 				t.Errorf("%s: %s has no label %s", query, selector.Name, m.Name)
 			}
 			if m.Name == "outcome" && !matches(m, values) {
