@@ -88,6 +88,25 @@ func TestARecordOfANegativeRequestHoldsNothing(t *testing.T) {
 	})
 }
 
+// A release gives back no permits of such a record, however many others are before it.
+func TestAReleaseGivesBackNoPermitsOfANegativeRequest(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		l := r.limiter("rl")
+		r.config(l, "rate", "1000", "interval", "2592000000", "type", "0")
+		r.free(l) // checks the records
+		r.set(l, "701")
+		r.add(l, r.ms()-10, many(300)...)
+		r.add(l, r.ms(), negative("zzzzzzzz", -1))
+		if n := r.release(l, 400); n < 299 || n > 300 {
+			t.Errorf("%d of 300 permits came back", n)
+		}
+		if s := state(t, l); s.Used != 0 || s.Available != 1000 || !s.Consistent {
+			t.Errorf("the state is %+v", s)
+		}
+	})
+}
+
 // Under a rate for which so many permits are possible, such a record counts, and if Go has lowered the rate since, too.
 func TestLargeRecordsAreRightUnderLargeRates(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

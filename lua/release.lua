@@ -22,7 +22,7 @@ local records = limiter.records
 local now = read_clock(client_now)
 local state = load_state(limiter, now, rebuild)
 if not undone and not state.more and state.free >= 0 then
-  local oldest = call('ZRANGE', records, state.expired_count, state.expired_count + MAX_ADDED - 1)
+  local oldest = call('ZRANGE', records, state.expired_count, state.expired_count + MAX_EXPIRED - 1)
   local _, doubtful = sum_permits(oldest, limiter.rate)
   if doubtful > 0 then
     state = load_state(limiter, now, rebuild, true) -- replaces them

@@ -100,31 +100,32 @@ func doubtful(permits, rate int64) bool { return permits >= 1<<31 && permits > r
 func (c *comparison) believe(s *state, rate, edge int64) bool {
 	p := s.pair()
 	value, whole := p.number()
-	expired, live, living := p.sums(edge)
-	var last record
+	expired, live, _ := p.sums(edge)
 	var sum int64
-	for _, r := range living {
-		if doubtful(r.permits, rate) {
+	last := -1 // index of the last doubtful record
+	for i, r := range p.records {
+		if r.at > edge && doubtful(r.permits, rate) {
 			sum += r.permits
-			last = r
+			last = i
 		}
 	}
 	held := rate - (live - sum)
 	if whole {
 		held -= value + expired
 	}
-	if held >= sum {
+	if last < 0 || held >= sum {
 		return false
 	}
-	kept := record{last.at, held, memberOf(rratelimiter.Redisson317, 0xb000_0000, max(0, held))}
-	p.records = slices.DeleteFunc(slices.Clone(p.records), func(r record) bool { return r.at > edge && doubtful(r.permits, rate) })
-	if held > 0 {
-		at := slices.IndexFunc(p.records, func(r record) bool { return r.at > kept.at })
-		if at < 0 {
-			at = len(p.records)
+	var kept []record
+	for i, r := range p.records {
+		switch {
+		case r.at <= edge || !doubtful(r.permits, rate):
+			kept = append(kept, r)
+		case i == last && held > 0: // among records of the same time, the new one has the place of the old one
+			kept = append(kept, record{r.at, held, memberOf(rratelimiter.Redisson317, 0xb000_0000, held)})
 		}
-		p.records = slices.Insert(p.records, at, kept)
-	} else if len(p.records) == 0 {
+	}
+	if p.records = kept; len(kept) == 0 {
 		p.recordsEnd = 0
 	}
 	return true
@@ -172,6 +173,8 @@ var rules = []rule{
 			rate, edge := c.start.number("rate"), c.edge()
 			expired, _, _ := p.sums(edge)
 			switch {
+			case c.call.kind == updateRate && c.before.fields["rate"] == "":
+				return false // sets nothing
 			case c.call.keep && (c.start.fields["type"] == "" || c.start.fields["type"] == strconv.FormatInt(c.call.rate.kind, 10)):
 				return c.believes(max(rate, c.call.rate.rate), c.now-c.call.rate.interval)
 			case !c.acquires():
