@@ -77,7 +77,7 @@ var plans = map[string]rratelimiter.Rate{
 func byPlan(client *rratelimiter.Client, planOf func(user string) string) *httplimit.Guard {
 	user := func(r *http.Request) string { return r.Header.Get("X-User") }
 	guard := httplimit.New(httplimit.PerFunc(client, "plan",
-		func(r *http.Request) rratelimiter.Rate { return plans[planOf(user(r))] }, // none: not limited
+		func(r *http.Request) rratelimiter.Rate { return plans[planOf(user(r))] }, // not in the map: Unlimited
 		httplimit.By("user", user),
 	))
 	return guard
