@@ -188,6 +188,18 @@ func (s *Share) Live(at time.Time) (n int64) {
 	return n
 }
 
+// Returned returns a function that tells from when on at most n permits of this process are not free yet; the zero time: there
+// never were more. In each call n must be at most that of the call before.
+func (s *Share) Returned() func(n int64) time.Time {
+	own, sum, at := s.own, s.sum, time.Time{}
+	return func(n int64) time.Time {
+		for sum > n && len(own) > 0 {
+			at, sum, own = s.returnsAt(own[0]), sum-own[0].n, own[1:]
+		}
+		return at
+	}
+}
+
 // Ready returns from when on there is room for a caller that wants n permits: from itself, or when enough grants of
 // this process have returned, but until at the latest, when the head start ends.
 func (s *Share) Ready(from, until time.Time, n int64) time.Time {
