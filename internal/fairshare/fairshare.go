@@ -21,12 +21,12 @@ type Reply struct {
 // A Share is the fair share of one process of a limiter. Redisson's threads ask again at a tick of a timer, up to 100 ms
 // after permits returned, so a process that always wakes on time would take them all. There are two rules:
 //
-// While records of Redisson are on the limiter, and for ten intervals and a second after that, each process has a quota: the permits in use, divided by the number of
-// clients that share the limiter, where all of Redisson counts as one. A process takes permits up to its quota as they
-// return. It takes the rest a head start later, so that others have the first call on them. The quota is rounded down
-// for a process that holds more than it, otherwise up.
+// While records of Redisson are on the limiter, and for ten intervals and a second after one was last seen, each process has
+// a quota: the permits in use, divided by the number of clients that share the limiter, where all of Redisson counts as
+// one. A process takes permits up to its quota as they return. It takes the rest a head start later, so that others have
+// the first call on them. The quota is rounded down for a process that holds more than it, otherwise up.
 //
-// While there is no such record, threads of Redisson may still wait: one that never gets a permit leaves no record. So
+// At other times threads of Redisson may still wait: one that never gets a permit leaves no record. So
 // if Redisson uses limiters on the server, a process leaves a few of its permits free for a head start, once in a
 // period. A client that takes one is then known by its record, and the first rule applies. Periods follow the clock, so
 // that all Go processes leave permits at the same time, and none takes what another one left.
