@@ -27,6 +27,7 @@ func (q *queue) lastCalls(before time.Time) iter.Seq2[*request, time.Time] {
 	return func(yield func(*request, time.Time) bool) {
 		var free time.Time // no permits for r are free before
 		var sum int64      // for r and the callers in front
+		returned := q.fairShare.Returned()
 		for r := q.waiter(); r != nil; r = r.next {
 			if r.state.inFlight() {
 				continue
@@ -40,7 +41,7 @@ func (q *queue) lastCalls(before time.Time) iter.Seq2[*request, time.Time] {
 			if sum += r.N; sum > max(r.N, q.rate) {
 				return
 			}
-			if !free.Before(r.end) || sum > r.N && sum > q.rate-q.fairShare.Live(r.end) {
+			if !free.Before(r.end) || sum > r.N && returned(q.rate-sum).After(r.end) {
 				continue
 			}
 			if at := lastCall(free, r.end, q.took); at.Before(before) && !yield(r, at) {
@@ -60,9 +61,29 @@ func (q *queue) soonest(at time.Time) time.Time {
 	return at
 }
 
-// hurry sets the timer earlier if a last call is due before it fires. q.mu is held.
+// walkPause is the least time between two walks of hurry through the queue.
+const walkPause = time.Millisecond
+
+// hurry sets the timer earlier if a last call is due before it fires. If many callers come or leave at once, they share a walk
+// through the queue. q.mu is held.
 func (q *queue) hurry() {
-	if at := q.soonest(q.asksAt); q.inFlight == nil && q.linger == 0 && at.Before(q.asksAt) {
+	if next := q.waiter(); next == nil || !next.free.Before(q.asksAt) || q.inFlight != nil || q.linger > 0 {
+		return
+	}
+	if wait := walkPause - time.Since(q.walkedAt); wait > 0 {
+		if !q.walkDue {
+			q.walkDue = true
+			time.AfterFunc(wait, func() {
+				q.mu.Lock()
+				defer q.exit()
+				q.walkDue = false
+				q.hurry()
+			})
+		}
+		return
+	}
+	q.walkedAt = time.Now()
+	if at := q.soonest(q.asksAt); at.Before(q.asksAt) {
 		q.set(at.Sub(q.client.clock()))
 	}
 }

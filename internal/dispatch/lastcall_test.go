@@ -3,6 +3,7 @@ package dispatch
 import (
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -36,6 +37,24 @@ type leaving struct {
 	inFlight  bool
 }
 
+// refused adds a caller that was refused, or is in flight.
+func (q *queue) refused(caller leaving, start time.Time) *request {
+	r := &request{Ask: Ask{N: caller.n, Waits: true}, prev: q.last, free: start.Add(caller.free), state: requestRefused}
+	if caller.inFlight {
+		r.state = requestInFlight
+	}
+	if caller.end != 0 {
+		r.end = start.Add(caller.end)
+	}
+	if q.last = r; r.prev == nil {
+		q.first = r
+	} else {
+		r.prev.next = r
+	}
+	q.waiting++
+	return r
+}
+
 func TestLastCallsOfAQueue(t *testing.T) {
 	start := time.UnixMilli(1_700_000_000_000)
 	for _, c := range []struct {
@@ -60,20 +79,7 @@ func TestLastCallsOfAQueue(t *testing.T) {
 		q.rate = 10
 		var all []*request
 		for _, caller := range c.callers {
-			r := &request{Ask: Ask{N: caller.n, Waits: true}, free: start.Add(caller.free)}
-			r.state = requestRefused
-			if caller.inFlight {
-				r.state = requestInFlight
-			}
-			if caller.end != 0 {
-				r.end = start.Add(caller.end)
-			}
-			if r.prev = q.last; r.prev == nil {
-				q.first = r
-			} else {
-				r.prev.next = r
-			}
-			q.last = r
+			r := q.refused(caller, start)
 			all = append(all, r)
 		}
 		var last []int
@@ -84,4 +90,36 @@ func TestLastCallsOfAQueue(t *testing.T) {
 			t.Errorf("%s: last calls of %v, the soonest at %v; expected %v, %v", c.name, last, soonest, c.last, c.soonest)
 		}
 	}
+}
+
+// If many callers leave at once, the first of them and the pause after it cost a walk through the queue each. The last call of a
+// caller behind them, which becomes possible with the last of them, is not missed.
+func TestCallersThatLeaveShareWalks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, start := newQueue(newLimiter()), time.Now()
+		q.mu.Lock()
+		q.rate = 10
+		q.refused(leaving{n: 1}, start)
+		var front []*request
+		for range 10_000 {
+			front = append(front, q.refused(leaving{n: 1}, start))
+		}
+		q.refused(leaving{n: 1, end: 100 * ms}, start)
+		q.set(time.Hour)
+		for _, r := range front {
+			q.drop(r)
+		}
+		if !q.walkDue || q.asksAt.Sub(start) != time.Hour {
+			t.Errorf("another walk is due: %v; the queue asks after %v", q.walkDue, q.asksAt.Sub(start))
+		}
+		q.mu.Unlock()
+		time.Sleep(walkPause)
+		synctest.Wait()
+		q.mu.Lock()
+		if at := q.asksAt.Sub(start); q.walkDue || at != 95*ms {
+			t.Errorf("another walk is due: %v; the queue asks after %v", q.walkDue, at)
+		}
+		q.stop()
+		q.mu.Unlock()
+	})
 }

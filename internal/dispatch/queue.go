@@ -44,6 +44,8 @@ type queue struct {
 	polls             int       // polls in a row that slept to their end, at most 4
 	polling           bool      // the timer ends a poll
 	asksAt            time.Time // when the timer fires, by the client's clock
+	walkedAt          time.Time // when hurry last walked through the queue
+	walkDue           bool      // hurry does so again at the end of walkPause
 	fairShare         fairshare.Share
 	rate              int64           // in the last reply; until then the highest number
 	mayPass           int64           // the process may serve requests up to this size though the first one waits; 0: none

@@ -21,12 +21,12 @@ type Reply struct {
 // A Share is the fair share of one process of a limiter. Redisson's threads ask again at a tick of a timer, up to 100 ms
 // after permits returned, so a process that always wakes on time would take them all. There are two rules:
 //
-// While records of Redisson are on the limiter, and for ten intervals and a second after that, each process has a quota: the permits in use, divided by the number of
-// clients that share the limiter, where all of Redisson counts as one. A process takes permits up to its quota as they
-// return. It takes the rest a head start later, so that others have the first call on them. The quota is rounded down
-// for a process that holds more than it, otherwise up.
+// While records of Redisson are on the limiter, and for ten intervals and a second after one was last seen, each process has
+// a quota: the permits in use, divided by the number of clients that share the limiter, where all of Redisson counts as
+// one. A process takes permits up to its quota as they return. It takes the rest a head start later, so that others have
+// the first call on them. The quota is rounded down for a process that holds more than it, otherwise up.
 //
-// While there is no such record, threads of Redisson may still wait: one that never gets a permit leaves no record. So
+// At other times threads of Redisson may still wait: one that never gets a permit leaves no record. So
 // if Redisson uses limiters on the server, a process leaves a few of its permits free for a head start, once in a
 // period. A client that takes one is then known by its record, and the first rule applies. Periods follow the clock, so
 // that all Go processes leave permits at the same time, and none takes what another one left.
@@ -186,6 +186,18 @@ func (s *Share) Live(at time.Time) (n int64) {
 		}
 	}
 	return n
+}
+
+// Returned returns a function that tells from when on at most n permits of this process are not free yet; the zero time: there
+// never were more. In each call n must be at most that of the call before.
+func (s *Share) Returned() func(n int64) time.Time {
+	own, sum, at := s.own, s.sum, time.Time{}
+	return func(n int64) time.Time {
+		for sum > n && len(own) > 0 {
+			at, sum, own = s.returnsAt(own[0]), sum-own[0].n, own[1:]
+		}
+		return at
+	}
 }
 
 // Ready returns from when on there is room for a caller that wants n permits: from itself, or when enough grants of

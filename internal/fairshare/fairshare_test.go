@@ -161,6 +161,25 @@ func TestShareOfPermitsGivenBack(t *testing.T) {
 	}
 }
 
+// Returned tells the first time at which no more than some permits are live.
+func TestShareReturns(t *testing.T) {
+	const now = 1_000_000_000
+	s := Share{interval: time.Second, offset: time.Hour}
+	for i, n := range []int64{3, 1, 5, 2} {
+		s.Granted(now+100_000*int64(i), time.Second, n)
+	}
+	returned := s.Returned()
+	for n := int64(12); n >= -1; n-- {
+		at := returned(n)
+		switch {
+		case n >= 11 && !at.IsZero():
+			t.Errorf("at most %d from %v, though there are 11", n, at)
+		case n >= 0 && n < 11 && (s.Live(at) > n || s.Live(at.Add(-1)) <= n):
+			t.Errorf("at most %d from %v: %d then, %d just before", n, at, s.Live(at), s.Live(at.Add(-1)))
+		}
+	}
+}
+
 // A fair share keeps little memory of a process's own grants, however many there are.
 func TestShareIsSmall(t *testing.T) {
 	var s Share
