@@ -812,7 +812,7 @@ func TestCommandsEndIfRedisHangsLater(t *testing.T) {
 func TestTheTimeoutIsThreeSeconds(t *testing.T) {
 	s := shop{t: t, s: redistest.Embedded(t)}
 	out, err := s.program("ls", "--help").CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "--timeout duration   maximum wait for each reply of Redis (default 3s)") {
+	if err != nil || !strings.Contains(strings.Join(strings.Fields(string(out)), " "), "--timeout duration maximum wait for each reply of Redis (default 3s)") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	s.fails(1, "--timeout must be positive", "ls", "--timeout", "-1s")
