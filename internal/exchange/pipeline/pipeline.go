@@ -38,9 +38,9 @@ type Batch interface {
 	Breaker() *breaker.Breaker // of its node
 	Prober() breaker.Prober
 
-	// Begin is called when its run begins: its callers get an error at due at the latest, and nothing waits for it from
+	// Begun is called when its run begins: its callers get an error at due at the latest, and nothing waits for it from
 	// stallAt on.
-	Begin(due, stallAt time.Time)
+	Begun(due, stallAt time.Time)
 	// Command makes the command; with text it carries the script's text instead of its SHA-1. It may serve some of the
 	// batches behind, the first ones, whose Command is not called then: it returns how many.
 	Command(ctx context.Context, text bool, behind []Batch) (cmd redis.Cmder, served int)

@@ -114,7 +114,7 @@ func (c *call) Cancelled() bool            { return c.gone.Load() }
 func (c *call) CanDecide() bool            { return false }
 func (c *call) Breaker() *breaker.Breaker  { return &c.pipeline.Breaker }
 func (c *call) Prober() breaker.Prober     { return nil }
-func (c *call) Begin(time.Time, time.Time) {}
+func (c *call) Begun(time.Time, time.Time) {}
 func (c *call) Err() error                 { return c.cmd.Err() }
 func (c *call) Missing(error)              { c.note("missing") }
 func (c *call) Script() *script.Script     { return nil }

@@ -157,7 +157,7 @@ func (t *Run) breakOff(slot bool) {
 func (t *Run) carry() {
 	t.unanswered = append(t.unanswered[:0], t.batches...)
 	for _, b := range t.batches {
-		b.Begin(b.Started().Add(t.pipeline.timeout), t.started.Add(t.stall))
+		b.Begun(b.Started().Add(t.pipeline.timeout), t.started.Add(t.stall))
 	}
 	script.Supply(t.loadScripts, func(text bool) bool {
 		t.cmds = t.cmds[:0]
