@@ -246,14 +246,9 @@ func (t *Run) overdue(away *bound) {
 			prober = t.batches[0].Prober()
 		}
 	}
-	if late {
+	if late && t.lockedGrace() {
 		p.mu.Unlock()
-		script.Grace(t.isOver)
-		p.mu.Lock()
-		if !t.state.waits() {
-			p.mu.Unlock()
-			return
-		}
+		return
 	}
 	ends := func(b Batch) bool { return time.Since(b.Started()) >= p.timeout || away != nil && b.CanDecide() }
 	var behind []Batch
@@ -282,6 +277,15 @@ func (t *Run) overdue(away *bound) {
 	for _, b := range rest {
 		b.Stalled()
 	}
+}
+
+// lockedGrace lets the goroutine that reads a reply run before its batches are late, with the pipeline unlocked meanwhile. It
+// reports whether nothing waits for the commands any more.
+func (t *Run) lockedGrace() bool {
+	t.pipeline.mu.Unlock()
+	script.Grace(t.isOver)
+	t.pipeline.mu.Lock()
+	return !t.state.waits()
 }
 
 // lockedRelease releases the slot of a run that has stalled, and returns a run to start in it; nil if there is none.
