@@ -4,7 +4,8 @@
 // Lock order: that of the sets, of a set, of the registry, of a queue, of a pipeline; then those under which no other is
 // taken: that of the local limiters, of a breaker, of the deny cache, of the checks, of the changes under way, of the leases
 // to be given back, of the sweeper. The lock of a ledger comes after that of its queue, and before that of the leases to be
-// given back. A pipeline calls into a batch without its mutex, but for methods that take at most the lock of the local limiters.
+// given back. That of the nodes of the exchange comes before that of a pipeline. A pipeline calls into a batch without its mutex,
+// but for methods that take at most the lock of the local limiters.
 package dispatch
 
 import (

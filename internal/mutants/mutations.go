@@ -126,7 +126,7 @@ var mutations = []mutation{
 	{file: "internal/exchange/shared.go", why: "a batch that is no plain grant shares its command again",
 		old: "	c.command.unshared = true\n", new: ""},
 	{file: "internal/exchange/shared.go", why: "a limiter that Redis refuses makes others send their calls twice each time",
-		old: "if notPlain || c.command.unshared && refused {", new: "if notPlain {"},
+		old: "if notPlain || c.command.unshared && refused {", new: "if notPlain || false && refused {"},
 	{file: "internal/exchange/shared.go", why: "behind a proxy each shared command is sent in vain",
 		old: "		c.exchange.proxied.Store(true)\n", new: ""},
 	{file: "internal/protocol/many.go", why: "all batches of a shared command read the first reply",
