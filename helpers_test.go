@@ -131,7 +131,7 @@ func keysOf(l *rratelimiter.Limiter) []string {
 
 // oneCall requests permits for several groups of callers in a call of its own.
 func oneCall(ctx context.Context, l *rratelimiter.Limiter, ask protocol.Ask) (protocol.AcquireReply, error) {
-	return rratelimiter.LimiterCore(l).DoWithRetry(ctx, new(protocol.AcquireRequest), new(script.Attempts), ask, nil)
+	return rratelimiter.LimiterCore(l).DoWithRetry(ctx, new(script.Attempts), ask)
 }
 
 // longestInterval is that of a rate.

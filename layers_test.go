@@ -13,7 +13,7 @@ var layers = []string{
 	"lua", "internal/span", "internal/serverinfo", "internal/record", "internal/keys", "internal/localwindow",
 	"internal/fairshare", "internal/denycache", "internal/lease", "internal/breaker", "internal/script", "internal/protocol",
 	"internal/localgrant",
-	"internal/pipeline", "internal/dispatch",
+	"internal/exchange/pipeline", "internal/exchange", "internal/dispatch",
 }
 
 func TestLayersImportDownwards(t *testing.T) {

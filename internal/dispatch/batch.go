@@ -2,17 +2,14 @@ package dispatch
 
 import (
 	"context"
-	"errors"
-	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/rratelimiter/rratelimiter/internal/denycache"
+	"github.com/rratelimiter/rratelimiter/internal/exchange"
 	"github.com/rratelimiter/rratelimiter/internal/lease"
-	"github.com/rratelimiter/rratelimiter/internal/pipeline"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
@@ -78,23 +75,40 @@ func (c *Client) recycle(r *request) {
 	c.requests.Put(r)
 }
 
+// A flight is what batches of both kinds have in common.
+type flight struct {
+	call    exchange.Call
+	present atomic.Int32 // callers that are not cancelled
+	state   batchState   // guarded by the mutex of the queue or set
+}
+
+// Cancelled reports whether all callers are cancelled, so that no permits are to be taken for them.
+func (f *flight) Cancelled() bool { return f.present.Load() == 0 }
+
+// maxDetached is how many batches of one queue or set may be detached at once.
+const maxDetached = 3
+
+// mayDetach reports whether a queue or set, which has detached so many batches, may go on without this one. It may not once
+// the call timeout is over. The mutex of the queue or set is held.
+func (f *flight) mayDetach(detached int) bool {
+	return f.state == batchSent && f.call.InTime() && detached < maxDetached
+}
+
 // A batch is one call for many callers. It is filled while queue.mu is held; then it belongs to the goroutine that
 // makes the call. Its state is guarded by queue.mu.
 type batch struct {
-	call
-	queue    *queue
-	number   int64        // sequence number in its queue, from 1
-	free     int64        // permits that were free by the last reply; below 0: not known
-	only     [1]*Limiter  // memory for limiters
-	ask      protocol.Ask // a group is callers that ask for the same number of permits and stand next to each other
-	members  [][]*request // the callers of each group
-	callers  int          // in all groups
-	full     bool         // ask.Partial because the batch is full. Without full, the fair share leaves the rest to other clients
-	beaten   bool         // nothing was granted, though permits of a waiting caller were due: another client was first
-	changes  int64        // denyCache.Changes when it was sent
-	ticket   lease.Ticket // for the lease that it brings
-	request  protocol.AcquireRequest
-	answered []*request // settled by this batch: appended to with queue.mu held, signalled after the observer was called
+	flight
+	acquireBody // a group is callers that ask for the same number of permits and stand next to each other
+	queue       *queue
+	number      int64              // sequence number in its queue, from 1
+	target      [1]exchange.Target // of the call
+	members     [][]*request       // the callers of each group
+	callers     int                // in all groups
+	full        bool               // ask.Partial because the batch is full. Without full, the fair share leaves the rest to other clients
+	beaten      bool               // nothing was granted, though permits of a waiting caller were due: another client was first
+	changes     int64              // denyCache.Changes when it was sent
+	ticket      lease.Ticket       // for the lease that it brings
+	answered    []*request         // settled by this batch: appended to with queue.mu held, signalled after the observer was called
 }
 
 // batches is the pool of batches. recycle returns one.
@@ -104,8 +118,9 @@ var batches = sync.Pool{New: func() any { return &batch{} }}
 func (b *batch) recycle() {
 	clear(b.answered)
 	*b = batch{
-		call: call{args: b.args[:0]}, ask: protocol.Ask{Groups: b.ask.Groups[:0]}, members: emptied(b.members),
-		request: b.request, answered: b.answered[:0],
+		flight:      flight{call: b.call.Emptied()},
+		acquireBody: acquireBody{ask: protocol.Ask{Groups: b.ask.Groups[:0]}, request: b.request},
+		members:     emptied(b.members), answered: b.answered[:0],
 	}
 	batches.Put(b)
 }
@@ -177,9 +192,8 @@ func (q *queue) newBatch() *batch {
 	b.queue, b.number, b.ask.Rebuild = q, q.batches, q.rebuild
 	b.ask.Check, b.free = q.limiter.unchecked()
 	b.changes, b.ticket = q.client.denyCache.Changes(), q.ledger.Ticket()
-	b.only[0] = q.limiter
-	b.begin(b.only[:], q.nodeBreaker())
-	b.attempts.NoRetryIfUnsent = q.limiter.settings.FallsBack
+	b.limiter, b.target[0] = q.limiter, &q.target
+	b.call.Begin(q.client.exchange, b, b, b.target[:])
 	b.request.Next(q.grants)
 	return b
 }
@@ -191,7 +205,7 @@ func (q *queue) sendAlone(r *request) {
 	b.add(r, false)
 	b.state.to(batchSent)
 	q.alone++
-	q.client.send(b)
+	q.client.exchange.Send(&b.call)
 }
 
 // send sends the next batch, unless a batch is in flight, the queue lingers, or there is nothing to ask. q.mu is held.
@@ -235,7 +249,7 @@ func (q *queue) send() {
 	}
 	b.state.to(batchSent)
 	q.inFlight = b
-	q.client.send(b)
+	q.client.exchange.Send(&b.call)
 }
 
 // detach lets the queue send its next batch before b, which takes too long, is complete. It does nothing once the call
@@ -256,60 +270,35 @@ func (q *queue) detach(b *batch) {
 	}
 }
 
-// Command makes the command of b, with the current time. With text it carries the script's text instead of its SHA-1. It
-// returns how many of the batches behind b share the command.
-func (b *batch) Command(ctx context.Context, text bool, behind []pipeline.Batch) (redis.Cmder, int) {
-	if n := company(b, behind); n > 0 {
-		return share(ctx, text, b, behind[:n]), n
-	}
-	b.shared, b.script = nil, protocol.AcquireScript
-	return b.command(ctx, b.request.Args(b.head(text), &b.limiter().encoder, b.ask, false)), 0
-}
+// Stalled lets the queue send its next batch.
+func (b *batch) Stalled() { b.queue.detach(b) }
 
-// Done reads the reply to the command of b. It completes b, or starts retryDirect if the call must be repeated.
-// A batch that was completed in a regular run, which never stalled, is recycled here. A batch of a stalled run is not:
-// its timeout goroutine may still use it.
-func (b *batch) Done(regular bool) {
-	l := b.limiter()
-	reply, err := b.sent().Reply()
-	b.attempts.End(err)
+// Done completes b. If nothing uses it any more, it is recycled.
+func (b *batch) Done(o exchange.Outcome) {
 	var g protocol.AcquireReply
-	switch {
-	case err != nil:
-	case b.shared != nil:
-		g, err = b.request.ReplyOfMany(&l.encoder, &b.attempts, reply, b.place)
-	default:
-		g, err = b.request.Reply(&l.encoder, &b.attempts, reply)
+	if o.Err == nil {
+		g = b.reply
 	}
-	if separate(b, err, regular) {
-		return
-	}
-	if b.client.repeats(&b.attempts, err, l.settings.Findable(b.request.Records)) {
-		go b.retryDirect(err)
-		return
-	}
-	b.complete(g, err)
-	if regular {
+	b.complete(g, o)
+	if o.Unused {
 		b.recycle()
 	}
 }
 
-// retryDirect repeats the call of b outside the pipeline until b.due: after a failure, for a redirect to another node,
-// or to set the enforced rate first.
-func (b *batch) retryDirect(last error) {
-	defer b.stall(b.Stalled)()
-	l := b.limiter()
-	g, err := withinRest(context.Background(), l, time.Until(b.due), canDecide(l), func(ctx context.Context) (protocol.AcquireReply, error) {
-		x := acquiring{limiter: l, request: &b.request, ask: b.ask, sent: &b.attempts, renewed: b.renewed}
-		return x.do(ctx, last)
-	})
-	b.complete(g, err)
+// Enforce sets the limiter's own rate in the place of another one. If no attempt has had an effect, b may bring a lease
+// afterwards.
+func (b *batch) Enforce(ctx context.Context, a *script.Attempts) error {
+	err := b.acquireBody.Enforce(ctx, a)
+	if err == nil && !a.MaybeExecuted() {
+		b.renewed()
+	}
+	return err
 }
 
 // renewed lets b bring a lease, after its call has changed the rate itself.
 func (b *batch) renewed() {
 	ticket := b.queue.ledger.Ticket()
-	if b.client.changes.underWay(b.limiter().Key()) {
+	if b.queue.client.changes.underWay(b.limiter.Key()) {
 		return
 	}
 	b.queue.mu.Lock()
@@ -317,20 +306,13 @@ func (b *batch) renewed() {
 	b.ticket = ticket
 }
 
-// complete settles the callers of b with a reply or an error and plans the queue's next batch. Only the first call has
-// an effect.
-func (b *batch) complete(g protocol.AcquireReply, err error) {
+// complete settles the callers of b with a reply or an error and plans the queue's next batch.
+func (b *batch) complete(g protocol.AcquireReply, o exchange.Outcome) {
 	q := b.queue
 	q.mu.Lock()
-	if b.state == batchComplete {
-		q.mu.Unlock()
-		return
-	}
 	detached := b.state == batchDetached
 	b.state.to(batchComplete)
-	cause := script.Failure(context.Background(), b.queue.client.callTimeout, b.attempts.Explain(err))
-	g, err = b.decideLocally(g, err)
-	told := b.attempts.Outcome(cause)
+	g, err := b.decideLocally(g, o)
 	switch {
 	case b.ask.UpTo:
 		q.alone--
@@ -341,9 +323,9 @@ func (b *batch) complete(g protocol.AcquireReply, err error) {
 	}
 	returned, void := q.ledger.Tell()
 	info := Call{
-		Limiter: q.limiter.name, Callers: b.callers, Latency: time.Since(b.started),
-		Attempts: b.attempts.Count(), Repaired: g.Notes.Repaired(), RateMismatch: g.Notes.Has(protocol.RateMismatch),
-		Fallback: g.Local(), Leased: g.Ahead, Returned: returned, Void: void, Err: told,
+		Limiter: q.limiter.name, Callers: b.callers, Latency: time.Since(b.call.Started()),
+		Attempts: b.call.Attempts(), Repaired: g.Notes.Repaired(), RateMismatch: g.Notes.Has(protocol.RateMismatch),
+		Fallback: g.Local(), Leased: g.Ahead, Returned: returned, Void: void, Err: o.Err,
 	}
 	if err != nil {
 		for _, members := range b.members {
@@ -351,11 +333,11 @@ func (b *batch) complete(g protocol.AcquireReply, err error) {
 				if r.state == requestInFlight {
 					info.Denied++
 				}
-				q.finish(b, r, told)
+				q.finish(b, r, o.Err)
 			}
 		}
-		if !detached && !b.ask.UpTo && errors.Is(err, os.ErrDeadlineExceeded) && b.breaker.Silent(b.started) {
-			q.failQueued(b, cause, &info)
+		if !detached && !b.ask.UpTo && o.Silent {
+			q.failQueued(b, o.Cause, &info)
 		}
 	} else {
 		if !g.Local() {
@@ -396,19 +378,6 @@ func (b *batch) complete(g protocol.AcquireReply, err error) {
 		r.done <- struct{}{}
 	}
 }
-
-// The other methods of sender.
-
-func (b *batch) fail(err error) { b.complete(protocol.AcquireReply{}, err) }
-
-// Late completes b with a timeout.
-func (b *batch) Late() { b.fail(b.late()) }
-
-// Stalled lets the queue send its next batch.
-func (b *batch) Stalled() { b.queue.detach(b) }
-
-// Unsent completes b, which nobody waits for.
-func (b *batch) Unsent() { b.fail(script.ErrUnsent) }
 
 // failQueued fails the requests that had to wait for b, which timed out, without making a call for them. Otherwise they
 // could wait for a server that hangs for twice the call timeout. Waiting callers whose permits are not free yet stay.

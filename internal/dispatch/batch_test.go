@@ -39,15 +39,19 @@ func newLimiter() *Limiter {
 // fail with it.
 func TestALateCallDoesNotStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLimiter()
-		q := newQueue(l)
-		b := &batch{queue: q, call: call{client: l.client, started: time.Now(), state: batchSent}}
-		q.inFlight = b
-		time.Sleep(time.Second)
+		q := newQueue(newLimiter())
+		sent := func(ago time.Duration) *batch {
+			b := q.newBatch()
+			b.state.to(batchSent)
+			q.inFlight = b
+			time.Sleep(ago)
+			return b
+		}
+		b := sent(time.Second)
 		if q.detach(b); q.inFlight != b || q.detached != 0 {
 			t.Error("other calls may be sent")
 		}
-		b.started = time.Now().Add(-time.Second + time.Millisecond)
+		b = sent(time.Second - ms)
 		if q.detach(b); q.inFlight == b || q.detached != 1 {
 			t.Error("others must wait though the call has a ms left")
 		}
@@ -137,7 +141,7 @@ func TestABatchThatIsOverFailsNoOther(t *testing.T) {
 			var runs atomic.Int64
 			p.rdb.AddHook(pause(func() {
 				if runs.Add(1) == 2 {
-					b.Late()
+					b.call.Late()
 					p.client.Breaker().Answer(time.Time{}, first) // the node is not away
 				}
 			}))

@@ -202,7 +202,7 @@ func (l *Limiter) Recount(ctx context.Context) error {
 		}
 		request := protocol.Recount{Now: l.encoder.Now(), Progress: progress}
 		reply, err := within(ctx, l, func(ctx context.Context) ([]any, error) {
-			return l.client.topology.RunMixed(ctx, sent, protocol.RecountScript, true, l.Keys(), request.Args()...)
+			return l.client.Topology().RunMixed(ctx, sent, protocol.RecountScript, true, l.Keys(), request.Args()...)
 		})
 		if err != nil {
 			return err

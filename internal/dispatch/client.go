@@ -4,8 +4,8 @@
 // Lock order: that of the sets, of a set, of the registry, of a queue, of a pipeline; then those under which no other is
 // taken: that of the local limiters, of a breaker, of the deny cache, of the checks, of the changes under way, of the leases
 // to be given back, of the sweeper. The lock of a ledger comes after that of its queue, and before that of the leases to be
-// given back. Client.pipelinesMu is taken before the lock of a pipeline. A pipeline calls into a batch
-// without its mutex, but for methods that take at most the lock of the local limiters.
+// given back. That of the nodes of the exchange comes before that of a pipeline. A pipeline calls into a batch without its mutex,
+// but for methods that take at most the lock of the local limiters.
 package dispatch
 
 import (
@@ -21,9 +21,10 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/denycache"
+	"github.com/rratelimiter/rratelimiter/internal/exchange"
+	"github.com/rratelimiter/rratelimiter/internal/exchange/pipeline"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/localgrant"
-	"github.com/rratelimiter/rratelimiter/internal/pipeline"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -58,16 +59,15 @@ type Tuning struct {
 
 // A Client holds what the limiters of one process share.
 type Client struct {
-	topology    *script.Topology
-	identity    *record.Identity
-	clock       func() time.Time
-	callTimeout time.Duration
-	observe     func(Call) // nil: no observer
-	id          string
-	mapName     func(string) string
-	defaults    Settings
-	alone       bool   // Redisson cannot use this server
-	tuning      Tuning // with all values set
+	exchange *exchange.Exchange
+	identity *record.Identity
+	clock    func() time.Time
+	observe  func(Call) // nil: no observer
+	id       string
+	mapName  func(string) string
+	defaults Settings
+	alone    bool   // Redisson cannot use this server
+	tuning   Tuning // with all values set
 
 	registry      registry
 	sets          sets
@@ -80,14 +80,9 @@ type Client struct {
 	giveBacks     giveBacks    // of leases that have ended
 	changes       changes      // under way
 	ownClock      bool         // the clock is not time.Now
-	apart         atomic.Bool  // limiters are on different servers, so batches do not share commands
 	checks        checks
 	denyCache     denycache.Cache
 	localLimiters localgrant.Limiters
-	pipeline      *pipeline.Pipeline // to the server; to all servers where pipelines has no entry for the node
-
-	pipelinesMu sync.Mutex
-	pipelines   map[*redis.Client]*nodePipeline // to the nodes of a cluster or the shards of a Ring; guarded by pipelinesMu
 
 	watching atomic.Bool // the check for a closed redis client is scheduled; it runs while callers wait
 }
@@ -100,9 +95,9 @@ func New(c Config) *Client {
 	}
 	d := &Client{
 		ownClock: ownClock,
-		topology: script.NewTopology(c.Redis), identity: record.NewIdentity(c.ID), clock: c.Clock, callTimeout: c.CallTimeout,
+		exchange: exchange.New(c.Redis, c.CallTimeout, c.Clock), identity: record.NewIdentity(c.ID), clock: c.Clock,
 		observe: c.Observe, id: c.ID, mapName: c.MapName, defaults: c.Defaults, alone: c.Alone,
-		registry: registry{all: map[queueKey]*queue{}}, pipelines: map[*redis.Client]*nodePipeline{},
+		registry: registry{all: map[queueKey]*queue{}},
 	}
 	d.Tune(Tuning{})
 	if c.Made != nil {
@@ -120,11 +115,11 @@ func (c *Client) Tune(t Tuning) {
 	t.BatchesInOne = cmp.Or(t.BatchesInOne, pipeline.MaxBatch)
 	c.tuning = t
 	c.localLimiters.Most = t.LocalLimiters
-	c.pipeline = c.newPipeline(c.topology.Redis())
+	c.exchange.Tune(exchange.Tuning{Patience: t.Patience, RunsInFlight: t.RunsInFlight, BatchesInOne: t.BatchesInOne})
 }
 
 // Topology returns the servers.
-func (c *Client) Topology() *script.Topology { return c.topology }
+func (c *Client) Topology() *script.Topology { return c.exchange.Topology() }
 
 // Settings are the options of a limiter. They are comparable: limiters with equal names and settings share one queue.
 type Settings struct {
@@ -168,7 +163,7 @@ func (l *Limiter) Init(c *Client, name string, s Settings, err error) error {
 	wrong := keys.CheckLength(len(raw), len(c.id))
 	if wrong == nil {
 		l.keyNames = keys.Names(raw, c.id)
-		if c.topology.Clustered() && !keys.SameSlot(l.Keys()) {
+		if c.Topology().Clustered() && !keys.SameSlot(l.Keys()) {
 			wrong = fmt.Errorf("%w: %s", script.ErrCrossSlotName, Quoted(raw))
 		}
 	}
@@ -182,26 +177,6 @@ func (l *Limiter) Init(c *Client, name string, s Settings, err error) error {
 	}
 	return l.err
 }
-
-// Keys returns the names of the limiter's keys.
-func (l *Limiter) Keys() []string { return l.keyNames[:] }
-
-// arguments returns the names of the limiter's keys as arguments of a command. A limiter that is made for one request
-// mostly shares the queue, and so the arguments, of an earlier one.
-func (l *Limiter) arguments() []any {
-	known := l.keyArgs.Load()
-	if known == nil {
-		known = new([keys.Count]any)
-		for i, key := range l.keyNames {
-			known[i] = key
-		}
-		l.keyArgs.Store(known)
-	}
-	return known[:]
-}
-
-// Key returns the name of the configuration key, which identifies the limiter on its server.
-func (l *Limiter) Key() string { return l.keyNames[keys.Config] }
 
 // Clock returns the time by the client's clock.
 func (l *Limiter) Clock() time.Time { return l.client.clock() }
@@ -240,7 +215,7 @@ type Call struct {
 func (l *Limiter) Read(ctx context.Context, s *script.Script, args ...any) ([]int64, error) {
 	sent := new(script.Attempts)
 	reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
-		return l.client.topology.Run(ctx, sent, s, true, l.Keys(), args...)
+		return l.client.Topology().Run(ctx, sent, s, true, l.Keys(), args...)
 	})
 	return reply, sent.Explain(err)
 }
@@ -249,7 +224,7 @@ func (l *Limiter) Read(ctx context.Context, s *script.Script, args ...any) ([]in
 func (l *Limiter) ReadMixed(ctx context.Context, s *script.Script, args ...any) ([]any, error) {
 	sent := new(script.Attempts)
 	reply, err := within(ctx, l, func(ctx context.Context) ([]any, error) {
-		return l.client.topology.RunMixed(ctx, sent, s, true, l.Keys(), args...)
+		return l.client.Topology().RunMixed(ctx, sent, s, true, l.Keys(), args...)
 	})
 	return reply, sent.Explain(err)
 }
@@ -271,7 +246,7 @@ func (l *Limiter) change(
 ) ([]int64, error) {
 	sent := new(script.Attempts)
 	reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
-		reply, err := l.client.topology.Run(ctx, sent, s, idempotent, keys, args...)
+		reply, err := l.client.Topology().Run(ctx, sent, s, idempotent, keys, args...)
 		for _, end := range ends {
 			end(err)
 		}
@@ -284,7 +259,7 @@ func (l *Limiter) change(
 func (l *Limiter) Integer(ctx context.Context, command string) (int64, error) {
 	return within(ctx, l, func(ctx context.Context) (int64, error) {
 		cmd := redis.NewIntCmd(ctx, command, l.Key())
-		err := l.client.topology.Process(ctx, cmd)
+		err := l.client.Topology().Process(ctx, cmd)
 		return cmd.Val(), err
 	})
 }
@@ -292,7 +267,7 @@ func (l *Limiter) Integer(ctx context.Context, command string) (int64, error) {
 // Scan calls found for each key on the limiter's server that matches a pattern, perhaps more than once.
 func (l *Limiter) Scan(ctx context.Context, pattern string, found func(key string)) error {
 	server, err := within(ctx, l, func(ctx context.Context) (script.Redis, error) {
-		return l.client.topology.Server(ctx, l.Key())
+		return l.client.Topology().Server(ctx, l.Key())
 	})
 	if err != nil {
 		return err
@@ -329,7 +304,7 @@ func (l *Limiter) Repair(ctx context.Context, request protocol.Repair) (protocol
 	request.Now = l.Now()
 	sent := new(script.Attempts)
 	reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
-		reply, err := l.client.topology.Run(ctx, sent, protocol.RepairScript, request.Idempotent(), l.Keys(), request.Args()...)
+		reply, err := l.client.Topology().Run(ctx, sent, protocol.RepairScript, request.Idempotent(), l.Keys(), request.Args()...)
 		end(err)
 		return reply, err
 	})
@@ -393,13 +368,6 @@ func Quoted(name string) string {
 	return fmt.Sprintf("%q... (%d bytes)", name[:most], len(name))
 }
 
-// SetRate runs setrate.lua, and the calls that finish its work. It returns whether the rate was set.
-func (l *Limiter) SetRate(ctx context.Context, request protocol.SetRate) (bool, error) {
-	sent := new(script.Attempts)
-	set, err := within(ctx, l, func(ctx context.Context) (bool, error) { return l.setRate(ctx, sent, request, l.changed) })
-	return set, sent.Outcome(err)
-}
-
 // SeeRate drops a cached refusal under another rate.
 func (l *Limiter) SeeRate(rate int64, interval time.Duration) {
 	l.client.denyCache.SeeRate(l.Key(), rate, interval)
@@ -460,7 +428,7 @@ func (l *Limiter) silence() time.Duration {
 	if b == nil {
 		return 0
 	}
-	return time.Since(b.started)
+	return time.Since(b.call.Started())
 }
 
 // Identity returns what makes the ids of the client's records.

@@ -8,7 +8,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// Calls that grant nothing: they count what is free, or give permits back.
+// Calls that grant nothing: they count what is free, give permits back, or set a rate.
 
 // Free counts expired permits back, and returns how many are free. With check it adds up the records.
 func (l *Limiter) Free(ctx context.Context, check bool) (int64, error) {
@@ -23,10 +23,9 @@ func (l *Limiter) look(ctx context.Context, ask protocol.Ask) (g protocol.Acquir
 		if err := ctx.Err(); err != nil {
 			return g, err
 		}
-		var request protocol.AcquireRequest
 		sent := new(script.Attempts)
 		g, err = within(ctx, l, func(ctx context.Context) (protocol.AcquireReply, error) {
-			return l.DoWithRetry(ctx, &request, sent, ask, nil)
+			return l.DoWithRetry(ctx, sent, ask)
 		})
 		if err != nil {
 			return g, sent.Explain(err)
@@ -44,6 +43,13 @@ func (l *Limiter) look(ctx context.Context, ask protocol.Ask) (g protocol.Acquir
 			return g, nil
 		}
 	}
+}
+
+// DoWithRetry makes a call of acquire.lua that no pipeline carries.
+func (l *Limiter) DoWithRetry(ctx context.Context, t *script.Attempts, ask protocol.Ask) (protocol.AcquireReply, error) {
+	body := acquireBody{limiter: l, ask: ask}
+	err := l.client.exchange.Do(ctx, t, &body, nil, l)
+	return body.reply, err
 }
 
 // Release gives n permits back: the oldest ones if granted is 0. Otherwise granted is the score of a record in µs, and
@@ -109,4 +115,45 @@ func (l *Limiter) Undo(ctx context.Context, n int64, from Source) (int64, error)
 		return l.client.localLimiters.Untake(&l.local, n, time.UnixMicro(from.At), l.client.clock()), nil
 	}
 	return l.Release(ctx, n, from.At)
+}
+
+// SetRate runs setrate.lua, and the calls that finish its work. It returns whether the rate was set.
+func (l *Limiter) SetRate(ctx context.Context, request protocol.SetRate) (bool, error) {
+	sent := new(script.Attempts)
+	set, err := within(ctx, l, func(ctx context.Context) (bool, error) { return l.setRate(ctx, sent, request, l.changed) })
+	return set, sent.Outcome(err)
+}
+
+// setRate runs setrate.lua, and the calls that finish its work: a rebuild of the free permits after many records have
+// expired, or a recount. Then it calls changed.
+func (l *Limiter) setRate(
+	ctx context.Context, t *script.Attempts, request protocol.SetRate, changed func(error),
+) (set bool, err error) {
+	end := l.changing(ctx, changed)
+	defer func() { end(err) }()
+	request.Now = l.encoder.Now()
+	reply, err := l.client.Topology().Run(ctx, t, protocol.SetRateScript, true, l.Keys(), request.Args()...)
+	if err != nil {
+		return false, err
+	}
+	set, notes := request.Reply(reply)
+	if notes.Has(protocol.RebuildPending) {
+		_, err = l.look(ctx, protocol.Ask{Rebuild: true})
+	} else if notes.Has(protocol.Many) {
+		err = l.Recount(ctx)
+	}
+	return set, err
+}
+
+// enforce sets the limiter's own rate in the place of another one.
+func (l *Limiter) enforce(ctx context.Context) error {
+	_, err := l.setRate(ctx, new(script.Attempts), protocol.SetRate{Rate: l.settings.Own, Keep: true}, func(err error) {
+		l.client.denyCache.Forget(l.Key())
+		if err == nil {
+			l.client.wakeChosen(func(other *Limiter) bool { // not those that would set their own rate again
+				return other.Key() == l.Key() && (!other.settings.Enforced || other.settings.Own == l.settings.Own)
+			})
+		}
+	})
+	return err
 }

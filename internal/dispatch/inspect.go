@@ -32,7 +32,7 @@ func (c *Client) Inspect() (i Inspection) {
 		}
 		q.mu.Unlock()
 	}
-	i.InFlight, i.Stalled, i.Queued = c.pipeline.Load()
+	i.InFlight, i.Stalled, i.Queued = c.exchange.Load()
 	i.Leases = int(c.leases.Load())
 	i.Recounting = c.checks.recounts() > 0
 	i.LocalLimiters = c.localLimiters.Size()
@@ -43,4 +43,4 @@ func (c *Client) Inspect() (i Inspection) {
 func (l *Limiter) HasQueue() bool { return l.queue.Load() != nil }
 
 // Breaker returns the breaker of the pipeline to the server, for tests.
-func (c *Client) Breaker() *breaker.Breaker { return &c.pipeline.Breaker }
+func (c *Client) Breaker() *breaker.Breaker { return c.exchange.ServerBreaker() }

@@ -3,55 +3,38 @@ package dispatch
 import (
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/exchange"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
-	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // Local decisions: what this process grants while Redis cannot be reached (WithFallback). The breaker of a node tells
 // when that is so. A local reply has the form of a script's reply.
 
-// decideAway completes b with a local decision if its breaker is broken and the process can decide. It reports whether it
-// did. queue.mu may be held.
-func (b *batch) decideAway() bool {
-	l := b.limiter()
-	if !l.settings.FallsBack {
-		return false
+// Away completes b with a local decision, if the process can decide. queue.mu may be held.
+func (b *batch) Away(retry time.Duration) bool {
+	g, known := b.limiter.decide(b.ask, retry)
+	if known {
+		go func() {
+			b.complete(g, exchange.Outcome{})
+			b.recycle()
+		}()
 	}
-	broken, retry := b.breaker.Ask(l)
-	if !broken {
-		return false
-	}
-	g, known := l.decide(b.ask, retry)
-	if !known {
-		return false
-	}
-	go func() {
-		b.complete(g, nil)
-		b.recycle()
-	}()
-	return true
+	return known
 }
 
 // decideLocally returns the final reply of b, whose call has ended: that of Redis or, if Redis was not reached, a local
-// decision where possible. It updates the breaker. queue.mu is held.
-func (b *batch) decideLocally(g protocol.AcquireReply, err error) (protocol.AcquireReply, error) {
-	l := b.limiter()
-	if g.Local() || err == script.ErrUnsent {
-		return g, err
+// decision where possible. queue.mu is held.
+func (b *batch) decideLocally(g protocol.AcquireReply, o exchange.Outcome) (protocol.AcquireReply, error) {
+	l := b.limiter
+	if o.Err == nil && !g.Local() {
+		l.learn(g.Rate, g.Interval)
 	}
-	if b.reached(err) {
-		if err == nil {
-			l.learn(g.Rate, g.Interval)
+	if o.Away && l.settings.FallsBack {
+		if decided, known := l.decide(b.ask, o.Retry); known {
+			return decided, nil
 		}
-		return g, err
 	}
-	if !l.settings.FallsBack {
-		return g, err
-	}
-	if g, known := l.decide(b.ask, b.breaker.Retry()); known {
-		return g, nil
-	}
-	return g, err
+	return g, o.Err
 }
 
 // learn stores the rate in a reply of Redis, for local decisions and for the deny cache.
@@ -65,15 +48,4 @@ func (l *Limiter) learn(rate int64, interval time.Duration) {
 // decide decides on requests in the process. It fails if no rate is known.
 func (l *Limiter) decide(ask protocol.Ask, retry time.Duration) (protocol.AcquireReply, bool) {
 	return l.client.localLimiters.Decide(&l.local, ask, l.client.clock(), retry)
-}
-
-// canDecide reports whether the process can decide on all limiters: they have WithFallback, their rates are known, and
-// there is room to count their grants.
-func canDecide(limiters ...*Limiter) bool {
-	for _, l := range limiters {
-		if !l.settings.FallsBack || !l.client.localLimiters.CanDecide(&l.local, l.client.clock()) {
-			return false
-		}
-	}
-	return true
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/internal/breaker"
 	"github.com/rratelimiter/rratelimiter/internal/fairshare"
 	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
@@ -26,9 +25,10 @@ import (
 type queue struct {
 	client  *Client
 	limiter *Limiter      // one of those that share the queue
+	target  queueTarget   // that limiter
 	ledger  *lease.Ledger // nil without WithLease
 
-	mu                sync.Mutex         // guards the fields below, except breaker
+	mu                sync.Mutex         // guards the fields below
 	first, last       *request           // waiting callers, in order, those in flight included
 	waiting           int                // number of them
 	trying            []*request         // callers that do not wait and are not in flight
@@ -47,18 +47,17 @@ type queue struct {
 	walkedAt          time.Time // when hurry last walked through the queue
 	walkDue           bool      // hurry does so again at the end of walkPause
 	fairShare         fairshare.Share
-	rate              int64           // in the last reply; until then the highest number
-	mayPass           int64           // the process may serve requests up to this size though the first one waits; 0: none
-	redissonCheckedAt time.Time       // when the server was last asked whether Redisson uses it
-	yieldUntil        time.Time       // until then this process takes no more than its fair share, by the client's clock
-	took              time.Duration   // smoothed time of a call; 0: no reply yet
-	breaker           breaker.Breaker // used if the Redis client does not show the node
-	parked            bool            // in registry.spare
-	dropped           bool            // no longer in the registry: a caller must enter again
+	rate              int64         // in the last reply; until then the highest number
+	mayPass           int64         // the process may serve requests up to this size though the first one waits; 0: none
+	redissonCheckedAt time.Time     // when the server was last asked whether Redisson uses it
+	yieldUntil        time.Time     // until then this process takes no more than its fair share, by the client's clock
+	took              time.Duration // smoothed time of a call; 0: no reply yet
+	parked            bool          // in registry.spare
+	dropped           bool          // no longer in the registry: a caller must enter again
 }
 
 func newQueue(l *Limiter) *queue {
-	q := &queue{client: l.client, limiter: l, rate: math.MaxInt64}
+	q := &queue{client: l.client, limiter: l, target: queueTarget{Limiter: l}, rate: math.MaxInt64}
 	if d := l.settings.Lease; d > 0 {
 		q.ledger = lease.NewLedger(d, l.settings.ServerTime, &q.client.leases, q.giveBackLater)
 	}
@@ -154,7 +153,7 @@ func (l *Limiter) Serve(ctx context.Context, a *Ask) (result Result, leased bool
 // forCaller returns the error of a request for its caller, whose context may have ended meanwhile.
 func (c *Client) forCaller(ctx context.Context, err error) error {
 	if errors.Is(err, script.ErrUnavailable) {
-		return script.Failure(ctx, c.callTimeout, err)
+		return script.Failure(ctx, c.exchange.Timeout(), err)
 	}
 	return err
 }
@@ -334,7 +333,7 @@ func (q *queue) plan(b *batch, g protocol.AcquireReply) {
 	if q.first == nil {
 		q.stop()
 	}
-	next, took := q.waiter(), time.Since(b.started)
+	next, took := q.waiter(), time.Since(b.call.Started())
 	urgent := q.urgent(next)
 	if q.took == 0 {
 		q.took = took
@@ -476,7 +475,7 @@ type pool interface{ PoolStats() *redis.PoolStats }
 // decides.
 func (c *Client) watch() {
 	const often = 100 * time.Millisecond
-	connections, known := c.topology.Redis().(pool)
+	connections, known := c.Topology().Redis().(pool)
 	if !known || !c.watching.CompareAndSwap(false, true) {
 		return
 	}
@@ -486,9 +485,9 @@ func (c *Client) watch() {
 			return
 		}
 		if connections.PoolStats().TotalConns == 0 {
-			ctx, cancel := context.WithTimeout(context.Background(), c.callTimeout)
+			ctx, cancel := context.WithTimeout(context.Background(), c.exchange.Timeout())
 			defer cancel()
-			if errors.Is(c.topology.Redis().Process(ctx, redis.NewStatusCmd(ctx, "ping")), redis.ErrClosed) {
+			if errors.Is(c.Topology().Redis().Process(ctx, redis.NewStatusCmd(ctx, "ping")), redis.ErrClosed) {
 				c.wake("")
 			}
 		}

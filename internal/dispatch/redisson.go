@@ -24,7 +24,7 @@ var RedissonScripts = []any{
 // RedissonHere returns whether Redisson has used a rate limiter on the limiter's server since the server started. It
 // returns false if the server does not reply or refuses the command.
 func (l *Limiter) RedissonHere(ctx context.Context) bool {
-	server, err := l.client.topology.Server(ctx, l.Key())
+	server, err := l.client.Topology().Server(ctx, l.Key())
 	if err != nil {
 		return false
 	}
@@ -54,7 +54,7 @@ func (q *queue) checkForRedisson() {
 	}
 	q.redissonCheckedAt = now
 	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), q.client.callTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), q.client.exchange.Timeout())
 		defer cancel()
 		here := q.limiter.RedissonHere(ctx)
 		q.mu.Lock()

@@ -5,15 +5,12 @@ import (
 	"errors"
 	"hash/maphash"
 	"math"
-	"os"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
+	"github.com/rratelimiter/rratelimiter/internal/exchange"
 	"github.com/rratelimiter/rratelimiter/internal/localgrant"
-	"github.com/rratelimiter/rratelimiter/internal/pipeline"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
@@ -28,6 +25,7 @@ type set struct {
 	client   *Client
 	hash     uint64 // of the limiters
 	limiters []*Limiter
+	targets  []exchange.Target // the same
 
 	mu       sync.Mutex      // guards the fields below
 	queued   []*jointRequest // callers that are not in flight
@@ -55,6 +53,9 @@ func (c *Client) enterSet(limiters []*Limiter) *set {
 	s := c.sets.all[sum]
 	if s == nil || !slices.EqualFunc(s.limiters, limiters, same) { // another set may have the same hash
 		s = &set{client: c, hash: sum, limiters: limiters, rebuild: make([]bool, len(limiters))}
+		for _, l := range limiters {
+			s.targets = append(s.targets, l)
+		}
 		if c.sets.all == nil {
 			c.sets.all = map[uint64]*set{}
 		}
@@ -181,12 +182,11 @@ func (s *set) giveBack(r *jointRequest) {
 // A jointBatch is one call of a set for many callers. It is filled while set.mu is held; then it belongs to the goroutine
 // that makes the call.
 type jointBatch struct {
-	call
-	set     *set
-	request protocol.AllowAll // a group is callers that ask for the same numbers of permits
-	members [][]*jointRequest // the callers of each group
-	callers int               // in all groups
-	failed  int               // index of the limiter that refused to decide, by the last reply; -1: none did
+	flight
+	allowAllBody // a group is callers that ask for the same numbers of permits
+	set          *set
+	members      [][]*jointRequest // the callers of each group
+	callers      int               // in all groups
 
 	answered []*jointRequest // settled by this batch: appended to with set.mu held, signalled after the observer was called
 }
@@ -198,7 +198,8 @@ var jointBatches = sync.Pool{New: func() any { return &jointBatch{} }}
 func (b *jointBatch) recycle() {
 	clear(b.answered)
 	*b = jointBatch{
-		call: call{args: b.args[:0]}, request: b.request, members: emptied(b.members), answered: b.answered[:0],
+		flight: flight{call: b.call.Emptied()}, allowAllBody: allowAllBody{request: b.request},
+		members: emptied(b.members), answered: b.answered[:0],
 	}
 	jointBatches.Put(b)
 }
@@ -209,16 +210,14 @@ func (s *set) send() {
 		return
 	}
 	b := jointBatches.Get().(*jointBatch)
-	b.set = s
+	b.set, b.limiters = s, s.limiters
 	b.request.Next(len(s.limiters))
-	b.begin(s.limiters, s.client.breakerTo(s.limiters[0]))
-	b.attempts.NoRetryIfUnsent = true
+	b.call.Begin(s.client.exchange, b, b, s.targets)
 	most := math.MaxInt
 	for i, l := range s.limiters {
 		m := &b.request.Members[i]
 		m.Encoder, m.Rebuild = &l.encoder, s.rebuild[i]
 		m.Check, m.Free = l.unchecked()
-		b.attempts.NoRetryIfUnsent = b.attempts.NoRetryIfUnsent && l.settings.FallsBack
 		if l.settings.RecordPerRequest {
 			most = maxRequests
 		}
@@ -229,7 +228,7 @@ func (s *set) send() {
 	}
 	b.state.to(batchSent)
 	s.inFlight = b
-	s.client.send(b)
+	s.client.exchange.Send(&b.call)
 }
 
 // add adds r to the group of its numbers and reports whether there was room.
@@ -252,123 +251,44 @@ func (b *jointBatch) add(r *jointRequest) bool {
 	return true
 }
 
-// Command makes the command of b, with the current time. With text it carries the script's text instead of its SHA-1. It
-// returns how many of the batches behind b share the command.
-func (b *jointBatch) Command(ctx context.Context, text bool, behind []pipeline.Batch) (redis.Cmder, int) {
-	if n := company(b, behind); n > 0 {
-		return share(ctx, text, b, behind[:n]), n
-	}
-	b.shared, b.script = nil, protocol.AllowAllScript
-	return b.command(ctx, b.request.Args(b.head(text), false)), 0
-}
-
-// Done reads the reply to the command of b. It completes b, or starts retryDirect if the call must be repeated.
-func (b *jointBatch) Done(regular bool) {
-	x := joint{request: &b.request, set: b.set, sent: &b.attempts, failed: -1}
-	reply, err := b.sent().Reply()
-	b.attempts.End(err)
+// Done completes b. If nothing uses it any more, it is recycled. An error is about the limiter that refused to decide, if one
+// did.
+func (b *jointBatch) Done(o exchange.Outcome) {
+	var g protocol.AllowAllReply
+	failed := -1
 	switch {
-	case err != nil:
-	case b.shared != nil:
-		x.reply, err = b.request.ReplyOfMany(&b.attempts, reply, b.place)
-	default:
-		err = x.read(reply)
+	case o.Err == nil:
+		g = b.reply
+	case errors.Is(o.Err, script.ErrNotInitialized) || errors.Is(o.Err, script.ErrUntold):
+		failed = b.failed
 	}
-	b.failed = x.failed
-	if separate(b, err, regular) {
-		return
-	}
-	if b.client.repeats(&b.attempts, err, x.findable()) {
-		go b.retryDirect(err)
-		return
-	}
-	b.complete(x.reply, x.failed, err)
-	if regular {
+	b.complete(g, failed, o)
+	if o.Unused {
 		b.recycle()
 	}
 }
 
-// retryDirect repeats the call of b outside the pipeline until b.due.
-func (b *jointBatch) retryDirect(last error) {
-	defer b.stall(b.Stalled)()
-	x, err := withinRest(context.Background(), b.limiter(), time.Until(b.due), b.CanDecide(), func(ctx context.Context) (joint, error) {
-		x := joint{request: &b.request, set: b.set, sent: &b.attempts, failed: b.failed}
-		err := b.client.repeat(ctx, &b.attempts, &x, last)
-		return x, err
-	})
-	if !errors.Is(err, script.ErrNotInitialized) && !errors.Is(err, script.ErrUntold) {
-		x.failed = -1
-	}
-	b.complete(x.reply, x.failed, err)
-}
-
-// A joint is a call of allowall.lua.
-type joint struct {
-	request *protocol.AllowAll
-	set     *set
-	sent    *script.Attempts
-	reply   protocol.AllowAllReply
-	failed  int // index of the limiter that refused to decide; -1: none did
-}
-
-func (x *joint) script() *script.Script { return protocol.AllowAllScript }
-func (x *joint) args(find bool) []any   { return x.request.Args(nil, find) }
-func (x *joint) findable() bool         { return x.request.Findable() }
-
-func (x *joint) keys() []string {
-	var all []string
-	for _, l := range x.set.limiters {
-		all = append(all, l.Keys()...)
-	}
-	return all
-}
-
-func (x *joint) read(reply []int64) (err error) {
-	x.reply, x.failed, err = x.request.Reply(x.sent, reply)
-	return err
-}
-
-func (x *joint) enforce(ctx context.Context) error {
-	x.request.Members[x.failed].Sets++
-	return x.set.limiters[x.failed].enforce(ctx)
-}
-
 // decide makes a local decision on b.
 func (b *jointBatch) decide(retry time.Duration) (protocol.AllowAllReply, bool) {
-	if !b.CanDecide() {
+	if !b.call.CanDecide() {
 		return protocol.AllowAllReply{}, false
 	}
-	locals := make([]*localgrant.Limiter, len(b.set.limiters))
-	for i, l := range b.set.limiters {
+	locals := make([]*localgrant.Limiter, len(b.limiters))
+	for i, l := range b.limiters {
 		locals[i] = &l.local
 	}
-	return b.client.localLimiters.DecideAll(locals, b.request.Groups, b.client.clock(), retry)
+	c := b.set.client
+	return c.localLimiters.DecideAll(locals, b.request.Groups, c.clock(), retry)
 }
 
-// decideAway completes b with a local decision if its breaker is broken and the process can decide. It reports whether it
-// did. set.mu may be held.
-func (b *jointBatch) decideAway() bool {
-	if !b.attempts.NoRetryIfUnsent {
-		return false
-	}
-	broken, retry := b.breaker.Ask(b.limiter())
-	if !broken {
-		return false
-	}
+// Away completes b with a local decision, if the process can decide. set.mu may be held.
+func (b *jointBatch) Away(retry time.Duration) bool {
 	g, known := b.decide(retry)
 	if known {
-		go b.complete(g, -1, nil)
+		go b.complete(g, -1, exchange.Outcome{})
 	}
 	return known
 }
-
-func (b *jointBatch) fail(err error) { b.complete(protocol.AllowAllReply{}, -1, err) }
-
-// Late completes b with a timeout.
-func (b *jointBatch) Late() { b.fail(b.late()) }
-
-// Unsent completes b, which nobody waits for.
-func (b *jointBatch) Unsent() { b.fail(script.ErrUnsent) }
 
 // Stalled lets the set send its next batch before b, which takes too long, is complete.
 func (b *jointBatch) Stalled() {
@@ -384,24 +304,18 @@ func (b *jointBatch) Stalled() {
 	s.send()
 }
 
-// complete settles the callers of b with a reply or an error, and sends the next batch. Only the first call has an effect.
-func (b *jointBatch) complete(g protocol.AllowAllReply, failed int, err error) {
+// complete settles the callers of b with a reply or an error, and sends the next batch.
+func (b *jointBatch) complete(g protocol.AllowAllReply, failed int, o exchange.Outcome) {
 	s := b.set
 	s.mu.Lock()
-	if b.state == batchComplete {
-		s.mu.Unlock()
-		return
-	}
 	detached := b.state == batchDetached
 	b.state.to(batchComplete)
-	cause := script.Failure(context.Background(), s.client.callTimeout, b.attempts.Explain(err))
-	local := g.Members != nil && g.Local()
-	if !local && err != script.ErrUnsent && !b.reached(err) {
-		if decided, known := b.decide(b.breaker.Retry()); known {
+	err, local := o.Err, g.Members != nil && g.Local()
+	if o.Away {
+		if decided, known := b.decide(o.Retry); known {
 			g, err, local = decided, nil, true
 		}
 	}
-	told := b.attempts.Outcome(cause)
 	if detached {
 		s.detached--
 	} else {
@@ -412,22 +326,22 @@ func (b *jointBatch) complete(g protocol.AllowAllReply, failed int, err error) {
 		s.distribute(b, g, calls)
 	} else {
 		for _, members := range b.members {
-			b.failAll(members, failed, told, calls)
+			b.failAll(members, failed, o.Err, calls)
 		}
-		if !detached && errors.Is(err, os.ErrDeadlineExceeded) && b.breaker.Silent(b.started) {
+		if !detached && o.Silent {
 			queued := s.queued // they waited for b, and would wait as long again
 			s.queued = nil
 			for i := range calls {
 				calls[i].Callers = len(queued)
 			}
-			b.failAll(queued, -1, cause, calls)
+			b.failAll(queued, -1, o.Cause, calls)
 		}
 	}
 	for i, l := range s.limiters {
 		call := &calls[i]
 		call.Callers += b.callers
-		call.Limiter, call.Latency, call.Attempts = l.name, time.Since(b.started), b.attempts.Count()
-		call.Fallback, call.Err = local, told
+		call.Limiter, call.Latency, call.Attempts = l.name, time.Since(b.call.Started()), b.call.Attempts()
+		call.Fallback, call.Err = local, o.Err
 		if err == nil && !local {
 			m := g.Members[i]
 			call.Repaired, call.RateMismatch = m.Notes.Repaired(), m.Notes.Has(protocol.RateMismatch)

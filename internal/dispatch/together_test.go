@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/exchange"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
@@ -309,7 +310,7 @@ func TestAllowAllIsFoundAgain(t *testing.T) {
 	} {
 		redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 			p := newPair(t, s, 10, 8, options)
-			p.client.topology = script.NewTopology(&loser{gate: p.gate, lost: 2})
+			p.client.exchange = exchange.New(&loser{gate: p.gate, lost: 2}, 20*time.Second, p.client.clock)
 			p.client.Tune(Tuning{Patience: time.Minute})
 			all := []*asked{p.shut()}
 			for range 5 {
@@ -375,7 +376,7 @@ func TestAllowAllResetWhereExpiredRecordsRemain(t *testing.T) {
 // If a call times out, the requests that are queued behind it fail with it, and are counted with its callers.
 func TestAllowAllFailsTheQueue(t *testing.T) {
 	p := newPair(t, redistest.Embedded(t), 10, 10, nil)
-	p.client.callTimeout = time.Second
+	p.client.exchange = exchange.New(p.gate, time.Second, p.client.clock)
 	p.client.Tune(Tuning{Patience: time.Minute})
 	defer p.gate.mu.Unlock()
 	for i, a := range []*asked{p.shut(), p.ask(t.Context(), 2, 2), p.ask(t.Context(), 3, 3)} {
@@ -389,22 +390,5 @@ func TestAllowAllFailsTheQueue(t *testing.T) {
 		if c.Callers != 3 || c.Denied != 3 {
 			t.Errorf("%d callers, %d of them denied, want 3", c.Callers, c.Denied)
 		}
-	}
-}
-
-// A node may be found to be away so late that the batch that looked for it is back in its pool.
-func TestSearchOutlivesItsBatch(t *testing.T) {
-	p := newPair(t, redistest.Embedded(t), 10, 10, nil)
-	one, all := &batch{only: [1]*Limiter{p.limiters[0]}}, &jointBatch{call: call{limiters: p.limiters}}
-	one.limiters = one.only[:]
-	late := time.NewTimer(time.Hour)
-	defer late.Stop()
-	for _, b := range []interface {
-		sender
-		recycle()
-	}{one, all} {
-		pending := newSearch(b.common(), late)
-		b.recycle()
-		pending.NodeAway()
 	}
 }

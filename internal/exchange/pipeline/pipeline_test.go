@@ -82,6 +82,7 @@ type call struct {
 	gone     atomic.Bool
 	pipeline *Pipeline
 	cmd      redis.Cmder
+	panics   bool // once it is done
 
 	mu  sync.Mutex
 	log []string
@@ -113,7 +114,7 @@ func (c *call) Cancelled() bool            { return c.gone.Load() }
 func (c *call) CanDecide() bool            { return false }
 func (c *call) Breaker() *breaker.Breaker  { return &c.pipeline.Breaker }
 func (c *call) Prober() breaker.Prober     { return nil }
-func (c *call) Begin(time.Time, time.Time) {}
+func (c *call) Begun(time.Time, time.Time) {}
 func (c *call) Err() error                 { return c.cmd.Err() }
 func (c *call) Missing(error)              { c.note("missing") }
 func (c *call) Script() *script.Script     { return nil }
@@ -133,6 +134,8 @@ func (c *call) Command(ctx context.Context, text bool, _ []Batch) (redis.Cmder, 
 
 func (c *call) Done(regular bool) {
 	switch {
+	case c.panics:
+		panic("done")
 	case c.cmd.Err() != nil:
 		c.note(c.cmd.Err().Error())
 	case regular:
@@ -311,8 +314,54 @@ func TestEndedRunIgnoresItsNode(t *testing.T) {
 			t.Fatalf("%d runs are kept", len(p.spare))
 		}
 		ended := p.spare[0]
-		if ended.bound.NodeAway(); ended.away {
-			t.Error("an ended run took the notice that its node is away")
+		if ended.bound.NodeAway(); ended.state != over {
+			t.Errorf("an ended run that learns that its node is away is %v", ended.state)
 		}
 	})
+}
+
+// A panic, of a hook of the Redis client or of what a batch calls, passes through the goroutine that executes a run. If that
+// recovers, the slot is free, the node owes no reply, and no batch waits for ever.
+func TestAPanicLeaksNoSlot(t *testing.T) {
+	for _, hook := range []bool{true, false} {
+		t.Run(map[bool]string{true: "a hook", false: "the first batch"}[hook], func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(ms)
+				p := New(n, time.Second, ShortestStall, 1, MaxBatch)
+				p.inFlight = 1 // so that the batches share a run
+				calls := []*call{{panics: !hook}, {}}
+				n.fail = func(cmd redis.Cmder) error {
+					if hook && cmd == calls[0].cmd {
+						panic("a hook")
+					}
+					return nil
+				}
+				for _, c := range calls {
+					c.t, c.started, c.pipeline = t, time.Now(), p
+					if p.Admit(c) != nil {
+						t.Fatal("there is no slot")
+					}
+				}
+				p.mu.Lock()
+				p.inFlight = 0
+				run := p.lockedLoad()
+				p.mu.Unlock()
+				behind := &call{t: t, started: time.Now(), pipeline: p}
+				p.Admit(behind)
+				if recovered(run.Execute) == nil {
+					t.Error("the panic has ended")
+				}
+				calls[0].expect("the first batch", "late")
+				calls[1].expect("the other batch", "late")
+				time.Sleep(time.Minute)
+				behind.expect("the batch behind", "done")
+				if inFlight, stalled, queued := p.Load(); inFlight+stalled+queued != 0 {
+					t.Errorf("%d runs in flight, %d stalled, %d batches wait", inFlight, stalled, queued)
+				}
+				if p.Breaker.Broken() {
+					t.Error("the node is away")
+				}
+			})
+		})
+	}
 }

@@ -1,0 +1,79 @@
+package dispatch
+
+import (
+	"context"
+
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+)
+
+// Bodies: what a call that takes permits asks of one limiter, or of several. They encode and decode; package exchange makes the
+// attempts.
+
+// An acquireBody is a call of acquire.lua for one limiter.
+type acquireBody struct {
+	limiter *Limiter
+	ask     protocol.Ask
+	free    int64 // permits that were free by the last reply; below 0: not known
+	request protocol.AcquireRequest
+	reply   protocol.AcquireReply
+}
+
+func (b *acquireBody) Script() *script.Script { return protocol.AcquireScript }
+func (b *acquireBody) Findable() bool         { return b.limiter.settings.Findable(b.request.Records) }
+func (b *acquireBody) Plain() bool            { return b.limiter.settings.Plain(b.ask, b.free) }
+
+func (b *acquireBody) Args(args []any, find bool) []any {
+	return b.request.Args(args, &b.limiter.encoder, b.ask, find && (len(b.ask.Groups) > 0 || b.ask.Lease > 0))
+}
+
+func (b *acquireBody) Read(a *script.Attempts, reply []int64) (err error) {
+	b.reply, err = b.request.Reply(&b.limiter.encoder, a, reply)
+	return err
+}
+
+func (b *acquireBody) SharedArgs(args []any, now int64) []any {
+	return b.request.ArgsOfMany(args, &b.limiter.encoder, b.ask, now)
+}
+
+func (b *acquireBody) ReadShared(a *script.Attempts, reply []int64, place int) (err error) {
+	b.reply, err = b.request.ReplyOfMany(&b.limiter.encoder, a, reply, place)
+	return err
+}
+
+func (b *acquireBody) Enforce(ctx context.Context, _ *script.Attempts) error {
+	b.request.Sets++
+	return b.limiter.enforce(ctx)
+}
+
+// An allowAllBody is a call of allowall.lua for several limiters.
+type allowAllBody struct {
+	limiters []*Limiter
+	request  protocol.AllowAll
+	reply    protocol.AllowAllReply
+	failed   int // index of the limiter that refused to decide, by the last reply; -1: none did
+}
+
+func (b *allowAllBody) Script() *script.Script           { return protocol.AllowAllScript }
+func (b *allowAllBody) Findable() bool                   { return b.request.Findable() }
+func (b *allowAllBody) Plain() bool                      { return b.request.Plain() }
+func (b *allowAllBody) Args(args []any, find bool) []any { return b.request.Args(args, find) }
+
+func (b *allowAllBody) Read(a *script.Attempts, reply []int64) (err error) {
+	b.reply, b.failed, err = b.request.Reply(a, reply)
+	return err
+}
+
+func (b *allowAllBody) SharedArgs(args []any, now int64) []any {
+	return b.request.ArgsOfMany(args, now)
+}
+
+func (b *allowAllBody) ReadShared(a *script.Attempts, reply []int64, place int) (err error) {
+	b.reply, err = b.request.ReplyOfMany(a, reply, place)
+	return err
+}
+
+func (b *allowAllBody) Enforce(ctx context.Context, _ *script.Attempts) error {
+	b.request.Members[b.failed].Sets++
+	return b.limiters[b.failed].enforce(ctx)
+}

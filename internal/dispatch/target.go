@@ -1,0 +1,102 @@
+package dispatch
+
+import (
+	"context"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/breaker"
+	"github.com/rratelimiter/rratelimiter/internal/exchange"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
+)
+
+// A limiter as a target of calls (exchange.Target), and what is known about reaching it.
+
+// A queueTarget is a limiter as the calls of its queue ask it: if the Redis client shows no nodes, each queue has a breaker.
+type queueTarget struct {
+	*Limiter
+	breaker breaker.Breaker
+}
+
+// Breaker returns the breaker of the queue.
+func (t *queueTarget) Breaker() *breaker.Breaker { return &t.breaker }
+
+// Breaker returns the breaker of the limiter's queue. It must not be called while a queue is locked.
+func (l *Limiter) Breaker() *breaker.Breaker {
+	q := l.client.enter(l)
+	defer q.exit()
+	return q.target.Breaker()
+}
+
+// Keys returns the names of the limiter's keys.
+func (l *Limiter) Keys() []string { return l.keyNames[:] }
+
+// Key returns the name of the configuration key, which identifies the limiter on its server.
+func (l *Limiter) Key() string { return l.keyNames[keys.Config] }
+
+// Arguments returns the names of the limiter's keys as arguments of a command. A limiter that is made for one request
+// mostly shares the queue, and so the arguments, of an earlier one.
+func (l *Limiter) Arguments() []any {
+	known := l.keyArgs.Load()
+	if known == nil {
+		known = new([keys.Count]any)
+		for i, key := range l.keyNames {
+			known[i] = key
+		}
+		l.keyArgs.Store(known)
+	}
+	return known[:]
+}
+
+// FallsBack reports whether the limiter has WithFallback.
+func (l *Limiter) FallsBack() bool { return l.settings.FallsBack }
+
+// CanDecide reports whether the process can decide on the limiter: it has WithFallback, its rate is known, and there is room to
+// count its grants.
+func (l *Limiter) CanDecide() bool {
+	return l.settings.FallsBack && l.client.localLimiters.CanDecide(&l.local, l.client.clock())
+}
+
+// NotPlain notes that a request of the limiter was no plain grant.
+func (l *Limiter) NotPlain() { l.client.checks.notPlain(l.Key()) }
+
+// Timeout is how long one call may take.
+func (l *Limiter) Timeout() time.Duration { return l.client.exchange.Timeout() }
+
+// Back lets the waiting callers of all limiters with WithFallback ask again.
+func (l *Limiter) Back() { l.client.wakeChosen(func(l *Limiter) bool { return l.settings.FallsBack }) }
+
+// Probe makes one call that tells whether the node of b can be reached.
+func (l *Limiter) Probe(b *breaker.Breaker) bool { return l.client.exchange.Probe(l, b) }
+
+// Refused reports whether the node of l refuses connections.
+func (l *Limiter) Refused() bool { return l.client.exchange.Refused(l) }
+
+// WriteProbe makes one call that tells whether Redis could grant permits, for tests.
+func (l *Limiter) WriteProbe(ctx context.Context) ([]int64, error) {
+	return l.client.exchange.WriteProbe(ctx, l)
+}
+
+// within makes one call to Redis for a limiter. It returns the reply, or an error when ctx ends or the call timeout is over.
+func within[T any](ctx context.Context, l *Limiter, call func(context.Context) (T, error)) (T, error) {
+	return exchange.Within(ctx, l.client.exchange, l, call)
+}
+
+// A Health is what is known, without a call, about reaching the node of a limiter.
+type Health struct {
+	Away    bool          // the node cannot be reached, or cannot grant permits
+	Decides bool          // the process decides in its place
+	Silence time.Duration // see silence
+}
+
+// Health returns the health of the node that serves l. It does not block. While the node is away, a probe starts in the
+// background now and then, as long as Health is called.
+func (l *Limiter) Health() (h Health) {
+	if l.err != nil {
+		return h
+	}
+	if h.Away, _ = l.client.exchange.Breaker(l).Ask(l); h.Away {
+		h.Decides = l.settings.FallsBack && l.client.localLimiters.Decides(&l.local, l.client.clock())
+	}
+	h.Silence = l.silence()
+	return h
+}

@@ -1,0 +1,332 @@
+package pipeline
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/breaker"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+)
+
+// A Run is one Redis pipeline: commands of batches, and their replies.
+type Run struct {
+	pipeline   *Pipeline
+	Start      func() // the method Execute: go Start() does not allocate
+	batches    []Batch
+	unanswered []Batch       // batches without a reply
+	cmds       []redis.Cmder // their commands
+	timer      *time.Timer   // calls onTimer
+	expired    chan struct{} // closed once all batches are complete though the commands are not
+	bound      *bound
+	breaker    *breaker.Breaker // of its batches
+	started    time.Time
+	stall      time.Duration // the run has stalled if it takes longer
+	state      runState      // guarded by the mutex of the pipeline
+}
+
+func newRun(p *Pipeline) *Run {
+	t := &Run{pipeline: p, expired: make(chan struct{}), state: over}
+	t.Start = t.Execute
+	return t
+}
+
+// lockedBegin fills t with batches, and starts its time.
+func (t *Run) lockedBegin(batches []Batch) {
+	p := t.pipeline
+	t.state.to(running)
+	t.batches = append(t.batches[:0], batches...)
+	t.breaker = t.batches[0].Breaker()
+	t.started = time.Now()
+	t.bound = &bound{context.Background(), t, t.started.Add(p.timeout), t.expired}
+	t.stall = min(max(p.patient, min(stallFactor*p.usual, max(2*p.usual, p.timeout/4))), t.left(t.batches))
+	if t.timer == nil {
+		t.timer = time.AfterFunc(t.stall, t.onTimer)
+	} else {
+		t.timer.Reset(t.stall)
+	}
+}
+
+// A bound is the context of a run's commands. It ends with run.expired. A run that is used again gets a new one, so
+// that a late call of NodeAway can be told from one for the current use.
+type bound struct {
+	context.Context
+	run      *Run
+	deadline time.Time
+	expired  <-chan struct{}
+}
+
+func (b *bound) Deadline() (time.Time, bool) { return b.deadline, true }
+func (b *bound) Done() <-chan struct{}       { return b.expired }
+
+func (b *bound) Err() error {
+	select {
+	case <-b.expired:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
+// Execute executes t, and then further runs while batches wait for its slot.
+func (t *Run) Execute() {
+	for t != nil {
+		t = t.execute()
+	}
+}
+
+// execute executes t once. It returns the run to execute next in the same slot; nil if there is none.
+func (t *Run) execute() (next *Run) {
+	var slot, regular, whole bool // t has a slot; it never stalled; nothing has panicked
+	t.breaker.Begin(t.bound, t.batches[0].Prober())
+	defer func() {
+		if whole {
+			next = t.leave(slot, regular)
+		} else {
+			t.breakOff(slot)
+		}
+	}()
+	t.carry()
+	t.breaker.End(t.bound, slices.ContainsFunc(t.batches, func(b Batch) bool { return script.IsThere(b.Err()) }))
+	slot, regular = t.end()
+	for i, b := range t.batches {
+		b.Done(regular)
+		t.batches[i] = nil
+	}
+	whole = true
+	return nil
+}
+
+// end notes that the commands have ended. It reports whether t has a slot, and whether it never stalled. A run of one batch
+// that never stalled gives its slot back here: a batch that is sent while this one completes needs it.
+func (t *Run) end() (slot, regular bool) {
+	p := t.pipeline
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	slot, regular = t.state.hasSlot(), t.state == running
+	t.state.to(over)
+	switch {
+	case !slot:
+		p.stalled--
+	case regular && len(t.batches) == 1:
+		p.inFlight--
+		slot = false
+	}
+	p.usual += (time.Since(t.started) - p.usual) / 8
+	return slot, regular
+}
+
+// leave gives back the slot of t, if it has one, and returns a run for the caller to execute; nil if there is none. If nothing
+// uses t any more, it may be used again.
+func (t *Run) leave(slot, unused bool) *Run {
+	p := t.pipeline
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if slot {
+		p.inFlight--
+	}
+	if unused && t.timer.Stop() && len(p.spare) < MaxRuns { // else the timer may still fire, or enough are kept
+		p.spare = append(p.spare, t)
+	}
+	return p.lockedLoad()
+}
+
+// breakOff ends t after a panic, of a hook of the Redis client or of what a batch calls. Its slot is free again, and the
+// batches that are not complete are late.
+func (t *Run) breakOff(slot bool) {
+	if !t.isOver() {
+		t.breaker.End(t.bound, false)
+		slot, _ = t.end()
+	}
+	if next := t.leave(slot, false); next != nil {
+		go next.Start()
+	}
+	for _, b := range t.batches {
+		if b != nil {
+			b.Late()
+		}
+	}
+}
+
+// carry sends commands until each batch has a reply. If the server lacks the script even after it was loaded, the first
+// command of each further round carries the script's text; those behind it find the script then, unless it is removed
+// meanwhile.
+func (t *Run) carry() {
+	t.unanswered = append(t.unanswered[:0], t.batches...)
+	for _, b := range t.batches {
+		b.Begun(b.Started().Add(t.pipeline.timeout), t.started.Add(t.stall))
+	}
+	script.Supply(t.loadScripts, func(text bool) bool {
+		t.cmds = t.cmds[:0]
+		for i := 0; i < len(t.unanswered); i++ {
+			cmd, served := t.unanswered[i].Command(t.bound, text && i == 0, t.unanswered[i+1:])
+			t.cmds = append(t.cmds, cmd)
+			i += served
+		}
+		if len(t.cmds) == 1 {
+			// Called here, and not a frame deeper: else the stack of each run's goroutine must grow for it, which takes a
+			// tenth of the time of a process with one hot limiter.
+			_ = t.pipeline.node.Process(t.bound, t.cmds[0])
+		} else {
+			t.exchange()
+		}
+		t.unanswered = slices.DeleteFunc(t.unanswered, func(b Batch) bool {
+			err := b.Err()
+			if !script.Lacking(err) {
+				return true
+			}
+			b.Missing(err)
+			return false
+		})
+		return len(t.unanswered) > 0
+	})
+	clear(t.cmds)
+}
+
+// loadScripts loads the scripts of the batches without a reply.
+func (t *Run) loadScripts() (err error) {
+	var loaded []*script.Script
+	for _, b := range t.unanswered {
+		if s := b.Script(); !slices.Contains(loaded, s) {
+			loaded = append(loaded, s)
+			err = cmp.Or(err, b.Load(t.bound))
+		}
+	}
+	return err
+}
+
+// exchange sends the commands in a pipeline, and reads the replies. Errors are stored in each command.
+func (t *Run) exchange() {
+	pipe := t.pipeline.node.Pipeline()
+	for _, cmd := range t.cmds {
+		_ = pipe.Process(t.bound, cmd)
+	}
+	_, _ = pipe.Exec(t.bound)
+}
+
+// left returns the time until the first of some batches is late. The timeout of a batch counts from when it is sent,
+// not from when it gets a slot.
+func (t *Run) left(batches []Batch) time.Duration {
+	first := batches[0].Started()
+	for _, b := range batches[1:] {
+		if b.Started().Before(first) {
+			first = b.Started()
+		}
+	}
+	return max(t.pipeline.timeout-time.Since(first), 0)
+}
+
+// onTimer is called when the run stalls, and when batches of it are late.
+func (t *Run) onTimer() { t.overdue(nil) }
+
+// NodeAway completes at once the batches on which the process can decide, without waiting for the commands.
+func (b *bound) NodeAway() { b.run.overdue(b) }
+
+// overdue is called when the run stalls, when batches of it are late, and when its node is found to be away, with the bound of
+// the use that this is about. The first call tells the breaker of the stall, releases the slot, unless MaxStalled runs have done
+// so and this one is not late yet, and lets the limiters send their next batches. Each call completes the batches that are late
+// or, if the node is away, that the process can decide on. If the node is away, this also holds for the batches that wait for a
+// slot. If the run is late and still has its slot, and no later call was answered, all waiting batches are completed. A reply
+// that has arrived counts: see script.Grace.
+func (t *Run) overdue(away *bound) {
+	p := t.pipeline
+	p.mu.Lock()
+	if !t.state.waits() || away != nil && away != t.bound {
+		p.mu.Unlock()
+		return
+	}
+	late, node := t.left(t.batches) == 0, t.breaker
+	var prober breaker.Prober // once it has stalled
+	if t.state == running {
+		t.state.to(stalled)
+		if !late && away == nil {
+			prober = t.batches[0].Prober()
+		}
+	}
+	if late && t.lockedGrace() {
+		p.mu.Unlock()
+		return
+	}
+	ends := func(b Batch) bool { return time.Since(b.Started()) >= p.timeout || away != nil && b.CanDecide() }
+	var behind []Batch
+	switch {
+	case late && t.state == stalled && p.Breaker.Silent(t.batches[0].Started()):
+		behind, p.waiting = p.waiting, nil
+	case away != nil:
+		behind, p.waiting = split(p.waiting, ends)
+	}
+	next := t.lockedRelease(late)
+	ended, rest := split(t.batches, ends)
+	t.lockedWait(rest)
+	p.mu.Unlock()
+	if next != nil {
+		go next.Start()
+	}
+	if prober != nil {
+		go node.Stalled(prober)
+	}
+	for _, b := range append(ended, behind...) {
+		b.Late()
+	}
+	if len(rest) == 0 {
+		close(t.expired) // after complete: the end of this context must not be taken for the end of a caller's
+	}
+	for _, b := range rest {
+		b.Stalled()
+	}
+}
+
+// lockedGrace lets the goroutine that reads a reply run before its batches are late, with the pipeline unlocked meanwhile. It
+// reports whether nothing waits for the commands any more.
+func (t *Run) lockedGrace() bool {
+	t.pipeline.mu.Unlock()
+	script.Grace(t.isOver)
+	t.pipeline.mu.Lock()
+	return !t.state.waits()
+}
+
+// lockedRelease releases the slot of a run that has stalled, and returns a run to start in it; nil if there is none.
+func (t *Run) lockedRelease(late bool) *Run {
+	p := t.pipeline
+	if t.state != stalled || !late && p.stalled >= MaxStalled {
+		return nil
+	}
+	t.state.to(released)
+	p.stalled++
+	p.inFlight--
+	return p.lockedLoad()
+}
+
+// lockedWait lets the run that has stalled wait until the first of the rest of its batches is late, if there is one.
+func (t *Run) lockedWait(rest []Batch) {
+	switch {
+	case len(rest) > 0:
+		t.timer.Reset(t.left(rest))
+	case t.state == released:
+		t.state.to(abandoned)
+	default:
+		t.state.to(emptied)
+	}
+}
+
+// split returns the batches that end, and the rest.
+func split(batches []Batch, ends func(Batch) bool) (ended, rest []Batch) {
+	for _, b := range batches {
+		if ends(b) {
+			ended = append(ended, b)
+		} else {
+			rest = append(rest, b)
+		}
+	}
+	return ended, rest
+}
+
+// isOver reports whether the commands of the run have ended.
+func (t *Run) isOver() bool {
+	t.pipeline.mu.Lock()
+	defer t.pipeline.mu.Unlock()
+	return t.state == over
+}

@@ -1,0 +1,105 @@
+package exchange
+
+import (
+	"context"
+	"errors"
+
+	"github.com/rratelimiter/rratelimiter/internal/exchange/pipeline"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+)
+
+// Shared commands: on a single server, calls that stand next to each other in a run of a pipeline share a command, if each is
+// likely to need plain grants only. A call that needs more, and each call of a command that Redis refuses, is sent again with
+// a command of its own: the shared one had no effect on it. After a network error each call is repeated for itself, as after
+// any other command.
+
+// mostShared is how many limiters a shared command asks at most. More of them save no more time of Redis, which serves nobody
+// else meanwhile.
+const mostShared = 16
+
+// sharable reports whether a call may share its command.
+func (c *Call) sharable() bool {
+	x := c.exchange
+	return !c.command.unshared && !x.topology.Clustered() && !x.proxied.Load() && c.body.Plain()
+}
+
+// company returns how many of the batches behind c share its command: the first ones.
+func (c *Call) company(behind []pipeline.Batch) int {
+	if len(behind) == 0 || !c.sharable() {
+		return 0
+	}
+	limiters := len(c.targets)
+	for i, next := range behind {
+		other := next.(*Call)
+		if !other.sharable() {
+			return i
+		}
+		if limiters += len(other.targets); limiters > mostShared {
+			return i
+		}
+	}
+	return len(behind)
+}
+
+// share makes the command of c and of the batches behind it.
+func (c *Call) share(ctx context.Context, text bool, behind []pipeline.Batch) *script.Command {
+	all := make([]*Call, 1, 1+len(behind))
+	all[0] = c
+	for _, other := range behind {
+		all = append(all, other.(*Call))
+	}
+	var cmd script.Command
+	limiters, attempts := 0, make([]*script.Attempts, len(all))
+	for i, c := range all {
+		c.attempts.Begin(keys.Count * len(c.targets))
+		c.command.shared, c.command.place, c.command.script = &cmd, limiters, protocol.AcquireManyScript
+		attempts[i] = &c.attempts
+		limiters += len(c.targets)
+	}
+	const arguments = 4 // of a limiter
+	args := make([]any, 0, 4+limiters*(protocol.ManyKeys+arguments))
+	args = append(append(args, protocol.AcquireManyScript.Head(text)...), script.NewShared(protocol.ManyKeys*limiters, attempts))
+	for _, c := range all {
+		for _, t := range c.targets {
+			args = protocol.KeysOfMany(args, t.Arguments())
+		}
+	}
+	now := c.exchange.clock().UnixMicro()
+	args = append(args, protocol.NowOfMany(now))
+	for _, c := range all {
+		args = c.body.SharedArgs(args, now)
+	}
+	cmd = script.NewCommand(ctx, args)
+	return &cmd
+}
+
+// unshare sends c again with a command of its own if its shared command ended with an error that proves that it had no effect.
+// It reports whether it did. If the run has stalled, c is repeated directly: the timer of that run may still end it, so it must
+// not be in another run.
+func (c *Call) unshare(err error, regular bool) bool {
+	if err == nil {
+		return false
+	}
+	notPlain := errors.Is(err, protocol.ErrNotPlain)
+	refused := script.IsAnswer(err) && !script.Unreachable(err)
+	if notPlain || c.command.unshared && refused { // the second: Redis refused a shared command because of this limiter, and would again
+		for _, t := range c.targets {
+			t.NotPlain()
+		}
+	}
+	if c.command.shared == nil || !notPlain && !script.IsAnswer(err) {
+		return false
+	}
+	if errors.Is(err, script.ErrCrossSlotName) {
+		c.exchange.proxied.Store(true)
+	}
+	c.command.unshared = true
+	if !regular {
+		go c.direct(nil)
+	} else if t := c.exchange.server.Admit(c); t != nil {
+		go t.Start()
+	}
+	return true
+}
