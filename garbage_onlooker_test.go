@@ -25,9 +25,10 @@ local function view(now)
   if type == '1' then value, permits = KEYS[3], KEYS[5] end
   local values, records = kind(value), kind(permits)
   local edge = now - (every and #every <= 15 and string.find(every, '^%d+$') and tonumber(every) or every and string.find(every, '^%d+$') and 1e15 or 60000)
-  local live, dead, count, ahead, huge = 0, 0, 0, 0, {}
+  local live, dead, count, entries, ahead, huge = 0, 0, 0, 0, 0, {}
   if records == 'zset' then
     local all = redis.call('ZRANGE', permits, 0, -1, 'WITHSCORES')
+    entries = #all / 2
     for i = 1, #all, 2 do
       local m, score, n = all[i], tonumber(all[i + 1]), 0
       if #m >= 4 then
@@ -51,7 +52,7 @@ local function view(now)
     end
   end
   return { config, values, records, rate, every, type, values == 'string' and redis.call('GET', value),
-    live, dead, count, ahead, digest, huge }
+    live, dead, count, ahead, digest, huge, entries }
 end
 local before = view(tonumber(ARGV[1]))
 if not ARGV[3] then return { before, before } end
@@ -71,6 +72,7 @@ type view struct {
 	missing                   [3]bool // of these
 	value                     string
 	live, dead, living, ahead int64
+	entries                   int64   // records, live or not
 	huge                      []int64 // permits of other live records, of 2^31 permits or more
 	permits, every            int64   // the rate, if the configuration is valid
 	digest                    string
@@ -91,6 +93,7 @@ func readView(r []any) (v view) {
 	v.value, _ = r[6].(string)
 	v.live, v.dead, v.living, v.ahead = r[7].(int64), r[8].(int64), r[9].(int64), r[10].(int64)
 	v.digest, _ = r[11].(string)
+	v.entries = r[13].(int64)
 	for _, n := range r[12].([]any) {
 		v.huge = append(v.huge, n.(int64))
 	}
@@ -137,6 +140,7 @@ func (v *view) judge(own bool) {
 }
 
 // believe counts the permits of huge records: those above the rate are no grants, unless the other numbers leave room for them.
+// Without a usable value that is at most the rate.
 func (v *view) believe() {
 	var doubtful int64
 	for _, n := range v.huge {
@@ -154,11 +158,37 @@ func (v *view) believe() {
 	v.huge = nil
 }
 
-// said returns the free permits according to the value key, if it is plausible.
+// said returns the free permits according to the value key, if it is plausible. Below 0 it is, after the rate was lowered; it is
+// compared with the records if these are few.
 func (v view) said() (int64, bool) {
 	n, err := strconv.ParseInt(v.value, 10, 64)
-	if err != nil || strconv.FormatInt(n, 10) != v.value || n < 0 || n > v.permits || n+v.dead > v.permits {
+	if err != nil || strconv.FormatInt(n, 10) != v.value || n < 0 && v.living <= 256 || n > v.permits || n+v.dead > v.permits {
 		return 0, false
 	}
 	return n + v.dead, true
+}
+
+// free returns how many permits are free once the state is mended; a number below 0 if the records exceed the rate.
+func (v view) free() int64 {
+	if v.living == 0 {
+		return v.permits
+	}
+	byRecords := v.permits - v.live
+	if said, sure := v.said(); sure {
+		return max(said, byRecords) // a deficit is added, a surplus stays free
+	}
+	return byRecords
+}
+
+// adds tells whether the value and the permits in the records, each as it is stored, make up the rate.
+func (v view) adds(rate int64) bool {
+	value, err := strconv.ParseInt(v.value, 10, 64)
+	if err != nil {
+		return v.value == "" && v.entries == 0 // the limiter was never used
+	}
+	sum := value + v.dead + v.live
+	for _, n := range v.huge {
+		sum += n
+	}
+	return sum == rate && value <= rate
 }

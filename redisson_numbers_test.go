@@ -128,6 +128,23 @@ func TestLargeRecordsAreRightUnderLargeRates(t *testing.T) {
 	})
 }
 
+// Among more records than one call adds up, too, it loses only the permits of a surplus that is taken out of it.
+func TestALargeRecordOfALoweredRateIsNotForgottenAmongMany(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		l := r.limiter("rl")
+		r.config(l, "rate", "10", "interval", "2592000000", "type", "0")
+		r.set(l, fmt.Sprint(10-3_000_000_000-2100+50))
+		r.add(l, r.ms()-10, memberOf("aaaaaaaa", 3_000_000_000))
+		r.add(l, r.ms(), many(2100)...)
+		r.free(l)
+		r.settled(l)
+		if s := state(t, l); s.Used != 3_000_000_000+2100-50 || s.Available != 0 || !s.Consistent {
+			t.Errorf("the state is %+v", s)
+		}
+	})
+}
+
 // Redisson stores intervals and keep-alives of any number of milliseconds. The longest ones work like other long ones, and
 // read as the longest time.Duration in whole milliseconds.
 func TestTimesOfRedissonThatNoDurationHolds(t *testing.T) {

@@ -310,8 +310,8 @@ local function find_own_record(records, score, prefix, n)
   return nil, 0
 end
 
--- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. Doubtful
--- ones (record.lua) hold none under the rate. It writes at once, first what a full server refuses: the state is better
+-- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. With a
+-- rate, doubtful ones (record.lua) hold none. It writes at once, first what a full server refuses: the state is better
 -- afterwards even if the rest of the script fails.
 local function remove_surplus(records, oldest, rate, surplus)
   local gone, rest = {}, nil
@@ -320,7 +320,7 @@ local function remove_surplus(records, oldest, rate, surplus)
       break
     end
     local held = permits_of(oldest[i])
-    held = is_doubtful(held, rate) and 0 or held
+    held = rate and is_doubtful(held, rate) and 0 or held
     gone[i] = oldest[i]
     if held > surplus then
       rest = held - surplus

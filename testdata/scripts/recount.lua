@@ -356,8 +356,8 @@ local function find_own_record(records, score, prefix, n)
   return nil, 0
 end
 
--- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. Doubtful
--- ones (record.lua) hold none under the rate. It writes at once, first what a full server refuses: the state is better
+-- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. With a
+-- rate, doubtful ones (record.lua) hold none. It writes at once, first what a full server refuses: the state is better
 -- afterwards even if the rest of the script fails.
 local function remove_surplus(records, oldest, rate, surplus)
   local gone, rest = {}, nil
@@ -366,7 +366,7 @@ local function remove_surplus(records, oldest, rate, surplus)
       break
     end
     local held = permits_of(oldest[i])
-    held = is_doubtful(held, rate) and 0 or held
+    held = rate and is_doubtful(held, rate) and 0 or held
     gone[i] = oldest[i]
     if held > surplus then
       rest = held - surplus
@@ -572,8 +572,8 @@ local function find_own_record(records, score, prefix, n)
   return nil, 0
 end
 
--- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. Doubtful
--- ones (record.lua) hold none under the rate. It writes at once, first what a full server refuses: the state is better
+-- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. With a
+-- rate, doubtful ones (record.lua) hold none. It writes at once, first what a full server refuses: the state is better
 -- afterwards even if the rest of the script fails.
 local function remove_surplus(records, oldest, rate, surplus)
   local gone, rest = {}, nil
@@ -582,7 +582,7 @@ local function remove_surplus(records, oldest, rate, surplus)
       break
     end
     local held = permits_of(oldest[i])
-    held = is_doubtful(held, rate) and 0 or held
+    held = rate and is_doubtful(held, rate) and 0 or held
     gone[i] = oldest[i]
     if held > surplus then
       rest = held - surplus
@@ -663,6 +663,7 @@ local state = load_state(limiter, now)
 local PAGE, LATE = 1000, 500
 if state.oldest and not state.more and not state.many then
   local expired_count, all, room = state.expired_count, call('ZCARD', records), PAGE
+  local judged_rate = state.free >= 0 and limiter.rate -- below 0 the rate was lowered, and no permits are doubtful
   local low, top -- the ranks of those that were read
   if count > 0 then
     low, top = call('ZRANK', records, last), call('ZRANK', records, newest)
@@ -673,7 +674,7 @@ if state.oldest and not state.more and not state.many then
   end
   local function read(start, stop)
     local page = stop >= start and call('ZRANGE', records, start, stop) or {}
-    sum, count, room = sum + sum_permits(page, state.free >= 0 and limiter.rate), count + #page, room - #page
+    sum, count, room = sum + sum_permits(page, judged_rate), count + #page, room - #page
     return page
   end
   if count > 0 and all - 1 - top > PAGE then
@@ -700,7 +701,7 @@ if state.oldest and not state.more and not state.many then
     elseif surplus > 0 then
       state.notes = state.notes + HIGH
       page = call('ZRANGE', records, expired_count, expired_count + PAGE - 1)
-      local rest = remove_surplus(records, page, limiter.rate, surplus)
+      local rest = remove_surplus(records, page, judged_rate, surplus)
       if rest > 0 then
         last, top = read_record(records, expired_count)[1] or '', call('ZRANK', records, newest)
         count, sum, seen = top and top - expired_count + 1 or 0, before - surplus + rest, rest
