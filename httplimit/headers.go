@@ -90,10 +90,15 @@ type problem struct {
 	Violated []string `json:"violated-policies,omitempty"`
 }
 
-func refuse(w http.ResponseWriter, d Decision) {
+func refuse(w http.ResponseWriter, r *http.Request, d Decision) {
 	const types = "https://iana.org/assignments/http-problem-types#"
 	p := problem{types + "quota-exceeded", "Too many requests", http.StatusTooManyRequests, d.Refused()}
-	if len(p.Violated) == 0 {
+	switch {
+	case d.unreadable() && long(r.URL):
+		p = problem{"about:blank", "URI too long", http.StatusRequestURITooLong, nil}
+	case d.unreadable():
+		p = problem{"about:blank", "Bad request", http.StatusBadRequest, nil}
+	case len(p.Violated) == 0:
 		p.Type, p.Title, p.Status = types+"temporary-reduced-capacity", "Not available now", http.StatusServiceUnavailable
 	}
 	body, err := json.Marshal(p)

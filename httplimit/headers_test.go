@@ -141,7 +141,7 @@ func TestRefusalBody(t *testing.T) {
 			`{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Not available now","status":503}`},
 	} {
 		w := httptest.NewRecorder()
-		refuse(w, c.d)
+		refuse(w, &http.Request{}, c.d)
 		if got := strings.TrimSpace(w.Body.String()); w.Code != c.status || got != c.body || !json.Valid([]byte(got)) {
 			t.Errorf("%d %s, not %d %s", w.Code, got, c.status, c.body)
 		}

@@ -56,9 +56,12 @@ package httplimit
 // fields. transport.go limits outgoing requests.
 
 import (
+	"context"
 	"net/http"
 	"slices"
 	"sync/atomic"
+
+	"github.com/rratelimiter/rratelimiter"
 )
 
 // A Guard lets requests pass or refuses them. Its fields must not change after its first use; SetLimits may be called
@@ -138,7 +141,7 @@ func (g *Guard) check(w http.ResponseWriter, r *http.Request) Decision {
 		return Decision{}
 	}
 	d := g.Decide(r)
-	if !g.ActivePolicy().Shadow {
+	if !g.ActivePolicy().Shadow && !d.unreadable() {
 		g.describe(w.Header(), d)
 	}
 	switch {
@@ -146,7 +149,7 @@ func (g *Guard) check(w http.ResponseWriter, r *http.Request) Decision {
 	case g.Refuse != nil:
 		g.Refuse(w, r, d)
 	default:
-		refuse(w, d)
+		refuse(w, r, d)
 	}
 	return d
 }
@@ -171,13 +174,27 @@ func (g *Guard) ActivePolicy() *Policy {
 	return &g.zero
 }
 
+// unreadable refuses the requests whose path has no readings.
+type unreadable struct{}
+
+func (unreadable) Allow(context.Context, int64) (rratelimiter.Result, error) {
+	return rratelimiter.Result{}, nil
+}
+
+func (d Decision) unreadable() bool {
+	return slices.ContainsFunc(d.Answers, func(a Answer) bool { return a.Limiter == unreadable{} })
+}
+
 // claims returns the claims of a request in all readings of its path; none if the request is skipped in all of them.
 func (g *Guard) claims(r *http.Request) []Claim {
 	set := g.limits.Load()
-	if set == nil {
+	if set == nil || len(set.limits) == 0 {
 		return nil
 	}
 	all := readings(r)
+	if all == nil {
+		return []Claim{{Name: "path", Limiter: unreadable{}, Rate: rratelimiter.PerSecond(0)}}
+	}
 	if !slices.ContainsFunc(all, func(r *http.Request) bool { return !g.skips(r) }) {
 		return nil
 	}
@@ -192,8 +209,11 @@ func (g *Guard) claims(r *http.Request) []Claim {
 			c.replaced = &set.replaced
 			if i := slices.IndexFunc(claims[first:], c.repeats); i < 0 {
 				claims = append(claims, c)
-			} else if other := &claims[first+i]; other.Permits < c.Permits {
+			} else if other := &claims[first+i]; c.stricter(*other) {
+				c.Permits = max(c.Permits, other.Permits)
 				*other = c
+			} else {
+				other.Permits = max(c.Permits, other.Permits)
 			}
 		}
 	}

@@ -39,11 +39,11 @@ func Header(name string) Key {
 // "/%78", "/a/../x", "/a/..;/x" and "/x/" are "/x". If servers can read several paths in a spelling, a Guard limits each
 // of them. If your handlers serve paths that clients can choose freely, a client gets another limiter for each path: use
 // Route instead.
-func Path(r *http.Request) string { return pathKey(servletPath(r.URL)) }
+func Path(r *http.Request) string { return pathKey(servletPath(r)) }
 
 // PathIgnoreCase is Path for servers that ignore upper and lower case in paths: "/X" and "/x" are "/x".
 func PathIgnoreCase(r *http.Request) string {
-	return pathKey(strings.ToLower(strings.ToUpper(servletPath(r.URL)))) // some letters have several lower-case forms
+	return pathKey(strings.ToLower(strings.ToUpper(servletPath(r)))) // some letters have several lower-case forms
 }
 
 func pathKey(p string) string { return "/" + escape(strings.TrimSuffix(p[1:], "/")) }

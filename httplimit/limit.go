@@ -42,7 +42,7 @@ type Limit func(r *http.Request) Claim
 //
 // Limits with the same name and key use the same limiter, also in other guards and services, and should have the same
 // rate. So choose a name that describes what is limited, or the interval. If several limits of one request have the
-// same name and key but different rates, the first limit counts, and the others are reported as a configuration error.
+// same name and key but different rates, the strictest one counts, and this is reported as a configuration error.
 func Per(client *rratelimiter.Client, name string, rate rratelimiter.Rate, key Key) Limit {
 	return PerFunc(client, name, func(*http.Request) rratelimiter.Rate { return rate }, key)
 }

@@ -287,7 +287,7 @@ func (p *Policy) conclude(ctx context.Context, claims []Claim, d *Decision) {
 }
 
 // limited returns the claims that apply to the request. A claim for more permits than the rate is reduced to the rate.
-// If several claims give one limiter different rates, the first claim counts.
+// If several claims give one limiter different rates, the strictest rate counts.
 func (p *Policy) limited(ctx context.Context, claims []Claim) []Claim {
 	left := make([]Claim, 0, len(claims))
 	for _, c := range claims {
@@ -298,9 +298,12 @@ func (p *Policy) limited(ctx context.Context, claims []Claim) []Claim {
 			c.Permits = 1
 		}
 		if other := slices.IndexFunc(left, c.contradicts); other >= 0 {
-			p.report(ctx, fmt.Errorf("limit %q, key %q: %w: a rate of %v, and another one of %v: the first one counts",
+			p.report(ctx, fmt.Errorf("limit %q, key %q: %w: a rate of %v, and another one of %v: the stricter one counts",
 				c.Name, c.Key, rratelimiter.ErrInvalidOption, left[other].Rate, c.Rate))
-			continue
+			if !c.stricter(left[other]) {
+				continue
+			}
+			left = slices.DeleteFunc(left, c.contradicts)
 		}
 		if c.refuses() {
 			if slices.ContainsFunc(left, c.shares) {
@@ -343,6 +346,15 @@ func (c Claim) repeats(other Claim) bool {
 // contradicts reports whether two claims give one limiter different rates.
 func (c Claim) contradicts(other Claim) bool {
 	return c.Rate != other.Rate && c.known() && other.known() && c.shares(other)
+}
+
+// stricter reports whether the rate of a claim is known, and lower than the known rate of the other claim.
+func (c Claim) stricter(other Claim) bool {
+	if !c.known() || !other.known() || other.refuses() {
+		return false
+	}
+	mine, its := float64(c.Rate.Permits)/float64(c.Rate.Interval), float64(other.Rate.Permits)/float64(other.Rate.Interval)
+	return mine < its || mine == its && c.Rate.Permits < other.Rate.Permits
 }
 
 // shares reports whether two claims use one limiter.

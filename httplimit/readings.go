@@ -1,11 +1,12 @@
 package httplimit
 
 import (
+	"bytes"
+	"context"
 	"net/http"
 	"net/url"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -16,46 +17,92 @@ import (
 //
 // No single form of a path is right for all servers: "/a/..;/../b" is /b for Tomcat, and /a/b for a server that knows no
 // parameters. If both had one key, all paths /b and /a/b would have it. So a path can have several readings. A plain path
-// has one, and most other paths have one, too.
+// has one, and most other paths have few.
 
-// readings returns the request and, for each other path that a server can read in its path, a copy with that path.
-func readings(r *http.Request) []*http.Request {
-	all := []*http.Request{r}
+const (
+	longestPath = 8 << 10 // bytes of the longest path, as it is sent, that may have several readings
+	mostForms   = 32      // maximum number of forms of a path
+)
+
+// steps are what servers do with a path before they resolve it, in this order. Each server leaves out some of them.
+var steps = []func(string) string{strip, decode, decodeInside, slashed, cut}
+
+// readings returns a copy of the request for each path that servers can read in its path. The first has the path as it
+// is. If the path is plain, the request itself is its only reading. readings returns none if the path is too long, or has
+// too many forms.
+func readings(r *http.Request) (all []*http.Request) {
 	if r.URL == nil || plain(r.URL) {
-		return all
+		return []*http.Request{r}
 	}
-	read := readPaths(r.URL)
-	if r.URL.RawPath != "" {
-		read = append(read, r.URL.RawPath) // chi and echo do not decode it
+	read := forms(r.URL)
+	if read == nil {
+		return nil
+	}
+	add := func(u url.URL, normal string) {
+		one := r.WithContext(context.WithValue(r.Context(), reading{}, reading{u, normal}))
+		one.URL = &u
+		all = append(all, one)
+	}
+	add(*r.URL, servletPath(r))
+	seen := []string{r.URL.Path}
+	addPath := func(p, normal string) {
+		if slices.Contains(seen, p) {
+			return
+		}
+		seen = append(seen, p)
+		u := *r.URL
+		u.Path, u.RawPath = p, ""
+		add(u, normal)
 	}
 	for _, p := range read {
-		if p != r.URL.Path {
-			reading, u := r.WithContext(r.Context()), *r.URL
-			u.Path, u.RawPath = p, ""
-			reading.URL = &u
-			all = append(all, reading)
-		}
+		n := normal(p)
+		addPath(p, n)
+		addPath(n, n)
 	}
 	return all
+}
+
+// A reading is in the context of a copy of a request, under the key reading{}: its URL, and the normal form of the path.
+// So each limit need not compute that form again.
+type reading struct {
+	url    url.URL
+	normal string
 }
 
 // plain reports whether all servers read the path u.Path. They can still differ about upper case and a final slash.
 func plain(u *url.URL) bool {
 	p := u.Path
-	return strings.HasPrefix(p, "/") && !strings.ContainsAny(p, `;\%`) && utf8.ValidString(p) && !strings.Contains(p, "//") &&
+	return strings.HasPrefix(p, "/") && !strings.ContainsAny(p, `;\%?#`) && utf8.ValidString(p) && !strings.Contains(p, "//") &&
 		(p == "/" || path.Clean(p) == strings.TrimSuffix(p, "/")) && (u.RawPath == "" || u.RawPath == p)
 }
 
-// readPaths returns the paths that servers can read, and their normal forms.
-func readPaths(u *url.URL) []string {
-	all := []string{u.EscapedPath()}
-	if u.RawPath != "" {
-		all = distinct(append(all, u.RawPath), same) // the client escaped too little; proxies send the other form
+// forms returns the paths that servers can read in the path of a URL: first as chi and echo read it, without any step. It
+// returns nil if the path is too long, or has too many forms.
+func forms(u *url.URL) []string {
+	if long(u) {
+		return nil
 	}
-	all = distinct(all, same, decode, func(p string) string { return decode(strip(p)) })
-	all = distinct(all, same, slashed)
-	all = distinct(all, resolve, resolveRFC)
-	return distinct(all, same, normal)
+	sent := []string{u.EscapedPath()}
+	if u.RawPath != "" && u.RawPath != sent[0] {
+		sent = append(sent, u.RawPath) // the client escaped too little; proxies send the other form
+	}
+	all := sent
+	for _, step := range steps {
+		all = distinct(all, same, step)
+		if len(all) > mostForms {
+			return nil
+		}
+	}
+	all = distinct(distinct(all, resolve, resolveRFC), same, withoutHost)
+	if all = distinct(append(sent, all...), same); len(all) > mostForms {
+		return nil
+	}
+	return all
+}
+
+// long reports whether a path is too long to have several readings.
+func long(u *url.URL) bool {
+	return max(len(u.Path), len(u.RawPath)) > longestPath || len(u.EscapedPath()) > longestPath
 }
 
 // distinct returns all forms of all paths, each once.
@@ -73,17 +120,20 @@ func distinct(paths []string, forms ...func(string) string) (all []string) {
 func same(p string) string { return p }
 
 // servletPath returns the path that a servlet container reads, in its normal form.
-func servletPath(u *url.URL) string {
-	if plain(u) {
-		return u.Path
+func servletPath(r *http.Request) string {
+	if plain(r.URL) {
+		return r.URL.Path
 	}
-	return normal(resolve(decode(strip(u.EscapedPath()))))
+	if known, ok := r.Context().Value(reading{}).(reading); ok && known.url == *r.URL {
+		return known.normal
+	}
+	return normal(resolve(decode(strip(r.URL.EscapedPath()))))
 }
 
-// normal returns a path without parameters, escapes, backslashes, empty segments and dot segments. Keys are made of it,
-// so that readings count separately only if they are different paths.
+// normal returns a path without parameters, escapes, backslashes, empty segments and dot segments, up to a question mark
+// or number sign. Keys are made of it, so that readings count separately only if they are different paths.
 func normal(p string) string {
-	return resolve(strip(slashed(decodeAll(resolve(strip(p))))))
+	return resolve(strip(cut(slashed(decodeAll(resolve(strip(p)))))))
 }
 
 // strip removes the parameters of all segments: each is a semicolon and what follows, up to the next slash.
@@ -91,21 +141,60 @@ func strip(p string) string {
 	if !strings.Contains(p, ";") {
 		return p
 	}
-	segments := strings.Split(p, "/")
-	for i, s := range segments {
-		segments[i], _, _ = strings.Cut(s, ";")
+	kept, parameter := make([]byte, 0, len(p)), false
+	for i := range len(p) {
+		switch p[i] {
+		case ';':
+			parameter = true
+		case '/':
+			parameter = false
+		}
+		if !parameter {
+			kept = append(kept, p[i])
+		}
 	}
-	return strings.Join(segments, "/")
+	return string(kept)
 }
 
 func slashed(p string) string { return strings.ReplaceAll(p, `\`, "/") }
 
-// decode decodes each escape once.
-func decode(p string) string {
-	if decoded, err := url.PathUnescape(p); err == nil {
-		return decoded
+// cut returns what a server reads that gets the path from a proxy that decoded it: the query begins after it.
+func cut(p string) string {
+	if end := strings.IndexAny(p, "?#"); end >= 0 {
+		return p[:end]
 	}
 	return p
+}
+
+// withoutHost returns the path that a parser of URLs reads. It takes what follows two slashes for a host.
+func withoutHost(p string) string {
+	if !strings.HasPrefix(p, "//") {
+		return p
+	}
+	_, rest, _ := strings.Cut(strings.TrimLeft(p, "/"), "/")
+	return "/" + rest
+}
+
+// decode decodes each escape once.
+func decode(p string) string { return unescape(p, "") }
+
+// decodeInside decodes what does not end a segment or the path. Parsers of URLs and Kestrel decode %2E, but not %2F.
+func decodeInside(p string) string { return unescape(p, `/\;?#`) }
+
+func unescape(p, except string) string {
+	if !strings.Contains(p, "%") {
+		return p
+	}
+	done := make([]byte, 0, len(p))
+	for i := 0; i < len(p); i++ {
+		if c, ok := unhex(p[i:]); ok && strings.IndexByte(except, c) < 0 {
+			done = append(done, c)
+			i += 2
+		} else {
+			done = append(done, p[i])
+		}
+	}
+	return string(done)
 }
 
 // decodeAll decodes until no escape is left, in one pass: an escape can end only at the last byte that was decoded.
@@ -116,15 +205,25 @@ func decodeAll(p string) string {
 	done := make([]byte, 0, len(p))
 	for i := range len(p) {
 		done = append(done, p[i])
-		for n := len(done) - 3; n >= 0 && done[n] == '%'; n = len(done) - 3 {
-			c, err := strconv.ParseUint(string(done[n+1:]), 16, 8)
-			if err != nil {
+		for n := len(done) - 3; n >= 0; n = len(done) - 3 {
+			c, ok := unhex(done[n:])
+			if !ok {
 				break
 			}
-			done = append(done[:n], byte(c))
+			done = append(done[:n], c)
 		}
 	}
 	return string(done)
+}
+
+// unhex returns the byte of an escape at the beginning of a text.
+func unhex[T string | []byte](text T) (byte, bool) {
+	if len(text) < 3 || text[0] != '%' {
+		return 0, false
+	}
+	const digits = "0123456789abcdef0123456789ABCDEF"
+	high, low := strings.IndexByte(digits, text[1]), strings.IndexByte(digits, text[2])
+	return byte(high%16<<4 | low%16), high >= 0 && low >= 0
 }
 
 // resolve merges slashes, resolves dot segments, and drops a final one, as Tomcat does.
@@ -137,19 +236,18 @@ func resolveDots(p string, merge bool) string {
 	if strings.HasPrefix(p, "/") && !strings.Contains(p, "//") && !strings.Contains(p, "/.") {
 		return p
 	}
-	var kept []string
-	last := ""
+	done, last := make([]byte, 0, len(p)+1), ""
 	for last = range strings.SplitSeq(strings.TrimPrefix(p, "/"), "/") {
 		switch {
-		case last == ".." && len(kept) > 0:
-			kept = kept[:len(kept)-1]
-		case last == "..", last == ".", last == "" && merge:
+		case last == "..":
+			done = done[:max(bytes.LastIndexByte(done, '/'), 0)]
+		case last == ".", last == "" && merge:
 		default:
-			kept = append(kept, last)
+			done = append(append(done, '/'), last...)
 		}
 	}
-	if merge && last == "" || !merge && (last == "." || last == "..") {
-		kept = append(kept, "") // the path ends with a slash
+	if len(done) == 0 || merge && last == "" || !merge && (last == "." || last == "..") {
+		done = append(done, '/') // the path ends with a slash
 	}
-	return "/" + strings.Join(kept, "/")
+	return string(done)
 }

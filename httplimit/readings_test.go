@@ -49,7 +49,7 @@ func TestEachReadingCounts(t *testing.T) {
 		"/login;0":                     {"/login"},
 		"/login;a=1;b":                 {"/login"},
 		"/login;a%2Fb":                 {"/login", "/login/b"},
-		"/;x/login":                    {"/login"},
+		"/;x/login":                    {"/login", "/"},
 		"/login%3Bx":                   {"/login"},
 		"/%6cogin":                     {"/login"},
 		"/%256cogin":                   {"/login"},
@@ -58,7 +58,7 @@ func TestEachReadingCounts(t *testing.T) {
 		"/login%5C":                    {"/login"},
 		`/x\..\login`:                  {"/login"},
 		"/x/%5c../login":               {"/login", "/x/login"},
-		"//login":                      {"/login"},
+		"//login":                      {"/login", "/"}, // login is a host for a parser of URLs
 		"/./login/.":                   {"/login"},
 		"/x/../login":                  {"/login"},
 		"/x/%2e%2E/login":              {"/login"},
@@ -68,6 +68,22 @@ func TestEachReadingCounts(t *testing.T) {
 		"/a/b/..;/../c":                {"/c", "/a/b/c"},       // Tomcat, and a server that knows no parameters
 		"/x%5cy/%2e%2e/login":          {"/login", "/x/login"}, // a backslash is a slash, or not
 		"/a//../b":                     {"/b", "/a/b"},         // slashes are merged, or not
+		"/a%2Fb/%2e%2e/login":          {"/login", "/a/login"},
+		"/a%2Fb/.%2E/login":            {"/login", "/a/login"},
+		`/a%2Fb\%2e%2e/login`:          {"/login", "/a/login"},
+		`/a%5Ca\%2e%2e/login`:          {"/login", "/a/login"},
+		"/a%252Fb/%252e%252e/login":    {"/login", "/a/login"}, // a proxy decodes it before
+		"//x/login":                    {"/x/login", "/login"},
+		"/.//x/login":                  {"/x/login", "/login"}, // a proxy resolves it before
+		`/\x/login`:                    {"/x/login", "/login"},
+		"/%5Cx/../login":               {"/login", "/"},
+		"//x":                          {"/x", "/"},
+		"/login%3Fx":                   {"/login"},
+		"/login%23x":                   {"/login"},
+		"/login#x":                     {"/login"},
+		"/login%253Fx":                 {"/login"},
+		"/a%3F/../login":               {"/login", "/a"},
+		"/a%2Fb/..;x/login":            {"/login", "/a/login"}, // Tomcat with encodedSolidusHandling="passthrough"
 		"/LOGIN":                       {"/LOGIN"},
 		"/caf%C3%A9/%20x":              {"/caf%C3%A9/+x"},
 		"/caf%c3%a9":                   {"/caf%C3%A9"},
@@ -76,7 +92,7 @@ func TestEachReadingCounts(t *testing.T) {
 		if got := keysOf(sent(t, path), Path); !slices.Equal(sorted(got), sorted(want)) {
 			t.Errorf("%s: %q, not %q", path, got, want)
 		}
-		read := distinct(distinct(readPaths(sent(t, path).URL), normal), pathKey) // what limits of the program see
+		read := distinct(distinct(forms(sent(t, path).URL), normal), pathKey) // what limits of the program see
 		if !slices.Equal(sorted(read), sorted(want)) {
 			t.Errorf("%s: the readings are %q, not %q", path, read, want)
 		}
@@ -107,6 +123,8 @@ func TestNothingIsSkippedByAnUncleanPath(t *testing.T) {
 			"/static/%252e%252e/login": false, "/static/..%2flogin": false, "/static/..%5clogin": false, `/static/..\login`: false,
 			"/static/..%3b/login": false, "/static/../login": false, "/static/x/../../login": false, "/static//../../login": false,
 			"/%73tatic/login": false, "/static/../stati%2563/login": false, "/;/static/../login": false, "/static;x/../login": false,
+			"/static/a%2fb/%2e%2e/%2e%2e/login": false, "//x/static/../login": false, "//static/login": false, `/\static/login`: false,
+			"/login%3F/../static/a": false, "/login%23/../static/a": false,
 		} {
 			if got := keysOf(sent(t, path), Path, rule) == nil; got != want {
 				t.Errorf("%s, path %q: skipped: %v", name, path, got)
@@ -114,7 +132,7 @@ func TestNothingIsSkippedByAnUncleanPath(t *testing.T) {
 		}
 	}
 	// The paths of these are below /static/ in all readings, but they are not clean.
-	for _, path := range []string{"/static/a;x", "/static/a%2eb", "/static/a%2fb", "/static/a%5cb", "/static/a%3bb", "/static//a", "/static/./a", "/static/%25", "/static/%ff"} {
+	for _, path := range []string{"/static/a;x", "/static/a%2eb", "/static/a%2fb", "/static/a%5cb", "/static/a%3bb", "/static//a", "/static/./a", "/static/%25", "/static/%ff", "/static/a%3fb", "/static/a%23b"} {
 		if keysOf(sent(t, path), Path, Paths("/static/")) == nil {
 			t.Errorf("%q is skipped", path)
 		}
@@ -164,6 +182,69 @@ func TestOwnLimitsSeeEachReading(t *testing.T) {
 	}
 }
 
+// If the readings of a path have one limiter and different rates, the strictest rate counts.
+func TestStrictestRateOfTheReadingsCounts(t *testing.T) {
+	client := limittest.New(t).Client()
+	for name, rates := range map[string][2]rratelimiter.Rate{ // of /admin, and of all other paths
+		"0":                {rratelimiter.PerSecond(0), rratelimiter.PerMinute(100)},
+		"lower":            {rratelimiter.PerMinute(10), rratelimiter.PerSecond(1)},
+		"the same, slower": {rratelimiter.PerSecond(1), rratelimiter.PerMinute(60)},
+	} {
+		rateOf := func(path string) rratelimiter.Rate {
+			if path == "/admin" {
+				return rates[0]
+			}
+			return rates[1]
+		}
+		ours := PerFunc(client, name, func(r *http.Request) rratelimiter.Rate { return rateOf(r.URL.Path) }, byAddr)
+		other := func(r *http.Request) Claim { return Claim{Name: name, Limiter: open{}, Rate: rateOf(r.URL.Path)} }
+		for _, limit := range []Limit{ours, other} {
+			for _, path := range []string{"/admin;x", "//admin", "/a/b/..;/../admin", "/admin/."} {
+				limit := limit.Cost(func(r *http.Request) int64 { return int64(len(r.URL.Path)) })
+				claims := patient(limit).claims(sent(t, path))
+				if len(claims) != 1 || claims[0].Rate.Permits != rates[0].Permits || claims[0].Permits != int64(len(path)) {
+					t.Errorf("%s, %s: %+v", name, path, claims)
+				}
+			}
+		}
+		if rates[0].Permits == 0 {
+			wantCodes(t, patient(ours).Middleware(ok), "192.0.2.1", "/admin;x", 429, 429)
+		}
+	}
+}
+
+// A path that is not plain is refused if it is too long, or if it has too many readings, also while Redis is away.
+func TestPathThatCannotBeRead(t *testing.T) {
+	long := "/" + strings.Repeat("a", longestPath-1)
+	path := Limit(func(r *http.Request) Claim {
+		return Claim{Name: "l", Key: Path(r), Limiter: fixed{err: rratelimiter.ErrUnavailable}}
+	})
+	for _, guard := range []*Guard{New(path), New(path, path)} {
+		guard.Policy, guard.XRateLimit, guard.Skip = &Policy{Logger: quiet, Wait: time.Minute}, true, []Rule{Methods(http.MethodGet)}
+		for path, want := range map[string]int{
+			long + "a": 200, long[:longestPath-2] + ";x": 200, long + ";": 414, long[:longestPath-2] + "%3B": 414, long[:longestPath-2] + "%25": 414,
+			`/a\b//c;d/%2e%2e/%252fe%3b/..%5cf%3Fg/../h`: 400,
+		} {
+			w := httptest.NewRecorder()
+			if guard.Middleware(ok).ServeHTTP(w, sent(t, path)); w.Code != want || len(w.Header()) > 2 && want != 200 {
+				t.Errorf("%d bytes: %d, not %d\n%s", len(path), w.Code, want, headerText(w.Header()))
+			}
+		}
+		d := guard.Decide(sent(t, long+";"))
+		if d.Outcome != Denied || !slices.Equal(d.Refused(), []string{"path"}) {
+			t.Errorf("%v: %q", d.Outcome, d.Refused())
+		}
+		guard.Policy.Shadow = true
+		if d := guard.Decide(sent(t, long+";")); d.Outcome != Shadowed {
+			t.Errorf("%v with Shadow", d.Outcome)
+		}
+		guard.SetLimits()
+		if d := guard.Decide(sent(t, long+";")); d.Outcome != Unlimited {
+			t.Errorf("%v without limits", d.Outcome)
+		}
+	}
+}
+
 // A Guard decides on requests without a URL, and on paths of any kind.
 func TestRequestsWithoutAPath(t *testing.T) {
 	if keys := keysOf(&http.Request{}, func(*http.Request) string { return "k" }); len(keys) != 1 {
@@ -202,15 +283,15 @@ func FuzzReadings(f *testing.F) {
 			u = &url.URL{Path: path}
 		}
 		r := &http.Request{URL: u}
-		all := readPaths(u)
-		if !slices.Contains(all, servletPath(u)) {
-			t.Errorf("%q: %q lacks %q", path, all, servletPath(u))
+		all := distinct(forms(u), same, normal)
+		if !slices.Contains(all, servletPath(r)) {
+			t.Errorf("%q: %q lacks %q", path, all, servletPath(r))
 		}
 		for _, p := range distinct(all, normal) {
-			if q := normal(p); q != p || p[0] != '/' || strings.ContainsAny(p, `;\`) || strings.Contains(p, "//") || strings.Contains(p+"/", "/../") {
+			if q := normal(p); q != p || p[0] != '/' || strings.ContainsAny(p, `;\?#`) || strings.Contains(p, "//") || strings.Contains(p+"/", "/../") {
 				t.Errorf("%q: %q, %q", path, p, q)
 			}
-			if again := distinct(readPaths(&url.URL{Path: p}), normal); len(again) != 1 || again[0] != p {
+			if again := distinct(forms(&url.URL{Path: p}), normal); len(again) != 1 || again[0] != p {
 				t.Errorf("%q: the reading %q has the readings %q", path, p, again)
 			}
 		}

@@ -215,7 +215,12 @@ func (t *Transport) take(rate *rratelimiter.Rate, due *time.Time) (grant *rratel
 	}
 	if !time.Now().Before(*due) {
 		var r rratelimiter.Result
-		if grant, r, err = t.Limiter.Take(ctx, 1); grant != nil || err != nil {
+		grant, r, err = t.Limiter.Take(ctx, 1)
+		if errors.Is(err, rratelimiter.ErrExceedsRate) { // the rate has become 0
+			*rate = rratelimiter.Rate{}
+			return nil, holdAtMost, nil
+		}
+		if grant != nil || err != nil {
 			return grant, 0, err
 		}
 		*due = time.Now().Add(r.RetryAfter)

@@ -34,6 +34,8 @@ func TestRateOfZeroRefusesEveryRequest(t *testing.T) {
 		"with others":              {hour, zero},
 		"with others, larger cost": {hour, zero.Cost(three), Shared("stored", stored).Cost(one)},
 		"twice":                    {zero, zero},
+		"with another rate":        {Per(client, "zero", rratelimiter.PerSecond(5), byAddr), Per(client, "zero", rratelimiter.PerSecond(5), byAddr), zero},
+		"with another rate, last":  {zero, Per(client, "zero", rratelimiter.PerSecond(5), byAddr)},
 	} {
 		guard := patient(limits...)
 		for _, wait := range []time.Duration{0, time.Minute} {
@@ -118,5 +120,10 @@ func TestTransportAtARateOfZero(t *testing.T) {
 	var due time.Time
 	if grant, wait, err := tr.take(&rate, &due); grant != nil || wait != holdAtMost || err != nil {
 		t.Error(grant, wait, err)
+	}
+	// The rate becomes 0 during a pause.
+	rate = rratelimiter.PerMinute(1)
+	if grant, wait, err := tr.take(&rate, &due); grant != nil || wait != holdAtMost || err != nil || rate != (rratelimiter.Rate{}) {
+		t.Error(grant, wait, err, rate)
 	}
 }
