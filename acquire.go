@@ -37,9 +37,10 @@ func (l *Limiter) TryAcquire(ctx context.Context, n int64) (bool, error) {
 // It returns false as soon as a reply from Redis shows that the permits will not be free in time. It does not wait for a
 // release or a new rate that could free them earlier. Redisson waits until the timeout instead.
 //
-// If Redisson uses limiters on the server, TryAcquireTimeout may leave free permits to it for up to 150 ms, or a quarter of the
-// interval if that is less. It asks once more before the timeout or ctx ends, so this costs no caller its permits. If a
-// call is in flight when the timeout ends, TryAcquireTimeout waits for the reply, so a timeout never causes
+// If Redisson uses limiters on the server, TryAcquireTimeout may leave free permits to Redisson for up to 150 ms, or a quarter
+// of the interval if that is less. It asks once more before the timeout or ctx ends, so this costs no caller its permits.
+//
+// If a call is in flight when the timeout ends, TryAcquireTimeout waits for the reply, so a timeout never causes
 // ErrOutcomeUnknown. Use the deadline of ctx for a hard bound.
 func (l *Limiter) TryAcquireTimeout(ctx context.Context, n int64, timeout time.Duration) (bool, error) {
 	if timeout <= 0 {
@@ -51,8 +52,8 @@ func (l *Limiter) TryAcquireTimeout(ctx context.Context, n int64, timeout time.D
 }
 
 // Acquire takes n permits and waits for them until ctx ends (Redisson: acquire). Waiting callers are served in order,
-// with the exceptions that [Limiter] lists. If Redisson uses limiters on the server, Acquire may leave free permits to it for
-// up to 150 ms, or a quarter of the interval if that is less, but not beyond the deadline of ctx.
+// with the exceptions that [Limiter] lists. If Redisson uses limiters on the server, Acquire may leave free permits to
+// Redisson for up to 150 ms, or a quarter of the interval if that is less, but not beyond the deadline of ctx.
 //
 // If ctx ends while the caller waits, the error is ctx.Err(). If a call for the caller is in flight at that time, the error
 // wraps both ctx.Err() and ErrOutcomeUnknown. If a call to Redis fails, Acquire stops waiting and returns the error. A

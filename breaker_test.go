@@ -10,10 +10,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/roomy"
 )
 
 // With every method, and however short the callers' deadlines are, a server that hangs counts as away within a second.
@@ -268,4 +270,78 @@ func TestAllowAllInOrderGivesBackWhatArrivesLate(t *testing.T) {
 			t.Error(results, err)
 		}
 	})
+}
+
+// A server that answers calls is not away, whatever the address in the options does, and even if it accepts no new connection.
+func TestAServerThatAnswersSlowlyIsNotAway(t *testing.T) {
+	for name, opens := range map[string]int32{"behind a dial hook": 100, "without new connections": 1} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bubble) {
+				rdb := redis.NewClient(&redis.Options{
+					Addr:                     "127.0.0.1:1",
+					Dialer:                   func(context.Context, string, string) (net.Conn, error) { return nil, errRefused },
+					MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+				})
+				tunnel := &tunnel{server: b.server}
+				tunnel.left.Store(opens)
+				rdb.AddHook(tunnel)
+				defer rdb.Close()
+				c := rratelimiter.NewClient(rdb,
+					rratelimiter.WithLimiterDefaults(rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithFallback(1)))
+				l, other := c.RateLimiter("l"), c.RateLimiter("other")
+				away := 0
+				for i := range 20 {
+					tunnel.delay.Store(int64(i % 5 / 4 * 60 * int(ms)))
+					b.try(l, 1)
+					b.try(other, 1)
+					for range 30 {
+						time.Sleep(10 * ms)
+						if l.Health().Away {
+							away++
+						}
+					}
+				}
+				b.sleepTo(time.Minute)
+				tunnel.delay.Store(0)
+				if n := state(t, l).Used + state(t, other).Used; away > 0 || opens > 1 && n != 40 {
+					t.Errorf("%d of 40 permits used in Redis, away for %d ms", n, 10*away)
+				}
+			})
+		})
+	}
+}
+
+// A tunnel is a hook that dials a server by another way, so often. The replies take a time.
+type tunnel struct {
+	server *miniredis.Miniredis
+	left   atomic.Int32
+	delay  atomic.Int64 // ns
+}
+
+func (u *tunnel) DialHook(redis.DialHook) redis.DialHook {
+	return func(context.Context, string, string) (net.Conn, error) {
+		if u.left.Add(-1) < 0 {
+			return nil, errRefused
+		}
+		pipe, err := u.server.Dial()
+		return delayed{roomy.Conn(pipe), &u.delay}, err
+	}
+}
+
+func (*tunnel) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (*tunnel) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// A delayed connection delays replies.
+type delayed struct {
+	net.Conn
+	delay *atomic.Int64
+}
+
+func (d delayed) Read(b []byte) (int, error) {
+	n, err := d.Conn.Read(b)
+	time.Sleep(time.Duration(d.delay.Load()))
+	return n, err
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
+	"github.com/rratelimiter/rratelimiter/internal/schedule"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
@@ -15,9 +16,9 @@ var (
 	// field. SetRate sets the rate in both cases. TrySetRate and WithRate set missing fields, but do not replace invalid
 	// ones.
 	ErrNotInitialized = script.ErrNotInitialized
-	// ErrExceedsRate means that one request asked for more permits than the rate has. At a rate of 0, any request does. The
-	// error is a refusal, and no failure of Redis.
-	ErrExceedsRate = dispatch.ErrExceedsRate
+	// ErrExceedsRate means that one request asked for more permits than the rate has. At a rate of 0, any request does. This
+	// error is a refusal, not a failure of Redis.
+	ErrExceedsRate = schedule.ErrExceedsRate
 	// ErrInvalidPermits means that a request asked for fewer than one permit (Release, Return: fewer than zero), or
 	// that AllowAllN or TakeAll got slices of different lengths.
 	ErrInvalidPermits = errors.New("rratelimiter: invalid number of permits")
@@ -33,11 +34,11 @@ var (
 	// Permits may be taken that no caller received. ErrOutcomeUnknown wraps the cause. If no call carried the request yet,
 	// the error is only the cause, without ErrOutcomeUnknown.
 	ErrOutcomeUnknown = script.ErrOutcomeUnknown
-	// ErrUnavailable means that Redis could not be reached, that no connection or no reply came within WithCallTimeout, or
-	// that the server replied with one of these errors: LOADING, BUSY, READONLY, MASTERDOWN, CLUSTERDOWN, TRYAGAIN, or "max
-	// number of clients reached", or that nodes of a cluster disagree about a slot: the call still gets MOVED or ASK after as
-	// many redirections as the redis client follows (its MaxRedirects). ErrUnavailable wraps the cause. With WithFallback,
-	// the process decides acquiring calls instead, if it can (see there). If the caller's context has ended, the error is
+	// ErrUnavailable means that Redis could not be reached, that no connection or no reply came within WithCallTimeout,
+	// or that the server replied with one of these errors: LOADING, BUSY, READONLY, MASTERDOWN, CLUSTERDOWN, TRYAGAIN,
+	// or "max number of clients reached", or that nodes of a cluster disagree about a slot: the call got MOVED or ASK
+	// more often than MaxRedirects of the Redis client allows. ErrUnavailable wraps the cause. With WithFallback, the
+	// process decides acquiring calls instead, if it can (see there). If the caller's context has ended, the error is
 	// ctx.Err() instead of ErrUnavailable.
 	ErrUnavailable = script.ErrUnavailable
 	// ErrCrossSlotName means that the keys that Redisson derives from a name are in different slots of the cluster, or on a

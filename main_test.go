@@ -3,13 +3,13 @@ package rratelimiter_test
 import (
 	"testing"
 
-	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/exchange/pipeline"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/schedule"
 )
 
 func TestMain(m *testing.M) {
-	dispatch.Strict, pipeline.Strict = true, true
+	schedule.Strict, pipeline.Strict = true, true
 	redistest.Main(m)
 }
 

@@ -301,9 +301,10 @@ func WithDenyCache(limiters int) LimiterOption {
 //
 // A node counts as away once a call fails because the node cannot be reached, or replies with one of the errors above,
 // except those that concern one slot: TRYAGAIN, "CLUSTERDOWN Hash slot not served", and MOVED or ASK of nodes that
-// disagree. If the node refuses connections, such a call fails late, because go-redis dials several times (by default five
-// times in 400 ms). So once a call takes longer than usual, and at least 20 ms, the client dials once itself, at most once
-// a second: if the node refuses this connection, it counts as away.
+// disagree. If the node refuses connections, such a call fails late, because go-redis dials several times (by default
+// five times in 400 ms). So when a call takes longer than 20 ms and much longer than usual, and no call in flight has a
+// connection, the client dials once itself, through the same hooks, at most once per second. If the node refuses this
+// connection (ECONNREFUSED), and a probe gets no connection within 10 ms, the node counts as away.
 //
 // A node also counts as away if it has answered nothing for 500 ms (or for WithCallTimeout, if that is shorter) while a
 // call was in flight. After half of that time a probe is sent, so an answer to the probe also shows that the node is not

@@ -11,10 +11,10 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/exchange/pipeline"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/schedule"
 )
 
 // queue_test.go tests the cost and the result of a try while callers of the process wait, and the order of waiting
@@ -96,7 +96,7 @@ func tryInSomeState(t *testing.T, b *bubble, random *rand.Rand, name string) {
 				queue[random.IntN(len(queue))].end()
 			}
 		case 5:
-			for range random.IntN(2 * dispatch.MaxGroups) {
+			for range random.IntN(2 * schedule.MaxGroups) {
 				queue = append(queue, b.acquire(l, size()))
 			}
 		case 6:

@@ -170,8 +170,8 @@ func (l *Limiter) Client() *Client { return l.client }
 type Result struct {
 	Allowed bool
 	Limit   int64 // permits of the rate under which the request was decided; with WithFallback perhaps the process's own limit
-	// Remaining is the number of permits free after this request. It leaves out expired permits that this call did not count
-	// back: a call stops at 2,000 expired records if their permits suffice. It is 0 if Redis refuses the request while callers
+	// Remaining is the number of permits free after this request. A call reads at most 2,000 expired records, so the permits
+	// of further ones are not included. It is 0 if Redis refuses the request while callers
 	// of this process wait, except in the results of an AllowAll that runs in one step.
 	Remaining int64
 	// RetryAfter is 0 if Allowed. Otherwise it is the time until the requested permits are free, if no client takes permits
@@ -179,9 +179,9 @@ type Result struct {
 	// of them can be served, except in the results of an AllowAll that runs in one step.
 	RetryAfter time.Duration
 	// NextAfter is the time until the next of the permits in use returns, if no client gives back permits until then. It is 0
-	// if no permit is in use, or if the time is not known. It may be longer than until the next permit returns in these cases:
-	// after a grant that leaves more than half of the limiter's permits free, or from a lease, it may be the time until the
-	// permits of this grant return; from the deny cache, or while callers of this process wait, it may be RetryAfter.
+	// if no permit is in use, or if the time is not known. NextAfter may be too long in two cases. After a grant from a lease,
+	// or one that leaves more than half of the limiter's permits free, it may be the time until the permits of this grant
+	// return. After a refusal by the deny cache, or while callers of this process wait, it may be RetryAfter.
 	NextAfter time.Duration
 	// ResetAfter, after a refusal, is the time until all permits are free, if no client takes or gives back permits until
 	// then. After a grant it is the time until the permits of this grant are free: one interval; with WithGranularity(d) up

@@ -36,11 +36,12 @@ func (t RateType) String() string {
 
 // Rate is a limiter's configuration.
 //
-// Redisson can store intervals and keep-alives longer than a time.Duration. They are in force, and are read as 292 years.
+// Redisson can store intervals and keep-alives that are too long for a time.Duration. They are in force. Config and State
+// return them as 292 years.
 type Rate struct {
 	Type RateType // Overall (zero value) or PerClient
 	// Permits per Interval, 0 to 4294967295. A rate of 0 refuses every request: methods that take a number of permits return
-	// ErrExceedsRate, also to callers that wait already; AcquireUpTo and TakeUpTo take nothing.
+	// ErrExceedsRate, also to callers that already wait; AcquireUpTo and TakeUpTo take nothing.
 	Permits  int64
 	Interval time.Duration // whole milliseconds, at least 1 ms
 	// KeepAlive is the time from the last use of the limiter until Redis removes it (Redisson 3.38 and later): whole

@@ -17,7 +17,7 @@ var twoCountersScript = load("two_counters")
 // Layout: one hash: window (number of this window since 1970), current and previous (permits granted in it and in the
 // one before), currentLast and previousLast (ms from the beginning of each to its last grant). Its TTL is two intervals
 // from the last grant. If the stored window is missing, invalid, or more than one window away from the client's, counting
-// starts again. An invalid current or previous counts as 0, an invalid last grant as one at the end of its window. A
+// starts again. An invalid current or previous counts as 0. An invalid time of a last grant counts as the end of its window. A
 // client whose clock is one window behind uses the stored window as if it had just begun. All clients of a key must use
 // the same interval: the number of a window depends on it, and the hash does not hold it. Clients with different intervals
 // discard each other's counts, and no limit holds. So a change of the interval, also in a rolling deploy, needs another key.

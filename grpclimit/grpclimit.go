@@ -108,7 +108,7 @@ func refuse(ctx context.Context, s *status.Status, retry time.Duration, quota *e
 }
 
 // Request returns a call as limits see it. Its path and pattern are the method with a leading slash. Servers of gRPC before
-// 1.79.3 also serve a stream that is opened without the slash, and pass its method on as it is. If the connection uses
+// 1.79.3 also serve a stream that is opened without the slash, and pass its method on without the slash. If the connection uses
 // TLS, the field TLS has its state, with the client's certificates.
 func Request(ctx context.Context, fullMethod string) *http.Request {
 	fullMethod = "/" + strings.TrimPrefix(fullMethod, "/")

@@ -134,8 +134,8 @@ func quote(name string) string {
 // integer returns a number as an integer of a structured field: at most 15 digits, and not negative here.
 func integer(n int64) string { return strconv.FormatInt(min(max(n, 0), 999_999_999_999_999), 10) }
 
-// seconds returns d in whole seconds, rounded up, so that no client retries too early. A permit returns up to 1 ms after its
-// interval, because a record has its time in whole ms. That is no reason to wait for another second.
+// seconds returns d in whole seconds, rounded up. A rest of 1 ms or less is dropped: a permit returns up to 1 ms after its
+// interval, because records have times in whole ms, and a client need not wait another second for that.
 func seconds(d time.Duration) string {
 	if d <= 0 {
 		return "0"

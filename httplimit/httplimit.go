@@ -70,14 +70,14 @@ import (
 //
 // Servers read some paths differently: "/static/..;/login" is "/login" for a servlet container. For such a path, the
 // limits and the rules of Skip get the request as it is, and a copy of it for each other path that a server can read in
-// it. A limit applies if it applies to one of them, and takes its permits from each limiter that they lead to. The
-// request is skipped only if each of them is. docs/guide/guard-an-http-api.md lists what servers do.
+// it. A limit applies if it applies to one of these requests, and takes its permits from each limiter that they lead to.
+// The request is skipped only if each of these requests is skipped. docs/guide/guard-an-http-api.md lists what servers do.
 type Guard struct {
 	// Policy decides what happens if a limit refuses, or if limits cannot be checked. nil means a zero Policy that
 	// belongs to this guard. Several guards may share a policy. ActivePolicy returns the policy in use.
 	Policy *Policy
-	// Skip lists the rules for unlimited requests: a request is not limited if any of the rules is true for it, whichever
-	// path a server reads in it.
+	// Skip lists the rules for unlimited requests: a request is not limited if any of the rules is true for it. If servers
+	// can read several paths in the request, this must hold for each of the paths.
 	Skip []Rule
 	// XRateLimit adds the header fields X-RateLimit-Limit and X-RateLimit-Remaining (permits) and X-RateLimit-Reset
 	// (seconds, as t in the field RateLimit). They describe the limit that refuses for the longest time or, if none refuses,

@@ -35,10 +35,10 @@ func Header(name string) Key {
 	return By(name, func(r *http.Request) string { return r.Header.Get(name) })
 }
 
-// Path is a Key: the path of the request's URL, escaped as in By. All spellings of a path have one key: "/x;a", "//x",
-// "/%78", "/a/../x", "/a/..;/x" and "/x/" are "/x". If servers can read several paths in a spelling, a Guard limits each
-// of them. If your handlers serve paths that clients can choose freely, a client gets another limiter for each path: use
-// Route instead.
+// Path is a Key: the path of the request's URL, escaped as in By. All spellings of a path that the guide lists have one key:
+// that of "/x;a", "//x", "/%78", "/a/../x", "/a/..;/x" and "/x/" is "/x". If servers can read several paths in a spelling, a
+// Guard limits each of them. If your handlers serve paths that clients can choose freely, a client gets another limiter for
+// each path: use Route instead.
 func Path(r *http.Request) string { return pathKey(servletPath(r)) }
 
 // PathIgnoreCase is Path for servers that ignore upper and lower case in paths: "/X" and "/x" are "/x".

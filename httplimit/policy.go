@@ -309,7 +309,7 @@ func (p *Policy) limited(ctx context.Context, claims []Claim) []Claim {
 			if slices.ContainsFunc(left, c.shares) {
 				continue
 			}
-			c.Permits = 1 // no number is small enough
+			c.Permits = 1 // any number is refused
 		} else if most := c.Rate.Permits; c.known() {
 			for _, other := range left {
 				if c.shares(other) {

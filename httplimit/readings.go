@@ -15,9 +15,9 @@ import (
 // (";x"), decode %2F, take a backslash for a slash, resolve dot segments or merge slashes, in different orders. A request
 // must not avoid a limit, or be skipped, because a server reads another path than the guard.
 //
-// No single form of a path is right for all servers: "/a/..;/../b" is /b for Tomcat, and /a/b for a server that knows no
-// parameters. If both had one key, all paths /b and /a/b would have it. So a path can have several readings. A plain path
-// has one, and most other paths have few.
+// No single form of a path is right for all servers: "/a/b/..;/../c" is /c for Tomcat, and /a/b/c for a server that knows no
+// parameters. If both had one key, all requests for /c and for /a/b/c would have it. So a path can have several readings. A
+// plain path has one, and most other paths have few.
 
 const (
 	longestPath = 8 << 10 // bytes of the longest path, as it is sent, that may have several readings
@@ -229,7 +229,8 @@ func unhex[T string | []byte](text T) (byte, bool) {
 // resolve merges slashes, resolves dot segments, and drops a final one, as Tomcat does.
 func resolve(p string) string { return resolveDots(p, true) }
 
-// resolveRFC resolves dot segments as in RFC 3986: ".." can remove an empty segment, and a slash replaces a final one.
+// resolveRFC resolves dot segments as in RFC 3986: ".." can remove an empty segment, and a final dot segment
+// leaves a slash.
 func resolveRFC(p string) string { return resolveDots(p, false) }
 
 func resolveDots(p string, merge bool) string {

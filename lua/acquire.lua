@@ -18,11 +18,11 @@
 --       in whole ms, n return when a permit returns
 -- reply 1 status (0; 1 to 7 not initialised: config.lua; 8 another rate is configured; 9 it is no longer known what an
 --       earlier attempt was granted), then with status 0:
---       2 rate, 3 interval (ms), 4 permits free afterwards, 5 us until the next permit returns (0: not before those granted
---       now, or not known, as in a plain grant without flag n or after which more than half of the rate is free; the reply ends
---       here, or before a 0, if the permits of ARGV 3 were granted and nothing else is to be returned), 6 notes (base.lua),
---       7 now (us), 8 us until all permits are free (0 unless granted or flag d; the reply ends here if the permits of ARGV 3
---       were granted, without a lease),
+--       2 rate, 3 interval (ms), 4 permits free afterwards, 5 us until the next permit returns (0: with those granted now, or
+--       not known; a plain grant does not read it without flag n, or if more than half of the rate remains free; the reply ends
+--       here if the permits of ARGV 3 were granted and nothing else is to be returned; a 0 may then be missing),
+--       6 notes (base.lua), 7 now (us), 8 us until all permits are free (0 unless granted or flag d; the reply ends here if the
+--       permits of ARGV 3 were granted, without a lease),
 --       9 the client of a record (origin_of): another Go client's if one was seen, else the oldest record's; -2: there is no
 --       record, nothing was refused, or expired records remain; with a lease 10 how many permits more were taken; then, unless
 --       the permits of ARGV 3 were granted, two a group: how many of it are granted (-1: its size exceeds the rate; with u:
@@ -111,7 +111,7 @@ local function allocate(groups, strict, available, rate, recovered)
     if partly then
       granted = math.max(0, math.min(size, left))
       if state.more and not recovered and granted < math.min(size, rate) then
-        granted = 0 -- the rest expires first
+        granted = 0 -- the expired records that remain may hold the rest
       end
       left = left - granted
     elseif size > rate and not (recovered and size <= left) then

@@ -3,7 +3,8 @@
 -- KEYS  1 hash: cursor (ms), currentRate; 2 zset: score = time (ms), member = permits, then any text
 -- ARGV  1 limit, 2 interval (ms), 3 now (ms), 4 permits, 5 member
 -- reply 1 permits in the interval, or -1 if over the limit, 2 permits in the interval, 3 ms until the wanted permits
---       are free (a lower bound; exact if the first 512 records suffice), 4 ms until all permits are free, 5 ms until the first are
+--       are free (a lower bound; exact if the first 512 records suffice), 4 ms until all permits are free, 5 ms until the next
+--       permit returns
 
 local PAGE = 512
 local limit, interval, now, permits = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])

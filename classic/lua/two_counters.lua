@@ -9,7 +9,8 @@
 local limit, interval, now, permits = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local state = redis.call('HMGET', KEYS[1], 'window', 'current', 'previous', 'currentLast', 'previousLast')
 
--- last returns the time of a last grant; an unknown one is the end of its window.
+-- last returns the time of a last grant, in ms from the beginning of its window. If it is not known, it is the end of the
+-- window.
 local function last(text)
   local ms = int(text)
   return ms and ms >= 0 and math.min(ms, interval) or interval

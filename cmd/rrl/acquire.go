@@ -49,8 +49,8 @@ With a COMMAND the exit code is the command's, or else:
   125  another error before the command was started (but 1 if a flag cannot be parsed)
   126  the command can't be run
   127  the command does not exist
-A signal during the wait ends the process by that signal. On a terminal, a line says after a second what is waited for.
---timeout bounds the wait for permits; each reply of Redis may take 3 s.
+A signal during the wait ends the process by that signal. On a terminal, a line says after 1 s what the command waits for.
+--timeout is the maximum wait for the permits; each reply of Redis may take 3 s.
 
 Each waiting process calls Redis by itself. Many waiting processes cost more than one process that waits for all.`,
 		Example: `  rrl acquire orders
@@ -127,8 +127,8 @@ Each waiting process calls Redis by itself. Many waiting processes cost more tha
 	return cmd
 }
 
-// acquire takes permits. If a command follows, all output is the command's, but for errors, and for a line on a terminal
-// if the permits are not granted soon.
+// acquire takes permits. If a command follows, all output is the command's, except errors, and a line on a terminal if
+// the permits are not granted soon.
 func (s *session) acquire(ctx context.Context, l *connect.Limiter, n int64, try bool, timeout time.Duration, quiet bool) error {
 	if terminal(s.errs) && !try {
 		defer render.Later(func() {

@@ -29,8 +29,8 @@ have a ~: ls computes them from the stored number of free permits, so they are w
 PER_CLIENT limiter each client has its own permits: --client ID shows those of one client, --client all has a line for
 each client.
 
-On a terminal, names that are too long for its width are cut in the middle, and a narrow one has fewer columns. A pipe
-and --json get all.`,
+On a terminal, names that are too long for its width are cut in the middle, and a narrow terminal gets fewer columns. A
+pipe and --json get whole names and all columns.`,
 		Example: `  rrl ls
   rrl ls 'api:*' --json | jq -r 'select(.available == 0) | .name'`,
 		Args:              onePattern,

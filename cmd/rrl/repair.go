@@ -82,7 +82,7 @@ type mender struct {
 	done   string // participle for the output
 	do     func(*connect.Limiter, context.Context, ...rratelimiter.RepairOption) (rratelimiter.Repaired, error)
 	tell   func(rratelimiter.Repaired, *survey.Survey) string
-	refuse func(rratelimiter.Repaired, *survey.Survey) string // why it must not be done; "" if it may; nil: it may always
+	refuse func(rratelimiter.Repaired, *survey.Survey) string // why it must not be done; "" if it may; nil: it always may
 }
 
 // mending returns a command that repairs a limiter, or only prints the result.

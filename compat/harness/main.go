@@ -22,8 +22,8 @@ const usage = `usage: go run ./compat/harness VERSION [OPTIONS] [COMMAND ARGS...
   go run ./compat/harness 4.7.0 --redis redis://127.0.0.1:6379 tryacquire orders 5
   go run ./compat/harness 3.17.5 --redis redis://127.0.0.1:6379 run orders blocked threads=4 for=5000
 
-VERSION is a release of Redisson. Its first use, or build, builds it. Options and commands are those of compat/java. Without
-a COMMAND, the harness reads commands from stdin and writes their answers to stdout.
+VERSION is a release of Redisson. Its harness is built by build, or when it is first used. Options and commands are
+those of compat/java. Without a COMMAND, the harness reads commands from stdin and writes their answers to stdout.
 `
 
 func main() {

@@ -76,8 +76,8 @@ func (p *Process) SetRate(ctx context.Context, name string, rate Rate) error {
 	return p.none(ctx, "setrate", name, rate.words()...)
 }
 
-// SetRateMillis calls setRate of type OVERALL with times in milliseconds, which a time.Duration need not hold. A keep-alive
-// other than 0 needs 3.38.0 or later.
+// SetRateMillis calls setRate of type OVERALL with times in milliseconds, which may be too long for a time.Duration. A
+// keep-alive other than 0 needs 3.38.0 or later.
 func (p *Process) SetRateMillis(ctx context.Context, name string, permits, interval, keepAlive int64) error {
 	words := []string{string(Overall), number(permits), number(interval)}
 	if keepAlive != 0 {

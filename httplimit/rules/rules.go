@@ -11,7 +11,7 @@
 // The file is YAML:
 //
 //	exempt: 10.0.0.0/8          # no limit applies to these clients
-//	ignore-case: false          # the servers take /search and /SEARCH for two paths
+//	ignore-case: false          # /search and /SEARCH are two paths
 //	limits:
 //	  per-second:               # name of a limit
 //	    key: address            # each address has 10 requests a second

@@ -36,19 +36,24 @@ type Breaker struct {
 	last      Prober               // of the last call
 	quiet     time.Time            // since when calls are in flight and none was answered; zero: no reply is due
 	suspected time.Time            // when the node was probed because of that; zero: it was not
-	checked   time.Time            // when it was last checked whether the node refuses connections
+	checked   time.Time            // when it was last checked whether the node refuses a connection
 	watching  bool                 // the timer runs
 	timer     *time.Timer          // calls look
 }
 
-// A Pending is a call in flight. When its node is found to be away, NodeAway is called in a goroutine of its own.
-type Pending interface{ NodeAway() }
+// A Pending is a call in flight.
+type Pending interface {
+	// NodeAway is called in a goroutine of its own when the node is found to be away.
+	NodeAway()
+	// Sent reports whether the call was written to a connection. It is called with the mutex of the Breaker held.
+	Sent() bool
+}
 
 // A Prober is one on whose behalf a Breaker checks whether its node is back.
 type Prober interface {
 	// Probe makes one call, and reports whether the node of b can be reached.
 	Probe(b *Breaker) bool
-	// Refused reports whether the node refuses connections, without a call.
+	// Refused reports whether the node refuses a connection, and there is no idle one.
 	Refused() bool
 	// Back is called in a goroutine of its own once the node is no longer away.
 	Back()
@@ -69,12 +74,13 @@ func (b *Breaker) Answer(began time.Time, p Prober) {
 	}
 }
 
-// Stalled notes that a call takes longer than usual. If the node refuses connections, it is away: the call itself would tell
-// only after the Redis client has dialled several times. This is checked at most once in longestOutage.
+// Stalled notes that a call takes much longer than usual. If no call in flight has a connection, and the node refuses one, it is
+// away: the call itself fails only after the Redis client has dialled several times. A node with connections may still serve
+// them. This is checked at most once in longestOutage.
 func (b *Breaker) Stalled(p Prober) {
 	began := time.Now()
 	b.mu.Lock()
-	due := b.wanted.Load() && !b.broken.Load() && began.Sub(b.checked) >= longestOutage
+	due := b.wanted.Load() && !b.broken.Load() && began.Sub(b.checked) >= longestOutage && !b.connected()
 	if due {
 		b.checked = began
 	}
@@ -84,9 +90,19 @@ func (b *Breaker) Stalled(p Prober) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.Silent(began) {
+	if answered := b.quiet.IsZero() || b.quiet.After(began); !answered && !b.connected() {
 		b.lose()
 	}
+}
+
+// connected reports whether a call in flight has a connection. b.mu is held.
+func (b *Breaker) connected() bool {
+	for call := range b.calls {
+		if call.Sent() {
+			return true
+		}
+	}
+	return false
 }
 
 // Silent reports whether no call that began after a time was answered.

@@ -34,9 +34,10 @@ func (n *node) Probe(*Breaker) bool {
 }
 
 // A call is told when its node is away.
-type call struct{ told atomic.Bool }
+type call struct{ told, sent atomic.Bool }
 
-func (c *call) NodeAway() { c.told.Store(true) }
+func (c *call) NodeAway()  { c.told.Store(true) }
+func (c *call) Sent() bool { return c.sent.Load() }
 
 func expect(t *testing.T, what string, b *Breaker, broken bool) {
 	t.Helper()
@@ -76,7 +77,7 @@ func TestSilentNodeIsAway(t *testing.T) {
 	})
 }
 
-// A stalled call shows at once that its node refuses connections.
+// A stalled call without a connection shows at once that its node refuses connections.
 func TestNodeThatRefusesConnectionsIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Breaker
@@ -88,6 +89,11 @@ func TestNodeThatRefusesConnectionsIsAway(t *testing.T) {
 			t.Errorf("%d dials though nobody asks", n.dials.Load())
 		}
 		b.Ask(n)
+		c.sent.Store(true)
+		if b.Stalled(n); n.dials.Load() != 0 {
+			t.Errorf("%d dials beside a call that has a connection", n.dials.Load())
+		}
+		c.sent.Store(false)
 		n.refuses.Store(false)
 		b.Stalled(n)
 		expect(t, "it accepts connections", &b, false)
@@ -107,14 +113,26 @@ func TestNodeThatRefusesConnectionsIsAway(t *testing.T) {
 	})
 }
 
-// A node that has answered meanwhile is there.
+// A node that refuses a connection is there if it has answered meanwhile, or may still answer.
 func TestNodeThatAnswersBesideARefusalIsThere(t *testing.T) {
-	var b Breaker
-	n := &node{}
-	b.Ask(n)
-	b.Stalled(refusing{n, func() { b.Answer(time.Now(), n) }})
-	if b.Broken() {
-		t.Error("it is away")
+	for what, meanwhile := range map[string]func(b *Breaker, stalled, other *call){
+		"all calls are answered":          func(b *Breaker, stalled, other *call) { b.End(stalled, true); b.End(other, true) },
+		"the other call is answered":      func(b *Breaker, _, other *call) { b.End(other, true) },
+		"the stalled call was sent after": func(_ *Breaker, stalled, _ *call) { stalled.sent.Store(true) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var b Breaker
+			n, stalled, other := &node{}, &call{}, &call{}
+			b.Ask(n)
+			b.Begin(stalled, n)
+			b.Begin(other, n)
+			time.Sleep(20 * ms)
+			b.Stalled(refusing{n, func() { meanwhile(&b, stalled, other) }})
+			expect(t, what, &b, false)
+			b.End(stalled, true)
+			b.End(other, true)
+			time.Sleep(time.Minute)
+		})
 	}
 }
 

@@ -32,8 +32,8 @@ type Refusal struct {
 type Rate [4]int64
 
 // Find returns the refusal that holds for a request for n permits; nil if there is none. It also returns how many requests
-// were refused by it since the last call of Hits. For a limiter that enforces a
-// rate, only a refusal under that rate holds, because its call to Redis may change the stored rate.
+// were refused by it since the last call of Hits. For a limiter that enforces a rate, only a refusal under that rate holds,
+// because its call to Redis may change the stored rate.
 func (c *Cache) Find(name string, n int64, now time.Time, enforced Rate) (*Refusal, int64) {
 	c.mu.RLock()
 	known := c.all[name]

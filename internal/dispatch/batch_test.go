@@ -14,6 +14,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/schedule"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
@@ -41,18 +42,18 @@ func TestALateCallDoesNotStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(newLimiter())
 		sent := func(ago time.Duration) *batch {
-			b := q.newBatch()
-			b.state.to(batchSent)
-			q.inFlight = b
+			q.schedule.Join(&q.client.newRequest(&Ask{N: 1}, schedule.Try).Request)
+			b := q.next(q.client.now())
 			time.Sleep(ago)
 			return b
 		}
 		b := sent(time.Second)
-		if q.detach(b); q.inFlight != b || q.detached != 0 {
+		if q.stalled(b); b.State() != schedule.BatchSent {
 			t.Error("other calls may be sent")
 		}
-		b = sent(time.Second - ms)
-		if q.detach(b); q.inFlight == b || q.detached != 1 {
+		q.schedule.Fail(q.client.now(), &b.Batch, os.ErrDeadlineExceeded, nil)
+		b = sent(time.Second - time.Millisecond)
+		if q.stalled(b); b.State() != schedule.BatchDetached {
 			t.Error("others must wait though the call has a ms left")
 		}
 	})
@@ -136,7 +137,7 @@ func TestABatchThatIsOverFailsNoOther(t *testing.T) {
 			}
 			q := limiters[test.over].queue.Load()
 			q.mu.Lock()
-			b := q.inFlight
+			b := q.schedule.InFlight().Owner.(*batch)
 			q.mu.Unlock()
 			var runs atomic.Int64
 			p.rdb.AddHook(pause(func() {

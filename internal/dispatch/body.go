@@ -13,7 +13,7 @@ import (
 // An acquireBody is a call of acquire.lua for one limiter.
 type acquireBody struct {
 	limiter *Limiter
-	ask     protocol.Ask
+	ask     *protocol.Ask
 	free    int64 // permits that were free by the last reply; below 0: not known
 	request protocol.AcquireRequest
 	reply   protocol.AcquireReply
@@ -21,10 +21,10 @@ type acquireBody struct {
 
 func (b *acquireBody) Script() *script.Script { return protocol.AcquireScript }
 func (b *acquireBody) Findable() bool         { return b.limiter.settings.Findable(b.request.Records) }
-func (b *acquireBody) Plain() bool            { return b.limiter.settings.Plain(b.ask, b.free) }
+func (b *acquireBody) Plain() bool            { return b.limiter.settings.Plain(*b.ask, b.free) }
 
 func (b *acquireBody) Args(args []any, find bool) []any {
-	return b.request.Args(args, &b.limiter.encoder, b.ask, find && (len(b.ask.Groups) > 0 || b.ask.Lease > 0))
+	return b.request.Args(args, &b.limiter.encoder, *b.ask, find && (len(b.ask.Groups) > 0 || b.ask.Lease > 0))
 }
 
 func (b *acquireBody) Read(a *script.Attempts, reply []int64) (err error) {
@@ -33,7 +33,7 @@ func (b *acquireBody) Read(a *script.Attempts, reply []int64) (err error) {
 }
 
 func (b *acquireBody) SharedArgs(args []any, now int64) []any {
-	return b.request.ArgsOfMany(args, &b.limiter.encoder, b.ask, now)
+	return b.request.ArgsOfMany(args, &b.limiter.encoder, *b.ask, now)
 }
 
 func (b *acquireBody) ReadShared(a *script.Attempts, reply []int64, place int) (err error) {

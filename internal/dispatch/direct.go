@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
+	"github.com/rratelimiter/rratelimiter/internal/schedule"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
@@ -47,15 +48,25 @@ func (l *Limiter) look(ctx context.Context, ask protocol.Ask) (g protocol.Acquir
 
 // DoWithRetry makes a call of acquire.lua that no pipeline carries.
 func (l *Limiter) DoWithRetry(ctx context.Context, t *script.Attempts, ask protocol.Ask) (protocol.AcquireReply, error) {
-	body := acquireBody{limiter: l, ask: ask}
+	body := acquireBody{limiter: l, ask: &ask}
 	err := l.client.exchange.Do(ctx, t, &body, nil, l)
 	return body.reply, err
 }
 
-// Release gives n permits back: the oldest ones if granted is 0. Otherwise granted is the score of a record in µs, and
-// only permits that were granted then come back. It returns how many did.
+// Release gives n permits back that callers were granted: the oldest ones if granted is 0. Otherwise granted is the score of a
+// record in µs, and only permits that were granted then come back. It returns how many did.
 func (l *Limiter) Release(ctx context.Context, n, granted int64) (int64, error) {
-	var released int64
+	released, err := l.release(ctx, n, granted)
+	if q := l.queue.Load(); q != nil {
+		q.mu.Lock()
+		q.schedule.GaveBack(granted, released)
+		q.mu.Unlock()
+	}
+	return released, err
+}
+
+// release is Release for any permits, those of a lease included, of which the schedule does not know.
+func (l *Limiter) release(ctx context.Context, n, granted int64) (released int64, err error) {
 	rebuild := false
 	for released < n {
 		if err := ctx.Err(); err != nil {
@@ -75,11 +86,6 @@ func (l *Limiter) Release(ctx context.Context, n, granted int64) (int64, error) 
 			return released, err
 		}
 		released += came
-		if q := l.queue.Load(); q != nil {
-			q.mu.Lock()
-			q.fairShare.GaveBack(granted, came)
-			q.mu.Unlock()
-		}
 		if notes.Has(protocol.Many) {
 			if err := l.Recount(ctx); err != nil {
 				return released, err
@@ -96,14 +102,12 @@ func (l *Limiter) Release(ctx context.Context, n, granted int64) (int64, error) 
 // giveBack waits for the reply to a request whose caller's context ended, and gives back what it was granted.
 func (l *Limiter) giveBack(r *request) {
 	<-r.done
-	n := int64(0)
-	if r.Got != nil {
-		n = *r.Got
-	} else if r.result.Allowed {
-		n = r.N
+	n := r.N
+	if r.Kind == schedule.UpTo {
+		n = r.Outcome.Taken
 	}
-	if n > 0 {
-		_, _ = l.Undo(context.Background(), n, *r.Source)
+	if r.Outcome.Allowed {
+		_, _ = l.Undo(context.Background(), n, *r.source)
 	}
 	l.client.recycle(r)
 }
@@ -156,4 +160,9 @@ func (l *Limiter) enforce(ctx context.Context) error {
 		}
 	})
 	return err
+}
+
+// SeeRate drops a cached refusal under another rate.
+func (l *Limiter) SeeRate(rate int64, interval time.Duration) {
+	l.client.denyCache.SeeRate(l.Key(), rate, interval)
 }

@@ -1,6 +1,61 @@
 package dispatch
 
-import "github.com/rratelimiter/rratelimiter/internal/breaker"
+import (
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/breaker"
+)
+
+// inspect.go tells what goes on in a client.
+
+// Waiting returns the number of callers blocked now, by the names of their limiters.
+func (c *Client) Waiting() map[string]int {
+	waiting := map[string]int{}
+	for _, q := range c.registry.list(func(*Limiter) bool { return true }) {
+		q.mu.Lock()
+		if n := q.schedule.Waiting(); n > 0 {
+			waiting[q.limiter.name] += n
+		}
+		q.mu.Unlock()
+	}
+	return waiting
+}
+
+// Activity is what goes on in a client at one time.
+type Activity struct {
+	Waiting  int           // waiting callers, including those whose call is in flight
+	InFlight bool          // a call is in flight, or about to be sent
+	Next     time.Duration // by the last replies, the time until the first waiting caller is served; 0: no caller waits
+}
+
+// Look returns what goes on now on the limiters with a name; "" means all limiters.
+func (c *Client) Look(limiter string) (calls Activity) {
+	for _, q := range c.registry.list(func(l *Limiter) bool { return limiter == "" || l.name == limiter }) {
+		q.mu.Lock()
+		calls.Waiting += q.schedule.Waiting()
+		calls.InFlight = calls.InFlight || q.schedule.Active()
+		if wait, known := q.schedule.RetryAfter(); known && (calls.Next == 0 || wait < calls.Next) {
+			calls.Next = wait
+		}
+		q.mu.Unlock()
+	}
+	return calls
+}
+
+// silence returns for how long the last batch sent for l has had no reply; 0 if it has one, or is detached and has no
+// waiting caller.
+func (l *Limiter) silence() time.Duration {
+	q := l.queue.Load()
+	if q == nil {
+		return 0
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if since := q.schedule.Unanswered(); !since.IsZero() {
+		return time.Since(since)
+	}
+	return 0
+}
 
 // An Inspection is what a client holds at one time, for tests.
 type Inspection struct {
@@ -22,18 +77,18 @@ func (c *Client) Inspect() (i Inspection) {
 	for _, q := range c.registry.list(func(*Limiter) bool { return true }) {
 		q.mu.Lock()
 		i.Queues++
-		i.Waiting += q.waiting
-		i.Asking += len(q.trying)
+		i.Waiting += q.schedule.Waiting()
+		i.Asking += q.schedule.Trying()
 		if !q.idle() {
 			i.Busy++
 		}
-		if q.waiting == 0 && q.timer != nil && q.timer.Stop() {
+		if q.schedule.Waiting() == 0 && q.timer != nil && q.timer.Stop() {
 			i.StrayTimers++
 		}
 		q.mu.Unlock()
 	}
 	i.InFlight, i.Stalled, i.Queued = c.exchange.Load()
-	i.Leases = int(c.leases.Load())
+	i.Leases = int(c.lender.ledgers.Load())
 	i.Recounting = c.checks.recounts() > 0
 	i.LocalLimiters = c.localLimiters.Size()
 	return i

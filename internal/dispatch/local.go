@@ -10,31 +10,24 @@ import (
 // Local decisions: what this process grants while Redis cannot be reached (WithFallback). The breaker of a node tells
 // when that is so. A local reply has the form of a script's reply.
 
-// Away completes b with a local decision, if the process can decide. queue.mu may be held.
+// Away completes b with a local decision, if the process can decide.
 func (b *batch) Away(retry time.Duration) bool {
-	g, known := b.limiter.decide(b.ask, retry)
+	g, known := b.limiter.decide(b.Ask, retry)
 	if known {
 		go func() {
-			b.complete(g, exchange.Outcome{})
+			b.complete(&g, exchange.Outcome{})
 			b.recycle()
 		}()
 	}
 	return known
 }
 
-// decideLocally returns the final reply of b, whose call has ended: that of Redis or, if Redis was not reached, a local
-// decision where possible. queue.mu is held.
-func (b *batch) decideLocally(g protocol.AcquireReply, o exchange.Outcome) (protocol.AcquireReply, error) {
-	l := b.limiter
-	if o.Err == nil && !g.Local() {
-		l.learn(g.Rate, g.Interval)
+// decideLocally decides in the place of Redis if that was not reached, where possible.
+func (b *batch) decideLocally(o exchange.Outcome) (g protocol.AcquireReply, known bool) {
+	if !o.Away || !b.limiter.settings.FallsBack {
+		return g, false
 	}
-	if o.Away && l.settings.FallsBack {
-		if decided, known := l.decide(b.ask, o.Retry); known {
-			return decided, nil
-		}
-	}
-	return g, o.Err
+	return b.limiter.decide(b.Ask, o.Retry)
 }
 
 // learn stores the rate in a reply of Redis, for local decisions and for the deny cache.

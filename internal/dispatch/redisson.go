@@ -42,14 +42,14 @@ func (l *Limiter) RedissonHere(ctx context.Context) bool {
 
 // checkForRedisson looks for Redisson on the server while callers wait: at most once a second while it was not found,
 // because it may start at any time and gets no permits until it is noticed, and every 10 s after that. When it is
-// found, the queue sends again, so that the process leaves permits for it. q.mu is held.
+// found, the queue sends again, so that the process leaves permits for it.
 func (q *queue) checkForRedisson() {
 	again := time.Second
-	if q.fairShare.Redisson {
+	if q.schedule.Redisson() {
 		again = 10 * time.Second
 	}
 	now := time.Now()
-	if q.client.alone || now.Before(q.redissonCheckedAt.Add(again)) {
+	if q.client.config.Alone || now.Before(q.redissonCheckedAt.Add(again)) {
 		return
 	}
 	q.redissonCheckedAt = now
@@ -59,11 +59,6 @@ func (q *queue) checkForRedisson() {
 		here := q.limiter.RedissonHere(ctx)
 		q.mu.Lock()
 		defer q.exit()
-		news := here && !q.fairShare.Redisson
-		q.fairShare.Redisson = here
-		if news && q.waiting > 0 {
-			q.ask = true
-			q.send()
-		}
+		q.schedule.SeeRedisson(here)
 	}()
 }

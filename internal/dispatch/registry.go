@@ -47,16 +47,6 @@ func (c *Client) enter(l *Limiter) *queue {
 	return q
 }
 
-// exit unlocks the queue. An idle queue is parked; it is dropped once SpareQueues others were parked after it.
-func (q *queue) exit() {
-	park := !q.parked && q.idle()
-	q.parked = q.parked || park
-	q.mu.Unlock()
-	if park {
-		q.client.registry.park(q)
-	}
-}
-
 // park puts a queue in the place of the one that was parked first. That one is dropped if it is idle; otherwise it is
 // parked again when it becomes idle.
 func (ls *registry) park(q *queue) {

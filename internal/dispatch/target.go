@@ -68,7 +68,7 @@ func (l *Limiter) Back() { l.client.wakeChosen(func(l *Limiter) bool { return l.
 // Probe makes one call that tells whether the node of b can be reached.
 func (l *Limiter) Probe(b *breaker.Breaker) bool { return l.client.exchange.Probe(l, b) }
 
-// Refused reports whether the node of l refuses connections.
+// Refused reports whether the node of l refuses a connection, and the Redis client has no idle one.
 func (l *Limiter) Refused() bool { return l.client.exchange.Refused(l) }
 
 // WriteProbe makes one call that tells whether Redis could grant permits, for tests.

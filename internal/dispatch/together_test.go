@@ -17,6 +17,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/schedule"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
@@ -104,10 +105,7 @@ func (p *pair) ask(ctx context.Context, permits ...int64) *asked {
 func (p *pair) queued() (n int) {
 	s := p.client.enterSet(p.limiters)
 	defer s.exit()
-	if n = len(s.queued); s.inFlight != nil {
-		n += s.inFlight.callers
-	}
-	return n
+	return s.schedule.Queued() + s.schedule.InFlight()
 }
 
 // calls returns what the observer sees of the shared call that takes so many permits, for each limiter.
@@ -164,7 +162,7 @@ func TestAllowAllShares(t *testing.T) {
 		two.want(t, "two", true, [2]int64{4, 1}, [2]bool{})
 		uneven.want(t, "uneven", false, [2]int64{3, 0}, [2]bool{true, true})
 		one.want(t, "one", true, [2]int64{3, 0}, [2]bool{})
-		if <-over.done; !errors.Is(over.err, ErrExceedsRate) || over.failed != 1 {
+		if <-over.done; !errors.Is(over.err, schedule.ErrExceedsRate) || over.failed != 1 {
 			t.Errorf("more than a rate: %v, limiter %d", over.err, over.failed)
 		}
 		if calls := p.gate.calls.Load(); calls != 2 {
@@ -310,7 +308,7 @@ func TestAllowAllIsFoundAgain(t *testing.T) {
 	} {
 		redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 			p := newPair(t, s, 10, 8, options)
-			p.client.exchange = exchange.New(&loser{gate: p.gate, lost: 2}, 20*time.Second, p.client.clock)
+			p.client.exchange = exchange.New(&loser{gate: p.gate, lost: 2}, 20*time.Second, p.client.config.Clock)
 			p.client.Tune(Tuning{Patience: time.Minute})
 			all := []*asked{p.shut()}
 			for range 5 {
@@ -376,7 +374,7 @@ func TestAllowAllResetWhereExpiredRecordsRemain(t *testing.T) {
 // If a call times out, the requests that are queued behind it fail with it, and are counted with its callers.
 func TestAllowAllFailsTheQueue(t *testing.T) {
 	p := newPair(t, redistest.Embedded(t), 10, 10, nil)
-	p.client.exchange = exchange.New(p.gate, time.Second, p.client.clock)
+	p.client.exchange = exchange.New(p.gate, time.Second, p.client.config.Clock)
 	p.client.Tune(Tuning{Patience: time.Minute})
 	defer p.gate.mu.Unlock()
 	for i, a := range []*asked{p.shut(), p.ask(t.Context(), 2, 2), p.ask(t.Context(), 3, 3)} {

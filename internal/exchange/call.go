@@ -125,6 +125,9 @@ func keysOf(targets []Target) []string {
 // Cancelled reports whether nobody waits for the call, so that no permits are to be taken for it.
 func (c *Call) Cancelled() bool { return c.owner.Cancelled() }
 
+// Sent reports whether the command was written to a connection.
+func (c *Call) Sent() bool { return c.attempts.Sent() }
+
 // CanDecide reports whether the process can decide on the call.
 func (c *Call) CanDecide() bool { return canDecide(c.targets) }
 

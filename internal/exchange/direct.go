@@ -41,6 +41,9 @@ func (w watched) NodeAway() {
 	}
 }
 
+// Sent returns false, since it is not known whether the call was written.
+func (watched) Sent() bool { return false }
+
 // watch makes a call and registers it with the breaker of the target's node. Until the nodes of a cluster are found,
 // finding them is registered as a call of its own.
 func watch[T any](ctx context.Context, x *Exchange, t Target, w watched, call func(context.Context) (T, error)) (T, error) {

@@ -140,6 +140,9 @@ func (s *search) NodeAway() {
 	}
 }
 
+// Sent returns false: the call has no node yet.
+func (*search) Sent() bool { return false }
+
 // Probe makes one call that tells whether the node of b, which is the breaker of calls to t, can be reached.
 func (x *Exchange) Probe(t Target, b *breaker.Breaker) bool {
 	check := func(ctx context.Context) ([]int64, error) { return x.WriteProbe(ctx, t) }
@@ -159,9 +162,9 @@ func (x *Exchange) WriteProbe(ctx context.Context, t Target) ([]int64, error) {
 	return x.topology.Try(ctx, new(script.Attempts), protocol.ProbeScript, t.Keys())
 }
 
-// Refused reports whether the node of a target refuses connections. It dials as the Redis client does, but once.
+// Refused reports whether the node of a target refuses a connection, and the Redis client has no idle one.
 func (x *Exchange) Refused(t Target) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), x.timeout)
 	defer cancel()
-	return x.topology.Refuses(ctx, t.Key())
+	return x.topology.Refuses(ctx, protocol.ProbeScript, t.Keys())
 }

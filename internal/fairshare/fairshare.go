@@ -49,7 +49,7 @@ type Share struct {
 	offset   time.Duration // the client's clock minus the clock that dates the grants
 }
 
-// notes is the least number of grants in an interval that are kept apart.
+// notes: grants of one interval are kept apart if the time between them is longer than interval/notes.
 const notes = 1024
 
 // A grantedAt is n permits that were granted at a time (µs).
@@ -156,7 +156,7 @@ func (s *Share) leave(r Reply, free time.Time, n int64) time.Time {
 	if !free.Before(s.from) && free.Before(s.until) {
 		return s.until // decided before: permits return bit by bit, with refusals between
 	}
-	long := headStart(r.Interval) // 150 ms is left in each second at most, and for few permits in each 20 s
+	long := headStart(r.Interval) // with 150 ms, every is 1 s, or 20 s divided by the rate
 	every := max(r.Interval, long*20/3, long*400/3/time.Duration(max(r.Rate, 1)))
 	period := free.Add(-s.offset).UnixMicro() / every.Microseconds()
 	if period == s.period {
@@ -178,7 +178,7 @@ func (s *Share) Room(at time.Time, n int64) int64 {
 	return s.quota - n - s.Live(at)
 }
 
-// Live returns how many permits of this process are not free yet at a time.
+// Live returns how many permits of this process are in use at a time.
 func (s *Share) Live(at time.Time) (n int64) {
 	for _, own := range s.own {
 		if s.returnsAt(own).After(at) {
@@ -188,8 +188,8 @@ func (s *Share) Live(at time.Time) (n int64) {
 	return n
 }
 
-// Returned returns a function that tells from when on at most n permits of this process are not free yet; the zero time: there
-// never were more. In each call n must be at most that of the call before.
+// Returned returns a function. For n, it returns the time from which on at most n permits of this process are in use; the zero
+// time if that has always been so. n must not increase from call to call.
 func (s *Share) Returned() func(n int64) time.Time {
 	own, sum, at := s.own, s.sum, time.Time{}
 	return func(n int64) time.Time {

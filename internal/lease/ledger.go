@@ -7,7 +7,7 @@ import (
 )
 
 // ledger.go has the leases of one limiter: which one requests are granted from, when the next one is asked for, and what is
-// given back. It asks for nothing and gives nothing back by itself.
+// given back. It makes no calls to Redis.
 
 // A Moment is a time by two clocks: the one that dates grants, and one with a monotonic reading.
 type Moment struct{ Clock, Mono time.Time }
@@ -19,10 +19,10 @@ func (m Moment) add(d time.Duration) Moment { return Moment{m.Clock.Add(d), m.Mo
 const MaxLeases = 1 << 16
 
 // A Ledger holds the permits that this process has taken ahead for one limiter. Requests are granted from one lease at a time.
-// The next one may be there already: it follows. There is none while a caller waits (Bar).
+// The ledger may already hold the lease that follows. It holds no lease while a caller waits (Bar).
 //
-// A nil Ledger is that of a limiter without leases: it grants nothing, and its methods have no effect. The methods may be called
-// at the same time.
+// A nil Ledger is that of a limiter without leases: it grants nothing, and its methods have no effect. A Ledger is safe for
+// concurrent use.
 type Ledger struct {
 	lasts    time.Duration // of a lease, by the options
 	server   bool          // the server's clock dates leases
@@ -36,13 +36,13 @@ type Ledger struct {
 	next       *Lease     // follows current; nil: none
 	interval   time.Duration
 	demand     Demand
-	joint      int64         // permits that AllowAll was granted by one call, to be asked for with the next lease
+	joint      int64         // permits that one call of AllowAll was granted; the next lease adds as many to its request
 	jointAt    time.Time     // when AllowAll last made a call for the limiter
 	barred     int           // callers that wait
 	changes    Ticket        // changes of the limiter by this client that have begun
 	returned   int64         // permits that were given back since Tell was last called
-	void       int64         // the same, permits that were neither granted nor given back
-	toGiveBack int           // calls of giveBack that Start has not followed
+	void       int64         // permits that were neither granted nor given back since then
+	toGiveBack int           // calls of giveBack that no call of Start has followed yet
 	givingBack int           // calls that give permits back
 	givenBack  chan struct{} // closed when there are none
 }
@@ -57,8 +57,9 @@ type Back struct {
 	changes     Ticket
 }
 
-// NewLedger returns an empty Ledger for leases that last for some time, one of those that holding counts. It calls giveBack with
-// permits to be given back, with its lock held, so that function must not call the Ledger. If it returns true, Start follows.
+// NewLedger returns an empty Ledger. A lease lasts for the time lasts. holding counts the ledgers of a client that have a
+// lease. The Ledger calls giveBack with permits that are to be given back. It holds its lock then, so giveBack must not call
+// the Ledger. If giveBack returns true, Start must be called with these permits later.
 func NewLedger(lasts time.Duration, server bool, holding *atomic.Int64, giveBack func(Back) bool) *Ledger {
 	return &Ledger{lasts: lasts, server: server, holding: holding, giveBack: giveBack}
 }
@@ -115,8 +116,8 @@ func (l *Ledger) Take(n int64, m Moment) (from *Lease, left int64, refill bool) 
 	return nil, 0, false
 }
 
-// Untake gives back n permits that were just taken from a lease. If that has ended meanwhile they stay counted: its record may
-// have been replaced by another one.
+// Untake gives back n permits that were just taken from a lease. If the lease has ended meanwhile, the permits stay counted,
+// because its record may have been replaced by another one.
 func (l *Ledger) Untake(held *Lease, n int64) {
 	if !held.Untake(n) {
 		l.mu.Lock()
@@ -196,8 +197,8 @@ func (l *Ledger) Together(n int64, refused bool, mono time.Time) bool {
 	return true
 }
 
-// Bar ends the leases, since a caller waits: their permits come back, for this caller first. There is none until Unbar was called
-// as often.
+// Bar ends the leases because a caller waits: their permits come back, for this caller first. The Ledger holds no lease until
+// Unbar was called as often as Bar.
 func (l *Ledger) Bar() {
 	if l == nil {
 		return
@@ -231,8 +232,8 @@ func (l *Ledger) Ticket() Ticket {
 // A Draft is a batch before it is sent.
 type Draft struct {
 	Callers int
-	Asked   int64 // permits that they ask for
-	May     bool  // it may take permits ahead
+	Asked   int64 // permits that the callers ask for
+	May     bool  // the batch may take permits ahead
 }
 
 // Wish returns how many permits a batch that is about to be sent takes ahead. A lease that is used up gets more even if no
@@ -280,7 +281,7 @@ func (l *Ledger) bucket() time.Duration {
 	return min(l.lasts, max(l.interval/10, time.Millisecond).Truncate(time.Millisecond))
 }
 
-// Brought stores the lease that a batch with a Ticket has brought. late: its queue went on without the batch.
+// Brought stores the lease that a batch with a Ticket has brought. late: the queue did not wait for the batch.
 func (l *Ledger) Brought(t Ticket, held *Lease, late bool, m Moment) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -340,7 +341,7 @@ func (l *Ledger) expire(held *Lease) {
 	}
 }
 
-// unused ends a lease, if that was not done, and returns the permits that were not granted.
+// unused ends a lease that has not ended yet, and returns the permits that were not granted.
 func (l *Ledger) unused(held *Lease) int64 {
 	if held.Ended() {
 		return 0
@@ -363,7 +364,7 @@ func (l *Ledger) detach() (unused [2]Back) {
 	return unused
 }
 
-// back calls giveBack. If that refuses, the permits count until their record expires.
+// back calls giveBack. If giveBack returns false, the permits count until their record expires.
 func (l *Ledger) back(n, at int64) {
 	switch {
 	case n == 0:
@@ -374,8 +375,8 @@ func (l *Ledger) back(n, at int64) {
 	}
 }
 
-// Start reports whether permits are to be given back now, which Done follows. They are not if the limiter was changed since:
-// their record is gone, or counts until it expires.
+// Start reports whether permits are to be given back now; Done must be called afterwards. They are not if the limiter was
+// changed since: their record is gone, or counts until it expires.
 func (l *Ledger) Start(b Back) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -395,7 +396,7 @@ func (l *Ledger) starts() {
 	}
 }
 
-// Done notes that so many of some permits were given back. The others count until an interval after the end of their lease.
+// Done notes how many permits of b were given back. The others count until an interval after the end of their lease.
 func (l *Ledger) Done(b Back, returned int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -58,7 +58,7 @@ func (w *Window) move(now time.Time) {
 	}
 }
 
-// returns tells when the permits of a tenth return, from start.
+// returns gives the time from start until the permits of a tenth return.
 func (w *Window) returns(i int) time.Duration {
 	return w.last[i] + w.interval - time.Duration(i)*w.tenth()
 }

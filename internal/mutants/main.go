@@ -32,7 +32,7 @@ const slow = "Million|ManyExpired|Granularity|Memory|Garbage|Broken|WrongTypes|S
 // mutant of a script, and prove nothing.
 var stages = [][]string{
 	{"-timeout", "60s", "-skip", slow, "."},
-	{"-timeout", "60s", "./internal/dispatch", "./internal/exchange/...", "./internal/smallscope"},
+	{"-timeout", "60s", "./internal/schedule", "./internal/dispatch", "./internal/exchange/...", "./internal/smallscope"},
 	{"-timeout", "8m", ".", "./snapshot", "./limittest"},
 	{"-timeout", "8m", "./compat/differential"},
 }

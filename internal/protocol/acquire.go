@@ -255,7 +255,7 @@ type AcquireReply struct {
 	Free       int64 // permits that remain free
 	Notes      Notes
 	Origin     int64         // first bytes of a live record's id, if something was refused; record.NoOrigin: not known, or no record
-	NextAfter  time.Duration // until the next permit returns, or, after a grant, longer: until its own do
+	NextAfter  time.Duration // until the next permit returns; if that is not known, ResetAfter
 	ResetAfter time.Duration // until all permits are free
 	ID         int64         // last three bytes of the first id of the call
 	Ahead      int64         // permits that were taken for a lease, dated At
@@ -334,8 +334,8 @@ func (r *AcquireRequest) Reply(e *Encoder, a *script.Attempts, reply []int64) (A
 	return g, nil
 }
 
-// nextAfter returns the time until the next permit returns, given that of a reply (µs; 0: not known) and the time until all
-// permits are free or, after a grant, until its own are.
+// nextAfter returns the time until the next permit returns. us is that time in a reply (0: not known). reset is the time until
+// all permits are free or, after a grant, until its own are.
 func nextAfter(us int64, reset time.Duration) time.Duration {
 	if us == 0 {
 		return reset

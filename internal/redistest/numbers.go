@@ -12,7 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// onlyText comes before the text of a script, in its first line. Scores are exempt, and so are ranks, which are never so high.
+// onlyText comes before the text of a script, in its first line. Scores are exempt. So are ranks, which are too low for an
+// exponent.
 const onlyText = `local redis = setmetatable({ call = function(command, ...)
 for i = 1, not string.find(command, 'RANGE') and command ~= 'ZADD' and command ~= 'ZCOUNT' and select('#', ...) or 0 do
 if type((select(i, ...))) == 'number' then error(command .. ' gets a number: ' .. select(i, ...)) end
@@ -29,7 +30,7 @@ func OnlyText() redis.Hook { return &changer{names: map[string]string{}} }
 // A changer changes the scripts that a client sends.
 type changer struct {
 	mu    sync.Mutex
-	names map[string]string // by the SHA-1 of a script that was loaded, that of the changed one
+	names map[string]string // SHA-1 of the changed script, by the SHA-1 of the loaded one
 }
 
 func sum(text string) string {

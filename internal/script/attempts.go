@@ -112,6 +112,9 @@ func (a *Attempts) End(err error) {
 	a.NotExecuted()
 }
 
+// Sent reports whether the last attempt was written, at least in part, and has not failed.
+func (a *Attempts) Sent() bool { return a.marks.Load()&markSent != 0 }
+
 // NotExecuted notes that the last attempt had no effect.
 func (a *Attempts) NotExecuted() { a.marks.And(^uint32(markSent)) }
 

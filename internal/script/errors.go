@@ -115,8 +115,8 @@ func IsAnswer(err error) bool {
 // no longer a master, miss a part of the cluster, move a slot, disagree about it, or have too many clients.
 var notNow = []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", disagreed, "max number of clients"}
 
-// disagreed begins the error of a command that the nodes of a cluster sent to each other more often than the Redis client
-// follows (MaxRedirects).
+// disagreed begins the error of a command that the nodes of a cluster have redirected more often than MaxRedirects of the Redis
+// client allows.
 const disagreed = "the nodes of the cluster disagree about a slot"
 
 // Says reports whether an error is a server's reply that begins with one of the words.

@@ -164,8 +164,8 @@ func Await[T any](
 }
 
 // Grace lets the goroutine that reads a reply run before its call is declared late, and reports whether the call is over by
-// then. A timer fires before that goroutine gets a processor if many others are ready to run, and each yield lets all of
-// these run once. If a yield takes less than shortYield, none of them was starved, and Grace ends.
+// then. If many goroutines are ready to run, a timer can fire before that goroutine gets a processor. Each yield lets all of
+// them run once. If a yield takes less than shortYield, no goroutine was starved, and Grace ends.
 func Grace(isOver func() bool) bool {
 	for range mostYields {
 		if isOver() {

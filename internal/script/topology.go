@@ -2,9 +2,8 @@ package script
 
 import (
 	"context"
-	"errors"
-	"net"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -96,23 +95,31 @@ func (t *Topology) KnownNode(key string) *redis.Client {
 	return nil
 }
 
-// Refuses reports whether the node that serves a key refuses connections, as far as the type of the Redis client shows the
-// node. It opens a connection at most, and closes it.
-func (t *Topology) Refuses(ctx context.Context, key string) bool {
+// idle is how long a probe may take to get a connection that is idle.
+const idle = 10 * time.Millisecond
+
+// Refuses reports whether the node that serves keys refuses a connection, and the Redis client has no idle one, as far as the
+// type of the client shows the node. It dials once, through the hooks of the client, which may lead to another address. If
+// that is refused, it runs a probe: a node may serve its connections though it accepts no new one.
+func (t *Topology) Refuses(ctx context.Context, probe *Script, keys []string) bool {
 	node, _ := t.rdb.(*redis.Client)
 	if node == nil {
-		node = t.KnownNode(key)
+		node = t.KnownNode(keys[0])
 	}
 	if node == nil {
 		return false
 	}
-	o := node.Options()
-	connection, err := o.Dialer(ctx, o.Network, o.Addr)
-	if err == nil {
-		_ = connection.Close()
+	connection := node.Subscribe(ctx) // to no channel: ReceiveTimeout dials, and only once
+	defer connection.Close()
+	if _, err := connection.ReceiveTimeout(ctx, 1); !isRefusal(err) {
+		return false
 	}
-	var failed *net.OpError
-	return errors.As(err, &failed) && failed.Op == "dial" && !failed.Timeout()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // no deadline, which could end a connection
+	defer cancel()
+	defer time.AfterFunc(idle, cancel).Stop()
+	var a Attempts
+	_, err := t.Try(ctx, &a, probe, keys)
+	return err != nil && !IsAnswer(err) && !a.MaybeExecuted()
 }
 
 // Server returns a client of the one server that holds a key, or the Redis client itself where its type does not show
@@ -128,8 +135,8 @@ func (t *Topology) Server(ctx context.Context, key string) (Redis, error) {
 }
 
 // Redirected reports whether a node of a cluster refused a command because another node has, or gets, its keys. The
-// call can be repeated at once by Process: the cluster client follows the reply to that node. A client that is none, except
-// for an AutoPipeliner, which may have one, does not follow it, now or later.
+// call can be repeated at once by Process: the cluster client follows the reply to that node. It reports false for
+// other clients, which follow no reply. Exception: an AutoPipeliner, which may send its commands to a cluster client.
 func (t *Topology) Redirected(err error) bool {
 	return err != nil && (t.Clustered() || t.pipeliner()) && Says(err, "MOVED", "ASK")
 }

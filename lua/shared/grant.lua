@@ -78,8 +78,8 @@ local function find_own_record(records, score, prefix, n)
 end
 
 -- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. With a
--- rate, doubtful ones (record.lua) hold none. It writes at once, first what a full server refuses: the state is better
--- afterwards even if the rest of the script fails.
+-- rate, records that are doubtful under it (record.lua) count as empty. It writes at once, first what a full server refuses:
+-- the state is better afterwards even if the rest of the script fails.
 local function remove_surplus(records, oldest, rate, surplus)
   local gone, rest = {}, nil
   for i = 1, #oldest do

@@ -4,8 +4,8 @@
 --   HMGET   the configuration, which others may change at any time
 --   GET     the free permits, which must be checked before they are used
 --   ZCOUNT  the expired records
---   ZCARD   all records: without one that is live, all permits must be free; or ZRANGE, which reads the oldest live record, where
---           that is asked for and half of the rate or less remains
+--   ZCARD   all records: if none is live, all permits must be free. If telling is set and at most half of the rate remains,
+--           ZRANGE reads the oldest live record instead
 --   PTTL    the TTL to apply to the state
 --   ZADD    the record: the first write, unless the limiter is new; a full server refuses it
 --   DECRBY  the free permits
@@ -21,7 +21,7 @@
 -- grant. Only with free: rate, interval, kind, new (the limiter has no configuration yet), stored and counted (the stored free
 -- permits, as text and as a number; false: none), expired_count, expired_permits, live_count (nil if the oldest live record was
 -- read), oldest (that record and its score; nil: not read), cutoff, ttl, score (of a grant), score_text (the same for ZADD),
--- next_us (µs until a permit returns, if there is a live record and it was read; else nil).
+-- next_us (µs until a permit returns; nil if no live record was read).
 local fields = call('HMGET', name, 'rate', 'interval', 'type', 'keepAliveTime')
 local rate, interval, kind = fields[1], fields[2], fields[3]
 local new = configured_rate and not (rate or interval or kind or fields[4])

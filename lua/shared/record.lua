@@ -16,13 +16,14 @@ local function permits_of(member)
   return a + b * 256 + c * 65536 + d * 16777216
 end
 
--- is_doubtful tells whether so many permits are hardly those of a grant under a rate. Redisson grants a request for -1 permits,
--- which takes none, and stores 4294967295.
+-- is_doubtful tells whether a record has too many permits for a grant under a rate. Redisson grants a request for -1
+-- permits, and stores a record of 4294967295.
 local function is_doubtful(permits, rate)
   return permits >= 2147483648 and permits > rate
 end
 
--- sum_permits returns the permits of members. With a rate, it returns those that are doubtful apart.
+-- sum_permits returns the permits of members. With a rate, the second result has those of doubtful members, and the first does
+-- not.
 local function sum_permits(members, rate)
   local sum, doubtful = 0, 0
   for i = 1, #members do
@@ -36,9 +37,9 @@ local function sum_permits(members, rate)
   return sum, doubtful
 end
 
--- believed returns how many of the doubtful permits count: at most what the free permits with the expired ones (free; nil: not
--- known) and the permits in other live records (sum) leave of the rate. If the rate was lowered, free permits are below 0, and
--- all may count.
+-- believed returns how many of the doubtful permits count: at most rate - free - sum. free is the free permits with the expired
+-- ones (nil: not known), sum the permits in other live records. After the rate was lowered free may be below 0, so more permits
+-- than the rate may count.
 local function believed(rate, free, sum, doubtful)
   return math.min(doubtful, math.max(0, rate - (free or 0) - sum))
 end

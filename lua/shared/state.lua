@@ -42,9 +42,9 @@ local function load_state(limiter, now, rebuild, check)
     -- Few calls come here, so these functions are not defined for the others.
     --@include grant
 
-    -- sum_live adds up the live records, up to about 2,000 in all limiters of the call. If all are read, those that are doubtful
-    -- are replaced by one with the permits that are believed (record.lua). It returns the records in order, their permits, and
-    -- whether there may be more.
+    -- sum_live adds up the live records, up to about 2,000 in all limiters of the call. If all are read, the doubtful ones
+    -- are replaced by one record with the permits that count (believed, record.lua). It returns the records in order, their
+    -- permits, and whether there may be more.
     local function sum_live(limiter, state)
       local records, rate, limit = limiter.records, limiter.former or limiter.rate, math.floor(2000 * 5 / #KEYS)
       local page = call('ZRANGE', records, state.expired_count, state.expired_count + limit - 1)

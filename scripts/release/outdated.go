@@ -14,7 +14,7 @@ import (
 	"golang.org/x/mod/semver"
 )
 
-// oldest is the module that the root requires in the oldest version that works: go.mod raises it for all users.
+// oldest is a module of which the root requires the oldest version that works, because users must have at least that version.
 const oldest = "github.com/redis/go-redis/v9"
 
 // outdated prints which direct dependencies of each module are behind their newest release, and which of the tools. It
@@ -61,11 +61,11 @@ type listing struct {
 	GoMod    string // path of the file
 }
 
-// listings are the listings that were asked for, by query.
+// listings holds the results of go list, by query.
 type listings map[string]listing
 
-// later returns a text about the releases later than a version, "" if there is none, and whether one of them needs no
-// later Go than the given one; "": any Go.
+// later describes the releases that are later than has; "" if there are none. update reports whether one of them works with
+// the Go version goes; if goes is "", all of them do.
 func (l listings) later(has module.Version, goes string) (text string, update bool, err error) {
 	newest, err := l.list(has.Path+"@latest", "-versions")
 	if err != nil {

@@ -49,8 +49,8 @@ for i = 0, #KEYS / 3 - 1 do
 --   HMGET   the configuration, which others may change at any time
 --   GET     the free permits, which must be checked before they are used
 --   ZCOUNT  the expired records
---   ZCARD   all records: without one that is live, all permits must be free; or ZRANGE, which reads the oldest live record, where
---           that is asked for and half of the rate or less remains
+--   ZCARD   all records: if none is live, all permits must be free. If telling is set and at most half of the rate remains,
+--           ZRANGE reads the oldest live record instead
 --   PTTL    the TTL to apply to the state
 --   ZADD    the record: the first write, unless the limiter is new; a full server refuses it
 --   DECRBY  the free permits
@@ -66,7 +66,7 @@ for i = 0, #KEYS / 3 - 1 do
 -- grant. Only with free: rate, interval, kind, new (the limiter has no configuration yet), stored and counted (the stored free
 -- permits, as text and as a number; false: none), expired_count, expired_permits, live_count (nil if the oldest live record was
 -- read), oldest (that record and its score; nil: not read), cutoff, ttl, score (of a grant), score_text (the same for ZADD),
--- next_us (µs until a permit returns, if there is a live record and it was read; else nil).
+-- next_us (µs until a permit returns; nil if no live record was read).
 local fields = call('HMGET', name, 'rate', 'interval', 'type', 'keepAliveTime')
 local rate, interval, kind = fields[1], fields[2], fields[3]
 local new = configured_rate and not (rate or interval or kind or fields[4])
@@ -179,13 +179,14 @@ local function permits_of(member)
   return a + b * 256 + c * 65536 + d * 16777216
 end
 
--- is_doubtful tells whether so many permits are hardly those of a grant under a rate. Redisson grants a request for -1 permits,
--- which takes none, and stores 4294967295.
+-- is_doubtful tells whether a record has too many permits for a grant under a rate. Redisson grants a request for -1
+-- permits, and stores a record of 4294967295.
 local function is_doubtful(permits, rate)
   return permits >= 2147483648 and permits > rate
 end
 
--- sum_permits returns the permits of members. With a rate, it returns those that are doubtful apart.
+-- sum_permits returns the permits of members. With a rate, the second result has those of doubtful members, and the first does
+-- not.
 local function sum_permits(members, rate)
   local sum, doubtful = 0, 0
   for i = 1, #members do
@@ -199,9 +200,9 @@ local function sum_permits(members, rate)
   return sum, doubtful
 end
 
--- believed returns how many of the doubtful permits count: at most what the free permits with the expired ones (free; nil: not
--- known) and the permits in other live records (sum) leave of the rate. If the rate was lowered, free permits are below 0, and
--- all may count.
+-- believed returns how many of the doubtful permits count: at most rate - free - sum. free is the free permits with the expired
+-- ones (nil: not known), sum the permits in other live records. After the rate was lowered free may be below 0, so more permits
+-- than the rate may count.
 local function believed(rate, free, sum, doubtful)
   return math.min(doubtful, math.max(0, rate - (free or 0) - sum))
 end
@@ -311,8 +312,8 @@ local function find_own_record(records, score, prefix, n)
 end
 
 -- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. With a
--- rate, doubtful ones (record.lua) hold none. It writes at once, first what a full server refuses: the state is better
--- afterwards even if the rest of the script fails.
+-- rate, records that are doubtful under it (record.lua) count as empty. It writes at once, first what a full server refuses:
+-- the state is better afterwards even if the rest of the script fails.
 local function remove_surplus(records, oldest, rate, surplus)
   local gone, rest = {}, nil
   for i = 1, #oldest do

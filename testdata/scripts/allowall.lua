@@ -58,8 +58,8 @@ for i = 0, count and limiters - 1 or -1 do
 --   HMGET   the configuration, which others may change at any time
 --   GET     the free permits, which must be checked before they are used
 --   ZCOUNT  the expired records
---   ZCARD   all records: without one that is live, all permits must be free; or ZRANGE, which reads the oldest live record, where
---           that is asked for and half of the rate or less remains
+--   ZCARD   all records: if none is live, all permits must be free. If telling is set and at most half of the rate remains,
+--           ZRANGE reads the oldest live record instead
 --   PTTL    the TTL to apply to the state
 --   ZADD    the record: the first write, unless the limiter is new; a full server refuses it
 --   DECRBY  the free permits
@@ -75,7 +75,7 @@ for i = 0, count and limiters - 1 or -1 do
 -- grant. Only with free: rate, interval, kind, new (the limiter has no configuration yet), stored and counted (the stored free
 -- permits, as text and as a number; false: none), expired_count, expired_permits, live_count (nil if the oldest live record was
 -- read), oldest (that record and its score; nil: not read), cutoff, ttl, score (of a grant), score_text (the same for ZADD),
--- next_us (µs until a permit returns, if there is a live record and it was read; else nil).
+-- next_us (µs until a permit returns; nil if no live record was read).
 local fields = call('HMGET', name, 'rate', 'interval', 'type', 'keepAliveTime')
 local rate, interval, kind = fields[1], fields[2], fields[3]
 local new = configured_rate and not (rate or interval or kind or fields[4])
@@ -187,13 +187,14 @@ local function permits_of(member)
   return a + b * 256 + c * 65536 + d * 16777216
 end
 
--- is_doubtful tells whether so many permits are hardly those of a grant under a rate. Redisson grants a request for -1 permits,
--- which takes none, and stores 4294967295.
+-- is_doubtful tells whether a record has too many permits for a grant under a rate. Redisson grants a request for -1
+-- permits, and stores a record of 4294967295.
 local function is_doubtful(permits, rate)
   return permits >= 2147483648 and permits > rate
 end
 
--- sum_permits returns the permits of members. With a rate, it returns those that are doubtful apart.
+-- sum_permits returns the permits of members. With a rate, the second result has those of doubtful members, and the first does
+-- not.
 local function sum_permits(members, rate)
   local sum, doubtful = 0, 0
   for i = 1, #members do
@@ -207,9 +208,9 @@ local function sum_permits(members, rate)
   return sum, doubtful
 end
 
--- believed returns how many of the doubtful permits count: at most what the free permits with the expired ones (free; nil: not
--- known) and the permits in other live records (sum) leave of the rate. If the rate was lowered, free permits are below 0, and
--- all may count.
+-- believed returns how many of the doubtful permits count: at most rate - free - sum. free is the free permits with the expired
+-- ones (nil: not known), sum the permits in other live records. After the rate was lowered free may be below 0, so more permits
+-- than the rate may count.
 local function believed(rate, free, sum, doubtful)
   return math.min(doubtful, math.max(0, rate - (free or 0) - sum))
 end
@@ -319,8 +320,8 @@ local function find_own_record(records, score, prefix, n)
 end
 
 -- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. With a
--- rate, doubtful ones (record.lua) hold none. It writes at once, first what a full server refuses: the state is better
--- afterwards even if the rest of the script fails.
+-- rate, records that are doubtful under it (record.lua) count as empty. It writes at once, first what a full server refuses:
+-- the state is better afterwards even if the rest of the script fails.
 local function remove_surplus(records, oldest, rate, surplus)
   local gone, rest = {}, nil
   for i = 1, #oldest do
@@ -388,13 +389,14 @@ local function permits_of(member)
   return a + b * 256 + c * 65536 + d * 16777216
 end
 
--- is_doubtful tells whether so many permits are hardly those of a grant under a rate. Redisson grants a request for -1 permits,
--- which takes none, and stores 4294967295.
+-- is_doubtful tells whether a record has too many permits for a grant under a rate. Redisson grants a request for -1
+-- permits, and stores a record of 4294967295.
 local function is_doubtful(permits, rate)
   return permits >= 2147483648 and permits > rate
 end
 
--- sum_permits returns the permits of members. With a rate, it returns those that are doubtful apart.
+-- sum_permits returns the permits of members. With a rate, the second result has those of doubtful members, and the first does
+-- not.
 local function sum_permits(members, rate)
   local sum, doubtful = 0, 0
   for i = 1, #members do
@@ -408,9 +410,9 @@ local function sum_permits(members, rate)
   return sum, doubtful
 end
 
--- believed returns how many of the doubtful permits count: at most what the free permits with the expired ones (free; nil: not
--- known) and the permits in other live records (sum) leave of the rate. If the rate was lowered, free permits are below 0, and
--- all may count.
+-- believed returns how many of the doubtful permits count: at most rate - free - sum. free is the free permits with the expired
+-- ones (nil: not known), sum the permits in other live records. After the rate was lowered free may be below 0, so more permits
+-- than the rate may count.
 local function believed(rate, free, sum, doubtful)
   return math.min(doubtful, math.max(0, rate - (free or 0) - sum))
 end
@@ -442,8 +444,8 @@ local function origin_of(member)
 end
 -- expiry.lua: when a record expires.
 
--- expires_in returns in how many µs a record of a score expires; not later than the limiter does. That may have expired since
--- this script began: on the embedded server time goes on.
+-- expires_in returns the µs until a record with a score expires, or the limiter if that is earlier. It returns at least 1:
+-- on the embedded server time goes on during a script, so the limiter may have expired already.
 local function expires_in(state, score)
   local longest = state.ttl < 0 and MAX_NUMBER or math.min(MAX_NUMBER, state.ttl + 1)
   return math.max(1, to_micros(math.min(longest, tonumber(score) - state.cutoff)))
@@ -532,7 +534,7 @@ local function read_config(offset, configured_rate, config)
   end
   local rate, interval, kind = parse_number(config[1]), parse_number(config[2]), config[3]
   if find(config[1], '^%-%d+$') then
-    rate = 0 -- Java can set a negative rate, which grants nothing, either
+    rate = 0 -- Java can set a negative rate, which also grants nothing
   end
   if not rate then
     return nil, 5
@@ -704,8 +706,8 @@ local function find_own_record(records, score, prefix, n)
 end
 
 -- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. With a
--- rate, doubtful ones (record.lua) hold none. It writes at once, first what a full server refuses: the state is better
--- afterwards even if the rest of the script fails.
+-- rate, records that are doubtful under it (record.lua) count as empty. It writes at once, first what a full server refuses:
+-- the state is better afterwards even if the rest of the script fails.
 local function remove_surplus(records, oldest, rate, surplus)
   local gone, rest = {}, nil
   for i = 1, #oldest do
@@ -728,9 +730,9 @@ local function remove_surplus(records, oldest, rate, surplus)
   return surplus
 end
 
-    -- sum_live adds up the live records, up to about 2,000 in all limiters of the call. If all are read, those that are doubtful
-    -- are replaced by one with the permits that are believed (record.lua). It returns the records in order, their permits, and
-    -- whether there may be more.
+    -- sum_live adds up the live records, up to about 2,000 in all limiters of the call. If all are read, the doubtful ones
+    -- are replaced by one record with the permits that count (believed, record.lua). It returns the records in order, their
+    -- permits, and whether there may be more.
     local function sum_live(limiter, state)
       local records, rate, limit = limiter.records, limiter.former or limiter.rate, math.floor(2000 * 5 / #KEYS)
       local page = call('ZRANGE', records, state.expired_count, state.expired_count + limit - 1)
@@ -843,8 +845,8 @@ end
 -- commit.lua: the writes that end a script. A script that grants adds its records before: a full server refuses that, and then
 -- nothing is written.
 
--- How long (ms) after the return of permits a process that waits for them may call: timers, the network and calls that are
--- repeated take time.
+-- LATENESS is how late (ms) a waiting process may call after permits have returned: timers, the network and repeated calls take
+-- time.
 local LATENESS = 1000
 
 -- commit writes the free permits if they changed, and removes the expired records.
@@ -860,8 +862,8 @@ local function commit(limiter, state, free)
 end
 
 -- apply_ttl gives the state the TTL of the configuration (ms; -1: none), or all keys the keep-alive. While callers wait, a
--- keep-alive is at least an interval and LATENESS: their process calls again when permits return. waiting tells that this call
--- refused such callers. Another call does not shorten that time, because callers may still wait. An interval after its last
+-- keep-alive is at least an interval and LATENESS: their process calls again when permits return. waiting: this call refused
+-- such callers. Other calls do not shorten that time, because callers may still wait. An interval after its last
 -- use, the pair of one client holds nothing that counts; it expires a minute later. But the permits of a lease are used until
 -- its end, without a call: the newest record is dated at that end, at most an eighth of the interval ahead, or a second more if
 -- clocks differ. If this call makes the configuration (limiter.made), an older state must not end before it.
@@ -1055,8 +1057,8 @@ local function find_own_record(records, score, prefix, n)
 end
 
 -- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. With a
--- rate, doubtful ones (record.lua) hold none. It writes at once, first what a full server refuses: the state is better
--- afterwards even if the rest of the script fails.
+-- rate, records that are doubtful under it (record.lua) count as empty. It writes at once, first what a full server refuses:
+-- the state is better afterwards even if the rest of the script fails.
 local function remove_surplus(records, oldest, rate, surplus)
   local gone, rest = {}, nil
   for i = 1, #oldest do
@@ -1399,8 +1401,8 @@ local function find_own_record(records, score, prefix, n)
 end
 
 -- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. With a
--- rate, doubtful ones (record.lua) hold none. It writes at once, first what a full server refuses: the state is better
--- afterwards even if the rest of the script fails.
+-- rate, records that are doubtful under it (record.lua) count as empty. It writes at once, first what a full server refuses:
+-- the state is better afterwards even if the rest of the script fails.
 local function remove_surplus(records, oldest, rate, surplus)
   local gone, rest = {}, nil
   for i = 1, #oldest do

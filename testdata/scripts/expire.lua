@@ -115,7 +115,7 @@ local function read_config(offset, configured_rate, config)
   end
   local rate, interval, kind = parse_number(config[1]), parse_number(config[2]), config[3]
   if find(config[1], '^%-%d+$') then
-    rate = 0 -- Java can set a negative rate, which grants nothing, either
+    rate = 0 -- Java can set a negative rate, which also grants nothing
   end
   if not rate then
     return nil, 5

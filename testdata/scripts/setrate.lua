@@ -45,13 +45,14 @@ local function permits_of(member)
   return a + b * 256 + c * 65536 + d * 16777216
 end
 
--- is_doubtful tells whether so many permits are hardly those of a grant under a rate. Redisson grants a request for -1 permits,
--- which takes none, and stores 4294967295.
+-- is_doubtful tells whether a record has too many permits for a grant under a rate. Redisson grants a request for -1
+-- permits, and stores a record of 4294967295.
 local function is_doubtful(permits, rate)
   return permits >= 2147483648 and permits > rate
 end
 
--- sum_permits returns the permits of members. With a rate, it returns those that are doubtful apart.
+-- sum_permits returns the permits of members. With a rate, the second result has those of doubtful members, and the first does
+-- not.
 local function sum_permits(members, rate)
   local sum, doubtful = 0, 0
   for i = 1, #members do
@@ -65,9 +66,9 @@ local function sum_permits(members, rate)
   return sum, doubtful
 end
 
--- believed returns how many of the doubtful permits count: at most what the free permits with the expired ones (free; nil: not
--- known) and the permits in other live records (sum) leave of the rate. If the rate was lowered, free permits are below 0, and
--- all may count.
+-- believed returns how many of the doubtful permits count: at most rate - free - sum. free is the free permits with the expired
+-- ones (nil: not known), sum the permits in other live records. After the rate was lowered free may be below 0, so more permits
+-- than the rate may count.
 local function believed(rate, free, sum, doubtful)
   return math.min(doubtful, math.max(0, rate - (free or 0) - sum))
 end
@@ -181,7 +182,7 @@ local function read_config(offset, configured_rate, config)
   end
   local rate, interval, kind = parse_number(config[1]), parse_number(config[2]), config[3]
   if find(config[1], '^%-%d+$') then
-    rate = 0 -- Java can set a negative rate, which grants nothing, either
+    rate = 0 -- Java can set a negative rate, which also grants nothing
   end
   if not rate then
     return nil, 5
@@ -353,8 +354,8 @@ local function find_own_record(records, score, prefix, n)
 end
 
 -- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. With a
--- rate, doubtful ones (record.lua) hold none. It writes at once, first what a full server refuses: the state is better
--- afterwards even if the rest of the script fails.
+-- rate, records that are doubtful under it (record.lua) count as empty. It writes at once, first what a full server refuses:
+-- the state is better afterwards even if the rest of the script fails.
 local function remove_surplus(records, oldest, rate, surplus)
   local gone, rest = {}, nil
   for i = 1, #oldest do
@@ -377,9 +378,9 @@ local function remove_surplus(records, oldest, rate, surplus)
   return surplus
 end
 
-    -- sum_live adds up the live records, up to about 2,000 in all limiters of the call. If all are read, those that are doubtful
-    -- are replaced by one with the permits that are believed (record.lua). It returns the records in order, their permits, and
-    -- whether there may be more.
+    -- sum_live adds up the live records, up to about 2,000 in all limiters of the call. If all are read, the doubtful ones
+    -- are replaced by one record with the permits that count (believed, record.lua). It returns the records in order, their
+    -- permits, and whether there may be more.
     local function sum_live(limiter, state)
       local records, rate, limit = limiter.records, limiter.former or limiter.rate, math.floor(2000 * 5 / #KEYS)
       local page = call('ZRANGE', records, state.expired_count, state.expired_count + limit - 1)
@@ -492,8 +493,8 @@ end
 -- commit.lua: the writes that end a script. A script that grants adds its records before: a full server refuses that, and then
 -- nothing is written.
 
--- How long (ms) after the return of permits a process that waits for them may call: timers, the network and calls that are
--- repeated take time.
+-- LATENESS is how late (ms) a waiting process may call after permits have returned: timers, the network and repeated calls take
+-- time.
 local LATENESS = 1000
 
 -- commit writes the free permits if they changed, and removes the expired records.
@@ -509,8 +510,8 @@ local function commit(limiter, state, free)
 end
 
 -- apply_ttl gives the state the TTL of the configuration (ms; -1: none), or all keys the keep-alive. While callers wait, a
--- keep-alive is at least an interval and LATENESS: their process calls again when permits return. waiting tells that this call
--- refused such callers. Another call does not shorten that time, because callers may still wait. An interval after its last
+-- keep-alive is at least an interval and LATENESS: their process calls again when permits return. waiting: this call refused
+-- such callers. Other calls do not shorten that time, because callers may still wait. An interval after its last
 -- use, the pair of one client holds nothing that counts; it expires a minute later. But the permits of a lease are used until
 -- its end, without a call: the newest record is dated at that end, at most an eighth of the interval ahead, or a second more if
 -- clocks differ. If this call makes the configuration (limiter.made), an older state must not end before it.

@@ -29,12 +29,13 @@ const (
 	stallFactor   = 8
 )
 
-// A Batch is one call of a script, on behalf of some callers. A pipeline calls Started, Cancelled, CanDecide and Breaker
-// with its own mutex held, and the other methods without it.
+// A Batch is one call of a script, on behalf of some callers. A pipeline calls Started, Cancelled, CanDecide, Sent and Breaker
+// while it is locked, and the other methods while it is not.
 type Batch interface {
 	Started() time.Time        // when it was sent; its timeout counts from here
 	Cancelled() bool           // nobody waits for it any more
 	CanDecide() bool           // the process can decide in the place of its node
+	Sent() bool                // its command was written to a connection
 	Breaker() *breaker.Breaker // of its node
 	Prober() breaker.Prober
 

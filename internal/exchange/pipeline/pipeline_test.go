@@ -112,6 +112,7 @@ func (c *call) expect(what string, log ...string) {
 func (c *call) Started() time.Time         { return c.started }
 func (c *call) Cancelled() bool            { return c.gone.Load() }
 func (c *call) CanDecide() bool            { return false }
+func (c *call) Sent() bool                 { return false }
 func (c *call) Breaker() *breaker.Breaker  { return &c.pipeline.Breaker }
 func (c *call) Prober() breaker.Prober     { return nil }
 func (c *call) Begun(time.Time, time.Time) {}

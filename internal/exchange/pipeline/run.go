@@ -225,6 +225,14 @@ func (t *Run) onTimer() { t.overdue(nil) }
 // NodeAway completes at once the batches on which the process can decide, without waiting for the commands.
 func (b *bound) NodeAway() { b.run.overdue(b) }
 
+// Sent reports whether a command of the run was written to a connection.
+func (b *bound) Sent() bool {
+	t := b.run
+	t.pipeline.mu.Lock()
+	defer t.pipeline.mu.Unlock()
+	return t.bound == b && t.state != over && slices.ContainsFunc(t.batches, Batch.Sent)
+}
+
 // overdue is called when the run stalls, when batches of it are late, and when its node is found to be away, with the bound of
 // the use that this is about. The first call tells the breaker of the stall, releases the slot, unless MaxStalled runs have done
 // so and this one is not late yet, and lets the limiters send their next batches. Each call completes the batches that are late

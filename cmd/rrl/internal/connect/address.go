@@ -17,9 +17,9 @@ import (
 type address struct {
 	scheme string   // redis, rediss or unix
 	kind   string   // cluster, sentinel or ""
-	user   string   // user and password, with the @; "" without
-	hosts  []string // host:port, with the default port if none is written; none with unix
-	path   string   // without the / at its begin, but with unix
+	user   string   // user and password, with the @; "": none
+	hosts  []string // host:port, with the default port if the address has none; nil with unix
+	path   string   // without its first slash, except with unix
 	query  string
 }
 
@@ -40,7 +40,7 @@ func parse(text string) (a address, ok bool) {
 	at := strings.LastIndex(names, "@") + 1
 	a.user, names = names[:at], names[at:]
 	if strings.ContainsAny(tail, "#@") {
-		return a, false // what precedes may be a part of a password, and no host
+		return a, false // what precedes may be a part of a password, not a host
 	}
 	a.path, a.query, _ = strings.Cut(tail, "?")
 	if a.scheme == "unix" {
@@ -56,7 +56,7 @@ func parse(text string) (a address, ok bool) {
 	return a, ok && err == nil && !query.Has("addr") && !(query.Has("db") && a.path != "")
 }
 
-// endpoints returns hosts that are separated by commas, each with its port. port is the default; "": there is none.
+// endpoints returns hosts that are separated by commas, each with its port. port is the default; "": a host needs its own.
 func endpoints(names, port string) (all []string, ok bool) {
 	for name := range strings.SplitSeq(names, ",") {
 		parts := endpoint.FindStringSubmatch(name)

@@ -132,7 +132,7 @@ func (c cleaned) Error() string        { return c.text }
 func (c cleaned) Is(target error) bool { return errors.Is(c.err, target) }
 func (c cleaned) As(target any) bool   { return errors.As(c.err, target) }
 
-// repeated matches what a server repeats of a command that it does not know, up to a length: a part of a password, too.
+// repeated matches the arguments in a server's error for an unknown command. They can contain a part of a password.
 var repeated = regexp.MustCompile(`(?s), with args beginning with: .*`)
 
 var (

@@ -22,7 +22,7 @@ type Flags struct {
 	Insecure               bool
 	Given                  bool          // the address is given, even if it is empty
 	Timeout                time.Duration // for each reply; 0: DefaultTimeout
-	Errs                   io.Writer     // gets a line if a reply takes longer than a second; nil: it does not
+	Errs                   io.Writer     // gets a line if a reply takes longer than a second; nil: no lines
 }
 
 // variable is the environment variable with an address.
@@ -96,7 +96,7 @@ func Open(ctx context.Context, f Flags) (*Server, error) {
 	}
 }
 
-// greet returns whether the server replies, and whether a single one is a node of a cluster.
+// greet returns an error if the server does not reply. It sets clustered if a single server is a node of a cluster.
 func (s *Server) greet(ctx context.Context, clustered *bool) error {
 	if nodes, cluster := s.Redis.(*redis.ClusterClient); cluster { // an error if no node replies with the list of nodes
 		return nodes.ForEachMaster(ctx, func(context.Context, *redis.Client) error { return nil })

@@ -25,12 +25,12 @@ var DefaultTimeout = 3 * time.Second
 type patience struct {
 	timeout time.Duration
 	where   string    // description of the server
-	errs    io.Writer // gets a line once a call has waited for a second; nil: it does not
+	errs    io.Writer // gets a line once a call has waited for a second; nil: no lines
 	told    sync.Once // for the line
 }
 
-// within calls do with a context that ends after the server's timeout. If that is the reason for an error, the error is
-// that no answer came in this time.
+// within calls do with a context that ends after the server's timeout. If that end causes an error, the error
+// says that no answer came in this time.
 func (p *patience) within(ctx context.Context, do func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()

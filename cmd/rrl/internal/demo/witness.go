@@ -48,7 +48,7 @@ type witness struct {
 	recorded int64           // permits in records since the start
 	earlier  int64           // the same at the previous poll
 	others   int64           // lower bound of the permits of other clients
-	last     time.Time       // begin of the last poll
+	last     time.Time       // beginning of the last poll
 	read     time.Time       // end of the last poll
 	gap      bool            // records may have been missed
 	live     *liveRecords    // of a limiter with leases (leases.go); nil without
@@ -314,7 +314,8 @@ func (w *witness) picture(columns int) picture {
 	defer w.mu.Unlock()
 	p := picture{rate: w.rate, recorded: w.recorded, others: w.others, changed: w.changed, columns: make([]int64, columns)}
 	p.largest, _ = w.largest()
-	// At the begin of the poll some records were live that have expired since, and others have taken their permits.
+	// Records that were live at the beginning of the poll may have expired during it, and their permits may be in other
+	// records.
 	now, interval := w.read.UnixMilli(), w.rate.Interval.Milliseconds()
 	// A limiter is often used in bursts, an interval and a little apart. So that a burst falls into each, intervals are
 	// counted from the beginning.

@@ -100,7 +100,7 @@ func judge(v *survey.Survey) (all []Finding) {
 	return all
 }
 
-// mortal returns the finding of a limiter with a TTL that no use renews.
+// mortal returns the finding of a limiter with a TTL that its use does not renew.
 func mortal(v *survey.Survey) []Finding {
 	if v.Keys[0].TTL == 0 || v.Rate.KeepAlive > 0 {
 		return nil
@@ -256,9 +256,9 @@ func WrongSum(v *survey.Survey) string {
 		render.Thousands(v.Free), in, render.Thousands(drift), more, render.Thousands(v.Rate.Permits))
 }
 
-// Harm returns why the result of a repair would do harm; "" if it would not. Live records that owe more than the rate, or
-// leave nothing free for longer than an interval and the time that they may be dated ahead, are not grants of this rate.
-// Expired records do not count: a repair removes them first.
+// Harm returns why the result of a repair would do harm; "" if it would not. Live records that hold more than twice the
+// rate, or leave nothing free for longer than an interval and the time that they may be dated ahead, are not grants of this
+// rate. Expired records do not count: a repair removes them first.
 func Harm(did rratelimiter.Repaired, v *survey.Survey) string {
 	if !did.Changed || did.Blocked-survey.Slack(v.Rate) <= v.Rate.Interval && v.Live.Permits <= 2*v.Rate.Permits {
 		return ""

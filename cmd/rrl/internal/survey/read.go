@@ -82,7 +82,7 @@ type Survey struct {
 	Available    int64    // permits free now
 	Drift        int64    // free permits and all records, less the rate: 0 where all is right
 	Bins         []int64  // live permits, by the time of their grant: an interval from the oldest to now
-	Doubtful     Sum      // live records of so many permits that they are hardly grants: a negative request of Redisson leaves one
+	Doubtful     Sum      // live records with too many permits for a grant, such as that of a negative request of Redisson
 }
 
 // Reason says why a limiter can't be used, where its name has been said.
@@ -122,8 +122,7 @@ func (s *Survey) Foreign() (keys []Foreign) {
 	return keys
 }
 
-// Shortened says which times of the configuration are stored longer than Rate has them, because a time.Duration does not
-// hold them.
+// Shortened describes the times of the configuration that are too long for a time.Duration, so that Rate has a shorter one.
 func (s *Survey) Shortened() (texts []string) {
 	for name, shown := range map[string]time.Duration{"interval": s.Rate.Interval, "keep-alive": s.Rate.KeepAlive} {
 		stored := s.Fields[map[string]string{"interval": "interval", "keep-alive": "keepAliveTime"}[name]]
@@ -200,7 +199,7 @@ type tally struct {
 	doubtful  []doubt
 }
 
-// A doubt is a record whose permits count as lua/shared/record.lua says.
+// A doubt is a live record with doubtful permits. lua/shared/record.lua says how many of them count.
 type doubt struct {
 	writer  *Writer
 	bin     int
@@ -282,7 +281,7 @@ func (t *tally) count(w *Writer, bin int, permits int64, records int) {
 	}
 }
 
-// believe counts the permits of doubtful records that can be those of grants.
+// believe counts as many permits of doubtful records as lua/shared/record.lua.
 func (t *tally) believe() {
 	most := t.Rate.Permits - t.Live.Permits
 	if t.Readable {

@@ -1,13 +1,10 @@
-package dispatch
+package schedule
 
 import (
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 )
-
-const ms = time.Millisecond
 
 func TestLastCall(t *testing.T) {
 	for _, c := range []struct {
@@ -23,40 +20,45 @@ func TestLastCall(t *testing.T) {
 		{"slow calls", 10 * ms, 100 * ms, time.Second, 10 * ms},
 		{"the permits return at the end", 100 * ms, 100 * ms, 0, 100 * ms},
 	} {
-		start := time.UnixMilli(1_700_000_000_000)
 		if at := lastCall(start.Add(c.free), start.Add(c.end), c.took).Sub(start); at != c.at {
 			t.Errorf("%s: free at %v, end at %v, calls of %v: %v, expected %v", c.name, c.free, c.end, c.took, at, c.at)
 		}
 	}
 }
 
-// A queue of callers for some permits each, whose permits are free and who leave at a time.
+// A leaving is a waiting caller for some permits, which are free, and who leaves, at a time.
 type leaving struct {
 	n         int64
 	free, end time.Duration // end 0: not known
 	inFlight  bool
 }
 
-// refused adds a caller that was refused, or is in flight.
-func (q *queue) refused(caller leaving, start time.Time) *request {
-	r := &request{Ask: Ask{N: caller.n, Waits: true}, prev: q.last, free: start.Add(caller.free), state: requestRefused}
-	if caller.inFlight {
-		r.state = requestInFlight
+// newQueue returns the queue of a limiter with a rate of 10, and with waiting requests that were refused or are in flight.
+func newQueue(callers ...leaving) (*Queue, []*Request) {
+	q := New(Settings{Linger: LingerThreshold, Jitter: func(d time.Duration) time.Duration { return 0 }})
+	q.rate = 10
+	var all []*Request
+	for _, caller := range callers {
+		r := &Request{N: caller.n, Kind: Wait, free: start.Add(caller.free), state: Refused}
+		if caller.inFlight {
+			r.state, r.batch = InFlight, new(Batch)
+		}
+		if caller.end != 0 {
+			r.End = start.Add(caller.end)
+		}
+		q.line.add(r)
+		if caller.inFlight {
+			q.line.left(r)
+		}
+		all = append(all, r)
 	}
-	if caller.end != 0 {
-		r.end = start.Add(caller.end)
-	}
-	if q.last = r; r.prev == nil {
-		q.first = r
-	} else {
-		r.prev.next = r
-	}
-	q.waiting++
-	return r
+	return q, all
 }
 
+// at returns a moment.
+func at(since time.Duration) Moment { return Moment{Clock: start.Add(since), Mono: start.Add(since)} }
+
 func TestLastCallsOfAQueue(t *testing.T) {
-	start := time.UnixMilli(1_700_000_000_000)
 	for _, c := range []struct {
 		name    string
 		before  time.Duration
@@ -75,13 +77,7 @@ func TestLastCallsOfAQueue(t *testing.T) {
 		{"more than the rate alone", time.Second, []leaving{{n: 11, end: 100 * ms}}, []int{0}, 95 * ms},
 		{"one in flight is left out", time.Second, []leaving{{n: 10, end: 50 * ms, inFlight: true}, {n: 1, end: 100 * ms}}, []int{1}, 95 * ms},
 	} {
-		q := newQueue(newLimiter())
-		q.rate = 10
-		var all []*request
-		for _, caller := range c.callers {
-			r := q.refused(caller, start)
-			all = append(all, r)
-		}
+		q, all := newQueue(c.callers...)
 		var last []int
 		for r := range q.lastCalls(start.Add(c.before)) {
 			last = append(last, slices.Index(all, r))
@@ -92,34 +88,27 @@ func TestLastCallsOfAQueue(t *testing.T) {
 	}
 }
 
-// If many callers leave at once, the first of them and the pause after it cost a walk through the queue each. The last call of a
+// If many callers leave at once, the first of them and the pause after it cost a walk through the line each. The last call of a
 // caller behind them, which becomes possible with the last of them, is not missed.
 func TestCallersThatLeaveShareWalks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q, start := newQueue(newLimiter()), time.Now()
-		q.mu.Lock()
-		q.rate = 10
-		q.refused(leaving{n: 1}, start)
-		var front []*request
-		for range 10_000 {
-			front = append(front, q.refused(leaving{n: 1}, start))
+	callers := []leaving{{n: 1}}
+	for range 10_000 {
+		callers = append(callers, leaving{n: 1})
+	}
+	q, all := newQueue(append(callers, leaving{n: 1, end: 100 * ms})...)
+	q.pacer.set(at(0), time.Hour)
+	for _, r := range all[1 : len(all)-1] {
+		if q.Leave(r); q.Due(at(0)) {
+			t.Fatal("a batch is due")
 		}
-		q.refused(leaving{n: 1, end: 100 * ms}, start)
-		q.set(time.Hour)
-		for _, r := range front {
-			q.drop(r)
-		}
-		if !q.walkDue || q.asksAt.Sub(start) != time.Hour {
-			t.Errorf("another walk is due: %v; the queue asks after %v", q.walkDue, q.asksAt.Sub(start))
-		}
-		q.mu.Unlock()
-		time.Sleep(walkPause)
-		synctest.Wait()
-		q.mu.Lock()
-		if at := q.asksAt.Sub(start); q.walkDue || at != 95*ms {
-			t.Errorf("another walk is due: %v; the queue asks after %v", q.walkDue, at)
-		}
-		q.stop()
-		q.mu.Unlock()
-	})
+	}
+	if wake := q.Wake().Sub(start); wake != walkPause {
+		t.Errorf("the queue wakes after %v, expected %v", wake, walkPause)
+	}
+	if due, wake := q.Due(at(walkPause)), q.Wake().Sub(start); due || wake != 95*ms {
+		t.Errorf("a batch is due: %v; the queue wakes after %v, expected 95 ms", due, wake)
+	}
+	if !q.Due(at(95 * ms)) {
+		t.Error("no batch is due for the last call")
+	}
 }

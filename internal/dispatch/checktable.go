@@ -1,0 +1,129 @@
+package dispatch
+
+import (
+	"hash/maphash"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
+)
+
+// checktable.go keeps when the records of each limiter were added up, in little memory.
+
+// checkSlack is added to an interval to get the time between two checks.
+const checkSlack = 500 * time.Millisecond
+
+// A checkTable is a hash table with four slots a bucket. If a bucket is full, the oldest entry leaves, and that limiter is checked at
+// its next call. The zero value is ready for use. It is not safe for concurrent use.
+type checkTable struct {
+	slots []check // buckets, by the hash
+}
+
+// A check tells when the records of a limiter were added up, at the rate that it still has.
+type check struct {
+	hash     uint64 // of the configuration key; 0: the slot is empty
+	at       int64  // µs since 1970, by the client's clock
+	rate     int64  // in the last reply
+	interval int32  // in the last reply, ms, or the longest possible one
+	free     int32  // in the last reply, or the most possible ones; below 0: the last request was no plain grant
+}
+
+// sum returns the sum of two durations that are not negative, at most the longest possible one: an interval may be that.
+func sum(a, b time.Duration) time.Duration { return a + min(b, math.MaxInt64-a) }
+
+// saturated returns n, or the nearest number that fits.
+func saturated(n int64) int32 { return int32(max(math.MinInt32, min(n, math.MaxInt32))) }
+
+// fewestSlots and mostSlots are how many slots there are at first, and at most, which takes 1.5 MB. The number doubles once a
+// bucket is full.
+const fewestSlots, mostSlots, slotsOfBucket = 3 << 6, 3 << 14, 4
+
+// hashSeed seeds the hashes of limiters, here and in sets.
+var hashSeed = maphash.MakeSeed()
+
+// find returns the check of a limiter, and its hash; nil if there is none.
+func (t *checkTable) find(key string) (*check, uint64) {
+	hash := maphash.String(hashSeed, key) | 1<<63 // never 0
+	bucket := t.bucket(hash)
+	if i := slices.IndexFunc(bucket, func(one check) bool { return one.hash == hash }); i >= 0 {
+		return &bucket[i], hash
+	}
+	return nil, hash
+}
+
+// bucket returns the slots that a hash can be in.
+func (t *checkTable) bucket(hash uint64) []check {
+	if len(t.slots) == 0 {
+		return nil
+	}
+	first := hash % uint64(len(t.slots)/slotsOfBucket) * slotsOfBucket
+	return t.slots[first : first+slotsOfBucket]
+}
+
+// due reports whether the next call of a limiter must add up the records: this process has not done so yet, the rate has
+// changed, or an interval and checkSlack are over. It also returns how many permits were free by the last reply; below 0:
+// this is not known, or the last request was no plain grant.
+func (t *checkTable) due(key string, now time.Time) (due bool, free int64) {
+	last, _ := t.find(key)
+	if last == nil {
+		return true, -1
+	}
+	since := now.Sub(time.UnixMicro(last.at))
+	return since < 0 || since >= protocol.Millis(int64(last.interval))+checkSlack, int64(last.free)
+}
+
+// notPlain notes that a request of a limiter was no plain grant. This holds until the next check.
+func (t *checkTable) notPlain(key string) {
+	if last, _ := t.find(key); last != nil {
+		last.free = -1
+	}
+}
+
+// saw stores the rate and the free permits in a reply of Redis, and whether that call checked the records.
+func (t *checkTable) saw(key string, now time.Time, rate int64, interval time.Duration, free int64, checked bool) {
+	last, hash := t.find(key)
+	this := check{hash, now.UnixMicro(), rate, saturated(interval.Milliseconds()), saturated(free)}
+	switch {
+	case checked:
+		t.store(this)
+	case last != nil && rate != last.rate:
+		*last = check{}
+	case last != nil:
+		last.interval = this.interval
+		if last.free >= 0 {
+			last.free = this.free
+		}
+	}
+}
+
+// store stores a check.
+func (t *checkTable) store(this check) {
+	bucket := t.bucket(this.hash)
+	place := func(one check) bool { return one.hash == this.hash }
+	if !slices.ContainsFunc(bucket, place) {
+		place = func(one check) bool { return one.hash == 0 }
+	}
+	if i := slices.IndexFunc(bucket, place); i >= 0 {
+		bucket[i] = this
+		return
+	}
+	if len(t.slots) == mostSlots { // the oldest one leaves
+		oldest := &bucket[0]
+		for i := range bucket {
+			if bucket[i].at < oldest.at {
+				oldest = &bucket[i]
+			}
+		}
+		*oldest = this
+		return
+	}
+	old := t.slots
+	t.slots = make([]check, max(fewestSlots, 2*len(old)))
+	for _, one := range old {
+		if one.hash != 0 {
+			t.store(one)
+		}
+	}
+	t.store(this)
+}

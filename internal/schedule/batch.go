@@ -1,0 +1,209 @@
+package schedule
+
+import (
+	"math"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/lease"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
+)
+
+// batch.go decides when a batch is due, and which requests it carries.
+
+const (
+	MaxGroups   = 256 // groups in one batch
+	MaxRequests = 256 // requests in one batch if each grant gets a record of its own
+)
+
+// A Batch is one call for many requests.
+type Batch struct {
+	Ask     protocol.Ask // a group is requests that ask for the same number of permits and stand next to each other
+	Settled []*Request   // those that the reply settled
+	Owner   any          // not used here
+
+	number   int64 // sequence number in its queue, from 1
+	started  time.Time
+	members  [][]*Request // the requests of each group
+	requests int          // in all groups
+	full     bool         // Ask.Partial because the batch is full. Without full, the fair share leaves the rest to other clients
+	state    BatchState
+}
+
+// Requests returns the number of requests.
+func (b *Batch) Requests() int { return b.requests }
+
+// State returns the state.
+func (b *Batch) State() BatchState { return b.state }
+
+// Reset makes the batch like a new one, but for its memory.
+func (b *Batch) Reset() {
+	clear(b.Settled)
+	*b = Batch{Ask: protocol.Ask{Groups: b.Ask.Groups[:0]}, Settled: b.Settled[:0], Owner: b.Owner, members: emptied(b.members)}
+}
+
+// emptied returns the members of a batch without requests and without groups. It keeps their memory for oneMore.
+func emptied[R any](members [][]*R) [][]*R {
+	for i := range members {
+		clear(members[i])
+		members[i] = members[i][:0]
+	}
+	return members[:0]
+}
+
+// oneMore returns members with one more group, which has no requests.
+func oneMore[R any](members [][]*R) [][]*R {
+	if n := len(members); n < cap(members) {
+		return members[:n+1]
+	}
+	return append(members, nil)
+}
+
+// add adds a request to the group of its size, and reports whether there was room. A waiting request joins only the last group,
+// which keeps the order; another one joins any group behind the strict ones. Waiting requests, which are added first, get at
+// most half of the room, so that the others get a reply however long the line is.
+func (b *Batch) add(r *Request, perRequest bool) bool {
+	groups, requests, from := MaxGroups, MaxRequests, b.Ask.Strict
+	if r.Kind == Wait {
+		groups, requests, from = MaxGroups/2, MaxRequests/2, max(len(b.members)-1, 0)
+	}
+	if perRequest && b.requests >= requests {
+		return false
+	}
+	at := from
+	for at < len(b.members) && b.Ask.Groups[at].Size != r.N {
+		at++
+	}
+	if at == len(b.members) {
+		if at >= groups {
+			return false
+		}
+		b.members = oneMore(b.members)
+		b.Ask.Groups = append(b.Ask.Groups, protocol.Group{Size: r.N})
+		if r.Kind == Wait {
+			b.Ask.Strict++
+		}
+	}
+	b.Ask.Groups[at].Count++
+	b.members[at] = append(b.members[at], r)
+	b.requests++
+	b.Ask.Detail = b.Ask.Detail || r.Detail
+	b.Ask.Next = b.Ask.Next || r.Next
+	r.state.To(InFlight)
+	r.batch, r.asked = b, b.number
+	return true
+}
+
+// Due reports whether a batch is due, for Fill.
+func (q *Queue) Due(m Moment) bool {
+	if len(q.upTo) > 0 {
+		return true
+	}
+	if q.inFlight != nil || q.pacer.linger > 0 {
+		q.pacer.hurry = false // when the next call is due is decided later
+	}
+	if q.inFlight != nil {
+		return false
+	}
+	switch over := !q.pacer.wake.Mono.IsZero() && !m.Mono.Before(q.pacer.wake.Mono); {
+	case q.pacer.linger > 0:
+		if !over && len(q.trying)+q.line.length < q.pacer.linger {
+			return false
+		}
+		q.pacer.endLinger()
+		q.recheck = true
+	case over:
+		q.awake(m)
+	}
+	if q.urgent() {
+		return true
+	}
+	q.hurry(m)
+	return false
+}
+
+// urgent reports whether a call is needed at once.
+func (q *Queue) urgent() bool {
+	return q.recheck || len(q.trying) > 0 || q.line.ready != nil && q.line.ready.state == Queued && !q.resting
+}
+
+// Fill makes an empty batch the next one, and reports whether there is something to ask. wish returns how many permits it takes
+// ahead. Due was called before, and returned true.
+func (q *Queue) Fill(m Moment, b *Batch, wish func(lease.Draft) int64) bool {
+	b.number, b.started = q.batches+1, m.Mono
+	if len(q.upTo) > 0 {
+		b.Ask.UpTo = true
+		b.add(q.upTo[0], false)
+		q.upTo = q.upTo[1:]
+		q.beside++
+	} else {
+		q.recheck, q.resting = false, false
+		q.carryWaiting(m, b)
+		q.carryTrying(b)
+		b.Ask.Apart = q.detached > 0 && q.settings.Granularity
+		if b.Ask.Lease = wish(q.draft(b)); b.requests == 0 && b.Ask.Lease == 0 {
+			if q.line.ready != nil {
+				q.rest(m)
+				q.resting = true
+			}
+			return false
+		}
+		q.inFlight = b
+		q.pacer.wake = Moment{} // the reply says when the next call is due
+	}
+	q.batches++
+	b.state.To(BatchSent)
+	return true
+}
+
+// carryWaiting adds waiting requests, as far as there is room and the fair share allows it.
+func (q *Queue) carryWaiting(m Moment, b *Batch) {
+	room, upTo := q.room(m)
+	for r := q.line.ready; r != nil && !b.Ask.Partial; r = r.next {
+		if !r.state.InFlight() {
+			may := room >= 0 || upTo != nil
+			b.full = may && !b.add(r, q.settings.RecordPerRequest)
+			b.Ask.Partial = !may || b.full
+			room -= r.N
+		}
+		if r == upTo {
+			upTo = nil
+		}
+	}
+	if q.line.ready != nil && q.line.ready.state.InFlight() {
+		q.line.left(q.line.ready)
+	}
+}
+
+// carryTrying adds requests that do not wait, as far as there is room.
+func (q *Queue) carryTrying(b *Batch) {
+	added := 0
+	for _, r := range q.trying {
+		if r.state == Queued && !b.add(r, q.settings.RecordPerRequest) {
+			break
+		}
+		added++
+	}
+	rest := copy(q.trying, q.trying[added:])
+	clear(q.trying[rest:])
+	q.trying = q.trying[:rest]
+}
+
+// draft returns what decides how many permits a batch takes ahead.
+func (q *Queue) draft(b *Batch) lease.Draft {
+	const most = 1 << 31
+	asked := int64(0)
+	for _, g := range b.Ask.Groups {
+		asked = min(asked+min(g.Size, most)*g.Count, most)
+	}
+	may := !b.Ask.Partial && !q.pacer.share.Redisson && q.detached == 0
+	return lease.Draft{Callers: b.requests, Asked: asked, May: may}
+}
+
+// room returns how many permits the waiting requests may ask for now in addition to those of the first one; below 0, none may
+// ask. Exception: the requests up to upTo, if it is not nil, may ask in any case.
+func (q *Queue) room(m Moment) (permits int64, upTo *Request) {
+	if next := q.line.ready; next != nil && m.Clock.Before(q.pacer.yieldUntil) {
+		return q.pacer.share.Room(m.Clock, next.N), q.lastDue(m.Clock)
+	}
+	return math.MaxInt64, nil
+}

@@ -1,0 +1,184 @@
+package schedule
+
+import (
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/fairshare"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
+)
+
+// pacer.go decides when to ask for the first waiting request: when its permits are free, or later, so that other clients get
+// their share (package fairshare) and that one call serves several requests; or earlier, since the limiter may change
+// (polls) or a caller leave (lastcall.go).
+
+// LingerThreshold is how long a batch takes before the queue lingers after it, for up to a tenth of its time. Callers that have
+// just been answered mostly ask again at once; without the linger they would miss the next batch and wait for two.
+const LingerThreshold = 2 * time.Millisecond
+
+// A long sleep is cut into polls, because changes made by other processes, such as a raised rate or released permits, send no
+// signal. Polls double with each one that slept to its end. A batch that is sent meanwhile for a request that does not wait asks
+// for the waiting requests, too, and does not lengthen the polls.
+const (
+	shortestPoll = time.Second
+	longestPoll  = 15 * time.Second
+	mostPolls    = 4 // after so many the polls are of the longest kind
+
+	// A poll shortly before the permits return would be in vain: a sleep that ends so soon after it has none.
+	pollSlack = shortestPoll / 8
+)
+
+// A pacer knows when the queue is due next if nothing happens until then.
+type pacer struct {
+	wake       Moment // when that is; zero: never
+	linger     int    // then the next batch is sent, or once this many requests queue; 0: the queue does not linger
+	polling    bool   // wake ends a poll
+	polls      int    // polls in a row that slept to their end, at most mostPolls
+	share      fairshare.Share
+	yieldUntil time.Time     // until then this process takes no more than its fair share
+	took       time.Duration // smoothed time of a call; 0: no reply yet
+	hurry      bool          // a request came or left, so a last call may be due before wake
+	walkedAt   time.Time     // when that was last looked for
+}
+
+// set lets the queue be due after a wait.
+func (p *pacer) set(m Moment, wait time.Duration) {
+	p.polling = false
+	p.wake = Moment{Clock: m.Clock.Add(wait), Mono: m.Mono.Add(wait)}
+}
+
+// stop ends the sleep of a queue without waiting requests. A linger goes on.
+func (p *pacer) stop() {
+	p.polls = 0
+	if p.linger == 0 {
+		p.wake = Moment{}
+	}
+}
+
+// endLinger ends a linger.
+func (p *pacer) endLinger() {
+	if p.linger > 0 {
+		p.linger, p.wake = 0, Moment{}
+	}
+}
+
+// measured notes that a call took so long.
+func (p *pacer) measured(took time.Duration) {
+	if p.took == 0 {
+		p.took = took
+	}
+	p.took += (took - p.took) / 8
+}
+
+// Wake returns when Due is to be called again, by the monotonic clock; the zero time: after the next event.
+func (q *Queue) Wake() time.Time {
+	at := q.pacer.wake.Mono
+	if walk := q.pacer.walkedAt.Add(walkPause); q.pacer.hurry && walk.Before(at) {
+		return walk
+	}
+	return at
+}
+
+// awake notes that the time to wake has come: a call is due, unless that is better made a little later.
+func (q *Queue) awake(m Moment) {
+	p := &q.pacer
+	p.wake = Moment{}
+	if q.line.length == 0 {
+		return
+	}
+	if p.polling {
+		p.polls = min(p.polls+1, mostPolls)
+		p.yieldUntil = time.Time{} // which may be far away if the clock has gone back
+	}
+	if r := q.line.ready; r != nil && q.line.length > 1 && !m.Clock.Before(r.free) {
+		if at := q.gather(r, m.Clock); m.Clock.Before(at) {
+			p.set(m, at.Sub(m.Clock))
+			return
+		}
+	}
+	q.recheck = true
+}
+
+// plan decides, when a batch is complete, when the next one is due if nothing happens until then: at once (urgent), after a linger,
+// or when the first waiting request can be served. g is the zero reply after an error. beaten: another client took permits that
+// were free for a waiting request. It reports whether waiting requests sleep now.
+func (q *Queue) plan(m Moment, b *Batch, g *protocol.AcquireReply, beaten bool) (sleeps bool) {
+	p, next, took := &q.pacer, q.line.ready, m.Mono.Sub(b.started)
+	if q.line.first == nil {
+		p.stop()
+	}
+	urgent, answered := q.urgent(), len(b.Settled)
+	switch {
+	case q.inFlight != nil || p.linger > 0:
+	case g.Rate > 0 && !g.Local() && took >= q.settings.Linger && answered > 0 && (urgent || next == nil && answered > 1):
+		p.linger = answered + len(q.trying) + q.line.length
+		p.set(m, took/10)
+	case urgent || next == nil:
+	case next.asked != b.number:
+		q.rest(m)
+	case g.Local():
+		p.set(m, min(max(next.free.Sub(m.Clock), 0), g.Retry))
+	default:
+		p.share.Saw(q.settings.Identity, g.Shared())
+		q.sleep(m, next, g, beaten)
+		return true
+	}
+	return false
+}
+
+// sleep lets the queue be due when next can be served according to g, or when the fair share of this process allows it.
+func (q *Queue) sleep(m Moment, next *Request, g *protocol.AcquireReply, beaten bool) {
+	p, since := &q.pacer, q.Since(m, g)
+	p.yieldUntil = p.share.Divide(g.Shared(), since, next.free.Sub(since), next.N)
+	if q.poll(m, next.free.Sub(m.Clock)) {
+		p.yieldUntil = time.Time{}
+		return
+	}
+	p.polls = 0
+	next.together = since.Add(g.Together).Sub(next.free)
+	at := q.turn(m, next)
+	if beaten {
+		at = q.gather(next, at)
+	}
+	p.set(m, at.Sub(m.Clock))
+}
+
+// rest lets the queue be due when it may ask for its first request, which the last batch left out.
+func (q *Queue) rest(m Moment) {
+	if wait := q.turn(m, q.line.ready).Sub(m.Clock); !q.poll(m, wait) {
+		q.pacer.set(m, wait)
+	}
+}
+
+// poll lets the queue be due at the next poll, less up to a tenth of the time until then at random, if so long a wait needs one.
+// It reports whether it does.
+func (q *Queue) poll(m Moment, wait time.Duration) bool {
+	longest := min(shortestPoll<<q.pacer.polls, longestPoll)
+	if wait <= longest+pollSlack {
+		return false
+	}
+	q.pacer.set(m, longest-q.settings.Jitter(longest/10))
+	q.pacer.polling = true
+	return true
+}
+
+// turn returns when this process may ask for a request: once its permits are free, and before yieldUntil only as far as the fair
+// share has room, or for the last call of a caller.
+func (q *Queue) turn(m Moment, r *Request) time.Time {
+	p, at := &q.pacer, m.Clock
+	if r.free.After(at) {
+		at = r.free
+	}
+	if at.Before(p.yieldUntil) {
+		at = q.soonest(p.share.Ready(at, p.yieldUntil, r.N))
+	}
+	return at
+}
+
+// gather returns when to ask for permits of a request and those that return shortly afterwards: at the time given, or later. If
+// several callers wait, here or in other processes, one call then takes them all.
+func (q *Queue) gather(r *Request, at time.Time) time.Time {
+	if together := r.free.Add(r.together); at.Before(together) {
+		return q.soonest(together)
+	}
+	return at
+}

@@ -1,0 +1,125 @@
+package schedule
+
+import "time"
+
+// A Kind says what a request does if too few permits are free.
+type Kind uint8
+
+const (
+	Try  Kind = iota // it is refused
+	Wait             // it waits
+	UpTo             // it takes those that are free, and is in a batch of its own
+)
+
+// A Request is what one caller asks for. The caller sets the first fields, and reads Outcome once the request is settled.
+type Request struct {
+	N      int64     // permits
+	Kind   Kind      //
+	Detail bool      // the outcome of a refusal has the times when permits are free, though the request does not wait
+	Next   bool      // that of a grant has NextAfter
+	Until  time.Time // end of the timeout: a request whose permits are free only then or later is refused; zero: none
+	End    time.Time // when the caller leaves: at the end of its timeout or of its context; zero: not known
+	Owner  any       // not used here
+
+	Outcome Outcome // of the request or, while it waits, what the last reply said
+
+	state    State
+	last     bool          // the timeout is over: the next reply settles the request
+	batch    *Batch        // the last one that carried it, while it is in flight
+	asked    int64         // number of that batch
+	free     time.Time     // when its permits are free; zero: not known, or now, but for the requests in front
+	together time.Duration // how long after free others are free that return together with its own
+	link
+}
+
+// An Outcome is what became of a request.
+type Outcome struct {
+	Result
+	Err   error
+	Taken int64 // permits that a request of kind UpTo took
+	At    int64 // score of the record of a grant, or when the process granted, µs
+	Local bool  // granted by the process
+}
+
+// A Result is an outcome as the caller gets it.
+type Result struct {
+	Allowed    bool
+	Limit      int64         // the rate
+	Remaining  int64         // permits that are free after the request
+	RetryAfter time.Duration // after a refusal
+	NextAfter  time.Duration
+	ResetAfter time.Duration
+}
+
+// InFlight reports whether the request is in a batch that is not complete.
+func (r *Request) InFlight() bool { return r.state.InFlight() }
+
+// Settled reports whether the outcome is final.
+func (r *Request) Settled() bool { return r.state == Settled }
+
+// mayWait reports whether a refused request goes on waiting for permits that are free at a time.
+func (r *Request) mayWait(free time.Time) bool {
+	return r.Kind == Wait && !r.last && (r.Until.IsZero() || free.Before(r.Until))
+}
+
+// A line holds the waiting requests in the order of arrival, those in flight included.
+type line struct {
+	first, rear *Request
+	ready       *Request // the first one that is not in flight
+	length      int
+	places      int64 // number of requests so far
+}
+
+// A link is the place of a request in a line.
+type link struct {
+	prev, next *Request
+	place      int64
+}
+
+// add adds a request at the end.
+func (l *line) add(r *Request) {
+	l.places++
+	r.link = link{prev: l.rear, place: l.places}
+	if l.rear == nil {
+		l.first = r
+	} else {
+		l.rear.next = r
+	}
+	l.rear = r
+	l.length++
+	l.returned(r)
+}
+
+// remove takes a request out of the line.
+func (l *line) remove(r *Request) {
+	if r.prev == nil {
+		l.first = r.next
+	} else {
+		r.prev.next = r.next
+	}
+	if r.next == nil {
+		l.rear = r.prev
+	} else {
+		r.next.prev = r.prev
+	}
+	l.length--
+	l.left(r)
+}
+
+// left notes that a request is not ready any more: it is in flight, or was removed.
+func (l *line) left(r *Request) {
+	if l.ready != r {
+		return
+	}
+	for r = r.next; r != nil && r.state.InFlight(); {
+		r = r.next
+	}
+	l.ready = r
+}
+
+// returned notes that a request is not in flight.
+func (l *line) returned(r *Request) {
+	if l.ready == nil || r.place < l.ready.place {
+		l.ready = r
+	}
+}

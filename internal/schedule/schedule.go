@@ -1,0 +1,201 @@
+// Package schedule decides which callers of one limiter share a call to Redis, in which order they are served, and when the
+// next call is due. It is deterministic: its methods take the time as an argument, and the state of a Queue depends on nothing
+// but the calls of its methods. It knows no clock, timer, goroutine, lock or context, and nothing of Redis.
+//
+// Each event is a method of Queue: Join, Leave, Expire, Settle, Fail, Stalled, Changed, SeeRedisson, Refill, GaveBack. After
+// any of them, and at the time that Wake returns, the owner of the queue calls Due, and Fill for each batch that is due. A call
+// of Due more than needed has no effect, so no event needs to say what follows from it.
+package schedule
+
+import (
+	"errors"
+	"math"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/lease"
+	"github.com/rratelimiter/rratelimiter/internal/record"
+)
+
+// ErrExceedsRate means that one request asked for more permits than the rate has.
+var ErrExceedsRate = errors.New("rratelimiter: the rate is less than the requested permits")
+
+// A Moment is a time by two clocks: the settable one of the client, which decides how long callers wait, and a monotonic one,
+// which measures how long calls take and when the queue is due again.
+type Moment = lease.Moment
+
+// Settings are what a Queue knows of its limiter and its client.
+type Settings struct {
+	RecordPerRequest bool                              // each grant gets a record of its own
+	Granularity      bool                              // records of several batches are joined
+	ServerTime       bool                              // the server's clock dates grants
+	Linger           time.Duration                     // a batch that takes less does not make the queue linger
+	Identity         *record.Identity                  // tells whose record a reply shows
+	Jitter           func(time.Duration) time.Duration // returns a random time below the given one
+}
+
+// A Queue holds the requests of one limiter in this process and the batches in flight. It is not safe for concurrent use.
+type Queue struct {
+	settings Settings
+	line     line       // waiting requests, those in flight included
+	trying   []*Request // requests that do not wait and are not in flight
+	upTo     []*Request // requests for a part of their permits that are not in flight
+	pacer    pacer
+
+	inFlight *Batch // the next batch is sent once this one is complete or detached
+	batches  int64  // number of batches so far
+	detached int    // stalled batches in flight, which the next one does not wait for
+	beside   int    // batches in flight beside these, each for one request of kind UpTo
+
+	recheck bool  // since the last batch was made, something has changed that may let a request be served
+	resting bool  // the first waiting request was left out of a batch: it waits for its turn
+	rate    int64 // in the last reply; math.MaxInt64: no reply yet
+	mayPass int64 // requests up to this size may be served though the first one waits; 0: none
+
+	verdicts []allotment // memory for allot
+}
+
+// New returns a queue without requests.
+func New(s Settings) *Queue { return &Queue{settings: s, rate: math.MaxInt64} }
+
+// MaxDetached is how many batches of one queue may be detached at once.
+const MaxDetached = 3
+
+// Idle reports whether no request and no batch uses the queue.
+func (q *Queue) Idle() bool {
+	return q.line.first == nil && len(q.trying) == 0 && len(q.upTo) == 0 && q.inFlight == nil && q.detached == 0 &&
+		q.beside == 0 && q.pacer.linger == 0
+}
+
+// Waiting returns the number of waiting requests, those in flight included.
+func (q *Queue) Waiting() int { return q.line.length }
+
+// Trying returns the number of requests that do not wait and are not in flight.
+func (q *Queue) Trying() int { return len(q.trying) }
+
+// Active reports whether a batch of the queue is in flight, or about to be sent.
+func (q *Queue) Active() bool { return q.inFlight != nil || q.detached > 0 || q.pacer.linger > 0 }
+
+// InFlight returns the batch that the queue waits for; nil if there is none.
+func (q *Queue) InFlight() *Batch { return q.inFlight }
+
+// RetryAfter returns how long the first waiting request had to wait by the last reply, if that is known.
+func (q *Queue) RetryAfter() (wait time.Duration, known bool) {
+	if first := q.line.first; first != nil && !first.free.IsZero() {
+		return first.Outcome.RetryAfter, true
+	}
+	return 0, false
+}
+
+// Unanswered returns when the last batch was sent, if it has no reply yet; the zero time if it has one, or if it is detached
+// and has no waiting request.
+func (q *Queue) Unanswered() time.Time {
+	b := q.inFlight
+	if first := q.line.first; b == nil && first != nil && first.state.InFlight() && first.batch.number == q.batches {
+		b = first.batch // no batch was sent since it was detached
+	}
+	if b == nil {
+		return time.Time{}
+	}
+	return b.started
+}
+
+// Join adds a request. It asks for a call, unless it waits behind others. Behind them it asks only if all of these are in stalled
+// batches, if it has a timeout (the reply tells whether its permits are free in time), if it wants more than the rate (which
+// is an error at once), or if it may pass the first one (mayPass).
+func (q *Queue) Join(r *Request) {
+	switch r.Kind {
+	case UpTo:
+		q.upTo = append(q.upTo, r)
+		return
+	case Try:
+		q.trying = append(q.trying, r)
+	case Wait:
+		q.line.add(r)
+		first := q.inFlight == nil && q.line.ready == r
+		if first || !r.Until.IsZero() || r.N > q.rate || r.N <= q.mayPass {
+			q.recheck = true
+		} else if !r.End.IsZero() && lastCall(q.line.first.free, r.End, q.pacer.took).Before(q.pacer.wake.Clock) {
+			q.pacer.hurry = true
+		}
+	}
+}
+
+// Leave takes away a request whose caller leaves. It returns the batch that carries the request; nil if it is not in flight.
+// What that batch is granted for it goes to the requests behind it.
+func (q *Queue) Leave(r *Request) (carrier *Batch) {
+	first := r.Kind == Wait && (r.prev == nil || q.line.ready == r && r.prev.state.InFlight())
+	if r.state.InFlight() {
+		carrier = r.batch
+		r.state.To(Abandoned)
+	} else {
+		r.state.To(Gone)
+	}
+	if r.Kind != Wait {
+		return carrier
+	}
+	q.line.remove(r)
+	switch {
+	case q.line.length == 0:
+		q.pacer.stop()
+	case first: // the request behind it may want fewer permits
+		q.recheck = true
+	default:
+		q.pacer.hurry = true
+	}
+	return carrier
+}
+
+// Expire notes that the timeout of a request is over, so that the next reply settles it. A call is due if a last call for it is:
+// the timer of the queue may be late, or the queue lingers.
+func (q *Queue) Expire(r *Request) {
+	r.last = true
+	if r.state.Final() || q.inFlight != nil {
+		return
+	}
+	q.pacer.endLinger()
+	for due := range q.lastCalls(r.End) {
+		if due == r {
+			q.recheck = true
+			return
+		}
+	}
+}
+
+// Stalled notes that the queue is not to wait for a batch any longer, and reports whether it goes on without it.
+func (q *Queue) Stalled(m Moment, b *Batch) bool {
+	if b.state != BatchSent || q.inFlight != b || q.detached >= MaxDetached {
+		return false
+	}
+	b.state.To(BatchDetached)
+	q.inFlight = nil
+	q.detached++
+	if q.line.ready != nil && !q.urgent() {
+		q.rest(m)
+	}
+	return true
+}
+
+// Changed notes that the limiter has changed, or that its node can be reached again: waiting requests are asked for at once,
+// without a head start for other clients.
+func (q *Queue) Changed() {
+	if q.line.length > 0 {
+		q.pacer.yieldUntil = time.Time{}
+		q.recheck = true
+	}
+}
+
+// SeeRedisson notes whether Redisson uses limiters on the server.
+func (q *Queue) SeeRedisson(here bool) {
+	news := here && !q.pacer.share.Redisson
+	q.pacer.share.Redisson = here
+	q.recheck = q.recheck || news && q.line.length > 0
+}
+
+// Redisson reports what SeeRedisson was last told.
+func (q *Queue) Redisson() bool { return q.pacer.share.Redisson }
+
+// Refill notes that a batch is due though no request may need one.
+func (q *Queue) Refill() { q.recheck = true }
+
+// GaveBack notes that n permits of this process returned early: granted at a time (µs), or the oldest ones if it is 0.
+func (q *Queue) GaveBack(granted, n int64) { q.pacer.share.GaveBack(granted, n) }

@@ -1,0 +1,386 @@
+package schedule
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/lease"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
+	"github.com/rratelimiter/rratelimiter/internal/record"
+)
+
+// A story is a queue of a limiter of 10/s, to which a test sends events one after the other.
+type story struct {
+	t *testing.T
+	q *Queue
+	m Moment
+}
+
+func newStory(t *testing.T) *story {
+	q, _ := newQueue()
+	q.settings.Identity = record.NewIdentity("me")
+	return &story{t, q, at(0)}
+}
+
+// join adds requests.
+func (s *story) join(requests ...*Request) {
+	for _, r := range requests {
+		s.q.Join(r)
+	}
+}
+
+// wait returns a waiting request.
+func wait(n int64) *Request { return &Request{N: n, Kind: Wait} }
+
+// sends expects a batch with these requests to be due, and sends it; without requests it expects none.
+func (s *story) sends(requests ...*Request) *Batch {
+	s.t.Helper()
+	b := new(Batch)
+	if !s.q.Due(s.m) || !s.q.Fill(s.m, b, func(lease.Draft) int64 { return 0 }) {
+		if b = nil; len(requests) > 0 {
+			s.t.Error("no batch is due")
+		}
+		return b
+	}
+	var carried []*Request
+	for _, members := range b.members {
+		carried = append(carried, members...)
+	}
+	if !slices.Equal(carried, requests) {
+		s.t.Errorf("the batch has %d requests, expected %d, or others", len(carried), len(requests))
+	}
+	return b
+}
+
+// pass lets some time pass.
+func (s *story) pass(d time.Duration) { s.m = Moment{Clock: s.m.Clock.Add(d), Mono: s.m.Mono.Add(d)} }
+
+// reply returns a reply to a batch, by which so many requests of each group are granted, and the others have a wait.
+func (s *story) reply(b *Batch, free int64, wait time.Duration, granted ...int64) *protocol.AcquireReply {
+	now := s.m.Clock.UnixMicro()
+	g := &protocol.AcquireReply{Now: now, At: now, Rate: 10, Interval: time.Second, Free: free, Origin: record.NoOrigin, Together: wait}
+	g.MakeOutcomes(len(granted))
+	for i, n := range granted {
+		g.SetGranted(i, n)
+		g.SetWait(i, wait.Microseconds())
+	}
+	return g
+}
+
+// refuse settles a batch whose requests are refused for some time.
+func (s *story) refuse(b *Batch, wait time.Duration) Facts {
+	return s.q.Settle(s.m, b, s.reply(b, 0, wait, make([]int64, len(b.members))...))
+}
+
+// wakes expects the queue to wake after some time from now; 0: never.
+func (s *story) wakes(after time.Duration) {
+	s.t.Helper()
+	due, got := s.q.Due(s.m), s.q.Wake()
+	switch {
+	case due:
+		s.t.Error("a batch is due")
+	case after == 0 && !got.IsZero() || after != 0 && got != s.m.Mono.Add(after):
+		s.t.Errorf("the queue wakes after %v, expected %v", got.Sub(s.m.Mono), after)
+	}
+}
+
+func TestWhichRequestsAskAtOnce(t *testing.T) {
+	s := newStory(t)
+	first := wait(2)
+	s.join(first)
+	s.refuse(s.sends(first), 100*ms)
+	behind := wait(1)
+	s.join(behind)
+	s.wakes(100 * ms) // it waits for the first one
+	timed := wait(1)
+	timed.Until = start.Add(time.Second)
+	s.join(timed)
+	s.refuse(s.sends(first, behind, timed), 100*ms)
+	above := wait(11)
+	s.join(above)
+	s.refuse(s.sends(first, behind, timed, above), 100*ms)
+	try := &Request{N: 1}
+	s.join(try)
+	s.refuse(s.sends(first, behind, timed, above, try), 100*ms)
+	s.pass(100 * ms)
+	s.refuse(s.sends(first, behind, timed, above), 100*ms)
+	s.q.Leave(behind)
+	s.wakes(100 * ms)
+	s.q.Leave(first) // the next one may want less
+	b := s.sends(timed, above)
+	if s.q.Leave(timed) != b {
+		t.Error("the request that leaves is not in the batch")
+	}
+	s.wakes(0)
+	s.q.Settle(s.m, b, s.reply(b, 9, 100*ms, 1, 0))
+	if above.state != Refused || timed.state != Gone {
+		t.Errorf("the requests are %v and %v", timed.state, above.state)
+	}
+	s.sends(above) // the first one has left
+}
+
+// Requests that the reply leaves to the next batch are asked for at once.
+func TestFreePermitsBehindOneThatHasLeft(t *testing.T) {
+	s := newStory(t)
+	first, second := wait(3), wait(1)
+	s.join(first, second)
+	b := s.sends(first, second)
+	s.q.Leave(first)
+	s.q.recheck = false
+	s.q.Settle(s.m, b, s.reply(b, 2, 100*ms, 0, 0))
+	s.sends(second)
+}
+
+// Long sleeps are cut into polls, which double. A batch for a request that does not wait does not lengthen them.
+func TestPolls(t *testing.T) {
+	s := newStory(t)
+	first := wait(1)
+	s.join(first)
+	b := s.sends(first)
+	for _, poll := range []time.Duration{1, 2, 4, 8, 15, 15} {
+		if f := s.refuse(b, time.Minute); !f.Sleeps {
+			t.Error("the request does not sleep")
+		}
+		s.wakes(poll * time.Second)
+		s.pass(poll * time.Second / 2)
+		try := &Request{N: 1}
+		s.join(try)
+		s.refuse(s.sends(first, try), time.Minute)
+		s.wakes(poll * time.Second)
+		s.pass(poll * time.Second)
+		b = s.sends(first)
+	}
+	s.refuse(b, 15*time.Second+pollSlack) // so soon after a poll there is none
+	s.wakes(15*time.Second + pollSlack)
+	s.q.Changed()
+	s.refuse(s.sends(first), time.Minute)
+	s.wakes(time.Second)
+}
+
+// After a slow call the queue lingers for a tenth of its time, or until as many callers ask again as it has answered.
+func TestLinger(t *testing.T) {
+	s := newStory(t)
+	ask := func() []*Request {
+		all := []*Request{{N: 1}, {N: 1}}
+		s.join(all...)
+		return all
+	}
+	all := ask()
+	b := s.sends(all...)
+	s.pass(20 * ms)
+	s.q.Settle(s.m, b, s.reply(b, 8, 0, 2))
+	s.wakes(2 * ms)
+	early := &Request{N: 1}
+	s.join(early)
+	s.wakes(2 * ms)
+	s.pass(2 * ms)
+	b = s.sends(early)
+	all = ask()
+	s.pass(20 * ms)
+	s.q.Settle(s.m, b, s.reply(b, 7, 0, 1))
+	s.wakes(2 * ms) // two callers queue, and one has just been answered
+	third := &Request{N: 1}
+	s.join(third)
+	s.sends(append(all, third)...)
+}
+
+// A timeout that ends while the queue lingers costs its caller no permits that are free.
+func TestATimeoutEndsTheLinger(t *testing.T) {
+	s := newStory(t)
+	all := []*Request{{N: 1}, {N: 1}}
+	s.join(all...)
+	b := s.sends(all...)
+	s.pass(100 * ms)
+	s.q.Settle(s.m, b, s.reply(b, 8, 0, 2))
+	short := wait(1)
+	short.Until = s.m.Clock.Add(3 * ms)
+	short.End = short.Until
+	s.join(short)
+	s.wakes(10 * ms)
+	s.pass(3 * ms)
+	s.q.Expire(short)
+	b = s.sends(short)
+	s.q.Settle(s.m, b, s.reply(b, 7, 0, 1))
+	if !short.Outcome.Allowed {
+		t.Errorf("the request is %v", short.state)
+	}
+}
+
+// A request that another client was faster than asks for what returns soon, too: one call takes it all.
+func TestGather(t *testing.T) {
+	s := newStory(t)
+	first := wait(1)
+	s.join(first)
+	s.refuse(s.sends(first), 10*ms)
+	s.pass(10 * ms)
+	b := s.sends(first)
+	g := s.reply(b, 0, 5*ms, 0)
+	g.Together = 8 * ms
+	s.q.Settle(s.m, b, g)
+	s.wakes(8 * ms)
+	s.join(wait(1))
+	s.pass(8 * ms)
+	if b = s.sends(first, s.q.line.rear); b == nil {
+		t.FailNow()
+	}
+	g = s.reply(b, 0, 5*ms, 0)
+	g.Together = 8 * ms
+	s.q.Settle(s.m, b, g)
+	s.wakes(8 * ms)
+}
+
+// If several requests wait, the queue asks for what returns shortly after the permits of the first one together with them.
+func TestGatherForSeveral(t *testing.T) {
+	s := newStory(t)
+	first, second := wait(1), wait(1)
+	s.join(first, second)
+	b := s.sends(first, second)
+	g := s.reply(b, 0, 5*ms, 0)
+	g.Together = 8 * ms
+	s.q.Settle(s.m, b, g)
+	s.wakes(5 * ms)
+	s.pass(5 * ms)
+	s.wakes(3 * ms)
+	s.pass(3 * ms)
+	s.sends(first, second)
+}
+
+// A request above what the process grants while Redis is away waits for Redis; those that are small enough pass it.
+func TestSmallRequestsPassWhileRedisIsAway(t *testing.T) {
+	s := newStory(t)
+	large, small := wait(5), wait(1)
+	s.join(large, small)
+	b := s.sends(large, small)
+	g := s.reply(b, 1, 100*ms, 0, 0)
+	g.Rate, g.Retry = 3, 50*ms
+	g.Notes |= protocol.Local
+	s.q.Settle(s.m, b, g)
+	b = s.sends(large, small)
+	g = s.reply(b, 0, 100*ms, 0, 1)
+	g.Rate, g.Retry = 3, 50*ms
+	g.Notes |= protocol.Local
+	s.q.Settle(s.m, b, g)
+	s.wakes(50 * ms) // then it looks whether Redis is back
+	next := wait(3)
+	s.join(next)
+	s.sends(large, next)
+}
+
+// A stalled batch does not hold up the next one; a fourth does.
+func TestStalled(t *testing.T) {
+	s := newStory(t)
+	s.q.settings.Granularity = true
+	var all []*Batch
+	for i := range MaxDetached + 1 {
+		r := wait(1)
+		s.join(r)
+		b := s.sends(r)
+		if b.Ask.Apart != (i > 0) {
+			t.Errorf("the batch has records of its own: %v", b.Ask.Apart)
+		}
+		all = append(all, b)
+		if s.q.Stalled(s.m, b) != (i < MaxDetached) {
+			t.Errorf("the queue goes on without batch %d, or not", i)
+		}
+	}
+	late := wait(1)
+	s.join(late)
+	s.wakes(0)
+	if f := s.q.Settle(s.m, all[0], s.reply(all[0], 9, 0, 1)); !f.Late || s.q.detached != MaxDetached-1 {
+		t.Errorf("the batch was late: %v, %d are detached", f.Late, s.q.detached)
+	}
+	if !s.q.Stalled(s.m, all[MaxDetached]) {
+		t.Error("the queue does not go on")
+	}
+	s.sends(late)
+}
+
+// The requests that wait for a call fail with it if Redis hangs, but not those whose permits are not free yet.
+func TestRequestsFailWithTheCallThatTheyWaitFor(t *testing.T) {
+	failed, behind := errors.New("failed"), errors.New("behind")
+	s := newStory(t)
+	later, try, queued, waiting := wait(5), &Request{N: 1}, &Request{N: 1}, wait(1)
+	s.join(later)
+	stalled := s.sends(later)
+	s.q.Stalled(s.m, stalled)
+	s.join(try)
+	b := s.sends(try)
+	s.refuse(stalled, 100*ms)
+	s.join(queued, waiting)
+	f := s.q.Fail(s.m, b, failed, behind)
+	if f.Denied != 3 || f.Behind != 2 || try.Outcome.Err != failed || queued.Outcome.Err != behind || waiting.Outcome.Err != behind {
+		t.Errorf("%+v; errors %v, %v, %v", f, try.Outcome.Err, queued.Outcome.Err, waiting.Outcome.Err)
+	}
+	s.wakes(100 * ms)
+	s.pass(100 * ms)
+	s.q.Fail(s.m, s.sends(later), failed, behind)
+	if later.Outcome.Err != failed || !s.q.Idle() {
+		t.Errorf("the request ends with %v; the queue is idle: %v", later.Outcome.Err, s.q.Idle())
+	}
+}
+
+// A call that failed says nothing about how long calls take.
+func TestFailuresAreNotMeasured(t *testing.T) {
+	s := newStory(t)
+	for _, fails := range []bool{true, false} {
+		r := &Request{N: 1}
+		s.join(r)
+		b := s.sends(r)
+		if fails {
+			s.pass(3 * time.Second)
+			s.q.Fail(s.m, b, ErrExceedsRate, nil)
+		} else {
+			s.pass(ms)
+			s.q.Settle(s.m, b, s.reply(b, 9, 0, 1))
+		}
+	}
+	if s.q.pacer.took != ms {
+		t.Errorf("calls take %v, expected 1 ms", s.q.pacer.took)
+	}
+}
+
+// While callers wait, free permits are theirs: a request that does not wait is told when the first of them can be served.
+func TestReserve(t *testing.T) {
+	s := newStory(t)
+	first, try := wait(5), &Request{N: 1, Detail: true}
+	s.join(first)
+	s.refuse(s.sends(first), 100*ms)
+	s.join(try)
+	b := s.sends(first, try)
+	s.q.Settle(s.m, b, s.reply(b, 2, 100*ms, 0, 0))
+	raw := try.Outcome
+	s.q.Reserve(s.m, b, false)
+	if o := try.Outcome; raw.Remaining != 2 || o.Remaining != 0 || o.RetryAfter != 100*ms || o.NextAfter != 100*ms || o.ResetAfter != 100*ms {
+		t.Errorf("%+v", o)
+	}
+}
+
+// While Redisson uses the limiter, a process that holds more than its share leaves permits that return to others for a head
+// start. A request that comes meanwhile waits for that, too, and a superfluous look does not put off the end of it.
+func TestHeadStart(t *testing.T) {
+	s := newStory(t)
+	many := &Request{N: 9}
+	s.join(many)
+	b := s.sends(many)
+	s.q.Settle(s.m, b, s.reply(b, 1, 0, 1))
+	first := wait(2)
+	s.join(first)
+	b = s.sends(first)
+	g := s.reply(b, 1, time.Second, 0)
+	g.Notes |= protocol.ForeignWriter
+	s.q.Settle(s.m, b, g)
+	s.wakes(time.Second) // the permits of this process return at that time
+	s.q.Leave(first)
+	second := wait(1)
+	s.join(second)
+	if b := s.sends(); b != nil {
+		t.Error("it does not leave the permits to others")
+	}
+	s.wakes(time.Second)
+	s.pass(10 * ms)
+	s.wakes(990 * ms)
+	s.pass(990 * ms)
+	s.sends(second)
+}
