@@ -3,7 +3,7 @@
 // (package exchange). It also keeps what belongs to a limiter and not to a queue: checks of the records, the deny cache, local
 // decisions, and the calls of all other methods.
 //
-// These locks are taken in this order; none is held while a callback of package exchange, an observer or a hook is called:
+// These locks are taken in this order. None is held while an observer or a hook of the Redis client is called:
 //
 //	sets.mu           the table of sets
 //	set.mu            a schedule.Set

@@ -60,7 +60,7 @@ func (l *Limiter) Release(ctx context.Context, n, granted int64) (int64, error) 
 	if q := l.queue.Load(); q != nil {
 		q.mu.Lock()
 		q.schedule.GaveBack(granted, released)
-		q.mu.Unlock()
+		q.exit()
 	}
 	return released, err
 }
