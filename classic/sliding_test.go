@@ -166,6 +166,23 @@ func TestTwoCountersErrorIsThePreviousTimesTheElapsedPart(t *testing.T) {
 	})
 }
 
+// A client that does not know the field lasts leaves it behind. The permits that it granted count for an interval.
+func TestTwoCountersBesideAClientWithoutLasts(t *testing.T) {
+	onServers(t, func(b *bench) {
+		l := classic.NewTwoCounters(b.rdb, "key", rratelimiter.PerSecond(100), b.clock())
+		b.granted(l, 1)
+		b.do("hset", "key", "window", epoch.Unix(), "current", 100, "previous", 0)
+		b.do("pexpire", "key", 2000)
+		b.at(1010 * ms)
+		equal(b, "1 % into the next window", b.takes(l, 200), 1)
+		b.at(2900 * ms)
+		b.do("hset", "key", "window", epoch.Unix()+2, "current", 1, "previous", 1) // the same count, but at 2900 ms
+		b.do("pexpire", "key", 2000)
+		b.at(3010 * ms)
+		equal(b, "after a window of the other client", b.takes(l, 200), 99)
+	})
+}
+
 // A caller who polls all the time gets the whole of a small limit, and a limit of one permit is exact.
 func TestTwoCountersGrantsAllOfASmallLimit(t *testing.T) {
 	onServers(t, func(b *bench) {

@@ -15,14 +15,15 @@ var twoCountersScript = load("two_counters")
 // spread evenly; and as current alone once the last grant of the previous window is an interval old.
 //
 // Layout: one hash: window (number of this window since 1970), current and previous (permits granted in it and in the
-// one before), currentLast and previousLast (ms from the beginning of each to its last grant). Its TTL is two intervals
-// from the last grant. If the stored window is missing, invalid, or more than one window away from the client's, counting
-// starts again. An invalid current or previous counts as 0. An invalid time of a last grant counts as the end of its window. A
-// client whose clock is one window behind uses the stored window as if it had just begun. All clients of a key must use
-// the same interval: the number of a window depends on it, and the hash does not hold it. Clients with different intervals
-// discard each other's counts, and no limit holds. So a change of the interval, also in a rolling deploy, needs another key.
+// one before), lasts (ms from the beginning of each to its last grant, after the window and current that they belong to).
+// Its TTL is two intervals from the last grant. If the stored window is missing, invalid, or more than one window away
+// from the client's, counting starts again. An invalid current or previous counts as 0. If lasts is invalid, or another
+// client has counted permits without it, the last grants count as at the end of their windows. A client whose clock is
+// one window behind uses the stored window as if it had just begun. All clients of a key must use the same interval: the
+// number of a window depends on it, and the hash does not hold it. Clients with different intervals discard each other's
+// counts, and no limit holds. So a change of the interval, also in a rolling deploy, needs another key.
 //
-// Cost: one hash of five numbers, whatever the rate; one call with three commands. It works on a cluster: there is one
+// Cost: one hash of four fields, whatever the rate; one call with three commands. It works on a cluster: there is one
 // key.
 //
 // Weakness: the estimate is up to previous x f too low, if the previous window's permits all came at its end, and up to

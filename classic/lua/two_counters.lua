@@ -1,13 +1,13 @@
 -- two_counters.lua estimates the permits of the last interval from the counts of the current and the previous window.
 --
--- KEYS  1 hash: window (number), current, previous (permits granted in it and in the one before), currentLast and
---       previousLast (ms from the beginning of each window to its last grant)
+-- KEYS  1 hash: window (number), current, previous (permits granted in it and in the one before), lasts (ms from the
+--       beginning of each to its last grant, after the window and current that they belong to)
 -- ARGV  1 limit, 2 interval (ms), 3 now (ms), 4 permits
 -- reply 1 estimate, rounded up, or -1 if over the limit, 2 estimate, rounded up, 3 ms until the wanted permits are
 --       free, 4 ms until all permits are free, 5 ms until the estimate is lower by one
 
 local limit, interval, now, permits = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local state = redis.call('HMGET', KEYS[1], 'window', 'current', 'previous', 'currentLast', 'previousLast')
+local state = redis.call('HMGET', KEYS[1], 'window', 'current', 'previous', 'lasts')
 
 -- last returns the time of a last grant, in ms from the beginning of its window. If it is not known, it is the end of the
 -- window.
@@ -17,7 +17,11 @@ local function last(text)
 end
 
 local window, current, previous = int(state[1]), int(state[2]), int(state[3])
-local current_last, previous_last = last(state[4]), last(state[5])
+local of_window, of_current, current_last, previous_last = string.match(state[4] or '', '^(%S+) (%S+) (%d+) (%d+)$')
+if of_window ~= state[1] or of_current ~= state[2] then -- a client that does not know lasts has granted permits since
+  current_last, previous_last = nil, nil
+end
+current_last, previous_last = last(current_last), last(previous_last)
 local number = math.floor(now / interval)
 current = current and math.max(0, current) or 0
 previous = previous and math.max(0, previous) or 0
@@ -39,8 +43,8 @@ local wait = 0
 if not over then
   current_last = math.max(current > 0 and current_last or 0, passed)
   current = current + permits
-  redis.call('HSET', KEYS[1], 'window', whole(window), 'current', whole(current), 'previous', whole(previous),
-    'currentLast', whole(current_last), 'previousLast', whole(previous_last))
+  redis.call('HSET', KEYS[1], 'window', whole(window), 'current', whole(current), 'previous', whole(previous), 'lasts',
+    table.concat({ whole(window), whole(current), whole(current_last), whole(previous_last) }, ' '))
   redis.call('PEXPIRE', KEYS[1], whole(2 * interval))
 else
   -- left returns the time (ms) in a window at which the weighted count of the window before it no longer exceeds room:

@@ -343,6 +343,8 @@ var mutations = []mutation{
 		old: "if previous_last <= passed then", new: "if false then"},
 	{file: "classic/lua/two_counters.lua", why: "two counters forget the previous window before its last grant is an interval old",
 		old: "if previous_last <= passed then", new: "if previous_last <= 2 * passed then"},
+	{file: "classic/lua/two_counters.lua", why: "two counters use last grants that another client has left behind",
+		old: "if of_window ~= state[1] or of_current ~= state[2] then", new: "if false then"},
 	{file: "classic/listwindow.go", why: "the Redis client repeats a command that adds permits to a list",
 		old: "err := w.servers.Process(ctx, cmd)\n", new: "err := w.servers.Process(ctx, cmd.Cmd)\n"},
 	{file: "classic/script.go", why: "a call whose reply was lost is an error like any other",
