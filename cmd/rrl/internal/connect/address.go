@@ -42,6 +42,9 @@ func parse(text string) (a address, ok bool) {
 	if strings.ContainsAny(tail, "#@") {
 		return a, false // what precedes may be a part of a password, not a host
 	}
+	if strings.ContainsAny(strings.TrimSuffix(a.user, "@"), ",@") {
+		return a, false // it may name another host: u:p@h1,u:p@h2
+	}
 	a.path, a.query, _ = strings.Cut(tail, "?")
 	if a.scheme == "unix" {
 		return a, names == "" && a.path != ""

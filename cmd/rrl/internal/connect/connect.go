@@ -251,7 +251,8 @@ func inDatabase(where string, n int) string {
 func (a access) unreadable() error {
 	return errors.New(a.from + " is not a valid address, such as redis://host:6379/0, rediss://host:6379, " +
 		"redis+cluster://host:6379, redis+sentinel://host:26379/master/0 or unix:///path/to/socket?db=0; put a password into " +
-		"RRL_PASSWORD (not for demo and simulate), or write its characters / ? # @ : % as %2F %3F %23 %40 %3A %25")
+		"RRL_PASSWORD (not for demo and simulate), or write its characters / ? # @ : % , as %2F %3F %23 %40 %3A %25 %2C; " +
+		"all hosts, separated by commas, are behind one user and password: redis+cluster://user:password@host:6379,host:6379")
 }
 
 // connectCluster returns a cluster, given by some of its nodes: redis://host:port,host:port.

@@ -96,6 +96,7 @@ func TestAddressesThatNameNoServer(t *testing.T) {
 		"redis+sentinel:///hush", "redis://,", "redis://a,", "redis://,a:1", "127.0.0.1:7611:1", "redis://127.0.0.1:7611:1", "::1:7000", "redis://::1", "[::1]",
 		"redis://[::1", "redis://[a]", "redis://[1.2.3.4]", "redis://a:0", "redis://a:65536", "redis://a:", "redis://a:port", "redis://a b", "redis://a%2Fb",
 		"unix://host/hush.sock", "unix://", "unix://me:hush@", ":7000", "redis+cluster://a?addr=b:1", "redis://a/3?db=2", "redis://a\\b", "redis://-a",
+		"redis+cluster://u:hush@h1:1,u:hush@h2:2", "redis://h1:1,u:hush@h2:2", "redis+sentinel://u:hush@a,u:hush@b/m", "redis://u:hu,sh@a", "redis://u:hush@hush@a",
 	} {
 		s, err := connectBy(text, access{from: "--redis"})
 		if err == nil {
@@ -139,7 +140,7 @@ func called(s *Server) []string {
 // Whatever a user writes as the password, unescaped, the server that is called is the one behind the last @, or none.
 // No text has a part of the password.
 func FuzzPasswords(f *testing.F) {
-	for _, password := range []string{"", "#", "@/#", "/", "?", "@evil:1/", "@evil:1?", "@evil:1,", "%zz", "%40", "\\", " ", "[", "]", ":", "\x00", "#@", "/@x#"} {
+	for _, password := range []string{"", "#", "@/#", "/", "?", "@evil:1/", "@evil:1?", "@evil:1,", "%zz", "%40", "\\", " ", "[", "]", ":", "\x00", "#@", "/@x#", ",", "@evil:1,u:"} {
 		f.Add("redis", "user", password, "")
 		f.Add("redis+cluster", "", password, "/0")
 		f.Add("rediss", "u@x", password, "/3?read_timeout=1s")
@@ -175,6 +176,7 @@ func FuzzAddresses(f *testing.F) {
 	for _, text := range []string{
 		"redis://localhost", "localhost:7000", "[::1]:7000", "redis://u:p@a:7000,b:7001/0", "redis://:abc@/#def@prod.example.com:6380", "redis://a:1:2",
 		"redis://", "redis://@", "redis://a/?db=1", "redis://[fe80::1%25eth0]:1", "rediss://a#b", "redis+cluster://a,b?read_timeout=1s", "redis:///a", "::1:7",
+		"redis+cluster://u:p1@h1:1,u:p2@h2:2", "redis+cluster://h1:1,u:p@h2:2",
 	} {
 		f.Add(text)
 	}
@@ -192,6 +194,9 @@ func FuzzAddresses(f *testing.F) {
 			rest = text
 		}
 		if at := strings.LastIndex(rest, "@"); at >= 0 {
+			if strings.ContainsAny(rest[:at], ",@") {
+				t.Errorf("%q: there may be a host before the last @", text)
+			}
 			rest = rest[at+1:]
 		}
 		rest, _, _ = strings.Cut(rest, "?")
