@@ -1,10 +1,36 @@
 package lease
 
 import (
+	"reflect"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 )
+
+// The comment on Ledger names the methods that a nil one does not have.
+func TestNilLedger(t *testing.T) {
+	var panics []string
+	ledger := reflect.ValueOf((*Ledger)(nil))
+	for i := range ledger.NumMethod() {
+		name, method := ledger.Type().Method(i).Name, ledger.Method(i)
+		var args []reflect.Value
+		for at := range method.Type().NumIn() {
+			args = append(args, reflect.Zero(method.Type().In(at)))
+		}
+		func() {
+			defer func() {
+				if recover() != nil {
+					panics = append(panics, name)
+				}
+			}()
+			method.Call(args)
+		}()
+	}
+	if want := []string{"Brought", "Change", "Done", "MustRefill", "Start", "Sweep", "Take", "Untake"}; !slices.Equal(panics, want) {
+		t.Errorf("%v panic, expected %v", panics, want)
+	}
+}
 
 // A book is a Ledger with a clock that the test moves, for leases of a second of a limiter of 1,000 permits in 10 s.
 type book struct {
