@@ -20,12 +20,11 @@ import (
 // has one, and most other paths have few.
 
 const (
-	longestPath = 8 << 10 // bytes of the longest path, as it is sent, that may have several readings
-	mostForms   = 32      // maximum number of forms of a path
+	longestPath = 8 << 10 // maximum length in bytes of a path, as it is sent, that is not plain
+	mostForms   = 32      // maximum number of forms of a path after a step
 )
 
-// steps are what servers do with a path, in this order. A server does one of each. A proxy and the
-// server behind it can do one step each.
+// steps are what servers do with a path: one of each step, in this order. A proxy and the server behind it can share them.
 var steps = [][]func(string) string{
 	{same, strip}, {same, decode}, {same, strip}, {same, decodeDots, decodeKeepingSlashes}, {same, slashed}, {same, cut},
 	{resolve, resolveRFC}, {same, slashed}, {same, withoutHost},
@@ -157,7 +156,7 @@ func strip(p string) string {
 
 func slashed(p string) string { return strings.ReplaceAll(p, `\`, "/") }
 
-// cut returns what a server reads that gets the path from a proxy that decoded it: the query begins after it.
+// cut returns the path that a server reads if a proxy sends it the decoded path: its query begins at a question mark.
 func cut(p string) string {
 	if end := strings.IndexAny(p, "?#"); end >= 0 {
 		return p[:end]
@@ -165,7 +164,7 @@ func cut(p string) string {
 	return p
 }
 
-// withoutHost returns the path that a parser of URLs reads. It takes what follows two slashes for a host.
+// withoutHost returns the path that a parser of URLs reads: what follows two slashes at the beginning is a host.
 func withoutHost(p string) string {
 	if !strings.HasPrefix(p, "//") {
 		return p
@@ -183,15 +182,14 @@ func decode(p string) string {
 }
 
 // decodeDots decodes dots only. Parsers of URLs resolve %2E%2E, but do not decode %2F.
-func decodeDots(p string) string { return dots.Replace(p) }
+func decodeDots(p string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(p, "%2e", "."), "%2E", ".")
+}
 
 // decodeKeepingSlashes decodes all but slashes, as Kestrel does.
-func decodeKeepingSlashes(p string) string { return decode(slashes.Replace(p)) }
-
-var (
-	dots    = strings.NewReplacer("%2e", ".", "%2E", ".")
-	slashes = strings.NewReplacer("%2f", "%252f", "%2F", "%252F")
-)
+func decodeKeepingSlashes(p string) string {
+	return decode(strings.ReplaceAll(strings.ReplaceAll(p, "%2f", "%252f"), "%2F", "%252F"))
+}
 
 // decodeAll decodes until no escape is left, in one pass: an escape can end only at the last byte that was decoded.
 func decodeAll(p string) string {

@@ -378,8 +378,10 @@ func TestWhatServersRead(t *testing.T) {
 			order + " 7;x", order + " a%2Fb", login + " ", other + " x/%2e%2e/login", login + " ", other + " LOGIN", login + " ",
 			static + " ..;/login",
 		},
-		"Tomcat": {order + " 7", refused, login + " ", login + " ", login + " ", other + " /LOGIN", other + " /login/", login + " "},
-		"nginx":  {order + " 7;x", other + " /orders/a/b", login + " ", login + " ", login + " ", other + " /LOGIN", other + " /login/", static + " ..;/login"},
+		"Tomcat":  {order + " 7", refused, login + " ", login + " ", login + " ", other + " /LOGIN", other + " /login/", login + " "},
+		"Node":    {order + " 7;x", order + " a%2Fb", login + " ", login + " ", other + " /", other + " /LOGIN", other + " /login/", static + " ..;/login"},
+		"Kestrel": {order + " 7;x", order + " a%2Fb", login + " ", login + " ", other + " //login", other + " /LOGIN", login + " ", static + " ..;/login"},
+		"nginx":   {order + " 7;x", other + " /orders/a/b", login + " ", login + " ", login + " ", other + " /LOGIN", other + " /login/", static + " ..;/login"},
 	} {
 		for i, target := range targets {
 			if got := servers()[name](request(target)); got != want[i] {
