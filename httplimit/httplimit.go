@@ -70,8 +70,12 @@ import (
 //
 // Servers read some paths differently: "/static/..;/login" is "/login" for a servlet container. For such a path, the
 // limits and the rules of Skip get the request as it is, and a copy of it for each other path that a server can read in
-// it. A limit applies if it applies to one of these requests, and takes its permits from each limiter that they lead to.
-// The request is skipped only if each of these requests is skipped. docs/guide/guard-an-http-api.md lists what servers do.
+// it. A limit applies if it applies to one of them, and takes its permits from each limiter that they lead to. The
+// request is skipped only if each of them is. docs/guide/guard-an-http-api.md lists what servers do.
+//
+// A guard that has limits refuses such a path if it is longer than 8 KiB (status 414), or if servers can read it in too
+// many ways (status 400). The request then counts as denied, by a limit "path" with a rate of 0. Rules of Skip and
+// Policy.Failure do not change this, but with Policy.Shadow the request passes.
 type Guard struct {
 	// Policy decides what happens if a limit refuses, or if limits cannot be checked. nil means a zero Policy that
 	// belongs to this guard. Several guards may share a policy. ActivePolicy returns the policy in use.
@@ -87,8 +91,8 @@ type Guard struct {
 	// then see the keys, so the keys must not contain secrets.
 	PartitionKeys bool
 	// Refuse writes the response to a request that does not pass, after the header fields are set. nil writes a
-	// response of type application/problem+json: with status 429 if a limit refused, otherwise with 503 (the limits
-	// could not be checked, or the request's context has ended).
+	// response of type application/problem+json: with status 429 if a limit refused, with 414 or 400 if the path cannot be
+	// read (see Guard), and otherwise with 503 (the limits could not be checked, or the request's context has ended).
 	Refuse func(w http.ResponseWriter, r *http.Request, d Decision)
 
 	zero   Policy
@@ -174,13 +178,14 @@ func (g *Guard) ActivePolicy() *Policy {
 	return &g.zero
 }
 
-// unreadable refuses the requests whose path has no readings.
+// unreadable refuses the requests whose path is too long or has too many forms.
 type unreadable struct{}
 
 func (unreadable) Allow(context.Context, int64) (rratelimiter.Result, error) {
 	return rratelimiter.Result{}, nil
 }
 
+// unreadable reports whether the request was refused because of its path alone.
 func (d Decision) unreadable() bool {
 	return slices.ContainsFunc(d.Answers, func(a Answer) bool { return a.Limiter == unreadable{} })
 }

@@ -35,10 +35,12 @@ func Header(name string) Key {
 	return By(name, func(r *http.Request) string { return r.Header.Get(name) })
 }
 
-// Path is a Key: the path of the request's URL, escaped as in By. All spellings of a path that the guide lists have one key:
-// that of "/x;a", "//x", "/%78", "/a/../x", "/a/..;/x" and "/x/" is "/x". If servers can read several paths in a spelling, a
-// Guard limits each of them. If your handlers serve paths that clients can choose freely, a client gets another limiter for
-// each path: use Route instead.
+// Path is a Key: the path of the request's URL as a servlet container reads it, without a final slash, escaped as in By.
+// "/x;a", "/%78", "/x%3Fa", "/a/../x", "/a/..;/x" and "/x/" are "/x". Upper and lower case count. If servers can read
+// several paths in a spelling, the request has the key of one of them, and a Guard also limits the others: "//a/x" is
+// "/a/x", or "/x" for a server that takes a for a host. What a router ignores, such as the ending of "/x.json", counts:
+// use Route or By then. If your handlers serve paths that clients can choose freely, a client gets another limiter for each path: use
+// Route instead.
 func Path(r *http.Request) string { return pathKey(servletPath(r)) }
 
 // PathIgnoreCase is Path for servers that ignore upper and lower case in paths: "/X" and "/x" are "/x".

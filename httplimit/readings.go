@@ -20,12 +20,15 @@ import (
 // plain path has one, and most other paths have few.
 
 const (
-	longestPath = 8 << 10 // bytes of the longest path, as it is sent, that may have several readings
-	mostForms   = 32      // maximum number of forms of a path
+	longestPath = 8 << 10 // maximum length in bytes of a path, as it is sent, that is not plain
+	mostForms   = 32      // maximum number of forms of a path after a step
 )
 
-// steps are what servers do with a path before they resolve it, in this order. Each server leaves out some of them.
-var steps = []func(string) string{strip, decode, decodeInside, slashed, cut}
+// steps are what servers do with a path: one of each step, in this order. A proxy and the server behind it can share them.
+var steps = [][]func(string) string{
+	{same, strip}, {same, decode}, {same, strip}, {same, decodeDots, decodeKeepingSlashes}, {same, slashed}, {same, cut},
+	{resolve, resolveRFC}, {same, slashed}, {same, withoutHost},
+}
 
 // readings returns a copy of the request for each path that servers can read in its path. The first has the path as it
 // is. If the path is plain, the request itself is its only reading. readings returns none if the path is too long, or has
@@ -88,16 +91,11 @@ func forms(u *url.URL) []string {
 	}
 	all := sent
 	for _, step := range steps {
-		all = distinct(all, same, step)
-		if len(all) > mostForms {
+		if all = distinct(all, step...); len(all) > mostForms {
 			return nil
 		}
 	}
-	all = distinct(distinct(all, resolve, resolveRFC), same, withoutHost)
-	if all = distinct(append(sent, all...), same); len(all) > mostForms {
-		return nil
-	}
-	return all
+	return distinct(append(sent, all...), same)
 }
 
 // long reports whether a path is too long to have several readings.
@@ -133,7 +131,7 @@ func servletPath(r *http.Request) string {
 // normal returns a path without parameters, escapes, backslashes, empty segments and dot segments, up to a question mark
 // or number sign. Keys are made of it, so that readings count separately only if they are different paths.
 func normal(p string) string {
-	return resolve(strip(cut(slashed(decodeAll(resolve(strip(p)))))))
+	return resolve(cut(resolve(strip(slashed(decodeAll(strip(p)))))))
 }
 
 // strip removes the parameters of all segments: each is a semicolon and what follows, up to the next slash.
@@ -158,7 +156,7 @@ func strip(p string) string {
 
 func slashed(p string) string { return strings.ReplaceAll(p, `\`, "/") }
 
-// cut returns what a server reads that gets the path from a proxy that decoded it: the query begins after it.
+// cut returns the path that a server reads if a proxy sends it the decoded path: its query begins at a question mark.
 func cut(p string) string {
 	if end := strings.IndexAny(p, "?#"); end >= 0 {
 		return p[:end]
@@ -166,7 +164,7 @@ func cut(p string) string {
 	return p
 }
 
-// withoutHost returns the path that a parser of URLs reads. It takes what follows two slashes for a host.
+// withoutHost returns the path that a parser of URLs reads: what follows two slashes at the beginning is a host.
 func withoutHost(p string) string {
 	if !strings.HasPrefix(p, "//") {
 		return p
@@ -176,25 +174,21 @@ func withoutHost(p string) string {
 }
 
 // decode decodes each escape once.
-func decode(p string) string { return unescape(p, "") }
-
-// decodeInside decodes what does not end a segment or the path. Parsers of URLs and Kestrel decode %2E, but not %2F.
-func decodeInside(p string) string { return unescape(p, `/\;?#`) }
-
-func unescape(p, except string) string {
-	if !strings.Contains(p, "%") {
-		return p
+func decode(p string) string {
+	if decoded, err := url.PathUnescape(p); err == nil {
+		return decoded
 	}
-	done := make([]byte, 0, len(p))
-	for i := 0; i < len(p); i++ {
-		if c, ok := unhex(p[i:]); ok && strings.IndexByte(except, c) < 0 {
-			done = append(done, c)
-			i += 2
-		} else {
-			done = append(done, p[i])
-		}
-	}
-	return string(done)
+	return p
+}
+
+// decodeDots decodes dots only. Parsers of URLs resolve %2E%2E, but do not decode %2F.
+func decodeDots(p string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(p, "%2e", "."), "%2E", ".")
+}
+
+// decodeKeepingSlashes decodes all but slashes, as Kestrel does.
+func decodeKeepingSlashes(p string) string {
+	return decode(strings.ReplaceAll(strings.ReplaceAll(p, "%2f", "%252f"), "%2F", "%252F"))
 }
 
 // decodeAll decodes until no escape is left, in one pass: an escape can end only at the last byte that was decoded.
@@ -217,7 +211,7 @@ func decodeAll(p string) string {
 }
 
 // unhex returns the byte of an escape at the beginning of a text.
-func unhex[T string | []byte](text T) (byte, bool) {
+func unhex(text []byte) (byte, bool) {
 	if len(text) < 3 || text[0] != '%' {
 		return 0, false
 	}
