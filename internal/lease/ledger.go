@@ -236,24 +236,21 @@ type Draft struct {
 	May     bool  // the batch may take permits ahead
 }
 
-// Wish returns how many permits a batch that is about to be sent takes ahead. A lease that is used up gets more even if no
-// refill was asked for: a call that should bring one may have stalled.
+// Wish returns how many permits a batch that is about to be sent takes ahead.
 func (l *Ledger) Wish(d Draft, m Moment) int64 {
 	if l == nil {
 		return 0
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	refills, held := l.refilling.Swap(false), l.current.Load()
-	if !d.May || l.barred > 0 || (held != nil && held.Left() > 0 || d.Callers == 0) && !refills ||
-		held == nil && l.holding.Load() >= MaxLeases {
+	if l.refuses(d) {
 		return 0
 	}
 	asked := min(l.joint+d.Asked, most)
 	l.joint = 0
 	var left int64
 	var ends time.Duration
-	if held != nil && !held.Ended() {
+	if held := l.current.Load(); held != nil && !held.Ended() {
 		l.used(held)
 		left = held.Left()
 		l.demand.Measure(m.Mono, left == 0)
@@ -261,6 +258,14 @@ func (l *Ledger) Wish(d Draft, m Moment) int64 {
 	}
 	bucket := l.bucket()
 	return l.demand.Want(m.Mono, bucket, Rest(m.Clock, bucket), asked, left, ends)
+}
+
+// refuses reports whether a batch must not take permits ahead, whatever the demand. A lease that is used up gets more even if no
+// refill was asked for: a call that should bring one may have stalled.
+func (l *Ledger) refuses(d Draft) bool {
+	refills, held := l.refilling.Swap(false), l.current.Load()
+	return !d.May || l.barred > 0 || (held != nil && held.Left() > 0 || d.Callers == 0) && !refills ||
+		held == nil && l.holding.Load() >= MaxLeases
 }
 
 // Saw notes the interval of the limiter.

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
 // name is that of the limiter.
@@ -72,7 +73,7 @@ func (s *search) command(sha string, keys []string, args []any) int {
 
 // load loads the scripts. Foreign ones are loaded already.
 func (s *search) load() error {
-	for _, script := range []string{s.Acquire.Text, s.Release.Text} {
+	for _, script := range []string{s.Acquire.Text, s.Release.Text, protocol.SetRateScript.Text} {
 		if err := s.Redis.ScriptLoad(s.ctx, script).Err(); err != nil {
 			return err
 		}

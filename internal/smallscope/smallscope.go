@@ -1,14 +1,14 @@
 // Package smallscope runs all interleavings of a few clients of one limiter, in a small scope: few permits, few moments of
-// time, few calls. A client has leases (WithLease), or none, or it is a script of another library. Requests and replies
-// take any time to arrive, some are never seen, and clients crash. The scripts are the real ones, and so are their
-// arguments, the reading of their replies, and what a lease decides; what package dispatch does around them is modelled.
-// Every grant is judged by package window.
+// time, few callers. A client has leases (WithLease), or none, or it is a script of another library. Requests and replies
+// take any time to arrive, some are never seen, and clients crash. A client is the real schedule.Queue and the real
+// lease.Ledger, and the scripts, their arguments and the reading of their replies are the real ones, too. What package dispatch
+// does around them is repeated here: which method is called when.
+// Every grant is judged by package window, and after each step the state of the client is checked (judge.go).
 //
-// This file has the search; client.go what a client does, server.go what a script does.
+// This file has the search; client.go the state of a client, steps.go what it does, server.go what a script does.
 package smallscope
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -21,8 +21,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
+	"github.com/rratelimiter/rratelimiter/internal/schedule"
 	"github.com/rratelimiter/rratelimiter/internal/script"
-	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
 // A Scope says what is explored.
@@ -50,15 +50,42 @@ type Client struct {
 	Name        string
 	Lease       time.Duration // 0: it has none
 	Granularity time.Duration // the same
-	Ahead       []int64       // how many permits it may ask for ahead of demand
-	Sizes       []int64       // of its requests
-	Calls       int           // how many calls it makes at most, without retries
-	Retries     int           // how many of its calls it makes again, because no reply has come
-	Ends        int           // how often it ends its lease early, because a caller waits or it begins to change the limiter
+	Ahead       []int64       // how many permits it may take ahead of demand
+	Callers     []Caller      // the kinds of callers
+	Retries     int           // how many of its calls it gives up, or makes again, because no reply has come
+	Changes     int           // how often it changes the limiter so that all grants are forgotten. It needs a lease
 	Stalls      bool          // it does not wait for a call that takes long, before it makes another
 	Back        time.Duration // by how much its clock is set back at some time; 0: never
 	ByServer    bool          // the server's clock dates its grants
+	Redisson    bool          // it knows that Redisson uses limiters on the server
 	Foreign     *Foreign      // it is another library's script
+}
+
+// A Caller is a kind of callers.
+type Caller struct {
+	Kind    schedule.Kind
+	Sizes   []int64       // how many permits each wants
+	Comes   int           // how many of them come, but for those that a lease serves
+	Timeout time.Duration // how long they wait; 0: for ever
+	Leaves  bool          // their contexts may end at any time
+}
+
+func (c Caller) String() string {
+	text := [...]string{"it tries", "it waits", "it takes what is free"}[c.Kind]
+	if c.Timeout > 0 {
+		text += fmt.Sprintf(" for %v", c.Timeout)
+	}
+	return text
+}
+
+// Tries returns callers that do not wait.
+func Tries(comes int, sizes ...int64) Caller {
+	return Caller{Kind: schedule.Try, Sizes: sizes, Comes: comes}
+}
+
+// Waits returns callers that wait.
+func Waits(comes int, sizes ...int64) Caller {
+	return Caller{Kind: schedule.Wait, Sizes: sizes, Comes: comes}
 }
 
 // A Foreign is a script of another library.
@@ -93,7 +120,7 @@ type Result struct {
 type world struct {
 	at      int // index in Times
 	store   int // what Redis holds: index in search.stores
-	clients []client
+	clients []*client
 	grants  []grant // of the last interval, sorted
 	crashes int
 }
@@ -104,10 +131,12 @@ type grant struct{ permits, start, end int64 }
 // A search explores a scope, depth first.
 type search struct {
 	Scope
-	ctx    context.Context
-	result Result
-	seen   map[[16]byte]struct{}
-	path   []step
+	ctx     context.Context
+	result  Result
+	seen    map[[16]byte]struct{}
+	path    []step
+	numbers numbers // memory for keyOf
+	text    []byte  // the same
 
 	// What states refer to by an index, and the executions of scripts that are known.
 	stores   numbered[store]
@@ -141,11 +170,17 @@ func (n *numbered[T]) of(key string, value T) int {
 // server.
 func Explore(ctx context.Context, scope Scope) (Result, error) {
 	s := &search{Scope: scope, ctx: ctx, seen: map[[16]byte]struct{}{}, ran: map[execution]ran{}}
-	w := world{store: s.stores.of("", store{}), clients: make([]client, len(scope.Clients))}
+	w := world{store: s.stores.of("", store{}), clients: make([]*client, len(scope.Clients))}
 	s.recents.of("", protocol.RecentIDs{}) // the first one
 	for i, c := range scope.Clients {
-		w.clients[i] = client{calls: c.Calls, retries: c.Retries, ends: c.Ends}
+		own := &client{retries: c.Retries, changes: c.Changes}
+		for _, kind := range c.Callers {
+			own.comes = append(own.comes, kind.Comes)
+		}
+		s.start(own, i)
+		w.clients[i] = own
 	}
+	schedule.Strict = true
 	err := s.load()
 	if err == nil {
 		err = s.visit(w)
@@ -171,7 +206,7 @@ func (s *search) violated(what string, args ...any) error {
 // visit explores all that follows from w.
 func (s *search) visit(w world) error {
 	s.forget(&w)
-	key := w.key()
+	key := s.keyOf(&w)
 	if _, known := s.seen[key]; known {
 		return nil
 	}
@@ -180,7 +215,7 @@ func (s *search) visit(w world) error {
 	if err := s.consistent(&w); err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(w.clients, func(c client) bool { return c.calls > 0 || c.held != nil || len(c.open) > 0 }) {
+	if !slices.ContainsFunc(w.clients, (*client).active) {
 		return nil // nothing more is granted
 	}
 	if w.at+1 < len(s.Times) {
@@ -221,36 +256,11 @@ func (w *world) copy() world {
 	return next
 }
 
-// grant notes a grant, and judges all of the last interval.
-func (s *search) grant(w *world, permits int64, start, end time.Time) error {
-	w.grants = append(slices.Clone(w.grants), grant{permits, start.UnixMicro(), end.UnixMicro()})
-	slices.SortFunc(w.grants, func(a, b grant) int {
-		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.end, b.end), cmp.Compare(a.permits, b.permits))
-	})
-	log := make([]window.Grant, len(w.grants))
-	for i, g := range w.grants {
-		log[i] = window.Grant{Permits: g.permits, Start: time.UnixMicro(g.start), End: time.UnixMicro(g.end)}
-	}
-	var back time.Duration // what a clock that was set back wrote expires so much early
-	for _, c := range s.Clients {
-		back = max(back, c.Back)
-	}
-	most, at := window.Largest(log, s.Interval-back)
-	s.result.Grants++
-	switch {
-	case most > s.Rate:
-		return s.violated("%d permits of %d in the window from %v on", most, s.Rate, at.Sub(Epoch))
-	case most == s.Rate:
-		s.result.Full++
-	}
-	return nil
-}
-
 // forget drops the grants that share no window with later ones.
 func (s *search) forget(w *world) {
 	oldest := w.at
 	for _, c := range w.clients {
-		for _, call := range c.open {
+		for _, call := range c.calls {
 			oldest = min(oldest, call.last)
 		}
 	}
@@ -258,53 +268,36 @@ func (s *search) forget(w *world) {
 	w.grants = slices.DeleteFunc(slices.Clone(w.grants), func(g grant) bool { return g.end <= from })
 }
 
-// consistent checks what is stored: the free permits and the records add up to the rate, and no record counts for longer
-// than an interval and the time of a lease from now on.
-func (s *search) consistent(w *world) error {
-	now := &s.stores.all[w.store]
-	sum, last := now.sum()
-	if now.value != "" && fmt.Sprint(s.Rate-sum) != now.value {
-		return s.violated("%s permits are free, and %d of %d in records", now.value, sum, s.Rate)
-	}
-	var longest time.Duration
-	for _, c := range s.Clients {
-		longest = max(longest, c.Lease+c.Lease/4, c.Granularity)
-	}
-	if latest := Epoch.Add(s.Times[w.at] + longest); last > float64(latest.UnixMicro())/1000 {
-		return s.violated("a record is dated %.3f ms ahead", last-float64(s.now(w).UnixMicro())/1000)
-	}
-	return nil
-}
-
 // key returns a hash of all that decides what follows.
-func (w *world) key() (key [16]byte) {
-	b := numbers{}
+func (s *search) keyOf(w *world) (key [16]byte) {
+	b := s.numbers[:0]
 	b.add(int64(w.at), int64(w.crashes), int64(w.store))
 	for _, g := range w.grants {
 		b.add(g.permits, g.start, g.end)
 	}
 	for i := range w.clients {
 		b.add(-1)
-		w.clients[i].key(&b)
+		s.key(&b, w, i)
 	}
-	sum := sha256.Sum256(b)
+	s.numbers = b
+	text := s.text[:0]
+	for _, n := range b {
+		text = binary.AppendVarint(text, n)
+	}
+	s.text = text
+	sum := sha256.Sum256(text)
 	copy(key[:], sum[:])
 	return key
 }
 
-// numbers is a text of numbers.
-type numbers []byte
+// numbers tell states apart.
+type numbers []int64
 
-func (b *numbers) add(all ...int64) {
-	for _, n := range all {
-		*b = binary.AppendVarint(*b, n)
-	}
-}
+func (b *numbers) add(all ...int64) { *b = append(*b, all...) }
 
-func (b *numbers) flag(set bool) {
-	n := byte(0)
+func flag(set bool) int64 {
 	if set {
-		n = 1
+		return 1
 	}
-	*b = append(*b, n)
+	return 0
 }

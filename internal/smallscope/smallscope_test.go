@@ -14,6 +14,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/roomy"
+	"github.com/rratelimiter/rratelimiter/internal/schedule"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
@@ -41,16 +42,19 @@ func scope(t *testing.T, rate int64, clients ...Client) Scope {
 
 // leased returns a client with leases that makes so many calls.
 func leased(name string, calls int) Client {
-	return Client{Name: name, Lease: 2 * ms, Ahead: []int64{1}, Sizes: []int64{1}, Calls: calls}
+	return Client{Name: name, Lease: 2 * ms, Ahead: []int64{1}, Callers: []Caller{Tries(calls, 1)}}
 }
 
 // granular returns a client with a granularity that makes so many calls.
 func granular(name string, calls int) Client {
-	return Client{Name: name, Granularity: 2 * ms, Sizes: []int64{1}, Calls: calls}
+	return Client{Name: name, Granularity: 2 * ms, Callers: []Caller{Tries(calls, 1)}}
 }
 
 // plain returns a client without leases that asks once, for so many permits.
-func plain(permits int64) Client { return Client{Name: "plain", Sizes: []int64{permits}, Calls: 1} }
+func plain(permits int64) Client { return Client{Name: "plain", Callers: []Caller{Tries(1, permits)}} }
+
+// waiting returns a client without leases with these callers.
+func waiting(callers ...Caller) Client { return Client{Name: "waiting", Callers: callers} }
 
 // change returns clients of which the first one is changed.
 func change(f func(c *Client), clients ...Client) []Client {
@@ -58,32 +62,51 @@ func change(f func(c *Client), clients ...Client) []Client {
 	return clients
 }
 
-// No interleaving lets a window of the interval hold more than the rate, or leaves something counted for longer than an
-// interval and the time of a lease. The same for larger scopes, and beside Redisson's script, is in compat/differential.
-// least is how many states each search must visit, so that it cannot become empty.
-func TestNoInterleavingExceedsTheRate(t *testing.T) {
+// No interleaving lets a window of the interval hold more than the rate, leaves something counted for longer than an interval and
+// the time of a lease, or breaks a rule of judge.go. The same for larger scopes, and beside Redisson's script, is in
+// compat/differential. least is how many states each search must visit, so that it cannot become empty.
+func TestNoInterleavingBreaksARule(t *testing.T) {
+	leaves := Waits(1, 2)
+	leaves.Leaves = true
+	early := Times[:4]
+	queue := []time.Duration{ms, 2 * ms, 21 * ms, 23 * ms} // some permits that are granted at the first two return at the others
 	for _, test := range []struct {
 		name    string
 		rate    int64
 		clients []Client
+		times   []time.Duration // nil: Times
 		crashes int
 		real    bool // with the bounds of what is taken ahead
 		least   int
 	}{
-		{name: "leased and plain", least: 16000, rate: 5, real: true, clients: []Client{leased("leased", 2), plain(4)}},
-		{name: "lost replies", least: 9000, rate: 2, clients: change(func(c *Client) { c.Retries = 1 }, leased("leased", 1), plain(2))},
-		{name: "crashes", least: 38000, rate: 2, crashes: 1, clients: []Client{leased("leased", 2), plain(2)}},
-		{name: "calls that stall", least: 27000, rate: 3, clients: change(func(c *Client) { c.Stalls = true }, leased("leased", 2), plain(3))},
-		{name: "leases that end early", least: 26000, rate: 3, clients: change(func(c *Client) { c.Ends = 1 }, leased("leased", 2), plain(3))},
-		{name: "a clock that is set back", least: 41000, rate: 2, clients: change(func(c *Client) { c.Back = ms }, leased("leased", 2), plain(2))},
-		{name: "granularity and lost replies", least: 13000, rate: 2, clients: change(func(c *Client) { c.Retries = 1 }, granular("granular", 2), plain(2))},
-		{name: "granularity and calls that stall", least: 86000, rate: 2, clients: change(func(c *Client) { c.Retries = 1; c.Stalls = true }, granular("granular", 2), plain(1))},
-		{name: "the server's time", least: 5000, rate: 2, clients: change(func(c *Client) { c.ByServer = true; c.Back = ms }, leased("leased", 1), plain(2))},
-		{name: "the server's time and lost replies", least: 13000, rate: 2, clients: change(func(c *Client) { c.ByServer = true; c.Retries = 1 }, leased("leased", 1), plain(2))},
+		{name: "leased and plain", least: 28000, rate: 5, real: true, clients: []Client{leased("leased", 2), plain(4)}},
+		{name: "lost replies", least: 17000, rate: 2, clients: change(func(c *Client) { c.Retries = 1 }, leased("leased", 1), plain(2))},
+		{name: "crashes", least: 4500, rate: 2, crashes: 1, clients: []Client{leased("leased", 1), plain(2)}},
+		{name: "calls that stall", least: 11000, rate: 3, times: early[:3], clients: change(func(c *Client) { c.Stalls = true }, leased("leased", 2), plain(3))},
+		{name: "a change", least: 24000, rate: 2, clients: change(func(c *Client) { c.Changes = 1 }, leased("leased", 1), plain(2))},
+		{name: "a change while a caller waits", least: 7000, rate: 3, times: early[:1], clients: change(func(c *Client) { c.Changes = 1; c.Callers = append(c.Callers, Waits(1, 1)) }, leased("leased", 2), plain(2))},
+		{name: "requests that a lease is too small for", least: 10000, rate: 5, times: early[:2], clients: change(func(c *Client) { c.Callers[0].Sizes = []int64{1, 2} }, leased("leased", 2), plain(2))},
+		{name: "a clock that is set back", least: 7000, rate: 2, clients: change(func(c *Client) { c.Back = ms }, leased("leased", 1), plain(2))},
+		{name: "granularity and lost replies", least: 15000, rate: 2, clients: change(func(c *Client) { c.Retries = 1 }, granular("granular", 2), plain(2))},
+		{name: "granularity and calls that stall", least: 15000, rate: 2, times: early[:3], clients: change(func(c *Client) { c.Retries = 1; c.Stalls = true }, granular("granular", 2), plain(1))},
+		{name: "the server's time", least: 11000, rate: 2, clients: change(func(c *Client) { c.ByServer = true; c.Back = ms }, leased("leased", 1), plain(2))},
+		{name: "the server's time and lost replies", least: 12000, rate: 2, times: early, clients: change(func(c *Client) { c.ByServer = true; c.Retries = 1 }, leased("leased", 1), plain(2))},
+		{name: "a caller that waits ends leases", least: 19000, rate: 3, clients: change(func(c *Client) { c.Callers = append(c.Callers, Waits(1, 2)) }, leased("leased", 1), plain(3))},
+		{name: "callers that wait", least: 17000, rate: 3, times: queue[1:], clients: []Client{waiting(leaves, Waits(1, 1, 3), Tries(1, 1)), plain(2)}},
+		{name: "callers that wait and calls that stall", least: 12000, rate: 3, times: queue, clients: change(func(c *Client) { c.Stalls = true }, waiting(leaves, Waits(1, 3)), plain(2))},
+		{name: "callers that try behind one that waits and calls that stall", least: 17000, rate: 3, times: queue[1:], clients: change(func(c *Client) { c.Stalls = true }, waiting(Waits(1, 3), Tries(2, 1)), plain(2))},
+		{name: "lost replies to callers that wait", least: 9500, rate: 3, times: queue[1:], clients: change(func(c *Client) { c.Retries = 1 }, waiting(leaves, Waits(1, 1)), plain(2))},
+		{name: "callers that wait and calls that stall and fail", least: 25000, rate: 2, times: queue[:2], clients: change(func(c *Client) { c.Retries, c.Stalls = 1, true }, waiting(Waits(1, 2), Waits(1, 1), Tries(1, 1)))},
+		{name: "callers that leave permits to Redisson", least: 16000, rate: 3, times: []time.Duration{ms, 21 * ms, 23 * ms, 27 * ms}, clients: change(func(c *Client) { c.Redisson = true }, waiting(leaves, Waits(1, 2), Tries(2, 1)))},
+		{name: "callers with timeouts", least: 6000, rate: 2, times: queue, clients: []Client{waiting(Caller{Kind: schedule.Wait, Sizes: []int64{1, 2}, Comes: 1, Timeout: 20 * ms}, Waits(1, 1)), plain(2)}},
+		{name: "a caller that takes what is free", least: 4500, rate: 3, times: queue, clients: []Client{waiting(Waits(1, 2), Caller{Kind: schedule.UpTo, Sizes: []int64{3}, Comes: 1, Leaves: true}), plain(2)}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := scope(t, test.rate, test.clients...)
 			s.Crashes = test.crashes
+			if test.times != nil {
+				s.Times = test.times
+			}
 			if !test.real {
 				s.Acquire = Unbounded()
 			}

@@ -1,4 +1,4 @@
-// Package simulator simulates processes that share a limiter, with the policy of package lease and without a server. Time is
+// Package simulator simulates processes that share a limiter, with the leases of package lease and without a server. Time is
 // simulated, and the seed is fixed: only the time at which a lease is renewed differs a little from run to run.
 package simulator
 
@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -109,7 +110,7 @@ func simulate(of scenario) result {
 	end := of.interval * time.Duration(of.intervals)
 	pace := of.demand * float64(of.rate) / of.interval.Seconds() / float64(of.processes)
 	for i := range of.processes {
-		p := &process{s: s, number: i}
+		p := s.process(i)
 		phase := time.Duration(random.Int64N(int64(of.interval)))
 		var next func()
 		next = func() {
@@ -197,16 +198,17 @@ func (s *simulation) add(e entry) {
 	s.records = slices.Insert(s.records, i, e)
 }
 
-// giveBack gives back n permits of a record.
-func (s *simulation) giveBack(owner int, n int64, at time.Duration) {
+// giveBack gives back n permits of a record. It returns how many came back.
+func (s *simulation) giveBack(owner int, n int64, at time.Duration) (returned int64) {
 	s.expire()
 	for i := range s.records {
 		if r := &s.records[i]; r.at == at && r.owner == owner {
-			n = min(n, r.n)
-			r.n -= n
-			s.free += n
+			returned = min(n, r.n)
+			r.n -= returned
+			s.free += returned
 		}
 	}
+	return returned
 }
 
 // grant notes that callers got n permits now.
@@ -243,46 +245,49 @@ func (s *simulation) javaThread(owner int) {
 	})
 }
 
-// A process answers requests as package dispatch does: from its lease, else by a call that requests share.
+// A process answers requests as package dispatch does: from its leases, else by a call that requests share.
 type process struct {
-	s         *simulation
-	number    int
-	lease     *lease.Lease
-	next      *lease.Lease
-	demand    lease.Demand
-	inFlight  bool
-	refilling bool
-	trying    int64
+	s        *simulation
+	number   int
+	ledger   *lease.Ledger // nil: it has no leases
+	sweeps   bool
+	inFlight bool
+	trying   int64
 }
+
+func (s *simulation) process(number int) *process {
+	p := &process{s: s, number: number}
+	if s.lease > 0 {
+		p.ledger = lease.NewLedger(s.lease, false, new(atomic.Int64), p.giveBack)
+	}
+	return p
+}
+
+func (p *process) now() lease.Moment { return lease.Moment{Clock: p.s.time(), Mono: p.s.time()} }
 
 func (p *process) request() {
 	if p.s.counts() {
 		p.s.result.requests++
 	}
-	for held, now := p.lease, p.s.time(); held != nil; held = p.lease {
-		if left, ok := held.Take(1, now, now); ok {
+	if p.ledger.Holds() {
+		if held, _, refill := p.ledger.Take(1, p.now()); held != nil {
 			p.s.grant(1)
-			if held.Refill(left, now) {
-				p.refilling = true
+			if refill {
 				p.send()
 			}
 			return
 		}
-		if p.next == nil && held.Valid(now, now) {
-			p.refilling = p.refilling || held.Refill(0, now)
-			break
-		}
-		p.end()
 	}
 	p.trying++
 	p.send()
 }
 
 func (p *process) send() {
-	if p.inFlight || p.trying == 0 && !p.refilling {
+	if p.inFlight || p.trying == 0 && !(p.ledger.Refilling() && p.ledger.MustRefill()) {
 		return
 	}
-	asked, want := p.trying, p.wish()
+	asked := p.trying
+	want := p.ledger.Wish(lease.Draft{Callers: int(asked), Asked: asked, May: true}, p.now())
 	if asked == 0 && want == 0 {
 		return
 	}
@@ -297,96 +302,49 @@ func (p *process) send() {
 	})
 }
 
-func (p *process) wish() int64 {
-	refills := p.refilling
-	p.refilling = false
-	if p.s.lease == 0 || p.lease != nil && p.lease.Left() > 0 && !refills {
-		return 0
-	}
-	now := p.s.time()
-	var left int64
-	var ends time.Duration
-	if held := p.lease; held != nil {
-		p.demand.Granted(held.Used())
-		left, ends = held.Left(), held.Ends(now, now)
-		p.demand.Measure(now, left == 0)
-	}
-	return p.demand.Want(now, p.s.lease, lease.Rest(now, p.s.lease), p.trying, left, ends)
-}
-
 func (p *process) complete(began time.Time, asked, granted, ahead, free int64, at time.Duration) {
 	p.inFlight = false
+	p.ledger.Saw(p.s.interval)
 	if ahead > 0 {
-		p.hold(began, ahead, free, at)
+		end := epoch.Add(at)
+		p.ledger.Brought(p.ledger.Ticket(), &lease.Lease{
+			Rate: p.s.rate, Interval: p.s.interval, Free: free, At: end.UnixMicro(), Began: began, Lasts: end.Sub(began), Permits: ahead,
+		}, false, p.now())
+		if !p.sweeps {
+			p.sweeps = true
+			p.s.after(p.s.lease, p.sweep)
+		}
 	}
 	p.s.grant(granted)
-	p.demand.Granted(granted)
+	p.ledger.Granted(granted)
 	if p.s.counts() {
 		p.s.result.denied += asked - granted
 	}
 	if granted < asked || asked+ahead == 0 {
-		p.demand.Refused(p.s.time())
+		p.ledger.Refused(p.s.time())
 	}
 	p.send()
 }
 
-func (p *process) hold(began time.Time, ahead, free int64, at time.Duration) {
-	end := epoch.Add(at)
-	held := &lease.Lease{
-		Rate: p.s.rate, Interval: p.s.interval, Free: free, At: end.UnixMicro(), Began: began, Lasts: end.Sub(began), Permits: ahead,
-	}
-	now := p.s.time()
-	if !held.Valid(now, now) {
-		p.back(ahead, at)
-		return
-	}
-	held.Renews = lease.Renews(held.Lasts, p.s.lease)
-	switch old := p.lease; {
-	case old == nil:
-		p.begin(held)
-	case old.At == held.At:
-		p.demand.Granted(old.Used())
-		held.Permits += old.End()
-		p.begin(held)
-	default:
-		p.next = held
+// sweep ends the leases that are over.
+func (p *process) sweep() {
+	after := p.ledger.Sweep(p.now())
+	if p.sweeps = after > 0; p.sweeps {
+		p.s.after(after, p.sweep)
 	}
 }
 
-func (p *process) begin(held *lease.Lease) {
-	now := p.s.time()
-	held.Begin()
-	p.demand.Begin(now)
-	p.lease = held
-	p.s.after(held.Ends(now, now), func() {
-		if p.lease == held {
-			p.end()
-		}
-	})
-}
-
-// end ends the lease, and begins the next one if there is one.
-func (p *process) end() {
-	held := p.lease
-	p.demand.Granted(held.Used())
-	p.lease = nil
-	if next := p.next; next != nil {
-		p.next = nil
-		p.begin(next)
-	}
-	if unused := held.End(); lease.WorthACall(unused, held.Rate, held.Interval, p.s.lease) {
-		p.back(unused, time.UnixMicro(held.At).Sub(epoch))
-	}
-}
-
-func (p *process) back(n int64, at time.Duration) {
-	if n == 0 {
-		return
-	}
+// giveBack gives back permits of a lease.
+func (p *process) giveBack(back lease.Back) bool {
 	if p.s.counts() {
 		p.s.result.calls++
 	}
-	p.s.after(trip/2, func() { p.s.giveBack(p.number, n, at) })
+	p.s.after(trip/2, func() {
+		if p.ledger.Start(back) {
+			p.ledger.Done(back, p.s.giveBack(p.number, back.Permits, time.UnixMicro(back.At).Sub(epoch)))
+		}
+	})
+	return true
 }
 
 // The figures of docs/guide/serve-from-memory.md, as rows of its table: however many processes share a limiter, leases of a fiftieth of the interval
