@@ -88,7 +88,7 @@ var batches = sync.Pool{New: func() any {
 func (b *batch) recycle() {
 	b.Batch.Reset()
 	b.call = b.call.Emptied()
-	b.queue, b.limiter, b.target[0] = nil, nil, nil
+	b.queue, b.limiter, b.target[0], b.reply = nil, nil, nil, protocol.AcquireReply{}
 	batches.Put(b)
 }
 
@@ -217,8 +217,10 @@ func (q *queue) saw(m schedule.Moment, b *batch, g *protocol.AcquireReply) {
 
 // keep keeps what became of the callers of b: for the deny cache, for the next lease, and for retries that search records.
 func (q *queue) keep(m schedule.Moment, b *batch, g *protocol.AcquireReply, f *schedule.Facts) {
-	for _, r := range b.Settled {
-		q.remember(m, b, r, g)
+	if q.limiter.settings.DenyCache > 0 {
+		for _, r := range b.Settled {
+			q.remember(m, b, r, g)
+		}
 	}
 	if f.Refused {
 		q.ledger.Refused(m.Mono)
@@ -236,7 +238,7 @@ func (q *queue) keep(m schedule.Moment, b *batch, g *protocol.AcquireReply, f *s
 // force.
 func (q *queue) remember(m schedule.Moment, b *batch, r *schedule.Request, g *protocol.AcquireReply) {
 	s, o := &q.limiter.settings, &r.Outcome
-	if s.DenyCache == 0 || r.Kind != schedule.Try || o.Allowed || o.Err != nil || r.N <= g.Free || g.Local() ||
+	if r.Kind != schedule.Try || o.Allowed || o.Err != nil || r.N <= g.Free || g.Local() ||
 		s.Enforced && g.Notes.Has(protocol.RateMismatch) {
 		return
 	}

@@ -69,6 +69,7 @@ func (b *allowAllBody) SharedArgs(args []any, now int64) []any {
 }
 
 func (b *allowAllBody) ReadShared(a *script.Attempts, reply []int64, place int) (err error) {
+	b.failed = -1
 	b.reply, err = b.request.ReplyOfMany(a, reply, place)
 	return err
 }

@@ -10,8 +10,12 @@ import (
 // Local decisions: what this process grants while Redis cannot be reached (WithFallback). The breaker of a node tells
 // when that is so. A local reply has the form of a script's reply.
 
-// Away completes b with a local decision, if the process can decide.
+// Away completes b with a local decision, if the process can decide. If all callers have left, it decides nothing: the call is
+// not sent.
 func (b *batch) Away(retry time.Duration) bool {
+	if b.Cancelled() {
+		return false
+	}
 	g, known := b.limiter.decide(b.Ask, retry)
 	if known {
 		go func() {

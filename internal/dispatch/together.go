@@ -206,7 +206,7 @@ func (b *setBatch) recycle() {
 func (s *set) next() *setBatch {
 	b := setBatches.Get().(*setBatch)
 	s.schedule.Fill(&b.SetBatch)
-	b.set, b.limiters = s, s.limiters
+	b.set, b.limiters, b.failed = s, s.limiters, -1
 	b.request.Next(len(s.limiters))
 	b.request.Groups = b.Groups
 	for i, l := range s.limiters {
@@ -248,8 +248,12 @@ func (b *setBatch) decide(retry time.Duration) (protocol.AllowAllReply, bool) {
 	return c.localLimiters.DecideAll(locals, b.Groups, c.clock(), retry)
 }
 
-// Away completes b with a local decision, if the process can decide.
+// Away completes b with a local decision, if the process can decide. If all callers have left, it decides nothing: the call is
+// not sent.
 func (b *setBatch) Away(retry time.Duration) bool {
+	if b.Cancelled() {
+		return false
+	}
 	g, known := b.decide(retry)
 	if known {
 		go b.complete(&g, exchange.Outcome{})

@@ -22,7 +22,7 @@ const MaxLeases = 1 << 16
 // The ledger may already hold the lease that follows. It holds no lease while a caller waits (Bar).
 //
 // A nil Ledger is that of a limiter without leases. Take, Untake, MustRefill, Brought, Start, Done, Change and Sweep panic on it.
-// The other methods report that there is no lease, and have no other effect. The methods may be called at the same time.
+// The other methods of this file report that there is no lease, and have no other effect. The methods may be called at the same time.
 type Ledger struct {
 	lasts    time.Duration // of a lease, by the options
 	server   bool          // the server's clock dates leases

@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lease"
@@ -133,7 +134,7 @@ func (q *Queue) Fill(m Moment, b *Batch, wish func(lease.Draft) int64) bool {
 	if len(q.upTo) > 0 {
 		b.Ask.UpTo = true
 		b.add(q.upTo[0], false)
-		q.upTo = q.upTo[1:]
+		q.upTo = slices.Delete(q.upTo, 0, 1)
 		q.beside++
 	} else {
 		q.recheck, q.resting = false, false

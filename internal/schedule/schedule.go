@@ -149,12 +149,12 @@ func (q *Queue) Leave(r *Request) (carrier *Batch) {
 // the timer of the queue may be late, or the queue lingers.
 func (q *Queue) Expire(r *Request) {
 	r.last = true
-	if r.state.Final() || q.inFlight != nil {
+	if r.state.Final() || r.state.InFlight() || q.inFlight != nil {
 		return
 	}
-	q.pacer.endLinger()
 	for due := range q.lastCalls(r.End) {
 		if due == r {
+			q.pacer.endLinger()
 			q.recheck = true
 			return
 		}

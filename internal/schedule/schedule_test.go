@@ -208,6 +208,37 @@ func TestATimeoutEndsTheLinger(t *testing.T) {
 	}
 }
 
+// A timeout that ends while the queue lingers, of a request that gets no permits in time, leaves the linger to the others.
+func TestATimeoutLeavesTheLingerToOthers(t *testing.T) {
+	s := newStory(t)
+	first, short := wait(10), wait(1)
+	s.join(first)
+	one := s.sends(first)
+	s.q.Stalled(s.m, one)
+	short.Until = s.m.Clock.Add(215 * ms)
+	short.End = short.Until
+	s.join(short)
+	two := s.sends(short)
+	s.q.Stalled(s.m, two)
+	tries := []*Request{{N: 1}, {N: 1}}
+	s.join(tries...)
+	three := s.sends(tries...)
+	s.pass(200 * ms)
+	s.q.Settle(s.m, three, s.reply(three, 0, time.Second, 2))
+	s.wakes(20 * ms)
+	s.q.Expire(short) // in flight: its reply settles it
+	s.wakes(20 * ms)
+	short.last = false
+	s.refuse(one, time.Second)
+	s.refuse(two, 2*ms)
+	s.pass(15 * ms)
+	s.q.Expire(short)
+	s.q.Leave(short)
+	s.wakes(5 * ms)
+	s.pass(5 * ms)
+	s.sends(first)
+}
+
 // A request that another client was faster than asks for what returns soon, too: one call takes it all.
 func TestGather(t *testing.T) {
 	s := newStory(t)

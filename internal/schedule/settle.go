@@ -20,8 +20,8 @@ type Facts struct {
 	Sleeps    bool  // waiting requests sleep
 }
 
-// Settle applies a reply of Redis or of the process to the requests of a batch. b.Settled then has those that are settled. It has
-// no effect on a batch that is complete.
+// Settle applies a reply of Redis or of the process to the requests of a batch in flight. b.Settled then has those that are
+// settled.
 func (q *Queue) Settle(m Moment, b *Batch, g *protocol.AcquireReply) (f Facts) {
 	f.Late = q.complete(b)
 	if !g.Local() {
@@ -42,7 +42,7 @@ func (q *Queue) Settle(m Moment, b *Batch, g *protocol.AcquireReply) (f Facts) {
 	return f
 }
 
-// Fail ends the requests of a batch with an error. If behind is not nil, the requests that had to wait for the batch fail with
+// Fail ends the requests of a batch in flight with an error. If behind is not nil, the requests that had to wait for the batch fail with
 // that, without a call: otherwise they could wait for a server that hangs for twice the call timeout. Waiting requests whose
 // permits are not free yet stay.
 func (q *Queue) Fail(m Moment, b *Batch, err, behind error) (f Facts) {
@@ -87,6 +87,9 @@ func (q *Queue) Since(m Moment, g *protocol.AcquireReply) time.Time {
 	return time.UnixMicro(g.Now)
 }
 
+// mostKept is for how many verdicts memory is kept.
+const mostKept = 1024
+
 // apply applies the verdicts on the requests of a batch. It reports whether another client took permits that were free for one of
 // them.
 func (q *Queue) apply(m Moment, b *Batch, g *protocol.AcquireReply, f *Facts) (beaten bool) {
@@ -100,7 +103,6 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.AcquireReply, f *Facts) (b
 	}
 	for _, v := range q.verdicts {
 		r := v.request
-		refusal := Outcome{Result: Result{false, g.Rate, g.Free, v.wait, g.NextAfter, g.ResetAfter}}
 		switch v.verdict {
 		case left:
 			r.state.To(Gone)
@@ -114,16 +116,20 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.AcquireReply, f *Facts) (b
 			q.again(r)
 		case waits:
 			beaten = beaten || f.Own == 0 && !r.free.IsZero() && !since.Before(r.free)
-			r.Outcome, r.free = refusal, since.Add(v.wait)
+			r.Outcome, r.free = refusal(g, v.wait), since.Add(v.wait)
 			if r.N <= g.Free {
 				r.free = time.Time{} // it waits only for the requests in front, whose callers may leave
 			}
 			q.land(r, Refused)
 		case refused:
-			q.settle(b, r, refusal)
+			q.settle(b, r, refusal(g, v.wait))
 			f.Denied++
 			f.Refused = true
 		}
+	}
+	clear(q.verdicts) // they would keep requests of which nothing else is left
+	if cap(q.verdicts) > mostKept {
+		q.verdicts = nil
 	}
 	return beaten
 }
@@ -154,6 +160,11 @@ func (q *Queue) settleUpTo(b *Batch, g *protocol.AcquireReply, f *Facts) {
 // grant returns the outcome of a grant, after which so many permits are free.
 func grant(g *protocol.AcquireReply, free int64) Outcome {
 	return Outcome{Result: Result{true, g.Rate, free, 0, g.NextAfter, g.ResetAfter}, At: g.At, Local: g.Local()}
+}
+
+// refusal returns the outcome of a refusal with a wait.
+func refusal(g *protocol.AcquireReply, wait time.Duration) Outcome {
+	return Outcome{Result: Result{false, g.Rate, g.Free, wait, g.NextAfter, g.ResetAfter}}
 }
 
 // land notes that a request is no longer in flight, and not settled.
