@@ -5,7 +5,8 @@
 // does around them is repeated here: which method is called when.
 // Every grant is judged by package window, and after each step the state of the client is checked (judge.go).
 //
-// This file has the search; client.go the state of a client, steps.go what it does, server.go what a script does.
+// This file has the search; client.go the state of a client, steps.go what happens to it and what it does then, send.go its requests, reply.go
+// what becomes of them, judge.go what must hold, server.go what a script does.
 package smallscope
 
 import (
