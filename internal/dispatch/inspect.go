@@ -84,6 +84,7 @@ func (c *Client) Inspect() (i Inspection) {
 		}
 		if q.schedule.Waiting() == 0 && q.timer != nil && q.timer.Stop() {
 			i.StrayTimers++
+			q.timerAt = time.Time{}
 		}
 		q.mu.Unlock()
 	}

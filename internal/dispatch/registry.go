@@ -25,7 +25,7 @@ type queueKey struct {
 	settings Settings
 }
 
-// enter returns the queue of l with its mutex held. The caller unlocks it with exit.
+// enter returns the queue of l, locked. exit unlocks it.
 func (c *Client) enter(l *Limiter) *queue {
 	if q := l.queue.Load(); q != nil {
 		if q.mu.Lock(); !q.dropped {
