@@ -291,6 +291,9 @@ func FuzzReadings(f *testing.F) {
 		f.Add(path)
 	}
 	f.Fuzz(func(t *testing.T, path string) {
+		if len(path) > longestPath/4 { // its escaped form can be too long
+			return
+		}
 		u, err := url.ParseRequestURI(path)
 		if err != nil {
 			u = &url.URL{Path: path}
@@ -298,7 +301,7 @@ func FuzzReadings(f *testing.F) {
 		r := &http.Request{URL: u}
 		all := distinct(forms(u), same, normal)
 		if all == nil {
-			if d := New(func(*http.Request) Claim { return Claim{} }).Decide(r); !plain(u) && !d.unreadable() {
+			if d := New(func(*http.Request) Claim { return Claim{} }).Decide(r); !d.unreadable() {
 				t.Errorf("%q has too many forms, but is %v", path, d.Outcome)
 			}
 			return
