@@ -365,7 +365,7 @@ var mutations = []mutation{
 	{file: "internal/schedule/set.go", why: "callers of AllowAll do not share calls",
 		old: "return s.inFlight == nil && len(s.queued) > 0", new: "return len(s.queued) > 0"},
 	{file: "internal/schedule/set.go", why: "a caller of AllowAll whose wait is not known is refused",
-		old: "case !known && r.state == InFlight:", new: "case false:"},
+		old: "case !known && r.state == InFlight:", new: "case !known && false:"},
 	{file: "internal/schedule/set.go", why: "each caller of a batch of AllowAll gets the remaining permits after the last one",
 		old: "				free[i] += size\n", new: "				free[i] += 0\n"},
 	{file: "internal/dispatch/together.go", why: "what TakeAll is granted after its caller left stays taken",
