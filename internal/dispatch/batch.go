@@ -164,7 +164,7 @@ func (q *queue) settle(b *batch, g *protocol.AcquireReply, o exchange.Outcome) C
 	q.mu.Lock()
 	defer q.exit()
 	m := q.client.now()
-	info := Call{Limiter: q.limiter.name, Latency: time.Since(b.call.Started()), Attempts: b.call.Attempts(), Err: o.Err}
+	info := Call{Limiter: q.limiter.name, Latency: m.Mono.Sub(b.call.Started()), Attempts: b.call.Attempts(), Err: o.Err}
 	info.Returned, info.Void = q.ledger.Tell()
 	var f schedule.Facts
 	if g == nil {
@@ -177,7 +177,9 @@ func (q *queue) settle(b *batch, g *protocol.AcquireReply, o exchange.Outcome) C
 		}
 		f = q.schedule.Settle(m, &b.Batch, g)
 		q.keep(m, b, g, &f)
-		q.schedule.Reserve(m, &b.Batch, g.Local())
+		if f.Refused {
+			q.schedule.Reserve(m, &b.Batch, g.Local())
+		}
 	}
 	for _, r := range b.Settled {
 		q.settled(r)
@@ -217,13 +219,11 @@ func (q *queue) saw(m schedule.Moment, b *batch, g *protocol.AcquireReply) {
 
 // keep keeps what became of the callers of b: for the deny cache, for the next lease, and for retries that search records.
 func (q *queue) keep(m schedule.Moment, b *batch, g *protocol.AcquireReply, f *schedule.Facts) {
-	if q.limiter.settings.DenyCache > 0 {
+	if f.Refused {
+		q.ledger.Refused(m.Mono)
 		for _, r := range b.Settled {
 			q.remember(m, b, r, g)
 		}
-	}
-	if f.Refused {
-		q.ledger.Refused(m.Mono)
 	}
 	if !b.Ask.UpTo {
 		q.ledger.Granted(f.Own)
@@ -238,7 +238,7 @@ func (q *queue) keep(m schedule.Moment, b *batch, g *protocol.AcquireReply, f *s
 // force.
 func (q *queue) remember(m schedule.Moment, b *batch, r *schedule.Request, g *protocol.AcquireReply) {
 	s, o := &q.limiter.settings, &r.Outcome
-	if r.Kind != schedule.Try || o.Allowed || o.Err != nil || r.N <= g.Free || g.Local() ||
+	if s.DenyCache == 0 || r.Kind != schedule.Try || o.Allowed || o.Err != nil || r.N <= g.Free || g.Local() ||
 		s.Enforced && g.Notes.Has(protocol.RateMismatch) {
 		return
 	}

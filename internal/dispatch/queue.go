@@ -50,21 +50,23 @@ func newQueue(l *Limiter) *queue {
 // exit sends the batches that are due, sets the timer, and unlocks the queue. An idle queue is parked; it is dropped once
 // SpareQueues others were parked after it.
 func (q *queue) exit() {
-	m := q.client.now()
 	var first *batch
 	var more []*batch
-	for q.schedule.Due(m) {
-		b := q.next(m)
-		if b == nil {
-			break
+	if !q.schedule.Blocked() { // most callers of a busy limiter join while a batch is in flight: they need no time
+		m := q.client.now()
+		for q.schedule.Due(m) {
+			b := q.next(m)
+			if b == nil {
+				break
+			}
+			if first == nil {
+				first = b
+			} else {
+				more = append(more, b)
+			}
 		}
-		if first == nil {
-			first = b
-		} else {
-			more = append(more, b)
-		}
+		q.setTimer(m)
 	}
-	q.setTimer(m)
 	park := !q.parked && q.idle()
 	q.parked = q.parked || park
 	q.mu.Unlock()

@@ -575,7 +575,7 @@ var mutations = []mutation{
 	{file: "internal/schedule/batch.go", why: "a caller that is about to go is left out for the fair share of its process",
 		old: "q.pacer.share.Room(m.Clock, next.N), q.lastDue(m.Clock)", new: "q.pacer.share.Room(m.Clock, next.N), nil"},
 	{file: "internal/schedule/schedule.go", why: "a caller that leaves the queue does not hurry those behind",
-		old: "	default:\n		q.pacer.hurry = true\n", new: "	default:\n"},
+		old: "	default:\n		q.pacer.hurry = q.inFlight == nil", new: "	default:\n		q.pacer.hurry = false"},
 	{file: "internal/schedule/lastcall.go", why: "if many callers leave at once, only the first hurries those behind",
 		old: "	if m.Mono.Before(p.walkedAt.Add(walkPause)) {\n		return\n", new: "	if m.Mono.Before(p.walkedAt.Add(walkPause)) {\n		p.hurry = false\n		return\n"},
 	{file: "internal/schedule/lastcall.go", why: "each caller that leaves costs a walk through the queue",

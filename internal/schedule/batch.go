@@ -94,19 +94,21 @@ func (b *Batch) add(r *Request, perRequest bool) bool {
 	return true
 }
 
+// Blocked reports whether no batch is due, at any time, until the one in flight is complete or detached: neither Due nor Wake
+// need be asked.
+func (q *Queue) Blocked() bool { return q.inFlight != nil && len(q.upTo) == 0 }
+
 // Due reports whether a batch is due, for Fill.
 func (q *Queue) Due(m Moment) bool {
 	if len(q.upTo) > 0 {
 		return true
-	}
-	if q.inFlight != nil || q.pacer.linger > 0 {
-		q.pacer.hurry = false // when the next call is due is decided later
 	}
 	if q.inFlight != nil {
 		return false
 	}
 	switch over := !q.pacer.wake.Mono.IsZero() && !m.Mono.Before(q.pacer.wake.Mono); {
 	case q.pacer.linger > 0:
+		q.pacer.hurry = false // when the next call is due is decided after the linger
 		if !over && len(q.trying)+q.line.length < q.pacer.linger {
 			return false
 		}
@@ -149,7 +151,7 @@ func (q *Queue) Fill(m Moment, b *Batch, wish func(lease.Draft) int64) bool {
 			return false
 		}
 		q.inFlight = b
-		q.pacer.wake = Moment{} // the reply says when the next call is due
+		q.pacer.wake, q.pacer.hurry = Moment{}, false // the reply says when the next call is due
 	}
 	q.batches++
 	b.state.To(BatchSent)

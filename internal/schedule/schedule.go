@@ -140,7 +140,7 @@ func (q *Queue) Leave(r *Request) (carrier *Batch) {
 	case first: // the request behind it may want fewer permits
 		q.recheck = true
 	default:
-		q.pacer.hurry = true
+		q.pacer.hurry = q.inFlight == nil // else the reply says when the next call is due
 	}
 	return carrier
 }

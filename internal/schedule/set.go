@@ -3,7 +3,6 @@ package schedule
 import (
 	"math"
 	"slices"
-	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
@@ -220,9 +219,7 @@ func (s *Set) settleGranted(b *SetBatch, g *protocol.AllowAllReply, facts []Fact
 func (s *Set) refusal(g *protocol.AllowAllReply, group int) (results []Result, known bool) {
 	results, known = make([]Result, s.limiters), true
 	for i, m := range g.Members {
-		var wait time.Duration
-		var is bool
-		wait, is = g.Wait(group, i)
+		wait, is := g.Wait(group, i)
 		known = known && is
 		results[i] = Result{false, m.Rate, m.Free, wait, m.NextAfter, m.ResetAfter}
 	}
