@@ -3,7 +3,6 @@ package rratelimiter_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -78,34 +77,6 @@ func TestNoLeaseWhileOthersNeedThePermits(t *testing.T) {
 			t.Errorf("%d permits were taken ahead beside Redisson", n)
 		}
 	})
-}
-
-// A lease that arrives while a caller waits, or after its end, is given back at once.
-func TestALeaseThatComesTooLateIsGivenBack(t *testing.T) {
-	for name, back := range map[string]time.Duration{"a caller waits": 50 * ms, "it is over": 150 * ms} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bubble) {
-				p := b.process()
-				l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.Rate{Permits: 100, Interval: time.Minute}), rratelimiter.WithLease(100*ms))
-				b.sleepTo(ms) // after the begin of a bucket
-				p.wire.back.Store(int64(back))
-				end := b.try(l, 10).end
-				if name == "a caller waits" {
-					end = b.acquire(l, 100).end
-				}
-				defer b.end(end)
-				b.sleepTo(ms + back)
-				p.wire.back.Store(0)
-				if n := rratelimiter.ClientCore(p.Client).Inspect().Leases; n != 0 {
-					t.Errorf("%d leases", n)
-				}
-				b.sleepTo(ms + back + ms)
-				if free, err := b.process().RateLimiter("l").AvailablePermits(t.Context()); free != 90 || err != nil {
-					t.Errorf("%d are free, %v", free, err)
-				}
-			})
-		})
-	}
 }
 
 // By the server's clock, too, a lease ends with the bucket in which it was asked for.
@@ -190,21 +161,6 @@ func TestALeaseIsTakenAfterAStalledCall(t *testing.T) {
 	})
 }
 
-// A request that neither the lease nor the next one can serve ends none of them.
-func TestALargeRequestEndsNoLease(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bubble) {
-		p := b.process()
-		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(1000)), rratelimiter.WithLease(100*ms))
-		b.sleepTo(ms)
-		mustTry(t, l, 40, true) // and as many ahead
-		b.sleepTo(90 * ms)
-		mustTry(t, l, 10, true)
-		synctest.Wait() // for the next one
-		mustTry(t, l, 300, true)
-		p.asks("what is left of the first one", 0, func() { mustTry(t, l, 30, true) })
-	})
-}
-
 // In a limiter with a short interval, leases end with shorter buckets, and are taken as often as these end.
 func TestLeasesOfAShortInterval(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
@@ -273,44 +229,6 @@ func TestALostReplyWithALeaseAfterAChange(t *testing.T) {
 			if ok, err := l.TryAcquire(t.Context(), 1); err != nil && !errors.Is(err, rratelimiter.ErrOutcomeUnknown) ||
 				err != nil && strings.Contains(err.Error(), "ERR") {
 				t.Errorf("%s: %v, %v", name, ok, err)
-			}
-		}
-	})
-}
-
-// A change ends the next lease, too.
-func TestAChangeEndsBothLeases(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bubble) {
-		for name, change := range map[string]func(l *rratelimiter.Limiter) error{
-			"it changes nothing": func(l *rratelimiter.Limiter) error {
-				_, err := l.TrySetRate(t.Context(), rratelimiter.PerHour(1))
-				return err
-			},
-			"a caller waits": func(l *rratelimiter.Limiter) error { return l.Acquire(t.Context(), 500) },
-		} {
-			p := b.process()
-			l := p.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerMinute(1000)), rratelimiter.WithLease(100*ms))
-			at := time.Since(b.start).Truncate(100*ms) + 101*ms
-			b.sleepTo(at)
-			mustTry(t, l, 40, true)
-			b.sleepTo(at + 90*ms)
-			mustTry(t, l, 20, true)
-			synctest.Wait()
-			before, err := l.State(t.Context())
-			if err != nil || before.Leased <= 20 {
-				t.Errorf("%s: %+v, %v", name, before, err)
-			}
-			if err := change(l); err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
-			synctest.Wait()
-			b.sleepTo(at + 95*ms)
-			granted := int64(60)
-			if name == "a caller waits" {
-				granted += 500
-			}
-			if after, err := l.State(t.Context()); err != nil || after.Leased != 0 || after.Used != granted {
-				t.Errorf("%s: %+v, %v; %d were granted", name, after, err, granted)
 			}
 		}
 	})
@@ -456,59 +374,6 @@ func TestNoCallForALeaseThatNobodyAskedFor(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 		})
-	})
-}
-
-// A lease that begins while a change forgets all grants is not given back after it: its record is gone, and a later one of
-// the same time holds what callers were granted.
-func TestALeaseFromWithinAChangeIsNotGivenBack(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		r := newRig(t, s)
-		client, tap := r.tapped()
-		rate := rratelimiter.PerHour(1000)
-		l := client.RateLimiter("l", rratelimiter.WithRate(rate), rratelimiter.WithLease(time.Minute))
-		other := client.RateLimiter("l", rratelimiter.WithGranularity(time.Minute))
-		mustSet(t, l, rate)
-		tap.plan(
-			plan{lost: true, then: func() { mustTry(t, l, 100, true) }}, // before the change is executed
-			plan{}, // of the lease
-			plan{cut: true, replies: 1, then: func() { mustTry(t, other, 200, true) }}, // after it
-		)
-		mustSet(t, other, rate)
-		if n := rratelimiter.ClientCore(client).Inspect().Leases; n != 0 {
-			t.Errorf("%d leases", n)
-		}
-		time.Sleep(20 * ms) // for a call in the background
-		if free := r.free(r.limiter("l")); free != 800 {
-			t.Errorf("%d are free after 200 of 1000 were granted", free)
-		}
-	})
-}
-
-// What waits to be given back when a change forgets all grants is not given back any more.
-func TestWhatWaitsIsNotGivenBackAfterAChange(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bubble) {
-		p := b.process(rratelimiter.WithCallTimeout(2 * time.Minute))
-		rate := rratelimiter.PerHour(1000)
-		var l *rratelimiter.Limiter
-		for i := range 9 { // eight give back at a time
-			l = p.RateLimiter(fmt.Sprint("l", i), rratelimiter.WithRate(rate), rratelimiter.WithLease(time.Minute))
-			mustTry(t, l, 100, true) // and 100 ahead
-			p.wire.there.Store(int64(10 * ms))
-			waiter := b.tryFor(l, 950, 2*time.Hour) // the refusal will end the lease
-			p.wire.there.Store(int64(30 * time.Second))
-			time.Sleep(20 * ms)
-			waiter.end()
-			synctest.Wait()
-			p.wire.there.Store(0)
-		}
-		mustSet(t, l, rate)
-		time.Sleep(time.Second) // into the bucket of the lease
-		mustTry(t, p.RateLimiter(l.Name(), rratelimiter.WithGranularity(time.Minute)), 200, true)
-		b.sleepTo(3 * time.Minute)
-		if free, err := l.AvailablePermits(t.Context()); free != 800 || err != nil {
-			t.Errorf("%d are free after 200 of 1000 were granted, %v", free, err)
-		}
 	})
 }
 

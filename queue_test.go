@@ -11,7 +11,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/exchange/pipeline"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
@@ -192,61 +191,6 @@ func TestTryIsRefusedUntilTheTurnOfTheQueue(t *testing.T) {
 		}
 		b.sleepTo(2 * time.Second)
 		b.granted("the caller that waits", waiting, 1151*ms)
-	})
-}
-
-// The permits of a caller that left go to the next callers in order, and do not pass one that needs more.
-func TestPermitsOfACancelledCallerKeepTheOrder(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bubble) {
-		log := &log{}
-		p := b.process(rratelimiter.WithObserver(log))
-		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
-		b.granted("the first", b.acquire(l, 9), 0)
-		plug := p.wire.hang()
-		b.try(l, 10)
-		gone, big, small, try := b.acquire(l, 1), b.acquire(l, 5), b.acquire(l, 1), b.try(l, 1)
-		next := p.wire.hang()
-		plug()
-		b.sleepTo(10 * ms)
-		gone.end()
-		b.ended("the cancelled one", gone, false, 10*ms)
-		next()
-		b.waits("the caller that needs more", big)
-		b.waits("the caller that is behind", small)
-		b.ended("the caller that tries", try, false, 10*ms)
-		b.sleepTo(2 * time.Second)
-		b.granted("the caller that needs more", big, time.Second)
-		b.granted("the caller that is behind", small, time.Second)
-		var unclaimed int64
-		for _, f := range log.all() {
-			unclaimed += f.Unclaimed
-		}
-		if unclaimed != 1 {
-			t.Errorf("%d permits were unclaimed, expected 1", unclaimed)
-		}
-	})
-}
-
-// If a call that carries the first waiting caller stalls, the callers behind it, which are refused, do not retry
-// continuously.
-func TestCallThatStallsDoesNotStormRedis(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bubble) {
-		p := b.process()
-		p.stalls()
-		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
-		b.granted("the first", b.acquire(l, 8), 0)
-		p.wire.back.Store(int64(500 * ms))
-		stalled := b.acquire(l, 1)
-		b.sleepTo(2 * pipeline.ShortestStall)
-		p.wire.back.Store(int64(ms))
-		p.asks("the first behind it, and a try", 2, func() {
-			b.acquire(l, 5)
-			b.acquire(l, 1)
-			b.try(l, 10)
-			b.sleepTo(400 * ms)
-		})
-		b.sleepTo(2 * time.Second)
-		b.granted("the caller that was in the call", stalled, 500*ms)
 	})
 }
 

@@ -32,30 +32,20 @@ type Ledger struct {
 	current   atomic.Pointer[Lease] // nil: none; changed with mu held
 	refilling atomic.Bool           // the next batch asks for more permits than those of the lease
 
-	mu         sync.Mutex // guards the fields below; methods with a lower-case name are called with it locked
-	next       *Lease     // follows current; nil: none
-	interval   time.Duration
-	demand     Demand
-	joint      int64         // permits that one call of AllowAll was granted; the next lease adds as many to its request
-	jointAt    time.Time     // when AllowAll last made a call for the limiter
-	barred     int           // callers that wait
-	changes    Ticket        // changes of the limiter by this client that have begun
-	returned   int64         // permits that were given back since Tell was last called
-	void       int64         // permits that were neither granted nor given back since then
-	toGiveBack int           // calls of giveBack that no call of Start has followed yet
-	givingBack int           // calls that give permits back
-	givenBack  chan struct{} // closed when there are none
+	mu       sync.Mutex // guards the fields below; methods with a lower-case name are called with it locked
+	next     *Lease     // follows current; nil: none
+	interval time.Duration
+	demand   Demand
+	joint    int64     // permits that one call of AllowAll was granted; the next lease adds as many to its request
+	jointAt  time.Time // when AllowAll last made a call for the limiter
+	barred   int       // callers that wait
+	changes  Ticket    // changes of the limiter by this client that have begun
+	backs    backs
 }
 
 // A Ticket tells which changes of the limiter had begun when a batch was sent. A lease that the batch brings after a later change
 // is not used: its record is gone, or counts until it expires.
 type Ticket int64
-
-// A Back is permits of a lease that are to be given back.
-type Back struct {
-	Permits, At int64 // At is the score of their record, µs
-	changes     Ticket
-}
 
 // NewLedger returns an empty Ledger. A lease lasts for the time lasts. holding counts the ledgers of a client that have a
 // lease. The Ledger calls giveBack with permits that are to be given back. It holds its lock then, so giveBack must not call
@@ -74,7 +64,7 @@ func (l *Ledger) Idle() bool {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.current.Load() == nil && l.toGiveBack == 0 && l.givingBack == 0
+	return l.current.Load() == nil && l.backs.waiting == 0 && l.backs.running == 0
 }
 
 // Held returns how many permits can be granted.
@@ -122,7 +112,7 @@ func (l *Ledger) Untake(held *Lease, n int64) {
 	if !held.Untake(n) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.void += n
+		l.backs.void += n
 	}
 }
 
@@ -291,7 +281,7 @@ func (l *Ledger) Brought(t Ticket, held *Lease, late bool, m Moment) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.changes != t {
-		l.void += held.Permits
+		l.backs.void += held.Permits
 		return
 	}
 	held.Server = l.server
@@ -342,7 +332,7 @@ func (l *Ledger) expire(held *Lease) {
 	if unused := l.unused(held); WorthACall(unused, held.Rate, held.Interval, l.bucket()) {
 		l.back(unused, held.At)
 	} else {
-		l.void += unused
+		l.backs.void += unused
 	}
 }
 
@@ -369,49 +359,6 @@ func (l *Ledger) detach() (unused [2]Back) {
 	return unused
 }
 
-// back calls giveBack. If giveBack returns false, the permits count until their record expires.
-func (l *Ledger) back(n, at int64) {
-	switch {
-	case n == 0:
-	case l.giveBack(Back{n, at, l.changes}):
-		l.toGiveBack++
-	default:
-		l.void += n
-	}
-}
-
-// Start reports whether permits are to be given back now; Done must be called afterwards. They are not if the limiter was
-// changed since: their record is gone, or counts until it expires.
-func (l *Ledger) Start(b Back) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.toGiveBack--
-	if l.changes != b.changes {
-		l.void += b.Permits
-		return false
-	}
-	l.starts()
-	return true
-}
-
-// starts notes a call that gives permits back.
-func (l *Ledger) starts() {
-	if l.givingBack++; l.givingBack == 1 {
-		l.givenBack = make(chan struct{})
-	}
-}
-
-// Done notes how many permits of b were given back. The others count until an interval after the end of their lease.
-func (l *Ledger) Done(b Back, returned int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.returned += returned
-	l.void += b.Permits - returned
-	if l.givingBack--; l.givingBack == 0 {
-		close(l.givenBack)
-	}
-}
-
 // Change begins a change of the limiter by this client. The leases end. The caller gives back what is unused of them, without
 // Start but with Done. The change must wait until givenBack, if it is not nil, is closed.
 func (l *Ledger) Change() (unused []Back, givenBack <-chan struct{}) {
@@ -421,13 +368,13 @@ func (l *Ledger) Change() (unused []Back, givenBack <-chan struct{}) {
 	if l.current.Load() != nil {
 		for _, b := range l.detach() {
 			if b.Permits > 0 {
-				l.starts()
+				l.backs.start()
 				unused = append(unused, b)
 			}
 		}
 	}
-	if l.givingBack > 0 {
-		givenBack = l.givenBack
+	if l.backs.running > 0 {
+		givenBack = l.backs.done
 	}
 	return unused, givenBack
 }
@@ -456,16 +403,4 @@ func (l *Ledger) Sweep(m Moment) time.Duration {
 		l.expire(held)
 	}
 	return max(ends, time.Millisecond)
-}
-
-// Tell returns how many permits were given back, and how many were neither granted nor given back, since it was last called.
-func (l *Ledger) Tell() (returned, void int64) {
-	if l == nil {
-		return 0, 0
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	returned, void = l.returned, l.void
-	l.returned, l.void = 0, 0
-	return returned, void
 }

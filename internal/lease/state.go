@@ -17,9 +17,9 @@ func (l *Ledger) Clone(giveBack func(Back) bool) *Ledger {
 	}
 	next.refilling.Store(l.refilling.Load())
 	next.interval, next.demand, next.joint, next.jointAt = l.interval, l.demand, l.joint, l.jointAt
-	next.barred, next.changes, next.returned, next.void = l.barred, l.changes, l.returned, l.void
-	if next.toGiveBack, next.givingBack = l.toGiveBack, l.givingBack; next.givingBack > 0 {
-		next.givenBack = make(chan struct{})
+	next.barred, next.changes, next.backs = l.barred, l.changes, l.backs
+	if next.backs.running > 0 {
+		next.backs.done = make(chan struct{})
 	}
 	return next
 }
@@ -42,8 +42,8 @@ func (l *Ledger) AppendState(to []int64) []int64 {
 				int64(held.Lasts), int64(held.Renews))
 		}
 	}
-	return append(to, -3, number(l.refilling.Load()), int64(l.interval), int64(l.barred), int64(l.changes), int64(l.toGiveBack),
-		int64(l.givingBack))
+	return append(to, -3, number(l.refilling.Load()), int64(l.interval), int64(l.barred), int64(l.changes), int64(l.backs.waiting),
+		int64(l.backs.running))
 }
 
 // Unused returns the permits that the leases have left, whether they are over or not.
@@ -68,7 +68,7 @@ func (l *Ledger) May(d Draft) bool {
 }
 
 // GivenBack reports whether nothing is being given back.
-func (l *Ledger) GivenBack() bool { return l.givingBack == 0 }
+func (l *Ledger) GivenBack() bool { return l.backs.running == 0 }
 
 func number(is bool) int64 {
 	if is {

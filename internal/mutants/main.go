@@ -20,7 +20,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -49,6 +51,9 @@ func main() {
 	}
 }
 
+// atOnce is how many mutants are tested at a time: their tests mostly wait.
+const atOnce = 2
+
 func run(only, since string, list, update bool) error {
 	pattern, err := regexp.Compile(only)
 	if err != nil {
@@ -69,59 +74,103 @@ func run(only, since string, list, update bool) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	var killed, explained, survived int
+	r := report{killers: known, update: update}
 	var stale error
+	var running sync.WaitGroup
+	slots := make(chan struct{}, atOnce)
 	for i, m := range mutations {
 		title := fmt.Sprintf("%2d %s: %s", i+1, m.file, m.why)
 		if !pattern.MatchString(title) || !concerns(m) {
 			continue
 		}
-		overlay, err := m.overlay(dir)
+		overlay, err := m.overlay(filepath.Join(dir, strconv.Itoa(i)))
 		if list {
 			fmt.Println(title)
-			stale = errors.Join(stale, err)
+		}
+		stale = errors.Join(stale, err)
+		if list || stale != nil {
 			continue
 		}
-		if err != nil {
-			return err
-		}
-		if m.equal != "" {
-			explained++
-			fmt.Printf("%s\n     lives, as it must: %s\n", title, m.equal)
-			continue
-		}
-		started := time.Now()
-		by, how, err := m.kill(overlay, known[m.why])
-		if err != nil {
-			return fmt.Errorf("%s: %w", title, err)
-		}
-		took := time.Since(started).Round(time.Second)
-		if how == "" {
-			survived++
-			fmt.Printf("%s\n     SURVIVED, %v\n", title, took)
-			continue
-		}
-		killed++
-		known[m.why] = by
-		if update { // at once, in case the run is interrupted
-			if err := known.write(); err != nil {
-				return err
-			}
-		}
-		fmt.Printf("%s\n     killed by %s, %v\n", title, how, took)
+		slots <- struct{}{}
+		before := r.killer(m)
+		running.Go(func() {
+			r.add(title, m, m.test(overlay, before))
+			<-slots
+		})
 	}
-	if list {
+	running.Wait()
+	if list || stale != nil {
 		return stale
 	}
-	fmt.Printf("\n%d killed, %d explained, %d survived\n", killed, explained, survived)
-	if survived > 0 {
-		return fmt.Errorf("%d survived", survived)
+	fmt.Printf("\n%d killed, %d explained, %d survived\n", r.killed, r.explained, r.survived)
+	if r.survived > 0 {
+		r.err = errors.Join(r.err, fmt.Errorf("%d survived", r.survived))
 	}
-	return nil
+	return r.err
 }
 
-// overlay writes the mutated file, and the file for go test -overlay that names it.
+// A verdict is what the tests found of a mutant.
+type verdict struct {
+	by   killer
+	how  string // the name of the killer for people; "": none
+	took time.Duration
+	err  error // the mutant could not be tested
+}
+
+// test tests a mutant, unless it is equal.
+func (m mutation) test(overlay string, before killer) (v verdict) {
+	if m.equal == "" {
+		began := time.Now()
+		v.by, v.how, v.err = m.kill(overlay, before)
+		v.took = time.Since(began).Round(time.Second)
+	}
+	return v
+}
+
+// A report prints and counts the verdicts, and keeps the killers.
+type report struct {
+	mu                          sync.Mutex
+	killers                     killers
+	update                      bool // write them
+	killed, explained, survived int
+	err                         error
+}
+
+// killer returns the test that killed a mutant before.
+func (r *report) killer(m mutation) killer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.killers[m.why]
+}
+
+func (r *report) add(title string, m mutation, v verdict) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case v.err != nil:
+		fmt.Printf("%s\n     not tested: %v\n", title, v.err)
+		r.err = errors.Join(r.err, fmt.Errorf("%s: %w", title, v.err))
+	case m.equal != "":
+		r.explained++
+		fmt.Printf("%s\n     lives, as it must: %s\n", title, m.equal)
+	case v.how == "":
+		r.survived++
+		fmt.Printf("%s\n     SURVIVED, %v\n", title, v.took)
+	default:
+		r.killed++
+		fmt.Printf("%s\n     killed by %s, %v\n", title, v.how, v.took)
+		r.killers[m.why] = v.by
+		if r.update { // at once, in case the run is interrupted
+			r.err = errors.Join(r.err, r.killers.write())
+		}
+	}
+}
+
+// overlay writes the mutated file into a new directory, and the file for go test -overlay that names it.
 func (m mutation) overlay(dir string) (string, error) {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", err
+	}
 	right, err := filepath.Abs(m.file)
 	if err != nil {
 		return "", err

@@ -16,14 +16,13 @@ type Facts struct {
 	Denied    int   // requests that were refused or failed
 	Behind    int   // requests that failed with the batch though it did not carry them
 	Refused   bool  // a request was refused
-	Late      bool  // the queue did not wait for the batch any longer
 	Sleeps    bool  // waiting requests sleep
 }
 
 // Settle applies a reply of Redis or of the process to the requests of a batch in flight. b.Settled then has those that are
 // settled.
 func (q *Queue) Settle(m Moment, b *Batch, g *protocol.AcquireReply) (f Facts) {
-	f.Late = q.complete(b)
+	q.complete(b)
 	if !g.Local() {
 		q.rate = g.Rate
 		q.pacer.measured(m.Mono.Sub(b.started))
@@ -46,7 +45,7 @@ func (q *Queue) Settle(m Moment, b *Batch, g *protocol.AcquireReply) (f Facts) {
 // that, without a call: otherwise they could wait for a server that hangs for twice the call timeout. Waiting requests whose
 // permits are not free yet stay.
 func (q *Queue) Fail(m Moment, b *Batch, err, behind error) (f Facts) {
-	f.Late = q.complete(b)
+	late := q.complete(b)
 	for _, members := range b.members {
 		for _, r := range members {
 			if q.settle(b, r, Outcome{Err: err}) {
@@ -54,7 +53,7 @@ func (q *Queue) Fail(m Moment, b *Batch, err, behind error) (f Facts) {
 			}
 		}
 	}
-	if behind != nil && !f.Late && !b.Ask.UpTo {
+	if behind != nil && !late && !b.Ask.UpTo {
 		q.failQueued(m, b, behind)
 		f.Behind = len(b.Settled) - f.Denied
 		f.Denied += f.Behind
