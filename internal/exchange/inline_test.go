@@ -139,6 +139,54 @@ func TestSlowRepliesCostFewConnections(t *testing.T) {
 	})
 }
 
+// Calls that would take their permits twice if Redis executed them late, and those on which the process can decide, are not inline:
+// a slow reply costs no connection.
+func TestCallsThatAreNotInline(t *testing.T) {
+	try := func(ctx context.Context, l *rratelimiter.Limiter) error {
+		_, err := l.TryAcquire(ctx, 1)
+		return err
+	}
+	for name, test := range map[string]struct {
+		option rratelimiter.LimiterOption
+		call   func(context.Context, *rratelimiter.Limiter) error
+	}{
+		"WithGranularity":      {rratelimiter.WithGranularity(time.Second), try},
+		"WithLease":            {rratelimiter.WithLease(time.Second), try},
+		"WithRecordPerRequest": {rratelimiter.WithRecordPerRequest(), try},
+		"WithServerTime":       {rratelimiter.WithServerTime(), try},
+		"WithFallback":         {rratelimiter.WithFallback(1), try},
+		"AcquireUpTo": {nil, func(ctx context.Context, l *rratelimiter.Limiter) error {
+			_, err := l.AcquireUpTo(ctx, 1)
+			return err
+		}},
+		"AllowAll": {rratelimiter.WithGranularity(time.Second), func(ctx context.Context, l *rratelimiter.Limiter) error {
+			_, err := l.Client().AllowAll(ctx, 1, l, l.Client().RateLimiter("l"))
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			whileNear(t, func(t *testing.T, n *near) {
+				opts := []rratelimiter.LimiterOption{rratelimiter.WithRate(rratelimiter.PerHour(1_000_000))}
+				if test.option != nil {
+					opts = append(opts, test.option)
+				}
+				before := n.dials.Load()
+				n.slow.Store(int64(100 * ms))
+				began := time.Now()
+				if err := test.call(t.Context(), n.RateLimiter("other", opts...)); err != nil || time.Since(began) < 100*ms {
+					t.Errorf("after %v: %v", time.Since(began), err)
+				}
+				if dials := n.dials.Load() - before; dials != 0 {
+					t.Errorf("%d connections", dials)
+				}
+				if name == "AllowAll" {
+					n.calls++
+				}
+			})
+		})
+	}
+}
+
 // A caller whose context ends during its call learns it 20 ms after the call began, or at once if its deadline was near.
 func TestContextsThatEndDuringACall(t *testing.T) {
 	for _, test := range []struct {

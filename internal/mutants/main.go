@@ -28,13 +28,13 @@ import (
 
 // slow matches tests that take a second or more and seldom fail if all others pass.
 const slow = "Million|ManyExpired|Granularity|Memory|Garbage|Broken|WrongTypes|SuiteKeep|SuiteExpire|Share|Starve|Hung|Hanging|Cluster|Odd|" +
-	"Moved|Readme|NoWindow|OverOtherClients|Bounded|TestServerTime$"
+	"Moved|Readme|NoWindow|OverOtherClients|Bounded|RedissonGetsPermits|TestServerTime$"
 
 // The stages are the runs of go test on a mutant, the quick ones first. None tests lua/: its golden files would kill any
 // mutant of a script, and prove nothing.
 var stages = [][]string{
-	{"-timeout", "60s", "-skip", slow, "."},
-	{"-timeout", "60s", "./internal/schedule", "./internal/dispatch", "./internal/exchange/...", "./internal/smallscope"},
+	{"-timeout", "2m", "./internal/schedule", "./internal/dispatch", "./internal/exchange/...", "./internal/smallscope"},
+	{"-timeout", "2m", "-skip", slow, "."},
 	{"-timeout", "8m", ".", "./snapshot", "./limittest"},
 	{"-timeout", "8m", "./compat/differential"},
 }

@@ -22,11 +22,11 @@ func (b bounded) Process(ctx context.Context, cmd redis.Cmder) error {
 	}
 }
 
-// withSender runs a test with a pipeline to a node. The test sends batches, and learns whether their runs are inline.
+// withSender runs a test with a pipeline of a single slot to a node. The test sends batches, and learns whether their runs are inline.
 func withSender(t *testing.T, takes time.Duration, test func(n *node, send func() (c *call, inline bool))) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(takes)
-		p := New(bounded{n}, time.Second, ShortestStall, MaxRuns, MaxBatch)
+		p := New(bounded{n}, time.Second, ShortestStall, 1, MaxBatch)
 		p.inliner.detour = &detour{}
 		send := func() (c *call, inline bool) {
 			c = &call{t: t, started: time.Now(), pipeline: p}
@@ -62,15 +62,17 @@ func TestTheOnlyBatchForANearNodeIsInline(t *testing.T) {
 
 		n.takes.Store(int64(10 * ms))
 		first := make(chan bool)
+		began = time.Now()
 		go func() {
 			_, inline := send()
-			first <- inline
+			first <- inline && time.Since(began) == 10*ms
 		}()
 		synctest.Wait()
-		behind, inline := send()
-		if !<-first || inline {
-			t.Error("the first run is not inline, or the second one is")
+		behind, _ := send()
+		if !<-first {
+			t.Error("the first run is not inline, or its goroutine executes the second one, too")
 		}
+		behind.expect("the batch behind, before it has a reply")
 		time.Sleep(10 * ms)
 		behind.expect("the batch behind", "done")
 	})
