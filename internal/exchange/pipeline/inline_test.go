@@ -42,6 +42,7 @@ func withSender(t *testing.T, takes time.Duration, test func(n *node, send func(
 			}
 			time.Sleep(2 * takes)
 		}
+		synctest.Wait()
 		test(n, send)
 		time.Sleep(time.Minute)
 		synctest.Wait()
