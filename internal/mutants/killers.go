@@ -47,5 +47,5 @@ func (k killers) write() error {
 
 // stage runs only that test.
 func (k killer) stage() []string {
-	return []string{"-timeout", "60s", "-run", "^" + k.Test + "$", k.Package}
+	return []string{"-timeout", "4m", "-run", "^" + k.Test + "$", k.Package}
 }

@@ -33,8 +33,8 @@ const slow = "Million|ManyExpired|Granularity|Memory|Garbage|Broken|WrongTypes|S
 // The stages are the runs of go test on a mutant, the quick ones first. None tests lua/: its golden files would kill any
 // mutant of a script, and prove nothing.
 var stages = [][]string{
-	{"-timeout", "2m", "./internal/schedule", "./internal/dispatch", "./internal/exchange/...", "./internal/smallscope"},
-	{"-timeout", "2m", "-skip", slow, "."},
+	{"-timeout", "4m", "./internal/schedule", "./internal/dispatch", "./internal/exchange/...", "./internal/smallscope"},
+	{"-timeout", "4m", "-skip", slow, "."},
 	{"-timeout", "8m", ".", "./snapshot", "./limittest"},
 	{"-timeout", "8m", "./compat/differential"},
 }
@@ -202,14 +202,14 @@ var (
 
 // hangs is the time after which a test hangs. If a stage times out without a test that has run so long, the machine is
 // slow, and that proves nothing.
-const hangs = 30 * time.Second
+const hangs = 2 * time.Minute
 
 // kill returns the test that killed a mutant, and its name for people; "" if all tests pass. The first to run are the one
 // that killed it before, and those of the mutated package.
 func (m mutation) kill(overlay string, before killer) (by killer, how string, err error) {
 	todo := stages
 	if dir := filepath.Dir(m.file); strings.HasSuffix(m.file, ".go") && dir != "." {
-		todo = slices.Insert(slices.Clone(todo), 0, []string{"-timeout", "60s", "./" + dir})
+		todo = slices.Insert(slices.Clone(todo), 0, []string{"-timeout", "4m", "./" + dir})
 	}
 	if before.Test != "" {
 		todo = slices.Insert(slices.Clone(todo), 0, before.stage())

@@ -22,11 +22,11 @@ func (b bounded) Process(ctx context.Context, cmd redis.Cmder) error {
 	}
 }
 
-// withSender runs a test with a pipeline of a single slot to a node. The test sends batches, and learns whether their runs are inline.
-func withSender(t *testing.T, takes time.Duration, test func(n *node, send func() (c *call, inline bool))) {
+// withSender runs a test with a pipeline to a node that has some slots. The test sends batches, and learns whether their runs are inline.
+func withSender(t *testing.T, slots int, takes time.Duration, test func(n *node, send func() (c *call, inline bool))) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(takes)
-		p := New(bounded{n}, time.Second, ShortestStall, 1, MaxBatch)
+		p := New(bounded{n}, time.Second, ShortestStall, slots, MaxBatch)
 		p.inliner.detour = &detour{}
 		send := func() (c *call, inline bool) {
 			c = &call{t: t, started: time.Now(), pipeline: p}
@@ -53,7 +53,7 @@ func withSender(t *testing.T, takes time.Duration, test func(n *node, send func(
 }
 
 func TestTheOnlyBatchForANearNodeIsInline(t *testing.T) {
-	withSender(t, ms, func(n *node, send func() (*call, bool)) {
+	withSender(t, MaxRuns, ms, func(n *node, send func() (*call, bool)) {
 		began := time.Now()
 		c, inline := send()
 		if took := time.Since(began); !inline || took != ms {
@@ -61,26 +61,38 @@ func TestTheOnlyBatchForANearNodeIsInline(t *testing.T) {
 		}
 		c.expect("the batch", "done")
 
-		n.takes.Store(int64(10 * ms))
-		first := make(chan bool)
-		began = time.Now()
+		go send()
+		synctest.Wait()
+		if _, inline := send(); inline {
+			t.Error("a run is inline beside another one")
+		}
+	})
+}
+
+// The goroutine of an inline run leaves the batches that have waited for its slot to another one.
+func TestAnInlineRunExecutesNoOther(t *testing.T) {
+	withSender(t, 1, ms, func(_ *node, send func() (*call, bool)) {
+		began := time.Now()
+		ended := make(chan time.Duration)
 		go func() {
 			_, inline := send()
-			first <- inline && time.Since(began) == 10*ms
+			if !inline {
+				t.Error("the run is not inline")
+			}
+			ended <- time.Since(began)
 		}()
 		synctest.Wait()
 		behind, _ := send()
-		if !<-first {
-			t.Error("the first run is not inline, or its goroutine executes the second one, too")
+		if took := <-ended; took != ms {
+			t.Errorf("it took %v", took)
 		}
-		behind.expect("the batch behind, before it has a reply")
-		time.Sleep(10 * ms)
+		time.Sleep(ms)
 		behind.expect("the batch behind", "done")
 	})
 }
 
 func TestNoRunToAFarNodeIsInline(t *testing.T) {
-	withSender(t, 2*near, func(_ *node, send func() (*call, bool)) {
+	withSender(t, MaxRuns, 2*near, func(_ *node, send func() (*call, bool)) {
 		if _, inline := send(); inline {
 			t.Error("it is")
 		}
@@ -89,7 +101,7 @@ func TestNoRunToAFarNodeIsInline(t *testing.T) {
 
 // An inline run ends when it stalls. For some seconds there is no other one.
 func TestAnInlineRunThatStallsEnds(t *testing.T) {
-	withSender(t, ms, func(n *node, send func() (*call, bool)) {
+	withSender(t, MaxRuns, ms, func(n *node, send func() (*call, bool)) {
 		n.takes.Store(int64(time.Hour))
 		began := time.Now()
 		c, inline := send()
@@ -114,7 +126,7 @@ func TestAnInlineRunThatStallsEnds(t *testing.T) {
 
 // An inline run loads no script, which would take a call that does not end in time: its next command carries the text.
 func TestAnInlineRunSendsAMissingScript(t *testing.T) {
-	withSender(t, ms, func(n *node, send func() (*call, bool)) {
+	withSender(t, MaxRuns, ms, func(n *node, send func() (*call, bool)) {
 		n.fail = func(cmd redis.Cmder) error {
 			if cmd.Name() == "text" {
 				return nil
