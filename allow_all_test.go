@@ -239,7 +239,7 @@ func TestAllowAllInOrderGivesBackWhatItTook(t *testing.T) {
 
 func TestAllowAllIsObserved(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		var observer seen
+		var observer log
 		r := newRig(t, s, rratelimiter.WithObserver(&observer))
 		ctx := t.Context()
 		a, b := r.limiter("a", rratelimiter.WithRate(rratelimiter.PerMinute(9))), r.limiter("b", rratelimiter.WithEnforcedRate(rratelimiter.PerMinute(8)))
@@ -269,14 +269,15 @@ func TestAllowAllIsObserved(t *testing.T) {
 			}, rratelimiter.ErrExceedsRate},
 		}
 		for _, test := range tests {
-			observer.calls = nil
+			before := len(observer.all())
 			if _, err := r.client.AllowAll(ctx, test.n, a, b); !errors.Is(err, test.err) {
 				t.Errorf("%d permits: %v, want %v", test.n, err, test.err)
 			}
-			if len(observer.calls) != 2 {
-				t.Fatalf("%d permits: %d calls were seen", test.n, len(observer.calls))
+			calls := observer.all()[before:]
+			if len(calls) != 2 {
+				t.Fatalf("%d permits: %d calls were seen", test.n, len(calls))
 			}
-			for i, got := range observer.calls {
+			for i, got := range calls {
 				if got.Latency <= 0 {
 					t.Errorf("%d permits: %+v", test.n, got)
 				}
@@ -293,7 +294,7 @@ func TestAllowAllAcrossACluster(t *testing.T) {
 	ctx := t.Context()
 	at := time.Now().Truncate(time.Millisecond)
 	var calls atomic.Int64
-	rdb.OnNewNode(func(node *redis.Client) { node.AddHook(counting{&calls}) })
+	rdb.OnNewNode(func(node *redis.Client) { node.AddHook(countScripts(&calls)) })
 	c := rratelimiter.NewClient(rdb, rratelimiter.WithClock(func() time.Time { return at }), rratelimiter.WithCallTimeout(20*time.Second))
 	// Names in one slot with different tags.
 	twin := ""

@@ -168,9 +168,7 @@ func TestAServerThatAnswersIsNotAway(t *testing.T) {
 			l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 			defer b.end(p.wire.hang())
 			b.try(l, 1)
-			p.wire.mu.Lock()
-			p.wire.hung = nil
-			p.wire.mu.Unlock()
+			p.wire.passNew()
 			for at := time.Duration(0); at < 3*time.Second; at += 10 * ms {
 				b.sleepTo(at)
 				if l.Health().Away {

@@ -251,6 +251,13 @@ func (w *wire) hang() (resume func()) {
 	}
 }
 
+// passNew lets new requests pass. Those that are held back stay so.
+func (w *wire) passNew() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hung = nil
+}
+
 // A call is one request of a test, in a goroutine of its own.
 type call struct {
 	ended atomic.Bool

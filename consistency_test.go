@@ -484,7 +484,7 @@ func TestRecountBesideGrants(t *testing.T) {
 func TestARefusalFindsForgottenPermits(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, n := range []int{1, 256, 257} {
-			var seen seen
+			var seen log
 			r := newRig(t, s, rratelimiter.WithObserver(&seen))
 			r.wipe()
 			l := r.limiter("rl")

@@ -205,9 +205,7 @@ func TestFallbackIsForTheLostCallAlone(t *testing.T) {
 		b.granted("before", b.try(lost, 1), 0)
 		resume := p.wire.hang()
 		stuck := b.try(lost, 1)
-		p.wire.mu.Lock()
-		p.wire.hung = nil
-		p.wire.mu.Unlock()
+		p.wire.passNew()
 		b.sleepTo(500 * ms)
 		b.granted("another call", b.try(other, 1), 500*ms)
 		b.sleepTo(time.Second)

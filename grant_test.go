@@ -332,7 +332,7 @@ func TestARecordHoldsNoMoreThanFourBytes(t *testing.T) {
 // TestAFullValueOfTheLargestRateIsNoGarbage checks that the script accepts the value that it wrote itself.
 func TestAFullValueOfTheLargestRateIsNoGarbage(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		var seen seen
+		var seen log
 		r := newRig(t, s, rratelimiter.WithObserver(&seen))
 		l := r.limiter("rl")
 		r.config(l, "rate", "1000000000000000", "interval", "60000", "type", "0")

@@ -261,6 +261,26 @@ func (l *log) all() []rratelimiter.CallInfo {
 	return append([]rratelimiter.CallInfo(nil), l.calls...)
 }
 
+// last returns the last call that was seen, once there are as many as given. The observer sees a call after its callers
+// got their results, so it may be late.
+func (l *log) last(t *testing.T, calls int) rratelimiter.CallInfo {
+	t.Helper()
+	for range 5000 {
+		l.mu.Lock()
+		if len(l.calls) >= calls {
+			defer l.mu.Unlock()
+			if len(l.calls) > calls {
+				t.Fatalf("%d calls were seen, want %d", len(l.calls), calls)
+			}
+			return l.calls[calls-1]
+		}
+		l.mu.Unlock()
+		time.Sleep(time.Millisecond)
+	}
+	t.Fatalf("%d calls were seen, want %d", len(l.calls), calls)
+	return rratelimiter.CallInfo{}
+}
+
 func TestObserverSeesEachCall(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		log := &log{}
@@ -332,36 +352,4 @@ func TestObserverCountsAttempts(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	})
-}
-
-// seen is an observer that records calls.
-type seen struct {
-	mu    sync.Mutex
-	calls []rratelimiter.CallInfo
-}
-
-func (s *seen) Call(info rratelimiter.CallInfo) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.calls = append(s.calls, info)
-}
-
-// last returns the last call that was seen, once there are as many as given. The observer sees a call after its callers
-// got their results, so it may be late.
-func (s *seen) last(t *testing.T, calls int) rratelimiter.CallInfo {
-	t.Helper()
-	for range 5000 {
-		s.mu.Lock()
-		if len(s.calls) >= calls {
-			defer s.mu.Unlock()
-			if len(s.calls) > calls {
-				t.Fatalf("%d calls were seen, want %d", len(s.calls), calls)
-			}
-			return s.calls[calls-1]
-		}
-		s.mu.Unlock()
-		time.Sleep(time.Millisecond)
-	}
-	t.Fatalf("%d calls were seen, want %d", len(s.calls), calls)
-	return rratelimiter.CallInfo{}
 }

@@ -91,7 +91,7 @@ func TestLimiterOptionsComeOnTopOfDefaults(t *testing.T) {
 
 func TestWithRateSetsTheRateOnlyWhereNoneIs(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		var seen seen
+		var seen log
 		r := newRig(t, s, rratelimiter.WithObserver(&seen))
 		rate := rratelimiter.Rate{Permits: 5, Interval: time.Minute, KeepAlive: time.Hour, Type: rratelimiter.PerClient}
 		l := r.limiter("rl", rratelimiter.WithRate(rate))

@@ -259,9 +259,7 @@ func TestLostCallOfAServerThatAnswers(t *testing.T) {
 			p.RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		hang := p.wire.hang()
 		lost, behind := b.try(l, 1), b.try(l, 1)
-		p.wire.mu.Lock()
-		p.wire.hung = nil
-		p.wire.mu.Unlock()
+		p.wire.passNew()
 		b.sleepTo(500 * ms)
 		b.granted("another limiter's", b.try(other, 1), 500*ms)
 		b.waits("the caller that waits behind it", behind)

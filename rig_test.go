@@ -33,14 +33,16 @@ type rig struct {
 func newRig(t *testing.T, s *redistest.Server, opts ...rratelimiter.Option) *rig {
 	r := &rig{t: t, server: s, rdb: s.Client(), at: time.Now().Truncate(time.Millisecond)}
 	counted := s.Client()
-	counted.AddHook(counting{&r.calls})
+	counted.AddHook(countScripts(&r.calls))
 	r.client = rratelimiter.NewClient(counted, append([]rratelimiter.Option{
 		rratelimiter.WithClientID("me"), rratelimiter.WithClock(r.now), rratelimiter.WithCallTimeout(20 * time.Second),
 	}, opts...)...)
 	return r
 }
 
-// counting is a hook that counts script calls.
+// countScripts returns a hook that counts script calls.
+func countScripts(n *atomic.Int64) redis.Hook { return counting{n} }
+
 type counting struct{ n *atomic.Int64 }
 
 func (c counting) DialHook(next redis.DialHook) redis.DialHook { return next }
