@@ -17,7 +17,7 @@ import (
 )
 
 // states_test.go maintains ../testdata: limiters as each Redisson leaves them, for the tests that run without Java.
-// ../testdata/README.md describes the states, and ../testdata_test.go checks them.
+// ../testdata/README.md describes the states, and ../internal/tests/redisson/testdata_test.go checks them.
 
 const statesDir = "../testdata"
 

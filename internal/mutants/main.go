@@ -30,13 +30,25 @@ import (
 const slow = "Million|ManyExpired|Granularity|Memory|Garbage|Broken|WrongTypes|SuiteKeep|SuiteExpire|Share|Starve|Hung|Hanging|Cluster|Odd|" +
 	"Moved|Readme|NoWindow|OverOtherClients|Bounded|RedissonGetsPermits|TestServerTime$"
 
-// The stages are the runs of go test on a mutant, the quick ones first. None tests lua/: its golden files would kill any
+// stages returns the runs of go test on a mutant, the quick ones first. Each topic of internal/tests is a stage of its own,
+// because -failfast skips only the other tests of the same package. No stage tests lua/: its golden files would kill any
 // mutant of a script, and prove nothing.
-var stages = [][]string{
-	{"-timeout", "4m", "./internal/schedule", "./internal/dispatch", "./internal/exchange/...", "./internal/smallscope"},
-	{"-timeout", "4m", "-skip", slow, "."},
-	{"-timeout", "8m", ".", "./snapshot", "./limittest"},
-	{"-timeout", "8m", "./compat/differential"},
+func stages() ([][]string, error) {
+	topics, err := filepath.Glob("internal/tests/*")
+	if err != nil || len(topics) == 0 {
+		return nil, fmt.Errorf("no tests in internal/tests: %v", err)
+	}
+	var quick, all [][]string
+	for _, topic := range topics {
+		quick = append(quick, []string{"-timeout", "4m", "-skip", slow, "./" + topic})
+		all = append(all, []string{"-timeout", "8m", "./" + topic})
+	}
+	return slices.Concat(
+		[][]string{{"-timeout", "4m", "./internal/schedule", "./internal/dispatch", "./internal/exchange/...", "./internal/smallscope"}},
+		quick,
+		all,
+		[][]string{{"-timeout", "8m", ".", "./snapshot", "./limittest"}, {"-timeout", "8m", "./compat/differential"}},
+	), nil
 }
 
 func main() {
@@ -207,12 +219,15 @@ const hangs = 2 * time.Minute
 // kill returns the test that killed a mutant, and its name for people; "" if all tests pass. The first to run are the one
 // that killed it before, and those of the mutated package.
 func (m mutation) kill(overlay string, before killer) (by killer, how string, err error) {
-	todo := stages
+	todo, err := stages()
+	if err != nil {
+		return killer{}, "", err
+	}
 	if dir := filepath.Dir(m.file); strings.HasSuffix(m.file, ".go") && dir != "." {
-		todo = slices.Insert(slices.Clone(todo), 0, []string{"-timeout", "4m", "./" + dir})
+		todo = slices.Insert(todo, 0, []string{"-timeout", "4m", "./" + dir})
 	}
 	if before.Test != "" {
-		todo = slices.Insert(slices.Clone(todo), 0, before.stage())
+		todo = slices.Insert(todo, 0, before.stage())
 	}
 	for _, s := range todo {
 		cmd := exec.Command("go", append([]string{"test", "-vet=off", "-count=1", "-failfast", "-overlay", overlay}, s...)...)

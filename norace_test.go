@@ -1,5 +1,0 @@
-//go:build !race
-
-package rratelimiter_test
-
-const raceDetector = false
