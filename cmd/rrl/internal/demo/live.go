@@ -41,6 +41,9 @@ func newLive(f func(columns int) figures, java string) *render.Screen {
 
 // frame draws figures for a terminal of a size. Colour only repeats what the text says.
 func frame(f figures, width, height int) []string {
+	if f.release != "" {
+		return frameBoth(f, width, height)
+	}
 	cells := render.BarCells(width)
 	lines := head(f, width, cells)
 	lines = append(lines, "", render.Dim.Render(table("", strings.Repeat(" ", cells-8), cells, "granted", "denied", "longest", "now")))
@@ -72,6 +75,11 @@ func page(f figures, java string, width, height int) []string {
 	return render.Fit(append(lines, render.Dim.Render("q stops, j goes back")), width, height)
 }
 
+// title draws the first line.
+func title(f figures, width int) string {
+	return render.Edges(render.Strong.Render("rrl demo")+"  "+f.name+"  "+render.Strong.Render(f.rate.String())+"  "+f.where, f.time(), width)
+}
+
 // head draws the part about the limiter.
 func head(f figures, width, cells int) []string {
 	labelled := func(label, bar, figure string) string {
@@ -87,7 +95,7 @@ func head(f figures, width, cells int) []string {
 	}
 	free := max(f.rate.Permits-f.used, 0)
 	return []string{
-		render.Edges(render.Strong.Render("rrl demo")+"  "+f.name+"  "+render.Strong.Render(f.rate.String())+"  "+f.where, f.time(), width),
+		title(f, width),
 		"",
 		labelled("window", use.Render(render.Bar(f.used, f.rate.Permits, cells, "█", "░")),
 			fmt.Sprintf("%s of %s in use", render.Thousands(f.used), render.Thousands(f.rate.Permits))),

@@ -21,7 +21,7 @@ import (
 func someFigures(callers, columns int) figures {
 	f := figures{
 		name: "rrl-demo", where: "embedded server", alone: true, length: 5 * time.Second, elapsed: 3100 * time.Millisecond,
-		granted: 154, denied: 20, waiting: 3, longest: 376 * time.Millisecond,
+		side: side{granted: 154, denied: 20, longest: 376 * time.Millisecond}, waiting: 3,
 		picture: picture{rate: perSecond(50), used: 47, columns: make([]int64, columns), average: 49.5, over: 3, largest: 50},
 	}
 	for i := range callers {
