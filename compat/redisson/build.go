@@ -68,8 +68,7 @@ func Build(ctx context.Context, versions ...string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return fmt.Errorf("redisson: %w", err)
 	}
-	// One lock for all sources: what they share is the Maven repository.
-	unlock, err := maven.Lock(ctx, filepath.Join(filepath.Dir(folder), "lock"))
+	unlock, err := maven.Lock(ctx)
 	if err != nil {
 		return fmt.Errorf("redisson: wait for another build: %w", err)
 	}
@@ -251,13 +250,8 @@ func sourceFolder() (string, error) {
 
 // outputFolder is where the jars of these sources are: same sources, same folder.
 func outputFolder(sources string) (string, error) {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		// No home, as in some containers.
-		cache = filepath.Join(sources, "target", "cache")
-	}
 	hash := sha256.New()
-	err = filepath.WalkDir(sources, func(path string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir(sources, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -285,5 +279,5 @@ func outputFolder(sources string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("redisson: %w", err)
 	}
-	return filepath.Join(cache, "rratelimiter", "redisson", hex.EncodeToString(hash.Sum(nil))[:16]), nil
+	return filepath.Join(maven.Cache(), hex.EncodeToString(hash.Sum(nil))[:16]), nil
 }

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// Lock waits until this process alone has made the file, or the context ends. A file older than
+// lock waits until this process alone has made the file, or the context ends. A file older than
 // any build is what a crash has left.
-func Lock(ctx context.Context, path string) (unlock func(), err error) {
+func lock(ctx context.Context, path string) (unlock func(), err error) {
 	for {
 		file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 		if err == nil {

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// Lock waits until this process alone holds the file, or the context ends. The lock falls with the
+// lock waits until this process alone holds the file, or the context ends. The lock falls with the
 // process, so a crash leaves none behind.
-func Lock(ctx context.Context, path string) (unlock func(), err error) {
+func lock(ctx context.Context, path string) (unlock func(), err error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err

@@ -59,8 +59,25 @@ func major(output string) int {
 	return n
 }
 
-// Package builds the project of a folder. It writes Maven's output to out. One process at a time may call it: Maven's local
-// repository is not safe against several (Lock), but Maven may use several threads.
+// Cache returns the folder for programs that are built.
+func Cache() string {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = os.TempDir() // no home, as in some containers
+	}
+	return filepath.Join(cache, "rratelimiter", "redisson")
+}
+
+// Lock waits until no other process has the lock, or ctx ends. A process needs it to run Maven: several of them can damage
+// the local repository.
+func Lock(ctx context.Context) (unlock func(), err error) {
+	if err := os.MkdirAll(Cache(), 0o755); err != nil {
+		return nil, err
+	}
+	return lock(ctx, filepath.Join(Cache(), "lock"))
+}
+
+// Package builds the project of a folder. It writes Maven's output to out. The caller has the Lock.
 func Package(ctx context.Context, folder string, out io.Writer, args ...string) error {
 	args = append([]string{"-B", "-Dmaven.artifact.threads=8", "-f", folder, "package"}, args...)
 	cmd := exec.CommandContext(ctx, "mvn", args...)

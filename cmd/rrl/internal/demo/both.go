@@ -28,7 +28,7 @@ func (f figures) now() sample {
 
 // frameBoth is frame with Java.
 func frameBoth(f figures, width, height int) []string {
-	cells := render.BarCells(width)
+	cells, server := render.BarCells(width), f.where
 	labelled := func(label, bar, figure string) string {
 		return fmt.Sprintf("%-*s%s  %s", render.LabelCells, label, bar, figure)
 	}
@@ -61,6 +61,9 @@ func frameBoth(f figures, width, height int) []string {
 		}
 	}
 	below = append(below, "", render.Dim.Render("q stops"))
+	if f.where = "Redisson " + f.release; !f.alone {
+		f.where += "  " + server
+	}
 	lines := append([]string{title(f, width), ""}, stack(f, width, min(max(height-3-len(below)-2, 2), 12))...)
 	return render.Fit(append(lines, below...), width, height)
 }
@@ -88,8 +91,8 @@ func stack(f figures, width, height int) []string {
 		}
 		lines = append(lines, strings.Repeat(" ", len(label)+1+columns-len(shown))+colours(row.String()))
 	}
-	return append(lines, fmt.Sprintf("permits in use: %s Go, %s Java; at most %s in any %s",
-		colours("G"), colours("J"), render.Thousands(f.rate.Permits), span.Text(f.rate.Interval)))
+	return append(lines, fmt.Sprintf("in use, each %s: %s Go, %s Java; at most %s in any %s",
+		span.Text(sampledEvery), colours("G"), colours("J"), render.Thousands(f.rate.Permits), span.Text(f.rate.Interval)))
 }
 
 // colours draws the cells that are written as G and J.

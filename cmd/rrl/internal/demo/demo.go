@@ -117,7 +117,7 @@ func demoOn(ctx context.Context, s *connect.Server, o Options, rate rratelimiter
 
 	fmt.Fprintf(out, "Limiter %s on %s, rate %v\n", render.Printable(o.Name), s.Where, rate)
 	if o.Java {
-		fmt.Fprintf(out, "Go, and Java with Redisson %s: in each ", o.Release)
+		fmt.Fprintf(out, "Go and Java (Redisson %s), each: ", o.Release)
 	}
 	fmt.Fprintf(out, "%s, %s\n",
 		count(o.Load.Workers, "worker", "blocks", "block")+" in Acquire",
@@ -239,8 +239,9 @@ func (d *course) run(ctx context.Context, stop context.CancelCauseFunc, workers,
 		stop(fmt.Errorf("show: %w", err))
 	}
 	stop(nil)
+	d.ended = time.Now() // a JVM may take a second to end
+	d.witness.end(d.ended)
 	callers.Wait()
-	d.ended = time.Now()
 	enough()
 	watch.Wait()
 	err := d.last(context.WithoutCancel(ctx))
@@ -347,9 +348,11 @@ func (d *course) summary(out io.Writer, v verdict) {
 		line("records", "%s seen; callers got %s; some may have gone unseen",
 			render.Number(v.recorded, "permit"), render.Thousands(all))
 	}
-	if v.doubt > 0 && t.load.lease > 0 {
+	switch {
+	case v.recorded == all: // there is no difference
+	case v.doubt > 0 && t.load.lease > 0:
 		line("", "(the difference: up to %s taken ahead, or in calls that were in flight when their callers stopped)", render.Number(v.doubt, "permit"))
-	} else if v.doubt > 0 {
+	case v.doubt > 0:
 		line("", "(the difference: up to %s in calls that were in flight when their callers stopped)", render.Number(v.doubt, "permit"))
 	}
 	if p.changed != "" {

@@ -24,7 +24,7 @@ func build(ctx context.Context, release string, out io.Writer) (string, error) {
 	jar, err := redisson.Build(ctx, release, func(progress string) {
 		switch {
 		case progress == "":
-			fmt.Fprintf(out, "Maven gets Redisson %s and what it needs, about 30 MB if nothing of it is here, once.\n", release)
+			fmt.Fprintf(out, "Maven gets Redisson %s and compiles the Java side, once.\n", release)
 		case live:
 			fmt.Fprintf(out, "\r%s", progress)
 		case time.Since(said) >= pause:

@@ -15,7 +15,7 @@ const plainEvery = 500 * time.Millisecond
 
 const (
 	plainLegend     = "each line: time, [bar] permits in use / rate, ..., throughput, largest window"
-	plainLegendJava = "each line: time, [bar] permits in use by Go (G) and Java (J) / rate, permits granted, throughput, largest window"
+	plainLegendJava = "each line: time, [bar] permits in use by Go (G) and Java (J) / rate, granted, throughput, largest window"
 )
 
 func showPlain(ctx context.Context, f func(columns int) figures, out io.Writer) error {

@@ -53,6 +53,7 @@ type witness struct {
 	others   int64           // lower bound of the permits of other clients
 	last     time.Time       // beginning of the last poll
 	read     time.Time       // end of the last poll
+	ended    time.Time       // the callers were told to stop; zero before
 	gap      bool            // records may have been missed
 	live     *liveRecords    // of a limiter with leases (leases.go); nil without
 	broken   string          // the first violation before a restart of the checker
@@ -356,7 +357,11 @@ func (w *witness) picture(columns int) picture {
 	now, interval := w.read.UnixMilli(), w.rate.Interval.Milliseconds()
 	// A limiter is often used in bursts, an interval and a little apart. So that a burst falls into each, intervals are
 	// counted from the beginning.
-	whole := int64(w.last.Sub(w.began) / w.rate.Interval)
+	until := w.last
+	if !w.ended.IsZero() && w.ended.Before(until) {
+		until = w.ended
+	}
+	whole := int64(until.Sub(w.began) / w.rate.Interval)
 	p.over = int(min(whole, averaged))
 	end := w.began.UnixMilli() + whole*interval
 	var sum int64
@@ -417,6 +422,13 @@ func (v verdict) err() error {
 		return nil
 	}
 	return errors.New("the limit was not kept: " + strings.Join(v.faults, "; "))
+}
+
+// end ends the time over which the throughput is measured.
+func (w *witness) end(at time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended = at
 }
 
 // judge compares the callers' log with the records, after all callers have stopped and a last poll was made.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -62,13 +63,8 @@ func Missing(ctx context.Context, server bool) error {
 // Build returns the path of the jar for a release of Redisson. If it is not in the cache folder of the user, Maven builds it;
 // progress then gets a few words for each file that Maven downloads.
 func Build(ctx context.Context, release string, progress func(string)) (string, error) {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		cache = os.TempDir() // no home, as in some containers
-	}
-	sum := sha256.Sum256(append(project, program...))
-	jars := filepath.Join(cache, "rratelimiter", "redisson")
-	folder := filepath.Join(jars, "demo-"+hex.EncodeToString(sum[:8]), release)
+	sum := sha256.Sum256(slices.Concat(project, program))
+	folder := filepath.Join(maven.Cache(), "demo-"+hex.EncodeToString(sum[:8]), release)
 	jar := filepath.Join(folder, "demo.jar")
 	if maven.Complete(jar, mainClass) {
 		return jar, nil
@@ -77,7 +73,7 @@ func Build(ctx context.Context, release string, progress func(string)) (string, 
 		return "", err
 	}
 	progress("")
-	unlock, err := maven.Lock(ctx, filepath.Join(jars, "lock")) // the tests next to Redisson have the same
+	unlock, err := maven.Lock(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -99,20 +95,20 @@ func Build(ctx context.Context, release string, progress func(string)) (string, 
 	case ctx.Err() != nil:
 		return "", ctx.Err()
 	case err != nil:
-		return "", fmt.Errorf("mvn: %w\n%s", err, strings.Join(out.errors, "\n"))
+		return "", fmt.Errorf("mvn: %w: %s", err, out.failure)
 	case !maven.Complete(built, mainClass):
 		return "", errors.New("mvn reported no error, but jars are missing (is there a blank in the path of its repository?)")
 	}
 	return jar, os.Rename(built, jar)
 }
 
-// An output is the output of Maven: it counts downloads, and keeps errors.
+// An output is the output of Maven: it counts downloads, and keeps the first error.
 type output struct {
 	progress func(string)
 	part     []byte // of a line
 	files    int
 	bytes    float64
-	errors   []string
+	failure  string
 }
 
 var downloaded = regexp.MustCompile(`Downloaded from .* \(([\d.]+) (B|kB|MB) at`)
@@ -130,8 +126,8 @@ func (o *output) Write(b []byte) (int, error) {
 			o.files++
 			o.bytes += size * map[string]float64{"B": 1, "kB": 1e3, "MB": 1e6}[string(found[2])]
 			o.progress(fmt.Sprintf("%d files, %.1f MB", o.files, o.bytes/1e6))
-		} else if bytes.HasPrefix(line, []byte("[ERROR]")) && len(o.errors) < 5 {
-			o.errors = append(o.errors, string(line))
+		} else if text, failed := bytes.CutPrefix(line, []byte("[ERROR] ")); failed && o.failure == "" {
+			o.failure = string(text)
 		}
 	}
 }
