@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,8 +23,9 @@ block in Acquire until their permits are granted, and pollers that TryAcquire an
 It needs no installation: a server is embedded. With --redis it uses a real one, where a Java service can join; it prints
 the Java code. A limiter that exists already keeps its rate and stays; only one that the demo made is removed.
 
-With --java, a real Redisson in a JVM joins, with as many callers as there are in Go. This needs a JDK and Maven, which
-gets the jars of Redisson when they are first used. Without --redis it also needs redis-server: a private one is started.
+With --java, a JVM with a real Redisson uses the limiter, too, with as many workers and pollers as there are in Go. That
+needs a JDK, Maven, which gets the jars of Redisson the first time, and redis-server. The demo starts a redis-server in
+place of the embedded one, unless there is --redis.
 
 With --lease, each process takes permits from Redis ahead of demand, and then grants requests from these without
 another call to Redis; the summary has the number of calls. The saving is largest with many pollers that want less than
@@ -34,11 +36,15 @@ Meanwhile an independent checker reads the records in Redis. It computes the lar
 one interval. If that is above the rate, the demo fails with exit code 1.`,
 		Example: `  rrl demo
   rrl demo --java
+  rrl demo --java --release 3.17.5 --rate 5/250ms
   rrl demo --rate 5/250ms --workers 16 --for 10s
   rrl demo --redis redis://localhost:6379 --for 5m
   rrl demo --rate 5000/s --workers 0 --pollers 16 --lease 50ms`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed("release") && !o.Java {
+				return errors.New("--release is for --java")
+			}
 			if o.Java && !cmd.Flags().Changed("for") {
 				o.Length = 15 * time.Second
 			}
@@ -54,8 +60,8 @@ one interval. If that is above the rate, the demo fails with exit code 1.`,
 	f.Int64Var(&o.Load.Permits, "permits", 1, "permits that each request asks for")
 	f.Float64Var(&o.Load.Demand, "demand", 1.2, "permits that the workers want, as a `multiple` of the rate; 0: they never pause")
 	f.DurationVar(&o.Lease, "lease", 0, "`length` of a lease, such as 20ms, at most a tenth of the interval: each process takes permits ahead of demand")
-	f.BoolVar(&o.Java, "java", false, "as many callers in Java, with a real Redisson")
-	f.StringVar(&o.Release, "release", redisson.Release, "`release` of this Redisson: 3.17.0 or later")
+	f.BoolVar(&o.Java, "java", false, "workers and pollers in Java, too, with a real Redisson")
+	f.StringVar(&o.Release, "release", redisson.Release, "`release` of Redisson for --java: 3.17.0 or later")
 	f.DurationVar(&o.Length, "for", 5*time.Second, "duration, with --java 15s; 0: until Ctrl-C")
 	f.BoolVar(&o.Plain, "plain", false, "plain lines instead of a live view, as when the output is no terminal")
 	cmd.Flags().SortFlags = false

