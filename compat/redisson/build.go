@@ -63,7 +63,7 @@ func Build(ctx context.Context, versions ...string) error {
 		return nil
 	}
 	if programs := maven.Missing(ctx); len(programs) > 0 {
-		return fmt.Errorf("redisson: not found: %s; real Redisson needs it: %s", strings.Join(programs, "; "), install)
+		return fmt.Errorf("redisson: real Redisson needs %s: %s", strings.Join(programs, "; "), install)
 	}
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return fmt.Errorf("redisson: %w", err)

@@ -45,7 +45,11 @@ func TestBothKeepOneLimit(t *testing.T) {
 		seconds := " 3"
 		if strings.HasPrefix(command, "go ") {
 			seconds = " 5"
-			for rdb.Exists(ctx, "orders").Val() == 0 && ctx.Err() == nil { // Java is there; Maven may have to get jars before
+			// Java comes first: Maven may have to get jars before.
+			for deadline := time.Now().Add(5 * time.Minute); rdb.Exists(ctx, "orders").Val() == 0 && ctx.Err() == nil; {
+				if time.Now().After(deadline) {
+					t.Fatal("Java does not use the limiter")
+				}
 				time.Sleep(10 * time.Millisecond)
 			}
 		}

@@ -28,7 +28,7 @@ func (f figures) now() sample {
 
 // frameBoth is frame with Java.
 func frameBoth(f figures, width, height int) []string {
-	cells, server := render.BarCells(width), f.where
+	cells := render.BarCells(width)
 	labelled := func(label, bar, figure string) string {
 		return fmt.Sprintf("%-*s%s  %s", render.LabelCells, label, bar, figure)
 	}
@@ -61,9 +61,11 @@ func frameBoth(f figures, width, height int) []string {
 		}
 	}
 	below = append(below, "", render.Dim.Render("q stops"))
-	if f.where = "Redisson " + f.release; !f.alone {
-		f.where += "  " + server
+	redisson := "Redisson " + f.release
+	if !f.alone {
+		redisson += "  " + f.where
 	}
+	f.where = redisson
 	lines := append([]string{title(f, width), ""}, stack(f, width, min(max(height-3-len(below)-2, 2), 12))...)
 	return render.Fit(append(lines, below...), width, height)
 }

@@ -132,28 +132,27 @@ func demoOn(ctx context.Context, s *connect.Server, o Options, rate rratelimiter
 		java = javaSnippet(s, o.Name, rate, o.Load.Permits)
 		fmt.Fprintf(out, "\n%s\n", java)
 	}
-	err = nil
-	if o.Load.Permits > rate.Permits {
+	d := &course{server: s, name: o.Name, length: o.Length, began: time.Now(), release: o.Release}
+	switch {
+	case o.Load.Permits > rate.Permits:
 		err = fmt.Errorf("--permits %d: the rate %v never grants so many at once", o.Load.Permits, rate)
-	} else if o.Java && rate.Type == rratelimiter.PerClient {
+	case o.Java && rate.Type == rratelimiter.PerClient:
 		err = fmt.Errorf("--java: Go and Java do not share the rate %v", rate)
+	case o.Java:
+		d.java, err = redisson.Start(ctx, jar, settings(s, o))
 	}
 	if err != nil {
 		if created {
-			_, remove := limiter.Delete(ctx)
+			_, remove := limiter.Delete(context.WithoutCancel(ctx))
 			err = errors.Join(err, remove)
 		}
 		return err
 	}
-
-	d := &course{server: s, name: o.Name, length: o.Length, began: time.Now(), release: o.Release}
-	d.traffic = newTraffic(o.Load, stop)
-	if o.Java {
-		if d.java, err = redisson.Start(ctx, jar, settings(s, o)); err != nil {
-			return err
-		}
+	if d.java != nil {
 		defer d.java.Close()
 	}
+
+	d.traffic = newTraffic(o.Load, stop)
 	// Workers and pollers are two clients, so that they share only through Redis. With a rate for each client they are
 	// one: there would be nothing to share.
 	workers := rratelimiter.NewClient(s.Redis, rratelimiter.WithObserver(d.traffic))

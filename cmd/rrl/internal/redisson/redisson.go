@@ -86,7 +86,7 @@ func Start(ctx context.Context, jar string, s Settings) (*Process, error) {
 	ready := err == nil && p.lines.Scan() && p.lines.Text() == "ready"
 	if !killed() {
 		_ = p.cmd.Wait() // killed
-		return nil, fmt.Errorf("start Redisson: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("start Redisson: %w", ctx.Err())
 	}
 	if !ready {
 		return nil, p.ended()
