@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,6 +15,8 @@ import (
 
 func newDemo() *cobra.Command {
 	var o demo.Options
+	var java bool
+	var release string
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Let workers and pollers share a limiter, and check that the limit is kept",
@@ -42,11 +45,17 @@ one interval. If that is above the rate, the demo fails with exit code 1.`,
   rrl demo --rate 5000/s --workers 0 --pollers 16 --lease 50ms`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if cmd.Flags().Changed("release") && !o.Java {
+			if cmd.Flags().Changed("release") && !java {
 				return errors.New("--release is for --java")
 			}
-			if o.Java && !cmd.Flags().Changed("for") {
-				o.Length = 15 * time.Second
+			if java {
+				if err := redisson.Usable(release); err != nil {
+					return fmt.Errorf("--release: %w", err)
+				}
+				o.Release = release
+				if !cmd.Flags().Changed("for") {
+					o.Length = 15 * time.Second
+				}
 			}
 			return demo.Run(cmd.Context(), o, cmd.InOrStdin(), cmd.OutOrStdout())
 		},
@@ -60,8 +69,8 @@ one interval. If that is above the rate, the demo fails with exit code 1.`,
 	f.Int64Var(&o.Load.Permits, "permits", 1, "permits that each request asks for")
 	f.Float64Var(&o.Load.Demand, "demand", 1.2, "permits that the workers want, as a `multiple` of the rate; 0: they never pause")
 	f.DurationVar(&o.Lease, "lease", 0, "`length` of a lease, such as 20ms, at most a tenth of the interval: each process takes permits ahead of demand")
-	f.BoolVar(&o.Java, "java", false, "workers and pollers in Java, too, with a real Redisson")
-	f.StringVar(&o.Release, "release", redisson.Release, "`release` of Redisson for --java: 3.17.0 or later")
+	f.BoolVar(&java, "java", false, "workers and pollers in Java, too, with a real Redisson")
+	f.StringVar(&release, "release", redisson.Release, "`release` of Redisson for --java: 3.17.0 or later")
 	f.DurationVar(&o.Length, "for", 5*time.Second, "duration, with --java 15s; 0: until Ctrl-C")
 	f.BoolVar(&o.Plain, "plain", false, "plain lines instead of a live view, as when the output is no terminal")
 	cmd.Flags().SortFlags = false

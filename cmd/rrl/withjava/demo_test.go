@@ -18,7 +18,7 @@ import (
 func TestGoAndJavaShareTheLimitOfTheDemo(t *testing.T) {
 	o := demo.Options{
 		Name: "rrl-demo", Rate: "50/s", Load: demo.Load{Workers: 4, Pollers: 2, Permits: 1, Demand: 1.2},
-		Java: true, Release: redisson.Release, Length: 5 * time.Second,
+		Release: redisson.Release, Length: 5 * time.Second,
 	}
 	var out bytes.Buffer
 	err := demo.Run(t.Context(), o, strings.NewReader(""), &out)

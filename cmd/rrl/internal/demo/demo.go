@@ -23,8 +23,7 @@ import (
 type Options struct {
 	Address, Name, Rate string // address is "" for a private server; rate is set if the limiter has none
 	Load                Load
-	Java                bool          // threads in a JVM make the same requests
-	Release             string        // of their Redisson
+	Release             string        // of a Redisson whose threads make the same requests; "": none
 	Lease               time.Duration // of workers and pollers; 0: none
 	Length              time.Duration // 0: until the context ends
 	Plain               bool          // lines of text, even on a terminal
@@ -53,11 +52,6 @@ func (o *Options) read() (rratelimiter.Rate, error) {
 	case o.Name == "":
 		return rate, errors.New("--name: must not be empty")
 	}
-	if o.Java {
-		if err := redisson.Usable(o.Release); err != nil {
-			return rate, fmt.Errorf("--release: %w", err)
-		}
-	}
 	return rate, nil
 }
 
@@ -67,8 +61,8 @@ func Run(ctx context.Context, o Options, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	private, jar := o.Address == "", ""
-	if o.Java {
+	private, java, jar := o.Address == "", o.Release != "", ""
+	if java {
 		if err := redisson.Missing(ctx, private); err != nil {
 			return err
 		}
@@ -89,10 +83,10 @@ func Run(ctx context.Context, o Options, in io.Reader, out io.Writer) error {
 		return err
 	}
 	defer s.Close()
-	if private && o.Java {
+	if private && java {
 		s.Private, s.Where = true, "a private redis-server"
 	}
-	if o.Java && (s.Options == nil || s.Options.Network != "tcp") {
+	if java && (s.Options == nil || s.Options.Network != "tcp") {
 		return errors.New("--java: the address of --redis must be that of a single server, by host and port")
 	}
 	return s.Clean(demoOn(ctx, s, o, rate, jar, in, out))
@@ -113,10 +107,10 @@ func demoOn(ctx context.Context, s *connect.Server, o Options, rate rratelimiter
 	if rate, err = limiter.Config(ctx); err != nil {
 		return fmt.Errorf("%s: %w", s.Where, err)
 	}
-	o.Load.rate, o.Load.lease, o.Load.java = rate, o.Lease, o.Java
+	o.Load.rate, o.Load.lease, o.Load.java = rate, o.Lease, jar != ""
 
 	fmt.Fprintf(out, "Limiter %s on %s, rate %v\n", render.Printable(o.Name), s.Where, rate)
-	if o.Java {
+	if jar != "" {
 		fmt.Fprintf(out, "Go and Java (Redisson %s), each: ", o.Release)
 	}
 	fmt.Fprintf(out, "%s, %s\n",
@@ -128,7 +122,7 @@ func demoOn(ctx context.Context, s *connect.Server, o Options, rate rratelimiter
 		fmt.Fprintln(out, "The limiter was there already, with this rate.")
 	}
 	java := ""
-	if !s.Private && !o.Java {
+	if !s.Private && jar == "" {
 		java = javaSnippet(s, o.Name, rate, o.Load.Permits)
 		fmt.Fprintf(out, "\n%s\n", java)
 	}
@@ -136,9 +130,9 @@ func demoOn(ctx context.Context, s *connect.Server, o Options, rate rratelimiter
 	switch {
 	case o.Load.Permits > rate.Permits:
 		err = fmt.Errorf("--permits %d: the rate %v never grants so many at once", o.Load.Permits, rate)
-	case o.Java && rate.Type == rratelimiter.PerClient:
+	case jar != "" && rate.Type == rratelimiter.PerClient:
 		err = fmt.Errorf("--java: Go and Java do not share the rate %v", rate)
-	case o.Java:
+	case jar != "":
 		d.java, err = redisson.Start(ctx, jar, settings(s, o))
 	}
 	if err != nil {
@@ -204,8 +198,8 @@ type course struct {
 	ended   time.Time
 	traffic *traffic
 	witness *witness
-	java    *redisson.Process // nil without
-	release string            // of its Redisson
+	java    *redisson.Process // nil if there is no Java
+	release string            // of its Redisson; "" if there is no Java
 }
 
 // run runs callers, witness and view until the time is up, the user quits, or something fails.
@@ -273,14 +267,11 @@ func (d *course) last(ctx context.Context) error {
 func (d *course) figures(columns int) figures {
 	f := figures{
 		name: render.Printable(d.name), where: d.server.Where, alone: d.server.Private,
-		length: d.length, elapsed: time.Since(d.began), picture: d.witness.picture(columns),
+		release: d.release, length: d.length, elapsed: time.Since(d.began), picture: d.witness.picture(columns),
 	}
 	t := d.traffic
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if d.java != nil {
-		f.release = d.release
-	}
 	f.callers = append(f.callers, t.callers...)
 	f.side, f.java, f.repaired = t.side, t.java, t.repaired
 	for _, c := range t.callers {

@@ -43,7 +43,7 @@ type Load struct {
 	Demand           float64 // multiple of the rate that the workers would use without a limit; 0: no pauses
 	rate             rratelimiter.Rate
 	lease            time.Duration // 0: none
-	java             bool          // as many threads in Java make the same requests
+	java             bool          // as many threads in a JVM make the same requests
 }
 
 // pauses returns the mean times between two requests of a worker, and of a poller.
