@@ -29,29 +29,16 @@ func (f figures) now() sample {
 // frameBoth is frame with Java.
 func frameBoth(f figures, width, height int) []string {
 	cells := render.BarCells(width)
-	labelled := func(label, bar, figure string) string {
-		return fmt.Sprintf("%-*s%s  %s", render.LabelCells, label, bar, figure)
-	}
-	verdict := render.Good
-	if f.largest > f.rate.Permits {
-		verdict = render.Bad
-	}
 	inGo, inJava := shares(f.granted, f.java.granted)
 	row := func(name, share string, s side) string {
 		return fmt.Sprintf("%-*s%9s %9s %9s  %s", render.LabelCells, name, render.Thousands(s.granted), share, render.Thousands(s.denied), render.Wait(s.longest))
 	}
-	below := []string{
-		"",
-		labelled("shares", colours(both(f.granted, f.java.granted, f.granted+f.java.granted, cells, "G", "J", " ")),
-			fmt.Sprintf("Go %s, Java %s", inGo, inJava)),
-		labelled("largest", verdict.Render(render.Bar(f.largest, f.rate.Permits, cells, "█", "░")),
-			fmt.Sprintf("%s of %s, %s", render.Thousands(f.largest), render.Thousands(f.rate.Permits), verdict.Render(f.kept()))),
-		labelled("throughput", render.Good.Render(render.Bar(int64(f.average*1000), f.rate.Permits*1000, cells, "█", "░")), f.throughput()),
-		"",
+	shared := both(f.granted, f.java.granted, f.granted+f.java.granted, cells, "G", "J", " ")
+	below := append([]string{"", labelled("shares", colours(shared), fmt.Sprintf("Go %s, Java %s", inGo, inJava))}, compared(f, cells)...)
+	below = append(below, "",
 		render.Dim.Render(fmt.Sprintf("%-*s%9s %9s %9s  %s", render.LabelCells, "", "granted", "share", "denied", "longest wait")),
 		row("Go", inGo, f.side),
-		row("Java", inJava, f.java),
-	}
+		row("Java", inJava, f.java))
 	if !f.alone {
 		below = append(below, row("others", "", side{granted: f.others}))
 	}
@@ -61,11 +48,11 @@ func frameBoth(f figures, width, height int) []string {
 		}
 	}
 	below = append(below, "", render.Dim.Render("q stops"))
-	redisson := "Redisson " + f.release
+	who := "Redisson " + f.release
 	if !f.alone {
-		redisson += "  " + f.where
+		who += "  " + f.where
 	}
-	f.where = redisson
+	f.where = who
 	lines := append([]string{title(f, width), ""}, stack(f, width, min(max(height-3-len(below)-2, 2), 12))...)
 	return render.Fit(append(lines, below...), width, height)
 }

@@ -82,30 +82,37 @@ func title(f figures, width int) string {
 
 // head draws the part about the limiter.
 func head(f figures, width, cells int) []string {
-	labelled := func(label, bar, figure string) string {
-		return fmt.Sprintf("%-*s%s  %s", render.LabelCells, label, bar, figure)
-	}
 	use := render.Good
 	if f.used >= f.rate.Permits {
 		use = render.Warm
 	}
-	verdict := render.Good
-	if f.largest > f.rate.Permits {
-		verdict = render.Bad
-	}
 	free := max(f.rate.Permits-f.used, 0)
-	return []string{
+	return append([]string{
 		title(f, width),
 		"",
 		labelled("window", use.Render(render.Bar(f.used, f.rate.Permits, cells, "█", "░")),
 			fmt.Sprintf("%s of %s in use", render.Thousands(f.used), render.Thousands(f.rate.Permits))),
 		labelled("", strings.Repeat(" ", cells), fmt.Sprintf("%s free, %d waiting", render.Number(free, "permit"), f.waiting)),
 		labelled("grants", render.Sparks(f.columns), fmt.Sprintf("from %s ago to now", span.Text(f.rate.Interval))),
+	}, compared(f, cells)...)
+}
+
+// compared draws throughput and largest window beside the rate.
+func compared(f figures, cells int) []string {
+	verdict := render.Good
+	if f.largest > f.rate.Permits {
+		verdict = render.Bad
+	}
+	return []string{
 		labelled("throughput", render.Good.Render(render.Bar(int64(f.average*1000), f.rate.Permits*1000, cells, "█", "░")),
 			f.throughput()),
 		labelled("largest", verdict.Render(render.Bar(f.largest, f.rate.Permits, cells, "█", "░")),
 			fmt.Sprintf("%s of %s, %s", render.Thousands(f.largest), render.Thousands(f.rate.Permits), verdict.Render(f.kept()))),
 	}
+}
+
+func labelled(label, bar, figure string) string {
+	return fmt.Sprintf("%-*s%s  %s", render.LabelCells, label, bar, figure)
 }
 
 // table draws one row of the table of callers.
