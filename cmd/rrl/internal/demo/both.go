@@ -33,7 +33,7 @@ func frameBoth(f figures, width, height int) []string {
 	row := func(name, share string, s side) string {
 		return fmt.Sprintf("%-*s%9s %9s %9s  %s", render.LabelCells, name, render.Thousands(s.granted), share, render.Thousands(s.denied), render.Wait(s.longest))
 	}
-	shared := both(f.granted, f.java.granted, f.granted+f.java.granted, cells, "G", "J", " ")
+	shared := both(f.granted, f.java.granted, f.granted+f.java.granted, cells, " ")
 	below := append([]string{"", labelled("shares", colours(shared), fmt.Sprintf("Go %s, Java %s", inGo, inJava))}, compared(f, cells)...)
 	below = append(below, "",
 		render.Dim.Render(fmt.Sprintf("%-*s%9s %9s %9s  %s", render.LabelCells, "", "granted", "share", "denied", "longest wait")),
@@ -65,7 +65,7 @@ func stack(f figures, width, height int) []string {
 	parts := make([]string, len(shown)) // columns, from below
 	line := strings.Repeat("─", columns-len(shown))
 	for i, s := range shown {
-		parts[i] = both(s.inGo, s.inJava, f.rate.Permits, height, "G", "J", " ")
+		parts[i] = both(s.inGo, s.inJava, f.rate.Permits, height, " ")
 		if s.inGo+s.inJava > f.rate.Permits {
 			line += "█"
 		} else {
@@ -80,7 +80,7 @@ func stack(f figures, width, height int) []string {
 		}
 		lines = append(lines, strings.Repeat(" ", len(label)+1+columns-len(shown))+colours(row.String()))
 	}
-	return append(lines, fmt.Sprintf("in use, each %s: %s Go, %s Java; at most %s in any %s",
+	return append(lines, fmt.Sprintf("in use, every %s: %s Go, %s Java; at most %s in any %s",
 		span.Text(sampledEvery), colours("G"), colours("J"), render.Thousands(f.rate.Permits), span.Text(f.rate.Interval)))
 }
 
@@ -102,12 +102,12 @@ func colours(text string) string {
 	return b.String()
 }
 
-// both draws two parts of a whole in a number of cells, one after the other.
-func both(first, second, whole int64, cells int, a, b, free string) string {
+// both draws two parts of a whole in a number of cells, one after the other, as G and J.
+func both(first, second, whole int64, cells int, free string) string {
 	if whole <= 0 {
 		return strings.Repeat(free, cells)
 	}
 	round := func(n int64) int { return int(float64(min(n, whole))/float64(whole)*float64(cells) + 0.5) }
 	split, end := round(first), round(first+second)
-	return strings.Repeat(a, split) + strings.Repeat(b, end-split) + strings.Repeat(free, cells-end)
+	return strings.Repeat("G", split) + strings.Repeat("J", end-split) + strings.Repeat(free, cells-end)
 }

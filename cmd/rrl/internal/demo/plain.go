@@ -48,7 +48,7 @@ func plainLine(f figures) string {
 	}
 	bar, results := render.Bar(f.used, f.rate.Permits, 10, "#", "."), fmt.Sprintf("granted %d denied %d waiting %d", f.granted, f.denied, f.waiting)
 	if f.release != "" {
-		bar = both(f.now().inGo, f.now().inJava, f.rate.Permits, 10, "G", "J", ".")
+		bar = both(f.now().inGo, f.now().inJava, f.rate.Permits, 10, ".")
 		inGo, inJava := shares(f.granted, f.java.granted)
 		results = fmt.Sprintf("Go %d (%s) Java %d (%s)", f.granted, inGo, f.java.granted, inJava)
 	}
