@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
@@ -13,6 +14,7 @@ import (
 // limiter that costs nothing, then with one and two limits on a real Redis.
 func BenchmarkMiddleware(b *testing.B) {
 	client := rratelimiter.NewClient(redistest.Shared(b).Client())
+	leased := rratelimiter.NewClient(redistest.Shared(b).Client(), rratelimiter.WithLimiterDefaults(rratelimiter.WithLease(time.Second)))
 	free := Shared("free", fixed{rratelimiter.Result{Allowed: true, Limit: 5, Remaining: 4}, nil})
 	second, minute := Per(client, "1s", rratelimiter.PerSecond(4e9), byAddr), Per(client, "1m", rratelimiter.PerMinute(4e9), byAddr)
 	served := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
@@ -25,6 +27,8 @@ func BenchmarkMiddleware(b *testing.B) {
 		{"no Redis", guarded(free)},
 		{"one limit", guarded(second)},
 		{"two limits", guarded(second, minute)},
+		{"a lease", guarded(Per(leased, "leased", rratelimiter.PerMinute(4e9), byAddr))},
+		{"a lease, no key", guarded(Per(leased, "leased", rratelimiter.PerMinute(4e9), nil))},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
