@@ -158,7 +158,11 @@ func TestSpansAreUTF8(t *testing.T) {
 	r := newRig(t, Config{TraceCalls: true})
 	r.Request(t.Context(), rratelimiter.RequestInfo{Limiter: "a\xffb"})
 	r.Call(rratelimiter.CallInfo{Limiter: "a\xffb"})
-	for _, s := range r.spans.Ended() {
+	spans := r.spans.Ended()
+	if len(spans) != 2 {
+		t.Errorf("%d spans", len(spans))
+	}
+	for _, s := range spans {
 		if got := attributesOf(s); !strings.Contains(got, `rratelimiter.limiter="a\\xffb"`) {
 			t.Errorf("%s: %s", s.Name(), got)
 		}
