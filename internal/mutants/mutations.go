@@ -131,6 +131,8 @@ var mutations = []mutation{
 		old: "		c.exchange.proxied.Store(true)\n", new: ""},
 	{file: "internal/protocol/many.go", why: "all batches of a shared command read the first reply",
 		old: "reply[place*figuresOfMany:][:figuresOfMany]", new: "reply[:figuresOfMany]"},
+	{file: "internal/protocol/many.go", why: "a shared command does not ask for the next permit",
+		old: "if next {", new: "if false {"},
 	{file: "internal/script/attempts.go", why: "a call does not notice that its shared command is written",
 		old: "if _, err := a.MarshalBinary(); err != nil {", new: "if err := error(nil); a == nil {"},
 	{file: "internal/dispatch/checktable.go", why: "the records are added up only once",
