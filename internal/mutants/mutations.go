@@ -692,6 +692,8 @@ var mutations = []mutation{
 		old: "	if t.inline {\n		return errInline\n	}\n", new: ""},
 	{file: "internal/exchange/pipeline/run.go", why: "a caller executes the runs that follow its inline run",
 		old: "		if next := t.execute(); next != nil {\n			go next.Start()\n		}\n		return\n", new: ""},
+	{file: "internal/exchange/pipeline/run.go", why: "a run that is used again after an inline one is inline, too",
+		old: "	t.inline = false\n", new: ""},
 	{file: "internal/dispatch/queue.go", why: "a caller whose deadline is near makes its call itself",
 		old: "	return bounded && time.Until(deadline) < pipeline.ShortestStall", new: "	return bounded && time.Until(deadline) < 0*pipeline.ShortestStall"},
 	{file: "internal/exchange/exchange.go", why: "calls that could take permits twice are inline",
