@@ -31,8 +31,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// A Config is what a client is made of. The options of a client set its fields. Packages of this module may set those
-// for which there is no option.
+// A Config is what a client is made of. The options of a client set its fields.
 type Config struct {
 	Redis       script.Redis
 	ID          string
@@ -42,8 +41,14 @@ type Config struct {
 	Observe     func(Call)          // nil: no observer
 	MapName     func(string) string // from the name of a limiter to that of its configuration key; nil: the same
 	Defaults    Settings            // of all limiters
-	Alone       bool                // Redisson cannot use the server
-	Made        func(*Client)       // is called with the new client; nil: nothing is
+}
+
+// An Extended is a Redis client with settings for which there is no option. Packages of this repository, such as limittest,
+// pass it to rratelimiter.NewClient.
+type Extended struct {
+	script.Redis
+	Alone bool          // Redisson cannot use the server
+	Made  func(*Client) // is called with the new client; nil: nothing is called
 }
 
 // A Tuning sets thresholds, for tests; zero is the usual value.
@@ -58,6 +63,7 @@ type Tuning struct {
 // A Client holds what the limiters of one process share.
 type Client struct {
 	config   Config // with a clock
+	alone    bool   // Redisson cannot use the server
 	ownClock bool   // the clock is not time.Now
 	tuning   Tuning // with all values set
 	exchange *exchange.Exchange
@@ -82,11 +88,16 @@ func New(config Config) *Client {
 	if !c.ownClock {
 		c.config.Clock = time.Now
 	}
-	c.exchange = exchange.New(config.Redis, config.CallTimeout, c.config.Clock)
+	extended, ok := config.Redis.(Extended)
+	if !ok {
+		extended = Extended{Redis: config.Redis}
+	}
+	c.alone = extended.Alone
+	c.exchange = exchange.New(extended.Redis, config.CallTimeout, c.config.Clock)
 	c.identity = record.NewIdentity(config.ID)
 	c.Tune(Tuning{})
-	if config.Made != nil {
-		config.Made(c)
+	if extended.Made != nil {
+		extended.Made(c)
 	}
 	return c
 }

@@ -82,11 +82,8 @@ func (s *Server) Limiter(name, client string) *Limiter {
 
 func (s *Server) newClient(options ...rratelimiter.Option) *client {
 	c := &client{}
-	made := func(config *dispatch.Config) error {
-		config.Made = func(core *dispatch.Client) { c.core = core }
-		return nil
-	}
-	c.Client = rratelimiter.NewClient(s.Redis, append(options, made, rratelimiter.WithCallTimeout(s.timeout),
+	rdb := dispatch.Extended{Redis: s.Redis, Made: func(core *dispatch.Client) { c.core = core }}
+	c.Client = rratelimiter.NewClient(rdb, append(options, rratelimiter.WithCallTimeout(s.timeout),
 		rratelimiter.WithLimiterDefaults(rratelimiter.WithServerTime()))...)
 	return c
 }
