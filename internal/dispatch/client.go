@@ -1,7 +1,7 @@
-// Package dispatch is the glue between the callers of each limiter and Redis: for each limiter a lock, a schedule.Queue, a
-// lease.Ledger and a timer. It decides neither which callers share a call (package schedule) nor how a call reaches its node
-// (package exchange). It also keeps what belongs to a limiter and not to a queue: checks of the records, the deny cache, local
-// decisions, and the calls of all other methods.
+// Package dispatch connects the callers of each limiter with Redis. For each limiter it has a lock, a schedule.Queue, a
+// lease.Ledger and a timer. Package schedule decides which callers share a call, and package exchange how a call
+// reaches its node. Package dispatch also has what belongs to a limiter and not to a queue: checks of the records, the
+// deny cache, local decisions, and the calls of all other methods.
 //
 // These locks are taken in this order. None is held while an observer or a hook of the Redis client is called:
 //
@@ -13,7 +13,7 @@
 //	lender.mu         changes under way, leases to be given back, the timer that ends leases
 //	nodes, Breaker    the table of nodes; the health of a node
 //	Pipeline          the runs to a node
-//	leaves            the checks, the deny cache, the local limiters: no other lock is taken meanwhile
+//	leaves            the checks, the deny cache, the local limiters: no other lock is taken while one of these is held
 package dispatch
 
 import (

@@ -1,5 +1,5 @@
-// Package connect connects rrl to a Redis, a cluster or a master that sentinels name, by the addresses and passwords of
-// flags and environment. No password is ever printed, and errors come with advice.
+// Package connect connects rrl to a Redis server, to a cluster, or to the master that Sentinels report. The addresses
+// and passwords come from flags and from the environment. No password is printed. Errors say what the operator can do.
 package connect
 
 import (
