@@ -353,7 +353,7 @@ func ExampleClient_Waiting() {
 	// <nil> map[]
 }
 
-// A load balancer asks whether the process can reach Redis. While it cannot, this process decides by itself.
+// A process reports whether it can reach Redis. While it cannot, it decides by itself, because of WithFallback.
 func ExampleLimiter_Health() {
 	server := limittest.Start()
 	defer server.Close()
@@ -453,7 +453,7 @@ func ExampleWithEnforcedRate() {
 	// 9/m <nil>
 }
 
-// While Redis cannot serve, each of two processes grants half of the rate.
+// While Redis cannot be reached, each of two processes grants half of the rate.
 func ExampleWithFallback() {
 	server := limittest.Start()
 	defer server.Close()
@@ -470,7 +470,7 @@ func ExampleWithFallback() {
 	// false 1 of 5 <nil>
 }
 
-// Most requests are decided in the process, without a call to Redis.
+// The process decides most requests without a call to Redis.
 func ExampleWithLease() {
 	server := limittest.Start()
 	defer server.Close()
@@ -576,14 +576,14 @@ func ExampleWithRecordFormat() {
 	// 4 3 <nil>
 }
 
-// The clock of this host is 30 s late, but grants have the time of the server.
+// The clock of this host is 30 s behind, but grants have the time of the server.
 func ExampleWithServerTime() {
 	server := limittest.Start()
 	defer server.Close()
 	ctx := context.Background()
 
-	late := func() time.Time { return server.Now().Add(-30 * time.Second) }
-	limiter := server.Client(rratelimiter.WithClock(late)).RateLimiter("orders",
+	behind := func() time.Time { return server.Now().Add(-30 * time.Second) }
+	limiter := server.Client(rratelimiter.WithClock(behind)).RateLimiter("orders",
 		rratelimiter.WithRate(rratelimiter.PerMinute(10)), rratelimiter.WithServerTime())
 	fmt.Println(limiter.TryAcquire(ctx, 1))
 	state, err := limiter.State(ctx)
@@ -716,7 +716,7 @@ func ExampleLimiter_TrySetRate() {
 	// 5/s <nil>
 }
 
-// It changes a rate, but does not make a limiter.
+// UpdateRate changes a rate, but does not make a limiter.
 func ExampleLimiter_UpdateRate() {
 	server := limittest.Start()
 	defer server.Close()
@@ -858,7 +858,7 @@ func ExampleLimiter_Rename() {
 	// 3 <nil>
 }
 
-// It does not replace another limiter.
+// RenameNX does not replace another limiter.
 func ExampleLimiter_RenameNX() {
 	server := limittest.Start()
 	defer server.Close()
@@ -877,7 +877,7 @@ func ExampleLimiter_RenameNX() {
 	// true <nil>
 }
 
-// A limiter for a visitor is removed when its time is over. IfGreater only makes the time longer.
+// The limiter of a visitor is removed after an hour. With IfGreater, Expire does not shorten that time.
 func ExampleLimiter_Expire() {
 	server := limittest.Start()
 	defer server.Close()

@@ -133,7 +133,7 @@ func ExampleNamed() {
 	// 404
 }
 
-// Requests with one of these methods, or to one of these paths, are never limited.
+// In Guard.Skip, these rules exempt requests for the two paths, and requests that only read.
 func ExamplePaths() {
 	health, reads := httplimit.Paths("/healthz", "/static/"), httplimit.Methods(http.MethodGet)
 	for _, r := range []*http.Request{
