@@ -6,7 +6,7 @@
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false -trimpath)
 
 .NOTPARALLEL:
-.PHONY: help check test unit servers lint release-check outdated tidy matrix matrix-all testdata demo bench bench-update soak views mutants vuln deps clean
+.PHONY: help check test unit servers lint release-check outdated tidy matrix matrix-all testdata demo demo-java bench bench-update soak views mutants vuln deps clean
 
 # What to run before each commit: lint, and the tests that need no server, with the race detector. In 90 s.
 check:
@@ -62,6 +62,11 @@ testdata: deps
 demo:
 	go run ./cmd/rrl demo
 
+# Shows Go and Java (Redisson) on one limit, live.
+demo-java:
+	scripts/deps redis java maven
+	go run ./cmd/rrl demo --java
+
 # Compares this library with its peers on its own Redis: a quarter of an hour. RUN=-quick takes a minute and a half.
 bench: deps
 	scripts/check bench
@@ -95,5 +100,5 @@ deps:
 
 clean:
 	go clean -testcache
-	rm -rf bin compat/java/target compat/guava/java/target
+	rm -rf bin compat/java/target compat/guava/java/target examples/java/target
 	find . -name '*.test' -type f -delete

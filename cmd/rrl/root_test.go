@@ -92,6 +92,9 @@ func TestCommandLine(t *testing.T) {
 		{"demand", []string{"demo", "--demand", "NaN"}, 1, "", "--demand"},
 		{"negative time", []string{"demo", "--for", "-1s"}, 1, "", "must not be negative"},
 		{"no name", []string{"demo", "--name", ""}, 1, "", "--name"},
+		{"release without Java", []string{"demo", "--release", "3.17.5"}, 1, "", "--release is for --java"},
+		{"old Redisson", []string{"demo", "--java", "--release", "3.16.8"}, 1, "", "3.17.0 or later is needed"},
+		{"no Redisson", []string{"demo", "--java", "--release", "latest"}, 1, "", "is not a release of Redisson"},
 		{"no address", []string{"demo", "--redis", "localhost"}, 1, "", "not an address"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -5,32 +5,29 @@ package redisson
 // local repository is not safe against several processes, but a run may use several threads.
 
 import (
-	"archive/zip"
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/maven"
 )
 
 const (
 	install       = "apt-get install openjdk-17-jdk-headless maven"
 	buildAttempts = 3
-	mainClass     = "Main-Class: rratelimiter.compat.Harness"
+	mainClass     = "rratelimiter.compat.Harness"
 )
 
 var (
@@ -65,19 +62,13 @@ func Build(ctx context.Context, versions ...string) error {
 	if len(missing(folder, versions)) == 0 {
 		return nil
 	}
-	for _, name := range []string{"java", "javac", "mvn"} {
-		if _, err := tool(name); err != nil {
-			return err
-		}
-	}
-	if err := checkJava(ctx); err != nil {
-		return err
+	if programs := maven.Missing(ctx); len(programs) > 0 {
+		return fmt.Errorf("redisson: real Redisson needs %s: %s", strings.Join(programs, "; "), install)
 	}
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return fmt.Errorf("redisson: %w", err)
 	}
-	// One lock for all sources: what they share is the Maven repository.
-	unlock, err := lock(ctx, filepath.Join(filepath.Dir(folder), "lock"))
+	unlock, err := maven.Lock(ctx)
 	if err != nil {
 		return fmt.Errorf("redisson: wait for another build: %w", err)
 	}
@@ -95,7 +86,7 @@ func Build(ctx context.Context, versions ...string) error {
 			case <-time.After(time.Duration(attempt) * time.Second):
 			}
 		}
-		if output, err = maven(ctx, sources, folder, todo, attempt > 1); err != nil && ctx.Err() != nil {
+		if output, err = buildTogether(ctx, sources, folder, todo, attempt > 1); err != nil && ctx.Err() != nil {
 			return fmt.Errorf("redisson: build %s: %w", strings.Join(todo, ", "), ctx.Err())
 		}
 	}
@@ -129,7 +120,7 @@ func missing(folder string, versions []string) []string {
 	var todo []string
 	for _, version := range versions {
 		jar := filepath.Join(folder, version, "harness.jar")
-		if complete(jar) {
+		if maven.Complete(jar, mainClass) {
 			built.Store(version, jar)
 		} else if !slices.Contains(todo, version) {
 			todo = append(todo, version)
@@ -138,46 +129,9 @@ func missing(folder string, versions []string) []string {
 	return todo
 }
 
-// complete tells whether a harness jar and all that its manifest points to exist.
-func complete(jar string) bool {
-	archive, err := zip.OpenReader(jar)
-	if err != nil {
-		return false
-	}
-	defer archive.Close()
-	file, err := archive.Open("META-INF/MANIFEST.MF")
-	if err != nil {
-		return false
-	}
-	defer file.Close()
-	manifest, err := io.ReadAll(file)
-	if err != nil {
-		return false
-	}
-	// Long lines are folded; the rest begins with a blank.
-	text := strings.NewReplacer("\r\n ", "", "\n ", "").Replace(string(manifest))
-	jars := 0
-	main := false
-	lines := bufio.NewScanner(strings.NewReader(text))
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		line := strings.TrimSpace(lines.Text())
-		main = main || line == mainClass
-		if entries, ok := strings.CutPrefix(line, "Class-Path: "); ok {
-			for entry := range strings.FieldsSeq(entries) {
-				if _, err := os.Stat(strings.TrimPrefix(entry, "file://")); err != nil {
-					return false
-				}
-				jars++
-			}
-		}
-	}
-	return main && jars > 5
-}
-
-// maven builds versions in one run, each a module of a project made for the occasion, and puts
+// buildTogether builds versions in one run, each a module of a project made for the occasion, and puts
 // the jars in their places. Its output comes back for the case that something is missing then.
-func maven(ctx context.Context, sources, folder string, versions []string, again bool) (string, error) {
+func buildTogether(ctx context.Context, sources, folder string, versions []string, again bool) (string, error) {
 	work, err := os.MkdirTemp(folder, "building-")
 	if err != nil {
 		return "", err
@@ -211,23 +165,15 @@ func maven(ctx context.Context, sources, folder string, versions []string, again
 		return "", err
 	}
 
-	mvn, err := tool("mvn")
-	if err != nil {
-		return "", err
-	}
-	args := []string{"-B", "-q", "-T", "4", "--fail-at-end", "-Dmaven.artifact.threads=8", "-f", work, "package"}
+	args := []string{"-q", "-T", "4", "--fail-at-end"}
 	if again {
 		args = append(args, "-U") // or a download that failed is not tried again
 	}
-	cmd := exec.CommandContext(ctx, mvn, args...)
-	cmd.Dir = work
-	cmd.WaitDelay = 10 * time.Second
 	output := &tail{max: 16 << 10}
-	cmd.Stdout, cmd.Stderr = output, output
-	err = cmd.Run()
+	err = maven.Package(ctx, work, output, args...)
 	for _, version := range versions {
 		jar := filepath.Join(work, "out", version, "harness.jar")
-		if !complete(jar) {
+		if !maven.Complete(jar, mainClass) {
 			continue
 		}
 		place := filepath.Join(folder, version)
@@ -304,13 +250,8 @@ func sourceFolder() (string, error) {
 
 // outputFolder is where the jars of these sources are: same sources, same folder.
 func outputFolder(sources string) (string, error) {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		// No home, as in some containers.
-		cache = filepath.Join(sources, "target", "cache")
-	}
 	hash := sha256.New()
-	err = filepath.WalkDir(sources, func(path string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir(sources, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -338,51 +279,5 @@ func outputFolder(sources string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("redisson: %w", err)
 	}
-	return filepath.Join(cache, "rratelimiter", "redisson", hex.EncodeToString(hash.Sum(nil))[:16]), nil
-}
-
-// tool finds a program of the JDK or Maven, or says what to install.
-func tool(name string) (string, error) {
-	if home := os.Getenv("JAVA_HOME"); home != "" && name != "mvn" {
-		if path, err := exec.LookPath(filepath.Join(home, "bin", name)); err == nil {
-			return path, nil
-		}
-	}
-	path, err := exec.LookPath(name)
-	if err != nil {
-		return "", fmt.Errorf("redisson: %s not found; real Redisson needs a JDK 17 or later and Maven: %s", name, install)
-	}
-	return path, nil
-}
-
-// checkJava fails where Java is too old for the harness.
-func checkJava(ctx context.Context) error {
-	java, err := tool("java")
-	if err != nil {
-		return err
-	}
-	output, err := exec.CommandContext(ctx, java, "-version").CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("redisson: java -version: %w: %s", err, output)
-	}
-	if major := javaMajor(string(output)); major < 17 {
-		first, _, _ := strings.Cut(string(output), "\n")
-		return fmt.Errorf("redisson: Java 17 or later is needed, this is %s: %s", strings.TrimSpace(first), install)
-	}
-	return nil
-}
-
-var javaVersionForm = regexp.MustCompile(`version "([0-9]+)(?:\.([0-9]+))?`)
-
-// javaMajor reads the 17 out of `openjdk version "17.0.15"`, and 8 out of "1.8.0_292".
-func javaMajor(output string) int {
-	match := javaVersionForm.FindStringSubmatch(output)
-	if match == nil {
-		return 0
-	}
-	major, _ := strconv.Atoi(match[1])
-	if major == 1 {
-		major, _ = strconv.Atoi(match[2])
-	}
-	return major
+	return filepath.Join(maven.Cache(), hex.EncodeToString(hash.Sum(nil))[:16]), nil
 }

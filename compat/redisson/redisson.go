@@ -30,6 +30,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/rratelimiter/rratelimiter/internal/maven"
 )
 
 // Versions are the Redisson versions that the tests run with, of all Releases: some of each record
@@ -248,11 +250,7 @@ func command(ctx context.Context, version string, flags, words []string) (*exec.
 	if err != nil {
 		return nil, err
 	}
-	java, err := tool("java")
-	if err != nil {
-		return nil, err
-	}
-	return exec.Command(java, slices.Concat(flags, quietJVM, []string{"-jar", jar}, words)...), nil
+	return exec.Command(maven.Java(), slices.Concat(flags, quietJVM, []string{"-jar", jar}, words)...), nil
 }
 
 // read hands the lines of the JVM to those who wait for them, until it ends.

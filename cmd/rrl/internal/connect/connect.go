@@ -32,14 +32,14 @@ import (
 
 // A Server is the Redis of a command.
 type Server struct {
-	Redis    redis.UniversalClient
-	Where    string // description for people
-	Embedded bool
-	Options  *redis.Options // how to reach it; nil for a cluster
-	Nodes    []string       // of a cluster
-	from     string         // origin of the address: a flag, or an environment variable
-	secrets  []string       // that no printed text may contain
-	stop     func()
+	Redis   redis.UniversalClient
+	Where   string         // description for people
+	Private bool           // no other program knows it
+	Options *redis.Options // how to reach it; nil for a cluster
+	Nodes   []string       // of a cluster
+	from    string         // origin of the address: a flag, or an environment variable
+	secrets []string       // that no printed text may contain
+	stop    func()
 	*patience
 
 	once   sync.Once
@@ -318,6 +318,6 @@ func embedded() (*Server, error) {
 		return nil, fmt.Errorf("start the embedded server: %w", err)
 	}
 	s := access{timeout: DefaultTimeout}.server(redis.NewClient(&redis.Options{Addr: m.Addr()}), "embedded server")
-	s.Embedded, s.stop = true, m.Close
+	s.Private, s.stop = true, m.Close
 	return s, nil
 }

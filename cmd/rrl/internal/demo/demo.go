@@ -1,5 +1,5 @@
-// Package demo lets workers and pollers share a limiter, shows that live or as lines, and checks from outside that the
-// limit is kept. It knows nothing of commands.
+// Package demo lets workers and pollers share a limiter, with threads of a real Redisson if wanted. It shows that live or
+// as lines, and checks from outside that the limit is kept. It knows nothing of commands.
 package demo
 
 import (
@@ -12,6 +12,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/internal/span"
 )
@@ -20,8 +21,9 @@ import (
 
 // Options are what the flags of demo say.
 type Options struct {
-	Address, Name, Rate string // address is "" for an embedded server; rate is set if the limiter has none
+	Address, Name, Rate string // address is "" for a private server; rate is set if the limiter has none
 	Load                Load
+	Release             string        // of a Redisson whose threads make the same requests; "": none
 	Lease               time.Duration // of workers and pollers; 0: none
 	Length              time.Duration // 0: until the context ends
 	Plain               bool          // lines of text, even on a terminal
@@ -59,15 +61,39 @@ func Run(ctx context.Context, o Options, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	private, java, jar := o.Address == "", o.Release != "", ""
+	if java {
+		if err := redisson.Missing(ctx, private); err != nil {
+			return err
+		}
+		if jar, err = build(ctx, o.Release, out); err != nil {
+			return err
+		}
+		if private {
+			address, stop, err := redisson.Server(ctx)
+			if err != nil {
+				return err
+			}
+			defer stop()
+			o.Address = address
+		}
+	}
 	s, err := connect.To(o.Address)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	return s.Clean(demoOn(ctx, s, o, rate, in, out))
+	if private && java {
+		s.Private, s.Where = true, "a private redis-server"
+	}
+	if java && (s.Options == nil || s.Options.Network != "tcp") {
+		return errors.New("--java: the address of --redis must be that of a single server, by host and port")
+	}
+	return s.Clean(demoOn(ctx, s, o, rate, jar, in, out))
 }
 
-func demoOn(ctx context.Context, s *connect.Server, o Options, rate rratelimiter.Rate, in io.Reader, out io.Writer) error {
+// demoOn runs a demo on a server; jar is that of the JVM, if there is one.
+func demoOn(ctx context.Context, s *connect.Server, o Options, rate rratelimiter.Rate, jar string, in io.Reader, out io.Writer) error {
 	outer := ctx
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -81,9 +107,13 @@ func demoOn(ctx context.Context, s *connect.Server, o Options, rate rratelimiter
 	if rate, err = limiter.Config(ctx); err != nil {
 		return fmt.Errorf("%s: %w", s.Where, err)
 	}
-	o.Load.rate, o.Load.lease = rate, o.Lease
+	o.Load.rate, o.Load.lease, o.Load.java = rate, o.Lease, jar != ""
 
-	fmt.Fprintf(out, "Limiter %s on %s, rate %v\n%s, %s\n", render.Printable(o.Name), s.Where, rate,
+	fmt.Fprintf(out, "Limiter %s on %s, rate %v\n", render.Printable(o.Name), s.Where, rate)
+	if jar != "" {
+		fmt.Fprintf(out, "Go and Java (Redisson %s), each: ", o.Release)
+	}
+	fmt.Fprintf(out, "%s, %s\n",
 		count(o.Load.Workers, "worker", "blocks", "block")+" in Acquire",
 		count(o.Load.Pollers, "poller", "tries", "try")+" TryAcquire")
 	if !created && rate != wanted {
@@ -92,20 +122,30 @@ func demoOn(ctx context.Context, s *connect.Server, o Options, rate rratelimiter
 		fmt.Fprintln(out, "The limiter was there already, with this rate.")
 	}
 	java := ""
-	if !s.Embedded {
+	if !s.Private && jar == "" {
 		java = javaSnippet(s, o.Name, rate, o.Load.Permits)
 		fmt.Fprintf(out, "\n%s\n", java)
 	}
-	if o.Load.Permits > rate.Permits {
-		err := fmt.Errorf("--permits %d: the rate %v never grants so many at once", o.Load.Permits, rate)
+	d := &course{server: s, name: o.Name, length: o.Length, began: time.Now(), release: o.Release}
+	switch {
+	case o.Load.Permits > rate.Permits:
+		err = fmt.Errorf("--permits %d: the rate %v never grants so many at once", o.Load.Permits, rate)
+	case jar != "" && rate.Type == rratelimiter.PerClient:
+		err = fmt.Errorf("--java: Go and Java do not share the rate %v", rate)
+	case jar != "":
+		d.java, err = redisson.Start(ctx, jar, settings(s, o))
+	}
+	if err != nil {
 		if created {
-			_, remove := limiter.Delete(ctx)
+			_, remove := limiter.Delete(context.WithoutCancel(ctx))
 			err = errors.Join(err, remove)
 		}
 		return err
 	}
+	if d.java != nil {
+		defer d.java.Close()
+	}
 
-	d := &course{server: s, name: o.Name, length: o.Length, began: time.Now()}
 	d.traffic = newTraffic(o.Load, stop)
 	// Workers and pollers are two clients, so that they share only through Redis. With a rate for each client they are
 	// one: there would be nothing to share.
@@ -158,6 +198,8 @@ type course struct {
 	ended   time.Time
 	traffic *traffic
 	witness *witness
+	java    *redisson.Process // nil if there is no Java
+	release string            // of its Redisson; "" if there is no Java
 }
 
 // run runs callers, witness and view until the time is up, the user quits, or something fails.
@@ -174,6 +216,13 @@ func (d *course) run(ctx context.Context, stop context.CancelCauseFunc, workers,
 	defer enough()
 	var callers, watch sync.WaitGroup
 	callers.Go(func() { d.traffic.run(ctx, workers, pollers) })
+	if d.java != nil {
+		callers.Go(func() {
+			if err := d.java.Run(ctx, d.traffic.answeredInJava); err != nil {
+				stop(err)
+			}
+		})
+	}
 	watch.Go(func() {
 		if err := d.witness.watch(watching); err != nil {
 			stop(err)
@@ -183,8 +232,9 @@ func (d *course) run(ctx context.Context, stop context.CancelCauseFunc, workers,
 		stop(fmt.Errorf("show: %w", err))
 	}
 	stop(nil)
+	d.ended = time.Now() // a JVM may take a second to end
+	d.witness.end(d.ended)
 	callers.Wait()
-	d.ended = time.Now()
 	enough()
 	watch.Wait()
 	err := d.last(context.WithoutCancel(ctx))
@@ -216,14 +266,14 @@ func (d *course) last(ctx context.Context) error {
 // figures returns what a view may show.
 func (d *course) figures(columns int) figures {
 	f := figures{
-		name: render.Printable(d.name), where: d.server.Where, alone: d.server.Embedded,
-		length: d.length, elapsed: time.Since(d.began), picture: d.witness.picture(columns),
+		name: render.Printable(d.name), where: d.server.Where, alone: d.server.Private,
+		release: d.release, length: d.length, elapsed: time.Since(d.began), picture: d.witness.picture(columns),
 	}
 	t := d.traffic
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f.callers = append(f.callers, t.callers...)
-	f.granted, f.denied, f.longest, f.repaired = t.granted, t.denied, t.longest, t.repaired
+	f.side, f.java, f.repaired = t.side, t.java, t.repaired
 	for _, c := range t.callers {
 		if c.blocks && c.state == asking {
 			f.waiting++
@@ -242,17 +292,31 @@ func (d *course) summary(out io.Writer, v verdict) {
 		fmt.Fprintf(out, "  %-16s%s\n", what, fmt.Sprintf(format, args...))
 	}
 	fmt.Fprintf(out, "\nSummary of %v\n", took.Round(10*time.Millisecond))
-	line("granted", "%s: %s to workers, %s to pollers; %s to Redis",
-		render.Number(t.granted, "permit"), render.Thousands(t.grantedBy[1]), render.Thousands(t.grantedBy[0]),
-		render.Number(t.calls, "call"))
+	granted := func(s side) string {
+		return fmt.Sprintf("%s: %s to workers, %s to pollers",
+			render.Number(s.granted, "permit"), render.Thousands(s.granted-s.polled), render.Thousands(s.polled))
+	}
+	all := t.granted + t.java.granted
+	if d.java == nil {
+		line("granted", "%s; %s to Redis", granted(t.side), render.Number(t.calls, "call"))
+	} else {
+		inGo, inJava := shares(t.granted, t.java.granted)
+		line("Go", "%s, %s; %s to Redis", inGo, granted(t.side), render.Number(t.calls, "call"))
+		line("Java", "%s, %s", inJava, granted(t.java))
+	}
 	if t.load.lease > 0 {
 		line("leases", "%s taken ahead of demand, %s of them given back", render.Number(t.ahead, "permit"), render.Thousands(t.returned))
 	}
 	if v.others > 0 {
 		line("others", "%s granted to other processes", render.Number(v.others, "permit"))
 	}
-	line("denied", "%s of pollers", render.Number(t.denied, "request"))
-	line("longest wait", "%s", render.Wait(t.longest))
+	if d.java == nil {
+		line("denied", "%s of pollers", render.Number(t.denied, "request"))
+		line("longest wait", "%s", render.Wait(t.longest))
+	} else {
+		line("denied", "%s of pollers in Go, %s in Java", render.Number(t.denied, "request"), render.Thousands(t.java.denied))
+		line("longest wait", "%s in Go, %s in Java", render.Wait(t.longest), render.Wait(t.java.longest))
+	}
 	if p.over > 0 {
 		over := "interval"
 		if p.over > 1 {
@@ -269,14 +333,16 @@ func (d *course) summary(out io.Writer, v verdict) {
 	}
 	switch {
 	case v.complete:
-		line("records", "%s, all seen; callers got %s", render.Number(v.recorded, "permit"), render.Thousands(t.granted))
+		line("records", "%s, all seen; callers got %s", render.Number(v.recorded, "permit"), render.Thousands(all))
 	default:
 		line("records", "%s seen; callers got %s; some may have gone unseen",
-			render.Number(v.recorded, "permit"), render.Thousands(t.granted))
+			render.Number(v.recorded, "permit"), render.Thousands(all))
 	}
-	if v.doubt > 0 && t.load.lease > 0 {
+	switch {
+	case v.recorded == all: // there is no difference
+	case v.doubt > 0 && t.load.lease > 0:
 		line("", "(the difference: up to %s taken ahead, or in calls that were in flight when their callers stopped)", render.Number(v.doubt, "permit"))
-	} else if v.doubt > 0 {
+	case v.doubt > 0:
 		line("", "(the difference: up to %s in calls that were in flight when their callers stopped)", render.Number(v.doubt, "permit"))
 	}
 	if p.changed != "" {
@@ -299,7 +365,7 @@ func (d *course) summary(out io.Writer, v verdict) {
 func (d *course) leave(ctx context.Context, out io.Writer, created bool, v verdict, limiter *rratelimiter.Limiter) error {
 	name := render.Printable(d.name)
 	switch {
-	case d.server.Embedded:
+	case d.server.Private:
 		return nil
 	case !created:
 		fmt.Fprintf(out, "The limiter %s was there before the demo and stays.\n", name)

@@ -2,6 +2,7 @@ package demo
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -18,9 +19,10 @@ type figures struct {
 	alone           bool // no other client can use the limiter
 	length, elapsed time.Duration
 	callers         []caller
-	granted, denied int64
+	side            // of Go
+	java            side
+	release         string // of the Redisson of Java; "" without Java
 	waiting         int
-	longest         time.Duration
 	repaired        string
 }
 
@@ -49,6 +51,15 @@ func (f figures) throughput() string {
 		return fmt.Sprintf("the first %s has not ended", span.Text(f.rate.Interval))
 	}
 	return fmt.Sprintf("%s of %s", perInterval(f.average, f.rate), render.Thousands(f.rate.Permits))
+}
+
+// shares returns what part of all permits each side got.
+func shares(inGo, inJava int64) (ofGo, ofJava string) {
+	if inGo+inJava == 0 {
+		return "0 %", "0 %"
+	}
+	percent := int(math.Round(100 * float64(inGo) / float64(inGo+inJava)))
+	return fmt.Sprintf("%d %%", percent), fmt.Sprintf("%d %%", 100-percent)
 }
 
 func perInterval(average float64, r rratelimiter.Rate) string {

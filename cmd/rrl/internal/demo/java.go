@@ -1,16 +1,56 @@
 package demo
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 )
 
-// java.go writes a Java program that joins a limiter.
+// java.go has what a demo says to Java: the settings of a JVM that it starts (--java), or else a Java program that joins the
+// limiter.
+
+// build returns the jar of the JVM, and says what it does if the jar has to be built first.
+func build(ctx context.Context, release string, out io.Writer) (string, error) {
+	const pause = 2 * time.Second // between two lines
+	live, said := render.IsTerminal(out), time.Now()
+	jar, err := redisson.Build(ctx, release, func(progress string) {
+		switch {
+		case progress == "":
+			fmt.Fprintf(out, "Maven gets Redisson %s and compiles the Java side, once.\n", release)
+		case live:
+			fmt.Fprintf(out, "\r%s", progress)
+		case time.Since(said) >= pause:
+			fmt.Fprintln(out, progress)
+			said = time.Now()
+		}
+	})
+	if live {
+		fmt.Fprint(out, "\r\x1b[K")
+	}
+	return jar, err
+}
+
+// settings returns those of a JVM whose threads make the same requests as the callers in Go.
+func settings(s *connect.Server, o Options) redisson.Settings {
+	work, poll := o.Load.pauses()
+	scheme := "redis"
+	if s.Options.TLSConfig != nil {
+		scheme = "rediss"
+	}
+	return redisson.Settings{
+		Address: scheme + "://" + s.Options.Addr, Database: s.Options.DB, User: s.Options.Username, Password: s.Options.Password,
+		Name: o.Name, Permits: o.Load.Permits,
+		Workers: o.Load.Workers, WorkPause: work, Pollers: o.Load.Pollers, PollPause: poll,
+	}
+}
 
 // javaSnippet returns Java code that uses the same limiter through Redisson, and sets the same rate if there is none.
 // It contains a placeholder instead of a password.

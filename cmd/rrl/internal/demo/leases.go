@@ -15,8 +15,8 @@ import (
 // every moment the live records must not hold more than the rate: the permits that callers got within the last interval are
 // among them. The witness reads all of them with each poll.
 
-// A holding is what a client's records of one time held when they were last seen.
-type holding struct{ at, permits int64 }
+// A holding is what a client's records of one time held when they were last seen, and how much of it is Java's.
+type holding struct{ at, permits, java int64 }
 
 // liveRecords are the records of a limiter with leases.
 type liveRecords struct {
@@ -56,11 +56,14 @@ func (w *witness) takeLive(l look) {
 			sum += int64(record.Permits)
 		}
 		owner := string(record.ID)
-		if len(owner) >= 5 && owner[:2] == "Go" {
+		var java int64
+		if byGo(record.ID) {
 			owner = owner[:5] // later calls of the client replace its record
+		} else {
+			java = int64(record.Permits)
 		}
 		key := owner + strconv.FormatFloat(z.Score, 'f', -1, 64)
-		seen[key] = holding{int64(z.Score), seen[key].permits + int64(record.Permits)}
+		seen[key] = holding{int64(z.Score), seen[key].permits + int64(record.Permits), seen[key].java + java}
 	}
 	live.most = max(live.most, sum)
 	for key, h := range live.holdings {

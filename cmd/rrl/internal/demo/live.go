@@ -41,6 +41,9 @@ func newLive(f func(columns int) figures, java string) *render.Screen {
 
 // frame draws figures for a terminal of a size. Colour only repeats what the text says.
 func frame(f figures, width, height int) []string {
+	if f.release != "" {
+		return frameBoth(f, width, height)
+	}
 	cells := render.BarCells(width)
 	lines := head(f, width, cells)
 	lines = append(lines, "", render.Dim.Render(table("", strings.Repeat(" ", cells-8), cells, "granted", "denied", "longest", "now")))
@@ -72,32 +75,44 @@ func page(f figures, java string, width, height int) []string {
 	return render.Fit(append(lines, render.Dim.Render("q stops, j goes back")), width, height)
 }
 
+// title draws the first line.
+func title(f figures, width int) string {
+	return render.Edges(render.Strong.Render("rrl demo")+"  "+f.name+"  "+render.Strong.Render(f.rate.String())+"  "+f.where, f.time(), width)
+}
+
 // head draws the part about the limiter.
 func head(f figures, width, cells int) []string {
-	labelled := func(label, bar, figure string) string {
-		return fmt.Sprintf("%-*s%s  %s", render.LabelCells, label, bar, figure)
-	}
 	use := render.Good
 	if f.used >= f.rate.Permits {
 		use = render.Warm
 	}
-	verdict := render.Good
-	if f.largest > f.rate.Permits {
-		verdict = render.Bad
-	}
 	free := max(f.rate.Permits-f.used, 0)
-	return []string{
-		render.Edges(render.Strong.Render("rrl demo")+"  "+f.name+"  "+render.Strong.Render(f.rate.String())+"  "+f.where, f.time(), width),
+	return append([]string{
+		title(f, width),
 		"",
 		labelled("window", use.Render(render.Bar(f.used, f.rate.Permits, cells, "█", "░")),
 			fmt.Sprintf("%s of %s in use", render.Thousands(f.used), render.Thousands(f.rate.Permits))),
 		labelled("", strings.Repeat(" ", cells), fmt.Sprintf("%s free, %d waiting", render.Number(free, "permit"), f.waiting)),
 		labelled("grants", render.Sparks(f.columns), fmt.Sprintf("from %s ago to now", span.Text(f.rate.Interval))),
+	}, compared(f, cells)...)
+}
+
+// compared draws throughput and largest window beside the rate.
+func compared(f figures, cells int) []string {
+	verdict := render.Good
+	if f.largest > f.rate.Permits {
+		verdict = render.Bad
+	}
+	return []string{
 		labelled("throughput", render.Good.Render(render.Bar(int64(f.average*1000), f.rate.Permits*1000, cells, "█", "░")),
 			f.throughput()),
 		labelled("largest", verdict.Render(render.Bar(f.largest, f.rate.Permits, cells, "█", "░")),
 			fmt.Sprintf("%s of %s, %s", render.Thousands(f.largest), render.Thousands(f.rate.Permits), verdict.Render(f.kept()))),
 	}
+}
+
+func labelled(label, bar, figure string) string {
+	return fmt.Sprintf("%-*s%s  %s", render.LabelCells, label, bar, figure)
 }
 
 // table draws one row of the table of callers.

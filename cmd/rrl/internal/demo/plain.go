@@ -13,10 +13,17 @@ import (
 
 const plainEvery = 500 * time.Millisecond
 
-const plainLegend = "each line: time, [bar] permits in use / rate, ..., throughput, largest window"
+const (
+	plainLegend     = "each line: time, [bar] permits in use / rate, ..., throughput, largest window"
+	plainLegendJava = "each line: time, [bar] permits in use by Go (G) and Java (J) / rate, granted, throughput, largest window"
+)
 
 func showPlain(ctx context.Context, f func(columns int) figures, out io.Writer) error {
-	if _, err := fmt.Fprintln(out, plainLegend); err != nil {
+	legend := plainLegend
+	if f(0).release != "" {
+		legend = plainLegendJava
+	}
+	if _, err := fmt.Fprintln(out, legend); err != nil {
 		return err
 	}
 	ticker := time.NewTicker(plainEvery)
@@ -39,8 +46,13 @@ func plainLine(f figures) string {
 	if f.over > 0 {
 		throughput = perInterval(f.average, f.rate)
 	}
-	line := fmt.Sprintf("%5.1fs [%s] %d/%d granted %d denied %d waiting %d, %s, largest %d", f.elapsed.Seconds(),
-		render.Bar(f.used, f.rate.Permits, 10, "#", "."), f.used, f.rate.Permits, f.granted, f.denied, f.waiting, throughput, f.largest)
+	bar, results := render.Bar(f.used, f.rate.Permits, 10, "#", "."), fmt.Sprintf("granted %d denied %d waiting %d", f.granted, f.denied, f.waiting)
+	if f.release != "" {
+		bar = both(f.now().inGo, f.now().inJava, f.rate.Permits, 10, ".")
+		inGo, inJava := shares(f.granted, f.java.granted)
+		results = fmt.Sprintf("Go %d (%s) Java %d (%s)", f.granted, inGo, f.java.granted, inJava)
+	}
+	line := fmt.Sprintf("%5.1fs [%s] %d/%d %s, %s, largest %d", f.elapsed.Seconds(), bar, f.used, f.rate.Permits, results, throughput, f.largest)
 	if f.others > 0 {
 		line += fmt.Sprintf(", others %d", f.others)
 	}

@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
 // traffic.go has the callers of a demo: workers that block in Acquire, pollers that TryAcquire, and the log of their
-// grants. It does not depend on the views.
+// grants; with Java, also the results of the threads of a JVM. It does not depend on the views.
 
 // A caller is the current state of a worker or a poller.
 type caller struct {
@@ -42,6 +43,13 @@ type Load struct {
 	Demand           float64 // multiple of the rate that the workers would use without a limit; 0: no pauses
 	rate             rratelimiter.Rate
 	lease            time.Duration // 0: none
+	java             bool          // as many threads in a JVM make the same requests
+}
+
+// pauses returns the mean times between two requests of a worker, and of a poller.
+func (l Load) pauses() (work, poll time.Duration) {
+	const longest, least = 500 * time.Millisecond, time.Millisecond
+	return l.pause(l.Workers, l.Demand, longest), max(l.pause(l.Pollers, 0.3, longest/2), least)
 }
 
 // pause returns the mean time between two requests of one of n callers, so that together they request times the rate.
@@ -54,25 +62,45 @@ func (l Load) pause(n int, times float64, longest time.Duration) time.Duration {
 	return min(time.Duration(mean), longest)
 }
 
+// A side has the results of all callers in Go, or of all threads in Java.
+type side struct {
+	granted int64 // permits
+	polled  int64 // of them, to pollers
+	denied  int64 // requests
+	longest time.Duration
+}
+
+// add adds the result of a request.
+func (s *side) add(permits int64, blocks, granted bool, took time.Duration) {
+	switch {
+	case !granted:
+		s.denied++
+	case blocks:
+		s.granted += permits
+		s.longest = max(s.longest, took)
+	default:
+		s.granted += permits
+		s.polled += permits
+	}
+}
+
 // A traffic has the callers, and their log.
 type traffic struct {
 	load    Load
 	checker *window.Checker
 	stop    context.CancelCauseFunc
 
-	mu        sync.Mutex
-	callers   []caller
-	granted   int64 // permits
-	denied    int64 // requests
-	unknown   int64 // permits of requests that returned ErrOutcomeUnknown
-	longest   time.Duration
-	calls     int64 // to Redis
-	taken     int64 // permits granted by calls, including those for callers that had stopped, and those of leases
-	ahead     int64 // permits taken ahead, for leases
-	returned  int64 // of them, given back
-	failed    bool  // a call failed, so taken is too low
-	repaired  string
-	grantedBy [2]int64 // pollers, workers
+	mu       sync.Mutex
+	callers  []caller
+	side     // of Go
+	java     side
+	unknown  int64 // permits of requests that returned ErrOutcomeUnknown
+	calls    int64 // to Redis
+	taken    int64 // permits granted by calls, including those for callers that had stopped, and those of leases
+	ahead    int64 // permits taken ahead, for leases
+	returned int64 // of them, given back
+	failed   bool  // a call failed, so taken is too low
+	repaired string
 }
 
 func newTraffic(l Load, stop context.CancelCauseFunc) *traffic {
@@ -102,9 +130,7 @@ func (t *traffic) Call(info rratelimiter.CallInfo) {
 
 // run runs all callers until ctx ends, and returns when the last one has stopped.
 func (t *traffic) run(ctx context.Context, workers, pollers *rratelimiter.Limiter) {
-	const longest, least = 500 * time.Millisecond, time.Millisecond
-	work := t.load.pause(t.load.Workers, t.load.Demand, longest)
-	poll := max(t.load.pause(t.load.Pollers, 0.3, longest/2), least)
+	work, poll := t.load.pauses()
 	var all sync.WaitGroup
 	for i := range t.callers {
 		all.Go(func() {
@@ -171,18 +197,14 @@ func (t *traffic) answered(i int, start, end time.Time, granted bool, err error)
 		t.checker.Add(window.Grant{Permits: t.load.Permits, Start: start, End: end})
 		c.state = got
 		c.granted += t.load.Permits
-		t.granted += t.load.Permits
 		if c.blocks {
 			c.longest = max(c.longest, end.Sub(start))
-			t.longest = max(t.longest, end.Sub(start))
-			t.grantedBy[1] += t.load.Permits
-		} else {
-			t.grantedBy[0] += t.load.Permits
 		}
+		t.add(t.load.Permits, c.blocks, true, end.Sub(start))
 	case err == nil:
 		c.state = refused
 		c.denied++
-		t.denied++
+		t.add(t.load.Permits, c.blocks, false, 0)
 	default:
 		c.state = idle
 		if errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
@@ -191,11 +213,31 @@ func (t *traffic) answered(i int, start, end time.Time, granted bool, err error)
 	}
 }
 
+// answeredInJava logs the end of a request of a thread in Java.
+func (t *traffic) answeredInJava(r redisson.Result) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.java.add(t.load.Permits, r.Worker, r.Granted, r.End.Sub(r.Start))
+	if r.Granted {
+		t.checker.Add(window.Grant{Permits: t.load.Permits, Start: r.Start, End: r.End})
+	}
+}
+
 // own returns how many permits the callers took: at least, and at most. The two differ if callers stopped while their
-// call was in flight.
+// call was in flight. Each thread in Java may have been granted one request more than it has reported.
 func (t *traffic) own() (least, most int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	least, most = t.inGo()
+	if t.load.java {
+		least += t.java.granted
+		most += t.java.granted + int64(t.load.Workers+t.load.Pollers)*t.load.Permits
+	}
+	return least, most
+}
+
+// inGo is own without Java. t.mu is held.
+func (t *traffic) inGo() (least, most int64) {
 	most = t.granted + t.unknown
 	if t.load.lease > 0 {
 		return t.granted, max(most, t.taken) // some of what was taken ahead is unused
@@ -210,5 +252,5 @@ func (t *traffic) own() (least, most int64) {
 func (t *traffic) doubted() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.unknown > 0
+	return t.unknown > 0 || t.load.java
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +22,7 @@ import (
 func someFigures(callers, columns int) figures {
 	f := figures{
 		name: "rrl-demo", where: "embedded server", alone: true, length: 5 * time.Second, elapsed: 3100 * time.Millisecond,
-		granted: 154, denied: 20, waiting: 3, longest: 376 * time.Millisecond,
+		side: side{granted: 154, denied: 20, longest: 376 * time.Millisecond}, waiting: 3,
 		picture: picture{rate: perSecond(50), used: 47, columns: make([]int64, columns), average: 49.5, over: 3, largest: 50},
 	}
 	for i := range callers {
@@ -37,7 +38,9 @@ func TestFrameFitsTheTerminal(t *testing.T) {
 			f.name = strings.Repeat("long", 30)
 			f.alone = callers == 6
 			f.changed = strings.Repeat("somebody ", 20)
-			for _, lines := range [][]string{frame(f, size[0], size[1]), page(f, "line\nline", size[0], size[1])} {
+			for _, lines := range [][]string{
+				frame(f, size[0], size[1]), page(f, "line\nline", size[0], size[1]), frame(withJava(f), size[0], size[1]),
+			} {
 				if len(lines) > size[1] {
 					t.Errorf("%v, %d callers: %d lines", size, callers, len(lines))
 				}
@@ -69,6 +72,46 @@ func TestFrameSaysWhatHappens(t *testing.T) {
 	}
 }
 
+// withJava adds the figures of Java.
+func withJava(f figures) figures {
+	f.release, f.java = "4.7.0", side{granted: 206, denied: 30, longest: 700 * time.Millisecond}
+	for range 1000 {
+		f.samples = append(f.samples, sample{inGo: 20, inJava: 27})
+	}
+	return f
+}
+
+func TestFrameWithJava(t *testing.T) {
+	text := ansi.Strip(strings.Join(frame(withJava(someFigures(6, render.BarCells(80))), 80, 24), "\n"))
+	for _, want := range []string{"rrl-demo  50/s  Redisson 4.7.0", "50 ─────", "█ Go, ▒ Java; at most 50 in any 1s", "Go 43 %, Java 57 %",
+		"50 of 50, limit kept", "49.5/s of 50", "Go                154      43 %        20  376 ms", "Java              206      57 %        30  700 ms"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "embedded") || strings.Contains(text, "worker") {
+		t.Error(text)
+	}
+}
+
+func TestStack(t *testing.T) {
+	f := figures{picture: picture{rate: perSecond(4), samples: []sample{{0, 0}, {1, 1}, {2, 2}, {4, 0}, {0, 4}, {3, 2}}}}
+	lines := stack(f, 10, 4)
+	for i := range lines {
+		lines[i] = ansi.Strip(lines[i])
+	}
+	want := []string{
+		"4 ───────█",
+		"      ▒█▒▒",
+		"      ▒█▒█",
+		"     ▒██▒█",
+		"     ███▒█",
+	}
+	if !slices.Equal(lines[:5], want) {
+		t.Errorf("\n%s", strings.Join(lines, "\n"))
+	}
+}
+
 func TestPlainLineIsASCII(t *testing.T) {
 	f := someFigures(2, 0)
 	f.others = 3
@@ -77,6 +120,9 @@ func TestPlainLineIsASCII(t *testing.T) {
 		if !strings.Contains(line, want) {
 			t.Errorf("no %q in %q", want, line)
 		}
+	}
+	if got, want := plainLine(withJava(f)), "  3.1s [GGGGJJJJJ.] 47/50 Go 154 (43 %) Java 206 (57 %), 49.5/s, largest 50, others 3"; got != want {
+		t.Errorf("%q", got)
 	}
 	f.largest = 51
 	if !strings.HasSuffix(plainLine(f), "largest 51, others 3: LIMIT NOT KEPT") {

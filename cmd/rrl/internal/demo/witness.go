@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -43,6 +44,8 @@ type witness struct {
 	seen     map[string]sighting
 	newest   int64 // highest score, at most this host's time
 	recent   []moment
+	samples  []sample
+	sampled  time.Time       // of the last sample
 	checker  *window.Checker // grants between score and poll
 	scores   *window.Checker // grants at their scores
 	recorded int64           // permits in records since the start
@@ -50,6 +53,7 @@ type witness struct {
 	others   int64           // lower bound of the permits of other clients
 	last     time.Time       // beginning of the last poll
 	read     time.Time       // end of the last poll
+	ended    time.Time       // the callers were told to stop; zero before
 	gap      bool            // records may have been missed
 	live     *liveRecords    // of a limiter with leases (leases.go); nil without
 	broken   string          // the first violation before a restart of the checker
@@ -58,8 +62,19 @@ type witness struct {
 
 type sighting struct{ at, permits int64 }
 
-// A moment has the permits that were granted at one ms.
-type moment struct{ at, permits int64 }
+// A moment has the permits that were granted at one ms, and how many of them to Java.
+type moment struct{ at, permits, java int64 }
+
+// A sample has the permits in records that were live at one time: those of Go, and those of Java.
+type sample struct{ inGo, inJava int64 }
+
+const (
+	sampledEvery = 100 * time.Millisecond
+	samplesKept  = 500
+)
+
+// byGo reports whether a record with an id was written by this library: see docs/rrl.md, "by writer".
+func byGo(id []byte) bool { return len(id) >= 5 && string(id[:2]) == "Go" }
 
 // A look is the result of one poll.
 type look struct {
@@ -199,6 +214,7 @@ func (w *witness) take(l look) {
 		w.gap = true
 	}
 	w.last, w.read = l.from, l.until
+	defer w.sample()
 	w.others = max(w.earlier-own, 0)
 	if w.live != nil {
 		w.takeLive(l)
@@ -233,12 +249,32 @@ func (w *witness) see(z redis.Z, now time.Time) int64 {
 		return 0
 	}
 	w.recorded += permits
-	if last := len(w.recent) - 1; last >= 0 && w.recent[last].at == at {
-		w.recent[last].permits += permits
-	} else {
-		w.recent = append(w.recent, moment{at, permits})
+	if last := len(w.recent) - 1; last < 0 || w.recent[last].at != at {
+		w.recent = append(w.recent, moment{at: at})
+	}
+	m := &w.recent[len(w.recent)-1]
+	m.permits += permits
+	if !byGo(record.ID) {
+		m.java += permits
 	}
 	return permits
+}
+
+// sample keeps what was in use at the end of the last poll, if the last sample is old enough. w.mu is held.
+func (w *witness) sample() {
+	if w.read.Sub(w.sampled) < sampledEvery {
+		return
+	}
+	w.sampled = w.read
+	var s sample
+	for _, m := range w.recent {
+		if w.read.UnixMilli()-m.at < w.rate.Interval.Milliseconds() {
+			s.inGo += m.permits - m.java
+			s.inJava += m.java
+		}
+	}
+	w.samples = append(w.samples, s)
+	w.samples = w.samples[max(0, len(w.samples)-samplesKept):]
 }
 
 // restart starts anew with the rate of a poll.
@@ -300,6 +336,7 @@ type picture struct {
 	rate     rratelimiter.Rate
 	used     int64   // permits in records that were live at the end of the last poll
 	columns  []int64 // the same by age, oldest first
+	samples  []sample
 	average  float64 // permits an interval, over whole intervals
 	over     int     // number of these intervals; 0: the first is not over
 	largest  int64   // permits in any window; above the rate only if proved
@@ -312,14 +349,19 @@ type picture struct {
 func (w *witness) picture(columns int) picture {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	p := picture{rate: w.rate, recorded: w.recorded, others: w.others, changed: w.changed, columns: make([]int64, columns)}
+	p := picture{rate: w.rate, recorded: w.recorded, others: w.others, changed: w.changed, columns: make([]int64, columns),
+		samples: slices.Clone(w.samples)}
 	p.largest, _ = w.largest()
 	// Records that were live at the beginning of the poll may have expired during it, and their permits may be in other
 	// records.
 	now, interval := w.read.UnixMilli(), w.rate.Interval.Milliseconds()
 	// A limiter is often used in bursts, an interval and a little apart. So that a burst falls into each, intervals are
 	// counted from the beginning.
-	whole := int64(w.last.Sub(w.began) / w.rate.Interval)
+	until := w.last
+	if !w.ended.IsZero() && w.ended.Before(until) {
+		until = w.ended
+	}
+	whole := int64(until.Sub(w.began) / w.rate.Interval)
 	p.over = int(min(whole, averaged))
 	end := w.began.UnixMilli() + whole*interval
 	var sum int64
@@ -380,6 +422,13 @@ func (v verdict) err() error {
 		return nil
 	}
 	return errors.New("the limit was not kept: " + strings.Join(v.faults, "; "))
+}
+
+// end ends the time over which the throughput is measured.
+func (w *witness) end(at time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended = at
 }
 
 // judge compares the callers' log with the records, after all callers have stopped and a last poll was made.

@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -76,6 +77,36 @@ func TestWhatIsInUseIsLiveAtOneTime(t *testing.T) {
 	}
 	s.looks(1100, 1105, b, s.record(1103, 3)) // too many are in use, and that is so
 	if p := s.picture(0); p.used != 7 || p.largest != 7 {
+		t.Errorf("%+v", p)
+	}
+}
+
+// A sample has what is live at the end of a poll. Records whose id does not begin with Go are those of Java.
+func TestSamples(t *testing.T) {
+	s := newScene(t, 5)
+	java := s.record(100, 2)
+	ofGo, err := rratelimiter.PackRecord(rratelimiter.Redisson317, []byte("Go123456"), 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	both := []redis.Z{java, {Score: float64(s.at(110).UnixMilli()), Member: string(ofGo)}}
+	s.looks(100, 110, java)
+	s.looks(150, 160, both...) // too early for another sample
+	s.looks(210, 220, both...)
+	s.looks(1090, 1105, both...)
+	if got, want := s.picture(0).samples, []sample{{0, 2}, {3, 2}, {3, 0}}; !slices.Equal(got, want) {
+		t.Errorf("%v", got)
+	}
+}
+
+// What comes after the end does not lower the throughput.
+func TestThroughputUntilTheEnd(t *testing.T) {
+	s := newScene(t, 5)
+	a := s.record(10, 5)
+	s.looks(10, 15, a)
+	s.end(s.at(1010))
+	s.looks(2500, 2505, a)
+	if p := s.picture(0); p.over != 1 || p.average != 5 {
 		t.Errorf("%+v", p)
 	}
 }

@@ -1,6 +1,6 @@
 //go:build !unix
 
-package redisson
+package maven
 
 import (
 	"context"
