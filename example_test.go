@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/limittest"
@@ -38,6 +42,17 @@ func Example() {
 	// true 0
 	// false 0
 	// true 1 <nil>
+}
+
+func ExampleNewClient() {
+	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
+	defer rdb.Close() // unblocks callers that wait
+	client := rratelimiter.NewClient(rdb)
+
+	limiter := client.RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerSecond(100)))
+	if err := limiter.Acquire(context.Background(), 1); err != nil {
+		fmt.Println(err)
+	}
 }
 
 // A service returns to its callers when to retry.
@@ -235,6 +250,127 @@ func ExampleClient_TakeAll() {
 	// 9300 <nil>
 }
 
+// The work may not happen: then its permits are given back.
+func ExampleLimiter_Take() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := server.Client().RateLimiter("mails", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
+	grant, result, err := limiter.Take(ctx, 4)
+	if err != nil || !result.Allowed {
+		fmt.Println(result, err)
+		return
+	}
+	fmt.Println(limiter.AvailablePermits(ctx))
+	fmt.Println(grant.Return(ctx, 4))
+	fmt.Println(limiter.AvailablePermits(ctx))
+	// Output:
+	// 6 <nil>
+	// 4 <nil>
+	// 10 <nil>
+}
+
+// A worker takes what is free, and gives back what it does not need.
+func ExampleLimiter_TakeUpTo() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := server.Client().RateLimiter("rows", rratelimiter.WithRate(rratelimiter.PerMinute(100)))
+	grant, err := limiter.TakeUpTo(ctx, 250)
+	fmt.Println(grant.Permits(), err)
+	fmt.Println(grant.Return(ctx, 70))
+	fmt.Println(limiter.AvailablePermits(ctx))
+	// Output:
+	// 100 <nil>
+	// 70 <nil>
+	// 70 <nil>
+}
+
+// A Grant gives back no more permits than it holds, and none after an interval.
+func ExampleGrant_Return() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := server.Client().RateLimiter("mails", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
+	grant, _, err := limiter.Take(ctx, 5)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(grant.Return(ctx, 1))
+	fmt.Println("left:", grant.Permits())
+	server.Advance(time.Minute)
+	fmt.Println(grant.Return(ctx, 4))
+	// Output:
+	// 1 <nil>
+	// left: 4
+	// 0 <nil>
+}
+
+// A request of a language model takes one permit of one limit, and its tokens of another.
+func ExampleClient_AllowAllN() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	client := server.Client()
+	requests := client.RateLimiter("{model}:requests", rratelimiter.WithRate(rratelimiter.PerMinute(60)))
+	tokens := client.RateLimiter("{model}:tokens", rratelimiter.WithRate(rratelimiter.PerMinute(10_000)))
+	for range 2 {
+		results, err := client.AllowAllN(ctx, []int64{1, 7000}, requests, tokens)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println("request:", results[0].Allowed, results[0].Remaining, "tokens:", results[1].Allowed, results[1].Remaining)
+	}
+	// Output:
+	// request: true 59 tokens: true 3000
+	// request: false 59 tokens: false 3000
+}
+
+// The callers that wait in this process, by the name of the limiter.
+func ExampleClient_Waiting() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	client := server.Client()
+	limiter := client.RateLimiter("jobs", rratelimiter.WithRate(rratelimiter.PerMinute(1)))
+	fmt.Println(limiter.TryAcquire(ctx, 1))
+	acquired := make(chan error)
+	go func() { acquired <- limiter.Acquire(ctx, 1) }()
+	server.AwaitWaiting("jobs", 1)
+	fmt.Println(client.Waiting())
+	server.Advance(time.Minute)
+	fmt.Println(<-acquired, client.Waiting())
+	// Output:
+	// true <nil>
+	// map[jobs:1]
+	// <nil> map[]
+}
+
+// A process reports whether it can reach Redis. While it cannot, it decides by itself, because of WithFallback.
+func ExampleLimiter_Health() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := server.Client().RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(10)), rratelimiter.WithFallback(1))
+	fmt.Println(limiter.Health().Away)
+	server.Fail("LOADING Redis is loading the dataset in memory")
+	fmt.Println(limiter.TryAcquire(ctx, 1))
+	health := limiter.Health()
+	fmt.Println(health.Away, health.Decides)
+	// Output:
+	// false
+	// true <nil>
+	// true true
+}
+
 func ExampleParseRate() {
 	for _, text := range []string{"100/s", "5/250ms", "10/1h30m per client keep-alive 2h", "0/s", "-1/s", "many"} {
 		rate, err := rratelimiter.ParseRate(text)
@@ -299,6 +435,242 @@ func ExampleWithRate() {
 	// 5/s <nil>
 }
 
+// The owner of a limiter enforces its rate. Grants of the old rate still count.
+func ExampleWithEnforcedRate() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	client := server.Client()
+	before := client.RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(5)))
+	fmt.Println(before.TryAcquire(ctx, 3))
+	owner := client.RateLimiter("orders", rratelimiter.WithEnforcedRate(rratelimiter.PerMinute(9)))
+	fmt.Println(owner.AvailablePermits(ctx))
+	fmt.Println(owner.Config(ctx))
+	// Output:
+	// true <nil>
+	// 6 <nil>
+	// 9/m <nil>
+}
+
+// While Redis cannot be reached, each of two processes grants half of the rate.
+func ExampleWithFallback() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := server.Client().RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(10)), rratelimiter.WithFallback(0.5))
+	server.Fail("LOADING Redis is loading the dataset in memory")
+	for range 2 {
+		result, err := limiter.Allow(ctx, 4)
+		fmt.Println(result.Allowed, result.Remaining, "of", result.Limit, err)
+	}
+	// Output:
+	// true 1 of 5 <nil>
+	// false 1 of 5 <nil>
+}
+
+// The process decides most requests without a call to Redis.
+func ExampleWithLease() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	const requests = 1000
+	calls := make(watcher, requests)
+	limiter := server.Client(rratelimiter.WithObserver(calls)).RateLimiter("orders",
+		rratelimiter.WithRate(rratelimiter.PerMinute(10_000)), rratelimiter.WithLease(time.Second))
+	for range requests {
+		if ok, err := limiter.TryAcquire(ctx, 1); !ok || err != nil {
+			fmt.Println(ok, err)
+			return
+		}
+	}
+	fmt.Println(len(calls) < requests/10)
+	// Output: true
+}
+
+// A refusal is remembered until the permits can be free.
+func ExampleWithDenyCache() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	calls := make(watcher, 10)
+	limiter := server.Client(rratelimiter.WithObserver(calls)).RateLimiter("logins",
+		rratelimiter.WithRate(rratelimiter.PerMinute(1)), rratelimiter.WithDenyCache(1000))
+	for range 4 {
+		fmt.Println(limiter.TryAcquire(ctx, 1))
+	}
+	fmt.Println("calls to Redis:", len(calls))
+	// Output:
+	// true <nil>
+	// false <nil>
+	// false <nil>
+	// false <nil>
+	// calls to Redis: 2
+}
+
+// Grants of the same 10 s share a record.
+func ExampleWithGranularity() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := server.Client().RateLimiter("orders",
+		rratelimiter.WithRate(rratelimiter.PerHour(100)), rratelimiter.WithGranularity(10*time.Second))
+	for range 3 {
+		server.Advance(time.Second)
+		if _, err := limiter.TryAcquire(ctx, 1); err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+	state, err := limiter.State(ctx)
+	fmt.Println(state.Used, "permits in", state.Records, "record", err)
+	// Output: 3 permits in 1 record <nil>
+}
+
+// Two waiting callers are served by one call, and each has its own record.
+func ExampleWithRecordPerRequest() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := server.Client().RateLimiter("jobs",
+		rratelimiter.WithRate(rratelimiter.PerMinute(2)), rratelimiter.WithRecordPerRequest())
+	fmt.Println(limiter.TryAcquire(ctx, 2))
+	var callers sync.WaitGroup
+	for range 2 {
+		callers.Go(func() {
+			if err := limiter.Acquire(ctx, 1); err != nil {
+				fmt.Println(err)
+			}
+		})
+	}
+	server.AwaitWaiting("jobs", 2)
+	server.Advance(time.Minute)
+	callers.Wait()
+	state, err := limiter.State(ctx)
+	fmt.Println(state.Records, err)
+	// Output:
+	// true <nil>
+	// 2 <nil>
+}
+
+// The format of Redisson 3.13.3 to 3.16.3 has 4 bytes for the id of a record, and 4 bytes for its permits.
+func ExampleWithRecordFormat() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := server.Client().RateLimiter("orders",
+		rratelimiter.WithRate(rratelimiter.PerMinute(10)), rratelimiter.WithRecordFormat(rratelimiter.Redisson313))
+	fmt.Println(limiter.TryAcquire(ctx, 3))
+	for _, member := range server.Redis().ZRange(ctx, "{orders}:permits", 0, -1).Val() {
+		record, err := rratelimiter.UnpackRecord([]byte(member))
+		fmt.Println(len(record.ID), record.Permits, err)
+	}
+	// Output:
+	// true <nil>
+	// 4 3 <nil>
+}
+
+// The clock of this host is 30 s behind, but grants have the time of the server.
+func ExampleWithServerTime() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	behind := func() time.Time { return server.Now().Add(-30 * time.Second) }
+	limiter := server.Client(rratelimiter.WithClock(behind)).RateLimiter("orders",
+		rratelimiter.WithRate(rratelimiter.PerMinute(10)), rratelimiter.WithServerTime())
+	fmt.Println(limiter.TryAcquire(ctx, 1))
+	state, err := limiter.State(ctx)
+	fmt.Println(server.Now().Sub(state.Newest), err)
+	// Output:
+	// true <nil>
+	// 0s <nil>
+}
+
+func ExampleWithCallTimeout() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	client := server.Client(rratelimiter.WithCallTimeout(50 * time.Millisecond))
+	server.Fail("LOADING Redis is loading the dataset in memory")
+	_, err := client.RateLimiter("orders").TryAcquire(ctx, 1) // is retried for 50 ms
+	fmt.Println(errors.Is(err, rratelimiter.ErrUnavailable))
+	// Output: true
+}
+
+// Each process has the rate for itself. With a stable id, a restarted process finds the permits that it used before.
+func ExampleWithClientID() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	each := rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5, Interval: time.Minute}
+	for _, id := range []string{"worker-1", "worker-2", "worker-1"} {
+		client := server.Client(rratelimiter.WithClientID(id))
+		limiter := client.RateLimiter("orders", rratelimiter.WithRate(each))
+		result, err := limiter.Allow(ctx, 2)
+		fmt.Println(client.ID(), result.Remaining, err)
+	}
+	// Output:
+	// worker-1 3 <nil>
+	// worker-2 3 <nil>
+	// worker-1 1 <nil>
+}
+
+// A test moves the clock of the client. Package limittest has a server with such a clock.
+func ExampleWithClock() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	var passed atomic.Int64 // seconds
+	clock := func() time.Time { return time.Unix(1_000_000_000+passed.Load(), 0) }
+	limiter := server.Client(rratelimiter.WithClock(clock)).RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(1)))
+	fmt.Println(limiter.TryAcquire(ctx, 1))
+	fmt.Println(limiter.TryAcquire(ctx, 1))
+	passed.Store(60)
+	fmt.Println(limiter.TryAcquire(ctx, 1))
+	// Output:
+	// true <nil>
+	// false <nil>
+	// true <nil>
+}
+
+func ExampleWithLimiterDefaults() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	client := server.Client(rratelimiter.WithLimiterDefaults(rratelimiter.WithRate(rratelimiter.PerSecond(5))))
+	fmt.Println(client.RateLimiter("orders").AvailablePermits(ctx))
+	fmt.Println(client.RateLimiter("mails", rratelimiter.WithRate(rratelimiter.PerSecond(9))).AvailablePermits(ctx))
+	// Output:
+	// 5 <nil>
+	// 9 <nil>
+}
+
+// The Java services use a prefix for all their names.
+func ExampleWithNameMapper() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	client := server.Client(rratelimiter.WithNameMapper(func(name string) string { return "shop:" + name }))
+	limiter := client.RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerSecond(5)))
+	fmt.Println(limiter.TryAcquire(ctx, 1))
+	fmt.Println(limiter.Name(), server.Redis().Exists(ctx, "shop:orders").Val())
+	// Output:
+	// true <nil>
+	// orders 1
+}
+
 func ExampleLimiter_State() {
 	server := limittest.Start()
 	defer server.Close()
@@ -326,6 +698,293 @@ func ExampleLimiter_State() {
 	// permits free 4 in use 6 in records 2
 	// oldest 30s ago, newest 15s ago
 	// consistent true
+}
+
+// Only the first process sets the rate.
+func ExampleLimiter_TrySetRate() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := server.Client().RateLimiter("orders")
+	fmt.Println(limiter.TrySetRate(ctx, rratelimiter.PerSecond(5)))
+	fmt.Println(limiter.TrySetRate(ctx, rratelimiter.PerSecond(9)))
+	fmt.Println(limiter.Config(ctx))
+	// Output:
+	// true <nil>
+	// false <nil>
+	// 5/s <nil>
+}
+
+// UpdateRate changes a rate, but does not make a limiter.
+func ExampleLimiter_UpdateRate() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := server.Client().RateLimiter("orders")
+	fmt.Println(limiter.UpdateRate(ctx, rratelimiter.PerSecond(9)))
+	fmt.Println(limiter.SetRate(ctx, rratelimiter.PerSecond(5)))
+	fmt.Println(limiter.UpdateRate(ctx, rratelimiter.PerSecond(9)))
+	fmt.Println(limiter.Config(ctx))
+	// Output:
+	// false <nil>
+	// <nil>
+	// true <nil>
+	// 9/s <nil>
+}
+
+func ExampleLimiter_Config() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := server.Client().RateLimiter("orders")
+	_, err := limiter.Config(ctx)
+	fmt.Println(errors.Is(err, rratelimiter.ErrNotInitialized))
+	fmt.Println(limiter.SetRate(ctx, rratelimiter.PerSecond(5)))
+	rate, err := limiter.Config(ctx)
+	fmt.Println(rate.Permits, rate.Interval, rate.Type, err)
+	// Output:
+	// true
+	// <nil>
+	// 5 1s OVERALL <nil>
+}
+
+func ExampleLimiter_AvailablePermits() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := server.Client().RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
+	fmt.Println(limiter.TryAcquire(ctx, 4))
+	fmt.Println(limiter.AvailablePermits(ctx))
+	server.Advance(time.Minute)
+	fmt.Println(limiter.AvailablePermits(ctx))
+	// Output:
+	// true <nil>
+	// 6 <nil>
+	// 10 <nil>
+}
+
+// A dashboard looks at many limiters.
+func ExampleLimiter_Glance() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	client := server.Client()
+	for i, name := range []string{"orders", "mails"} {
+		limiter := client.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerMinute(10)))
+		if _, err := limiter.TryAcquire(ctx, int64(i+1)); err != nil {
+			fmt.Println(err)
+			return
+		}
+		state, exact, err := limiter.Glance(ctx)
+		fmt.Println(name, state.Used, "of", state.Rate, exact, err)
+	}
+	// Output:
+	// orders 1 of 10/m true <nil>
+	// mails 2 of 10/m true <nil>
+}
+
+// The clients that have used a limiter of the type PER_CLIENT.
+func ExampleLimiter_Clients() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	each := rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5, Interval: time.Minute}
+	var limiter *rratelimiter.Limiter
+	for _, id := range []string{"worker-1", "worker-2"} {
+		limiter = server.Client(rratelimiter.WithClientID(id)).RateLimiter("orders", rratelimiter.WithRate(each))
+		fmt.Println(limiter.TryAcquire(ctx, 1))
+	}
+	fmt.Println(limiter.Clients(ctx))
+	// Output:
+	// true <nil>
+	// true <nil>
+	// [worker-1 worker-2] <nil>
+}
+
+func ExampleLimiter_Exists() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := server.Client().RateLimiter("orders")
+	fmt.Println(limiter.Exists(ctx))
+	fmt.Println(limiter.SetRate(ctx, rratelimiter.PerSecond(5)))
+	fmt.Println(limiter.Exists(ctx))
+	// Output:
+	// false <nil>
+	// <nil>
+	// true <nil>
+}
+
+func ExampleLimiter_Delete() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := server.Client().RateLimiter("orders")
+	fmt.Println(limiter.SetRate(ctx, rratelimiter.PerSecond(5)))
+	fmt.Println(limiter.Delete(ctx))
+	fmt.Println(limiter.Delete(ctx))
+	// Output:
+	// <nil>
+	// true <nil>
+	// false <nil>
+}
+
+// The grants move with the rate. The old Limiter then has no rate.
+func ExampleLimiter_Rename() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	client := server.Client()
+	orders := client.RateLimiter("orders")
+	fmt.Println(orders.SetRate(ctx, rratelimiter.PerMinute(5)))
+	fmt.Println(orders.TryAcquire(ctx, 2))
+	fmt.Println(orders.Rename(ctx, "purchases"))
+	fmt.Println(orders.Exists(ctx))
+	fmt.Println(client.RateLimiter("purchases").AvailablePermits(ctx))
+	// Output:
+	// <nil>
+	// true <nil>
+	// <nil>
+	// false <nil>
+	// 3 <nil>
+}
+
+// RenameNX does not replace another limiter.
+func ExampleLimiter_RenameNX() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	client := server.Client()
+	orders := client.RateLimiter("orders")
+	fmt.Println(orders.SetRate(ctx, rratelimiter.PerMinute(5)))
+	fmt.Println(client.RateLimiter("mails").SetRate(ctx, rratelimiter.PerMinute(9)))
+	fmt.Println(orders.RenameNX(ctx, "mails"))
+	fmt.Println(orders.RenameNX(ctx, "purchases"))
+	// Output:
+	// <nil>
+	// <nil>
+	// false <nil>
+	// true <nil>
+}
+
+// The limiter of a visitor is removed after an hour. With IfGreater, Expire does not shorten that time.
+func ExampleLimiter_Expire() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := server.Client().RateLimiter("visitor:7")
+	fmt.Println(limiter.SetRate(ctx, rratelimiter.PerSecond(5)))
+	fmt.Println(limiter.Expire(ctx, time.Hour))
+	fmt.Println(limiter.Expire(ctx, time.Minute, rratelimiter.IfGreater))
+	server.Advance(time.Hour)
+	fmt.Println(limiter.Exists(ctx))
+	// Output:
+	// <nil>
+	// true <nil>
+	// false <nil>
+	// false <nil>
+}
+
+func ExampleLimiter_ExpireAt() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := server.Client().RateLimiter("campaign")
+	fmt.Println(limiter.SetRate(ctx, rratelimiter.PerSecond(5)))
+	end := server.Now().Add(24 * time.Hour)
+	fmt.Println(limiter.ExpireAt(ctx, end))
+	fmt.Println(limiter.TTL(ctx))
+	// Output:
+	// <nil>
+	// true <nil>
+	// 24h0m0s <nil>
+}
+
+func ExampleLimiter_ClearExpire() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := server.Client().RateLimiter("campaign")
+	fmt.Println(limiter.SetRate(ctx, rratelimiter.PerSecond(5)))
+	fmt.Println(limiter.Expire(ctx, time.Hour))
+	fmt.Println(limiter.ClearExpire(ctx))
+	fmt.Println(limiter.TTL(ctx))
+	// Output:
+	// <nil>
+	// true <nil>
+	// true <nil>
+	// 0s <nil>
+}
+
+// With a keep-alive, each grant renews the TTL. A limiter that nobody uses is removed.
+func ExampleLimiter_TTL() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	rate := rratelimiter.Rate{Permits: 5, Interval: time.Minute, KeepAlive: time.Hour}
+	limiter := server.Client().RateLimiter("visitor:7", rratelimiter.WithRate(rate))
+	fmt.Println(limiter.TryAcquire(ctx, 1))
+	server.Advance(20 * time.Minute)
+	fmt.Println(limiter.TTL(ctx))
+	fmt.Println(limiter.TryAcquire(ctx, 1))
+	fmt.Println(limiter.TTL(ctx))
+	// Output:
+	// true <nil>
+	// 40m0s <nil>
+	// true <nil>
+	// 1h0m0s <nil>
+}
+
+// Another program has changed the stored number of free permits.
+func ExampleLimiter_Repair() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := server.Client().RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
+	fmt.Println(limiter.TryAcquire(ctx, 4))
+	server.Redis().Set(ctx, "{orders}:value", 1, 0)
+	for _, opts := range [][]rratelimiter.RepairOption{{rratelimiter.DryRun()}, nil} {
+		repaired, err := limiter.Repair(ctx, opts...)
+		fmt.Println(repaired.Changed, "from", repaired.Was, "to", repaired.Free, "free permits", err)
+	}
+	fmt.Println(limiter.AvailablePermits(ctx))
+	// Output:
+	// true <nil>
+	// true from 1 to 6 free permits <nil>
+	// true from 1 to 6 free permits <nil>
+	// 6 <nil>
+}
+
+// An operator makes all permits free at once.
+func ExampleLimiter_Reset() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := server.Client().RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerHour(10)))
+	fmt.Println(limiter.TryAcquire(ctx, 10))
+	reset, err := limiter.Reset(ctx)
+	fmt.Println("forgot", reset.Permits, "permits in", reset.Records, "record", err)
+	fmt.Println(limiter.AvailablePermits(ctx))
+	// Output:
+	// true <nil>
+	// forgot 10 permits in 1 record <nil>
+	// 10 <nil>
 }
 
 // A watcher forwards each call. It is called before the callers get their results.

@@ -10,42 +10,44 @@ import (
 
 // An Option configures a client. If an option is invalid, every method of the client's limiters returns
 // ErrInvalidOption.
-type Option func(*dispatch.Config) error
+type Option struct {
+	set func(*dispatch.Config) error
+}
 
 // WithClientID sets the client's id, which must not be empty. The default is a random UUID, as in Redisson. With a
 // stable id, a process finds its PerClient permits again after a restart.
 func WithClientID(id string) Option {
-	return func(c *dispatch.Config) error {
+	return Option{func(c *dispatch.Config) error {
 		if id == "" {
 			return invalidOption("the client id is empty")
 		}
 		c.ID = id
 		return nil
-	}
+	}}
 }
 
 // WithNameMapper sets the function that maps a limiter's name to the name of its configuration key (Redisson:
 // NameMapper). For example, it adds the prefix that the Java services use.
 func WithNameMapper(mapName func(name string) string) Option {
-	return func(c *dispatch.Config) error {
+	return Option{func(c *dispatch.Config) error {
 		if mapName == nil {
 			return invalidOption("the name mapper is nil")
 		}
 		c.MapName = mapName
 		return nil
-	}
+	}}
 }
 
 // WithClock sets the clock that gives grants their time, for tests. The default is time.Now. If the clock always returns
 // whole milliseconds, permits return exactly one interval after their grant, for every interval (see [Limiter]).
 func WithClock(now func() time.Time) Option {
-	return func(c *dispatch.Config) error {
+	return Option{func(c *dispatch.Config) error {
 		if now == nil {
 			return invalidOption("the clock is nil")
 		}
 		c.Clock = now
 		return nil
-	}
+	}}
 }
 
 // WithCallTimeout bounds the duration of one call to Redis, including retries. The default is 1 s.
@@ -62,43 +64,43 @@ func WithClock(now func() time.Time) Option {
 // If a call times out, and the node has answered no call that began after it, the requests queued behind this call fail
 // with the same timeout. Nothing was sent for these requests, so their error is never ErrOutcomeUnknown.
 func WithCallTimeout(d time.Duration) Option {
-	return func(c *dispatch.Config) error {
+	return Option{func(c *dispatch.Config) error {
 		if d <= 0 {
 			return invalidOption("the call timeout %v is not positive", d)
 		}
 		c.CallTimeout = d
 		return nil
-	}
+	}}
 }
 
 // WithObserver sets the observer of all acquiring calls. A [RequestObserver] also sees all requests, and a [GuardObserver]
 // the decisions of guards. If the observer has a method Watch(*Client), NewClient calls this method with the client.
 // [Observers] combines several observers.
 func WithObserver(o Observer) Option {
-	return func(c *dispatch.Config) error {
+	return Option{func(c *dispatch.Config) error {
 		c.Observer = o
 		return nil
-	}
+	}}
 }
 
 // WithLimiterDefaults sets options for all limiters of the client. Options given to RateLimiter are applied after them.
 func WithLimiterDefaults(opts ...LimiterOption) Option {
-	return func(c *dispatch.Config) error {
+	return Option{func(c *dispatch.Config) error {
 		for _, opt := range opts {
-			if err := apply(opt, &c.Defaults); err != nil {
+			if err := apply(opt.set, &c.Defaults); err != nil {
 				return asOption(err)
 			}
 		}
 		return nil
-	}
+	}}
 }
 
-// apply applies an option to its target. A nil option is ErrInvalidOption.
-func apply[O ~func(T) error, T any](opt O, to T) error {
-	if opt == nil {
-		return invalidOption("an option is nil")
+// apply applies an option to its target. An option that no function made is ErrInvalidOption.
+func apply[T any](set func(T) error, to T) error {
+	if set == nil {
+		return invalidOption("an option is empty")
 	}
-	return opt(to)
+	return set(to)
 }
 
 // validate rejects options that exclude each other, in whatever order they were given.
@@ -123,7 +125,9 @@ func validate(s dispatch.Settings) error {
 }
 
 // A LimiterOption configures one limiter in this process. Options are not stored in Redis.
-type LimiterOption func(*dispatch.Settings) error
+type LimiterOption struct {
+	set func(*dispatch.Settings) error
+}
 
 // WithRate makes the limiter set the rate r if no rate is stored in Redis, in the same step in which it acquires permits.
 // If a rate is stored, it stays in force. If it differs from r, CallInfo.RateMismatch is true. If only some fields of the
@@ -132,10 +136,10 @@ type LimiterOption func(*dispatch.Settings) error
 // Every acquiring method and AvailablePermits set the rate. Methods that only read, such as Config, State and TTL, do not.
 // If both WithRate and WithEnforcedRate are given, the last one counts.
 func WithRate(r Rate) LimiterOption {
-	return func(s *dispatch.Settings) error {
+	return LimiterOption{func(s *dispatch.Settings) error {
 		s.Own, s.Enforced = r.protocol(), false
 		return r.validate()
-	}
+	}}
 }
 
 // WithEnforcedRate makes the limiter set the rate r whenever no rate or another rate is stored in Redis. Earlier grants
@@ -143,31 +147,31 @@ func WithRate(r Rate) LimiterOption {
 // other's rate with each call, so only one owner should enforce a rate. If a call has set r three times and another
 // rate is stored again, the call is decided under that other rate, and CallInfo.RateMismatch is true.
 func WithEnforcedRate(r Rate) LimiterOption {
-	return func(s *dispatch.Settings) error {
+	return LimiterOption{func(s *dispatch.Settings) error {
 		s.Own, s.Enforced = r.protocol(), true
 		return r.validate()
-	}
+	}}
 }
 
 // WithServerTime gives grants the time of the Redis server instead of the time of this host. Use it if the clocks of the
 // hosts differ. Redisson's clients always use their own clocks.
 func WithServerTime() LimiterOption {
-	return func(s *dispatch.Settings) error {
+	return LimiterOption{func(s *dispatch.Settings) error {
 		s.ServerTime = true
 		return nil
-	}
+	}}
 }
 
 // WithRecordFormat sets the format in which grants are stored. All Redisson clients of the limiter must be able to read it.
 // The default is Redisson317, which all releases since 3.17.0 read.
 func WithRecordFormat(f RecordFormat) LimiterOption {
-	return func(s *dispatch.Settings) error {
+	return LimiterOption{func(s *dispatch.Settings) error {
 		if _, _, known := record.Format(f).Layout(); !known {
 			return invalidOption("%v", f)
 		}
 		s.Format = record.Format(f)
 		return nil
-	}
+	}}
 }
 
 // WithRecordPerRequest stores one record for each request instead of one record for all requests of a call. It costs
@@ -178,10 +182,10 @@ func WithRecordFormat(f RecordFormat) LimiterOption {
 // The option corrects only the count. Every release of Redisson treats a limiter without that key as new, and repairs it
 // when a record expires, or later. Until then Redisson grants permits in addition to those in the records.
 func WithRecordPerRequest() LimiterOption {
-	return func(s *dispatch.Settings) error {
+	return LimiterOption{func(s *dispatch.Settings) error {
 		s.RecordPerRequest = true
 		return nil
-	}
+	}}
 }
 
 // WithGranularity bounds the memory of a limiter with many grants. All permits granted to this client within a period of
@@ -202,13 +206,13 @@ func WithRecordPerRequest() LimiterOption {
 // clock defines the periods. With the format Redisson313 the option has no effect, because the ids are too short for a
 // client to recognize its own records.
 func WithGranularity(d time.Duration) LimiterOption {
-	return func(s *dispatch.Settings) error {
+	return LimiterOption{func(s *dispatch.Settings) error {
 		if d <= 0 || d%time.Millisecond != 0 {
 			return invalidOption("the granularity %v is not a positive number of whole milliseconds", d)
 		}
 		s.Granularity = d
 		return nil
-	}
+	}}
 }
 
 // WithLease lets this process take permits ahead of demand, and grant them without a call to Redis. Such permits are a
@@ -243,13 +247,13 @@ func WithGranularity(d time.Duration) LimiterOption {
 // format Redisson313. Otherwise the error is ErrInvalidOption. If d, or the tenth of the interval that replaces it, is less
 // than 2 ms, nothing is taken ahead.
 func WithLease(d time.Duration) LimiterOption {
-	return func(s *dispatch.Settings) error {
+	return LimiterOption{func(s *dispatch.Settings) error {
 		if d <= 0 || d%time.Millisecond != 0 {
 			return invalidOption("the lease %v is not a positive number of whole milliseconds", d)
 		}
 		s.Lease = d
 		return nil
-	}
+	}}
 }
 
 // WithDenyCache lets this process answer requests from a cache of refusals. If Redis refuses n permits to Allow, Take
@@ -265,13 +269,13 @@ func WithLease(d time.Duration) LimiterOption {
 // limiters is the largest number of limiters whose refusals the client caches. It must be positive. If the cache is full, a
 // new refusal replaces another refusal.
 func WithDenyCache(limiters int) LimiterOption {
-	return func(s *dispatch.Settings) error {
+	return LimiterOption{func(s *dispatch.Settings) error {
 		if limiters < 1 {
 			return invalidOption("a deny cache for %d limiters: at least 1", limiters)
 		}
 		s.DenyCache = limiters
 		return nil
-	}
+	}}
 }
 
 // WithFallback lets this process decide by itself in the cases of [ErrUnavailable]: Redis cannot be reached, no connection
@@ -318,11 +322,11 @@ func WithDenyCache(limiters int) LimiterOption {
 // Until the shard is back, its limiters are on another shard, where they have no grants, and no rate without WithRate. If
 // RingOptions.HeartbeatFn always returns true, the limiters stay on their shard, and the process decides.
 func WithFallback(fraction float64) LimiterOption {
-	return func(s *dispatch.Settings) error {
+	return LimiterOption{func(s *dispatch.Settings) error {
 		if !(fraction >= 0 && fraction <= 1) {
 			return invalidOption("the fraction %v of WithFallback is not between 0 and 1", fraction)
 		}
 		s.FallsBack, s.Fallback = true, fraction
 		return nil
-	}
+	}}
 }

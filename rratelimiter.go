@@ -77,7 +77,7 @@ func NewClient(rdb Redis, opts ...Option) *Client {
 	c := &Client{}
 	config := dispatch.Config{Redis: rdb, ID: uuid.NewString(), CallTimeout: time.Second}
 	for _, opt := range opts {
-		if err := apply(opt, &config); err != nil && c.err == nil {
+		if err := apply(opt.set, &config); err != nil && c.err == nil {
 			c.err = err
 		}
 	}
@@ -101,7 +101,7 @@ func (c *Client) ID() string { return c.id }
 func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 	l := &Limiter{client: c, name: name, settings: c.defaults, err: c.err}
 	for _, opt := range opts {
-		if err := apply(opt, &l.settings); err != nil && l.err == nil {
+		if err := apply(opt.set, &l.settings); err != nil && l.err == nil {
 			l.err = asOption(err)
 		}
 	}

@@ -1,4 +1,5 @@
-// Command bench measures this library against its peers on its own redis-server and checks the performance goals:
+// Command bench compares the speed of this library with that of its peers, on a redis-server of its own, and checks the
+// performance goals:
 //
 //	go run ./bench                        all workloads and rows: a quarter of an hour
 //	go run ./bench -quick                 shorter samples: a minute and a half; do not quote the figures
@@ -6,8 +7,8 @@
 //	go run ./bench -update                all, and writes README.md, bench/README.md, docs/bench.svg, bench/results.json
 //	go run ./bench -from bench/results.json   shows an earlier run
 //
-// It needs redis-server, and a JDK and Maven for Redisson itself; with an empty -java it does not run Redisson.
-// README.md in this folder describes the measurements, and has the main tables.
+// It needs redis-server, and a JDK and Maven for Redisson. If -java is empty, Redisson is not measured. README.md in
+// this folder describes the measurements, and has the main tables.
 //
 // This file has the command line. lab.go measures rows in turn. workloads.go and rows.go define the workloads and the
 // rows. load.go (callers that do not wait), waiting.go (callers that wait), memory.go (records) and scripttime.go (time

@@ -2,6 +2,7 @@ package classic_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -74,4 +75,213 @@ func ExampleNewSmoothBursty() {
 	second, _ := limiter.Reserve(1)
 	fmt.Println(first, second)
 	// Output: 0s 2s
+}
+
+// The usual weakness of a fixed window: twice the rate on both sides of a border.
+func ExampleNewCursorWindow() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := classic.NewCursorWindow(server.Redis(), "api", rratelimiter.PerMinute(10), classic.WithClock(server.Now))
+	server.Advance(59 * time.Second)
+	for range 2 {
+		result, err := limiter.Allow(ctx, 10)
+		fmt.Println(result.Allowed, result.ResetAfter, err)
+		server.Advance(time.Second)
+	}
+	// Output:
+	// true 1s <nil>
+	// true 1m0s <nil>
+}
+
+// Each window has its own key, which ends with the second in which the window begins.
+func ExampleNewWindowKeys() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := classic.NewWindowKeys(server.Redis(), "api", rratelimiter.PerSecond(2), classic.WithClock(server.Now))
+	for _, n := range []int64{2, 1} {
+		result, err := limiter.Allow(ctx, n)
+		fmt.Println(result.Allowed, result.Remaining, err)
+	}
+	fmt.Println(server.Redis().Keys(ctx, "*").Val())
+	// Output:
+	// true 0 <nil>
+	// false 0 <nil>
+	// [api:1767225600]
+}
+
+// The permits of a window are the elements of a list.
+func ExampleNewListWindow() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := classic.NewListWindow(server.Redis(), "api", rratelimiter.PerMinute(3))
+	for range 2 {
+		result, err := limiter.Allow(ctx, 2)
+		fmt.Println(result.Allowed, result.Remaining, result.RetryAfter, err)
+	}
+	fmt.Println(server.Redis().LLen(ctx, "api").Val())
+	// Output:
+	// true 1 0s <nil>
+	// false 1 1m0s <nil>
+	// 2
+}
+
+// Permits return one by one, an interval after they were granted.
+func ExampleNewSlidingLog() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := classic.NewSlidingLog(server.Redis(), "api", rratelimiter.PerMinute(2), classic.WithClock(server.Now))
+	for range 3 {
+		result, err := limiter.Allow(ctx, 1)
+		fmt.Println(result.Allowed, result.RetryAfter, err)
+		server.Advance(20 * time.Second)
+	}
+	// Output:
+	// true 0s <nil>
+	// true 0s <nil>
+	// false 20s <nil>
+}
+
+// A minute of six sub-windows. The permits of a sub-window return together.
+func ExampleNewSubWindows() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := classic.NewSubWindows(server.Redis(), "api", rratelimiter.PerMinute(4), 6, classic.WithClock(server.Now))
+	for range 3 {
+		result, err := limiter.Allow(ctx, 2)
+		fmt.Println(result.Allowed, result.Remaining, result.RetryAfter, err)
+		server.Advance(8 * time.Second)
+	}
+	// Output:
+	// true 2 0s <nil>
+	// true 0 0s <nil>
+	// false 0 44s <nil>
+}
+
+// In the first quarter of a window, three quarters of the previous one still count.
+func ExampleNewTwoCounters() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := classic.NewTwoCounters(server.Redis(), "api", rratelimiter.PerMinute(100), classic.WithClock(server.Now))
+	server.Advance(30 * time.Second)
+	for range 2 {
+		result, err := limiter.Allow(ctx, 20)
+		fmt.Println(result.Allowed, result.Remaining, err)
+		server.Advance(45 * time.Second)
+	}
+	// Output:
+	// true 80 <nil>
+	// true 65 <nil>
+}
+
+// A bucket of ten tokens, which gets one token a second.
+func ExampleNewTokenBucket() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := classic.NewTokenBucket(server.Redis(), "api",
+		classic.Tokens{Capacity: 10, PerStep: 1, Step: time.Second}, classic.WithClock(server.Now))
+	for _, n := range []int64{8, 5} {
+		result, err := limiter.Allow(ctx, n)
+		fmt.Println(result.Allowed, result.Remaining, result.RetryAfter, err)
+	}
+	// Output:
+	// true 2 0s <nil>
+	// false 2 3s <nil>
+}
+
+// A bucket of three drops, which leaks one drop in 20 s.
+func ExampleNewLeakyBucket() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := classic.NewLeakyBucket(server.Redis(), "api", rratelimiter.PerMinute(3), 3, classic.WithClock(server.Now))
+	for range 2 {
+		result, err := limiter.Allow(ctx, 2)
+		fmt.Println(result.Allowed, result.Remaining, result.RetryAfter, err)
+	}
+	// Output:
+	// true 1 0s <nil>
+	// false 1 20s <nil>
+}
+
+// A queue with room for two permits. The third caller is dropped and does not wait.
+func ExampleNewLeakyQueue() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	queue := classic.NewLeakyQueue(server.Redis(), "mails", rratelimiter.PerSecond(100), 2, classic.WithClock(server.Now))
+	for range 3 {
+		err := queue.Acquire(ctx, 1) // the second caller waits for 10 ms
+		fmt.Println(err == nil, errors.Is(err, classic.ErrQueueFull))
+	}
+	// Output:
+	// true false
+	// true false
+	// false true
+}
+
+// A burst of three passes at once, then one permit every 20 s. The clock is that of the server.
+func ExampleNewGCRA() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := classic.NewGCRA(server.Redis(), "api", rratelimiter.PerMinute(3), 3)
+	for _, n := range []int64{3, 1} {
+		result, err := limiter.Allow(ctx, n)
+		fmt.Println(result.Allowed, result.Remaining, result.RetryAfter.Round(time.Millisecond), err)
+	}
+	// Output:
+	// true 0 0s <nil>
+	// false 0 20s <nil>
+}
+
+// A thousand mails a day. The day ends at midnight in Berlin.
+func ExampleNewQuota() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	berlin := time.FixedZone("Berlin", 3600) // a program calls time.LoadLocation
+	quota := classic.NewQuota(server.Redis(), "user:7", 1000, classic.Days{Location: berlin}, classic.WithClock(server.Now))
+	result, err := quota.Allow(ctx, 250)
+	fmt.Println(quota.Key(), result.Remaining, result.ResetAfter, err)
+	// Output: user:7::2026-01-01 750 23h0m0s <nil>
+}
+
+// The limiter is cold at first: there are up to 600 ms between two permits, and less with each one, down to 200 ms.
+func ExampleNewSmoothWarmingUp() {
+	still := time.Now()
+	limiter := classic.NewSmoothWarmingUp(5, 4*time.Second, classic.WithClock(func() time.Time { return still }))
+	var last time.Duration
+	for range 5 {
+		at, err := limiter.Reserve(1)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(at - last)
+		last = at
+	}
+	// Output:
+	// 0s
+	// 580ms
+	// 540ms
+	// 500ms
+	// 460ms
 }

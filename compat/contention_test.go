@@ -328,12 +328,9 @@ func TestSharing(t *testing.T) {
 	}
 }
 
-// made gives a test what is behind a client.
-func made(core **dispatch.Client) rratelimiter.Option {
-	return func(c *dispatch.Config) error {
-		c.Made = func(made *dispatch.Client) { *core = made }
-		return nil
-	}
+// showing returns a Redis client for NewClient, which sets core to the dispatcher of the new client.
+func showing(core **dispatch.Client, rdb rratelimiter.Redis) rratelimiter.Redis {
+	return dispatch.Extended{Redis: rdb, Made: func(made *dispatch.Client) { *core = made }}
 }
 
 // TestRedissonIsNoticed: each Redisson version leaves on a server the traces that a Go client looks for; a Go client
@@ -344,7 +341,7 @@ func TestRedissonIsNoticed(t *testing.T) {
 			t.Parallel()
 			server := redistest.Real(t)
 			var core *dispatch.Client
-			limiter := rratelimiter.NewClient(server.Client(), made(&core), rratelimiter.WithCallTimeout(patience)).
+			limiter := rratelimiter.NewClient(showing(&core, server.Client()), rratelimiter.WithCallTimeout(patience)).
 				RateLimiter("noticed", rratelimiter.WithRate(rratelimiter.PerHour(5)))
 			bare, err := core.Limiter("noticed")
 			if err != nil {

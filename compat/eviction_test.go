@@ -80,7 +80,7 @@ func (b *bench) shared(name string, opts ...rratelimiter.LimiterOption) {
 	ago := evictedInterval * 3 / 2
 	clock := &manualClock{at: time.Now().Add(-ago)}
 	var core *dispatch.Client
-	client := b.client(rratelimiter.WithClock(clock.now), made(&core))
+	client := rratelimiter.NewClient(showing(&core, b.rdb), rratelimiter.WithCallTimeout(patience), rratelimiter.WithClock(clock.now))
 	l := client.RateLimiter(name, opts...)
 	b.must("Go's SetRate", l.SetRate(b.ctx, rratelimiter.Rate{Permits: 2, Interval: evictedInterval}))
 	want(b, "Go's TryAcquire", true)(l.TryAcquire(b.ctx, 2))

@@ -144,7 +144,7 @@ func underLoad(f *mixed, r raise) {
 func inALongSleep(f *mixed, r raise) {
 	const interval, callers = time.Minute, 5
 	var core *dispatch.Client
-	client := rratelimiter.NewClient(f.rdb, rratelimiter.WithCallTimeout(patience), made(&core))
+	client := rratelimiter.NewClient(showing(&core, f.rdb), rratelimiter.WithCallTimeout(patience))
 	limiter := client.RateLimiter("asleep:" + r.name)
 	b := f.beside(f.old)
 	b.must("Go's SetRate", limiter.SetRate(b.ctx, rratelimiter.PerMinute(lowRate)))

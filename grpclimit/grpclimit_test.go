@@ -289,21 +289,3 @@ func TestClientThatIsGone(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
-
-func ExampleUnary() {
-	server := limittest.Start()
-	defer server.Close()
-	guard := httplimit.New(httplimit.Per(server.Client(), "1s", rratelimiter.PerSecond(1), httplimit.Path))
-	guard.Policy = patient
-	limited := grpclimit.Unary(guard) // to be given to grpc.NewServer, by grpc.UnaryInterceptor
-
-	handler := func(context.Context, any) (any, error) { return "served", nil }
-	info := &grpc.UnaryServerInfo{FullMethod: "/shop.Orders/Get"}
-	for range 2 {
-		answer, err := limited(context.Background(), nil, info, handler)
-		fmt.Println(answer, status.Code(err))
-	}
-	// Output:
-	// served OK
-	// <nil> ResourceExhausted
-}

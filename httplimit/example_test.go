@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strconv"
 	"time"
 
@@ -71,6 +72,158 @@ func Example() {
 	// 404
 	// 404, RateLimit: "1s";r=1;t=1, "1m";r=0;t=59
 	// 429, RateLimit: "1m";r=0;t=59, Retry-After: 59
+}
+
+// A Guard may begin without limits and get them later. SetLimits replaces them, also while requests come.
+func ExampleNew() {
+	server := limittest.Start()
+	defer server.Close()
+
+	guard := httplimit.New()
+	guard.Policy = patient
+	h := guard.Middleware(http.NotFoundHandler())
+	ask(h, "/", "")
+	guard.SetLimits(httplimit.Per(server.Client(), "1m", rratelimiter.PerMinute(1), nil))
+	ask(h, "/", "")
+	ask(h, "/", "")
+	// Output:
+	// 404
+	// 404, RateLimit: "1m";r=0;t=60
+	// 429, RateLimit: "1m";r=0;t=60, Retry-After: 60
+}
+
+// A limit for each user and path: ten requests a minute.
+func ExamplePer() {
+	server := limittest.Start()
+	defer server.Close()
+
+	key := httplimit.Join(httplimit.Header("X-User"), httplimit.Path)
+	guard := httplimit.New(httplimit.Per(server.Client(), "1m", rratelimiter.PerMinute(10), key))
+	guard.Policy = patient
+	h := guard.Middleware(http.NotFoundHandler())
+	ask(h, "/orders", "ann")
+	ask(h, "/orders", "ann")
+	ask(h, "/orders", "bob")
+	ask(h, "/mails", "ann")
+	// Output:
+	// 404, RateLimit: "1m";r=9;t=60
+	// 404, RateLimit: "1m";r=8;t=60
+	// 404, RateLimit: "1m";r=9;t=60
+	// 404, RateLimit: "1m";r=9;t=60
+}
+
+// A Limit of the program's own: it applies only to uploads.
+func ExampleNamed() {
+	server := limittest.Start()
+	defer server.Close()
+	client := server.Client()
+
+	guard := httplimit.New(func(r *http.Request) httplimit.Claim {
+		if r.URL.Path != "/upload" {
+			return httplimit.Claim{}
+		}
+		return httplimit.Named(client, "uploads", httplimit.Header("X-User")(r), rratelimiter.PerHour(5))
+	})
+	guard.Policy = patient
+	h := guard.Middleware(http.NotFoundHandler())
+	ask(h, "/upload", "ann")
+	ask(h, "/orders", "ann")
+	// Output:
+	// 404, RateLimit: "uploads";r=4;t=3600
+	// 404
+}
+
+// In Guard.Skip, these rules exempt requests for the two paths, and requests that only read.
+func ExamplePaths() {
+	health, reads := httplimit.Paths("/healthz", "/static/"), httplimit.Methods(http.MethodGet)
+	for _, r := range []*http.Request{
+		httptest.NewRequest(http.MethodPost, "/static/a.css", nil), httptest.NewRequest(http.MethodPost, "/orders", nil),
+	} {
+		fmt.Println(r.URL.Path, health(r), reads(r))
+	}
+	// Output:
+	// /static/a.css true false
+	// /orders false false
+}
+
+func ExampleMethods() {
+	reads := httplimit.Methods(http.MethodGet, http.MethodHead)
+	fmt.Println(reads(httptest.NewRequest(http.MethodGet, "/", nil)), reads(httptest.NewRequest(http.MethodPost, "/", nil)))
+	// Output: true false
+}
+
+// A key from any part of a request. A request without a tenant has no key, so the limit does not apply to it.
+func ExampleBy() {
+	tenant := httplimit.By("tenant", func(r *http.Request) string { return r.URL.Query().Get("tenant") })
+	fmt.Printf("%q\n", tenant(httptest.NewRequest(http.MethodGet, "/?tenant=shop", nil)))
+	fmt.Printf("%q\n", tenant(httptest.NewRequest(http.MethodGet, "/", nil)))
+	// Output:
+	// "tenant=shop"
+	// ""
+}
+
+func ExampleHeader() {
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.Header.Set("X-User", "ann")
+	fmt.Println(httplimit.Header("X-User")(r))
+	// Output: X-User=ann
+}
+
+func ExampleJoin() {
+	key := httplimit.Join(httplimit.ClientAddr{}.Key, httplimit.Path)
+	r := httptest.NewRequest(http.MethodGet, "/orders", nil)
+	r.RemoteAddr = "192.0.2.1:1234"
+	fmt.Println(key(r))
+	// Output: 192.0.2.1:/orders
+}
+
+// The user of a request, or its address if it has no user.
+func ExampleFirst() {
+	key := httplimit.First(httplimit.Header("X-User"), httplimit.ClientAddr{}.Key)
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.RemoteAddr = "192.0.2.1:1234"
+	fmt.Println(key(r))
+	r.Header.Set("X-User", "ann")
+	fmt.Println(key(r))
+	// Output:
+	// 192.0.2.1
+	// X-User=ann
+}
+
+// All spellings of a path are one key.
+func ExamplePath() {
+	for _, path := range []string{"/orders", "//orders", "/mails/../orders/", "/orders;x=1"} {
+		fmt.Println(httplimit.Path(httptest.NewRequest(http.MethodGet, path, nil)))
+	}
+	// Output:
+	// /orders
+	// /orders
+	// /orders
+	// /orders
+}
+
+// For a server that does not distinguish upper and lower case in paths.
+func ExamplePathIgnoreCase() {
+	fmt.Println(httplimit.PathIgnoreCase(httptest.NewRequest(http.MethodGet, "/Orders", nil)))
+	// Output: /orders
+}
+
+// The pattern of http.ServeMux, so that all orders share a limit. It is known in the handlers of the mux.
+func ExampleRoute() {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /orders/{id}", func(_ http.ResponseWriter, r *http.Request) { fmt.Println(httplimit.Route(r)) })
+	mux.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/orders/7", nil))
+	// Output: GET+/orders/<id>
+}
+
+// The client behind a proxy of the network 10.0.0.0/8.
+func ExampleClientAddr() {
+	addr := httplimit.ClientAddr{Trusted: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.RemoteAddr = "10.1.2.3:1234"
+	r.Header.Set("X-Forwarded-For", "203.0.113.9, 192.0.2.1")
+	fmt.Println(addr.Key(r))
+	// Output: 192.0.2.1
 }
 
 // The rate of each user depends on the plan of the user. Users of a plan without a rate are not limited. The result of

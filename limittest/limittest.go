@@ -140,17 +140,13 @@ func (s *Server) Close() {
 // machine does not fail a test; opts can change both. To simulate a host whose clock is wrong, use WithClock with a
 // clock that differs from Now by some seconds.
 func (s *Server) Client(opts ...rratelimiter.Option) *rratelimiter.Client {
-	own := func(c *dispatch.Config) error {
-		c.Alone = true
-		c.Made = func(made *dispatch.Client) {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.clients = append(s.clients, made)
-		}
-		return nil
-	}
-	return rratelimiter.NewClient(s.rdb, append([]rratelimiter.Option{
-		own, rratelimiter.WithClock(s.Now), rratelimiter.WithCallTimeout(patience),
+	rdb := dispatch.Extended{Redis: s.rdb, Alone: true, Made: func(made *dispatch.Client) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.clients = append(s.clients, made)
+	}}
+	return rratelimiter.NewClient(rdb, append([]rratelimiter.Option{
+		rratelimiter.WithClock(s.Now), rratelimiter.WithCallTimeout(patience),
 	}, opts...)...)
 }
 

@@ -1,4 +1,5 @@
-// Package lua holds the text of the scripts.
+// Package lua embeds the scripts that Redis runs, and the parts that several scripts share. Package internal/script
+// joins them.
 package lua
 
 import "embed"

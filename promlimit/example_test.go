@@ -3,9 +3,11 @@ package promlimit_test
 import (
 	"context"
 	"fmt"
+	"net/http/httptest"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/limittest"
@@ -50,4 +52,31 @@ func Example() {
 	// Output:
 	// gateway 6
 	// orders 3
+}
+
+// Without a Label, all limiters are counted together.
+func ExampleNew() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	metrics := promlimit.New(promlimit.Config{})
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(metrics)
+	client := server.Client(rratelimiter.WithObserver(metrics))
+	for _, name := range []string{"orders", "mails"} {
+		fmt.Println(client.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerSecond(10))).TryAcquire(ctx, 3))
+	}
+
+	page := httptest.NewRecorder()
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
+	for line := range strings.Lines(page.Body.String()) {
+		if strings.HasPrefix(line, "rratelimiter_granted_permits_total") {
+			fmt.Print(line)
+		}
+	}
+	// Output:
+	// true <nil>
+	// true <nil>
+	// rratelimiter_granted_permits_total{limiter=""} 6
 }

@@ -1,4 +1,4 @@
-// Command rrl shows and manages rate limiters that Go and Java (Redisson) services share.
+// Command rrl shows and manages rate limiters that Go and Java (Redisson) services share. docs/rrl.md describes it.
 package main
 
 import (

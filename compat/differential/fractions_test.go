@@ -74,7 +74,7 @@ func TestFractionsOfAMillisecond(t *testing.T) {
 				clock := func() time.Time { return time.UnixMicro(1000*whole + micros) }
 				dated := float64(1000*whole+micros) / 1000
 				var opts []rratelimiter.LimiterOption
-				if old := oldFormats[version]; old != nil {
+				if old, ok := oldFormats[version]; ok {
 					opts = append(opts, old)
 				}
 				l := rratelimiter.NewClient(rdb, rratelimiter.WithClock(clock), rratelimiter.WithCallTimeout(time.Minute)).RateLimiter(name, opts...)

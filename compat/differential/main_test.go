@@ -1,10 +1,10 @@
 // Package differential compares this library with Redisson in random states and random sequences of calls. A
 // property-testing library generates them, and shrinks the failing ones.
 //
-// The differential test makes the same call on both sides in the same state and compares the answers and the resulting
-// states. The window test runs any mix of clients, clocks and faults on one limiter and counts the granted permits.
-// Both use Redisson's own scripts: the tests capture them from the wire when they start, and then send them with times
-// and ids of their choice.
+// The differential test makes the same call on both sides in the same state, and compares the answers and the resulting
+// states. The window test runs any mix of clients, clocks and faults on one limiter, and counts the granted permits.
+// Both run Redisson's own scripts: the tests capture them from the connection of a real Redisson when they start, and
+// then send them with times and ids of their choice.
 //
 // A run prints its seed; -rapid.seed=N repeats it, and -steps=N makes the differential test longer:
 //

@@ -1,5 +1,6 @@
-// Command harness makes a real Redisson of any version execute one command, or serve the protocol of compat/java on stdin
-// and stdout. Without arguments it prints its usage.
+// Command harness starts a Java program that uses a real Redisson of a given version. The program (compat/java)
+// executes the command in the arguments. Without a command it reads commands from stdin and writes their answers to
+// stdout. Without arguments, harness prints its usage.
 package main
 
 import (

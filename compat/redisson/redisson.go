@@ -1,19 +1,17 @@
-// Package redisson drives real Redissons from Go tests: it builds a small Java program (compat/java)
-// against any version that Maven Central has, starts it as a child process, and offers each of its
-// commands as a method. It is the Java half of every compatibility check in this repository, and
-// knows nothing of the Go limiter.
+// Package redisson runs real Redissons in Go tests. It builds a small Java program (compat/java) with any version of
+// Redisson on Maven Central, starts it as a child process, and has a method for each of its commands. It is the Java
+// side of all compatibility tests in this repository, and does not depend on the Go limiter.
 //
 //	java := redisson.Start(t, "3.17.5", redisson.Addr("127.0.0.1:6379"))
 //	ok, err := java.TryAcquire(ctx, "jobs", 1)
 //
-// A check that uses many versions calls Build for all of them first: that is one Maven run, and
-// the next time a look at a few files. It needs JDK 17 and Maven; where they are missing, Build and
-// Start fail and say how to install them.
+// A test of many versions first calls Build for all of them. That runs Maven once. If all are built already, Build only
+// compares some files. JDK 17 and Maven are needed: if one is missing, Build and Start fail and say how to install it.
 //
 // Commands on one Process may run at the same time, each in a Java thread of its own.
 //
-// This file has the process and the protocol, commands.go the calls, run.go threads that acquire in
-// the background, bench.go how fast they can, build.go what happens before the first start.
+// This file has the process and the protocol, commands.go the commands, run.go threads that acquire in the background,
+// bench.go the measurement of such threads, build.go the build.
 package redisson
 
 import (

@@ -1,4 +1,4 @@
-// Package load puts a guarded HTTP server under load, in front of a real Redis.
+// Package load tests a guarded HTTP server under load, with a real Redis.
 package load
 
 import (

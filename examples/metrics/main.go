@@ -1,4 +1,4 @@
-// Command metrics paces a worker by a limiter, and shows Prometheus what the limiter does:
+// Command metrics runs a worker at the rate of a limiter, and serves the metrics of the limiter for Prometheus at
 // http://localhost:2112/metrics. docs/observability.md describes the metrics.
 //
 //	go run ./metrics -redis redis://localhost:6379

@@ -1,5 +1,5 @@
-// Package breaker decides whether a node can be reached, and when to probe it again: which calls have no reply, and when
-// that means that their node is away. What follows for callers is decided elsewhere.
+// Package breaker decides whether a node can be reached, and when to probe it again. It knows which calls have no reply
+// yet, and when that means that the node is away. Package exchange decides what follows for the calls.
 package breaker
 
 import (

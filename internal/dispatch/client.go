@@ -1,7 +1,7 @@
-// Package dispatch is the glue between the callers of each limiter and Redis: for each limiter a lock, a schedule.Queue, a
-// lease.Ledger and a timer. It decides neither which callers share a call (package schedule) nor how a call reaches its node
-// (package exchange). It also keeps what belongs to a limiter and not to a queue: checks of the records, the deny cache, local
-// decisions, and the calls of all other methods.
+// Package dispatch connects the callers of each limiter with Redis. For each limiter it has a lock, a schedule.Queue, a
+// lease.Ledger and a timer. Package schedule decides which callers share a call, and package exchange how a call
+// reaches its node. Package dispatch also has what belongs to a limiter and not to a queue: checks of the records, the
+// deny cache, local decisions, and the calls of all other methods.
 //
 // These locks are taken in this order. None is held while an observer or a hook of the Redis client is called:
 //
@@ -13,7 +13,7 @@
 //	lender.mu         changes under way, leases to be given back, the timer that ends leases
 //	nodes, Breaker    the table of nodes; the health of a node
 //	Pipeline          the runs to a node
-//	leaves            the checks, the deny cache, the local limiters: no other lock is taken meanwhile
+//	leaves            the checks, the deny cache, the local limiters: no other lock is taken while one of these is held
 package dispatch
 
 import (
@@ -31,8 +31,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// A Config is what a client is made of. The options of a client set its fields. Packages of this module may set those
-// for which there is no option.
+// A Config is what a client is made of. The options of a client set its fields.
 type Config struct {
 	Redis       script.Redis
 	ID          string
@@ -42,8 +41,14 @@ type Config struct {
 	Observe     func(Call)          // nil: no observer
 	MapName     func(string) string // from the name of a limiter to that of its configuration key; nil: the same
 	Defaults    Settings            // of all limiters
-	Alone       bool                // Redisson cannot use the server
-	Made        func(*Client)       // is called with the new client; nil: nothing is
+}
+
+// An Extended is a Redis client with settings for which there is no option. Packages of this repository, such as limittest,
+// pass it to rratelimiter.NewClient.
+type Extended struct {
+	script.Redis
+	Alone bool          // Redisson cannot use the server
+	Made  func(*Client) // is called with the new client; nil: nothing is called
 }
 
 // A Tuning sets thresholds, for tests; zero is the usual value.
@@ -58,6 +63,7 @@ type Tuning struct {
 // A Client holds what the limiters of one process share.
 type Client struct {
 	config   Config // with a clock
+	alone    bool   // Redisson cannot use the server
 	ownClock bool   // the clock is not time.Now
 	tuning   Tuning // with all values set
 	exchange *exchange.Exchange
@@ -82,11 +88,16 @@ func New(config Config) *Client {
 	if !c.ownClock {
 		c.config.Clock = time.Now
 	}
-	c.exchange = exchange.New(config.Redis, config.CallTimeout, c.config.Clock)
+	extended, ok := config.Redis.(Extended)
+	if !ok {
+		extended = Extended{Redis: config.Redis}
+	}
+	c.alone = extended.Alone
+	c.exchange = exchange.New(extended.Redis, config.CallTimeout, c.config.Clock)
 	c.identity = record.NewIdentity(config.ID)
 	c.Tune(Tuning{})
-	if config.Made != nil {
-		config.Made(c)
+	if extended.Made != nil {
+		extended.Made(c)
 	}
 	return c
 }

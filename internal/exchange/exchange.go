@@ -1,10 +1,10 @@
-// Package exchange carries one call to its node, and brings back a reply, an error, or that the node is away. It knows
-// commands and those that several calls share, retries, timeouts and stalls, and for each node a pipeline and a breaker. What a
-// call asks and what a reply means is in its Body, and what follows from its end is the matter of its Owner: this package knows
-// no callers, no permits and no queues.
+// Package exchange carries a call to its node. The outcome is a reply, an error, or that the node is away. The package
+// has commands for one call and commands that several calls share, retries, timeouts and stalls, and for each node a
+// pipeline and a breaker. The Body of a call defines what it asks and what a reply means. The Owner of a call decides
+// what follows its end. The package does not know callers, permits or queues.
 //
-// exchange.go has what others pass in and get back, call.go one call, repeat.go what follows an attempt, shared.go the shared
-// commands, node.go the nodes, direct.go the calls that no pipeline carries.
+// exchange.go has the types and methods that other packages use, call.go one call, repeat.go what follows an attempt,
+// shared.go the shared commands, node.go the nodes, direct.go the calls that no pipeline carries.
 package exchange
 
 import (

@@ -147,6 +147,7 @@ func TestCallsThatAreNotInline(t *testing.T) {
 		_, err := l.TryAcquire(ctx, 1)
 		return err
 	}
+	rate := rratelimiter.WithRate(rratelimiter.PerHour(1_000_000))
 	for name, test := range map[string]struct {
 		option rratelimiter.LimiterOption
 		call   func(context.Context, *rratelimiter.Limiter) error
@@ -156,7 +157,7 @@ func TestCallsThatAreNotInline(t *testing.T) {
 		"WithRecordPerRequest": {rratelimiter.WithRecordPerRequest(), try},
 		"WithServerTime":       {rratelimiter.WithServerTime(), try},
 		"WithFallback":         {rratelimiter.WithFallback(1), try},
-		"AcquireUpTo": {nil, func(ctx context.Context, l *rratelimiter.Limiter) error {
+		"AcquireUpTo": {rate, func(ctx context.Context, l *rratelimiter.Limiter) error {
 			_, err := l.AcquireUpTo(ctx, 1)
 			return err
 		}},
@@ -167,14 +168,10 @@ func TestCallsThatAreNotInline(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			whileNear(t, func(t *testing.T, n *near) {
-				opts := []rratelimiter.LimiterOption{rratelimiter.WithRate(rratelimiter.PerHour(1_000_000))}
-				if test.option != nil {
-					opts = append(opts, test.option)
-				}
 				before := n.dials.Load()
 				n.slow.Store(int64(100 * ms))
 				began := time.Now()
-				if err := test.call(t.Context(), n.RateLimiter("other", opts...)); err != nil || time.Since(began) < 100*ms {
+				if err := test.call(t.Context(), n.RateLimiter("other", rate, test.option)); err != nil || time.Since(began) < 100*ms {
 					t.Errorf("after %v: %v", time.Since(began), err)
 				}
 				if dials := n.dials.Load() - before; dials != 0 {

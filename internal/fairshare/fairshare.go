@@ -1,5 +1,5 @@
-// Package fairshare decides how much of a limiter this process may take while Redisson uses it, too: which other clients
-// are on the limiter, and what this process leaves to them when permits return. It sets no timers.
+// Package fairshare decides how many permits this process leaves to Redisson if both use a limiter: it knows which
+// other clients use the limiter, and what to leave to them when permits return. It sets no timers.
 package fairshare
 
 import (

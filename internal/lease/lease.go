@@ -1,6 +1,6 @@
-// Package lease holds permits that were taken ahead of demand, and decides how many to take. A lease is exact: its permits
-// are in a record dated at its end, so they count for an interval from when the last of them can be granted. At any time,
-// then, all permits granted during the last interval are in live records, and these never hold more than the rate.
+// Package lease holds permits that were taken ahead of demand, and decides how many to take. Leases keep the limit
+// exact. The record of a lease has the time at which the lease ends, and all its permits are granted before that time.
+// So each permit counts for at least one interval after it was granted. Live records never hold more than the rate.
 package lease
 
 import (

@@ -1,5 +1,5 @@
-// Package localgrant answers requests in the process while Redis is away. Its replies have the form of a script's reply.
-// Which requests it answers is decided elsewhere.
+// Package localgrant grants or refuses requests in the process while Redis is away. Its replies have the form of a
+// script's reply. Package dispatch decides which requests it answers.
 package localgrant
 
 import (

@@ -2,10 +2,11 @@
 // at least one test must fail. mutations.go lists the mutations.
 //
 // The command runs in the root of a checkout, which it does not change: the go command gets the mutated file by
-// -overlay. A mutant is killed by the first test that fails or hangs. A mutant that survives all stages is
-// reported, and the command fails. Mutations with a reason in equal cannot be detected and are skipped.
+// -overlay. A mutant is killed by the first test that fails or hangs. If no test of any stage kills a mutant, it is
+// reported, and the command fails. Mutations that no test can detect have a reason in their field equal, and are
+// skipped.
 //
-// The test that killed a mutant before runs first: killers.json has them, and -update writes it.
+// The test that killed a mutant in an earlier run is tried first. killers.json has these tests, and -update writes it.
 //
 // With -changed the command tests only mutants of files that have changed: see changed.go.
 package main

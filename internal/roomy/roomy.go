@@ -1,4 +1,4 @@
-// Package roomy lets clients talk to the embedded server over a pipe.
+// Package roomy connects clients to the embedded server over pipes whose writes never block.
 package roomy
 
 import (

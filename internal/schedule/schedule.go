@@ -3,8 +3,8 @@
 // but the calls of its methods. It knows no clock, timer, goroutine, lock or context, and nothing of Redis.
 //
 // Each event is a method of Queue: Join, Leave, Expire, Settle, Fail, Stalled, Changed, SeeRedisson, Refill, GaveBack. After
-// any of them, and at the time that Wake returns, the owner of the queue calls Due, and Fill for each batch that is due. A call
-// of Due more than needed has no effect, so no event needs to say what follows from it.
+// any of them, and at the time that Wake returns, the owner of the queue calls Due, and Fill for each batch that is due. A
+// superfluous call of Due has no effect, so the owner need not know which events make a batch due.
 package schedule
 
 import (

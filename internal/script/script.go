@@ -1,6 +1,6 @@
-// Package script runs Lua scripts on any topology of servers, each call at most once in effect. It knows which failed
-// attempts may be repeated, whether a call that failed for good may have been executed, and which errors callers get.
-// It does not know what the scripts do.
+// Package script runs Lua scripts on any topology of servers. Each call takes effect at most once. The package knows
+// which failed attempts may be repeated, whether Redis may have executed a call that failed, and which errors callers
+// get. It does not know what the scripts do.
 package script
 
 import (

@@ -1,5 +1,5 @@
-// Package series is what all metrics of limiters share. It keeps what is counted by label: one series for each label of a
-// limiter, of a bounded number of labels. It knows nothing of who counts.
+// Package series keeps what promlimit, otellimit, httplimit and rrl export count for limiters. Limiters with the same
+// label share one series, and the number of labels is bounded. The package uses no metrics library.
 package series
 
 import (

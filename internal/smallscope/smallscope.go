@@ -1,12 +1,13 @@
-// Package smallscope runs all interleavings of a few clients of one limiter, in a small scope: few permits, few moments of
-// time, few callers. A client has leases (WithLease), or none, or it is a script of another library. Requests and replies
-// take any time to arrive, some are never seen, and clients crash. A client is the real schedule.Queue and the real
-// lease.Ledger, and the scripts, their arguments and the reading of their replies are the real ones, too. What package dispatch
-// does around them is repeated here: which method is called when.
-// Every grant is judged by package window, and after each step the state of the client is checked (judge.go).
+// Package smallscope runs all interleavings of a few clients of one limiter, in a small scope: few permits, few moments
+// of time, few callers. A client has leases (WithLease), or no leases, or is a client of another library, which calls
+// its own script. Requests and replies take any time to arrive, some never arrive, and clients crash.
 //
-// This file has the search; client.go the state of a client, steps.go what happens to it and what it does then, send.go its requests, reply.go
-// what becomes of them, judge.go what must hold, server.go what a script does.
+// Clients use the real schedule.Queue, lease.Ledger, scripts, arguments and decoders of replies. The package has its
+// own code only for what package dispatch does around them: which method is called when. Package window checks every
+// grant. After each step, judge.go checks the state of the client.
+//
+// This file has the search; client.go the state of a client, steps.go the events of a client and what it does then,
+// send.go its requests, reply.go how it handles replies, judge.go the checks, server.go what a script does.
 package smallscope
 
 import (

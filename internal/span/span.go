@@ -1,4 +1,4 @@
-// Package span writes durations the way people do. It knows nothing of limiters.
+// Package span formats durations without superfluous zeros: 1h, not 1h0m0s. It does not know limiters.
 package span
 
 import (

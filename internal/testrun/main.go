@@ -1,12 +1,12 @@
-// Command testrun runs several go test commands side by side and reports on them as on one:
+// Command testrun runs several go test commands, one after the other or at the same time, and prints one report:
 //
 //	go run ./internal/testrun [-skips] -- ARGUMENT... [then ARGUMENT...] [beside ARGUMENT...]
 //
-// The arguments are those of a go test. The word then starts the next one when the one before has ended, and beside
-// starts one at once. A package is printed when it is done, and the output of a test when the test fails. With -v all
-// output of that go test is printed as it comes. At the end stand the ten slowest tests, and then each failure once
-// more, because continuous integration often shows only the end of the output. A skipped test fails the run unless
-// -skips is given.
+// The arguments are those of a go test. After the word "then", the next go test starts when the one before has ended.
+// After the word "beside", it starts at once. The result of a package is printed when the package is done, and the
+// output of a test when the test fails. With -v, all output of that go test is printed as it comes. At the end the
+// report has the ten slowest tests, and each failure once more, because continuous integration often shows only the end
+// of the output. A skipped test fails the run unless -skips is given.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command release manages the next version of all modules of this checkout, which is the version of the root module
-// that go.work replaces. It runs in the root of the checkout.
+// Command release manages the next version of this checkout, which all its modules have. It is the version of the root
+// module that go.work replaces. The command runs in the root of the checkout.
 //
 //	go run ./scripts/release                prints the version
 //	go run ./scripts/release set v0.2.0     sets another, in go.work and in each go.mod
@@ -8,8 +8,8 @@
 //	go run ./scripts/release outdated TOOL  prints the direct dependencies that are behind their newest release, and the
 //	                                        tools, given as MODULE@VERSION; fails if one can be updated
 //
-// The proxy has the files that git tracks, in the state of the checkout. The command fails if a go.mod is unusable for
-// users: if it replaces modules, or requires another version of a module of this checkout.
+// The proxy has the files that git tracks, in the state of the checkout. The command fails if users could not use a
+// go.mod: if it replaces modules, or requires another version of a module of this checkout.
 package main
 
 import (

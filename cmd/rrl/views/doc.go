@@ -1,6 +1,6 @@
-// Package views looks at what rrl shows as its users do: the web page in a headless Chromium, the terminal view in tmux.
-// With -update it keeps what it saw as pictures in docs/.
+// Package views tests what users of rrl see: the web page in a headless Chromium, and the terminal view in tmux. With
+// -update it writes pictures of both to docs/.
 //
-// It is a module of its own for what it needs, and its tests are built with the tag views alone: chromium and tmux are much
-// to install. "make views" does that, and runs them.
+// It is a separate module because of its dependencies. Its tests have the build tag views, because they need chromium
+// and tmux, which are large. "make views" installs both and runs the tests.
 package views

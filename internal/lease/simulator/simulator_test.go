@@ -1,5 +1,5 @@
-// Package simulator simulates processes that share a limiter, with the leases of package lease and without a server. Time is
-// simulated, and the seed is fixed: only the time at which a lease is renewed differs a little from run to run.
+// Package simulator simulates processes that share a limiter and take leases (package lease), without a server. Time is
+// simulated and the seed is fixed. Only the time at which a lease is renewed differs a little from run to run.
 package simulator
 
 import (

@@ -20,6 +20,7 @@ import (
 
 func TestWrongOptionsComeBackFromEveryMethod(t *testing.T) {
 	clients := map[string]rratelimiter.Option{
+		"empty option":       {},
 		"empty client id":    rratelimiter.WithClientID(""),
 		"no name mapper":     rratelimiter.WithNameMapper(nil),
 		"no clock":           rratelimiter.WithClock(nil),
@@ -30,6 +31,7 @@ func TestWrongOptionsComeBackFromEveryMethod(t *testing.T) {
 		"default granular":   rratelimiter.WithLimiterDefaults(rratelimiter.WithGranularity(-time.Second)),
 	}
 	limiters := map[string]rratelimiter.LimiterOption{
+		"empty option":    {},
 		"no rate":         rratelimiter.WithRate(rratelimiter.Rate{}),
 		"wrong rate":      rratelimiter.WithRate(rratelimiter.Rate{Permits: 1, Interval: time.Second, KeepAlive: time.Millisecond}),
 		"wrong enforced":  rratelimiter.WithEnforcedRate(rratelimiter.PerSecond(-1)),

@@ -9,14 +9,13 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
 // invalid returns why a rate is invalid, or nil. WithRate validates it as SetRate does.
 func invalid(rate rratelimiter.Rate) error {
-	return rratelimiter.WithRate(rate)(new(dispatch.Settings))
+	return rig.OptionsError(rratelimiter.NewClient(rig.Served{}).RateLimiter("rl", rratelimiter.WithRate(rate)))
 }
 
 func TestInvalidRatesHaveReasons(t *testing.T) {

@@ -1,4 +1,4 @@
-// Package layers tests which package of the library imports which, and what stands in the root package.
+// Package layers tests which packages of the library import each other, and which files the root package has.
 package layers
 
 import (

@@ -1,4 +1,4 @@
-// Package lease tests permits that are taken ahead (WithLease).
+// Package lease tests WithLease: permits that a process takes ahead of demand, and grants without a call.
 package lease
 
 import (

@@ -1,4 +1,4 @@
-// Package queue tests the callers that wait: their order, when they are served, what wakes them, and what they leave to
+// Package queue tests waiting callers: their order, when they are served, what wakes them, and what they leave to
 // Redisson.
 package queue
 

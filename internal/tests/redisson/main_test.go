@@ -1,5 +1,5 @@
-// Package redisson tests what Redisson's users rely on: the cases of its own suite, its records and numbers, and the
-// states that its releases left.
+// Package redisson tests what users of Redisson rely on: the cases of its own tests, its records and numbers, and the
+// states that its releases wrote.
 package redisson
 
 import (

@@ -1,5 +1,4 @@
-// Package repair tests limiters whose state is inconsistent or garbage: what each method finds in it, says of it, and
-// mends.
+// Package repair tests limiters whose state is inconsistent or garbage: what each method returns, and what it repairs.
 package repair
 
 import (

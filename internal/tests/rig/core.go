@@ -26,6 +26,9 @@ func Settings(l *rratelimiter.Limiter) dispatch.Settings {
 	return *field[dispatch.Settings](l, "settings")
 }
 
+// OptionsError returns why the options of a limiter or of its client are invalid, or nil.
+func OptionsError(l *rratelimiter.Limiter) error { return *field[error](l, "err") }
+
 // field returns the address of a field of the struct to which the pointer refers.
 func field[T any](pointer any, name string) *T {
 	v := reflect.ValueOf(pointer).Elem().FieldByName(name)

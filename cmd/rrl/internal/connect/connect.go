@@ -1,5 +1,5 @@
-// Package connect connects rrl to a Redis, a cluster or a master that sentinels name, by the addresses and passwords of
-// flags and environment. No password is ever printed, and errors come with advice.
+// Package connect connects rrl to a Redis server, to a cluster, or to the master that Sentinels report. The addresses
+// and passwords come from flags and from the environment. No password is printed. Errors say what the operator can do.
 package connect
 
 import (
@@ -82,11 +82,8 @@ func (s *Server) Limiter(name, client string) *Limiter {
 
 func (s *Server) newClient(options ...rratelimiter.Option) *client {
 	c := &client{}
-	made := func(config *dispatch.Config) error {
-		config.Made = func(core *dispatch.Client) { c.core = core }
-		return nil
-	}
-	c.Client = rratelimiter.NewClient(s.Redis, append(options, made, rratelimiter.WithCallTimeout(s.timeout),
+	rdb := dispatch.Extended{Redis: s.Redis, Made: func(core *dispatch.Client) { c.core = core }}
+	c.Client = rratelimiter.NewClient(rdb, append(options, rratelimiter.WithCallTimeout(s.timeout),
 		rratelimiter.WithLimiterDefaults(rratelimiter.WithServerTime()))...)
 	return c
 }

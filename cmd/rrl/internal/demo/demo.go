@@ -1,5 +1,6 @@
-// Package demo lets workers and pollers share a limiter, with threads of a real Redisson if wanted. It shows that live or
-// as lines, and checks from outside that the limit is kept. It knows nothing of commands.
+// Package demo runs workers, which wait for permits, and pollers, which do not, on one limiter, and on request also
+// threads of a real Redisson. It shows the grants live or line by line. It checks the limit by the results of the
+// callers and by the records in Redis. It does not parse commands.
 package demo
 
 import (

@@ -1,5 +1,5 @@
-// Package doctor checks limiters, their clients and their server, and advises on what it finds. It changes nothing, and
-// knows nothing of how findings are shown.
+// Package doctor checks limiters, their clients and their server. It returns findings with advice, but does not print
+// them. It changes nothing.
 package doctor
 
 import (

@@ -1,5 +1,5 @@
-// Package feed looks at a limiter again and again, for live views: what is free over time, and who was granted how much in
-// each second. It changes nothing. It knows nothing of how that is shown.
+// Package feed reads a limiter repeatedly, for live views: the free permits over time, and the permits that each client
+// was granted in each second. It changes nothing and prints nothing.
 package feed
 
 import (

@@ -1,5 +1,5 @@
-// Package manage changes limiters: it sets their rates, and removes them and what former clients left. It knows nothing of
-// commands, nor of how a change is shown.
+// Package manage sets the rates of limiters, and removes limiters and keys that former clients left. It does not parse
+// commands and prints nothing.
 package manage
 
 import (

@@ -1,4 +1,4 @@
-// Package metrics exports limiters to Prometheus, as it reads them in Redis. It knows nothing of commands.
+// Package metrics exports the state of limiters in Redis to Prometheus. It does not parse commands.
 package metrics
 
 import (

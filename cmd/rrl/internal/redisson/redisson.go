@@ -1,5 +1,5 @@
-// Package redisson runs a real Redisson in a JVM, and a redis-server, for rrl demo --java. Maven gets the jars. A JVM and a
-// server end with this process, whatever ends it.
+// Package redisson runs a real Redisson in a JVM, and a redis-server, for rrl demo --java. Maven gets the jars. Both
+// processes end with this one, even if it is killed.
 package redisson
 
 import (

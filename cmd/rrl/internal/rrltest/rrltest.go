@@ -1,4 +1,4 @@
-// Package rrltest writes the keys of limiters as tests need them: right and wrong ones, by Go and by Java clients.
+// Package rrltest writes keys of limiters for tests: valid and invalid states, as Go and Java clients write them.
 package rrltest
 
 import (

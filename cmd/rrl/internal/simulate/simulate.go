@@ -1,5 +1,5 @@
-// Package simulate feeds one trace of requests through rate limiting algorithms, on a virtual clock, and shows what each grants:
-// as tables, charts and JSON. It knows nothing of commands.
+// Package simulate sends one trace of requests through several rate limiting algorithms, on a virtual clock, and shows
+// what each grants: as tables, charts and JSON. It does not parse commands.
 package simulate
 
 import (

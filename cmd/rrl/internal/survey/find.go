@@ -1,5 +1,5 @@
-// Package survey reads limiters for those who look after them: it finds them on a server, and tells what is stored of each,
-// who wrote it, and what does not add up. It changes nothing. It knows nothing of how that is shown.
+// Package survey finds limiters on a server. For each limiter it reads what is stored, which clients wrote it, and
+// which numbers do not add up. It changes nothing and prints nothing.
 package survey
 
 import (

@@ -1,4 +1,5 @@
-// Package web is the page of rrl serve: live limiters, read-only, by server-sent events. It knows nothing of commands.
+// Package web is the page of rrl serve. It shows live limiters and changes nothing. Updates are server-sent events. The
+// package does not parse commands.
 package web
 
 import (
