@@ -238,7 +238,8 @@ func readmeText(r *Report) string {
 	few := perSecondTable(r, columns, func(name string) bool {
 		return slices.Contains([]string{rowPing, rowRedisRate, rowScript, rowLibrary, rowLease}, name) || isJava(name)
 	})
-	return fmt.Sprintf("![Requests per second on one limiter with 1,024 callers](%s)\n\nRequests per second (%s; %s):\n\n%s",
+	return fmt.Sprintf("![Requests per second on one limiter with 1,024 callers](%s)\n\nRequests per second (%s; %s):\n\n%s\n"+
+		"One caller waits for each reply before it asks again, so the first column shows how long a call takes.\n",
 		chartFile, r.At.Format("January 2006"), conditions(r), few.markdown())
 }
 

@@ -19,7 +19,7 @@ import (
 )
 
 var (
-	update = flag.Bool("update", false, "write the table of the matrix into COMPATIBILITY.md")
+	update = flag.Bool("update", false, "write the table of the matrix into README.md")
 	all    = flag.Bool("all", false, "run the matrix with every release of Redisson")
 )
 
@@ -50,7 +50,7 @@ var checks = []check{
 }
 
 // TestMatrix runs every check with every version, or with -all every release, and compares the results with the tables
-// of COMPATIBILITY.md.
+// of README.md.
 func TestMatrix(t *testing.T) {
 	versions := redisson.Versions
 	if *all {
@@ -161,7 +161,7 @@ func format(version string) rratelimiter.RecordFormat {
 }
 
 const (
-	page       = "../COMPATIBILITY.md"
+	page       = "README.md"
 	tableBegin = "<!-- matrix: written by make matrix-all -->\n"
 	tableEnd   = "<!-- /matrix -->"
 )

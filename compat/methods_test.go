@@ -18,7 +18,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/compat/redisson"
 )
 
-// methods_test.go compares the table of methods in COMPATIBILITY.md with both sides: its methods are those of each
+// methods_test.go compares the table of methods in README.md with both sides: its methods are those of each
 // release of Redisson, and the Go calls that it names exist.
 
 const (

@@ -80,9 +80,9 @@ func (p *Policy) serverAway(ctx context.Context, c Claim) error {
 
 // look probes the server of a limit.
 func (p *Policy) look(ctx context.Context, c Claim) {
-	ctx, cancel := p.bounded(ctx)
-	defer cancel()
-	_, _ = p.try(ctx, c) // try records the result
+	bounded := p.bounded(ctx)
+	defer bounded.end()
+	_, _ = p.try(bounded, c) // try records the result
 	p.outages.mu.Lock()
 	defer p.outages.mu.Unlock()
 	s := p.outages.limits[c.Name]

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -15,42 +14,41 @@ import (
 
 // describe sets the header fields. RateLimit and RateLimit-Policy are lists: an inner guard appends its own entries.
 func (g *Guard) describe(h http.Header, d Decision) {
-	var policies, limits []string
-	for _, a := range d.Answers {
-		name, key := quote(a.Name), ""
-		if g.PartitionKeys && a.Key != "" {
-			key = ";pk=:" + base64.StdEncoding.EncodeToString([]byte(a.Key)) + ":"
-		}
-		policy := name + ";q=" + integer(a.Limit)
+	var memory [256]byte
+	text := memory[:0] // of both fields: one allocation
+	for i := range d.Answers {
+		a := &d.Answers[i]
+		text = appendItem(text, 0, a.Name, "q", a.Limit)
 		if w := a.Rate.Interval; w >= time.Second && w%time.Second == 0 { // the field w has whole seconds
-			policy += ";w=" + seconds(w)
+			text = appendParameter(text, "w", wholeSeconds(w))
 		}
-		policies = append(policies, policy+key)
-
+		text = g.appendKey(text, a.Key)
+	}
+	policies := len(text)
+	for i := range d.Answers {
+		a := &d.Answers[i]
 		// In a refusal, RateLimit has only the limits that refuse, because Retry-After must not be shorter than the
 		// time of any limit in it.
 		if !d.Outcome.Passed() && !a.Refused {
 			continue
 		}
-		limit := name + ";r=" + integer(a.Remaining)
+		text = appendItem(text, policies, a.Name, "r", a.Remaining)
 		if more := a.more(); more > 0 {
-			limit += ";t=" + seconds(more)
+			text = appendParameter(text, "t", wholeSeconds(more))
 		}
-		limits = append(limits, limit+key)
+		text = g.appendKey(text, a.Key)
 	}
-	if len(policies) > 0 {
-		h.Add("RateLimit-Policy", strings.Join(policies, ", "))
-	}
-	if len(limits) > 0 {
-		h.Add("RateLimit", strings.Join(limits, ", "))
-	}
+	both := string(text)
+	values := []string{both[:policies], both[policies:]}
+	add(h, "Ratelimit-Policy", values[:1:1])
+	add(h, "Ratelimit", values[1:])
 	if a := nearest(d.Answers); g.XRateLimit && a != nil {
-		h.Set("X-RateLimit-Limit", integer(a.Limit))
-		h.Set("X-RateLimit-Remaining", integer(a.Remaining))
-		h.Set("X-RateLimit-Reset", seconds(a.more()))
+		h.Set("X-RateLimit-Limit", decimal(a.Limit))
+		h.Set("X-RateLimit-Remaining", decimal(a.Remaining))
+		h.Set("X-RateLimit-Reset", decimal(wholeSeconds(a.more())))
 	}
 	if !d.Outcome.Passed() {
-		h.Set("Retry-After", seconds(max(d.RetryAfter(), time.Second)))
+		h.Set("Retry-After", decimal(wholeSeconds(max(d.RetryAfter(), time.Second))))
 	}
 }
 
@@ -112,33 +110,64 @@ func refuse(w http.ResponseWriter, r *http.Request, d Decision) {
 	_, _ = w.Write(append(body, '\n')) // an error means that the client has disconnected
 }
 
-// quote returns a name as a string of a structured field (RFC 9651). Such a string has only printable ASCII.
-func quote(name string) string {
-	var b strings.Builder
-	b.WriteByte('"')
+// add adds a value to the field with a canonical name, unless it is empty.
+func add(h http.Header, canonical string, value []string) {
+	switch {
+	case value[0] == "":
+	case h[canonical] == nil:
+		h[canonical] = value
+	default:
+		h[canonical] = append(h[canonical], value[0])
+	}
+}
+
+// appendItem appends an item of a list, which begins at an index: a name and its first parameter.
+func appendItem(to []byte, list int, name, parameter string, n int64) []byte {
+	if len(to) > list {
+		to = append(to, ", "...)
+	}
+	return appendParameter(appendQuoted(to, name), parameter, n)
+}
+
+func appendParameter(to []byte, name string, n int64) []byte {
+	return strconv.AppendInt(append(append(append(to, ';'), name...), '='), integer(n), 10)
+}
+
+// appendKey appends the parameter pk, if there is a key and the guard shows keys.
+func (g *Guard) appendKey(to []byte, key string) []byte {
+	if !g.PartitionKeys || key == "" {
+		return to
+	}
+	return append(base64.StdEncoding.AppendEncode(append(to, ";pk=:"...), []byte(key)), ':')
+}
+
+// appendQuoted appends a name as a string of a structured field (RFC 9651). Such a string has only printable ASCII.
+func appendQuoted(to []byte, name string) []byte {
+	to = append(to, '"')
 	for _, c := range name {
 		switch {
 		case c == '"' || c == '\\':
-			b.WriteByte('\\')
-			b.WriteRune(c)
+			to = append(to, '\\', byte(c))
 		case c < ' ' || c > '~':
-			b.WriteByte('?')
+			to = append(to, '?')
 		default:
-			b.WriteRune(c)
+			to = append(to, byte(c))
 		}
 	}
-	b.WriteByte('"')
-	return b.String()
+	return append(to, '"')
 }
 
-// integer returns a number as an integer of a structured field: at most 15 digits, and not negative here.
-func integer(n int64) string { return strconv.FormatInt(min(max(n, 0), 999_999_999_999_999), 10) }
+// integer returns the nearest number that a structured field can have and that is not negative: it has at most 15 digits.
+func integer(n int64) int64 { return min(max(n, 0), 999_999_999_999_999) }
 
-// seconds returns d in whole seconds, rounded up. A rest of 1 ms or less is dropped: a permit returns up to 1 ms after its
+// wholeSeconds returns d in seconds, rounded up. A rest of 1 ms or less is dropped: a permit returns up to 1 ms after its
 // interval, because records have times in whole ms, and a client need not wait another second for that.
-func seconds(d time.Duration) string {
+func wholeSeconds(d time.Duration) int64 {
 	if d <= 0 {
-		return "0"
+		return 0
 	}
 	return integer(int64((max(d-time.Millisecond, 1)-1)/time.Second) + 1)
 }
+
+// decimal returns a number as an integer of a structured field.
+func decimal(n int64) string { return strconv.FormatInt(integer(n), 10) }

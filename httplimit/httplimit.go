@@ -196,7 +196,10 @@ func (g *Guard) claims(r *http.Request) []Claim {
 	if set == nil || len(set.limits) == 0 {
 		return nil
 	}
-	all := readings(r)
+	all := []*http.Request{r} // on the stack, for most requests
+	if !readAlike(r) {
+		all = readings(r)
+	}
 	if all == nil {
 		return []Claim{{Name: "path", Limiter: unreadable{}, Rate: rratelimiter.PerSecond(0)}}
 	}

@@ -53,6 +53,7 @@ func Per(client *rratelimiter.Client, name string, rate rratelimiter.Rate, key K
 // with the same key should have the same rate. A new rate is in force from the next request on, and earlier grants
 // still count. rate is not called for a request without a key.
 func PerFunc(client *rratelimiter.Client, name string, rate func(*http.Request) rratelimiter.Rate, key Key) Limit {
+	known := &recent{}
 	return func(r *http.Request) Claim {
 		value := ""
 		if key != nil {
@@ -64,7 +65,7 @@ func PerFunc(client *rratelimiter.Client, name string, rate func(*http.Request) 
 		if rate == rratelimiter.Unlimited {
 			return Claim{Name: name, Key: value}
 		}
-		return Named(client, name, value, rate)
+		return named(client, name, value, rate, known)
 	}
 }
 
@@ -87,23 +88,29 @@ func (l Limit) OrElse(other Limit) Limit {
 // use, but not before one minute, so that the keys of former clients do not stay in Redis. If the interval is more than
 // 146 years, the limiter expires after one interval.
 func Named(client *rratelimiter.Client, name, key string, rate rratelimiter.Rate) Claim {
+	return named(client, name, key, rate, nil)
+}
+
+// named is Named with the limiters that are known; nil: none is.
+func named(client *rratelimiter.Client, name, key string, rate rratelimiter.Rate, known *recent) Claim {
 	if rate.KeepAlive == 0 {
 		rate.KeepAlive = max(rate.Interval, 2*rate.Interval, time.Minute) // twice more than 146 years overflows, and is negative
 	}
-	full := "ratelimit:"
-	if key != "" {
-		full += key + ":"
-	}
-	return Claim{
-		Name: name, Key: key, Rate: rate,
-		Limiter: client.RateLimiter(full+name, rratelimiter.WithEnforcedRate(rate)),
-	}
+	c := Claim{Name: name, Key: key, Permits: 1, Rate: rate}
+	c.Limiter = known.limiter(limiterKey{key, rate}, func() *rratelimiter.Limiter {
+		full := "ratelimit:"
+		if key != "" {
+			full += key + ":"
+		}
+		return client.RateLimiter(full+name, rratelimiter.WithEnforcedRate(rate))
+	})
+	return c
 }
 
 // Shared returns a limit whose requests all share one limiter, of any algorithm. Java services may use the same limiter
 // if it is a *rratelimiter.Limiter.
 func Shared(name string, limiter Allower) Limit {
-	return func(*http.Request) Claim { return Claim{Name: name, Limiter: limiter} }
+	return func(*http.Request) Claim { return Claim{Name: name, Limiter: limiter, Permits: 1} }
 }
 
 // Cost returns the same limit, but each request takes the number of permits that the function returns. If this number

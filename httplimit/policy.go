@@ -289,6 +289,9 @@ func (p *Policy) conclude(ctx context.Context, claims []Claim, d *Decision) {
 // limited returns the claims that apply to the request. A claim for more permits than the rate is reduced to the rate.
 // If several claims give one limiter different rates, the strictest rate counts.
 func (p *Policy) limited(ctx context.Context, claims []Claim) []Claim {
+	if len(claims) == 1 && claims[0].simple() {
+		return claims
+	}
 	left := make([]Claim, 0, len(claims))
 	for _, c := range claims {
 		if c.empty() {
@@ -331,6 +334,11 @@ func (p *Policy) limited(ctx context.Context, claims []Claim) []Claim {
 	return left
 }
 
+// simple reports whether the claim applies as it is, if it is the only one.
+func (c Claim) simple() bool {
+	return !c.empty() && c.Permits > 0 && (!c.known() || c.Permits <= c.Rate.Permits)
+}
+
 // empty reports whether the limit of the claim does not apply.
 func (c Claim) empty() bool {
 	l, ours := c.Limiter.(*rratelimiter.Limiter)
@@ -369,18 +377,18 @@ func (p *Policy) ask(ctx context.Context, claims []Claim) ([]Answer, error) {
 	if err := p.away(ctx, claims); err != nil {
 		return nil, err
 	}
-	ctx, cancel := p.bounded(ctx)
-	defer cancel()
-	answers, err := p.askAll(ctx, claims)
-	if cause := context.Cause(ctx); err != nil && !misconfigured(err) && errors.Is(cause, rratelimiter.ErrUnavailable) {
+	bounded := p.bounded(ctx)
+	defer bounded.end()
+	answers, err := p.askAll(bounded, claims)
+	if cause := context.Cause(bounded); err != nil && !misconfigured(err) && errors.Is(cause, rratelimiter.ErrUnavailable) {
 		return nil, cause
 	}
 	return answers, err
 }
 
 // bounded returns a context that ends after the bound.
-func (p *Policy) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, p.bound(), noAnswer(p.bound()))
+func (p *Policy) bounded(ctx context.Context) *bound {
+	return newBound(ctx, p.bound())
 }
 
 // A noAnswer is the error of limits that did not reply within this time.

@@ -30,13 +30,12 @@ var steps = [][]func(string) string{
 	{resolve, resolveRFC}, {same, slashed}, {same, withoutHost},
 }
 
-// readings returns a copy of the request for each path that servers can read in its path. The first has the path as it
-// is. If the path is plain, the request itself is its only reading. readings returns none if the path is too long, or has
-// too many forms.
+// readAlike reports whether all servers read the path of the request alike.
+func readAlike(r *http.Request) bool { return r.URL == nil || plain(r.URL) }
+
+// readings returns a copy of the request for each path that servers can read in its path, if they do not read it alike. The first has
+// the path as it is. readings returns none if the path is too long, or has too many forms.
 func readings(r *http.Request) (all []*http.Request) {
-	if r.URL == nil || plain(r.URL) {
-		return []*http.Request{r}
-	}
 	read := forms(r.URL)
 	if read == nil {
 		return nil

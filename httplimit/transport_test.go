@@ -76,7 +76,11 @@ func TestRequestsArePaced(t *testing.T) {
 		for range 6 {
 			fetch(t, transport)
 		}
-		for i, at := range s.sent() {
+		sent := s.sent()
+		if len(sent) != 6 {
+			t.Errorf("%d requests were sent", len(sent))
+		}
+		for i, at := range sent {
 			if want := time.Duration(i/2) * time.Second; at < want || at > want+100*time.Millisecond {
 				t.Errorf("request %d after %v, not %v", i, at, want)
 			}

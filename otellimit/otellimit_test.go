@@ -1,10 +1,8 @@
 package otellimit
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"slices"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -18,13 +16,13 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/series/seriestest"
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
 // A rig is an observer and the metrics and spans that it exports.
 type rig struct {
 	*Observer
-	t      *testing.T
 	reader *sdkmetric.ManualReader
 	spans  *tracetest.SpanRecorder
 	tracer trace.Tracer // of the application
@@ -32,7 +30,7 @@ type rig struct {
 
 func newRig(t *testing.T, config Config) *rig {
 	t.Helper()
-	r := &rig{t: t, reader: sdkmetric.NewManualReader(), spans: tracetest.NewSpanRecorder()}
+	r := &rig{reader: sdkmetric.NewManualReader(), spans: tracetest.NewSpanRecorder()}
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(r.spans))
 	r.tracer = provider.Tracer("application")
 	config.MeterProvider = sdkmetric.NewMeterProvider(sdkmetric.WithReader(r.reader))
@@ -45,187 +43,42 @@ func newRig(t *testing.T, config Config) *rig {
 	return r
 }
 
-// lines returns the metrics, without zeros: "name{attributes} value", for histograms "name{attributes} count sum".
-func (r *rig) lines() []string {
-	r.t.Helper()
+// Values returns the metrics for the shared tests.
+func (r *rig) Values(t *testing.T) map[string]float64 {
+	t.Helper()
 	var all metricdata.ResourceMetrics
-	if err := r.reader.Collect(r.t.Context(), &all); err != nil {
-		r.t.Fatal(err)
+	if err := r.reader.Collect(t.Context(), &all); err != nil {
+		t.Fatal(err)
 	}
-	var lines []string
-	line := func(name string, set attribute.Set, value string) {
-		if !strings.HasPrefix(value, "0") {
-			lines = append(lines, fmt.Sprintf("%s{%s} %s", name, set.Encoded(attribute.DefaultEncoder()), value))
-		}
+	values := map[string]float64{}
+	add := func(name string, set attribute.Set, value float64) {
+		values[strings.TrimPrefix(name, "rratelimiter.")+"{"+set.Encoded(attribute.DefaultEncoder())+"}"] = value
 	}
 	for _, scope := range all.ScopeMetrics {
 		for _, m := range scope.Metrics {
 			switch data := m.Data.(type) {
 			case metricdata.Sum[int64]:
 				for _, p := range data.DataPoints {
-					line(m.Name, p.Attributes, fmt.Sprint(p.Value))
+					add(m.Name, p.Attributes, float64(p.Value))
 				}
 			case metricdata.Histogram[float64]:
 				for _, p := range data.DataPoints {
-					line(m.Name, p.Attributes, fmt.Sprint(p.Count, p.Sum))
+					add(m.Name, p.Attributes, float64(p.Count))
+					add(m.Name+".sum", p.Attributes, p.Sum)
 				}
 			default:
-				r.t.Errorf("%s is a %T", m.Name, data)
+				t.Errorf("%s is a %T", m.Name, data)
 			}
 		}
 	}
-	return lines
+	maps.DeleteFunc(values, func(_ string, value float64) bool { return value == 0 })
+	return values
 }
 
-func (r *rig) expect(want ...string) {
-	r.t.Helper()
-	lines := r.lines()
-	for _, line := range want {
-		if !slices.Contains(lines, line) {
-			r.t.Errorf("%s is not there:\n%s", line, strings.Join(lines, "\n"))
-		}
-	}
-}
-
-func TestCountsWhatACallTells(t *testing.T) {
-	down := errors.New("down")
-	for name, c := range map[string]struct {
-		info rratelimiter.CallInfo
-		want []string
-	}{
-		"a call for many": {
-			rratelimiter.CallInfo{
-				Callers: 9, Granted: 4, Denied: 3, Permits: 12, Unclaimed: 2, Latency: 2 * time.Millisecond, Attempts: 1, DenyCacheHits: 5,
-				Leased: 20, Returned: 8, Void: 3,
-			}, []string{
-				"rratelimiter.decisions{by=redis} 7",
-				"rratelimiter.decisions{by=cache} 5",
-				"rratelimiter.lease.permits{outcome=taken} 20",
-				"rratelimiter.lease.permits{outcome=returned} 8",
-				"rratelimiter.lease.permits{outcome=void} 3",
-				"rratelimiter.calls{outcome=ok} 1",
-				"rratelimiter.call.duration{} 1 0.002",
-				"rratelimiter.call.attempts{} 1",
-				"rratelimiter.call.requests{} 9",
-				"rratelimiter.requests{outcome=granted} 4",
-				"rratelimiter.requests{outcome=denied} 3",
-				"rratelimiter.requests{outcome=cached} 5",
-				"rratelimiter.granted.permits{} 12",
-				"rratelimiter.unclaimed.permits{} 2",
-			},
-		},
-		"a failure": {
-			rratelimiter.CallInfo{Denied: 2, Attempts: 2, Err: down}, []string{
-				"rratelimiter.calls{outcome=failed} 1",
-				"rratelimiter.call.duration{} 1 0",
-				"rratelimiter.call.attempts{} 2",
-			},
-		},
-		"a doubt": {
-			rratelimiter.CallInfo{Denied: 2, Err: fmt.Errorf("%w: %w", rratelimiter.ErrOutcomeUnknown, down)}, []string{
-				"rratelimiter.calls{outcome=unknown} 1",
-				"rratelimiter.call.duration{} 1 0",
-			},
-		},
-		"a failure that the process makes up for": {
-			rratelimiter.CallInfo{Granted: 1, Denied: 2, Permits: 3, Attempts: 1, Fallback: true, Err: down}, []string{
-				"rratelimiter.calls{outcome=failed} 1",
-				"rratelimiter.call.duration{} 1 0",
-				"rratelimiter.call.attempts{} 1",
-				"rratelimiter.requests{outcome=granted} 1",
-				"rratelimiter.requests{outcome=denied} 2",
-				"rratelimiter.granted.permits{} 3",
-				"rratelimiter.decisions{by=fallback} 3",
-				"rratelimiter.fallbacks{} 1",
-			},
-		},
-		"an answer without a call": {
-			rratelimiter.CallInfo{Callers: 3, Granted: 1, Denied: 2, Permits: 3, Fallback: true}, []string{
-				"rratelimiter.requests{outcome=granted} 1",
-				"rratelimiter.requests{outcome=denied} 2",
-				"rratelimiter.granted.permits{} 3",
-				"rratelimiter.decisions{by=fallback} 3",
-				"rratelimiter.fallbacks{} 1",
-			},
-		},
-		"a repair and another rate": {
-			rratelimiter.CallInfo{Repaired: "free permits were missing", RateMismatch: true}, []string{
-				"rratelimiter.calls{outcome=ok} 1",
-				"rratelimiter.call.duration{} 1 0",
-				"rratelimiter.repaired{} 1",
-				"rratelimiter.rate.mismatches{} 1",
-			},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t, Config{})
-			r.Call(c.info)
-			r.expect(c.want...)
-			if n := len(r.lines()); n != len(c.want) {
-				t.Errorf("%d metrics, expected %d: %q", n, len(c.want), r.lines())
-			}
-		})
-	}
-}
-
-func TestCountsWhatALeaseGrants(t *testing.T) {
-	r := newRig(t, Config{})
-	r.Request(t.Context(), rratelimiter.RequestInfo{Method: "Allow", Permits: 3, Granted: 3, Leased: true})
-	r.Request(t.Context(), rratelimiter.RequestInfo{Method: "Allow", Permits: 3, Granted: 3}) // by a call, which tells of it
-	r.expect("rratelimiter.requests{outcome=granted} 1", "rratelimiter.decisions{by=lease} 1", "rratelimiter.granted.permits{} 3")
-	if n := len(r.lines()); n != 3 {
-		t.Errorf("%d metrics: %q", n, r.lines())
-	}
-}
-
-func TestLabelsTellLimitersApart(t *testing.T) {
-	server := limittest.New(t)
-	r := newRig(t, Config{MostLabels: 1, Label: func(limiter string) string { return limiter }})
-	client := server.Client(rratelimiter.WithObserver(r))
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error)
-	for _, name := range []string{"a", "b", "c"} {
-		l := client.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerMinute(1)))
-		if err := l.Acquire(ctx, 1); err != nil {
-			t.Fatal(err)
-		}
-		go func() { ended <- l.Acquire(ctx, 1) }()
-		server.AwaitWaiting(name, 1)
-	}
-	r.expect(
-		"rratelimiter.granted.permits{limiter=a} 1",
-		"rratelimiter.granted.permits{limiter=other} 2",
-		"rratelimiter.waiting.requests{limiter=a} 1",
-		"rratelimiter.waiting.requests{limiter=other} 2",
-	)
-	cancel()
-	for range 3 {
-		<-ended
-	}
-	for _, line := range r.lines() {
-		if strings.HasPrefix(line, "rratelimiter.waiting") {
-			t.Errorf("who has gone still waits: %s", line)
-		}
-	}
-}
-
-func TestCountsDecisionsOfGuards(t *testing.T) {
-	r := newRig(t, Config{MostLabels: 2})
-	for policy, n := range map[string]int{"": 3, "api": 2} {
-		for range n {
-			r.Guard(t.Context(), rratelimiter.GuardInfo{Policy: policy, Outcome: "failed open", Err: errors.New("down")})
-		}
-	}
-	r.Guard(t.Context(), rratelimiter.GuardInfo{Policy: "one more", Outcome: "allowed"})
-	r.Guard(t.Context(), rratelimiter.GuardInfo{Policy: "api", Outcome: "of a later version"})
-	r.expect(
-		"rratelimiter.guard.decisions{outcome=failed open} 3",
-		"rratelimiter.guard.decisions{outcome=failed open,policy=api} 2",
-		"rratelimiter.guard.decisions{outcome=allowed,policy=other} 1",
-	)
-	if n := len(r.lines()); n != 3 {
-		t.Errorf("%d metrics: %q", n, r.lines())
-	}
+func TestMetrics(t *testing.T) {
+	seriestest.Run(t, func(t *testing.T, label func(string) string, most int) seriestest.Exporter {
+		return newRig(t, Config{Label: label, MostLabels: most})
+	})
 }
 
 // attributesOf returns the attributes of a span as text.
@@ -305,7 +158,11 @@ func TestSpansAreUTF8(t *testing.T) {
 	r := newRig(t, Config{TraceCalls: true})
 	r.Request(t.Context(), rratelimiter.RequestInfo{Limiter: "a\xffb"})
 	r.Call(rratelimiter.CallInfo{Limiter: "a\xffb"})
-	for _, s := range r.spans.Ended() {
+	spans := r.spans.Ended()
+	if len(spans) != 2 {
+		t.Errorf("%d spans", len(spans))
+	}
+	for _, s := range spans {
 		if got := attributesOf(s); !strings.Contains(got, `rratelimiter.limiter="a\\xffb"`) {
 			t.Errorf("%s: %s", s.Name(), got)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http/httptest"
 	"os"
 	"runtime"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/series/seriestest"
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
@@ -51,132 +53,49 @@ func expect(t *testing.T, page, want string) {
 	}
 }
 
-func TestCountsWhatACallTells(t *testing.T) {
-	down := errors.New("down")
-	const ms = time.Millisecond
-	for name, c := range map[string]struct {
-		info rratelimiter.CallInfo
-		want string
-	}{
-		"a call for many": {
-			rratelimiter.CallInfo{
-				Callers: 9, Granted: 4, Denied: 3, Permits: 12, Unclaimed: 2, Latency: 2 * ms, Attempts: 1, DenyCacheHits: 5,
-				Leased: 20, Returned: 8, Void: 3,
-			}, `
-			rratelimiter_decisions_total{by="redis",limiter=""} 7
-			rratelimiter_decisions_total{by="cache",limiter=""} 5
-			rratelimiter_lease_permits_total{limiter="",outcome="taken"} 20
-			rratelimiter_lease_permits_total{limiter="",outcome="returned"} 8
-			rratelimiter_lease_permits_total{limiter="",outcome="void"} 3
-			rratelimiter_calls_total{limiter="",outcome="ok"} 1
-			rratelimiter_call_duration_seconds_bucket{limiter="",le="0.0025"} 1
-			rratelimiter_call_duration_seconds_sum{limiter=""} 0.002
-			rratelimiter_call_attempts_total{limiter=""} 1
-			rratelimiter_call_requests_total{limiter=""} 9
-			rratelimiter_requests_total{limiter="",outcome="granted"} 4
-			rratelimiter_requests_total{limiter="",outcome="denied"} 3
-			rratelimiter_requests_total{limiter="",outcome="cached"} 5
-			rratelimiter_granted_permits_total{limiter=""} 12
-			rratelimiter_unclaimed_permits_total{limiter=""} 2`,
-		},
-		"a failure": {
-			rratelimiter.CallInfo{Callers: 3, Denied: 2, Attempts: 2, Err: down}, `
-			rratelimiter_calls_total{limiter="",outcome="failed"} 1
-			rratelimiter_call_requests_total{limiter=""} 3
-			rratelimiter_call_attempts_total{limiter=""} 2`,
-		},
-		"a doubt": {
-			rratelimiter.CallInfo{Callers: 2, Denied: 2, Err: fmt.Errorf("%w: %w", rratelimiter.ErrOutcomeUnknown, down)}, `
-			rratelimiter_calls_total{limiter="",outcome="unknown"} 1
-			rratelimiter_call_requests_total{limiter=""} 2`,
-		},
-		"more than the rate": {
-			rratelimiter.CallInfo{Callers: 1, Denied: 1, Err: fmt.Errorf("%w: 7", rratelimiter.ErrExceedsRate)}, `
-			rratelimiter_call_requests_total{limiter=""} 1
-			rratelimiter_decisions_total{by="redis",limiter=""} 1
-			rratelimiter_requests_total{limiter="",outcome="denied"} 1`,
-		},
-		"a failure that the process makes up for": {
-			rratelimiter.CallInfo{Granted: 1, Denied: 2, Permits: 3, Attempts: 1, Fallback: true, Err: down}, `
-			rratelimiter_calls_total{limiter="",outcome="failed"} 1
-			rratelimiter_call_attempts_total{limiter=""} 1
-			rratelimiter_requests_total{limiter="",outcome="granted"} 1
-			rratelimiter_requests_total{limiter="",outcome="denied"} 2
-			rratelimiter_granted_permits_total{limiter=""} 3
-			rratelimiter_decisions_total{by="fallback",limiter=""} 3
-			rratelimiter_fallbacks_total{limiter=""} 1`,
-		},
-		"an answer without a call": {
-			rratelimiter.CallInfo{Callers: 3, Granted: 1, Denied: 2, Permits: 3, Fallback: true}, `
-			rratelimiter_requests_total{limiter="",outcome="granted"} 1
-			rratelimiter_requests_total{limiter="",outcome="denied"} 2
-			rratelimiter_granted_permits_total{limiter=""} 3
-			rratelimiter_decisions_total{by="fallback",limiter=""} 3
-			rratelimiter_fallbacks_total{limiter=""} 1`,
-		},
-		"a repair": {
-			rratelimiter.CallInfo{Repaired: "free permits were missing"}, `
-			rratelimiter_repaired_total{limiter=""} 1`,
-		},
-		"another rate": {
-			rratelimiter.CallInfo{RateMismatch: true}, `
-			rratelimiter_rate_mismatches_total{limiter=""} 1`,
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			m := New(Config{})
-			before := page(t, m)
-			if before != "" {
-				t.Errorf("counted already: %s", before)
-			}
-			m.Call(c.info)
-			got := page(t, m)
-			expect(t, got, c.want)
-			for line := range strings.Lines(got) {
-				line = strings.TrimSpace(line)
-				if !strings.Contains(line, "call_duration") && !strings.Contains(line, `outcome="ok"`) && !strings.Contains(c.want, line) {
-					t.Errorf("not expected: %s", line)
+// An exporter is Metrics that the shared tests read.
+type exporter struct{ *Metrics }
+
+func (e exporter) Values(t *testing.T) map[string]float64 {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(e.Metrics)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]float64{}
+	names := strings.NewReplacer("rratelimiter_", "", "_total", "", "_seconds", "", "_", ".")
+	for _, family := range families {
+		name := names.Replace(family.GetName())
+		for _, m := range family.Metric {
+			var labels []string
+			for _, l := range m.Label { // sorted
+				if l.GetValue() != "" {
+					labels = append(labels, l.GetName()+"="+l.GetValue())
 				}
 			}
-		})
+			set := "{" + strings.Join(labels, ",") + "}"
+			values[name+set] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			values[name+".sum"+set] = m.GetHistogram().GetSampleSum()
+		}
 	}
+	maps.DeleteFunc(values, func(_ string, value float64) bool { return value == 0 })
+	return values
 }
 
-// A request without a reply counts once, by its caller's context.
-func TestCountsRequestsWithoutAnAnswer(t *testing.T) {
-	over, cancel := context.WithCancel(t.Context())
-	cancel()
-	unknown := fmt.Errorf("%w: %w", rratelimiter.ErrOutcomeUnknown, context.Canceled)
-	for name, c := range map[string]struct {
-		ctx  context.Context
-		info rratelimiter.RequestInfo
-		want string // outcome
-	}{
-		"granted or denied":  {t.Context(), rratelimiter.RequestInfo{}, ""},
-		"too large":          {t.Context(), rratelimiter.RequestInfo{Err: rratelimiter.ErrExceedsRate}, ""},
-		"Redis fails":        {t.Context(), rratelimiter.RequestInfo{Waits: true, Err: errors.New("down")}, "failed"},
-		"no time left":       {over, rratelimiter.RequestInfo{Err: context.Canceled}, "failed"},
-		"a doubt":            {over, rratelimiter.RequestInfo{Waits: true, Err: unknown}, "failed"},
-		"gone while in line": {over, rratelimiter.RequestInfo{Waits: true, Err: context.Canceled}, "left"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			m := New(Config{})
-			m.Request(c.ctx, c.info)
-			want := ""
-			if c.want != "" {
-				want = `rratelimiter_requests_total{limiter="",outcome="` + c.want + `"} 1`
-			}
-			got := ""
-			for line := range strings.Lines(page(t, m)) {
-				if strings.Contains(line, "requests_total") {
-					got += strings.TrimSpace(line)
-				}
-			}
-			if got != want {
-				t.Errorf("got %s, expected %s", got, want)
-			}
-		})
-	}
+func TestMetrics(t *testing.T) {
+	seriestest.Run(t, func(_ *testing.T, label func(string) string, most int) seriestest.Exporter {
+		return exporter{New(Config{Label: label, MostLabels: most})}
+	})
+}
+
+func TestBucketsOfCalls(t *testing.T) {
+	m := New(Config{})
+	m.Call(rratelimiter.CallInfo{Latency: 2 * time.Millisecond})
+	expect(t, page(t, m), `
+		rratelimiter_call_duration_seconds_bucket{limiter="",le="0.0025"} 1
+		rratelimiter_call_duration_seconds_sum{limiter=""} 0.002`)
 }
 
 // Calls, the time of blocked callers and their number arrive from a client.
@@ -210,55 +129,6 @@ func TestObservesAClient(t *testing.T) {
 	expect(t, now, `
 		rratelimiter_wait_duration_seconds_bucket{limiter="",le="3600"} 1
 		rratelimiter_wait_duration_seconds_count{limiter=""} 1`)
-}
-
-func TestLabelsTellLimitersApart(t *testing.T) {
-	server := limittest.New(t)
-	m := New(Config{MostLabels: 2, Label: func(limiter string) string {
-		kind, _, _ := strings.Cut(limiter, ":")
-		return kind
-	}})
-	client := server.Client(rratelimiter.WithObserver(m))
-	for _, name := range []string{"a:1", "a:2", "b", "c", "d"} {
-		l := client.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerMinute(1)))
-		if err := l.Acquire(t.Context(), 1); err != nil {
-			t.Fatal(err)
-		}
-	}
-	ended := make(chan error)
-	ctx, cancel := context.WithCancel(t.Context())
-	for _, name := range []string{"a:1", "d"} {
-		go func() { ended <- client.RateLimiter(name).Acquire(ctx, 1) }()
-		server.AwaitWaiting(name, 1)
-	}
-	expect(t, page(t, m), `
-		rratelimiter_granted_permits_total{limiter="a"} 2
-		rratelimiter_granted_permits_total{limiter="b"} 1
-		rratelimiter_granted_permits_total{limiter="other"} 2
-		rratelimiter_waiting_requests{limiter="a"} 1
-		rratelimiter_waiting_requests{limiter="other"} 1`)
-	cancel()
-	<-ended
-	<-ended
-}
-
-func TestCountsDecisionsOfGuards(t *testing.T) {
-	m := New(Config{MostLabels: 2})
-	for policy, n := range map[string]int{"": 3, "api": 2} {
-		for range n {
-			m.Guard(t.Context(), rratelimiter.GuardInfo{Policy: policy, Outcome: "failed open", Err: errors.New("down")})
-		}
-	}
-	m.Guard(t.Context(), rratelimiter.GuardInfo{Policy: "one more", Outcome: "allowed"})
-	m.Guard(t.Context(), rratelimiter.GuardInfo{Policy: "api", Outcome: "of a later version"})
-	now := page(t, m)
-	expect(t, now, `
-		rratelimiter_guard_decisions_total{outcome="failed open",policy=""} 3
-		rratelimiter_guard_decisions_total{outcome="failed open",policy="api"} 2
-		rratelimiter_guard_decisions_total{outcome="allowed",policy="other"} 1`)
-	if n := strings.Count(now, "guard_decisions"); n != 3 {
-		t.Errorf("%d series:\n%s", n, now)
-	}
 }
 
 func TestGuardTellsTheObserverOfItsClient(t *testing.T) {

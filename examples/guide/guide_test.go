@@ -137,7 +137,7 @@ func TestLinksOfThePagesLeadSomewhere(t *testing.T) {
 	}
 	link := regexp.MustCompile(`\]\(([^)#:]*)(?:#([^)]*))?\)`)
 	linked := map[string][]string{} // page: the files that it links to
-	for _, page := range slices.Concat(guides, others, []string{readme, "../../COMPATIBILITY.md", "../../bench/README.md"}) {
+	for _, page := range slices.Concat(guides, others, []string{readme, "../../compat/README.md", "../../bench/README.md"}) {
 		for _, found := range link.FindAllStringSubmatch(strings.Join(linesOf(t, page), "\n"), -1) {
 			to := page
 			if found[1] != "" {

@@ -50,10 +50,10 @@ func newQueue(l *Limiter) *queue {
 
 // exit sends the batches that are due, sets the timer, and unlocks the queue. An idle queue is parked; it is dropped once
 // SpareQueues others were parked after it.
-func (q *queue) exit() { q.exitFor(nil) }
+func (q *queue) exit() { q.exitFor(context.Background(), nil) }
 
-// exitFor is exit for the goroutine that waits for r. It makes the call itself, if that is for r alone; nil: it does not.
-func (q *queue) exitFor(r *request) {
+// exitFor is exit for the goroutine that waits for r until ctx ends. It makes the call itself, if that is for r alone; nil: it does not.
+func (q *queue) exitFor(ctx context.Context, r *request) {
 	var first *batch
 	var more []*batch
 	if !q.schedule.Blocked() { // most callers of a busy limiter join while a batch is in flight: they need no time
@@ -73,7 +73,7 @@ func (q *queue) exitFor(r *request) {
 	}
 	park := !q.parked && q.idle()
 	q.parked = q.parked || park
-	inline := r != nil && first != nil && more == nil && first.Requests() == 1 && r.InFlight()
+	inline := r != nil && first != nil && more == nil && first.Requests() == 1 && r.InFlight() && !hurried(ctx)
 	q.mu.Unlock()
 	if first != nil {
 		q.client.exchange.Send(&first.call, inline)
@@ -186,11 +186,7 @@ func (l *Limiter) join(ctx context.Context, r *request) (schedule.Outcome, error
 		return schedule.Outcome{}, nil
 	}
 	q.schedule.Join(&r.Request)
-	if hurried(ctx) {
-		q.exit()
-	} else {
-		q.exitFor(r)
-	}
+	q.exitFor(ctx, r)
 	outcome, err := q.await(ctx, r)
 	return outcome, l.client.forCaller(ctx, err)
 }

@@ -384,6 +384,9 @@ func TestAllowAllFailsTheQueue(t *testing.T) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if len(p.seen) != 2 { // one for each limiter
+		t.Errorf("%d calls were seen: %+v", len(p.seen), p.seen)
+	}
 	for _, c := range p.seen {
 		if c.Callers != 3 || c.Denied != 3 {
 			t.Errorf("%d callers, %d of them denied, want 3", c.Callers, c.Denied)

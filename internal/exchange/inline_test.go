@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/exchange/pipeline"
 	"github.com/rratelimiter/rratelimiter/internal/roomy"
 )
 
@@ -133,7 +134,7 @@ func TestSlowRepliesCostFewConnections(t *testing.T) {
 			}
 			n.slow.Store(int64(100 * ms))
 		}
-		if dials := n.dials.Load() - before; dials < 3 || dials > 14 {
+		if dials := n.dials.Load() - before; pipeline.CanInline() && dials < 3 || dials > 14 {
 			t.Errorf("%d connections in a minute", dials)
 		}
 	})
@@ -228,8 +229,12 @@ func TestContextsThatEndDuringACall(t *testing.T) {
 	}
 }
 
-// A hook that panics does so in the caller's goroutine. If that recovers, the next call is made as ever.
+// A hook that panics does so in the caller's goroutine. If that recovers, the next call is made as ever. Without inline runs, it would
+// end the process.
 func TestAHookThatPanics(t *testing.T) {
+	if !pipeline.CanInline() {
+		return
+	}
 	whileNear(t, func(t *testing.T, n *near) {
 		for range 3 {
 			n.panics.Store(true)
@@ -271,8 +276,8 @@ func TestClientsThatShareARedisClient(t *testing.T) {
 		}
 		n.slow.Store(int64(100 * ms))
 		before := n.dials.Load()
-		if n.take(t); n.dials.Load() == before {
-			t.Error("the call is not inline")
+		if n.take(t); (n.dials.Load() > before) != pipeline.CanInline() {
+			t.Error("the call is not inline, or it is though that cannot be")
 		}
 	})
 }

@@ -29,8 +29,8 @@ func TestKillersAreKept(t *testing.T) {
 // A stage that times out shows that a test hangs only if one has run for long.
 func TestLongest(t *testing.T) {
 	for text, want := range map[string]string{
-		"panic: test timed out after 1m0s\n\trunning tests:\n\t\tTestSlow (29s)\n":                                                    "",
-		"panic: test timed out after 1m0s\n\trunning tests:\n\t\tTestHangs (1m0s)\n\t\tTestHangs/inner (59.5s)\n\t\tTestOther (3s)\n": "TestHangs",
+		"panic: test timed out after 4m0s\n\trunning tests:\n\t\tTestSlow (1m59s)\n":                                                    "",
+		"panic: test timed out after 4m0s\n\trunning tests:\n\t\tTestHangs (4m0s)\n\t\tTestHangs/inner (3m59.5s)\n\t\tTestOther (3s)\n": "TestHangs",
 		"ok  \ta/package\t45s": "",
 	} {
 		if got := longest(text); got != want {

@@ -155,6 +155,45 @@ func TestSharedCommandWithATakenID(t *testing.T) {
 	}
 }
 
+// TestSharedCommandTellsTheNextPermit: a grant that asks for it, and leaves at most half of the permits, learns when the next
+// permit of its limiter returns.
+func TestSharedCommandTellsTheNextPermit(t *testing.T) {
+	client := redistest.Embedded(t).Client()
+	ctx := t.Context()
+	const now, minute = 1_700_000_000_000_000, time.Minute
+	for _, next := range []bool{false, true} {
+		client.FlushAll(ctx)
+		var e Encoder
+		e.Init(Options{Own: Rate{Permits: 10, Interval: minute.Milliseconds()}, Format: record.Redisson317}, record.NewIdentity("client"), nil)
+		var single AcquireRequest
+		single.Next(RecentIDs{})
+		var joint AllowAll
+		joint.Next(1)
+		joint.Members[0].Encoder = &e
+		joint.Groups = append(joint.Groups, JointGroup{[]int64{1}, 1})
+		args := single.ArgsOfMany([]any{NowOfMany(now)}, &e, Ask{Groups: []Group{{1, 1}}, Next: next}, now)
+		args = joint.ArgsOfMany(args, now)
+		var keys []any
+		for _, name := range []string{"0", "1"} {
+			keys = KeysOfMany(keys, []any{name, name + ":value", nil, name + ":permits", nil})
+			client.HSet(ctx, name, "rate", 10, "interval", minute.Milliseconds(), "type", 0)
+			client.ZAdd(ctx, name+":permits", redis.Z{Score: now/1000 - 20_000, Member: "\x08earlier1\x07\x00\x00\x00"})
+			client.Set(ctx, name+":value", 3, 0)
+		}
+		cmd := script.NewCommand(ctx, append(append([]any{"eval", AcquireManyScript.Text, len(keys)}, keys...), args...))
+		if err := client.Process(ctx, &cmd); err != nil {
+			t.Fatal(err)
+		}
+		want := map[bool]time.Duration{false: minute, true: minute - 20*time.Second}[next]
+		if g, err := single.ReplyOfMany(&e, new(script.Attempts), cmd.Val(), 0); err != nil || g.Free != 2 || g.NextAfter != want {
+			t.Errorf("asked for: %v: %+v, %v, want %v", next, g, err, want)
+		}
+		if g, err := joint.ReplyOfMany(new(script.Attempts), cmd.Val(), 1); err != nil || g.Members[0].NextAfter != minute-20*time.Second {
+			t.Errorf("AllowAll: %+v, %v", g, err) // it always asks
+		}
+	}
+}
+
 // TestPlain: what may share a command.
 func TestPlain(t *testing.T) {
 	one := Ask{Groups: []Group{{2, 3}}}

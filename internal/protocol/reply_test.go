@@ -1,7 +1,6 @@
 package protocol
 
 import (
-	"encoding/binary"
 	"errors"
 	"maps"
 	"math"
@@ -385,82 +384,6 @@ func TestTimesThatAreTooLong(t *testing.T) {
 			t.Errorf("%v, want %v", of.got, of.want)
 		}
 	}
-}
-
-// FuzzReplies decodes replies of each documented length with any integers: none may panic.
-func FuzzReplies(f *testing.F) {
-	f.Add([]byte{}, "", "")
-	f.Add(binary.LittleEndian.AppendUint64(nil, math.MaxUint64), "1700000000", "1")
-	f.Add([]byte("\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\xff\xff\xff\x7f\x00\x00\x00\x00\x00\x00\x00\x80"), "nan", "-inf")
-	f.Add(slices.Concat(make([]byte, 8), slices.Repeat([]byte{0x80, 0, 0, 0, 0, 0, 0, 0x80}, 12)), "x", "99999999999999999999")
-	f.Fuzz(func(t *testing.T, data []byte, one, two string) {
-		at := 0
-		next := func() (n int64) {
-			if at+8 <= len(data) {
-				n = int64(binary.LittleEndian.Uint64(data[at:]))
-				at += 8
-			}
-			return n
-		}
-		integers := func(n int) []int64 {
-			at = 0
-			reply := make([]int64, n)
-			for i := range reply {
-				reply[i] = next()
-			}
-			return reply
-		}
-		groups := []Group{{1, 1}, {2, 3}}
-		for _, o := range []Options{{}, {ServerTime: true, Granularity: time.Second}, {Format: record.Redisson313}} {
-			r, e := sent(o, 1_700_000_000_000_000, groups...)
-			for _, length := range []int{1, 4, 5, 8, 9, 9 + 2*len(groups)} {
-				figures := integers(length)
-				if length == 1 && figures[0] == 0 {
-					continue // only a status other than 0 is alone
-				}
-				reply, err := r.Reply(e, &script.Attempts{}, figures)
-				if err != nil || length == 9 {
-					continue // without groups nothing asks for their outcomes
-				}
-				for i, group := range groups {
-					if reply.Granted(i, group); reply.outcomes != nil {
-						reply.Wait(i)
-					}
-				}
-				reply.Shared()
-				reply.Notes.Repaired()
-			}
-			all := AllowAll{Members: []Member{{Encoder: e}, {Encoder: e}}}
-			if reply, _, err := all.Reply(&script.Attempts{}, integers(1+7*2+3)); err == nil {
-				reply.Granted(0, JointGroup{Count: 1})
-				reply.Wait(0, 1)
-			}
-		}
-		TrySetRate{}.Reply(integers(1))
-		SetRate{}.Reply(integers(2))
-		Delete{}.Reply(integers(1))
-		Delete{}.Reply(integers(3))
-		Rename{}.Reply(integers(1))
-		Expire{}.Reply(integers(1))
-		Release{}.Reply(integers(3))
-		Repair{}.Reply(integers(8))
-		Repair{Reset: true}.Reply(integers(8))
-		Collect{}.Reply(integers(1))
-		Read{}.Reply(integers(12))
-		Read{}.Reply(integers(13))
-		Read{ConfigOnly: true}.Reply(integers(5))
-		if status := integers(1); status[0] != 0 {
-			Release{}.Reply(status)
-			Repair{}.Reply(status)
-			Read{}.Reply(status)
-			Recount{}.Reply([]any{status[0]})
-		}
-		at = 0
-		Recount{}.Reply([]any{next(), next(), one, two, next(), next(), next()})
-		Survey{}.Reply([]any{
-			one, two, []any{one, two, one}, next(), one, next(), []any{one, two, two}, one, next(), two, next(), one, next(),
-		})
-	})
 }
 
 // With ServerTime, a retry searches from a time that the server's clock had passed before the first attempt.

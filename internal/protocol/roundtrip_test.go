@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
-	"maps"
 	"math"
 	"regexp"
 	"slices"
@@ -579,117 +578,30 @@ func FuzzRequests(f *testing.F) {
 	})
 }
 
-// TestNoUnknownArguments compares for each script the flags and the number of arguments of the encoder, and of the script.
-func TestNoUnknownArguments(t *testing.T) {
-	var e Encoder
-	e.Init(Options{Enforced: true, RecordPerRequest: true, Format: record.Redisson313, Own: Rate{1, 2, 0, 4}},
-		record.NewIdentity("client"), time.Now)
-	ask := Ask{Groups: []Group{{1, 1}}, UpTo: true, Detail: true, Rebuild: true, Check: true, Partial: true, Apart: true, Next: true}
-	var acquire AcquireRequest
-	acquire.Args(nil, &e, ask, false)
-	timed := Encoder{Options: e.Options, identity: e.identity, clock: e.clock}
-	timed.ServerTime = true
-	all := AllowAll{
-		Members: []Member{{Encoder: &timed, Rebuild: true, Check: true}}, Groups: []JointGroup{{Sizes: []int64{1}, Count: 1}},
-	}
-
-	twice := AllowAll{Members: []Member{all.Members[0], {Encoder: &e}}, Groups: []JointGroup{{Sizes: []int64{1, 1}, Count: 1}}}
-
-	requests := map[string]struct {
-		script *script.Script
-		args   []any // as many as there can be, with all flags
-		flags  int   // index of the flags in args; -1: none
-	}{
-		"acquire": {AcquireScript, acquire.Args(nil, &e, ask, true), 4},
-		"acquiremany": {
-			AcquireManyScript, twice.ArgsOfMany([]any{NowOfMany(1)}, 1)[:5], 4,
-		},
-		"allowall":   {AllowAllScript, all.Args(nil, false)[2:], 3},
-		"collect":    {CollectScript, Collect{Now: "", Dry: true}.Args(), 2},
-		"delete":     {DeleteScript, Delete{}.Args(), -1},
-		"expire":     {ExpireScript, Expire{}.Args(), -1},
-		"glance":     {GlanceScript, Read{Now: ""}.Args()[:1], -1}, // it has no use for ConfigOnly
-		"probe":      {ProbeScript, nil, -1},
-		"recount":    {RecountScript, Recount{Now: ""}.Args(), -1},
-		"release":    {ReleaseScript, Release{Now: "", Rebuild: true, Granted: 1}.Args(), 2},
-		"rename":     {RenameScript, Rename{OnlyNew: true}.Args(), 0},
-		"repair":     {RepairScript, Repair{Now: "", Dry: true, Reset: true}.Args(), 1},
-		"setrate":    {SetRateScript, SetRate{Now: "", Keep: true, Update: true}.Args(), 5},
-		"state":      {StateScript, Read{Now: "", ConfigOnly: true}.Args(), 1},
-		"survey":     {SurveyScript, Survey{Own: true}.Args(), 2},
-		"trysetrate": {TrySetRateScript, TrySetRate{}.Args(), -1},
-	}
-	files, err := fs.Glob(lua.Files, "*.lua")
-	if err != nil || len(files) != len(requests) {
-		t.Errorf("%d scripts, and requests of %d: %v", len(files), len(requests), err)
-	}
-	looks := regexp.MustCompile(`find\((?:[\w.]+|ARGV\[\d+\]), '(\w)'|ARGV\[\d+\] [=~]= '(\w+)'`)
-	number := regexp.MustCompile(`ARGV\[(?:at \+ )?(\d+)\]`)
-	for name, r := range requests {
-		if text := script.Load(lua.Files, name).Text; text != r.script.Text {
-			t.Errorf("the script of %s is another one", name)
-		}
-		var sent, sought []string
-		if r.flags >= 0 {
-			sent = strings.Split(r.args[r.flags].(string), "")
-		}
-		for _, found := range looks.FindAllStringSubmatch(r.script.Text, -1) {
-			if letter := found[1] + found[2]; letter != "0" { // a number is no flag
-				sought = append(sought, letter)
-			}
-		}
-		slices.Sort(sent)
-		slices.Sort(sought)
-		if sought = slices.Compact(sought); !slices.Equal(sent, sought) {
-			t.Errorf("%s: the encoder has the flags %q, the script looks for %q", name, sent, sought)
-		}
-		last := 0
-		for _, found := range number.FindAllStringSubmatch(r.script.Text, -1) {
-			n, _ := strconv.Atoi(found[1])
-			last = max(last, n)
-		}
-		if last != len(r.args) {
-			t.Errorf("%s: the encoder has %d arguments, the script reads %d", name, len(r.args), last)
-		}
-	}
-	if n, of := len(all.Args(nil, true)), only(t, AllowAllScript.Text, `if ARGV\[(\d+) \* limiters \+ 3\]`); strconv.Itoa(n-4) != of {
-		t.Errorf("%d arguments a limiter and four more, the script reads %s and four", n-4, of)
-	}
-	for _, found := range regexp.MustCompile(`command [=~]= '(\w+)'`).FindAllStringSubmatch(ExpireScript.Text, -1) {
-		if !slices.Contains([]ExpireCommand{ExpireIn, ExpireAt, Persist}, ExpireCommand(found[1])) {
-			t.Errorf("no encoder has the command %s", found[1])
-		}
-	}
-}
-
+// TestNotesAreThoseOfScripts evaluates the constants that the scripts share.
 func TestNotesAreThoseOfScripts(t *testing.T) {
+	const fractions = 200 // FRACTIONS_BELOW
+	want := map[string]int64{
+		"MORE": int64(More), "REBUILD_PENDING": int64(RebuildPending), "RATE_MISMATCH": int64(RateMismatch),
+		"FOREIGN_WRITER": int64(ForeignWriter), "MANY": int64(Many),
+		"MAX_NUMBER": mostPermits, "MAX_RECORD": math.MaxUint32, "FRACTIONS_BELOW": fractions,
+		"MAX_EXPIRED": 2000, "MAX_ADDED": 256, // only scripts use these
+	}
+	for i, name := range []string{"MISSING", "GARBLED", "NEGATIVE", "ABOVE", "DRIFTED", "EMPTY", "LOW", "HIGH"} {
+		want[name] = int64(repairs[i].note)
+	}
 	text, err := fs.ReadFile(lua.Files, "shared/base.lua")
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, want := map[string]float64{}, map[string]float64{
-		"MORE": float64(More), "REBUILD_PENDING": float64(RebuildPending), "RATE_MISMATCH": float64(RateMismatch),
-		"FOREIGN_WRITER": float64(ForeignWriter), "MANY": float64(Many),
-		"MAX_NUMBER": mostPermits, "MAX_RECORD": math.MaxUint32,
-		"MAX_EXPIRED": 2000, "MAX_ADDED": 256, // only scripts use these
-		"FRACTIONS_BELOW": 200, // see Dated
-	}
-	for i, name := range []string{"MISSING", "GARBLED", "NEGATIVE", "ABOVE", "DRIFTED", "EMPTY", "LOW", "HIGH"} {
-		want[name] = float64(repairs[i].note)
-	}
-	for _, line := range regexp.MustCompile(`(?m)^local ([A-Z_, ]+) = ([\w, ]+?)(?: --.*)?$`).FindAllStringSubmatch(string(text), -1) {
-		names, values := strings.Split(line[1], ", "), strings.Split(line[2], ", ")
-		for i, name := range names {
-			if got[name], err = strconv.ParseFloat(values[i], 64); err != nil {
-				t.Error(err)
-			}
+	client := redistest.Embedded(t).Client()
+	for name, value := range want {
+		if got, err := client.Eval(t.Context(), string(text)+"\nreturn "+name, nil).Int64(); got != value || err != nil {
+			t.Errorf("%s is %d in the scripts, %d here: %v", name, got, value, err)
 		}
 	}
-	if !maps.Equal(got, want) {
-		t.Errorf("the scripts have %v\nthis package has %v", got, want)
-	}
 	var o Options
-	if o.Dated(1, int64(got["FRACTIONS_BELOW"])-1, false) != 1 || o.Dated(1, int64(got["FRACTIONS_BELOW"]), false) != 1000 {
+	if o.Dated(1, fractions-1, false) != 1 || o.Dated(1, fractions, false) != 1000 {
 		t.Error("Dated has fractions of a ms with other intervals than scripts")
 	}
 }

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"context"
+	"fmt"
 	"reflect"
 	"runtime"
 	"sync"
@@ -29,8 +30,20 @@ type inliner struct {
 	paused time.Time // there is no inline run before
 }
 
-// AllowInline lets runs be inline. It adds a hook to the Redis client, which must be that of the only node.
-func (p *Pipeline) AllowInline(node *redis.Client) { p.inliner.detour = detourOf(node) }
+// CanInline reports whether there can be inline runs. They need a hook, and go-redis before 9.22 lets nobody add one to a client that
+// is in use.
+var CanInline = sync.OnceValue(func() bool {
+	var major, minor int
+	_, err := fmt.Sscanf(redis.Version(), "%d.%d.", &major, &minor)
+	return err == nil && (major > 9 || major == 9 && minor >= 22)
+})
+
+// AllowInline lets runs be inline, if there can be such. It adds a hook to the Redis client, which must be that of the only node.
+func (p *Pipeline) AllowInline(node *redis.Client) {
+	if CanInline() {
+		p.inliner.detour = detourOf(node)
+	}
+}
 
 // lockedInline reports whether a batch that is about to be added may have an inline run: the pipeline does nothing else, and its
 // node is near.

@@ -71,7 +71,7 @@ func TestTheOnlyBatchForANearNodeIsInline(t *testing.T) {
 
 // The goroutine of an inline run leaves the batches that have waited for its slot to another one.
 func TestAnInlineRunExecutesNoOther(t *testing.T) {
-	withSender(t, 1, ms, func(_ *node, send func() (*call, bool)) {
+	withSender(t, 1, ms, func(n *node, send func() (*call, bool)) {
 		began := time.Now()
 		ended := make(chan time.Duration)
 		go func() {
@@ -82,12 +82,13 @@ func TestAnInlineRunExecutesNoOther(t *testing.T) {
 			ended <- time.Since(began)
 		}()
 		synctest.Wait()
+		n.takes.Store(int64(100 * ms))
 		behind, _ := send()
 		if took := <-ended; took != ms {
 			t.Errorf("it took %v", took)
 		}
-		time.Sleep(ms)
-		behind.expect("the batch behind", "done")
+		time.Sleep(100 * ms)
+		behind.expect("the batch behind, whose run is not inline", "stalled", "done after a stall")
 	})
 }
 

@@ -42,6 +42,7 @@ func newRun(p *Pipeline) *Run {
 func (t *Run) lockedBegin(batches []Batch) {
 	p := t.pipeline
 	t.state.to(running)
+	t.inline = false
 	t.batches = append(t.batches[:0], batches...)
 	t.breaker = t.batches[0].Breaker()
 	t.started = time.Now()

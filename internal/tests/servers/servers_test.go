@@ -19,7 +19,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// servers_test.go tests that the servers and protocols in COMPATIBILITY.md are tested, and that every call of a limiter
+// servers_test.go tests that the servers and protocols in compat/README.md are tested, and that every call of a limiter
 // works on each server with each protocol.
 
 func speaking(protocol int) func(*redis.Options) {
@@ -33,7 +33,7 @@ func TestServersThatAreClaimedAreTested(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it is about real servers, which -short leaves out")
 	}
-	page, err := os.ReadFile("../../../COMPATIBILITY.md")
+	page, err := os.ReadFile("../../../compat/README.md")
 	if err != nil {
 		t.Fatal(err)
 	}

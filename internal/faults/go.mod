@@ -1,4 +1,4 @@
-module github.com/rratelimiter/rratelimiter/faults
+module github.com/rratelimiter/rratelimiter/internal/faults
 
 go 1.26.0
 

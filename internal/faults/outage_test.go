@@ -18,7 +18,7 @@ import (
 
 // Marks around the picture.
 const (
-	pictureBegin = "<!-- picture: written by the tests in faults/, with -update -->\n"
+	pictureBegin = "<!-- picture: written by the tests in internal/faults/, with -update -->\n"
 	pictureEnd   = "<!-- end of picture -->\n"
 )
 

@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "write docs/faults.md")
 
-var page = filepath.Join("..", "docs", "faults.md")
+var page = filepath.Join("..", "..", "docs", "faults.md")
 
 // The sections of the page, in order.
 const (
@@ -132,7 +132,7 @@ const head = "| fault | what a caller sees | the test's limit | measured | the l
 
 // Marks around the generated part.
 const (
-	begin = "<!-- rows: written by the tests in faults/, with -update -->\n"
+	begin = "<!-- rows: written by the tests in internal/faults/, with -update -->\n"
 	end   = "<!-- end of rows -->\n"
 )
 

@@ -1,0 +1,75 @@
+package httplimit
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// A bound is a context that ends after a time, with noAnswer as its cause. Its timer starts when somebody waits for its end, so a
+// decision from memory costs no timer.
+type bound struct {
+	context.Context // the caller's
+	until           time.Time
+	time            time.Duration
+
+	mu    sync.Mutex      // guards the fields below
+	timed context.Context // with the timer; nil: nobody waits
+	stop  context.CancelFunc
+	over  bool // end was called
+}
+
+func newBound(ctx context.Context, d time.Duration) *bound {
+	return &bound{Context: ctx, until: time.Now().Add(d), time: d}
+}
+
+// end ends the context, and its timer.
+func (b *bound) end() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.over = true; b.stop != nil {
+		b.stop()
+	}
+}
+
+// start returns the context with the timer.
+func (b *bound) start() context.Context {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.timed == nil {
+		b.timed, b.stop = context.WithDeadlineCause(b.Context, b.until, noAnswer(b.time))
+		if b.over {
+			b.stop()
+		}
+	}
+	return b.timed
+}
+
+// current returns the context with the timer, or else the caller's.
+func (b *bound) current() context.Context {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.timed == nil {
+		return b.Context
+	}
+	return b.timed
+}
+
+func (b *bound) Deadline() (time.Time, bool) {
+	if own, has := b.Context.Deadline(); has && own.Before(b.until) {
+		return own, true
+	}
+	return b.until, true
+}
+
+func (b *bound) Done() <-chan struct{} { return b.start().Done() }
+
+// Value also finds the cause of the end, for context.Cause.
+func (b *bound) Value(key any) any { return b.current().Value(key) }
+
+func (b *bound) Err() error {
+	if err := b.current().Err(); err != nil || time.Now().Before(b.until) {
+		return err
+	}
+	return b.start().Err()
+}
