@@ -10,7 +10,7 @@
 //		return err
 //	}
 //
-// [Limiter] describes how a limiter works. README.md in the root of the module has tables of methods, options and errors.
+// [Limiter] describes how a limiter works. The page docs/api.md of the module has tables of methods, options and errors.
 //
 // # What most programs call
 //

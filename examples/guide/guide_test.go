@@ -173,3 +173,18 @@ func TestReadmeIsShort(t *testing.T) {
 		t.Errorf("the README has %d lines, more than 150", n)
 	}
 }
+
+// A cell of a table of the README has one thought. Without the targets of its links, it is at most as long as a line.
+func TestCellsOfTheReadmeAreShort(t *testing.T) {
+	target := regexp.MustCompile(`\]\([^)]*\)`)
+	for _, line := range linesOf(t, readme) {
+		if !strings.HasPrefix(line, "|") {
+			continue
+		}
+		for cell := range strings.SplitSeq(line, "|") {
+			if text := strings.TrimSpace(target.ReplaceAllString(cell, "]")); len(text) > 100 {
+				t.Errorf("a cell has %d characters: %s", len(text), text)
+			}
+		}
+	}
+}

@@ -1,9 +1,9 @@
-// Package withjava tests rrl demo --java with a real Redisson.
 package withjava
 
 import (
 	"bytes"
 	"errors"
+	"flag"
 	"regexp"
 	"strconv"
 	"strings"
@@ -15,10 +15,17 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/redisson"
 )
 
+var update = flag.Bool("update", false, "write the recording, or draw it to docs/")
+
 func TestGoAndJavaShareTheLimitOfTheDemo(t *testing.T) {
 	o := demo.Options{
 		Name: "rrl-demo", Rate: "50/s", Load: demo.Load{Workers: 4, Pollers: 2, Permits: 1, Demand: 1.2},
 		Release: redisson.Release, Length: 5 * time.Second,
+	}
+	var grants recording
+	if *update {
+		o.Length = shown + 2*interval
+		o.Seen = func(g demo.Grant) { grants = append(grants, g) }
 	}
 	var out bytes.Buffer
 	err := demo.Run(t.Context(), o, strings.NewReader(""), &out)
@@ -27,6 +34,7 @@ func TestGoAndJavaShareTheLimitOfTheDemo(t *testing.T) {
 			break
 		}
 		out.Reset()
+		grants = nil
 		err = demo.Run(t.Context(), o, strings.NewReader(""), &out)
 	}
 	if err != nil {
@@ -48,6 +56,11 @@ func TestGoAndJavaShareTheLimitOfTheDemo(t *testing.T) {
 	for _, want := range []string{"on a private redis-server", "Redisson " + redisson.Release, "limit           kept"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+	if *update {
+		if err := grants.write(recorded); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

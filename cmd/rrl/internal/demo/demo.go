@@ -28,6 +28,14 @@ type Options struct {
 	Lease               time.Duration // of workers and pollers; 0: none
 	Length              time.Duration // 0: until the context ends
 	Plain               bool          // lines of text, even on a terminal
+	Seen                func(Grant)   // called for each record, unless there are leases; nil: not called
+}
+
+// A Grant is a record that the demo saw: its time, its permits, and whether Java wrote it.
+type Grant struct {
+	At      time.Time
+	Permits int64
+	Java    bool
 }
 
 // read checks the options and returns the rate.
@@ -160,6 +168,7 @@ func demoOn(ctx context.Context, s *connect.Server, o Options, rate rratelimiter
 		_, most := d.traffic.own()
 		return most
 	})
+	d.witness.told = o.Seen
 
 	var limiterOptions []rratelimiter.LimiterOption
 	if o.Lease > 0 {

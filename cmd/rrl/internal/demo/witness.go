@@ -58,6 +58,7 @@ type witness struct {
 	live     *liveRecords    // of a limiter with leases (leases.go); nil without
 	broken   string          // the first violation before a restart of the checker
 	changed  string          // change of the rate by another client
+	told     func(Grant)     // of new records, with mu held; may be nil
 }
 
 type sighting struct{ at, permits int64 }
@@ -254,8 +255,12 @@ func (w *witness) see(z redis.Z, now time.Time) int64 {
 	}
 	m := &w.recent[len(w.recent)-1]
 	m.permits += permits
-	if !byGo(record.ID) {
+	java := !byGo(record.ID)
+	if java {
 		m.java += permits
+	}
+	if w.told != nil {
+		w.told(Grant{time.UnixMilli(at), permits, java})
 	}
 	return permits
 }

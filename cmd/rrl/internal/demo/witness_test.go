@@ -245,3 +245,15 @@ func TestPermitsKey(t *testing.T) {
 }
 
 func TestMain(m *testing.M) { redistest.Main(m) }
+
+func TestNewRecordsAreTold(t *testing.T) {
+	s := newScene(t, 5)
+	var told []Grant
+	s.told = func(g Grant) { told = append(told, g) }
+	record := s.record(100, 3) // its id is not that of a Go client
+	s.looks(100, 110, record)
+	s.looks(200, 210, record)
+	if want := []Grant{{s.at(100), 3, true}}; !slices.Equal(told, want) {
+		t.Errorf("told %v, want %v", told, want)
+	}
+}
