@@ -72,19 +72,15 @@ func newSet(c *Client, hash uint64, limiters []*Limiter) *set {
 func same(a, b *Limiter) bool { return a.Key() == b.Key() && a.settings == b.settings }
 
 // exit sends the batch that is due, and unlocks the set. It forgets the set if nobody uses it.
-func (s *set) exit() { s.exitFor(context.Background(), nil) }
-
-// exitFor is exit for the goroutine that waits for r until ctx ends. It makes the call itself, if that is for r alone; nil: it does not.
-func (s *set) exitFor(ctx context.Context, r *setRequest) {
+func (s *set) exit() {
 	var due *setBatch
 	if s.schedule.Due() {
 		due = s.next()
 	}
 	idle := s.schedule.Idle()
-	inline := r != nil && due != nil && due.Requests() == 1 && r.InFlight() && !hurried(ctx)
 	s.mu.Unlock()
 	if due != nil {
-		s.client.exchange.Send(&due.call, inline)
+		s.client.exchange.Send(&due.call)
 	}
 	if !idle {
 		return
@@ -136,7 +132,7 @@ func (c *Client) AllowAll(
 	r.SetRequest, r.sources = schedule.SetRequest{Permits: permits, Owner: r, Failed: -1}, sources
 	s := c.enterSet(limiters)
 	s.schedule.Join(&r.SetRequest)
-	s.exitFor(ctx, r)
+	s.exit()
 	select {
 	case <-r.done:
 		results, failed, err = r.Results, r.Failed, c.forCaller(ctx, r.Err)

@@ -2,8 +2,7 @@
 // pipeline. A few runs are in flight at once. One that stalls delays only its own batches. It does not know what a batch
 // is for, nor whether an attempt that failed is repeated.
 //
-// pipeline.go has the batches that wait and the slots for runs, run.go what one run does, states.go the states of a run,
-// inline.go which runs the sender executes itself.
+// pipeline.go has the batches that wait and the slots for runs, run.go what one run does, states.go the states of a run.
 package pipeline
 
 import (
@@ -72,7 +71,6 @@ type Pipeline struct {
 	stalled  int           // runs in flight that released theirs
 	usual    time.Duration // smoothed time of a run
 	spare    []*Run        // for reuse, at most MaxRuns
-	inliner  inliner
 }
 
 // New returns a pipeline to a node, for batches with a timeout. Runs that take no longer than patient have not stalled.
@@ -87,18 +85,12 @@ func (p *Pipeline) Load() (inFlight, stalled, queued int) {
 	return p.inFlight, p.stalled, len(p.waiting)
 }
 
-// Admit takes a batch, and returns a run for the caller to execute if a slot is free; else nil. If the run may be inline, it is
-// where possible.
-func (p *Pipeline) Admit(b Batch, inline bool) *Run {
+// Admit takes a batch, and returns a run for the caller to execute if a slot is free; else nil.
+func (p *Pipeline) Admit(b Batch) *Run {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	inline = inline && p.lockedInline()
 	p.waiting = append(p.waiting, b)
-	t := p.lockedLoad()
-	if t != nil {
-		t.inline = inline
-	}
-	return t
+	return p.lockedLoad()
 }
 
 // Methods whose names begin with locked are called with the mutex of the pipeline locked.
