@@ -144,6 +144,11 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 // of the redis client is too short, permits can still be taken twice (see [WithCallTimeout]). If no attempt succeeds within
 // the call timeout, the error is ErrUnavailable or ErrOutcomeUnknown.
 //
+// If a goroutine is the only one that asks, and a single Redis server answers it within 2.5 ms as a rule, it makes its call itself,
+// for at most 20 ms: it may notice so late that its context was cancelled. A hook of the redis client that panics then does so in
+// that goroutine. For these calls NewClient adds a hook to the redis client. If other hooks are added later, other goroutines make all
+// calls, as with go-redis before 9.22.
+//
 // Waiting callers are served in order if they use one Client and Limiters with the same name and the same options. A
 // request that does not wait is not served before them. There are three exceptions. A call that takes more than 20 ms and
 // much longer than usual has stalled: it does not delay other requests, so later requests may be served before its callers.

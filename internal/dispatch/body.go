@@ -21,6 +21,7 @@ type acquireBody struct {
 
 func (b *acquireBody) Script() *script.Script { return protocol.AcquireScript }
 func (b *acquireBody) Findable() bool         { return b.limiter.settings.Findable(b.request.Records) }
+func (b *acquireBody) TakesOnce() bool        { return !b.ask.UpTo && b.limiter.settings.TakesOnce() }
 func (b *acquireBody) Plain() bool            { return b.limiter.settings.Plain(*b.ask, b.free) }
 
 func (b *acquireBody) Args(args []any, find bool) []any {
@@ -56,6 +57,7 @@ type allowAllBody struct {
 
 func (b *allowAllBody) Script() *script.Script           { return protocol.AllowAllScript }
 func (b *allowAllBody) Findable() bool                   { return b.request.Findable() }
+func (b *allowAllBody) TakesOnce() bool                  { return b.request.TakesOnce() }
 func (b *allowAllBody) Plain() bool                      { return b.request.Plain() }
 func (b *allowAllBody) Args(args []any, find bool) []any { return b.request.Args(args, find) }
 

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/exchange/pipeline"
 	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
@@ -49,7 +50,10 @@ func newQueue(l *Limiter) *queue {
 
 // exit sends the batches that are due, sets the timer, and unlocks the queue. An idle queue is parked; it is dropped once
 // SpareQueues others were parked after it.
-func (q *queue) exit() {
+func (q *queue) exit() { q.exitFor(context.Background(), nil) }
+
+// exitFor is exit for the goroutine that waits for r until ctx ends. It makes the call itself, if that is for r alone; nil: it does not.
+func (q *queue) exitFor(ctx context.Context, r *request) {
 	var first *batch
 	var more []*batch
 	if !q.schedule.Blocked() { // most callers of a busy limiter join while a batch is in flight: they need no time
@@ -69,12 +73,13 @@ func (q *queue) exit() {
 	}
 	park := !q.parked && q.idle()
 	q.parked = q.parked || park
+	inline := r != nil && first != nil && more == nil && first.Requests() == 1 && r.InFlight() && !hurried(ctx)
 	q.mu.Unlock()
 	if first != nil {
-		q.client.exchange.Send(&first.call)
+		q.client.exchange.Send(&first.call, inline)
 	}
 	for _, b := range more {
-		q.client.exchange.Send(&b.call)
+		q.client.exchange.Send(&b.call, false)
 	}
 	if park {
 		q.client.registry.park(q)
@@ -181,9 +186,15 @@ func (l *Limiter) join(ctx context.Context, r *request) (schedule.Outcome, error
 		return schedule.Outcome{}, nil
 	}
 	q.schedule.Join(&r.Request)
-	q.exit()
+	q.exitFor(ctx, r)
 	outcome, err := q.await(ctx, r)
 	return outcome, l.client.forCaller(ctx, err)
+}
+
+// hurried reports whether a context ends so soon that its caller cannot make a call itself: it would notice the end too late.
+func hurried(ctx context.Context) bool {
+	deadline, bounded := ctx.Deadline()
+	return bounded && time.Until(deadline) < pipeline.ShortestStall
 }
 
 // forCaller returns the error of a request for its caller, whose context may have ended meanwhile.

@@ -72,15 +72,19 @@ func newSet(c *Client, hash uint64, limiters []*Limiter) *set {
 func same(a, b *Limiter) bool { return a.Key() == b.Key() && a.settings == b.settings }
 
 // exit sends the batch that is due, and unlocks the set. It forgets the set if nobody uses it.
-func (s *set) exit() {
+func (s *set) exit() { s.exitFor(context.Background(), nil) }
+
+// exitFor is exit for the goroutine that waits for r until ctx ends. It makes the call itself, if that is for r alone; nil: it does not.
+func (s *set) exitFor(ctx context.Context, r *setRequest) {
 	var due *setBatch
 	if s.schedule.Due() {
 		due = s.next()
 	}
 	idle := s.schedule.Idle()
+	inline := r != nil && due != nil && due.Requests() == 1 && r.InFlight() && !hurried(ctx)
 	s.mu.Unlock()
 	if due != nil {
-		s.client.exchange.Send(&due.call)
+		s.client.exchange.Send(&due.call, inline)
 	}
 	if !idle {
 		return
@@ -132,7 +136,7 @@ func (c *Client) AllowAll(
 	r.SetRequest, r.sources = schedule.SetRequest{Permits: permits, Owner: r, Failed: -1}, sources
 	s := c.enterSet(limiters)
 	s.schedule.Join(&r.SetRequest)
-	s.exit()
+	s.exitFor(ctx, r)
 	select {
 	case <-r.done:
 		results, failed, err = r.Results, r.Failed, c.forCaller(ctx, r.Err)

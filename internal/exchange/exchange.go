@@ -40,6 +40,8 @@ type Body interface {
 	Read(a *script.Attempts, reply []int64) error
 	// Findable reports whether the next attempt finds what an earlier one was granted.
 	Findable() bool
+	// TakesOnce reports whether an attempt that Redis executes after a later one, which was granted, takes nothing.
+	TakesOnce() bool
 	// Enforce sets the own rate of the limiter that refused with protocol.ErrOtherRate.
 	Enforce(ctx context.Context, a *script.Attempts) error
 
@@ -101,6 +103,9 @@ func New(rdb script.Redis, timeout time.Duration, clock func() time.Time) *Excha
 func (x *Exchange) Tune(t Tuning) {
 	x.tuning = t
 	x.server = x.newPipeline(x.topology.Redis())
+	if client := x.topology.Single(); client != nil {
+		x.server.AllowInline(client)
+	}
 }
 
 // Topology returns the servers.
@@ -109,16 +114,17 @@ func (x *Exchange) Topology() *script.Topology { return x.topology }
 // Timeout returns how long one call may take.
 func (x *Exchange) Timeout() time.Duration { return x.timeout }
 
-// Send sends a call, after Begin, to the node of its first target. It does not block. Away, or else Done, of its owner is
-// called, perhaps within Send.
-func (x *Exchange) Send(c *Call) {
+// Send sends a call, after Begin, to the node of its first target. Away, or else Done, of its owner is called, perhaps within
+// Send. With inline, Send may make the call in its own goroutine, for at most pipeline.ShortestStall; without, it does not block.
+func (x *Exchange) Send(c *Call, inline bool) {
 	switch {
 	case c.decided():
 	case x.topology.Clustered():
 		go x.find(c) // this may make a call
 	default:
-		if t := x.server.Admit(c); t != nil {
-			go t.Start()
+		inline = inline && c.body.TakesOnce() && !c.attempts.NoRetryIfUnsent
+		if t := x.server.Admit(c, inline); t != nil {
+			t.Go()
 		}
 	}
 }

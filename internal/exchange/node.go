@@ -119,7 +119,7 @@ func (x *Exchange) find(c *Call) {
 	if c.breaker = &p.Breaker; c.decided() {
 		return
 	}
-	if t := p.Admit(c); t != nil {
+	if t := p.Admit(c, false); t != nil {
 		t.Execute()
 	}
 }

@@ -56,6 +56,7 @@ func (body) Script() *script.Script                          { return protocol.P
 func (body) Args(args []any, _ bool) []any                   { return args }
 func (body) Read(*script.Attempts, []int64) error            { return nil }
 func (body) Findable() bool                                  { return true }
+func (body) TakesOnce() bool                                 { return true }
 func (body) Enforce(context.Context, *script.Attempts) error { return nil }
 func (body) Plain() bool                                     { return false }
 func (body) SharedArgs(args []any, _ int64) []any            { return args }

@@ -98,7 +98,7 @@ func (c *Call) unshare(err error, regular bool) bool {
 	c.command.unshared = true
 	if !regular {
 		go c.direct(nil)
-	} else if t := c.exchange.server.Admit(c); t != nil {
+	} else if t := c.exchange.server.Admit(c, false); t != nil {
 		go t.Start()
 	}
 	return true

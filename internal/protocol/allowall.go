@@ -62,6 +62,16 @@ func (r *AllowAll) Findable() bool {
 	return true
 }
 
+// TakesOnce reports whether a call that Redis executes after a retry that was granted takes nothing.
+func (r *AllowAll) TakesOnce() bool {
+	for i := range r.Members {
+		if !r.Members[i].TakesOnce() {
+			return false
+		}
+	}
+	return len(r.Groups) == 1
+}
+
 // wanted returns the permits of all requests of a member, at most the largest int64.
 func (r *AllowAll) wanted(i int) (sum int64) {
 	for _, g := range r.Groups {

@@ -64,6 +64,12 @@ func (o Options) Findable(records int64) bool {
 	return records == 1 || records <= mostRecords && o.Format != record.Redisson313
 }
 
+// TakesOnce reports whether a request with one record, if Redis executes it after a retry that was granted, takes nothing: it finds
+// the record of the retry.
+func (o Options) TakesOnce() bool {
+	return o.Granularity == 0 && o.Lease == 0 && !o.RecordPerRequest && !o.ServerTime
+}
+
 // Dated returns the score (µs) of a grant, or of a lease, as config.lua computes it. The interval is in ms.
 func (o Options) Dated(now, interval int64, lease bool) int64 {
 	const fractions = 200 // ms: with shorter intervals, scores have fractions of a ms

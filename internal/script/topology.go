@@ -52,10 +52,15 @@ func (t *Topology) pipeliner() bool {
 	return is
 }
 
+// Single returns the client if it is certain that it is one of a single server; else nil.
+func (t *Topology) Single() *redis.Client {
+	client, _ := t.rdb.(*redis.Client)
+	return client
+}
+
 // OneStep reports whether one script can use all the keys for certain.
 func (t *Topology) OneStep(all []string) bool {
-	_, single := t.rdb.(*redis.Client)
-	return single || t.Reachable(all) && (t.Clustered() || keys.SameTag(all))
+	return t.Single() != nil || t.Reachable(all) && (t.Clustered() || keys.SameTag(all))
 }
 
 // Reachable reports whether one script can use all the keys, as far as the type of the Redis client shows how it

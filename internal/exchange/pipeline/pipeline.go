@@ -2,7 +2,8 @@
 // pipeline. A few runs are in flight at once. One that stalls delays only its own batches. It does not know what a batch
 // is for, nor whether an attempt that failed is repeated.
 //
-// pipeline.go has the batches that wait and the slots for runs, run.go what one run does, states.go the states of a run.
+// pipeline.go has the batches that wait and the slots for runs, run.go what one run does, states.go the states of a run,
+// inline.go which runs the sender executes itself.
 package pipeline
 
 import (
@@ -71,6 +72,7 @@ type Pipeline struct {
 	stalled  int           // runs in flight that released theirs
 	usual    time.Duration // smoothed time of a run
 	spare    []*Run        // for reuse, at most MaxRuns
+	inliner  inliner
 }
 
 // New returns a pipeline to a node, for batches with a timeout. Runs that take no longer than patient have not stalled.
@@ -85,12 +87,18 @@ func (p *Pipeline) Load() (inFlight, stalled, queued int) {
 	return p.inFlight, p.stalled, len(p.waiting)
 }
 
-// Admit takes a batch, and returns a run for the caller to execute if a slot is free; else nil.
-func (p *Pipeline) Admit(b Batch) *Run {
+// Admit takes a batch, and returns a run for the caller to execute if a slot is free; else nil. If the run may be inline, it is
+// where possible.
+func (p *Pipeline) Admit(b Batch, inline bool) *Run {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	inline = inline && p.lockedInline()
 	p.waiting = append(p.waiting, b)
-	return p.lockedLoad()
+	t := p.lockedLoad()
+	if t != nil {
+		t.inline = inline
+	}
+	return t
 }
 
 // Methods whose names begin with locked are called with the mutex of the pipeline locked.

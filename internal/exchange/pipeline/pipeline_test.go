@@ -152,7 +152,7 @@ func withPipeline(t *testing.T, n *node, test func(send func() *call)) {
 		p := New(n, time.Second, ShortestStall, MaxRuns, MaxBatch)
 		test(func() *call {
 			c := &call{t: t, started: time.Now(), pipeline: p}
-			if run := p.Admit(c); run != nil {
+			if run := p.Admit(c, false); run != nil {
 				go run.Start()
 			}
 			return c
@@ -189,7 +189,7 @@ func TestAReplyThatHasArrivedCounts(t *testing.T) {
 	const timeout = 50 * ms
 	p := New(reading(timeout+5*ms), timeout, ShortestStall, MaxRuns, MaxBatch)
 	c := &call{t: t, started: time.Now(), pipeline: p}
-	p.Admit(c).Execute()
+	p.Admit(c, false).Execute()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !slices.Contains(c.log, "done after a stall") || slices.Contains(c.log, "late") {
@@ -339,7 +339,7 @@ func TestAPanicLeaksNoSlot(t *testing.T) {
 				}
 				for _, c := range calls {
 					c.t, c.started, c.pipeline = t, time.Now(), p
-					if p.Admit(c) != nil {
+					if p.Admit(c, false) != nil {
 						t.Fatal("there is no slot")
 					}
 				}
@@ -348,7 +348,7 @@ func TestAPanicLeaksNoSlot(t *testing.T) {
 				run := p.lockedLoad()
 				p.mu.Unlock()
 				behind := &call{t: t, started: time.Now(), pipeline: p}
-				p.Admit(behind)
+				p.Admit(behind, false)
 				if recovered(run.Execute) == nil {
 					t.Error("the panic has ended")
 				}

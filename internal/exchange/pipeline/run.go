@@ -3,6 +3,7 @@ package pipeline
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -17,11 +18,13 @@ type Run struct {
 	pipeline   *Pipeline
 	Start      func() // the method Execute: go Start() does not allocate
 	batches    []Batch
-	unanswered []Batch       // batches without a reply
-	cmds       []redis.Cmder // their commands
-	timer      *time.Timer   // calls onTimer
-	expired    chan struct{} // closed once all batches are complete though the commands are not
+	unanswered []Batch         // batches without a reply
+	cmds       []redis.Cmder   // their commands
+	timer      *time.Timer     // calls onTimer
+	ctx        context.Context // ends by expire
+	expire     context.CancelFunc
 	bound      *bound
+	inline     bool
 	breaker    *breaker.Breaker // of its batches
 	started    time.Time
 	stall      time.Duration // the run has stalled if it takes longer
@@ -29,8 +32,9 @@ type Run struct {
 }
 
 func newRun(p *Pipeline) *Run {
-	t := &Run{pipeline: p, expired: make(chan struct{}), state: over}
+	t := &Run{pipeline: p, state: over}
 	t.Start = t.Execute
+	t.ctx, t.expire = context.WithCancel(context.Background())
 	return t
 }
 
@@ -38,10 +42,11 @@ func newRun(p *Pipeline) *Run {
 func (t *Run) lockedBegin(batches []Batch) {
 	p := t.pipeline
 	t.state.to(running)
+	t.inline = false
 	t.batches = append(t.batches[:0], batches...)
 	t.breaker = t.batches[0].Breaker()
 	t.started = time.Now()
-	t.bound = &bound{context.Background(), t, t.started.Add(p.timeout), t.expired}
+	t.bound = &bound{t.ctx, t, t.started.Add(p.timeout)}
 	t.stall = min(max(p.patient, min(stallFactor*p.usual, max(2*p.usual, p.timeout/4))), t.left(t.batches))
 	if t.timer == nil {
 		t.timer = time.AfterFunc(t.stall, t.onTimer)
@@ -50,29 +55,49 @@ func (t *Run) lockedBegin(batches []Batch) {
 	}
 }
 
-// A bound is the context of a run's commands. It ends with run.expired. A run that is used again gets a new one, so
-// that a late call of NodeAway can be told from one for the current use.
+// A bound is the context of a run's commands. It ends once all batches are complete though the commands are not, and when an
+// inline run stalls. A run that is used again gets a new one, so that a late call of NodeAway can be told from one for the
+// current use.
 type bound struct {
 	context.Context
 	run      *Run
 	deadline time.Time
-	expired  <-chan struct{}
 }
 
 func (b *bound) Deadline() (time.Time, bool) { return b.deadline, true }
-func (b *bound) Done() <-chan struct{}       { return b.expired }
+
+// Value tells the detour of the node that the run is inline.
+func (b *bound) Value(key any) any {
+	if b.run.inline && key == any(b.run.pipeline.inliner.detour) {
+		return b.run
+	}
+	return nil
+}
 
 func (b *bound) Err() error {
-	select {
-	case <-b.expired:
+	if b.Context.Err() != nil {
 		return context.DeadlineExceeded
-	default:
-		return nil
+	}
+	return nil
+}
+
+// Go executes t: in the calling goroutine if t is inline, else in a new one.
+func (t *Run) Go() {
+	if t.inline {
+		t.Execute()
+	} else {
+		go t.Start()
 	}
 }
 
-// Execute executes t, and then further runs while batches wait for its slot.
+// Execute executes t, and then further runs while batches wait for its slot. After an inline run these get a new goroutine.
 func (t *Run) Execute() {
+	if t.inline {
+		if next := t.execute(); next != nil {
+			go next.Start()
+		}
+		return
+	}
 	for t != nil {
 		t = t.execute()
 	}
@@ -115,7 +140,7 @@ func (t *Run) end() (slot, regular bool) {
 		p.inFlight--
 		slot = false
 	}
-	p.usual += (time.Since(t.started) - p.usual) / 8
+	p.lockedTimed(t)
 	return slot, regular
 }
 
@@ -186,8 +211,14 @@ func (t *Run) carry() {
 	clear(t.cmds)
 }
 
+// errInline tells that the next command is to carry the script's text: to load it first may take longer than an inline run.
+var errInline = errors.New("the run is inline")
+
 // loadScripts loads the scripts of the batches without a reply.
 func (t *Run) loadScripts() (err error) {
+	if t.inline {
+		return errInline
+	}
 	var loaded []*script.Script
 	for _, b := range t.unanswered {
 		if s := b.Script(); !slices.Contains(loaded, s) {
@@ -279,8 +310,8 @@ func (t *Run) overdue(away *bound) {
 	for _, b := range append(ended, behind...) {
 		b.Late()
 	}
-	if len(rest) == 0 {
-		close(t.expired) // after complete: the end of this context must not be taken for the end of a caller's
+	if len(rest) == 0 || t.inline {
+		t.expire() // after complete: the end of this context must not be taken for the end of a caller's
 	}
 	for _, b := range rest {
 		b.Stalled()
