@@ -146,8 +146,9 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 //
 // If a goroutine is the only one that asks, and a single Redis server answers it within 2.5 ms as a rule, it makes its call itself,
 // for at most 20 ms: it may notice so late that its context was cancelled. A hook of the redis client that panics then does so in
-// that goroutine. For these calls NewClient adds a hook to the redis client. If other hooks are added later, other goroutines make all
-// calls, as with go-redis before 9.22.
+// that goroutine, and one that takes long blocks it. For these calls NewClient adds a hook to the redis client. Other goroutines make
+// all calls if other hooks are added later, if the redis client has no deadlines, OnConnect or a provider of credentials, with
+// go-redis before 9.22, and with a call timeout below 20 ms.
 //
 // Waiting callers are served in order if they use one Client and Limiters with the same name and the same options. A
 // request that does not wait is not served before them. There are three exceptions. A call that takes more than 20 ms and

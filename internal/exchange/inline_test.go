@@ -29,6 +29,8 @@ type near struct {
 	rdb     *redis.Client
 	limiter *rratelimiter.Limiter
 	slow    atomic.Int64 // ns that the next reply takes, once
+	usual   atomic.Int64 // ns that the others take
+	nested  atomic.Bool  // the next command makes another one in the hook, with its context, once
 	panics  atomic.Bool  // the next command panics in the hook, once
 	seen    atomic.Int64 // commands that passed the hook
 	dials   atomic.Int64
@@ -37,12 +39,18 @@ type near struct {
 
 // whileNear runs a test with a client whose calls are inline from now on.
 func whileNear(t *testing.T, test func(t *testing.T, n *near)) {
+	whileNearWith(t, func(*redis.Options) {}, test)
+}
+
+// whileNearWith is whileNear with other options of the Redis client.
+func whileNearWith(t *testing.T, change func(*redis.Options), test func(t *testing.T, n *near)) {
 	synctest.Test(t, func(t *testing.T) {
 		server := miniredis.NewMiniRedis()
 		server.ClockTTL(true)
 		t.Cleanup(server.Close)
 		n := &near{}
-		n.rdb = redis.NewClient(&redis.Options{
+		n.usual.Store(int64(ms))
+		options := &redis.Options{
 			Addr: "127.0.0.1:6379", // not used; a host name would need a lookup, which does not work in a bubble
 			Dialer: func(context.Context, string, string) (net.Conn, error) {
 				pipe, err := server.Dial()
@@ -53,7 +61,9 @@ func whileNear(t *testing.T, test func(t *testing.T, n *near)) {
 			},
 			// Otherwise go-redis looks up the server's name, which does not work in a bubble.
 			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-		})
+		}
+		change(options)
+		n.rdb = redis.NewClient(options)
 		n.rdb.AddHook(n)
 		t.Cleanup(func() {
 			n.rdb.Close()
@@ -84,7 +94,7 @@ func (n *near) wire(server net.Conn) net.Conn {
 		defer far.Close()
 		for reply := make([]byte, 1<<16); ; {
 			got, err := server.Read(reply)
-			time.Sleep(max(time.Duration(n.slow.Swap(0)), ms))
+			time.Sleep(time.Duration(max(n.slow.Swap(0), n.usual.Load())))
 			if _, failed := far.Write(reply[:got]); err != nil || failed != nil {
 				return
 			}
@@ -107,6 +117,16 @@ func (n *near) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (n *near) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		n.seen.Add(1)
+		go func() { // as a hook that writes a log
+			time.Sleep(5 * ms)
+			_ = ctx.Value(n)
+		}()
+		if n.nested.Swap(false) {
+			n.slow.Store(int64(100 * ms))
+			if err := n.rdb.Get(ctx, "other").Err(); err != redis.Nil {
+				return err
+			}
+		}
 		if n.panics.Swap(false) {
 			panic("a hook")
 		}
@@ -244,6 +264,65 @@ func TestAHookThatPanics(t *testing.T) {
 				_, _ = n.limiter.TryAcquire(t.Context(), 1)
 			}()
 			n.take(t)
+		}
+	})
+}
+
+// A hook sees each call once, and what it asks Redis with the context of a call is a command like any other.
+func TestAHookSeesEachCallOnce(t *testing.T) {
+	whileNear(t, func(t *testing.T, n *near) {
+		before := n.seen.Load()
+		for range 10 {
+			n.take(t)
+		}
+		if seen := n.seen.Load() - before; seen != 10 {
+			t.Errorf("of 10 calls, it has seen %d", seen)
+		}
+		n.nested.Store(true)
+		dials := n.dials.Load()
+		if n.take(t); n.dials.Load() > dials+1 {
+			t.Error("its own command is given up")
+		}
+	})
+}
+
+// If the commands of a Redis client could take longer than their context, no call is inline: a slow reply costs no connection.
+func TestClientsWithoutInlineCalls(t *testing.T) {
+	for name, change := range map[string]func(*redis.Options){
+		"no deadlines": func(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = -2, -2 },
+		"OnConnect":    func(o *redis.Options) { o.OnConnect = func(context.Context, *redis.Conn) error { return nil } },
+		"credentials":  func(o *redis.Options) { o.CredentialsProvider = func() (string, string) { return "", "" } },
+	} {
+		t.Run(name, func(t *testing.T) {
+			whileNearWith(t, change, func(t *testing.T, n *near) {
+				n.slow.Store(int64(100 * ms))
+				before := n.dials.Load()
+				if n.take(t); n.dials.Load() != before {
+					t.Error("the call is inline")
+				}
+			})
+		})
+	}
+}
+
+// A new connection of an inline call ends with that, in whichever step.
+func TestASlowNewConnectionIsGivenUp(t *testing.T) {
+	whileNearWith(t, func(o *redis.Options) { o.ConnMaxIdleTime = 10 * ms }, func(t *testing.T, n *near) {
+		time.Sleep(time.Second)
+		n.usual.Store(int64(15 * ms))
+		ctx, cancel := context.WithTimeout(t.Context(), 30*ms)
+		defer cancel()
+		began := time.Now()
+		_, err := n.limiter.TryAcquire(ctx, 1)
+		if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took != 30*ms {
+			t.Errorf("after %v: %v", took, err)
+		}
+		n.usual.Store(int64(ms))
+		time.Sleep(time.Minute)
+		if state, err := n.limiter.State(context.Background()); err != nil || state.Used < n.calls || state.Used > n.calls+1 {
+			t.Errorf("%d permits were granted, and perhaps one more: %+v, %v", n.calls, state, err)
+		} else {
+			n.calls = state.Used
 		}
 	})
 }

@@ -15,6 +15,7 @@ import (
 //	or its part is no plain grant    pipeline or, after a stall, directly
 //	another rate is in force         the own one is set, then again at once, directly
 //	a redirect to another node       again at once, directly: the cluster client follows it
+//	the server lacks the script      the same; an attempt that is made directly loads it
 //	script.Attempts.Again: it was    again after a pause, directly, until the call is due
 //	surely not executed, or the
 //	next attempt finds its grant
@@ -40,7 +41,7 @@ func (x *Exchange) after(err error, a *script.Attempts, findable bool) step {
 		return finish
 	case errors.Is(err, protocol.ErrOtherRate):
 		return enforce
-	case x.topology.Redirected(err):
+	case x.topology.Redirected(err), script.Lacking(err): // an inline run loads no script
 		return follow
 	case a.Again(err, findable):
 		return pause

@@ -28,9 +28,9 @@ func TestStalledConnection(t *testing.T) {
 	}
 	row{
 		section: slow, fault: "one connection stalls, the others are well",
-		sees:   "callers of the stalled call: `ErrOutcomeUnknown` after the call timeout; all other callers: nothing",
+		sees:   "nothing, if a goroutine made the call itself (see [`Limiter`](https://pkg.go.dev/github.com/rratelimiter/rratelimiter#Limiter)): it is repeated on another connection after 20 ms. Else the callers of the stalled call: `ErrOutcomeUnknown` after the call timeout; all other callers: nothing",
 		within: "99 of 100 of all other calls within", limit: 600 * time.Millisecond, late: &lateness{w.late},
-		after: "the stalled call is recorded when the connection works again",
+		after: "the stalled call is recorded when the connection works again, unless a repeated one was",
 	}.proves(t, w.took)
 }
 
@@ -72,9 +72,10 @@ func stallConnection(t *testing.T, r *round, limiters int, held string) (took, l
 	stuck, others := during.where(failed), during.where(answered)
 	t.Logf("before: p99 %v of %d calls; while it stalls: p99 %v of all %d calls, %v of all but the %d stuck ones",
 		before.percentile(99), len(before), during.percentile(99), len(during), others.percentile(99), len(stuck))
-	// Callers are stuck that call together with, or before, the one call that stalls: on a quiet machine a few.
-	if most := max(len(during)/100, 4*int(before.percentile(99)/every)); len(stuck) == 0 || len(stuck) > most {
-		t.Errorf("%d calls stuck, not 1 to %d", len(stuck), most)
+	// Callers are stuck that call together with, or before, the one call that stalls: on a quiet machine a few, or none if a goroutine
+	// made that call itself.
+	if most := max(len(during)/100, 4*int(before.percentile(99)/every)); len(stuck) > most {
+		t.Errorf("%d calls stuck, more than %d", len(stuck), most)
 	}
 	for _, c := range stuck {
 		if !c.Unknown {

@@ -25,9 +25,10 @@ const (
 
 // An inliner is what a pipeline knows about inline runs.
 type inliner struct {
-	detour *detour   // of the node; nil: no run is inline
-	timed  int       // runs, at most timedRuns
-	paused time.Time // there is no inline run before
+	detour *detour       // of the node's client; nil: no run is inline
+	copy   *redis.Client // of that client: ends a command with its context; it has no hooks
+	timed  int           // runs, at most timedRuns
+	paused time.Time     // there is no inline run before
 }
 
 // CanInline reports whether there can be inline runs. They need a hook, and go-redis before 9.22 lets nobody add one to a client that
@@ -38,11 +39,18 @@ var CanInline = sync.OnceValue(func() bool {
 	return err == nil && (major > 9 || major == 9 && minor >= 22)
 })
 
-// AllowInline lets runs be inline, if there can be such. It adds a hook to the Redis client, which must be that of the only node.
+// AllowInline lets runs be inline. It adds a hook to the Redis client, which must be that of the only node. It does nothing if a
+// command of that client may take longer than its context allows: if the connections have no deadlines, or if a new connection calls
+// other code.
 func (p *Pipeline) AllowInline(node *redis.Client) {
-	if CanInline() {
-		p.inliner.detour = detourOf(node)
+	o := node.Options()
+	if !CanInline() || p.timeout < ShortestStall || o.ReadTimeout < 0 || o.WriteTimeout < 0 || o.OnConnect != nil ||
+		o.CredentialsProvider != nil || o.CredentialsProviderContext != nil || o.StreamingCredentialsProvider != nil {
+		return
 	}
+	copy := node.WithTimeout(ShortestStall)
+	copy.Options().ContextTimeoutEnabled = true // each step of a command ends with its context
+	p.inliner.detour, p.inliner.copy = detourOf(node), copy
 }
 
 // lockedInline reports whether a batch that is about to be added may have an inline run: the pipeline does nothing else, and its
@@ -64,10 +72,37 @@ func (p *Pipeline) lockedTimed(t *Run) {
 	}
 }
 
-// A detour is the last hook of a Redis client. It sends the commands of inline runs through a copy of the client whose reads and
-// writes take at most ShortestStall: the copy has no hooks, but all others were called before.
+// An inlineBound is the context of the command of an inline run. Hooks may use it longer than the run, so it never changes.
+type inlineBound struct {
+	*bound
+	cmd      redis.Cmder
+	deadline time.Time // when the run stalls
+	detour   *detour
+	copy     *redis.Client
+}
+
+func (b *inlineBound) Deadline() (time.Time, bool) { return b.deadline, true }
+
+// Value tells the detour of the command.
+func (b *inlineBound) Value(key any) any {
+	if key == any(b.detour) {
+		return b
+	}
+	return nil
+}
+
+// context returns the context for the only command of the run.
+func (t *Run) context() context.Context {
+	if !t.inline {
+		return t.bound
+	}
+	in := &t.pipeline.inliner
+	return &inlineBound{t.bound, t.cmds[0], t.started.Add(min(t.stall, ShortestStall)), in.detour, in.copy}
+}
+
+// A detour is the last hook of a Redis client. It sends the commands of inline runs through a copy of the client that has no hooks:
+// all others were called before.
 type detour struct {
-	copy  *redis.Client
 	end   atomic.Uintptr // the code that followed the detour when it was added: it sends commands
 	skips atomic.Bool    // another hook was added later, which an inline run would not call
 }
@@ -77,8 +112,7 @@ var detours sync.Map
 
 // detourOf returns the detour of a Redis client, which gets one if it has none.
 func detourOf(client *redis.Client) *detour {
-	key := weak.Make(client)
-	d := &detour{copy: client.WithTimeout(ShortestStall)}
+	key, d := weak.Make(client), &detour{}
 	if known, has := detours.LoadOrStore(key, weak.Make(d)); has {
 		return known.(weak.Pointer[detour]).Value()
 	}
@@ -92,8 +126,8 @@ func (d *detour) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		d.skips.Store(true)
 	}
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if ctx.Value(d) != nil {
-			return d.copy.Process(ctx, cmd)
+		if b, is := ctx.Value(d).(*inlineBound); is && b.cmd == cmd {
+			return b.copy.Process(ctx, cmd)
 		}
 		return next(ctx, cmd)
 	}

@@ -3,7 +3,6 @@ package pipeline
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -65,14 +64,6 @@ type bound struct {
 }
 
 func (b *bound) Deadline() (time.Time, bool) { return b.deadline, true }
-
-// Value tells the detour of the node that the run is inline.
-func (b *bound) Value(key any) any {
-	if b.run.inline && key == any(b.run.pipeline.inliner.detour) {
-		return b.run
-	}
-	return nil
-}
 
 func (b *bound) Err() error {
 	if b.Context.Err() != nil {
@@ -194,13 +185,13 @@ func (t *Run) carry() {
 		if len(t.cmds) == 1 {
 			// Called here, and not a frame deeper: else the stack of each run's goroutine must grow for it, which takes a
 			// tenth of the time of a process with one hot limiter.
-			_ = t.pipeline.node.Process(t.bound, t.cmds[0])
+			_ = t.pipeline.node.Process(t.context(), t.cmds[0])
 		} else {
 			t.exchange()
 		}
 		t.unanswered = slices.DeleteFunc(t.unanswered, func(b Batch) bool {
 			err := b.Err()
-			if !script.Lacking(err) {
+			if !script.Lacking(err) || t.inline { // to load a script may take longer than an inline run
 				return true
 			}
 			b.Missing(err)
@@ -211,14 +202,8 @@ func (t *Run) carry() {
 	clear(t.cmds)
 }
 
-// errInline tells that the next command is to carry the script's text: to load it first may take longer than an inline run.
-var errInline = errors.New("the run is inline")
-
 // loadScripts loads the scripts of the batches without a reply.
 func (t *Run) loadScripts() (err error) {
-	if t.inline {
-		return errInline
-	}
 	var loaded []*script.Script
 	for _, b := range t.unanswered {
 		if s := b.Script(); !slices.Contains(loaded, s) {
