@@ -32,24 +32,18 @@ func (b *bound) end() {
 	}
 }
 
-// start returns the context with the timer.
-func (b *bound) start() context.Context {
+// current returns the context with the timer. If nobody has waited yet, and waits is false, it returns the caller's.
+func (b *bound) current(waits bool) context.Context {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.timed == nil {
+	switch {
+	case b.timed != nil:
+	case waits || b.over:
 		b.timed, b.stop = context.WithDeadlineCause(b.Context, b.until, noAnswer(b.time))
 		if b.over {
 			b.stop()
 		}
-	}
-	return b.timed
-}
-
-// current returns the context with the timer, or else the caller's.
-func (b *bound) current() context.Context {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.timed == nil {
+	default:
 		return b.Context
 	}
 	return b.timed
@@ -62,14 +56,14 @@ func (b *bound) Deadline() (time.Time, bool) {
 	return b.until, true
 }
 
-func (b *bound) Done() <-chan struct{} { return b.start().Done() }
+func (b *bound) Done() <-chan struct{} { return b.current(true).Done() }
 
 // Value also finds the cause of the end, for context.Cause.
-func (b *bound) Value(key any) any { return b.current().Value(key) }
+func (b *bound) Value(key any) any { return b.current(false).Value(key) }
 
 func (b *bound) Err() error {
-	if err := b.current().Err(); err != nil || time.Now().Before(b.until) {
+	if err := b.current(false).Err(); err != nil || time.Now().Before(b.until) {
 		return err
 	}
-	return b.start().Err()
+	return b.current(true).Err()
 }

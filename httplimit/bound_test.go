@@ -77,7 +77,8 @@ func TestABoundCostsNoTimer(t *testing.T) {
 	}
 	b := newBound(t.Context(), time.Hour)
 	b.end()
-	if <-b.Done(); b.Err() != context.Canceled {
+	if b.Err() != context.Canceled {
 		t.Errorf("after its end: %v", b.Err())
 	}
+	<-b.Done()
 }

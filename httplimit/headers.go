@@ -38,10 +38,11 @@ func (g *Guard) describe(h http.Header, d Decision) {
 		}
 		text = g.appendKey(text, a.Key)
 	}
-	both := string(text)
-	values := []string{both[:policies], both[policies:]}
-	add(h, "Ratelimit-Policy", values[:1:1])
-	add(h, "Ratelimit", values[1:])
+	if both := string(text); both != "" {
+		values := []string{both[:policies], both[policies:]}
+		add(h, "Ratelimit-Policy", values[:1:1])
+		add(h, "Ratelimit", values[1:])
+	}
 	if a := nearest(d.Answers); g.XRateLimit && a != nil {
 		h.Set("X-RateLimit-Limit", decimal(a.Limit))
 		h.Set("X-RateLimit-Remaining", decimal(a.Remaining))
@@ -166,7 +167,7 @@ func wholeSeconds(d time.Duration) int64 {
 	if d <= 0 {
 		return 0
 	}
-	return integer(int64((max(d-time.Millisecond, 1)-1)/time.Second) + 1)
+	return int64((max(d-time.Millisecond, 1)-1)/time.Second) + 1
 }
 
 // decimal returns a number as an integer of a structured field.

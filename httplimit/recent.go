@@ -24,10 +24,10 @@ type limiterKey struct {
 	rate rratelimiter.Rate
 }
 
-// limiter returns the limiter with a key. If it is not known, make makes it. With a nil recent none is.
-func (r *recent) limiter(k limiterKey, make func() *rratelimiter.Limiter) *rratelimiter.Limiter {
+// limiter returns the limiter with a key. If it is not known, create makes it. With a nil recent none is.
+func (r *recent) limiter(k limiterKey, create func() *rratelimiter.Limiter) *rratelimiter.Limiter {
 	if r == nil {
-		return make()
+		return create()
 	}
 	r.mu.RLock()
 	l := r.young[k]
@@ -41,7 +41,7 @@ func (r *recent) limiter(k limiterKey, make func() *rratelimiter.Limiter) *rrate
 		return l
 	}
 	if l = r.old[k]; l == nil {
-		l = make()
+		l = create()
 	}
 	if r.young == nil || len(r.young) >= mostRecent {
 		r.young, r.old = map[limiterKey]*rratelimiter.Limiter{}, r.young

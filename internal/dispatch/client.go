@@ -13,7 +13,7 @@
 //	lender.mu         changes under way, leases to be given back, the timer that ends leases
 //	nodes, Breaker    the table of nodes; the health of a node
 //	Pipeline          the runs to a node
-//	leaves            the checks, the deny cache, the local limiters: no other lock is taken while one of these is held
+//	leaves            the checks, the deny cache, the local limiters: no other lock is taken within them
 package dispatch
 
 import (
@@ -63,7 +63,6 @@ type Tuning struct {
 // A Client holds what the limiters of one process share.
 type Client struct {
 	config   Config // with a clock
-	alone    bool   // Redisson cannot use the server
 	ownClock bool   // the clock is not time.Now
 	tuning   Tuning // with all values set
 	exchange *exchange.Exchange
@@ -90,9 +89,8 @@ func New(config Config) *Client {
 	}
 	extended, ok := config.Redis.(Extended)
 	if !ok {
-		extended = Extended{Redis: config.Redis}
+		extended.Redis = config.Redis
 	}
-	c.alone = extended.Alone
 	c.exchange = exchange.New(extended.Redis, config.CallTimeout, c.config.Clock)
 	c.identity = record.NewIdentity(config.ID)
 	c.Tune(Tuning{})
@@ -112,6 +110,12 @@ func (c *Client) Tune(t Tuning) {
 	c.tuning = t
 	c.localLimiters.Most = t.LocalLimiters
 	c.exchange.Tune(exchange.Tuning{Patience: t.Patience, RunsInFlight: t.RunsInFlight, BatchesInOne: t.BatchesInOne})
+}
+
+// alone reports whether Redisson cannot use the server.
+func (c *Client) alone() bool {
+	extended, _ := c.config.Redis.(Extended)
+	return extended.Alone
 }
 
 // Topology returns the servers.

@@ -49,7 +49,7 @@ func (q *queue) checkForRedisson() {
 		again = 10 * time.Second
 	}
 	now := time.Now()
-	if q.client.alone || now.Before(q.redissonCheckedAt.Add(again)) {
+	if q.client.alone() || now.Before(q.redissonCheckedAt.Add(again)) {
 		return
 	}
 	q.redissonCheckedAt = now
