@@ -169,7 +169,7 @@ func buildTogether(ctx context.Context, sources, folder string, versions []strin
 	if again {
 		args = append(args, "-U") // or a download that failed is not tried again
 	}
-	output := &tail{max: 16 << 10}
+	output := &maven.Tail{Max: 16 << 10}
 	err = maven.Package(ctx, work, output, args...)
 	for _, version := range versions {
 		jar := filepath.Join(work, "out", version, "harness.jar")

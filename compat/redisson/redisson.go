@@ -136,7 +136,7 @@ type Process struct {
 	version string
 	id      string
 	cmd     *exec.Cmd
-	stderr  *tail
+	stderr  *maven.Tail
 	exited  chan struct{} // closed when the JVM is gone
 
 	writing sync.Mutex
@@ -189,7 +189,7 @@ func Open(ctx context.Context, version string, opts ...Option) (*Process, error)
 	p := &Process{
 		version: version,
 		cmd:     cmd,
-		stderr:  &tail{max: stderrKept},
+		stderr:  &maven.Tail{Max: stderrKept},
 		exited:  make(chan struct{}),
 		pending: make(map[string]*call),
 	}
@@ -432,26 +432,3 @@ func escape(name string) (string, error) {
 }
 
 func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
-
-// tail keeps the end of what is written to it.
-type tail struct {
-	max  int
-	mu   sync.Mutex
-	data []byte
-}
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.data = append(t.data, p...)
-	if over := len(t.data) - t.max; over > 0 {
-		t.data = append(t.data[:0], t.data[over:]...)
-	}
-	return len(p), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(t.data)
-}

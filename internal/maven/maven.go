@@ -1,5 +1,6 @@
 // Package maven finds a JDK and Maven, and builds small Java programs. Such a program is a thin jar: its manifest points to
-// the jars in the local Maven repository. The tests next to Redisson and rrl demo use it.
+// the jars in the local Maven repository. The tests next to Redisson and rrl demo use it. tail.go keeps what such a program
+// writes last.
 package maven
 
 import (

@@ -13,7 +13,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/maven"
@@ -60,13 +59,14 @@ type Process struct {
 	cmd    *exec.Cmd
 	in     io.WriteCloser
 	lines  *bufio.Scanner
-	errors tail
+	errors maven.Tail
 }
 
 // Start starts a JVM, and returns when its Redisson is connected.
 func Start(ctx context.Context, jar string, s Settings) (*Process, error) {
 	p := &Process{cmd: exec.Command(maven.Java(), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xmx256m", "-jar", jar)}
 	ownGroup(p.cmd)
+	p.errors.Max = tailKept
 	p.cmd.Stderr = &p.errors
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
@@ -133,8 +133,11 @@ func (p *Process) Close() {
 func (p *Process) ended() error {
 	_ = p.cmd.Process.Kill()
 	err := p.cmd.Wait()
-	return fmt.Errorf("the JVM with Redisson has ended (%v): %s", err, p.errors.String())
+	return fmt.Errorf("the JVM with Redisson has ended (%v): %s", err, strings.TrimSpace(p.errors.String()))
 }
+
+// tailKept is how many bytes are kept of what a program writes, for the error if it ends.
+const tailKept = 2000
 
 var resultForm = regexp.MustCompile(`^(granted|denied) (worker|poller) (\d+) (\d+)$`)
 
@@ -152,24 +155,4 @@ func parse(line string) (Result, error) {
 		return time.UnixMilli(ms)
 	}
 	return Result{words[1] == "granted", words[2] == "worker", at(words[3]), at(words[4]).Add(time.Millisecond)}, nil
-}
-
-// A tail keeps the end of what is written to it.
-type tail struct {
-	mu   sync.Mutex
-	text []byte
-}
-
-func (t *tail) Write(b []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.text = append(t.text, b...)
-	t.text = t.text[max(0, len(t.text)-2000):]
-	return len(b), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return strings.TrimSpace(string(t.text))
 }

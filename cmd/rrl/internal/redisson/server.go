@@ -7,7 +7,10 @@ import (
 	"net"
 	"os/exec"
 	"strconv"
+	"strings"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/maven"
 )
 
 func serverPath() (string, error) {
@@ -37,8 +40,8 @@ func Server(ctx context.Context) (addr string, stop func(), err error) {
 	cmd := exec.Command("sh", "-c", `"$@" </dev/null & read _; kill $!; wait $!`, "sh",
 		path, "--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--save", "", "--appendonly", "no")
 	ownGroup(cmd)
-	var output tail
-	cmd.Stdout, cmd.Stderr = &output, &output
+	output := &maven.Tail{Max: tailKept}
+	cmd.Stdout, cmd.Stderr = output, output
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return "", nil, err
@@ -62,6 +65,6 @@ func Server(ctx context.Context) (addr string, stop func(), err error) {
 		if ctx.Err() != nil {
 			return "", nil, ctx.Err()
 		}
-		return "", nil, errors.Join(fmt.Errorf("%s does not answer: %w", path, err), errors.New(output.String()))
+		return "", nil, errors.Join(fmt.Errorf("%s does not answer: %w", path, err), errors.New(strings.TrimSpace(output.String())))
 	}
 }
