@@ -295,11 +295,11 @@ func (t *Run) overdue(away *bound) {
 	for _, b := range append(ended, behind...) {
 		b.Late()
 	}
-	if len(rest) == 0 || t.inline {
-		t.expire() // after complete: the end of this context must not be taken for the end of a caller's
-	}
 	for _, b := range rest {
 		b.Stalled()
+	}
+	if len(rest) == 0 || t.inline {
+		t.expire() // after complete: the end of this context must not be taken for the end of a caller's
 	}
 }
 
