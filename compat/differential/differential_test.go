@@ -33,37 +33,51 @@ type world struct {
 	now      int64
 	ids      uint64
 	hits     []atomic.Int64
-	checked  *atomic.Bool // whether this library's scripts added records up since it was last cleared
+	calls    *calls
 }
 
-// checks is a hook that sets seen when a script of this library is to add up the records of a limiter: flag s.
-type checks struct{ seen *atomic.Bool }
+// calls is a hook that knows what this library's calls did since the two values were last cleared.
+type calls struct {
+	checked atomic.Bool // a script was to add up the records of a limiter: flag s
+	lost    atomic.Bool // no reply came, as where a busy machine answers after the time limit of an inline call
+}
 
-func (checks) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (*calls) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (c checks) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (c *calls) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		c.look(cmd)
-		return next(ctx, cmd)
+		err := next(ctx, cmd)
+		c.judge(err)
+		return err
 	}
 }
 
-func (c checks) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (c *calls) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		for _, cmd := range cmds {
 			c.look(cmd)
 		}
-		return next(ctx, cmds)
+		err := next(ctx, cmds)
+		c.judge(err)
+		return err
+	}
+}
+
+func (c *calls) judge(err error) {
+	var reply redis.Error
+	if err != nil && !errors.As(err, &reply) {
+		c.lost.Store(true)
 	}
 }
 
 // look finds flags by their form: they are the only script arguments that are strings with letters.
-func (c checks) look(cmd redis.Cmder) {
+func (c *calls) look(cmd redis.Cmder) {
 	const arguments = 8 // command, script, number of keys, keys
 	if args := cmd.Args(); len(args) > arguments && strings.HasPrefix(cmd.Name(), "eval") {
 		for _, arg := range args[arguments:] {
 			if text, isText := arg.(string); isText && strings.Contains(text, "s") {
-				c.seen.Store(true)
+				c.checked.Store(true)
 			}
 		}
 	}
@@ -78,10 +92,10 @@ func newWorld(t *testing.T, w wire, server *redistest.Server, name string) *worl
 			t.Fatal(err)
 		}
 	}
-	var checked atomic.Bool
-	rdb.AddHook(checks{&checked})
+	var seen calls
+	rdb.AddHook(&seen)
 	return &world{
-		wire: w, rdb: rdb, javaName: "java:" + name, goName: "go:" + name, hits: make([]atomic.Int64, len(rules)), checked: &checked,
+		wire: w, rdb: rdb, javaName: "java:" + name, goName: "go:" + name, hits: make([]atomic.Int64, len(rules)), calls: &seen,
 	}
 }
 
@@ -140,11 +154,17 @@ const (
 	byAllowAll
 )
 
-// askGo makes the call on this library's limiter.
+// askGo makes the call on this library's limiter. A call whose reply was lost is made again in the same state: this
+// library repeated it, and a script that runs twice removes twice as many expired records.
 func (w *world) askGo(ctx context.Context, c *comparison, by caller) (outcome, error) {
-	w.checked.Store(false)
-	a, result := by.answer(ctx, c)
-	c.checked = w.checked.Load()
+	a, result := w.answer(ctx, c, by)
+	for w.calls.lost.Load() {
+		if _, err := w.put(ctx, c.before); err != nil {
+			return outcome{}, err
+		}
+		a, result = w.answer(ctx, c, by)
+	}
+	c.checked = w.calls.checked.Load()
 	read := w.rdb.EvalSha(ctx, readSHA, keysOf(w.goName, clientID))
 	s, err := parseState(read)
 	if a.failure == "" && result != nil {
@@ -163,6 +183,12 @@ func (w *world) askGo(ctx context.Context, c *comparison, by caller) (outcome, e
 		}
 	}
 	return outcome{a, s}, err
+}
+
+func (w *world) answer(ctx context.Context, c *comparison, by caller) (answer, *rratelimiter.Result) {
+	w.calls.checked.Store(false)
+	w.calls.lost.Store(false)
+	return by.answer(ctx, c)
 }
 
 // endsIn reports whether the limiter's TTL is about d. RetryAfter, NextAfter and ResetAfter never exceed that TTL.
