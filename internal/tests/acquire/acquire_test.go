@@ -213,7 +213,7 @@ func TestExcessIsOneCallersOwn(t *testing.T) {
 		served := []*rig.Call{b.Acquire(l, 3), b.TryFor(l, 2, time.Second)}
 		excess := []*rig.Call{b.Acquire(l, 11), b.TryFor(l, 12, time.Second), b.Try(l, 13)}
 		served = append(served, b.Acquire(l, 1), b.Try(l, 2))
-		before := p.Wire.Scripts.Load()
+		before := p.Wire.Calls()
 		plug()
 		for _, c := range served {
 			b.Granted("the caller that is served", c, 0)
@@ -224,7 +224,7 @@ func TestExcessIsOneCallersOwn(t *testing.T) {
 				t.Error(c.Err)
 			}
 		}
-		if n := p.Wire.Scripts.Load() - before; n != 1 {
+		if n := p.Wire.Calls() - before; n != 1 {
 			t.Errorf("%d calls", n)
 		}
 		if s := rig.State(t, l); s.Used != 9 || s.Records != 2 {

@@ -30,7 +30,7 @@ func TestContextThatEndsBeforeTheCall(t *testing.T) {
 		if _, err := l.Release(ctx, 1); !errors.Is(err, context.Canceled) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 			t.Errorf("Release: %v", err)
 		}
-		if n := p.Wire.Scripts.Load(); n != 0 {
+		if n := p.Wire.Calls(); n != 0 {
 			t.Errorf("%d calls were made", n)
 		}
 	})

@@ -135,7 +135,7 @@ func TestDenyCacheForgetsWhatMayHaveChangedHere(t *testing.T) {
 		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithDenyCache(5))
 		b.Granted("the first", b.Try(l, 10), 0)
 		b.Refused(l, 5, time.Second)
-		p.Wire.Cut.Store(p.Wire.Scripts.Load() + 1)
+		p.Wire.Cut.Store(p.Wire.Calls() + 1)
 		if _, err := l.Release(t.Context(), 5); !errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 			t.Errorf("%v", err)
 		}

@@ -205,16 +205,16 @@ func TestSilenceIsProbedOnlyWhenQueried(t *testing.T) {
 		resume := p.Wire.Hang()
 		b.Try(l, 1)
 		b.SleepTo(5 * time.Second)
-		if n := p.Wire.Scripts.Load(); n != 2 {
+		if n := p.Wire.Calls(); n != 2 {
 			t.Errorf("%d calls for two", n)
 		}
 		resume()
 		synctest.Wait()
 		l.Health()
 		b.Granted("afterwards", b.Try(l, 1), 5*time.Second)
-		before := p.Wire.Scripts.Load()
+		before := p.Wire.Calls()
 		b.SleepTo(time.Minute)
-		if n := p.Wire.Scripts.Load(); n != before {
+		if n := p.Wire.Calls(); n != before {
 			t.Errorf("%d calls without calls of the test", n-before)
 		}
 	})

@@ -160,7 +160,7 @@ func TestFallbackFromAServerThatHangs(t *testing.T) {
 		b.Granted("the caller that waited behind it", behind, 500*ms)
 		b.Granted("the one queued behind it", waiting, 500*ms)
 		b.SleepTo(time.Second)
-		asked := p.Wire.Scripts.Load()
+		asked := p.Wire.Calls()
 		for at := time.Second; at < 20*time.Second; at += 10 * ms {
 			b.SleepTo(at)
 			for i, l := range limiters {
@@ -178,16 +178,16 @@ func TestFallbackFromAServerThatHangs(t *testing.T) {
 			untake(limiters[1], 1)
 			untake(limiters[2], 1)
 		}
-		if asked = p.Wire.Scripts.Load() - asked; asked < 8 || asked > 15 {
+		if asked = p.Wire.Calls() - asked; asked < 8 || asked > 15 {
 			t.Errorf("Redis was called %d times in between", asked)
 		}
 		resume()
 		b.SleepTo(22 * time.Second)
-		before := p.Wire.Scripts.Load()
+		before := p.Wire.Calls()
 		for _, l := range limiters {
 			b.Granted("afterwards", b.Try(l, 1), 22*time.Second)
 		}
-		if asked = p.Wire.Scripts.Load() - before; asked < 3 {
+		if asked = p.Wire.Calls() - before; asked < 3 {
 			t.Errorf("afterwards Redis was called %d times", asked)
 		}
 	})
@@ -561,9 +561,9 @@ func TestAwayWithoutAFallback(t *testing.T) {
 		if l.Health().Decides {
 			t.Error("the process decides without WithFallback")
 		}
-		asked := p.Wire.Scripts.Load()
+		asked := p.Wire.Calls()
 		b.SleepTo(1900 * ms)
-		if now := p.Wire.Scripts.Load(); now != asked {
+		if now := p.Wire.Calls(); now != asked {
 			t.Errorf("Redis was called %d times though the state was not queried", now-asked)
 		}
 		away(true)

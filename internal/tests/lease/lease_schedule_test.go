@@ -119,7 +119,7 @@ func (s *story) upTo(d time.Duration) time.Duration {
 func (s *story) trouble(a *actor) {
 	switch s.random.IntN(4) {
 	case 0: // the next reply is lost
-		a.Wire.Cut.Store(a.Wire.Scripts.Load() + 1)
+		a.Wire.Cut.Store(a.Wire.Calls() + 1)
 		s.lost.Add(1)
 	case 1: // requests are lost for a while
 		mend := a.Wire.Fail(io.ErrUnexpectedEOF)

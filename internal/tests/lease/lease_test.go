@@ -518,7 +518,7 @@ func TestLeaseOfTheLongestInterval(t *testing.T) {
 				t.Fatalf("%+v, %v", r, err)
 			}
 		}
-		if calls := p.Wire.Scripts.Load(); calls > 20 {
+		if calls := p.Wire.Calls(); calls > 20 {
 			t.Errorf("%d calls", calls)
 		}
 	})

@@ -162,7 +162,7 @@ func TestCallerGetsFreePermitsBeforeItLeaves(t *testing.T) {
 					refused++
 				}
 			}
-			if calls := p.Wire.Scripts.Load(); calls > int64(6*len(all)) {
+			if calls := p.Wire.Calls(); calls > int64(6*len(all)) {
 				t.Errorf("seed %d: %d calls for %d callers", seed, calls, len(all))
 			}
 			for _, c := range all {
@@ -296,14 +296,14 @@ func TestLastCallsAreFew(t *testing.T) {
 				return ways["deadline"](ctx, l, 1, 1020*ms+time.Duration(i)*ms/10)
 			}))
 		}
-		before := p.Wire.Scripts.Load()
+		before := p.Wire.Calls()
 		b.SleepTo(2 * time.Second)
 		for i, c := range all {
 			if !c.OK {
 				t.Errorf("caller %d was refused at %v", i, c.At)
 			}
 		}
-		if calls := p.Wire.Scripts.Load() - before; calls < 5 || calls > 20 { // 500 callers leave in 50 ms
+		if calls := p.Wire.Calls() - before; calls < 5 || calls > 20 { // 500 callers leave in 50 ms
 			t.Errorf("%d calls", calls)
 		}
 	})

@@ -123,10 +123,10 @@ func tryInSomeState(t *testing.T, b *rig.Bubble, random *rand.Rand, name string)
 			time.Sleep(delay)
 			synctest.Wait()
 		}
-		waiting, n, before, at := core.Inspect().Waiting, size(), p.Wire.Scripts.Load(), time.Now()
+		waiting, n, before, at := core.Inspect().Waiting, size(), p.Wire.Calls(), time.Now()
 		result, err := l.Allow(t.Context(), n)
 		synctest.Wait()
-		if calls := p.Wire.Scripts.Load() - before; calls != 1 && core.Inspect().Waiting == waiting || time.Since(at) > delay || err != nil {
+		if calls := p.Wire.Calls() - before; calls != 1 && core.Inspect().Waiting == waiting || time.Since(at) > delay || err != nil {
 			t.Fatalf("%s: a try behind %d callers (now %d) took %d calls and %v: %v", name, waiting,
 				core.Inspect().Waiting, calls, time.Since(at), err)
 		}

@@ -79,8 +79,8 @@ func TestNoCallerOvertakesWaiters(t *testing.T) {
 		if want := (rratelimiter.Result{Limit: 10, RetryAfter: 900 * ms, NextAfter: 900 * ms, ResetAfter: 900 * ms}); r != want || err != nil {
 			t.Errorf("%+v, %v, expected %+v", r, err, want)
 		}
-		calls := p.Wire.Scripts.Load()
-		if n, err := l.AcquireUpTo(t.Context(), 2); n != 0 || err != nil || p.Wire.Scripts.Load() != calls {
+		calls := p.Wire.Calls()
+		if n, err := l.AcquireUpTo(t.Context(), 2); n != 0 || err != nil || p.Wire.Calls() != calls {
 			t.Errorf("AcquireUpTo: %d, %v", n, err)
 		}
 		patient, behind := b.TryFor(l, 1, 2*time.Second), b.Acquire(l, 4)
@@ -157,7 +157,7 @@ func TestThousandCallersWait(t *testing.T) {
 		if took := time.Since(b.Start); took != 9*time.Second {
 			t.Errorf("took %v, expected 9 s", took)
 		}
-		if n := p.Wire.Scripts.Load(); n != 2+9 { // the first caller's, the others', and one for each second
+		if n := p.Wire.Calls(); n != 2+9 { // the first caller's, the others', and one for each second
 			t.Errorf("%d calls", n)
 		}
 	})
@@ -169,7 +169,7 @@ func TestRefusedCallersShareOneCall(t *testing.T) {
 		p := b.Process()
 		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		b.Granted("the first", b.Acquire(l, 10), 0)
-		before := p.Wire.Scripts.Load()
+		before := p.Wire.Calls()
 		var all []*rig.Call
 		resume := p.Wire.Hang()
 		b.Try(l, 1)
@@ -180,7 +180,7 @@ func TestRefusedCallersShareOneCall(t *testing.T) {
 		for _, c := range all {
 			b.Ended("a refused caller", c, false, 0)
 		}
-		if calls := p.Wire.Scripts.Load() - before; calls > 3 {
+		if calls := p.Wire.Calls() - before; calls > 3 {
 			t.Errorf("%d calls", calls)
 		}
 	})
@@ -221,12 +221,12 @@ func TestPermitsThatReturnTogetherTakeOneCall(t *testing.T) {
 		for range 4 {
 			waiting = append(waiting, b.Acquire(l, 1))
 		}
-		before := p.Wire.Scripts.Load()
+		before := p.Wire.Calls()
 		b.SleepTo(1040 * ms)
 		for i, c := range waiting {
 			b.Granted("a caller", c, []time.Duration{1005 * ms, 1005 * ms, 1005 * ms, 1009 * ms}[i])
 		}
-		if n := p.Wire.Scripts.Load() - before; n != 2 {
+		if n := p.Wire.Calls() - before; n != 2 {
 			t.Errorf("%d calls", n)
 		}
 	})
@@ -287,7 +287,7 @@ func TestWaitingProcessesAskTogether(t *testing.T) {
 		}
 		calls := func() (n int64) {
 			for _, p := range waiting {
-				n += p.Wire.Scripts.Load()
+				n += p.Wire.Calls()
 			}
 			return n
 		}
@@ -354,7 +354,7 @@ func TestTriesBehindALongQueueOfSizes(t *testing.T) {
 			for i := range 600 {
 				queued = append(queued, b.Acquire(l, int64(1+i%2)))
 			}
-			before := p.Wire.Scripts.Load()
+			before := p.Wire.Calls()
 			try, result := b.Try(l, 1), rratelimiter.Result{}
 			allow := b.Call(func(ctx context.Context) (ok bool, err error) {
 				result, err = l.Allow(ctx, 3)
@@ -366,7 +366,7 @@ func TestTriesBehindALongQueueOfSizes(t *testing.T) {
 				t.Errorf("%+v", result)
 			}
 			b.SleepTo(999 * ms)
-			if calls := p.Wire.Scripts.Load() - before; calls > 5 {
+			if calls := p.Wire.Calls() - before; calls > 5 {
 				t.Errorf("%d calls while nothing could be granted", calls)
 			}
 			resume := p.Wire.Hang()

@@ -173,9 +173,9 @@ type Process struct {
 // CheckCalls checks how many calls to Redis do makes.
 func (p *Process) CheckCalls(what string, want int64, do func()) {
 	p.t.Helper()
-	before := p.Wire.Scripts.Load()
+	before := p.Wire.Calls()
 	do()
-	if got := p.Wire.Scripts.Load() - before; got != want {
+	if got := p.Wire.Calls() - before; got != want {
 		p.t.Errorf("%s: %d calls, expected %d", what, got, want)
 	}
 }
@@ -188,7 +188,7 @@ func (p *Process) MayStall() {
 // A Wire is the connection of a process to its server: it counts scripts, delays commands, and can lose replies.
 type Wire struct {
 	*redis.Client
-	Scripts atomic.Int64          // calls of scripts so far
+	scripts atomic.Int64          // calls of scripts so far
 	There   atomic.Int64          // ns from the process to the server
 	Back    atomic.Int64          // ns from the server to the process
 	Cut     atomic.Int64          // number of the script call whose reply is lost
@@ -197,6 +197,13 @@ type Wire struct {
 
 	mu   sync.Mutex
 	hung chan struct{}
+}
+
+// Calls returns how many scripts were called so far, once all goroutines of the bubble wait: so a call in the background is
+// never counted by chance. Only one goroutine of the bubble may call it at a time.
+func (w *Wire) Calls() int64 {
+	synctest.Wait()
+	return w.scripts.Load()
 }
 
 // Fail makes all commands fail from now on, until the returned function is called.
@@ -208,7 +215,7 @@ func (w *Wire) Fail(err error) (mend func()) {
 // Process sends a command.
 func (w *Wire) Process(ctx context.Context, cmd redis.Cmder) error {
 	if name := cmd.Name(); name == "evalsha" || name == "eval" {
-		if w.Scripts.Add(1) == w.Cut.Load() {
+		if w.scripts.Add(1) == w.Cut.Load() {
 			_ = w.Client.Process(ctx, cmd)
 			return io.EOF
 		}
