@@ -25,7 +25,7 @@ import (
 func main() {
 	skips := flag.Bool("skips", false, "tests may skip")
 	flag.Parse()
-	r := newReport(os.Stdout, *skips)
+	r := &report{out: os.Stdout, skips: *skips}
 	var running sync.WaitGroup
 	for _, lane := range split(flag.Args(), "beside") {
 		running.Go(func() {
@@ -62,12 +62,12 @@ func run(args []string, r *report) {
 	if err == nil {
 		err = cmd.Start()
 	}
-	told := false
+	c, told := r.command(), false
 	if err == nil {
 		read := bufio.NewReader(out)
 		for {
 			line, end := read.ReadBytes('\n')
-			if len(line) > 0 && r.line(line, slices.Contains(args, "-v")) {
+			if len(line) > 0 && c.line(line, slices.Contains(args, "-v")) {
 				told = true
 			}
 			if end != nil {

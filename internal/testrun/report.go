@@ -40,19 +40,24 @@ func (e event) parent() string {
 	return e.key()
 }
 
-// A report collects the events of all go commands. Its methods are safe for concurrent use.
+// A report collects what all go commands tell. Its methods are safe for concurrent use.
 type report struct {
 	out   io.Writer
 	skips bool // are no failure
 
-	mu       sync.Mutex // guards the rest, and the order of writes to out
-	outputs  map[string]*strings.Builder
-	started  map[string]time.Time // tests that run; a parallel one from when it goes on
-	explains map[string]bool      // tests and packages with a failure inside, which explains theirs
+	mu       sync.Mutex // guards the rest, the order of writes to out, and the fields of each command
 	took     []timed
 	failed   []failure
 	skipped  []string
 	packages int
+}
+
+// A command collects the events of one go command. Two commands may run the same test.
+type command struct {
+	*report
+	outputs  map[string]*strings.Builder
+	started  map[string]time.Time // tests that run; a parallel one from when it goes on
+	explains map[string]bool      // tests and packages with a failure inside, which explains theirs
 }
 
 type timed struct {
@@ -62,57 +67,55 @@ type timed struct {
 
 type failure struct{ name, output string }
 
-func newReport(out io.Writer, skips bool) *report {
-	return &report{
-		out: out, skips: skips,
-		outputs: map[string]*strings.Builder{}, started: map[string]time.Time{}, explains: map[string]bool{},
-	}
+// command returns the collector of one more go command.
+func (r *report) command() *command {
+	return &command{r, map[string]*strings.Builder{}, map[string]time.Time{}, map[string]bool{}}
 }
 
 // line takes one line of the output of go test -json, and returns whether it is about a failure.
-func (r *report) line(line []byte, verbose bool) (failed bool) {
+func (c *command) line(line []byte, verbose bool) (failed bool) {
 	var e event
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if json.Unmarshal(line, &e) != nil || e.Action == "" {
-		fmt.Fprintf(r.out, "%s", line)
+		fmt.Fprintf(c.out, "%s", line)
 		return false
 	}
 	if verbose {
-		fmt.Fprint(r.out, e.Output)
+		fmt.Fprint(c.out, e.Output)
 	}
 	switch e.Action {
 	case "run", "cont":
-		r.started[e.key()] = e.Time
+		c.started[e.key()] = e.Time
 	case "output":
-		r.keep(e.key(), e.Output)
+		c.keep(e.key(), e.Output)
 	case "build-output":
-		r.keep(e.ImportPath, e.Output)
+		c.keep(e.ImportPath, e.Output)
 	case "build-fail":
-		r.fail(e.ImportPath+" does not build", r.taken(e.ImportPath))
+		c.fail(e.ImportPath+" does not build", c.taken(e.ImportPath))
 		return true
 	case "pass", "skip", "fail":
-		r.ends(e)
+		c.ends(e)
 	}
 	return e.Action == "fail"
 }
 
-func (r *report) keep(key, output string) {
+func (c *command) keep(key, output string) {
 	for _, mark := range []string{"=== RUN", "=== PAUSE", "=== CONT", "=== NAME"} {
 		if strings.HasPrefix(output, mark) {
 			return
 		}
 	}
-	if r.outputs[key] == nil {
-		r.outputs[key] = &strings.Builder{}
+	if c.outputs[key] == nil {
+		c.outputs[key] = &strings.Builder{}
 	}
-	r.outputs[key].WriteString(output)
+	c.outputs[key].WriteString(output)
 }
 
 // taken returns the output kept for a key, and forgets it.
-func (r *report) taken(key string) string {
-	output := r.outputs[key]
-	delete(r.outputs, key)
+func (c *command) taken(key string) string {
+	output := c.outputs[key]
+	delete(c.outputs, key)
 	if output == nil {
 		return ""
 	}
@@ -120,43 +123,43 @@ func (r *report) taken(key string) string {
 }
 
 // ends notes the end of a test or a package.
-func (r *report) ends(e event) {
-	output := r.taken(e.key())
+func (c *command) ends(e event) {
+	output := c.taken(e.key())
 	switch {
 	case e.Test == "":
-		r.endsPackage(e, output)
+		c.endsPackage(e, output)
 	case e.Action == "fail":
-		r.explains[e.parent()] = true
-		if !r.explains[e.key()] || strings.Count(output, "\n") > 1 { // more than its result
-			r.fail(e.name(), output)
+		c.explains[e.parent()] = true
+		if !c.explains[e.key()] || strings.Count(output, "\n") > 1 { // more than its result
+			c.fail(e.name(), output)
 		}
 	case strings.Contains(output, dataRace): // of a test that ran at the same time, which fails
-		r.fail(e.name()+" passed, but in its output is", output)
+		c.fail(e.name()+" passed, but in its output is", output)
 	case e.Action == "skip":
-		r.skipped = append(r.skipped, e.name())
+		c.skipped = append(c.skipped, e.name())
 	}
 	if e.Test != "" && !strings.Contains(e.Test, "/") {
-		r.took = append(r.took, timed{e.name(), e.Time.Sub(r.started[e.key()])})
+		c.took = append(c.took, timed{e.name(), e.Time.Sub(c.started[e.key()])})
 	}
-	delete(r.started, e.key())
+	delete(c.started, e.key())
 }
 
-func (r *report) endsPackage(e event, output string) {
+func (c *command) endsPackage(e event, output string) {
 	switch {
 	case e.Action == "skip": // a package without tests
 	case e.Action == "pass":
-		r.packages++
-		fmt.Fprintf(r.out, "ok   %6.1fs  %s\n", e.Elapsed, e.Package)
+		c.packages++
+		fmt.Fprintf(c.out, "ok   %6.1fs  %s\n", e.Elapsed, e.Package)
 	case e.FailedBuild == "":
 		// Tests that have not ended are those that ran when the binary ended: a timeout, a panic, os.Exit.
-		for _, key := range slices.Sorted(maps.Keys(r.outputs)) {
+		for _, key := range slices.Sorted(maps.Keys(c.outputs)) {
 			if strings.HasPrefix(key, e.key()) {
-				output += r.taken(key)
+				output += c.taken(key)
 			}
 		}
-		fmt.Fprintf(r.out, "FAIL %6.1fs  %s\n", e.Elapsed, e.Package)
-		if !r.explains[e.key()] || strings.Contains(output, dataRace) || strings.Contains(output, "panic:") {
-			r.fail(e.name(), output)
+		fmt.Fprintf(c.out, "FAIL %6.1fs  %s\n", e.Elapsed, e.Package)
+		if !c.explains[e.key()] || strings.Contains(output, dataRace) || strings.Contains(output, "panic:") {
+			c.fail(e.name(), output)
 		}
 	}
 }

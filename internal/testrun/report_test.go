@@ -1,11 +1,13 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // suite is a package with a test of each outcome.
@@ -30,7 +32,7 @@ func TestSkipped(t *testing.T) { t.Skip("some excuse") }
 func reportOn(t *testing.T, skips bool, code ...string) (string, bool) {
 	t.Helper()
 	var out strings.Builder
-	r := newReport(&out, skips)
+	r := &report{out: &out, skips: skips}
 	for _, text := range code {
 		dir := t.TempDir()
 		for name, content := range map[string]string{"go.mod": "module example.com/suite\n", "suite_test.go": text} {
@@ -92,9 +94,40 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
+// Two go commands run the same test, as with two releases of a dependency.
+func TestOneTestInTwoCommands(t *testing.T) {
+	var out strings.Builder
+	r := &report{out: &out}
+	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	first, second := r.command(), r.command()
+	for _, l := range []struct {
+		of      *command
+		at      time.Duration
+		action  string
+		printed string
+	}{
+		{first, 0, "run", ""},
+		{first, time.Second, "output", "the first reason\n"},
+		{second, 2 * time.Second, "run", ""},
+		{second, 3 * time.Second, "pass", ""},
+		{first, 7 * time.Second, "fail", ""},
+	} {
+		line, err := json.Marshal(event{Time: began.Add(l.at), Action: l.action, Package: "p", Test: "TestOnce", Output: l.printed})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.of.line(line, false)
+	}
+	r.end()
+	_, end, _ := strings.Cut(out.String(), "The slowest tests:")
+	if want := "\n   7.0s  p TestOnce\n   1.0s  p TestOnce\n"; !strings.HasPrefix(end, want) || !strings.Contains(end, "the first reason") {
+		t.Errorf("want %q and the reason of the failure in\n%s", want, end)
+	}
+}
+
 func TestGoThatFails(t *testing.T) {
 	var out strings.Builder
-	r := newReport(&out, false)
+	r := &report{out: &out}
 	run([]string{"test", "-json", "-nosuchflag", "."}, r)
 	if r.end() || !strings.Contains(out.String(), "nosuchflag") {
 		t.Error(out.String())
