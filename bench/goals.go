@@ -78,6 +78,21 @@ func figure(what string, bound float64, least bool, workload, name string, m met
 	}}
 }
 
+// guardFigure returns a check of the allocations of a guard for a request.
+func guardFigure(what string, bound float64, name string) check {
+	return check{what, bound, atMost, func(r *Report) (float64, string) {
+		row, why := found(r, gatewayName, name)
+		if row == nil {
+			return 0, why
+		}
+		bare, why := found(r, gatewayName, bareServer(name))
+		if bare == nil {
+			return 0, why
+		}
+		return guardAllocs(row, bare), ""
+	}}
+}
+
 const (
 	atLeast = true
 	atMost  = false
@@ -162,6 +177,12 @@ func goals() []goal {
 		}},
 		{"two limits of one hot pair with leases, 64 callers", "at least 30x bare PING", []check{
 			rate(30, hotPairName(64), rowLease, rowPing, "x PING"),
+		}},
+		{"HTTP requests with a limit that has a lease, and refused by a deny cache", "at least 0.8x the bare server; the guard makes at most 5 allocations a request", []check{
+			rate(0.8, gatewayName, rowLease, rowServer, "x with a lease"),
+			rate(0.8, gatewayName, rowDenyCache, rowRefusing, "x refused"),
+			guardFigure("allocations with a lease", 5, rowLease),
+			guardFigure("refused", 5, rowDenyCache),
 		}},
 		{"8 processes with leases, demand 80 % of the rate", "at most 0.1 % denied", []check{
 			figure("% denied", 0.1, atMost, sharedName(80), rowSharedLease, deniedShare, 0.01),

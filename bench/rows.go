@@ -71,6 +71,8 @@ const (
 	rowSharedLease = "this library, 8 processes, lease"
 	rowBeside      = "this library, 2 processes"
 	rowBesideLease = "this library, 2 processes, lease"
+	rowServer      = "bare server"
+	rowRefusing    = "bare server that answers 429"
 )
 
 // buckets is the default number of granularities in an interval, for rows with a granularity.

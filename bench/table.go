@@ -98,6 +98,8 @@ func detail(r *Report, workload string) grid {
 		}
 	}
 	switch {
+	case workload == gatewayName:
+		return gatewayDetail(r)
 	case any.Ideal > 0:
 		return waitingDetail(rows)
 	case any.Bytes > 0:
@@ -250,6 +252,7 @@ func tablesText(r *Report) string {
 	fmt.Fprintf(&b, "One hot limiter, 1,024 callers:\n\n%s\n", detail(r, hotName(1024)).markdown())
 	fmt.Fprintf(&b, "Callers that wait for one permit each (at best, 1,000 callers at 100/s take 9 s):\n\n%s\n", waitingOverview(r).markdown())
 	fmt.Fprintf(&b, "Processes that share a limiter, with leases of a fiftieth of the interval and without:\n\n%s\n", sharedOverview(r).markdown())
+	fmt.Fprintf(&b, "HTTP requests to a server with a guard, %d connections:\n\n%s\n", gatewayCallers, gatewayDetail(r).markdown())
 	fmt.Fprintf(&b, "1,000,000 permits outstanding:\n\n%s\n", memoryOverview(r).markdown())
 	fmt.Fprintf(&b, "%s:\n\n%s", summary(r.Verdicts), verdictTable(r).markdown())
 	return b.String()

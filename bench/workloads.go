@@ -52,7 +52,7 @@ var (
 		waiting: 1000, waitingMany: 10_000, processes: 20, sharedTime: 3 * time.Second, names: 500_000, outstanding: 1_000_000, javaWarm: warmUp,
 	}
 	quick = size{
-		repeats: 1, warm: 260 * time.Millisecond, time: 120 * time.Millisecond, leaseWarm: 2 * time.Second, callers: []int{1, 1024}, spread: []int{1024}, pairs: []int{1024}, limiters: 10_000, scriptCalls: 1,
+		repeats: 1, warm: 260 * time.Millisecond, time: 110 * time.Millisecond, leaseWarm: 2 * time.Second, callers: []int{1, 1024}, spread: []int{1024}, pairs: []int{1024}, limiters: 10_000, scriptCalls: 1,
 		waiting: 200, waitingMany: 2000, processes: 4, sharedTime: time.Second, names: 20_000, outstanding: 100_000, javaWarm: time.Second,
 	}
 )
@@ -207,6 +207,8 @@ func (b *lab) plan(o options) []*workload {
 	for _, callers := range b.pairs {
 		pairs(pairsName(callers), pairRows(), many, callers)
 	}
+
+	load(gatewayName, gatewayRows(), one, work{callers: gatewayCallers, limiters: 1})
 
 	times := func(name string, beside rratelimiter.Rate, scripts ...string) {
 		var rows []*contender
