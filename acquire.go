@@ -81,7 +81,7 @@ func (l *Limiter) request(ctx context.Context, operation string, a dispatch.Ask)
 	if err != nil {
 		result = dispatch.Result{}
 		if errors.Is(err, ErrInvalidPermits) || errors.Is(err, ErrExceedsRate) {
-			err = fmt.Errorf("%w: %d", err, a.N)
+			err = fmt.Errorf("%w (%d)", err, a.N)
 		}
 		err = wrap(operation, l.name, err)
 	}
@@ -128,7 +128,7 @@ func (l *Limiter) upTo(ctx context.Context, operation string, n int64, source *d
 
 func (l *Limiter) serveUpTo(ctx context.Context, operation string, n int64, source *dispatch.Source) (int64, error) {
 	if l.err == nil && n < 1 {
-		return 0, wrap(operation, l.name, fmt.Errorf("%w: %d", ErrInvalidPermits, n))
+		return 0, wrap(operation, l.name, fmt.Errorf("%w (%d)", ErrInvalidPermits, n))
 	}
 	if l.err != nil {
 		return 0, wrap(operation, l.name, l.err)
@@ -151,7 +151,7 @@ func (l *Limiter) Release(ctx context.Context, n int64) (int64, error) {
 		return 0, wrap(operation, l.name, l.err)
 	}
 	if n < 0 {
-		return 0, wrap(operation, l.name, fmt.Errorf("%w: %d", ErrInvalidPermits, n))
+		return 0, wrap(operation, l.name, fmt.Errorf("%w (%d)", ErrInvalidPermits, n))
 	}
 	released, err := l.core.Release(ctx, n, 0)
 	return released, wrap(operation, l.name, err)
@@ -276,7 +276,7 @@ func (c *Client) askTogether(
 	decided, leased, failed, err := c.core.AllowAll(ctx, permits, cores, sources)
 	switch {
 	case errors.Is(err, ErrExceedsRate):
-		err = wrap(operation+" of", limiters[failed].name, fmt.Errorf("%w: %d", err, permits[failed]))
+		err = wrap(operation+" of", limiters[failed].name, fmt.Errorf("%w (%d)", err, permits[failed]))
 	case failed >= 0:
 		err = wrap(operation+" of", limiters[failed].name, err)
 	case err != nil:

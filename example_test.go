@@ -99,7 +99,7 @@ func ExampleLimiter_TryAcquire() {
 	// true <nil>
 	// false <nil>
 	// true <nil>
-	// false try to acquire from "mails": rratelimiter: the rate is less than the requested permits: 4
+	// false try to acquire from "mails": rratelimiter: the rate is less than the requested permits (4)
 }
 
 // If the permits cannot be free in time, it returns at once.

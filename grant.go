@@ -97,7 +97,7 @@ func (g *Grant) Return(ctx context.Context, n int64) (int64, error) {
 		return 0, nil
 	}
 	if n < 0 {
-		return 0, wrap(operation, g.limiter.name, fmt.Errorf("%w: %d", ErrInvalidPermits, n))
+		return 0, wrap(operation, g.limiter.name, fmt.Errorf("%w (%d)", ErrInvalidPermits, n))
 	}
 	g.mu.Lock()
 	n = min(n, g.left)

@@ -184,7 +184,8 @@ type SetOption func(*setOptions)
 
 type setOptions struct{ keep bool }
 
-// KeepState makes the live grants count against the new rate (Redisson: RateLimiterArgs.keepState, since 4.6.1).
+// KeepState makes the live grants count against the new rate (Redisson: RateLimiterArgs.keepState, since 4.6.1). Grants
+// older than the new interval do not count, and the next call removes their records.
 // Without KeepState, or if the Type changes, they are removed, so within one interval both the old and the new rate may
 // be used up. Of the grants of a PerClient limiter only this client's are removed: those of other clients always stay.
 func KeepState() SetOption { return func(o *setOptions) { o.keep = true } }

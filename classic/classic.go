@@ -119,9 +119,9 @@ func (l *Limiter) check(n int64) error {
 	case l.err != nil:
 		return l.err
 	case n < 1:
-		return fmt.Errorf("%w: %d", rratelimiter.ErrInvalidPermits, n)
+		return fmt.Errorf("%w (%d)", rratelimiter.ErrInvalidPermits, n)
 	case n > l.most:
-		return fmt.Errorf("%w: %d", rratelimiter.ErrExceedsRate, n)
+		return fmt.Errorf("%w (%d)", rratelimiter.ErrExceedsRate, n)
 	}
 	return nil
 }

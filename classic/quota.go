@@ -95,7 +95,7 @@ func nextDate(t time.Time) time.Time {
 func (q *Quota) Return(ctx context.Context, n int64) (int64, error) {
 	err := q.err
 	if err == nil && n < 1 {
-		err = fmt.Errorf("%w: %d", rratelimiter.ErrInvalidPermits, n)
+		err = fmt.Errorf("%w (%d)", rratelimiter.ErrInvalidPermits, n)
 	}
 	if err != nil {
 		return 0, q.wrap("return to", err)

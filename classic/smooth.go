@@ -241,7 +241,7 @@ func (s *Smooth) check(n int64) error {
 		return s.err
 	}
 	if n < 1 {
-		return fmt.Errorf("%w: %d", rratelimiter.ErrInvalidPermits, n)
+		return fmt.Errorf("%w (%d)", rratelimiter.ErrInvalidPermits, n)
 	}
 	return nil
 }

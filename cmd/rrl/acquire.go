@@ -124,6 +124,7 @@ Each waiting process calls Redis by itself. Many waiting processes cost more tha
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "maximum wait for the permits; without it there is no limit")
 	cmd.Flags().BoolVar(&try, "try", false, "don't wait")
 	c.addFlags(cmd)
+	cmd.Flags().Lookup("client").Usage = "`id` of the client of a PER_CLIENT limiter"
 	return cmd
 }
 

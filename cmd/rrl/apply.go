@@ -22,7 +22,7 @@ func newApply() *cobra.Command {
 	var diff bool
 	cmd := c.live(&cobra.Command{
 		Use:   "apply -f FILE",
-		Short: "Set the rates of many limiters from a file; live grants still count unless the type changes",
+		Short: "Set the rates of many limiters from a file; the grants of the new interval still count unless the type changes",
 		Long: `apply sets the rates of limiters from a file, so that the file owns them. It does not change limiters that are not in
 the file, and writes only rates that differ. The file is YAML:
 

@@ -159,11 +159,14 @@ func TestSetKeepsWhatIsNotSaid(t *testing.T) {
 			{[]string{"x", "30/m", "--per-client"}, "x: 30/m keep-alive 1h -> 30/m per client keep-alive 1h\n"},
 			{[]string{"x", "40/m", "--keep-alive", "0"}, "x: 30/m per client keep-alive 1h -> 40/m per client\n"},
 			{[]string{"x", "40/m", "--per-client=false"}, "x: 40/m per client -> 40/m\n"},
+			{[]string{"x", "0"}, "x: 40/m -> 0/m\n"},
+			{[]string{"x", "40/m"}, "x: 0/m -> 40/m\n"},
 		} {
 			if got := s.ok(append([]string{"set"}, step.args...)...); got != step.want {
 				t.Errorf("set %q says %q, want %q", step.args, got, step.want)
 			}
 		}
+		s.fails(1, "new has no interval yet: give one, such as 0/s", "set", "new", "0")
 		s.limiter("broken", "ten", "60000", "0")
 		if got := s.ok("set", "broken", "10/m"); got != "broken: 10/m, in place of one that can't be used: its rate is no whole number\n" {
 			t.Errorf("where there is a broken rate it says %q", got)

@@ -68,7 +68,7 @@ func (c *common) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	c.given = f.Changed
 	if c.whose {
-		f.StringVar(&c.client, "client", "", "`id` of one client of a PER_CLIENT limiter, or the word all (not with acquire)")
+		f.StringVar(&c.client, "client", "", "`id` of one client of a PER_CLIENT limiter, or the word all")
 		cmd.RegisterFlagCompletionFunc("client", c.completeClient) // fails only if it is registered already
 	}
 	f.BoolVar(&c.json, "json", false, "write one JSON object a line")

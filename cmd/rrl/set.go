@@ -23,16 +23,19 @@ func newSet() *cobra.Command {
 	var cmd *cobra.Command
 	cmd = c.live(&cobra.Command{
 		Use:   "set NAME RATE",
-		Short: "Set the rate of a limiter; live grants still count unless the type changes",
+		Short: "Set the rate of a limiter; the grants of the new interval still count unless the type changes",
 		Long: `set sets the rate of a limiter, whether it had one or not. RATE is permits/interval: 100/s, 5/250ms, 1000/hour. The
-units are ms, s, m, h and d, or sec, second, min, minute, hour and day. Live grants count against the new rate, unless
---reset is given or the type changes: then they are forgotten. The type (whether each client has its own permits) and
-the keep-alive change only if a flag or RATE ("50/s per client keep-alive 1h") sets them.
+units are ms, s, m, h and d, or sec, second, min, minute, hour and day. Grants that are younger than the new interval
+count against the new rate, unless --reset is given or the type changes: then they are forgotten. The type (whether each
+client has its own permits) and the keep-alive change only if a flag or RATE ("50/s per client keep-alive 1h") sets them.
+
+RATE 0 refuses every request until another rate is set. It keeps the interval, so that no grant is forgotten.
 
 A service replaces this rate if it calls setRate at its start, or, with WithEnforcedRate, at its next request.`,
 		Example: `  rrl set orders 200/s
   rrl set api 50/s --per-client --keep-alive 1h
-  rrl set api 50/s --per-client=false --keep-alive 0`,
+  rrl set api 50/s --per-client=false --keep-alive 0
+  rrl set api 0`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 2 {
 				return errors.New("rrl set needs the name of a limiter and a rate, such as: rrl set orders 100/s")
@@ -45,9 +48,11 @@ A service replaces this rate if it calls setRate at its start, or, with WithEnfo
 		if err != nil {
 			return err
 		}
-		rate, err := rratelimiter.ParseRate(args[1])
-		if err != nil {
-			return errors.New(connect.Redacted(err.Error()))
+		var rate rratelimiter.Rate
+		if args[1] != "0" {
+			if rate, err = rratelimiter.ParseRate(args[1]); err != nil {
+				return errors.New(connect.Redacted(err.Error()))
+			}
 		}
 		w := manage.Wanted{Name: name, Rate: rate, Reset: reset}
 		if cmd.Flags().Changed("per-client") {

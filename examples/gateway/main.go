@@ -1,6 +1,6 @@
 // Command gateway is a reverse proxy that limits the requests of each client to each path: 10 per second and 200 per
 // minute. Different spellings of a path ("//x", "/./x", "/x;a") count as the same path, even if only some backends read them
-// as one. Clients in private networks are not limited. All gateways on one Redis share the limits, whose names are
+// as one. Clients in private networks, and on the same machine, are not limited. All gateways on one Redis share the limits, whose names are
 // "ratelimit:IP:PATH:INTERVAL".
 //
 // The proxies of -trust must write X-Forwarded-For. The client of a proxy's request without this header is unknown, so
@@ -8,6 +8,11 @@
 // clients.
 //
 //	go run ./gateway -backend http://localhost:9000 -redis redis://localhost:6379 -trust 10.0.0.0/8
+//
+// To see it refuse on one machine, let it trust this machine, and name a client:
+//
+//	go run ./gateway -backend http://localhost:9000 -redis redis://localhost:6379 -trust 127.0.0.0/8,::1/128
+//	for i in $(seq 12); do curl -s -o /dev/null -w '%{http_code}\n' -H 'X-Forwarded-For: 203.0.113.5' http://localhost:8080/; done
 package main
 
 import (

@@ -21,7 +21,7 @@ func serveOne(ctx context.Context, w http.ResponseWriter, addr string) error {
 	if err := limiter.Acquire(ctx, 1); err != nil { // waits for a permit
 		return err
 	}
-	result, err := limiter.Allow(ctx, 1) // does not wait for a permit
+	result, err := limiter.Allow(ctx, 1) // or, in another place: does not wait for a permit
 	if err != nil {
 		return err // for example ErrUnavailable
 	}

@@ -129,7 +129,7 @@ func TestErrorsNameOperationAndLimiter(t *testing.T) {
 		l := r.Limiter("orders")
 		r.SetRate(l, rratelimiter.PerSecond(5))
 		_, err := l.TryAcquire(t.Context(), 6)
-		if !errors.Is(err, rratelimiter.ErrExceedsRate) || !strings.Contains(err.Error(), `try to acquire from "orders"`) || !strings.HasSuffix(err.Error(), ": 6") {
+		if !errors.Is(err, rratelimiter.ErrExceedsRate) || !strings.Contains(err.Error(), `try to acquire from "orders"`) || !strings.HasSuffix(err.Error(), " (6)") {
 			t.Errorf("%v, want ErrExceedsRate with operation, name and number", err)
 		}
 		ctx, cancel := context.WithCancelCause(t.Context())

@@ -338,8 +338,8 @@ func (d *course) summary(out io.Writer, v verdict) {
 		render.Thousands(v.largest), render.Thousands(p.rate.Permits), span.Text(p.rate.Interval))
 	line("", "(at least %s by the callers' own log, which does not know when a waiting caller was granted)", render.Thousands(v.log))
 	if v.scores > v.largest {
-		line("", "%s by the times in the records, which is no violation: a process dates its call before it sends it,", render.Thousands(v.scores))
-		line("", "and calls of different processes arrived in another order")
+		line("", "%s by the times in the records, which is allowed: calls of different processes can reach Redis in another", render.Thousands(v.scores))
+		line("", "order than that of the times that the processes gave them (docs/guide/clocks.md, the order of calls)")
 	}
 	switch {
 	case v.complete:

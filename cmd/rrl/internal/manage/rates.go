@@ -11,13 +11,14 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
 // rates.go sets rates.
 
-// Wanted is the rate to set. A nil field stays unchanged.
+// Wanted is the rate to set. A nil field stays unchanged, and so does the interval if that of the rate is 0.
 type Wanted struct {
 	Name      string
 	Rate      rratelimiter.Rate
@@ -51,6 +52,12 @@ func Compare(ctx context.Context, s *connect.Server, w Wanted) (Change, error) {
 		if old, err = readable(ctx, l); err != nil {
 			return c, err
 		}
+	}
+	if w.Rate.Interval == 0 {
+		if old.Interval == 0 {
+			return c, fmt.Errorf("%s has no interval yet: give one, such as 0/s", render.Printable(w.Name))
+		}
+		c.Rate.Interval = old.Interval
 	}
 	if w.PerClient == nil && w.Rate.Type == rratelimiter.Overall {
 		c.Rate.Type = old.Type
