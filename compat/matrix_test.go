@@ -125,7 +125,7 @@ func before(version, other string) bool {
 
 func tableHead() string {
 	var text strings.Builder
-	text.WriteString("| Redisson | record format |")
+	text.WriteString("| Redisson | format that Java writes |")
 	for _, c := range checks {
 		fmt.Fprintf(&text, " %s |", c.name)
 	}

@@ -257,7 +257,11 @@ func (s *session) describe(v *survey.Survey) {
 		if f.Odd == "" {
 			form = "as " + form
 		}
-		line(what, "%s: %s", form, render.Number(int64(f.Go.Records+f.Others.Records), "record"))
+		all := render.Number(int64(f.Go.Records+f.Others.Records), "record")
+		if f.Go.Records > 0 {
+			all += fmt.Sprintf(", of Go: %d", f.Go.Records)
+		}
+		line(what, "%s: %s", form, all)
 	}
 	if guess := v.Guess(); guess != "" {
 		line("Redisson", "%s", guess)

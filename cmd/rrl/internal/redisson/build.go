@@ -125,7 +125,7 @@ func (o *output) Write(b []byte) (int, error) {
 			size, _ := strconv.ParseFloat(string(found[1]), 64) // 0 if Maven writes it in another way
 			o.files++
 			o.bytes += size * map[string]float64{"B": 1, "kB": 1e3, "MB": 1e6}[string(found[2])]
-			o.progress(fmt.Sprintf("%d files, %.1f MB", o.files, o.bytes/1e6))
+			o.progress(fmt.Sprintf("downloaded %d files, %.1f MB", o.files, o.bytes/1e6))
 		} else if text, failed := bytes.CutPrefix(line, []byte("[ERROR] ")); failed && o.failure == "" {
 			o.failure = string(text)
 		}

@@ -60,7 +60,7 @@ func TestOutputOfMaven(t *testing.T) {
 	} {
 		o.Write([]byte(part))
 	}
-	if got := strings.Join(progress, "; "); got != "1 files, 0.0 MB; 2 files, 2.9 MB" || o.failure != "first" {
+	if got := strings.Join(progress, "; "); got != "downloaded 1 files, 0.0 MB; downloaded 2 files, 2.9 MB" || o.failure != "first" {
 		t.Errorf("%q, %q", got, o.failure)
 	}
 }
