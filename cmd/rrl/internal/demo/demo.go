@@ -118,15 +118,15 @@ func demoOn(ctx context.Context, s *connect.Server, o Options, rate rratelimiter
 	}
 	o.Load.rate, o.Load.lease, o.Load.java = rate, o.Lease, jar != ""
 
-	fmt.Fprintf(out, "Limiter %s on %s, rate %v\n", render.Printable(o.Name), s.Where, rate)
+	render.Line(out, 0, fmt.Sprintf("Limiter %s on %s, rate %v", render.Printable(o.Name), s.Where, rate))
+	sides := ""
 	if jar != "" {
-		fmt.Fprintf(out, "Go and Java (Redisson %s), each: ", o.Release)
+		sides = fmt.Sprintf("Go and Java (Redisson %s), each: ", o.Release)
 	}
-	fmt.Fprintf(out, "%s, %s\n",
-		count(o.Load.Workers, "worker", "blocks", "block")+" in Acquire",
+	render.Line(out, 0, sides+count(o.Load.Workers, "worker", "blocks", "block")+" in Acquire, "+
 		count(o.Load.Pollers, "poller", "tries", "try")+" TryAcquire")
 	if !created && rate != wanted {
-		fmt.Fprintf(out, "The limiter was there already, with the rate %v. That one stays and is used, not %v.\n", rate, wanted)
+		render.Line(out, 0, fmt.Sprintf("The limiter was there already, with the rate %v. That one stays and is used, not %v.", rate, wanted))
 	} else if !created {
 		fmt.Fprintln(out, "The limiter was there already, with this rate.")
 	}
@@ -299,7 +299,7 @@ func (d *course) summary(out io.Writer, v verdict) {
 	defer t.mu.Unlock()
 	took := d.ended.Sub(d.began)
 	line := func(what, format string, args ...any) {
-		fmt.Fprintf(out, "  %-16s%s\n", what, fmt.Sprintf(format, args...))
+		render.Line(out, 18, fmt.Sprintf("  %-16s", what)+fmt.Sprintf(format, args...))
 	}
 	fmt.Fprintf(out, "\nSummary of %v\n", took.Round(10*time.Millisecond))
 	granted := func(s side) string {
@@ -338,8 +338,7 @@ func (d *course) summary(out io.Writer, v verdict) {
 		render.Thousands(v.largest), render.Thousands(p.rate.Permits), span.Text(p.rate.Interval))
 	line("", "(at least %s by the callers' own log, which does not know when a waiting caller was granted)", render.Thousands(v.log))
 	if v.scores > v.largest {
-		line("", "%s by the times in the records, which is allowed: calls of different processes can reach Redis in another", render.Thousands(v.scores))
-		line("", "order than that of the times that the processes gave them (docs/guide/clocks.md, the order of calls)")
+		line("", "(%s by the times in the records: allowed, as calls can arrive out of order, see docs/guide/clocks.md)", render.Thousands(v.scores))
 	}
 	switch {
 	case v.complete:

@@ -24,6 +24,18 @@ func TestBar(t *testing.T) {
 	}
 }
 
+func TestLongLinesAreBrokenBetweenWords(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"  what  as it is", "  what  as it is"},
+		{"  what  too long for one line", "  what  too long for\n        one line"},
+		{"  what  averyveryverylongword", "  what  averyveryverylongword"},
+	} {
+		if got := wrapped(c.text, 20, 8); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}
+
 func TestWords(t *testing.T) {
 	for got, want := range map[string]string{
 		Thousands(1234567):            "1,234,567",

@@ -2,6 +2,7 @@ package render
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 	"charm.land/lipgloss/v2"
+	"github.com/charmbracelet/x/ansi"
 	"github.com/charmbracelet/x/term"
 )
 
@@ -27,6 +29,23 @@ func TerminalWidth(stream any) int {
 	}
 	width, _, _ := term.GetSize(stream.(*os.File).Fd()) // 0 after an error
 	return width
+}
+
+// Line writes a line of text. On a terminal it breaks a long line between words, and indents what follows.
+func Line(out io.Writer, indent int, text string) {
+	if width := TerminalWidth(out); width > indent {
+		text = wrapped(text, width, indent)
+	}
+	fmt.Fprintln(out, text)
+}
+
+func wrapped(text string, width, indent int) string {
+	if ansi.StringWidth(text) <= width {
+		return text
+	}
+	margin := strings.Repeat(" ", indent)
+	lines := strings.Split(ansi.Wordwrap(text[indent:], width-indent, ""), "\n")
+	return text[:indent] + strings.Join(lines, "\n"+margin)
 }
 
 // A Screen is a live view on a terminal: lines that fit it, drawn a few times a second, until the user presses q.
