@@ -112,11 +112,16 @@ func parseNode(text string) (netip.Addr, bool) {
 		addr, ok := parseHost(host)
 		return addr, ok && (strings.HasSuffix(host, "]") || !strings.Contains(host, ":"))
 	}
-	if addr, ok := parseHost(text); ok {
-		return addr, true
+	if !hasPort(text) {
+		return parseHost(text)
 	}
 	both, err := netip.ParseAddrPort(text)
 	return both.Addr().Unmap().WithZone(""), err == nil
+}
+
+// hasPort reports whether an address has a port. An IPv6 address without brackets has none, and at least two colons.
+func hasPort(text string) bool {
+	return strings.Count(text, ":") == 1 || strings.HasPrefix(text, "[") && !strings.HasSuffix(text, "]")
 }
 
 // parseHost parses an address without a port.
