@@ -13,7 +13,7 @@ require (
 	github.com/rratelimiter/rratelimiter v0.1.0
 	github.com/rratelimiter/rratelimiter/httplimit/rules v0.1.0
 	github.com/spf13/cobra v1.10.2
-	go.yaml.in/yaml/v3 v3.0.6
+	go.yaml.in/yaml/v4 v4.0.0
 	gonum.org/v1/plot v0.17.0
 )
 

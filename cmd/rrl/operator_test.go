@@ -560,7 +560,7 @@ limits:
 			"0 of 4 limiters would be changed\n", "--diff")
 		for text, part := range map[string]string{
 			"limits: {a: 5/s, b: -1/s}":              "line 1: b: rratelimiter: invalid rate",
-			"limits: {a: {rate: 5/s, reset: maybe}}": "a: line 1: cannot unmarshal !!str `maybe` into bool",
+			"limits: {a: {rate: 5/s, reset: maybe}}": "a: line 1: cannot construct !!str `maybe` into bool",
 			"":                                       "the standard input: it is empty",
 		} {
 			code, out, errs := s.with(text, "apply", "-f", "-")

@@ -4,7 +4,7 @@ go 1.25.0
 
 require (
 	github.com/rratelimiter/rratelimiter v0.1.0
-	go.yaml.in/yaml/v3 v3.0.6
+	go.yaml.in/yaml/v4 v4.0.0
 )
 
 require (

@@ -3,6 +3,7 @@ package rules
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,7 +14,7 @@ import (
 	"strconv"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
+	"go.yaml.in/yaml/v4"
 
 	"github.com/rratelimiter/rratelimiter"
 )
@@ -62,7 +63,6 @@ const headerWord = "header "
 var (
 	validName   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 	validHeader = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
-	syntaxLine  = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
 	allMethods  = []string{
 		http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
 		http.MethodConnect, http.MethodOptions, http.MethodTrace,
@@ -107,12 +107,7 @@ func (p *parser) parse(data []byte) []Limit {
 		return nil
 	}
 	if err != io.EOF {
-		found := syntaxLine.FindStringSubmatch(err.Error())
-		if found == nil {
-			found = []string{"", "", err.Error()}
-		}
-		line, _ := strconv.Atoi(found[1])
-		p.fault(max(line, 1), "no valid YAML: %s", found[2])
+		p.syntax(data, err)
 		return nil
 	}
 	top := p.fields(document.Content[0], "the file", "exempt", "ignore-case", "limits")
@@ -153,6 +148,23 @@ func (p *parser) parse(data []byte) []Limit {
 		limits = append(limits, l)
 	}
 	return limits
+}
+
+// syntax adds the error of the YAML parser.
+func (p *parser) syntax(data []byte, err error) {
+	at := (*yaml.LoadError)(nil)
+	if !errors.As(err, &at) {
+		p.fault(1, "no valid YAML: %v", err)
+		return
+	}
+	line, text := at.Mark.Line, at.Message
+	if line == 0 { // a character that YAML does not allow: only its offset is known
+		line = 1 + bytes.Count(data[:min(at.Mark.Index, len(data))], []byte("\n"))
+	}
+	if begin := at.ContextMark.Line; begin > 0 && begin < line {
+		text += fmt.Sprintf(" %s that begins in line %d", at.ContextMsg, begin)
+	}
+	p.fault(line, "no valid YAML: %s", text)
 }
 
 // limit parses one limit.

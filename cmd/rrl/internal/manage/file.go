@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"go.yaml.in/yaml/v3"
+	"go.yaml.in/yaml/v4"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
@@ -16,12 +16,17 @@ import (
 
 // file.go reads the file of rrl apply.
 
-// oneLine returns an error of YAML without its line breaks.
-func oneLine(err error) error {
-	if all := (*yaml.TypeError)(nil); errors.As(err, &all) {
-		return errors.New(strings.Join(all.Errors, "; "))
+// typeErrors returns the text of all fields that have values of other types, in one line.
+func typeErrors(err error) error {
+	all := (*yaml.LoadErrors)(nil)
+	if !errors.As(err, &all) {
+		return err
 	}
-	return err
+	texts := make([]string, len(all.Errors))
+	for i, one := range all.Errors {
+		texts[i] = fmt.Sprintf("line %d: %s", one.Mark.Line, one.Message)
+	}
+	return errors.New(strings.Join(texts, "; "))
 }
 
 // limit is an entry of the file. A nil field is not set beside the rate.
@@ -95,7 +100,7 @@ func readLimit(node *yaml.Node) (w Wanted, err error) {
 			}
 		}
 		if err := node.Decode(&l); err != nil {
-			return w, oneLine(err)
+			return w, typeErrors(err)
 		}
 	default:
 		return w, errors.New("neither a rate nor fields")
