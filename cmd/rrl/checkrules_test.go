@@ -1,10 +1,13 @@
 package main
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rratelimiter/rratelimiter/httplimit/rules"
 )
 
 // rulesFile is the file of the guide.
@@ -22,6 +25,17 @@ func TestCheckRulesPrintsTheLimits(t *testing.T) {
 	}
 	if !strings.Contains(string(page), "\n$ rrl check-rules --own-key tenant limits.yaml\n"+out+"```\n") {
 		t.Errorf("the guide does not show\n%s", out)
+	}
+}
+
+func TestCheckRulesPrintsTheSchema(t *testing.T) {
+	if code, out, errs := rrl(t.Context(), "check-rules", "--schema"); code != 0 || errs != "" || out != rules.Schema() || !json.Valid([]byte(out)) {
+		t.Errorf("%d, %s%s", code, out, errs)
+	}
+	for _, arg := range []string{rulesFile, "--own-key=tenant"} {
+		if code, out, errs := rrl(t.Context(), "check-rules", "--schema", arg); code != 1 || out != "" || !strings.HasPrefix(errs, "rrl: check-rules --schema takes") {
+			t.Errorf("%s: %d, %s%s", arg, code, out, errs)
+		}
 	}
 }
 

@@ -209,7 +209,7 @@ const rulesFolder = "../../httplimit/rules/testdata"
 
 func TestTheRulesOnThePageAreKept(t *testing.T) {
 	blocks := blocksOf(t, pages+"/guard-an-http-api.md", "yaml")
-	if file := linesOf(t, rulesFolder+"/limits.yaml"); len(blocks) != 1 || !slices.Equal(blocks[0], file[:len(file)-1]) {
+	if file := linesOf(t, rulesFolder+"/limits.yaml"); len(blocks) == 0 || !slices.Equal(blocks[0], file[:len(file)-1]) {
 		t.Error("the page has other rules than " + rulesFolder + "/limits.yaml")
 	}
 	t.Chdir(rulesFolder)

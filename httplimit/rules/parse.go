@@ -63,6 +63,8 @@ const headerWord = "header "
 var (
 	validName   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 	validHeader = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+	fileFields  = []string{"exempt", "ignore-case", "limits"} // schema.json has the same
+	limitFields = []string{"key", "rate", "cost", "paths", "methods", "exempt"}
 	allMethods  = []string{
 		http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
 		http.MethodConnect, http.MethodOptions, http.MethodTrace,
@@ -110,7 +112,7 @@ func (p *parser) parse(data []byte) []Limit {
 		p.syntax(data, err)
 		return nil
 	}
-	top := p.fields(document.Content[0], "the file", "exempt", "ignore-case", "limits")
+	top := p.fields(document.Content[0], "the file", fileFields)
 	if top == nil {
 		return nil
 	}
@@ -181,7 +183,7 @@ func (p *parser) limit(name, node *yaml.Node) Limit {
 			f.Text = shown + ": " + f.Text
 		}
 	}()
-	fields := p.fields(node, "a limit", "key", "rate", "cost", "paths", "methods", "exempt")
+	fields := p.fields(node, "a limit", limitFields)
 	if fields == nil {
 		return l
 	}
@@ -220,7 +222,7 @@ func (p *parser) limit(name, node *yaml.Node) Limit {
 }
 
 // fields returns the values of a mapping by their names; nil if the node is not a mapping.
-func (p *parser) fields(node *yaml.Node, what string, known ...string) map[string]*yaml.Node {
+func (p *parser) fields(node *yaml.Node, what string, known []string) map[string]*yaml.Node {
 	if node.Kind != yaml.MappingNode {
 		p.fault(node.Line, "%s must have fields, one a line: %s", what, strings.Join(known, ", "))
 		return nil
@@ -361,7 +363,7 @@ func (p *parser) path(node *yaml.Node) bool {
 		p.fault(node.Line, "the path %q must not contain * { } ? or #; a path that ends with a slash includes all paths below it", text)
 	case strings.ContainsAny(text, `;%\`):
 		p.fault(node.Line, "the path %q must not contain ; %% or \\: write the path that servers read, without parameters and escapes", text)
-	case text != clean && text != clean+"/":
+	case text != clean && (clean == "/" || text != clean+"/"):
 		p.fault(node.Line, "write the path %q as %q", text, clean)
 	default:
 		return true

@@ -104,6 +104,7 @@ func TestEachFaultHasItsLine(t *testing.T) {
 		{"a path with a parameter", head + "    paths: /a;b", `5: a: the path "/a;b" must not contain ; % or \: write the path that servers read`},
 		{"an escaped path", head + "    paths: /caf%C3%A9", `5: a: the path "/caf%C3%A9" must not contain ;`},
 		{"a long path", head + "    paths: /a//b/../c", `5: a: write the path "/a//b/../c" as "/a/c"`},
+		{"only slashes", head + "    paths: //", `5: a: write the path "//" as "/"`},
 		{"no paths", head + "    paths: []", "5: a: paths is empty: write a value, or leave the field out"},
 		{"null paths", head + "    paths:", "5: a: paths must be a value, or a list"},
 		{"paths in paths", head + "    paths:\n      - [/a]", "6: a: paths must be a value, or a list"},

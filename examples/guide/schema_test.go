@@ -1,0 +1,186 @@
+package guide
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"go.yaml.in/yaml/v4"
+
+	"github.com/rratelimiter/rratelimiter/httplimit/rules"
+)
+
+// schema_test.go validates files of limits by the JSON Schema of httplimit/rules. The tests are here, so that the module
+// httplimit/rules does not need a validator.
+
+// withSchema returns a function that validates a file as an editor does.
+func withSchema(t *testing.T) func(text string) error {
+	t.Helper()
+	const name = "limits.schema.json"
+	document, err := jsonschema.UnmarshalJSON(strings.NewReader(rules.Schema()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	compiler := jsonschema.NewCompiler()
+	if err := compiler.AddResource(name, document); err != nil {
+		t.Fatal(err)
+	}
+	schema, err := compiler.Compile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(text string) error {
+		var value any
+		if err := yaml.Load([]byte(text), &value); err != nil {
+			return err
+		}
+		return schema.Validate(asJSON(value))
+	}
+}
+
+// asJSON returns a value with names that are text: in YAML the name of a limit can be a number.
+func asJSON(value any) any {
+	object := map[string]any{}
+	switch v := value.(type) {
+	case map[string]any:
+		for name, field := range v {
+			object[name] = asJSON(field)
+		}
+		return object
+	case map[any]any:
+		for name, field := range v {
+			object[fmt.Sprint(name)] = asJSON(field)
+		}
+		return object
+	case []any:
+		list := make([]any, len(v))
+		for i, one := range v {
+			list[i] = asJSON(one)
+		}
+		return list
+	}
+	return value
+}
+
+// The schema is valid, each file of the pages and of the tests passes, and each fails with an unknown field.
+func TestFilesOfLimitsPassTheSchema(t *testing.T) {
+	valid := withSchema(t)
+	files := map[string]string{}
+	names, err := filepath.Glob(rulesFolder + "/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[name] = string(text)
+	}
+	for _, folder := range []string{pages, pages + "/.."} {
+		names, err := filepath.Glob(folder + "/*.md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			for i, block := range blocksOf(t, name, "yaml") {
+				files[fmt.Sprintf("%s, block %d", name, i)] = strings.Join(block, "\n")
+			}
+		}
+	}
+	if len(files) < 3 {
+		t.Fatalf("%d files were found", len(files))
+	}
+	for name, text := range files {
+		if _, err := rules.Parse(name, []byte(text), "tenant"); err != nil {
+			t.Error(err)
+		}
+		if err := valid(text); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if valid(text+"\nlimit: {}\n") == nil || valid(strings.Replace(text, "    rate:", "    burst: 3\n    rate:", 1)) == nil {
+			t.Errorf("%s: an unknown field is not noticed", name)
+		}
+	}
+}
+
+// The schema accepts what the parser accepts. Some errors only the parser finds.
+func TestSchemaAndParserAgree(t *testing.T) {
+	valid := withSchema(t)
+	const head, keyed = "limits:\n  a:\n    key: all\n    rate: 10/s\n    ", "limits:\n  a:\n    rate: 10/s\n    key: "
+	const yes, no, onlyParser = "valid", "wrong", "wrong, which only the parser knows"
+	for text, want := range map[string]string{
+		"": no, "~": no, "- a": no, "limits:\n\ta: 1": no, head + "---\nlimits: {}": no,
+		"limits: {}": yes, "limits:": no, "limits: [a]": no, "exempt: 10.0.0.0/8": no, "limits: {}\nlimits: {}": no, "limits: {}\nlimit: 1": no,
+		"ignore-case: true\nlimits: {}": yes, "ignore-case: \"false\"\nlimits: {}": yes, "ignore-case: no\nlimits: {}": no, "ignore-case: [true]\nlimits: {}": no,
+		"limits:\n  1: {key: all, rate: 1/s}\n": yes, "limits:\n  a: &a {key: all, rate: 1/s}\n  b: *a": yes,
+		"limits:\n  \"{a}\": {key: all, rate: 1/s}": no, "limits:\n  -a: {key: all, rate: 1/s}": no,
+		"limits:\n  a: {key: all, rate: 1/s}\n  a: {key: all, rate: 1/s}": no, "limits:\n  a: 10/s": no, "limits:\n  a:": no,
+		"limits:\n  a: &a {key: all, rate: 1/s}\n  b: {<<: *a, cost: 1}": onlyParser,
+		head + "path: /x": no, head + "rate: 1/s": no, "limits:\n  a: {rate: 10/s}": no, "limits:\n  a: {key: all}": no,
+
+		keyed + "address": yes, keyed + "path": yes, keyed + "route": yes, keyed + "tenant": yes, keyed + "header X-User or  address": yes,
+		keyed + "[tenant, path]": yes, keyed + "[all]": yes, keyed: no, keyed + "[]": no, keyed + "[[path]]": no, keyed + "{a: b}": no, keyed + "[~]": no,
+		keyed + "user": onlyParser, keyed + "header": onlyParser, keyed + "header Host": onlyParser, keyed + "[address, all]": onlyParser,
+
+		head + "cost: 10": yes, head + "cost: \"3\"": yes, head + "cost: 0": no, head + "cost: -1": no, head + "cost: many": no,
+		head + "cost: 1.5": no, head + "cost: [1]": no, head + "cost:": no, head + "cost: 11": onlyParser,
+
+		head + "paths: /": yes, head + "paths: [/a, /b/]": yes, head + "paths: [/.well-known/, /a..b, /..., /a.]": yes, head + "paths: a": no,
+		head + "paths: /a/*": no, head + "paths: \"/a{id}\"": no, head + "paths: /a;b": no, head + "paths: /caf%C3%A9": no, head + "paths: /café": yes,
+		head + "paths: '/a\\b'": no, head + "paths: /a?b": no, head + "paths: '/a#b'": no, head + "paths: //": no, head + "paths: /a//b": no,
+		head + "paths: /a//": no, head + "paths: /a/./b": no, head + "paths: /a/..": no, head + "paths: /../a": no, head + "paths: []": no,
+		head + "paths:": no, head + "paths: [[/a]]": no,
+
+		head + "methods: GET": yes, head + "methods: [GET, DELETE]": yes, head + "methods: get": no, head + "methods: []": no, head + "methods: [GET, FETCH]": no,
+
+		head + "exempt: 192.0.2.7": yes, head + "exempt: [10.0.0.0/8, 2001:db8::/32]": yes, head + "exempt: '::1'": yes,
+		"exempt: 192.0.2.7\nlimits: {}": yes, "exempt: intranet\nlimits: {}": no, head + "exempt: fe80::1%eth0": no, head + "exempt: []": no,
+		head + "exempt: 10.0.0.1/8": onlyParser, head + "exempt: \"::ffff:10.0.0.0/104\"": onlyParser, head + "exempt: 10.0.0.0/99": onlyParser,
+	} {
+		_, fault := rules.Parse("limits.yaml", []byte(text), "tenant")
+		err := valid(text)
+		if (fault == nil) != (want == yes) || (err == nil) != (want != no) {
+			t.Errorf("%q is %s; the parser says %v, the schema %v", text, want, fault, err)
+		}
+	}
+	for _, rate := range []string{
+		"10/s", "0/s", "600/m", "5/250ms", "1000/hour", "1/1h30m", "1/1.5s", "10/min keep-alive 2h", "'  7 / d '", "+1/.5m", "1/50d", "1/s/s",
+		"10", "many/s", "-1/s", "1/", "/s", "1/week", "10/s per client", "10/s keep-alive", "10/s keep-alive week", "[10/s]", "", "10/s per client keep-alive 1h",
+	} {
+		text := "limits:\n  a:\n    key: all\n    rate: " + rate
+		_, fault := rules.Parse("limits.yaml", []byte(text))
+		if err := valid(text); (fault == nil) != (err == nil) {
+			t.Errorf("rate: %s: the parser says %v, the schema %v", rate, fault, err)
+		}
+	}
+}
+
+// Editors show what a field means.
+func TestFieldsOfTheSchemaAreDescribed(t *testing.T) {
+	type object struct {
+		Properties map[string]struct {
+			Description string `json:"description"`
+		} `json:"properties"`
+	}
+	var file struct {
+		object
+		Definitions struct {
+			Limit object `json:"limit"`
+		} `json:"definitions"`
+	}
+	if err := json.Unmarshal([]byte(rules.Schema()), &file); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []object{file.object, file.Definitions.Limit} {
+		for name, field := range o.Properties {
+			if field.Description == "" {
+				t.Errorf("%s has no description", name)
+			}
+		}
+	}
+}
