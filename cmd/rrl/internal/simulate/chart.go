@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"charm.land/lipgloss/v2"
-	grid "charm.land/lipgloss/v2/table"
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
@@ -53,8 +51,9 @@ func (s simulation) headline() string {
 	return fmt.Sprintf("%s: %s; limit %s", s.Trace, s.About, s.Rate)
 }
 
-// showTable writes a simulation for a terminal or a log. All small charts have one scale.
-func (s simulation) showTable(out io.Writer) error {
+// showTable writes a simulation for a terminal or a log. All small charts have one scale. A terminal that is too narrow
+// for the charts gets the figures alone.
+func (s simulation) showTable(to *render.Output) error {
 	highest := maximum(s.Bins)
 	for _, o := range s.Outcomes {
 		highest = max(highest, maximum(o.Bins))
@@ -62,28 +61,28 @@ func (s simulation) showTable(out io.Writer) error {
 	chart := func(sums []int64) string {
 		return strings.TrimSuffix(render.Sparks(append(sums[:len(sums):len(sums)], highest)), "█")
 	}
-	t := grid.New().Border(lipgloss.NormalBorder()).BorderTop(false).BorderBottom(false).BorderLeft(false).BorderRight(false).
-		BorderColumn(false).Wrap(false).
-		StyleFunc(func(_, column int) lipgloss.Style {
-			style := lipgloss.NewStyle().PaddingRight(1)
-			if column > 1 {
-				style = style.Align(lipgloss.Right)
-			}
-			return style
-		}).
-		Headers(append([]string{"", "each " + span.Text(s.trace.step)}, narrow...)...)
+	t := render.Table{Right: map[int]bool{}, Drop: []int{1, 8, 7, 6, 4}}
+	row := func(cells ...string) {
+		t.Rows = append(t.Rows, append(cells, make([]string, 2+len(narrow)-len(cells))...))
+	}
+	row(append([]string{"", "each " + span.Text(s.trace.step)}, narrow...)...)
+	for column := range narrow {
+		t.Right[2+column] = true
+	}
 	offered := int64(0)
 	for _, n := range s.Bins {
 		offered += n
 	}
-	t.Row(append([]string{"offered", chart(s.Bins), render.Thousands(offered)}, make([]string, len(columns)-1)...)...)
+	row("offered", chart(s.Bins), render.Thousands(offered))
 	for _, o := range s.Outcomes {
-		t.Row(append([]string{o.Algorithm, chart(o.Bins)}, o.figures()...)...)
+		row(append([]string{o.Algorithm, chart(o.Bins)}, o.figures()...)...)
 	}
-	_, err := fmt.Fprintf(out, "%s\n\n%s\n\nwindow: most permits in any %s; waits: from a run in which refused callers wait;\n"+
-		"all other columns: from a second run, in which they do not try again; bytes: %s; calls, commands: round trips, and what the server executes, for each permit\n",
-		s.headline(), t.Render(), span.Text(s.trace.rate.Interval), s.Weighed)
-	return err
+	to.Say("%s\n", s.headline())
+	t.Write(to)
+	to.Say("\nwindow: most permits in any %s; waits: from a run in which refused callers wait;\n"+
+		"all other columns: from a second run, in which they do not try again; bytes: %s; calls, commands: round trips, and what the server executes, for each permit",
+		span.Text(s.trace.rate.Interval), s.Weighed)
+	return to.Failed
 }
 
 func maximum(sums []int64) (highest int64) {

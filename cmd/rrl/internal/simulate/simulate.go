@@ -16,6 +16,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 )
 
 // Options say what is simulated, and what is written.
@@ -88,7 +89,7 @@ func Run(ctx context.Context, o Options, in io.Reader, out io.Writer) error {
 	if o.JSON {
 		return s.writeJSON(out)
 	}
-	return s.showTable(out)
+	return s.showTable(&render.Output{Out: out, Width: render.TerminalWidth(out)})
 }
 
 // which returns the requested algorithms, in the order of the list.

@@ -7,12 +7,16 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/charmbracelet/x/ansi"
+
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -166,6 +170,34 @@ func TestSimulateRenewsAPage(t *testing.T) {
 	}
 	if err := Run(t.Context(), o, nil, &out); err == nil || !strings.Contains(err.Error(), "no lines") {
 		t.Error(err)
+	}
+}
+
+// A table fits its terminal: a narrow one gets no charts, then fewer figures.
+func TestSimulateFitsTheTerminal(t *testing.T) {
+	of := func(name string) algorithm {
+		return algorithms[slices.IndexFunc(algorithms, func(a algorithm) bool { return a.name == name })]
+	}
+	s, err := simulate(t.Context(), builtIn()[0], []algorithm{of("gcra"), of("smooth-warming-up")}, sizes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for width, want := range map[int]struct{ with, without string }{
+		0: {"commands", "…"}, 140: {"each ", "…"}, 80: {"commands", "each "}, 60: {"longest", "commands"},
+	} {
+		var out strings.Builder
+		if err := s.showTable(&render.Output{Out: &out, Width: width}); err != nil {
+			t.Fatal(err)
+		}
+		table := strings.Split(out.String(), "\n\n")[1]
+		for line := range strings.Lines(table) {
+			if cells := ansi.StringWidth(strings.TrimSpace(line)); width > 0 && cells > width {
+				t.Errorf("%d of %d cells: %s", cells, width, line)
+			}
+		}
+		if strings.Count(table, "\n") != 3 || !strings.Contains(table, want.with) || strings.Contains(table, want.without) {
+			t.Errorf("in %d cells, want %q and no %q:\n%s", width, want.with, want.without, table)
+		}
 	}
 }
 
