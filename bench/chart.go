@@ -2,29 +2,36 @@ package main
 
 import (
 	"errors"
-	"image/color"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/font"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/text"
-	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgsvg"
+	"github.com/go-analyze/charts"
 )
 
 // chart.go draws the chart of requests per second on a hot limiter with 1,024 callers.
 
-var (
-	ownColour   = color.RGBA{0x00, 0x7d, 0x9c, 0xff} // this library
-	javaColour  = color.RGBA{0xb0, 0x72, 0x19, 0xff} // Redisson
-	otherColour = color.RGBA{0xa8, 0xad, 0xb5, 0xff}
-	inkColour   = color.RGBA{0x33, 0x3a, 0x44, 0xff}
-)
+// The colours of the bars: this library, Redisson, others.
+var palette = charts.MakeTheme(charts.ThemeOption{
+	TextColor:       charts.Color{R: 0x33, G: 0x3a, B: 0x44, A: 0xff},
+	BackgroundColor: charts.ColorWhite,
+	SeriesColors: []charts.Color{
+		{R: 0x00, G: 0x7d, B: 0x9c, A: 0xff}, {R: 0xb0, G: 0x72, B: 0x19, A: 0xff}, {R: 0xa8, G: 0xad, B: 0xb5, A: 0xff},
+	},
+})
+
+// colourOf returns the index of a row's colour.
+func colourOf(name string) int {
+	switch {
+	case isOwn(name):
+		return 0
+	case isJava(name):
+		return 1
+	}
+	return 2
+}
 
 func drawChart(r *Report, file string) error {
 	rows := slices.DeleteFunc(r.of(hotName(1024)), func(row *Row) bool { return len(row.Samples) == 0 || row.Fault != "" })
@@ -33,84 +40,46 @@ func drawChart(r *Report, file string) error {
 	}
 	slices.SortStableFunc(rows, func(a, b *Row) int { return int(a.median(perSecond) - b.median(perSecond)) })
 
-	p := plot.New()
-	p.Title.Text = "One hot limiter, 1,024 callers: requests a second"
-	style(&p.Title.TextStyle, 15, inkColour)
-	p.Title.Padding = vg.Points(10)
-	p.HideX()
-	p.X.Min = 0
-	p.Y.LineStyle.Width = 0
-	p.Y.Tick.Length = 0
-	p.Y.Padding = vg.Points(20) // room for wider fonts
-	p.BackgroundColor = color.Transparent
-	style(&p.Y.Tick.Label, 12, inkColour)
-
-	const thick = 18
 	var names []string
-	var ends plotter.XYLabels
+	bars := make([][]float64, 3) // for each colour, with no value for rows of another colour
 	for i, row := range rows {
 		names = append(names, row.Name)
-		value := row.median(perSecond)
-		ends.XYs = append(ends.XYs, plotter.XY{X: value, Y: float64(i)})
-		ends.Labels = append(ends.Labels, short(value))
-	}
-	for _, c := range []color.Color{otherColour, javaColour, ownColour} {
-		values := make(plotter.Values, len(rows)) // 0: no bar
-		for i, row := range rows {
-			if colourOf(row.Name) == c {
-				values[i] = row.median(perSecond)
-			}
+		for colour := range bars {
+			bars[colour] = append(bars[colour], charts.GetNullValue())
 		}
-		bars, err := plotter.NewBarChart(values, vg.Points(thick))
-		if err != nil {
-			return err
-		}
-		bars.Horizontal = true
-		bars.Color = c
-		bars.LineStyle.Width = 0
-		p.Add(bars)
+		bars[colourOf(row.Name)][i] = row.median(perSecond)
 	}
-	labels, err := plotter.NewLabels(ends)
-	if err != nil {
+	chart := charts.NewBarChartOptionWithData(bars)
+	chart.Horizontal, chart.StackSeries, chart.BarSize = true, charts.Ptr(true), 0.66
+	chart.Theme = palette
+	chart.Title.Text = "One hot limiter, 1,024 callers: requests a second"
+	chart.Title.FontStyle.FontSize, chart.Title.Offset = 15, charts.OffsetCenter
+	chart.Legend.Show = charts.Ptr(false)
+	chart.CategoryAxis.Labels = names
+	chart.CategoryAxis.LabelFontStyle.FontSize = 12
+	chart.ValueAxis[0].Show = charts.Ptr(false)
+	chart.ValueAxis[0].Min, chart.ValueAxis[0].Max = charts.Ptr(0.0), charts.Ptr(rows[len(rows)-1].median(perSecond)*1.1)
+	for i := range chart.SeriesList {
+		label := &chart.SeriesList[i].Label
+		label.Show, label.FontStyle.FontSize = charts.Ptr(true), 12
+		label.ValueFormatter = short
+	}
+	const width = 1000
+	height := 80 + 36*len(rows)
+	p := charts.NewPainter(charts.PainterOptions{OutputFormat: charts.ChartOutputSVG, Width: width, Height: height})
+	if err := p.BarChart(chart); err != nil {
 		return err
 	}
-	for i := range labels.TextStyle {
-		style(&labels.TextStyle[i], 12, inkColour)
-		labels.TextStyle[i].YAlign = text.YCenter
-	}
-	labels.Offset = vg.Point{X: vg.Points(6), Y: vg.Points(2)}
-	p.Add(labels)
-	p.NominalY(names...)
-	p.X.Max = rows[len(rows)-1].median(perSecond) * 1.1
-
-	width, height := vg.Points(760), vg.Points(float64(60+thick*3/2*len(rows)))
-	canvas := vgsvg.New(width, height)
-	whole := draw.New(canvas)
-	whole.FillPolygon(color.White, whole.ClipPolygonXY([]vg.Point{{}, {X: width}, {X: width, Y: height}, {Y: height}}))
-	p.Draw(draw.Crop(whole, vg.Points(16), -vg.Points(16), vg.Points(10), -vg.Points(14)))
-	var svg strings.Builder
-	if _, err := canvas.WriteTo(&svg); err != nil {
+	svg, err := p.Bytes()
+	if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
 	}
-	// The library names one font; the list adds fonts of the same widths.
-	const fonts = "font-family:Liberation Sans"
-	return os.WriteFile(file, []byte(strings.ReplaceAll(svg.String(), fonts, fonts+",Arial,Helvetica,sans-serif")), 0o644)
-}
-
-func style(s *text.Style, points float64, c color.Color) {
-	s.Font = font.Font{Typeface: "Liberation", Variant: "Sans", Size: vg.Points(points)}
-	s.Color = c
-}
-
-func colourOf(name string) color.Color {
-	switch {
-	case isOwn(name):
-		return ownColour
-	case isJava(name):
-		return javaColour
-	}
-	return otherColour
+	// The library writes no size, and names one font; the list adds fonts of about the same widths.
+	const fonts = "'Roboto Medium',"
+	text := strings.ReplaceAll(string(svg), fonts, fonts+"Roboto,Arial,Helvetica,")
+	text = strings.Replace(text, "<svg ", fmt.Sprintf(`<svg width="%d" height="%d" `, width, height), 1)
+	return os.WriteFile(file, []byte(text), 0o644)
 }

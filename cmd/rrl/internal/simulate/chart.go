@@ -1,8 +1,8 @@
 package simulate
 
 import (
+	"bytes"
 	"fmt"
-	"image/color"
 	"io"
 	"math"
 	"os"
@@ -10,12 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgimg"
-	"gonum.org/v1/plot/vg/vgsvg"
+	"github.com/go-analyze/charts"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/internal/span"
@@ -104,99 +99,111 @@ func (s simulation) markdown() string {
 	return b.String()
 }
 
-var (
-	offeredColor = color.Gray{Y: 215}
-	grantedColor = color.RGBA{R: 38, G: 110, B: 178, A: 255}
+// The layout of a picture, in pixels: charts in columns below a heading. Each has a plot between margins for its title, its
+// axes and their labels.
+const (
+	chartColumns                      = 4
+	chartWidth, chartHeight           = 460, 260
+	headHeight                        = 56
+	marginLeft, marginTop             = 64, 32
+	marginRight, marginBottom         = 16, 36
+	headingSize, titleSize, labelSize = 18, 13, 12
+	tick, gap                         = 6, 4
 )
 
-const chartColumns = 4
+var (
+	offeredColor = charts.Color{R: 215, G: 215, B: 215, A: 255}
+	grantedColor = charts.Color{R: 38, G: 110, B: 178, A: 255}
+)
 
-// draw draws one small chart for each algorithm: the demand in grey, the grants in front of it.
-func (s simulation) draw(canvas draw.Canvas) error {
-	rows := (len(s.Outcomes) + chartColumns - 1) / chartColumns
-	highest := maximum(s.Bins)
+// A picture is a canvas with black lines and texts.
+type picture struct{ *charts.Painter }
+
+func (p picture) line(points ...charts.Point) { p.LineStroke(points, charts.ColorBlack, 1) }
+
+// text writes a line. before is the part of its width that lies left of x: from 0 to 1.
+func (p picture) text(line string, x, y int, before, size float64) {
+	style := charts.FontStyle{FontSize: size, FontColor: charts.ColorBlack}
+	p.Text(line, x-int(before*float64(p.MeasureText(line, 0, style).Width())), y, 0, style)
+}
+
+// draw draws one small chart for each algorithm, all with the same scale.
+func (s simulation) draw(format string) ([]byte, error) {
+	highest := max(maximum(s.Bins), 1)
 	for _, o := range s.Outcomes {
 		highest = max(highest, maximum(o.Bins))
 	}
-	plots := make([][]*plot.Plot, rows)
-	for i := range plots {
-		plots[i] = make([]*plot.Plot, chartColumns)
-	}
+	rows := (len(s.Outcomes) + chartColumns - 1) / chartColumns
+	width, height := chartColumns*chartWidth, headHeight+rows*chartHeight
+	p := picture{charts.NewPainter(charts.PainterOptions{OutputFormat: format, Width: width, Height: height})}
+	p.FilledRect(0, 0, width, height, charts.ColorWhite, charts.ColorWhite, 0)
+	p.text(s.headline(), width/2, headHeight/2, 0.5, headingSize)
 	for i, o := range s.Outcomes {
-		p := plot.New()
-		p.Title.Text = fmt.Sprintf("%s: %s of %s, window %s", o.Algorithm,
-			render.Thousands(o.Granted), render.Thousands(o.Offered), render.Thousands(o.Largest))
-		if o.Fault != "" {
-			p.Title.Text = o.Algorithm + ": not for this rate"
-		}
-		p.Title.TextStyle.Font.Size, p.Title.Padding = 9, 4
-		p.X.Tick.Label.Font.Size, p.Y.Tick.Label.Font.Size = 8, 8
-		p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0, s.Seconds, 0, float64(highest)*1.05
-		for _, layer := range []struct {
-			sums []int64
-			fill color.Color
-		}{{s.Bins, offeredColor}, {o.Bins, grantedColor}} {
-			area, err := s.area(layer.sums)
-			if err != nil {
-				return err
-			}
-			area.Color, area.LineStyle.Width = layer.fill, 0
-			p.Add(area)
-		}
-		plots[i/chartColumns][i%chartColumns] = p
+		s.chart(p, o, highest, i%chartColumns*chartWidth, headHeight+i/chartColumns*chartHeight)
 	}
-	canvas.SetColor(color.White)
-	canvas.Fill(canvas.Rectangle.Path())
-	title := draw.Canvas{Canvas: canvas.Canvas, Rectangle: canvas.Rectangle}
-	heading := plot.New().Title.TextStyle
-	heading.Font.Size, heading.XAlign, heading.YAlign = 12, draw.XCenter, draw.YTop
-	title.FillText(heading, vg.Point{X: (title.Min.X + title.Max.X) / 2, Y: title.Max.Y - 6}, s.headline())
-	tiles := draw.Tiles{Rows: rows, Cols: chartColumns, PadX: 8, PadY: 10, PadTop: 28, PadBottom: 6, PadLeft: 6, PadRight: 10}
-	canvases := plot.Align(plots, tiles, canvas)
-	for i := range s.Outcomes {
-		plots[i/chartColumns][i%chartColumns].Draw(canvases[i/chartColumns][i%chartColumns])
+	drawn, err := p.Bytes()
+	if format == charts.ChartOutputSVG { // the library writes no size
+		size := fmt.Sprintf(`<svg width="%d" height="%d" `, width/2, height/2)
+		drawn = bytes.Replace(drawn, []byte("<svg "), []byte(size), 1)
 	}
-	return nil
+	return drawn, err
 }
 
-// area returns the shape under a row of steps.
-func (s simulation) area(sums []int64) (*plotter.Polygon, error) {
-	corners := plotter.XYs{{X: 0, Y: 0}}
-	for i, n := range sums {
-		corners = append(corners,
-			plotter.XY{X: float64(i) * s.Step, Y: float64(n)},
-			plotter.XY{X: math.Min(float64(i+1)*s.Step, s.Seconds), Y: float64(n)})
+// chart draws the chart of one algorithm: the demand in grey, the grants in front of it.
+func (s simulation) chart(p picture, o outcome, highest int64, left, top int) {
+	right, bottom := left+chartWidth-marginRight, top+chartHeight-marginBottom
+	left, top = left+marginLeft, top+marginTop
+	title := fmt.Sprintf("%s: %s of %s, window %s", o.Algorithm,
+		render.Thousands(o.Granted), render.Thousands(o.Offered), render.Thousands(o.Largest))
+	if o.Fault != "" {
+		title = o.Algorithm + ": not for this rate"
 	}
-	return plotter.NewPolygon(append(corners, plotter.XY{X: s.Seconds, Y: 0}))
+	p.text(title, (left+right)/2, top-marginTop/2, 0.5, titleSize)
+
+	at := func(seconds float64, permits int64) charts.Point {
+		return charts.Point{
+			X: left + int(math.Round(seconds/s.Seconds*float64(right-left))),
+			Y: bottom - int(math.Round(float64(permits)/float64(highest)*float64(bottom-top))),
+		}
+	}
+	area := func(sums []int64, fill charts.Color) {
+		corners := []charts.Point{at(0, 0)}
+		for i, n := range sums {
+			corners = append(corners, at(float64(i)*s.Step, n), at(math.Min(float64(i+1)*s.Step, s.Seconds), n))
+		}
+		p.FillArea(append(corners, at(s.Seconds, 0), at(0, 0)), fill)
+	}
+	area(s.Bins, offeredColor)
+	area(o.Bins, grantedColor)
+
+	p.line(at(0, highest), at(0, 0), at(s.Seconds, 0))
+	for i := range 5 {
+		seconds := s.Seconds * float64(i) / 4
+		end := at(seconds, 0)
+		end.Y += tick
+		p.line(at(seconds, 0), end)
+		p.text(fmt.Sprintf("%g", math.Round(seconds*1000)/1000), end.X, end.Y+gap+labelSize, 0.5, labelSize)
+	}
+	for _, permits := range []int64{0, highest / 2, highest} {
+		end := at(0, permits)
+		end.X -= tick
+		p.line(at(0, permits), end)
+		p.text(render.Thousands(permits), end.X-gap, end.Y+labelSize/2, 1, labelSize)
+	}
 }
 
 // save writes a picture in the format of its file name: .png or .svg.
 func (s simulation) save(path string) error {
-	width := vg.Length(chartColumns) * 230
-	height := vg.Length((len(s.Outcomes)+chartColumns-1)/chartColumns)*130 + 34
-	var picture io.WriterTo
-	switch filepath.Ext(path) {
-	case ".svg":
-		canvas := vgsvg.New(width, height)
-		if err := s.draw(draw.New(canvas)); err != nil {
-			return err
-		}
-		picture = canvas
-	case ".png":
-		canvas := vgimg.NewWith(vgimg.UseWH(width, height), vgimg.UseDPI(120))
-		if err := s.draw(draw.New(canvas)); err != nil {
-			return err
-		}
-		picture = vgimg.PngCanvas{Canvas: canvas}
-	default:
+	formats := map[string]string{".svg": charts.ChartOutputSVG, ".png": charts.ChartOutputPNG}
+	format, known := formats[filepath.Ext(path)]
+	if !known {
 		return fmt.Errorf("%s: pictures are .png or .svg", path)
 	}
-	file, err := os.Create(path)
+	picture, err := s.draw(format)
 	if err != nil {
 		return err
 	}
-	_, err = picture.WriteTo(file)
-	return closing(file, err)
+	return os.WriteFile(path, picture, 0o644)
 }
 
 // closing closes a file that was written, and returns the first error.
