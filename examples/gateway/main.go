@@ -1,7 +1,7 @@
 // Command gateway is a reverse proxy that limits the requests of each client to each path: 10 per second and 200 per
 // minute. Different spellings of a path ("//x", "/./x", "/x;a") count as the same path, even if only some backends read them
-// as one. Clients in private networks, and on the same machine, are not limited. All gateways on one Redis share the limits, whose names are
-// "ratelimit:IP:PATH:INTERVAL".
+// as one. Clients in private networks, and on the same machine, are not limited. All gateways on one Redis share the
+// limits, whose names are "ratelimit:IP:PATH:INTERVAL".
 //
 // The proxies of -trust must write X-Forwarded-For. The client of a proxy's request without this header is unknown, so
 // the request is limited by the proxy's address, even if that is private. The networks of -trust must not contain

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -26,7 +27,8 @@ func serveOne(ctx context.Context, w http.ResponseWriter, addr string) error {
 		return err // for example ErrUnavailable
 	}
 	if !result.Allowed {
-		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(result.RetryAfter.Seconds()))))
+		wait := result.RetryAfter.Truncate(time.Millisecond) // not 2 s for 1.0004 s
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
 		http.Error(w, "too many requests", http.StatusTooManyRequests)
 		return nil
 	}

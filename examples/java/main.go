@@ -43,7 +43,7 @@ func run(ctx context.Context, address string, length time.Duration) error {
 
 	for end := time.Now().Add(length); time.Now().Before(end); {
 		if err := limiter.Acquire(ctx, 1); err != nil { // waits until a permit is free
-			return err
+			return err // Redis failed: docs/guide/pace-workers.md has a loop that goes on
 		}
 		say("order shipped")
 		time.Sleep(50 * time.Millisecond)                                  // other work

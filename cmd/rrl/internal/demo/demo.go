@@ -334,11 +334,11 @@ func (d *course) summary(out io.Writer, v verdict) {
 		}
 		line("throughput", "%s of %s, over the last %s", perInterval(p.average, p.rate), render.Thousands(p.rate.Permits), over)
 	}
-	line("largest window", "%s of at most %s in any %s, by the records in Redis",
+	line("largest window", "%s of at most %s in any %s, by when Redis made the grants",
 		render.Thousands(v.largest), render.Thousands(p.rate.Permits), span.Text(p.rate.Interval))
 	line("", "(at least %s by the callers' own log, which does not know when a waiting caller was granted)", render.Thousands(v.log))
 	if v.scores > v.largest {
-		line("", "(%s by the times in the records: allowed, as calls can arrive out of order, see docs/guide/clocks.md)", render.Thousands(v.scores))
+		line("", "(not judged: %s by the clients' clocks, since calls can overtake each other: docs/guide/clocks.md)", render.Thousands(v.scores))
 	}
 	switch {
 	case v.complete:
