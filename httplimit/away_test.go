@@ -245,7 +245,7 @@ func TestAnErrorThatIsAnAnswerIsAskedForAgain(t *testing.T) {
 				t.Errorf("%v", d.Err)
 			}
 		}
-		if lines := book.lines(); len(lines) != 2 || !strings.Contains(lines[0], "error=one") || !strings.Contains(lines[1], "configured wrongly") {
+		if lines := book.lines(); len(lines) != 2 || !strings.Contains(lines[0], "error=one") || !strings.Contains(lines[1], "a limit has no rate") {
 			t.Errorf("logged:\n%s", strings.Join(lines, "\n"))
 		}
 	})

@@ -495,6 +495,8 @@ func (p *Policy) report(ctx context.Context, errs ...error) {
 		wrong := misconfigured(err)
 		switch {
 		case !p.due(wrong):
+		case errors.Is(err, rratelimiter.ErrNotInitialized):
+			p.logger().ErrorContext(ctx, "a limit has no rate", "error", err)
 		case wrong:
 			p.logger().ErrorContext(ctx, "a limit is configured wrongly", "error", err)
 		default:

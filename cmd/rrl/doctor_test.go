@@ -75,7 +75,7 @@ func TestDoctorFindsWhatIsWrongWithLimiters(t *testing.T) {
 				s.limiter("x", "10", "60000", "0")
 				s.state("x", "", "3", -5, java)
 			}},
-			{"permits-gained", "warning", "rrl repair x --client one --yes", func() {
+			{"permits-gained", "warning", "if no Java service calls release: rrl repair x --client one --yes", func() {
 				s.limiter("x", "10", "60000", "1")
 				s.state("x", "one", "10", -5, java)
 			}},

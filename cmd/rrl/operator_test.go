@@ -377,7 +377,7 @@ func TestRepairJudgesByWhatIsLive(t *testing.T) {
 				s.fails(1, "x: not repaired: "+c.refused, "repair", "x", "--yes")
 				continue
 			}
-			contains(t, out, "permits-gained", "-> rrl repair x --yes")
+			contains(t, out, "permits-gained", "-> if no Java service calls release: rrl repair x --yes")
 			if strings.Contains(out, "for -") {
 				t.Errorf("doctor says\n%s", out)
 			}

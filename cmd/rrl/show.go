@@ -228,8 +228,12 @@ func (s *session) describe(v *survey.Survey) {
 		line("", "%s", s.Paint(render.Warm, field))
 	}
 	line("TTL", "%s", ttlText(v))
-	line("free", "%s  %s of %s", render.Bar(v.Available, v.Rate.Permits, 20, "█", "░"),
-		render.Thousands(v.Available), render.Thousands(v.Rate.Permits))
+	inJava := ""
+	if v.Readable && v.OneStep && v.Drift != 0 {
+		inJava = s.Paint(render.Bad, " for Go, "+render.Thousands(v.Free+v.Expired.Permits)+" for Java")
+	}
+	line("free", "%s  %s of %s%s", render.Bar(v.Available, v.Rate.Permits, 20, "█", "░"),
+		render.Thousands(v.Available), render.Thousands(v.Rate.Permits), inJava)
 	line("in use", "%s in %s", render.Number(v.Live.Permits, "permit"), render.Number(int64(v.Live.Records), "live record"))
 	if v.Live.Records > 0 {
 		line("", "granted from %s to %s", render.Ago(v.Oldest, v.At), render.Ago(v.Newest, v.At))
@@ -257,11 +261,14 @@ func (s *session) describe(v *survey.Survey) {
 		if f.Odd == "" {
 			form = "as " + form
 		}
-		all := render.Number(int64(f.Go.Records+f.Others.Records), "record")
-		if f.Go.Records > 0 {
-			all += fmt.Sprintf(", of Go: %d", f.Go.Records)
+		writers := ""
+		switch {
+		case f.Others.Records == 0:
+			writers = ", all of Go"
+		case f.Go.Records > 0:
+			writers = fmt.Sprintf(", %s of Go", render.Thousands(int64(f.Go.Records)))
 		}
-		line(what, "%s: %s", form, all)
+		line(what, "%s: %s%s", form, render.Number(int64(f.Go.Records+f.Others.Records), "record"), writers)
 	}
 	if guess := v.Guess(); guess != "" {
 		line("Redisson", "%s", guess)

@@ -341,10 +341,12 @@ func (d *course) summary(out io.Writer, v verdict) {
 		line("", "(not judged: %s by the clients' clocks, since calls can overtake each other: docs/guide/clocks.md)", render.Thousands(v.scores))
 	}
 	switch {
+	case v.recorded == all:
+		line("records", "%s; callers got as many", render.Number(v.recorded, "permit"))
 	case v.complete:
 		line("records", "%s, all seen; callers got %s", render.Number(v.recorded, "permit"), render.Thousands(all))
 	default:
-		line("records", "%s seen; callers got %s; some may have gone unseen",
+		line("records", "%s seen; callers got %s; more may have gone unseen",
 			render.Number(v.recorded, "permit"), render.Thousands(all))
 	}
 	switch {
