@@ -48,7 +48,7 @@ func stages() ([][]string, error) {
 		[][]string{{"-timeout", "4m", "./internal/schedule", "./internal/dispatch", "./internal/exchange/...", "./internal/smallscope"}},
 		quick,
 		all,
-		[][]string{{"-timeout", "8m", ".", "./snapshot", "./limittest"}, {"-timeout", "8m", "./compat/differential"}},
+		[][]string{{"-timeout", "8m", ".", "./classic", "./snapshot", "./limittest"}, {"-timeout", "8m", "./compat/differential"}},
 	), nil
 }
 

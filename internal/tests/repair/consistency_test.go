@@ -371,29 +371,44 @@ func TestRecountSeesWhatHappensBetweenItsPages(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
 		l := r.Limiter("rl")
-		remove := func(rank int64) func() {
-			return func() { r.Must(r.Redis.ZRemRangeByRank(t.Context(), rig.Keys(l)[keys.Permits], rank, rank).Err()) }
+		once := func(happens func()) func(page int) {
+			return func(page int) {
+				if page == 0 {
+					happens()
+				}
+			}
+		}
+		remove := func(rank int64) func(page int) {
+			return once(func() { r.Must(r.Redis.ZRemRangeByRank(t.Context(), rig.Keys(l)[keys.Permits], rank, rank).Err()) })
 		}
 		for _, test := range []struct {
 			name   string
-			happen func()
+			happen func(page int) // after a page was read
 		}{
-			{"nothing", func() {}},
-			{"a newer record comes", func() { r.AddRecords(l, r.Millis()+5, rig.MemberOf("newnewne", 7)) }},
-			{"a record comes at the time of the newest", func() { r.AddRecords(l, r.Millis(), rig.MemberOf("~~~~~~~~", 7)) }},
-			{"a record comes among those that were read", func() { r.AddRecords(l, r.Millis()-100, rig.MemberOf("newnewne", 7)) }},
-			{"a record comes among those that are not", func() { r.AddRecords(l, r.Millis()-2000, rig.MemberOf("newnewne", 7)) }},
+			{"nothing", func(int) {}},
+			{"a newer record comes", once(func() { r.AddRecords(l, r.Millis()+5, rig.MemberOf("newnewne", 7)) })},
+			{"a record comes at the time of the newest", once(func() { r.AddRecords(l, r.Millis(), rig.MemberOf("~~~~~~~~", 7)) })},
+			{"a record comes among those that were read", once(func() { r.AddRecords(l, r.Millis()-1000, rig.MemberOf("newnewne", 7)) })},
+			{"a record comes among those that are not", once(func() { r.AddRecords(l, r.Millis()-2000, rig.MemberOf("newnewne", 7)) })},
+			{"a record comes among those that were read, in two passes of three pages", func(page int) {
+				switch record := rig.MemberOf("newnewne", 7); page {
+				case 0, 3:
+					r.AddRecords(l, r.Millis()-1000, record)
+				case 2:
+					r.Must(r.Redis.ZRem(t.Context(), rig.Keys(l)[keys.Permits], record).Err())
+				}
+			}},
 			{"a record leaves among those that were read", remove(-3)},
 			{"the newest record leaves", remove(-1)},
 			{"the oldest record that was read leaves", remove(-1000)},
 			{"the oldest record leaves", remove(0)},
-			{"a record that was read shrinks", func() {
+			{"a record that was read shrinks", once(func() {
 				r.Must(r.Redis.ZRemRangeByRank(t.Context(), rig.Keys(l)[keys.Permits], -600, -600).Err())
 				r.AddRecords(l, r.Millis()-599, rig.MemberOf("00002400", 0))
 				r.WriteValue(l, "15001")
-			}},
-			{"the oldest 500 expire", func() { r.Advance(57*time.Second + 500*time.Millisecond) }},
-			{"all that was not read expires", func() { r.Advance(59 * time.Second) }},
+			})},
+			{"the oldest 500 expire", once(func() { r.Advance(57*time.Second + 500*time.Millisecond) })},
+			{"all that was not read expires", once(func() { r.Advance(59 * time.Second) })},
 		} {
 			t.Run(test.name, func(t *testing.T) {
 				r.Wipe()
@@ -412,9 +427,7 @@ func TestRecountSeesWhatHappensBetweenItsPages(t *testing.T) {
 					r.Must(err)
 					notes, next, err := request.Reply(reply)
 					r.Must(err)
-					if page == 0 {
-						test.happen()
-					}
+					test.happen(page)
 					if !notes.Has(protocol.More | protocol.Many) {
 						break
 					}
