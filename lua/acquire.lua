@@ -2,33 +2,43 @@
 -- is free, as Redisson's availablePermits does.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
--- ARGV  1 now (ms, up to three decimals; '': this server's clock), 2 the record of all that is wanted, 3 the permits in it
---       ('': one record does not hold them, or some request must get none, or a lease or flag u), 4 groups of requests in order,
---       "SIZExCOUNT SIZExCOUNT! ...", the strict ones first and marked, and "+N/MS" at the end for a lease: up to N permits
---       more, if every request is granted and much is free; the record is then dated at the end of a bucket of that many ms,
---       in a quarter of its length or later, and otherwise as without a lease; '': only look, 5 flags, [6 the caller's rate
---       ("rate interval type keep-alive"; '': none), [7 granularity (ms; 0: none),
---       [8 a time (ms), at or before an earlier attempt of the same batch, whose records are then searched first, 9 how
---       many ids the batch has, 10 the last three bytes of the ids under which the client had grants before, as numbers
---       between blanks]]]
---       flags: r a record for each grant, u grant a part of the (only) size rather than nothing, but nothing while expired
---       records remain that may hold the rest, d return when permits will be free, e refuse if the configured rate is another
---       one (else the caller's rate is set where none is), b finish a rebuild, q the queue goes on behind the strict groups, so
---       only these are granted, j do not join a record of another batch, s compare the free permits with the records, w scores
---       in whole ms, n return when a permit returns
--- reply 1 status (0; 1 to 7 not initialised: config.lua; 8 another rate is configured; 9 it is no longer known what an
---       earlier attempt was granted), then with status 0:
---       2 rate, 3 interval (ms), 4 permits free afterwards, 5 us until the next permit returns (0: with those granted now, or
---       not known; a plain grant does not read it without flag n, or if more than half of the rate remains free; the reply ends
---       here if the permits of ARGV 3 were granted and nothing else is to be returned; a 0 may then be missing),
---       6 notes (base.lua), 7 now (us), 8 us until all permits are free (0 unless granted or flag d; the reply ends here if the
---       permits of ARGV 3 were granted, without a lease),
---       9 the client of a record (origin_of): another Go client's if one was seen, else the oldest record's; -2: there is no
---       record, nothing was refused, or expired records remain; with a lease 10 how many permits more were taken; then, unless
---       the permits of ARGV 3 were granted, two a group: how many of it are granted (-1: its size exceeds the rate; with u:
---       permits granted), and us until the permits of its first refused request are free (with d, or if the group is strict;
---       else 0); last, if a strict group is refused, us until the permits are free, too, that return shortly after those of its
---       first refused request
+-- ARGV  1 client_now       ms, up to three decimals; '': this server's clock
+--       2 record           of all that is wanted
+--       3 wanted           permits in it; '': one record does not hold them, or some request must get none, or a lease or UP_TO
+--       4 asked            groups of requests in order, "SIZExCOUNT SIZExCOUNT! ...", the strict ones first and marked, and
+--                          "+N/MS" at the end for a lease: up to N permits more, if every request is granted and much is free;
+--                          the record is then dated at the end of a bucket of that many ms, in a quarter of its length or later,
+--                          and otherwise as without a lease; '': only look
+--       5 flags            ENFORCE, REBUILD, CHECK, WHOLE_SCORES, RECORD_EACH, NEXT, DETAIL, UP_TO, STRICT_ONLY, APART
+--       then, or nothing:
+--       6 configured_rate  the caller's rate, "rate interval type keep-alive"; '': none
+--       7 granularity      ms; 0: none
+--       then, to search the records of an earlier attempt of the same batch first, or nothing:
+--       8 since            ms: the time of that attempt or an earlier one
+--       9 id_count         how many ids the batch has
+--      10 recent           the last three bytes of the ids under which the client had grants before, as numbers between blanks
+-- reply 1 status           0; 1 to 7 not initialised: config.lua; 8 another rate is configured; 9 it is no longer known what an
+--                          earlier attempt was granted
+--       with status 0:
+--       2 rate
+--       3 interval         ms
+--       4 free             permits afterwards
+--       5 next             us until the next permit returns (0: with those granted now, or not known; a plain grant does not read
+--                          it without NEXT, or if more than half of the rate remains free; the reply ends here if wanted was
+--                          granted and nothing else is to be returned; a 0 may then be missing)
+--       6 notes            base.lua
+--       7 now              us
+--       8 reset            us until all permits are free (0 unless granted or DETAIL; the reply ends here if wanted was granted,
+--                          without a lease)
+--       9 origin           the client of a record (origin_of): another Go client's if one was seen, else the oldest record's; -2:
+--                          there is no record, nothing was refused, or expired records remain
+--       with a lease:
+--      10 ahead            how many permits more were taken
+--       then, unless wanted was granted, for each group:
+--         granted          requests of it (-1: its size exceeds the rate; with UP_TO: permits)
+--         wait             us until the permits of its first refused request are free (0: none, or neither DETAIL nor strict)
+--       last, if a strict group is refused:
+--         together         us until the permits are free, too, that return shortly after those of its first refused request
 --
 -- The requests of a strict group wait in a queue: if one is refused, none behind it is granted. Behind the strict groups each
 -- group takes what it can.
@@ -38,15 +48,17 @@
 -- and for waiting callers ZCOUNT and ZRANGE of one more record; a search for an earlier attempt what recover.lua says.
 
 --@include base
-local client_now, record, wanted, flags = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[5]
-local configured_rate = ARGV[6] ~= '' and ARGV[6] or nil
+--@include flags
+local client_now, record, wanted, asked, flags = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local configured_rate, granularity = ARGV[6] ~= '' and ARGV[6] or nil, ARGV[7] and ARGV[7] ~= '0' and tonumber(ARGV[7]) or nil
+local since, id_count, recent = ARGV[8], ARGV[9] and tonumber(ARGV[9]), ARGV[10]
 local config, limiter, state, now -- what the plain grant has read (config.lua, state.lua)
 
 -- The plain grant: one record for all that is wanted. Anything else leaves this block before a permit is taken; a refusal keeps
 -- what was read.
-if wanted and ARGV[4] ~= '' and not ARGV[7] and not find(flags, 'b', 1, true) then
+if wanted and asked ~= '' and not (granularity or id_count) and not find(flags, REBUILD, 1, true) then
   local name, value, records, most_expired = KEYS[1], KEYS[2], KEYS[4], MAX_EXPIRED
-  local telling = flags ~= '' and find(flags, 'n', 1, true) and wanted
+  local telling = flags ~= '' and find(flags, NEXT, 1, true) and wanted
   now = tonumber(client_now)
   local now_text, whole_text = now and client_now, nil -- for one record, a number costs as much as making a text of it
   --@include plain_read
@@ -87,8 +99,8 @@ end
 --@include expiry
 --@include commit
 
--- parse_groups returns the groups of ARGV[4], and how many of them are strict. A group has: size; count, its requests;
--- granted (requests, or permits with flag u); wait, the us until the permits of its first refused request are free.
+-- parse_groups returns the groups in the argument asked, and how many of them are strict. A group has: size; count, its requests;
+-- granted (requests, or permits with UP_TO); wait, the us until the permits of its first refused request are free.
 local function parse_groups(text)
   local groups, strict = {}, 0
   for size, count, mark in string.gmatch(text, '(%d+)x(%d+)(!?)') do
@@ -103,7 +115,7 @@ end
 -- allocate sets what each group is granted of the available permits. It returns how many are left, and whether a request was
 -- refused. If the permits are those that an earlier attempt was granted (recovered), a size above the rate may be among them.
 local function allocate(groups, strict, available, rate, recovered)
-  local partly, queued = find(flags, 'u', 1, true), find(flags, 'q', 1, true)
+  local partly, queued = find(flags, UP_TO, 1, true), find(flags, STRICT_ONLY, 1, true)
   local left, refused, blocked = available, false, false
   for i, group in ipairs(groups) do
     local size, granted = group.size, 0
@@ -133,9 +145,8 @@ end
 
 local score, bucketed = state and state.score, false -- of a grant; whether it ends a bucket
 local recovered, redate -- the permits that an earlier attempt was granted; a function that raises its scores
-local granularity = ARGV[7] and ARGV[7] ~= '0' and tonumber(ARGV[7]) or nil
 local prefix = string.sub(record, 1, -5)
-local lease, lease_bucket = string.match(ARGV[4], '%+(%d+)/(%d+)')
+local lease, lease_bucket = string.match(asked, '%+(%d+)/(%d+)')
 lease = tonumber(lease)
 local lease_score -- the end of the bucket that a lease would end with; nil: the interval is too short for one
 if not state then
@@ -144,27 +155,26 @@ if not state then
   local fault
   limiter, fault = read_config(0, configured_rate, config)
   if not limiter or limiter.mismatch then
-    local enforced = find(flags, 'e', 1, true)
+    local enforced = find(flags, ENFORCE, 1, true)
     if not limiter or enforced then
       return { enforced and 8 or fault }
     end
   end
-  if ARGV[4] == '' and not limiter.missing then
+  if asked == '' and not limiter.missing then
     limiter.keep_alive = 0 -- looking does not keep a limiter alive
   end
   now = read_clock(client_now)
-  score, bucketed = grant_score(now, limiter.interval, granularity, false, find(flags, 'w', 1, true))
+  score, bucketed = grant_score(now, limiter.interval, granularity, false, find(flags, WHOLE_SCORES, 1, true))
   if lease then
     local ends, is_bucket = grant_score(now, limiter.interval, tonumber(lease_bucket), true)
     lease_score = is_bucket and ends or nil
   end
-  if ARGV[9] then
+  if id_count then
     --@include grant
     --@include recover
     local whole = wanted and not granularity and record or nil
     call('GET', limiter.value) -- fails before anything is written if the key has another type
-    local attempt, share =
-      find_attempt(limiter.records, prefix, tonumber(ARGV[9]), tonumber(ARGV[8]), whole, granularity ~= nil, ARGV[10])
+    local attempt, share = find_attempt(limiter.records, prefix, id_count, tonumber(since), whole, granularity ~= nil, recent)
     if not attempt then
       return { 9 }
     end
@@ -174,7 +184,7 @@ if not state then
     redate(score)
     recovered = #attempt > 0 and share or nil
   end
-  state = load_state(limiter, now, find(flags, 'b', 1, true), find(flags, 's', 1, true))
+  state = load_state(limiter, now, find(flags, REBUILD, 1, true), find(flags, CHECK, 1, true))
   if limiter.mismatch then
     state.notes = state.notes + RATE_MISMATCH
   end
@@ -191,7 +201,7 @@ if recovered and recovered == wanted then
 elseif wanted and wanted <= state.free and not recovered then
   left = state.free - wanted
 else
-  groups, strict = parse_groups(ARGV[4])
+  groups, strict = parse_groups(asked)
   origin = -2
   left, refused = allocate(groups, strict, recovered or state.free, rate, recovered)
   if recovered then
@@ -206,7 +216,7 @@ else
     if walk_records(limiter, state) then
       left = recovered and state.free or allocate(groups, strict, state.free, rate)
     end
-    local taken, detail = state.free - left, find(flags, 'd', 1, true)
+    local taken, detail = state.free - left, find(flags, DETAIL, 1, true)
     if detail or strict > 0 then
       local waits = {} -- by size: sizes are few, requests many
       for i, group in ipairs(groups) do
@@ -258,11 +268,11 @@ end
 if taken > 0 then
   --@include grant
   local joined, held = nil, 0
-  if bucketed and not find(flags, 'j', 1, true) then
+  if bucketed and not find(flags, APART, 1, true) then
     joined, held = find_own_record(records, score, prefix, taken)
   end
   local score_text = score == now and client_now ~= '' and client_now or score
-  if groups and find(flags, 'r', 1, true) and not find(flags, 'u', 1, true) then
+  if groups and find(flags, RECORD_EACH, 1, true) and not find(flags, UP_TO, 1, true) then
     for _, group in ipairs(groups) do
       prefix = add_records(records, prefix, group.granted, group.size, score)
     end

@@ -4,13 +4,21 @@
 -- All limiters are read before one is written, so a key of another type has no effect on any of them.
 --
 -- KEYS  three a limiter: config, value, permits
--- ARGV  1 now (ms, up to three decimals), then four a limiter: permits, the record that holds them, the caller's rate ("rate
---       interval type keep-alive"; '': none), flags (of plain_read.lua; a the call asks the next limiter, too; n return when a
---       permit returns)
--- reply five a limiter: status of the call (0; 10 it has no effect), rate, interval (ms), permits free afterwards, us until the
---       next permit returns (0: as in acquire.lua)
+-- ARGV  1 client_now       ms, up to three decimals
+--       then four a limiter:
+--         wanted           permits
+--         record           that holds them
+--         configured_rate  the caller's rate, "rate interval type keep-alive"; '': none
+--         flags            CHECK, WHOLE_SCORES, NEXT, JOINT
+-- reply five a limiter:
+--         status           of the call: 0, or 10 it has no effect
+--         rate
+--         interval         ms
+--         free             permits afterwards
+--         next             us until the next permit returns (0: as in acquire.lua)
 
 --@include base
+--@include flags
 local most_expired = 128 -- records of one limiter; more would take the call too long
 local now_text, now = ARGV[1], tonumber(ARGV[1])
 local whole_text = string.format('%.0f', math.ceil(now))
@@ -22,7 +30,7 @@ for i = 0, #KEYS / 3 - 1 do
   local name, value, records, at = KEYS[3 * i + 1], KEYS[3 * i + 2], KEYS[3 * i + 3], 4 * i
   local configured_rate, flags = ARGV[at + 4] ~= '' and ARGV[at + 4], ARGV[at + 5]
   local wanted, own = tonumber(ARGV[at + 2]), 5 * i
-  local telling = flags ~= '' and find(flags, 'n', 1, true) and wanted
+  local telling = flags ~= '' and find(flags, NEXT, 1, true) and wanted
   --@include plain_read
   local left = free and not new and not seen[records] and free - wanted or -1
   seen[records] = true
@@ -31,7 +39,7 @@ for i = 0, #KEYS / 3 - 1 do
   read[own + 1], read[own + 2], read[own + 3], read[own + 4], read[own + 5] =
     score_text, counted, expired_count, expired_permits, ttl
   enough = enough and left >= 0
-  if flags == '' or not find(flags, 'a', 1, true) then
+  if flags == '' or not find(flags, JOINT, 1, true) then
     if enough then
       granted[#granted + 1], granted[#granted + 2] = first, i
     end

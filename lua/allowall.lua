@@ -1,21 +1,35 @@
 -- allowall.lua asks several limiters for the requests of one batch: of each request all limiters grant their part, or none does.
 --
 -- KEYS  five a limiter: config, value, client value, permits, client permits
--- ARGV  1 the requests of each group (a number a group), 2 now (ms, up to three decimals), then four a limiter: permits (a
---       number a group), the record of all that is wanted (if one cannot hold it, only its prefix counts), the caller's rate
---       ("rate interval type keep-alive"; '': none), flags (e refuse if the configured rate is another one, else the caller's
---       rate is set where none is; b finish a rebuild; s compare the free permits with the records; w scores in whole ms; r a
---       record for each grant; t this server's clock in the place of now; a number: the granularity in ms); then, if an
---       earlier attempt of the same batch is searched, two a limiter: the time of that attempt (ms), or an earlier one, and
---       how many ids the batch has
--- reply 1 status (0; else as in acquire.lua, of the limiter whose number, from 0, follows), then with status 0 seven a
---       limiter: now (us), rate, interval (ms), permits free afterwards, us until the next permit returns (0: as in
---       acquire.lua), notes (base.lua), us until all are free; no more if all is granted; then for each group how many
---       of it are granted (-1: more than the rate of limiter 0; -2: of limiter 1, ...), and for each limiter the us until it has
---       the permits of the first refused request (0: it has them; -1: not known, so ask again)
+-- ARGV  1 counts           requests of each group (a number a group)
+--       2 client_now       ms, up to three decimals
+--       then four a limiter:
+--         sizes            permits of each group (a number a group)
+--         record           of all that is wanted; if one cannot hold it, only its prefix counts
+--         configured_rate  the caller's rate, "rate interval type keep-alive"; '': none
+--         flags            ENFORCE, REBUILD, CHECK, WHOLE_SCORES, RECORD_EACH, SERVER_TIME, and a number: the granularity in ms
+--       then, to search the records of an earlier attempt of the same batch first, two a limiter:
+--         since            ms: the time of that attempt or an earlier one
+--         id_count         how many ids the batch has
+-- reply 1 status           0; else as in acquire.lua, and then
+--       2 failed           the number of the limiter that has it, from 0
+--       with status 0, seven a limiter:
+--         now              us
+--         rate
+--         interval         ms
+--         free             permits afterwards
+--         next             us until the next permit returns (0: as in acquire.lua)
+--         notes            base.lua
+--         reset            us until all permits are free
+--       no more if all is granted; else for each group:
+--         granted          requests of it (-1: more than the rate of limiter 0; -2: of limiter 1, ...)
+--         waits            one a limiter: us until it has the permits of the first refused request (0: it has them; -1: not
+--                          known, so ask again)
 
 --@include base
+--@include flags
 local limiters = #KEYS / 5
+local client_now = ARGV[2]
 
 -- A batch of one group is granted here as a whole, by plain grants. Otherwise this block ends before a permit is taken, and
 -- the state is read again.
@@ -28,7 +42,7 @@ for i = 0, count and limiters - 1 or -1 do
     plain = nil
     break
   end
-  local now_text, whole_text = not find(flags, 't', 1, true) and ARGV[2], nil
+  local now_text, whole_text = not find(flags, SERVER_TIME, 1, true) and client_now, nil
   local now = now_text and tonumber(now_text)
   local configured_rate = ARGV[at + 3] ~= '' and ARGV[at + 3]
   local telling = wanted
@@ -99,13 +113,13 @@ local function read_request(number, counts)
     record = ARGV[at + 2],
     configured_rate = ARGV[at + 3] ~= '' and ARGV[at + 3] or nil,
     flags = flags,
-    client_now = find(flags, 't', 1, true) and '' or ARGV[2],
+    client_now = find(flags, SERVER_TIME, 1, true) and '' or client_now,
     granularity = granularity and tonumber(granularity),
   }
 end
 
 local function score_of(request, limiter, now)
-  return grant_score(now, limiter.interval, request.granularity, nil, find(request.flags, 'w', 1, true))
+  return grant_score(now, limiter.interval, request.granularity, nil, find(request.flags, WHOLE_SCORES, 1, true))
 end
 
 -- read_limiter returns the configuration and the state of a limiter, numbered from 0; or nil and a status.
@@ -113,12 +127,12 @@ local function read_limiter(number, counts, recovered)
   local request = read_request(number, counts)
   local flags = request.flags
   local limiter, fault = read_config(5 * number, request.configured_rate)
-  local enforced = find(flags, 'e', 1, true)
+  local enforced = find(flags, ENFORCE, 1, true)
   if not limiter or enforced and limiter.mismatch and not recovered then
     return nil, enforced and 8 or fault
   end
   local now = read_clock(request.client_now)
-  local state = load_state(limiter, now, find(flags, 'b', 1, true), find(flags, 's', 1, true))
+  local state = load_state(limiter, now, find(flags, REBUILD, 1, true), find(flags, CHECK, 1, true))
   state.notes = state.notes + (limiter.mismatch and RATE_MISMATCH or 0)
   local score, bucketed = score_of(request, limiter, now)
   return { request = request, limiter = limiter, state = state, now = now, score = score, bucketed = bucketed }
@@ -243,7 +257,7 @@ for _, one in ipairs(all) do
   end
   if taken > 0 then
     --@include grant
-    if find(request.flags, 'r', 1, true) then
+    if find(request.flags, RECORD_EACH, 1, true) then
       for group, size in ipairs(request.sizes) do
         prefix = add_records(records, prefix, granted[group], size, score)
       end

@@ -2,8 +2,9 @@
 -- limiters.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
--- ARGV  1 now (ms; '': this server's clock)
--- reply as state.lua, then 13 1 if 6, 7 and 12 are estimates: there are too many records, so the free permits are trusted
+-- ARGV  1 client_now  ms; '': this server's clock
+-- reply as state.lua, then
+--      13 estimated   1 if used, consistent and free are estimates: there are too many records, so the free permits are trusted
 
 --@include base
 --@include record

@@ -1,10 +1,17 @@
 -- repair.lua computes the free permits from the records, or removes both. It reads every record.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
--- ARGV  1 now (ms; '': this server's clock), 2 flags: d change nothing, r remove the records
--- reply 1 status (0, 1 to 7 not initialised: config.lua), then with status 0:
---       2 1 if something is, or is to be, changed, else 0; 3 what was stored: 0 a number, 1 nothing, 2 no number; 4 that
---       number, 5 what is right; 6 records, 7 permits in them, 8 ms until a permit is free by these (0: one is now)
+-- ARGV  1 client_now  ms; '': this server's clock
+--       2 flags       d change nothing, r remove the records
+-- reply 1 status      0; 1 to 7 not initialised: config.lua
+--       with status 0:
+--       2 change      1 if something is, or is to be, changed, else 0
+--       3 kind        of what was stored: 0 a number, 1 nothing, 2 no number
+--       4 counted     that number
+--       5 free        what is right
+--       6 all         records
+--       7 held        permits in them
+--       8 blocked     ms until a permit is free by these (0: one is now)
 
 --@include base
 --@include record

@@ -2,10 +2,16 @@
 -- Records come page by page, from the newest on: those that expire between two pages move none of the others.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
--- ARGV  1 first record, counted from the newest, 2 how many, 3 flags: o the client's pair, whatever the type
--- reply 1 and 2 this server's time (seconds, microseconds), 3 fields and values of the configuration, 4 1 if the pair is
---       the client's own, 5 the free permits as they are stored, 6 number of records, 7 a page of them: members and
---       scores, then for configuration, value and records: type and TTL (ms; below 0: none)
+-- ARGV  1 first       record, counted from the newest
+--       2 limit       how many
+--       3 flags       o the client's pair, whatever the type
+-- reply 1 and 2       this server's time (seconds, microseconds)
+--       3 fields      and values of the configuration
+--       4 own         1 if the pair is the client's own
+--       5 text        the free permits as they are stored
+--       6 count       records
+--       7 page        of them: members and scores
+--       then of configuration, value and records: type, and TTL (ms; below 0: none)
 
 --@include base
 --@include config

@@ -132,7 +132,7 @@ var mutations = []mutation{
 	{file: "internal/protocol/many.go", why: "all batches of a shared command read the first reply",
 		old: "reply[place*figuresOfMany:][:figuresOfMany]", new: "reply[:figuresOfMany]"},
 	{file: "internal/protocol/many.go", why: "a shared command does not ask for the next permit",
-		old: "if next {", new: "if false {"},
+		old: "flag{flagNext, next}", new: "flag{flagNext, false}"},
 	{file: "internal/script/attempts.go", why: "a call does not notice that its shared command is written",
 		old: "if _, err := a.MarshalBinary(); err != nil {", new: "if err := error(nil); a == nil {"},
 	{file: "internal/dispatch/checktable.go", why: "the records are added up only once",
@@ -221,7 +221,7 @@ var mutations = []mutation{
 	{file: "lua/allowall.lua", why: "a caller of AllowAll that is refused with others of its batch has to wait for what they got",
 		old: "size <= one.left then", new: "size <= one.state.free then"},
 	{file: "lua/allowall.lua", why: "all callers of AllowAll in one batch get one record, whatever the limiter's option",
-		old: "if find(request.flags, 'r', 1, true) then", new: "if false and find(request.flags, 'r', 1, true) then"},
+		old: "if find(request.flags, RECORD_EACH, 1, true) then", new: "if false and find(request.flags, RECORD_EACH, 1, true) then"},
 	{file: "lua/allowall.lua", why: "an earlier attempt that granted more than its groups take is taken for theirs",
 		old: "    if one.left > 0 then", new: "    if false then"},
 	{file: "lua/release.lua", why: "a release returns the newest grants first",
@@ -317,7 +317,7 @@ var mutations = []mutation{
 
 	// Retries.
 	{file: "lua/acquire.lua", why: "the records of an earlier attempt are not searched",
-		old: "  if ARGV[9] then", new: "  if false then"},
+		old: "  if id_count then", new: "  if false then"},
 	{file: "lua/acquire.lua", why: "the shortcut for a call that was granted in full is not used",
 		old: "if recovered and recovered == wanted then", new: "if false then",
 		equal: "dividing the recovered permits has the same result"},

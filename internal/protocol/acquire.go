@@ -34,37 +34,21 @@ type Ask struct {
 	Lease   int64 // how many permits to take ahead, at most
 }
 
-// flags returns the flags, which are letters only here and in the scripts.
+// flags returns the flags of a call. common are those of Options.common.
 func (a Ask) flags(common string) string {
-	var text [10]byte
-	flags := text[:0]
-	for _, f := range [...]struct {
-		set    bool
-		letter byte
-	}{{a.UpTo, 'u'}, {a.Detail, 'd'}, {a.Next, 'n'}, {a.Rebuild, 'b'}, {a.Partial, 'q'}, {a.Apart, 'j'}, {a.Check, 's'}} {
-		if f.set {
-			flags = append(flags, f.letter)
-		}
-	}
-	if len(flags) == 0 {
-		return common
-	}
-	return string(append(flags, common...))
+	return flagsOf(common, flag{flagUpTo, a.UpTo}, flag{flagDetail, a.Detail}, flag{flagNext, a.Next}, flag{flagRebuild, a.Rebuild},
+		flag{flagStrictOnly, a.Partial}, flag{flagApart, a.Apart}, flag{flagCheck, a.Check})
 }
 
 // common returns the flags that do not depend on the call. The call has set the limiter's own rate sets times.
 func (o Options) common(sets int) string {
-	flags := ""
-	if o.Enforced && sets < mostSets {
-		flags += "e"
-	}
-	return flags + o.wholeScores()
+	return flagsOf(o.wholeScores(), flag{flagEnforce, o.Enforced && sets < mostSets}, flag{flagRecordEach, o.RecordPerRequest})
 }
 
 // wholeScores returns the flag for scores in whole ms if the format needs it.
 func (o Options) wholeScores() string {
 	if o.Format == record.Redisson313 {
-		return "w"
+		return string(flagWholeScores)
 	}
 	return ""
 }
@@ -160,11 +144,7 @@ func (r *AcquireRequest) Args(args []any, e *Encoder, ask Ask, find bool) []any 
 		now = r.clock.set(appendMillis(memory[:0], at))
 	}
 	r.date(e, ask, at)
-	common := e.common(r.Sets)
-	if e.RecordPerRequest {
-		common += "r"
-	}
-	flags := ask.flags(common)
+	flags := ask.flags(e.common(r.Sets))
 	if !find {
 		return append(append(args, now, r.member.arg, r.permits, r.groups.arg, flags), e.tail...)
 	}

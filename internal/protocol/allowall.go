@@ -138,17 +138,9 @@ func (r *AllowAll) Args(args []any, find bool) []any {
 	return args
 }
 
-// flags returns the flags, which are letters only here and in the script, and the granularity.
+// flags returns the flags of a member, and the granularity.
 func (m *Member) flags() string {
-	flags := m.common(m.Sets)
-	for _, f := range [...]struct {
-		set    bool
-		letter string
-	}{{m.RecordPerRequest, "r"}, {m.Rebuild, "b"}, {m.Check, "s"}, {m.ServerTime, "t"}} {
-		if f.set {
-			flags += f.letter
-		}
-	}
+	flags := flagsOf(m.common(m.Sets), flag{flagRebuild, m.Rebuild}, flag{flagCheck, m.Check}, flag{flagServerTime, m.ServerTime})
 	if bucket := m.Bucket(); bucket > 0 {
 		flags += strconv.FormatInt(bucket, 10)
 	}

@@ -69,17 +69,7 @@ func (r *AllowAll) ArgsOfMany(args []any, now int64) []any {
 
 // flagsOfMany returns the flags of a limiter; more: it is not the last one of its call.
 func (o *Options) flagsOfMany(check, next, more bool) string {
-	flags := o.wholeScores()
-	if check {
-		flags += "s"
-	}
-	if next {
-		flags += "n"
-	}
-	if more {
-		flags += "a"
-	}
-	return flags
+	return flagsOf(o.wholeScores(), flag{flagCheck, check}, flag{flagNext, next}, flag{flagJoint, more})
 }
 
 // figuresOfMany is how many figures of a reply belong to a limiter.

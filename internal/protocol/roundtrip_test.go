@@ -92,7 +92,7 @@ func only(tb testing.TB, text, pattern string) string {
 // flagIn returns the expression with which a script looks for a flag. The pattern has FLAG for it, and OTHER for another.
 func flagIn(tb testing.TB, s *script.Script, pattern string) string {
 	tb.Helper()
-	const looks = `find\([\w.]+, '[a-z]', 1, true\)`
+	const looks = `find\([\w.]+, (?:'[a-z]'|[A-Z_]+), 1, true\)`
 	escape := strings.NewReplacer("FLAG", "("+looks+")", "OTHER", looks, "(", `\(`, ")", `\)`, "[", `\[`, ".", `\.`)
 	return only(tb, s.Text, escape.Replace(pattern))
 }
@@ -213,7 +213,7 @@ local ends = now and limiter.interval and lease and ` + only(f, AcquireScript.Te
 		"load_state(limiter, now, OTHER, FLAG)", "local partly, queued = OTHER, FLAG", "if bucketed and not FLAG then",
 		"local enforced = FLAG", "if groups and FLAG and not",
 		"grant_score(now, limiter.interval, granularity, false, FLAG)",
-		"not ARGV[7] and not FLAG then", "live and FLAG then", "FRACTIONS_BELOW or FLAG)", "local telling = flags ~= '' and FLAG and", // in the plain grant
+		"not (granularity or id_count) and not FLAG then", "live and FLAG then", "FRACTIONS_BELOW or FLAG)", "local telling = flags ~= '' and FLAG and", // in the plain grant
 	}, limiterValues, []string{"configured_rate"})
 	// A retry also calls find_attempt, of which the echo has only the parameters and how it knows recent ids.
 	search := `
@@ -376,7 +376,6 @@ func FuzzAllowAll(f *testing.F) {
 	var echoes [limiters]echo
 	for i := range echoes {
 		more := "local i = " + strconv.Itoa(i) + `
-local client_now = ARGV[2]
 local request = read_request(i, counts)
 ` + only(f, AllowAllScript.Text, `(local flags = request.*)\n`) + `
 local limiter = read_config(5 * i, request.configured_rate) or {}
@@ -387,7 +386,7 @@ if ` + only(f, AllowAllScript.Text, `if (ARGV\[.*\]) then`) + ` then
   since, id_count = ` + only(f, AllowAllScript.Text, `local since, id_count = (.*)\n`) + `
 end
 `
-		echoes[i] = newEcho(f, client, AllowAllScript, functions, []string{"local limiters = .*", "local counts = .*"}, more, slices.Concat([]string{
+		echoes[i] = newEcho(f, client, AllowAllScript, functions, []string{"local limiters = .*", "local client_now = .*", "local counts = .*"}, more, slices.Concat([]string{
 			"limiters", "now and to_micros(now)", "request.prefix", "permits_of(request.record)", "request.total", "id_count", "request.granularity",
 			"request.granularity and permits_of(string.sub(request.prefix, 1, #client_prefix(request.prefix) + 4))",
 			"score and now > 0 and to_micros(score) or nil", "since and to_micros(since)", "#counts", "counts[1]", "counts[2]",
@@ -578,6 +577,34 @@ func FuzzRequests(f *testing.F) {
 	})
 }
 
+// fragment returns the text of a fragment of the scripts.
+func fragment(t *testing.T, name string) string {
+	text, err := fs.ReadFile(lua.Files, "shared/"+name+".lua")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestFlagsAreThoseOfScripts evaluates the flags that the scripts share.
+func TestFlagsAreThoseOfScripts(t *testing.T) {
+	want := map[string]rune{
+		"ENFORCE": flagEnforce, "REBUILD": flagRebuild, "CHECK": flagCheck, "WHOLE_SCORES": flagWholeScores,
+		"RECORD_EACH": flagRecordEach, "SERVER_TIME": flagServerTime, "NEXT": flagNext, "DETAIL": flagDetail,
+		"UP_TO": flagUpTo, "STRICT_ONLY": flagStrictOnly, "APART": flagApart, "JOINT": flagJoint,
+	}
+	text := fragment(t, "flags")
+	if n := strings.Count(text, "\nlocal "); n != len(want) {
+		t.Errorf("the scripts have %d flags, %d here", n, len(want))
+	}
+	client := redistest.Embedded(t).Client()
+	for name, letter := range want {
+		if got, err := client.Eval(t.Context(), text+"return "+name, nil).Text(); got != string(letter) || err != nil {
+			t.Errorf("%s is %q in the scripts, %q here: %v", name, got, letter, err)
+		}
+	}
+}
+
 // TestNotesAreThoseOfScripts evaluates the constants that the scripts share.
 func TestNotesAreThoseOfScripts(t *testing.T) {
 	const fractions = 200 // FRACTIONS_BELOW
@@ -590,13 +617,9 @@ func TestNotesAreThoseOfScripts(t *testing.T) {
 	for i, name := range []string{"MISSING", "GARBLED", "NEGATIVE", "ABOVE", "DRIFTED", "EMPTY", "LOW", "HIGH"} {
 		want[name] = int64(repairs[i].note)
 	}
-	text, err := fs.ReadFile(lua.Files, "shared/base.lua")
-	if err != nil {
-		t.Fatal(err)
-	}
 	client := redistest.Embedded(t).Client()
 	for name, value := range want {
-		if got, err := client.Eval(t.Context(), string(text)+"\nreturn "+name, nil).Int64(); got != value || err != nil {
+		if got, err := client.Eval(t.Context(), fragment(t, "base")+"\nreturn "+name, nil).Int64(); got != value || err != nil {
 			t.Errorf("%s is %d in the scripts, %d here: %v", name, got, value, err)
 		}
 	}

@@ -15,8 +15,8 @@
 --
 -- Given: name, value and records (the keys), configured_rate ("rate interval type keep-alive"; nil or false: none), now (ms; nil
 -- or false: becomes this server's time), now_text and whole_text (now, and the next whole ms, as text; nil or false: none),
--- flags (s compare the free permits with the records, w scores in whole ms), most_expired (with so many expired records it is
--- no plain grant), telling (the permits to be granted, if the oldest live record is asked for; nil or false: it is not).
+-- flags (CHECK and WHOLE_SCORES count), most_expired (with so many expired records it is no plain grant), telling (the permits to
+-- be granted, if the oldest live record is asked for; nil or false: it is not).
 -- Result: fields (the configuration as read), and free, the free permits with the expired ones; nil: the state allows no plain
 -- grant. Only with free: rate, interval, kind, new (the limiter has no configuration yet), stored and counted (the stored free
 -- permits, as text and as a number; false: none), expired_count, expired_permits, live_count (nil if the oldest live record was
@@ -70,7 +70,7 @@ then
   free = unused and rate or counted and not new and counted + expired_permits or nil
   if free and (free > rate or not live and free ~= rate or expired_count >= most_expired) then
     free = nil
-  elseif free and flags ~= '' and live and find(flags, 's', 1, true) then
+  elseif free and flags ~= '' and live and find(flags, CHECK, 1, true) then
     local added, sum = call('ZRANGE', records, expired_count, expired_count + 255), free
     for n = 1, #added do
       local a, b, c, d = string.byte(added[n], -4, -1)
@@ -84,7 +84,7 @@ then
   end
   if free then
     ttl = call('PTTL', name)
-    score = (interval >= FRACTIONS_BELOW or find(flags, 'w', 1, true)) and math.ceil(now) or now
+    score = (interval >= FRACTIONS_BELOW or find(flags, WHOLE_SCORES, 1, true)) and math.ceil(now) or now
     score_text = score == now and now_text or whole_text or score -- a text costs Redis less than a number
     if oldest and live then
       local until_next = math.min(tonumber(oldest[2]), score) - cutoff

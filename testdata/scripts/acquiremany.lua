@@ -4,11 +4,18 @@
 -- All limiters are read before one is written, so a key of another type has no effect on any of them.
 --
 -- KEYS  three a limiter: config, value, permits
--- ARGV  1 now (ms, up to three decimals), then four a limiter: permits, the record that holds them, the caller's rate ("rate
---       interval type keep-alive"; '': none), flags (of plain_read.lua; a the call asks the next limiter, too; n return when a
---       permit returns)
--- reply five a limiter: status of the call (0; 10 it has no effect), rate, interval (ms), permits free afterwards, us until the
---       next permit returns (0: as in acquire.lua)
+-- ARGV  1 client_now       ms, up to three decimals
+--       then four a limiter:
+--         wanted           permits
+--         record           that holds them
+--         configured_rate  the caller's rate, "rate interval type keep-alive"; '': none
+--         flags            CHECK, WHOLE_SCORES, NEXT, JOINT
+-- reply five a limiter:
+--         status           of the call: 0, or 10 it has no effect
+--         rate
+--         interval         ms
+--         free             permits afterwards
+--         next             us until the next permit returns (0: as in acquire.lua)
 
 -- base.lua: constants. It defines no function: each definition costs a tenth of a call of Redis.
 local call, find, tonumber = redis.call, string.find, tonumber
@@ -31,6 +38,20 @@ local REBUILD_PENDING = 512 -- the free permits must be rebuilt once these are g
 local RATE_MISMATCH = 1024 -- the configured rate is not the caller's
 local FOREIGN_WRITER = 2048 -- a record of a client other than this library was seen, after a refusal in the queue
 local MANY = 4096 -- there are too many live records for one call to add up: recount.lua does that
+-- flags.lua names the flags of the scripts that grant permits. An argument has the letters of those that apply.
+-- internal/protocol has the same list.
+local ENFORCE = 'e' -- refuse if the configured rate is not the caller's; else the caller's rate is set where none is
+local REBUILD = 'b' -- finish a rebuild of the free permits
+local CHECK = 's' -- compare the free permits with the records
+local WHOLE_SCORES = 'w' -- scores in whole ms
+local RECORD_EACH = 'r' -- a record for each grant
+local SERVER_TIME = 't' -- this server's clock, in the place of the caller's
+local NEXT = 'n' -- return when the next permit returns
+local DETAIL = 'd' -- return when permits will be free
+local UP_TO = 'u' -- grant a part of the only size rather than nothing; but nothing while expired records may hold the rest
+local STRICT_ONLY = 'q' -- the queue goes on behind the strict groups, so only these are granted
+local APART = 'j' -- join no record of another batch
+local JOINT = 'a' -- the call asks the next limiter, too
 local most_expired = 128 -- records of one limiter; more would take the call too long
 local now_text, now = ARGV[1], tonumber(ARGV[1])
 local whole_text = string.format('%.0f', math.ceil(now))
@@ -42,7 +63,7 @@ for i = 0, #KEYS / 3 - 1 do
   local name, value, records, at = KEYS[3 * i + 1], KEYS[3 * i + 2], KEYS[3 * i + 3], 4 * i
   local configured_rate, flags = ARGV[at + 4] ~= '' and ARGV[at + 4], ARGV[at + 5]
   local wanted, own = tonumber(ARGV[at + 2]), 5 * i
-  local telling = flags ~= '' and find(flags, 'n', 1, true) and wanted
+  local telling = flags ~= '' and find(flags, NEXT, 1, true) and wanted
 -- plain_read.lua reads what a plain grant needs of a limiter. A plain grant is one record that joins no other, in a limiter of
 -- type '0' without keep-alive, whose state needs no repair and is not older than the configuration. This is a block to be
 -- included, as a function would be slower. A plain grant makes these calls to Redis:
@@ -60,8 +81,8 @@ for i = 0, #KEYS / 3 - 1 do
 --
 -- Given: name, value and records (the keys), configured_rate ("rate interval type keep-alive"; nil or false: none), now (ms; nil
 -- or false: becomes this server's time), now_text and whole_text (now, and the next whole ms, as text; nil or false: none),
--- flags (s compare the free permits with the records, w scores in whole ms), most_expired (with so many expired records it is
--- no plain grant), telling (the permits to be granted, if the oldest live record is asked for; nil or false: it is not).
+-- flags (CHECK and WHOLE_SCORES count), most_expired (with so many expired records it is no plain grant), telling (the permits to
+-- be granted, if the oldest live record is asked for; nil or false: it is not).
 -- Result: fields (the configuration as read), and free, the free permits with the expired ones; nil: the state allows no plain
 -- grant. Only with free: rate, interval, kind, new (the limiter has no configuration yet), stored and counted (the stored free
 -- permits, as text and as a number; false: none), expired_count, expired_permits, live_count (nil if the oldest live record was
@@ -115,7 +136,7 @@ then
   free = unused and rate or counted and not new and counted + expired_permits or nil
   if free and (free > rate or not live and free ~= rate or expired_count >= most_expired) then
     free = nil
-  elseif free and flags ~= '' and live and find(flags, 's', 1, true) then
+  elseif free and flags ~= '' and live and find(flags, CHECK, 1, true) then
     local added, sum = call('ZRANGE', records, expired_count, expired_count + 255), free
     for n = 1, #added do
       local a, b, c, d = string.byte(added[n], -4, -1)
@@ -129,7 +150,7 @@ then
   end
   if free then
     ttl = call('PTTL', name)
-    score = (interval >= FRACTIONS_BELOW or find(flags, 'w', 1, true)) and math.ceil(now) or now
+    score = (interval >= FRACTIONS_BELOW or find(flags, WHOLE_SCORES, 1, true)) and math.ceil(now) or now
     score_text = score == now and now_text or whole_text or score -- a text costs Redis less than a number
     if oldest and live then
       local until_next = math.min(tonumber(oldest[2]), score) - cutoff
@@ -145,7 +166,7 @@ end
   read[own + 1], read[own + 2], read[own + 3], read[own + 4], read[own + 5] =
     score_text, counted, expired_count, expired_permits, ttl
   enough = enough and left >= 0
-  if flags == '' or not find(flags, 'a', 1, true) then
+  if flags == '' or not find(flags, JOINT, 1, true) then
     if enough then
       granted[#granted + 1], granted[#granted + 2] = first, i
     end

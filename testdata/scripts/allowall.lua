@@ -1,18 +1,30 @@
 -- allowall.lua asks several limiters for the requests of one batch: of each request all limiters grant their part, or none does.
 --
 -- KEYS  five a limiter: config, value, client value, permits, client permits
--- ARGV  1 the requests of each group (a number a group), 2 now (ms, up to three decimals), then four a limiter: permits (a
---       number a group), the record of all that is wanted (if one cannot hold it, only its prefix counts), the caller's rate
---       ("rate interval type keep-alive"; '': none), flags (e refuse if the configured rate is another one, else the caller's
---       rate is set where none is; b finish a rebuild; s compare the free permits with the records; w scores in whole ms; r a
---       record for each grant; t this server's clock in the place of now; a number: the granularity in ms); then, if an
---       earlier attempt of the same batch is searched, two a limiter: the time of that attempt (ms), or an earlier one, and
---       how many ids the batch has
--- reply 1 status (0; else as in acquire.lua, of the limiter whose number, from 0, follows), then with status 0 seven a
---       limiter: now (us), rate, interval (ms), permits free afterwards, us until the next permit returns (0: as in
---       acquire.lua), notes (base.lua), us until all are free; no more if all is granted; then for each group how many
---       of it are granted (-1: more than the rate of limiter 0; -2: of limiter 1, ...), and for each limiter the us until it has
---       the permits of the first refused request (0: it has them; -1: not known, so ask again)
+-- ARGV  1 counts           requests of each group (a number a group)
+--       2 client_now       ms, up to three decimals
+--       then four a limiter:
+--         sizes            permits of each group (a number a group)
+--         record           of all that is wanted; if one cannot hold it, only its prefix counts
+--         configured_rate  the caller's rate, "rate interval type keep-alive"; '': none
+--         flags            ENFORCE, REBUILD, CHECK, WHOLE_SCORES, RECORD_EACH, SERVER_TIME, and a number: the granularity in ms
+--       then, to search the records of an earlier attempt of the same batch first, two a limiter:
+--         since            ms: the time of that attempt or an earlier one
+--         id_count         how many ids the batch has
+-- reply 1 status           0; else as in acquire.lua, and then
+--       2 failed           the number of the limiter that has it, from 0
+--       with status 0, seven a limiter:
+--         now              us
+--         rate
+--         interval         ms
+--         free             permits afterwards
+--         next             us until the next permit returns (0: as in acquire.lua)
+--         notes            base.lua
+--         reset            us until all permits are free
+--       no more if all is granted; else for each group:
+--         granted          requests of it (-1: more than the rate of limiter 0; -2: of limiter 1, ...)
+--         waits            one a limiter: us until it has the permits of the first refused request (0: it has them; -1: not
+--                          known, so ask again)
 
 -- base.lua: constants. It defines no function: each definition costs a tenth of a call of Redis.
 local call, find, tonumber = redis.call, string.find, tonumber
@@ -35,7 +47,22 @@ local REBUILD_PENDING = 512 -- the free permits must be rebuilt once these are g
 local RATE_MISMATCH = 1024 -- the configured rate is not the caller's
 local FOREIGN_WRITER = 2048 -- a record of a client other than this library was seen, after a refusal in the queue
 local MANY = 4096 -- there are too many live records for one call to add up: recount.lua does that
+-- flags.lua names the flags of the scripts that grant permits. An argument has the letters of those that apply.
+-- internal/protocol has the same list.
+local ENFORCE = 'e' -- refuse if the configured rate is not the caller's; else the caller's rate is set where none is
+local REBUILD = 'b' -- finish a rebuild of the free permits
+local CHECK = 's' -- compare the free permits with the records
+local WHOLE_SCORES = 'w' -- scores in whole ms
+local RECORD_EACH = 'r' -- a record for each grant
+local SERVER_TIME = 't' -- this server's clock, in the place of the caller's
+local NEXT = 'n' -- return when the next permit returns
+local DETAIL = 'd' -- return when permits will be free
+local UP_TO = 'u' -- grant a part of the only size rather than nothing; but nothing while expired records may hold the rest
+local STRICT_ONLY = 'q' -- the queue goes on behind the strict groups, so only these are granted
+local APART = 'j' -- join no record of another batch
+local JOINT = 'a' -- the call asks the next limiter, too
 local limiters = #KEYS / 5
+local client_now = ARGV[2]
 
 -- A batch of one group is granted here as a whole, by plain grants. Otherwise this block ends before a permit is taken, and
 -- the state is read again.
@@ -48,7 +75,7 @@ for i = 0, count and limiters - 1 or -1 do
     plain = nil
     break
   end
-  local now_text, whole_text = not find(flags, 't', 1, true) and ARGV[2], nil
+  local now_text, whole_text = not find(flags, SERVER_TIME, 1, true) and client_now, nil
   local now = now_text and tonumber(now_text)
   local configured_rate = ARGV[at + 3] ~= '' and ARGV[at + 3]
   local telling = wanted
@@ -69,8 +96,8 @@ for i = 0, count and limiters - 1 or -1 do
 --
 -- Given: name, value and records (the keys), configured_rate ("rate interval type keep-alive"; nil or false: none), now (ms; nil
 -- or false: becomes this server's time), now_text and whole_text (now, and the next whole ms, as text; nil or false: none),
--- flags (s compare the free permits with the records, w scores in whole ms), most_expired (with so many expired records it is
--- no plain grant), telling (the permits to be granted, if the oldest live record is asked for; nil or false: it is not).
+-- flags (CHECK and WHOLE_SCORES count), most_expired (with so many expired records it is no plain grant), telling (the permits to
+-- be granted, if the oldest live record is asked for; nil or false: it is not).
 -- Result: fields (the configuration as read), and free, the free permits with the expired ones; nil: the state allows no plain
 -- grant. Only with free: rate, interval, kind, new (the limiter has no configuration yet), stored and counted (the stored free
 -- permits, as text and as a number; false: none), expired_count, expired_permits, live_count (nil if the oldest live record was
@@ -124,7 +151,7 @@ then
   free = unused and rate or counted and not new and counted + expired_permits or nil
   if free and (free > rate or not live and free ~= rate or expired_count >= most_expired) then
     free = nil
-  elseif free and flags ~= '' and live and find(flags, 's', 1, true) then
+  elseif free and flags ~= '' and live and find(flags, CHECK, 1, true) then
     local added, sum = call('ZRANGE', records, expired_count, expired_count + 255), free
     for n = 1, #added do
       local a, b, c, d = string.byte(added[n], -4, -1)
@@ -138,7 +165,7 @@ then
   end
   if free then
     ttl = call('PTTL', name)
-    score = (interval >= FRACTIONS_BELOW or find(flags, 'w', 1, true)) and math.ceil(now) or now
+    score = (interval >= FRACTIONS_BELOW or find(flags, WHOLE_SCORES, 1, true)) and math.ceil(now) or now
     score_text = score == now and now_text or whole_text or score -- a text costs Redis less than a number
     if oldest and live then
       local until_next = math.min(tonumber(oldest[2]), score) - cutoff
@@ -920,13 +947,13 @@ local function read_request(number, counts)
     record = ARGV[at + 2],
     configured_rate = ARGV[at + 3] ~= '' and ARGV[at + 3] or nil,
     flags = flags,
-    client_now = find(flags, 't', 1, true) and '' or ARGV[2],
+    client_now = find(flags, SERVER_TIME, 1, true) and '' or client_now,
     granularity = granularity and tonumber(granularity),
   }
 end
 
 local function score_of(request, limiter, now)
-  return grant_score(now, limiter.interval, request.granularity, nil, find(request.flags, 'w', 1, true))
+  return grant_score(now, limiter.interval, request.granularity, nil, find(request.flags, WHOLE_SCORES, 1, true))
 end
 
 -- read_limiter returns the configuration and the state of a limiter, numbered from 0; or nil and a status.
@@ -934,12 +961,12 @@ local function read_limiter(number, counts, recovered)
   local request = read_request(number, counts)
   local flags = request.flags
   local limiter, fault = read_config(5 * number, request.configured_rate)
-  local enforced = find(flags, 'e', 1, true)
+  local enforced = find(flags, ENFORCE, 1, true)
   if not limiter or enforced and limiter.mismatch and not recovered then
     return nil, enforced and 8 or fault
   end
   local now = read_clock(request.client_now)
-  local state = load_state(limiter, now, find(flags, 'b', 1, true), find(flags, 's', 1, true))
+  local state = load_state(limiter, now, find(flags, REBUILD, 1, true), find(flags, CHECK, 1, true))
   state.notes = state.notes + (limiter.mismatch and RATE_MISMATCH or 0)
   local score, bucketed = score_of(request, limiter, now)
   return { request = request, limiter = limiter, state = state, now = now, score = score, bucketed = bucketed }
@@ -1424,7 +1451,7 @@ local function remove_surplus(records, oldest, rate, surplus)
   call('ZREM', records, unpack(gone))
   return surplus
 end
-    if find(request.flags, 'r', 1, true) then
+    if find(request.flags, RECORD_EACH, 1, true) then
       for group, size in ipairs(request.sizes) do
         prefix = add_records(records, prefix, granted[group], size, score)
       end

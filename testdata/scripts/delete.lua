@@ -3,7 +3,8 @@
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  none
--- reply 1 how many keys were removed, then the number of each key that stays because another program uses it
+-- reply 1 removed  how many keys
+--       then the number of each key that stays because another program uses it
 
 -- base.lua: constants. It defines no function: each definition costs a tenth of a call of Redis.
 local call, find, tonumber = redis.call, string.find, tonumber

@@ -1,9 +1,11 @@
 -- expire.lua sets or clears the TTL of a limiter: of all its keys, but not of a key that another program uses.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
--- ARGV  1 PEXPIRE, PEXPIREAT or PERSIST, 2 ms from now or since the epoch (0 with PERSIST), 3 condition on the TTL of the
---       configuration: '' none, NX it has none, XX it has one, GT it ends before, LT it ends later or never
--- reply 1 if it was done, else 0
+-- ARGV  1 command    PEXPIRE, PEXPIREAT or PERSIST
+--       2 time       ms from now or since the epoch (0 with PERSIST)
+--       3 condition  on the TTL of the configuration: '' none, NX it has none, XX it has one, GT it ends before, LT it ends later
+--                    or never
+-- reply 1 done       1, else 0
 --
 -- PEXPIRE has these conditions from Redis 7.0 on, so they are checked here.
 --

@@ -4,11 +4,17 @@
 -- check_records, only when two passes in a row found the same surplus: that both missed changes of the same size is not likely.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
--- ARGV  1 now (ms, up to three decimals; '': this server's clock); then how far the calls before have come: 2 the newest
---       record that was read, 3 the oldest one, 4 how many were read, 5 the permits in them, 6 the surplus when all were read
---       before; '', '', 0, 0, 0 at first
--- reply 1 status (0, 1 to 7 not initialised: config.lua), then with status 0:
---       2 notes (base.lua; with MORE or MANY the caller goes on), 3 to 7 the next ARGV 2 to 6
+-- ARGV  1 client_now  ms, up to three decimals; '': this server's clock
+--       then how far the calls before have come ('', '', 0, 0, 0 at first):
+--       2 newest      record that was read
+--       3 last        the oldest record that was read
+--       4 count       how many were read
+--       5 sum         permits in them
+--       6 seen        the surplus when all were read before
+-- reply 1 status      0; 1 to 7 not initialised: config.lua
+--       with status 0:
+--       2 notes       base.lua; with MORE or MANY the caller goes on
+--       3 to 7        the next ARGV 2 to 6
 
 -- base.lua: constants. It defines no function: each definition costs a tenth of a call of Redis.
 local call, find, tonumber = redis.call, string.find, tonumber

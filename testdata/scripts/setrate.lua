@@ -2,9 +2,14 @@
 -- kept and counted against the new rate.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
--- ARGV  1 now (ms; '': this server's clock), 2 rate, 3 interval (ms), 4 type, 5 keep-alive (ms; 0: none),
---       6 flags: k keep the grants (if the type stays), u only if a rate is set
--- reply 1 if it was set, else 0; 2 notes (base.lua)
+-- ARGV  1 client_now  ms; '': this server's clock
+--       2 rate
+--       3 interval    ms
+--       4 kind        the type
+--       5 keep_alive  ms; 0: none
+--       6 flags       k keep the grants (if the type stays), u only if a rate is set
+-- reply 1 set         1, else 0
+--       2 notes       base.lua
 
 -- base.lua: constants. It defines no function: each definition costs a tenth of a call of Redis.
 local call, find, tonumber = redis.call, string.find, tonumber

@@ -2,11 +2,22 @@
 -- configuration is wanted.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
--- ARGV  1 now (ms; '': this server's clock), 2 flags: c configuration alone
--- reply 1 status (0, 1 to 7 not initialised: config.lua), then with status 0:
---       2 rate, 3 interval (ms), 4 type, 5 keep-alive (ms), then, without c: 6 permits free, 7 permits in live records,
---       8 live records, 9 and 10 time of the oldest and of the newest of them (us; 0: none), 11 TTL of the configuration
---       (ms; -1: none), 12 1 if free permits and records add up to the rate, else 0
+-- ARGV  1 client_now  ms; '': this server's clock
+--       2 flags       c configuration alone
+-- reply 1 status      0; 1 to 7 not initialised: config.lua
+--       with status 0:
+--       2 rate
+--       3 interval    ms
+--       4 type
+--       5 keep_alive  ms
+--       without c:
+--       6 free        permits
+--       7 used        permits in live records
+--       8 count       live records
+--       9 oldest      time of the oldest of them (us; 0: none)
+--      10 newest      time of the newest of them (us; 0: none)
+--      11 ttl         of the configuration (ms; -1: none)
+--      12 consistent  1 if free permits and records add up to the rate, else 0
 
 -- base.lua: constants. It defines no function: each definition costs a tenth of a call of Redis.
 local call, find, tonumber = redis.call, string.find, tonumber

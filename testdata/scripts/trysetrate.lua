@@ -2,8 +2,11 @@
 -- exist stay.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
--- ARGV  1 rate, 2 interval (ms), 3 type, 4 keep-alive (ms; 0: none)
--- reply 1 if the limiter had no type, and so no rate, before; else 0
+-- ARGV  1 rate
+--       2 interval    ms
+--       3 kind        the type
+--       4 keep_alive  ms; 0: none
+-- reply 1 set         1 if the limiter had no type, and so no rate, before; else 0
 
 -- base.lua: constants. It defines no function: each definition costs a tenth of a call of Redis.
 local call, find, tonumber = redis.call, string.find, tonumber
