@@ -22,7 +22,7 @@ import (
 type granter struct{}
 
 func (granter) Process(_ context.Context, cmd redis.Cmder) error {
-	cmd.(*script.Command).SetVal([]int64{0, 10, 1000, 9})
+	cmd.(*script.Command).SetVal([]int64{0, 10, 1000, 9, 0, 0})
 	return nil
 }
 

@@ -130,7 +130,7 @@ var mutations = []mutation{
 	{file: "internal/exchange/shared.go", why: "behind a proxy each shared command is sent in vain",
 		old: "		c.exchange.proxied.Store(true)\n", new: ""},
 	{file: "internal/protocol/many.go", why: "all batches of a shared command read the first reply",
-		old: "reply[place*figuresOfMany:][:figuresOfMany]", new: "reply[:figuresOfMany]"},
+		old: "part := reply[place*figuresOfMany:]", new: "part := reply[0*place:]"},
 	{file: "internal/protocol/many.go", why: "a shared command does not ask for the next permit",
 		old: "flag{flagNext, next}", new: "flag{flagNext, false}"},
 	{file: "internal/script/attempts.go", why: "a call does not notice that its shared command is written",
@@ -317,7 +317,7 @@ var mutations = []mutation{
 
 	// Retries.
 	{file: "lua/acquire.lua", why: "the records of an earlier attempt are not searched",
-		old: "  if id_count then", new: "  if false then"},
+		old: "  if since then", new: "  if false then"},
 	{file: "lua/acquire.lua", why: "the shortcut for a call that was granted in full is not used",
 		old: "if recovered and recovered == wanted then", new: "if false then",
 		equal: "dividing the recovered permits has the same result"},
@@ -510,7 +510,7 @@ var mutations = []mutation{
 	{file: "lua/acquire.lua", why: "what a lease takes has no record",
 		old: "  left = left - ahead\n", new: "  left = left\n"},
 	{file: "lua/acquire.lua", why: "a lease has all that was asked for",
-		old: "origin or -2, ahead", new: "origin or -2, tonumber(lease)"},
+		old: "= origin, ahead, together_in", new: "= origin, lease or 0, together_in"},
 	{file: "lua/release.lua", why: "what has expired is given back",
 		old: "elseif tonumber(undone) > state.cutoff then", new: "elseif true then"},
 	{file: "internal/lease/ledger.go", why: "more is asked for although a change has ended the lease",

@@ -34,9 +34,9 @@ type Ask struct {
 	Lease   int64 // how many permits to take ahead, at most
 }
 
-// flags returns the flags of a call. common are those of Options.common.
-func (a Ask) flags(common string) string {
-	return flagsOf(common, flag{flagUpTo, a.UpTo}, flag{flagDetail, a.Detail}, flag{flagNext, a.Next}, flag{flagRebuild, a.Rebuild},
+// flags returns the flags of a call. common are those of Options.common. general: the call is more than a plain grant.
+func (a Ask) flags(common string, general bool) string {
+	return flagsOf(common, flag{flagGeneral, general}, flag{flagUpTo, a.UpTo}, flag{flagDetail, a.Detail}, flag{flagNext, a.Next}, flag{flagRebuild, a.Rebuild},
 		flag{flagStrictOnly, a.Partial}, flag{flagApart, a.Apart}, flag{flagCheck, a.Check})
 }
 
@@ -71,11 +71,10 @@ type AcquireRequest struct {
 	permits any       // permits asked for, if one record can hold them; otherwise ""
 	id      int64     // last three bytes of the first id
 	recent  RecentIDs // of grants before the first attempt
-	lease   bool      // a lease was asked for
 	began   time.Time // when the last attempt was made, with a monotonic reading; only with Options.Lease
 	clock   argBuffer // now, in ms
 	member  argBuffer // the record of all that is asked for
-	groups  argBuffer // see appendGroups
+	groups  []any     // see setGroups
 }
 
 // Next prepares r for another call, which follows the grants with the given ids.
@@ -144,12 +143,30 @@ func (r *AcquireRequest) Args(args []any, e *Encoder, ask Ask, find bool) []any 
 		now = r.clock.set(appendMillis(memory[:0], at))
 	}
 	r.date(e, ask, at)
-	flags := ask.flags(e.common(r.Sets))
-	if !find {
-		return append(append(args, now, r.member.arg, r.permits, r.groups.arg, flags), e.tail...)
+	general := find || r.permits == any("") || len(ask.Groups) == 0 || ask.Rebuild || e.Bucket() > 0
+	args = append(args, now, r.member.arg, r.permits, ask.flags(e.common(r.Sets), general), e.own)
+	if general {
+		args = append(args, orNone(e.Bucket()))
+		if ask.Lease > 0 {
+			args = append(args, ask.Lease, e.Lease.Milliseconds())
+		} else {
+			args = append(args, "", "")
+		}
+		if find {
+			args = append(args, millisText(r.first), r.Records, r.recent.text())
+		} else {
+			args = append(args, "", "", "")
+		}
 	}
-	return append(args, now, r.member.arg, r.permits, r.groups.arg, flags,
-		e.own, e.Bucket(), millisText(r.first), r.Records, r.recent.text())
+	return append(args, r.groups...)
+}
+
+// orNone returns a number as an argument; "" for 0.
+func orNone(n int64) any {
+	if n == 0 {
+		return ""
+	}
+	return n
 }
 
 // date sets the time of an attempt, and draws ids for the first one.
@@ -161,10 +178,8 @@ func (r *AcquireRequest) date(e *Encoder, ask Ask, now int64) {
 		}
 		return
 	}
-	var memory [64]byte
 	r.draw(e, ask)
-	r.groups.set(appendGroups(memory[:0], ask, e.Lease))
-	r.lease = ask.Lease > 0
+	r.setGroups(ask)
 	if r.first = now; e.ServerTime {
 		r.first = e.served.Load()
 	}
@@ -205,25 +220,27 @@ func idsOf(permits int64) int64 {
 	return 1 + min(permits, mostPermits)/math.MaxUint32
 }
 
-// appendGroups appends groups as acquire.lua reads them: "SIZExCOUNT", followed by "!" if the group is strict, and "+N/MS" for
-// a lease that ends with a bucket of that length, separated by blanks.
-func appendGroups(text []byte, ask Ask, bucket time.Duration) []byte {
+// setGroups makes the arguments for the groups: of each its size and its count, which is negative if the group is strict. Numbers
+// that stay the same are used again, which saves allocations.
+func (r *AcquireRequest) setGroups(ask Ask) {
+	if n := 2 * len(ask.Groups); n <= cap(r.groups) {
+		r.groups = r.groups[:n]
+	} else {
+		r.groups = make([]any, n)
+	}
+	set := func(at int, n int64) {
+		if r.groups[at] != any(n) {
+			r.groups[at] = n
+		}
+	}
 	for i, g := range ask.Groups {
-		if i > 0 {
-			text = append(text, ' ')
-		}
-		text = strconv.AppendInt(text, g.Size, 10)
-		text = append(text, 'x')
-		text = strconv.AppendInt(text, g.Count, 10)
+		set(2*i, g.Size)
 		if i < ask.Strict {
-			text = append(text, '!')
+			set(2*i+1, -g.Count)
+		} else {
+			set(2*i+1, g.Count)
 		}
 	}
-	if ask.Lease > 0 {
-		text = strconv.AppendInt(append(text, " +"...), ask.Lease, 10)
-		text = strconv.AppendInt(append(text, '/'), bucket.Milliseconds(), 10)
-	}
-	return text
 }
 
 // An AcquireReply is the decoded reply of acquire.lua, or a local reply in the same form.
@@ -275,43 +292,36 @@ func (r AcquireReply) Shared() fairshare.Reply {
 	}
 }
 
-// Reply decodes the reply to the last attempt of r. Short replies omit what follows from the time of the request.
+// Reply decodes the reply to the last attempt of r.
 func (r *AcquireRequest) Reply(e *Encoder, a *script.Attempts, reply []int64) (AcquireReply, error) {
 	if err := statusOf(a, reply[0]); err != nil {
 		return AcquireReply{}, err
 	}
-	g := AcquireReply{
-		Now: r.now, Rate: reply[1], Interval: Millis(reply[2]), Free: reply[3], Origin: record.NoOrigin, ID: r.id,
+	const header = 6 // figures, of which the last one is the number of those that follow
+	return r.decode(e, reply, reply[header:][:reply[header-1]]), nil
+}
+
+// decode decodes the header of a reply, and what follows it: nothing if all is granted and there is nothing else to tell.
+func (r *AcquireRequest) decode(e *Encoder, header, rest []int64) AcquireReply {
+	next, interval := header[4], header[2]
+	g := AcquireReply{Now: r.now, Rate: header[1], Interval: Millis(interval), Free: header[3], Origin: record.NoOrigin, ID: r.id}
+	const fixed = 6 // figures of the rest, before two a group
+	if len(rest) > 0 {
+		g.Notes, g.Now, g.Origin, g.Ahead, g.Together = Notes(rest[0]), rest[1], rest[3], rest[4], Micros(rest[5])
 	}
-	long := len(reply) > 5
-	if long {
-		g.Notes, g.Now = Notes(reply[5]), reply[6]
+	if len(rest) > fixed {
+		g.outcomes = rest[fixed:]
 	}
 	if e.ServerTime {
 		e.served.Store(g.Now - serverSlack)
 	}
-	if len(reply) > 8 {
-		g.Origin, g.outcomes = reply[8], reply[9:]
-	}
-	if r.lease {
-		if g.Ahead, g.outcomes = reply[9], reply[10:]; len(g.outcomes) == 0 {
-			g.outcomes = nil
-		}
-	}
-	if n := len(g.outcomes); n%2 == 1 {
-		g.Together, g.outcomes = Micros(g.outcomes[n-1]), g.outcomes[:n-1]
-	}
-	g.At = e.Dated(g.Now, reply[2], g.Ahead > 0)
-	g.ResetAfter = Micros(g.At - g.Now + reply[2]*1000)
-	if long {
-		g.ResetAfter = Micros(reply[7])
-	}
-	next := int64(0)
-	if len(reply) > 4 {
-		next = reply[4]
+	g.At = e.Dated(g.Now, interval, g.Ahead > 0)
+	g.ResetAfter = Micros(g.At - g.Now + interval*1000)
+	if len(rest) > 0 {
+		g.ResetAfter = Micros(rest[2])
 	}
 	g.NextAfter = nextAfter(next, g.ResetAfter)
-	return g, nil
+	return g
 }
 
 // nextAfter returns the time until the next permit returns. us is that time in a reply (0: not known). reset is the time until

@@ -14,6 +14,7 @@ const (
 	flagStrictOnly  = 'q' // grant only the strict groups
 	flagApart       = 'j' // join no record of another batch
 	flagJoint       = 'a' // the call asks the next limiter, too
+	flagGeneral     = 'g' // the call is more than a plain grant, and has more arguments
 )
 
 // A flag is a letter, and whether it applies.
@@ -24,7 +25,7 @@ type flag struct {
 
 // flagsOf returns the letters of the flags that apply, and then more of them.
 func flagsOf(more string, all ...flag) string {
-	var text [12]byte
+	var text [13]byte
 	flags := text[:0]
 	for _, f := range all {
 		if f.set {

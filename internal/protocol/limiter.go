@@ -93,7 +93,6 @@ type Encoder struct {
 	identity *record.Identity
 	clock    func() time.Time
 	own      any          // Own as an argument
-	tail     []any        // last arguments of acquire.lua, if no earlier attempt is searched
 	served   atomic.Int64 // ServerTime: lower bound of a new call's time (µs, server's clock); 0: unknown
 }
 
@@ -101,12 +100,6 @@ type Encoder struct {
 func (e *Encoder) Init(o Options, identity *record.Identity, clock func() time.Time) {
 	e.Options, e.identity, e.clock = o, identity, clock
 	e.own = o.Own.text()
-	switch bucket := o.Bucket(); {
-	case bucket > 0:
-		e.tail = []any{e.own, bucket}
-	case e.own != "":
-		e.tail = []any{e.own}
-	}
 }
 
 // Now returns the time as an argument, or "" if the server's clock decides.

@@ -78,7 +78,11 @@ const figuresOfMany = 5
 // ReplyOfMany decodes the part of a reply that belongs to r, whose limiter has a place in the command. The error is
 // ErrNotPlain if the request must be made by acquire.lua.
 func (r *AcquireRequest) ReplyOfMany(e *Encoder, a *script.Attempts, reply []int64, place int) (AcquireReply, error) {
-	return r.Reply(e, a, reply[place*figuresOfMany:][:figuresOfMany])
+	part := reply[place*figuresOfMany:]
+	if err := statusOf(a, part[0]); err != nil {
+		return AcquireReply{}, err
+	}
+	return r.decode(e, part, nil), nil
 }
 
 // ReplyOfMany is the same for several limiters, of which the first one has a place in the command.

@@ -35,7 +35,7 @@ func TestAcquireReplies(t *testing.T) {
 		served  int64
 	}{
 		"all granted": {
-			reply: []int64{0, 10, 1000, 4},
+			reply: []int64{0, 10, 1000, 4, 0, 0},
 			want: AcquireReply{
 				Now: now, At: now + 700, Rate: 10, Interval: time.Second, Free: 4, Origin: record.NoOrigin,
 				NextAfter: time.Second + 700*time.Microsecond, ResetAfter: time.Second + 700*time.Microsecond,
@@ -43,7 +43,7 @@ func TestAcquireReplies(t *testing.T) {
 			granted: []int64{3, 7},
 		},
 		"all granted, with the next permit": {
-			reply: []int64{0, 10, 1000, 4, 2500},
+			reply: []int64{0, 10, 1000, 4, 2500, 0},
 			want: AcquireReply{
 				Now: now, At: now + 700, Rate: 10, Interval: time.Second, Free: 4, Origin: record.NoOrigin,
 				NextAfter: 2500 * time.Microsecond, ResetAfter: time.Second + 700*time.Microsecond,
@@ -51,7 +51,7 @@ func TestAcquireReplies(t *testing.T) {
 			granted: []int64{3, 7},
 		},
 		"all granted, with fractions": {
-			reply: []int64{0, 10, 100, 4, 100_001}, // not after the permits granted now
+			reply: []int64{0, 10, 100, 4, 100_001, 0}, // not after the permits granted now
 			want: AcquireReply{
 				Now: now, At: now, Rate: 10, Interval: 100 * ms, Free: 4, Origin: record.NoOrigin, NextAfter: 100 * ms, ResetAfter: 100 * ms,
 			},
@@ -59,7 +59,7 @@ func TestAcquireReplies(t *testing.T) {
 		},
 		"all granted, by the server's clock": {
 			options: Options{ServerTime: true},
-			reply:   []int64{0, 10, 1000, 4, 0, 0, later, 1_000_700},
+			reply:   []int64{0, 10, 1000, 4, 0, 6, 0, later, 1_000_700, -2, 0, 0},
 			want: AcquireReply{
 				Now: later, At: later + 700, Rate: 10, Interval: time.Second, Free: 4, Origin: record.NoOrigin,
 				NextAfter: time.Second + 700*time.Microsecond, ResetAfter: time.Second + 700*time.Microsecond,
@@ -68,15 +68,23 @@ func TestAcquireReplies(t *testing.T) {
 			served:  later - 1e6,
 		},
 		"all granted, with notes": {
-			reply: []int64{0, 10, 1000, 0, 1, int64(More | 1), now, 5000, 77},
+			reply: []int64{0, 10, 1000, 0, 1, 6, int64(More | 1), now, 5000, 77, 0, 0},
 			want: AcquireReply{
 				Now: now, At: now + 700, Rate: 10, Interval: time.Second, Notes: More | 1, Origin: 77, NextAfter: time.Microsecond, ResetAfter: 5 * ms,
-				outcomes: []int64{},
 			},
+		},
+		"a lease": {
+			options: Options{Lease: 40 * ms},
+			reply:   []int64{0, 10, 1000, 1, 0, 6, 0, now, 1_009_700, -2, 3, 0},
+			want: AcquireReply{
+				Now: now, At: now + 39_700, Rate: 10, Interval: time.Second, Free: 1, Origin: record.NoOrigin, Ahead: 3,
+				NextAfter: 1_009_700 * time.Microsecond, ResetAfter: 1_009_700 * time.Microsecond,
+			},
+			granted: []int64{3, 7},
 		},
 		"refused": {
 			options: Options{Granularity: 50 * ms},
-			reply:   []int64{0, 10, 1000, 1, 2500, int64(RateMismatch | ForeignWriter), now, 9000, 5, 1, 2500, -1, 0},
+			reply:   []int64{0, 10, 1000, 1, 2500, 10, int64(RateMismatch | ForeignWriter), now, 9000, 5, 0, 0, 1, 2500, -1, 0},
 			want: AcquireReply{
 				Now: now, At: now + 49_700, Rate: 10, Interval: time.Second, Free: 1, Notes: RateMismatch | ForeignWriter, Origin: 5,
 				NextAfter: 2500 * time.Microsecond, ResetAfter: 9 * ms, outcomes: []int64{1, 2500, -1, 0},
@@ -84,7 +92,7 @@ func TestAcquireReplies(t *testing.T) {
 			granted: []int64{1, -1},
 		},
 		"refused, with waiting callers": {
-			reply: []int64{0, 10, 1000, 1, 2000, 0, now, 9000, 5, 1, 2500, 0, 0, 4500},
+			reply: []int64{0, 10, 1000, 1, 2000, 10, 0, now, 9000, 5, 0, 4500, 1, 2500, 0, 0},
 			want: AcquireReply{
 				Now: now, At: now + 700, Rate: 10, Interval: time.Second, Free: 1, Origin: 5, NextAfter: 2 * ms, ResetAfter: 9 * ms,
 				Together: 4500 * time.Microsecond, outcomes: []int64{1, 2500, 0, 0},
@@ -92,7 +100,7 @@ func TestAcquireReplies(t *testing.T) {
 			granted: []int64{1, 0},
 		},
 		"longest interval": {
-			reply: []int64{0, 10, 1e15 - 1, 4, 0, 0, now, math.MaxInt64},
+			reply: []int64{0, 10, 1e15 - 1, 4, 0, 6, 0, now, math.MaxInt64, -2, 0, 0},
 			want: AcquireReply{
 				Now: now, At: now + 700, Rate: 10, Interval: Millis(math.MaxInt64), Free: 4, Origin: record.NoOrigin,
 				NextAfter: time.Duration(math.MaxInt64 / 1000 * 1000), ResetAfter: time.Duration(math.MaxInt64 / 1000 * 1000),
@@ -186,7 +194,7 @@ func TestOtherRateHadNoEffect(t *testing.T) {
 		if _, err := a.MarshalBinary(); err != nil {
 			t.Fatal(err)
 		}
-		r.Reply(e, &a, []int64{status, 1, 1, 1})
+		r.Reply(e, &a, []int64{status, 1, 1, 1, 0, 0})
 		if a.End(errors.New("lost")); a.MaybeExecuted() != executed {
 			t.Errorf("status %d: the attempt may have been executed: %v, want %v", status, !executed, executed)
 		}

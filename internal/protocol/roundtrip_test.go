@@ -192,10 +192,10 @@ func keysOf(limiters int) (keys []string) {
 
 func FuzzAcquire(f *testing.F) {
 	client := redistest.Embedded(f).Client()
-	functions := slices.Concat([]string{"parse_groups", "permits_of", "client_prefix", "grant_score"}, configFunctions, timeFunctions)
-	statements := []string{`local prefix = string\.sub\(record, .*`, `local lease, lease_bucket = .*`}
+	functions := slices.Concat([]string{"read_groups", "permits_of", "client_prefix", "grant_score"}, configFunctions, timeFunctions)
+	statements := []string{`wanted, configured_rate = .*`, `granularity, lease, lease_bucket, since = .*`, `local general = .*`, `local first_group = .*`, `local prefix = string\.sub\(record, .*`}
 	more := `
-local groups, strict = parse_groups(ARGV[4])
+local groups, strict = read_groups(first_group)
 local listed = ''
 for _, group in ipairs(groups) do
   listed = listed .. string.format('%.0fx%.0f ', group.size, group.count)
@@ -207,13 +207,13 @@ local ends = now and limiter.interval and lease and ` + only(f, AcquireScript.Te
 	values := slices.Concat([]string{
 		"now and to_micros(now)", "prefix", "permits_of(record)", "wanted", "granularity",
 		"granularity and permits_of(string.sub(prefix, 1, #client_prefix(prefix) + 4))", "listed", "strict",
-		"tonumber(lease)", "tonumber(lease_bucket)", "score and now > 0 and to_micros(score) or nil",
+		"lease", "lease_bucket", "score and now > 0 and to_micros(score) or nil",
 		"ends and now > 0 and to_micros(ends) or nil",
 		"local partly, queued = FLAG, OTHER", "detail = state.free - left, FLAG", "load_state(limiter, now, FLAG, OTHER)",
 		"load_state(limiter, now, OTHER, FLAG)", "local partly, queued = OTHER, FLAG", "if bucketed and not FLAG then",
 		"local enforced = FLAG", "if groups and FLAG and not",
 		"grant_score(now, limiter.interval, granularity, false, FLAG)",
-		"not (granularity or id_count) and not FLAG then", "live and FLAG then", "FRACTIONS_BELOW or FLAG)", "local telling = flags ~= '' and FLAG and", // in the plain grant
+		"local general = FLAG", "live and FLAG then", "FRACTIONS_BELOW or FLAG)", "local telling = flags ~= '' and FLAG and", // in the plain grant
 	}, limiterValues, []string{"configured_rate"})
 	// A retry also calls find_attempt, of which the echo has only the parameters and how it knows recent ids.
 	search := `
@@ -351,7 +351,8 @@ local first, id_count, since, all, shared, known = ` + only(f, AcquireScript.Tex
 				return append([]any{
 					clock, string(prefix), held, wanted, orNil(o.Bucket()), share, listed, int64(ask.Strict), ahead, bucket, score, ends, ask.UpTo, ask.Detail,
 					ask.Rebuild, ask.Check, ask.Partial, ask.Apart, o.Enforced && r.Sets < 3, o.RecordPerRequest,
-					o.Format == record.Redisson313, ask.Rebuild, ask.Check, o.Format == record.Redisson313, ask.Next,
+					o.Format == record.Redisson313, wanted == nil || share != nil || ask.Rebuild || len(ask.Groups) == 0,
+					ask.Check, o.Format == record.Redisson313, ask.Next,
 				}, limiterOf(o.Own)...)
 			}
 			attempt.check(t, "first attempt", keys[:5], r.Args(nil, &e, ask, false), want()...)
@@ -591,7 +592,7 @@ func TestFlagsAreThoseOfScripts(t *testing.T) {
 	want := map[string]rune{
 		"ENFORCE": flagEnforce, "REBUILD": flagRebuild, "CHECK": flagCheck, "WHOLE_SCORES": flagWholeScores,
 		"RECORD_EACH": flagRecordEach, "SERVER_TIME": flagServerTime, "NEXT": flagNext, "DETAIL": flagDetail,
-		"UP_TO": flagUpTo, "STRICT_ONLY": flagStrictOnly, "APART": flagApart, "JOINT": flagJoint,
+		"UP_TO": flagUpTo, "STRICT_ONLY": flagStrictOnly, "APART": flagApart, "JOINT": flagJoint, "GENERAL": flagGeneral,
 	}
 	text := fragment(t, "flags")
 	if n := strings.Count(text, "\nlocal "); n != len(want) {

@@ -12,3 +12,4 @@ local UP_TO = 'u' -- grant a part of the only size rather than nothing; but noth
 local STRICT_ONLY = 'q' -- the queue goes on behind the strict groups, so only these are granted
 local APART = 'j' -- join no record of another batch
 local JOINT = 'a' -- the call asks the next limiter, too
+local GENERAL = 'g' -- the call is more than a plain grant, and has more arguments

@@ -5,18 +5,21 @@
 -- ARGV  1 client_now       ms, up to three decimals; '': this server's clock
 --       2 record           of all that is wanted
 --       3 wanted           permits in it; '': one record does not hold them, or some request must get none, or a lease or UP_TO
---       4 asked            groups of requests in order, "SIZExCOUNT SIZExCOUNT! ...", the strict ones first and marked, and
---                          "+N/MS" at the end for a lease: up to N permits more, if every request is granted and much is free;
---                          the record is then dated at the end of a bucket of that many ms, in a quarter of its length or later,
---                          and otherwise as without a lease; '': only look
---       5 flags            ENFORCE, REBUILD, CHECK, WHOLE_SCORES, RECORD_EACH, NEXT, DETAIL, UP_TO, STRICT_ONLY, APART
---       then, or nothing:
---       6 configured_rate  the caller's rate, "rate interval type keep-alive"; '': none
---       7 granularity      ms; 0: none
---       then, to search the records of an earlier attempt of the same batch first, or nothing:
---       8 since            ms: the time of that attempt or an earlier one
---       9 id_count         how many ids the batch has
---      10 recent           the last three bytes of the ids under which the client had grants before, as numbers between blanks
+--       4 flags            ENFORCE, REBUILD, CHECK, WHOLE_SCORES, RECORD_EACH, NEXT, DETAIL, UP_TO, STRICT_ONLY, APART; GENERAL
+--                          with one of the next six arguments, without wanted, without a group, and with REBUILD
+--       5 configured_rate  the caller's rate, "rate interval type keep-alive"; '': none
+--       with GENERAL:
+--       6 granularity      ms; '': none
+--       7 lease            up to so many permits more, if every request is granted and much is free; '': none. The record is then
+--                          dated at the end of a bucket, in a quarter of its length or later, and otherwise as without a lease
+--       8 lease_bucket     ms: the length of that bucket
+--       9 since            ms: the time of an earlier attempt of the same batch or before, whose records are searched first; '':
+--                          there was none
+--      10 id_count         how many ids the batch has
+--      11 recent           the last three bytes of the ids under which the client had grants before, as numbers between blanks
+--       then for each group of requests, in order, the strict ones first; without any, the script only looks:
+--         size             permits of a request
+--         count            requests; negative if the group is strict
 -- reply 1 status           0; 1 to 7 not initialised: config.lua; 8 another rate is configured; 9 it is no longer known what an
 --                          earlier attempt was granted
 --       with status 0:
@@ -24,21 +27,19 @@
 --       3 interval         ms
 --       4 free             permits afterwards
 --       5 next             us until the next permit returns (0: with those granted now, or not known; a plain grant does not read
---                          it without NEXT, or if more than half of the rate remains free; the reply ends here if wanted was
---                          granted and nothing else is to be returned; a 0 may then be missing)
---       6 notes            base.lua
---       7 now              us
---       8 reset            us until all permits are free (0 unless granted or DETAIL; the reply ends here if wanted was granted,
---                          without a lease)
---       9 origin           the client of a record (origin_of): another Go client's if one was seen, else the oldest record's; -2:
+--                          it without NEXT, or if more than half of the rate remains free)
+--       6 figures          how many follow: none if wanted is granted at client_now, without notes and without a lease
+--       7 notes            base.lua
+--       8 now              us
+--       9 reset            us until all permits are free (0 unless granted or DETAIL)
+--      10 origin           the client of a record (origin_of): another Go client's if one was seen, else the oldest record's; -2:
 --                          there is no record, nothing was refused, or expired records remain
---       with a lease:
---      10 ahead            how many permits more were taken
+--      11 ahead            permits that were taken for the lease
+--      12 together         us until the permits are free, too, that return shortly after those of the first refused request in a
+--                          strict group (0: there is none)
 --       then, unless wanted was granted, for each group:
 --         granted          requests of it (-1: its size exceeds the rate; with UP_TO: permits)
 --         wait             us until the permits of its first refused request are free (0: none, or neither DETAIL nor strict)
---       last, if a strict group is refused:
---         together         us until the permits are free, too, that return shortly after those of its first refused request
 --
 -- The requests of a strict group wait in a queue: if one is refused, none behind it is granted. Behind the strict groups each
 -- group takes what it can.
@@ -82,14 +83,15 @@ local UP_TO = 'u' -- grant a part of the only size rather than nothing; but noth
 local STRICT_ONLY = 'q' -- the queue goes on behind the strict groups, so only these are granted
 local APART = 'j' -- join no record of another batch
 local JOINT = 'a' -- the call asks the next limiter, too
-local client_now, record, wanted, asked, flags = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
-local configured_rate, granularity = ARGV[6] ~= '' and ARGV[6] or nil, ARGV[7] and ARGV[7] ~= '0' and tonumber(ARGV[7]) or nil
-local since, id_count, recent = ARGV[8], ARGV[9] and tonumber(ARGV[9]), ARGV[10]
+local GENERAL = 'g' -- the call is more than a plain grant, and has more arguments
+local client_now, record, wanted, flags, configured_rate = unpack(ARGV, 1, 5)
+wanted, configured_rate = tonumber(wanted), configured_rate ~= '' and configured_rate or nil
+local general = find(flags, GENERAL, 1, true)
 local config, limiter, state, now -- what the plain grant has read (config.lua, state.lua)
 
 -- The plain grant: one record for all that is wanted. Anything else leaves this block before a permit is taken; a refusal keeps
 -- what was read.
-if wanted and asked ~= '' and not (granularity or id_count) and not find(flags, REBUILD, 1, true) then
+if not general then
   local name, value, records, most_expired = KEYS[1], KEYS[2], KEYS[4], MAX_EXPIRED
   local telling = flags ~= '' and find(flags, NEXT, 1, true) and wanted
   now = tonumber(client_now)
@@ -215,10 +217,10 @@ if ttl > 0 then
   call('PEXPIRE', records, string.format('%.0f', ttl))
 end
       if now_text then
-        return { 0, rate, interval, left, next_us }
+        return { 0, rate, interval, left, next_us or 0, 0 }
       end
       local us, reset_us = now * 1000 - 0.3, (score - cutoff) * 1000 - 0.3 -- as to_micros has it
-      return { 0, rate, interval, left, next_us or 0, 0, math.ceil(us), math.ceil(reset_us) }
+      return { 0, rate, interval, left, next_us or 0, 6, 0, math.ceil(us), math.ceil(reset_us), -2, 0, 0 }
     end
     oldest = oldest or call('ZRANGE', records, expired_count, expired_count, 'WITHSCORES')
     limiter = { name = name, value = value, records = records, rate = rate, interval = interval, keep_alive = 0 }
@@ -371,15 +373,14 @@ local function apply_ttl(limiter, ttl, now, waiting)
   end
 end
 
--- parse_groups returns the groups in the argument asked, and how many of them are strict. A group has: size; count, its requests;
--- granted (requests, or permits with UP_TO); wait, the us until the permits of its first refused request are free.
-local function parse_groups(text)
+-- read_groups returns the groups in the arguments from first on, and how many of them are strict. A group has: size; count, its
+-- requests; granted (requests, or permits with UP_TO); wait, the us until the permits of its first refused request are free.
+local function read_groups(first)
   local groups, strict = {}, 0
-  for size, count, mark in string.gmatch(text, '(%d+)x(%d+)(!?)') do
-    groups[#groups + 1] = { size = tonumber(size), count = tonumber(count), granted = 0, wait = 0 }
-    if mark ~= '' then
-      strict = #groups
-    end
+  for at = first, #ARGV, 2 do
+    local n, count = #groups + 1, tonumber(ARGV[at + 1])
+    groups[n] = { size = tonumber(ARGV[at]), count = math.abs(count), granted = 0, wait = 0 }
+    strict = count < 0 and n or strict
   end
   return groups, strict
 end
@@ -415,11 +416,12 @@ local function allocate(groups, strict, available, rate, recovered)
   return left, refused
 end
 
+local granularity, lease, lease_bucket, since, id_count, recent = unpack(ARGV, 6, general and 11 or 5)
+granularity, lease, lease_bucket, since = tonumber(granularity), tonumber(lease), tonumber(lease_bucket), tonumber(since)
+local first_group = general and 12 or 6
 local score, bucketed = state and state.score, false -- of a grant; whether it ends a bucket
 local recovered, redate -- the permits that an earlier attempt was granted; a function that raises its scores
 local prefix = string.sub(record, 1, -5)
-local lease, lease_bucket = string.match(asked, '%+(%d+)/(%d+)')
-lease = tonumber(lease)
 local lease_score -- the end of the bucket that a lease would end with; nil: the interval is too short for one
 if not state then
 -- config.lua: the keys of a limiter, its configuration, numbers as they are stored, the clock, and the score that a grant gets.
@@ -822,16 +824,16 @@ end
       return { enforced and 8 or fault }
     end
   end
-  if asked == '' and not limiter.missing then
+  if not ARGV[first_group] and not lease and not limiter.missing then
     limiter.keep_alive = 0 -- looking does not keep a limiter alive
   end
   now = read_clock(client_now)
   score, bucketed = grant_score(now, limiter.interval, granularity, false, find(flags, WHOLE_SCORES, 1, true))
   if lease then
-    local ends, is_bucket = grant_score(now, limiter.interval, tonumber(lease_bucket), true)
+    local ends, is_bucket = grant_score(now, limiter.interval, lease_bucket, true)
     lease_score = is_bucket and ends or nil
   end
-  if id_count then
+  if since then
 -- grant.lua writes records.
 
 -- permit_bytes returns the four bytes of a number of permits, at most MAX_RECORD.
@@ -999,7 +1001,7 @@ local function refresh_scores(records, members, score)
 end
     local whole = wanted and not granularity and record or nil
     call('GET', limiter.value) -- fails before anything is written if the key has another type
-    local attempt, share = find_attempt(limiter.records, prefix, id_count, tonumber(since), whole, granularity ~= nil, recent)
+    local attempt, share = find_attempt(limiter.records, prefix, tonumber(id_count), since, whole, granularity ~= nil, recent)
     if not attempt then
       return { 9 }
     end
@@ -1017,17 +1019,17 @@ end
 local rate, interval, records = limiter.rate, limiter.interval, limiter.records
 
 -- Decide.
-local left, reset_in, groups, origin
+local left, reset_in, groups
+local origin = -2
 local strict = 0
 local refused, ahead = false, 0 -- permits that are taken ahead, for a lease
-local together_in -- the end of the reply
+local together_in
 if recovered and recovered == wanted then
   left = state.free
 elseif wanted and wanted <= state.free and not recovered then
   left = state.free - wanted
 else
-  groups, strict = parse_groups(asked)
-  origin = -2
+  groups, strict = read_groups(first_group)
   left, refused = allocate(groups, strict, recovered or state.free, rate, recovered)
   if recovered then
     if left > (lease or 0) then
@@ -1314,23 +1316,15 @@ apply_ttl(limiter, state.ttl, now, refused and strict > 0)
 local first = state.oldest and tonumber(state.oldest_score) -- a client's clock may be behind the one that dated it
 local next_in = first and expires_in(state, taken > 0 and math.min(first, score) or first) or 0
 if state.notes == 0 and not groups and not lease and client_now ~= '' then
-  return { 0, rate, interval, left, next_in }
+  return { 0, rate, interval, left, next_in, 0 }
 end
 if taken > 0 or recovered then
   reset_in = reset_in or to_micros(score + interval - now)
 end
-local reply = { 0, rate, interval, math.max(0, left), next_in, state.notes, to_micros(now), reset_in or 0, origin }
-if lease then
-  reply[9], reply[10] = origin or -2, ahead
-end
-if groups then
-  local last = #reply
-  for i = 1, #groups do
-    reply[last - 1 + 2 * i] = groups[i].granted
-    reply[last + 2 * i] = groups[i].wait
-  end
-  if together_in then
-    reply[#reply + 1] = together_in
-  end
+local listed = groups or {}
+local reply = { 0, rate, interval, math.max(0, left), next_in, 6 + 2 * #listed, state.notes, to_micros(now), reset_in or 0 }
+reply[10], reply[11], reply[12] = origin, ahead, together_in or 0
+for i, group in ipairs(listed) do
+  reply[11 + 2 * i], reply[12 + 2 * i] = group.granted, group.wait
 end
 return reply

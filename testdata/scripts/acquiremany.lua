@@ -52,6 +52,7 @@ local UP_TO = 'u' -- grant a part of the only size rather than nothing; but noth
 local STRICT_ONLY = 'q' -- the queue goes on behind the strict groups, so only these are granted
 local APART = 'j' -- join no record of another batch
 local JOINT = 'a' -- the call asks the next limiter, too
+local GENERAL = 'g' -- the call is more than a plain grant, and has more arguments
 local most_expired = 128 -- records of one limiter; more would take the call too long
 local now_text, now = ARGV[1], tonumber(ARGV[1])
 local whole_text = string.format('%.0f', math.ceil(now))

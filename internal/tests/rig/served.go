@@ -13,7 +13,7 @@ type Served struct{ redis.Pipeliner }
 
 // Process grants.
 func (Served) Process(_ context.Context, cmd redis.Cmder) error {
-	cmd.(*script.Command).SetVal([]int64{0, 10, 1000, 9})
+	cmd.(*script.Command).SetVal([]int64{0, 10, 1000, 9, 0, 0})
 	return nil
 }
 
