@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -145,32 +146,29 @@ for key = 0, #KEYS - 5, 5 do
 end
 return { 0, 1, 1, 1 }`
 
-// callBare makes bareCalls from the calls of this library: the same keys, the same time, a record of the same length.
+// callBare makes bareCalls: with the keys of this library, the time, and records of the same length.
 func callBare(ctx context.Context, rdb *redis.Client, _ string, s scene) (call, error) {
 	sha, err := rdb.ScriptLoad(ctx, bareCalls).Result()
-	if err != nil {
-		return nil, err
-	}
-	own, err := callLibrary(ctx, rdb, "", s)
-	return func(ctx context.Context, i int) ([]any, error) {
-		args, err := own(ctx, i)
-		if err != nil {
-			return nil, err
+	return func(_ context.Context, i int) ([]any, error) {
+		names := []string{s.names[i]}
+		if s.pairs() {
+			names = append(names, s.others().names[i])
 		}
-		const head = 3 // EVALSHA, the SHA-1 and the number of keys
-		if !s.pairs() {
-			keys := head + 5
-			return append([]any{"evalsha", sha, 5}, args[head:keys+2]...), nil // acquire.lua: now, record
+		args := []any{"evalsha", sha, 5 * len(names)}
+		for _, name := range names {
+			for _, key := range scriptKeys(name) {
+				args = append(args, key)
+			}
 		}
-		keys := head + 10
-		now, record := args[keys+1], args[keys+3] // allowall.lua
-		return append(append([]any{"evalsha", sha, 10}, args[head:keys]...), now, record), nil
+		_, id := scriptArgs()
+		now := strconv.FormatFloat(float64(time.Now().UnixMicro())/1000, 'f', 3, 64)
+		return append(args, now, "\x08"+string(id[:8])+"\x01\x00\x00\x00"), nil
 	}, err
 }
 
 // callLibrary makes the calls of this library, which sends them to a rehearsal: TryAcquire, or AllowAll of a pair.
 func callLibrary(ctx context.Context, rdb *redis.Client, _ string, s scene) (call, error) {
-	r := &rehearsal{}
+	r := &rehearsal{replies: map[any][]int64{}}
 	rdb.AddHook(r)
 	open := openLibrary
 	if s.pairs() {
@@ -180,8 +178,10 @@ func callLibrary(ctx context.Context, rdb *redis.Client, _ string, s scene) (cal
 	if err != nil {
 		return nil, err
 	}
-	if _, err := ask(ctx, 0, 1, false); err != nil {
-		return nil, err
+	for range 2 { // AllowAll first needs to know what is free
+		if _, err := ask(ctx, 0, 1, false); err != nil {
+			return nil, err
+		}
 	}
 	r.on = true
 	return func(ctx context.Context, i int) ([]any, error) {
@@ -191,11 +191,11 @@ func callLibrary(ctx context.Context, rdb *redis.Client, _ string, s scene) (cal
 }
 
 // A rehearsal is a hook of a Redis client that keeps the scripts of this library from being sent, once it is on. It
-// replies to each what Redis replied to the last one before.
+// replies to each what Redis replied to the last call of the same script before.
 type rehearsal struct {
-	on    bool
-	reply []int64
-	args  []any // of the last call that was not sent
+	on      bool
+	replies map[any][]int64 // by the SHA-1 of the script
+	args    []any           // of the last call that was not sent
 }
 
 func (*rehearsal) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -215,10 +215,10 @@ func (r *rehearsal) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		}
 		if !r.on {
 			err := next(ctx, cmd)
-			r.reply = slices.Clone(script.Val())
+			r.replies[cmd.Args()[1]] = slices.Clone(script.Val())
 			return err
 		}
-		script.SetVal(r.reply)
+		script.SetVal(slices.Clone(r.replies[cmd.Args()[1]]))
 		var err error
 		r.args, err = written(cmd.Args())
 		return err

@@ -1,120 +1,77 @@
 -- allowall.lua asks several limiters for the requests of one batch: of each request all limiters grant their part, or none does.
 --
 -- KEYS  five a limiter: config, value, client value, permits, client permits
--- ARGV  1 counts           requests of each group (a number a group)
---       2 client_now       ms, up to three decimals
---       then four a limiter:
---         sizes            permits of each group (a number a group)
+-- ARGV  1 client_now       ms, up to three decimals
+--       2 groups           how many groups of requests there are
+--       for each group:
+--         count            requests
+--       for each limiter:
 --         record           of all that is wanted; if one cannot hold it, only its prefix counts
 --         configured_rate  the caller's rate, "rate interval type keep-alive"; '': none
---         flags            ENFORCE, REBUILD, CHECK, WHOLE_SCORES, RECORD_EACH, SERVER_TIME, and a number: the granularity in ms
---       then, to search the records of an earlier attempt of the same batch first, two a limiter:
---         since            ms: the time of that attempt or an earlier one
+--         flags            ENFORCE, REBUILD, CHECK, WHOLE_SCORES, RECORD_EACH, SERVER_TIME
+--         granularity      ms; '': none
+--         since            ms: the time of an earlier attempt of the same batch or before, whose records are searched first; '':
+--                          there was none
 --         id_count         how many ids the batch has
+--         for each group:
+--           size           permits of a request
 -- reply 1 status           0; else as in acquire.lua, and then
 --       2 failed           the number of the limiter that has it, from 0
---       with status 0, seven a limiter:
+--       with status 0:
+--       2 listed           how many groups are listed at the end: none if all is granted
+--       for each limiter:
 --         now              us
 --         rate
 --         interval         ms
 --         free             permits afterwards
---         next             us until the next permit returns (0: as in acquire.lua)
+--         next             us until the next permit returns (0: with those granted now)
 --         notes            base.lua
 --         reset            us until all permits are free
---       no more if all is granted; else for each group:
+--       for each listed group:
 --         granted          requests of it (-1: more than the rate of limiter 0; -2: of limiter 1, ...)
 --         waits            one a limiter: us until it has the permits of the first refused request (0: it has them; -1: not
 --                          known, so ask again)
+--
+-- Where plain grants will probably do, the client calls acquiremany.lua, which costs Redis half as much.
 
 --@include base
 --@include flags
-local limiters = #KEYS / 5
-local client_now = ARGV[2]
-
--- A batch of one group is granted here as a whole, by plain grants. Otherwise this block ends before a permit is taken, and
--- the state is read again.
-local count = not ARGV[4 * limiters + 3] and tonumber(ARGV[1])
-local plain, read, most_expired = count, {}, MAX_EXPIRED -- read[i]: of limiter i, from 0
-for i = 0, count and limiters - 1 or -1 do
-  local name, value, records, at = KEYS[5 * i + 1], KEYS[5 * i + 2], KEYS[5 * i + 4], 4 * i + 2
-  local wanted, flags = count * tonumber(ARGV[at + 1]), ARGV[at + 4]
-  if find(flags, '[br%d]') or wanted > MAX_RECORD then
-    plain = nil
-    break
-  end
-  local now_text, whole_text = not find(flags, SERVER_TIME, 1, true) and client_now, nil
-  local now = now_text and tonumber(now_text)
-  local configured_rate = ARGV[at + 3] ~= '' and ARGV[at + 3]
-  local telling = wanted
-  --@include plain_read
-  if not free or wanted > free then
-    plain = nil
-    break
-  end
-  local left = free - wanted
-  read[i] =
-    { rate, interval, new, now, score, score_text, wanted, left, counted, expired_count, expired_permits, ttl, next_us }
-end
-if plain then
-  -- Room for two limiters: growing takes time.
-  local reply = { 0, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil }
-  for i = 0, limiters - 1 do
-    local rate, interval, new, now, score, score_text, taken, left, counted, expired_count, expired_permits, ttl, next_us =
-      unpack(read[i])
-    local name, value, records, record, at = KEYS[5 * i + 1], KEYS[5 * i + 2], KEYS[5 * i + 4], ARGV[4 * i + 4], 7 * i + 1
-    if new then
-      call('HSET', name, 'rate', string.format('%.0f', rate), 'interval', string.format('%.0f', interval), 'type', '0')
-    end
-    if call('ZADD', records, 'NX', score_text, record) == 0 then
-      if i == 0 and tonumber(call('ZSCORE', records, record)) >= score then
-        return { 9, 0 } -- as in acquire.lua, a later attempt of this batch was served before; nothing is written yet
-      end
-      --@include record
-      --@include grant
-      add_record(records, next_prefix(string.sub(record, 1, -5)), taken, score)
-    end
-    taken = string.format('%.0f', taken)
-    --@include plain_write
-    -- Times as to_micros has them.
-    reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4], reply[at + 5], reply[at + 6], reply[at + 7] =
-      math.ceil(now * 1000 - 0.3), rate, interval, left, next_us or 0, 0, math.ceil((score + interval - now) * 1000 - 0.3)
-  end
-  return reply
-end
-
 --@include record
 --@include expiry
 --@include config
 --@include state
 --@include commit
+local client_now, groups = ARGV[1], tonumber(ARGV[2])
+local limiters = #KEYS / 5
 
--- parse_numbers returns the numbers in a text.
-local function parse_numbers(text)
+-- read_numbers returns the arguments from ARGV[first] on, one a group.
+local function read_numbers(first)
   local numbers = {}
-  for number in string.gmatch(text, '%d+') do
-    numbers[#numbers + 1] = tonumber(number)
+  for i = 1, groups do
+    numbers[i] = tonumber(ARGV[first + i - 1])
   end
   return numbers
 end
 
 -- read_request returns what is asked of a limiter, numbered from 0. total is the sum of all requests.
 local function read_request(number, counts)
-  local at = 4 * number + 2
-  local flags = ARGV[at + 4]
-  local granularity = string.match(flags, '%d+')
-  local sizes, total = parse_numbers(ARGV[at + 1]), 0
-  for i = 1, #sizes do
+  local first = 3 + groups + (6 + groups) * number
+  local record, configured_rate, flags, granularity, since, id_count = unpack(ARGV, first, first + 5)
+  local sizes, total = read_numbers(first + 6), 0
+  for i = 1, groups do
     total = total + sizes[i] * counts[i]
   end
   return {
     sizes = sizes,
     total = total,
-    prefix = string.sub(ARGV[at + 2], 1, -5),
-    record = ARGV[at + 2],
-    configured_rate = ARGV[at + 3] ~= '' and ARGV[at + 3] or nil,
+    prefix = string.sub(record, 1, -5),
+    record = record,
+    configured_rate = configured_rate ~= '' and configured_rate or nil,
     flags = flags,
     client_now = find(flags, SERVER_TIME, 1, true) and '' or client_now,
-    granularity = granularity and tonumber(granularity),
+    granularity = tonumber(granularity),
+    since = tonumber(since),
+    id_count = tonumber(id_count),
   }
 end
 
@@ -122,9 +79,9 @@ local function score_of(request, limiter, now)
   return grant_score(now, limiter.interval, request.granularity, nil, find(request.flags, WHOLE_SCORES, 1, true))
 end
 
--- read_limiter returns the configuration and the state of a limiter, numbered from 0; or nil and a status.
-local function read_limiter(number, counts, recovered)
-  local request = read_request(number, counts)
+-- read_limiter returns the configuration and the state of a limiter, numbered from 0; or nil and a status. recovered: an earlier
+-- attempt is found.
+local function read_limiter(number, request, recovered)
   local flags = request.flags
   local limiter, fault = read_config(5 * number, request.configured_rate)
   local enforced = find(flags, ENFORCE, 1, true)
@@ -167,29 +124,67 @@ local function allocate(all, counts, available)
   return granted, refused, exceeded
 end
 
-local counts = parse_numbers(ARGV[1])
+-- write writes what a limiter grants: records, the free permits, a TTL. It returns false, and grants nothing, if the record of
+-- all that is wanted exists because a later attempt of this batch was served before. Only the first limiter tells.
+local function write(one, granted, first)
+  local request, limiter, state, score = one.request, one.limiter, one.state, one.score
+  local prefix, records, taken = request.prefix, limiter.records, state.free - one.left
+  if limiter.missing then
+    call('HSET', limiter.name, unpack(limiter.missing))
+  end
+  if taken > 0 then
+    --@include grant
+    if find(request.flags, RECORD_EACH, 1, true) then
+      for group, size in ipairs(request.sizes) do
+        prefix = add_records(records, prefix, granted[group], size, score)
+      end
+    elseif request.granularity then
+      local joined, held = nil, 0
+      if one.bucketed then
+        joined, held = find_own_record(records, score, prefix, taken)
+      end
+      add_record(records, share_prefix(prefix, taken), taken + held, score)
+      if joined then
+        call('ZREM', records, joined)
+      end
+    elseif taken ~= request.total or taken > MAX_RECORD or call('ZADD', records, 'NX', score, request.record) == 0 then
+      local known = first and request.client_now ~= '' and call('ZSCORE', records, request.record)
+      if known and tonumber(known) >= score then
+        return false
+      end
+      add_record(records, prefix, taken, score)
+    end
+  end
+  commit(limiter, state, one.left)
+  apply_ttl(limiter, state.ttl, one.now)
+  return true
+end
+
+-- Read: what an earlier attempt was granted, and the state of each limiter.
+local counts, all = read_numbers(3), {}
+for i = 0, limiters - 1 do
+  all[i + 1] = read_request(i, counts)
+end
 local available -- permits of each limiter that an earlier attempt was granted
-if ARGV[4 * limiters + 3] then
+if all[1].since then
   --@include grant
   --@include recover
   local attempts, shares, missing = {}, {}, 0
-  for i = 0, limiters - 1 do
-    local request = read_request(i, counts)
-    local limiter = read_config(5 * i, request.configured_rate)
+  for i, request in ipairs(all) do
+    local limiter = read_config(5 * (i - 1), request.configured_rate)
     if not limiter then
       missing = missing + 1 -- the limiter was deleted
     else
-      local since, id_count = tonumber(ARGV[4 * limiters + 3 + 2 * i]), tonumber(ARGV[4 * limiters + 4 + 2 * i])
       local score = score_of(request, limiter, read_clock(request.client_now))
       local shared = request.granularity ~= nil
-      local whole = id_count == 1 and not shared and request.record or nil
+      local whole = request.id_count == 1 and not shared and request.record or nil
       call('GET', limiter.value) -- fails before anything is written if the key has another type
-      local attempt, share = find_attempt(limiter.records, request.prefix, id_count, since, whole, shared, '')
+      local attempt, share = find_attempt(limiter.records, request.prefix, request.id_count, request.since, whole, shared, '')
       if not attempt then
-        return { 9, i }
+        return { 9, i - 1 }
       end
       missing = missing + (#attempt > 0 and 0 or 1)
-      attempts[i + 1], shares[i + 1] = { limiter.records, attempt, score }, share
+      attempts[i], shares[i] = { limiter.records, attempt, score }, share
     end
   end
   if missing == 0 then
@@ -201,16 +196,15 @@ if ARGV[4 * limiters + 3] then
     return { 9, 0 } -- expired in one limiter, and live in another
   end
 end
+for i, request in ipairs(all) do
+  local one, status = read_limiter(i - 1, request, available)
+  if not one then
+    return { status, i - 1 }
+  end
+  all[i] = one
+end
 
 -- Decide.
-local all = {}
-for i = 0, limiters - 1 do
-  local one, status = read_limiter(i, counts, available)
-  if not one then
-    return { status, i }
-  end
-  all[i + 1] = one
-end
 local granted, refused, exceeded = allocate(all, counts, available)
 local waits = {}
 if available then
@@ -245,50 +239,25 @@ elseif refused then
   end
 end
 
--- Write.
-local reply = { 0 }
-for _, one in ipairs(all) do
-  local request, limiter, state = one.request, one.limiter, one.state
-  local prefix, records, score = request.prefix, limiter.records, one.score
-  local left = one.left
-  local taken = state.free - left
-  if limiter.missing then
-    call('HSET', limiter.name, unpack(limiter.missing))
+-- Write, and reply.
+local reply = { 0, (refused or exceeded) and groups or 0 }
+for i, one in ipairs(all) do
+  local taken = one.state.free - one.left
+  if not write(one, granted, i == 1) then
+    return { 9, 0 }
   end
-  if taken > 0 then
-    --@include grant
-    if find(request.flags, RECORD_EACH, 1, true) then
-      for group, size in ipairs(request.sizes) do
-        prefix = add_records(records, prefix, granted[group], size, score)
-      end
-    else
-      local joined, held = nil, 0
-      if one.bucketed then
-        joined, held = find_own_record(records, score, prefix, taken)
-      end
-      add_record(records, request.granularity and share_prefix(prefix, taken) or prefix, taken + held, score)
-      if joined then
-        call('ZREM', records, joined)
-      end
-    end
-  end
-  commit(limiter, state, left)
-  apply_ttl(limiter, state.ttl, one.now)
+  local limiter, state, score = one.limiter, one.state, one.score
   local reset_in = one.reset_in or to_micros(score + limiter.interval - one.now)
   local first = state.oldest and tonumber(state.oldest_score) -- as in acquire.lua
   local next_in = first and expires_in(state, taken > 0 and math.min(first, score) or first) or 0
-  local figures =
-    { to_micros(one.now), limiter.rate, limiter.interval, math.max(0, left), next_in, state.notes, reset_in }
-  for _, figure in ipairs(figures) do
-    reply[#reply + 1] = figure
-  end
+  local at = 7 * i - 5
+  reply[at + 1], reply[at + 2], reply[at + 3] = to_micros(one.now), limiter.rate, limiter.interval
+  reply[at + 4], reply[at + 5], reply[at + 6], reply[at + 7] = math.max(0, one.left), next_in, state.notes, reset_in
 end
-if refused or exceeded then
-  for group, n in ipairs(granted) do
-    reply[#reply + 1] = n
-    for i = 1, limiters do
-      reply[#reply + 1] = waits[i] and waits[i][group] or -1
-    end
+for group = 1, reply[2] do
+  reply[#reply + 1] = granted[group]
+  for i = 1, limiters do
+    reply[#reply + 1] = waits[i] and waits[i][group] or -1
   end
 end
 return reply

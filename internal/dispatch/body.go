@@ -23,6 +23,7 @@ func (b *acquireBody) Script() *script.Script { return protocol.AcquireScript }
 func (b *acquireBody) Findable() bool         { return b.limiter.settings.Findable(b.request.Records) }
 func (b *acquireBody) TakesOnce() bool        { return !b.ask.UpTo && b.limiter.settings.TakesOnce() }
 func (b *acquireBody) Plain() bool            { return b.limiter.settings.Plain(*b.ask, b.free) }
+func (b *acquireBody) Joint() bool            { return false }
 
 func (b *acquireBody) Args(args []any, find bool) []any {
 	return b.request.Args(args, &b.limiter.encoder, *b.ask, find && (len(b.ask.Groups) > 0 || b.ask.Lease > 0))
@@ -59,6 +60,7 @@ func (b *allowAllBody) Script() *script.Script           { return protocol.Allow
 func (b *allowAllBody) Findable() bool                   { return b.request.Findable() }
 func (b *allowAllBody) TakesOnce() bool                  { return b.request.TakesOnce() }
 func (b *allowAllBody) Plain() bool                      { return b.request.Plain() }
+func (b *allowAllBody) Joint() bool                      { return true }
 func (b *allowAllBody) Args(args []any, find bool) []any { return b.request.Args(args, find) }
 
 func (b *allowAllBody) Read(a *script.Attempts, reply []int64) (err error) {

@@ -143,7 +143,7 @@ func (c *Call) Begun(due, stallAt time.Time) { c.due, c.stallAt = due, stallAt }
 // Command makes the command of an attempt, with the current time. With text it carries the script's text instead of its SHA-1.
 // It returns how many of the calls behind share the command.
 func (c *Call) Command(ctx context.Context, text bool, behind []pipeline.Batch) (redis.Cmder, int) {
-	if n := c.company(behind); n > 0 {
+	if n := c.company(behind); n > 0 || c.body.Joint() && c.plain() {
 		return c.share(ctx, text, behind[:n]), n
 	}
 	cmd := &c.command

@@ -47,6 +47,8 @@ type Body interface {
 
 	// Plain reports whether the call is likely to need plain grants only, so that it may share its command.
 	Plain() bool
+	// Joint reports whether the call has a shared command also where it shares it with no other call: Script makes no plain grants.
+	Joint() bool
 	// SharedArgs appends the arguments in a shared command, at the time that this has.
 	SharedArgs(args []any, now int64) []any
 	// ReadShared reads its part of the reply to a shared command, in which its first target has a place.

@@ -59,6 +59,7 @@ func (body) Findable() bool                                  { return true }
 func (body) TakesOnce() bool                                 { return true }
 func (body) Enforce(context.Context, *script.Attempts) error { return nil }
 func (body) Plain() bool                                     { return false }
+func (body) Joint() bool                                     { return false }
 func (body) SharedArgs(args []any, _ int64) []any            { return args }
 func (body) ReadShared(*script.Attempts, []int64, int) error { return nil }
 

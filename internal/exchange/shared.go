@@ -14,15 +14,29 @@ import (
 // likely to need plain grants only. A call that needs more, and each call of a command that Redis refuses, is sent again with
 // a command of its own: the shared one had no effect on it. After a network error each call is repeated for itself, as after
 // any other command.
+//
+// A call of several limiters (Body.Joint) has such a command even if no other call shares it, on a cluster, too: its own script
+// makes no plain grants, and costs Redis twice as much. These cases get its own script:
+//
+//	nothing is known about the free     own script at once (Body.Plain)
+//	permits, too few are free, a
+//	granularity, the server's clock, ...
+//	protocol.ErrTooFew                  own script, one round trip later; the reply says what is free
+//	protocol.ErrNotPlain                the same; calls of that limiter then use their own scripts until the next check
+//	a lost reply                        own script, which searches what the earlier attempt was granted
+//	NOSCRIPT in an inline run           the shared command again, in a run that loads the script
 
 // mostShared is how many limiters a shared command asks at most. More of them save no more time of Redis, which serves nobody
 // else meanwhile.
 const mostShared = 16
 
+// plain reports whether a call is likely to need plain grants only.
+func (c *Call) plain() bool { return !c.command.unshared && c.body.Plain() }
+
 // sharable reports whether a call may share its command.
 func (c *Call) sharable() bool {
 	x := c.exchange
-	return !c.command.unshared && !x.topology.Clustered() && !x.proxied.Load() && c.body.Plain()
+	return c.plain() && !x.topology.Clustered() && !x.proxied.Load()
 }
 
 // company returns how many of the batches behind c share its command: the first ones.
@@ -82,21 +96,21 @@ func (c *Call) unshare(err error, regular bool) bool {
 	if err == nil {
 		return false
 	}
-	notPlain := errors.Is(err, protocol.ErrNotPlain)
+	notPlain, tooFew := errors.Is(err, protocol.ErrNotPlain), errors.Is(err, protocol.ErrTooFew)
 	refused := script.IsAnswer(err) && !script.Unreachable(err)
 	if notPlain || c.command.unshared && refused { // the second: Redis refused a shared command because of this limiter, and would again
 		for _, t := range c.targets {
 			t.NotPlain()
 		}
 	}
-	if c.command.shared == nil || !notPlain && !script.IsAnswer(err) {
+	if c.command.shared == nil || !notPlain && !tooFew && !script.IsAnswer(err) {
 		return false
 	}
 	if errors.Is(err, script.ErrCrossSlotName) {
 		c.exchange.proxied.Store(true)
 	}
-	c.command.unshared = true
-	if !regular {
+	c.command.unshared = !script.Lacking(err) // an inline run loads no script; another one does
+	if !regular || c.exchange.topology.Clustered() {
 		go c.direct(nil)
 	} else if t := c.exchange.server.Admit(c, false); t != nil {
 		go t.Start()

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"math"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/record"
@@ -124,42 +123,28 @@ func (r *AllowAll) date(now int64) {
 func (r *AllowAll) Args(args []any, find bool) []any {
 	r.date(r.Members[0].clock().UnixMicro())
 	var memory [32]byte
-	args = append(args, numbers(r.Groups, func(g JointGroup) int64 { return g.Count }), r.now.set(appendMillis(memory[:0], r.dated)))
+	args = append(args, r.now.set(appendMillis(memory[:0], r.dated)), len(r.Groups))
+	for _, g := range r.Groups {
+		args = append(args, g.Count)
+	}
 	for i := range r.Members {
 		m := &r.Members[i]
-		sizes := numbers(r.Groups, func(g JointGroup) int64 { return g.Sizes[i] })
-		args = append(args, sizes, m.member.arg, m.own, m.flags())
-	}
-	if find {
-		for i := range r.Members {
-			args = append(args, millisText(r.Members[i].since), r.Members[i].ids)
+		args = append(args, m.member.arg, m.own, m.flags(), orNone(m.Bucket()))
+		if find {
+			args = append(args, millisText(m.since), m.ids)
+		} else {
+			args = append(args, "", "")
+		}
+		for _, g := range r.Groups {
+			args = append(args, g.Sizes[i])
 		}
 	}
 	return args
 }
 
-// flags returns the flags of a member, and the granularity.
+// flags returns the flags of a member.
 func (m *Member) flags() string {
-	flags := flagsOf(m.common(m.Sets), flag{flagRebuild, m.Rebuild}, flag{flagCheck, m.Check}, flag{flagServerTime, m.ServerTime})
-	if bucket := m.Bucket(); bucket > 0 {
-		flags += strconv.FormatInt(bucket, 10)
-	}
-	return flags
-}
-
-// numbers returns a number of each group as one argument.
-func numbers(groups []JointGroup, of func(JointGroup) int64) any {
-	if len(groups) == 1 {
-		return of(groups[0])
-	}
-	var text []byte
-	for i, g := range groups {
-		if i > 0 {
-			text = append(text, ' ')
-		}
-		text = strconv.AppendInt(text, of(g), 10)
-	}
-	return string(text)
+	return flagsOf(m.common(m.Sets), flag{flagRebuild, m.Rebuild}, flag{flagCheck, m.Check}, flag{flagServerTime, m.ServerTime})
 }
 
 // An AllowAllReply is the decoded reply of allowall.lua, or a local reply in the same form.
@@ -217,10 +202,11 @@ func (r *AllowAll) Reply(a *script.Attempts, reply []int64) (g AllowAllReply, fa
 	if err := statusOf(a, reply[0]); err != nil {
 		return AllowAllReply{}, int(reply[1]), err
 	}
-	const figures = 7
+	const header, figures = 2, 7
+	listed := reply[1] // groups
 	g.Members = make([]MemberReply, len(r.Members))
 	for i := range g.Members {
-		f := reply[1+i*figures:][:figures]
+		f := reply[header+i*figures:][:figures]
 		g.Members[i] = MemberReply{
 			Rate: f[1], Interval: Millis(f[2]), Free: f[3], Notes: Notes(f[5]), ResetAfter: Micros(f[6]),
 			NextAfter: nextAfter(f[4], Micros(f[6])), At: r.Members[i].Dated(f[0], f[2], false),
@@ -229,8 +215,8 @@ func (r *AllowAll) Reply(a *script.Attempts, reply []int64) (g AllowAllReply, fa
 			m.served.Store(f[0] - serverSlack)
 		}
 	}
-	if rest := reply[1+len(r.Members)*figures:]; len(rest) > 0 {
-		g.outcomes = rest
+	if listed > 0 {
+		g.outcomes = reply[header+len(r.Members)*figures:]
 	}
 	return g, -1, nil
 }

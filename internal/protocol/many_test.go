@@ -66,12 +66,21 @@ func FuzzAcquireMany(f *testing.F) {
 		if err := client.Process(ctx, &cmd); err != nil {
 			t.Fatal(err)
 		}
-		check := func(i int, m *argBuffer, n int64, refused bool, g MemberReply, err error) {
+		refusal := func(missing, tooFew bool) error {
+			switch {
+			case missing:
+				return ErrNotPlain
+			case tooFew:
+				return ErrTooFew
+			}
+			return nil
+		}
+		check := func(i int, m *argBuffer, n int64, refused error, g MemberReply, err error) {
 			t.Helper()
 			name, own := strconv.Itoa(i), encoders[i].Own
 			records := client.ZRangeWithScores(ctx, name+":permits", 0, -1).Val()
-			if refused {
-				if !errors.Is(err, ErrNotPlain) || len(records) > 0 {
+			if refused != nil {
+				if !errors.Is(err, refused) || len(records) > 0 {
 					t.Errorf("limiter %d: %v, %v", i, err, records)
 				}
 				return
@@ -92,7 +101,7 @@ func FuzzAcquireMany(f *testing.F) {
 		for i := range requests {
 			g, err := requests[i].ReplyOfMany(&encoders[i], new(script.Attempts), cmd.Val(), i)
 			reply := MemberReply{Rate: g.Rate, Interval: g.Interval, Free: g.Free, NextAfter: g.NextAfter, ResetAfter: g.ResetAfter, At: g.At}
-			check(i, &requests[i].member, size, size > encoders[i].Own.Permits || missing(i), reply, err)
+			check(i, &requests[i].member, size, refusal(missing(i), size > encoders[i].Own.Permits), reply, err)
 			if err == nil && g.Now != now {
 				t.Errorf("limiter %d: the reply is of %d, want %d", i, g.Now, now)
 			}
@@ -102,7 +111,7 @@ func FuzzAcquireMany(f *testing.F) {
 			g.Members = make([]MemberReply, limiters-singles)
 		}
 		for i, n := range []int64{size, 1} {
-			check(singles+i, &joint.Members[i].member, n, size > encoders[singles].Own.Permits || missing(4), g.Members[i], err)
+			check(singles+i, &joint.Members[i].member, n, refusal(missing(4), size > encoders[singles].Own.Permits), g.Members[i], err)
 		}
 	})
 }

@@ -137,7 +137,7 @@ func TestStatuses(t *testing.T) {
 	r, e := sent(Options{}, 1)
 	all := AllowAll{Members: []Member{{Encoder: e}, {Encoder: e}}}
 	texts := map[string]bool{}
-	for status := int64(-1); status <= 11; status++ {
+	for status := int64(-1); status <= 12; status++ {
 		want := statusError(status)
 		var class error
 		switch {
@@ -150,6 +150,8 @@ func TestStatuses(t *testing.T) {
 			class = script.ErrUntold
 		case status == 10:
 			class = ErrNotPlain
+		case status == 11:
+			class = ErrTooFew
 		default:
 			if want == nil || !script.IsAnswer(want) || !strings.HasPrefix(want.Error(), "ERR unknown status ") {
 				t.Errorf("status %d is %v", status, want)
@@ -180,8 +182,8 @@ func TestStatuses(t *testing.T) {
 			t.Errorf("status %d: limiter %d failed, want 1", status, failed)
 		}
 	}
-	if len(texts) != 12 {
-		t.Errorf("%d texts for 12 statuses: %q", len(texts), slices.Collect(maps.Keys(texts)))
+	if len(texts) != 13 {
+		t.Errorf("%d texts for 13 statuses: %q", len(texts), slices.Collect(maps.Keys(texts)))
 	}
 }
 
@@ -205,7 +207,7 @@ func TestAllowAllReplies(t *testing.T) {
 	_, e := sent(Options{}, 1)
 	r := AllowAll{Members: []Member{{Encoder: e}, {Encoder: e}}}
 	groups := []JointGroup{{[]int64{1, 2}, 5}, {[]int64{3, 4}, 6}, {[]int64{5, 6}, 7}}
-	figures := []int64{0, 11, 12, 13, 14, 15, 0, 16, 21, 22, 23, 24, 0, int64(Many), 26}
+	figures := []int64{11, 12, 13, 14, 15, 0, 16, 21, 22, 23, 24, 0, int64(Many), 26}
 	members := []MemberReply{
 		{Rate: 12, Interval: 13 * time.Millisecond, Free: 14, NextAfter: 15 * time.Microsecond, ResetAfter: 16 * time.Microsecond, At: 11},
 		{Rate: 22, Interval: 23 * time.Millisecond, Free: 24, Notes: Many, NextAfter: 26 * time.Microsecond, ResetAfter: 26 * time.Microsecond, At: 21},
@@ -227,7 +229,8 @@ func TestAllowAllReplies(t *testing.T) {
 			{granted: 0, waits: [2]time.Duration{0, 32 * time.Microsecond}, known: [2]bool{false, true}},
 		}},
 	} {
-		got, failed, err := r.Reply(&script.Attempts{}, slices.Concat(figures, test.rest))
+		listed := int64(len(test.rest) / 3)
+		got, failed, err := r.Reply(&script.Attempts{}, slices.Concat([]int64{0, listed}, figures, test.rest))
 		if err != nil || failed >= 0 || !slices.Equal(got.Members, members) || got.Local() {
 			t.Errorf("%+v, %d, %v\nwant %+v", got, failed, err, members)
 		}
@@ -401,7 +404,7 @@ func TestAllowAllSearchesFromTheServersTime(t *testing.T) {
 	r := AllowAll{Members: []Member{{Encoder: e}}}
 	for _, replied := range []int64{0, 1_700_000_000_000_000, 1_700_000_060_000_000} {
 		if replied > 0 {
-			if _, _, err := r.Reply(&script.Attempts{}, []int64{0, replied, 10, 1000, 5, 0, 0, 1000}); err != nil {
+			if _, _, err := r.Reply(&script.Attempts{}, []int64{0, 0, replied, 10, 1000, 5, 0, 0, 1000}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -409,7 +412,7 @@ func TestAllowAllSearchesFromTheServersTime(t *testing.T) {
 		r.Members[0].Encoder, r.Groups = e, append(r.Groups, JointGroup{[]int64{1}, 1})
 		r.Args(nil, false)
 		args, want := r.Args(nil, true), millisText(max(replied-serverSlack, 0))
-		if since := args[len(args)-2]; since != want {
+		if since := args[len(args)-3]; since != want {
 			t.Errorf("after a reply at %d it searches from %v, want %v", replied, since, want)
 		}
 	}

@@ -373,24 +373,21 @@ local first, id_count, since, all, shared, known = ` + only(f, AcquireScript.Tex
 func FuzzAllowAll(f *testing.F) {
 	const limiters = 3
 	client := redistest.Embedded(f).Client()
-	functions := slices.Concat([]string{"parse_numbers", "read_request", "score_of", "permits_of", "client_prefix", "grant_score"}, configFunctions, timeFunctions)
+	functions := slices.Concat([]string{"read_numbers", "read_request", "score_of", "permits_of", "client_prefix", "grant_score"}, configFunctions, timeFunctions)
 	var echoes [limiters]echo
 	for i := range echoes {
 		more := "local i = " + strconv.Itoa(i) + `
 local request = read_request(i, counts)
 ` + only(f, AllowAllScript.Text, `(local flags = request.*)\n`) + `
-local limiter = read_config(5 * i, request.configured_rate) or {}
+local number = i
+local limiter = ` + only(f, AllowAllScript.Text, `local limiter, fault = (read_config\(.*\))\n`) + ` or {}
 local now = request.client_now ~= '' and read_clock(request.client_now) or nil
 local score = now and limiter.interval and score_of(request, limiter, now)
-local since, id_count
-if ` + only(f, AllowAllScript.Text, `if (ARGV\[.*\]) then`) + ` then
-  since, id_count = ` + only(f, AllowAllScript.Text, `local since, id_count = (.*)\n`) + `
-end
 `
-		echoes[i] = newEcho(f, client, AllowAllScript, functions, []string{"local limiters = .*", "local client_now = .*", "local counts = .*"}, more, slices.Concat([]string{
-			"limiters", "now and to_micros(now)", "request.prefix", "permits_of(request.record)", "request.total", "id_count", "request.granularity",
+		echoes[i] = newEcho(f, client, AllowAllScript, functions, []string{"local limiters = .*", "local client_now, groups = .*", "local counts, all = .*"}, more, slices.Concat([]string{
+			"limiters", "now and to_micros(now)", "request.prefix", "permits_of(request.record)", "request.total", "request.id_count", "request.granularity",
 			"request.granularity and permits_of(string.sub(request.prefix, 1, #client_prefix(request.prefix) + 4))",
-			"score and now > 0 and to_micros(score) or nil", "since and to_micros(since)", "#counts", "counts[1]", "counts[2]",
+			"score and now > 0 and to_micros(score) or nil", "request.since and to_micros(request.since)", "#counts", "counts[1]", "counts[2]",
 			"#request.sizes", "request.sizes[1]", "request.sizes[2]",
 			"local enforced = FLAG", "load_state(limiter, now, FLAG, OTHER)", "load_state(limiter, now, OTHER, FLAG)",
 			"grant_score(now, limiter.interval, request.granularity, nil, FLAG)", "if FLAG then\n      for group",

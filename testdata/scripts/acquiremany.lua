@@ -11,7 +11,8 @@
 --         configured_rate  the caller's rate, "rate interval type keep-alive"; '': none
 --         flags            CHECK, WHOLE_SCORES, NEXT, JOINT
 -- reply five a limiter:
---         status           of the call: 0, or 10 it has no effect
+--         status           of the call, with its first limiter: 0; or it has no effect: 10 it is no plain grant, 11 neither, but
+--                          only because too few permits are free
 --         rate
 --         interval         ms
 --         free             permits afterwards
@@ -59,7 +60,7 @@ local whole_text = string.format('%.0f', math.ceil(now))
 local reply, read = {}, {} -- read: five a limiter, for plain_write.lua
 local granted = {} -- the first and the last limiter, from 0, of each call that all its limiters can grant
 local seen = {} -- records keys: what is read of a limiter is wrong after a grant of the same limiter
-local first, enough = 0, true -- of the call so far: its first limiter, and whether all its limiters can grant
+local first, status = 0, 0 -- of the call so far: its first limiter, and the status
 for i = 0, #KEYS / 3 - 1 do
   local name, value, records, at = KEYS[3 * i + 1], KEYS[3 * i + 2], KEYS[3 * i + 3], 4 * i
   local configured_rate, flags = ARGV[at + 4] ~= '' and ARGV[at + 4], ARGV[at + 5]
@@ -160,18 +161,23 @@ then
     end
   end
 end
-  local left = free and not new and not seen[records] and free - wanted or -1
+  if not free or new or seen[records] then
+    free, status = nil, 10
+  elseif free < wanted and status == 0 then
+    status = 11
+  end
   seen[records] = true
   reply[own + 1], reply[own + 2], reply[own + 3], reply[own + 4], reply[own + 5] =
-    10, free and rate or 0, free and interval or 0, left, next_us or 0
+    status, free and rate or 0, free and interval or 0, free and free - wanted or 0, next_us or 0
   read[own + 1], read[own + 2], read[own + 3], read[own + 4], read[own + 5] =
     score_text, counted, expired_count, expired_permits, ttl
-  enough = enough and left >= 0
   if flags == '' or not find(flags, JOINT, 1, true) then
-    if enough then
+    if status == 0 then
       granted[#granted + 1], granted[#granted + 2] = first, i
+    else
+      reply[5 * first + 1] = status
     end
-    first, enough = i + 1, true
+    first, status = i + 1, 0
   end
 end
 for call_at = 1, #granted, 2 do
@@ -181,6 +187,7 @@ for call_at = 1, #granted, 2 do
     local taken, record, left = ARGV[at + 2], ARGV[at + 3], reply[n + 4]
     if call('ZADD', records, 'NX', read[n + 1], record) == 0 then
       if i == granted[call_at] then
+        reply[n + 1] = 10
         break -- nothing is written yet
       end
 -- record.lua reads records, the members of a permits set. A record ends in its permits, as four bytes, least significant
@@ -377,7 +384,6 @@ if ttl > 0 then
   call('PEXPIRE', value, string.format('%.0f', ttl))
   call('PEXPIRE', records, string.format('%.0f', ttl))
 end
-    reply[n + 1] = 0
   end
 end
 return reply

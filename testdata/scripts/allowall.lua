@@ -1,30 +1,38 @@
 -- allowall.lua asks several limiters for the requests of one batch: of each request all limiters grant their part, or none does.
 --
 -- KEYS  five a limiter: config, value, client value, permits, client permits
--- ARGV  1 counts           requests of each group (a number a group)
---       2 client_now       ms, up to three decimals
---       then four a limiter:
---         sizes            permits of each group (a number a group)
+-- ARGV  1 client_now       ms, up to three decimals
+--       2 groups           how many groups of requests there are
+--       for each group:
+--         count            requests
+--       for each limiter:
 --         record           of all that is wanted; if one cannot hold it, only its prefix counts
 --         configured_rate  the caller's rate, "rate interval type keep-alive"; '': none
---         flags            ENFORCE, REBUILD, CHECK, WHOLE_SCORES, RECORD_EACH, SERVER_TIME, and a number: the granularity in ms
---       then, to search the records of an earlier attempt of the same batch first, two a limiter:
---         since            ms: the time of that attempt or an earlier one
+--         flags            ENFORCE, REBUILD, CHECK, WHOLE_SCORES, RECORD_EACH, SERVER_TIME
+--         granularity      ms; '': none
+--         since            ms: the time of an earlier attempt of the same batch or before, whose records are searched first; '':
+--                          there was none
 --         id_count         how many ids the batch has
+--         for each group:
+--           size           permits of a request
 -- reply 1 status           0; else as in acquire.lua, and then
 --       2 failed           the number of the limiter that has it, from 0
---       with status 0, seven a limiter:
+--       with status 0:
+--       2 listed           how many groups are listed at the end: none if all is granted
+--       for each limiter:
 --         now              us
 --         rate
 --         interval         ms
 --         free             permits afterwards
---         next             us until the next permit returns (0: as in acquire.lua)
+--         next             us until the next permit returns (0: with those granted now)
 --         notes            base.lua
 --         reset            us until all permits are free
---       no more if all is granted; else for each group:
+--       for each listed group:
 --         granted          requests of it (-1: more than the rate of limiter 0; -2: of limiter 1, ...)
 --         waits            one a limiter: us until it has the permits of the first refused request (0: it has them; -1: not
 --                          known, so ask again)
+--
+-- Where plain grants will probably do, the client calls acquiremany.lua, which costs Redis half as much.
 
 -- base.lua: constants. It defines no function: each definition costs a tenth of a call of Redis.
 local call, find, tonumber = redis.call, string.find, tonumber
@@ -62,343 +70,6 @@ local STRICT_ONLY = 'q' -- the queue goes on behind the strict groups, so only t
 local APART = 'j' -- join no record of another batch
 local JOINT = 'a' -- the call asks the next limiter, too
 local GENERAL = 'g' -- the call is more than a plain grant, and has more arguments
-local limiters = #KEYS / 5
-local client_now = ARGV[2]
-
--- A batch of one group is granted here as a whole, by plain grants. Otherwise this block ends before a permit is taken, and
--- the state is read again.
-local count = not ARGV[4 * limiters + 3] and tonumber(ARGV[1])
-local plain, read, most_expired = count, {}, MAX_EXPIRED -- read[i]: of limiter i, from 0
-for i = 0, count and limiters - 1 or -1 do
-  local name, value, records, at = KEYS[5 * i + 1], KEYS[5 * i + 2], KEYS[5 * i + 4], 4 * i + 2
-  local wanted, flags = count * tonumber(ARGV[at + 1]), ARGV[at + 4]
-  if find(flags, '[br%d]') or wanted > MAX_RECORD then
-    plain = nil
-    break
-  end
-  local now_text, whole_text = not find(flags, SERVER_TIME, 1, true) and client_now, nil
-  local now = now_text and tonumber(now_text)
-  local configured_rate = ARGV[at + 3] ~= '' and ARGV[at + 3]
-  local telling = wanted
--- plain_read.lua reads what a plain grant needs of a limiter. A plain grant is one record that joins no other, in a limiter of
--- type '0' without keep-alive, whose state needs no repair and is not older than the configuration. This is a block to be
--- included, as a function would be slower. A plain grant makes these calls to Redis:
---   HMGET   the configuration, which others may change at any time
---   GET     the free permits, which must be checked before they are used
---   ZCOUNT  the expired records
---   ZCARD   all records: if none is live, all permits must be free. If telling is set and at most half of the rate remains,
---           ZRANGE reads the oldest live record instead
---   PTTL    the TTL to apply to the state
---   ZADD    the record: the first write, unless the limiter is new; a full server refuses it
---   DECRBY  the free permits
--- Without a configuration HSET comes before ZADD, and without stored free permits SET replaces DECRBY. Expired records cost
--- ZRANGE (their permits) and ZREMRANGEBYRANK, and INCRBY replaces DECRBY; a check costs ZRANGE (the live records); a TTL PEXPIRE
--- of both keys.
---
--- Given: name, value and records (the keys), configured_rate ("rate interval type keep-alive"; nil or false: none), now (ms; nil
--- or false: becomes this server's time), now_text and whole_text (now, and the next whole ms, as text; nil or false: none),
--- flags (CHECK and WHOLE_SCORES count), most_expired (with so many expired records it is no plain grant), telling (the permits to
--- be granted, if the oldest live record is asked for; nil or false: it is not).
--- Result: fields (the configuration as read), and free, the free permits with the expired ones; nil: the state allows no plain
--- grant. Only with free: rate, interval, kind, new (the limiter has no configuration yet), stored and counted (the stored free
--- permits, as text and as a number; false: none), expired_count, expired_permits, live_count (nil if the oldest live record was
--- read), oldest (that record and its score; nil: not read), cutoff, ttl, score (of a grant), score_text (the same for ZADD),
--- next_us (µs until a permit returns; nil if no live record was read).
-local fields = call('HMGET', name, 'rate', 'interval', 'type', 'keepAliveTime')
-local rate, interval, kind = fields[1], fields[2], fields[3]
-local new = configured_rate and not (rate or interval or kind or fields[4])
-if new then
-  rate, interval, kind = string.match(configured_rate, '^(%d+) (%d+) (0) 0$')
-end
-local free, stored, counted, expired_count, live_count, oldest, cutoff, ttl, score, score_text, next_us
-local expired_permits = 0
-if
-  kind == '0'
-  and not fields[4]
-  and rate
-  and interval
-  and (
-    not configured_rate and #rate <= 15 and #interval <= 15 and find(rate, '^%d+$') and find(interval, '^[1-9]%d*$')
-    or configured_rate and configured_rate == rate .. ' ' .. interval .. ' 0 0'
-  )
-then
-  rate, interval = tonumber(rate), tonumber(interval)
-  if not now then
-    local time = call('TIME')
-    now = (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000
-  end
-  cutoff = now - interval
-  stored = call('GET', value)
-  expired_count = call('ZCOUNT', records, '-inf', cutoff)
-  counted = stored and (find(stored, '^[1-9]%d*$') and #stored <= 15 or stored == '0') and tonumber(stored)
-  local live -- whether there is a live record
-  if telling and counted and (counted - telling) * 2 <= rate then
-    oldest = call('ZRANGE', records, expired_count, expired_count, 'WITHSCORES')
-    live = oldest[1]
-  else
-    live_count = call('ZCARD', records) - expired_count
-    live = live_count > 0
-  end
-  if expired_count > 0 and expired_count < most_expired then
-    local expired = call('ZRANGE', records, '0', expired_count - 1)
-    for n = 1, expired_count do
-      local a, b, c, d = string.byte(expired[n], -4, -1)
-      if d then
-        expired_permits = expired_permits + a + b * 256 + c * 65536 + d * 16777216
-      end
-    end
-  end
-  local unused = not stored and not live and expired_count == 0
-  free = unused and rate or counted and not new and counted + expired_permits or nil
-  if free and (free > rate or not live and free ~= rate or expired_count >= most_expired) then
-    free = nil
-  elseif free and flags ~= '' and live and find(flags, CHECK, 1, true) then
-    local added, sum = call('ZRANGE', records, expired_count, expired_count + 255), free
-    for n = 1, #added do
-      local a, b, c, d = string.byte(added[n], -4, -1)
-      if d then
-        sum = sum + a + b * 256 + c * 65536 + d * 16777216
-      end
-    end
-    if sum ~= rate or #added == 256 then -- more are left to the general path
-      free = nil
-    end
-  end
-  if free then
-    ttl = call('PTTL', name)
-    score = (interval >= FRACTIONS_BELOW or find(flags, WHOLE_SCORES, 1, true)) and math.ceil(now) or now
-    score_text = score == now and now_text or whole_text or score -- a text costs Redis less than a number
-    if oldest and live then
-      local until_next = math.min(tonumber(oldest[2]), score) - cutoff
-      until_next = ttl >= 0 and math.min(until_next, ttl + 1) or until_next
-      next_us = math.max(1, math.ceil(until_next * 1000 - 0.3)) -- as to_micros has it
-    end
-  end
-end
-  if not free or wanted > free then
-    plain = nil
-    break
-  end
-  local left = free - wanted
-  read[i] =
-    { rate, interval, new, now, score, score_text, wanted, left, counted, expired_count, expired_permits, ttl, next_us }
-end
-if plain then
-  -- Room for two limiters: growing takes time.
-  local reply = { 0, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil }
-  for i = 0, limiters - 1 do
-    local rate, interval, new, now, score, score_text, taken, left, counted, expired_count, expired_permits, ttl, next_us =
-      unpack(read[i])
-    local name, value, records, record, at = KEYS[5 * i + 1], KEYS[5 * i + 2], KEYS[5 * i + 4], ARGV[4 * i + 4], 7 * i + 1
-    if new then
-      call('HSET', name, 'rate', string.format('%.0f', rate), 'interval', string.format('%.0f', interval), 'type', '0')
-    end
-    if call('ZADD', records, 'NX', score_text, record) == 0 then
-      if i == 0 and tonumber(call('ZSCORE', records, record)) >= score then
-        return { 9, 0 } -- as in acquire.lua, a later attempt of this batch was served before; nothing is written yet
-      end
--- record.lua reads records, the members of a permits set. A record ends in its permits, as four bytes, least significant
--- first; the bytes before them are its prefix: a format byte or more, and an id. internal/record describes the formats.
-
--- to_micros converts ms to whole µs, rounded up. A double holds a time of today to a quarter of a µs, so a smaller fraction
--- is an error of rounding.
-local function to_micros(ms)
-  return math.ceil(ms * 1000 - 0.3)
-end
-
--- permits_of returns the permits of a member: 0 if it is too short to be a record.
-local function permits_of(member)
-  local a, b, c, d = string.byte(member, -4, -1)
-  if d == nil then
-    return 0
-  end
-  return a + b * 256 + c * 65536 + d * 16777216
-end
-
--- is_doubtful tells whether a record has too many permits for a grant under a rate. Redisson grants a request for -1
--- permits, and stores a record of 4294967295.
-local function is_doubtful(permits, rate)
-  return permits >= 2147483648 and permits > rate
-end
-
--- sum_permits returns the permits of members. With a rate, the second result has those of doubtful members, and the first does
--- not.
-local function sum_permits(members, rate)
-  local sum, doubtful = 0, 0
-  for i = 1, #members do
-    local permits = permits_of(members[i])
-    if rate and is_doubtful(permits, rate) then
-      doubtful = doubtful + permits
-    else
-      sum = sum + permits
-    end
-  end
-  return sum, doubtful
-end
-
--- believed returns how many of the doubtful permits count: at most rate - free - sum. free is the free permits with the expired
--- ones (nil: not known), sum the permits in other live records. After the rate was lowered free may be below 0, so more permits
--- than the rate may count.
-local function believed(rate, free, sum, doubtful)
-  return math.min(doubtful, math.max(0, rate - (free or 0) - sum))
-end
-
--- client_prefix returns the part of a prefix that all records of its client begin with.
-local function client_prefix(prefix)
-  return string.sub(prefix, 1, ({ [4] = 2, [9] = 6, [13] = 6, [16] = 13, [17] = 9, [20] = 13, [21] = 9 })[#prefix])
-end
-
--- origin_of returns the first bytes of the id of a record as a number, which tells its client: five bytes, or four in the
--- oldest format; -1 if the member has no known format.
-local function origin_of(member)
-  local length, head = #member, string.byte(member)
-  local first, last
-  if length == 8 then
-    first, last = 1, 4
-  elseif length >= 10 and head == length - 5 then
-    first, last = 2, 6
-  elseif (length == 20 or length == 24) and head == length - 12 then
-    first, last = 9, 13
-  else
-    return -1
-  end
-  local number = 0
-  for at = first, last do
-    number = number * 256 + string.byte(member, at)
-  end
-  return number
-end
--- grant.lua writes records.
-
--- permit_bytes returns the four bytes of a number of permits, at most MAX_RECORD.
-local function permit_bytes(n)
-  n = math.min(n, MAX_RECORD)
-  local b, c = math.floor(n / 256), math.floor(n / 65536)
-  return string.char(n % 256, b % 256, c % 256, math.floor(c / 256))
-end
-
--- next_prefix returns the prefix with the next id of the same client: the counter of its ids is a big-endian number at the
--- end of the prefix, and after the last one comes 0. Other formats have so few ids, or none that are known, that all but the
--- first byte counts, and the prefix then grows: there must always be a next one.
-local function next_prefix(prefix)
-  local last = string.byte(prefix, -1)
-  if #prefix > 1 and last < 255 then -- nearly always
-    return string.sub(prefix, 1, -2) .. string.char(last + 1)
-  end
-  local counter = ({ [9] = 3, [13] = 3, [16] = 3, [17] = 8, [20] = 3, [21] = 8 })[#prefix]
-  local first = counter and #prefix - counter + 1 or 2
-  for at = #prefix, first, -1 do
-    local digit = string.byte(prefix, at)
-    if digit < 255 then
-      return string.sub(prefix, 1, at - 1) .. string.char(digit + 1) .. string.rep('\0', #prefix - at)
-    end
-  end
-  return counter and string.sub(prefix, 1, first - 1) .. string.rep('\0', counter) or prefix .. '\0'
-end
-
--- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.
-local function share_prefix(prefix, permits)
-  local own = client_prefix(prefix)
-  return own .. permit_bytes(permits) .. string.sub(prefix, #own + 5)
-end
-
--- add_record writes a record of n permits, or several where four bytes do not hold n. A record with this id may exist: another
--- client's, or one of a later attempt of this batch. The next id is then used. It returns the last prefix that it used.
-local function add_record(records, prefix, n, score)
-  local added = call('ZADD', records, 'NX', score, prefix .. permit_bytes(n))
-  if added == 1 and n <= MAX_RECORD then
-    return prefix
-  end
-  return add_record(records, next_prefix(prefix), n - added * math.min(n, MAX_RECORD), score)
-end
-
--- add_records writes so many records of n permits each, and returns the prefix after the last one. As in add_record, the next
--- id is tried in the place of one that exists. One call of Redis for many records takes half the time of many calls.
-local function add_records(records, prefix, count, n, score)
-  local score_text = string.format('%.17g', score)
-  while count > 0 and n <= MAX_RECORD do
-    local added, bytes = {}, permit_bytes(n)
-    for i = 1, 2 * math.min(count, 1000), 2 do
-      added[i], added[i + 1] = score_text, prefix .. bytes
-      prefix = next_prefix(prefix)
-    end
-    count = count - call('ZADD', records, 'NX', unpack(added))
-  end
-  for _ = 1, count do
-    prefix = next_prefix(add_record(records, prefix, n, score))
-  end
-  return prefix
-end
-
--- find_own_record returns the record of this client with a score that n more permits fit in, and its permits; nil and 0 if
--- there is none. It reads a limited number of records: with more clients than that, some write a second record.
-local function find_own_record(records, score, prefix, n)
-  local own = client_prefix(prefix)
-  local bucket = call('ZRANGEBYSCORE', records, score, score, 'LIMIT', '0', 512)
-  for i = 1, #bucket do
-    local member = bucket[i]
-    if #member == #prefix + 4 and string.sub(member, 1, #own) == own then
-      local held = permits_of(member)
-      if held + n <= MAX_RECORD then
-        return member, held
-      end
-    end
-  end
-  return nil, 0
-end
-
--- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. With a
--- rate, records that are doubtful under it (record.lua) count as empty. It writes at once, first what a full server refuses:
--- the state is better afterwards even if the rest of the script fails.
-local function remove_surplus(records, oldest, rate, surplus)
-  local gone, rest = {}, nil
-  for i = 1, #oldest do
-    if surplus == 0 then
-      break
-    end
-    local held = permits_of(oldest[i])
-    held = rate and is_doubtful(held, rate) and 0 or held
-    gone[i] = oldest[i]
-    if held > surplus then
-      rest = held - surplus
-    end
-    surplus = math.max(0, surplus - held)
-  end
-  if rest then
-    local shrunk = gone[#gone]
-    add_record(records, string.sub(shrunk, 1, -5), rest, call('ZSCORE', records, shrunk))
-  end
-  call('ZREM', records, unpack(gone))
-  return surplus
-end
-      add_record(records, next_prefix(string.sub(record, 1, -5)), taken, score)
-    end
-    taken = string.format('%.0f', taken)
--- plain_write.lua writes what follows the record of a plain grant.
--- Given: value and records (the keys), counted, expired_count, expired_permits and ttl (of plain_read.lua), taken (the permits
--- of the record, as text), left (the permits free afterwards).
-if not counted then
-  call('SET', value, string.format('%.0f', left))
-elseif expired_permits == 0 then
-  call('DECRBY', value, taken)
-elseif left ~= counted then
-  call('INCRBY', value, string.format('%.0f', left - counted))
-end
-if expired_count > 0 then
-  call('ZREMRANGEBYRANK', records, '0', expired_count - 1)
-end
-if ttl > 0 then
-  ttl = math.min(ttl, MAX_NUMBER)
-  call('PEXPIRE', value, string.format('%.0f', ttl))
-  call('PEXPIRE', records, string.format('%.0f', ttl))
-end
-    -- Times as to_micros has them.
-    reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4], reply[at + 5], reply[at + 6], reply[at + 7] =
-      math.ceil(now * 1000 - 0.3), rate, interval, left, next_us or 0, 0, math.ceil((score + interval - now) * 1000 - 0.3)
-  end
-  return reply
-end
-
 -- record.lua reads records, the members of a permits set. A record ends in its permits, as four bytes, least significant
 -- first; the bytes before them are its prefix: a format byte or more, and an id. internal/record describes the formats.
 
@@ -922,34 +593,37 @@ local function apply_ttl(limiter, ttl, now, waiting)
     call('PERSIST', records)
   end
 end
+local client_now, groups = ARGV[1], tonumber(ARGV[2])
+local limiters = #KEYS / 5
 
--- parse_numbers returns the numbers in a text.
-local function parse_numbers(text)
+-- read_numbers returns the arguments from ARGV[first] on, one a group.
+local function read_numbers(first)
   local numbers = {}
-  for number in string.gmatch(text, '%d+') do
-    numbers[#numbers + 1] = tonumber(number)
+  for i = 1, groups do
+    numbers[i] = tonumber(ARGV[first + i - 1])
   end
   return numbers
 end
 
 -- read_request returns what is asked of a limiter, numbered from 0. total is the sum of all requests.
 local function read_request(number, counts)
-  local at = 4 * number + 2
-  local flags = ARGV[at + 4]
-  local granularity = string.match(flags, '%d+')
-  local sizes, total = parse_numbers(ARGV[at + 1]), 0
-  for i = 1, #sizes do
+  local first = 3 + groups + (6 + groups) * number
+  local record, configured_rate, flags, granularity, since, id_count = unpack(ARGV, first, first + 5)
+  local sizes, total = read_numbers(first + 6), 0
+  for i = 1, groups do
     total = total + sizes[i] * counts[i]
   end
   return {
     sizes = sizes,
     total = total,
-    prefix = string.sub(ARGV[at + 2], 1, -5),
-    record = ARGV[at + 2],
-    configured_rate = ARGV[at + 3] ~= '' and ARGV[at + 3] or nil,
+    prefix = string.sub(record, 1, -5),
+    record = record,
+    configured_rate = configured_rate ~= '' and configured_rate or nil,
     flags = flags,
     client_now = find(flags, SERVER_TIME, 1, true) and '' or client_now,
-    granularity = granularity and tonumber(granularity),
+    granularity = tonumber(granularity),
+    since = tonumber(since),
+    id_count = tonumber(id_count),
   }
 end
 
@@ -957,9 +631,9 @@ local function score_of(request, limiter, now)
   return grant_score(now, limiter.interval, request.granularity, nil, find(request.flags, WHOLE_SCORES, 1, true))
 end
 
--- read_limiter returns the configuration and the state of a limiter, numbered from 0; or nil and a status.
-local function read_limiter(number, counts, recovered)
-  local request = read_request(number, counts)
+-- read_limiter returns the configuration and the state of a limiter, numbered from 0; or nil and a status. recovered: an earlier
+-- attempt is found.
+local function read_limiter(number, request, recovered)
   local flags = request.flags
   local limiter, fault = read_config(5 * number, request.configured_rate)
   local enforced = find(flags, ENFORCE, 1, true)
@@ -1002,9 +676,151 @@ local function allocate(all, counts, available)
   return granted, refused, exceeded
 end
 
-local counts = parse_numbers(ARGV[1])
+-- write writes what a limiter grants: records, the free permits, a TTL. It returns false, and grants nothing, if the record of
+-- all that is wanted exists because a later attempt of this batch was served before. Only the first limiter tells.
+local function write(one, granted, first)
+  local request, limiter, state, score = one.request, one.limiter, one.state, one.score
+  local prefix, records, taken = request.prefix, limiter.records, state.free - one.left
+  if limiter.missing then
+    call('HSET', limiter.name, unpack(limiter.missing))
+  end
+  if taken > 0 then
+-- grant.lua writes records.
+
+-- permit_bytes returns the four bytes of a number of permits, at most MAX_RECORD.
+local function permit_bytes(n)
+  n = math.min(n, MAX_RECORD)
+  local b, c = math.floor(n / 256), math.floor(n / 65536)
+  return string.char(n % 256, b % 256, c % 256, math.floor(c / 256))
+end
+
+-- next_prefix returns the prefix with the next id of the same client: the counter of its ids is a big-endian number at the
+-- end of the prefix, and after the last one comes 0. Other formats have so few ids, or none that are known, that all but the
+-- first byte counts, and the prefix then grows: there must always be a next one.
+local function next_prefix(prefix)
+  local last = string.byte(prefix, -1)
+  if #prefix > 1 and last < 255 then -- nearly always
+    return string.sub(prefix, 1, -2) .. string.char(last + 1)
+  end
+  local counter = ({ [9] = 3, [13] = 3, [16] = 3, [17] = 8, [20] = 3, [21] = 8 })[#prefix]
+  local first = counter and #prefix - counter + 1 or 2
+  for at = #prefix, first, -1 do
+    local digit = string.byte(prefix, at)
+    if digit < 255 then
+      return string.sub(prefix, 1, at - 1) .. string.char(digit + 1) .. string.rep('\0', #prefix - at)
+    end
+  end
+  return counter and string.sub(prefix, 1, first - 1) .. string.rep('\0', counter) or prefix .. '\0'
+end
+
+-- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.
+local function share_prefix(prefix, permits)
+  local own = client_prefix(prefix)
+  return own .. permit_bytes(permits) .. string.sub(prefix, #own + 5)
+end
+
+-- add_record writes a record of n permits, or several where four bytes do not hold n. A record with this id may exist: another
+-- client's, or one of a later attempt of this batch. The next id is then used. It returns the last prefix that it used.
+local function add_record(records, prefix, n, score)
+  local added = call('ZADD', records, 'NX', score, prefix .. permit_bytes(n))
+  if added == 1 and n <= MAX_RECORD then
+    return prefix
+  end
+  return add_record(records, next_prefix(prefix), n - added * math.min(n, MAX_RECORD), score)
+end
+
+-- add_records writes so many records of n permits each, and returns the prefix after the last one. As in add_record, the next
+-- id is tried in the place of one that exists. One call of Redis for many records takes half the time of many calls.
+local function add_records(records, prefix, count, n, score)
+  local score_text = string.format('%.17g', score)
+  while count > 0 and n <= MAX_RECORD do
+    local added, bytes = {}, permit_bytes(n)
+    for i = 1, 2 * math.min(count, 1000), 2 do
+      added[i], added[i + 1] = score_text, prefix .. bytes
+      prefix = next_prefix(prefix)
+    end
+    count = count - call('ZADD', records, 'NX', unpack(added))
+  end
+  for _ = 1, count do
+    prefix = next_prefix(add_record(records, prefix, n, score))
+  end
+  return prefix
+end
+
+-- find_own_record returns the record of this client with a score that n more permits fit in, and its permits; nil and 0 if
+-- there is none. It reads a limited number of records: with more clients than that, some write a second record.
+local function find_own_record(records, score, prefix, n)
+  local own = client_prefix(prefix)
+  local bucket = call('ZRANGEBYSCORE', records, score, score, 'LIMIT', '0', 512)
+  for i = 1, #bucket do
+    local member = bucket[i]
+    if #member == #prefix + 4 and string.sub(member, 1, #own) == own then
+      local held = permits_of(member)
+      if held + n <= MAX_RECORD then
+        return member, held
+      end
+    end
+  end
+  return nil, 0
+end
+
+-- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. With a
+-- rate, records that are doubtful under it (record.lua) count as empty. It writes at once, first what a full server refuses:
+-- the state is better afterwards even if the rest of the script fails.
+local function remove_surplus(records, oldest, rate, surplus)
+  local gone, rest = {}, nil
+  for i = 1, #oldest do
+    if surplus == 0 then
+      break
+    end
+    local held = permits_of(oldest[i])
+    held = rate and is_doubtful(held, rate) and 0 or held
+    gone[i] = oldest[i]
+    if held > surplus then
+      rest = held - surplus
+    end
+    surplus = math.max(0, surplus - held)
+  end
+  if rest then
+    local shrunk = gone[#gone]
+    add_record(records, string.sub(shrunk, 1, -5), rest, call('ZSCORE', records, shrunk))
+  end
+  call('ZREM', records, unpack(gone))
+  return surplus
+end
+    if find(request.flags, RECORD_EACH, 1, true) then
+      for group, size in ipairs(request.sizes) do
+        prefix = add_records(records, prefix, granted[group], size, score)
+      end
+    elseif request.granularity then
+      local joined, held = nil, 0
+      if one.bucketed then
+        joined, held = find_own_record(records, score, prefix, taken)
+      end
+      add_record(records, share_prefix(prefix, taken), taken + held, score)
+      if joined then
+        call('ZREM', records, joined)
+      end
+    elseif taken ~= request.total or taken > MAX_RECORD or call('ZADD', records, 'NX', score, request.record) == 0 then
+      local known = first and request.client_now ~= '' and call('ZSCORE', records, request.record)
+      if known and tonumber(known) >= score then
+        return false
+      end
+      add_record(records, prefix, taken, score)
+    end
+  end
+  commit(limiter, state, one.left)
+  apply_ttl(limiter, state.ttl, one.now)
+  return true
+end
+
+-- Read: what an earlier attempt was granted, and the state of each limiter.
+local counts, all = read_numbers(3), {}
+for i = 0, limiters - 1 do
+  all[i + 1] = read_request(i, counts)
+end
 local available -- permits of each limiter that an earlier attempt was granted
-if ARGV[4 * limiters + 3] then
+if all[1].since then
 -- grant.lua writes records.
 
 -- permit_bytes returns the four bytes of a number of permits, at most MAX_RECORD.
@@ -1171,23 +987,21 @@ local function refresh_scores(records, members, score)
   end
 end
   local attempts, shares, missing = {}, {}, 0
-  for i = 0, limiters - 1 do
-    local request = read_request(i, counts)
-    local limiter = read_config(5 * i, request.configured_rate)
+  for i, request in ipairs(all) do
+    local limiter = read_config(5 * (i - 1), request.configured_rate)
     if not limiter then
       missing = missing + 1 -- the limiter was deleted
     else
-      local since, id_count = tonumber(ARGV[4 * limiters + 3 + 2 * i]), tonumber(ARGV[4 * limiters + 4 + 2 * i])
       local score = score_of(request, limiter, read_clock(request.client_now))
       local shared = request.granularity ~= nil
-      local whole = id_count == 1 and not shared and request.record or nil
+      local whole = request.id_count == 1 and not shared and request.record or nil
       call('GET', limiter.value) -- fails before anything is written if the key has another type
-      local attempt, share = find_attempt(limiter.records, request.prefix, id_count, since, whole, shared, '')
+      local attempt, share = find_attempt(limiter.records, request.prefix, request.id_count, request.since, whole, shared, '')
       if not attempt then
-        return { 9, i }
+        return { 9, i - 1 }
       end
       missing = missing + (#attempt > 0 and 0 or 1)
-      attempts[i + 1], shares[i + 1] = { limiter.records, attempt, score }, share
+      attempts[i], shares[i] = { limiter.records, attempt, score }, share
     end
   end
   if missing == 0 then
@@ -1199,16 +1013,15 @@ end
     return { 9, 0 } -- expired in one limiter, and live in another
   end
 end
+for i, request in ipairs(all) do
+  local one, status = read_limiter(i - 1, request, available)
+  if not one then
+    return { status, i - 1 }
+  end
+  all[i] = one
+end
 
 -- Decide.
-local all = {}
-for i = 0, limiters - 1 do
-  local one, status = read_limiter(i, counts, available)
-  if not one then
-    return { status, i }
-  end
-  all[i + 1] = one
-end
 local granted, refused, exceeded = allocate(all, counts, available)
 local waits = {}
 if available then
@@ -1338,152 +1151,25 @@ end
   end
 end
 
--- Write.
-local reply = { 0 }
-for _, one in ipairs(all) do
-  local request, limiter, state = one.request, one.limiter, one.state
-  local prefix, records, score = request.prefix, limiter.records, one.score
-  local left = one.left
-  local taken = state.free - left
-  if limiter.missing then
-    call('HSET', limiter.name, unpack(limiter.missing))
+-- Write, and reply.
+local reply = { 0, (refused or exceeded) and groups or 0 }
+for i, one in ipairs(all) do
+  local taken = one.state.free - one.left
+  if not write(one, granted, i == 1) then
+    return { 9, 0 }
   end
-  if taken > 0 then
--- grant.lua writes records.
-
--- permit_bytes returns the four bytes of a number of permits, at most MAX_RECORD.
-local function permit_bytes(n)
-  n = math.min(n, MAX_RECORD)
-  local b, c = math.floor(n / 256), math.floor(n / 65536)
-  return string.char(n % 256, b % 256, c % 256, math.floor(c / 256))
-end
-
--- next_prefix returns the prefix with the next id of the same client: the counter of its ids is a big-endian number at the
--- end of the prefix, and after the last one comes 0. Other formats have so few ids, or none that are known, that all but the
--- first byte counts, and the prefix then grows: there must always be a next one.
-local function next_prefix(prefix)
-  local last = string.byte(prefix, -1)
-  if #prefix > 1 and last < 255 then -- nearly always
-    return string.sub(prefix, 1, -2) .. string.char(last + 1)
-  end
-  local counter = ({ [9] = 3, [13] = 3, [16] = 3, [17] = 8, [20] = 3, [21] = 8 })[#prefix]
-  local first = counter and #prefix - counter + 1 or 2
-  for at = #prefix, first, -1 do
-    local digit = string.byte(prefix, at)
-    if digit < 255 then
-      return string.sub(prefix, 1, at - 1) .. string.char(digit + 1) .. string.rep('\0', #prefix - at)
-    end
-  end
-  return counter and string.sub(prefix, 1, first - 1) .. string.rep('\0', counter) or prefix .. '\0'
-end
-
--- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.
-local function share_prefix(prefix, permits)
-  local own = client_prefix(prefix)
-  return own .. permit_bytes(permits) .. string.sub(prefix, #own + 5)
-end
-
--- add_record writes a record of n permits, or several where four bytes do not hold n. A record with this id may exist: another
--- client's, or one of a later attempt of this batch. The next id is then used. It returns the last prefix that it used.
-local function add_record(records, prefix, n, score)
-  local added = call('ZADD', records, 'NX', score, prefix .. permit_bytes(n))
-  if added == 1 and n <= MAX_RECORD then
-    return prefix
-  end
-  return add_record(records, next_prefix(prefix), n - added * math.min(n, MAX_RECORD), score)
-end
-
--- add_records writes so many records of n permits each, and returns the prefix after the last one. As in add_record, the next
--- id is tried in the place of one that exists. One call of Redis for many records takes half the time of many calls.
-local function add_records(records, prefix, count, n, score)
-  local score_text = string.format('%.17g', score)
-  while count > 0 and n <= MAX_RECORD do
-    local added, bytes = {}, permit_bytes(n)
-    for i = 1, 2 * math.min(count, 1000), 2 do
-      added[i], added[i + 1] = score_text, prefix .. bytes
-      prefix = next_prefix(prefix)
-    end
-    count = count - call('ZADD', records, 'NX', unpack(added))
-  end
-  for _ = 1, count do
-    prefix = next_prefix(add_record(records, prefix, n, score))
-  end
-  return prefix
-end
-
--- find_own_record returns the record of this client with a score that n more permits fit in, and its permits; nil and 0 if
--- there is none. It reads a limited number of records: with more clients than that, some write a second record.
-local function find_own_record(records, score, prefix, n)
-  local own = client_prefix(prefix)
-  local bucket = call('ZRANGEBYSCORE', records, score, score, 'LIMIT', '0', 512)
-  for i = 1, #bucket do
-    local member = bucket[i]
-    if #member == #prefix + 4 and string.sub(member, 1, #own) == own then
-      local held = permits_of(member)
-      if held + n <= MAX_RECORD then
-        return member, held
-      end
-    end
-  end
-  return nil, 0
-end
-
--- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. With a
--- rate, records that are doubtful under it (record.lua) count as empty. It writes at once, first what a full server refuses:
--- the state is better afterwards even if the rest of the script fails.
-local function remove_surplus(records, oldest, rate, surplus)
-  local gone, rest = {}, nil
-  for i = 1, #oldest do
-    if surplus == 0 then
-      break
-    end
-    local held = permits_of(oldest[i])
-    held = rate and is_doubtful(held, rate) and 0 or held
-    gone[i] = oldest[i]
-    if held > surplus then
-      rest = held - surplus
-    end
-    surplus = math.max(0, surplus - held)
-  end
-  if rest then
-    local shrunk = gone[#gone]
-    add_record(records, string.sub(shrunk, 1, -5), rest, call('ZSCORE', records, shrunk))
-  end
-  call('ZREM', records, unpack(gone))
-  return surplus
-end
-    if find(request.flags, RECORD_EACH, 1, true) then
-      for group, size in ipairs(request.sizes) do
-        prefix = add_records(records, prefix, granted[group], size, score)
-      end
-    else
-      local joined, held = nil, 0
-      if one.bucketed then
-        joined, held = find_own_record(records, score, prefix, taken)
-      end
-      add_record(records, request.granularity and share_prefix(prefix, taken) or prefix, taken + held, score)
-      if joined then
-        call('ZREM', records, joined)
-      end
-    end
-  end
-  commit(limiter, state, left)
-  apply_ttl(limiter, state.ttl, one.now)
+  local limiter, state, score = one.limiter, one.state, one.score
   local reset_in = one.reset_in or to_micros(score + limiter.interval - one.now)
   local first = state.oldest and tonumber(state.oldest_score) -- as in acquire.lua
   local next_in = first and expires_in(state, taken > 0 and math.min(first, score) or first) or 0
-  local figures =
-    { to_micros(one.now), limiter.rate, limiter.interval, math.max(0, left), next_in, state.notes, reset_in }
-  for _, figure in ipairs(figures) do
-    reply[#reply + 1] = figure
-  end
+  local at = 7 * i - 5
+  reply[at + 1], reply[at + 2], reply[at + 3] = to_micros(one.now), limiter.rate, limiter.interval
+  reply[at + 4], reply[at + 5], reply[at + 6], reply[at + 7] = math.max(0, one.left), next_in, state.notes, reset_in
 end
-if refused or exceeded then
-  for group, n in ipairs(granted) do
-    reply[#reply + 1] = n
-    for i = 1, limiters do
-      reply[#reply + 1] = waits[i] and waits[i][group] or -1
-    end
+for group = 1, reply[2] do
+  reply[#reply + 1] = granted[group]
+  for i = 1, limiters do
+    reply[#reply + 1] = waits[i] and waits[i][group] or -1
   end
 end
 return reply

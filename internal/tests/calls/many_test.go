@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -193,11 +194,16 @@ func TestSharedCommandServesOnlyPlainGrants(t *testing.T) {
 	})
 }
 
-// A proxy stands for one in front of several servers: it refuses commands for several limiters.
-type proxy struct{ refused atomic.Int64 }
+// A proxy stands for one in front of several servers, of which each call asks one: it refuses commands for several calls.
+type proxy struct {
+	limiters int // of a call
+	refused  atomic.Int64
+}
 
 func (p *proxy) refuses(cmd redis.Cmder) bool {
-	if !slices.Contains(cmd.Args(), any(protocol.AcquireManyScript.SHA)) {
+	const keys = 2 // index of their number
+	if args := cmd.Args(); !slices.Contains(args, any(protocol.AcquireManyScript.SHA)) ||
+		fmt.Sprint(args[keys]) == strconv.Itoa(protocol.ManyKeys*p.limiters) {
 		return false
 	}
 	p.refused.Add(1)
@@ -220,7 +226,7 @@ func (p *proxy) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 // TestSharedCommandsEndBehindAProxy: each batch is sent again, and later ones have commands of their own.
 func TestSharedCommandsEndBehindAProxy(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		a, p := newSharing(t, s, 40, []int{2}), new(proxy)
+		a, p := newSharing(t, s, 40, []int{2}), &proxy{limiters: 2}
 		rig.Core(a.client).Topology().Redis().(*redis.Client).AddHook(p)
 		a.ask()
 		a.wantOthers()
@@ -357,6 +363,65 @@ func TestPlainGrantsOfSeveralLimiters(t *testing.T) {
 						}
 					}
 				})
+			}
+		}
+	})
+}
+
+// scripts is a hook that notes which scripts are run.
+type scripts struct{ ran []string }
+
+func (*scripts) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (s *scripts) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		for name, of := range map[string]*script.Script{
+			"acquiremany": protocol.AcquireManyScript, "allowall": protocol.AllowAllScript,
+		} {
+			if slices.Contains(cmd.Args(), any(of.SHA)) {
+				s.ran = append(s.ran, name)
+			}
+		}
+		return next(ctx, cmd)
+	}
+}
+func (*scripts) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// TestAllowAllMakesPlainGrants: an AllowAll that is alone makes plain grants, too, where enough permits are thought to be free.
+func TestAllowAllMakesPlainGrants(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := rig.New(t, s)
+		c, _ := r.Tapped() // the servers know the scripts
+		hook := new(scripts)
+		rig.Core(c).Topology().Redis().(*redis.Client).AddHook(hook)
+		rate := rratelimiter.WithRate(rratelimiter.PerMinute(10))
+		a, b := c.RateLimiter("a", rate), c.RateLimiter("b", rate)
+		other := r.Limiter("b", rate)
+		for _, step := range []struct {
+			what    string
+			before  func()
+			n       int64
+			granted bool
+			want    string
+		}{
+			{"the first use", nil, 1, true, "allowall"},
+			{"enough", nil, 3, true, "acquiremany"},
+			{"more than is free", nil, 7, false, "allowall"},
+			{"another client has taken", func() { rig.MustTry(t, other, 3, true) }, 5, false, "acquiremany allowall"},
+			{"as much as is free", nil, 3, true, "acquiremany"},
+			{"all has expired", func() { r.Advance(2 * time.Minute) }, 5, true, "allowall"},
+			{"enough again", nil, 5, true, "acquiremany"},
+		} {
+			if hook.ran = nil; step.before != nil {
+				step.before()
+			}
+			results, err := c.AllowAll(t.Context(), step.n, a, b)
+			if err != nil || results[0].Allowed != step.granted {
+				t.Errorf("%s: %+v, %v", step.what, results, err)
+			}
+			if ran := strings.Join(hook.ran, " "); ran != step.want {
+				t.Errorf("%s: %s, want %s", step.what, ran, step.want)
 			}
 		}
 	})
