@@ -100,6 +100,11 @@ end
 --@include expiry
 --@include commit
 
+local granularity, lease, lease_bucket, since, id_count, recent = unpack(ARGV, 6, general and 11 or 5)
+granularity, lease, lease_bucket, since = tonumber(granularity), tonumber(lease), tonumber(lease_bucket), tonumber(since)
+local first_group = general and 12 or 6
+local prefix = string.sub(record, 1, -5)
+
 -- read_groups returns the groups in the arguments from first on, and how many of them are strict. A group has: size; count, its
 -- requests; granted (requests, or permits with UP_TO); wait, the us until the permits of its first refused request are free.
 local function read_groups(first)
@@ -143,13 +148,10 @@ local function allocate(groups, strict, available, rate, recovered)
   return left, refused
 end
 
-local granularity, lease, lease_bucket, since, id_count, recent = unpack(ARGV, 6, general and 11 or 5)
-granularity, lease, lease_bucket, since = tonumber(granularity), tonumber(lease), tonumber(lease_bucket), tonumber(since)
-local first_group = general and 12 or 6
+-- Read: the limiter, if the plain grant has not, and what an earlier attempt was granted.
 local score, bucketed = state and state.score, false -- of a grant; whether it ends a bucket
-local recovered, redate -- the permits that an earlier attempt was granted; a function that raises its scores
-local prefix = string.sub(record, 1, -5)
 local lease_score -- the end of the bucket that a lease would end with; nil: the interval is too short for one
+local recovered, redate -- the permits that an earlier attempt was granted; a function that raises its scores
 if not state then
   --@include config
   --@include state
@@ -186,18 +188,13 @@ if not state then
     recovered = #attempt > 0 and share or nil
   end
   state = load_state(limiter, now, find(flags, REBUILD, 1, true), find(flags, CHECK, 1, true))
-  if limiter.mismatch then
-    state.notes = state.notes + RATE_MISMATCH
-  end
+  state.notes = state.notes + (limiter.mismatch and RATE_MISMATCH or 0)
 end
-local rate, interval, records = limiter.rate, limiter.interval, limiter.records
+local rate, interval = limiter.rate, limiter.interval
 
 -- Decide.
-local left, reset_in, groups
-local origin = -2
-local strict = 0
-local refused, ahead = false, 0 -- permits that are taken ahead, for a lease
-local together_in
+local left, groups, reset_in, together_in
+local refused, strict, ahead, origin = false, 0, 0, -2 -- ahead: permits for a lease
 if recovered and recovered == wanted then
   left = state.free
 elseif wanted and wanted <= state.free and not recovered then
@@ -214,44 +211,17 @@ else
   end
   if refused and not state.more then
     --@include refusal
+    --@include explain
     if walk_records(limiter, state) then
       left = recovered and state.free or allocate(groups, strict, state.free, rate)
     end
-    local taken, detail = state.free - left, find(flags, DETAIL, 1, true)
-    if detail or strict > 0 then
-      local waits = {} -- by size: sizes are few, requests many
-      for i, group in ipairs(groups) do
-        local size = group.size
-        if group.granted >= 0 and group.granted < group.count then
-          waits[size] = waits[size] or free_in(limiter, state, size, left, taken, score)
-          group.wait = waits[size]
-          together_in = together_in or i <= strict and together_free_in(limiter, state, group.wait, taken, score)
-        end
-      end
-    end
-    if detail then
-      reset_in = all_free_in(limiter, state, state.live_count, taken, score)
-    end
-    if state.oldest then
-      origin = origin_of(state.oldest)
-      if strict > 0 then
-        local foreign
-        origin, foreign = find_writers(state.walked, prefix, origin)
-        state.notes = state.notes + (foreign and FOREIGN_WRITER or 0)
-      end
-    end
+    local detail = find(flags, DETAIL, 1, true)
+    reset_in, together_in, origin = explain_refusal(limiter, state, groups, strict, left, score, detail, prefix)
   end
 end
 if lease_score and not refused and not recovered and not state.more then
-  -- A quarter of what is free, and never the last tenth of the rate: others want some, too. A few are not worth it: the next
-  -- lease would follow soon, with another record.
-  local tenth = math.ceil(rate / 10)
-  ahead = math.min(lease, math.floor(left / 4), left - tenth)
-  ahead = ahead * 8 >= math.min(lease, tenth) and ahead or 0
-  local ttl = limiter.keep_alive > 0 and limiter.keep_alive or state.ttl
-  if ttl >= 0 and ttl < lease_score - now then
-    ahead = 0 -- a lease must not outlive the limiter
-  end
+  --@include lease
+  ahead = leased(limiter, state, now, left, lease, lease_score)
   left = left - ahead
 end
 if ahead > 0 then
@@ -260,9 +230,9 @@ if ahead > 0 then
     redate(score)
   end
 end
-local taken = state.free - left
 
 -- Write.
+local taken, records = state.free - left, limiter.records
 if limiter.missing then
   call('HSET', limiter.name, unpack(limiter.missing))
 end
@@ -290,6 +260,7 @@ end
 commit(limiter, state, left)
 apply_ttl(limiter, state.ttl, now, refused and strict > 0)
 
+-- Reply.
 local first = state.oldest and tonumber(state.oldest_score) -- a client's clock may be behind the one that dated it
 local next_in = first and expires_in(state, taken > 0 and math.min(first, score) or first) or 0
 if state.notes == 0 and not groups and not lease and client_now ~= '' then

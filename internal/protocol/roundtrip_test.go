@@ -209,7 +209,7 @@ local ends = now and limiter.interval and lease and ` + only(f, AcquireScript.Te
 		"granularity and permits_of(string.sub(prefix, 1, #client_prefix(prefix) + 4))", "listed", "strict",
 		"lease", "lease_bucket", "score and now > 0 and to_micros(score) or nil",
 		"ends and now > 0 and to_micros(ends) or nil",
-		"local partly, queued = FLAG, OTHER", "detail = state.free - left, FLAG", "load_state(limiter, now, FLAG, OTHER)",
+		"local partly, queued = FLAG, OTHER", "local detail = FLAG", "load_state(limiter, now, FLAG, OTHER)",
 		"load_state(limiter, now, OTHER, FLAG)", "local partly, queued = OTHER, FLAG", "if bucketed and not FLAG then",
 		"local enforced = FLAG", "if groups and FLAG and not",
 		"grant_score(now, limiter.interval, granularity, false, FLAG)",

@@ -100,12 +100,12 @@ type Foreign struct {
 // Unbounded returns acquire.lua without the bounds of what it takes ahead, which are a matter of fairness: of few permits it
 // would take none.
 func Unbounded() *script.Script {
-	const line = "ahead = ahead * 8 >= math.min(lease, tenth) and ahead or 0\n"
+	const line = "ahead = ahead * 8 >= math.min(most, tenth) and ahead or 0\n"
 	before, after, found := strings.Cut(protocol.AcquireScript.Text, line)
 	if !found {
 		panic("acquire.lua has no line " + line)
 	}
-	return script.New(before + "ahead = math.min(lease, left)\n" + after)
+	return script.New(before + "ahead = math.min(most, left)\n" + after)
 }
 
 // A Result is what a search has seen.
