@@ -11,8 +11,8 @@
 --         configured_rate  the caller's rate, "rate interval type keep-alive"; '': none
 --         flags            CHECK, WHOLE_SCORES, NEXT, JOINT
 -- reply five a limiter:
---         status           of the call, with its first limiter: 0; or it has no effect: 10 it is no plain grant, 11 neither, but
---                          only because too few permits are free
+--         status           of the call, with its first limiter: 0; or it has no effect: 10 it is no plain grant; 11 it is none
+--                          now, because too few permits are free, or many records have expired
 --         rate
 --         interval         ms
 --         free             permits afterwards
@@ -33,7 +33,9 @@ for i = 0, #KEYS / 3 - 1 do
   local wanted, own = tonumber(ARGV[at + 2]), 5 * i
   local telling = flags ~= '' and find(flags, NEXT, 1, true) and wanted
   --@include plain_read
-  if not free or new or seen[records] then
+  if expired_count and expired_count >= most_expired then
+    status = status == 0 and 11 or status -- the client's own script removes them
+  elseif not free or new or seen[records] then
     free, status = nil, 10
   elseif free < wanted and status == 0 then
     status = 11

@@ -21,7 +21,7 @@ import (
 //	nothing is known about the free     own script at once (Body.Plain)
 //	permits, too few are free, a
 //	granularity, the server's clock, ...
-//	protocol.ErrTooFew                  own script, one round trip later; the reply says what is free
+//	protocol.ErrNotNow                  own script, one round trip later; the reply says what is free
 //	protocol.ErrNotPlain                the same; calls of that limiter then use their own scripts until the next check
 //	a lost reply                        own script, which searches what the earlier attempt was granted
 //	NOSCRIPT in an inline run           the shared command again, in a run that loads the script
@@ -96,14 +96,14 @@ func (c *Call) unshare(err error, regular bool) bool {
 	if err == nil {
 		return false
 	}
-	notPlain, tooFew := errors.Is(err, protocol.ErrNotPlain), errors.Is(err, protocol.ErrTooFew)
+	notPlain, notNow := errors.Is(err, protocol.ErrNotPlain), errors.Is(err, protocol.ErrNotNow)
 	refused := script.IsAnswer(err) && !script.Unreachable(err)
 	if notPlain || c.command.unshared && refused { // the second: Redis refused a shared command because of this limiter, and would again
 		for _, t := range c.targets {
 			t.NotPlain()
 		}
 	}
-	if c.command.shared == nil || !notPlain && !tooFew && !script.IsAnswer(err) {
+	if c.command.shared == nil || !notPlain && !notNow && !script.IsAnswer(err) {
 		return false
 	}
 	if errors.Is(err, script.ErrCrossSlotName) {

@@ -71,7 +71,7 @@ func FuzzAcquireMany(f *testing.F) {
 			case missing:
 				return ErrNotPlain
 			case tooFew:
-				return ErrTooFew
+				return ErrNotNow
 			}
 			return nil
 		}

@@ -151,7 +151,7 @@ func TestStatuses(t *testing.T) {
 		case status == 10:
 			class = ErrNotPlain
 		case status == 11:
-			class = ErrTooFew
+			class = ErrNotNow
 		default:
 			if want == nil || !script.IsAnswer(want) || !strings.HasPrefix(want.Error(), "ERR unknown status ") {
 				t.Errorf("status %d is %v", status, want)

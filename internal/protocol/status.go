@@ -14,8 +14,8 @@ var ErrOtherRate = errors.New("rratelimiter: another rate is in force")
 // ErrNotPlain means that a request needs a command of its own: acquiremany.lua makes only plain grants.
 var ErrNotPlain = errors.New("rratelimiter: the request is no plain grant")
 
-// ErrTooFew means the same, because too few permits are free for a plain grant.
-var ErrTooFew = errors.New("rratelimiter: too few permits are free")
+// ErrNotNow means the same, but only for now: too few permits are free, or many records have expired.
+var ErrNotNow = errors.New("rratelimiter: the request is no plain grant now")
 
 // statusError returns the error for the status with which a script refuses; nil for 0.
 func statusError(status int64) error {
@@ -23,7 +23,7 @@ func statusError(status int64) error {
 		otherRate = 8
 		untold    = 9 // the grant of an earlier attempt of the call can no longer be determined
 		notPlain  = 10
-		tooFew    = 11
+		notNow    = 11
 	)
 	switch status {
 	case 0:
@@ -34,8 +34,8 @@ func statusError(status int64) error {
 		return script.ErrUntold
 	case notPlain:
 		return ErrNotPlain
-	case tooFew:
-		return ErrTooFew
+	case notNow:
+		return ErrNotNow
 	}
 	what := [...]string{
 		1: "it has no rate", 2: "its rate is missing", 3: "its interval is missing", 4: "its type is missing",
@@ -47,10 +47,10 @@ func statusError(status int64) error {
 	return fmt.Errorf("%w: %s", script.ErrNotInitialized, what[status])
 }
 
-// statusOf is statusError for the reply to an attempt. With ErrOtherRate, ErrNotPlain and ErrTooFew the attempt had no effect.
+// statusOf is statusError for the reply to an attempt. With ErrOtherRate, ErrNotPlain and ErrNotNow the attempt had no effect.
 func statusOf(a *script.Attempts, status int64) error {
 	err := statusError(status)
-	if err == ErrOtherRate || err == ErrNotPlain || err == ErrTooFew {
+	if err == ErrOtherRate || err == ErrNotPlain || err == ErrNotNow {
 		a.NotExecuted()
 	}
 	return err
