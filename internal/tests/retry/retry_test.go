@@ -419,6 +419,41 @@ func TestOvertakenAttemptTakesNothing(t *testing.T) {
 	})
 }
 
+// TestOvertakenAttemptOfAllowAllTakesNothing is the same for several limiters.
+func TestOvertakenAttemptOfAllowAllTakesNothing(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := rig.New(t, s)
+		rate := rratelimiter.PerMinute(10)
+		limiters := []*rratelimiter.Limiter{r.Limiter("a", rratelimiter.WithRate(rate)), r.Limiter("b", rratelimiter.WithRate(rate))}
+		var q protocol.AllowAll
+		q.Next(len(limiters))
+		var keys []string
+		for i, l := range limiters {
+			q.Members[i].Encoder = rig.LimiterCore(l).Encoder()
+			keys = append(keys, rig.Keys(l)...)
+		}
+		q.Groups = append(q.Groups, protocol.JointGroup{Sizes: []int64{1, 2}, Count: 2})
+		early := q.Args(nil, false)
+		for i, arg := range early {
+			if bytes, is := arg.([]byte); is {
+				early[i] = string(bytes) // the next attempt uses their memory
+			}
+		}
+		r.Advance(10 * time.Millisecond)
+		for i, args := range [][]any{q.Args(nil, true), early} {
+			reply, err := rig.Core(r.Client).Topology().Run(t.Context(), new(script.Attempts), protocol.AllowAllScript, false, keys, args...)
+			if err != nil || reply[0] != []int64{0, 9}[i] {
+				t.Errorf("attempt %d: %v, %v", i, reply, err)
+			}
+		}
+		for i, l := range limiters {
+			used := int64(2 + 2*i)
+			r.SameState(l, rratelimiter.State{Rate: rate, Available: 10 - used, Used: used, Records: 1, Oldest: r.Now(), Newest: r.Now(),
+				Consistent: true})
+		}
+	})
+}
+
 // TestTemporaryErrorsOfServers: a call is retried if the server did not execute it, and its outcome is not unknown.
 func TestTemporaryErrorsOfServers(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
