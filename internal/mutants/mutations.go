@@ -118,7 +118,7 @@ var mutations = []mutation{
 	{file: "internal/exchange/call.go", why: "AllowAll makes no plain grants where it is alone",
 		old: " || c.body.Joint() && c.plain()", new: ""},
 	{file: "internal/exchange/shared.go", why: "a call that only lacks permits is not sent again",
-		old: "!notPlain && !notNow && !script", new: "!notPlain && !script"},
+		old: "!notPlain && !notNow && !script", new: "!notPlain && !(notNow && false) && !script"},
 	{file: "lua/acquiremany.lua", why: "a call that asks several limiters is granted if the last one grants",
 		old: "elseif free < wanted and status == 0 then", new: "elseif free < wanted and not find(flags, JOINT, 1, true) then"},
 	{file: "lua/acquiremany.lua", why: "a call that asks several limiters takes the permits of the last one only",
