@@ -140,9 +140,9 @@ func datedBy(c redistest.Command, name string) (now int64, ok bool) {
 }
 
 // scoresOf extracts from a MONITOR log the records written to a permits key, by any client and in any format. A record
-// that was replaced by a larger one of the same score no longer counts; nothing else removes single records here. With
-// a granularity, scores are the ends of buckets. No window of such scores may exceed the rate either, because each
-// counts from before its score until an interval after it.
+// that was replaced by a larger one of the same score, or got a new score, no longer counts; nothing else removes single
+// records here. With a granularity, scores are the ends of buckets. No window of such scores may exceed the rate either,
+// because each counts from before its score until an interval after it.
 func scoresOf(t *testing.T, commands []redistest.Command, key string, until time.Time) []window.Score {
 	t.Helper()
 	var scores []window.Score
@@ -160,6 +160,9 @@ func scoresOf(t *testing.T, commands []redistest.Command, key string, until time
 			continue
 		}
 		for score, member := range c.Added() {
+			if i, again := written[member]; again { // a call that is made again dates its record anew
+				scores[i].Permits = 0
+			}
 			written[member] = len(scores)
 			scores = append(scores, scoreOf(t, score, member))
 		}
@@ -175,6 +178,21 @@ func scoreOf(t *testing.T, score, member string) window.Score {
 		t.Fatalf("a record with score %q and member %q", score, member)
 	}
 	return window.Score{Permits: int64(binary.LittleEndian.Uint32([]byte(member[len(member)-4:]))), At: at}
+}
+
+func TestARecordThatIsDatedAnewCountsOnce(t *testing.T) {
+	command := func(second int64, score string) redistest.Command {
+		return redistest.Command{Time: time.Unix(second, 0), Lua: true, Args: []string{"ZADD", "permits", score, "a record of \x01\x00\x00\x00"}}
+	}
+	commands := []redistest.Command{command(1, "1700000000000"), command(2, "1700000000020")}
+	sum := int64(0)
+	for _, s := range scoresOf(t, commands, "permits", time.Unix(9, 0)) {
+		sum += s.Permits
+	}
+	held, _ := window.LargestScores(heldOf(t, commands, "permits", time.Unix(9, 0)), time.Hour)
+	if sum != 1 || held != 1 {
+		t.Errorf("one permit counts as %d, held as %d", sum, held)
+	}
 }
 
 // verify fails the test if a window holds more than the rate, by the log or by the records.

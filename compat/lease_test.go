@@ -51,9 +51,12 @@ func heldOf(t *testing.T, commands []redistest.Command, key string, until time.T
 			}
 		case "zadd":
 			for score, member := range c.Added() {
-				written[member] = len(scores)
 				s := scoreOf(t, score, member)
 				s.Added = c.Time.UnixMicro()
+				if i, again := written[member]; again { // a call that is made again dates its record anew
+					scores[i].Removed = s.Added
+				}
+				written[member] = len(scores)
 				scores = append(scores, s)
 			}
 		}

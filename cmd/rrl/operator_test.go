@@ -413,7 +413,7 @@ func TestRepairTellsOfAShortBlock(t *testing.T) {
 		s.limiter("x", "10", "14400000", "0")
 		s.state("x", "", "7", -7_200_000, rrltest.GoRecord("abc", 6), -600_000, rrltest.GoRecord("xyz", 9))
 		_, out, _ := s.run("doctor", "x")
-		contains(t, out, "-> rrl repair x --yes; no permit is free then for 2h")
+		contains(t, out, "-> if no Java service calls release: rrl repair x --yes; no permit is free then for 2h")
 		contains(t, s.ok("repair", "x"), "free permits 7 -> -5", "no permit is free then for 2h", "--yes does it")
 		s.ok("repair", "x", "--yes")
 		if free := s.rdb.Get(t.Context(), "{x}:value").Val(); free != "-5" {

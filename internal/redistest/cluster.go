@@ -262,7 +262,7 @@ func ownerAddr(s *Server, key string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	ranges, err := client.ClusterSlots(ctx).Result() //lint:ignore SA1019 Redis 6.2 has no CLUSTER SHARDS
+	ranges, err := client.ClusterSlots(ctx).Result() //nolint:staticcheck // SA1019: Redis 6.2 has no CLUSTER SHARDS
 	if err != nil {
 		return "", err
 	}

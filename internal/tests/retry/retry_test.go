@@ -15,6 +15,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
@@ -419,7 +420,33 @@ func TestOvertakenAttemptTakesNothing(t *testing.T) {
 	})
 }
 
-// TestOvertakenAttemptOfAllowAllTakesNothing is the same for several limiters.
+// TestOvertakenSharedCommandTakesNothing is the same for a command that several limiters share.
+func TestOvertakenSharedCommandTakesNothing(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := rig.New(t, s)
+		l := r.Limiter("rl", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
+		r.SetRate(l, rratelimiter.PerMinute(10))
+		encoder, ask := rig.LimiterCore(l).Encoder(), protocol.Ask{Groups: rig.Groups(2, 2)}
+		now := r.Now().UnixMicro()
+		var q protocol.AcquireRequest
+		early := append([]any{protocol.NowOfMany(now)}, q.ArgsOfMany(nil, encoder, ask, now)...)
+		early[2] = string(early[2].([]byte)) // the next attempt uses its memory
+		r.Advance(10 * time.Millisecond)
+		names := rig.Keys(l)
+		run := func(s *script.Script, on []string, args []any, want int64) {
+			t.Helper()
+			if reply, err := rig.Core(l.Client()).Topology().Run(t.Context(), new(script.Attempts), s, false, on, args...); err != nil || reply[0] != want {
+				t.Errorf("%v, %v", reply, err)
+			}
+		}
+		run(protocol.AcquireScript, names, q.Args(nil, encoder, ask, true), 0)
+		run(protocol.AcquireManyScript, []string{names[keys.Config], names[keys.Value], names[keys.Permits]}, early, 10)
+		r.SameState(l, rratelimiter.State{Rate: rratelimiter.PerMinute(10), Available: 6, Used: 4, Records: 1, Oldest: r.Now(),
+			Newest: r.Now(), Consistent: true})
+	})
+}
+
+// TestOvertakenAttemptOfAllowAllTakesNothing is the same for AllowAll.
 func TestOvertakenAttemptOfAllowAllTakesNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)

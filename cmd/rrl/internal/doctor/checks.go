@@ -142,7 +142,7 @@ func adding(v *survey.Survey, would rratelimiter.Repaired) Finding {
 	default:
 		f.Severity, f.Code = Warning, "permits-gained"
 		f.Text = WrongSum(v) + ": if Redisson has released permits, this is intended until the records expire; otherwise more than the rate is granted"
-		if would.Blocked == 0 && Harm(would, v) == "" {
+		if Harm(would, v) == "" {
 			f.Advice = "if no Java service calls release: " + f.Advice
 		}
 	}
