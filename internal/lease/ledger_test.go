@@ -109,6 +109,16 @@ func TestThereIsNoLeaseWhileACallerWaits(t *testing.T) {
 	b.held("a lease, once nobody waits", 100)
 }
 
+// The permits of a lease whose reply came after its end are given back at once, not when the next request finds it.
+func TestALeaseThatComesTooLateIsNotHeld(t *testing.T) {
+	b := newBook(t)
+	b.brought(b.Ticket(), 100, 0)
+	if b.Holds() {
+		t.Error("the ledger has a lease that was over when it came")
+	}
+	b.back("a lease that is over", 100)
+}
+
 func TestTheNextLeaseFollows(t *testing.T) {
 	b := newBook(t)
 	b.brought(b.Ticket(), 100, time.Second)

@@ -343,6 +343,21 @@ func TestALostReplyWithALease(t *testing.T) {
 	})
 }
 
+// Redisson releases permits between the attempts of a call that takes a lease. The retry repairs the surplus, and so removes
+// the record of the attempt itself; its caller still gets what was granted.
+func TestALostReplyWithALeaseAndASurplus(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := rig.New(t, s)
+		client, tap := r.Tapped()
+		l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute))
+		tap.Plan(rig.Plan{Cut: true, Then: func() { r.Must(r.Redis.Set(t.Context(), "{l}:value", 1000, 0).Err()) }})
+		rig.MustTry(t, l, 100, true)
+		if n := tap.Requests(); n != 2 {
+			t.Errorf("%d requests", n)
+		}
+	})
+}
+
 // AllowAll is answered from leases if all limiters have one that is large enough; otherwise what it took goes back.
 func TestAllowAllFromLeases(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
