@@ -228,7 +228,7 @@ func (q *queue) keep(m schedule.Moment, b *batch, g *protocol.AcquireReply, f *s
 	if !b.Ask.UpTo {
 		q.ledger.Granted(f.Own)
 	}
-	if !g.Local() && f.Own+g.Ahead > 0 && q.limiter.settings.Bucket() > 0 {
+	if !g.Local() && f.Own > 0 && q.limiter.settings.Bucket() > 0 {
 		q.grants.Add(b.request.ID())
 	}
 }

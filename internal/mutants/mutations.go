@@ -422,8 +422,6 @@ var mutations = []mutation{
 		old: "	if ctx.Err() != nil {\n		return changed", new: "	if false {\n		return changed"},
 	{file: "internal/dispatch/scripts.go", why: "the leases of a limiter that a rename replaces go on",
 		old: "ends = append(ends, other.changing(ctx, other.changed))", new: "ends = append(ends, other.changed)"},
-	{file: "internal/dispatch/batch.go", why: "the record of a refill is not known to be the client's",
-		old: "f.Own+g.Ahead > 0", new: "f.Own > 0"},
 	{file: "internal/dispatch/lender.go", why: "what is left of a lease is not given back",
 		old: "	returned, _ := q.limiter.release(context.Background(), back.Permits, back.At)\n", new: "	returned := int64(0)\n"},
 	{file: "internal/lease/ledger.go", why: "a lease goes on while a caller waits",

@@ -308,7 +308,7 @@ func TestALeaseOfAReplacedLimiterEnds(t *testing.T) {
 	})
 }
 
-// If the reply to a call after a refill is lost, the next attempt finds its grant, in a record that joined the refill's.
+// If a call after a refill does not arrive, its retry does not take the record of the refill for its own.
 func TestALostReplyAfterARefill(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
