@@ -160,7 +160,7 @@ func (s *session) acquire(ctx context.Context, l *connect.Limiter, n int64, try 
 			Granted      bool   `json:"granted"`
 			WaitedMs     int64  `json:"waited_ms"`
 			RetryAfterMs int64  `json:"retry_after_ms,omitempty"` // with --try
-		}{render.NameOf(l.Name()), s.whom(l), n, granted, waited.Milliseconds(), result.RetryAfter.Milliseconds()})
+		}{render.NameOf(l.Name()), l.Of, n, granted, waited.Milliseconds(), result.RetryAfter.Milliseconds()})
 		if err != nil {
 			return err
 		}

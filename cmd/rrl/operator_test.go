@@ -75,6 +75,57 @@ func TestPerClientLimiters(t *testing.T) {
 	})
 }
 
+// --match selects limiters by pattern: without --yes they are listed, and nothing changes.
+func TestManyLimitersByPattern(t *testing.T) {
+	onShops(t, func(t *testing.T, s shop) {
+		for _, name := range []string{"api:a", "api:b", "other"} {
+			s.limiter(name, "10", "60000", "0")
+			s.state(name, "", "7", -100, rrltest.GoRecord("abc", 3))
+		}
+		s.limiter("api:pc", "10", "60000", "1")
+		s.state("api:pc", "one", "6", -100, rrltest.GoRecord("abc", 4))
+		used := func() (sum float64) {
+			for _, row := range objects(t, s.ok("ls", "--json", "--client", "all")) {
+				if n, there := row["used"]; there {
+					sum += n.(float64)
+				}
+			}
+			return sum
+		}
+
+		s.fails(1, "api:pc is a PER_CLIENT limiter: select a client", "reset", "--match", "api:*", "--yes")
+		all := []string{"reset", "--match", "api:*", "--client", "all"}
+		contains(t, s.ok(all...), "api:a: to be reset: 3 permits", "api:b: to be reset", "api:pc of one: to be reset: 4 permits",
+			"Nothing was changed. --yes does it.\n")
+		if n := used(); n != 13 {
+			t.Errorf("%v permits are used after a reset without --yes", n)
+		}
+		contains(t, s.ok(append(all, "--yes")...), "api:a: reset", "api:b: reset", "api:pc of one: reset")
+		if n := used(); n != 3 {
+			t.Errorf("%v permits are used after a reset of all but 3", n)
+		}
+
+		if got, want := s.ok("rm", "--match", "api:*"), `api:a (10/m)
+api:b (10/m)
+api:pc (10/m per client)
+Nothing was changed. --yes does it.
+`; got != want {
+			t.Errorf("without --yes, rm prints\n%s\nwant\n%s", got, want)
+		}
+		if rows := objects(t, s.ok("rm", "--match", "api:*", "--json")); len(rows) != 3 || rows[0]["removed"] != false {
+			t.Errorf("without --yes, rm prints %v", rows)
+		}
+		contains(t, s.ok("rm", "--match", "api:*", "--yes"), "api:a: removed", "api:b: removed", "api:pc: removed")
+		if rows := objects(t, s.ok("ls", "--json")); len(rows) != 1 || rows[0]["name"] != "other" {
+			t.Errorf("after the removal there are %v", rows)
+		}
+
+		s.fails(1, "no limiter matches api:*", "rm", "--match", "api:*", "--yes")
+		s.fails(1, "--match is empty", "rm", "--match", "", "--yes")
+		s.fails(1, "put the pattern in quotes", "reset", "--match", "a", "b")
+	})
+}
+
 func TestLsListsLimitersAndNothingElse(t *testing.T) {
 	onShops(t, func(t *testing.T, s shop) {
 		if out := s.ok("ls"); out != "no limiters\n" {

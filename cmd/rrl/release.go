@@ -52,7 +52,7 @@ the permits in use come back; it prints how many. With --client all, N permits o
 					render.JSONName
 					Client   string `json:"client,omitempty"`
 					Released int64  `json:"released"`
-				}{render.NameOf(name), s.whom(l), back})
+				}{render.NameOf(name), l.Of, back})
 			} else {
 				s.Say("%s: %s given back", s.titled(l), render.Number(back, "permit"))
 			}
@@ -78,8 +78,8 @@ func permitsOf(text string) (int64, error) {
 // titled returns the name of a limiter, with its client if one is selected.
 func (s *session) titled(l *connect.Limiter) string {
 	text := render.Printable(l.Name())
-	if id := s.whom(l); id != "" {
-		text += " of " + render.Printable(id)
+	if l.Of != "" {
+		text += " of " + render.Printable(l.Of)
 	}
 	return text
 }

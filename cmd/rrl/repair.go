@@ -20,7 +20,7 @@ import (
 func newRepair() *cobra.Command {
 	var force bool
 	cmd := mending(&cobra.Command{
-		Use:   "repair NAME",
+		Use:   "repair {NAME | --match PATTERN}",
 		Short: "Compute the free permits of a limiter anew from its records",
 		Long: `repair computes the free permits anew, so that free permits and permits in records add up to the rate. It takes the
 records as correct. Without --yes it only prints what it would do.
@@ -32,7 +32,8 @@ twice the rate. Then the records are wrong: rrl reset forgets them. --force repa
 A release by Redisson makes the sum larger than the rate until the records expire. That is intended, and a repair would
 undo the release. repair reads all records in one step: 100,000 of them block Redis for some 50 ms.`,
 		Example: `  rrl repair orders
-  rrl repair orders --yes`,
+  rrl repair orders --yes
+  rrl repair --match 'api:*'`,
 	}, mender{
 		done: "repaired", do: (*connect.Limiter).Repair,
 		tell: func(did rratelimiter.Repaired, v *survey.Survey) string {
@@ -59,12 +60,13 @@ undo the release. repair reads all records in one step: 100,000 of them block Re
 
 func newReset() *cobra.Command {
 	return mending(&cobra.Command{
-		Use:   "reset NAME",
+		Use:   "reset {NAME | --match PATTERN}",
 		Short: "Forget the grants of a limiter; its rate stays",
 		Long: `reset removes all records of a limiter, so that all its permits are free. The rate stays. Without --yes it only prints
 what it would do. In the interval after a reset, the limiter can grant up to its rate once more.`,
 		Example: `  rrl reset orders
-  rrl reset orders --yes`,
+  rrl reset orders --yes
+  rrl reset --match 'api:*'`,
 	}, mender{
 		done: "reset", do: (*connect.Limiter).Reset,
 		tell: func(did rratelimiter.Repaired, _ *survey.Survey) string {
@@ -85,65 +87,76 @@ type mender struct {
 	refuse func(rratelimiter.Repaired, *survey.Survey) string // why it must not be done; "" if it may; nil: it always may
 }
 
-// mending returns a command that repairs a limiter, or only prints the result.
+// mending returns a command that repairs limiters, or only prints the result.
 func mending(cmd *cobra.Command, m mender) *cobra.Command {
 	c := &common{whose: true}
 	var yes bool
-	cmd.Args, cmd.ValidArgsFunction = oneName, c.complete
+	var pattern string
+	cmd.Args, cmd.ValidArgsFunction = orPattern(&pattern, oneName), c.complete
 	c.live(cmd, func(ctx context.Context, s *session, args []string) error {
-		name, err := s.named(args[0])
+		names, err := s.chosen(ctx, args, pattern)
 		if err != nil {
 			return err
 		}
-		states, err := s.states(ctx, name)
-		if err != nil {
-			return s.explainForeign(ctx, s.Limiter(name, ""), false, err)
-		}
-		left := 0
-		var failed []string
-		for _, l := range states {
-			did, view, refused, err := s.mend(ctx, l, m, yes)
-			if survey.IsWrongType(err) {
-				failed = append(failed, s.explainForeign(ctx, l, s.client != "", err).Error())
-				continue
-			}
+		var all []*connect.Limiter
+		for _, name := range names {
+			states, err := s.states(ctx, name)
 			if err != nil {
-				return err
+				return s.explainForeign(ctx, s.Limiter(name, ""), false, err)
 			}
-			if did.Changed && !yes && refused == "" {
-				left++
-			}
-			title := s.titled(l)
-			if refused != "" && yes {
-				failed = append(failed, fmt.Sprintf("%s: not %s: %s; %s", title, m.done, refused, otherwise))
-			}
-			switch {
-			case s.json:
-				if err := s.Emit(mended(s, l, did, yes && refused == "", refused)); err != nil {
-					return err
-				}
-			case !did.Changed:
-				s.Say("%s: nothing to do", title)
-			case refused != "" && !yes:
-				s.Say("%s: not to be %s: %s; %s", title, m.done, refused, otherwise)
-			case refused != "": // the error has the reason
-			case yes:
-				s.Say("%s: %s: %s", title, m.done, m.tell(did, view))
-			default:
-				s.Say("%s: to be %s: %s", title, m.done, m.tell(did, view))
-			}
+			all = append(all, states...)
 		}
-		if left > 0 && !s.json {
-			s.Say("Nothing was changed. --yes does it.")
-		}
-		if len(failed) > 0 {
-			return errors.New(strings.Join(failed, "; "))
-		}
-		return nil
+		return s.mendAll(ctx, all, m, yes)
 	})
 	cmd.Flags().BoolVar(&yes, "yes", false, "do it, instead of printing what would be done")
+	addPattern(cmd, &pattern)
 	c.addFlags(cmd)
 	return cmd
+}
+
+// mendAll repairs limiters if yes is set, and tells what it did or would do.
+func (s *session) mendAll(ctx context.Context, all []*connect.Limiter, m mender, yes bool) error {
+	left := 0
+	var failed []string
+	for _, l := range all {
+		did, view, refused, err := s.mend(ctx, l, m, yes)
+		if survey.IsWrongType(err) {
+			failed = append(failed, s.explainForeign(ctx, l, s.client != "", err).Error())
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if did.Changed && !yes && refused == "" {
+			left++
+		}
+		title := s.titled(l)
+		if refused != "" && yes {
+			failed = append(failed, fmt.Sprintf("%s: not %s: %s; %s", title, m.done, refused, otherwise))
+		}
+		switch {
+		case s.json:
+			if err := s.Emit(mended(s, l, did, yes && refused == "", refused)); err != nil {
+				return err
+			}
+		case !did.Changed:
+			s.Say("%s: nothing to do", title)
+		case refused != "" && !yes:
+			s.Say("%s: not to be %s: %s; %s", title, m.done, refused, otherwise)
+		case refused != "": // the error has the reason
+		case yes:
+			s.Say("%s: %s: %s", title, m.done, m.tell(did, view))
+		default:
+			s.Say("%s: to be %s: %s", title, m.done, m.tell(did, view))
+		}
+	}
+	if left > 0 && !s.json {
+		s.Say("Nothing was changed. --yes does it.")
+	}
+	if len(failed) > 0 {
+		return errors.New(strings.Join(failed, "; "))
+	}
+	return nil
 }
 
 // mend repairs one limiter if yes is set and it does no harm; else it returns the result and the reason for the
@@ -184,7 +197,7 @@ type jsonMended struct {
 }
 
 func mended(s *session, l *connect.Limiter, did rratelimiter.Repaired, yes bool, refused string) jsonMended {
-	return jsonMended{render.NameOf(l.Name()), s.whom(l), did.Changed, !yes, did.Fault, did.Was, did.Free, did.Records, did.Permits,
+	return jsonMended{render.NameOf(l.Name()), l.Of, did.Changed, !yes, did.Fault, did.Was, did.Free, did.Records, did.Permits,
 		did.Blocked.Milliseconds(), refused}
 }
 

@@ -18,106 +18,170 @@ import (
 func newRm() *cobra.Command {
 	c := &common{}
 	var yes bool
+	var pattern string
 	cmd := c.live(&cobra.Command{
-		Use:        "rm NAME...",
+		Use:        "rm {NAME... | --match PATTERN}",
 		SuggestFor: []string{"delete", "del", "remove"},
 		Short:      "Remove limiters, with the state of all clients",
 		Long: `rm removes limiters: the rate, the grants, and the state of all clients, for which it searches all keys. It
-asks first, unless --yes is given. A key of another Redis type belongs to another program: it stays, and rm reports it.
+asks first, unless --yes is given. With --match it does not ask: without --yes it only lists what it would remove. A
+key of another Redis type belongs to another program: it stays, and rm reports it.
 
 Services with WithRate or WithEnforcedRate create the limiter again at their next request. Calls of all
 others fail until trySetRate or setRate is called again.`,
-		Example:           "  rrl rm orders --yes",
-		Args:              someNames,
+		Example: `  rrl rm orders --yes
+  rrl rm --match 'api:*'`,
+		Args:              orPattern(&pattern, someNames),
 		ValidArgsFunction: c.completeMore,
 	}, func(ctx context.Context, s *session, args []string) error {
-		var absent []string
-		for _, arg := range args {
-			name, err := s.named(arg)
-			if err != nil {
-				return err
-			}
-			found, err := s.rm(ctx, name, yes)
-			if err != nil {
-				return err
-			}
-			if !found {
-				absent = append(absent, render.Printable(name))
-			}
+		names, err := s.chosen(ctx, args, pattern)
+		if err != nil {
+			return err
 		}
-		if len(absent) > 0 {
-			return fmt.Errorf("there is no limiter %s", strings.Join(absent, ", nor "))
+		agree := s.agreeToRemove
+		switch {
+		case yes:
+			agree = func(context.Context, *removal) (bool, error) { return true, nil }
+		case pattern != "":
+			agree = func(_ context.Context, r *removal) (bool, error) { return false, s.listRemoval(r) }
+		}
+		if err := s.rm(ctx, names, agree); err != nil {
+			return err
+		}
+		if pattern != "" && !yes && !s.json {
+			s.Say("Nothing was changed. --yes does it.")
 		}
 		return nil
 	})
 	cmd.Flags().BoolVar(&yes, "yes", false, "do it without asking")
+	addPattern(cmd, &pattern)
 	c.addFlags(cmd)
 	return cmd
 }
 
-// rm removes a limiter, and returns whether there was one. It does not change keys of another program.
-func (s *session) rm(ctx context.Context, name string, yes bool) (bool, error) {
+// A removal is a limiter that can be removed.
+type removal struct {
+	name    string
+	rate    string   // or why it has none
+	clients []string // with state
+}
+
+// String describes it in one line.
+func (r *removal) String() string {
+	text := fmt.Sprintf("%s (%s)", render.Printable(r.name), r.rate)
+	if len(r.clients) > 0 {
+		text += ", with the state of " + render.Number(int64(len(r.clients)), "client")
+	}
+	return text
+}
+
+// rm removes the limiters that agree approves.
+func (s *session) rm(ctx context.Context, names []string, agree func(context.Context, *removal) (bool, error)) error {
+	var absent []string
+	for _, name := range names {
+		r, err := s.removal(ctx, name)
+		if err != nil {
+			return err
+		}
+		there := r != nil
+		if there {
+			agreed, err := agree(ctx, r)
+			if err != nil {
+				return err
+			}
+			if !agreed {
+				continue
+			}
+			if there, err = s.remove(ctx, r); err != nil {
+				return err
+			}
+		}
+		if !there {
+			absent = append(absent, render.Printable(name))
+		}
+	}
+	if len(absent) > 0 {
+		return fmt.Errorf("there is no limiter %s", strings.Join(absent, ", nor "))
+	}
+	return nil
+}
+
+func (s *session) agreeToRemove(ctx context.Context, r *removal) (bool, error) {
+	if err := s.agree(ctx, fmt.Sprintf("Remove %v?", r)); err != nil {
+		return false, fmt.Errorf("%s was not removed: %w", render.Printable(r.name), err)
+	}
+	return true, nil
+}
+
+// removal returns what is to be removed of a limiter; nil if there is nothing. It fails if another program uses the key.
+func (s *session) removal(ctx context.Context, name string) (*removal, error) {
 	l := s.Limiter(name, "")
 	there, err := l.Exists(ctx)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	if there {
 		own, err := survey.IsLimiter(ctx, s.Redis, name)
 		if err != nil {
-			return false, err
+			return nil, err
 		}
 		if !own {
-			return false, fmt.Errorf("the key %s belongs to another program: it was not removed", render.Printable(name))
+			return nil, fmt.Errorf("the key %s belongs to another program: it was not removed", render.Printable(name))
 		}
 	}
 	rate, err := l.Config(ctx)
-	what := fmt.Sprintf("%v", rate)
+	r := &removal{name: name, rate: rate.String()}
 	if err != nil {
 		if !survey.Tolerable(err) {
-			return false, err
+			return nil, err
 		}
-		what = survey.Reason(err)
+		r.rate = survey.Reason(err)
 	}
-	ids, err := l.Clients(ctx)
-	if err != nil {
-		return false, err
+	if r.clients, err = l.Clients(ctx); err != nil {
+		return nil, err
 	}
-	if !there && len(ids) == 0 {
+	if !there && len(r.clients) == 0 {
 		view, err := survey.Read(ctx, l, false, 0)
 		if err != nil || view.Empty() {
-			return false, err
+			return nil, err
 		}
 	}
-	if !yes {
-		clients := ""
-		if len(ids) > 0 {
-			clients = ", with the state of " + render.Number(int64(len(ids)), "client")
-		}
-		shown := render.Printable(name)
-		if err := s.agree(ctx, fmt.Sprintf("Remove %s (%s)%s?", shown, what, clients)); err != nil {
-			return false, fmt.Errorf("%s was not removed: %w", shown, err)
-		}
+	return r, nil
+}
+
+// jsonRemoved is the output of rm for a limiter.
+type jsonRemoved struct {
+	render.JSONName
+	Removed bool     `json:"removed"`        // false in a list of what would be removed
+	Clients int      `json:"clients"`        // clients whose state was removed, or would be
+	Left    []string `json:"left,omitempty"` // keys that stay, since another program uses them
+}
+
+// listRemoval writes what would be removed.
+func (s *session) listRemoval(r *removal) error {
+	if s.json {
+		return s.Emit(jsonRemoved{render.NameOf(r.name), false, len(r.clients), nil})
 	}
-	gone, err := manage.Remove(ctx, s.Server, name, ids)
+	s.Say("%v", r)
+	return nil
+}
+
+// remove removes a limiter, and reports whether there was one. It does not change keys of another program.
+func (s *session) remove(ctx context.Context, r *removal) (bool, error) {
+	gone, err := manage.Remove(ctx, s.Server, r.name, r.clients)
 	if err != nil {
 		return false, err
 	}
 	if !gone.Any {
 		if len(gone.Left) > 0 {
-			return false, fmt.Errorf("there is no limiter %s: %s", render.Printable(name), usedElsewhere(gone.Left))
+			return false, fmt.Errorf("there is no limiter %s: %s", render.Printable(r.name), usedElsewhere(gone.Left))
 		}
 		return false, nil
 	}
 	if s.json {
-		return true, s.Emit(struct {
-			render.JSONName
-			Removed bool     `json:"removed"`
-			Clients int      `json:"clients"`        // clients whose state was removed
-			Left    []string `json:"left,omitempty"` // keys that stay, since another program uses them
-		}{render.NameOf(name), true, gone.Clients, keysOf(gone.Left)})
+		return true, s.Emit(jsonRemoved{render.NameOf(r.name), true, gone.Clients, keysOf(gone.Left)})
 	}
-	text := render.Printable(name) + ": removed"
+	text := render.Printable(r.name) + ": removed"
 	if len(gone.Left) > 0 {
 		text += ", but " + usedElsewhere(gone.Left)
 	}

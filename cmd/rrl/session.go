@@ -132,7 +132,7 @@ func (c *common) clientID() (string, error) {
 }
 
 // states returns the limiters to work on for one name: one for a shared state; of a PER_CLIENT limiter one for each
-// selected client.
+// selected client. "--client all" selects a shared state, too.
 func (s *session) states(ctx context.Context, name string) ([]*connect.Limiter, error) {
 	shared := s.Limiter(name, "")
 	rate, err := shared.Config(ctx)
@@ -141,7 +141,7 @@ func (s *session) states(ctx context.Context, name string) ([]*connect.Limiter, 
 		return nil, survey.Absent(name, survey.Reason(err))
 	case err != nil:
 		return nil, err
-	case rate.Type != rratelimiter.PerClient && s.client != "":
+	case rate.Type != rratelimiter.PerClient && s.client != "" && s.client != survey.Everyone:
 		return nil, fmt.Errorf("%s is not a PER_CLIENT limiter: leave --client out", render.Printable(name))
 	case rate.Type != rratelimiter.PerClient:
 		return []*connect.Limiter{shared}, nil
@@ -156,14 +156,6 @@ func (s *session) states(ctx context.Context, name string) ([]*connect.Limiter, 
 		all = append(all, s.Limiter(name, id))
 	}
 	return all, err
-}
-
-// whom returns the client of a limiter that has a client id.
-func (s *session) whom(l *connect.Limiter) string {
-	if s.client == "" {
-		return ""
-	}
-	return l.Client().ID()
 }
 
 // agree asks for confirmation before an operation that can't be undone. Without a terminal, --yes is required.

@@ -55,6 +55,7 @@ type client struct {
 // A Limiter is a limiter, and what only tools need of it.
 type Limiter struct {
 	*rratelimiter.Limiter
+	Of   string            // id of the client whose state it uses, if it is PER_CLIENT; "": not known
 	core *dispatch.Limiter // if its name is invalid, each of its methods returns that error
 }
 
@@ -74,10 +75,10 @@ func (l *Limiter) Collect(ctx context.Context, idle time.Duration, dry bool) (pr
 // wrong.
 func (s *Server) Limiter(name, client string) *Limiter {
 	if client != "" {
-		return s.newClient(rratelimiter.WithClientID(client)).limiter(name)
+		return s.newClient(rratelimiter.WithClientID(client)).limiter(name, client)
 	}
 	s.once.Do(func() { s.anyone = s.newClient() })
-	return s.anyone.limiter(name)
+	return s.anyone.limiter(name, "")
 }
 
 func (s *Server) newClient(options ...rratelimiter.Option) *client {
@@ -88,9 +89,9 @@ func (s *Server) newClient(options ...rratelimiter.Option) *client {
 	return c
 }
 
-func (c *client) limiter(name string) *Limiter {
+func (c *client) limiter(name, of string) *Limiter {
 	core, _ := c.core.Limiter(name) // its methods return the error, too
-	return &Limiter{c.RateLimiter(name), core}
+	return &Limiter{c.RateLimiter(name), of, core}
 }
 
 // HasPassword reports whether a password is needed to reach the server.
