@@ -264,6 +264,18 @@ func ExampleNewQuota() {
 	// Output: user:7::2026-01-01 750 23h0m0s <nil>
 }
 
+// A contract that is billed on the last day of each month.
+func ExampleMonthly() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	quota := classic.NewQuota(server.Redis(), "user:7", 1000, classic.Days{Period: classic.Monthly(31)}, classic.WithClock(server.Now))
+	result, err := quota.Allow(ctx, 250)
+	fmt.Println(quota.Key(), result.Remaining, result.ResetAfter, err)
+	// Output: user:7::month:2025-12-31 750 720h0m0s <nil>
+}
+
 // The limiter is cold at first: there are up to 600 ms between two permits, and less with each one, down to 200 ms.
 func ExampleNewSmoothWarmingUp() {
 	still := time.Now()

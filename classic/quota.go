@@ -1,9 +1,9 @@
 package classic
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"sort"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -14,34 +14,28 @@ var (
 	quotaResetScript = load("quota_reset")
 )
 
-// A Quota is a counter for each day: a limit for a user from midnight to midnight.
+// A Quota is a counter for each day, week or month: a limit for a user from midnight to midnight.
 //
-// Model: permits of a day are counted until it ends; unused permits can be given back.
+// Model: permits of a period are counted until it ends; unused permits can be given back.
 //
-// Layout: user::DATE holds the count, as INCRBY and DECRBY write it, and expires a minute after the end of the day,
-// since clocks differ. A key without a TTL gets it again, an invalid count is replaced by zero, and a count below zero
-// is zero.
+// Layout: user::DATE holds the count of a day, user::week:DATE that of a week and user::month:DATE that of a month, where DATE
+// is its first day. INCRBY and DECRBY write it, and it expires a minute after the end of the period, since clocks differ. A key
+// without a TTL gets it again, an invalid count is replaced by zero, and a count below zero is zero.
 //
 // A day ends when the date at its Location changes. If daylight saving time begins there at midnight, clocks skip from
 // 00:00 to 01:00, and the new day begins at 01:00. A day on which clocks change has more or fewer hours than 24.
 //
-// Cost: one key that holds a number for the rest of the day, one call with three commands, or four for the first grant of
-// a day. It works on a cluster: a call uses one key.
+// Cost: one key that holds a number for the rest of the period, one call with three commands, or four for the first grant of
+// a period. It works on a cluster: a call uses one key.
 //
-// Weakness: all permits of a day can be used at once, and around midnight up to 2 x the limit can pass. Days are those
+// Weakness: all permits of a period can be used at once, and around its end up to 2 x the limit can pass. Days are those
 // of the client's clock.
 type Quota struct {
 	*Limiter
 	days Days
 }
 
-// Days sets when a day begins and how its date is written in keys.
-type Days struct {
-	Layout   string         // as in time.Format; "": time.DateOnly
-	Location *time.Location // nil: UTC
-}
-
-// NewQuota returns the quota of a user: limit permits a day.
+// NewQuota returns the quota of a user: limit permits a day, or another period (Days.Period).
 func NewQuota(rdb rratelimiter.Redis, user string, limit int64, days Days, opts ...Option) *Quota {
 	if days.Layout == "" {
 		days.Layout = time.DateOnly
@@ -49,9 +43,9 @@ func NewQuota(rdb rratelimiter.Redis, user string, limit int64, days Days, opts 
 	if days.Location == nil {
 		days.Location = time.UTC
 	}
-	q := &Quota{newLimiter(rdb, user, limit, limit, opts, checkCount("permits", limit)), days}
+	q := &Quota{newLimiter(rdb, user, limit, limit, opts, cmp.Or(checkCount("permits", limit), days.Period.check())), days}
 	q.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {
-		key, left := q.day()
+		key, left := q.current()
 		reply, err := q.run(ctx, quotaScript, []string{key}, limit, n, left+grace)
 		if err != nil {
 			return rratelimiter.Result{}, err
@@ -63,35 +57,23 @@ func NewQuota(rdb rratelimiter.Redis, user string, limit int64, days Days, opts 
 
 // Key returns the key that counts now.
 func (q *Quota) Key() string {
-	key, _ := q.day()
+	key, _ := q.current()
 	return key
 }
 
-// grace is the time (ms) for which the key of a day outlives it, for clients whose clock is behind, and a server whose
+// grace is the time (ms) for which the key of a period outlives it, for clients whose clock is behind, and a server whose
 // clock is fast.
 const grace = 60_000
 
-// day returns the key of today and how many ms are left of the day. These, not the time of its end, are sent to Redis:
-// the server's clock may be ahead of the client's, and a key that expires in the past counts nothing.
-func (q *Quota) day() (key string, left int64) {
+// current returns the key of the current period and how many ms are left of it. These, not the time of its end, are sent to
+// Redis: the server's clock may be ahead of the client's, and a key that expires in the past counts nothing.
+func (q *Quota) current() (key string, left int64) {
 	now := time.UnixMilli(q.now()).In(q.days.Location)
-	return q.name + "::" + now.Format(q.days.Layout), nextDate(now).Sub(now).Milliseconds()
+	today, period := dateOf(now), q.days.Period
+	return q.name + "::" + q.days.key(period.begin(today)), firstOf(period.next(today), now).Sub(now).Milliseconds()
 }
 
-// nextDate returns the first second after t that has another date at t's location. Neither time.Date nor
-// Time.ZoneBounds can compute it: a midnight that the clocks skip has no time, and the bounds are wrong at the end of a
-// leap year.
-func nextDate(t time.Time) time.Time {
-	const longest = 3 * 24 * 60 * 60 // s, more than any date has had
-	year, month, day := t.Date()
-	second := func(i int) time.Time { return t.Truncate(time.Second).Add(time.Duration(i) * time.Second) }
-	return second(sort.Search(longest, func(i int) bool {
-		y, m, d := second(i).Date()
-		return d != day || m != month || y != year
-	}))
-}
-
-// Return gives permits of today back, at most as many as are counted, and returns how many are then counted for today.
+// Return gives permits of the current period back, at most as many as are counted, and returns how many are then counted.
 func (q *Quota) Return(ctx context.Context, n int64) (int64, error) {
 	err := q.err
 	if err == nil && n < 1 {
@@ -100,7 +82,7 @@ func (q *Quota) Return(ctx context.Context, n int64) (int64, error) {
 	if err != nil {
 		return 0, q.wrap("return to", err)
 	}
-	key, left := q.day()
+	key, left := q.current()
 	reply, err := q.run(ctx, quotaScript, []string{key}, q.limit, -n, left+grace)
 	if err != nil {
 		return 0, q.wrap("return to", err)
@@ -108,12 +90,12 @@ func (q *Quota) Return(ctx context.Context, n int64) (int64, error) {
 	return reply[1], nil
 }
 
-// Reset reads today's count and sets it to zero, in one step.
+// Reset reads the count of the current period and sets it to zero, in one step.
 func (q *Quota) Reset(ctx context.Context) (int64, error) {
 	if q.err != nil {
 		return 0, q.wrap("reset", q.err)
 	}
-	key, left := q.day()
+	key, left := q.current()
 	reply, err := q.run(ctx, quotaResetScript, []string{key}, left+grace)
 	if err != nil {
 		return 0, q.wrap("reset", err)

@@ -2,6 +2,7 @@ package classic_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/classic"
 )
 
@@ -167,4 +169,69 @@ func TestQuotaHoldsWithAClockThatIsBehind(t *testing.T) {
 		}
 		equal(b, "granted", b.takes(q, 20), 5)
 	})
+}
+
+// Weeks and months follow each other without a gap, and begin on their day.
+func TestQuotaPeriods(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer rdb.Close()
+	rdb.AddHook(granter{})
+	week := func(first time.Weekday) func(begin, last time.Time) bool {
+		return func(begin, last time.Time) bool {
+			return begin.Weekday() == first && begin.Equal(last.AddDate(0, 0, 7))
+		}
+	}
+	month := func(first int) func(begin, last time.Time) bool {
+		return func(begin, last time.Time) bool {
+			onDay := begin.Day() == first || begin.Day() < first && begin.AddDate(0, 0, 1).Day() == 1
+			return onDay && begin.Month() == last.Month()%12+1
+		}
+	}
+	for _, p := range []struct {
+		period classic.Period
+		prefix string
+		begins func(begin, last time.Time) bool // whether a period begins on a date, after one that began on another
+	}{
+		{classic.Period{}, "user::", func(begin, last time.Time) bool { return begin.Equal(last.AddDate(0, 0, 1)) }},
+		{classic.Weekly(time.Monday), "user::week:", week(time.Monday)},
+		{classic.Weekly(time.Saturday), "user::week:", week(time.Saturday)},
+		{classic.Monthly(1), "user::month:", month(1)},
+		{classic.Monthly(15), "user::month:", month(15)},
+		{classic.Monthly(29), "user::month:", month(29)},
+		{classic.Monthly(31), "user::month:", month(31)},
+	} {
+		for _, name := range []string{"UTC", "America/Santiago", "Asia/Beirut", "Pacific/Auckland"} {
+			location := zone(t, name)
+			now := time.Date(2027, time.January, 10, 12, 34, 56, 0, location)
+			q := classic.NewQuota(rdb, "user", 5, classic.Days{Location: location, Period: p.period},
+				classic.WithClock(func() time.Time { return now }))
+			began := func() time.Time {
+				begin, err := time.Parse(p.prefix+time.DateOnly, q.Key())
+				if err != nil {
+					t.Fatal(err)
+				}
+				return begin
+			}
+			for now.Year() < 2029 {
+				r, err := q.Allow(t.Context(), 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				last, end := began(), now.Add(r.ResetAfter)
+				if now = end.Add(-ms); !began().Equal(last) {
+					t.Fatalf("%s: %s ends before %v", name, q.Key(), end)
+				}
+				now = end
+				year, month, day := end.Date()
+				if begin := began(); !p.begins(begin, last) || !begin.Equal(time.Date(year, month, day, 0, 0, 0, 0, time.UTC)) {
+					t.Fatalf("%s: after a period that began on %v, one begins at %v, with the key %s", name, last, end, q.Key())
+				}
+			}
+		}
+	}
+	for _, wrong := range []classic.Period{classic.Weekly(7), classic.Monthly(0), classic.Monthly(32)} {
+		if _, err := classic.NewQuota(rdb, "user", 5, classic.Days{Period: wrong}).Allow(t.Context(), 1); !errors.Is(err, rratelimiter.ErrInvalidOption) {
+			t.Errorf("%+v: %v", wrong, err)
+		}
+	}
 }

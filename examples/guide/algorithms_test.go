@@ -51,13 +51,10 @@ func evenly(rdb *redis.Client, rate rratelimiter.Rate) []asker {
 	return []asker{bucket, queue, bursty, warming}
 }
 
-func aDay(ctx context.Context, rdb *redis.Client, user string) (int64, error) {
-	quota := classic.NewQuota(rdb, user, 1000, classic.Days{Location: time.UTC})
-	result, err := quota.Allow(ctx, 1)
-	if err != nil {
-		return 0, err
-	}
-	return result.Remaining, nil
+func quotas(rdb *redis.Client, user string) []asker {
+	daily := classic.NewQuota(rdb, user, 1000, classic.Days{Location: time.UTC})
+	monthly := classic.NewQuota(rdb, user, 20_000, classic.Days{Period: classic.Monthly(15)}) // from each 15th; Weekly(time.Monday): weeks
+	return []asker{daily, monthly}
 }
 
 func TestEachAlgorithmIsMade(t *testing.T) {
@@ -67,12 +64,10 @@ func TestEachAlgorithmIsMade(t *testing.T) {
 	all = append(all, forManyKeys(rdb, "192.0.2.1", rate)...)
 	all = append(all, windows(rdb, "w", rate)...)
 	all = append(all, evenly(rdb, rate)...)
+	all = append(all, quotas(rdb, "user")...)
 	for i, l := range all {
 		if r, err := l.Allow(t.Context(), 1); err != nil || !r.Allowed {
 			t.Errorf("limiter %d: %+v, %v", i, r, err)
 		}
-	}
-	if left, err := aDay(t.Context(), rdb, "u1"); err != nil || left != 999 {
-		t.Errorf("%d left of the day, %v", left, err)
 	}
 }
