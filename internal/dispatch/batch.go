@@ -35,8 +35,9 @@ type Source struct {
 // A request is an Ask under way. It is guarded by queue.mu until done receives; from then on it belongs to the caller.
 type request struct {
 	schedule.Request
-	done   chan struct{} // capacity 1: it receives once, when the request is settled
-	source *Source       // filled in with a grant; nil: not needed
+	ctx    context.Context // of the caller
+	done   chan struct{}   // capacity 1: it receives once, when the request is settled
+	source *Source         // filled in with a grant; nil: not needed
 }
 
 // newRequest returns a request for a. The pool belongs to the client and is not global: a channel belongs to the

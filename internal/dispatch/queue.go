@@ -41,6 +41,7 @@ func newQueue(l *Limiter) *queue {
 	q := &queue{client: c, limiter: l, target: queueTarget{Limiter: l}, schedule: schedule.New(schedule.Settings{
 		RecordPerRequest: s.RecordPerRequest, Granularity: s.Bucket() > 0, ServerTime: s.ServerTime,
 		Linger: c.tuning.Linger, Identity: c.identity, Jitter: func(d time.Duration) time.Duration { return rand.N(d) },
+		Leaving: func(r *schedule.Request) bool { return r.Owner.(*request).ctx.Err() != nil },
 	})}
 	if s.Lease > 0 {
 		q.ledger = lease.NewLedger(s.Lease, s.ServerTime, &c.lender.ledgers, q.giveBackLater)
@@ -176,6 +177,7 @@ func (l *Limiter) UpTo(ctx context.Context, n int64, source *Source) (int64, err
 // join adds a request to the queue of its limiter and returns its outcome. It blocks until that is known, the timeout of the
 // request is over (the zero Outcome) or ctx ends.
 func (l *Limiter) join(ctx context.Context, r *request) (schedule.Outcome, error) {
+	r.ctx = ctx
 	q := l.client.enter(l)
 	switch {
 	case r.Kind == schedule.Wait:

@@ -162,7 +162,11 @@ func (q *Queue) Fill(m Moment, b *Batch, wish func(lease.Draft) int64) bool {
 func (q *Queue) carryWaiting(m Moment, b *Batch) {
 	room, upTo := q.room(m)
 	for r := q.line.ready; r != nil && !b.Ask.Partial; r = r.next {
-		if !r.state.InFlight() {
+		switch {
+		case r.state.InFlight():
+		case q.leaves(r):
+			q.line.remove(r)
+		default:
 			may := room >= 0 || upTo != nil
 			b.full = may && !b.add(r, q.settings.RecordPerRequest)
 			b.Ask.Partial = !may || b.full
@@ -175,13 +179,16 @@ func (q *Queue) carryWaiting(m Moment, b *Batch) {
 	if q.line.ready != nil && q.line.ready.state.InFlight() {
 		q.line.left(q.line.ready)
 	}
+	if q.line.length == 0 {
+		q.pacer.stop()
+	}
 }
 
 // carryTrying adds requests that do not wait, as far as there is room.
 func (q *Queue) carryTrying(b *Batch) {
 	added := 0
 	for _, r := range q.trying {
-		if r.state == Queued && !b.add(r, q.settings.RecordPerRequest) {
+		if r.state == Queued && !q.leaves(r) && !b.add(r, q.settings.RecordPerRequest) {
 			break
 		}
 		added++
@@ -189,6 +196,16 @@ func (q *Queue) carryTrying(b *Batch) {
 	rest := copy(q.trying, q.trying[added:])
 	clear(q.trying[rest:])
 	q.trying = q.trying[:rest]
+}
+
+// leaves reports whether the caller of a request is about to leave, and notes then that it has: a call would take permits that
+// nobody gets. When the context of many callers ends, the first one that leaves makes a batch due.
+func (q *Queue) leaves(r *Request) bool {
+	if q.settings.Leaving == nil || !q.settings.Leaving(r) {
+		return false
+	}
+	r.state.To(Gone)
+	return true
 }
 
 // draft returns what decides how many permits a batch takes ahead.

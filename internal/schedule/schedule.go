@@ -31,6 +31,7 @@ type Settings struct {
 	Linger           time.Duration                     // a batch that takes less does not make the queue linger
 	Identity         *record.Identity                  // tells whose record a reply shows
 	Jitter           func(time.Duration) time.Duration // returns a random time below the given one
+	Leaving          func(*Request) bool               // reports whether the caller is about to leave; nil: none is
 }
 
 // A Queue holds the requests of one limiter in this process and the batches in flight. It is not safe for concurrent use.
@@ -123,6 +124,9 @@ func (q *Queue) Join(r *Request) {
 // Leave takes away a request whose caller leaves. It returns the batch that carries the request; nil if it is not in flight.
 // What that batch is granted for it goes to the requests behind it.
 func (q *Queue) Leave(r *Request) (carrier *Batch) {
+	if r.state == Gone { // Fill has taken it away
+		return nil
+	}
 	first := r.Kind == Wait && (r.prev == nil || q.line.ready == r && r.prev.state.InFlight())
 	if r.state.InFlight() {
 		carrier = r.batch

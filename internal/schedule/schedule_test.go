@@ -250,6 +250,34 @@ func TestGather(t *testing.T) {
 	s.wakes(8 * ms)
 }
 
+// If the context of several callers ends, the first one that leaves makes no call for the others. The rest of the queue goes on.
+func TestCallersThatAreAboutToLeaveAreNotAskedFor(t *testing.T) {
+	s := newStory(t)
+	leaving := map[*Request]bool{}
+	s.q.settings.Leaving = func(r *Request) bool { return leaving[r] }
+	first, second, third, stays := wait(1), wait(1), wait(1), wait(1)
+	s.join(first, second, third, stays)
+	s.refuse(s.sends(first, second, third, stays), time.Second)
+	try := &Request{N: 1}
+	s.join(try)
+	leaving[first], leaving[second], leaving[third], leaving[try] = true, true, true, true
+	s.q.Leave(first)
+	s.refuse(s.sends(stays), time.Second)
+	for _, r := range []*Request{second, third, try} {
+		if carrier := s.q.Leave(r); carrier != nil || r.state != Gone {
+			t.Errorf("a request that was not asked for is %v, in the batch %v", r.state, carrier)
+		}
+	}
+	s.wakes(time.Second)
+	leaving[stays] = true
+	s.q.Changed()
+	s.sends()
+	if s.q.Leave(stays); !s.q.Idle() {
+		t.Error("without a caller, the queue is not idle")
+	}
+	s.wakes(0)
+}
+
 // A process that was granted some of the permits was not beaten to the others: it asks for them as soon as they return.
 func TestAPartialGrantIsNotGathered(t *testing.T) {
 	s := newStory(t)

@@ -225,7 +225,7 @@ func TestNodesThatDisagreeAboutASlot(t *testing.T) {
 		}
 		give(one, name)
 		var all sync.WaitGroup
-		var caused atomic.Int64 // errors with the cause
+		var caused, late atomic.Int64 // errors with the cause; calls without an answer in time
 		for method := range rig.EveryMethod(c, nil) {
 			if method == "Clients" || strings.HasPrefix(method, "Rename") { // calls without one slot
 				continue
@@ -238,7 +238,9 @@ func TestNodesThatDisagreeAboutASlot(t *testing.T) {
 					t.Errorf("%s, %s: %v", what, method, err)
 				case strings.Contains(err.Error(), "disagree about a slot: MOVED") && !errors.Is(err, rratelimiter.ErrOutcomeUnknown):
 					caused.Add(1)
-				case !strings.Contains(err.Error(), "no answer within"): // which it may be on a busy machine, or in an auto-pipeliner
+				case strings.Contains(err.Error(), "no answer within"): // on a busy machine, or in an auto-pipeliner
+					late.Add(1)
+				default:
 					t.Errorf("%s, %s: %v", what, method, err)
 				}
 			})
@@ -251,8 +253,8 @@ func TestNodesThatDisagreeAboutASlot(t *testing.T) {
 		local := c.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerHour(10)), rratelimiter.WithFallback(0.5))
 		rig.MustTry(t, local, 5, true)
 		rig.MustTry(t, local, 1, false)
-		if h := local.Health(); h.Away {
-			t.Errorf("%s: %+v, though the nodes work", what, h)
+		if h := local.Health(); h.Away && late.Load() == 0 { // without an answer in time, it is away
+			t.Errorf("%s: %+v, though the nodes answered", what, h)
 		}
 		give(two, name)
 		rig.MustTry(t, l, 10, true)

@@ -505,6 +505,35 @@ func TestQueuesAreDropped(t *testing.T) {
 	})
 }
 
+// When the context of all waiting callers ends, no call is made for those that have not left yet: it would take permits that
+// nobody gets.
+func TestCallersOfOneContextLeaveWithoutACall(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		p := b.Process()
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(10)))
+		b.Granted("the first", b.Acquire(l, 7), 0)
+		ctx, cancel := context.WithCancel(t.Context())
+		errs := make(chan error)
+		sizes := []int64{5, 1, 1, 1} // three permits are free: the first one in the queue waits, and the others behind it
+		for _, n := range sizes {
+			go func() { errs <- l.Acquire(ctx, n) }()
+			synctest.Wait()
+		}
+		before := p.Wire.Calls()
+		cancel()
+		for range sizes {
+			if err := <-errs; !errors.Is(err, context.Canceled) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+				t.Errorf("a caller whose context ended got %v", err)
+			}
+		}
+		synctest.Wait()
+		if n := p.Wire.Calls() - before; n != 0 {
+			t.Errorf("%d calls", n)
+		}
+		b.Granted("what was free", b.Try(l, 3), 0)
+	})
+}
+
 // After many callers whose requests end in all possible ways, no goroutine, timer or blocked connection remains.
 func TestCrowdLeavesNothing(t *testing.T) {
 	before := runtime.NumGoroutine()
