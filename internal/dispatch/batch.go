@@ -42,13 +42,13 @@ type request struct {
 
 // newRequest returns a request for a. The pool belongs to the client and is not global: a channel belongs to the
 // synctest bubble of one test, as a client does.
-func (c *Client) newRequest(a *Ask, kind schedule.Kind) *request {
+func (c *Client) newRequest(ctx context.Context, a *Ask, kind schedule.Kind) *request {
 	r, ok := c.requests.Get().(*request)
 	if !ok {
 		r = &request{done: make(chan struct{}, 1)}
 	}
 	r.Request = schedule.Request{N: a.N, Kind: kind, Detail: a.Detail, Next: a.Detail, Until: a.Until, End: a.Until, Owner: r}
-	r.source = a.Source
+	r.ctx, r.source = ctx, a.Source
 	return r
 }
 

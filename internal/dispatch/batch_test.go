@@ -42,7 +42,7 @@ func TestALateCallDoesNotStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(newLimiter())
 		sent := func(ago time.Duration) *batch {
-			q.schedule.Join(&q.client.newRequest(&Ask{N: 1}, schedule.Try).Request)
+			q.schedule.Join(&q.client.newRequest(t.Context(), &Ask{N: 1}, schedule.Try).Request)
 			b := q.next(q.client.now())
 			time.Sleep(ago)
 			return b

@@ -130,7 +130,7 @@ func (l *Limiter) Serve(ctx context.Context, a *Ask) (result Result, leased bool
 			return result, false, nil
 		}
 	}
-	r := l.client.newRequest(a, schedule.Try)
+	r := l.client.newRequest(ctx, a, schedule.Try)
 	r.Detail = r.Detail || cached // a refusal is stored with its times
 	if a.Waits {
 		r.Kind = schedule.Wait
@@ -170,14 +170,13 @@ func (l *Limiter) UpTo(ctx context.Context, n int64, source *Source) (int64, err
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	outcome, err := l.join(ctx, l.client.newRequest(&Ask{N: n, Source: source}, schedule.UpTo))
+	outcome, err := l.join(ctx, l.client.newRequest(ctx, &Ask{N: n, Source: source}, schedule.UpTo))
 	return outcome.Taken, err
 }
 
 // join adds a request to the queue of its limiter and returns its outcome. It blocks until that is known, the timeout of the
 // request is over (the zero Outcome) or ctx ends.
 func (l *Limiter) join(ctx context.Context, r *request) (schedule.Outcome, error) {
-	r.ctx = ctx
 	q := l.client.enter(l)
 	switch {
 	case r.Kind == schedule.Wait:
