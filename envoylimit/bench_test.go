@@ -20,6 +20,13 @@ import (
 func BenchmarkShouldRateLimit(b *testing.B) {
 	server := redistest.Real(b)
 	rate := rratelimiter.Rate{Permits: 1e9, Interval: 10 * time.Second}
+	bare := connect(b, envoylimit.New(rratelimiter.NewClient(server.Client()), nil))
+	b.Run("gRPC, no limit", func(b *testing.B) {
+		measure(b, func() error {
+			_, err := bare.ShouldRateLimit(b.Context(), to("shop", of("all=1")))
+			return err
+		})
+	})
 	for _, lease := range []time.Duration{0, 100 * time.Millisecond} {
 		kind, options := "", []rratelimiter.LimiterOption{rratelimiter.WithEnforcedRate(rate)}
 		if lease > 0 {

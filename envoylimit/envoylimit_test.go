@@ -19,6 +19,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/envoylimit"
 	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/httplimit/rules"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
@@ -87,6 +88,13 @@ func TestHits(t *testing.T) {
 			e.send(request, "OVER_LIMIT: OK, OVER_LIMIT 0 of 3/MINUTE")
 			e.send(to("shop", of("address=1")), "OK: OK 9 of 10/SECOND in 1s")
 		}
+		for range 3 {
+			e.now = e.now.Add(10 * time.Second)
+			_, _ = e.rpc.ShouldRateLimit(t.Context(), to("shop", of("user=2")))
+		}
+		two := to("shop", of("user=2"))
+		two.HitsAddend = 2
+		e.send(two, "OVER_LIMIT: OVER_LIMIT 0 of 3/MINUTE in 50s") // the second permit, not the next one
 		request.Descriptors[1].IsNegativeHits = true
 		e.fails(request, codes.InvalidArgument, "descriptor 1: is_negative_hits is not supported")
 	})
@@ -228,8 +236,27 @@ func TestRedisIsAway(t *testing.T) {
 	}
 	// A rule in shadow mode refuses nothing, and fails nothing.
 	serve(t, s, "domains: {shop: [{key: user, rate: 1/h, shadow: true}]}", soon).send(to("shop", of("user=1")), "OK: OK")
-	if _, err := envoylimit.New(rratelimiter.NewClient(s.Client()), nil).ShouldRateLimit(t.Context(), request); err != nil {
+	service := envoylimit.New(rratelimiter.NewClient(s.Client(), soon), nil)
+	if _, err := service.ShouldRateLimit(t.Context(), request); err != nil {
 		t.Errorf("without domains: %v", err)
+	}
+	service.SetDomains([]rules.Domain{{Name: "shop", Descriptors: []rules.Descriptor{{Key: "user", HasRate: true, Rate: rratelimiter.PerHour(1)}}}})
+	if _, err := service.ShouldRateLimit(t.Context(), request); status.Code(err) != codes.Unavailable {
+		t.Errorf("by the default policy: %v", err)
+	}
+}
+
+// Rules in shadow mode wait for Redis as long as the policy says.
+func TestTheBoundOfShadow(t *testing.T) {
+	silent := make(chan error, 1)
+	policy := &httplimit.Policy{Bound: 3 * time.Millisecond, OnError: func(_ context.Context, err error) { silent <- err }}
+	s := redistest.Real(t)
+	e := serveWith(t, s, policy, "domains: {shop: [{key: user, rate: 1/h, shadow: true}]}")
+	s.Pause()
+	defer s.Resume()
+	e.send(to("shop", of("user=1")), "OK: OK")
+	if err := <-silent; err == nil || !strings.Contains(err.Error(), "no answer within 3ms") {
+		t.Error(err)
 	}
 }
 
