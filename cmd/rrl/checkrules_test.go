@@ -28,6 +28,28 @@ func TestCheckRulesPrintsTheLimits(t *testing.T) {
 	}
 }
 
+// The guide has the file of the tests, and shows what the command prints for it.
+func TestCheckRulesPrintsTheDomainsOfTheGuide(t *testing.T) {
+	const envoy = "../../httplimit/rules/testdata/envoy.yaml"
+	code, out, errs := rrl(t.Context(), "check-rules", envoy)
+	if code != 0 || errs != "" {
+		t.Fatalf("%d, %s", code, errs)
+	}
+	page, err := os.ReadFile("../../docs/guide/serve-envoy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.ReadFile(envoy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"```yaml\n" + string(file) + "```\n", "\n$ rrl check-rules envoy.yaml\n" + out + "```\n"} {
+		if !strings.Contains(string(page), text) {
+			t.Errorf("the guide does not show\n%s", text)
+		}
+	}
+}
+
 func TestCheckRulesPrintsTheDomains(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "envoy.yaml")
 	text := `domains:
