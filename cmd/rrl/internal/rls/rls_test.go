@@ -222,7 +222,8 @@ func TestRequestsInFlightAtTheEnd(t *testing.T) {
 				t.Errorf("the request in flight: %v", err)
 			}
 		} else {
-			if err := <-answered; status.Code(err) != codes.Unavailable {
+			// The call to Redis would end after a second, with another text.
+			if err := <-answered; status.Code(err) != codes.Unavailable || strings.Contains(err.Error(), "cannot be checked") {
 				t.Errorf("the request that takes too long: %v", err)
 			}
 			close(h.released)
