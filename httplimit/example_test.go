@@ -133,6 +133,23 @@ func ExampleNamed() {
 	// 404
 }
 
+// The header fields of a decision, without a Guard that writes the response.
+func ExampleDecision_Describe() {
+	server := limittest.Start()
+	defer server.Close()
+
+	claim := httplimit.Named(server.Client(), "uploads", "ann", rratelimiter.PerHour(1))
+	for range 2 {
+		d := patient.Decide(context.Background(), claim)
+		h := http.Header{}
+		d.Describe(h)
+		fmt.Println(d.Outcome, h)
+	}
+	// Output:
+	// allowed map[Ratelimit:["uploads";r=0;t=3600] Ratelimit-Policy:["uploads";q=1;w=3600]]
+	// denied map[Ratelimit:["uploads";r=0;t=3600] Ratelimit-Policy:["uploads";q=1;w=3600] Retry-After:[3600]]
+}
+
 // In Guard.Skip, these rules exempt requests for the two paths, and requests that only read.
 func ExamplePaths() {
 	health, reads := httplimit.Paths("/healthz", "/static/"), httplimit.Methods(http.MethodGet)

@@ -12,6 +12,10 @@ import (
 // header fields for HTTP" (draft-ietf-httpapi-ratelimit-headers-10 and 11), Retry-After, and the older X-RateLimit
 // fields.
 
+// Describe adds the fields RateLimit-Policy and RateLimit to a header and, if the request does not pass, sets Retry-After:
+// what a zero Guard writes. Use it for protocols that carry the header of the response, such as Envoy's rate limit service.
+func (d Decision) Describe(h http.Header) { new(Guard).describe(h, d) }
+
 // describe sets the header fields. RateLimit and RateLimit-Policy are lists: an inner guard appends its own entries.
 func (g *Guard) describe(h http.Header, d Decision) {
 	var memory [256]byte

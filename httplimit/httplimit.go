@@ -44,6 +44,7 @@
 //   - The effect of a limit before it is in force: [Policy.Shadow]. The number of requests by outcome: [Policy.Count].
 //   - Limits in a file that operators change: the package httplimit/rules, a separate module.
 //   - gRPC servers: the package grpclimit, a separate module, has interceptors that use a Guard.
+//   - Envoy: the package envoylimit, a separate module, is its rate limit service.
 //
 // docs/guide/guard-an-http-api.md in the root of the module has examples.
 package httplimit

@@ -3,6 +3,7 @@ package httplimit
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -204,6 +205,13 @@ func TestVeryLongInterval(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestNamedTakesOptionsOfTheLimiter(t *testing.T) {
+	claim := Named(limittest.New(t).Client(), "a", "", rratelimiter.PerSecond(1), rratelimiter.WithLease(time.Second))
+	if _, err := claim.Limiter.Allow(t.Context(), 1); !errors.Is(err, rratelimiter.ErrInvalidOption) {
+		t.Errorf("a lease that is as long as the interval: %v", err)
+	}
 }
 
 func TestRateOfTheRequest(t *testing.T) {

@@ -86,13 +86,14 @@ func (l Limit) OrElse(other Limit) Limit {
 // Named returns a claim for one permit of the limiter "ratelimit:KEY:NAME", or "ratelimit:NAME" if key is "". The rate
 // replaces a different rate in Redis. Unless the rate has a KeepAlive, the limiter expires two intervals after its last
 // use, but not before one minute, so that the keys of former clients do not stay in Redis. If the interval is more than
-// 146 years, the limiter expires after one interval.
-func Named(client *rratelimiter.Client, name, key string, rate rratelimiter.Rate) Claim {
-	return named(client, name, key, rate, nil)
+// 146 years, the limiter expires after one interval. opts are further options of the limiter, such as
+// rratelimiter.WithLease.
+func Named(client *rratelimiter.Client, name, key string, rate rratelimiter.Rate, opts ...rratelimiter.LimiterOption) Claim {
+	return named(client, name, key, rate, nil, opts...)
 }
 
 // named is Named with the limiters that are known; nil: none is.
-func named(client *rratelimiter.Client, name, key string, rate rratelimiter.Rate, known *recent) Claim {
+func named(client *rratelimiter.Client, name, key string, rate rratelimiter.Rate, known *recent, opts ...rratelimiter.LimiterOption) Claim {
 	if rate.KeepAlive == 0 {
 		rate.KeepAlive = max(rate.Interval, 2*rate.Interval, time.Minute) // twice more than 146 years overflows, and is negative
 	}
@@ -102,7 +103,7 @@ func named(client *rratelimiter.Client, name, key string, rate rratelimiter.Rate
 		if key != "" {
 			full += key + ":"
 		}
-		return client.RateLimiter(full+name, rratelimiter.WithEnforcedRate(rate))
+		return client.RateLimiter(full+name, append([]rratelimiter.LimiterOption{rratelimiter.WithEnforcedRate(rate)}, opts...)...)
 	})
 	return c
 }

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 	"github.com/rratelimiter/rratelimiter/httplimit/rules"
@@ -21,10 +23,10 @@ func newCheckRules() *cobra.Command {
 	var schema bool
 	cmd := &cobra.Command{
 		Use:   "check-rules FILE | --schema",
-		Short: "Check a file of limits for HTTP requests, and print how it is understood",
-		Long: `check-rules reads a file of limits for HTTP requests, as services that use the package httplimit/rules do, and prints its
-limits. It needs no Redis. If the file has faults it prints each of them as FILE:LINE: fault, and the exit code is 1. FILE
-is - for the standard input.
+		Short: "Check a file of limits for HTTP requests or for Envoy, and print how it is understood",
+		Long: `check-rules reads a file of limits for HTTP requests, as services that use the package httplimit/rules do, or for Envoy, as
+rrl rls does, and prints its limits. It needs no Redis. If the file has faults it prints each of them as FILE:LINE: fault,
+and the exit code is 1. FILE is - for the standard input.
 
 The file is YAML:
 
@@ -45,7 +47,7 @@ The file is YAML:
       key: [header X-User, path]           # both together
       rate: 100/s
 
-A service may have keys of its own, such as the tenant; --own-key names them.
+A service may have keys of its own, such as the tenant; --own-key names them. rrl rls --help has an example for Envoy.
 
 --schema prints the JSON Schema of such a file, for editors, which find most faults while you write. It reads no file.`,
 		Example: `  rrl check-rules limits.yaml
@@ -70,13 +72,18 @@ A service may have keys of its own, such as the tenant; --own-key names them.
 			if err != nil {
 				return err
 			}
-			limits, err := rules.Parse(file, data, keys...)
+			f, err := rules.ParseFile(file, data, keys...)
 			if err != nil {
 				fmt.Fprintln(cmd.ErrOrStderr(), connect.LastDefence(err.Error()))
 				return exit{code: 1}
 			}
 			o := &render.Output{Out: cmd.OutOrStdout()}
-			limitsTable(limits).Write(o)
+			if f.Limits != nil {
+				limitsTable(f.Limits).Write(o)
+			}
+			if f.Domains != nil {
+				domainsTable(f.Domains).Write(o)
+			}
 			return o.Failed
 		},
 	}
@@ -100,12 +107,66 @@ func limitsTable(limits []rules.Limit) render.Table {
 		cells := []string{
 			l.Name, l.Rate.String(), strconv.FormatInt(l.Cost, 10), l.Key, orElse(l.Methods, "all"), orElse(l.Paths, "all"), orElse(exempt, "none"),
 		}
-		for i, cell := range cells {
-			cells[i] = render.Visible(cell)
-		}
-		t.Rows = append(t.Rows, cells)
+		t.Rows = append(t.Rows, visible(cells))
 	}
 	return t
+}
+
+// domainsTable has a row for each descriptor with a rate.
+func domainsTable(domains []rules.Domain) render.Table {
+	t := render.Table{Right: map[int]bool{2: true}, Rows: [][]string{{"domain", "descriptor", "rate", "options"}}}
+	for _, d := range domains {
+		t.Rows = append(t.Rows, descriptorRows(d.Name, nil, d.Descriptors)...)
+	}
+	return t
+}
+
+// descriptorRows returns the rows of descriptors that begin with these entries.
+func descriptorRows(domain string, entries []string, descriptors []rules.Descriptor) (rows [][]string) {
+	for _, d := range descriptors {
+		entry := d.Key
+		if d.Value != "" {
+			entry += "=" + d.Value
+		}
+		all := append(slices.Clone(entries), entry)
+		if d.HasRate {
+			rate := "unlimited"
+			if d.Rate != rratelimiter.Unlimited {
+				rate = d.Rate.String()
+			}
+			rows = append(rows, visible([]string{domain, strings.Join(all, ", "), rate, orElse(optionsOf(d), "none")}))
+		}
+		rows = append(rows, descriptorRows(domain, all, d.Following)...)
+	}
+	return rows
+}
+
+// optionsOf returns the options of a descriptor.
+func optionsOf(d rules.Descriptor) (options []string) {
+	if d.Shadow {
+		options = append(options, "shadow")
+	}
+	if d.Shared {
+		options = append(options, "shared")
+	}
+	if d.Lease > 0 {
+		options = append(options, "lease="+d.Lease.String())
+	}
+	if d.Name != "" {
+		options = append(options, "name="+d.Name)
+	}
+	if len(d.Replaces) > 0 {
+		options = append(options, "replaces="+strings.Join(d.Replaces, ","))
+	}
+	return options
+}
+
+// visible escapes what a terminal would not show.
+func visible(cells []string) []string {
+	for i, cell := range cells {
+		cells[i] = render.Visible(cell)
+	}
+	return cells
 }
 
 // orElse joins words, or returns what stands for none.

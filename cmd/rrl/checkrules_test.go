@@ -28,6 +28,50 @@ func TestCheckRulesPrintsTheLimits(t *testing.T) {
 	}
 }
 
+// The guide has the file of the tests, and shows what the command prints for it.
+func TestCheckRulesPrintsTheDomainsOfTheGuide(t *testing.T) {
+	const envoy = "../../httplimit/rules/testdata/envoy.yaml"
+	code, out, errs := rrl(t.Context(), "check-rules", envoy)
+	if code != 0 || errs != "" {
+		t.Fatalf("%d, %s", code, errs)
+	}
+	page, err := os.ReadFile("../../docs/guide/serve-envoy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.ReadFile(envoy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"```yaml\n" + string(file) + "```\n", "\n$ rrl check-rules envoy.yaml\n" + out + "```\n"} {
+		if !strings.Contains(string(page), text) {
+			t.Errorf("the guide does not show\n%s", text)
+		}
+	}
+}
+
+func TestCheckRulesPrintsTheDomains(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "envoy.yaml")
+	text := `domains:
+  shop:
+    - {key: address, rate: 10/s, shadow: true, lease: 100ms}
+    - {key: path, value: /a/*, rate: 1/m, shared: true, name: one, replaces: [two]}
+    - {key: user, descriptors: [{key: method, rate: 5/s, name: two}, {key: method, value: "GET\e", rate: unlimited}]}
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := `domain  descriptor                   rate  options
+shop    address                      10/s  shadow lease=100ms
+shop    path=/a/*                     1/m  shared name=one replaces=two
+shop    user, method                  5/s  name=two
+shop    user, method=GET\u001b  unlimited  none
+`
+	if code, out, errs := rrl(t.Context(), "check-rules", file); code != 0 || errs != "" || out != want {
+		t.Errorf("%d, %s\n%s", code, errs, out)
+	}
+}
+
 func TestCheckRulesPrintsTheSchema(t *testing.T) {
 	if code, out, errs := rrl(t.Context(), "check-rules", "--schema"); code != 0 || errs != "" || out != rules.Schema() || !json.Valid([]byte(out)) {
 		t.Errorf("%d, %s%s", code, out, errs)

@@ -46,7 +46,7 @@ the address sees names and figures.`,
 		if err != nil {
 			return fmt.Errorf("--listen: %w", err)
 		}
-		if err := s.served(listener.Addr(), "/metrics"); err != nil {
+		if err := s.served("http", listener.Addr(), "/metrics"); err != nil {
 			return err
 		}
 		return web.Serve(ctx, listener, metrics.New(ctx, s.Server, o, s.errs).Handler())

@@ -29,7 +29,7 @@ func TestServedOnAllAddresses(t *testing.T) {
 		defer listener.Close()
 		var out strings.Builder
 		s := &session{common: &common{}, Output: &render.Output{Out: &out}}
-		if err := s.served(listener.Addr(), "/metrics"); err != nil || !strings.HasPrefix(out.String(), want) || !strings.HasSuffix(out.String(), "/metrics\n") {
+		if err := s.served("http", listener.Addr(), "/metrics"); err != nil || !strings.HasPrefix(out.String(), want) || !strings.HasSuffix(out.String(), "/metrics\n") {
 			t.Errorf("%s: %q, %v", address, out.String(), err)
 		}
 	}

@@ -830,6 +830,7 @@ func TestCommandsEndIfRedisHangs(t *testing.T) {
 	s := hung(t)
 	for _, args := range [][]string{
 		{"doctor", "x"}, {"show", "x"}, {"ls"}, {"set", "x", "5/h"}, {"repair", "x"}, {"snapshot", "x"}, {"gc"}, {"export"}, {"serve"},
+		{"rls", "--rules", "x"},
 	} {
 		began := time.Now()
 		code, out, errs := s.run(append(args, "--timeout", "400ms")...)

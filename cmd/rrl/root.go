@@ -105,7 +105,7 @@ found differences. acquire has 124 and more: see rrl acquire --help.`,
 		commands  []*cobra.Command
 	}{
 		{"look", "Look at limiters:", []*cobra.Command{newLs(), newShow(), newWatch(), newServe(), newExport(), newDoctor()}},
-		{"use", "Set rates, take and give back permits:", []*cobra.Command{newSet(), newApply(), newAcquire(), newRelease(), newCheckRules()}},
+		{"use", "Set rates, take and give back permits:", []*cobra.Command{newSet(), newApply(), newAcquire(), newRelease(), newCheckRules(), newRls()}},
 		{"tend", "Mend, move and remove:", []*cobra.Command{newRepair(), newReset(), newSnapshot(), newRestore(), newRm(), newGc()}},
 		{"try", "Try without a service of your own:", []*cobra.Command{newDemo(), newSimulate()}},
 	} {

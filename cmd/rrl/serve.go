@@ -46,7 +46,7 @@ rebinding).`,
 		if err != nil {
 			return fmt.Errorf("--listen: %w", err)
 		}
-		if err := s.served(listener.Addr(), ""); err != nil {
+		if err := s.served("http", listener.Addr(), ""); err != nil {
 			return err
 		}
 		name, _, _ := net.SplitHostPort(listen) // no error: the listener has accepted it
@@ -59,7 +59,7 @@ rebinding).`,
 }
 
 // served prints the URL. A listener on all addresses is reached as localhost.
-func (s *session) served(addr net.Addr, path string) error {
+func (s *session) served(scheme string, addr net.Addr, path string) error {
 	host, port, err := net.SplitHostPort(addr.String())
 	if err != nil {
 		return err
@@ -67,7 +67,7 @@ func (s *session) served(addr net.Addr, path string) error {
 	if net.ParseIP(host).IsUnspecified() {
 		host = "localhost"
 	}
-	url := "http://" + net.JoinHostPort(host, port) + path
+	url := scheme + "://" + net.JoinHostPort(host, port) + path
 	if s.json {
 		return s.Emit(struct {
 			URL string `json:"url"`

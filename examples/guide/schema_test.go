@@ -96,7 +96,7 @@ func TestFilesOfLimitsPassTheSchema(t *testing.T) {
 		t.Fatalf("%d files were found", len(files))
 	}
 	for name, text := range files {
-		if _, err := rules.Parse(name, []byte(text), "tenant"); err != nil {
+		if _, err := rules.ParseFile(name, []byte(text), "tenant"); err != nil {
 			t.Error(err)
 		}
 		if err := valid(text); err != nil {
@@ -112,6 +112,7 @@ func TestFilesOfLimitsPassTheSchema(t *testing.T) {
 func TestSchemaAndParserAgree(t *testing.T) {
 	valid := withSchema(t)
 	const head, keyed = "limits:\n  a:\n    key: all\n    rate: 10/s\n    ", "limits:\n  a:\n    rate: 10/s\n    key: "
+	const entry = "domains: {a: [{key: k, "
 	const yes, no, onlyParser = "valid", "wrong", "wrong, which only the parser knows"
 	for text, want := range map[string]string{
 		"": no, "~": no, "- a": no, "limits:\n\ta: 1": no, head + "---\nlimits: {}": no,
@@ -141,8 +142,24 @@ func TestSchemaAndParserAgree(t *testing.T) {
 		head + "exempt: 192.0.2.7": yes, head + "exempt: [10.0.0.0/8, 2001:db8::/32]": yes, head + "exempt: '::1'": yes,
 		"exempt: 192.0.2.7\nlimits: {}": yes, "exempt: intranet\nlimits: {}": no, head + "exempt: fe80::1%eth0": no, head + "exempt: []": no,
 		head + "exempt: 10.0.0.1/8": onlyParser, head + "exempt: \"::ffff:10.0.0.0/104\"": onlyParser, head + "exempt: 10.0.0.0/99": onlyParser,
+
+		"domains: {}": yes, "domains: {}\nlimits: {}": yes, "domains:": no, "domains: [a]": no, "domains: {\"{a}\": [{key: k, rate: 1/s}]}": no,
+		"domains: {a: []}": no, "domains: {a: {key: k, rate: 1/s}}": no, "domains: {a: [k]}": no,
+		entry + "rate: 1/s": yes, entry + "rate: 1": no, entry + "rate: unlimited": yes, entry + "unit: second": no, entry + "value: v": no,
+		"domains: {a: [{rate: 1/s}]}": no, entry + "rate: 1/s, value: 12": yes, entry + "rate: 1/s, value: true": yes, entry + "rate: 1/s, value: ''": no,
+		entry + "rate: 1/s, value: [v]": no, entry + "descriptors: [{key: l, rate: 1/s}]": yes, entry + "descriptors: []": no,
+		entry + "descriptors: [{key: l, burst: 1}]": no, entry + "descriptors: [{key: l, rate: 1/s}], shadow: true": no,
+		entry + "rate: 1/s, shadow: true": yes, entry + "rate: 1/s, shadow: 1": no, entry + "rate: 1/s, shared: true": no,
+		entry + "rate: 1/s, value: v, shared: true": onlyParser, entry + "rate: 1/s, value: v*, shared: true": yes,
+		entry + "rate: 1/s, lease: 100ms": yes, entry + "rate: 1/s, lease: 101ms": onlyParser, entry + "rate: 1/s, lease: 0s": onlyParser,
+		entry + "rate: 1/s, lease: long": no, entry + "rate: 1/s, lease: 5": no, entry + "lease: 5ms, descriptors: [{key: l, rate: 1/s}]": no,
+		entry + "rate: 1/s, name: n, replaces: m": onlyParser, entry + "rate: 1/s, name: n}, {key: l, rate: 1/s, replaces: [n]": yes,
+		entry + "rate: 1/s, name: 5": yes, entry + "rate: 1/s, name: a b": no, entry + "rate: 1/s}, {key: k, rate: 1/s": onlyParser,
 	} {
-		_, fault := rules.Parse("limits.yaml", []byte(text), "tenant")
+		if strings.HasPrefix(text, entry) {
+			text += "}]}"
+		}
+		_, fault := rules.ParseFile("limits.yaml", []byte(text), "tenant")
 		err := valid(text)
 		if (fault == nil) != (want == yes) || (err == nil) != (want != no) {
 			t.Errorf("%q is %s; the parser says %v, the schema %v", text, want, fault, err)
@@ -170,13 +187,14 @@ func TestFieldsOfTheSchemaAreDescribed(t *testing.T) {
 	var file struct {
 		object
 		Definitions struct {
-			Limit object `json:"limit"`
+			Limit      object `json:"limit"`
+			Descriptor object `json:"descriptor"`
 		} `json:"definitions"`
 	}
 	if err := json.Unmarshal([]byte(rules.Schema()), &file); err != nil {
 		t.Fatal(err)
 	}
-	for _, o := range []object{file.object, file.Definitions.Limit} {
+	for _, o := range []object{file.object, file.Definitions.Limit, file.Definitions.Descriptor} {
 		for name, field := range o.Properties {
 			if field.Description == "" {
 				t.Errorf("%s has no description", name)

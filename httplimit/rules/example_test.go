@@ -75,3 +75,34 @@ limits:
 	// limits.yaml:5: orders: rate: "10" is not of the form permits/interval, such as 100/s
 	// limits.yaml:6: orders: unknown field "cots"; known are key, rate, cost, paths, methods, exempt
 }
+
+// The domains of a file. envoylimit.Service.SetDomains takes them.
+func ExampleWatchDomains() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	err := rules.WatchDomains(ctx, "testdata/envoy.yaml", rules.Config{}, func(domains []rules.Domain) {
+		for _, d := range domains[0].Descriptors {
+			fmt.Println(domains[0].Name, d.Key, d.Value, d.HasRate)
+		}
+	})
+	if err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// shop remote_address  true
+	// shop remote_address 192.0.2.7 true
+	// shop generic_key all true
+	// shop path /export/* true
+	// shop user  false
+	// shop tenant  true
+}
+
+// ParseFile reads both sections of a file.
+func ExampleParseFile() {
+	f, err := rules.ParseFile("limits.yaml", []byte(`
+limits: {orders: {key: all, rate: 10/s}}
+domains: {shop: [{key: remote_address, rate: 5/s}]}
+`))
+	fmt.Println(len(f.Limits), len(f.Domains), err)
+	// Output: 1 1 <nil>
+}

@@ -63,7 +63,7 @@ const headerWord = "header "
 var (
 	validName   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 	validHeader = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
-	fileFields  = []string{"exempt", "ignore-case", "limits"} // schema.json has the same
+	fileFields  = []string{"exempt", "ignore-case", "limits", "domains"} // schema.json has the same
 	limitFields = []string{"key", "rate", "cost", "paths", "methods", "exempt"}
 	allMethods  = []string{
 		http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
@@ -71,29 +71,88 @@ var (
 	}
 )
 
+// A File has the content of a file. It has at least one of the two sections.
+type File struct {
+	Limits  []Limit  // in their order; nil: the file has no field "limits"
+	Domains []Domain // in their order; nil: the file has no field "domains"
+}
+
 // Parse returns the limits in the content of a file, in their order. keys are the words for the keys of the program.
 // The error is of type Faults, and contains the name of the file.
 func Parse(file string, data []byte, keys ...string) ([]Limit, error) {
+	f, err := ParseFile(file, data, keys...)
+	if err == nil && f.Limits == nil {
+		err = Faults{{file, 1, noLimits}}
+	}
+	return f.Limits, err
+}
+
+// ParseFile is Parse for both sections of a file, each of which may be missing.
+func ParseFile(file string, data []byte, keys ...string) (File, error) {
 	p := &parser{file: file, keys: keys}
-	limits := p.parse(data)
+	f := p.parse(data)
 	if len(p.faults) > 0 {
 		slices.SortStableFunc(p.faults, func(a, b Fault) int { return cmp.Compare(a.Line, b.Line) })
-		return nil, p.faults
+		return File{}, p.faults
 	}
-	return limits, nil
+	return f, nil
 }
+
+const (
+	noLimits  = "the file has no field \"limits\"; to set no limits, write \"limits: {}\""
+	noDomains = "the file has no field \"domains\"; to set no limits, write \"domains: {}\""
+)
 
 type parser struct {
 	file   string
 	keys   []string
 	faults Faults
+
+	count    int             // descriptors so far
+	names    map[string]bool // names of descriptors of the domain
+	replaced []*yaml.Node    // names in replaces of the domain
 }
 
 func (p *parser) fault(line int, format string, args ...any) {
 	p.faults = append(p.faults, Fault{p.file, line, fmt.Sprintf(format, args...)})
 }
 
-func (p *parser) parse(data []byte) []Limit {
+func (p *parser) parse(data []byte) (f File) {
+	document := p.document(data)
+	if document == nil {
+		return f
+	}
+	top := p.fields(document, "the file", fileFields)
+	if top == nil {
+		return f
+	}
+	var exempt []netip.Prefix
+	if node := top["exempt"]; node != nil {
+		exempt = p.networks(node)
+	}
+	ignoreCase := false
+	if node := top["ignore-case"]; node != nil {
+		ignoreCase = p.truth(node, "ignore-case")
+	}
+	if top["limits"] == nil && top["domains"] == nil {
+		p.fault(document.Line, "%s", noLimits)
+	}
+	if node := top["limits"]; node != nil {
+		f.Limits = []Limit{}
+		p.named(node, "limits", func(name, value *yaml.Node) {
+			l := p.limit(name, value)
+			l.Exempt, l.IgnoreCase = slices.Concat(exempt, l.Exempt), ignoreCase
+			f.Limits = append(f.Limits, l)
+		})
+	}
+	if node := top["domains"]; node != nil {
+		f.Domains = p.domains(node)
+	}
+	return f
+}
+
+// document returns the only document in the content of a file; nil after an error.
+func (p *parser) document(data []byte) *yaml.Node {
 	var document, second yaml.Node
 	documents := yaml.NewDecoder(bytes.NewReader(data))
 	err := documents.Decode(&document)
@@ -112,31 +171,18 @@ func (p *parser) parse(data []byte) []Limit {
 		p.syntax(data, err)
 		return nil
 	}
-	top := p.fields(document.Content[0], "the file", fileFields)
-	if top == nil {
-		return nil
+	return document.Content[0]
+}
+
+// named calls each for the names and the values of a section.
+func (p *parser) named(section *yaml.Node, what string, each func(name, value *yaml.Node)) {
+	if section.Kind != yaml.MappingNode {
+		p.fault(section.Line, "the field %q must have the name of each %s, with its content below the name", what, strings.TrimSuffix(what, "s"))
+		return
 	}
-	var exempt []netip.Prefix
-	if node := top["exempt"]; node != nil {
-		exempt = p.networks(node)
-	}
-	ignoreCase := false
-	if node := top["ignore-case"]; node != nil {
-		ignoreCase = p.truth(node, "ignore-case")
-	}
-	named := top["limits"]
-	if named == nil {
-		p.fault(document.Content[0].Line, "the file has no field \"limits\"; to set no limits, write \"limits: {}\"")
-		return nil
-	}
-	if named.Kind != yaml.MappingNode {
-		p.fault(named.Line, "the field \"limits\" must have the name of each limit, with the fields of that limit below the name")
-		return nil
-	}
-	var limits []Limit
 	seen := map[string]int{}
-	for i := 0; i < len(named.Content); i += 2 {
-		name := named.Content[i]
+	for i := 0; i < len(section.Content); i += 2 {
+		name := section.Content[i]
 		switch first := seen[name.Value]; {
 		case !validName.MatchString(name.Value):
 			p.fault(name.Line, "the name %q must have 1 to 64 letters, digits, and _.-, a letter or digit first", name.Value)
@@ -145,11 +191,21 @@ func (p *parser) parse(data []byte) []Limit {
 		default:
 			seen[name.Value] = name.Line
 		}
-		l := p.limit(name, resolved(named.Content[i+1]))
-		l.Exempt, l.IgnoreCase = slices.Concat(exempt, l.Exempt), ignoreCase
-		limits = append(limits, l)
+		before := len(p.faults)
+		each(name, resolved(section.Content[i+1]))
+		p.prefix(before, name.Value)
 	}
-	return limits
+}
+
+// prefix puts a name before the texts of the last Faults.
+func (p *parser) prefix(from int, name string) {
+	if !validName.MatchString(name) {
+		name = strconv.Quote(name)
+	}
+	for i := range p.faults[from:] {
+		f := &p.faults[from+i]
+		f.Text = name + ": " + f.Text
+	}
 }
 
 // syntax adds the error of the YAML parser.
@@ -172,17 +228,6 @@ func (p *parser) syntax(data []byte, err error) {
 // limit parses one limit.
 func (p *parser) limit(name, node *yaml.Node) Limit {
 	l := Limit{Name: name.Value, Cost: 1}
-	before := len(p.faults)
-	defer func() { // the text of each Fault in a limit begins with the name of the limit
-		shown := name.Value
-		if !validName.MatchString(shown) {
-			shown = strconv.Quote(shown)
-		}
-		for i := range p.faults[before:] {
-			f := &p.faults[before+i]
-			f.Text = shown + ": " + f.Text
-		}
-	}()
 	fields := p.fields(node, "a limit", limitFields)
 	if fields == nil {
 		return l

@@ -50,6 +50,9 @@
 // The name of a limit has 1 to 64 letters, digits and characters of "_.-". The first character is a letter or a digit.
 // The name is a part of the limiters' names in Redis, as in httplimit.Per: limits with the same name and key use the
 // same limiter, in all processes and services on one Redis.
+//
+// Beside limits, or instead of it, a file can have the section domains: limits for Envoy, which the module envoylimit and
+// the command rrl rls serve. docs/guide/serve-envoy.md in the root of the module describes it.
 package rules
 
 import (
@@ -68,7 +71,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/httplimit"
 )
 
-// rules.go makes the limits of a guard from a file, and reads the file again when it changes. parse.go parses the file.
+// rules.go makes the limits of a guard from a file, and reads the file again when it changes. parse.go parses the file,
+// and domains.go its section domains.
 
 // A Config has what limits need in addition to their file.
 type Config struct {
@@ -97,21 +101,48 @@ type Config struct {
 // permits that it gives back after its response. If the rate of a limit changes, earlier grants still count. While
 // processes on one Redis have different files, each process sets the rates of its own file again and again.
 func Watch(ctx context.Context, guard *httplimit.Guard, file string, c Config) error {
+	return c.watch(ctx, file, func(data []byte) (int, error) {
+		limits, err := Parse(file, data, c.words()...)
+		if err == nil {
+			guard.SetLimits(c.build(limits)...)
+		}
+		return len(limits), err
+	})
+}
+
+// WatchDomains is Watch for the section domains of a file, which package envoylimit serves: it calls set with the domains
+// instead of setting the limits of a guard. Of the Config it needs only Keys, for the section limits, Every and Logger.
+//
+//	err := rules.WatchDomains(ctx, "limits.yaml", rules.Config{}, service.SetDomains)
+func WatchDomains(ctx context.Context, file string, c Config, set func([]Domain)) error {
+	return c.watch(ctx, file, func(data []byte) (int, error) {
+		f, err := ParseFile(file, data, c.words()...)
+		if err == nil && f.Domains == nil {
+			err = Faults{{file, 1, noDomains}}
+		}
+		if err == nil {
+			set(f.Domains)
+		}
+		return len(f.Domains), err
+	})
+}
+
+// watch calls set with the content of a file, now and, in the background, whenever the content has changed. set returns
+// the number of its limits or domains.
+func (c Config) watch(ctx context.Context, file string, set func(data []byte) (int, error)) error {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	limits, err := Parse(file, data, c.words()...)
-	if err != nil {
+	if _, err := set(data); err != nil {
 		return err
 	}
-	guard.SetLimits(c.build(limits)...)
-	go c.follow(ctx, guard, file, data)
+	go c.follow(ctx, file, data, set)
 	return nil
 }
 
-// follow sets the limits of a guard whenever the file has new content. last is the content that Watch has read.
-func (c Config) follow(ctx context.Context, guard *httplimit.Guard, file string, last []byte) {
+// follow calls set whenever the file has new content. last is the content that watch has read.
+func (c Config) follow(ctx context.Context, file string, last []byte, set func(data []byte) (int, error)) {
 	every, logger := c.Every, c.Logger
 	if every <= 0 {
 		every = 2 * time.Second
@@ -147,13 +178,12 @@ func (c Config) follow(ctx context.Context, guard *httplimit.Guard, file string,
 			continue
 		}
 		last, changed = data, nil
-		limits, err := Parse(file, data, c.words()...)
+		n, err := set(data)
 		if err != nil {
 			logger.ErrorContext(ctx, "the file of rules has faults; the previous rules stay in force", "file", file, "error", err)
 			continue
 		}
-		guard.SetLimits(c.build(limits)...)
-		logger.InfoContext(ctx, "new rules are in force", "file", file, "limits", len(limits))
+		logger.InfoContext(ctx, "new rules are in force", "file", file, "limits", n)
 	}
 }
 

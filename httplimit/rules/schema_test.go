@@ -16,8 +16,9 @@ func TestSchemaAndParserKnowTheSameFields(t *testing.T) {
 	var file struct {
 		object
 		Definitions struct {
-			Limit  object `json:"limit"`
-			Method struct {
+			Limit      object `json:"limit"`
+			Descriptor object `json:"descriptor"`
+			Method     struct {
 				Enum []string `json:"enum"`
 			} `json:"method"`
 		} `json:"definitions"`
@@ -26,9 +27,10 @@ func TestSchemaAndParserKnowTheSameFields(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, names := range map[string][2][]string{
-		"fields of a file":  {slices.Collect(maps.Keys(file.Properties)), fileFields},
-		"fields of a limit": {slices.Collect(maps.Keys(file.Definitions.Limit.Properties)), limitFields},
-		"methods":           {file.Definitions.Method.Enum, allMethods},
+		"fields of a file":       {slices.Collect(maps.Keys(file.Properties)), fileFields},
+		"fields of a limit":      {slices.Collect(maps.Keys(file.Definitions.Limit.Properties)), limitFields},
+		"fields of a descriptor": {slices.Collect(maps.Keys(file.Definitions.Descriptor.Properties)), descriptorFields},
+		"methods":                {file.Definitions.Method.Enum, allMethods},
 	} {
 		inSchema, inParser := slices.Sorted(slices.Values(names[0])), slices.Sorted(slices.Values(names[1]))
 		if len(inSchema) == 0 || !slices.Equal(inSchema, inParser) {

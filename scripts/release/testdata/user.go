@@ -13,6 +13,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/classic"
+	"github.com/rratelimiter/rratelimiter/envoylimit"
 	"github.com/rratelimiter/rratelimiter/grpclimit"
 	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/httplimit/rules"
@@ -49,6 +50,7 @@ func main() {
 		log.Fatal(err)
 	}
 	fmt.Println(limits[0].Name, limits[0].Rate)
+	envoylimit.New(client, nil).SetDomains([]rules.Domain{{Name: "shop"}})
 	taken, err := snapshot.Take(context.Background(), server.Redis(), orders.Name())
 	if err != nil {
 		log.Fatal(err)

@@ -1,0 +1,235 @@
+package rls
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/redis/go-redis/v9"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/rrltest"
+	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+func TestMain(m *testing.M) { rrltest.Main(m) }
+
+// A running is a server of a file, and a connection to it.
+type running struct {
+	t       *testing.T
+	file    string
+	conn    *grpc.ClientConn
+	metrics string // URL
+	stop    context.CancelFunc
+	ended   chan error // gets the error of Serve
+}
+
+// start starts a server on a Redis.
+func start(t *testing.T, rdb *redis.Client, rules string, o Options) *running {
+	t.Helper()
+	r := &running{t: t, file: filepath.Join(t.TempDir(), "envoy.yaml"), ended: make(chan error, 1)}
+	r.write(rules)
+	ctx, stop := context.WithCancel(t.Context())
+	r.stop = stop
+	t.Cleanup(stop)
+	o.Rules, o.Policy = r.file, &httplimit.Policy{Bound: time.Minute, Failure: httplimit.FailClosed}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	server, err := New(ctx, rdb, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, metrics := listen(t), listen(t)
+	r.metrics = "http://" + metrics.Addr().String() + "/metrics"
+	go func() { r.ended <- server.Serve(ctx, listener, metrics) }()
+	r.conn, err = grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.conn.Close() })
+	return r
+}
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return listener
+}
+
+func (r *running) write(rules string) {
+	r.t.Helper()
+	if err := os.WriteFile(r.file, []byte(rules), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// ask asks for one permit of a user, and returns the code of the response.
+func (r *running) ask(user string) (string, error) {
+	response, err := ratelimitv3.NewRateLimitServiceClient(r.conn).ShouldRateLimit(r.t.Context(), &ratelimitv3.RateLimitRequest{
+		Domain: "shop", Descriptors: []*ratelimit.RateLimitDescriptor{{Entries: []*ratelimit.RateLimitDescriptor_Entry{{Key: "user", Value: user}}}},
+	})
+	return response.GetOverallCode().String(), err
+}
+
+func (r *running) answers(want string) {
+	r.t.Helper()
+	if got, err := r.ask("ann"); err != nil || got != want {
+		r.t.Errorf("%s, %v; want %s", got, err, want)
+	}
+}
+
+// scraped returns the metrics.
+func (r *running) scraped() string {
+	r.t.Helper()
+	response, err := http.Get(r.metrics)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return string(text)
+}
+
+const oneAnHour = "domains: {shop: [{key: user, rate: 1/h}]}"
+
+func TestServiceHealthAndMetrics(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := start(t, s.Client(), oneAnHour, Options{Drain: time.Minute, DenyCache: 10})
+		r.answers("OK")
+		r.answers("OVER_LIMIT")
+		r.answers("OVER_LIMIT") // from the deny cache
+		for _, service := range []string{"", "envoy.service.ratelimit.v3.RateLimitService"} {
+			health, err := grpc_health_v1.NewHealthClient(r.conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: service})
+			if err != nil || health.Status != grpc_health_v1.HealthCheckResponse_SERVING {
+				t.Errorf("%q: %v, %v", service, health, err)
+			}
+		}
+		text := r.scraped()
+		for _, line := range []string{
+			`rratelimiter_guard_decisions_total{outcome="denied",policy=""} 2`,
+			`rratelimiter_requests_total{limiter="shop:user",outcome="granted"} 1`,
+			`rratelimiter_requests_total{limiter="shop:user",outcome="denied"} 1`,
+		} {
+			if !strings.Contains(text, "\n"+line+"\n") {
+				t.Errorf("no %s in\n%s", line, text)
+			}
+		}
+		r.stop()
+		if err := <-r.ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestNewRulesWithoutARestart(t *testing.T) {
+	s := redistest.Embedded(t)
+	logged := make(chan string, 10)
+	r := start(t, s.Client(), oneAnHour, Options{Drain: time.Minute, Logger: slog.New(slog.NewTextHandler(lines(logged), nil))})
+	r.answers("OK")
+	r.answers("OVER_LIMIT")
+	r.write("domains:\n  shop:\n    - {key: user, rate: 1}\n")
+	if line := <-logged; !strings.Contains(line, r.file+":3: shop: rate: ") {
+		t.Error(line)
+	}
+	r.answers("OVER_LIMIT")
+	r.write("domains: {shop: [{key: user, rate: 2/h}]}")
+	if line := <-logged; !strings.Contains(line, "new rules are in force") {
+		t.Error(line)
+	}
+	r.answers("OK")
+	r.answers("OVER_LIMIT")
+}
+
+// lines passes on each line of a logger.
+type lines chan string
+
+func (l lines) Write(line []byte) (int, error) {
+	l <- string(line)
+	return len(line), nil
+}
+
+// A hold holds back the commands of a client.
+type hold struct{ held, released chan struct{} }
+
+func (h hold) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h hold) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		h.wait()
+		return next(ctx, cmd)
+	}
+}
+
+func (h hold) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		h.wait()
+		return next(ctx, cmds)
+	}
+}
+
+func (h hold) wait() {
+	select {
+	case h.held <- struct{}{}:
+	default:
+	}
+	<-h.released
+}
+
+// At the end, a request in flight gets its response. One that takes too long does not.
+func TestRequestsInFlightAtTheEnd(t *testing.T) {
+	for _, drain := range []time.Duration{time.Minute, time.Millisecond} {
+		h := hold{make(chan struct{}, 1), make(chan struct{})}
+		rdb := redistest.Embedded(t).Client()
+		rdb.AddHook(h)
+		r := start(t, rdb, "domains: {shop: [{key: user, rate: 1/h}]}", Options{Drain: drain})
+		answered := make(chan error)
+		go func() {
+			_, err := r.ask("ann")
+			answered <- err
+		}()
+		<-h.held
+		r.stop()
+		if drain == time.Minute {
+			for open := true; open; { // until the server takes no more connections
+				conn, err := net.Dial("tcp", r.conn.Target())
+				if open = err == nil; open {
+					conn.Close()
+				}
+			}
+			close(h.released)
+			if err := <-answered; err != nil {
+				t.Errorf("the request in flight: %v", err)
+			}
+		} else {
+			// The call to Redis would end after a second, with another text.
+			if err := <-answered; status.Code(err) != codes.Unavailable || strings.Contains(err.Error(), "cannot be checked") {
+				t.Errorf("the request that takes too long: %v", err)
+			}
+			close(h.released)
+		}
+		if err := <-r.ended; err != nil {
+			t.Error(err)
+		}
+	}
+}

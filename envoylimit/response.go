@@ -1,0 +1,89 @@
+package envoylimit
+
+import (
+	"maps"
+	"math"
+	"net/http"
+	"slices"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/httplimit"
+)
+
+// response.go makes the response.
+
+// response returns the response to a request, by the decision on the descriptors that can refuse it.
+func (s *Service) response(asks []ask, d httplimit.Decision) *ratelimitv3.RateLimitResponse {
+	r := &ratelimitv3.RateLimitResponse{OverallCode: codeOf(!d.Outcome.Passed())}
+	for i := range asks {
+		r.Statuses = append(r.Statuses, asks[i].status())
+	}
+	if s.policy.Shadow {
+		return r
+	}
+	h := http.Header{}
+	d.Describe(h)
+	for _, name := range slices.Sorted(maps.Keys(h)) {
+		r.ResponseHeadersToAdd = append(r.ResponseHeadersToAdd, &corev3.HeaderValue{Key: name, Value: h[name][0]})
+	}
+	return r
+}
+
+func codeOf(over bool) ratelimitv3.RateLimitResponse_Code {
+	if over {
+		return ratelimitv3.RateLimitResponse_OVER_LIMIT
+	}
+	return ratelimitv3.RateLimitResponse_OK
+}
+
+// status returns what the response says about the descriptor: only the code if its limit was not checked.
+func (a *ask) status() *ratelimitv3.RateLimitResponse_DescriptorStatus {
+	s := &ratelimitv3.RateLimitResponse_DescriptorStatus{Code: codeOf(a.over)}
+	switch {
+	case a.answer != nil:
+		s.CurrentLimit = limitOf(a.claim.Rate)
+		if a.rule != nil {
+			s.CurrentLimit.Name = a.rule.Name
+		}
+		s.LimitRemaining = uint32(min(max(a.answer.Remaining, 0), math.MaxUint32))
+		next := a.answer.NextAfter
+		if a.answer.Refused {
+			next = a.answer.RetryAfter
+		}
+		if next > 0 {
+			s.DurationUntilReset = durationpb.New(next)
+		}
+	case a.rule != nil && a.rule.HasRate && a.rule.Rate == rratelimiter.Unlimited:
+		s.LimitRemaining = math.MaxUint32
+	}
+	return s
+}
+
+// limitOf returns a rate in Envoy's units. An interval that is no number of seconds has no unit.
+func limitOf(rate rratelimiter.Rate) *ratelimitv3.RateLimitResponse_RateLimit {
+	l := &ratelimitv3.RateLimitResponse_RateLimit{RequestsPerUnit: uint32(rate.Permits)}
+	for _, u := range []struct {
+		unit ratelimitv3.RateLimitResponse_RateLimit_Unit
+		long time.Duration
+	}{
+		{ratelimitv3.RateLimitResponse_RateLimit_DAY, 24 * time.Hour}, {ratelimitv3.RateLimitResponse_RateLimit_HOUR, time.Hour},
+		{ratelimitv3.RateLimitResponse_RateLimit_MINUTE, time.Minute}, {ratelimitv3.RateLimitResponse_RateLimit_SECOND, time.Second},
+	} {
+		times := rate.Interval / u.long
+		if rate.Interval%u.long != 0 || times > math.MaxUint32 {
+			continue
+		}
+		l.Unit = u.unit
+		if times > 1 {
+			l.UnitMultiplier = wrapperspb.UInt32(uint32(times))
+		}
+		break
+	}
+	return l
+}

@@ -1,0 +1,183 @@
+package rules
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+// domains.go parses the section domains of a file: limits for Envoy and other clients of its rate limit service, which the
+// module envoylimit serves. A request of such a client has a domain, and descriptors, each of which is a list of entries.
+
+// A Domain is a domain in a file: the rules of one configuration of Envoy's rate limit filter.
+type Domain struct {
+	Name        string
+	Descriptors []Descriptor
+}
+
+// A Descriptor is a rule for descriptors whose next entry has a key and, if the rule has a Value, that value. The package
+// envoylimit says how it finds the rule of a descriptor.
+type Descriptor struct {
+	Key       string
+	Value     string            // "": any value; a * in it stands for any text
+	Rate      rratelimiter.Rate // of a descriptor that ends with this entry; rratelimiter.Unlimited if HasRate is false, too
+	HasRate   bool              // false: the rule is only for descriptors with further entries
+	Shadow    bool              // the descriptor is counted, but refuses no request
+	Shared    bool              // all values that match Value share one limiter
+	Lease     time.Duration     // of rratelimiter.WithLease; 0: none
+	Name      string            // in responses, and for Replaces of other rules; "": none
+	Replaces  []string          // names of rules that do not apply to a request to which this rule applies
+	Following []Descriptor      // rules for the next entry
+}
+
+const (
+	unlimited       = "unlimited"
+	mostDescriptors = 10_000 // in a file: an alias can contain itself
+)
+
+var descriptorFields = []string{"key", "value", "rate", "shadow", "shared", "lease", "name", "replaces", "descriptors"} // schema.json has the same
+
+// domains parses the section domains.
+func (p *parser) domains(node *yaml.Node) []Domain {
+	domains := []Domain{}
+	p.named(node, "domains", func(name, value *yaml.Node) {
+		p.names, p.replaced = map[string]bool{}, nil
+		domains = append(domains, Domain{name.Value, p.descriptors(value, "a domain")})
+		for _, r := range p.replaced {
+			if !p.names[r.Value] {
+				p.fault(r.Line, "replaces: no descriptor of the domain has the name %q", r.Value)
+			}
+		}
+	})
+	return domains
+}
+
+// descriptors parses a list of descriptors. what names the thing that must have them.
+func (p *parser) descriptors(node *yaml.Node, what string) (all []Descriptor) {
+	if node.Kind != yaml.SequenceNode || len(node.Content) == 0 {
+		p.fault(node.Line, "%s must have a list of descriptors, each of which begins with \"- key:\"", what)
+		return nil
+	}
+	seen := map[[2]string]int{}
+	for _, one := range node.Content {
+		if p.count++; p.count > mostDescriptors {
+			if p.count == mostDescriptors+1 {
+				p.fault(one.Line, "the file has more than %d descriptors", mostDescriptors)
+			}
+			return nil
+		}
+		line := one.Line
+		d := p.descriptor(resolved(one))
+		same := [2]string{d.Key, d.Value}
+		if first := seen[same]; first > 0 && d.Key != "" {
+			p.fault(line, "%s: a descriptor with this key and value is in line %d already", d.shown(), first)
+		} else {
+			seen[same] = line
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
+// shown returns how a text of a Fault names the descriptor.
+func (d Descriptor) shown() string {
+	if d.Value == "" {
+		return d.Key
+	}
+	return d.Key + "=" + d.Value
+}
+
+// descriptor parses one descriptor.
+func (p *parser) descriptor(node *yaml.Node) (d Descriptor) {
+	fields := p.fields(node, "a descriptor", descriptorFields)
+	if fields == nil {
+		return d
+	}
+	text := func(field string) (value string) {
+		if node := fields[field]; node != nil {
+			var ok bool
+			if value, ok = p.value(node, field); ok && value == "" {
+				p.fault(node.Line, "%s is empty", field)
+			}
+		}
+		return value
+	}
+	truth := func(field string) bool { return fields[field] != nil && p.truth(fields[field], field) }
+	if d.Key = text("key"); fields["key"] == nil {
+		p.fault(node.Line, "a descriptor has no field \"key\"")
+	}
+	d.Value, d.Name, d.Shadow, d.Shared = text("value"), text("name"), truth("shadow"), truth("shared")
+	if node := fields["rate"]; node != nil {
+		d.HasRate = true
+		if node.Value != unlimited {
+			d.Rate = p.rate(node)
+		}
+	}
+	if node := fields["lease"]; node != nil {
+		d.Lease = p.lease(node, d.Rate)
+	}
+	if node := fields["replaces"]; node != nil {
+		d.Replaces = p.replaces(node, d.Name)
+	}
+	if node := fields["descriptors"]; node != nil {
+		d.Following = p.descriptors(node, "descriptors")
+	}
+	p.complete(d, fields, node.Line)
+	return d
+}
+
+// complete checks the fields of a descriptor together.
+func (p *parser) complete(d Descriptor, fields map[string]*yaml.Node, line int) {
+	if node := fields["name"]; node != nil && d.Name != "" {
+		if !validName.MatchString(d.Name) {
+			p.fault(node.Line, "the name %q must have 1 to 64 letters, digits, and _.-, a letter or digit first", d.Name)
+		}
+		p.names[d.Name] = true
+	}
+	if d.Shared && !strings.Contains(d.Value, "*") {
+		p.fault(fields["shared"].Line, "shared: the value must have a *, so that several values can share a limiter")
+	}
+	if !d.HasRate && fields["descriptors"] == nil {
+		p.fault(line, "%s: it has neither a rate nor descriptors; to set no limit, write \"rate: unlimited\"", d.shown())
+	}
+	for _, field := range []string{"shadow", "name", "replaces"} {
+		if node := fields[field]; node != nil && !d.HasRate {
+			p.fault(node.Line, "%s needs a rate in the same descriptor", field)
+		}
+	}
+}
+
+// lease parses a lease, and checks it as rratelimiter.WithLease does.
+func (p *parser) lease(node *yaml.Node, rate rratelimiter.Rate) time.Duration {
+	text, ok := p.value(node, "lease")
+	if !ok {
+		return 0
+	}
+	lease, err := time.ParseDuration(text)
+	switch {
+	case err != nil || lease <= 0 || lease%time.Millisecond != 0:
+		p.fault(node.Line, "lease: %q is not a positive number of whole milliseconds, such as 100ms", text)
+	case rate == rratelimiter.Unlimited:
+		p.fault(node.Line, "lease: it needs a rate")
+	case lease > rate.Interval/10:
+		p.fault(node.Line, "lease: %v is more than a tenth of the interval of %v", lease, rate)
+	}
+	return lease
+}
+
+// replaces parses the names of other descriptors. Domain checks that they exist.
+func (p *parser) replaces(node *yaml.Node, own string) (names []string) {
+	for _, v := range p.values(node, "replaces") {
+		if v.Value == own || slices.Contains(names, v.Value) {
+			p.fault(v.Line, "replaces: %q is the descriptor itself, or is in the list twice", v.Value)
+			continue
+		}
+		names = append(names, v.Value)
+		p.replaced = append(p.replaced, v)
+	}
+	return names
+}
