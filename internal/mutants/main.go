@@ -29,7 +29,7 @@ import (
 
 // slow matches tests that take a second or more and seldom fail if all others pass.
 const slow = "Million|ManyExpired|Granularity|Memory|Garbage|Broken|WrongTypes|Share|Starve|Hung|Hanging|Cluster|Odd|" +
-	"Moved|Readme|NoWindow|OverOtherClients|Bounded|RedissonGetsPermits|TestServerTime$"
+	"Moved|Readme|NoWindow|OverOtherClients|Bounded|RedissonGetsPermits"
 
 // stages returns the runs of go test on a mutant, the quick ones first. Each topic of internal/tests is a stage of its own,
 // because -failfast skips only the other tests of the same package. No stage tests lua/: its golden files would kill any
