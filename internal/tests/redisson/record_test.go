@@ -163,23 +163,6 @@ func FuzzUnpackRecord(f *testing.F) {
 	})
 }
 
-func FuzzPackRecord(f *testing.F) {
-	f.Add(0, []byte("12345678"), uint32(1))
-	f.Add(1, []byte("1234567890123456"), uint32(math.MaxUint32))
-	f.Add(2, []byte("12345678"), uint32(0))
-	f.Add(3, []byte("1234"), uint32(256))
-	f.Fuzz(func(t *testing.T, format int, id []byte, permits uint32) {
-		member, err := rratelimiter.PackRecord(rratelimiter.RecordFormat(format), id, permits)
-		if err != nil {
-			return // TestRecordsNeedAnIDOfTheirFormatsLength
-		}
-		record, err := rratelimiter.UnpackRecord(member)
-		if err != nil || !bytes.Equal(record.ID, id) || record.Permits != permits {
-			t.Fatalf("%v: %x with %d permits came back as %+v, %v", rratelimiter.RecordFormat(format), id, permits, record, err)
-		}
-	})
-}
-
 // originOf computes what records.lua does; TestOriginsAreReadAlike compares the two.
 func originOf(member []byte) int64 {
 	f, head, known := record.FormatOf(member)
