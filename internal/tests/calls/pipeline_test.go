@@ -62,7 +62,8 @@ func slowed(rdb *redis.Client) *slowHook {
 // slowClient returns a client of a new process, whose commands are counted and delayed.
 func slowClient(b *rig.Bubble) (*rratelimiter.Client, *slowHook) {
 	rdb := b.Process().Redis
-	return rratelimiter.NewClient(rdb), slowed(rdb)
+	slow := slowed(rdb) // before the client adds its own hook
+	return rratelimiter.NewClient(rdb), slow
 }
 
 // Limiters whose callers come at the same time share pipelines, a few of which are in flight at once.
