@@ -414,6 +414,24 @@ func TestRecordFormats(t *testing.T) {
 	})
 }
 
+// With short intervals scores have fractions of a ms, but not in the oldest format.
+func TestScoresOfTheOldestFormatAreWhole(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := rig.New(t, s)
+		r.Advance(300 * time.Microsecond)
+		for _, f := range rig.Formats {
+			l := r.Limiter(fmt.Sprint("rl", int(f)), rratelimiter.WithRecordFormat(f), rratelimiter.WithRate(rratelimiter.Rate{Permits: 9, Interval: 100 * ms}))
+			r.Try(l, 1)
+			r.Try(l, 2) // the first grant and the next one take different ways
+			for _, m := range r.Members(l) {
+				if whole := m.Score == math.Trunc(m.Score); whole != (f == rratelimiter.Redisson313) {
+					t.Errorf("%v: a record at %v", f, m.Score)
+				}
+			}
+		}
+	})
+}
+
 func TestRecordPerRequest(t *testing.T) {
 	for _, format := range []rratelimiter.RecordFormat{rratelimiter.Redisson313, rratelimiter.Redisson317} {
 		rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
