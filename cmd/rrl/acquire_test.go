@@ -58,8 +58,7 @@ func (s shop) program(args ...string) *exec.Cmd {
 }
 
 func TestAcquireBecomesACommand(t *testing.T) {
-	s := shop{t: t, s: redistest.Shared(t)}
-	s.rdb = s.s.Client()
+	s := newShop(t, redistest.Shared(t))
 	s.limiter("x", "3", "3600000", "0")
 	for _, c := range []struct {
 		args      []string
@@ -115,8 +114,7 @@ func TestAcquireSaysOnATerminalWhatItWaitsFor(t *testing.T) {
 
 // A signal during the wait ends the process as if it had not been caught, so that a shell's loop ends.
 func TestAcquireEndsByItsSignal(t *testing.T) {
-	s := shop{t: t, s: redistest.Shared(t)}
-	s.rdb = s.s.Client()
+	s := newShop(t, redistest.Shared(t))
 	s.limiter("x", "1", "3600000", "0")
 	s.ok("acquire", "x")
 	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
@@ -150,8 +148,7 @@ func (s shop) comes(name string) {
 
 // A command that a script runs in the background ignores interrupts, and so does the command that acquire becomes.
 func TestAcquireIgnoresWhatItsCallerIgnores(t *testing.T) {
-	s := shop{t: t, s: redistest.Shared(t)}
-	s.rdb = s.s.Client()
+	s := newShop(t, redistest.Shared(t))
 	s.limiter("x", "1", "3600000", "0")
 	s.ok("acquire", "x")
 	const name = "ignores-interrupts"

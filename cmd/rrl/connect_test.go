@@ -1,23 +1,12 @@
 package main
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	miniserver "github.com/alicebob/miniredis/v2/server"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -175,23 +164,8 @@ func TestPasswordComesFromTheEnvironment(t *testing.T) {
 }
 
 func TestTLS(t *testing.T) {
-	ca, cert, key := certificate(t)
-	pair, err := tls.LoadX509KeyPair(cert, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	roots := x509.NewCertPool()
-	signer, err := os.ReadFile(ca)
-	if err != nil || !roots.AppendCertsFromPEM(signer) {
-		t.Fatal(err)
-	}
-	m := miniredis.NewMiniRedis()
-	if err := m.StartTLS(&tls.Config{
-		Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: roots,
-	}); err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
+	s := redistest.RealTLS(t, "--tls-auth-clients", "yes")
+	ca, cert, key := s.TLS.CAFile, s.TLS.CertFile, s.TLS.KeyFile
 	for _, c := range []struct {
 		args []string
 		code int
@@ -205,15 +179,15 @@ func TestTLS(t *testing.T) {
 		{[]string{"--ca", ca + "x"}, 1, "no such file"},
 		{[]string{"--cert", cert}, 1, "belong together"},
 	} {
-		code, out, errs := rrl(t.Context(), append([]string{"ls", "--redis", "rediss://" + m.Addr()}, c.args...)...)
+		code, out, errs := rrl(t.Context(), append([]string{"ls", "--redis", "rediss://" + s.Addr}, c.args...)...)
 		if code != c.code || !strings.Contains(out+errs, c.part) {
 			t.Errorf("%q: exit code %d, output %q, errors %q", c.args, code, out, errs)
 		}
 	}
-	if code, _, errs := rrl(t.Context(), "ls", "--redis", "redis://"+m.Addr(), "--insecure"); code != 1 || !strings.Contains(errs, "must begin with rediss://") {
+	if code, _, errs := rrl(t.Context(), "ls", "--redis", "redis://"+s.Addr, "--insecure"); code != 1 || !strings.Contains(errs, "must begin with rediss://") {
 		t.Errorf("exit code %d, errors %q", code, errs)
 	}
-	if code, _, errs := rrl(t.Context(), "ls", "--redis", "redis://"+m.Addr()); code != 1 || !strings.Contains(errs, "does it need TLS?") {
+	if code, _, errs := rrl(t.Context(), "ls", "--redis", "redis://"+s.Addr); code != 1 || !strings.Contains(errs, "does it need TLS?") {
 		t.Errorf("without TLS: exit code %d, errors %q", code, errs)
 	}
 	plain := "rediss://" + redistest.Shared(t).Addr
@@ -221,38 +195,6 @@ func TestTLS(t *testing.T) {
 		!strings.Contains(errs, "rrl: "+plain+": ") || !strings.Contains(errs, "does it speak TLS? --redis gives another address") {
 		t.Errorf("with TLS where there is none: exit code %d, errors %q", code, errs)
 	}
-}
-
-// certificate makes a self-signed certificate for 127.0.0.1.
-func certificate(t *testing.T) (ca, cert, key string) {
-	t.Helper()
-	secret, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage:    x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	signed, err := x509.CreateCertificate(rand.Reader, template, template, &secret.PublicKey, secret)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
-	write := func(name, kind string, bytes []byte) string {
-		path := filepath.Join(t.TempDir(), name)
-		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: bytes}), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	cert = write("cert.pem", "CERTIFICATE", signed)
-	return cert, cert, write("key.pem", "PRIVATE KEY", private)
 }
 
 // The plain address of one node is enough for all commands to use the whole cluster.
@@ -295,8 +237,7 @@ func TestCommandsOnACluster(t *testing.T) {
 }
 
 func TestSentinelNamesTheMaster(t *testing.T) {
-	s := shop{t: t, s: redistest.Embedded(t)}
-	s.rdb = s.s.Client()
+	s := newShop(t, redistest.Embedded(t))
 	s.limiter("orders", "5", "1000", "0")
 	host, port, err := net.SplitHostPort(s.s.Addr)
 	if err != nil {

@@ -180,8 +180,7 @@ func TestDoctorOfOneLimiter(t *testing.T) {
 
 // If the records of a limiter take several steps to read, the sum is read again in one step.
 func TestDoctorAddsUpManyRecordsInOneStep(t *testing.T) {
-	s := shop{t: t, s: redistest.Shared(t)}
-	s.rdb = s.s.Client()
+	s := newShop(t, redistest.Shared(t))
 	s.limiter("many", "10000", "3600000", "0")
 	var all []redis.Z
 	for i := range 1500 {
@@ -198,7 +197,7 @@ func TestDoctorAddsUpManyRecordsInOneStep(t *testing.T) {
 
 func TestDoctorFindsWhatIsWrongWithTheServer(t *testing.T) {
 	server := redistest.Real(t, "--maxmemory", "200mb", "--maxmemory-policy", "volatile-lru")
-	s := shop{t, server, server.Client()}
+	s := newShop(t, server)
 	found := func(code string, want ...string) {
 		t.Helper()
 		got, out, _ := s.run("doctor", "--json")
@@ -231,7 +230,7 @@ func TestDoctorFindsWhatIsWrongWithTheServer(t *testing.T) {
 func TestDoctorMeasuresTheClock(t *testing.T) {
 	server := redistest.Embedded(t)
 	server.Mini().SetTime(time.Now().Add(2 * time.Hour))
-	s := shop{t, server, server.Client()}
+	s := newShop(t, server)
 	code, out, _ := s.run("doctor")
 	if code != 1 {
 		t.Errorf("exit code %d", code)

@@ -175,7 +175,7 @@ e            ?                                                its rate is no who
 // With very many keys, ls uses only SCAN, a thousand at a time, and reads only limiters.
 func TestLsOfManyKeysDoesNotBlockRedis(t *testing.T) {
 	server := redistest.Real(t)
-	s := shop{t, server, server.Client()}
+	s := newShop(t, server)
 	const fill = `for i = ARGV[1], ARGV[2] do
 		redis.call('SET', 'text:' .. i, i)
 		redis.call('HSET', 'hash:' .. i, 'type', i)
@@ -692,8 +692,7 @@ func TestASignalEndsWithoutWords(t *testing.T) {
 func TestCompletionOffersNames(t *testing.T) {
 	defer func(short time.Duration) { glimpse = short }(glimpse)
 	glimpse = time.Minute
-	s := shop{t: t, s: redistest.Embedded(t)}
-	s.rdb = s.s.Client()
+	s := newShop(t, redistest.Embedded(t))
 	s.limiter("orders", "10", "1000", "0")
 	s.limiter("other*", "10", "1000", "0")
 	s.limiter("search", "10", "1000", "0")
@@ -732,8 +731,7 @@ type full struct{}
 func (full) Write([]byte) (int, error) { return 0, errors.New("no space left") }
 
 func TestOutputThatGetsLostIsAnError(t *testing.T) {
-	s := shop{t: t, s: redistest.Embedded(t)}
-	s.rdb = s.s.Client()
+	s := newShop(t, redistest.Embedded(t))
 	s.limiter("x", "10", "3600000", "0")
 	for _, args := range [][]string{
 		{"ls"}, {"ls", "--json"}, {"show", "x"}, {"doctor", "x"}, {"set", "x", "5/h"}, {"snapshot", "x", "--text"}, {"snapshot", "x"},
@@ -817,8 +815,7 @@ func hung(t *testing.T) shop {
 	before := render.Soon
 	render.Soon = 100 * time.Millisecond
 	t.Cleanup(func() { render.Soon = before })
-	s := shop{t: t, s: redistest.Real(t)}
-	s.rdb = s.s.Client()
+	s := newShop(t, redistest.Real(t))
 	s.limiter("x", "10", "3600000", "0")
 	s.s.Pause()
 	t.Cleanup(s.s.Resume)
@@ -865,7 +862,7 @@ func TestCommandsEndIfRedisHangsLater(t *testing.T) {
 }
 
 func TestTheTimeoutIsThreeSeconds(t *testing.T) {
-	s := shop{t: t, s: redistest.Embedded(t)}
+	s := newShop(t, redistest.Embedded(t))
 	out, err := s.program("ls", "--help").CombinedOutput()
 	if err != nil || !strings.Contains(strings.Join(strings.Fields(string(out)), " "), "--timeout duration maximum wait for each reply of Redis (default 3s)") {
 		t.Errorf("%v\n%s", err, out)

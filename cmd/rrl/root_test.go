@@ -109,8 +109,7 @@ func TestCommandLine(t *testing.T) {
 // The flags for server and format may stand before the command as well as after it. A command without one of them
 // refuses it.
 func TestFlagsMayStandBeforeTheCommand(t *testing.T) {
-	s := shop{t: t, s: redistest.Embedded(t)}
-	s.rdb = s.s.Client()
+	s := newShop(t, redistest.Embedded(t))
 	s.limiter("orders", "20", "60000", "0")
 	for _, args := range [][]string{
 		{"--json", "--redis", s.s.URL(), "ls"}, {"--json", "--quoted=false", "ls", "--redis", s.s.URL()}, {"ls", "--redis", s.s.URL(), "--json"},

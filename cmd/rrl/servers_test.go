@@ -19,7 +19,7 @@ import (
 func TestDoctorNamesTheServer(t *testing.T) {
 	redistest.EachRelease(t, func(t *testing.T) {
 		server := redistest.Real(t)
-		s := shop{t, server, server.Client()}
+		s := newShop(t, server)
 		_, out, _ := s.run("doctor")
 		contains(t, out, ": "+server.Version()+", this host's clock is")
 		if strings.Contains(out, "ERROR") {
@@ -32,7 +32,7 @@ func TestDoctorNamesTheServer(t *testing.T) {
 func TestErrorsOfScripts(t *testing.T) {
 	redistest.EachRelease(t, func(t *testing.T) {
 		server := redistest.Real(t)
-		s := shop{t, server, server.Client()}
+		s := newShop(t, server)
 		s.limiter("orders", "20", "60000", "0")
 		fails := func(text string) {
 			t.Helper()
@@ -75,7 +75,7 @@ func TestRefusedCommandsAreThoseOfThePage(t *testing.T) {
 	}
 	rule := regexp.MustCompile(`\+[a-z|]+`).FindAllString(text, -1)
 	server := redistest.Real(t)
-	s := shop{t, server, server.Client()}
+	s := newShop(t, server)
 	s.limiter("orders", "10", "60000", "0")
 	s.state("orders", "", "9", -5, rrltest.GoRecord("abc", 1))
 	t.Setenv("RRL_USER", "looker")

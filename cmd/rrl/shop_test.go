@@ -19,10 +19,12 @@ type shop struct {
 	rdb *redis.Client
 }
 
+func newShop(t *testing.T, s *redistest.Server) shop { return shop{t, s, s.Client()} }
+
 // onShops runs a test on an embedded and on a real server.
 func onShops(t *testing.T, test func(t *testing.T, s shop)) {
 	t.Helper()
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) { test(t, shop{t, s, s.Client()}) })
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) { test(t, newShop(t, s)) })
 }
 
 // run runs a command on the server.
@@ -114,8 +116,7 @@ func onTerminal(t *testing.T) shop {
 	before := terminal
 	terminal = func(any) bool { return true }
 	t.Cleanup(func() { terminal = before })
-	s := shop{t: t, s: redistest.Embedded(t)}
-	s.rdb = s.s.Client()
+	s := newShop(t, redistest.Embedded(t))
 	s.limiter("x", "10", "3600000", "0")
 	return s
 }

@@ -117,8 +117,7 @@ func TestWatchWritesALineASecondWhereThereIsNoTerminal(t *testing.T) {
 
 // A mistyped name must not look like a limiter that nobody uses.
 func TestWatchNeedsALimiter(t *testing.T) {
-	s := shop{t: t, s: redistest.Embedded(t)}
-	s.rdb = s.s.Client()
+	s := newShop(t, redistest.Embedded(t))
 	s.limiter("orders", "20", "60000", "0")
 	s.limiter("each", "20", "60000", "1")
 	s.fails(1, "there is no limiter nobody; rrl ls lists", "watch", "orders", "nobody", "--for", "1s")

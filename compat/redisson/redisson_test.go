@@ -12,13 +12,15 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/rratelimiter/rratelimiter/compat/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
 // traits are what sets a version apart, as far as this package shows it.
@@ -76,14 +78,14 @@ func TestMatrixHasEveryVersion(t *testing.T) {
 // TestEveryVersion does the main things with each version: the rate, permits, the record, a run.
 func TestEveryVersion(t *testing.T) {
 	t.Parallel()
-	r := startRedis(t)
+	r := redistest.Real(t)
 	for _, v := range matrix {
 		t.Run(v.version, func(t *testing.T) {
 			t.Parallel()
 			begin := time.Now()
-			java := redisson.Start(t, v.version, redisson.Addr(r.addr))
+			java := redisson.Start(t, v.version, redisson.Addr(r.Addr))
 			t.Logf("ready after %v", time.Since(begin).Round(time.Millisecond))
-			db := dial(t, r.addr)
+			db := r.Client()
 			ctx := t.Context()
 			name := "every " + v.version
 			rate := redisson.Rate{Permits: 5, Interval: 10 * time.Second}
@@ -118,7 +120,7 @@ func TestEveryVersion(t *testing.T) {
 }
 
 // checkState looks at what a limiter of 5 per 10 s has in Redis after tryAcquire(2) and (1).
-func checkState(t *testing.T, db *conn, v traits, name, valueKey, permitsKey string) {
+func checkState(t *testing.T, db *redis.Client, v traits, name, valueKey, permitsKey string) {
 	t.Helper()
 	wantFields := map[string]string{"rate": "5", "interval": "10000", "type": "0"}
 	if strings.Contains(valueKey, "}:value:") {
@@ -127,23 +129,17 @@ func checkState(t *testing.T, db *conn, v traits, name, valueKey, permitsKey str
 	if v.keepAlive {
 		wantFields["keepAliveTime"] = "0"
 	}
-	fields := map[string]string{}
-	for pair := range slices.Chunk(db.do("HGETALL", name), 2) {
-		fields[pair[0]] = pair[1]
-	}
-	if !maps.Equal(fields, wantFields) {
+	if fields := db.HGetAll(t.Context(), name).Val(); !maps.Equal(fields, wantFields) {
 		t.Errorf("config %q, want %q", fields, wantFields)
 	}
-	if got := db.do("GET", valueKey); !slices.Equal(got, []string{"2"}) {
-		t.Errorf("value %q, want 2", got)
-	}
-	records := db.do("ZRANGE", permitsKey, "0", "-1", "WITHSCORES")
-	if len(records) != 4 {
-		t.Fatalf("records %q, want two with their scores", records)
+	want(t, "2")(db.Get(t.Context(), valueKey).Result())
+	records := db.ZRangeWithScores(t.Context(), permitsKey, 0, -1).Val()
+	if len(records) != 2 {
+		t.Fatalf("records %v, want two", records)
 	}
 	var permits []uint32
-	for i := 0; i < len(records); i += 2 {
-		member := []byte(records[i])
+	for _, r := range records {
+		member := []byte(r.Member.(string))
 		if len(member) != v.member {
 			t.Errorf("record % x has %d bytes, want %d", member, len(member), v.member)
 		}
@@ -162,16 +158,14 @@ func checkState(t *testing.T, db *conn, v traits, name, valueKey, permitsKey str
 			}
 		}
 		permits = append(permits, binary.LittleEndian.Uint32(member[len(member)-4:]))
-		score, err := strconv.ParseFloat(records[i+1], 64)
-		if age := time.Since(time.UnixMilli(int64(score))); err != nil || age < -time.Second || age > 9*time.Second {
-			t.Errorf("score %s is not the time of the grant", records[i+1])
+		if age := time.Since(time.UnixMilli(int64(r.Score))); age < -time.Second || age > 9*time.Second {
+			t.Errorf("score %v is not the time of the grant", r.Score)
 		}
 	}
 	slices.Sort(permits)
 	if !slices.Equal(permits, []uint32{1, 2}) {
 		t.Errorf("permits in the records: %d, want 1 and 2", permits)
 	}
-	t.Logf("record % x", records[0])
 }
 
 // checkRun lets threads acquire from 40 per 200 ms, checks the log, and reports whether the run was more than a start:
@@ -217,15 +211,15 @@ func checkRun(t *testing.T, java *redisson.Process, name string, blocked bool) b
 // TestEveryCommand tries all that the harness can do.
 func TestEveryCommand(t *testing.T) {
 	t.Parallel()
-	r := startRedis(t)
+	r := redistest.Real(t)
 	for _, v := range matrix {
 		if !slices.Contains(closely, v.version) {
 			continue
 		}
 		t.Run(v.version, func(t *testing.T) {
 			t.Parallel()
-			java := redisson.Start(t, v.version, redisson.Addr(r.addr))
-			db := dial(t, r.addr)
+			java := redisson.Start(t, v.version, redisson.Addr(r.Addr))
+			db := r.Client()
 			prefix := v.version + " "
 			t.Run("rate", func(t *testing.T) { testRate(t, java, v, db, prefix+"rate") })
 			t.Run("keep-alive", func(t *testing.T) { testKeepAlive(t, java, v, db, prefix+"alive") })
@@ -240,7 +234,7 @@ func TestEveryCommand(t *testing.T) {
 	}
 }
 
-func testRate(t *testing.T, java *redisson.Process, v traits, db *conn, name string) {
+func testRate(t *testing.T, java *redisson.Process, v traits, db *redis.Client, name string) {
 	ctx := t.Context()
 	five := redisson.Rate{Permits: 5, Interval: 10 * time.Second}
 	want(t, true)(java.TrySetRate(ctx, name, five))
@@ -250,9 +244,7 @@ func testRate(t *testing.T, java *redisson.Process, v traits, db *conn, name str
 	seven := redisson.Rate{Permits: 7, Interval: 20 * time.Second}
 	ok(t, java.SetRate(ctx, name, seven))
 	want(t, redisson.Rate{Type: redisson.Overall, Permits: 7, Interval: 20 * time.Second})(java.Config(ctx, name))
-	if got := db.do("EXISTS", "{"+name+"}:value", "{"+name+"}:permits"); got[0] != "0" {
-		t.Errorf("%s of value and permits are left after setRate", got[0])
-	}
+	want(t, int64(0))(db.Exists(ctx, "{"+name+"}:value", "{"+name+"}:permits").Result())
 
 	want(t, true)(java.TryAcquire(ctx, name, 3))
 	keeping := redisson.Rate{Permits: 8, Interval: 20 * time.Second, KeepState: true}
@@ -272,7 +264,7 @@ func testRate(t *testing.T, java *redisson.Process, v traits, db *conn, name str
 	ok(t, java.SetRate(ctx, name, keeping))
 }
 
-func testKeepAlive(t *testing.T, java *redisson.Process, v traits, db *conn, name string) {
+func testKeepAlive(t *testing.T, java *redisson.Process, v traits, db *redis.Client, name string) {
 	ctx := t.Context()
 	rate := redisson.Rate{Permits: 5, Interval: time.Second, KeepAlive: time.Minute}
 	set, err := java.TrySetRate(ctx, name, rate)
@@ -286,12 +278,10 @@ func testKeepAlive(t *testing.T, java *redisson.Process, v traits, db *conn, nam
 	ok(t, setErr)
 	for _, name := range []string{name, name + "2"} {
 		want(t, true)(java.TryAcquire(ctx, name, 1))
-		if got := db.do("HGET", name, "keepAliveTime"); got[0] != "60000" {
-			t.Errorf("keepAliveTime %q", got)
-		}
+		want(t, "60000")(db.HGet(ctx, name, "keepAliveTime").Result())
 		for _, key := range []string{name, "{" + name + "}:value", "{" + name + "}:permits"} {
-			if ttl, _ := strconv.Atoi(db.do("PTTL", key)[0]); ttl < 50_000 || ttl > 60_000 {
-				t.Errorf("%s lives for %d ms, want a minute", key, ttl)
+			if ttl := db.PTTL(ctx, key).Val(); ttl < 50*time.Second || ttl > time.Minute {
+				t.Errorf("%s lives for %v, want a minute", key, ttl)
 			}
 		}
 	}
@@ -299,7 +289,7 @@ func testKeepAlive(t *testing.T, java *redisson.Process, v traits, db *conn, nam
 	wantError(t, java.SetRate(ctx, name, rate), "keepAliveTime")
 }
 
-func testPerClient(t *testing.T, java *redisson.Process, v traits, db *conn, name string) {
+func testPerClient(t *testing.T, java *redisson.Process, v traits, db *redis.Client, name string) {
 	ctx := t.Context()
 	want(t, true)(java.TrySetRate(ctx, name, redisson.Rate{Type: redisson.PerClient, Permits: 5, Interval: 10 * time.Second}))
 	want(t, true)(java.TryAcquire(ctx, name, 2))
@@ -309,9 +299,7 @@ func testPerClient(t *testing.T, java *redisson.Process, v traits, db *conn, nam
 		t.Errorf("id %q", java.ID())
 	}
 	checkState(t, db, v, name, "{"+name+"}:value:"+java.ID(), "{"+name+"}:permits:"+java.ID())
-	if got := db.do("EXISTS", "{"+name+"}:value", "{"+name+"}:permits"); got[0] != "0" {
-		t.Errorf("%s shared keys of a PER_CLIENT limiter exist", got[0])
-	}
+	want(t, int64(0))(db.Exists(ctx, "{"+name+"}:value", "{"+name+"}:permits").Result())
 }
 
 func testWaiting(t *testing.T, java *redisson.Process, name string) {
@@ -372,7 +360,7 @@ func testRelease(t *testing.T, java *redisson.Process, v traits, name string) {
 	wantError(t, java.Release(ctx, name, -1), "negative")
 }
 
-func testLife(t *testing.T, java *redisson.Process, v traits, db *conn, name string) {
+func testLife(t *testing.T, java *redisson.Process, v traits, db *redis.Client, name string) {
 	ctx := t.Context()
 	value, permits := "{"+name+"}:value", "{"+name+"}:permits"
 	const none, missing = -1 * time.Millisecond, -2 * time.Millisecond
@@ -395,8 +383,8 @@ func testLife(t *testing.T, java *redisson.Process, v traits, db *conn, name str
 	ttl, err := java.TTL(ctx, name)
 	between("expire", ttl, err, 50*time.Second, time.Minute)
 	for _, key := range []string{value, permits} {
-		ms, err := strconv.Atoi(db.do("PTTL", key)[0])
-		between(key, time.Duration(ms)*time.Millisecond, err, 50*time.Second, time.Minute)
+		ttl, err := db.PTTL(ctx, key).Result()
+		between(key, ttl, err, 50*time.Second, time.Minute)
 	}
 	want(t, true)(java.ExpireAt(ctx, name, time.Now().Add(2*time.Minute)))
 	ttl, err = java.TTL(ctx, name)
@@ -417,33 +405,27 @@ func testLife(t *testing.T, java *redisson.Process, v traits, db *conn, name str
 	}
 	want(t, true)(java.ClearExpire(ctx, name))
 	want(t, none)(java.TTL(ctx, name))
-	if got := db.do("PTTL", value); got[0] != "-1" {
-		t.Errorf("value still has a TTL of %s ms", got[0])
-	}
+	want(t, time.Duration(-1))(db.PTTL(ctx, value).Result())
 
 	// Every version renames the config and leaves the state where it was.
 	ok(t, java.Rename(ctx, name, name+" new"))
 	want(t, false)(java.Exists(ctx, name))
 	want(t, true)(java.Exists(ctx, name+" new"))
-	if got := db.do("EXISTS", value, permits); got[0] != "2" {
-		t.Errorf("%s of value and permits are left after rename", got[0])
-	}
+	want(t, int64(2))(db.Exists(ctx, value, permits).Result())
 	want(t, int64(5))(java.Available(ctx, name+" new"))
 	want(t, true)(java.RenameNX(ctx, name+" new", name))
 	want(t, int64(3))(java.Available(ctx, name))
 
 	want(t, true)(java.Delete(ctx, name))
 	want(t, false)(java.Delete(ctx, name))
-	if got := db.do("EXISTS", name, value, permits); got[0] != "0" {
-		t.Errorf("%s keys are left after delete", got[0])
-	}
+	want(t, int64(0))(db.Exists(ctx, name, value, permits).Result())
 	want(t, true)(java.TrySetRate(ctx, name, redisson.Rate{Permits: 5, Interval: time.Hour}))
 	want(t, true)(java.Unlink(ctx, name))
 	want(t, false)(java.Exists(ctx, name))
 }
 
 // testNames sees that any name reaches Redis as it is, and which keys it gets.
-func testNames(t *testing.T, java *redisson.Process, v traits, db *conn, prefix string) {
+func testNames(t *testing.T, java *redisson.Process, v traits, db *redis.Client, prefix string) {
 	for _, name := range []string{
 		"plain", "with blank", "100%", "a+b", "@tag", "ok", `"quoted"`, "line\nbreak\r", "nul\x00", "ünïcode €🙂",
 		"{tag}rest", "a{b", "a{}b", "a}b",
@@ -455,8 +437,8 @@ func testNames(t *testing.T, java *redisson.Process, v traits, db *conn, prefix 
 		if strings.Contains(name, "{") {
 			value = name + ":value"
 		}
-		if got := db.do("EXISTS", name, value); got[0] != "2" {
-			t.Errorf("%q: %s of config and value are there", name, got[0])
+		if n := db.Exists(t.Context(), name, value).Val(); n != 2 {
+			t.Errorf("%q: %d of config and value are there", name, n)
 		}
 	}
 	if _, err := java.Available(t.Context(), "\xff"); err == nil || !strings.Contains(err.Error(), "UTF-8") {
@@ -491,28 +473,23 @@ func testErrors(t *testing.T, java *redisson.Process, name string) {
 // TestTopologies connects in each way that the options offer.
 func TestTopologies(t *testing.T) {
 	t.Parallel()
-	single := startRedis(t)
-	locked := startRedis(t, "--requirepass", "se/cret")
-	cluster := startRedis(t, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
-		"--cluster-announce-ip", "127.0.0.1") // a node alone does not find out its address
-	dial(t, cluster.addr).do("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
-	cluster.waitFor(t, "cluster_state:ok", "CLUSTER", "INFO")
-	sentinel := startSentinel(t, single)
-	tls := startTLS(t)
+	single, locked := redistest.Real(t), redistest.Real(t)
+	ok(t, locked.Client().ConfigSet(t.Context(), "requirepass", "se/cret").Err())
+	cluster, sentinel, tls := redistest.Cluster(t, 2), redistest.Sentinel(t, 1), redistest.RealTLS(t)
 
 	for _, v := range matrix {
 		if !slices.Contains(closely, v.version) {
 			continue
 		}
 		for name, opts := range map[string][]redisson.Option{
-			"single":   {redisson.Addr(single.addr), redisson.Pool(4), redisson.CommandTimeout(time.Second)},
-			"database": {redisson.Addr("redis://" + single.addr + "/3")},
-			"password": {redisson.Addr("redis://:se%2Fcret@" + locked.addr)},
-			"user":     {redisson.Addr("redis://default:se%2Fcret@" + locked.addr)},
-			"cluster":  {redisson.Addr(cluster.addr), redisson.Cluster()},
-			"sentinel": {redisson.Addr(sentinel.addr), redisson.Sentinel("main")},
-			"tls":      {redisson.Addr("rediss://" + tls.addr), redisson.TrustAll()},
-			"prefix":   {redisson.Addr(single.addr), redisson.NamePrefix("mapped:")},
+			"single":   {redisson.Addr(single.Addr), redisson.Pool(4), redisson.CommandTimeout(time.Second)},
+			"database": {redisson.Addr("redis://" + single.Addr + "/3")},
+			"password": {redisson.Addr("redis://:se%2Fcret@" + locked.Addr)},
+			"user":     {redisson.Addr("redis://default:se%2Fcret@" + locked.Addr)},
+			"cluster":  {redisson.Addr(cluster.Addrs()...), redisson.Cluster()},
+			"sentinel": {redisson.Addr(sentinel.Addrs()...), redisson.Sentinel(redistest.MasterName)},
+			"tls":      {redisson.Addr("rediss://" + tls.Addr), redisson.TrustAll()},
+			"prefix":   {redisson.Addr(single.Addr), redisson.NamePrefix("mapped:")},
 		} {
 			t.Run(v.version+" "+name, func(t *testing.T) {
 				t.Parallel()
@@ -527,10 +504,7 @@ func TestTopologies(t *testing.T) {
 				want(t, true)(java.TryAcquire(t.Context(), limiter, 2))
 				want(t, int64(3))(java.Available(t.Context(), limiter))
 				if name == "prefix" {
-					got := dial(t, single.addr).do("EXISTS", "mapped:"+limiter, "{mapped:"+limiter+"}:value")
-					if got[0] != "2" {
-						t.Errorf("%s of the mapped keys are there", got[0])
-					}
+					want(t, int64(2))(single.Client().Exists(t.Context(), "mapped:"+limiter, "{mapped:"+limiter+"}:value").Result())
 				}
 			})
 		}
@@ -540,8 +514,8 @@ func TestTopologies(t *testing.T) {
 // TestProcessEnds sees what callers get when their JVM goes away, and that it does go.
 func TestProcessEnds(t *testing.T) {
 	t.Parallel()
-	r := startRedis(t)
-	java := redisson.Start(t, "4.7.0", redisson.Addr(r.addr))
+	r := redistest.Real(t)
+	java := redisson.Start(t, "4.7.0", redisson.Addr(r.Addr))
 	ok(t, java.SetRate(t.Context(), "x", redisson.Rate{Permits: 1, Interval: time.Hour}))
 	ok(t, java.Acquire(t.Context(), "x", 1))
 	failed := make(chan error)
@@ -559,7 +533,7 @@ func TestProcessEnds(t *testing.T) {
 		t.Errorf("Close took %v", took)
 	}
 
-	crashed := redisson.Start(t, "4.7.0", redisson.Addr(r.addr))
+	crashed := redisson.Start(t, "4.7.0", redisson.Addr(r.Addr))
 	process, err := os.FindProcess(crashed.Pid())
 	ok(t, err)
 	ok(t, process.Kill())
@@ -578,8 +552,8 @@ func TestProcessEnds(t *testing.T) {
 // TestLogOfTheJVM sees that what the JVM logs does not get among the answers.
 func TestLogOfTheJVM(t *testing.T) {
 	t.Parallel()
-	r := startRedis(t)
-	java := redisson.Start(t, "4.7.0", redisson.Addr(r.addr), redisson.JVM("-Xlog:gc+init"))
+	r := redistest.Real(t)
+	java := redisson.Start(t, "4.7.0", redisson.Addr(r.Addr), redisson.JVM("-Xlog:gc+init"))
 	ok(t, java.SetRate(t.Context(), "x", redisson.Rate{Permits: 1, Interval: time.Hour}))
 	ok(t, java.Acquire(t.Context(), "x", 1))
 }
@@ -590,7 +564,7 @@ func TestCannotConnect(t *testing.T) {
 	for _, version := range closely {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
-			_, err := redisson.Open(t.Context(), version, redisson.Addr(freeAddr(t)))
+			_, err := redisson.Open(t.Context(), version, redisson.Addr(redistest.Nowhere(t)))
 			wantError(t, err, "onnect")
 		})
 	}
@@ -599,7 +573,7 @@ func TestCannotConnect(t *testing.T) {
 // TestCommandLine runs the harness once for one command.
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
-	r := startRedis(t)
+	r := redistest.Real(t)
 	for _, try := range []struct {
 		words []string
 		out   string
@@ -613,7 +587,7 @@ func TestCommandLine(t *testing.T) {
 		{[]string{"available", "x", "1"}, "error ", true},
 		{[]string{"no-such"}, "error ", true},
 	} {
-		cmd, err := redisson.Command(t.Context(), "3.17.5", append([]string{"--redis", "redis://" + r.addr}, try.words...)...)
+		cmd, err := redisson.Command(t.Context(), "3.17.5", append([]string{"--redis", "redis://" + r.Addr}, try.words...)...)
 		ok(t, err)
 		out, err := cmd.Output()
 		if !strings.HasPrefix(string(out), try.out) || (err != nil) != try.fails {

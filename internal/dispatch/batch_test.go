@@ -59,22 +59,17 @@ func TestALateCallDoesNotStall(t *testing.T) {
 	})
 }
 
-// A pause is a hook that calls a function after commands were made and before they are written.
-type pause func()
-
-func (p pause) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (p pause) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		p()
-		return next(ctx, cmd)
-	}
-}
-
-func (p pause) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		p()
-		return next(ctx, cmds)
+// pause returns a hook that calls a function after commands were made and before they are written.
+func pause(p func()) redis.Hook {
+	return redistest.Hook{
+		Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+			p()
+			return next(ctx, cmd)
+		},
+		Pipeline: func(ctx context.Context, cmds []redis.Cmder, next redis.ProcessPipelineHook) error {
+			p()
+			return next(ctx, cmds)
+		},
 	}
 }
 

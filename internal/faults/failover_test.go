@@ -106,23 +106,7 @@ func TestClusterFailover(t *testing.T) {
 	rdb := nodes.ClusterClient(func(o *redis.ClusterOptions) { o.ClusterStateReloadInterval = reload })
 	client := rratelimiter.NewClient(rdb)
 	dying := nodes.Servers[1]
-	var sick, well []*rratelimiter.Limiter
-	for i := 0; len(sick) < each || len(well) < 2*each; i++ {
-		name := fmt.Sprint("failover:", i)
-		node, err := rdb.MasterForKey(t.Context(), name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		l := client.RateLimiter(name, rratelimiter.WithRate(ample))
-		if node.Options().Addr == dying.Addr {
-			sick = append(sick, l)
-		} else {
-			well = append(well, l)
-		}
-		if err := l.Acquire(t.Context(), 1); err != nil {
-			t.Fatal(err)
-		}
-	}
+	sick, well := onNodes(t, client, rdb, dying, each)
 	copied(t, dying, 1, "{"+sick[0].Name()+"}copied")
 	enough := make(chan struct{})
 	var onSick, onWell calls

@@ -10,11 +10,38 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
 // node_test.go hangs one node of a cluster: its connections stay open, and it never replies.
+
+// onNodes returns limiters of a cluster that have granted a permit each: at least so many on a node, and at least twice as many
+// on the others.
+func onNodes(
+	t *testing.T, client *rratelimiter.Client, rdb *redis.ClusterClient, on *redistest.Server, each int,
+) (there, elsewhere []*rratelimiter.Limiter) {
+	t.Helper()
+	for i := 0; len(there) < each || len(elsewhere) < 2*each; i++ {
+		name := fmt.Sprint("node:", i)
+		node, err := rdb.MasterForKey(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := client.RateLimiter(name, rratelimiter.WithRate(ample))
+		if node.Options().Addr == on.Addr {
+			there = append(there, l)
+		} else {
+			elsewhere = append(elsewhere, l)
+		}
+		if err := l.Acquire(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return there, elsewhere
+}
 
 func TestHungNode(t *testing.T) { inRounds(t, hangNode) }
 
@@ -32,23 +59,7 @@ func hangNode(t *testing.T, r *round) {
 	rdb := nodes.ClusterClient()
 	client := rratelimiter.NewClient(rdb)
 	hung := nodes.Servers[1]
-	var sick, well []*rratelimiter.Limiter
-	for i := 0; len(sick) < each || len(well) < 2*each; i++ {
-		name := fmt.Sprint("node:", i)
-		node, err := rdb.MasterForKey(t.Context(), name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		l := client.RateLimiter(name, rratelimiter.WithRate(ample))
-		if node.Options().Addr == hung.Addr {
-			sick = append(sick, l)
-		} else {
-			well = append(well, l)
-		}
-		if err := l.Acquire(t.Context(), 1); err != nil {
-			t.Fatal(err)
-		}
-	}
+	sick, well := onNodes(t, client, rdb, hung, each)
 	onWell := func(i int) call {
 		return ask(1, func() (bool, error) { return well[i%len(well)].TryAcquire(t.Context(), 1) })
 	}

@@ -28,8 +28,8 @@ import (
 )
 
 // slow matches tests that take a second or more and seldom fail if all others pass.
-const slow = "Million|ManyExpired|Granularity|Memory|Garbage|Broken|WrongTypes|SuiteKeep|SuiteExpire|Share|Starve|Hung|Hanging|Cluster|Odd|" +
-	"Moved|Readme|NoWindow|OverOtherClients|Bounded|RedissonGetsPermits|TestServerTime$"
+const slow = "Million|ManyExpired|Granularity|Memory|Garbage|Broken|WrongTypes|Share|Starve|Hung|Hanging|Cluster|Odd|" +
+	"Moved|Readme|NoWindow|OverOtherClients|Bounded|RedissonGetsPermits"
 
 // stages returns the runs of go test on a mutant, the quick ones first. Each topic of internal/tests is a stage of its own,
 // because -failfast skips only the other tests of the same package. No stage tests lua/: its golden files would kill any

@@ -17,6 +17,19 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
+// within returns v, or, if that is out of bounds, a number that is not.
+func within(v, low, high int64) int64 {
+	if v < low || v > high {
+		return low + int64(uint64(v)%uint64(high-low+1))
+	}
+	return v
+}
+
+const (
+	latest = 1 << 51  // µs since the epoch: up to here a double of ms is exact to the µs
+	figure = 1e15 - 1 // longer numbers are none in a configuration
+)
+
 // FuzzAcquireMany runs acquiremany.lua itself: what it writes shows what it read. Three calls ask one limiter each, a fourth
 // one asks two.
 func FuzzAcquireMany(f *testing.F) {

@@ -25,7 +25,21 @@ var onlyTextLine = strings.ReplaceAll(onlyText, "\n", " ")
 // OnlyText returns a hook for a client. A script that the client sends fails if it gives a number to a command that needs
 // a whole one. Redis 7.2.0 to 7.2.4 write a number of a script with an exponent if it has many zeros: with 1e8, HSET stores
 // "1e+8", and INCRBY and PEXPIRE fail (redis#13113). A script gives them text.
-func OnlyText() redis.Hook { return &changer{names: map[string]string{}} }
+func OnlyText() redis.Hook {
+	c := &changer{names: map[string]string{}}
+	return Hook{
+		Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+			defer c.change(cmd)()
+			return next(ctx, cmd)
+		},
+		Pipeline: func(ctx context.Context, cmds []redis.Cmder, next redis.ProcessPipelineHook) error {
+			for _, cmd := range cmds {
+				defer c.change(cmd)()
+			}
+			return next(ctx, cmds)
+		},
+	}
+}
 
 // A changer changes the scripts that a client sends.
 type changer struct {
@@ -65,22 +79,4 @@ func (c *changer) change(cmd redis.Cmder) (restore func()) {
 	before := args[at]
 	args[at] = to
 	return func() { args[at] = before }
-}
-
-func (c *changer) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (c *changer) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		defer c.change(cmd)()
-		return next(ctx, cmd)
-	}
-}
-
-func (c *changer) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		for _, cmd := range cmds {
-			defer c.change(cmd)()
-		}
-		return next(ctx, cmds)
-	}
 }

@@ -15,7 +15,7 @@
 //
 // This file has the servers as tests see them; process.go the redis-server process, ports.go its port, releases.go the
 // Releases, shared.go the processes that tests share, cluster.go the cluster, sentinel.go the sentinels, tls.go the
-// certificates and monitor.go the recording.
+// certificates, monitor.go the recording and hook.go hooks of redis clients.
 package redistest
 
 import (

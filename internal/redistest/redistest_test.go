@@ -68,16 +68,6 @@ func TestEachGivesAnEmptyServerOfEachKind(t *testing.T) {
 	}
 }
 
-func TestKeysExpireByTheClockOnBoth(t *testing.T) {
-	Each(t, func(t *testing.T, s *Server) {
-		client := s.Client()
-		if err := client.Set(ctx, "key", "value", 20*time.Millisecond).Err(); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "the key expires", func() bool { return client.Exists(ctx, "key").Val() == 0 })
-	})
-}
-
 func TestClientTakesOptionsAndIsClosedWithTheTest(t *testing.T) {
 	var client *redis.Client
 	t.Run("inner", func(t *testing.T) {
@@ -209,24 +199,6 @@ func TestKillAndRestartOnTheSamePort(t *testing.T) {
 				t.Errorf("the key is kept: %v", kept)
 			}
 		})
-	}
-}
-
-func TestServersThatStartAtOnceGetPortsOfTheirOwn(t *testing.T) {
-	var group sync.WaitGroup
-	var mu sync.Mutex
-	addrs := map[string]bool{}
-	for range 8 {
-		group.Go(func() {
-			s := Real(t)
-			mu.Lock()
-			defer mu.Unlock()
-			addrs[s.Addr] = true
-		})
-	}
-	group.Wait()
-	if len(addrs) != 8 {
-		t.Errorf("8 servers listen at %d addresses", len(addrs))
 	}
 }
 

@@ -403,23 +403,6 @@ func TestPerClient(t *testing.T) {
 	})
 }
 
-func TestAcquireUpToTakesWhatIsFree(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		r := rig.New(t, s)
-		l := r.Limiter("rl", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
-		for _, step := range []struct{ n, want int64 }{{3, 3}, {100, 7}, {1, 0}, {math.MaxInt64, 0}} {
-			if got, err := l.AcquireUpTo(t.Context(), step.n); got != step.want || err != nil {
-				t.Errorf("up to %d: %d, %v; want %d", step.n, got, err, step.want)
-			}
-		}
-		r.SameState(l, rratelimiter.State{Rate: rratelimiter.PerMinute(10), Used: 10, Records: 2, Oldest: r.Now(), Newest: r.Now(), Consistent: true})
-		r.Advance(time.Minute)
-		if got, err := l.AcquireUpTo(t.Context(), math.MaxInt64); got != 10 || err != nil {
-			t.Errorf("all: %d, %v", got, err)
-		}
-	})
-}
-
 // The call that makes a limiter can also refuse some of its requests.
 func TestWaitsOfTheFirstCall(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

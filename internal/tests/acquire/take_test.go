@@ -350,18 +350,3 @@ func TestTakeAllGrantedLocally(t *testing.T) {
 		}
 	})
 }
-
-// Health is that of the node, known without a call.
-func TestHealth(t *testing.T) {
-	s := redistest.Embedded(t)
-	l := rratelimiter.NewClient(s.Client(), rig.Patient).RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
-	if h := l.Health(); h != (rratelimiter.Health{}) {
-		t.Errorf("before a call: %+v", h)
-	}
-	if _, err := l.TryAcquire(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
-	if h := l.Health(); h != (rratelimiter.Health{}) {
-		t.Errorf("after a call: %+v", h)
-	}
-}

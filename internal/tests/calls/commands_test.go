@@ -3,7 +3,6 @@ package calls
 import (
 	"context"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -96,34 +95,6 @@ func TestRedisCallsOfACall(t *testing.T) {
 	}
 }
 
-// A calls is a hook that counts the commands it sees, as tracing does.
-type calls struct {
-	mu   sync.Mutex
-	seen map[string]int
-}
-
-// count returns how many commands of a name were sent.
-func (c *calls) count(name string) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.seen[name]
-}
-
-func (*calls) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (c *calls) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		c.mu.Lock()
-		c.seen[cmd.Name()]++
-		c.mu.Unlock()
-		return next(ctx, cmd)
-	}
-}
-
-func (*calls) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
 func TestHooksOfTheRedisClientSeeTheCalls(t *testing.T) {
 	rdb := redistest.Embedded(t).Client()
 	sent := sentBy(rdb)
@@ -138,23 +109,13 @@ func TestHooksOfTheRedisClientSeeTheCalls(t *testing.T) {
 	}
 }
 
-// A swallowing is a hook that does not pass scripts on, and reports no error.
-type swallowing struct{}
-
-func (swallowing) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (swallowing) ProcessHook(redis.ProcessHook) redis.ProcessHook {
-	return func(context.Context, redis.Cmder) error { return nil }
-}
-
-func (swallowing) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(context.Context, []redis.Cmder) error { return nil }
-}
-
-// A reply that is missing is an error.
+// If a hook does not pass scripts on, and reports no error, the missing reply is an error.
 func TestAHookThatSwallowsCalls(t *testing.T) {
 	rdb := redistest.Embedded(t).Client()
-	rdb.AddHook(swallowing{})
+	rdb.AddHook(redistest.Hook{
+		Command:  func(context.Context, redis.Cmder, redis.ProcessHook) error { return nil },
+		Pipeline: func(context.Context, []redis.Cmder, redis.ProcessPipelineHook) error { return nil },
+	})
 	c := rratelimiter.NewClient(rdb, rig.Patient)
 	l, ctx := c.RateLimiter("hooked"), t.Context()
 	for name, ask := range map[string]func() error{

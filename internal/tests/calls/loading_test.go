@@ -1,8 +1,10 @@
 package calls
 
 import (
+	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -15,11 +17,29 @@ import (
 
 // loading_test.go tests that scripts get to the servers that lack them, by which commands, and that they stay there.
 
-// sentBy counts the commands that a client sends.
+// calls are how often a client sent each command, by name.
+type calls struct {
+	mu   sync.Mutex
+	seen map[string]int
+}
+
+// count returns how many commands of a name were sent.
+func (c *calls) count(name string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.seen[name]
+}
+
+// sentBy counts the commands that a client sends, by a hook, as tracing does.
 func sentBy(rdb *redis.Client) *calls {
-	hook := &calls{seen: map[string]int{}}
-	rdb.AddHook(hook)
-	return hook
+	c := &calls{seen: map[string]int{}}
+	rdb.AddHook(redistest.Hook{Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		c.mu.Lock()
+		c.seen[cmd.Name()]++
+		c.mu.Unlock()
+		return next(ctx, cmd)
+	}})
+	return c
 }
 
 // twoScripts runs a script by a batch and another one by a single call.

@@ -211,23 +211,18 @@ func (p *proxy) refuses(cmd redis.Cmder) bool {
 	return true
 }
 
-func (*proxy) DialHook(next redis.DialHook) redis.DialHook          { return next }
-func (*proxy) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
-
-func (p *proxy) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if rest := slices.DeleteFunc(slices.Clone(cmds), p.refuses); len(rest) > 0 {
-			return next(ctx, rest)
-		}
-		return nil
+func (p *proxy) process(ctx context.Context, cmds []redis.Cmder, next redis.ProcessPipelineHook) error {
+	if rest := slices.DeleteFunc(slices.Clone(cmds), p.refuses); len(rest) > 0 {
+		return next(ctx, rest)
 	}
+	return nil
 }
 
 // TestSharedCommandsEndBehindAProxy: each batch is sent again, and later ones have commands of their own.
 func TestSharedCommandsEndBehindAProxy(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		a, p := newSharing(t, s, 40, []int{2}), &proxy{limiters: 2}
-		rig.Core(a.client).Topology().Redis().(*redis.Client).AddHook(p)
+		rig.Core(a.client).Topology().Redis().(*redis.Client).AddHook(redistest.Hook{Pipeline: p.process})
 		a.ask()
 		a.wantOthers()
 		a.ask()
@@ -368,33 +363,24 @@ func TestPlainGrantsOfSeveralLimiters(t *testing.T) {
 	})
 }
 
-// scripts is a hook that notes which scripts are run.
-type scripts struct{ ran []string }
-
-func (*scripts) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (s *scripts) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		for name, of := range map[string]*script.Script{
-			"acquiremany": protocol.AcquireManyScript, "allowall": protocol.AllowAllScript,
-		} {
-			if slices.Contains(cmd.Args(), any(of.SHA)) {
-				s.ran = append(s.ran, name)
-			}
-		}
-		return next(ctx, cmd)
-	}
-}
-func (*scripts) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
 // TestAllowAllMakesPlainGrants: an AllowAll that is alone makes plain grants, too, where enough permits are thought to be free.
 func TestAllowAllMakesPlainGrants(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
 		c, _ := r.Tapped() // the servers know the scripts
-		hook := new(scripts)
-		rig.Core(c).Topology().Redis().(*redis.Client).AddHook(hook)
+		var scripts []string
+		rig.Core(c).Topology().Redis().(*redis.Client).AddHook(redistest.Hook{
+			Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+				for name, of := range map[string]*script.Script{
+					"acquiremany": protocol.AcquireManyScript, "allowall": protocol.AllowAllScript,
+				} {
+					if slices.Contains(cmd.Args(), any(of.SHA)) {
+						scripts = append(scripts, name)
+					}
+				}
+				return next(ctx, cmd)
+			},
+		})
 		rate := rratelimiter.WithRate(rratelimiter.PerMinute(10))
 		a, b := c.RateLimiter("a", rate), c.RateLimiter("b", rate)
 		other := r.Limiter("b", rate)
@@ -417,14 +403,14 @@ func TestAllowAllMakesPlainGrants(t *testing.T) {
 			}, 1, true, "acquiremany allowall"},
 			{"few records", nil, 1, true, "acquiremany"},
 		} {
-			if hook.ran = nil; step.before != nil {
+			if scripts = nil; step.before != nil {
 				step.before()
 			}
 			results, err := c.AllowAll(t.Context(), step.n, a, b)
 			if err != nil || results[0].Allowed != step.granted {
 				t.Errorf("%s: %+v, %v", step.what, results, err)
 			}
-			if ran := strings.Join(hook.ran, " "); ran != step.want {
+			if ran := strings.Join(scripts, " "); ran != step.want {
 				t.Errorf("%s: %s, want %s", step.what, ran, step.want)
 			}
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"runtime"
 	"sync"
@@ -41,35 +40,37 @@ func (r *slowHook) delay() (done func()) {
 	return func() { r.now.Add(-1) }
 }
 
-func (r *slowHook) DialHook(next redis.DialHook) redis.DialHook {
-	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
+// slowed adds a slowHook to a redis client.
+func slowed(rdb *redis.Client) *slowHook {
+	r := &slowHook{}
+	rdb.AddHook(redistest.Hook{
+		Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+			r.alone.Add(1)
+			defer r.delay()()
+			return next(ctx, cmd)
+		},
+		Pipeline: func(ctx context.Context, cmds []redis.Cmder, next redis.ProcessPipelineHook) error {
+			r.pipelines.Add(1)
+			r.commands.Add(int64(len(cmds)))
+			defer r.delay()()
+			return next(ctx, cmds)
+		},
+	})
+	return r
 }
 
-func (r *slowHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		r.alone.Add(1)
-		defer r.delay()()
-		return next(ctx, cmd)
-	}
-}
-
-func (r *slowHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		r.pipelines.Add(1)
-		r.commands.Add(int64(len(cmds)))
-		defer r.delay()()
-		return next(ctx, cmds)
-	}
+// slowClient returns a client of a new process, whose commands are counted and delayed.
+func slowClient(b *rig.Bubble) (*rratelimiter.Client, *slowHook) {
+	rdb := b.Process().Redis
+	slow := slowed(rdb) // before the client adds its own hook
+	return rratelimiter.NewClient(rdb), slow
 }
 
 // Limiters whose callers come at the same time share pipelines, a few of which are in flight at once.
 func TestLimitersShareARun(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
-		p := b.Process()
-		slow := &slowHook{}
+		c, slow := slowClient(b)
 		slow.takes.Store(int64(10 * ms))
-		p.Redis.AddHook(slow)
-		c := rratelimiter.NewClient(p.Redis)
 		const limiters = 1000
 		crowd := func() {
 			var all sync.WaitGroup
@@ -109,10 +110,7 @@ func TestLimitersShareARun(t *testing.T) {
 // results when the reply arrives.
 func TestStalledRunDelaysNoOtherCaller(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
-		p := b.Process()
-		slow := &slowHook{}
-		p.Redis.AddHook(slow)
-		c := rratelimiter.NewClient(p.Redis)
+		c, slow := slowClient(b)
 		limiter := func(i int) *rratelimiter.Limiter {
 			return c.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		}
@@ -147,11 +145,8 @@ func TestStalledRunDelaysNoOtherCaller(t *testing.T) {
 // A duration that is usual for the server is not a stall.
 func TestSlowConnectionIsNoStall(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
-		p := b.Process()
-		slow := &slowHook{}
+		c, slow := slowClient(b)
 		slow.takes.Store(int64(60 * ms))
-		p.Redis.AddHook(slow)
-		c := rratelimiter.NewClient(p.Redis)
 		l := c.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(1000)))
 		for range 20 { // until the usual duration is known
 			b.Try(l, 1)
@@ -173,10 +168,7 @@ func TestSlowConnectionIsNoStall(t *testing.T) {
 // flooded.
 func TestHungServerIsNotFlooded(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
-		p := b.Process()
-		slow := &slowHook{}
-		p.Redis.AddHook(slow)
-		c := rratelimiter.NewClient(p.Redis)
+		c, slow := slowClient(b)
 		b.Granted("the first", b.Try(c.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(1))), 1), 0)
 		slow.takes.Store(int64(10 * time.Second))
 		var calls []*rig.Call
@@ -206,10 +198,7 @@ func TestHungServerDelaysNoCallerTwice(t *testing.T) {
 	for _, limiters := range []int{1, 20, 1000} {
 		t.Run(fmt.Sprintf("%d limiters", limiters), func(t *testing.T) {
 			rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
-				p := b.Process()
-				slow := &slowHook{}
-				p.Redis.AddHook(slow)
-				c := rratelimiter.NewClient(p.Redis)
+				c, slow := slowClient(b)
 				limiter := func(i int) *rratelimiter.Limiter {
 					return c.RateLimiter(fmt.Sprint(i%limiters), rratelimiter.WithRate(rratelimiter.PerHour(10000)))
 				}
@@ -273,10 +262,7 @@ func TestLostCallOfAServerThatAnswers(t *testing.T) {
 // Nothing is taken for callers that cancelled before their call was sent.
 func TestCancelledBatchIsNotSent(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
-		p := b.Process()
-		slow := &slowHook{}
-		p.Redis.AddHook(slow)
-		c := rratelimiter.NewClient(p.Redis)
+		c, slow := slowClient(b)
 		limiter := func(i int) *rratelimiter.Limiter {
 			return c.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		}
@@ -310,8 +296,7 @@ func TestCancelledBatchIsNotSent(t *testing.T) {
 func TestScriptsFlushedBeforeARun(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb := s.Client()
-		slow := &slowHook{}
-		rdb.AddHook(slow)
+		slow := slowed(rdb)
 		c := rratelimiter.NewClient(rdb, rig.Patient)
 		rig.Core(c).Tune(dispatch.Tuning{Patience: time.Minute})
 		var sum int64
@@ -375,15 +360,7 @@ func TestMillionNames(t *testing.T) {
 		names = 50_000
 	}
 	c := rratelimiter.NewClient(rig.Served{}, rig.Patient)
-	memory := func() uint64 {
-		var m runtime.MemStats
-		for range 3 { // the second one also empties the pools
-			runtime.GC()
-		}
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
-	goroutines, before := runtime.NumGoroutine(), memory()
+	goroutines, before := runtime.NumGoroutine(), rig.HeapAlloc()
 	var all sync.WaitGroup
 	for caller := range callers {
 		all.Go(func() {
@@ -397,9 +374,9 @@ func TestMillionNames(t *testing.T) {
 	}
 	all.Wait()
 	rig.Soon(t, "the end of the last runs", func() bool { return runtime.NumGoroutine() <= goroutines })
-	after := memory()
+	grown := rig.HeapAlloc() - before
 	runtime.KeepAlive(c)
-	if grown := int64(after) - int64(before); grown > 3<<20 { // the checks of the last ones take most of it
+	if grown > 3<<20 { // the checks of the last ones take most of it
 		t.Errorf("%d bytes remain of %d names", grown, names)
 	}
 	if queues := rig.Core(c).Inspect().Queues; queues > dispatch.SpareQueues {

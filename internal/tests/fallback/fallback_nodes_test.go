@@ -168,31 +168,18 @@ func TestFallbackKeepsTheStateOfANode(t *testing.T) {
 	}
 }
 
-// A halfMoved is a hook that replies to scripts on some keys like a node from which their slot is moving.
-type halfMoved struct{ moving string }
-
-func (halfMoved) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h halfMoved) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if args := cmd.Args(); len(args) > 3 && args[3] == h.moving {
+// A slot that is being moved does not affect the other slots of its node.
+func TestFallbackOfASlotAlone(t *testing.T) {
+	o := &rig.Log{}
+	rdb := redistest.Embedded(t).Client()
+	rdb.AddHook(redistest.Hook{Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		if args := cmd.Args(); len(args) > 3 && args[3] == "moving" {
 			err := redisError("TRYAGAIN Multiple keys request during rehashing of slot")
 			cmd.SetErr(err)
 			return err
 		}
 		return next(ctx, cmd)
-	}
-}
-
-func (h halfMoved) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-// A slot that is being moved does not affect the other slots of its node.
-func TestFallbackOfASlotAlone(t *testing.T) {
-	o := &rig.Log{}
-	rdb := redistest.Embedded(t).Client()
-	rdb.AddHook(halfMoved{"moving"})
+	}})
 	c := rratelimiter.NewClient(rdb, rratelimiter.WithObserver(o), rig.Patient)
 	limiter := func(name string) *rratelimiter.Limiter {
 		return c.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerHour(1_000_000)), rratelimiter.WithFallback(1))

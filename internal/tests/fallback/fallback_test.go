@@ -439,55 +439,15 @@ func untake(l *rratelimiter.Limiter, n int64) {
 	_, _ = core.Undo(context.Background(), n, dispatch.Source{Local: true, At: core.Clock().UnixMicro()})
 }
 
-// A dead is a server that cannot be reached until the test revives it.
-type dead struct {
-	rig.Served
-	alive *atomic.Bool
-}
-
-func (d dead) Process(ctx context.Context, cmd redis.Cmder) error {
-	if d.alive.Load() {
-		return d.Served.Process(ctx, cmd)
-	}
-	cmd.SetErr(rig.ErrRefused)
-	return rig.ErrRefused
-}
-
-func (d dead) Pipeline() redis.Pipeliner { return &deadPile{dead: d} }
-
-type deadPile struct {
-	dead
-	cmds []redis.Cmder
-}
-
-func (p *deadPile) Process(_ context.Context, cmd redis.Cmder) error {
-	p.cmds = append(p.cmds, cmd)
-	return nil
-}
-
-func (p *deadPile) Exec(ctx context.Context) (cmds []redis.Cmder, err error) {
-	for _, cmd := range p.cmds {
-		err = p.dead.Process(ctx, cmd)
-	}
-	return p.cmds, err
-}
-
 // However many names are used while Redis is away, the state kept is bounded, and is dropped after an interval.
 func TestFallbackIsBounded(t *testing.T) {
 	const most, names, callers = 2000, 5000, 64
-	var alive atomic.Bool
+	var away atomic.Bool
+	away.Store(true)
 	clock := rig.NewHandClock()
-	c := rratelimiter.NewClient(dead{alive: &alive}, rratelimiter.WithClock(clock.Now), rig.Patient)
+	c := rratelimiter.NewClient(rig.Served{Away: &away}, rratelimiter.WithClock(clock.Now), rig.Patient)
 	rig.Core(c).Tune(dispatch.Tuning{LocalLimiters: most})
-	memory := func() int64 {
-		var m runtime.MemStats
-		for range 3 { // the second one also empties the pools
-			runtime.GC()
-		}
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
-	goroutines, before := runtime.NumGoroutine(), memory()
+	goroutines, before := runtime.NumGoroutine(), rig.HeapAlloc()
 	var granted, failed atomic.Int64
 	ask := func() {
 		var all sync.WaitGroup
@@ -513,7 +473,7 @@ func TestFallbackIsBounded(t *testing.T) {
 	if granted.Load() != most || failed.Load() != names-most {
 		t.Errorf("%d granted, %d failed", granted.Load(), failed.Load())
 	}
-	grown := memory() - before
+	grown := rig.HeapAlloc() - before
 	t.Logf("%d bytes for %d limiters", grown, rig.Core(c).Inspect().LocalLimiters)
 	if grown > most*512+1<<20 { // the parked queues, too
 		t.Errorf("%d bytes for %d limiters", grown, most)
@@ -522,7 +482,7 @@ func TestFallbackIsBounded(t *testing.T) {
 		t.Errorf("a limiter was forgotten: %d granted", granted.Load())
 	}
 	clock.Advance(time.Hour)
-	alive.Store(true)
+	away.Store(false)
 	one := c.RateLimiter("name0", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFallback(0.1))
 	rig.Soon(t, "all is forgotten", func() bool {
 		for range 100 {
@@ -534,7 +494,7 @@ func TestFallbackIsBounded(t *testing.T) {
 		return rig.Core(c).Inspect().LocalLimiters == 0
 	})
 	rig.Soon(t, "the end of the last runs", func() bool { return runtime.NumGoroutine() <= goroutines })
-	grown = memory() - before
+	grown = rig.HeapAlloc() - before
 	runtime.KeepAlive(c)
 	if grown > 1<<20 { // a map keeps its buckets
 		t.Errorf("%d bytes remain", grown)

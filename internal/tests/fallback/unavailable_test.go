@@ -114,24 +114,19 @@ func faults() []faulty {
 	}
 }
 
-// A saying is a hook that replies to every command with an error of a server.
-type saying string
-
-func (saying) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (s saying) ProcessHook(redis.ProcessHook) redis.ProcessHook {
-	return func(_ context.Context, cmd redis.Cmder) error {
-		cmd.SetErr(redisError(s))
-		return redisError(s)
-	}
-}
-
-func (s saying) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(_ context.Context, cmds []redis.Cmder) error {
-		for _, cmd := range cmds {
-			cmd.SetErr(redisError(s))
-		}
-		return redisError(s)
+// saying returns a hook that replies to every command with an error of a server.
+func saying(err redisError) redis.Hook {
+	return redistest.Hook{
+		Command: func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
+			cmd.SetErr(err)
+			return err
+		},
+		Pipeline: func(_ context.Context, cmds []redis.Cmder, _ redis.ProcessPipelineHook) error {
+			for _, cmd := range cmds {
+				cmd.SetErr(err)
+			}
+			return err
+		},
 	}
 }
 

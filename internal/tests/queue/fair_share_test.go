@@ -297,16 +297,7 @@ func TestQueueYieldsNoLongerThanItPolls(t *testing.T) {
 		p := b.Process(rratelimiter.WithClock(func() time.Time { return time.Now().Add(-time.Duration(back.Load())) }))
 		l := p.RateLimiter("l")
 		rig.MustSet(t, l, rratelimiter.PerSecond(20))
-		member, err := rratelimiter.PackRecord(rratelimiter.Redisson317, []byte{1, 2, 3, 4, 5, 6, 7, 8}, 5)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := p.Redis.ZAdd(t.Context(), "{l}:permits", redis.Z{Score: float64(b.Start.UnixMilli()), Member: member}).Err(); err != nil {
-			t.Fatal(err)
-		}
-		if err := p.Redis.Set(t.Context(), "{l}:value", 15, 0).Err(); err != nil {
-			t.Fatal(err)
-		}
+		(&javaModel{t: t, rdb: p.Redis, rate: rratelimiter.PerSecond(20)}).take(5)
 		b.Granted("the callers that take the rest", b.Acquire(l, 15), 0)
 		waiter := b.Acquire(l, 1)
 		back.Store(int64(time.Hour))

@@ -222,8 +222,15 @@ func TestContestedRateServesRequests(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				log := &rig.Log{}
 				rdb := s.Client()
-				rig.MustSet(t, rratelimiter.NewClient(rdb, rig.Patient).RateLimiter("l"), rratelimiter.PerHour(7))
-				rdb.AddHook(rival{s.Client()})
+				rival := rratelimiter.NewClient(s.Client(), rig.Patient).RateLimiter("l")
+				rig.MustSet(t, rival, rratelimiter.PerHour(7))
+				rdb.AddHook(redistest.Hook{Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+					err := next(ctx, cmd)
+					if args := cmd.Args(); err == nil && (args[1] == protocol.SetRateScript.SHA || args[1] == protocol.SetRateScript.Text) {
+						return rival.SetRate(ctx, rratelimiter.PerHour(7), rratelimiter.KeepState())
+					}
+					return err
+				}})
 				c := rratelimiter.NewClient(rdb, rratelimiter.WithObserver(log), rratelimiter.WithCallTimeout(10*time.Second))
 				l := c.RateLimiter("l", rratelimiter.WithEnforcedRate(rratelimiter.PerHour(100)))
 				if n, err := ask(t.Context(), l); n != 1 || err != nil {
@@ -245,23 +252,4 @@ func granted(ok bool, err error) (int64, error) {
 		return 1, err
 	}
 	return 0, err
-}
-
-// A rival is a hook that sets another rate whenever the client has set its own.
-type rival struct{ rdb *redis.Client }
-
-func (r rival) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (r rival) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		if args := cmd.Args(); err == nil && (args[1] == protocol.SetRateScript.SHA || args[1] == protocol.SetRateScript.Text) {
-			return rratelimiter.NewClient(r.rdb, rig.Patient).RateLimiter("l").SetRate(ctx, rratelimiter.PerHour(7), rratelimiter.KeepState())
-		}
-		return err
-	}
-}
-
-func (r rival) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
 }

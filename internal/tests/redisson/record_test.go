@@ -163,23 +163,6 @@ func FuzzUnpackRecord(f *testing.F) {
 	})
 }
 
-func FuzzPackRecord(f *testing.F) {
-	f.Add(0, []byte("12345678"), uint32(1))
-	f.Add(1, []byte("1234567890123456"), uint32(math.MaxUint32))
-	f.Add(2, []byte("12345678"), uint32(0))
-	f.Add(3, []byte("1234"), uint32(256))
-	f.Fuzz(func(t *testing.T, format int, id []byte, permits uint32) {
-		member, err := rratelimiter.PackRecord(rratelimiter.RecordFormat(format), id, permits)
-		if err != nil {
-			return // TestRecordsNeedAnIDOfTheirFormatsLength
-		}
-		record, err := rratelimiter.UnpackRecord(member)
-		if err != nil || !bytes.Equal(record.ID, id) || record.Permits != permits {
-			t.Fatalf("%v: %x with %d permits came back as %+v, %v", rratelimiter.RecordFormat(format), id, permits, record, err)
-		}
-	})
-}
-
 // originOf computes what records.lua does; TestOriginsAreReadAlike compares the two.
 func originOf(member []byte) int64 {
 	f, head, known := record.FormatOf(member)
@@ -427,6 +410,24 @@ func TestRecordFormats(t *testing.T) {
 		clock.Advance(time.Second)
 		if n, err := all.AvailablePermits(t.Context()); n != 100 || err != nil {
 			t.Errorf("all formats together: %d, %v", n, err)
+		}
+	})
+}
+
+// With short intervals scores have fractions of a ms, but not in the oldest format.
+func TestScoresOfTheOldestFormatAreWhole(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := rig.New(t, s)
+		r.Advance(300 * time.Microsecond)
+		for _, f := range rig.Formats {
+			l := r.Limiter(fmt.Sprint("rl", int(f)), rratelimiter.WithRecordFormat(f), rratelimiter.WithRate(rratelimiter.Rate{Permits: 9, Interval: 100 * ms}))
+			r.Try(l, 1)
+			r.Try(l, 2) // the first grant and the next one take different ways
+			for _, m := range r.Members(l) {
+				if whole := m.Score == math.Trunc(m.Score); whole != (f == rratelimiter.Redisson313) {
+					t.Errorf("%v: a record at %v", f, m.Score)
+				}
+			}
 		}
 	})
 }

@@ -663,25 +663,6 @@ func TestCallThatWasNeverSent(t *testing.T) {
 	}
 }
 
-// absent is a hook that cancels the caller's context after the script was executed, before its caller gets the reply.
-type absent struct{ leave func() }
-
-func (a absent) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (a absent) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (a absent) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		if err == nil && cmd.Name() != "script" { // which loads it
-			a.leave()
-		}
-		return err
-	}
-}
-
 // A caller whose context ends at the moment of the reply may have changed something, so it gets ErrOutcomeUnknown.
 func TestCancelAtTheReplyIsOutcomeUnknown(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -697,9 +678,13 @@ func TestCancelAtTheReplyIsOutcomeUnknown(t *testing.T) {
 			gone := make(chan struct{})
 			rdb := s.Client()
 			r.Must(rdb.Ping(ctx).Err()) // so that there is a connection
-			rdb.AddHook(absent{func() {
-				cancel()
-				<-gone
+			rdb.AddHook(redistest.Hook{Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+				err := next(ctx, cmd)
+				if err == nil && cmd.Name() != "script" { // which loads it
+					cancel() // before the caller gets the reply
+					<-gone
+				}
+				return err
 			}})
 			c := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(20*time.Second))
 			err := rig.EveryMethod(c, c.RateLimiter("{rl}"))[name](ctx)

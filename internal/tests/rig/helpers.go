@@ -5,6 +5,7 @@ import (
 	"math"
 	"net"
 	"reflect"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -83,6 +84,16 @@ func Standstills(t *testing.T) (stood func() time.Duration) {
 	}()
 	t.Cleanup(func() { stood() })
 	return stood
+}
+
+// HeapAlloc returns how many bytes of the heap are in use.
+func HeapAlloc() int64 {
+	var m runtime.MemStats
+	for range 3 { // the second one also empties the pools
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }
 
 // Soon waits until is returns true, at most about 10 s; then the test fails.

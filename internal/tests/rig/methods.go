@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
 // EveryWay returns the methods of a limiter that acquire n permits, by name.
@@ -61,25 +62,16 @@ func EveryMethod(c *rratelimiter.Client, l *rratelimiter.Limiter) map[string]fun
 }
 
 // NoCommands returns a hook that fails the test if a command is sent.
-func NoCommands(t *testing.T) redis.Hook { return &refusing{t} }
-
-type refusing struct{ t *testing.T }
-
-func (r *refusing) DialHook(redis.DialHook) redis.DialHook {
-	return nil // not reached: nothing is sent
-}
-
-func (r *refusing) ProcessHook(redis.ProcessHook) redis.ProcessHook {
-	return func(_ context.Context, cmd redis.Cmder) error {
-		r.t.Errorf("%v was sent", cmd.Args()[:2])
-		return io.ErrUnexpectedEOF
-	}
-}
-
-func (r *refusing) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(_ context.Context, cmds []redis.Cmder) error {
-		r.t.Errorf("%d commands were sent", len(cmds))
-		return io.ErrUnexpectedEOF
+func NoCommands(t *testing.T) redis.Hook {
+	return redistest.Hook{
+		Command: func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
+			t.Errorf("%v was sent", cmd.Args()[:2])
+			return io.ErrUnexpectedEOF
+		},
+		Pipeline: func(_ context.Context, cmds []redis.Cmder, _ redis.ProcessPipelineHook) error {
+			t.Errorf("%d commands were sent", len(cmds))
+			return io.ErrUnexpectedEOF
+		},
 	}
 }
 

@@ -71,23 +71,13 @@ func New(t *testing.T, s *redistest.Server, opts ...rratelimiter.Option) *Rig {
 }
 
 // CountScripts returns a hook that counts script calls.
-func CountScripts(n *atomic.Int64) redis.Hook { return counting{n} }
-
-type counting struct{ n *atomic.Int64 }
-
-func (c counting) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (c counting) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
+func CountScripts(n *atomic.Int64) redis.Hook {
+	return redistest.Hook{Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
 		if strings.HasPrefix(cmd.Name(), "eval") {
-			c.n.Add(1)
+			n.Add(1)
 		}
 		return next(ctx, cmd)
-	}
-}
-
-func (c counting) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+	}}
 }
 
 // Now returns the time of the clock.

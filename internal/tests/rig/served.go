@@ -2,17 +2,25 @@ package rig
 
 import (
 	"context"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// A Served is a server that grants every request at once and keeps no state.
-type Served struct{ redis.Pipeliner }
+// A Served is a server that grants every request at once and keeps no state. While it is away, it refuses connections.
+type Served struct {
+	redis.Pipeliner
+	Away *atomic.Bool // nil: never
+}
 
 // Process grants.
-func (Served) Process(_ context.Context, cmd redis.Cmder) error {
+func (s Served) Process(_ context.Context, cmd redis.Cmder) error {
+	if s.Away != nil && s.Away.Load() {
+		cmd.SetErr(ErrRefused)
+		return ErrRefused
+	}
 	cmd.(*script.Command).SetVal([]int64{0, 10, 1000, 9, 0, 0})
 	return nil
 }
@@ -30,9 +38,9 @@ func (p *pile) Process(_ context.Context, cmd redis.Cmder) error {
 	return nil
 }
 
-func (p *pile) Exec(ctx context.Context) ([]redis.Cmder, error) {
+func (p *pile) Exec(ctx context.Context) (cmds []redis.Cmder, err error) {
 	for _, cmd := range p.cmds {
-		_ = p.Served.Process(ctx, cmd)
+		err = p.Served.Process(ctx, cmd)
 	}
-	return p.cmds, nil
+	return p.cmds, err
 }

@@ -236,7 +236,7 @@ func TestTheRuleOfThePageIsNotMoreThanEnough(t *testing.T) {
 			t.Fatal(err)
 		}
 		if word == "+eval" {
-			rdb.AddHook(forgetful{s.Client()})
+			rdb.AddHook(forgetful(s.Client()))
 		}
 		if err := exercise(t.Context(), rdb, "orders"); err == nil && len(denied(t, s)) == 0 {
 			t.Errorf("nothing needs %s", word)
@@ -245,22 +245,16 @@ func TestTheRuleOfThePageIsNotMoreThanEnough(t *testing.T) {
 	}
 }
 
-// A forgetful server loses each script as soon as it is loaded. So it is with SCRIPT FLUSH, and while a slot moves to
-// a node that has no scripts yet.
-type forgetful struct{ admin *redis.Client }
-
-func (forgetful) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (f forgetful) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
+// forgetful returns a hook by which a server loses each script as soon as it is loaded. So it is with SCRIPT FLUSH, and
+// while a slot moves to a node that has no scripts yet.
+func forgetful(admin *redis.Client) redis.Hook {
+	return redistest.Hook{Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
 		err := next(ctx, cmd)
 		if cmd.Name() == "script" {
-			f.admin.ScriptFlush(ctx)
+			admin.ScriptFlush(ctx)
 		}
 		return err
-	}
-}
-func (forgetful) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+	}}
 }
 
 func TestTheRuleOfThePageKeepsFromAllElse(t *testing.T) {

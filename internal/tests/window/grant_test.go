@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
@@ -342,114 +340,5 @@ func TestAFullValueOfTheLargestRateIsNoGarbage(t *testing.T) {
 		if r.Try(l, 1); seen.Last(t, 1).Repaired != "" {
 			t.Errorf("repaired: %q", seen.Last(t, 1).Repaired)
 		}
-	})
-}
-
-// TestAFullServerLeavesNothingHalfWritten makes a Redis without memory refuse the first write of every operation. Redis
-// does not refuse later writes of the same script, so only the first one matters.
-func TestAFullServerLeavesNothingHalfWritten(t *testing.T) {
-	s := redistest.Real(t)
-	ctx := t.Context()
-	partly := func(r *rig.Rig, l *rratelimiter.Limiter) { // expired, live, and free permits
-		r.WriteConfig(l, "rate", "20", "interval", "60000", "type", "0")
-		r.WriteValue(l, "10")
-		r.AddRecords(l, r.Millis()-70000, rig.MemberOf("expired1", 2), rig.MemberOf("expired2", 1))
-		r.AddRecords(l, r.Millis()-1000, rig.MemberOf("living01", 4))
-		r.AddRecords(l, r.Millis(), rig.MemberOf("living02", 3))
-	}
-	full := func(r *rig.Rig, l *rratelimiter.Limiter) { // nothing is free
-		partly(r, l)
-		r.Must(r.Redis.ZRemRangeByScore(ctx, rig.Keys(l)[keys.Permits], "-inf", fmt.Sprint(r.Millis()-60000)).Err())
-		r.AddRecords(l, r.Millis()-500, rig.MemberOf("living03", 13))
-		r.WriteValue(l, "0")
-	}
-	tests := []struct {
-		name    string
-		prepare func(*rig.Rig, *rratelimiter.Limiter)
-		call    func(r *rig.Rig, l *rratelimiter.Limiter) error
-	}{
-		{"acquire", partly, func(_ *rig.Rig, l *rratelimiter.Limiter) error { _, err := l.TryAcquire(ctx, 2); return err }},
-		{"acquire what must wait", partly, func(_ *rig.Rig, l *rratelimiter.Limiter) error { _, err := l.TryAcquire(ctx, 20); return err }},
-		{"acquire up to", partly, func(_ *rig.Rig, l *rratelimiter.Limiter) error { _, err := l.AcquireUpTo(ctx, 100); return err }},
-		{"acquire, a record each", partly, func(r *rig.Rig, _ *rratelimiter.Limiter) error {
-			_, err := r.Limiter("{rl}", rratelimiter.WithRecordPerRequest()).TryAcquire(ctx, 2)
-			return err
-		}},
-		{"acquire and set the rate", func(*rig.Rig, *rratelimiter.Limiter) {}, func(r *rig.Rig, _ *rratelimiter.Limiter) error {
-			_, err := r.Limiter("{rl}", rratelimiter.WithRate(rratelimiter.PerSecond(5))).TryAcquire(ctx, 2)
-			return err
-		}},
-		{"acquire and enforce the rate", partly, func(r *rig.Rig, _ *rratelimiter.Limiter) error {
-			_, err := r.Limiter("{rl}", rratelimiter.WithEnforcedRate(rratelimiter.PerSecond(5))).TryAcquire(ctx, 2)
-			return err
-		}},
-		{"available", partly, func(_ *rig.Rig, l *rratelimiter.Limiter) error { _, err := l.AvailablePermits(ctx); return err }},
-		{"available without value", func(r *rig.Rig, l *rratelimiter.Limiter) {
-			partly(r, l)
-			r.Must(r.Redis.Del(ctx, rig.Keys(l)[keys.Value]).Err())
-		}, func(_ *rig.Rig, l *rratelimiter.Limiter) error { _, err := l.AvailablePermits(ctx); return err }},
-		{"release a record", full, func(_ *rig.Rig, l *rratelimiter.Limiter) error { _, err := l.Release(ctx, 4); return err }},
-		{"release part of a record", full, func(_ *rig.Rig, l *rratelimiter.Limiter) error { _, err := l.Release(ctx, 1); return err }},
-		{"release after expiring", partly, func(_ *rig.Rig, l *rratelimiter.Limiter) error { _, err := l.Release(ctx, 5); return err }},
-		{"set the rate", partly, func(_ *rig.Rig, l *rratelimiter.Limiter) error { return l.SetRate(ctx, rratelimiter.PerSecond(3)) }},
-		{"set the rate, keep", partly, func(_ *rig.Rig, l *rratelimiter.Limiter) error {
-			return l.SetRate(ctx, rratelimiter.PerHour(30), rratelimiter.KeepState())
-		}},
-		{"update the rate", partly, func(_ *rig.Rig, l *rratelimiter.Limiter) error {
-			_, err := l.UpdateRate(ctx, rratelimiter.PerHour(30))
-			return err
-		}},
-		{"try to set the rate", func(*rig.Rig, *rratelimiter.Limiter) {}, func(_ *rig.Rig, l *rratelimiter.Limiter) error {
-			_, err := l.TrySetRate(ctx, rratelimiter.PerHour(30))
-			return err
-		}},
-		{"allow all", func(r *rig.Rig, l *rratelimiter.Limiter) {
-			partly(r, l)
-			partly(r, r.Limiter("{rl}2"))
-		}, func(r *rig.Rig, l *rratelimiter.Limiter) error {
-			_, err := r.Client.AllowAll(ctx, 2, l, r.Limiter("{rl}2"))
-			return err
-		}},
-		{"allow all, refused", func(r *rig.Rig, l *rratelimiter.Limiter) {
-			partly(r, l)
-			full(r, r.Limiter("{rl}2"))
-		}, func(r *rig.Rig, l *rratelimiter.Limiter) error {
-			_, err := r.Client.AllowAll(ctx, 2, l, r.Limiter("{rl}2"))
-			return err
-		}},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			r := rig.New(t, s)
-			r.Wipe()
-			l := r.Limiter("{rl}")
-			test.prepare(r, l)
-			before := r.Dump()
-			r.Must(r.Redis.ConfigSet(ctx, "maxmemory", "1").Err())
-			err := test.call(r, l)
-			r.Must(r.Redis.ConfigSet(ctx, "maxmemory", "0").Err())
-			if !redis.HasErrorPrefix(err, "OOM") || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
-				t.Errorf("%v, want the error of Redis (OOM)", err)
-			}
-			r.Unchanged(before, "a call that failed")
-			if err := test.call(r, l); err != nil {
-				t.Errorf("with memory again: %v", err)
-			}
-		})
-	}
-	t.Run("what writes nothing new goes through whole", func(t *testing.T) {
-		r := rig.New(t, s)
-		r.Wipe()
-		l := r.Limiter("{rl}")
-		full(r, l)
-		r.WriteValue(l, "20") // as Redisson's release leaves it
-		r.Must(r.Redis.ConfigSet(ctx, "maxmemory", "1").Err())
-		back, err := l.Release(ctx, 6)
-		r.Must(r.Redis.ConfigSet(ctx, "maxmemory", "0").Err())
-		if back != 6 || err != nil {
-			t.Fatalf("released %d, %v", back, err)
-		}
-		r.SameState(l, rratelimiter.State{Rate: rratelimiter.PerMinute(20), Available: 20, Used: 14, Records: 2,
-			Oldest: r.Now().Add(-500e6), Newest: r.Now()})
 	})
 }

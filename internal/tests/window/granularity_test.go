@@ -191,6 +191,23 @@ func TestGranularityJoinsOnlyOwnRecords(t *testing.T) {
 	})
 }
 
+// A batch beside one that has stalled joins no record: the retry of that one must find its own.
+func TestGranularityOfABatchBesideAStalledOne(t *testing.T) {
+	const d = 100 * time.Millisecond
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := rig.New(t, s)
+		l := r.Limiter("rl", rratelimiter.WithGranularity(d))
+		r.SetRate(l, rratelimiter.PerSecond(10))
+		r.ToBucket(d, 10*time.Millisecond)
+		r.Try(l, 3)
+		_, err := rig.OneCall(t.Context(), l, protocol.Ask{Groups: rig.Groups(2, 1), Apart: true})
+		r.Must(err)
+		if state := rig.State(t, l); state.Used != 5 || state.Records != 2 || !state.Oldest.Equal(state.Newest) {
+			t.Errorf("%+v", state)
+		}
+	})
+}
+
 func TestGranularityBoundsTheRecords(t *testing.T) {
 	rig.Long(t)
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

@@ -1,9 +1,6 @@
 package window
 
 import (
-	"context"
-	"math"
-	"sync"
 	"testing"
 	"time"
 
@@ -44,48 +41,21 @@ func TestServerTimeDatesGrantsByTheServer(t *testing.T) {
 	})
 }
 
-// With the server's clock, the clock of this host does not matter.
+// With the server's clock, the clock of this host does not matter, nor for how long a caller waits.
 func TestServerTime(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
-		rdb, day := server.Client(), 24*time.Hour
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		at := func(shift time.Duration) *rratelimiter.Limiter {
-			return rratelimiter.NewClient(rdb, rratelimiter.WithClock(func() time.Time { return time.Now().Add(shift) }), rig.Patient).
-				RateLimiter("l", rratelimiter.WithServerTime(), rratelimiter.WithRate(rratelimiter.Rate{Permits: 10, Interval: 400 * ms}))
+			clock := rratelimiter.WithClock(func() time.Time { return time.Now().Add(shift) })
+			return b.Process(clock).RateLimiter("l", rratelimiter.WithServerTime(), rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		}
-		early, right, late := at(-day), at(0), at(day)
-		before, began := rdb.Time(t.Context()).Val(), time.Now()
-		rig.MustTry(t, late, 4, true)
-		rig.MustTry(t, early, 6, true)
-		inTime := time.Since(began) < 400*ms // else a busy machine has let the first grants expire
-		if scores, err := rdb.ZRangeWithScores(t.Context(), "{l}:permits", 0, -1).Result(); err != nil || inTime && len(scores) != 2 {
-			t.Errorf("%v, %v", scores, err)
-		} else {
-			for _, z := range scores {
-				at := time.UnixMicro(int64(math.Round(z.Score * 1000)))
-				if now := rdb.Time(t.Context()).Val(); at.Before(before) || at.After(now.Add(ms)) { // dated at the next ms
-					t.Errorf("a grant at %v, not between %v and %v", at, before, now)
-				}
-			}
-		}
-		r, err := right.Allow(t.Context(), 10)
-		inTime = time.Since(began) < 400*ms
-		if err != nil || inTime && (r.Allowed || r.RetryAfter > 401*ms || r.RetryAfter <= 0) {
-			t.Errorf("%+v, %v", r, err)
-		}
-		var all sync.WaitGroup
-		for _, l := range []*rratelimiter.Limiter{early, right, late} {
-			all.Go(func() {
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-				defer cancel()
-				if err := l.Acquire(ctx, 7); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		all.Wait()
-		// An interval has room for 7 permits: three intervals after the first two grants.
-		if took := rdb.Time(t.Context()).Val().Sub(before); took < 1200*ms-ms {
-			t.Errorf("took %v", took)
-		}
+		early, right, late := at(-24*time.Hour), at(0), at(24*time.Hour)
+		b.Granted("the one ahead", b.Try(late, 4), 0)
+		b.SleepTo(300 * ms)
+		b.Granted("the one behind", b.Try(early, 6), 300*ms)
+		b.Refused(right, 5, time.Second)
+		first, second := b.Acquire(early, 4), b.Acquire(late, 6)
+		b.SleepTo(2 * time.Second)
+		b.Granted("the one behind that waits", first, time.Second)
+		b.Granted("the one ahead that waits", second, 1300*ms)
 	})
 }
