@@ -18,6 +18,7 @@
 //   - [Limiter.Acquire] waits for permits: for workers. [Limiter.TryAcquireTimeout] waits for a limited time.
 //   - [Limiter.Allow] asks once and returns when to retry: for services that refuse requests. [Limiter.TryAcquire]
 //     returns only whether the permits were granted.
+//   - [Limiter.Peek] returns what Allow would return, and takes nothing.
 //   - [Limiter.Take] is Allow with a [Grant], which can give its permits back.
 //   - [Client.AllowAll] asks several limiters: all of them grant, or none does. [Client.TakeAll] returns a Grant of each.
 //   - [Limiter.SetRate] changes the rate. [Limiter.State] returns the rate and the permits in use.

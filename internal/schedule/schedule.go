@@ -86,6 +86,14 @@ func (q *Queue) RetryAfter() (wait time.Duration, known bool) {
 	return 0, false
 }
 
+// Refused returns how many permits the first waiting request wants, if a reply has refused them; else 0.
+func (q *Queue) Refused() int64 {
+	if first := q.line.first; first != nil && first.state == Refused {
+		return first.N
+	}
+	return 0
+}
+
 // Unanswered returns when the last batch was sent, if it has no reply yet; the zero time if it has one, or if it is detached
 // and has no waiting request.
 func (q *Queue) Unanswered() time.Time {

@@ -221,27 +221,34 @@ func (q *Queue) failQueued(m Moment, b *Batch, err error) {
 	}
 }
 
-// Reserve corrects the outcomes of the refused requests of a complete batch that do not wait: free permits are reserved for the
+// Reserve corrects the outcomes of the refused requests of a complete batch that do not wait (Reserved).
+func (q *Queue) Reserve(m Moment, b *Batch, local bool) {
+	for _, r := range b.Settled {
+		if r.Kind != Wait && r.Outcome.Err == nil {
+			r.Outcome.Result = q.Reserved(m, r.N, r.Outcome.Result, local)
+		}
+	}
+}
+
+// Reserved corrects the result of a request for n permits that does not wait. If it was refused, free permits are reserved for the
 // waiting requests, so Remaining is 0, and RetryAfter is at least the time until the first of them can be served. local: the
 // process made the reply, which contains that wait already.
-func (q *Queue) Reserve(m Moment, b *Batch, local bool) {
+func (q *Queue) Reserved(m Moment, n int64, o Result, local bool) Result {
 	first := q.line.first
-	for _, r := range b.Settled {
-		o := &r.Outcome
-		free := r.N <= o.Remaining // but reserved
-		if r.Kind == Wait || o.Err != nil || o.Allowed || first == nil && !free {
-			continue
-		}
-		o.Remaining = 0
-		if !local {
-			if free {
-				o.RetryAfter = time.Millisecond
-			}
-			if first != nil {
-				o.RetryAfter = max(o.RetryAfter, q.turn(m, first).Sub(m.Clock))
-			}
-		}
-		o.NextAfter = o.RetryAfter
-		o.ResetAfter = max(o.ResetAfter, o.RetryAfter)
+	free := n <= o.Remaining // but reserved
+	if o.Allowed || first == nil && !free {
+		return o
 	}
+	o.Remaining = 0
+	if !local {
+		if free {
+			o.RetryAfter = time.Millisecond
+		}
+		if first != nil {
+			o.RetryAfter = max(o.RetryAfter, q.turn(m, first).Sub(m.Clock))
+		}
+	}
+	o.NextAfter = o.RetryAfter
+	o.ResetAfter = max(o.ResetAfter, o.RetryAfter)
+	return o
 }
