@@ -10,6 +10,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/schedule"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
@@ -78,6 +79,9 @@ func (l *Limiter) TryAcquireTimeout(ctx context.Context, n int64, timeout time.D
 // with the exceptions that [Limiter] lists. If Redisson uses limiters on the server, Acquire may leave free permits to
 // Redisson for up to 150 ms, or a quarter of the interval if that is less, but not beyond the deadline of ctx.
 //
+// With [WithFailFast], Acquire returns a *[NotInTimeError] as soon as a reply from Redis shows that the permits cannot be free before
+// the deadline of ctx.
+//
 // If ctx ends while the caller waits, the error is ctx.Err(). If a call for the caller is in flight at that time, the error
 // wraps both ctx.Err() and ErrOutcomeUnknown. If a call to Redis fails, Acquire stops waiting and returns the error. A
 // caller that must survive an outage of Redis calls Acquire again, or uses WithFallback.
@@ -103,6 +107,10 @@ func (l *Limiter) request(ctx context.Context, operation string, a dispatch.Ask)
 	}
 	if err != nil {
 		result = dispatch.Result{}
+		var late schedule.NotInTimeError
+		if errors.As(err, &late) {
+			err = &NotInTimeError{late.At}
+		}
 		err = wrap(operation, l.name, withNumber(err, a.N))
 	}
 	if l.client.requestObserver != nil {

@@ -512,6 +512,27 @@ func ExampleWithLease() {
 }
 
 // A refusal is remembered until the permits can be free.
+func ExampleWithFailFast() {
+	server := limittest.Start()
+	defer server.Close()
+
+	limiter := server.Client().RateLimiter("mails", rratelimiter.WithRate(rratelimiter.PerHour(1)), rratelimiter.WithFailFast())
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for range 2 {
+		err := limiter.Acquire(ctx, 1)
+		var late *rratelimiter.NotInTimeError
+		if errors.As(err, &late) {
+			fmt.Println("free in", late.At.Sub(server.Now())) // known at once, not after a minute
+		} else {
+			fmt.Println("acquired", err)
+		}
+	}
+	// Output:
+	// acquired <nil>
+	// free in 1h0m0s
+}
+
 func ExampleWithDenyCache() {
 	server := limittest.Start()
 	defer server.Close()

@@ -22,6 +22,7 @@
 //   - [Limiter.Take] is Allow with a [Grant], which can give its permits back.
 //   - [Client.AllowAll] asks several limiters: all of them grant, or none does. [Client.TakeAll] returns a Grant of each.
 //   - [Limiter.SetRate] changes the rate. [Limiter.State] returns the rate and the permits in use.
+//   - [WithFailFast] makes Acquire fail at once if its caller would wait in vain.
 //   - [WithFallback] lets the process decide while Redis cannot be reached. [WithDenyCache] refuses repeated requests
 //     without calls to Redis. [WithLease] grants permits from memory.
 //
@@ -135,7 +136,7 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 //   - [Limiter.Allow] also returns at once, and its Result has the time to wait before a retry.
 //   - [Limiter.TryAcquireTimeout] waits up to a timeout, and returns false as soon as the records show that the permits will
 //     not be free in time.
-//   - [Limiter.Acquire] waits until the permits are granted or its context ends.
+//   - [Limiter.Acquire] waits until the permits are granted or its context ends. With [WithFailFast] it does not wait in vain.
 //   - [Limiter.AcquireUpTo] takes the permits that are free.
 //
 // Use Acquire in workers and Allow in front of a service. A request for more permits than the rate fails with

@@ -40,7 +40,7 @@ type queue struct {
 func newQueue(l *Limiter) *queue {
 	c, s := l.client, l.settings
 	q := &queue{client: c, limiter: l, target: queueTarget{Limiter: l}, schedule: schedule.New(schedule.Settings{
-		RecordPerRequest: s.RecordPerRequest, Granularity: s.Bucket() > 0, ServerTime: s.ServerTime,
+		RecordPerRequest: s.RecordPerRequest, Granularity: s.Bucket() > 0, ServerTime: s.ServerTime, FailFast: s.FailFast,
 		Linger: c.tuning.Linger, Identity: c.identity, Jitter: func(d time.Duration) time.Duration { return rand.N(d) },
 	})}
 	if s.Lease > 0 {

@@ -93,13 +93,13 @@ const mostKept = 1024
 // them.
 func (q *Queue) apply(m Moment, b *Batch, g *protocol.AcquireReply, f *Facts) (beaten bool) {
 	since := q.Since(m, g)
-	q.verdicts, f.Unclaimed = allot(q.verdicts[:0], b, g, m.Clock, since)
 	for i, group := range b.Ask.Groups {
 		f.Own += max(g.Granted(i, group), 0) * group.Size
 	}
 	if f.Own > 0 && !g.Local() { // local grants have no record
 		q.pacer.share.Granted(g.At, g.Interval, f.Own)
 	}
+	q.verdicts, f.Unclaimed = allot(q.verdicts[:0], b, g, m.Clock, since, q.turns(g, since))
 	for _, v := range q.verdicts {
 		r := v.request
 		switch v.verdict {
@@ -121,7 +121,11 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.AcquireReply, f *Facts) (b
 			}
 			q.land(r, Refused)
 		case refused:
-			q.settle(b, r, refusal(g, v.wait))
+			o := refusal(g, v.wait)
+			if r.Kind == Wait && r.Until.IsZero() { // only a request that would wait in vain is refused then
+				o.Err = NotInTimeError{since.Add(v.wait)}
+			}
+			q.settle(b, r, o)
 			f.Denied++
 			f.Refused = true
 		}
@@ -131,6 +135,15 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.AcquireReply, f *Facts) (b
 		q.verdicts = nil
 	}
 	return beaten
+}
+
+// turns returns the turns of waiting requests after a reply. While the process decides, they are not known: Redis may come back.
+func (q *Queue) turns(g *protocol.AcquireReply, since time.Time) *turns {
+	if !q.settings.FailFast || g.Local() {
+		return nil
+	}
+	q.pacer.share.Dated(g.Interval, since.Sub(time.UnixMicro(g.Now)))
+	return &turns{rate: g.Rate, interval: g.Interval, returned: q.pacer.share.Returned}
 }
 
 // settleUpTo applies a reply to the only request of a batch, which takes what it is granted.

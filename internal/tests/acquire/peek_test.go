@@ -117,17 +117,21 @@ func peekHistory(r *rig.Rig, random *rand.Rand, step int, other *rratelimiter.Li
 
 // A limiter whose configuration has just expired begins anew, with all permits free.
 func TestPeekAfterTheLimiterExpired(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		r := rig.New(t, s)
-		l := r.Limiter("rl", rratelimiter.WithRate(rratelimiter.PerHour(10)))
-		r.Try(l, 9)
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) { // in which no time passes meanwhile
+		l := b.Process().RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(10)))
+		b.Granted("the first", b.Try(l, 9), 0)
 		names := rig.Keys(l)
-		r.Must(r.Redis.Del(t.Context(), names[keys.Config]).Err())
-		for _, key := range names[1:] {
-			r.Must(r.Redis.PExpire(t.Context(), key, 10*ms).Err()) // what is left of a state that ends with its limiter
+		b.Server.Del(names[keys.Config])
+		for _, key := range []string{names[keys.Value], names[keys.Permits]} {
+			b.Server.SetTTL(key, 10*ms) // what is left of a state that ends with its limiter
 		}
-		if result, err := l.Peek(t.Context(), 8); err != nil || !result.Allowed || result.Remaining != 10 {
-			t.Errorf("%+v, %v", result, err)
+		for _, n := range []int64{8, 10} {
+			if got, err := l.Peek(t.Context(), n); err != nil || !got.Allowed || got.Remaining != 10 {
+				t.Errorf("%d permits: %+v, %v", n, got, err)
+			}
+		}
+		if !b.Server.Exists(names[keys.Value]) || !b.Server.Exists(names[keys.Permits]) {
+			t.Error("the state was removed")
 		}
 	})
 }
