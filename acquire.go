@@ -10,6 +10,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/schedule"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
@@ -23,6 +24,29 @@ import (
 // have expired. Otherwise RetryAfter is a lower bound.
 func (l *Limiter) Allow(ctx context.Context, n int64) (Result, error) {
 	return l.request(ctx, "allow", dispatch.Ask{N: n, Detail: true})
+}
+
+// Peek returns what Allow would return now, and takes no permits. It writes nothing to Redis: it does not remove expired records,
+// set the rate of WithRate or WithEnforcedRate, or repair what is stored. Only Result.Remaining differs: it is the number of
+// permits that are free now, n of them included if Allowed. The answer can be out of date at once: another caller can take the
+// permits.
+//
+// What this process knows counts as for Allow: permits of a lease (WithLease) allow the request, a refusal in the deny cache
+// (WithDenyCache) refuses it, permits that callers of this process wait for are not free, and with WithFallback the process answers
+// while Redis is away. Peek takes no lease. So where Allow would take one, it can leave fewer permits, which return later.
+//
+// The times are exact as those of Allow are, with one exception: if the records hold more permits than they should, for example
+// after a release by Redisson, Allow may repair them first, and its times are then later. Peek counts at most 100,000 expired
+// records. The errors are those of Allow. A lost reply never causes ErrOutcomeUnknown. Observers do not see the call.
+func (l *Limiter) Peek(ctx context.Context, n int64) (Result, error) {
+	result, err := dispatch.Result{}, l.err
+	if err == nil && n < 1 {
+		err = ErrInvalidPermits
+	}
+	if err == nil {
+		result, err = l.core.Peek(ctx, n)
+	}
+	return Result(result), wrap("peek at", l.name, withNumber(err, n))
 }
 
 // TryAcquire takes n permits if they are free now, and reports whether it did (Redisson: tryAcquire).
@@ -55,6 +79,9 @@ func (l *Limiter) TryAcquireTimeout(ctx context.Context, n int64, timeout time.D
 // with the exceptions that [Limiter] lists. If Redisson uses limiters on the server, Acquire may leave free permits to
 // Redisson for up to 150 ms, or a quarter of the interval if that is less, but not beyond the deadline of ctx.
 //
+// With [WithFailFast], Acquire returns a *[NotInTimeError] as soon as a reply from Redis shows that the permits cannot be free before
+// the deadline of ctx.
+//
 // If ctx ends while the caller waits, the error is ctx.Err(). If a call for the caller is in flight at that time, the error
 // wraps both ctx.Err() and ErrOutcomeUnknown. If a call to Redis fails, Acquire stops waiting and returns the error. A
 // caller that must survive an outage of Redis calls Acquire again, or uses WithFallback.
@@ -80,10 +107,11 @@ func (l *Limiter) request(ctx context.Context, operation string, a dispatch.Ask)
 	}
 	if err != nil {
 		result = dispatch.Result{}
-		if errors.Is(err, ErrInvalidPermits) || errors.Is(err, ErrExceedsRate) {
-			err = fmt.Errorf("%w (%d)", err, a.N)
+		var late schedule.NotInTimeError
+		if errors.As(err, &late) {
+			err = &NotInTimeError{late.At}
 		}
-		err = wrap(operation, l.name, err)
+		err = wrap(operation, l.name, withNumber(err, a.N))
 	}
 	if l.client.requestObserver != nil {
 		info := RequestInfo{
@@ -95,6 +123,14 @@ func (l *Limiter) request(ctx context.Context, operation string, a dispatch.Ask)
 		l.client.tell(ctx, info)
 	}
 	return Result(result), err
+}
+
+// withNumber adds the number of permits to an error about it.
+func withNumber(err error, n int64) error {
+	if errors.Is(err, ErrInvalidPermits) || errors.Is(err, ErrExceedsRate) {
+		return fmt.Errorf("%w (%d)", err, n)
+	}
+	return err
 }
 
 // methodOf returns the RequestInfo.Method of a request.

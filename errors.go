@@ -3,6 +3,7 @@ package rratelimiter
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
@@ -46,6 +47,15 @@ var (
 	// of a name without braces, or with a complete hash tag ("{tag}x"), are always together.
 	ErrCrossSlotName = script.ErrCrossSlotName
 )
+
+// A NotInTimeError means that the records in Redis show that the permits of a caller of Acquire cannot be free before the deadline of
+// its context (see [WithFailFast]). Nothing was taken. It does not match context.DeadlineExceeded: the context has not ended.
+type NotInTimeError struct {
+	At time.Time // the earliest time at which the caller can have its permits, by the client's clock (WithClock)
+}
+
+// Error returns a text with the time.
+func (e *NotInTimeError) Error() string { return schedule.NotInTimeError{At: e.At}.Error() }
 
 // wrap adds the operation and the limiter's name to an error.
 func wrap(operation, name string, err error) error {

@@ -78,6 +78,27 @@ func ExampleLimiter_Allow() {
 	// allowed false, 1 of 10 remain, retry after 30s, all free after 50s, error <nil>
 }
 
+func ExampleLimiter_Peek() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := server.Client().RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
+	if _, err := limiter.Allow(ctx, 6); err != nil {
+		fmt.Println(err)
+		return
+	}
+	server.Advance(20 * time.Second)
+	for _, n := range []int64{4, 5} {
+		r, err := limiter.Peek(ctx, n)
+		fmt.Printf("%d permits: allowed %v, %d of %d are free, %d are after %v, error %v\n",
+			n, r.Allowed, r.Remaining, r.Limit, n, r.RetryAfter, err)
+	}
+	// Output:
+	// 4 permits: allowed true, 4 of 10 are free, 4 are after 0s, error <nil>
+	// 5 permits: allowed false, 4 of 10 are free, 5 are after 40s, error <nil>
+}
+
 func ExampleLimiter_TryAcquire() {
 	server := limittest.Start()
 	defer server.Close()
@@ -491,6 +512,27 @@ func ExampleWithLease() {
 }
 
 // A refusal is remembered until the permits can be free.
+func ExampleWithFailFast() {
+	server := limittest.Start()
+	defer server.Close()
+
+	limiter := server.Client().RateLimiter("mails", rratelimiter.WithRate(rratelimiter.PerHour(1)), rratelimiter.WithFailFast())
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for range 2 {
+		err := limiter.Acquire(ctx, 1)
+		var late *rratelimiter.NotInTimeError
+		if errors.As(err, &late) {
+			fmt.Println("free in", late.At.Sub(server.Now())) // known at once, not after a minute
+		} else {
+			fmt.Println("acquired", err)
+		}
+	}
+	// Output:
+	// acquired <nil>
+	// free in 1h0m0s
+}
+
 func ExampleWithDenyCache() {
 	server := limittest.Start()
 	defer server.Close()

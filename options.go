@@ -278,6 +278,24 @@ func WithDenyCache(limiters int) LimiterOption {
 	}}
 }
 
+// WithFailFast makes Acquire fail at once if its caller would wait in vain. When a reply from Redis shows that the permits cannot be
+// free before the deadline of the context, Acquire returns a *[NotInTimeError], with the earliest time at which they can be. It is not
+// an error of the context. Without the option, Acquire waits until the deadline. A context without a deadline changes nothing.
+//
+// The records in Redis count, and the callers of this process that wait in front: each of them takes its permits first. What callers
+// of other processes wait for is not known, so a caller that goes on waiting can still be too late. Each later reply is judged again.
+// Acquire does not wait for a release or a higher rate that could free the permits earlier. While the process decides (WithFallback),
+// callers wait until their deadline, because Redis may come back.
+//
+// TryAcquireTimeout then also returns false at once if the deadline of its context is before its timeout, and counts the callers in
+// front. Each caller that waits with a deadline causes a call to Redis, which callers that come at the same time share.
+func WithFailFast() LimiterOption {
+	return LimiterOption{func(s *dispatch.Settings) error {
+		s.FailFast = true
+		return nil
+	}}
+}
+
 // WithFallback lets this process decide by itself in the cases of [ErrUnavailable]: Redis cannot be reached, no connection
 // or no reply came in time, the server replied with LOADING, BUSY, READONLY, MASTERDOWN, CLUSTERDOWN, TRYAGAIN, or "max
 // number of clients reached", or nodes of a cluster disagree about a slot. All other errors are returned as without the

@@ -18,9 +18,11 @@
 //   - [Limiter.Acquire] waits for permits: for workers. [Limiter.TryAcquireTimeout] waits for a limited time.
 //   - [Limiter.Allow] asks once and returns when to retry: for services that refuse requests. [Limiter.TryAcquire]
 //     returns only whether the permits were granted.
+//   - [Limiter.Peek] returns what Allow would return, and takes nothing.
 //   - [Limiter.Take] is Allow with a [Grant], which can give its permits back.
 //   - [Client.AllowAll] asks several limiters: all of them grant, or none does. [Client.TakeAll] returns a Grant of each.
 //   - [Limiter.SetRate] changes the rate. [Limiter.State] returns the rate and the permits in use.
+//   - [WithFailFast] makes Acquire fail at once if its caller would wait in vain.
 //   - [WithFallback] lets the process decide while Redis cannot be reached. [WithDenyCache] refuses repeated requests
 //     without calls to Redis. [WithLease] grants permits from memory.
 //
@@ -134,7 +136,7 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 //   - [Limiter.Allow] also returns at once, and its Result has the time to wait before a retry.
 //   - [Limiter.TryAcquireTimeout] waits up to a timeout, and returns false as soon as the records show that the permits will
 //     not be free in time.
-//   - [Limiter.Acquire] waits until the permits are granted or its context ends.
+//   - [Limiter.Acquire] waits until the permits are granted or its context ends. With [WithFailFast] it does not wait in vain.
 //   - [Limiter.AcquireUpTo] takes the permits that are free.
 //
 // Use Acquire in workers and Allow in front of a service. A request for more permits than the rate fails with

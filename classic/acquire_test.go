@@ -117,6 +117,9 @@ func TestWrongRequestsTakeNothing(t *testing.T) {
 				if _, err := l.Allow(t.Context(), n); !errors.Is(err, want) {
 					t.Errorf("%s: Allow(%d): %v", subject.name, n, err)
 				}
+				if _, err := l.Peek(t.Context(), n); !errors.Is(err, want) {
+					t.Errorf("%s: Peek(%d): %v", subject.name, n, err)
+				}
 				if err := l.Acquire(t.Context(), n); !errors.Is(err, want) {
 					t.Errorf("%s: Acquire(%d): %v", subject.name, n, err)
 				}

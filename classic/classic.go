@@ -1,6 +1,7 @@
 // Package classic has the classic rate limiting algorithms. Each uses the Redis layout that many services already use,
 // so Go services can share their limits. (A Smooth is an exception: it uses no Redis and keeps its state in the
-// process.) All have the same methods: Allow tries once, Acquire waits.
+// process.) All have the same methods: Allow tries once, Peek says what Allow would return, and Acquire waits. Allow and Peek are
+// those of an rratelimiter.Limiter, too.
 //
 //	limiter := classic.NewFixedWindow(rdb, ip+":"+route, rratelimiter.PerSecond(10))
 //	result, err := limiter.Allow(ctx, 1)
@@ -40,7 +41,7 @@ type Limiter struct {
 	clock   func() time.Time
 	err     error // invalid parameters, returned by every method
 	turn    chan struct{}
-	try     func(ctx context.Context, n int64) (rratelimiter.Result, error)
+	try     func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) // peek: change nothing
 }
 
 // Name returns the key or name with which the limiter was made.
@@ -50,8 +51,15 @@ func (l *Limiter) Name() string { return l.name }
 // retry. If ctx ends while a call that takes permits is in flight, the error is ErrOutcomeUnknown together with
 // ctx.Err(), and the call continues in the background. A call that was not sent before ctx ended is never sent.
 func (l *Limiter) Allow(ctx context.Context, n int64) (rratelimiter.Result, error) {
-	r, err := l.ask(ctx, n)
+	r, err := l.ask(ctx, n, false)
 	return r, l.wrap("allow", err)
+}
+
+// Peek returns what Allow would return now, takes no permits, and changes nothing in Redis. Only Result.Remaining differs: it is the
+// number of permits that are free now, n of them included if Allowed. A lost reply never causes ErrOutcomeUnknown.
+func (l *Limiter) Peek(ctx context.Context, n int64) (rratelimiter.Result, error) {
+	r, err := l.ask(ctx, n, true)
+	return r, l.wrap("peek at", err)
 }
 
 // Acquire takes n permits and waits for them until ctx ends. Callers of one Limiter value are served in the order of
@@ -80,7 +88,7 @@ func (l *Limiter) acquire(ctx context.Context, n int64) error {
 		return ctx.Err()
 	}
 	for {
-		r, err := l.ask(ctx, n)
+		r, err := l.ask(ctx, n, false)
 		if err != nil || r.Allowed {
 			return err
 		}
@@ -90,18 +98,21 @@ func (l *Limiter) acquire(ctx context.Context, n int64) error {
 	}
 }
 
-func (l *Limiter) ask(ctx context.Context, n int64) (rratelimiter.Result, error) {
+func (l *Limiter) ask(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
 	if err := l.check(n); err != nil {
 		return rratelimiter.Result{}, err
 	}
 	if err := ctx.Err(); err != nil {
 		return rratelimiter.Result{}, err
 	}
-	r, err := l.try(ctx, n)
+	r, err := l.try(ctx, n, peek)
 	if err != nil {
 		return rratelimiter.Result{}, err
 	}
 	r.Limit = l.limit
+	if peek && r.Allowed {
+		r.Remaining += n
+	}
 	r.Remaining = max(0, r.Remaining)
 	r.ResetAfter = max(0, r.ResetAfter)
 	r.NextAfter = max(0, min(r.NextAfter, r.ResetAfter))

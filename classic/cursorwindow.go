@@ -23,8 +23,8 @@ var cursorWindowScript = load("cursor_window")
 // 0.9 s and 10 at 1.1 s are 20 in 0.2 s. At most 2 x Permits in any interval.
 func NewCursorWindow(rdb rratelimiter.Redis, name string, rate rratelimiter.Rate, opts ...Option) *Limiter {
 	l := newLimiter(rdb, name, rate.Permits, rate.Permits, opts, checkRate(rate))
-	l.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {
-		reply, err := l.run(ctx, cursorWindowScript, []string{name}, rate.Permits, rate.Interval.Milliseconds(), l.now(), n)
+	l.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
+		reply, err := l.run(ctx, cursorWindowScript, peek, []string{name}, rate.Permits, rate.Interval.Milliseconds(), l.now(), n)
 		if err != nil {
 			return rratelimiter.Result{}, err
 		}

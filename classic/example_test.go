@@ -77,6 +77,25 @@ func ExampleNewSmoothBursty() {
 	// Output: 0s 2s
 }
 
+func ExampleLimiter_Peek() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := classic.NewGCRA(server.Redis(), "api", rratelimiter.PerMinute(10), 5, classic.WithClock(server.Now))
+	if _, err := limiter.Allow(ctx, 3); err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, n := range []int64{2, 3} {
+		result, err := limiter.Peek(ctx, n)
+		fmt.Println(result.Allowed, result.Remaining, result.RetryAfter.Round(time.Millisecond), err)
+	}
+	// Output:
+	// true 2 0s <nil>
+	// false 0 6s <nil>
+}
+
 // The usual weakness of a fixed window: twice the rate on both sides of a border.
 func ExampleNewCursorWindow() {
 	server := limittest.Start()

@@ -23,8 +23,8 @@ var fixedWindowScript = load("fixed_window")
 // in any interval.
 func NewFixedWindow(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, opts ...Option) *Limiter {
 	l := newLimiter(rdb, key, rate.Permits, rate.Permits, opts, checkRate(rate))
-	l.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {
-		reply, err := l.run(ctx, fixedWindowScript, []string{key}, rate.Permits, rate.Interval.Milliseconds(), n)
+	l.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
+		reply, err := l.run(ctx, fixedWindowScript, peek, []string{key}, rate.Permits, rate.Interval.Milliseconds(), n)
 		if err != nil {
 			return rratelimiter.Result{}, err
 		}

@@ -47,9 +47,9 @@ type Gateway struct {
 func NewGatewayBucket(rdb rratelimiter.Redis, key string, p Gateway, opts ...Option) *Limiter {
 	l := newLimiter(rdb, key, p.Capacity, p.Capacity, opts, p.check())
 	every, interval := p.Every.Milliseconds(), p.Interval.Milliseconds()
-	l.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {
+	l.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
 		now := l.now()
-		reply, err := l.run(ctx, gatewayBucketScript, []string{key}, every, now, p.Capacity, interval, n)
+		reply, err := l.run(ctx, gatewayBucketScript, peek, []string{key}, every, now, p.Capacity, interval, n)
 		if err != nil {
 			return rratelimiter.Result{}, err
 		}

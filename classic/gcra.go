@@ -34,9 +34,9 @@ var gcraScript = load("gcra")
 // redis_rate does, so the last permit of a burst may come a microsecond late.
 func NewGCRA(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, burst int64, opts ...Option) *Limiter {
 	l := newLimiter(rdb, key, burst, burst, opts, checkRate(rate), checkCount("permits of burst", burst))
-	l.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {
-		cmd, err := once(ctx, new(script.Attempts), func(a *script.Attempts) (*redis.Cmd, error) {
-			return l.servers.TryAny(ctx, a, gcraScript, []string{"rate:" + key},
+	l.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
+		cmd, err := ask(ctx, gcraScript, peek, func(a *script.Attempts, s *script.Script) (*redis.Cmd, error) {
+			return l.servers.TryAny(ctx, a, s, []string{"rate:" + key},
 				burst, rate.Permits, rate.Interval.Seconds(), n, l.serverNow())
 		})
 		if err != nil {

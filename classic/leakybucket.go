@@ -26,15 +26,15 @@ var leakyBucketScript = load("leaky_bucket")
 // With a small capacity the flow is even, but bursts that a window would allow are refused.
 func NewLeakyBucket(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, capacity int64, opts ...Option) *Limiter {
 	l := newLimiter(rdb, key, capacity, capacity, opts, checkRate(rate), checkCount("drops of capacity", capacity))
-	l.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {
-		return l.pour(ctx, rate, n, capacity-n)
+	l.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
+		return l.pour(ctx, rate, n, capacity-n, peek)
 	}
 	return l
 }
 
 // pour adds n drops if at most before drops are in the bucket.
-func (l *Limiter) pour(ctx context.Context, rate rratelimiter.Rate, n, before int64) (rratelimiter.Result, error) {
-	reply, err := l.run(ctx, leakyBucketScript, []string{l.name},
+func (l *Limiter) pour(ctx context.Context, rate rratelimiter.Rate, n, before int64, peek bool) (rratelimiter.Result, error) {
+	reply, err := l.run(ctx, leakyBucketScript, peek, []string{l.name},
 		l.limit, rate.Permits, rate.Interval.Milliseconds(), l.now(), n, before)
 	if err != nil {
 		return rratelimiter.Result{}, err
@@ -65,7 +65,9 @@ type LeakyQueue struct {
 // NewLeakyQueue returns a queue that holds up to capacity permits.
 func NewLeakyQueue(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, capacity int64, opts ...Option) *LeakyQueue {
 	q := &LeakyQueue{NewLeakyBucket(rdb, key, rate, capacity, opts...), rate}
-	q.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) { return q.pour(ctx, rate, n, 0) }
+	q.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
+		return q.pour(ctx, rate, n, 0, peek)
+	}
 	return q
 }
 
@@ -84,7 +86,7 @@ func (q *LeakyQueue) enter(ctx context.Context, n int64) error {
 	if err := errors.Join(q.check(n), ctx.Err()); err != nil {
 		return err
 	}
-	reply, err := q.run(ctx, leakyBucketScript, []string{q.name},
+	reply, err := q.run(ctx, leakyBucketScript, false, []string{q.name},
 		q.limit, q.rate.Permits, q.rate.Interval.Milliseconds(), q.now(), n, q.limit-n)
 	switch {
 	case err != nil:

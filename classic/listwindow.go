@@ -52,15 +52,21 @@ type listWindow struct {
 	rate rratelimiter.Rate
 }
 
-func (w listWindow) take(ctx context.Context, n int64) (rratelimiter.Result, error) {
+func (w listWindow) take(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
 	token := unique()
 	for {
-		count, life, err := w.look(ctx)
+		count, life, err := w.look(ctx, peek)
 		if err != nil {
 			return rratelimiter.Result{}, err
 		}
 		if count+n > w.limit {
 			return w.result(false, count, life), nil
+		}
+		if peek && count == 0 {
+			life = w.rate.Interval.Milliseconds() // of the list that Allow makes
+		}
+		if peek {
+			return w.result(true, count+n, life), nil
 		}
 		if count == 0 {
 			made, err := w.open(ctx, token, n)
@@ -88,8 +94,8 @@ func (w listWindow) take(ctx context.Context, n int64) (rratelimiter.Result, err
 	}
 }
 
-// look returns the length of the list and its TTL (ms), and sets the TTL of a list without a valid one.
-func (w listWindow) look(ctx context.Context) (count, life int64, err error) {
+// look returns the length of the list and its TTL (ms), and sets the TTL of a list without a valid one, unless this is a peek.
+func (w listWindow) look(ctx context.Context, peek bool) (count, life int64, err error) {
 	pipe := w.servers.Redis().Pipeline()
 	length, left := pipe.LLen(ctx, w.name), pipe.Do(ctx, "pttl", w.name)
 	if _, err := within(ctx, func() ([]redis.Cmder, error) { return pipe.Exec(ctx) }); err != nil {
@@ -99,8 +105,9 @@ func (w listWindow) look(ctx context.Context) (count, life int64, err error) {
 		return 0, 0, err
 	}
 	if interval := w.rate.Interval.Milliseconds(); life == -1 || life > times*interval {
-		life = interval
-		err = w.process(ctx, redis.NewBoolCmd(ctx, "pexpire", w.name, life))
+		if life = interval; !peek {
+			err = w.process(ctx, redis.NewBoolCmd(ctx, "pexpire", w.name, life))
+		}
 	}
 	return length.Val(), max(0, life), err
 }

@@ -44,9 +44,9 @@ func NewQuota(rdb rratelimiter.Redis, user string, limit int64, days Days, opts 
 		days.Location = time.UTC
 	}
 	q := &Quota{newLimiter(rdb, user, limit, limit, opts, cmp.Or(checkCount("permits", limit), days.Period.check())), days}
-	q.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {
+	q.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
 		key, left := q.current()
-		reply, err := q.run(ctx, quotaScript, []string{key}, limit, n, left+grace)
+		reply, err := q.run(ctx, quotaScript, peek, []string{key}, limit, n, left+grace)
 		if err != nil {
 			return rratelimiter.Result{}, err
 		}
@@ -83,7 +83,7 @@ func (q *Quota) Return(ctx context.Context, n int64) (int64, error) {
 		return 0, q.wrap("return to", err)
 	}
 	key, left := q.current()
-	reply, err := q.run(ctx, quotaScript, []string{key}, q.limit, -n, left+grace)
+	reply, err := q.run(ctx, quotaScript, false, []string{key}, q.limit, -n, left+grace)
 	if err != nil {
 		return 0, q.wrap("return to", err)
 	}
@@ -96,7 +96,7 @@ func (q *Quota) Reset(ctx context.Context) (int64, error) {
 		return 0, q.wrap("reset", q.err)
 	}
 	key, left := q.current()
-	reply, err := q.run(ctx, quotaResetScript, []string{key}, left+grace)
+	reply, err := q.run(ctx, quotaResetScript, false, []string{key}, left+grace)
 	if err != nil {
 		return 0, q.wrap("reset", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // script.go runs the scripts of lua/ and names the keys of algorithms that need two. It does not depend on the scripts'
@@ -16,14 +17,29 @@ import (
 //go:embed lua/*.lua
 var luaFiles embed.FS
 
-// load returns the script in a file of lua/, after numbers.lua.
-func load(name string) *script.Script { return script.Load(luaFiles, "lua/numbers", "lua/"+name) }
+// An operation is a script that takes permits, and the same for Peek: it gives the same reply, and changes nothing.
+type operation struct{ take, peek *script.Script }
+
+// load returns the operation of the script in a file of lua/, after numbers.lua.
+func load(name string) operation {
+	take := script.Load(luaFiles, "lua/numbers", "lua/"+name)
+	return operation{take, script.New(script.Load(lua.Files, "shared/peek").Text + take.Text)}
+}
 
 // run runs a script whose reply has only whole numbers.
-func (l *Limiter) run(ctx context.Context, s *script.Script, keys []string, args ...any) ([]int64, error) {
-	return once(ctx, new(script.Attempts), func(a *script.Attempts) ([]int64, error) {
+func (l *Limiter) run(ctx context.Context, o operation, peek bool, keys []string, args ...any) ([]int64, error) {
+	return ask(ctx, o, peek, func(a *script.Attempts, s *script.Script) ([]int64, error) {
 		return l.servers.Try(ctx, a, s, keys, args...)
 	})
+}
+
+// ask makes a call of an operation: once, as it takes permits, unless it is a peek.
+func ask[T any](ctx context.Context, o operation, peek bool, call func(*script.Attempts, *script.Script) (T, error)) (T, error) {
+	a := new(script.Attempts)
+	if peek {
+		return within(ctx, func() (T, error) { return call(a, o.peek) })
+	}
+	return once(ctx, a, func(a *script.Attempts) (T, error) { return call(a, o.take) })
 }
 
 // once makes a call that takes permits. Its command has a as an argument. If Redis may have executed a call that fails,

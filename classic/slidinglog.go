@@ -31,9 +31,9 @@ var slidingLogScript = load("sliding_log")
 func NewSlidingLog(rdb rratelimiter.Redis, name string, rate rratelimiter.Rate, opts ...Option) *Limiter {
 	l := newLimiter(rdb, name, rate.Permits, rate.Permits, opts, checkRate(rate))
 	keys := l.pair("_windows")
-	l.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {
+	l.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
 		member := fmt.Sprintf("%d:%s", n, unique())
-		reply, err := l.run(ctx, slidingLogScript, keys, rate.Permits, rate.Interval.Milliseconds(), l.now(), n, member)
+		reply, err := l.run(ctx, slidingLogScript, peek, keys, rate.Permits, rate.Interval.Milliseconds(), l.now(), n, member)
 		if err != nil {
 			return rratelimiter.Result{}, err
 		}

@@ -204,6 +204,26 @@ func (s *Smooth) Allow(_ context.Context, n int64) (rratelimiter.Result, error) 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.allow(n), nil
+}
+
+// Peek returns what Allow would return now, and takes no permits. Only Result.Remaining differs: it is the number of permits that
+// are stored now.
+func (s *Smooth) Peek(_ context.Context, n int64) (rratelimiter.Result, error) {
+	if err := s.check(n); err != nil {
+		return rratelimiter.Result{}, smoothError("peek at", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.settle(s.micros())
+	stored, next := s.stored, s.next
+	r := s.allow(n)
+	s.stored, s.next = stored, next
+	r.Remaining = int64(stored)
+	return r, nil
+}
+
+func (s *Smooth) allow(n int64) rratelimiter.Result {
 	now := s.micros()
 	r := rratelimiter.Result{Limit: int64(s.rate), RetryAfter: micros(max(0, s.next-now))}
 	if r.RetryAfter == 0 {
@@ -220,7 +240,7 @@ func (s *Smooth) Allow(_ context.Context, n int64) (rratelimiter.Result, error) 
 	if r.NextAfter = micros(busy); busy == 0 {
 		r.NextAfter = min(micros(int64(math.Ceil((math.Floor(s.stored)+1-s.stored)*each))), r.ResetAfter)
 	}
-	return r, nil
+	return r
 }
 
 // Acquire takes n permits and waits until they may be used (Guava: acquire, which can't be interrupted). If ctx ends during

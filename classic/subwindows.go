@@ -37,9 +37,9 @@ func NewSubWindows(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, p
 		fault = invalidRate("%d sub-windows of an interval of %v are not whole milliseconds", parts, rate.Interval)
 	}
 	l := newLimiter(rdb, key, rate.Permits, rate.Permits, opts, fault)
-	l.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {
+	l.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
 		length := rate.Interval.Milliseconds() / int64(parts)
-		reply, err := l.run(ctx, subWindowsScript, []string{key}, rate.Permits, length, parts, l.now(), n)
+		reply, err := l.run(ctx, subWindowsScript, peek, []string{key}, rate.Permits, length, parts, l.now(), n)
 		if err != nil {
 			return rratelimiter.Result{}, err
 		}

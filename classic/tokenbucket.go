@@ -40,9 +40,9 @@ type Tokens struct {
 func NewTokenBucket(rdb rratelimiter.Redis, key string, p Tokens, opts ...Option) *Limiter {
 	l := newLimiter(rdb, key, p.Capacity, p.Capacity+p.Debt, opts, p.check())
 	keys := l.pair("_time")
-	l.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {
+	l.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
 		now, step := l.now(), int64(p.Step/time.Second)
-		reply, err := l.run(ctx, tokenBucketScript, keys, p.Capacity, p.PerStep, step, now/1000, n, p.Debt)
+		reply, err := l.run(ctx, tokenBucketScript, peek, keys, p.Capacity, p.PerStep, step, now/1000, n, p.Debt)
 		if err != nil {
 			return rratelimiter.Result{}, err
 		}

@@ -31,8 +31,8 @@ var twoCountersScript = load("two_counters")
 // Permits, are granted in any interval, and never more than Permits if traffic is even. A limit of one permit is exact.
 func NewTwoCounters(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, opts ...Option) *Limiter {
 	l := newLimiter(rdb, key, rate.Permits, rate.Permits, opts, checkRate(rate))
-	l.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {
-		reply, err := l.run(ctx, twoCountersScript, []string{key}, rate.Permits, rate.Interval.Milliseconds(), l.now(), n)
+	l.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
+		reply, err := l.run(ctx, twoCountersScript, peek, []string{key}, rate.Permits, rate.Interval.Milliseconds(), l.now(), n)
 		if err != nil {
 			return rratelimiter.Result{}, err
 		}

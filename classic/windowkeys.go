@@ -29,11 +29,11 @@ func NewWindowKeys(rdb rratelimiter.Redis, name string, rate rratelimiter.Rate, 
 		fault = invalidRate("interval %v is not a number of whole seconds", rate.Interval)
 	}
 	l := newLimiter(rdb, name, rate.Permits, rate.Permits, opts, fault)
-	l.try = func(ctx context.Context, n int64) (rratelimiter.Result, error) {
+	l.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
 		now, interval := l.now(), rate.Interval.Milliseconds()
 		begins := now - now%interval
 		key := name + ":" + strconv.FormatInt(begins/1000, 10)
-		reply, err := l.run(ctx, windowKeysScript, []string{key}, rate.Permits, interval/1000, n)
+		reply, err := l.run(ctx, windowKeysScript, peek, []string{key}, rate.Permits, interval/1000, n)
 		if err != nil {
 			return rratelimiter.Result{}, err
 		}

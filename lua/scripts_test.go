@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
@@ -26,6 +27,7 @@ func assembled(t *testing.T) map[string]string {
 			scripts[name] = script.Load(lua.Files, name).Text
 		}
 	}
+	scripts["peek"], scripts["peekrate"] = protocol.PeekScript.Text, protocol.PeekRateScript.Text
 	return scripts
 }
 

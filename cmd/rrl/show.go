@@ -86,6 +86,9 @@ func (s *session) show(ctx context.Context, name string) error {
 	if view.Empty() {
 		return survey.Absent(name, "")
 	}
+	if view.RetryAfter, err = retryAfter(ctx, shared, view); err != nil {
+		return err
+	}
 	if s.json {
 		err = s.Emit(viewOf(view))
 	} else {
@@ -95,6 +98,15 @@ func (s *session) show(ctx context.Context, name string) error {
 		return err
 	}
 	return unusable(view)
+}
+
+// retryAfter returns the time until a permit is free; nil if none ever is.
+func retryAfter(ctx context.Context, l *connect.Limiter, v *survey.Survey) (*time.Duration, error) {
+	if v.Fault != nil || v.WrongType() != "" || v.Rate.Permits == 0 {
+		return nil, nil
+	}
+	result, err := l.Peek(ctx, 1)
+	return &result.RetryAfter, err
 }
 
 // unusable returns exit code 1 if no call works on a limiter. What was printed says why.
@@ -116,6 +128,7 @@ type jsonView struct {
 	Fields         map[string]string `json:"fields"`          // of the configuration, as stored
 	Value          *string           `json:"value"`           // free permits as stored; null: none
 	Available      int64             `json:"available"`
+	RetryAfterMs   *int64            `json:"retry_after_ms,omitempty"` // until a permit is free
 	Used           int64             `json:"used"`
 	LiveRecords    int               `json:"live_records"`
 	ExpiredRecords int               `json:"expired_records"`
@@ -170,6 +183,10 @@ func viewOf(v *survey.Survey) jsonView {
 	}
 	if v.Keys[1].Type == "string" {
 		j.Value = &v.Value
+	}
+	if v.RetryAfter != nil {
+		ms := v.RetryAfter.Milliseconds()
+		j.RetryAfterMs = &ms
 	}
 	if v.Live.Records > 0 {
 		oldest, newest := v.Oldest.UTC(), v.Newest.UTC()
@@ -234,6 +251,9 @@ func (s *session) describe(v *survey.Survey) {
 	}
 	line("free", "%s  %s of %s%s", render.Bar(v.Available, v.Rate.Permits, 20, "█", "░"),
 		render.Thousands(v.Available), render.Thousands(v.Rate.Permits), inJava)
+	if v.RetryAfter != nil && *v.RetryAfter > 0 {
+		line("", "the next permit is free in %s", render.Lasting(*v.RetryAfter))
+	}
 	line("in use", "%s in %s", render.Number(v.Live.Permits, "permit"), render.Number(int64(v.Live.Records), "live record"))
 	if v.Live.Records > 0 {
 		line("", "granted from %s to %s", render.Ago(v.Oldest, v.At), render.Ago(v.Newest, v.At))

@@ -69,6 +69,29 @@ adds up     yes: 7 stored as free + 13 in records = 20
 	})
 }
 
+func TestShowTellsWhenAPermitIsFree(t *testing.T) {
+	onShops(t, func(t *testing.T, s shop) {
+		s.limiter("orders", "5", "60000", "0")
+		s.state("orders", "", "1", -20000, rrltest.GoRecord("abc", 4))
+		if one := objects(t, s.ok("show", "orders", "--json"))[0]; one["retry_after_ms"] != 0. || strings.Contains(s.ok("show", "orders"), "the next permit") {
+			t.Errorf("while one is free: %v", one)
+		}
+		s.limiter("mails", "4", "3600000", "0")
+		s.state("mails", "", "0", -600_000, rrltest.GoRecord("abc", 4))
+		wait := objects(t, s.ok("show", "mails", "--json"))[0]["retry_after_ms"].(float64)
+		if wait > 3_000_000 || wait < 2_900_000 {
+			t.Errorf("in %v ms, not in 50 minutes", wait)
+		}
+		if text := s.ok("show", "mails"); !regexp.MustCompile(`\n {12}the next permit is free in (50m|49m\d+s)\n`).MatchString(text) {
+			t.Errorf("it shows\n%s", text)
+		}
+		s.limiter("off", "0", "60000", "0")
+		if one := objects(t, s.ok("show", "off", "--json"))[0]; one["retry_after_ms"] != nil {
+			t.Errorf("at a rate of 0: %v", one)
+		}
+	})
+}
+
 // On a narrow terminal no chart and no table is wrapped, which would break them. The text of show may be.
 func TestANarrowTerminal(t *testing.T) {
 	s := shop{t: t, s: redistest.Embedded(t)}

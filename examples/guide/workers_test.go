@@ -117,6 +117,62 @@ func TestWorkersOutliveALostRate(t *testing.T) {
 	})
 }
 
+func sendInTime(ctx context.Context, mails *rratelimiter.Limiter, retryAt func(time.Time) error) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	err := mails.Acquire(ctx, 1) // of a limiter with WithFailFast
+	var late *rratelimiter.NotInTimeError
+	if errors.As(err, &late) {
+		return retryAt(late.At) // not after 5 s, but as soon as it is known
+	}
+	return err
+}
+
+func TestAJobThatCannotBeSentInTime(t *testing.T) {
+	server := limittest.New(t)
+	mails := server.Client().RateLimiter("mails", rratelimiter.WithRate(rratelimiter.PerMinute(1)), rratelimiter.WithFailFast())
+	var at time.Time
+	for range 2 {
+		if err := sendInTime(t.Context(), mails, func(free time.Time) error { at = free; return nil }); err != nil {
+			t.Error(err)
+		}
+	}
+	if !at.Equal(server.Now().Add(time.Minute)) {
+		t.Errorf("free at %v", at)
+	}
+}
+
+// free returns the first account that has a free permit.
+func free(ctx context.Context, accounts []*rratelimiter.Limiter) (*rratelimiter.Limiter, error) {
+	for _, account := range accounts {
+		result, err := account.Peek(ctx, 1)
+		if err != nil {
+			return nil, err
+		}
+		if result.Allowed {
+			return account, nil // another process may take the permit first: Acquire or Allow decides
+		}
+	}
+	return nil, errLater
+}
+
+func TestTheFirstAccountWithAFreePermit(t *testing.T) {
+	ctx, client := t.Context(), limittest.New(t).Client()
+	one := rratelimiter.WithRate(rratelimiter.PerMinute(1))
+	accounts := []*rratelimiter.Limiter{client.RateLimiter("account:1", one), client.RateLimiter("account:2", one)}
+	for _, want := range append(accounts, nil) {
+		account, err := free(ctx, accounts)
+		if account != want || (err == errLater) != (want == nil) {
+			t.Fatalf("%v, %v", account, err)
+		}
+		if want != nil {
+			if ok, err := account.TryAcquire(ctx, 1); !ok || err != nil {
+				t.Errorf("%v, %v after a Peek", ok, err)
+			}
+		}
+	}
+}
+
 var errLater = errors.New("not now")
 
 func patient(ctx context.Context, mails *rratelimiter.Limiter, send func()) error {

@@ -31,19 +31,21 @@ type Refusal struct {
 // A Rate is permits, interval (ms), type and keep-alive (ms).
 type Rate [4]int64
 
-// Find returns the refusal that holds for a request for n permits; nil if there is none. It also returns how many requests
-// were refused by it since the last call of Hits. For a limiter that enforces a rate, only a refusal under that rate holds,
-// because its call to Redis may change the stored rate.
-func (c *Cache) Find(name string, n int64, now time.Time, enforced Rate) (*Refusal, int64) {
+// Find returns the refusal that holds for a request for n permits; nil if there is none. For a limiter that enforces a rate, only
+// a refusal under that rate holds, because its call to Redis may change the stored rate.
+func (c *Cache) Find(name string, n int64, now time.Time, enforced Rate) *Refusal {
 	c.mu.RLock()
 	known := c.all[name]
 	c.mu.RUnlock()
 	if known == nil || n < known.N || n > known.Limit || !now.Before(known.Free) ||
 		enforced != (Rate{}) && enforced != known.Enforced {
-		return nil, 0
+		return nil
 	}
-	return known, known.hits.Add(1)
+	return known
 }
+
+// Hit notes that a request was refused by the refusal. It returns how many were since the last call of Hits.
+func (r *Refusal) Hit() int64 { return r.hits.Add(1) }
 
 // Changes returns the number of changes so far, for Add.
 func (c *Cache) Changes() int64 { return c.changes.Load() }

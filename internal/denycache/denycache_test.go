@@ -38,10 +38,10 @@ func TestRefusalsHold(t *testing.T) {
 	} {
 		var cache Cache
 		cache.Add(5, "l", c.refusal, now, cache.Changes())
-		if found, _ := cache.Find("l", c.n, c.at, c.enforced); (found != nil) != c.holds {
+		if found := cache.Find("l", c.n, c.at, c.enforced); (found != nil) != c.holds {
 			t.Errorf("%s: %+v, expected that it holds: %v", c.what, found, c.holds)
 		}
-		if found, _ := cache.Find("other", c.n, c.at, c.enforced); found != nil {
+		if found := cache.Find("other", c.n, c.at, c.enforced); found != nil {
 			t.Errorf("%s: it holds for another limiter", c.what)
 		}
 	}
@@ -51,13 +51,13 @@ func TestTheSmallerRefusalStays(t *testing.T) {
 	var cache Cache
 	cache.Add(5, "l", refusal(3), now, 0)
 	cache.Add(5, "l", refusal(5), now, 0)
-	if found, _ := cache.Find("l", 3, now, Rate{}); found == nil || found.N != 3 {
+	if found := cache.Find("l", 3, now, Rate{}); found == nil || found.N != 3 {
 		t.Errorf("%+v, expected the refusal of 3", found)
 	}
 	later := refusal(5)
 	later.Free = now.Add(time.Hour)
 	cache.Add(5, "l", later, now.Add(time.Minute), 0)
-	if found, _ := cache.Find("l", 5, now.Add(2*time.Minute), Rate{}); found == nil || found.N != 5 {
+	if found := cache.Find("l", 5, now.Add(2*time.Minute), Rate{}); found == nil || found.N != 5 {
 		t.Errorf("%+v, expected the refusal of 5, since that of 3 is over", found)
 	}
 }
@@ -73,11 +73,11 @@ func TestChangesDropRefusals(t *testing.T) {
 		before := cache.Changes()
 		cache.Add(5, "l", refusal(3), now, before)
 		change(&cache)
-		if found, _ := cache.Find("l", 3, now, Rate{}); found != nil {
+		if found := cache.Find("l", 3, now, Rate{}); found != nil {
 			t.Errorf("%s: %+v holds", what, found)
 		}
 		cache.Add(5, "l", refusal(3), now, before)
-		if found, _ := cache.Find("l", 3, now, Rate{}); found != nil {
+		if found := cache.Find("l", 3, now, Rate{}); found != nil {
 			t.Errorf("%s: a refusal from before it holds: %+v", what, found)
 		}
 	}
@@ -85,7 +85,7 @@ func TestChangesDropRefusals(t *testing.T) {
 	cache.Add(5, "l", refusal(3), now, 0)
 	cache.Forget("other")
 	cache.SeeRate("l", 10, time.Hour)
-	if found, _ := cache.Find("l", 3, now, Rate{}); found == nil {
+	if found := cache.Find("l", 3, now, Rate{}); found == nil {
 		t.Error("a change of another limiter, or the same rate, drops a refusal")
 	}
 }
@@ -95,7 +95,7 @@ func TestCacheIsBounded(t *testing.T) {
 	for i := range 100 {
 		name := fmt.Sprint(i)
 		cache.Add(10, name, refusal(1), now, 0)
-		if found, _ := cache.Find(name, 1, now, Rate{}); found == nil {
+		if found := cache.Find(name, 1, now, Rate{}); found == nil {
 			t.Fatalf("the last refusal, %s, is not kept", name)
 		}
 		if len(cache.all) > 10 {
@@ -111,8 +111,8 @@ func TestHitsAreCounted(t *testing.T) {
 	var cache Cache
 	cache.Add(5, "l", refusal(1), now, 0)
 	for want := range int64(3) {
-		if _, hits := cache.Find("l", 1, now, Rate{}); hits != want+1 {
-			t.Errorf("Find tells of %d hits, expected %d", hits, want+1)
+		if hits := cache.Find("l", 1, now, Rate{}).Hit(); hits != want+1 {
+			t.Errorf("Hit tells of %d hits, expected %d", hits, want+1)
 		}
 	}
 	cache.Add(5, "l", refusal(1), now, 0) // hits stay

@@ -49,12 +49,17 @@ func (l *Limiter) fromLease(n int64, detail bool, source *Source) (Result, loan)
 	if left/answersInARow != (left+n)/answersInARow {
 		runtime.Gosched()
 	}
+	return granted(held, left, now, detail), loan{q.ledger, held, n}
+}
+
+// granted returns the result of a request that a lease grants. It has NextAfter and ResetAfter if detail is set.
+func granted(held *lease.Lease, left int64, now lease.Moment, detail bool) Result {
 	result := Result{Allowed: true, Limit: held.Rate, Remaining: held.Free + left}
 	if detail {
 		result.ResetAfter = sum(held.Ends(now.Clock, now.Mono), held.Interval)
 		result.NextAfter = result.ResetAfter
 	}
-	return result, loan{q.ledger, held, n}
+	return result
 }
 
 // allFromLeases answers a request to several limiters from their leases, if all of them can, and fills in the sources,

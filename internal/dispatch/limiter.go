@@ -22,6 +22,7 @@ type Settings struct {
 	DenyCache int     // most limiters with a cached refusal; 0: no cache
 	FallsBack bool    // the process decides while Redis is away
 	Fallback  float64 // the fraction of the rate that it grants then, 0 to 1
+	FailFast  bool    // a waiting request that cannot be granted before its deadline fails
 }
 
 // A Limiter is one limiter of a client.

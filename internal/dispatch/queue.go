@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/denycache"
 	"github.com/rratelimiter/rratelimiter/internal/exchange/pipeline"
 	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
@@ -39,7 +40,7 @@ type queue struct {
 func newQueue(l *Limiter) *queue {
 	c, s := l.client, l.settings
 	q := &queue{client: c, limiter: l, target: queueTarget{Limiter: l}, schedule: schedule.New(schedule.Settings{
-		RecordPerRequest: s.RecordPerRequest, Granularity: s.Bucket() > 0, ServerTime: s.ServerTime,
+		RecordPerRequest: s.RecordPerRequest, Granularity: s.Bucket() > 0, ServerTime: s.ServerTime, FailFast: s.FailFast,
 		Linger: c.tuning.Linger, Identity: c.identity, Jitter: func(d time.Duration) time.Duration { return rand.N(d) },
 		Leaving: func(r *schedule.Request) bool { return r.Owner.(*request).ctx.Err() != nil },
 	})}
@@ -126,7 +127,10 @@ func (l *Limiter) Serve(ctx context.Context, a *Ask) (result Result, leased bool
 	}
 	cached := !a.Waits && l.settings.DenyCache > 0
 	if cached {
-		if result, known := l.fromDenyCache(a.N); known {
+		if result, known := l.fromDenyCache(a.N); known != nil {
+			if known.Hit()%answersInARow == 0 {
+				runtime.Gosched()
+			}
 			return result, false, nil
 		}
 	}
@@ -144,15 +148,13 @@ func (l *Limiter) Serve(ctx context.Context, a *Ask) (result Result, leased bool
 	return outcome.Result, false, err
 }
 
-// fromDenyCache answers a request from the deny cache if that has a refusal of it.
-func (l *Limiter) fromDenyCache(n int64) (Result, bool) {
+// fromDenyCache returns the refusal in the deny cache that holds for a request, and the result that it gives; nil if there is
+// none.
+func (l *Limiter) fromDenyCache(n int64) (Result, *denycache.Refusal) {
 	now := l.client.clock()
-	known, hits := l.client.denyCache.Find(l.Key(), n, now, l.enforced)
+	known := l.client.denyCache.Find(l.Key(), n, now, l.enforced)
 	if known == nil {
-		return Result{}, false
-	}
-	if hits%answersInARow == 0 {
-		runtime.Gosched()
+		return Result{}, nil
 	}
 	result := Result{
 		Limit: known.Limit, Remaining: known.Left, RetryAfter: known.Free.Sub(now), NextAfter: known.Next.Sub(now),
@@ -161,7 +163,7 @@ func (l *Limiter) fromDenyCache(n int64) (Result, bool) {
 	if result.NextAfter <= 0 { // a permit has returned, and it is not known when the one after it does
 		result.NextAfter = result.RetryAfter
 	}
-	return result, true
+	return result, known
 }
 
 // UpTo takes as many permits as are free now, at most n, and returns how many it took. While callers wait, none are free.

@@ -88,6 +88,9 @@ func (s *Share) Granted(now int64, interval time.Duration, n int64) {
 	}
 }
 
+// Dated notes the interval of the limiter, and the client's clock minus the clock that dates the grants.
+func (s *Share) Dated(interval, offset time.Duration) { s.interval, s.offset = interval, offset }
+
 // GaveBack drops n permits that returned early: of the grants at a time (µs), or of the oldest ones if it is 0.
 func (s *Share) GaveBack(granted, n int64) {
 	for i := range s.own {
@@ -129,7 +132,7 @@ func (s *Share) Saw(self *record.Identity, r Reply) {
 // Divide computes the quota when n permits were refused to the first waiting caller, for the moment when they return:
 // wait after asked. It returns the end of the head start, until which the quota holds; the zero time if there is none.
 func (s *Share) Divide(r Reply, asked time.Time, wait time.Duration, n int64) time.Time {
-	s.interval, s.offset = r.Interval, asked.Sub(time.UnixMicro(r.Now))
+	s.Dated(r.Interval, asked.Sub(time.UnixMicro(r.Now)))
 	s.Granted(r.Now, r.Interval, 0)
 	used, sharers := r.Rate-r.Free, int64(len(s.others)+2)
 	s.GaveBack(0, max(0, s.sum-used)) // another client released them

@@ -106,6 +106,22 @@ func (l *Ledger) Take(n int64, m Moment) (from *Lease, left int64, refill bool) 
 	return nil, 0, false
 }
 
+// Offers returns the lease from which Take would take n permits, and what would be left in that; nil if there is none.
+func (l *Ledger) Offers(n int64, m Moment) (from *Lease, left int64) {
+	if l == nil {
+		return nil, 0
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if held := l.current.Load(); held != nil && held.Valid(m.Clock, m.Mono) && held.Left() >= n {
+		return held, held.Left() - n
+	}
+	if l.next != nil && l.next.Valid(m.Clock, m.Mono) && l.next.Permits >= n {
+		return l.next, l.next.Permits - n
+	}
+	return nil, 0
+}
+
 // Untake gives back n permits that were just taken from a lease. If the lease has ended meanwhile, the permits stay counted,
 // because its record may have been replaced by another one.
 func (l *Ledger) Untake(held *Lease, n int64) {

@@ -206,9 +206,28 @@ func (d *Limiters) Decide(l *Limiter, ask protocol.Ask, now time.Time, retry tim
 	if !known {
 		return protocol.AcquireReply{}, false
 	}
+	return s.decide(ask, retry), true
+}
+
+// Peek is Decide, but takes nothing.
+func (d *Limiters) Peek(l *Limiter, ask protocol.Ask, now time.Time, retry time.Duration) (protocol.AcquireReply, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s, known := d.budget(l, now)
+	if !known {
+		return protocol.AcquireReply{}, false
+	}
+	before := *s.Window
+	g := s.decide(ask, retry)
+	*s.Window = before
+	return g, true
+}
+
+func (s localBudget) decide(ask protocol.Ask, retry time.Duration) protocol.AcquireReply {
+	now := s.now.UnixMicro()
 	free := max(s.free(), 0)
 	g := protocol.AcquireReply{
-		Now: now.UnixMicro(), At: now.UnixMicro(), Rate: s.limit, Interval: s.interval, Notes: protocol.Local, Origin: record.NoOrigin, Retry: retry,
+		Now: now, At: now, Rate: s.limit, Interval: s.interval, Notes: protocol.Local, Origin: record.NoOrigin, Retry: retry,
 	}
 	g.MakeOutcomes(len(ask.Groups))
 	blocked, behind := int64(0), len(ask.Groups) // size of the request that blocks others, and the first group behind it
@@ -243,7 +262,7 @@ func (d *Limiters) Decide(l *Limiter, ask protocol.Ask, now time.Time, retry tim
 	}
 	g.Free = free
 	g.NextAfter, g.ResetAfter = s.times()
-	return g, true
+	return g
 }
 
 // DecideAll makes the reply that allowall.lua would make. It fails if the rate of a limiter is not known, or if there is no

@@ -13,8 +13,13 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// AcquireScript is acquire.lua.
-var AcquireScript = script.Load(lua.Files, "acquire")
+// AcquireScript is acquire.lua. PeekScript takes the same arguments and gives the same reply, but changes nothing. PeekRateScript
+// decides as if the limiter's own rate had been set before.
+var (
+	AcquireScript  = script.Load(lua.Files, "acquire")
+	PeekScript     = script.Load(lua.Files, "shared/peek", "acquire")
+	PeekRateScript = script.Load(lua.Files, "shared/peek", "shared/peekrate", "acquire")
+)
 
 // A Group is Count requests for Size permits each.
 type Group struct{ Size, Count int64 }

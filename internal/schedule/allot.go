@@ -29,13 +29,14 @@ type allotment struct {
 }
 
 // allot returns the verdicts on all requests of a batch, and how many permits callers that have left were granted that no other
-// request got. now is the time by the client's clock, and since that from which the waits in the reply count. The verdicts are
-// appended to all: first those on the requests that the reply grants, the last one first, then the others in order.
+// request got. now is the time by the client's clock, and since that from which the waits in the reply count. line has the turns of
+// the waiting requests; nil: a request may wait in vain. The verdicts are appended to all: first those on the requests that the
+// reply grants, the last one first, then the others in order.
 //
 // Permits granted to callers that have left go to the requests behind them, in order, where they fit; they never pass a waiting
 // request that wants more. The reply settles each request that does not wait, unless expired records remain (protocol.More),
 // or all waiting requests of the batch were granted and the next batch is sent for the rest of the queue in any case.
-func allot(all []allotment, b *Batch, g *protocol.AcquireReply, now, since time.Time) (verdicts []allotment, spare int64) {
+func allot(all []allotment, b *Batch, g *protocol.AcquireReply, now, since time.Time, line *turns) (verdicts []allotment, spare int64) {
 	free := g.Free
 	for i := len(b.members) - 1; i >= 0; i-- { // backwards, so that the permits left after each request are known
 		for at := int(g.Granted(i, b.Ask.Groups[i])) - 1; at >= 0; at-- {
@@ -58,8 +59,13 @@ func allot(all []allotment, b *Batch, g *protocol.AcquireReply, now, since time.
 			if r.state == Abandoned {
 				one.verdict = left
 			} else if n >= 0 {
-				one.wait = g.Wait(i)
-				one.verdict = rest.verdict(r, since.Add(one.wait))
+				due := since.Add(g.Wait(i))
+				if line == nil || r.Kind != Wait {
+					one.verdict = rest.verdict(r, due)
+				} else {
+					one.verdict, due = rest.inTurn(r, due, line)
+				}
+				one.wait = due.Sub(since)
 			}
 			rest.ahead = rest.ahead || r.Kind == Wait && (one.verdict == waits || one.verdict == again) && r.N <= g.Rate
 			all = append(all, one)
@@ -81,6 +87,18 @@ type remainder struct {
 // group notes that the requests of a group follow.
 func (rest *remainder) group(i int) {
 	rest.ahead = rest.ahead || rest.batch.Ask.Partial && i >= rest.batch.Ask.Strict
+}
+
+// inTurn is verdict for a request that waits in a line. It also returns when its permits are free. A request that would wait in vain
+// is refused, and its permits are free at its turn.
+func (rest *remainder) inTurn(r *Request, due time.Time, line *turns) (verdict, time.Time) {
+	free, own := rest.free, line.next(r.N, due)
+	v := rest.verdict(r, due)
+	if v == waits && !r.End.IsZero() && !own.at.Before(r.End) {
+		v, due, rest.free = refused, own.at, free
+	}
+	line.keep(own, v == waits || v == again)
+	return v, due
 }
 
 // verdict returns the verdict on the next request, whose permits are free at a time.

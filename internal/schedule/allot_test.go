@@ -103,7 +103,7 @@ func TestAllot(t *testing.T) {
 			g.SetGranted(i, of.granted)
 			g.SetWait(i, of.wait.Microseconds())
 		}
-		all, spare := allot(nil, b, g, start, start)
+		all, spare := allot(nil, b, g, start, start, nil)
 		in := map[*Request]string{}
 		for _, one := range all {
 			text := verdictNames[one.verdict]

@@ -28,6 +28,7 @@ type Settings struct {
 	RecordPerRequest bool                              // each grant gets a record of its own
 	Granularity      bool                              // records of several batches are joined
 	ServerTime       bool                              // the server's clock dates grants
+	FailFast         bool                              // a request that would wait in vain, until its End, is refused
 	Linger           time.Duration                     // a batch that takes less does not make the queue linger
 	Identity         *record.Identity                  // tells whose record a reply shows
 	Jitter           func(time.Duration) time.Duration // returns a random time below the given one
@@ -87,6 +88,14 @@ func (q *Queue) RetryAfter() (wait time.Duration, known bool) {
 	return 0, false
 }
 
+// Refused returns how many permits the first waiting request wants, if a reply has refused them; else 0.
+func (q *Queue) Refused() int64 {
+	if first := q.line.first; first != nil && first.state == Refused {
+		return first.N
+	}
+	return 0
+}
+
 // Unanswered returns when the last batch was sent, if it has no reply yet; the zero time if it has one, or if it is detached
 // and has no waiting request.
 func (q *Queue) Unanswered() time.Time {
@@ -101,7 +110,7 @@ func (q *Queue) Unanswered() time.Time {
 }
 
 // Join adds a request. It asks for a call, unless it waits behind others. Behind them it asks only if all of these are in stalled
-// batches, if it has a timeout (the reply tells whether its permits are free in time), if it wants more than the rate (which
+// batches, if it has a timeout, or must not wait in vain (the reply tells whether its permits are free in time), if it wants more than the rate (which
 // is an error at once), or if it may pass the first one (mayPass).
 func (q *Queue) Join(r *Request) {
 	switch r.Kind {
@@ -113,7 +122,7 @@ func (q *Queue) Join(r *Request) {
 	case Wait:
 		q.line.add(r)
 		first := q.inFlight == nil && q.line.ready == r
-		if first || !r.Until.IsZero() || r.N > q.rate || r.N <= q.mayPass {
+		if first || !r.Until.IsZero() || q.settings.FailFast && !r.End.IsZero() || r.N > q.rate || r.N <= q.mayPass {
 			q.recheck = true
 		} else if !r.End.IsZero() && lastCall(q.line.first.free, r.End, q.pacer.took).Before(q.pacer.wake.Clock) {
 			q.pacer.hurry = true

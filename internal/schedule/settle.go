@@ -93,13 +93,13 @@ const mostKept = 1024
 // them.
 func (q *Queue) apply(m Moment, b *Batch, g *protocol.AcquireReply, f *Facts) (beaten bool) {
 	since := q.Since(m, g)
-	q.verdicts, f.Unclaimed = allot(q.verdicts[:0], b, g, m.Clock, since)
 	for i, group := range b.Ask.Groups {
 		f.Own += max(g.Granted(i, group), 0) * group.Size
 	}
 	if f.Own > 0 && !g.Local() { // local grants have no record
 		q.pacer.share.Granted(g.At, g.Interval, f.Own)
 	}
+	q.verdicts, f.Unclaimed = allot(q.verdicts[:0], b, g, m.Clock, since, q.turns(g, since))
 	for _, v := range q.verdicts {
 		r := v.request
 		switch v.verdict {
@@ -121,7 +121,11 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.AcquireReply, f *Facts) (b
 			}
 			q.land(r, Refused)
 		case refused:
-			q.settle(b, r, refusal(g, v.wait))
+			o := refusal(g, v.wait)
+			if r.Kind == Wait && r.Until.IsZero() { // only a request that would wait in vain is refused then
+				o.Err = NotInTimeError{since.Add(v.wait)}
+			}
+			q.settle(b, r, o)
 			f.Denied++
 			f.Refused = true
 		}
@@ -131,6 +135,15 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.AcquireReply, f *Facts) (b
 		q.verdicts = nil
 	}
 	return beaten
+}
+
+// turns returns the turns of waiting requests after a reply. While the process decides, they are not known: Redis may come back.
+func (q *Queue) turns(g *protocol.AcquireReply, since time.Time) *turns {
+	if !q.settings.FailFast || g.Local() {
+		return nil
+	}
+	q.pacer.share.Dated(g.Interval, since.Sub(time.UnixMicro(g.Now)))
+	return &turns{rate: g.Rate, interval: g.Interval, returned: q.pacer.share.Returned}
 }
 
 // settleUpTo applies a reply to the only request of a batch, which takes what it is granted.
@@ -221,27 +234,34 @@ func (q *Queue) failQueued(m Moment, b *Batch, err error) {
 	}
 }
 
-// Reserve corrects the outcomes of the refused requests of a complete batch that do not wait: free permits are reserved for the
+// Reserve corrects the outcomes of the refused requests of a complete batch that do not wait (Reserved).
+func (q *Queue) Reserve(m Moment, b *Batch, local bool) {
+	for _, r := range b.Settled {
+		if r.Kind != Wait && r.Outcome.Err == nil {
+			r.Outcome.Result = q.Reserved(m, r.N, r.Outcome.Result, local)
+		}
+	}
+}
+
+// Reserved corrects the result of a request for n permits that does not wait. If it was refused, free permits are reserved for the
 // waiting requests, so Remaining is 0, and RetryAfter is at least the time until the first of them can be served. local: the
 // process made the reply, which contains that wait already.
-func (q *Queue) Reserve(m Moment, b *Batch, local bool) {
+func (q *Queue) Reserved(m Moment, n int64, o Result, local bool) Result {
 	first := q.line.first
-	for _, r := range b.Settled {
-		o := &r.Outcome
-		free := r.N <= o.Remaining // but reserved
-		if r.Kind == Wait || o.Err != nil || o.Allowed || first == nil && !free {
-			continue
-		}
-		o.Remaining = 0
-		if !local {
-			if free {
-				o.RetryAfter = time.Millisecond
-			}
-			if first != nil {
-				o.RetryAfter = max(o.RetryAfter, q.turn(m, first).Sub(m.Clock))
-			}
-		}
-		o.NextAfter = o.RetryAfter
-		o.ResetAfter = max(o.ResetAfter, o.RetryAfter)
+	free := n <= o.Remaining // but reserved
+	if o.Allowed || first == nil && !free {
+		return o
 	}
+	o.Remaining = 0
+	if !local {
+		if free {
+			o.RetryAfter = time.Millisecond
+		}
+		if first != nil {
+			o.RetryAfter = max(o.RetryAfter, q.turn(m, first).Sub(m.Clock))
+		}
+	}
+	o.NextAfter = o.RetryAfter
+	o.ResetAfter = max(o.ResetAfter, o.RetryAfter)
+	return o
 }

@@ -13,9 +13,11 @@ import (
 var GuardOutcomes = [...]string{"unlimited", "allowed", "denied", "shadowed", "failed open", "failed closed",
 	"allowed locally", "denied locally", "shadowed locally", "gone"}
 
-// Answered tells whether a call or a request had an answer, given its error. ErrExceedsRate counts as an answer.
+// Answered tells whether a call or a request had an answer, given its error. ErrExceedsRate and a
+// NotInTimeError count as answers.
 func Answered(err error) bool {
-	return err == nil || errors.Is(err, rratelimiter.ErrExceedsRate)
+	var late *rratelimiter.NotInTimeError
+	return err == nil || errors.Is(err, rratelimiter.ErrExceedsRate) || errors.As(err, &late)
 }
 
 // Left tells whether a request has no answer because its waiting caller had gone, while no call for it was in flight.

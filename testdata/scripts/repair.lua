@@ -16,7 +16,7 @@
 -- base.lua: constants. It defines no function: each definition costs a tenth of a call of Redis.
 local call, find, tonumber = redis.call, string.find, tonumber
 local MAX_NUMBER = 1e15 -- scripts count with no more permits, and no longer times (ms), than this
-local MAX_EXPIRED = 2000 -- records that leave in one call: a million of them must not block Redis
+local MAX_EXPIRED = redis.MAX_EXPIRED or 2000 -- records that leave in one call: a million must not block Redis
 local MAX_ADDED = 256 -- live records that a refusal adds up, and any call where the free permits are negative
 local MAX_RECORD = 4294967295 -- permits in one record
 local FRACTIONS_BELOW = 200 -- ms: shorter intervals have scores exact to the µs

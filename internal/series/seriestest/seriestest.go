@@ -121,7 +121,10 @@ func requests(t *testing.T, start func(func(string) string, int) Exporter) {
 			t.Context(), rratelimiter.RequestInfo{Permits: 3, Granted: 3, Leased: true},
 			map[string]float64{"requests{outcome=granted}": 1, "decisions{by=lease}": 1, "granted.permits{}": 3},
 		},
-		"too large":    {t.Context(), rratelimiter.RequestInfo{Err: rratelimiter.ErrExceedsRate}, nil},
+		"too large": {t.Context(), rratelimiter.RequestInfo{Err: rratelimiter.ErrExceedsRate}, nil},
+		"in vain": {
+			t.Context(), rratelimiter.RequestInfo{Waits: true, Err: &rratelimiter.NotInTimeError{}}, map[string]float64{"wait.duration{}": 1},
+		},
 		"no time left": {over, rratelimiter.RequestInfo{Err: context.Canceled}, map[string]float64{"requests{outcome=failed}": 1}},
 		"Redis fails": {
 			t.Context(), rratelimiter.RequestInfo{Waits: true, Latency: 2 * time.Second, Err: errors.New("down")},

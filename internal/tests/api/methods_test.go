@@ -52,6 +52,7 @@ func TestWrongArgumentsAreRefusedBeforeACall(t *testing.T) {
 	for _, n := range []int64{0, -1, math.MinInt64} {
 		for name, call := range map[string]func() error{
 			"Allow":             func() error { _, err := l.Allow(ctx, n); return err },
+			"Peek":              func() error { _, err := l.Peek(ctx, n); return err },
 			"TryAcquire":        func() error { _, err := l.TryAcquire(ctx, n); return err },
 			"TryAcquireTimeout": func() error { _, err := l.TryAcquireTimeout(ctx, n, time.Hour); return err },
 			"Acquire":           func() error { return l.Acquire(ctx, n) },

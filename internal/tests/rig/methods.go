@@ -32,6 +32,7 @@ func EveryMethod(c *rratelimiter.Client, l *rratelimiter.Limiter) map[string]fun
 		"Allow":              func(ctx context.Context) error { _, err := l.Allow(ctx, 1); return err },
 		"Take":               func(ctx context.Context) error { _, _, err := l.Take(ctx, 1); return err },
 		"TakeUpTo":           func(ctx context.Context) error { _, err := l.TakeUpTo(ctx, 1); return err },
+		"Peek":               func(ctx context.Context) error { _, err := l.Peek(ctx, 1); return err },
 		"TryAcquire":         func(ctx context.Context) error { _, err := l.TryAcquire(ctx, 1); return err },
 		"TryAcquireTimeout":  func(ctx context.Context) error { _, err := l.TryAcquireTimeout(ctx, 1, time.Millisecond); return err },
 		"Acquire":            func(ctx context.Context) error { return l.Acquire(ctx, 1) },

@@ -193,7 +193,7 @@ func TestTheRuleOfReadOnlyUsers(t *testing.T) {
 	rdb := rig.As(t, s, rule)
 	l := rratelimiter.NewClient(rdb, rig.Patient).RateLimiter("orders")
 	methods := rig.EveryMethod(l.Client(), l)
-	for _, method := range []string{"State", "Glance", "Config", "TTL", "Exists", "Clients"} {
+	for _, method := range []string{"Peek", "State", "Glance", "Config", "TTL", "Exists", "Clients"} {
 		if err := methods[method](t.Context()); err != nil {
 			t.Errorf("%s: %v", method, err)
 		}

@@ -77,12 +77,13 @@ type Survey struct {
 	Farthest     time.Time
 	Oldest       time.Time // of live records
 	Newest       time.Time
-	Writers      []Writer // of live records, most permits first
-	Forms        []Form   // of all records
-	Available    int64    // permits free now
-	Drift        int64    // free permits and all records, less the rate: 0 where all is right
-	Bins         []int64  // live permits, by the time of their grant: an interval from the oldest to now
-	Doubtful     Sum      // live records with too many permits for a grant, such as that of a negative request of Redisson
+	Writers      []Writer       // of live records, most permits first
+	Forms        []Form         // of all records
+	Available    int64          // permits free now
+	RetryAfter   *time.Duration // until a permit is free; nil: not asked for, or never
+	Drift        int64          // free permits and all records, less the rate: 0 where all is right
+	Bins         []int64        // live permits, by the time of their grant: an interval from the oldest to now
+	Doubtful     Sum            // live records with too many permits for a grant, such as that of a negative request of Redisson
 }
 
 // Reason says why a limiter can't be used, where its name has been said.
